@@ -1,0 +1,193 @@
+// Package runtime is the contract between the agent and whatever runs containers on its
+// host. Implementations: docker (the real engine) and fake (in memory, with fault
+// injection); both pass the conformance suite in runtime/conformance.
+//
+// The runtime holds no policy: it does not decide what should run. Container labels
+// are the truth after a restart: everything in Spec.Identity can be read back by List.
+package runtime
+
+import (
+	"context"
+	"io"
+	"net"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+)
+
+// Phase is how far a container got, as the runtime sees it.
+type Phase string
+
+// The phases. There is no phase for "gone": such a container is absent from List.
+const (
+	PhaseCreated Phase = "created"
+	PhaseRunning Phase = "running"
+	PhaseExited  Phase = "exited"
+)
+
+// Identity is what labels carry; it alone must suffice to re-adopt a container.
+type Identity struct {
+	Cluster    string // id of the cluster (state directory); containers of others are invisible
+	Agent      cluster.AgentID
+	Kernel     cluster.KernelID
+	Session    cluster.SessionID
+	Generation int64
+	// Allocation is the compact JSON of alloc.Allocation.
+	Allocation string
+	// Schema is the version of the label set, now 1.
+	Schema int
+}
+
+// Mount is one bind mount.
+type Mount struct {
+	Source, Target string
+	ReadOnly       bool
+}
+
+// Ulimit is a soft and hard limit; the docker runtime clamps both to what the engine itself may use.
+type Ulimit struct {
+	Name       string
+	Soft, Hard int64
+}
+
+// Spec is everything needed to create a container. Entry replaces the image's entrypoint and command.
+type Spec struct {
+	Identity   Identity
+	Image      string // reference as the runtime knows it
+	Digest     string // expected image id or manifest digest; empty means any
+	Hostname   string
+	Entry      []string
+	Env        []string // K=V, added to the image's own
+	WorkingDir string
+	Mounts     []Mount
+	Tmpfs      map[string]string // target -> options
+	CPUSet     []int             // host core numbers
+	MemoryMax  int64             // bytes; swap is never added
+	ShmSize    int64             // bytes; 0 means 64 MiB
+	PidsLimit  int64             // 0 means 4096
+	Ulimits    []Ulimit
+	CapAdd     []string // on top of the runtime's minimal set
+	StopSignal string
+	ExtraHosts []string // "name:ip"
+}
+
+// Observed is one container of this agent, running or exited.
+type Observed struct {
+	Identity   Identity
+	ID         string
+	Phase      Phase
+	Pid        int // host pid of PID 1 while running
+	ExitCode   int // valid in PhaseExited
+	Signal     int // signal that ended it, 0 when none
+	OOMKilled  bool
+	Error      string // engine's error when it could not be started
+	StartedAt  time.Time
+	FinishedAt time.Time
+	// SizeRW is not collected; images of commits are measured by Commit.
+}
+
+// Hint says that something may have changed for one kernel (or for all, when Kernel is
+// empty). Hints may be lost, doubled or late: the receiver must look with List or Inspect.
+type Hint struct {
+	Kernel cluster.KernelID
+	OOM    bool
+}
+
+// PullProgress is one step of a pull; Total is 0 while unknown.
+type PullProgress struct {
+	Current, Total int64 // bytes over all layers
+	Message        string
+}
+
+// Image is an image present on the host.
+type Image struct {
+	ID           string // content id, "sha256:..."
+	References   []string
+	Architecture string // wire names: x86_64, aarch64
+	SizeBytes    int64
+	Labels       map[string]string
+	Entrypoint   []string
+	Cmd          []string
+	User         string
+	Env          []string
+	CreatedAt    time.Time
+}
+
+// Info describes the engine.
+type Info struct {
+	Name, Version, APIVersion string
+	CgroupVersion             int
+	Architecture              string
+	StorageDriver             string
+	Warnings                  []string // limits that had to be lowered, features missing
+}
+
+// LogOptions selects container log output.
+type LogOptions struct {
+	Follow bool
+	Tail   int // lines; 0 means all
+	Since  time.Time
+}
+
+// Stats are cumulative counters and gauges read from the host's cgroups and /proc. A nil
+// pointer means unknown, which is never zero.
+type Stats struct {
+	At          time.Time
+	CPUUsedNs   *int64
+	MemoryBytes *int64 // usage minus inactive file cache
+	MemoryPeak  *int64
+	IOReadBytes *int64
+	IOWriteByte *int64
+	NetRxBytes  *int64
+	NetTxBytes  *int64
+	Pids        *int64
+	OOMKills    *int64
+}
+
+// Runtime runs containers. All methods may be called concurrently, also for one kernel.
+// Errors are faults: NotFound for an absent container or image, Conflict when the state
+// forbids it, Unavailable when the engine does not answer (retry later), Invalid for a
+// spec the engine can never run, Exhausted when a host resource is used up.
+type Runtime interface {
+	// Info probes the engine.
+	Info(ctx context.Context) (Info, error)
+	// Ensure creates and starts the container of spec.Identity. Calling it again with the same
+	// kernel and generation returns the existing one, started when it was only created; an
+	// exited one is returned as it is and never started again. A container of an older
+	// generation of that kernel is a Conflict: Remove it first.
+	Ensure(ctx context.Context, spec Spec) (Observed, error)
+	// Stop asks PID 1 to end and kills the container after grace; a stopped one is no error.
+	Stop(ctx context.Context, kernel cluster.KernelID, grace time.Duration) error
+	// Remove deletes the container by force with its anonymous volumes; an absent one is no error.
+	Remove(ctx context.Context, kernel cluster.KernelID) error
+	// Inspect returns one container.
+	Inspect(ctx context.Context, kernel cluster.KernelID) (Observed, error)
+	// List returns every container of this cluster and agent, exited ones too.
+	List(ctx context.Context) ([]Observed, error)
+	// Watch sends hints until ctx ends, reconnecting by itself; after every reconnect it sends
+	// a hint without kernel. The channel is closed when ctx ends.
+	Watch(ctx context.Context) <-chan Hint
+	// Logs streams the container's combined output, oldest first.
+	Logs(ctx context.Context, kernel cluster.KernelID, opt LogOptions) (io.ReadCloser, error)
+	// Commit makes an image of the container's file system under the given reference.
+	Commit(ctx context.Context, kernel cluster.KernelID, reference string, labels map[string]string) (Image, error)
+	// Pull fetches an image; progress may be nil. Error items of the stream are errors; when
+	// digest is not empty the result must match it.
+	Pull(ctx context.Context, reference, digest string, progress func(PullProgress)) (Image, error)
+	// Images lists images on the host; Image returns one by reference or id.
+	Images(ctx context.Context) ([]Image, error)
+	Image(ctx context.Context, reference string) (Image, error)
+	// ReadImageFile returns one regular file of an image's file system without starting it
+	// (used for /etc/passwd and /etc/group overlays); NotFound when absent. At most max bytes.
+	ReadImageFile(ctx context.Context, reference, path string, max int64) ([]byte, error)
+	// Stats reads the container's counters from the host directly, without asking the engine.
+	Stats(ctx context.Context, o Observed) (Stats, error)
+	// Close releases connections; containers are untouched.
+	Close() error
+}
+
+// RunnerDialer is implemented by runtimes that host the runner themselves (fake) instead of
+// through a socket file in the kernel's directory.
+type RunnerDialer interface {
+	DialRunner(ctx context.Context, kernel cluster.KernelID) (net.Conn, error)
+}
