@@ -1,0 +1,159 @@
+package cluster
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Phase is how far an agent has brought a kernel; it never goes back within one generation.
+type Phase int
+
+// The phases, in order. PhaseUnknown is never reported.
+const (
+	PhaseUnknown Phase = iota
+	PhasePreparing
+	PhasePulling
+	PhasePrepared
+	PhaseCreating
+	PhaseRunning
+	PhaseTerminating
+	PhaseEnded
+)
+
+// Status is the kernel status that the phase stands for; an ended kernel's status
+// depends on how it ended and is Terminated here.
+func (p Phase) Status() Status {
+	switch p {
+	case PhasePreparing:
+		return Preparing
+	case PhasePulling:
+		return Pulling
+	case PhasePrepared:
+		return Prepared
+	case PhaseCreating:
+		return Creating
+	case PhaseRunning:
+		return Running
+	case PhaseTerminating:
+		return Terminating
+	case PhaseEnded:
+		return Terminated
+	}
+	return ""
+}
+
+// NodeHello is how an agent introduces itself when it connects.
+type NodeHello struct {
+	Agent         AgentID
+	BootID        string
+	Version       string
+	ResourceGroup string // seed at first registration only; "" means the default group
+	Region        string
+	Addr          string // the agent's address as the manager sees it, for people
+	Serial        string // of the node certificate
+}
+
+// NodeFacts describe a node; the newest revision wins.
+type NodeFacts struct {
+	Revision     int64
+	Architecture string
+	Hostname     string
+	Capacity     Slots
+	SlotKinds    map[SlotName]SlotKind
+	// Devices is a JSON array of alloc.Device, kept as text here because this package knows no devices.
+	Devices     json.RawMessage
+	Images      []NodeImage
+	Engine      string
+	EngineOK    bool
+	EngineError string
+	Warnings    []string
+}
+
+// NodeImage is an image present on a node.
+type NodeImage struct {
+	Reference    string
+	Digest       string
+	Architecture string
+	SizeBytes    int64
+	Labels       map[string]string
+}
+
+// KernelObservation is what an agent says about one kernel of one generation.
+type KernelObservation struct {
+	Kernel     KernelID
+	Session    SessionID
+	Generation int64
+	Phase      Phase
+	Reason     Reason // of the end
+	Detail     string
+	ExitCode   *int
+	Signal     int
+	OOMKilled  bool
+	// Failed: could not be created or started; RetryElsewhere: another agent may succeed.
+	Failed, RetryElsewhere bool
+	StartedAt, EndedAt     time.Time // zero when unknown
+	ContainerID            string
+	Allocation             string // JSON of alloc.Allocation
+	LogTail                string
+	// Batch: ExitCode is the result of the batch job; TimedOut: the job ran out of its time.
+	Batch, TimedOut bool
+}
+
+// Tombstone names an ended kernel that its agent may forget.
+type Tombstone struct {
+	Kernel     KernelID
+	Generation int64
+}
+
+// DesiredKernel is what should be true of one kernel on an agent. With Stop the spec may be nil.
+type DesiredKernel struct {
+	Kernel     KernelID
+	Session    SessionID
+	Generation int64
+	Stop       bool
+	Force      bool
+	Grace      time.Duration
+	StopReason Reason
+	Spec       *KernelSpec
+}
+
+// KernelSpec is everything an agent needs to create a kernel.
+type KernelSpec struct {
+	Image           string
+	ImageDigest     string
+	ImageLabels     map[string]string
+	RegistryType    string // "local" is never pulled
+	RegistryAuth    string // never logged
+	AutoPull        string // digest, tag or none
+	Hostname        string
+	Hosts           []string // "name:ip"
+	Env             map[string]string
+	Slots           Slots
+	Allocation      string // JSON of alloc.Allocation; "" lets the agent choose
+	ShmBytes        int64
+	UID, GID        int // -1 lets the agent choose its default
+	ExtraGIDs       []int
+	SessionName     string
+	SessionType     SessionType
+	RuntimeType     string
+	RuntimePath     string
+	StartupCommand  string
+	BatchTimeout    time.Duration // 0 means none
+	BootstrapScript string
+	Dotfiles        []Dotfile
+	PreopenPorts    []int
+	ServicePorts    string // the image's label text
+	ClusterRole     string
+	ClusterIdx      int
+	LocalRank       int
+}
+
+// Dotfile is a small file that is put into every container of its owner.
+type Dotfile struct {
+	Path string `json:"path"`
+	Perm string `json:"perm"`
+	Data string `json:"data"`
+}
+
+// String names the spec without its secrets it is what logs print.
+func (s KernelSpec) String() string { return "spec of " + s.SessionName + " (" + s.Image + ")" }
