@@ -1,0 +1,72 @@
+// Package service holds the use cases of the manager, one file per noun and verb: it checks
+// permission, validates, writes what should be true in one transaction and reads it back.
+//
+// It never orders an agent and opens no network connection of its own, with two exceptions that go
+// through small interfaces or bounded workers: byte streams (Streams) and session callbacks.
+// httpapi and graphapi call Service; agentlink and reconcile call Nodes.
+//
+// Every exported method of Service takes the Actor and decides about it in its first line;
+// the few public ones are listed in public_test.go.
+package service
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/seal"
+	"berth.dev/berth/internal/manager/store"
+)
+
+// Actor is the authenticated caller of a use case.
+type Actor = authz.Actor
+
+// Streams is the way to an agent's byte streams; agentlink satisfies it.
+type Streams interface {
+	// RoundTrip sends req (path /kernels/<id>/...) to the agent; fault.Unavailable when it is not connected.
+	RoundTrip(agent cluster.AgentID, req *http.Request) (*http.Response, error)
+	// Upgrade opens a full-duplex stream.
+	Upgrade(ctx context.Context, agent cluster.AgentID, path string, header http.Header) (io.ReadWriteCloser, error)
+}
+
+// LiveStats reads what agents measured most recently. Both methods return only what is
+// known: an absent key is unknown, never zero. Losing all of it loses only charts.
+type LiveStats interface {
+	Agents(ctx context.Context, ids []cluster.AgentID) map[cluster.AgentID]map[string]float64
+	Kernels(ctx context.Context, ids []cluster.KernelID) map[cluster.KernelID]map[string]float64
+}
+
+// Deps are what a Service works with. Store, Seal, Random and Log are required.
+type Deps struct {
+	Store *store.Store
+	Seal  *seal.Key
+	// Clock and IDs default to time.Now and random version 4 UUIDs made from Random.
+	Clock  func() time.Time
+	IDs    func() string
+	Random io.Reader
+	// Streams may be nil: byte streams are Unavailable then.
+	Streams Streams
+	// Live may be nil: nothing is known live then.
+	Live LiveStats
+	// Callbacks says where session callbacks may go.
+	Callbacks CallbackPolicy
+	Log       *slog.Logger
+}
+
+// Page is one page of a list and the number of items of the whole list.
+type Page[T any] struct {
+	Items []T
+	Total int
+}
+
+// ListQuery selects a page. Filter and Order are the wire's mini-language (reference of the
+// official clients): `status == "RUNNING" & name like "a%"` and `+name,-created_at`.
+type ListQuery struct {
+	Filter, Order string
+	// Limit is 1 to 100; 0 means 20.
+	Limit, Offset int
+}
