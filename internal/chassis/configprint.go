@@ -1,0 +1,109 @@
+package chassis
+
+import (
+	"encoding"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/knadh/koanf/parsers/toml/v2"
+)
+
+// Print writes the effective configuration as TOML that Load accepts again, except that
+// secrets are redacted. Values that are not defaults carry a comment saying where they come from.
+func (c *Config[T]) Print(w io.Writer) error {
+	section := "\x00"
+	leaves := slices.Clone(c.leaves)
+	// TOML puts all keys of a table together; keep the fields' order within and between tables.
+	first := map[string]int{}
+	for i, l := range leaves {
+		if s := sectionOf(l.key); first[s] == 0 {
+			first[s] = i + 1
+		}
+	}
+	slices.SortStableFunc(leaves, func(a, b leaf) int {
+		sa, sb := sectionOf(a.key), sectionOf(b.key)
+		if (sa == "") != (sb == "") {
+			if sa == "" {
+				return -1
+			}
+			return 1
+		}
+		return first[sa] - first[sb]
+	})
+	var b strings.Builder
+	for _, l := range leaves {
+		if s := sectionOf(l.key); s != section {
+			if b.Len() > 0 {
+				b.WriteByte('\n')
+			}
+			if s != "" {
+				fmt.Fprintf(&b, "[%s]\n", s)
+			}
+			section = s
+		}
+		line, err := l.toml()
+		if err != nil {
+			return fmt.Errorf("print %s: %w", l.key, err)
+		}
+		b.WriteString(line)
+		if o := c.origin[l.key]; o != "" {
+			fmt.Fprintf(&b, " # from %s", o)
+		}
+		b.WriteByte('\n')
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func sectionOf(key string) string {
+	if i := strings.LastIndex(key, "."); i >= 0 {
+		return key[:i]
+	}
+	return ""
+}
+
+func (l leaf) toml() (string, error) {
+	name := l.key[strings.LastIndex(l.key, ".")+1:]
+	if l.value.Kind() == reflect.Map {
+		var parts []string
+		for _, k := range l.value.MapKeys() {
+			line, err := marshalPair(fmt.Sprint(k.Interface()), plain(l.value.MapIndex(k)))
+			if err != nil {
+				return "", err
+			}
+			parts = append(parts, line)
+		}
+		slices.Sort(parts)
+		return name + " = {" + strings.Join(parts, ", ") + "}", nil
+	}
+	return marshalPair(name, plain(l.value))
+}
+
+func marshalPair(key string, value any) (string, error) {
+	out, err := toml.Parser().Marshal(map[string]any{key: value})
+	return strings.TrimRight(string(out), "\n"), err
+}
+
+// plain turns a field into what the TOML encoder writes the way Load reads it.
+func plain(v reflect.Value) any {
+	if d, ok := v.Interface().(time.Duration); ok {
+		return d.String()
+	}
+	if m, ok := v.Interface().(encoding.TextMarshaler); ok {
+		if text, err := m.MarshalText(); err == nil {
+			return string(text)
+		}
+	}
+	if v.Kind() == reflect.Slice {
+		out := make([]any, 0, v.Len())
+		for i := range v.Len() {
+			out = append(out, plain(v.Index(i)))
+		}
+		return out
+	}
+	return v.Interface()
+}
