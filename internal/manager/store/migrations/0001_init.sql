@@ -255,7 +255,7 @@ CREATE TABLE sessions (
     scheduled_at     timestamptz,
     started_at       timestamptz,
     ended_at         timestamptz,
-    attempts         integer NOT NULL DEFAULT 0,    -- placements so far
+    attempts         integer NOT NULL DEFAULT 0,    -- placements that failed and were given back to the queue
     num_queries      bigint NOT NULL DEFAULT 0,
     CHECK (status IN ('PENDING','SCHEDULED','PREPARING','PULLING','PREPARED','CREATING','RUNNING','RESTARTING','TERMINATING','TERMINATED','CANCELLED','ERROR')),
     CONSTRAINT sessions_final_has_end CHECK ((status IN ('TERMINATED','CANCELLED','ERROR')) = (ended_at IS NOT NULL)),
@@ -313,12 +313,27 @@ CREATE TABLE kernels (
     last_stat        jsonb,
     log              text,                          -- the end of the container's log, kept at the end
     log_truncated    boolean NOT NULL DEFAULT false,
+    absences         integer NOT NULL DEFAULT 0,    -- full reports in a row that lacked it
     CONSTRAINT kernels_final_has_end CHECK ((status IN ('TERMINATED','CANCELLED','ERROR')) = (ended_at IS NOT NULL)),
     CONSTRAINT kernels_placed_has_agent CHECK (status IN ('PENDING','TERMINATED','CANCELLED','ERROR') OR agent_id IS NOT NULL)
 );
 CREATE INDEX kernels_session ON kernels (session_id);
 CREATE INDEX kernels_live_agent ON kernels (agent_id) WHERE ended_at IS NULL;
 CREATE INDEX kernels_deadline ON kernels (deadline) WHERE deadline IS NOT NULL AND ended_at IS NULL;
+
+-- What an agent must still remove although the kernel's row has moved on: ended by force, given up with a lost
+-- agent, or placed elsewhere as a later generation. A row goes when the agent no longer has that generation.
+CREATE TABLE kernel_removals (
+    kernel_id  uuid NOT NULL REFERENCES kernels(id) ON DELETE CASCADE,
+    generation bigint NOT NULL,
+    agent_id   text NOT NULL REFERENCES agents(id) ON DELETE CASCADE,
+    session_id uuid NOT NULL,
+    reason     text NOT NULL,
+    absences   integer NOT NULL DEFAULT 0,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (kernel_id, generation, agent_id)
+);
+CREATE INDEX kernel_removals_agent ON kernel_removals (agent_id);
 
 -- Every move of a session or kernel, and the batch results: history, SSE and callbacks.
 CREATE TABLE session_events (
@@ -344,6 +359,8 @@ CREATE TABLE callbacks (
     next_at     timestamptz NOT NULL DEFAULT now(),
     last_error  text NOT NULL DEFAULT ''
 );
+
+CREATE INDEX callbacks_due ON callbacks (next_at);
 
 CREATE TABLE background_tasks (
     id          uuid PRIMARY KEY,

@@ -1,0 +1,51 @@
+-- name: RegisterAgent :one
+-- The epoch grows with every registration; a returning agent keeps its group and its switch.
+INSERT INTO agents AS a (id, status, region, resource_group, addr, version, boot_id, certificate_serial, epoch)
+VALUES (@id, 'ALIVE', @region, @resource_group, @addr, @version, @boot_id, @serial, 1)
+ON CONFLICT (id) DO UPDATE SET status = 'ALIVE', region = excluded.region, addr = excluded.addr, version = excluded.version,
+    status_changed = CASE WHEN a.status = 'ALIVE' THEN a.status_changed ELSE now() END,
+    lost_at = NULL, last_seen = now(), boot_id = excluded.boot_id, certificate_serial = excluded.certificate_serial,
+    epoch = a.epoch + 1, facts_revision = 0
+RETURNING epoch;
+
+-- name: LockAgent :one
+SELECT id, status, epoch FROM agents WHERE id = $1 FOR UPDATE;
+
+-- name: AgentEpoch :one
+SELECT status, epoch FROM agents WHERE id = $1;
+
+-- name: SetAgentFacts :execrows
+UPDATE agents SET architecture = @architecture, capacity = @capacity, slot_kinds = @slot_kinds, devices = @devices,
+    engine = @engine, engine_ok = @engine_ok, engine_error = @engine_error, warnings = @warnings,
+    facts_revision = @facts_revision, last_seen = now()
+WHERE id = @id AND epoch = @epoch AND facts_revision < @facts_revision;
+
+-- name: TouchAgents :exec
+UPDATE agents SET last_seen = now() WHERE id = ANY(@ids::text[]) AND status = 'ALIVE';
+
+-- name: SilentAgents :many
+SELECT id FROM agents WHERE status = 'ALIVE' AND last_seen < now() - @lease::interval ORDER BY id;
+
+-- name: LoseAgent :execrows
+UPDATE agents SET status = 'LOST', status_changed = now(), lost_at = now()
+WHERE id = @id AND status = 'ALIVE' AND last_seen < now() - @lease::interval;
+
+-- name: LongLostAgents :many
+SELECT id FROM agents WHERE status = 'LOST' AND lost_at < now() - @grace::interval ORDER BY id;
+
+-- name: SetSchedulable :execrows
+UPDATE agents SET schedulable = @schedulable WHERE id = ANY(@ids::text[]);
+
+-- name: LargestAgents :many
+-- What the agents of some groups could hold when empty.
+SELECT id, resource_group, architecture, status, schedulable, capacity, slot_kinds FROM agents
+WHERE resource_group = ANY(@groups::text[]) AND status <> 'TERMINATED';
+
+-- name: SlotKinds :many
+SELECT slot_kinds FROM agents WHERE status <> 'TERMINATED';
+
+-- name: OccupiedByAgent :many
+SELECT k.agent_id::text AS agent_id, s.key::text AS slot, sum(s.value::bigint)::bigint AS amount
+FROM kernels k, jsonb_each_text(k.requested_slots) s
+WHERE k.ended_at IS NULL AND k.agent_id = ANY(@agents::text[])
+GROUP BY 1, 2;

@@ -1,0 +1,49 @@
+-- name: HistoryOf :many
+SELECT seq, kernel_id, event, from_status, to_status, reason, detail, exit_code, at
+FROM session_events WHERE session_id = $1 ORDER BY seq LIMIT 5000;
+
+-- name: LastEventSeq :one
+SELECT coalesce(max(seq), 0)::bigint FROM session_events;
+
+-- name: EventsAfter :many
+SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.exit_code, e.at,
+       s.name AS session_name, s.access_key, s.user_id, s.domain_name, u.role AS owner_role,
+       k.cluster_role, k.cluster_idx
+FROM session_events e JOIN sessions s ON s.id = e.session_id JOIN users u ON u.id = s.user_id
+LEFT JOIN kernels k ON k.id = e.kernel_id
+WHERE e.seq > @after OR e.seq = ANY(@gaps::bigint[])
+ORDER BY e.seq LIMIT @max_rows;
+
+-- name: EventsOfSessionAfter :many
+SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.exit_code, e.at,
+       s.name AS session_name, s.access_key, s.user_id, s.domain_name, u.role AS owner_role,
+       k.cluster_role, k.cluster_idx
+FROM session_events e JOIN sessions s ON s.id = e.session_id JOIN users u ON u.id = s.user_id
+LEFT JOIN kernels k ON k.id = e.kernel_id
+WHERE e.session_id = @session_id AND e.seq > @after
+ORDER BY e.seq LIMIT @max_rows;
+
+-- name: DueCallbacks :many
+-- Claims due callbacks for a minute, so that several managers share the work.
+UPDATE callbacks SET next_at = now() + interval '60 seconds', attempts = attempts + 1
+WHERE id IN (SELECT c.id FROM callbacks c WHERE c.next_at <= now() ORDER BY c.next_at, c.id LIMIT @max_rows FOR UPDATE SKIP LOCKED)
+RETURNING id, session_id, url, body, attempts;
+
+-- name: DropCallback :exec
+DELETE FROM callbacks WHERE id = $1;
+
+-- name: DeferCallback :exec
+UPDATE callbacks SET next_at = now() + @wait::interval, last_error = @last_error WHERE id = @id;
+
+-- name: AddTask :exec
+INSERT INTO background_tasks (id, kind, owner, subject, message) VALUES ($1, $2, $3, $4, $5);
+-- name: SetTask :exec
+UPDATE background_tasks SET status = @status, message = @message, current = @current, total = @total, updated_at = now()
+WHERE id = @id AND status = 'started';
+-- name: GetTask :one
+SELECT * FROM background_tasks WHERE id = $1;
+-- name: OngoingTask :one
+SELECT id FROM background_tasks WHERE kind = $1 AND subject = $2 AND status = 'started' LIMIT 1;
+-- name: AbandonTasks :execrows
+UPDATE background_tasks SET status = 'failed', message = 'the manager stopped before it was done', updated_at = now()
+WHERE status = 'started' AND updated_at < now() - interval '1 minute';

@@ -1,0 +1,89 @@
+-- name: LiveSessionByName :one
+SELECT id, name, image, status FROM sessions WHERE access_key = $1 AND name = $2 AND ended_at IS NULL;
+
+-- name: SessionOwner :one
+SELECT s.id, s.name, s.status, s.user_id, s.access_key, s.domain_name, u.role AS owner_role
+FROM sessions s JOIN users u ON u.id = s.user_id WHERE s.id = $1;
+
+-- name: SessionsNamed :many
+-- Live sessions whose id or name is the text.
+SELECT s.id, s.name, s.status, s.created_at FROM sessions s
+WHERE s.access_key = @access_key AND s.ended_at IS NULL AND s.name = @name::text
+ORDER BY s.created_at DESC LIMIT 10;
+
+-- name: MatchSessions :many
+SELECT s.id, s.name, s.status, s.created_at FROM sessions s
+WHERE s.access_key = @access_key AND s.ended_at IS NULL
+  AND (starts_with(s.name, @prefix::text) OR starts_with(s.id::text, @prefix::text)
+       OR starts_with(replace(s.id::text, '-', ''), @prefix::text))
+ORDER BY s.created_at DESC LIMIT 50;
+
+-- name: DependencyCandidates :many
+-- Sessions of one user that a dependency may mean: by id in any state, by name the newest.
+SELECT DISTINCT ON (ref) r.ref::text AS ref, s.id, s.name, s.status, s.result
+FROM unnest(@refs::text[]) AS r(ref)
+JOIN sessions s ON s.user_id = @user_id AND (s.id::text = r.ref OR s.name = r.ref)
+ORDER BY ref, (s.id::text = r.ref) DESC, s.created_at DESC;
+
+-- name: AddDependencies :exec
+INSERT INTO session_dependencies (session_id, depends_on) SELECT @session_id, unnest(@depends_on::uuid[]);
+
+-- name: DependenciesOf :many
+SELECT d.session_id, s.id, s.name, s.status, s.created_at, s.status_changed, s.result
+FROM session_dependencies d JOIN sessions s ON s.id = d.depends_on
+WHERE d.session_id = ANY(@sessions::uuid[]) ORDER BY s.created_at, s.id;
+
+-- name: DependentsOf :many
+-- Live sessions that wait for one, directly or through others.
+WITH RECURSIVE later(id) AS (
+    SELECT d.session_id FROM session_dependencies d WHERE d.depends_on = @session_id
+    UNION
+    SELECT d.session_id FROM session_dependencies d JOIN later ON d.depends_on = later.id
+)
+SELECT s.id FROM sessions s JOIN later USING (id) WHERE s.ended_at IS NULL ORDER BY s.created_at, s.id;
+
+-- name: PendingOf :one
+SELECT count(*)::bigint AS sessions FROM sessions WHERE access_key = $1 AND status = 'PENDING';
+
+-- name: PendingSlotsOf :many
+SELECT v.key::text AS slot, sum(v.value::bigint)::bigint AS amount
+FROM sessions s, jsonb_each_text(s.requested_slots) v WHERE s.access_key = $1 AND s.status = 'PENDING' GROUP BY 1;
+
+-- name: InsertSession :exec
+INSERT INTO sessions (id, name, type, priority, cluster_mode, cluster_size, domain_name, project_id, user_id, access_key,
+    resource_group, designated_agents, image_id, image, tag, status, requested_slots, resource_opts, environ, startup_command,
+    bootstrap_script, callback_url, batch_timeout_ms, starts_at)
+VALUES (@id, @name, @type, @priority, @cluster_mode, @cluster_size, @domain_name, @project_id, @user_id, @access_key,
+    @resource_group, @designated_agents, @image_id, @image, @tag, 'PENDING', @requested_slots, @resource_opts, @environ, @startup_command,
+    @bootstrap_script, @callback_url, @batch_timeout_ms, @starts_at);
+
+-- name: InsertKernels :exec
+INSERT INTO kernels (id, session_id, cluster_role, cluster_idx, local_rank, cluster_hostname, image, architecture, registry,
+    status, requested_slots, service_ports, preopen_ports)
+SELECT k.id, @session_id, CASE WHEN k.rank = 0 THEN 'main' ELSE 'sub' END, greatest(k.rank, 1), k.rank,
+    CASE WHEN k.rank = 0 THEN 'main1' ELSE 'sub' || k.rank END, @image, @architecture, @registry,
+    'PENDING', @requested_slots, @service_ports, @preopen_ports
+FROM (SELECT u.id, (u.n - 1)::integer AS rank FROM unnest(@ids::uuid[]) WITH ORDINALITY AS u(id, n)) k;
+
+-- name: SessionNow :one
+SELECT now()::timestamptz AS now;
+
+-- name: CountQuery :exec
+WITH q AS (UPDATE sessions s SET num_queries = s.num_queries + 1 WHERE s.id = @session_id)
+UPDATE keypairs k SET num_queries = k.num_queries + 1, last_used = now() WHERE k.access_key = @access_key;
+
+-- name: RenameSession :execrows
+UPDATE sessions SET name = @name WHERE id = @id AND status = 'RUNNING';
+
+-- name: SetSessionPriority :execrows
+UPDATE sessions SET priority = @priority WHERE id = @id AND status = 'PENDING';
+
+-- name: CountLiveSessions :one
+SELECT count(*)::bigint FROM sessions WHERE ended_at IS NULL AND status <> 'PENDING';
+
+-- name: KernelLog :one
+SELECT log, log_truncated, status FROM kernels WHERE id = $1;
+
+-- name: SessionStateForWait :one
+SELECT s.id, s.name, s.status, s.status_info, s.result, k.exit_code, k.service_ports
+FROM sessions s JOIN kernels k ON k.session_id = s.id AND k.local_rank = 0 WHERE s.id = $1;

@@ -1,0 +1,148 @@
+-- name: AddDomain :execrows
+INSERT INTO domains (name, description) VALUES ($1, $2) ON CONFLICT DO NOTHING;
+
+-- name: AddDefaultPolicies :exec
+WITH k AS (INSERT INTO keypair_resource_policies (name) VALUES ('default') ON CONFLICT DO NOTHING),
+     u AS (INSERT INTO user_resource_policies (name) VALUES ('default') ON CONFLICT DO NOTHING)
+INSERT INTO project_resource_policies (name) VALUES ('default') ON CONFLICT DO NOTHING;
+
+-- name: AddProject :exec
+INSERT INTO projects (id, name, description, domain_name, resource_policy) VALUES ($1, $2, $3, $4, 'default');
+
+-- name: AddResourceGroup :exec
+INSERT INTO resource_groups (name, description) VALUES ($1, $2) ON CONFLICT DO NOTHING;
+
+-- name: AllowGroupForDomain :exec
+INSERT INTO resource_groups_for_domains (resource_group, domain_name) VALUES ($1, $2) ON CONFLICT DO NOTHING;
+
+-- name: AllowGroupForProject :exec
+INSERT INTO resource_groups_for_projects (resource_group, project_id) VALUES ($1, $2) ON CONFLICT DO NOTHING;
+
+-- name: AddUser :exec
+INSERT INTO users (id, username, email, password_hash, password_changed_at, full_name, domain_name, role, resource_policy, main_access_key)
+VALUES ($1, $2, $3, $4, now(), $5, $6, $7, 'default', $8);
+
+-- name: AddMember :exec
+INSERT INTO project_members (project_id, user_id) VALUES ($1, $2) ON CONFLICT DO NOTHING;
+
+-- name: AddKeypair :exec
+INSERT INTO keypairs (access_key, secret_sealed, user_id, is_admin, resource_policy) VALUES ($1, $2, $3, $4, $5);
+
+-- name: LockBootstrap :exec
+SELECT pg_advisory_xact_lock(hashtext('berth bootstrap'));
+
+-- name: GetSetting :one
+SELECT value FROM cluster_settings WHERE key = $1;
+
+-- name: SetSetting :exec
+INSERT INTO cluster_settings (key, value) VALUES ($1, $2)
+ON CONFLICT (key) DO UPDATE SET value = excluded.value, updated_at = now();
+
+-- name: FirstAdministrator :one
+SELECT u.email, k.access_key, k.secret_sealed
+FROM users u JOIN keypairs k ON k.access_key = u.main_access_key
+WHERE u.role = 'superadmin' AND u.status = 'active' AND k.is_active
+ORDER BY u.created_at, u.id LIMIT 1;
+
+-- name: ActorByKey :one
+SELECT k.access_key, k.secret_sealed, k.is_active, k.is_admin, k.rate_limit, k.resource_policy, k.last_used,
+       u.id AS user_id, u.email, u.username, u.full_name, u.role, u.domain_name, u.status AS user_status,
+       u.allowed_client_ip, d.is_active AS domain_active,
+       ARRAY(SELECT m.project_id::text FROM project_members m WHERE m.user_id = u.id ORDER BY 1)::text[] AS projects
+FROM keypairs k JOIN users u ON u.id = k.user_id JOIN domains d ON d.name = u.domain_name
+WHERE k.access_key = $1;
+
+-- name: TouchKeypair :exec
+UPDATE keypairs SET num_queries = num_queries + @queries::bigint, last_used = now() WHERE access_key = @access_key;
+
+-- name: UserForLogin :one
+SELECT u.id, u.email, u.password_hash, u.status, u.role, u.need_password_change, u.domain_name, d.is_active AS domain_active,
+       k.access_key, k.secret_sealed
+FROM users u JOIN domains d ON d.name = u.domain_name
+LEFT JOIN LATERAL (SELECT kp.access_key, kp.secret_sealed FROM keypairs kp WHERE kp.user_id = u.id AND kp.is_active
+                   ORDER BY (kp.access_key = u.main_access_key) DESC NULLS LAST, kp.created_at LIMIT 1) k ON true
+WHERE u.email = $1;
+
+-- name: UserPassword :one
+SELECT password_hash FROM users WHERE id = $1;
+
+-- name: SetPassword :exec
+UPDATE users SET password_hash = $2, password_changed_at = now(), need_password_change = false, modified_at = now() WHERE id = $1;
+
+-- name: SetPasswordHash :exec
+UPDATE users SET password_hash = $2 WHERE id = $1;
+
+-- name: SetFullName :execrows
+UPDATE users SET full_name = $2, modified_at = now() WHERE email = $1;
+
+-- name: GetSSHKeypair :one
+SELECT ssh_public_key, ssh_private_sealed FROM keypairs WHERE access_key = $1;
+
+-- name: SetSSHKeypair :exec
+UPDATE keypairs SET ssh_public_key = $2, ssh_private_sealed = $3, modified_at = now() WHERE access_key = $1;
+
+-- name: FindProject :one
+-- By id when the text is one, else by name within the domain.
+SELECT * FROM projects
+WHERE CASE WHEN @by_id::boolean THEN id = @id::uuid ELSE name = @name::text AND domain_name = @domain_name::text END;
+
+-- name: ListProjects :many
+SELECT * FROM projects WHERE (sqlc.narg('domain_name')::text IS NULL OR domain_name = sqlc.narg('domain_name'))
+ORDER BY domain_name, name;
+
+-- name: ListProjectsOf :many
+SELECT p.* FROM projects p JOIN project_members m ON m.project_id = p.id WHERE m.user_id = $1 ORDER BY p.name;
+
+-- name: ProjectsOfUsers :many
+SELECT m.user_id, sqlc.embed(p) FROM project_members m JOIN projects p ON p.id = m.project_id
+WHERE m.user_id = ANY(@users::uuid[]) ORDER BY p.name;
+
+-- name: GetDomain :one
+SELECT * FROM domains WHERE name = $1;
+
+-- name: ListDomains :many
+SELECT * FROM domains ORDER BY name;
+
+-- name: GetKeypairPolicy :one
+SELECT * FROM keypair_resource_policies WHERE name = $1;
+
+-- name: ListKeypairPolicies :many
+SELECT * FROM keypair_resource_policies ORDER BY name;
+
+-- name: AllowedResourceGroups :many
+-- The union of what the domain, the projects and the keypair may use; active ones, by name.
+SELECT g.* FROM resource_groups g
+WHERE g.is_active AND (
+    EXISTS (SELECT 1 FROM resource_groups_for_domains d WHERE d.resource_group = g.name AND d.domain_name = @domain_name)
+ OR EXISTS (SELECT 1 FROM resource_groups_for_projects p WHERE p.resource_group = g.name AND p.project_id = ANY(@projects::uuid[]))
+ OR EXISTS (SELECT 1 FROM resource_groups_for_keypairs k WHERE k.resource_group = g.name AND k.access_key = @access_key))
+ORDER BY g.name;
+
+-- name: ListResourceGroups :many
+SELECT * FROM resource_groups WHERE (sqlc.narg('active')::boolean IS NULL OR is_active = sqlc.narg('active')) ORDER BY name;
+
+-- name: GetResourceGroup :one
+SELECT * FROM resource_groups WHERE name = $1;
+
+-- name: ListPresets :many
+SELECT * FROM resource_presets WHERE resource_group IS NULL OR resource_group = sqlc.narg('resource_group') ORDER BY name;
+
+-- name: AddPreset :exec
+INSERT INTO resource_presets (id, name, resource_slots, shared_memory) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING;
+
+-- name: KeypairDotfiles :one
+SELECT dotfiles FROM keypairs WHERE access_key = $1 FOR UPDATE;
+-- name: SetKeypairDotfiles :exec
+UPDATE keypairs SET dotfiles = $2, modified_at = now() WHERE access_key = $1;
+-- name: DomainDotfiles :one
+SELECT dotfiles FROM domains WHERE name = $1 FOR UPDATE;
+-- name: SetDomainDotfiles :exec
+UPDATE domains SET dotfiles = $2, modified_at = now() WHERE name = $1;
+-- name: ProjectDotfiles :one
+SELECT dotfiles FROM projects WHERE id = $1 FOR UPDATE;
+-- name: SetProjectDotfiles :exec
+UPDATE projects SET dotfiles = $2, modified_at = now() WHERE id = $1;
+-- name: GetBootstrapScript :one
+SELECT bootstrap_script FROM keypairs WHERE access_key = $1;
+-- name: SetBootstrapScript :exec
+UPDATE keypairs SET bootstrap_script = $2, modified_at = now() WHERE access_key = $1;
