@@ -1,0 +1,118 @@
+package seal
+
+import (
+	"context"
+	"crypto/subtle"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"strings"
+
+	"golang.org/x/crypto/argon2"
+
+	"berth.dev/berth/internal/fault"
+)
+
+// Cost of hashing a password with argon2id. Stored hashes carry their own cost.
+const (
+	argonMemory  = 19 * 1024 // KiB
+	argonTime    = 2
+	argonThreads = 1
+	argonKey     = 32
+	argonSalt    = 16
+	// maxPassword bounds the work that a caller can ask for.
+	maxPassword = 1024
+)
+
+// Passwords hashes and checks passwords, a few at a time: each takes tens of
+// megabytes and milliseconds, so callers wait for their turn.
+type Passwords struct {
+	turn   chan struct{}
+	random io.Reader
+	dummy  string
+}
+
+// NewPasswords allows so many computations at once; 0 means 2.
+func NewPasswords(atOnce int, random io.Reader) *Passwords {
+	if atOnce <= 0 {
+		atOnce = 2
+	}
+	p := &Passwords{turn: make(chan struct{}, atOnce), random: random}
+	p.dummy = encode(make([]byte, argonSalt), make([]byte, argonKey))
+	return p
+}
+
+// Hash returns the PHC text of a password.
+func (p *Passwords) Hash(ctx context.Context, password Secret) (string, error) {
+	if len(password) == 0 || len(password) > maxPassword {
+		return "", fault.Invalidf("a password must have 1 to %d bytes", maxPassword).WithReason("invalid-api-params")
+	}
+	salt := make([]byte, argonSalt)
+	if _, err := io.ReadFull(p.random, salt); err != nil {
+		return "", fmt.Errorf("make salt: %w", err)
+	}
+	if err := p.enter(ctx); err != nil {
+		return "", err
+	}
+	defer p.leave()
+	return encode(salt, argon2.IDKey([]byte(password), salt, argonTime, argonMemory, argonThreads, argonKey)), nil
+}
+
+// Check compares a password with a hash. An empty hash (no such user, no password set) takes as long as any
+// other and never matches. renew says that the hash should be made again with today's cost.
+func (p *Passwords) Check(ctx context.Context, password Secret, hash string) (ok, renew bool, err error) {
+	if len(password) > maxPassword {
+		return false, false, nil
+	}
+	known := hash != ""
+	if !known {
+		hash = p.dummy
+	}
+	m, t, threads, salt, want, err := decode(hash)
+	if err != nil {
+		return false, false, err
+	}
+	if err := p.enter(ctx); err != nil {
+		return false, false, err
+	}
+	defer p.leave()
+	got := argon2.IDKey([]byte(password), salt, t, m, threads, uint32(len(want)))
+	same := subtle.ConstantTimeCompare(got, want) == 1
+	return same && known, same && (m != argonMemory || t != argonTime || threads != argonThreads), nil
+}
+
+func (p *Passwords) enter(ctx context.Context) error {
+	select {
+	case p.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for a turn to check a password: %w", ctx.Err())
+	}
+}
+
+func (p *Passwords) leave() { <-p.turn }
+
+func encode(salt, key []byte) string {
+	b := base64.RawStdEncoding
+	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, argonMemory, argonTime, argonThreads,
+		b.EncodeToString(salt), b.EncodeToString(key))
+}
+
+func decode(phc string) (memory, time uint32, threads uint8, salt, key []byte, err error) {
+	bad := fault.New(fault.Internal, "a stored password hash is damaged")
+	part := strings.Split(phc, "$")
+	if len(part) != 6 || part[1] != "argon2id" || part[2] != fmt.Sprintf("v=%d", argon2.Version) {
+		return 0, 0, 0, nil, nil, bad
+	}
+	if _, err := fmt.Sscanf(part[3], "m=%d,t=%d,p=%d", &memory, &time, &threads); err != nil || memory > 1<<20 || time == 0 || time > 64 || threads == 0 {
+		return 0, 0, 0, nil, nil, bad
+	}
+	b := base64.RawStdEncoding
+	if salt, err = b.DecodeString(part[4]); err != nil || len(salt) == 0 {
+		return 0, 0, 0, nil, nil, bad
+	}
+	if key, err = b.DecodeString(part[5]); err != nil || len(key) < 16 {
+		return 0, 0, 0, nil, nil, bad
+	}
+	return memory, time, threads, salt, key, nil
+}
