@@ -1,0 +1,140 @@
+#!/bin/bash
+# Builds Berth's base images from Debian packages and imports them into the container engine.
+#
+#   images/build.sh [--force] [RECIPE...]      all recipes beside this file when none is named
+#
+# An image whose recipe has not changed since it was built is left alone (--force rebuilds).
+# Needs: mmdebstrap, tar, the docker command line and access to an engine. Runs as root, or
+# as a user with unprivileged user namespaces.
+#
+# Environment:
+#   BERTH_DEBIAN_MIRROR   package mirror, default http://deb.debian.org/debian
+#   BERTH_IMAGE_JOBS      images built at a time, default 2
+#   DOCKER                engine command, default docker
+#
+# A recipe is lines of "KEY VALUE": image (reference), suite (Debian release), package
+# (names, repeatable), remove (path or glob below the root), link (PATH TARGET), env (K=V),
+# label (NAME VALUE). "#" starts a comment line.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+docker=${DOCKER:-docker}
+mirror=${BERTH_DEBIAN_MIRROR:-http://deb.debian.org/debian}
+jobs=${BERTH_IMAGE_JOBS:-2}
+force=
+recipes=()
+# Times inside the images: fixed, so that equal packages give equal files.
+export SOURCE_DATE_EPOCH=1767225600
+
+say() { printf '%s\n' "$*" >&2; }
+die() { say "images: $1"; [ -z "${2:-}" ] || say "  next: $2"; exit 1; }
+
+for arg; do
+  case $arg in
+    --force) force=1 ;;
+    -*) die "unknown option $arg" "run images/build.sh [--force] [RECIPE...]" ;;
+    *) recipes+=("${arg%.recipe}") ;;
+  esac
+done
+if [ ${#recipes[@]} -eq 0 ]; then
+  for f in *.recipe; do recipes+=("${f%.recipe}"); done
+fi
+for r in "${recipes[@]}"; do
+  [ -f "$r.recipe" ] || die "there is no recipe $r" "choose one of: $(ls -- *.recipe | sed 's/\.recipe$//' | tr '\n' ' ')"
+done
+
+command -v "$docker" >/dev/null || die "the command $docker is missing" "apt-get install docker.io"
+"$docker" version >/dev/null 2>&1 || die "the container engine does not answer" "scripts/engine.sh ensure"
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/berth-images.XXXXXX")
+pids=()
+cleanup() {
+  for p in "${pids[@]:-}"; do [ -z "$p" ] || kill "$p" 2>/dev/null || true; done
+  rm -rf "$work"
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM
+
+# fields RECIPE KEY prints the values of every line with that key.
+fields() { sed -nE "s/^$2[[:space:]]+(.*[^[:space:]])[[:space:]]*$/\1/p" "$1.recipe"; }
+
+recipe_hash() { cat build.sh "$1.recipe" | sha256sum | cut -c1-32; }
+
+build() {
+  local r=$1 image suite hash packages begun=$SECONDS
+  image=$(fields "$r" image) suite=$(fields "$r" suite) hash=$(recipe_hash "$r")
+  packages=$(fields "$r" package | tr -s '[:space:]' ',' | sed 's/,$//')
+  say "images: building $image ..."
+
+  local args=(--quiet --variant=apt "--mode=$([ "$(id -u)" = 0 ] && echo root || echo unshare)")
+  [ -z "$packages" ] || args+=("--include=$packages")
+  local keep
+  for keep in man info locale lintian doc-base bug; do
+    args+=("--dpkgopt=path-exclude=/usr/share/$keep/*")
+  done
+  # Licences stay; the rest of the documentation does not.
+  args+=("--dpkgopt=path-exclude=/usr/share/doc/*" "--dpkgopt=path-include=/usr/share/doc/*/copyright")
+  args+=('--aptopt=Acquire::Languages "none"' '--aptopt=APT::Install-Recommends "false"')
+
+  # The customize hook is a script of its own, so that no recipe text is parsed by a shell twice.
+  local hook="$work/$r.hook" path target
+  {
+    printf '#!/bin/sh\nset -e\ncd "$1"\n'
+    while read -r path; do
+      [ -n "$path" ] && printf 'rm -rf -- ./%s\n' "$path"
+    done < <(fields "$r" remove)
+    while read -r path target; do
+      [ -n "$path" ] && printf 'ln -sfn %q ./%q\n' "$target" "$path"
+    done < <(fields "$r" link)
+    printf 'rm -rf -- ./var/cache/debconf/*-old ./var/cache/ldconfig/aux-cache ./var/log/* ./root/.cache ./etc/machine-id ./etc/hostname ./etc/resolv.conf\n'
+    printf ': > ./etc/machine-id\n'
+  } >"$hook"
+  chmod 0755 "$hook"
+  args+=("--customize-hook=$hook \"\$1\"")
+
+  if ! mmdebstrap "${args[@]}" "$suite" "$work/$r.tar" \
+      "deb $mirror $suite main" "deb $mirror $suite-updates main" "deb $mirror-security $suite-security main" \
+      2>"$work/$r.log"; then
+    tail -n 20 "$work/$r.log" >&2
+    die "building $image failed" "check that $mirror answers, or set BERTH_DEBIAN_MIRROR"
+  fi
+
+  local changes=() line name value
+  while read -r name value; do
+    [ -n "$name" ] && changes+=(--change "LABEL $name=\"$value\"")
+  done < <(fields "$r" label)
+  while read -r line; do
+    [ -n "$line" ] && changes+=(--change "ENV $line")
+  done < <(fields "$r" env)
+  changes+=(--change "LABEL dev.berth.recipe=\"$hash\"" --change 'CMD ["/bin/bash"]')
+  changes+=(--change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin')
+  "$docker" import --message "berth $r recipe" "${changes[@]}" "$work/$r.tar" "$image" >/dev/null
+  rm -f "$work/$r.tar"
+  say "images: $image is ready ($((SECONDS - begun)) s)"
+}
+
+todo=()
+for r in "${recipes[@]}"; do
+  image=$(fields "$r" image)
+  [ -n "$image" ] || die "images/$r.recipe names no image" "add a line: image NAME:TAG"
+  have=$("$docker" image inspect --format '{{ index .Config.Labels "dev.berth.recipe" }}' "$image" 2>/dev/null || true)
+  if [ -z "$force" ] && [ "$have" = "$(recipe_hash "$r")" ]; then
+    say "images: $image is up to date"
+  else
+    todo+=("$r")
+  fi
+done
+[ ${#todo[@]} -gt 0 ] || exit 0
+command -v mmdebstrap >/dev/null || die "the command mmdebstrap is missing" "apt-get install mmdebstrap"
+
+failed=0
+for r in "${todo[@]}"; do
+  while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do
+    wait -n || failed=1
+  done
+  ( trap - EXIT; build "$r" ) &
+  pids+=($!)
+done
+for p in "${pids[@]}"; do wait "$p" || failed=1; done
+pids=()
+[ $failed = 0 ] || die "not every image was built" "read the messages above and run images/build.sh again"
