@@ -10,7 +10,11 @@
 package service
 
 import (
+	"berth.dev/berth/internal/fault"
 	"context"
+	"crypto/rand"
+	"fmt"
+	"github.com/google/uuid"
 	"io"
 	"log/slog"
 	"net/http"
@@ -70,3 +74,43 @@ type ListQuery struct {
 	// Limit is 1 to 100; 0 means 20.
 	Limit, Offset int
 }
+
+// Service is the manager's use cases.
+type Service struct {
+	d         Deps
+	passwords *seal.Passwords
+	hub       *hub
+}
+
+// New makes the service. Run must be running for waits, events and callbacks to work.
+func New(d Deps) (*Service, error) {
+	switch {
+	case d.Store == nil, d.Seal == nil, d.Log == nil:
+		return nil, fault.New(fault.Internal, "service: store, seal and log are required")
+	}
+	d = d.withDefaults()
+	return &Service{d: d, passwords: seal.NewPasswords(0, d.Random), hub: newHub(d.Store, d.Log)}, nil
+}
+
+func (d Deps) withDefaults() Deps {
+	if d.Random == nil {
+		d.Random = rand.Reader
+	}
+	if d.Clock == nil {
+		d.Clock = time.Now
+	}
+	if d.IDs == nil {
+		random := d.Random
+		d.IDs = func() string {
+			id, err := uuid.NewRandomFromReader(random)
+			if err != nil {
+				panic(fmt.Sprintf("make an id: %v", err)) // the system's randomness does not fail
+			}
+			return id.String()
+		}
+	}
+	return d
+}
+
+// Nodes returns the side of the service that agents' reports go to.
+func (s *Service) Nodes() *Nodes { return &Nodes{s} }

@@ -811,7 +811,7 @@ func (q *Queries) TouchKeypair(ctx context.Context, queries int64, accessKey str
 
 const userForLogin = `-- name: UserForLogin :one
 SELECT u.id, u.email, u.password_hash, u.status, u.role, u.need_password_change, u.domain_name, d.is_active AS domain_active,
-       k.access_key, k.secret_sealed
+       coalesce(k.access_key, '')::text AS access_key, coalesce(k.secret_sealed, '')::bytea AS secret_sealed
 FROM users u JOIN domains d ON d.name = u.domain_name
 LEFT JOIN LATERAL (SELECT kp.access_key, kp.secret_sealed FROM keypairs kp WHERE kp.user_id = u.id AND kp.is_active
                    ORDER BY (kp.access_key = u.main_access_key) DESC NULLS LAST, kp.created_at LIMIT 1) k ON true
