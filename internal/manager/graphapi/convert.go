@@ -1,0 +1,230 @@
+package graphapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/graphapi/model"
+	"berth.dev/berth/internal/manager/service"
+)
+
+// The official clients decode some JSONString fields unconditionally: those are never
+// null here (slots, containers, dependencies, user_info); api-visible enums are upper case.
+
+func jsonText(v any) *string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("graphapi: render JSON text: %v", err)) // only maps of plain values come here
+	}
+	return new(string(b))
+}
+
+// jsonObject is jsonText with nil rendered as an empty object.
+func jsonObject[M ~map[string]V, V any](m M) *string {
+	if m == nil {
+		return new("{}")
+	}
+	return jsonText(m)
+}
+
+func slotsText(s cluster.Slots) *string { return jsonObject(s.Wire()) }
+
+func texts[S ~string](in []S) []*string {
+	out := make([]*string, len(in))
+	for i, s := range in {
+		out[i] = new(string(s))
+	}
+	return out
+}
+
+// optional is nil for the empty text.
+func optional[S ~string](s S) *string {
+	if s == "" {
+		return nil
+	}
+	return new(string(s))
+}
+
+func toSession(s *service.Session) *model.ComputeSession {
+	m := &model.ComputeSession{
+		ID: new(string(s.ID)), Name: &s.Name, Type: new(strings.ToUpper(string(s.Type))), Priority: &s.Priority,
+		Tag: s.Tag, Image: &s.Image, Architecture: &s.Architecture, Registry: &s.Registry,
+		ClusterMode: &s.ClusterMode, ClusterSize: &s.ClusterSize,
+		DomainName: &s.Domain, GroupName: &s.ProjectName, GroupID: new(string(s.ProjectID)),
+		AgentIds: texts(s.AgentIDs), Agents: texts(s.AgentIDs),
+		UserEmail: &s.UserEmail, FullName: &s.UserFullName, UserID: new(string(s.UserID)),
+		CreatedUserEmail: &s.UserEmail, CreatedUserID: new(string(s.UserID)), AccessKey: new(string(s.AccessKey)),
+		Status: new(string(s.Status)), StatusInfo: &s.StatusInfo, StatusData: jsonObject(s.StatusData), StatusChanged: &s.StatusChanged,
+		CreatedAt: &s.CreatedAt, TerminatedAt: s.EndedAt, StartsAt: s.StartsAt, ScheduledAt: s.ScheduledAt,
+		StartupCommand: s.StartupCommand, Result: new(string(s.Result)), CallbackURL: s.CallbackURL,
+		ResourceOpts: jsonObject(s.ResourceOpts), ScalingGroup: &s.ResourceGroup,
+		ServicePorts: jsonText([]service.ServicePort{}), Mounts: []*string{}, VfolderMounts: []*string{},
+		OccupyingSlots: slotsText(s.OccupyingSlots), OccupiedSlots: slotsText(s.OccupyingSlots), RequestedSlots: slotsText(s.RequestedSlots),
+		NumQueries: &s.NumQueries, Containers: []*model.ComputeContainer{}, AbusingReports: []*string{}, IdleChecks: new("{}"),
+	}
+	if main := s.MainKernel(); main != nil {
+		m.MainKernelID = new(string(main.ID))
+		if main.ServicePorts != nil {
+			m.ServicePorts = jsonText(main.ServicePorts)
+		}
+	}
+	for i := range s.Kernels {
+		m.Containers = append(m.Containers, toContainer(&s.Kernels[i], s.ResourceOpts))
+	}
+	return m
+}
+
+func toContainer(k *service.Kernel, opts map[string]string) *model.ComputeContainer {
+	m := &model.ComputeContainer{
+		ID: new(string(k.ID)), KernelID: new(string(k.ID)), SessionID: new(string(k.SessionID)),
+		Idx: &k.ClusterIdx, ClusterIdx: &k.ClusterIdx, Role: &k.ClusterRole, ClusterRole: &k.ClusterRole,
+		Hostname: &k.ClusterHostname, ClusterHostname: &k.ClusterHostname, LocalRank: &k.LocalRank,
+		Image: &k.Image, Architecture: &k.Architecture, Registry: &k.Registry,
+		Status: new(string(k.Status)), StatusChanged: &k.StatusChanged, StatusInfo: &k.StatusInfo, StatusData: jsonObject(k.StatusData),
+		CreatedAt: &k.CreatedAt, TerminatedAt: k.EndedAt, ScheduledAt: k.ScheduledAt,
+		Agent: optional(k.Agent), AgentAddr: optional(k.AgentAddr), ContainerID: optional(k.ContainerID),
+		ResourceOpts: jsonObject(opts), OccupiedSlots: slotsText(k.OccupiedSlots), PreopenPorts: []*int{},
+	}
+	for i := range k.PreopenPorts {
+		m.PreopenPorts = append(m.PreopenPorts, &k.PreopenPorts[i])
+	}
+	if k.LiveStat != nil {
+		m.LiveStat = jsonText(metrics(k.LiveStat, nil))
+	}
+	if k.LastStat != nil {
+		m.LastStat = jsonText(k.LastStat)
+	}
+	return m
+}
+
+// metric is one value in the wire's statistics: everything as text, pct only where a capacity is known.
+type metric struct {
+	Current  string `json:"current"`
+	Capacity string `json:"capacity,omitempty"`
+	Pct      string `json:"pct,omitempty"`
+	UnitHint string `json:"unit_hint"`
+}
+
+var unitHints = map[string]string{
+	"cpu_util": "percent", "cpu_used": "msec", "mem": "bytes", "io_read": "bytes", "io_write": "bytes",
+	"net_rx": "bps", "net_tx": "bps", "disk": "bytes",
+}
+
+// metrics renders measured values; capacity holds the upper bounds that are known.
+func metrics(values, capacity map[string]float64) map[string]metric {
+	out := make(map[string]metric, len(values))
+	for name, v := range values {
+		m := metric{Current: number(v), UnitHint: unitHints[name]}
+		if m.UnitHint == "" {
+			m.UnitHint = "count"
+		}
+		if c := capacity[name]; c > 0 {
+			m.Capacity, m.Pct = number(c), fmt.Sprintf("%.2f", 100*v/c)
+		}
+		out[name] = m
+	}
+	return out
+}
+
+func number(v float64) string {
+	return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.3f", v), "0"), ".")
+}
+
+func toAgent(a *service.Agent) *model.Agent {
+	m := &model.Agent{
+		ID: new(string(a.ID)), Status: new(string(a.Status)), StatusChanged: &a.StatusChanged, Region: &a.Region,
+		Architecture: &a.Architecture, ScalingGroup: &a.ResourceGroup, Schedulable: &a.Schedulable,
+		AvailableSlots: slotsText(a.Capacity), OccupiedSlots: slotsText(a.Occupied), Addr: &a.Addr,
+		FirstContact: &a.FirstContact, LostAt: a.LostAt, Version: &a.Version,
+		ComputePlugins: new("{}"),
+		LocalConfig:    new("{}"),
+		HardwareMetadata: jsonText(map[string]any{"engine": a.Engine, "engine_ok": a.EngineOK, "engine_error": a.EngineError,
+			"warnings": a.Warnings, "devices": a.Devices}),
+	}
+	if a.Live != nil {
+		capacity := map[string]float64{
+			"cpu_util": 100 * float64(a.Capacity[cluster.SlotCPU].Units()),
+			"mem":      float64(a.Capacity[cluster.SlotMem].Units()),
+		}
+		node := metrics(a.Live, capacity)
+		devices := map[string]map[string]metric{"cpu_util": {}, "mem": {}}
+		for name := range devices {
+			if v, ok := node[name]; ok {
+				devices[name]["root"] = v
+			}
+		}
+		m.LiveStat = jsonText(map[string]any{"node": node, "devices": devices})
+		if v, ok := a.Live["cpu_util"]; ok {
+			m.CPUCurPct = &v
+		}
+		if v, ok := a.Live["mem"]; ok {
+			m.MemCurBytes = &v
+		}
+	}
+	return m
+}
+
+func toImage(im *service.Image) *model.Image {
+	m := &model.Image{
+		ID: new(string(im.ID)), Name: &im.Name, HumanizedName: &im.Name, Project: &im.Project, Registry: &im.Registry,
+		Architecture: &im.Architecture, Tag: &im.Tag, Digest: &im.Digest, SizeBytes: &im.SizeBytes, Status: &im.Status,
+		IsLocal: new(im.RegistryType == "local"), Installed: new(len(im.Agents) > 0), InstalledAgents: texts(im.Agents),
+		Aliases: texts(im.Aliases), CreatedAt: &im.CreatedAt, LastUsedAt: im.LastUsedAt,
+		Labels: []*model.KVPair{}, ResourceLimits: []*model.ResourceLimit{}, SupportedAccelerators: []*string{},
+	}
+	for _, key := range sortedKeys(im.Labels) {
+		value := im.Labels[key]
+		m.Labels = append(m.Labels, &model.KVPair{Key: &key, Value: &value})
+	}
+	for _, slot := range im.Min.Add(im.Max).Names() {
+		limit := &model.ResourceLimit{Key: new(string(slot)), Min: new(im.Min[slot].String())}
+		if upper, ok := im.Max[slot]; ok {
+			limit.Max = new(upper.String())
+		}
+		m.ResourceLimits = append(m.ResourceLimits, limit)
+	}
+	for _, name := range strings.Split(im.Labels["ai.backend.accelerators"], ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			m.SupportedAccelerators = append(m.SupportedAccelerators, &name)
+		}
+	}
+	return m
+}
+
+func toKeypair(k *service.Keypair) *model.KeyPair {
+	m := &model.KeyPair{
+		UserID: &k.UserEmail, User: new(string(k.UserID)), UserInfo: &model.UserInfo{Email: &k.UserEmail, FullName: &k.UserFullName},
+		Projects: texts(k.Projects), AccessKey: new(string(k.AccessKey)), IsActive: &k.IsActive, IsAdmin: &k.IsAdmin,
+		ResourcePolicy: &k.ResourcePolicy, CreatedAt: &k.CreatedAt, ModifiedAt: &k.ModifiedAt, LastUsed: k.LastUsed,
+		RateLimit: &k.RateLimit, NumQueries: new(int(k.NumQueries)), ConcurrencyUsed: &k.ConcurrencyUsed,
+		SSHPublicKey: optional(k.SSHPublicKey), Dotfiles: jsonText(k.Dotfiles), BootstrapScript: &k.BootstrapScript,
+	}
+	if secret := k.SecretKey.Reveal(); secret != "" {
+		m.SecretKey = &secret
+	}
+	return m
+}
+
+func toResourceGroup(g *service.ResourceGroup) *model.ScalingGroup {
+	return &model.ScalingGroup{
+		Name: &g.Name, Description: g.Description, IsActive: &g.IsActive, IsPublic: &g.IsPublic, CreatedAt: &g.CreatedAt,
+		WsproxyAddr: g.WsproxyAddr, Driver: &g.Driver, DriverOpts: jsonObject(g.DriverOpts),
+		Scheduler: &g.Scheduler, SchedulerOpts: jsonObject(g.SchedulerOpts), UseHostNetwork: &g.UseHostNetwork,
+	}
+}
+
+// statusHistory is the wire's map of status to the time of its first arrival.
+func statusHistory(moves []service.SessionMove) *string {
+	at := map[string]string{}
+	for _, m := range moves {
+		if m.Kernel == "" && m.To != "" {
+			if _, seen := at[string(m.To)]; !seen {
+				at[string(m.To)] = m.At.UTC().Format(time.RFC3339Nano)
+			}
+		}
+	}
+	return jsonText(at)
+}
