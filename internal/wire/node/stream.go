@@ -1,0 +1,65 @@
+package node
+
+// The routes that an agent serves on its stream connection (ALPN ALPNStream), where the
+// manager is the HTTP/2 client. {id} is the kernel. A failure is a JSON body in the shape of
+// wire/run.Failure with the status of its kind; so a wire/run.Client with the base URL
+// http://agent/kernels/ID/runner works unchanged, full-duplex streams included.
+const (
+	// StreamRunner is followed by any route of wire/run; the agent adds the runner's token.
+	StreamRunner = "/kernels/{id}/runner/"
+	// StreamLogs (GET ?follow=true&tail=LINES) is the container's output as plain bytes.
+	StreamLogs = "/kernels/{id}/logs"
+	// StreamCommit (POST CommitRequest) answers with lines of CommitProgress, the last with Image or Error.
+	StreamCommit = "/kernels/{id}/commit"
+	// StreamStats (GET) answers with KernelStats.
+	StreamStats = "/kernels/{id}/stats"
+	// StreamHealth (GET) answers 200 and the text "ok".
+	StreamHealth = "/healthz"
+)
+
+// CommitRequest asks for an image of a kernel's file system.
+type CommitRequest struct {
+	Reference string            `json:"reference"`
+	Labels    map[string]string `json:"labels,omitempty"`
+}
+
+// CommitProgress is one line of the answer to CommitRequest.
+type CommitProgress struct {
+	Message string `json:"message,omitempty"`
+	// Image is set in the last line after success, Error and Kind (a fault.Kind text) after failure.
+	Image *CommittedImage `json:"image,omitempty"`
+	Error string          `json:"error,omitempty"`
+	Kind  string          `json:"kind,omitempty"`
+}
+
+// CommittedImage is what a commit made.
+type CommittedImage struct {
+	Reference    string `json:"reference"`
+	ID           string `json:"id"`
+	SizeBytes    int64  `json:"size_bytes"`
+	Architecture string `json:"architecture"`
+}
+
+// KernelStats are the present counters of a kernel under the names of KernelMetrics.values;
+// an absent name is unknown, never zero.
+type KernelStats struct {
+	AtUnixMS int64              `json:"at_unix_ms"`
+	Values   map[string]float64 `json:"values"`
+}
+
+// The names in Metrics.node and KernelMetrics.values. Bytes and milliseconds are totals since
+// the start of the kernel or host, percent is over the last interval (100 is one core).
+const (
+	MetricCPUUsed = "cpu_used"  // ms
+	MetricCPUUtil = "cpu_util"  // percent
+	MetricMem     = "mem"       // bytes
+	MetricMemPeak = "mem_peak"  // bytes
+	MetricMemCap  = "mem_total" // bytes
+	MetricIORead  = "io_read"   // bytes
+	MetricIOWrite = "io_write"  // bytes
+	MetricNetRx   = "net_rx"    // bytes
+	MetricNetTx   = "net_tx"    // bytes
+	MetricPids    = "pids"
+	MetricOOM     = "oom_kills"
+	MetricCores   = "cores"
+)
