@@ -38,11 +38,11 @@ var moves = map[Status][]Status{
 	Creating:    {Running, Lost, Pending, Terminating, Terminated, Cancelled, Error},
 	Running:     {Restarting, Lost, Terminating, Terminated, Error},
 	Restarting:  {Preparing, Pulling, Prepared, Creating, Running, Lost, Terminating, Terminated, Error},
-	Lost:        {Scheduled, Preparing, Pulling, Prepared, Creating, Running, Restarting, Terminating, Terminated, Error},
+	Lost:        {Scheduled, Preparing, Pulling, Prepared, Creating, Running, Restarting, Pending, Terminating, Terminated, Error},
 	Terminating: {Terminated, Error},
 }
 
-// sessionOnlyDenied: sessions are never LOST themselves; a session with a lost kernel
+// sessionMoveDenied: sessions are never LOST themselves; a session with a lost kernel
 // keeps its status and says so in status_info.
 func sessionMoveDenied(from, to Status) bool { return from == Lost || to == Lost }
 

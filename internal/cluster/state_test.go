@@ -1,0 +1,107 @@
+package cluster_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/cluster"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+func TestNothingFollowsAFinalStatus(t *testing.T) {
+	t.Parallel()
+
+	for _, from := range cluster.AllStatuses {
+		for _, to := range cluster.AllStatuses {
+			if from.Final() || from == to {
+				require.False(t, cluster.KernelMayMove(from, to), "%s -> %s", from, to)
+			}
+			if from == cluster.Lost || to == cluster.Lost {
+				require.False(t, cluster.SessionMayMove(from, to), "%s -> %s", from, to)
+			}
+		}
+	}
+}
+
+func TestEveryStatusReachesAnEnd(t *testing.T) {
+	t.Parallel()
+
+	for _, start := range cluster.AllStatuses {
+		seen, todo, ends := map[cluster.Status]bool{}, []cluster.Status{start}, false
+		for len(todo) > 0 {
+			from := todo[0]
+			todo = todo[1:]
+			if seen[from] {
+				continue
+			}
+			seen[from] = true
+			ends = ends || from.Final()
+			for _, to := range cluster.AllStatuses {
+				if cluster.KernelMayMove(from, to) {
+					todo = append(todo, to)
+				}
+			}
+		}
+		require.True(t, ends, "%s never ends", start)
+	}
+}
+
+func TestSessionStatusFollowsItsKernels(t *testing.T) {
+	t.Parallel()
+
+	for _, c := range []struct {
+		kernels []cluster.Status
+		want    cluster.Status
+	}{
+		{[]cluster.Status{cluster.Pending}, cluster.Pending},
+		{[]cluster.Status{cluster.Running, cluster.Pulling}, cluster.Pulling},
+		{[]cluster.Status{cluster.Running, cluster.Running}, cluster.Running},
+		{[]cluster.Status{cluster.Running, cluster.Lost}, cluster.Running},
+		{[]cluster.Status{cluster.Running, cluster.Terminated}, cluster.Terminating},
+		{[]cluster.Status{cluster.Running, cluster.Terminating}, cluster.Terminating},
+		{[]cluster.Status{cluster.Terminated, cluster.Cancelled}, cluster.Terminated},
+		{[]cluster.Status{cluster.Cancelled}, cluster.Cancelled},
+		{[]cluster.Status{cluster.Error, cluster.Terminated}, cluster.Error},
+	} {
+		require.Equal(t, c.want, cluster.SessionStatus(c.kernels), "%v", c.kernels)
+	}
+}
+
+// TestDrawing keeps docs/state-machines.md equal to the table; -update redraws it.
+func TestDrawing(t *testing.T) {
+	t.Parallel()
+
+	var b strings.Builder
+	b.WriteString("# State machines\n\nGenerated from the table in `internal/cluster` by `make gen`; do not edit.\n")
+	draw := func(title string, may func(from, to cluster.Status) bool) {
+		fmt.Fprintf(&b, "\n## %s\n\n```mermaid\nstateDiagram-v2\n    [*] --> PENDING\n", title)
+		for _, from := range cluster.AllStatuses {
+			for _, to := range cluster.AllStatuses {
+				if may(from, to) {
+					fmt.Fprintf(&b, "    %s --> %s\n", from, to)
+				}
+			}
+			if from.Final() {
+				fmt.Fprintf(&b, "    %s --> [*]\n", from)
+			}
+		}
+		b.WriteString("```\n")
+	}
+	draw("Session", cluster.SessionMayMove)
+	draw("Kernel", cluster.KernelMayMove)
+
+	path := filepath.Join("..", "..", "docs", "state-machines.md")
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(b.String()), 0o644))
+	}
+	have, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, string(have), b.String(), "run make gen")
+}
