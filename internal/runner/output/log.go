@@ -91,7 +91,8 @@ func (l *Log) Changed() <-chan struct{} {
 	return l.changed
 }
 
-// Text appends text of a console type. It waits while the log is full.
+// Text appends text of a console type. It waits while the log is full; with a nil ctx it
+// leaves out and counts what does not fit instead.
 func (l *Log) Text(ctx context.Context, typ, text string) error {
 	for len(text) > 0 {
 		n := len(text)
@@ -109,7 +110,7 @@ func (l *Log) Text(ctx context.Context, typ, text string) error {
 	return nil
 }
 
-// Item appends one item that is never cut or joined, such as a picture.
+// Item appends one item that is never cut or joined, such as a picture; see Text for ctx.
 func (l *Log) Item(ctx context.Context, typ, mime, data string) error {
 	return l.put(ctx, entry{typ: typ, mime: mime, data: []byte(data)}, false)
 }
@@ -138,7 +139,7 @@ func (l *Log) put(ctx context.Context, e entry, join bool) error {
 			l.mu.Unlock()
 			return nil
 		}
-		if l.loose {
+		if l.loose || ctx == nil {
 			l.lost += int64(e.size)
 			l.mu.Unlock()
 			return nil
@@ -294,11 +295,12 @@ func max64(a, b int64) int64 {
 	return b
 }
 
-// Full reports whether the next append might wait; a producer that cannot wait is paused by it.
+// Full reports that the producer should pause: three quarters of the spill are used. The
+// rest takes what a producer that cannot be stopped at once has under way.
 func (l *Log) Full() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !l.loose && l.policy == Wait && l.mem+pieceMax > l.limits.Memory && l.end+pieceMax+recordCost > l.limits.Spill
+	return !l.loose && l.policy == Wait && l.mem+pieceMax > l.limits.Memory && l.end > l.limits.Spill/4*3
 }
 
 // Loosen stops all waiting: from now on what does not fit is left out and counted. An

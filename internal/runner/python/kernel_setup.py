@@ -1,0 +1,33 @@
+def _berth_setup():
+    import io, sys, warnings, builtins
+    ip = get_ipython()
+    warnings.filterwarnings("ignore", message="To exit: use")
+    try:
+        ip.colors = "NoColor"
+    except Exception:
+        pass
+    def leave(code=None):
+        raise SystemExit(code)
+    for name in ("exit", "quit"):
+        ip.user_ns[name] = leave
+        setattr(builtins, name, leave)
+    class Stdin(io.TextIOBase):
+        def readable(self):
+            return True
+        def fileno(self):
+            return 0
+        def readline(self, _size=-1):
+            try:
+                return builtins.input() + "\n"
+            except EOFError:
+                return ""
+        def read(self, _size=-1):
+            return "".join(iter(self.readline, ""))
+        def __next__(self):
+            line = self.readline()
+            if not line:
+                raise StopIteration
+            return line
+    sys.stdin = Stdin()
+_berth_setup()
+del _berth_setup
