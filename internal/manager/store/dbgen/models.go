@@ -262,7 +262,7 @@ type ResourcePreset struct {
 type Session struct {
 	ID               string
 	Name             string
-	Type             string
+	Type             cluster.SessionType
 	Priority         int32
 	ClusterMode      string
 	ClusterSize      int32
@@ -280,7 +280,7 @@ type Session struct {
 	StatusInfo       string
 	StatusData       dbtype.Object
 	StatusChanged    time.Time
-	Result           string
+	Result           cluster.Result
 	RequestedSlots   cluster.Slots
 	ResourceOpts     dbtype.Strings
 	Environ          dbtype.Strings

@@ -57,7 +57,7 @@ type DependenciesOfRow struct {
 	Status        cluster.Status
 	CreatedAt     time.Time
 	StatusChanged time.Time
-	Result        string
+	Result        cluster.Result
 }
 
 func (q *Queries) DependenciesOf(ctx context.Context, sessions []string) ([]DependenciesOfRow, error) {
@@ -100,7 +100,7 @@ type DependencyCandidatesRow struct {
 	ID     string
 	Name   string
 	Status cluster.Status
-	Result string
+	Result cluster.Result
 }
 
 // Sessions of one user that a dependency may mean: by id in any state, by name the newest.
@@ -206,7 +206,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
 type InsertSessionParams struct {
 	ID               string
 	Name             string
-	Type             string
+	Type             cluster.SessionType
 	Priority         int32
 	ClusterMode      string
 	ClusterSize      int32
@@ -442,7 +442,7 @@ type SessionStateForWaitRow struct {
 	Name         string
 	Status       cluster.Status
 	StatusInfo   string
-	Result       string
+	Result       cluster.Result
 	ExitCode     *int32
 	ServicePorts json.RawMessage
 }

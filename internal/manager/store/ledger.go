@@ -1,0 +1,302 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/store/dbgen"
+)
+
+// Locked is a session under its row lock, with its kernels as they are at this moment of the transaction. All
+// moves of kernels go through it, so that the session's status always follows from them.
+type Locked struct {
+	tx *Tx
+	dbgen.LockSessionsRow
+	Kernels []*LockedKernel
+}
+
+// LockedKernel is a kernel of a Locked session.
+type LockedKernel struct {
+	dbgen.KernelsToMoveRow
+	s *Locked
+}
+
+// Lock locks sessions in the order of their ids (so that no two transactions wait for each other) and loads their kernels.
+// Sessions that do not exist are absent from the result.
+func (t *Tx) Lock(ctx context.Context, ids ...cluster.SessionID) ([]*Locked, error) {
+	texts := make([]string, len(ids))
+	for i, id := range ids {
+		texts[i] = string(id)
+	}
+	rows, err := t.LockSessions(ctx, texts)
+	if err != nil {
+		return nil, fmt.Errorf("lock sessions: %w", err)
+	}
+	kernels, err := t.KernelsToMove(ctx, texts)
+	if err != nil {
+		return nil, fmt.Errorf("load kernels: %w", err)
+	}
+	out := make([]*Locked, len(rows))
+	for i, r := range rows {
+		l := &Locked{tx: t, LockSessionsRow: r}
+		for _, k := range kernels {
+			if k.SessionID == r.ID {
+				l.Kernels = append(l.Kernels, &LockedKernel{KernelsToMoveRow: k, s: l})
+			}
+		}
+		out[i] = l
+	}
+	return out, nil
+}
+
+// LockOne is Lock for one session; a missing one is NotFound.
+func (t *Tx) LockOne(ctx context.Context, id cluster.SessionID) (*Locked, error) {
+	all, err := t.Lock(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if len(all) == 0 {
+		return nil, fault.NotFoundf("No such session: %s", id).WithReason("object-not-found")
+	}
+	return all[0], nil
+}
+
+// Kernel finds a kernel; nil when the session has none of that id.
+func (l *Locked) Kernel(id cluster.KernelID) *LockedKernel {
+	for _, k := range l.Kernels {
+		if k.ID == string(id) {
+			return k
+		}
+	}
+	return nil
+}
+
+// Agent is the kernel's agent, "" while it has none.
+func (k *LockedKernel) Agent() cluster.AgentID {
+	if k.AgentID == nil {
+		return ""
+	}
+	return cluster.AgentID(*k.AgentID)
+}
+
+// Move makes a move from the present status; Kernel, Generation and From are filled in.
+func (k *LockedKernel) Move(ctx context.Context, m KernelMove) error {
+	m.Kernel, m.Generation, m.From = cluster.KernelID(k.ID), k.Generation, k.Status
+	if err := k.s.tx.MoveKernel(ctx, m); err != nil {
+		return err
+	}
+	agent := k.Agent()
+	switch {
+	case m.To == cluster.Pending:
+		k.Generation++
+		k.AgentID, k.Desired, k.StopReason, k.ExitCode = nil, "run", "", nil
+		k.s.tx.Wake(TopicSchedule)
+	case m.To.Final():
+		k.s.tx.Wake(TopicSchedule) // its slots are free
+		fallthrough
+	case m.To == cluster.Terminating:
+		k.Desired = "stop"
+		if k.StopReason == "" {
+			k.StopReason = string(m.Reason)
+		}
+	case m.To == cluster.Lost:
+		was := string(k.Status)
+		k.StatusBeforeLost = &was
+	}
+	if m.ExitCode != nil {
+		k.ExitCode = int32p(m.ExitCode)
+	}
+	k.Status = m.To
+	k.s.tx.Wake(TopicEvents, SessionTopic(k.SessionID))
+	if agent != "" {
+		k.s.tx.Wake(AgentTopic(string(agent)))
+	}
+	return nil
+}
+
+// End makes a kernel final. The first reason that anybody gave for its end wins.
+func (k *LockedKernel) End(ctx context.Context, m KernelMove) error {
+	if k.StopReason != "" {
+		m.Reason = cluster.Reason(k.StopReason)
+	}
+	if !cluster.KernelMayMove(k.Status, m.To) && cluster.KernelMayMove(k.Status, cluster.Error) {
+		m.To = cluster.Error
+	}
+	return k.Move(ctx, m)
+}
+
+// Remove notes that the kernel's agent must remove what it has of this generation, whatever
+// becomes of the row. Call it before the move that takes the agent away.
+func (k *LockedKernel) Remove(ctx context.Context, reason cluster.Reason) error {
+	if k.AgentID == nil {
+		return nil
+	}
+	err := k.s.tx.RemoveKernel(ctx, dbgen.RemoveKernelParams{KernelID: k.ID, Generation: k.Generation, AgentID: *k.AgentID, SessionID: k.SessionID, Reason: string(reason)})
+	if err != nil {
+		return fmt.Errorf("note removal of kernel %s: %w", k.ID, err)
+	}
+	k.s.tx.Wake(AgentTopic(*k.AgentID))
+	return nil
+}
+
+// Fail ends a kernel that could not be brought up or was lost. With retry, a session that never ran goes back into the
+// queue while it has placements left, avoiding the agent; otherwise the kernel errs and the rest of
+// the session is stopped. gone says that the agent holds nothing of the kernel any more. Settle follows.
+func (k *LockedKernel) Fail(ctx context.Context, m KernelMove, retry, gone bool) error {
+	l := k.s
+	if retry && l.mayRequeue() {
+		agent := k.Agent()
+		for _, other := range l.Kernels {
+			if other.Status == cluster.Pending {
+				continue
+			}
+			if !(other == k && gone) {
+				if err := other.Remove(ctx, m.Reason); err != nil {
+					return err
+				}
+			}
+			if err := other.Move(ctx, KernelMove{To: cluster.Pending, Reason: m.Reason, Detail: m.Detail}); err != nil {
+				return err
+			}
+		}
+		l.Attempts++
+		if err := l.tx.AddFailedAgent(ctx, string(agent), l.ID); err != nil {
+			return fmt.Errorf("note failed agent: %w", err)
+		}
+		return nil
+	}
+	if !gone {
+		if err := k.Remove(ctx, m.Reason); err != nil {
+			return err
+		}
+	}
+	m.To = cluster.Error
+	return k.End(ctx, m)
+}
+
+// mayRequeue: nothing of the session ever ran or is being stopped, and it has placements left.
+func (l *Locked) mayRequeue() bool {
+	if int(l.Attempts)+1 >= cluster.MaxPlacements || l.StartedAt != nil {
+		return false
+	}
+	for _, k := range l.Kernels {
+		if k.Desired != "run" || k.Status != cluster.Pending && !cluster.KernelMayMove(k.Status, cluster.Pending) {
+			return false
+		}
+	}
+	return true
+}
+
+// Stop asks for the end of every live kernel: waiting ones are cancelled, others become TERMINATING. Force makes
+// everything final at once and leaves the removal to the agents. Settle follows.
+func (l *Locked) Stop(ctx context.Context, reason cluster.Reason, detail string, force bool) error {
+	for _, k := range l.Kernels {
+		var err error
+		switch {
+		case k.Status.Final():
+		case k.Status == cluster.Pending:
+			err = k.End(ctx, KernelMove{To: cluster.Cancelled, Reason: reason, Detail: detail})
+		case force:
+			if err = k.Remove(ctx, reason); err == nil {
+				err = k.End(ctx, KernelMove{To: cluster.Terminated, Reason: reason, Detail: detail, Force: true})
+			}
+		case k.Status != cluster.Terminating:
+			err = k.Move(ctx, KernelMove{To: cluster.Terminating, Reason: reason, Detail: detail})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Settle makes the session's status follow from its kernels': it stops the rest when one kernel has ended, records the
+// result of a batch session and moves the session. It does nothing when nothing changed.
+func (l *Locked) Settle(ctx context.Context, reason cluster.Reason, detail string) error {
+	if len(l.Kernels) == 0 || l.Status.Final() {
+		return nil
+	}
+	if ended := slices.IndexFunc(l.Kernels, func(k *LockedKernel) bool { return k.Status.Final() }); ended >= 0 {
+		if r := l.Kernels[ended].StopReason; r != "" {
+			reason = cluster.Reason(r)
+		}
+		if err := l.Stop(ctx, reason, detail, false); err != nil {
+			return err
+		}
+	}
+	to := cluster.SessionStatus(l.statuses())
+	if to.Final() {
+		if err := l.finishBatch(ctx); err != nil {
+			return err
+		}
+	}
+	if to == l.Status {
+		return nil
+	}
+	m := SessionMove{Session: cluster.SessionID(l.ID), From: l.Status, To: to, Reason: reason, Detail: detail}
+	main := l.Kernels[0]
+	if to.Final() && main.ExitCode != nil {
+		code := int(*main.ExitCode)
+		m.ExitCode = &code
+		m.Data = map[string]any{"kernel": map[string]any{"exit_code": code}, "session": map[string]any{"status": "terminating"}}
+	}
+	if to == cluster.Error {
+		m.Data = map[string]any{"error": map[string]any{"name": string(reason), "repr": Text(detail), "src": "agent"}}
+	}
+	if err := l.tx.MoveSession(ctx, m); err != nil {
+		return err
+	}
+	if to == cluster.Running && l.StartedAt == nil {
+		now := time.Now()
+		l.StartedAt = &now
+	}
+	if to.Final() || to == cluster.Pending {
+		l.tx.Wake(TopicSchedule)
+	}
+	l.Status = to
+	return nil
+}
+
+func (l *Locked) statuses() []cluster.Status {
+	out := make([]cluster.Status, len(l.Kernels))
+	for i, k := range l.Kernels {
+		out[i] = k.Status
+	}
+	return out
+}
+
+// finishBatch gives an ended batch session that ran its result where its agent did not report one.
+func (l *Locked) finishBatch(ctx context.Context) error {
+	if l.Type != cluster.Batch || l.Result != cluster.ResultUndefined || l.StartedAt == nil {
+		return nil
+	}
+	main := l.Kernels[0]
+	reason := cluster.ReasonTaskCancelled
+	if main.StopReason != "" {
+		reason = cluster.Reason(main.StopReason)
+	}
+	return l.SetResult(ctx, cluster.ResultFailure, reason, nil)
+}
+
+// SetResult records the result of a batch session, once.
+func (l *Locked) SetResult(ctx context.Context, result cluster.Result, reason cluster.Reason, exitCode *int) error {
+	if l.Result != cluster.ResultUndefined {
+		return nil
+	}
+	event := cluster.SessionFailure
+	if result == cluster.ResultSuccess {
+		event = cluster.SessionSuccess
+	}
+	_, err := l.tx.Queries.SetResult(ctx, dbgen.SetResultParams{Result: result, ID: l.ID, CallbackEvent: callbackEvent(event), Event: string(event),
+		Reason: string(reason), ExitCode: int32p(exitCode)})
+	if err != nil && !Missing(err) {
+		return fmt.Errorf("record result of session %s: %w", l.ID, err)
+	}
+	l.Result = result
+	l.tx.Wake(TopicEvents, TopicSchedule, SessionTopic(l.ID))
+	return nil
+}

@@ -1,0 +1,173 @@
+-- Moves. Each is guarded by the status it leaves (no row: somebody else was faster), and writes its event in the
+-- same statement. Callers hold the session's row lock, so events of one session are in order.
+
+-- name: LockSessions :many
+SELECT id, name, type, status, access_key, user_id, resource_group, callback_url, result, attempts, started_at, failed_agents, cluster_size, domain_name
+FROM sessions WHERE id = ANY(@ids::uuid[]) ORDER BY id FOR UPDATE;
+
+-- name: KernelsToMove :many
+SELECT id, session_id, local_rank, agent_id, generation, desired, force_stop, stop_reason, status, status_before_lost,
+       deadline, exit_code, absences, container_id, (log IS NOT NULL)::boolean AS has_log
+FROM kernels WHERE session_id = ANY(@sessions::uuid[]) ORDER BY session_id, local_rank;
+
+-- name: MoveKernel :one
+WITH moved AS (
+    UPDATE kernels SET status = @to_status, status_changed = now(), status_info = @reason,
+        status_before_lost = CASE WHEN @to_status::text = 'LOST' THEN @from_status::text END,
+        deadline = now() + sqlc.narg('deadline')::interval,
+        desired = CASE WHEN @to_status::text IN ('TERMINATING', 'TERMINATED', 'CANCELLED', 'ERROR') THEN 'stop' ELSE desired END,
+        stop_reason = CASE WHEN @to_status::text IN ('TERMINATING', 'TERMINATED', 'CANCELLED', 'ERROR') AND stop_reason = '' THEN @reason::text ELSE stop_reason END,
+        force_stop = force_stop OR @force_stop::boolean,
+        ended_at = CASE WHEN @final::boolean THEN now() END,
+        scheduled_at = CASE WHEN @to_status::text = 'SCHEDULED' THEN now() ELSE scheduled_at END,
+        started_at = CASE WHEN @to_status::text = 'RUNNING' THEN coalesce(started_at, sqlc.narg('started_at')::timestamptz, now()) ELSE started_at END,
+        absences = 0,
+        exit_code = coalesce(sqlc.narg('exit_code')::integer, exit_code),
+        signal = coalesce(sqlc.narg('signal')::integer, signal),
+        oom_killed = oom_killed OR @oom_killed::boolean,
+        container_id = coalesce(sqlc.narg('container_id')::text, container_id),
+        log = coalesce(sqlc.narg('log')::text, log),
+        status_data = status_data || @status_data::jsonb
+    WHERE id = @id AND status = @from_status::text AND generation = @generation
+    RETURNING id, session_id
+)
+INSERT INTO session_events (session_id, kernel_id, event, from_status, to_status, reason, detail, exit_code)
+SELECT m.session_id, m.id, @event::text, @from_status::text, @to_status, @reason, @detail::text, sqlc.narg('exit_code')::integer FROM moved m
+RETURNING seq;
+
+-- name: RequeueKernel :one
+-- Gives a kernel back to the queue as its next generation. Nothing of its placement stays.
+WITH moved AS (
+    UPDATE kernels SET status = 'PENDING', status_changed = now(), status_info = @reason, status_before_lost = NULL,
+        deadline = NULL, agent_id = NULL, allocation = '{}', generation = generation + 1, desired = 'run', force_stop = false,
+        stop_reason = '', container_id = NULL, scheduled_at = NULL, started_at = NULL, absences = 0,
+        exit_code = NULL, signal = NULL, oom_killed = false, log = NULL
+    WHERE id = @id AND status = @from_status::text AND generation = @generation
+    RETURNING id, session_id
+)
+INSERT INTO session_events (session_id, kernel_id, event, from_status, to_status, reason, detail)
+SELECT m.session_id, m.id, '', @from_status::text, 'PENDING', @reason, @detail::text FROM moved m
+RETURNING seq;
+
+-- name: NextGeneration :execrows
+-- A restart in place: the same agent and devices, a fresh container.
+UPDATE kernels SET generation = generation + 1, container_id = NULL, exit_code = NULL, signal = NULL, oom_killed = false, log = NULL
+WHERE id = @id AND generation = @generation AND status = 'RESTARTING';
+
+-- name: MoveSession :one
+WITH moved AS (
+    UPDATE sessions s SET status = @to_status, status_changed = now(), status_info = @reason,
+        ended_at = CASE WHEN @final::boolean THEN now() END,
+        scheduled_at = CASE WHEN @to_status::text = 'SCHEDULED' THEN now() WHEN @to_status::text = 'PENDING' THEN NULL ELSE s.scheduled_at END,
+        started_at = CASE WHEN @to_status::text = 'RUNNING' THEN coalesce(s.started_at, now()) ELSE s.started_at END,
+        status_data = CASE WHEN @to_status::text IN ('SCHEDULED', 'PENDING') THEN '{}'::jsonb ELSE s.status_data END || @status_data::jsonb
+    WHERE s.id = @id AND s.status = @from_status::text
+    RETURNING s.id, s.callback_url
+), called AS (
+    INSERT INTO callbacks (session_id, url, body)
+    SELECT m.id, m.callback_url, jsonb_build_object('type', 'session_lifecycle', 'event', @callback_event::text, 'session_id', m.id,
+        'when', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'))
+    FROM moved m WHERE m.callback_url IS NOT NULL AND @callback_event::text <> ''
+)
+INSERT INTO session_events (session_id, event, from_status, to_status, reason, detail, exit_code)
+SELECT m.id, @event::text, @from_status::text, @to_status, @reason, @detail::text, sqlc.narg('exit_code')::integer FROM moved m
+RETURNING seq;
+
+-- name: SetResult :one
+-- The result of a batch session is written once.
+WITH done AS (
+    UPDATE sessions s SET result = @result WHERE s.id = @id AND s.result = 'UNDEFINED' RETURNING s.id, s.callback_url, s.status
+), called AS (
+    INSERT INTO callbacks (session_id, url, body)
+    SELECT d.id, d.callback_url, jsonb_build_object('type', 'session_lifecycle', 'event', @callback_event::text, 'session_id', d.id,
+        'when', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'))
+    FROM done d WHERE d.callback_url IS NOT NULL
+)
+INSERT INTO session_events (session_id, event, from_status, to_status, reason, exit_code)
+SELECT d.id, @event::text, d.status, d.status, @reason::text, sqlc.narg('exit_code')::integer FROM done d
+RETURNING seq;
+
+-- name: AddEnqueued :exec
+-- The first event of a session.
+WITH called AS (
+    INSERT INTO callbacks (session_id, url, body)
+    SELECT s.id, s.callback_url, jsonb_build_object('type', 'session_lifecycle', 'event', 'enqueued', 'session_id', s.id,
+        'when', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'))
+    FROM sessions s WHERE s.id = @session_id AND s.callback_url IS NOT NULL
+)
+INSERT INTO session_events (session_id, event, to_status) VALUES (@session_id, 'session_enqueued', 'PENDING');
+
+-- name: StopKernel :execrows
+-- Asks again, or with force, for the end of a kernel that is TERMINATING already.
+UPDATE kernels SET force_stop = true, deadline = now() + @deadline::interval WHERE id = @id AND status = 'TERMINATING' AND NOT force_stop;
+
+-- name: RemoveKernel :exec
+-- The agent must remove this generation although the row has moved on.
+INSERT INTO kernel_removals (kernel_id, generation, agent_id, session_id, reason) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING;
+
+-- name: Removed :exec
+-- The agent no longer has these.
+DELETE FROM kernel_removals r USING generate_subscripts(@kernels::uuid[], 1) AS i
+WHERE r.agent_id = @agent_id AND r.kernel_id = (@kernels::uuid[])[i] AND r.generation <= (@generations::bigint[])[i];
+
+-- name: MissRemovals :exec
+-- A full report that lacked the kernel is counted, the second one is believed.
+WITH missed AS (
+    UPDATE kernel_removals SET absences = absences + 1
+    WHERE agent_id = @agent_id AND NOT kernel_id = ANY(@present::uuid[]) AND absences < 1 RETURNING 1
+)
+DELETE FROM kernel_removals r WHERE r.agent_id = @agent_id AND NOT r.kernel_id = ANY(@present::uuid[]) AND r.absences >= 1;
+
+-- name: AddFailedAgent :exec
+UPDATE sessions SET attempts = attempts + 1,
+    failed_agents = CASE WHEN @agent_id::text = ANY(failed_agents) THEN failed_agents ELSE failed_agents || @agent_id::text END
+WHERE id = @id;
+
+-- name: SetAbsences :exec
+UPDATE kernels SET absences = @absences WHERE id = ANY(@ids::uuid[]);
+
+-- name: KeepLog :exec
+UPDATE kernels SET log = @log, exit_code = coalesce(exit_code, sqlc.narg('exit_code')::integer),
+    signal = coalesce(signal, sqlc.narg('signal')::integer), oom_killed = oom_killed OR @oom_killed::boolean
+WHERE id = @id AND log IS NULL;
+
+-- name: ExtendPull :execrows
+-- Progress moves the deadline of a pull, at most once in a few seconds, because it is a write.
+UPDATE kernels SET deadline = now() + @extension::interval, status_data = status_data || @progress::jsonb
+WHERE id = @id AND generation = @generation AND agent_id = @agent_id::text AND status = 'PULLING'
+  AND status_data->'pull' IS DISTINCT FROM @progress::jsonb->'pull'
+  AND deadline < now() + @least::interval;
+
+-- name: KernelsOfAgent :many
+SELECT id, session_id, generation, status, absences FROM kernels WHERE agent_id = @agent_id::text AND ended_at IS NULL ORDER BY session_id, id;
+
+-- name: KernelsByID :many
+SELECT id, session_id, generation, agent_id, status, desired, absences, (log IS NOT NULL)::boolean AS has_log FROM kernels WHERE id = ANY(@ids::uuid[]);
+
+-- name: OverdueKernels :many
+SELECT DISTINCT session_id FROM kernels WHERE deadline < now() AND ended_at IS NULL ORDER BY session_id LIMIT @max_rows;
+
+-- name: DesiredKernels :many
+SELECT k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason, k.status, k.requested_slots, k.allocation,
+       k.cluster_role, k.cluster_idx, k.local_rank, k.cluster_hostname, k.image, k.architecture, k.preopen_ports,
+       s.name AS session_name, s.type AS session_type, s.cluster_size, s.cluster_mode, s.environ, s.resource_opts, s.startup_command,
+       s.bootstrap_script, s.batch_timeout_ms, s.access_key, s.domain_name, s.project_id, s.resource_group,
+       u.id AS user_id, u.email AS user_email, u.full_name AS user_name, u.container_uid, u.container_main_gid, u.container_gids, u.sudo_session_enabled,
+       i.digest AS image_digest, i.labels AS image_labels, i.registry_type AS image_registry_type,
+       kp.dotfiles AS keypair_dotfiles, kp.ssh_public_key, d.dotfiles AS domain_dotfiles, p.dotfiles AS project_dotfiles
+FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN users u ON u.id = s.user_id
+JOIN keypairs kp ON kp.access_key = s.access_key JOIN domains d ON d.name = s.domain_name JOIN projects p ON p.id = s.project_id
+LEFT JOIN images i ON i.id = s.image_id
+WHERE k.agent_id = @agent_id::text AND k.ended_at IS NULL AND k.status <> 'PENDING'
+ORDER BY k.created_at, k.id;
+
+-- name: RemovalsOfAgent :many
+SELECT kernel_id, generation, session_id, reason FROM kernel_removals WHERE agent_id = $1 ORDER BY created_at, kernel_id;
+
+-- name: ReviveAgents :many
+-- Connected agents renew their lease, those that had lost it are alive again and returned.
+WITH was AS (SELECT a.id, a.status FROM agents a WHERE a.id = ANY(@ids::text[]) AND a.status IN ('ALIVE', 'LOST') ORDER BY a.id FOR UPDATE)
+UPDATE agents SET last_seen = now(), status = 'ALIVE', lost_at = NULL,
+    status_changed = CASE WHEN was.status = 'LOST' THEN now() ELSE agents.status_changed END
+FROM was WHERE agents.id = was.id
+RETURNING agents.id, (was.status = 'LOST')::boolean AS was_lost;
