@@ -1,0 +1,263 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	// maxReply bounds a JSON reply in bytes.
+	maxReply = 64 << 20
+	// quickTimeout bounds a request that the manager answers from its own state.
+	quickTimeout = 60 * time.Second
+	// slowTimeout bounds a request that waits for an agent.
+	slowTimeout = 10 * time.Minute
+	// connectTries is how often a safe request is sent when nobody listens.
+	connectTries = 3
+	connectPause = 100 * time.Millisecond
+)
+
+// Client talks to one manager as one keypair. It is safe for concurrent use.
+type Client struct {
+	base  *url.URL
+	cfg   Config
+	http  *http.Client
+	now   func() time.Time
+	agent string
+}
+
+// Option changes a client at its making.
+type Option func(*Client)
+
+// WithTransport replaces the HTTP transport.
+func WithTransport(rt http.RoundTripper) Option { return func(c *Client) { c.http.Transport = rt } }
+
+// WithClock replaces the clock whose time is signed.
+func WithClock(now func() time.Time) Option { return func(c *Client) { c.now = now } }
+
+// WithUserAgent replaces the User-Agent header.
+func WithUserAgent(agent string) Option { return func(c *Client) { c.agent = agent } }
+
+// New makes a client. It opens no connection.
+func New(cfg Config, opts ...Option) (*Client, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	base, err := url.Parse(strings.TrimRight(cfg.Endpoint, "/"))
+	if err != nil {
+		return nil, fmt.Errorf("read endpoint: %w", err)
+	}
+	c := &Client{base: base, cfg: cfg, now: time.Now, agent: "berth"}
+	c.http = &http.Client{
+		Transport: &http.Transport{
+			Proxy:               http.ProxyFromEnvironment,
+			DialContext:         (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+			TLSHandshakeTimeout: 10 * time.Second,
+			IdleConnTimeout:     60 * time.Second,
+			MaxIdleConnsPerHost: 8,
+			DisableCompression:  true,
+		},
+		// A redirect would resend signed headers to an address that nobody configured.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	for _, o := range opts {
+		o(c)
+	}
+	return c, nil
+}
+
+// Config returns what the client was made with.
+func (c *Client) Config() Config { return c.cfg }
+
+// Close drops idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// request is one call before it is signed.
+type request struct {
+	method string
+	path   string // escaped
+	query  url.Values
+	json   any // marshalled as the body when not nil
+	// body with its media type is an alternative to json.
+	body        io.Reader
+	contentType string
+	accept      string
+	header      http.Header
+	timeout     time.Duration // of the whole call; 0 = none beyond ctx
+}
+
+func (r request) op() string { return r.method + " " + r.path }
+
+// call sends a request and decodes its JSON reply into out, which may be nil.
+func (c *Client) call(ctx context.Context, r request, out any) error {
+	if r.timeout == 0 {
+		r.timeout = quickTimeout
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout,
+		fmt.Errorf("%s: no answer within %s: %w", r.op(), r.timeout, context.DeadlineExceeded))
+	defer cancel()
+	resp, err := c.send(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer drain(resp)
+	if out == nil || resp.StatusCode == http.StatusNoContent {
+		return nil
+	}
+	body := &io.LimitedReader{R: resp.Body, N: maxReply + 1}
+	if err := json.NewDecoder(body).Decode(out); err != nil {
+		if body.N <= 0 {
+			return fmt.Errorf("%s: the reply is larger than %d MiB", r.op(), maxReply>>20)
+		}
+		return fmt.Errorf("%s: read reply: %w", r.op(), err)
+	}
+	return nil
+}
+
+// send signs and sends a request; the caller closes the body. Every status but 2xx is an error.
+func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
+	var payload []byte
+	if r.json != nil {
+		b, err := json.Marshal(r.json)
+		if err != nil {
+			return nil, fmt.Errorf("%s: write request: %w", r.op(), err)
+		}
+		payload, r.contentType = b, "application/json"
+	}
+	safe := r.method == http.MethodGet || r.method == http.MethodHead
+	for try := 1; ; try++ {
+		body := r.body
+		if payload != nil {
+			body = bytes.NewReader(payload)
+		}
+		req, err := c.signed(ctx, r, body)
+		if err != nil {
+			return nil, err
+		}
+		resp, err := c.http.Do(req)
+		if err == nil {
+			if resp.StatusCode < 200 || resp.StatusCode > 299 {
+				defer drain(resp)
+				return nil, readProblem(r.op(), resp.StatusCode, resp.Body)
+			}
+			return resp, nil
+		}
+		if cause := context.Cause(ctx); cause != nil {
+			return nil, cause
+		}
+		if !safe || try == connectTries || !errors.Is(err, syscall.ECONNREFUSED) {
+			return nil, fmt.Errorf("reach the manager at %s: %w", c.cfg.Endpoint, bare(err))
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(connectPause << (try - 1)):
+		}
+	}
+}
+
+// bare drops the URL that net/http repeats in its errors.
+func bare(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}
+
+func (c *Client) signed(ctx context.Context, r request, body io.Reader) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, r.method, c.url(r), body)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", r.op(), err)
+	}
+	for k, v := range r.header {
+		req.Header[k] = v
+	}
+	switch {
+	case r.contentType != "":
+		req.Header.Set("Content-Type", r.contentType)
+	case body == nil && r.accept == "":
+		req.Header.Set("Content-Type", "text/plain")
+	}
+	if r.accept != "" {
+		req.Header.Set("Accept", r.accept)
+	}
+	req.Header.Set("User-Agent", c.agent)
+	req.Header.Set(HeaderDomain, c.cfg.Domain)
+	SignRequest(req, c.cfg.AccessKey, string(c.cfg.SecretKey), c.now())
+	return req, nil
+}
+
+func (c *Client) url(r request) string {
+	s := c.base.Scheme + "://" + c.base.Host + c.base.EscapedPath() + r.path
+	if len(r.query) > 0 {
+		s += "?" + r.query.Encode()
+	}
+	return s
+}
+
+// drain lets the connection be used again, unless much is left unread.
+func drain(resp *http.Response) {
+	_, _ = io.CopyN(io.Discard, resp.Body, 64<<10)
+	_ = resp.Body.Close()
+}
+
+// sessionPath builds /session/{s}/verb and its like; prefix is /session or /stream/session.
+func sessionPath(prefix, session, verb string) (string, error) {
+	switch session {
+	case "", "_", ".", "..":
+		return "", fmt.Errorf("%q is not the name or id of a session", session)
+	}
+	p := prefix + "/" + url.PathEscape(session)
+	if verb != "" {
+		p += "/" + verb
+	}
+	return p, nil
+}
+
+// sessionCall is call on a path of a session.
+func (c *Client) sessionCall(ctx context.Context, session, verb string, r request, out any) error {
+	p, err := sessionPath("/session", session, verb)
+	if err != nil {
+		return err
+	}
+	r.path = p
+	return c.call(ctx, r, out)
+}
+
+// Hello is the answer of the version probe.
+type Hello struct {
+	Version string `json:"version"`
+	Manager string `json:"manager"`
+}
+
+// Hello asks the manager for its versions.
+func (c *Client) Hello(ctx context.Context) (Hello, error) {
+	var h Hello
+	err := c.call(ctx, request{method: http.MethodGet, path: "/"}, &h)
+	return h, err
+}
+
+// Roles are the caller's roles.
+type Roles struct {
+	Global string  `json:"global_role"`
+	Domain string  `json:"domain_role"`
+	Group  *string `json:"group_role"`
+}
+
+// Roles asks who the caller is allowed to be.
+func (c *Client) Roles(ctx context.Context) (Roles, error) {
+	var r Roles
+	err := c.call(ctx, request{method: http.MethodGet, path: "/auth/role"}, &r)
+	return r, err
+}

@@ -1,0 +1,215 @@
+package api
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Names of the environment variables that configure a client.
+const (
+	EnvEndpoint  = "BACKEND_ENDPOINT"
+	EnvAccessKey = "BACKEND_ACCESS_KEY"
+	EnvSecretKey = "BACKEND_SECRET_KEY"
+	EnvDomain    = "BACKEND_DOMAIN"
+	EnvGroup     = "BACKEND_GROUP"
+	EnvStateDir  = "BERTH_STATE_DIR"
+)
+
+// ClientEnvFile is the file of a state directory that holds the client's configuration.
+const ClientEnvFile = "client.env"
+
+// maxClientEnv bounds the size of a client.env in bytes.
+const maxClientEnv = 64 << 10
+
+// ErrNotConfigured means that neither the environment nor a state directory names a cluster.
+var ErrNotConfigured = errors.New("no cluster is configured")
+
+// Secret is text that must not be shown; every way of printing it hides it.
+type Secret string
+
+const redacted = "[redacted]"
+
+// String hides the secret.
+func (Secret) String() string { return redacted }
+
+// GoString hides the secret.
+func (Secret) GoString() string { return redacted }
+
+// LogValue hides the secret.
+func (Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
+
+// MarshalText hides the secret.
+func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
+
+// Config says which cluster a client talks to, and as whom.
+type Config struct {
+	// Endpoint is the base URL of the manager, such as http://127.0.0.1:8090.
+	Endpoint string `json:"endpoint"`
+	// AccessKey and SecretKey are the keypair; both empty means anonymous.
+	AccessKey string `json:"access_key"`
+	SecretKey Secret `json:"-"`
+	// Domain and Group (the project) are where sessions are created.
+	Domain string `json:"domain"`
+	Group  string `json:"group"`
+	// Source tells the reader where the configuration came from.
+	Source string `json:"source"`
+}
+
+// Validate reports what is missing or malformed.
+func (c Config) Validate() error {
+	if c.Endpoint == "" {
+		return fmt.Errorf("%s is not set: %w", EnvEndpoint, ErrNotConfigured)
+	}
+	u, err := url.Parse(c.Endpoint)
+	if err != nil {
+		return fmt.Errorf("read endpoint %q: %w", c.Endpoint, err)
+	}
+	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+		return fmt.Errorf("endpoint %q is not of the form http://host:port or https://host:port", c.Endpoint)
+	}
+	if (c.AccessKey == "") != (c.SecretKey == "") {
+		return fmt.Errorf("%s and %s must be set together", EnvAccessKey, EnvSecretKey)
+	}
+	return nil
+}
+
+// Lookup says where LoadConfig looks.
+type Lookup struct {
+	// Getenv reads the environment; nil stands for os.Getenv.
+	Getenv func(string) string
+	// StateDir, when set, makes its client.env win over the environment.
+	StateDir string
+	// Endpoint, when set, replaces the endpoint found.
+	Endpoint string
+	// Root says whether the process runs as the super user, which moves the default state directory.
+	Root bool
+	// Home is the user's home directory; it may be empty for Root.
+	Home string
+}
+
+// LoadConfig finds the cluster to talk to.
+//
+// A state directory that is named explicitly wins; then the environment; then the
+// client.env of the default state directory. Keys are never mixed: an environment
+// that names a part of a cluster must name all of it. ErrNotConfigured is returned
+// when nothing names a cluster.
+func LoadConfig(l Lookup) (Config, error) {
+	getenv := l.Getenv
+	if getenv == nil {
+		getenv = os.Getenv
+	}
+	values, source, err := l.values(getenv)
+	if err != nil {
+		return Config{}, err
+	}
+	c := Config{
+		Endpoint:  firstEndpoint(values(EnvEndpoint)),
+		AccessKey: values(EnvAccessKey),
+		SecretKey: Secret(values(EnvSecretKey)),
+		Domain:    or(getenv(EnvDomain), values(EnvDomain), "default"),
+		Group:     or(getenv(EnvGroup), values(EnvGroup), "default"),
+		Source:    source,
+	}
+	if l.Endpoint != "" {
+		c.Endpoint = l.Endpoint
+	}
+	c.Endpoint = strings.TrimRight(c.Endpoint, "/")
+	if err := c.Validate(); err != nil {
+		return Config{}, fmt.Errorf("configure client from %s: %w", source, err)
+	}
+	return c, nil
+}
+
+// DefaultStateDir returns the state directory used when none is named.
+func (l Lookup) DefaultStateDir() string {
+	getenv := l.Getenv
+	if getenv == nil {
+		getenv = os.Getenv
+	}
+	switch {
+	case getenv(EnvStateDir) != "":
+		return getenv(EnvStateDir)
+	case l.Root:
+		return "/var/lib/berth"
+	case l.Home != "":
+		return filepath.Join(l.Home, ".local", "state", "berth")
+	}
+	return ""
+}
+
+func (l Lookup) values(getenv func(string) string) (func(string) string, string, error) {
+	if l.StateDir == "" {
+		for _, name := range []string{EnvEndpoint, EnvAccessKey, EnvSecretKey} {
+			if getenv(name) != "" {
+				return getenv, "the environment", nil
+			}
+		}
+	}
+	dir := or(l.StateDir, l.DefaultStateDir())
+	if dir == "" {
+		return getenv, "the environment", nil
+	}
+	path := filepath.Join(dir, ClientEnvFile)
+	f, err := os.Open(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && l.Endpoint != "":
+		return getenv, "the command line", nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, "", fmt.Errorf("%s does not exist: %w", path, ErrNotConfigured)
+	case err != nil:
+		return nil, "", fmt.Errorf("read client configuration: %w", err)
+	}
+	defer f.Close()
+	m, err := parseEnvFile(io.LimitReader(f, maxClientEnv))
+	if err != nil {
+		return nil, "", fmt.Errorf("read client configuration %s: %w", path, err)
+	}
+	return func(k string) string { return m[k] }, path, nil
+}
+
+// parseEnvFile reads lines of NAME=value as a shell would source them, without expansions.
+func parseEnvFile(r io.Reader) (map[string]string, error) {
+	m := map[string]string{}
+	s := bufio.NewScanner(r)
+	for n := 1; s.Scan(); n++ {
+		line := strings.TrimSpace(s.Text())
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		line = strings.TrimPrefix(line, "export ")
+		name, value, ok := strings.Cut(line, "=")
+		name = strings.TrimSpace(name)
+		if !ok || name == "" {
+			return nil, fmt.Errorf("line %d is not NAME=value", n)
+		}
+		value = strings.TrimSpace(value)
+		if len(value) >= 2 && (value[0] == '\'' || value[0] == '"') && value[len(value)-1] == value[0] {
+			value = value[1 : len(value)-1]
+		}
+		m[name] = value
+	}
+	return m, s.Err()
+}
+
+// firstEndpoint takes the first of a comma-separated list of endpoints.
+func firstEndpoint(list string) string {
+	first, _, _ := strings.Cut(list, ",")
+	return strings.TrimSpace(first)
+}
+
+func or(values ...string) string {
+	for _, v := range values {
+		if v != "" {
+			return v
+		}
+	}
+	return ""
+}
