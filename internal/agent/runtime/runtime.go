@@ -77,8 +77,8 @@ type Observed struct {
 	ID         string
 	Phase      Phase
 	Pid        int // host pid of PID 1 while running
-	ExitCode   int // valid in PhaseExited
-	Signal     int // signal that ended it, 0 when none
+	ExitCode   int // valid in PhaseExited; 128+Signal when a signal ended it
+	Signal     int // signal that ended it, 0 when none; engines tell it only by ExitCode
 	OOMKilled  bool
 	Error      string // engine's error when it could not be started
 	StartedAt  time.Time
@@ -103,6 +103,7 @@ type PullProgress struct {
 type Image struct {
 	ID           string // content id, "sha256:..."
 	References   []string
+	Digests      []string // "name@sha256:..." of the registries it came from
 	Architecture string // wire names: x86_64, aarch64
 	SizeBytes    int64
 	Labels       map[string]string

@@ -1,0 +1,83 @@
+package docker
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strconv"
+
+	"github.com/moby/moby/client"
+
+	"berth.dev/berth/internal/agent/runtime"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+)
+
+// The labels of a container; together they are its runtime.Identity. All are always set, so
+// that labels an image brings can never stand in for ours.
+const (
+	labelCluster    = "berth.cluster"
+	labelAgent      = "berth.agent"
+	labelKernel     = "berth.kernel"
+	labelSession    = "berth.session"
+	labelGeneration = "berth.generation"
+	labelAlloc      = "berth.alloc"
+	labelSchema     = "berth.schema"
+)
+
+// labelProbe marks the never-started containers of ReadImageFile; its value is the cluster.
+const labelProbe = "berth.probe"
+
+var identityLabels = []string{labelCluster, labelAgent, labelKernel, labelSession, labelGeneration, labelAlloc, labelSchema, labelProbe}
+
+func labelsOf(id runtime.Identity) map[string]string {
+	return map[string]string{
+		labelCluster:    id.Cluster,
+		labelAgent:      string(id.Agent),
+		labelKernel:     string(id.Kernel),
+		labelSession:    string(id.Session),
+		labelGeneration: strconv.FormatInt(id.Generation, 10),
+		labelAlloc:      id.Allocation,
+		labelSchema:     strconv.Itoa(id.Schema),
+	}
+}
+
+// identityOf reads labels back. Unreadable numbers become zero: such a container is still
+// listed, accounted for and removable.
+func identityOf(labels map[string]string) runtime.Identity {
+	id := runtime.Identity{
+		Cluster:    labels[labelCluster],
+		Agent:      cluster.AgentID(labels[labelAgent]),
+		Kernel:     cluster.KernelID(labels[labelKernel]),
+		Session:    cluster.SessionID(labels[labelSession]),
+		Allocation: labels[labelAlloc],
+	}
+	id.Generation, _ = strconv.ParseInt(labels[labelGeneration], 10, 64)
+	id.Schema, _ = strconv.Atoi(labels[labelSchema])
+	return id
+}
+
+// mine selects the containers of this cluster and agent.
+func (r *Runtime) mine() client.Filters {
+	return client.Filters{}.Add("label",
+		labelCluster+"="+r.cfg.Cluster, labelAgent+"="+string(r.cfg.Agent))
+}
+
+// owns reports whether labels are those of a kernel of this cluster and agent.
+func (r *Runtime) owns(labels map[string]string) bool {
+	return labels[labelKernel] != "" && labels[labelCluster] == r.cfg.Cluster && labels[labelAgent] == string(r.cfg.Agent)
+}
+
+// name derives the container's name. It holds a digest of cluster and agent, so equal kernel
+// ids of two clusters on one engine are two containers, and a kernel is found without a search.
+func (r *Runtime) name(kernel cluster.KernelID) (string, error) {
+	if kernel == "" || len(kernel) > 64 {
+		return "", fault.Invalidf("kernel id %q cannot name a container", kernel)
+	}
+	for _, c := range []byte(kernel) {
+		if !(c == '-' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z') {
+			return "", fault.Invalidf("kernel id %q cannot name a container", kernel)
+		}
+	}
+	sum := sha256.Sum256([]byte(r.cfg.Cluster + "\x00" + string(r.cfg.Agent)))
+	return "berth-" + hex.EncodeToString(sum[:4]) + "-" + string(kernel), nil
+}
