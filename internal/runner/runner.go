@@ -1,0 +1,272 @@
+// Package runner is PID 1 of every container: it reaps and signals processes, executes cells,
+// batches and the command of a batch session as the session's user, keeps terminals, gives access to
+// the home directory, and serves all of that on a unix socket in the protocol of wire/run.
+//
+// It talks to the agent only, holds no policy and no state that must outlive the container,
+// except the result of a batch command, which it writes to a file before it tells anyone.
+//
+// The process itself stays root where it was started as root (to start processes as the session's user and
+// to signal them: SETUID, SETGID and KILL; CHOWN only when the agent left directories to root); files are
+// touched with the user's own permissions. Everything else runs as that user.
+// It needs no shell, no libc, no /tmp and no /etc/passwd in the image.
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"berth.dev/berth/internal/runner/cell"
+	"berth.dev/berth/internal/runner/files"
+	"berth.dev/berth/internal/runner/output"
+	"berth.dev/berth/internal/runner/proc"
+	"berth.dev/berth/internal/runner/python"
+	"berth.dev/berth/internal/runner/recipe"
+	"berth.dev/berth/internal/runner/terminal"
+	"berth.dev/berth/internal/wire/run"
+)
+
+// Runner serves one container.
+type Runner struct {
+	cfg     run.Config
+	log     *slog.Logger
+	started time.Time
+	env     []string
+	user    *proc.Credential
+	shell   string
+
+	recipe  recipe.Recipe
+	tool    string
+	hasTool bool
+	python  *python.Interpreter // nil: cells run by recipe
+
+	table     *proc.Table
+	queue     *queue
+	terminals *terminal.Set
+	tree      files.Tree
+	out, err  *mirror
+
+	tasks sync.WaitGroup
+	stop  chan time.Duration // asks Run to end, with this grace
+
+	mu      sync.Mutex
+	input   net.Listener
+	uploads []string // the latest upload's files
+	batchSt run.BatchState
+	streams int
+}
+
+// New prepares a runner from a valid configuration. The process must not wait for children
+// of its own elsewhere (see proc).
+func New(cfg run.Config, stdout, stderr io.Writer) (*Runner, error) {
+	level := slog.LevelInfo
+	_ = level.UnmarshalText([]byte(cfg.LogLevel)) // an unknown name leaves info
+	r := &Runner{cfg: cfg, started: time.Now(), user: credential(cfg.User), stop: make(chan time.Duration, 1), batchSt: run.BatchState{Phase: run.BatchNone}}
+	drop := cfg.SessionType != "batch" // a batch session's log is its result, a cell's is a copy
+	r.out, r.err = newMirror(stdout, drop), newMirror(stderr, drop)
+	r.log = slog.New(slog.NewTextHandler(r.err, &slog.HandlerOptions{Level: level}))
+	if err := r.prepareDirs(); err != nil {
+		return nil, err
+	}
+	r.shell = findShell(cfg.User.Shell)
+	r.env = userEnv(os.Environ(), cfg, r.shell)
+	r.recipe, r.tool, r.hasTool = recipe.Choose(cfg.Runtime.Type, cfg.Runtime.Path, r.env)
+	r.table = proc.NewTable()
+	r.queue = newQueue(cfg.Limits, r.spillDir(), r.mirror)
+	r.tree = files.Tree{Home: cfg.User.Home, User: r.user, MaxBytes: cfg.Limits.MaxUpload, MaxFiles: cfg.Limits.MaxFiles}
+	r.terminals = terminal.NewSet(terminal.Config{Shell: r.shell, Dir: r.workDir(), Env: r.env, User: r.user, Table: r.table, Scrollback: cfg.Limits.Scrollback, Max: cfg.Limits.MaxTerminals})
+	if r.recipe.Name == "python" && r.hasTool {
+		if err := python.Install(r.libDir()); err != nil {
+			return nil, err
+		}
+		r.python = python.New(python.Config{Path: r.tool, LibDir: r.libDir(), UserDir: r.userDir(), Dir: r.workDir(), Env: r.env, User: r.user, Table: r.table, Log: r.log,
+			Stray:    func(stream, text string) { logSink{r}.Text(stream, text) },
+			NoKernel: recipe.Getenv(r.env, "BERTH_NO_IPYKERNEL") != ""})
+	}
+	return r, nil
+}
+
+func (r *Runner) libDir() string   { return filepath.Join(r.cfg.Dir, "lib") }
+func (r *Runner) userDir() string  { return filepath.Join(r.cfg.Dir, "user") }
+func (r *Runner) spillDir() string { return filepath.Join(r.cfg.Dir, "spill") }
+
+// prepareDirs makes what is missing in the shared directory and the home.
+func (r *Runner) prepareDirs() error {
+	for _, d := range []struct {
+		path string
+		mode os.FileMode
+		mine bool
+	}{{r.libDir(), 0o755, true}, {r.spillDir(), 0o700, true}, {r.userDir(), 0o700, false}, {r.cfg.User.Home, 0o755, false}} {
+		err := os.Mkdir(d.path, d.mode)
+		if errors.Is(err, os.ErrNotExist) {
+			err = os.MkdirAll(d.path, 0o755)
+		}
+		if err != nil && !errors.Is(err, os.ErrExist) {
+			if d.path == r.cfg.User.Home {
+				r.log.Warn("the home directory cannot be made", "err", err)
+				continue
+			}
+			return fmt.Errorf("prepare %s: %w", d.path, err)
+		}
+		fi, serr := os.Stat(d.path)
+		if serr != nil || d.mine || r.user == nil {
+			continue
+		}
+		owned := int(fi.Sys().(*syscall.Stat_t).Uid) == r.user.UID
+		if !owned && (err == nil || d.path == r.userDir()) { // an existing home is left as it is
+			if err := os.Chown(d.path, r.user.UID, r.user.GID); err != nil {
+				r.log.Warn("a directory cannot be given to the session's user", "path", d.path, "err", err)
+			}
+		}
+	}
+	return nil
+}
+
+// mirror returns the container's stdout or stderr.
+func (r *Runner) mirror(stream string) *mirror {
+	if stream == cell.Stderr || stream == cell.Log {
+		return r.err
+	}
+	return r.out
+}
+
+func (r *Runner) recentUploads() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.uploads)
+}
+
+// Run serves until it is told to end, or until the command of a batch session has ended; it
+// returns the exit code for the container.
+func (r *Runner) Run(signals <-chan os.Signal) int {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	srv, err := r.listen()
+	if err != nil {
+		r.log.Error("the runner cannot serve", "err", err)
+		r.closeLogs()
+		return 70
+	}
+	r.log.Info("the session's container is up", "kernel", r.cfg.KernelID, "runtime", r.recipe.Name, "tool", r.tool)
+	finished := make(chan int, 1)
+	r.tasks.Add(1)
+	go func() {
+		defer r.tasks.Done()
+		r.bootstrap(ctx)
+		if r.cfg.SessionType == "batch" && ctx.Err() == nil {
+			if code, ok := r.batchJob(ctx); ok {
+				finished <- code
+			}
+		}
+		if r.cfg.Prestart && r.python != nil && ctx.Err() == nil {
+			if err := r.python.Start(ctx); err != nil {
+				r.log.Warn("Python could not be started ahead of the first cell", "err", err)
+			}
+		}
+		r.work(ctx)
+	}()
+	code, grace := 0, time.Duration(0)
+	select {
+	case code = <-finished:
+	case sig := <-signals:
+		r.log.Info("the session ends", "signal", sig.String())
+		grace = time.Duration(r.cfg.Limits.GraceMS) * time.Millisecond
+	case grace = <-r.stop:
+		r.log.Info("the session ends", "grace", grace)
+	}
+	r.end(cancel, srv, grace)
+	select {
+	case code = <-finished: // a batch command that was told to stop
+	default:
+	}
+	r.table.Close()
+	r.closeLogs()
+	return code
+}
+
+// end stops everything that runs in the container.
+func (r *Runner) end(cancel context.CancelFunc, srv *server, grace time.Duration) {
+	cancel()
+	r.queue.close()
+	if r.python != nil {
+		r.python.Stop()
+	}
+	r.terminals.Hangup()
+	r.mu.Lock()
+	if r.input != nil {
+		r.input.Close()
+	}
+	r.mu.Unlock()
+	r.table.EndAll(grace, syscall.SIGTERM, syscall.SIGCONT)
+	srv.shutdown()
+	done := make(chan struct{})
+	go func() {
+		r.tasks.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(2 * time.Second):
+		r.log.Warn("some tasks did not end in time")
+	}
+}
+
+func (r *Runner) closeLogs() {
+	r.out.Close(time.Second)
+	r.err.Close(time.Second)
+}
+
+// Main runs the runner's command line: its only argument is the configuration file. It
+// returns the exit code of the process.
+func Main(args []string) int {
+	if len(args) == 2 && args[1] == "--version" {
+		fmt.Println("berth-runner, protocol", run.Version)
+		return 0
+	}
+	if len(args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: berth-runner CONFIG-FILE\nThe agent starts it as PID 1 of a container; see internal/wire/run for the file.")
+		return 64
+	}
+	// SIGPIPE is taken so that a closed log does not end the container; unlike an
+	// ignored signal this is not passed on to children.
+	pipe := make(chan os.Signal, 1)
+	signal.Notify(pipe, syscall.SIGPIPE)
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP)
+	cfg, err := run.LoadConfig(args[1])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "berth-runner:", err)
+		return 78
+	}
+	if os.Getpid() != 1 {
+		// Orphans of our children come to us, as they do to PID 1.
+		const prSetChildSubreaper = 36
+		_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0) // without it they go to init
+	}
+	r, err := New(cfg, os.Stdout, os.Stderr)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "berth-runner:", err)
+		return 70
+	}
+	return r.Run(signals)
+}
+
+// newBatchLog makes the log of the batch command: nobody has to read it.
+func (q *queue) newBatchLog(id string) *job {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	j := q.newJob(id, output.DropOldest)
+	j.mode, j.started = run.ModeBatch, true
+	q.current = j
+	return j
+}
