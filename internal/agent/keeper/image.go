@@ -1,0 +1,191 @@
+package keeper
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"berth.dev/berth/internal/agent/runtime"
+	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+)
+
+// images finds and pulls images; several kernels that want the same one share one pull.
+type images struct {
+	rt    runtime.Runtime
+	clock chassis.Clock
+	// silence is how long a pull may go without progress.
+	silence time.Duration
+	pulled  func()
+	group   *sync.WaitGroup // of the keeper, which waits for pulls too
+
+	mu    sync.Mutex
+	pulls map[string]*pull
+	base  map[string]baseFiles // by image id
+}
+
+type baseFiles struct{ passwd, group []byte }
+
+// pull is one fetch with those who wait for it. It is given up when the last one leaves.
+type pull struct {
+	done     chan struct{}
+	image    runtime.Image
+	err      error
+	cancel   context.CancelFunc
+	waiting  int
+	watchers map[int]func(runtime.PullProgress)
+	serial   int
+	last     time.Time
+}
+
+const (
+	pullAttempts = 3
+	maxPasswd    = 256 << 10
+	maxBase      = 64
+)
+
+// need returns the image of a specification; pulling is called before a pull begins.
+func (i *images) need(ctx context.Context, s *cluster.KernelSpec, pulling func(), progress func(runtime.PullProgress)) (runtime.Image, error) {
+	img, err := i.rt.Image(ctx, s.Image)
+	switch {
+	case err == nil && (s.ImageDigest == "" || s.AutoPull != "digest" || img.ID == s.ImageDigest):
+		return img, nil
+	case err != nil && !fault.Is(err, fault.NotFound):
+		return img, fmt.Errorf("look for image %s: %w", s.Image, err)
+	case s.RegistryType == "local" && err == nil:
+		return img, nil // a local image has no registry to disagree with
+	case s.RegistryType == "local":
+		return img, fault.NotFoundf("image %s is not on this agent and belongs to no registry", s.Image).
+			WithReason("image-missing").WithNext("build or load it on the agent's host, for example with: make images")
+	case s.AutoPull == "none" && err != nil:
+		return img, fault.NotFoundf("image %s is not on this agent and pulling is switched off", s.Image).
+			WithReason("image-missing").WithNext("pull it on the agent's host or set auto-pull to digest")
+	case s.AutoPull == "none":
+		return img, fault.Conflictf("image %s on this agent is %s, expected %s, and pulling is switched off", s.Image, img.ID, s.ImageDigest).WithReason("image-digest")
+	}
+	pulling()
+	return i.pull(ctx, s.Image, s.ImageDigest, progress)
+}
+
+func (i *images) pull(ctx context.Context, reference, digest string, progress func(runtime.PullProgress)) (runtime.Image, error) {
+	key := reference + "@" + digest
+	i.mu.Lock()
+	p := i.pulls[key]
+	if p == nil {
+		pullCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		p = &pull{done: make(chan struct{}), cancel: cancel, watchers: map[int]func(runtime.PullProgress){}, last: i.clock.Now()}
+		i.pulls[key] = p
+		i.group.Go(func() { i.fetch(pullCtx, key, reference, digest, p) }) // ends with its last waiter at the latest
+	}
+	p.waiting++
+	p.serial++
+	me := p.serial
+	p.watchers[me] = progress
+	i.mu.Unlock()
+	defer func() {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		delete(p.watchers, me)
+		if p.waiting--; p.waiting == 0 {
+			p.cancel()
+			if i.pulls[key] == p {
+				delete(i.pulls, key)
+			}
+		}
+	}()
+	look := i.clock.NewTicker(max(i.silence/10, time.Second))
+	defer look.Stop()
+	for {
+		select {
+		case <-p.done:
+			return p.image, p.err
+		case <-ctx.Done():
+			return runtime.Image{}, ctx.Err()
+		case <-look.C():
+			i.mu.Lock()
+			silent := i.clock.Now().Sub(p.last)
+			i.mu.Unlock()
+			if silent > i.silence {
+				return runtime.Image{}, fault.New(fault.Timeout, "pull of image %s made no progress for %s", reference, silent.Round(time.Second)).
+					WithReason(string(cluster.ReasonPullTimeout)).WithNext("check the agent's way to the registry")
+			}
+		}
+	}
+}
+
+func (i *images) fetch(ctx context.Context, key, reference, digest string, p *pull) {
+	defer p.cancel()
+	report := func(pp runtime.PullProgress) {
+		i.mu.Lock()
+		p.last = i.clock.Now()
+		watchers := make([]func(runtime.PullProgress), 0, len(p.watchers))
+		for _, w := range p.watchers {
+			watchers = append(watchers, w)
+		}
+		i.mu.Unlock()
+		for _, w := range watchers {
+			w(pp)
+		}
+	}
+	backoff := chassis.Backoff{Min: 500 * time.Millisecond, Max: 5 * time.Second}
+	var img runtime.Image
+	var err error
+	for attempt := 1; ; attempt++ {
+		img, err = i.rt.Pull(ctx, reference, digest, report)
+		// Only a missing engine or registry may be back in a moment; "not found", "denied" and a
+		// wrong digest will be the same again.
+		if err == nil || attempt == pullAttempts || !fault.Is(err, fault.Unavailable) {
+			break
+		}
+		report(runtime.PullProgress{Message: fmt.Sprintf("attempt %d failed (%v), trying again", attempt, err)})
+		if chassis.Wait(ctx, i.clock, backoff.Next()) != nil {
+			break
+		}
+	}
+	i.mu.Lock()
+	p.image = img
+	if err != nil {
+		p.err = fmt.Errorf("pull image %s: %w", reference, err)
+	}
+	if i.pulls[key] == p {
+		delete(i.pulls, key)
+	}
+	close(p.done)
+	i.mu.Unlock()
+	if err == nil && i.pulled != nil {
+		i.pulled()
+	}
+}
+
+// files returns the image's passwd and group files, read once per image.
+func (i *images) files(ctx context.Context, img runtime.Image, reference string) (baseFiles, error) {
+	i.mu.Lock()
+	b, ok := i.base[img.ID]
+	i.mu.Unlock()
+	if ok && img.ID != "" {
+		return b, nil
+	}
+	read := func(path string) ([]byte, error) {
+		data, err := i.rt.ReadImageFile(ctx, reference, path, maxPasswd)
+		if fault.Is(err, fault.NotFound) {
+			return nil, nil
+		}
+		return data, err
+	}
+	var err error
+	if b.passwd, err = read("/etc/passwd"); err != nil {
+		return b, fmt.Errorf("read the users of image %s: %w", reference, err)
+	}
+	if b.group, err = read("/etc/group"); err != nil {
+		return b, fmt.Errorf("read the groups of image %s: %w", reference, err)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if len(i.base) >= maxBase {
+		clear(i.base)
+	}
+	i.base[img.ID] = b
+	return b, nil
+}

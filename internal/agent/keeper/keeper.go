@@ -1,0 +1,509 @@
+// Package keeper makes the kernels of one agent as the manager wants them, and reports what
+// is true of them.
+//
+// Every kernel has a goroutine that looks at what is wanted, what is recorded and what the
+// runtime shows, asks the pure function plan for the next step and carries it out. There
+// is no queue of events: hints only wake a kernel to look again. Nothing is destroyed
+// because of a difference seen once. The keeper knows no network: package link speaks to
+// the manager, and the runtime to the engine.
+package keeper
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"berth.dev/berth/internal/agent/ledger"
+	"berth.dev/berth/internal/agent/runtime"
+	"berth.dev/berth/internal/agent/scratch"
+	"berth.dev/berth/internal/alloc"
+	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/wire/run"
+)
+
+// Runners reaches the runners inside containers.
+type Runners interface {
+	Hello(ctx context.Context, kernel cluster.KernelID, token string) (run.Hello, error)
+	// Forget drops what is kept for an ended kernel.
+	Forget(kernel cluster.KernelID)
+}
+
+// Options are what a keeper needs; all fields without "optional" are required.
+type Options struct {
+	Agent cluster.AgentID
+	// Scope is the label by which containers of this state directory are told from others.
+	Scope      string
+	Runtime    runtime.Runtime
+	Ledger     *ledger.Ledger
+	Scratch    *scratch.Root
+	Runners    Runners
+	Log        *slog.Logger
+	Clock      chassis.Clock
+	RunnerPath string // of the runner's binary on the host
+	LogDir     string // logs of ended kernels, until they are acknowledged
+	UID, GID   int    // of the session's user when the manager names none
+	// Devices returns what can be allocated on this host.
+	Devices func() []alloc.Device
+	// OnPull is called after an image was pulled; optional.
+	OnPull func()
+	// Limits of waiting; zero values mean the defaults below.
+	Times Times
+	// MaxCreating bounds how many kernels are created at a time.
+	MaxCreating int
+	LogLevel    string
+	// Before is called before every step and inside some; tests stop the agent there. Optional.
+	Before func(ctx context.Context, kernel cluster.KernelID, point string) error
+}
+
+// Times are the keeper's deadlines and periods.
+type Times struct {
+	Create  time.Duration // image check, scratch and container together, without a pull
+	Start   time.Duration // until the runner answers
+	Silence time.Duration // of a pull
+	Stop    time.Duration // after the grace, until the kernel is fenced
+	Sweep   time.Duration // between looks for what has no owner
+	Expire  time.Duration // of tombstones that nobody acknowledges
+}
+
+func (t Times) withDefaults() Times {
+	set := func(p *time.Duration, d time.Duration) {
+		if *p == 0 {
+			*p = d
+		}
+	}
+	set(&t.Create, 90*time.Second)
+	set(&t.Start, 45*time.Second)
+	set(&t.Silence, 5*time.Minute)
+	set(&t.Stop, 30*time.Second)
+	set(&t.Sweep, 30*time.Second)
+	set(&t.Expire, 7*24*time.Hour)
+	return t
+}
+
+// Keeper holds the kernels of one agent.
+type Keeper struct {
+	o        Options
+	times    Times
+	images   *images
+	creating chan struct{}
+
+	mu      sync.Mutex
+	kernels map[cluster.KernelID]*kernel
+	ctx     context.Context // of Run; nil before
+	listed  bool            // the runtime has shown its containers once
+	synced  bool            // a full desired state arrived on the present connection
+	rev     int64           // of the newest desired state
+	// forgotten keeps the last acknowledged generations, so that a late message revives nothing.
+	forgotten map[cluster.KernelID]int64
+	// orphans counts looks at directories without an owner.
+	orphans map[cluster.KernelID]int
+	report  report
+	reap    chan struct{}
+	group   sync.WaitGroup
+}
+
+const maxForgotten = 8192
+
+// New returns a keeper that knows what the ledger knows; Run makes it work.
+func New(o Options) (*Keeper, error) {
+	if o.MaxCreating == 0 {
+		o.MaxCreating = 16
+	}
+	if o.Before == nil {
+		o.Before = func(context.Context, cluster.KernelID, string) error { return nil }
+	}
+	k := &Keeper{
+		o: o, times: o.Times.withDefaults(), creating: make(chan struct{}, o.MaxCreating),
+		kernels: map[cluster.KernelID]*kernel{}, forgotten: map[cluster.KernelID]int64{}, orphans: map[cluster.KernelID]int{},
+		report: newReport(), reap: make(chan struct{}, 1),
+	}
+	k.images = &images{rt: o.Runtime, clock: o.Clock, silence: k.times.Silence, pulled: o.OnPull, group: &k.group,
+		pulls: map[string]*pull{}, base: map[string]baseFiles{}}
+	for _, id := range o.Ledger.Broken() {
+		o.Log.Warn("a record of the ledger cannot be read; its container is known by its labels only", "kernel", id)
+	}
+	for _, r := range o.Ledger.Records() {
+		n := k.add(r.Kernel)
+		n.record, n.scratch = r, true
+		a, err := alloc.Parse(r.Allocation)
+		if err != nil {
+			o.Log.Warn("the recorded allocation cannot be read", "kernel", r.Kernel, "err", err)
+		}
+		n.reserved = a
+		n.publish(phaseOf(r))
+	}
+	return k, nil
+}
+
+// phaseOf is the phase that a record stands for.
+func phaseOf(r *ledger.Record) cluster.Phase {
+	switch {
+	case r.Final != nil, r.Stopping != nil && !r.Stopping.Restart:
+		return cluster.PhaseTerminating
+	case r.Running:
+		return cluster.PhaseRunning
+	}
+	return cluster.PhasePreparing
+}
+
+// add makes a kernel's entry; the caller holds mu or is New.
+func (k *Keeper) add(id cluster.KernelID) *kernel {
+	n := &kernel{id: id, k: k, wake: make(chan struct{}, 1)}
+	k.kernels[id] = n
+	if k.listed && k.ctx != nil {
+		k.launch(n)
+	}
+	return n
+}
+
+// launch starts a kernel's goroutine; the caller holds mu.
+func (k *Keeper) launch(n *kernel) {
+	ctx := k.ctx
+	k.group.Go(func() { n.run(ctx) })
+}
+
+// Run works until ctx ends and waits for everything it started. Containers are not touched by its end.
+func (k *Keeper) Run(ctx context.Context) error {
+	k.mu.Lock()
+	k.ctx = ctx
+	k.mu.Unlock()
+	defer k.group.Wait()
+	hints := k.o.Runtime.Watch(ctx)
+	if err := k.firstList(ctx); err != nil {
+		return err
+	}
+	k.group.Go(func() { k.reaper(ctx) })
+	sweep := k.o.Clock.NewTicker(k.times.Sweep)
+	defer sweep.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case h, ok := <-hints:
+			switch {
+			case !ok:
+				hints = nil // ctx has ended
+			case h.Kernel != "":
+				k.hint(h)
+			default:
+				k.list(ctx)
+			}
+		case <-sweep.C():
+			k.list(ctx)
+			k.sweep()
+		}
+	}
+}
+
+// firstList waits for an engine that answers; until then nothing can be decided.
+func (k *Keeper) firstList(ctx context.Context) error {
+	backoff := chassis.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
+	told := false
+	for {
+		err := k.list(ctx)
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if !told {
+			told = true
+			k.o.Log.Error("the container engine does not answer; kernels wait until it does", "err", err)
+		}
+		if err := chassis.Wait(ctx, k.o.Clock, backoff.Next()); err != nil {
+			return err
+		}
+	}
+	if told {
+		k.o.Log.Info("the container engine answers")
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.listed = true
+	for _, n := range k.kernels {
+		k.launch(n)
+	}
+	return nil
+}
+
+// list looks at all containers. It only ever adds: whoever is missing from the list
+// is asked for by name, because a kernel may have been born while the list was made.
+func (k *Keeper) list(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	all, err := k.o.Runtime.List(ctx)
+	if err != nil {
+		return fmt.Errorf("list containers: %w", err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	seen := make(map[cluster.KernelID]bool, len(all))
+	for _, o := range all {
+		id := o.Identity.Kernel
+		seen[id] = true
+		n := k.kernels[id]
+		if n == nil {
+			n = k.add(id)
+			n.container = &o
+			continue
+		}
+		if !k.listed {
+			n.container = &o
+			continue
+		}
+		if n.container == nil || n.container.ID != o.ID || n.container.Phase != o.Phase {
+			n.poke(true)
+		}
+	}
+	if k.listed {
+		for id, n := range k.kernels {
+			if n.container != nil && !seen[id] {
+				n.poke(true)
+			}
+		}
+	}
+	return nil
+}
+
+func (k *Keeper) hint(h runtime.Hint) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if n := k.kernels[h.Kernel]; n != nil {
+		n.oom = n.oom || h.OOM
+		n.poke(true)
+	}
+}
+
+// sweep takes one look at everything that the manager does not mention, and at
+// directories that belong to no kernel.
+func (k *Keeper) sweep() {
+	k.wakeReaper()
+	ids, _, err := k.o.Scratch.List()
+	if err != nil {
+		k.o.Log.Warn("sweep", "err", err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := k.o.Clock.Now()
+	for _, n := range k.kernels {
+		if k.synced && n.desired == nil {
+			n.absent++
+			n.poke(false)
+		}
+		if r := n.record; r != nil && r.Final != nil && !r.EndsAt.IsZero() && now.Sub(r.EndsAt) > k.times.Expire {
+			n.acked = true
+			n.poke(false)
+		}
+	}
+	present := map[cluster.KernelID]bool{}
+	for _, id := range ids {
+		present[id] = true
+		if k.kernels[id] != nil || !k.synced {
+			continue
+		}
+		if k.orphans[id]++; k.orphans[id] >= looks {
+			delete(k.orphans, id)
+			if err := k.o.Scratch.Release(id); err != nil {
+				k.o.Log.Warn("a directory without an owner cannot be removed", "kernel", id, "err", err)
+				continue
+			}
+			k.o.Log.Info("removed a directory without an owner", "kernel", id)
+			k.wakeReaper()
+		}
+	}
+	maps.DeleteFunc(k.orphans, func(id cluster.KernelID, _ int) bool { return !present[id] })
+}
+
+func (k *Keeper) wakeReaper() {
+	select {
+	case k.reap <- struct{}{}:
+	default:
+	}
+}
+
+// reaper deletes what was moved out of sight.
+func (k *Keeper) reaper(ctx context.Context) {
+	k.wakeReaper()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-k.reap:
+			if err := k.o.Scratch.Reap(ctx); err != nil {
+				k.o.Log.Warn("delete old directories", "err", err)
+			}
+		}
+	}
+}
+
+// SetDesired takes a full desired state or a delta. Within a generation a stop is never
+// taken back, and older generations are ignored, so repeated messages change nothing.
+// Deltas before the first full state of a connection are ignored.
+func (k *Keeper) SetDesired(full bool, revision int64, kernels []cluster.DesiredKernel) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case full && k.synced && revision < k.rev:
+		return
+	case !full && (!k.synced || revision <= k.rev):
+		return
+	}
+	k.rev = revision
+	seen := make(map[cluster.KernelID]bool, len(kernels))
+	for i := range kernels {
+		d := kernels[i]
+		seen[d.Kernel] = true
+		n := k.kernels[d.Kernel]
+		if n == nil {
+			if g, ok := k.forgotten[d.Kernel]; ok && d.Generation <= g && !d.Stop {
+				continue
+			}
+			n = k.add(d.Kernel)
+		}
+		n.want(d)
+	}
+	if full {
+		k.synced = true
+		for id, n := range k.kernels {
+			if !seen[id] {
+				n.desired = nil
+				n.absent++
+				n.poke(false)
+			}
+		}
+	}
+}
+
+// Disconnected tells that the desired state is of the past: it is still followed, but
+// absence from it means nothing any more.
+func (k *Keeper) Disconnected() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.synced = false
+}
+
+// Revision is the newest desired state that was taken.
+func (k *Keeper) Revision() int64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.rev
+}
+
+// Ack lets the keeper forget ended kernels.
+func (k *Keeper) Ack(tombs []cluster.Tombstone) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, t := range tombs {
+		n := k.kernels[t.Kernel]
+		if n == nil || n.record == nil || n.record.Final == nil || n.record.Generation > t.Generation || n.obs.Phase != cluster.PhaseEnded {
+			continue
+		}
+		n.acked = true
+		if n.desired != nil && n.desired.Generation <= t.Generation {
+			n.desired = nil
+		}
+		n.poke(false)
+	}
+}
+
+// used sums what all kernels but one hold; the caller holds mu.
+func (k *Keeper) used(except *kernel) alloc.Allocation {
+	out := alloc.Allocation{}
+	for _, n := range k.kernels {
+		if n != except {
+			for slot, devices := range n.reserved {
+				if out[slot] == nil {
+					out[slot] = map[string]cluster.Amount{}
+				}
+				for id, v := range devices {
+					out[slot][id] += v
+				}
+			}
+		}
+	}
+	return out
+}
+
+// Kernel is a kernel as streams and statistics see it.
+type Kernel struct {
+	ID         cluster.KernelID
+	Session    cluster.SessionID
+	Generation int64
+	Phase      cluster.Phase
+	Token      string
+	Container  runtime.Observed
+	// Exists: Container is valid.
+	Exists bool
+	Cores  int
+	Memory int64
+}
+
+func (n *kernel) info() Kernel {
+	out := Kernel{ID: n.id, Phase: n.obs.Phase}
+	if n.record != nil {
+		out.Session, out.Generation, out.Token = n.record.Session, n.record.Generation, n.record.Token
+	}
+	if n.container != nil {
+		out.Container, out.Exists = *n.container, true
+	}
+	t := n.reserved.Totals()
+	out.Cores, out.Memory = int(t[cluster.SlotCPU].Units()), t[cluster.SlotMem].Units()
+	return out
+}
+
+// Find returns one kernel.
+func (k *Keeper) Find(id cluster.KernelID) (Kernel, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n := k.kernels[id]
+	if n == nil {
+		return Kernel{}, false
+	}
+	return n.info(), true
+}
+
+// Running returns the kernels whose containers run.
+func (k *Keeper) Running() []Kernel {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var out []Kernel
+	for _, id := range slices.Sorted(maps.Keys(k.kernels)) {
+		if n := k.kernels[id]; n.container != nil && n.container.Phase == runtime.PhaseRunning {
+			out = append(out, n.info())
+		}
+	}
+	return out
+}
+
+// Fenced names kernels that were reported as ended although their containers could not be removed.
+func (k *Keeper) Fenced() []cluster.KernelID {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var out []cluster.KernelID
+	for _, id := range slices.Sorted(maps.Keys(k.kernels)) {
+		if n := k.kernels[id]; n.record != nil && n.record.Fenced && n.container != nil {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+func newToken() string {
+	b := make([]byte, 24)
+	_, _ = rand.Read(b) // never fails
+	return hex.EncodeToString(b)
+}
+
+// logFile is where the log of an ended kernel waits for its acknowledgement.
+func (k *Keeper) logFile(id cluster.KernelID) string {
+	return filepath.Join(k.o.LogDir, string(id)+".log")
+}

@@ -1,0 +1,422 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"berth.dev/berth/internal/agent/ledger"
+	"berth.dev/berth/internal/agent/runtime"
+	"berth.dev/berth/internal/alloc"
+	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+)
+
+// kernel is one kernel with its goroutine.
+type kernel struct {
+	id cluster.KernelID
+	k  *Keeper
+
+	// Guarded by Keeper.mu. The goroutine alone replaces record and container once it runs;
+	// what they point to is never changed in place.
+	desired   *cluster.DesiredKernel
+	absent    int
+	record    *ledger.Record
+	container *runtime.Observed
+	missing   int
+	scratch   bool
+	acked     bool
+	oom       bool
+	stale     bool // the container must be looked at again
+	obs       cluster.KernelObservation
+	reserved  alloc.Allocation
+	cancel    context.CancelCauseFunc // of the step under way
+
+	wake chan struct{}
+
+	// Owned by the goroutine.
+	image    runtime.Image
+	step     Step // tried last
+	attempts int  // of that step
+	since    time.Time
+	backoff  chassis.Backoff
+	seat     bool // holds a place among those being created
+}
+
+// errReplan cancels a step because something else is wanted now.
+var errReplan = errors.New("something else is wanted")
+
+// poke wakes the kernel's goroutine; look makes it ask the runtime first. The caller holds mu.
+func (n *kernel) poke(look bool) {
+	n.stale = n.stale || look
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+// want merges what the manager wants; the caller holds mu.
+func (n *kernel) want(d cluster.DesiredKernel) {
+	n.absent = 0
+	old := n.desired
+	if old != nil {
+		switch {
+		case d.Generation < old.Generation:
+			return
+		case d.Generation == old.Generation:
+			if d.Spec == nil {
+				d.Spec = old.Spec
+			}
+			if old.Stop && !d.Stop {
+				return
+			}
+			d.Force = d.Force || old.Force
+		}
+	}
+	n.desired = &d
+	same := old != nil && old.Generation == d.Generation && old.Stop == d.Stop && old.Force == d.Force
+	if n.cancel != nil && !same {
+		n.cancel(errReplan)
+	}
+	n.poke(false)
+}
+
+// run is the kernel's goroutine: look, plan, do, until nothing of the kernel is left.
+func (n *kernel) run(ctx context.Context) {
+	defer n.giveSeat()
+	n.backoff = chassis.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
+	for ctx.Err() == nil {
+		v, ok := n.view(ctx)
+		if !ok {
+			continue
+		}
+		steps := plan(v)
+		if len(steps) == 0 {
+			if n.rest(v) {
+				return
+			}
+			n.giveSeat()
+			select {
+			case <-ctx.Done():
+			case <-n.wake:
+			}
+			continue
+		}
+		if stageOf(steps[0]) != stageOf(n.step) {
+			n.attempts, n.since = 0, n.k.o.Clock.Now()
+			n.backoff.Reset()
+		}
+		n.step = steps[0]
+		n.do(ctx, v)
+	}
+}
+
+// stageOf joins steps that share their attempts and their deadline.
+func stageOf(s Step) Step {
+	switch s {
+	case StepReserve, StepImage, StepScratch, StepCreate:
+		return StepCreate
+	case StepStop, StepCollect, StepRemove, StepRelease:
+		return StepStop
+	}
+	return s
+}
+
+// view takes a snapshot, after asking the runtime when somebody hinted at a change. ok
+// is false when the runtime does not answer.
+func (n *kernel) view(ctx context.Context) (view, bool) {
+	k := n.k
+	k.mu.Lock()
+	stale := n.stale
+	n.stale = false
+	k.mu.Unlock()
+	if stale {
+		if err := n.look(ctx); err != nil {
+			k.mu.Lock()
+			n.stale = true
+			k.mu.Unlock()
+			k.o.Log.Debug("look at container", "kernel", n.id, "err", err)
+			_ = chassis.Wait(ctx, k.o.Clock, n.backoff.Next()) // the loop sees the context's end
+			return view{}, false
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return view{desired: n.desired, absent: n.absent, record: n.record, container: n.container,
+		missing: n.missing, scratch: n.scratch, acked: n.acked}, true
+}
+
+// look asks the runtime about the container.
+func (n *kernel) look(ctx context.Context) error {
+	k := n.k
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	o, err := k.o.Runtime.Inspect(ctx, n.id)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case err == nil:
+		n.container, n.missing = &o, 0
+	case fault.Is(err, fault.NotFound):
+		if n.container != nil || n.record != nil && n.record.Running && n.record.Final == nil {
+			n.missing++
+		}
+		n.container = nil
+	default:
+		return fmt.Errorf("look at container: %w", err)
+	}
+	return nil
+}
+
+// rest is called when there is nothing to do; it reports, and returns true when the
+// kernel is gone for good.
+func (n *kernel) rest(v view) bool {
+	k := n.k
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n.step = ""
+	switch r := n.record; {
+	case r == nil && n.desired == nil && n.container == nil && !n.stale:
+		delete(k.kernels, n.id)
+		delete(k.report.progress, n.id)
+		return true
+	case r != nil && r.Final != nil:
+		n.reserved = nil
+		n.publish(cluster.PhaseEnded)
+	case r != nil && r.Running:
+		n.publish(cluster.PhaseRunning)
+	}
+	return false
+}
+
+// do carries out one step and decides what a failure means.
+func (n *kernel) do(ctx context.Context, v view) {
+	k := n.k
+	stepCtx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	k.mu.Lock()
+	n.cancel = cancel
+	if d := n.desired; d != v.desired {
+		cancel(errReplan)
+	}
+	k.mu.Unlock()
+	err := k.o.Before(stepCtx, n.id, string(n.step)+":before")
+	if err == nil {
+		err = n.perform(stepCtx, v)
+	}
+	if err == nil {
+		err = k.o.Before(stepCtx, n.id, string(n.step)+":after")
+	}
+	k.mu.Lock()
+	n.cancel = nil
+	k.mu.Unlock()
+	switch {
+	case err == nil, ctx.Err() != nil:
+	case errors.Is(context.Cause(stepCtx), errReplan):
+		k.mu.Lock()
+		n.stale = true // a cancelled call may have had its effect
+		k.mu.Unlock()
+	default:
+		n.attempts++
+		n.failed(ctx, v, err)
+	}
+}
+
+// failed decides between another attempt and a named end.
+func (n *kernel) failed(ctx context.Context, v view, err error) {
+	k := n.k
+	n.giveSeat()
+	spent := k.o.Clock.Now().Sub(n.since)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fault.New(fault.Timeout, "it took too long").WithCause(err)
+	}
+	k.mu.Lock()
+	n.stale = true
+	k.mu.Unlock()
+	switch n.step {
+	case StepReserve, StepImage, StepScratch, StepCreate, StepAwait:
+		reason, limit := cluster.ReasonFailedToCreate, k.times.Create
+		late := cluster.ReasonCreateTimeout
+		switch n.step {
+		case StepImage:
+			reason, late = cluster.ReasonFailedToPull, cluster.ReasonPullTimeout
+		case StepAwait:
+			reason, late, limit = cluster.ReasonFailedToStart, cluster.ReasonStartTimeout, k.times.Start
+		}
+		if !n.hopeless(err) && spent < limit {
+			break
+		}
+		if fault.Is(err, fault.Timeout) || fault.Is(err, fault.Unavailable) && spent >= limit {
+			reason = late
+		}
+		if err := n.giveUp(v, reason, err); err == nil {
+			return
+		}
+	case StepStop, StepRemove, StepRelease, StepCollect:
+		if limit := n.grace(v) + k.times.Stop; spent < limit {
+			break
+		}
+		k.o.Log.Error("a kernel resists its removal; it is fenced and tried again", "kernel", n.id, "step", n.step, "err", err)
+		if ferr := n.fence(v, err); ferr != nil {
+			k.o.Log.Error("fence kernel", "kernel", n.id, "err", ferr)
+		}
+	}
+	wait := n.backoff.Next()
+	k.o.Log.Warn("a step failed and will be tried again", "kernel", n.id, "step", n.step, "attempt", n.attempts, "in", wait, "err", err)
+	t := k.o.Clock.NewTimer(wait)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C():
+			return
+		case <-n.wake:
+			k.mu.Lock()
+			changed := n.desired != v.desired
+			k.mu.Unlock()
+			if changed {
+				return
+			}
+		}
+	}
+}
+
+// hopeless reports whether the same attempt would fail in the same way.
+func (n *kernel) hopeless(err error) bool {
+	switch fault.KindOf(err) {
+	case fault.Unavailable:
+		return false
+	case fault.Invalid, fault.Exhausted, fault.Denied, fault.Timeout:
+		return true
+	case fault.NotFound:
+		return n.step == StepImage || n.attempts >= 3
+	case fault.Conflict:
+		return n.step == StepReserve || n.step == StepImage || n.attempts >= 3
+	}
+	return n.attempts >= 3
+}
+
+// elsewhere reports whether another agent may succeed where this one failed.
+func elsewhere(err error) bool {
+	switch fault.KindOf(err) {
+	case fault.Invalid, fault.Denied:
+		return false
+	}
+	return true
+}
+
+func (n *kernel) grace(v view) time.Duration {
+	switch d := v.desired; {
+	case d != nil && d.Stop && d.Force:
+		return 0
+	case d != nil && d.Stop && d.Grace > 0:
+		return d.Grace
+	}
+	return cluster.StopGrace
+}
+
+// update changes the record on disk and then in memory.
+func (n *kernel) update(change func(r *ledger.Record)) error {
+	r := n.record.Clone()
+	change(r)
+	if err := n.k.o.Ledger.Put(r); err != nil {
+		return err
+	}
+	n.k.mu.Lock()
+	n.record = r
+	n.k.mu.Unlock()
+	return nil
+}
+
+// giveUp records a failure of creation; the plan then cleans up.
+func (n *kernel) giveUp(v view, reason cluster.Reason, cause error) error {
+	k := n.k
+	k.o.Log.Warn("a kernel could not be created", "kernel", n.id, "reason", reason, "err", cause)
+	d := v.desired
+	now := k.o.Clock.Now()
+	detail := cause.Error()
+	if next := fault.NextOf(cause); next != "" {
+		detail += "; " + next
+	}
+	r := n.record.Clone()
+	if r == nil || d != nil && d.Generation > r.Generation {
+		r = &ledger.Record{Kernel: n.id, Session: d.Session, Generation: d.Generation}
+	}
+	r.EndsAt = now
+	r.Final = &cluster.KernelObservation{
+		Kernel: n.id, Session: r.Session, Generation: r.Generation, Phase: cluster.PhaseEnded, Reason: reason, Detail: detail,
+		Failed: true, RetryElsewhere: elsewhere(cause), EndedAt: now, Allocation: r.Allocation, Batch: r.Batch,
+	}
+	if r.Rows != nil {
+		n.saveLog(context.WithoutCancel(k.ctx))
+	}
+	if err := k.o.Ledger.Put(r); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n.record = r
+	n.stale, n.scratch = true, true
+	n.publish(cluster.PhaseTerminating)
+	return nil
+}
+
+// fence reports the end of a kernel that cannot be removed, keeps its devices reserved
+// and goes on trying.
+func (n *kernel) fence(v view, cause error) error {
+	k := n.k
+	if n.record == nil || n.record.Fenced {
+		return nil
+	}
+	err := n.update(func(r *ledger.Record) {
+		r.Fenced = true
+		if r.Final == nil {
+			o := finalOf(ending{record: r, container: v.container, desired: v.desired, now: k.o.Clock.Now()})
+			r.Final, r.EndsAt = &o, k.o.Clock.Now()
+		}
+		r.Final.Detail = "it could not be removed from its host: " + cause.Error()
+		r.Final.RetryElsewhere = r.Final.Failed
+	})
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n.publish(cluster.PhaseEnded)
+	return nil
+}
+
+// takeSeat waits for a place among the kernels being created.
+func (n *kernel) takeSeat(ctx context.Context) error {
+	if n.seat {
+		return nil
+	}
+	select {
+	case n.k.creating <- struct{}{}:
+		n.seat = true
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (n *kernel) giveSeat() {
+	if n.seat {
+		n.seat = false
+		<-n.k.creating
+	}
+}
+
+// remember keeps the generation of a forgotten kernel; the caller holds mu.
+func (k *Keeper) remember(id cluster.KernelID, generation int64) {
+	if len(k.forgotten) >= maxForgotten {
+		// Half of them, any half: late messages are rare and come soon.
+		drop := maxForgotten / 2
+		maps.DeleteFunc(k.forgotten, func(cluster.KernelID, int64) bool { drop--; return drop >= 0 })
+	}
+	k.forgotten[id] = generation
+}

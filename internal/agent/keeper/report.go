@@ -1,0 +1,133 @@
+package keeper
+
+import (
+	"maps"
+	"os"
+	"slices"
+
+	"berth.dev/berth/internal/agent/runtime"
+	"berth.dev/berth/internal/cluster"
+)
+
+// report gathers what has to be told to the manager. It holds state, not events: a slow
+// connection sees the newest state of each kernel, never a growing queue.
+type report struct {
+	dirty    map[cluster.KernelID]bool
+	changed  chan struct{}
+	progress map[cluster.KernelID]Progress
+}
+
+// Progress is how far the pull for a kernel's image got.
+type Progress struct {
+	Kernel     cluster.KernelID
+	Generation int64
+	runtime.PullProgress
+}
+
+func newReport() report {
+	return report{dirty: map[cluster.KernelID]bool{}, changed: make(chan struct{}, 1), progress: map[cluster.KernelID]Progress{}}
+}
+
+func (r *report) notify() {
+	select {
+	case r.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Changed receives whenever TakeChanges has something new.
+func (k *Keeper) Changed() <-chan struct{} { return k.report.changed }
+
+// TakeAll returns all kernels in order and marks them as told. LogTail is empty: see LogTail.
+func (k *Keeper) TakeAll() []cluster.KernelObservation {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	clear(k.report.dirty)
+	var out []cluster.KernelObservation
+	for _, id := range slices.Sorted(maps.Keys(k.kernels)) {
+		if n := k.kernels[id]; n.obs.Phase != cluster.PhaseUnknown {
+			out = append(out, n.obs)
+		}
+	}
+	return out
+}
+
+// TakeChanges returns at most limit kernels that changed since they were last taken, and the
+// progress of pulls.
+func (k *Keeper) TakeChanges(limit int) (kernels []cluster.KernelObservation, progress []Progress) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(k.report.dirty)) {
+		if len(kernels) == limit {
+			k.report.notify()
+			break
+		}
+		delete(k.report.dirty, id)
+		if n := k.kernels[id]; n != nil && n.obs.Phase != cluster.PhaseUnknown {
+			kernels = append(kernels, n.obs)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(k.report.progress)) {
+		progress = append(progress, k.report.progress[id])
+	}
+	clear(k.report.progress)
+	return kernels, progress
+}
+
+// Retell marks a kernel as not told, after it could not be sent.
+func (k *Keeper) Retell(ids ...cluster.KernelID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, id := range ids {
+		k.report.dirty[id] = true
+	}
+	k.report.notify()
+}
+
+// LogTail returns the kept log of an ended kernel, "" when there is none.
+func (k *Keeper) LogTail(id cluster.KernelID) string {
+	b, err := os.ReadFile(k.logFile(id))
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
+
+// publish moves a kernel's reported phase; it never goes back within a generation. The
+// caller holds mu.
+func (n *kernel) publish(phase cluster.Phase) {
+	r := n.record
+	if r == nil {
+		return
+	}
+	old := n.obs
+	if old.Generation == r.Generation && old.Phase >= phase {
+		phase = old.Phase
+	}
+	o := cluster.KernelObservation{
+		Kernel: n.id, Session: r.Session, Generation: r.Generation, Phase: phase, Batch: r.Batch,
+		StartedAt: r.StartedAt, Allocation: r.Allocation,
+	}
+	if n.container != nil && n.container.Identity.Generation == r.Generation {
+		o.ContainerID = n.container.ID
+	}
+	if phase == cluster.PhaseEnded {
+		o = *r.Final
+	}
+	if old.Generation == o.Generation && old.Phase == o.Phase && old.ContainerID == o.ContainerID && old.StartedAt.Equal(o.StartedAt) {
+		return
+	}
+	n.obs = o
+	n.k.report.dirty[n.id] = true
+	n.k.report.notify()
+}
+
+func (n *kernel) progress(p runtime.PullProgress) {
+	k := n.k
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if n.record != nil {
+		k.report.progress[n.id] = Progress{Kernel: n.id, Generation: n.record.Generation, PullProgress: p}
+		k.report.notify()
+	}
+}

@@ -1,0 +1,238 @@
+package keeper
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"berth.dev/berth/internal/agent/ledger"
+	"berth.dev/berth/internal/agent/runtime"
+	"berth.dev/berth/internal/agent/scratch"
+	"berth.dev/berth/internal/alloc"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/wire/run"
+)
+
+// Where the parts of a kernel's directory appear inside the container.
+const (
+	insidePrivate = "/.berth"
+	insideConfig  = "/home/config"
+)
+
+// build is everything that a kernel's creation needs, computed from its specification.
+type build struct {
+	content scratch.Content
+	spec    runtime.Spec
+}
+
+// input of the computation of a build.
+type buildInput struct {
+	identity   runtime.Identity
+	desired    *cluster.DesiredKernel
+	record     *ledger.Record
+	image      runtime.Image
+	passwd     []byte // of the image
+	group      []byte
+	uid, gid   int // of the agent's configuration
+	runnerPath string
+	layout     scratch.Layout
+	logLevel   string
+}
+
+// newBuild is pure: the same specification always gives the same container.
+func newBuild(in buildInput) (build, error) {
+	s := in.desired.Spec
+	uid, gid := in.uid, in.gid
+	if s.UID > 0 {
+		uid = s.UID
+	}
+	if s.GID > 0 {
+		gid = s.GID
+	}
+	chosen, err := alloc.Parse(in.record.Allocation)
+	if err != nil {
+		return build{}, err
+	}
+	cores, err := coresOf(chosen)
+	if err != nil {
+		return build{}, err
+	}
+	home, err := homeFiles(s)
+	if err != nil {
+		return build{}, err
+	}
+	env := environ(in, s, uid, gid, len(cores))
+	shell := "/bin/sh"
+	for _, line := range strings.Split(string(in.passwd), "\n") {
+		// The image's own root shell tells which one it has.
+		if f := strings.Split(line, ":"); len(f) == 7 && f[0] == "root" && f[6] != "" {
+			shell = f[6]
+		}
+	}
+	conf := run.Config{
+		Version: run.Version, Token: in.record.Token, KernelID: string(in.identity.Kernel), Dir: insidePrivate,
+		SessionType: string(s.SessionType),
+		Runtime:     run.RuntimeConfig{Type: s.RuntimeType, Path: s.RuntimePath},
+		User:        run.User{UID: uid, GID: gid, Groups: s.ExtraGIDs, Name: scratch.UserName, Home: scratch.Home, Shell: shell},
+		WorkDir:     scratch.Home, Env: env, Cores: len(cores), Bootstrap: s.BootstrapScript, LogLevel: in.logLevel,
+	}
+	if s.SessionType == cluster.Batch {
+		conf.Batch = &run.BatchCommand{Command: s.StartupCommand, TimeoutMS: s.BatchTimeout.Milliseconds()}
+	}
+	if err := conf.WithDefaults().Validate(); err != nil {
+		return build{}, fault.Invalidf("the session's specification cannot be run").WithCause(err)
+	}
+	mem := chosen.Totals()[cluster.SlotMem].Units()
+	return build{
+		content: scratch.Content{
+			UID: uid, GID: gid, Generation: in.identity.Generation, Work: home,
+			Config: []scratch.File{
+				{Path: "environ.txt", Mode: 0o644, Data: environText(env)},
+				{Path: "resource.txt", Mode: 0o644, Data: resourceText(in.layout, s, chosen, "")},
+				{Path: "dotfiles.json", Mode: 0o644, Data: dotfilesJSON(s.Dotfiles)},
+			},
+			Passwd: scratch.Passwd(in.passwd, uid, gid, shell),
+			Group:  scratch.Group(in.group, gid, s.ExtraGIDs),
+			Runner: conf,
+		},
+		spec: runtime.Spec{
+			Identity: in.identity, Image: s.Image, Hostname: s.Hostname, ExtraHosts: s.Hosts,
+			Entry:      []string{insidePrivate + "/" + scratch.RunnerName, insidePrivate + "/" + scratch.ConfigName},
+			WorkingDir: "/",
+			Mounts: []runtime.Mount{
+				{Source: in.layout.Private, Target: insidePrivate},
+				{Source: in.runnerPath, Target: insidePrivate + "/" + scratch.RunnerName, ReadOnly: true},
+				{Source: in.layout.Work, Target: scratch.Home},
+				{Source: in.layout.Config, Target: insideConfig, ReadOnly: true},
+				{Source: in.layout.Passwd, Target: "/etc/passwd", ReadOnly: true},
+				{Source: in.layout.Group, Target: "/etc/group", ReadOnly: true},
+			},
+			CPUSet: cores, MemoryMax: mem, ShmSize: s.ShmBytes,
+			Ulimits: []runtime.Ulimit{
+				{Name: "nofile", Soft: 1048576, Hard: 1048576},
+				{Name: "memlock", Soft: -1, Hard: -1},
+			},
+			StopSignal: "SIGTERM",
+		},
+	}, nil
+}
+
+// coresOf lists the host's core numbers of an allocation in order.
+func coresOf(a alloc.Allocation) ([]int, error) {
+	var out []int
+	for id := range a[cluster.SlotCPU] {
+		n, err := strconv.Atoi(id)
+		if err != nil {
+			return nil, fmt.Errorf("core %q is not a number", id)
+		}
+		out = append(out, n)
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// environ is the environment of the session's commands: what the manager gives, and what only the agent knows.
+func environ(in buildInput, s *cluster.KernelSpec, uid, gid, cores int) map[string]string {
+	env := map[string]string{}
+	set := func(k, v string) {
+		if _, ok := env[k]; !ok {
+			env[k] = v
+		}
+	}
+	maps.Copy(env, s.Env)
+	set("BACKENDAI_KERNEL_ID", string(in.identity.Kernel))
+	set("BACKENDAI_KERNEL_IMAGE", s.Image)
+	set("BACKENDAI_SESSION_ID", string(in.identity.Session))
+	set("BACKENDAI_SESSION_NAME", s.SessionName)
+	set("BACKENDAI_CLUSTER_ROLE", s.ClusterRole)
+	set("BACKENDAI_CLUSTER_IDX", strconv.Itoa(s.ClusterIdx))
+	set("BACKENDAI_CLUSTER_LOCAL_RANK", strconv.Itoa(s.LocalRank))
+	set("BACKENDAI_CLUSTER_HOST", s.Hostname)
+	set("BACKENDAI_SERVICE_PORTS", s.ServicePorts)
+	var ports []string
+	for _, p := range s.PreopenPorts {
+		ports = append(ports, strconv.Itoa(p))
+	}
+	set("BACKENDAI_PREOPEN_PORTS", strings.Join(ports, ","))
+	env["LOCAL_USER_ID"] = strconv.Itoa(uid)
+	env["LOCAL_GROUP_ID"] = strconv.Itoa(gid)
+	var gids []string
+	for _, g := range s.ExtraGIDs {
+		gids = append(gids, strconv.Itoa(g))
+	}
+	env["ADDITIONAL_GIDS"] = strings.Join(gids, ",")
+	for name := range strings.SplitSeq(s.ImageLabels["ai.backend.envs.corecount"], ",") {
+		if name = strings.TrimSpace(name); name != "" && cores > 0 {
+			set(name, strconv.Itoa(cores))
+		}
+	}
+	return env
+}
+
+// environText renders environ.txt, one K=V a line; values with line breaks cannot be in it.
+func environText(env map[string]string) []byte {
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		if !strings.ContainsAny(env[k], "\r\n") {
+			b.WriteString(k + "=" + env[k] + "\n")
+		}
+	}
+	return []byte(b.String())
+}
+
+// resourceText renders resource.txt, which hooks inside the container read.
+func resourceText(l scratch.Layout, s *cluster.KernelSpec, a alloc.Allocation, container string) []byte {
+	var b strings.Builder
+	slots, _ := json.Marshal(s.Slots.Wire()) // a map of strings always encodes
+	fmt.Fprintf(&b, "SCRATCH_SIZE=0m\nMOUNTS=\nSLOTS=%s\nUNIFIED_DEVICES=[]\n", slots)
+	for _, slot := range slices.Sorted(maps.Keys(a)) {
+		var shares []string
+		for _, id := range slices.Sorted(maps.Keys(a[slot])) {
+			shares = append(shares, id+":"+a[slot][id].String())
+		}
+		name := strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(string(slot)))
+		fmt.Fprintf(&b, "%s_SHARES=%s\n", name, strings.Join(shares, ","))
+	}
+	if container != "" {
+		fmt.Fprintf(&b, "CID=%s\n", container)
+	}
+	return []byte(b.String())
+}
+
+func dotfilesJSON(d []cluster.Dotfile) []byte {
+	if d == nil {
+		d = []cluster.Dotfile{}
+	}
+	b, _ := json.Marshal(d) // strings always encode
+	return b
+}
+
+const bashrc = `# Written once by the agent; change it as you like, it is kept across restarts.
+[ -z "$PS1" ] && return
+PS1='\[\e[32m\]${BACKENDAI_CLUSTER_HOST:-main1}[${BACKENDAI_SESSION_NAME:-session}]\[\e[0m\]:\w\$ '
+alias ls='ls --color=auto' ll='ls -l'
+`
+
+// homeFiles are the files that a home begins with. The owner's dotfiles replace older
+// ones, everything else is written only when absent.
+func homeFiles(s *cluster.KernelSpec) ([]scratch.File, error) {
+	files := []scratch.File{
+		{Path: ".bashrc", Mode: 0o644, Data: []byte(bashrc)},
+		{Path: ".bash_profile", Mode: 0o644, Data: []byte("[ -f ~/.bashrc ] && . ~/.bashrc\n")},
+	}
+	for _, d := range s.Dotfiles {
+		f, err := scratch.Dotfile(d)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, f)
+	}
+	if s.BootstrapScript != "" {
+		files = append(files, scratch.File{Path: "bootstrap.sh", Mode: 0o755, Data: []byte(s.BootstrapScript), Replace: true})
+	}
+	return files, nil
+}

@@ -1,0 +1,494 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"berth.dev/berth/internal/agent/ledger"
+	"berth.dev/berth/internal/agent/runtime"
+	"berth.dev/berth/internal/agent/scratch"
+	"berth.dev/berth/internal/alloc"
+	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+)
+
+// perform carries out the kernel's present step.
+func (n *kernel) perform(ctx context.Context, v view) error {
+	switch n.step {
+	case StepAdopt:
+		return n.adopt(v)
+	case StepReserve:
+		return n.reserve(ctx, v)
+	case StepImage:
+		return n.findImage(ctx, v)
+	case StepScratch:
+		return n.prepare(ctx, v)
+	case StepCreate:
+		return n.create(ctx, v)
+	case StepAwait:
+		return n.await(ctx)
+	case StepStop:
+		return n.stop(ctx, v)
+	case StepCollect:
+		return n.collect(ctx, v)
+	case StepBury:
+		return n.bury(v)
+	case StepRemove:
+		return n.remove(ctx, v)
+	case StepRelease:
+		return n.release(v)
+	case StepForget:
+		return n.forget(v)
+	case StepLook:
+		if err := chassis.Wait(ctx, n.k.o.Clock, 500*time.Millisecond); err != nil {
+			return err
+		}
+		return n.look(ctx)
+	}
+	return fmt.Errorf("unknown step %q", n.step)
+}
+
+// show publishes a phase.
+func (n *kernel) show(p cluster.Phase) {
+	n.k.mu.Lock()
+	defer n.k.mu.Unlock()
+	n.publish(p)
+}
+
+// adopt writes a record for a container that only its labels describe.
+func (n *kernel) adopt(v view) error {
+	c := v.container
+	r := &ledger.Record{
+		Kernel: n.id, Session: c.Identity.Session, Generation: c.Identity.Generation, Allocation: c.Identity.Allocation,
+		Rows: rows(n.id, c.Identity.Generation),
+		// Whether its runner ever answered is unknown; a running container is taken as it is.
+		Running: c.Phase == runtime.PhaseRunning, StartedAt: c.StartedAt,
+	}
+	if conf, err := n.k.o.Scratch.Runner(n.id); err == nil {
+		r.Token, r.Batch = conf.Token, conf.Batch != nil
+	}
+	a, err := alloc.Parse(r.Allocation)
+	if err != nil {
+		n.k.o.Log.Warn("the allocation in a container's labels cannot be read", "kernel", n.id, "err", err)
+	}
+	if err := n.k.o.Ledger.Put(r); err != nil {
+		return err
+	}
+	n.k.o.Log.Info("adopted a container", "kernel", n.id, "generation", r.Generation, "phase", c.Phase)
+	n.k.mu.Lock()
+	defer n.k.mu.Unlock()
+	n.record, n.reserved, n.scratch = r, a, true
+	if r.Running {
+		n.publish(cluster.PhaseRunning)
+	} else {
+		n.publish(cluster.PhaseCreating)
+	}
+	return nil
+}
+
+func rows(id cluster.KernelID, generation int64) []ledger.Row {
+	return []ledger.Row{{Kind: ledger.RowScratch, Key: string(id)}, {Kind: ledger.RowContainer, Key: fmt.Sprint(generation)}}
+}
+
+// reserve claims the devices and records what will be made.
+func (n *kernel) reserve(ctx context.Context, v view) error {
+	k, d := n.k, v.desired
+	if d.Spec == nil {
+		return fault.Invalidf("the manager sent no specification for kernel %s", n.id)
+	}
+	if err := n.takeSeat(ctx); err != nil {
+		return err
+	}
+	chosen, err := alloc.Parse(d.Spec.Allocation)
+	if err != nil {
+		return fault.Invalidf("the manager's choice of devices cannot be read").WithCause(err)
+	}
+	devices := k.o.Devices()
+	k.mu.Lock()
+	used := k.used(n)
+	if d.Spec.Allocation != "" {
+		err = alloc.Check(devices, used, d.Spec.Slots, chosen)
+	} else {
+		chosen, err = alloc.Fit(devices, used, d.Spec.Slots, alloc.Policy{})
+	}
+	if err == nil {
+		n.reserved = chosen
+	}
+	k.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("reserve devices: %w", err)
+	}
+	r := &ledger.Record{
+		Kernel: n.id, Session: d.Session, Generation: d.Generation, Image: d.Spec.Image,
+		Batch: d.Spec.SessionType == cluster.Batch, Allocation: chosen.Text(), Token: newToken(), Rows: rows(n.id, d.Generation),
+	}
+	if err := k.o.Ledger.Put(r); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n.record, n.scratch, n.acked, n.missing, n.oom = r, true, false, 0, false
+	n.publish(cluster.PhasePreparing)
+	return nil
+}
+
+// findImage runs without a seat while it pulls: pulls share the network, not the engine's creation.
+func (n *kernel) findImage(ctx context.Context, v view) error {
+	pulled := false
+	img, err := n.k.images.need(ctx, v.desired.Spec, func() {
+		pulled = true
+		n.giveSeat()
+		n.show(cluster.PhasePulling)
+	}, n.progress)
+	if err != nil {
+		return err
+	}
+	n.image = img
+	n.step = StepScratch // the plan has no memory of images: go on with the next step
+	if pulled {
+		n.since = n.k.o.Clock.Now() // a pull has its own deadline
+	}
+	n.show(cluster.PhasePrepared)
+	return n.prepare(ctx, v)
+}
+
+// prepare writes the kernel's directory and goes on to create the container.
+func (n *kernel) prepare(ctx context.Context, v view) error {
+	k := n.k
+	if err := n.takeSeat(ctx); err != nil {
+		return err
+	}
+	base, err := k.images.files(ctx, n.image, v.desired.Spec.Image)
+	if err != nil {
+		return err
+	}
+	b, err := newBuild(buildInput{
+		identity: runtime.Identity{Cluster: k.o.Scope, Agent: k.o.Agent, Kernel: n.id, Session: v.record.Session,
+			Generation: v.record.Generation, Allocation: v.record.Allocation, Schema: 1},
+		desired: v.desired, record: v.record, image: n.image, passwd: base.passwd, group: base.group,
+		uid: k.o.UID, gid: k.o.GID, runnerPath: k.o.RunnerPath, layout: k.o.Scratch.Layout(n.id), logLevel: k.o.LogLevel,
+	})
+	if err != nil {
+		return err
+	}
+	if err := k.o.Before(ctx, n.id, "scratch:before"); err != nil {
+		return err
+	}
+	if _, err := k.o.Scratch.Prepare(n.id, b.content); err != nil {
+		return err
+	}
+	if err := k.o.Before(ctx, n.id, "scratch:after"); err != nil {
+		return err
+	}
+	n.step = StepCreate
+	n.show(cluster.PhaseCreating)
+	if err := k.o.Before(ctx, n.id, "create:before"); err != nil {
+		return err
+	}
+	return n.ensure(ctx, v, b.spec)
+}
+
+// create starts a container that was left half-made: it needs no new directory.
+func (n *kernel) create(ctx context.Context, v view) error {
+	if v.desired == nil || v.desired.Spec == nil {
+		return fault.Invalidf("the manager sent no specification for kernel %s", n.id)
+	}
+	img, err := n.k.o.Runtime.Image(ctx, v.desired.Spec.Image)
+	if err != nil {
+		return err
+	}
+	n.image = img
+	return n.prepare(ctx, v)
+}
+
+func (n *kernel) ensure(ctx context.Context, v view, spec runtime.Spec) error {
+	k := n.k
+	ctx, cancel := context.WithTimeout(ctx, k.times.Create)
+	defer cancel()
+	o, err := k.o.Runtime.Ensure(ctx, spec)
+	if err != nil {
+		return fmt.Errorf("create the container: %w", err)
+	}
+	k.mu.Lock()
+	n.container, n.missing, n.stale = &o, 0, false
+	n.publish(cluster.PhaseCreating)
+	k.mu.Unlock()
+	// Containers learn their own id from this file; nothing depends on it.
+	if a, err := alloc.Parse(spec.Identity.Allocation); err == nil {
+		_ = k.o.Scratch.AddConfig(n.id, scratch.File{Path: "resource.txt", Mode: 0o644,
+			Data: resourceText(k.o.Scratch.Layout(n.id), v.desired.Spec, a, o.ID)})
+	}
+	return nil
+}
+
+// await asks the runner until it answers, or until the container has ended.
+func (n *kernel) await(ctx context.Context) error {
+	k := n.k
+	n.show(cluster.PhaseCreating)
+	deadline := k.o.Clock.Now().Add(k.times.Start)
+	delay := 2 * time.Millisecond
+	var last error
+	for {
+		callCtx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		_, err := k.o.Runners.Hello(callCtx, n.id, n.record.Token)
+		cancel()
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		last = err
+		if kind := fault.KindOf(err); kind == fault.Unauthenticated || kind == fault.Invalid {
+			return fmt.Errorf("greet the runner: %w", err)
+		}
+		if !k.o.Clock.Now().Before(deadline) {
+			return fault.New(fault.Timeout, "the runner did not answer within %s", k.times.Start).WithCause(last).
+				WithNext("look at the session's log; the image may lack what its runtime needs")
+		}
+		t := k.o.Clock.NewTimer(delay)
+		select {
+		case <-ctx.Done():
+		case <-t.C():
+		case <-n.wake:
+			k.mu.Lock()
+			stale := n.stale
+			n.stale = false
+			k.mu.Unlock()
+			if stale {
+				if err := n.look(ctx); err != nil {
+					k.mu.Lock()
+					n.stale = true
+					k.mu.Unlock()
+				}
+			}
+		}
+		t.Stop()
+		k.mu.Lock()
+		c := n.container
+		k.mu.Unlock()
+		if c == nil || c.Phase != runtime.PhaseRunning {
+			return nil // it ended: the plan goes another way
+		}
+		delay = min(delay*3/2, 100*time.Millisecond)
+	}
+	n.giveSeat()
+	now := k.o.Clock.Now()
+	if c := n.container; c != nil && !c.StartedAt.IsZero() {
+		now = c.StartedAt
+	}
+	// Told before it is recorded: after a crash between the two it is merely told again.
+	r := n.record.Clone()
+	r.Running, r.StartedAt = true, now
+	k.mu.Lock()
+	n.record = r
+	n.publish(cluster.PhaseRunning)
+	k.mu.Unlock()
+	if err := k.o.Before(ctx, n.id, "running:before"); err != nil {
+		return err
+	}
+	return k.o.Ledger.Put(r)
+}
+
+// stop ends the container: politely at first, by force when it comes back.
+func (n *kernel) stop(ctx context.Context, v view) error {
+	k := n.k
+	restart := v.wish() == replace
+	if r := v.record; r.Stopping == nil || r.Stopping.Restart && !restart {
+		reason := wantedReason(v.desired)
+		if restart {
+			reason = cluster.ReasonRestarting
+		}
+		if err := n.update(func(r *ledger.Record) { r.Stopping = &ledger.Stop{Reason: reason, Restart: restart} }); err != nil {
+			return err
+		}
+	}
+	if !restart {
+		n.show(cluster.PhaseTerminating)
+	}
+	if err := k.o.Before(ctx, n.id, "stopping:recorded"); err != nil {
+		return err
+	}
+	grace := n.grace(v)
+	if n.attempts > 0 {
+		grace = 0
+	}
+	if n.attempts >= 3 && !restart {
+		// It does not listen. What is known of it is recorded, then it is removed by force.
+		return n.collect(ctx, v)
+	}
+	callCtx, cancel := context.WithTimeout(ctx, grace+20*time.Second)
+	defer cancel()
+	if err := k.o.Runtime.Stop(callCtx, n.id, grace); err != nil && !fault.Is(err, fault.NotFound) {
+		return fmt.Errorf("stop the container: %w", err)
+	}
+	if err := n.look(ctx); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	c := n.container
+	k.mu.Unlock()
+	if c != nil && c.Phase == runtime.PhaseRunning {
+		return fault.Unavailablef("the container still runs after it was stopped")
+	}
+	return nil
+}
+
+// collect records the end, with the log, before anything is removed.
+func (n *kernel) collect(ctx context.Context, v view) error {
+	k := n.k
+	n.show(cluster.PhaseTerminating)
+	e := ending{record: n.record, container: v.container, desired: v.desired, absent: v.absent >= looks, now: k.o.Clock.Now()}
+	k.mu.Lock()
+	e.oom = n.oom
+	k.mu.Unlock()
+	if n.record.Batch {
+		res, err := k.o.Scratch.Result(n.id)
+		if err != nil {
+			k.o.Log.Warn("the result of a batch job cannot be read", "kernel", n.id, "err", err)
+		}
+		e.result = res
+	}
+	if v.container != nil {
+		n.saveLog(ctx)
+	}
+	if err := k.o.Before(ctx, n.id, "collect:record"); err != nil {
+		return err
+	}
+	return n.update(func(r *ledger.Record) {
+		o := finalOf(e)
+		r.Final, r.EndsAt = &o, e.now
+	})
+}
+
+// maxLog bounds the log that is kept of an ended kernel.
+const maxLog = 1 << 20
+
+// saveLog keeps the end of the container's output. A log that cannot be read keeps no
+// kernel from ending.
+func (n *kernel) saveLog(ctx context.Context) {
+	k := n.k
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	rc, err := k.o.Runtime.Logs(ctx, n.id, runtime.LogOptions{Tail: 20_000})
+	if err != nil {
+		if !fault.Is(err, fault.NotFound) {
+			k.o.Log.Warn("the log of a kernel cannot be read", "kernel", n.id, "err", err)
+		}
+		return
+	}
+	defer rc.Close()
+	tail := tailBuffer{max: maxLog}
+	_, err = io.Copy(&tail, rc)
+	if err != nil {
+		k.o.Log.Warn("the log of a kernel ends early", "kernel", n.id, "err", err)
+	}
+	if len(tail.bytes()) == 0 {
+		return
+	}
+	err = os.MkdirAll(k.o.LogDir, 0o700)
+	if err == nil {
+		tmp := k.logFile(n.id) + ".new"
+		if err = os.WriteFile(tmp, tail.bytes(), 0o600); err == nil {
+			err = os.Rename(tmp, k.logFile(n.id))
+		}
+	}
+	if err != nil {
+		k.o.Log.Warn("the log of a kernel cannot be kept", "kernel", n.id, "err", err)
+	}
+}
+
+// tailBuffer keeps the last max bytes written to it.
+type tailBuffer struct {
+	max int
+	b   []byte
+}
+
+func (t *tailBuffer) Write(p []byte) (int, error) {
+	n := len(p)
+	if len(p) > t.max {
+		p = p[len(p)-t.max:]
+	}
+	if len(t.b)+len(p) > 2*t.max {
+		t.b = append(t.b[:0], t.b[len(t.b)-t.max:]...)
+	}
+	t.b = append(t.b, p...)
+	return n, nil
+}
+
+func (t *tailBuffer) bytes() []byte { return t.b[max(0, len(t.b)-t.max):] }
+
+// bury answers for a kernel that is to be stopped and was never here.
+func (n *kernel) bury(v view) error {
+	k, d := n.k, v.desired
+	now := k.o.Clock.Now()
+	r := &ledger.Record{
+		Kernel: n.id, Session: d.Session, Generation: d.Generation, EndsAt: now,
+		Final: &cluster.KernelObservation{
+			Kernel: n.id, Session: d.Session, Generation: d.Generation, Phase: cluster.PhaseEnded,
+			Reason: wantedReason(d), Detail: "it was not on this agent", EndedAt: now,
+		},
+	}
+	if err := k.o.Ledger.Put(r); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n.record = r
+	return nil
+}
+
+func (n *kernel) remove(ctx context.Context, v view) error {
+	k := n.k
+	if v.record.Final != nil {
+		n.show(cluster.PhaseTerminating)
+	}
+	callCtx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	if err := k.o.Runtime.Remove(callCtx, n.id); err != nil && !fault.Is(err, fault.NotFound) {
+		return fmt.Errorf("remove the container: %w", err)
+	}
+	k.o.Runners.Forget(n.id)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n.container = nil
+	// The engine's own message about the removal is expected and needs no second look.
+	n.stale = false
+	return nil
+}
+
+func (n *kernel) release(v view) error {
+	k := n.k
+	if err := k.o.Scratch.Release(n.id); err != nil {
+		return err
+	}
+	k.wakeReaper()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n.scratch = false
+	return nil
+}
+
+// forget deletes the tombstone after the manager has stored the end.
+func (n *kernel) forget(v view) error {
+	k := n.k
+	if err := k.o.Ledger.Delete(n.id); err != nil {
+		return err
+	}
+	if err := os.Remove(k.logFile(n.id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		k.o.Log.Warn("the log of a forgotten kernel cannot be removed", "kernel", n.id, "err", err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.remember(n.id, v.record.Generation)
+	n.record, n.reserved, n.acked = nil, nil, false
+	n.obs = cluster.KernelObservation{}
+	delete(k.report.dirty, n.id)
+	return nil
+}

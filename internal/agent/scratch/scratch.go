@@ -1,0 +1,392 @@
+// Package scratch keeps the directories of kernels on the agent's disk: the user's home,
+// the runner's private directory, the configuration files and the passwd and group overlays.
+//
+// It decides nothing: package keeper says what to make and when to remove it. Removal is a
+// rename out of sight followed by a slow deletion, so that an end never waits for a large home.
+package scratch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/wire/run"
+)
+
+// The parts of a kernel's directory.
+const (
+	partWork    = "work"    // /home/work, the user's
+	partPrivate = "private" // the runner's directory: configuration, socket, result
+	partConfig  = "config"  // /home/config, read-only for the user
+	partEtc     = "etc"     // passwd and group overlays
+	gone        = ".gone"
+	generation  = "generation"
+)
+
+// Root is the directory that holds all kernels' directories.
+type Root struct {
+	dir     string
+	minFree int64
+	serial  atomic.Int64
+}
+
+// Open makes the directory when it is absent. Preparing a kernel is refused while less
+// than minFree bytes are free.
+func Open(dir string, minFree int64) (*Root, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open scratch root: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, gone), 0o711); err != nil {
+		return nil, fmt.Errorf("open scratch root: %w", err)
+	}
+	return &Root{dir: dir, minFree: minFree}, nil
+}
+
+// Layout names the parts of one kernel's directory on the host.
+type Layout struct {
+	Dir, Work, Private, Config, Passwd, Group string
+}
+
+// Layout returns the paths of a kernel, which need not exist.
+func (r *Root) Layout(kernel cluster.KernelID) Layout {
+	d := filepath.Join(r.dir, string(kernel))
+	return Layout{
+		Dir: d, Work: filepath.Join(d, partWork), Private: filepath.Join(d, partPrivate), Config: filepath.Join(d, partConfig),
+		Passwd: filepath.Join(d, partEtc, "passwd"), Group: filepath.Join(d, partEtc, "group"),
+	}
+}
+
+// Content is what a kernel's directory is to hold.
+type Content struct {
+	UID, GID int
+	// Generation keeps the private parts of different generations apart.
+	Generation int64
+	// Work files are written below the home unless they exist; with Replace they are written anyway.
+	Work []File
+	// Config files are written below /home/config.
+	Config        []File
+	Passwd, Group []byte
+	Runner        run.Config
+}
+
+// File is one small file to write.
+type File struct {
+	Path    string // relative, slashes
+	Mode    fs.FileMode
+	Data    []byte
+	Replace bool
+}
+
+// Prepare makes a kernel's directory. The home of an earlier generation is kept, everything else of
+// it is put away. Doing it twice is no error. Out of space is Exhausted; the caller
+// releases what was made.
+func (r *Root) Prepare(kernel cluster.KernelID, c Content) (Layout, error) {
+	l := r.Layout(kernel)
+	err := r.prepare(l, c)
+	if err == nil {
+		return l, nil
+	}
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		err = fault.Exhaustedf("the disk of the agent's scratch directory is full").WithReason("scratch-full").
+			WithNext("free space under the agent's state directory or destroy sessions").WithCause(err)
+	}
+	return l, fmt.Errorf("prepare scratch: %w", err)
+}
+
+func (r *Root) prepare(l Layout, c Content) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(r.dir, &st); err != nil {
+		return fmt.Errorf("look at %s: %w", r.dir, err)
+	}
+	if free := int64(st.Bavail) * st.Bsize; free < r.minFree {
+		return fault.Exhaustedf("the disk of the agent's scratch directory has %d MiB free, %d MiB are kept in reserve", free>>20, r.minFree>>20).
+			WithReason("scratch-full").WithNext("free space under the agent's state directory or destroy sessions")
+	}
+	mark := filepath.Join(l.Dir, generation)
+	text := strconv.FormatInt(c.Generation, 10)
+	if have, err := os.ReadFile(mark); err != nil || string(have) != text {
+		for _, part := range []string{l.Private, l.Config, filepath.Dir(l.Passwd)} {
+			if err := r.putAway(part); err != nil {
+				return err
+			}
+		}
+	}
+	for _, d := range []struct {
+		path string
+		mode fs.FileMode
+	}{{l.Dir, 0o711}, {l.Work, 0o755}, {l.Private, 0o711}, {l.Config, 0o755}, {filepath.Dir(l.Passwd), 0o755}} {
+		if err := mkdir(d.path, d.mode); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(mark, []byte(text), 0o600); err != nil {
+		return err
+	}
+	if err := chown(l.Work, c.UID, c.GID); err != nil {
+		return err
+	}
+	if err := writeWork(l.Work, c); err != nil {
+		return err
+	}
+	for _, f := range c.Config {
+		p := filepath.Join(l.Config, filepath.FromSlash(f.Path))
+		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(p, f.Data, f.Mode); err != nil {
+			return err
+		}
+	}
+	for _, f := range []struct {
+		path string
+		data []byte
+	}{{l.Passwd, c.Passwd}, {l.Group, c.Group}} {
+		if err := os.WriteFile(f.path, f.data, 0o644); err != nil {
+			return err
+		}
+	}
+	// The runner's binary is mounted over this file; its mount point must exist in a directory
+	// that is itself mounted, or the engine would write one into the image's layer.
+	if err := os.WriteFile(filepath.Join(l.Private, RunnerName), nil, 0o755); err != nil {
+		return err
+	}
+	return run.WriteConfig(filepath.Join(l.Private, ConfigName), c.Runner)
+}
+
+// Names of files in the private directory.
+const (
+	RunnerName = "runner"
+	ConfigName = "config.json"
+	socketName = "run.sock"
+	resultName = "result.json"
+)
+
+// mkdir makes a directory with exactly this mode, whatever the umask.
+func mkdir(path string, mode fs.FileMode) error {
+	if err := os.Mkdir(path, mode); err != nil {
+		if errors.Is(err, fs.ErrExist) {
+			return nil
+		}
+		return err
+	}
+	return os.Chmod(path, mode)
+}
+
+// chown gives a file to the user; an agent that is not root keeps it, which works when both are the same.
+func chown(path string, uid, gid int) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	return os.Lchown(path, uid, gid)
+}
+
+// writeWork writes into the home, which after a restart holds whatever the user put there:
+// links that lead out of it are refused by os.Root.
+func writeWork(dir string, c Content) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	own := func(name string) error {
+		if os.Geteuid() != 0 {
+			return nil
+		}
+		return root.Lchown(name, c.UID, c.GID)
+	}
+	for _, f := range c.Work {
+		name := filepath.FromSlash(f.Path)
+		if _, err := root.Lstat(name); err == nil && !f.Replace {
+			continue
+		}
+		parents := strings.Split(filepath.Dir(name), string(filepath.Separator))
+		for i := range parents {
+			d := filepath.Join(parents[:i+1]...)
+			if d == "." {
+				continue
+			}
+			mode := fs.FileMode(0o755)
+			if parents[0] == ".ssh" {
+				mode = 0o700
+			}
+			err := root.Mkdir(d, mode)
+			if errors.Is(err, fs.ErrExist) {
+				continue
+			}
+			if err == nil {
+				err = own(d)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if err := root.WriteFile(name, f.Data, f.Mode); err != nil {
+			return fmt.Errorf("write %s into the home: %w", f.Path, err)
+		}
+		if err := root.Chmod(name, f.Mode); err != nil {
+			return err
+		}
+		if err := own(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AddConfig adds a file to an existing kernel's /home/config.
+func (r *Root) AddConfig(kernel cluster.KernelID, f File) error {
+	return os.WriteFile(filepath.Join(r.Layout(kernel).Config, filepath.FromSlash(f.Path)), f.Data, f.Mode)
+}
+
+// Release moves a kernel's directory out of sight; Reap deletes it. An absent one is no error.
+func (r *Root) Release(kernel cluster.KernelID) error {
+	if err := r.putAway(r.Layout(kernel).Dir); err != nil {
+		return fmt.Errorf("release scratch: %w", err)
+	}
+	return nil
+}
+
+func (r *Root) putAway(path string) error {
+	for {
+		to := filepath.Join(r.dir, gone, fmt.Sprintf("%s-%d-%d", filepath.Base(path), os.Getpid(), r.serial.Add(1)))
+		if _, err := os.Lstat(to); err == nil {
+			continue // left by an earlier process of the same number
+		}
+		err := os.Rename(path, to)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+}
+
+// Reap deletes what was moved out of sight, until ctx ends. It returns what stayed.
+func (r *Root) Reap(ctx context.Context) error {
+	entries, err := os.ReadDir(filepath.Join(r.dir, gone))
+	if err != nil {
+		return fmt.Errorf("reap scratch: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		if ctx.Err() != nil {
+			break
+		}
+		if err := os.RemoveAll(filepath.Join(r.dir, gone, e.Name())); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Gone counts what waits to be deleted.
+func (r *Root) Gone() int {
+	entries, _ := os.ReadDir(filepath.Join(r.dir, gone)) // an unreadable directory shows at the next reap
+	return len(entries)
+}
+
+// List names the kernels that have a directory. Other entries are returned as strangers.
+func (r *Root) List() (kernels []cluster.KernelID, strangers []string, err error) {
+	entries, err := os.ReadDir(r.dir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list scratch: %w", err)
+	}
+	for _, e := range entries {
+		if e.Name() == gone {
+			continue
+		}
+		if id, ok := cluster.CanonicalUUID(e.Name()); ok && id == e.Name() && e.IsDir() {
+			kernels = append(kernels, cluster.KernelID(id))
+			continue
+		}
+		strangers = append(strangers, e.Name())
+	}
+	return kernels, strangers, nil
+}
+
+// maxResult bounds the result file, which the container could grow.
+const maxResult = 64 << 10
+
+// Result reads what the runner recorded about a batch job; nil when there is nothing (yet).
+func (r *Root) Result(kernel cluster.KernelID) (*run.BatchResult, error) {
+	root, err := os.OpenRoot(r.Layout(kernel).Private)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read batch result: %w", err)
+	}
+	defer root.Close()
+	st, err := root.Lstat(resultName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read batch result: %w", err)
+	}
+	if !st.Mode().IsRegular() || st.Size() > maxResult {
+		return nil, fault.Invalidf("the batch result is not a small file")
+	}
+	b, err := root.ReadFile(resultName)
+	if err != nil {
+		return nil, fmt.Errorf("read batch result: %w", err)
+	}
+	var res run.BatchResult
+	if err := json.Unmarshal(b, &res); err != nil {
+		return nil, fmt.Errorf("read batch result: %w", err)
+	}
+	return &res, nil
+}
+
+// DialRunner connects to the socket in a kernel's private directory. The container could
+// have put a link there that leads to a socket of the host: the file is opened without following
+// links and connected through its descriptor, which also makes the path short enough.
+func (r *Root) DialRunner(ctx context.Context, kernel cluster.KernelID) (net.Conn, error) {
+	fd, err := unix.Openat2(unix.AT_FDCWD, filepath.Join(r.Layout(kernel).Private, socketName), &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+	})
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("openat2", err)}
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, &net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("fstat", err)}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return nil, &net.OpError{Op: "dial", Net: "unix", Err: errors.New("run.sock is not a socket")}
+	}
+	d := net.Dialer{Timeout: 5 * time.Second}
+	return d.DialContext(ctx, "unix", "/proc/self/fd/"+strconv.Itoa(fd))
+}
+
+// Runner reads the runner's configuration of a kernel that the ledger does not know.
+func (r *Root) Runner(kernel cluster.KernelID) (run.Config, error) {
+	root, err := os.OpenRoot(r.Layout(kernel).Private)
+	if err != nil {
+		return run.Config{}, fmt.Errorf("read runner configuration: %w", err)
+	}
+	defer root.Close()
+	b, err := root.ReadFile(ConfigName)
+	if err != nil {
+		return run.Config{}, fmt.Errorf("read runner configuration: %w", err)
+	}
+	var c run.Config
+	if err := json.Unmarshal(b, &c); err != nil {
+		return run.Config{}, fmt.Errorf("read runner configuration: %w", err)
+	}
+	return c, nil
+}
