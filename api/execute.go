@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"time"
 
 	"github.com/coder/websocket"
 )
@@ -277,6 +276,3 @@ func streamError(what string, err error) error {
 	}
 	return fmt.Errorf("%s: the stream broke: %w", what, err)
 }
-
-// closeWait bounds the polite end of a WebSocket.
-const closeWait = 2 * time.Second
