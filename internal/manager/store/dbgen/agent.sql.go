@@ -297,12 +297,3 @@ func (q *Queries) SlotKinds(ctx context.Context) ([]dbtype.Strings, error) {
 	}
 	return items, nil
 }
-
-const touchAgents = `-- name: TouchAgents :exec
-UPDATE agents SET last_seen = now() WHERE id = ANY($1::text[]) AND status = 'ALIVE'
-`
-
-func (q *Queries) TouchAgents(ctx context.Context, ids []string) error {
-	_, err := q.db.Exec(ctx, touchAgents, ids)
-	return err
-}

@@ -234,7 +234,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 ON CONFLICT (reference, architecture) DO UPDATE
    SET digest = excluded.digest, size_bytes = excluded.size_bytes, labels = excluded.labels, status = 'ALIVE',
        created_at = CASE WHEN images.digest = excluded.digest THEN images.created_at ELSE now() END
-RETURNING id
+RETURNING id, (xmax = 0)::boolean AS added
 `
 
 type UpsertImageParams struct {
@@ -250,7 +250,12 @@ type UpsertImageParams struct {
 	Labels       dbtype.Strings
 }
 
-func (q *Queries) UpsertImage(ctx context.Context, arg UpsertImageParams) (string, error) {
+type UpsertImageRow struct {
+	ID    string
+	Added bool
+}
+
+func (q *Queries) UpsertImage(ctx context.Context, arg UpsertImageParams) (UpsertImageRow, error) {
 	row := q.db.QueryRow(ctx, upsertImage,
 		arg.ID,
 		arg.Reference,
@@ -263,7 +268,7 @@ func (q *Queries) UpsertImage(ctx context.Context, arg UpsertImageParams) (strin
 		arg.SizeBytes,
 		arg.Labels,
 	)
-	var id string
-	err := row.Scan(&id)
-	return id, err
+	var i UpsertImageRow
+	err := row.Scan(&i.ID, &i.Added)
+	return i, err
 }

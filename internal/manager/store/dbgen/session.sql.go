@@ -34,13 +34,12 @@ func (q *Queries) CountLiveSessions(ctx context.Context) (int64, error) {
 	return column_1, err
 }
 
-const countQuery = `-- name: CountQuery :exec
-WITH q AS (UPDATE sessions s SET num_queries = s.num_queries + 1 WHERE s.id = $2)
-UPDATE keypairs k SET num_queries = k.num_queries + 1, last_used = now() WHERE k.access_key = $1
+const countQueries = `-- name: CountQueries :exec
+UPDATE sessions SET num_queries = num_queries + $1::bigint WHERE id = $2
 `
 
-func (q *Queries) CountQuery(ctx context.Context, accessKey string, sessionID string) error {
-	_, err := q.db.Exec(ctx, countQuery, accessKey, sessionID)
+func (q *Queries) CountQueries(ctx context.Context, queries int64, iD string) error {
+	_, err := q.db.Exec(ctx, countQueries, queries, iD)
 	return err
 }
 
@@ -275,6 +274,97 @@ func (q *Queries) KernelLog(ctx context.Context, id string) (KernelLogRow, error
 	return i, err
 }
 
+const kernelViews = `-- name: KernelViews :many
+SELECT k.id, k.session_id, k.cluster_role, k.cluster_idx, k.local_rank, k.cluster_hostname, k.image, k.architecture, k.registry, k.agent_id,
+       a.addr AS agent_addr, k.generation, k.status, k.status_info, k.status_data, k.status_changed, k.deadline, k.requested_slots, k.container_id,
+       k.exit_code, k.signal, k.oom_killed, k.service_ports, k.preopen_ports, k.created_at, k.scheduled_at, k.started_at, k.ended_at, k.last_stat
+FROM kernels k LEFT JOIN agents a ON a.id = k.agent_id
+WHERE k.session_id = ANY($1::uuid[]) OR k.id = ANY($2::uuid[])
+ORDER BY k.session_id, k.local_rank
+`
+
+type KernelViewsRow struct {
+	ID              string
+	SessionID       string
+	ClusterRole     string
+	ClusterIdx      int32
+	LocalRank       int32
+	ClusterHostname string
+	Image           string
+	Architecture    string
+	Registry        string
+	AgentID         *string
+	AgentAddr       *string
+	Generation      int64
+	Status          cluster.Status
+	StatusInfo      string
+	StatusData      dbtype.Object
+	StatusChanged   time.Time
+	Deadline        *time.Time
+	RequestedSlots  cluster.Slots
+	ContainerID     *string
+	ExitCode        *int32
+	Signal          *int32
+	OomKilled       bool
+	ServicePorts    json.RawMessage
+	PreopenPorts    []int32
+	CreatedAt       time.Time
+	ScheduledAt     *time.Time
+	StartedAt       *time.Time
+	EndedAt         *time.Time
+	LastStat        json.RawMessage
+}
+
+func (q *Queries) KernelViews(ctx context.Context, sessions []string, kernels []string) ([]KernelViewsRow, error) {
+	rows, err := q.db.Query(ctx, kernelViews, sessions, kernels)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []KernelViewsRow{}
+	for rows.Next() {
+		var i KernelViewsRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.SessionID,
+			&i.ClusterRole,
+			&i.ClusterIdx,
+			&i.LocalRank,
+			&i.ClusterHostname,
+			&i.Image,
+			&i.Architecture,
+			&i.Registry,
+			&i.AgentID,
+			&i.AgentAddr,
+			&i.Generation,
+			&i.Status,
+			&i.StatusInfo,
+			&i.StatusData,
+			&i.StatusChanged,
+			&i.Deadline,
+			&i.RequestedSlots,
+			&i.ContainerID,
+			&i.ExitCode,
+			&i.Signal,
+			&i.OomKilled,
+			&i.ServicePorts,
+			&i.PreopenPorts,
+			&i.CreatedAt,
+			&i.ScheduledAt,
+			&i.StartedAt,
+			&i.EndedAt,
+			&i.LastStat,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const liveSessionByName = `-- name: LiveSessionByName :one
 SELECT id, name, image, status FROM sessions WHERE access_key = $1 AND name = $2 AND ended_at IS NULL
 `
@@ -460,6 +550,80 @@ func (q *Queries) SessionStateForWait(ctx context.Context, id string) (SessionSt
 		&i.ServicePorts,
 	)
 	return i, err
+}
+
+const sessionViews = `-- name: SessionViews :many
+SELECT s.id, s.name, s.type, s.priority, s.cluster_mode, s.cluster_size, s.domain_name, s.project_id, s.user_id, s.access_key, s.resource_group, s.designated_agents, s.failed_agents, s.image_id, s.image, s.tag, s.status, s.status_info, s.status_data, s.status_changed, s.result, s.requested_slots, s.resource_opts, s.environ, s.startup_command, s.bootstrap_script, s.callback_url, s.batch_timeout_ms, s.starts_at, s.created_at, s.scheduled_at, s.started_at, s.ended_at, s.attempts, s.num_queries, p.name AS project_name, u.email AS user_email, u.full_name AS user_full_name, u.role AS owner_role
+FROM sessions s JOIN projects p ON p.id = s.project_id JOIN users u ON u.id = s.user_id
+WHERE s.id = ANY($1::uuid[])
+`
+
+type SessionViewsRow struct {
+	Session      Session
+	ProjectName  string
+	UserEmail    string
+	UserFullName string
+	OwnerRole    string
+}
+
+func (q *Queries) SessionViews(ctx context.Context, ids []string) ([]SessionViewsRow, error) {
+	rows, err := q.db.Query(ctx, sessionViews, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []SessionViewsRow{}
+	for rows.Next() {
+		var i SessionViewsRow
+		if err := rows.Scan(
+			&i.Session.ID,
+			&i.Session.Name,
+			&i.Session.Type,
+			&i.Session.Priority,
+			&i.Session.ClusterMode,
+			&i.Session.ClusterSize,
+			&i.Session.DomainName,
+			&i.Session.ProjectID,
+			&i.Session.UserID,
+			&i.Session.AccessKey,
+			&i.Session.ResourceGroup,
+			&i.Session.DesignatedAgents,
+			&i.Session.FailedAgents,
+			&i.Session.ImageID,
+			&i.Session.Image,
+			&i.Session.Tag,
+			&i.Session.Status,
+			&i.Session.StatusInfo,
+			&i.Session.StatusData,
+			&i.Session.StatusChanged,
+			&i.Session.Result,
+			&i.Session.RequestedSlots,
+			&i.Session.ResourceOpts,
+			&i.Session.Environ,
+			&i.Session.StartupCommand,
+			&i.Session.BootstrapScript,
+			&i.Session.CallbackUrl,
+			&i.Session.BatchTimeoutMs,
+			&i.Session.StartsAt,
+			&i.Session.CreatedAt,
+			&i.Session.ScheduledAt,
+			&i.Session.StartedAt,
+			&i.Session.EndedAt,
+			&i.Session.Attempts,
+			&i.Session.NumQueries,
+			&i.ProjectName,
+			&i.UserEmail,
+			&i.UserFullName,
+			&i.OwnerRole,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const sessionsNamed = `-- name: SessionsNamed :many

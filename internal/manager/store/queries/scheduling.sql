@@ -1,0 +1,58 @@
+-- What a scheduling pass reads, and how its plan is committed. Occupancy is always derived from live kernels.
+
+-- name: PendingSessions :many
+SELECT s.id, s.name, s.type, s.priority, s.resource_group, s.designated_agents, s.failed_agents, s.cluster_mode, s.created_at,
+       s.starts_at, s.status_info, s.status_data
+FROM sessions s WHERE s.status = 'PENDING' ORDER BY s.priority DESC, s.created_at, s.id LIMIT @max_rows;
+
+-- name: PendingKernels :many
+SELECT id, session_id, generation, requested_slots, architecture, image FROM kernels
+WHERE session_id = ANY(@sessions::uuid[]) AND status = 'PENDING' ORDER BY session_id, local_rank;
+
+-- name: OpenDependencies :many
+-- Dependencies that are not satisfied, with how they stand.
+SELECT d.session_id, o.id, o.name, o.status, o.result FROM session_dependencies d JOIN sessions o ON o.id = d.depends_on
+WHERE d.session_id = ANY(@sessions::uuid[]) AND NOT (o.status = 'TERMINATED' AND o.result = 'SUCCESS') ORDER BY d.session_id, o.id;
+
+-- name: SchedulingAgents :many
+SELECT id, resource_group, architecture, status, schedulable, engine_ok, devices FROM agents WHERE status <> 'TERMINATED' ORDER BY id;
+
+-- name: HeldAllocations :many
+SELECT k.agent_id::text AS agent_id, k.allocation FROM kernels k
+WHERE k.ended_at IS NULL AND k.status <> 'PENDING' AND k.agent_id IS NOT NULL;
+
+-- name: ImagesOfAgents :many
+SELECT ai.agent_id, i.reference FROM agent_images ai JOIN images i ON i.id = ai.image_id WHERE i.status = 'ALIVE';
+
+-- name: GroupPolicies :many
+SELECT name, is_active, scheduler, scheduler_opts FROM resource_groups ORDER BY name;
+
+-- name: LockAgents :many
+-- Locked in the order of their ids, so that no two commits wait for each other.
+SELECT id, status, schedulable, devices FROM agents WHERE id = ANY(@ids::text[]) ORDER BY id FOR UPDATE;
+
+-- name: HeldOnAgents :many
+SELECT k.agent_id::text AS agent_id, k.allocation FROM kernels k
+WHERE k.ended_at IS NULL AND k.status <> 'PENDING' AND k.agent_id = ANY(@ids::text[]);
+
+-- name: AssignKernel :execrows
+UPDATE kernels SET agent_id = @agent_id::text, allocation = @allocation WHERE id = @id AND status = 'PENDING' AND generation = @generation;
+
+-- name: ExplainPending :exec
+UPDATE sessions s SET status_info = (@infos::text[])[i], status_data = s.status_data || (@datas::jsonb[])[i]
+FROM generate_subscripts(@ids::uuid[], 1) AS i
+WHERE s.id = (@ids::uuid[])[i] AND s.status = 'PENDING';
+
+-- name: OverdueBatches :many
+-- The runner and the agent enforce the timeout first; this is the guard behind them.
+SELECT id FROM sessions WHERE type = 'batch' AND status = 'RUNNING' AND batch_timeout_ms > 0
+  AND started_at + (batch_timeout_ms * interval '1 millisecond') + @allowance::interval < now() ORDER BY id LIMIT 100;
+
+-- name: TakeLeadership :one
+-- Every new leader gets a larger token; commits of an older one are refused.
+INSERT INTO cluster_settings (key, value) VALUES ('leader', jsonb_build_object('token', 1, 'holder', @holder::text))
+ON CONFLICT (key) DO UPDATE SET value = jsonb_build_object('token', (cluster_settings.value->>'token')::bigint + 1, 'holder', @holder::text), updated_at = now()
+RETURNING (value->>'token')::bigint AS token;
+
+-- name: LeaderToken :one
+SELECT (value->>'token')::bigint AS token FROM cluster_settings WHERE key = 'leader' FOR SHARE;
