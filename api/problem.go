@@ -97,6 +97,10 @@ func readProblem(op string, status int, body io.Reader) *Error {
 	if err == nil {
 		err = json.Unmarshal(text, &e.Problem)
 	}
+	// The manager's msg ends with next for the sake of clients that show nothing else.
+	if e.Next != "" {
+		e.Msg = strings.TrimSuffix(e.Msg, "; "+e.Next)
+	}
 	if err != nil || e.Type == "" && e.Title == "" {
 		e.Problem = Problem{Title: fmt.Sprintf("%s: the server answered %d %s", op, status, http.StatusText(status))}
 		if s := strings.TrimSpace(string(text)); s != "" && len(s) < 300 && !strings.HasPrefix(s, "<") {

@@ -1,0 +1,357 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"path"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/service"
+)
+
+// Info is what a manager says about itself.
+type Info struct {
+	// NodeID names this manager in /manager/status; "" means "manager".
+	NodeID string
+	// Build is our own version, shown to people only.
+	Build string
+	// APIVersion and ManagerVersion override what the version probe answers; "" means the constants.
+	APIVersion, ManagerVersion string
+}
+
+// Deps are what the interface works with. Service and Log are required.
+type Deps struct {
+	Service *service.Service
+	// GraphQL serves /admin/gql and /admin/graphql for authenticated requests; nil answers not-implemented.
+	GraphQL http.Handler
+	Log     *slog.Logger
+	// Clock defaults to time.Now.
+	Clock func() time.Time
+	// RateLimiter defaults to counting in this process.
+	RateLimiter RateLimiter
+	Info        Info
+}
+
+// API is the handler. It holds no state of requests.
+type API struct {
+	svc     *service.Service
+	graphql http.Handler
+	log     *slog.Logger
+	now     func() time.Time
+	limiter RateLimiter
+	info    Info
+	mux     *http.ServeMux
+}
+
+// New builds the handler of every route.
+func New(d Deps) *API {
+	a := &API{svc: d.Service, graphql: d.GraphQL, log: d.Log, now: d.Clock, limiter: d.RateLimiter, info: d.Info, mux: http.NewServeMux()}
+	if a.now == nil {
+		a.now = time.Now
+	}
+	if a.limiter == nil {
+		a.limiter = NewLocalLimiter(a.now)
+	}
+	for _, f := range []struct {
+		to *string
+		is string
+	}{{&a.info.NodeID, "manager"}, {&a.info.APIVersion, APIVersion}, {&a.info.ManagerVersion, ManagerVersion}} {
+		if *f.to == "" {
+			*f.to = f.is
+		}
+	}
+	a.routes()
+	return a
+}
+
+// NewServer returns a server with the timeouts that the handler needs. There is none for writing: creating a session
+// may hold a request for as long as an image takes to pull, and streams live for days. Bodies have deadlines of
+// their own.
+func NewServer(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
+
+// access says who may call a route.
+type access int
+
+const (
+	// public routes look at no credential at all.
+	public access = iota
+	// signed routes need an authenticated caller.
+	signedOnly
+	// unfrozen routes are signed and refused while the manager is frozen.
+	unfrozen
+)
+
+// call is one request on its way through a handler.
+type call struct {
+	w *responseWriter
+	r *http.Request
+	// actor is the zero Actor on public routes.
+	actor service.Actor
+}
+
+func (c *call) ctx() context.Context { return c.r.Context() }
+
+type handler func(*call) error
+
+// handle registers a handler under one or more patterns of http.ServeMux.
+func (a *API) handle(who access, h handler, patterns ...string) {
+	for _, p := range patterns {
+		a.mux.HandleFunc(p, func(rw http.ResponseWriter, r *http.Request) {
+			w := rw.(*responseWriter) // ServeHTTP is the only caller
+			c := &call{w: w, r: r}
+			err := a.admit(c, who)
+			if err == nil {
+				err = h(c)
+			}
+			if err != nil {
+				a.respondError(w, c.r, err)
+			}
+		})
+	}
+}
+
+type actorKey struct{}
+
+// ActorFrom returns the caller that was authenticated for the request of ctx.
+func ActorFrom(ctx context.Context) (service.Actor, bool) {
+	a, ok := ctx.Value(actorKey{}).(service.Actor)
+	return a, ok
+}
+
+// admit authenticates a request, counts it against its keypair's rate and refuses changes while frozen.
+func (a *API) admit(c *call, who access) error {
+	if who == public {
+		c.w.rate(anonymousRate, anonymousRate)
+		return nil
+	}
+	actor, err := a.authenticate(c.r)
+	if err != nil {
+		return err
+	}
+	c.actor = actor
+	c.w.actor = string(actor.AccessKey)
+	c.r = c.r.WithContext(context.WithValue(c.r.Context(), actorKey{}, actor))
+	if actor.RateLimit > 0 {
+		remaining, ok := a.limiter.Take(c.r.Context(), "key:"+string(actor.AccessKey), actor.RateLimit)
+		c.w.rate(actor.RateLimit, remaining)
+		if !ok {
+			return fault.Exhaustedf("access key %s has used its %d requests of the last 15 minutes", actor.AccessKey, actor.RateLimit).
+				WithReason(reasonRateLimit).WithNext("wait some minutes, or ask an administrator to raise the keypair's rate limit")
+		}
+	}
+	if who != unfrozen {
+		return nil
+	}
+	frozen, err := a.svc.Frozen(c.r.Context())
+	if err != nil {
+		return err
+	}
+	if frozen && !actor.Superadmin() {
+		return fault.Unavailablef("the cluster is frozen for maintenance and takes no changes").WithReason("server-frozen").
+			WithNext("try again later; the announcement of the cluster may say when")
+	}
+	return nil
+}
+
+// authenticate verifies the signature of a request.
+func (a *API) authenticate(r *http.Request) (service.Actor, error) {
+	var none service.Actor
+	header := r.Header.Get("Authorization")
+	if header == "" {
+		return none, fault.New(fault.Unauthenticated, "the request is not signed").WithReason(reasonAuthFailed).
+			WithNext("set BACKEND_ACCESS_KEY and BACKEND_SECRET_KEY, or source the client.env of the cluster")
+	}
+	cred, err := parseAuthorization(header)
+	if err != nil {
+		return none, err
+	}
+	s, err := signedOf(r, a.now())
+	if err != nil {
+		return none, err
+	}
+	actor, secret, err := a.svc.Authenticate(r.Context(), cred.AccessKey)
+	if err != nil {
+		s.signature(cred.newHash, "unknown") // an unknown key takes as long as a wrong secret
+		return none, err
+	}
+	if !hmac.Equal(cred.Signature, s.signature(cred.newHash, secret.Reveal())) {
+		return none, fault.New(fault.Unauthenticated, "the signature does not match access key %s", cred.AccessKey).WithReason(reasonAuthFailed).
+			WithNext("check the secret key, and that proxies on the way keep the Host header")
+	}
+	actor.ClientIP = clientIP(r)
+	return actor, nil
+}
+
+func clientIP(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	return host
+}
+
+// methods are those that routes use; anything else is not allowed anywhere.
+var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"}
+
+// ServeHTTP answers one request; see the package comment.
+func (a *API) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	started := time.Now()
+	w := &responseWriter{ResponseWriter: rw, api: a, requestID: requestID()}
+	h := w.Header()
+	h["Server"] = []string{"BackendAI"}
+	h["X-Backendai-Request-Id"] = []string{w.requestID}
+	defer func() {
+		if v := recover(); v != nil {
+			if v == http.ErrAbortHandler { // a reply that broke off in the middle: the connection must end
+				a.access(w, r, started)
+				panic(v)
+			}
+			a.log.Error("handler panicked", "request", w.requestID, "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
+			a.respondError(w, r, fault.New(fault.Internal, "panic: %v", v))
+		}
+		a.access(w, r, started)
+	}()
+	if _, err := checkVersion(r.Header); err != nil {
+		a.respondError(w, r, err)
+		return
+	}
+	p := r.URL.Path
+	if len(p) == 0 || p[0] != '/' || len(p) > 1 && path.Clean(p) != p {
+		a.respondError(w, r, urlNotFound(r))
+		return
+	}
+	routed := r
+	if m := r.Header.Get("X-Method-Override"); m != "" && m != r.Method {
+		// Routing sees the new method; the signature covers the one on the wire.
+		routed = r.Clone(context.WithValue(r.Context(), wireMethodKey{}, r.Method))
+		routed.Method = m
+	}
+	a.mux.ServeHTTP(w, routed)
+}
+
+type wireMethodKey struct{}
+
+// wireMethod is the method as it was signed.
+func wireMethod(r *http.Request) string {
+	if m, ok := r.Context().Value(wireMethodKey{}).(string); ok {
+		return m
+	}
+	return r.Method
+}
+
+func urlNotFound(r *http.Request) error {
+	return fault.NotFoundf("No such URL: %s %.200s", r.Method, r.URL.Path).WithReason(reasonURLNotFound).
+		WithNext("check BACKEND_ENDPOINT and that the client's version fits the server's")
+}
+
+// notRouted answers what no route matched: 405 when another method would have, else 404.
+func (a *API) notRouted(c *call) error {
+	allowed := ""
+	probe := *c.r
+	for _, m := range methods {
+		probe.Method = m
+		if _, pattern := a.mux.Handler(&probe); pattern != "/" && pattern != "" {
+			if allowed != "" {
+				allowed += ", "
+			}
+			allowed += m
+		}
+	}
+	if allowed == "" {
+		return urlNotFound(c.r)
+	}
+	c.w.Header().Set("Allow", allowed)
+	return fault.Invalidf("%.20s is not allowed on %.200s", c.r.Method, c.r.URL.Path).WithReason(reasonMethodNotAllowed).WithNext("use one of %s", allowed)
+}
+
+// access logs one request. Queries stay out of the log: they may hold tokens.
+func (a *API) access(w *responseWriter, r *http.Request, started time.Time) {
+	level := slog.LevelInfo
+	if w.status < 400 && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		level = slog.LevelDebug
+	}
+	if !a.log.Enabled(r.Context(), level) {
+		return
+	}
+	a.log.LogAttrs(r.Context(), level, "request",
+		slog.String("request", w.requestID), slog.String("method", r.Method), slog.String("path", r.URL.Path),
+		slog.Int("status", w.status), slog.Int64("bytes", w.bytes), slog.Duration("took", time.Since(started)),
+		slog.String("key", w.actor), slog.String("from", r.RemoteAddr), slog.String("note", w.note))
+}
+
+func requestID() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// responseWriter remembers what was answered.
+type responseWriter struct {
+	http.ResponseWriter
+	api       *API
+	requestID string
+	actor     string
+	note      string
+	status    int
+	bytes     int64
+}
+
+func (w *responseWriter) WriteHeader(status int) {
+	if w.status == 0 {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *responseWriter) Write(b []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	n, err := w.ResponseWriter.Write(b)
+	w.bytes += int64(n)
+	return n, err
+}
+
+// Unwrap lets http.ResponseController and WebSocket upgrades reach the connection.
+func (w *responseWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// Flush sends what was written.
+func (w *responseWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
+
+const (
+	anonymousRate = 1000
+	rateWindow    = 15 * time.Minute
+)
+
+func (w *responseWriter) rate(limit, remaining int) {
+	h := w.Header()
+	h["X-Ratelimit-Limit"] = []string{strconv.Itoa(limit)}
+	h["X-Ratelimit-Remaining"] = []string{strconv.Itoa(remaining)}
+	h["X-Ratelimit-Window"] = []string{"900"}
+}
+
+// Fail answers a request with the problem document of err; for handlers that are mounted here.
+func Fail(w http.ResponseWriter, r *http.Request, err error) {
+	rw, ok := w.(*responseWriter)
+	if !ok {
+		panic(fmt.Sprintf("httpapi.Fail with a %T", w))
+	}
+	rw.api.respondError(rw, r, err)
+}

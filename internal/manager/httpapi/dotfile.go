@@ -1,0 +1,117 @@
+package httpapi
+
+import (
+	"context"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/service"
+)
+
+func (a *API) dotfileRoutes() {
+	for base, scope := range map[string]func(*params) service.DotfileScope{
+		"/user-config": func(p *params) service.DotfileScope { return service.DotfileScope{Owner: owner(p)} },
+		"/domain-config": func(p *params) service.DotfileScope {
+			return service.DotfileScope{Domain: p.need("domain")}
+		},
+		"/group-config": func(p *params) service.DotfileScope {
+			return service.DotfileScope{Project: p.need("group"), ProjectDomain: p.text("domain", "")}
+		},
+	} {
+		path := base + "/dotfiles"
+		a.handle(unfrozen, a.putDotfile(scope, a.svc.CreateDotfile), "POST "+path)
+		a.handle(unfrozen, a.putDotfile(scope, a.svc.UpdateDotfile), "PATCH "+path)
+		a.handle(signedOnly, a.getDotfiles(scope), "GET "+path)
+		a.handle(unfrozen, a.deleteDotfile(scope), "DELETE "+path)
+	}
+	a.handle(signedOnly, a.bootstrapScript, "GET /user-config/bootstrap-script")
+	a.handle(unfrozen, a.setBootstrapScript, "POST /user-config/bootstrap-script")
+}
+
+type putDotfile = func(context.Context, service.Actor, service.DotfileScope, cluster.Dotfile) error
+
+func (a *API) putDotfile(scopeOf func(*params) service.DotfileScope, put putDotfile) handler {
+	return func(c *call) error {
+		p, err := c.params()
+		if err != nil {
+			return err
+		}
+		scope := scopeOf(p)
+		f := cluster.Dotfile{Path: p.need("path"), Perm: p.need("permission|perm"), Data: p.text("data", "")}
+		if err := p.err(); err != nil {
+			return err
+		}
+		if err := put(c.ctx(), c.actor, scope, f); err != nil {
+			return err
+		}
+		return c.ok(object{})
+	}
+}
+
+func (a *API) getDotfiles(scopeOf func(*params) service.DotfileScope) handler {
+	return func(c *call) error {
+		p, err := c.params()
+		if err != nil {
+			return err
+		}
+		scope, path := scopeOf(p), p.text("path", "")
+		if err := p.err(); err != nil {
+			return err
+		}
+		if path != "" {
+			f, err := a.svc.GetDotfile(c.ctx(), c.actor, scope, path)
+			if err != nil {
+				return err
+			}
+			return c.ok(object{"path": f.Path, "perm": f.Perm, "permission": f.Perm, "data": f.Data})
+		}
+		files, err := a.svc.ListDotfiles(c.ctx(), c.actor, scope)
+		if err != nil {
+			return err
+		}
+		list := make([]object, 0, len(files))
+		for _, f := range files {
+			list = append(list, object{"path": f.Path, "permission": f.Perm, "data": f.Data})
+		}
+		return c.ok(list)
+	}
+}
+
+func (a *API) deleteDotfile(scopeOf func(*params) service.DotfileScope) handler {
+	return func(c *call) error {
+		p, err := c.params()
+		if err != nil {
+			return err
+		}
+		scope, path := scopeOf(p), p.need("path")
+		if err := p.err(); err != nil {
+			return err
+		}
+		if err := a.svc.DeleteDotfile(c.ctx(), c.actor, scope, path); err != nil {
+			return err
+		}
+		return c.ok(object{"success": true})
+	}
+}
+
+func (a *API) bootstrapScript(c *call) error {
+	script, err := a.svc.BootstrapScript(c.ctx(), c.actor)
+	if err != nil {
+		return err
+	}
+	return c.ok(script)
+}
+
+func (a *API) setBootstrapScript(c *call) error {
+	p, err := c.params()
+	if err != nil {
+		return err
+	}
+	script := p.text("script", "")
+	if err := p.err(); err != nil {
+		return err
+	}
+	if err := a.svc.SetBootstrapScript(c.ctx(), c.actor, script); err != nil {
+		return err
+	}
+	return c.ok(object{})
+}

@@ -1,0 +1,193 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/service"
+)
+
+// keepAlive is how often a silent event stream says that it is alive.
+const keepAlive = 15 * time.Second
+
+func (a *API) eventRoutes() {
+	a.handle(signedOnly, a.sessionEvents, "GET /events/session")
+	a.handle(signedOnly, a.taskEvents, "GET /events/background-task")
+}
+
+// eventStream writes server-sent events.
+type eventStream struct {
+	c   *call
+	buf bytes.Buffer
+}
+
+// sse begins the reply.
+func (c *call) sse() *eventStream {
+	h := c.w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-cache, no-transform")
+	h.Set("X-Accel-Buffering", "no") // a reverse proxy must not gather events
+	c.w.WriteHeader(http.StatusOK)
+	c.w.Flush()
+	return &eventStream{c: c}
+}
+
+// send writes one event; id 0 means none, retry 0 leaves the client's own.
+func (s *eventStream) send(name string, id int64, retry int, data any) error {
+	s.buf.Reset()
+	if id != 0 {
+		fmt.Fprintf(&s.buf, "id: %d\n", id)
+	}
+	if retry != 0 {
+		fmt.Fprintf(&s.buf, "retry: %d\n", retry)
+	}
+	b, err := json.Marshal(data) // holds no line break
+	if err != nil {
+		return fmt.Errorf("encode event %s: %w", name, err)
+	}
+	fmt.Fprintf(&s.buf, "event: %s\ndata: %s\n\n", name, b)
+	return s.flush()
+}
+
+func (s *eventStream) comment() error {
+	s.buf.Reset()
+	s.buf.WriteString(": keep-alive\n\n")
+	return s.flush()
+}
+
+func (s *eventStream) flush() error {
+	if _, err := s.c.w.Write(s.buf.Bytes()); err != nil {
+		return errClientGone
+	}
+	s.c.w.Flush()
+	return nil
+}
+
+func (a *API) sessionEvents(c *call) error {
+	p, err := c.params()
+	if err != nil {
+		return err
+	}
+	f := service.EventFilter{Owner: owner(p), FromNow: true}
+	if id := p.uuid("sessionId|session_id"); id != "" {
+		f.Session = id
+	} else {
+		f.Session = p.text("sessionName|name|session_name", "*")
+	}
+	if f.Session == "*" {
+		f.Session = ""
+	}
+	for scope := range strings.SplitSeq(p.text("scope", "*"), ",") {
+		switch strings.TrimSpace(scope) {
+		case "*":
+			f.Sessions, f.Kernels = true, true
+		case "session":
+			f.Sessions = true
+		case "kernel":
+			f.Kernels = true
+		default:
+			p.fail("scope", "must be *, session or kernel")
+		}
+	}
+	last := c.r.Header.Get("Last-Event-ID")
+	if last == "" {
+		last = p.text("after", "") // our extension, for clients that cannot set the header
+	}
+	if last != "" {
+		n, err := strconv.ParseInt(last, 10, 64)
+		if err != nil || n < 0 {
+			p.fail("after", "must be the id of an event")
+		}
+		f.After, f.FromNow = n, false
+	}
+	if err := p.err(); err != nil {
+		return err
+	}
+	events, err := a.svc.Events(c.ctx(), c.actor, f)
+	if err != nil {
+		return err
+	}
+	s := c.sse()
+	alive := time.NewTicker(keepAlive)
+	defer alive.Stop()
+	for {
+		select {
+		case <-c.ctx().Done():
+			return errClientGone
+		case <-alive.C:
+			if err := s.comment(); err != nil {
+				return err
+			}
+		case e, open := <-events:
+			if !open {
+				return nil // a client that was too slow comes back with the last id it saw
+			}
+			if err := s.send(string(e.Name), e.Seq, 0, eventData(e)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func eventData(e service.Event) object {
+	d := object{"reason": e.Reason, "sessionName": e.SessionName, "ownerAccessKey": e.OwnerAccessKey, "sessionId": e.SessionID,
+		"exitCode": e.ExitCode, "status": e.Status, "at": isoTime(e.At)}
+	if e.Kernel != "" {
+		d["kernelId"], d["clusterRole"], d["clusterIdx"] = e.Kernel, e.ClusterRole, e.ClusterIdx
+	}
+	return d
+}
+
+// taskNames maps the states of a task to the names of its events.
+var taskNames = map[string]string{"done": "bgtask_done", "cancelled": "bgtask_cancelled", "failed": "bgtask_failed"}
+
+func (a *API) taskEvents(c *call) error {
+	p, err := c.params()
+	if err != nil {
+		return err
+	}
+	id := p.need("task_id|taskId")
+	if err := p.err(); err != nil {
+		return err
+	}
+	canonical, ok := cluster.CanonicalUUID(id)
+	if !ok {
+		return fault.NotFoundf("No such background task: %.80s", id).WithReason("object-not-found").WithData(map[string]string{"object": "background task"})
+	}
+	states, err := a.svc.TaskEvents(c.ctx(), c.actor, canonical)
+	if err != nil {
+		return err
+	}
+	s := c.sse()
+	alive := time.NewTicker(keepAlive)
+	defer alive.Stop()
+	for {
+		select {
+		case <-c.ctx().Done():
+			return errClientGone
+		case <-alive.C:
+			if err := s.comment(); err != nil {
+				return err
+			}
+		case t, open := <-states:
+			if !open {
+				return s.send("server_close", 0, 0, object{})
+			}
+			d := object{"task_id": t.ID, "message": t.Message, "current_progress": t.Current, "total_progress": t.Total, "subject": t.Subject}
+			name, retry := taskNames[t.Status], 0
+			if name == "" {
+				name, retry = "bgtask_updated", 5
+			}
+			if err := s.send(name, 0, retry, d); err != nil {
+				return err
+			}
+		}
+	}
+}

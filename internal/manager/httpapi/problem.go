@@ -1,0 +1,201 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"berth.dev/berth/internal/fault"
+)
+
+// problemBase is put before every slug to make the type of a problem document.
+const problemBase = "https://api.backend.ai/probs/"
+
+// Reasons that only this package raises.
+const (
+	reasonURLNotFound      = "url-not-found"
+	reasonMethodNotAllowed = "method-not-allowed"
+	reasonInvalidAuth      = "invalid-auth-params"
+	reasonAuthFailed       = "auth-failed"
+	reasonBadRequest       = "generic-bad-request"
+	reasonInvalidParams    = "invalid-api-params"
+	reasonTooLarge         = "request-too-large"
+	reasonRateLimit        = "rate-limit-exceeded"
+	reasonNotImplemented   = "not-implemented"
+	reasonInternal         = "internal-server-error"
+)
+
+// outcome is what a reason looks like on the wire.
+type outcome struct {
+	status int
+	title  string
+}
+
+// outcomes is the table from reasons to statuses and titles. Reasons are wire slugs; a reason that is
+// missing here gets the status of its kind.
+var outcomes = map[string]outcome{
+	reasonInvalidParams:            {http.StatusBadRequest, "Missing or invalid API parameters."},
+	reasonBadRequest:               {http.StatusBadRequest, "Bad request."},
+	reasonInvalidAuth:              {http.StatusBadRequest, "Missing or invalid authorization parameters."},
+	reasonNotImplemented:           {http.StatusBadRequest, "This API is not implemented."},
+	"rejected-by-hook":             {http.StatusBadRequest, "Operation rejected by a hook."},
+	"invalid-credentials":          {http.StatusBadRequest, "Authentication credentials not valid."},
+	"deprecated":                   {http.StatusBadRequest, "This API is deprecated."},
+	"graphql-error":                {http.StatusBadRequest, "GraphQL-generated error."},
+	"session-already-exists":       {http.StatusBadRequest, "The session already exists but you requested not to reuse existing one."},
+	"vfolder-already-exists":       {http.StatusBadRequest, "The virtual folder already exists with the same name."},
+	"vfolder-creation-failed":      {http.StatusBadRequest, "Virtual folder creation has failed."},
+	"vfolder-operation-failed":     {http.StatusBadRequest, "Virtual folder operation has failed."},
+	"vfolder-permission-error":     {http.StatusBadRequest, "The virtual folder does not permit the specified permission."},
+	reasonAuthFailed:               {http.StatusUnauthorized, "Credential or signature mismatch."},
+	"password-expired":             {http.StatusUnauthorized, "Password has expired."},
+	"generic-forbidden":            {http.StatusForbidden, "Forbidden operation."},
+	"insufficient-privilege":       {http.StatusForbidden, "Insufficient privilege."},
+	"object-not-found":             {http.StatusNotFound, "No such object."},
+	"too-many-sessions-matched":    {http.StatusNotFound, "Too many sessions matched."},
+	"too-many-kernels":             {http.StatusNotFound, "There are two or more matching kernels."},
+	"too-many-vfolders":            {http.StatusNotFound, "There are two or more matching virtual folders."},
+	reasonURLNotFound:              {http.StatusNotFound, "No such URL."},
+	reasonMethodNotAllowed:         {http.StatusMethodNotAllowed, "HTTP method not allowed."},
+	"quota-exceeded":               {http.StatusPreconditionFailed, "You have reached your resource limit."},
+	reasonTooLarge:                 {http.StatusRequestEntityTooLarge, "The request is too large."},
+	reasonRateLimit:                {http.StatusTooManyRequests, "You have reached your API query rate limit."},
+	reasonInternal:                 {http.StatusInternalServerError, "Internal server error."},
+	"server-misconfigured":         {http.StatusInternalServerError, "The server is misconfigured."},
+	"kernel-creation-failed":       {http.StatusInternalServerError, "Kernel creation has failed."},
+	"kernel-destruction-failed":    {http.StatusInternalServerError, "Kernel destruction has failed."},
+	"kernel-restart-failed":        {http.StatusInternalServerError, "Kernel restart has failed."},
+	"kernel-execution-failed":      {http.StatusInternalServerError, "Executing user code in the kernel has failed."},
+	"service-unavailable":          {http.StatusServiceUnavailable, "Service unavailable."},
+	"server-frozen":                {http.StatusServiceUnavailable, "The server is frozen due to maintenance."},
+	"instance-not-available":       {http.StatusServiceUnavailable, "There is no available instance."},
+	"storage-proxy-error":          {http.StatusBadGateway, "The storage proxy has failed."},
+	"agent-timeout":                {http.StatusGatewayTimeout, "The agent did not answer in time."},
+	"existing-session-not-running": {http.StatusBadRequest, "The session is not running."},
+}
+
+// kindReasons gives every kind the slug that it has without a reason of its own.
+var kindReasons = map[fault.Kind]string{
+	fault.Internal:        reasonInternal,
+	fault.NotFound:        "object-not-found",
+	fault.Conflict:        reasonBadRequest,
+	fault.Denied:          "generic-forbidden",
+	fault.Unauthenticated: reasonAuthFailed,
+	fault.Invalid:         reasonInvalidParams,
+	fault.Exhausted:       "quota-exceeded",
+	fault.Unavailable:     "service-unavailable",
+	fault.Timeout:         "agent-timeout",
+}
+
+// Problem is the body of every error.
+type Problem struct {
+	Type  string `json:"type"`
+	Title string `json:"title"`
+	// Msg says what happened, to which object, and what to do next in one text.
+	Msg string `json:"msg,omitempty"`
+	// Next repeats what to do next alone; official clients ignore it.
+	Next string `json:"next,omitempty"`
+	// RequestID finds the request in the manager's log.
+	RequestID string `json:"request_id,omitempty"`
+	Data      any    `json:"data,omitempty"`
+	// Content names the object of a NotFound.
+	status int
+}
+
+// problemOf turns any error into its document.
+func problemOf(err error) Problem {
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		err = fault.New(fault.Exhausted, "the request's body is larger than %d bytes", tooLarge.Limit).
+			WithReason(reasonTooLarge).WithNext("send less at once; upload files in several requests")
+	}
+	kind, reason := fault.KindOf(err), fault.ReasonOf(err)
+	o, known := outcomes[reason]
+	slug := reason
+	if !known {
+		slug = kindReasons[kind]
+		o = outcomes[slug]
+		if reason != "" {
+			slug = reason
+		}
+	}
+	p := Problem{Type: problemBase + slug, Title: o.title, status: o.status, Next: fault.NextOf(err), Data: dataOf(err)}
+	if kind == fault.Internal && p.status >= 500 {
+		// What went wrong inside is for the log, not for strangers.
+		p.Msg = "the manager met an error that it did not expect"
+		p.Next = "try again; if it happens again, give your administrator the request id"
+		p.Data = nil
+	} else {
+		p.Msg = err.Error()
+	}
+	if slug == "object-not-found" {
+		if d, ok := p.Data.(map[string]string); ok && d["object"] != "" {
+			p.Title = "No such " + d["object"] + "."
+		}
+	}
+	if p.Next != "" && !strings.Contains(p.Msg, p.Next) {
+		p.Msg = strings.TrimSuffix(p.Msg, ".") + "; " + p.Next
+	}
+	// The official command line indexes the data of these two without asking.
+	if p.Data == nil && (slug == "too-many-sessions-matched" || slug == "session-already-exists") {
+		p.Data = map[string]any{"matches": []any{}}
+	}
+	return p
+}
+
+func dataOf(err error) any {
+	for err != nil {
+		var e *fault.Error
+		if !errors.As(err, &e) {
+			return nil
+		}
+		if e.Data != nil {
+			return e.Data
+		}
+		err = e.Err
+	}
+	return nil
+}
+
+// respondError writes err as a problem document and logs what only the log may know. It does nothing but log
+// when the reply has begun already.
+func (a *API) respondError(w *responseWriter, r *http.Request, err error) {
+	if errors.Is(err, errResponded) {
+		return
+	}
+	if r.Context().Err() != nil && errors.Is(err, context.Canceled) {
+		w.note = "client left"
+		return
+	}
+	p := problemOf(err)
+	p.RequestID = w.requestID
+	if p.status >= 500 {
+		a.log.LogAttrs(r.Context(), slog.LevelError, "request failed", slog.String("request", w.requestID), slog.String("path", r.URL.Path), slog.Any("error", err))
+	}
+	w.note = p.Type[len(problemBase):]
+	if w.status != 0 {
+		return // too late to say anything
+	}
+	body, merr := json.Marshal(p)
+	if merr != nil {
+		p.Data = nil
+		body, _ = json.Marshal(p)
+	}
+	h := w.Header()
+	for _, k := range []string{"Content-Disposition", "Content-Encoding", "ETag", "Last-Modified", "Cache-Control"} {
+		h.Del(k)
+	}
+	h.Set("Content-Type", "application/problem+json")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(p.status)
+	if r.Method != http.MethodHead {
+		_, _ = w.Write(body) // nobody is left to tell
+	}
+}
+
+// errResponded is returned by handlers that answered in their own way after a failure.
+var errResponded = errors.New("already responded")

@@ -1,0 +1,64 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// json answers with a JSON document.
+func (c *call) json(status int, v any) error {
+	var buf bytes.Buffer
+	e := json.NewEncoder(&buf)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return fmt.Errorf("encode the reply: %w", err)
+	}
+	h := c.w.Header()
+	h["Content-Type"] = []string{"application/json"}
+	h["Content-Length"] = []string{strconv.Itoa(buf.Len())}
+	c.w.WriteHeader(status)
+	if c.r.Method != http.MethodHead {
+		_, _ = c.w.Write(buf.Bytes()) // the client has gone when this fails
+	}
+	return nil
+}
+
+// ok answers 200 with a JSON document.
+func (c *call) ok(v any) error { return c.json(http.StatusOK, v) }
+
+// nothing answers 204.
+func (c *call) nothing() error {
+	c.w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// object is a JSON object that is built by hand.
+type object map[string]any
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// isoTime is the wire's text of a moment: ISO 8601 in UTC with microseconds and an offset.
+func isoTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.999999+00:00") }
+
+func isoTimeOrNil(t *time.Time) *string {
+	if t == nil {
+		return nil
+	}
+	s := isoTime(*t)
+	return &s
+}
+
+// jsonText is a value as the JSON text that the wire wants inside of JSON.
+func jsonText(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return "{}"
+	}
+	return string(b)
+}

@@ -1,0 +1,70 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"berth.dev/berth/internal/fault"
+)
+
+// routes is the list of everything the interface answers.
+func (a *API) routes() {
+	a.handle(public, a.hello, "GET /{$}")
+	a.handle(public, a.notRouted, "/")
+	a.handle(signedOnly, a.graph, "POST /admin/gql", "POST /admin/graphql")
+	a.authRoutes()
+	a.sessionRoutes()
+	a.streamRoutes()
+	a.eventRoutes()
+	a.settingRoutes()
+	a.dotfileRoutes()
+	a.laterRoutes()
+}
+
+// hello is the version probe.
+func (a *API) hello(c *call) error {
+	v := object{"version": a.info.APIVersion, "manager": a.info.ManagerVersion}
+	if a.info.Build != "" {
+		v["berth"] = a.info.Build
+	}
+	return c.ok(v)
+}
+
+// graph hands an authenticated request to GraphQL.
+func (a *API) graph(c *call) error {
+	if a.graphql == nil {
+		return notImplemented("GraphQL")
+	}
+	a.graphql.ServeHTTP(c.w, c.r)
+	return nil
+}
+
+func notImplemented(what string) error {
+	return fault.Invalidf("%s is not part of this version of Berth", what).WithReason(reasonNotImplemented).
+		WithNext("see the list of supported interfaces in docs/api-extensions.md")
+}
+
+// laterRoutes answers what clients may ask but this version does not do, so that they get
+// a clear answer instead of one that looks like a wrong address.
+func (a *API) laterRoutes() {
+	later := func(what string, patterns ...string) {
+		a.handle(signedOnly, func(*call) error { return notImplemented(what) }, patterns...)
+	}
+	later("virtual folders", "/folders", "/folders/{rest...}")
+	later("model serving", "/services", "/services/{rest...}")
+	later("session templates", "/template/{rest...}", "POST /session/_/create-from-template", "POST /session/_/create-cluster")
+	later("starting apps", "POST /session/{s}/start-service", "POST /session/{s}/shutdown-service")
+	later("tunnelling apps", "GET /stream/session/{s}/tcpproxy", "GET /stream/session/{s}/httpproxy")
+	later("making images of sessions", "POST /session/{s}/imagify")
+	later("the app proxy", "GET /scaling-groups/{sg}/wsproxy-version")
+	later("signing up", "POST /auth/signup", "POST /auth/signout", "POST /auth/update-password-no-auth")
+	later("usage reports", "GET /resource/usage/{rest...}", "GET /resource/stats/{rest...}", "POST /resource/recalculate-usage")
+	later("the agent watcher", "GET /resource/watcher", "POST /resource/watcher/{rest...}")
+	later("editing shared configuration", "POST /config/get", "POST /config/set", "POST /config/delete")
+}
+
+// aliases returns a pattern and what older clients write for it: /kernel for /session.
+func withKernel(method, path string) []string {
+	return []string{method + " /session" + path, method + " /kernel" + path}
+}
+
+var _ http.Handler = (*API)(nil)

@@ -1,0 +1,392 @@
+package httpapi
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/service"
+)
+
+// maxLogReply bounds a log that is answered inside JSON; follow or plain text has no bound.
+const maxLogReply = 16 << 20
+
+func (a *API) sessionRoutes() {
+	on := func(who access, h handler, method, path string) { a.handle(who, h, withKernel(method, path)...) }
+	a.handle(unfrozen, a.createSession, "POST /session", "POST /session/_/create", "POST /kernel", "POST /kernel/_/create", "POST /kernel/create")
+	on(signedOnly, a.matchSessions, "GET", "/_/match")
+	on(signedOnly, a.taskLog, "GET", "/_/logs")
+	on(signedOnly, a.sessionInfo, "GET", "/{s}")
+	on(signedOnly, a.restartSession, "PATCH", "/{s}")
+	on(signedOnly, a.destroySession, "DELETE", "/{s}")
+	on(signedOnly, a.execute, "POST", "/{s}")
+	on(unfrozen, a.renameSession, "POST", "/{s}/rename")
+	on(signedOnly, a.interrupt, "POST", "/{s}/interrupt")
+	on(signedOnly, a.complete, "POST", "/{s}/complete")
+	on(signedOnly, a.sessionLogs, "GET", "/{s}/logs")
+	on(signedOnly, a.upload, "POST", "/{s}/upload")
+	on(signedOnly, a.download, "POST", "/{s}/download")
+	on(signedOnly, a.download, "GET", "/{s}/download")
+	on(signedOnly, a.downloadSingle, "POST", "/{s}/download_single")
+	on(signedOnly, a.downloadSingle, "GET", "/{s}/download_single")
+	on(signedOnly, a.files, "GET", "/{s}/files")
+	on(unfrozen, a.commitSession, "POST", "/{s}/commit")
+	on(signedOnly, a.commitStatus, "GET", "/{s}/commit")
+	on(signedOnly, a.sessionWith(func(c *call, s *service.Session) error { return c.ok(object{}) }), "GET", "/{s}/abusing-report")
+	on(signedOnly, a.sessionWith(directAccess), "GET", "/{s}/direct-access-info")
+	on(signedOnly, a.statusHistory, "GET", "/{s}/status-history")
+	on(signedOnly, a.dependencyGraph, "GET", "/{s}/dependency-graph")
+	on(signedOnly, a.waitSession, "GET", "/{s}/wait")
+}
+
+// refOwner reads what every route of one session has: its name or id and whom an administrator acts for.
+func (c *call) refOwner() (ref string, who cluster.AccessKey, p *params, err error) {
+	p, err = c.params()
+	if err != nil {
+		return "", "", nil, err
+	}
+	return c.r.PathValue("s"), owner(p), p, p.err()
+}
+
+// sessionWith finds the session of the path first.
+func (a *API) sessionWith(then func(*call, *service.Session) error) handler {
+	return func(c *call) error {
+		ref, who, _, err := c.refOwner()
+		if err != nil {
+			return err
+		}
+		s, err := a.svc.FindSession(c.ctx(), c.actor, ref, who)
+		if err != nil {
+			return err
+		}
+		return then(c, s)
+	}
+}
+
+func directAccess(c *call, s *service.Session) error {
+	if s.Type != cluster.System {
+		return c.ok(object{})
+	}
+	return c.ok(object{"kernel_role": "SYSTEM", "session_type": strings.ToUpper(string(s.Type)), "public_host": "", "sshd_ports": []int{}})
+}
+
+func (a *API) matchSessions(c *call) error {
+	p, err := c.params()
+	if err != nil {
+		return err
+	}
+	prefix := p.need("id")
+	if err := p.err(); err != nil {
+		return err
+	}
+	found, err := a.svc.MatchSessions(c.ctx(), c.actor, prefix)
+	if err != nil {
+		return err
+	}
+	matches := make([]object, len(found))
+	for i, s := range found {
+		matches[i] = object{"id": s.ID, "name": s.Name, "status": s.Status}
+	}
+	return c.ok(object{"matches": matches})
+}
+
+func (a *API) sessionInfo(c *call) error {
+	ref, who, _, err := c.refOwner()
+	if err != nil {
+		return err
+	}
+	s, err := a.svc.FindSession(c.ctx(), c.actor, ref, who)
+	if err != nil {
+		return err
+	}
+	containerID, lastStat, agents := "", map[string]any{}, s.AgentIDs
+	var exitCode *int
+	if agents == nil {
+		agents = []cluster.AgentID{}
+	}
+	if k := s.MainKernel(); k != nil {
+		containerID, exitCode = k.ContainerID, k.ExitCode
+		if k.LastStat != nil {
+			lastStat = k.LastStat
+		}
+	}
+	return c.ok(object{
+		"sessionId": s.ID, "sessionName": s.Name, "sessionType": s.Type, "priority": s.Priority, "agentIds": agents,
+		"domainName": s.Domain, "groupId": s.ProjectID, "groupName": s.ProjectName, "userId": s.UserID, "userEmail": s.UserEmail,
+		"lang": s.Image, "image": s.Image, "architecture": s.Architecture, "registry": s.Registry, "tag": s.Tag,
+		"containerId":     containerID,
+		"occupiedSlots":   jsonText(s.OccupyingSlots.Wire()),
+		"occupyingSlots":  jsonText(s.OccupyingSlots.Wire()),
+		"requestedSlots":  jsonText(s.RequestedSlots.Wire()),
+		"occupiedShares":  "{}",
+		"environ":         jsonText(orEmpty(s.Environ)),
+		"resourceOpts":    jsonText(orEmpty(s.ResourceOpts)),
+		"status":          s.Status,
+		"statusInfo":      s.StatusInfo,
+		"statusData":      s.StatusData,
+		"result":          s.Result,
+		"exitCode":        exitCode,
+		"age":             s.Age(a.now()).Milliseconds(),
+		"creationTime":    isoTime(s.CreatedAt),
+		"terminationTime": isoTimeOrNil(s.EndedAt),
+		"scalingGroup":    s.ResourceGroup, "clusterMode": s.ClusterMode, "clusterSize": s.ClusterSize,
+		"numQueriesExecuted": s.NumQueries,
+		"lastStat":           lastStat,
+		"idleChecks":         object{},
+	})
+}
+
+func orEmpty[V any](m map[string]V) map[string]V {
+	if m == nil {
+		return map[string]V{}
+	}
+	return m
+}
+
+func (a *API) restartSession(c *call) error {
+	ref, who, _, err := c.refOwner()
+	if err != nil {
+		return err
+	}
+	id, err := a.svc.RestartSession(c.ctx(), c.actor, ref, who)
+	if err != nil {
+		return err
+	}
+	// Clients go on using the session at once, so the answer waits until it runs again.
+	if _, _, err := a.svc.WaitSession(c.ctx(), c.actor, id, service.UntilStarted, restartPatience); err != nil {
+		return err
+	}
+	return c.nothing()
+}
+
+func (a *API) destroySession(c *call) error {
+	ref, who, p, err := c.refOwner()
+	if err != nil {
+		return err
+	}
+	o := service.DestroyOptions{Owner: who, Forced: p.flag("forced|force", false), Recursive: p.flag("recursive", false)}
+	if err := p.err(); err != nil {
+		return err
+	}
+	done, err := a.svc.DestroySession(c.ctx(), c.actor, ref, o)
+	if err != nil {
+		return err
+	}
+	stats := make([]map[string]any, len(done))
+	for i, d := range done {
+		st := map[string]any{"status": strings.ToLower(string(d.Status))}
+		for k, v := range d.Stats {
+			st[k] = v
+		}
+		if o.Recursive {
+			st["session_id"], st["session_name"] = d.ID, d.Name
+		}
+		stats[i] = st
+	}
+	if o.Recursive {
+		return c.ok(stats)
+	}
+	if len(stats) == 0 {
+		return c.ok(object{"stats": object{}})
+	}
+	return c.ok(object{"stats": stats[0]})
+}
+
+func (a *API) renameSession(c *call) error {
+	ref, who, p, err := c.refOwner()
+	if err != nil {
+		return err
+	}
+	name := p.need("name|session_name|clientSessionToken")
+	if err := p.err(); err != nil {
+		return err
+	}
+	if err := a.svc.RenameSession(c.ctx(), c.actor, ref, who, name); err != nil {
+		return err
+	}
+	return c.nothing()
+}
+
+// sessionLogs answers the log inside JSON, or as a plain stream to those who accept text/plain or ask to follow.
+func (a *API) sessionLogs(c *call) error {
+	ref, who, p, err := c.refOwner()
+	if err != nil {
+		return err
+	}
+	kernel, follow := cluster.KernelID(p.uuid("kernel_id|kernelId")), p.flag("follow", false)
+	if err := p.err(); err != nil {
+		return err
+	}
+	log, err := a.svc.SessionLogs(c.ctx(), c.actor, ref, who, kernel, follow)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	if follow || acceptsPlain(c.r) {
+		return c.stream("text/plain; charset=utf-8", log)
+	}
+	text, err := io.ReadAll(io.LimitReader(log, maxLogReply))
+	if err != nil {
+		return fmt.Errorf("read the log of session %s: %w", ref, err)
+	}
+	return c.ok(object{"result": object{"logs": strings.ToValidUTF8(string(text), "\uFFFD")}})
+}
+
+func acceptsPlain(r *http.Request) bool {
+	for part := range strings.SplitSeq(r.Header.Get("Accept"), ",") {
+		if t, _, err := mime.ParseMediaType(part); err == nil && t == "text/plain" {
+			return true
+		}
+	}
+	return false
+}
+
+// stream copies src to the client as it comes. Once the reply has begun a failure can only break it off.
+func (c *call) stream(contentType string, src io.Reader) error {
+	c.w.Header().Set("Content-Type", contentType)
+	c.w.WriteHeader(http.StatusOK)
+	if c.r.Method == http.MethodHead {
+		return nil
+	}
+	c.w.Flush()
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := src.Read(buf)
+		if n > 0 {
+			if _, werr := c.w.Write(buf[:n]); werr != nil {
+				return errClientGone
+			}
+			c.w.Flush()
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			if c.ctx().Err() != nil {
+				return errClientGone
+			}
+			c.w.note = "broke off: " + err.Error()
+			panic(http.ErrAbortHandler)
+		}
+	}
+}
+
+// taskLog is the log of a batch session by the id of its kernel, as plain text.
+func (a *API) taskLog(c *call) error {
+	p, err := c.params()
+	if err != nil {
+		return err
+	}
+	ref, who := p.need("session_name|taskId|task_id|sessionName|kernel_id"), owner(p)
+	if err := p.err(); err != nil {
+		return err
+	}
+	var kernel cluster.KernelID
+	if id, ok := cluster.CanonicalUUID(ref); ok {
+		page, err := a.svc.ListKernels(c.ctx(), c.actor, service.KernelsFilter{Kernel: cluster.KernelID(id)})
+		if err != nil {
+			return err
+		}
+		if len(page.Items) == 1 {
+			kernel, ref = page.Items[0].ID, string(page.Items[0].SessionID)
+		}
+	}
+	log, err := a.svc.SessionLogs(c.ctx(), c.actor, ref, who, kernel, false)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	return c.stream("text/plain; charset=utf-8", log)
+}
+
+func (a *API) commitSession(c *call) error {
+	ref, who, p, err := c.refOwner()
+	if err != nil {
+		return err
+	}
+	filename := p.text("filename|fname", "")
+	if err := p.err(); err != nil {
+		return err
+	}
+	t, err := a.svc.CommitSession(c.ctx(), c.actor, ref, who, filename)
+	if err != nil {
+		return err
+	}
+	return c.json(http.StatusCreated, object{"bgtask_id": t.ID, "status": t.Status, "subject": t.Subject})
+}
+
+func (a *API) commitStatus(c *call) error {
+	ref, who, _, err := c.refOwner()
+	if err != nil {
+		return err
+	}
+	status, kernel, err := a.svc.CommitStatus(c.ctx(), c.actor, ref, who)
+	if err != nil {
+		return err
+	}
+	return c.ok(object{"status": status, "kernel": kernel})
+}
+
+// statusHistory answers under "result" with lower-case keys, which is what the command line reads, and
+// the whole history under "moves".
+func (a *API) statusHistory(c *call) error {
+	ref, who, _, err := c.refOwner()
+	if err != nil {
+		return err
+	}
+	s, moves, err := a.svc.SessionHistory(c.ctx(), c.actor, ref, who)
+	if err != nil {
+		return err
+	}
+	result := object{"preparing": nil, "terminated": nil, "pending": isoTime(s.CreatedAt)}
+	list := make([]object, 0, len(moves))
+	for _, m := range moves {
+		if m.Kernel == "" && m.To != "" {
+			key := strings.ToLower(string(m.To))
+			if v, ok := result[key]; !ok || v == nil {
+				result[key] = isoTime(m.At)
+			}
+		}
+		list = append(list, object{"seq": m.Seq, "kernel": m.Kernel, "event": m.Event, "from": m.From, "to": m.To,
+			"reason": m.Reason, "detail": m.Detail, "exitCode": m.ExitCode, "at": isoTime(m.At)})
+	}
+	if result["preparing"] == nil { // a session that was created in one step
+		for _, key := range []string{"pulling", "prepared", "creating", "scheduled", "running"} {
+			if v, ok := result[key]; ok {
+				result["preparing"] = v
+				break
+			}
+		}
+	}
+	for _, end := range []string{"cancelled", "error"} {
+		if v, ok := result[end]; ok && result["terminated"] == nil {
+			result["terminated"] = v
+		}
+	}
+	return c.ok(object{"result": result, "moves": list})
+}
+
+func (a *API) dependencyGraph(c *call) error {
+	ref, who, _, err := c.refOwner()
+	if err != nil {
+		return err
+	}
+	n, err := a.svc.DependencyGraph(c.ctx(), c.actor, ref, who)
+	if err != nil {
+		return err
+	}
+	return c.ok(graphNode(n))
+}
+
+func graphNode(n *service.DependencyNode) object {
+	needs := make([]object, 0, len(n.DependsOn))
+	for _, d := range n.DependsOn {
+		needs = append(needs, graphNode(d))
+	}
+	return object{"session_id": n.ID, "session_name": n.Name, "status": "KernelStatus." + string(n.Status),
+		"status_changed": n.StatusChanged.UTC().Format("2006-01-02 15:04:05.000000+00:00"), "depends_on": needs}
+}

@@ -1,0 +1,154 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/service"
+)
+
+// maxHold is the longest that creating a session holds its request.
+const maxHold = 6 * time.Hour
+
+// createRequest decodes the body of a create.
+func createRequest(p *params) service.CreateSession {
+	cfg := p.object("config")
+	r := service.CreateSession{
+		Name:            p.need("name|clientSessionToken|session_name"),
+		Image:           p.need("image|lang"),
+		Architecture:    p.text("architecture|arch", ""),
+		Type:            cluster.SessionType(p.text("type|sessionType|session_type", string(cluster.Interactive))),
+		Project:         p.text("group|groupName|group_name", ""),
+		Domain:          p.text("domain|domainName|domain_name", ""),
+		Tag:             p.optional("tag"),
+		NoReuse:         !p.flag("reuseIfExists|reuse", true),
+		StartupCommand:  p.text("startupCommand|startup_command", ""),
+		BootstrapScript: p.optional("bootstrap_script|bootstrapScript"),
+		OwnerAccessKey:  owner(p),
+		StartsAt:        p.text("starts_at|startsAt", ""),
+		ClusterSize:     p.number("cluster_size|clusterSize", 1, 1, 10_000),
+		ClusterMode:     p.text("cluster_mode|clusterMode", "single-node"),
+		Dependencies:    p.list("dependencies|dependsOn|depends"),
+		CallbackURL:     p.text("callback_url|callbackUrl|callbackURL", ""),
+		BatchTimeout:    p.span("batch_timeout|batchTimeout"),
+		Environ:         cfg.texts("environ"),
+		Resources:       cfg.texts("resources"),
+		ResourceOpts:    cfg.texts("resource_opts|resourceOpts"),
+		ResourceGroup:   cfg.text("scaling_group|scalingGroup", ""),
+		Agents:          cfg.list("agent_list|agentList"),
+		Mounts:          append(cfg.list("mounts"), cfg.list("mount_ids|mountIds")...),
+	}
+	if p.has("priority") {
+		n := p.number("priority", 0, 0, 100)
+		r.Priority = &n
+	}
+	for _, text := range cfg.list("preopen_ports|preopenPorts") {
+		port := &params{body: map[string]any{"preopen_ports": text}, prefix: cfg.prefix, bad: p.bad}
+		r.PreopenPorts = append(r.PreopenPorts, port.number("preopen_ports", 0, 1024, 65535))
+	}
+	if r.Resources == nil { // how clients of API 4 said it
+		for slot, name := range map[string]string{"cpu": "instanceCores", "mem": "instanceMemory"} {
+			if v := cfg.text(name, ""); v != "" {
+				if r.Resources == nil {
+					r.Resources = map[string]string{}
+				}
+				r.Resources[slot] = v
+			}
+		}
+	}
+	return r
+}
+
+// createSession answers when the session runs, or at once when it was only enqueued. A client that leaves early
+// leaves the session as it is.
+func (a *API) createSession(c *call) error {
+	p, err := c.params()
+	if err != nil {
+		return err
+	}
+	req := createRequest(p)
+	enqueueOnly := p.flag("enqueueOnly|enqueue_only", false)
+	maxWait := p.number("maxWaitSeconds|max_wait_seconds", 0, 0, int(maxHold/time.Second))
+	if err := p.err(); err != nil {
+		return err
+	}
+	// The session is made whole or not at all, whether or not its client stays.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx()), 30*time.Second)
+	made, err := a.svc.CreateSession(ctx, c.actor, req)
+	cancel()
+	if err != nil {
+		return err
+	}
+	reply := object{
+		"sessionId": made.ID, "sessionName": made.Name, "status": made.Status, "created": made.Created,
+		"servicePorts": servicePorts(made.ServicePorts), "service_ports": servicePorts(made.ServicePorts),
+	}
+	if !enqueueOnly && made.Status != cluster.Running {
+		wait := maxHold
+		if maxWait > 0 {
+			wait = time.Duration(maxWait) * time.Second
+		}
+		st, timedOut, err := a.svc.WaitSession(c.ctx(), c.actor, made.ID, service.UntilStarted, wait)
+		switch {
+		case err != nil && c.ctx().Err() != nil:
+			return context.Canceled
+		case err != nil:
+			return err
+		case timedOut:
+			reply["status"] = "TIMEOUT"
+		default:
+			reply["status"] = st.Status
+			reply["servicePorts"], reply["service_ports"] = servicePorts(st.ServicePorts), servicePorts(st.ServicePorts)
+		}
+		if st.StatusInfo != "" {
+			reply["statusInfo"] = st.StatusInfo
+		}
+	}
+	return c.json(http.StatusCreated, reply)
+}
+
+// servicePorts is never null.
+func servicePorts(ports []service.ServicePort) []service.ServicePort {
+	if ports == nil {
+		return []service.ServicePort{}
+	}
+	return ports
+}
+
+// waitSession is our extension GET /session/{s}/wait?until=started|ended&timeout=SECONDS.
+func (a *API) waitSession(c *call) error {
+	p, err := c.params()
+	if err != nil {
+		return err
+	}
+	until, timeout := p.text("until", "started"), p.number("timeout", 30, 1, int(maxHold/time.Second))
+	if until != "started" && until != "ended" {
+		p.fail("until", "must be started or ended")
+	}
+	who := owner(p)
+	if err := p.err(); err != nil {
+		return err
+	}
+	s, err := a.svc.FindSession(c.ctx(), c.actor, c.r.PathValue("s"), who)
+	if err != nil {
+		return err
+	}
+	u := service.UntilStarted
+	if until == "ended" {
+		u = service.UntilEnded
+	}
+	st, timedOut, err := a.svc.WaitSession(c.ctx(), c.actor, s.ID, u, time.Duration(timeout)*time.Second)
+	if err != nil {
+		if c.ctx().Err() != nil {
+			return context.Canceled
+		}
+		return err
+	}
+	return c.ok(object{"id": st.ID, "name": st.Name, "status": st.Status, "statusInfo": st.StatusInfo, "result": st.Result,
+		"exitCode": st.ExitCode, "timedOut": timedOut})
+}
+
+var errClientGone = errors.New("the client left")

@@ -1,0 +1,176 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/wire/run"
+)
+
+const (
+	// collectFor is how long one polling call gathers output before it answers "continued".
+	collectFor = 2 * time.Second
+	// streamFlush is the same for streams, streamWait how long one of their steps waits for anything.
+	streamFlush = 200 * time.Millisecond
+	streamWait  = 20 * time.Second
+	// restartPatience is how long a restart holds its request.
+	restartPatience = 2 * time.Minute
+	// goneExit is the exit code of a run whose container went away.
+	goneExit = 130
+)
+
+// runner opens the way to the runner of a session's main kernel.
+func (a *API) runner(ctx context.Context, actor service.Actor, ref string, who cluster.AccessKey) (*run.Client, *service.Runner, error) {
+	way, err := a.svc.Runner(ctx, actor, ref, who)
+	if err != nil {
+		return nil, nil, err
+	}
+	return run.NewClient(run.Options{Transport: way}), way, nil
+}
+
+func newRunID() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// execResult is one answer of the execute protocol. Console and Files are never null, because the command line
+// iterates over them.
+type execResult struct {
+	Status   run.Status       `json:"status"`
+	RunID    string           `json:"runId,omitempty"`
+	ExitCode *int             `json:"exitCode"`
+	Options  *run.StepOptions `json:"options"`
+	Files    []string         `json:"files"`
+	Console  []run.Console    `json:"console"`
+}
+
+func execResultOf(r run.StepResult) execResult {
+	out := execResult{Status: r.Status, ExitCode: r.ExitCode, Options: r.Options, Files: []string{}, Console: r.Console}
+	if out.Console == nil {
+		out.Console = []run.Console{}
+	}
+	return out
+}
+
+// execute is the polling form of the execute protocol.
+func (a *API) execute(c *call) error {
+	ref, who, p, err := c.refOwner()
+	if err != nil {
+		return err
+	}
+	mode, code, runID := p.text("mode", "query"), p.text("code", ""), p.text("runId|run_id", "")
+	options := p.object("options")
+	req := run.StepRequest{Mode: run.Mode(mode), Code: code, WaitMS: int(collectFor.Milliseconds())}
+	switch req.Mode {
+	case run.ModeQuery:
+	case run.ModeBatch:
+		req.Options = batchOptions(options)
+	case run.ModeInput, run.ModeContinue:
+		if runID == "" {
+			p.fail("runId", "is required for mode %s", mode)
+		}
+	case "complete":
+	default:
+		p.fail("mode", "must be query, batch, input, continue or complete")
+	}
+	if len(runID) > run.MaxRunID {
+		p.fail("runId", "is longer than %d characters", run.MaxRunID)
+	}
+	at := completeOptions(options)
+	if err := p.err(); err != nil {
+		return err
+	}
+	if runID == "" {
+		runID = newRunID()
+	}
+	gone := object{"result": execResult{Status: run.StatusFinished, RunID: runID, ExitCode: ptr(goneExit), Files: []string{}, Console: []run.Console{}}}
+	goingOn := req.Mode == run.ModeInput || req.Mode == run.ModeContinue
+	client, _, err := a.runner(c.ctx(), c.actor, ref, who)
+	if err != nil {
+		if goingOn && fault.Is(err, fault.Conflict) {
+			return c.ok(gone)
+		}
+		return err
+	}
+	if mode == "complete" {
+		done, err := client.Complete(c.ctx(), run.CompleteRequest{Code: code, Options: at})
+		if err != nil {
+			return err
+		}
+		return c.ok(object{"result": object{"status": "finished", "completions": done.Completions, "runId": runID}})
+	}
+	step, err := client.Step(c.ctx(), runID, req)
+	if err != nil {
+		if goingOn && a.ended(c, ref, who) {
+			return c.ok(gone)
+		}
+		return err
+	}
+	result := execResultOf(step)
+	result.RunID = runID
+	return c.ok(object{"result": result})
+}
+
+// ended reports whether the session is over.
+func (a *API) ended(c *call, ref string, who cluster.AccessKey) bool {
+	s, err := a.svc.FindSession(c.ctx(), c.actor, ref, who)
+	return fault.Is(err, fault.NotFound) || err == nil && (s.Status.Final() || s.Status == cluster.Terminating)
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func batchOptions(p *params) *run.BatchOptions {
+	return &run.BatchOptions{Clean: p.optional("clean"), Build: p.optional("build"), Exec: p.optional("exec"), BuildLog: p.flag("buildLog|build_log", false)}
+}
+
+func completeOptions(p *params) run.CompleteOptions {
+	return run.CompleteOptions{Row: p.number("row", 0, 0, 1<<30), Col: p.number("col", 0, 0, 1<<30), Line: p.text("line", ""), Post: p.text("post", "")}
+}
+
+func (a *API) interrupt(c *call) error {
+	ref, who, p, err := c.refOwner()
+	if err != nil {
+		return err
+	}
+	runID := p.text("runId|run_id", "")
+	if err := p.err(); err != nil {
+		return err
+	}
+	client, _, err := a.runner(c.ctx(), c.actor, ref, who)
+	if err != nil {
+		return err
+	}
+	if _, err := client.Interrupt(c.ctx(), runID); err != nil {
+		return err
+	}
+	return c.nothing()
+}
+
+func (a *API) complete(c *call) error {
+	ref, who, p, err := c.refOwner()
+	if err != nil {
+		return err
+	}
+	req := run.CompleteRequest{Code: p.text("code", ""), Options: completeOptions(p.object("options"))}
+	if err := p.err(); err != nil {
+		return err
+	}
+	client, _, err := a.runner(c.ctx(), c.actor, ref, who)
+	if err != nil {
+		return err
+	}
+	done, err := client.Complete(c.ctx(), req)
+	if err != nil {
+		return err
+	}
+	if done.Completions == nil {
+		done.Completions = []string{}
+	}
+	return c.ok(object{"result": object{"status": "finished", "completions": done.Completions}})
+}

@@ -1,0 +1,252 @@
+package httpapi
+
+import (
+	"maps"
+	"strings"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/service"
+)
+
+func (a *API) settingRoutes() {
+	a.handle(public, a.announcement, "GET /manager/announcement")
+	a.handle(signedOnly, a.setAnnouncement, "POST /manager/announcement")
+	a.handle(signedOnly, a.managerStatus, "GET /manager/status")
+	a.handle(signedOnly, a.setManagerStatus, "PUT /manager/status")
+	a.handle(signedOnly, a.schedulerOperation, "POST /manager/scheduler/operation")
+	a.handle(signedOnly, a.doctor, "GET /manager/doctor")
+	a.handle(signedOnly, a.resourceSlots, "GET /config/resource-slots")
+	a.handle(signedOnly, a.resourceSlotDetails, "GET /config/resource-slots/details")
+	a.handle(signedOnly, func(c *call) error { return c.ok([]string{"user", "group"}) }, "GET /config/vfolder-types")
+	a.handle(signedOnly, func(c *call) error { return c.ok(object{}) }, "GET /resource/container-registries", "GET /config/docker-registries")
+	a.handle(signedOnly, a.resourceGroups, "GET /scaling-groups")
+	a.handle(signedOnly, a.presets, "GET /resource/presets")
+	a.handle(signedOnly, a.checkPresets, "POST /resource/check-presets")
+	// Errors of clients are not kept: the list is empty and reports are taken and dropped.
+	a.handle(signedOnly, func(c *call) error { return c.ok(object{"logs": []any{}, "count": 0}) }, "GET /logs/error")
+	a.handle(signedOnly, func(c *call) error { return c.ok(object{"success": true}) }, "POST /logs/error", "POST /logs/error/{id}/clear")
+}
+
+func (a *API) announcement(c *call) error {
+	enabled, message, err := a.svc.Announcement(c.ctx())
+	if err != nil {
+		return err
+	}
+	return c.ok(object{"enabled": enabled, "message": message})
+}
+
+func (a *API) setAnnouncement(c *call) error {
+	p, err := c.params()
+	if err != nil {
+		return err
+	}
+	enabled, message := p.flag("enabled", false), p.optional("message")
+	if err := p.err(); err != nil {
+		return err
+	}
+	if err := a.svc.SetAnnouncement(c.ctx(), c.actor, enabled, message); err != nil {
+		return err
+	}
+	return c.nothing()
+}
+
+func (a *API) managerStatus(c *call) error {
+	st, err := a.svc.ManagerStatus(c.ctx(), c.actor)
+	if err != nil {
+		return err
+	}
+	major, date, _ := strings.Cut(strings.TrimPrefix(a.info.APIVersion, "v"), ".")
+	m := &params{body: map[string]any{"major": major}, bad: map[string]string{}}
+	node := object{
+		"id": a.info.NodeID, "num_proc": 1, "service_addr": c.r.Host, "heartbeat_timeout": 30, "ssl_enabled": c.r.TLS != nil,
+		"active_sessions": st.ActiveSessions, "status": st.Status, "version": a.info.ManagerVersion,
+		"api_version": []any{m.number("major", 0, 0, 1000), date},
+	}
+	return c.ok(object{"nodes": []object{node}, "status": st.Status, "active_sessions": st.ActiveSessions})
+}
+
+func (a *API) setManagerStatus(c *call) error {
+	p, err := c.params()
+	if err != nil {
+		return err
+	}
+	status := p.need("status")
+	p.flag("force_kill", false)
+	if err := p.err(); err != nil {
+		return err
+	}
+	if err := a.svc.SetManagerStatus(c.ctx(), c.actor, status); err != nil {
+		return err
+	}
+	return c.nothing()
+}
+
+func (a *API) schedulerOperation(c *call) error {
+	p, err := c.params()
+	if err != nil {
+		return err
+	}
+	op, args := p.need("op"), p.list("args")
+	if op != "" && op != "include-agents" && op != "exclude-agents" {
+		p.fail("op", "must be include-agents or exclude-agents")
+	}
+	if err := p.err(); err != nil {
+		return err
+	}
+	ids := make([]cluster.AgentID, len(args))
+	for i, id := range args {
+		ids[i] = cluster.AgentID(id)
+	}
+	if err := a.svc.SetAgentsSchedulable(c.ctx(), c.actor, ids, op == "include-agents"); err != nil {
+		return err
+	}
+	return c.nothing()
+}
+
+// doctor is our extension: what the rows of the cluster say that should not be.
+func (a *API) doctor(c *call) error {
+	found, err := a.svc.Doctor(c.ctx(), c.actor)
+	if err != nil {
+		return err
+	}
+	list := make([]object, 0, len(found))
+	for _, f := range found {
+		list = append(list, object{"severity": f.Severity, "kind": f.Kind, "object": f.Object, "detail": f.Detail, "next": f.Next})
+	}
+	return c.ok(object{"findings": list})
+}
+
+func (a *API) resourceSlots(c *call) error {
+	slots, err := a.svc.ResourceSlots(c.ctx())
+	if err != nil {
+		return err
+	}
+	reply := object{}
+	for _, s := range slots {
+		reply[s.Name] = s.Kind
+	}
+	return c.ok(reply)
+}
+
+func (a *API) resourceSlotDetails(c *call) error {
+	slots, err := a.svc.ResourceSlots(c.ctx())
+	if err != nil {
+		return err
+	}
+	reply := object{}
+	for _, s := range slots {
+		reply[s.Name] = object{
+			"slot_name": s.Name, "description": s.Description, "human_readable_name": s.HumanName, "display_unit": s.DisplayUnit,
+			"number_format": object{"binary": s.Binary, "round_length": s.RoundLength}, "display_icon": s.DisplayIcon,
+		}
+	}
+	return c.ok(reply)
+}
+
+func (a *API) resourceGroups(c *call) error {
+	p, err := c.params()
+	if err != nil {
+		return err
+	}
+	project := p.text("group|group_id|group_name", "")
+	if err := p.err(); err != nil {
+		return err
+	}
+	groups, err := a.svc.AllowedResourceGroups(c.ctx(), c.actor, project)
+	if err != nil {
+		return err
+	}
+	list := make([]object, 0, len(groups))
+	for _, g := range groups {
+		list = append(list, object{"name": g.Name})
+	}
+	return c.ok(object{"scaling_groups": list})
+}
+
+func presetOf(p service.Preset) object {
+	o := object{"name": p.Name, "resource_slots": p.Slots.Wire(), "shared_memory": nil}
+	if p.SharedMemory != nil {
+		o["shared_memory"] = cluster.Whole(*p.SharedMemory).String()
+	}
+	return o
+}
+
+func (a *API) presets(c *call) error {
+	presets, err := a.svc.Presets(c.ctx(), c.actor)
+	if err != nil {
+		return err
+	}
+	list := make([]object, 0, len(presets))
+	for _, p := range presets {
+		list = append(list, presetOf(p))
+	}
+	return c.ok(object{"presets": list})
+}
+
+func (a *API) checkPresets(c *call) error {
+	p, err := c.params()
+	if err != nil {
+		return err
+	}
+	project, group := p.text("group", "default"), p.text("scaling_group|scalingGroup", "")
+	if err := p.err(); err != nil {
+		return err
+	}
+	slots, err := a.svc.ResourceSlots(c.ctx())
+	if err != nil {
+		return err
+	}
+	names := make([]cluster.SlotName, len(slots))
+	for i, s := range slots {
+		names[i] = cluster.SlotName(s.Name)
+	}
+	ck, err := a.svc.CheckPresets(c.ctx(), c.actor, project, group)
+	if err != nil {
+		return err
+	}
+	groups := object{}
+	for name, use := range ck.ResourceGroups {
+		groups[name] = object{"using": amounts(names, use.Using), "remaining": amounts(names, use.Remaining)}
+	}
+	presets := make([]object, 0, len(ck.Presets))
+	for _, pr := range ck.Presets {
+		o := presetOf(pr)
+		o["allocatable"] = pr.Allocatable
+		presets = append(presets, o)
+	}
+	return c.ok(object{
+		"keypair_limits": limits(names, ck.KeypairLimits), "keypair_using": amounts(names, ck.KeypairUsing),
+		"keypair_remaining": remaining(names, ck.KeypairLimits, ck.KeypairUsing),
+		"group_limits":      limits(names, ck.GroupLimits), "group_using": amounts(names, ck.GroupUsing),
+		"group_remaining":         remaining(names, ck.GroupLimits, ck.GroupUsing),
+		"scaling_group_remaining": amounts(names, ck.GroupRemaining), "scaling_groups": groups, "presets": presets,
+	})
+}
+
+// infinity is the wire's text of no limit.
+const infinity = "Infinity"
+
+func amounts(names []cluster.SlotName, s cluster.Slots) map[string]string {
+	out := s.Wire()
+	for _, n := range names {
+		out[string(n)] = s[n].String()
+	}
+	return out
+}
+
+func limits(names []cluster.SlotName, s cluster.Slots) map[string]string {
+	out := map[string]string{}
+	for _, n := range names {
+		out[string(n)] = infinity
+	}
+	maps.Copy(out, s.Wire())
+	return out
+}
+
+func remaining(names []cluster.SlotName, limit, using cluster.Slots) map[string]string {
+	out := limits(names, nil)
+	for n, v := range limit {
+		out[string(n)] = max(v-using[n], 0).String()
+	}
+	return out
+}

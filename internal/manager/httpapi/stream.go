@@ -1,0 +1,552 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/wire/run"
+)
+
+const (
+	// maxMessage bounds one message from a client.
+	maxMessage = 16 << 20
+	// maxQueued bounds the messages that wait while code runs.
+	maxQueued = 64
+	// firstPatience is how long a client may take to say what it wants.
+	firstPatience = time.Minute
+	// writePatience is how long a client may take to take one message.
+	writePatience = time.Minute
+	// pingEvery finds out about clients that vanished without a word.
+	pingEvery = 30 * time.Second
+)
+
+func (a *API) streamRoutes() {
+	for _, base := range []string{"GET /stream/session/{s}", "GET /stream/kernel/{s}"} {
+		a.handle(signedOnly, a.apps, base+"/apps")
+		a.handle(signedOnly, a.streamExecute, base+"/execute")
+		a.handle(signedOnly, a.streamPTY, base+"/pty")
+		a.handle(signedOnly, a.streamExec, base+"/exec")
+	}
+}
+
+func (a *API) apps(c *call) error {
+	ref, who, _, err := c.refOwner()
+	if err != nil {
+		return err
+	}
+	ports, err := a.svc.Apps(c.ctx(), c.actor, ref, who)
+	if err != nil {
+		return err
+	}
+	return c.ok(servicePorts(ports))
+}
+
+// message is one message of a client.
+type message struct {
+	data []byte
+}
+
+// socket is an accepted WebSocket whose messages arrive in a channel. Reading all the time is
+// what answers pings and notices that the client left: ctx ends then.
+type socket struct {
+	conn *websocket.Conn
+	ctx  context.Context
+	in   chan message
+	// left is closed when the reader has ended.
+	left chan struct{}
+}
+
+// upgrade accepts the WebSocket of an authenticated request. The caller calls end.
+func (c *call) upgrade() (*socket, error) {
+	if !isUpgrade(c) {
+		return nil, fault.Invalidf("%.200s is a WebSocket", c.r.URL.Path).WithReason(reasonBadRequest).WithNext("connect with a WebSocket client")
+	}
+	// The signature proves the caller; a browser cannot make one for a foreign page.
+	conn, err := websocket.Accept(c.w, c.r, &websocket.AcceptOptions{InsecureSkipVerify: true})
+	if err != nil {
+		c.w.note = err.Error()
+		return nil, errResponded
+	}
+	c.w.status = 101
+	conn.SetReadLimit(maxMessage)
+	// The request's own context ends with its handler and knows nothing of the upgraded connection.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(c.ctx()))
+	s := &socket{conn: conn, ctx: ctx, in: make(chan message, maxQueued), left: make(chan struct{})}
+	go func() {
+		defer close(s.left)
+		defer cancel()
+		for {
+			_, data, err := conn.Read(ctx)
+			if err != nil {
+				return
+			}
+			select {
+			case s.in <- message{data}:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return s, nil
+}
+
+func isUpgrade(c *call) bool {
+	return c.r.Header.Get("Upgrade") != "" && c.r.Header.Get("Sec-Websocket-Key") != ""
+}
+
+// end closes the socket and waits for its reader.
+func (s *socket) end(code websocket.StatusCode, why string) {
+	if len(why) > 120 {
+		why = why[:120]
+	}
+	if s.ctx.Err() == nil {
+		// Close shakes hands by reading, which our reader does too; either one sees the answer.
+		_ = s.conn.Close(code, why)
+	}
+	_ = s.conn.CloseNow()
+	<-s.left
+}
+
+// send writes one text message.
+func (s *socket) send(v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return s.write(websocket.MessageText, b)
+}
+
+func (s *socket) write(kind websocket.MessageType, b []byte) error {
+	ctx, cancel := context.WithTimeout(s.ctx, writePatience)
+	defer cancel()
+	return s.conn.Write(ctx, kind, b)
+}
+
+// recv waits for the next message.
+func (s *socket) recv(patience time.Duration) (message, error) {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case m := <-s.in:
+		return m, nil
+	case <-s.ctx.Done():
+		select { // what came before the end still counts
+		case m := <-s.in:
+			return m, nil
+		default:
+			return message{}, errClientGone
+		}
+	case <-timer.C:
+		return message{}, fault.New(fault.Timeout, "the client said nothing")
+	}
+}
+
+// ping keeps asking whether the client is there until the socket ends.
+func (s *socket) ping() {
+	t := time.NewTicker(pingEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-t.C:
+			ctx, cancel := context.WithTimeout(s.ctx, pingEvery)
+			err := s.conn.Ping(ctx)
+			cancel()
+			if err != nil {
+				_ = s.conn.CloseNow() // the reader ends and with it the context
+				return
+			}
+		}
+	}
+}
+
+// inputEOF as the whole answer to waiting-input says that there is no more input; our extension.
+const inputEOF = "\x04"
+
+// executeRequest is the first message of /execute.
+type executeRequest struct {
+	Mode    run.Mode        `json:"mode"`
+	Code    string          `json:"code"`
+	RunID   string          `json:"runId"`
+	Options json.RawMessage `json:"options"`
+	// Keep asks to leave the stream open for the next request after this one; our extension.
+	Keep bool `json:"keep"`
+}
+
+// streamExecute is the streaming form of the execute protocol.
+func (a *API) streamExecute(c *call) error {
+	ref, who, _, err := c.refOwner()
+	if err != nil {
+		return err
+	}
+	client, _, err := a.runner(c.ctx(), c.actor, ref, who)
+	if err != nil {
+		return err
+	}
+	s, err := c.upgrade()
+	if err != nil {
+		return err
+	}
+	pinged := make(chan struct{})
+	go func() { defer close(pinged); s.ping() }()
+	code, why := websocket.StatusNormalClosure, ""
+	defer func() { s.end(code, why); <-pinged }()
+	patience := firstPatience
+	for {
+		m, err := s.recv(patience)
+		if err != nil {
+			return nil
+		}
+		var req executeRequest
+		if err := json.Unmarshal(m.data, &req); err != nil {
+			code, why = websocket.StatusPolicyViolation, "the first message must be a JSON object with code and mode"
+			_ = s.send(object{"status": "error", "msg": why, "console": []any{}})
+			return nil
+		}
+		if err := a.drive(c, s, client, ref, who, req); err != nil {
+			if errors.Is(err, errClientGone) || s.ctx.Err() != nil {
+				return nil
+			}
+			p := problemOf(err)
+			c.w.note = p.Type[len(problemBase):]
+			_ = s.send(object{"status": "error", "msg": p.Msg, "type": p.Type, "title": p.Title, "next": p.Next, "console": []any{}, "exitCode": nil})
+			code, why = websocket.StatusInternalError, p.Title
+			return nil
+		}
+		if !req.Keep {
+			return nil
+		}
+		patience = 10 * time.Minute
+	}
+}
+
+// drive runs one piece of code to its end. Whatever keeps it from the end interrupts the code.
+func (a *API) drive(c *call, s *socket, client *run.Client, ref string, who cluster.AccessKey, req executeRequest) (err error) {
+	if req.Mode == "" {
+		req.Mode = run.ModeQuery
+	}
+	step := run.StepRequest{Mode: req.Mode, Code: req.Code, WaitMS: int(streamWait.Milliseconds()), FlushMS: int(streamFlush.Milliseconds()), From: ptr(int64(0))}
+	switch req.Mode {
+	case run.ModeQuery:
+	case run.ModeBatch:
+		body, perr := parseBody(req.Options)
+		if perr != nil {
+			return perr
+		}
+		p := &params{body: body, prefix: "options.", bad: map[string]string{}}
+		step.Options = batchOptions(p)
+		if err := p.err(); err != nil {
+			return err
+		}
+	default:
+		return fault.Invalidf("mode %.40q cannot begin a stream", req.Mode).WithReason(reasonInvalidParams).WithNext("use query or batch")
+	}
+	// The id is always ours: a client must not answer or interrupt what another client runs.
+	runID := newRunID()
+	done := false
+	defer func() {
+		if done {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), 5*time.Second)
+		defer cancel()
+		_, _ = client.Interrupt(ctx, runID) // the session may be gone, and then there is nothing to interrupt
+	}()
+	for {
+		r, err := client.Step(s.ctx, runID, step)
+		if err != nil {
+			if s.ctx.Err() != nil {
+				return errClientGone
+			}
+			if a.ended(c, ref, who) {
+				done = true
+				return s.send(execResult{Status: run.StatusFinished, ExitCode: ptr(goneExit), Files: []string{}, Console: []run.Console{}})
+			}
+			return err
+		}
+		next := r.Seq
+		step = run.StepRequest{Mode: run.ModeContinue, WaitMS: step.WaitMS, FlushMS: step.FlushMS, From: &next}
+		if r.Status == run.StatusContinued && len(r.Console) == 0 {
+			continue
+		}
+		if err := s.send(execResultOf(r)); err != nil {
+			return errClientGone
+		}
+		if r.Status.Final() {
+			done = true
+			return nil
+		}
+		if r.Status == run.StatusWaitingInput {
+			m, err := s.recv(24 * time.Hour)
+			if err != nil {
+				return err
+			}
+			step.Mode, step.Code, step.InputSeq = run.ModeInput, string(m.data), r.Seq-1
+			if step.Code == inputEOF {
+				step.Code, step.EOF = "", true
+			}
+		}
+	}
+}
+
+// ptyRequest is one message to a terminal.
+type ptyRequest struct {
+	Type  string `json:"type"`
+	Chars string `json:"chars"`
+	Rows  uint16 `json:"rows"`
+	Cols  uint16 `json:"cols"`
+}
+
+// streamPTY is a terminal as browsers speak it: JSON with base64 inside.
+func (a *API) streamPTY(c *call) error {
+	ref, who, p, err := c.refOwner()
+	if err != nil {
+		return err
+	}
+	start := run.PTYStart{Terminal: p.text("terminal", ""), Rows: uint16(p.number("rows", 24, 1, 4096)), Cols: uint16(p.number("cols", 80, 1, 4096))}
+	if err := p.err(); err != nil {
+		return err
+	}
+	client, _, err := a.runner(c.ctx(), c.actor, ref, who)
+	if err != nil {
+		return err
+	}
+	s, err := c.upgrade()
+	if err != nil {
+		return err
+	}
+	pinged := make(chan struct{})
+	go func() { defer close(pinged); s.ping() }()
+	code, why := websocket.StatusNormalClosure, ""
+	defer func() { s.end(code, why); <-pinged }()
+	for {
+		again, err := a.terminal(s, client, start)
+		if err != nil && s.ctx.Err() == nil {
+			msg := problemOf(err).Msg
+			_ = s.send(object{"type": "error", "data": msg})
+			code, why = websocket.StatusInternalError, msg
+		}
+		if !again {
+			return nil
+		}
+		start.Restart = true
+	}
+}
+
+// terminal joins a socket and a terminal until either ends; again says that the client asked for a fresh shell.
+func (a *API) terminal(s *socket, client *run.Client, start run.PTYStart) (again bool, err error) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
+	t, err := client.PTY(ctx, start)
+	if err != nil {
+		return false, err
+	}
+	out := make(chan error, 1)
+	go func() {
+		for {
+			f, err := t.Recv()
+			if err == nil && f.Type == run.FrameExit {
+				err = errShellEnded
+			}
+			if err == nil && (f.Type == run.FrameStdout || f.Type == run.FrameStderr) {
+				err = s.send(object{"type": "out", "data": base64.StdEncoding.EncodeToString(f.Data)})
+			}
+			if err != nil {
+				out <- err
+				return
+			}
+		}
+	}()
+	defer func() {
+		t.Close()
+		if out != nil {
+			<-out
+		}
+	}()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return false, nil
+		case err := <-out:
+			out = nil
+			if errors.Is(err, errShellEnded) {
+				return false, nil
+			}
+			return false, fault.Unavailablef("the terminal's stream broke off").WithCause(err)
+		case m := <-s.in:
+			var r ptyRequest
+			if err := json.Unmarshal(m.data, &r); err != nil {
+				return false, fault.Invalidf("a terminal takes JSON messages").WithReason(reasonInvalidParams)
+			}
+			switch r.Type {
+			case "stdin":
+				var b []byte
+				if b, err = base64.StdEncoding.DecodeString(r.Chars); err == nil {
+					_, err = t.Write(b)
+				}
+			case "resize":
+				start.Rows, start.Cols = r.Rows, r.Cols
+				err = t.Resize(r.Rows, r.Cols)
+			case "restart":
+				return true, nil
+			case "ping":
+			default:
+				err = fault.Invalidf("a terminal does not know messages of type %.40q", r.Type).WithReason(reasonInvalidParams)
+			}
+			if err != nil {
+				return false, err
+			}
+		}
+	}
+}
+
+var errShellEnded = errors.New("the shell ended")
+
+// The first byte of every message of /exec is its channel.
+const (
+	channelStdin    = 0 // to the process
+	channelStdout   = 1 // from the process; all output of a terminal
+	channelStderr   = 2 // from the process
+	channelResize   = 3 // JSON run.Resize
+	channelExit     = 4 // JSON {"exitCode":N}; always last
+	channelStdinEOF = 5 // empty; the end of the input
+	channelSignal   = 6 // the name of a signal, such as INT
+)
+
+// execStart reads what to start: cmd is a JSON list, or repeated.
+func execStart(p *params) run.ExecStart {
+	start := run.ExecStart{
+		Argv: p.list("cmd"), Dir: p.text("dir", ""), Env: p.texts("env"), TTY: p.flag("tty", false),
+		Rows: uint16(p.number("rows", 24, 0, 4096)), Cols: uint16(p.number("cols", 80, 0, 4096)),
+	}
+	if len(start.Argv) == 1 && strings.HasPrefix(start.Argv[0], "[") {
+		var argv []string
+		if err := json.Unmarshal([]byte(start.Argv[0]), &argv); err != nil {
+			p.fail("cmd", "must be a JSON list of texts")
+		}
+		start.Argv = argv
+	}
+	if len(start.Argv) == 0 || start.Argv[0] == "" {
+		p.fail("cmd", "is required: the program and its arguments as a JSON list")
+	}
+	return start
+}
+
+// streamExec runs a command in the session as its user; our extension, see docs/api-extensions.md.
+// Every message is binary and begins with a channel byte; the last one is the exit.
+func (a *API) streamExec(c *call) error {
+	ref, who, p, err := c.refOwner()
+	if err != nil {
+		return err
+	}
+	start := execStart(p)
+	if err := p.err(); err != nil {
+		return err
+	}
+	client, _, err := a.runner(c.ctx(), c.actor, ref, who)
+	if err != nil {
+		return err
+	}
+	s, err := c.upgrade()
+	if err != nil {
+		return err
+	}
+	pinged := make(chan struct{})
+	go func() { defer close(pinged); s.ping() }()
+	code, why := websocket.StatusNormalClosure, ""
+	defer func() { s.end(code, why); <-pinged }()
+	if err := a.exec(s, client, start); err != nil && s.ctx.Err() == nil {
+		code, why = websocket.StatusInternalError, problemOf(err).Msg
+		c.w.note = err.Error()
+	}
+	return nil
+}
+
+func (a *API) exec(s *socket, client *run.Client, start run.ExecStart) error {
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
+	t, err := client.Exec(ctx, start)
+	if err != nil {
+		return err
+	}
+	out := make(chan error, 1)
+	go func() { out <- s.copyExec(t) }()
+	ended := false
+	defer func() {
+		t.Close()
+		if !ended {
+			<-out
+		}
+	}()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return nil
+		case err := <-out:
+			ended = true
+			return err
+		case m := <-s.in:
+			// A process that takes no more input is in its right; its exit is on the way.
+			if err := execInput(t, m); fault.Is(err, fault.Invalid) {
+				return err
+			}
+		}
+	}
+}
+
+// copyExec passes output on until the exit.
+func (s *socket) copyExec(t *run.Stream) error {
+	for {
+		f, err := t.Recv()
+		if err != nil {
+			return fault.Unavailablef("the command's stream broke off").WithCause(err)
+		}
+		switch f.Type {
+		case run.FrameStdout:
+			err = s.write(websocket.MessageBinary, append([]byte{channelStdout}, f.Data...))
+		case run.FrameStderr:
+			err = s.write(websocket.MessageBinary, append([]byte{channelStderr}, f.Data...))
+		case run.FrameExit:
+			var e run.Exit
+			if err := f.Decode(&e); err != nil {
+				return err
+			}
+			text := jsonText(object{"exitCode": e.Code, "signal": e.Signal, "error": e.Error})
+			return s.write(websocket.MessageBinary, append([]byte{channelExit}, text...))
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func execInput(t *run.Stream, m message) error {
+	if len(m.data) == 0 {
+		return fault.Invalidf("a message of a command begins with its channel").WithReason(reasonInvalidParams)
+	}
+	switch data := m.data[1:]; m.data[0] {
+	case channelStdin:
+		_, err := t.Write(data)
+		return err
+	case channelStdinEOF:
+		return t.CloseInput()
+	case channelResize:
+		var size run.Resize
+		if err := json.Unmarshal(data, &size); err != nil {
+			return fault.Invalidf("a size is JSON with rows and cols").WithReason(reasonInvalidParams)
+		}
+		return t.Resize(size.Rows, size.Cols)
+	case channelSignal:
+		return t.Send(run.Frame{Type: run.FrameSignal, Data: data})
+	}
+	return fault.Invalidf("a command takes no messages on channel %d", m.data[0]).WithReason(reasonInvalidParams)
+}

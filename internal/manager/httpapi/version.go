@@ -1,0 +1,51 @@
+package httpapi
+
+import (
+	"net/http"
+	"slices"
+
+	"berth.dev/berth/internal/fault"
+)
+
+// What the version probe answers. Both strings steer what clients do, see docs/api-extensions.md:
+// APIVersion is negotiated by the command line, ManagerVersion gates features of the web console.
+const (
+	APIVersion     = "v8.20240915"
+	ManagerVersion = "24.09.12"
+)
+
+// defaultVersion is what a request without a version header speaks.
+const defaultVersion = "v5.20191215"
+
+// acceptedVersions are the values of the version header that official clients send, oldest first.
+var acceptedVersions = []string{
+	"v4.20181215", "v4.20190115", "v4.20190315", "v4.20190615", "v5.20191215",
+	"v6.20200815", "v6.20210815", "v6.20220315", "v6.20220615", "v6.20221201", "v6.20230315",
+	"v7.20230615", "v8.20240315", "v8.20240915", "v9.20250722",
+}
+
+// versionOf returns the version header's text, "" when there is none, and the name it came under.
+func versionOf(h http.Header) (value, header string) {
+	for _, name := range [...]string{"X-Backendai-Version", "X-Sorna-Version"} {
+		if v := h[name]; len(v) > 0 && v[0] != "" {
+			return v[0], name
+		}
+	}
+	return "", ""
+}
+
+// checkVersion returns the version that the request speaks.
+func checkVersion(h http.Header) (string, error) {
+	v, header := versionOf(h)
+	if v == "" {
+		return defaultVersion, nil
+	}
+	if slices.Contains(acceptedVersions, v) {
+		return v, nil
+	}
+	if len(v) > 40 {
+		v = v[:40]
+	}
+	return "", fault.Invalidf("Unsupported API version: %s says %q", header, v).WithReason(reasonBadRequest).
+		WithNext("use a client that speaks one of the versions v4.20181215 to v9.20250722")
+}
