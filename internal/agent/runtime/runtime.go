@@ -104,7 +104,7 @@ type Image struct {
 	ID           string // content id, "sha256:..."
 	References   []string
 	Digests      []string // "name@sha256:..." of the registries it came from
-	Architecture string // wire names: x86_64, aarch64
+	Architecture string   // wire names: x86_64, aarch64
 	SizeBytes    int64
 	Labels       map[string]string
 	Entrypoint   []string
@@ -144,6 +144,24 @@ type Stats struct {
 	Pids        *int64
 	OOMKills    *int64
 }
+
+// The reasons that faults of every runtime carry, beside their kinds.
+const (
+	// ReasonEngine: the engine does not answer (Unavailable).
+	ReasonEngine = "engine-unavailable"
+	// ReasonContainer: the kernel has no container here (NotFound).
+	ReasonContainer = "container-not-found"
+	// ReasonImage: the image is not on this host (NotFound): pull it.
+	ReasonImage = "image-not-found"
+	// ReasonPull: the registry or the way to it failed; the kind says how.
+	ReasonPull = "image-pull-failed"
+	// ReasonDigest: the image is there with another content than expected (Conflict).
+	ReasonDigest = "image-digest-mismatch"
+	// ReasonGeneration: a container of another generation is there (Conflict).
+	ReasonGeneration = "other-generation"
+	// ReasonDisk: the engine's disk is full (Exhausted).
+	ReasonDisk = "disk-full"
+)
 
 // Runtime runs containers. All methods may be called concurrently, also for one kernel.
 // Errors are faults: NotFound for an absent container or image, Conflict when the state

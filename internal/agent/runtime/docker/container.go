@@ -84,7 +84,7 @@ func (r *Runtime) inspect(ctx context.Context, ref string, kernel cluster.Kernel
 }
 
 func absent(kernel cluster.KernelID) error {
-	return fault.NotFoundf("kernel %s has no container on this host", kernel).WithReason("container-not-found")
+	return fault.NotFoundf("kernel %s has no container on this host", kernel).WithReason(runtime.ReasonContainer)
 }
 
 // containerFailure is failure for calls about one existing container.

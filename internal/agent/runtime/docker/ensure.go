@@ -192,7 +192,7 @@ func (r *Runtime) adopt(ctx context.Context, name string, spec runtime.Spec) (ru
 		}
 		if o.Identity.Generation != generation {
 			return runtime.Observed{}, fault.Conflictf("kernel %s already has a container of generation %d, wanted is %d",
-				kernel, o.Identity.Generation, generation).WithNext("remove that container first")
+				kernel, o.Identity.Generation, generation).WithReason(runtime.ReasonGeneration).WithNext("remove that container first")
 		}
 		if o.Phase != runtime.PhaseCreated {
 			return o, nil
@@ -212,7 +212,7 @@ func imageMissing(err error) bool {
 }
 
 func missingImage(reference string, cause error) error {
-	return fault.NotFoundf("image %s is not on this host", reference).WithReason(reasonImage).WithCause(cause).
+	return fault.NotFoundf("image %s is not on this host", reference).WithReason(runtime.ReasonImage).WithCause(cause).
 		WithNext("pull or build it, then try again")
 }
 
@@ -239,7 +239,7 @@ func matchDigest(img runtime.Image, reference, digest string) error {
 		}
 	}
 	return fault.Conflictf("image %s is %s on this host, expected is %s", reference, img.ID, digest).
-		WithReason(reasonDigest).WithNext("pull the image again, or rescan images if the new one is right")
+		WithReason(runtime.ReasonDigest).WithNext("pull the image again, or rescan images if the new one is right")
 }
 
 // seconds rounds a grace up to what the engine takes.

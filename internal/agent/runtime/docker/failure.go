@@ -10,15 +10,8 @@ import (
 
 	cerrdefs "github.com/containerd/errdefs"
 
+	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/fault"
-)
-
-// The reasons of this package's faults.
-const (
-	reasonEngine = "engine-unavailable"
-	reasonDigest = "image-digest-mismatch"
-	reasonImage  = "image-not-found"
-	reasonPull   = "image-pull-failed"
 )
 
 // failure turns an engine's error into a fault. verb says what was tried, on what.
@@ -29,18 +22,18 @@ func (r *Runtime) failure(err error, verb string, args ...any) error {
 		return fmt.Errorf("%s: %w", what, err)
 	case errors.Is(err, os.ErrPermission):
 		return fault.Unavailablef("%s: the container engine's socket %s is closed to this user", what, r.cfg.Host).
-			WithReason(reasonEngine).WithCause(err).
+			WithReason(runtime.ReasonEngine).WithCause(err).
 			WithNext("run as root or add the user to the group docker: usermod -aG docker USER")
 	case errors.Is(err, context.DeadlineExceeded):
 		return fault.Unavailablef("%s: the container engine at %s did not answer in time", what, r.cfg.Host).
-			WithReason(reasonEngine).WithCause(err).
+			WithReason(runtime.ReasonEngine).WithCause(err).
 			WithNext("look at the engine: docker -H %s info", r.cfg.Host)
 	}
 	msg := strings.ToLower(err.Error())
 	kind := fault.Internal
 	switch {
 	case strings.Contains(msg, "no space left"), strings.Contains(msg, "disk quota exceeded"):
-		return fault.Exhaustedf("%s: the disk of the container engine is full", what).WithReason("disk-full").
+		return fault.Exhaustedf("%s: the disk of the container engine is full", what).WithReason(runtime.ReasonDisk).
 			WithCause(err).WithNext("free space below the engine's data directory: docker system df")
 	case strings.Contains(msg, "cannot allocate memory"), strings.Contains(msg, "resource temporarily unavailable"):
 		kind = fault.Exhausted
@@ -60,7 +53,7 @@ func (r *Runtime) failure(err error, verb string, args ...any) error {
 		kind = fault.Denied
 	case cerrdefs.IsUnavailable(err), !answered(err):
 		return fault.Unavailablef("%s: the container engine does not answer at %s", what, r.cfg.Host).
-			WithReason(reasonEngine).WithCause(err).
+			WithReason(runtime.ReasonEngine).WithCause(err).
 			WithNext("start it (systemctl start docker, or scripts/engine.sh ensure) and look at its log")
 	}
 	return fault.New(kind, "%s", what).WithCause(err)

@@ -176,7 +176,7 @@ func (r *Runtime) pull(ctx context.Context, ref string, progress func(runtime.Pu
 	fail := func(err error) error {
 		if errors.Is(context.Cause(idle), context.DeadlineExceeded) && ctx.Err() == nil {
 			return fault.Unavailablef("pull image %s: nothing arrived for %s", ref, r.cfg.PullIdle).
-				WithReason(reasonPull).WithNext("look at the registry and the network, then try again")
+				WithReason(runtime.ReasonPull).WithNext("look at the registry and the network, then try again")
 		}
 		return r.pullFailure(err, ref)
 	}
@@ -243,15 +243,15 @@ func (r *Runtime) pullFailure(err error, ref string) error {
 		return r.failure(err, "pull image %s", ref)
 	case has("pull access denied", "repository does not exist", "manifest unknown", "not found", "name unknown"):
 		return fault.NotFoundf("pull image %s: the registry does not have it, or not for us", ref).
-			WithReason(reasonPull).WithCause(err).WithNext("check the name and the tag, and the registry's credentials")
+			WithReason(runtime.ReasonPull).WithCause(err).WithNext("check the name and the tag, and the registry's credentials")
 	case has("unauthorized", "authentication required", "denied"):
 		return fault.Deniedf("pull image %s: the registry refuses", ref).
-			WithReason(reasonPull).WithCause(err).WithNext("check the registry's credentials")
+			WithReason(runtime.ReasonPull).WithCause(err).WithNext("check the registry's credentials")
 	case has("no such host", "dial tcp", "connection refused", "timeout", "temporary failure", "server misbehaving", "tls:", "x509", "eof", "unreachable"):
 		return fault.Unavailablef("pull image %s: the registry does not answer", ref).
-			WithReason(reasonPull).WithCause(err).WithNext("check the registry's address and the network of this host")
+			WithReason(runtime.ReasonPull).WithCause(err).WithNext("check the registry's address and the network of this host")
 	default:
-		return fault.New(fault.Internal, "pull image %s", ref).WithReason(reasonPull).WithCause(err)
+		return fault.New(fault.Internal, "pull image %s", ref).WithReason(runtime.ReasonPull).WithCause(err)
 	}
 }
 
