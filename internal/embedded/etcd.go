@@ -1,0 +1,131 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/version"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	etcdembed "go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+
+	"berth.dev/berth/internal/chassis"
+)
+
+// etcdSocket is the longer of the two socket names, which decides where they fit.
+const etcdSocket = "client:0"
+
+// Etcd is a one-member etcd in this process. Its sockets are private files; this process
+// itself reaches it without any.
+type Etcd struct {
+	stateDir string
+	log      *slog.Logger
+	sockets  string
+	server   *etcdembed.Etcd
+	client   *clientv3.Client
+	service  *chassis.Service
+}
+
+// NewEtcd makes the server without starting it; its data go to stateDir/etcd.
+func NewEtcd(stateDir string, log *slog.Logger) *Etcd {
+	e := &Etcd{stateDir: stateDir, log: log, sockets: socketDir(stateDir, "etcd", etcdSocket)}
+	e.service = chassis.NewService("etcd", chassis.Hooks{
+		Start: e.start,
+		Run: func(ctx context.Context) error {
+			select {
+			case <-ctx.Done():
+				return nil
+			case err := <-e.server.Err():
+				return fmt.Errorf("etcd: %w", err)
+			}
+		},
+		Stop: func(context.Context) error { return e.stop() },
+	})
+	return e
+}
+
+// Service is the server as a part of the process.
+func (e *Etcd) Service() *chassis.Service { return e.service }
+
+// Client talks to the server in process; valid while the service runs. Do not close it.
+func (e *Etcd) Client() *clientv3.Client { return e.client }
+
+// Version is the server's version.
+func (e *Etcd) Version() string { return version.Version }
+
+func (e *Etcd) start(ctx context.Context) error {
+	own := account{uid: os.Geteuid(), gid: os.Getegid()}
+	data := filepath.Join(e.stateDir, "etcd")
+	if err := own.privateDir(data); err != nil {
+		return fmt.Errorf("prepare etcd directory: %w", err)
+	}
+	if err := own.prepareSocketDir(e.sockets); err != nil {
+		return fmt.Errorf("prepare etcd sockets: %w", err)
+	}
+	urls := map[string][]url.URL{}
+	for _, name := range []string{"client", "peer"} {
+		path := filepath.Join(e.sockets, name+":0")
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove old etcd socket: %w", err)
+		}
+		urls[name] = []url.URL{{Scheme: "unix", Path: path}}
+	}
+	cfg := etcdembed.NewConfig()
+	cfg.Name = "berth"
+	cfg.Dir = data
+	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = urls["client"], urls["client"]
+	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = urls["peer"], urls["peer"]
+	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
+	// A single member elects itself; short ticks only shorten the wait for that.
+	cfg.TickMs, cfg.ElectionMs = 30, 150
+	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = "periodic", "1h"
+	cfg.QuotaBackendBytes = 256 << 20
+	cfg.SnapshotCount = 5000
+	cfg.LogLevel = "fatal" // it reports its own orderly stop as errors
+	server, err := etcdembed.StartEtcd(cfg)
+	if err != nil {
+		return fmt.Errorf("start etcd in %s: %w", data, err)
+	}
+	select {
+	case <-server.Server.ReadyNotify():
+	case err := <-server.Err():
+		server.Close()
+		return fmt.Errorf("start etcd in %s: %w", data, err)
+	case <-server.Server.StopNotify():
+		server.Close()
+		return errors.New("etcd stopped while it started")
+	case <-ctx.Done():
+		server.Close()
+		return fmt.Errorf("etcd has no leader yet: %w", context.Cause(ctx))
+	}
+	e.server, e.client = server, v3client.New(server.Server)
+	return nil
+}
+
+func (e *Etcd) stop() error {
+	// An open client holds the server's stop for seconds, so it goes first.
+	err := e.client.Close()
+	if errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		e.server.Close()
+	}()
+	limit := time.NewTimer(10 * time.Second)
+	defer limit.Stop()
+	select {
+	case <-closed:
+		return err
+	case <-limit.C:
+		return errors.New("etcd does not stop: a client is still connected")
+	}
+}
