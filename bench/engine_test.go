@@ -1,0 +1,305 @@
+// Package bench measures speed beside a peer in the same run and prints ratios; it asserts
+// nothing. `make bench` runs it with the real engine and a built bin/berth.
+package bench_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/api"
+)
+
+const (
+	image  = "berth/python:3.11"
+	rounds = 15
+)
+
+// platform is a cluster on an empty state directory.
+type platform struct {
+	b   *testing.B
+	bin string
+	dir string
+}
+
+func up(b *testing.B) *platform {
+	b.Helper()
+	if os.Getenv("BERTH_BENCH") == "" {
+		b.Skip("needs a container engine and bin/berth: run make bench")
+	}
+	bin, err := filepath.Abs(filepath.Join("..", "bin", "berth"))
+	require.NoError(b, err)
+	dir, err := os.MkdirTemp("", "berth-bench-")
+	require.NoError(b, err)
+	require.NoError(b, os.Chmod(dir, 0o755))
+	p := &platform{b: b, bin: bin, dir: dir}
+	b.Cleanup(func() {
+		_ = p.cmd("down", "--sessions").Run()
+		_ = os.RemoveAll(dir)
+	})
+	p.must("up", "--detach", "--ports", "auto")
+	return p
+}
+
+func (p *platform) cmd(args ...string) *exec.Cmd {
+	c := exec.Command(p.bin, args...)
+	c.Env = append(os.Environ(), "BERTH_STATE_DIR="+p.dir, "NO_COLOR=1")
+	return c
+}
+
+func (p *platform) must(args ...string) string {
+	p.b.Helper()
+	out, err := p.cmd(args...).Output()
+	if e, ok := err.(*exec.ExitError); ok {
+		require.NoError(p.b, err, "berth %s: %s", strings.Join(args, " "), e.Stderr)
+	}
+	require.NoError(p.b, err)
+	return string(out)
+}
+
+func (p *platform) client() *api.Client {
+	p.b.Helper()
+	cfg, err := api.LoadConfig(api.Lookup{StateDir: p.dir, Getenv: func(string) string { return "" }})
+	require.NoError(p.b, err)
+	c, err := api.New(cfg)
+	require.NoError(p.b, err)
+	p.b.Cleanup(c.Close)
+	return c
+}
+
+// create waits until the session runs, as the official client does.
+func create(b *testing.B, c *api.Client, name string) api.CreatedSession {
+	b.Helper()
+	s, err := c.CreateSession(b.Context(), api.CreateSession{Name: name, Image: image,
+		Config: api.SessionConfig{Resources: map[string]string{"cpu": "1", "mem": "256m"}}})
+	require.NoError(b, err)
+	require.Equal(b, "RUNNING", s.Status)
+	return s
+}
+
+func container(b *testing.B, session string) string {
+	b.Helper()
+	out, err := exec.Command("docker", "ps", "-aq", "--no-trunc", "--filter", "label=berth.session="+session).Output()
+	require.NoError(b, err)
+	return strings.TrimSpace(string(out))
+}
+
+func timed(fn func()) time.Duration {
+	began := time.Now()
+	fn()
+	return time.Since(began)
+}
+
+func median(d []time.Duration) time.Duration {
+	s := slices.Sorted(slices.Values(d))
+	return s[len(s)/2]
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+func run(b *testing.B, args ...string) {
+	b.Helper()
+	out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
+	require.NoError(b, err, "%s: %s", strings.Join(args, " "), out)
+}
+
+// gone waits until the engine no longer knows the container.
+func gone(b *testing.B, id string) {
+	b.Helper()
+	for exec.Command("docker", "inspect", id).Run() == nil {
+		if b.Context().Err() != nil {
+			b.Fatal("container stays: ", id)
+		}
+	}
+}
+
+// BenchmarkSession compares a session's start with docker run and its end with docker rm -f, in turn.
+func BenchmarkSession(b *testing.B) {
+	p := up(b)
+	c := p.client()
+	var start, peerStart, answer, end, peerEnd []time.Duration
+	for i := range rounds + 1 {
+		limits := []string{"--cpuset-cpus", "0", "--memory", "256m", "--memory-swap", "256m", "--pids-limit", "4096", "--network", "bridge"}
+		peer := timed(func() { run(b, append(append([]string{"docker", "run", "--rm"}, limits...), image, "true")...) })
+		var s api.CreatedSession
+		ours := timed(func() { s = create(b, c, fmt.Sprintf("bench-%d", i)) })
+		id := container(b, s.ID)
+		var answered time.Duration
+		total := timed(func() {
+			answered = timed(func() {
+				_, err := c.DestroySession(b.Context(), s.Name, api.DestroyOptions{})
+				require.NoError(b, err)
+			})
+			gone(b, id)
+		})
+		name := fmt.Sprintf("berth-bench-peer-%d", i)
+		run(b, append(append([]string{"docker", "run", "-d", "--name", name}, limits...), image, "sleep", "1000")...)
+		peerTotal := timed(func() { run(b, "docker", "rm", "-f", name); gone(b, name) })
+		if i == 0 {
+			continue // warm-up
+		}
+		start, peerStart = append(start, ours), append(peerStart, peer)
+		answer, end, peerEnd = append(answer, answered), append(end, total), append(peerEnd, peerTotal)
+	}
+	b.ReportMetric(ms(median(start)), "start-ms")
+	b.ReportMetric(ms(median(peerStart)), "docker-run-ms")
+	b.ReportMetric(float64(median(start))/float64(median(peerStart)), "start/docker-run")
+	b.ReportMetric(ms(median(answer)), "destroy-answer-ms")
+	b.ReportMetric(ms(median(end)), "gone-ms")
+	b.ReportMetric(ms(median(peerEnd)), "docker-rm-ms")
+}
+
+// directCells measures an ipykernel through its own Python client, inside the same container.
+const directCells = `
+import time
+from jupyter_client import KernelManager
+km = KernelManager(); km.start_kernel(); kc = km.client(); kc.start_channels(); kc.wait_for_ready()
+def cell():
+    t = time.perf_counter(); kc.execute_interactive("1+1", store_history=False, output_hook=lambda m: None); return time.perf_counter() - t
+for _ in range(30): cell()
+d = sorted(cell() for _ in range(300)); print(d[len(d)//2] * 1000)
+kc.stop_channels(); km.shutdown_kernel(now=True)
+`
+
+// BenchmarkCell compares a code cell through the manager with a direct ipykernel.
+func BenchmarkCell(b *testing.B) {
+	p := up(b)
+	c := p.client()
+	s := create(b, c, "bench-cell")
+	cell := func() time.Duration {
+		return timed(func() {
+			r, err := c.Poll(b.Context(), s.Name, "", api.Execute{Mode: "query", Code: "1+1"})
+			for err == nil && r.Status == "continued" {
+				r, err = c.Poll(b.Context(), s.Name, r.RunID, api.Execute{Mode: "continue"})
+			}
+			require.NoError(b, err)
+			require.Equal(b, "finished", r.Status)
+		})
+	}
+	for range 30 {
+		cell()
+	}
+	var ours []time.Duration
+	for range 300 {
+		ours = append(ours, cell())
+	}
+	out, err := exec.Command("docker", "exec", container(b, s.ID), "python3", "-c", directCells).Output()
+	require.NoError(b, err)
+	direct, err := strconv.ParseFloat(strings.TrimSpace(string(out)), 64)
+	require.NoError(b, err)
+	b.ReportMetric(ms(median(ours)), "cell-ms")
+	b.ReportMetric(direct, "direct-ms")
+	b.ReportMetric(ms(median(ours))-direct, "added-ms")
+}
+
+// processes are the platform's own: berth and its children.
+func (p *platform) processes() []int {
+	p.b.Helper()
+	var status struct {
+		Pid int `json:"pid"`
+	}
+	require.NoError(p.b, json.Unmarshal([]byte(p.must("status", "--json")), &status))
+	pids := []int{status.Pid}
+	for i := 0; i < len(pids); i++ {
+		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pids[i]))
+		for _, t := range tasks {
+			children, _ := os.ReadFile(t)
+			for _, child := range strings.Fields(string(children)) {
+				pid, err := strconv.Atoi(child)
+				require.NoError(p.b, err)
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
+func pss(pids []int) (kb int) {
+	for _, pid := range pids {
+		f, err := os.Open(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+		if err != nil {
+			continue // it has just ended
+		}
+		for lines := bufio.NewScanner(f); lines.Scan(); {
+			if rest, ok := strings.CutPrefix(lines.Text(), "Pss:"); ok {
+				n, _ := strconv.Atoi(strings.Fields(rest)[0])
+				kb += n
+			}
+		}
+		f.Close()
+	}
+	return kb
+}
+
+// cpu is the user and system time of the processes and of their dead children, in clock ticks of 10 ms.
+func cpu(pids []int) (ticks int) {
+	for _, pid := range pids {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			continue
+		}
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		for _, field := range strings.Fields(rest)[11:13] {
+			n, _ := strconv.Atoi(field)
+			ticks += n
+		}
+	}
+	return ticks
+}
+
+// BenchmarkIdle reports what a cluster without sessions costs, and a warm start.
+func BenchmarkIdle(b *testing.B) {
+	p := up(b)
+	var warm []time.Duration
+	for range 5 {
+		p.must("down")
+		warm = append(warm, timed(func() { p.must("up", "--detach") }))
+	}
+	b.ReportMetric(ms(median(warm)), "up-warm-ms")
+
+	const window = 20 * time.Second
+	settle, cancel := context.WithTimeout(b.Context(), 10*time.Second)
+	<-settle.Done()
+	cancel()
+	pids := p.processes()
+	before := cpu(pids)
+	measured, cancel := context.WithTimeout(b.Context(), window)
+	<-measured.Done()
+	cancel()
+	used := time.Duration(cpu(pids)-before) * 10 * time.Millisecond
+	b.ReportMetric(100*used.Seconds()/window.Seconds(), "idle-cpu-%")
+	b.ReportMetric(float64(pss(pids))/1024, "idle-pss-MiB")
+}
+
+// BenchmarkLife reports the CPU time of all our processes for one session's life.
+func BenchmarkLife(b *testing.B) {
+	p := up(b)
+	c := p.client()
+	life := func(i int) {
+		s := create(b, c, fmt.Sprintf("bench-life-%d", i))
+		_, err := c.Poll(b.Context(), s.Name, "", api.Execute{Mode: "query", Code: "1+1"})
+		require.NoError(b, err)
+		id := container(b, s.ID)
+		_, err = c.DestroySession(b.Context(), s.Name, api.DestroyOptions{})
+		require.NoError(b, err)
+		gone(b, id)
+	}
+	life(0)
+	pids := p.processes()
+	before := cpu(pids)
+	for i := range rounds {
+		life(i + 1)
+	}
+	b.ReportMetric(float64(cpu(pids)-before)*0.01/rounds, "cpu-s/session")
+}

@@ -1,0 +1,238 @@
+// Package e2e tells stories about the real binary and the real container engine, as
+// administrator, user, stranger and attacker. It runs only where BERTH_TEST_ENGINE=1 says
+// that an engine with our images is there (make test and make e2e set it).
+package e2e_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// patience bounds every wait of a story; it is generous because machines are shared.
+const patience = 2 * time.Minute
+
+// binary is the path of berth, built once by TestMain.
+var binary string
+
+func TestMain(m *testing.M) {
+	code := func() int {
+		if os.Getenv("BERTH_TEST_ENGINE") == "" {
+			return m.Run() // every story skips itself and says so
+		}
+		binary = os.Getenv("BERTH_BIN")
+		if binary == "" {
+			binary = filepath.Join("..", "bin", "berth")
+		}
+		abs, err := filepath.Abs(binary)
+		if err == nil {
+			_, err = os.Stat(abs)
+		}
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "e2e: no binary: %v\nrun make build first\n", err)
+			return 1
+		}
+		binary = abs
+		return m.Run()
+	}()
+	os.Exit(code)
+}
+
+func needEngine(t *testing.T) {
+	t.Helper()
+	if os.Getenv("BERTH_TEST_ENGINE") == "" {
+		t.Skip("needs a container engine: set BERTH_TEST_ENGINE=1 or run make e2e")
+	}
+}
+
+// platform is one cluster on this machine, started through the binary.
+type platform struct {
+	t   *testing.T
+	dir string // state directory
+}
+
+// up starts an all-in-one cluster on an empty state directory and ends it, with its
+// sessions, when the test ends.
+func up(t *testing.T) *platform {
+	t.Helper()
+	needEngine(t)
+	dir, err := os.MkdirTemp("", "berth-e2e-") // short: unix sockets live below it
+	require.NoError(t, err)
+	require.NoError(t, os.Chmod(dir, 0o755))
+	p := &platform{t: t, dir: dir}
+	t.Cleanup(func() {
+		if t.Failed() {
+			p.dumpLog()
+		}
+		p.try("down", "--sessions")
+		_ = os.RemoveAll(dir)
+	})
+	p.start()
+	return p
+}
+
+func (p *platform) start() {
+	p.t.Helper()
+	p.must("up", "--detach", "--ports", "auto")
+}
+
+// kill ends the platform's process without any warning, as a crash would.
+func (p *platform) kill() {
+	p.t.Helper()
+	pid := p.pid()
+	require.NoError(p.t, syscall.Kill(pid, syscall.SIGKILL))
+	require.Eventually(p.t, func() bool { return syscall.Kill(pid, 0) != nil || zombie(pid) }, patience, 10*time.Millisecond)
+}
+
+func zombie(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return true
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	return strings.HasPrefix(rest, "Z")
+}
+
+func (p *platform) pid() int {
+	p.t.Helper()
+	var status struct {
+		Pid int `json:"pid"`
+	}
+	require.NoError(p.t, json.Unmarshal([]byte(p.must("status", "--json")), &status))
+	require.NotZero(p.t, status.Pid)
+	return status.Pid
+}
+
+func (p *platform) dumpLog() {
+	log, err := os.ReadFile(filepath.Join(p.dir, "berth.log"))
+	if err != nil {
+		return
+	}
+	if len(log) > 20_000 {
+		log = log[len(log)-20_000:]
+	}
+	p.t.Logf("end of berth.log:\n%s", log)
+}
+
+// env is the environment of client.env.
+func (p *platform) env() []string {
+	p.t.Helper()
+	f, err := os.Open(filepath.Join(p.dir, "client.env"))
+	require.NoError(p.t, err)
+	defer f.Close()
+	info, err := f.Stat()
+	require.NoError(p.t, err)
+	require.Equal(p.t, os.FileMode(0o600), info.Mode().Perm(), "client.env holds secrets")
+	var out []string
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if line := strings.TrimSpace(lines.Text()); line != "" && !strings.HasPrefix(line, "#") {
+			name, value, _ := strings.Cut(line, "=")
+			out = append(out, name+"="+strings.Trim(value, `'"`))
+		}
+	}
+	return out
+}
+
+// result is what a command did.
+type result struct {
+	stdout, stderr string
+	code           int
+}
+
+// run runs berth with the given standard input.
+func (p *platform) run(stdin string, args ...string) result {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Env = append(os.Environ(), "BERTH_STATE_DIR="+p.dir, "NO_COLOR=1")
+	cmd.Stdin = strings.NewReader(stdin)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	if cmd.ProcessState == nil {
+		require.NoError(p.t, err)
+	}
+	require.NoError(p.t, ctx.Err(), "berth %s did not end: %s", strings.Join(args, " "), stderr.String())
+	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+}
+
+// must runs berth and returns its standard output; anything but success fails the test.
+func (p *platform) must(args ...string) string {
+	p.t.Helper()
+	r := p.run("", args...)
+	require.Zero(p.t, r.code, "berth %s: %s%s", strings.Join(args, " "), r.stdout, r.stderr)
+	return r.stdout
+}
+
+// try runs berth for cleaning up, whatever comes of it.
+func (p *platform) try(args ...string) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Env = append(os.Environ(), "BERTH_STATE_DIR="+p.dir)
+	_ = cmd.Run()
+}
+
+// sessionRow is a line of `berth session list --json`.
+type sessionRow struct {
+	ID       string `json:"id"`
+	Name     string `json:"name"`
+	Type     string `json:"type"`
+	Status   string `json:"status"`
+	Result   string `json:"result"`
+	Info     string `json:"status_info"`
+	ExitCode *int   `json:"exit_code"`
+}
+
+func (p *platform) sessions() map[string]sessionRow {
+	p.t.Helper()
+	var rows []sessionRow
+	require.NoError(p.t, json.Unmarshal([]byte(p.must("session", "list", "--all", "--json")), &rows))
+	out := map[string]sessionRow{}
+	for _, r := range rows {
+		out[r.Name] = r
+	}
+	return out
+}
+
+func (p *platform) eventually(what string, ok func() bool) {
+	p.t.Helper()
+	require.Eventually(p.t, ok, patience, 200*time.Millisecond, what)
+}
+
+// clean asserts that doctor finds nothing to complain about.
+func (p *platform) clean() {
+	p.t.Helper()
+	r := p.run("", "doctor")
+	require.Zero(p.t, r.code, "doctor: %s%s", r.stdout, r.stderr)
+}
+
+// containers lists the engine's containers of this cluster, exited ones too.
+func containers(t *testing.T, filter string) []string {
+	t.Helper()
+	out, err := exec.Command("docker", "ps", "-aq", "--no-trunc", "--filter", filter).Output()
+	require.NoError(t, err)
+	return strings.Fields(string(out))
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command("python3", "-c", "import socket; s=socket.socket(); s.bind(('127.0.0.1',0)); print(s.getsockname()[1])").Output()
+	require.NoError(t, err)
+	port, err := strconv.Atoi(strings.TrimSpace(string(out)))
+	require.NoError(t, err)
+	return strconv.Itoa(port)
+}
