@@ -200,9 +200,9 @@ type command struct {
 // goes to the session's log only.
 func (r *Runner) command(j *job, c command) proc.Status {
 	if c.file == "" {
-		file, ok := recipe.LookPath(c.argv[0], c.env)
+		file, ok := r.lookPath(c.argv[0], c.env)
 		if !ok && !filepath.IsAbs(c.argv[0]) {
-			file, ok = recipe.LookPath(filepath.Join(r.workDir(), c.argv[0]), c.env)
+			file, ok = r.lookPath(filepath.Join(r.workDir(), c.argv[0]), c.env)
 		}
 		if !ok {
 			j.TextNow(cell.Stderr, c.argv[0]+": not found in this image\n")

@@ -8,6 +8,7 @@ import (
 
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/runner/output"
+	"berth.dev/berth/internal/runner/zmtp"
 	"berth.dev/berth/internal/wire/run"
 )
 
@@ -106,7 +107,7 @@ func (q *queue) start(id string, req run.StepRequest) (*job, error) {
 // newJob registers a run; q.mu is held.
 func (q *queue) newJob(id string, p output.Policy) *job {
 	j := &job{id: id, maxItem: q.limits.MaxMedia, mirror: q.mirror, read: time.Now()}
-	j.log = output.NewLog(output.Limits{Memory: q.limits.OutputMemory, Spill: q.limits.OutputSpill, SpillDir: q.spillDir}, p)
+	j.log = output.NewLog(output.Limits{Memory: q.limits.OutputMemory, Spill: q.limits.OutputSpill, Overshoot: zmtp.MaxMessage + 8<<20, SpillDir: q.spillDir}, p)
 	j.ctx, j.cancel = context.WithCancel(context.Background())
 	q.jobs[id] = j
 	return j

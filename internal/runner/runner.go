@@ -80,7 +80,12 @@ func New(cfg run.Config, stdout, stderr io.Writer) (*Runner, error) {
 	}
 	r.shell = findShell(cfg.User.Shell)
 	r.env = userEnv(os.Environ(), cfg, r.shell)
-	r.recipe, r.tool, r.hasTool = recipe.Choose(cfg.Runtime.Type, cfg.Runtime.Path, r.env)
+	if err := proc.AsUser(r.user, func() error { // a tool that the user cannot reach is of no use
+		r.recipe, r.tool, r.hasTool = recipe.Choose(cfg.Runtime.Type, cfg.Runtime.Path, r.env)
+		return nil
+	}); err != nil {
+		return nil, err
+	}
 	r.table = proc.NewTable()
 	r.queue = newQueue(cfg.Limits, r.spillDir(), r.mirror)
 	r.tree = files.Tree{Home: cfg.User.Home, User: r.user, MaxBytes: cfg.Limits.MaxUpload, MaxFiles: cfg.Limits.MaxFiles}
@@ -130,6 +135,15 @@ func (r *Runner) prepareDirs() error {
 		}
 	}
 	return nil
+}
+
+// lookPath finds a command as the session's user would.
+func (r *Runner) lookPath(name string, env []string) (file string, ok bool) {
+	err := proc.AsUser(r.user, func() error {
+		file, ok = recipe.LookPath(name, env)
+		return nil
+	})
+	return file, ok && err == nil
 }
 
 // mirror returns the container's stdout or stderr.

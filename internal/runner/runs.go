@@ -33,6 +33,8 @@ type job struct {
 	mu        sync.Mutex
 	started   bool
 	done      bool
+	status    run.Status // when done
+	exit      int
 	delivered bool  // a reader got the end
 	cursor    int64 // first record that readers who do not count have not got
 	read      time.Time
@@ -75,7 +77,7 @@ func (j *job) mark(s run.Status, d markData) int64 {
 func (j *job) finish(s run.Status, exit int) {
 	j.mark(s, markData{Exit: &exit})
 	j.mu.Lock()
-	j.done = true
+	j.done, j.status, j.exit = true, s, exit
 	j.question = nil
 	j.mu.Unlock()
 	j.log.Loosen()
@@ -216,16 +218,17 @@ func (j *job) step(ctx context.Context, req run.StepRequest) (res run.StepResult
 	var gathered <-chan time.Time
 	for {
 		changed := j.log.Changed()
+		j.mu.Lock()
+		done := j.done // asked before reading: what is read then holds everything
+		j.mu.Unlock()
 		b, err := j.log.Read(from, limit)
 		if err != nil {
 			return res, nil, fault.Invalidf("run %s", j.id).WithCause(err)
 		}
-		res = j.report(b)
-		ready := res.Status != run.StatusContinued || b.More || b.Bytes >= limit
-		ready = ready && (len(b.Records) > 0 || res.Status != run.StatusWaitingInput)
-		if len(b.Records) > 0 && b.Records[len(b.Records)-1].Mark {
-			ready = true
-		}
+		res = j.report(b, done)
+		// A question that was reported before is reported again only after the wait.
+		ready := res.Status.Final() || b.More || b.Bytes >= limit ||
+			len(b.Records) > 0 && b.Records[len(b.Records)-1].Mark
 		if !ready && len(b.Records) > 0 && gathered == nil {
 			t := time.NewTimer(flush)
 			defer t.Stop()
@@ -260,7 +263,7 @@ func (j *job) deliverer(req run.StepRequest, res run.StepResult) func() {
 }
 
 // report puts records into the shape of the execute protocol.
-func (j *job) report(b output.Batch) run.StepResult {
+func (j *job) report(b output.Batch, done bool) run.StepResult {
 	res := run.StepResult{RunID: j.id, Status: run.StatusContinued, Console: []run.Console{}, Seq: b.Next, Lost: b.Lost}
 	if b.Lost > 0 {
 		res.Console = append(res.Console, run.Console{Type: run.Stderr, Data: fmt.Sprintf("[%d bytes of output were left out here: they were not read in time]\n", b.Lost)})
@@ -282,6 +285,9 @@ func (j *job) report(b output.Batch) run.StepResult {
 		j.mu.Lock()
 		if q := j.question; q != nil && q.seq < b.Next {
 			res.Status, res.Options = run.StatusWaitingInput, &run.StepOptions{IsPassword: q.password}
+		}
+		if done && len(b.Records) == 0 { // whoever asks again after the end hears of it again
+			res.Status, res.ExitCode = j.status, &j.exit
 		}
 		j.mu.Unlock()
 	}

@@ -13,7 +13,6 @@ import (
 
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/runner/proc"
-	"berth.dev/berth/internal/runner/recipe"
 	"berth.dev/berth/internal/runner/terminal"
 	"berth.dev/berth/internal/wire/run"
 )
@@ -232,7 +231,7 @@ func (r *Runner) exec(s *stream, start run.ExecStart, env []string) {
 	if s.send(run.Frame{Type: run.FrameReady}) != nil {
 		return
 	}
-	file, ok := recipe.LookPath(start.Argv[0], env)
+	file, ok := r.lookPath(start.Argv[0], env)
 	if !ok {
 		_ = s.send(run.JSONFrame(run.FrameExit, run.Exit{Code: 127, Error: start.Argv[0] + ": not found in this image"}))
 		return

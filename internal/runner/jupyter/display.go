@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"strconv"
 	"strings"
-	"time"
 
 	"berth.dev/berth/internal/runner/cell"
 	"berth.dev/berth/internal/runner/output"
@@ -15,7 +14,6 @@ import (
 func (k *Kernel) onIOPub(m message) {
 	k.mu.Lock()
 	e := k.current
-	k.lastIO = time.Now()
 	k.mu.Unlock()
 	if e != nil && e.sink == nil { // waiting for a sign of life
 		e.once.Do(func() { close(e.idle) })
@@ -61,7 +59,15 @@ func (k *Kernel) onIOPub(m message) {
 		var c struct {
 			Data map[string]json.RawMessage `json:"data"`
 		}
-		if json.Unmarshal(m.content, &c) == nil && sink != nil {
+		if json.Unmarshal(m.content, &c) != nil || sink == nil {
+			return
+		}
+		if _, fence := c.Data[Fence]; fence {
+			select {
+			case e.fences <- struct{}{}:
+			default: // nobody asks so many questions at a time
+			}
+		} else {
 			Show(c.Data, sink)
 		}
 	}

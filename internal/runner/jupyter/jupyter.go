@@ -88,7 +88,6 @@ type Kernel struct {
 	current *execution
 	waiting map[string]chan message // shell replies by request id
 	err     error                   // why the connection ended
-	lastIO  time.Time
 
 	Stray  func(stream, text string) // output that belongs to no cell
 	ended  chan struct{}
@@ -101,6 +100,8 @@ type execution struct {
 	sink cell.Sink
 	idle chan struct{}
 	once sync.Once
+	// fences holds one token per Fence that no question has used yet.
+	fences chan struct{}
 }
 
 // Connect connects to a kernel that is starting up, until it answers or ctx ends.
@@ -318,7 +319,7 @@ var ErrLost = errors.New("the interpreter is gone")
 func (k *Kernel) Execute(code string, silent bool, sink cell.Sink) (int, error) {
 	id, reply := k.register()
 	defer k.unregister(id)
-	e := &execution{id: id, sink: sink, idle: make(chan struct{})}
+	e := &execution{id: id, sink: sink, idle: make(chan struct{}), fences: make(chan struct{}, 16)}
 	k.mu.Lock()
 	k.current = e
 	k.mu.Unlock()
@@ -384,8 +385,14 @@ func (k *Kernel) onStdin(m message) {
 	if err := json.Unmarshal(m.content, &q); err != nil {
 		return
 	}
-	// The prompt overtakes what was printed before it, which takes another socket.
-	k.settle()
+	// The question takes another socket than what was printed before it, and overtakes that.
+	timer := time.NewTimer(time.Second)
+	select {
+	case <-e.fences:
+	case <-timer.C: // the kernel was not set up to send fences
+	case <-k.ended:
+	}
+	timer.Stop()
 	if q.Prompt != "" {
 		e.sink.TextNow(cell.Stdout, output.StripANSI(q.Prompt))
 	}
@@ -404,20 +411,9 @@ func (k *Kernel) onStdin(m message) {
 	}()
 }
 
-// settle waits until nothing came over iopub for 10 ms, at most 200 ms.
-func (k *Kernel) settle() {
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	start := time.Now()
-	for now := range tick.C {
-		k.mu.Lock()
-		quiet := now.Sub(k.lastIO)
-		k.mu.Unlock()
-		if quiet >= 10*time.Millisecond && now.Sub(start) >= 10*time.Millisecond || now.Sub(start) > 200*time.Millisecond {
-			return
-		}
-	}
-}
+// Fence is the MIME type of the empty output by which a kernel, as set up by its caller, says before
+// each question that everything printed so far was sent.
+const Fence = "application/x-berth-fence"
 
 // Complete returns the words that fit at a cursor, counted in characters.
 func (k *Kernel) Complete(ctx context.Context, code string, cursor int) ([]string, error) {

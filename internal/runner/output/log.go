@@ -35,7 +35,10 @@ const (
 // Limits are bounds in bytes. SpillDir holds one unlinked file per log that needs it.
 type Limits struct {
 	Memory, Spill int64
-	SpillDir      string
+	// Overshoot is what appends that do not wait may use of the disk beyond Spill: the
+	// largest piece that a producer can have under way when Full tells it to pause.
+	Overshoot int64
+	SpillDir  string
 }
 
 const (
@@ -134,7 +137,7 @@ func (l *Log) put(ctx context.Context, e entry, join bool) error {
 			l.mu.Unlock()
 			return ErrClosed
 		}
-		if l.store(e, join) {
+		if l.store(e, join, ctx == nil) {
 			l.wake()
 			l.mu.Unlock()
 			return nil
@@ -155,7 +158,7 @@ func (l *Log) put(ctx context.Context, e entry, join bool) error {
 }
 
 // store keeps e when there is room.
-func (l *Log) store(e entry, join bool) bool {
+func (l *Log) store(e entry, join, hurried bool) bool {
 	if join && len(l.entries) > 0 {
 		last := &l.entries[len(l.entries)-1]
 		mine := l.base+int64(len(l.entries))-1 >= l.handed
@@ -181,7 +184,11 @@ func (l *Log) store(e entry, join bool) bool {
 		l.entries = append(l.entries, e)
 		return true
 	}
-	if l.end+cost > l.limits.Spill || !l.spill(&e) {
+	bound := l.limits.Spill
+	if hurried && !l.loose {
+		bound += l.limits.Overshoot
+	}
+	if l.end+cost > bound || !l.spill(&e) {
 		return false
 	}
 	l.entries = append(l.entries, e)
@@ -295,12 +302,12 @@ func max64(a, b int64) int64 {
 	return b
 }
 
-// Full reports that the producer should pause: three quarters of the spill are used. The
-// rest takes what a producer that cannot be stopped at once has under way.
+// Full reports that the producer should pause: memory and spill are used up. Overshoot
+// takes what a producer that cannot be stopped at once has under way.
 func (l *Log) Full() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !l.loose && l.policy == Wait && l.mem+pieceMax > l.limits.Memory && l.end > l.limits.Spill/4*3
+	return !l.loose && l.policy == Wait && l.mem+pieceMax > l.limits.Memory && l.end+pieceMax+recordCost > l.limits.Spill
 }
 
 // Loosen stops all waiting: from now on what does not fit is left out and counted. An

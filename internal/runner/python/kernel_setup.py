@@ -29,5 +29,14 @@ def _berth_setup():
                 raise StopIteration
             return line
     sys.stdin = Stdin()
+    kernel = ip.kernel
+    ask = kernel._input_request
+    def fenced(*args, **kwargs):
+        # What was printed before a question must not be overtaken by it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        ip.display_pub.publish({"application/x-berth-fence": ""})
+        return ask(*args, **kwargs)
+    kernel._input_request = fenced
 _berth_setup()
 del _berth_setup
