@@ -18,6 +18,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"sync"
 	"time"
 
 	"berth.dev/berth/internal/cluster"
@@ -80,6 +81,8 @@ type Service struct {
 	d         Deps
 	passwords *seal.Passwords
 	hub       *hub
+	counts    counts
+	work      *background
 }
 
 // New makes the service. Run must be running for waits, events and callbacks to work.
@@ -89,7 +92,7 @@ func New(d Deps) (*Service, error) {
 		return nil, fault.New(fault.Internal, "service: store, seal and log are required")
 	}
 	d = d.withDefaults()
-	return &Service{d: d, passwords: seal.NewPasswords(0, d.Random), hub: newHub(d.Store, d.Log)}, nil
+	return &Service{d: d, passwords: seal.NewPasswords(0, d.Random), hub: newHub(d.Store, d.Log), work: newBackground(maxBackground)}, nil
 }
 
 func (d Deps) withDefaults() Deps {
@@ -112,5 +115,40 @@ func (d Deps) withDefaults() Deps {
 	return d
 }
 
-// Nodes returns the side of the service that agents' reports go to.
-func (s *Service) Nodes() *Nodes { return &Nodes{s} }
+// countsEvery is how often gathered query counts are written.
+const countsEvery = 3 * time.Second
+
+// Run serves until ctx ends: events, waits, callbacks and background tasks. It returns when all of its work has stopped.
+func (s *Service) Run(ctx context.Context) error {
+	if _, err := s.d.Store.AbandonTasks(ctx); err != nil && ctx.Err() == nil {
+		s.d.Log.Warn("could not end tasks of an earlier manager", "error", err)
+	}
+	var parts sync.WaitGroup
+	parts.Go(func() { s.hub.run(ctx) })
+	parts.Go(func() { s.runCallbacks(ctx) })
+	parts.Go(func() { s.runCounts(ctx) })
+	parts.Wait()
+	s.work.stop()
+	return nil
+}
+
+func (s *Service) runCounts(ctx context.Context) {
+	tick := time.NewTicker(countsEvery)
+	defer tick.Stop()
+	flush := func(ctx context.Context) {
+		if err := s.counts.flush(ctx, s.d.Store); err != nil {
+			s.d.Log.Warn("could not store query counts", "error", err)
+		}
+	}
+	for {
+		select {
+		case <-tick.C:
+			flush(ctx)
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			flush(last)
+			return
+		}
+	}
+}

@@ -300,3 +300,44 @@ func (l *Locked) SetResult(ctx context.Context, result cluster.Result, reason cl
 	l.tx.Wake(TopicEvents, TopicSchedule, SessionTopic(l.ID))
 	return nil
 }
+
+// Restart asks the kernel's agent for a fresh container of the next generation, on the same devices.
+func (k *LockedKernel) Restart(ctx context.Context) error {
+	if err := k.Move(ctx, KernelMove{To: cluster.Restarting, Reason: cluster.ReasonRestarting}); err != nil {
+		return err
+	}
+	n, err := k.s.tx.NextGeneration(ctx, k.ID, k.Generation)
+	if err != nil {
+		return fmt.Errorf("restart kernel %s: %w", k.ID, err)
+	}
+	if n != 1 {
+		return fault.Conflictf("kernel %s is being changed by others", k.ID)
+	}
+	k.Generation++
+	return nil
+}
+
+// Insist asks for the end of a TERMINATING kernel again, now without grace.
+func (k *LockedKernel) Insist(ctx context.Context, deadline time.Duration) error {
+	if _, err := k.s.tx.StopKernel(ctx, deadline, k.ID); err != nil {
+		return fmt.Errorf("stop kernel %s by force: %w", k.ID, err)
+	}
+	k.ForceStop = true
+	if k.AgentID != nil {
+		k.s.tx.Wake(AgentTopic(*k.AgentID))
+	}
+	return nil
+}
+
+// KeepLog stores the end of the log of a kernel that was made final before its agent reported.
+func (k *LockedKernel) KeepLog(ctx context.Context, log string, exitCode *int, signal int, oom bool) error {
+	text := Text(log)
+	arg := dbgen.KeepLogParams{ID: k.ID, Log: &text, ExitCode: int32p(exitCode), OomKilled: oom}
+	if signal != 0 {
+		arg.Signal = int32p(&signal)
+	}
+	if err := k.s.tx.Queries.KeepLog(ctx, arg); err != nil {
+		return fmt.Errorf("keep log of kernel %s: %w", k.ID, err)
+	}
+	return nil
+}

@@ -128,6 +128,31 @@ func (q *Queries) LoseAgent(ctx context.Context, iD string, lease time.Duration)
 	return result.RowsAffected(), nil
 }
 
+const lostAgentsWithLiveKernels = `-- name: LostAgentsWithLiveKernels :many
+SELECT DISTINCT k.agent_id::text FROM kernels k JOIN agents a ON a.id = k.agent_id
+WHERE a.status = 'LOST' AND k.ended_at IS NULL AND k.status NOT IN ('LOST', 'TERMINATING', 'PENDING') ORDER BY 1
+`
+
+func (q *Queries) LostAgentsWithLiveKernels(ctx context.Context) ([]string, error) {
+	rows, err := q.db.Query(ctx, lostAgentsWithLiveKernels)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []string{}
+	for rows.Next() {
+		var k_agent_id string
+		if err := rows.Scan(&k_agent_id); err != nil {
+			return nil, err
+		}
+		items = append(items, k_agent_id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const occupiedByAgent = `-- name: OccupiedByAgent :many
 SELECT k.agent_id::text AS agent_id, s.key::text AS slot, sum(s.value::bigint)::bigint AS amount
 FROM kernels k, jsonb_each_text(k.requested_slots) s

@@ -20,9 +20,6 @@ UPDATE agents SET architecture = @architecture, capacity = @capacity, slot_kinds
     facts_revision = @facts_revision, last_seen = now()
 WHERE id = @id AND epoch = @epoch AND facts_revision < @facts_revision;
 
--- name: TouchAgents :exec
-UPDATE agents SET last_seen = now() WHERE id = ANY(@ids::text[]) AND status = 'ALIVE';
-
 -- name: SilentAgents :many
 SELECT id FROM agents WHERE status = 'ALIVE' AND last_seen < now() - @lease::interval ORDER BY id;
 
@@ -49,3 +46,7 @@ SELECT k.agent_id::text AS agent_id, s.key::text AS slot, sum(s.value::bigint)::
 FROM kernels k, jsonb_each_text(k.requested_slots) s
 WHERE k.ended_at IS NULL AND k.agent_id = ANY(@agents::text[])
 GROUP BY 1, 2;
+
+-- name: LostAgentsWithLiveKernels :many
+SELECT DISTINCT k.agent_id::text FROM kernels k JOIN agents a ON a.id = k.agent_id
+WHERE a.status = 'LOST' AND k.ended_at IS NULL AND k.status NOT IN ('LOST', 'TERMINATING', 'PENDING') ORDER BY 1;

@@ -31,7 +31,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 ON CONFLICT (reference, architecture) DO UPDATE
    SET digest = excluded.digest, size_bytes = excluded.size_bytes, labels = excluded.labels, status = 'ALIVE',
        created_at = CASE WHEN images.digest = excluded.digest THEN images.created_at ELSE now() END
-RETURNING id;
+RETURNING id, (xmax = 0)::boolean AS added;
 
 -- name: SeedAlias :exec
 INSERT INTO image_aliases (alias, image_id) VALUES ($1, $2) ON CONFLICT DO NOTHING;

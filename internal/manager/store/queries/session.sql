@@ -68,9 +68,8 @@ FROM (SELECT u.id, (u.n - 1)::integer AS rank FROM unnest(@ids::uuid[]) WITH ORD
 -- name: SessionNow :one
 SELECT now()::timestamptz AS now;
 
--- name: CountQuery :exec
-WITH q AS (UPDATE sessions s SET num_queries = s.num_queries + 1 WHERE s.id = @session_id)
-UPDATE keypairs k SET num_queries = k.num_queries + 1, last_used = now() WHERE k.access_key = @access_key;
+-- name: CountQueries :exec
+UPDATE sessions SET num_queries = num_queries + @queries::bigint WHERE id = @id;
 
 -- name: RenameSession :execrows
 UPDATE sessions SET name = @name WHERE id = @id AND status = 'RUNNING';
@@ -87,3 +86,16 @@ SELECT log, log_truncated, status FROM kernels WHERE id = $1;
 -- name: SessionStateForWait :one
 SELECT s.id, s.name, s.status, s.status_info, s.result, k.exit_code, k.service_ports
 FROM sessions s JOIN kernels k ON k.session_id = s.id AND k.local_rank = 0 WHERE s.id = $1;
+
+-- name: SessionViews :many
+SELECT sqlc.embed(s), p.name AS project_name, u.email AS user_email, u.full_name AS user_full_name, u.role AS owner_role
+FROM sessions s JOIN projects p ON p.id = s.project_id JOIN users u ON u.id = s.user_id
+WHERE s.id = ANY(@ids::uuid[]);
+
+-- name: KernelViews :many
+SELECT k.id, k.session_id, k.cluster_role, k.cluster_idx, k.local_rank, k.cluster_hostname, k.image, k.architecture, k.registry, k.agent_id,
+       a.addr AS agent_addr, k.generation, k.status, k.status_info, k.status_data, k.status_changed, k.deadline, k.requested_slots, k.container_id,
+       k.exit_code, k.signal, k.oom_killed, k.service_ports, k.preopen_ports, k.created_at, k.scheduled_at, k.started_at, k.ended_at, k.last_stat
+FROM kernels k LEFT JOIN agents a ON a.id = k.agent_id
+WHERE k.session_id = ANY(@sessions::uuid[]) OR k.id = ANY(@kernels::uuid[])
+ORDER BY k.session_id, k.local_rank;

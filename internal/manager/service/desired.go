@@ -1,0 +1,150 @@
+package service
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/store/dbgen"
+)
+
+// Desired returns everything that should be true of an agent's kernels, ended ones that it must still remove included.
+func (n *Nodes) Desired(ctx context.Context, agent cluster.AgentID) ([]cluster.DesiredKernel, error) {
+	rows, err := n.s.d.Store.DesiredKernels(ctx, string(agent))
+	if err != nil {
+		return nil, fmt.Errorf("read desired kernels of agent %s: %w", agent, err)
+	}
+	removals, err := n.s.d.Store.RemovalsOfAgent(ctx, string(agent))
+	if err != nil {
+		return nil, fmt.Errorf("read removals of agent %s: %w", agent, err)
+	}
+	out := make([]cluster.DesiredKernel, 0, len(rows)+len(removals))
+	present := map[string]bool{}
+	for _, r := range rows {
+		present[r.ID] = true
+		d := cluster.DesiredKernel{Kernel: cluster.KernelID(r.ID), Session: cluster.SessionID(r.SessionID), Generation: r.Generation}
+		if r.Desired == "stop" {
+			d.Stop, d.Force, d.StopReason = true, r.ForceStop, cluster.Reason(r.StopReason)
+			if !d.Force {
+				d.Grace = cluster.StopGrace
+			}
+		} else {
+			d.Spec = kernelSpec(r)
+		}
+		out = append(out, d)
+	}
+	for _, r := range removals {
+		// A newer generation on the same agent replaces the old one by itself.
+		if !present[r.KernelID] {
+			out = append(out, cluster.DesiredKernel{Kernel: cluster.KernelID(r.KernelID), Session: cluster.SessionID(r.SessionID), Generation: r.Generation,
+				Stop: true, Force: true, StopReason: cluster.Reason(r.Reason)})
+		}
+	}
+	return out, nil
+}
+
+func kernelSpec(r dbgen.DesiredKernelsRow) *cluster.KernelSpec {
+	k := &cluster.KernelSpec{
+		Image: r.Image, ImageLabels: r.ImageLabels, RegistryType: "local", AutoPull: "digest", Hostname: r.ClusterHostname,
+		Hosts: []string{}, Env: map[string]string{}, Slots: r.RequestedSlots, UID: -1, GID: -1, ExtraGIDs: ints(r.ContainerGids),
+		SessionName: r.SessionName, SessionType: r.SessionType, RuntimeType: r.ImageLabels[labelRuntimeType], RuntimePath: r.ImageLabels[labelRuntimePath],
+		PreopenPorts: ints(r.PreopenPorts), ServicePorts: r.ImageLabels[labelServicePorts], ClusterRole: r.ClusterRole, ClusterIdx: int(r.ClusterIdx),
+		LocalRank: int(r.LocalRank), ShmBytes: defaultShmem,
+	}
+	if r.ImageDigest != nil {
+		k.ImageDigest = *r.ImageDigest
+	}
+	if r.ImageRegistryType != nil {
+		k.RegistryType = *r.ImageRegistryType
+	}
+	if text := string(r.Allocation); text != "{}" && text != "null" {
+		k.Allocation = text
+	}
+	if n, err := strconv.ParseInt(r.ResourceOpts["shmem"], 10, 64); err == nil {
+		k.ShmBytes = n
+	}
+	if r.ContainerUid != nil {
+		k.UID = int(*r.ContainerUid)
+	}
+	if r.ContainerMainGid != nil {
+		k.GID = int(*r.ContainerMainGid)
+	}
+	if r.StartupCommand != nil {
+		k.StartupCommand = *r.StartupCommand
+	}
+	if r.BootstrapScript != nil {
+		k.BootstrapScript = *r.BootstrapScript
+	}
+	if r.BatchTimeoutMs != nil {
+		k.BatchTimeout = time.Duration(*r.BatchTimeoutMs) * time.Millisecond
+	}
+	for name, v := range r.Environ {
+		k.Env[name] = v
+	}
+	for name, v := range clusterEnv(r) {
+		k.Env[name] = v
+	}
+	k.Dotfiles = mergeDotfiles(r.DomainDotfiles, r.ProjectDotfiles, r.KeypairDotfiles)
+	if r.SshPublicKey != nil {
+		k.Dotfiles = append(k.Dotfiles, cluster.Dotfile{Path: ".ssh/authorized_keys", Perm: "600", Data: *r.SshPublicKey + "\n"})
+	}
+	return k
+}
+
+// clusterEnv is what programs in a container may know of their session.
+func clusterEnv(r dbgen.DesiredKernelsRow) map[string]string {
+	hosts := []string{"main1"}
+	replicas := "main:1"
+	if r.ClusterSize > 1 {
+		replicas = fmt.Sprintf("main:1,sub:%d", r.ClusterSize-1)
+		for i := range r.ClusterSize - 1 {
+			hosts = append(hosts, fmt.Sprintf("sub%d", i+1))
+		}
+	}
+	var preopen []string
+	for _, p := range r.PreopenPorts {
+		preopen = append(preopen, fmt.Sprint(p))
+	}
+	env := map[string]string{
+		"BACKENDAI_USER_UUID": r.UserID, "BACKENDAI_USER_EMAIL": r.UserEmail, "BACKENDAI_USER_NAME": r.UserName,
+		"BACKENDAI_SESSION_ID": r.SessionID, "BACKENDAI_SESSION_NAME": r.SessionName, "BACKENDAI_ACCESS_KEY": r.AccessKey,
+		"BACKENDAI_KERNEL_ID": r.ID, "BACKENDAI_KERNEL_IMAGE": r.Image,
+		"BACKENDAI_CLUSTER_SIZE": fmt.Sprint(r.ClusterSize), "BACKENDAI_CLUSTER_REPLICAS": replicas, "BACKENDAI_CLUSTER_HOSTS": strings.Join(hosts, ","),
+		"BACKENDAI_CLUSTER_HOST": r.ClusterHostname, "BACKENDAI_CLUSTER_ROLE": r.ClusterRole, "BACKENDAI_CLUSTER_IDX": fmt.Sprint(r.ClusterIdx),
+		"BACKENDAI_CLUSTER_LOCAL_RANK": fmt.Sprint(r.LocalRank), "BACKENDAI_SERVICE_PORTS": r.ImageLabels[labelServicePorts],
+		"BACKENDAI_PREOPEN_PORTS": strings.Join(preopen, ","),
+	}
+	if r.SudoSessionEnabled {
+		env["SUDO_SESSION_ENABLED"] = "1"
+	}
+	return env
+}
+
+// mergeDotfiles lays the scopes over each other: a user's file wins over a project's, that over a domain's.
+func mergeDotfiles(scopes ...json.RawMessage) []cluster.Dotfile {
+	byPath := map[string]cluster.Dotfile{}
+	for _, raw := range scopes {
+		for _, f := range readDotfiles(raw) {
+			byPath[f.Path] = f
+		}
+	}
+	out := make([]cluster.Dotfile, 0, len(byPath))
+	for _, f := range byPath {
+		out = append(out, f)
+	}
+	slices.SortFunc(out, func(a, b cluster.Dotfile) int { return strings.Compare(a.Path, b.Path) })
+	return out
+}
+
+func readDotfiles(raw json.RawMessage) []cluster.Dotfile {
+	out := []cluster.Dotfile{}
+	if err := json.Unmarshal(raw, &out); err != nil {
+		return []cluster.Dotfile{}
+	}
+	return out
+}

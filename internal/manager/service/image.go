@@ -1,0 +1,288 @@
+package service
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/store/dbgen"
+)
+
+// Image is an image that sessions may run.
+type Image struct {
+	ID           cluster.ImageID
+	Reference    string
+	Registry     string
+	RegistryType string
+	Project      string
+	Name         string // without registry and tag
+	Tag          string
+	Architecture string
+	Digest       string
+	SizeBytes    int64
+	Labels       map[string]string
+	Aliases      []string
+	Status       string
+	CreatedAt    time.Time
+	LastUsedAt   *time.Time
+	// Min and Max are per kernel; absent means no bound.
+	Min, Max cluster.Slots
+	Agents   []cluster.AgentID // that have it
+}
+
+// Image labels that the manager reads.
+const (
+	labelMin          = "ai.backend.resource.min."
+	labelMax          = "ai.backend.resource.max."
+	labelShmem        = "ai.backend.resource.preferred.shmem"
+	labelServicePorts = "ai.backend.service-ports"
+	labelRuntimeType  = "ai.backend.runtime-type"
+	labelRuntimePath  = "ai.backend.runtime-path"
+)
+
+// imageNoun is the wire's word in errors.
+const imageNoun = "image reference"
+
+// resolveImage finds the alive image that a text means: the exact reference, an alias, or the newest image of a
+// name without tag. Architecture "" means any.
+func (s *Service) resolveImage(ctx context.Context, ref, architecture string) (dbgen.Image, error) {
+	if ref == "" || len(ref) > 512 || strings.ContainsAny(ref, "\x00\n ") {
+		return dbgen.Image{}, noImage(ref)
+	}
+	rows, err := s.d.Store.FindImages(ctx, ref)
+	if err != nil {
+		return dbgen.Image{}, fmt.Errorf("find image %q: %w", ref, err)
+	}
+	for _, r := range rows {
+		if architecture == "" || r.Architecture == architecture {
+			return dbgen.Image{ID: r.ID, Reference: r.Reference, Registry: r.Registry, RegistryType: r.RegistryType, Project: r.Project, Name: r.Name,
+				Tag: r.Tag, Architecture: r.Architecture, Digest: r.Digest, SizeBytes: r.SizeBytes, Labels: r.Labels, Resources: r.Resources,
+				Status: r.Status, CreatedAt: r.CreatedAt, LastUsedAt: r.LastUsedAt}, nil
+		}
+	}
+	if len(rows) > 0 {
+		e := fault.NotFoundf("image %s is not there for architecture %s, only for %s", ref, architecture, rows[0].Architecture)
+		return dbgen.Image{}, e.WithReason("object-not-found").WithData(map[string]string{"object": imageNoun}).
+			WithNext("ask for architecture %s", rows[0].Architecture)
+	}
+	return dbgen.Image{}, noImage(ref)
+}
+
+func noImage(ref string) error {
+	return fault.NotFoundf("No such image reference: %s", ref).WithReason("object-not-found").
+		WithData(map[string]string{"object": imageNoun}).WithNext("berth image list shows what there is; make images builds the standard ones")
+}
+
+// imageBounds reads the least and the most that a kernel of the image may get: labels, overridden by administrators.
+func imageBounds(i dbgen.Image, kinds map[cluster.SlotName]cluster.SlotKind) (least, most cluster.Slots) {
+	least, most = cluster.Slots{}, cluster.Slots{}
+	set := func(to cluster.Slots, slot, text string) {
+		name := cluster.SlotName(slot)
+		if v, err := cluster.ParseAmount(kindOf(name, kinds), text); err == nil {
+			to[name] = v
+		}
+	}
+	for label, text := range i.Labels {
+		if slot, ok := strings.CutPrefix(label, labelMin); ok {
+			set(least, slot, text)
+		}
+		if slot, ok := strings.CutPrefix(label, labelMax); ok {
+			set(most, slot, text)
+		}
+	}
+	var over map[string]struct {
+		Min, Max *string
+	}
+	if json.Unmarshal(i.Resources, &over) == nil {
+		for slot, b := range over {
+			if b.Min != nil {
+				set(least, slot, *b.Min)
+			}
+			if b.Max != nil {
+				set(most, slot, *b.Max)
+			}
+		}
+	}
+	return least, most
+}
+
+func imageView(i dbgen.Image) *Image {
+	v := &Image{
+		ID: cluster.ImageID(i.ID), Reference: i.Reference, Registry: i.Registry, RegistryType: i.RegistryType, Project: i.Project, Name: i.Name, Tag: i.Tag,
+		Architecture: i.Architecture, Digest: i.Digest, SizeBytes: i.SizeBytes, Labels: i.Labels, Aliases: []string{}, Status: i.Status,
+		CreatedAt: i.CreatedAt.UTC(), LastUsedAt: utc(i.LastUsedAt), Agents: []cluster.AgentID{},
+	}
+	v.Min, v.Max = imageBounds(i, nil)
+	return v
+}
+
+func (s *Service) imageViews(ctx context.Context, rows []dbgen.Image) ([]*Image, error) {
+	out := make([]*Image, len(rows))
+	byID := map[string]*Image{}
+	ids := make([]string, len(rows))
+	for i, r := range rows {
+		out[i] = imageView(r)
+		byID[r.ID], ids[i] = out[i], r.ID
+	}
+	aliases, err := s.d.Store.AliasesOf(ctx, ids)
+	if err != nil {
+		return nil, fmt.Errorf("read aliases: %w", err)
+	}
+	for _, x := range aliases {
+		byID[x.ImageID].Aliases = append(byID[x.ImageID].Aliases, x.Alias)
+	}
+	agents, err := s.d.Store.AgentsOf(ctx, ids)
+	if err != nil {
+		return nil, fmt.Errorf("read where images are: %w", err)
+	}
+	for _, x := range agents {
+		byID[x.ImageID].Agents = append(byID[x.ImageID].Agents, cluster.AgentID(x.AgentID))
+	}
+	return out, nil
+}
+
+// GetImage finds an image by id, reference or alias; architecture "" means any.
+func (s *Service) GetImage(ctx context.Context, a Actor, ref, architecture string) (*Image, error) {
+	if err := authz.Authenticated(a); err != nil {
+		return nil, err
+	}
+	row, err := s.findImage(ctx, ref, architecture)
+	if err != nil {
+		return nil, err
+	}
+	v, err := s.imageViews(ctx, []dbgen.Image{row})
+	if err != nil {
+		return nil, err
+	}
+	return v[0], nil
+}
+
+func (s *Service) findImage(ctx context.Context, ref, architecture string) (dbgen.Image, error) {
+	id, ok := cluster.CanonicalUUID(ref)
+	if !ok {
+		return s.resolveImage(ctx, ref, architecture)
+	}
+	row, err := s.d.Store.ImageByID(ctx, id)
+	if store.Missing(err) {
+		return row, noImage(ref)
+	}
+	if err != nil {
+		return row, fmt.Errorf("find image %s: %w", ref, err)
+	}
+	return row, nil
+}
+
+// AliasImage makes or moves an alias (superadmins).
+func (s *Service) AliasImage(ctx context.Context, a Actor, alias, target, architecture string) error {
+	if err := authz.NeedSuperadmin(a, "name images"); err != nil {
+		return err
+	}
+	if len(alias) == 0 || len(alias) > 255 || strings.ContainsFunc(alias, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		return fault.Invalidf("%q cannot be an alias", alias).WithReason("invalid-api-params").WithNext("use 1 to 255 characters without spaces")
+	}
+	row, err := s.findImage(ctx, target, architecture)
+	if err != nil {
+		return err
+	}
+	if err := s.d.Store.SetAlias(ctx, alias, row.ID); err != nil {
+		return fmt.Errorf("store alias %s: %w", alias, err)
+	}
+	return nil
+}
+
+// DealiasImage removes an alias (superadmins).
+func (s *Service) DealiasImage(ctx context.Context, a Actor, alias string) error {
+	if err := authz.NeedSuperadmin(a, "name images"); err != nil {
+		return err
+	}
+	n, err := s.d.Store.DropAlias(ctx, alias)
+	if err != nil {
+		return fmt.Errorf("remove alias %s: %w", alias, err)
+	}
+	if n == 0 {
+		return authz.NotFound("image alias", alias)
+	}
+	return nil
+}
+
+// ForgetImage hides an image from new sessions until an agent reports it with another content (superadmins).
+func (s *Service) ForgetImage(ctx context.Context, a Actor, ref, architecture string) (*Image, error) {
+	if err := authz.NeedSuperadmin(a, "forget images"); err != nil {
+		return nil, err
+	}
+	row, err := s.findImage(ctx, ref, architecture)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.d.Store.ForgetImage(ctx, row.ID); err != nil {
+		return nil, fmt.Errorf("forget image %s: %w", ref, err)
+	}
+	v, err := s.imageViews(ctx, []dbgen.Image{row})
+	if err != nil {
+		return nil, err
+	}
+	v[0].Status = "DELETED"
+	return v[0], nil
+}
+
+// splitReference takes a reference apart: "registry/project/name:tag". A first part with a dot, a colon or "localhost" is
+// a registry; without one the image is local to the engines that have it.
+func splitReference(ref string) (registry, project, name, tag string) {
+	registry, tag = "local", "latest"
+	rest := ref
+	if first, after, ok := strings.Cut(ref, "/"); ok && (strings.ContainsAny(first, ".:") || first == "localhost") {
+		registry, rest = first, after
+	}
+	if i := strings.LastIndexByte(rest, ':'); i >= 0 {
+		rest, tag = rest[:i], rest[i+1:]
+	}
+	if i := strings.LastIndexByte(rest, '/'); i >= 0 {
+		return registry, rest[:i], rest[i+1:], tag
+	}
+	return registry, "", rest, tag
+}
+
+// reservedPorts are used inside every container.
+var reservedPorts = []int{2000, 2001, 2002, 2003, 2200, 7681}
+
+// parseServicePorts reads the label "name:proto:port,name:proto:[p1,p2]". Entries that break the rules are left out: an
+// image must not be able to stop a session by its label.
+func parseServicePorts(label string) []ServicePort {
+	out := []ServicePort{}
+	seen := map[int]bool{}
+	for label != "" {
+		var item string
+		if open, close := strings.IndexByte(label, '['), strings.IndexByte(label, ']'); open >= 0 && close > open && !strings.Contains(label[:open], ",") {
+			item = label[:close+1]
+			label = strings.TrimPrefix(label[close+1:], ",")
+		} else {
+			item, label, _ = strings.Cut(label, ",")
+		}
+		part := strings.SplitN(strings.TrimSpace(item), ":", 3)
+		if len(part) != 3 || part[0] == "" || !slices.Contains([]string{"tcp", "http", "preopen", "vnc", "rdp"}, part[1]) {
+			continue
+		}
+		p := ServicePort{Name: part[0], Protocol: part[1]}
+		ok := true
+		for text := range strings.SplitSeq(strings.Trim(part[2], "[]"), ",") {
+			var n int
+			if _, err := fmt.Sscanf(strings.TrimSpace(text), "%d", &n); err != nil || n < 1025 || n > 65534 || slices.Contains(reservedPorts, n) || seen[n] {
+				ok = false
+				break
+			}
+			seen[n] = true
+			p.Ports = append(p.Ports, n)
+		}
+		if ok {
+			out = append(out, p)
+		}
+	}
+	return out
+}

@@ -1,0 +1,402 @@
+package service
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/store/dbgen"
+)
+
+// The bounds of a request for a session.
+const (
+	maxEnvironBytes   = 128 << 10
+	maxEnvironEntries = 512
+	maxScript         = 64 << 10
+	maxClusterSize    = 256
+	maxPreopen        = 32
+	maxDependencies   = 128
+	defaultPriority   = 10
+	defaultShmem      = 64 << 20
+)
+
+// defaultLeast is what a kernel gets when neither the request nor its image says anything.
+var defaultLeast = cluster.Slots{cluster.SlotCPU: cluster.Whole(1), cluster.SlotMem: cluster.Whole(256 << 20)}
+
+func invalid(format string, args ...any) *fault.Error {
+	return fault.Invalidf(format, args...).WithReason("invalid-api-params")
+}
+
+// check enforces everything that can be said without looking at the cluster, and fills in defaults.
+func (r *CreateSession) check() error {
+	if r.Type == "" {
+		r.Type = cluster.Interactive
+	}
+	if r.ClusterSize == 0 {
+		r.ClusterSize = 1
+	}
+	if r.ClusterMode == "" {
+		r.ClusterMode = "single-node"
+	}
+	if err := cluster.CheckSessionName(r.Name); err != nil {
+		return err
+	}
+	switch r.Type {
+	case cluster.Interactive:
+		if r.StartsAt != "" {
+			return invalid("only batch sessions may have a start time (starts_at)")
+		}
+		if r.BatchTimeout != 0 {
+			return invalid("only batch sessions may have a batch_timeout")
+		}
+	case cluster.Batch:
+		if strings.TrimSpace(r.StartupCommand) == "" {
+			return invalid("a batch session needs a startup command").WithNext("give the command that it runs in startupCommand")
+		}
+		if r.BatchTimeout < 0 {
+			return invalid("batch_timeout must not be negative")
+		}
+	case cluster.Inference, cluster.System:
+		return invalid("sessions of type %s are made by the cluster itself", r.Type).WithNext("ask for interactive or batch")
+	default:
+		return invalid("%q is not a session type", r.Type).WithNext("use interactive or batch")
+	}
+	if r.ClusterMode != "single-node" && r.ClusterMode != "multi-node" {
+		return invalid("%q is not a cluster mode", r.ClusterMode).WithNext("use single-node or multi-node")
+	}
+	if r.ClusterSize < 1 || r.ClusterSize > maxClusterSize {
+		return invalid("a cluster has 1 to %d containers, not %d", maxClusterSize, r.ClusterSize)
+	}
+	if r.Priority != nil && (*r.Priority < 0 || *r.Priority > 100) {
+		return invalid("priority %d is not between 0 and 100", *r.Priority)
+	}
+	if len(r.StartupCommand) > maxScript {
+		return invalid("the startup command has more than %d bytes", maxScript)
+	}
+	if r.BootstrapScript != nil && len(*r.BootstrapScript) > maxScript {
+		return invalid("the bootstrap script has more than %d bytes", maxScript)
+	}
+	if r.Tag != nil && len(*r.Tag) > 64 {
+		return invalid("the tag has more than 64 bytes")
+	}
+	if len(r.Dependencies) > maxDependencies {
+		return invalid("a session may depend on %d others at most", maxDependencies)
+	}
+	if len(r.Mounts) > 0 {
+		// Folders come with the storage proxy; until then none exists that could be mounted.
+		return fault.NotFoundf("No such virtual folder: %s", r.Mounts[0]).WithReason("object-not-found").
+			WithData(map[string]string{"object": "virtual folder"}).WithNext("start the session without mounts")
+	}
+	if err := checkEnviron(r.Environ); err != nil {
+		return err
+	}
+	if err := checkCallback(r.CallbackURL); err != nil {
+		return err
+	}
+	want := 1
+	if r.ClusterMode == "multi-node" {
+		want = r.ClusterSize
+	}
+	if len(r.Agents) != 0 && len(r.Agents) != want {
+		return invalid("agent_list names %d agents, but this session needs exactly %d", len(r.Agents), want)
+	}
+	for _, text := range append([]string{r.StartupCommand, r.CallbackURL, r.StartsAt, r.ResourceGroup, r.Image, r.Project, r.Domain}, r.Dependencies...) {
+		if strings.ContainsRune(text, 0) {
+			return invalid("the request holds a NUL character")
+		}
+	}
+	return nil
+}
+
+func checkEnviron(env map[string]string) error {
+	if len(env) > maxEnvironEntries {
+		return invalid("environ has %d entries, %d are allowed", len(env), maxEnvironEntries)
+	}
+	total := 0
+	for k, v := range env {
+		total += len(k) + len(v) + 2
+		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
+			return invalid("environment variable %q is not allowed", k).WithNext("names must not be empty or hold '=' or NUL, values must not hold NUL")
+		}
+	}
+	if total > maxEnvironBytes {
+		return invalid("environ has %d bytes, %d are allowed", total, maxEnvironBytes)
+	}
+	return nil
+}
+
+func checkCallback(text string) error {
+	if text == "" {
+		return nil
+	}
+	u, err := url.Parse(text)
+	if err != nil || len(text) > 2048 || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.User != nil {
+		return invalid("callback_url %q is not allowed", text).WithNext("use an http or https address without a user name")
+	}
+	return nil
+}
+
+// kindOf says how a slot is counted; kinds is what agents report.
+func kindOf(name cluster.SlotName, kinds map[cluster.SlotName]cluster.SlotKind) cluster.SlotKind {
+	if k, ok := kinds[name]; ok {
+		return k
+	}
+	if name == cluster.SlotMem {
+		return cluster.SlotBytes
+	}
+	return cluster.SlotCount
+}
+
+// slots reads the request's resources against the image's bounds; the result is for one kernel.
+func (r *CreateSession) slots(i dbgen.Image, kinds map[cluster.SlotName]cluster.SlotKind) (want cluster.Slots, opts map[string]string, err error) {
+	shmem, err := r.shmem(i)
+	if err != nil {
+		return nil, nil, err
+	}
+	want = cluster.Slots{}
+	for _, name := range sortedKeys(r.Resources) {
+		text := r.Resources[name]
+		slot := cluster.SlotName(name)
+		if name == "shmem" {
+			return nil, nil, invalid("shmem is not a resource slot").WithNext("put shmem into resource_opts")
+		}
+		_, known := kinds[slot]
+		known = known || slot == cluster.SlotCPU || slot == cluster.SlotMem
+		v, perr := cluster.ParseAmount(kindOf(slot, kinds), text)
+		if perr != nil {
+			return nil, nil, fmt.Errorf("resource %s: %w", name, perr)
+		}
+		if !known {
+			if v == 0 && perr == nil {
+				continue
+			}
+			return nil, nil, invalid("unknown resource slot %q", name).WithNext("this cluster has: %s", strings.Join(slotNames(kinds), ", "))
+		}
+		want[slot] = v
+	}
+	least, most := imageBounds(i, kinds)
+	for slot, v := range defaultLeast {
+		if _, said := want[slot]; said {
+			continue
+		}
+		if _, labelled := least[slot]; !labelled {
+			want[slot] = v
+			if slot == cluster.SlotMem {
+				want[slot] += cluster.Whole(shmem)
+			}
+		}
+	}
+	least[cluster.SlotMem] += cluster.Whole(shmem)
+	for _, slot := range least.Names() {
+		if _, said := want[slot]; !said {
+			if slot == cluster.SlotMem || least[slot] > 0 {
+				want[slot] = least[slot]
+			}
+			continue
+		}
+		if want[slot] < least[slot] {
+			why := ""
+			if slot == cluster.SlotMem {
+				why = fmt.Sprintf(" (%s of them shared memory)", human(cluster.SlotMem, cluster.Whole(shmem)))
+			}
+			return nil, nil, invalid("%s is too little %s: image %s needs at least %s%s", human(slot, want[slot]), slot, i.Reference, human(slot, least[slot]), why).
+				WithNext("ask for %s=%s or more", slot, human(slot, least[slot]))
+		}
+	}
+	for _, slot := range most.Names() {
+		if want[slot] > most[slot] {
+			return nil, nil, invalid("%s is too much %s: image %s may use at most %s", human(slot, want[slot]), slot, i.Reference, human(slot, most[slot]))
+		}
+	}
+	if want[cluster.SlotMem] <= cluster.Whole(shmem) {
+		return nil, nil, invalid("shared memory (%s) must be less than the memory (%s)", human(cluster.SlotMem, cluster.Whole(shmem)), human(cluster.SlotMem, want[cluster.SlotMem])).
+			WithNext("ask for more mem or less shmem")
+	}
+	if want[cluster.SlotCPU] <= 0 {
+		return nil, nil, invalid("a session needs some cpu")
+	}
+	for slot, v := range want {
+		if v == 0 {
+			delete(want, slot)
+		}
+	}
+	return want, map[string]string{"shmem": fmt.Sprint(shmem)}, nil
+}
+
+func (r *CreateSession) shmem(i dbgen.Image) (int64, error) {
+	for _, name := range sortedKeys(r.ResourceOpts) {
+		if name == "shmem" && r.ResourceOpts[name] != "" {
+			n, err := cluster.ParseBytes(r.ResourceOpts[name])
+			if err != nil {
+				return 0, fmt.Errorf("resource option shmem: %w", err)
+			}
+			return n, nil
+		}
+	}
+	if text := i.Labels[labelShmem]; text != "" {
+		if n, err := cluster.ParseBytes(text); err == nil {
+			return n, nil
+		}
+	}
+	return defaultShmem, nil
+}
+
+// preopen checks the ports that the session wants open from its start.
+func (r *CreateSession) preopen(services []ServicePort) ([]int32, error) {
+	if len(r.PreopenPorts) > maxPreopen {
+		return nil, invalid("%d preopen ports are too many, %d are allowed", len(r.PreopenPorts), maxPreopen)
+	}
+	out := []int32{}
+	for _, p := range r.PreopenPorts {
+		if p < 1024 || p > 65535 {
+			return nil, invalid("preopen port %d is not between 1024 and 65535", p)
+		}
+		if slices.Contains(reservedPorts, p) {
+			return nil, invalid("preopen port %d is reserved", p).WithNext("choose a port other than 2000 to 2003, 2200 and 7681")
+		}
+		if slices.Contains(out, int32(p)) {
+			return nil, invalid("preopen port %d is named twice", p)
+		}
+		for _, s := range services {
+			if slices.Contains(s.Ports, p) {
+				return nil, invalid("preopen port %d is used by the image's app %s", p, s.Name)
+			}
+		}
+		out = append(out, int32(p))
+	}
+	return out, nil
+}
+
+// startsAt reads an ISO time or a delta such as 10m from now, the database's clock.
+func startsAt(text string, now time.Time) (*time.Time, error) {
+	if text == "" {
+		return nil, nil
+	}
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05.999999999", "2006-01-02 15:04:05.999999999Z07:00", "2006-01-02 15:04:05.999999999", "2006-01-02T15:04", "2006-01-02"} {
+		if t, err := time.Parse(layout, text); err == nil { // without a zone it is UTC
+			return &t, nil
+		}
+	}
+	if d, err := delta(text); err == nil {
+		t := now.Add(d)
+		return &t, nil
+	}
+	return nil, invalid("starts_at %q is neither a time nor a delay", text).WithNext("write 2026-01-31T08:00:00+00:00 or a delay such as 10m, 2h or 1d")
+}
+
+// delta reads 30, 30s, 10m, 2h, 1d, 1w and sums of them.
+func delta(text string) (time.Duration, error) {
+	bad := invalid("%q is not a delay", text)
+	units := map[byte]time.Duration{'s': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour, 'w': 7 * 24 * time.Hour}
+	var total time.Duration
+	rest := strings.TrimPrefix(strings.ToLower(strings.ReplaceAll(text, " ", "")), "+")
+	for rest != "" {
+		i := 0
+		for i < len(rest) && rest[i] >= '0' && rest[i] <= '9' {
+			i++
+		}
+		var n int64
+		if i == 0 || i > 9 {
+			return 0, bad
+		}
+		if _, err := fmt.Sscan(rest[:i], &n); err != nil {
+			return 0, bad
+		}
+		unit := time.Second
+		if rest = rest[i:]; rest != "" {
+			u, ok := units[rest[0]]
+			if !ok {
+				return 0, bad
+			}
+			unit, rest = u, rest[1:]
+		}
+		total += time.Duration(n) * unit
+		if total < 0 || total > 366*24*time.Hour {
+			return 0, bad
+		}
+	}
+	if text == "" {
+		return 0, bad
+	}
+	return total, nil
+}
+
+// tooBig says which slot no agent could ever give and by how much; nil when one could or none is known yet. Only
+// agents of the architecture count.
+func tooBig(want cluster.Slots, architecture string, agents []dbgen.LargestAgentsRow) error {
+	var best string
+	var missing cluster.Slots
+	least := 0.0
+	for _, a := range agents {
+		if a.Architecture != architecture || len(a.Capacity) == 0 {
+			continue
+		}
+		short := a.Capacity.Shortfall(want)
+		if len(short) == 0 {
+			return nil
+		}
+		// The best agent lacks the smallest share of what is asked for.
+		share := 0.0
+		for slot, v := range short {
+			share += float64(v) / float64(want[slot])
+		}
+		if missing == nil || share < least {
+			best, missing, least = a.ID, short, share
+		}
+	}
+	if missing == nil {
+		return nil
+	}
+	var parts []string
+	data := map[string]any{}
+	for _, slot := range missing.Names() {
+		parts = append(parts, fmt.Sprintf("%s: %s asked for, %s too much", slot, human(slot, want[slot]), human(slot, missing[slot])))
+		data[string(slot)] = missing[slot].String()
+	}
+	return invalid("no agent could ever run this session: %s for the largest agent %s", strings.Join(parts, ", "), best).
+		WithData(map[string]any{"shortfall": data, "agent": best}).WithNext("ask for less, or use a resource group with larger agents")
+}
+
+// human writes an amount for people: bytes with a binary suffix where it is exact enough.
+func human(slot cluster.SlotName, v cluster.Amount) string {
+	if slot != cluster.SlotMem {
+		return v.String()
+	}
+	n := v.Units()
+	for _, u := range []struct {
+		size   int64
+		suffix string
+	}{{1 << 40, "t"}, {1 << 30, "g"}, {1 << 20, "m"}, {1 << 10, "k"}} {
+		if n >= u.size {
+			if n%u.size == 0 {
+				return fmt.Sprintf("%d%s", n/u.size, u.suffix)
+			}
+			return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.2f", float64(n)/float64(u.size)), "0"), ".") + u.suffix
+		}
+	}
+	return fmt.Sprint(n)
+}
+
+func slotNames(kinds map[cluster.SlotName]cluster.SlotKind) []string {
+	out := []string{string(cluster.SlotCPU), string(cluster.SlotMem)}
+	for k := range kinds {
+		if !slices.Contains(out, string(k)) {
+			out = append(out, string(k))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func sortedKeys(m map[string]string) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	slices.Sort(out)
+	return out
+}

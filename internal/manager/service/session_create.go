@@ -1,0 +1,463 @@
+package service
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/store/dbgen"
+)
+
+// CreateSession is a request for a session, as texts where the wire has texts. Zero values mean the wire's defaults.
+type CreateSession struct {
+	Name           string
+	Image          string // reference or alias
+	Architecture   string // "" means any that the image has
+	Type           cluster.SessionType
+	Project        string // name or id; "" means default
+	Domain         string // "" means the owner's
+	Tag            *string
+	NoReuse        bool // refuse instead of returning a live session of that name
+	StartupCommand string
+	// BootstrapScript nil means the keypair's.
+	BootstrapScript *string
+	OwnerAccessKey  cluster.AccessKey
+	StartsAt        string // ISO time or a delta such as 10m
+	ClusterSize     int
+	ClusterMode     string
+	Dependencies    []string // ids or names
+	CallbackURL     string
+	Priority        *int
+	BatchTimeout    time.Duration
+	Environ         map[string]string
+	Resources       map[string]string // slot -> amount as written
+	ResourceOpts    map[string]string // shmem
+	ResourceGroup   string            // "" means the first allowed one that could run it
+	PreopenPorts    []int
+	Agents          []string
+	Mounts          []string // names or ids of folders, in any of the wire's three forms
+}
+
+// CreatedSession answers CreateSession; Created is false when a live session was reused.
+type CreatedSession struct {
+	ID           cluster.SessionID
+	Name         string
+	Status       cluster.Status
+	ServicePorts []ServicePort
+	Created      bool
+}
+
+// CreateSession validates the request, stores the session as PENDING and returns at once. A live session of the same
+// name and image is returned instead unless NoReuse; WaitSession waits for what becomes of it.
+func (s *Service) CreateSession(ctx context.Context, a Actor, r CreateSession) (CreatedSession, error) {
+	owner, err := s.sessionOwner(ctx, a, r.OwnerAccessKey)
+	if err != nil {
+		return CreatedSession{}, err
+	}
+	if err := r.check(); err != nil {
+		return CreatedSession{}, err
+	}
+	image, err := s.resolveImage(ctx, r.Image, r.Architecture)
+	if err != nil {
+		return CreatedSession{}, err
+	}
+	if found, err := s.reuse(ctx, owner, r, image); err != nil || found != nil {
+		return deref(found), err
+	}
+	p, err := s.planSession(ctx, a, owner, r, image)
+	if err != nil {
+		return CreatedSession{}, err
+	}
+	err = s.insertSession(ctx, p)
+	if store.Duplicate(err, "sessions_live_name") {
+		// Somebody created it meanwhile.
+		found, err := s.reuse(ctx, owner, r, image)
+		if err == nil && found == nil {
+			err = fault.Conflictf("session %s was created and ended by somebody else at this moment", r.Name).WithNext("try again")
+		}
+		return deref(found), err
+	}
+	if err != nil {
+		return CreatedSession{}, fmt.Errorf("create session %s: %w", r.Name, err)
+	}
+	return CreatedSession{ID: cluster.SessionID(p.session.ID), Name: r.Name, Status: cluster.Pending, ServicePorts: p.services, Created: true}, nil
+}
+
+func deref(c *CreatedSession) CreatedSession {
+	if c == nil {
+		return CreatedSession{}
+	}
+	return *c
+}
+
+// sessionOwner authorises the request and returns the actor whose quota and membership count.
+func (s *Service) sessionOwner(ctx context.Context, a Actor, key cluster.AccessKey) (dbgen.ActorByKeyRow, error) {
+	var none dbgen.ActorByKeyRow
+	if err := authz.Authenticated(a); err != nil {
+		return none, err
+	}
+	if a.Monitor() {
+		return none, fault.Deniedf("%s is a monitor and may not create sessions", a.Email).WithReason("generic-forbidden")
+	}
+	if key == "" {
+		key = a.AccessKey
+	}
+	row, err := s.d.Store.ActorByKey(ctx, string(key))
+	if err != nil && !store.Missing(err) {
+		return none, fmt.Errorf("find owner: %w", err)
+	}
+	o := authz.Owned{Noun: "keypair", Name: string(key), AccessKey: key, UserID: cluster.UserID(row.UserID), Domain: row.DomainName, OwnerRole: authz.Role(row.Role)}
+	if err := authz.ActFor(a, o); err != nil {
+		return none, err // also for keys that do not exist: strangers learn nothing
+	}
+	if row.AccessKey == "" || !row.IsActive || row.UserStatus != "active" {
+		return none, invalid("access key %s does not exist or is not active", key)
+	}
+	return row, nil
+}
+
+// reuse returns the live session of that name when the request may have it.
+func (s *Service) reuse(ctx context.Context, owner dbgen.ActorByKeyRow, r CreateSession, image dbgen.Image) (*CreatedSession, error) {
+	live, err := s.d.Store.LiveSessionByName(ctx, owner.AccessKey, r.Name)
+	if store.Missing(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for a session called %s: %w", r.Name, err)
+	}
+	why := ""
+	switch {
+	case r.NoReuse:
+		why = "the request asks for a new one"
+	case live.Image != image.Reference:
+		why = "it runs another image, " + live.Image
+	}
+	if why != "" {
+		return nil, fault.Conflictf("a session called %s exists already and %s", r.Name, why).WithReason("session-already-exists").
+			WithData(map[string]any{"existingSessionId": live.ID}).WithNext("choose another name or destroy session %s first", r.Name)
+	}
+	st, err := s.sessionState(ctx, cluster.SessionID(live.ID))
+	if err != nil {
+		return nil, err
+	}
+	return &CreatedSession{ID: st.ID, Name: st.Name, Status: st.Status, ServicePorts: st.ServicePorts}, nil
+}
+
+// sessionPlan is everything that the transaction writes.
+type sessionPlan struct {
+	session  dbgen.InsertSessionParams
+	kernels  dbgen.InsertKernelsParams
+	depends  []string
+	services []ServicePort
+}
+
+// planSession validates the request against the cluster.
+func (s *Service) planSession(ctx context.Context, a Actor, owner dbgen.ActorByKeyRow, r CreateSession, image dbgen.Image) (*sessionPlan, error) {
+	project, err := s.projectFor(ctx, a, owner, r)
+	if err != nil {
+		return nil, err
+	}
+	policy, err := s.d.Store.GetKeypairPolicy(ctx, owner.ResourcePolicy)
+	if err != nil {
+		return nil, fmt.Errorf("read resource policy %s: %w", owner.ResourcePolicy, err)
+	}
+	if r.ClusterSize > int(policy.MaxContainersPerSession) && policy.MaxContainersPerSession > 0 {
+		return nil, quota("a session may have %d containers under policy %s, not %d", policy.MaxContainersPerSession, policy.Name, r.ClusterSize)
+	}
+	priority := defaultPriority
+	if policy.MaxPriority != nil && priority > int(*policy.MaxPriority) {
+		priority = int(*policy.MaxPriority)
+	}
+	if r.Priority != nil {
+		priority = *r.Priority
+		if policy.MaxPriority != nil && priority > int(*policy.MaxPriority) {
+			return nil, quota("priority %d is above %d, the highest that policy %s allows", priority, *policy.MaxPriority, policy.Name)
+		}
+	}
+	groups, agents, err := s.groupsFor(ctx, owner, project, r)
+	if err != nil {
+		return nil, err
+	}
+	kinds := slotKinds(agents)
+	slots, opts, err := r.slots(image, kinds)
+	if err != nil {
+		return nil, err
+	}
+	total := cluster.Slots{}
+	for slot, v := range slots {
+		total[slot] = v * cluster.Amount(r.ClusterSize)
+	}
+	group, err := chooseGroup(groups, agents, slots, total, r, image)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.checkPending(ctx, owner, policy, total); err != nil {
+		return nil, err
+	}
+	designated, err := s.designated(a, r, agents)
+	if err != nil {
+		return nil, err
+	}
+	services := parseServicePorts(image.Labels[labelServicePorts])
+	preopen, err := r.preopen(services)
+	if err != nil {
+		return nil, err
+	}
+	now, err := s.d.Store.SessionNow(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the clock: %w", err)
+	}
+	starts, err := startsAt(r.StartsAt, now)
+	if err != nil {
+		return nil, err
+	}
+	depends, err := s.dependencies(ctx, owner, r.Dependencies)
+	if err != nil {
+		return nil, err
+	}
+	script := r.BootstrapScript
+	if script == nil {
+		text, err := s.d.Store.GetBootstrapScript(ctx, owner.AccessKey)
+		if err != nil {
+			return nil, fmt.Errorf("read the keypair's bootstrap script: %w", err)
+		}
+		script = optional(text)
+	}
+	for _, p := range preopen {
+		services = append(services, ServicePort{Name: fmt.Sprint(p), Protocol: "preopen", Ports: []int{int(p)}})
+	}
+	ports, err := json.Marshal(services)
+	if err != nil {
+		return nil, fmt.Errorf("encode service ports: %w", err)
+	}
+	p := &sessionPlan{depends: depends, services: services}
+	p.session = dbgen.InsertSessionParams{
+		ID: s.d.IDs(), Name: r.Name, Type: r.Type, Priority: int32(priority), ClusterMode: r.ClusterMode, ClusterSize: int32(r.ClusterSize),
+		DomainName: owner.DomainName, ProjectID: project.ID, UserID: owner.UserID, AccessKey: owner.AccessKey, ResourceGroup: group,
+		DesignatedAgents: designated, ImageID: &image.ID, Image: image.Reference, Tag: r.Tag, RequestedSlots: total, ResourceOpts: opts,
+		Environ: r.Environ, StartupCommand: optional(r.StartupCommand), BootstrapScript: script, CallbackUrl: optional(r.CallbackURL), StartsAt: starts,
+	}
+	if p.session.Environ == nil {
+		p.session.Environ = map[string]string{}
+	}
+	if r.BatchTimeout > 0 {
+		ms := r.BatchTimeout.Milliseconds()
+		p.session.BatchTimeoutMs = &ms
+	}
+	p.kernels = dbgen.InsertKernelsParams{SessionID: p.session.ID, Image: image.Reference, Architecture: image.Architecture, Registry: image.Registry,
+		RequestedSlots: slots, ServicePorts: ports, PreopenPorts: preopen}
+	for range r.ClusterSize {
+		p.kernels.Ids = append(p.kernels.Ids, s.d.IDs())
+	}
+	return p, nil
+}
+
+func (s *Service) insertSession(ctx context.Context, p *sessionPlan) error {
+	return s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+		if err := tx.InsertSession(ctx, p.session); err != nil {
+			return err
+		}
+		if err := tx.InsertKernels(ctx, p.kernels); err != nil {
+			return err
+		}
+		if len(p.depends) > 0 {
+			if err := tx.AddDependencies(ctx, p.session.ID, p.depends); err != nil {
+				return err
+			}
+		}
+		tx.Wake(store.TopicSchedule, store.TopicEvents)
+		if p.session.CallbackUrl != nil {
+			tx.Wake(topicCallbacks)
+		}
+		return tx.AddEnqueued(ctx, p.session.ID)
+	})
+}
+
+func quota(format string, args ...any) *fault.Error {
+	return fault.Exhaustedf(format, args...).WithReason("quota-exceeded").WithNext("ask an administrator for a larger limit")
+}
+
+// projectFor finds the request's project: one of the owner's, or any of the domain for superadmins.
+func (s *Service) projectFor(ctx context.Context, a Actor, owner dbgen.ActorByKeyRow, r CreateSession) (dbgen.Project, error) {
+	if r.Domain != "" && r.Domain != owner.DomainName {
+		return dbgen.Project{}, authz.NotFound("domain", r.Domain)
+	}
+	ref := r.Project
+	if ref == "" {
+		ref = first
+	}
+	p, err := s.findProject(ctx, ref, owner.DomainName)
+	if err != nil {
+		return p, err
+	}
+	if !p.IsActive || p.DomainName != owner.DomainName || !slices.Contains(owner.Projects, p.ID) && !a.Superadmin() {
+		return p, authz.NotFound("user group (or project)", ref)
+	}
+	return p, nil
+}
+
+// groupsFor returns the resource groups that the request may use and their agents.
+func (s *Service) groupsFor(ctx context.Context, owner dbgen.ActorByKeyRow, project dbgen.Project, r CreateSession) ([]string, []dbgen.LargestAgentsRow, error) {
+	rows, err := s.d.Store.AllowedResourceGroups(ctx, owner.DomainName, []string{project.ID}, owner.AccessKey)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read resource groups: %w", err)
+	}
+	var names []string
+	for _, g := range rows {
+		if g.IsPublic && (r.ResourceGroup == "" || r.ResourceGroup == g.Name) {
+			names = append(names, g.Name)
+		}
+	}
+	if len(names) == 0 {
+		if r.ResourceGroup != "" {
+			return nil, nil, authz.NotFound("scaling group", r.ResourceGroup)
+		}
+		return nil, nil, fault.NotFoundf("no resource group may be used with project %s", project.Name).WithReason("object-not-found").
+			WithData(map[string]string{"object": "scaling group"}).WithNext("ask an administrator to associate one with your domain or project")
+	}
+	agents, err := s.d.Store.LargestAgents(ctx, names)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read agents: %w", err)
+	}
+	return names, agents, nil
+}
+
+func slotKinds(agents []dbgen.LargestAgentsRow) map[cluster.SlotName]cluster.SlotKind {
+	kinds := map[cluster.SlotName]cluster.SlotKind{}
+	for _, a := range agents {
+		for k, v := range a.SlotKinds {
+			kinds[cluster.SlotName(k)] = cluster.SlotKind(v)
+		}
+	}
+	return kinds
+}
+
+// chooseGroup picks the first group where the session could run one day. Groups without known agents of the architecture
+// come after those that certainly could; when all are too small the refusal names the slot and the amount.
+func chooseGroup(groups []string, agents []dbgen.LargestAgentsRow, slots, total cluster.Slots, r CreateSession, image dbgen.Image) (string, error) {
+	unit := slots
+	if r.ClusterMode == "single-node" {
+		unit = total
+	}
+	maybe, refusal := "", error(nil)
+	for _, g := range groups {
+		var here []dbgen.LargestAgentsRow
+		for _, a := range agents {
+			if a.ResourceGroup == g && a.Architecture == image.Architecture && len(a.Capacity) > 0 {
+				here = append(here, a)
+			}
+		}
+		err := tooBig(unit, image.Architecture, here)
+		switch {
+		case err == nil && len(here) > 0:
+			return g, nil
+		case err == nil && maybe == "":
+			maybe = g
+		case err != nil && refusal == nil:
+			refusal = err
+		}
+	}
+	if maybe != "" && refusal == nil {
+		return maybe, nil
+	}
+	return "", refusal
+}
+
+// checkPending enforces what the policy says about waiting sessions.
+func (s *Service) checkPending(ctx context.Context, owner dbgen.ActorByKeyRow, policy dbgen.KeypairResourcePolicy, total cluster.Slots) error {
+	if policy.MaxPendingSessionCount != nil {
+		n, err := s.d.Store.PendingOf(ctx, owner.AccessKey)
+		if err != nil {
+			return fmt.Errorf("count waiting sessions: %w", err)
+		}
+		if n >= int64(*policy.MaxPendingSessionCount) {
+			return quota("%d sessions are waiting already, policy %s allows %d", n, policy.Name, *policy.MaxPendingSessionCount)
+		}
+	}
+	if len(policy.MaxPendingSessionResourceSlots) == 0 {
+		return nil
+	}
+	rows, err := s.d.Store.PendingSlotsOf(ctx, owner.AccessKey)
+	if err != nil {
+		return fmt.Errorf("sum up waiting sessions: %w", err)
+	}
+	waiting := total.Clone()
+	for _, r := range rows {
+		waiting[cluster.SlotName(r.Slot)] += cluster.Amount(r.Amount)
+	}
+	for slot, limit := range policy.MaxPendingSessionResourceSlots {
+		if total[slot] > 0 && waiting[slot] > limit {
+			return quota("waiting sessions would hold %s of %s, policy %s allows %s", human(slot, waiting[slot]), slot, policy.Name, human(slot, limit))
+		}
+	}
+	return nil
+}
+
+// designated checks the agents that the session is to run on.
+func (s *Service) designated(a Actor, r CreateSession, agents []dbgen.LargestAgentsRow) ([]string, error) {
+	out := []string{}
+	if len(r.Agents) == 0 {
+		return out, nil
+	}
+	if err := authz.NeedSuperadmin(a, "choose agents"); err != nil {
+		return nil, err
+	}
+	for _, id := range r.Agents {
+		if !slices.ContainsFunc(agents, func(x dbgen.LargestAgentsRow) bool { return x.ID == id }) {
+			return nil, authz.NotFound("agent instance", id)
+		}
+		out = append(out, id)
+	}
+	return out, nil
+}
+
+// dependencies finds the owner's sessions that must succeed first.
+func (s *Service) dependencies(ctx context.Context, owner dbgen.ActorByKeyRow, refs []string) ([]string, error) {
+	if len(refs) == 0 {
+		return nil, nil
+	}
+	asked := make([]string, len(refs))
+	for i, ref := range refs {
+		if asked[i] = ref; ref == "" {
+			return nil, invalid("a dependency is empty")
+		}
+		if id, ok := cluster.CanonicalUUID(ref); ok {
+			asked[i] = id
+		}
+	}
+	rows, err := s.d.Store.DependencyCandidates(ctx, asked, owner.UserID)
+	if err != nil {
+		return nil, fmt.Errorf("find dependencies: %w", err)
+	}
+	found := map[string]string{}
+	for _, r := range rows {
+		found[r.Ref] = r.ID
+	}
+	var out, missing []string
+	for _, ref := range asked {
+		id, ok := found[ref]
+		if !ok {
+			missing = append(missing, ref)
+		} else if !slices.Contains(out, id) {
+			out = append(out, id)
+		}
+	}
+	if len(missing) > 0 {
+		return nil, authz.NotFound(sessionNoun, strings.Join(missing, ", "))
+	}
+	return out, nil
+}
+
+func optional(text string) *string {
+	if text == "" {
+		return nil
+	}
+	return &text
+}
