@@ -51,6 +51,7 @@ type NodeHello struct {
 	Region        string
 	Addr          string // the agent's address as the manager sees it, for people
 	Serial        string // of the node certificate
+	HighestEpoch  int64  // that the agent ever saw; the new one must be higher
 }
 
 // NodeFacts describe a node; the newest revision wins.

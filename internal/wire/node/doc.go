@@ -9,3 +9,6 @@ const Version = 1
 // ALPNStream is the protocol name of the second connection of an agent, over which
 // the manager is the HTTP/2 client and the agent the server (byte streams).
 const ALPNStream = "berth-stream/1"
+
+// MaxMessage bounds one message of the control stream, in bytes; both sides allow that much.
+const MaxMessage = 64 << 20

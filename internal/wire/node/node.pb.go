@@ -9,7 +9,7 @@
 // versions:
 // 	protoc-gen-go v1.36.12
 // 	protoc        v3.21.12
-// source: internal/wire/node/node.proto
+// source: node.proto
 
 package node
 
@@ -76,11 +76,11 @@ func (x Phase) String() string {
 }
 
 func (Phase) Descriptor() protoreflect.EnumDescriptor {
-	return file_internal_wire_node_node_proto_enumTypes[0].Descriptor()
+	return file_node_proto_enumTypes[0].Descriptor()
 }
 
 func (Phase) Type() protoreflect.EnumType {
-	return &file_internal_wire_node_node_proto_enumTypes[0]
+	return &file_node_proto_enumTypes[0]
 }
 
 func (x Phase) Number() protoreflect.EnumNumber {
@@ -89,7 +89,7 @@ func (x Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Phase.Descriptor instead.
 func (Phase) EnumDescriptor() ([]byte, []int) {
-	return file_internal_wire_node_node_proto_rawDescGZIP(), []int{0}
+	return file_node_proto_rawDescGZIP(), []int{0}
 }
 
 type JoinRequest struct {
@@ -104,7 +104,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_internal_wire_node_node_proto_msgTypes[0]
+	mi := &file_node_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -116,7 +116,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_node_node_proto_msgTypes[0]
+	mi := &file_node_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -129,7 +129,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_internal_wire_node_node_proto_rawDescGZIP(), []int{0}
+	return file_node_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *JoinRequest) GetToken() string {
@@ -171,7 +171,7 @@ type JoinReply struct {
 
 func (x *JoinReply) Reset() {
 	*x = JoinReply{}
-	mi := &file_internal_wire_node_node_proto_msgTypes[1]
+	mi := &file_node_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -183,7 +183,7 @@ func (x *JoinReply) String() string {
 func (*JoinReply) ProtoMessage() {}
 
 func (x *JoinReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_node_node_proto_msgTypes[1]
+	mi := &file_node_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -196,7 +196,7 @@ func (x *JoinReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinReply.ProtoReflect.Descriptor instead.
 func (*JoinReply) Descriptor() ([]byte, []int) {
-	return file_internal_wire_node_node_proto_rawDescGZIP(), []int{1}
+	return file_node_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *JoinReply) GetCertificateDer() []byte {
@@ -238,7 +238,7 @@ type Up struct {
 
 func (x *Up) Reset() {
 	*x = Up{}
-	mi := &file_internal_wire_node_node_proto_msgTypes[2]
+	mi := &file_node_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -250,7 +250,7 @@ func (x *Up) String() string {
 func (*Up) ProtoMessage() {}
 
 func (x *Up) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_node_node_proto_msgTypes[2]
+	mi := &file_node_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -263,7 +263,7 @@ func (x *Up) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Up.ProtoReflect.Descriptor instead.
 func (*Up) Descriptor() ([]byte, []int) {
-	return file_internal_wire_node_node_proto_rawDescGZIP(), []int{2}
+	return file_node_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Up) GetKind() isUp_Kind {
@@ -398,7 +398,7 @@ type Down struct {
 
 func (x *Down) Reset() {
 	*x = Down{}
-	mi := &file_internal_wire_node_node_proto_msgTypes[3]
+	mi := &file_node_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -410,7 +410,7 @@ func (x *Down) String() string {
 func (*Down) ProtoMessage() {}
 
 func (x *Down) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_node_node_proto_msgTypes[3]
+	mi := &file_node_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -423,7 +423,7 @@ func (x *Down) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Down.ProtoReflect.Descriptor instead.
 func (*Down) Descriptor() ([]byte, []int) {
-	return file_internal_wire_node_node_proto_rawDescGZIP(), []int{3}
+	return file_node_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Down) GetKind() isDown_Kind {
@@ -528,7 +528,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_internal_wire_node_node_proto_msgTypes[4]
+	mi := &file_node_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -540,7 +540,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_node_node_proto_msgTypes[4]
+	mi := &file_node_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -553,7 +553,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_internal_wire_node_node_proto_rawDescGZIP(), []int{4}
+	return file_node_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Hello) GetVersion() int32 {
@@ -624,7 +624,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_internal_wire_node_node_proto_msgTypes[5]
+	mi := &file_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -636,7 +636,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_node_node_proto_msgTypes[5]
+	mi := &file_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -649,7 +649,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_internal_wire_node_node_proto_rawDescGZIP(), []int{5}
+	return file_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Welcome) GetVersion() int32 {
@@ -689,7 +689,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_internal_wire_node_node_proto_msgTypes[6]
+	mi := &file_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -701,7 +701,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_node_node_proto_msgTypes[6]
+	mi := &file_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -714,7 +714,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_internal_wire_node_node_proto_rawDescGZIP(), []int{6}
+	return file_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Heartbeat) GetSentUnixMs() int64 {
@@ -744,7 +744,7 @@ type Facts struct {
 
 func (x *Facts) Reset() {
 	*x = Facts{}
-	mi := &file_internal_wire_node_node_proto_msgTypes[7]
+	mi := &file_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -756,7 +756,7 @@ func (x *Facts) String() string {
 func (*Facts) ProtoMessage() {}
 
 func (x *Facts) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_node_node_proto_msgTypes[7]
+	mi := &file_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -769,7 +769,7 @@ func (x *Facts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Facts.ProtoReflect.Descriptor instead.
 func (*Facts) Descriptor() ([]byte, []int) {
-	return file_internal_wire_node_node_proto_rawDescGZIP(), []int{7}
+	return file_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Facts) GetArchitecture() string {
@@ -866,7 +866,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_internal_wire_node_node_proto_msgTypes[8]
+	mi := &file_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -878,7 +878,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_node_node_proto_msgTypes[8]
+	mi := &file_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -891,7 +891,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_internal_wire_node_node_proto_rawDescGZIP(), []int{8}
+	return file_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Device) GetSlot() string {
@@ -963,7 +963,7 @@ type Image struct {
 
 func (x *Image) Reset() {
 	*x = Image{}
-	mi := &file_internal_wire_node_node_proto_msgTypes[9]
+	mi := &file_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -975,7 +975,7 @@ func (x *Image) String() string {
 func (*Image) ProtoMessage() {}
 
 func (x *Image) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_node_node_proto_msgTypes[9]
+	mi := &file_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -988,7 +988,7 @@ func (x *Image) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Image.ProtoReflect.Descriptor instead.
 func (*Image) Descriptor() ([]byte, []int) {
-	return file_internal_wire_node_node_proto_rawDescGZIP(), []int{9}
+	return file_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Image) GetReference() string {
@@ -1054,7 +1054,7 @@ type ObservedKernel struct {
 
 func (x *ObservedKernel) Reset() {
 	*x = ObservedKernel{}
-	mi := &file_internal_wire_node_node_proto_msgTypes[10]
+	mi := &file_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1066,7 +1066,7 @@ func (x *ObservedKernel) String() string {
 func (*ObservedKernel) ProtoMessage() {}
 
 func (x *ObservedKernel) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_node_node_proto_msgTypes[10]
+	mi := &file_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1079,7 +1079,7 @@ func (x *ObservedKernel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObservedKernel.ProtoReflect.Descriptor instead.
 func (*ObservedKernel) Descriptor() ([]byte, []int) {
-	return file_internal_wire_node_node_proto_rawDescGZIP(), []int{10}
+	return file_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ObservedKernel) GetKernelId() string {
@@ -1220,7 +1220,7 @@ type Observed struct {
 
 func (x *Observed) Reset() {
 	*x = Observed{}
-	mi := &file_internal_wire_node_node_proto_msgTypes[11]
+	mi := &file_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1232,7 +1232,7 @@ func (x *Observed) String() string {
 func (*Observed) ProtoMessage() {}
 
 func (x *Observed) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_node_node_proto_msgTypes[11]
+	mi := &file_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1245,7 +1245,7 @@ func (x *Observed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Observed.ProtoReflect.Descriptor instead.
 func (*Observed) Descriptor() ([]byte, []int) {
-	return file_internal_wire_node_node_proto_rawDescGZIP(), []int{11}
+	return file_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Observed) GetFull() bool {
@@ -1289,7 +1289,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_internal_wire_node_node_proto_msgTypes[12]
+	mi := &file_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1301,7 +1301,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_node_node_proto_msgTypes[12]
+	mi := &file_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1314,7 +1314,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_internal_wire_node_node_proto_rawDescGZIP(), []int{12}
+	return file_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Progress) GetKernelId() string {
@@ -1363,7 +1363,7 @@ type Metrics struct {
 
 func (x *Metrics) Reset() {
 	*x = Metrics{}
-	mi := &file_internal_wire_node_node_proto_msgTypes[13]
+	mi := &file_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1375,7 +1375,7 @@ func (x *Metrics) String() string {
 func (*Metrics) ProtoMessage() {}
 
 func (x *Metrics) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_node_node_proto_msgTypes[13]
+	mi := &file_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1388,7 +1388,7 @@ func (x *Metrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metrics.ProtoReflect.Descriptor instead.
 func (*Metrics) Descriptor() ([]byte, []int) {
-	return file_internal_wire_node_node_proto_rawDescGZIP(), []int{13}
+	return file_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Metrics) GetAtUnixMs() int64 {
@@ -1422,7 +1422,7 @@ type KernelMetrics struct {
 
 func (x *KernelMetrics) Reset() {
 	*x = KernelMetrics{}
-	mi := &file_internal_wire_node_node_proto_msgTypes[14]
+	mi := &file_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1434,7 +1434,7 @@ func (x *KernelMetrics) String() string {
 func (*KernelMetrics) ProtoMessage() {}
 
 func (x *KernelMetrics) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_node_node_proto_msgTypes[14]
+	mi := &file_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1447,7 +1447,7 @@ func (x *KernelMetrics) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KernelMetrics.ProtoReflect.Descriptor instead.
 func (*KernelMetrics) Descriptor() ([]byte, []int) {
-	return file_internal_wire_node_node_proto_rawDescGZIP(), []int{14}
+	return file_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *KernelMetrics) GetKernelId() string {
@@ -1479,7 +1479,7 @@ type Desired struct {
 
 func (x *Desired) Reset() {
 	*x = Desired{}
-	mi := &file_internal_wire_node_node_proto_msgTypes[15]
+	mi := &file_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1491,7 +1491,7 @@ func (x *Desired) String() string {
 func (*Desired) ProtoMessage() {}
 
 func (x *Desired) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_node_node_proto_msgTypes[15]
+	mi := &file_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1504,7 +1504,7 @@ func (x *Desired) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Desired.ProtoReflect.Descriptor instead.
 func (*Desired) Descriptor() ([]byte, []int) {
-	return file_internal_wire_node_node_proto_rawDescGZIP(), []int{15}
+	return file_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Desired) GetFull() bool {
@@ -1551,7 +1551,7 @@ type DesiredKernel struct {
 
 func (x *DesiredKernel) Reset() {
 	*x = DesiredKernel{}
-	mi := &file_internal_wire_node_node_proto_msgTypes[16]
+	mi := &file_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1563,7 +1563,7 @@ func (x *DesiredKernel) String() string {
 func (*DesiredKernel) ProtoMessage() {}
 
 func (x *DesiredKernel) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_node_node_proto_msgTypes[16]
+	mi := &file_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1576,7 +1576,7 @@ func (x *DesiredKernel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DesiredKernel.ProtoReflect.Descriptor instead.
 func (*DesiredKernel) Descriptor() ([]byte, []int) {
-	return file_internal_wire_node_node_proto_rawDescGZIP(), []int{16}
+	return file_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DesiredKernel) GetKernelId() string {
@@ -1663,13 +1663,15 @@ type KernelSpec struct {
 	ClusterRole     string                 `protobuf:"bytes,24,opt,name=cluster_role,json=clusterRole,proto3" json:"cluster_role,omitempty"`
 	SessionName     string                 `protobuf:"bytes,25,opt,name=session_name,json=sessionName,proto3" json:"session_name,omitempty"`
 	ImageLabels     map[string]string      `protobuf:"bytes,26,rep,name=image_labels,json=imageLabels,proto3" json:"image_labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	ClusterIdx      int32                  `protobuf:"varint,27,opt,name=cluster_idx,json=clusterIdx,proto3" json:"cluster_idx,omitempty"`
+	LocalRank       int32                  `protobuf:"varint,28,opt,name=local_rank,json=localRank,proto3" json:"local_rank,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
 
 func (x *KernelSpec) Reset() {
 	*x = KernelSpec{}
-	mi := &file_internal_wire_node_node_proto_msgTypes[17]
+	mi := &file_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1681,7 +1683,7 @@ func (x *KernelSpec) String() string {
 func (*KernelSpec) ProtoMessage() {}
 
 func (x *KernelSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_node_node_proto_msgTypes[17]
+	mi := &file_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1694,7 +1696,7 @@ func (x *KernelSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KernelSpec.ProtoReflect.Descriptor instead.
 func (*KernelSpec) Descriptor() ([]byte, []int) {
-	return file_internal_wire_node_node_proto_rawDescGZIP(), []int{17}
+	return file_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *KernelSpec) GetImage() string {
@@ -1879,6 +1881,20 @@ func (x *KernelSpec) GetImageLabels() map[string]string {
 	return nil
 }
 
+func (x *KernelSpec) GetClusterIdx() int32 {
+	if x != nil {
+		return x.ClusterIdx
+	}
+	return 0
+}
+
+func (x *KernelSpec) GetLocalRank() int32 {
+	if x != nil {
+		return x.LocalRank
+	}
+	return 0
+}
+
 type Dotfile struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -1890,7 +1906,7 @@ type Dotfile struct {
 
 func (x *Dotfile) Reset() {
 	*x = Dotfile{}
-	mi := &file_internal_wire_node_node_proto_msgTypes[18]
+	mi := &file_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1902,7 +1918,7 @@ func (x *Dotfile) String() string {
 func (*Dotfile) ProtoMessage() {}
 
 func (x *Dotfile) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_node_node_proto_msgTypes[18]
+	mi := &file_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1915,7 +1931,7 @@ func (x *Dotfile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dotfile.ProtoReflect.Descriptor instead.
 func (*Dotfile) Descriptor() ([]byte, []int) {
-	return file_internal_wire_node_node_proto_rawDescGZIP(), []int{18}
+	return file_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Dotfile) GetPath() string {
@@ -1949,7 +1965,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_internal_wire_node_node_proto_msgTypes[19]
+	mi := &file_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1961,7 +1977,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_node_node_proto_msgTypes[19]
+	mi := &file_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1974,7 +1990,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_internal_wire_node_node_proto_rawDescGZIP(), []int{19}
+	return file_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Ack) GetKernels() []*Tombstone {
@@ -1994,7 +2010,7 @@ type Tombstone struct {
 
 func (x *Tombstone) Reset() {
 	*x = Tombstone{}
-	mi := &file_internal_wire_node_node_proto_msgTypes[20]
+	mi := &file_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2006,7 +2022,7 @@ func (x *Tombstone) String() string {
 func (*Tombstone) ProtoMessage() {}
 
 func (x *Tombstone) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_node_node_proto_msgTypes[20]
+	mi := &file_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2019,7 +2035,7 @@ func (x *Tombstone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tombstone.ProtoReflect.Descriptor instead.
 func (*Tombstone) Descriptor() ([]byte, []int) {
-	return file_internal_wire_node_node_proto_rawDescGZIP(), []int{20}
+	return file_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Tombstone) GetKernelId() string {
@@ -2049,7 +2065,7 @@ type Action struct {
 
 func (x *Action) Reset() {
 	*x = Action{}
-	mi := &file_internal_wire_node_node_proto_msgTypes[21]
+	mi := &file_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2061,7 +2077,7 @@ func (x *Action) String() string {
 func (*Action) ProtoMessage() {}
 
 func (x *Action) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_node_node_proto_msgTypes[21]
+	mi := &file_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2074,7 +2090,7 @@ func (x *Action) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Action.ProtoReflect.Descriptor instead.
 func (*Action) Descriptor() ([]byte, []int) {
-	return file_internal_wire_node_node_proto_rawDescGZIP(), []int{21}
+	return file_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Action) GetRequestId() string {
@@ -2117,7 +2133,7 @@ type ActionReply struct {
 
 func (x *ActionReply) Reset() {
 	*x = ActionReply{}
-	mi := &file_internal_wire_node_node_proto_msgTypes[22]
+	mi := &file_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2129,7 +2145,7 @@ func (x *ActionReply) String() string {
 func (*ActionReply) ProtoMessage() {}
 
 func (x *ActionReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_wire_node_node_proto_msgTypes[22]
+	mi := &file_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2142,7 +2158,7 @@ func (x *ActionReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActionReply.ProtoReflect.Descriptor instead.
 func (*ActionReply) Descriptor() ([]byte, []int) {
-	return file_internal_wire_node_node_proto_rawDescGZIP(), []int{22}
+	return file_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ActionReply) GetRequestId() string {
@@ -2173,11 +2189,12 @@ func (x *ActionReply) GetBody() []byte {
 	return nil
 }
 
-var File_internal_wire_node_node_proto protoreflect.FileDescriptor
+var File_node_proto protoreflect.FileDescriptor
 
-const file_internal_wire_node_node_proto_rawDesc = "" +
+const file_node_proto_rawDesc = "" +
 	"\n" +
-	"\x1dinternal/wire/node/node.proto\x12\rberth.node.v1\"q\n" +
+	"\n" +
+	"node.proto\x12\rberth.node.v1\"q\n" +
 	"\vJoinRequest\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x19\n" +
 	"\bagent_id\x18\x02 \x01(\tR\aagentId\x12\x17\n" +
@@ -2338,7 +2355,7 @@ const file_internal_wire_node_node_proto_rawDesc = "" +
 	"\bgrace_ms\x18\x06 \x01(\x03R\agraceMs\x12\x1f\n" +
 	"\vstop_reason\x18\a \x01(\tR\n" +
 	"stopReason\x12-\n" +
-	"\x04spec\x18\b \x01(\v2\x19.berth.node.v1.KernelSpecR\x04spec\"\xfc\b\n" +
+	"\x04spec\x18\b \x01(\v2\x19.berth.node.v1.KernelSpecR\x04spec\"\xbc\t\n" +
 	"\n" +
 	"KernelSpec\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12!\n" +
@@ -2370,7 +2387,11 @@ const file_internal_wire_node_node_proto_rawDesc = "" +
 	"\rservice_ports\x18\x17 \x01(\tR\fservicePorts\x12!\n" +
 	"\fcluster_role\x18\x18 \x01(\tR\vclusterRole\x12!\n" +
 	"\fsession_name\x18\x19 \x01(\tR\vsessionName\x12M\n" +
-	"\fimage_labels\x18\x1a \x03(\v2*.berth.node.v1.KernelSpec.ImageLabelsEntryR\vimageLabels\x1a6\n" +
+	"\fimage_labels\x18\x1a \x03(\v2*.berth.node.v1.KernelSpec.ImageLabelsEntryR\vimageLabels\x12\x1f\n" +
+	"\vcluster_idx\x18\x1b \x01(\x05R\n" +
+	"clusterIdx\x12\x1d\n" +
+	"\n" +
+	"local_rank\x18\x1c \x01(\x05R\tlocalRank\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a8\n" +
@@ -2420,20 +2441,20 @@ const file_internal_wire_node_node_proto_rawDesc = "" +
 	"\aSession\x12\x11.berth.node.v1.Up\x1a\x13.berth.node.v1.Down(\x010\x01B$Z\"berth.dev/berth/internal/wire/nodeb\x06proto3"
 
 var (
-	file_internal_wire_node_node_proto_rawDescOnce sync.Once
-	file_internal_wire_node_node_proto_rawDescData []byte
+	file_node_proto_rawDescOnce sync.Once
+	file_node_proto_rawDescData []byte
 )
 
-func file_internal_wire_node_node_proto_rawDescGZIP() []byte {
-	file_internal_wire_node_node_proto_rawDescOnce.Do(func() {
-		file_internal_wire_node_node_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_internal_wire_node_node_proto_rawDesc), len(file_internal_wire_node_node_proto_rawDesc)))
+func file_node_proto_rawDescGZIP() []byte {
+	file_node_proto_rawDescOnce.Do(func() {
+		file_node_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_node_proto_rawDesc), len(file_node_proto_rawDesc)))
 	})
-	return file_internal_wire_node_node_proto_rawDescData
+	return file_node_proto_rawDescData
 }
 
-var file_internal_wire_node_node_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_internal_wire_node_node_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
-var file_internal_wire_node_node_proto_goTypes = []any{
+var file_node_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_node_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_node_proto_goTypes = []any{
 	(Phase)(0),             // 0: berth.node.v1.Phase
 	(*JoinRequest)(nil),    // 1: berth.node.v1.JoinRequest
 	(*JoinReply)(nil),      // 2: berth.node.v1.JoinReply
@@ -2468,7 +2489,7 @@ var file_internal_wire_node_node_proto_goTypes = []any{
 	nil,                    // 31: berth.node.v1.KernelSpec.SlotsEntry
 	nil,                    // 32: berth.node.v1.KernelSpec.ImageLabelsEntry
 }
-var file_internal_wire_node_node_proto_depIdxs = []int32{
+var file_node_proto_depIdxs = []int32{
 	5,  // 0: berth.node.v1.Up.hello:type_name -> berth.node.v1.Hello
 	8,  // 1: berth.node.v1.Up.facts:type_name -> berth.node.v1.Facts
 	12, // 2: berth.node.v1.Up.observed:type_name -> berth.node.v1.Observed
@@ -2510,12 +2531,12 @@ var file_internal_wire_node_node_proto_depIdxs = []int32{
 	0,  // [0:30] is the sub-list for field type_name
 }
 
-func init() { file_internal_wire_node_node_proto_init() }
-func file_internal_wire_node_node_proto_init() {
-	if File_internal_wire_node_node_proto != nil {
+func init() { file_node_proto_init() }
+func file_node_proto_init() {
+	if File_node_proto != nil {
 		return
 	}
-	file_internal_wire_node_node_proto_msgTypes[2].OneofWrappers = []any{
+	file_node_proto_msgTypes[2].OneofWrappers = []any{
 		(*Up_Hello)(nil),
 		(*Up_Facts)(nil),
 		(*Up_Observed)(nil),
@@ -2524,30 +2545,30 @@ func file_internal_wire_node_node_proto_init() {
 		(*Up_ActionReply)(nil),
 		(*Up_Heartbeat)(nil),
 	}
-	file_internal_wire_node_node_proto_msgTypes[3].OneofWrappers = []any{
+	file_node_proto_msgTypes[3].OneofWrappers = []any{
 		(*Down_Welcome)(nil),
 		(*Down_Desired)(nil),
 		(*Down_Ack)(nil),
 		(*Down_Action)(nil),
 		(*Down_Heartbeat)(nil),
 	}
-	file_internal_wire_node_node_proto_msgTypes[10].OneofWrappers = []any{}
+	file_node_proto_msgTypes[10].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
-			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_wire_node_node_proto_rawDesc), len(file_internal_wire_node_node_proto_rawDesc)),
+			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_proto_rawDesc), len(file_node_proto_rawDesc)),
 			NumEnums:      1,
 			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
-		GoTypes:           file_internal_wire_node_node_proto_goTypes,
-		DependencyIndexes: file_internal_wire_node_node_proto_depIdxs,
-		EnumInfos:         file_internal_wire_node_node_proto_enumTypes,
-		MessageInfos:      file_internal_wire_node_node_proto_msgTypes,
+		GoTypes:           file_node_proto_goTypes,
+		DependencyIndexes: file_node_proto_depIdxs,
+		EnumInfos:         file_node_proto_enumTypes,
+		MessageInfos:      file_node_proto_msgTypes,
 	}.Build()
-	File_internal_wire_node_node_proto = out.File
-	file_internal_wire_node_node_proto_goTypes = nil
-	file_internal_wire_node_node_proto_depIdxs = nil
+	File_node_proto = out.File
+	file_node_proto_goTypes = nil
+	file_node_proto_depIdxs = nil
 }

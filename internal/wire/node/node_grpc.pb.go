@@ -9,7 +9,7 @@
 // versions:
 // - protoc-gen-go-grpc v1.6.0
 // - protoc             v3.21.12
-// source: internal/wire/node/node.proto
+// source: node.proto
 
 package node
 
@@ -163,5 +163,5 @@ var Node_ServiceDesc = grpc.ServiceDesc{
 			ClientStreams: true,
 		},
 	},
-	Metadata: "internal/wire/node/node.proto",
+	Metadata: "node.proto",
 }
