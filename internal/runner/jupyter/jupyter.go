@@ -329,7 +329,9 @@ func (k *Kernel) Execute(code string, silent bool, sink cell.Sink) (int, error) 
 		k.mu.Unlock()
 	}()
 	if err := k.send(k.shell, id, "execute_request", nil, map[string]any{
-		"code": code, "silent": silent, "store_history": !silent, "user_expressions": map[string]any{}, "allow_stdin": !silent, "stop_on_error": true,
+		"code": code, "silent": silent, "store_history": !silent, "user_expressions": map[string]any{}, "allow_stdin": !silent,
+		// With stop_on_error a kernel would also drop the next cell when it comes at once.
+		"stop_on_error": false,
 	}); err != nil {
 		return 0, ErrLost
 	}

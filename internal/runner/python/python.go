@@ -41,6 +41,9 @@ var kernelSetup string
 // cold network file system are slow.
 const startTimeout = 2 * time.Minute
 
+// maxEarly bounds what is kept of an interpreter's output while it starts.
+const maxEarly = 64 << 10
+
 // maxFrame bounds a frame from the shim.
 const maxFrame = 1 << 20
 
@@ -259,6 +262,9 @@ type life struct {
 	serial  int
 	done    chan int      // exit code of the running cell
 	matches chan []string // completions asked for
+	// early holds what is printed until the first cell can run; it is shown only when none ever can.
+	early   []byte
+	started bool
 	text    map[string]*output.Decoder
 }
 
@@ -317,9 +323,18 @@ func (p *Interpreter) start(ctx context.Context, serial int) (*life, error) {
 	p.mu.Lock()
 	p.life = l
 	p.mu.Unlock()
-	if err := p.greet(ctx, l, conn); err != nil {
+	err = p.greet(ctx, l, conn)
+	if err != nil {
 		l.process.Signal(syscall.SIGKILL)
 		<-l.process.Done()
+	}
+	l.settle()
+	l.mu.Lock()
+	early := string(l.early)
+	l.early, l.started = nil, true
+	l.mu.Unlock()
+	if err != nil {
+		p.cfg.Stray(cell.Stderr, strings.ToValidUTF8(early, "\uFFFD"))
 		l.close()
 		return nil, err
 	}
@@ -418,14 +433,18 @@ func (l *life) execute(code string, sink cell.Sink) (int, error) {
 	case <-l.readEnd:
 		err = jupyter.ErrLost
 	}
-	// What child processes wrote to the descriptors belongs to this cell.
-	for i, stream := range []string{cell.Stdout, cell.Stderr} {
-		l.raw[i].Settle(func(b []byte) { l.bytes(stream, "raw"+stream, b) })
-	}
+	l.settle() // what child processes wrote to the descriptors belongs to this cell
 	l.mu.Lock()
 	l.sink = nil
 	l.mu.Unlock()
 	return exit, err
+}
+
+// settle returns when everything written to descriptors 1 and 2 so far was passed on.
+func (l *life) settle() {
+	for i, stream := range []string{cell.Stdout, cell.Stderr} {
+		l.raw[i].Settle(func(b []byte) { l.bytes(stream, "raw"+stream, b) })
+	}
 }
 
 func (l *life) complete(ctx context.Context, code string, cursor int) ([]string, error) {
@@ -480,6 +499,11 @@ func readFrame(r io.Reader) (byte, []byte, error) {
 // decoder names whose half characters wait.
 func (l *life) bytes(stream, decoder string, b []byte) {
 	l.mu.Lock()
+	if !l.started {
+		l.early = append(l.early, b[:min(len(b), maxEarly-len(l.early))]...)
+		l.mu.Unlock()
+		return
+	}
 	d := l.text[decoder]
 	if d == nil {
 		d = &output.Decoder{}
