@@ -130,6 +130,9 @@ func (n *Nodes) observe(ctx context.Context, agent cluster.AgentID, l *store.Loc
 				return err
 			}
 		default:
+			if err := k.Seen(ctx); err != nil {
+				return err
+			}
 			if err := advance(ctx, k, o); err != nil {
 				return err
 			}

@@ -333,17 +333,3 @@ type SlotInfo struct {
 
 // ResourceSlots lists the slots that the cluster knows: the intrinsic ones and what agents have (public).
 func (s *Service) ResourceSlots(ctx context.Context) ([]SlotInfo, error) { return nil, errNotBuilt }
-
-// ---- doctor.go
-
-// Finding is something that should not be.
-type Finding struct {
-	Severity string // error or warning
-	Kind     string // stable slug
-	Object   string
-	Detail   string
-	Next     string
-}
-
-// Doctor compares the rows with each other (superadmins). No findings means healthy.
-func (s *Service) Doctor(ctx context.Context, a Actor) ([]Finding, error) { return nil, errNotBuilt }

@@ -341,3 +341,15 @@ func (k *LockedKernel) KeepLog(ctx context.Context, log string, exitCode *int, s
 	}
 	return nil
 }
+
+// Seen forgets that full reports lacked the kernel.
+func (k *LockedKernel) Seen(ctx context.Context) error {
+	if k.Absences == 0 {
+		return nil
+	}
+	k.Absences = 0
+	if err := k.s.tx.SetAbsences(ctx, 0, []string{k.ID}); err != nil {
+		return fmt.Errorf("note that kernel %s was seen: %w", k.ID, err)
+	}
+	return nil
+}
