@@ -1,0 +1,20 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/api"
+)
+
+func (a *app) newImage() *cobra.Command {
+	return group("image", "Look at images and name them", "Look at the images that sessions can be made of, and give them short names.",
+		a.newImageList(), a.newImageAlias(), a.newImageInspect())
+}
+
+// imageHint points at the list of images when one was not found.
+func imageHint(err error) error {
+	if api.IsNotFound(err) {
+		return hint(err, "berth image list")
+	}
+	return err
+}

@@ -1,0 +1,208 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/api"
+)
+
+// runOptions are the flags and arguments of berth run.
+type runOptions struct {
+	createFlags
+	app   *app
+	code  string
+	batch string
+	rm    bool
+	keep  bool
+	media string
+
+	image string
+	files []string
+	argv  []string // after --
+}
+
+func (a *app) newRun() *cobra.Command {
+	o := &runOptions{app: a}
+	cmd := &cobra.Command{
+		Use:   "run IMAGE [FILE...] [-- ARG...]",
+		Short: "Run code, files or a batch command in a session",
+		Long: `Run code in a session and pass its output and exit code through.
+
+With -c the code runs as one cell of the image's interpreter. With FILEs they are
+uploaded and the first one is run, with the ARGs after --. With --batch the command
+becomes a batch session, whose log is followed to its end.
+
+Standard input goes to the program when it asks for input.
+
+A session without --name is removed at the end; --keep leaves it. A session with
+--name stays, and is used again when it lives already; --rm removes it.
+Ctrl-C interrupts the code; a second Ctrl-C leaves, and ends a session without a name.`,
+		Example: `  berth run python -c 'print(6*7)'
+  echo Ada | berth run python -c 'print("hi", input())'
+  berth run python train.py data.csv -r cpu=2 -r mem=2g -- --epochs 3
+  berth run python --batch 'python3 -m timeit 1+1' --timeout 10m`,
+		Args: args(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.parse(cmd, args); err != nil {
+				return err
+			}
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			return o.run(cmd, c)
+		},
+	}
+	o.add(cmd)
+	f := cmd.Flags()
+	f.StringVarP(&o.code, "code", "c", "", "code to run")
+	f.StringVar(&o.batch, "batch", "", "shell command to run as a batch session")
+	f.BoolVar(&o.rm, "rm", false, "remove the session at the end, also when it has a --name")
+	f.BoolVar(&o.keep, "keep", false, "leave the session running at the end")
+	f.StringVar(&o.media, "save-media", "", "directory to save pictures and other rich output to")
+	_ = cmd.MarkFlagDirname("save-media")
+	cmd.MarkFlagsMutuallyExclusive("code", "batch")
+	cmd.MarkFlagsMutuallyExclusive("rm", "keep")
+	return cmd
+}
+
+// parse checks what cobra cannot.
+func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
+	if dash := cmd.ArgsLenAtDash(); dash >= 0 {
+		args, o.argv = args[:dash], args[dash:]
+	}
+	if len(args) == 0 {
+		return usage(hint(errors.New("no image is named"), "berth image list"))
+	}
+	o.image, o.files = args[0], args[1:]
+	code := cmd.Flags().Changed("code")
+	switch {
+	case code && len(o.files) > 0:
+		return usage(hint(errors.New("-c and files do not go together"), "berth run --help"))
+	case o.batch != "" && len(o.files) > 0:
+		return usage(hint(errors.New("--batch starts before files could be uploaded"), "bring the files with --bootstrap, or berth run %s FILE", o.image))
+	case !code && o.batch == "" && len(o.files) == 0:
+		return usage(hint(errors.New("there is nothing to run"), "berth run %s -c CODE, or berth run %s FILE", o.image, o.image))
+	}
+	return nil
+}
+
+// transient reports whether the session goes away at the end.
+func (o *runOptions) transient() bool { return o.rm || o.name == "" && !o.keep }
+
+// removeTimeout bounds the removal of the session at the end.
+const removeTimeout = 30 * time.Second
+
+func (o *runOptions) run(cmd *cobra.Command, c *api.Client) (err error) {
+	signals, stop := o.app.interrupts()
+	defer stop()
+	// Ctrl-C has a meaning of its own here, so that a context that ends with it would
+	// keep us from removing the session.
+	base := context.WithoutCancel(cmd.Context())
+	ctx, cancel := within(base, o.timeout)
+	defer cancel()
+
+	req, err := o.request(o.app, o.image)
+	if err != nil {
+		return err
+	}
+	var uploads []api.Upload
+	if len(o.files) > 0 {
+		if uploads, err = collectUploads(o.files); err != nil {
+			return err
+		}
+	}
+	if req.Name == "" {
+		req.Name = randomName("run")
+	}
+	if o.batch != "" {
+		req.Type, req.StartupCommand, req.ReuseIfExists = api.TypeBatch, o.batch, false
+	}
+	p := &progress{w: cmd.ErrOrStderr(), name: req.Name, tty: isTerminal(cmd.ErrOrStderr()), quiet: o.quiet}
+	created, err := c.CreateSession(ctx, req)
+	if err != nil {
+		return hint(err, "berth image list, berth agent list")
+	}
+	running, gone := false, false
+	defer func() {
+		if o.transient() && !gone {
+			o.remove(base, cmd, c, created, running)
+		}
+	}()
+
+	starting, stopStarting := untilSignal(ctx, signals)
+	info, err := watch(starting, c, created.ID, goalRunning, p)
+	stopStarting()
+	if err != nil {
+		return err
+	}
+	running = info.Status == api.StatusRunning
+	if o.batch != "" {
+		if info, err = o.followBatch(ctx, cmd, c, created.ID, signals); err != nil {
+			return err
+		}
+		gone = true // Batch sessions end by themselves.
+		return batchExit(created.ID, info)
+	}
+	if len(uploads) > 0 {
+		if err := c.UploadFiles(ctx, created.ID, uploads); err != nil {
+			return err
+		}
+	}
+	code, err := o.execute(ctx, cmd, c, created.ID, signals)
+	if err != nil {
+		return err
+	}
+	if !o.transient() && !o.quiet && o.name == "" {
+		say(cmd, "session %s goes on; berth session rm %s ends it", created.Name, created.Name)
+	}
+	return exitWith(code)
+}
+
+// remove ends the session; a session that does not run yet has to be forced.
+func (o *runOptions) remove(ctx context.Context, cmd *cobra.Command, c *api.Client, s api.CreatedSession, running bool) {
+	ctx, cancel := within(ctx, removeTimeout)
+	defer cancel()
+	_, err := c.DestroySession(ctx, s.ID, api.DestroyOptions{Forced: !running})
+	if err != nil && !api.IsNotFound(err) {
+		if info, lookErr := c.SessionInfo(ctx, s.ID); lookErr == nil && (api.Ended(info.Status) || info.Status == api.StatusTerminating) {
+			return
+		}
+		say(cmd, "berth: session %s could not be removed: %v\n  next: berth session rm -f %s", s.Name, err, s.ID)
+	}
+}
+
+// followBatch shows the log of a batch session until it ends.
+func (o *runOptions) followBatch(ctx context.Context, cmd *cobra.Command, c *api.Client, id string, signals <-chan os.Signal) (api.SessionInfo, error) {
+	ctx, stop := untilSignal(ctx, signals)
+	defer stop()
+	if err := c.StreamLogs(ctx, id, "", true, cmd.OutOrStdout()); err != nil {
+		return api.SessionInfo{}, err
+	}
+	return watch(ctx, c, id, goalEnded, &progress{w: io.Discard, quiet: true})
+}
+
+// batchExit turns the end of a batch session into the exit of this process.
+func batchExit(id string, info api.SessionInfo) error {
+	switch {
+	case info.ExitCode != nil:
+		return exitWith(*info.ExitCode)
+	case info.Result == api.ResultSuccess:
+		return nil
+	case info.Result == api.ResultFailure:
+		return &ExitError{Code: ExitFailure}
+	}
+	reason := info.StatusInfo
+	if reason == "" {
+		reason = "no reason is known"
+	}
+	return hint(fmt.Errorf("batch session %s ended without a result: %s (%s)", id, info.Status, reason), "berth session logs %s", id)
+}

@@ -1,0 +1,93 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/api"
+)
+
+type sessionCreateOptions struct {
+	createFlags
+	app      *app
+	batch    string
+	startsAt string
+	limit    string
+	depends  []string
+	callback string
+	detach   bool
+	noReuse  bool
+	json     bool
+}
+
+func (a *app) newSessionCreate() *cobra.Command {
+	o := &sessionCreateOptions{app: a}
+	cmd := &cobra.Command{
+		Use:   "create IMAGE",
+		Short: "Create a session and wait until it runs",
+		Long: `Create a session, wait until it runs and print its id.
+
+A live session of the same name and image is used again. With --batch the session runs
+one command and ends; with --detach nothing is waited for. A --timeout ends the
+waiting, not the session.`,
+		Example: `  berth session create python --name lab -r cpu=2 -r mem=4g
+  berth session create python --batch 'python3 job.py' --starts-at 10m --detach`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+			return o.run(ctx, cmd, c, args[0])
+		}),
+	}
+	o.add(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.batch, "batch", "", "shell command to run as a batch session")
+	f.StringVar(&o.startsAt, "starts-at", "", "when a batch session may start: an ISO time or a delta such as 10m")
+	f.StringVar(&o.limit, "batch-timeout", "", "end a batch session after this time, such as 2h")
+	f.StringArrayVar(&o.depends, "depends", nil, "name or id of a session that must succeed first (repeatable)")
+	f.StringVar(&o.callback, "callback-url", "", "URL that is told of each step")
+	f.BoolVarP(&o.detach, "detach", "d", false, "return as soon as the session is queued")
+	f.BoolVar(&o.noReuse, "no-reuse", false, "refuse when a session of the name lives already")
+	jsonFlag(cmd, &o.json)
+	return cmd
+}
+
+func (o *sessionCreateOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client, image string) error {
+	req, err := o.request(o.app, image)
+	if err != nil {
+		return err
+	}
+	if o.batch == "" && (o.startsAt != "" || o.limit != "") {
+		return usage(hint(fmt.Errorf("--starts-at and --batch-timeout need --batch"), "%s --help", cmd.CommandPath()))
+	}
+	if req.Name == "" {
+		req.Name = randomName("session")
+	}
+	req.StartsAt, req.BatchTimeout, req.Dependencies, req.CallbackURL = o.startsAt, o.limit, o.depends, o.callback
+	req.ReuseIfExists = !o.noReuse
+	if o.batch != "" {
+		req.Type, req.StartupCommand = api.TypeBatch, o.batch
+	}
+	ctx, cancel := within(ctx, o.timeout)
+	defer cancel()
+	s, err := c.CreateSession(ctx, req)
+	if err != nil {
+		return hint(err, "berth image list, berth agent list")
+	}
+	if !s.Created && !o.quiet {
+		say(cmd, "session %s lives already and is used again", s.Name)
+	}
+	if !o.detach {
+		p := &progress{w: cmd.ErrOrStderr(), name: s.Name, tty: isTerminal(cmd.ErrOrStderr()), quiet: o.quiet}
+		info, err := watch(ctx, c, s.ID, goalRunning, p)
+		if err != nil {
+			return hint(err, "berth session info %s", s.ID)
+		}
+		s.Status = info.Status
+	}
+	if o.json {
+		return printJSON(cmd.OutOrStdout(), s)
+	}
+	_, err = fmt.Fprintln(cmd.OutOrStdout(), s.ID)
+	return err
+}

@@ -1,0 +1,47 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/api"
+)
+
+type sessionDownloadOptions struct{ dest string }
+
+func (a *app) newSessionDownload() *cobra.Command {
+	o := &sessionDownloadOptions{}
+	cmd := &cobra.Command{
+		Use:     "download SESSION PATH...",
+		Short:   "Copy files out of a session",
+		Long:    "Copy files and directories from /home/work of a running session and print what was written.",
+		Example: "  berth session download lab model.bin results --dest out",
+		Args:    args(cobra.MinimumNArgs(2)),
+		RunE:    a.run(o.run),
+	}
+	cmd.Flags().StringVar(&o.dest, "dest", ".", "directory to write to; it is made when missing")
+	_ = cmd.MarkFlagDirname("dest")
+	return cmd
+}
+
+func (o *sessionDownloadOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+	if err := os.MkdirAll(o.dest, 0o755); err != nil {
+		return fmt.Errorf("make directory: %w", err)
+	}
+	root, err := os.OpenRoot(o.dest)
+	if err != nil {
+		return fmt.Errorf("open directory: %w", err)
+	}
+	defer root.Close()
+	err = c.DownloadFiles(ctx, args[0], args[1:], root, func(name string, _ int64) {
+		fmt.Fprintln(cmd.OutOrStdout(), filepath.Join(o.dest, filepath.FromSlash(name)))
+	})
+	if err != nil && api.IsNotFound(err) {
+		return hint(err, "berth session ls %s", args[0])
+	}
+	return err
+}

@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/api"
+)
+
+type sessionEventsOptions struct {
+	follow bool
+	json   bool
+	scope  string
+}
+
+func (a *app) newSessionEvents() *cobra.Command {
+	o := &sessionEventsOptions{}
+	cmd := &cobra.Command{
+		Use:     "events [SESSION]",
+		Short:   "Show what happened to sessions",
+		Long:    "Show what happened to a session, or to all that you may see. With --json each line is one object.",
+		Example: "  berth session events -f lab",
+		Args:    args(cobra.MaximumNArgs(1)),
+		RunE:    a.run(o.run),
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&o.follow, "follow", "f", false, "go on with what happens from now")
+	f.StringVar(&o.scope, "scope", "*", "session, kernel or * for both")
+	jsonFlag(cmd, &o.json)
+	return cmd
+}
+
+func (o *sessionEventsOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+	switch o.scope {
+	case "*", "session", "kernel":
+	default:
+		return usagef("--scope %q is not session, kernel or *", o.scope)
+	}
+	session := ""
+	if len(args) > 0 {
+		session = args[0]
+	}
+	return orEnded(ctx, c, session, func(session string) error {
+		f := api.EventFilter{Session: session, Scope: o.scope, After: "0", Once: !o.follow}
+		for e, err := range c.SessionEvents(ctx, f) {
+			if err != nil {
+				return err
+			}
+			if err := o.print(cmd, e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (o *sessionEventsOptions) print(cmd *cobra.Command, e api.Event) error {
+	if o.json {
+		b, err := json.Marshal(e)
+		if err == nil {
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", b)
+		}
+		return err
+	}
+	s, err := e.Session()
+	if err != nil {
+		return err
+	}
+	words := []string{s.At, s.SessionName, e.Name}
+	if s.At == "" {
+		words = words[1:]
+	}
+	if s.ClusterRole != "" {
+		words = append(words, s.ClusterRole+strconv.Itoa(s.ClusterIdx))
+	}
+	if s.Reason != "" {
+		words = append(words, s.Reason)
+	}
+	if s.ExitCode != nil {
+		words = append(words, "exit "+strconv.Itoa(*s.ExitCode))
+	}
+	_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.Join(words, "  "))
+	return err
+}

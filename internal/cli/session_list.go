@@ -1,0 +1,79 @@
+package cli
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/api"
+)
+
+type sessionListOptions struct {
+	app    *app
+	all    bool
+	status string
+	limit  int
+	quiet  bool
+	json   bool
+}
+
+func (a *app) newSessionList() *cobra.Command {
+	o := &sessionListOptions{app: a}
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ps"},
+		Short:   "List sessions",
+		Long:    "List the sessions that you may see, the newest first. Ended ones only with --all or --status.",
+		Example: "  berth session list --all --json",
+		Args:    args(cobra.NoArgs),
+		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {
+			return o.run(ctx, cmd, c)
+		}),
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&o.all, "all", "a", false, "also sessions that have ended")
+	f.StringVar(&o.status, "status", "", "only these statuses, separated by commas")
+	f.IntVarP(&o.limit, "limit", "n", 0, "at most this many (default: all)")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "print ids only")
+	jsonFlag(cmd, &o.json)
+	cmd.MarkFlagsMutuallyExclusive("all", "status")
+	return cmd
+}
+
+func (o *sessionListOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client) error {
+	f := api.SessionFilter{Limit: o.limit}
+	switch {
+	case o.all:
+		f.Statuses = slices.Concat(api.LiveStatuses, api.EndedStatuses)
+	case o.status != "":
+		f.Statuses = strings.Split(strings.ToUpper(o.status), ",")
+	}
+	list, err := c.Sessions(ctx, f)
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return printJSON(cmd.OutOrStdout(), list)
+	}
+	if o.quiet {
+		for _, s := range list {
+			cmd.OutOrStdout().Write([]byte(s.ID + "\n"))
+		}
+		return nil
+	}
+	if len(list) == 0 {
+		say(cmd, "no sessions; berth run or berth session create makes one")
+		return nil
+	}
+	t := table{titles: []string{"ID", "NAME", "TYPE", "STATUS", "IMAGE", "SLOTS", "AGE", "RESULT", "INFO"}}
+	for _, s := range list {
+		result := s.Result
+		if result == api.ResultUndefined {
+			result = ""
+		}
+		t.rows = append(t.rows, []string{s.ID, s.Name, strings.ToLower(s.Type), s.Status, s.Image, slots(s.Slots), age(s.CreatedAt, o.app.now()), result, s.StatusInfo})
+	}
+	return t.write(cmd.OutOrStdout(), o.app.colour(cmd.OutOrStdout()))
+}

@@ -1,0 +1,53 @@
+package cli
+
+import (
+	"context"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/api"
+)
+
+type sessionLogsOptions struct {
+	follow bool
+	kernel string
+	json   bool
+}
+
+func (a *app) newSessionLogs() *cobra.Command {
+	o := &sessionLogsOptions{}
+	cmd := &cobra.Command{
+		Use:     "logs SESSION",
+		Short:   "Print the console output of a session",
+		Long:    "Print the console output of a session, also after its end.",
+		Example: "  berth session logs -f train",
+		Args:    args(cobra.ExactArgs(1)),
+		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+			return o.run(ctx, cmd, c, args[0])
+		}),
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&o.follow, "follow", "f", false, "go on until the session ends")
+	f.StringVar(&o.kernel, "kernel", "", "id of one container of a cluster session")
+	jsonFlag(cmd, &o.json)
+	cmd.MarkFlagsMutuallyExclusive("follow", "json")
+	return cmd
+}
+
+func (o *sessionLogsOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client, session string) error {
+	return orEnded(ctx, c, session, func(session string) error {
+		if o.follow {
+			return c.StreamLogs(ctx, session, o.kernel, true, cmd.OutOrStdout())
+		}
+		text, err := c.Logs(ctx, session, o.kernel)
+		if err != nil {
+			return err
+		}
+		if o.json {
+			return printJSON(cmd.OutOrStdout(), map[string]string{"logs": text})
+		}
+		_, err = io.WriteString(cmd.OutOrStdout(), text)
+		return err
+	})
+}

@@ -1,0 +1,50 @@
+package cli
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/api"
+)
+
+type sessionLsOptions struct {
+	app  *app
+	json bool
+}
+
+func (a *app) newSessionLs() *cobra.Command {
+	o := &sessionLsOptions{app: a}
+	cmd := &cobra.Command{
+		Use:     "ls SESSION [PATH]",
+		Short:   "List files in a session",
+		Long:    "List a directory below /home/work of a running session.",
+		Example: "  berth session ls lab data",
+		Args:    args(cobra.RangeArgs(1, 2)),
+		RunE:    a.run(o.run),
+	}
+	jsonFlag(cmd, &o.json)
+	return cmd
+}
+
+func (o *sessionLsOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+	dir := "."
+	if len(args) == 2 {
+		dir = args[1]
+	}
+	list, err := c.ListFiles(ctx, args[0], dir)
+	if err != nil {
+		return sessionHint(err)
+	}
+	if o.json {
+		return printJSON(cmd.OutOrStdout(), list)
+	}
+	t := table{titles: []string{"MODE", "SIZE", "MODIFIED", "NAME"}}
+	for _, f := range list.Files {
+		at := time.Unix(int64(f.MTime), 0).UTC().Format("2006-01-02 15:04")
+		t.rows = append(t.rows, []string{f.Mode, strconv.FormatInt(f.Size, 10), at, f.Name})
+	}
+	return t.write(cmd.OutOrStdout(), o.app.colour(cmd.OutOrStdout()))
+}

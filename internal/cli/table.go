@@ -1,0 +1,167 @@
+package cli
+
+import (
+	"io"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"charm.land/lipgloss/v2"
+
+	"berth.dev/berth/api"
+)
+
+// table is aligned text: a line of titles and a line per row.
+type table struct {
+	titles []string
+	rows   [][]string
+}
+
+// write prints the table; titles and statuses are coloured when colour is set.
+func (t table) write(w io.Writer, colour bool) error {
+	widths := make([]int, len(t.titles))
+	for _, row := range append([][]string{t.titles}, t.rows...) {
+		for i, cell := range row {
+			widths[i] = max(widths[i], lipgloss.Width(cell))
+		}
+	}
+	var b strings.Builder
+	line := func(row []string, style func(i int, cell string) string) {
+		for i, cell := range row {
+			pad := strings.Repeat(" ", widths[i]-lipgloss.Width(cell)+2)
+			if i == len(row)-1 {
+				pad = ""
+			}
+			if colour {
+				cell = style(i, cell)
+			}
+			b.WriteString(cell + pad)
+		}
+		b.WriteByte('\n')
+	}
+	line(t.titles, func(_ int, cell string) string { return lipgloss.NewStyle().Bold(true).Render(cell) })
+	for _, row := range t.rows {
+		line(row, func(_ int, cell string) string { return statusStyle(cell) })
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// statusStyle colours a cell that is a status and leaves others alone.
+func statusStyle(cell string) string {
+	colour := ""
+	switch cell {
+	case api.StatusRunning, api.ResultSuccess, "ALIVE":
+		colour = "2"
+	case api.StatusError, api.ResultFailure, "LOST":
+		colour = "1"
+	case api.StatusPending, api.StatusScheduled, api.StatusPreparing, api.StatusPulling, api.StatusPrepared,
+		api.StatusCreating, api.StatusRestarting, api.StatusTerminating:
+		colour = "3"
+	default:
+		return cell
+	}
+	return lipgloss.NewStyle().Foreground(lipgloss.Color(colour)).Render(cell)
+}
+
+// fields is a two-column detail view; empty values are left out.
+type fields [][2]string
+
+func (f *fields) add(name, value string) {
+	if value != "" {
+		*f = append(*f, [2]string{name, value})
+	}
+}
+
+func (f fields) write(w io.Writer, colour bool) error {
+	width := 0
+	for _, p := range f {
+		width = max(width, len(p[0]))
+	}
+	var b strings.Builder
+	for _, p := range f {
+		name, value := p[0], p[1]
+		pad := strings.Repeat(" ", width-len(name)+2)
+		if colour {
+			name, value = lipgloss.NewStyle().Bold(true).Render(name), statusStyle(value)
+		}
+		b.WriteString(name + pad + value + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// slots prints an amount of slots, as in "cpu 1, mem 512 MiB".
+func slots(t api.JSONText) string {
+	m := t.Map()
+	names := make([]string, 0, len(m))
+	for k, v := range m {
+		if v != "0" && v != "" {
+			names = append(names, k)
+		}
+	}
+	sort.Strings(names)
+	for i, k := range names {
+		names[i] = k + " " + slotAmount(k, m[k])
+	}
+	return strings.Join(names, ", ")
+}
+
+func slotAmount(name, v string) string {
+	if name != "mem" {
+		return v
+	}
+	n, err := strconv.ParseFloat(v, 64)
+	if err != nil {
+		return v
+	}
+	return bytesText(n)
+}
+
+// bytesText prints a number of bytes with a binary unit.
+func bytesText(n float64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
+	i := 0
+	for n >= 1024 && i < len(units)-1 {
+		n /= 1024
+		i++
+	}
+	s := strconv.FormatFloat(n, 'f', 1, 64)
+	return strings.TrimSuffix(s, ".0") + " " + units[i]
+}
+
+// age prints how long ago an ISO time was, "" when it is none.
+func age(iso string, now time.Time) string {
+	t, ok := parseTime(iso)
+	if !ok {
+		return ""
+	}
+	d := max(now.Sub(t), 0)
+	switch {
+	case d < time.Minute:
+		return strconv.Itoa(int(d.Seconds())) + "s"
+	case d < time.Hour:
+		return strconv.Itoa(int(d.Minutes())) + "m"
+	case d < 48*time.Hour:
+		return strconv.Itoa(int(d.Hours())) + "h"
+	}
+	return strconv.Itoa(int(d.Hours())/24) + "d"
+}
+
+func parseTime(iso string) (time.Time, bool) {
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05.999999", "2006-01-02 15:04:05.999999-07:00"} {
+		if t, err := time.Parse(layout, iso); err == nil {
+			return t, true
+		}
+	}
+	return time.Time{}, false
+}
+
+func deref[T any](p *T) T {
+	var zero T
+	if p == nil {
+		return zero
+	}
+	return *p
+}
