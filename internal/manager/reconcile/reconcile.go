@@ -24,17 +24,17 @@ import (
 // Config says how patient the loops are.
 type Config struct {
 	// Debounce gathers hints before a scheduling pass.
-	Debounce time.Duration `koanf:"debounce"`
+	Debounce time.Duration
 	// Resync is the time between scheduling passes without any hint.
-	Resync time.Duration `koanf:"resync"`
+	Resync time.Duration
 	// Sweep is the time between looks at leases and deadlines.
-	Sweep time.Duration `koanf:"sweep"`
+	Sweep time.Duration
 	// AgentLease is how long an agent may be silent before it is LOST.
-	AgentLease time.Duration `koanf:"agent_lease"`
+	AgentLease time.Duration
 	// LostGrace is how long a LOST agent may return before its kernels end.
-	LostGrace time.Duration `koanf:"lost_grace"`
+	LostGrace time.Duration
 	// LeaderTTL is the lease of the leader in seconds; a dead leader is replaced after it.
-	LeaderTTL int `koanf:"leader_ttl"`
+	LeaderTTL int
 }
 
 // DefaultConfig returns the documented defaults.

@@ -1,0 +1,97 @@
+package manager
+
+import (
+	"os"
+	"path/filepath"
+
+	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/agentlink"
+	"berth.dev/berth/internal/manager/reconcile"
+)
+
+// Config is everything an operator may set about the manager role.
+type Config struct {
+	// ID names this manager among others; empty means the host's name.
+	ID string
+	// Listen is the host:port of the API.
+	Listen string
+	// StateDir holds the master key and the agents' join token.
+	StateDir string
+	Postgres PostgresConfig
+	Redis    RedisConfig
+	Etcd     EtcdConfig
+	// Agents is the port that agents dial.
+	Agents    agentlink.Config
+	Reconcile reconcile.Config
+	Callbacks CallbackConfig
+	Wire      WireConfig
+}
+
+// PostgresConfig is the database.
+type PostgresConfig struct {
+	// DSN is a connection URL; it may hold a password.
+	DSN      chassis.Secret
+	MaxConns int32
+}
+
+// RedisConfig is the cache for rate limits and live figures.
+type RedisConfig struct {
+	// Address is host:port or an absolute path of a unix socket.
+	Address  string
+	Password chassis.Secret
+}
+
+// EtcdConfig is where managers elect their leader.
+type EtcdConfig struct {
+	Endpoints []string
+	Prefix    string
+}
+
+// CallbackConfig says where session callbacks may go.
+type CallbackConfig struct {
+	// AllowPrivate lets callbacks go to private and loopback addresses.
+	AllowPrivate bool
+}
+
+// WireConfig is what the version probe answers; empty values mean the built-in ones.
+type WireConfig struct {
+	APIVersion     string
+	ManagerVersion string
+}
+
+// DefaultConfig returns the documented defaults. Addresses of external services have none.
+func DefaultConfig() Config {
+	return Config{
+		Listen: "127.0.0.1:8081", StateDir: "/var/lib/berth", Postgres: PostgresConfig{MaxConns: 16},
+		Etcd: EtcdConfig{Prefix: "/berth"}, Agents: agentlink.DefaultConfig(), Reconcile: reconcile.DefaultConfig(),
+	}
+}
+
+// Validate reports the first value that cannot be used.
+func (c Config) Validate() error {
+	if c.Listen == "" {
+		return fault.Invalidf("manager.listen is empty").WithNext("set it to host:port, for example 0.0.0.0:8081")
+	}
+	if !filepath.IsAbs(c.StateDir) {
+		return fault.Invalidf("manager.state_dir %q is not an absolute path", c.StateDir).WithNext("set it to a directory such as /var/lib/berth")
+	}
+	if c.Postgres.MaxConns < 4 || c.Postgres.MaxConns > 1000 {
+		return fault.Invalidf("manager.postgres.max_conns is %d", c.Postgres.MaxConns).WithNext("choose between 4 and 1000")
+	}
+	if err := c.Agents.Validate(); err != nil {
+		return err
+	}
+	return c.Reconcile.Validate()
+}
+
+func (c Config) id() string {
+	if c.ID != "" {
+		return c.ID
+	}
+	name, err := os.Hostname()
+	if err != nil || name == "" {
+		return "manager"
+	}
+	return name
+}

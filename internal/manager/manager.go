@@ -1,0 +1,205 @@
+// Package manager is the role that owns what should be true: tenancy, sessions, placement.
+// This package only wires its subpackages into services with a declared order:
+//
+//	store ─► service ─► agent port ─► reconcile ─► API
+//
+// Clients of PostgreSQL, etcd and Redis come from outside, so that embedded and external
+// services are used through the same code.
+package manager
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/valkey-io/valkey-go"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/agentlink"
+	"berth.dev/berth/internal/manager/graphapi"
+	"berth.dev/berth/internal/manager/httpapi"
+	"berth.dev/berth/internal/manager/live"
+	"berth.dev/berth/internal/manager/reconcile"
+	"berth.dev/berth/internal/manager/seal"
+	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/store"
+)
+
+// Deps are what a Manager works with. Log is required.
+type Deps struct {
+	// Etcd may be nil: this manager leads without asking.
+	Etcd *clientv3.Client
+	// Redis may be nil: limits are counted in this process and nothing is known live.
+	Redis valkey.Client
+	Clock chassis.Clock
+	// Random and IDs default to the system's.
+	Random io.Reader
+	IDs    func() string
+	Health *chassis.Health
+	Build  chassis.BuildInfo
+	Log    *slog.Logger
+}
+
+// Manager is one running manager; its fields are valid once its services run.
+type Manager struct {
+	cfg  Config
+	deps Deps
+	log  *slog.Logger
+
+	store   *store.Store
+	service *service.Service
+	link    *agentlink.Link
+	loops   *reconcile.Loops
+	api     *chassis.HTTPServer
+	admin   service.Credentials
+	created bool
+}
+
+// New opens the database, makes the first rows of an empty cluster and prepares the services.
+func New(ctx context.Context, cfg Config, deps Deps) (*Manager, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if deps.Clock == nil {
+		deps.Clock = chassis.RealClock()
+	}
+	if deps.Random == nil {
+		deps.Random = rand.Reader
+	}
+	m := &Manager{cfg: cfg, deps: deps, log: deps.Log}
+	if err := os.MkdirAll(cfg.StateDir, 0o711); err != nil {
+		return nil, fmt.Errorf("make state directory: %w", err)
+	}
+	key, err := seal.LoadOrCreate(filepath.Join(cfg.StateDir, "master.key"), deps.Random)
+	if err != nil {
+		return nil, fmt.Errorf("load master key: %w", err)
+	}
+	if m.store, err = store.Open(ctx, store.Config{DSN: cfg.Postgres.DSN.Reveal(), MaxConns: cfg.Postgres.MaxConns}, m.log); err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	if err := m.wire(ctx, key); err != nil {
+		m.store.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
+	streams := &lateStreams{}
+	deps := service.Deps{
+		Store: m.store, Seal: key, Clock: m.deps.Clock.Now, IDs: m.deps.IDs, Random: m.deps.Random, Streams: streams,
+		Callbacks: service.CallbackPolicy{AllowPrivate: m.cfg.Callbacks.AllowPrivate}, Log: m.log.With("part", "service"),
+	}
+	if m.admin, m.created, err = service.Bootstrap(ctx, deps); err != nil {
+		return fmt.Errorf("make the first rows: %w", err)
+	}
+	linkDeps := agentlink.Deps{
+		ClusterID: m.admin.ClusterID, Vault: &vault{m.store, key}, Clock: m.deps.Clock, Random: m.deps.Random, Log: m.log.With("part", "agentlink"),
+	}
+	limiter := httpapi.RateLimiter(httpapi.NewLocalLimiter(m.deps.Clock.Now))
+	if m.deps.Redis != nil {
+		figures := live.New(m.deps.Redis, "berth:"+m.admin.ClusterID+":", m.log.With("part", "live"))
+		deps.Live, linkDeps.Live = figures, figures
+		limiter = httpapi.NewRedisLimiter(m.deps.Redis, m.deps.Clock.Now)
+	}
+	if m.service, err = service.New(deps); err != nil {
+		return err
+	}
+	linkDeps.Sink = m.service.Nodes()
+	if m.link, err = agentlink.New(m.cfg.Agents, linkDeps); err != nil {
+		return fmt.Errorf("prepare agent port: %w", err)
+	}
+	streams.Streams = m.link
+	loops := m.cfg.Reconcile
+	loops.AgentLease = m.cfg.Agents.Lease
+	loopDeps := reconcile.Deps{
+		Store: m.store, Nodes: m.service.Nodes(), Etcd: m.deps.Etcd, Clock: m.deps.Clock, Log: m.log.With("part", "reconcile"),
+		Holder: m.cfg.id(), Prefix: m.cfg.Etcd.Prefix + "/" + m.admin.ClusterID,
+	}
+	if m.deps.Health != nil {
+		loopDeps.Registry = m.deps.Health.Registry()
+		m.deps.Health.Check("postgres", m.store.Ping)
+	}
+	if m.loops, err = reconcile.New(loops, loopDeps); err != nil {
+		return err
+	}
+	graph := graphapi.New(graphapi.Deps{Service: m.service, Actor: httpapi.ActorFrom, Fail: httpapi.Fail, Log: m.log.With("part", "graphapi")})
+	handler := httpapi.New(httpapi.Deps{
+		Service: m.service, GraphQL: graph, Log: m.log.With("part", "httpapi"), Clock: m.deps.Clock.Now, RateLimiter: limiter,
+		Info: httpapi.Info{NodeID: m.cfg.id(), Build: m.deps.Build.String(), APIVersion: m.cfg.Wire.APIVersion, ManagerVersion: m.cfg.Wire.ManagerVersion},
+	})
+	m.api = chassis.NewHTTPServer("manager-api", chassis.HTTPOptions{Listen: m.cfg.Listen, Handler: handler, Log: m.log, Drain: 2 * time.Second,
+		Configure: func(s *http.Server) { s.WriteTimeout = 0 }})
+	return nil
+}
+
+// Services are the manager's parts; a group starts them in the declared order.
+func (m *Manager) Services() []*chassis.Service {
+	return []*chassis.Service{
+		chassis.NewService("store", chassis.Hooks{
+			Run:  m.store.Run,
+			Stop: func(context.Context) error { m.store.Close(); return nil },
+		}),
+		chassis.NewService("service", chassis.Hooks{Run: m.service.Run}).After("store"),
+		m.link.Service("agent-port").After("service"),
+		chassis.NewService("agent-wakes", chassis.Hooks{Run: m.wakeAgents}).After("agent-port"),
+		m.loops.Service().After("agent-port"),
+		m.api.After("service", "agent-port"),
+	}
+}
+
+// wakeAgents passes hints about agents' desired state on to the agent port.
+func (m *Manager) wakeAgents(ctx context.Context) error {
+	prefix := store.AgentTopic("")
+	isAgent := func(topic string) bool { return len(topic) > len(prefix) && topic[:len(prefix)] == prefix }
+	wakes := m.store.Wakes(isAgent)
+	defer wakes.Close()
+	for {
+		select {
+		case <-wakes.C:
+			for _, topic := range wakes.Take() {
+				if isAgent(topic) {
+					m.link.Wake(cluster.AgentID(topic[len(prefix):]))
+				} else {
+					m.link.WakeAll()
+				}
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// Admin returns the first administrator; created says that this start made it, and only
+// then is the password known.
+func (m *Manager) Admin() (c service.Credentials, created bool) { return m.admin, m.created }
+
+// Service gives access to the use cases for commands that run in this process.
+func (m *Manager) Service() *service.Service { return m.service }
+
+// APIAddr is the address of the API, AgentAddr that of the agent port; valid once they run.
+func (m *Manager) APIAddr() string { return m.api.Addr() }
+
+// AgentAddr is the address of the agent port.
+func (m *Manager) AgentAddr() string { return m.link.Addr().String() }
+
+// JoinToken makes a new token with which an agent may join.
+func (m *Manager) JoinToken(ctx context.Context) (string, error) {
+	token, err := m.link.JoinToken(ctx)
+	return token.String(), err
+}
+
+// lateStreams breaks the ring between service (which opens streams) and agentlink (which
+// reports to service): it is filled before either runs.
+type lateStreams struct{ service.Streams }
+
+// Close releases what New opened, for a Manager whose services were never started.
+func (m *Manager) Close() error { m.store.Close(); return nil }

@@ -1,0 +1,83 @@
+package manager
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"berth.dev/berth/internal/manager/seal"
+	"berth.dev/berth/internal/manager/store"
+)
+
+// vault keeps small secrets of the cluster in PostgreSQL, sealed with the master key: the
+// agents' certificate authority, join tokens, serials. It is agentlink's Vault.
+type vault struct {
+	store *store.Store
+	key   *seal.Key
+}
+
+const vaultPrefix = "vault/"
+
+func (v *vault) open(key string, raw json.RawMessage) ([]byte, error) {
+	var sealed []byte // base64 in JSON
+	if err := json.Unmarshal(raw, &sealed); err != nil {
+		return nil, fmt.Errorf("read %s: %w", key, err)
+	}
+	secret, err := v.key.Open(sealed, vaultPrefix+key)
+	if err != nil {
+		return nil, fmt.Errorf("unseal %s: %w", key, err)
+	}
+	return []byte(secret.Reveal()), nil
+}
+
+// Get returns the value of a key, nil when there is none.
+func (v *vault) Get(ctx context.Context, key string) ([]byte, error) {
+	raw, err := v.store.GetSetting(ctx, vaultPrefix+key)
+	if store.Missing(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", key, err)
+	}
+	return v.open(key, raw)
+}
+
+// Update replaces a value alone against other managers.
+func (v *vault) Update(ctx context.Context, key string, fn func(old []byte) ([]byte, error)) (now []byte, err error) {
+	err = v.store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+		// One lock for all keys: updates are rare.
+		if err := tx.LockBootstrap(ctx); err != nil {
+			return fmt.Errorf("wait for other managers: %w", err)
+		}
+		var old []byte
+		raw, err := tx.GetSetting(ctx, vaultPrefix+key)
+		switch {
+		case store.Missing(err):
+		case err != nil:
+			return fmt.Errorf("read %s: %w", key, err)
+		default:
+			if old, err = v.open(key, raw); err != nil {
+				return err
+			}
+		}
+		fresh, err := fn(old)
+		if err != nil {
+			return err
+		}
+		if fresh == nil {
+			now = old
+			return nil
+		}
+		sealed, err := v.key.Seal(seal.Secret(fresh), vaultPrefix+key)
+		if err != nil {
+			return fmt.Errorf("seal %s: %w", key, err)
+		}
+		text, err := json.Marshal(sealed)
+		if err != nil {
+			return fmt.Errorf("render %s: %w", key, err)
+		}
+		now = fresh
+		return tx.SetSetting(ctx, vaultPrefix+key, text)
+	})
+	return now, err
+}
