@@ -125,6 +125,9 @@ func (p *Postgres) dsn(database string) string {
 func (p *Postgres) dataDir() string { return filepath.Join(p.cfg.StateDir, "postgres", "data") }
 
 func (p *Postgres) start(ctx context.Context) error {
+	if err := prepareStateDir(p.cfg.StateDir); err != nil {
+		return err
+	}
 	var err error
 	data := p.dataDir()
 	owner, owned := ownerOf(data)

@@ -1,0 +1,5 @@
+//go:build !runner
+
+package runnerbin
+
+var packed []byte
