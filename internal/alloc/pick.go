@@ -91,6 +91,10 @@ func pickWhole(parts []part, want cluster.Amount, near map[int]bool, placement P
 // takeSiblings takes want from the parts of one node, which hold at least that much. Whole
 // sibling groups go first; a remainder goes to a group that is broken already.
 func takeSiblings(parts []part, want cluster.Amount, placement Placement, out map[string]cluster.Amount) {
+	if parts[0].Slot == cluster.SlotCPU && parts[0].Capacity > cluster.Milli {
+		takeShared(parts, want, out)
+		return
+	}
 	groups := siblings(parts)
 	slices.SortStableFunc(groups, func(a, b group) int {
 		if placement == Spread {
@@ -125,6 +129,21 @@ func takeSiblings(parts []part, want cluster.Amount, placement Placement, out ma
 				}
 			}
 		}
+	}
+}
+
+// takeShared takes units of overcommitted cores one by one, each from the core with the most
+// left, so that a request for two cores really runs on two.
+func takeShared(parts []part, want cluster.Amount, out map[string]cluster.Amount) {
+	for ; want > 0; want -= cluster.Milli {
+		emptiest := 0
+		for i, p := range parts {
+			if p.free > parts[emptiest].free {
+				emptiest = i
+			}
+		}
+		parts[emptiest].free -= cluster.Milli
+		out[parts[emptiest].ID] += cluster.Milli
 	}
 }
 
