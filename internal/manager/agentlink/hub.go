@@ -1,0 +1,287 @@
+package agentlink
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+)
+
+const (
+	// connectWait is how long a request waits for an agent that is just connecting.
+	connectWait = 3 * time.Second
+	// pingEvery and pingWait notice a stream connection that is dead.
+	pingEvery, pingWait = 15 * time.Second, 15 * time.Second
+	// maxStreams bounds the byte streams open to one agent.
+	maxStreams = 1000
+)
+
+// hub holds the stream connections of agents, on which this manager is the HTTP/2 client.
+type hub struct {
+	log  *slog.Logger
+	work sync.WaitGroup // closing of retired connections
+
+	mu    sync.Mutex
+	conns map[cluster.AgentID]*streamConn
+	// retired connections finish what runs on them.
+	retired map[*streamConn]struct{}
+	change  chan struct{} // closed and replaced when a connection is added
+	closed  bool
+}
+
+type streamConn struct {
+	agent cluster.AgentID
+	http  *http.ClientConn
+	raw   net.Conn
+	slots chan struct{} // one per stream under way
+}
+
+func newHub(log *slog.Logger) *hub {
+	return &hub{log: log, conns: map[cluster.AgentID]*streamConn{}, retired: map[*streamConn]struct{}{}, change: make(chan struct{})}
+}
+
+// add takes a connection over. An older one of the same agent gets no new streams; those
+// that are under way on it go on until they end or it breaks.
+func (h *hub) add(ctx context.Context, agent cluster.AgentID, conn *tls.Conn) error {
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true) // the TLS is around it already
+	taken := false
+	t := &http.Transport{
+		Protocols: protocols,
+		DialContext: func(context.Context, string, string) (net.Conn, error) {
+			if taken {
+				return nil, errors.New("a stream connection is dialed by its agent only")
+			}
+			taken = true
+			return conn, nil
+		},
+		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingEvery, PingTimeout: pingWait},
+		DisableCompression:     true, // bytes pass as they are
+		MaxResponseHeaderBytes: 64 << 10,
+	}
+	cc, err := t.NewClientConn(ctx, "http", "agent:80")
+	if err != nil {
+		return fmt.Errorf("open the stream connection of agent %s: %w", agent, err)
+	}
+	c := &streamConn{agent: agent, http: cc, raw: conn, slots: make(chan struct{}, maxStreams)}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		_ = cc.Close()
+		return errStopping
+	}
+	old := h.conns[agent]
+	h.conns[agent] = c
+	close(h.change)
+	h.change = make(chan struct{})
+	cc.SetStateHook(func(cc *http.ClientConn) {
+		if cc.Err() != nil {
+			h.drop(c)
+		}
+	})
+	if old != nil {
+		h.retire(old)
+	}
+	h.log.Debug("agent stream connection open", "agent", agent, "remote", conn.RemoteAddr())
+	return nil
+}
+
+// retire closes a connection once nothing runs on it; h.mu is held.
+func (h *hub) retire(c *streamConn) {
+	var once sync.Once
+	idle := make(chan struct{})
+	check := func(cc *http.ClientConn) {
+		if cc.InFlight() == 0 || cc.Err() != nil {
+			once.Do(func() { close(idle) })
+		}
+	}
+	c.http.SetStateHook(check)
+	check(c.http)
+	h.retired[c] = struct{}{}
+	// Closing waits for the connection's own goroutines, which may be running the hook.
+	h.work.Go(func() {
+		<-idle
+		c.close()
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.retired, c)
+	})
+}
+
+func (c *streamConn) close() {
+	_ = c.http.Close()
+	_ = c.raw.Close()
+}
+
+func (h *hub) drop(c *streamConn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.conns[c.agent] == c {
+		delete(h.conns, c.agent)
+	}
+}
+
+func (h *hub) close() {
+	h.mu.Lock()
+	h.closed = true
+	list := make([]*streamConn, 0, len(h.conns))
+	for _, c := range h.conns {
+		list = append(list, c)
+	}
+	clear(h.conns)
+	for c := range h.retired {
+		list = append(list, c)
+	}
+	h.mu.Unlock()
+	for _, c := range list {
+		c.close() // breaks what runs on it
+	}
+	h.work.Wait()
+}
+
+// find returns the agent's connection, waiting a little for one that is being set up.
+func (h *hub) find(ctx context.Context, agent cluster.AgentID) (*streamConn, error) {
+	var limit *time.Timer
+	for {
+		h.mu.Lock()
+		c, change, closed := h.conns[agent], h.change, h.closed
+		h.mu.Unlock()
+		if closed {
+			return nil, errStopping
+		}
+		if c != nil && c.http.Err() == nil {
+			return c, nil
+		}
+		if c != nil {
+			h.drop(c)
+		}
+		if limit == nil {
+			limit = time.NewTimer(connectWait)
+			defer limit.Stop()
+		}
+		select {
+		case <-change:
+		case <-limit.C:
+			return nil, notConnected(agent)
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// RoundTrip sends a request (path /kernels/<id>/...) to an agent. The caller closes the
+// reply's body. An agent that is away is Unavailable; the request was then not sent.
+func (l *Link) RoundTrip(agent cluster.AgentID, req *http.Request) (*http.Response, error) {
+	if !strings.HasPrefix(req.URL.Path, "/kernels/") && req.URL.Path != "/healthz" {
+		return nil, fault.New(fault.Internal, "agents serve no path %q", req.URL.Path)
+	}
+	ctx := req.Context()
+	c, err := l.hub.find(ctx, agent)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case c.slots <- struct{}{}:
+	default:
+		return nil, fault.Exhaustedf("agent %s has %d byte streams open, no more are possible", agent, maxStreams).
+			WithNext("close terminals and downloads that are no longer used")
+	}
+	out := req.Clone(ctx)
+	out.URL.Scheme, out.URL.Host, out.Host, out.RequestURI = "http", "agent", "agent", ""
+	resp, err := c.http.RoundTrip(out)
+	if err != nil {
+		<-c.slots
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		return nil, fault.Unavailablef("the connection to agent %s broke", agent).WithReason("agent-not-connected").WithCause(err).
+			WithNext("try again")
+	}
+	resp.Body = &countedBody{ReadCloser: resp.Body, release: func() { <-c.slots }}
+	return resp, nil
+}
+
+// countedBody gives its stream back when it is closed.
+type countedBody struct {
+	io.ReadCloser
+	once    sync.Once
+	release func()
+}
+
+func (b *countedBody) Close() error {
+	err := b.ReadCloser.Close()
+	b.once.Do(b.release)
+	return err
+}
+
+// Upgrade opens a full-duplex stream: one POST whose bodies flow both ways. It returns once
+// the agent has answered 200; closing it ends both directions.
+func (l *Link) Upgrade(ctx context.Context, agent cluster.AgentID, path string, header http.Header) (io.ReadWriteCloser, error) {
+	// The stream outlives the call but not the context.
+	r, w := io.Pipe()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent"+path, r)
+	if err != nil {
+		return nil, fault.Invalidf("the path %q cannot be used", path).WithCause(err)
+	}
+	for k, v := range header {
+		req.Header[k] = v
+	}
+	resp, err := l.RoundTrip(agent, req)
+	if err != nil {
+		_ = w.CloseWithError(err)
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		_ = w.CloseWithError(io.ErrClosedPipe)
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
+		return nil, fault.New(kindOfStatus(resp.StatusCode), "agent %s refused the stream: %s", agent, strings.TrimSpace(string(text)))
+	}
+	return &duplex{ReadCloser: resp.Body, w: w}, nil
+}
+
+// duplex joins the two bodies of a stream.
+type duplex struct {
+	io.ReadCloser
+	w *io.PipeWriter
+}
+
+func (d *duplex) Write(p []byte) (int, error) { return d.w.Write(p) }
+
+// CloseWrite ends the direction to the agent only.
+func (d *duplex) CloseWrite() error { return d.w.Close() }
+
+func (d *duplex) Close() error {
+	_ = d.w.Close()
+	return d.ReadCloser.Close()
+}
+
+func kindOfStatus(code int) fault.Kind {
+	switch code {
+	case http.StatusNotFound:
+		return fault.NotFound
+	case http.StatusConflict:
+		return fault.Conflict
+	case http.StatusBadRequest:
+		return fault.Invalid
+	case http.StatusForbidden:
+		return fault.Denied
+	case http.StatusTooManyRequests, http.StatusRequestEntityTooLarge:
+		return fault.Exhausted
+	case http.StatusServiceUnavailable, http.StatusBadGateway:
+		return fault.Unavailable
+	case http.StatusGatewayTimeout:
+		return fault.Timeout
+	}
+	return fault.Internal
+}

@@ -1,0 +1,168 @@
+package agentlink
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/wire/node"
+)
+
+// pushGap is the least time between two looks at an agent's desired state: wakes that
+// come faster are answered together.
+const pushGap = 10 * time.Millisecond
+
+// push sends the full desired state at first and at every resync, and what changed since
+// whenever somebody wakes it. It compares states, so a lost or doubled wake costs nothing.
+func (s *session) push() {
+	resync := s.link.d.Clock.NewTicker(s.link.cfg.Resync)
+	defer resync.Stop()
+	sent := map[string][sha256.Size]byte{}
+	// Revisions of a later session are higher than those of all earlier ones.
+	revision := s.epoch.Load() << 32
+	for full := true; ; {
+		var list []cluster.DesiredKernel
+		ok := s.retry("load the desired state", func(ctx context.Context) (err error) {
+			list, err = s.link.d.Sink.Desired(ctx, s.agent)
+			return err
+		})
+		if !ok {
+			return
+		}
+		kernels, err := changed(list, sent, full)
+		if err != nil {
+			s.cancel(err)
+			return
+		}
+		if full || len(kernels) > 0 {
+			revision++
+			// Stored before sending: a report that says it has seen this revision comes after.
+			s.sent.Store(revision)
+			d := &node.Desired{Full: full, Revision: revision, Epoch: s.epoch.Load(), Kernels: kernels}
+			if !s.put(&node.Down{Kind: &node.Down_Desired{Desired: d}}) {
+				return
+			}
+		}
+		if chassis.Wait(s.ctx, chassis.RealClock(), pushGap) != nil {
+			return
+		}
+		full = false
+		select {
+		case <-s.poke:
+		case <-resync.C():
+			full = true
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+// changed returns the messages for kernels that differ from what was sent, or all of them,
+// and notes them as sent.
+func changed(list []cluster.DesiredKernel, sent map[string][sha256.Size]byte, full bool) ([]*node.DesiredKernel, error) {
+	var out []*node.DesiredKernel
+	present := make(map[string]bool, len(list))
+	for i := range list {
+		m := desiredOf(&list[i])
+		raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+		if err != nil {
+			return nil, fmt.Errorf("encode kernel %s: %w", m.KernelId, err)
+		}
+		// One kernel may be named twice: its present generation to run, an older one to remove.
+		key := fmt.Sprintf("%s/%d", m.KernelId, m.Generation)
+		present[key] = true
+		sum := sha256.Sum256(raw)
+		if full || sent[key] != sum {
+			out = append(out, m)
+			sent[key] = sum
+		}
+	}
+	for key := range sent {
+		if !present[key] {
+			delete(sent, key)
+		}
+	}
+	return out, nil
+}
+
+// Do runs a piece of imperative work on an agent and returns its answer (JSON of the verb).
+// The context must have a deadline.
+func (l *Link) Do(ctx context.Context, agent cluster.AgentID, verb string, body []byte) ([]byte, error) {
+	l.mu.Lock()
+	s := l.sessions[agent]
+	l.mu.Unlock()
+	if s == nil || s.epoch.Load() == 0 {
+		return nil, notConnected(agent)
+	}
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return nil, fault.New(fault.Internal, "action %s for agent %s has no deadline", verb, agent)
+	}
+	id, err := l.auth.serial()
+	if err != nil {
+		return nil, err
+	}
+	reply := make(chan *node.ActionReply, 1)
+	s.mu.Lock()
+	s.actions[id.Text(36)] = reply
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.actions, id.Text(36))
+		s.mu.Unlock()
+	}()
+	m := &node.Down{Kind: &node.Down_Action{Action: &node.Action{
+		RequestId: id.Text(36), DeadlineMs: time.Until(deadline).Milliseconds(), Verb: verb, Body: body,
+	}}}
+	select {
+	case s.out <- m:
+	case <-s.ctx.Done():
+		return nil, notConnected(agent)
+	case <-ctx.Done():
+		return nil, fault.New(fault.Timeout, "agent %s takes no more work", agent).WithCause(ctx.Err())
+	}
+	select {
+	case r := <-reply:
+		if r.Error != "" {
+			return nil, fault.New(kindOf(r.ErrorKind), "agent %s: %s", agent, r.Error)
+		}
+		return r.Body, nil
+	case <-s.ctx.Done():
+		return nil, notConnected(agent)
+	case <-ctx.Done():
+		return nil, fault.New(fault.Timeout, "agent %s did not answer %s in time", agent, verb).WithCause(ctx.Err())
+	}
+}
+
+func (s *session) reply(r *node.ActionReply) {
+	s.mu.Lock()
+	c := s.actions[r.GetRequestId()]
+	s.mu.Unlock()
+	if c == nil {
+		return // nobody waits any more
+	}
+	select {
+	case c <- r:
+	default: // answered twice
+	}
+}
+
+func notConnected(agent cluster.AgentID) error {
+	return fault.Unavailablef("agent %s is not connected to this manager", agent).WithReason("agent-not-connected").
+		WithNext("try again; if it stays away, look at it with berth agent info %s", agent)
+}
+
+func kindOf(text string) fault.Kind {
+	for k := fault.Internal; k <= fault.Timeout; k++ {
+		if k.String() == text {
+			return k
+		}
+	}
+	return fault.Internal
+}
