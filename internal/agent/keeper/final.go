@@ -110,7 +110,7 @@ func stopReason(e ending) cluster.Reason {
 	switch d := e.desired; {
 	case e.record.Stopping != nil && !e.record.Stopping.Restart:
 		return e.record.Stopping.Reason
-	case d != nil && d.Stop && d.Generation >= e.record.Generation && e.container == nil:
+	case d != nil && d.Stop && d.Generation >= e.record.Generation && (e.container == nil || e.container.Phase == runtime.PhaseCreated):
 		return wantedReason(d)
 	case e.absent:
 		return cluster.ReasonNotFound

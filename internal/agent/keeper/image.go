@@ -3,6 +3,8 @@ package keeper
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -50,7 +52,7 @@ const (
 func (i *images) need(ctx context.Context, s *cluster.KernelSpec, pulling func(), progress func(runtime.PullProgress)) (runtime.Image, error) {
 	img, err := i.rt.Image(ctx, s.Image)
 	switch {
-	case err == nil && (s.ImageDigest == "" || s.AutoPull != "digest" || img.ID == s.ImageDigest):
+	case err == nil && (s.ImageDigest == "" || s.AutoPull != "digest" || isDigest(img, s.ImageDigest)):
 		return img, nil
 	case err != nil && !fault.Is(err, fault.NotFound):
 		return img, fmt.Errorf("look for image %s: %w", s.Image, err)
@@ -67,6 +69,11 @@ func (i *images) need(ctx context.Context, s *cluster.KernelSpec, pulling func()
 	}
 	pulling()
 	return i.pull(ctx, s.Image, s.ImageDigest, progress)
+}
+
+// isDigest reports whether an image has the expected content: its own id or a registry's digest.
+func isDigest(img runtime.Image, digest string) bool {
+	return img.ID == digest || slices.ContainsFunc(img.Digests, func(d string) bool { return d == digest || strings.HasSuffix(d, "@"+digest) })
 }
 
 func (i *images) pull(ctx context.Context, reference, digest string, progress func(runtime.PullProgress)) (runtime.Image, error) {

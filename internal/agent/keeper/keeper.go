@@ -31,9 +31,7 @@ import (
 
 // Runners reaches the runners inside containers.
 type Runners interface {
-	Hello(ctx context.Context, kernel cluster.KernelID, token string) (run.Hello, error)
-	// Forget drops what is kept for an ended kernel.
-	Forget(kernel cluster.KernelID)
+	Hello(ctx context.Context, kernel cluster.KernelID, generation int64, token string) (run.Hello, error)
 }
 
 // Options are what a keeper needs; all fields without "optional" are required.

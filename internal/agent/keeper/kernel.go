@@ -33,6 +33,7 @@ type kernel struct {
 	stale     bool // the container must be looked at again
 	obs       cluster.KernelObservation
 	reserved  alloc.Allocation
+	told      time.Time               // when the progress of a pull was last reported
 	cancel    context.CancelCauseFunc // of the step under way
 
 	wake chan struct{}
@@ -78,7 +79,10 @@ func (n *kernel) want(d cluster.DesiredKernel) {
 	}
 	n.desired = &d
 	same := old != nil && old.Generation == d.Generation && old.Stop == d.Stop && old.Force == d.Force
-	if n.cancel != nil && !same {
+	if same {
+		return
+	}
+	if n.cancel != nil {
 		n.cancel(errReplan)
 	}
 	n.poke(false)

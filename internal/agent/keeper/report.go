@@ -4,6 +4,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"time"
 
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/cluster"
@@ -23,6 +24,9 @@ type Progress struct {
 	Generation int64
 	runtime.PullProgress
 }
+
+// progressEvery is the shortest time between two reports of one kernel's pull.
+const progressEvery = 300 * time.Millisecond
 
 func newReport() report {
 	return report{dirty: map[cluster.KernelID]bool{}, changed: make(chan struct{}, 1), progress: map[cluster.KernelID]Progress{}}
@@ -128,6 +132,10 @@ func (n *kernel) progress(p runtime.PullProgress) {
 	defer k.mu.Unlock()
 	if n.record != nil {
 		k.report.progress[n.id] = Progress{Kernel: n.id, Generation: n.record.Generation, PullProgress: p}
-		k.report.notify()
+		// Engines report many times a second and layer; the last word travels with the next phase.
+		if now := k.o.Clock.Now(); now.Sub(n.told) >= progressEvery {
+			n.told = now
+			k.report.notify()
+		}
 	}
 }

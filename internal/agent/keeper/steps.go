@@ -236,7 +236,7 @@ func (n *kernel) await(ctx context.Context) error {
 	var last error
 	for {
 		callCtx, cancel := context.WithTimeout(ctx, 5*time.Second)
-		_, err := k.o.Runners.Hello(callCtx, n.id, n.record.Token)
+		_, err := k.o.Runners.Hello(callCtx, n.id, n.record.Generation, n.record.Token)
 		cancel()
 		if err == nil {
 			break
@@ -454,7 +454,6 @@ func (n *kernel) remove(ctx context.Context, v view) error {
 	if err := k.o.Runtime.Remove(callCtx, n.id); err != nil && !fault.Is(err, fault.NotFound) {
 		return fmt.Errorf("remove the container: %w", err)
 	}
-	k.o.Runners.Forget(n.id)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	n.container = nil

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,7 +28,7 @@ type Pool struct{ transport *http.Transport }
 func New(dial Dial) *Pool {
 	return &Pool{&http.Transport{
 		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
-			host, _, _ := strings.Cut(addr, ":")
+			host, _, _ := strings.Cut(addr, ".")
 			id, ok := cluster.CanonicalUUID(host)
 			if !ok || id != host {
 				return nil, errors.New("not a kernel: " + host)
@@ -44,21 +45,21 @@ func New(dial Dial) *Pool {
 // RoundTrip sends a request whose host is a kernel's id.
 func (p *Pool) RoundTrip(r *http.Request) (*http.Response, error) { return p.transport.RoundTrip(r) }
 
-// URL is the base address of a kernel's runner in this pool.
-func URL(kernel cluster.KernelID) string { return "http://" + string(kernel) }
+// Host names a kernel's runner in this pool. The generation is part of it, so that no
+// idle connection to the runner of an earlier one is used again.
+func Host(kernel cluster.KernelID, generation int64) string {
+	return string(kernel) + ".g" + strconv.FormatInt(generation, 10)
+}
 
 // Client returns a client of one kernel's runner; it needs no closing.
-func (p *Pool) Client(kernel cluster.KernelID, token string) *run.Client {
-	return run.NewClient(run.Options{Transport: p, BaseURL: URL(kernel), Token: token})
+func (p *Pool) Client(kernel cluster.KernelID, generation int64, token string) *run.Client {
+	return run.NewClient(run.Options{Transport: p, BaseURL: "http://" + Host(kernel, generation), Token: token})
 }
 
 // Hello greets a runner.
-func (p *Pool) Hello(ctx context.Context, kernel cluster.KernelID, token string) (run.Hello, error) {
-	return p.Client(kernel, token).Hello(ctx)
+func (p *Pool) Hello(ctx context.Context, kernel cluster.KernelID, generation int64, token string) (run.Hello, error) {
+	return p.Client(kernel, generation, token).Hello(ctx)
 }
-
-// Forget is called when a kernel is gone: its idle connections are closed by the other side.
-func (p *Pool) Forget(cluster.KernelID) {}
 
 // Close drops idle connections.
 func (p *Pool) Close() { p.transport.CloseIdleConnections() }

@@ -111,9 +111,9 @@ func (h *handler) runner(w http.ResponseWriter, r *http.Request) {
 	_, rest, _ := strings.Cut(r.URL.EscapedPath(), "/runner")
 	out := r.WithContext(r.Context()) // a shallow copy; URL and Header are replaced, not changed
 	u := *r.URL
-	u.Scheme, u.Host = "http", string(k.ID)
+	u.Scheme, u.Host = "http", runners.Host(k.ID, k.Generation)
 	u.Path, u.RawPath = strings.TrimPrefix(r.URL.Path, "/kernels/"+r.PathValue("id")+"/runner"), rest
-	out.URL, out.Host = &u, string(k.ID)
+	out.URL, out.Host = &u, u.Host
 	out.Header = r.Header.Clone()
 	out.Header.Set("Authorization", "Bearer "+k.Token)
 	h.proxy.ServeHTTP(w, out)

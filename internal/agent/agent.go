@@ -1,0 +1,240 @@
+// Package agent is the role that runs on every worker host: it keeps the kernels that
+// the manager wants on this host, and reports what is true of them and of the host.
+//
+// It wires its parts and holds no logic of its own: package keeper makes kernels so, link
+// speaks to the manager, stream serves terminals and logs, meter measures, ledger remembers,
+// scratch keeps the directories and runtime runs containers. cmd/berth makes an Agent, also for `berth up`.
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"berth.dev/berth/internal/agent/keeper"
+	"berth.dev/berth/internal/agent/ledger"
+	"berth.dev/berth/internal/agent/link"
+	"berth.dev/berth/internal/agent/meter"
+	"berth.dev/berth/internal/agent/runners"
+	"berth.dev/berth/internal/agent/runtime"
+	"berth.dev/berth/internal/agent/scratch"
+	"berth.dev/berth/internal/agent/stream"
+	"berth.dev/berth/internal/alloc"
+	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+)
+
+// Deps are what an agent works with.
+type Deps struct {
+	// Runtime must be made for Config.Scope and Config.ID; the agent closes it at its end.
+	Runtime runtime.Runtime
+	// RunnerPath is the runner's binary on this host; it is mounted into every container. It
+	// must be replaced by renaming, never written in place.
+	RunnerPath string
+	Log        *slog.Logger
+	Clock      chassis.Clock // nil means the real one
+	// Devices replace those found on this host; nil finds them.
+	Devices []alloc.Device
+	// Times change the keeper's deadlines; zero values mean the defaults.
+	Times keeper.Times
+	// Before is called before every step of a kernel; tests stop the agent there. Nil otherwise.
+	Before func(ctx context.Context, kernel cluster.KernelID, point string) error
+}
+
+// Agent is one agent; its services make it work.
+type Agent struct {
+	c        Config
+	d        Deps
+	ledger   *ledger.Ledger
+	scratch  *scratch.Root
+	runners  *runners.Pool
+	keeper   *keeper.Keeper
+	meter    *meter.Meter
+	link     *link.Link
+	facts    *facts
+	services []*chassis.Service
+}
+
+// New opens the agent's state and wires its parts. Nothing runs before the services are
+// started; Stop of the first one closes the state.
+func New(c Config, d Deps) (_ *Agent, err error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if d.Clock == nil {
+		d.Clock = chassis.RealClock()
+	}
+	if d.RunnerPath, err = filepath.Abs(d.RunnerPath); err != nil {
+		return nil, fmt.Errorf("find the runner: %w", err)
+	}
+	if c.StateDir, err = filepath.Abs(c.StateDir); err != nil {
+		return nil, fmt.Errorf("find the state directory: %w", err)
+	}
+	if d.Devices == nil {
+		if d.Devices, err = Devices(c); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
+		return nil, fmt.Errorf("open the agent's state: %w", err)
+	}
+	a := &Agent{c: c, d: d}
+	if a.ledger, err = ledger.Open(c.ledgerFile()); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = a.ledger.Close()
+		}
+	}()
+	if a.scratch, err = scratch.Open(c.scratchDir(), int64(c.MinFree)); err != nil {
+		return nil, err
+	}
+	dial := a.scratch.DialRunner
+	if r, ok := d.Runtime.(runtime.RunnerDialer); ok {
+		dial = r.DialRunner
+	}
+	a.runners = runners.New(dial)
+	a.facts = newFacts(d.Runtime, d.Clock, d.Devices)
+	a.keeper, err = keeper.New(keeper.Options{
+		Agent: cluster.AgentID(c.ID), Scope: c.Scope(), Runtime: d.Runtime, Ledger: a.ledger, Scratch: a.scratch, Runners: a.runners,
+		Log: d.Log, Clock: d.Clock, RunnerPath: d.RunnerPath, LogDir: filepath.Join(c.StateDir, "logs"), UID: c.UID, GID: c.GID,
+		Devices: func() []alloc.Device { return d.Devices }, OnPull: a.facts.look, Times: d.Times,
+		MaxCreating: c.MaxCreating, LogLevel: c.RunnerLogLevel, Before: d.Before,
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.facts.fenced = a.keeper.Fenced
+	a.meter = meter.New(d.Runtime, a.keeper.Running, d.Clock, c.SampleInterval)
+	handler := stream.New(stream.Options{
+		Find: a.keeper.Find, LogTail: a.keeper.LogTail, Runtime: d.Runtime, Runners: a.runners, Log: d.Log,
+		Stats: a.meter.Stats, OnCommit: a.facts.look,
+	})
+	a.link, err = link.New(link.Options{
+		Addr: c.Manager, Dir: filepath.Join(c.StateDir, "node"),
+		Hello: cluster.NodeHello{Agent: cluster.AgentID(c.ID), BootID: bootID(), Version: chassis.Build().Version, ResourceGroup: c.ResourceGroup, Region: c.Region},
+		Token: c.token, Keeper: a.keeper, Ledger: a.ledger, Meter: a.meter, Facts: a.facts.get, NewFacts: a.facts.changed,
+		Handler: handler, Act: a.act, Log: d.Log, Clock: d.Clock,
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.services = []*chassis.Service{
+		chassis.NewService("agent-state", chassis.Hooks{Stop: func(context.Context) error { return a.close() }}),
+		chassis.NewService("agent-facts", chassis.Hooks{Run: a.facts.run}).After("agent-state"),
+		chassis.NewService("agent-keeper", chassis.Hooks{Run: a.keeper.Run}).After("agent-state"),
+		chassis.NewService("agent-meter", chassis.Hooks{Run: a.meter.Run}).After("agent-keeper"),
+		chassis.NewService("agent-link", chassis.Hooks{Run: a.link.Run}).After("agent-keeper", "agent-meter", "agent-facts"),
+		chassis.NewService("agent-streams", chassis.Hooks{Run: a.link.RunStreams}).After("agent-link"),
+		a.local().After("agent-keeper"),
+	}
+	return a, nil
+}
+
+// Services are the agent's parts, to be run in one group.
+func (a *Agent) Services() []*chassis.Service { return a.services }
+
+// Ready reports why the agent cannot take kernels now; nil when it can.
+func (a *Agent) Ready(context.Context) error {
+	f := a.facts.get()
+	switch {
+	case !f.EngineOK:
+		return fault.Unavailablef("the container engine does not answer: %s", f.EngineError)
+	case !a.link.Connected():
+		return fault.Unavailablef("the manager at %s is not connected", a.c.Manager)
+	}
+	return nil
+}
+
+func (a *Agent) close() error {
+	a.runners.Close()
+	err := a.ledger.Close()
+	if rerr := a.d.Runtime.Close(); err == nil {
+		err = rerr
+	}
+	return err
+}
+
+// token reads the join token as late as possible: the file may appear after the agent's start.
+func (c Config) token() (chassis.Secret, error) {
+	if !c.JoinToken.IsZero() || c.JoinTokenFile == "" {
+		return c.JoinToken, nil
+	}
+	b, err := os.ReadFile(c.JoinTokenFile)
+	if err != nil {
+		return chassis.Secret{}, err
+	}
+	return chassis.NewSecret(strings.TrimSpace(string(b))), nil
+}
+
+// act carries out the manager's actions.
+func (a *Agent) act(_ context.Context, verb string, _ []byte) ([]byte, error) {
+	switch verb {
+	case "rescan-images":
+		a.facts.look()
+		return []byte("{}"), nil
+	case "probe":
+		return json.Marshal(map[string]any{"version": chassis.Build().Version, "kernels": len(a.keeper.Running())})
+	}
+	return nil, fault.Invalidf("this agent knows no action %q", verb).WithNext("update the agent")
+}
+
+// local serves doctor on a socket that only the agent's own user may open.
+func (a *Agent) local() *chassis.Service {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /findings", func(w http.ResponseWriter, r *http.Request) {
+		found, err := a.Findings(r.Context())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(found) // a caller that left needs no answer
+	})
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ErrorLog: slog.NewLogLogger(a.d.Log.Handler(), slog.LevelDebug)}
+	path := a.c.SocketPath()
+	var l net.Listener
+	return chassis.NewService("agent-local", chassis.Hooks{
+		Start: func(context.Context) error {
+			if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+				return fmt.Errorf("open %s: %w", path, err)
+			}
+			var err error
+			if l, err = listenUnix(path); err != nil {
+				return fmt.Errorf("open %s: %w", path, err)
+			}
+			return nil
+		},
+		Run: func(ctx context.Context) error {
+			stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
+			defer stop()
+			err := srv.Serve(l)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return err
+		},
+		Stop: func(context.Context) error {
+			_ = os.Remove(path) // gone with the listener already, most of the time
+			return nil
+		},
+	})
+}
+
+// bootID tells one start of the host from the next.
+func bootID() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}

@@ -1,0 +1,150 @@
+package agent
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+)
+
+// Config is an agent's configuration. See DefaultConfig for the defaults.
+type Config struct {
+	// ID names the agent in its cluster: letters, digits, '-', '_' and '.'; at most 64 characters.
+	ID string
+	// Manager is the host:port of the manager's agent port.
+	Manager string
+	// JoinToken, or the file that holds it, lets the agent join; it is needed once.
+	JoinToken     chassis.Secret
+	JoinTokenFile string
+	// StateDir holds the node's key, the ledger and, unless ScratchDir is set, the kernels' directories.
+	StateDir   string
+	ScratchDir string
+	// ResourceGroup and Region are proposed at the first registration.
+	ResourceGroup string
+	Region        string
+	// ReservedCPU cores and ReservedMem bytes are kept for the host. A negative ReservedMem
+	// means a tenth of the memory, at most 512 MiB.
+	ReservedCPU int
+	ReservedMem Bytes
+	// CPUOvercommit is how many sessions' cores one core of the host stands for; 1 gives every
+	// session cores of its own. Memory is never overcommitted.
+	CPUOvercommit int
+	// MinFree is how much of the scratch disk must be free for a kernel to be created.
+	MinFree Bytes
+	// UID and GID are the session's user inside containers when the manager names none.
+	UID, GID int
+	// SampleInterval is the time between two metrics samples.
+	SampleInterval time.Duration
+	// MaxCreating bounds how many kernels are created at the same time.
+	MaxCreating int
+	// RunnerLogLevel is debug, info, warn or error.
+	RunnerLogLevel string
+	// SocketFile is where the agent answers doctor on this host; "" means agent.sock in StateDir.
+	SocketFile string
+}
+
+// Bytes is an amount of memory or disk; in configuration files a number of bytes or a
+// text such as "512m".
+type Bytes int64
+
+// UnmarshalText reads a number of bytes or a text such as "1.5g"; "-1" is kept.
+func (b *Bytes) UnmarshalText(text []byte) error {
+	if string(text) == "-1" {
+		*b = -1
+		return nil
+	}
+	n, err := cluster.ParseBytes(string(text))
+	*b = Bytes(n)
+	return err
+}
+
+// MarshalText writes the number of bytes.
+func (b Bytes) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%d", int64(b)), nil }
+
+// DefaultConfig returns the defaults: an agent named after this host.
+func DefaultConfig() Config {
+	host, err := os.Hostname()
+	if err != nil || host == "" {
+		host = "localhost"
+	}
+	host = strings.Trim(regexp.MustCompile(`[^A-Za-z0-9._-]+`).ReplaceAllString(host, "-"), "-.")
+	return Config{
+		ID: ("i-" + host)[:min(64, len(host)+2)], Manager: "127.0.0.1:8082", StateDir: "/var/lib/berth/agent",
+		ReservedMem: -1, CPUOvercommit: 1, MinFree: 256 << 20, UID: 9001, GID: 9001,
+		SampleInterval: 5 * time.Second, MaxCreating: 16, RunnerLogLevel: "info",
+	}
+}
+
+var validID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// Validate reports the first value that cannot be used.
+func (c Config) Validate() error {
+	if !validID.MatchString(c.ID) {
+		return fault.Invalidf("agent id %q cannot be used", c.ID).WithNext("use up to 64 letters, digits, '-', '_' and '.', beginning with a letter or digit")
+	}
+	if _, _, err := net.SplitHostPort(c.Manager); err != nil {
+		return fault.Invalidf("the manager's address %q cannot be used", c.Manager).WithCause(err).WithNext("write host:port, for example 10.0.0.1:8082")
+	}
+	if c.StateDir == "" {
+		return fault.Invalidf("the agent has no state directory").WithNext("set agent.state_dir")
+	}
+	if c.UID <= 0 || c.GID <= 0 {
+		return fault.Invalidf("sessions cannot run as user %d:%d", c.UID, c.GID).WithNext("set agent.uid and agent.gid to numbers above zero")
+	}
+	if c.ReservedCPU < 0 || c.MinFree < 0 {
+		return fault.Invalidf("a reservation is below zero").WithNext("set agent.reserved_cpu and agent.min_free to zero or more")
+	}
+	if c.CPUOvercommit < 1 || c.CPUOvercommit > 64 {
+		return fault.Invalidf("agent.cpu_overcommit is %d", c.CPUOvercommit).WithNext("choose between 1 and 64")
+	}
+	if c.SampleInterval < 100*time.Millisecond {
+		return fault.Invalidf("a sample every %s is too often", c.SampleInterval).WithNext("set agent.sample_interval to 1s or more")
+	}
+	if c.MaxCreating < 1 {
+		return fault.Invalidf("agent.max_creating is %d", c.MaxCreating).WithNext("set it to 1 or more")
+	}
+	switch c.RunnerLogLevel {
+	case "debug", "info", "warn", "error":
+	default:
+		return fault.Invalidf("runner log level %q is none of debug, info, warn, error", c.RunnerLogLevel)
+	}
+	return nil
+}
+
+// Scope is the label that tells the containers of this state directory from those of others on
+// the same engine. It depends on the directory's path alone, so a directory that was
+// emptied finds its old containers again.
+func (c Config) Scope() string {
+	dir, err := filepath.Abs(c.StateDir)
+	if err != nil {
+		dir = c.StateDir
+	}
+	sum := sha256.Sum256([]byte(filepath.Clean(dir)))
+	return hex.EncodeToString(sum[:8])
+}
+
+func (c Config) scratchDir() string {
+	if c.ScratchDir != "" {
+		return c.ScratchDir
+	}
+	return filepath.Join(c.StateDir, "kernels")
+}
+
+func (c Config) ledgerFile() string { return filepath.Join(c.StateDir, "ledger.db") }
+
+// SocketPath is where the agent answers doctor on this host.
+func (c Config) SocketPath() string {
+	if c.SocketFile != "" {
+		return c.SocketFile
+	}
+	return filepath.Join(c.StateDir, "agent.sock")
+}

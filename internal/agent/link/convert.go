@@ -1,0 +1,121 @@
+package link
+
+import (
+	"fmt"
+	"time"
+
+	"berth.dev/berth/internal/agent/keeper"
+	"berth.dev/berth/internal/agent/meter"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/wire/node"
+)
+
+// desiredOf reads a kernel of a Desired message. What it cannot read is an error of that
+// kernel alone.
+func desiredOf(p *node.DesiredKernel) (cluster.DesiredKernel, error) {
+	id, ok := cluster.CanonicalUUID(p.GetKernelId())
+	if !ok {
+		return cluster.DesiredKernel{}, fault.Invalidf("kernel id %q is not a UUID", p.GetKernelId())
+	}
+	d := cluster.DesiredKernel{
+		Kernel: cluster.KernelID(id), Session: cluster.SessionID(p.GetSessionId()), Generation: p.GetGeneration(),
+		Stop: p.GetStop(), Force: p.GetForce(), Grace: time.Duration(p.GetGraceMs()) * time.Millisecond,
+		StopReason: cluster.Reason(p.GetStopReason()),
+	}
+	s := p.GetSpec()
+	if s == nil {
+		return d, nil
+	}
+	slots := cluster.Slots{}
+	for name, text := range s.GetSlots() {
+		kind := cluster.SlotCount
+		if cluster.SlotName(name) == cluster.SlotMem {
+			kind = cluster.SlotBytes
+		}
+		a, err := cluster.ParseAmount(kind, text)
+		if err != nil {
+			return d, fmt.Errorf("kernel %s: slot %s: %w", id, name, err)
+		}
+		if a != 0 {
+			slots[cluster.SlotName(name)] = a
+		}
+	}
+	spec := &cluster.KernelSpec{
+		Image: s.GetImage(), ImageDigest: s.GetImageDigest(), ImageLabels: s.GetImageLabels(), RegistryType: s.GetRegistryType(),
+		RegistryAuth: s.GetRegistryAuth(), AutoPull: s.GetAutoPull(), Hostname: s.GetHostname(), Hosts: s.GetHosts(), Env: s.GetEnv(),
+		Slots: slots, Allocation: s.GetAllocation(), ShmBytes: s.GetShmBytes(), UID: int(s.GetUid()), GID: int(s.GetGid()),
+		SessionName: s.GetSessionName(), SessionType: cluster.SessionType(s.GetSessionType()), RuntimeType: s.GetRuntimeType(),
+		RuntimePath: s.GetRuntimePath(), StartupCommand: s.GetStartupCommand(), BatchTimeout: time.Duration(s.GetBatchTimeoutMs()) * time.Millisecond,
+		BootstrapScript: s.GetBootstrapScript(), ServicePorts: s.GetServicePorts(), ClusterRole: s.GetClusterRole(),
+	}
+	for _, g := range s.GetExtraGids() {
+		spec.ExtraGIDs = append(spec.ExtraGIDs, int(g))
+	}
+	for _, f := range s.GetDotfiles() {
+		spec.Dotfiles = append(spec.Dotfiles, cluster.Dotfile{Path: f.GetPath(), Perm: f.GetPerm(), Data: string(f.GetData())})
+	}
+	for _, port := range s.GetPreopenPorts() {
+		spec.PreopenPorts = append(spec.PreopenPorts, int(port))
+	}
+	d.Spec = spec
+	return d, nil
+}
+
+func observedOf(o cluster.KernelObservation, logTail string) *node.ObservedKernel {
+	p := &node.ObservedKernel{
+		KernelId: string(o.Kernel), SessionId: string(o.Session), Generation: o.Generation, Phase: node.Phase(o.Phase),
+		Reason: string(o.Reason), Detail: o.Detail, Signal: int32(o.Signal), OomKilled: o.OOMKilled, Failed: o.Failed,
+		RetryElsewhere: o.RetryElsewhere, StartedUnixMs: unixMS(o.StartedAt), EndedUnixMs: unixMS(o.EndedAt),
+		ContainerId: o.ContainerID, Allocation: o.Allocation, LogTail: logTail, Batch: o.Batch, TimedOut: o.TimedOut,
+	}
+	if o.ExitCode != nil {
+		code := int32(*o.ExitCode)
+		p.ExitCode = &code
+	}
+	return p
+}
+
+func unixMS(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
+}
+
+func progressOf(p keeper.Progress) *node.Up {
+	return &node.Up{Kind: &node.Up_Progress{Progress: &node.Progress{
+		KernelId: string(p.Kernel), Generation: p.Generation, Current: p.Current, Total: p.Total, Message: p.Message}}}
+}
+
+func metricsOf(s meter.Sample) *node.Up {
+	m := &node.Metrics{AtUnixMs: s.At.UnixMilli(), Node: s.Node}
+	for id, v := range s.Kernels {
+		m.Kernels = append(m.Kernels, &node.KernelMetrics{KernelId: string(id), Values: v})
+	}
+	return &node.Up{Kind: &node.Up_Metrics{Metrics: m}}
+}
+
+func factsOf(f Facts) *node.Up {
+	p := &node.Facts{
+		Architecture: f.Architecture, Hostname: f.Hostname, Slots: f.Capacity.Wire(), SlotKinds: map[string]string{},
+		Engine: f.Engine, EngineOk: f.EngineOK, EngineError: f.EngineError, Warnings: f.Warnings, Revision: f.Revision,
+	}
+	for name, kind := range f.SlotKinds {
+		p.SlotKinds[string(name)] = string(kind)
+	}
+	for _, d := range f.Devices {
+		q := &node.Device{Slot: string(d.Slot), Id: d.ID, Numa: int32(d.NUMA), Pci: d.PCI, Capacity: int64(d.Capacity), Healthy: d.Healthy}
+		for id, distance := range d.Links {
+			if q.Links == nil {
+				q.Links = map[string]int32{}
+			}
+			q.Links[id] = int32(distance)
+		}
+		p.Devices = append(p.Devices, q)
+	}
+	for _, i := range f.Images {
+		p.Images = append(p.Images, &node.Image{Reference: i.Reference, Digest: i.Digest, Architecture: i.Architecture, SizeBytes: i.SizeBytes, Labels: i.Labels})
+	}
+	return &node.Up{Kind: &node.Up_Facts{Facts: p}}
+}

@@ -1,0 +1,254 @@
+// Package link connects an agent to its manager: joining, the control stream with the desired
+// state down and the observed state up, and the second connection over which the manager calls
+// the agent's streams.
+//
+// It carries states, not events: what could not be sent is sent in its newest form after
+// the next connect. It decides nothing about kernels; that is package keeper.
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"berth.dev/berth/internal/agent/keeper"
+	"berth.dev/berth/internal/agent/ledger"
+	"berth.dev/berth/internal/agent/meter"
+	"berth.dev/berth/internal/alloc"
+	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/wire/node"
+)
+
+// Facts describe this node; the devices are kept as the allocator knows them.
+type Facts struct {
+	cluster.NodeFacts
+	Devices []alloc.Device
+}
+
+// Options are what a link needs.
+type Options struct {
+	Addr  string // host:port of the manager's agent port
+	Dir   string // for the node's key and certificate
+	Hello cluster.NodeHello
+	// Token returns the join token; an empty one, or os.ErrNotExist, when there is none.
+	Token    func() (chassis.Secret, error)
+	Keeper   *keeper.Keeper
+	Ledger   *ledger.Ledger
+	Meter    *meter.Meter
+	Facts    func() Facts
+	NewFacts <-chan struct{}
+	Handler  http.Handler
+	// Act carries out an action of the manager.
+	Act   func(ctx context.Context, verb string, body []byte) ([]byte, error)
+	Log   *slog.Logger
+	Clock chassis.Clock
+}
+
+// Link is the agent's connection to its manager.
+type Link struct {
+	o    Options
+	id   *identity
+	dial net.Dialer
+	rev  int64
+
+	connected atomic.Bool
+	ready     chan struct{} // a session is open: byte streams may connect
+}
+
+// New opens the node's identity; nothing is dialed yet.
+func New(o Options) (*Link, error) {
+	id, err := openIdentity(o.Dir, o.Hello.Agent, o.Clock)
+	if err != nil {
+		return nil, err
+	}
+	return &Link{
+		o: o, id: id, rev: o.Clock.Now().UnixMilli(), ready: make(chan struct{}, 1),
+		// A manager that vanished without a word is noticed in half a minute.
+		dial: net.Dialer{Timeout: 10 * time.Second, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 4}},
+	}, nil
+}
+
+// Connected reports whether the control stream is open.
+func (l *Link) Connected() bool { return l.connected.Load() }
+
+// Joined reports whether there is a valid node certificate.
+func (l *Link) Joined() bool { return l.id.joined() }
+
+const (
+	retryMin = 100 * time.Millisecond
+	retryMax = 5 * time.Second
+	// steady is how long a connection must last to count as a success.
+	steady = 10 * time.Second
+)
+
+// Run keeps the control stream open until ctx ends.
+func (l *Link) Run(ctx context.Context) error {
+	return l.keep(ctx, "control stream", func(ctx context.Context) error {
+		if err := l.ensureJoined(ctx); err != nil {
+			return err
+		}
+		return l.session(ctx)
+	})
+}
+
+// RunStreams keeps the connection for byte streams open until ctx ends.
+func (l *Link) RunStreams(ctx context.Context) error {
+	return l.keep(ctx, "stream connection", func(ctx context.Context) error {
+		if !l.connected.Load() {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-l.ready:
+			}
+		}
+		return l.streams(ctx)
+	})
+}
+
+// keep calls f again and again, with growing pauses while it fails quickly. The same
+// trouble is told once, not at every attempt.
+func (l *Link) keep(ctx context.Context, what string, f func(context.Context) error) error {
+	backoff := chassis.Backoff{Min: retryMin, Max: retryMax}
+	last := ""
+	for {
+		began := l.o.Clock.Now()
+		err := f(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if l.o.Clock.Now().Sub(began) > steady {
+			backoff.Reset()
+		}
+		if err == nil {
+			err = errors.New("the manager closed it")
+		}
+		if text := err.Error(); text != last {
+			last = text
+			l.o.Log.Warn("the "+what+" to the manager is down; trying again", "addr", l.o.Addr, "err", err, "next", fault.NextOf(err))
+		}
+		wait := backoff.Next()
+		wait = wait/2 + time.Duration(rand.Int64N(int64(wait/2)+1)) // many agents must not come back at once
+		if err := chassis.Wait(ctx, l.o.Clock, wait); err != nil {
+			return err
+		}
+	}
+}
+
+func (l *Link) dialer() grpc.DialOption {
+	return grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return l.dial.DialContext(ctx, "tcp", addr) })
+}
+
+func (l *Link) token() (string, error) {
+	s, err := l.o.Token()
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	return s.Reveal(), err
+}
+
+// ensureJoined gets a certificate when there is none, and a new one in time.
+func (l *Link) ensureJoined(ctx context.Context) error {
+	if l.id.joined() && l.o.Clock.Now().Before(l.id.renewAt()) {
+		return nil
+	}
+	renew := l.id.joined()
+	token, err := l.token()
+	if err != nil {
+		return fmt.Errorf("read the join token: %w", err)
+	}
+	err = l.id.join(ctx, l.o.Addr, token, l.dialer())
+	switch {
+	case err == nil && renew:
+		l.o.Log.Info("renewed the node certificate")
+	case err == nil:
+		l.o.Log.Info("joined the cluster", "cluster", l.id.clusterID())
+	case renew:
+		l.o.Log.Warn("the node certificate could not be renewed; the old one still works", "err", err)
+		err = nil
+	}
+	return err
+}
+
+// session opens one control stream and works on it until it breaks.
+func (l *Link) session(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	conn, err := grpc.NewClient("passthrough:///"+l.o.Addr, grpc.WithTransportCredentials(credentials.NewTLS(l.id.tls("h2"))), l.dialer(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20), grpc.MaxCallSendMsgSize(32<<20)))
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer conn.Close()
+	stream, err := node.NewNodeClient(conn).Session(ctx)
+	if err != nil {
+		return fmt.Errorf("connect: %w", fromStatus(err))
+	}
+	h := l.o.Hello
+	err = stream.Send(&node.Up{Kind: &node.Up_Hello{Hello: &node.Hello{
+		Version: node.Version, AgentId: string(h.Agent), BootId: h.BootID, AgentVersion: h.Version, ClusterId: l.id.clusterID(),
+		HighestEpoch: l.o.Ledger.Epoch(), ResourceGroup: h.ResourceGroup, Region: h.Region,
+	}}})
+	if err != nil {
+		return l.broken(stream, err)
+	}
+	late := l.o.Clock.AfterFunc(20*time.Second, func() { cancel(errors.New("the manager did not welcome this agent in time")) })
+	down, err := stream.Recv()
+	late.Stop()
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			return cause
+		}
+		return fmt.Errorf("greet the manager: %w", fromStatus(err))
+	}
+	w := down.GetWelcome()
+	if w == nil {
+		return errors.New("the manager's first message is not a welcome")
+	}
+	if w.GetVersion() < 1 || w.GetVersion() > node.Version {
+		return fault.Invalidf("the manager speaks version %d of the control stream, this agent up to %d", w.GetVersion(), node.Version).
+			WithNext("update the agent")
+	}
+	if err := l.o.Ledger.SetEpoch(w.GetEpoch()); err != nil {
+		return err
+	}
+	l.o.Log.Info("connected to the manager", "addr", l.o.Addr, "epoch", w.GetEpoch())
+	l.connected.Store(true)
+	select {
+	case l.ready <- struct{}{}:
+	default:
+	}
+	s := &session{l: l, stream: stream, welcome: w, replies: make(chan *node.ActionReply, 8), applied: make(chan struct{}, 1)}
+	s.heard.Store(l.o.Clock.Now().UnixNano())
+	defer func() {
+		l.connected.Store(false)
+		l.o.Keeper.Disconnected()
+		cancel(nil)
+		s.group.Wait()
+	}()
+	s.group.Go(func() { cancel(s.receive(ctx)) })
+	err = s.send(ctx)
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
+// broken finds out why a send failed: the status comes with the next receive.
+func (l *Link) broken(stream node.Node_SessionClient, err error) error {
+	if _, rerr := stream.Recv(); rerr != nil {
+		err = rerr
+	}
+	return fmt.Errorf("control stream: %w", fromStatus(err))
+}
