@@ -29,7 +29,7 @@ const (
 // hub holds the stream connections of agents, on which this manager is the HTTP/2 client.
 type hub struct {
 	log  *slog.Logger
-	work sync.WaitGroup // closing of retired connections
+	work sync.WaitGroup // closes retired connections
 
 	mu    sync.Mutex
 	conns map[cluster.AgentID]*streamConn
@@ -43,7 +43,9 @@ type streamConn struct {
 	agent cluster.AgentID
 	http  *http.ClientConn
 	raw   net.Conn
-	slots chan struct{} // one per stream under way
+	// streams under way and retired belong to the hub's lock.
+	streams int
+	retired bool
 }
 
 func newHub(log *slog.Logger) *hub {
@@ -73,7 +75,7 @@ func (h *hub) add(ctx context.Context, agent cluster.AgentID, conn *tls.Conn) er
 	if err != nil {
 		return fmt.Errorf("open the stream connection of agent %s: %w", agent, err)
 	}
-	c := &streamConn{agent: agent, http: cc, raw: conn, slots: make(chan struct{}, maxStreams)}
+	c := &streamConn{agent: agent, http: cc, raw: conn}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
@@ -96,26 +98,27 @@ func (h *hub) add(ctx context.Context, agent cluster.AgentID, conn *tls.Conn) er
 	return nil
 }
 
-// retire closes a connection once nothing runs on it; h.mu is held.
+// retire closes a connection once no stream runs on it; h.mu is held.
 func (h *hub) retire(c *streamConn) {
-	var once sync.Once
-	idle := make(chan struct{})
-	check := func(cc *http.ClientConn) {
-		if cc.InFlight() == 0 || cc.Err() != nil {
-			once.Do(func() { close(idle) })
-		}
-	}
-	c.http.SetStateHook(check)
-	check(c.http)
+	c.retired = true
 	h.retired[c] = struct{}{}
-	// Closing waits for the connection's own goroutines, which may be running the hook.
-	h.work.Go(func() {
-		<-idle
-		c.close()
-		h.mu.Lock()
-		defer h.mu.Unlock()
+	h.settle(c)
+}
+
+// settle closes a retired connection without streams; h.mu is held.
+func (h *hub) settle(c *streamConn) {
+	if c.retired && c.streams == 0 && !h.closed {
 		delete(h.retired, c)
-	})
+		h.work.Go(c.close) // closing calls the state hook, which takes h.mu
+	}
+}
+
+// release gives back a stream that find counted.
+func (h *hub) release(c *streamConn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c.streams--
+	h.settle(c)
 }
 
 func (c *streamConn) close() {
@@ -149,21 +152,14 @@ func (h *hub) close() {
 	h.work.Wait()
 }
 
-// find returns the agent's connection, waiting a little for one that is being set up.
+// find returns the agent's connection with one more stream counted on it, waiting a little
+// for one that is being set up. release follows.
 func (h *hub) find(ctx context.Context, agent cluster.AgentID) (*streamConn, error) {
 	var limit *time.Timer
 	for {
-		h.mu.Lock()
-		c, change, closed := h.conns[agent], h.change, h.closed
-		h.mu.Unlock()
-		if closed {
-			return nil, errStopping
-		}
-		if c != nil && c.http.Err() == nil {
-			return c, nil
-		}
-		if c != nil {
-			h.drop(c)
+		c, change, err := h.take(agent)
+		if c != nil || err != nil {
+			return c, err
 		}
 		if limit == nil {
 			limit = time.NewTimer(connectWait)
@@ -179,6 +175,24 @@ func (h *hub) find(ctx context.Context, agent cluster.AgentID) (*streamConn, err
 	}
 }
 
+// take is one look of find; c is nil while the agent has no connection that works.
+func (h *hub) take(agent cluster.AgentID) (c *streamConn, change <-chan struct{}, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c = h.conns[agent]
+	switch {
+	case h.closed:
+		return nil, nil, errStopping
+	case c == nil || c.http.Err() != nil:
+		return nil, h.change, nil
+	case c.streams >= maxStreams:
+		return nil, nil, fault.Exhaustedf("agent %s has %d byte streams open, no more are possible", agent, maxStreams).
+			WithNext("close terminals and downloads that are no longer used")
+	}
+	c.streams++
+	return c, nil, nil
+}
+
 // RoundTrip sends a request (path /kernels/<id>/...) to an agent. The caller closes the
 // reply's body. An agent that is away is Unavailable; the request was then not sent.
 func (l *Link) RoundTrip(agent cluster.AgentID, req *http.Request) (*http.Response, error) {
@@ -190,24 +204,18 @@ func (l *Link) RoundTrip(agent cluster.AgentID, req *http.Request) (*http.Respon
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case c.slots <- struct{}{}:
-	default:
-		return nil, fault.Exhaustedf("agent %s has %d byte streams open, no more are possible", agent, maxStreams).
-			WithNext("close terminals and downloads that are no longer used")
-	}
 	out := req.Clone(ctx)
 	out.URL.Scheme, out.URL.Host, out.Host, out.RequestURI = "http", "agent", "agent", ""
 	resp, err := c.http.RoundTrip(out)
 	if err != nil {
-		<-c.slots
+		l.hub.release(c)
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
 		return nil, fault.Unavailablef("the connection to agent %s broke", agent).WithReason("agent-not-connected").WithCause(err).
 			WithNext("try again")
 	}
-	resp.Body = &countedBody{ReadCloser: resp.Body, release: func() { <-c.slots }}
+	resp.Body = &countedBody{ReadCloser: resp.Body, release: func() { l.hub.release(c) }}
 	return resp, nil
 }
 
