@@ -37,7 +37,7 @@ func (n *Nodes) Register(ctx context.Context, h cluster.NodeHello) (epoch int64,
 		return 0, fmt.Errorf("find resource group %s: %w", group, err)
 	}
 	epoch, err = n.s.d.Store.RegisterAgent(ctx, dbgen.RegisterAgentParams{ID: string(h.Agent), Region: h.Region, ResourceGroup: group, Addr: h.Addr,
-		Version: h.Version, BootID: h.BootID, Serial: h.Serial})
+		Version: h.Version, BootID: h.BootID, Serial: h.Serial, HighestEpoch: h.HighestEpoch})
 	if err != nil {
 		return 0, fmt.Errorf("register agent %s: %w", h.Agent, err)
 	}

@@ -83,6 +83,7 @@ type Service struct {
 	hub       *hub
 	counts    counts
 	work      *background
+	frozen    frozenCache
 }
 
 // New makes the service. Run must be running for waits, events and callbacks to work.

@@ -30,6 +30,54 @@ func (q *Queries) AgentEpoch(ctx context.Context, id string) (AgentEpochRow, err
 	return i, err
 }
 
+const agentViews = `-- name: AgentViews :many
+SELECT id, status, status_changed, region, resource_group, schedulable, addr, first_contact, lost_at, last_seen, version, architecture, epoch, boot_id, capacity, slot_kinds, devices, engine, engine_ok, engine_error, warnings, facts_revision, certificate_serial FROM agents WHERE id = ANY($1::text[])
+`
+
+func (q *Queries) AgentViews(ctx context.Context, ids []string) ([]Agent, error) {
+	rows, err := q.db.Query(ctx, agentViews, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []Agent{}
+	for rows.Next() {
+		var i Agent
+		if err := rows.Scan(
+			&i.ID,
+			&i.Status,
+			&i.StatusChanged,
+			&i.Region,
+			&i.ResourceGroup,
+			&i.Schedulable,
+			&i.Addr,
+			&i.FirstContact,
+			&i.LostAt,
+			&i.LastSeen,
+			&i.Version,
+			&i.Architecture,
+			&i.Epoch,
+			&i.BootID,
+			&i.Capacity,
+			&i.SlotKinds,
+			&i.Devices,
+			&i.Engine,
+			&i.EngineOk,
+			&i.EngineError,
+			&i.Warnings,
+			&i.FactsRevision,
+			&i.CertificateSerial,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const largestAgents = `-- name: LargestAgents :many
 SELECT id, resource_group, architecture, status, schedulable, capacity, slot_kinds FROM agents
 WHERE resource_group = ANY($1::text[]) AND status <> 'TERMINATED'
@@ -188,11 +236,11 @@ func (q *Queries) OccupiedByAgent(ctx context.Context, agents []string) ([]Occup
 
 const registerAgent = `-- name: RegisterAgent :one
 INSERT INTO agents AS a (id, status, region, resource_group, addr, version, boot_id, certificate_serial, epoch)
-VALUES ($1, 'ALIVE', $2, $3, $4, $5, $6, $7, 1)
+VALUES ($1, 'ALIVE', $2, $3, $4, $5, $6, $7, $8::bigint + 1)
 ON CONFLICT (id) DO UPDATE SET status = 'ALIVE', region = excluded.region, addr = excluded.addr, version = excluded.version,
     status_changed = CASE WHEN a.status = 'ALIVE' THEN a.status_changed ELSE now() END,
     lost_at = NULL, last_seen = now(), boot_id = excluded.boot_id, certificate_serial = excluded.certificate_serial,
-    epoch = a.epoch + 1, facts_revision = 0
+    epoch = greatest(a.epoch, $8::bigint) + 1, facts_revision = 0
 RETURNING epoch
 `
 
@@ -204,6 +252,7 @@ type RegisterAgentParams struct {
 	Version       string
 	BootID        string
 	Serial        string
+	HighestEpoch  int64
 }
 
 // The epoch grows with every registration; a returning agent keeps its group and its switch.
@@ -216,6 +265,7 @@ func (q *Queries) RegisterAgent(ctx context.Context, arg RegisterAgentParams) (i
 		arg.Version,
 		arg.BootID,
 		arg.Serial,
+		arg.HighestEpoch,
 	)
 	var epoch int64
 	err := row.Scan(&epoch)

@@ -190,6 +190,46 @@ func (q *Queries) ImageByID(ctx context.Context, id string) (Image, error) {
 	return i, err
 }
 
+const imagesByID = `-- name: ImagesByID :many
+SELECT id, reference, registry, registry_type, project, name, tag, architecture, digest, size_bytes, labels, resources, status, created_at, last_used_at FROM images WHERE id = ANY($1::uuid[])
+`
+
+func (q *Queries) ImagesByID(ctx context.Context, ids []string) ([]Image, error) {
+	rows, err := q.db.Query(ctx, imagesByID, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []Image{}
+	for rows.Next() {
+		var i Image
+		if err := rows.Scan(
+			&i.ID,
+			&i.Reference,
+			&i.Registry,
+			&i.RegistryType,
+			&i.Project,
+			&i.Name,
+			&i.Tag,
+			&i.Architecture,
+			&i.Digest,
+			&i.SizeBytes,
+			&i.Labels,
+			&i.Resources,
+			&i.Status,
+			&i.CreatedAt,
+			&i.LastUsedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const seedAlias = `-- name: SeedAlias :exec
 INSERT INTO image_aliases (alias, image_id) VALUES ($1, $2) ON CONFLICT DO NOTHING
 `

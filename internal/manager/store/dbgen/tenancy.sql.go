@@ -433,6 +433,78 @@ func (q *Queries) KeypairDotfiles(ctx context.Context, accessKey string) (json.R
 	return dotfiles, err
 }
 
+const keypairViews = `-- name: KeypairViews :many
+SELECT k.access_key, k.secret_sealed, k.user_id, u.email, u.full_name, u.domain_name, u.role, k.is_active, k.is_admin, k.resource_policy, k.rate_limit,
+       k.num_queries, k.created_at, k.modified_at, k.last_used, k.ssh_public_key, k.dotfiles, k.bootstrap_script,
+       (SELECT count(*) FROM sessions s WHERE s.access_key = k.access_key AND s.ended_at IS NULL AND s.status <> 'PENDING')::bigint AS concurrency_used,
+       ARRAY(SELECT p.name FROM project_members m JOIN projects p ON p.id = m.project_id WHERE m.user_id = u.id ORDER BY 1)::text[] AS projects
+FROM keypairs k JOIN users u ON u.id = k.user_id WHERE k.access_key = ANY($1::text[])
+`
+
+type KeypairViewsRow struct {
+	AccessKey       string
+	SecretSealed    []byte
+	UserID          string
+	Email           string
+	FullName        string
+	DomainName      string
+	Role            string
+	IsActive        bool
+	IsAdmin         bool
+	ResourcePolicy  string
+	RateLimit       int32
+	NumQueries      int64
+	CreatedAt       time.Time
+	ModifiedAt      time.Time
+	LastUsed        *time.Time
+	SshPublicKey    *string
+	Dotfiles        json.RawMessage
+	BootstrapScript string
+	ConcurrencyUsed int64
+	Projects        []string
+}
+
+func (q *Queries) KeypairViews(ctx context.Context, keys []string) ([]KeypairViewsRow, error) {
+	rows, err := q.db.Query(ctx, keypairViews, keys)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []KeypairViewsRow{}
+	for rows.Next() {
+		var i KeypairViewsRow
+		if err := rows.Scan(
+			&i.AccessKey,
+			&i.SecretSealed,
+			&i.UserID,
+			&i.Email,
+			&i.FullName,
+			&i.DomainName,
+			&i.Role,
+			&i.IsActive,
+			&i.IsAdmin,
+			&i.ResourcePolicy,
+			&i.RateLimit,
+			&i.NumQueries,
+			&i.CreatedAt,
+			&i.ModifiedAt,
+			&i.LastUsed,
+			&i.SshPublicKey,
+			&i.Dotfiles,
+			&i.BootstrapScript,
+			&i.ConcurrencyUsed,
+			&i.Projects,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const listDomains = `-- name: ListDomains :many
 SELECT name, description, is_active, created_at, modified_at, total_resource_slots, allowed_vfolder_hosts, allowed_docker_registries, integration_id, dotfiles FROM domains ORDER BY name
 `
@@ -809,6 +881,41 @@ func (q *Queries) TouchKeypair(ctx context.Context, queries int64, accessKey str
 	return err
 }
 
+const userByRef = `-- name: UserByRef :one
+SELECT id, username, email, password_hash, need_password_change, password_changed_at, full_name, description, status, status_info, domain_name, role, resource_policy, allowed_client_ip, totp_activated, sudo_session_enabled, main_access_key, container_uid, container_main_gid, container_gids, integration_id, created_at, modified_at FROM users WHERE email = $1::text OR id::text = $1::text LIMIT 1
+`
+
+func (q *Queries) UserByRef(ctx context.Context, ref string) (User, error) {
+	row := q.db.QueryRow(ctx, userByRef, ref)
+	var i User
+	err := row.Scan(
+		&i.ID,
+		&i.Username,
+		&i.Email,
+		&i.PasswordHash,
+		&i.NeedPasswordChange,
+		&i.PasswordChangedAt,
+		&i.FullName,
+		&i.Description,
+		&i.Status,
+		&i.StatusInfo,
+		&i.DomainName,
+		&i.Role,
+		&i.ResourcePolicy,
+		&i.AllowedClientIp,
+		&i.TotpActivated,
+		&i.SudoSessionEnabled,
+		&i.MainAccessKey,
+		&i.ContainerUid,
+		&i.ContainerMainGid,
+		&i.ContainerGids,
+		&i.IntegrationID,
+		&i.CreatedAt,
+		&i.ModifiedAt,
+	)
+	return i, err
+}
+
 const userForLogin = `-- name: UserForLogin :one
 SELECT u.id, u.email, u.password_hash, u.status, u.role, u.need_password_change, u.domain_name, d.is_active AS domain_active,
        coalesce(k.access_key, '')::text AS access_key, coalesce(k.secret_sealed, '')::bytea AS secret_sealed
@@ -858,4 +965,114 @@ func (q *Queries) UserPassword(ctx context.Context, id string) (*string, error) 
 	var password_hash *string
 	err := row.Scan(&password_hash)
 	return password_hash, err
+}
+
+const userViews = `-- name: UserViews :many
+SELECT id, username, email, password_hash, need_password_change, password_changed_at, full_name, description, status, status_info, domain_name, role, resource_policy, allowed_client_ip, totp_activated, sudo_session_enabled, main_access_key, container_uid, container_main_gid, container_gids, integration_id, created_at, modified_at FROM users WHERE id = ANY($1::uuid[])
+`
+
+func (q *Queries) UserViews(ctx context.Context, ids []string) ([]User, error) {
+	rows, err := q.db.Query(ctx, userViews, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []User{}
+	for rows.Next() {
+		var i User
+		if err := rows.Scan(
+			&i.ID,
+			&i.Username,
+			&i.Email,
+			&i.PasswordHash,
+			&i.NeedPasswordChange,
+			&i.PasswordChangedAt,
+			&i.FullName,
+			&i.Description,
+			&i.Status,
+			&i.StatusInfo,
+			&i.DomainName,
+			&i.Role,
+			&i.ResourcePolicy,
+			&i.AllowedClientIp,
+			&i.TotpActivated,
+			&i.SudoSessionEnabled,
+			&i.MainAccessKey,
+			&i.ContainerUid,
+			&i.ContainerMainGid,
+			&i.ContainerGids,
+			&i.IntegrationID,
+			&i.CreatedAt,
+			&i.ModifiedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const usingByKeypair = `-- name: UsingByKeypair :many
+SELECT v.key::text AS slot, sum(v.value::bigint)::bigint AS amount
+FROM kernels k JOIN sessions s ON s.id = k.session_id, jsonb_each_text(k.requested_slots) v
+WHERE s.access_key = $1 AND k.ended_at IS NULL AND k.status <> 'PENDING' GROUP BY 1
+`
+
+type UsingByKeypairRow struct {
+	Slot   string
+	Amount int64
+}
+
+func (q *Queries) UsingByKeypair(ctx context.Context, accessKey string) ([]UsingByKeypairRow, error) {
+	rows, err := q.db.Query(ctx, usingByKeypair, accessKey)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []UsingByKeypairRow{}
+	for rows.Next() {
+		var i UsingByKeypairRow
+		if err := rows.Scan(&i.Slot, &i.Amount); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const usingByProject = `-- name: UsingByProject :many
+SELECT v.key::text AS slot, sum(v.value::bigint)::bigint AS amount
+FROM kernels k JOIN sessions s ON s.id = k.session_id, jsonb_each_text(k.requested_slots) v
+WHERE s.project_id = $1 AND k.ended_at IS NULL AND k.status <> 'PENDING' GROUP BY 1
+`
+
+type UsingByProjectRow struct {
+	Slot   string
+	Amount int64
+}
+
+func (q *Queries) UsingByProject(ctx context.Context, projectID string) ([]UsingByProjectRow, error) {
+	rows, err := q.db.Query(ctx, usingByProject, projectID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []UsingByProjectRow{}
+	for rows.Next() {
+		var i UsingByProjectRow
+		if err := rows.Scan(&i.Slot, &i.Amount); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

@@ -1,11 +1,11 @@
 -- name: RegisterAgent :one
 -- The epoch grows with every registration; a returning agent keeps its group and its switch.
 INSERT INTO agents AS a (id, status, region, resource_group, addr, version, boot_id, certificate_serial, epoch)
-VALUES (@id, 'ALIVE', @region, @resource_group, @addr, @version, @boot_id, @serial, 1)
+VALUES (@id, 'ALIVE', @region, @resource_group, @addr, @version, @boot_id, @serial, sqlc.arg(highest_epoch)::bigint + 1)
 ON CONFLICT (id) DO UPDATE SET status = 'ALIVE', region = excluded.region, addr = excluded.addr, version = excluded.version,
     status_changed = CASE WHEN a.status = 'ALIVE' THEN a.status_changed ELSE now() END,
     lost_at = NULL, last_seen = now(), boot_id = excluded.boot_id, certificate_serial = excluded.certificate_serial,
-    epoch = a.epoch + 1, facts_revision = 0
+    epoch = greatest(a.epoch, sqlc.arg(highest_epoch)::bigint) + 1, facts_revision = 0
 RETURNING epoch;
 
 -- name: LockAgent :one
@@ -50,3 +50,6 @@ GROUP BY 1, 2;
 -- name: LostAgentsWithLiveKernels :many
 SELECT DISTINCT k.agent_id::text FROM kernels k JOIN agents a ON a.id = k.agent_id
 WHERE a.status = 'LOST' AND k.ended_at IS NULL AND k.status NOT IN ('LOST', 'TERMINATING', 'PENDING') ORDER BY 1;
+
+-- name: AgentViews :many
+SELECT * FROM agents WHERE id = ANY(@ids::text[]);

@@ -45,3 +45,6 @@ ON CONFLICT (agent_id, image_id) DO UPDATE SET digest = excluded.digest;
 
 -- name: TouchImage :exec
 UPDATE images SET last_used_at = now() WHERE id = $1;
+
+-- name: ImagesByID :many
+SELECT * FROM images WHERE id = ANY(@ids::uuid[]);

@@ -146,3 +146,26 @@ UPDATE projects SET dotfiles = $2, modified_at = now() WHERE id = $1;
 SELECT bootstrap_script FROM keypairs WHERE access_key = $1;
 -- name: SetBootstrapScript :exec
 UPDATE keypairs SET bootstrap_script = $2, modified_at = now() WHERE access_key = $1;
+
+-- name: KeypairViews :many
+SELECT k.access_key, k.secret_sealed, k.user_id, u.email, u.full_name, u.domain_name, u.role, k.is_active, k.is_admin, k.resource_policy, k.rate_limit,
+       k.num_queries, k.created_at, k.modified_at, k.last_used, k.ssh_public_key, k.dotfiles, k.bootstrap_script,
+       (SELECT count(*) FROM sessions s WHERE s.access_key = k.access_key AND s.ended_at IS NULL AND s.status <> 'PENDING')::bigint AS concurrency_used,
+       ARRAY(SELECT p.name FROM project_members m JOIN projects p ON p.id = m.project_id WHERE m.user_id = u.id ORDER BY 1)::text[] AS projects
+FROM keypairs k JOIN users u ON u.id = k.user_id WHERE k.access_key = ANY(@keys::text[]);
+
+-- name: UserViews :many
+SELECT * FROM users WHERE id = ANY(@ids::uuid[]);
+
+-- name: UserByRef :one
+SELECT * FROM users WHERE email = @ref::text OR id::text = @ref::text LIMIT 1;
+
+-- name: UsingByKeypair :many
+SELECT v.key::text AS slot, sum(v.value::bigint)::bigint AS amount
+FROM kernels k JOIN sessions s ON s.id = k.session_id, jsonb_each_text(k.requested_slots) v
+WHERE s.access_key = $1 AND k.ended_at IS NULL AND k.status <> 'PENDING' GROUP BY 1;
+
+-- name: UsingByProject :many
+SELECT v.key::text AS slot, sum(v.value::bigint)::bigint AS amount
+FROM kernels k JOIN sessions s ON s.id = k.session_id, jsonb_each_text(k.requested_slots) v
+WHERE s.project_id = $1 AND k.ended_at IS NULL AND k.status <> 'PENDING' GROUP BY 1;
