@@ -9,7 +9,6 @@ import (
 
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/fault"
 )
 
 // The labels of a container; together they are its runtime.Identity. All are always set, so
@@ -70,13 +69,8 @@ func (r *Runtime) owns(labels map[string]string) bool {
 // name derives the container's name. It holds a digest of cluster and agent, so equal kernel
 // ids of two clusters on one engine are two containers, and a kernel is found without a search.
 func (r *Runtime) name(kernel cluster.KernelID) (string, error) {
-	if kernel == "" || len(kernel) > 64 {
-		return "", fault.Invalidf("kernel id %q cannot name a container", kernel)
-	}
-	for _, c := range []byte(kernel) {
-		if !(c == '-' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z') {
-			return "", fault.Invalidf("kernel id %q cannot name a container", kernel)
-		}
+	if err := runtime.CheckKernel(kernel); err != nil {
+		return "", err
 	}
 	sum := sha256.Sum256([]byte(r.cfg.Cluster + "\x00" + string(r.cfg.Agent)))
 	return "berth-" + hex.EncodeToString(sum[:4]) + "-" + string(kernel), nil

@@ -46,6 +46,9 @@ func (e *Engine) addImage(img runtime.Image, files map[string][]byte) *image {
 	if img.SizeBytes == 0 {
 		img.SizeBytes = 1 << 20
 	}
+	if old := e.images[img.ID]; old != nil && img.CreatedAt.IsZero() {
+		img.CreatedAt = old.CreatedAt
+	}
 	if img.CreatedAt.IsZero() {
 		img.CreatedAt = e.opt.Now()
 	}

@@ -65,9 +65,10 @@ func (r *Runtime) find(k cluster.KernelID) (*container, error) {
 // Ensure creates and starts the container of spec.Identity; see runtime.Runtime.
 func (r *Runtime) Ensure(ctx context.Context, spec runtime.Spec) (runtime.Observed, error) {
 	id := spec.Identity
+	if err := runtime.CheckKernel(id.Kernel); err != nil {
+		return runtime.Observed{}, err
+	}
 	switch {
-	case id.Kernel == "" || len(id.Kernel) > 64:
-		return runtime.Observed{}, fault.Invalidf("kernel id %q cannot name a container", id.Kernel)
 	case id.Cluster != r.cluster || id.Agent != r.agent:
 		return runtime.Observed{}, fault.Invalidf("kernel %s belongs to cluster %q, agent %q; this runtime serves cluster %q, agent %q",
 			id.Kernel, id.Cluster, id.Agent, r.cluster, r.agent)

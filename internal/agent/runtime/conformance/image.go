@@ -1,0 +1,148 @@
+package conformance
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/agent/runtime"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+)
+
+func commit(w *world) {
+	spec := w.spec(w.kernel(), "write", "/data/new", "fresh")
+	spec.Env = []string{"SECRET=hush"}
+	o, err := w.rt.Ensure(w.ctx, spec)
+	require.NoError(w, err)
+	w.untilLine(o.Identity.Kernel, "written")
+	ref := "berth-test/commit-" + uuid.NewString() + ":1"
+	before, err := w.rt.Image(w.ctx, w.fix.Image)
+	require.NoError(w, err)
+	img, err := w.rt.Commit(w.ctx, o.Identity.Kernel, ref, map[string]string{"owner": "ada"})
+	require.NoError(w, err)
+	require.NotEqual(w, before.ID, img.ID)
+	require.Contains(w, img.References, ref)
+	require.Equal(w, "ada", img.Labels["owner"])
+	for k, v := range ImageLabels {
+		require.Equal(w, v, img.Labels[k])
+	}
+	for k := range img.Labels {
+		require.False(w, strings.HasPrefix(k, "berth."), "label %s is the session's", k)
+	}
+	require.Equal(w, before.Entrypoint, img.Entrypoint)
+	require.Equal(w, before.Cmd, img.Cmd)
+	require.NotContains(w, strings.Join(img.Env, "\n"), "hush")
+	found, err := w.rt.Image(w.ctx, ref)
+	require.NoError(w, err)
+	require.Equal(w, img, found)
+	b, err := w.rt.ReadImageFile(w.ctx, ref, "/data/new", 1<<10)
+	require.NoError(w, err)
+	require.Equal(w, "fresh", string(b))
+	still, err := w.rt.Inspect(w.ctx, o.Identity.Kernel)
+	require.NoError(w, err)
+	require.Equal(w, o, still, "the session goes on")
+
+	_, err = w.rt.Commit(w.ctx, o.Identity.Kernel, "Not A Name", nil)
+	require.Equal(w, fault.Invalid, fault.KindOf(err), "%v", err)
+}
+
+func commitAbsent(w *world) {
+	_, err := w.rt.Commit(w.ctx, cluster.KernelID(uuid.NewString()), "berth-test/none:1", nil)
+	require.Equal(w, fault.NotFound, fault.KindOf(err), "%v", err)
+}
+
+func pull(w *world) {
+	var last runtime.PullProgress
+	steps := 0
+	img, err := w.rt.Pull(w.ctx, w.fix.Remote, "", func(p runtime.PullProgress) {
+		require.LessOrEqual(w, p.Current, p.Total)
+		last = p
+		steps++
+	})
+	require.NoError(w, err)
+	require.Positive(w, steps)
+	require.Equal(w, last.Total, last.Current)
+	require.Equal(w, w.fix.RemoteID, img.ID)
+	require.Contains(w, img.References, w.fix.Remote)
+	have, err := w.rt.Image(w.ctx, w.fix.Remote)
+	require.NoError(w, err)
+	require.Equal(w, img, have)
+	again, err := w.rt.Pull(w.ctx, w.fix.Remote, w.fix.RemoteID, nil)
+	require.NoError(w, err)
+	require.Equal(w, img, again)
+}
+
+func pullDigest(w *world) {
+	_, err := w.rt.Pull(w.ctx, w.fix.Remote, "sha256:"+strings.Repeat("0123456789abcdef", 4), nil)
+	require.Equal(w, fault.Conflict, fault.KindOf(err), "%v", err)
+	require.Equal(w, runtime.ReasonDigest, fault.ReasonOf(err))
+	require.Contains(w, err.Error(), w.fix.Remote)
+}
+
+func pullFails(w *world) {
+	for _, ref := range []string{w.fix.Missing, w.fix.Broken} {
+		_, err := w.rt.Pull(w.ctx, ref, "", nil)
+		require.Error(w, err, ref)
+		require.Contains(w, err.Error(), ref, "it says which image")
+		require.Equal(w, runtime.ReasonPull, fault.ReasonOf(err), "%v", err)
+		_, err = w.rt.Image(w.ctx, ref)
+		require.Equal(w, fault.NotFound, fault.KindOf(err), "%v", err)
+	}
+	_, err := w.rt.Pull(w.ctx, w.fix.Missing, "", nil)
+	require.Equal(w, fault.NotFound, fault.KindOf(err), "%v", err)
+	require.NotEmpty(w, fault.NextOf(err))
+	_, err = w.rt.Pull(w.ctx, "../x y", "", nil)
+	require.Equal(w, fault.Invalid, fault.KindOf(err), "%v", err)
+}
+
+func images(w *world) {
+	one, err := w.rt.Image(w.ctx, w.fix.Image)
+	require.NoError(w, err)
+	require.Equal(w, w.fix.ImageID, one.ID)
+	for k, v := range ImageLabels {
+		require.Equal(w, v, one.Labels[k])
+	}
+	require.Contains(w, []string{"x86_64", "aarch64"}, one.Architecture)
+	require.Positive(w, one.SizeBytes)
+	byID, err := w.rt.Image(w.ctx, one.ID)
+	require.NoError(w, err)
+	require.Equal(w, one, byID)
+	for range 2 { // the second time from what is remembered
+		all, err := w.rt.Images(w.ctx)
+		require.NoError(w, err)
+		i := slices.IndexFunc(all, func(img runtime.Image) bool { return img.ID == one.ID })
+		require.GreaterOrEqual(w, i, 0)
+		require.Equal(w, one.Labels, all[i].Labels)
+		require.Equal(w, one.Architecture, all[i].Architecture)
+		require.Subset(w, all[i].References, one.References)
+	}
+	_, err = w.rt.Image(w.ctx, "berth-test/not-there:1")
+	require.Equal(w, fault.NotFound, fault.KindOf(err), "%v", err)
+	require.Equal(w, runtime.ReasonImage, fault.ReasonOf(err))
+	_, err = w.rt.Image(w.ctx, "../containers/json?x=")
+	require.Equal(w, fault.Invalid, fault.KindOf(err), "%v", err)
+}
+
+func imageFiles(w *world) {
+	for range 2 { // the second time from what is remembered
+		for name, text := range ImageFiles {
+			b, err := w.rt.ReadImageFile(w.ctx, w.fix.Image, name, 1<<20)
+			require.NoError(w, err)
+			require.Equal(w, text, string(b), name)
+		}
+		for _, name := range []string{"/etc/shadow", "/etc", "/data/colour/x"} {
+			_, err := w.rt.ReadImageFile(w.ctx, w.fix.Image, name, 1<<20)
+			require.Equal(w, fault.NotFound, fault.KindOf(err), "%s: %v", name, err)
+		}
+		_, err := w.rt.ReadImageFile(w.ctx, w.fix.Image, "/data/colour", 3)
+		require.Equal(w, fault.Exhausted, fault.KindOf(err), "%v", err)
+	}
+	_, err := w.rt.ReadImageFile(w.ctx, "berth-test/not-there:1", "/etc/passwd", 1<<20)
+	require.Equal(w, fault.NotFound, fault.KindOf(err), "%v", err)
+	all, err := w.rt.List(w.ctx)
+	require.NoError(w, err)
+	require.Empty(w, all, "no container is left behind")
+}

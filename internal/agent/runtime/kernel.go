@@ -1,0 +1,19 @@
+package runtime
+
+import (
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+)
+
+// CheckKernel refuses ids that could not safely become part of a container's name or of a
+// request's path: 1 to 64 letters, digits and dashes.
+func CheckKernel(kernel cluster.KernelID) error {
+	ok := kernel != "" && len(kernel) <= 64
+	for _, c := range []byte(kernel) {
+		ok = ok && (c == '-' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z')
+	}
+	if !ok {
+		return fault.Invalidf("kernel id %q cannot name a container", kernel)
+	}
+	return nil
+}
