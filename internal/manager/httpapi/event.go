@@ -17,6 +17,9 @@ import (
 // keepAlive is how often a silent event stream says that it is alive.
 const keepAlive = 15 * time.Second
 
+// lastWords is how long a stream stays open after the end of its session, for events that come in the same moment.
+const lastWords = 300 * time.Millisecond
+
 func (a *API) eventRoutes() {
 	a.handle(signedOnly, a.sessionEvents, "GET /events/session")
 	a.handle(signedOnly, a.taskEvents, "GET /events/background-task")
@@ -100,6 +103,9 @@ func (a *API) sessionEvents(c *call) error {
 	if last == "" {
 		last = p.text("after", "") // our extension, for clients that cannot set the header
 	}
+	if last == "" && !p.flag("follow", true) {
+		last = "0"
+	}
 	if last != "" {
 		n, err := strconv.ParseInt(last, 10, 64)
 		if err != nil || n < 0 {
@@ -110,9 +116,29 @@ func (a *API) sessionEvents(c *call) error {
 	if err := p.err(); err != nil {
 		return err
 	}
+	follow := p.flag("follow", true)
+	if err := p.err(); err != nil {
+		return err
+	}
+	wanted := f.Sessions
+	if f.Session != "" {
+		f.Sessions = true // the end of the session ends the stream, whatever the scope
+	}
+	f.NoFollow = !follow
 	events, err := a.svc.Events(c.ctx(), c.actor, f)
 	if err != nil {
 		return err
+	}
+	// Once the followed session has ended, what is still on the way is sent and then the stream closed.
+	var over <-chan time.Time
+	if f.Session != "" {
+		s, err := a.svc.FindSession(c.ctx(), c.actor, f.Session, f.Owner)
+		if err != nil {
+			return err
+		}
+		if s.Status.Final() {
+			over = time.After(lastWords)
+		}
 	}
 	s := c.sse()
 	alive := time.NewTicker(keepAlive)
@@ -121,13 +147,24 @@ func (a *API) sessionEvents(c *call) error {
 		select {
 		case <-c.ctx().Done():
 			return errClientGone
+		case <-over:
+			return s.send("server_close", 0, 0, object{})
 		case <-alive.C:
 			if err := s.comment(); err != nil {
 				return err
 			}
 		case e, open := <-events:
+			if !open && !follow {
+				return s.send("server_close", 0, 0, object{})
+			}
 			if !open {
 				return nil // a client that was too slow comes back with the last id it saw
+			}
+			if f.Session != "" && e.Kernel == "" && (e.Name == cluster.SessionTerminated || e.Name == cluster.SessionCancelled) {
+				over = time.After(lastWords)
+			}
+			if e.Kernel == "" && !wanted {
+				continue
 			}
 			if err := s.send(string(e.Name), e.Seq, 0, eventData(e)); err != nil {
 				return err

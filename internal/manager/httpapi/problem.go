@@ -38,44 +38,43 @@ type outcome struct {
 // outcomes is the table from reasons to statuses and titles. Reasons are wire slugs; a reason that is
 // missing here gets the status of its kind.
 var outcomes = map[string]outcome{
-	reasonInvalidParams:            {http.StatusBadRequest, "Missing or invalid API parameters."},
-	reasonBadRequest:               {http.StatusBadRequest, "Bad request."},
-	reasonInvalidAuth:              {http.StatusBadRequest, "Missing or invalid authorization parameters."},
-	reasonNotImplemented:           {http.StatusBadRequest, "This API is not implemented."},
-	"rejected-by-hook":             {http.StatusBadRequest, "Operation rejected by a hook."},
-	"invalid-credentials":          {http.StatusBadRequest, "Authentication credentials not valid."},
-	"deprecated":                   {http.StatusBadRequest, "This API is deprecated."},
-	"graphql-error":                {http.StatusBadRequest, "GraphQL-generated error."},
-	"session-already-exists":       {http.StatusBadRequest, "The session already exists but you requested not to reuse existing one."},
-	"vfolder-already-exists":       {http.StatusBadRequest, "The virtual folder already exists with the same name."},
-	"vfolder-creation-failed":      {http.StatusBadRequest, "Virtual folder creation has failed."},
-	"vfolder-operation-failed":     {http.StatusBadRequest, "Virtual folder operation has failed."},
-	"vfolder-permission-error":     {http.StatusBadRequest, "The virtual folder does not permit the specified permission."},
-	reasonAuthFailed:               {http.StatusUnauthorized, "Credential or signature mismatch."},
-	"password-expired":             {http.StatusUnauthorized, "Password has expired."},
-	"generic-forbidden":            {http.StatusForbidden, "Forbidden operation."},
-	"insufficient-privilege":       {http.StatusForbidden, "Insufficient privilege."},
-	"object-not-found":             {http.StatusNotFound, "No such object."},
-	"too-many-sessions-matched":    {http.StatusNotFound, "Too many sessions matched."},
-	"too-many-kernels":             {http.StatusNotFound, "There are two or more matching kernels."},
-	"too-many-vfolders":            {http.StatusNotFound, "There are two or more matching virtual folders."},
-	reasonURLNotFound:              {http.StatusNotFound, "No such URL."},
-	reasonMethodNotAllowed:         {http.StatusMethodNotAllowed, "HTTP method not allowed."},
-	"quota-exceeded":               {http.StatusPreconditionFailed, "You have reached your resource limit."},
-	reasonTooLarge:                 {http.StatusRequestEntityTooLarge, "The request is too large."},
-	reasonRateLimit:                {http.StatusTooManyRequests, "You have reached your API query rate limit."},
-	reasonInternal:                 {http.StatusInternalServerError, "Internal server error."},
-	"server-misconfigured":         {http.StatusInternalServerError, "The server is misconfigured."},
-	"kernel-creation-failed":       {http.StatusInternalServerError, "Kernel creation has failed."},
-	"kernel-destruction-failed":    {http.StatusInternalServerError, "Kernel destruction has failed."},
-	"kernel-restart-failed":        {http.StatusInternalServerError, "Kernel restart has failed."},
-	"kernel-execution-failed":      {http.StatusInternalServerError, "Executing user code in the kernel has failed."},
-	"service-unavailable":          {http.StatusServiceUnavailable, "Service unavailable."},
-	"server-frozen":                {http.StatusServiceUnavailable, "The server is frozen due to maintenance."},
-	"instance-not-available":       {http.StatusServiceUnavailable, "There is no available instance."},
-	"storage-proxy-error":          {http.StatusBadGateway, "The storage proxy has failed."},
-	"agent-timeout":                {http.StatusGatewayTimeout, "The agent did not answer in time."},
-	"existing-session-not-running": {http.StatusBadRequest, "The session is not running."},
+	reasonInvalidParams:         {http.StatusBadRequest, "Missing or invalid API parameters."},
+	reasonBadRequest:            {http.StatusBadRequest, "Bad request."},
+	reasonInvalidAuth:           {http.StatusBadRequest, "Missing or invalid authorization parameters."},
+	reasonNotImplemented:        {http.StatusBadRequest, "This API is not implemented."},
+	"rejected-by-hook":          {http.StatusBadRequest, "Operation rejected by a hook."},
+	"invalid-credentials":       {http.StatusBadRequest, "Authentication credentials not valid."},
+	"deprecated":                {http.StatusBadRequest, "This API is deprecated."},
+	"graphql-error":             {http.StatusBadRequest, "GraphQL-generated error."},
+	"session-already-exists":    {http.StatusBadRequest, "The session already exists but you requested not to reuse existing one."},
+	"vfolder-already-exists":    {http.StatusBadRequest, "The virtual folder already exists with the same name."},
+	"vfolder-creation-failed":   {http.StatusBadRequest, "Virtual folder creation has failed."},
+	"vfolder-operation-failed":  {http.StatusBadRequest, "Virtual folder operation has failed."},
+	"vfolder-permission-error":  {http.StatusBadRequest, "The virtual folder does not permit the specified permission."},
+	reasonAuthFailed:            {http.StatusUnauthorized, "Credential or signature mismatch."},
+	"password-expired":          {http.StatusUnauthorized, "Password has expired."},
+	"generic-forbidden":         {http.StatusForbidden, "Forbidden operation."},
+	"insufficient-privilege":    {http.StatusForbidden, "Insufficient privilege."},
+	"object-not-found":          {http.StatusNotFound, "No such object."},
+	"too-many-sessions-matched": {http.StatusNotFound, "Too many sessions matched."},
+	"too-many-kernels":          {http.StatusNotFound, "There are two or more matching kernels."},
+	"too-many-vfolders":         {http.StatusNotFound, "There are two or more matching virtual folders."},
+	reasonURLNotFound:           {http.StatusNotFound, "No such URL."},
+	reasonMethodNotAllowed:      {http.StatusMethodNotAllowed, "HTTP method not allowed."},
+	"quota-exceeded":            {http.StatusPreconditionFailed, "You have reached your resource limit."},
+	reasonTooLarge:              {http.StatusRequestEntityTooLarge, "The request is too large."},
+	reasonRateLimit:             {http.StatusTooManyRequests, "You have reached your API query rate limit."},
+	reasonInternal:              {http.StatusInternalServerError, "Internal server error."},
+	"server-misconfigured":      {http.StatusInternalServerError, "The server is misconfigured."},
+	"kernel-creation-failed":    {http.StatusInternalServerError, "Kernel creation has failed."},
+	"kernel-destruction-failed": {http.StatusInternalServerError, "Kernel destruction has failed."},
+	"kernel-restart-failed":     {http.StatusInternalServerError, "Kernel restart has failed."},
+	"kernel-execution-failed":   {http.StatusInternalServerError, "Executing user code in the kernel has failed."},
+	"service-unavailable":       {http.StatusServiceUnavailable, "Service unavailable."},
+	"server-frozen":             {http.StatusServiceUnavailable, "The server is frozen due to maintenance."},
+	"instance-not-available":    {http.StatusServiceUnavailable, "There is no available instance."},
+	"storage-proxy-error":       {http.StatusBadGateway, "The storage proxy has failed."},
+	"agent-timeout":             {http.StatusGatewayTimeout, "The agent did not answer in time."},
 }
 
 // kindReasons gives every kind the slug that it has without a reason of its own.
@@ -101,8 +100,9 @@ type Problem struct {
 	Next string `json:"next,omitempty"`
 	// RequestID finds the request in the manager's log.
 	RequestID string `json:"request_id,omitempty"`
-	Data      any    `json:"data,omitempty"`
-	// Content names the object of a NotFound.
+	// Code is the reason in our own words, finer than Type.
+	Code   string `json:"error_code,omitempty"`
+	Data   any    `json:"data,omitempty"`
 	status int
 }
 
@@ -117,13 +117,11 @@ func problemOf(err error) Problem {
 	o, known := outcomes[reason]
 	slug := reason
 	if !known {
+		// Clients know a closed list of types; what is ours goes into the code.
 		slug = kindReasons[kind]
 		o = outcomes[slug]
-		if reason != "" {
-			slug = reason
-		}
 	}
-	p := Problem{Type: problemBase + slug, Title: o.title, status: o.status, Next: fault.NextOf(err), Data: dataOf(err)}
+	p := Problem{Type: problemBase + slug, Title: o.title, status: o.status, Code: reason, Next: fault.NextOf(err), Data: dataOf(err)}
 	if kind == fault.Internal && p.status >= 500 {
 		// What went wrong inside is for the log, not for strangers.
 		p.Msg = "the manager met an error that it did not expect"

@@ -67,6 +67,9 @@ func (a *API) execute(c *call) error {
 	mode, code, runID := p.text("mode", "query"), p.text("code", ""), p.text("runId|run_id", "")
 	options := p.object("options")
 	req := run.StepRequest{Mode: run.Mode(mode), Code: code, WaitMS: int(collectFor.Milliseconds())}
+	if req.Mode == run.ModeInput && code == inputEOF {
+		req.Code, req.EOF = "", true
+	}
 	switch req.Mode {
 	case run.ModeQuery:
 	case run.ModeBatch:

@@ -218,7 +218,9 @@ func (a *API) streamExecute(c *call) error {
 			}
 			p := problemOf(err)
 			c.w.note = p.Type[len(problemBase):]
-			_ = s.send(object{"status": "error", "msg": p.Msg, "type": p.Type, "title": p.Title, "next": p.Next, "console": []any{}, "exitCode": nil})
+			_ = s.send(object{"status": "error", "msg": p.Msg, "type": p.Type, "title": p.Title, "next": p.Next, "exitCode": nil,
+				// The official command line shows the console and nothing else.
+				"console": [][2]string{{"stderr", p.Msg + "\n"}}})
 			code, why = websocket.StatusInternalError, p.Title
 			return nil
 		}
@@ -512,21 +514,40 @@ func (s *socket) copyExec(t *run.Stream) error {
 		}
 		switch f.Type {
 		case run.FrameStdout:
-			err = s.write(websocket.MessageBinary, append([]byte{channelStdout}, f.Data...))
+			err = s.writeChannel(channelStdout, f.Data)
 		case run.FrameStderr:
-			err = s.write(websocket.MessageBinary, append([]byte{channelStderr}, f.Data...))
+			err = s.writeChannel(channelStderr, f.Data)
 		case run.FrameExit:
 			var e run.Exit
 			if err := f.Decode(&e); err != nil {
 				return err
 			}
-			text := jsonText(object{"exitCode": e.Code, "signal": e.Signal, "error": e.Error})
+			if e.Error != "" {
+				if err := s.writeChannel(channelStderr, []byte(e.Error+"\n")); err != nil {
+					return err
+				}
+			}
+			text := jsonText(object{"exitCode": e.Code, "signal": e.Signal})
 			return s.write(websocket.MessageBinary, append([]byte{channelExit}, text...))
 		}
 		if err != nil {
 			return err
 		}
 	}
+}
+
+// maxPayload bounds what follows the channel byte of one message.
+const maxPayload = 64 << 10
+
+func (s *socket) writeChannel(channel byte, data []byte) error {
+	for len(data) > 0 {
+		n := min(len(data), maxPayload)
+		if err := s.write(websocket.MessageBinary, append([]byte{channel}, data[:n]...)); err != nil {
+			return err
+		}
+		data = data[n:]
+	}
+	return nil
 }
 
 func execInput(t *run.Stream, m message) error {
@@ -548,5 +569,5 @@ func execInput(t *run.Stream, m message) error {
 	case channelSignal:
 		return t.Send(run.Frame{Type: run.FrameSignal, Data: data})
 	}
-	return fault.Invalidf("a command takes no messages on channel %d", m.data[0]).WithReason(reasonInvalidParams)
+	return nil // a channel of some later version
 }

@@ -1,0 +1,312 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// official is the official Backend.AI command line, talking to one cluster.
+type official struct {
+	t    *testing.T
+	venv string
+	env  []string
+	dir  string // where it runs; holds the files it uploads
+}
+
+// officialVenv makes the virtual environment once per run; BERTH_OFFICIAL_VENV names a ready one.
+var officialVenv = sync.OnceValues(func() (string, error) {
+	if dir := os.Getenv("BERTH_OFFICIAL_VENV"); dir != "" {
+		return dir, nil
+	}
+	cmd := exec.Command("../scripts/official-client.sh")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	return strings.TrimSpace(string(out)), err
+})
+
+// newOfficial uses the cluster of BERTH_E2E_CLIENT_ENV, the path of a client.env, or starts one.
+func newOfficial(t *testing.T) *official {
+	t.Helper()
+	var env []string
+	if file := os.Getenv("BERTH_E2E_CLIENT_ENV"); file != "" {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for line := range strings.Lines(string(text)) {
+			if name, value, ok := strings.Cut(strings.TrimSpace(strings.TrimPrefix(line, "export ")), "="); ok && !strings.HasPrefix(name, "#") {
+				env = append(env, name+"="+strings.Trim(value, `'"`))
+			}
+		}
+	} else {
+		env = up(t).env()
+	}
+	venv, err := officialVenv()
+	require.NoError(t, err, "make the official client's environment")
+	home := t.TempDir()
+	return &official{t: t, venv: venv, dir: t.TempDir(), env: append([]string{
+		"HOME=" + home, "PATH=" + filepath.Join(venv, "bin") + ":/usr/bin:/bin", "LANG=C.UTF-8", "PYTHONUNBUFFERED=1", "TERM=dumb", "COLUMNS=200",
+	}, env...)}
+}
+
+func (o *official) command(ctx context.Context, stdin string, args ...string) (*exec.Cmd, *bytes.Buffer, *bytes.Buffer) {
+	cmd := exec.CommandContext(ctx, filepath.Join(o.venv, "bin", "backend.ai"), args...)
+	cmd.Env, cmd.Dir, cmd.Stdin = o.env, o.dir, strings.NewReader(stdin)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	return cmd, &stdout, &stderr
+}
+
+func (o *official) run(stdin string, args ...string) result {
+	o.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd, stdout, stderr := o.command(ctx, stdin, args...)
+	err := cmd.Run()
+	if cmd.ProcessState == nil {
+		require.NoError(o.t, err)
+	}
+	require.NoError(o.t, ctx.Err(), "backend.ai %s did not end: %s%s", strings.Join(args, " "), stdout, stderr)
+	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+}
+
+// must runs a command that has to succeed and returns both of its outputs: the client talks on either.
+func (o *official) must(args ...string) string {
+	o.t.Helper()
+	r := o.run("", args...)
+	require.Zero(o.t, r.code, "backend.ai %s:\n%s%s", strings.Join(args, " "), r.stdout, r.stderr)
+	require.NotContains(o.t, r.stderr, "Traceback", "backend.ai %s", strings.Join(args, " "))
+	return r.stdout + r.stderr
+}
+
+// json runs a command with JSON output.
+func (o *official) json(into any, args ...string) {
+	o.t.Helper()
+	r := o.run("", append([]string{"--output=json"}, args...)...)
+	require.Zero(o.t, r.code, "backend.ai %s:\n%s%s", strings.Join(args, " "), r.stdout, r.stderr)
+	require.NoError(o.t, json.Unmarshal([]byte(r.stdout), into), "backend.ai %s answered:\n%s%s", strings.Join(args, " "), r.stdout, r.stderr)
+}
+
+func (o *official) write(name, text string) {
+	o.t.Helper()
+	file := filepath.Join(o.dir, name)
+	require.NoError(o.t, os.MkdirAll(filepath.Dir(file), 0o755))
+	require.NoError(o.t, os.WriteFile(file, []byte(text), 0o644))
+}
+
+type officialSession struct {
+	ID     string `json:"id"`
+	Name   string `json:"name"`
+	Status string `json:"status"`
+	Result string `json:"result"`
+	Type   string `json:"type"`
+}
+
+// session finds one session in the client's list, ended ones too.
+func (o *official) session(name string) (officialSession, bool) {
+	o.t.Helper()
+	var list struct {
+		Items []struct {
+			ID     string `json:"session_id"`
+			Name   string `json:"name"`
+			Status string `json:"status"`
+			Result string `json:"result"`
+			Type   string `json:"type"`
+		} `json:"items"`
+	}
+	o.json(&list, "session", "list", "--all")
+	for _, i := range list.Items {
+		if i.Name == name {
+			return officialSession{i.ID, i.Name, i.Status, i.Result, i.Type}, true
+		}
+	}
+	return officialSession{}, false
+}
+
+// TestOfficialClient walks the commands of the unmodified official command line through the
+// life of an interactive and of a batch session.
+func TestOfficialClient(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("BERTH_E2E_CLIENT_ENV") == "" {
+		needEngine(t)
+	}
+	o := newOfficial(t)
+	tag := fmt.Sprintf("%x", time.Now().UnixNano()&0xffffff)
+	name := "official-" + tag
+
+	t.Run("config and version", func(t *testing.T) {
+		require.Contains(t, o.must("config"), "24.09")
+	})
+	t.Run("run -c", func(t *testing.T) {
+		require.Contains(t, o.must("run", "--rm", "python", "-c", "print(6*7)"), "42\n")
+	})
+	t.Run("run -c shows errors of the code", func(t *testing.T) {
+		r := o.run("", "run", "--rm", "python", "-c", "1/0")
+		require.Contains(t, r.stdout+r.stderr, "ZeroDivisionError")
+	})
+	t.Run("run -c reads standard input", func(t *testing.T) {
+		r := o.run("Ada\n", "run", "--rm", "python", "-c", `print("hi", input())`)
+		require.Contains(t, r.stdout, "hi Ada\n", r.stderr)
+	})
+	t.Run("run with files", func(t *testing.T) {
+		o.write("main.py", "import helper\nprint('files:', helper.answer)\n")
+		o.write("helper.py", "answer = 42\n")
+		require.Contains(t, o.must("run", "--rm", "python", "main.py", "helper.py", "--exec", "python3 main.py"), "files: 42\n")
+	})
+	t.Run("run one file", func(t *testing.T) {
+		o.write("alone.py", "print('alone')\n")
+		require.Contains(t, o.must("run", "--rm", "python", "alone.py"), "alone\n")
+	})
+	t.Run("an unknown image is a clear error", func(t *testing.T) {
+		r := o.run("", "run", "--rm", "no-such-image-"+tag, "-c", "1")
+		require.Contains(t, r.stdout+r.stderr, "no-such-image-"+tag)
+		require.NotContains(t, r.stderr, "Traceback")
+	})
+	t.Run("session create", func(t *testing.T) {
+		require.Contains(t, o.must("session", "create", "--name", name, "-r", "cpu=1", "-r", "mem=512m", "-e", "GREETING=hello", "python"), name)
+	})
+	s, found := o.session(name)
+	require.True(t, found, "the created session is listed")
+	require.Equal(t, "RUNNING", s.Status)
+
+	t.Run("ps", func(t *testing.T) {
+		require.Contains(t, o.must("ps"), name)
+	})
+	t.Run("session info", func(t *testing.T) {
+		out := o.must("session", "info", s.ID)
+		require.Contains(t, out, name)
+		require.Contains(t, out, "RUNNING")
+	})
+	t.Run("run in the same session keeps its state", func(t *testing.T) {
+		o.must("run", "--name", name, "python", "-c", "kept = 'still here'")
+		require.Contains(t, o.must("run", "--name", name, "python", "-c", "import os; print(kept, os.environ['GREETING'])"), "still here hello\n")
+	})
+	t.Run("upload, ls and download", func(t *testing.T) {
+		o.write("up/deep/data.txt", "forty-two\n")
+		o.must("session", "upload", name, "up/deep/data.txt")
+		require.Contains(t, o.must("session", "ls", name, "up/deep"), "data.txt")
+		o.must("session", "download", name, "up/deep/data.txt", "--dest", "down")
+		var got []byte
+		require.NoError(t, filepath.WalkDir(filepath.Join(o.dir, "down"), func(p string, d os.DirEntry, err error) error {
+			if err == nil && d.Name() == "data.txt" {
+				got, err = os.ReadFile(p)
+			}
+			return err
+		}))
+		require.Equal(t, "forty-two\n", string(got))
+	})
+	t.Run("downloads cannot leave the home directory", func(t *testing.T) {
+		r := o.run("", "session", "download", name, "../../etc/passwd", "--dest", "escaped")
+		require.NotContains(t, r.stderr, "Traceback")
+		_, err := os.Stat(filepath.Join(o.dir, "escaped", "passwd"))
+		require.ErrorIs(t, err, os.ErrNotExist)
+	})
+	t.Run("session logs", func(t *testing.T) {
+		o.must("session", "logs", name)
+	})
+	t.Run("session status-history", func(t *testing.T) {
+		require.Contains(t, o.must("session", "status-history", name), "Actual Resource Allocation Time")
+	})
+	t.Run("session rename", func(t *testing.T) {
+		o.must("session", "rename", name, name+"-b")
+		name += "-b"
+		require.Contains(t, o.must("ps"), name)
+	})
+	t.Run("session restart", func(t *testing.T) {
+		o.must("session", "restart", name)
+		require.Contains(t, o.must("run", "--name", name, "python", "-c", "print('kept' in globals())"), "False\n")
+	})
+	t.Run("session commit", func(t *testing.T) {
+		require.Contains(t, o.must("session", "commit", name), "Request to commit")
+	})
+	t.Run("session apps", func(t *testing.T) {
+		o.must("apps", name)
+	})
+	t.Run("session events and destroy", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		cmd, _, _ := o.command(ctx, "", "session", "events", name)
+		var out lockedBuffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		require.NoError(t, cmd.Start())
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		// The client does not say when it is connected, so something has to happen until it tells of it.
+		require.Eventually(t, func() bool {
+			o.must("session", "restart", name)
+			return out.String() != ""
+		}, patience, 100*time.Millisecond, "an event of a restart")
+		o.must("session", "destroy", name)
+		select {
+		case err := <-ended:
+			require.NoError(t, err, out.String())
+		case <-ctx.Done():
+			t.Fatalf("events did not end: %s", out.String())
+		}
+		require.Contains(t, out.String(), "session_terminated")
+	})
+	t.Run("a destroyed session is gone from ps", func(t *testing.T) {
+		require.Eventually(t, func() bool { return !strings.Contains(o.must("ps"), name) }, patience, time.Second)
+	})
+	t.Run("a batch session has a result", func(t *testing.T) {
+		for job, want := range map[string]string{"echo from the job": "SUCCESS", "exit 3": "FAILURE"} {
+			batch := fmt.Sprintf("batch-%s-%s", tag, strings.ToLower(want))
+			o.must("session", "create", "--name", batch, "--type", "batch", "-c", job, "--enqueue-only", "python")
+			require.Eventually(t, func() bool {
+				s, found := o.session(batch)
+				return found && s.Result == want && s.Status == "TERMINATED"
+			}, patience, time.Second, batch)
+		}
+	})
+	t.Run("the log of an ended batch session stays", func(t *testing.T) {
+		s, found := o.session("batch-" + tag + "-success")
+		require.True(t, found)
+		require.Contains(t, o.must("session", "logs", s.ID), "from the job")
+	})
+	t.Run("agent list", func(t *testing.T) {
+		require.Contains(t, o.must("admin", "agent", "list"), "ALIVE")
+	})
+	t.Run("image list", func(t *testing.T) {
+		require.Regexp(t, regexp.MustCompile(`berth/python|\bpython\b`), o.must("admin", "image", "list"))
+	})
+	t.Run("keypairs and resource groups", func(t *testing.T) {
+		o.must("admin", "scaling-group", "list")
+		o.must("admin", "keypair", "list")
+	})
+	t.Run("a wrong secret is a clear error", func(t *testing.T) {
+		bad := *o
+		bad.env = append(append([]string{}, o.env...), "BACKEND_SECRET_KEY=wrong")
+		r := bad.run("", "ps")
+		require.NotZero(t, r.code)
+		require.NotContains(t, r.stderr, "Traceback")
+		require.Contains(t, r.stdout+r.stderr, "signature")
+	})
+}
+
+// lockedBuffer takes the output of a process that is still running.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}

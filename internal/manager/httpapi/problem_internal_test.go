@@ -1,0 +1,78 @@
+package httpapi
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/fault"
+)
+
+func TestProblems(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		err    error
+		status int
+		slug   string
+		msg    string
+	}{
+		{fault.NotFoundf("No such session: x").WithReason("object-not-found").WithData(map[string]string{"object": "session"}), 404, "object-not-found", "No such session: x"},
+		{fmt.Errorf("place session x: %w", fault.Invalidf("too big").WithNext("ask for less")), 400, "invalid-api-params", "place session x: too big; ask for less"},
+		{fault.Conflictf("busy"), 400, "generic-bad-request", "busy"},
+		{fault.Deniedf("no"), 403, "generic-forbidden", "no"},
+		{fault.New(fault.Unauthenticated, "who"), 401, "auth-failed", "who"},
+		{fault.Exhaustedf("full"), 412, "quota-exceeded", "full"},
+		{fault.Unavailablef("away"), 503, "service-unavailable", "away"},
+		{fault.New(fault.Timeout, "late"), 504, "agent-timeout", "late"},
+		{fault.Deniedf("frozen").WithReason("server-frozen"), 503, "server-frozen", "frozen"},
+		{fault.Conflictf("x").WithReason("something-new"), 400, "generic-bad-request", "x"},
+	} {
+		p := problemOf(c.err)
+		require.Equal(t, c.status, p.status, c.slug)
+		require.Equal(t, problemBase+c.slug, p.Type)
+		require.Equal(t, c.msg, p.Msg)
+		require.NotEmpty(t, p.Title)
+	}
+}
+
+func TestProblemsHideWhatIsInternal(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{errors.New("pq: password authentication failed for user berth"), fault.New(fault.Internal, "secret")} {
+		p := problemOf(err)
+		require.Equal(t, 500, p.status)
+		require.NotContains(t, p.Msg, "secret")
+		require.NotContains(t, p.Msg, "password")
+	}
+}
+
+func TestProblemsThatTheCommandLineIndexes(t *testing.T) {
+	t.Parallel()
+	for _, slug := range []string{"too-many-sessions-matched", "session-already-exists"} {
+		require.IsType(t, map[string]any{}, problemOf(fault.Conflictf("x").WithReason(slug)).Data, slug)
+	}
+}
+
+func TestLocalLimiterSlides(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(0, 0).Add(1000 * rateWindow)
+	l := NewLocalLimiter(func() time.Time { return now })
+	for i := range 10 {
+		left, ok := l.Take(t.Context(), "a", 10)
+		require.True(t, ok)
+		require.Equal(t, 9-i, left)
+	}
+	_, ok := l.Take(t.Context(), "a", 10)
+	require.False(t, ok)
+	_, ok = l.Take(t.Context(), "b", 10)
+	require.True(t, ok, "keys are counted apart")
+	now = now.Add(rateWindow + rateWindow/2) // half of the old window still counts
+	left, ok := l.Take(t.Context(), "a", 10)
+	require.True(t, ok)
+	require.Equal(t, 4, left)
+	now = now.Add(5 * rateWindow)
+	left, _ = l.Take(t.Context(), "a", 10)
+	require.Equal(t, 9, left)
+}
