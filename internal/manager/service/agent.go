@@ -8,6 +8,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/service/minilang"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
@@ -46,12 +47,12 @@ type AgentFilter struct {
 
 const agentNoun = "agent instance"
 
-var agentFields = map[string]listField{
-	"id": {"a.id", fieldText}, "status": {"a.status", fieldText}, "status_changed": {"a.status_changed", fieldTime}, "region": {"a.region", fieldText},
-	"scaling_group": {"a.resource_group", fieldText}, "schedulable": {"a.schedulable", fieldBool}, "addr": {"a.addr", fieldText},
-	"first_contact": {"a.first_contact", fieldTime}, "lost_at": {"a.lost_at", fieldTime}, "version": {"a.version", fieldText},
-	"architecture": {"a.architecture", fieldText}, "available_slots": {"(a.capacity->>'cpu')::bigint", fieldOrderOnly},
-	"occupied_slots": {"(SELECT sum((k.requested_slots->>'cpu')::bigint) FROM kernels k WHERE k.agent_id = a.id AND k.ended_at IS NULL)", fieldOrderOnly},
+var agentFields = minilang.Fields{
+	"id": minilang.Text("a.id"), "status": minilang.Text("a.status"), "status_changed": minilang.Time("a.status_changed"), "region": minilang.Text("a.region"),
+	"scaling_group": minilang.Text("a.resource_group"), "schedulable": minilang.Bool("a.schedulable"), "addr": minilang.Text("a.addr"),
+	"first_contact": minilang.Time("a.first_contact"), "lost_at": minilang.Time("a.lost_at"), "version": minilang.Text("a.version"),
+	"architecture": minilang.Text("a.architecture"), "available_slots": minilang.OrderOnly("(a.capacity->>'cpu')::bigint"),
+	"occupied_slots": minilang.OrderOnly("(SELECT sum((k.requested_slots->>'cpu')::bigint) FROM kernels k WHERE k.agent_id = a.id AND k.ended_at IS NULL)"),
 }
 
 // ListAgents lists agents (superadmins and monitors).

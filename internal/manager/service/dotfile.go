@@ -12,6 +12,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/service/node"
 	"berth.dev/berth/internal/manager/store"
 )
 
@@ -99,7 +100,7 @@ func (s *Service) ListDotfiles(ctx context.Context, a Actor, scope DotfileScope)
 	var out []cluster.Dotfile
 	err = s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		raw, err := d.read(ctx, tx)
-		out = readDotfiles(raw)
+		out = node.ReadDotfiles(raw)
 		return err
 	})
 	if err != nil {
@@ -163,7 +164,7 @@ func (s *Service) changeDotfiles(ctx context.Context, a Actor, scope DotfileScop
 		if err != nil {
 			return err
 		}
-		all, err := change(readDotfiles(raw))
+		all, err := change(node.ReadDotfiles(raw))
 		if err != nil {
 			return err
 		}

@@ -39,12 +39,9 @@ type Image struct {
 
 // Image labels that the manager reads.
 const (
-	labelMin          = "ai.backend.resource.min."
-	labelMax          = "ai.backend.resource.max."
-	labelShmem        = "ai.backend.resource.preferred.shmem"
-	labelServicePorts = "ai.backend.service-ports"
-	labelRuntimeType  = "ai.backend.runtime-type"
-	labelRuntimePath  = "ai.backend.runtime-path"
+	labelMin   = "ai.backend.resource.min."
+	labelMax   = "ai.backend.resource.max."
+	labelShmem = "ai.backend.resource.preferred.shmem"
 )
 
 // imageNoun is the wire's word in errors.
@@ -230,23 +227,6 @@ func (s *Service) ForgetImage(ctx context.Context, a Actor, ref, architecture st
 	}
 	v[0].Status = "DELETED"
 	return v[0], nil
-}
-
-// splitReference takes a reference apart: "registry/project/name:tag". A first part with a dot, a colon or "localhost" is
-// a registry; without one the image is local to the engines that have it.
-func splitReference(ref string) (registry, project, name, tag string) {
-	registry, tag = "local", "latest"
-	rest := ref
-	if first, after, ok := strings.Cut(ref, "/"); ok && (strings.ContainsAny(first, ".:") || first == "localhost") {
-		registry, rest = first, after
-	}
-	if i := strings.LastIndexByte(rest, ':'); i >= 0 {
-		rest, tag = rest[:i], rest[i+1:]
-	}
-	if i := strings.LastIndexByte(rest, '/'); i >= 0 {
-		return registry, rest[:i], rest[i+1:], tag
-	}
-	return registry, "", rest, tag
 }
 
 // reservedPorts are used inside every container.

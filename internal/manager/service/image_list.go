@@ -6,12 +6,13 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/service/minilang"
 )
 
-var imageFields = map[string]listField{
-	"id": {"i.id::text", fieldText}, "name": {"i.reference", fieldText}, "registry": {"i.registry", fieldText}, "project": {"i.project", fieldText},
-	"tag": {"i.tag", fieldText}, "architecture": {"i.architecture", fieldText}, "digest": {"i.digest", fieldText}, "size_bytes": {"i.size_bytes", fieldNumber},
-	"created_at": {"i.created_at", fieldTime}, "last_used_at": {"i.last_used_at", fieldTime}, "status": {"i.status", fieldText},
+var imageFields = minilang.Fields{
+	"id": minilang.Text("i.id::text"), "name": minilang.Text("i.reference"), "registry": minilang.Text("i.registry"), "project": minilang.Text("i.project"),
+	"tag": minilang.Text("i.tag"), "architecture": minilang.Text("i.architecture"), "digest": minilang.Text("i.digest"), "size_bytes": minilang.Number("i.size_bytes"),
+	"created_at": minilang.Time("i.created_at"), "last_used_at": minilang.Time("i.last_used_at"), "status": minilang.Text("i.status"),
 }
 
 // ListImages lists alive images.

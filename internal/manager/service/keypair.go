@@ -8,6 +8,8 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/seal"
+	"berth.dev/berth/internal/manager/service/minilang"
+	"berth.dev/berth/internal/manager/service/node"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
@@ -45,12 +47,12 @@ type KeypairFilter struct {
 
 const keypairNoun = "keypair"
 
-var keypairFields = map[string]listField{
-	"access_key": {"k.access_key", fieldText}, "user_id": {"u.email", fieldText}, "email": {"u.email", fieldText}, "full_name": {"u.full_name", fieldText},
-	"is_active": {"k.is_active", fieldBool}, "is_admin": {"k.is_admin", fieldBool}, "resource_policy": {"k.resource_policy", fieldText},
-	"created_at": {"k.created_at", fieldTime}, "last_used": {"k.last_used", fieldTime}, "rate_limit": {"k.rate_limit", fieldNumber},
-	"num_queries": {"k.num_queries", fieldNumber}, "ssh_public_key": {"k.ssh_public_key", fieldText},
-	"projects": {"ARRAY(SELECT p.name FROM project_members m JOIN projects p ON p.id = m.project_id WHERE m.user_id = u.id)", fieldTexts},
+var keypairFields = minilang.Fields{
+	"access_key": minilang.Text("k.access_key"), "user_id": minilang.Text("u.email"), "email": minilang.Text("u.email"), "full_name": minilang.Text("u.full_name"),
+	"is_active": minilang.Bool("k.is_active"), "is_admin": minilang.Bool("k.is_admin"), "resource_policy": minilang.Text("k.resource_policy"),
+	"created_at": minilang.Time("k.created_at"), "last_used": minilang.Time("k.last_used"), "rate_limit": minilang.Number("k.rate_limit"),
+	"num_queries": minilang.Number("k.num_queries"), "ssh_public_key": minilang.Text("k.ssh_public_key"),
+	"projects": minilang.Texts("ARRAY(SELECT p.name FROM project_members m JOIN projects p ON p.id = m.project_id WHERE m.user_id = u.id)"),
 }
 
 // GetKeypair returns a keypair; key "" is the actor's own.
@@ -114,7 +116,7 @@ func (s *Service) keypairViews(ctx context.Context, a Actor, keys []string) (map
 		v := &Keypair{AccessKey: o.AccessKey, UserID: o.UserID, UserEmail: r.Email, UserFullName: r.FullName, Domain: r.DomainName, Projects: r.Projects,
 			IsActive: r.IsActive, IsAdmin: r.IsAdmin, ResourcePolicy: r.ResourcePolicy, RateLimit: int(r.RateLimit), NumQueries: r.NumQueries,
 			ConcurrencyUsed: int(r.ConcurrencyUsed), CreatedAt: r.CreatedAt.UTC(), ModifiedAt: r.ModifiedAt.UTC(), LastUsed: utc(r.LastUsed),
-			Dotfiles: readDotfiles(r.Dotfiles), BootstrapScript: r.BootstrapScript}
+			Dotfiles: node.ReadDotfiles(r.Dotfiles), BootstrapScript: r.BootstrapScript}
 		if r.SshPublicKey != nil {
 			v.SSHPublicKey = *r.SshPublicKey
 		}

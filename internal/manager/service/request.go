@@ -9,6 +9,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/service/node"
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
 
@@ -21,7 +22,6 @@ const (
 	maxPreopen        = 32
 	maxDependencies   = 128
 	defaultPriority   = 10
-	defaultShmem      = 64 << 20
 )
 
 // defaultLeast is what a kernel gets when neither the request nor its image says anything.
@@ -242,7 +242,7 @@ func (r *CreateSession) shmem(i dbgen.Image) (int64, error) {
 			return n, nil
 		}
 	}
-	return defaultShmem, nil
+	return node.DefaultShmem, nil
 }
 
 // preopen checks the ports that the session wants open from its start.

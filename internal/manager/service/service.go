@@ -10,20 +10,23 @@
 package service
 
 import (
-	"berth.dev/berth/internal/fault"
 	"context"
 	"crypto/rand"
 	"fmt"
-	"github.com/google/uuid"
 	"io"
 	"log/slog"
 	"net/http"
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/seal"
+	"berth.dev/berth/internal/manager/service/callback"
+	"berth.dev/berth/internal/manager/service/node"
 	"berth.dev/berth/internal/manager/store"
 )
 
@@ -61,6 +64,12 @@ type Deps struct {
 	Callbacks CallbackPolicy
 	Log       *slog.Logger
 }
+
+// CallbackPolicy says where session callbacks may go.
+type CallbackPolicy = callback.Policy
+
+// Nodes is the side of the service that agents' reports go to; see package node.
+type Nodes = node.Nodes
 
 // Page is one page of a list and the number of items of the whole list.
 type Page[T any] struct {
@@ -116,6 +125,11 @@ func (d Deps) withDefaults() Deps {
 	return d
 }
 
+// Nodes returns the side for agentlink and reconcile.
+func (s *Service) Nodes() *Nodes {
+	return &Nodes{Store: s.d.Store, IDs: s.d.IDs, Log: s.d.Log, DefaultGroup: first}
+}
+
 // countsEvery is how often gathered query counts are written.
 const countsEvery = 3 * time.Second
 
@@ -126,7 +140,7 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	var parts sync.WaitGroup
 	parts.Go(func() { s.hub.run(ctx) })
-	parts.Go(func() { s.runCallbacks(ctx) })
+	parts.Go(func() { (&callback.Worker{Store: s.d.Store, Policy: s.d.Callbacks, Log: s.d.Log}).Run(ctx) })
 	parts.Go(func() { s.runCounts(ctx) })
 	parts.Wait()
 	s.work.stop()

@@ -11,6 +11,8 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/service/callback"
+	"berth.dev/berth/internal/manager/service/node"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
@@ -205,7 +207,7 @@ func (s *Service) planSession(ctx context.Context, a Actor, owner dbgen.ActorByK
 	if err != nil {
 		return nil, err
 	}
-	services := parseServicePorts(image.Labels[labelServicePorts])
+	services := parseServicePorts(image.Labels[node.LabelServicePorts])
 	preopen, err := r.preopen(services)
 	if err != nil {
 		return nil, err
@@ -274,7 +276,7 @@ func (s *Service) insertSession(ctx context.Context, p *sessionPlan) error {
 		}
 		tx.Wake(store.TopicSchedule, store.TopicEvents)
 		if p.session.CallbackUrl != nil {
-			tx.Wake(topicCallbacks)
+			tx.Wake(callback.Topic)
 		}
 		return tx.AddEnqueued(ctx, p.session.ID)
 	})

@@ -8,6 +8,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/service/callback"
 	"berth.dev/berth/internal/manager/store"
 )
 
@@ -61,7 +62,7 @@ func (s *Service) DestroySession(ctx context.Context, a Actor, ref string, o Des
 					return err
 				}
 				if l.CallbackUrl != nil {
-					tx.Wake(topicCallbacks)
+					tx.Wake(callback.Topic)
 				}
 			}
 			d := DestroyedSession{ID: cluster.SessionID(l.ID), Name: l.Name, Status: l.Status, Stats: map[string]any{"status": strings.ToLower(string(l.Status))}}

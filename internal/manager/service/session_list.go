@@ -6,6 +6,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/service/minilang"
 )
 
 // SessionFilter narrows ListSessions on top of ListQuery.
@@ -18,18 +19,18 @@ type SessionFilter struct {
 	Type      cluster.SessionType
 }
 
-var sessionFields = map[string]listField{
-	"id": {"s.id::text", fieldText}, "type": {"s.type", fieldText}, "name": {"s.name", fieldText}, "priority": {"s.priority", fieldNumber},
-	"image": {"s.image", fieldText}, "agent_ids": {"ARRAY(SELECT k.agent_id FROM kernels k WHERE k.session_id = s.id AND k.agent_id IS NOT NULL)", fieldTexts},
-	"agent_id":    {"ARRAY(SELECT k.agent_id FROM kernels k WHERE k.session_id = s.id AND k.agent_id IS NOT NULL)", fieldTexts},
-	"agents":      {"ARRAY(SELECT k.agent_id FROM kernels k WHERE k.session_id = s.id AND k.agent_id IS NOT NULL)", fieldTexts},
-	"domain_name": {"s.domain_name", fieldText}, "group_name": {"p.name", fieldText}, "user_email": {"u.email", fieldText},
-	"user_id": {"s.user_id::text", fieldText}, "full_name": {"u.full_name", fieldText}, "access_key": {"s.access_key", fieldText},
-	"scaling_group": {"s.resource_group", fieldText}, "cluster_mode": {"s.cluster_mode", fieldText}, "cluster_size": {"s.cluster_size", fieldNumber},
-	"status": {"s.status", fieldText}, "status_info": {"s.status_info", fieldText}, "status_changed": {"s.status_changed", fieldTime},
-	"result": {"s.result", fieldText}, "created_at": {"s.created_at", fieldTime}, "terminated_at": {"s.ended_at", fieldTime},
-	"starts_at": {"s.starts_at", fieldTime}, "scheduled_at": {"s.scheduled_at", fieldTime}, "startup_command": {"s.startup_command", fieldText},
-	"tag": {"s.tag", fieldText}, "project_id": {"s.project_id::text", fieldText},
+var sessionFields = minilang.Fields{
+	"id": minilang.Text("s.id::text"), "type": minilang.Text("s.type"), "name": minilang.Text("s.name"), "priority": minilang.Number("s.priority"),
+	"image": minilang.Text("s.image"), "agent_ids": minilang.Texts("ARRAY(SELECT k.agent_id FROM kernels k WHERE k.session_id = s.id AND k.agent_id IS NOT NULL)"),
+	"agent_id":    minilang.Texts("ARRAY(SELECT k.agent_id FROM kernels k WHERE k.session_id = s.id AND k.agent_id IS NOT NULL)"),
+	"agents":      minilang.Texts("ARRAY(SELECT k.agent_id FROM kernels k WHERE k.session_id = s.id AND k.agent_id IS NOT NULL)"),
+	"domain_name": minilang.Text("s.domain_name"), "group_name": minilang.Text("p.name"), "user_email": minilang.Text("u.email"),
+	"user_id": minilang.Text("s.user_id::text"), "full_name": minilang.Text("u.full_name"), "access_key": minilang.Text("s.access_key"),
+	"scaling_group": minilang.Text("s.resource_group"), "cluster_mode": minilang.Text("s.cluster_mode"), "cluster_size": minilang.Number("s.cluster_size"),
+	"status": minilang.Text("s.status"), "status_info": minilang.Text("s.status_info"), "status_changed": minilang.Time("s.status_changed"),
+	"result": minilang.Text("s.result"), "created_at": minilang.Time("s.created_at"), "terminated_at": minilang.Time("s.ended_at"),
+	"starts_at": minilang.Time("s.starts_at"), "scheduled_at": minilang.Time("s.scheduled_at"), "startup_command": minilang.Text("s.startup_command"),
+	"tag": minilang.Text("s.tag"), "project_id": minilang.Text("s.project_id::text"),
 }
 
 // ListSessions lists what the actor may see: own sessions, of the domain for its administrators, all for superadmins.
@@ -76,7 +77,7 @@ func restrict(l *listSpec, a Actor, userID, domain, ownerRole string) {
 	case a.Superadmin() || a.Monitor():
 		l.where = append(l.where, "true")
 	case a.Role == authz.RoleAdmin:
-		own, dom := l.b.arg(string(a.UserID)), l.b.arg(a.Domain)
+		own, dom := l.b.Arg(string(a.UserID)), l.b.Arg(a.Domain)
 		l.where = append(l.where, fmt.Sprintf("(%s = %s::uuid OR %s = %s AND %s <> 'superadmin')", userID, own, domain, dom, ownerRole))
 	default:
 		l.and(userID+" = %s::uuid", string(a.UserID))
@@ -91,12 +92,12 @@ type KernelsFilter struct {
 	ListQuery
 }
 
-var kernelFields = map[string]listField{
-	"id": {"k.id::text", fieldText}, "image": {"k.image", fieldText}, "architecture": {"k.architecture", fieldText}, "agent": {"k.agent_id", fieldText},
-	"agent_addr": {"ag.addr", fieldText}, "cluster_idx": {"k.cluster_idx", fieldNumber}, "local_rank": {"k.local_rank", fieldNumber},
-	"cluster_role": {"k.cluster_role", fieldText}, "cluster_hostname": {"k.cluster_hostname", fieldText}, "status": {"k.status", fieldText},
-	"status_info": {"k.status_info", fieldText}, "created_at": {"k.created_at", fieldTime}, "status_changed": {"k.status_changed", fieldTime},
-	"terminated_at": {"k.ended_at", fieldTime}, "scheduled_at": {"k.scheduled_at", fieldTime},
+var kernelFields = minilang.Fields{
+	"id": minilang.Text("k.id::text"), "image": minilang.Text("k.image"), "architecture": minilang.Text("k.architecture"), "agent": minilang.Text("k.agent_id"),
+	"agent_addr": minilang.Text("ag.addr"), "cluster_idx": minilang.Number("k.cluster_idx"), "local_rank": minilang.Number("k.local_rank"),
+	"cluster_role": minilang.Text("k.cluster_role"), "cluster_hostname": minilang.Text("k.cluster_hostname"), "status": minilang.Text("k.status"),
+	"status_info": minilang.Text("k.status_info"), "created_at": minilang.Time("k.created_at"), "status_changed": minilang.Time("k.status_changed"),
+	"terminated_at": minilang.Time("k.ended_at"), "scheduled_at": minilang.Time("k.scheduled_at"),
 }
 
 // ListKernels lists kernels of sessions that the actor may see.

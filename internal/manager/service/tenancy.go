@@ -7,6 +7,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/service/minilang"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
@@ -48,14 +49,14 @@ type UserFilter struct {
 	Domain  string
 }
 
-var userFields = map[string]listField{
-	"uuid": {"u.id::text", fieldText}, "username": {"u.username", fieldText}, "email": {"u.email", fieldText},
-	"need_password_change": {"u.need_password_change", fieldBool}, "full_name": {"u.full_name", fieldText}, "description": {"u.description", fieldText},
-	"is_active": {"(u.status = 'active')", fieldBool}, "status": {"u.status", fieldText}, "status_info": {"u.status_info", fieldText},
-	"created_at": {"u.created_at", fieldTime}, "modified_at": {"u.modified_at", fieldTime}, "domain_name": {"u.domain_name", fieldText},
-	"role": {"u.role", fieldText}, "resource_policy": {"u.resource_policy", fieldText}, "allowed_client_ip": {"u.allowed_client_ip", fieldTexts},
-	"totp_activated": {"u.totp_activated", fieldBool}, "sudo_session_enabled": {"u.sudo_session_enabled", fieldBool},
-	"main_access_key": {"u.main_access_key", fieldText},
+var userFields = minilang.Fields{
+	"uuid": minilang.Text("u.id::text"), "username": minilang.Text("u.username"), "email": minilang.Text("u.email"),
+	"need_password_change": minilang.Bool("u.need_password_change"), "full_name": minilang.Text("u.full_name"), "description": minilang.Text("u.description"),
+	"is_active": minilang.Bool("(u.status = 'active')"), "status": minilang.Text("u.status"), "status_info": minilang.Text("u.status_info"),
+	"created_at": minilang.Time("u.created_at"), "modified_at": minilang.Time("u.modified_at"), "domain_name": minilang.Text("u.domain_name"),
+	"role": minilang.Text("u.role"), "resource_policy": minilang.Text("u.resource_policy"), "allowed_client_ip": minilang.Texts("u.allowed_client_ip"),
+	"totp_activated": minilang.Bool("u.totp_activated"), "sudo_session_enabled": minilang.Bool("u.sudo_session_enabled"),
+	"main_access_key": minilang.Text("u.main_access_key"),
 }
 
 // GetUser finds a user by email or id; "" is the actor.

@@ -1,4 +1,4 @@
-package service
+package node
 
 import (
 	"context"
@@ -13,13 +13,23 @@ import (
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
 
+// Image labels that say how a kernel is run.
+const (
+	LabelServicePorts = "ai.backend.service-ports"
+	LabelRuntimeType  = "ai.backend.runtime-type"
+	LabelRuntimePath  = "ai.backend.runtime-path"
+)
+
+// DefaultShmem is the shared memory of a kernel when nobody says anything, in bytes.
+const DefaultShmem = 64 << 20
+
 // Desired returns everything that should be true of an agent's kernels, ended ones that it must still remove included.
 func (n *Nodes) Desired(ctx context.Context, agent cluster.AgentID) ([]cluster.DesiredKernel, error) {
-	rows, err := n.s.d.Store.DesiredKernels(ctx, string(agent))
+	rows, err := n.Store.DesiredKernels(ctx, string(agent))
 	if err != nil {
 		return nil, fmt.Errorf("read desired kernels of agent %s: %w", agent, err)
 	}
-	removals, err := n.s.d.Store.RemovalsOfAgent(ctx, string(agent))
+	removals, err := n.Store.RemovalsOfAgent(ctx, string(agent))
 	if err != nil {
 		return nil, fmt.Errorf("read removals of agent %s: %w", agent, err)
 	}
@@ -52,9 +62,9 @@ func kernelSpec(r dbgen.DesiredKernelsRow) *cluster.KernelSpec {
 	k := &cluster.KernelSpec{
 		Image: r.Image, ImageLabels: r.ImageLabels, RegistryType: "local", AutoPull: "digest", Hostname: r.ClusterHostname,
 		Hosts: []string{}, Env: map[string]string{}, Slots: r.RequestedSlots, UID: -1, GID: -1, ExtraGIDs: ints(r.ContainerGids),
-		SessionName: r.SessionName, SessionType: r.SessionType, RuntimeType: r.ImageLabels[labelRuntimeType], RuntimePath: r.ImageLabels[labelRuntimePath],
-		PreopenPorts: ints(r.PreopenPorts), ServicePorts: r.ImageLabels[labelServicePorts], ClusterRole: r.ClusterRole, ClusterIdx: int(r.ClusterIdx),
-		LocalRank: int(r.LocalRank), ShmBytes: defaultShmem,
+		SessionName: r.SessionName, SessionType: r.SessionType, RuntimeType: r.ImageLabels[LabelRuntimeType], RuntimePath: r.ImageLabels[LabelRuntimePath],
+		PreopenPorts: ints(r.PreopenPorts), ServicePorts: r.ImageLabels[LabelServicePorts], ClusterRole: r.ClusterRole, ClusterIdx: int(r.ClusterIdx),
+		LocalRank: int(r.LocalRank), ShmBytes: DefaultShmem,
 	}
 	if r.ImageDigest != nil {
 		k.ImageDigest = *r.ImageDigest
@@ -116,7 +126,7 @@ func clusterEnv(r dbgen.DesiredKernelsRow) map[string]string {
 		"BACKENDAI_KERNEL_ID": r.ID, "BACKENDAI_KERNEL_IMAGE": r.Image,
 		"BACKENDAI_CLUSTER_SIZE": fmt.Sprint(r.ClusterSize), "BACKENDAI_CLUSTER_REPLICAS": replicas, "BACKENDAI_CLUSTER_HOSTS": strings.Join(hosts, ","),
 		"BACKENDAI_CLUSTER_HOST": r.ClusterHostname, "BACKENDAI_CLUSTER_ROLE": r.ClusterRole, "BACKENDAI_CLUSTER_IDX": fmt.Sprint(r.ClusterIdx),
-		"BACKENDAI_CLUSTER_LOCAL_RANK": fmt.Sprint(r.LocalRank), "BACKENDAI_SERVICE_PORTS": r.ImageLabels[labelServicePorts],
+		"BACKENDAI_CLUSTER_LOCAL_RANK": fmt.Sprint(r.LocalRank), "BACKENDAI_SERVICE_PORTS": r.ImageLabels[LabelServicePorts],
 		"BACKENDAI_PREOPEN_PORTS": strings.Join(preopen, ","),
 	}
 	if r.SudoSessionEnabled {
@@ -129,7 +139,7 @@ func clusterEnv(r dbgen.DesiredKernelsRow) map[string]string {
 func mergeDotfiles(scopes ...json.RawMessage) []cluster.Dotfile {
 	byPath := map[string]cluster.Dotfile{}
 	for _, raw := range scopes {
-		for _, f := range readDotfiles(raw) {
+		for _, f := range ReadDotfiles(raw) {
 			byPath[f.Path] = f
 		}
 	}
@@ -141,10 +151,19 @@ func mergeDotfiles(scopes ...json.RawMessage) []cluster.Dotfile {
 	return out
 }
 
-func readDotfiles(raw json.RawMessage) []cluster.Dotfile {
+// ReadDotfiles reads a column of dotfiles; a broken one is empty.
+func ReadDotfiles(raw json.RawMessage) []cluster.Dotfile {
 	out := []cluster.Dotfile{}
 	if err := json.Unmarshal(raw, &out); err != nil {
 		return []cluster.Dotfile{}
+	}
+	return out
+}
+
+func ints(v []int32) []int {
+	out := make([]int, len(v))
+	for i, n := range v {
+		out[i] = int(n)
 	}
 	return out
 }

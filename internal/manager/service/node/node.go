@@ -1,24 +1,34 @@
-package service
+// Package node is the manager's side of what agents report and what they should do: it registers agents, stores their
+// facts, moves kernels by what agents observe, loses and returns them with their agents, and
+// says what is desired. agentlink and reconcile call it through service.Nodes; who may do so
+// was decided by the node's certificate, so it knows no actors.
+package node
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/service/callback"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
 
-// Nodes is the side of the service that agents' reports go to, through agentlink and reconcile. It
-// knows no actors: who may call it was decided by the node's certificate.
-type Nodes struct{ s *Service }
-
-// Nodes returns that side.
-func (s *Service) Nodes() *Nodes { return &Nodes{s} }
+// Nodes moves what agents are responsible for.
+type Nodes struct {
+	// Store, IDs and Log are required.
+	Store *store.Store
+	IDs   func() string
+	Log   *slog.Logger
+	// DefaultGroup is where agents go that name no resource group or an unknown one.
+	DefaultGroup string
+}
 
 // Register notes that an agent connected and returns its new epoch, higher than any before. Unknown agents are
 // added to the resource group of their hello (or default). Kernels that were LOST with the agent come back with Observe.
@@ -28,20 +38,20 @@ func (n *Nodes) Register(ctx context.Context, h cluster.NodeHello) (epoch int64,
 	}
 	group := h.ResourceGroup
 	if group == "" {
-		group = first
+		group = n.DefaultGroup
 	}
-	if _, err := n.s.d.Store.GetResourceGroup(ctx, group); store.Missing(err) {
-		n.s.d.Log.Warn("an agent names a resource group that does not exist; it joins the default one", "agent", h.Agent, "resource_group", group)
-		group = first
+	if _, err := n.Store.GetResourceGroup(ctx, group); store.Missing(err) {
+		n.Log.Warn("an agent names a resource group that does not exist; it joins the default one", "agent", h.Agent, "resource_group", group)
+		group = n.DefaultGroup
 	} else if err != nil {
 		return 0, fmt.Errorf("find resource group %s: %w", group, err)
 	}
-	epoch, err = n.s.d.Store.RegisterAgent(ctx, dbgen.RegisterAgentParams{ID: string(h.Agent), Region: h.Region, ResourceGroup: group, Addr: h.Addr,
+	epoch, err = n.Store.RegisterAgent(ctx, dbgen.RegisterAgentParams{ID: string(h.Agent), Region: h.Region, ResourceGroup: group, Addr: h.Addr,
 		Version: h.Version, BootID: h.BootID, Serial: h.Serial, HighestEpoch: h.HighestEpoch})
 	if err != nil {
 		return 0, fmt.Errorf("register agent %s: %w", h.Agent, err)
 	}
-	n.s.d.Store.Wake(store.TopicSchedule)
+	n.Store.Wake(store.TopicSchedule)
 	return epoch, nil
 }
 
@@ -74,7 +84,7 @@ func (n *Nodes) UpdateFacts(ctx context.Context, agent cluster.AgentID, epoch in
 		}
 		return 0
 	})
-	err := n.s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+	err := n.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		changed, err := tx.SetAgentFacts(ctx, dbgen.SetAgentFactsParams{ID: string(agent), Epoch: epoch, FactsRevision: f.Revision,
 			Architecture: f.Architecture, Capacity: capacity, SlotKinds: kinds, Devices: devices, Engine: store.Text(f.Engine), EngineOk: f.EngineOK,
 			EngineError: store.Text(f.EngineError), Warnings: warnings})
@@ -116,7 +126,7 @@ func (n *Nodes) storeImage(ctx context.Context, tx *store.Tx, i cluster.NodeImag
 	for k, v := range i.Labels {
 		labels[store.Text(k)] = store.Text(v)
 	}
-	row, err := tx.UpsertImage(ctx, dbgen.UpsertImageParams{ID: n.s.d.IDs(), Reference: i.Reference, Registry: registry, Project: project, Name: name,
+	row, err := tx.UpsertImage(ctx, dbgen.UpsertImageParams{ID: n.IDs(), Reference: i.Reference, Registry: registry, Project: project, Name: name,
 		Tag: tag, Architecture: i.Architecture, Digest: i.Digest, SizeBytes: i.SizeBytes, Labels: labels})
 	if err != nil {
 		return "", fmt.Errorf("store image %s: %w", i.Reference, err)
@@ -136,7 +146,7 @@ func (n *Nodes) Progress(ctx context.Context, agent cluster.AgentID, kernel clus
 	if err != nil {
 		return fmt.Errorf("encode progress: %w", err)
 	}
-	_, err = n.s.d.Store.ExtendPull(ctx, dbgen.ExtendPullParams{ID: string(kernel), Generation: generation, AgentID: string(agent), Progress: progress,
+	_, err = n.Store.ExtendPull(ctx, dbgen.ExtendPullParams{ID: string(kernel), Generation: generation, AgentID: string(agent), Progress: progress,
 		Extension: d.After, Least: d.After - 2*time.Second})
 	if err != nil {
 		return fmt.Errorf("note progress of kernel %s: %w", kernel, err)
@@ -150,7 +160,11 @@ func (n *Nodes) Touch(ctx context.Context, agents []cluster.AgentID) error {
 	if len(agents) == 0 {
 		return nil
 	}
-	rows, err := n.s.d.Store.ReviveAgents(ctx, texts(agents))
+	ids := make([]string, len(agents))
+	for i, a := range agents {
+		ids[i] = string(a)
+	}
+	rows, err := n.Store.ReviveAgents(ctx, ids)
 	if err != nil {
 		return fmt.Errorf("renew leases: %w", err)
 	}
@@ -158,11 +172,11 @@ func (n *Nodes) Touch(ctx context.Context, agents []cluster.AgentID) error {
 		if !r.WasLost {
 			continue
 		}
-		n.s.d.Log.Info("agent is back", "agent", r.ID)
+		n.Log.Info("agent is back", "agent", r.ID)
 		if err := n.returnKernels(ctx, cluster.AgentID(r.ID)); err != nil {
 			return err
 		}
-		n.s.d.Store.Wake(store.TopicSchedule)
+		n.Store.Wake(store.TopicSchedule)
 	}
 	return nil
 }
@@ -184,31 +198,31 @@ func (n *Nodes) returnKernels(ctx context.Context, agent cluster.AgentID) error 
 // Disconnected notes that an agent's stream of that epoch ended; the lease goes on, so that a short
 // break changes nothing.
 func (n *Nodes) Disconnected(ctx context.Context, agent cluster.AgentID, epoch int64) error {
-	n.s.d.Log.Info("agent disconnected; its lease goes on", "agent", agent, "epoch", epoch)
+	n.Log.Info("agent disconnected; its lease goes on", "agent", agent, "epoch", epoch)
 	return nil
 }
 
 // LoseSilent marks agents LOST whose lease is over, and their kernels; it returns them.
 func (n *Nodes) LoseSilent(ctx context.Context, lease time.Duration) ([]cluster.AgentID, error) {
-	ids, err := n.s.d.Store.SilentAgents(ctx, lease)
+	ids, err := n.Store.SilentAgents(ctx, lease)
 	if err != nil {
 		return nil, fmt.Errorf("look for silent agents: %w", err)
 	}
 	var lost []cluster.AgentID
 	for _, id := range ids {
-		changed, err := n.s.d.Store.LoseAgent(ctx, id, lease)
+		changed, err := n.Store.LoseAgent(ctx, id, lease)
 		if err != nil {
 			return lost, fmt.Errorf("mark agent %s lost: %w", id, err)
 		}
 		if changed == 0 {
 			continue // it spoke meanwhile
 		}
-		n.s.d.Log.Warn("agent is lost: it was silent for longer than its lease", "agent", id, "lease", lease)
+		n.Log.Warn("agent is lost: it was silent for longer than its lease", "agent", id, "lease", lease)
 		lost = append(lost, cluster.AgentID(id))
-		n.s.d.Store.Wake(store.TopicSchedule)
+		n.Store.Wake(store.TopicSchedule)
 	}
 	// Kernels of all lost agents, also of those that another manager marked and did not finish.
-	rows, err := n.s.d.Store.LostAgentsWithLiveKernels(ctx)
+	rows, err := n.Store.LostAgentsWithLiveKernels(ctx)
 	if err != nil {
 		return lost, fmt.Errorf("look for kernels of lost agents: %w", err)
 	}
@@ -236,7 +250,7 @@ func (n *Nodes) loseKernels(ctx context.Context, agent cluster.AgentID) error {
 // ExpireLost ends kernels of agents that stayed LOST longer than the grace; it returns how many. Sessions that never ran go
 // back into the queue; the agent is told to remove the rest when it returns.
 func (n *Nodes) ExpireLost(ctx context.Context, grace time.Duration) (int, error) {
-	ids, err := n.s.d.Store.LongLostAgents(ctx, grace)
+	ids, err := n.Store.LongLostAgents(ctx, grace)
 	if err != nil {
 		return 0, fmt.Errorf("look for long lost agents: %w", err)
 	}
@@ -277,7 +291,7 @@ func (n *Nodes) ExpireLost(ctx context.Context, grace time.Duration) (int, error
 
 // eachSession runs fn for every session with live kernels on the agent, each in a transaction of its own.
 func (n *Nodes) eachSession(ctx context.Context, agent cluster.AgentID, fn func(ctx context.Context, l *store.Locked) error) error {
-	rows, err := n.s.d.Store.KernelsOfAgent(ctx, string(agent))
+	rows, err := n.Store.KernelsOfAgent(ctx, string(agent))
 	if err != nil {
 		return fmt.Errorf("read kernels of agent %s: %w", agent, err)
 	}
@@ -297,18 +311,18 @@ func (n *Nodes) eachSession(ctx context.Context, agent cluster.AgentID, fn func(
 // withSession runs fn under the session's lock. A Conflict means that the session changed in a way that fn did not
 // expect; the next report or sweep sees the new state, so it is logged and no more.
 func (n *Nodes) withSession(ctx context.Context, id cluster.SessionID, fn func(ctx context.Context, l *store.Locked) error) error {
-	err := n.s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+	err := n.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		locked, err := tx.Lock(ctx, id)
 		if err != nil || len(locked) == 0 {
 			return err
 		}
 		if locked[0].CallbackUrl != nil {
-			tx.Wake(topicCallbacks)
+			tx.Wake(callback.Topic)
 		}
 		return fn(ctx, locked[0])
 	})
 	if fault.Is(err, fault.Conflict) {
-		n.s.d.Log.Warn("a session changed while it was being moved", "session", id, "error", err)
+		n.Log.Warn("a session changed while it was being moved", "session", id, "error", err)
 		return nil
 	}
 	if err != nil {
@@ -323,14 +337,14 @@ const maxOverdue = 200
 // MissDeadlines acts on kernels whose deadline has passed: a retry elsewhere or the named failure; a stop that is not answered
 // is repeated with force and then given up, leaving the removal to the agent. It returns how many kernels it moved.
 func (n *Nodes) MissDeadlines(ctx context.Context) (int, error) {
-	ids, err := n.s.d.Store.OverdueKernels(ctx, maxOverdue)
+	ids, err := n.Store.OverdueKernels(ctx, maxOverdue)
 	if err != nil {
 		return 0, fmt.Errorf("look for missed deadlines: %w", err)
 	}
 	moved := 0
 	for _, id := range ids {
 		err := n.withSession(ctx, cluster.SessionID(id), func(ctx context.Context, l *store.Locked) error {
-			now, err := n.s.d.Store.SessionNow(ctx)
+			now, err := n.Store.SessionNow(ctx)
 			if err != nil {
 				return err
 			}
@@ -360,7 +374,7 @@ func (n *Nodes) MissDeadlines(ctx context.Context) (int, error) {
 }
 
 func (n *Nodes) missed(ctx context.Context, k *store.LockedKernel, class cluster.Deadline) error {
-	n.s.d.Log.Warn("a kernel missed its deadline", "kernel", k.ID, "session", k.SessionID, "status", k.Status, "reason", class.Reason)
+	n.Log.Warn("a kernel missed its deadline", "kernel", k.ID, "session", k.SessionID, "status", k.Status, "reason", class.Reason)
 	detail := fmt.Sprintf("still %s after %s on agent %s", k.Status, class.After, k.Agent())
 	if k.Status != cluster.Terminating {
 		return k.Fail(ctx, store.KernelMove{Reason: class.Reason, Detail: detail}, class.Retry, false)
@@ -372,4 +386,21 @@ func (n *Nodes) missed(ctx context.Context, k *store.LockedKernel, class cluster
 		return err
 	}
 	return k.End(ctx, store.KernelMove{To: cluster.Terminated, Reason: class.Reason, Detail: detail})
+}
+
+// splitReference takes a reference apart: "registry/project/name:tag". A first part with a dot, a colon or "localhost" is
+// a registry; without one the image is local to the engines that have it.
+func splitReference(ref string) (registry, project, name, tag string) {
+	registry, tag = "local", "latest"
+	rest := ref
+	if first, after, ok := strings.Cut(ref, "/"); ok && (strings.ContainsAny(first, ".:") || first == "localhost") {
+		registry, rest = first, after
+	}
+	if i := strings.LastIndexByte(rest, ':'); i >= 0 {
+		rest, tag = rest[:i], rest[i+1:]
+	}
+	if i := strings.LastIndexByte(rest, '/'); i >= 0 {
+		return registry, rest[:i], rest[i+1:], tag
+	}
+	return registry, "", rest, tag
 }

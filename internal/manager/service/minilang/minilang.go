@@ -1,22 +1,23 @@
-package service
+// Package minilang compiles the mini-language of the wire's lists to SQL with parameters:
+//
+//	expr  = term { "|" term }     term = unary { "&" unary }     unary = "!" unary | "(" expr ")" | field op value
+//	op    = == != > >= < <= contains in is isnot like ilike
+//	value = "text" | number | null | true | false | [ value, ... ]
+//
+// and an order such as "+name,-created_at". Only fields of a list's own table are accepted and values become
+// parameters, so nothing of a text ever becomes SQL. It knows no table and no database; service calls it.
+package minilang
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
-)
 
-// The wire's mini-language for lists, compiled to SQL with parameters:
-//
-//	expr  = term { "|" term }     term = unary { "&" unary }     unary = "!" unary | "(" expr ")" | field op value
-//	op    = == != > >= < <= contains in is isnot like ilike
-//	value = "text" | number | null | true | false | [ value, ... ]
-//
-// Only fields of a list's table are accepted, so nothing of the text ever becomes SQL.
+	"berth.dev/berth/internal/fault"
+)
 
 // The bounds of a filter.
 const (
@@ -26,37 +27,60 @@ const (
 	maxOrderFields = 8
 )
 
-type fieldKind int
+type kind int
 
 const (
-	fieldText fieldKind = iota
-	fieldNumber
-	fieldTime
-	fieldBool
-	fieldTexts // array of texts
-	fieldOrderOnly
+	kindText kind = iota
+	kindNumber
+	kindTime
+	kindBool
+	kindTexts
+	kindOrder
 )
 
-// listField is a field of the mini-language: an SQL expression of our own and how to compare it.
-type listField struct {
+// Field is a field of a list: an SQL expression of our own and how it may be compared.
+type Field struct {
 	sql  string
-	kind fieldKind
+	kind kind
 }
 
-// sqlBuilder collects parameters.
-type sqlBuilder struct{ args []any }
+// Text is compared with strings, Number with numbers, Time with ISO times, Bool with true and false; Texts is an
+// array that contains strings; OrderOnly can be ordered by and not compared.
+func Text(sql string) Field { return Field{sql, kindText} }
 
-func (b *sqlBuilder) arg(v any) string {
-	b.args = append(b.args, v)
-	return "$" + strconv.Itoa(len(b.args))
+// Number makes a field of numbers.
+func Number(sql string) Field { return Field{sql, kindNumber} }
+
+// Time makes a field of instants.
+func Time(sql string) Field { return Field{sql, kindTime} }
+
+// Bool makes a field of truth values.
+func Bool(sql string) Field { return Field{sql, kindBool} }
+
+// Texts makes a field that is an array of texts.
+func Texts(sql string) Field { return Field{sql, kindTexts} }
+
+// OrderOnly makes a field to order by.
+func OrderOnly(sql string) Field { return Field{sql, kindOrder} }
+
+// Fields are the fields of one list by their wire names in lower case.
+type Fields map[string]Field
+
+// Builder collects parameters.
+type Builder struct{ Args []any }
+
+// Arg adds a parameter and returns its placeholder.
+func (b *Builder) Arg(v any) string {
+	b.Args = append(b.Args, v)
+	return "$" + strconv.Itoa(len(b.Args))
 }
 
 func badFilter(format string, args ...any) error {
 	return invalid("the filter cannot be read: "+format, args...).WithNext(`write for example: status == "RUNNING" & name like "a%%"`)
 }
 
-// compileFilter turns a filter into a condition; the empty filter is true.
-func compileFilter(b *sqlBuilder, fields map[string]listField, text string) (string, error) {
+// Filter turns a filter into a condition; the empty filter is true.
+func Filter(b *Builder, fields Fields, text string) (string, error) {
 	if strings.TrimSpace(text) == "" {
 		return "true", nil
 	}
@@ -77,8 +101,8 @@ func compileFilter(b *sqlBuilder, fields map[string]listField, text string) (str
 	return sql, nil
 }
 
-// compileOrder turns "+name,-created_at" into an ORDER BY list that ends with the key, so that pages never overlap.
-func compileOrder(fields map[string]listField, text, fallback, key string) (string, error) {
+// Order turns "+name,-created_at" into an ORDER BY list that ends with the key, so that pages never overlap.
+func Order(fields Fields, text, fallback, key string) (string, error) {
 	if strings.TrimSpace(text) == "" {
 		return fallback + ", " + key, nil
 	}
@@ -102,7 +126,7 @@ func compileOrder(fields map[string]listField, text, fallback, key string) (stri
 	return strings.Join(append(out, key), ", "), nil
 }
 
-func unknownField(name string, fields map[string]listField) error {
+func unknownField(name string, fields Fields) error {
 	var names []string
 	for n := range fields {
 		names = append(names, n)
@@ -127,8 +151,8 @@ type token struct {
 }
 
 type filterParser struct {
-	b      *sqlBuilder
-	fields map[string]listField
+	b      *Builder
+	fields Fields
 	tokens []token
 	terms  int
 }
@@ -263,7 +287,7 @@ func (p *filterParser) comparison() (string, error) {
 		return "", badFilter("a field was expected instead of %q", name.text)
 	}
 	f, ok := p.fields[strings.ToLower(name.text)]
-	if !ok || f.kind == fieldOrderOnly {
+	if !ok || f.kind == kindOrder {
 		return "", unknownField(name.text, p.fields)
 	}
 	op := p.next()
@@ -311,7 +335,7 @@ func (p *filterParser) value(depth int) (any, error) {
 	return nil, badFilter("a value was expected instead of %q", t.text)
 }
 
-func compare(b *sqlBuilder, name string, f listField, op string, v any) (string, error) {
+func compare(b *Builder, name string, f Field, op string, v any) (string, error) {
 	wrong := badFilter("%s cannot be compared with %v by %s", name, v, op)
 	if v == nil {
 		switch op {
@@ -323,7 +347,7 @@ func compare(b *sqlBuilder, name string, f listField, op string, v any) (string,
 		return "", wrong
 	}
 	if list, ok := v.([]any); ok {
-		if op != "in" || f.kind == fieldTexts {
+		if op != "in" || f.kind == kindTexts {
 			return "", wrong
 		}
 		var parts []string
@@ -342,74 +366,60 @@ func compare(b *sqlBuilder, name string, f listField, op string, v any) (string,
 	signs := map[string]string{"==": "=", "=": "=", "is": "=", "!=": "<>", "isnot": "<>", ">": ">", ">=": ">=", "<": "<", "<=": "<="}
 	sign, plain := signs[op]
 	switch f.kind {
-	case fieldTexts:
+	case kindTexts:
 		if text, ok := v.(string); ok && (op == "contains" || op == "==") {
-			return b.arg(text) + "::text = ANY(" + f.sql + ")", nil
+			return b.Arg(text) + "::text = ANY(" + f.sql + ")", nil
 		}
-	case fieldText:
+	case kindText:
 		text, ok := v.(string)
 		if !ok {
 			return "", wrong
 		}
 		switch {
 		case plain:
-			return f.sql + " " + sign + " " + b.arg(text) + "::text", nil
+			return f.sql + " " + sign + " " + b.Arg(text) + "::text", nil
 		case op == "contains":
-			return "strpos(" + f.sql + ", " + b.arg(text) + "::text) > 0", nil
+			return "strpos(" + f.sql + ", " + b.Arg(text) + "::text) > 0", nil
 		case op == "like" || op == "ilike":
 			if strings.HasSuffix(strings.ReplaceAll(text, `\\`, ""), `\`) {
 				return "", badFilter("the pattern %q ends with a backslash", text)
 			}
-			return f.sql + " " + strings.ToUpper(op) + " " + b.arg(text) + "::text", nil
+			return f.sql + " " + strings.ToUpper(op) + " " + b.Arg(text) + "::text", nil
 		}
-	case fieldNumber:
+	case kindNumber:
 		if n, ok := v.(float64); ok && plain {
-			return f.sql + " " + sign + " " + b.arg(n) + "::float8", nil
+			return f.sql + " " + sign + " " + b.Arg(n) + "::float8", nil
 		}
-	case fieldBool:
+	case kindBool:
 		if t, ok := v.(bool); ok && plain && (sign == "=" || sign == "<>") {
-			return f.sql + " " + sign + " " + b.arg(t) + "::boolean", nil
+			return f.sql + " " + sign + " " + b.Arg(t) + "::boolean", nil
 		}
-	case fieldTime:
+	case kindTime:
 		text, ok := v.(string)
 		if !ok || !plain {
 			return "", wrong
 		}
-		t, err := startsAt(text, time.Time{})
-		if err != nil || t == nil || t.Year() < 1900 {
+		t, err := parseTime(text)
+		if err != nil {
 			return "", badFilter("%q is not a time", text)
 		}
-		return f.sql + " " + sign + " " + b.arg(*t) + "::timestamptz", nil
+		return f.sql + " " + sign + " " + b.Arg(t) + "::timestamptz", nil
 	}
 	return "", wrong
 }
 
-// check fills in the defaults of a page.
-func (q *ListQuery) check() error {
-	if q.Limit == 0 {
-		q.Limit = 20
+// parseTime reads ISO times; without a zone they are UTC.
+func parseTime(text string) (time.Time, error) {
+	var err error
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05.999999999", "2006-01-02 15:04:05.999999999Z07:00", "2006-01-02 15:04:05.999999999", "2006-01-02"} {
+		var t time.Time
+		if t, err = time.Parse(layout, text); err == nil {
+			return t, nil
+		}
 	}
-	if q.Limit < 1 || q.Limit > 100 {
-		return invalid("a page has 1 to 100 items, not %d", q.Limit)
-	}
-	if q.Offset < 0 || q.Offset > 10_000_000 {
-		return invalid("offset %d is not allowed", q.Offset)
-	}
-	return nil
+	return time.Time{}, err
 }
 
-// listSpec describes a list for page.
-type listSpec struct {
-	from     string // SQL of our own
-	key      string // expression of the text key
-	fields   map[string]listField
-	order    string // default
-	b        sqlBuilder
-	where    []string
-	keyOrder string
-}
-
-// and adds a condition; %s stands for the parameter.
-func (l *listSpec) and(sql string, v any) {
-	l.where = append(l.where, fmt.Sprintf(sql, l.b.arg(v)))
+func invalid(format string, args ...any) *fault.Error {
+	return fault.Invalidf(format, args...).WithReason("invalid-api-params")
 }

@@ -1,4 +1,4 @@
-package service
+package node
 
 import (
 	"context"
@@ -28,7 +28,7 @@ func (n *Nodes) Observe(ctx context.Context, agent cluster.AgentID, epoch int64,
 			ids = append(ids, id)
 		}
 	}
-	rows, err := n.s.d.Store.KernelsByID(ctx, ids)
+	rows, err := n.Store.KernelsByID(ctx, ids)
 	if err != nil {
 		return nil, fmt.Errorf("read observed kernels: %w", err)
 	}
@@ -86,7 +86,7 @@ func (n *Nodes) Observe(ctx context.Context, agent cluster.AgentID, epoch int64,
 
 // fence refuses reports of a stream that is not the agent's newest.
 func (n *Nodes) fence(ctx context.Context, agent cluster.AgentID, epoch int64) error {
-	row, err := n.s.d.Store.AgentEpoch(ctx, string(agent))
+	row, err := n.Store.AgentEpoch(ctx, string(agent))
 	if store.Missing(err) {
 		return fault.NotFoundf("agent %s is not registered", agent)
 	}
@@ -119,7 +119,7 @@ func (n *Nodes) observe(ctx context.Context, agent cluster.AgentID, l *store.Loc
 		switch {
 		case k.Agent() != agent:
 			// The kernel was taken from this agent within the same generation: that never happens, so trust the row.
-			n.s.d.Log.Warn("an agent reports a kernel of another agent", "agent", agent, "kernel", k.ID, "owner", k.Agent())
+			n.Log.Warn("an agent reports a kernel of another agent", "agent", agent, "kernel", k.ID, "owner", k.Agent())
 		case k.Status.Final():
 			if err := n.afterEnd(ctx, k, o); err != nil {
 				return err
@@ -233,7 +233,7 @@ func (n *Nodes) forgetRemovals(ctx context.Context, agent cluster.AgentID, acked
 	if len(kernels) == 0 {
 		return nil
 	}
-	if err := n.s.d.Store.Removed(ctx, kernels, string(agent), generations); err != nil {
+	if err := n.Store.Removed(ctx, kernels, string(agent), generations); err != nil {
 		return fmt.Errorf("note removals: %w", err)
 	}
 	return nil
@@ -250,10 +250,10 @@ func (n *Nodes) missing(ctx context.Context, agent cluster.AgentID, list []clust
 			names = append(names, id)
 		}
 	}
-	if err := n.s.d.Store.MissRemovals(ctx, string(agent), names); err != nil {
+	if err := n.Store.MissRemovals(ctx, string(agent), names); err != nil {
 		return fmt.Errorf("note removals: %w", err)
 	}
-	rows, err := n.s.d.Store.KernelsOfAgent(ctx, string(agent))
+	rows, err := n.Store.KernelsOfAgent(ctx, string(agent))
 	if err != nil {
 		return fmt.Errorf("read kernels of agent %s: %w", agent, err)
 	}
@@ -271,12 +271,12 @@ func (n *Nodes) missing(ctx context.Context, agent cluster.AgentID, list []clust
 		}
 	}
 	if len(back) > 0 {
-		if err := n.s.d.Store.SetAbsences(ctx, 0, back); err != nil {
+		if err := n.Store.SetAbsences(ctx, 0, back); err != nil {
 			return fmt.Errorf("count absences: %w", err)
 		}
 	}
 	if len(once) > 0 {
-		if err := n.s.d.Store.SetAbsences(ctx, 1, once); err != nil {
+		if err := n.Store.SetAbsences(ctx, 1, once); err != nil {
 			return fmt.Errorf("count absences: %w", err)
 		}
 	}

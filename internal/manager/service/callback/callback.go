@@ -1,4 +1,7 @@
-package service
+// Package callback delivers session callbacks: rows that moves of sessions leave in the store become HTTP requests.
+// It is the one place that connects to addresses that users name, so it checks every address
+// at the moment of connecting. service runs it.
+package callback
 
 import (
 	"bytes"
@@ -6,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -18,9 +22,9 @@ import (
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
 
-// CallbackPolicy says where session callbacks may go. Link-local, multicast and unspecified
+// Policy says where session callbacks may go. Link-local, multicast and unspecified
 // addresses, which include the metadata services of clouds, are always refused.
-type CallbackPolicy struct {
+type Policy struct {
 	// AllowPrivate lets callbacks go to private and loopback addresses.
 	AllowPrivate bool
 	// Allowed lists prefixes that are allowed although they are private.
@@ -31,7 +35,7 @@ type CallbackPolicy struct {
 var sharedSpace = netip.MustParsePrefix("100.64.0.0/10")
 
 // Check refuses addresses that callbacks must not reach.
-func (p CallbackPolicy) Check(ip netip.Addr) error {
+func (p Policy) Check(ip netip.Addr) error {
 	ip = ip.Unmap()
 	switch {
 	case !ip.IsValid(), ip.IsUnspecified(), ip.IsMulticast(), ip.IsLinkLocalUnicast(), ip == netip.MustParseAddr("fd00:ec2::254"),
@@ -52,36 +56,43 @@ func (p CallbackPolicy) Check(ip netip.Addr) error {
 	return nil
 }
 
-// topicCallbacks wakes the callback worker.
-const topicCallbacks = "callbacks"
+// Topic wakes the worker.
+const Topic = "callbacks"
 
 const (
-	callbackTimeout  = 30 * time.Second
-	callbackTries    = 5
-	callbacksAtOnce  = 8
-	callbacksEvery   = 5 * time.Second
-	callbackFirstGap = 2 * time.Second
+	timeout  = 30 * time.Second
+	tries    = 5
+	atOnce   = 8
+	every    = 5 * time.Second
+	firstGap = 2 * time.Second
 )
 
-// runCallbacks delivers callbacks until ctx ends, a few at a time.
-func (s *Service) runCallbacks(ctx context.Context) {
-	client := s.callbackClient()
+// Worker delivers callbacks.
+type Worker struct {
+	Store  *store.Store
+	Policy Policy
+	Log    *slog.Logger
+}
+
+// Run delivers callbacks until ctx ends, a few at a time.
+func (w *Worker) Run(ctx context.Context) {
+	client := w.client()
 	defer client.CloseIdleConnections()
-	wakes := s.d.Store.Wakes(func(topic string) bool { return topic == topicCallbacks })
+	wakes := w.Store.Wakes(func(topic string) bool { return topic == Topic })
 	defer wakes.Close()
-	tick := time.NewTicker(callbacksEvery)
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
-		rows, err := s.d.Store.DueCallbacks(ctx, callbacksAtOnce)
+		rows, err := w.Store.DueCallbacks(ctx, atOnce)
 		if err != nil && ctx.Err() == nil {
-			s.d.Log.Warn("could not read callbacks", "error", err)
+			w.Log.Warn("could not read callbacks", "error", err)
 		}
 		var sending sync.WaitGroup
 		for _, r := range rows {
-			sending.Go(func() { s.deliver(ctx, client, r) })
+			sending.Go(func() { w.deliver(ctx, client, r) })
 		}
 		sending.Wait()
-		if len(rows) == callbacksAtOnce {
+		if len(rows) == atOnce {
 			continue
 		}
 		select {
@@ -96,8 +107,8 @@ func (s *Service) runCallbacks(ctx context.Context) {
 
 // callbackClient checks the address at the moment of connecting, after the name is resolved, so that no name
 // can lead anywhere else. It follows no redirects and uses no proxy.
-func (s *Service) callbackClient() *http.Client {
-	policy := s.d.Callbacks
+func (w *Worker) client() *http.Client {
+	policy := w.Policy
 	dialer := &net.Dialer{Timeout: 10 * time.Second, Control: func(_, address string, _ syscall.RawConn) error {
 		ap, err := netip.ParseAddrPort(address)
 		if err != nil {
@@ -106,30 +117,30 @@ func (s *Service) callbackClient() *http.Client {
 		return policy.Check(ap.Addr())
 	}}
 	return &http.Client{
-		Timeout: callbackTimeout,
-		Transport: &http.Transport{DialContext: dialer.DialContext, MaxIdleConns: callbacksAtOnce, IdleConnTimeout: 10 * time.Second,
-			TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: callbackTimeout, MaxResponseHeaderBytes: 64 << 10},
+		Timeout: timeout,
+		Transport: &http.Transport{DialContext: dialer.DialContext, MaxIdleConns: atOnce, IdleConnTimeout: 10 * time.Second,
+			TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: timeout, MaxResponseHeaderBytes: 64 << 10},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
 
-func (s *Service) deliver(ctx context.Context, client *http.Client, r dbgen.DueCallbacksRow) {
+func (w *Worker) deliver(ctx context.Context, client *http.Client, r dbgen.DueCallbacksRow) {
 	err := post(ctx, client, r.Url, r.Body)
 	if ctx.Err() != nil {
 		return // it is due again in a minute
 	}
-	if err != nil && int(r.Attempts) < callbackTries && !fault.Is(err, fault.Denied) {
-		gap := callbackFirstGap << (2 * (r.Attempts - 1)) // 2 s, 8 s, 32 s, 128 s
-		if derr := s.d.Store.DeferCallback(ctx, gap, store.Text(err.Error()), r.ID); derr != nil {
-			s.d.Log.Warn("could not defer a callback", "error", derr)
+	if err != nil && int(r.Attempts) < tries && !fault.Is(err, fault.Denied) {
+		gap := firstGap << (2 * (r.Attempts - 1)) // 2 s, 8 s, 32 s, 128 s
+		if derr := w.Store.DeferCallback(ctx, gap, store.Text(err.Error()), r.ID); derr != nil {
+			w.Log.Warn("could not defer a callback", "error", derr)
 		}
 		return
 	}
 	if err != nil {
-		s.d.Log.Warn("gave up a session callback", "session", r.SessionID, "attempts", r.Attempts, "error", err)
+		w.Log.Warn("gave up a session callback", "session", r.SessionID, "attempts", r.Attempts, "error", err)
 	}
-	if derr := s.d.Store.DropCallback(ctx, r.ID); derr != nil {
-		s.d.Log.Warn("could not forget a callback", "error", derr)
+	if derr := w.Store.DropCallback(ctx, r.ID); derr != nil {
+		w.Log.Warn("could not forget a callback", "error", derr)
 	}
 }
 
