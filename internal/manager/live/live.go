@@ -38,9 +38,8 @@ func New(redis valkey.Client, prefix string, log *slog.Logger) *Stats {
 func (s *Stats) agentKey(id cluster.AgentID) string   { return s.prefix + "agent:" + string(id) }
 func (s *Stats) kernelKey(id cluster.KernelID) string { return s.prefix + "kernel:" + string(id) }
 
-// Store keeps one batch of an agent. Metrics that could not be measured are absent from the
-// maps. The time of the measurement is not kept: what is older than TTL is gone.
-func (s *Stats) Store(ctx context.Context, agent cluster.AgentID, _ time.Time, node map[string]float64, kernels map[cluster.KernelID]map[string]float64) {
+// Put keeps one batch of an agent. Metrics that could not be measured are absent from the maps.
+func (s *Stats) Put(ctx context.Context, agent cluster.AgentID, node map[string]float64, kernels map[cluster.KernelID]map[string]float64) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	cmds := make(valkey.Commands, 0, 1+len(kernels))

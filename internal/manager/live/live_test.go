@@ -3,7 +3,6 @@ package live_test
 import (
 	"log/slog"
 	"testing"
-	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/stretchr/testify/require"
@@ -21,7 +20,7 @@ func TestLiveFigures(t *testing.T) {
 	t.Cleanup(client.Close)
 	s := live.New(client, "c1:", slog.New(slog.NewTextHandler(t.Output(), nil)))
 
-	s.Store(t.Context(), "a1", time.Now(), map[string]float64{"cpu_util": 12.5}, map[cluster.KernelID]map[string]float64{"k1": {"mem": 1024}})
+	s.Put(t.Context(), "a1", map[string]float64{"cpu_util": 12.5}, map[cluster.KernelID]map[string]float64{"k1": {"mem": 1024}})
 	require.Equal(t, map[cluster.AgentID]map[string]float64{"a1": {"cpu_util": 12.5}}, s.Agents(t.Context(), []cluster.AgentID{"a1", "a2"}))
 	require.Equal(t, map[cluster.KernelID]map[string]float64{"k1": {"mem": 1024}}, s.Kernels(t.Context(), []cluster.KernelID{"k1", "k2"}))
 	require.Empty(t, live.New(client, "c2:", slog.Default()).Agents(t.Context(), []cluster.AgentID{"a1"}), "clusters do not see each other")
