@@ -382,11 +382,11 @@ func (k *Keeper) SetDesired(full bool, revision int64, kernels []cluster.Desired
 }
 
 // Disconnected tells that the desired state is of the past: it is still followed, but
-// absence from it means nothing any more.
+// absence from it means nothing any more, and a full report does not answer the next one.
 func (k *Keeper) Disconnected() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.synced = false
+	k.synced, k.rev = false, 0
 }
 
 // Revision is the newest desired state that was taken.

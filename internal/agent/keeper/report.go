@@ -49,8 +49,16 @@ func (k *Keeper) TakeAll() []cluster.KernelObservation {
 	clear(k.report.dirty)
 	var out []cluster.KernelObservation
 	for _, id := range slices.Sorted(maps.Keys(k.kernels)) {
-		if n := k.kernels[id]; n.obs.Phase != cluster.PhaseUnknown {
+		switch n := k.kernels[id]; {
+		case n.obs.Phase != cluster.PhaseUnknown:
 			out = append(out, n.obs)
+		case n.desired != nil:
+			// Accepted and not begun: what is missing from a full report counts as lost.
+			o := cluster.KernelObservation{Kernel: id, Session: n.desired.Session, Generation: n.desired.Generation, Phase: cluster.PhasePreparing}
+			if n.desired.Stop {
+				o.Phase = cluster.PhaseTerminating
+			}
+			out = append(out, o)
 		}
 	}
 	return out

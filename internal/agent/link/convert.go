@@ -2,6 +2,7 @@ package link
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"berth.dev/berth/internal/agent/keeper"
@@ -48,6 +49,7 @@ func desiredOf(p *node.DesiredKernel) (cluster.DesiredKernel, error) {
 		SessionName: s.GetSessionName(), SessionType: cluster.SessionType(s.GetSessionType()), RuntimeType: s.GetRuntimeType(),
 		RuntimePath: s.GetRuntimePath(), StartupCommand: s.GetStartupCommand(), BatchTimeout: time.Duration(s.GetBatchTimeoutMs()) * time.Millisecond,
 		BootstrapScript: s.GetBootstrapScript(), ServicePorts: s.GetServicePorts(), ClusterRole: s.GetClusterRole(),
+		ClusterIdx: int(s.GetClusterIdx()), LocalRank: int(s.GetLocalRank()),
 	}
 	for _, g := range s.GetExtraGids() {
 		spec.ExtraGIDs = append(spec.ExtraGIDs, int(g))
@@ -65,9 +67,9 @@ func desiredOf(p *node.DesiredKernel) (cluster.DesiredKernel, error) {
 func observedOf(o cluster.KernelObservation, logTail string) *node.ObservedKernel {
 	p := &node.ObservedKernel{
 		KernelId: string(o.Kernel), SessionId: string(o.Session), Generation: o.Generation, Phase: node.Phase(o.Phase),
-		Reason: string(o.Reason), Detail: o.Detail, Signal: int32(o.Signal), OomKilled: o.OOMKilled, Failed: o.Failed,
+		Reason: string(o.Reason), Detail: text(o.Detail), Signal: int32(o.Signal), OomKilled: o.OOMKilled, Failed: o.Failed,
 		RetryElsewhere: o.RetryElsewhere, StartedUnixMs: unixMS(o.StartedAt), EndedUnixMs: unixMS(o.EndedAt),
-		ContainerId: o.ContainerID, Allocation: o.Allocation, LogTail: logTail, Batch: o.Batch, TimedOut: o.TimedOut,
+		ContainerId: o.ContainerID, Allocation: o.Allocation, LogTail: text(logTail), Batch: o.Batch, TimedOut: o.TimedOut,
 	}
 	if o.ExitCode != nil {
 		code := int32(*o.ExitCode)
@@ -75,6 +77,10 @@ func observedOf(o cluster.KernelObservation, logTail string) *node.ObservedKerne
 	}
 	return p
 }
+
+// text replaces what is not UTF-8: a program may print any bytes, and one message that cannot be
+// encoded would end the control stream.
+func text(s string) string { return strings.ToValidUTF8(s, "\ufffd") }
 
 func unixMS(t time.Time) int64 {
 	if t.IsZero() {
@@ -85,7 +91,7 @@ func unixMS(t time.Time) int64 {
 
 func progressOf(p keeper.Progress) *node.Up {
 	return &node.Up{Kind: &node.Up_Progress{Progress: &node.Progress{
-		KernelId: string(p.Kernel), Generation: p.Generation, Current: p.Current, Total: p.Total, Message: p.Message}}}
+		KernelId: string(p.Kernel), Generation: p.Generation, Current: p.Current, Total: p.Total, Message: text(p.Message)}}}
 }
 
 func metricsOf(s meter.Sample) *node.Up {
@@ -99,7 +105,7 @@ func metricsOf(s meter.Sample) *node.Up {
 func factsOf(f Facts) *node.Up {
 	p := &node.Facts{
 		Architecture: f.Architecture, Hostname: f.Hostname, Slots: f.Capacity.Wire(), SlotKinds: map[string]string{},
-		Engine: f.Engine, EngineOk: f.EngineOK, EngineError: f.EngineError, Warnings: f.Warnings, Revision: f.Revision,
+		Engine: f.Engine, EngineOk: f.EngineOK, EngineError: text(f.EngineError), Warnings: f.Warnings, Revision: f.Revision,
 	}
 	for name, kind := range f.SlotKinds {
 		p.SlotKinds[string(name)] = string(kind)

@@ -26,7 +26,7 @@ type session struct {
 	stream  node.Node_SessionClient
 	welcome *node.Welcome
 	replies chan *node.ActionReply
-	applied chan struct{} // a desired state was taken: its revision is reported
+	applied chan struct{} // a full desired state was taken: it is answered with a full observed one
 	heard   atomic.Int64  // when the manager last said something, unix ns
 	beats   atomic.Bool   // this manager sends heartbeats, so its silence means something
 	busy    atomic.Int32
@@ -70,7 +70,7 @@ func (s *session) send(ctx context.Context) error {
 		case <-l.o.Keeper.Changed():
 			err = s.sendChanges()
 		case <-s.applied:
-			err = s.sendChanges()
+			err = s.sendAll()
 		case <-l.o.NewFacts:
 			err = s.put(factsOf(l.o.Facts()))
 		case <-l.o.Meter.Ready():
@@ -127,7 +127,7 @@ func (s *session) sendAll() error {
 	return nil
 }
 
-// sendChanges tells what changed, and at least which desired state that reflects.
+// sendChanges tells what changed.
 func (s *session) sendChanges() error {
 	kernels, progress := s.l.o.Keeper.TakeChanges(maxObserved)
 	var out []*node.ObservedKernel
@@ -147,8 +147,10 @@ func (s *session) sendChanges() error {
 		logs += len(tail)
 		out = append(out, observedOf(o, tail))
 	}
-	if err := flush(); err != nil {
-		return err
+	if len(out) > 0 {
+		if err := flush(); err != nil {
+			return err
+		}
 	}
 	for _, p := range progress {
 		if err := s.put(progressOf(p)); err != nil {
@@ -215,6 +217,9 @@ func (s *session) desired(d *node.Desired) error {
 		kernels = append(kernels, k)
 	}
 	s.l.o.Keeper.SetDesired(d.GetFull(), d.GetRevision(), kernels)
+	if !d.GetFull() {
+		return nil
+	}
 	select {
 	case s.applied <- struct{}{}:
 	default:

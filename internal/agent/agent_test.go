@@ -1,0 +1,493 @@
+package agent_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/agent"
+	"berth.dev/berth/internal/agent/keeper"
+	"berth.dev/berth/internal/agent/runtime"
+	"berth.dev/berth/internal/agent/runtime/fake"
+	"berth.dev/berth/internal/alloc"
+	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/agentlink"
+	"berth.dev/berth/internal/wire/node"
+	"berth.dev/berth/internal/wire/run"
+)
+
+const image = "berth/python:latest"
+
+// manager is the manager's end of the link with a memory in place of its database.
+type manager struct {
+	t     testing.TB
+	link  *agentlink.Link
+	svc   *chassis.Service
+	token string
+	cfg   agentlink.Config
+
+	mu      sync.Mutex
+	vault   map[string][]byte
+	epoch   int64
+	hello   cluster.NodeHello
+	facts   cluster.NodeFacts
+	desired map[cluster.KernelID]cluster.DesiredKernel
+	seen    map[cluster.KernelID]cluster.KernelObservation
+	pulls   int
+	metrics map[cluster.KernelID]map[string]float64
+	hold    bool // ends are not acknowledged
+	news    chan struct{}
+}
+
+func newManager(t testing.TB) *manager {
+	m := &manager{t: t, vault: map[string][]byte{}, desired: map[cluster.KernelID]cluster.DesiredKernel{},
+		seen: map[cluster.KernelID]cluster.KernelObservation{}, news: make(chan struct{})}
+	m.cfg = agentlink.DefaultConfig()
+	m.cfg.Listen, m.cfg.Heartbeat, m.cfg.Lease = "127.0.0.1:0", 200*time.Millisecond, 2*time.Second
+	m.cfg.JoinTokenFile = filepath.Join(t.TempDir(), "join.token")
+	m.start()
+	t.Cleanup(m.stop)
+	return m
+}
+
+func (m *manager) start() {
+	var err error
+	m.link, err = agentlink.New(m.cfg, agentlink.Deps{ClusterID: "c1", Sink: m, Vault: m, Live: m, Clock: chassis.RealClock(), Random: rand.Reader,
+		Log: slog.New(slog.DiscardHandler)})
+	require.NoError(m.t, err)
+	m.svc = m.link.Service("agentlink")
+	require.NoError(m.t, m.svc.Start(context.Background()))
+	m.cfg.Listen = m.link.Addr().String()
+}
+
+func (m *manager) stop() { require.NoError(m.t, m.svc.Stop(context.Background())) }
+
+func (m *manager) change(f func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f()
+	close(m.news)
+	m.news = make(chan struct{})
+}
+
+func (m *manager) until(what string, ok func() bool) {
+	m.t.Helper()
+	limit := time.After(30 * time.Second)
+	for {
+		m.mu.Lock()
+		done, news := ok(), m.news
+		m.mu.Unlock()
+		if done {
+			return
+		}
+		select {
+		case <-news:
+		case <-limit:
+			m.t.Fatalf("never happened: %s; seen %+v", what, m.seen)
+		}
+	}
+}
+
+func (m *manager) want(list ...cluster.DesiredKernel) {
+	m.mu.Lock()
+	for _, d := range list {
+		m.desired[d.Kernel] = d
+	}
+	m.mu.Unlock()
+	m.link.WakeAll()
+}
+
+func (m *manager) phase(id cluster.KernelID) cluster.Phase { return m.seen[id].Phase }
+
+func (m *manager) Get(_ context.Context, key string) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.vault[key], nil
+}
+
+func (m *manager) Update(_ context.Context, key string, fn func([]byte) ([]byte, error)) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	v, err := fn(m.vault[key])
+	if err == nil && v != nil {
+		m.vault[key] = v
+	}
+	return m.vault[key], err
+}
+
+func (m *manager) Register(_ context.Context, h cluster.NodeHello) (epoch int64, _ error) {
+	m.change(func() { m.epoch = max(m.epoch, h.HighestEpoch) + 1; epoch, m.hello = m.epoch, h })
+	return epoch, nil
+}
+
+func (m *manager) UpdateFacts(_ context.Context, _ cluster.AgentID, _ int64, f cluster.NodeFacts) error {
+	m.change(func() { m.facts = f })
+	return nil
+}
+
+func (m *manager) Observe(_ context.Context, _ cluster.AgentID, _ int64, full, seen bool, list []cluster.KernelObservation) (acked []cluster.Tombstone, _ error) {
+	m.change(func() {
+		present := map[cluster.KernelID]bool{}
+		for _, o := range list {
+			present[o.Kernel] = true
+			if old := m.seen[o.Kernel]; old.Generation == o.Generation && old.Phase > o.Phase {
+				m.t.Errorf("kernel %s went from %v back to %v", o.Kernel, old.Phase, o.Phase)
+			}
+			m.seen[o.Kernel] = o
+			if o.Phase == cluster.PhaseEnded && !m.hold {
+				acked = append(acked, cluster.Tombstone{Kernel: o.Kernel, Generation: o.Generation})
+				if m.desired[o.Kernel].Generation <= o.Generation {
+					delete(m.desired, o.Kernel)
+				}
+			}
+		}
+		if full && seen {
+			for id := range m.desired {
+				if !present[id] {
+					m.t.Errorf("kernel %s is missing from a full report that reflects the newest desired state", id)
+				}
+			}
+		}
+	})
+	return acked, nil
+}
+
+func (m *manager) Progress(context.Context, cluster.AgentID, cluster.KernelID, int64, int64, int64, string) error {
+	m.change(func() { m.pulls++ })
+	return nil
+}
+
+func (m *manager) Desired(context.Context, cluster.AgentID) (out []cluster.DesiredKernel, _ error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, d := range m.desired {
+		out = append(out, d)
+	}
+	return out, nil
+}
+
+func (m *manager) Touch(context.Context, []cluster.AgentID) error { return nil }
+
+func (m *manager) Disconnected(context.Context, cluster.AgentID, int64) error { return nil }
+
+func (m *manager) Put(_ context.Context, _ cluster.AgentID, _ map[string]float64, kernels map[cluster.KernelID]map[string]float64) {
+	m.change(func() { m.metrics = kernels })
+}
+
+// host is an engine and a state directory, and one agent at a time on them.
+type host struct {
+	t      testing.TB
+	cfg    agent.Config
+	engine *fake.Engine
+	cores  int
+	agent  *agent.Agent
+	group  *chassis.Group
+	log    *slog.Logger
+}
+
+func newHost(t testing.TB, m *manager) *host {
+	h := &host{t: t, cfg: agent.DefaultConfig(), engine: fake.NewEngine(fake.Options{}), cores: 8, log: slog.New(slog.DiscardHandler)}
+	if testing.Verbose() {
+		h.log = slog.New(slog.NewTextHandler(t.Output(), nil))
+	}
+	h.cfg.ID, h.cfg.StateDir, h.cfg.JoinTokenFile, h.cfg.Manager = "i-test", t.TempDir(), m.cfg.JoinTokenFile, m.cfg.Listen
+	h.cfg.SampleInterval, h.cfg.MinFree = 100*time.Millisecond, 0
+	h.engine.AddImage(runtime.Image{References: []string{image}, Labels: map[string]string{"x": "y"}}, map[string][]byte{"/etc/passwd": []byte("root:x:0:0::/root:/bin/sh\n")})
+	t.Cleanup(h.engine.Close)
+	t.Cleanup(h.stop)
+	return h
+}
+
+func (h *host) start() {
+	h.t.Helper()
+	var devices []alloc.Device
+	for i := range h.cores {
+		devices = append(devices, alloc.Device{Slot: cluster.SlotCPU, ID: fmt.Sprint(i), NUMA: -1, Capacity: cluster.Whole(1), Healthy: true})
+	}
+	devices = append(devices, alloc.Device{Slot: cluster.SlotMem, ID: "root", NUMA: -1, Capacity: cluster.Whole(4 << 40), Healthy: true})
+	var err error
+	h.agent, err = agent.New(h.cfg, agent.Deps{
+		Runtime: h.engine.Runtime(h.cfg.Scope(), cluster.AgentID(h.cfg.ID)), RunnerPath: "/nonexistent/runner", Log: h.log, Devices: devices,
+		Times: keeper.Times{Sweep: 50 * time.Millisecond},
+	})
+	require.NoError(h.t, err)
+	h.group, err = chassis.NewGroup(h.log, h.agent.Services()...)
+	require.NoError(h.t, err)
+	require.NoError(h.t, h.group.Start(context.Background()))
+}
+
+func (h *host) stop() {
+	if h.group != nil {
+		require.NoError(h.t, h.group.Stop(context.Background()))
+		h.group = nil
+	}
+}
+
+func kernelID(i int) cluster.KernelID {
+	return cluster.KernelID(fmt.Sprintf("00000000-0000-4000-8000-%012d", i))
+}
+
+func desired(i int) cluster.DesiredKernel {
+	return cluster.DesiredKernel{
+		Kernel: kernelID(i), Session: "11111111-0000-4000-8000-000000000000", Generation: 1,
+		Spec: &cluster.KernelSpec{
+			Image: image, RegistryType: "local", AutoPull: "digest", Hostname: "main1", SessionName: "sess", SessionType: cluster.Interactive,
+			Slots: cluster.Slots{cluster.SlotCPU: cluster.Whole(1), cluster.SlotMem: cluster.Whole(1 << 30)}, UID: -1, GID: -1,
+		},
+	}
+}
+
+func stopped(i int) cluster.DesiredKernel {
+	return cluster.DesiredKernel{Kernel: kernelID(i), Session: "11111111-0000-4000-8000-000000000000", Generation: 1, Stop: true, StopReason: cluster.ReasonUserRequested}
+}
+
+// to carries requests to the agent as the manager does.
+type to struct{ m *manager }
+
+func (t to) RoundTrip(r *http.Request) (*http.Response, error) {
+	return t.m.link.RoundTrip("i-test", r)
+}
+
+func (m *manager) runner(id cluster.KernelID) *run.Client {
+	return run.NewClient(run.Options{Transport: to{m}, BaseURL: "http://agent/kernels/" + string(id) + "/runner"})
+}
+
+func TestJoinRunStreamsAndEnd(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	h := newHost(t, m)
+	h.start()
+	id := kernelID(1)
+	m.want(desired(1))
+	m.until("it runs", func() bool { return m.phase(id) == cluster.PhaseRunning })
+	require.Equal(t, cluster.Whole(8), m.facts.Capacity[cluster.SlotCPU])
+	require.True(t, m.facts.EngineOK)
+	require.Equal(t, image, m.facts.Images[0].Reference)
+	require.NoError(t, h.agent.Ready(t.Context()))
+	st, err := os.Stat(filepath.Join(h.cfg.StateDir, "node", "node.key"))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), st.Mode())
+
+	c := m.runner(id)
+	hello, err := c.Hello(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, string(id), hello.KernelID)
+	res, err := c.Step(t.Context(), "r1", run.StepRequest{Mode: run.ModeQuery, Code: "print(6*7)", WaitMS: 5000})
+	require.NoError(t, err)
+	require.Equal(t, "42\n", res.Console[0].Data)
+
+	get := func(path string) (int, string) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://agent/kernels/"+string(id)+path, nil)
+		require.NoError(t, err)
+		resp, err := to{m}.RoundTrip(req)
+		require.NoError(t, err)
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		return resp.StatusCode, string(b)
+	}
+	code, text := get("/logs")
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, text, "runner started")
+	code, text = get("/stats")
+	require.Equal(t, http.StatusOK, code, text)
+	require.Contains(t, text, node.MetricMem)
+	m.until("metrics arrive", func() bool { return m.metrics[id][node.MetricMem] > 0 })
+
+	body, _ := json.Marshal(node.CommitRequest{Reference: "me/mine:1"})
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://agent/kernels/"+string(id)+"/commit", bytes.NewReader(body))
+	require.NoError(t, err)
+	resp, err := to{m}.RoundTrip(req)
+	require.NoError(t, err)
+	b, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Contains(t, string(b), `"reference":"me/mine:1"`)
+	m.until("the new image is reported", func() bool { return len(m.facts.Images) == 2 })
+
+	found, err := agent.Findings(t.Context(), h.cfg, nil)
+	require.NoError(t, err)
+	require.Empty(t, found)
+
+	m.want(stopped(1))
+	m.until("it ends", func() bool { return m.phase(id) == cluster.PhaseEnded })
+	require.Contains(t, m.seen[id].LogTail, "runner started")
+	require.Eventually(t, func() bool {
+		_, err := m.runner(id).Hello(t.Context())
+		return fault.Is(err, fault.NotFound)
+	}, 10*time.Second, 5*time.Millisecond)
+	found, err = h.agent.Findings(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, slicesWithout(found, "deletion"))
+}
+
+func slicesWithout(found []agent.Finding, kind string) (out []agent.Finding) {
+	for _, f := range found {
+		if f.Kind != kind {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+func TestManagerAndAgentRestart(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	h := newHost(t, m)
+	h.start()
+	const n = 8
+	for i := range n {
+		d := desired(i)
+		if i == 7 {
+			d.Spec.SessionType, d.Spec.StartupCommand = cluster.Batch, "sleep 0.3; exit 3"
+		}
+		m.want(d)
+	}
+	m.until("all run", func() bool {
+		for i := range n {
+			if m.phase(kernelID(i)) < cluster.PhaseRunning {
+				return false
+			}
+		}
+		return true
+	})
+	h.stop()
+	m.stop()
+	require.Equal(t, n, h.engine.Count(), "an agent's end touches no container")
+	require.NoError(t, h.engine.Exit(kernelID(0), 9))
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(filepath.Join(h.cfg.StateDir, "kernels", string(kernelID(7)), "private", "result.json"))
+		return err == nil
+	}, 10*time.Second, 5*time.Millisecond)
+	h.start()
+	m.start()
+	m.until("ends of the time in between", func() bool {
+		return m.phase(kernelID(0)) == cluster.PhaseEnded && m.phase(kernelID(7)) == cluster.PhaseEnded
+	})
+	require.Equal(t, 9, *m.seen[kernelID(0)].ExitCode)
+	require.Equal(t, cluster.ReasonSelfTerminated, m.seen[kernelID(0)].Reason)
+	require.Equal(t, 3, *m.seen[kernelID(7)].ExitCode)
+	require.Equal(t, cluster.ReasonTaskFailed, m.seen[kernelID(7)].Reason)
+	for i := range n {
+		require.Equal(t, 1, h.engine.Starts(h.cfg.Scope(), "i-test", kernelID(i)), "nothing runs twice")
+	}
+	for i := 1; i < 7; i++ {
+		_, err := m.runner(kernelID(i)).Hello(t.Context())
+		require.NoError(t, err)
+		m.want(stopped(i))
+	}
+	m.until("all end", func() bool {
+		for i := range n {
+			if m.phase(kernelID(i)) != cluster.PhaseEnded {
+				return false
+			}
+		}
+		return true
+	})
+	require.Zero(t, h.engine.Count())
+}
+
+func TestStaleManagerIsRefused(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	h := newHost(t, m)
+	h.start()
+	m.want(desired(1))
+	m.until("it runs", func() bool { return m.phase(kernelID(1)) == cluster.PhaseRunning })
+	require.Positive(t, m.hello.Serial)
+}
+
+func TestEndsWithStrangeLogs(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	h := newHost(t, m)
+	h.start()
+	m.change(func() { m.hold = true })
+	for i := range 8 {
+		m.want(desired(i))
+	}
+	m.until("all run", func() bool {
+		for i := range 8 {
+			if m.phase(kernelID(i)) < cluster.PhaseRunning {
+				return false
+			}
+		}
+		return true
+	})
+	for i := range 8 {
+		h.engine.Print(kernelID(i), "\xff\xfe"+strings.Repeat("x", 200<<10))
+		m.want(stopped(i))
+	}
+	ended := func() bool {
+		for i := range 8 {
+			if o := m.seen[kernelID(i)]; o.Phase != cluster.PhaseEnded || len(o.LogTail) < 100<<10 {
+				return false
+			}
+		}
+		return true
+	}
+	m.until("all end", ended)
+	// Not acknowledged: after a restart the ends are told again, logs and all.
+	h.stop()
+	m.change(func() { clear(m.seen); m.hold = false })
+	h.start()
+	m.until("all ends are told again", ended)
+	require.Eventually(t, func() bool {
+		entries, err := os.ReadDir(filepath.Join(h.cfg.StateDir, "logs"))
+		return err == nil && len(entries) == 0
+	}, 10*time.Second, 5*time.Millisecond)
+}
+
+func TestSecondAgentOnOneState(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	h := newHost(t, m)
+	h.start()
+	_, err := agent.New(h.cfg, agent.Deps{Runtime: h.engine.Runtime("x", "y"), RunnerPath: "/x", Log: h.log})
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+}
+
+// TestTwoHundred brings 200 kernels up and down.
+func TestTwoHundred(t *testing.T) {
+	m := newManager(t)
+	h := newHost(t, m)
+	h.cores = 200
+	h.start()
+	began := time.Now()
+	var list, ends []cluster.DesiredKernel
+	for i := range 200 {
+		list, ends = append(list, desired(i)), append(ends, stopped(i))
+	}
+	all := func(p cluster.Phase) func() bool {
+		return func() bool {
+			for i := range 200 {
+				if m.phase(kernelID(i)) != p {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	m.want(list...)
+	m.until("all run", all(cluster.PhaseRunning))
+	up := time.Since(began)
+	m.want(ends...)
+	m.until("all end", all(cluster.PhaseEnded))
+	t.Logf("200 kernels: up in %s, gone in %s", up, time.Since(began)-up)
+	require.Zero(t, h.engine.Count())
+}
