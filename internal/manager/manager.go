@@ -1,7 +1,7 @@
 // Package manager is the role that owns what should be true: tenancy, sessions, placement.
 // This package only wires its subpackages into services with a declared order:
 //
-//	store ─► service ─► agent port ─► reconcile ─► API
+//	store ─► service ─► agent port ─► reconcile ─► API ─► presence
 //
 // Clients of PostgreSQL, etcd and Redis come from outside, so that embedded and external
 // services are used through the same code.
@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -45,7 +46,9 @@ type Deps struct {
 	IDs    func() string
 	Health *chassis.Health
 	Build  chassis.BuildInfo
-	Log    *slog.Logger
+	// WrapAgents may replace every connection of the agent port below its TLS; tests break them there.
+	WrapAgents func(net.Conn) net.Conn
+	Log        *slog.Logger
 }
 
 // Manager is one running manager; its fields are valid once its services run.
@@ -102,7 +105,8 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 		return fmt.Errorf("make the first rows: %w", err)
 	}
 	linkDeps := agentlink.Deps{
-		ClusterID: m.admin.ClusterID, Vault: &vault{m.store, key}, Clock: m.deps.Clock, Random: m.deps.Random, Log: m.log.With("part", "agentlink"),
+		ClusterID: m.admin.ClusterID, Vault: &vault{m.store, key}, Clock: m.deps.Clock, Random: m.deps.Random,
+		Wrap: m.deps.WrapAgents, Log: m.log.With("part", "agentlink"),
 	}
 	limiter := httpapi.RateLimiter(httpapi.NewLocalLimiter(m.deps.Clock.Now))
 	if m.deps.Redis != nil {
@@ -143,7 +147,7 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 
 // Services are the manager's parts; a group starts them in the declared order.
 func (m *Manager) Services() []*chassis.Service {
-	return []*chassis.Service{
+	services := []*chassis.Service{
 		chassis.NewService("store", chassis.Hooks{
 			Run:  m.store.Run,
 			Stop: func(context.Context) error { m.store.Close(); return nil },
@@ -154,6 +158,10 @@ func (m *Manager) Services() []*chassis.Service {
 		m.loops.Service().After("agent-port"),
 		m.api.After("service", "agent-port"),
 	}
+	if m.deps.Etcd != nil {
+		services = append(services, chassis.NewService("presence", chassis.Hooks{Run: m.announce}).After("manager-api", "agent-port"))
+	}
+	return services
 }
 
 // wakeAgents passes hints about agents' desired state on to the agent port.

@@ -78,7 +78,7 @@ type Live interface {
 	Put(ctx context.Context, agent cluster.AgentID, node map[string]float64, kernels map[cluster.KernelID]map[string]float64)
 }
 
-// Deps are what a Link works with; Live may be nil.
+// Deps are what a Link works with; Live and Wrap may be nil.
 type Deps struct {
 	ClusterID string
 	Sink      Sink
@@ -86,7 +86,9 @@ type Deps struct {
 	Live      Live
 	Clock     chassis.Clock
 	Random    io.Reader
-	Log       *slog.Logger
+	// Wrap may replace a connection below its TLS; tests break connections there.
+	Wrap func(net.Conn) net.Conn
+	Log  *slog.Logger
 }
 
 // Link is the agent port of one manager.
@@ -184,6 +186,9 @@ func (l *Link) Run(ctx context.Context) error {
 			continue
 		}
 		backoff.Reset()
+		if l.d.Wrap != nil {
+			conn = l.d.Wrap(conn)
+		}
 		select {
 		case l.shakes <- struct{}{}:
 		case <-ctx.Done():

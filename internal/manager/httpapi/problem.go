@@ -195,14 +195,5 @@ func (a *API) respondError(w *responseWriter, r *http.Request, err error) {
 	}
 }
 
-// Fail writes err as a problem document for a handler that serves within this interface (GraphQL).
-func (a *API) Fail(rw http.ResponseWriter, r *http.Request, err error) {
-	if w, ok := rw.(*responseWriter); ok {
-		a.respondError(w, r, err)
-		return
-	}
-	http.Error(rw, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError) // not ours
-}
-
 // errResponded is returned by handlers that answered in their own way after a failure.
 var errResponded = errors.New("already responded")
