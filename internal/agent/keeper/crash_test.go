@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -22,6 +23,12 @@ type crasher struct {
 	passed []string
 	hit    chan struct{}
 	stop   func()
+}
+
+func (c *crasher) points() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.passed)
 }
 
 var errKilled = errors.New("killed")
@@ -125,7 +132,7 @@ func tell(t *testing.T, s story, at int) []string {
 				revive(a.want)
 			case <-news:
 			case <-limit:
-				t.Fatalf("crash at %d (%v): act %d never ended; it went %s", at, c.passed, i, r.phases(kernelID(1)))
+				t.Fatalf("crash at %d (%v): act %d never ended; it went %s", at, c.points(), i, r.phases(kernelID(1)))
 			}
 		}
 		if i == 0 && len(s.acts) == 3 {
@@ -136,10 +143,10 @@ func tell(t *testing.T, s story, at int) []string {
 		}
 	}
 	s.check(t, r, last)
-	require.Equal(t, s.starts, r.engine.Starts(scope, agent, kernelID(1)), "nothing runs twice; crash at %d (%v)", at, c.passed)
+	require.Equal(t, s.starts, r.engine.Starts(scope, agent, kernelID(1)), "nothing runs twice; crash at %d (%v)", at, c.points())
 	ack := []cluster.Tombstone{{Kernel: kernelID(1), Generation: last.Generation}}
 	r.keeper.Ack(ack)
-	r.eventually(fmt.Sprintf("something is left after a crash at %d of %v", at, c.passed), func() bool {
+	r.eventually(fmt.Sprintf("something is left after a crash at %d of %v", at, c.points()), func() bool {
 		select {
 		case <-c.hit:
 			if !crashed {
@@ -157,9 +164,7 @@ func tell(t *testing.T, s story, at int) []string {
 	logs, err := filepath.Glob(filepath.Join(r.dir, "logs", "*"))
 	require.NoError(t, err)
 	require.Empty(t, logs)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.passed
+	return c.points()
 }
 
 // TestRestartAtEveryStep kills the agent at every point of every story: nothing is lost,
