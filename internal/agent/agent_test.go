@@ -198,6 +198,7 @@ type host struct {
 	agent  *agent.Agent
 	group  *chassis.Group
 	log    *slog.Logger
+	runner string
 }
 
 func newHost(t testing.TB, m *manager) *host {
