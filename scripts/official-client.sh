@@ -34,7 +34,7 @@ if [ ! -e "$venv/complete" ]; then
 	"$python" -m venv "$venv" >&2
 	# shellcheck disable=SC2086 # the pins are words
 	"$venv/bin/pip" install --quiet --disable-pip-version-check "$client" $pins >&2
-	"$venv/bin/backend.ai" --version >&2
+	"$venv/bin/backend.ai" --help >/dev/null
 	: >"$venv/complete"
 fi
 echo "$venv"

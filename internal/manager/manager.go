@@ -62,6 +62,7 @@ type Manager struct {
 	link    *agentlink.Link
 	loops   *reconcile.Loops
 	api     *chassis.HTTPServer
+	handler *httpapi.API
 	admin   service.Credentials
 	created bool
 }
@@ -136,11 +137,11 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 		return err
 	}
 	graph := graphapi.New(graphapi.Deps{Service: m.service, Actor: httpapi.ActorFrom, Fail: httpapi.Fail, Log: m.log.With("part", "graphapi")})
-	handler := httpapi.New(httpapi.Deps{
+	m.handler = httpapi.New(httpapi.Deps{
 		Service: m.service, GraphQL: graph, Log: m.log.With("part", "httpapi"), Clock: m.deps.Clock.Now, RateLimiter: limiter,
 		Info: httpapi.Info{NodeID: m.cfg.id(), Build: m.deps.Build.String(), APIVersion: m.cfg.Wire.APIVersion, ManagerVersion: m.cfg.Wire.ManagerVersion},
 	})
-	m.api = chassis.NewHTTPServer("manager-api", chassis.HTTPOptions{Listen: m.cfg.Listen, Handler: handler, Log: m.log, Drain: 2 * time.Second,
+	m.api = chassis.NewHTTPServer("manager-api", chassis.HTTPOptions{Listen: m.cfg.Listen, Handler: m.handler, Log: m.log, Drain: 2 * time.Second,
 		Configure: func(s *http.Server) { s.WriteTimeout = 0 }})
 	return nil
 }
@@ -157,6 +158,8 @@ func (m *Manager) Services() []*chassis.Service {
 		chassis.NewService("agent-wakes", chassis.Hooks{Run: m.wakeAgents}).After("agent-port"),
 		m.loops.Service().After("agent-port"),
 		m.api.After("service", "agent-port"),
+		// Streams and held requests end with a word to their clients before the server drains the rest.
+		chassis.NewService("api-streams", chassis.Hooks{Stop: m.handler.Stop}).After(m.api.Name()),
 	}
 	if m.deps.Etcd != nil {
 		services = append(services, chassis.NewService("presence", chassis.Hooks{Run: m.announce}).After("manager-api", "agent-port"))

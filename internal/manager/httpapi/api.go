@@ -12,6 +12,7 @@ import (
 	"path"
 	"runtime/debug"
 	"strconv"
+	"sync"
 	"time"
 
 	"berth.dev/berth/internal/fault"
@@ -41,7 +42,7 @@ type Deps struct {
 	Info        Info
 }
 
-// API is the handler. It holds no state of requests.
+// API is the handler. Its only state of requests is the number of streams, so that it can end them.
 type API struct {
 	svc     *service.Service
 	graphql http.Handler
@@ -50,11 +51,18 @@ type API struct {
 	limiter RateLimiter
 	info    Info
 	mux     *http.ServeMux
+
+	// stopping ends with Stop, and with it every stream.
+	stopping context.Context
+	stop     context.CancelFunc
+	mu       sync.Mutex // orders streams.Add against Stop's Wait
+	streams  sync.WaitGroup
 }
 
 // New builds the handler of every route.
 func New(d Deps) *API {
 	a := &API{svc: d.Service, graphql: d.GraphQL, log: d.Log, now: d.Clock, limiter: d.RateLimiter, info: d.Info, mux: http.NewServeMux()}
+	a.stopping, a.stop = context.WithCancel(context.Background())
 	if a.now == nil {
 		a.now = time.Now
 	}
@@ -83,6 +91,54 @@ func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
+
+// Stop ends all streams and held requests with a word to their clients and waits for them. Requests that are
+// answered at once go on; ending those is the server's part.
+func (a *API) Stop(ctx context.Context) error {
+	a.mu.Lock()
+	a.stop()
+	a.mu.Unlock()
+	ended := make(chan struct{})
+	go func() { defer close(ended); a.streams.Wait() }()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("end streams: %w", ctx.Err())
+	}
+}
+
+var errStopping = fault.Unavailablef("the manager is restarting").WithNext("try again in some seconds")
+
+// hold marks a request as one that lasts: its context ends with Stop too. The caller calls release.
+func (a *API) hold(c *call) (release func(), err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.stopping.Err() != nil {
+		return nil, errStopping
+	}
+	a.streams.Add(1)
+	ctx, cancel := context.WithCancel(c.ctx())
+	unhook := context.AfterFunc(a.stopping, cancel)
+	c.r = c.r.WithContext(ctx)
+	return func() { unhook(); cancel(); a.streams.Done() }, nil
+}
+
+// lasting wraps a handler whose requests last.
+func (a *API) lasting(h handler) handler {
+	return func(c *call) error {
+		release, err := a.hold(c)
+		if err != nil {
+			return err
+		}
+		defer release()
+		if err = h(c); err != nil && a.stopping.Err() != nil && c.w.status == 0 {
+			c.r = c.r.WithContext(context.WithoutCancel(c.ctx())) // not the client's doing: it gets an answer
+			return errStopping
+		}
+		return err
 	}
 }
 

@@ -31,6 +31,7 @@ type site struct {
 	url   string
 	admin service.Credentials
 	log   *bytes.Buffer
+	api   *httpapi.API
 }
 
 type siteOption func(*service.Deps, *httpapi.Deps)
@@ -56,11 +57,12 @@ func newSite(t *testing.T, options ...siteOption) *site {
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = svc.Run(ctx) }()
 	http.Service = svc
-	server := httptest.NewUnstartedServer(httpapi.New(http))
+	handler := httpapi.New(http)
+	server := httptest.NewUnstartedServer(handler)
 	server.Config = httpapi.NewServer(server.Config.Handler, log)
 	server.Start()
 	t.Cleanup(func() { server.Close(); stop(); <-ended })
-	return &site{t: t, store: st, svc: svc, url: server.URL, admin: admin, log: logs}
+	return &site{t: t, store: st, svc: svc, url: server.URL, admin: admin, log: logs, api: handler}
 }
 
 // answer is what a request brought.
@@ -272,3 +274,29 @@ func TestMethodOverride(t *testing.T) {
 }
 
 func lock(b *bytes.Buffer) io.Writer { return &lockedWriter{b: b} }
+
+func TestStopEndsStreamsWithAWord(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	begun, answers := make(chan struct{}), make(chan answer, 1)
+	go func() {
+		r := s.request("GET", "/events/session?sessionName=*", "", "")
+		api.SignRequest(r, string(s.admin.AccessKey), s.admin.SecretKey.Reveal(), time.Now())
+		resp, err := http.DefaultClient.Do(r)
+		close(begun)
+		if err != nil {
+			answers <- answer{}
+			return
+		}
+		defer resp.Body.Close()
+		b, _ := io.ReadAll(resp.Body)
+		answers <- answer{status: resp.StatusCode, body: string(b)}
+	}()
+	<-begun
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	require.NoError(t, s.api.Stop(ctx))
+	require.Equal(t, 200, (<-answers).status)
+	s.call("GET", "/events/session?sessionName=*", "").problem(t, 503, "service-unavailable")
+	require.Equal(t, 200, s.call("GET", "/auth", "").status, "short requests go on")
+}

@@ -21,8 +21,8 @@ const keepAlive = 15 * time.Second
 const lastWords = 300 * time.Millisecond
 
 func (a *API) eventRoutes() {
-	a.handle(signedOnly, a.sessionEvents, "GET /events/session")
-	a.handle(signedOnly, a.taskEvents, "GET /events/background-task")
+	a.handle(signedOnly, a.lasting(a.sessionEvents), "GET /events/session")
+	a.handle(signedOnly, a.lasting(a.taskEvents), "GET /events/background-task")
 }
 
 // eventStream writes server-sent events.

@@ -399,6 +399,22 @@ func TestStreamingExecution(t *testing.T) {
 		require.NoError(t, conn.Close(websocket.StatusNormalClosure, ""))
 		require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(c.node.home, "interrupted")); return err == nil }, patience, 5*time.Millisecond)
 	})
+	t.Run("a stopping manager says so and leaves the code alone", func(t *testing.T) {
+		d := newCell(t)
+		d.running("stop-here")
+		conn := d.dial("/stream/session/stop-here/execute")
+		require.NoError(t, conn.Write(t.Context(), websocket.MessageText,
+			[]byte(`{"code":"import time\nprint('begun', flush=True)\nwhile not __import__('os').path.exists('go'): time.sleep(.01)\nopen('through', 'w').close()","mode":"query"}`)))
+		require.Contains(t, consoleText(d.read(conn)), "begun")
+		stopped := make(chan error, 1)
+		go func() { stopped <- d.api.Stop(t.Context()) }()
+		require.Equal(t, "server-restarting", d.read(conn)["status"])
+		_, _, err := conn.Read(t.Context())
+		require.Equal(t, websocket.StatusServiceRestart, websocket.CloseStatus(err))
+		require.NoError(t, <-stopped)
+		require.NoError(t, os.WriteFile(filepath.Join(d.node.home, "go"), nil, 0o644))
+		require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(d.node.home, "through")); return err == nil }, patience, 5*time.Millisecond)
+	})
 	t.Run("nonsense is refused", func(t *testing.T) {
 		conn := c.dial("/stream/session/stream-me/execute")
 		require.NoError(t, conn.Write(t.Context(), websocket.MessageText, []byte(`nonsense`)))

@@ -31,9 +31,9 @@ const (
 func (a *API) streamRoutes() {
 	for _, base := range []string{"GET /stream/session/{s}", "GET /stream/kernel/{s}"} {
 		a.handle(signedOnly, a.apps, base+"/apps")
-		a.handle(signedOnly, a.streamExecute, base+"/execute")
-		a.handle(signedOnly, a.streamPTY, base+"/pty")
-		a.handle(signedOnly, a.streamExec, base+"/exec")
+		a.handle(signedOnly, a.lasting(a.streamExecute), base+"/execute")
+		a.handle(signedOnly, a.lasting(a.streamPTY), base+"/pty")
+		a.handle(signedOnly, a.lasting(a.streamExec), base+"/exec")
 	}
 }
 
@@ -77,14 +77,14 @@ func (c *call) upgrade() (*socket, error) {
 	}
 	c.w.status = 101
 	conn.SetReadLimit(maxMessage)
-	// The request's own context ends with its handler and knows nothing of the upgraded connection.
-	ctx, cancel := context.WithCancel(context.WithoutCancel(c.ctx()))
+	ctx, cancel := context.WithCancel(c.ctx())
 	s := &socket{conn: conn, ctx: ctx, in: make(chan message, maxQueued), left: make(chan struct{})}
 	go func() {
 		defer close(s.left)
 		defer cancel()
 		for {
-			_, data, err := conn.Read(ctx)
+			// Ending the context of a Read would cut the connection before the last words.
+			_, data, err := conn.Read(context.WithoutCancel(ctx))
 			if err != nil {
 				return
 			}
@@ -107,7 +107,9 @@ func (s *socket) end(code websocket.StatusCode, why string) {
 	if len(why) > 120 {
 		why = why[:120]
 	}
-	if s.ctx.Err() == nil {
+	select {
+	case <-s.left:
+	default:
 		// Close shakes hands by reading, which our reader does too; either one sees the answer.
 		_ = s.conn.Close(code, why)
 	}
@@ -125,7 +127,7 @@ func (s *socket) send(v any) error {
 }
 
 func (s *socket) write(kind websocket.MessageType, b []byte) error {
-	ctx, cancel := context.WithTimeout(s.ctx, writePatience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), writePatience)
 	defer cancel()
 	return s.conn.Write(ctx, kind, b)
 }
@@ -203,6 +205,10 @@ func (a *API) streamExecute(c *call) error {
 	patience := firstPatience
 	for {
 		m, err := s.recv(patience)
+		if a.stopping.Err() != nil {
+			code, why = websocket.StatusServiceRestart, a.restarting(s)
+			return nil
+		}
 		if err != nil {
 			return nil
 		}
@@ -213,6 +219,10 @@ func (a *API) streamExecute(c *call) error {
 			return nil
 		}
 		if err := a.drive(c, s, client, ref, who, req); err != nil {
+			if a.stopping.Err() != nil {
+				code, why = websocket.StatusServiceRestart, a.restarting(s)
+				return nil
+			}
 			if errors.Is(err, errClientGone) || s.ctx.Err() != nil {
 				return nil
 			}
@@ -229,6 +239,12 @@ func (a *API) streamExecute(c *call) error {
 		}
 		patience = 10 * time.Minute
 	}
+}
+
+// restarting tells the client of a stream why it ends.
+func (a *API) restarting(s *socket) string {
+	_ = s.send(object{"status": "server-restarting", "msg": errStopping.Msg, "console": []any{}, "exitCode": nil, "options": nil})
+	return errStopping.Msg
 }
 
 // drive runs one piece of code to its end. Whatever keeps it from the end interrupts the code.
@@ -256,7 +272,7 @@ func (a *API) drive(c *call, s *socket, client *run.Client, ref string, who clus
 	runID := newRunID()
 	done := false
 	defer func() {
-		if done {
+		if done || a.stopping.Err() != nil { // our own end must not touch what runs
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), 5*time.Second)
@@ -332,6 +348,10 @@ func (a *API) streamPTY(c *call) error {
 	defer func() { s.end(code, why); <-pinged }()
 	for {
 		again, err := a.terminal(s, client, start)
+		if a.stopping.Err() != nil {
+			code, why = websocket.StatusServiceRestart, errStopping.Msg
+			return nil
+		}
 		if err != nil && s.ctx.Err() == nil {
 			msg := problemOf(err).Msg
 			_ = s.send(object{"type": "error", "data": msg})
@@ -466,7 +486,11 @@ func (a *API) streamExec(c *call) error {
 	go func() { defer close(pinged); s.ping() }()
 	code, why := websocket.StatusNormalClosure, ""
 	defer func() { s.end(code, why); <-pinged }()
-	if err := a.exec(s, client, start); err != nil && s.ctx.Err() == nil {
+	err = a.exec(s, client, start)
+	switch {
+	case a.stopping.Err() != nil:
+		code, why = websocket.StatusServiceRestart, errStopping.Msg
+	case err != nil && s.ctx.Err() == nil:
 		code, why = websocket.StatusInternalError, problemOf(err).Msg
 		c.w.note = err.Error()
 	}
