@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	rt "runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -74,8 +75,9 @@ func shortDir(t *testing.T) string {
 func config(t *testing.T) run.Config {
 	dir := shortDir(t)
 	cfg := run.Config{Version: run.Version, Token: token, KernelID: "0a1b2c3d-0000-0000-0000-000000000000", Dir: dir,
-		Env:  map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin"},
-		User: run.User{UID: os.Getuid(), GID: os.Getgid(), Home: filepath.Join(dir, "home")}}
+		Env:    map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin"},
+		Limits: run.Limits{OutputMemory: 256 << 10, OutputSpill: 4 << 20},
+		User:   run.User{UID: os.Getuid(), GID: os.Getgid(), Home: filepath.Join(dir, "home")}}
 	if os.Getuid() == 0 {
 		cfg.User.UID, cfg.User.GID = 4242, 4243
 	}
@@ -95,12 +97,21 @@ func launch(t *testing.T, cfg run.Config) *box {
 	b.cmd = exec.Command(exe, file)
 	b.cmd.Env = append(os.Environ(), asRunner+"=1")
 	b.cmd.Stdout, b.cmd.Stderr = b.out, b.out
-	require.NoError(t, b.cmd.Start())
+	b.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	began := make(chan error)
 	go func() {
+		rt.LockOSThread() // the signal comes when the starting thread ends
+		defer rt.UnlockOSThread()
+		err := b.cmd.Start()
+		began <- err
+		if err != nil {
+			return
+		}
 		_ = b.cmd.Wait()
 		b.code = b.cmd.ProcessState.ExitCode()
 		close(b.exit)
 	}()
+	require.NoError(t, <-began)
 	b.c = run.NewClient(run.Options{Dial: run.UnixDialer(b.cfg.Socket), Token: cfg.Token})
 	t.Cleanup(func() {
 		_ = b.cmd.Process.Signal(syscall.SIGTERM)

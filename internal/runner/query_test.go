@@ -214,11 +214,32 @@ func TestQueryQueue(t *testing.T) {
 func TestQueryBackPressure(t *testing.T) {
 	t.Parallel()
 	eachPython(t, func(t *testing.T, b *box, how string) {
-		// 96 MB is more than memory and spill hold, so the code is made to wait for its reader.
-		r := b.query("big", "line = 'x' * 999\nfor i in range(96000): print(line)\nprint('end')")
+		// 16 MB is more than memory and spill hold, so the code is made to wait for its reader.
+		code := "line = 'x' * 999\nfor i in range(16000): print(line)\nprint('end')"
+		from := int64(0)
+		_, err := b.c.Step(ctx(t), "big", run.StepRequest{Mode: run.ModeQuery, Code: code, From: &from})
+		require.NoError(t, err)
+		r := b.query("big", code)
 		require.Equal(t, 0, r.exit)
-		require.Equal(t, 96000*1000+4, len(r.stdout))
+		require.Equal(t, 16000*1000+4, len(r.stdout))
 		require.Equal(t, "x\nend\n", r.stdout[len(r.stdout)-6:])
 		require.Empty(t, r.stderr)
+		// An interrupt ends code that waits for a reader who never comes.
+		_, err = b.c.Step(ctx(t), "endless", run.StepRequest{Mode: run.ModeQuery, Code: "while True: print('y' * 9999)", From: &from, WaitMS: 500, MaxBytes: 1})
+		require.NoError(t, err)
+		require.Eventually(t, func() bool {
+			files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", b.cmd.Process.Pid))
+			require.NoError(t, err)
+			for _, f := range files {
+				if to, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", b.cmd.Process.Pid, f.Name())); strings.Contains(to, "spill") {
+					return true
+				}
+			}
+			return false
+		}, 20*time.Second, 5*time.Millisecond)
+		_, err = b.c.Interrupt(ctx(t), "endless")
+		require.NoError(t, err)
+		require.Equal(t, 130, b.query("endless", "while True: print('y' * 9999)").exit)
+		require.Equal(t, "on\n", b.query("on", "print('on')").stdout)
 	})
 }

@@ -117,6 +117,12 @@ func (r *Runner) handler() http.Handler {
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set(run.HeaderVersion, strconv.Itoa(run.Version))
+		if q.URL.Path == run.PathPTY || q.URL.Path == run.PathExec {
+			// The body of a stream does not end before the reply: never wait for its end.
+			rc := http.NewResponseController(w)
+			_ = rc.EnableFullDuplex()                                  // HTTP/1.1 on a socket can
+			defer func() { _ = rc.SetReadDeadline(time.Unix(1, 0)) }() // fails after an upgrade, which closes by itself
+		}
 		token, ok := strings.CutPrefix(q.Header.Get("Authorization"), "Bearer ")
 		if !ok || subtle.ConstantTimeCompare([]byte(token), []byte(r.cfg.Token)) != 1 {
 			run.WriteFailure(w, fault.New(fault.Unauthenticated, "the token of this session's runner is missing or wrong"))

@@ -71,11 +71,7 @@ func (r *Runner) serveStream(w http.ResponseWriter, q *http.Request, begin func(
 		return
 	}
 	rc := http.NewResponseController(w)
-	if err := rc.EnableFullDuplex(); err != nil {
-		run.WriteFailure(w, fault.Invalidf("this connection cannot carry a stream").WithCause(err))
-		return
-	}
-	_ = rc.SetReadDeadline(time.Now().Add(30 * time.Second)) // EnableFullDuplex works, so this does
+	_ = rc.SetReadDeadline(time.Now().Add(30 * time.Second)) // a socket has deadlines
 	in := bufio.NewReaderSize(q.Body, 64<<10)
 	first, err := run.ReadFrame(in)
 	if err == nil && first.Type != run.FrameStart {

@@ -53,21 +53,22 @@ def _install():
             if name != "getpass":
                 return None
             sys.meta_path.remove(Finder)
-            import getpass
-            getpass.getpass = lambda prompt="Password: ", stream=None, *, echo_char=None: ask(prompt, True)
             import importlib.util
-            spec = importlib.util.spec_from_loader("getpass", loader=Loaded(getpass))
+            spec = importlib.util.find_spec(name)
+            if spec is not None and spec.loader is not None:
+                spec.loader = Loader(spec.loader)
             return spec
 
-    class Loaded:
-        def __init__(self, module):
-            self.module = module
+    class Loader:
+        def __init__(self, inner):
+            self.inner = inner
 
-        def create_module(self, _spec):
-            return self.module
+        def create_module(self, spec):
+            return self.inner.create_module(spec)
 
-        def exec_module(self, _module):
-            pass
+        def exec_module(self, module):
+            self.inner.exec_module(module)
+            module.getpass = lambda prompt="Password: ", stream=None, *, echo_char=None: ask(prompt, True)
 
     sys.meta_path.insert(0, Finder)
 

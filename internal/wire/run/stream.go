@@ -30,6 +30,8 @@ func (c *Client) stream(ctx context.Context, path string, first Frame) (*Stream,
 		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/octet-stream")
+	// A transport that gives a request up waits until the request's body lets go of it.
+	context.AfterFunc(ctx, func() { _ = pr.CloseWithError(context.Cause(ctx)) })
 	s := &Stream{out: pw, cancel: cancel}
 	sent := make(chan struct{})
 	go func() { // ends when the frame is taken or the request is given up: both close the pipe's other end
