@@ -80,7 +80,7 @@ func DefaultConfig() Config {
 	return Config{
 		ID: ("i-" + host)[:min(64, len(host)+2)], Manager: "127.0.0.1:8082", StateDir: "/var/lib/berth/agent",
 		ReservedMem: -1, CPUOvercommit: 1, MinFree: 256 << 20, UID: 9001, GID: 9001,
-		SampleInterval: 5 * time.Second, MaxCreating: 16, RunnerLogLevel: "info",
+		SampleInterval: 5 * time.Second, MaxCreating: 16, RunnerLogLevel: "warn",
 	}
 }
 
