@@ -48,7 +48,9 @@ type Deps struct {
 	Build  chassis.BuildInfo
 	// WrapAgents may replace every connection of the agent port below its TLS; tests break them there.
 	WrapAgents func(net.Conn) net.Conn
-	Log        *slog.Logger
+	// WrapSink may replace where agents' reports go; tests lose, double and reorder them there.
+	WrapSink func(agentlink.Sink) agentlink.Sink
+	Log      *slog.Logger
 }
 
 // Manager is one running manager; its fields are valid once its services run.
@@ -119,6 +121,9 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 		return err
 	}
 	linkDeps.Sink = m.service.Nodes()
+	if m.deps.WrapSink != nil {
+		linkDeps.Sink = m.deps.WrapSink(linkDeps.Sink)
+	}
 	if m.link, err = agentlink.New(m.cfg.Agents, linkDeps); err != nil {
 		return fmt.Errorf("prepare agent port: %w", err)
 	}
