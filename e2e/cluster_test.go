@@ -145,6 +145,12 @@ func (p *platform) env() []string {
 	return out
 }
 
+// environ is the environment of every command: this cluster's, with cores shared by many
+// sessions, because test machines are small.
+func (p *platform) environ() []string {
+	return append(os.Environ(), "BERTH_STATE_DIR="+p.dir, "NO_COLOR=1", "BERTH_AGENT__CPU_OVERCOMMIT=16")
+}
+
 // result is what a command did.
 type result struct {
 	stdout, stderr string
@@ -157,7 +163,7 @@ func (p *platform) run(stdin string, args ...string) result {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, args...)
-	cmd.Env = append(os.Environ(), "BERTH_STATE_DIR="+p.dir, "NO_COLOR=1")
+	cmd.Env = p.environ()
 	cmd.Stdin = strings.NewReader(stdin)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -182,7 +188,7 @@ func (p *platform) try(args ...string) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, args...)
-	cmd.Env = append(os.Environ(), "BERTH_STATE_DIR="+p.dir)
+	cmd.Env = p.environ()
 	_ = cmd.Run()
 }
 

@@ -15,10 +15,10 @@ func TestCrashLosesNothing(t *testing.T) {
 
 	const n = 20
 	for i := range n - 2 {
-		p.must("session", "create", "--no-wait", "--name", fmt.Sprintf("crash-%02d", i), "-r", "cpu=0.05", "-r", "mem=64m", "python")
+		p.must("session", "create", "python", "--detach", "--name", fmt.Sprintf("crash-%02d", i), "-r", "cpu=1", "-r", "mem=128m")
 	}
-	p.must("session", "create", "--no-wait", "--name", "crash-job-ok", "--type", "batch", "--startup-command", "while [ ! -e /home/work/go ]; do sleep 0.1; done; exit 0", "-r", "cpu=0.05", "-r", "mem=64m", "python")
-	p.must("session", "create", "--no-wait", "--name", "crash-job-bad", "--type", "batch", "--startup-command", "sleep 2; exit 7", "-r", "cpu=0.05", "-r", "mem=64m", "python")
+	p.must("session", "create", "python", "--detach", "--name", "crash-job-ok", "--batch", "while [ ! -e /home/work/go ]; do sleep 0.1; done; exit 0", "-r", "mem=128m")
+	p.must("session", "create", "python", "--detach", "--name", "crash-job-bad", "--batch", "sleep 2; exit 7", "-r", "mem=128m")
 	p.eventually("all sessions run", func() bool {
 		running := 0
 		for _, s := range p.sessions() {
@@ -52,7 +52,7 @@ func TestCrashLosesNothing(t *testing.T) {
 		return s.Status == "TERMINATED" && s.Result == "SUCCESS"
 	})
 	for i := range n - 2 {
-		p.must("session", "rm", fmt.Sprintf("crash-%02d", i))
+		p.must("session", "rm", "--yes", fmt.Sprintf("crash-%02d", i))
 	}
 	p.eventually("everything has ended", func() bool { return strings.TrimSpace(p.must("session", "list", "--json")) == "[]" })
 	p.clean()

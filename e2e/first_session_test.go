@@ -49,8 +49,8 @@ func TestTwoClustersSideBySide(t *testing.T) {
 	t.Parallel()
 	a, b := up(t), up(t)
 
-	a.must("session", "create", "--name", "only-in-a", "python")
-	b.must("session", "create", "--name", "only-in-b", "python")
+	a.must("session", "create", "python", "--name", "only-in-a")
+	b.must("session", "create", "python", "--name", "only-in-b")
 	require.Contains(t, a.sessions(), "only-in-a")
 	require.NotContains(t, a.sessions(), "only-in-b")
 	a.clean()
