@@ -112,12 +112,10 @@ func (c *Client) uploadBatch(ctx context.Context, session string, files []Upload
 // errUploadOver stops the writing side when the request has ended early.
 var errUploadOver = errors.New("the request has ended")
 
-var quoteEscaper = strings.NewReplacer("\\", "\\\\", `"`, "\\\"", "\r", "_", "\n", "_")
-
 func writeUploads(form *multipart.Writer, files []Upload) error {
 	for _, f := range files {
 		h := textproto.MIMEHeader{}
-		h.Set("Content-Disposition", `form-data; name="src"; filename="`+quoteEscaper.Replace(f.Path)+`"`)
+		h.Set("Content-Disposition", `form-data; name="src"; filename="`+url.PathEscape(f.Path)+`"`)
 		h.Set("Content-Type", "application/octet-stream")
 		part, err := form.CreatePart(h)
 		if err != nil {

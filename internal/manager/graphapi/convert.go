@@ -164,6 +164,9 @@ func toAgent(a *service.Agent) *model.Agent {
 			m.MemCurBytes = &v
 		}
 	}
+	if m.MemCurBytes == nil {
+		m.MemCurBytes = new(float64) // the official client's agent list divides it without asking
+	}
 	return m
 }
 

@@ -9,6 +9,7 @@ import (
 	"mime/multipart"
 	"net/http"
 	"net/textproto"
+	"net/url"
 	"path"
 	"strings"
 	"time"
@@ -103,7 +104,7 @@ func tarOfForm(w io.Writer, form *multipart.Reader, now time.Time) error {
 		if err != nil {
 			return invalid("a part of the upload has no readable Content-Disposition").WithCause(err)
 		}
-		name, err := uploadPath(attrs["filename"])
+		name, err := uploadPath(unquoted(attrs["filename"]))
 		if err != nil {
 			return err
 		}
@@ -122,6 +123,15 @@ func tarOfForm(w io.Writer, form *multipart.Reader, now time.Time) error {
 			return fmt.Errorf("pass on file %q: %w", name, err)
 		}
 	}
+}
+
+// unquoted takes the percent-encoding off a file name: the official clients send up%2Fdata.txt. A name that is
+// not well encoded means itself.
+func unquoted(name string) string {
+	if plain, err := url.PathUnescape(name); err == nil {
+		return plain
+	}
+	return name
 }
 
 // uploadPath checks the path of an uploaded file early; the runner confines it for good.

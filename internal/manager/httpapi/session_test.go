@@ -486,9 +486,10 @@ func TestFiles(t *testing.T) {
 		api.SignRequest(r, string(c.site.admin.AccessKey), c.site.admin.SecretKey.Reveal(), time.Now())
 		return c.send(r)
 	}
-	a := upload("deep/down/a.txt", "alpha", "b.txt", "beta")
+	// Official clients percent-encode the names, separators included.
+	a := upload("deep%2Fdown%2Fa.txt", "alpha", "b.txt", "beta", "100%", "")
 	require.Equal(t, 204, a.status, a.body)
-	for _, escape := range []string{"../out.txt", "/etc/cron.d/x", "a/../../x"} {
+	for _, escape := range []string{"../out.txt", "..%2Fout.txt", "/etc/cron.d/x", "a/../../x"} {
 		require.Contains(t, upload(escape, "x").problem(t, 400, "invalid-api-params"), "not allowed")
 	}
 	upload("big", strings.Repeat("x", 1<<20+1)).problem(t, 400, "invalid-api-params")
