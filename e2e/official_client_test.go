@@ -94,7 +94,9 @@ func (o *official) json(into any, args ...string) {
 	o.t.Helper()
 	r := o.run("", append([]string{"--output=json"}, args...)...)
 	require.Zero(o.t, r.code, "backend.ai %s:\n%s%s", strings.Join(args, " "), r.stdout, r.stderr)
-	require.NoError(o.t, json.Unmarshal([]byte(r.stdout), into), "backend.ai %s answered:\n%s%s", strings.Join(args, " "), r.stdout, r.stderr)
+	// The client prints its warnings before the document, on the same output.
+	document := r.stdout[max(0, strings.IndexAny(r.stdout, "{[")):]
+	require.NoError(o.t, json.Unmarshal([]byte(document), into), "backend.ai %s answered:\n%s%s", strings.Join(args, " "), r.stdout, r.stderr)
 }
 
 func (o *official) write(name, text string) {
@@ -175,7 +177,7 @@ func TestOfficialClient(t *testing.T) {
 		require.NotContains(t, r.stderr, "Traceback")
 	})
 	t.Run("session create", func(t *testing.T) {
-		require.Contains(t, o.must("session", "create", "--name", name, "-r", "cpu=1", "-r", "mem=512m", "-e", "GREETING=hello", "python"), name)
+		require.Contains(t, o.must("session", "create", "--name", name, "-r", "cpu=1", "-r", "mem=512m", "-e", "GREETING=hello", "python"), "is created and ready")
 	})
 	s, found := o.session(name)
 	require.True(t, found, "the created session is listed")
