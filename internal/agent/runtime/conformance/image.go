@@ -12,13 +12,16 @@ import (
 	"berth.dev/berth/internal/fault"
 )
 
+// CommitReference is what the suite names the image that it commits; the fixture may remove it.
+func CommitReference(fix Fixture) string { return "berth-test/commit-" + fix.Cluster + ":1" }
+
 func commit(w *world) {
 	spec := w.spec(w.kernel(), "write", "/data/new", "fresh")
 	spec.Env = []string{"SECRET=hush"}
 	o, err := w.rt.Ensure(w.ctx, spec)
 	require.NoError(w, err)
 	w.untilLine(o.Identity.Kernel, "written")
-	ref := "berth-test/commit-" + uuid.NewString() + ":1"
+	ref := CommitReference(w.fix)
 	before, err := w.rt.Image(w.ctx, w.fix.Image)
 	require.NoError(w, err)
 	img, err := w.rt.Commit(w.ctx, o.Identity.Kernel, ref, map[string]string{"owner": "ada"})

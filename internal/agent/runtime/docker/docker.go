@@ -122,6 +122,8 @@ func New(cfg Config, log *slog.Logger) (*Runtime, error) {
 	api, err := client.New(
 		client.WithHTTPClient(&http.Client{Transport: transport, CheckRedirect: client.CheckRedirect}),
 		client.WithHost(cfg.Host), // configures the transport's dialer
+		client.WithScheme("http"), // the client would take any transport of ours for one with TLS
+		client.WithScheme("http"), // the client would guess https once the transport has a TLS configuration
 		client.WithUserAgent("berth-agent"),
 	)
 	if err != nil {
@@ -135,6 +137,9 @@ func New(cfg Config, log *slog.Logger) (*Runtime, error) {
 	}
 	return r, nil
 }
+
+// Cluster returns the cluster whose containers this runtime serves.
+func (r *Runtime) Cluster() string { return r.cfg.Cluster }
 
 // local reports whether the engine runs on this host, so that its processes are ours to look at.
 func (r *Runtime) local() bool { return strings.HasPrefix(r.cfg.Host, "unix://") }

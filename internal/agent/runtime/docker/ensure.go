@@ -167,14 +167,25 @@ func (r *Runtime) start(ctx context.Context, id string, kernel cluster.KernelID)
 	return r.inspect(ctx, id, kernel)
 }
 
-// adoptTries bounds how often adopt looks again at a container that comes and goes meanwhile.
-const adoptTries = 3
+// A name can be taken by a container that is not there to see: one that is just being made or
+// removed. adopt looks again, ever slower, for about five seconds.
+const (
+	adoptTries = 10
+	adoptPause = 5 * time.Millisecond
+)
 
 // adopt handles a name that is taken: by an earlier Ensure, by an older generation, or by a
 // container that is just being removed.
 func (r *Runtime) adopt(ctx context.Context, name string, spec runtime.Spec) (runtime.Observed, error) {
 	kernel, generation := spec.Identity.Kernel, spec.Identity.Generation
-	for range adoptTries {
+	for try := range adoptTries {
+		if try > 0 {
+			select {
+			case <-time.After(adoptPause << try):
+			case <-ctx.Done():
+				return runtime.Observed{}, r.failure(ctx.Err(), "wait for the container of kernel %s", kernel)
+			}
+		}
 		o, err := r.inspect(ctx, name, kernel)
 		if fault.Is(err, fault.NotFound) {
 			// It went away between our create and our look.
@@ -202,8 +213,8 @@ func (r *Runtime) adopt(ctx context.Context, name string, spec runtime.Spec) (ru
 			return started, err
 		}
 	}
-	return runtime.Observed{}, fault.Conflictf("the container of kernel %s is being removed", kernel).
-		WithNext("try again when it is gone")
+	return runtime.Observed{}, fault.Conflictf("the container of kernel %s is still being made or removed by somebody else", kernel).
+		WithNext("try again")
 }
 
 // imageMissing reports whether a create failed because the engine lacks the image.

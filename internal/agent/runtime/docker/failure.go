@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
 
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/fault"
@@ -32,6 +33,8 @@ func (r *Runtime) failure(err error, verb string, args ...any) error {
 	msg := strings.ToLower(err.Error())
 	kind := fault.Internal
 	switch {
+	case client.IsErrConnectionFailed(err):
+		return r.unanswered(what, err)
 	case strings.Contains(msg, "no space left"), strings.Contains(msg, "disk quota exceeded"):
 		return fault.Exhaustedf("%s: the disk of the container engine is full", what).WithReason(runtime.ReasonDisk).
 			WithCause(err).WithNext("free space below the engine's data directory: docker system df")
@@ -52,16 +55,20 @@ func (r *Runtime) failure(err error, verb string, args ...any) error {
 	case cerrdefs.IsPermissionDenied(err), cerrdefs.IsUnauthorized(err):
 		kind = fault.Denied
 	case cerrdefs.IsUnavailable(err), !answered(err):
-		return fault.Unavailablef("%s: the container engine does not answer at %s", what, r.cfg.Host).
-			WithReason(runtime.ReasonEngine).WithCause(err).
-			WithNext("start it (systemctl start docker, or scripts/engine.sh ensure) and look at its log")
+		return r.unanswered(what, err)
 	}
 	return fault.New(kind, "%s", what).WithCause(err)
 }
 
+func (r *Runtime) unanswered(what string, err error) error {
+	return fault.Unavailablef("%s: the container engine does not answer at %s", what, r.cfg.Host).
+		WithReason(runtime.ReasonEngine).WithCause(err).
+		WithNext("start it (systemctl start docker, or scripts/engine.sh ensure) and look at its log")
+}
+
 // answered reports whether the engine itself said err, as opposed to the connection breaking.
 func answered(err error) bool {
-	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.ENOENT) {
+	if client.IsErrConnectionFailed(err) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.ENOENT) {
 		return false
 	}
 	return cerrdefs.IsInternal(err) || cerrdefs.IsUnknown(err) || cerrdefs.IsInvalidArgument(err) ||

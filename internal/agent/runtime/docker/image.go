@@ -96,9 +96,17 @@ func imageOfInspect(in image.InspectResponse) runtime.Image {
 		for _, l := range identityLabels {
 			delete(img.Labels, l)
 		}
-		img.Entrypoint, img.Cmd, img.User, img.Env = in.Config.Entrypoint, in.Config.Cmd, in.Config.User, in.Config.Env
+		img.Entrypoint, img.Cmd, img.User, img.Env = some(in.Config.Entrypoint), some(in.Config.Cmd), in.Config.User, some(in.Config.Env)
 	}
 	return img
+}
+
+// some makes the empty list nil: engines answer either for "none".
+func some(list []string) []string {
+	if len(list) == 0 {
+		return nil
+	}
+	return list
 }
 
 // Images lists the images that have a name. Each image's configuration is asked for once.
@@ -188,6 +196,9 @@ func (r *Runtime) pull(ctx context.Context, ref string, progress func(runtime.Pu
 	layers := map[string]jsonstream.Progress{}
 	for msg, err := range stream.JSONMessages(idle) {
 		if err != nil {
+			if idle.Err() == nil { // the engine went away: registries speak through msg.Error
+				return r.failure(err, "pull image %s", ref)
+			}
 			return fail(err)
 		}
 		quiet.Reset(r.cfg.PullIdle)
@@ -239,7 +250,7 @@ func (r *Runtime) pullFailure(err error, ref string) error {
 		return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(msg, p) })
 	}
 	switch {
-	case has("cannot connect to the docker daemon"), has("no space left"):
+	case client.IsErrConnectionFailed(err), has("no space left"):
 		return r.failure(err, "pull image %s", ref)
 	case has("pull access denied", "repository does not exist", "manifest unknown", "not found", "name unknown"):
 		return fault.NotFoundf("pull image %s: the registry does not have it, or not for us", ref).

@@ -178,7 +178,8 @@ func (r *Runtime) copyOut(ctx context.Context, id, image, file string, limit int
 func (r *Runtime) copyOnce(ctx context.Context, id, image, file string, limit int64) (content []byte, link string, err error) {
 	res, err := r.api.CopyFromContainer(ctx, id, client.CopyFromContainerOptions{SourcePath: file})
 	if err != nil {
-		if cerrdefs.IsNotFound(err) {
+		// Engines call a path below a regular file an internal error.
+		if cerrdefs.IsNotFound(err) || strings.Contains(err.Error(), "not a directory") {
 			return nil, "", nil
 		}
 		return nil, "", r.failure(err, "read %s of image %s", file, image)
