@@ -93,9 +93,6 @@ func (c *Client) Exec(ctx context.Context, session string, e Exec, s ExecStreams
 		sendExec(ctx, conn, input, s.Resize)
 	}()
 	code, err := receiveExec(ctx, conn, s)
-	if err == nil {
-		_ = conn.Close(websocket.StatusNormalClosure, "")
-	}
 	cancel()
 	<-sent
 	return code, err

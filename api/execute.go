@@ -202,7 +202,7 @@ func (s *ExecuteStream) Results() <-chan ExecuteResult { return s.results }
 // Err is valid once Results is closed; nil after the status finished.
 func (s *ExecuteStream) Err() error { return s.err }
 
-// Next waits for the next flush. It returns io.EOF-like ErrStreamEnded after the last one.
+// Next waits for the next flush. It returns ErrStreamEnded after the last one.
 func (s *ExecuteStream) Next(ctx context.Context) (ExecuteResult, error) {
 	select {
 	case <-ctx.Done():
@@ -229,10 +229,12 @@ func (s *ExecuteStream) SendInput(ctx context.Context, text string) error {
 	return nil
 }
 
-// Close ends the stream and waits for its reader.
+// Close ends the stream and waits for its reader. It does not wait for the manager to
+// agree: after the last result nothing is left to say, and before it the manager takes
+// the loss of the stream as an interrupt.
 func (s *ExecuteStream) Close() error {
-	_ = s.conn.Close(websocket.StatusNormalClosure, "")
 	s.cancel()
+	_ = s.conn.CloseNow()
 	for range s.results { //nolint:revive // The reader closes the channel when it is gone.
 	}
 	return nil

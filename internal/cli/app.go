@@ -25,13 +25,15 @@ type app struct {
 
 	getenv func(string) string
 	now    func() time.Time
+	// look is the pause between two looks at a session that is waited for.
+	look time.Duration
 	// interrupts delivers Ctrl-C until its stop function is called.
 	interrupts func() (<-chan os.Signal, func())
 }
 
 // Commands returns the client verbs. build is shown to the manager as the user agent.
 func Commands(build string) []*cobra.Command {
-	return (&app{build: build, getenv: os.Getenv, now: time.Now, interrupts: osInterrupts}).commands()
+	return (&app{build: build, getenv: os.Getenv, now: time.Now, look: lookBusy, interrupts: osInterrupts}).commands()
 }
 
 func (a *app) commands() []*cobra.Command {
@@ -40,7 +42,9 @@ func (a *app) commands() []*cobra.Command {
 		f := c.PersistentFlags()
 		f.StringVar(&a.stateDir, "state-dir", "", "state directory of the cluster whose client.env to use")
 		f.StringVar(&a.endpoint, "endpoint", "", "address of the manager, such as http://127.0.0.1:8090")
-		c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
+		c.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+			return usage(hint(err, cmd.CommandPath()+" --help"))
+		})
 		_ = c.MarkPersistentFlagDirname("state-dir")
 	}
 	return all

@@ -42,6 +42,7 @@ func (f *createFlags) add(cmd *cobra.Command) {
 	s.IntVar(&f.priority, "priority", -1, "place in the queue from 0 to 100, higher is earlier (default: the manager's)")
 	s.DurationVar(&f.timeout, "timeout", 0, "give up after this time, such as 90s or 10m (default: never)")
 	s.BoolVarP(&f.quiet, "quiet", "q", false, "do not tell how it goes")
+	s.Lookup("priority").DefValue = "0" // Keeps the help from naming -1.
 	_ = cmd.MarkFlagFilename("bootstrap")
 }
 
@@ -87,7 +88,7 @@ func pairs(flag string, list []string, getenv func(string) string) (map[string]s
 			v, ok = getenv(k), true
 		}
 		if !ok || k == "" {
-			return nil, usagef("%s %q is not of the form NAME=VALUE", flag, item)
+			return nil, usage(hint(fmt.Errorf("%s %q is not of the form NAME=VALUE", flag, item), "berth run --help"))
 		}
 		m[k] = v
 	}

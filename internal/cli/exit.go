@@ -48,8 +48,6 @@ func (e *usageError) Unwrap() error { return e.err }
 
 func usage(err error) error { return &usageError{err} }
 
-func usagef(format string, args ...any) error { return usage(fmt.Errorf(format, args...)) }
-
 // hinted is an error with the next command to try.
 type hinted struct {
 	err  error

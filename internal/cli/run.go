@@ -139,7 +139,7 @@ func (o *runOptions) run(cmd *cobra.Command, c *api.Client) (err error) {
 	}()
 
 	starting, stopStarting := untilSignal(ctx, signals)
-	info, err := watch(starting, c, created.ID, goalRunning, p)
+	info, err := o.app.watch(starting, c, created.ID, goalRunning, p)
 	stopStarting()
 	if err != nil {
 		return err
@@ -187,7 +187,7 @@ func (o *runOptions) followBatch(ctx context.Context, cmd *cobra.Command, c *api
 	if err := c.StreamLogs(ctx, id, "", true, cmd.OutOrStdout()); err != nil {
 		return api.SessionInfo{}, err
 	}
-	return watch(ctx, c, id, goalEnded, &progress{w: io.Discard, quiet: true})
+	return o.app.watch(ctx, c, id, goalEnded, &progress{w: io.Discard, quiet: true})
 }
 
 // batchExit turns the end of a batch session into the exit of this process.

@@ -79,7 +79,7 @@ func (o *sessionCreateOptions) run(ctx context.Context, cmd *cobra.Command, c *a
 	}
 	if !o.detach {
 		p := &progress{w: cmd.ErrOrStderr(), name: s.Name, tty: isTerminal(cmd.ErrOrStderr()), quiet: o.quiet}
-		info, err := watch(ctx, c, s.ID, goalRunning, p)
+		info, err := o.app.watch(ctx, c, s.ID, goalRunning, p)
 		if err != nil {
 			return hint(err, "berth session info %s", s.ID)
 		}

@@ -39,7 +39,7 @@ func (o *sessionEventsOptions) run(ctx context.Context, cmd *cobra.Command, c *a
 	switch o.scope {
 	case "*", "session", "kernel":
 	default:
-		return usagef("--scope %q is not session, kernel or *", o.scope)
+		return usage(hint(fmt.Errorf("--scope %q is not session, kernel or *", o.scope), "%s --help", cmd.CommandPath()))
 	}
 	session := ""
 	if len(args) > 0 {

@@ -11,6 +11,7 @@ import (
 )
 
 type sessionWaitOptions struct {
+	app     *app
 	what    string
 	timeout time.Duration
 	quiet   bool
@@ -18,7 +19,7 @@ type sessionWaitOptions struct {
 }
 
 func (a *app) newSessionWait() *cobra.Command {
-	o := &sessionWaitOptions{}
+	o := &sessionWaitOptions{app: a}
 	cmd := &cobra.Command{
 		Use:   "wait SESSION",
 		Short: "Wait until a session runs or has ended",
@@ -43,7 +44,7 @@ A batch session that has ended passes its exit code through.`,
 func (o *sessionWaitOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client, session string) error {
 	g, ok := map[string]goal{"running": goalRunning, "ended": goalEnded}[o.what]
 	if !ok {
-		return usagef("--for %q is not running or ended", o.what)
+		return usage(hint(fmt.Errorf("--for %q is not running or ended", o.what), "%s --help", cmd.CommandPath()))
 	}
 	ctx, cancel := within(ctx, o.timeout)
 	defer cancel()
@@ -58,7 +59,7 @@ func (o *sessionWaitOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 			id = info.ID
 		}
 		p := &progress{w: cmd.ErrOrStderr(), name: session, tty: isTerminal(cmd.ErrOrStderr()), quiet: o.quiet}
-		info, err = watch(ctx, c, id, g, p)
+		info, err = o.app.watch(ctx, c, id, g, p)
 		return err
 	})
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 // safety net and, while an image is pulled, the source of the numbers.
 const (
 	lookBusy = time.Second
-	lookIdle = 5 * time.Second
+	// lookIdle multiplies the pause in states that may last.
+	lookIdle = 5
 )
 
 // goal is what a wait is for.
@@ -27,7 +28,7 @@ const (
 
 // watch follows a session until it reaches the goal. A session that ends without having
 // reached it comes with an error that says why.
-func watch(ctx context.Context, c *api.Client, id string, g goal, p *progress) (api.SessionInfo, error) {
+func (a *app) watch(ctx context.Context, c *api.Client, id string, g goal, p *progress) (api.SessionInfo, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var reader sync.WaitGroup
 	defer reader.Wait()
@@ -54,9 +55,9 @@ func watch(ctx context.Context, c *api.Client, id string, g goal, p *progress) (
 			started = true
 			reader.Go(func() { pokeOnEvents(ctx, c, id, wake) })
 		}
-		pause := lookBusy
+		pause := a.look
 		if info.Status == api.StatusPending || info.Status == api.StatusRunning {
-			pause = lookIdle
+			pause *= lookIdle
 		}
 		select {
 		case <-ctx.Done():
