@@ -1,0 +1,518 @@
+// Package testkit runs a whole cluster in one process: a database of its own, managers and
+// agents exactly as cmd/berth wires them, engines in memory, and faults between them.
+//
+// Only tests and benchmarks import it.
+package testkit
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"berth.dev/berth/api"
+	"berth.dev/berth/internal/agent"
+	"berth.dev/berth/internal/agent/keeper"
+	"berth.dev/berth/internal/agent/runtime"
+	"berth.dev/berth/internal/agent/runtime/fake"
+	"berth.dev/berth/internal/alloc"
+	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/embedded"
+	"berth.dev/berth/internal/manager"
+	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/store/storetest"
+)
+
+// Image is the image that every engine has; its alias is "python".
+const Image = "berth/python:latest"
+
+// Patience bounds every wait; a test that is well never comes near it.
+const Patience = 60 * time.Second
+
+// Options describe a cluster. The zero value is one manager and one agent.
+type Options struct {
+	// Managers and Agents default to 1. More than one manager elect their leader through etcd.
+	Managers, Agents int
+	// NoAgents starts none; add them with AddAgent.
+	NoAgents bool
+	// Cores per agent default to 8, Memory in bytes to 64 GiB.
+	Cores  int
+	Memory int64
+	// Engine changes the options of every agent's engine.
+	Engine func(*fake.Options)
+	// Manager and Agent change configurations before they are used.
+	Manager func(*manager.Config)
+	Agent   func(*agent.Config)
+	// Faults stand between agents and managers; nil means none.
+	Faults *Faults
+	// Quiet throws logs away even with -v.
+	Quiet bool
+}
+
+// Cluster is a running cluster.
+type Cluster struct {
+	tb    testing.TB
+	o     Options
+	dir   string
+	dsn   string
+	etcd  *embedded.Etcd
+	admin service.Credentials
+
+	// Store is the test's own connection to the database, for looking and for moving time.
+	Store    *store.Store
+	Managers []*Manager
+	Agents   []*Agent
+}
+
+// New starts a cluster and waits until every agent is known with its devices. It stops with the test.
+func New(tb testing.TB, o Options) *Cluster {
+	tb.Helper()
+	o.Managers, o.Cores = max(o.Managers, 1), cmpOr(o.Cores, 8)
+	o.Memory = cmpOr(o.Memory, 64<<30)
+	if !o.NoAgents {
+		o.Agents = max(o.Agents, 1)
+	}
+	c := &Cluster{tb: tb, o: o, dir: tb.TempDir(), dsn: storetest.DSN(tb)}
+	c.Store = storetest.Open(tb, c.dsn)
+	if o.Managers > 1 {
+		c.startEtcd()
+	}
+	for i := range o.Managers {
+		m := &Manager{c: c, id: fmt.Sprintf("m%d", i), api: "127.0.0.1:0", agents: "127.0.0.1:0"}
+		c.Managers = append(c.Managers, m)
+		tb.Cleanup(m.Stop)
+		m.Start()
+	}
+	for range o.Agents {
+		c.AddAgent()
+	}
+	c.Until("every agent is known", func() bool {
+		n := 0
+		err := c.Store.Pool().QueryRow(tb.Context(), `SELECT count(*) FROM agents WHERE status = 'ALIVE' AND devices <> '[]'`).Scan(&n)
+		return err == nil && n >= o.Agents
+	})
+	return c
+}
+
+func cmpOr[T int | int64](a, b T) T {
+	if a != 0 {
+		return a
+	}
+	return b
+}
+
+func (c *Cluster) log(name string) *slog.Logger {
+	if c.o.Quiet || !testing.Verbose() {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(slog.NewTextHandler(c.tb.Output(), &slog.HandlerOptions{Level: slog.LevelInfo})).With("role", name)
+}
+
+func (c *Cluster) startEtcd() {
+	c.tb.Helper()
+	dir := filepath.Join(c.dir, "etcd")
+	c.check(os.MkdirAll(filepath.Join(dir, "run"), 0o700))
+	c.etcd = embedded.NewEtcd(dir, slog.New(slog.DiscardHandler))
+	c.check(c.etcd.Service().Start(c.tb.Context()))
+	c.tb.Cleanup(func() { _ = c.etcd.Service().Stop(context.Background()) })
+}
+
+func (c *Cluster) check(err error) {
+	c.tb.Helper()
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+}
+
+// Until waits for a condition.
+func (c *Cluster) Until(what string, ok func() bool) {
+	c.tb.Helper()
+	deadline := time.Now().Add(Patience)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		if time.Now().After(deadline) {
+			c.Dump()
+			c.tb.Fatalf("waited %s in vain until %s", Patience, what)
+		}
+		<-tick.C
+	}
+}
+
+// Dump writes what the database knows of live sessions, for a failed test.
+func (c *Cluster) Dump() {
+	rows, err := c.Store.Pool().Query(context.Background(), `SELECT s.name || ' ' || s.status || ' ' || s.status_info || ' | ' ||
+		coalesce(k.id::text, '-') || ' ' || coalesce(k.status, '-') || ' gen ' || coalesce(k.generation, 0) || ' ' || coalesce(k.desired, '') || ' on ' || coalesce(k.agent_id, '-') || ' ' || coalesce(k.status_info, '')
+		FROM sessions s LEFT JOIN kernels k ON k.session_id = s.id WHERE s.ended_at IS NULL OR k.ended_at IS NULL ORDER BY s.created_at LIMIT 30`)
+	if err != nil {
+		c.tb.Logf("dump: %v", err)
+		return
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var line string
+		if rows.Scan(&line) == nil {
+			c.tb.Log(line)
+		}
+	}
+}
+
+// Pass makes the database believe that d has gone by: leases, graces and deadlines are that
+// much nearer to their end, and sessions that much older.
+func (c *Cluster) Pass(d time.Duration) {
+	c.tb.Helper()
+	for _, sql := range []string{
+		`UPDATE agents SET last_seen = last_seen - $1::interval, lost_at = lost_at - $1::interval`,
+		`UPDATE kernels SET deadline = deadline - $1::interval, status_changed = status_changed - $1::interval WHERE ended_at IS NULL`,
+		`UPDATE sessions SET created_at = created_at - $1::interval, started_at = started_at - $1::interval, starts_at = starts_at - $1::interval WHERE ended_at IS NULL`,
+	} {
+		_, err := c.Store.Pool().Exec(c.tb.Context(), sql, d)
+		c.check(err)
+	}
+	c.Store.Wake(store.TopicSchedule)
+}
+
+// Manager is one manager of the cluster. Its addresses stay the same over restarts.
+type Manager struct {
+	c           *Cluster
+	id          string
+	api, agents string
+
+	*manager.Manager
+	group *chassis.Group
+}
+
+// Start starts a stopped manager.
+func (m *Manager) Start() {
+	c := m.c
+	c.tb.Helper()
+	cfg := manager.DefaultConfig()
+	cfg.ID, cfg.Listen, cfg.StateDir = m.id, m.api, filepath.Join(c.dir, "manager")
+	cfg.Postgres.DSN = chassis.NewSecret(c.dsn)
+	cfg.Agents.Listen = m.agents
+	cfg.Agents.Heartbeat, cfg.Agents.Lease = time.Second, 10*time.Second
+	cfg.Agents.JoinTokenFile = filepath.Join(c.dir, "join.token")
+	cfg.Reconcile.Sweep, cfg.Reconcile.LeaderTTL = 50*time.Millisecond, 1
+	if c.o.Manager != nil {
+		c.o.Manager(&cfg)
+	}
+	deps := manager.Deps{Random: rand.Reader, Build: chassis.Build(), Log: c.log(m.id)}
+	if c.etcd != nil {
+		deps.Etcd = c.client()
+	}
+	if f := c.o.Faults; f != nil {
+		deps.WrapAgents, deps.WrapSink = f.conn, f.sink
+	}
+	var err error
+	m.Manager, err = manager.New(c.tb.Context(), cfg, deps)
+	c.check(err)
+	if cred, created := m.Admin(); created || c.admin.AccessKey == "" {
+		c.admin = cred
+	}
+	m.group, err = chassis.NewGroup(c.log(m.id), m.Services()...)
+	c.check(err)
+	c.check(m.group.Start(context.Background()))
+	m.api, m.agents = m.APIAddr(), m.AgentAddr()
+}
+
+func (c *Cluster) client() *clientv3.Client { return c.etcd.Client() }
+
+// Stop ends a manager in good order.
+func (m *Manager) Stop() {
+	if m.group == nil {
+		return
+	}
+	if err := m.group.Stop(context.Background()); err != nil {
+		m.c.tb.Logf("stop %s: %v", m.id, err)
+	}
+	m.group = nil
+}
+
+// Running reports whether the manager runs.
+func (m *Manager) Running() bool { return m.group != nil }
+
+// Agent is one agent with its host: the engine lives on while the agent is stopped.
+type Agent struct {
+	c       *Cluster
+	cfg     agent.Config
+	devices []alloc.Device
+	// Engine is the host's container engine.
+	Engine *fake.Engine
+
+	*agent.Agent
+	group *chassis.Group
+}
+
+// AddAgent starts one more agent on a host of its own.
+func (c *Cluster) AddAgent() *Agent {
+	c.tb.Helper()
+	i := len(c.Agents)
+	opt := fake.Options{}
+	if c.o.Engine != nil {
+		c.o.Engine(&opt)
+	}
+	a := &Agent{c: c, cfg: agent.DefaultConfig(), Engine: fake.NewEngine(opt)}
+	c.tb.Cleanup(a.Engine.Close)
+	a.Engine.AddImage(runtime.Image{References: []string{Image}, Architecture: "x86_64", Labels: map[string]string{}},
+		map[string][]byte{"/etc/passwd": []byte("root:x:0:0::/root:/bin/sh\n"), "/etc/group": []byte("root:x:0:\n")})
+	m := c.Managers[i%len(c.Managers)]
+	a.cfg.ID, a.cfg.Manager = fmt.Sprintf("i-%02d", i), m.agents
+	a.cfg.StateDir, a.cfg.JoinTokenFile = filepath.Join(c.dir, a.cfg.ID), filepath.Join(c.dir, "join.token")
+	a.cfg.MinFree, a.cfg.SampleInterval = 0, 5*time.Second
+	if c.o.Agent != nil {
+		c.o.Agent(&a.cfg)
+	}
+	for n := range c.o.Cores {
+		a.devices = append(a.devices, alloc.Device{Slot: cluster.SlotCPU, ID: fmt.Sprint(n), NUMA: -1, Capacity: cluster.Whole(1), Healthy: true})
+	}
+	a.devices = append(a.devices, alloc.Device{Slot: cluster.SlotMem, ID: "root", NUMA: -1, Capacity: cluster.Whole(c.o.Memory), Healthy: true})
+	c.Agents = append(c.Agents, a)
+	c.tb.Cleanup(a.Stop)
+	a.Start()
+	return a
+}
+
+// ID is the agent's name in the cluster.
+func (a *Agent) ID() cluster.AgentID { return cluster.AgentID(a.cfg.ID) }
+
+// Start starts a stopped agent over the state that it left.
+func (a *Agent) Start() {
+	c := a.c
+	c.tb.Helper()
+	var err error
+	a.Agent, err = agent.New(a.cfg, agent.Deps{
+		Runtime: a.Engine.Runtime(a.cfg.Scope(), a.ID()), RunnerPath: "/nonexistent/runner", Log: c.log(a.cfg.ID), Devices: a.devices,
+		Times: keeper.Times{Sweep: 100 * time.Millisecond},
+	})
+	c.check(err)
+	a.group, err = chassis.NewGroup(c.log(a.cfg.ID), a.Services()...)
+	c.check(err)
+	c.check(a.group.Start(context.Background()))
+}
+
+// Stop ends the agent; its containers go on.
+func (a *Agent) Stop() {
+	if a.group == nil {
+		return
+	}
+	if err := a.group.Stop(context.Background()); err != nil {
+		a.c.tb.Logf("stop %s: %v", a.cfg.ID, err)
+	}
+	a.group = nil
+}
+
+// Running reports whether the agent runs.
+func (a *Agent) Running() bool { return a.group != nil }
+
+// Starts is how often the container of a kernel was started on this host.
+func (a *Agent) Starts(kernel cluster.KernelID) int {
+	return a.Engine.Starts(a.cfg.Scope(), a.ID(), kernel)
+}
+
+// Containers counts the running containers of this host, also while the agent is away.
+func (a *Agent) Containers() int {
+	a.c.tb.Helper()
+	list, err := a.Engine.Runtime(a.cfg.Scope(), a.ID()).List(a.c.tb.Context())
+	a.c.check(err)
+	n := 0
+	for _, o := range list {
+		if o.Phase == runtime.PhaseRunning {
+			n++
+		}
+	}
+	return n
+}
+
+// Service is the use cases of the first manager that runs.
+func (c *Cluster) Service() *service.Service {
+	for _, m := range c.Managers {
+		if m.Running() {
+			return m.Manager.Service()
+		}
+	}
+	c.tb.Fatal("no manager runs")
+	return nil
+}
+
+// Admin is the administrator, authenticated.
+func (c *Cluster) Admin() service.Actor {
+	c.tb.Helper()
+	a, _, err := c.Service().Authenticate(c.tb.Context(), c.admin.AccessKey)
+	c.check(err)
+	return a
+}
+
+// Client speaks to the first running manager as the administrator, over HTTP.
+func (c *Cluster) Client() *api.Client {
+	c.tb.Helper()
+	for _, m := range c.Managers {
+		if m.Running() {
+			client, err := api.New(api.Config{Endpoint: "http://" + m.APIAddr(), AccessKey: string(c.admin.AccessKey), SecretKey: api.Secret(c.admin.SecretKey.Reveal())})
+			c.check(err)
+			return client
+		}
+	}
+	c.tb.Fatal("no manager runs")
+	return nil
+}
+
+// Create makes a session; what r leaves out is one core, 64 MiB and the common image.
+func (c *Cluster) Create(r service.CreateSession) cluster.SessionID {
+	c.tb.Helper()
+	if r.Image == "" {
+		r.Image = Image
+	}
+	if r.Type == "" {
+		r.Type = cluster.Interactive
+	}
+	if r.Resources == nil {
+		r.Resources = map[string]string{"cpu": "1", "mem": "128m"}
+	}
+	s, err := c.Service().CreateSession(c.tb.Context(), c.Admin(), r)
+	c.check(err)
+	return s.ID
+}
+
+// Batch makes a batch session that runs a command of the fake runner's language.
+func (c *Cluster) Batch(name, command string) cluster.SessionID {
+	return c.Create(service.CreateSession{Name: name, Type: cluster.Batch, StartupCommand: command})
+}
+
+// Destroy asks for the end of a session.
+func (c *Cluster) Destroy(id cluster.SessionID, forced bool) {
+	c.tb.Helper()
+	c.check(c.TryDestroy(id, forced))
+}
+
+// TryDestroy is Destroy that may be refused.
+func (c *Cluster) TryDestroy(id cluster.SessionID, forced bool) error {
+	c.tb.Helper()
+	_, err := c.Service().DestroySession(c.tb.Context(), c.Admin(), string(id), service.DestroyOptions{Forced: forced})
+	return err
+}
+
+// Ended waits until a session is final and returns it.
+func (c *Cluster) Ended(id cluster.SessionID) *service.Session { return c.in(id, cluster.Status.Final) }
+
+// Running waits until a session is RUNNING.
+func (c *Cluster) Running(id cluster.SessionID) *service.Session {
+	return c.in(id, func(s cluster.Status) bool { return s == cluster.Running })
+}
+
+// In waits until a session has a status.
+func (c *Cluster) In(id cluster.SessionID, status cluster.Status) *service.Session {
+	return c.in(id, func(s cluster.Status) bool { return s == status })
+}
+
+func (c *Cluster) in(id cluster.SessionID, ok func(cluster.Status) bool) *service.Session {
+	c.tb.Helper()
+	c.Until("session "+string(id)+" gets there", func() bool {
+		var status cluster.Status
+		err := c.Store.Pool().QueryRow(c.tb.Context(), `SELECT status FROM sessions WHERE id = $1`, string(id)).Scan(&status)
+		return err == nil && ok(status)
+	})
+	return c.Session(id)
+}
+
+// Session reads a session.
+func (c *Cluster) Session(id cluster.SessionID) *service.Session {
+	c.tb.Helper()
+	s, err := c.Service().FindSession(c.tb.Context(), c.Admin(), string(id), "")
+	c.check(err)
+	return s
+}
+
+// Clean waits until nothing is left anywhere that should not be: no finding of any doctor, and no
+// container but those of live kernels.
+func (c *Cluster) Clean() {
+	c.tb.Helper()
+	var why string
+	deadline := time.Now().Add(Patience)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if why = c.dirt(); why == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			c.Dump()
+			c.tb.Fatalf("not clean after %s: %s", Patience, why)
+		}
+		<-tick.C
+	}
+}
+
+func (c *Cluster) dirt() string {
+	ctx := c.tb.Context()
+	found, err := c.Service().Findings(ctx)
+	if err != nil {
+		return err.Error()
+	}
+	for _, f := range found {
+		return f.Kind + " " + f.Object + ": " + f.Detail
+	}
+	for _, a := range c.Agents {
+		if !a.Running() {
+			continue
+		}
+		found, err := a.Findings(ctx)
+		if err != nil {
+			return err.Error()
+		}
+		for _, f := range found {
+			return a.cfg.ID + ": " + f.Kind + " " + f.Object + ": " + f.Problem
+		}
+		live := 0
+		err = c.Store.Pool().QueryRow(ctx, `SELECT count(*) FROM kernels WHERE agent_id = $1 AND ended_at IS NULL`, a.cfg.ID).Scan(&live)
+		if err != nil {
+			return err.Error()
+		}
+		if n := a.Engine.Count(); n != live {
+			return fmt.Sprintf("%s has %d containers for %d live kernels", a.cfg.ID, n, live)
+		}
+	}
+	var removals int
+	if err := c.Store.Pool().QueryRow(ctx, `SELECT count(*) FROM kernel_removals`).Scan(&removals); err != nil {
+		return err.Error()
+	}
+	if removals > 0 {
+		return fmt.Sprintf("%d removals are pending", removals)
+	}
+	return ""
+}
+
+// Allocations checks that no device is given away twice, from the rows of live kernels.
+func (c *Cluster) Allocations() {
+	c.tb.Helper()
+	rows, err := c.Store.Pool().Query(c.tb.Context(), `SELECT agent_id, allocation, requested_slots FROM kernels
+		WHERE ended_at IS NULL AND status <> 'PENDING'`)
+	c.check(err)
+	defer rows.Close()
+	used := map[string]alloc.Allocation{}
+	for rows.Next() {
+		var agent string
+		var allocation alloc.Allocation
+		var asked cluster.Slots
+		c.check(rows.Scan(&agent, &allocation, &asked))
+		if got := allocation.Totals(); !got.Covers(asked) || !asked.Covers(got) {
+			c.tb.Errorf("a kernel on %s asked for %v and holds %v", agent, asked, got)
+		}
+		used[agent] = used[agent].Add(allocation)
+	}
+	c.check(rows.Err())
+	for _, a := range c.Agents {
+		for _, d := range a.devices {
+			if got := used[a.cfg.ID][d.Slot][d.ID]; got > d.Capacity {
+				c.tb.Errorf("%s %s of %s is given away %s times over", d.Slot, d.ID, a.cfg.ID, got)
+			}
+		}
+	}
+}
