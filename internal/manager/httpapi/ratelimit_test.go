@@ -1,0 +1,45 @@
+package httpapi_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/stretchr/testify/require"
+	"github.com/valkey-io/valkey-go"
+
+	"berth.dev/berth/internal/manager/httpapi"
+)
+
+func TestRedisLimiterCountsForAllManagersAndSurvivesRedis(t *testing.T) {
+	t.Parallel()
+	redis := miniredis.RunT(t)
+	connect := func() valkey.Client {
+		c, err := valkey.NewClient(valkey.ClientOption{InitAddress: []string{redis.Addr()}, ForceSingleClient: true, DisableCache: true})
+		require.NoError(t, err)
+		t.Cleanup(c.Close)
+		return c
+	}
+	now := time.Unix(900*1_000_000, 0)
+	clock := func() time.Time { return now }
+	a, b := httpapi.NewRedisLimiter(connect(), clock), httpapi.NewRedisLimiter(connect(), clock)
+	for i := range 4 {
+		l := []*httpapi.RedisLimiter{a, b}[i%2]
+		left, ok := l.Take(t.Context(), "key", 4)
+		require.True(t, ok)
+		require.Equal(t, 3-i, left)
+	}
+	_, ok := a.Take(t.Context(), "key", 4)
+	require.False(t, ok)
+	_, ok = a.Take(t.Context(), "other", 4)
+	require.True(t, ok)
+	now = now.Add(20 * time.Minute) // a third of the window before is out
+	left, ok := b.Take(t.Context(), "key", 4)
+	require.True(t, ok)
+	require.Equal(t, 1, left)
+
+	redis.Close()
+	left, ok = a.Take(t.Context(), "key", 4)
+	require.True(t, ok, "who cannot count lets pass")
+	require.Equal(t, 3, left)
+}
