@@ -221,31 +221,31 @@ func (j *job) step(ctx context.Context, req run.StepRequest) (res run.StepResult
 		j.mu.Lock()
 		done := j.done // asked before reading: what is read then holds everything
 		j.mu.Unlock()
+		// Everything below from is forgotten by now, so what is pending is what would be read.
+		bytes, marks := j.log.Pending()
+		// A full log has stopped the producer: waiting for more would be in vain.
+		ready := done || marks > 0 || bytes >= int64(limit) || j.log.Full()
+		if bytes > 0 && !ready && gathered == nil {
+			t := time.NewTimer(flush)
+			defer t.Stop()
+			gathered = t.C
+		}
+		if !ready {
+			select {
+			case <-changed:
+				continue
+			case <-gathered:
+			case <-over.C:
+			case <-ctx.Done():
+				return res, nil, ctx.Err()
+			}
+		}
 		b, err := j.log.Read(from, limit)
 		if err != nil {
 			return res, nil, fault.Invalidf("run %s", j.id).WithCause(err)
 		}
 		res = j.report(b, done)
-		// A question that was reported before is reported again only after the wait.
-		ready := res.Status.Final() || b.More || b.Bytes >= limit ||
-			len(b.Records) > 0 && b.Records[len(b.Records)-1].Mark
-		if !ready && len(b.Records) > 0 && gathered == nil {
-			t := time.NewTimer(flush)
-			defer t.Stop()
-			gathered = t.C
-		}
-		if ready {
-			return res, j.deliverer(req, res), nil
-		}
-		select {
-		case <-changed:
-		case <-gathered:
-			return res, j.deliverer(req, res), nil
-		case <-over.C:
-			return res, j.deliverer(req, res), nil
-		case <-ctx.Done():
-			return res, nil, ctx.Err()
-		}
+		return res, j.deliverer(req, res), nil
 	}
 }
 

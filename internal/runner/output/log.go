@@ -67,6 +67,7 @@ type Log struct {
 	entries []entry
 	base    int64 // sequence number of entries[0]
 	handed  int64 // records below were handed out, so they never change again
+	marks   int
 	mem     int64
 	disk    int64 // records' bytes on disk that are still needed
 	end     int64 // where the spill file ends
@@ -124,6 +125,7 @@ func (l *Log) Mark(typ, data string) int64 {
 	defer l.mu.Unlock()
 	e := entry{typ: typ, data: []byte(data), size: len(data), mark: true}
 	l.mem += recordCost + int64(e.size)
+	l.marks++
 	l.entries = append(l.entries, e)
 	l.wake()
 	return l.base + int64(len(l.entries)) - 1
@@ -162,7 +164,9 @@ func (l *Log) store(e entry, join, hurried bool) bool {
 	if join && len(l.entries) > 0 {
 		last := &l.entries[len(l.entries)-1]
 		mine := l.base+int64(len(l.entries))-1 >= l.handed
-		if mine && !last.mark && !last.onDisk && last.typ == e.typ && last.mime == "" && last.size+e.size <= pieceMax && l.mem+int64(e.size) <= l.limits.Memory {
+		// The last record may grow to its full size even when memory is used up, so that what goes to
+		// disk are few large records.
+		if mine && !last.mark && !last.onDisk && last.typ == e.typ && last.mime == "" && last.size+e.size <= pieceMax && l.mem+int64(e.size) <= l.limits.Memory+pieceMax {
 			last.data = append(last.data, e.data...)
 			last.size += e.size
 			l.mem += int64(e.size)
@@ -188,7 +192,17 @@ func (l *Log) store(e entry, join, hurried bool) bool {
 	if hurried && !l.loose {
 		bound += l.limits.Overshoot
 	}
-	if l.end+cost > bound || !l.spill(&e) {
+	if l.end+cost > bound {
+		return false
+	}
+	// The newest record stays in memory, where it can still grow; the one before it makes room.
+	if last := &l.entries[len(l.entries)-1]; !last.mark && !last.onDisk && join && l.end+recordCost+int64(last.size) <= bound {
+		size := recordCost + int64(last.size)
+		if !l.spill(last) {
+			return false
+		}
+		l.mem += cost - size
+	} else if !l.spill(&e) {
 		return false
 	}
 	l.entries = append(l.entries, e)
@@ -222,6 +236,9 @@ func (l *Log) drop(n int) {
 	for i := range n {
 		e := &l.entries[i]
 		cost := recordCost + int64(e.size)
+		if e.mark {
+			l.marks--
+		}
 		if e.onDisk {
 			l.disk -= cost
 		} else {
@@ -321,11 +338,11 @@ func (l *Log) Loosen() {
 	}
 }
 
-// Pending counts unread bytes, and whether the log is waited for.
-func (l *Log) Pending() int64 {
+// Pending counts the bytes and marks that are not acknowledged, without reading them.
+func (l *Log) Pending() (bytes int64, marks int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.mem + l.disk
+	return l.mem + l.disk, l.marks
 }
 
 // Close gives the records up.
