@@ -106,14 +106,14 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	a.facts = newFacts(d.Runtime, d.Clock, d.Devices)
 	a.keeper, err = keeper.New(keeper.Options{
 		Agent: cluster.AgentID(c.ID), Scope: c.Scope(), Runtime: d.Runtime, Ledger: a.ledger, Scratch: a.scratch, Runners: a.runners,
-		Log: d.Log, Clock: d.Clock, RunnerPath: d.RunnerPath, LogDir: filepath.Join(c.StateDir, "logs"), UID: c.UID, GID: c.GID,
+		Log: d.Log, Clock: d.Clock, RunnerPath: d.RunnerPath, LogDir: filepath.Join(c.StateDir, "logs"), CacheDir: filepath.Join(c.StateDir, "images"), UID: c.UID, GID: c.GID,
 		Devices: func() []alloc.Device { return d.Devices }, OnPull: a.facts.look, Times: d.Times,
 		MaxCreating: c.MaxCreating, LogLevel: c.RunnerLogLevel, Before: d.Before,
 	})
 	if err != nil {
 		return nil, err
 	}
-	a.facts.fenced = a.keeper.Fenced
+	a.facts.fenced, a.facts.seen = a.keeper.Fenced, a.keeper.Prune
 	a.meter = meter.New(d.Runtime, a.keeper.Running, d.Clock, c.SampleInterval)
 	handler := stream.New(stream.Options{
 		Find: a.keeper.Find, LogTail: a.keeper.LogTail, Runtime: d.Runtime, Runners: a.runners, Log: d.Log,

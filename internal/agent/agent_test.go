@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,17 +43,19 @@ type manager struct {
 	token string
 	cfg   agentlink.Config
 
-	mu      sync.Mutex
-	vault   map[string][]byte
-	epoch   int64
-	hello   cluster.NodeHello
-	facts   cluster.NodeFacts
-	desired map[cluster.KernelID]cluster.DesiredKernel
-	seen    map[cluster.KernelID]cluster.KernelObservation
-	pulls   int
-	metrics map[cluster.KernelID]map[string]float64
-	hold    bool // ends are not acknowledged
-	news    chan struct{}
+	mu        sync.Mutex
+	vault     map[string][]byte
+	epoch     int64
+	forced    int64 // epoch to hand out
+	hello     cluster.NodeHello
+	greetings int
+	facts     cluster.NodeFacts
+	desired   map[cluster.KernelID]cluster.DesiredKernel
+	seen      map[cluster.KernelID]cluster.KernelObservation
+	pulls     int
+	metrics   map[cluster.KernelID]map[string]float64
+	hold      bool // ends are not acknowledged
+	news      chan struct{}
 }
 
 func newManager(t testing.TB) *manager {
@@ -131,7 +135,14 @@ func (m *manager) Update(_ context.Context, key string, fn func([]byte) ([]byte,
 }
 
 func (m *manager) Register(_ context.Context, h cluster.NodeHello) (epoch int64, _ error) {
-	m.change(func() { m.epoch = max(m.epoch, h.HighestEpoch) + 1; epoch, m.hello = m.epoch, h })
+	m.change(func() {
+		m.epoch = max(m.epoch, h.HighestEpoch) + 1
+		if m.forced != 0 {
+			m.epoch = m.forced
+		}
+		m.greetings++
+		epoch, m.hello = m.epoch, h
+	})
 	return epoch, nil
 }
 
@@ -199,6 +210,7 @@ type host struct {
 	group  *chassis.Group
 	log    *slog.Logger
 	runner string
+	wrap   func(runtime.Runtime) runtime.Runtime
 }
 
 func newHost(t testing.TB, m *manager) *host {
@@ -222,8 +234,12 @@ func (h *host) start() {
 	}
 	devices = append(devices, alloc.Device{Slot: cluster.SlotMem, ID: "root", NUMA: -1, Capacity: cluster.Whole(4 << 40), Healthy: true})
 	var err error
+	var rt runtime.Runtime = h.engine.Runtime(h.cfg.Scope(), cluster.AgentID(h.cfg.ID))
+	if h.wrap != nil {
+		rt = h.wrap(rt)
+	}
 	h.agent, err = agent.New(h.cfg, agent.Deps{
-		Runtime: h.engine.Runtime(h.cfg.Scope(), cluster.AgentID(h.cfg.ID)), RunnerPath: "/nonexistent/runner", Log: h.log, Devices: devices,
+		Runtime: rt, RunnerPath: "/nonexistent/runner", Log: h.log, Devices: devices,
 		Times: keeper.Times{Sweep: 50 * time.Millisecond},
 	})
 	require.NoError(h.t, err)
@@ -406,11 +422,170 @@ func TestManagerAndAgentRestart(t *testing.T) {
 func TestStaleManagerIsRefused(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
+	m.forced = 5
 	h := newHost(t, m)
 	h.start()
 	m.want(desired(1))
 	m.until("it runs", func() bool { return m.phase(kernelID(1)) == cluster.PhaseRunning })
-	require.Positive(t, m.hello.Serial)
+	m.stop()
+	greeted := 0
+	m.change(func() { m.forced, greeted = 3, m.greetings })
+	m.want(desired(2), stopped(1))
+	m.start()
+	m.until("the agent came and went", func() bool { return m.greetings >= greeted+3 })
+	require.Equal(t, 1, h.engine.Count(), "a manager of an older epoch is not obeyed")
+	require.Error(t, h.agent.Ready(t.Context()))
+	m.change(func() { m.forced = 6 })
+	m.until("the new one is", func() bool {
+		return m.phase(kernelID(1)) == cluster.PhaseEnded && m.phase(kernelID(2)) == cluster.PhaseRunning
+	})
+}
+
+func TestNodeCertificate(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	h := newHost(t, m)
+	good := h.cfg.JoinTokenFile
+	h.cfg.JoinTokenFile = filepath.Join(t.TempDir(), "later")
+	h.start()
+	require.Error(t, h.agent.Ready(t.Context()))
+	// The token comes after the agent.
+	text, err := os.ReadFile(good)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(h.cfg.JoinTokenFile, text, 0o600))
+	m.until("it joins", func() bool { return m.greetings > 0 })
+	serial := m.hello.Serial
+	h.stop()
+
+	// With its certificate the agent needs no token any more.
+	require.NoError(t, os.Remove(h.cfg.JoinTokenFile))
+	n := m.greetings
+	h.start()
+	m.until("it comes again", func() bool { return m.greetings > n })
+	require.Equal(t, serial, m.hello.Serial)
+	h.stop()
+
+	// A damaged certificate is replaced by joining again.
+	require.NoError(t, os.WriteFile(filepath.Join(h.cfg.StateDir, "node", "node.crt"), []byte("x"), 0o600))
+	h.cfg.JoinTokenFile = good
+	n = m.greetings
+	h.start()
+	m.until("it joins again", func() bool { return m.greetings > n })
+	require.NotEqual(t, serial, m.hello.Serial)
+}
+
+// TestStreams checks that bytes flow both ways at once and that ends are seen on the other side.
+func TestStreams(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	h := newHost(t, m)
+	echo := echoRunner{}
+	h.wrap = func(rt runtime.Runtime) runtime.Runtime { return dialed{rt, &echo} }
+	echo.start(t)
+	h.start()
+	m.want(desired(1))
+	m.until("it runs", func() bool { return m.phase(kernelID(1)) == cluster.PhaseRunning })
+	path := "/kernels/" + string(kernelID(1)) + "/runner/echo?x=%2F"
+	for range 3 {
+		s, err := m.link.Upgrade(t.Context(), "i-test", path, http.Header{"Authorization": {"Bearer mine"}, "X-Mine": {"kept"}})
+		require.NoError(t, err)
+		for _, word := range []string{"one", "two", strings.Repeat("x", 100_000)} {
+			_, err := s.Write([]byte(word))
+			require.NoError(t, err)
+			got := make([]byte, len(word))
+			_, err = io.ReadFull(s, got)
+			require.NoError(t, err)
+			require.Equal(t, word, string(got))
+		}
+		require.NoError(t, s.Close())
+	}
+	require.Eventually(t, func() bool { return echo.ended.Load() == 3 }, 10*time.Second, 5*time.Millisecond, "the runner sees that the callers left")
+	require.Equal(t, "/echo?x=%2F", echo.uri.Load())
+	require.Equal(t, "kept", echo.mine.Load())
+	require.NotEqual(t, "Bearer mine", echo.auth.Load(), "the agent adds the token, whatever the caller says")
+
+	code := func(method, path string) int {
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://agent"+path, nil)
+		require.NoError(t, err)
+		resp, err := to{m}.RoundTrip(req)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		return resp.StatusCode
+	}
+	require.Equal(t, http.StatusNotFound, code("GET", "/kernels/"+string(kernelID(9))+"/runner/v1/hello"))
+	require.Equal(t, http.StatusNotFound, code("GET", "/kernels/..%2f..%2fetc/runner/v1/hello"))
+	require.Equal(t, http.StatusBadRequest, code("GET", "/kernels/"+string(kernelID(1))+"/logs?tail=-1"))
+	require.Equal(t, http.StatusBadRequest, code("POST", "/kernels/"+string(kernelID(1))+"/commit"))
+	require.Equal(t, http.StatusOK, code("GET", "/healthz"))
+
+	// A log that is followed ends when the caller leaves and when the container does.
+	ctx, leave := context.WithCancel(t.Context())
+	follow := func(ctx context.Context) *http.Response {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/kernels/"+string(kernelID(1))+"/logs?follow=true", nil)
+		require.NoError(t, err)
+		resp, err := to{m}.RoundTrip(req)
+		require.NoError(t, err)
+		return resp
+	}
+	left, stays := follow(ctx), follow(t.Context())
+	leave()
+	_, err := io.ReadAll(left.Body)
+	require.Error(t, err)
+	_ = left.Body.Close()
+	h.engine.Print(kernelID(1), "a late line\n")
+	require.NoError(t, h.engine.Exit(kernelID(1), 0))
+	all, err := io.ReadAll(stays.Body)
+	require.NoError(t, err)
+	require.NoError(t, stays.Body.Close())
+	require.Contains(t, string(all), "a late line")
+}
+
+// echoRunner stands for the runner of a kernel.
+type echoRunner struct {
+	addr            string
+	ended           atomic.Int64
+	uri, mine, auth atomic.Value
+}
+
+func (e *echoRunner) start(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.HandleFunc(run.PathHello, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") })
+	mux.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {
+		e.uri.Store(r.RequestURI)
+		e.mine.Store(r.Header.Get("X-Mine"))
+		e.auth.Store(r.Header.Get("Authorization"))
+		rc := http.NewResponseController(w)
+		_ = rc.EnableFullDuplex()
+		w.WriteHeader(http.StatusOK)
+		_ = rc.Flush()
+		b := make([]byte, 4096)
+		for {
+			n, err := r.Body.Read(b)
+			_, _ = w.Write(b[:n])
+			_ = rc.Flush()
+			if err != nil {
+				e.ended.Add(1)
+				return
+			}
+		}
+	})
+	e.addr = filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", e.addr)
+	require.NoError(t, err)
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
+	go func() { _ = srv.Serve(l) }() // ends with Close
+	t.Cleanup(func() { _ = srv.Close() })
+}
+
+// dialed is a runtime whose runners are all one.
+type dialed struct {
+	runtime.Runtime
+	echo *echoRunner
+}
+
+func (d dialed) DialRunner(ctx context.Context, _ cluster.KernelID) (net.Conn, error) {
+	var dialer net.Dialer
+	return dialer.DialContext(ctx, "unix", d.echo.addr)
 }
 
 func TestEndsWithStrangeLogs(t *testing.T) {

@@ -26,6 +26,7 @@ type facts struct {
 	clock   chassis.Clock
 	devices []alloc.Device
 	fenced  func() []cluster.KernelID
+	seen    func([]runtime.Image)
 
 	mu      sync.Mutex
 	now     link.Facts
@@ -134,7 +135,9 @@ func (f *facts) scan(ctx context.Context) bool {
 	info, err := f.rt.Info(ctx)
 	var images []runtime.Image
 	if err == nil {
-		images, err = f.rt.Images(ctx)
+		if images, err = f.rt.Images(ctx); err == nil {
+			f.seen(images)
+		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

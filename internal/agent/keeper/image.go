@@ -2,7 +2,11 @@ package keeper
 
 import (
 	"context"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -23,12 +27,19 @@ type images struct {
 	pulled  func()
 	group   *sync.WaitGroup // of the keeper, which waits for pulls too
 
+	// cache keeps the small files of images across restarts; "" keeps none.
+	cache string
+
 	mu    sync.Mutex
 	pulls map[string]*pull
 	base  map[string]baseFiles // by image id
 }
 
+// baseFiles are the files of an image that overlays are made from; nil where it has none.
 type baseFiles struct{ passwd, group []byte }
+
+// storedFiles is baseFiles on disk.
+type storedFiles struct{ Passwd, Group []byte }
 
 // pull is one fetch with those who wait for it. It is given up when the last one leaves.
 type pull struct {
@@ -174,6 +185,15 @@ func (i *images) files(ctx context.Context, img runtime.Image, reference string)
 	if ok && img.ID != "" {
 		return b, nil
 	}
+	stored := i.cacheFile(img.ID)
+	if stored != "" {
+		var on storedFiles
+		if data, err := os.ReadFile(stored); err == nil && json.Unmarshal(data, &on) == nil {
+			b = baseFiles{on.Passwd, on.Group}
+			i.keep(img.ID, b)
+			return b, nil
+		}
+	}
 	read := func(path string) ([]byte, error) {
 		data, err := i.rt.ReadImageFile(ctx, reference, path, maxPasswd)
 		if fault.Is(err, fault.NotFound) {
@@ -188,11 +208,47 @@ func (i *images) files(ctx context.Context, img runtime.Image, reference string)
 	if b.group, err = read("/etc/group"); err != nil {
 		return b, fmt.Errorf("read the groups of image %s: %w", reference, err)
 	}
+	i.keep(img.ID, b)
+	if stored != "" {
+		data, err := json.Marshal(storedFiles{b.passwd, b.group})
+		if err == nil && os.MkdirAll(i.cache, 0o700) == nil && os.WriteFile(stored+".new", data, 0o600) == nil {
+			_ = os.Rename(stored+".new", stored) // without it the files are read again after a restart
+		}
+	}
+	return b, nil
+}
+
+func (i *images) keep(id string, b baseFiles) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if len(i.base) >= maxBase {
 		clear(i.base)
 	}
-	i.base[img.ID] = b
-	return b, nil
+	i.base[id] = b
+}
+
+// cacheFile is where an image's files are kept; "" for an id that is no content hash.
+func (i *images) cacheFile(id string) string {
+	sum, ok := strings.CutPrefix(id, "sha256:")
+	if _, err := hex.DecodeString(sum); !ok || err != nil || len(sum) != 64 || i.cache == "" {
+		return ""
+	}
+	return filepath.Join(i.cache, sum+".json")
+}
+
+// prune drops kept files of images that are gone.
+func (i *images) prune(present []runtime.Image) {
+	entries, err := os.ReadDir(i.cache)
+	if err != nil || i.cache == "" {
+		return
+	}
+	have := map[string]bool{}
+	for _, img := range present {
+		have[strings.TrimPrefix(img.ID, "sha256:")+".json"] = true
+	}
+	for _, e := range entries {
+		if !have[e.Name()] {
+			_ = os.Remove(filepath.Join(i.cache, e.Name())) // it is tried again at the next sweep
+		}
+	}
 }

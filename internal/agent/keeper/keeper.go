@@ -47,6 +47,7 @@ type Options struct {
 	Clock      chassis.Clock
 	RunnerPath string // of the runner's binary on the host
 	LogDir     string // logs of ended kernels, until they are acknowledged
+	CacheDir   string // small files of images; optional
 	UID, GID   int    // of the session's user when the manager names none
 	// Devices returns what can be allocated on this host.
 	Devices func() []alloc.Device
@@ -123,7 +124,7 @@ func New(o Options) (*Keeper, error) {
 		kernels: map[cluster.KernelID]*kernel{}, forgotten: map[cluster.KernelID]int64{}, orphans: map[cluster.KernelID]int{},
 		report: newReport(), reap: make(chan struct{}, 1),
 	}
-	k.images = &images{rt: o.Runtime, clock: o.Clock, silence: k.times.Silence, pulled: o.OnPull, group: &k.group,
+	k.images = &images{rt: o.Runtime, clock: o.Clock, silence: k.times.Silence, pulled: o.OnPull, group: &k.group, cache: o.CacheDir,
 		pulls: map[string]*pull{}, base: map[string]baseFiles{}}
 	for _, id := range o.Ledger.Broken() {
 		o.Log.Warn("a record of the ledger cannot be read; its container is known by its labels only", "kernel", id)
@@ -481,6 +482,9 @@ func (k *Keeper) Running() []Kernel {
 	}
 	return out
 }
+
+// Prune drops what is cached for images that are gone.
+func (k *Keeper) Prune(present []runtime.Image) { k.images.prune(present) }
 
 // Fenced names kernels that were reported as ended although their containers could not be removed.
 func (k *Keeper) Fenced() []cluster.KernelID {

@@ -1,0 +1,162 @@
+package scratch_test
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/agent/scratch"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/wire/run"
+)
+
+const kernel = cluster.KernelID("00000000-0000-4000-8000-000000000001")
+
+func content(generation int64, files ...scratch.File) scratch.Content {
+	return scratch.Content{UID: os.Getuid(), GID: os.Getgid(), Generation: generation, Work: files,
+		Runner: run.Config{Version: 1, Token: "0123456789abcdef"}}
+}
+
+func TestHomeOfTheUserLeadsNowhere(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	outside := filepath.Join(dir, "outside")
+	require.NoError(t, os.Mkdir(outside, 0o755))
+	root, err := scratch.Open(filepath.Join(dir, "kernels"), 0)
+	require.NoError(t, err)
+	l, err := root.Prepare(kernel, content(1))
+	require.NoError(t, err)
+	// The user replaces a directory by a link before the restart.
+	require.NoError(t, os.Symlink(outside, filepath.Join(l.Work, ".ssh")))
+	_, err = root.Prepare(kernel, content(2, scratch.File{Path: ".ssh/authorized_keys", Mode: 0o600, Data: []byte("key"), Replace: true}))
+	require.Error(t, err)
+	entries, err := os.ReadDir(outside)
+	require.NoError(t, err)
+	require.Empty(t, entries)
+}
+
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	root, err := scratch.Open(t.TempDir(), 1<<62)
+	require.NoError(t, err)
+	_, err = root.Prepare(kernel, content(1))
+	require.True(t, fault.Is(err, fault.Exhausted), "%v", err)
+	require.Equal(t, "scratch-full", fault.ReasonOf(err))
+	ids, _, err := root.List()
+	require.NoError(t, err)
+	require.Empty(t, ids, "nothing is left behind")
+}
+
+func TestReleaseIsQuickAndReapFinal(t *testing.T) {
+	t.Parallel()
+	root, err := scratch.Open(t.TempDir(), 0)
+	require.NoError(t, err)
+	l, err := root.Prepare(kernel, content(1))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(l.Work, "x"), []byte("y"), 0o644))
+	require.NoError(t, root.Release(kernel))
+	require.NoError(t, root.Release(kernel))
+	require.NoDirExists(t, l.Dir)
+	require.Equal(t, 1, root.Gone())
+	require.NoError(t, root.Reap(t.Context()))
+	require.Zero(t, root.Gone())
+}
+
+func TestDialRunner(t *testing.T) {
+	t.Parallel()
+	// Longer than any socket path may be.
+	dir := filepath.Join(t.TempDir(), strings.Repeat("d", 120))
+	root, err := scratch.Open(dir, 0)
+	require.NoError(t, err)
+	l, err := root.Prepare(kernel, content(1))
+	require.NoError(t, err)
+	_, err = root.DialRunner(t.Context(), kernel)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+
+	private, err := os.Open(l.Private)
+	require.NoError(t, err)
+	defer private.Close()
+	short := fmt.Sprintf("/proc/self/fd/%d/run.sock", private.Fd())
+	server, err := net.Listen("unix", short)
+	require.NoError(t, err)
+	defer server.Close()
+	go func() { // ends with the listener
+		for {
+			c, err := server.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	}()
+	c, err := root.DialRunner(context.Background(), kernel)
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+
+	// A container that puts a link to a socket of the host in its place gets no connection to it.
+	elsewhere := filepath.Join(t.TempDir(), "s")
+	host, err := net.Listen("unix", elsewhere)
+	require.NoError(t, err)
+	defer host.Close()
+	require.NoError(t, os.Remove(filepath.Join(l.Private, "run.sock")))
+	require.NoError(t, os.Symlink(elsewhere, filepath.Join(l.Private, "run.sock")))
+	_, err = root.DialRunner(t.Context(), kernel)
+	require.ErrorContains(t, err, "not a socket")
+}
+
+func TestResultOfAHostileContainer(t *testing.T) {
+	t.Parallel()
+	root, err := scratch.Open(t.TempDir(), 0)
+	require.NoError(t, err)
+	res, err := root.Result(kernel)
+	require.NoError(t, err)
+	require.Nil(t, res)
+	l, err := root.Prepare(kernel, content(1))
+	require.NoError(t, err)
+	file := filepath.Join(l.Private, "result.json")
+	require.NoError(t, os.WriteFile(file, []byte(`{"exit_code":3}`), 0o644))
+	res, err = root.Result(kernel)
+	require.NoError(t, err)
+	require.Equal(t, 3, res.ExitCode)
+	require.NoError(t, os.Truncate(file, 1<<30))
+	_, err = root.Result(kernel)
+	require.Error(t, err)
+	require.NoError(t, os.Remove(file))
+	require.NoError(t, os.Symlink("/etc/passwd", file))
+	_, err = root.Result(kernel)
+	require.Error(t, err)
+}
+
+func TestDotfiles(t *testing.T) {
+	t.Parallel()
+	for path, want := range map[string]string{
+		".vimrc": ".vimrc", "a/b": "a/b", "/home/work/.x": ".x", "./y": "y",
+		"../z": "", "/etc/passwd": "", "/home/other/.x": "", "": "", "a/../../b": "", "/home/work/../other/x": "", "/home/work": "",
+	} {
+		f, err := scratch.Dotfile(cluster.Dotfile{Path: path, Perm: "600"})
+		if want == "" {
+			require.True(t, fault.Is(err, fault.Invalid), "%q: %v", path, err)
+			continue
+		}
+		require.NoError(t, err, path)
+		require.Equal(t, want, f.Path)
+		require.Equal(t, fs.FileMode(0o600), f.Mode)
+	}
+	_, err := scratch.Dotfile(cluster.Dotfile{Path: "x", Perm: "4755"})
+	require.Error(t, err)
+}
+
+func TestGroups(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "work:x:9001:\nroot:x:0:\nvideo:x:44:me,work\ngroup77:x:77:work\n",
+		string(scratch.Group([]byte("root:x:0:\nwork:x:1:\nvideo:x:44:me\nbroken\n"), 9001, []int{44, 77})))
+	require.Equal(t, "work:x:9001:9001::/home/work:/bin/sh\nroot:x:0:0:root:/root:/bin/sh\n", string(scratch.Passwd(nil, 9001, 9001, "")))
+}
