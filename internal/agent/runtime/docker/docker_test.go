@@ -80,7 +80,7 @@ func (g *gate) close() {
 	_ = os.Remove(g.socket)
 }
 
-func newRuntime(t *testing.T, host, clusterID string, agent cluster.AgentID) *docker.Runtime {
+func newRuntime(t testing.TB, host, clusterID string, agent cluster.AgentID) *docker.Runtime {
 	t.Helper()
 	rt, err := docker.New(docker.Config{Host: host, Cluster: clusterID, Agent: agent}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
