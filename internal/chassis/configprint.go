@@ -13,10 +13,13 @@ import (
 )
 
 // Print writes the effective configuration as TOML that Load accepts again, except that
-// secrets are redacted. Values that are not defaults carry a comment saying where they come from.
-func (c *Config[T]) Print(w io.Writer) error {
+// secrets are redacted. Values that are not defaults carry a comment saying where they come
+// from. With sections given, only those and what is below them are written.
+func (c *Config[T]) Print(w io.Writer, sections ...string) error {
 	section := "\x00"
-	leaves := slices.Clone(c.leaves)
+	leaves := slices.DeleteFunc(slices.Clone(c.leaves), func(l leaf) bool {
+		return len(sections) > 0 && !slices.ContainsFunc(sections, func(s string) bool { return strings.HasPrefix(l.key, s+".") })
+	})
 	// TOML puts all keys of a table together; keep the fields' order within and between tables.
 	first := map[string]int{}
 	for i, l := range leaves {

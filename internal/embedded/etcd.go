@@ -35,7 +35,7 @@ type Etcd struct {
 
 // NewEtcd makes the server without starting it; its data go to stateDir/etcd.
 func NewEtcd(stateDir string, log *slog.Logger) *Etcd {
-	e := &Etcd{stateDir: stateDir, log: log, sockets: socketDir(stateDir, "etcd", etcdSocket)}
+	e := &Etcd{stateDir: stateDir, log: log, sockets: SocketDir(stateDir, "etcd", etcdSocket)}
 	e.service = chassis.NewService("etcd", chassis.Hooks{
 		Start: e.start,
 		Run: func(ctx context.Context) error {

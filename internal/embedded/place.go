@@ -120,10 +120,10 @@ func (a account) checkReachable(path string) error {
 	}
 }
 
-// socketDir returns a directory for a unix socket of the given file name: run/NAME below the
+// SocketDir returns a directory for a unix socket of the given file name: run/NAME below the
 // state directory, or, where that path is too long for the kernel, a short one elsewhere
 // whose name is derived from the state directory.
-func socketDir(stateDir, name, file string) string {
+func SocketDir(stateDir, name, file string) string {
 	dir := filepath.Join(stateDir, "run", name)
 	if len(filepath.Join(dir, file)) <= maxSocketPath {
 		return dir
@@ -147,4 +147,9 @@ func (a account) prepareSocketDir(dir string) error {
 		}
 	}
 	return a.privateDir(dir)
+}
+
+// PrepareSocketDir makes a directory of SocketDir private to this process's user.
+func PrepareSocketDir(dir string) error {
+	return account{uid: os.Geteuid(), gid: os.Getegid()}.prepareSocketDir(dir)
 }

@@ -89,7 +89,7 @@ type Postgres struct {
 // NewPostgres makes the server without starting it.
 func NewPostgres(cfg PostgresConfig, log *slog.Logger) *Postgres {
 	p := &Postgres{cfg: cfg, log: log}
-	p.sockets = socketDir(cfg.StateDir, "pg", pgSocket)
+	p.sockets = SocketDir(cfg.StateDir, "pg", pgSocket)
 	p.sup = &supervisor{}
 	p.service = chassis.NewService("postgres", chassis.Hooks{
 		StartTimeout: 2 * time.Minute, // crash recovery may replay much

@@ -62,7 +62,7 @@ type Redis struct {
 // NewRedis makes the server without starting it.
 func NewRedis(stateDir string, kind RedisKind, log *slog.Logger) (*Redis, error) {
 	name := strings.Replace(redisSocketPattern, "????????", strings.ToLower(rand.Text()[:8]), 1)
-	r := &Redis{stateDir: stateDir, kind: kind, log: log, socket: filepath.Join(socketDir(stateDir, "redis", name), name)}
+	r := &Redis{stateDir: stateDir, kind: kind, log: log, socket: filepath.Join(SocketDir(stateDir, "redis", name), name)}
 	if kind != RedisInProcess {
 		for _, name := range []string{"valkey-server", "redis-server"} {
 			if path, err := exec.LookPath(name); err == nil {

@@ -1,0 +1,57 @@
+# Berth. `make up` on a bare Debian machine with Go gives a running cluster; `make help` lists the rest.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+export CGO_ENABLED ?= 0
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -s -w -X berth.dev/berth/internal/chassis.version=$(VERSION)
+TAGS := runner
+# BUNDLE=1 puts PostgreSQL into the binary; the default does so where none is installed.
+BUNDLE ?= $(shell command -v postgres >/dev/null 2>&1 || ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || echo 1)
+ifeq ($(BUNDLE),1)
+TAGS := runner,pgbundle
+BUNDLE_DEP := bundle
+endif
+
+.PHONY: help up down build runner bundle check test e2e bench images gen deps lint
+
+help: ## list the targets
+	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+up: ## install what is missing, build, start a cluster, run a first session
+	scripts/up.sh
+
+down: ## stop the cluster; containers keep running
+	@if [ -x bin/berth ]; then bin/berth down; else echo "nothing is built"; fi
+
+build: runner $(BUNDLE_DEP) ## build bin/berth
+	go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
+
+runner:
+	@go build -trimpath -ldflags '-s -w' -o bin/berth-runner ./cmd/berth-runner
+	@go run ./scripts/pack zstd bin/berth-runner internal/runnerbin/berth-runner.zst
+
+bundle:
+	@scripts/pg-bundle.sh
+
+deps: ## install the Debian packages that are missing
+	scripts/install-deps.sh
+
+images: ## build the base images
+	images/build.sh
+
+check: ## format, vet, lint, architecture, unit and PostgreSQL tests with -race; no engine
+	scripts/check.sh
+
+test: ## everything, with the real engine
+	scripts/test.sh
+
+e2e: build ## the stories alone, with the real engine
+	scripts/test.sh ./e2e/...
+
+bench: build ## measure beside peers
+	scripts/bench.sh
+
+gen: ## regenerate SQL, protobuf, GraphQL and drawings
+	scripts/gen.sh

