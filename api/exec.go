@@ -98,6 +98,10 @@ func (c *Client) Exec(ctx context.Context, session string, e Exec, s ExecStreams
 	return code, err
 }
 
+// execInput is the size of the frames we send: whole frames fit into 32 KiB, the read
+// limit that WebSocket libraries commonly start with.
+const execInput = 32 << 10
+
 // pumpInput reads until the end of the input and then closes out.
 func pumpInput(ctx context.Context, in io.Reader, out chan<- []byte) {
 	defer close(out)
@@ -105,7 +109,7 @@ func pumpInput(ctx context.Context, in io.Reader, out chan<- []byte) {
 		return
 	}
 	for {
-		buf := make([]byte, 1+MaxExecFrame/2)
+		buf := make([]byte, execInput)
 		n, err := in.Read(buf[1:])
 		if n > 0 {
 			select {

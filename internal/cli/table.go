@@ -27,22 +27,24 @@ func (t table) write(w io.Writer, colour bool) error {
 		}
 	}
 	var b strings.Builder
-	line := func(row []string, style func(i int, cell string) string) {
+	line := func(row []string, style func(cell string) string) {
+		pad := 0 // Written before the next cell, so that no line ends in spaces.
 		for i, cell := range row {
-			pad := strings.Repeat(" ", widths[i]-lipgloss.Width(cell)+2)
-			if i == len(row)-1 {
-				pad = ""
+			if cell != "" {
+				b.WriteString(strings.Repeat(" ", pad))
+				pad = 0
 			}
+			pad += widths[i] - lipgloss.Width(cell) + 2
 			if colour {
-				cell = style(i, cell)
+				cell = style(cell)
 			}
-			b.WriteString(cell + pad)
+			b.WriteString(cell)
 		}
 		b.WriteByte('\n')
 	}
-	line(t.titles, func(_ int, cell string) string { return lipgloss.NewStyle().Bold(true).Render(cell) })
+	line(t.titles, func(cell string) string { return lipgloss.NewStyle().Bold(true).Render(cell) })
 	for _, row := range t.rows {
-		line(row, func(_ int, cell string) string { return statusStyle(cell) })
+		line(row, statusStyle)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
