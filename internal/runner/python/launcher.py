@@ -33,6 +33,7 @@ def main():
         except Exception:
             kernel = None
     if kernel is not None:
+        keep_everything()
         send(b"H", b"ipykernel")
         os.close(OUT)
         os.close(IN)
@@ -40,6 +41,21 @@ def main():
         kernel.launch_new_instance()
         return
     shim()
+
+
+def keep_everything():
+    """A publishing socket throws messages away when its reader is late by a thousand of them. The
+    runner stops this process instead when its own reader is behind, so nothing needs to be lost."""
+    import zmq
+    plain = zmq.Context.socket
+
+    def socket(self, socket_type, *args, **kwargs):
+        made = plain(self, socket_type, *args, **kwargs)
+        if socket_type in (zmq.PUB, zmq.XPUB):
+            made.set(zmq.SNDHWM, 0)
+        return made
+
+    zmq.Context.socket = socket
 
 
 def shim():
