@@ -151,7 +151,7 @@ func (c *Client) events(ctx context.Context, path string, q url.Values, after st
 			case ctx.Err() != nil:
 				yield(Event{}, context.Cause(ctx))
 				return
-			case errors.As(err, &refused) && refused.Status < 500:
+			case errors.As(err, &refused) && refused.Status < 500, errors.Is(err, errEventSize):
 				yield(Event{}, err)
 				return
 			}
@@ -167,6 +167,9 @@ func (c *Client) events(ctx context.Context, path string, q url.Values, after st
 		}
 	}
 }
+
+// errEventSize ends a stream for good: the same event would come again.
+var errEventSize = fmt.Errorf("follow events: an event is larger than %d KiB", maxEvent>>10)
 
 // errStop means that the stream is over and must not be resumed.
 var errStop = errors.New("stream over")
@@ -232,7 +235,7 @@ func (s *sseReader) read(body io.Reader, alive func(), yield func(Event) bool) e
 			e.Name = value
 		case "data":
 			if size += len(value); size > maxEvent {
-				return fmt.Errorf("event is larger than %d bytes", maxEvent)
+				return errEventSize
 			}
 			data = append(data, []byte(value))
 		case "id":
@@ -243,6 +246,9 @@ func (s *sseReader) read(body io.Reader, alive func(), yield func(Event) bool) e
 				s.retry = min(time.Duration(ms)*time.Millisecond, eventRetryMax)
 			}
 		}
+	}
+	if errors.Is(lines.Err(), bufio.ErrTooLong) {
+		return errEventSize
 	}
 	return lines.Err()
 }
