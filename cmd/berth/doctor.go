@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -139,7 +140,7 @@ func examine(ctx context.Context, dir stateDir) checkup {
 	} else {
 		c.stopped(ctx, dir, s.Agent, rt)
 	}
-	c.processes(dir, pid)
+	c.processes(ctx, dir, pid)
 	c.mounts(dir)
 	return c
 }
@@ -207,12 +208,34 @@ func (c *checkup) stopped(ctx context.Context, dir stateDir, cfg agent.Config, r
 	c.Findings = append(c.Findings, fromAgent(found)...)
 }
 
-// processes finds children of the cluster that outlived it, or that a killed one left behind.
-func (c *checkup) processes(dir stateDir, owner int) {
+// dying is how long an orphan may take to end after its berth was killed.
+const dying = 3 * time.Second
+
+// processes finds children of the cluster that outlived it. The kernel tells children of a
+// killed berth to stop; what is still ending is no leak, so it looks again for a while.
+func (c *checkup) processes(ctx context.Context, dir stateDir, owner int) {
+	orphans := findOrphans(dir, owner)
+	for began := time.Now(); len(orphans) > 0 && time.Since(began) < dying; orphans = findOrphans(dir, owner) {
+		if chassis.Wait(ctx, chassis.RealClock(), 20*time.Millisecond) != nil {
+			break
+		}
+	}
+	for _, o := range orphans {
+		c.add(Finding{Kind: "process", Object: fmt.Sprintf("%s %d", o.name, o.pid), Problem: fmt.Sprintf("it serves %s but its berth is gone (parent %d)", dir, o.parent), Next: fmt.Sprintf("kill -INT %d", o.pid)})
+	}
+}
+
+type orphan struct {
+	name        string
+	pid, parent int
+}
+
+func findOrphans(dir stateDir, owner int) []orphan {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		return
+		return nil
 	}
+	var out []orphan
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil || pid == owner || pid == os.Getpid() {
@@ -230,10 +253,34 @@ func (c *checkup) processes(dir stateDir, owner int) {
 		if !mentions(args[1:], string(dir)+"/") {
 			continue
 		}
-		if parent := parentOf(pid); owner == 0 || parent != owner {
-			c.add(Finding{Kind: "process", Object: name + " " + e.Name(), Problem: fmt.Sprintf("it serves %s but its berth is gone (parent %d)", dir, parent), Next: "kill -INT " + e.Name()})
+		parent := parentOf(pid)
+		if owner != 0 && (parent == owner || slices.Contains(childrenOf(owner), parent)) {
+			continue // ours, or a process that ours has forked
+		}
+		out = append(out, orphan{name: name, pid: pid, parent: parent})
+	}
+	return out
+}
+
+// childrenOf lists the direct children of a process.
+func childrenOf(pid int) []int {
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil {
+		return nil
+	}
+	var out []int
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			continue
+		}
+		for _, field := range strings.Fields(string(text)) {
+			if n, err := strconv.Atoi(field); err == nil {
+				out = append(out, n)
+			}
 		}
 	}
+	return out
 }
 
 func mentions(args []string, prefix string) bool {

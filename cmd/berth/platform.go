@@ -28,8 +28,9 @@ type platform struct {
 	settings settings
 	ports    string // "auto" or "fixed"
 	log      *slog.Logger
-	// say tells the operator about progress.
+	// say tells the operator about progress; show prints the login once and never reaches a log.
 	say    func(format string, args ...any)
+	show   func(text string)
 	health *chassis.Health
 	stack  *embedded.Stack
 
@@ -57,8 +58,8 @@ type report struct {
 	Backends map[string]string     `json:"backends,omitempty"`
 }
 
-func newPlatform(dir stateDir, s settings, portMode string, log *slog.Logger, say func(string, ...any)) (*platform, error) {
-	p := &platform{dir: dir, settings: s, ports: portMode, log: log, say: say, health: chassis.NewHealth()}
+func newPlatform(dir stateDir, s settings, portMode string, log *slog.Logger, say func(string, ...any), show func(string)) (*platform, error) {
+	p := &platform{dir: dir, settings: s, ports: portMode, log: log, say: say, show: show, health: chassis.NewHealth()}
 	s.Embedded.StateDir = string(dir)
 	stack, err := embedded.New(s.Embedded, log)
 	if err != nil {
@@ -233,7 +234,7 @@ func (p *platform) announce(ctx context.Context) error {
 	p.report.Ready, p.report.Phase = true, "up"
 	text := p.summary()
 	p.mu.Unlock()
-	p.say("%s", text)
+	p.show(text)
 	<-ctx.Done()
 	return nil
 }

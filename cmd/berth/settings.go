@@ -83,7 +83,7 @@ func (s settings) check(role string) error {
 		if err := s.Agent.Validate(); err != nil {
 			return err
 		}
-		if err := s.Docker.docker(s.Agent).Validate(); err != nil {
+		if err := s.Docker.docker(s.Agent).WithDefaults().Validate(); err != nil {
 			return err
 		}
 	}

@@ -82,10 +82,13 @@ func runUp(cmd *cobra.Command, dir stateDir, f upFlags) error {
 	ctx, stop := chassis.SignalContext(cmd.Context())
 	defer stop()
 	tell := func(format string, args ...any) { say(cmd, format, args...) }
+	show := func(text string) { fmt.Fprintln(cmd.OutOrStdout(), text) }
 	if f.child {
+		// Standard output is the log here; the process that waits for us shows the login.
+		show = func(string) { log.Info("the cluster is up", "state_dir", string(dir)) }
 		tell = func(format string, args ...any) { log.Info(fmt.Sprintf(format, args...)) }
 	}
-	p, err := newPlatform(dir, s, f.ports, log, tell)
+	p, err := newPlatform(dir, s, f.ports, log, tell, show)
 	if err != nil {
 		return err
 	}
