@@ -254,9 +254,9 @@ func (d *drain) settle(r *Runner) {
 
 // spawn starts a process with its output drained into a sink and nothing to read.
 func (r *Runner) spawn(file string, argv, env []string, sink cell.Sink) (*proc.Process, []*drain, error) {
-	null, err := os.Open(os.DevNull)
+	null, err := proc.NoInput()
 	if err != nil {
-		null = nil // a root without /dev
+		return nil, nil, fmt.Errorf("open an empty input: %w", err)
 	}
 	ends := []*os.File{null}
 	defer func() {

@@ -102,3 +102,15 @@ func Pipe(sink func([]byte)) (*Drain, *os.File, error) {
 	}
 	return NewDrain(r, sink), w, nil
 }
+
+// NoInput returns a file that is at its end: /dev/null, or an empty pipe in a root without /dev.
+func NoInput() (*os.File, error) {
+	if f, err := os.Open(os.DevNull); err == nil {
+		return f, nil
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	return r, w.Close()
+}

@@ -298,9 +298,10 @@ func (p *Interpreter) start(ctx context.Context, serial int) (*life, error) {
 		return nil, err
 	}
 	l.events, l.orders = eventR, orderW
-	null, err := os.Open(os.DevNull)
+	null, err := proc.NoInput()
 	if err != nil {
-		null = nil // a root without /dev: descriptor 0 stays closed
+		l.close()
+		return nil, err
 	}
 	var ends [2]*os.File
 	for i, stream := range []string{cell.Stdout, cell.Stderr} {
