@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -13,7 +14,6 @@ import (
 // Runner is the way to the process that serves a kernel. Requests are relative to the runner ("/v1/hello"); it is
 // an http.RoundTripper that ignores scheme and host.
 type Runner struct {
-	Session *Session
 	Kernel  Kernel
 	streams Streams
 }
@@ -25,22 +25,26 @@ func (s *Service) Runner(ctx context.Context, a Actor, ref string, owner cluster
 	if err != nil {
 		return nil, err
 	}
-	v, err := s.loadSession(ctx, cluster.SessionID(o.ID))
+	// Every cell passes here, so only what is needed is read.
+	kernels, err := s.d.Store.KernelViews(ctx, []string{o.ID}, []string{})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read kernels of session %s: %w", o.Name, err)
 	}
-	k := v.MainKernel()
-	if v.Status != cluster.Running || k == nil || k.Agent == "" {
-		return nil, notRunning(v.Name, "used")
+	if o.Status != cluster.Running || len(kernels) == 0 {
+		return nil, notRunning(o.Name, "used")
 	}
-	if k.Status == cluster.Lost {
-		return nil, fault.Unavailablef("the agent of session %s, %s, is lost", v.Name, k.Agent).WithNext("wait until it is back")
+	k := kernelView(kernels[0]) // ordered by rank: the main kernel
+	switch {
+	case k.Agent == "":
+		return nil, notRunning(o.Name, "used")
+	case k.Status == cluster.Lost:
+		return nil, fault.Unavailablef("the agent of session %s, %s, is lost", o.Name, k.Agent).WithNext("wait until it is back")
 	}
 	if s.d.Streams == nil {
 		return nil, fault.Unavailablef("agent %s is not connected", k.Agent)
 	}
-	s.counts.add(v.AccessKey, v.ID)
-	return &Runner{Session: v, Kernel: *k, streams: s.d.Streams}, nil
+	s.counts.add(cluster.AccessKey(o.AccessKey), k.SessionID)
+	return &Runner{Kernel: k, streams: s.d.Streams}, nil
 }
 
 // base is the runner's place on its agent's stream connection.
