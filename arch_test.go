@@ -64,6 +64,7 @@ var rules = []rule{
 	{dir: "internal/agent", allow: []string{"internal/alloc", "internal/chassis", "internal/cluster", "internal/fault", "internal/wire"}},
 	{dir: "internal/agent/runtime", allow: []string{"internal/alloc", "internal/cluster", "internal/fault", "internal/wire/run"}},
 	{dir: "internal/agent/runtime/conformance", allow: []string{"internal/agent/runtime", "internal/cluster", "internal/fault"}, testOnly: true},
+	{dir: "internal/agent/runtime/testimage", allow: []string{"internal/agent/runtime"}, testOnly: true},
 	{dir: "internal/agent/device", allow: []string{"internal/alloc", "internal/cluster", "internal/fault"}},
 
 	{dir: "internal/runner", allow: []string{"internal/wire/run", "internal/fault"}, stdOnly: true},

@@ -126,20 +126,28 @@ func Distroless(t testing.TB) map[string]File {
 // two Debian packages, which are fetched once; without them the test is skipped.
 func Musl(t testing.TB) map[string]File {
 	t.Helper()
+	cache, err := os.UserCacheDir()
+	require.NoError(t, err)
+	cache = filepath.Join(cache, "berth-test-musl")
+	require.NoError(t, os.MkdirAll(cache, 0o755))
 	dir := t.TempDir()
 	sh := func(name string, arg ...string) {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), name, arg...)
-		cmd.Dir = dir
+		cmd.Dir = cache
 		if text, err := cmd.CombinedOutput(); err != nil {
 			t.Skipf("SKIPPED: no musl image without the Debian packages musl and busybox-static: %s: %v\n%s", name, err, text)
 		}
 	}
-	sh("apt-get", "download", "musl", "busybox-static")
-	debs, err := filepath.Glob(filepath.Join(dir, "*.deb"))
+	debs, err := filepath.Glob(filepath.Join(cache, "*.deb"))
 	require.NoError(t, err)
+	if len(debs) < 2 {
+		sh("apt-get", "download", "musl", "busybox-static")
+		debs, err = filepath.Glob(filepath.Join(cache, "*.deb"))
+		require.NoError(t, err)
+	}
 	for _, d := range debs {
-		sh("dpkg-deb", "-x", d, "root")
+		sh("dpkg-deb", "-x", d, filepath.Join(dir, "root"))
 	}
 	read := func(pattern string) []byte {
 		t.Helper()
@@ -150,7 +158,7 @@ func Musl(t testing.TB) map[string]File {
 		require.NoError(t, err)
 		return b
 	}
-	libc := read("usr/lib/*-linux-musl/libc.so")
+	libc := read("lib/*-linux-musl/libc.so")
 	files := Scratch(t, map[string]File{
 		"/bin/busybox":              {Data: read("bin/busybox"), Mode: 0o755},
 		"/lib/libc.musl.so.1":       {Data: libc, Mode: 0o755},
