@@ -57,7 +57,8 @@ func fromAgent(in []agent.Finding) []Finding {
 		if f.Kernel != "" && !strings.Contains(object, string(f.Kernel)) {
 			object += " (kernel " + string(f.Kernel) + ")"
 		}
-		out = append(out, Finding{Kind: f.Kind, Object: object, Problem: f.Problem, Next: f.Next})
+		// Directories on their way out have an owner: the agent that deletes them in the background.
+		out = append(out, Finding{Warning: f.Kind == "deletion", Kind: f.Kind, Object: object, Problem: f.Problem, Next: f.Next})
 	}
 	return out
 }

@@ -59,6 +59,23 @@ func (d stateDir) create() error {
 	return os.Chmod(string(d), mode)
 }
 
+// dyingPatience bounds the wait for a process that is ending.
+const dyingPatience = 10 * time.Second
+
+// ownerDies reports whether the process that held the lock last is gone or on its way out.
+func (d stateDir) ownerDies() bool {
+	pid, ok := d.owner()
+	if !ok {
+		return false
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	_, fields, _ := strings.Cut(string(stat), ") ")
+	return strings.HasPrefix(fields, "Z") || strings.HasPrefix(fields, "X")
+}
+
 // lock takes the directory for this process; the lock goes when the process does, however it
 // ends. The file holds our pid for `berth status` and for the complaint of a second `up`.
 func (d stateDir) lock() (release func(), err error) {
@@ -66,7 +83,13 @@ func (d stateDir) lock() (release func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock state directory: %w", err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	// A process that was killed holds its lock until its last thread is gone.
+	for end := time.Now().Add(dyingPatience); errors.Is(err, syscall.EWOULDBLOCK) && d.ownerDies() && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	}
+	if err != nil {
 		pid, _ := d.owner()
 		_ = f.Close() // nothing was written
 		if errors.Is(err, syscall.EWOULDBLOCK) {

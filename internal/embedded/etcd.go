@@ -83,8 +83,8 @@ func (e *Etcd) start(ctx context.Context) error {
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = urls["client"], urls["client"]
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = urls["peer"], urls["peer"]
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	// A single member elects itself; short ticks only shorten the wait for that.
-	cfg.TickMs, cfg.ElectionMs = 30, 150
+	// A single member elects itself after one election time; ticks cost CPU for ever after.
+	cfg.TickMs, cfg.ElectionMs = 100, 500
 	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = "periodic", "1h"
 	cfg.QuotaBackendBytes = 256 << 20
 	cfg.SnapshotCount = 5000
