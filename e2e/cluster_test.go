@@ -219,10 +219,14 @@ func (p *platform) eventually(what string, ok func() bool) {
 	require.Eventually(p.t, ok, patience, 200*time.Millisecond, what)
 }
 
-// clean asserts that doctor finds nothing to complain about.
+// clean asserts that doctor finds nothing to complain about, once what is being removed is gone.
 func (p *platform) clean() {
 	p.t.Helper()
-	r := p.run("", "doctor")
+	var r result
+	require.Eventually(p.t, func() bool {
+		r = p.run("", "doctor")
+		return r.code == 0
+	}, patience, 200*time.Millisecond, "doctor complains")
 	require.Zero(p.t, r.code, "doctor: %s%s", r.stdout, r.stderr)
 }
 

@@ -9,7 +9,13 @@ import (
 func TestFirstSession(t *testing.T) {
 	t.Parallel()
 	p := up(t)
+	smoke(t, p)
+	p.clean()
+}
 
+// smoke is what every kind of cluster must be able to do.
+func smoke(t *testing.T, p *platform) {
+	t.Helper()
 	t.Run("a cell prints", func(t *testing.T) {
 		require.Equal(t, "42\n", p.must("run", "python", "-c", "print(6*7)"))
 	})
@@ -42,7 +48,6 @@ func TestFirstSession(t *testing.T) {
 		require.Equal(t, 5, r.code, r.stderr)
 		require.Contains(t, r.stdout, "from the job")
 	})
-	p.clean()
 }
 
 func TestTwoClustersSideBySide(t *testing.T) {

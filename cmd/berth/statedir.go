@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/fault"

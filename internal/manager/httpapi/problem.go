@@ -165,7 +165,7 @@ func (a *API) respondError(w *responseWriter, r *http.Request, err error) {
 	if errors.Is(err, errResponded) {
 		return
 	}
-	if r.Context().Err() != nil && errors.Is(err, context.Canceled) {
+	if errors.Is(err, errClientGone) || r.Context().Err() != nil && errors.Is(err, context.Canceled) {
 		w.note = "client left"
 		return
 	}
