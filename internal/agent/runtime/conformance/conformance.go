@@ -79,6 +79,7 @@ var cases = []struct {
 	{"ensure names a missing image", ensureMissingImage},
 	{"ensure checks the digest", ensureDigest},
 	{"ensure refuses a spec that cannot run", ensureInvalid},
+	{"ensure keeps what could not be started, with the reason", ensureStartFails},
 	{"ensure applies the limits", ensureLimits},
 	{"list includes exited containers", listExited},
 	{"a second runtime adopts running and exited containers", adopt},

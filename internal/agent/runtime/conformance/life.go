@@ -163,6 +163,23 @@ func ensureInvalid(w *world) {
 	}
 }
 
+func ensureStartFails(w *world) {
+	spec := w.spec(w.kernel(), "wait")
+	spec.Entry = []string{"/no/such/program"}
+	for range 2 { // asking again is no other answer
+		_, err := w.rt.Ensure(w.ctx, spec)
+		require.Equal(w, fault.Invalid, fault.KindOf(err), "%v", err)
+		require.Contains(w, err.Error(), string(spec.Identity.Kernel))
+	}
+	o, err := w.rt.Inspect(w.ctx, spec.Identity.Kernel)
+	require.NoError(w, err)
+	require.Equal(w, runtime.PhaseCreated, o.Phase)
+	require.Contains(w, o.Error, "/no/such/program")
+	all, err := w.rt.List(w.ctx)
+	require.NoError(w, err)
+	require.Equal(w, []runtime.Observed{o}, all)
+}
+
 // ensureLimits looks from inside the container at everything a spec promises.
 func ensureLimits(w *world) {
 	if !w.fix.Real {

@@ -7,6 +7,7 @@ package docker
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/moby/moby/api/types/system"
@@ -98,6 +100,8 @@ type Runtime struct {
 	seen   observedCache
 	images imageCache
 	files  fileCache
+	token  string // tells this value's probes from those of earlier ones
+	swept  atomic.Bool
 
 	// closing ends watchers; watchers counts them.
 	closing  context.Context
@@ -129,7 +133,7 @@ func New(cfg Config, log *slog.Logger) (*Runtime, error) {
 	if err != nil {
 		return nil, fmt.Errorf("docker: engine address %s: %w", cfg.Host, err)
 	}
-	r := &Runtime{cfg: cfg, log: log, api: api, stats: hoststats.New("/")}
+	r := &Runtime{cfg: cfg, log: log, api: api, stats: hoststats.New("/"), token: rand.Text()}
 	r.closing, r.close = context.WithCancel(context.Background())
 	r.limits = &limits{socket: strings.TrimPrefix(cfg.Host, "unix://")}
 	if r.local() {

@@ -15,7 +15,9 @@ import (
 	"testing"
 	"time"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/google/uuid"
+	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 	"github.com/stretchr/testify/require"
 
@@ -188,4 +190,31 @@ func TestUlimitsAreLowered(t *testing.T) {
 	in, err := rt.Info(t.Context())
 	require.NoError(t, err)
 	require.Contains(t, strings.Join(in.Warnings, "\n"), "ulimit nofile is lowered from 1099511627776")
+}
+
+// TestLeftoverProbes plays an agent that was killed while it read files of an image.
+func TestLeftoverProbes(t *testing.T) {
+	t.Parallel()
+	api := testimage.Engine(t)
+	ref, _ := boxImage(t, api)
+	clusterID := "test-" + uuid.NewString()
+	leave := func(agent string) string {
+		res, err := api.ContainerCreate(t.Context(), client.ContainerCreateOptions{
+			Image:  ref,
+			Config: &container.Config{Labels: map[string]string{"berth.probe": clusterID, "berth.probe.agent": agent, "berth.probe.by": "dead"}},
+		})
+		require.NoError(t, err)
+		t.Cleanup(func() {
+			_, _ = api.ContainerRemove(context.Background(), res.ID, client.ContainerRemoveOptions{Force: true})
+		})
+		return res.ID
+	}
+	mine, other := leave("i-test"), leave("i-other")
+	rt := newRuntime(t, api.DaemonHost(), clusterID, "i-test")
+	_, err := rt.Images(t.Context())
+	require.NoError(t, err)
+	_, err = api.ContainerInspect(t.Context(), mine, client.ContainerInspectOptions{})
+	require.True(t, cerrdefs.IsNotFound(err), "%v", err)
+	_, err = api.ContainerInspect(t.Context(), other, client.ContainerInspectOptions{})
+	require.NoError(t, err)
 }

@@ -63,7 +63,7 @@ func (r *Runtime) failure(err error, verb string, args ...any) error {
 func (r *Runtime) unanswered(what string, err error) error {
 	return fault.Unavailablef("%s: the container engine does not answer at %s", what, r.cfg.Host).
 		WithReason(runtime.ReasonEngine).WithCause(err).
-		WithNext("start it (systemctl start docker, or scripts/engine.sh ensure) and look at its log")
+		WithNext("start it (systemctl start docker; from a source tree: scripts/engine.sh ensure), then look at its log")
 }
 
 // answered reports whether the engine itself said err, as opposed to the connection breaking.

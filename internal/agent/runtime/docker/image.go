@@ -113,6 +113,7 @@ func some(list []string) []string {
 func (r *Runtime) Images(ctx context.Context) ([]runtime.Image, error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*shortCall)
 	defer cancel()
+	r.sweepProbes(ctx)
 	res, err := r.api.ImageList(ctx, client.ImageListOptions{})
 	if err != nil {
 		return nil, r.failure(err, "list images")
@@ -336,7 +337,7 @@ func commitConfig(base image.InspectResponse, session *container.Config, labels 
 		out.Env = append(out.Env, k+"="+env[k])
 	}
 	for _, l := range identityLabels {
-		if session != nil && session.Labels[l] != "" {
+		if session != nil && session.Labels[l] != "" { // can be emptied but not taken away
 			out.Labels[l] = ""
 		}
 	}

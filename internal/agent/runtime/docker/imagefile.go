@@ -127,7 +127,9 @@ func (r *Runtime) probeImage(ctx context.Context, image, file string, limit int6
 	res, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
 		Config: &container.Config{
 			Image: image, Entrypoint: []string{"/never-started"},
-			Labels:          map[string]string{labelProbe: r.cfg.Cluster},
+			Labels: map[string]string{
+				labelProbe: r.cfg.Cluster, labelProbeAgent: string(r.cfg.Agent), labelProbeBy: r.token,
+			},
 			NetworkDisabled: true,
 		},
 		HostConfig: &container.HostConfig{NetworkMode: "none"},
@@ -158,6 +160,28 @@ func (r *Runtime) probeImage(ctx context.Context, image, file string, limit int6
 		}
 	}
 	return content, nil
+}
+
+// sweepProbes removes, once, what an agent left behind that was killed while it read an image.
+func (r *Runtime) sweepProbes(ctx context.Context) {
+	if r.swept.Load() {
+		return
+	}
+	filters := client.Filters{}.Add("label", labelProbe+"="+r.cfg.Cluster, labelProbeAgent+"="+string(r.cfg.Agent))
+	left, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: filters})
+	if err != nil {
+		return // the caller's own question will say what is wrong; the next one tries again
+	}
+	for _, c := range left.Items {
+		if c.Labels[labelProbeBy] == r.token {
+			continue
+		}
+		if err := r.remove(ctx, c.ID); err != nil {
+			r.log.Warn("could not remove a leftover container that read files of an image", "container", c.ID, "error", err)
+			return
+		}
+	}
+	r.swept.Store(true)
 }
 
 // copyOut reads one file of a container, following links inside it.

@@ -23,10 +23,15 @@ const (
 	labelSchema     = "berth.schema"
 )
 
-// labelProbe marks the never-started containers of ReadImageFile; its value is the cluster.
-const labelProbe = "berth.probe"
+// The labels of the never-started containers of ReadImageFile: whose they are, and which Runtime
+// value made them, so that a later one recognises leftovers of a killed agent.
+const (
+	labelProbe      = "berth.probe"
+	labelProbeAgent = "berth.probe.agent"
+	labelProbeBy    = "berth.probe.by"
+)
 
-var identityLabels = []string{labelCluster, labelAgent, labelKernel, labelSession, labelGeneration, labelAlloc, labelSchema, labelProbe}
+var identityLabels = []string{labelCluster, labelAgent, labelKernel, labelSession, labelGeneration, labelAlloc, labelSchema, labelProbe, labelProbeAgent, labelProbeBy}
 
 func labelsOf(id runtime.Identity) map[string]string {
 	return map[string]string{
