@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -155,6 +156,7 @@ func (c *Client) Agent(ctx context.Context, id string) (Agent, error) {
 type Image struct {
 	ID           string      `json:"id,omitempty"`
 	Name         string      `json:"name"`
+	Project      string      `json:"project"`
 	Registry     string      `json:"registry"`
 	Architecture string      `json:"architecture"`
 	Tag          string      `json:"tag"`
@@ -170,10 +172,17 @@ type KeyValue struct {
 	Value string `json:"value"`
 }
 
+// LocalRegistry is the registry of images that agents have without having pulled them;
+// it is no part of their reference.
+const LocalRegistry = "local"
+
 // Reference is the canonical name of the image.
 func (i Image) Reference() string {
 	ref := i.Name + ":" + i.Tag
-	if i.Registry != "" {
+	if i.Project != "" && !strings.HasPrefix(ref, i.Project+"/") {
+		ref = i.Project + "/" + ref
+	}
+	if i.Registry != "" && i.Registry != LocalRegistry {
 		ref = i.Registry + "/" + ref
 	}
 	return ref
@@ -181,7 +190,7 @@ func (i Image) Reference() string {
 
 // Images lists all images with their labels.
 func (c *Client) Images(ctx context.Context) ([]Image, error) {
-	const q = `query{images{id name registry architecture tag digest size_bytes aliases labels{key value}}}`
+	const q = `query{images{id name project registry architecture tag digest size_bytes aliases labels{key value}}}`
 	var out struct {
 		Images []Image `json:"images"`
 	}
@@ -201,11 +210,9 @@ func (c *Client) FindImage(ctx context.Context, ref string) (Image, error) {
 		return Image{}, err
 	}
 	for _, i := range all {
-		names := append([]string{i.Reference(), i.Name + ":" + i.Tag, i.Name}, i.Aliases...)
-		for _, n := range names {
-			if n == ref {
-				return i, nil
-			}
+		full := i.Reference()
+		if ref == full || ref == strings.TrimSuffix(full, ":"+i.Tag) || ref == i.ID || slices.Contains(i.Aliases, ref) {
+			return i, nil
 		}
 	}
 	return Image{}, notFound("images", "image %s does not exist", ref)

@@ -134,13 +134,13 @@ func TestRunWithANameKeepsTheSession(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 
-	require.Equal(t, 0, b.do(t, "", "run", "python", "--name", "lab", "-c", "print:1").code)
-	require.Equal(t, 0, b.do(t, "", "run", "python", "--name", "lab", "-c", "print:2").code)
+	require.Equal(t, 0, b.do(t, "", "run", "python", "--name", "mylab", "-c", "print:1").code)
+	require.Equal(t, 0, b.do(t, "", "run", "python", "--name", "mylab", "-c", "print:2").code)
 	require.Empty(t, b.destroys)
 	require.Len(t, b.sessions, 1)
 
-	require.Equal(t, 0, b.do(t, "", "run", "python", "--name", "lab", "--rm", "-c", "print:3").code)
-	require.Equal(t, []string{"lab "}, b.destroys)
+	require.Equal(t, 0, b.do(t, "", "run", "python", "--name", "mylab", "--rm", "-c", "print:3").code)
+	require.Equal(t, []string{"mylab "}, b.destroys)
 }
 
 func TestRunKeepTellsHowToEndTheSession(t *testing.T) {
@@ -293,10 +293,10 @@ func TestRunShowsOrSavesMedia(t *testing.T) {
 	}
 	dir := t.TempDir()
 
-	o := b.do(t, "", "run", "--name", "lab", "python", "-c", "plot")
+	o := b.do(t, "", "run", "--name", "mylab", "python", "-c", "plot")
 	require.Contains(t, o.err, "[image/png, 8 B; --save-media DIR keeps it]")
 
-	o = b.do(t, "", "run", "--name", "lab", "python", "-c", "plot", "--save-media", dir)
+	o = b.do(t, "", "run", "--name", "mylab", "python", "-c", "plot", "--save-media", dir)
 	require.Equal(t, 0, o.code, o.err)
 	for name, want := range map[string]string{"media-1.png": "\x89PNG\r\n\x1a\n", "media-2.svg": "<svg/>", "media-3.html": "<b>hi</b>"} {
 		got, err := os.ReadFile(dir + "/" + name)
@@ -322,8 +322,8 @@ func TestWrongUsage(t *testing.T) {
 
 	for _, line := range []string{
 		"run", "run python", "run python -c x file.py", "run python --batch x -c y", "run python --batch x file.py", "run python -c x -r cpu",
-		"run python -c x --nope", "session", "session nope", "session create", "session rename lab", "session wait lab --for ever",
-		"session create python --starts-at 10m", "session exec lab", "session exec -t lab -- sh", "image alias x", "session list --all --status RUNNING",
+		"run python -c x --nope", "session", "session nope", "session create", "session rename mylab", "session wait mylab --for ever",
+		"session create python --starts-at 10m", "session exec mylab", "session exec -t mylab -- sh", "image alias x", "session list --all --status RUNNING",
 		"session events --scope moon", "agent info",
 	} {
 		b := setup(t)
@@ -340,7 +340,7 @@ func TestWrongUsage(t *testing.T) {
 
 func TestErrorsHaveExitCodesAndNextSteps(t *testing.T) {
 	t.Parallel()
-	lab := func(t *testing.T) *bench { return setup(t) }
+	mylab := func(t *testing.T) *bench { return setup(t) }
 
 	for name, tc := range map[string]struct {
 		prepare func(t *testing.T) *bench
@@ -349,11 +349,11 @@ func TestErrorsHaveExitCodesAndNextSteps(t *testing.T) {
 		says    string
 		next    string
 	}{
-		"unknown session":     {lab, "session info nope", ExitNotFound, "session nope does not exist", "berth session list --all"},
-		"unknown agent":       {lab, "agent info nope", ExitNotFound, "agent nope does not exist", "berth agent list"},
-		"unknown image":       {lab, "image inspect nope", ExitNotFound, "image nope does not exist", "berth image list"},
-		"server's own advice": {lab, "run nope -c x", ExitNotFound, "image nope does not exist", "berth image list"},
-		"no permission":       {lab, "image alias forbidden python", ExitDenied, "no permission", "berth whoami"},
+		"unknown session":     {mylab, "session info nope", ExitNotFound, "session nope does not exist", "berth session list --all"},
+		"unknown agent":       {mylab, "agent info nope", ExitNotFound, "agent nope does not exist", "berth agent list"},
+		"unknown image":       {mylab, "image inspect nope", ExitNotFound, "image nope does not exist", "berth image list"},
+		"server's own advice": {mylab, "run nope -c x", ExitNotFound, "image nope does not exist", "berth image list"},
+		"no permission":       {mylab, "image alias forbidden python", ExitDenied, "no permission", "berth whoami"},
 		"wrong secret": {func(t *testing.T) *bench {
 			b := setup(t)
 			old := b.app.getenv

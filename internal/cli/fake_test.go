@@ -327,8 +327,8 @@ func (f *fakeManager) sessionEvents(w http.ResponseWriter, r *http.Request) {
 		problem(w, 404, api.SlugNotFound, "session gone does not exist", "")
 		return
 	}
-	fmt.Fprint(w, "id: 1\nevent: session_enqueued\ndata: {\"sessionName\":\"lab\",\"sessionId\":\"x\",\"reason\":\"user-requested\",\"exitCode\":null,\"at\":\"2026-11-20T08:00:00Z\"}\n\n")
-	fmt.Fprint(w, ": still here\n\nid: 2\nevent: session_started\ndata: {\"sessionName\":\"lab\",\"sessionId\":\"x\",\"reason\":\"\",\"exitCode\":null,\"at\":\"2026-11-20T08:00:01Z\"}\n\n")
+	fmt.Fprint(w, "id: 1\nevent: session_enqueued\ndata: {\"sessionName\":\"mylab\",\"sessionId\":\"x\",\"reason\":\"user-requested\",\"exitCode\":null,\"at\":\"2026-11-20T08:00:00Z\"}\n\n")
+	fmt.Fprint(w, ": still here\n\nid: 2\nevent: session_started\ndata: {\"sessionName\":\"mylab\",\"sessionId\":\"x\",\"reason\":\"\",\"exitCode\":null,\"at\":\"2026-11-20T08:00:01Z\"}\n\n")
 	fmt.Fprint(w, "event: server_close\ndata: {}\n\n")
 }
 
@@ -495,7 +495,7 @@ func (f *fakeManager) graphql(w http.ResponseWriter, r *http.Request) {
 		data[field] = map[string]any{"ok": ok, "msg": map[bool]string{true: "success", false: "no permission to execute " + field}[ok]}
 	case strings.Contains(req.Query, "images"):
 		data["images"] = []any{map[string]any{
-			"id": nil, "name": "berth/python", "registry": "local", "architecture": "x86_64", "tag": "latest",
+			"id": nil, "name": "python", "project": "berth", "registry": "local", "architecture": "x86_64", "tag": "latest",
 			"digest": "sha256:0123456789abcdef0123456789abcdef", "size_bytes": 367001600, "aliases": []string{"python"},
 			"labels": []any{map[string]string{"key": "ai.backend.runtime-type", "value": "python"}},
 		}}

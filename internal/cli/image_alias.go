@@ -17,7 +17,7 @@ func (a *app) newImageAlias() *cobra.Command {
 		Use:     "alias ALIAS [IMAGE]",
 		Short:   "Give an image a short name",
 		Long:    "Give an image a short name, or take it away with --remove. Administrators only.",
-		Example: "  berth image alias py local/berth/python:latest\n  berth image alias --remove py",
+		Example: "  berth image alias py berth/python:3.11\n  berth image alias --remove py",
 		Args:    args(cobra.RangeArgs(1, 2)),
 		RunE:    a.run(o.run),
 	}

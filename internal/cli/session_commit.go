@@ -21,7 +21,7 @@ func (a *app) newSessionCommit() *cobra.Command {
 		Use:     "commit SESSION",
 		Short:   "Save the file system of a session as an image archive",
 		Long:    "Save the file system of a session's main container as an image archive on its agent and print the id of the task.",
-		Example: "  berth session commit lab --filename lab.tar.gz",
+		Example: "  berth session commit mylab --filename mylab.tar.gz",
 		Args:    args(cobra.ExactArgs(1)),
 		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			return o.run(ctx, cmd, c, args[0])

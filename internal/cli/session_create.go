@@ -32,7 +32,7 @@ func (a *app) newSessionCreate() *cobra.Command {
 A live session of the same name and image is used again. With --batch the session runs
 one command and ends; with --detach nothing is waited for. A --timeout ends the
 waiting, not the session.`,
-		Example: `  berth session create python --name lab -r cpu=2 -r mem=4g
+		Example: `  berth session create python --name mylab -r cpu=2 -r mem=4g
   berth session create python --batch 'python3 job.py' --starts-at 10m --detach`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {

@@ -19,7 +19,7 @@ func (a *app) newSessionDownload() *cobra.Command {
 		Use:     "download SESSION PATH...",
 		Short:   "Copy files out of a session",
 		Long:    "Copy files and directories from /home/work of a running session and print what was written.",
-		Example: "  berth session download lab model.bin results --dest out",
+		Example: "  berth session download mylab model.bin results --dest out",
 		Args:    args(cobra.MinimumNArgs(2)),
 		RunE:    a.run(o.run),
 	}

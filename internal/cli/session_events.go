@@ -24,7 +24,7 @@ func (a *app) newSessionEvents() *cobra.Command {
 		Use:     "events [SESSION]",
 		Short:   "Show what happened to sessions",
 		Long:    "Show what happened to a session, or to all that you may see. With --json each line is one object.",
-		Example: "  berth session events -f lab",
+		Example: "  berth session events -f mylab",
 		Args:    args(cobra.MaximumNArgs(1)),
 		RunE:    a.run(o.run),
 	}

@@ -25,7 +25,7 @@ func (a *app) newSessionExec() *cobra.Command {
 		Use:     "exec SESSION -- COMMAND [ARG...]",
 		Short:   "Run a program inside a session",
 		Long:    "Run a program inside a running session, beside its interpreter, and pass its exit code through.",
-		Example: "  berth session exec -it lab -- bash\n  berth session exec lab -- ls -l",
+		Example: "  berth session exec -it mylab -- bash\n  berth session exec mylab -- ls -l",
 		Args:    args(cobra.MinimumNArgs(2)),
 		RunE:    a.run(o.run),
 	}

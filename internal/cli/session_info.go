@@ -21,7 +21,7 @@ func (a *app) newSessionInfo() *cobra.Command {
 		Use:     "info SESSION",
 		Short:   "Describe a session",
 		Long:    "Describe a session: its state and the reason for it, what it holds and where it runs.",
-		Example: "  berth session info lab --json",
+		Example: "  berth session info mylab --json",
 		Args:    args(cobra.ExactArgs(1)),
 		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			return o.run(ctx, cmd, c, args[0])

@@ -21,7 +21,7 @@ func (a *app) newSessionLs() *cobra.Command {
 		Use:     "ls SESSION [PATH]",
 		Short:   "List files in a session",
 		Long:    "List a directory below /home/work of a running session.",
-		Example: "  berth session ls lab data",
+		Example: "  berth session ls mylab data",
 		Args:    args(cobra.RangeArgs(1, 2)),
 		RunE:    a.run(o.run),
 	}

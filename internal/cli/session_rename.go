@@ -13,7 +13,7 @@ func (a *app) newSessionRename() *cobra.Command {
 		Use:     "rename SESSION NAME",
 		Short:   "Give a running session another name",
 		Long:    "Give a running session another name.",
-		Example: "  berth session rename run-0a1b2c3d4e lab",
+		Example: "  berth session rename run-0a1b2c3d4e mylab",
 		Args:    args(cobra.ExactArgs(2)),
 		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			if err := c.RenameSession(ctx, args[0], args[1]); err != nil {

@@ -13,7 +13,7 @@ func (a *app) newSessionRestart() *cobra.Command {
 		Use:     "restart SESSION",
 		Short:   "Restart the containers of a session",
 		Long:    "Restart the containers of a session in place. Files in /home/work stay, variables of the interpreter do not.",
-		Example: "  berth session restart lab",
+		Example: "  berth session restart mylab",
 		Args:    args(cobra.ExactArgs(1)),
 		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			if err := c.RestartSession(ctx, args[0]); err != nil {

@@ -23,7 +23,7 @@ func (a *app) newSessionRm() *cobra.Command {
 		Aliases: []string{"destroy"},
 		Short:   "End sessions",
 		Long:    "End sessions and remove their containers. What was written outside folders is lost.",
-		Example: "  berth session rm lab\n  berth session rm -f --yes stuck",
+		Example: "  berth session rm mylab\n  berth session rm -f --yes stuck",
 		Args:    args(cobra.MinimumNArgs(1)),
 		RunE:    a.run(o.run),
 	}

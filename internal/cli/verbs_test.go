@@ -16,11 +16,11 @@ import (
 
 const firstID = "00000000-0000-4000-8000-000000000001"
 
-// withLab is a bench with one running session called lab.
+// withLab is a bench with one running session called mylab.
 func withLab(t *testing.T) *bench {
 	t.Helper()
 	b := setup(t)
-	o := b.do(t, "", "session", "create", "-q", "python", "--name", "lab")
+	o := b.do(t, "", "session", "create", "-q", "python", "--name", "mylab")
 	require.Equal(t, outcome{firstID + "\n", "", 0}, o)
 	return b
 }
@@ -29,20 +29,20 @@ func TestSessionCreate(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 
-	o := b.do(t, "", "session", "create", "python", "--name", "lab", "--json")
+	o := b.do(t, "", "session", "create", "python", "--name", "mylab", "--json")
 	require.Equal(t, 0, o.code, o.err)
 	var s api.CreatedSession
 	require.NoError(t, json.Unmarshal([]byte(o.out), &s))
-	require.Equal(t, api.CreatedSession{ID: firstID, Name: "lab", Status: "RUNNING", Created: true}, s)
+	require.Equal(t, api.CreatedSession{ID: firstID, Name: "mylab", Status: "RUNNING", Created: true}, s)
 
-	o = b.do(t, "", "session", "create", "python", "--name", "lab")
+	o = b.do(t, "", "session", "create", "python", "--name", "mylab")
 	require.Contains(t, o.err, "lives already and is used again")
 	require.Equal(t, firstID+"\n", o.out)
 
-	o = b.do(t, "", "session", "create", "python", "--batch", "true", "--starts-at", "10m", "--batch-timeout", "2h", "--depends", "lab", "--callback-url", "http://x/y", "-d", "--no-reuse")
+	o = b.do(t, "", "session", "create", "python", "--batch", "true", "--starts-at", "10m", "--batch-timeout", "2h", "--depends", "mylab", "--callback-url", "http://x/y", "-d", "--no-reuse")
 	require.Equal(t, 0, o.code, o.err)
 	got := b.creates[2]
-	require.Equal(t, []string{"batch", "true", "10m", "2h", "lab", "http://x/y"}, []string{got.Type, got.StartupCommand, got.StartsAt, got.BatchTimeout, got.Dependencies[0], got.CallbackURL})
+	require.Equal(t, []string{"batch", "true", "10m", "2h", "mylab", "http://x/y"}, []string{got.Type, got.StartupCommand, got.StartsAt, got.BatchTimeout, got.Dependencies[0], got.CallbackURL})
 	require.False(t, got.ReuseIfExists)
 	require.Equal(t, 0, b.called("GET /session/00000000-0000-4000-8000-000000000002"))
 }
@@ -54,8 +54,8 @@ func TestSessionListAsTable(t *testing.T) {
 	o := b.do(t, "", "session", "list")
 
 	require.Equal(t, ""+
-		"ID                                    NAME  TYPE         STATUS   IMAGE   SLOTS               AGE  RESULT  INFO\n"+
-		"00000000-0000-4000-8000-000000000001  lab   interactive  RUNNING  python  cpu 1, mem 512 MiB  5m\n", o.out)
+		"ID                                    NAME   TYPE         STATUS   IMAGE   SLOTS               AGE  RESULT  INFO\n"+
+		"00000000-0000-4000-8000-000000000001  mylab  interactive  RUNNING  python  cpu 1, mem 512 MiB  5m\n", o.out)
 	require.NotContains(t, o.out, "\x1b")
 }
 
@@ -72,7 +72,7 @@ func TestSessionListForPrograms(t *testing.T) {
 	var list []map[string]any
 	o = b.do(t, "", "session", "list", "--json")
 	require.NoError(t, json.Unmarshal([]byte(o.out), &list))
-	require.Equal(t, "lab", list[0]["name"])
+	require.Equal(t, "mylab", list[0]["name"])
 	require.Equal(t, map[string]any{"cpu": "1", "mem": "536870912"}, list[0]["occupying_slots"])
 	require.Equal(t, firstID+"\n", b.do(t, "", "session", "list", "-q").out)
 	require.Empty(t, b.do(t, "", "session", "list", "-q", "--status", "error").out)
@@ -82,7 +82,7 @@ func TestSessionListReadsAllPages(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for i := range 250 {
-		require.Equal(t, 0, b.do(t, "", "session", "create", "-d", "python", "--name", fmt.Sprintf("lab-%d", i)).code)
+		require.Equal(t, 0, b.do(t, "", "session", "create", "-d", "python", "--name", fmt.Sprintf("mylab-%d", i)).code)
 	}
 
 	require.Len(t, strings.Fields(b.do(t, "", "session", "list", "-q").out), 250)
@@ -93,11 +93,11 @@ func TestSessionInfo(t *testing.T) {
 	t.Parallel()
 	b := withLab(t)
 
-	o := b.do(t, "", "session", "info", "lab")
+	o := b.do(t, "", "session", "info", "mylab")
 	require.Contains(t, o.out, "status   RUNNING\n")
 	require.Contains(t, o.out, "slots    cpu 1, mem 512 MiB\n")
 
-	o = b.do(t, "", "session", "info", "lab", "--json")
+	o = b.do(t, "", "session", "info", "mylab", "--json")
 	var s map[string]any
 	require.NoError(t, json.Unmarshal([]byte(o.out), &s))
 	require.Equal(t, firstID, s["sessionId"])
@@ -108,10 +108,10 @@ func TestEndedSessionsAreFoundByName(t *testing.T) {
 	t.Parallel()
 	b := withLab(t)
 	b.log = "the end\n"
-	require.Equal(t, 0, b.do(t, "", "session", "rm", "lab").code)
+	require.Equal(t, 0, b.do(t, "", "session", "rm", "mylab").code)
 
-	require.Contains(t, b.do(t, "", "session", "info", "lab").out, "TERMINATED")
-	require.Equal(t, "the end\n", b.do(t, "", "session", "logs", "lab").out)
+	require.Contains(t, b.do(t, "", "session", "info", "mylab").out, "TERMINATED")
+	require.Equal(t, "the end\n", b.do(t, "", "session", "logs", "mylab").out)
 }
 
 func TestSessionLogs(t *testing.T) {
@@ -119,19 +119,19 @@ func TestSessionLogs(t *testing.T) {
 	b := withLab(t)
 	b.log = "a\nb\n"
 
-	require.Equal(t, "a\nb\n", b.do(t, "", "session", "logs", "lab").out)
-	require.Equal(t, "a\nb\n", b.do(t, "", "session", "logs", "-f", "lab").out)
-	require.JSONEq(t, `{"logs":"a\nb\n"}`, b.do(t, "", "session", "logs", "lab", "--json").out)
+	require.Equal(t, "a\nb\n", b.do(t, "", "session", "logs", "mylab").out)
+	require.Equal(t, "a\nb\n", b.do(t, "", "session", "logs", "-f", "mylab").out)
+	require.JSONEq(t, `{"logs":"a\nb\n"}`, b.do(t, "", "session", "logs", "mylab", "--json").out)
 }
 
 func TestSessionExec(t *testing.T) {
 	t.Parallel()
 	b := withLab(t)
 
-	o := b.do(t, "some input", "session", "exec", "-i", "lab", "--", "cat", "-n")
+	o := b.do(t, "some input", "session", "exec", "-i", "mylab", "--", "cat", "-n")
 	require.Equal(t, outcome{"some input", `["cat","-n"]`, 7}, o)
 
-	o = b.do(t, "not passed", "session", "exec", "lab", "true", "-x")
+	o = b.do(t, "not passed", "session", "exec", "mylab", "true", "-x")
 	require.Equal(t, outcome{"", `["true","-x"]`, 7}, o)
 
 	o = b.do(t, "", "session", "exec", "nope", "--", "true")
@@ -144,7 +144,7 @@ func TestSessionExecCarriesMuchInput(t *testing.T) {
 	b := withLab(t)
 	input := strings.Repeat("0123456789abcdef", 1<<14)
 
-	o := b.do(t, input, "session", "exec", "-i", "lab", "--", "cat")
+	o := b.do(t, input, "session", "exec", "-i", "mylab", "--", "cat")
 
 	require.Equal(t, 7, o.code, o.err)
 	require.True(t, input == o.out, "%d bytes came back of %d", len(o.out), len(input))
@@ -154,39 +154,39 @@ func TestSessionRm(t *testing.T) {
 	t.Parallel()
 	b := withLab(t)
 
-	o := b.do(t, "", "session", "rm", "nope", "lab")
+	o := b.do(t, "", "session", "rm", "nope", "mylab")
 	require.Equal(t, ExitNotFound, o.code)
-	require.Equal(t, "lab\n", o.out)
+	require.Equal(t, "mylab\n", o.out)
 	require.Contains(t, o.err, "end session nope")
 
 	b = setup(t)
 	b.stages = []string{api.StatusCreating}
-	require.Equal(t, 0, b.do(t, "", "session", "create", "-d", "python", "--name", "lab").code)
-	b.do(t, "", "session", "info", "lab")
-	o = b.do(t, "", "session", "rm", "lab")
+	require.Equal(t, 0, b.do(t, "", "session", "create", "-d", "python", "--name", "mylab").code)
+	b.do(t, "", "session", "info", "mylab")
+	o = b.do(t, "", "session", "rm", "mylab")
 	require.Equal(t, ExitDenied, o.code)
-	require.Contains(t, o.err, "next: berth session rm -f lab")
-	require.Equal(t, 0, b.do(t, "", "session", "rm", "-f", "--recursive", "lab").code)
-	require.Equal(t, "lab forced=true&recursive=true", b.destroys[1])
+	require.Contains(t, o.err, "next: berth session rm -f mylab")
+	require.Equal(t, 0, b.do(t, "", "session", "rm", "-f", "--recursive", "mylab").code)
+	require.Equal(t, "mylab forced=true&recursive=true", b.destroys[1])
 }
 
 func TestSessionRestartAndRename(t *testing.T) {
 	t.Parallel()
 	b := withLab(t)
 
-	require.Equal(t, 0, b.do(t, "", "session", "restart", "lab").code)
-	require.Equal(t, 0, b.do(t, "", "session", "rename", "lab", "den").code)
-	require.Equal(t, "den", b.sessions[firstID].Name)
-	require.Equal(t, ExitNotFound, b.do(t, "", "session", "restart", "lab").code)
+	require.Equal(t, 0, b.do(t, "", "session", "restart", "mylab").code)
+	require.Equal(t, 0, b.do(t, "", "session", "rename", "mylab", "otherlab").code)
+	require.Equal(t, "otherlab", b.sessions[firstID].Name)
+	require.Equal(t, ExitNotFound, b.do(t, "", "session", "restart", "mylab").code)
 }
 
 func TestSessionCommitFollowsTheTask(t *testing.T) {
 	t.Parallel()
 	b := withLab(t)
 
-	o := b.do(t, "", "session", "commit", "lab")
+	o := b.do(t, "", "session", "commit", "mylab")
 
-	require.Equal(t, outcome{"task-1\n", "commit lab: packing (50 %)\n", 0}, o)
+	require.Equal(t, outcome{"task-1\n", "commit mylab: packing (50 %)\n", 0}, o)
 }
 
 func TestSessionUpload(t *testing.T) {
@@ -198,20 +198,20 @@ func TestSessionUpload(t *testing.T) {
 		require.NoError(t, os.WriteFile(fmt.Sprintf("%s/tree/sub/%02d", dir, i), []byte("x"), 0o600))
 	}
 
-	o := b.do(t, "", "session", "upload", "lab", dir+"/tree")
+	o := b.do(t, "", "session", "upload", "mylab", dir+"/tree")
 	require.Equal(t, 0, o.code, o.err)
 	require.Contains(t, o.err, "25 files")
 	require.Len(t, b.uploads, 25)
 	require.Contains(t, b.uploads, "tree/sub/07")
-	require.Equal(t, 2, b.called("POST /session/lab/upload"))
+	require.Equal(t, 2, b.called("POST /session/mylab/upload"))
 
 	require.NoError(t, os.WriteFile(dir+"/big", make([]byte, 1<<20), 0o600))
-	o = b.do(t, "", "session", "upload", "lab", dir+"/big")
+	o = b.do(t, "", "session", "upload", "mylab", dir+"/big")
 	require.Equal(t, ExitFailure, o.code)
 	require.Contains(t, o.err, "only files below 1 MiB")
 	require.Contains(t, o.err, "next: ")
 
-	o = b.do(t, "", "session", "upload", "lab", dir+"/missing")
+	o = b.do(t, "", "session", "upload", "mylab", dir+"/missing")
 	require.Equal(t, ExitFailure, o.code)
 	require.Contains(t, o.err, "no such file")
 }
@@ -222,10 +222,10 @@ func TestSessionDownload(t *testing.T) {
 	dest := filepath.Join(t.TempDir(), "out")
 
 	names := []string{"a", "b", "c", "d", "e", "sub/f"}
-	o := b.do(t, "", append([]string{"session", "download", "lab", "--dest", dest}, names...)...)
+	o := b.do(t, "", append([]string{"session", "download", "mylab", "--dest", dest}, names...)...)
 
 	require.Equal(t, 0, o.code, o.err)
-	require.Equal(t, 2, b.called("POST /session/lab/download"))
+	require.Equal(t, 2, b.called("POST /session/mylab/download"))
 	for _, n := range names {
 		got, err := os.ReadFile(filepath.Join(dest, n))
 		require.NoError(t, err)
@@ -254,7 +254,7 @@ func TestSessionDownloadRefusesEscapes(t *testing.T) {
 			b.tarFiles = headers
 			parent := t.TempDir()
 
-			o := b.do(t, "", "session", "download", "lab", "x", "--dest", filepath.Join(parent, "in"))
+			o := b.do(t, "", "session", "download", "mylab", "x", "--dest", filepath.Join(parent, "in"))
 
 			require.Equal(t, ExitFailure, o.code, o.err)
 			require.Contains(t, o.err, "refuse")
@@ -281,9 +281,9 @@ func TestSessionDownloadDoesNotWriteThroughLinks(t *testing.T) {
 	require.NoError(t, os.Symlink(victim, filepath.Join(dest, "x")))
 	require.NoError(t, os.Symlink(parent, filepath.Join(dest, "d")))
 
-	o := b.do(t, "", "session", "download", "lab", "x", "--dest", dest)
+	o := b.do(t, "", "session", "download", "mylab", "x", "--dest", dest)
 	require.Equal(t, 0, o.code, o.err)
-	o = b.do(t, "", "session", "download", "lab", "d/victim", "--dest", dest)
+	o = b.do(t, "", "session", "download", "mylab", "d/victim", "--dest", dest)
 	require.Equal(t, ExitFailure, o.code)
 
 	got, err := os.ReadFile(victim)
@@ -295,19 +295,19 @@ func TestSessionLs(t *testing.T) {
 	t.Parallel()
 	b := withLab(t)
 
-	require.Equal(t, "MODE        SIZE  MODIFIED          NAME\n-rw-r--r--  5     1970-01-02 00:00  a.txt\n", b.do(t, "", "session", "ls", "lab").out)
+	require.Equal(t, "MODE        SIZE  MODIFIED          NAME\n-rw-r--r--  5     1970-01-02 00:00  a.txt\n", b.do(t, "", "session", "ls", "mylab").out)
 	require.JSONEq(t, `{"abspath":"/home/work","files":[{"filename":"a.txt","mode":"-rw-r--r--","size":5,"ctime":1,"mtime":86400,"atime":1}]}`,
-		b.do(t, "", "session", "ls", "lab", "--json").out)
+		b.do(t, "", "session", "ls", "mylab", "--json").out)
 }
 
 func TestSessionEvents(t *testing.T) {
 	t.Parallel()
 	b := withLab(t)
 
-	o := b.do(t, "", "session", "events", "lab")
-	require.Equal(t, outcome{"2026-11-20T08:00:00Z  lab  session_enqueued  user-requested\n2026-11-20T08:00:01Z  lab  session_started\n", "", 0}, o)
+	o := b.do(t, "", "session", "events", "mylab")
+	require.Equal(t, outcome{"2026-11-20T08:00:00Z  mylab  session_enqueued  user-requested\n2026-11-20T08:00:01Z  mylab  session_started\n", "", 0}, o)
 
-	lines := strings.Split(strings.TrimSpace(b.do(t, "", "session", "events", "lab", "--json").out), "\n")
+	lines := strings.Split(strings.TrimSpace(b.do(t, "", "session", "events", "mylab", "--json").out), "\n")
 	require.Len(t, lines, 2)
 	require.Equal(t, ExitNotFound, b.do(t, "", "session", "events", "gone").code)
 }
@@ -315,10 +315,10 @@ func TestSessionEvents(t *testing.T) {
 func TestSessionWait(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	require.Equal(t, 0, b.do(t, "", "session", "create", "-d", "python", "--name", "lab").code)
+	require.Equal(t, 0, b.do(t, "", "session", "create", "-d", "python", "--name", "mylab").code)
 
-	require.Equal(t, "RUNNING\n", b.do(t, "", "session", "wait", "-q", "lab").out)
-	o := b.do(t, "", "session", "wait", "-q", "lab", "--for", "ended", "--timeout", "20ms")
+	require.Equal(t, "RUNNING\n", b.do(t, "", "session", "wait", "-q", "mylab").out)
+	o := b.do(t, "", "session", "wait", "-q", "mylab", "--for", "ended", "--timeout", "20ms")
 	require.Equal(t, ExitUnavailable, o.code, o.err)
 
 	b.exit, b.stages = 9, []string{api.StatusRunning, api.StatusTerminating, api.StatusTerminated}
@@ -348,11 +348,11 @@ func TestImages(t *testing.T) {
 	b := setup(t)
 
 	require.Equal(t, ""+
-		"IMAGE                      ALIASES  ARCH    SIZE     DIGEST\n"+
-		"local/berth/python:latest  python   x86_64  350 MiB  sha256:0123456789ab\n", b.do(t, "", "image", "list").out)
+		"IMAGE                ALIASES  ARCH    SIZE     DIGEST\n"+
+		"berth/python:latest  python   x86_64  350 MiB  sha256:0123456789ab\n", b.do(t, "", "image", "list").out)
 	require.Contains(t, b.do(t, "", "image", "inspect", "python").out, "ai.backend.runtime-type  python\n")
-	require.Equal(t, 0, b.do(t, "", "image", "alias", "py", "local/berth/python:latest").code)
-	require.Equal(t, "local/berth/python:latest", b.aliases["py"])
+	require.Equal(t, 0, b.do(t, "", "image", "alias", "py", "berth/python:latest").code)
+	require.Equal(t, "berth/python:latest", b.aliases["py"])
 	require.Equal(t, 0, b.do(t, "", "image", "alias", "--remove", "py").code)
 }
 
