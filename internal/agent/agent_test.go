@@ -210,11 +210,13 @@ type host struct {
 	group  *chassis.Group
 	log    *slog.Logger
 	runner string
+	times  keeper.Times
+	clock  chassis.Clock
 	wrap   func(runtime.Runtime) runtime.Runtime
 }
 
 func newHost(t testing.TB, m *manager) *host {
-	h := &host{t: t, cfg: agent.DefaultConfig(), engine: fake.NewEngine(fake.Options{}), cores: 8, log: slog.New(slog.DiscardHandler)}
+	h := &host{t: t, cfg: agent.DefaultConfig(), engine: fake.NewEngine(fake.Options{}), cores: 8, log: slog.New(slog.DiscardHandler), times: keeper.Times{Sweep: 50 * time.Millisecond}}
 	if testing.Verbose() {
 		h.log = slog.New(slog.NewTextHandler(t.Output(), nil))
 	}
@@ -239,8 +241,8 @@ func (h *host) start() {
 		rt = h.wrap(rt)
 	}
 	h.agent, err = agent.New(h.cfg, agent.Deps{
-		Runtime: rt, RunnerPath: "/nonexistent/runner", Log: h.log, Devices: devices,
-		Times: keeper.Times{Sweep: 50 * time.Millisecond},
+		Runtime: rt, RunnerPath: "/nonexistent/runner", Log: h.log, Devices: devices, Clock: h.clock,
+		Times: h.times,
 	})
 	require.NoError(h.t, err)
 	h.group, err = chassis.NewGroup(h.log, h.agent.Services()...)
@@ -472,6 +474,28 @@ func TestNodeCertificate(t *testing.T) {
 	h.start()
 	m.until("it joins again", func() bool { return m.greetings > n })
 	require.NotEqual(t, serial, m.hello.Serial)
+}
+
+// ahead is a clock that is fast by some days.
+type ahead struct {
+	chassis.Clock
+	by time.Duration
+}
+
+func (a ahead) Now() time.Time { return a.Clock.Now().Add(a.by) }
+
+func TestCertificateIsRenewedWithoutToken(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	h := newHost(t, m)
+	h.start()
+	m.until("it joins", func() bool { return m.greetings > 0 })
+	serial := m.hello.Serial
+	h.stop()
+	h.cfg.JoinTokenFile = ""
+	h.clock = ahead{chassis.RealClock(), 250 * 24 * time.Hour}
+	h.start()
+	m.until("it comes with a new certificate", func() bool { return m.hello.Serial != serial })
 }
 
 // TestStreams checks that bytes flow both ways at once and that ends are seen on the other side.

@@ -155,29 +155,33 @@ type group struct {
 }
 
 func siblings(parts []part) []group {
+	at := make(map[string]int, len(parts))
+	for i, p := range parts {
+		at[p.ID] = i
+	}
 	var out []group
-	placed := map[string]bool{}
-	for _, p := range parts {
-		if placed[p.ID] {
+	placed := make([]bool, len(parts))
+	for i, p := range parts {
+		if placed[i] {
 			continue
 		}
-		size := 1
-		for _, d := range p.Links {
-			if d <= DistanceSibling {
-				size++
+		members, size := []int{i}, 1
+		for id, d := range p.Links {
+			if d > DistanceSibling {
+				continue
+			}
+			size++
+			if j, ok := at[id]; ok && !placed[j] {
+				members = append(members, j)
 			}
 		}
-		g := group{}
-		for _, q := range parts {
-			if d, ok := p.Links[q.ID]; !placed[q.ID] && (q.ID == p.ID || ok && d <= DistanceSibling) {
-				placed[q.ID] = true
-				g.parts = append(g.parts, q)
-				g.free += q.free
-			}
-		}
-		g.whole = len(g.parts) >= size
-		for _, q := range g.parts {
-			g.whole = g.whole && q.free == q.Capacity
+		slices.Sort(members) // the order of parts, not of the map
+		g := group{whole: len(members) >= size}
+		for _, j := range members {
+			placed[j] = true
+			g.parts = append(g.parts, parts[j])
+			g.free += parts[j].free
+			g.whole = g.whole && parts[j].free == parts[j].Capacity
 		}
 		out = append(out, g)
 	}

@@ -62,6 +62,9 @@ func finalOf(e ending) cluster.KernelObservation {
 			o.Reason, o.Detail = cluster.ReasonTaskFailed, "the command could not be started: "+res.Error
 		case code != 0:
 			o.Reason, o.Detail = cluster.ReasonTaskFailed, exitText("the command", code, res.Signal)
+			if o.OOMKilled {
+				o.Detail += "; something in it used more memory than it was given"
+			}
 		default:
 			o.Reason = cluster.ReasonTaskFinished
 		}

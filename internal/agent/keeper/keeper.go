@@ -32,6 +32,8 @@ import (
 // Runners reaches the runners inside containers.
 type Runners interface {
 	Hello(ctx context.Context, kernel cluster.KernelID, generation int64, token string) (run.Hello, error)
+	// Forget drops what is kept open to a runner that is gone.
+	Forget(kernel cluster.KernelID, generation int64)
 }
 
 // Options are what a keeper needs; all fields without "optional" are required.

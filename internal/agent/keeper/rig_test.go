@@ -38,6 +38,7 @@ type rig struct {
 	times  keeper.Times
 	before func(ctx context.Context, kernel cluster.KernelID, point string) error
 	cores  int
+	free   int64 // bytes of disk that must be free
 
 	ledger *ledger.Ledger
 	keeper *keeper.Keeper
@@ -80,7 +81,7 @@ func (r *rig) start() {
 	var err error
 	r.ledger, err = ledger.Open(filepath.Join(r.dir, "ledger.db"))
 	require.NoError(r.t, err)
-	root, err := scratch.Open(filepath.Join(r.dir, "kernels"), 0)
+	root, err := scratch.Open(filepath.Join(r.dir, "kernels"), r.free)
 	require.NoError(r.t, err)
 	rt := r.engine.Runtime(scope, agent)
 	pool := runners.New(rt.DialRunner)

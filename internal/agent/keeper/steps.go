@@ -454,6 +454,7 @@ func (n *kernel) remove(ctx context.Context, v view) error {
 	if err := k.o.Runtime.Remove(callCtx, n.id); err != nil && !fault.Is(err, fault.NotFound) {
 		return fmt.Errorf("remove the container: %w", err)
 	}
+	k.o.Runners.Forget(n.id, v.record.Generation)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	n.container = nil

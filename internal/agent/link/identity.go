@@ -150,9 +150,7 @@ func (id *identity) clusterID() string {
 func (id *identity) tls(alpn string) *tls.Config {
 	id.mu.Lock()
 	defer id.mu.Unlock()
-	conf := node.AgentTLS(tls.Certificate{Certificate: [][]byte{id.cert.Raw}, PrivateKey: id.key, Leaf: id.cert}, id.ca, alpn)
-	conf.Time = id.clock.Now
-	return conf
+	return node.AgentTLS(tls.Certificate{Certificate: [][]byte{id.cert.Raw}, PrivateKey: id.key, Leaf: id.cert}, id.ca, alpn)
 }
 
 // join gets a certificate: with a token for the first one, over the present one for the next.

@@ -30,6 +30,7 @@ type session struct {
 	heard   atomic.Int64  // when the manager last said something, unix ns
 	beats   atomic.Bool   // this manager sends heartbeats, so its silence means something
 	busy    atomic.Int32
+	renewed time.Time // last attempt; send's own
 	group   sync.WaitGroup
 }
 
@@ -66,6 +67,7 @@ func (s *session) send(ctx context.Context) error {
 			if silent := now.Sub(time.Unix(0, s.heard.Load())); s.beats.Load() && lease > 0 && silent > lease {
 				return fmt.Errorf("the manager has been silent for %s", silent.Round(time.Second))
 			}
+			s.renew(ctx, now)
 			err = s.put(&node.Up{Kind: &node.Up_Heartbeat{Heartbeat: &node.Heartbeat{SentUnixMs: now.UnixMilli()}}})
 		case <-l.o.Keeper.Changed():
 			err = s.sendChanges()
@@ -84,6 +86,23 @@ func (s *session) send(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// renewEvery is the pause between two attempts to renew the node certificate.
+const renewEvery = 10 * time.Minute
+
+// renew replaces the node certificate in time although the stream never breaks: after its
+// expiry the agent could not come back without a join token.
+func (s *session) renew(ctx context.Context, now time.Time) {
+	if now.Before(s.l.id.renewAt()) || now.Sub(s.renewed) < renewEvery {
+		return
+	}
+	s.renewed = now
+	s.group.Go(func() {
+		if err := s.l.ensureJoined(ctx); err != nil && ctx.Err() == nil {
+			s.l.o.Log.Warn("renew the node certificate", "err", err)
+		}
+	})
 }
 
 func (s *session) put(up *node.Up) error {

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"berth.dev/berth/internal/cluster"
@@ -21,29 +22,59 @@ import (
 // Dial connects to one kernel's runner.
 type Dial func(ctx context.Context, kernel cluster.KernelID) (net.Conn, error)
 
-// Pool is a transport to all runners of the agent.
-type Pool struct{ transport *http.Transport }
+// Pool is a transport to all runners of the agent. Every runner has a transport of its own
+// inside, so that an end closes what was kept open to it.
+type Pool struct {
+	dial Dial
 
-// New returns a pool; nothing is dialed yet.
-func New(dial Dial) *Pool {
-	return &Pool{&http.Transport{
-		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
-			host, _, _ := strings.Cut(addr, ".")
-			id, ok := cluster.CanonicalUUID(host)
-			if !ok || id != host {
-				return nil, errors.New("not a kernel: " + host)
-			}
-			return dial(ctx, cluster.KernelID(id))
-		},
-		MaxIdleConns: 1024, MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute,
-		ResponseHeaderTimeout: 0, // a step may wait long; its caller has the deadline
-		DisableCompression:    true,
-		WriteBufferSize:       8 << 10, ReadBufferSize: 8 << 10,
-	}}
+	mu    sync.Mutex
+	hosts map[string]*http.Transport
 }
 
-// RoundTrip sends a request whose host is a kernel's id.
-func (p *Pool) RoundTrip(r *http.Request) (*http.Response, error) { return p.transport.RoundTrip(r) }
+// New returns a pool; nothing is dialed yet.
+func New(dial Dial) *Pool { return &Pool{dial: dial, hosts: map[string]*http.Transport{}} }
+
+// RoundTrip sends a request whose host was made by Host.
+func (p *Pool) RoundTrip(r *http.Request) (*http.Response, error) {
+	t, err := p.transport(r.URL.Host)
+	if err != nil {
+		return nil, err
+	}
+	return t.RoundTrip(r)
+}
+
+func (p *Pool) transport(host string) (*http.Transport, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t := p.hosts[host]; t != nil {
+		return t, nil
+	}
+	name, _, _ := strings.Cut(host, ".")
+	id, ok := cluster.CanonicalUUID(name)
+	if !ok || id != name {
+		return nil, errors.New("not a kernel: " + host)
+	}
+	t := &http.Transport{
+		DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return p.dial(ctx, cluster.KernelID(id)) },
+		MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute,
+		// No timeout for the reply: a step may wait long, and its caller has the deadline.
+		DisableCompression: true,
+	}
+	p.hosts[host] = t
+	return t, nil
+}
+
+// Forget closes the idle connections to a runner that is gone.
+func (p *Pool) Forget(kernel cluster.KernelID, generation int64) {
+	host := Host(kernel, generation)
+	p.mu.Lock()
+	t := p.hosts[host]
+	delete(p.hosts, host)
+	p.mu.Unlock()
+	if t != nil {
+		t.CloseIdleConnections()
+	}
+}
 
 // Host names a kernel's runner in this pool. The generation is part of it, so that no
 // idle connection to the runner of an earlier one is used again.
@@ -62,4 +93,10 @@ func (p *Pool) Hello(ctx context.Context, kernel cluster.KernelID, generation in
 }
 
 // Close drops idle connections.
-func (p *Pool) Close() { p.transport.CloseIdleConnections() }
+func (p *Pool) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, t := range p.hosts {
+		t.CloseIdleConnections()
+	}
+}
