@@ -155,8 +155,6 @@ func (s *Service) reuse(ctx context.Context, owner dbgen.ActorByKeyRow, r Create
 // sessionPlan is everything that the transaction writes.
 type sessionPlan struct {
 	session  dbgen.InsertSessionParams
-	kernels  dbgen.InsertKernelsParams
-	depends  []string
 	services []ServicePort
 }
 
@@ -212,13 +210,15 @@ func (s *Service) planSession(ctx context.Context, a Actor, owner dbgen.ActorByK
 	if err != nil {
 		return nil, err
 	}
-	now, err := s.d.Store.SessionNow(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read the clock: %w", err)
-	}
-	starts, err := startsAt(r.StartsAt, now)
-	if err != nil {
-		return nil, err
+	var starts *time.Time
+	if r.StartsAt != "" {
+		now, err := s.d.Store.SessionNow(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("read the clock: %w", err)
+		}
+		if starts, err = startsAt(r.StartsAt, now); err != nil {
+			return nil, err
+		}
 	}
 	depends, err := s.dependencies(ctx, owner, r.Dependencies)
 	if err != nil {
@@ -226,11 +226,7 @@ func (s *Service) planSession(ctx context.Context, a Actor, owner dbgen.ActorByK
 	}
 	script := r.BootstrapScript
 	if script == nil {
-		text, err := s.d.Store.GetBootstrapScript(ctx, owner.AccessKey)
-		if err != nil {
-			return nil, fmt.Errorf("read the keypair's bootstrap script: %w", err)
-		}
-		script = optional(text)
+		script = optional(owner.BootstrapScript)
 	}
 	for _, p := range preopen {
 		services = append(services, ServicePort{Name: fmt.Sprint(p), Protocol: "preopen", Ports: []int{int(p)}})
@@ -239,12 +235,18 @@ func (s *Service) planSession(ctx context.Context, a Actor, owner dbgen.ActorByK
 	if err != nil {
 		return nil, fmt.Errorf("encode service ports: %w", err)
 	}
-	p := &sessionPlan{depends: depends, services: services}
+	each, err := json.Marshal(slots)
+	if err != nil {
+		return nil, fmt.Errorf("encode slots: %w", err)
+	}
+	p := &sessionPlan{services: services}
 	p.session = dbgen.InsertSessionParams{
 		ID: s.d.IDs(), Name: r.Name, Type: r.Type, Priority: int32(priority), ClusterMode: r.ClusterMode, ClusterSize: int32(r.ClusterSize),
 		DomainName: owner.DomainName, ProjectID: project.ID, UserID: owner.UserID, AccessKey: owner.AccessKey, ResourceGroup: group,
 		DesignatedAgents: designated, ImageID: &image.ID, Image: image.Reference, Tag: r.Tag, RequestedSlots: total, ResourceOpts: opts,
 		Environ: r.Environ, StartupCommand: optional(r.StartupCommand), BootstrapScript: script, CallbackUrl: optional(r.CallbackURL), StartsAt: starts,
+		Architecture: image.Architecture, Registry: image.Registry, KernelSlots: each, ServicePorts: ports, PreopenPorts: preopen,
+		KernelIds: make([]string, r.ClusterSize), DependsOn: depends,
 	}
 	if p.session.Environ == nil {
 		p.session.Environ = map[string]string{}
@@ -253,33 +255,23 @@ func (s *Service) planSession(ctx context.Context, a Actor, owner dbgen.ActorByK
 		ms := r.BatchTimeout.Milliseconds()
 		p.session.BatchTimeoutMs = &ms
 	}
-	p.kernels = dbgen.InsertKernelsParams{SessionID: p.session.ID, Image: image.Reference, Architecture: image.Architecture, Registry: image.Registry,
-		RequestedSlots: slots, ServicePorts: ports, PreopenPorts: preopen}
-	for range r.ClusterSize {
-		p.kernels.Ids = append(p.kernels.Ids, s.d.IDs())
+	for i := range p.session.KernelIds {
+		p.session.KernelIds[i] = s.d.IDs()
 	}
 	return p, nil
 }
 
+// insertSession writes everything in one statement.
 func (s *Service) insertSession(ctx context.Context, p *sessionPlan) error {
-	return s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
-		if err := tx.InsertSession(ctx, p.session); err != nil {
-			return err
-		}
-		if err := tx.InsertKernels(ctx, p.kernels); err != nil {
-			return err
-		}
-		if len(p.depends) > 0 {
-			if err := tx.AddDependencies(ctx, p.session.ID, p.depends); err != nil {
-				return err
-			}
-		}
-		tx.Wake(store.TopicSchedule, store.TopicEvents)
-		if p.session.CallbackUrl != nil {
-			tx.Wake(callback.Topic)
-		}
-		return tx.AddEnqueued(ctx, p.session.ID)
-	})
+	if err := s.d.Store.InsertSession(ctx, p.session); err != nil {
+		return err
+	}
+	s.d.Store.Wake(store.TopicSchedule)
+	s.d.Store.Wake(store.TopicEvents)
+	if p.session.CallbackUrl != nil {
+		s.d.Store.Wake(callback.Topic)
+	}
+	return nil
 }
 
 func quota(format string, args ...any) *fault.Error {
@@ -423,7 +415,7 @@ func (s *Service) designated(a Actor, r CreateSession, agents []dbgen.LargestAge
 // dependencies finds the owner's sessions that must succeed first.
 func (s *Service) dependencies(ctx context.Context, owner dbgen.ActorByKeyRow, refs []string) ([]string, error) {
 	if len(refs) == 0 {
-		return nil, nil
+		return []string{}, nil
 	}
 	asked := make([]string, len(refs))
 	for i, ref := range refs {

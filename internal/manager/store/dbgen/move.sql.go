@@ -14,22 +14,6 @@ import (
 	"berth.dev/berth/internal/manager/store/dbtype"
 )
 
-const addEnqueued = `-- name: AddEnqueued :exec
-WITH called AS (
-    INSERT INTO callbacks (session_id, url, body)
-    SELECT s.id, s.callback_url, jsonb_build_object('type', 'session_lifecycle', 'event', 'enqueued', 'session_id', s.id,
-        'when', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'))
-    FROM sessions s WHERE s.id = $1 AND s.callback_url IS NOT NULL
-)
-INSERT INTO session_events (session_id, event, to_status) VALUES ($1, 'session_enqueued', 'PENDING')
-`
-
-// The first event of a session.
-func (q *Queries) AddEnqueued(ctx context.Context, sessionID string) error {
-	_, err := q.db.Exec(ctx, addEnqueued, sessionID)
-	return err
-}
-
 const addFailedAgent = `-- name: AddFailedAgent :exec
 UPDATE sessions SET attempts = attempts + 1,
     failed_agents = CASE WHEN $1::text = ANY(failed_agents) THEN failed_agents ELSE failed_agents || $1::text END

@@ -14,15 +14,6 @@ import (
 	"berth.dev/berth/internal/manager/store/dbtype"
 )
 
-const addDependencies = `-- name: AddDependencies :exec
-INSERT INTO session_dependencies (session_id, depends_on) SELECT $1, unnest($2::uuid[])
-`
-
-func (q *Queries) AddDependencies(ctx context.Context, sessionID string, dependsOn []string) error {
-	_, err := q.db.Exec(ctx, addDependencies, sessionID, dependsOn)
-	return err
-}
-
 const countLiveSessions = `-- name: CountLiveSessions :one
 SELECT count(*)::bigint FROM sessions WHERE ended_at IS NULL AND status <> 'PENDING'
 `
@@ -159,47 +150,31 @@ func (q *Queries) DependentsOf(ctx context.Context, sessionID string) ([]string,
 	return items, nil
 }
 
-const insertKernels = `-- name: InsertKernels :exec
-INSERT INTO kernels (id, session_id, cluster_role, cluster_idx, local_rank, cluster_hostname, image, architecture, registry,
-    status, requested_slots, service_ports, preopen_ports)
-SELECT k.id, $1, CASE WHEN k.rank = 0 THEN 'main' ELSE 'sub' END, greatest(k.rank, 1), k.rank,
-    CASE WHEN k.rank = 0 THEN 'main1' ELSE 'sub' || k.rank END, $2, $3, $4,
-    'PENDING', $5, $6, $7
-FROM (SELECT u.id, (u.n - 1)::integer AS rank FROM unnest($8::uuid[]) WITH ORDINALITY AS u(id, n)) k
-`
-
-type InsertKernelsParams struct {
-	SessionID      string
-	Image          string
-	Architecture   string
-	Registry       string
-	RequestedSlots cluster.Slots
-	ServicePorts   json.RawMessage
-	PreopenPorts   []int32
-	Ids            []string
-}
-
-func (q *Queries) InsertKernels(ctx context.Context, arg InsertKernelsParams) error {
-	_, err := q.db.Exec(ctx, insertKernels,
-		arg.SessionID,
-		arg.Image,
-		arg.Architecture,
-		arg.Registry,
-		arg.RequestedSlots,
-		arg.ServicePorts,
-		arg.PreopenPorts,
-		arg.Ids,
-	)
-	return err
-}
-
 const insertSession = `-- name: InsertSession :exec
-INSERT INTO sessions (id, name, type, priority, cluster_mode, cluster_size, domain_name, project_id, user_id, access_key,
-    resource_group, designated_agents, image_id, image, tag, status, requested_slots, resource_opts, environ, startup_command,
-    bootstrap_script, callback_url, batch_timeout_ms, starts_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
-    $11, $12, $13, $14, $15, 'PENDING', $16, $17, $18, $19,
-    $20, $21, $22, $23)
+WITH s AS (
+    INSERT INTO sessions (id, name, type, priority, cluster_mode, cluster_size, domain_name, project_id, user_id, access_key,
+        resource_group, designated_agents, image_id, image, tag, status, requested_slots, resource_opts, environ, startup_command,
+        bootstrap_script, callback_url, batch_timeout_ms, starts_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
+        $11, $12, $13, $14, $15, 'PENDING', $16, $17, $18, $19,
+        $20, $21, $22, $23)
+    RETURNING sessions.id, sessions.image, sessions.callback_url
+), k AS (
+    INSERT INTO kernels (id, session_id, cluster_role, cluster_idx, local_rank, cluster_hostname, image, architecture, registry,
+        status, requested_slots, service_ports, preopen_ports)
+    SELECT u.id, s.id, CASE WHEN u.n = 1 THEN 'main' ELSE 'sub' END, greatest(u.n - 1, 1), u.n - 1,
+        CASE WHEN u.n = 1 THEN 'main1' ELSE 'sub' || (u.n - 1) END, s.image, $24, $25,
+        'PENDING', $26::jsonb, $27, $28
+    FROM s, unnest($29::uuid[]) WITH ORDINALITY AS u(id, n)
+), d AS (
+    INSERT INTO session_dependencies (session_id, depends_on) SELECT s.id, o.id FROM s, unnest($30::uuid[]) AS o(id)
+), c AS (
+    INSERT INTO callbacks (session_id, url, body)
+    SELECT s.id, s.callback_url, jsonb_build_object('type', 'session_lifecycle', 'event', 'enqueued', 'session_id', s.id,
+        'when', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'))
+    FROM s WHERE s.callback_url IS NOT NULL
+)
+INSERT INTO session_events (session_id, event, to_status) SELECT s.id, 'session_enqueued', 'PENDING' FROM s
 `
 
 type InsertSessionParams struct {
@@ -226,8 +201,16 @@ type InsertSessionParams struct {
 	CallbackUrl      *string
 	BatchTimeoutMs   *int64
 	StartsAt         *time.Time
+	Architecture     string
+	Registry         string
+	KernelSlots      json.RawMessage
+	ServicePorts     json.RawMessage
+	PreopenPorts     []int32
+	KernelIds        []string
+	DependsOn        []string
 }
 
+// A session with its kernels, dependencies, first event and callback: one statement, so one round trip and one transaction.
 func (q *Queries) InsertSession(ctx context.Context, arg InsertSessionParams) error {
 	_, err := q.db.Exec(ctx, insertSession,
 		arg.ID,
@@ -253,6 +236,13 @@ func (q *Queries) InsertSession(ctx context.Context, arg InsertSessionParams) er
 		arg.CallbackUrl,
 		arg.BatchTimeoutMs,
 		arg.StartsAt,
+		arg.Architecture,
+		arg.Registry,
+		arg.KernelSlots,
+		arg.ServicePorts,
+		arg.PreopenPorts,
+		arg.KernelIds,
+		arg.DependsOn,
 	)
 	return err
 }

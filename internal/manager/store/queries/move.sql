@@ -87,16 +87,6 @@ INSERT INTO session_events (session_id, event, from_status, to_status, reason, e
 SELECT d.id, @event::text, d.status, d.status, @reason::text, sqlc.narg('exit_code')::integer FROM done d
 RETURNING seq;
 
--- name: AddEnqueued :exec
--- The first event of a session.
-WITH called AS (
-    INSERT INTO callbacks (session_id, url, body)
-    SELECT s.id, s.callback_url, jsonb_build_object('type', 'session_lifecycle', 'event', 'enqueued', 'session_id', s.id,
-        'when', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'))
-    FROM sessions s WHERE s.id = @session_id AND s.callback_url IS NOT NULL
-)
-INSERT INTO session_events (session_id, event, to_status) VALUES (@session_id, 'session_enqueued', 'PENDING');
-
 -- name: StopKernel :execrows
 -- Asks again, or with force, for the end of a kernel that is TERMINATING already.
 UPDATE kernels SET force_stop = true, deadline = now() + @deadline::interval WHERE id = @id AND status = 'TERMINATING' AND NOT force_stop;

@@ -25,9 +25,6 @@ FROM unnest(@refs::text[]) AS r(ref)
 JOIN sessions s ON s.user_id = @user_id AND (s.id::text = r.ref OR s.name = r.ref)
 ORDER BY ref, (s.id::text = r.ref) DESC, s.created_at DESC;
 
--- name: AddDependencies :exec
-INSERT INTO session_dependencies (session_id, depends_on) SELECT @session_id, unnest(@depends_on::uuid[]);
-
 -- name: DependenciesOf :many
 SELECT d.session_id, s.id, s.name, s.status, s.created_at, s.status_changed, s.result
 FROM session_dependencies d JOIN sessions s ON s.id = d.depends_on
@@ -50,20 +47,31 @@ SELECT v.key::text AS slot, sum(v.value::bigint)::bigint AS amount
 FROM sessions s, jsonb_each_text(s.requested_slots) v WHERE s.access_key = $1 AND s.status = 'PENDING' GROUP BY 1;
 
 -- name: InsertSession :exec
-INSERT INTO sessions (id, name, type, priority, cluster_mode, cluster_size, domain_name, project_id, user_id, access_key,
-    resource_group, designated_agents, image_id, image, tag, status, requested_slots, resource_opts, environ, startup_command,
-    bootstrap_script, callback_url, batch_timeout_ms, starts_at)
-VALUES (@id, @name, @type, @priority, @cluster_mode, @cluster_size, @domain_name, @project_id, @user_id, @access_key,
-    @resource_group, @designated_agents, @image_id, @image, @tag, 'PENDING', @requested_slots, @resource_opts, @environ, @startup_command,
-    @bootstrap_script, @callback_url, @batch_timeout_ms, @starts_at);
-
--- name: InsertKernels :exec
-INSERT INTO kernels (id, session_id, cluster_role, cluster_idx, local_rank, cluster_hostname, image, architecture, registry,
-    status, requested_slots, service_ports, preopen_ports)
-SELECT k.id, @session_id, CASE WHEN k.rank = 0 THEN 'main' ELSE 'sub' END, greatest(k.rank, 1), k.rank,
-    CASE WHEN k.rank = 0 THEN 'main1' ELSE 'sub' || k.rank END, @image, @architecture, @registry,
-    'PENDING', @requested_slots, @service_ports, @preopen_ports
-FROM (SELECT u.id, (u.n - 1)::integer AS rank FROM unnest(@ids::uuid[]) WITH ORDINALITY AS u(id, n)) k;
+-- A session with its kernels, dependencies, first event and callback: one statement, so one round trip and one transaction.
+WITH s AS (
+    INSERT INTO sessions (id, name, type, priority, cluster_mode, cluster_size, domain_name, project_id, user_id, access_key,
+        resource_group, designated_agents, image_id, image, tag, status, requested_slots, resource_opts, environ, startup_command,
+        bootstrap_script, callback_url, batch_timeout_ms, starts_at)
+    VALUES (@id, @name, @type, @priority, @cluster_mode, @cluster_size, @domain_name, @project_id, @user_id, @access_key,
+        @resource_group, @designated_agents, @image_id, @image, @tag, 'PENDING', @requested_slots, @resource_opts, @environ, @startup_command,
+        @bootstrap_script, @callback_url, @batch_timeout_ms, @starts_at)
+    RETURNING sessions.id, sessions.image, sessions.callback_url
+), k AS (
+    INSERT INTO kernels (id, session_id, cluster_role, cluster_idx, local_rank, cluster_hostname, image, architecture, registry,
+        status, requested_slots, service_ports, preopen_ports)
+    SELECT u.id, s.id, CASE WHEN u.n = 1 THEN 'main' ELSE 'sub' END, greatest(u.n - 1, 1), u.n - 1,
+        CASE WHEN u.n = 1 THEN 'main1' ELSE 'sub' || (u.n - 1) END, s.image, @architecture, @registry,
+        'PENDING', @kernel_slots::jsonb, @service_ports, @preopen_ports
+    FROM s, unnest(@kernel_ids::uuid[]) WITH ORDINALITY AS u(id, n)
+), d AS (
+    INSERT INTO session_dependencies (session_id, depends_on) SELECT s.id, o.id FROM s, unnest(@depends_on::uuid[]) AS o(id)
+), c AS (
+    INSERT INTO callbacks (session_id, url, body)
+    SELECT s.id, s.callback_url, jsonb_build_object('type', 'session_lifecycle', 'event', 'enqueued', 'session_id', s.id,
+        'when', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'))
+    FROM s WHERE s.callback_url IS NOT NULL
+)
+INSERT INTO session_events (session_id, event, to_status) SELECT s.id, 'session_enqueued', 'PENDING' FROM s;
 
 -- name: SessionNow :one
 SELECT now()::timestamptz AS now;
