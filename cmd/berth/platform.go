@@ -252,7 +252,11 @@ func (p *platform) awaitAgent(ctx context.Context) error {
 		if err == nil {
 			var alive []api.Agent
 			if alive, err = client.Agents(ctx, "ALIVE"); err == nil && len(alive) > 0 {
-				return nil
+				// The manager knows the agent's images from the moment it knows of the engine.
+				var a api.Agent
+				if a, err = client.Agent(ctx, alive[0].ID); err == nil && engineKnown(a) {
+					return nil
+				}
 			}
 		}
 		if time.Since(began) > enginePatience {
@@ -265,6 +269,13 @@ func (p *platform) awaitAgent(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+}
+
+func engineKnown(a api.Agent) bool {
+	var hardware struct {
+		EngineOK bool `json:"engine_ok"`
+	}
+	return json.Unmarshal(a.Hardware, &hardware) == nil && hardware.EngineOK
 }
 
 // summary is what a person wants to see once the cluster is up. The caller holds the lock.
