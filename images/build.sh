@@ -108,8 +108,12 @@ build() {
   done < <(fields "$r" env)
   changes+=(--change "LABEL dev.berth.recipe=\"$hash\"" --change 'CMD ["/bin/bash"]')
   changes+=(--change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin')
+  local old
+  old=$("$docker" image inspect --format '{{.Id}}' "$image" 2>/dev/null || true)
   "$docker" import --message "berth $r recipe" "${changes[@]}" "$work/$r.tar" "$image" >/dev/null
   rm -f "$work/$r.tar"
+  # The image that had this name goes, unless a container still needs it.
+  [ -z "$old" ] || "$docker" rmi "$old" >/dev/null 2>&1 || true
   say "images: $image is ready ($((SECONDS - begun)) s)"
 }
 

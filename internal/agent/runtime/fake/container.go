@@ -110,6 +110,9 @@ func (e *Engine) start(c *container) error {
 	c.started = e.opt.Now()
 	c.files = maps.Clone(c.program.Files)
 	c.log.write(c.started, c.program.Output)
+	if len(e.starts) >= maxStarts {
+		clear(e.starts)
+	}
 	e.starts[c.key]++
 	e.hint(c, runtime.Hint{Kernel: c.key.kernel})
 	p := c.program

@@ -239,6 +239,9 @@ func (e *Engine) wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
+// maxStarts bounds the remembered counts; beyond it they begin anew.
+const maxStarts = 1 << 16
+
 // Starts returns how often the container of a kernel was started, over all its generations: a
 // test that expects "nothing runs twice" asks here.
 func (e *Engine) Starts(clusterID string, agent cluster.AgentID, kernel cluster.KernelID) int {
