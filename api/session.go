@@ -182,6 +182,20 @@ func (s SessionInfo) Pull() (PullProgress, bool) {
 	return *d.Pull, true
 }
 
+// Reason says why the session is in its state: the scheduler's explanation while it
+// waits for a place, else StatusInfo.
+func (s SessionInfo) Reason() string {
+	var d struct {
+		Scheduler struct {
+			Msg string `json:"msg"`
+		} `json:"scheduler"`
+	}
+	if s.Status == StatusPending && json.Unmarshal(s.StatusData, &d) == nil && d.Scheduler.Msg != "" {
+		return d.Scheduler.Msg
+	}
+	return s.StatusInfo
+}
+
 // SessionInfo describes a session by name (live ones only) or id.
 func (c *Client) SessionInfo(ctx context.Context, session string) (SessionInfo, error) {
 	var out SessionInfo

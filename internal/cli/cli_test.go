@@ -87,7 +87,7 @@ func TestRunPrintsAndRemovesTheSession(t *testing.T) {
 	require.Equal(t, "42\n", o.out)
 	require.Equal(t, ExitOK, o.code, o.err)
 	require.Contains(t, o.err, "queued (no agent has 1 cpu free)")
-	require.Contains(t, o.err, "pulling the image")
+	require.Contains(t, o.err, "pulling berth/python:3.11")
 	require.Contains(t, o.err, "starting")
 	require.Len(t, b.destroys, 1)
 	require.True(t, b.creates[0].EnqueueOnly)

@@ -71,7 +71,7 @@ func hint(err error, format string, args ...any) error {
 // Errors of our own that have an exit code.
 var (
 	errInterrupted = errors.New("interrupted")
-	errTimeout     = errors.New("the time is over")
+	errTimeout     = errors.New("gave up waiting")
 )
 
 // Explain gives the next step and the exit code of errors that this package does not

@@ -202,7 +202,14 @@ func (f *fakeManager) info(w http.ResponseWriter, r *http.Request) {
 	if len(s.stages) > 0 {
 		s.Status, s.stages = s.stages[0], s.stages[1:]
 	}
-	s.StatusInfo = map[string]string{api.StatusPending: "no agent has 1 cpu free", api.StatusError: "image pull failed"}[s.Status]
+	s.StatusInfo = map[string]string{api.StatusError: "image pull failed"}[s.Status]
+	s.StatusData = nil
+	if s.Status == api.StatusPending {
+		s.StatusInfo, s.StatusData = "capacity", api.JSONText(`{"scheduler":{"msg":"no agent has 1 cpu free"}}`)
+	}
+	if s.Status == api.StatusPulling {
+		s.StatusData = api.JSONText(`{"pull":{"image":"berth/python:3.11","current":1,"total":2}}`)
+	}
 	if s.Type == api.TypeBatch && s.Status == api.StatusTerminated {
 		s.ExitCode, s.Result = &f.exit, api.ResultFailure
 		if f.exit == 0 {

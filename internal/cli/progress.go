@@ -90,7 +90,7 @@ func stage(info api.SessionInfo) string {
 	default:
 		return ""
 	}
-	if reason := strings.TrimSpace(info.StatusInfo); reason != "" {
+	if reason := strings.TrimSpace(info.Reason()); reason != "" {
 		text += " (" + reason + ")"
 	}
 	return text

@@ -48,7 +48,7 @@ func (o *sessionInfoOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 	f.add("name", s.Name)
 	f.add("type", s.Type)
 	f.add("status", s.Status)
-	f.add("because", s.StatusInfo)
+	f.add("because", s.Reason())
 	if s.Result != api.ResultUndefined {
 		f.add("result", s.Result)
 	}

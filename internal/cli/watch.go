@@ -14,7 +14,7 @@ import (
 // safety net and, while an image is pulled, the source of the numbers.
 const (
 	lookBusy = time.Second
-	// lookIdle multiplies the pause in states that may last.
+	// lookIdle multiplies the pause while a session runs.
 	lookIdle = 5
 )
 
@@ -56,7 +56,7 @@ func (a *app) watch(ctx context.Context, c *api.Client, id string, g goal, p *pr
 			reader.Go(func() { pokeOnEvents(ctx, c, id, wake) })
 		}
 		pause := a.look
-		if info.Status == api.StatusPending || info.Status == api.StatusRunning {
+		if info.Status == api.StatusRunning {
 			pause *= lookIdle
 		}
 		select {
