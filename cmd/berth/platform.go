@@ -16,6 +16,7 @@ import (
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/agent"
+	"berth.dev/berth/internal/agent/runtime/docker"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/embedded"
 	"berth.dev/berth/internal/fault"
@@ -38,6 +39,7 @@ type platform struct {
 	report  report
 	manager *managerParts
 	agent   *agent.Agent
+	engine  *docker.Runtime
 }
 
 // report is what `berth status` shows of a running cluster.
@@ -200,21 +202,24 @@ func (p *platform) buildAgent(context.Context) (*chassis.Group, error) {
 	s.Agent.Manager = reachable(p.manager.manager.AgentAddr())
 	s.Agent.StateDir = p.dir.path("agent")
 	s.Agent.JoinTokenFile = p.dir.joinToken()
-	a, err := makeAgent(s, p.dir.path("lib"), p.log)
+	a, engine, err := makeAgent(s, p.dir.path("lib"), p.log)
 	if err != nil {
 		return nil, err
 	}
 	p.mu.Lock()
-	p.agent = a
+	p.agent, p.engine = a, engine
 	p.mu.Unlock()
 	p.health.Watch(a.Services()...)
 	p.health.Check("agent", a.Ready)
 	return chassis.NewGroup(p.log, a.Services()...)
 }
 
-// enginePatience is how long `up` waits for an agent that can take sessions before it says
-// that there is none yet and goes on without.
-const enginePatience = 15 * time.Second
+// How long `up` waits for an agent that can take sessions before it says that there is none
+// yet and goes on without: for a reason nobody knows, and when it is the engine.
+const (
+	agentPatience  = 20 * time.Second
+	enginePatience = 2 * time.Second
+)
 
 // announce waits until a session could be created and says so. A cluster whose container
 // engine is down is up all the same; the agent keeps trying.
@@ -259,7 +264,13 @@ func (p *platform) awaitAgent(ctx context.Context) error {
 				}
 			}
 		}
-		if time.Since(began) > enginePatience {
+		waited := time.Since(began)
+		if waited > enginePatience {
+			if _, down := p.engine.Info(ctx); down != nil {
+				return fmt.Errorf("the container engine does not answer: %w", down)
+			}
+		}
+		if waited > agentPatience {
 			if err == nil {
 				err = errors.New("no agent has reported yet")
 			}

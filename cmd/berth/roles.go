@@ -53,20 +53,20 @@ func makeManager(ctx context.Context, cfg manager.Config, etcd *clientv3.Client,
 }
 
 // makeAgent builds an agent on the container engine. The engine need not answer yet.
-func makeAgent(s settings, runnerDir string, log *slog.Logger) (*agent.Agent, error) {
+func makeAgent(s settings, runnerDir string, log *slog.Logger) (*agent.Agent, *docker.Runtime, error) {
 	runner, err := runnerbin.Unpack(runnerDir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	rt, err := docker.New(s.Docker.docker(s.Agent), log.With("part", "docker"))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	a, err := agent.New(s.Agent, agent.Deps{Runtime: rt, RunnerPath: runner, Log: log.With("part", "agent")})
 	if err != nil {
-		return nil, fmt.Errorf("prepare agent: %w", joinClose(err, rt.Close))
+		return nil, nil, fmt.Errorf("prepare agent: %w", joinClose(err, rt.Close))
 	}
-	return a, nil
+	return a, rt, nil
 }
 
 func joinClose(err error, shut func() error) error {
@@ -194,7 +194,7 @@ func runAgent(ctx context.Context, s settings, log *slog.Logger) error {
 		return err
 	}
 	defer release()
-	a, err := makeAgent(s, filepath.Join(s.Agent.StateDir, "lib"), log)
+	a, _, err := makeAgent(s, filepath.Join(s.Agent.StateDir, "lib"), log)
 	if err != nil {
 		return err
 	}

@@ -54,23 +54,13 @@ type process struct {
 	err    error // valid once exited is closed
 }
 
-// supervisor keeps one child alive.
+// supervisor keeps one child alive: launch starts it, supervise restarts it with growing pauses
+// when it dies, stop ends it. They are the hooks of the service that owns the child.
 type supervisor struct {
 	spec child
 
 	mu      sync.Mutex
 	current *process
-}
-
-// service wraps a child: running means that the probe passed once; a child that dies is
-// restarted with growing pauses.
-func (s *supervisor) service() *chassis.Service {
-	return chassis.NewService(s.spec.name, chassis.Hooks{
-		StopTimeout: s.spec.stopGrace + 5*time.Second,
-		Start:       s.launch,
-		Run:         s.supervise,
-		Stop:        func(context.Context) error { return s.stop() },
-	})
 }
 
 func (s *supervisor) process() *process {
