@@ -123,6 +123,9 @@ func launch(t *testing.T, cfg run.Config) *box {
 			t.Error("the runner did not end in time")
 		}
 		b.c.Close()
+		if strings.Contains(b.out.String(), "DATA RACE") {
+			t.Error("the race detector found something in the runner")
+		}
 		if t.Failed() {
 			text := b.out.String()
 			t.Logf("end of the runner's log:\n%s", text[max(0, len(text)-2000):])

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/runner/cell"
+	"berth.dev/berth/internal/runner/proc"
 )
 
 // inputSocket returns the socket where Python programs of batch mode ask for input (see
@@ -20,13 +21,14 @@ func (r *Runner) inputSocket() (string, error) {
 	if r.input != nil {
 		return path, nil
 	}
-	_ = os.Remove(path) // of an earlier life of this container
-	l, err := net.Listen("unix", path)
+	// As the user, to whom the directory belongs: the runner may have no right to write there.
+	var l net.Listener
+	err := proc.AsUser(r.user, func() (err error) {
+		_ = os.Remove(path) // of an earlier life of this container
+		l, err = net.Listen("unix", path)
+		return err
+	})
 	if err != nil {
-		return "", err
-	}
-	if err := os.Chmod(path, 0o666); err != nil { // its directory belongs to the user alone
-		l.Close()
 		return "", err
 	}
 	r.input = l

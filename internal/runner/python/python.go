@@ -251,10 +251,11 @@ type life struct {
 	process *proc.Process
 	kernel  *jupyter.Kernel // nil: the shim
 	base    string          // path prefix of its files
-	events  *os.File        // from the shim
-	orders  *os.File        // to the shim
-	raw     [2]*proc.Drain  // descriptors 1 and 2
-	readEnd chan struct{}   // the shim's events ended
+	user    *proc.Credential
+	events  *os.File       // from the shim
+	orders  *os.File       // to the shim
+	raw     [2]*proc.Drain // descriptors 1 and 2
+	readEnd chan struct{}  // the shim's events ended
 
 	mu      sync.Mutex
 	sink    cell.Sink // of the running cell
@@ -286,7 +287,7 @@ func (p *Interpreter) start(ctx context.Context, serial int) (*life, error) {
 		p.cfg.Log.Warn("no connection file for ipykernel", "err", err)
 		arg = "-"
 	}
-	l := &life{base: base, stray: p.cfg.Stray, readEnd: make(chan struct{}), done: make(chan int, 1), matches: make(chan []string, 1), text: map[string]*output.Decoder{}}
+	l := &life{base: base, user: p.cfg.User, stray: p.cfg.Stray, readEnd: make(chan struct{}), done: make(chan int, 1), matches: make(chan []string, 1), text: map[string]*output.Decoder{}}
 	eventR, eventW, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -372,8 +373,11 @@ func (p *Interpreter) greet(ctx context.Context, l *life, conn jupyter.Connectio
 		case <-gone:
 		}
 	}()
-	k, err := jupyter.Connect(kctx, conn, l.stray)
-	if err != nil {
+	var k *jupyter.Kernel
+	if err := proc.AsUser(p.cfg.User, func() (err error) { // the sockets are in the user's private directory
+		k, err = jupyter.Connect(kctx, conn, l.stray)
+		return err
+	}); err != nil {
 		return err
 	}
 	l.kernel = k
@@ -402,11 +406,13 @@ func (l *life) close() {
 	if l.kernel != nil {
 		l.kernel.Close()
 	}
-	if files, err := filepath.Glob(l.base + "[-.]*"); err == nil {
+	_ = proc.AsUser(l.user, func() error { // left-overs in a private directory harm nobody
+		files, err := filepath.Glob(l.base + "[-.]*")
 		for _, f := range files {
-			_ = os.Remove(f) // left-overs in a private directory harm nobody
+			_ = os.Remove(f)
 		}
-	}
+		return err
+	})
 }
 
 // execute returns an error when the interpreter is gone.
