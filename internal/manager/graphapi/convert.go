@@ -171,8 +171,12 @@ func toAgent(a *service.Agent) *model.Agent {
 }
 
 func toImage(im *service.Image) *model.Image {
+	name := im.Name // on the wire with its project
+	if im.Project != "" {
+		name = im.Project + "/" + im.Name
+	}
 	m := &model.Image{
-		ID: new(string(im.ID)), Name: &im.Name, HumanizedName: &im.Name, Project: &im.Project, Registry: &im.Registry,
+		ID: new(string(im.ID)), Name: &name, HumanizedName: &im.Name, Project: &im.Project, Registry: &im.Registry,
 		Architecture: &im.Architecture, Tag: &im.Tag, Digest: &im.Digest, SizeBytes: &im.SizeBytes, Status: &im.Status,
 		IsLocal: new(im.RegistryType == "local"), Installed: new(len(im.Agents) > 0), InstalledAgents: texts(im.Agents),
 		Aliases: texts(im.Aliases), CreatedAt: &im.CreatedAt, LastUsedAt: im.LastUsedAt,
