@@ -149,6 +149,11 @@ func signal(set map[chan struct{}]struct{}) {
 
 // subscribe starts with the next event. Call unsubscribe.
 func (h *hub) subscribe(ctx context.Context) (*subscriber, error) {
+	// Asked before locking: waiters must not wait for the database.
+	last, err := h.store.LastEventSeq(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("find the newest event: %w", err)
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.stopped {
@@ -156,10 +161,6 @@ func (h *hub) subscribe(ctx context.Context) (*subscriber, error) {
 	}
 	if len(h.subs) >= maxSubscribers {
 		return nil, fault.Unavailablef("too many readers of events").WithNext("try again later")
-	}
-	last, err := h.store.LastEventSeq(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("find the newest event: %w", err)
 	}
 	if len(h.subs) == 0 {
 		h.last = last

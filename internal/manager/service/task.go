@@ -3,6 +3,8 @@ package service
 import (
 	"context"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"berth.dev/berth/internal/cluster"
@@ -23,7 +25,10 @@ type Task struct {
 	UpdatedAt      time.Time
 }
 
-const taskNoun = "background task"
+const (
+	taskNoun = "background task"
+	taskBeat = 20 * time.Second
+)
 
 func taskTopic(id string) string { return "task:" + id }
 
@@ -107,7 +112,29 @@ func (s *Service) startTask(ctx context.Context, a Actor, kind, subject string, 
 		s.d.Store.Wake(taskTopic(id))
 	}
 	err := s.work.start(func(ctx context.Context) {
-		message, err := work(ctx, func(m string) { set(ctx, "started", m, 0) })
+		// Other managers take a task for abandoned that says nothing for a minute.
+		beat := time.NewTicker(taskBeat)
+		defer beat.Stop()
+		var last atomic.Value
+		last.Store("")
+		ended := make(chan struct{})
+		var beating sync.WaitGroup
+		beating.Go(func() {
+			for {
+				select {
+				case <-beat.C:
+					set(ctx, "started", last.Load().(string), 0)
+				case <-ended:
+					return
+				}
+			}
+		})
+		message, err := work(ctx, func(m string) {
+			last.Store(m)
+			set(ctx, "started", m, 0)
+		})
+		close(ended)
+		beating.Wait()
 		if err != nil {
 			s.d.Log.Warn("task failed", "task", id, "kind", kind, "subject", subject, "error", err)
 			set(ctx, "failed", err.Error(), 0)

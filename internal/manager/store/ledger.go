@@ -112,10 +112,20 @@ func (k *LockedKernel) Move(ctx context.Context, m KernelMove) error {
 	}
 	k.Status = m.To
 	k.s.tx.Wake(TopicEvents, SessionTopic(k.SessionID))
-	if agent != "" {
+	if agent != "" && !agentsOwn(m.To) {
 		k.s.tx.Wake(AgentTopic(string(agent)))
 	}
 	return nil
+}
+
+// agentsOwn reports whether a status is only ever an agent's own progress: it changes nothing of what
+// is wanted of the agent, so nobody has to look.
+func agentsOwn(s cluster.Status) bool {
+	switch s {
+	case cluster.Preparing, cluster.Pulling, cluster.Prepared, cluster.Creating, cluster.Running:
+		return true
+	}
+	return false
 }
 
 // End makes a kernel final. The first reason that anybody gave for its end wins.

@@ -48,9 +48,10 @@ func (n *Nodes) Desired(ctx context.Context, agent cluster.AgentID) ([]cluster.D
 		}
 		out = append(out, d)
 	}
-	for _, r := range removals {
-		// A newer generation on the same agent replaces the old one by itself.
+	for _, r := range removals { // newest generation first
+		// A newer generation on the same agent replaces older ones by itself, and so does its removal.
 		if !present[r.KernelID] {
+			present[r.KernelID] = true
 			out = append(out, cluster.DesiredKernel{Kernel: cluster.KernelID(r.KernelID), Session: cluster.SessionID(r.SessionID), Generation: r.Generation,
 				Stop: true, Force: true, StopReason: cluster.Reason(r.Reason)})
 		}

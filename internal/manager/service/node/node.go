@@ -341,13 +341,14 @@ func (n *Nodes) MissDeadlines(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("look for missed deadlines: %w", err)
 	}
+	// One reading for the pass, before any transaction: within one it would need a second connection.
+	now, err := n.Store.SessionNow(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read the clock: %w", err)
+	}
 	moved := 0
 	for _, id := range ids {
 		err := n.withSession(ctx, cluster.SessionID(id), func(ctx context.Context, l *store.Locked) error {
-			now, err := n.Store.SessionNow(ctx)
-			if err != nil {
-				return err
-			}
 			for _, k := range l.Kernels {
 				if k.Deadline == nil || k.Deadline.After(now) || k.Status.Final() {
 					continue

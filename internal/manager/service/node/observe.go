@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -36,10 +37,14 @@ func (n *Nodes) Observe(ctx context.Context, agent cluster.AgentID, epoch int64,
 	for _, r := range rows {
 		known[cluster.KernelID(r.ID)] = r
 	}
-	var acked []cluster.Tombstone
+	var acked, replaced []cluster.Tombstone
 	bySession := map[cluster.SessionID][]cluster.KernelObservation{}
 	for _, o := range list {
 		r, ok := known[o.Kernel]
+		if ok && o.Generation == r.Generation && o.Generation > 1 {
+			// An agent that has the new generation has removed the old ones.
+			replaced = append(replaced, cluster.Tombstone{Kernel: o.Kernel, Generation: o.Generation - 1})
+		}
 		switch {
 		case o.Phase == cluster.PhaseEnded && (!ok || o.Generation < r.Generation || r.Status.Final() && r.HasLog):
 			// Nobody waits for this end any more: never heard of, of an earlier life, or told already.
@@ -57,31 +62,25 @@ func (n *Nodes) Observe(ctx context.Context, agent cluster.AgentID, epoch int64,
 		sessions = append(sessions, id)
 	}
 	slices.Sort(sessions)
-	for _, id := range sessions {
-		stored := false
-		err := n.withSession(ctx, id, func(ctx context.Context, l *store.Locked) error {
-			err := n.observe(ctx, agent, l, bySession[id])
-			stored = err == nil
-			return err
-		})
-		if err != nil {
-			return acked, err
-		}
-		for _, o := range bySession[id] {
-			if stored && o.Phase == cluster.PhaseEnded {
-				acked = append(acked, cluster.Tombstone{Kernel: o.Kernel, Generation: o.Generation})
+	var failed error
+	for chunk := range slices.Chunk(sessions, observeTogether) {
+		done, err := n.observeSessions(ctx, agent, chunk, bySession)
+		failed = errors.Join(failed, err)
+		for _, id := range done {
+			for _, o := range bySession[id] {
+				if o.Phase == cluster.PhaseEnded {
+					acked = append(acked, cluster.Tombstone{Kernel: o.Kernel, Generation: o.Generation})
+				}
 			}
 		}
 	}
-	if err := n.forgetRemovals(ctx, agent, acked); err != nil {
+	if err := n.forgetRemovals(ctx, agent, append(replaced, acked...)); err != nil {
 		return nil, err
 	}
 	if full && desiredSeen {
-		if err := n.missing(ctx, agent, list); err != nil {
-			return acked, err
-		}
+		failed = errors.Join(failed, n.missing(ctx, agent, list))
 	}
-	return acked, nil
+	return acked, failed
 }
 
 // fence refuses reports of a stream that is not the agent's newest.

@@ -584,7 +584,7 @@ func (q *Queries) OverdueKernels(ctx context.Context, maxRows int32) ([]string, 
 }
 
 const removalsOfAgent = `-- name: RemovalsOfAgent :many
-SELECT kernel_id, generation, session_id, reason FROM kernel_removals WHERE agent_id = $1 ORDER BY created_at, kernel_id
+SELECT kernel_id, generation, session_id, reason FROM kernel_removals WHERE agent_id = $1 ORDER BY kernel_id, generation DESC
 `
 
 type RemovalsOfAgentRow struct {

@@ -152,7 +152,7 @@ WHERE k.agent_id = @agent_id::text AND k.ended_at IS NULL AND k.status <> 'PENDI
 ORDER BY k.created_at, k.id;
 
 -- name: RemovalsOfAgent :many
-SELECT kernel_id, generation, session_id, reason FROM kernel_removals WHERE agent_id = $1 ORDER BY created_at, kernel_id;
+SELECT kernel_id, generation, session_id, reason FROM kernel_removals WHERE agent_id = $1 ORDER BY kernel_id, generation DESC;
 
 -- name: ReviveAgents :many
 -- Connected agents renew their lease, those that had lost it are alive again and returned.
