@@ -271,10 +271,14 @@ func (l *Locked) Settle(ctx context.Context, reason cluster.Reason, detail strin
 	return nil
 }
 
+// statuses are those that the session's follows from: a lost kernel counts as what it was, so that losing
+// it neither starts nor stops anything.
 func (l *Locked) statuses() []cluster.Status {
 	out := make([]cluster.Status, len(l.Kernels))
 	for i, k := range l.Kernels {
-		out[i] = k.Status
+		if out[i] = k.Status; k.Status == cluster.Lost && k.StatusBeforeLost != nil {
+			out[i] = cluster.Status(*k.StatusBeforeLost)
+		}
 	}
 	return out
 }
