@@ -213,6 +213,8 @@ func TestLostAgentsReturnOrExpire(t *testing.T) {
 	require.Equal(t, cluster.Lost, kernel(early).Status)
 	require.Equal(t, cluster.Terminating, kernel(stop).Status)
 	require.Equal(t, cluster.Running, w.session(run).Status, "a session keeps its status beside lost kernels")
+	require.Equal(t, cluster.Scheduled, w.session(early).Status)
+	w.clean()
 	require.NotEmpty(t, w.session(run).OccupyingSlots, "lost kernels hold their slots")
 	again, err := w.nodes.LoseSilent(ctx, 30*time.Second)
 	require.NoError(t, err)

@@ -28,7 +28,7 @@ import (
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
 
-//go:generate flock /tmp/sqlc.lock sqlc generate
+//go:generate sqlc generate
 
 //go:embed migrations/*.sql
 var migrations embed.FS

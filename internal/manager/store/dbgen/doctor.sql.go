@@ -67,7 +67,7 @@ func (q *Queries) DoctorRows(ctx context.Context) ([]DoctorRowsRow, error) {
 }
 
 const liveStatuses = `-- name: LiveStatuses :many
-SELECT s.id, s.name, s.status, ARRAY(SELECT k.status FROM kernels k WHERE k.session_id = s.id ORDER BY k.local_rank)::text[] AS kernels
+SELECT s.id, s.name, s.status, ARRAY(SELECT CASE WHEN k.status = 'LOST' THEN coalesce(k.status_before_lost, 'RUNNING') ELSE k.status END FROM kernels k WHERE k.session_id = s.id ORDER BY k.local_rank)::text[] AS kernels
 FROM sessions s WHERE s.ended_at IS NULL ORDER BY s.created_at
 `
 
