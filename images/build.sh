@@ -58,7 +58,10 @@ trap 'exit 130' INT TERM
 # fields RECIPE KEY prints the values of every line with that key.
 fields() { sed -nE "s/^$2[[:space:]]+(.*[^[:space:]])[[:space:]]*$/\1/p" "$1.recipe"; }
 
-recipe_hash() { cat build.sh "$1.recipe" | sha256sum | cut -c1-32; }
+# Raise this when a change of this script changes what it builds.
+edition=1
+
+recipe_hash() { { echo "$edition"; cat "$1.recipe"; } | sha256sum | cut -c1-32; }
 
 build() {
   local r=$1 image suite hash packages begun=$SECONDS
