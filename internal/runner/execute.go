@@ -43,11 +43,9 @@ func (r *Runner) execute(j *job) int {
 	return r.queryRecipe(j)
 }
 
-// abandoned is how long a run that waits for its reader may hold up others without one.
-const abandoned = 30 * time.Second
-
 // watchReader interrupts the run when others wait, it cannot go on without a reader and has none.
 func (r *Runner) watchReader(j *job) (stop func()) {
+	abandoned := max(time.Duration(r.cfg.Limits.AbandonMS)*time.Millisecond, 10*time.Millisecond)
 	done := make(chan struct{})
 	go func() {
 		tick := time.NewTicker(abandoned / 6)

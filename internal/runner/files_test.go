@@ -153,3 +153,26 @@ func TestFilesStayInside(t *testing.T) {
 		require.Equal(t, fault.Denied, fault.KindOf(err), "the session's user may not read it, so nobody may")
 	}
 }
+
+// TestFullDisk: a home without space gives a named error and keeps no half file; cells and batch
+// commands go on.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	cfg := config(t)
+	require.NoError(t, os.Mkdir(cfg.User.Home, 0o755))
+	if err := syscall.Mount("tmpfs", cfg.User.Home, "tmpfs", 0, "size=64k,mode=0777"); err != nil {
+		t.Skipf("a small file system cannot be mounted here: %v", err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(cfg.User.Home, syscall.MNT_DETACH) })
+	b := start(t, cfg)
+	_, err := b.c.Upload(ctx(t), run.ContentTar, tarOf(t, "fits", "x", "big", string(make([]byte, 200_000))))
+	require.Equal(t, fault.Exhausted, fault.KindOf(err), "%v", err)
+	require.Equal(t, "disk-full", fault.ReasonOf(err))
+	list, err := b.c.Files(ctx(t), ".")
+	require.NoError(t, err)
+	require.Len(t, list.Entries, 1, "half a file is not left behind: %v", list.Entries)
+	require.Equal(t, "works\n", b.query("q", "print('works')").stdout)
+	r := b.shell("fill", "head -c 200000 /dev/zero > zeros; echo $?")
+	require.Equal(t, "1\n", r.stdout)
+	require.Contains(t, r.stderr, "No space left")
+}

@@ -211,6 +211,26 @@ func TestQueryQueue(t *testing.T) {
 	require.Equal(t, "three\n", b.query("third", "print(input())", "three").stdout)
 }
 
+func TestQueryAbandoned(t *testing.T) {
+	t.Parallel()
+	cfg := config(t)
+	cfg.Limits.AbandonMS = 100
+	b := start(t, cfg)
+	for i, code := range []string{"input()", "while True: print('z' * 9999)"} {
+		from := int64(0)
+		_, err := b.c.Step(ctx(t), fmt.Sprint("left", i), run.StepRequest{Mode: run.ModeQuery, Code: code, From: &from})
+		require.NoError(t, err)
+		require.Equal(t, "mine\n", b.query(fmt.Sprint("next", i), "print('mine')").stdout, "a run whose reader left does not hold up others for ever")
+		res, err := b.c.Step(ctx(t), fmt.Sprint("left", i), run.StepRequest{Mode: run.ModeContinue, From: &from})
+		for err == nil && !res.Status.Final() {
+			from = res.Seq
+			res, err = b.c.Step(ctx(t), fmt.Sprint("left", i), run.StepRequest{Mode: run.ModeContinue, From: &from, WaitMS: 5000})
+		}
+		require.NoError(t, err)
+		require.Equal(t, 130, *res.ExitCode)
+	}
+}
+
 func TestQueryBackPressure(t *testing.T) {
 	t.Parallel()
 	eachPython(t, func(t *testing.T, b *box, how string) {

@@ -82,6 +82,7 @@ type Limits struct {
 	Scrollback   int   `json:"scrollback,omitempty"`    // bytes of a terminal's recent output, 256 KiB
 	MaxTerminals int   `json:"max_terminals,omitempty"` // 8
 	MaxStreams   int   `json:"max_streams,omitempty"`   // exec and terminal streams at a time, 64
+	AbandonMS    int   `json:"abandon_ms,omitempty"`    // a run that waits for its reader may hold up other runs without one, 30,000
 	GraceMS      int   `json:"grace_ms,omitempty"`      // SIGTERM to SIGKILL when PID 1 is told to end, 8,000
 }
 
@@ -115,6 +116,7 @@ func (c Config) WithDefaults() Config {
 	defaultTo(&l.Scrollback, 256<<10)
 	defaultTo(&l.MaxTerminals, 8)
 	defaultTo(&l.MaxStreams, 64)
+	defaultTo(&l.AbandonMS, 30_000)
 	defaultTo(&l.GraceMS, 8_000)
 	return c
 }
@@ -154,6 +156,12 @@ func (c Config) Validate() error {
 		}
 	default:
 		bad("session_type %q is none of interactive, batch, inference, system", c.SessionType)
+	}
+	l := c.Limits
+	for _, n := range []int64{l.OutputMemory, l.OutputSpill, l.MaxMedia, int64(l.MaxRuns), int64(l.KeepRuns), l.MaxUpload, int64(l.MaxFiles), int64(l.Scrollback), int64(l.MaxTerminals), int64(l.MaxStreams), int64(l.AbandonMS), int64(l.GraceMS)} {
+		if n < 0 {
+			bad("a limit is negative: %d", n)
+		}
 	}
 	if c.Batch != nil && c.Batch.TimeoutMS < 0 {
 		bad("batch.timeout_ms is negative")
