@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -176,7 +177,7 @@ func readJSON(q *http.Request, v any) error {
 }
 
 func (r *Runner) serveHello(*http.Request) (run.Hello, error) {
-	h := run.Hello{Version: run.Version, MinVersion: run.MinVersion, KernelID: r.cfg.KernelID, PID: os.Getpid(), StartedAt: r.started,
+	h := run.Hello{Version: run.Version, MinVersion: run.MinVersion, Build: build(), KernelID: r.cfg.KernelID, PID: os.Getpid(), StartedAt: r.started,
 		Runtime:      run.RuntimeInfo{Type: r.recipe.Name, Path: r.tool, How: "none"},
 		Capabilities: []string{run.CanBatch, run.CanExec, run.CanFiles},
 		Kernel:       run.KernelInfo{State: run.KernelNone},
@@ -202,6 +203,20 @@ func (r *Runner) serveHello(*http.Request) (run.Hello, error) {
 	r.queue.mu.Unlock()
 	h.Batch, _ = r.serveBatch(nil)
 	return h, nil
+}
+
+// build names the source this runner was built from.
+func build() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			return s.Value
+		}
+	}
+	return info.Main.Version
 }
 
 func (r *Runner) serveBatch(*http.Request) (run.BatchState, error) {

@@ -137,3 +137,21 @@ func TestStreamGivesUp(t *testing.T) {
 	_, err := c.Exec(ctx, run.ExecStart{Argv: []string{"x"}})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 }
+
+// TestVersion1 holds the messages of version 1 as they went over the wire when it was fixed: containers
+// outlive agents, so a change that breaks them needs a new version.
+func TestVersion1(t *testing.T) {
+	t.Parallel()
+	for file, value := range map[string]any{
+		"config": &run.Config{}, "hello": &run.Hello{}, "step-request": &run.StepRequest{}, "step-result": &run.StepResult{}, "batch-result": &run.BatchResult{}, "listing": &run.Listing{},
+	} {
+		old, err := os.ReadFile("testdata/v1-" + file + ".json")
+		require.NoError(t, err)
+		d := json.NewDecoder(bytes.NewReader(old))
+		d.DisallowUnknownFields()
+		require.NoError(t, d.Decode(value), file)
+		now, err := json.Marshal(value)
+		require.NoError(t, err)
+		require.JSONEq(t, string(old), string(now), file)
+	}
+}
