@@ -35,6 +35,9 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
+// polls counts our own looks, which are not the platform's work.
+var polls int64
+
 // finish waits until all sessions have a status, one statement a look.
 func finish(b *testing.B, c *testkit.Cluster, ids []cluster.SessionID, ok string) {
 	b.Helper()
@@ -44,6 +47,7 @@ func finish(b *testing.B, c *testkit.Cluster, ids []cluster.SessionID, ok string
 	}
 	c.Until("all sessions are "+ok, func() bool {
 		n := 0
+		polls++
 		err := c.Store.Pool().QueryRow(b.Context(), `SELECT count(*) FROM sessions WHERE id = ANY($1::uuid[]) AND status = $2`, texts, ok).Scan(&n)
 		return err == nil && n == len(ids)
 	})
@@ -76,14 +80,27 @@ func small(b *testing.B, cores int) *testkit.Cluster {
 	return testkit.New(b, testkit.Options{Agents: 2, Cores: cores, Quiet: true})
 }
 
+// transactions counts what the database committed so far.
+func transactions(b *testing.B, c *testkit.Cluster) int64 {
+	b.Helper()
+	var n int64
+	_, err := c.Store.Pool().Exec(b.Context(), `SELECT pg_stat_force_next_flush()`)
+	require.NoError(b, err)
+	require.NoError(b, c.Store.Pool().QueryRow(b.Context(), `SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()`).Scan(&n))
+	return n
+}
+
 // BenchmarkTwoHundred starts 200 sessions at once and ends them. The bar is 5 s for both.
 func BenchmarkTwoHundred(b *testing.B) {
 	c := small(b, 128)
 	var up, all []time.Duration
+	before := transactions(b, c)
+	polls = 0
 	for i := 0; b.Loop(); i++ {
 		u, a := wave(b, c, 200, fmt.Sprintf("wave%d", i))
 		up, all = append(up, u), append(all, a)
 	}
+	b.ReportMetric(float64(transactions(b, c)-before-polls)/float64(200*len(all)), "tx/session")
 	b.ReportMetric(median(up).Seconds(), "s/200-running")
 	b.ReportMetric(median(all).Seconds(), "s/200-ended")
 	b.ReportMetric(slices.Max(all).Seconds()/5, "of-the-bar")

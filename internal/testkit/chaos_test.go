@@ -32,7 +32,7 @@ func TestChaos(t *testing.T) {
 	for _, seed := range seeds {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
-			chaos(t, seed, steps)
+			chaos(t, seed, steps, 1+int(seed%2))
 		})
 	}
 }
@@ -57,10 +57,10 @@ type storm struct {
 	created int
 }
 
-func chaos(t *testing.T, seed uint64, steps int) {
+func chaos(t *testing.T, seed uint64, steps, managers int) {
 	faults := testkit.NewFaults(seed)
 	s := &storm{
-		Cluster: testkit.New(t, testkit.Options{Agents: 2, Cores: 16, Faults: faults}), t: t, faults: faults,
+		Cluster: testkit.New(t, testkit.Options{Managers: managers, Agents: 2, Cores: 16, Faults: faults}), t: t, faults: faults,
 		rand: rand.New(rand.NewPCG(seed, 2)), jobs: map[cluster.SessionID]int{}, ended: map[cluster.SessionID]bool{},
 	}
 	for range 20 {
@@ -121,10 +121,27 @@ func (s *storm) killAgent() {
 	a.Start()
 }
 
+// killManager kills one; of several it may stay away until the next time.
 func (s *storm) killManager() {
 	s.faults.Cut()
-	s.Managers[0].Stop()
-	s.Managers[0].Start()
+	m := s.Managers[s.rand.IntN(len(s.Managers))]
+	if !m.Running() {
+		m.Start()
+		return
+	}
+	m.Stop()
+	if len(s.Managers) == 1 || s.running() == 0 {
+		m.Start()
+	}
+}
+
+func (s *storm) running() (n int) {
+	for _, m := range s.Managers {
+		if m.Running() {
+			n++
+		}
+	}
+	return n
 }
 
 func (s *storm) cut() { s.faults.Cut() }
@@ -162,6 +179,11 @@ func (s *storm) mend() {
 func (s *storm) calm() {
 	s.mend()
 	s.faults.Heal()
+	for _, m := range s.Managers {
+		if !m.Running() {
+			m.Start()
+		}
+	}
 	for _, a := range s.Agents {
 		if !a.Running() {
 			a.Start()

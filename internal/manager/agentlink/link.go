@@ -149,7 +149,9 @@ func (l *Link) Start(ctx context.Context) error {
 		grpc.MaxRecvMsgSize(node.MaxMessage), grpc.MaxSendMsgSize(node.MaxMessage),
 		grpc.MaxConcurrentStreams(16),
 		grpc.ConnectionTimeout(handshakeTimeout),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: l.cfg.Lease / 2, Timeout: l.cfg.Lease / 2}),
+		grpc.WaitForHandlers(true),
+		// Who neither joins nor opens a control stream does not keep its connection.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: l.cfg.Lease / 2, Timeout: l.cfg.Lease / 2, MaxConnectionIdle: time.Minute}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 	)
 	node.RegisterNodeServer(l.grpc, l)

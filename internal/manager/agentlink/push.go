@@ -14,8 +14,9 @@ import (
 	"berth.dev/berth/internal/wire/node"
 )
 
-// pushGap is the least time between two looks at an agent's desired state: wakes that
-// come faster are answered together.
+// pushGap is the least time between two looks at an agent's desired state: wakes that come
+// faster are answered together. A look that takes long is followed by a longer pause, so that
+// looking never takes more than a third of the time.
 const pushGap = 10 * time.Millisecond
 
 // push sends the full desired state at first and at every resync, and what changed since
@@ -27,6 +28,7 @@ func (s *session) push() {
 	// Revisions of a later session are higher than those of all earlier ones.
 	revision := s.epoch.Load() << 32
 	for full := true; ; {
+		began := time.Now()
 		var list []cluster.DesiredKernel
 		ok := s.retry("load the desired state", func(ctx context.Context) (err error) {
 			list, err = s.link.d.Sink.Desired(ctx, s.agent)
@@ -49,7 +51,7 @@ func (s *session) push() {
 				return
 			}
 		}
-		if chassis.Wait(s.ctx, chassis.RealClock(), pushGap) != nil {
+		if chassis.Wait(s.ctx, chassis.RealClock(), max(pushGap, 2*time.Since(began))) != nil {
 			return
 		}
 		full = false
