@@ -23,10 +23,14 @@ if [ "${1:-}" = test ]; then
   have_postgres || [[ " ${missing[*]:-} " == *" postgresql "* ]] || missing+=(postgresql)
   need etcd etcd-server
   need redis-server redis-server
+  need gcc gcc libc6-dev # the race detector
+  # The official client's stories want Python 3.11 with venv; python3 alone does for the others.
+  need python3 python3
+  { /usr/bin/python3.11 -c 'import venv, ensurepip' || python3.11 -c 'import venv, ensurepip'; } >/dev/null 2>&1 || missing+=(python3.11-venv)
 fi
 [ ${#missing[@]} -gt 0 ] || exit 0
 
-mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
+read -r -a missing <<<"$(printf '%s\n' "${missing[@]}" | sort -u | tr '\n' ' ')"
 sudo=
 if [ "$(id -u)" != 0 ]; then
   command -v sudo >/dev/null || { say "install-deps: missing ${missing[*]}; next: as root, apt-get install ${missing[*]}"; exit 1; }
