@@ -340,7 +340,7 @@ func (a *API) notRouted(c *call) error {
 // access logs one request. Queries stay out of the log: they may hold tokens.
 func (a *API) access(w *responseWriter, r *http.Request, started time.Time) {
 	level := slog.LevelInfo
-	if w.status < 400 && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+	if w.status < 400 && w.status != http.StatusSwitchingProtocols && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 		level = slog.LevelDebug
 	}
 	if !a.log.Enabled(r.Context(), level) {

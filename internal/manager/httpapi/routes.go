@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"net/http"
+	"time"
 
 	"berth.dev/berth/internal/fault"
 )
@@ -34,6 +35,10 @@ func (a *API) graph(c *call) error {
 	if a.graphql == nil {
 		return notImplemented("GraphQL")
 	}
+	rc := http.NewResponseController(c.w.ResponseWriter)
+	if rc.SetReadDeadline(time.Now().Add(bodyPatience)) == nil {
+		defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
+	}
 	a.graphql.ServeHTTP(c.w, c.r)
 	return nil
 }
@@ -62,7 +67,7 @@ func (a *API) laterRoutes() {
 	later("editing shared configuration", "POST /config/get", "POST /config/set", "POST /config/delete")
 }
 
-// aliases returns a pattern and what older clients write for it: /kernel for /session.
+// withKernel returns a pattern and what older clients write for it: /kernel for /session.
 func withKernel(method, path string) []string {
 	return []string{method + " /session" + path, method + " /kernel" + path}
 }

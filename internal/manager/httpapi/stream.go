@@ -22,8 +22,9 @@ const (
 	maxQueued = 64
 	// firstPatience is how long a client may take to say what it wants.
 	firstPatience = time.Minute
-	// writePatience is how long a client may take to take one message.
-	writePatience = time.Minute
+	// writePatience is how long a client may take to take one message, and to answer a ping: a suspended
+	// client comes back within it and finds its code still running.
+	writePatience = 5 * time.Minute
 	// pingEvery finds out about clients that vanished without a word.
 	pingEvery = 30 * time.Second
 )
@@ -160,7 +161,7 @@ func (s *socket) ping() {
 		case <-s.ctx.Done():
 			return
 		case <-t.C:
-			ctx, cancel := context.WithTimeout(s.ctx, pingEvery)
+			ctx, cancel := context.WithTimeout(s.ctx, writePatience)
 			err := s.conn.Ping(ctx)
 			cancel()
 			if err != nil {
