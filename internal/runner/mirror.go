@@ -17,7 +17,6 @@ type mirror struct {
 	space *sync.Cond
 	buf   []byte
 	lost  bool
-	idle  bool
 	ended bool
 	done  chan struct{}
 }
@@ -25,7 +24,7 @@ type mirror struct {
 const mirrorBuffer = 1 << 20
 
 func newMirror(w io.Writer, drop bool) *mirror {
-	m := &mirror{w: w, drop: drop, done: make(chan struct{}), idle: true}
+	m := &mirror{w: w, drop: drop, done: make(chan struct{})}
 	m.space = sync.NewCond(&m.mu)
 	go m.loop()
 	return m
@@ -53,14 +52,12 @@ func (m *mirror) loop() {
 	for {
 		m.mu.Lock()
 		for len(m.buf) == 0 && !m.ended {
-			m.idle = true
 			m.space.Wait()
 		}
 		if len(m.buf) == 0 {
 			m.mu.Unlock()
 			return
 		}
-		m.idle = false
 		out, m.buf = m.buf, out[:0]
 		if m.lost {
 			out = append(out, "\n[output left out: the log is not read fast enough]\n"...)

@@ -91,17 +91,16 @@ func (j *job) Text(stream, text string) {
 	_ = j.log.Text(context.Background(), stream, text) // waits until it is read, or the run is interrupted
 }
 
-// TextNow passes no context on: what does not fit is counted instead of waited for. Items other
-// than the two streams are never cut or joined.
+// TextNow: items other than the two streams are never cut or joined.
 func (j *job) TextNow(stream, text string) {
 	j.copy(stream, text)
 	switch {
 	case stream == cell.Stdout, stream == cell.Stderr:
-		_ = j.log.Text(nil, stream, text) //nolint:staticcheck // see above
+		j.log.TextNow(stream, text)
 	case int64(len(text)) > j.maxItem:
 		j.tooLarge(stream, len(text))
 	default:
-		_ = j.log.Item(nil, stream, "", text) //nolint:staticcheck // see above
+		j.log.ItemNow(stream, "", text)
 	}
 }
 
@@ -110,7 +109,7 @@ func (j *job) MediaNow(mime, data string) {
 		j.tooLarge(mime, len(data))
 		return
 	}
-	_ = j.log.Item(nil, string(run.Media), mime, data) //nolint:staticcheck // see TextNow
+	j.log.ItemNow(string(run.Media), mime, data)
 }
 
 func (j *job) tooLarge(what string, size int) {

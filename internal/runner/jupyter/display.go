@@ -19,7 +19,7 @@ func (k *Kernel) onIOPub(m message) {
 		e.once.Do(func() { close(e.idle) })
 		return
 	}
-	text := k.Stray
+	text := k.stray
 	var sink cell.Sink
 	if e != nil && m.parent == e.id {
 		sink = e.sink

@@ -89,7 +89,7 @@ type Kernel struct {
 	waiting map[string]chan message // shell replies by request id
 	err     error                   // why the connection ended
 
-	Stray  func(stream, text string) // output that belongs to no cell
+	stray  func(stream, text string) // output that belongs to no cell
 	ended  chan struct{}
 	loops  sync.WaitGroup
 	onceFn sync.Once
@@ -106,7 +106,7 @@ type execution struct {
 
 // Connect connects to a kernel that is starting up, until it answers or ctx ends.
 func Connect(ctx context.Context, c Connection, stray func(stream, text string)) (*Kernel, error) {
-	k := &Kernel{key: []byte(c.Key), session: randomHex(16), waiting: map[string]chan message{}, Stray: stray, ended: make(chan struct{})}
+	k := &Kernel{key: []byte(c.Key), session: randomHex(16), waiting: map[string]chan message{}, stray: stray, ended: make(chan struct{})}
 	identity := k.session
 	for _, s := range []struct {
 		conn **zmtp.Conn

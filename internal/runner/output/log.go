@@ -95,9 +95,20 @@ func (l *Log) Changed() <-chan struct{} {
 	return l.changed
 }
 
-// Text appends text of a console type. It waits while the log is full; with a nil ctx it
-// leaves out and counts what does not fit instead.
+// Text appends text of a console type. It waits while the log is full.
 func (l *Log) Text(ctx context.Context, typ, text string) error {
+	return cut(text, func(piece string) error { return l.put(ctx, entry{typ: typ, data: []byte(piece)}, true) })
+}
+
+// TextNow appends text without waiting: what does not fit is left out and counted.
+func (l *Log) TextNow(typ, text string) {
+	_ = cut(text, func(piece string) error { // a closed log wants nothing
+		return l.putNow(entry{typ: typ, data: []byte(piece)}, true)
+	})
+}
+
+// cut hands on pieces of bounded size that end between characters.
+func cut(text string, hand func(string) error) error {
 	for len(text) > 0 {
 		n := len(text)
 		if n > pieceMax {
@@ -106,7 +117,7 @@ func (l *Log) Text(ctx context.Context, typ, text string) error {
 				n--
 			}
 		}
-		if err := l.put(ctx, entry{typ: typ, data: []byte(text[:n])}, true); err != nil {
+		if err := hand(text[:n]); err != nil {
 			return err
 		}
 		text = text[n:]
@@ -114,9 +125,14 @@ func (l *Log) Text(ctx context.Context, typ, text string) error {
 	return nil
 }
 
-// Item appends one item that is never cut or joined, such as a picture; see Text for ctx.
+// Item appends one item that is never cut or joined, such as a picture. It waits while the log is full.
 func (l *Log) Item(ctx context.Context, typ, mime, data string) error {
 	return l.put(ctx, entry{typ: typ, mime: mime, data: []byte(data)}, false)
+}
+
+// ItemNow is Item without waiting, as TextNow.
+func (l *Log) ItemNow(typ, mime, data string) {
+	_ = l.putNow(entry{typ: typ, mime: mime, data: []byte(data)}, false) // a closed log wants nothing
 }
 
 // Mark appends a mark; it never waits. It returns the mark's number.
@@ -132,31 +148,41 @@ func (l *Log) Mark(typ, data string) int64 {
 }
 
 func (l *Log) put(ctx context.Context, e entry, join bool) error {
-	e.size = len(e.data)
 	for {
-		l.mu.Lock()
-		if l.closed {
-			l.mu.Unlock()
-			return ErrClosed
+		kept, changed, err := l.try(e, join, false)
+		if kept || err != nil {
+			return err
 		}
-		if l.store(e, join, ctx == nil) {
-			l.wake()
-			l.mu.Unlock()
-			return nil
-		}
-		if l.loose || ctx == nil {
-			l.lost += int64(e.size)
-			l.mu.Unlock()
-			return nil
-		}
-		changed := l.changed
-		l.mu.Unlock()
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
+}
+
+func (l *Log) putNow(e entry, join bool) error {
+	_, _, err := l.try(e, join, true)
+	return err
+}
+
+// try keeps e, or leaves it out and counts it when nobody may wait; else kept is false and
+// changed tells when to try again.
+func (l *Log) try(e entry, join, hurried bool) (kept bool, changed <-chan struct{}, err error) {
+	e.size = len(e.data)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.closed:
+		return false, nil, ErrClosed
+	case l.store(e, join, hurried):
+		l.wake()
+	case l.loose, hurried:
+		l.lost += int64(e.size)
+	default:
+		return false, l.changed, nil
+	}
+	return true, nil, nil
 }
 
 // store keeps e when there is room.

@@ -81,7 +81,7 @@ func TestBoundsAreTold(t *testing.T) {
 	t.Parallel()
 	log := output.NewLog(output.Limits{Memory: 1000, Spill: 0}, output.Wait)
 	for range 10 {
-		require.NoError(t, log.Text(nil, "stdout", strings.Repeat("x", 30_000))) //nolint:staticcheck // nil: leave out instead of waiting
+		log.TextNow("stdout", strings.Repeat("x", 30_000))
 	}
 	b, err := log.Read(0, 1<<20)
 	require.NoError(t, err)
