@@ -498,6 +498,20 @@ func TestCertificateIsRenewedWithoutToken(t *testing.T) {
 	m.until("it comes with a new certificate", func() bool { return m.hello.Serial != serial })
 }
 
+func TestMoveToANewCluster(t *testing.T) {
+	t.Parallel()
+	first, second := newManager(t), newManager(t)
+	h := newHost(t, first)
+	h.start()
+	first.want(desired(1))
+	first.until("it runs", func() bool { return first.phase(kernelID(1)) == cluster.PhaseRunning })
+	h.stop()
+	h.cfg.Manager, h.cfg.JoinTokenFile = second.cfg.Listen, second.cfg.JoinTokenFile
+	h.start()
+	second.until("the kernel of the other cluster ends", func() bool { return second.phase(kernelID(1)) == cluster.PhaseEnded })
+	require.Zero(t, h.engine.Count())
+}
+
 // TestStreams checks that bytes flow both ways at once and that ends are seen on the other side.
 func TestStreams(t *testing.T) {
 	t.Parallel()

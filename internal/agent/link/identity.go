@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -127,6 +128,18 @@ func (id *identity) joined() bool {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	return id.cert != nil && id.clock.Now().Before(id.cert.NotAfter)
+}
+
+// leave gives up the certificate of a cluster that the operator's token does not belong to:
+// the manager was set up anew, or the agent moves. It reports whether it did.
+func (id *identity) leave(t node.JoinToken) bool {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if id.cert == nil || sha256.Sum256(id.ca.Raw) == t.CA {
+		return false
+	}
+	id.cert, id.ca, id.cluster = nil, nil, ""
+	return true
 }
 
 // renewAt is when the certificate should be replaced: after two thirds of its life.

@@ -160,14 +160,17 @@ func (l *Link) token() (string, error) {
 
 // ensureJoined gets a certificate when there is none, and a new one in time.
 func (l *Link) ensureJoined(ctx context.Context) error {
-	if l.id.joined() && l.o.Clock.Now().Before(l.id.renewAt()) {
-		return nil
-	}
-	renew := l.id.joined()
 	token, err := l.token()
 	if err != nil {
 		return fmt.Errorf("read the join token: %w", err)
 	}
+	if t, err := node.ParseJoinToken(token); err == nil && l.id.leave(t) {
+		l.o.Log.Warn("the join token belongs to another cluster than this agent's certificate; joining that one")
+	}
+	if l.id.joined() && l.o.Clock.Now().Before(l.id.renewAt()) {
+		return nil
+	}
+	renew := l.id.joined()
 	err = l.id.join(ctx, l.o.Addr, token, l.dialer())
 	switch {
 	case err == nil && renew:
