@@ -99,7 +99,8 @@ func (d stateDir) lock() (release func(), err error) {
 		}
 		return nil, fmt.Errorf("lock state directory: %w", err)
 	}
-	if err := f.Truncate(0); err == nil {
+	err = f.Truncate(0)
+	if err == nil {
 		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	}
 	if err != nil {
