@@ -29,7 +29,11 @@ func TestMain(m *testing.M) {
 		os.Unsetenv(asRunner)
 		os.Exit(runner.Main(os.Args))
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if static.dir != "" {
+		_ = os.RemoveAll(static.dir)
+	}
+	os.Exit(code)
 }
 
 const token = "test-token-0123456789"
