@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	"berth.dev/berth/internal/alloc"
@@ -11,6 +12,15 @@ import (
 // board follows what every agent has left while a plan grows.
 type board struct {
 	agents []*seat // by id
+	// version counts changes of the seats. refused remembers, per kind of request, which version
+	// had no place for it: a long queue of equal requests is then looked at once.
+	version int
+	refused map[string]refusal
+}
+
+type refusal struct {
+	version int
+	hold    Explanation
 }
 
 // seat is one agent on the board.
@@ -25,7 +35,7 @@ type seat struct {
 }
 
 func newBoard(agents []Agent) *board {
-	b := &board{}
+	b := &board{refused: map[string]refusal{}}
 	for i := range agents {
 		a := &agents[i]
 		s := &seat{Agent: a, used: a.Used, capacity: cluster.Slots{}, containers: a.Containers}
@@ -142,6 +152,35 @@ func compareBool(a, b bool) int {
 	return -1
 }
 
+// decide is place with a memory for refusals.
+func (b *board) decide(session *Session) ([]Placement, *Explanation) {
+	kind := kindOf(session)
+	if r, ok := b.refused[kind]; ok && r.version == b.version {
+		hold := r.hold
+		return nil, &hold
+	}
+	placed, hold := b.place(session)
+	if hold == nil {
+		b.version++
+		return placed, nil
+	}
+	b.refused[kind] = refusal{b.version, *hold}
+	return nil, hold
+}
+
+// kindOf is equal for sessions that place treats alike.
+func kindOf(s *Session) string {
+	out := fmt.Appendf(nil, "%t %q %q", s.SingleNode, s.Designated, s.Failed)
+	for i := range s.Kernels {
+		k := &s.Kernels[i]
+		out = fmt.Appendf(out, "|%q %q", k.Architecture, k.Image)
+		for _, slot := range k.Slots.Names() {
+			out = fmt.Appendf(out, " %q%d", slot, k.Slots[slot])
+		}
+	}
+	return string(out)
+}
+
 // place puts all kernels of a session on the board, or none and explains.
 func (b *board) place(session *Session) ([]Placement, *Explanation) {
 	if session.SingleNode && len(session.Kernels) > 1 {
@@ -213,6 +252,9 @@ func (s *seat) fitAll(session *Session, took func(i int, a alloc.Allocation)) *r
 // reserve keeps the agents on which a waiting session would run once they are free enough
 // from being filled by later ones. Agents that are reserved already stay with their session.
 func (b *board) reserve(session *Session) {
+	if !slices.ContainsFunc(b.agents, func(s *seat) bool { return s.reserved == nil }) {
+		return
+	}
 	empty := b.emptied(func(s *seat) bool { return s.reserved == nil })
 	placed, hold := empty.place(session)
 	if hold != nil {
@@ -225,6 +267,7 @@ func (b *board) reserve(session *Session) {
 	for _, s := range b.agents {
 		if n, ok := need[s.ID]; ok {
 			s.reserved = n
+			b.version++
 		}
 	}
 }

@@ -39,7 +39,7 @@ func Plan(s Snapshot) ([]Decision, error) {
 		if hold := holdBack(&s, session); hold != nil {
 			d.Hold = hold
 		} else {
-			d.Placements, d.Hold = board.place(session)
+			d.Placements, d.Hold = board.decide(session)
 		}
 		if d.Hold != nil {
 			waiting++
