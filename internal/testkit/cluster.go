@@ -213,7 +213,7 @@ func (m *Manager) Start() {
 	}
 	deps := manager.Deps{Random: rand.Reader, Build: chassis.Build(), Log: c.log(m.id)}
 	if c.etcd != nil {
-		deps.Etcd = c.client()
+		deps.Etcd = c.etcd.Client()
 	}
 	if f := c.o.Faults; f != nil {
 		deps.WrapAgents, deps.WrapSink = f.conn, f.sink
@@ -230,7 +230,17 @@ func (m *Manager) Start() {
 	m.api, m.agents = m.APIAddr(), m.AgentAddr()
 }
 
-func (c *Cluster) client() *clientv3.Client { return c.etcd.Client() }
+// Etcd returns the keys and values under a prefix; only clusters with several managers have etcd.
+func (c *Cluster) Etcd(prefix string) map[string]string {
+	c.tb.Helper()
+	r, err := c.etcd.Client().Get(c.tb.Context(), prefix, clientv3.WithPrefix())
+	c.check(err)
+	out := map[string]string{}
+	for _, kv := range r.Kvs {
+		out[string(kv.Key)] = string(kv.Value)
+	}
+	return out
+}
 
 // Stop ends a manager in good order.
 func (m *Manager) Stop() {
