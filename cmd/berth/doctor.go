@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -202,11 +203,26 @@ func (c *checkup) stopped(ctx context.Context, dir stateDir, cfg agent.Config, r
 	if rt != nil {
 		look = rt
 	}
+	c.sockets(dir)
 	found, err := agent.Findings(ctx, cfg, look)
 	if err != nil {
 		c.add(Finding{Kind: "agent", Object: cfg.StateDir, Problem: err.Error()})
 	}
 	c.Findings = append(c.Findings, fromAgent(found)...)
+}
+
+// sockets names those that a killed cluster left behind. They are harmless: the next start
+// takes them away.
+func (c *checkup) sockets(dir stateDir) {
+	err := filepath.WalkDir(dir.path("run"), func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type()&fs.ModeSocket != 0 {
+			c.add(Finding{Warning: true, Kind: "socket", Object: path, Problem: "nobody serves it", Next: "berth up takes it away"})
+		}
+		return nil // a directory that we may not read holds nothing of ours
+	})
+	if err != nil {
+		c.add(Finding{Warning: true, Kind: "socket", Object: dir.path("run"), Problem: err.Error()})
+	}
 }
 
 // dying is how long an orphan may take to end after its berth was killed.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/embedded"
 	"berth.dev/berth/internal/fault"
 )
 
@@ -98,6 +100,9 @@ func runUp(cmd *cobra.Command, dir stateDir, f upFlags) error {
 	}
 	tell("starting the database, etcd and Redis in %s", dir)
 	err = g.Run(ctx)
+	if cerr := embedded.RemoveSocketDir(string(dir), filepath.Dir(dir.controlSocket())); cerr != nil {
+		log.Warn("remove control socket", "error", cerr)
+	}
 	if ctx.Err() != nil && g.Err() == nil {
 		if err != nil {
 			log.Warn("stopped, but not cleanly", "error", err)

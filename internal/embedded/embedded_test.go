@@ -148,7 +148,10 @@ func TestLongStateDirectoriesWork(t *testing.T) {
 	e, stop, err := embedded.Start(t.Context(), config(dir), logger(t))
 	require.NoError(t, err)
 	exercise(t.Context(), t, e)
+	sockets := embedded.SocketDir(dir, "pg", ".s.PGSQL.5432")
+	require.DirExists(t, sockets)
 	require.NoError(t, stop(t.Context()))
+	require.NoDirExists(t, sockets)
 }
 
 func TestUnreachableStateDirectoryIsNamed(t *testing.T) {

@@ -124,7 +124,7 @@ func (e *Etcd) stop() error {
 	defer limit.Stop()
 	select {
 	case <-closed:
-		return err
+		return errors.Join(err, RemoveSocketDir(e.stateDir, e.sockets))
 	case <-limit.C:
 		return errors.New("etcd does not stop: a client is still connected")
 	}

@@ -153,3 +153,12 @@ func (a account) prepareSocketDir(dir string) error {
 func PrepareSocketDir(dir string) error {
 	return account{uid: os.Geteuid(), gid: os.Getegid()}.prepareSocketDir(dir)
 }
+
+// RemoveSocketDir takes a directory of SocketDir away again after its owner has stopped, when it
+// lies outside the state directory, where nobody else would ever clean up.
+func RemoveSocketDir(stateDir, dir string) error {
+	if strings.HasPrefix(dir, filepath.Clean(stateDir)+"/") {
+		return nil
+	}
+	return os.RemoveAll(dir)
+}

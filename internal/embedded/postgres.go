@@ -96,7 +96,9 @@ func NewPostgres(cfg PostgresConfig, log *slog.Logger) *Postgres {
 		StopTimeout:  20 * time.Second,
 		Start:        p.start,
 		Run:          func(ctx context.Context) error { return p.sup.supervise(ctx) },
-		Stop:         func(context.Context) error { return p.sup.stop() },
+		Stop: func(context.Context) error {
+			return errors.Join(p.sup.stop(), RemoveSocketDir(p.cfg.StateDir, p.sockets))
+		},
 	})
 	return p
 }

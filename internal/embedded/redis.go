@@ -84,7 +84,9 @@ func NewRedis(stateDir string, kind RedisKind, log *slog.Logger) (*Redis, error)
 	r.service = chassis.NewService("redis", chassis.Hooks{
 		Start: r.startChild,
 		Run:   func(ctx context.Context) error { return r.sup.supervise(ctx) },
-		Stop:  func(context.Context) error { return r.sup.stop() },
+		Stop: func(context.Context) error {
+			return errors.Join(r.sup.stop(), RemoveSocketDir(r.stateDir, filepath.Dir(r.socket)))
+		},
 	})
 	return r, nil
 }
