@@ -647,7 +647,11 @@ func TestRenameHistoryAndLogs(t *testing.T) {
 	t.Parallel()
 	c := newCell(t)
 	id := c.running("old-name")
+	const cell = `{"mode":"query","code":"1","runId":null}`
+	require.Equal(t, 200, c.call("POST", "/session/old-name", cell).status)
 	a := c.call("POST", "/session/old-name/rename?name=new-name", "")
+	c.call("POST", "/session/old-name", cell).problem(t, 404, "object-not-found") // the way by the old name is forgotten
+	require.Equal(t, 200, c.call("POST", "/session/new-name", cell).status)
 	require.Equal(t, 204, a.status, a.body)
 	c.call("GET", "/session/old-name", "").problem(t, 404, "object-not-found")
 	c.call("POST", "/session/new-name/rename?name=x", "").problem(t, 400, "invalid-api-params")

@@ -34,6 +34,8 @@ const (
 type hub struct {
 	store *store.Store
 	log   *slog.Logger
+	// changed is told of every session that changed, "" standing for all, before waiters are; may be nil.
+	changed func(cluster.SessionID)
 
 	mu      sync.Mutex
 	waiters map[cluster.SessionID]map[chan struct{}]struct{}
@@ -125,12 +127,18 @@ func (h *hub) watch(id cluster.SessionID) (c <-chan struct{}, cancel func()) {
 }
 
 func (h *hub) wake(id cluster.SessionID) {
+	if h.changed != nil {
+		h.changed(id)
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	signal(h.waiters[id])
 }
 
 func (h *hub) wakeAll() {
+	if h.changed != nil {
+		h.changed("")
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, w := range h.waiters {

@@ -93,6 +93,7 @@ type Service struct {
 	counts    counts
 	work      *background
 	frozen    frozenCache
+	routes    routes
 }
 
 // New makes the service. Run must be running for waits, events and callbacks to work.
@@ -102,7 +103,9 @@ func New(d Deps) (*Service, error) {
 		return nil, fault.New(fault.Internal, "service: store, seal and log are required")
 	}
 	d = d.withDefaults()
-	return &Service{d: d, passwords: seal.NewPasswords(0, d.Random), hub: newHub(d.Store, d.Log), work: newBackground(maxBackground)}, nil
+	s := &Service{d: d, passwords: seal.NewPasswords(0, d.Random), hub: newHub(d.Store, d.Log), work: newBackground(maxBackground)}
+	s.hub.changed = s.routes.forget
+	return s, nil
 }
 
 func (d Deps) withDefaults() Deps {
