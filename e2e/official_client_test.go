@@ -137,6 +137,27 @@ func (o *official) session(name string) (officialSession, bool) {
 	return officialSession{}, false
 }
 
+// commitReady asks through the SDK whether no commit of the session is going on.
+func (o *official) commitReady(name string) bool {
+	o.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(o.venv, "bin", "python"), "-W", "ignore", "-c", `
+import sys
+from ai.backend.client.request import Request
+from ai.backend.client.session import AsyncSession
+import asyncio
+async def main():
+    async with AsyncSession():
+        async with Request("GET", f"/session/{sys.argv[1]}/commit").fetch() as r:
+            print((await r.json())["status"])
+asyncio.run(main())`, name)
+	cmd.Env, cmd.Dir = o.env, o.dir
+	out, err := cmd.CombinedOutput()
+	require.NoError(o.t, err, string(out))
+	return strings.TrimSpace(string(out)) == "ready"
+}
+
 // TestOfficialClient walks the commands of the unmodified official command line through the
 // life of an interactive and of a batch session.
 func TestOfficialClient(t *testing.T) {
@@ -232,6 +253,13 @@ func TestOfficialClient(t *testing.T) {
 	})
 	t.Run("session commit", func(t *testing.T) {
 		require.Contains(t, o.must("session", "commit", name), "Request to commit")
+		t.Cleanup(func() { // what the story leaves on the engine
+			images, err := exec.Command("docker", "images", "-q", "berth/commit-"+name).Output()
+			if ids := strings.Fields(string(images)); err == nil && len(ids) > 0 {
+				_ = exec.Command("docker", append([]string{"rmi", "-f"}, ids...)...).Run()
+			}
+		})
+		require.Eventually(t, func() bool { return o.commitReady(name) }, patience, time.Second, "the commit ends")
 	})
 	t.Run("session apps", func(t *testing.T) {
 		o.must("apps", name)
