@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/url"
 	"time"
@@ -347,4 +346,4 @@ func (t JSONText) Map() map[string]string {
 }
 
 // String is the bare JSON text.
-func (t JSONText) String() string { return fmt.Sprintf("%s", []byte(t)) }
+func (t JSONText) String() string { return string(t) }

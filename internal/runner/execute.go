@@ -43,6 +43,13 @@ func (r *Runner) execute(j *job) int {
 	return r.queryRecipe(j)
 }
 
+// An abandoned run is interrupted maxInsist times, insistEvery or the abandonment apart; then its
+// interpreter is ended.
+const (
+	insistEvery = time.Second
+	maxInsist   = 5
+)
+
 // watchReader interrupts the run when others wait, it cannot go on without a reader and has none.
 func (r *Runner) watchReader(j *job) (stop func()) {
 	abandoned := max(time.Duration(r.cfg.Limits.AbandonMS)*time.Millisecond, 10*time.Millisecond)
@@ -50,14 +57,26 @@ func (r *Runner) watchReader(j *job) (stop func()) {
 	go func() {
 		tick := time.NewTicker(abandoned / 6)
 		defer tick.Stop()
+		var pressed int
+		var last time.Time
 		for {
 			select {
 			case <-done:
 				return
 			case now := <-tick.C:
-				if blocked, since := j.blocked(); blocked && now.Sub(since) > abandoned && r.queue.crowded() {
+				blocked, since := j.blocked()
+				first := pressed == 0 && blocked && now.Sub(since) > abandoned && r.queue.crowded()
+				// An interpreter may swallow an interrupt that meets it outside the cell's own code.
+				again := pressed > 0 && now.Sub(last) > max(abandoned, insistEvery)
+				switch {
+				case first, again && pressed < maxInsist:
 					r.log.Warn("a run was interrupted: it waits for a reader that left, and others wait for it", "run", j.id)
 					r.interrupt(j.id)
+					pressed, last = pressed+1, now
+				case again && r.python != nil:
+					r.log.Warn("the interpreter was ended: it ignores interrupts while others wait", "run", j.id)
+					r.python.Kill()
+					last = now
 				}
 			}
 		}

@@ -38,5 +38,20 @@ def _berth_setup():
         ip.display_pub.publish({"application/x-berth-fence": ""})
         return ask(*args, **kwargs)
     kernel._input_request = fenced
+    # A stream gathers without bound while its sending thread is behind: wait for it now and then.
+    bound = 256 * 1024
+    def bounded(stream):
+        write, pending = stream.write, 0
+        def limited(text):
+            nonlocal pending
+            done = write(text)
+            pending += len(text)
+            if pending >= bound:
+                pending = 0
+                stream.flush()
+            return done
+        stream.write = limited
+    for stream in (sys.stdout, sys.stderr):
+        bounded(stream)
 _berth_setup()
 del _berth_setup

@@ -44,15 +44,17 @@ def main():
 
 
 def keep_everything():
-    """A publishing socket throws messages away when its reader is late by a thousand of them. The
-    runner stops this process instead when its own reader is behind, so nothing needs to be lost."""
+    """A publishing socket throws messages away when its reader is late by a thousand of them. Here it
+    waits instead, and the printing code with it (see kernel_setup.py), so that nothing is lost and
+    nothing piles up; the runner also stops this process while its own reader is behind."""
     import zmq
     plain = zmq.Context.socket
 
     def socket(self, socket_type, *args, **kwargs):
         made = plain(self, socket_type, *args, **kwargs)
         if socket_type in (zmq.PUB, zmq.XPUB):
-            made.set(zmq.SNDHWM, 0)
+            made.set(zmq.SNDHWM, 128)
+            made.set(zmq.XPUB_NODROP, 1)
         return made
 
     zmq.Context.socket = socket

@@ -207,13 +207,19 @@ func (p *Interpreter) Query(ctx context.Context, code string, sink cell.Sink) in
 }
 
 // Interrupt sends the running cell a KeyboardInterrupt.
-func (p *Interpreter) Interrupt() {
+func (p *Interpreter) Interrupt() { p.signal(syscall.SIGINT) }
+
+// Kill ends an interpreter that runs a cell and does not heed interrupts; the next cell
+// starts a new one.
+func (p *Interpreter) Kill() { p.signal(syscall.SIGKILL) }
+
+func (p *Interpreter) signal(s syscall.Signal) {
 	p.mu.Lock()
 	l, busy := p.life, p.state == Busy
 	p.mu.Unlock()
 	if l != nil && busy {
 		l.process.Signal(syscall.SIGCONT)
-		l.process.Signal(syscall.SIGINT)
+		l.process.Signal(s)
 	}
 }
 
