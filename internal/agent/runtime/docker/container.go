@@ -105,6 +105,10 @@ func observe(c container.InspectResponse) runtime.Observed {
 		o.Pid = s.Pid
 	case runtime.PhaseExited:
 		o.FinishedAt = engineTime(s.FinishedAt)
+		// The engine notes the start only after the fact: a container that ended at once can have ended before.
+		if o.FinishedAt.Before(o.StartedAt) {
+			o.StartedAt = o.FinishedAt
+		}
 		o.ExitCode, o.OOMKilled = s.ExitCode, s.OOMKilled
 		if n := s.ExitCode - 128; n > 0 && n <= 64 {
 			o.Signal = n
