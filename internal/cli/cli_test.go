@@ -214,6 +214,16 @@ func TestRunBatchThatEndsBeforeWeLook(t *testing.T) {
 	require.Equal(t, outcome{"quick\n", "", 5}, o)
 }
 
+func TestRunBatchThatIsEndingWhenWeLook(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.log, b.exit, b.stages = "quick\n", 5, []string{api.StatusPending, api.StatusTerminating, api.StatusTerminated}
+
+	o := b.do(t, "", "run", "-q", "python", "--batch", "false")
+
+	require.Equal(t, outcome{"quick\n", "", 5}, o)
+}
+
 func TestRunTellsWhyASessionDidNotStart(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

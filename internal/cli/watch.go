@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -45,10 +46,10 @@ func (a *app) watch(ctx context.Context, c *api.Client, id string, g goal, p *pr
 		switch {
 		case g == goalRunning && info.Status == api.StatusRunning, g == goalEnded && api.Ended(info.Status):
 			return info, nil
-		case api.Ended(info.Status) && info.Result != "" && info.Result != api.ResultUndefined:
-			// A batch session has run and ended before we looked.
+		case info.Result != "" && info.Result != api.ResultUndefined && (g == goalRunning || api.Ended(info.Status)):
+			// A batch session has run before we looked.
 			return info, nil
-		case api.Ended(info.Status) || g == goalRunning && info.Status == api.StatusTerminating:
+		case api.Ended(info.Status), g == goalRunning && info.Status == api.StatusTerminating && !strings.EqualFold(info.Type, api.TypeBatch):
 			return info, endedEarly(id, info)
 		}
 		if !started {
