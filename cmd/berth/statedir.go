@@ -60,8 +60,12 @@ func (d stateDir) create() error {
 	return os.Chmod(string(d), mode)
 }
 
-// dyingPatience bounds the wait for a process that is ending.
-const dyingPatience = 10 * time.Second
+const (
+	// killPatience is how long a process that was just killed may not look like it yet.
+	killPatience = time.Second
+	// dyingPatience bounds the wait for a process that is ending.
+	dyingPatience = 10 * time.Second
+)
 
 // ownerDies reports whether the process that held the lock last is gone or on its way out.
 func (d stateDir) ownerDies() bool {
@@ -86,7 +90,8 @@ func (d stateDir) lock() (release func(), err error) {
 	}
 	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	// A process that was killed holds its lock until its last thread is gone.
-	for end := time.Now().Add(dyingPatience); errors.Is(err, syscall.EWOULDBLOCK) && d.ownerDies() && time.Now().Before(end); {
+	began := time.Now()
+	for errors.Is(err, syscall.EWOULDBLOCK) && (time.Since(began) < killPatience || d.ownerDies() && time.Since(began) < dyingPatience) {
 		time.Sleep(10 * time.Millisecond)
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	}
