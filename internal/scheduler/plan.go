@@ -20,13 +20,9 @@ import (
 //
 // The error is Invalid for a policy name that is not registered.
 func Plan(s Snapshot) ([]Decision, error) {
-	before, err := orderOf(s.Order)
+	before, err := orderOf(s.Group.Order)
 	if err != nil {
 		return nil, err
-	}
-	if s.Placement != "" && s.Placement != "first-fit" {
-		return nil, fault.Invalidf("resource group %s names the placement %q, which does not exist", s.Group, s.Placement).
-			WithNext("use first-fit")
 	}
 	queue := slices.Clone(s.Pending)
 	slices.SortStableFunc(queue, before)
@@ -62,8 +58,6 @@ func holdBack(s *Snapshot, session *Session) *Explanation {
 		return &Explanation{Reason: WaitsForStartTime, Text: "it starts at " + session.StartsAt.UTC().Format("2006-01-02 15:04:05 MST")}
 	case session.Waiting != "":
 		return &Explanation{Reason: WaitsForDependency, Text: session.Waiting}
-	case session.Limit != "":
-		return &Explanation{Reason: WaitsForQuota, Text: session.Limit}
 	}
 	return nil
 }

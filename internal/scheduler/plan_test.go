@@ -71,8 +71,6 @@ func TestPlanExplains(t *testing.T) {
 	later.StartsAt = now.Add(48 * time.Hour)
 	dependent := session(1, ask(1, 1))
 	dependent.Waiting = "it waits for session train"
-	limited := session(1, ask(1, 1))
-	limited.Limit = "the keypair may run 3 sessions and runs 3"
 	designated := session(1, ask(1, 1))
 	designated.Designated = []cluster.AgentID{"elsewhere"}
 	together := session(1, ask(3, 1), ask(3, 1))
@@ -89,7 +87,6 @@ func TestPlanExplains(t *testing.T) {
 	}{
 		{"start time", []scheduler.Agent{busy}, later, scheduler.WaitsForStartTime, nil, nil, "2026-11-23 12:00:00 UTC"},
 		{"dependency", []scheduler.Agent{busy}, dependent, scheduler.WaitsForDependency, nil, nil, "train"},
-		{"quota", []scheduler.Agent{busy}, limited, scheduler.WaitsForQuota, nil, nil, "runs 3"},
 		{"no agents", nil, session(1, ask(1, 1)), scheduler.WaitsForAgent, map[string]int{}, nil, "has no agents"},
 		{"none usable", []scheduler.Agent{lost, off, arm}, session(1, ask(1, 1)), scheduler.WaitsForAgent,
 			map[string]int{"lost": 1, "not-schedulable": 1, "architecture": 1}, nil, "1 lost"},
@@ -136,9 +133,9 @@ func TestPlanOrder(t *testing.T) {
 	urgent.Priority = 10
 	s.Pending = []scheduler.Session{second, urgent, first}
 	require.NotEmpty(t, plan(t, s)["s01"].Placements, "then the oldest")
-	s.Order = "lifo"
+	s.Group.Order = "lifo"
 	require.NotEmpty(t, plan(t, s)["s03"].Placements, "or the youngest")
-	s.Order = "coin"
+	s.Group.Order = "coin"
 	_, err := scheduler.Plan(s)
 	require.True(t, fault.Is(err, fault.Invalid))
 }

@@ -13,12 +13,19 @@ import (
 // Snapshot is everything a pass may look at, for one resource group.
 type Snapshot struct {
 	// Now is the instant of the pass; the scheduler has no clock of its own.
-	Now     time.Time
-	Group   string
-	Agents  []Agent
+	Now    time.Time
+	Group  Group
+	Agents []Agent
+	// Running are the live sessions of the group; what agents hold follows from them and
+	// from Agent.Used.
+	Running []Running
 	Pending []Session
-	// Order and Placement name registered policies; empty means "fifo" and "first-fit".
-	Order, Placement string
+	// Quotas limit owners. Elsewhere is what each owner uses outside this group: quotas count
+	// everywhere.
+	Quotas    map[Scope]Quota
+	Elsewhere map[Scope]Usage
+	// Shares orders owners under fair-share; an owner without an entry has used nothing.
+	Shares map[Scope]float64
 }
 
 // Agent is one machine as the scheduler sees it.
@@ -28,31 +35,52 @@ type Agent struct {
 	Schedulable  bool
 	Alive        bool
 	Devices      []alloc.Device
-	// Used is what live kernels hold, derived from their rows.
+	// Used is what is held beside the running sessions that the snapshot or cluster names.
 	Used alloc.Allocation
-	// Containers counts live kernels; ContainerLimit 0 means unlimited.
+	// Containers counts live kernels beside those of the named running sessions;
+	// ContainerLimit 0 means unlimited.
 	Containers, ContainerLimit int
 	// Images are references known to be present; used as a tie-break only.
 	Images map[string]bool
+	Labels map[string]string
 }
 
-// Session is a waiting session with its kernels.
+// Session is a session with its kernels, waiting or running.
 type Session struct {
 	ID         cluster.SessionID
-	Priority   int
+	Name       string
+	Type       cluster.SessionType
+	Owner      Owner
+	Priority   int // 0 to 100, larger first
 	EnqueuedAt time.Time
 	StartsAt   time.Time // zero: any time
+	// Lifetime is how long the session runs at most once it has started; zero: unknown.
+	Lifetime time.Duration
 	// Waiting is set when a dependency is not yet satisfied; its text names it.
 	Waiting string
 	Kernels []Kernel
 	// SingleNode forces all kernels onto one agent.
 	SingleNode bool
+	// Private sessions (SFTP, system) count against Quota.Private and nothing else.
+	Private bool
+	// Preemptible sessions may be ended for ones of higher priority, if the group allows it.
+	Preemptible bool
+	// Companions relates this session's place to that of others.
+	Companions Companions
 	// Designated restricts the agents; empty means any.
 	Designated []cluster.AgentID
 	// Failed lists agents that just failed this session; they are tried last.
 	Failed []cluster.AgentID
-	// Limit explains a quota that holds the session back; empty when none does.
-	Limit string
+}
+
+// Companions are sessions that want to be near to or apart from each other.
+type Companions struct {
+	// Name is equal for companions; empty: none.
+	Name string
+	// Apart wants different agents, otherwise the same.
+	Apart bool
+	// Strict waits rather than start elsewhere.
+	Strict bool
 }
 
 // Kernel is one container to place.
@@ -61,6 +89,64 @@ type Kernel struct {
 	Slots        cluster.Slots
 	Architecture string
 	Image        string
+	// Models are the acceptable models of accelerators; empty means any.
+	Models []string
+}
+
+// Running is a live session with the place of each kernel that still holds something.
+type Running struct {
+	Session
+	StartedAt  time.Time
+	Placements []Placement
+}
+
+// Owner is who pays for a session.
+type Owner struct {
+	AccessKey cluster.AccessKey
+	User      cluster.UserID
+	Project   cluster.ProjectID
+	Domain    string
+}
+
+// Scopes are the owners whose quotas the session counts against.
+func (o Owner) Scopes() [4]Scope {
+	return [4]Scope{
+		{ScopeKeypair, string(o.AccessKey)}, {ScopeUser, string(o.User)},
+		{ScopeProject, string(o.Project)}, {ScopeDomain, o.Domain},
+	}
+}
+
+// Scope names somebody with a quota.
+type Scope struct {
+	Kind ScopeKind
+	ID   string
+}
+
+// ScopeKind is a kind of owner.
+type ScopeKind string
+
+// The kinds of owners.
+const (
+	ScopeKeypair ScopeKind = "keypair"
+	ScopeUser    ScopeKind = "user"
+	ScopeProject ScopeKind = "project"
+	ScopeDomain  ScopeKind = "domain"
+)
+
+// Quota limits what an owner's live sessions hold together, in all resource groups.
+type Quota struct {
+	// Name is how people know the owner: an address, a project's name.
+	Name string
+	// Slots limits sums; a slot that is absent is unlimited.
+	Slots cluster.Slots
+	// Sessions and Private limit the count of live sessions; negative is unlimited.
+	Sessions, Private int
+}
+
+// Usage is what an owner's live sessions hold.
+type Usage struct {
+	Slots             cluster.Slots
+	Sessions, Private int
 }
 
 // Decision is the outcome for one session: Placements when it starts, Hold when it waits.
@@ -68,6 +154,8 @@ type Decision struct {
 	Session    cluster.SessionID
 	Placements []Placement
 	Hold       *Explanation
+	// Preempt are the victims that must end before the session can start; Hold is set too.
+	Preempt []cluster.SessionID
 }
 
 // Placement puts a kernel on an agent with chosen devices.
@@ -82,14 +170,17 @@ type Reason string
 
 // The reasons why a session waits.
 const (
-	WaitsForStartTime  Reason = "start-time"
-	WaitsForDependency Reason = "dependency"
-	WaitsForQuota      Reason = "quota"
-	WaitsForAgent      Reason = "no-agent"         // no agent of that architecture, alive and schedulable
-	WaitsForCapacity   Reason = "capacity"         // fits an empty agent, not now
-	TooBig             Reason = "too-big"          // fits no agent even when empty
-	WaitsForDevices    Reason = "devices"          // sums fit, single devices do not
-	WaitsBehind        Reason = "behind-the-queue" // held so that an earlier session is not delayed
+	WaitsForStartTime   Reason = "start-time"
+	WaitsForDependency  Reason = "dependency"
+	WaitsForQuota       Reason = "quota"            // sums of slots of an owner
+	WaitsForConcurrency Reason = "concurrency"      // the count of an owner's live sessions
+	WaitsForAgent       Reason = "no-agent"         // no agent of that architecture, alive and schedulable
+	WaitsForCapacity    Reason = "capacity"         // fits an empty agent, not now
+	TooBig              Reason = "too-big"          // fits no agent even when empty
+	WaitsForDevices     Reason = "devices"          // sums fit, single devices do not
+	WaitsBehind         Reason = "behind-the-queue" // held so that an earlier session is not delayed
+	WaitsForVictims     Reason = "preempting"       // its place is being cleared
+	WaitsForPass        Reason = "not-considered"   // the scheduler has not come to it yet
 )
 
 // Explanation says why a session waits, in words and numbers.
@@ -101,6 +192,12 @@ type Explanation struct {
 	Rejected map[string]int
 	// Shortfall is what the best agent lacks, per slot.
 	Shortfall cluster.Slots
-	// Position is the 1-based place in the queue.
+	// Position is the 1-based place in the group's queue.
 	Position int
+	// Estimate is when it can start at the latest if running sessions end when they declared;
+	// zero where no estimate can be made.
+	Estimate time.Time
+	// Remedies are what would let it start now, each a sentence: "ask for 3 cpu",
+	// "resource group rg-b has room".
+	Remedies []string
 }

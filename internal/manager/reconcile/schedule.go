@@ -72,7 +72,7 @@ func (l *Loops) pass(ctx context.Context, token int64) (again time.Time, err err
 	for _, snapshot := range p.groups {
 		decisions, err := scheduler.Plan(snapshot)
 		if err != nil {
-			return time.Time{}, fmt.Errorf("plan group %s: %w", snapshot.Group, err)
+			return time.Time{}, fmt.Errorf("plan group %s: %w", snapshot.Group.Name, err)
 		}
 		var placed []scheduler.Decision
 		for _, d := range decisions {
@@ -86,7 +86,7 @@ func (l *Loops) pass(ctx context.Context, token int64) (again time.Time, err err
 		for batch := range slices.Chunk(placed, commitBatch) {
 			some, err := l.commit(ctx, token, p, batch)
 			if err != nil {
-				return time.Time{}, fmt.Errorf("commit placements of group %s: %w", snapshot.Group, err)
+				return time.Time{}, fmt.Errorf("commit placements of group %s: %w", snapshot.Group.Name, err)
 			}
 			refused = refused || some
 		}

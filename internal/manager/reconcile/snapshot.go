@@ -84,7 +84,7 @@ func look(ctx context.Context, tx *store.Tx, now time.Time) (*picture, error) {
 	byGroup := map[string]*scheduler.Snapshot{}
 	timeouts := map[string]time.Duration{}
 	for _, g := range policies {
-		byGroup[g.Name] = &scheduler.Snapshot{Now: now, Group: g.Name, Agents: agents[g.Name], Order: order(g.Scheduler)}
+		byGroup[g.Name] = &scheduler.Snapshot{Now: now, Group: scheduler.Group{Name: g.Name, Order: order(g.Scheduler)}, Agents: agents[g.Name]}
 		if !g.IsActive {
 			byGroup[g.Name].Agents = nil
 		}

@@ -1,0 +1,68 @@
+// Package packing decides which node a request should go to so that the requests that typically
+// follow can still be placed: the less a placement takes from what a node could serve, the better.
+//
+// It knows nothing of sessions or agents: a Node is what one machine has free, a Request what one
+// container asks, a Workload how often each kind of request arrives. A Policy scores one node for
+// one request; the caller filters, compares and places. Everything is a pure function of the
+// workload, the options and the arguments: the same calls give the same scores on any machine.
+package packing
+
+// Whole is a wholly free GPU, in thousandths.
+const Whole = 1000
+
+// Models is a set of GPU models: bit i stands for the model that the caller numbered i.
+type Models uint64
+
+// Node is what one machine has free.
+type Node struct {
+	// CPU in thousandths of a core, Mem in MiB.
+	CPU, Mem int64
+	// GPUs holds the free thousandths of each GPU, in the caller's order; at most MaxGPUs.
+	GPUs []int32
+	// Model is the caller's number of the GPUs' model, 0 to 63.
+	Model uint8
+}
+
+// MaxGPUs is the largest number of GPUs of a node that the policy understands.
+const MaxGPUs = 32
+
+// Request is what one container asks of one node.
+type Request struct {
+	CPU, Mem int64
+	// GPUs is the number of distinct GPUs; 0 for none.
+	GPUs int
+	// Milli is what it takes of each GPU, 1 to Whole; less than Whole only when GPUs is 1.
+	Milli int32
+	// Models that may serve it; 0 means any.
+	Models Models
+}
+
+// Choice is the best way to place a request on a node.
+type Choice struct {
+	// Loss is what the placement takes from the node beyond its own use; smaller is better.
+	// Losses of one request compare between nodes while Policy.Epoch stays the same.
+	Loss int64
+	// GPU is the index of the GPU that a share goes to; -1 where whole GPUs are taken (any wholly
+	// free ones will do) or none.
+	GPU int
+}
+
+// Fits says whether the node has room for the request.
+func (n *Node) Fits(r *Request) bool {
+	if n.CPU < r.CPU || n.Mem < r.Mem {
+		return false
+	}
+	if r.GPUs == 0 {
+		return true
+	}
+	if r.Models != 0 && r.Models>>n.Model&1 == 0 {
+		return false
+	}
+	have := 0
+	for _, g := range n.GPUs {
+		if g >= r.Milli {
+			have++
+		}
+	}
+	return have >= r.GPUs
+}
