@@ -1,0 +1,227 @@
+package packing
+
+import (
+	"slices"
+
+	"berth.dev/berth/internal/fault"
+)
+
+// Options tune a policy; the zero value gives the defaults.
+type Options struct {
+	// Sequences is the number of random series of requests that a node state is tried with.
+	Sequences int
+	// Length is the number of requests in each.
+	Length int
+	// CacheSize bounds the number of node states whose value is remembered.
+	CacheSize int
+	// Seed of the series.
+	Seed uint64
+}
+
+func (o Options) withDefaults() Options {
+	if o.Sequences == 0 {
+		o.Sequences = 32
+	}
+	if o.Length == 0 {
+		o.Length = 64
+	}
+	if o.CacheSize == 0 {
+		o.CacheSize = 1 << 20
+	}
+	return o
+}
+
+// Policy scores placements. It is not safe for concurrent use.
+type Policy struct {
+	opt   Options
+	epoch uint64
+	steps []step // Sequences × Length
+	memo  []entry
+	mask  uint64
+	// scratch
+	sorted [MaxGPUs]int32
+}
+
+type step struct {
+	cpu, mem int32
+	milli    int32
+	gpus     int32
+	models   Models
+	gain     int32
+}
+
+type entry struct {
+	key   uint64
+	value int64
+}
+
+// New makes a policy from typical requests.
+func New(w *Workload, o Options) (*Policy, error) {
+	if o.Sequences < 0 || o.Length < 0 || o.CacheSize < 0 {
+		return nil, fault.Invalidf("packing options are negative").WithNext("leave them out for the defaults")
+	}
+	p := &Policy{opt: o.withDefaults()}
+	size := 1
+	for size < p.opt.CacheSize {
+		size *= 2
+	}
+	p.memo, p.mask = make([]entry, size), uint64(size-1)
+	p.Learn(w)
+	return p, nil
+}
+
+// Learn takes a new workload. Scores of before and after do not compare: Epoch changes.
+func (p *Policy) Learn(w *Workload) {
+	p.epoch++
+	clear(p.memo)
+	kinds := w.kinds()
+	rng := splitmix(p.opt.Seed)
+	p.steps = p.steps[:0]
+	if len(kinds) == 0 {
+		return
+	}
+	for range p.opt.Sequences * p.opt.Length {
+		u := rng.float()
+		k := kinds[len(kinds)-1].Request
+		for _, c := range kinds {
+			if u -= c.share; u < 0 {
+				k = c.Request
+				break
+			}
+		}
+		p.steps = append(p.steps, step{cpu: clamp(k.CPU), mem: clamp(k.Mem), milli: k.Milli, gpus: int32(k.GPUs), models: k.Models,
+			gain: k.Milli * int32(k.GPUs)})
+	}
+}
+
+// Epoch changes when scores of before no longer compare with scores of now.
+func (p *Policy) Epoch() uint64 { return p.epoch }
+
+// Score finds the best way to place r on n; false when it does not fit.
+func (p *Policy) Score(n *Node, r *Request) (Choice, bool) {
+	if !n.Fits(r) || len(n.GPUs) > MaxGPUs {
+		return Choice{}, false
+	}
+	s := p.sorted[:copy(p.sorted[:], n.GPUs)]
+	slices.Sort(s)
+	before := p.value(s, n.CPU, n.Mem, n.Model)
+	cpu, mem := n.CPU-r.CPU, n.Mem-r.Mem
+	if r.GPUs == 0 {
+		return Choice{before - p.value(s, cpu, mem, n.Model), -1}, true
+	}
+	if r.GPUs > 1 || r.Milli == Whole {
+		for i := range r.GPUs {
+			s[len(s)-1-i] = 0
+		}
+		slices.Sort(s)
+		return Choice{before - p.value(s, cpu, mem, n.Model), -1}, true
+	}
+	best, found := Choice{}, false
+	tried := int32(-1)
+	for i := len(n.GPUs) - 1; i >= 0; i-- {
+		// equal GPUs are alike
+		s = p.sorted[:copy(p.sorted[:], n.GPUs)]
+		slices.Sort(s)
+		g := s[i]
+		if g < r.Milli {
+			break
+		}
+		if g == tried {
+			continue
+		}
+		tried = g
+		s[i] -= r.Milli
+		slices.Sort(s)
+		if l := before - p.value(s, cpu, mem, n.Model); !found || l <= best.Loss {
+			best, found = Choice{l, slices.Index(n.GPUs, g)}, true
+		}
+	}
+	return best, true
+}
+
+// value is what the series would still place on a node, GPUs sorted.
+func (p *Policy) value(gpus []int32, cpu, mem int64, model uint8) int64 {
+	h := mix(uint64(cpu)*0x9e3779b97f4a7c15 ^ mix(uint64(mem)+uint64(model)<<48))
+	for _, g := range gpus {
+		h = mix(h ^ uint64(g)*0xd6e8feb86659fd93)
+	}
+	if h == 0 {
+		h = 1
+	}
+	e := &p.memo[h&p.mask]
+	if e.key != h {
+		*e = entry{h, p.rollout(gpus, clamp(cpu), clamp(mem), model)}
+	}
+	return e.value
+}
+
+func (p *Policy) rollout(gpus []int32, cpu0, mem0 int32, model uint8) int64 {
+	var total int64
+	n := len(gpus)
+	var buf [MaxGPUs]int32
+	for q := 0; q < len(p.steps); q += p.opt.Length {
+		copy(buf[:n], gpus)
+		g := buf[:n]
+		cpu, mem := cpu0, mem0
+		for i := range p.steps[q : q+p.opt.Length] {
+			t := &p.steps[q+i]
+			if t.cpu > cpu || t.mem > mem {
+				continue
+			}
+			switch {
+			case t.gpus == 0:
+			case t.models != 0 && t.models>>model&1 == 0:
+				continue
+			case t.gpus == 1:
+				best := -1
+				for j, x := range g {
+					if x >= t.milli && (best < 0 || x < g[best]) {
+						best = j
+					}
+				}
+				if best < 0 {
+					continue
+				}
+				g[best] -= t.milli
+			default:
+				have := int32(0)
+				for _, x := range g {
+					if x == Whole {
+						have++
+					}
+				}
+				if have < t.gpus {
+					continue
+				}
+				left := t.gpus
+				for j, x := range g {
+					if x == Whole && left > 0 {
+						g[j] = 0
+						left--
+					}
+				}
+			}
+			cpu -= t.cpu
+			mem -= t.mem
+			total += int64(t.gain)
+		}
+	}
+	return total
+}
+
+func clamp(x int64) int32 { return int32(min(max(x, 0), 1<<31-1)) }
+
+type splitmix uint64
+
+func (s *splitmix) next() uint64 {
+	*s += 0x9e3779b97f4a7c15
+	return mix(uint64(*s))
+}
+
+func (s *splitmix) float() float64 { return float64(s.next()>>11) / (1 << 53) }
+
+func mix(z uint64) uint64 {
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
