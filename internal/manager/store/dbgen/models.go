@@ -86,6 +86,28 @@ type Domain struct {
 	Dotfiles                json.RawMessage
 }
 
+type IdleChecker struct {
+	Name               string
+	Description        string
+	Type               string
+	TargetSessionTypes []string
+	InitialGracePeriod int64
+	NewUserGrace       int64
+	WarnBefore         int64
+	DryRun             bool
+	Enabled            bool
+	Spec               json.RawMessage
+	CreatedAt          time.Time
+	ModifiedAt         time.Time
+}
+
+type IdleCheckerBinding struct {
+	Checker       string
+	DomainName    *string
+	ProjectID     *string
+	ResourceGroup *string
+}
+
 type Image struct {
 	ID           string
 	Reference    string
@@ -107,6 +129,15 @@ type Image struct {
 type ImageAlias struct {
 	Alias   string
 	ImageID string
+}
+
+type KeepAliveGrant struct {
+	SessionID string
+	Until     time.Time
+	ByAdmin   bool
+	GrantedBy string
+	Reason    string
+	GrantedAt time.Time
 }
 
 type Kernel struct {
@@ -190,6 +221,7 @@ type KeypairResourcePolicy struct {
 	MaxContainersPerSession        int32
 	IdleTimeout                    int64
 	AllowedVfolderHosts            dbtype.Object
+	MaxKeepAlive                   int64
 }
 
 type Project struct {
@@ -297,6 +329,11 @@ type Session struct {
 	NumQueries       int64
 }
 
+type SessionAccess struct {
+	SessionID  string
+	LastAccess time.Time
+}
+
 type SessionDependency struct {
 	SessionID string
 	DependsOn string
@@ -313,6 +350,15 @@ type SessionEvent struct {
 	Detail     string
 	ExitCode   *int32
 	At         time.Time
+}
+
+type SessionIdleWarning struct {
+	SessionID string
+	Checker   string
+	WarnedAt  time.Time
+	Deadline  time.Time
+	DryRun    bool
+	Evidence  json.RawMessage
 }
 
 type User struct {

@@ -349,7 +349,7 @@ func (q *Queries) GetDomain(ctx context.Context, name string) (Domain, error) {
 }
 
 const getKeypairPolicy = `-- name: GetKeypairPolicy :one
-SELECT name, created_at, default_for_unspecified, total_resource_slots, max_session_lifetime, max_concurrent_sessions, max_concurrent_sftp_sessions, max_pending_session_count, max_pending_session_resource_slots, max_priority, max_containers_per_session, idle_timeout, allowed_vfolder_hosts FROM keypair_resource_policies WHERE name = $1
+SELECT name, created_at, default_for_unspecified, total_resource_slots, max_session_lifetime, max_concurrent_sessions, max_concurrent_sftp_sessions, max_pending_session_count, max_pending_session_resource_slots, max_priority, max_containers_per_session, idle_timeout, allowed_vfolder_hosts, max_keep_alive FROM keypair_resource_policies WHERE name = $1
 `
 
 func (q *Queries) GetKeypairPolicy(ctx context.Context, name string) (KeypairResourcePolicy, error) {
@@ -369,6 +369,7 @@ func (q *Queries) GetKeypairPolicy(ctx context.Context, name string) (KeypairRes
 		&i.MaxContainersPerSession,
 		&i.IdleTimeout,
 		&i.AllowedVfolderHosts,
+		&i.MaxKeepAlive,
 	)
 	return i, err
 }
@@ -543,7 +544,7 @@ func (q *Queries) ListDomains(ctx context.Context) ([]Domain, error) {
 }
 
 const listKeypairPolicies = `-- name: ListKeypairPolicies :many
-SELECT name, created_at, default_for_unspecified, total_resource_slots, max_session_lifetime, max_concurrent_sessions, max_concurrent_sftp_sessions, max_pending_session_count, max_pending_session_resource_slots, max_priority, max_containers_per_session, idle_timeout, allowed_vfolder_hosts FROM keypair_resource_policies ORDER BY name
+SELECT name, created_at, default_for_unspecified, total_resource_slots, max_session_lifetime, max_concurrent_sessions, max_concurrent_sftp_sessions, max_pending_session_count, max_pending_session_resource_slots, max_priority, max_containers_per_session, idle_timeout, allowed_vfolder_hosts, max_keep_alive FROM keypair_resource_policies ORDER BY name
 `
 
 func (q *Queries) ListKeypairPolicies(ctx context.Context) ([]KeypairResourcePolicy, error) {
@@ -569,6 +570,7 @@ func (q *Queries) ListKeypairPolicies(ctx context.Context) ([]KeypairResourcePol
 			&i.MaxContainersPerSession,
 			&i.IdleTimeout,
 			&i.AllowedVfolderHosts,
+			&i.MaxKeepAlive,
 		); err != nil {
 			return nil, err
 		}
