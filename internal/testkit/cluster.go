@@ -147,11 +147,20 @@ func (c *Cluster) Until(what string, ok func() bool) {
 	}
 }
 
-// Dump writes what the database knows of live sessions, for a failed test.
+// Dump writes what the database knows of live sessions, and the newest events of all, for a failed test.
 func (c *Cluster) Dump() {
-	rows, err := c.Store.Pool().Query(context.Background(), `SELECT s.name || ' ' || s.status || ' ' || s.status_info || ' | ' ||
+	c.dump("live", `SELECT s.name || ' ' || s.status || ' ' || s.status_info || ' | ' ||
 		coalesce(k.id::text, '-') || ' ' || coalesce(k.status, '-') || ' gen ' || coalesce(k.generation, 0) || ' ' || coalesce(k.desired, '') || ' on ' || coalesce(k.agent_id, '-') || ' ' || coalesce(k.status_info, '')
 		FROM sessions s LEFT JOIN kernels k ON k.session_id = s.id WHERE s.ended_at IS NULL OR k.ended_at IS NULL ORDER BY s.created_at LIMIT 30`)
+	c.dump("event", `SELECT to_char(e.at, 'MI:SS.MS ') || s.name || ' ' || coalesce(e.kernel_id::text, '-') || ' ' || e.event || ' ' ||
+		e.from_status || '>' || e.to_status || ' ' || e.reason || ' ' || e.detail
+		FROM (SELECT * FROM session_events ORDER BY seq DESC LIMIT 60) e JOIN sessions s ON s.id = e.session_id ORDER BY e.seq`)
+}
+
+func (c *Cluster) dump(what, query string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	rows, err := c.Store.Pool().Query(ctx, query)
 	if err != nil {
 		c.tb.Logf("dump: %v", err)
 		return
@@ -159,9 +168,10 @@ func (c *Cluster) Dump() {
 	defer rows.Close()
 	for rows.Next() {
 		var line string
-		if rows.Scan(&line) == nil {
-			c.tb.Log(line)
+		if err := rows.Scan(&line); err != nil {
+			line = err.Error()
 		}
+		c.tb.Log(what + " " + line)
 	}
 }
 
@@ -434,6 +444,10 @@ func (c *Cluster) in(id cluster.SessionID, ok func(cluster.Status) bool) *servic
 	c.Until("session "+string(id)+" gets there", func() bool {
 		var status cluster.Status
 		err := c.Store.Pool().QueryRow(c.tb.Context(), `SELECT status FROM sessions WHERE id = $1`, string(id)).Scan(&status)
+		if err == nil && !ok(status) && status.Final() {
+			c.Dump()
+			c.tb.Fatalf("session %s is %s for good", id, status)
+		}
 		return err == nil && ok(status)
 	})
 	return c.Session(id)

@@ -167,6 +167,10 @@ func TestFailuresAreRetriedElsewhere(t *testing.T) {
 		}
 	}
 	w.place(id, "a1")
+	// The agent cleans up before it tells the end: that must not look like an end that somebody wanted.
+	w.report(id, "a1", cluster.PhaseCreating)
+	w.report(id, "a1", cluster.PhaseTerminating)
+	require.Equal(t, cluster.Creating, w.session(id).Status)
 	require.Len(t, w.report(id, "a1", cluster.PhaseEnded, failed(true)), 1)
 	v := w.session(id)
 	require.Equal(t, cluster.Pending, v.Status)

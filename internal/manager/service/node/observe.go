@@ -153,7 +153,7 @@ func (n *Nodes) observe(ctx context.Context, agent cluster.AgentID, l *store.Loc
 // advance moves a live kernel to the phase that its agent reports, never back.
 func advance(ctx context.Context, k *store.LockedKernel, o cluster.KernelObservation) error {
 	to := o.Phase.Status()
-	if to == "" || !cluster.KernelMayMove(k.Status, to) {
+	if to == "" || !cluster.KernelMayMove(k.Status, to) || to == cluster.Terminating && mayYetGoElsewhere(k) {
 		return nil
 	}
 	m := store.KernelMove{To: to, Reason: o.Reason, Detail: o.Detail, ContainerID: o.ContainerID}
@@ -161,6 +161,16 @@ func advance(ctx context.Context, k *store.LockedKernel, o cluster.KernelObserva
 		m.StartedAt = plausible(o.StartedAt)
 	}
 	return k.Move(ctx, m)
+}
+
+// mayYetGoElsewhere reports that nobody asked for the end of a kernel that never ran: its agent cleans up after a failure. Only
+// the end itself says what failed and whether another agent may try; TERMINATING would leave no way back to the queue.
+func mayYetGoElsewhere(k *store.LockedKernel) bool {
+	status := k.Status
+	if status == cluster.Lost && k.StatusBeforeLost != nil {
+		status = cluster.Status(*k.StatusBeforeLost)
+	}
+	return k.Desired == "run" && cluster.KernelMayMove(status, cluster.Pending)
 }
 
 // ended records the end of a kernel.
