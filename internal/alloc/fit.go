@@ -132,8 +132,11 @@ func choose(slot cluster.SlotName, parts []part, want cluster.Amount, near map[i
 	}
 	rule := policy.rule(slot)
 	unit := cluster.Amount(cluster.Milli)
-	if rule == Fraction {
+	switch rule {
+	case Fraction:
 		unit = Quantum
+	case Divisible:
+		unit = 1
 	}
 	switch {
 	case want%unit != 0:
@@ -149,7 +152,7 @@ func choose(slot cluster.SlotName, parts []part, want cluster.Amount, near map[i
 	switch rule {
 	case Whole, Unique:
 		chosen = pickWhole(parts, want, near, policy.Placement)
-	case Bulk:
+	case Bulk, Divisible:
 		chosen = pickBulk(parts, want, near, policy.Placement)
 	case Fraction:
 		chosen = pickFraction(parts, want, near, policy)

@@ -28,6 +28,9 @@ const (
 	Fraction
 	// Unique hands out exactly one unit per kernel: partitions of an accelerator.
 	Unique
+	// Divisible hands out any amount, down to a thousandth, from as few devices as possible:
+	// cores that are shared by weight.
+	Divisible
 )
 
 // Quantum is the smallest part of a device under Fraction, 0.01 of a unit.

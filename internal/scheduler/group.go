@@ -3,6 +3,7 @@ package scheduler
 import (
 	"time"
 
+	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
 )
 
@@ -24,6 +25,9 @@ type Group struct {
 	Types []cluster.SessionType
 	// WholeDevices forbids cutting a fractional request over several devices.
 	WholeDevices bool
+	// Rules overrides alloc.DefaultRule per slot, for simulated clusters whose recorded
+	// requests are finer than ours; live groups leave it empty.
+	Rules map[cluster.SlotName]alloc.Rule
 }
 
 // Backfill lets sessions start behind a blocked one that they do not delay.
