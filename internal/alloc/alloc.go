@@ -13,10 +13,12 @@ import (
 // Device is one allocatable thing of an agent. Cores are one device per logical core
 // with capacity 1; memory is one device per NUMA node or a single device "root".
 type Device struct {
-	Slot     cluster.SlotName
-	ID       string
-	NUMA     int // -1 unknown
-	PCI      string
+	Slot cluster.SlotName
+	ID   string
+	NUMA int // -1 unknown
+	PCI  string
+	// Model names what an accelerator is, as its vendor does: "A100-SXM4-80GB"; empty is unknown.
+	Model    string `json:",omitempty"`
 	Capacity cluster.Amount
 	Healthy  bool
 	// Links gives the distance class to other devices by id; smaller is nearer, absent is unknown.

