@@ -14,6 +14,7 @@ const (
 	SessionTerminated  EventName = "session_terminated"
 	SessionSuccess     EventName = "session_success"
 	SessionFailure     EventName = "session_failure"
+	SessionIdleWarning EventName = "session_idle_warning"
 	KernelPreparing    EventName = "kernel_preparing"
 	KernelPulling      EventName = "kernel_pulling"
 	KernelCreating     EventName = "kernel_creating"
