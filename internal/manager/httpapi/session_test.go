@@ -154,12 +154,7 @@ func (c *cell) begin(name string) cluster.SessionID {
 			return err
 		}
 		for _, k := range l.Kernels {
-			agent := string(testAgent)
-			if _, err := tx.AssignKernel(ctx, agent, json.RawMessage(`{"cpu":{"0":1000}}`), k.ID, k.Generation); err != nil {
-				return err
-			}
-			k.AgentID = &agent
-			if err := k.Move(ctx, store.KernelMove{To: cluster.Scheduled}); err != nil {
+			if err := k.Move(ctx, store.KernelMove{To: cluster.Scheduled, Agent: testAgent, Allocation: `{"cpu":{"0":1000}}`}); err != nil {
 				return err
 			}
 		}

@@ -10,7 +10,6 @@ import (
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/scheduler"
 )
@@ -129,9 +128,7 @@ func (l *Loops) commit(ctx context.Context, token int64, p *picture, batch []sch
 	err = l.fenced(ctx, token, func(ctx context.Context, tx *store.Tx) error {
 		refused, kernels = false, 0 // the transaction may run again
 		var agents []string
-		ids := make([]cluster.SessionID, 0, len(batch))
 		for _, d := range batch {
-			ids = append(ids, d.Session)
 			for _, pl := range d.Placements {
 				agents = append(agents, string(pl.Agent))
 			}
@@ -141,29 +138,27 @@ func (l *Loops) commit(ctx context.Context, token int64, p *picture, batch []sch
 		if err != nil {
 			return err
 		}
-		locked, err := tx.Lock(ctx, ids...)
-		if err != nil {
-			return err
-		}
-		byID := map[cluster.SessionID]*store.Locked{}
-		for _, s := range locked {
-			byID[cluster.SessionID(s.ID)] = s
-		}
+		var places []store.Place
 		for _, d := range batch {
-			s := byID[d.Session]
-			if s == nil || s.Status != cluster.Pending || len(d.Placements) != p.kernels[d.Session] {
-				refused = true // it ended or changed meanwhile
-				continue
-			}
-			if !room.admit(d.Placements, p.request) {
+			if len(d.Placements) != p.kernels[d.Session] || !room.admit(d.Placements, p.request) {
 				refused = true
 				l.metrics.refused.Inc()
 				continue
 			}
-			if err := place(ctx, tx, s, d.Placements, p.generation); err != nil {
-				return fmt.Errorf("place session %s: %w", d.Session, err)
+			for _, pl := range d.Placements {
+				places = append(places, store.Place{Session: d.Session, Kernel: pl.Kernel, Generation: p.generation[pl.Kernel],
+					Agent: pl.Agent, Allocation: pl.Allocation.Text()})
 			}
-			kernels += len(d.Placements)
+		}
+		gone, err := tx.PlaceBatch(ctx, places)
+		if err != nil {
+			return fmt.Errorf("place sessions: %w", err)
+		}
+		refused = refused || len(gone) > 0
+		for _, pl := range places {
+			if !slices.Contains(gone, pl.Session) {
+				kernels++
+			}
 		}
 		return nil
 	})
@@ -171,25 +166,6 @@ func (l *Loops) commit(ctx context.Context, token int64, p *picture, batch []sch
 		l.metrics.placed.Add(float64(kernels))
 	}
 	return refused, err
-}
-
-func place(ctx context.Context, tx *store.Tx, s *store.Locked, placements []scheduler.Placement, generation map[cluster.KernelID]int64) error {
-	for _, pl := range placements {
-		n, err := tx.AssignKernel(ctx, string(pl.Agent), []byte(pl.Allocation.Text()), string(pl.Kernel), generation[pl.Kernel])
-		if err != nil {
-			return err
-		}
-		k := s.Kernel(pl.Kernel)
-		if n == 0 || k == nil {
-			return fault.Conflictf("kernel %s changed while it was being placed", pl.Kernel)
-		}
-		agent := string(pl.Agent)
-		k.AgentID = &agent
-		if err := k.Move(ctx, store.KernelMove{To: cluster.Scheduled}); err != nil {
-			return err
-		}
-	}
-	return s.Settle(ctx, "", "")
 }
 
 // room is what agents have left at the moment of the commit, under their row locks.

@@ -2,7 +2,6 @@ package service_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"testing"
 	"time"
@@ -99,12 +98,7 @@ func (w *world) place(id cluster.SessionID, agents ...cluster.AgentID) {
 			return err
 		}
 		for i, k := range l.Kernels {
-			agent := string(agents[i%len(agents)])
-			if _, err := tx.AssignKernel(ctx, agent, json.RawMessage(`{"cpu":{"0":1000}}`), k.ID, k.Generation); err != nil {
-				return err
-			}
-			k.AgentID = &agent
-			if err := k.Move(ctx, store.KernelMove{To: cluster.Scheduled}); err != nil {
+			if err := k.Move(ctx, store.KernelMove{To: cluster.Scheduled, Agent: agents[i%len(agents)], Allocation: `{"cpu":{"0":1000}}`}); err != nil {
 				return err
 			}
 		}

@@ -41,14 +41,15 @@ func (t *Tx) Lock(ctx context.Context, ids ...cluster.SessionID) ([]*Locked, err
 		return nil, fmt.Errorf("load kernels: %w", err)
 	}
 	out := make([]*Locked, len(rows))
+	byID := make(map[string]*Locked, len(rows))
 	for i, r := range rows {
-		l := &Locked{tx: t, LockSessionsRow: r}
-		for _, k := range kernels {
-			if k.SessionID == r.ID {
-				l.Kernels = append(l.Kernels, &LockedKernel{KernelsToMoveRow: k, s: l})
-			}
+		out[i] = &Locked{tx: t, LockSessionsRow: r}
+		byID[r.ID] = out[i]
+	}
+	for _, k := range kernels {
+		if l := byID[k.SessionID]; l != nil {
+			l.Kernels = append(l.Kernels, &LockedKernel{KernelsToMoveRow: k, s: l})
 		}
-		out[i] = l
 	}
 	return out, nil
 }
@@ -86,8 +87,12 @@ func (k *LockedKernel) Agent() cluster.AgentID {
 // Move makes a move from the present status; Kernel, Generation and From are filled in.
 func (k *LockedKernel) Move(ctx context.Context, m KernelMove) error {
 	m.Kernel, m.Generation, m.From = cluster.KernelID(k.ID), k.Generation, k.Status
-	if err := k.s.tx.MoveKernel(ctx, m); err != nil {
+	if err := k.s.tx.moveKernel(ctx, cluster.SessionID(k.SessionID), m); err != nil {
 		return err
+	}
+	if m.Agent != "" {
+		agent := string(m.Agent)
+		k.AgentID = &agent
 	}
 	agent := k.Agent()
 	switch {
@@ -297,7 +302,7 @@ func (l *Locked) finishBatch(ctx context.Context) error {
 }
 
 // SetResult records the result of a batch session, once.
-func (l *Locked) SetResult(ctx context.Context, result cluster.Result, reason cluster.Reason, exitCode *int) error {
+func (l *Locked) SetResult(_ context.Context, result cluster.Result, reason cluster.Reason, exitCode *int) error {
 	if l.Result != cluster.ResultUndefined {
 		return nil
 	}
@@ -305,10 +310,8 @@ func (l *Locked) SetResult(ctx context.Context, result cluster.Result, reason cl
 	if result == cluster.ResultSuccess {
 		event = cluster.SessionSuccess
 	}
-	_, err := l.tx.Queries.SetResult(ctx, dbgen.SetResultParams{Result: result, ID: l.ID, CallbackEvent: callbackEvent(event), Event: string(event),
-		Reason: string(reason), ExitCode: int32p(exitCode)})
-	if err != nil && !Missing(err) {
-		return fmt.Errorf("record result of session %s: %w", l.ID, err)
+	if err := l.tx.writes.addResult(cluster.SessionID(l.ID), l.Status, result, event, reason, exitCode); err != nil {
+		return err
 	}
 	l.Result = result
 	l.tx.Wake(TopicEvents, TopicSchedule, SessionTopic(l.ID))

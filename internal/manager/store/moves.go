@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -30,6 +29,9 @@ type KernelMove struct {
 	Force bool
 	// Data is merged into status_data.
 	Data map[string]any
+	// Agent and Allocation (alloc.Allocation as JSON) are where a PENDING kernel becomes SCHEDULED.
+	Agent      cluster.AgentID
+	Allocation string
 }
 
 // SessionMove is one guarded move of a session.
@@ -43,77 +45,48 @@ type SessionMove struct {
 }
 
 // MoveKernel makes a move, notes it as an event and sets the deadline of the new status. A move that the table does not
-// allow and a kernel that is not in From (or of another generation) are both a Conflict.
+// allow and a kernel that is not in From (or of another generation) are both a Conflict; the latter may come
+// from the transaction's next statement or its commit, because moves are written together.
 func (t *Tx) MoveKernel(ctx context.Context, m KernelMove) error {
+	session, err := t.direct.SessionOfKernel(ctx, string(m.Kernel))
+	if err != nil && !Missing(err) {
+		return fmt.Errorf("find kernel %s: %w", m.Kernel, err)
+	}
+	return t.moveKernel(ctx, cluster.SessionID(session), m)
+}
+
+func (t *Tx) moveKernel(ctx context.Context, session cluster.SessionID, m KernelMove) error {
 	if !cluster.KernelMayMove(m.From, m.To) {
 		return fault.Conflictf("kernel %s may not go from %s to %s", m.Kernel, m.From, m.To)
 	}
-	if m.To == cluster.Pending {
-		_, err := t.Queries.RequeueKernel(ctx, dbgen.RequeueKernelParams{Reason: string(m.Reason), ID: string(m.Kernel), FromStatus: string(m.From),
-			Generation: m.Generation, Detail: Text(m.Detail)})
-		return moved(err, "kernel", string(m.Kernel), m.From, m.To)
+	if m.To != cluster.Pending {
+		return t.writes.addKernel(session, m)
 	}
-	event := cluster.KernelEvent(m.To)
-	if m.From == cluster.Lost {
-		event = "" // a return is no second start
-		if m.To.Final() || m.To == cluster.Terminating {
-			event = cluster.KernelEvent(m.To)
-		}
+	_, err := t.Queries.RequeueKernel(ctx, dbgen.RequeueKernelParams{Reason: string(m.Reason), ID: string(m.Kernel), FromStatus: string(m.From),
+		Generation: m.Generation, Detail: Text(m.Detail)})
+	if Missing(err) {
+		return goneFrom("kernel", string(m.Kernel), m.From, m.To)
 	}
-	arg := dbgen.MoveKernelParams{
-		Event: string(event), FromStatus: string(m.From), ToStatus: string(m.To), Reason: string(m.Reason), Detail: Text(m.Detail),
-		ExitCode: int32p(m.ExitCode), ForceStop: m.Force, Final: m.To.Final(), OomKilled: m.OOMKilled, Log: m.Log,
-		StatusData: object(m.Data), ID: string(m.Kernel), Generation: m.Generation,
+	if err != nil {
+		return fmt.Errorf("give kernel %s back to the queue: %w", m.Kernel, err)
 	}
-	if d, due := cluster.KernelDeadline(m.To); due {
-		arg.Deadline = &d.After
-	}
-	if !m.StartedAt.IsZero() {
-		arg.StartedAt = &m.StartedAt
-	}
-	if m.Signal != 0 {
-		arg.Signal = int32p(&m.Signal)
-	}
-	if m.ContainerID != "" {
-		arg.ContainerID = &m.ContainerID
-	}
-	if m.Log != nil {
-		log := Text(*m.Log)
-		arg.Log = &log
-	}
-	_, err := t.Queries.MoveKernel(ctx, arg)
-	return moved(err, "kernel", string(m.Kernel), m.From, m.To)
+	return nil
 }
 
-// MoveSession makes a move, notes it as an event, and a callback where one is asked for.
-func (t *Tx) MoveSession(ctx context.Context, m SessionMove) error {
+// MoveSession makes a move, notes it as an event, and a callback where one is asked for. Conflicts are as with MoveKernel.
+func (t *Tx) MoveSession(_ context.Context, m SessionMove) error {
 	if !cluster.SessionMayMove(m.From, m.To) {
 		return fault.Conflictf("session %s may not go from %s to %s", m.Session, m.From, m.To)
 	}
-	event := cluster.SessionEvent(m.To)
-	_, err := t.Queries.MoveSession(ctx, dbgen.MoveSessionParams{
-		Event: string(event), FromStatus: string(m.From), ToStatus: string(m.To), Reason: string(m.Reason), Detail: Text(m.Detail),
-		ExitCode: int32p(m.ExitCode), Final: m.To.Final(), StatusData: object(m.Data), ID: string(m.Session),
-		CallbackEvent: callbackEvent(event),
-	})
-	if err == nil {
-		t.Wake(TopicEvents, SessionTopic(string(m.Session)))
+	if err := t.writes.addSession(m); err != nil {
+		return err
 	}
-	return moved(err, "session", string(m.Session), m.From, m.To)
+	t.Wake(TopicEvents, SessionTopic(string(m.Session)))
+	return nil
 }
 
 // callbackEvent is the name of an event in a callback's body: without its noun.
 func callbackEvent(e cluster.EventName) string { return strings.TrimPrefix(string(e), "session_") }
-
-func moved(err error, noun, id string, from, to cluster.Status) error {
-	switch {
-	case err == nil:
-		return nil
-	case Missing(err):
-		return fault.Conflictf("%s %s is no longer %s and cannot become %s", noun, id, from, to)
-	}
-	return fmt.Errorf("move %s %s from %s to %s: %w", noun, id, from, to, err)
-}
 
 // Text makes any bytes storable: PostgreSQL takes neither NUL nor broken UTF-8.
 func Text(s string) string {
@@ -126,15 +99,4 @@ func int32p(v *int) *int32 {
 	}
 	n := int32(*v)
 	return &n
-}
-
-func object(m map[string]any) json.RawMessage {
-	if len(m) == 0 {
-		return json.RawMessage(`{}`)
-	}
-	b, err := json.Marshal(m)
-	if err != nil {
-		return json.RawMessage(`{}`) // details for people only
-	}
-	return b
 }

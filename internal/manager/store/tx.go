@@ -15,9 +15,11 @@ import (
 
 // Tx is a running transaction. Wakes asked for in it are sent after it is committed.
 type Tx struct {
-	*dbgen.Queries
-	raw   pgx.Tx
-	wakes map[string]struct{}
+	*dbgen.Queries                // after what has gathered in writes
+	direct         *dbgen.Queries // past it
+	raw            pgx.Tx
+	wakes          map[string]struct{}
+	writes         writes
 }
 
 type txKey struct{ s *Store }
@@ -51,7 +53,8 @@ func (s *Store) once(ctx context.Context, fn func(ctx context.Context, tx *Tx) e
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
-	tx := &Tx{Queries: s.Queries.WithTx(raw), raw: raw, wakes: map[string]struct{}{}}
+	tx := &Tx{direct: s.Queries.WithTx(raw), raw: raw, wakes: map[string]struct{}{}, writes: newWrites()}
+	tx.Queries = dbgen.New(flushed{tx})
 	// Rollback after Commit does nothing. It gets its own time, because ctx may be the reason to roll back.
 	defer func() {
 		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
@@ -59,6 +62,9 @@ func (s *Store) once(ctx context.Context, fn func(ctx context.Context, tx *Tx) e
 		_ = raw.Rollback(rctx)
 	}()
 	if err := fn(context.WithValue(ctx, txKey{s}, tx), tx); err != nil {
+		return err
+	}
+	if err := tx.flush(ctx); err != nil {
 		return err
 	}
 	if err := raw.Commit(ctx); err != nil {
@@ -78,7 +84,7 @@ func (t *Tx) Wake(topics ...string) {
 }
 
 // DB gives direct access for queries that are composed at run time.
-func (t *Tx) DB() dbgen.DBTX { return t.raw }
+func (t *Tx) DB() dbgen.DBTX { return flushed{t} }
 
 func lost(err error) bool {
 	var pe *pgconn.PgError

@@ -8,10 +8,10 @@ package dbgen
 import (
 	"context"
 	"encoding/json"
-	"time"
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/store/dbtype"
+	"time"
 )
 
 const addFailedAgent = `-- name: AddFailedAgent :exec
@@ -289,126 +289,6 @@ func (q *Queries) KernelsOfAgent(ctx context.Context, agentID string) ([]Kernels
 	return items, nil
 }
 
-const kernelsToMove = `-- name: KernelsToMove :many
-SELECT id, session_id, local_rank, agent_id, generation, desired, force_stop, stop_reason, status, status_before_lost,
-       deadline, exit_code, absences, container_id, (log IS NOT NULL)::boolean AS has_log
-FROM kernels WHERE session_id = ANY($1::uuid[]) ORDER BY session_id, local_rank
-`
-
-type KernelsToMoveRow struct {
-	ID               string
-	SessionID        string
-	LocalRank        int32
-	AgentID          *string
-	Generation       int64
-	Desired          string
-	ForceStop        bool
-	StopReason       string
-	Status           cluster.Status
-	StatusBeforeLost *string
-	Deadline         *time.Time
-	ExitCode         *int32
-	Absences         int32
-	ContainerID      *string
-	HasLog           bool
-}
-
-func (q *Queries) KernelsToMove(ctx context.Context, sessions []string) ([]KernelsToMoveRow, error) {
-	rows, err := q.db.Query(ctx, kernelsToMove, sessions)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []KernelsToMoveRow{}
-	for rows.Next() {
-		var i KernelsToMoveRow
-		if err := rows.Scan(
-			&i.ID,
-			&i.SessionID,
-			&i.LocalRank,
-			&i.AgentID,
-			&i.Generation,
-			&i.Desired,
-			&i.ForceStop,
-			&i.StopReason,
-			&i.Status,
-			&i.StatusBeforeLost,
-			&i.Deadline,
-			&i.ExitCode,
-			&i.Absences,
-			&i.ContainerID,
-			&i.HasLog,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const lockSessions = `-- name: LockSessions :many
-
-SELECT id, name, type, status, access_key, user_id, resource_group, callback_url, result, attempts, started_at, failed_agents, cluster_size, domain_name
-FROM sessions WHERE id = ANY($1::uuid[]) ORDER BY id FOR UPDATE
-`
-
-type LockSessionsRow struct {
-	ID            string
-	Name          string
-	Type          cluster.SessionType
-	Status        cluster.Status
-	AccessKey     string
-	UserID        string
-	ResourceGroup string
-	CallbackUrl   *string
-	Result        cluster.Result
-	Attempts      int32
-	StartedAt     *time.Time
-	FailedAgents  []string
-	ClusterSize   int32
-	DomainName    string
-}
-
-// Moves. Each is guarded by the status it leaves (no row: somebody else was faster), and writes its event in the
-// same statement. Callers hold the session's row lock, so events of one session are in order.
-func (q *Queries) LockSessions(ctx context.Context, ids []string) ([]LockSessionsRow, error) {
-	rows, err := q.db.Query(ctx, lockSessions, ids)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []LockSessionsRow{}
-	for rows.Next() {
-		var i LockSessionsRow
-		if err := rows.Scan(
-			&i.ID,
-			&i.Name,
-			&i.Type,
-			&i.Status,
-			&i.AccessKey,
-			&i.UserID,
-			&i.ResourceGroup,
-			&i.CallbackUrl,
-			&i.Result,
-			&i.Attempts,
-			&i.StartedAt,
-			&i.FailedAgents,
-			&i.ClusterSize,
-			&i.DomainName,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const missRemovals = `-- name: MissRemovals :exec
 WITH missed AS (
     UPDATE kernel_removals SET absences = absences + 1
@@ -421,128 +301,6 @@ DELETE FROM kernel_removals r WHERE r.agent_id = $1 AND NOT r.kernel_id = ANY($2
 func (q *Queries) MissRemovals(ctx context.Context, agentID string, present []string) error {
 	_, err := q.db.Exec(ctx, missRemovals, agentID, present)
 	return err
-}
-
-const moveKernel = `-- name: MoveKernel :one
-WITH moved AS (
-    UPDATE kernels SET status = $3, status_changed = now(), status_info = $4,
-        status_before_lost = CASE WHEN $3::text = 'LOST' THEN $2::text END,
-        deadline = now() + $7::interval,
-        desired = CASE WHEN $3::text IN ('TERMINATING', 'TERMINATED', 'CANCELLED', 'ERROR') THEN 'stop' ELSE desired END,
-        stop_reason = CASE WHEN $3::text IN ('TERMINATING', 'TERMINATED', 'CANCELLED', 'ERROR') AND stop_reason = '' THEN $4::text ELSE stop_reason END,
-        force_stop = force_stop OR $8::boolean,
-        ended_at = CASE WHEN $9::boolean THEN now() END,
-        scheduled_at = CASE WHEN $3::text = 'SCHEDULED' THEN now() ELSE scheduled_at END,
-        started_at = CASE WHEN $3::text = 'RUNNING' THEN coalesce(started_at, $10::timestamptz, now()) ELSE started_at END,
-        absences = 0,
-        exit_code = coalesce($6::integer, exit_code),
-        signal = coalesce($11::integer, signal),
-        oom_killed = oom_killed OR $12::boolean,
-        container_id = coalesce($13::text, container_id),
-        log = coalesce($14::text, log),
-        status_data = status_data || $15::jsonb
-    WHERE id = $16 AND status = $2::text AND generation = $17
-    RETURNING id, session_id
-)
-INSERT INTO session_events (session_id, kernel_id, event, from_status, to_status, reason, detail, exit_code)
-SELECT m.session_id, m.id, $1::text, $2::text, $3, $4, $5::text, $6::integer FROM moved m
-RETURNING seq
-`
-
-type MoveKernelParams struct {
-	Event       string
-	FromStatus  string
-	ToStatus    string
-	Reason      string
-	Detail      string
-	ExitCode    *int32
-	Deadline    *time.Duration
-	ForceStop   bool
-	Final       bool
-	StartedAt   *time.Time
-	Signal      *int32
-	OomKilled   bool
-	ContainerID *string
-	Log         *string
-	StatusData  json.RawMessage
-	ID          string
-	Generation  int64
-}
-
-func (q *Queries) MoveKernel(ctx context.Context, arg MoveKernelParams) (int64, error) {
-	row := q.db.QueryRow(ctx, moveKernel,
-		arg.Event,
-		arg.FromStatus,
-		arg.ToStatus,
-		arg.Reason,
-		arg.Detail,
-		arg.ExitCode,
-		arg.Deadline,
-		arg.ForceStop,
-		arg.Final,
-		arg.StartedAt,
-		arg.Signal,
-		arg.OomKilled,
-		arg.ContainerID,
-		arg.Log,
-		arg.StatusData,
-		arg.ID,
-		arg.Generation,
-	)
-	var seq int64
-	err := row.Scan(&seq)
-	return seq, err
-}
-
-const moveSession = `-- name: MoveSession :one
-WITH moved AS (
-    UPDATE sessions s SET status = $3, status_changed = now(), status_info = $4,
-        ended_at = CASE WHEN $7::boolean THEN now() END,
-        scheduled_at = CASE WHEN $3::text = 'SCHEDULED' THEN now() WHEN $3::text = 'PENDING' THEN NULL ELSE s.scheduled_at END,
-        started_at = CASE WHEN $3::text = 'RUNNING' THEN coalesce(s.started_at, now()) ELSE s.started_at END,
-        status_data = CASE WHEN $3::text IN ('SCHEDULED', 'PENDING') THEN '{}'::jsonb ELSE s.status_data END || $8::jsonb
-    WHERE s.id = $9 AND s.status = $2::text
-    RETURNING s.id, s.callback_url
-), called AS (
-    INSERT INTO callbacks (session_id, url, body)
-    SELECT m.id, m.callback_url, jsonb_build_object('type', 'session_lifecycle', 'event', $10::text, 'session_id', m.id,
-        'when', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'))
-    FROM moved m WHERE m.callback_url IS NOT NULL AND $10::text <> ''
-)
-INSERT INTO session_events (session_id, event, from_status, to_status, reason, detail, exit_code)
-SELECT m.id, $1::text, $2::text, $3, $4, $5::text, $6::integer FROM moved m
-RETURNING seq
-`
-
-type MoveSessionParams struct {
-	Event         string
-	FromStatus    string
-	ToStatus      string
-	Reason        string
-	Detail        string
-	ExitCode      *int32
-	Final         bool
-	StatusData    json.RawMessage
-	ID            string
-	CallbackEvent string
-}
-
-func (q *Queries) MoveSession(ctx context.Context, arg MoveSessionParams) (int64, error) {
-	row := q.db.QueryRow(ctx, moveSession,
-		arg.Event,
-		arg.FromStatus,
-		arg.ToStatus,
-		arg.Reason,
-		arg.Detail,
-		arg.ExitCode,
-		arg.Final,
-		arg.StatusData,
-		arg.ID,
-		arg.CallbackEvent,
-	)
-	var seq int64
-	err := row.Scan(&seq)
-	return seq, err
 }
 
 const nextGeneration = `-- name: NextGeneration :execrows
@@ -655,6 +413,7 @@ func (q *Queries) Removed(ctx context.Context, kernels []string, agentID string,
 }
 
 const requeueKernel = `-- name: RequeueKernel :one
+
 WITH moved AS (
     UPDATE kernels SET status = 'PENDING', status_changed = now(), status_info = $2, status_before_lost = NULL,
         deadline = NULL, agent_id = NULL, allocation = '{}', generation = generation + 1, desired = 'run', force_stop = false,
@@ -676,6 +435,8 @@ type RequeueKernelParams struct {
 	Generation int64
 }
 
+// Moves. Each is guarded by the status it leaves (no row: somebody else was faster), and writes its event in the
+// same statement. Callers hold the session's row lock, so events of one session are in order.
 // Gives a kernel back to the queue as its next generation. Nothing of its placement stays.
 func (q *Queries) RequeueKernel(ctx context.Context, arg RequeueKernelParams) (int64, error) {
 	row := q.db.QueryRow(ctx, requeueKernel,
@@ -724,6 +485,17 @@ func (q *Queries) ReviveAgents(ctx context.Context, ids []string) ([]ReviveAgent
 	return items, nil
 }
 
+const sessionOfKernel = `-- name: SessionOfKernel :one
+SELECT session_id FROM kernels WHERE id = $1
+`
+
+func (q *Queries) SessionOfKernel(ctx context.Context, id string) (string, error) {
+	row := q.db.QueryRow(ctx, sessionOfKernel, id)
+	var session_id string
+	err := row.Scan(&session_id)
+	return session_id, err
+}
+
 const setAbsences = `-- name: SetAbsences :exec
 UPDATE kernels SET absences = $1 WHERE id = ANY($2::uuid[])
 `
@@ -731,44 +503,6 @@ UPDATE kernels SET absences = $1 WHERE id = ANY($2::uuid[])
 func (q *Queries) SetAbsences(ctx context.Context, absences int32, ids []string) error {
 	_, err := q.db.Exec(ctx, setAbsences, absences, ids)
 	return err
-}
-
-const setResult = `-- name: SetResult :one
-WITH done AS (
-    UPDATE sessions s SET result = $4 WHERE s.id = $5 AND s.result = 'UNDEFINED' RETURNING s.id, s.callback_url, s.status
-), called AS (
-    INSERT INTO callbacks (session_id, url, body)
-    SELECT d.id, d.callback_url, jsonb_build_object('type', 'session_lifecycle', 'event', $6::text, 'session_id', d.id,
-        'when', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'))
-    FROM done d WHERE d.callback_url IS NOT NULL
-)
-INSERT INTO session_events (session_id, event, from_status, to_status, reason, exit_code)
-SELECT d.id, $1::text, d.status, d.status, $2::text, $3::integer FROM done d
-RETURNING seq
-`
-
-type SetResultParams struct {
-	Event         string
-	Reason        string
-	ExitCode      *int32
-	Result        cluster.Result
-	ID            string
-	CallbackEvent string
-}
-
-// The result of a batch session is written once.
-func (q *Queries) SetResult(ctx context.Context, arg SetResultParams) (int64, error) {
-	row := q.db.QueryRow(ctx, setResult,
-		arg.Event,
-		arg.Reason,
-		arg.ExitCode,
-		arg.Result,
-		arg.ID,
-		arg.CallbackEvent,
-	)
-	var seq int64
-	err := row.Scan(&seq)
-	return seq, err
 }
 
 const stopKernel = `-- name: StopKernel :execrows

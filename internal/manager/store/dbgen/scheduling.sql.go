@@ -14,23 +14,6 @@ import (
 	"berth.dev/berth/internal/manager/store/dbtype"
 )
 
-const assignKernel = `-- name: AssignKernel :execrows
-UPDATE kernels SET agent_id = $1::text, allocation = $2 WHERE id = $3 AND status = 'PENDING' AND generation = $4
-`
-
-func (q *Queries) AssignKernel(ctx context.Context, agentID string, allocation json.RawMessage, iD string, generation int64) (int64, error) {
-	result, err := q.db.Exec(ctx, assignKernel,
-		agentID,
-		allocation,
-		iD,
-		generation,
-	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
 const explainPending = `-- name: ExplainPending :exec
 UPDATE sessions s SET status_info = ($1::text[])[i], status_data = s.status_data || ($2::jsonb[])[i]
 FROM generate_subscripts($3::uuid[], 1) AS i

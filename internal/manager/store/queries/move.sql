@@ -1,40 +1,6 @@
 -- Moves. Each is guarded by the status it leaves (no row: somebody else was faster), and writes its event in the
 -- same statement. Callers hold the session's row lock, so events of one session are in order.
 
--- name: LockSessions :many
-SELECT id, name, type, status, access_key, user_id, resource_group, callback_url, result, attempts, started_at, failed_agents, cluster_size, domain_name
-FROM sessions WHERE id = ANY(@ids::uuid[]) ORDER BY id FOR UPDATE;
-
--- name: KernelsToMove :many
-SELECT id, session_id, local_rank, agent_id, generation, desired, force_stop, stop_reason, status, status_before_lost,
-       deadline, exit_code, absences, container_id, (log IS NOT NULL)::boolean AS has_log
-FROM kernels WHERE session_id = ANY(@sessions::uuid[]) ORDER BY session_id, local_rank;
-
--- name: MoveKernel :one
-WITH moved AS (
-    UPDATE kernels SET status = @to_status, status_changed = now(), status_info = @reason,
-        status_before_lost = CASE WHEN @to_status::text = 'LOST' THEN @from_status::text END,
-        deadline = now() + sqlc.narg('deadline')::interval,
-        desired = CASE WHEN @to_status::text IN ('TERMINATING', 'TERMINATED', 'CANCELLED', 'ERROR') THEN 'stop' ELSE desired END,
-        stop_reason = CASE WHEN @to_status::text IN ('TERMINATING', 'TERMINATED', 'CANCELLED', 'ERROR') AND stop_reason = '' THEN @reason::text ELSE stop_reason END,
-        force_stop = force_stop OR @force_stop::boolean,
-        ended_at = CASE WHEN @final::boolean THEN now() END,
-        scheduled_at = CASE WHEN @to_status::text = 'SCHEDULED' THEN now() ELSE scheduled_at END,
-        started_at = CASE WHEN @to_status::text = 'RUNNING' THEN coalesce(started_at, sqlc.narg('started_at')::timestamptz, now()) ELSE started_at END,
-        absences = 0,
-        exit_code = coalesce(sqlc.narg('exit_code')::integer, exit_code),
-        signal = coalesce(sqlc.narg('signal')::integer, signal),
-        oom_killed = oom_killed OR @oom_killed::boolean,
-        container_id = coalesce(sqlc.narg('container_id')::text, container_id),
-        log = coalesce(sqlc.narg('log')::text, log),
-        status_data = status_data || @status_data::jsonb
-    WHERE id = @id AND status = @from_status::text AND generation = @generation
-    RETURNING id, session_id
-)
-INSERT INTO session_events (session_id, kernel_id, event, from_status, to_status, reason, detail, exit_code)
-SELECT m.session_id, m.id, @event::text, @from_status::text, @to_status, @reason, @detail::text, sqlc.narg('exit_code')::integer FROM moved m
-RETURNING seq;
-
 -- name: RequeueKernel :one
 -- Gives a kernel back to the queue as its next generation. Nothing of its placement stays.
 WITH moved AS (
@@ -53,39 +19,6 @@ RETURNING seq;
 -- A restart in place: the same agent and devices, a fresh container.
 UPDATE kernels SET generation = generation + 1, container_id = NULL, exit_code = NULL, signal = NULL, oom_killed = false, log = NULL
 WHERE id = @id AND generation = @generation AND status = 'RESTARTING';
-
--- name: MoveSession :one
-WITH moved AS (
-    UPDATE sessions s SET status = @to_status, status_changed = now(), status_info = @reason,
-        ended_at = CASE WHEN @final::boolean THEN now() END,
-        scheduled_at = CASE WHEN @to_status::text = 'SCHEDULED' THEN now() WHEN @to_status::text = 'PENDING' THEN NULL ELSE s.scheduled_at END,
-        started_at = CASE WHEN @to_status::text = 'RUNNING' THEN coalesce(s.started_at, now()) ELSE s.started_at END,
-        status_data = CASE WHEN @to_status::text IN ('SCHEDULED', 'PENDING') THEN '{}'::jsonb ELSE s.status_data END || @status_data::jsonb
-    WHERE s.id = @id AND s.status = @from_status::text
-    RETURNING s.id, s.callback_url
-), called AS (
-    INSERT INTO callbacks (session_id, url, body)
-    SELECT m.id, m.callback_url, jsonb_build_object('type', 'session_lifecycle', 'event', @callback_event::text, 'session_id', m.id,
-        'when', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'))
-    FROM moved m WHERE m.callback_url IS NOT NULL AND @callback_event::text <> ''
-)
-INSERT INTO session_events (session_id, event, from_status, to_status, reason, detail, exit_code)
-SELECT m.id, @event::text, @from_status::text, @to_status, @reason, @detail::text, sqlc.narg('exit_code')::integer FROM moved m
-RETURNING seq;
-
--- name: SetResult :one
--- The result of a batch session is written once.
-WITH done AS (
-    UPDATE sessions s SET result = @result WHERE s.id = @id AND s.result = 'UNDEFINED' RETURNING s.id, s.callback_url, s.status
-), called AS (
-    INSERT INTO callbacks (session_id, url, body)
-    SELECT d.id, d.callback_url, jsonb_build_object('type', 'session_lifecycle', 'event', @callback_event::text, 'session_id', d.id,
-        'when', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'))
-    FROM done d WHERE d.callback_url IS NOT NULL
-)
-INSERT INTO session_events (session_id, event, from_status, to_status, reason, exit_code)
-SELECT d.id, @event::text, d.status, d.status, @reason::text, sqlc.narg('exit_code')::integer FROM done d
-RETURNING seq;
 
 -- name: StopKernel :execrows
 -- Asks again, or with force, for the end of a kernel that is TERMINATING already.
@@ -161,3 +94,6 @@ UPDATE agents SET last_seen = now(), status = 'ALIVE', lost_at = NULL,
     status_changed = CASE WHEN was.status = 'LOST' THEN now() ELSE agents.status_changed END
 FROM was WHERE agents.id = was.id
 RETURNING agents.id, (was.status = 'LOST')::boolean AS was_lost;
+
+-- name: SessionOfKernel :one
+SELECT session_id FROM kernels WHERE id = $1;

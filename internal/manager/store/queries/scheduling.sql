@@ -35,9 +35,6 @@ SELECT id, status, schedulable, devices FROM agents WHERE id = ANY(@ids::text[])
 SELECT k.agent_id::text AS agent_id, k.allocation FROM kernels k
 WHERE k.ended_at IS NULL AND k.status <> 'PENDING' AND k.agent_id = ANY(@ids::text[]);
 
--- name: AssignKernel :execrows
-UPDATE kernels SET agent_id = @agent_id::text, allocation = @allocation WHERE id = @id AND status = 'PENDING' AND generation = @generation;
-
 -- name: ExplainPending :exec
 UPDATE sessions s SET status_info = (@infos::text[])[i], status_data = s.status_data || (@datas::jsonb[])[i]
 FROM generate_subscripts(@ids::uuid[], 1) AS i
