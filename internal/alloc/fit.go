@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
@@ -36,21 +35,15 @@ func ShortOf(err error) (Short, bool) {
 	return Short{}, false
 }
 
-// part is a device with what is left of it.
-type part struct {
-	Device
-	free cluster.Amount
-}
-
 // Fit chooses devices for a request on an agent whose devices are partly used. Slots asked
 // for with zero are ignored. The same arguments always give the same choice; nothing is ever
 // taken that is used or unhealthy. An error is a fault whose Data is a Short: Exhausted
 // when the request fits an empty agent, Invalid when it never does.
 func Fit(devices []Device, used Allocation, request cluster.Slots, policy Policy) (Allocation, error) {
-	free := partition(devices, used)
-	out := Allocation{}
-	near := map[int]bool{} // NUMA nodes chosen so far
-	for _, slot := range order(request) {
+	t := Prepare(devices, policy.Rules)
+	free := t.Free(used)
+	var wants []Want
+	for _, slot := range request.Names() {
 		want := request[slot]
 		if want == 0 {
 			continue
@@ -58,109 +51,49 @@ func Fit(devices []Device, used Allocation, request cluster.Slots, policy Policy
 		if want < 0 {
 			return nil, fault.Invalidf("slot %s: %s is below zero", slot, want)
 		}
-		parts, known := free[slot]
-		if !known {
+		s := t.Section(slot)
+		if s < 0 {
 			return nil, short(fault.Invalid, Short{Slot: slot, Want: want})
 		}
-		chosen, err := choose(slot, parts, want, near, policy)
-		if err != nil {
-			return nil, err
-		}
-		out[slot] = chosen
-		for _, p := range parts {
-			if chosen[p.ID] > 0 && p.NUMA >= 0 {
-				near[p.NUMA] = true
-			}
+		wants = append(wants, Want{Slot: s, Amount: want})
+	}
+	slices.SortFunc(wants, func(a, b Want) int { return cmp.Compare(a.Slot, b.Slot) })
+	for _, w := range wants {
+		if !t.Holds(free, w, &policy) {
+			return nil, t.refuse(free, w, &policy)
 		}
 	}
-	return out, nil
+	var c Chooser
+	takes, ok := c.Choose(t, free, wants, &policy, nil)
+	if !ok {
+		return nil, fault.New(fault.Internal, "devices were counted but not found") // Holds and Choose agree
+	}
+	return t.Allocation(takes), nil
 }
 
-// order puts accelerators first, then cores, then memory: each follows the NUMA nodes of
-// the ones before, and the scarcest chooses first.
-func order(request cluster.Slots) []cluster.SlotName {
-	rank := func(s cluster.SlotName) int {
-		switch s {
-		case cluster.SlotCPU:
-			return 1
-		case cluster.SlotMem:
-			return 2
+// refuse says why a want has no devices.
+func (t *Topology) refuse(free []cluster.Amount, w Want, p *Policy) error {
+	section := &t.sections[w.Slot]
+	s := Short{Slot: section.slot, Want: w.Amount}
+	for i := section.from; i < section.to; i++ {
+		if d := &t.devices[i]; d.Healthy && usable(d, p.Models) {
+			s.Free += free[i]
+			s.Total += d.Capacity
 		}
-		return 0
 	}
-	names := request.Names()
-	slices.SortStableFunc(names, func(a, b cluster.SlotName) int { return cmp.Compare(rank(a), rank(b)) })
-	return names
-}
-
-// partition groups devices by slot with what is left of them, in stable order. Unhealthy
-// devices count for nothing but keep their slot known.
-func partition(devices []Device, used Allocation) map[cluster.SlotName][]part {
-	out := map[cluster.SlotName][]part{}
-	for _, d := range devices {
-		p := part{Device: d, free: max(0, d.Capacity-used[d.Slot][d.ID])}
-		if !d.Healthy {
-			p.free, p.Capacity = 0, 0
-		}
-		out[d.Slot] = append(out[d.Slot], p)
-	}
-	for _, parts := range out {
-		slices.SortFunc(parts, func(a, b part) int {
-			return cmp.Or(cmp.Compare(a.PCI, b.PCI), natural(a.ID, b.ID))
-		})
-	}
-	return out
-}
-
-// natural orders ids so that core 2 comes before core 10.
-func natural(a, b string) int {
-	return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
-}
-
-func choose(slot cluster.SlotName, parts []part, want cluster.Amount, near map[int]bool, policy Policy) (map[string]cluster.Amount, error) {
-	s := Short{Slot: slot, Want: want}
-	for _, p := range parts {
-		s.Free += p.free
-		s.Total += p.Capacity
-	}
-	refuse := func() error {
-		if s.Total < want {
-			return short(fault.Invalid, s)
-		}
-		s.Fragmented = s.Free >= want
-		return short(fault.Exhausted, s)
-	}
-	rule := policy.rule(slot)
-	unit := cluster.Amount(cluster.Milli)
-	switch rule {
-	case Fraction:
-		unit = Quantum
-	case Divisible:
-		unit = 1
-	}
+	unit := section.rule.unit()
 	switch {
-	case want%unit != 0:
-		return nil, fault.Invalidf("slot %s: %s is not a multiple of %s", slot, want, unit).
+	case w.Amount%unit != 0:
+		return fault.Invalidf("slot %s: %s is not a multiple of %s", s.Slot, w.Amount, unit).
 			WithNext("ask for a multiple of %s", unit).WithData(s)
-	case rule == Unique && want != cluster.Milli:
-		return nil, fault.Invalidf("slot %s: %s asked for, exactly 1 is possible", slot, want).
-			WithNext("ask for 1 of %s", slot).WithData(s)
-	case s.Free < want:
-		return nil, refuse()
+	case section.rule == Unique && w.Amount != cluster.Milli:
+		return fault.Invalidf("slot %s: %s asked for, exactly 1 is possible", s.Slot, w.Amount).
+			WithNext("ask for 1 of %s", s.Slot).WithData(s)
+	case s.Total < w.Amount:
+		return short(fault.Invalid, s)
 	}
-	var chosen map[string]cluster.Amount
-	switch rule {
-	case Whole, Unique:
-		chosen = pickWhole(parts, want, near, policy.Placement)
-	case Bulk, Divisible:
-		chosen = pickBulk(parts, want, near, policy.Placement)
-	case Fraction:
-		chosen = pickFraction(parts, want, near, policy)
-	}
-	if chosen == nil {
-		return nil, refuse()
-	}
-	return chosen, nil
+	s.Fragmented = s.Free >= w.Amount
+	return short(fault.Exhausted, s)
 }
 
 func short(kind fault.Kind, s Short) error {
@@ -197,10 +130,13 @@ func amount(slot cluster.SlotName, a cluster.Amount) string {
 // looked at an older state.
 func Check(devices []Device, used Allocation, request cluster.Slots, a Allocation) error {
 	free := map[cluster.SlotName]map[string]cluster.Amount{}
-	for slot, parts := range partition(devices, used) {
-		free[slot] = make(map[string]cluster.Amount, len(parts))
-		for _, p := range parts {
-			free[slot][p.ID] = p.free
+	for _, d := range devices {
+		if free[d.Slot] == nil {
+			free[d.Slot] = map[string]cluster.Amount{}
+		}
+		free[d.Slot][d.ID] = 0
+		if d.Healthy {
+			free[d.Slot][d.ID] = max(0, d.Capacity-used[d.Slot][d.ID])
 		}
 	}
 	for _, slot := range slices.Sorted(maps.Keys(a)) {

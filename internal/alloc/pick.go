@@ -7,216 +7,363 @@ import (
 	"berth.dev/berth/internal/cluster"
 )
 
-// numa is the free parts of one NUMA node.
-type numa struct {
-	node  int
-	near  bool
+// Chooser chooses devices. It owns the space it works in, so that a choice allocates nothing:
+// one chooser serves one goroutine. The zero value is ready.
+type Chooser struct {
+	t     *Topology
 	parts []part
-	free  cluster.Amount
+	node  []part // the parts of one NUMA node
+	out   []Take
+	near  []int // NUMA nodes chosen so far
+	nodes []numa
+	cards []card
+	set   []int
+	best  []int
 }
 
-// byNode groups free parts by node, unknown (-1) last.
-func byNode(parts []part, near map[int]bool) []numa {
-	at := map[int]int{}
-	var out []numa
-	for _, p := range parts {
-		if p.free == 0 {
+// part is a device with what is left of it, rounded down to what can be handed out.
+type part struct {
+	device int32
+	group  int32
+	numa   int
+	near   bool
+	free   cluster.Amount
+	size   cluster.Amount // its capacity
+}
+
+// numa is what one NUMA node has left.
+type numa struct {
+	id   int
+	near bool
+	free cluster.Amount
+}
+
+// card is devices that share a core or a card; whole when none of it is used.
+type card struct {
+	group, members int32
+	count          int32
+	free           cluster.Amount
+	whole          bool
+	used           bool // taken already
+}
+
+// Choose finds devices for wants, which must be sorted by slot, among those that are free. It
+// appends to takes; false means that nothing was chosen. The same arguments give the same choice.
+func (c *Chooser) Choose(t *Topology, free []cluster.Amount, wants []Want, p *Policy, takes []Take) ([]Take, bool) {
+	c.t, c.near, c.out = t, c.near[:0], takes
+	for _, w := range wants {
+		from := len(c.out)
+		if !c.choose(free, w, p) {
+			return takes, false
+		}
+		for _, x := range c.out[from:] {
+			if id := t.devices[x.Device].NUMA; id >= 0 && !slices.Contains(c.near, id) {
+				c.near = append(c.near, id)
+			}
+		}
+	}
+	return c.out, true
+}
+
+func (c *Chooser) choose(free []cluster.Amount, w Want, p *Policy) bool {
+	s := &c.t.sections[w.Slot]
+	if w.On == 0 && !c.t.Holds(free, w, p) {
+		return false
+	}
+	unit := s.rule.unit()
+	c.parts = c.parts[:0]
+	for i := s.from; i < s.to; i++ {
+		d := &c.t.devices[i]
+		if free[i] < unit || w.On != 0 && int(w.On) != i+1 || !usable(d, p.Models) {
 			continue
 		}
-		i, ok := at[p.NUMA]
-		if !ok {
-			i = len(out)
-			at[p.NUMA] = i
-			out = append(out, numa{node: p.NUMA, near: near[p.NUMA]})
-		}
-		out[i].parts = append(out[i].parts, p)
-		out[i].free += p.free
+		c.parts = append(c.parts, part{
+			device: int32(i), group: c.t.groups[i], numa: d.NUMA, near: slices.Contains(c.near, d.NUMA),
+			free: free[i] - free[i]%unit, size: d.Capacity,
+		})
 	}
-	slices.SortFunc(out, func(a, b numa) int { return cmp.Compare(uint(a.node), uint(b.node)) })
-	return out
-}
-
-// nodesFor orders nodes for a request: one node that holds all of it when there is one
-// (near ones first, then by placement), else near ones and then the emptiest, so that few are needed.
-func nodesFor(nodes []numa, want cluster.Amount, placement Placement) []numa {
-	nodes = slices.Clone(nodes)
-	slices.SortStableFunc(nodes, func(a, b numa) int {
-		fitsA, fitsB := a.free >= want, b.free >= want
-		switch {
-		case fitsA != fitsB:
-			return yes(fitsA, fitsB)
-		case a.near != b.near:
-			return yes(a.near, b.near)
-		case fitsA && placement == Pack:
-			return cmp.Compare(a.free, b.free)
-		}
-		return cmp.Compare(b.free, a.free)
-	})
-	return nodes
-}
-
-// yes orders true before false.
-func yes(a, b bool) int {
 	switch {
-	case a == b:
-		return 0
-	case a:
-		return -1
+	case w.On != 0:
+		if len(c.parts) == 0 || c.parts[0].free < w.Amount || w.Amount%unit != 0 {
+			return false
+		}
+		c.take(c.parts[0].device, w.Amount)
+	case s.rule == Bulk || s.rule == Divisible:
+		c.pickBulk(w.Amount, p.Placement)
+	case s.rule == Fraction:
+		c.pickFraction(s, w.Amount, p)
+	default:
+		c.pickWhole(s, w.Amount, p.Placement)
 	}
-	return 1
+	return true
 }
 
-// pickWhole takes whole units, one NUMA node where possible, siblings together. It returns
-// nil when the free units are cut up so that too few whole ones are left.
-func pickWhole(parts []part, want cluster.Amount, near map[int]bool, placement Placement) map[string]cluster.Amount {
-	parts = slices.Clone(parts)
-	for i := range parts {
-		parts[i].free -= parts[i].free % cluster.Milli
-	}
-	nodes := byNode(parts, near)
-	out := map[string]cluster.Amount{}
-	for left := want; left > 0; {
-		if len(nodes) == 0 {
-			return nil
+func (c *Chooser) take(device int32, amount cluster.Amount) {
+	c.out = append(c.out, Take{device, amount})
+}
+
+// pickWhole takes whole units, one NUMA node where possible, siblings together. The parts hold
+// at least that much.
+func (c *Chooser) pickWhole(s *section, want cluster.Amount, placement Placement) {
+	c.nodes = c.nodes[:0]
+	for i := range c.parts {
+		p := &c.parts[i]
+		at := slices.IndexFunc(c.nodes, func(n numa) bool { return n.id == p.numa })
+		if at < 0 {
+			at = len(c.nodes)
+			c.nodes = append(c.nodes, numa{id: p.numa, near: p.near})
 		}
-		nodes = nodesFor(nodes, left, placement)
-		take := min(left, nodes[0].free)
-		takeSiblings(nodes[0].parts, take, placement, out)
-		left -= take
-		nodes = nodes[1:]
+		c.nodes[at].free += p.free
 	}
-	return out
+	slices.SortFunc(c.nodes, func(a, b numa) int { return cmp.Compare(uint(a.id), uint(b.id)) }) // unknown (-1) last
+	for want > 0 {
+		at := 0
+		for i := range c.nodes {
+			if betterNode(&c.nodes[i], &c.nodes[at], want, placement) {
+				at = i
+			}
+		}
+		n := c.nodes[at]
+		c.nodes = slices.Delete(c.nodes, at, at+1)
+		c.node = c.node[:0]
+		for _, p := range c.parts {
+			if p.numa == n.id {
+				c.node = append(c.node, p)
+			}
+		}
+		take := min(want, n.free)
+		want -= take
+		switch {
+		case s.slot == cluster.SlotCPU && c.node[0].size > cluster.Milli:
+			c.takeShared(take)
+		case s.distance != nil && take < n.free && c.units():
+			c.takeNearest(s, int(take/cluster.Milli), cluster.Milli, placement)
+		default:
+			c.takeSiblings(take, placement)
+		}
+	}
+}
+
+// betterNode prefers a node that holds all of a request (near ones first, then by placement),
+// else near ones and then the emptiest, so that few are needed.
+func betterNode(a, b *numa, want cluster.Amount, placement Placement) bool {
+	fitsA, fitsB := a.free >= want, b.free >= want
+	switch {
+	case fitsA != fitsB:
+		return fitsA
+	case a.near != b.near:
+		return a.near
+	case fitsA && placement == Pack:
+		return a.free < b.free
+	}
+	return a.free > b.free
+}
+
+// units reports whether each part of the node is exactly one unit.
+func (c *Chooser) units() bool {
+	for i := range c.node {
+		if c.node[i].size != cluster.Milli {
+			return false
+		}
+	}
+	return true
 }
 
 // takeSiblings takes want from the parts of one node, which hold at least that much. Whole
-// sibling groups go first; a remainder goes to a group that is broken already.
-func takeSiblings(parts []part, want cluster.Amount, placement Placement, out map[string]cluster.Amount) {
-	if parts[0].Slot == cluster.SlotCPU && parts[0].Capacity > cluster.Milli {
-		takeShared(parts, want, out)
-		return
+// cards go first; a remainder goes to a card that is broken already.
+func (c *Chooser) takeSiblings(want cluster.Amount, placement Placement) {
+	c.cards = c.cards[:0]
+	first := int32(-1)
+	for i := range c.node {
+		p := &c.node[i]
+		at := -1
+		if p.group < first { // parts of one card need not follow each other
+			at = slices.IndexFunc(c.cards, func(k card) bool { return k.group == p.group })
+		} else if p.group == first {
+			at = len(c.cards) - 1
+			if c.cards[at].group != p.group {
+				at = slices.IndexFunc(c.cards, func(k card) bool { return k.group == p.group })
+			}
+		}
+		if at < 0 {
+			at = len(c.cards)
+			c.cards = append(c.cards, card{group: p.group, members: c.t.members[p.device], whole: true})
+			first = max(first, p.group)
+		}
+		k := &c.cards[at]
+		k.count++
+		k.free += p.free
+		k.whole = k.whole && p.free == p.size
 	}
-	groups := siblings(parts)
-	slices.SortStableFunc(groups, func(a, b group) int {
-		if placement == Spread {
+	for i := range c.cards {
+		c.cards[i].whole = c.cards[i].whole && c.cards[i].count >= c.cards[i].members
+	}
+	slices.SortStableFunc(c.cards, func(a, b card) int {
+		if placement == Spread || a.whole == b.whole {
 			return cmp.Compare(b.free, a.free)
 		}
-		return cmp.Or(yes(a.whole, b.whole), cmp.Compare(b.free, a.free))
+		if a.whole {
+			return -1
+		}
+		return 1
 	})
+	from := 0
 	for want > 0 {
-		// The first group that is used up, else the one with the least left over.
-		at := slices.IndexFunc(groups, func(g group) bool { return g.free <= want && (g.whole || placement == Spread) })
+		// The first card that is used up, else the one with the least left over, else the largest.
+		at := -1
+		for i := from; i < len(c.cards); i++ {
+			if k := &c.cards[i]; !k.used && k.free <= want && (k.whole || placement == Spread) {
+				at = i
+				break
+			}
+		}
 		if at < 0 {
-			for i, g := range groups {
-				if g.free >= want && (at < 0 || g.free < groups[at].free || g.free == groups[at].free && !g.whole && groups[at].whole) {
+			for i := from; i < len(c.cards); i++ {
+				k := &c.cards[i]
+				if k.used || k.free < want {
+					continue
+				}
+				if at < 0 || k.free < c.cards[at].free || k.free == c.cards[at].free && !k.whole && c.cards[at].whole {
 					at = i
 				}
 			}
 		}
-		if at < 0 {
-			at = 0 // only broken groups are left; the largest comes first
-		}
-		g := groups[at]
-		groups = slices.Delete(groups, at, at+1)
-		for evenly := true; evenly && want > 0; {
-			// One unit from each in turn, so that devices of several units share the load.
-			evenly = false
-			for i := range g.parts {
-				if want > 0 && g.parts[i].free > 0 {
-					g.parts[i].free -= cluster.Milli
-					out[g.parts[i].ID] += cluster.Milli
-					want -= cluster.Milli
-					evenly = true
-				}
+		for i := from; at < 0; i++ {
+			if !c.cards[i].used {
+				at = i
 			}
 		}
+		k := &c.cards[at]
+		k.used = true
+		for from < len(c.cards) && c.cards[from].used {
+			from++
+		}
+		want -= c.takeCard(k.group, min(want, k.free))
 	}
+}
+
+// takeCard takes one unit from each part in turn, so that parts of several units share the load.
+func (c *Chooser) takeCard(group int32, want cluster.Amount) (took cluster.Amount) {
+	from := len(c.out)
+	for round := cluster.Amount(0); took < want; round += cluster.Milli {
+		n := from
+		for i := range c.node {
+			p := &c.node[i]
+			if p.group != group {
+				continue
+			}
+			if round == 0 {
+				c.take(p.device, 0)
+			}
+			if took < want && p.free > round {
+				c.out[n].Amount += cluster.Milli
+				took += cluster.Milli
+			}
+			n++
+		}
+	}
+	c.out = slices.DeleteFunc(c.out, func(x Take) bool { return x.Amount == 0 })
+	return took
 }
 
 // takeShared takes units of overcommitted cores one by one, each from the core with the most
 // left, so that a request for two cores really runs on two.
-func takeShared(parts []part, want cluster.Amount, out map[string]cluster.Amount) {
+func (c *Chooser) takeShared(want cluster.Amount) {
+	from := len(c.out)
+	for i := range c.node {
+		c.take(c.node[i].device, 0)
+	}
 	for ; want > 0; want -= cluster.Milli {
 		emptiest := 0
-		for i, p := range parts {
-			if p.free > parts[emptiest].free {
+		for i := range c.node {
+			if c.node[i].free > c.node[emptiest].free {
 				emptiest = i
 			}
 		}
-		parts[emptiest].free -= cluster.Milli
-		out[parts[emptiest].ID] += cluster.Milli
+		c.node[emptiest].free -= cluster.Milli
+		c.out[from+emptiest].Amount += cluster.Milli
 	}
+	c.out = slices.DeleteFunc(c.out, func(x Take) bool { return x.Amount == 0 })
 }
 
-// group is devices that share a core or card; whole when none of it is used.
-type group struct {
-	parts []part
-	free  cluster.Amount
-	whole bool
-}
-
-func siblings(parts []part) []group {
-	at := make(map[string]int, len(parts))
-	for i, p := range parts {
-		at[p.ID] = i
+// takeNearest takes count parts of the node that are near to each other and, when packing,
+// far from those that it leaves: a link that joins free devices is worth keeping.
+func (c *Chooser) takeNearest(s *section, count int, amount cluster.Amount, placement Placement) {
+	n := s.to - s.from
+	between := func(a, b int) int {
+		return int(s.distance[(int(c.node[a].device)-s.from)*n+int(c.node[b].device)-s.from])
 	}
-	var out []group
-	placed := make([]bool, len(parts))
-	for i, p := range parts {
-		if placed[i] {
-			continue
-		}
-		members, size := []int{i}, 1
-		for id, d := range p.Links {
-			if d > DistanceSibling {
-				continue
+	bestInside, bestOutside := -1, 0
+	c.best = c.best[:0]
+	for seed := range c.node {
+		c.set = append(c.set[:0], seed)
+		inside := 0
+		for len(c.set) < count {
+			next, nextIn, nextOut := -1, 0, 0
+			for i := range c.node {
+				if slices.Contains(c.set, i) {
+					continue
+				}
+				in, out := 0, 0
+				for _, j := range c.set {
+					in += between(i, j)
+				}
+				for j := range c.node {
+					if j != i && !slices.Contains(c.set, j) {
+						out -= between(i, j)
+					}
+				}
+				if next < 0 || in < nextIn || in == nextIn && out < nextOut && placement == Pack {
+					next, nextIn, nextOut = i, in, out
+				}
 			}
-			size++
-			if j, ok := at[id]; ok && !placed[j] {
-				members = append(members, j)
+			c.set = append(c.set, next)
+			inside += nextIn
+		}
+		outside := 0 // the smaller, the farther from what is left
+		for _, i := range c.set {
+			for j := range c.node {
+				if !slices.Contains(c.set, j) {
+					outside -= between(i, j)
+				}
 			}
 		}
-		slices.Sort(members) // the order of parts, not of the map
-		g := group{whole: len(members) >= size}
-		for _, j := range members {
-			placed[j] = true
-			g.parts = append(g.parts, parts[j])
-			g.free += parts[j].free
-			g.whole = g.whole && parts[j].free == parts[j].Capacity
+		if bestInside < 0 || inside < bestInside || inside == bestInside && outside < bestOutside && placement == Pack {
+			bestInside, bestOutside = inside, outside
+			c.best = append(c.best[:0], c.set...)
 		}
-		out = append(out, g)
 	}
-	return out
+	slices.Sort(c.best)
+	for _, i := range c.best {
+		c.take(c.node[i].device, amount)
+	}
 }
 
 // pickBulk takes an exact amount from as few devices as possible, the near ones first.
-func pickBulk(parts []part, want cluster.Amount, near map[int]bool, placement Placement) map[string]cluster.Amount {
-	out := map[string]cluster.Amount{}
-	for left := want; left > 0; {
+func (c *Chooser) pickBulk(want cluster.Amount, placement Placement) {
+	for want > 0 {
 		at := -1
-		for i, p := range parts {
-			if p.free > 0 && out[p.ID] == 0 && (at < 0 || betterBulk(p, parts[at], left, near, placement)) {
+		for i := range c.parts {
+			if c.parts[i].free > 0 && (at < 0 || betterBulk(&c.parts[i], &c.parts[at], want, placement)) {
 				at = i
 			}
 		}
-		if at < 0 {
-			return nil
-		}
-		take := min(left, parts[at].free)
-		out[parts[at].ID] = take
-		left -= take
+		p := &c.parts[at]
+		take := min(want, p.free)
+		c.take(p.device, take)
+		p.free = 0
+		want -= take
 	}
-	return out
 }
 
-func betterBulk(a, b part, want cluster.Amount, near map[int]bool, placement Placement) bool {
-	if nearA, nearB := near[a.NUMA], near[b.NUMA]; nearA != nearB {
-		return nearA
-	}
+func betterBulk(a, b *part, want cluster.Amount, placement Placement) bool {
 	fitsA, fitsB := a.free >= want, b.free >= want
-	if fitsA != fitsB {
+	switch {
+	case a.near != b.near:
+		return a.near
+	case fitsA != fitsB:
 		return fitsA
-	}
-	if fitsA && placement == Pack {
+	case fitsA && placement == Pack:
 		return a.free < b.free
 	}
 	return a.free > b.free
@@ -224,28 +371,14 @@ func betterBulk(a, b part, want cluster.Amount, near map[int]bool, placement Pla
 
 // pickFraction takes the tightest single device that holds the request; else the fewest
 // devices, in equal parts where they can hold them, leaving the smallest rests.
-func pickFraction(parts []part, want cluster.Amount, near map[int]bool, policy Policy) map[string]cluster.Amount {
-	parts = slices.Clone(parts)
-	var largest cluster.Amount
-	for i := range parts {
-		parts[i].free -= parts[i].free % Quantum
-		largest = max(largest, parts[i].Capacity)
-	}
-	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(b.free, a.free) })
+func (c *Chooser) pickFraction(s *section, want cluster.Amount, policy *Policy) {
+	byFree := func(a, b part) int { return cmp.Compare(b.free, a.free) }
+	slices.SortStableFunc(c.parts, byFree)
 	var sum cluster.Amount
 	count := 0
 	for sum < want {
-		if count == len(parts) || parts[count].free == 0 {
-			return nil
-		}
-		sum += parts[count].free
+		sum += c.parts[count].free
 		count++
-	}
-	if policy.NoFragment {
-		whole := int((want + largest - 1) / largest)
-		if count > whole {
-			return nil
-		}
 	}
 	// Devices that hold an equal part; the remainder of quanta goes one by one to the first.
 	equal := want / cluster.Amount(count)
@@ -255,44 +388,69 @@ func pickFraction(parts []part, want cluster.Amount, near map[int]bool, policy P
 	if extra > 0 {
 		need += Quantum
 	}
-	var holders []part
-	for _, p := range parts {
-		if p.free >= need {
-			holders = append(holders, p)
+	holders := 0
+	for holders < len(c.parts) && c.parts[holders].free >= need {
+		holders++
+	}
+	if holders < count {
+		// The largest ones, smallest of them first, each taking its share of what is left.
+		for i := count - 1; i >= 0; i-- {
+			share := want / cluster.Amount(i+1)
+			if r := share % Quantum; r != 0 {
+				share += Quantum - r
+			}
+			take := min(share, c.parts[i].free, want)
+			c.take(c.parts[i].device, take)
+			want -= take
+		}
+		return
+	}
+	c.parts = c.parts[:holders]
+	if count > 1 && extra == 0 && s.distance != nil && count < holders {
+		c.node = append(c.node[:0], c.parts...)
+		slices.SortFunc(c.node, func(a, b part) int { return cmp.Compare(a.device, b.device) })
+		if c.sameNode(count) {
+			c.takeNearest(s, count, equal, policy.Placement)
+			return
 		}
 	}
-	if len(holders) >= count {
-		slices.SortStableFunc(holders, func(a, b part) int {
-			if c := yes(near[a.NUMA], near[b.NUMA]); c != 0 {
-				return c
-			}
-			if policy.Placement == Spread {
-				return cmp.Compare(b.free, a.free)
-			}
-			return cmp.Compare(a.free, b.free)
-		})
-		out := map[string]cluster.Amount{}
-		for i, p := range holders[:count] {
-			out[p.ID] = equal
-			if i < extra {
-				out[p.ID] += Quantum
-			}
+	slices.SortStableFunc(c.parts, func(a, b part) int {
+		switch {
+		case a.near != b.near && a.near:
+			return -1
+		case a.near != b.near:
+			return 1
+		case policy.Placement == Spread:
+			return byFree(a, b)
 		}
-		return out
-	}
-	if policy.NoFragment {
-		return nil
-	}
-	// The largest ones, smallest of them first, each taking its share of what is left.
-	out := map[string]cluster.Amount{}
-	for i := count - 1; i >= 0; i-- {
-		share := want / cluster.Amount(i+1)
-		if r := share % Quantum; r != 0 {
-			share += Quantum - r
+		return byFree(b, a)
+	})
+	for i, p := range c.parts[:count] {
+		amount := equal
+		if i < extra {
+			amount += Quantum
 		}
-		take := min(share, parts[i].free, want)
-		out[parts[i].ID] = take
-		want -= take
+		c.take(p.device, amount)
 	}
-	return out
+}
+
+// sameNode keeps only near parts in c.node when they suffice, and reports whether choosing by
+// links is left to do: the tightest parts matter more than links where some are partly used.
+func (c *Chooser) sameNode(count int) bool {
+	near := 0
+	for i := range c.node {
+		if c.node[i].near {
+			near++
+		}
+		if c.node[i].free != c.node[0].free {
+			return false
+		}
+	}
+	if near > 0 && near < count {
+		return false
+	}
+	if near >= count {
+		c.node = slices.DeleteFunc(c.node, func(p part) bool { return !p.near })
+	}
+	return true
 }

@@ -53,6 +53,8 @@ type Policy struct {
 	// NoFragment forbids cutting a fractional request of up to one device over several, and
 	// unequal parts of larger ones.
 	NoFragment bool
+	// Models are the acceptable models of accelerators; empty means any.
+	Models []string
 	// Rules overrides DefaultRule per slot.
 	Rules map[cluster.SlotName]Rule
 }
@@ -74,4 +76,15 @@ func (p Policy) rule(slot cluster.SlotName) Rule {
 		return r
 	}
 	return DefaultRule(slot)
+}
+
+// unit is what amounts of the rule are multiples of.
+func (r Rule) unit() cluster.Amount {
+	switch r {
+	case Fraction:
+		return Quantum
+	case Divisible:
+		return 1
+	}
+	return cluster.Milli
 }
