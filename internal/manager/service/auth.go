@@ -22,11 +22,38 @@ func authFailed() error {
 }
 
 // Authenticate finds the actor of an access key and its secret; httpapi verifies the signature with it.
-// Unknown and inactive keys are Unauthenticated with reason auth-failed (public).
+// Unknown and inactive keys are Unauthenticated with reason auth-failed (public). Every request asks, so what is known of
+// an active key is believed for a moment; see forgetActors.
 func (s *Service) Authenticate(ctx context.Context, key cluster.AccessKey) (Actor, seal.Secret, error) {
 	if key == "" || len(key) > 20 {
 		return Actor{}, "", authFailed()
 	}
+	now := s.d.Clock()
+	known, turn, ok := s.actors.find(key, now)
+	if !ok {
+		var err error
+		if known.actor, known.secret, err = s.findActor(ctx, key); err != nil {
+			return Actor{}, "", err
+		}
+		s.actors.keep(key, known, turn, now)
+	}
+	return known.actor, known.secret, nil
+}
+
+// knownActor is what Authenticate remembers; nobody writes into it.
+type knownActor struct {
+	actor  Actor
+	secret seal.Secret
+}
+
+// forgetActors makes the next request of everybody look at the stored domains, users, keypairs and memberships: at once here,
+// and within recentMemory at other managers. Whoever changes one of those calls it after the commit.
+func (s *Service) forgetActors() {
+	s.actors.forget(nil)
+	s.d.Store.Wake(store.TopicActors)
+}
+
+func (s *Service) findActor(ctx context.Context, key cluster.AccessKey) (Actor, seal.Secret, error) {
 	row, err := s.d.Store.ActorByKey(ctx, string(key))
 	switch {
 	case store.Missing(err):
@@ -178,6 +205,7 @@ func (s *Service) UpdateFullName(ctx context.Context, a Actor, email, fullName s
 	if n == 0 {
 		return authz.NotFound("user", email)
 	}
+	s.forgetActors()
 	return nil
 }
 

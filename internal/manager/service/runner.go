@@ -6,8 +6,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"sync"
-	"time"
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
@@ -21,7 +19,7 @@ type Runner struct {
 }
 
 // Runner authorises the actor to run code, checks that the session is RUNNING, counts the query and opens the way to
-// the main kernel's runner. Every cell passes here, so the answer is remembered for a moment; see routes.
+// the main kernel's runner. Every cell passes here, so the answer is remembered for a moment.
 func (s *Service) Runner(ctx context.Context, a Actor, ref string, owner cluster.AccessKey) (*Runner, error) {
 	key := routeKey{a.AccessKey, ref, owner}
 	r, turn, ok := s.routes.find(key, s.d.Clock())
@@ -61,12 +59,6 @@ func (s *Service) findRoute(ctx context.Context, a Actor, ref string, owner clus
 	return route{kernel: k, owner: cluster.AccessKey(o.AccessKey)}, nil
 }
 
-const (
-	// routeMemory bounds how long a decision about a way to a runner is believed without hearing of a change.
-	routeMemory = time.Second
-	maxRoutes   = 1000
-)
-
 type routeKey struct {
 	actor cluster.AccessKey
 	ref   string
@@ -74,50 +66,18 @@ type routeKey struct {
 }
 
 type route struct {
-	kernel  Kernel
-	owner   cluster.AccessKey
-	expires time.Time
+	kernel Kernel
+	owner  cluster.AccessKey
 }
 
-// routes remembers the ways to runners. The hub makes it forget a session as soon as it hears that the session changed;
-// the agent itself refuses what it does not run, so a belief that is a moment too old harms nothing.
-type routes struct {
-	mu    sync.Mutex
-	known map[routeKey]route
-	// turn counts what was forgotten: an answer that was read before a change must not be kept after it.
-	turn int64
-}
-
-func (c *routes) find(key routeKey, now time.Time) (r route, turn int64, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	r, ok = c.known[key]
-	return r, c.turn, ok && now.Before(r.expires)
-}
-
-func (c *routes) keep(key routeKey, r route, turn int64, now time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if turn != c.turn {
+// forgetRoutes drops the ways to the runners of a session, or all with "". The agent itself refuses what it does not run,
+// so a belief that is a moment too old harms nothing.
+func (s *Service) forgetRoutes(id cluster.SessionID) {
+	if id == "" {
+		s.routes.forget(nil)
 		return
 	}
-	if c.known == nil || len(c.known) >= maxRoutes {
-		c.known = map[routeKey]route{}
-	}
-	r.expires = now.Add(routeMemory)
-	c.known[key] = r
-}
-
-// forget drops what is known of a session, or of all with "".
-func (c *routes) forget(id cluster.SessionID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.turn++
-	for key, r := range c.known {
-		if id == "" || r.kernel.SessionID == id {
-			delete(c.known, key)
-		}
-	}
+	s.routes.forget(func(_ routeKey, r route) bool { return r.kernel.SessionID == id })
 }
 
 // base is the runner's place on its agent's stream connection.

@@ -93,7 +93,9 @@ type Service struct {
 	counts    counts
 	work      *background
 	frozen    frozenCache
-	routes    routes
+	// routes are the ways to runners, actors who owns an access key.
+	routes recent[routeKey, route]
+	actors recent[cluster.AccessKey, knownActor]
 }
 
 // New makes the service. Run must be running for waits, events and callbacks to work.
@@ -104,7 +106,7 @@ func New(d Deps) (*Service, error) {
 	}
 	d = d.withDefaults()
 	s := &Service{d: d, passwords: seal.NewPasswords(0, d.Random), hub: newHub(d.Store, d.Log), work: newBackground(maxBackground)}
-	s.hub.changed = s.routes.forget
+	s.hub.changed, s.hub.actorsChanged = s.forgetRoutes, func() { s.actors.forget(nil) }
 	return s, nil
 }
 

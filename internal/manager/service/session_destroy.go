@@ -30,7 +30,7 @@ type DestroyedSession struct {
 // DestroySession asks for the end of a session and answers at once. The first item is the named session. Waiting sessions are
 // CANCELLED; others become TERMINATING, or with Forced TERMINATED, while their agents still clean up.
 func (s *Service) DestroySession(ctx context.Context, a Actor, ref string, o DestroyOptions) ([]DestroyedSession, error) {
-	defer s.routes.forget("") // before the answer, so that the caller meets no old way
+	defer s.forgetRoutes("") // before the answer, so that the caller meets no old way
 	target, err := s.findToChange(ctx, a, ref, o.Owner)
 	if err != nil {
 		return nil, err

@@ -12,7 +12,7 @@ import (
 
 // RenameSession gives a RUNNING session another name.
 func (s *Service) RenameSession(ctx context.Context, a Actor, ref string, owner cluster.AccessKey, name string) error {
-	defer s.routes.forget("") // before the answer, so that the caller meets no old way
+	defer s.forgetRoutes("") // before the answer, so that the caller meets no old way
 	o, err := s.findToChange(ctx, a, ref, owner)
 	if err != nil {
 		return err
@@ -92,7 +92,7 @@ func (s *Service) ModifySession(ctx context.Context, a Actor, id cluster.Session
 
 // RestartSession replaces the containers of a RUNNING session by fresh ones of the next generation on the same agents.
 func (s *Service) RestartSession(ctx context.Context, a Actor, ref string, owner cluster.AccessKey) (cluster.SessionID, error) {
-	defer s.routes.forget("") // before the answer, so that the caller meets no old way
+	defer s.forgetRoutes("") // before the answer, so that the caller meets no old way
 	o, err := s.findToChange(ctx, a, ref, owner)
 	if err != nil {
 		return "", err

@@ -13,6 +13,8 @@ import (
 const (
 	TopicSchedule = "schedule"
 	TopicEvents   = "events"
+	// TopicActors says that a domain, user, keypair or membership changed.
+	TopicActors = "actors"
 	// TopicAll is delivered after hints may have been lost: look at everything again.
 	TopicAll = "*"
 )
