@@ -67,3 +67,6 @@ func ParseGroup(name, order string, opts map[string]any) (Group, error) {
 	}
 	return g, nil
 }
+
+// Placements lists the registered placement policies, the default first.
+func Placements() []string { return []string{"pack", "spread", "round-robin", "least-fragmentation"} }
