@@ -16,8 +16,8 @@ var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 func at(d time.Duration) time.Time { return start.Add(d) }
 
 const (
-	minute  = time.Minute
-	hour = time.Hour
+	minute = time.Minute
+	hour   = time.Hour
 )
 
 func lifetime(limit, warn time.Duration) idle.Checker {

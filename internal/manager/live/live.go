@@ -3,13 +3,14 @@
 // failure reads as "unknown". agentlink writes it, service reads it through its LiveStats.
 //
 // Layout: <prefix>stat:agent:<id> and <prefix>stat:kernel:<id> hold a JSON object of metric
-// name to value and expire after TTL.
+// name to value and expire after TTL. <prefix>stat:use:<id> is a list of idle.Sample, one a minute, for idle checks.
 package live
 
 import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/valkey-io/valkey-go"
@@ -28,11 +29,18 @@ type Stats struct {
 	redis  valkey.Client
 	prefix string
 	log    *slog.Logger
+	// Now is time.Now unless a test says otherwise; set it before use.
+	Now func() time.Time
+
+	mu    sync.Mutex
+	open  map[cluster.KernelID]*opened
+	keep  time.Duration // of the use of kernels, as it was at asked
+	asked int64         // number of a bucket
 }
 
 // New makes a Stats; prefix separates clusters that share a Redis.
 func New(redis valkey.Client, prefix string, log *slog.Logger) *Stats {
-	return &Stats{redis: redis, prefix: prefix + "stat:", log: log}
+	return &Stats{redis: redis, prefix: prefix + "stat:", log: log, Now: time.Now, open: map[cluster.KernelID]*opened{}}
 }
 
 func (s *Stats) agentKey(id cluster.AgentID) string   { return s.prefix + "agent:" + string(id) }
@@ -54,6 +62,7 @@ func (s *Stats) Put(ctx context.Context, agent cluster.AgentID, node map[string]
 	for id, values := range kernels {
 		set(s.kernelKey(id), values)
 	}
+	cmds = append(cmds, s.fold(ctx, kernels)...)
 	for _, r := range s.redis.DoMulti(ctx, cmds...) {
 		if err := r.Error(); err != nil {
 			s.log.Debug("live figures were not stored", "agent", agent, "err", err)
