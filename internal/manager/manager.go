@@ -104,6 +104,8 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 		Store: m.store, Seal: key, Clock: m.deps.Clock.Now, IDs: m.deps.IDs, Random: m.deps.Random, Streams: streams,
 		Callbacks: service.CallbackPolicy{AllowPrivate: m.cfg.Callbacks.AllowPrivate}, Log: m.log.With("part", "service"),
 	}
+	planner := reconcile.NewPlanner(m.store, m.deps.Clock)
+	deps.Explainer = planner
 	if m.admin, m.created, err = service.Bootstrap(ctx, deps); err != nil {
 		return fmt.Errorf("make the first rows: %w", err)
 	}
@@ -132,7 +134,7 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	loops.AgentLease = m.cfg.Agents.Lease
 	loopDeps := reconcile.Deps{
 		Store: m.store, Nodes: m.service.Nodes(), Etcd: m.deps.Etcd, Clock: m.deps.Clock, Log: m.log.With("part", "reconcile"),
-		Holder: m.cfg.id(), Prefix: m.cfg.Etcd.Prefix + "/" + m.admin.ClusterID,
+		Holder: m.cfg.id(), Prefix: m.cfg.Etcd.Prefix + "/" + m.admin.ClusterID, Planner: planner,
 	}
 	if m.deps.Health != nil {
 		loopDeps.Registry = m.deps.Health.Registry()

@@ -91,6 +91,8 @@ type Deps struct {
 	Holder string
 	// Prefix is put before the keys in etcd.
 	Prefix string
+	// Planner answers from these loops' memory while they lead; nil makes one that nobody asks.
+	Planner *Planner
 }
 
 // Loops are the control loops of one manager.

@@ -60,6 +60,8 @@ type Deps struct {
 	Streams Streams
 	// Live may be nil: nothing is known live then.
 	Live LiveStats
+	// Explainer may be nil: why sessions wait is only what is stored about them then.
+	Explainer Explainer
 	// Callbacks says where session callbacks may go.
 	Callbacks CallbackPolicy
 	Log       *slog.Logger
