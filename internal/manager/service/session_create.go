@@ -37,6 +37,7 @@ type CreateSession struct {
 	Dependencies    []string // ids or names
 	CallbackURL     string
 	Priority        *int
+	Preemptible     *bool // may end for sessions of higher priority where the group allows it; nil means yes
 	BatchTimeout    time.Duration
 	Environ         map[string]string
 	Resources       map[string]string // slot -> amount as written
@@ -59,28 +60,14 @@ type CreatedSession struct {
 // CreateSession validates the request, stores the session as PENDING and returns at once. A live session of the same
 // name and image is returned instead unless NoReuse; WaitSession waits for what becomes of it.
 func (s *Service) CreateSession(ctx context.Context, a Actor, r CreateSession) (CreatedSession, error) {
-	owner, err := s.sessionOwner(ctx, a, r.OwnerAccessKey)
-	if err != nil {
-		return CreatedSession{}, err
-	}
-	if err := r.check(); err != nil {
-		return CreatedSession{}, err
-	}
-	image, err := s.resolveImage(ctx, r.Image, r.Architecture)
-	if err != nil {
-		return CreatedSession{}, err
-	}
-	if found, err := s.reuse(ctx, owner, r, image); err != nil || found != nil {
-		return deref(found), err
-	}
-	p, err := s.planSession(ctx, a, owner, r, image)
-	if err != nil {
-		return CreatedSession{}, err
+	p, reused, err := s.draft(ctx, a, r)
+	if err != nil || reused != nil {
+		return deref(reused), err
 	}
 	err = s.insertSession(ctx, p)
 	if store.Duplicate(err, "sessions_live_name") {
 		// Somebody created it meanwhile.
-		found, err := s.reuse(ctx, owner, r, image)
+		found, err := s.reuse(ctx, p.owner, r, p.image)
 		if err == nil && found == nil {
 			err = fault.Conflictf("session %s was created and ended by somebody else at this moment", r.Name).WithNext("try again")
 		}
@@ -90,6 +77,27 @@ func (s *Service) CreateSession(ctx context.Context, a Actor, r CreateSession) (
 		return CreatedSession{}, fmt.Errorf("create session %s: %w", r.Name, err)
 	}
 	return CreatedSession{ID: cluster.SessionID(p.session.ID), Name: r.Name, Status: cluster.Pending, ServicePorts: p.services, Created: true}, nil
+}
+
+// draft authorises and validates a request and writes nothing. Without an error it returns either what to write or the
+// live session that answers the request.
+func (s *Service) draft(ctx context.Context, a Actor, r CreateSession) (*sessionPlan, *CreatedSession, error) {
+	owner, err := s.sessionOwner(ctx, a, r.OwnerAccessKey)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := r.check(); err != nil {
+		return nil, nil, err
+	}
+	image, err := s.resolveImage(ctx, r.Image, r.Architecture)
+	if err != nil {
+		return nil, nil, err
+	}
+	if found, err := s.reuse(ctx, owner, r, image); err != nil || found != nil {
+		return nil, found, err
+	}
+	p, err := s.planSession(ctx, a, owner, r, image)
+	return p, nil, err
 }
 
 func deref(c *CreatedSession) CreatedSession {
@@ -155,6 +163,9 @@ func (s *Service) reuse(ctx context.Context, owner dbgen.ActorByKeyRow, r Create
 // sessionPlan is everything that the transaction writes.
 type sessionPlan struct {
 	session  dbgen.InsertSessionParams
+	owner    dbgen.ActorByKeyRow
+	image    dbgen.Image
+	slots    cluster.Slots // of each kernel
 	services []ServicePort
 }
 
@@ -239,14 +250,14 @@ func (s *Service) planSession(ctx context.Context, a Actor, owner dbgen.ActorByK
 	if err != nil {
 		return nil, fmt.Errorf("encode slots: %w", err)
 	}
-	p := &sessionPlan{services: services}
+	p := &sessionPlan{services: services, owner: owner, image: image, slots: slots}
 	p.session = dbgen.InsertSessionParams{
 		ID: s.d.IDs(), Name: r.Name, Type: r.Type, Priority: int32(priority), ClusterMode: r.ClusterMode, ClusterSize: int32(r.ClusterSize),
 		DomainName: owner.DomainName, ProjectID: project.ID, UserID: owner.UserID, AccessKey: owner.AccessKey, ResourceGroup: group,
 		DesignatedAgents: designated, ImageID: &image.ID, Image: image.Reference, Tag: r.Tag, RequestedSlots: total, ResourceOpts: opts,
 		Environ: r.Environ, StartupCommand: optional(r.StartupCommand), BootstrapScript: script, CallbackUrl: optional(r.CallbackURL), StartsAt: starts,
 		Architecture: image.Architecture, Registry: image.Registry, KernelSlots: each, ServicePorts: ports, PreopenPorts: preopen,
-		KernelIds: make([]string, r.ClusterSize), DependsOn: depends,
+		KernelIds: make([]string, r.ClusterSize), DependsOn: depends, Preemptible: r.Preemptible == nil || *r.Preemptible,
 	}
 	if p.session.Environ == nil {
 		p.session.Environ = map[string]string{}

@@ -154,6 +154,12 @@ func Duplicate(err error, constraint string) bool {
 	return errors.As(err, &pe) && pe.Code == "23505" && (constraint == "" || pe.ConstraintName == constraint)
 }
 
+// Dangling reports whether a row was refused because it names something that is not there.
+func Dangling(err error) bool {
+	var pe *pgconn.PgError
+	return errors.As(err, &pe) && pe.Code == "23503"
+}
+
 // wrap makes faults of the failures that a caller can do something about.
 func wrap(err error) error {
 	var pe *pgconn.PgError

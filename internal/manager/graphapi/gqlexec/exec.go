@@ -172,6 +172,12 @@ type ComplexityRoot struct {
 		TotalCount func(childComplexity int) int
 	}
 
+	CreateScalingGroupReply struct {
+		Msg          func(childComplexity int) int
+		Ok           func(childComplexity int) int
+		ScalingGroup func(childComplexity int) int
+	}
+
 	Image struct {
 		Aliases               func(childComplexity int) int
 		Architecture          func(childComplexity int) int
@@ -237,10 +243,22 @@ type ComplexityRoot struct {
 	}
 
 	Mutations struct {
-		AliasImage           func(childComplexity int, alias string, target string, architecture *string) int
-		DealiasImage         func(childComplexity int, alias string) int
-		ForgetImage          func(childComplexity int, reference string, architecture string) int
-		ModifyComputeSession func(childComplexity int, input model.ModifyComputeSessionInput) int
+		AliasImage                             func(childComplexity int, alias string, target string, architecture *string) int
+		AssociateScalingGroupWithDomain        func(childComplexity int, scalingGroup string, domain string) int
+		AssociateScalingGroupWithKeypair       func(childComplexity int, scalingGroup string, accessKey string) int
+		AssociateScalingGroupWithUserGroup     func(childComplexity int, scalingGroup string, userGroup string) int
+		CreateScalingGroup                     func(childComplexity int, name string, props model.CreateScalingGroupInput) int
+		DealiasImage                           func(childComplexity int, alias string) int
+		DeleteScalingGroup                     func(childComplexity int, name string) int
+		DisassociateAllScalingGroupsWithDomain func(childComplexity int, domain string) int
+		DisassociateAllScalingGroupsWithGroup  func(childComplexity int, userGroup string) int
+		DisassociateScalingGroupWithDomain     func(childComplexity int, scalingGroup string, domain string) int
+		DisassociateScalingGroupWithKeypair    func(childComplexity int, scalingGroup string, accessKey string) int
+		DisassociateScalingGroupWithUserGroup  func(childComplexity int, scalingGroup string, userGroup string) int
+		ForgetImage                            func(childComplexity int, reference string, architecture string) int
+		ModifyAgent                            func(childComplexity int, id string, props model.ModifyAgentInput) int
+		ModifyComputeSession                   func(childComplexity int, input model.ModifyComputeSessionInput) int
+		ModifyScalingGroup                     func(childComplexity int, name string, props model.ModifyScalingGroupInput) int
 	}
 
 	Queries struct {
@@ -300,6 +318,18 @@ type MutationsResolver interface {
 	DealiasImage(ctx context.Context, alias string) (*model.MutationReply, error)
 	ForgetImage(ctx context.Context, reference string, architecture string) (*model.MutationReply, error)
 	ModifyComputeSession(ctx context.Context, input model.ModifyComputeSessionInput) (*model.ModifyComputeSessionPayload, error)
+	ModifyAgent(ctx context.Context, id string, props model.ModifyAgentInput) (*model.MutationReply, error)
+	CreateScalingGroup(ctx context.Context, name string, props model.CreateScalingGroupInput) (*model.CreateScalingGroupReply, error)
+	ModifyScalingGroup(ctx context.Context, name string, props model.ModifyScalingGroupInput) (*model.MutationReply, error)
+	DeleteScalingGroup(ctx context.Context, name string) (*model.MutationReply, error)
+	AssociateScalingGroupWithDomain(ctx context.Context, scalingGroup string, domain string) (*model.MutationReply, error)
+	AssociateScalingGroupWithUserGroup(ctx context.Context, scalingGroup string, userGroup string) (*model.MutationReply, error)
+	AssociateScalingGroupWithKeypair(ctx context.Context, scalingGroup string, accessKey string) (*model.MutationReply, error)
+	DisassociateScalingGroupWithDomain(ctx context.Context, scalingGroup string, domain string) (*model.MutationReply, error)
+	DisassociateScalingGroupWithUserGroup(ctx context.Context, scalingGroup string, userGroup string) (*model.MutationReply, error)
+	DisassociateScalingGroupWithKeypair(ctx context.Context, scalingGroup string, accessKey string) (*model.MutationReply, error)
+	DisassociateAllScalingGroupsWithDomain(ctx context.Context, domain string) (*model.MutationReply, error)
+	DisassociateAllScalingGroupsWithGroup(ctx context.Context, userGroup string) (*model.MutationReply, error)
 }
 type QueriesResolver interface {
 	Keypair(ctx context.Context, domainName *string, accessKey *string) (*model.KeyPair, error)
@@ -978,6 +1008,25 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 
 		return e.complexity.ComputeSessionList.TotalCount(childComplexity), true
 
+	case "CreateScalingGroupReply.msg":
+		if e.complexity.CreateScalingGroupReply.Msg == nil {
+			break
+		}
+
+		return e.complexity.CreateScalingGroupReply.Msg(childComplexity), true
+	case "CreateScalingGroupReply.ok":
+		if e.complexity.CreateScalingGroupReply.Ok == nil {
+			break
+		}
+
+		return e.complexity.CreateScalingGroupReply.Ok(childComplexity), true
+	case "CreateScalingGroupReply.scaling_group":
+		if e.complexity.CreateScalingGroupReply.ScalingGroup == nil {
+			break
+		}
+
+		return e.complexity.CreateScalingGroupReply.ScalingGroup(childComplexity), true
+
 	case "Image.aliases":
 		if e.complexity.Image.Aliases == nil {
 			break
@@ -1271,6 +1320,50 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.Mutations.AliasImage(childComplexity, args["alias"].(string), args["target"].(string), args["architecture"].(*string)), true
+	case "Mutations.associate_scaling_group_with_domain":
+		if e.complexity.Mutations.AssociateScalingGroupWithDomain == nil {
+			break
+		}
+
+		args, err := ec.field_Mutations_associate_scaling_group_with_domain_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Mutations.AssociateScalingGroupWithDomain(childComplexity, args["scaling_group"].(string), args["domain"].(string)), true
+	case "Mutations.associate_scaling_group_with_keypair":
+		if e.complexity.Mutations.AssociateScalingGroupWithKeypair == nil {
+			break
+		}
+
+		args, err := ec.field_Mutations_associate_scaling_group_with_keypair_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Mutations.AssociateScalingGroupWithKeypair(childComplexity, args["scaling_group"].(string), args["access_key"].(string)), true
+	case "Mutations.associate_scaling_group_with_user_group":
+		if e.complexity.Mutations.AssociateScalingGroupWithUserGroup == nil {
+			break
+		}
+
+		args, err := ec.field_Mutations_associate_scaling_group_with_user_group_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Mutations.AssociateScalingGroupWithUserGroup(childComplexity, args["scaling_group"].(string), args["user_group"].(string)), true
+	case "Mutations.create_scaling_group":
+		if e.complexity.Mutations.CreateScalingGroup == nil {
+			break
+		}
+
+		args, err := ec.field_Mutations_create_scaling_group_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Mutations.CreateScalingGroup(childComplexity, args["name"].(string), args["props"].(model.CreateScalingGroupInput)), true
 	case "Mutations.dealias_image":
 		if e.complexity.Mutations.DealiasImage == nil {
 			break
@@ -1282,6 +1375,72 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.Mutations.DealiasImage(childComplexity, args["alias"].(string)), true
+	case "Mutations.delete_scaling_group":
+		if e.complexity.Mutations.DeleteScalingGroup == nil {
+			break
+		}
+
+		args, err := ec.field_Mutations_delete_scaling_group_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Mutations.DeleteScalingGroup(childComplexity, args["name"].(string)), true
+	case "Mutations.disassociate_all_scaling_groups_with_domain":
+		if e.complexity.Mutations.DisassociateAllScalingGroupsWithDomain == nil {
+			break
+		}
+
+		args, err := ec.field_Mutations_disassociate_all_scaling_groups_with_domain_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Mutations.DisassociateAllScalingGroupsWithDomain(childComplexity, args["domain"].(string)), true
+	case "Mutations.disassociate_all_scaling_groups_with_group":
+		if e.complexity.Mutations.DisassociateAllScalingGroupsWithGroup == nil {
+			break
+		}
+
+		args, err := ec.field_Mutations_disassociate_all_scaling_groups_with_group_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Mutations.DisassociateAllScalingGroupsWithGroup(childComplexity, args["user_group"].(string)), true
+	case "Mutations.disassociate_scaling_group_with_domain":
+		if e.complexity.Mutations.DisassociateScalingGroupWithDomain == nil {
+			break
+		}
+
+		args, err := ec.field_Mutations_disassociate_scaling_group_with_domain_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Mutations.DisassociateScalingGroupWithDomain(childComplexity, args["scaling_group"].(string), args["domain"].(string)), true
+	case "Mutations.disassociate_scaling_group_with_keypair":
+		if e.complexity.Mutations.DisassociateScalingGroupWithKeypair == nil {
+			break
+		}
+
+		args, err := ec.field_Mutations_disassociate_scaling_group_with_keypair_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Mutations.DisassociateScalingGroupWithKeypair(childComplexity, args["scaling_group"].(string), args["access_key"].(string)), true
+	case "Mutations.disassociate_scaling_group_with_user_group":
+		if e.complexity.Mutations.DisassociateScalingGroupWithUserGroup == nil {
+			break
+		}
+
+		args, err := ec.field_Mutations_disassociate_scaling_group_with_user_group_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Mutations.DisassociateScalingGroupWithUserGroup(childComplexity, args["scaling_group"].(string), args["user_group"].(string)), true
 	case "Mutations.forget_image":
 		if e.complexity.Mutations.ForgetImage == nil {
 			break
@@ -1293,6 +1452,17 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.Mutations.ForgetImage(childComplexity, args["reference"].(string), args["architecture"].(string)), true
+	case "Mutations.modify_agent":
+		if e.complexity.Mutations.ModifyAgent == nil {
+			break
+		}
+
+		args, err := ec.field_Mutations_modify_agent_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Mutations.ModifyAgent(childComplexity, args["id"].(string), args["props"].(model.ModifyAgentInput)), true
 	case "Mutations.modify_compute_session":
 		if e.complexity.Mutations.ModifyComputeSession == nil {
 			break
@@ -1304,6 +1474,17 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.Mutations.ModifyComputeSession(childComplexity, args["input"].(model.ModifyComputeSessionInput)), true
+	case "Mutations.modify_scaling_group":
+		if e.complexity.Mutations.ModifyScalingGroup == nil {
+			break
+		}
+
+		args, err := ec.field_Mutations_modify_scaling_group_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Mutations.ModifyScalingGroup(childComplexity, args["name"].(string), args["props"].(model.ModifyScalingGroupInput)), true
 
 	case "Queries.agent":
 		if e.complexity.Queries.Agent == nil {
@@ -1573,7 +1754,10 @@ func (e *executableSchema) Exec(ctx context.Context) graphql.ResponseHandler {
 	opCtx := graphql.GetOperationContext(ctx)
 	ec := executionContext{opCtx, e, 0, 0, make(chan graphql.DeferredResult)}
 	inputUnmarshalMap := graphql.BuildUnmarshalerMap(
+		ec.unmarshalInputCreateScalingGroupInput,
+		ec.unmarshalInputModifyAgentInput,
 		ec.unmarshalInputModifyComputeSessionInput,
+		ec.unmarshalInputModifyScalingGroupInput,
 	)
 	first := true
 
@@ -1711,6 +1895,55 @@ type Mutations {
   dealias_image(alias: String!): MutationReply
   forget_image(reference: String!, architecture: String!): MutationReply
   modify_compute_session(input: ModifyComputeSessionInput!): ModifyComputeSessionPayload
+  modify_agent(id: String!, props: ModifyAgentInput!): MutationReply
+  create_scaling_group(name: String!, props: CreateScalingGroupInput!): CreateScalingGroupReply
+  modify_scaling_group(name: String!, props: ModifyScalingGroupInput!): MutationReply
+  delete_scaling_group(name: String!): MutationReply
+  associate_scaling_group_with_domain(scaling_group: String!, domain: String!): MutationReply
+  associate_scaling_group_with_user_group(scaling_group: String!, user_group: UUID!): MutationReply
+  associate_scaling_group_with_keypair(scaling_group: String!, access_key: String!): MutationReply
+  disassociate_scaling_group_with_domain(scaling_group: String!, domain: String!): MutationReply
+  disassociate_scaling_group_with_user_group(scaling_group: String!, user_group: UUID!): MutationReply
+  disassociate_scaling_group_with_keypair(scaling_group: String!, access_key: String!): MutationReply
+  disassociate_all_scaling_groups_with_domain(domain: String!): MutationReply
+  disassociate_all_scaling_groups_with_group(user_group: UUID!): MutationReply
+}
+
+input ModifyAgentInput {
+  schedulable: Boolean
+  scaling_group: String
+}
+
+input CreateScalingGroupInput {
+  description: String = ""
+  is_active: Boolean = true
+  is_public: Boolean = true
+  wsproxy_addr: String
+  wsproxy_api_token: String
+  driver: String!
+  driver_opts: JSONString = "{}"
+  scheduler: String!
+  scheduler_opts: JSONString = "{}"
+  use_host_network: Boolean = false
+}
+
+input ModifyScalingGroupInput {
+  description: String
+  is_active: Boolean
+  is_public: Boolean
+  wsproxy_addr: String
+  wsproxy_api_token: String
+  driver: String
+  driver_opts: JSONString
+  scheduler: String
+  scheduler_opts: JSONString
+  use_host_network: Boolean
+}
+
+type CreateScalingGroupReply {
+  ok: Boolean
+  msg: String
+  scaling_group: ScalingGroup
 }
 
 type MutationReply {
@@ -1972,6 +2205,70 @@ func (ec *executionContext) field_Mutations_alias_image_args(ctx context.Context
 	return args, nil
 }
 
+func (ec *executionContext) field_Mutations_associate_scaling_group_with_domain_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "scaling_group", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["scaling_group"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "domain", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["domain"] = arg1
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutations_associate_scaling_group_with_keypair_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "scaling_group", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["scaling_group"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "access_key", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["access_key"] = arg1
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutations_associate_scaling_group_with_user_group_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "scaling_group", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["scaling_group"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "user_group", ec.unmarshalNUUID2string)
+	if err != nil {
+		return nil, err
+	}
+	args["user_group"] = arg1
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutations_create_scaling_group_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "name", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["name"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "props", ec.unmarshalNCreateScalingGroupInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐCreateScalingGroupInput)
+	if err != nil {
+		return nil, err
+	}
+	args["props"] = arg1
+	return args, nil
+}
+
 func (ec *executionContext) field_Mutations_dealias_image_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
 	var err error
 	args := map[string]any{}
@@ -1980,6 +2277,87 @@ func (ec *executionContext) field_Mutations_dealias_image_args(ctx context.Conte
 		return nil, err
 	}
 	args["alias"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutations_delete_scaling_group_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "name", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["name"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutations_disassociate_all_scaling_groups_with_domain_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "domain", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["domain"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutations_disassociate_all_scaling_groups_with_group_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "user_group", ec.unmarshalNUUID2string)
+	if err != nil {
+		return nil, err
+	}
+	args["user_group"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutations_disassociate_scaling_group_with_domain_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "scaling_group", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["scaling_group"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "domain", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["domain"] = arg1
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutations_disassociate_scaling_group_with_keypair_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "scaling_group", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["scaling_group"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "access_key", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["access_key"] = arg1
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutations_disassociate_scaling_group_with_user_group_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "scaling_group", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["scaling_group"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "user_group", ec.unmarshalNUUID2string)
+	if err != nil {
+		return nil, err
+	}
+	args["user_group"] = arg1
 	return args, nil
 }
 
@@ -1999,6 +2377,22 @@ func (ec *executionContext) field_Mutations_forget_image_args(ctx context.Contex
 	return args, nil
 }
 
+func (ec *executionContext) field_Mutations_modify_agent_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "id", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["id"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "props", ec.unmarshalNModifyAgentInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐModifyAgentInput)
+	if err != nil {
+		return nil, err
+	}
+	args["props"] = arg1
+	return args, nil
+}
+
 func (ec *executionContext) field_Mutations_modify_compute_session_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
 	var err error
 	args := map[string]any{}
@@ -2007,6 +2401,22 @@ func (ec *executionContext) field_Mutations_modify_compute_session_args(ctx cont
 		return nil, err
 	}
 	args["input"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutations_modify_scaling_group_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "name", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["name"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "props", ec.unmarshalNModifyScalingGroupInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐModifyScalingGroupInput)
+	if err != nil {
+		return nil, err
+	}
+	args["props"] = arg1
 	return args, nil
 }
 
@@ -5861,6 +6271,119 @@ func (ec *executionContext) fieldContext_ComputeSessionList_total_count(_ contex
 	return fc, nil
 }
 
+func (ec *executionContext) _CreateScalingGroupReply_ok(ctx context.Context, field graphql.CollectedField, obj *model.CreateScalingGroupReply) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_CreateScalingGroupReply_ok,
+		func(ctx context.Context) (any, error) {
+			return obj.Ok, nil
+		},
+		nil,
+		ec.marshalOBoolean2ᚖbool,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_CreateScalingGroupReply_ok(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "CreateScalingGroupReply",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Boolean does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _CreateScalingGroupReply_msg(ctx context.Context, field graphql.CollectedField, obj *model.CreateScalingGroupReply) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_CreateScalingGroupReply_msg,
+		func(ctx context.Context) (any, error) {
+			return obj.Msg, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_CreateScalingGroupReply_msg(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "CreateScalingGroupReply",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _CreateScalingGroupReply_scaling_group(ctx context.Context, field graphql.CollectedField, obj *model.CreateScalingGroupReply) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_CreateScalingGroupReply_scaling_group,
+		func(ctx context.Context) (any, error) {
+			return obj.ScalingGroup, nil
+		},
+		nil,
+		ec.marshalOScalingGroup2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐScalingGroup,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_CreateScalingGroupReply_scaling_group(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "CreateScalingGroupReply",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "name":
+				return ec.fieldContext_ScalingGroup_name(ctx, field)
+			case "description":
+				return ec.fieldContext_ScalingGroup_description(ctx, field)
+			case "is_active":
+				return ec.fieldContext_ScalingGroup_is_active(ctx, field)
+			case "is_public":
+				return ec.fieldContext_ScalingGroup_is_public(ctx, field)
+			case "created_at":
+				return ec.fieldContext_ScalingGroup_created_at(ctx, field)
+			case "wsproxy_addr":
+				return ec.fieldContext_ScalingGroup_wsproxy_addr(ctx, field)
+			case "wsproxy_api_token":
+				return ec.fieldContext_ScalingGroup_wsproxy_api_token(ctx, field)
+			case "driver":
+				return ec.fieldContext_ScalingGroup_driver(ctx, field)
+			case "driver_opts":
+				return ec.fieldContext_ScalingGroup_driver_opts(ctx, field)
+			case "scheduler":
+				return ec.fieldContext_ScalingGroup_scheduler(ctx, field)
+			case "scheduler_opts":
+				return ec.fieldContext_ScalingGroup_scheduler_opts(ctx, field)
+			case "use_host_network":
+				return ec.fieldContext_ScalingGroup_use_host_network(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type ScalingGroup", field.Name)
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _Image_id(ctx context.Context, field graphql.CollectedField, obj *model.Image) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -7535,6 +8058,572 @@ func (ec *executionContext) fieldContext_Mutations_modify_compute_session(ctx co
 	}()
 	ctx = graphql.WithFieldContext(ctx, fc)
 	if fc.Args, err = ec.field_Mutations_modify_compute_session_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutations_modify_agent(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Mutations_modify_agent,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Mutations().ModifyAgent(ctx, fc.Args["id"].(string), fc.Args["props"].(model.ModifyAgentInput))
+		},
+		nil,
+		ec.marshalOMutationReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐMutationReply,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Mutations_modify_agent(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutations",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "ok":
+				return ec.fieldContext_MutationReply_ok(ctx, field)
+			case "msg":
+				return ec.fieldContext_MutationReply_msg(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type MutationReply", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutations_modify_agent_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutations_create_scaling_group(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Mutations_create_scaling_group,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Mutations().CreateScalingGroup(ctx, fc.Args["name"].(string), fc.Args["props"].(model.CreateScalingGroupInput))
+		},
+		nil,
+		ec.marshalOCreateScalingGroupReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐCreateScalingGroupReply,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Mutations_create_scaling_group(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutations",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "ok":
+				return ec.fieldContext_CreateScalingGroupReply_ok(ctx, field)
+			case "msg":
+				return ec.fieldContext_CreateScalingGroupReply_msg(ctx, field)
+			case "scaling_group":
+				return ec.fieldContext_CreateScalingGroupReply_scaling_group(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type CreateScalingGroupReply", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutations_create_scaling_group_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutations_modify_scaling_group(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Mutations_modify_scaling_group,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Mutations().ModifyScalingGroup(ctx, fc.Args["name"].(string), fc.Args["props"].(model.ModifyScalingGroupInput))
+		},
+		nil,
+		ec.marshalOMutationReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐMutationReply,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Mutations_modify_scaling_group(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutations",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "ok":
+				return ec.fieldContext_MutationReply_ok(ctx, field)
+			case "msg":
+				return ec.fieldContext_MutationReply_msg(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type MutationReply", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutations_modify_scaling_group_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutations_delete_scaling_group(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Mutations_delete_scaling_group,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Mutations().DeleteScalingGroup(ctx, fc.Args["name"].(string))
+		},
+		nil,
+		ec.marshalOMutationReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐMutationReply,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Mutations_delete_scaling_group(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutations",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "ok":
+				return ec.fieldContext_MutationReply_ok(ctx, field)
+			case "msg":
+				return ec.fieldContext_MutationReply_msg(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type MutationReply", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutations_delete_scaling_group_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutations_associate_scaling_group_with_domain(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Mutations_associate_scaling_group_with_domain,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Mutations().AssociateScalingGroupWithDomain(ctx, fc.Args["scaling_group"].(string), fc.Args["domain"].(string))
+		},
+		nil,
+		ec.marshalOMutationReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐMutationReply,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Mutations_associate_scaling_group_with_domain(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutations",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "ok":
+				return ec.fieldContext_MutationReply_ok(ctx, field)
+			case "msg":
+				return ec.fieldContext_MutationReply_msg(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type MutationReply", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutations_associate_scaling_group_with_domain_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutations_associate_scaling_group_with_user_group(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Mutations_associate_scaling_group_with_user_group,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Mutations().AssociateScalingGroupWithUserGroup(ctx, fc.Args["scaling_group"].(string), fc.Args["user_group"].(string))
+		},
+		nil,
+		ec.marshalOMutationReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐMutationReply,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Mutations_associate_scaling_group_with_user_group(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutations",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "ok":
+				return ec.fieldContext_MutationReply_ok(ctx, field)
+			case "msg":
+				return ec.fieldContext_MutationReply_msg(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type MutationReply", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutations_associate_scaling_group_with_user_group_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutations_associate_scaling_group_with_keypair(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Mutations_associate_scaling_group_with_keypair,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Mutations().AssociateScalingGroupWithKeypair(ctx, fc.Args["scaling_group"].(string), fc.Args["access_key"].(string))
+		},
+		nil,
+		ec.marshalOMutationReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐMutationReply,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Mutations_associate_scaling_group_with_keypair(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutations",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "ok":
+				return ec.fieldContext_MutationReply_ok(ctx, field)
+			case "msg":
+				return ec.fieldContext_MutationReply_msg(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type MutationReply", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutations_associate_scaling_group_with_keypair_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutations_disassociate_scaling_group_with_domain(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Mutations_disassociate_scaling_group_with_domain,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Mutations().DisassociateScalingGroupWithDomain(ctx, fc.Args["scaling_group"].(string), fc.Args["domain"].(string))
+		},
+		nil,
+		ec.marshalOMutationReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐMutationReply,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Mutations_disassociate_scaling_group_with_domain(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutations",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "ok":
+				return ec.fieldContext_MutationReply_ok(ctx, field)
+			case "msg":
+				return ec.fieldContext_MutationReply_msg(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type MutationReply", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutations_disassociate_scaling_group_with_domain_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutations_disassociate_scaling_group_with_user_group(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Mutations_disassociate_scaling_group_with_user_group,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Mutations().DisassociateScalingGroupWithUserGroup(ctx, fc.Args["scaling_group"].(string), fc.Args["user_group"].(string))
+		},
+		nil,
+		ec.marshalOMutationReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐMutationReply,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Mutations_disassociate_scaling_group_with_user_group(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutations",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "ok":
+				return ec.fieldContext_MutationReply_ok(ctx, field)
+			case "msg":
+				return ec.fieldContext_MutationReply_msg(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type MutationReply", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutations_disassociate_scaling_group_with_user_group_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutations_disassociate_scaling_group_with_keypair(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Mutations_disassociate_scaling_group_with_keypair,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Mutations().DisassociateScalingGroupWithKeypair(ctx, fc.Args["scaling_group"].(string), fc.Args["access_key"].(string))
+		},
+		nil,
+		ec.marshalOMutationReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐMutationReply,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Mutations_disassociate_scaling_group_with_keypair(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutations",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "ok":
+				return ec.fieldContext_MutationReply_ok(ctx, field)
+			case "msg":
+				return ec.fieldContext_MutationReply_msg(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type MutationReply", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutations_disassociate_scaling_group_with_keypair_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutations_disassociate_all_scaling_groups_with_domain(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Mutations_disassociate_all_scaling_groups_with_domain,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Mutations().DisassociateAllScalingGroupsWithDomain(ctx, fc.Args["domain"].(string))
+		},
+		nil,
+		ec.marshalOMutationReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐMutationReply,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Mutations_disassociate_all_scaling_groups_with_domain(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutations",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "ok":
+				return ec.fieldContext_MutationReply_ok(ctx, field)
+			case "msg":
+				return ec.fieldContext_MutationReply_msg(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type MutationReply", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutations_disassociate_all_scaling_groups_with_domain_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutations_disassociate_all_scaling_groups_with_group(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Mutations_disassociate_all_scaling_groups_with_group,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Mutations().DisassociateAllScalingGroupsWithGroup(ctx, fc.Args["user_group"].(string))
+		},
+		nil,
+		ec.marshalOMutationReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐMutationReply,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Mutations_disassociate_all_scaling_groups_with_group(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutations",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "ok":
+				return ec.fieldContext_MutationReply_ok(ctx, field)
+			case "msg":
+				return ec.fieldContext_MutationReply_msg(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type MutationReply", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutations_disassociate_all_scaling_groups_with_group_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
 		ec.Error(ctx, err)
 		return fc, err
 	}
@@ -10648,6 +11737,149 @@ func (ec *executionContext) fieldContext___Type_isOneOf(_ context.Context, field
 
 // region    **************************** input.gotpl *****************************
 
+func (ec *executionContext) unmarshalInputCreateScalingGroupInput(ctx context.Context, obj any) (model.CreateScalingGroupInput, error) {
+	var it model.CreateScalingGroupInput
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	if _, present := asMap["description"]; !present {
+		asMap["description"] = ""
+	}
+	if _, present := asMap["is_active"]; !present {
+		asMap["is_active"] = true
+	}
+	if _, present := asMap["is_public"]; !present {
+		asMap["is_public"] = true
+	}
+	if _, present := asMap["driver_opts"]; !present {
+		asMap["driver_opts"] = "{}"
+	}
+	if _, present := asMap["scheduler_opts"]; !present {
+		asMap["scheduler_opts"] = "{}"
+	}
+	if _, present := asMap["use_host_network"]; !present {
+		asMap["use_host_network"] = false
+	}
+
+	fieldsInOrder := [...]string{"description", "is_active", "is_public", "wsproxy_addr", "wsproxy_api_token", "driver", "driver_opts", "scheduler", "scheduler_opts", "use_host_network"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "description":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("description"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Description = data
+		case "is_active":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("is_active"))
+			data, err := ec.unmarshalOBoolean2ᚖbool(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.IsActive = data
+		case "is_public":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("is_public"))
+			data, err := ec.unmarshalOBoolean2ᚖbool(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.IsPublic = data
+		case "wsproxy_addr":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("wsproxy_addr"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.WsproxyAddr = data
+		case "wsproxy_api_token":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("wsproxy_api_token"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.WsproxyAPIToken = data
+		case "driver":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("driver"))
+			data, err := ec.unmarshalNString2string(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Driver = data
+		case "driver_opts":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("driver_opts"))
+			data, err := ec.unmarshalOJSONString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.DriverOpts = data
+		case "scheduler":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("scheduler"))
+			data, err := ec.unmarshalNString2string(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Scheduler = data
+		case "scheduler_opts":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("scheduler_opts"))
+			data, err := ec.unmarshalOJSONString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.SchedulerOpts = data
+		case "use_host_network":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("use_host_network"))
+			data, err := ec.unmarshalOBoolean2ᚖbool(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.UseHostNetwork = data
+		}
+	}
+
+	return it, nil
+}
+
+func (ec *executionContext) unmarshalInputModifyAgentInput(ctx context.Context, obj any) (model.ModifyAgentInput, error) {
+	var it model.ModifyAgentInput
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"schedulable", "scaling_group"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "schedulable":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("schedulable"))
+			data, err := ec.unmarshalOBoolean2ᚖbool(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Schedulable = data
+		case "scaling_group":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("scaling_group"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.ScalingGroup = data
+		}
+	}
+
+	return it, nil
+}
+
 func (ec *executionContext) unmarshalInputModifyComputeSessionInput(ctx context.Context, obj any) (model.ModifyComputeSessionInput, error) {
 	var it model.ModifyComputeSessionInput
 	asMap := map[string]any{}
@@ -10690,6 +11922,96 @@ func (ec *executionContext) unmarshalInputModifyComputeSessionInput(ctx context.
 				return it, err
 			}
 			it.ClientMutationID = data
+		}
+	}
+
+	return it, nil
+}
+
+func (ec *executionContext) unmarshalInputModifyScalingGroupInput(ctx context.Context, obj any) (model.ModifyScalingGroupInput, error) {
+	var it model.ModifyScalingGroupInput
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"description", "is_active", "is_public", "wsproxy_addr", "wsproxy_api_token", "driver", "driver_opts", "scheduler", "scheduler_opts", "use_host_network"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "description":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("description"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Description = data
+		case "is_active":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("is_active"))
+			data, err := ec.unmarshalOBoolean2ᚖbool(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.IsActive = data
+		case "is_public":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("is_public"))
+			data, err := ec.unmarshalOBoolean2ᚖbool(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.IsPublic = data
+		case "wsproxy_addr":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("wsproxy_addr"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.WsproxyAddr = data
+		case "wsproxy_api_token":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("wsproxy_api_token"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.WsproxyAPIToken = data
+		case "driver":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("driver"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Driver = data
+		case "driver_opts":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("driver_opts"))
+			data, err := ec.unmarshalOJSONString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.DriverOpts = data
+		case "scheduler":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("scheduler"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Scheduler = data
+		case "scheduler_opts":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("scheduler_opts"))
+			data, err := ec.unmarshalOJSONString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.SchedulerOpts = data
+		case "use_host_network":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("use_host_network"))
+			data, err := ec.unmarshalOBoolean2ᚖbool(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.UseHostNetwork = data
 		}
 	}
 
@@ -11211,6 +12533,46 @@ func (ec *executionContext) _ComputeSessionList(ctx context.Context, sel ast.Sel
 	return out
 }
 
+var createScalingGroupReplyImplementors = []string{"CreateScalingGroupReply"}
+
+func (ec *executionContext) _CreateScalingGroupReply(ctx context.Context, sel ast.SelectionSet, obj *model.CreateScalingGroupReply) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, createScalingGroupReplyImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("CreateScalingGroupReply")
+		case "ok":
+			out.Values[i] = ec._CreateScalingGroupReply_ok(ctx, field, obj)
+		case "msg":
+			out.Values[i] = ec._CreateScalingGroupReply_msg(ctx, field, obj)
+		case "scaling_group":
+			out.Values[i] = ec._CreateScalingGroupReply_scaling_group(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
 var imageImplementors = []string{"Image"}
 
 func (ec *executionContext) _Image(ctx context.Context, sel ast.SelectionSet, obj *model.Image) graphql.Marshaler {
@@ -11541,6 +12903,54 @@ func (ec *executionContext) _Mutations(ctx context.Context, sel ast.SelectionSet
 		case "modify_compute_session":
 			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
 				return ec._Mutations_modify_compute_session(ctx, field)
+			})
+		case "modify_agent":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutations_modify_agent(ctx, field)
+			})
+		case "create_scaling_group":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutations_create_scaling_group(ctx, field)
+			})
+		case "modify_scaling_group":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutations_modify_scaling_group(ctx, field)
+			})
+		case "delete_scaling_group":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutations_delete_scaling_group(ctx, field)
+			})
+		case "associate_scaling_group_with_domain":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutations_associate_scaling_group_with_domain(ctx, field)
+			})
+		case "associate_scaling_group_with_user_group":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutations_associate_scaling_group_with_user_group(ctx, field)
+			})
+		case "associate_scaling_group_with_keypair":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutations_associate_scaling_group_with_keypair(ctx, field)
+			})
+		case "disassociate_scaling_group_with_domain":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutations_disassociate_scaling_group_with_domain(ctx, field)
+			})
+		case "disassociate_scaling_group_with_user_group":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutations_disassociate_scaling_group_with_user_group(ctx, field)
+			})
+		case "disassociate_scaling_group_with_keypair":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutations_disassociate_scaling_group_with_keypair(ctx, field)
+			})
+		case "disassociate_all_scaling_groups_with_domain":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutations_disassociate_all_scaling_groups_with_domain(ctx, field)
+			})
+		case "disassociate_all_scaling_groups_with_group":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutations_disassociate_all_scaling_groups_with_group(ctx, field)
 			})
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
@@ -12368,6 +13778,11 @@ func (ec *executionContext) marshalNBoolean2bool(ctx context.Context, sel ast.Se
 	return res
 }
 
+func (ec *executionContext) unmarshalNCreateScalingGroupInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐCreateScalingGroupInput(ctx context.Context, v any) (model.CreateScalingGroupInput, error) {
+	res, err := ec.unmarshalInputCreateScalingGroupInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
 func (ec *executionContext) unmarshalNGlobalIDField2string(ctx context.Context, v any) (string, error) {
 	res, err := graphql.UnmarshalString(v)
 	return res, graphql.ErrorOnPath(ctx, err)
@@ -12416,8 +13831,18 @@ func (ec *executionContext) marshalNInt2int(ctx context.Context, sel ast.Selecti
 	return res
 }
 
+func (ec *executionContext) unmarshalNModifyAgentInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐModifyAgentInput(ctx context.Context, v any) (model.ModifyAgentInput, error) {
+	res, err := ec.unmarshalInputModifyAgentInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
 func (ec *executionContext) unmarshalNModifyComputeSessionInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐModifyComputeSessionInput(ctx context.Context, v any) (model.ModifyComputeSessionInput, error) {
 	res, err := ec.unmarshalInputModifyComputeSessionInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) unmarshalNModifyScalingGroupInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐModifyScalingGroupInput(ctx context.Context, v any) (model.ModifyScalingGroupInput, error) {
+	res, err := ec.unmarshalInputModifyScalingGroupInput(ctx, v)
 	return res, graphql.ErrorOnPath(ctx, err)
 }
 
@@ -12917,6 +14342,13 @@ func (ec *executionContext) marshalOComputeSessionList2ᚖberthᚗdevᚋberthᚋ
 		return graphql.Null
 	}
 	return ec._ComputeSessionList(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOCreateScalingGroupReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐCreateScalingGroupReply(ctx context.Context, sel ast.SelectionSet, v *model.CreateScalingGroupReply) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._CreateScalingGroupReply(ctx, sel, v)
 }
 
 func (ec *executionContext) unmarshalODateTime2ᚖtimeᚐTime(ctx context.Context, v any) (*time.Time, error) {

@@ -129,6 +129,25 @@ type ComputeSessionList struct {
 	TotalCount *int              `json:"total_count,omitempty"`
 }
 
+type CreateScalingGroupInput struct {
+	Description     *string `json:"description,omitempty"`
+	IsActive        *bool   `json:"is_active,omitempty"`
+	IsPublic        *bool   `json:"is_public,omitempty"`
+	WsproxyAddr     *string `json:"wsproxy_addr,omitempty"`
+	WsproxyAPIToken *string `json:"wsproxy_api_token,omitempty"`
+	Driver          string  `json:"driver"`
+	DriverOpts      *string `json:"driver_opts,omitempty"`
+	Scheduler       string  `json:"scheduler"`
+	SchedulerOpts   *string `json:"scheduler_opts,omitempty"`
+	UseHostNetwork  *bool   `json:"use_host_network,omitempty"`
+}
+
+type CreateScalingGroupReply struct {
+	Ok           *bool         `json:"ok,omitempty"`
+	Msg          *string       `json:"msg,omitempty"`
+	ScalingGroup *ScalingGroup `json:"scaling_group,omitempty"`
+}
+
 type Image struct {
 	ID                    *string          `json:"id,omitempty"`
 	Name                  *string          `json:"name,omitempty"`
@@ -183,6 +202,11 @@ type KeyPairList struct {
 	TotalCount *int       `json:"total_count,omitempty"`
 }
 
+type ModifyAgentInput struct {
+	Schedulable  *bool   `json:"schedulable,omitempty"`
+	ScalingGroup *string `json:"scaling_group,omitempty"`
+}
+
 type ModifyComputeSessionInput struct {
 	ID               string  `json:"id"`
 	Name             *string `json:"name,omitempty"`
@@ -193,6 +217,19 @@ type ModifyComputeSessionInput struct {
 type ModifyComputeSessionPayload struct {
 	Item             *ComputeSession `json:"item,omitempty"`
 	ClientMutationID *string         `json:"clientMutationId,omitempty"`
+}
+
+type ModifyScalingGroupInput struct {
+	Description     *string `json:"description,omitempty"`
+	IsActive        *bool   `json:"is_active,omitempty"`
+	IsPublic        *bool   `json:"is_public,omitempty"`
+	WsproxyAddr     *string `json:"wsproxy_addr,omitempty"`
+	WsproxyAPIToken *string `json:"wsproxy_api_token,omitempty"`
+	Driver          *string `json:"driver,omitempty"`
+	DriverOpts      *string `json:"driver_opts,omitempty"`
+	Scheduler       *string `json:"scheduler,omitempty"`
+	SchedulerOpts   *string `json:"scheduler_opts,omitempty"`
+	UseHostNetwork  *bool   `json:"use_host_network,omitempty"`
 }
 
 type MutationReply struct {

@@ -327,6 +327,7 @@ type Session struct {
 	EndedAt          *time.Time
 	Attempts         int32
 	NumQueries       int64
+	Preemptible      bool
 }
 
 type SessionAccess struct {

@@ -308,7 +308,7 @@ func (q *Queries) PendingKernels(ctx context.Context, sessions []string) ([]Pend
 const pendingSessions = `-- name: PendingSessions :many
 
 SELECT s.id, s.name, s.type, s.priority, s.resource_group, s.designated_agents, s.failed_agents, s.cluster_mode, s.created_at,
-       s.starts_at, s.status_info, s.status_data
+       s.starts_at, s.preemptible, s.status_info, s.status_data
 FROM sessions s WHERE s.status = 'PENDING' ORDER BY s.priority DESC, s.created_at, s.id LIMIT $1
 `
 
@@ -323,6 +323,7 @@ type PendingSessionsRow struct {
 	ClusterMode      string
 	CreatedAt        time.Time
 	StartsAt         *time.Time
+	Preemptible      bool
 	StatusInfo       string
 	StatusData       dbtype.Object
 }
@@ -348,6 +349,7 @@ func (q *Queries) PendingSessions(ctx context.Context, maxRows int32) ([]Pending
 			&i.ClusterMode,
 			&i.CreatedAt,
 			&i.StartsAt,
+			&i.Preemptible,
 			&i.StatusInfo,
 			&i.StatusData,
 		); err != nil {

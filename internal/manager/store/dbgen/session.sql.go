@@ -154,20 +154,20 @@ const insertSession = `-- name: InsertSession :exec
 WITH s AS (
     INSERT INTO sessions (id, name, type, priority, cluster_mode, cluster_size, domain_name, project_id, user_id, access_key,
         resource_group, designated_agents, image_id, image, tag, status, requested_slots, resource_opts, environ, startup_command,
-        bootstrap_script, callback_url, batch_timeout_ms, starts_at)
+        bootstrap_script, callback_url, batch_timeout_ms, starts_at, preemptible)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
         $11, $12, $13, $14, $15, 'PENDING', $16, $17, $18, $19,
-        $20, $21, $22, $23)
+        $20, $21, $22, $23, $24)
     RETURNING sessions.id, sessions.image, sessions.callback_url
 ), k AS (
     INSERT INTO kernels (id, session_id, cluster_role, cluster_idx, local_rank, cluster_hostname, image, architecture, registry,
         status, requested_slots, service_ports, preopen_ports)
     SELECT u.id, s.id, CASE WHEN u.n = 1 THEN 'main' ELSE 'sub' END, greatest(u.n - 1, 1), u.n - 1,
-        CASE WHEN u.n = 1 THEN 'main1' ELSE 'sub' || (u.n - 1) END, s.image, $24, $25,
-        'PENDING', $26::jsonb, $27, $28
-    FROM s, unnest($29::uuid[]) WITH ORDINALITY AS u(id, n)
+        CASE WHEN u.n = 1 THEN 'main1' ELSE 'sub' || (u.n - 1) END, s.image, $25, $26,
+        'PENDING', $27::jsonb, $28, $29
+    FROM s, unnest($30::uuid[]) WITH ORDINALITY AS u(id, n)
 ), d AS (
-    INSERT INTO session_dependencies (session_id, depends_on) SELECT s.id, o.id FROM s, unnest($30::uuid[]) AS o(id)
+    INSERT INTO session_dependencies (session_id, depends_on) SELECT s.id, o.id FROM s, unnest($31::uuid[]) AS o(id)
 ), c AS (
     INSERT INTO callbacks (session_id, url, body)
     SELECT s.id, s.callback_url, jsonb_build_object('type', 'session_lifecycle', 'event', 'enqueued', 'session_id', s.id,
@@ -201,6 +201,7 @@ type InsertSessionParams struct {
 	CallbackUrl      *string
 	BatchTimeoutMs   *int64
 	StartsAt         *time.Time
+	Preemptible      bool
 	Architecture     string
 	Registry         string
 	KernelSlots      json.RawMessage
@@ -236,6 +237,7 @@ func (q *Queries) InsertSession(ctx context.Context, arg InsertSessionParams) er
 		arg.CallbackUrl,
 		arg.BatchTimeoutMs,
 		arg.StartsAt,
+		arg.Preemptible,
 		arg.Architecture,
 		arg.Registry,
 		arg.KernelSlots,
@@ -543,7 +545,7 @@ func (q *Queries) SessionStateForWait(ctx context.Context, id string) (SessionSt
 }
 
 const sessionViews = `-- name: SessionViews :many
-SELECT s.id, s.name, s.type, s.priority, s.cluster_mode, s.cluster_size, s.domain_name, s.project_id, s.user_id, s.access_key, s.resource_group, s.designated_agents, s.failed_agents, s.image_id, s.image, s.tag, s.status, s.status_info, s.status_data, s.status_changed, s.result, s.requested_slots, s.resource_opts, s.environ, s.startup_command, s.bootstrap_script, s.callback_url, s.batch_timeout_ms, s.starts_at, s.created_at, s.scheduled_at, s.started_at, s.ended_at, s.attempts, s.num_queries, p.name AS project_name, u.email AS user_email, u.full_name AS user_full_name, u.role AS owner_role
+SELECT s.id, s.name, s.type, s.priority, s.cluster_mode, s.cluster_size, s.domain_name, s.project_id, s.user_id, s.access_key, s.resource_group, s.designated_agents, s.failed_agents, s.image_id, s.image, s.tag, s.status, s.status_info, s.status_data, s.status_changed, s.result, s.requested_slots, s.resource_opts, s.environ, s.startup_command, s.bootstrap_script, s.callback_url, s.batch_timeout_ms, s.starts_at, s.created_at, s.scheduled_at, s.started_at, s.ended_at, s.attempts, s.num_queries, s.preemptible, p.name AS project_name, u.email AS user_email, u.full_name AS user_full_name, u.role AS owner_role
 FROM sessions s JOIN projects p ON p.id = s.project_id JOIN users u ON u.id = s.user_id
 WHERE s.id = ANY($1::uuid[])
 `
@@ -601,6 +603,7 @@ func (q *Queries) SessionViews(ctx context.Context, ids []string) ([]SessionView
 			&i.Session.EndedAt,
 			&i.Session.Attempts,
 			&i.Session.NumQueries,
+			&i.Session.Preemptible,
 			&i.ProjectName,
 			&i.UserEmail,
 			&i.UserFullName,

@@ -2,7 +2,7 @@
 
 -- name: PendingSessions :many
 SELECT s.id, s.name, s.type, s.priority, s.resource_group, s.designated_agents, s.failed_agents, s.cluster_mode, s.created_at,
-       s.starts_at, s.status_info, s.status_data
+       s.starts_at, s.preemptible, s.status_info, s.status_data
 FROM sessions s WHERE s.status = 'PENDING' ORDER BY s.priority DESC, s.created_at, s.id LIMIT @max_rows;
 
 -- name: PendingKernels :many

@@ -51,10 +51,10 @@ FROM sessions s, jsonb_each_text(s.requested_slots) v WHERE s.access_key = $1 AN
 WITH s AS (
     INSERT INTO sessions (id, name, type, priority, cluster_mode, cluster_size, domain_name, project_id, user_id, access_key,
         resource_group, designated_agents, image_id, image, tag, status, requested_slots, resource_opts, environ, startup_command,
-        bootstrap_script, callback_url, batch_timeout_ms, starts_at)
+        bootstrap_script, callback_url, batch_timeout_ms, starts_at, preemptible)
     VALUES (@id, @name, @type, @priority, @cluster_mode, @cluster_size, @domain_name, @project_id, @user_id, @access_key,
         @resource_group, @designated_agents, @image_id, @image, @tag, 'PENDING', @requested_slots, @resource_opts, @environ, @startup_command,
-        @bootstrap_script, @callback_url, @batch_timeout_ms, @starts_at)
+        @bootstrap_script, @callback_url, @batch_timeout_ms, @starts_at, @preemptible)
     RETURNING sessions.id, sessions.image, sessions.callback_url
 ), k AS (
     INSERT INTO kernels (id, session_id, cluster_role, cluster_idx, local_rank, cluster_hostname, image, architecture, registry,

@@ -1,0 +1,288 @@
+package service
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strings"
+	"unicode"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/seal"
+	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/scheduler"
+)
+
+// maxGroupOptions bounds the options of a group in bytes of JSON.
+const maxGroupOptions = 16 << 10
+
+// ResourceGroupProps are what administrators set of a resource group; nil means the default when it is created
+// and no change when it is modified.
+type ResourceGroupProps struct {
+	Description     *string
+	IsActive        *bool
+	IsPublic        *bool
+	WsproxyAddr     *string
+	WsproxyAPIToken *seal.Secret // "" removes it
+	Driver          *string
+	DriverOpts      map[string]any
+	Scheduler       *string
+	// SchedulerOpts replaces all options. SchedulerPatch changes some: a JSON merge patch, in which null removes.
+	SchedulerOpts, SchedulerPatch map[string]any
+	UseHostNetwork                *bool
+}
+
+// CreateResourceGroup adds a group (superadmins). It has no agents, and nobody may use it before it is associated.
+func (s *Service) CreateResourceGroup(ctx context.Context, a Actor, name string, p ResourceGroupProps) (*ResourceGroup, error) {
+	if err := authz.NeedSuperadmin(a, "create resource groups"); err != nil {
+		return nil, err
+	}
+	if name == "" || len(name) > 64 || strings.ContainsFunc(name, func(r rune) bool { return r == '/' || unicode.IsSpace(r) || !unicode.IsPrint(r) }) {
+		return nil, invalid("%q cannot be the name of a resource group", name).WithNext("use 1 to 64 characters without spaces and slashes")
+	}
+	return s.writeGroup(ctx, a, name, true, p)
+}
+
+// ModifyResourceGroup changes a group (superadmins). A changed policy holds from the next scheduling pass on;
+// sessions that run or wait stay.
+func (s *Service) ModifyResourceGroup(ctx context.Context, a Actor, name string, p ResourceGroupProps) (*ResourceGroup, error) {
+	if err := authz.NeedSuperadmin(a, "change resource groups"); err != nil {
+		return nil, err
+	}
+	return s.writeGroup(ctx, a, name, false, p)
+}
+
+func (s *Service) writeGroup(ctx context.Context, a Actor, name string, create bool, p ResourceGroupProps) (*ResourceGroup, error) {
+	err := s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+		if create {
+			n, err := tx.InsertResourceGroup(ctx, name)
+			if err != nil {
+				return fmt.Errorf("create resource group %s: %w", name, err)
+			}
+			if n == 0 {
+				return fault.Conflictf("resource group %s exists already", name).WithNext("choose another name, or modify it")
+			}
+		}
+		row, err := tx.LockResourceGroup(ctx, name)
+		if store.Missing(err) {
+			return authz.NotFound(groupNoun, name)
+		}
+		if err != nil {
+			return fmt.Errorf("find resource group %s: %w", name, err)
+		}
+		if err := s.setGroup(&row, p); err != nil {
+			return err
+		}
+		err = tx.UpdateResourceGroup(ctx, dbgen.UpdateResourceGroupParams{
+			Name: row.Name, Description: row.Description, IsActive: row.IsActive, IsPublic: row.IsPublic, Driver: row.Driver, DriverOpts: row.DriverOpts,
+			Scheduler: row.Scheduler, SchedulerOpts: row.SchedulerOpts, UseHostNetwork: row.UseHostNetwork, WsproxyAddr: row.WsproxyAddr,
+			WsproxyApiTokenSealed: row.WsproxyApiTokenSealed,
+		})
+		if err != nil {
+			return fmt.Errorf("change resource group %s: %w", name, err)
+		}
+		tx.Wake(store.TopicSchedule)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s.GetResourceGroup(ctx, a, name)
+}
+
+// setGroup applies the properties to a row after checking them.
+func (s *Service) setGroup(g *dbgen.ResourceGroup, p ResourceGroupProps) error {
+	set(&g.IsActive, p.IsActive)
+	set(&g.IsPublic, p.IsPublic)
+	set(&g.UseHostNetwork, p.UseHostNetwork)
+	set(&g.Driver, p.Driver)
+	set(&g.Scheduler, p.Scheduler)
+	if p.Description != nil {
+		g.Description = p.Description
+	}
+	if g.Description != nil && len(*g.Description) > 512 {
+		return invalid("the description has more than 512 bytes")
+	}
+	if g.Driver != "static" {
+		return invalid("%q is not a driver of resource groups", g.Driver).WithNext("use static")
+	}
+	if p.WsproxyAddr != nil {
+		if g.WsproxyAddr = optional(*p.WsproxyAddr); g.WsproxyAddr != nil {
+			u, err := url.Parse(*g.WsproxyAddr)
+			if err != nil || len(*g.WsproxyAddr) > 2048 || (u.Scheme != "http" && u.Scheme != "https") || u.Hostname() == "" || u.User != nil {
+				return invalid("wsproxy_addr %q is not an address", *g.WsproxyAddr).WithNext("use an http or https address without a user name")
+			}
+		}
+	}
+	if p.WsproxyAPIToken != nil {
+		g.WsproxyApiTokenSealed = nil
+		if p.WsproxyAPIToken.Reveal() != "" {
+			sealed, err := s.d.Seal.Seal(*p.WsproxyAPIToken, "wsproxy-api-token:"+g.Name)
+			if err != nil {
+				return fmt.Errorf("seal the token of resource group %s: %w", g.Name, err)
+			}
+			g.WsproxyApiTokenSealed = sealed
+		}
+	}
+	if p.DriverOpts != nil {
+		g.DriverOpts = p.DriverOpts
+	}
+	if p.SchedulerOpts != nil {
+		g.SchedulerOpts = p.SchedulerOpts
+	}
+	if p.SchedulerPatch != nil {
+		g.SchedulerOpts = mergePatch(g.SchedulerOpts, p.SchedulerPatch)
+	}
+	for name, opts := range map[string]map[string]any{"driver_opts": g.DriverOpts, "scheduler_opts": g.SchedulerOpts} {
+		raw, err := json.Marshal(opts)
+		if err != nil || len(raw) > maxGroupOptions {
+			return invalid("%s is larger than %d KiB", name, maxGroupOptions>>10)
+		}
+	}
+	if p.Scheduler == nil && p.SchedulerOpts == nil && p.SchedulerPatch == nil {
+		return nil // what an earlier version took must not keep the rest from being changed
+	}
+	if _, err := scheduler.ParseGroup(g.Name, g.Scheduler, g.SchedulerOpts); err != nil {
+		return fmt.Errorf("check the scheduling policy of resource group %s: %w", g.Name, err)
+	}
+	return nil
+}
+
+func set[T any](to, from *T) {
+	if from != nil {
+		*to = *from
+	}
+}
+
+// mergePatch applies a JSON merge patch (RFC 7396) and changes neither argument.
+func mergePatch(old, patch map[string]any) map[string]any {
+	out := make(map[string]any, len(old)+len(patch))
+	for k, v := range old {
+		out[k] = v
+	}
+	for k, v := range patch {
+		switch v := v.(type) {
+		case nil:
+			delete(out, k)
+		case map[string]any:
+			inner, _ := out[k].(map[string]any)
+			out[k] = mergePatch(inner, v)
+		default:
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// DeleteResourceGroup removes a group that nothing names any more (superadmins).
+func (s *Service) DeleteResourceGroup(ctx context.Context, a Actor, name string) error {
+	if err := authz.NeedSuperadmin(a, "delete resource groups"); err != nil {
+		return err
+	}
+	if name == first {
+		return fault.Conflictf("resource group %s is where new agents come to and stays", name).WithNext("make it inactive instead")
+	}
+	return s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+		if _, err := tx.LockResourceGroup(ctx, name); err != nil {
+			if store.Missing(err) {
+				return authz.NotFound(groupNoun, name)
+			}
+			return fmt.Errorf("find resource group %s: %w", name, err)
+		}
+		uses, err := tx.ResourceGroupUses(ctx, name)
+		if err != nil {
+			return fmt.Errorf("look who uses resource group %s: %w", name, err)
+		}
+		if uses.Agents+uses.LiveSessions+uses.EndedSessions > 0 {
+			return fault.Conflictf("resource group %s is named by %d agents, %d live and %d ended sessions", name, uses.Agents, uses.LiveSessions, uses.EndedSessions).
+				WithNext("make it inactive instead; what is recorded about ended sessions keeps its name")
+		}
+		if _, err := tx.DeleteResourceGroup(ctx, name); err != nil {
+			return fmt.Errorf("delete resource group %s: %w", name, err)
+		}
+		tx.Wake(store.TopicSchedule)
+		return nil
+	})
+}
+
+// GroupUser is who may use a resource group: exactly one of the fields.
+type GroupUser struct {
+	Domain  string
+	Project cluster.ProjectID
+	Keypair cluster.AccessKey
+}
+
+// AssociateResourceGroup lets somebody use a group (superadmins). It may be done twice.
+func (s *Service) AssociateResourceGroup(ctx context.Context, a Actor, name string, u GroupUser) error {
+	if err := authz.NeedSuperadmin(a, "associate resource groups"); err != nil {
+		return err
+	}
+	return s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+		if _, err := tx.LockResourceGroup(ctx, name); err != nil {
+			if store.Missing(err) {
+				return authz.NotFound(groupNoun, name)
+			}
+			return fmt.Errorf("find resource group %s: %w", name, err)
+		}
+		var err error
+		switch {
+		case u.Domain != "":
+			err = associated(tx.AllowGroupForDomain(ctx, name, u.Domain), domainNoun, u.Domain)
+		case u.Project != "":
+			err = associated(tx.AllowGroupForProject(ctx, name, string(u.Project)), projectNoun, string(u.Project))
+		case u.Keypair != "":
+			err = associated(tx.AllowGroupForKeypair(ctx, name, string(u.Keypair)), "keypair", string(u.Keypair))
+		default:
+			return invalid("nobody is named whom the resource group is for")
+		}
+		tx.Wake(store.TopicSchedule)
+		return err
+	})
+}
+
+// associated turns a reference to somebody unknown into NotFound.
+func associated(err error, noun, name string) error {
+	switch {
+	case store.Dangling(err):
+		return authz.NotFound(noun, name)
+	case err != nil:
+		return fmt.Errorf("associate %s %s: %w", noun, name, err)
+	}
+	return nil
+}
+
+// DisassociateResourceGroup takes a group, or with an empty name all groups, away from somebody (superadmins). What
+// runs or waits there goes on.
+func (s *Service) DisassociateResourceGroup(ctx context.Context, a Actor, name string, u GroupUser) error {
+	if err := authz.NeedSuperadmin(a, "associate resource groups"); err != nil {
+		return err
+	}
+	var n int64
+	var err error
+	var who string
+	switch group := optional(name); {
+	case u.Domain != "":
+		who = "domain " + u.Domain
+		n, err = s.d.Store.DisallowGroupForDomain(ctx, u.Domain, group)
+	case u.Project != "":
+		who = "project " + string(u.Project)
+		n, err = s.d.Store.DisallowGroupForProject(ctx, string(u.Project), group)
+	case u.Keypair != "":
+		who = "keypair " + string(u.Keypair)
+		n, err = s.d.Store.DisallowGroupForKeypair(ctx, string(u.Keypair), group)
+	default:
+		return invalid("nobody is named whom the resource group is taken from")
+	}
+	if err != nil {
+		return fmt.Errorf("take resource groups from %s: %w", who, err)
+	}
+	if n == 0 && name != "" {
+		return fault.NotFoundf("resource group %s is not associated with %s", name, who).WithReason("object-not-found")
+	}
+	s.d.Store.Wake(store.TopicSchedule)
+	return nil
+}
