@@ -200,6 +200,9 @@ func (r *Runner) serveHello(*http.Request) (run.Hello, error) {
 	slices.Sort(h.Capabilities)
 	r.queue.mu.Lock()
 	h.Kernel.Runs = r.queue.count
+	if r.queue.current != nil {
+		h.Kernel.State = run.KernelBusy // whatever executes it: an interpreter or a recipe
+	}
 	r.queue.mu.Unlock()
 	h.Batch, _ = r.serveBatch(nil)
 	return h, nil

@@ -16,6 +16,8 @@ import (
 type Runner struct {
 	Kernel  Kernel
 	streams Streams
+	// hold counts the session as used until release.
+	hold func() (release func())
 }
 
 // Runner authorises the actor to run code, checks that the session is RUNNING, counts the query and opens the way to
@@ -34,7 +36,9 @@ func (s *Service) Runner(ctx context.Context, a Actor, ref string, owner cluster
 		return nil, fault.Unavailablef("agent %s is not connected", r.kernel.Agent)
 	}
 	s.counts.add(r.owner, r.kernel.SessionID)
-	return &Runner{Kernel: r.kernel, streams: s.d.Streams}, nil
+	id := r.kernel.SessionID
+	s.accesses.touch(id, s.d.Clock())
+	return &Runner{Kernel: r.kernel, streams: s.d.Streams, hold: func() func() { return s.accesses.hold(id, s.d.Clock) }}, nil
 }
 
 func (s *Service) findRoute(ctx context.Context, a Actor, ref string, owner cluster.AccessKey) (route, error) {
@@ -92,10 +96,23 @@ func (r *Runner) RoundTrip(req *http.Request) (*http.Response, error) {
 		out.URL.RawPath = r.base() + "/" + strings.TrimPrefix(req.URL.RawPath, "/")
 	}
 	out.RequestURI = ""
-	return r.streams.RoundTrip(r.Kernel.Agent, out)
+	release := r.hold()
+	resp, err := r.streams.RoundTrip(r.Kernel.Agent, out)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	resp.Body = &heldBody{resp.Body, release}
+	return resp, nil
 }
 
 // Upgrade opens a full-duplex stream to the runner.
 func (r *Runner) Upgrade(ctx context.Context, path string, header http.Header) (io.ReadWriteCloser, error) {
-	return r.streams.Upgrade(ctx, r.Kernel.Agent, r.base()+"/"+strings.TrimPrefix(path, "/"), header)
+	release := r.hold()
+	stream, err := r.streams.Upgrade(ctx, r.Kernel.Agent, r.base()+"/"+strings.TrimPrefix(path, "/"), header)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	return &held{stream, release}, nil
 }

@@ -24,6 +24,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/idle/snapshot"
 	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/service/callback"
 	"berth.dev/berth/internal/manager/service/node"
@@ -60,6 +61,8 @@ type Deps struct {
 	Streams Streams
 	// Live may be nil: nothing is known live then.
 	Live LiveStats
+	// Usage may be nil: checks of utilisation know nothing then and find nobody idle.
+	Usage snapshot.Usage
 	// Explainer may be nil: why sessions wait is only what is stored about them then.
 	Explainer Explainer
 	// Callbacks says where session callbacks may go.
@@ -93,6 +96,7 @@ type Service struct {
 	passwords *seal.Passwords
 	hub       *hub
 	counts    counts
+	accesses  accesses
 	work      *background
 	frozen    frozenCache
 	// routes are the ways to runners, actors who owns an access key.
@@ -149,6 +153,7 @@ func (s *Service) Run(ctx context.Context) error {
 	parts.Go(func() { s.hub.run(ctx) })
 	parts.Go(func() { (&callback.Worker{Store: s.d.Store, Policy: s.d.Callbacks, Log: s.d.Log}).Run(ctx) })
 	parts.Go(func() { s.runCounts(ctx) })
+	parts.Go(func() { s.runAccesses(ctx) })
 	parts.Wait()
 	s.work.stop()
 	return nil
