@@ -65,6 +65,7 @@ type Cluster struct {
 	dsn   string
 	etcd  *embedded.Etcd
 	admin service.Credentials
+	held  holds
 
 	// Store is the test's own connection to the database, for looking and for moving time.
 	Store    *store.Store
@@ -282,7 +283,7 @@ type Agent struct {
 func (c *Cluster) AddAgent() *Agent {
 	c.tb.Helper()
 	i := len(c.Agents)
-	opt := fake.Options{}
+	opt := fake.Options{After: c.held.after}
 	if c.o.Engine != nil {
 		c.o.Engine(&opt)
 	}

@@ -85,16 +85,20 @@ func TestDependencies(t *testing.T) {
 	after := func(name string, deps ...string) cluster.SessionID {
 		return c.Create(service.CreateSession{Name: name, Type: cluster.Batch, StartupCommand: "exit 0", Dependencies: deps})
 	}
-	first := c.Batch("first", "sleep 0.2; exit 0")
+	first := c.Batch("first", testkit.Held+"; exit 0")
+	c.Running(first)
 	second := after("second", string(first))
 	third := after("third", string(second), string(first))
 	c.Until("it says for what it waits", func() bool { return c.Session(third).StatusInfo == "dependency" })
+	c.Release()
 	require.Equal(t, cluster.ResultSuccess, c.Ended(third).Result)
 	require.Equal(t, cluster.ResultSuccess, c.Session(second).Result)
 
-	bad := c.Batch("badly", "sleep 0.2; exit 1")
+	bad := c.Batch("badly", testkit.Held+"; exit 1")
+	c.Running(bad)
 	never := after("never", string(bad))
 	nor := after("neither", string(never))
+	c.Release()
 	for _, id := range []cluster.SessionID{never, nor} {
 		s := c.Ended(id)
 		require.Equal(t, cluster.Cancelled, s.Status)
