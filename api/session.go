@@ -80,13 +80,15 @@ type CreateSession struct {
 	// StartsAt delays a batch session: an ISO time or a delta such as 10m.
 	StartsAt string `json:"starts_at,omitempty"`
 	// BatchTimeout bounds a batch session, as in 90s or 2h.
-	BatchTimeout string        `json:"batch_timeout,omitempty"`
-	Dependencies []string      `json:"dependencies,omitempty"`
-	CallbackURL  string        `json:"callback_url,omitempty"`
-	Priority     *int          `json:"priority,omitempty"`
-	ClusterSize  int           `json:"clusterSize,omitempty"`
-	ClusterMode  string        `json:"clusterMode,omitempty"`
-	Config       SessionConfig `json:"config"`
+	BatchTimeout string   `json:"batch_timeout,omitempty"`
+	Dependencies []string `json:"dependencies,omitempty"`
+	CallbackURL  string   `json:"callback_url,omitempty"`
+	Priority     *int     `json:"priority,omitempty"`
+	// Preemptible sessions may end for ones of higher priority where the resource group allows it; nil means yes.
+	Preemptible *bool         `json:"is_preemptible,omitempty"`
+	ClusterSize int           `json:"clusterSize,omitempty"`
+	ClusterMode string        `json:"clusterMode,omitempty"`
+	Config      SessionConfig `json:"config"`
 }
 
 // ServicePort is an app inside a session.
@@ -112,19 +114,24 @@ type CreatedSession struct {
 // CreateSession asks for a session. Unless EnqueueOnly is set the call lasts until the
 // session runs, fails or MaxWaitSeconds have passed; only ctx bounds it further.
 func (c *Client) CreateSession(ctx context.Context, s CreateSession) (CreatedSession, error) {
-	if s.Group == "" {
-		s.Group = c.cfg.Group
-	}
-	if s.Domain == "" {
-		s.Domain = c.cfg.Domain
-	}
-	r := request{method: http.MethodPost, path: "/session", json: s, timeout: quickTimeout}
+	r := request{method: http.MethodPost, path: "/session", json: c.withHome(s), timeout: quickTimeout}
 	if !s.EnqueueOnly {
 		r.timeout = 24 * time.Hour
 	}
 	var out CreatedSession
 	err := c.call(ctx, r, &out)
 	return out, err
+}
+
+// withHome fills in whose project the session is for.
+func (c *Client) withHome(s CreateSession) CreateSession {
+	if s.Group == "" {
+		s.Group = c.cfg.Group
+	}
+	if s.Domain == "" {
+		s.Domain = c.cfg.Domain
+	}
+	return s
 }
 
 // SessionInfo is the answer of GET /session/{s}. The second group of fields are

@@ -127,6 +127,7 @@ func setCosts(c *gqlexec.ComplexityRoot) {
 	c.Queries.AgentList = func(child, limit, _ int, _, _, _, _ *string) int { return pageCost(child, limit) }
 	c.Queries.KeypairList = func(child, limit, _ int, _, _, _, _ *string, _ *bool) int { return pageCost(child, limit) }
 	c.ComputeSession.Containers = func(child int) int { return 2 * child }
+	c.ComputeSession.Explanation = func(child int) int { return 50 + child }
 	c.ComputeSession.Dependencies = func(child int) int { return 2 * child }
 	c.Agent.ComputeContainers = func(child int, _ *string) int { return 8 * child }
 }

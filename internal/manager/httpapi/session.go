@@ -41,6 +41,7 @@ func (a *API) sessionRoutes() {
 	on(signedOnly, a.statusHistory, "GET", "/{s}/status-history")
 	on(signedOnly, a.dependencyGraph, "GET", "/{s}/dependency-graph")
 	on(signedOnly, a.lasting(a.waitSession), "GET", "/{s}/wait")
+	on(signedOnly, a.explainSession, "GET", "/{s}/explain")
 }
 
 // refOwner reads what every route of one session has: its name or id and whom an administrator acts for.

@@ -13,6 +13,12 @@ import (
 // maxHold is the longest that creating a session holds its request.
 const maxHold = 6 * time.Hour
 
+// Berth has one priority: clients that know a second one, of jobs, mean the same by it.
+const (
+	priority    = "priority|job_priority|jobPriority"
+	preemptible = "is_preemptible|isPreemptible|preemptible"
+)
+
 // createRequest decodes the body of a create.
 func createRequest(p *params) service.CreateSession {
 	cfg := p.object("config")
@@ -29,7 +35,7 @@ func createRequest(p *params) service.CreateSession {
 		BootstrapScript: p.optional("bootstrap_script|bootstrapScript"),
 		OwnerAccessKey:  owner(p),
 		StartsAt:        p.text("starts_at|startsAt", ""),
-		ClusterSize:     p.number("cluster_size|clusterSize", 1, 1, 10_000),
+		ClusterSize:     p.number("cluster_size|clusterSize", cfg.number("cluster_size|clusterSize", 1, 1, 10_000), 1, 10_000),
 		ClusterMode:     p.text("cluster_mode|clusterMode", "single-node"),
 		Dependencies:    p.list("dependencies|dependsOn|depends"),
 		CallbackURL:     p.text("callback_url|callbackUrl|callbackURL", ""),
@@ -38,12 +44,14 @@ func createRequest(p *params) service.CreateSession {
 		Resources:       cfg.texts("resources"),
 		ResourceOpts:    cfg.texts("resource_opts|resourceOpts"),
 		ResourceGroup:   cfg.text("scaling_group|scalingGroup", ""),
-		Agents:          cfg.list("agent_list|agentList"),
+		Agents:          cfg.list("agent_list|agentList|agents"),
 		Mounts:          append(cfg.list("mounts"), cfg.list("mount_ids|mountIds")...),
 	}
-	if p.has("priority") {
-		n := p.number("priority", 0, 0, 100)
-		r.Priority = &n
+	if p.has(priority) {
+		r.Priority = new(p.number(priority, 0, 0, 100))
+	}
+	if p.has(preemptible) {
+		r.Preemptible = new(p.flag(preemptible, true))
 	}
 	for _, text := range cfg.list("preopen_ports|preopenPorts") {
 		port := &params{body: map[string]any{"preopen_ports": text}, prefix: cfg.prefix, bad: p.bad}
@@ -72,8 +80,12 @@ func (a *API) createSession(c *call) error {
 	req := createRequest(p)
 	enqueueOnly := p.flag("enqueueOnly|enqueue_only", false)
 	maxWait := p.number("maxWaitSeconds|max_wait_seconds", 0, 0, int(maxHold/time.Second))
+	dry := p.flag("dry_run|dryRun", false)
 	if err := p.err(); err != nil {
 		return err
+	}
+	if dry {
+		return a.dryRun(c, req)
 	}
 	// The session is made whole or not at all, whether or not its client stays.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx()), 30*time.Second)

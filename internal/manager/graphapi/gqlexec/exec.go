@@ -132,6 +132,7 @@ type ComplexityRoot struct {
 		CreatedUserID    func(childComplexity int) int
 		Dependencies     func(childComplexity int) int
 		DomainName       func(childComplexity int) int
+		Explanation      func(childComplexity int) int
 		FullName         func(childComplexity int) int
 		GroupID          func(childComplexity int) int
 		GroupName        func(childComplexity int) int
@@ -299,6 +300,18 @@ type ComplexityRoot struct {
 		WsproxyAddr     func(childComplexity int) int
 	}
 
+	SessionExplanation struct {
+		AsOf           func(childComplexity int) int
+		Estimate       func(childComplexity int) int
+		Msg            func(childComplexity int) int
+		Position       func(childComplexity int) int
+		Queue          func(childComplexity int) int
+		Reason         func(childComplexity int) int
+		RejectedAgents func(childComplexity int) int
+		Remedies       func(childComplexity int) int
+		Shortfall      func(childComplexity int) int
+	}
+
 	UserInfo struct {
 		Email    func(childComplexity int) int
 		FullName func(childComplexity int) int
@@ -312,6 +325,8 @@ type ComputeSessionResolver interface {
 	StatusHistory(ctx context.Context, obj *model.ComputeSession) (*string, error)
 
 	Dependencies(ctx context.Context, obj *model.ComputeSession) ([]*model.ComputeSession, error)
+
+	Explanation(ctx context.Context, obj *model.ComputeSession) (*model.SessionExplanation, error)
 }
 type MutationsResolver interface {
 	AliasImage(ctx context.Context, alias string, target string, architecture *string) (*model.MutationReply, error)
@@ -796,6 +811,12 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.ComputeSession.DomainName(childComplexity), true
+	case "ComputeSession.explanation":
+		if e.complexity.ComputeSession.Explanation == nil {
+			break
+		}
+
+		return e.complexity.ComputeSession.Explanation(childComplexity), true
 	case "ComputeSession.full_name":
 		if e.complexity.ComputeSession.FullName == nil {
 			break
@@ -1733,6 +1754,61 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 
 		return e.complexity.ScalingGroup.WsproxyAddr(childComplexity), true
 
+	case "SessionExplanation.as_of":
+		if e.complexity.SessionExplanation.AsOf == nil {
+			break
+		}
+
+		return e.complexity.SessionExplanation.AsOf(childComplexity), true
+	case "SessionExplanation.estimate":
+		if e.complexity.SessionExplanation.Estimate == nil {
+			break
+		}
+
+		return e.complexity.SessionExplanation.Estimate(childComplexity), true
+	case "SessionExplanation.msg":
+		if e.complexity.SessionExplanation.Msg == nil {
+			break
+		}
+
+		return e.complexity.SessionExplanation.Msg(childComplexity), true
+	case "SessionExplanation.position":
+		if e.complexity.SessionExplanation.Position == nil {
+			break
+		}
+
+		return e.complexity.SessionExplanation.Position(childComplexity), true
+	case "SessionExplanation.queue":
+		if e.complexity.SessionExplanation.Queue == nil {
+			break
+		}
+
+		return e.complexity.SessionExplanation.Queue(childComplexity), true
+	case "SessionExplanation.reason":
+		if e.complexity.SessionExplanation.Reason == nil {
+			break
+		}
+
+		return e.complexity.SessionExplanation.Reason(childComplexity), true
+	case "SessionExplanation.rejected_agents":
+		if e.complexity.SessionExplanation.RejectedAgents == nil {
+			break
+		}
+
+		return e.complexity.SessionExplanation.RejectedAgents(childComplexity), true
+	case "SessionExplanation.remedies":
+		if e.complexity.SessionExplanation.Remedies == nil {
+			break
+		}
+
+		return e.complexity.SessionExplanation.Remedies(childComplexity), true
+	case "SessionExplanation.shortfall":
+		if e.complexity.SessionExplanation.Shortfall == nil {
+			break
+		}
+
+		return e.complexity.SessionExplanation.Shortfall(childComplexity), true
+
 	case "UserInfo.email":
 		if e.complexity.UserInfo.Email == nil {
 			break
@@ -2044,6 +2120,20 @@ type ComputeSession {
   dependencies: [ComputeSession]
   abusing_reports: [JSONString]
   idle_checks: JSONString
+  explanation: SessionExplanation
+}
+
+# Why a session waits; null for one that does not. An extension of Berth, as is the field.
+type SessionExplanation {
+  reason: String
+  msg: String
+  rejected_agents: JSONString
+  shortfall: JSONString
+  position: Int
+  queue: Int
+  estimate: DateTime
+  remedies: [String]
+  as_of: DateTime
 }
 
 type ComputeSessionList {
@@ -6050,6 +6140,8 @@ func (ec *executionContext) fieldContext_ComputeSession_dependencies(_ context.C
 				return ec.fieldContext_ComputeSession_abusing_reports(ctx, field)
 			case "idle_checks":
 				return ec.fieldContext_ComputeSession_idle_checks(ctx, field)
+			case "explanation":
+				return ec.fieldContext_ComputeSession_explanation(ctx, field)
 			}
 			return nil, fmt.Errorf("no field named %q was found under type ComputeSession", field.Name)
 		},
@@ -6110,6 +6202,55 @@ func (ec *executionContext) fieldContext_ComputeSession_idle_checks(_ context.Co
 		IsResolver: false,
 		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 			return nil, errors.New("field of type JSONString does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSession_explanation(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSession) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSession_explanation,
+		func(ctx context.Context) (any, error) {
+			return ec.resolvers.ComputeSession().Explanation(ctx, obj)
+		},
+		nil,
+		ec.marshalOSessionExplanation2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐSessionExplanation,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSession_explanation(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSession",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "reason":
+				return ec.fieldContext_SessionExplanation_reason(ctx, field)
+			case "msg":
+				return ec.fieldContext_SessionExplanation_msg(ctx, field)
+			case "rejected_agents":
+				return ec.fieldContext_SessionExplanation_rejected_agents(ctx, field)
+			case "shortfall":
+				return ec.fieldContext_SessionExplanation_shortfall(ctx, field)
+			case "position":
+				return ec.fieldContext_SessionExplanation_position(ctx, field)
+			case "queue":
+				return ec.fieldContext_SessionExplanation_queue(ctx, field)
+			case "estimate":
+				return ec.fieldContext_SessionExplanation_estimate(ctx, field)
+			case "remedies":
+				return ec.fieldContext_SessionExplanation_remedies(ctx, field)
+			case "as_of":
+				return ec.fieldContext_SessionExplanation_as_of(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type SessionExplanation", field.Name)
 		},
 	}
 	return fc, nil
@@ -6235,6 +6376,8 @@ func (ec *executionContext) fieldContext_ComputeSessionList_items(_ context.Cont
 				return ec.fieldContext_ComputeSession_abusing_reports(ctx, field)
 			case "idle_checks":
 				return ec.fieldContext_ComputeSession_idle_checks(ctx, field)
+			case "explanation":
+				return ec.fieldContext_ComputeSession_explanation(ctx, field)
 			}
 			return nil, fmt.Errorf("no field named %q was found under type ComputeSession", field.Name)
 		},
@@ -7782,6 +7925,8 @@ func (ec *executionContext) fieldContext_ModifyComputeSessionPayload_item(_ cont
 				return ec.fieldContext_ComputeSession_abusing_reports(ctx, field)
 			case "idle_checks":
 				return ec.fieldContext_ComputeSession_idle_checks(ctx, field)
+			case "explanation":
+				return ec.fieldContext_ComputeSession_explanation(ctx, field)
 			}
 			return nil, fmt.Errorf("no field named %q was found under type ComputeSession", field.Name)
 		},
@@ -8960,6 +9105,8 @@ func (ec *executionContext) fieldContext_Queries_compute_session(ctx context.Con
 				return ec.fieldContext_ComputeSession_abusing_reports(ctx, field)
 			case "idle_checks":
 				return ec.fieldContext_ComputeSession_idle_checks(ctx, field)
+			case "explanation":
+				return ec.fieldContext_ComputeSession_explanation(ctx, field)
 			}
 			return nil, fmt.Errorf("no field named %q was found under type ComputeSession", field.Name)
 		},
@@ -10228,6 +10375,267 @@ func (ec *executionContext) fieldContext_ScalingGroup_use_host_network(_ context
 		IsResolver: false,
 		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 			return nil, errors.New("field of type Boolean does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _SessionExplanation_reason(ctx context.Context, field graphql.CollectedField, obj *model.SessionExplanation) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_SessionExplanation_reason,
+		func(ctx context.Context) (any, error) {
+			return obj.Reason, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_SessionExplanation_reason(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "SessionExplanation",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _SessionExplanation_msg(ctx context.Context, field graphql.CollectedField, obj *model.SessionExplanation) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_SessionExplanation_msg,
+		func(ctx context.Context) (any, error) {
+			return obj.Msg, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_SessionExplanation_msg(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "SessionExplanation",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _SessionExplanation_rejected_agents(ctx context.Context, field graphql.CollectedField, obj *model.SessionExplanation) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_SessionExplanation_rejected_agents,
+		func(ctx context.Context) (any, error) {
+			return obj.RejectedAgents, nil
+		},
+		nil,
+		ec.marshalOJSONString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_SessionExplanation_rejected_agents(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "SessionExplanation",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type JSONString does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _SessionExplanation_shortfall(ctx context.Context, field graphql.CollectedField, obj *model.SessionExplanation) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_SessionExplanation_shortfall,
+		func(ctx context.Context) (any, error) {
+			return obj.Shortfall, nil
+		},
+		nil,
+		ec.marshalOJSONString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_SessionExplanation_shortfall(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "SessionExplanation",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type JSONString does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _SessionExplanation_position(ctx context.Context, field graphql.CollectedField, obj *model.SessionExplanation) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_SessionExplanation_position,
+		func(ctx context.Context) (any, error) {
+			return obj.Position, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_SessionExplanation_position(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "SessionExplanation",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _SessionExplanation_queue(ctx context.Context, field graphql.CollectedField, obj *model.SessionExplanation) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_SessionExplanation_queue,
+		func(ctx context.Context) (any, error) {
+			return obj.Queue, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_SessionExplanation_queue(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "SessionExplanation",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _SessionExplanation_estimate(ctx context.Context, field graphql.CollectedField, obj *model.SessionExplanation) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_SessionExplanation_estimate,
+		func(ctx context.Context) (any, error) {
+			return obj.Estimate, nil
+		},
+		nil,
+		ec.marshalODateTime2ᚖtimeᚐTime,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_SessionExplanation_estimate(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "SessionExplanation",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type DateTime does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _SessionExplanation_remedies(ctx context.Context, field graphql.CollectedField, obj *model.SessionExplanation) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_SessionExplanation_remedies,
+		func(ctx context.Context) (any, error) {
+			return obj.Remedies, nil
+		},
+		nil,
+		ec.marshalOString2ᚕᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_SessionExplanation_remedies(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "SessionExplanation",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _SessionExplanation_as_of(ctx context.Context, field graphql.CollectedField, obj *model.SessionExplanation) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_SessionExplanation_as_of,
+		func(ctx context.Context) (any, error) {
+			return obj.AsOf, nil
+		},
+		nil,
+		ec.marshalODateTime2ᚖtimeᚐTime,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_SessionExplanation_as_of(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "SessionExplanation",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type DateTime does not have child fields")
 		},
 	}
 	return fc, nil
@@ -12472,6 +12880,39 @@ func (ec *executionContext) _ComputeSession(ctx context.Context, sel ast.Selecti
 			out.Values[i] = ec._ComputeSession_abusing_reports(ctx, field, obj)
 		case "idle_checks":
 			out.Values[i] = ec._ComputeSession_idle_checks(ctx, field, obj)
+		case "explanation":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._ComputeSession_explanation(ctx, field, obj)
+				return res
+			}
+
+			if field.Deferrable != nil {
+				dfs, ok := deferred[field.Deferrable.Label]
+				di := 0
+				if ok {
+					dfs.AddField(field)
+					di = len(dfs.Values) - 1
+				} else {
+					dfs = graphql.NewFieldSet([]graphql.CollectedField{field})
+					deferred[field.Deferrable.Label] = dfs
+				}
+				dfs.Concurrently(di, func(ctx context.Context) graphql.Marshaler {
+					return innerFunc(ctx, dfs)
+				})
+
+				// don't run the out.Concurrently() call below
+				out.Values[i] = graphql.Null
+				continue
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}
@@ -13366,6 +13807,58 @@ func (ec *executionContext) _ScalingGroup(ctx context.Context, sel ast.Selection
 			out.Values[i] = ec._ScalingGroup_scheduler_opts(ctx, field, obj)
 		case "use_host_network":
 			out.Values[i] = ec._ScalingGroup_use_host_network(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var sessionExplanationImplementors = []string{"SessionExplanation"}
+
+func (ec *executionContext) _SessionExplanation(ctx context.Context, sel ast.SelectionSet, obj *model.SessionExplanation) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, sessionExplanationImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("SessionExplanation")
+		case "reason":
+			out.Values[i] = ec._SessionExplanation_reason(ctx, field, obj)
+		case "msg":
+			out.Values[i] = ec._SessionExplanation_msg(ctx, field, obj)
+		case "rejected_agents":
+			out.Values[i] = ec._SessionExplanation_rejected_agents(ctx, field, obj)
+		case "shortfall":
+			out.Values[i] = ec._SessionExplanation_shortfall(ctx, field, obj)
+		case "position":
+			out.Values[i] = ec._SessionExplanation_position(ctx, field, obj)
+		case "queue":
+			out.Values[i] = ec._SessionExplanation_queue(ctx, field, obj)
+		case "estimate":
+			out.Values[i] = ec._SessionExplanation_estimate(ctx, field, obj)
+		case "remedies":
+			out.Values[i] = ec._SessionExplanation_remedies(ctx, field, obj)
+		case "as_of":
+			out.Values[i] = ec._SessionExplanation_as_of(ctx, field, obj)
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}
@@ -14759,6 +15252,13 @@ func (ec *executionContext) marshalOScalingGroup2ᚖberthᚗdevᚋberthᚋintern
 		return graphql.Null
 	}
 	return ec._ScalingGroup(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOSessionExplanation2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐSessionExplanation(ctx context.Context, sel ast.SelectionSet, v *model.SessionExplanation) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._SessionExplanation(ctx, sel, v)
 }
 
 func (ec *executionContext) unmarshalOString2ᚕᚖstring(ctx context.Context, v any) ([]*string, error) {

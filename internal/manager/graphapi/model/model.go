@@ -122,6 +122,7 @@ type ComputeSession struct {
 	Dependencies     []*ComputeSession   `json:"dependencies,omitempty"`
 	AbusingReports   []*string           `json:"abusing_reports,omitempty"`
 	IdleChecks       *string             `json:"idle_checks,omitempty"`
+	Explanation      *SessionExplanation `json:"explanation,omitempty"`
 }
 
 type ComputeSessionList struct {
@@ -262,6 +263,18 @@ type ScalingGroup struct {
 	Scheduler       *string    `json:"scheduler,omitempty"`
 	SchedulerOpts   *string    `json:"scheduler_opts,omitempty"`
 	UseHostNetwork  *bool      `json:"use_host_network,omitempty"`
+}
+
+type SessionExplanation struct {
+	Reason         *string    `json:"reason,omitempty"`
+	Msg            *string    `json:"msg,omitempty"`
+	RejectedAgents *string    `json:"rejected_agents,omitempty"`
+	Shortfall      *string    `json:"shortfall,omitempty"`
+	Position       *int       `json:"position,omitempty"`
+	Queue          *int       `json:"queue,omitempty"`
+	Estimate       *time.Time `json:"estimate,omitempty"`
+	Remedies       []*string  `json:"remedies,omitempty"`
+	AsOf           *time.Time `json:"as_of,omitempty"`
 }
 
 type UserInfo struct {

@@ -1,0 +1,141 @@
+package httpapi
+
+import (
+	"encoding/json"
+
+	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/service"
+)
+
+// clusterAdminRoutes are our extensions for those who run the cluster.
+func (a *API) clusterAdminRoutes() {
+	a.handle(signedOnly, a.agentWork, "GET /resource/agents/{a}")
+	a.handle(signedOnly, a.modifyAgent, "PATCH /resource/agents/{a}")
+	a.handle(signedOnly, a.schedulerStatus, "GET /manager/scheduler")
+	a.handle(signedOnly, a.schedulerPolicy, "GET /scaling-groups/{sg}/scheduler")
+	a.handle(signedOnly, a.setSchedulerPolicy, "PATCH /scaling-groups/{sg}/scheduler")
+}
+
+// agentWork answers how an agent stands and whose sessions it holds.
+func (a *API) agentWork(c *call) error {
+	agent, sessions, total, err := a.svc.AgentWork(c.ctx(), c.actor, cluster.AgentID(c.r.PathValue("a")))
+	if err != nil {
+		return err
+	}
+	out := agentState(agent)
+	out.SessionCount = total
+	for _, s := range sessions {
+		out.Sessions = append(out.Sessions, api.AgentSession{ID: string(s.ID), Name: s.Name, Type: string(s.Type), Status: string(s.Status),
+			User: s.UserEmail, AccessKey: string(s.AccessKey), CreatedAt: isoTime(s.CreatedAt), EndsBy: isoTimeOrNil(s.EndsBy), Containers: s.Kernels})
+	}
+	return c.ok(out)
+}
+
+func agentState(a *service.Agent) api.AgentWork {
+	return api.AgentWork{ID: string(a.ID), Status: string(a.Status), Schedulable: a.Schedulable, ResourceGroup: a.ResourceGroup, Sessions: []api.AgentSession{}}
+}
+
+func (a *API) modifyAgent(c *call) error {
+	p, err := c.params()
+	if err != nil {
+		return err
+	}
+	change := service.AgentChange{ResourceGroup: p.optional("scaling_group|scalingGroup")}
+	if p.has("schedulable") {
+		change.Schedulable = new(p.flag("schedulable", true))
+	}
+	if err := p.err(); err != nil {
+		return err
+	}
+	if _, err := a.svc.ModifyAgent(c.ctx(), c.actor, cluster.AgentID(c.r.PathValue("a")), change); err != nil {
+		return err
+	}
+	return a.agentWork(c)
+}
+
+func (a *API) schedulerStatus(c *call) error {
+	groups, err := a.svc.SchedulerStatus(c.ctx(), c.actor)
+	if err != nil {
+		return err
+	}
+	out := api.SchedulerStatus{Manager: a.info.NodeID, Groups: make([]api.GroupStatus, len(groups)), AsOf: isoTime(a.now())}
+	for i, g := range groups {
+		if g.Leader {
+			out.Leader = true
+		}
+		out.Groups[i] = api.GroupStatus{
+			Name: g.Name, Active: g.Active, Scheduler: g.Scheduler, Placement: g.Placement, Warning: g.Warning, Pending: g.Pending, Reasons: orEmpty(g.Reasons),
+			Running: g.Running, AgentsAlive: g.Alive, AgentsCordoned: g.Cordoned, AgentsLost: g.Lost, Capacity: g.Capacity.Wire(), Occupied: g.Occupied.Wire(),
+		}
+	}
+	return c.ok(out)
+}
+
+func (a *API) schedulerPolicy(c *call) error {
+	g, err := a.svc.GetResourceGroup(c.ctx(), c.actor, c.r.PathValue("sg"))
+	if err != nil {
+		return err
+	}
+	return c.ok(policyOf(g))
+}
+
+func policyOf(g *service.ResourceGroup) api.SchedulerPolicy {
+	opts, err := json.Marshal(orEmpty(g.SchedulerOpts))
+	if err != nil {
+		opts = []byte("{}") // what comes out of jsonb always encodes
+	}
+	return api.SchedulerPolicy{ResourceGroup: g.Name, Active: g.IsActive, Scheduler: g.Scheduler, Options: opts}
+}
+
+// setSchedulerPolicy takes scheduler and scheduler_opts, the latter as a JSON merge patch. The answer is what is
+// then in effect.
+func (a *API) setSchedulerPolicy(c *call) error {
+	p, err := c.params()
+	if err != nil {
+		return err
+	}
+	props := service.ResourceGroupProps{Scheduler: p.optional("scheduler")}
+	if v, ok := p.get("scheduler_opts|schedulerOpts"); ok {
+		if props.SchedulerPatch, ok = plain(v).(map[string]any); !ok {
+			p.fail("scheduler_opts", "must be an object")
+		}
+	}
+	if err := p.err(); err != nil {
+		return err
+	}
+	if props.Scheduler == nil && props.SchedulerPatch == nil {
+		return fault.Invalidf("nothing is said that should change").WithReason(reasonInvalidParams).WithNext("pass scheduler or scheduler_opts")
+	}
+	g, err := a.svc.ModifyResourceGroup(c.ctx(), c.actor, c.r.PathValue("sg"), props)
+	if err != nil {
+		return err
+	}
+	return c.ok(policyOf(g))
+}
+
+// plain turns the numbers of a decoded body into float64, as a reader of stored JSON sees them.
+func plain(v any) any {
+	switch v := v.(type) {
+	case json.Number:
+		f, err := v.Float64()
+		if err != nil {
+			return v.String()
+		}
+		return f
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for k, item := range v {
+			out[k] = plain(item)
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i, item := range v {
+			out[i] = plain(item)
+		}
+		return out
+	}
+	return v
+}

@@ -1,0 +1,59 @@
+package httpapi
+
+import (
+	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/service"
+)
+
+// explanation is the wire's form of why a session waits or where it would start.
+func explanation(e service.Explanation) api.Explanation {
+	out := api.Explanation{
+		Session: string(e.Session), Status: string(e.Status), ResourceGroup: e.Group, Reason: e.Reason, Msg: e.Text,
+		Rejected: e.Rejected, Position: e.Position, Queue: e.Queue, Remedies: e.Remedies, AsOf: isoTime(e.AsOf),
+	}
+	if len(e.Shortfall) > 0 {
+		out.Shortfall = e.Shortfall.Wire()
+	}
+	if !e.Estimate.IsZero() {
+		out.Estimate = new(isoTime(e.Estimate))
+	}
+	for _, p := range e.Placements {
+		devices := map[string]map[string]string{}
+		for slot, amounts := range p.Devices {
+			devices[string(slot)] = map[string]string{}
+			for device, v := range amounts {
+				devices[string(slot)][device] = v.String()
+			}
+		}
+		out.Placements = append(out.Placements, api.PlannedKernel{Agent: string(p.Agent), Devices: devices})
+	}
+	return out
+}
+
+// explainSession is our extension GET /session/{s}/explain.
+func (a *API) explainSession(c *call) error {
+	ref, who, _, err := c.refOwner()
+	if err != nil {
+		return err
+	}
+	s, e, err := a.svc.ExplainSession(c.ctx(), c.actor, ref, who)
+	if err != nil {
+		return err
+	}
+	out := explanation(e)
+	out.Session, out.Name, out.Status = string(s.ID), s.Name, string(s.Status)
+	out.Waits = s.Status == cluster.Pending && e.Reason != ""
+	return c.ok(out)
+}
+
+// dryRun answers a create request that is only to be planned. Nothing is created and nothing is waited for.
+func (a *API) dryRun(c *call, r service.CreateSession) error {
+	e, err := a.svc.DryRunSession(c.ctx(), c.actor, r)
+	if err != nil {
+		return err
+	}
+	out := explanation(e)
+	out.DryRun, out.Name, out.Waits = true, r.Name, e.Reason != ""
+	return c.ok(out)
+}
