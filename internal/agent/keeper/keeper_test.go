@@ -1,6 +1,7 @@
 package keeper_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -123,6 +124,60 @@ func TestEndsByItself(t *testing.T) {
 	require.True(t, o.OOMKilled)
 	o = r.awaitPhase(kernelID(3), 1, cluster.PhaseEnded)
 	require.Equal(t, 11, o.Signal)
+}
+
+// quick is a runtime whose containers have ended, and the keeper has been told so, before Ensure returns.
+type quick struct {
+	runtime.Runtime
+	again chan runtime.Hint
+}
+
+func (q *quick) Watch(ctx context.Context) <-chan runtime.Hint {
+	in, out := q.Runtime.Watch(ctx), make(chan runtime.Hint)
+	go func() {
+		defer close(out)
+		for {
+			var h runtime.Hint
+			select {
+			case h = <-in:
+			case h = <-q.again:
+			case <-ctx.Done():
+				return
+			}
+			select {
+			case out <- h:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}
+
+func (q *quick) Ensure(ctx context.Context, spec runtime.Spec) (runtime.Observed, error) {
+	o, err := q.Runtime.Ensure(ctx, spec)
+	for err == nil && o.Phase == runtime.PhaseRunning {
+		now, e := q.Inspect(ctx, spec.Identity.Kernel)
+		if err = e; err == nil && now.Phase != runtime.PhaseRunning {
+			break
+		}
+	}
+	for range 4 { // the keeper takes one at a time, so that it has acted on the first
+		q.again <- runtime.Hint{Kernel: spec.Identity.Kernel}
+	}
+	return o, err
+}
+
+func TestEndBeforeCreationReturnsIsNotMissed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.times.Sweep = time.Hour
+	r.wrap = func(rt runtime.Runtime) runtime.Runtime { return &quick{Runtime: rt, again: make(chan runtime.Hint)} }
+	r.start()
+	r.want(true, desired(1, batch("exit 0")))
+	o := r.awaitPhase(kernelID(1), 1, cluster.PhaseEnded)
+	require.Equal(t, cluster.ReasonTaskFinished, o.Reason, o.Detail)
+	require.False(t, o.Failed)
 }
 
 func TestNamedFailures(t *testing.T) {

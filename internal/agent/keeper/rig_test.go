@@ -39,6 +39,7 @@ type rig struct {
 	before func(ctx context.Context, kernel cluster.KernelID, point string) error
 	cores  int
 	free   int64 // bytes of disk that must be free
+	wrap   func(runtime.Runtime) runtime.Runtime
 
 	ledger *ledger.Ledger
 	keeper *keeper.Keeper
@@ -83,8 +84,12 @@ func (r *rig) start() {
 	require.NoError(r.t, err)
 	root, err := scratch.Open(filepath.Join(r.dir, "kernels"), r.free)
 	require.NoError(r.t, err)
-	rt := r.engine.Runtime(scope, agent)
-	pool := runners.New(rt.DialRunner)
+	host := r.engine.Runtime(scope, agent)
+	var rt runtime.Runtime = host
+	if r.wrap != nil {
+		rt = r.wrap(rt)
+	}
+	pool := runners.New(host.DialRunner)
 	r.keeper, err = keeper.New(keeper.Options{
 		Agent: agent, Scope: scope, Runtime: rt, Ledger: r.ledger, Scratch: root, Runners: pool,
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Clock: chassis.RealClock(),

@@ -211,12 +211,16 @@ func (n *kernel) ensure(ctx context.Context, v view, spec runtime.Spec) error {
 	k := n.k
 	ctx, cancel := context.WithTimeout(ctx, k.times.Create)
 	defer cancel()
+	// What is told from here on may be newer than the answer: a short job ends before it arrives.
+	k.mu.Lock()
+	n.stale = false
+	k.mu.Unlock()
 	o, err := k.o.Runtime.Ensure(ctx, spec)
 	if err != nil {
 		return fmt.Errorf("create the container: %w", err)
 	}
 	k.mu.Lock()
-	n.container, n.missing, n.stale = &o, 0, false
+	n.container, n.missing = &o, 0
 	n.publish(cluster.PhaseCreating)
 	k.mu.Unlock()
 	// Containers learn their own id from this file; nothing depends on it.
