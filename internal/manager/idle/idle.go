@@ -261,3 +261,40 @@ func short(d time.Duration) string {
 	}
 	return text
 }
+
+// Evidence is who decided what and why, as it is kept with the session.
+type Evidence struct {
+	Checker string         `json:"checker"`
+	Type    Type           `json:"type"`
+	Source  string         `json:"source"`
+	Reason  cluster.Reason `json:"reason"`
+	Why     string         `json:"why"`
+	By      string         `json:"by"` // the manager that decided
+	At      time.Time      `json:"at"`
+	// WarnedAt is absent when the checker warns of nothing; Deadline is the end that was announced.
+	WarnedAt *time.Time `json:"warned_at,omitempty"`
+	Deadline time.Time  `json:"deadline"`
+	// Since is what is counted from: the start, the last use, or the beginning of the window.
+	Since     time.Time `json:"since"`
+	Limit     float64   `json:"limit_seconds,omitempty"`
+	Window    float64   `json:"window_seconds,omitempty"`
+	Operator  Operator  `json:"thresholds_check_operator,omitempty"`
+	Resources []Figure  `json:"resources,omitempty"`
+}
+
+// Evidence is what is kept of a verdict on a session.
+func (v Verdict) Evidence(s Session, by string, now time.Time) Evidence {
+	e := Evidence{Checker: v.Checker.Name, Type: v.Checker.Type, Source: v.Checker.Source, Reason: v.Checker.Type.Reason(), Why: v.Why, By: by,
+		At: now.UTC(), Deadline: v.Deadline.UTC(), Since: v.Since.UTC(), Limit: v.Checker.Limit.Seconds(), Window: v.Checker.Use.Window.Seconds(),
+		Operator: v.Checker.Use.Operator, Resources: v.Figures}
+	if at, ok := s.Warned[v.Checker.Name]; ok {
+		at = at.UTC()
+		e.WarnedAt = &at
+	}
+	return e
+}
+
+// Words tell people about a verdict in one sentence.
+func (v Verdict) Words() string {
+	return "idle check " + v.Checker.Name + " (" + v.Checker.Source + "): " + v.Why
+}

@@ -136,7 +136,7 @@ func (x *idleSite) look(l *reconcile.Loops, token int64, after time.Duration) ti
 	x.t.Helper()
 	next, err := l.LookForIdle(x.t.Context(), token, idleStart.Add(after), true)
 	require.NoError(x.t, err)
-	return next
+	return next.UTC()
 }
 
 func TestIdleSessionsAreWarnedOnceAndEndedOnceAcrossLeaders(t *testing.T) {
@@ -288,7 +288,7 @@ func TestUtilization(t *testing.T) {
 	measure(workerKernel, 60)
 	x.look(two, second, 103*time.Minute)
 	require.Equal(t, "RUNNING", x.status(worker))
-	require.Equal(t, "0", x.text(`SELECT count(*)::text FROM session_idle_warnings WHERE NOT dry_run`))
+	require.Equal(t, "0", x.text(`SELECT count(*)::text FROM session_idle_warnings WHERE session_id = $1`, string(worker)))
 }
 
 func TestKeepAlive(t *testing.T) {

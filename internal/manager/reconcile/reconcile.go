@@ -91,6 +91,8 @@ type Deps struct {
 	Holder string
 	// Prefix is put before the keys in etcd.
 	Prefix string
+	// Idle is what idle checks know besides the database.
+	Idle Idle
 	// Planner answers from these loops' memory while they lead; nil makes one that nobody asks.
 	Planner *Planner
 }
@@ -100,6 +102,8 @@ type Loops struct {
 	cfg     Config
 	deps    Deps
 	metrics metrics
+
+	idleMetrics idleMetrics
 }
 
 // New prepares the loops.
@@ -110,7 +114,7 @@ func New(cfg Config, deps Deps) (*Loops, error) {
 	if deps.Clock == nil {
 		deps.Clock = chassis.RealClock()
 	}
-	return &Loops{cfg: cfg, deps: deps, metrics: newMetrics(deps.Registry)}, nil
+	return &Loops{cfg: cfg, deps: deps, metrics: newMetrics(deps.Registry), idleMetrics: newIdleMetrics(deps.Registry)}, nil
 }
 
 // Service returns the loops as one service: it campaigns, and while it leads it runs

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -169,6 +170,18 @@ func checkerOf(row dbgen.IdleChecker) (idle.Checker, error) {
 
 func seconds(n int64) time.Duration { return time.Duration(min(n, maxSeconds)) * time.Second }
 
+// Window is the longest window that a checker looks at; 0 when none looks at measurements.
+func (r Rules) Window() (window time.Duration) {
+	lists := [][]idle.Checker{r.everywhere}
+	for _, by := range []map[string][]idle.Checker{r.byDomain, r.byProject, r.byGrp} {
+		lists = append(lists, slices.Collect(maps.Values(by))...)
+	}
+	for _, c := range slices.Concat(lists...) {
+		window = max(window, c.Use.Window)
+	}
+	return window
+}
+
 // of gathers what applies to a session: each checker once, wherever it is bound, and the limits of the keypair policy.
 func (r Rules) of(row dbgen.IdleSessionsRow) []idle.Checker {
 	var out []idle.Checker
@@ -203,6 +216,7 @@ type Session struct {
 	Main      cluster.KernelID
 	Agent     cluster.AgentID
 	Reachable bool
+	left      []idle.Type
 }
 
 // Judge is idle.Judge for the session.
@@ -318,13 +332,25 @@ func (s *Session) measured() bool {
 	return slices.ContainsFunc(s.Checkers, func(c idle.Checker) bool { return c.Type == idle.Utilization })
 }
 
-// Copy takes over the measurements of an earlier look at the session.
-func (s *Session) Copy(from *Session) {
+// Without leaves the checkers of a type out of this look.
+func (s *Session) Without(t idle.Type) {
+	s.Checkers = slices.DeleteFunc(s.Checkers, func(c idle.Checker) bool { return c.Type == t })
+	s.left = append(s.left, t)
+}
+
+// Whole reports whether nothing was left out.
+func (s *Session) Whole() bool { return len(s.left) == 0 }
+
+// As takes over the measurements of an earlier look at the session and leaves out the same.
+func (s *Session) As(earlier *Session) {
 	for i := range s.Kernels {
-		for _, k := range from.Kernels {
+		for _, k := range earlier.Kernels {
 			if k.ID == s.Kernels[i].ID {
 				s.Kernels[i].Samples = k.Samples
 			}
 		}
+	}
+	for _, t := range earlier.left {
+		s.Without(t)
 	}
 }
