@@ -4,7 +4,6 @@
 package e2e_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -129,16 +128,22 @@ func (p *platform) dumpLog() {
 // env is the environment of client.env.
 func (p *platform) env() []string {
 	p.t.Helper()
-	f, err := os.Open(filepath.Join(p.dir, "client.env"))
-	require.NoError(p.t, err)
-	defer f.Close()
-	info, err := f.Stat()
+	file := filepath.Join(p.dir, "client.env")
+	info, err := os.Stat(file)
 	require.NoError(p.t, err)
 	require.Equal(p.t, os.FileMode(0o600), info.Mode().Perm(), "client.env holds secrets")
+	return readEnv(p.t, file)
+}
+
+// readEnv reads lines NAME=value as a shell would.
+func readEnv(t *testing.T, file string) []string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
 	var out []string
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if line := strings.TrimSpace(lines.Text()); line != "" && !strings.HasPrefix(line, "#") {
-			name, value, _ := strings.Cut(line, "=")
+	for line := range strings.Lines(string(text)) {
+		name, value, ok := strings.Cut(strings.TrimSpace(strings.TrimPrefix(line, "export ")), "=")
+		if ok && !strings.HasPrefix(name, "#") {
 			out = append(out, name+"="+strings.Trim(value, `'"`))
 		}
 	}
@@ -219,14 +224,16 @@ func (p *platform) eventually(what string, ok func() bool) {
 	require.Eventually(p.t, ok, patience, 200*time.Millisecond, what)
 }
 
-// clean asserts that doctor finds nothing to complain about, once what is being removed is gone.
-func (p *platform) clean() {
+// clean asserts that doctor, with the given flags, finds nothing to complain about, once what is being removed is gone.
+func (p *platform) clean(flags ...string) {
 	p.t.Helper()
 	var r result
-	require.Eventually(p.t, func() bool {
-		r = p.run("", "doctor")
-		return r.code == 0
-	}, patience, 200*time.Millisecond, "doctor complains")
+	for deadline := time.Now().Add(patience); ; {
+		if r = p.run("", append([]string{"doctor"}, flags...)...); r.code == 0 || time.Now().After(deadline) {
+			break
+		}
+		<-time.After(200 * time.Millisecond)
+	}
 	require.Zero(p.t, r.code, "doctor: %s%s", r.stdout, r.stderr)
 }
 

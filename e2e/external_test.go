@@ -17,7 +17,7 @@ import (
 )
 
 // TestExternalServices runs the manager and the agent as processes of their own, on Debian's
-// PostgreSQL, Redis and etcd, and kills each of the two.
+// PostgreSQL, Redis and etcd, and kills each of the two. Our command line and the official client walk on it.
 func TestExternalServices(t *testing.T) {
 	needEngine(t)
 	dir, err := os.MkdirTemp("", "berth-ext-")
@@ -79,6 +79,8 @@ cpu_overcommit = 16
 		}
 	})
 	smoke(t, p)
+	walk(t, newOfficial(t, p.env()))
+	p.clean("--config", config)
 
 	for _, victim := range []struct {
 		process *exec.Cmd
@@ -94,6 +96,7 @@ cpu_overcommit = 16
 		})
 	}
 	p.eventually("all containers are gone", func() bool { return len(containers(t, "label=berth.agent=i-external")) == 0 })
+	p.clean("--config", config)
 }
 
 // process starts a server that ends with the test; its output is shown when the test fails.

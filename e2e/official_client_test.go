@@ -36,21 +36,9 @@ var officialVenv = sync.OnceValues(func() (string, error) {
 	return strings.TrimSpace(string(out)), err
 })
 
-// newOfficial uses the cluster of BERTH_E2E_CLIENT_ENV, the path of a client.env, or starts one.
-func newOfficial(t *testing.T) *official {
+// newOfficial talks to the cluster that the environment env, as in client.env, names.
+func newOfficial(t *testing.T, env []string) *official {
 	t.Helper()
-	var env []string
-	if file := os.Getenv("BERTH_E2E_CLIENT_ENV"); file != "" {
-		text, err := os.ReadFile(file)
-		require.NoError(t, err)
-		for line := range strings.Lines(string(text)) {
-			if name, value, ok := strings.Cut(strings.TrimSpace(strings.TrimPrefix(line, "export ")), "="); ok && !strings.HasPrefix(name, "#") {
-				env = append(env, name+"="+strings.Trim(value, `'"`))
-			}
-		}
-	} else {
-		env = up(t).env()
-	}
 	venv, err := officialVenv()
 	require.NoError(t, err, "make the official client's environment")
 	home := t.TempDir()
@@ -158,14 +146,22 @@ asyncio.run(main())`, name)
 	return strings.TrimSpace(string(out)) == "ready"
 }
 
-// TestOfficialClient walks the commands of the unmodified official command line through the
-// life of an interactive and of a batch session.
+// TestOfficialClient walks on a cluster of its own, or on that of BERTH_E2E_CLIENT_ENV, the path of a client.env.
 func TestOfficialClient(t *testing.T) {
 	t.Parallel()
-	if os.Getenv("BERTH_E2E_CLIENT_ENV") == "" {
-		needEngine(t)
+	if file := os.Getenv("BERTH_E2E_CLIENT_ENV"); file != "" {
+		walk(t, newOfficial(t, readEnv(t, file)))
+		return
 	}
-	o := newOfficial(t)
+	p := up(t)
+	walk(t, newOfficial(t, p.env()))
+	p.clean()
+}
+
+// walk goes through the commands of the unmodified official command line, along the life of an interactive and
+// of a batch session.
+func walk(t *testing.T, o *official) {
+	t.Helper()
 	tag := fmt.Sprintf("%x", time.Now().UnixNano()&0xffffff)
 	name := "official-" + tag
 

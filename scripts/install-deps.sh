@@ -24,6 +24,7 @@ if [ "${1:-}" = test ]; then
   need etcd etcd-server
   need redis-server redis-server
   need gcc gcc libc6-dev # the race detector
+  need musl-gcc musl-tools # a root file system with another C library
   # The official client's stories want Python 3.11 with venv; python3 alone does for the others.
   need python3 python3
   { /usr/bin/python3.11 -c 'import venv, ensurepip' || python3.11 -c 'import venv, ensurepip'; } >/dev/null 2>&1 || missing+=(python3.11-venv)

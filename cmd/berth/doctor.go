@@ -36,7 +36,8 @@ type Finding struct {
 
 // checkup is the whole answer of doctor.
 type checkup struct {
-	StateDir string            `json:"state_dir"`
+	StateDir string            `json:"state_dir,omitempty"`
+	Config   string            `json:"config,omitempty"` // of separate roles
 	Running  bool              `json:"running"`
 	Versions map[string]string `json:"versions"`
 	Findings []Finding         `json:"findings"`
@@ -65,19 +66,30 @@ func fromAgent(in []agent.Finding) []Finding {
 }
 
 func newDoctor() *cobra.Command {
-	var dirFlag string
+	var dirFlag, config string
 	var asJSON bool
 	c := &cobra.Command{
 		Use: "doctor", Short: "Look for leaks and name the versions of everything", Args: cobra.NoArgs,
 		Long: "Look for containers, directories, mounts, sockets, processes and rows without an owner, and\n" +
-			"name the versions of the engine and the kernel. Works on a running and on a stopped cluster.\n" +
+			"name the versions of the engine and the kernel. Works on a running and on a stopped cluster;\n" +
+			"with --config on those roles of that file that run alone on this machine.\n" +
 			"Exits 1 when something is wrong.",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			dir, err := findStateDir(dirFlag)
-			if err != nil {
-				return err
+		Example: "  berth doctor\n  berth doctor --config berth.toml",
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			var found checkup
+			if config != "" {
+				loaded, err := chassis.LoadFile(defaultSettings(), config, nil)
+				if err != nil {
+					return err
+				}
+				found = examineRoles(cmd.Context(), config, loaded.Value)
+			} else {
+				dir, err := findStateDir(dirFlag)
+				if err != nil {
+					return err
+				}
+				found = examine(cmd.Context(), dir)
 			}
-			found := examine(cmd.Context(), dir)
 			if asJSON {
 				err = printJSON(cmd, found)
 			} else {
@@ -90,7 +102,9 @@ func newDoctor() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&dirFlag, "state-dir", "", "directory of the cluster")
+	c.Flags().StringVar(&config, "config", "", "TOML file of roles that run alone")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON for programs")
+	c.MarkFlagsMutuallyExclusive("state-dir", "config")
 	return c
 }
 
@@ -115,11 +129,15 @@ func printCheckup(cmd *cobra.Command, c checkup) {
 	if !c.Running {
 		state = "stopped"
 	}
-	if c.sick() {
-		say(cmd, "The %s cluster in %s is not well.", state, c.StateDir)
-		return
+	what := "cluster in " + c.StateDir + " is"
+	if c.Config != "" {
+		what = "roles of " + c.Config + " are"
 	}
-	say(cmd, "The %s cluster in %s is well.", state, c.StateDir)
+	health := "well"
+	if c.sick() {
+		health = "not well"
+	}
+	say(cmd, "The %s %s %s.", state, what, health)
 }
 
 // examine gathers from the running cluster, or from what a stopped one left, and from the machine.

@@ -38,7 +38,7 @@ func newRoot() *cobra.Command {
 		root.AddCommand(c)
 	}
 	addAgentRole(root)
-	for _, c := range []*cobra.Command{newUp(), newDown(), newStatus(), newDoctor(), newManager(), newConfig(), newSim(), newVersion()} {
+	for _, c := range []*cobra.Command{newUp(), newDown(), newStatus(), newDoctor(), newAdmin(), newManager(), newConfig(), newSim(), newVersion()} {
 		c.GroupID = "server"
 		root.AddCommand(c)
 	}

@@ -128,8 +128,29 @@ func TestClusterWithoutEngine(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, env, after, "addresses, keys and the password stay")
 
+	reset := berth(t, dir, "admin", "reset-password", "--json")
+	require.Zero(t, reset.code, reset.stderr)
+	var fresh struct {
+		Email, Password string
+	}
+	require.NoError(t, json.Unmarshal([]byte(reset.stdout), &fresh))
+	require.NotEqual(t, env["BERTH_ADMIN_PASSWORD"], fresh.Password)
+	after["BERTH_ADMIN_PASSWORD"] = fresh.Password
+	env, err = readEnvFile(filepath.Join(dir, "client.env"))
+	require.NoError(t, err)
+	require.Equal(t, after, env, "nothing but the password changes")
+	info, err := os.Stat(filepath.Join(dir, "client.env"))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode())
+	log, err = os.ReadFile(filepath.Join(dir, "berth.log"))
+	require.NoError(t, err)
+	require.NotContains(t, string(log), fresh.Password)
+
 	down := berth(t, dir, "down")
 	require.Zero(t, down.code, down.stderr)
+	reset = berth(t, dir, "admin", "reset-password")
+	require.Equal(t, 5, reset.code)
+	require.Contains(t, reset.stderr, "next: berth up --detach")
 	require.Empty(t, findOrphans(stateDir(dir), 0), "children are left")
 	require.Zero(t, berth(t, dir, "down").code, "down of a stopped cluster is no error")
 	gone := berth(t, dir, "status")
@@ -200,7 +221,7 @@ func TestStateDirIsLockedOnce(t *testing.T) {
 
 func TestEveryCommandExplainsItself(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"up", "down", "status", "doctor", "manager", "config", "version", "run", "session", "agent", "image"} {
+	for _, name := range []string{"up", "down", "status", "doctor", "admin", "manager", "config", "version", "run", "session", "agent", "image"} {
 		r := berth(t, t.TempDir(), name, "--help")
 		require.Zero(t, r.code, name)
 		require.Contains(t, r.stdout, "Usage:", name)

@@ -72,7 +72,7 @@ func newPlatform(dir stateDir, s settings, portMode string, log *slog.Logger, sa
 	return p, nil
 }
 
-// controlSocket is where a running cluster answers `berth status` and `berth doctor`.
+// controlSocket is where a running cluster answers `berth status`, `berth doctor` and `berth admin`.
 func (d stateDir) controlSocket() string {
 	return filepath.Join(embedded.SocketDir(string(d), "ctl", "berth.sock"), "berth.sock")
 }
@@ -83,6 +83,7 @@ func (p *platform) group() (*chassis.Group, error) {
 	mux.Handle("/", p.health.Handler())
 	mux.HandleFunc("GET /status", p.serveStatus)
 	mux.HandleFunc("GET /findings", p.serveFindings)
+	mux.HandleFunc("POST /admin/reset-password", p.serveReset)
 	socket := p.dir.controlSocket()
 	if err := embedded.PrepareSocketDir(filepath.Dir(socket)); err != nil {
 		return nil, fmt.Errorf("make control socket: %w", err)

@@ -23,6 +23,11 @@ const maxAnswer = 8 << 20
 
 // ask reads one document from the control socket of a running cluster.
 func (d stateDir) ask(ctx context.Context, path string, out any) error {
+	return d.call(ctx, http.MethodGet, path, out)
+}
+
+// call sends a request without a body to the control socket and reads the answer.
+func (d stateDir) call(ctx context.Context, method, path string, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	client := &http.Client{Transport: &http.Transport{
@@ -32,7 +37,7 @@ func (d stateDir) ask(ctx context.Context, path string, out any) error {
 			return dialer.DialContext(ctx, "unix", d.controlSocket())
 		},
 	}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://berth"+path, nil)
+	req, err := http.NewRequestWithContext(ctx, method, "http://berth"+path, nil)
 	if err != nil {
 		return err
 	}

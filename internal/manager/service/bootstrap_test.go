@@ -99,6 +99,15 @@ func TestBootstrapMakesTheFirstRowsOnce(t *testing.T) {
 	_, err = svc.Authorize(ctx, "default", service.AdminEmail, "a fresh password")
 	require.NoError(t, err)
 
+	email, password, err := svc.ResetAdminPassword(ctx)
+	require.NoError(t, err)
+	require.Equal(t, service.AdminEmail, email)
+	_, err = svc.Authorize(ctx, "default", email, "a fresh password")
+	require.True(t, fault.Is(err, fault.Unauthenticated), "%v", err)
+	login, err = svc.Authorize(ctx, "default", email, password)
+	require.NoError(t, err)
+	require.Equal(t, made.AccessKey, login.AccessKey, "keypairs stay")
+
 	k, err := svc.GenerateSSHKeypair(ctx, a)
 	require.NoError(t, err)
 	require.Contains(t, k.Public, "ssh-ed25519 ")
