@@ -32,6 +32,7 @@ import (
 	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/service"
 	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/wire/run"
 )
 
 // Deps are what a Manager works with. Log is required.
@@ -113,10 +114,11 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 		ClusterID: m.admin.ClusterID, Vault: &vault{m.store, key}, Clock: m.deps.Clock, Random: m.deps.Random,
 		Wrap: m.deps.WrapAgents, Log: m.log.With("part", "agentlink"),
 	}
+	idle := reconcile.Idle{Busy: m.busy}
 	limiter := httpapi.RateLimiter(httpapi.NewLocalLimiter(m.deps.Clock.Now))
 	if m.deps.Redis != nil {
 		figures := live.New(m.deps.Redis, "berth:"+m.admin.ClusterID+":", m.log.With("part", "live"))
-		deps.Live, linkDeps.Live = figures, figures
+		deps.Live, deps.Usage, linkDeps.Live, idle.Usage = figures, figures, figures, figures
 		limiter = httpapi.NewRedisLimiter(m.deps.Redis, m.deps.Clock.Now)
 	}
 	if m.service, err = service.New(deps); err != nil {
@@ -140,6 +142,7 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 		loopDeps.Registry = m.deps.Health.Registry()
 		m.deps.Health.Check("postgres", m.store.Ping)
 	}
+	loopDeps.Idle = idle
 	if m.loops, err = reconcile.New(loops, loopDeps); err != nil {
 		return err
 	}
@@ -194,6 +197,17 @@ func (m *Manager) wakeAgents(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// busy asks a kernel's runner whether it executes something now.
+func (m *Manager) busy(ctx context.Context, agent cluster.AgentID, kernel cluster.KernelID) (bool, error) {
+	c := run.NewClient(run.Options{Transport: service.LookAtRunner(m.link, agent, kernel)})
+	defer c.Close()
+	hello, err := c.Hello(ctx)
+	if err != nil {
+		return false, fmt.Errorf("ask the runner of kernel %s: %w", kernel, err)
+	}
+	return hello.Kernel.State == run.KernelBusy, nil
 }
 
 // Admin returns the first administrator; created says that this start made it, and only

@@ -20,6 +20,11 @@ type Runner struct {
 	hold func() (release func())
 }
 
+// LookAtRunner is the way to a kernel's runner for questions of the manager itself: they do not count as use of the session.
+func LookAtRunner(streams Streams, agent cluster.AgentID, kernel cluster.KernelID) *Runner {
+	return &Runner{Kernel: Kernel{ID: kernel, Agent: agent}, streams: streams, hold: func() func() { return func() {} }}
+}
+
 // Runner authorises the actor to run code, checks that the session is RUNNING, counts the query and opens the way to
 // the main kernel's runner. Every cell passes here, so the answer is remembered for a moment.
 func (s *Service) Runner(ctx context.Context, a Actor, ref string, owner cluster.AccessKey) (*Runner, error) {
