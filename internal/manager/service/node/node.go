@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"berth.dev/berth/internal/cluster"
@@ -28,6 +29,9 @@ type Nodes struct {
 	Log   *slog.Logger
 	// DefaultGroup is where agents go that name no resource group or an unknown one.
 	DefaultGroup string
+
+	once    sync.Once
+	reports *store.Group[*report]
 }
 
 // Register notes that an agent connected and returns its new epoch, higher than any before. Unknown agents are
@@ -311,9 +315,15 @@ func (n *Nodes) eachSession(ctx context.Context, agent cluster.AgentID, fn func(
 // withSession runs fn under the session's lock. A Conflict means that the session changed in a way that fn did not
 // expect; the next report or sweep sees the new state, so it is logged and no more.
 func (n *Nodes) withSession(ctx context.Context, id cluster.SessionID, fn func(ctx context.Context, l *store.Locked) error) error {
-	err := n.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+	_, err := n.inSession(ctx, id, fn)
+	return err
+}
+
+// inSession is withSession that says whether what fn did is stored; it is not after a Conflict or when the session is gone.
+func (n *Nodes) inSession(ctx context.Context, id cluster.SessionID, fn func(ctx context.Context, l *store.Locked) error) (stored bool, err error) {
+	err = n.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		locked, err := tx.Lock(ctx, id)
-		if err != nil || len(locked) == 0 {
+		if stored = err == nil && len(locked) > 0; !stored {
 			return err
 		}
 		if locked[0].CallbackUrl != nil {
@@ -323,12 +333,12 @@ func (n *Nodes) withSession(ctx context.Context, id cluster.SessionID, fn func(c
 	})
 	if fault.Is(err, fault.Conflict) {
 		n.Log.Warn("a session changed while it was being moved", "session", id, "error", err)
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return fmt.Errorf("move session %s: %w", id, err)
+		return false, fmt.Errorf("move session %s: %w", id, err)
 	}
-	return nil
+	return stored, nil
 }
 
 // maxOverdue bounds one pass.

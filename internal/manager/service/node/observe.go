@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
@@ -18,84 +16,20 @@ const maxLogTail = 1 << 20
 
 // Observe stores what an agent saw of its kernels. It is idempotent and safe against reordering. A full report names
 // everything the agent has; desiredSeen says that it reflects the agent's newest desired state, and only then
-// are missing kernels held against it. The result names tombstones that the agent may forget.
+// are missing kernels held against it. The result names tombstones that the agent may forget. Reports that come
+// at the same time, of whatever agents, share their transactions.
 func (n *Nodes) Observe(ctx context.Context, agent cluster.AgentID, epoch int64, full, desiredSeen bool, list []cluster.KernelObservation) ([]cluster.Tombstone, error) {
-	if err := n.fence(ctx, agent, epoch); err != nil {
+	r := &report{agent: agent, epoch: epoch, list: list}
+	if err := n.reporting().Do(ctx, r); err != nil {
 		return nil, err
 	}
-	ids := make([]string, 0, len(list))
-	for _, o := range list {
-		if id, ok := cluster.CanonicalUUID(string(o.Kernel)); ok && id == string(o.Kernel) {
-			ids = append(ids, id)
-		}
-	}
-	rows, err := n.Store.KernelsByID(ctx, ids)
-	if err != nil {
-		return nil, fmt.Errorf("read observed kernels: %w", err)
-	}
-	known := make(map[cluster.KernelID]dbgen.KernelsByIDRow, len(rows))
-	for _, r := range rows {
-		known[cluster.KernelID(r.ID)] = r
-	}
-	var acked, replaced []cluster.Tombstone
-	bySession := map[cluster.SessionID][]cluster.KernelObservation{}
-	for _, o := range list {
-		r, ok := known[o.Kernel]
-		if ok && o.Generation == r.Generation && o.Generation > 1 {
-			// An agent that has the new generation has removed the old ones.
-			replaced = append(replaced, cluster.Tombstone{Kernel: o.Kernel, Generation: o.Generation - 1})
-		}
-		switch {
-		case o.Phase == cluster.PhaseEnded && (!ok || o.Generation < r.Generation || r.Status.Final() && r.HasLog):
-			// Nobody waits for this end any more: never heard of, of an earlier life, or told already.
-			acked = append(acked, cluster.Tombstone{Kernel: o.Kernel, Generation: o.Generation})
-		case !ok, o.Generation > r.Generation:
-			// An orphan, or a generation that this database does not know: the agent's desired state says what is right.
-		case o.Generation == r.Generation && quiet(agent, r, o):
-		default:
-			id := cluster.SessionID(r.SessionID)
-			bySession[id] = append(bySession[id], o)
-		}
-	}
-	sessions := make([]cluster.SessionID, 0, len(bySession))
-	for id := range bySession {
-		sessions = append(sessions, id)
-	}
-	slices.Sort(sessions)
-	var failed error
-	for chunk := range slices.Chunk(sessions, observeTogether) {
-		done, err := n.observeSessions(ctx, agent, chunk, bySession)
-		failed = errors.Join(failed, err)
-		for _, id := range done {
-			for _, o := range bySession[id] {
-				if o.Phase == cluster.PhaseEnded {
-					acked = append(acked, cluster.Tombstone{Kernel: o.Kernel, Generation: o.Generation})
-				}
-			}
-		}
-	}
-	if err := n.forgetRemovals(ctx, agent, append(replaced, acked...)); err != nil {
-		return nil, err
+	if r.refused != nil {
+		return nil, r.refused
 	}
 	if full && desiredSeen {
-		failed = errors.Join(failed, n.missing(ctx, agent, list))
+		r.failed = errors.Join(r.failed, n.missing(ctx, agent, list))
 	}
-	return acked, failed
-}
-
-// fence refuses reports of a stream that is not the agent's newest.
-func (n *Nodes) fence(ctx context.Context, agent cluster.AgentID, epoch int64) error {
-	row, err := n.Store.AgentEpoch(ctx, string(agent))
-	if store.Missing(err) {
-		return fault.NotFoundf("agent %s is not registered", agent)
-	}
-	if err != nil {
-		return fmt.Errorf("read epoch of agent %s: %w", agent, err)
-	}
-	if row.Epoch != epoch {
-		return fault.Conflictf("the report of agent %s belongs to epoch %d, the newest is %d", agent, epoch, row.Epoch).WithReason("stale-epoch")
-	}
-	return nil
+	return r.acked, r.failed
 }
 
 // quiet reports whether an observation of the present generation says nothing new, without a lock: what
@@ -108,9 +42,10 @@ func quiet(agent cluster.AgentID, r dbgen.KernelsByIDRow, o cluster.KernelObserv
 }
 
 // observe applies reports about one session's kernels under its lock.
-func (n *Nodes) observe(ctx context.Context, agent cluster.AgentID, l *store.Locked, list []cluster.KernelObservation) error {
+func (n *Nodes) observe(ctx context.Context, l *store.Locked, list []reported) error {
 	reason, detail := cluster.Reason(""), ""
-	for _, o := range list {
+	for _, r := range list {
+		agent, o := r.agent, r.KernelObservation
 		k := l.Kernel(o.Kernel)
 		if k == nil || o.Generation != k.Generation {
 			continue // it moved on while we waited for the lock
@@ -184,12 +119,31 @@ func (n *Nodes) ended(ctx context.Context, l *store.Locked, k *store.LockedKerne
 	if o.Failed && k.StopReason == "" {
 		return k.Fail(ctx, m, o.RetryElsewhere, true)
 	}
+	if err := hasRun(ctx, l, k, o); err != nil {
+		return err
+	}
 	if k.LocalRank == 0 && (o.Batch || l.Type == cluster.Batch && o.ExitCode != nil && k.StopReason == "") {
 		if err := batchResult(ctx, l, o); err != nil {
 			return err
 		}
 	}
 	return k.End(ctx, m)
+}
+
+// hasRun tells the history that a kernel ran whose agent had no time to say so before its end.
+func hasRun(ctx context.Context, l *store.Locked, k *store.LockedKernel, o cluster.KernelObservation) error {
+	switch k.Status {
+	case cluster.Scheduled, cluster.Preparing, cluster.Pulling, cluster.Prepared, cluster.Creating:
+	default:
+		return nil
+	}
+	if o.Failed || plausible(o.StartedAt).IsZero() {
+		return nil
+	}
+	if err := k.Move(ctx, store.KernelMove{To: cluster.Running, ContainerID: o.ContainerID, StartedAt: plausible(o.StartedAt)}); err != nil {
+		return err
+	}
+	return l.Settle(ctx, "", "")
 }
 
 func batchResult(ctx context.Context, l *store.Locked, o cluster.KernelObservation) error {
@@ -229,23 +183,6 @@ func (n *Nodes) afterEnd(ctx context.Context, k *store.LockedKernel, o cluster.K
 		return k.Remove(ctx, cluster.Reason(k.StopReason))
 	}
 	return k.KeepLog(ctx, o.LogTail, o.ExitCode, o.Signal, o.OOMKilled)
-}
-
-// forgetRemovals drops what the agent no longer has.
-func (n *Nodes) forgetRemovals(ctx context.Context, agent cluster.AgentID, acked []cluster.Tombstone) error {
-	kernels, generations := []string{}, []int64{}
-	for _, t := range acked {
-		if id, ok := cluster.CanonicalUUID(string(t.Kernel)); ok {
-			kernels, generations = append(kernels, id), append(generations, t.Generation)
-		}
-	}
-	if len(kernels) == 0 {
-		return nil
-	}
-	if err := n.Store.Removed(ctx, kernels, string(agent), generations); err != nil {
-		return fmt.Errorf("note removals: %w", err)
-	}
-	return nil
 }
 
 // missing holds absence against kernels that should be on the agent: the first full report without one is counted, the

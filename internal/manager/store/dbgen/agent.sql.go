@@ -14,20 +14,33 @@ import (
 	"time"
 )
 
-const agentEpoch = `-- name: AgentEpoch :one
-SELECT status, epoch FROM agents WHERE id = $1
+const agentEpochs = `-- name: AgentEpochs :many
+SELECT id, epoch FROM agents WHERE id = ANY($1::text[])
 `
 
-type AgentEpochRow struct {
-	Status cluster.AgentStatus
-	Epoch  int64
+type AgentEpochsRow struct {
+	ID    string
+	Epoch int64
 }
 
-func (q *Queries) AgentEpoch(ctx context.Context, id string) (AgentEpochRow, error) {
-	row := q.db.QueryRow(ctx, agentEpoch, id)
-	var i AgentEpochRow
-	err := row.Scan(&i.Status, &i.Epoch)
-	return i, err
+func (q *Queries) AgentEpochs(ctx context.Context, ids []string) ([]AgentEpochsRow, error) {
+	rows, err := q.db.Query(ctx, agentEpochs, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []AgentEpochsRow{}
+	for rows.Next() {
+		var i AgentEpochsRow
+		if err := rows.Scan(&i.ID, &i.Epoch); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const agentViews = `-- name: AgentViews :many

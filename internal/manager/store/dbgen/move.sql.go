@@ -208,18 +208,21 @@ func (q *Queries) KeepLog(ctx context.Context, arg KeepLogParams) error {
 }
 
 const kernelsByID = `-- name: KernelsByID :many
-SELECT id, session_id, generation, agent_id, status, desired, absences, (log IS NOT NULL)::boolean AS has_log FROM kernels WHERE id = ANY($1::uuid[])
+SELECT k.id, k.session_id, k.generation, k.agent_id, k.status, k.desired, k.absences, (k.log IS NOT NULL)::boolean AS has_log,
+       EXISTS (SELECT 1 FROM kernel_removals r WHERE r.kernel_id = k.id)::boolean AS has_removals
+FROM kernels k WHERE k.id = ANY($1::uuid[])
 `
 
 type KernelsByIDRow struct {
-	ID         string
-	SessionID  string
-	Generation int64
-	AgentID    *string
-	Status     cluster.Status
-	Desired    string
-	Absences   int32
-	HasLog     bool
+	ID          string
+	SessionID   string
+	Generation  int64
+	AgentID     *string
+	Status      cluster.Status
+	Desired     string
+	Absences    int32
+	HasLog      bool
+	HasRemovals bool
 }
 
 func (q *Queries) KernelsByID(ctx context.Context, ids []string) ([]KernelsByIDRow, error) {
@@ -240,6 +243,7 @@ func (q *Queries) KernelsByID(ctx context.Context, ids []string) ([]KernelsByIDR
 			&i.Desired,
 			&i.Absences,
 			&i.HasLog,
+			&i.HasRemovals,
 		); err != nil {
 			return nil, err
 		}
@@ -402,13 +406,13 @@ func (q *Queries) RemoveKernel(ctx context.Context, arg RemoveKernelParams) erro
 }
 
 const removed = `-- name: Removed :exec
-DELETE FROM kernel_removals r USING generate_subscripts($1::uuid[], 1) AS i
-WHERE r.agent_id = $2 AND r.kernel_id = ($1::uuid[])[i] AND r.generation <= ($3::bigint[])[i]
+DELETE FROM kernel_removals r USING (SELECT unnest($1::uuid[]) AS kernel_id, unnest($2::text[]) AS agent_id, unnest($3::bigint[]) AS generation) AS gone
+WHERE r.agent_id = gone.agent_id AND r.kernel_id = gone.kernel_id AND r.generation <= gone.generation
 `
 
-// The agent no longer has these.
-func (q *Queries) Removed(ctx context.Context, kernels []string, agentID string, generations []int64) error {
-	_, err := q.db.Exec(ctx, removed, kernels, agentID, generations)
+// The agents no longer have these.
+func (q *Queries) Removed(ctx context.Context, kernels []string, agents []string, generations []int64) error {
+	_, err := q.db.Exec(ctx, removed, kernels, agents, generations)
 	return err
 }
 

@@ -11,8 +11,8 @@ RETURNING epoch;
 -- name: LockAgent :one
 SELECT id, status, epoch FROM agents WHERE id = $1 FOR UPDATE;
 
--- name: AgentEpoch :one
-SELECT status, epoch FROM agents WHERE id = $1;
+-- name: AgentEpochs :many
+SELECT id, epoch FROM agents WHERE id = ANY(@ids::text[]);
 
 -- name: SetAgentFacts :execrows
 UPDATE agents SET architecture = @architecture, capacity = @capacity, slot_kinds = @slot_kinds, devices = @devices,

@@ -29,9 +29,9 @@ UPDATE kernels SET force_stop = true, deadline = now() + @deadline::interval WHE
 INSERT INTO kernel_removals (kernel_id, generation, agent_id, session_id, reason) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING;
 
 -- name: Removed :exec
--- The agent no longer has these.
-DELETE FROM kernel_removals r USING generate_subscripts(@kernels::uuid[], 1) AS i
-WHERE r.agent_id = @agent_id AND r.kernel_id = (@kernels::uuid[])[i] AND r.generation <= (@generations::bigint[])[i];
+-- The agents no longer have these.
+DELETE FROM kernel_removals r USING (SELECT unnest(@kernels::uuid[]) AS kernel_id, unnest(@agents::text[]) AS agent_id, unnest(@generations::bigint[]) AS generation) AS gone
+WHERE r.agent_id = gone.agent_id AND r.kernel_id = gone.kernel_id AND r.generation <= gone.generation;
 
 -- name: MissRemovals :exec
 -- A full report that lacked the kernel is counted, the second one is believed.
@@ -65,7 +65,9 @@ WHERE id = @id AND generation = @generation AND agent_id = @agent_id::text AND s
 SELECT id, session_id, generation, status, absences FROM kernels WHERE agent_id = @agent_id::text AND ended_at IS NULL ORDER BY session_id, id;
 
 -- name: KernelsByID :many
-SELECT id, session_id, generation, agent_id, status, desired, absences, (log IS NOT NULL)::boolean AS has_log FROM kernels WHERE id = ANY(@ids::uuid[]);
+SELECT k.id, k.session_id, k.generation, k.agent_id, k.status, k.desired, k.absences, (k.log IS NOT NULL)::boolean AS has_log,
+       EXISTS (SELECT 1 FROM kernel_removals r WHERE r.kernel_id = k.id)::boolean AS has_removals
+FROM kernels k WHERE k.id = ANY(@ids::uuid[]);
 
 -- name: OverdueKernels :many
 SELECT DISTINCT session_id FROM kernels WHERE deadline < now() AND ended_at IS NULL ORDER BY session_id LIMIT @max_rows;
