@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -64,6 +65,10 @@ func (l *LocalLimiter) Take(_ context.Context, key string, limit int) (int, bool
 
 // RedisLimiter counts in Redis, so that all managers of a cluster count together. While Redis
 // is away it counts in this process.
+//
+// A key that is far from its limit is not asked about with every request: Redis' last answer is believed for a
+// moment, and what was taken meanwhile is told with the next question. The margin to the limit is larger than what all
+// managers can owe, so the limit itself is kept by Redis alone.
 type RedisLimiter struct {
 	client valkey.Client
 	script *valkey.Lua
@@ -71,24 +76,45 @@ type RedisLimiter struct {
 	now    func() time.Time
 	// awayUntil is when Redis is asked again after a failure, in nanoseconds.
 	awayUntil atomic.Int64
+
+	mu     sync.Mutex
+	shares map[string]*share
+}
+
+// share is what is known of a key's window.
+type share struct {
+	window int64
+	asked  time.Time
+	// cur and old are the counts of the window and of the one before, cur with everything that was told.
+	cur, old int64
+	// owed was taken here and not told yet.
+	owed int64
 }
 
 const (
 	redisPatience = 100 * time.Millisecond
 	redisRest     = 5 * time.Second
+	// believeFor and believeTakes bound how long an answer of Redis is believed.
+	believeFor   = time.Second
+	believeTakes = 64
+	// exactBelow is the number of remaining requests from which on every one of them asks.
+	exactBelow = 1000
 )
 
-// takeScript counts in KEYS[1] unless it and the overlapping part of KEYS[2] reach the limit ARGV[1]; it returns
-// what was used before, or -1.
+// takeScript adds ARGV[4] requests to KEYS[1], then one more unless it and the overlapping part of KEYS[2] have reached
+// the limit ARGV[1]. It returns whether there was one more, and both counts.
 const takeScript = `
-local used = tonumber(redis.call('GET', KEYS[1]) or '0') + math.floor(tonumber(redis.call('GET', KEYS[2]) or '0') * tonumber(ARGV[2]))
-if used >= tonumber(ARGV[1]) then return -1 end
-if redis.call('INCR', KEYS[1]) == 1 then redis.call('EXPIRE', KEYS[1], ARGV[3]) end
-return used`
+local owed = tonumber(ARGV[4])
+local cur = tonumber(redis.call('GET', KEYS[1]) or '0') + owed
+local old = tonumber(redis.call('GET', KEYS[2]) or '0')
+local take = 1
+if cur + math.floor(old * tonumber(ARGV[2])) >= tonumber(ARGV[1]) then take = 0 end
+if owed + take > 0 and redis.call('INCRBY', KEYS[1], owed + take) == owed + take then redis.call('EXPIRE', KEYS[1], ARGV[3]) end
+return {take, cur + take, old}`
 
 // NewRedisLimiter returns a limiter that uses client; the caller closes it.
 func NewRedisLimiter(client valkey.Client, now func() time.Time) *RedisLimiter {
-	return &RedisLimiter{client: client, script: valkey.NewLuaScript(takeScript), local: NewLocalLimiter(now), now: now}
+	return &RedisLimiter{client: client, script: valkey.NewLuaScript(takeScript), local: NewLocalLimiter(now), now: now, shares: map[string]*share{}}
 }
 
 // Take implements RateLimiter.
@@ -98,20 +124,71 @@ func (l *RedisLimiter) Take(ctx context.Context, key string, limit int) (int, bo
 		return l.local.Take(ctx, key, limit)
 	}
 	n, overlap := windowOf(now)
+	remaining, owed, ok := l.believe(key, n, overlap, limit, now)
+	if ok {
+		return remaining, true
+	}
 	bounded, cancel := context.WithTimeout(ctx, redisPatience)
 	defer cancel()
-	used, err := l.script.Exec(bounded, l.client,
+	counts, err := l.script.Exec(bounded, l.client,
 		// One hash tag per key keeps both windows on one node of a Redis cluster.
 		[]string{"berth:rate:{" + key + "}:" + strconv.FormatInt(n, 10), "berth:rate:{" + key + "}:" + strconv.FormatInt(n-1, 10)},
-		[]string{strconv.Itoa(limit), strconv.FormatFloat(overlap, 'f', 6, 64), strconv.Itoa(int(2 * rateWindow / time.Second))}).AsInt64()
+		[]string{strconv.Itoa(limit), strconv.FormatFloat(overlap, 'f', 6, 64), strconv.Itoa(int(2 * rateWindow / time.Second)), strconv.FormatInt(owed, 10)}).AsIntSlice()
+	if err == nil && len(counts) != 3 {
+		err = errors.New("redis answers the rate limit's script with something else")
+	}
+	l.settle(key, n, owed, now, counts, err)
 	switch {
 	case err != nil:
 		if ctx.Err() == nil {
 			l.awayUntil.Store(now.Add(redisRest).UnixNano())
 		}
 		return l.local.Take(ctx, key, limit)
-	case used < 0:
+	case counts[0] == 0:
 		return 0, false
 	}
-	return limit - int(used) - 1, true
+	return max(limit-int(counts[1])-int(overlap*float64(counts[2])), 0), true
+}
+
+// believe takes a request by what is known of the key, or says what Redis is to be told with the question.
+func (l *RedisLimiter) believe(key string, window int64, overlap float64, limit int, now time.Time) (remaining int, owed int64, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.shares[key]
+	if s == nil || s.window != window { // what the window before still owes, at most believeTakes, is let off
+		return 0, 0, false
+	}
+	if now.Sub(s.asked) < believeFor && s.owed < believeTakes {
+		if remaining = limit - int(s.cur+s.owed) - int(overlap*float64(s.old)) - 1; remaining >= exactBelow {
+			s.owed++
+			return remaining, 0, true
+		}
+	}
+	owed = s.owed
+	s.cur, s.owed = s.cur+owed, 0
+	return 0, owed, false
+}
+
+// settle notes Redis' answer, or that it has not heard what is owed.
+func (l *RedisLimiter) settle(key string, window, owed int64, asked time.Time, counts []int64, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.shares[key]
+	if s != nil && s.window > window {
+		return
+	}
+	if err != nil {
+		if s != nil && s.window == window {
+			s.cur, s.owed = s.cur-owed, s.owed+owed
+		}
+		return
+	}
+	if s == nil || s.window != window {
+		if len(l.shares) >= maxLocalKeys {
+			clear(l.shares)
+		}
+		s = &share{window: window}
+		l.shares[key] = s
+	}
+	s.asked, s.cur, s.old = asked, counts[1], counts[2]
 }

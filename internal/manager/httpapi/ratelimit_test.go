@@ -43,3 +43,53 @@ func TestRedisLimiterCountsForAllManagersAndSurvivesRedis(t *testing.T) {
 	require.True(t, ok, "who cannot count lets pass")
 	require.Equal(t, 3, left)
 }
+
+func TestRedisLimiterAsksLittleFarFromTheLimitAndAlwaysNearIt(t *testing.T) {
+	t.Parallel()
+	redis := miniredis.RunT(t)
+	connect := func() valkey.Client {
+		c, err := valkey.NewClient(valkey.ClientOption{InitAddress: []string{redis.Addr()}, ForceSingleClient: true, DisableCache: true})
+		require.NoError(t, err)
+		t.Cleanup(c.Close)
+		return c
+	}
+	now := time.Unix(900*1_000_000, 0)
+	clock := func() time.Time { return now }
+	managers := []*httpapi.RedisLimiter{httpapi.NewRedisLimiter(connect(), clock), httpapi.NewRedisLimiter(connect(), clock)}
+
+	// One manager alone counts every request, whether it asks or not.
+	const limit = 3000
+	left, ok := managers[0].Take(t.Context(), "key", limit)
+	require.True(t, ok)
+	require.Equal(t, limit-1, left)
+	asked := redis.CommandCount()
+	for i := range 1000 {
+		left, ok = managers[0].Take(t.Context(), "key", limit)
+		require.True(t, ok)
+		require.Equal(t, limit-2-i, left)
+	}
+	require.Less(t, redis.CommandCount()-asked, 6*1000/64, "nearly every request asked")
+
+	// What was taken without asking is told when the belief ends.
+	now = now.Add(time.Second)
+	_, ok = managers[0].Take(t.Context(), "key", limit)
+	require.True(t, ok)
+	left, ok = managers[1].Take(t.Context(), "key", limit)
+	require.True(t, ok)
+	require.Equal(t, limit-1003, left)
+
+	// However the managers share the load, the limit holds to the last request.
+	taken := 1003
+	for i := 0; ; i++ {
+		if _, ok = managers[i/100%2].Take(t.Context(), "key", limit); !ok {
+			break
+		}
+		taken++
+	}
+	require.LessOrEqual(t, taken, limit)
+	require.Greater(t, taken, limit-2)
+	for _, m := range managers {
+		_, ok = m.Take(t.Context(), "key", limit)
+		require.False(t, ok)
+	}
+}

@@ -26,6 +26,7 @@ func (c *call) json(status int, v any) error {
 	if c.r.Method != http.MethodHead {
 		_, _ = c.w.Write(buf.Bytes()) // the client has gone when this fails
 	}
+	c.w.Flush() // the client does not wait for what is done after the reply, such as the log
 	return nil
 }
 
