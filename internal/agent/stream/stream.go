@@ -4,6 +4,7 @@
 package stream
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,10 +50,11 @@ func New(o Options) http.Handler {
 	h := &handler{o: o, committing: map[cluster.KernelID]bool{}}
 	h.proxy = httputil.ReverseProxy{
 		Transport: o.Runners,
-		// Everything is passed on at once: a terminal's echo waits for no buffer.
-		FlushInterval: -1,
+		// Replies of unknown length are passed on at once, piece by piece: a terminal's echo waits for no buffer. A
+		// reply of known length is a whole document and goes out in one.
+		FlushInterval: 0,
 		BufferPool:    &buffers{},
-		Rewrite:       func(r *httputil.ProxyRequest) {}, // the handler has made the outgoing request
+		Rewrite:       gather, // the handler has made the rest of the outgoing request
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if r.Context().Err() != nil {
 				return // the caller has left
@@ -71,6 +73,25 @@ func New(o Options) http.Handler {
 		run.WriteFailure(w, fault.NotFoundf("the agent has no route %s %s", r.Method, r.URL.Path))
 	})
 	return mux
+}
+
+// maxGathered is the largest request in bytes that is sent to a runner in one piece.
+const maxGathered = 16 << 10
+
+// gather takes a small body into memory: net/http sends a body that it knows to be in memory together with the header,
+// which saves a runner a wake-up per cell.
+func gather(r *httputil.ProxyRequest) {
+	n := r.In.ContentLength
+	if n <= 0 || n > maxGathered {
+		return
+	}
+	b := make([]byte, n)
+	got, err := io.ReadFull(r.In.Body, b)
+	if err != nil { // the transport meets the same trouble where the body ends
+		r.Out.Body = io.NopCloser(io.MultiReader(bytes.NewReader(b[:got]), r.In.Body))
+		return
+	}
+	r.Out.Body = io.NopCloser(bytes.NewReader(b))
 }
 
 type buffers struct{ pool sync.Pool }
