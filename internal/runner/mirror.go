@@ -18,13 +18,20 @@ type mirror struct {
 	buf   []byte
 	lost  bool
 	ended bool
+	hurry chan struct{} // has an item when what is gathered is to be written now
 	done  chan struct{}
 }
 
-const mirrorBuffer = 1 << 20
+const (
+	mirrorBuffer = 1 << 20
+	// A mirror gathers for mirrorPause, or up to mirrorPiece bytes: the engine's work on every piece takes the
+	// processor from the cell that is still running.
+	mirrorPause = 10 * time.Millisecond
+	mirrorPiece = 64 << 10
+)
 
 func newMirror(w io.Writer, drop bool) *mirror {
-	m := &mirror{w: w, drop: drop, done: make(chan struct{})}
+	m := &mirror{w: w, drop: drop, hurry: make(chan struct{}, 1), done: make(chan struct{})}
 	m.space = sync.NewCond(&m.mu)
 	go m.loop()
 	return m
@@ -43,12 +50,24 @@ func (m *mirror) Write(p []byte) (int, error) {
 	}
 	m.buf = append(m.buf, p...)
 	m.space.Broadcast()
+	if len(m.buf) >= mirrorPiece {
+		m.now()
+	}
 	return len(p), nil
+}
+
+func (m *mirror) now() {
+	select {
+	case m.hurry <- struct{}{}:
+	default:
+	}
 }
 
 func (m *mirror) loop() {
 	defer close(m.done)
 	var out []byte
+	pause := time.NewTimer(mirrorPause)
+	defer pause.Stop()
 	for {
 		m.mu.Lock()
 		for len(m.buf) == 0 && !m.ended {
@@ -57,6 +76,15 @@ func (m *mirror) loop() {
 		if len(m.buf) == 0 {
 			m.mu.Unlock()
 			return
+		}
+		if len(m.buf) < mirrorPiece && !m.ended {
+			m.mu.Unlock()
+			pause.Reset(mirrorPause)
+			select {
+			case <-pause.C:
+			case <-m.hurry:
+			}
+			m.mu.Lock()
 		}
 		out, m.buf = m.buf, out[:0]
 		if m.lost {
@@ -73,6 +101,7 @@ func (m *mirror) loop() {
 func (m *mirror) Close(limit time.Duration) {
 	m.mu.Lock()
 	m.ended = true
+	m.now()
 	m.space.Broadcast()
 	m.mu.Unlock()
 	timer := time.NewTimer(limit)

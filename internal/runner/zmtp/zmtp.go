@@ -208,6 +208,13 @@ func (z *Conn) frame(limit int) (flags byte, body []byte, cut bool, err error) {
 		return 0, nil, false, fmt.Errorf("a frame of %d bytes is absurd", n)
 	}
 	keep := min(n, uint64(max(limit, 0)))
+	if n == keep && n <= 64<<10 {
+		body = make([]byte, n)
+		if _, err := io.ReadFull(z.r, body); err != nil {
+			return 0, nil, false, unexpected(err)
+		}
+		return flags, body, false, nil
+	}
 	// Memory grows with what really arrives, not with what the header promises.
 	var buf bytes.Buffer
 	buf.Grow(int(min(keep, 1<<20)))
