@@ -30,7 +30,7 @@ var public = map[string]string{
 // for them the anonymous actor is what must be refused.
 var own = []string{"Roles", "UpdatePassword", "UpdateFullName", "SSHKeypair", "GenerateSSHKeypair", "SetSSHKeypair", "MatchSessions", "ListSessions",
 	"SessionsByID", "ListKernels", "Events", "ListImages", "GetImage", "AllowedResourceGroups", "ListResourceGroups", "Presets", "ListKeypairs",
-	"GetKeypairPolicy", "ListKeypairPolicies", "ListUsers", "ListDomains", "ListProjects", "BootstrapScript", "SetBootstrapScript", "ManagerStatus"}
+	"GetKeypairPolicy", "ListKeypairPolicies", "ListUsers", "ListDomains", "ListProjects", "BootstrapScript", "SetBootstrapScript", "ManagerStatus", "IdleReport", "IdleChecks"}
 
 // Every exported method refuses a stranger: with Denied or NotFound about what belongs to others, and an
 // unknown actor with Denied always.

@@ -1,0 +1,461 @@
+package service
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/idle"
+	"berth.dev/berth/internal/manager/idle/snapshot"
+	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/store/dbgen"
+)
+
+const checkerNoun = "idle checker"
+
+// IdleSpec is what a checker's type needs: limits in seconds, thresholds in percent of what is allocated.
+type IdleSpec = snapshot.Spec
+
+// IdleBinding says where a checker applies; all empty is the whole cluster. Project is a name or an id (ids when read).
+type IdleBinding struct {
+	Domain, Project, ResourceGroup string
+	ProjectName                    string // only when read
+}
+
+// IdleChecker is a rule by which sessions count as idle. The limits of keypair policies hold besides.
+type IdleChecker struct {
+	Name, Description string
+	Type              idle.Type
+	// Targets are the session types; empty means interactive and batch.
+	Targets []cluster.SessionType
+	// InitialGrace begins with the session, NewUserGrace with its user.
+	InitialGrace, NewUserGrace time.Duration
+	// WarnBefore is how long before the end sessions are told.
+	WarnBefore time.Duration
+	// DryRun only reports.
+	DryRun, Enabled       bool
+	Spec                  IdleSpec
+	Bindings              []IdleBinding
+	CreatedAt, ModifiedAt time.Time // only when read
+}
+
+func orNone(p *string) string {
+	if p == nil {
+		return ""
+	}
+	return *p
+}
+
+var checkerName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+const (
+	maxCheckers = 200
+	maxBindings = 1000
+	maxGrace    = 366 * 24 * time.Hour
+)
+
+// IdleCheckers lists all checkers (superadmins and monitors).
+func (s *Service) IdleCheckers(ctx context.Context, a Actor) ([]IdleChecker, error) {
+	if err := authz.NeedReadAll(a, "list idle checkers"); err != nil {
+		return nil, err
+	}
+	rows, err := s.d.Store.ListIdleCheckers(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read idle checkers: %w", err)
+	}
+	bindings, err := s.d.Store.ListIdleBindings(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read bindings of idle checkers: %w", err)
+	}
+	out := make([]IdleChecker, len(rows))
+	for i, r := range rows {
+		c := IdleChecker{Name: r.Name, Description: r.Description, Type: idle.Type(r.Type), Targets: []cluster.SessionType{}, DryRun: r.DryRun, Enabled: r.Enabled,
+			InitialGrace: time.Duration(r.InitialGracePeriod) * time.Second, NewUserGrace: time.Duration(r.NewUserGrace) * time.Second,
+			WarnBefore: time.Duration(r.WarnBefore) * time.Second, Bindings: []IdleBinding{}, CreatedAt: r.CreatedAt.UTC(), ModifiedAt: r.ModifiedAt.UTC()}
+		for _, t := range r.TargetSessionTypes {
+			c.Targets = append(c.Targets, cluster.SessionType(t))
+		}
+		if err := json.Unmarshal(r.Spec, &c.Spec); err != nil {
+			s.d.Log.Warn("an idle checker cannot be read", "checker", r.Name, "error", err)
+		}
+		for _, b := range bindings {
+			if b.Checker == r.Name {
+				c.Bindings = append(c.Bindings, IdleBinding{Domain: orNone(b.DomainName), Project: orNone(b.ProjectID), ResourceGroup: orNone(b.ResourceGroup), ProjectName: orNone(b.ProjectName)})
+			}
+		}
+		out[i] = c
+	}
+	return out, nil
+}
+
+// SetIdleChecker makes a checker or replaces the one of that name with its bindings (superadmins). Sessions feel it within seconds.
+func (s *Service) SetIdleChecker(ctx context.Context, a Actor, c IdleChecker) error {
+	if err := authz.NeedSuperadmin(a, "change idle checkers"); err != nil {
+		return err
+	}
+	if err := c.check(); err != nil {
+		return err
+	}
+	if len(c.Targets) == 0 {
+		c.Targets = []cluster.SessionType{cluster.Interactive, cluster.Batch}
+	}
+	spec, err := json.Marshal(c.Spec)
+	if err != nil {
+		return fmt.Errorf("encode idle checker %s: %w", c.Name, err)
+	}
+	bindings := make([]dbgen.IdleCheckerBinding, len(c.Bindings))
+	for i, b := range c.Bindings {
+		if bindings[i], err = s.idleBinding(ctx, a, b); err != nil {
+			return err
+		}
+	}
+	err = s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+		known, err := tx.ListIdleCheckers(ctx)
+		if err != nil {
+			return fmt.Errorf("read idle checkers: %w", err)
+		}
+		if len(known) >= maxCheckers && !slices.ContainsFunc(known, func(k dbgen.IdleChecker) bool { return k.Name == c.Name }) {
+			return fault.Exhaustedf("there are %d idle checkers already", len(known)).WithReason("invalid-api-params").WithNext("remove one first")
+		}
+		err = tx.SetIdleChecker(ctx, dbgen.SetIdleCheckerParams{Name: c.Name, Description: c.Description, Type: string(c.Type), TargetSessionTypes: texts(c.Targets),
+			InitialGracePeriod: int64(c.InitialGrace / time.Second), NewUserGrace: int64(c.NewUserGrace / time.Second), WarnBefore: int64(c.WarnBefore / time.Second),
+			DryRun: c.DryRun, Enabled: c.Enabled, Spec: spec})
+		if err != nil {
+			return fmt.Errorf("write the checker: %w", err)
+		}
+		if err := tx.DropIdleBindings(ctx, c.Name); err != nil {
+			return fmt.Errorf("drop its bindings: %w", err)
+		}
+		for _, b := range bindings {
+			if err := tx.AddIdleBinding(ctx, c.Name, b.DomainName, b.ProjectID, b.ResourceGroup); err != nil {
+				return fmt.Errorf("bind it: %w", err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("set idle checker %s: %w", c.Name, err)
+	}
+	return nil
+}
+
+func (c IdleChecker) check() error {
+	if !checkerName.MatchString(c.Name) {
+		return invalid("%.80q is not a name for an idle checker", c.Name).WithNext("use 1 to 64 letters, digits, dots, dashes and underscores")
+	}
+	if store.Text(c.Description) != c.Description || len(c.Description) > 1000 {
+		return invalid("a description is text of 1000 bytes at most")
+	}
+	for _, t := range c.Targets {
+		switch {
+		case t == cluster.Inference:
+			return invalid("inference sessions are never idle").WithNext("target interactive, batch or system")
+		case t != cluster.Interactive && t != cluster.Batch && t != cluster.System:
+			return invalid("%.40q is not a type of session", t).WithNext("target interactive, batch or system")
+		case c.Type == idle.Network && t != cluster.Interactive && len(c.Targets) == 1:
+			return invalid("whether anybody uses a %s session cannot be seen", t).WithNext("target interactive sessions, or use another type of check")
+		}
+	}
+	for _, v := range []struct {
+		name  string
+		value time.Duration
+	}{{"the initial grace period", c.InitialGrace}, {"the grace of new users", c.NewUserGrace}, {"the time of warning", c.WarnBefore}} {
+		if v.value < 0 || v.value > maxGrace {
+			return invalid("%s is %s", v.name, v.value).WithNext("choose 0 to 366 days")
+		}
+	}
+	if len(c.Bindings) > maxBindings {
+		return invalid("%d bindings are too many", len(c.Bindings)).WithNext("bind it to a domain or to the whole cluster")
+	}
+	return c.Spec.Validate(c.Type, c.WarnBefore)
+}
+
+func (s *Service) idleBinding(ctx context.Context, a Actor, b IdleBinding) (out dbgen.IdleCheckerBinding, err error) {
+	given := 0
+	for _, v := range []string{b.Domain, b.Project, b.ResourceGroup} {
+		if v != "" {
+			given++
+		}
+	}
+	switch {
+	case given > 1:
+		return out, invalid("a binding names a domain, a project or a resource group, not several").WithNext("make one binding for each")
+	case b.Domain != "":
+		if _, err := s.GetDomain(ctx, a, b.Domain); err != nil {
+			return out, err
+		}
+		out.DomainName = &b.Domain
+	case b.Project != "":
+		p, err := s.findProject(ctx, b.Project, a.Domain)
+		if err != nil {
+			return out, err
+		}
+		out.ProjectID = &p.ID
+	case b.ResourceGroup != "":
+		if _, err := s.GetResourceGroup(ctx, a, b.ResourceGroup); err != nil {
+			return out, err
+		}
+		out.ResourceGroup = &b.ResourceGroup
+	}
+	return out, nil
+}
+
+// RemoveIdleChecker removes a checker (superadmins).
+func (s *Service) RemoveIdleChecker(ctx context.Context, a Actor, name string) error {
+	if err := authz.NeedSuperadmin(a, "change idle checkers"); err != nil {
+		return err
+	}
+	n, err := s.d.Store.DropIdleChecker(ctx, name)
+	if err != nil {
+		return fmt.Errorf("remove idle checker %s: %w", name, err)
+	}
+	if n == 0 {
+		return authz.NotFound(checkerNoun, name)
+	}
+	return nil
+}
+
+// IdleReport is how one running session stands with its checkers, the earliest end first.
+type IdleReport struct {
+	Session   cluster.SessionID
+	Name      string
+	UserEmail string
+	AccessKey cluster.AccessKey
+	Project   cluster.ProjectID
+	Group     string // resource group
+	StartedAt time.Time
+	// LastAccess is nil when nobody used it since its start.
+	LastAccess *time.Time
+	Keep       *idle.Grant
+	Verdicts   []idle.Verdict
+}
+
+const (
+	// maxIdleReport bounds the sessions of a report; idleScan those that are looked at for it.
+	maxIdleReport = 100
+	idleScan      = 5000
+	idlePage      = 500
+)
+
+// IdleReport tells how running sessions stand with idle checks: those of the actor, of the domain for its administrators, all for
+// superadmins and monitors. The list holds at most 100 sessions, those that end first; total is the number looked at.
+func (s *Service) IdleReport(ctx context.Context, a Actor) (list []IdleReport, total int, err error) {
+	if err := authz.Authenticated(a); err != nil {
+		return nil, 0, err
+	}
+	f := snapshot.Filter{Limit: idlePage}
+	switch {
+	case a.Superadmin() || a.Monitor():
+	case a.DomainAdmin(a.Domain):
+		f.Domain = a.Domain
+	default:
+		f.User = string(a.UserID)
+	}
+	now := s.d.Clock()
+	for total < idleScan {
+		page, n, err := s.idleReports(ctx, f, now)
+		if err != nil {
+			return nil, 0, err
+		}
+		for _, r := range page {
+			list = append(list, r)
+			f.After = string(r.Session)
+		}
+		total += n
+		slices.SortStableFunc(list, func(x, y IdleReport) int { return x.first().Compare(y.first()) })
+		list = list[:min(len(list), maxIdleReport)]
+		if n < idlePage {
+			break
+		}
+	}
+	return list, total, nil
+}
+
+// first is when the session ends; sessions that do not come last.
+func (r IdleReport) first() time.Time {
+	for _, v := range r.Verdicts {
+		if !v.Deadline.IsZero() {
+			return v.Deadline
+		}
+	}
+	return time.Unix(1<<40, 0)
+}
+
+// IdleCheck is how a session stands with the strictest of its checks of one type, in the wire's shape.
+type IdleCheck struct {
+	// Remaining is the time left in seconds, -1 when the session ends now, null when time alone does not end it.
+	Remaining *int64 `json:"remaining"`
+	// Kind is grace_period while the check has not begun, else expire_after.
+	Kind  string     `json:"remaining_time_type"`
+	Extra *IdleExtra `json:"extra"`
+	// The rest is ours.
+	Phase   idle.Phase `json:"phase"`
+	Checker string     `json:"checker"`
+	Source  string     `json:"source"`
+	Why     string     `json:"why"`
+	DryRun  bool       `json:"dry_run"`
+	EndsAt  *time.Time `json:"ends_at"`
+}
+
+// IdleExtra is what a check of utilisation saw: the mean and the threshold of each resource in percent; a mean that is not known is null.
+type IdleExtra struct {
+	Operator  idle.Operator          `json:"thresholds_check_operator"`
+	Resources map[string][2]*float64 `json:"resources"`
+}
+
+// ByType is the strictest verdict of each type: one that ends the session before one that only reports, an earlier end before a later one.
+func (r IdleReport) ByType(now time.Time) map[idle.Type]IdleCheck {
+	out := map[idle.Type]IdleCheck{}
+	for _, dry := range []bool{false, true} {
+		for _, v := range r.Verdicts {
+			if _, have := out[v.Checker.Type]; have || v.Checker.DryRun != dry || v.Phase == idle.Excluded && r.Keep == nil {
+				continue
+			}
+			out[v.Checker.Type] = idleCheck(v, now)
+		}
+	}
+	return out
+}
+
+func idleCheck(v idle.Verdict, now time.Time) IdleCheck {
+	c := IdleCheck{Kind: "expire_after", Phase: v.Phase, Checker: v.Checker.Name, Source: v.Checker.Source, Why: v.Why, DryRun: v.Checker.DryRun}
+	seconds := func(d time.Duration) *int64 {
+		n := int64((d + time.Second - 1) / time.Second)
+		return &n
+	}
+	left, ends := v.Remaining(now)
+	switch {
+	case v.Phase == idle.Grace:
+		c.Kind, c.Remaining = "grace_period", seconds(v.Next.Sub(now))
+	case v.Phase == idle.Expired:
+		c.Remaining = new(int64(-1))
+	case ends:
+		c.Remaining = seconds(left)
+	}
+	if ends {
+		c.EndsAt = utc(&v.Deadline)
+	}
+	if v.Checker.Type == idle.Utilization {
+		c.Extra = &IdleExtra{Operator: v.Checker.Use.Operator, Resources: map[string][2]*float64{}}
+		for _, f := range v.Figures {
+			c.Extra.Resources[f.Resource] = [2]*float64{f.Percent, new(f.Threshold)}
+		}
+	}
+	return c
+}
+
+// IdleChecks tells how sessions stand with idle checks; those that do not run or that the actor may not see are absent.
+func (s *Service) IdleChecks(ctx context.Context, a Actor, ids []cluster.SessionID) (map[cluster.SessionID]IdleReport, error) {
+	if err := authz.Authenticated(a); err != nil {
+		return nil, err
+	}
+	out := map[cluster.SessionID]IdleReport{}
+	if len(ids) == 0 {
+		return out, nil
+	}
+	list, _, err := s.idleReports(ctx, snapshot.Filter{IDs: texts(ids), Limit: len(ids)}, s.d.Clock(), a)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range list {
+		out[r.Session] = r
+	}
+	return out, nil
+}
+
+// idleReports judges one page; readers, if given, leave out what they may not see. n is the number of sessions read.
+func (s *Service) idleReports(ctx context.Context, f snapshot.Filter, now time.Time, readers ...Actor) (list []IdleReport, n int, err error) {
+	rules, _, err := snapshot.ReadRules(ctx, s.d.Store.Queries)
+	if err != nil {
+		return nil, 0, err
+	}
+	page, err := snapshot.Read(ctx, s.d.Store.Queries, rules, f)
+	if err != nil {
+		return nil, 0, err
+	}
+	snapshot.Measure(ctx, s.d.Usage, page)
+	for _, x := range page {
+		o := authz.Owned{Noun: sessionNoun, Name: x.Row.Name, UserID: cluster.UserID(x.Row.UserID), AccessKey: cluster.AccessKey(x.Row.AccessKey),
+			Domain: x.Row.DomainName, OwnerRole: authz.Role(x.Row.UserRole)}
+		if slices.ContainsFunc(readers, func(a Actor) bool { return authz.Read(a, o) != nil }) {
+			continue
+		}
+		r := IdleReport{Session: x.ID, Name: x.Row.Name, UserEmail: x.Row.UserEmail, AccessKey: o.AccessKey, Project: cluster.ProjectID(x.Row.ProjectID),
+			Group: x.Row.ResourceGroup, StartedAt: x.StartedAt.UTC(), LastAccess: utc(x.Row.LastAccess), Verdicts: x.Judge(now)}
+		if x.Keep != nil && now.Before(x.Keep.Until) {
+			r.Keep = x.Keep
+		}
+		list = append(list, r)
+	}
+	return list, len(page), nil
+}
+
+// maxKeepAlive bounds what administrators grant.
+const maxKeepAlive = 366 * 24 * time.Hour
+
+// KeepAlive keeps a session from ending as idle for a time from now; 0 takes that back. Owners may ask for as long as their keypair policy
+// allows, and not beyond the session's lifetime; an administrator's grant holds against the lifetime too. It returns until when.
+func (s *Service) KeepAlive(ctx context.Context, a Actor, ref string, owner cluster.AccessKey, d time.Duration, reason string) (time.Time, error) {
+	o, err := s.findToChange(ctx, a, ref, owner)
+	if err != nil {
+		return time.Time{}, err
+	}
+	switch {
+	case d < 0 || d > maxKeepAlive:
+		return time.Time{}, invalid("a session cannot be kept alive for %s", d).WithNext("choose up to 366 days, or 0 to take it back")
+	case len(reason) > 1000 || store.Text(reason) != reason:
+		return time.Time{}, invalid("a reason is text of 1000 bytes at most")
+	case o.Status.Final():
+		return time.Time{}, fault.Conflictf("session %s has ended", o.Name).WithReason("existing-session-not-running")
+	}
+	admin := a.DomainAdmin(o.DomainName)
+	if d == 0 {
+		if err := s.endKeepAlive(ctx, o, admin); err != nil {
+			return time.Time{}, err
+		}
+		return time.Time{}, nil
+	}
+	if !admin {
+		policy, err := s.keypairPolicyOf(ctx, cluster.AccessKey(o.AccessKey))
+		if err != nil {
+			return time.Time{}, err
+		}
+		if most := time.Duration(policy.MaxKeepAlive) * time.Second; d > most {
+			return time.Time{}, fault.Deniedf("policy %s allows owners to keep sessions alive for %s, not for %s", policy.Name, most, d).WithReason("generic-forbidden").
+				WithNext("ask for less, or ask an administrator")
+		}
+		if g, err := s.d.Store.GetKeepAlive(ctx, o.ID); err == nil && g.ByAdmin && g.Until.After(s.d.Clock().Add(d)) {
+			return g.Until.UTC(), nil // an administrator's longer grant stays
+		}
+	}
+	until := s.d.Clock().Add(d).UTC()
+	err = s.d.Store.SetKeepAlive(ctx, dbgen.SetKeepAliveParams{SessionID: o.ID, Until: until, ByAdmin: admin, GrantedBy: a.Email, Reason: reason})
+	if err != nil {
+		return time.Time{}, fmt.Errorf("keep session %s alive: %w", o.Name, err)
+	}
+	return until, nil
+}
+
+func (s *Service) endKeepAlive(ctx context.Context, o dbgen.SessionOwnerRow, admin bool) error {
+	g, err := s.d.Store.GetKeepAlive(ctx, o.ID)
+	if store.Missing(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the grant of session %s: %w", o.Name, err)
+	}
+	if g.ByAdmin && !admin {
+		return fault.Deniedf("session %s is kept alive by %s, an administrator", o.Name, g.GrantedBy).WithReason("generic-forbidden").
+			WithNext("ask them, or destroy the session")
+	}
+	if _, err := s.d.Store.DropKeepAlive(ctx, o.ID); err != nil {
+		return fmt.Errorf("take back the grant of session %s: %w", o.Name, err)
+	}
+	return nil
+}
