@@ -1,9 +1,12 @@
 package e2e_test
 
 import (
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/agent"
 )
 
 func TestFirstSession(t *testing.T) {
@@ -48,6 +51,22 @@ func smoke(t *testing.T, p *platform) {
 		require.Equal(t, 5, r.code, r.stderr)
 		require.Contains(t, r.stdout, "from the job")
 	})
+}
+
+// TestSessionsOfAStoppedClusterEnd: an operator can end what a stopped cluster left running.
+func TestSessionsOfAStoppedClusterEnd(t *testing.T) {
+	t.Parallel()
+	p := up(t)
+	p.must("session", "create", "python", "--name", "left-behind")
+	p.must("down")
+	label := "label=berth.cluster=" + agent.Config{StateDir: filepath.Join(p.dir, "agent")}.Scope()
+	require.NotEmpty(t, containers(t, label))
+	p.must("down", "--sessions")
+	require.Empty(t, containers(t, label))
+	p.start()
+	p.eventually("the session has ended", func() bool { return p.sessions()["left-behind"].Status == "TERMINATED" })
+	require.Equal(t, "user-requested", p.sessions()["left-behind"].Info)
+	p.clean()
 }
 
 func TestTwoClustersSideBySide(t *testing.T) {

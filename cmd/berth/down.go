@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/agent"
 	"berth.dev/berth/internal/agent/runtime/docker"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/fault"
@@ -51,7 +52,7 @@ func down(cmd *cobra.Command, dir stateDir, sessions bool) error {
 	pid, running := dir.owner()
 	if !running {
 		if sessions {
-			return removeContainers(ctx, cmd, dir)
+			return endContainers(ctx, cmd, dir)
 		}
 		say(cmd, "No cluster runs in %s.", dir)
 		return nil
@@ -114,9 +115,8 @@ func endSessions(ctx context.Context, cmd *cobra.Command, dir stateDir) error {
 	}
 }
 
-// removeContainers takes away what a stopped cluster left running. The next start finds that
-// its kernels have ended.
-func removeContainers(ctx context.Context, cmd *cobra.Command, dir stateDir) error {
+// endContainers ends what a stopped cluster left running. The next start reports the ends.
+func endContainers(ctx context.Context, cmd *cobra.Command, dir stateDir) error {
 	s := defaultSettings()
 	s.Agent.StateDir = dir.path("agent")
 	rt, err := docker.New(s.Docker.docker(s.Agent), slog.New(slog.DiscardHandler))
@@ -124,15 +124,10 @@ func removeContainers(ctx context.Context, cmd *cobra.Command, dir stateDir) err
 		return err
 	}
 	defer rt.Close()
-	list, err := rt.List(ctx)
+	ended, err := agent.EndAll(ctx, s.Agent, rt)
 	if err != nil {
-		return fmt.Errorf("list containers: %w", err)
+		return err
 	}
-	for _, o := range list {
-		if err := rt.Remove(ctx, o.Identity.Kernel); err != nil {
-			return fmt.Errorf("remove container of kernel %s: %w", o.Identity.Kernel, err)
-		}
-	}
-	say(cmd, "No cluster runs in %s; %d containers removed.", dir, len(list))
+	say(cmd, "No cluster runs in %s; %d sessions ended. Those that still waited for a place start with the next berth up.", dir, ended)
 	return nil
 }

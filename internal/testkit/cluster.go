@@ -337,6 +337,14 @@ func (a *Agent) Stop() {
 	a.group = nil
 }
 
+// EndAll ends the kernels of a stopped agent, as an operator of its host does.
+func (a *Agent) EndAll() int {
+	a.c.tb.Helper()
+	n, err := agent.EndAll(a.c.tb.Context(), a.cfg, a.Engine.Runtime(a.cfg.Scope(), a.ID()))
+	a.c.check(err)
+	return n
+}
+
 // Running reports whether the agent runs.
 func (a *Agent) Running() bool { return a.group != nil }
 

@@ -75,6 +75,28 @@ func TestAgentDies(t *testing.T) {
 	c.Clean()
 }
 
+// TestEndedWhileStopped: what an operator ends on a stopped host ends on request, with a result, and does not start again.
+func TestEndedWhileStopped(t *testing.T) {
+	t.Parallel()
+	c := testkit.New(t, testkit.Options{})
+	a := c.Agents[0]
+	shell, job := c.Create(service.CreateSession{Name: "shell"}), c.Batch("the-job", testkit.Held+"; exit 0")
+	k := c.Running(shell).MainKernel()
+	c.Running(job)
+	a.Stop()
+	require.Equal(t, 2, a.EndAll())
+	require.Zero(t, a.EndAll(), "once more changes nothing")
+	a.Start()
+	for _, id := range []cluster.SessionID{shell, job} {
+		s := c.Ended(id)
+		require.Equal(t, cluster.Terminated, s.Status)
+		require.Equal(t, string(cluster.ReasonUserRequested), s.StatusInfo)
+	}
+	require.Equal(t, cluster.ResultFailure, c.Session(job).Result)
+	require.Equal(t, 1, a.Starts(k.ID), "nothing runs twice")
+	c.Clean()
+}
+
 // TestAgentStaysAway: its kernels are LOST after the lease and end after the grace; when it
 // comes back it removes them.
 func TestAgentStaysAway(t *testing.T) {

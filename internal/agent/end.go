@@ -1,0 +1,63 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"berth.dev/berth/internal/agent/ledger"
+	"berth.dev/berth/internal/agent/runtime"
+	"berth.dev/berth/internal/cluster"
+)
+
+// EndAll ends the kernels of an agent that does not run: it notes that they were ended on request and removes their containers.
+// The agent's next start reports the ends and cleans up the rest. ended counts containers.
+func EndAll(ctx context.Context, c Config, rt runtime.Runtime) (ended int, err error) {
+	list, err := rt.List(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("list containers: %w", err)
+	}
+	if err := noteEnds(c, list); err != nil {
+		return 0, err
+	}
+	for _, o := range list {
+		if err := rt.Remove(ctx, o.Identity.Kernel); err != nil {
+			return ended, fmt.Errorf("remove the container of kernel %s: %w", o.Identity.Kernel, err)
+		}
+		ended++
+	}
+	return ended, nil
+}
+
+// noteEnds comes before the removal: a container that is merely gone would look like an accident.
+func noteEnds(c Config, list []runtime.Observed) error {
+	if _, err := os.Stat(c.StateDir); os.IsNotExist(err) {
+		return nil // nobody will start here again
+	}
+	l, err := ledger.Open(c.ledgerFile())
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	records := map[cluster.KernelID]*ledger.Record{}
+	for _, r := range l.Records() {
+		records[r.Kernel] = r.Clone()
+	}
+	for _, o := range list {
+		// A container that the ledger does not know is known by its labels.
+		if id := o.Identity; records[id.Kernel] == nil {
+			records[id.Kernel] = &ledger.Record{Kernel: id.Kernel, Session: id.Session, Generation: id.Generation, Allocation: id.Allocation,
+				Running: o.Phase == runtime.PhaseRunning, StartedAt: o.StartedAt}
+		}
+	}
+	for _, r := range records {
+		if r.Final != nil || r.Stopping != nil && !r.Stopping.Restart {
+			continue
+		}
+		r.Stopping = &ledger.Stop{Reason: cluster.ReasonUserRequested}
+		if err := l.Put(r); err != nil {
+			return fmt.Errorf("note the end of kernel %s: %w", r.Kernel, err)
+		}
+	}
+	return nil
+}
