@@ -102,10 +102,14 @@ func (c *Client) SetSchedulable(ctx context.Context, id string, schedulable bool
 // SchedulerStatus is how the queues of all resource groups stand.
 type SchedulerStatus struct {
 	// Manager answers; Leader says whether its own scheduler is the one that decides.
-	Manager string        `json:"manager"`
-	Leader  bool          `json:"leader"`
-	Groups  []GroupStatus `json:"scaling_groups"`
-	AsOf    string        `json:"as_of"`
+	Manager string `json:"manager"`
+	Leader  bool   `json:"leader"`
+	// LastPass is when the scheduler last looked, "" when that is not known; Drift counts what its last full comparison
+	// with the database corrected in its memory.
+	LastPass string        `json:"last_pass,omitempty"`
+	Drift    int           `json:"drift,omitempty"`
+	Groups   []GroupStatus `json:"scaling_groups"`
+	AsOf     string        `json:"as_of"`
 }
 
 // GroupStatus is how the queue of one resource group stands.

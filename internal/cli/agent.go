@@ -3,5 +3,6 @@ package cli
 import "github.com/spf13/cobra"
 
 func (a *app) newAgent() *cobra.Command {
-	return group("agent", "Look at worker hosts", "Look at the hosts that run sessions. Administrators only.", a.newAgentList(), a.newAgentInfo())
+	return group("agent", "Look at worker hosts and empty them", "Look at the hosts that run sessions, and empty them for maintenance. Administrators only.", a.newAgentList(), a.newAgentInfo(), a.newAgentCordon(),
+		a.newAgentUncordon(), a.newAgentDrain())
 }

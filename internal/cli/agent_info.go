@@ -43,7 +43,7 @@ func (o *agentInfoOptions) run(ctx context.Context, cmd *cobra.Command, c *api.C
 	}
 	var f fields
 	f.add("id", a.ID)
-	f.add("status", a.Status)
+	f.add("status", agentStatus(a.Status, a.Schedulable))
 	f.add("schedulable", strconv.FormatBool(a.Schedulable))
 	f.add("architecture", a.Architecture)
 	f.add("resource group", a.ResourceGroup)

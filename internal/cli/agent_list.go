@@ -47,7 +47,7 @@ func (o *agentListOptions) run(ctx context.Context, cmd *cobra.Command, c *api.C
 	}
 	t := table{titles: []string{"ID", "STATUS", "ARCH", "RESOURCE GROUP", "HAS", "TAKEN", "CPU", "VERSION"}}
 	for _, a := range list {
-		t.rows = append(t.rows, []string{a.ID, a.Status, a.Architecture, a.ResourceGroup, slots(a.Available), slots(a.Occupied), percent(a.CPUPercent), deref(a.Version)})
+		t.rows = append(t.rows, []string{a.ID, agentStatus(a.Status, a.Schedulable), a.Architecture, a.ResourceGroup, slots(a.Available), slots(a.Occupied), percent(a.CPUPercent), deref(a.Version)})
 	}
 	return t.write(cmd.OutOrStdout(), o.app.colour(cmd.OutOrStdout()))
 }

@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -26,6 +28,15 @@ type createFlags struct {
 	bootstrap string
 	group     string
 	priority  int
+	batch     string
+	startsAt  string
+	limit     string
+	depends   []string
+	size      int
+	mode      string
+	agents    []string
+	protected bool
+	dryRun    bool
 	timeout   time.Duration
 	quiet     bool
 }
@@ -40,6 +51,15 @@ func (f *createFlags) add(cmd *cobra.Command) {
 	s.StringVar(&f.bootstrap, "bootstrap", "", "file with a script to run in the container before anything else")
 	s.StringVar(&f.group, "resource-group", "", "resource group to run in")
 	s.IntVar(&f.priority, "priority", -1, "place in the queue from 0 to 100, higher is earlier (default: the manager's)")
+	s.StringVar(&f.batch, "batch", "", "shell command to run as a batch session")
+	s.StringVar(&f.startsAt, "starts-at", "", "when a batch session may start: an ISO time or a delta such as 10m")
+	s.StringVar(&f.limit, "batch-timeout", "", "end a batch session after this time, such as 2h")
+	s.StringArrayVar(&f.depends, "depends", nil, "name or id of a session that must succeed first (repeatable)")
+	s.IntVar(&f.size, "cluster-size", 1, "number of containers; main1 is the first, sub1, sub2 and so on the others")
+	s.StringVar(&f.mode, "cluster-mode", "single-node", "single-node or multi-node: containers on one agent, or on any")
+	s.StringArrayVar(&f.agents, "agent", nil, "agent to run on, for administrators (repeatable in multi-node)")
+	s.BoolVar(&f.protected, "no-preempt", false, "never end it for sessions of higher priority")
+	s.BoolVar(&f.dryRun, "dry-run", false, "check everything and say where it would start or why it would wait, and create nothing")
 	s.DurationVar(&f.timeout, "timeout", 0, "give up after this time, such as 90s or 10m (default: never)")
 	s.BoolVarP(&f.quiet, "quiet", "q", false, "do not tell how it goes")
 	s.Lookup("priority").DefValue = "0" // Keeps the help from naming -1.
@@ -48,7 +68,21 @@ func (f *createFlags) add(cmd *cobra.Command) {
 
 // request makes a create request for an image.
 func (f *createFlags) request(a *app, image string) (api.CreateSession, error) {
-	s := api.CreateSession{Name: f.name, Image: image, Type: api.TypeInteractive, Tag: f.tag, EnqueueOnly: true, ReuseIfExists: true}
+	s := api.CreateSession{Name: f.name, Image: image, Type: api.TypeInteractive, Tag: f.tag, EnqueueOnly: true, ReuseIfExists: true,
+		Dependencies: f.depends, StartsAt: f.startsAt, BatchTimeout: f.limit}
+	if f.batch == "" && (f.startsAt != "" || f.limit != "") {
+		return s, usage(hint(errors.New("--starts-at and --batch-timeout need --batch"), "berth session create --help"))
+	}
+	if f.batch != "" {
+		s.Type, s.StartupCommand = api.TypeBatch, f.batch
+	}
+	if f.size != 1 || f.mode != "single-node" {
+		s.ClusterSize, s.ClusterMode = f.size, f.mode
+	}
+	if f.protected {
+		s.Preemptible = new(false)
+	}
+	s.Config.AgentList = f.agents
 	var err error
 	if s.Config.Resources, err = pairs("--resource", f.resources, nil); err != nil {
 		return s, err
@@ -77,6 +111,18 @@ func (f *createFlags) request(a *app, image string) (api.CreateSession, error) {
 		s.BootstrapScript = string(b)
 	}
 	return s, nil
+}
+
+// plan tells what would become of a request.
+func (f *createFlags) plan(ctx context.Context, a *app, cmd *cobra.Command, c *api.Client, req api.CreateSession, asJSON bool) error {
+	e, err := c.DryRun(ctx, req)
+	if err != nil {
+		return hint(err, "berth image list, berth agent list")
+	}
+	if asJSON {
+		return printJSON(cmd.OutOrStdout(), e)
+	}
+	return a.printExplanation(cmd.OutOrStdout(), e)
 }
 
 // pairs reads K=V; with getenv a bare K takes the value of the own environment.

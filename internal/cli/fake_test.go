@@ -50,6 +50,7 @@ type fakeManager struct {
 	exit   int
 	log    string
 	agents int
+	queue  fakeQueue
 }
 
 type fakeSession struct {
@@ -103,6 +104,7 @@ func newFake(t *testing.T) *fakeManager {
 	handle("GET /stream/session/{s}/execute", f.execute)
 	handle("GET /stream/session/{s}/exec", f.exec)
 	handle("POST /admin/gql", f.graphql)
+	f.queueRoutes(handle)
 	f.Server = httptest.NewServer(mux)
 	t.Cleanup(f.Close)
 	return f
@@ -175,6 +177,11 @@ func (f *fakeManager) create(w http.ResponseWriter, r *http.Request) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if r.URL.Query().Get("dry_run") == "true" {
+		f.queue.dry = append(f.queue.dry, req)
+		reply(w, 200, f.queue.plan)
+		return
+	}
 	f.creates = append(f.creates, req)
 	for _, s := range f.sessions {
 		if s.Name == req.Name && !api.Ended(s.Status) {
@@ -540,7 +547,7 @@ func (f *fakeManager) listSessions(vars map[string]any) []map[string]any {
 
 func fakeAgent(id string) map[string]any {
 	return map[string]any{
-		"id": id, "status": "ALIVE", "architecture": "x86_64", "scaling_group": "default", "region": nil, "schedulable": true,
+		"id": id, "status": "ALIVE", "architecture": "x86_64", "scaling_group": "default", "region": nil, "schedulable": id != "i-worker2",
 		"addr": "tcp://127.0.0.1:6001", "version": "0.1.0", "first_contact": "2026-11-20T08:00:00+00:00", "cpu_cur_pct": 12.4,
 		"mem_cur_bytes": 1073741824, "available_slots": `{"cpu":"8","mem":"17179869184"}`, "occupied_slots": `{"cpu":"1","mem":"536870912"}`,
 		"hardware_metadata": "{}", "live_stat": nil,

@@ -18,7 +18,6 @@ type runOptions struct {
 	createFlags
 	app   *app
 	code  string
-	batch string
 	rm    bool
 	keep  bool
 	media string
@@ -64,7 +63,6 @@ Ctrl-C interrupts the code; a second Ctrl-C leaves, and ends a session without a
 	o.add(cmd)
 	f := cmd.Flags()
 	f.StringVarP(&o.code, "code", "c", "", "code to run")
-	f.StringVar(&o.batch, "batch", "", "shell command to run as a batch session")
 	f.BoolVar(&o.rm, "rm", false, "remove the session at the end, also when it has a --name")
 	f.BoolVar(&o.keep, "keep", false, "leave the session running at the end")
 	f.StringVar(&o.media, "save-media", "", "directory to save pictures and other rich output to")
@@ -89,7 +87,7 @@ func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 		return usage(hint(errors.New("-c and files do not go together"), "berth run --help"))
 	case o.batch != "" && len(o.files) > 0:
 		return usage(hint(errors.New("--batch starts before files could be uploaded"), "bring the files with --bootstrap, or berth run %s FILE", o.image))
-	case !code && o.batch == "" && len(o.files) == 0:
+	case !code && o.batch == "" && len(o.files) == 0 && !o.dryRun:
 		return usage(hint(errors.New("there is nothing to run"), "berth run %s -c CODE, or berth run %s FILE", o.image, o.image))
 	}
 	return nil
@@ -124,7 +122,10 @@ func (o *runOptions) run(cmd *cobra.Command, c *api.Client) (err error) {
 		req.Name = randomName("run")
 	}
 	if o.batch != "" {
-		req.Type, req.StartupCommand, req.ReuseIfExists = api.TypeBatch, o.batch, false
+		req.ReuseIfExists = false
+	}
+	if o.dryRun {
+		return o.plan(ctx, o.app, cmd, c, req, false)
 	}
 	p := &progress{w: cmd.ErrOrStderr(), name: req.Name, tty: isTerminal(cmd.ErrOrStderr()), quiet: o.quiet}
 	created, err := c.CreateSession(ctx, req)

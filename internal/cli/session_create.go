@@ -12,10 +12,6 @@ import (
 type sessionCreateOptions struct {
 	createFlags
 	app      *app
-	batch    string
-	startsAt string
-	limit    string
-	depends  []string
 	callback string
 	detach   bool
 	noReuse  bool
@@ -33,7 +29,8 @@ A live session of the same name and image is used again. With --batch the sessio
 one command and ends; with --detach nothing is waited for. A --timeout ends the
 waiting, not the session.`,
 		Example: `  berth session create python --name mylab -r cpu=2 -r mem=4g
-  berth session create python --batch 'python3 job.py' --starts-at 10m --detach`,
+  berth session create python --batch 'python3 job.py' --starts-at 10m --detach
+  berth session create python --cluster-size 4 -r cpu=2 --dry-run`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			return o.run(ctx, cmd, c, args[0])
@@ -41,10 +38,6 @@ waiting, not the session.`,
 	}
 	o.add(cmd)
 	f := cmd.Flags()
-	f.StringVar(&o.batch, "batch", "", "shell command to run as a batch session")
-	f.StringVar(&o.startsAt, "starts-at", "", "when a batch session may start: an ISO time or a delta such as 10m")
-	f.StringVar(&o.limit, "batch-timeout", "", "end a batch session after this time, such as 2h")
-	f.StringArrayVar(&o.depends, "depends", nil, "name or id of a session that must succeed first (repeatable)")
 	f.StringVar(&o.callback, "callback-url", "", "URL that is told of each step")
 	f.BoolVarP(&o.detach, "detach", "d", false, "return as soon as the session is queued")
 	f.BoolVar(&o.noReuse, "no-reuse", false, "refuse when a session of the name lives already")
@@ -57,16 +50,12 @@ func (o *sessionCreateOptions) run(ctx context.Context, cmd *cobra.Command, c *a
 	if err != nil {
 		return err
 	}
-	if o.batch == "" && (o.startsAt != "" || o.limit != "") {
-		return usage(hint(fmt.Errorf("--starts-at and --batch-timeout need --batch"), "%s --help", cmd.CommandPath()))
-	}
 	if req.Name == "" {
 		req.Name = randomName("session")
 	}
-	req.StartsAt, req.BatchTimeout, req.Dependencies, req.CallbackURL = o.startsAt, o.limit, o.depends, o.callback
-	req.ReuseIfExists = !o.noReuse
-	if o.batch != "" {
-		req.Type, req.StartupCommand = api.TypeBatch, o.batch
+	req.CallbackURL, req.ReuseIfExists = o.callback, !o.noReuse
+	if o.dryRun {
+		return o.plan(ctx, o.app, cmd, c, req, o.json)
 	}
 	ctx, cancel := within(ctx, o.timeout)
 	defer cancel()

@@ -11,8 +11,9 @@ import (
 )
 
 type sessionInfoOptions struct {
-	app  *app
-	json bool
+	app     *app
+	explain bool
+	json    bool
 }
 
 func (a *app) newSessionInfo() *cobra.Command {
@@ -27,6 +28,7 @@ func (a *app) newSessionInfo() *cobra.Command {
 			return o.run(ctx, cmd, c, args[0])
 		}),
 	}
+	cmd.Flags().BoolVar(&o.explain, "explain", false, "also say what a waiting session waits for, as berth session why does")
 	jsonFlag(cmd, &o.json)
 	return cmd
 }
@@ -40,8 +42,19 @@ func (o *sessionInfoOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 	if err != nil {
 		return err
 	}
+	var e *api.Explanation
+	if o.explain && s.Status == api.StatusPending {
+		found, err := c.ExplainSession(ctx, s.ID)
+		if err != nil {
+			return err
+		}
+		e = &found
+	}
 	if o.json {
-		return printJSON(cmd.OutOrStdout(), s)
+		return printJSON(cmd.OutOrStdout(), struct {
+			api.SessionInfo
+			Explanation *api.Explanation `json:"explanation,omitempty"`
+		}{s, e})
 	}
 	var f fields
 	f.add("id", s.ID)
@@ -67,6 +80,9 @@ func (o *sessionInfoOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 	f.add("ended", deref(s.TerminatedAt))
 	if s.NumQueries > 0 {
 		f.add("cells run", strconv.FormatInt(s.NumQueries, 10))
+	}
+	if e != nil {
+		f = append(f, o.app.explanationFields(*e)...)
 	}
 	return f.write(cmd.OutOrStdout(), o.app.colour(cmd.OutOrStdout()))
 }

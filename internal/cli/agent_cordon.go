@@ -1,0 +1,81 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/api"
+)
+
+func (a *app) newAgentCordon() *cobra.Command {
+	return a.cordonVerb(false, &cobra.Command{
+		Use:     "cordon AGENT...",
+		Short:   "Let nothing new start on worker hosts",
+		Long:    "Exclude worker hosts from scheduling. The sessions they hold go on; berth agent drain also waits for those to end.",
+		Example: "  berth agent cordon i-worker1",
+	})
+}
+
+func (a *app) newAgentUncordon() *cobra.Command {
+	return a.cordonVerb(true, &cobra.Command{
+		Use:     "uncordon AGENT...",
+		Short:   "Let sessions start on worker hosts again",
+		Long:    "Take worker hosts back into scheduling after a cordon or a drain. Waiting sessions start there at once.",
+		Example: "  berth agent uncordon i-worker1",
+	})
+}
+
+func (a *app) cordonVerb(schedulable bool, cmd *cobra.Command) *cobra.Command {
+	cmd.Args = args(cobra.MinimumNArgs(1))
+	cmd.RunE = a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, agents []string) error {
+		var failed error
+		for _, id := range agents {
+			w, err := c.SetSchedulable(ctx, id, schedulable)
+			if err != nil {
+				err = agentHint(err)
+				if failed != nil {
+					PrintError(cmd.ErrOrStderr(), failed)
+				}
+				failed = err
+				continue
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), id)
+			switch {
+			case schedulable:
+				say(cmd, "agent %s takes sessions again", id)
+			case w.SessionCount == 0:
+				say(cmd, "agent %s is cordoned and holds nothing", id)
+			default:
+				say(cmd, "agent %s is cordoned and keeps %s; berth agent drain %s waits for them", id, count(w.SessionCount, "session"), id)
+			}
+		}
+		return failed
+	})
+	return cmd
+}
+
+// agentHint points at the list of agents when one was not found.
+func agentHint(err error) error {
+	if api.IsNotFound(err) {
+		return hint(err, "berth agent list")
+	}
+	return err
+}
+
+// count prints a number of things.
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// agentStatus is how an agent stands, with its cordon.
+func agentStatus(status string, schedulable bool) string {
+	if schedulable {
+		return status
+	}
+	return status + ", cordoned"
+}

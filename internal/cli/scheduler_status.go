@@ -1,0 +1,111 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/api"
+)
+
+type schedulerStatusOptions struct {
+	app  *app
+	json bool
+}
+
+func (a *app) newSchedulerStatus() *cobra.Command {
+	o := &schedulerStatusOptions{app: a}
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the queues of all resource groups",
+		Long: `Show for every resource group how it is served, what waits and why, what runs, and how much of
+its agents is used.`,
+		Example: "  berth scheduler status",
+		Args:    args(cobra.NoArgs),
+		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {
+			return o.run(ctx, cmd, c)
+		}),
+	}
+	jsonFlag(cmd, &o.json)
+	return cmd
+}
+
+func (o *schedulerStatusOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client) error {
+	st, err := c.SchedulerStatus(ctx)
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return printJSON(cmd.OutOrStdout(), st)
+	}
+	t := table{titles: []string{"GROUP", "ORDER", "PLACEMENT", "WAITING", "RUNNING", "AGENTS", "USED"}}
+	for _, g := range st.Groups {
+		name := g.Name
+		if !g.Active {
+			name += " (inactive)"
+		}
+		t.rows = append(t.rows, []string{name, g.Scheduler, g.Placement, waitingText(g), fmt.Sprint(g.Running), agentsText(g), usedText(g)})
+	}
+	if err := t.write(cmd.OutOrStdout(), o.app.colour(cmd.OutOrStdout())); err != nil {
+		return err
+	}
+	who := "manager " + st.Manager + " answers from a copy; another one decides"
+	if st.Leader {
+		who = "manager " + st.Manager + " decides"
+	}
+	if age := age(st.LastPass, o.app.now()); age != "" {
+		who += "; it last looked " + age + " ago"
+	}
+	say(cmd, "%s", who)
+	if st.Drift > 0 {
+		say(cmd, "the last full comparison corrected %s of the scheduler's memory", count(st.Drift, "difference"))
+	}
+	for _, g := range st.Groups {
+		if g.Warning != "" {
+			say(cmd, "resource group %s: %s\n  next: berth scheduler policy %s", g.Name, g.Warning, g.Name)
+		}
+	}
+	return nil
+}
+
+// waitingText is the depth of a queue by reason, the most frequent first: "3 (2 capacity, 1 quota)".
+func waitingText(g api.GroupStatus) string {
+	if g.Pending == 0 || len(g.Reasons) == 0 {
+		return fmt.Sprint(g.Pending)
+	}
+	reasons := slices.Sorted(maps.Keys(g.Reasons))
+	slices.SortStableFunc(reasons, func(a, b string) int { return g.Reasons[b] - g.Reasons[a] })
+	var parts []string
+	for _, r := range reasons {
+		parts = append(parts, fmt.Sprintf("%d %s", g.Reasons[r], r))
+	}
+	return fmt.Sprintf("%d (%s)", g.Pending, strings.Join(parts, ", "))
+}
+
+func agentsText(g api.GroupStatus) string {
+	text := fmt.Sprint(g.AgentsAlive)
+	if g.AgentsCordoned > 0 {
+		text += fmt.Sprintf(", %d cordoned", g.AgentsCordoned)
+	}
+	if g.AgentsLost > 0 {
+		text += fmt.Sprintf(", %d lost", g.AgentsLost)
+	}
+	return text
+}
+
+// usedText compares what is taken with what there is: "cpu 2 of 8, mem 1 GiB of 16 GiB".
+func usedText(g api.GroupStatus) string {
+	var parts []string
+	for _, slot := range slices.Sorted(maps.Keys(g.Capacity)) {
+		used := g.Occupied[slot]
+		if used == "" {
+			used = "0"
+		}
+		parts = append(parts, slot+" "+slotAmount(slot, used)+" of "+slotAmount(slot, g.Capacity[slot]))
+	}
+	return strings.Join(parts, ", ")
+}
