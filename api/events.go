@@ -68,9 +68,10 @@ type SessionEvent struct {
 	KernelID       string `json:"kernelId,omitempty"`
 	ClusterRole    string `json:"clusterRole,omitempty"`
 	ClusterIdx     int    `json:"clusterIdx,omitempty"`
-	// Status and At (ISO time) are extensions.
+	// Status, At (ISO time) and Detail (a sentence for people) are extensions.
 	Status string `json:"status,omitempty"`
 	At     string `json:"at,omitempty"`
+	Detail string `json:"detail,omitempty"`
 }
 
 // Session decodes the data of a session or kernel event.

@@ -176,6 +176,9 @@ func (a *API) sessionEvents(c *call) error {
 func eventData(e service.Event) object {
 	d := object{"reason": e.Reason, "sessionName": e.SessionName, "ownerAccessKey": e.OwnerAccessKey, "sessionId": e.SessionID,
 		"exitCode": e.ExitCode, "status": e.Status, "at": isoTime(e.At)}
+	if e.Detail != "" {
+		d["detail"] = e.Detail
+	}
 	if e.Kernel != "" {
 		d["kernelId"], d["clusterRole"], d["clusterIdx"] = e.Kernel, e.ClusterRole, e.ClusterIdx
 	}

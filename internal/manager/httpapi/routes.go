@@ -17,6 +17,7 @@ func (a *API) routes() {
 	a.streamRoutes()
 	a.eventRoutes()
 	a.settingRoutes()
+	a.idleRoutes()
 	a.clusterAdminRoutes()
 	a.dotfileRoutes()
 	a.laterRoutes()

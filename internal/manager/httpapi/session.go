@@ -104,6 +104,10 @@ func (a *API) sessionInfo(c *call) error {
 	if err != nil {
 		return err
 	}
+	checks, err := a.idleChecksOf(c, s)
+	if err != nil {
+		return err
+	}
 	containerID, lastStat, agents := "", map[string]any{}, s.AgentIDs
 	var exitCode *int
 	if agents == nil {
@@ -137,7 +141,7 @@ func (a *API) sessionInfo(c *call) error {
 		"scalingGroup":    s.ResourceGroup, "clusterMode": s.ClusterMode, "clusterSize": s.ClusterSize,
 		"numQueriesExecuted": s.NumQueries,
 		"lastStat":           lastStat,
-		"idleChecks":         object{},
+		"idleChecks":         checks,
 	})
 }
 

@@ -260,7 +260,7 @@ func eventOf(r dbgen.EventsOfSessionAfterRow) hubEvent {
 	e := hubEvent{
 		Event: Event{
 			Seq: r.Seq, Name: cluster.EventName(r.Event), SessionID: cluster.SessionID(r.SessionID), SessionName: r.SessionName,
-			OwnerAccessKey: cluster.AccessKey(r.AccessKey), Reason: cluster.Reason(r.Reason), Status: cluster.Status(r.ToStatus),
+			OwnerAccessKey: cluster.AccessKey(r.AccessKey), Reason: cluster.Reason(r.Reason), Detail: r.Detail, Status: cluster.Status(r.ToStatus),
 			ExitCode: intp(r.ExitCode), At: r.At.UTC(),
 		},
 		owner: authz.Owned{Noun: "session", UserID: cluster.UserID(r.UserID), AccessKey: cluster.AccessKey(r.AccessKey),

@@ -19,6 +19,12 @@ import (
 
 const checkerNoun = "idle checker"
 
+// IdleType and IdleOperator are the words of package idle.
+type (
+	IdleType     = idle.Type
+	IdleOperator = idle.Operator
+)
+
 // IdleSpec is what a checker's type needs: limits in seconds, thresholds in percent of what is allocated.
 type IdleSpec = snapshot.Spec
 

@@ -18,6 +18,7 @@ type Event struct {
 	SessionName    string
 	OwnerAccessKey cluster.AccessKey
 	Reason         cluster.Reason
+	Detail         string // a sentence for people; may be empty
 	Status         cluster.Status
 	ExitCode       *int
 	At             time.Time

@@ -107,7 +107,7 @@ func (q *Queries) DueCallbacks(ctx context.Context, maxRows int32) ([]DueCallbac
 }
 
 const eventsAfter = `-- name: EventsAfter :many
-SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.exit_code, e.at,
+SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.detail, e.exit_code, e.at,
        s.name AS session_name, s.access_key, s.user_id, s.domain_name, u.role AS owner_role,
        k.cluster_role, k.cluster_idx
 FROM session_events e JOIN sessions s ON s.id = e.session_id JOIN users u ON u.id = s.user_id
@@ -123,6 +123,7 @@ type EventsAfterRow struct {
 	Event       string
 	ToStatus    string
 	Reason      string
+	Detail      string
 	ExitCode    *int32
 	At          time.Time
 	SessionName string
@@ -150,6 +151,7 @@ func (q *Queries) EventsAfter(ctx context.Context, after int64, gaps []int64, ma
 			&i.Event,
 			&i.ToStatus,
 			&i.Reason,
+			&i.Detail,
 			&i.ExitCode,
 			&i.At,
 			&i.SessionName,
@@ -171,7 +173,7 @@ func (q *Queries) EventsAfter(ctx context.Context, after int64, gaps []int64, ma
 }
 
 const eventsOfSessionAfter = `-- name: EventsOfSessionAfter :many
-SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.exit_code, e.at,
+SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.detail, e.exit_code, e.at,
        s.name AS session_name, s.access_key, s.user_id, s.domain_name, u.role AS owner_role,
        k.cluster_role, k.cluster_idx
 FROM session_events e JOIN sessions s ON s.id = e.session_id JOIN users u ON u.id = s.user_id
@@ -187,6 +189,7 @@ type EventsOfSessionAfterRow struct {
 	Event       string
 	ToStatus    string
 	Reason      string
+	Detail      string
 	ExitCode    *int32
 	At          time.Time
 	SessionName string
@@ -214,6 +217,7 @@ func (q *Queries) EventsOfSessionAfter(ctx context.Context, sessionID string, af
 			&i.Event,
 			&i.ToStatus,
 			&i.Reason,
+			&i.Detail,
 			&i.ExitCode,
 			&i.At,
 			&i.SessionName,

@@ -6,7 +6,7 @@ FROM session_events WHERE session_id = $1 ORDER BY seq LIMIT 5000;
 SELECT coalesce(max(seq), 0)::bigint FROM session_events;
 
 -- name: EventsAfter :many
-SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.exit_code, e.at,
+SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.detail, e.exit_code, e.at,
        s.name AS session_name, s.access_key, s.user_id, s.domain_name, u.role AS owner_role,
        k.cluster_role, k.cluster_idx
 FROM session_events e JOIN sessions s ON s.id = e.session_id JOIN users u ON u.id = s.user_id
@@ -15,7 +15,7 @@ WHERE e.seq > @after OR e.seq = ANY(@gaps::bigint[])
 ORDER BY e.seq LIMIT @max_rows;
 
 -- name: EventsOfSessionAfter :many
-SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.exit_code, e.at,
+SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.detail, e.exit_code, e.at,
        s.name AS session_name, s.access_key, s.user_id, s.domain_name, u.role AS owner_role,
        k.cluster_role, k.cluster_idx
 FROM session_events e JOIN sessions s ON s.id = e.session_id JOIN users u ON u.id = s.user_id

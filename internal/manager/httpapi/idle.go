@@ -1,0 +1,221 @@
+package httpapi
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/service"
+)
+
+// The routes of this file are our extensions; see docs/api-extensions.md.
+func (a *API) idleRoutes() {
+	a.handle(signedOnly, a.idleCheckers, "GET /resource/idle-checkers")
+	a.handle(signedOnly, a.setIdleChecker, "PUT /resource/idle-checkers/{name}")
+	a.handle(signedOnly, a.removeIdleChecker, "DELETE /resource/idle-checkers/{name}")
+	a.handle(signedOnly, a.idleReport, "GET /resource/idle-report")
+	a.handle(signedOnly, a.keepAlive, withKernel("POST", "/{s}/keep-alive")...)
+	a.handle(signedOnly, a.endKeepAlive, withKernel("DELETE", "/{s}/keep-alive")...)
+}
+
+func (a *API) idleCheckers(c *call) error {
+	found, err := a.svc.IdleCheckers(c.ctx(), c.actor)
+	if err != nil {
+		return err
+	}
+	list := make([]object, len(found))
+	for i, k := range found {
+		bindings := make([]object, len(k.Bindings))
+		for j, b := range k.Bindings {
+			bindings[j] = object{}
+			for name, value := range map[string]string{"domain": b.Domain, "project": b.Project, "project_name": b.ProjectName, "resource_group": b.ResourceGroup} {
+				if value != "" {
+					bindings[j][name] = value
+				}
+			}
+		}
+		list[i] = object{"name": k.Name, "description": k.Description, "type": k.Type, "target_session_types": k.Targets,
+			"initial_grace_period": k.InitialGrace.Seconds(), "new_user_grace_period": k.NewUserGrace.Seconds(), "warn_before": k.WarnBefore.Seconds(),
+			"dry_run": k.DryRun, "enabled": k.Enabled, "spec": k.Spec, "bindings": bindings,
+			"created_at": isoTime(k.CreatedAt), "modified_at": isoTime(k.ModifiedAt)}
+	}
+	return c.ok(object{"idle_checkers": list})
+}
+
+// specFields are the members of a specification; others are refused, so that a misspelt limit does not end or spare sessions.
+var specFields = []string{"max_lifetime_seconds", "max_network_inactivity_seconds", "time_window_seconds", "thresholds_check_operator", "resource_thresholds"}
+
+const maxSpan = 10 * 365 * 24 * 60 * 60
+
+func (a *API) setIdleChecker(c *call) error {
+	p, err := c.params()
+	if err != nil {
+		return err
+	}
+	k := service.IdleChecker{Name: c.r.PathValue("name"), Description: p.text("description", ""), Type: service.IdleType(p.need("type")),
+		InitialGrace: p.span("initial_grace_period"), NewUserGrace: p.span("new_user_grace_period"), WarnBefore: 5 * time.Minute,
+		DryRun: p.flag("dry_run", false), Enabled: p.flag("enabled", true)}
+	if p.has("warn_before") {
+		k.WarnBefore = p.span("warn_before")
+	}
+	for _, t := range p.list("target_session_types") {
+		k.Targets = append(k.Targets, cluster.SessionType(t))
+	}
+	spec := p.object("spec")
+	for _, name := range sortedKeys(spec.body) {
+		if !slices.Contains(specFields, name) {
+			spec.fail(name, "is not known; use one of %v", specFields)
+		}
+	}
+	k.Spec = service.IdleSpec{
+		MaxLifetime:          int64(spec.number("max_lifetime_seconds", 0, 0, maxSpan)),
+		MaxNetworkInactivity: int64(spec.number("max_network_inactivity_seconds", 0, 0, maxSpan)),
+		Window:               int64(spec.number("time_window_seconds", 0, 0, maxSpan)),
+		Operator:             service.IdleOperator(spec.text("thresholds_check_operator", "")),
+	}
+	if k.Spec.Operator == "" && k.Type == "utilization" {
+		k.Spec.Operator = "and"
+	}
+	thresholds := spec.object("resource_thresholds")
+	for _, name := range sortedKeys(thresholds.body) {
+		v, ok := thresholds.real(name)
+		if ok {
+			if k.Spec.Thresholds == nil {
+				k.Spec.Thresholds = map[string]float64{}
+			}
+			k.Spec.Thresholds[name] = v
+		}
+	}
+	for i, b := range p.objects("bindings") {
+		for _, name := range sortedKeys(b.body) {
+			if !slices.Contains([]string{"domain", "project", "project_name", "resource_group"}, name) {
+				b.fail(name, "is not known; use domain, project or resource_group, or nothing for the whole cluster")
+			}
+		}
+		k.Bindings = append(k.Bindings, service.IdleBinding{Domain: b.text("domain", ""), Project: b.text("project", ""), ResourceGroup: b.text("resource_group", "")})
+		if i >= 1000 {
+			p.fail("bindings", "are too many")
+			break
+		}
+	}
+	if err := p.err(); err != nil {
+		return err
+	}
+	if err := a.svc.SetIdleChecker(c.ctx(), c.actor, k); err != nil {
+		return err
+	}
+	return c.nothing()
+}
+
+// real reads a number; ok is false when it is none, which is noted.
+func (p *params) real(name string) (v float64, ok bool) {
+	raw, _ := p.get(name)
+	text, ok := scalar(raw)
+	if ok {
+		var err error
+		v, err = strconv.ParseFloat(text, 64)
+		ok = err == nil
+	}
+	if !ok {
+		p.fail(name, "must be a number")
+	}
+	return v, ok
+}
+
+// objects reads a list of objects.
+func (p *params) objects(name string) []*params {
+	v, ok := p.get(name)
+	if !ok {
+		return nil
+	}
+	items, ok := v.([]any)
+	if !ok {
+		p.fail(name, "must be a list of objects")
+		return nil
+	}
+	out := make([]*params, 0, len(items))
+	for i, item := range items {
+		m, ok := item.(map[string]any)
+		if !ok {
+			p.fail(name, "must be a list of objects")
+			return nil
+		}
+		out = append(out, &params{body: m, prefix: fmt.Sprintf("%s%s[%d].", p.prefix, name, i), bad: p.bad})
+	}
+	return out
+}
+
+func (a *API) removeIdleChecker(c *call) error {
+	if err := a.svc.RemoveIdleChecker(c.ctx(), c.actor, c.r.PathValue("name")); err != nil {
+		return err
+	}
+	return c.nothing()
+}
+
+func (a *API) idleReport(c *call) error {
+	found, total, err := a.svc.IdleReport(c.ctx(), c.actor)
+	if err != nil {
+		return err
+	}
+	list := make([]object, len(found))
+	for i, r := range found {
+		list[i] = object{"session_id": r.Session, "session_name": r.Name, "user_email": r.UserEmail, "access_key": r.AccessKey, "project_id": r.Project,
+			"resource_group": r.Group, "started_at": isoTime(r.StartedAt), "last_access": isoTimeOrNil(r.LastAccess), "kept_alive_until": keptUntil(r),
+			"idle_checks": r.ByType(a.now())}
+	}
+	return c.ok(object{"sessions": list, "total": total})
+}
+
+func keptUntil(r service.IdleReport) any {
+	if r.Keep == nil {
+		return nil
+	}
+	return isoTime(r.Keep.Until)
+}
+
+func (a *API) keepAlive(c *call) error {
+	ref, who, p, err := c.refOwner()
+	if err != nil {
+		return err
+	}
+	d, reason := p.span("for|duration"), p.text("reason", "")
+	if !p.has("for|duration") {
+		p.fail("for", "is required")
+	}
+	if err := p.err(); err != nil {
+		return err
+	}
+	until, err := a.svc.KeepAlive(c.ctx(), c.actor, ref, who, d, reason)
+	if err != nil {
+		return err
+	}
+	if until.IsZero() {
+		return c.ok(object{"until": nil})
+	}
+	return c.ok(object{"until": isoTime(until)})
+}
+
+func (a *API) endKeepAlive(c *call) error {
+	ref, who, _, err := c.refOwner()
+	if err != nil {
+		return err
+	}
+	if _, err := a.svc.KeepAlive(c.ctx(), c.actor, ref, who, 0, ""); err != nil {
+		return err
+	}
+	return c.nothing()
+}
+
+// idleChecksOf is how a session stands with idle checks by their type; empty for one that does not run.
+func (a *API) idleChecksOf(c *call, s *service.Session) (any, error) {
+	if s.Status != cluster.Running {
+		return object{}, nil
+	}
+	found, err := a.svc.IdleChecks(c.ctx(), c.actor, []cluster.SessionID{s.ID})
+	if err != nil {
+		return nil, err
+	}
+	return found[s.ID].ByType(a.now()), nil
+}
