@@ -169,6 +169,7 @@ const (
 	ReasonIdleLifetime    Reason = "idle-session-lifetime"
 	ReasonIdleUtilization Reason = "idle-utilization"
 	ReasonDependency      Reason = "dependency-failed"
+	ReasonPreempted       Reason = "preempted"
 	ReasonRestarting      Reason = "restarting"
 	ReasonNotFound        Reason = "container-not-found"
 )

@@ -10,6 +10,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/store/dbtype"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 type Agent struct {
@@ -291,6 +292,13 @@ type ResourcePreset struct {
 	SharedMemory  *int64
 }
 
+type SchedulingChange struct {
+	Kind    string
+	ID      string
+	Changed uint64
+	At      time.Time
+}
+
 type Session struct {
 	ID               string
 	Name             string
@@ -328,6 +336,7 @@ type Session struct {
 	Attempts         int32
 	NumQueries       int64
 	Preemptible      bool
+	Changed          uint64
 }
 
 type SessionAccess struct {
@@ -360,6 +369,16 @@ type SessionIdleWarning struct {
 	Deadline  time.Time
 	DryRun    bool
 	Evidence  json.RawMessage
+}
+
+type UsageDaily struct {
+	Day           pgtype.Date
+	ResourceGroup string
+	DomainName    string
+	ProjectID     string
+	UserID        string
+	Slot          string
+	Amount        pgtype.Numeric
 }
 
 type User struct {

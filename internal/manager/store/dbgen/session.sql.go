@@ -545,7 +545,7 @@ func (q *Queries) SessionStateForWait(ctx context.Context, id string) (SessionSt
 }
 
 const sessionViews = `-- name: SessionViews :many
-SELECT s.id, s.name, s.type, s.priority, s.cluster_mode, s.cluster_size, s.domain_name, s.project_id, s.user_id, s.access_key, s.resource_group, s.designated_agents, s.failed_agents, s.image_id, s.image, s.tag, s.status, s.status_info, s.status_data, s.status_changed, s.result, s.requested_slots, s.resource_opts, s.environ, s.startup_command, s.bootstrap_script, s.callback_url, s.batch_timeout_ms, s.starts_at, s.created_at, s.scheduled_at, s.started_at, s.ended_at, s.attempts, s.num_queries, s.preemptible, p.name AS project_name, u.email AS user_email, u.full_name AS user_full_name, u.role AS owner_role
+SELECT s.id, s.name, s.type, s.priority, s.cluster_mode, s.cluster_size, s.domain_name, s.project_id, s.user_id, s.access_key, s.resource_group, s.designated_agents, s.failed_agents, s.image_id, s.image, s.tag, s.status, s.status_info, s.status_data, s.status_changed, s.result, s.requested_slots, s.resource_opts, s.environ, s.startup_command, s.bootstrap_script, s.callback_url, s.batch_timeout_ms, s.starts_at, s.created_at, s.scheduled_at, s.started_at, s.ended_at, s.attempts, s.num_queries, s.preemptible, s.changed, p.name AS project_name, u.email AS user_email, u.full_name AS user_full_name, u.role AS owner_role
 FROM sessions s JOIN projects p ON p.id = s.project_id JOIN users u ON u.id = s.user_id
 WHERE s.id = ANY($1::uuid[])
 `
@@ -604,6 +604,7 @@ func (q *Queries) SessionViews(ctx context.Context, ids []string) ([]SessionView
 			&i.Session.Attempts,
 			&i.Session.NumQueries,
 			&i.Session.Preemptible,
+			&i.Session.Changed,
 			&i.ProjectName,
 			&i.UserEmail,
 			&i.UserFullName,

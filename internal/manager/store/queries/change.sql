@@ -1,0 +1,43 @@
+-- What schedulers keep in memory: all of it, and what changed since an earlier look (migration 0004 says why nothing is missed).
+
+-- name: LookNow :one
+-- The snapshot of this transaction and the newest leader's token, 0 before the first.
+SELECT CAST(pg_current_snapshot() AS text) AS snapshot, coalesce(max((value->>'token')::bigint), 0)::bigint AS token FROM cluster_settings WHERE key = 'leader';
+
+-- name: ChangesSince :many
+SELECT 'session'::text AS kind, s.id::text AS id FROM sessions s
+WHERE s.changed >= pg_snapshot_xmin(CAST(@since::text AS pg_snapshot)) AND NOT pg_visible_in_snapshot(s.changed, CAST(@since::text AS pg_snapshot))
+UNION
+SELECT c.kind, c.id FROM scheduling_changes c
+WHERE c.changed >= pg_snapshot_xmin(CAST(@since::text AS pg_snapshot)) AND NOT pg_visible_in_snapshot(c.changed, CAST(@since::text AS pg_snapshot));
+
+-- name: ForgetChanges :exec
+DELETE FROM scheduling_changes WHERE at < now() - interval '1 day';
+
+-- name: LiveSessionIDs :many
+SELECT id FROM sessions WHERE ended_at IS NULL ORDER BY id;
+
+-- name: SessionFacts :many
+SELECT s.id, s.name, s.type, s.status, s.priority, s.resource_group, s.domain_name, s.project_id, s.user_id, s.access_key,
+       s.designated_agents, s.failed_agents, s.cluster_mode, s.preemptible, s.batch_timeout_ms, s.created_at, s.starts_at,
+       s.scheduled_at, s.started_at, s.status_info, coalesce(s.status_data->'scheduler'->>'msg', '')::text AS told
+FROM sessions s WHERE s.id = ANY(@ids::uuid[]) AND s.ended_at IS NULL;
+
+-- name: KernelFacts :many
+SELECT id, session_id, generation, status, requested_slots, architecture, image, agent_id, allocation FROM kernels
+WHERE session_id = ANY(@sessions::uuid[]) AND ended_at IS NULL ORDER BY session_id, local_rank;
+
+-- name: WaitingDependents :many
+SELECT DISTINCT d.session_id FROM session_dependencies d JOIN sessions s ON s.id = d.session_id
+WHERE d.depends_on = ANY(@ids::uuid[]) AND s.status = 'PENDING';
+
+-- name: AgentFacts :many
+SELECT id, resource_group, architecture, status, schedulable, engine_ok, devices FROM agents
+WHERE status <> 'TERMINATED' AND (sqlc.narg('ids')::text[] IS NULL OR id = ANY(sqlc.narg('ids')::text[])) ORDER BY id;
+
+-- name: AgentImageFacts :many
+SELECT ai.agent_id, i.reference FROM agent_images ai JOIN images i ON i.id = ai.image_id
+WHERE sqlc.narg('ids')::text[] IS NULL OR ai.agent_id = ANY(sqlc.narg('ids')::text[]);
+
+-- name: DependencyStates :many
+SELECT id, name, status, result FROM sessions WHERE id = ANY(@ids::uuid[]) ORDER BY created_at, id;

@@ -1,0 +1,51 @@
+-- Limits of owners and what counts against them. What sessions hold is always derived from live rows.
+
+-- name: QuotaFacts :many
+-- The limits of some owners. The policy of a user's main keypair limits the user with all keypairs together; another keypair's
+-- policy limits in addition what is started with that keypair.
+SELECT 'user'::text AS kind, u.id::text AS id, u.email AS name, p.total_resource_slots::jsonb AS slots, (p.default_for_unspecified = 'LIMITED')::boolean AS listed_only,
+       p.max_concurrent_sessions AS sessions, p.max_concurrent_sftp_sessions AS private
+FROM users u JOIN keypairs k ON k.access_key = u.main_access_key JOIN keypair_resource_policies p ON p.name = k.resource_policy
+WHERE u.id = ANY(@users::uuid[])
+UNION ALL
+SELECT 'keypair', k.access_key, k.access_key, p.total_resource_slots, p.default_for_unspecified = 'LIMITED', p.max_concurrent_sessions, p.max_concurrent_sftp_sessions
+FROM keypairs k JOIN users u ON u.id = k.user_id JOIN keypair_resource_policies p ON p.name = k.resource_policy
+WHERE k.access_key = ANY(@keypairs::text[]) AND k.access_key IS DISTINCT FROM u.main_access_key
+UNION ALL
+SELECT 'project', p.id::text, p.name, p.total_resource_slots, false, 0, 0 FROM projects p WHERE p.id = ANY(@projects::uuid[])
+UNION ALL
+SELECT 'domain', d.name, d.name, d.total_resource_slots, false, 0, 0 FROM domains d WHERE d.name = ANY(@domains::text[]);
+
+-- name: LiveSessionsOfUsers :many
+-- Sessions that hold something; system sessions are private.
+SELECT user_id, access_key, count(*) FILTER (WHERE type <> 'system')::bigint AS sessions, count(*) FILTER (WHERE type = 'system')::bigint AS private
+FROM sessions WHERE ended_at IS NULL AND user_id = ANY(@users::uuid[])
+  AND status IN ('SCHEDULED','PREPARING','PULLING','PREPARED','CREATING','RUNNING','RESTARTING','TERMINATING') GROUP BY 1, 2;
+
+-- name: LiveSlotsOfUsers :many
+SELECT s.user_id, s.access_key, v.key::text AS slot, sum(v.value::bigint)::bigint AS amount
+FROM sessions s JOIN kernels k ON k.session_id = s.id, jsonb_each_text(k.requested_slots) v
+WHERE s.ended_at IS NULL AND s.user_id = ANY(@users::uuid[]) AND s.type <> 'system' AND k.ended_at IS NULL AND k.status <> 'PENDING'
+  AND s.status IN ('SCHEDULED','PREPARING','PULLING','PREPARED','CREATING','RUNNING','RESTARTING','TERMINATING') GROUP BY 1, 2, 3;
+
+-- name: LiveSlotsOfTenants :many
+SELECT s.project_id, s.domain_name, v.key::text AS slot, sum(v.value::bigint)::bigint AS amount
+FROM sessions s JOIN kernels k ON k.session_id = s.id, jsonb_each_text(k.requested_slots) v
+WHERE s.ended_at IS NULL AND (s.project_id = ANY(@projects::uuid[]) OR s.domain_name = ANY(@domains::text[])) AND s.type <> 'system'
+  AND k.ended_at IS NULL AND k.status <> 'PENDING'
+  AND s.status IN ('SCHEDULED','PREPARING','PULLING','PREPARED','CREATING','RUNNING','RESTARTING','TERMINATING') GROUP BY 1, 2, 3;
+
+-- name: LockPlacements :exec
+-- Placements are the only way to use more of a limit. They take turns, so that what one counts holds until it commits.
+SELECT pg_advisory_xact_lock(hashtextextended('berth placements', 0));
+
+-- name: LockEnqueue :exec
+-- Creations of one user whose waiting sessions are limited take turns.
+SELECT pg_advisory_xact_lock(hashtextextended('enqueue ' || @user_id::text, 0));
+
+-- name: WaitingOfUser :one
+SELECT count(*)::bigint AS sessions FROM sessions WHERE status = 'PENDING' AND ended_at IS NULL AND user_id = $1;
+
+-- name: WaitingSlotsOfUser :many
+SELECT v.key::text AS slot, sum(v.value::bigint)::bigint AS amount
+FROM sessions s, jsonb_each_text(s.requested_slots) v WHERE s.status = 'PENDING' AND s.ended_at IS NULL AND s.user_id = $1 GROUP BY 1;
