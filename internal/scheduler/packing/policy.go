@@ -14,6 +14,13 @@ type Options struct {
 	Length int
 	// CacheSize bounds the number of node states whose value is remembered.
 	CacheSize int
+	// HostPrice is what a scarce place for a request of several GPUs costs, as a share of its GPUs.
+	HostPrice, HostPower, HostMin float64
+	ModelPrice, ModelPower        float64
+	Iid, Group                    int
+	// Horizon is the demand to come that calibration assumes, over what is free; Recal the shrinkage of free that calls for it again.
+	Horizon, Recal      float64
+	CalNodes, CalRounds int
 	// Seed of the series.
 	Seed uint64
 }
@@ -33,11 +40,19 @@ func (o Options) withDefaults() Options {
 
 // Policy scores placements. It is not safe for concurrent use.
 type Policy struct {
-	opt   Options
-	epoch uint64
-	steps []step // Sequences × Length
-	memo  []entry
-	mask  uint64
+	opt        Options
+	epoch      uint64
+	base       []step    // all drawn steps, Sequences × Length
+	steps      []step    // those kept, sequence after sequence
+	ends       []int     // where each sequence ends in steps
+	keep       []float64 // share of a kind's steps that is kept
+	count      []int64   // placements of each kind in rollouts, while counting
+	calibrated int64     // free GPU thousandths when last calibrated
+	memo       []entry
+	mask       uint64
+	kinds      []kind
+	gangs      []gang
+	model      [64]int64 // price of a free thousandth of a GPU, by model, times 1024
 	// scratch
 	sorted [MaxGPUs]int32
 }
@@ -48,6 +63,8 @@ type step struct {
 	gpus     int32
 	models   Models
 	gain     int32
+	kind     int32
+	u        float32 // kept while less than the kind's keep
 }
 
 type entry struct {
@@ -75,23 +92,40 @@ func (p *Policy) Learn(w *Workload) {
 	p.epoch++
 	clear(p.memo)
 	kinds := w.kinds()
+	p.kinds = kinds
+	p.findGangs()
 	rng := splitmix(p.opt.Seed)
-	p.steps = p.steps[:0]
+	p.base = p.base[:0]
 	if len(kinds) == 0 {
 		return
 	}
-	for range p.opt.Sequences * p.opt.Length {
-		u := rng.float()
-		k := kinds[len(kinds)-1].Request
-		for _, c := range kinds {
-			if u -= c.share; u < 0 {
-				k = c.Request
-				break
-			}
+	// Every kind gets its exact share of the steps; only the order is random.
+	total := p.opt.Sequences * p.opt.Length
+	next, sum := 0, kinds[0].share
+	for i := range total {
+		u := (float64(i) + 0.5) / float64(total)
+		if p.opt.Iid > 0 {
+			u = rng.float()
+			next, sum = 0, kinds[0].share
 		}
-		p.steps = append(p.steps, step{cpu: clamp(k.CPU), mem: clamp(k.Mem), milli: k.Milli, gpus: int32(k.GPUs), models: k.Models,
+		for u > sum && next < len(kinds)-1 {
+			next++
+			sum += kinds[next].share
+		}
+		k := &kinds[next]
+		p.base = append(p.base, step{kind: int32(next), u: float32(rng.float()), cpu: clamp(k.CPU), mem: clamp(k.Mem), milli: k.Milli, gpus: int32(k.GPUs), models: k.Models,
 			gain: k.Milli * int32(k.GPUs)})
 	}
+	for i := total - 1; i > 0; i-- {
+		j := int(rng.next() % uint64(i+1))
+		p.base[i], p.base[j] = p.base[j], p.base[i]
+	}
+	p.keep = make([]float64, len(kinds))
+	for i := range p.keep {
+		p.keep[i] = 1
+	}
+	p.calibrated = 0
+	p.thin()
 }
 
 // Epoch changes when scores of before no longer compare with scores of now.
@@ -104,17 +138,17 @@ func (p *Policy) Score(n *Node, r *Request) (Choice, bool) {
 	}
 	s := p.sorted[:copy(p.sorted[:], n.GPUs)]
 	slices.Sort(s)
-	before := p.value(s, n.CPU, n.Mem, n.Model)
+	before := p.worth(s, n.CPU, n.Mem, n.Model)
 	cpu, mem := n.CPU-r.CPU, n.Mem-r.Mem
 	if r.GPUs == 0 {
-		return Choice{before - p.value(s, cpu, mem, n.Model), -1}, true
+		return Choice{before - p.worth(s, cpu, mem, n.Model), -1}, true
 	}
 	if r.GPUs > 1 || r.Milli == Whole {
 		for i := range r.GPUs {
 			s[len(s)-1-i] = 0
 		}
 		slices.Sort(s)
-		return Choice{before - p.value(s, cpu, mem, n.Model), -1}, true
+		return Choice{before - p.worth(s, cpu, mem, n.Model), -1}, true
 	}
 	best, found := Choice{}, false
 	tried := int32(-1)
@@ -132,11 +166,24 @@ func (p *Policy) Score(n *Node, r *Request) (Choice, bool) {
 		tried = g
 		s[i] -= r.Milli
 		slices.Sort(s)
-		if l := before - p.value(s, cpu, mem, n.Model); !found || l <= best.Loss {
+		if l := before - p.worth(s, cpu, mem, n.Model); !found || l <= best.Loss {
 			best, found = Choice{l, slices.Index(n.GPUs, g)}, true
 		}
 	}
 	return best, true
+}
+
+// worth is the value of a node with prices.
+func (p *Policy) worth(gpus []int32, cpu, mem int64, model uint8) int64 {
+	v := p.value(gpus, cpu, mem, model) + p.hosting(gpus, cpu, mem, model)
+	if m := p.model[model]; m > 0 {
+		var free int64
+		for _, g := range gpus {
+			free += int64(g)
+		}
+		v += m * free / 1024 * int64(p.opt.Sequences)
+	}
+	return v
 }
 
 // value is what the series would still place on a node, GPUs sorted.
@@ -159,11 +206,14 @@ func (p *Policy) rollout(gpus []int32, cpu0, mem0 int32, model uint8) int64 {
 	var total int64
 	n := len(gpus)
 	var buf [MaxGPUs]int32
-	for q := 0; q < len(p.steps); q += p.opt.Length {
+	var top int64
+	q := 0
+	for seq, end := range p.ends {
+		var sum int64
 		copy(buf[:n], gpus)
 		g := buf[:n]
 		cpu, mem := cpu0, mem0
-		for i := range p.steps[q : q+p.opt.Length] {
+		for i := range p.steps[q:end] {
 			t := &p.steps[q+i]
 			if t.cpu > cpu || t.mem > mem {
 				continue
@@ -203,7 +253,20 @@ func (p *Policy) rollout(gpus []int32, cpu0, mem0 int32, model uint8) int64 {
 			}
 			cpu -= t.cpu
 			mem -= t.mem
-			total += int64(t.gain)
+			sum += int64(t.gain)
+			if p.count != nil {
+				p.count[t.kind]++
+			}
+		}
+		q = end
+		if p.opt.Group <= 1 {
+			total += sum
+			continue
+		}
+		top = max(top, sum)
+		if (seq+1)%p.opt.Group == 0 {
+			total += top * int64(p.opt.Group)
+			top = 0
 		}
 	}
 	return total
