@@ -5,116 +5,330 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"berth.dev/berth/internal/cluster"
 )
 
-// outcome is why one agent refused a kernel.
-type outcome struct {
-	seat *seat
-	no   *rejection
+// Explain says why a waiting session waits, as of the last pass; ok is false when it does not wait.
+// It looks at one session and the agents, whatever the length of the queue.
+func (c *Cluster) Explain(id cluster.SessionID) (e Explanation, ok bool) {
+	w := c.sessions[id].waiting
+	if w == nil {
+		return Explanation{}, false
+	}
+	g := w.lane.band.ready.queue.group
+	g.sync()
+	out := g.explain(w)
+	out.Position = g.position(w)
+	return *out, true
 }
 
-// explain finds the dominant reason why a kernel (or, on a single node, its whole session)
-// found no agent. rejected has one entry for every agent of the group.
-func (b *board) explain(session *Session, k *Kernel, rejected []outcome) *Explanation {
+// Probe plans one more session, without adding it: its placements when it would start now, else why not.
+func (c *Cluster) Probe(name string, now time.Time, s Session) Decision {
+	g := c.group(name)
+	g.sync()
+	at := g.at
+	g.at = max(at, nanos(now))
+	k := c.kindOf(&s)
+	defer func() {
+		g.at = at
+		c.drop(k)
+	}()
+	b := &band{party: g.partyOf(c.accountOf(s.Owner)), priority: min(max(s.Priority, 0), maxPriority)}
+	b.ready.queue = &g.ready
+	w := &waiting{id: s.ID, name: s.Name, enqueued: nanos(s.EnqueuedAt), starts: nanos(s.StartsAt), waits: s.Waiting, typ: s.Type,
+		lane: &lane{band: b, kind: k}}
+	for i := range s.Kernels {
+		if i == 0 {
+			w.kernel = s.Kernels[0].ID
+		} else {
+			w.more = append(w.more, s.Kernels[i].ID)
+		}
+	}
+	d := Decision{Session: s.ID}
+	if w.starts <= g.at && w.waits == "" && !g.policy.Inactive && g.over(b.party.account, k) == nil {
+		cursor := g.cursor
+		if holds, why, _ := g.place(w); why == atHand {
+			for _, h := range holds {
+				d.Placements = append(d.Placements, Placement{Kernel: h.kernel, Agent: h.machine.id, Allocation: h.machine.topo.Allocation(h.takes)})
+				h.machine.take(h.takes, -1)
+				g.changed(h.machine)
+			}
+			g.cursor = cursor
+			return d
+		}
+	}
+	d.Hold = g.explain(w)
+	d.Hold.Position = g.position(w)
+	return d
+}
+
+// Queue describes the group's waiting sessions by reason, as of the last pass.
+func (c *Cluster) Queue(name string) Depth {
+	d := Depth{Reasons: map[Reason]int{}}
+	g := c.groups[name]
+	if g == nil {
+		return d
+	}
+	d.Pending = g.pending
+	count := func(r Reason, n int) {
+		if n > 0 {
+			d.Reasons[r] += n
+		}
+	}
+	count(WaitsForDependency, g.dependent)
+	count(WaitsForStartTime, len(g.future))
+	count(WaitsForVictims, len(g.claims))
+	for _, l := range g.lanes {
+		switch l.aside {
+		case atHand:
+			count(WaitsForPass, l.list.n)
+		case blocked, hopeless, behind:
+			count(g.kinds[l.kind].reason, l.list.n)
+		case limited:
+			r := WaitsForQuota
+			if o := g.over(l.band.party.account, l.kind); o != nil && o.slot < 0 {
+				r = WaitsForConcurrency
+			}
+			count(r, l.list.n)
+		}
+	}
+	for _, claim := range g.claims { // counted above as preempting
+		if r := g.kinds[claim.w.lane.kind].reason; claim.w.lane.aside == blocked && d.Reasons[r] > 0 {
+			if d.Reasons[r]--; d.Reasons[r] == 0 {
+				delete(d.Reasons, r)
+			}
+		}
+	}
+	return d
+}
+
+// position counts the sessions before w in the queue, and w.
+func (g *group) position(w *waiting) int {
+	n := 1
+	rank, mine := g.rank(w), &w.lane.band.party.Party
+	for priority, bands := range g.bands {
+		for _, b := range bands {
+			before, equal := 0, b.all.n
+			switch {
+			case g.ageing > 0:
+				before = b.all.n
+				if priority <= rank {
+					before = 0
+					if rank < maxPriority {
+						before = b.all.until(g.at - int64(rank+1-priority)*int64(g.ageing))
+					}
+					equal = b.all.until(g.at-int64(rank-priority)*int64(g.ageing)) - before
+				}
+			case priority > rank:
+				before = b.all.n
+			}
+			n += before
+			if priority > rank || g.ageing == 0 && priority < rank {
+				continue
+			}
+			switch c := g.order.Compare(&b.party.Party, mine); {
+			case b.party != w.lane.band.party && c < 0:
+				n += equal
+			case b.party != w.lane.band.party && c > 0:
+			case g.youngest:
+				n += b.all.n - b.all.before(w)
+				if _, _, in := b.all.find(w); in {
+					n--
+				}
+			default:
+				n += min(max(b.all.before(w)-before, 0), equal)
+			}
+		}
+	}
+	return n
+}
+
+// explain says why a session waits now, without its position.
+func (g *group) explain(w *waiting) *Explanation {
+	k := w.lane.kind
+	switch {
+	case k.kernels == 0:
+		return &Explanation{Reason: TooBig, Text: "it has no kernels"}
+	case w.starts > g.at:
+		return &Explanation{Reason: WaitsForStartTime, Text: "it starts at " + timeText(time.Unix(0, w.starts))}
+	case w.waits != "":
+		return &Explanation{Reason: WaitsForDependency, Text: w.waits}
+	case g.policy.Inactive:
+		return &Explanation{Reason: WaitsForAgent, Text: "its resource group " + g.policy.Name + " is not active", Remedies: g.elsewhere(w)}
+	}
+	if c := g.claimOf(w); c != nil && len(c.victims) > 0 {
+		return g.claimed(c)
+	}
+	if o := g.over(w.lane.band.party.account, k); o != nil {
+		return o.explain(g.cluster, k)
+	}
+	return g.explainRoom(w)
+}
+
+// claimed explains that a session's place is being cleared.
+func (g *group) claimed(c *claim) *Explanation {
+	text := fmt.Sprintf("%d running sessions of lower priority end to make room for it", len(c.victims))
+	if len(c.victims) == 1 {
+		text = "a running session of lower priority ends to make room for it"
+	}
+	return &Explanation{Reason: WaitsForVictims, Text: text + ", on agent " + string(c.parts[0].m.id)}
+}
+
+// verdict is what one machine says to one shape.
+type verdict struct {
+	m          *machine
+	filter     string // "" when it fits
+	fragmented bool
+}
+
+// judge finds out why a machine does not take a shape.
+func (g *group) judge(m *machine, w *waiting, sh *shape) verdict {
+	k := w.lane.kind
+	v := verdict{m: m, filter: m.eligible(k, sh)}
+	switch {
+	case v.filter != "":
+		return v
+	case g.tier(k, m) < 0:
+		v.filter = filterCompanions
+		return v
+	case m.facts.ContainerLimit > 0 && m.containers+len(sh.requests) > m.facts.ContainerLimit:
+		v.filter = filterContainers
+		return v
+	}
+	if short := g.shortfall(m.now(), sh); len(short) > 0 {
+		v.filter = string(short.Names()[0])
+		return v
+	}
+	if !g.fits(m, m.now(), sh) {
+		v.filter, v.fragmented = filterDevices, true
+		if !g.fits(m, m.empty(), sh) && slices.ContainsFunc(sh.requests, func(r request) bool { return len(r.models) > 0 }) {
+			v.filter = filterModels
+		}
+		return v
+	}
+	if bars := g.bars(w); bars != nil && bars[m.index] || g.keptFrom(m, w) && !g.fits(m, g.masked, sh) {
+		v.filter = filterReserved
+	}
+	return v
+}
+
+// shortfall is what a state is short of for a shape.
+func (g *group) shortfall(s state, sh *shape) cluster.Slots {
+	out := cluster.Slots{}
+	for _, w := range sh.sum {
+		have := cluster.Amount(0)
+		if int(w.slot) < len(s.room) {
+			have = s.room[w.slot]
+		}
+		if w.amount > have {
+			out[g.cluster.slots.name[w.slot]] = w.amount - have
+		}
+	}
+	return out
+}
+
+// explainRoom explains why no machine takes a session now.
+func (g *group) explainRoom(w *waiting) *Explanation {
+	k := w.lane.kind
+	// Units that fit are booked for the moment: the next one is judged beside its siblings.
+	var booked []*hold
+	defer func() {
+		for _, h := range booked {
+			h.machine.take(h.takes, -1)
+			g.changed(h.machine)
+		}
+	}()
+	for i := range k.units {
+		sh := k.units[i].shape
+		if m, takes, _ := g.seat(w, k, sh); m != nil {
+			for _, t := range takes {
+				m.take(t, 1)
+				booked = append(booked, &hold{machine: m, takes: t})
+			}
+			g.changed(m)
+			continue
+		}
+		return g.explainShape(w, sh)
+	}
+	return &Explanation{Reason: WaitsForPass, Text: "the scheduler has not come to it yet"}
+}
+
+func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
+	k := w.lane.kind
 	e := &Explanation{Rejected: map[string]int{}}
-	want := k.Slots
-	if session.SingleNode {
-		want = sum(session.Kernels)
+	asked := cluster.Slots{}
+	for _, x := range sh.sum {
+		asked[g.cluster.slots.name[x.slot]] = x.amount
 	}
 	usable, reserved, fragmented := 0, 0, 0
-	var best *seat
+	var best *machine
 	bestMissing := 0.0
-	for _, o := range rejected {
-		e.Rejected[o.no.filter]++
-		switch o.no.filter {
+	for _, m := range g.machines {
+		v := g.judge(m, w, sh)
+		if v.filter == "" {
+			continue
+		}
+		e.Rejected[v.filter]++
+		switch v.filter {
 		case filterLost, filterNotSchedulable, filterArchitecture, filterDesignated:
 			continue
 		case filterReserved:
 			reserved++
-		case filterDevices:
+		case filterDevices, filterModels:
 			fragmented++
 		}
 		usable++
-		if m := missing(o.seat.free.Shortfall(want), want); best == nil || m < bestMissing {
-			best, bestMissing = o.seat, m
+		if x := missing(g.shortfall(m.now(), sh), asked); best == nil || x < bestMissing {
+			best, bestMissing = m, x
 		}
 	}
 	if best != nil {
-		e.Shortfall = best.free.Shortfall(want)
+		e.Shortfall = g.shortfall(best.now(), sh)
 	}
-	asks := "it asks for " + describe(want)
-	if len(session.Kernels) > 1 {
-		if session.SingleNode {
-			asks = fmt.Sprintf("its %d kernels ask for %s together on one agent", len(session.Kernels), describe(want))
+	asks := "it asks for " + describe(asked)
+	if k.kernels > 1 {
+		if k.session.SingleNode {
+			asks = fmt.Sprintf("its %d kernels ask for %s together on one agent", k.kernels, describe(asked))
 		} else {
-			asks = fmt.Sprintf("each of its %d kernels must be placed, one asks for %s", len(session.Kernels), describe(want))
+			asks = fmt.Sprintf("each of its %d kernels must be placed, one asks for %s", k.kernels, describe(asked))
 		}
 	}
+	only := len(e.Rejected) == 1
 	switch {
 	case usable == 0:
 		e.Reason = WaitsForAgent
-		e.Text = fmt.Sprintf("no agent can take it: %s", b.whyNone(session, k, e.Rejected))
-	case !b.fitsEmpty(session, false):
-		if b.fitsEmpty(session, true) {
+		e.Text = "no agent can take it: " + g.whyNone(sh, e.Rejected)
+	case !g.couldEver(k, false):
+		if g.couldEver(k, true) {
 			e.Reason = WaitsForAgent
-			e.Text = fmt.Sprintf("%s, and the agents that are large enough are lost or not schedulable", asks)
+			e.Text = asks + ", and the agents that are large enough are lost or not schedulable"
 			break
 		}
 		e.Reason = TooBig
-		e.Text = fmt.Sprintf("%s, more than any agent has: %s", asks, b.tooMuch(session, k, want))
+		e.Text = fmt.Sprintf("%s, more than any agent has: %s", asks, g.tooMuch(k, sh, asked))
 	case reserved > 0 && len(e.Shortfall) == 0:
 		e.Reason = WaitsBehind
-		e.Text = fmt.Sprintf("%s, and what is free is kept for a session that came before", asks)
+		e.Text = asks + ", and what is free is kept for a session that came before"
 	case fragmented > 0 && len(e.Shortfall) == 0:
 		e.Reason = WaitsForDevices
-		e.Text = fmt.Sprintf("%s, which is free in sum but not on devices that fit together", asks)
+		e.Text = asks + ", that much is free on an agent but not in devices that fit together"
+	case e.Rejected[filterCompanions] > 0 && only:
+		e.Reason = WaitsForCapacity
+		e.Text = asks + ", and no agent is left that suits its companions"
 	case len(e.Shortfall) == 0:
 		e.Reason = WaitsForCapacity
-		e.Text = fmt.Sprintf("%s, and every agent runs as many containers as it may", asks)
+		e.Text = asks + ", and every agent runs as many containers as it may"
 		if e.Rejected[filterContainers] == 0 {
 			e.Text = asks + ", which does not fit beside its own other kernels now"
 		}
 	default:
 		e.Reason = WaitsForCapacity
-		e.Text = fmt.Sprintf("%s, the best agent %s lacks %s now", asks, best.ID, describe(e.Shortfall))
+		e.Text = fmt.Sprintf("%s, the best agent %s lacks %s now", asks, best.id, describe(e.Shortfall))
 	}
+	g.advise(w, sh, best, e)
 	return e
-}
-
-// fitsEmpty reports whether the session fits when nothing runs, counting also lost and
-// unschedulable agents when away is set.
-func (b *board) fitsEmpty(session *Session, away bool) bool {
-	empty := b.emptied(func(*seat) bool { return true })
-	if away {
-		for _, s := range empty.agents {
-			a := *s.Agent
-			a.Alive, a.Schedulable = true, true
-			s.Agent = &a
-		}
-	}
-	if session.SingleNode {
-		for _, s := range empty.agents {
-			if s.fitAll(session, nil) == nil {
-				return true
-			}
-		}
-		return false
-	}
-	for _, i := range bySize(session.Kernels) {
-		k := &session.Kernels[i]
-		if !slices.ContainsFunc(empty.agents, func(s *seat) bool {
-			a, no := s.fit(session, k)
-			if no == nil {
-				s.take(a)
-			}
-			return no == nil
-		}) {
-			return false
-		}
-	}
-	return true
 }
 
 // missing weighs a shortfall: the sum over slots of the missing part of what is asked.
@@ -127,44 +341,168 @@ func missing(short, want cluster.Slots) float64 {
 }
 
 // whyNone turns the counts of refused agents into words.
-func (b *board) whyNone(session *Session, k *Kernel, counts map[string]int) string {
-	if len(b.agents) == 0 {
+func (g *group) whyNone(sh *shape, counts map[string]int) string {
+	if len(g.machines) == 0 {
 		return "its resource group has no agents"
+	}
+	arch := "its own"
+	if sh.arch >= 0 {
+		arch = g.cluster.archs.name[sh.arch]
 	}
 	words := map[string]string{
 		filterLost:           "lost",
 		filterNotSchedulable: "excluded from scheduling",
-		filterArchitecture:   "of another architecture than " + k.Architecture,
+		filterArchitecture:   "of another architecture than " + arch,
 		filterDesignated:     "not among the designated ones",
 	}
 	var parts []string
 	for _, f := range slices.Sorted(maps.Keys(counts)) {
 		parts = append(parts, fmt.Sprintf("%d %s", counts[f], words[f]))
 	}
-	return fmt.Sprintf("of %d agents, %s", len(b.agents), strings.Join(parts, ", "))
+	return fmt.Sprintf("of %d agents, %s", len(g.machines), strings.Join(parts, ", "))
 }
 
 // tooMuch says by how much a request is over the largest usable agent.
-func (b *board) tooMuch(session *Session, k *Kernel, want cluster.Slots) string {
-	var best *seat
+func (g *group) tooMuch(k *kind, sh *shape, asked cluster.Slots) string {
+	var best *machine
 	bestMissing := 0.0
-	for _, s := range b.agents {
-		if s.eligible(session, k) != "" {
+	for _, m := range g.machines {
+		if m.eligible(k, sh) != "" {
 			continue
 		}
-		if m := missing(s.capacity.Shortfall(want), want); best == nil || m < bestMissing {
-			best, bestMissing = s, m
+		if x := missing(g.shortfall(m.empty(), sh), asked); best == nil || x < bestMissing {
+			best, bestMissing = m, x
 		}
 	}
 	if best == nil {
 		return "none is usable"
 	}
-	short := best.capacity.Shortfall(want)
-	if len(short) == 0 {
-		if len(session.Kernels) > 1 && !session.SingleNode {
-			return "all agents together cannot hold its kernels"
-		}
-		return "the devices of no agent can be combined to it"
+	if short := g.shortfall(best.empty(), sh); len(short) > 0 {
+		return fmt.Sprintf("the largest, %s, is short of %s", best.id, describe(short))
 	}
-	return fmt.Sprintf("the largest, %s, is short of %s", best.ID, describe(short))
+	if k.kernels > 1 && !k.session.SingleNode {
+		return "all agents together cannot hold its kernels"
+	}
+	return "the devices of no agent can be combined to it"
+}
+
+// advise adds what would let a session start, and when it will.
+func (g *group) advise(w *waiting, sh *shape, best *machine, e *Explanation) {
+	k := w.lane.kind
+	if best != nil && k.kernels == 1 && len(e.Shortfall) > 0 {
+		less := cluster.Slots{}
+		for slot, short := range e.Shortfall {
+			var asked cluster.Amount
+			for _, x := range sh.sum {
+				if g.cluster.slots.name[x.slot] == slot {
+					asked = x.amount
+				}
+			}
+			if left := asked - short; left > 0 {
+				less[slot] = left
+			}
+		}
+		if len(less) == len(e.Shortfall) {
+			e.Remedies = append(e.Remedies, "ask for "+strings.Join(strings.Split(describe(less), ", "), " and ")+" at most")
+		}
+	}
+	switch {
+	case e.Reason == WaitsForAgent && e.Rejected[filterNotSchedulable] > 0:
+		e.Remedies = append(e.Remedies, fmt.Sprintf("ask an administrator to allow scheduling on one of %d excluded agents", e.Rejected[filterNotSchedulable]))
+	case e.Reason == WaitsForAgent && e.Rejected[filterArchitecture] > 0:
+		var archs []string
+		for _, m := range g.machines {
+			if m.facts.Alive && m.facts.Schedulable && !slices.Contains(archs, m.facts.Architecture) {
+				archs = append(archs, m.facts.Architecture)
+			}
+		}
+		if slices.Sort(archs); len(archs) > 0 {
+			e.Remedies = append(e.Remedies, "choose an image for "+strings.Join(archs, " or "))
+		}
+	case e.Reason == WaitsForAgent && e.Rejected[filterDesignated] > 0:
+		e.Remedies = append(e.Remedies, "leave the choice of the agent open")
+	}
+	if e.Reason == WaitsForCapacity || e.Reason == WaitsForDevices {
+		g.estimate(w, e)
+	}
+	e.Remedies = append(e.Remedies, g.elsewhere(w)...)
+}
+
+// estimate tells when a blocked session starts at the latest, where declared lifetimes tell it:
+// for those with a reservation, and for the next ones if nobody before them waits for the same agents.
+func (g *group) estimate(w *waiting, e *Explanation) {
+	r := g.reservationOf(w)
+	if r == nil && g.position(w) <= len(g.reserved)+1 {
+		r = g.reserve(w)
+	}
+	if r == nil || len(r.parts) == 0 {
+		return
+	}
+	if r.end == forever {
+		e.Remedies = append(e.Remedies, fmt.Sprintf("wait for sessions on agent %s to end", r.parts[0].m.id))
+		return
+	}
+	e.Estimate = time.Unix(0, r.end).UTC()
+	for _, h := range r.parts[0].m.holds {
+		if max(h.run.end, g.at) != r.end {
+			continue
+		}
+		name := "a session"
+		if mine := w.lane.band.party.Owner.User; h.run.name != "" && mine != "" && h.run.account.owner.User == mine {
+			name = "session " + h.run.name
+		}
+		e.Remedies = append(e.Remedies, fmt.Sprintf("wait for %s on agent %s to end, by %s", name, h.machine.id, timeText(e.Estimate)))
+		return
+	}
+}
+
+// elsewhere names other resource groups that have room for a session now.
+func (g *group) elsewhere(w *waiting) []string {
+	var out []string
+	names := slices.Sorted(maps.Keys(g.cluster.groups))
+	for _, name := range names[:min(len(names), 64)] {
+		o := g.cluster.groups[name]
+		if o == g || o.policy.Inactive || len(out) >= 3 {
+			continue
+		}
+		if o.sync(); o.hasRoom(w.lane.kind) {
+			out = append(out, "use resource group "+name+", which has room")
+		}
+	}
+	return out
+}
+
+// hasRoom reports whether a kind of session of another group would fit now.
+func (g *group) hasRoom(k *kind) bool {
+	rest := map[*machine]*state{}
+	for _, u := range k.units {
+		found := false
+		for _, m := range g.machines {
+			s := m.now()
+			if rest[m] != nil {
+				s = *rest[m]
+			}
+			if m.eligible(k, u.shape) != "" || slices.ContainsFunc(g.reserved, func(r *reservation) bool { return r.on(m) != nil }) ||
+				!g.fits(m, s, u.shape) {
+				continue
+			}
+			all := g.devices(m, s, u.shape)
+			if all == nil {
+				continue
+			}
+			if rest[m] == nil {
+				rest[m] = &state{}
+				m.copyTo(rest[m])
+			}
+			for _, takes := range all {
+				m.give(rest[m], takes, -1)
+			}
+			found = true
+			break
+		}
+		if !found {
+			return false
+		}
+	}
+	return true
 }

@@ -1,6 +1,8 @@
 package scheduler
 
 import (
+	"reflect"
+	"strings"
 	"time"
 
 	"berth.dev/berth/internal/alloc"
@@ -37,6 +39,8 @@ type Backfill struct {
 	// PassedOver bounds how long a blocked session may be overtaken by sessions whose end is not
 	// known: after it, nothing starts on the agents reserved for it that does not end in time. 0: at once.
 	PassedOver time.Duration
+	// Reservations is how many blocked sessions, from the head on, have their place kept; 0: one.
+	Reservations int
 }
 
 // Preemption ends running sessions for waiting ones of higher priority.
@@ -57,16 +61,62 @@ type Preemption struct {
 // ParseGroup reads a group's policy from the wire's fields: the name of its scheduler (the
 // order) and its scheduler_opts. The error is Invalid and names the field: an unknown policy,
 // an unknown option, a value out of range.
+//
+// Of scheduler_opts it reads allowed_session_types, pending_timeout (seconds), config (the
+// order's options), agent_selection_strategy (a placement policy or its older name: concentrated,
+// dispersed, roundrobin, legacy), agent_selector_config (its options),
+// allow_fractional_resource_fragmentation, preemption, and backfill {enabled, passed_over_seconds,
+// reservations}; it takes and ignores enforce_spreading_endpoint_replica and
+// route_cleanup_target_statuses.
 func ParseGroup(name, order string, opts map[string]any) (Group, error) {
 	g := Group{Name: name, Order: order}
-	if _, err := orderOf(order); err != nil {
+	o := &Options{of: "scheduler_opts", values: opts}
+	seconds := func(o *Options, name string) time.Duration {
+		return time.Duration(o.Number(name, 0, 0, 1e9) * float64(time.Second))
+	}
+	g.PendingTimeout = seconds(o, "pending_timeout")
+	g.WholeDevices = !o.Flag("allow_fractional_resource_fragmentation", true)
+	o.Flag("enforce_spreading_endpoint_replica", false)
+	o.read = append(o.read, "route_cleanup_target_statuses")
+	for _, t := range o.words("allowed_session_types") {
+		g.Types = append(g.Types, cluster.SessionType(t))
+	}
+	g.OrderOptions, g.PlacementOptions = o.table("config"), o.table("agent_selector_config")
+	strategy := o.text("agent_selection_strategy")
+	for _, k := range placements {
+		if strategy == k.wire || strategy == k.name || strategy == "legacy" && k.name == "spread" {
+			g.Placement = k.name
+		}
+	}
+	if strategy != "" && g.Placement == "" {
+		o.fail("agent_selection_strategy", "is %q, which does not exist; use one of %s", strategy, strings.Join(Placements(), ", "))
+	}
+	p := &Options{of: "scheduler_opts.preemption", values: o.table("preemption")}
+	g.Preemption = Preemption{
+		Enabled: p.Flag("enabled", false), MinRuntime: seconds(p, "preemption_min_runtime"),
+		VictimScope: p.Text("victim_scope", victimScopes...), Order: p.Text("order", victimOrders...),
+		Reschedule: p.Text("mode", "terminate", "reschedule") == "reschedule",
+	}
+	p.Number("preemptible_priority", 0, 0, maxPriority)
+	b := &Options{of: "scheduler_opts.backfill", values: o.table("backfill")}
+	g.Backfill = Backfill{
+		Disabled: !b.Flag("enabled", true), PassedOver: seconds(b, "passed_over_seconds"), Reservations: int(b.Number("reservations", 0, 0, 16)),
+	}
+	for _, x := range []*Options{o, p, b} {
+		if err := x.Done(); err != nil {
+			return Group{}, err
+		}
+	}
+	if _, _, err := newOrder(order, g.OrderOptions); err != nil {
 		return Group{}, err
 	}
-	if s, ok := opts["pending_timeout"].(float64); ok && s > 0 {
-		g.PendingTimeout = time.Duration(s * float64(time.Second))
+	if _, err := newPlacement(g.Placement, g.PlacementOptions); err != nil {
+		return Group{}, err
 	}
 	return g, nil
 }
 
-// Placements lists the registered placement policies, the default first.
-func Placements() []string { return []string{"pack", "spread", "round-robin", "least-fragmentation"} }
+// sameOptions compares decoded options.
+func sameOptions(a, b map[string]any) bool {
+	return len(a) == 0 && len(b) == 0 || reflect.DeepEqual(a, b)
+}

@@ -2,90 +2,122 @@ package scheduler
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/fault"
 )
 
-// Plan decides about every pending session of the snapshot: each gets exactly one
-// Decision, in queue order, with either placements for all its kernels or a Hold. The
-// result depends only on the snapshot's values. Placements never take more than an agent
-// has, counting the earlier ones of the same plan.
+// Plan decides about every pending session of the snapshot: each gets exactly one Decision. First
+// come those that start or preempt, in the order in which they were decided, then those that wait,
+// with a Hold, in the order of the queue. The result depends only on the snapshot's values.
 //
-// A session that waits for capacity reserves the agents it would run on: later sessions
-// may use those only as far as they leave it the slots it needs, so that a large session
-// is not overtaken for ever and everything else still fills up.
+// It is one unbounded pass of a Cluster that is filled from the snapshot.
 //
-// The error is Invalid for a policy name that is not registered.
+// The error is Invalid for a policy name that is not registered or an option that it does not have.
 func Plan(s Snapshot) ([]Decision, error) {
-	before, err := orderOf(s.Group.Order)
+	c := NewCluster()
+	if err := c.Fill(s); err != nil {
+		return nil, err
+	}
+	result, err := c.Pass(s.Group.Name, s.Now, Work{})
 	if err != nil {
 		return nil, err
 	}
-	queue := slices.Clone(s.Pending)
-	slices.SortStableFunc(queue, before)
-	board := newBoard(s.Agents)
-	decisions := make([]Decision, 0, len(queue))
-	waiting := 0
-	for i := range queue {
-		session := &queue[i]
-		d := Decision{Session: session.ID}
-		if hold := holdBack(&s, session); hold != nil {
-			d.Hold = hold
-		} else {
-			d.Placements, d.Hold = board.decide(session)
+	decisions := result.Decisions
+	g := c.groups[s.Group.Name]
+	var queue []*waiting
+	for _, x := range s.Pending {
+		if w := c.sessions[x.ID].waiting; w != nil && g.claimOf(w) == nil {
+			queue = append(queue, w)
 		}
+	}
+	positions := map[cluster.SessionID]int{}
+	all := slices.Clone(queue)
+	for _, claim := range g.claims {
+		all = append(all, claim.w)
+	}
+	slices.SortFunc(all, g.before)
+	for i, w := range all {
+		positions[w.id] = i + 1
+	}
+	for _, d := range decisions {
 		if d.Hold != nil {
-			waiting++
-			d.Hold.Position = waiting
-			if d.Hold.Reason == WaitsForCapacity || d.Hold.Reason == WaitsForDevices {
-				board.reserve(session)
+			d.Hold.Position = positions[d.Session]
+		}
+	}
+	slices.SortFunc(queue, g.before)
+	known := map[*kind]*Explanation{}
+	for _, w := range queue {
+		var e *Explanation
+		k := w.lane.kind
+		alike := w.queued && g.reservationOf(w) == nil && g.over(w.lane.band.party.account, k) == nil
+		if alike && known[k] != nil {
+			e = known[k].clone()
+		} else {
+			e = g.explain(w)
+			if alike {
+				known[k] = e.clone()
 			}
 		}
-		decisions = append(decisions, d)
+		e.Position = positions[w.id]
+		decisions = append(decisions, Decision{Session: w.id, Hold: e})
 	}
 	return decisions, nil
 }
 
-// holdBack explains why a session may not start whatever is free; nil when it may.
-func holdBack(s *Snapshot, session *Session) *Explanation {
-	switch {
-	case len(session.Kernels) == 0:
-		return &Explanation{Reason: TooBig, Text: "it has no kernels"}
-	case session.StartsAt.After(s.Now):
-		return &Explanation{Reason: WaitsForStartTime, Text: "it starts at " + session.StartsAt.UTC().Format("2006-01-02 15:04:05 MST")}
-	case session.Waiting != "":
-		return &Explanation{Reason: WaitsForDependency, Text: session.Waiting}
+// Fill adds what a snapshot holds.
+func (c *Cluster) Fill(s Snapshot) error {
+	if err := c.SetGroup(s.Group); err != nil {
+		return err
+	}
+	name := s.Group.Name
+	c.group(name).at = nanos(s.Now)
+	for i := range s.Agents {
+		c.SetAgent(name, s.Agents[i])
+	}
+	for _, key := range sortedScopes(s.Quotas) {
+		q := s.Quotas[key]
+		c.SetQuota(key, &q)
+	}
+	for _, key := range sortedScopes(s.Elsewhere) {
+		c.SetElsewhere(key, s.Elsewhere[key])
+	}
+	for _, key := range sortedScopes(s.Shares) {
+		c.SetShare(name, key, s.Shares[key])
+	}
+	for _, r := range s.Running {
+		c.Run(name, r)
+	}
+	for _, x := range s.Pending {
+		c.Enqueue(name, x)
 	}
 	return nil
 }
 
-// orderOf finds a registered queue order. Every order puts higher priorities first and
-// breaks ties by id.
-func orderOf(name string) (func(a, b Session) int, error) {
-	byAge := func(a, b Session) int { return a.EnqueuedAt.Compare(b.EnqueuedAt) }
-	switch name {
-	case "", "fifo":
-	case "lifo":
-		byAge = func(a, b Session) int { return b.EnqueuedAt.Compare(a.EnqueuedAt) }
-	default:
-		return nil, fault.Invalidf("the scheduler %q does not exist", name).WithNext("use one of %s", strings.Join(Orders(), ", "))
-	}
-	return func(a, b Session) int {
-		if a.Priority != b.Priority {
-			return b.Priority - a.Priority
-		}
-		if c := byAge(a, b); c != 0 {
-			return c
-		}
-		return strings.Compare(string(a.ID), string(b.ID))
-	}, nil
+func sortedScopes[V any](m map[Scope]V) []Scope {
+	return slices.SortedFunc(maps.Keys(m), func(a, b Scope) int {
+		return strings.Compare(string(a.Kind)+"/"+a.ID, string(b.Kind)+"/"+b.ID)
+	})
 }
 
-// Orders lists the registered queue orders, the default first.
-func Orders() []string { return []string{"fifo", "lifo"} }
+func (e *Explanation) clone() *Explanation {
+	out := *e
+	out.Rejected, out.Shortfall, out.Remedies = maps.Clone(e.Rejected), e.Shortfall.Clone(), slices.Clone(e.Remedies)
+	return &out
+}
+
+// reservationOf finds what is kept for a session.
+func (g *group) reservationOf(w *waiting) *reservation {
+	for _, r := range g.reserved {
+		if r.w == w {
+			return r
+		}
+	}
+	return nil
+}
 
 // describe renders slots for people: "2 cpu, 512 MiB mem".
 func describe(slots cluster.Slots) string {
@@ -116,3 +148,5 @@ func amountText(slot cluster.SlotName, v cluster.Amount) string {
 	}
 	return fmt.Sprintf("%d bytes %s", n, slot)
 }
+
+func timeText(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 MST") }

@@ -101,7 +101,7 @@ func TestPlanExplains(t *testing.T) {
 			cluster.Slots{cluster.SlotCPU: cluster.Whole(1)}, "lacks 1 cpu"},
 		{"containers", []scheduler.Agent{full}, session(1, ask(1, 1)), scheduler.WaitsForCapacity, map[string]int{"containers": 1},
 			cluster.Slots{}, "as many containers"},
-		{"gang", []scheduler.Agent{agent("a", 4, 8), busy}, session(1, ask(4, 1), ask(4, 1)), scheduler.WaitsForCapacity,
+		{"gang", []scheduler.Agent{agent("b", 4, 8), busy}, session(1, ask(4, 1), ask(4, 1)), scheduler.WaitsForCapacity,
 			map[string]int{"cpu": 2}, cluster.Slots{cluster.SlotCPU: cluster.Whole(3)}, "each of its 2 kernels"},
 		{"unknown slot", []scheduler.Agent{busy}, session(1, cluster.Slots{"tpu.device": 1000}), scheduler.TooBig,
 			map[string]int{"tpu.device": 1}, cluster.Slots{"tpu.device": 1000}, "1 tpu.device"},

@@ -1,0 +1,341 @@
+package scheduler
+
+import (
+	"cmp"
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"berth.dev/berth/internal/alloc"
+	"berth.dev/berth/internal/cluster"
+)
+
+// request is what one kernel asks of one machine.
+type request struct {
+	wants []want // above zero, by slot number
+	// models restrict accelerators.
+	models []string
+}
+
+// shape is what goes to one machine together: one kernel, or all of a single-node session.
+// Shapes are interned: equal requests share one.
+type shape struct {
+	key      string
+	refs     int
+	requests []request
+	sum      []want // over all requests
+	arch     int32  // -1: any
+	image    int32  // -1: unknown
+	negative bool   // asks for less than nothing: fits nowhere
+}
+
+// kind is everything of a waiting session that decides where it may go, save whose it is.
+// Kinds are interned, so that a long queue of equal sessions is looked at once.
+type kind struct {
+	key     string
+	refs    int
+	units   []unit // the largest first
+	kernels int
+	sum     []want // of all kernels, by slot number
+
+	session Session // the first of the kind; only fields that are part of the key may be read
+	private bool
+	life    int64 // declared lifetime in nanoseconds, 0: unknown
+}
+
+// unit is a shape with the session's kernels that it stands for.
+type unit struct {
+	shape   *shape
+	kernels []int // by request of the shape
+}
+
+// plain kinds have no wishes that depend on more than their shapes.
+func (k *kind) plain() bool {
+	s := &k.session
+	return len(s.Designated) == 0 && len(s.Failed) == 0 && s.Companions.Name == ""
+}
+
+type keyText []byte
+
+func (k *keyText) text(s string) {
+	*k = binary.AppendUvarint(*k, uint64(len(s)))
+	*k = append(*k, s...)
+}
+
+func (k *keyText) number(n int64) { *k = binary.AppendVarint(*k, n) }
+
+func (k *keyText) flag(b bool) {
+	if b {
+		*k = append(*k, 1)
+	} else {
+		*k = append(*k, 0)
+	}
+}
+
+func (k *keyText) agents(ids []cluster.AgentID) {
+	k.number(int64(len(ids)))
+	for _, id := range ids {
+		k.text(string(id))
+	}
+}
+
+// wantsOf sorts the slots asked for by number, without zeros.
+func (c *Cluster) wantsOf(out []want, slots cluster.Slots) []want {
+	for slot, v := range slots {
+		if v != 0 {
+			out = append(out, want{c.slots.of(slot), v})
+		}
+	}
+	slices.SortFunc(out, func(a, b want) int { return cmp.Compare(a.slot, b.slot) })
+	return out
+}
+
+func (c *Cluster) kernelKey(out *keyText, k *Kernel) {
+	out.text(k.Architecture)
+	out.text(k.Image)
+	out.number(int64(len(k.Models)))
+	for _, m := range k.Models {
+		out.text(m)
+	}
+	c.wants = c.wantsOf(c.wants[:0], k.Slots)
+	out.number(int64(len(c.wants)))
+	for _, w := range c.wants {
+		out.number(int64(w.slot))
+		out.number(int64(w.amount))
+	}
+}
+
+// kindOf finds or makes the kind of a session and counts a reference.
+func (c *Cluster) kindOf(s *Session) *kind {
+	key := c.key[:0]
+	key.flag(s.SingleNode)
+	key.flag(s.Private)
+	key.flag(s.Preemptible)
+	key.number(int64(s.Lifetime))
+	key.text(s.Companions.Name)
+	key.flag(s.Companions.Apart)
+	key.flag(s.Companions.Strict)
+	key.agents(s.Designated)
+	key.agents(s.Failed)
+	for i := range s.Kernels {
+		c.kernelKey(&key, &s.Kernels[i])
+	}
+	c.key = key
+	k := c.kinds[string(key)]
+	if k == nil {
+		k = c.newKind(string(key), s)
+		c.kinds[k.key] = k
+	}
+	k.refs++
+	return k
+}
+
+func (c *Cluster) newKind(key string, s *Session) *kind {
+	k := &kind{key: key, kernels: len(s.Kernels), private: s.Private, life: int64(max(0, s.Lifetime))}
+	k.session = Session{
+		SingleNode: s.SingleNode, Private: s.Private, Preemptible: s.Preemptible, Lifetime: s.Lifetime, Companions: s.Companions,
+		Designated: slices.Clone(s.Designated), Failed: slices.Clone(s.Failed), Kernels: slices.Clone(s.Kernels),
+	}
+	for i := range k.session.Kernels {
+		k.session.Kernels[i].ID = "" // not part of the kind
+	}
+	total := cluster.Slots{}
+	for i := range s.Kernels {
+		for slot, v := range s.Kernels[i].Slots {
+			total[slot] += v
+		}
+	}
+	k.sum = c.wantsOf(nil, total)
+	order := bySize(s.Kernels)
+	if s.SingleNode && len(order) > 1 {
+		k.units = []unit{{c.shapeOf(s, order), order}}
+	} else {
+		for _, i := range order {
+			k.units = append(k.units, unit{c.shapeOf(s, []int{i}), []int{i}})
+		}
+	}
+	return k
+}
+
+// shapeOf finds or makes the shape of some kernels of a session and counts a reference.
+func (c *Cluster) shapeOf(s *Session, kernels []int) *shape {
+	key := keyText{}
+	for _, i := range kernels {
+		c.kernelKey(&key, &s.Kernels[i])
+	}
+	sh := c.shapes[string(key)]
+	if sh == nil {
+		sh = &shape{key: string(key), arch: -1, image: -1}
+		total := cluster.Slots{}
+		for _, i := range kernels {
+			k := &s.Kernels[i]
+			sh.requests = append(sh.requests, request{wants: c.wantsOf(nil, k.Slots), models: slices.Clone(k.Models)})
+			for slot, v := range k.Slots {
+				total[slot] += v
+				sh.negative = sh.negative || v < 0
+			}
+			if k.Architecture != "" {
+				arch := c.archs.of(k.Architecture)
+				sh.negative = sh.negative || sh.arch >= 0 && sh.arch != arch // two architectures on one machine
+				sh.arch = arch
+			}
+			if k.Image != "" && sh.image < 0 {
+				sh.image = c.images.of(k.Image)
+			}
+		}
+		sh.sum = c.wantsOf(nil, total)
+		c.shapes[sh.key] = sh
+	}
+	sh.refs++
+	return sh
+}
+
+// drop gives a reference to a kind back.
+func (c *Cluster) drop(k *kind) {
+	if k.refs--; k.refs > 0 {
+		return
+	}
+	delete(c.kinds, k.key)
+	for _, g := range c.groups {
+		if f := g.kinds[k]; f != nil {
+			g.unrefuse(k, f)
+			delete(g.kinds, k)
+		}
+	}
+	for _, u := range k.units {
+		if u.shape.refs--; u.shape.refs == 0 {
+			delete(c.shapes, u.shape.key)
+			for _, g := range c.groups {
+				delete(g.boards, u.shape)
+			}
+		}
+	}
+}
+
+// bySize returns the kernels' indices, the largest first: most slots kinds beyond cpu and mem,
+// then mem, then cpu, then their order.
+func bySize(kernels []Kernel) []int {
+	out := make([]int, len(kernels))
+	for i := range out {
+		out[i] = i
+	}
+	weight := func(k *Kernel) (devices, mem, cpu cluster.Amount) {
+		for slot, v := range k.Slots {
+			if accelerates(slot) {
+				devices += v
+			}
+		}
+		return devices, k.Slots[cluster.SlotMem], k.Slots[cluster.SlotCPU]
+	}
+	slices.SortStableFunc(out, func(a, b int) int {
+		d1, m1, c1 := weight(&kernels[a])
+		d2, m2, c2 := weight(&kernels[b])
+		return cmp.Or(cmp.Compare(d2, d1), cmp.Compare(m2, m1), cmp.Compare(c2, c1))
+	})
+	return out
+}
+
+// accelerates reports whether a slot is neither cores nor memory.
+func accelerates(slot cluster.SlotName) bool {
+	return slot != cluster.SlotCPU && slot != cluster.SlotMem
+}
+
+// eligible applies the filters that do not depend on what is free; "" passes.
+func (m *machine) eligible(k *kind, sh *shape) string {
+	switch {
+	case sh.arch >= 0 && m.arch != sh.arch:
+		return filterArchitecture
+	case k != nil && len(k.session.Designated) > 0 && !slices.Contains(k.session.Designated, m.id):
+		return filterDesignated
+	case !m.facts.Alive:
+		return filterLost
+	case !m.facts.Schedulable:
+		return filterNotSchedulable
+	}
+	return ""
+}
+
+// The filters' names; short slots add their own.
+const (
+	filterLost           = "lost"
+	filterNotSchedulable = "not-schedulable"
+	filterArchitecture   = "architecture"
+	filterDesignated     = "designated"
+	filterContainers     = "containers"
+	filterDevices        = "devices"
+	filterModels         = "models"
+	filterReserved       = "reserved"
+	filterCompanions     = "companions"
+)
+
+// fits reports whether a state of an eligible machine has room for a shape.
+func (g *group) fits(m *machine, s state, sh *shape) bool {
+	if m.facts.ContainerLimit > 0 && s.containers+len(sh.requests) > m.facts.ContainerLimit || sh.negative {
+		return false
+	}
+	for _, w := range sh.sum {
+		if int(w.slot) >= len(s.room) || s.room[w.slot] < w.amount {
+			return false
+		}
+	}
+	if len(sh.requests) > 1 {
+		return g.trial(m, s, sh)
+	}
+	r := &sh.requests[0]
+	for _, w := range r.wants {
+		section := m.section[w.slot]
+		_, rule, _, _ := m.topo.Slot(int(section))
+		if w.amount%m.units[section] != 0 {
+			return false
+		}
+		if len(r.models) == 0 && (rule != alloc.Fraction || !g.policy.WholeDevices) && rule != alloc.Unique {
+			continue
+		}
+		p := alloc.Policy{NoFragment: g.policy.WholeDevices, Models: r.models}
+		if !m.topo.Holds(s.free, alloc.Want{Slot: int(section), Amount: w.amount}, &p) {
+			return false
+		}
+	}
+	return true
+}
+
+// trial tries to choose devices for all requests of a shape one after the other.
+func (g *group) trial(m *machine, s state, sh *shape) bool {
+	g.scratch.free = append(g.scratch.free[:0], s.free...)
+	g.scratch.room = append(g.scratch.room[:0], s.room...)
+	for i := range sh.requests {
+		var ok bool
+		if g.takes, ok = g.choose(m, g.scratch.free, &sh.requests[i], 0, g.takes[:0]); !ok {
+			return false
+		}
+		m.give(&g.scratch, g.takes, -1)
+	}
+	return true
+}
+
+// choose picks devices for one request among those that are free; on restricts shares to one
+// device, 1 + its number.
+func (g *group) choose(m *machine, free []cluster.Amount, r *request, on int32, takes []alloc.Take) ([]alloc.Take, bool) {
+	g.asked = g.asked[:0]
+	for _, w := range r.wants {
+		section := m.sectionOf(w.slot)
+		if section < 0 || w.amount < 0 {
+			return takes, false
+		}
+		a := alloc.Want{Slot: section, Amount: w.amount}
+		if _, _, from, to := m.topo.Slot(section); on > 0 && int(on) > from && int(on) <= to {
+			a.On = on
+		}
+		g.asked = append(g.asked, a)
+	}
+	slices.SortFunc(g.asked, func(a, b alloc.Want) int { return a.Slot - b.Slot })
+	p := alloc.Policy{Placement: g.within, NoFragment: g.policy.WholeDevices, Models: r.models}
+	return g.chooser.Choose(m.topo, free, g.asked, &p, takes)
+}
+
+func nanos(t time.Time) int64 {
+	if t.IsZero() {
+		return -forever
+	}
+	return t.UnixNano()
+}

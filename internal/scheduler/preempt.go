@@ -1,0 +1,377 @@
+package scheduler
+
+import (
+	"cmp"
+	"slices"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+)
+
+// claim is the room that victims are to leave to a session. It is kept until the session starts
+// or leaves the queue, or until it does not fit although all victims have gone.
+type claim struct {
+	reservation
+	victims []*running // that have not gone yet
+}
+
+// maxTries bounds the searches for victims of one pass.
+const maxTries = 64
+
+// The scopes and orders of Preemption, the default first.
+var (
+	victimScopes = []string{"user", "project", "domain", "resource-group"}
+	victimOrders = []string{"newest", "oldest", "fewest-sessions", "smallest-resources"}
+)
+
+func (p Preemption) check() error {
+	if p.VictimScope != "" && !slices.Contains(victimScopes, p.VictimScope) {
+		return fault.Invalidf("preemption: the victim scope %q does not exist", p.VictimScope).WithNext("use one of %q", victimScopes)
+	}
+	if p.Order != "" && !slices.Contains(victimOrders, p.Order) {
+		return fault.Invalidf("preemption: the order %q does not exist", p.Order).WithNext("use one of %q", victimOrders)
+	}
+	return nil
+}
+
+func (g *group) claimOf(w *waiting) *claim {
+	for _, c := range g.claims {
+		if c.w == w {
+			return c
+		}
+	}
+	return nil
+}
+
+// unclaim notes that a victim has gone.
+func (g *group) unclaim(r *running) {
+	if c := r.victimOf; c != nil {
+		c.victims = slices.DeleteFunc(c.victims, func(x *running) bool { return x == r })
+		r.victimOf = nil
+	}
+}
+
+// unclaimFor drops a claim; its victims may be asked for again.
+func (g *group) unclaimFor(c *claim) {
+	for _, r := range c.victims {
+		r.victimOf = nil
+	}
+	g.claims = slices.DeleteFunc(g.claims, func(x *claim) bool { return x == c })
+	g.unreserved = true
+}
+
+// fulfil settles claims when a session starts: its own is done, unless it took the room that
+// was cleared for a later one like it, which then waits for the room of this one.
+func (g *group) fulfil(w *waiting, r *running) {
+	if len(g.claims) == 0 {
+		return
+	}
+	own := g.claimOf(w)
+	for _, c := range slices.Clone(g.claims) {
+		if c == own || c.w.lane != w.lane || !slices.ContainsFunc(r.holds, func(h *hold) bool { return c.on(h.machine) != nil }) {
+			continue
+		}
+		if own != nil && !slices.ContainsFunc(r.holds, func(h *hold) bool { return own.on(h.machine) != nil }) {
+			own.w, c.w = c.w, own.w
+			own = c
+		}
+		break
+	}
+	if own != nil {
+		g.unclaimFor(own)
+	}
+}
+
+// preemptBlocked looks for victims for the sessions that are blocked since an earlier pass.
+func (g *group) preemptBlocked(decisions []Decision) []Decision {
+	g.tries = 0
+	if !g.policy.Preemption.Enabled || g.blocked.Len() == 0 || g.tried == g.moves && (g.ripe == 0 || g.at < g.ripe) {
+		return decisions
+	}
+	g.ripe = 0
+	var lanes []*lane
+	for l := g.blocked.first(); l != nil && len(lanes) < maxTries; l = g.blocked.first() {
+		g.blocked.leave(l)
+		lanes = append(lanes, l)
+	}
+	for _, l := range lanes {
+		g.blocked.enter(&l.band.blocked, l)
+	}
+	for _, l := range lanes {
+		decisions = g.preemptFor(l, decisions)
+	}
+	g.tried = g.moves
+	return decisions
+}
+
+// preemptFor looks for victims for the first sessions of a blocked lane.
+func (g *group) preemptFor(l *lane, decisions []Decision) []Decision {
+	if !g.policy.Preemption.Enabled || l.aside != blocked || l.kind.private || !g.below(l.band.priority) {
+		return decisions
+	}
+	for n := range min(l.list.n, 16) {
+		w := l.nth2(g, n)
+		if c := g.claimOf(w); c != nil {
+			if len(c.victims) > 0 {
+				continue
+			}
+			g.unclaimFor(c) // all have gone and it does not fit: something else came between
+		}
+		if g.tries >= maxTries || g.over(l.band.party.account, l.kind) != nil {
+			break
+		}
+		g.tries++
+		c := g.findVictims(w)
+		if c == nil {
+			break
+		}
+		g.claims = append(g.claims, c)
+		d := Decision{Session: w.id}
+		for _, r := range c.victims {
+			r.victimOf = c
+			d.Preempt = append(d.Preempt, r.id)
+		}
+		d.Hold = g.claimed(c)
+		decisions = append(decisions, d)
+	}
+	return decisions
+}
+
+// nth2 is the n-th session of a lane in its order.
+func (l *lane) nth2(g *group, n int) *waiting {
+	if g.youngest {
+		n = l.list.n - 1 - n
+	}
+	for _, c := range l.list.chunks {
+		if n < len(c) {
+			return c[n]
+		}
+		n -= len(c)
+	}
+	return nil
+}
+
+// below reports whether something preemptible of lower priority runs.
+func (g *group) below(priority int) bool {
+	for p := range priority {
+		if g.preemptible[p] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// victim reports whether a session may be ended for w. Sessions that are too young make g.ripe
+// the time when they no longer are.
+func (g *group) victim(r *running, w *waiting) bool {
+	owner := w.lane.band.party.Owner
+	if !r.preemptible || r.private || r.victimOf != nil || r.group != g || r.priority >= w.lane.band.priority {
+		return false
+	}
+	mine := true
+	switch g.policy.Preemption.VictimScope {
+	case "", "user":
+		mine = r.account.owner.User == owner.User && (owner.User != "" || r.account.owner.AccessKey == owner.AccessKey)
+	case "project":
+		mine = r.account.owner.Project == owner.Project
+	case "domain":
+		mine = r.account.owner.Domain == owner.Domain
+	}
+	if !mine {
+		return false
+	}
+	if ripe := r.started + int64(g.policy.Preemption.MinRuntime); ripe > g.at {
+		if g.ripe == 0 || ripe < g.ripe {
+			g.ripe = ripe
+		}
+		return false
+	}
+	return true
+}
+
+// preemptTime is when a session that is too young now may become a victim; 0: never.
+func (g *group) preemptTime() int64 {
+	if !g.policy.Preemption.Enabled || g.blocked.Len() == 0 {
+		return 0
+	}
+	return g.ripe
+}
+
+// size weighs what a session holds, as parts of the group's capacity.
+func (g *group) size(r *running) float64 {
+	size := 0.0
+	for _, w := range r.sum {
+		if c := g.capacity[w.slot]; c > 0 {
+			size += float64(w.amount) / float64(c)
+		}
+	}
+	return size
+}
+
+// first orders victims: lower priority always goes before the policy's order.
+func (g *group) first(a, b *running) int {
+	c := 0
+	switch g.policy.Preemption.Order {
+	case "oldest":
+		c = cmp.Compare(a.started, b.started)
+	case "fewest-sessions":
+		c = cmp.Compare(g.size(b), g.size(a))
+	case "smallest-resources":
+		c = cmp.Compare(g.size(a), g.size(b))
+	default:
+		c = cmp.Compare(b.started, a.started)
+	}
+	return cmp.Or(cmp.Compare(a.priority, b.priority), c, cmp.Compare(a.id, b.id))
+}
+
+// clearing is a trial of ending sessions.
+type clearing struct {
+	states  map[*machine]*state
+	victims []*running
+}
+
+func (c *clearing) state(m *machine) *state {
+	s := c.states[m]
+	if s == nil {
+		s = &state{}
+		m.copyTo(s)
+		for _, r := range c.victims {
+			c.free(m, s, r, 1)
+		}
+		c.states[m] = s
+	}
+	return s
+}
+
+// free gives what a session holds on a machine to a state; sign -1 takes it back.
+func (c *clearing) free(m *machine, s *state, r *running, sign cluster.Amount) {
+	for _, h := range r.holds {
+		if h.machine == m {
+			m.give(s, h.takes, sign)
+		}
+	}
+}
+
+func (c *clearing) end(victims []*running) {
+	c.victims = append(c.victims, victims...)
+	for m, s := range c.states {
+		for _, r := range victims {
+			c.free(m, s, r, 1)
+		}
+	}
+}
+
+// findVictims finds the sessions that must end for w to start, and where, nil when no set does.
+func (g *group) findVictims(w *waiting) *claim {
+	k := w.lane.kind
+	trial := &clearing{states: map[*machine]*state{}}
+	out := &claim{reservation: reservation{w: w, end: forever}}
+	for i := range k.units {
+		sh := k.units[i].shape
+		var best *machine
+		var bestVictims []*running
+		for _, m := range g.machines {
+			if m.eligible(k, sh) != "" || g.tier(k, m) < 0 || g.takenBefore(m, w) || !g.fits(m, m.empty(), sh) {
+				continue
+			}
+			g.steps++
+			victims, ok := g.clear(trial, m, w, sh)
+			if ok && (best == nil || g.cheaper(victims, bestVictims)) {
+				best, bestVictims = m, victims
+				if len(victims) == 0 {
+					break
+				}
+			}
+		}
+		if best == nil {
+			return nil
+		}
+		trial.end(bestVictims)
+		s := trial.state(best)
+		all := g.devices(best, *s, sh)
+		if all == nil {
+			return nil
+		}
+		p := part{m: best, sum: sh.sum, containers: len(sh.requests)}
+		for _, takes := range all {
+			best.give(s, takes, -1)
+			p.takes = append(p.takes, g.accelerators(best, takes)...)
+		}
+		out.merge(p)
+	}
+	if len(trial.victims) == 0 {
+		return nil // it fits as it is: what keeps it waiting is not for victims to clear
+	}
+	out.victims = trial.victims
+	return out
+}
+
+// takenBefore reports whether a machine is kept for a session that comes before w.
+func (g *group) takenBefore(m *machine, w *waiting) bool {
+	return slices.ContainsFunc(g.claims, func(c *claim) bool { return c.w != w && c.on(m) != nil }) ||
+		slices.ContainsFunc(g.reserved, func(r *reservation) bool { return g.keeps(r, w) && r.on(m) != nil })
+}
+
+// clear finds a minimal set of further victims on one machine for a shape.
+func (g *group) clear(trial *clearing, m *machine, w *waiting, sh *shape) (victims []*running, ok bool) {
+	s := m.now()
+	if len(trial.victims) > 0 || trial.states[m] != nil {
+		s = *trial.state(m)
+	}
+	if g.fits(m, s, sh) {
+		return nil, true
+	}
+	var candidates []*running
+	for _, h := range m.holds {
+		if !slices.Contains(candidates, h.run) && !slices.Contains(trial.victims, h.run) && g.victim(h.run, w) {
+			candidates = append(candidates, h.run)
+		}
+	}
+	if len(candidates) == 0 {
+		return nil, false
+	}
+	slices.SortFunc(candidates, g.first)
+	g.cleared.free = append(g.cleared.free[:0], s.free...)
+	g.cleared.room = append(g.cleared.room[:0], s.room...)
+	g.cleared.containers = s.containers
+	for _, r := range candidates {
+		victims = append(victims, r)
+		if trial.free(m, &g.cleared, r, 1); g.fits(m, g.cleared, sh) {
+			ok = true
+			break
+		}
+	}
+	if !ok {
+		return nil, false
+	}
+	// Spare those that need not go, the last in order first.
+	for i := len(victims) - 1; i >= 0 && len(victims) > 1; i-- {
+		r := victims[i]
+		if trial.free(m, &g.cleared, r, -1); g.fits(m, g.cleared, sh) {
+			victims = slices.Delete(victims, i, i+1)
+			continue
+		}
+		trial.free(m, &g.cleared, r, 1)
+	}
+	return victims, true
+}
+
+// cheaper compares two sets of victims.
+func (g *group) cheaper(a, b []*running) bool {
+	top := func(list []*running) (priority int, size float64) {
+		for _, r := range list {
+			priority = max(priority, r.priority)
+			size += g.size(r)
+		}
+		return priority, size
+	}
+	if len(a) == 0 || len(b) == 0 {
+		return len(a) < len(b)
+	}
+	pa, sa := top(a)
+	pb, sb := top(b)
+	if g.policy.Preemption.Order == "smallest-resources" {
+		return cmp.Or(cmp.Compare(pa, pb), cmp.Compare(sa, sb), cmp.Compare(len(a), len(b))) < 0
+	}
+	return cmp.Or(cmp.Compare(pa, pb), cmp.Compare(len(a), len(b)), g.first(a[0], b[0])) < 0
+}
