@@ -80,7 +80,7 @@ func (g *group) begin(now time.Time) {
 	}
 	g.cluster.wakeLoosened()
 	if l, ok := g.strategy.(learner); ok {
-		l.Settle()
+		l.Settle(g)
 	}
 	if g.ageing > 0 {
 		g.ready.again()

@@ -33,7 +33,7 @@ type learner interface {
 	// Learn counts a request that arrived; typical says that it comes from a list that replaces arrivals.
 	Learn(v *Wanted, typical bool)
 	// Settle takes over what was learnt; it is called before a pass and may change Epoch.
-	Settle()
+	Settle(g *group)
 }
 
 // View is an agent and a request as a strategy sees them. It is valid during the call only.
@@ -123,6 +123,7 @@ var placements = []placementKind{
 	{"pack", "concentrated", func(*Options) (Strategy, error) { return pack{}, nil }},
 	{"spread", "dispersed", func(*Options) (Strategy, error) { return spread{}, nil }},
 	{"round-robin", "roundrobin", func(*Options) (Strategy, error) { return roundRobin{}, nil }},
+	{"least-fragmentation", "least-fragmentation", newLeastFragmentation},
 }
 
 // RegisterPlacement adds a placement policy. It is for package initialisation and panics on a

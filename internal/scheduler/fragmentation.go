@@ -1,0 +1,190 @@
+package scheduler
+
+import (
+	"berth.dev/berth/internal/alloc"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/scheduler/packing"
+)
+
+// leastFragmentation takes the agent that loses least of what it could still do for typical
+// requests, see package packing. It learns what is typical from the sessions that are enqueued.
+type leastFragmentation struct {
+	policy   *packing.Policy
+	workload packing.Workload
+	typical  bool // learnt from a list: arrivals no longer count
+	arrivals int  // since the policy learnt
+	learnt   int  // arrivals that the policy has learnt from
+	dirty    bool
+	surveyed int    // position in group.changes at the last survey, -1 before the first
+	facts    uint64 // of the group at the last survey
+	node     packing.Node
+	free     [packing.MaxGPUs]int32
+	models   map[int32]uint8
+}
+
+// The policy learns anew when arrivals have grown by a quarter, between these bounds.
+const (
+	firstLesson = 16
+	lastLesson  = 1 << 14
+	// memory is the number of arrivals after which one counts half.
+	memory = 1 << 15
+)
+
+func newLeastFragmentation(o *Options) (Strategy, error) {
+	l := &leastFragmentation{models: map[int32]uint8{}}
+	l.workload.HalfLife = o.Number("memory", memory, 16, 1e9)
+	p, err := packing.New(&l.workload, packing.Options{
+		Sequences: int(o.Number("sequences", 0, 1, 1024)), Length: int(o.Number("length", 0, 1, 1024)),
+	})
+	l.policy = p
+	return l, err
+}
+
+// Epoch changes when scores of before no longer compare with those of now.
+func (l *leastFragmentation) Epoch() uint64 { return l.policy.Epoch() }
+
+// Turns is false: equal scores go by id.
+func (l *leastFragmentation) Turns() bool { return false }
+
+// Score is the loss, or beyond all losses the worth under pack where the policy knows nothing.
+func (l *leastFragmentation) Score(v *View) int64 {
+	if c, ok := l.choice(v); ok {
+		return c.Loss
+	}
+	return 1<<60 + pack{}.Score(v)>>2
+}
+
+// Pick is the device that a share goes to.
+func (l *leastFragmentation) Pick(v *View) int {
+	c, ok := l.choice(v)
+	if !ok || c.GPU < 0 {
+		return -1
+	}
+	_, from := v.m.gpus()
+	return from + c.GPU
+}
+
+func (l *leastFragmentation) choice(v *View) (packing.Choice, bool) {
+	r, slot, ok := l.request(v.w.g, v.w.s)
+	if !ok || !l.describe(v.w.g, v.m, slot) {
+		return packing.Choice{}, false
+	}
+	return l.policy.Score(&l.node, &r)
+}
+
+// gpus finds the slot with the most accelerators, -1 when there are none, and its first device.
+func (m *machine) gpus() (slot int32, from int) {
+	slot, most := int32(-1), 0
+	for i, s := range m.slot {
+		name, rule, first, to := m.topo.Slot(i)
+		if accelerates(name) && rule != alloc.Bulk && to-first > most {
+			slot, from, most = s, first, to-first
+		}
+	}
+	return slot, from
+}
+
+// describe fills l.node with what a machine has left; slot is that of the accelerators that are
+// asked for, -1 when none are.
+func (l *leastFragmentation) describe(g *group, m *machine, slot int32) bool {
+	own, from := m.gpus()
+	if slot >= 0 && slot != own {
+		return false
+	}
+	n := &l.node
+	n.CPU, n.Mem, n.GPUs, n.Model = int64(m.roomOf(g.cluster.cpu)), int64(m.roomOf(g.cluster.mem)/cluster.Milli)>>20, l.free[:0], 0
+	if own < 0 {
+		return true
+	}
+	_, _, _, to := m.topo.Slot(m.sectionOf(own))
+	if to-from > packing.MaxGPUs {
+		return false
+	}
+	for d := from; d < to; d++ {
+		f := m.free[d]
+		if c := m.topo.Device(d).Capacity; c != cluster.Milli && c > 0 {
+			f = f * cluster.Milli / c
+		}
+		n.GPUs = append(n.GPUs, int32(f))
+	}
+	n.Model = l.model(g.cluster.models.of(m.topo.Device(from).Model))
+	return true
+}
+
+// model numbers a model below 64; those beyond share the last number.
+func (l *leastFragmentation) model(name int32) uint8 {
+	n, ok := l.models[name]
+	if !ok {
+		n = uint8(min(len(l.models), 63))
+		l.models[name] = n
+	}
+	return n
+}
+
+// request turns a shape into a request of the policy; false when it has none like it.
+func (l *leastFragmentation) request(g *group, sh *shape) (r packing.Request, slot int32, ok bool) {
+	slot = -1
+	for i := range sh.requests {
+		q := &sh.requests[i]
+		for _, w := range q.wants {
+			switch w.slot {
+			case g.cluster.cpu:
+				r.CPU += int64(w.amount)
+			case g.cluster.mem:
+				r.Mem += int64(w.amount/cluster.Milli) >> 20
+			default:
+				if slot >= 0 && slot != w.slot || r.GPUs > 0 && (w.amount < cluster.Milli || r.Milli < packing.Whole) {
+					return r, slot, false
+				}
+				slot = w.slot
+				r.GPUs += int((w.amount + cluster.Milli - 1) / cluster.Milli)
+				r.Milli = packing.Whole
+				if w.amount < cluster.Milli {
+					r.Milli = int32(w.amount)
+				}
+			}
+		}
+		for _, name := range q.models {
+			r.Models |= 1 << l.model(g.cluster.models.of(name))
+		}
+	}
+	return r, slot, r.GPUs <= packing.MaxGPUs
+}
+
+// Learn counts an arrival.
+func (l *leastFragmentation) Learn(w *Wanted, typical bool) {
+	switch {
+	case typical && !l.typical:
+		l.typical, l.workload = true, packing.Workload{}
+	case !typical && l.typical:
+		return
+	}
+	if r, _, ok := l.request(w.g, w.s); ok && r.CPU >= 0 && r.Mem >= 0 && r.GPUs >= 0 {
+		l.workload.Add(r)
+		l.arrivals++
+		l.dirty = l.dirty || typical
+	}
+}
+
+// Settle learns when enough has arrived, and looks at what is scarce when enough has changed.
+func (l *leastFragmentation) Settle(g *group) {
+	if l.dirty || !l.typical && l.arrivals >= min(max(firstLesson, l.learnt/4), lastLesson) {
+		l.learnt += l.arrivals
+		l.arrivals, l.dirty = 0, false
+		l.policy.Learn(&l.workload)
+		l.surveyed = -1
+	}
+	at := g.forgotten + len(g.changes)
+	if l.workload.Len() == 0 || l.surveyed >= 0 && l.facts == g.facts && at-l.surveyed < max(8, len(g.machines)/16) {
+		return
+	}
+	l.surveyed, l.facts = at, g.facts
+	l.policy.Survey(func(yield func(*packing.Node) bool) {
+		for _, m := range g.machines {
+			if m.facts.Alive && m.facts.Schedulable && l.describe(g, m, -1) && !yield(&l.node) {
+				return
+			}
+		}
+	})
+	g.steps += len(g.machines) / 4
+}
