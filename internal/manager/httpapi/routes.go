@@ -18,6 +18,7 @@ func (a *API) routes() {
 	a.eventRoutes()
 	a.settingRoutes()
 	a.idleRoutes()
+	a.presetRoutes()
 	a.clusterAdminRoutes()
 	a.dotfileRoutes()
 	a.laterRoutes()
@@ -64,7 +65,7 @@ func (a *API) laterRoutes() {
 	later("making images of sessions", "POST /session/{s}/imagify")
 	later("the app proxy", "GET /scaling-groups/{sg}/wsproxy-version")
 	later("signing up", "POST /auth/signup", "POST /auth/signout", "POST /auth/update-password-no-auth")
-	later("usage reports", "GET /resource/usage/{rest...}", "GET /resource/stats/{rest...}", "POST /resource/recalculate-usage")
+	later("usage reports", "GET /resource/usage/{rest...}", "GET /resource/stats/{rest...}")
 	later("the agent watcher", "GET /resource/watcher", "POST /resource/watcher/{rest...}")
 	later("editing shared configuration", "POST /config/get", "POST /config/set", "POST /config/delete")
 }

@@ -1,11 +1,9 @@
 package httpapi
 
 import (
-	"maps"
 	"strings"
 
 	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/manager/service"
 )
 
 func (a *API) settingRoutes() {
@@ -20,8 +18,6 @@ func (a *API) settingRoutes() {
 	a.handle(signedOnly, func(c *call) error { return c.ok([]string{"user", "group"}) }, "GET /config/vfolder-types")
 	a.handle(signedOnly, func(c *call) error { return c.ok(object{}) }, "GET /resource/container-registries", "GET /config/docker-registries")
 	a.handle(signedOnly, a.resourceGroups, "GET /scaling-groups")
-	a.handle(signedOnly, a.presets, "GET /resource/presets")
-	a.handle(signedOnly, a.checkPresets, "POST /resource/check-presets")
 	// Errors of clients are not kept: the list is empty and reports are taken and dropped.
 	a.handle(signedOnly, func(c *call) error { return c.ok(object{"logs": []any{}, "count": 0}) }, "GET /logs/error")
 	a.handle(signedOnly, func(c *call) error { return c.ok(object{"success": true}) }, "POST /logs/error", "POST /logs/error/{id}/clear")
@@ -161,92 +157,4 @@ func (a *API) resourceGroups(c *call) error {
 		list = append(list, object{"name": g.Name})
 	}
 	return c.ok(object{"scaling_groups": list})
-}
-
-func presetOf(p service.Preset) object {
-	o := object{"name": p.Name, "resource_slots": p.Slots.Wire(), "shared_memory": nil}
-	if p.SharedMemory != nil {
-		o["shared_memory"] = cluster.Whole(*p.SharedMemory).String()
-	}
-	return o
-}
-
-func (a *API) presets(c *call) error {
-	presets, err := a.svc.Presets(c.ctx(), c.actor)
-	if err != nil {
-		return err
-	}
-	list := make([]object, 0, len(presets))
-	for _, p := range presets {
-		list = append(list, presetOf(p))
-	}
-	return c.ok(object{"presets": list})
-}
-
-func (a *API) checkPresets(c *call) error {
-	p, err := c.params()
-	if err != nil {
-		return err
-	}
-	project, group := p.text("group", "default"), p.text("scaling_group|scalingGroup", "")
-	if err := p.err(); err != nil {
-		return err
-	}
-	slots, err := a.svc.ResourceSlots(c.ctx())
-	if err != nil {
-		return err
-	}
-	names := make([]cluster.SlotName, len(slots))
-	for i, s := range slots {
-		names[i] = cluster.SlotName(s.Name)
-	}
-	ck, err := a.svc.CheckPresets(c.ctx(), c.actor, project, group)
-	if err != nil {
-		return err
-	}
-	groups := object{}
-	for name, use := range ck.ResourceGroups {
-		groups[name] = object{"using": amounts(names, use.Using), "remaining": amounts(names, use.Remaining)}
-	}
-	presets := make([]object, 0, len(ck.Presets))
-	for _, pr := range ck.Presets {
-		o := presetOf(pr)
-		o["allocatable"] = pr.Allocatable
-		presets = append(presets, o)
-	}
-	return c.ok(object{
-		"keypair_limits": limits(names, ck.KeypairLimits), "keypair_using": amounts(names, ck.KeypairUsing),
-		"keypair_remaining": remaining(names, ck.KeypairLimits, ck.KeypairUsing),
-		"group_limits":      limits(names, ck.GroupLimits), "group_using": amounts(names, ck.GroupUsing),
-		"group_remaining":         remaining(names, ck.GroupLimits, ck.GroupUsing),
-		"scaling_group_remaining": amounts(names, ck.GroupRemaining), "scaling_groups": groups, "presets": presets,
-	})
-}
-
-// infinity is the wire's text of no limit.
-const infinity = "Infinity"
-
-func amounts(names []cluster.SlotName, s cluster.Slots) map[string]string {
-	out := s.Wire()
-	for _, n := range names {
-		out[string(n)] = s[n].String()
-	}
-	return out
-}
-
-func limits(names []cluster.SlotName, s cluster.Slots) map[string]string {
-	out := map[string]string{}
-	for _, n := range names {
-		out[string(n)] = infinity
-	}
-	maps.Copy(out, s.Wire())
-	return out
-}
-
-func remaining(names []cluster.SlotName, limit, using cluster.Slots) map[string]string {
-	out := limits(names, nil)
-	for n, v := range limit {
-		out[string(n)] = max(v-using[n], 0).String()
-	}
-	return out
 }

@@ -125,7 +125,7 @@ func makeFirstRows(ctx context.Context, tx *store.Tx, d Deps, c *Credentials) er
 		func() error {
 			for _, p := range presets {
 				slots := cluster.Slots{cluster.SlotCPU: cluster.Whole(p.cpu), cluster.SlotMem: cluster.Whole(p.gb << 30)}
-				if err := tx.AddPreset(ctx, d.IDs(), p.name, slots, nil); err != nil {
+				if err := tx.AddPreset(ctx, dbgen.AddPresetParams{ID: d.IDs(), Name: p.name, ResourceSlots: slots}); err != nil {
 					return err
 				}
 			}

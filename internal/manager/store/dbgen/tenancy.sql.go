@@ -9,8 +9,6 @@ import (
 	"context"
 	"encoding/json"
 	"time"
-
-	"berth.dev/berth/internal/cluster"
 )
 
 const actorByKey = `-- name: ActorByKey :one
@@ -121,20 +119,6 @@ INSERT INTO project_members (project_id, user_id) VALUES ($1, $2) ON CONFLICT DO
 
 func (q *Queries) AddMember(ctx context.Context, projectID string, userID string) error {
 	_, err := q.db.Exec(ctx, addMember, projectID, userID)
-	return err
-}
-
-const addPreset = `-- name: AddPreset :exec
-INSERT INTO resource_presets (id, name, resource_slots, shared_memory) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING
-`
-
-func (q *Queries) AddPreset(ctx context.Context, iD string, name string, resourceSlots cluster.Slots, sharedMemory *int64) error {
-	_, err := q.db.Exec(ctx, addPreset,
-		iD,
-		name,
-		resourceSlots,
-		sharedMemory,
-	)
 	return err
 }
 
@@ -582,36 +566,6 @@ func (q *Queries) ListKeypairPolicies(ctx context.Context) ([]KeypairResourcePol
 	return items, nil
 }
 
-const listPresets = `-- name: ListPresets :many
-SELECT id, name, resource_group, resource_slots, shared_memory FROM resource_presets WHERE resource_group IS NULL OR resource_group = $1 ORDER BY name
-`
-
-func (q *Queries) ListPresets(ctx context.Context, resourceGroup *string) ([]ResourcePreset, error) {
-	rows, err := q.db.Query(ctx, listPresets, resourceGroup)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []ResourcePreset{}
-	for rows.Next() {
-		var i ResourcePreset
-		if err := rows.Scan(
-			&i.ID,
-			&i.Name,
-			&i.ResourceGroup,
-			&i.ResourceSlots,
-			&i.SharedMemory,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const listProjects = `-- name: ListProjects :many
 SELECT id, name, description, is_active, created_at, modified_at, domain_name, total_resource_slots, allowed_vfolder_hosts, integration_id, type, resource_policy, dotfiles FROM projects WHERE ($1::text IS NULL OR domain_name = $1)
 ORDER BY domain_name, name
@@ -1009,68 +963,6 @@ func (q *Queries) UserViews(ctx context.Context, ids []string) ([]User, error) {
 			&i.CreatedAt,
 			&i.ModifiedAt,
 		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const usingByKeypair = `-- name: UsingByKeypair :many
-SELECT v.key::text AS slot, sum(v.value::bigint)::bigint AS amount
-FROM kernels k JOIN sessions s ON s.id = k.session_id, jsonb_each_text(k.requested_slots) v
-WHERE s.access_key = $1 AND k.ended_at IS NULL AND k.status <> 'PENDING' GROUP BY 1
-`
-
-type UsingByKeypairRow struct {
-	Slot   string
-	Amount int64
-}
-
-func (q *Queries) UsingByKeypair(ctx context.Context, accessKey string) ([]UsingByKeypairRow, error) {
-	rows, err := q.db.Query(ctx, usingByKeypair, accessKey)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []UsingByKeypairRow{}
-	for rows.Next() {
-		var i UsingByKeypairRow
-		if err := rows.Scan(&i.Slot, &i.Amount); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const usingByProject = `-- name: UsingByProject :many
-SELECT v.key::text AS slot, sum(v.value::bigint)::bigint AS amount
-FROM kernels k JOIN sessions s ON s.id = k.session_id, jsonb_each_text(k.requested_slots) v
-WHERE s.project_id = $1 AND k.ended_at IS NULL AND k.status <> 'PENDING' GROUP BY 1
-`
-
-type UsingByProjectRow struct {
-	Slot   string
-	Amount int64
-}
-
-func (q *Queries) UsingByProject(ctx context.Context, projectID string) ([]UsingByProjectRow, error) {
-	rows, err := q.db.Query(ctx, usingByProject, projectID)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []UsingByProjectRow{}
-	for rows.Next() {
-		var i UsingByProjectRow
-		if err := rows.Scan(&i.Slot, &i.Amount); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -124,12 +124,6 @@ SELECT * FROM resource_groups WHERE (sqlc.narg('active')::boolean IS NULL OR is_
 -- name: GetResourceGroup :one
 SELECT * FROM resource_groups WHERE name = $1;
 
--- name: ListPresets :many
-SELECT * FROM resource_presets WHERE resource_group IS NULL OR resource_group = sqlc.narg('resource_group') ORDER BY name;
-
--- name: AddPreset :exec
-INSERT INTO resource_presets (id, name, resource_slots, shared_memory) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING;
-
 -- name: KeypairDotfiles :one
 SELECT dotfiles FROM keypairs WHERE access_key = $1 FOR UPDATE;
 -- name: SetKeypairDotfiles :exec
@@ -159,13 +153,3 @@ SELECT * FROM users WHERE id = ANY(@ids::uuid[]);
 
 -- name: UserByRef :one
 SELECT * FROM users WHERE email = @ref::text OR id::text = @ref::text LIMIT 1;
-
--- name: UsingByKeypair :many
-SELECT v.key::text AS slot, sum(v.value::bigint)::bigint AS amount
-FROM kernels k JOIN sessions s ON s.id = k.session_id, jsonb_each_text(k.requested_slots) v
-WHERE s.access_key = $1 AND k.ended_at IS NULL AND k.status <> 'PENDING' GROUP BY 1;
-
--- name: UsingByProject :many
-SELECT v.key::text AS slot, sum(v.value::bigint)::bigint AS amount
-FROM kernels k JOIN sessions s ON s.id = k.session_id, jsonb_each_text(k.requested_slots) v
-WHERE s.project_id = $1 AND k.ended_at IS NULL AND k.status <> 'PENDING' GROUP BY 1;

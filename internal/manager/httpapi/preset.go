@@ -1,0 +1,145 @@
+package httpapi
+
+import (
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/service"
+)
+
+func (a *API) presetRoutes() {
+	a.handle(signedOnly, a.presets, "GET /resource/presets")
+	a.handle(signedOnly, a.checkPresets, "POST /resource/check-presets")
+	a.handle(signedOnly, a.recalculateUsage, "POST /resource/recalculate-usage")
+	a.handle(signedOnly, a.hideProjectResources, "PUT /resource/project-visibility") // ours
+}
+
+func presetOf(p service.Preset) object {
+	o := object{"id": p.ID, "name": p.Name, "resource_slots": p.Slots.Wire(), "shared_memory": nil}
+	if p.SharedMemory != nil {
+		o["shared_memory"] = cluster.Whole(*p.SharedMemory).String()
+	}
+	if p.ResourceGroup != "" {
+		o["scaling_group_name"] = p.ResourceGroup
+	}
+	return o
+}
+
+func (a *API) presets(c *call) error {
+	presets, err := a.svc.Presets(c.ctx(), c.actor)
+	if err != nil {
+		return err
+	}
+	list := make([]object, 0, len(presets))
+	for _, p := range presets {
+		list = append(list, presetOf(p))
+	}
+	return c.ok(object{"presets": list})
+}
+
+func (a *API) checkPresets(c *call) error {
+	p, err := c.params()
+	if err != nil {
+		return err
+	}
+	project, group := p.text("group", "default"), p.text("scaling_group|scalingGroup", "")
+	if err := p.err(); err != nil {
+		return err
+	}
+	slots, err := a.svc.ResourceSlots(c.ctx())
+	if err != nil {
+		return err
+	}
+	names := make([]cluster.SlotName, len(slots))
+	for i, s := range slots {
+		names[i] = cluster.SlotName(s.Name)
+	}
+	ck, err := a.svc.CheckPresets(c.ctx(), c.actor, project, group)
+	if err != nil {
+		return err
+	}
+	groups := object{}
+	for name, use := range ck.ResourceGroups {
+		groups[name] = object{"using": amounts(names, use.Using), "remaining": amounts(names, use.Remaining)}
+	}
+	presets := make([]object, 0, len(ck.Presets))
+	for _, pr := range ck.Presets {
+		o := presetOf(pr)
+		o["allocatable"] = pr.Allocatable
+		presets = append(presets, o)
+	}
+	reply := object{
+		"keypair_limits": limits(names, ck.KeypairLimits), "keypair_using": amounts(names, ck.KeypairUsing), "keypair_remaining": limits(names, ck.KeypairRemaining),
+		"group_limits": limits(names, ck.GroupLimits), "group_using": amounts(names, ck.GroupUsing), "group_remaining": limits(names, ck.GroupRemaining),
+		"scaling_group_remaining": amounts(names, ck.Remaining), "scaling_groups": groups, "presets": presets,
+	}
+	if ck.GroupHidden {
+		for _, member := range []string{"group_limits", "group_using", "group_remaining"} {
+			reply[member] = all(names, hidden)
+		}
+	}
+	return c.ok(reply)
+}
+
+// The wire's texts for no limit and for what is not shown.
+const (
+	infinity = "Infinity"
+	hidden   = "NaN"
+)
+
+// all is every slot with the same text.
+func all(names []cluster.SlotName, text string) map[string]string {
+	out := make(map[string]string, len(names))
+	for _, n := range names {
+		out[string(n)] = text
+	}
+	return out
+}
+
+// amounts is every slot that the cluster knows; what is absent is zero.
+func amounts(names []cluster.SlotName, s cluster.Slots) map[string]string {
+	return over(all(names, "0"), s)
+}
+
+// limits is every slot that the cluster knows; what is absent is unlimited.
+func limits(names []cluster.SlotName, s cluster.Slots) map[string]string {
+	return over(all(names, infinity), s)
+}
+
+// over writes the slots that the cluster knows; clients take others for slots that it has.
+func over(out map[string]string, s cluster.Slots) map[string]string {
+	for n, v := range s {
+		if _, known := out[string(n)]; known {
+			out[string(n)] = v.String()
+		}
+	}
+	return out
+}
+
+// recalculateUsage finds nothing to do, because occupancy is derived; it looks all the same.
+func (a *API) recalculateUsage(c *call) error {
+	over, err := a.svc.RecalculateUsage(c.ctx(), c.actor)
+	if err != nil {
+		return err
+	}
+	if len(over) > 0 {
+		return c.ok(object{"overcommitted_agents": over})
+	}
+	return c.ok(object{})
+}
+
+func (a *API) hideProjectResources(c *call) error {
+	p, err := c.params()
+	if err != nil {
+		return err
+	}
+	visible := p.flag("group_resource_visibility", true)
+	if !p.has("group_resource_visibility") {
+		p.fail("group_resource_visibility", "is required")
+	}
+	if err := p.err(); err != nil {
+		return err
+	}
+	if err := a.svc.SetProjectResourcesHidden(c.ctx(), c.actor, !visible); err != nil {
+		return err
+	}
+	return c.nothing()
+}

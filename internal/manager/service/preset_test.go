@@ -1,0 +1,196 @@
+package service_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/alloc"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/service"
+)
+
+// holds inserts a running session of one kernel.
+func (w *world) holds(owner cluster.AccessKey, typ, agent string, slots cluster.Slots, a alloc.Allocation) {
+	w.t.Helper()
+	id := uuid.NewString()
+	w.exec(`INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots, started_at)
+		SELECT $1::uuid, $1::uuid::text, $3, 'default', p.id, k.user_id, k.access_key, 'default', 'img', 'RUNNING', '{}', now()
+		FROM keypairs k, projects p WHERE k.access_key = $2 AND p.name = 'default'`, id, string(owner), typ)
+	raw, err := json.Marshal(slots)
+	require.NoError(w.t, err)
+	w.exec(`INSERT INTO kernels (id, session_id, image, architecture, status, requested_slots, agent_id, allocation) VALUES ($1, $2, 'img', 'x86_64', 'RUNNING', $3, $4, $5)`,
+		uuid.NewString(), id, raw, agent, a.Text())
+}
+
+func cores(n int64) cluster.Slots {
+	return cluster.Slots{cluster.SlotCPU: cluster.Whole(n), cluster.SlotMem: cluster.Whole(gib)}
+}
+
+func TestPresetsFollowWhatRemains(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx := t.Context()
+	w.agent("a1", 4, 16*gib)
+	w.agent("a2", 6, 16*gib)
+	preset := func(name string, slots map[string]string) {
+		t.Helper()
+		_, err := w.svc.CreatePreset(ctx, w.admin, service.PresetInput{Name: &name, Slots: slots})
+		require.NoError(t, err)
+	}
+	w.exec(`DELETE FROM resource_presets`)
+	preset("one", map[string]string{"cpu": "1", "mem": "1g"})
+	preset("five", map[string]string{"cpu": "5", "mem": "1g"})
+	preset("eight", map[string]string{"cpu": "8", "mem": "1g"})
+	preset("gpu", map[string]string{"cpu": "1", "mem": "1g", "cuda.device": "1"})
+	check := func() (service.PresetCheck, map[string]bool) {
+		t.Helper()
+		c, err := w.svc.CheckPresets(ctx, w.admin, "", "")
+		require.NoError(t, err)
+		out := map[string]bool{}
+		for _, p := range c.Presets {
+			out[p.Name] = p.Allocatable
+		}
+		return c, out
+	}
+	c, fit := check()
+	require.Equal(t, map[string]bool{"one": true, "five": true, "eight": false, "gpu": false}, fit, "eight cores are there, but not on one agent")
+	require.Equal(t, cluster.Whole(10), c.Remaining[cluster.SlotCPU])
+
+	// What system sessions hold counts on agents and against nobody's limits.
+	w.holds(w.admin.AccessKey, "system", "a2", cores(2), nil)
+	c, fit = check()
+	require.False(t, fit["five"])
+	require.Empty(t, c.KeypairUsing)
+	require.Equal(t, cluster.Whole(8), c.ResourceGroups["default"].Remaining[cluster.SlotCPU])
+	require.Equal(t, cluster.Whole(2), c.ResourceGroups["default"].Using[cluster.SlotCPU])
+
+	w.holds(w.admin.AccessKey, "interactive", "a2", cores(1), nil)
+	for _, limit := range []struct{ table, name string }{{"domains", "name = 'default'"}, {"projects", "name = 'default'"}, {"keypair_resource_policies", "name = 'default'"}} {
+		w.exec(`UPDATE ` + limit.table + ` SET total_resource_slots = '{"cpu": 1500}' WHERE ` + limit.name)
+		c, fit = check()
+		require.False(t, fit["one"], limit.table)
+		require.Equal(t, cluster.Amount(500), c.KeypairRemaining[cluster.SlotCPU], limit.table)
+		require.Equal(t, cluster.Amount(500), c.Remaining[cluster.SlotCPU], "nobody can have more than the limits leave")
+		w.exec(`UPDATE ` + limit.table + ` SET total_resource_slots = '{}' WHERE ` + limit.name)
+	}
+	_, fit = check()
+	require.True(t, fit["one"])
+	w.exec(`UPDATE keypair_resource_policies SET total_resource_slots = '{"cpu": 9000}', default_for_unspecified = 'LIMITED'`)
+	c, fit = check()
+	require.False(t, fit["one"], "memory is not listed, so it is not allowed")
+	require.Equal(t, cluster.Amount(0), c.KeypairLimits[cluster.SlotMem])
+	w.exec(`UPDATE keypair_resource_policies SET total_resource_slots = '{}', default_for_unspecified = 'UNLIMITED'`)
+
+	// A second keypair of the user: the user's limit holds for both together.
+	second, err := w.svc.CheckPresets(ctx, w.secondKey("limited", `{"cpu": 3000}`), "", "")
+	require.NoError(t, err)
+	require.Equal(t, cluster.Whole(3), second.KeypairLimits[cluster.SlotCPU])
+	require.Empty(t, second.KeypairUsing)
+	w.exec(`UPDATE keypair_resource_policies SET total_resource_slots = '{"cpu": 2000}' WHERE name = 'default'`)
+	second, err = w.svc.CheckPresets(ctx, w.secondKey("limited2", `{"cpu": 3000}`), "", "")
+	require.NoError(t, err)
+	require.Equal(t, cluster.Whole(1), second.KeypairRemaining[cluster.SlotCPU])
+	w.exec(`UPDATE keypair_resource_policies SET total_resource_slots = '{}'`)
+
+	// Agents that take nothing have no room.
+	w.exec(`UPDATE agents SET schedulable = false WHERE id = 'a1'`)
+	w.exec(`UPDATE agents SET engine_ok = false WHERE id = 'a2'`)
+	_, fit = check()
+	require.False(t, fit["one"])
+
+	_, err = w.svc.CheckPresets(ctx, w.stranger("mallory"), "default", "")
+	require.True(t, fault.Is(err, fault.NotFound), "%v", err)
+	_, err = w.svc.CheckPresets(ctx, w.admin, "default", "nowhere")
+	require.True(t, fault.Is(err, fault.NotFound), "%v", err)
+	over, err := w.svc.RecalculateUsage(ctx, w.admin)
+	require.NoError(t, err)
+	require.Empty(t, over)
+	w.holds(w.admin.AccessKey, "interactive", "a1", cores(99), nil)
+	over, err = w.svc.RecalculateUsage(ctx, w.admin)
+	require.NoError(t, err)
+	require.Equal(t, []cluster.AgentID{"a1"}, over)
+}
+
+// secondKey is another keypair of the administrator under a policy of its own.
+func (w *world) secondKey(policy, slots string) service.Actor {
+	w.t.Helper()
+	w.exec(`INSERT INTO keypair_resource_policies (name, total_resource_slots) VALUES ($1, $2)`, policy, slots)
+	a := w.admin
+	a.AccessKey = cluster.AccessKey("AKIA" + policy)
+	w.exec(`INSERT INTO keypairs (access_key, secret_sealed, user_id, resource_policy) VALUES ($1, '', $2, $3)`, string(a.AccessKey), string(a.UserID), policy)
+	return a
+}
+
+// Fractions of a device lie on one device, however much is free on others.
+func TestPresetsOfSharesAskDevices(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx := t.Context()
+	w.agent("a1", 4, 16*gib)
+	devices := []alloc.Device{{Slot: "cpu", ID: "0", Capacity: cluster.Whole(4), Healthy: true}, {Slot: "mem", ID: "root", Capacity: cluster.Whole(16 * gib), Healthy: true},
+		{Slot: "cuda.shares", ID: "g0", Capacity: cluster.Whole(1), Healthy: true}, {Slot: "cuda.shares", ID: "g1", Capacity: cluster.Whole(1), Healthy: true}}
+	raw, err := json.Marshal(devices)
+	require.NoError(t, err)
+	w.exec(`UPDATE agents SET devices = $1, capacity = capacity || '{"cuda.shares": 2000}'`, raw)
+	for i, share := range []string{"0.3", "0.5"} {
+		name := []string{"tiny", "big"}[i]
+		_, err := w.svc.CreatePreset(ctx, w.admin, service.PresetInput{Name: &name, Slots: map[string]string{"cpu": "1", "mem": "1g", "cuda.shares": share}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, g := range []string{"g0", "g1"} {
+		w.holds(w.admin.AccessKey, "interactive", "a1", cluster.Slots{"cuda.shares": 600}, alloc.Allocation{"cuda.shares": {g: 600}})
+	}
+	c, err := w.svc.CheckPresets(ctx, w.admin, "", "")
+	require.NoError(t, err)
+	require.Equal(t, cluster.Amount(800), c.Remaining["cuda.shares"])
+	fit := map[string]bool{}
+	for _, p := range c.Presets {
+		fit[p.Name] = p.Allocatable
+	}
+	require.True(t, fit["tiny"])
+	require.False(t, fit["big"], "0.8 are free, but nowhere 0.5 on one device")
+}
+
+func TestPresetAdministration(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx := t.Context()
+	ok := map[string]string{"cpu": "1", "mem": "1g"}
+	name, shm := "mine", "256m"
+	p, err := w.svc.CreatePreset(ctx, w.admin, service.PresetInput{Name: &name, Slots: ok, SharedMemory: &shm})
+	require.NoError(t, err)
+	require.Equal(t, int64(256<<20), *p.SharedMemory)
+	_, err = w.svc.CreatePreset(ctx, w.admin, service.PresetInput{Name: &name, Slots: ok})
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	group := "default"
+	inGroup, err := w.svc.CreatePreset(ctx, w.admin, service.PresetInput{Name: &name, Slots: ok, ResourceGroup: &group})
+	require.NoError(t, err, "the same name within a group")
+	huge, none, longer := "2g", "", "renamed"
+	for what, in := range map[string]service.PresetInput{
+		"no cpu":              {Slots: map[string]string{"mem": "1g"}},
+		"an unknown slot":     {Slots: map[string]string{"cpu": "1", "mem": "1g", "tpu.v9": "1"}},
+		"no amount":           {Slots: map[string]string{"cpu": "many", "mem": "1g"}},
+		"no name":             {Name: &none},
+		"more shm than mem":   {SharedMemory: &huge},
+		"not an amount of it": {SharedMemory: &longer},
+	} {
+		_, err := w.svc.ModifyPreset(ctx, w.admin, "mine", in)
+		require.True(t, fault.Is(err, fault.Invalid), "%s: %v", what, err)
+	}
+	p, err = w.svc.ModifyPreset(ctx, w.admin, "mine", service.PresetInput{Name: &longer, SharedMemory: &none})
+	require.NoError(t, err)
+	require.Nil(t, p.SharedMemory)
+	require.Equal(t, cluster.Whole(1), p.Slots[cluster.SlotCPU])
+	require.NoError(t, w.svc.DeletePreset(ctx, w.admin, inGroup.ID))
+	require.NoError(t, w.svc.DeletePreset(ctx, w.admin, "renamed"))
+	require.True(t, fault.Is(w.svc.DeletePreset(ctx, w.admin, "renamed"), fault.NotFound))
+	user := w.admin
+	user.Role = "user"
+	require.True(t, fault.Is(w.svc.DeletePreset(ctx, user, "small"), fault.Denied))
+}
