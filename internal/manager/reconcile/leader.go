@@ -101,7 +101,7 @@ func (l *Loops) fenced(ctx context.Context, token int64, fn func(ctx context.Con
 		if err != nil {
 			return fmt.Errorf("read leadership: %w", err)
 		}
-		if newest != token {
+		if newest.Token != token {
 			return errDeposed
 		}
 		return fn(ctx, tx)

@@ -3,18 +3,44 @@ package reconcile
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
 
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/service"
 	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/store/dbgen"
 	"berth.dev/berth/internal/scheduler"
 )
 
-// Planner answers what the scheduler thinks, on every manager; it satisfies service.Explainer.
+const (
+	// copyFresh is how old what another manager than the leader answers may be.
+	copyFresh = time.Second
+	// copyIdle is after how long without a question such a copy is read anew instead of brought up to date.
+	copyIdle = 10 * time.Minute
+	// askTimeout bounds one question.
+	askTimeout = 15 * time.Second
+)
+
+// Planner answers what the scheduler thinks, on every manager; it satisfies service.Explainer. The leader answers from its
+// memory, another manager from a copy that it reads when first asked and brings up to date when asked again.
 type Planner struct {
 	store *store.Store
 	clock chassis.Clock
+
+	mu      sync.Mutex
+	leading *kept // nil: another manager leads
+	copy    *copied
+}
+
+// copied is the memory of a manager that does not lead.
+type copied struct {
+	*kept
+	lookedAt time.Time // guarded as the memory is
 }
 
 var _ service.Explainer = (*Planner)(nil)
@@ -24,86 +50,215 @@ func NewPlanner(s *store.Store, clock chassis.Clock) *Planner {
 	if clock == nil {
 		clock = chassis.RealClock()
 	}
-	return &Planner{store: s, clock: clock}
+	return &Planner{store: s, clock: clock, copy: &copied{kept: newKept()}}
 }
 
-func (p *Planner) look(ctx context.Context) (out *picture, err error) {
-	err = p.store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
-		out, err = look(ctx, tx, p.clock.Now())
+func (p *Planner) lead(k *kept) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.leading, p.copy = k, &copied{kept: newKept()}
+}
+
+func (p *Planner) follow() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.leading = nil
+}
+
+// ask runs fn with a memory that is up to date.
+func (p *Planner) ask(ctx context.Context, fn func(m *memory, asOf time.Time, leads bool) error) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	p.mu.Lock()
+	leading, c := p.leading, p.copy
+	p.mu.Unlock()
+	if leading != nil {
+		loaded := false
+		err := leading.with(ctx, func(m *memory) error {
+			if loaded = m.snapshot != ""; loaded {
+				return fn(m, p.clock.Now(), true)
+			}
+			return nil
+		})
+		if err != nil || loaded {
+			return err
+		}
+	}
+	return c.with(ctx, func(*memory) error {
+		now := p.clock.Now()
+		switch age := now.Sub(c.lookedAt); {
+		case age < 0, age >= copyIdle:
+			c.m = newMemory()
+			fallthrough
+		case age >= copyFresh:
+			if err := p.refresh(ctx, c, now); err != nil {
+				return err
+			}
+		}
+		return fn(c.m, c.lookedAt, false)
+	})
+}
+
+// refresh brings a copy up to date and lets it think. What it would start is forgotten with the next refresh: the leader decides.
+func (p *Planner) refresh(ctx context.Context, c *copied, now time.Time) error {
+	err := p.store.View(ctx, func(ctx context.Context, q *dbgen.Queries) error {
+		_, err := c.m.look(ctx, q)
 		return err
+	})
+	if err != nil {
+		return fmt.Errorf("look at the cluster: %w", err)
+	}
+	c.lookedAt = now
+	for _, name := range slices.Sorted(maps.Keys(c.m.groups)) {
+		result, err := c.m.cluster.Pass(name, now, scheduler.Work{Placements: passPlacements, Steps: passSteps})
+		if err != nil {
+			return fmt.Errorf("plan resource group %s: %w", name, err)
+		}
+		c.m.doubt(result.Decisions)
+	}
+	return nil
+}
+
+// Explain says why a session waits.
+func (p *Planner) Explain(ctx context.Context, id cluster.SessionID) (out service.Explanation, err error) {
+	row, err := p.store.SessionOwner(ctx, string(id))
+	if store.Missing(err) {
+		return out, authz.NotFound("session", string(id))
+	}
+	if err != nil {
+		return out, fmt.Errorf("find session %s: %w", id, err)
+	}
+	out = service.Explanation{Session: id, Status: row.Status, AsOf: p.clock.Now()}
+	if row.Status != cluster.Pending {
+		out.Text = fmt.Sprintf("it does not wait, it is %s", row.Status)
+		return out, nil
+	}
+	err = p.ask(ctx, func(m *memory, asOf time.Time, _ bool) error {
+		e := m.sessions[id]
+		out.AsOf = asOf
+		if e == nil {
+			out.Reason, out.Text = string(scheduler.WaitsForPass), "the scheduler has not come to it yet"
+			return nil
+		}
+		out.Group, out.Queue = e.group, m.group(e.group).waiting
+		if why := m.doomed[id]; why != "" {
+			out.Reason, out.Text = string(scheduler.WaitsForDependency), why
+			return nil
+		}
+		h, waits := m.cluster.Explain(id)
+		if !waits {
+			out.Text = "it is being started"
+			return nil
+		}
+		hold(&out, &h)
+		return nil
 	})
 	return out, err
 }
 
-// Explain says why a session waits.
-func (p *Planner) Explain(ctx context.Context, id cluster.SessionID) (service.Explanation, error) {
-	picture, err := p.look(ctx)
-	if err != nil {
-		return service.Explanation{}, err
-	}
-	for _, g := range picture.groups {
-		decisions, err := scheduler.Plan(g)
-		if err != nil {
-			return service.Explanation{}, fmt.Errorf("plan group %s: %w", g.Group.Name, err)
+// DryRun plans a session without adding it.
+func (p *Planner) DryRun(ctx context.Context, r service.PlanRequest) (out service.Explanation, err error) {
+	waits := ""
+	if len(r.DependsOn) > 0 {
+		if waits, err = p.openDependency(ctx, r.DependsOn); err != nil {
+			return out, err
 		}
-		for _, d := range decisions {
-			if d.Session == id {
-				return p.told(g, d), nil
+	}
+	err = p.ask(ctx, func(m *memory, asOf time.Time, _ bool) error {
+		s := scheduler.Session{
+			ID: "dry-run", Name: "dry run", Type: r.Type, Priority: r.Priority, EnqueuedAt: asOf, StartsAt: r.StartsAt, Lifetime: r.Lifetime, Waiting: waits,
+			Owner:      scheduler.Owner{AccessKey: r.AccessKey, User: r.User, Project: r.Project, Domain: r.Domain},
+			SingleNode: r.SingleNode, Private: r.Type == cluster.System, Preemptible: r.Preemptible, Designated: r.Designated,
+		}
+		for i, k := range r.Kernels {
+			s.Kernels = append(s.Kernels, scheduler.Kernel{ID: cluster.KernelID(fmt.Sprintf("dry-run-%d", i)), Slots: k.Slots, Architecture: k.Architecture, Image: k.Image})
+		}
+		unknown := map[scheduler.Scope]bool{}
+		for _, scope := range s.Owner.Scopes() {
+			if _, known := m.owners[scope]; !known {
+				unknown[scope] = true
 			}
 		}
-	}
-	return service.Explanation{Session: id, Text: "it does not wait", AsOf: p.clock.Now()}, nil
+		if _, err := m.readQuotas(ctx, p.store.Queries, unknown); err != nil {
+			return err
+		}
+		d := m.cluster.Probe(r.Group, asOf, s)
+		out = service.Explanation{Group: r.Group, Queue: m.group(r.Group).waiting, AsOf: asOf}
+		if d.Hold != nil {
+			hold(&out, d.Hold)
+			return nil
+		}
+		out.Text = "it would start now"
+		for _, k := range s.Kernels {
+			for _, pl := range d.Placements {
+				if pl.Kernel == k.ID {
+					out.Placements = append(out.Placements, service.PlannedKernel{Agent: pl.Agent, Devices: pl.Allocation})
+				}
+			}
+		}
+		return nil
+	})
+	return out, err
 }
 
-func (p *Planner) told(g scheduler.Snapshot, d scheduler.Decision) service.Explanation {
-	out := service.Explanation{Session: d.Session, Group: g.Group.Name, Status: cluster.Pending, Queue: len(g.Pending), AsOf: g.Now}
-	if h := d.Hold; h != nil {
-		out.Reason, out.Text, out.Rejected, out.Shortfall, out.Position = string(h.Reason), h.Text, h.Rejected, h.Shortfall, h.Position
-		out.Estimate, out.Remedies = h.Estimate, h.Remedies
-		return out
+// openDependency says which of some sessions has not succeeded yet; "" when all have.
+func (p *Planner) openDependency(ctx context.Context, on []cluster.SessionID) (string, error) {
+	ids := make([]string, len(on))
+	for i, id := range on {
+		ids[i] = string(id)
 	}
-	for _, pl := range d.Placements {
-		out.Placements = append(out.Placements, service.PlannedKernel{Agent: pl.Agent, Devices: pl.Allocation})
-	}
-	out.Text = "it starts now"
-	return out
-}
-
-// DryRun plans a session without adding it.
-func (p *Planner) DryRun(ctx context.Context, r service.PlanRequest) (service.Explanation, error) {
-	picture, err := p.look(ctx)
+	rows, err := p.store.DependencyStates(ctx, ids)
 	if err != nil {
-		return service.Explanation{}, err
+		return "", fmt.Errorf("read dependencies: %w", err)
 	}
-	g := scheduler.Snapshot{Now: p.clock.Now(), Group: scheduler.Group{Name: r.Group}}
-	for _, s := range picture.groups {
-		if s.Group.Name == r.Group {
-			g = s
+	for _, r := range rows {
+		if r.Status != cluster.Terminated || r.Result != cluster.ResultSuccess {
+			return waitsFor(r.Name), nil
 		}
 	}
-	s := scheduler.Session{ID: "dry-run", Type: r.Type, Priority: r.Priority, EnqueuedAt: g.Now, StartsAt: r.StartsAt, Lifetime: r.Lifetime, SingleNode: r.SingleNode, Designated: r.Designated}
-	for i, k := range r.Kernels {
-		s.Kernels = append(s.Kernels, scheduler.Kernel{ID: cluster.KernelID(fmt.Sprint(i)), Slots: k.Slots, Architecture: k.Architecture, Image: k.Image})
-	}
-	g.Pending = append(g.Pending, s)
-	decisions, err := scheduler.Plan(g)
-	if err != nil {
-		return service.Explanation{}, fmt.Errorf("plan group %s: %w", r.Group, err)
-	}
-	out := p.told(g, decisions[len(decisions)-1])
-	out.Session, out.Status = "", ""
-	return out, nil
+	return "", nil
+}
+
+func hold(out *service.Explanation, h *scheduler.Explanation) {
+	out.Reason, out.Text, out.Rejected, out.Shortfall = string(h.Reason), h.Text, h.Rejected, h.Shortfall
+	out.Position, out.Estimate, out.Remedies = h.Position, h.Estimate, h.Remedies
 }
 
 // Status describes every resource group's queue.
-func (p *Planner) Status(ctx context.Context) ([]service.GroupStatus, error) {
-	picture, err := p.look(ctx)
-	if err != nil {
-		return nil, err
+func (p *Planner) Status(ctx context.Context) (out []service.GroupStatus, err error) {
+	err = p.ask(ctx, func(m *memory, _ time.Time, leads bool) error {
+		byName := map[string]*service.GroupStatus{}
+		for name, g := range m.groups {
+			s := &service.GroupStatus{Name: name, Active: !g.policy.Inactive, Scheduler: orFirst(g.policy.Order, scheduler.Orders()),
+				Placement: orFirst(g.policy.Placement, scheduler.Placements()), Warning: g.warning, Pending: g.waiting, Reasons: map[string]int{}, Leader: leads}
+			for reason, n := range m.cluster.Queue(name).Reasons {
+				s.Reasons[string(reason)] = n
+			}
+			byName[name] = s
+		}
+		for _, e := range m.sessions {
+			if s := byName[e.group]; s != nil && e.status != cluster.Pending {
+				s.Running++
+			}
+		}
+		for _, a := range m.agents {
+			if s := byName[a.group]; s != nil {
+				if s.Agents++; a.usable {
+					s.UsableAgents++
+				}
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(byName)) {
+			out = append(out, *byName[name])
+		}
+		return nil
+	})
+	return out, err
+}
+
+func orFirst(name string, all []string) string {
+	if name == "" && len(all) > 0 {
+		return all[0]
 	}
-	out := []service.GroupStatus{}
-	for _, g := range picture.groups {
-		out = append(out, service.GroupStatus{Name: g.Group.Name, Active: true, Scheduler: g.Group.Order, Pending: len(g.Pending), Agents: len(g.Agents)})
-	}
-	return out, nil
+	return name
 }

@@ -124,26 +124,53 @@ func (l *Loops) Service() *chassis.Service {
 }
 
 type metrics struct {
-	pass     prometheus.Histogram
-	placed   prometheus.Counter
-	refused  prometheus.Counter
-	waiting  *prometheus.GaugeVec
-	failures *prometheus.CounterVec
-	leader   prometheus.Gauge
+	pass      prometheus.Histogram
+	placed    prometheus.Counter
+	refused   *prometheus.CounterVec
+	waiting   *prometheus.GaugeVec
+	preempted prometheus.Counter
+	resyncs   prometheus.Counter
+	drift     prometheus.Counter
+	failures  *prometheus.CounterVec
+	leader    prometheus.Gauge
 }
 
 func newMetrics(r prometheus.Registerer) metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
 	m := metrics{
-		pass: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "berth_scheduler_pass_seconds", Help: "Duration of a scheduling pass.",
+		pass: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "berth_scheduler_pass_seconds", Help: "Duration of one scheduling pass over one resource group, without its commit.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14)}),
-		placed:   prometheus.NewCounter(prometheus.CounterOpts{Name: "berth_scheduler_placements_total", Help: "Kernels placed."}),
-		refused:  prometheus.NewCounter(prometheus.CounterOpts{Name: "berth_scheduler_refused_total", Help: "Sessions whose placement was refused by the re-check."}),
-		waiting:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "berth_scheduler_waiting_sessions", Help: "Pending sessions by dominant reason."}, []string{"reason"}),
-		failures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "berth_reconcile_failures_total", Help: "Passes of a loop that failed."}, []string{"loop"}),
-		leader:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "berth_reconcile_leader", Help: "1 while this manager leads."}),
+		placed: counter("berth_scheduler_placements_total", "Kernels placed."),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "berth_scheduler_refused_total",
+			Help: "Sessions whose placement the commit refused, by what had changed meanwhile: room, quota or changed (the session itself)."}, []string{"check"}),
+		waiting:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "berth_scheduler_waiting_sessions", Help: "Pending sessions by resource group and dominant reason."}, []string{"group", "reason"}),
+		preempted: counter("berth_scheduler_preempted_total", "Sessions that lost their place to one of higher priority."),
+		resyncs:   counter("berth_scheduler_resyncs_total", "Full comparisons of the leader's memory with the database."),
+		drift:     counter("berth_scheduler_drift_total", "Differences that full comparisons found and corrected; anything but 0 is a bug."),
+		failures:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "berth_reconcile_failures_total", Help: "Passes of a loop that failed."}, []string{"loop"}),
+		leader:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "berth_reconcile_leader", Help: "1 while this manager leads."}),
 	}
 	if r != nil {
-		r.MustRegister(m.pass, m.placed, m.refused, m.waiting, m.failures, m.leader)
+		r.MustRegister(m.pass, m.placed, m.refused, m.waiting, m.preempted, m.resyncs, m.drift, m.failures, m.leader)
 	}
 	return m
+}
+
+// gaugeEvery is how often the queues are counted.
+const gaugeEvery = 5 * time.Second
+
+// gauge counts the queues.
+func (d *desk) gauge(m *memory, now time.Time) {
+	if !d.gaugedAt.IsZero() && now.Sub(d.gaugedAt) < gaugeEvery {
+		return
+	}
+	d.gaugedAt = now
+	d.metrics.waiting.Reset()
+	for name := range m.groups {
+		for reason, n := range m.cluster.Queue(name).Reasons {
+			d.metrics.waiting.WithLabelValues(name, string(reason)).Set(float64(n))
+		}
+	}
 }

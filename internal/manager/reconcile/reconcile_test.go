@@ -76,23 +76,28 @@ func (b *bundle) agent(id string, cores int, mem int64) {
 	b.exec(`INSERT INTO agents (id, status, resource_group, architecture, engine_ok, devices) VALUES ($1, 'ALIVE', 'default', 'x86_64', true, $2)`, id, raw)
 }
 
-// session inserts a waiting session with one kernel a core count.
+// session inserts a waiting session with one kernel a core count, all at once.
 func (b *bundle) session(extra string, cores ...int) cluster.SessionID {
 	b.t.Helper()
 	id := uuid.NewString()
-	b.exec(`INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots, cluster_size)
-		SELECT $1::uuid, $1::uuid::text, 'interactive', 'default', p.id, k.user_id, k.access_key, 'default', 'img', 'PENDING', '{}', $2
-		FROM keypairs k, projects p WHERE k.access_key = $3 AND p.name = 'default'`, id, len(cores), string(b.cred.AccessKey))
-	if extra != "" {
-		b.exec(`UPDATE sessions SET `+extra+` WHERE id = $1`, id)
-	}
-	for i, n := range cores {
-		slots, err := json.Marshal(cluster.Slots{cluster.SlotCPU: cluster.Whole(int64(n)), cluster.SlotMem: cluster.Whole(1 << 20)})
-		require.NoError(b.t, err)
-		b.exec(`INSERT INTO kernels (id, session_id, image, architecture, status, requested_slots, local_rank) VALUES ($1, $2, 'img', 'x86_64', 'PENDING', $3, $4)`,
-			uuid.NewString(), id, slots, i)
-	}
-	b.store.Wake(store.TopicSchedule)
+	require.NoError(b.t, b.store.Tx(b.t.Context(), func(ctx context.Context, tx *store.Tx) error {
+		_, err := tx.DB().Exec(ctx, `INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots, cluster_size)
+			SELECT $1::uuid, $1::uuid::text, 'interactive', 'default', p.id, k.user_id, k.access_key, 'default', 'img', 'PENDING', '{}', $2
+			FROM keypairs k, projects p WHERE k.access_key = $3 AND p.name = 'default'`, id, len(cores), string(b.cred.AccessKey))
+		if err == nil && extra != "" {
+			_, err = tx.DB().Exec(ctx, `UPDATE sessions SET `+extra+` WHERE id = $1`, id)
+		}
+		for i, n := range cores {
+			slots, merr := json.Marshal(cluster.Slots{cluster.SlotCPU: cluster.Whole(int64(n)), cluster.SlotMem: cluster.Whole(1 << 20)})
+			require.NoError(b.t, merr)
+			if err == nil {
+				_, err = tx.DB().Exec(ctx, `INSERT INTO kernels (id, session_id, image, architecture, status, requested_slots, local_rank) VALUES ($1, $2, 'img', 'x86_64', 'PENDING', $3, $4)`,
+					uuid.NewString(), id, slots, i)
+			}
+		}
+		tx.Wake(store.TopicSchedule)
+		return err
+	}))
 	return cluster.SessionID(id)
 }
 

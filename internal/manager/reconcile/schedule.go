@@ -4,23 +4,51 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
-	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/store/dbgen"
 	"berth.dev/berth/internal/scheduler"
 )
 
-// commitBatch is how many sessions one transaction places.
-const commitBatch = 64
+const (
+	// passPlacements and passSteps bound one pass over a group, so that hints and questions are heard in between;
+	// one pass is one commit.
+	passPlacements = 256
+	passSteps      = 4_000_000
+	// mostGivenUp bounds how many sessions one turn cancels.
+	mostGivenUp = 100
+	// resyncShare keeps a full resync from taking more than this part of the leader's time, however large the cluster is.
+	resyncShare = 50
+)
 
-// scheduling runs a pass for every hint, at every due start time and every Resync.
+// desk is where the leader of one term schedules: its memory and what it has still to do.
+type desk struct {
+	*Loops
+	token int64
+	kept  *kept
+	// resyncAt is when everything is compared again.
+	resyncAt time.Time
+	// refusals counts turns in a row in which commits were refused and nothing was placed.
+	refusals int
+	telling  telling
+	gaugedAt time.Time
+}
+
+// scheduling keeps a memory of the cluster and takes a turn for every hint, whenever one is due, and every Resync.
 func (l *Loops) scheduling(ctx context.Context, token int64) error {
 	wakes := l.deps.Store.Wakes(func(topic string) bool { return topic == store.TopicSchedule })
 	defer wakes.Close()
+	d := &desk{Loops: l, token: token, kept: newKept()}
+	if l.deps.Planner != nil {
+		l.deps.Planner.lead(d.kept)
+		defer l.deps.Planner.follow()
+	}
+	defer l.metrics.waiting.Reset()
 	timer := l.deps.Clock.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -34,8 +62,8 @@ func (l *Loops) scheduling(ctx context.Context, token int64) error {
 		case <-ctx.Done():
 			return nil
 		}
+		again, err := d.turn(ctx)
 		wait := l.cfg.Resync
-		again, err := l.pass(ctx, token)
 		switch {
 		case errors.Is(err, errDeposed):
 			return err
@@ -46,182 +74,221 @@ func (l *Loops) scheduling(ctx context.Context, token int64) error {
 			l.deps.Log.Error("scheduling pass failed", "err", err)
 			wait = time.Second
 		case !again.IsZero():
-			wait = min(wait, max(again.Sub(l.deps.Clock.Now()), time.Millisecond))
+			wait = min(wait, max(again.Sub(l.deps.Clock.Now()), 0))
 		}
 		timer.Reset(wait)
 	}
 }
 
-// pass plans and commits once. again is when the next pass is due without a hint.
-func (l *Loops) pass(ctx context.Context, token int64) (again time.Time, err error) {
-	began := l.deps.Clock.Now()
-	defer func() { l.metrics.pass.Observe(l.deps.Clock.Now().Sub(began).Seconds()) }()
-	var p *picture
-	err = l.fenced(ctx, token, func(ctx context.Context, tx *store.Tx) (err error) {
-		p, err = look(ctx, tx, began)
-		return err
-	})
+// soonest keeps the earlier of two instants; zero is never.
+func soonest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// turn looks what changed, gives up what cannot start, lets every group pass once, commits, and tells those who
+// wait. again is when the next turn is due without a hint.
+func (d *desk) turn(ctx context.Context) (again time.Time, err error) {
+	now := d.deps.Clock.Now()
+	if err := d.catchUp(ctx, now); err != nil {
+		return time.Time{}, err
+	}
+	again, err = d.giveUp(ctx, now)
 	if err != nil {
 		return time.Time{}, err
 	}
-	if err := l.giveUp(ctx, token, p); err != nil {
+	var names []string
+	if err := d.kept.with(ctx, func(m *memory) error {
+		names = slices.Sorted(maps.Keys(m.groups))
+		return nil
+	}); err != nil {
 		return time.Time{}, err
 	}
-	l.metrics.waiting.Reset()
-	for _, snapshot := range p.groups {
-		decisions, err := scheduler.Plan(snapshot)
+	placed, refused := 0, 0
+	for _, name := range names {
+		out, err := d.pass(ctx, name, now)
 		if err != nil {
-			return time.Time{}, fmt.Errorf("plan group %s: %w", snapshot.Group.Name, err)
+			return time.Time{}, fmt.Errorf("schedule resource group %s: %w", name, err)
 		}
-		var placed []scheduler.Decision
-		for _, d := range decisions {
-			if d.Hold == nil {
-				placed = append(placed, d)
-			} else {
-				l.metrics.waiting.WithLabelValues(string(d.Hold.Reason)).Inc()
-			}
+		placed, refused = placed+out.placed, refused+out.refused
+		if out.more {
+			again = now
 		}
-		refused := false
-		for batch := range slices.Chunk(placed, commitBatch) {
-			some, err := l.commit(ctx, token, p, batch)
-			if err != nil {
-				return time.Time{}, fmt.Errorf("commit placements of group %s: %w", snapshot.Group.Name, err)
-			}
-			refused = refused || some
-		}
-		if refused { // with fresher state
-			again = l.deps.Clock.Now()
-		}
-		if err := l.tell(ctx, token, p, decisions); err != nil {
-			return time.Time{}, err
-		}
+		again = soonest(again, out.wake)
 	}
-	if again.IsZero() {
-		again = p.wake
+	if refused > 0 { // again with fresher state; slower when that does not help
+		if d.refusals++; placed > 0 {
+			d.refusals = 0
+		}
+		again = soonest(again, now.Add(min(time.Millisecond<<min(d.refusals, 10), time.Second)))
+		if d.refusals > 3 {
+			d.resyncAt = now // something must differ
+		}
+	} else {
+		d.refusals = 0
 	}
-	return again, nil
+	next, err := d.tell(ctx, now)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return soonest(soonest(again, next), d.resyncAt), nil
 }
 
-// giveUp cancels sessions that can never start: those whose dependency failed and those
-// that waited longer than their group allows.
-func (l *Loops) giveUp(ctx context.Context, token int64, p *picture) error {
-	if len(p.doomed)+len(p.late) == 0 {
-		return nil
-	}
-	return l.fenced(ctx, token, func(ctx context.Context, tx *store.Tx) error {
-		for id, why := range p.doomed {
-			if err := stop(ctx, tx, []cluster.SessionID{id}, cluster.ReasonDependency, why, cluster.Pending); err != nil {
+// catchUp brings the memory up to date, and compares all of it when that is due.
+func (d *desk) catchUp(ctx context.Context, now time.Time) error {
+	return d.kept.with(ctx, func(m *memory) error {
+		return d.deps.Store.View(ctx, func(ctx context.Context, q *dbgen.Queries) error {
+			first := m.snapshot == ""
+			token, err := m.look(ctx, q)
+			if err != nil {
 				return err
 			}
-		}
-		if len(p.late) == 0 {
+			if token != d.token {
+				return errDeposed
+			}
+			if first || !now.Before(d.resyncAt) {
+				if err := d.resync(ctx, q, m, first); err != nil {
+					return err
+				}
+			}
 			return nil
-		}
-		return stop(ctx, tx, p.late, cluster.ReasonPendingTimeout, "it waited longer than its resource group allows", cluster.Pending)
+		})
 	})
 }
 
-// commit writes a batch of placements after checking each against the rows as they are
-// now. A session that changed or no longer fits is left out; refused says that one was.
-func (l *Loops) commit(ctx context.Context, token int64, p *picture, batch []scheduler.Decision) (refused bool, err error) {
-	kernels := 0
-	err = l.fenced(ctx, token, func(ctx context.Context, tx *store.Tx) error {
-		refused, kernels = false, 0 // the transaction may run again
-		var agents []string
-		for _, d := range batch {
-			for _, pl := range d.Placements {
-				agents = append(agents, string(pl.Agent))
-			}
-		}
-		slices.Sort(agents)
-		room, err := freshRoom(ctx, tx, slices.Compact(agents))
+// resync is the safety net below looks, which miss nothing if we made no mistake.
+func (d *desk) resync(ctx context.Context, q *dbgen.Queries, m *memory, first bool) error {
+	began := d.deps.Clock.Now()
+	if first {
+		d.deps.Log.Info("scheduling", "sessions", len(m.sessions), "agents", len(m.agents), "groups", len(m.groups))
+	} else {
+		drift, err := m.readAll(ctx, q)
 		if err != nil {
 			return err
 		}
-		var places []store.Place
-		for _, d := range batch {
-			if len(d.Placements) != p.kernels[d.Session] || !room.admit(d.Placements, p.request) {
-				refused = true
-				l.metrics.refused.Inc()
-				continue
-			}
-			for _, pl := range d.Placements {
-				places = append(places, store.Place{Session: d.Session, Kernel: pl.Kernel, Generation: p.generation[pl.Kernel],
-					Agent: pl.Agent, Allocation: pl.Allocation.Text()})
-			}
+		d.metrics.resyncs.Inc()
+		if drift > 0 {
+			d.metrics.drift.Add(float64(drift))
+			d.deps.Log.Warn("the scheduler's memory differed from the database and was corrected", "differences", drift)
 		}
-		gone, err := tx.PlaceBatch(ctx, places)
-		if err != nil {
-			return fmt.Errorf("place sessions: %w", err)
-		}
-		refused = refused || len(gone) > 0
-		for _, pl := range places {
-			if !slices.Contains(gone, pl.Session) {
-				kernels++
+	}
+	done := d.deps.Clock.Now()
+	d.resyncAt = done.Add(max(d.cfg.Resync, resyncShare*done.Sub(began)))
+	return nil
+}
+
+// giveUp cancels sessions that can never start: those whose dependency failed and those
+// that waited longer than their group allows. next is when another one will have.
+func (d *desk) giveUp(ctx context.Context, now time.Time) (next time.Time, err error) {
+	var doomed map[cluster.SessionID]string
+	var late []cluster.SessionID
+	err = d.kept.with(ctx, func(m *memory) error {
+		doomed = map[cluster.SessionID]string{}
+		for id, why := range m.doomed {
+			if len(doomed) == mostGivenUp {
+				break
 			}
+			doomed[id] = why
+			m.stale[id] = struct{}{}
+		}
+		late, next = m.late(now, mostGivenUp)
+		for _, id := range late {
+			m.stale[id] = struct{}{}
 		}
 		return nil
 	})
-	if err == nil {
-		l.metrics.placed.Add(float64(kernels))
+	if err != nil || len(doomed)+len(late) == 0 {
+		return next, err
 	}
-	return refused, err
+	err = d.fenced(ctx, d.token, func(ctx context.Context, tx *store.Tx) error {
+		for _, id := range slices.Sorted(maps.Keys(doomed)) {
+			if err := stop(ctx, tx, []cluster.SessionID{id}, cluster.ReasonDependency, doomed[id], cluster.Pending); err != nil {
+				return err
+			}
+		}
+		return stop(ctx, tx, late, cluster.ReasonPendingTimeout, "it waited longer than its resource group allows", cluster.Pending)
+	})
+	return now, err
 }
 
-// room is what agents have left at the moment of the commit, under their row locks.
-type room struct {
-	devices map[cluster.AgentID][]alloc.Device
-	used    map[cluster.AgentID]alloc.Allocation
+// outcome is what one pass over a group came to.
+type outcome struct {
+	placed, refused int
+	more            bool
+	wake            time.Time
 }
 
-func freshRoom(ctx context.Context, tx *store.Tx, ids []string) (*room, error) {
-	rows, err := tx.LockAgents(ctx, ids)
-	if err != nil {
-		return nil, fmt.Errorf("lock agents: %w", err)
-	}
-	held, err := tx.HeldOnAgents(ctx, ids)
-	if err != nil {
-		return nil, fmt.Errorf("read allocations: %w", err)
-	}
-	r := &room{devices: map[cluster.AgentID][]alloc.Device{}, used: map[cluster.AgentID]alloc.Allocation{}}
-	for _, row := range rows {
-		if row.Status != cluster.AgentAlive || !row.Schedulable {
-			continue
-		}
-		if r.devices[cluster.AgentID(row.ID)], err = devicesOf(row.Devices); err != nil {
-			return nil, fmt.Errorf("read devices of agent %s: %w", row.ID, err)
-		}
-	}
-	for _, h := range held {
-		a, err := alloc.Parse(string(h.Allocation))
+// pass lets the scheduler decide about a group and commits what it decided.
+func (d *desk) pass(ctx context.Context, group string, now time.Time) (out outcome, err error) {
+	var batch []proposal
+	var evictions []eviction
+	var kinds map[cluster.SlotName]bool
+	err = d.kept.with(ctx, func(m *memory) error {
+		began := d.deps.Clock.Now()
+		result, err := m.cluster.Pass(group, now, scheduler.Work{Placements: passPlacements, Steps: passSteps})
 		if err != nil {
-			return nil, fmt.Errorf("read allocation on agent %s: %w", h.AgentID, err)
+			return err
 		}
-		id := cluster.AgentID(h.AgentID)
-		r.used[id] = r.used[id].Add(a)
+		d.metrics.pass.Observe(d.deps.Clock.Now().Sub(began).Seconds())
+		m.doubt(result.Decisions)
+		batch, evictions = m.propose(result.Decisions)
+		out.more, out.wake = result.More, result.Wake
+		kinds = maps.Clone(m.slots)
+		return nil
+	})
+	if err != nil {
+		return out, err
 	}
-	return r, nil
+	if len(batch) > 0 {
+		refused, err := d.commit(ctx, d.token, batch, kinds)
+		if err != nil {
+			return out, fmt.Errorf("commit placements: %w", err)
+		}
+		out.refused, out.placed = len(refused), len(batch)-len(refused)
+		if err := d.kept.with(ctx, func(m *memory) error { m.refused(batch, refused); return nil }); err != nil {
+			return out, err
+		}
+	}
+	if len(evictions) > 0 {
+		if err := d.evict(ctx, group, evictions); err != nil {
+			return out, fmt.Errorf("clear places: %w", err)
+		}
+	}
+	return out, nil
 }
 
-// admit takes the placements of one session, all or none.
-func (r *room) admit(placements []scheduler.Placement, request map[cluster.KernelID]cluster.Slots) bool {
-	taken := map[cluster.AgentID]alloc.Allocation{}
-	for _, pl := range placements {
-		devices, ok := r.devices[pl.Agent]
-		if !ok {
-			return false
+// propose turns decisions into what a commit needs.
+func (m *memory) propose(decisions []scheduler.Decision) (batch []proposal, evictions []eviction) {
+	for _, d := range decisions {
+		e := m.sessions[d.Session]
+		switch {
+		case e == nil:
+		case len(d.Preempt) > 0:
+			evictions = append(evictions, eviction{preemptor: d.Session, victims: d.Preempt})
+		case len(d.Placements) == len(e.kernels):
+			byID := map[cluster.KernelID]scheduler.Placement{}
+			for _, pl := range d.Placements {
+				byID[pl.Kernel] = pl
+			}
+			p := proposal{session: d.Session, owner: e.owner, private: e.private, kernels: e.kernels, generations: e.generations}
+			for _, k := range e.kernels {
+				p.placements = append(p.placements, byID[k.ID])
+			}
+			batch = append(batch, p)
 		}
-		used, ok := taken[pl.Agent]
-		if !ok {
-			used = r.used[pl.Agent]
-		}
-		if alloc.Check(devices, used, request[pl.Kernel], pl.Allocation) != nil {
-			return false
-		}
-		taken[pl.Agent] = used.Add(pl.Allocation)
 	}
-	for agent, used := range taken {
-		r.used[agent] = used
+	return batch, evictions
+}
+
+// refused has the agents read again that had no room: a commit knew better than this memory.
+func (m *memory) refused(batch []proposal, refused map[cluster.SessionID]string) {
+	for _, p := range batch {
+		if refused[p.session] == "room" {
+			for _, pl := range p.placements {
+				m.staleAgents[pl.Agent] = struct{}{}
+			}
+		}
 	}
-	return true
 }

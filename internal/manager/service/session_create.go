@@ -166,6 +166,7 @@ type sessionPlan struct {
 	owner    dbgen.ActorByKeyRow
 	image    dbgen.Image
 	slots    cluster.Slots // of each kernel
+	limits   limits
 	services []ServicePort
 }
 
@@ -175,22 +176,16 @@ func (s *Service) planSession(ctx context.Context, a Actor, owner dbgen.ActorByK
 	if err != nil {
 		return nil, err
 	}
-	policy, err := s.d.Store.GetKeypairPolicy(ctx, owner.ResourcePolicy)
+	limits, err := s.limitsOf(ctx, owner.AccessKey)
 	if err != nil {
-		return nil, fmt.Errorf("read resource policy %s: %w", owner.ResourcePolicy, err)
+		return nil, err
 	}
-	if r.ClusterSize > int(policy.MaxContainersPerSession) && policy.MaxContainersPerSession > 0 {
-		return nil, quota("a session may have %d containers under policy %s, not %d", policy.MaxContainersPerSession, policy.Name, r.ClusterSize)
+	if err := limits.containers(r.ClusterSize); err != nil {
+		return nil, err
 	}
-	priority := defaultPriority
-	if policy.MaxPriority != nil && priority > int(*policy.MaxPriority) {
-		priority = int(*policy.MaxPriority)
-	}
-	if r.Priority != nil {
-		priority = *r.Priority
-		if policy.MaxPriority != nil && priority > int(*policy.MaxPriority) {
-			return nil, quota("priority %d is above %d, the highest that policy %s allows", priority, *policy.MaxPriority, policy.Name)
-		}
+	priority, err := limits.priority(r.Priority)
+	if err != nil {
+		return nil, err
 	}
 	groups, agents, err := s.groupsFor(ctx, owner, project, r)
 	if err != nil {
@@ -209,8 +204,8 @@ func (s *Service) planSession(ctx context.Context, a Actor, owner dbgen.ActorByK
 	if err != nil {
 		return nil, err
 	}
-	if err := s.checkPending(ctx, owner, policy, total); err != nil {
-		return nil, err
+	if err := limits.waiting(ctx, s.d.Store.Queries, owner.UserID, owner.AccessKey, total); err != nil {
+		return nil, err // insertSession decides; a dry run and what is refused anyway end here
 	}
 	designated, err := s.designated(a, r, agents)
 	if err != nil {
@@ -250,7 +245,7 @@ func (s *Service) planSession(ctx context.Context, a Actor, owner dbgen.ActorByK
 	if err != nil {
 		return nil, fmt.Errorf("encode slots: %w", err)
 	}
-	p := &sessionPlan{services: services, owner: owner, image: image, slots: slots}
+	p := &sessionPlan{services: services, owner: owner, image: image, slots: slots, limits: limits}
 	p.session = dbgen.InsertSessionParams{
 		ID: s.d.IDs(), Name: r.Name, Type: r.Type, Priority: int32(priority), ClusterMode: r.ClusterMode, ClusterSize: int32(r.ClusterSize),
 		DomainName: owner.DomainName, ProjectID: project.ID, UserID: owner.UserID, AccessKey: owner.AccessKey, ResourceGroup: group,
@@ -274,7 +269,11 @@ func (s *Service) planSession(ctx context.Context, a Actor, owner dbgen.ActorByK
 
 // insertSession writes everything in one statement.
 func (s *Service) insertSession(ctx context.Context, p *sessionPlan) error {
-	if err := s.d.Store.InsertSession(ctx, p.session); err != nil {
+	insert := s.insertLimited
+	if !p.limits.ofWaiting() {
+		insert = func(ctx context.Context, p *sessionPlan) error { return s.d.Store.InsertSession(ctx, p.session) }
+	}
+	if err := insert(ctx, p); err != nil {
 		return err
 	}
 	s.d.Store.Wake(store.TopicSchedule)
@@ -283,10 +282,6 @@ func (s *Service) insertSession(ctx context.Context, p *sessionPlan) error {
 		s.d.Store.Wake(callback.Topic)
 	}
 	return nil
-}
-
-func quota(format string, args ...any) *fault.Error {
-	return fault.Exhaustedf(format, args...).WithReason("quota-exceeded").WithNext("ask an administrator for a larger limit")
 }
 
 // projectFor finds the request's project: one of the owner's, or any of the domain for superadmins.
@@ -315,10 +310,19 @@ func (s *Service) groupsFor(ctx context.Context, owner dbgen.ActorByKeyRow, proj
 		return nil, nil, fmt.Errorf("read resource groups: %w", err)
 	}
 	var names []string
-	for _, g := range rows {
-		if g.IsPublic && (r.ResourceGroup == "" || r.ResourceGroup == g.Name) {
+	var other *dbgen.ResourceGroup // one that does not run sessions of this type
+	for i, g := range rows {
+		switch {
+		case !g.IsPublic || r.ResourceGroup != "" && r.ResourceGroup != g.Name:
+		case !takes(g, r.Type):
+			other = &rows[i]
+		default:
 			names = append(names, g.Name)
 		}
+	}
+	if len(names) == 0 && other != nil {
+		return nil, nil, invalid("resource group %s runs %s sessions, not %s", other.Name, typeNames(groupTypes(*other)), r.Type).
+			WithNext("choose another resource group or session type")
 	}
 	if len(names) == 0 {
 		if r.ResourceGroup != "" {
@@ -373,36 +377,6 @@ func chooseGroup(groups []string, agents []dbgen.LargestAgentsRow, slots, total 
 		return maybe, nil
 	}
 	return "", refusal
-}
-
-// checkPending enforces what the policy says about waiting sessions.
-func (s *Service) checkPending(ctx context.Context, owner dbgen.ActorByKeyRow, policy dbgen.KeypairResourcePolicy, total cluster.Slots) error {
-	if policy.MaxPendingSessionCount != nil {
-		n, err := s.d.Store.PendingOf(ctx, owner.AccessKey)
-		if err != nil {
-			return fmt.Errorf("count waiting sessions: %w", err)
-		}
-		if n >= int64(*policy.MaxPendingSessionCount) {
-			return quota("%d sessions are waiting already, policy %s allows %d", n, policy.Name, *policy.MaxPendingSessionCount)
-		}
-	}
-	if len(policy.MaxPendingSessionResourceSlots) == 0 {
-		return nil
-	}
-	rows, err := s.d.Store.PendingSlotsOf(ctx, owner.AccessKey)
-	if err != nil {
-		return fmt.Errorf("sum up waiting sessions: %w", err)
-	}
-	waiting := total.Clone()
-	for _, r := range rows {
-		waiting[cluster.SlotName(r.Slot)] += cluster.Amount(r.Amount)
-	}
-	for slot, limit := range policy.MaxPendingSessionResourceSlots {
-		if total[slot] > 0 && waiting[slot] > limit {
-			return quota("waiting sessions would hold %s of %s, policy %s allows %s", human(slot, waiting[slot]), slot, policy.Name, human(slot, limit))
-		}
-	}
-	return nil
 }
 
 // designated checks the agents that the session is to run on.

@@ -57,16 +57,14 @@ func (s *Service) ModifySession(ctx context.Context, a Actor, id cluster.Session
 		if *priority < 0 || *priority > 100 {
 			return nil, invalid("priority %d is not between 0 and 100", *priority)
 		}
-		owner, err := s.d.Store.ActorByKey(ctx, o.AccessKey)
-		if err != nil {
-			return nil, fmt.Errorf("find owner: %w", err)
-		}
-		policy, err := s.d.Store.GetKeypairPolicy(ctx, owner.ResourcePolicy)
-		if err != nil {
-			return nil, fmt.Errorf("read resource policy: %w", err)
-		}
-		if policy.MaxPriority != nil && *priority > int(*policy.MaxPriority) && !a.Superadmin() {
-			return nil, quota("priority %d is above %d, the highest that policy %s allows", *priority, *policy.MaxPriority, policy.Name)
+		if !a.Superadmin() {
+			limits, err := s.limitsOf(ctx, o.AccessKey)
+			if err != nil {
+				return nil, err
+			}
+			if _, err := limits.priority(priority); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if name != nil {

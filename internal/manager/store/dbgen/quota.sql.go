@@ -148,6 +148,54 @@ func (q *Queries) LockPlacements(ctx context.Context) error {
 	return err
 }
 
+const policiesOfOwner = `-- name: PoliciesOfOwner :many
+SELECT p.name, p.created_at, p.default_for_unspecified, p.total_resource_slots, p.max_session_lifetime, p.max_concurrent_sessions, p.max_concurrent_sftp_sessions, p.max_pending_session_count, p.max_pending_session_resource_slots, p.max_priority, p.max_containers_per_session, p.idle_timeout, p.allowed_vfolder_hosts, p.max_keep_alive, (m.access_key = coalesce(u.main_access_key, ''))::boolean AS of_user
+FROM keypairs k JOIN users u ON u.id = k.user_id JOIN keypairs m ON m.access_key IN (k.access_key, u.main_access_key)
+JOIN keypair_resource_policies p ON p.name = m.resource_policy WHERE k.access_key = $1 ORDER BY of_user DESC
+`
+
+type PoliciesOfOwnerRow struct {
+	KeypairResourcePolicy KeypairResourcePolicy
+	OfUser                bool
+}
+
+// The policies that hold for what is created with a keypair: that of the user's main keypair, and its own if it is another.
+func (q *Queries) PoliciesOfOwner(ctx context.Context, accessKey string) ([]PoliciesOfOwnerRow, error) {
+	rows, err := q.db.Query(ctx, policiesOfOwner, accessKey)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []PoliciesOfOwnerRow{}
+	for rows.Next() {
+		var i PoliciesOfOwnerRow
+		if err := rows.Scan(
+			&i.KeypairResourcePolicy.Name,
+			&i.KeypairResourcePolicy.CreatedAt,
+			&i.KeypairResourcePolicy.DefaultForUnspecified,
+			&i.KeypairResourcePolicy.TotalResourceSlots,
+			&i.KeypairResourcePolicy.MaxSessionLifetime,
+			&i.KeypairResourcePolicy.MaxConcurrentSessions,
+			&i.KeypairResourcePolicy.MaxConcurrentSftpSessions,
+			&i.KeypairResourcePolicy.MaxPendingSessionCount,
+			&i.KeypairResourcePolicy.MaxPendingSessionResourceSlots,
+			&i.KeypairResourcePolicy.MaxPriority,
+			&i.KeypairResourcePolicy.MaxContainersPerSession,
+			&i.KeypairResourcePolicy.IdleTimeout,
+			&i.KeypairResourcePolicy.AllowedVfolderHosts,
+			&i.KeypairResourcePolicy.MaxKeepAlive,
+			&i.OfUser,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const quotaFacts = `-- name: QuotaFacts :many
 
 SELECT 'user'::text AS kind, u.id::text AS id, u.email AS name, p.total_resource_slots::jsonb AS slots, (p.default_for_unspecified = 'LIMITED')::boolean AS listed_only,
@@ -210,36 +258,38 @@ func (q *Queries) QuotaFacts(ctx context.Context, users []string, keypairs []str
 	return items, nil
 }
 
-const waitingOfUser = `-- name: WaitingOfUser :one
-SELECT count(*)::bigint AS sessions FROM sessions WHERE status = 'PENDING' AND ended_at IS NULL AND user_id = $1
+const waitingOf = `-- name: WaitingOf :one
+SELECT count(*)::bigint AS sessions FROM sessions
+WHERE status = 'PENDING' AND ended_at IS NULL AND user_id = $1 AND ($2::text IS NULL OR access_key = $2::text)
 `
 
-func (q *Queries) WaitingOfUser(ctx context.Context, userID string) (int64, error) {
-	row := q.db.QueryRow(ctx, waitingOfUser, userID)
+// Waiting sessions of a user, or of one of the user's keypairs.
+func (q *Queries) WaitingOf(ctx context.Context, userID string, keypair *string) (int64, error) {
+	row := q.db.QueryRow(ctx, waitingOf, userID, keypair)
 	var sessions int64
 	err := row.Scan(&sessions)
 	return sessions, err
 }
 
-const waitingSlotsOfUser = `-- name: WaitingSlotsOfUser :many
-SELECT v.key::text AS slot, sum(v.value::bigint)::bigint AS amount
-FROM sessions s, jsonb_each_text(s.requested_slots) v WHERE s.status = 'PENDING' AND s.ended_at IS NULL AND s.user_id = $1 GROUP BY 1
+const waitingSlotsOf = `-- name: WaitingSlotsOf :many
+SELECT v.key::text AS slot, sum(v.value::bigint)::bigint AS amount FROM sessions s, jsonb_each_text(s.requested_slots) v
+WHERE s.status = 'PENDING' AND s.ended_at IS NULL AND s.user_id = $1 AND ($2::text IS NULL OR s.access_key = $2::text) GROUP BY 1
 `
 
-type WaitingSlotsOfUserRow struct {
+type WaitingSlotsOfRow struct {
 	Slot   string
 	Amount int64
 }
 
-func (q *Queries) WaitingSlotsOfUser(ctx context.Context, userID string) ([]WaitingSlotsOfUserRow, error) {
-	rows, err := q.db.Query(ctx, waitingSlotsOfUser, userID)
+func (q *Queries) WaitingSlotsOf(ctx context.Context, userID string, keypair *string) ([]WaitingSlotsOfRow, error) {
+	rows, err := q.db.Query(ctx, waitingSlotsOf, userID, keypair)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	items := []WaitingSlotsOfUserRow{}
+	items := []WaitingSlotsOfRow{}
 	for rows.Next() {
-		var i WaitingSlotsOfUserRow
+		var i WaitingSlotsOfRow
 		if err := rows.Scan(&i.Slot, &i.Amount); err != nil {
 			return nil, err
 		}

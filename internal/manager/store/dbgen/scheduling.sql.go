@@ -8,10 +8,10 @@ package dbgen
 import (
 	"context"
 	"encoding/json"
-	"time"
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/store/dbtype"
+	"time"
 )
 
 const explainPending = `-- name: ExplainPending :exec
@@ -61,36 +61,6 @@ func (q *Queries) GroupPolicies(ctx context.Context) ([]GroupPoliciesRow, error)
 	return items, nil
 }
 
-const heldAllocations = `-- name: HeldAllocations :many
-SELECT k.agent_id::text AS agent_id, k.allocation FROM kernels k
-WHERE k.ended_at IS NULL AND k.status <> 'PENDING' AND k.agent_id IS NOT NULL
-`
-
-type HeldAllocationsRow struct {
-	AgentID    string
-	Allocation json.RawMessage
-}
-
-func (q *Queries) HeldAllocations(ctx context.Context) ([]HeldAllocationsRow, error) {
-	rows, err := q.db.Query(ctx, heldAllocations)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []HeldAllocationsRow{}
-	for rows.Next() {
-		var i HeldAllocationsRow
-		if err := rows.Scan(&i.AgentID, &i.Allocation); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const heldOnAgents = `-- name: HeldOnAgents :many
 SELECT k.agent_id::text AS agent_id, k.allocation FROM kernels k
 WHERE k.ended_at IS NULL AND k.status <> 'PENDING' AND k.agent_id = ANY($1::text[])
@@ -121,44 +91,23 @@ func (q *Queries) HeldOnAgents(ctx context.Context, ids []string) ([]HeldOnAgent
 	return items, nil
 }
 
-const imagesOfAgents = `-- name: ImagesOfAgents :many
-SELECT ai.agent_id, i.reference FROM agent_images ai JOIN images i ON i.id = ai.image_id WHERE i.status = 'ALIVE'
-`
-
-type ImagesOfAgentsRow struct {
-	AgentID   string
-	Reference string
-}
-
-func (q *Queries) ImagesOfAgents(ctx context.Context) ([]ImagesOfAgentsRow, error) {
-	rows, err := q.db.Query(ctx, imagesOfAgents)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []ImagesOfAgentsRow{}
-	for rows.Next() {
-		var i ImagesOfAgentsRow
-		if err := rows.Scan(&i.AgentID, &i.Reference); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const leaderToken = `-- name: LeaderToken :one
-SELECT (value->>'token')::bigint AS token FROM cluster_settings WHERE key = 'leader' FOR SHARE
+SELECT (value->>'token')::bigint AS token, set_config('idle_in_transaction_session_timeout', '3s', true)::text AS timeout
+FROM cluster_settings WHERE key = 'leader' FOR SHARE
 `
 
-func (q *Queries) LeaderToken(ctx context.Context) (int64, error) {
+type LeaderTokenRow struct {
+	Token   int64
+	Timeout string
+}
+
+// Held until the commit. A leader that stalls in the middle must not keep the next one from taking over: PostgreSQL ends
+// its transaction soon.
+func (q *Queries) LeaderToken(ctx context.Context) (LeaderTokenRow, error) {
 	row := q.db.QueryRow(ctx, leaderToken)
-	var token int64
-	err := row.Scan(&token)
-	return token, err
+	var i LeaderTokenRow
+	err := row.Scan(&i.Token, &i.Timeout)
+	return i, err
 }
 
 const lockAgents = `-- name: LockAgents :many
@@ -199,6 +148,7 @@ func (q *Queries) LockAgents(ctx context.Context, ids []string) ([]LockAgentsRow
 }
 
 const openDependencies = `-- name: OpenDependencies :many
+
 SELECT d.session_id, o.id, o.name, o.status, o.result FROM session_dependencies d JOIN sessions o ON o.id = d.depends_on
 WHERE d.session_id = ANY($1::uuid[]) AND NOT (o.status = 'TERMINATED' AND o.result = 'SUCCESS') ORDER BY d.session_id, o.id
 `
@@ -211,6 +161,7 @@ type OpenDependenciesRow struct {
 	Result    cluster.Result
 }
 
+// How the scheduler's plan is committed, and who leads. Occupancy is always derived from live kernels; what is kept in memory is read by change.sql.
 // Dependencies that are not satisfied, with how they stand.
 func (q *Queries) OpenDependencies(ctx context.Context, sessions []string) ([]OpenDependenciesRow, error) {
 	rows, err := q.db.Query(ctx, openDependencies, sessions)
@@ -257,147 +208,6 @@ func (q *Queries) OverdueBatches(ctx context.Context, allowance time.Duration) (
 			return nil, err
 		}
 		items = append(items, id)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const pendingKernels = `-- name: PendingKernels :many
-SELECT id, session_id, generation, requested_slots, architecture, image FROM kernels
-WHERE session_id = ANY($1::uuid[]) AND status = 'PENDING' ORDER BY session_id, local_rank
-`
-
-type PendingKernelsRow struct {
-	ID             string
-	SessionID      string
-	Generation     int64
-	RequestedSlots cluster.Slots
-	Architecture   string
-	Image          string
-}
-
-func (q *Queries) PendingKernels(ctx context.Context, sessions []string) ([]PendingKernelsRow, error) {
-	rows, err := q.db.Query(ctx, pendingKernels, sessions)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []PendingKernelsRow{}
-	for rows.Next() {
-		var i PendingKernelsRow
-		if err := rows.Scan(
-			&i.ID,
-			&i.SessionID,
-			&i.Generation,
-			&i.RequestedSlots,
-			&i.Architecture,
-			&i.Image,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const pendingSessions = `-- name: PendingSessions :many
-
-SELECT s.id, s.name, s.type, s.priority, s.resource_group, s.designated_agents, s.failed_agents, s.cluster_mode, s.created_at,
-       s.starts_at, s.preemptible, s.status_info, s.status_data
-FROM sessions s WHERE s.status = 'PENDING' ORDER BY s.priority DESC, s.created_at, s.id LIMIT $1
-`
-
-type PendingSessionsRow struct {
-	ID               string
-	Name             string
-	Type             cluster.SessionType
-	Priority         int32
-	ResourceGroup    string
-	DesignatedAgents []string
-	FailedAgents     []string
-	ClusterMode      string
-	CreatedAt        time.Time
-	StartsAt         *time.Time
-	Preemptible      bool
-	StatusInfo       string
-	StatusData       dbtype.Object
-}
-
-// What a scheduling pass reads, and how its plan is committed. Occupancy is always derived from live kernels.
-func (q *Queries) PendingSessions(ctx context.Context, maxRows int32) ([]PendingSessionsRow, error) {
-	rows, err := q.db.Query(ctx, pendingSessions, maxRows)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []PendingSessionsRow{}
-	for rows.Next() {
-		var i PendingSessionsRow
-		if err := rows.Scan(
-			&i.ID,
-			&i.Name,
-			&i.Type,
-			&i.Priority,
-			&i.ResourceGroup,
-			&i.DesignatedAgents,
-			&i.FailedAgents,
-			&i.ClusterMode,
-			&i.CreatedAt,
-			&i.StartsAt,
-			&i.Preemptible,
-			&i.StatusInfo,
-			&i.StatusData,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const schedulingAgents = `-- name: SchedulingAgents :many
-SELECT id, resource_group, architecture, status, schedulable, engine_ok, devices FROM agents WHERE status <> 'TERMINATED' ORDER BY id
-`
-
-type SchedulingAgentsRow struct {
-	ID            string
-	ResourceGroup string
-	Architecture  string
-	Status        cluster.AgentStatus
-	Schedulable   bool
-	EngineOk      bool
-	Devices       json.RawMessage
-}
-
-func (q *Queries) SchedulingAgents(ctx context.Context) ([]SchedulingAgentsRow, error) {
-	rows, err := q.db.Query(ctx, schedulingAgents)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []SchedulingAgentsRow{}
-	for rows.Next() {
-		var i SchedulingAgentsRow
-		if err := rows.Scan(
-			&i.ID,
-			&i.ResourceGroup,
-			&i.Architecture,
-			&i.Status,
-			&i.Schedulable,
-			&i.EngineOk,
-			&i.Devices,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

@@ -420,47 +420,6 @@ func (q *Queries) MatchSessions(ctx context.Context, accessKey string, prefix st
 	return items, nil
 }
 
-const pendingOf = `-- name: PendingOf :one
-SELECT count(*)::bigint AS sessions FROM sessions WHERE access_key = $1 AND status = 'PENDING'
-`
-
-func (q *Queries) PendingOf(ctx context.Context, accessKey string) (int64, error) {
-	row := q.db.QueryRow(ctx, pendingOf, accessKey)
-	var sessions int64
-	err := row.Scan(&sessions)
-	return sessions, err
-}
-
-const pendingSlotsOf = `-- name: PendingSlotsOf :many
-SELECT v.key::text AS slot, sum(v.value::bigint)::bigint AS amount
-FROM sessions s, jsonb_each_text(s.requested_slots) v WHERE s.access_key = $1 AND s.status = 'PENDING' GROUP BY 1
-`
-
-type PendingSlotsOfRow struct {
-	Slot   string
-	Amount int64
-}
-
-func (q *Queries) PendingSlotsOf(ctx context.Context, accessKey string) ([]PendingSlotsOfRow, error) {
-	rows, err := q.db.Query(ctx, pendingSlotsOf, accessKey)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []PendingSlotsOfRow{}
-	for rows.Next() {
-		var i PendingSlotsOfRow
-		if err := rows.Scan(&i.Slot, &i.Amount); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const renameSession = `-- name: RenameSession :execrows
 UPDATE sessions SET name = $1 WHERE id = $2 AND status = 'RUNNING'
 `

@@ -43,9 +43,17 @@ SELECT pg_advisory_xact_lock(hashtextextended('berth placements', 0));
 -- Creations of one user whose waiting sessions are limited take turns.
 SELECT pg_advisory_xact_lock(hashtextextended('enqueue ' || @user_id::text, 0));
 
--- name: WaitingOfUser :one
-SELECT count(*)::bigint AS sessions FROM sessions WHERE status = 'PENDING' AND ended_at IS NULL AND user_id = $1;
+-- name: WaitingOf :one
+-- Waiting sessions of a user, or of one of the user's keypairs.
+SELECT count(*)::bigint AS sessions FROM sessions
+WHERE status = 'PENDING' AND ended_at IS NULL AND user_id = @user_id AND (sqlc.narg('keypair')::text IS NULL OR access_key = sqlc.narg('keypair')::text);
 
--- name: WaitingSlotsOfUser :many
-SELECT v.key::text AS slot, sum(v.value::bigint)::bigint AS amount
-FROM sessions s, jsonb_each_text(s.requested_slots) v WHERE s.status = 'PENDING' AND s.ended_at IS NULL AND s.user_id = $1 GROUP BY 1;
+-- name: WaitingSlotsOf :many
+SELECT v.key::text AS slot, sum(v.value::bigint)::bigint AS amount FROM sessions s, jsonb_each_text(s.requested_slots) v
+WHERE s.status = 'PENDING' AND s.ended_at IS NULL AND s.user_id = @user_id AND (sqlc.narg('keypair')::text IS NULL OR s.access_key = sqlc.narg('keypair')::text) GROUP BY 1;
+
+-- name: PoliciesOfOwner :many
+-- The policies that hold for what is created with a keypair: that of the user's main keypair, and its own if it is another.
+SELECT sqlc.embed(p), (m.access_key = coalesce(u.main_access_key, ''))::boolean AS of_user
+FROM keypairs k JOIN users u ON u.id = k.user_id JOIN keypairs m ON m.access_key IN (k.access_key, u.main_access_key)
+JOIN keypair_resource_policies p ON p.name = m.resource_policy WHERE k.access_key = $1 ORDER BY of_user DESC;

@@ -1,28 +1,9 @@
--- What a scheduling pass reads, and how its plan is committed. Occupancy is always derived from live kernels.
-
--- name: PendingSessions :many
-SELECT s.id, s.name, s.type, s.priority, s.resource_group, s.designated_agents, s.failed_agents, s.cluster_mode, s.created_at,
-       s.starts_at, s.preemptible, s.status_info, s.status_data
-FROM sessions s WHERE s.status = 'PENDING' ORDER BY s.priority DESC, s.created_at, s.id LIMIT @max_rows;
-
--- name: PendingKernels :many
-SELECT id, session_id, generation, requested_slots, architecture, image FROM kernels
-WHERE session_id = ANY(@sessions::uuid[]) AND status = 'PENDING' ORDER BY session_id, local_rank;
+-- How the scheduler's plan is committed, and who leads. Occupancy is always derived from live kernels; what is kept in memory is read by change.sql.
 
 -- name: OpenDependencies :many
 -- Dependencies that are not satisfied, with how they stand.
 SELECT d.session_id, o.id, o.name, o.status, o.result FROM session_dependencies d JOIN sessions o ON o.id = d.depends_on
 WHERE d.session_id = ANY(@sessions::uuid[]) AND NOT (o.status = 'TERMINATED' AND o.result = 'SUCCESS') ORDER BY d.session_id, o.id;
-
--- name: SchedulingAgents :many
-SELECT id, resource_group, architecture, status, schedulable, engine_ok, devices FROM agents WHERE status <> 'TERMINATED' ORDER BY id;
-
--- name: HeldAllocations :many
-SELECT k.agent_id::text AS agent_id, k.allocation FROM kernels k
-WHERE k.ended_at IS NULL AND k.status <> 'PENDING' AND k.agent_id IS NOT NULL;
-
--- name: ImagesOfAgents :many
-SELECT ai.agent_id, i.reference FROM agent_images ai JOIN images i ON i.id = ai.image_id WHERE i.status = 'ALIVE';
 
 -- name: GroupPolicies :many
 SELECT name, is_active, scheduler, scheduler_opts FROM resource_groups ORDER BY name;
@@ -52,4 +33,7 @@ ON CONFLICT (key) DO UPDATE SET value = jsonb_build_object('token', (cluster_set
 RETURNING (value->>'token')::bigint AS token;
 
 -- name: LeaderToken :one
-SELECT (value->>'token')::bigint AS token FROM cluster_settings WHERE key = 'leader' FOR SHARE;
+-- Held until the commit. A leader that stalls in the middle must not keep the next one from taking over: PostgreSQL ends
+-- its transaction soon.
+SELECT (value->>'token')::bigint AS token, set_config('idle_in_transaction_session_timeout', '3s', true)::text AS timeout
+FROM cluster_settings WHERE key = 'leader' FOR SHARE;

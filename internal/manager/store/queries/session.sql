@@ -39,13 +39,6 @@ WITH RECURSIVE later(id) AS (
 )
 SELECT s.id FROM sessions s JOIN later USING (id) WHERE s.ended_at IS NULL ORDER BY s.created_at, s.id;
 
--- name: PendingOf :one
-SELECT count(*)::bigint AS sessions FROM sessions WHERE access_key = $1 AND status = 'PENDING';
-
--- name: PendingSlotsOf :many
-SELECT v.key::text AS slot, sum(v.value::bigint)::bigint AS amount
-FROM sessions s, jsonb_each_text(s.requested_slots) v WHERE s.access_key = $1 AND s.status = 'PENDING' GROUP BY 1;
-
 -- name: InsertSession :exec
 -- A session with its kernels, dependencies, first event and callback: one statement, so one round trip and one transaction.
 WITH s AS (
