@@ -14,8 +14,7 @@ import (
 // Administration of agents and resource groups.
 
 func (m mutations) ModifyAgent(ctx context.Context, id string, p model.ModifyAgentInput) (*model.MutationReply, error) {
-	_, err := m.svc.ModifyAgent(ctx, m.who(ctx), cluster.AgentID(id), service.AgentChange{Schedulable: p.Schedulable, ResourceGroup: p.ScalingGroup})
-	return reply(err)
+	return reply(m.svc.ModifyAgent(ctx, m.who(ctx), cluster.AgentID(id), service.AgentChange{Schedulable: p.Schedulable, ResourceGroup: p.ScalingGroup}))
 }
 
 func (m mutations) CreateScalingGroup(ctx context.Context, name string, p model.CreateScalingGroupInput) (*model.CreateScalingGroupReply, error) {
@@ -23,16 +22,19 @@ func (m mutations) CreateScalingGroup(ctx context.Context, name string, p model.
 		Description: p.Description, IsActive: p.IsActive, IsPublic: p.IsPublic, WsproxyAddr: p.WsproxyAddr, WsproxyAPIToken: p.WsproxyAPIToken,
 		Driver: &p.Driver, DriverOpts: p.DriverOpts, Scheduler: &p.Scheduler, SchedulerOpts: p.SchedulerOpts, UseHostNetwork: p.UseHostNetwork,
 	})
-	var g *service.ResourceGroup
 	if err == nil {
-		g, err = m.svc.CreateResourceGroup(ctx, m.who(ctx), name, props)
+		err = m.svc.CreateResourceGroup(ctx, m.who(ctx), name, props)
 	}
 	r, err := reply(err)
 	if err != nil {
 		return nil, err
 	}
 	out := &model.CreateScalingGroupReply{Ok: r.Ok, Msg: r.Msg}
-	if g != nil {
+	if *r.Ok {
+		g, err := m.svc.GetResourceGroup(ctx, m.who(ctx), name)
+		if err != nil {
+			return nil, err
+		}
 		out.ScalingGroup = toResourceGroup(g)
 	}
 	return out, nil
@@ -41,7 +43,7 @@ func (m mutations) CreateScalingGroup(ctx context.Context, name string, p model.
 func (m mutations) ModifyScalingGroup(ctx context.Context, name string, p model.ModifyScalingGroupInput) (*model.MutationReply, error) {
 	props, err := groupProps(p)
 	if err == nil {
-		_, err = m.svc.ModifyResourceGroup(ctx, m.who(ctx), name, props)
+		err = m.svc.ModifyResourceGroup(ctx, m.who(ctx), name, props)
 	}
 	return reply(err)
 }

@@ -49,7 +49,7 @@ func (a *API) modifyAgent(c *call) error {
 	if err := p.err(); err != nil {
 		return err
 	}
-	if _, err := a.svc.ModifyAgent(c.ctx(), c.actor, cluster.AgentID(c.r.PathValue("a")), change); err != nil {
+	if err := a.svc.ModifyAgent(c.ctx(), c.actor, cluster.AgentID(c.r.PathValue("a")), change); err != nil {
 		return err
 	}
 	return a.agentWork(c)
@@ -108,11 +108,10 @@ func (a *API) setSchedulerPolicy(c *call) error {
 	if props.Scheduler == nil && props.SchedulerPatch == nil {
 		return fault.Invalidf("nothing is said that should change").WithReason(reasonInvalidParams).WithNext("pass scheduler or scheduler_opts")
 	}
-	g, err := a.svc.ModifyResourceGroup(c.ctx(), c.actor, c.r.PathValue("sg"), props)
-	if err != nil {
+	if err := a.svc.ModifyResourceGroup(c.ctx(), c.actor, c.r.PathValue("sg"), props); err != nil {
 		return err
 	}
-	return c.ok(policyOf(g))
+	return a.schedulerPolicy(c)
 }
 
 // plain turns the numbers of a decoded body into float64, as a reader of stored JSON sees them.

@@ -229,6 +229,20 @@ func TestSchedulerPolicy(t *testing.T) {
 	require.JSONEq(t, `{"name":"default","is_active":true,"scheduler":"lifo","scheduler_opts":{"allowed_session_types":["batch"]}}`,
 		a.call("PATCH", path, `{"scheduler_opts":{"pending_timeout":null}}`).body)
 
+	// A policy's options go with it where the next one does not know them; a full set of options is taken as it is.
+	for _, c := range []struct{ patch, want string }{
+		{`{"scheduler":"fair-share","scheduler_opts":{"allowed_session_types":null,"config":{"half_life_days":3}}}`, `{"config":{"half_life_days":3}}`},
+		{`{"scheduler":"drf","scheduler_opts":{"config":{"ageing_seconds":60}}}`, `{"config":{"ageing_seconds":60}}`},
+		{`{"scheduler":"fair-share"}`, `{"config":{"ageing_seconds":60}}`},
+		{`{"scheduler":"lifo","scheduler_opts":{"agent_selection_strategy":"spread"}}`, `{"agent_selection_strategy":"spread"}`},
+	} {
+		var p api.SchedulerPolicy
+		answer := a.call("PATCH", path, c.patch)
+		require.Equal(t, 200, answer.status, answer.body)
+		answer.into(t, &p)
+		require.JSONEq(t, c.want, string(p.Options), c.patch)
+	}
+	require.Contains(t, a.call("PATCH", path, `{"scheduler_opts":{"config":{"luck":1}}}`).problem(t, 400, "invalid-api-params"), "luck")
 	require.Contains(t, a.call("PATCH", path, `{"scheduler":"astrology"}`).problem(t, 400, "invalid-api-params"), "fifo", "the known ones are named")
 	a.call("PATCH", path, `{"scheduler_opts":[]}`).problem(t, 400, "invalid-api-params")
 	a.call("PATCH", path, `{}`).problem(t, 400, "invalid-api-params")

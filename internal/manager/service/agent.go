@@ -9,7 +9,6 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/service/minilang"
-	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
 
@@ -145,29 +144,50 @@ func agentView(r dbgen.Agent) *Agent {
 	return v
 }
 
-// SetAgentsSchedulable includes or excludes agents from scheduling (superadmins).
-func (s *Service) SetAgentsSchedulable(ctx context.Context, a Actor, ids []cluster.AgentID, schedulable bool) error {
-	if err := authz.NeedSuperadmin(a, "change agents"); err != nil {
-		return err
+// maxAgentSessions bounds what AgentWork lists of one agent.
+const maxAgentSessions = 1000
+
+// AgentSession is a session that holds something on an agent.
+type AgentSession struct {
+	ID        cluster.SessionID
+	Name      string
+	Type      cluster.SessionType
+	Status    cluster.Status
+	UserEmail string
+	AccessKey cluster.AccessKey
+	CreatedAt time.Time
+	// EndsBy is when a batch session's timeout ends it; nil: not known.
+	EndsBy *time.Time
+	// Kernels of the session on this agent.
+	Kernels int
+}
+
+// AgentWork lists the sessions that an agent still holds, the oldest first and at most 1,000 (superadmins and monitors);
+// total counts all.
+func (s *Service) AgentWork(ctx context.Context, a Actor, id cluster.AgentID) (agent *Agent, sessions []AgentSession, total int, err error) {
+	if agent, err = s.GetAgent(ctx, a, id); err != nil {
+		return nil, nil, 0, err
 	}
-	return s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
-		known, err := tx.LockAgents(ctx, texts(ids))
+	rows, err := s.d.Store.LiveSessionsOnAgent(ctx, string(id), maxAgentSessions)
+	if err != nil {
+		return nil, nil, 0, fmt.Errorf("read the sessions of agent %s: %w", id, err)
+	}
+	total = len(rows)
+	if total == maxAgentSessions {
+		n, err := s.d.Store.CountLiveSessionsOnAgent(ctx, string(id))
 		if err != nil {
-			return fmt.Errorf("find agents: %w", err)
+			return nil, nil, 0, fmt.Errorf("count the sessions of agent %s: %w", id, err)
 		}
-		there := map[cluster.AgentID]bool{}
-		for _, k := range known {
-			there[cluster.AgentID(k.ID)] = true
+		total = int(n)
+	}
+	sessions = make([]AgentSession, len(rows))
+	for i, r := range rows {
+		sessions[i] = AgentSession{ID: cluster.SessionID(r.ID), Name: r.Name, Type: r.Type, Status: r.Status, UserEmail: r.UserEmail,
+			AccessKey: cluster.AccessKey(r.AccessKey), CreatedAt: r.CreatedAt.UTC(), Kernels: int(r.Kernels)}
+		if r.StartedAt != nil && r.BatchTimeoutMs != nil && *r.BatchTimeoutMs > 0 {
+			at := r.StartedAt.Add(time.Duration(*r.BatchTimeoutMs) * time.Millisecond).UTC()
+			sessions[i].EndsBy = &at
 		}
-		for _, id := range ids {
-			if !there[id] {
-				return authz.NotFound(agentNoun, string(id))
-			}
-		}
-		if _, err := tx.SetSchedulable(ctx, schedulable, texts(ids)); err != nil {
-			return fmt.Errorf("change agents: %w", err)
-		}
-		tx.Wake(store.TopicSchedule)
-		return nil
-	})
+	}
+	return agent, sessions, total, nil
 }

@@ -16,14 +16,15 @@ import (
 
 // public are the methods of Service that do not take an actor, and why.
 var public = map[string]string{
-	"Run":           "serves; not a use case",
-	"Nodes":         "the agents' side; certificates decide",
-	"Authenticate":  "makes the actor",
-	"Authorize":     "makes the actor from a password",
-	"Announcement":  "is for everybody",
-	"Frozen":        "is asked before the actor is known",
-	"ResourceSlots": "is for everybody",
-	"Findings":      "is for the machine's own administrator, who has the state directory",
+	"Run":                "serves; not a use case",
+	"Nodes":              "the agents' side; certificates decide",
+	"Authenticate":       "makes the actor",
+	"Authorize":          "makes the actor from a password",
+	"Announcement":       "is for everybody",
+	"Frozen":             "is asked before the actor is known",
+	"ResourceSlots":      "is for everybody",
+	"Findings":           "is for the machine's own administrator, who has the state directory",
+	"ResetAdminPassword": "is for the machine's own administrator, who has the state directory",
 }
 
 // own are the methods that answer any known actor about itself or about what is everybody's;

@@ -28,6 +28,7 @@ import (
 	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/service/callback"
 	"berth.dev/berth/internal/manager/service/node"
+	"berth.dev/berth/internal/manager/service/supply"
 	"berth.dev/berth/internal/manager/store"
 )
 
@@ -73,6 +74,13 @@ type Deps struct {
 // CallbackPolicy says where session callbacks may go.
 type CallbackPolicy = callback.Policy
 
+// What administrators change of agents and resource groups; see package supply.
+type (
+	AgentChange        = supply.AgentChange
+	ResourceGroupProps = supply.ResourceGroupProps
+	GroupUser          = supply.GroupUser
+)
+
 // Nodes is the side of the service that agents' reports go to; see package node.
 type Nodes = node.Nodes
 
@@ -92,6 +100,7 @@ type ListQuery struct {
 
 // Service is the manager's use cases.
 type Service struct {
+	*supply.Supply
 	d         Deps
 	passwords *seal.Passwords
 	hub       *hub
@@ -111,7 +120,7 @@ func New(d Deps) (*Service, error) {
 		return nil, fault.New(fault.Internal, "service: store, seal and log are required")
 	}
 	d = d.withDefaults()
-	s := &Service{d: d, passwords: seal.NewPasswords(0, d.Random), hub: newHub(d.Store, d.Log), work: newBackground(maxBackground)}
+	s := &Service{Supply: supply.New(d.Store, d.Seal), d: d, passwords: seal.NewPasswords(0, d.Random), hub: newHub(d.Store, d.Log), work: newBackground(maxBackground)}
 	s.hub.changed, s.hub.actorsChanged = s.forgetRoutes, func() { s.actors.forget(nil) }
 	return s, nil
 }

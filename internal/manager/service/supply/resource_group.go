@@ -1,9 +1,10 @@
-package service
+package supply
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/url"
 	"strings"
 	"unicode"
@@ -37,27 +38,27 @@ type ResourceGroupProps struct {
 }
 
 // CreateResourceGroup adds a group (superadmins). It has no agents, and nobody may use it before it is associated.
-func (s *Service) CreateResourceGroup(ctx context.Context, a Actor, name string, p ResourceGroupProps) (*ResourceGroup, error) {
+func (s *Supply) CreateResourceGroup(ctx context.Context, a authz.Actor, name string, p ResourceGroupProps) error {
 	if err := authz.NeedSuperadmin(a, "create resource groups"); err != nil {
-		return nil, err
+		return err
 	}
 	if name == "" || len(name) > 64 || strings.ContainsFunc(name, func(r rune) bool { return r == '/' || unicode.IsSpace(r) || !unicode.IsPrint(r) }) {
-		return nil, invalid("%q cannot be the name of a resource group", name).WithNext("use 1 to 64 characters without spaces and slashes")
+		return invalid("%q cannot be the name of a resource group", name).WithNext("use 1 to 64 characters without spaces and slashes")
 	}
-	return s.writeGroup(ctx, a, name, true, p)
+	return s.write(ctx, name, true, p)
 }
 
 // ModifyResourceGroup changes a group (superadmins). A changed policy holds from the next scheduling pass on;
 // sessions that run or wait stay.
-func (s *Service) ModifyResourceGroup(ctx context.Context, a Actor, name string, p ResourceGroupProps) (*ResourceGroup, error) {
+func (s *Supply) ModifyResourceGroup(ctx context.Context, a authz.Actor, name string, p ResourceGroupProps) error {
 	if err := authz.NeedSuperadmin(a, "change resource groups"); err != nil {
-		return nil, err
+		return err
 	}
-	return s.writeGroup(ctx, a, name, false, p)
+	return s.write(ctx, name, false, p)
 }
 
-func (s *Service) writeGroup(ctx context.Context, a Actor, name string, create bool, p ResourceGroupProps) (*ResourceGroup, error) {
-	err := s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+func (s *Supply) write(ctx context.Context, name string, create bool, p ResourceGroupProps) error {
+	return s.store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		if create {
 			n, err := tx.InsertResourceGroup(ctx, name)
 			if err != nil {
@@ -88,19 +89,17 @@ func (s *Service) writeGroup(ctx context.Context, a Actor, name string, create b
 		tx.Wake(store.TopicSchedule)
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return s.GetResourceGroup(ctx, a, name)
 }
 
 // setGroup applies the properties to a row after checking them.
-func (s *Service) setGroup(g *dbgen.ResourceGroup, p ResourceGroupProps) error {
+func (s *Supply) setGroup(g *dbgen.ResourceGroup, p ResourceGroupProps) error {
 	set(&g.IsActive, p.IsActive)
 	set(&g.IsPublic, p.IsPublic)
 	set(&g.UseHostNetwork, p.UseHostNetwork)
 	set(&g.Driver, p.Driver)
-	set(&g.Scheduler, p.Scheduler)
+	if err := setPolicy(g, p); err != nil {
+		return err
+	}
 	if p.Description != nil {
 		g.Description = p.Description
 	}
@@ -121,7 +120,7 @@ func (s *Service) setGroup(g *dbgen.ResourceGroup, p ResourceGroupProps) error {
 	if p.WsproxyAPIToken != nil {
 		g.WsproxyApiTokenSealed = nil
 		if p.WsproxyAPIToken.Reveal() != "" {
-			sealed, err := s.d.Seal.Seal(*p.WsproxyAPIToken, "wsproxy-api-token:"+g.Name)
+			sealed, err := s.seal.Seal(*p.WsproxyAPIToken, "wsproxy-api-token:"+g.Name)
 			if err != nil {
 				return fmt.Errorf("seal the token of resource group %s: %w", g.Name, err)
 			}
@@ -131,22 +130,50 @@ func (s *Service) setGroup(g *dbgen.ResourceGroup, p ResourceGroupProps) error {
 	if p.DriverOpts != nil {
 		g.DriverOpts = p.DriverOpts
 	}
-	if p.SchedulerOpts != nil {
-		g.SchedulerOpts = p.SchedulerOpts
-	}
-	if p.SchedulerPatch != nil {
-		g.SchedulerOpts = mergePatch(g.SchedulerOpts, p.SchedulerPatch)
-	}
 	for name, opts := range map[string]map[string]any{"driver_opts": g.DriverOpts, "scheduler_opts": g.SchedulerOpts} {
 		raw, err := json.Marshal(opts)
 		if err != nil || len(raw) > maxGroupOptions {
 			return invalid("%s is larger than %d KiB", name, maxGroupOptions>>10)
 		}
 	}
+	return nil
+}
+
+// The members of scheduler_opts that hold the options of a policy.
+const (
+	orderOptions     = "config"
+	placement        = "agent_selection_strategy"
+	placementOptions = "agent_selector_config"
+)
+
+// setPolicy applies what the properties say about scheduling. Options of a policy that the next one does not know go
+// with it; what an earlier version took does not keep the rest of a group from being changed.
+func setPolicy(g *dbgen.ResourceGroup, p ResourceGroupProps) error {
 	if p.Scheduler == nil && p.SchedulerOpts == nil && p.SchedulerPatch == nil {
-		return nil // what an earlier version took must not keep the rest from being changed
+		return nil
 	}
-	if _, err := scheduler.ParseGroup(g.Name, g.Scheduler, g.SchedulerOpts); err != nil {
+	base := maps.Clone(map[string]any(g.SchedulerOpts))
+	if p.SchedulerOpts != nil {
+		base = p.SchedulerOpts
+	}
+	var leaving []string
+	if p.Scheduler != nil && *p.Scheduler != g.Scheduler && p.SchedulerOpts == nil {
+		leaving = append(leaving, orderOptions)
+	}
+	if next, ok := p.SchedulerPatch[placement]; ok && next != base[placement] {
+		leaving = append(leaving, placementOptions)
+	}
+	set(&g.Scheduler, p.Scheduler)
+	g.SchedulerOpts = mergePatch(base, p.SchedulerPatch)
+	_, err := scheduler.ParseGroup(g.Name, g.Scheduler, g.SchedulerOpts)
+	for _, name := range leaving {
+		if err != nil {
+			delete(base, name)
+			g.SchedulerOpts = mergePatch(base, p.SchedulerPatch)
+			_, err = scheduler.ParseGroup(g.Name, g.Scheduler, g.SchedulerOpts)
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("check the scheduling policy of resource group %s: %w", g.Name, err)
 	}
 	return nil
@@ -179,14 +206,14 @@ func mergePatch(old, patch map[string]any) map[string]any {
 }
 
 // DeleteResourceGroup removes a group that nothing names any more (superadmins).
-func (s *Service) DeleteResourceGroup(ctx context.Context, a Actor, name string) error {
+func (s *Supply) DeleteResourceGroup(ctx context.Context, a authz.Actor, name string) error {
 	if err := authz.NeedSuperadmin(a, "delete resource groups"); err != nil {
 		return err
 	}
-	if name == first {
+	if name == DefaultGroup {
 		return fault.Conflictf("resource group %s is where new agents come to and stays", name).WithNext("make it inactive instead")
 	}
-	return s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+	return s.store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		if _, err := tx.LockResourceGroup(ctx, name); err != nil {
 			if store.Missing(err) {
 				return authz.NotFound(groupNoun, name)
@@ -217,11 +244,11 @@ type GroupUser struct {
 }
 
 // AssociateResourceGroup lets somebody use a group (superadmins). It may be done twice.
-func (s *Service) AssociateResourceGroup(ctx context.Context, a Actor, name string, u GroupUser) error {
+func (s *Supply) AssociateResourceGroup(ctx context.Context, a authz.Actor, name string, u GroupUser) error {
 	if err := authz.NeedSuperadmin(a, "associate resource groups"); err != nil {
 		return err
 	}
-	return s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+	return s.store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		if _, err := tx.LockResourceGroup(ctx, name); err != nil {
 			if store.Missing(err) {
 				return authz.NotFound(groupNoun, name)
@@ -231,9 +258,9 @@ func (s *Service) AssociateResourceGroup(ctx context.Context, a Actor, name stri
 		var err error
 		switch {
 		case u.Domain != "":
-			err = associated(tx.AllowGroupForDomain(ctx, name, u.Domain), domainNoun, u.Domain)
+			err = associated(tx.AllowGroupForDomain(ctx, name, u.Domain), "domain", u.Domain)
 		case u.Project != "":
-			err = associated(tx.AllowGroupForProject(ctx, name, string(u.Project)), projectNoun, string(u.Project))
+			err = associated(tx.AllowGroupForProject(ctx, name, string(u.Project)), "user group (or project)", string(u.Project))
 		case u.Keypair != "":
 			err = associated(tx.AllowGroupForKeypair(ctx, name, string(u.Keypair)), "keypair", string(u.Keypair))
 		default:
@@ -257,7 +284,7 @@ func associated(err error, noun, name string) error {
 
 // DisassociateResourceGroup takes a group, or with an empty name all groups, away from somebody (superadmins). What
 // runs or waits there goes on.
-func (s *Service) DisassociateResourceGroup(ctx context.Context, a Actor, name string, u GroupUser) error {
+func (s *Supply) DisassociateResourceGroup(ctx context.Context, a authz.Actor, name string, u GroupUser) error {
 	if err := authz.NeedSuperadmin(a, "associate resource groups"); err != nil {
 		return err
 	}
@@ -267,13 +294,13 @@ func (s *Service) DisassociateResourceGroup(ctx context.Context, a Actor, name s
 	switch group := optional(name); {
 	case u.Domain != "":
 		who = "domain " + u.Domain
-		n, err = s.d.Store.DisallowGroupForDomain(ctx, u.Domain, group)
+		n, err = s.store.DisallowGroupForDomain(ctx, u.Domain, group)
 	case u.Project != "":
 		who = "project " + string(u.Project)
-		n, err = s.d.Store.DisallowGroupForProject(ctx, string(u.Project), group)
+		n, err = s.store.DisallowGroupForProject(ctx, string(u.Project), group)
 	case u.Keypair != "":
 		who = "keypair " + string(u.Keypair)
-		n, err = s.d.Store.DisallowGroupForKeypair(ctx, string(u.Keypair), group)
+		n, err = s.store.DisallowGroupForKeypair(ctx, string(u.Keypair), group)
 	default:
 		return invalid("nobody is named whom the resource group is taken from")
 	}
@@ -283,6 +310,6 @@ func (s *Service) DisassociateResourceGroup(ctx context.Context, a Actor, name s
 	if n == 0 && name != "" {
 		return fault.NotFoundf("resource group %s is not associated with %s", name, who).WithReason("object-not-found")
 	}
-	s.d.Store.Wake(store.TopicSchedule)
+	s.store.Wake(store.TopicSchedule)
 	return nil
 }
