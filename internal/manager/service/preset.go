@@ -14,6 +14,7 @@ import (
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/scheduler"
 )
 
 const presetNoun = "resource preset"
@@ -297,10 +298,12 @@ func (s *Service) CheckPresets(ctx context.Context, a Actor, project, resourceGr
 	if err != nil {
 		return PresetCheck{}, err
 	}
-	names := []string{}
+	names, whole := []string{}, map[string]bool{}
 	for _, g := range groups {
 		if resourceGroup == "" || g.Name == resourceGroup {
 			names = append(names, g.Name)
+			policy, err := scheduler.ParseGroup(g.Name, g.Scheduler, g.SchedulerOpts)
+			whole[g.Name] = err == nil && policy.WholeDevices
 		}
 	}
 	if resourceGroup != "" && len(names) == 0 {
@@ -331,7 +334,7 @@ func (s *Service) CheckPresets(ctx context.Context, a Actor, project, resourceGr
 		if !within(preset.Slots, c.KeypairRemaining) {
 			continue
 		}
-		if preset.Allocatable, err = s.fitsOne(ctx, preset.Slots, rooms); err != nil {
+		if preset.Allocatable, err = s.fitsOne(ctx, preset.Slots, rooms, whole); err != nil {
 			return c, err
 		}
 	}
@@ -427,8 +430,8 @@ func within(want, remaining cluster.Slots) bool {
 
 // room is what an agent has left.
 type room struct {
-	agent string
-	free  cluster.Slots
+	agent, group string
+	free         cluster.Slots
 }
 
 // checkRooms fills in the use of resource groups and returns what every usable agent has left. What remains of a group is shown within the
@@ -461,7 +464,7 @@ func (s *Service) checkRooms(ctx context.Context, names []string, c *PresetCheck
 			u.Remaining[slot] += free[slot]
 			c.Remaining[slot] += free[slot]
 		}
-		rooms = append(rooms, room{r.ID, free})
+		rooms = append(rooms, room{r.ID, r.ResourceGroup, free})
 	}
 	bound := func(s cluster.Slots) {
 		for slot, v := range s {
@@ -480,9 +483,11 @@ func (s *Service) checkRooms(ctx context.Context, names []string, c *PresetCheck
 // deviceBatch is the number of agents whose devices are read at once.
 const deviceBatch = 100
 
-// fitsOne reports whether one agent has room. Where devices are more than a sum (fractions, shares), they are asked.
-func (s *Service) fitsOne(ctx context.Context, want cluster.Slots, rooms []room) (bool, error) {
+// fitsOne reports whether one agent has room. Where devices are more than a sum (fractions, shares), they are asked; in groups of
+// whole, a fraction lies on one device.
+func (s *Service) fitsOne(ctx context.Context, want cluster.Slots, rooms []room, whole map[string]bool) (bool, error) {
 	var roomy []string
+	uncut := map[string]bool{}
 	for _, r := range rooms {
 		if !r.free.Covers(want) {
 			continue
@@ -491,6 +496,7 @@ func (s *Service) fitsOne(ctx context.Context, want cluster.Slots, rooms []room)
 			return true, nil
 		}
 		roomy = append(roomy, r.agent)
+		uncut[r.agent] = whole[r.group]
 	}
 	for batch := range slices.Chunk(roomy, deviceBatch) {
 		rows, err := s.d.Store.DevicesOfAgents(ctx, batch)
@@ -510,7 +516,7 @@ func (s *Service) fitsOne(ctx context.Context, want cluster.Slots, rooms []room)
 			for _, one := range held {
 				used = used.Add(one)
 			}
-			if _, err := alloc.Fit(devices, used, want, alloc.Policy{}); err == nil {
+			if _, err := alloc.Fit(devices, used, want, alloc.Policy{NoFragment: uncut[r.ID]}); err == nil {
 				return true, nil
 			}
 		}

@@ -125,7 +125,7 @@ func (w *world) secondKey(policy, slots string) service.Actor {
 	return a
 }
 
-// Fractions of a device lie on one device, however much is free on others.
+// Where a group does not cut fractions, they lie on one device, however much is free on others.
 func TestPresetsOfSharesAskDevices(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -146,13 +146,22 @@ func TestPresetsOfSharesAskDevices(t *testing.T) {
 	for _, g := range []string{"g0", "g1"} {
 		w.holds(w.admin.AccessKey, "interactive", "a1", cluster.Slots{"cuda.shares": 600}, alloc.Allocation{"cuda.shares": {g: 600}})
 	}
-	c, err := w.svc.CheckPresets(ctx, w.admin, "", "")
-	require.NoError(t, err)
-	require.Equal(t, cluster.Amount(800), c.Remaining["cuda.shares"])
-	fit := map[string]bool{}
-	for _, p := range c.Presets {
-		fit[p.Name] = p.Allocatable
+	check := func() map[string]bool {
+		t.Helper()
+		c, err := w.svc.CheckPresets(ctx, w.admin, "", "")
+		require.NoError(t, err)
+		require.Equal(t, cluster.Amount(800), c.Remaining["cuda.shares"])
+		fit := map[string]bool{}
+		for _, p := range c.Presets {
+			fit[p.Name] = p.Allocatable
+		}
+		return fit
 	}
+	fit := check()
+	require.True(t, fit["tiny"])
+	require.True(t, fit["big"], "may be cut over both")
+	w.exec(`UPDATE resource_groups SET scheduler_opts = '{"allow_fractional_resource_fragmentation": false}'`)
+	fit = check()
 	require.True(t, fit["tiny"])
 	require.False(t, fit["big"], "0.8 are free, but nowhere 0.5 on one device")
 }
