@@ -53,7 +53,7 @@ func Plan(s Snapshot) ([]Decision, error) {
 	for _, w := range queue {
 		var e *Explanation
 		k := w.lane.kind
-		alike := w.queued && g.reservationOf(w) == nil && g.over(w.lane.band.party.account, k) == nil
+		alike := w.queued && positions[w.id] > len(g.reserved)+1 && g.reservationOf(w) == nil && g.over(w.lane.band.party.account, k) == nil
 		if alike && known[k] != nil {
 			e = known[k].clone()
 		} else {
