@@ -24,10 +24,13 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/idle"
 	"berth.dev/berth/internal/manager/idle/snapshot"
 	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/service/callback"
+	"berth.dev/berth/internal/manager/service/idling"
 	"berth.dev/berth/internal/manager/service/node"
+	"berth.dev/berth/internal/manager/service/preset"
 	"berth.dev/berth/internal/manager/service/supply"
 	"berth.dev/berth/internal/manager/store"
 )
@@ -74,11 +77,29 @@ type Deps struct {
 // CallbackPolicy says where session callbacks may go.
 type CallbackPolicy = callback.Policy
 
-// What administrators change of agents and resource groups; see package supply.
+// What administrators change of agents, resource groups and limits; see package supply.
 type (
 	AgentChange        = supply.AgentChange
 	ResourceGroupProps = supply.ResourceGroupProps
 	GroupUser          = supply.GroupUser
+	KeypairPolicyProps = supply.KeypairPolicyProps
+)
+
+// Idle checks; see package idling.
+type (
+	IdleType     = idle.Type
+	IdleOperator = idle.Operator
+	IdleSpec     = idling.Spec
+	IdleBinding  = idling.Binding
+	IdleChecker  = idling.Checker
+	IdleReport   = idling.Report
+)
+
+// Resource presets; see package preset.
+type (
+	Preset      = preset.Preset
+	PresetInput = preset.Input
+	PresetCheck = preset.Check
 )
 
 // Nodes is the side of the service that agents' reports go to; see package node.
@@ -101,11 +122,13 @@ type ListQuery struct {
 // Service is the manager's use cases.
 type Service struct {
 	*supply.Supply
+	*idling.Idling
+	*preset.Presetting
 	d         Deps
 	passwords *seal.Passwords
 	hub       *hub
 	counts    counts
-	accesses  accesses
+	accesses  idling.Accesses
 	work      *background
 	frozen    frozenCache
 	// routes are the ways to runners, actors who owns an access key.
@@ -121,6 +144,8 @@ func New(d Deps) (*Service, error) {
 	}
 	d = d.withDefaults()
 	s := &Service{Supply: supply.New(d.Store, d.Seal), d: d, passwords: seal.NewPasswords(0, d.Random), hub: newHub(d.Store, d.Log), work: newBackground(maxBackground)}
+	s.Idling = idling.New(idling.Deps{Store: d.Store, Clock: d.Clock, Usage: d.Usage, Log: d.Log, Session: s.findToChange, Project: s.findProject, Policy: s.keypairPolicyOf})
+	s.Presetting = preset.New(preset.Deps{Store: d.Store, IDs: d.IDs, Log: d.Log, Project: s.findProject, Slots: s.slotKinds})
 	s.hub.changed, s.hub.actorsChanged = s.forgetRoutes, func() { s.actors.forget(nil) }
 	return s, nil
 }
@@ -162,7 +187,7 @@ func (s *Service) Run(ctx context.Context) error {
 	parts.Go(func() { s.hub.run(ctx) })
 	parts.Go(func() { (&callback.Worker{Store: s.d.Store, Policy: s.d.Callbacks, Log: s.d.Log}).Run(ctx) })
 	parts.Go(func() { s.runCounts(ctx) })
-	parts.Go(func() { s.runAccesses(ctx) })
+	parts.Go(func() { s.accesses.Run(ctx, s.d.Store, s.d.Clock, s.d.Log) })
 	parts.Wait()
 	s.work.stop()
 	return nil

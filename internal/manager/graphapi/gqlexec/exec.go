@@ -233,6 +233,24 @@ type ComplexityRoot struct {
 		TotalCount func(childComplexity int) int
 	}
 
+	KeyPairResourcePolicy struct {
+		AllowedVfolderHosts            func(childComplexity int) int
+		CreatedAt                      func(childComplexity int) int
+		DefaultForUnspecified          func(childComplexity int) int
+		IdleTimeout                    func(childComplexity int) int
+		MaxConcurrentSessions          func(childComplexity int) int
+		MaxConcurrentSftpSessions      func(childComplexity int) int
+		MaxContainersPerSession        func(childComplexity int) int
+		MaxPendingSessionCount         func(childComplexity int) int
+		MaxPendingSessionResourceSlots func(childComplexity int) int
+		MaxPriority                    func(childComplexity int) int
+		MaxSessionLifetime             func(childComplexity int) int
+		MaxVfolderCount                func(childComplexity int) int
+		MaxVfolderSize                 func(childComplexity int) int
+		Name                           func(childComplexity int) int
+		TotalResourceSlots             func(childComplexity int) int
+	}
+
 	ModifyComputeSessionPayload struct {
 		ClientMutationID func(childComplexity int) int
 		Item             func(childComplexity int) int
@@ -259,24 +277,27 @@ type ComplexityRoot struct {
 		ForgetImage                            func(childComplexity int, reference string, architecture string) int
 		ModifyAgent                            func(childComplexity int, id string, props model.ModifyAgentInput) int
 		ModifyComputeSession                   func(childComplexity int, input model.ModifyComputeSessionInput) int
+		ModifyKeypairResourcePolicy            func(childComplexity int, name string, props model.ModifyKeyPairResourcePolicyInput) int
 		ModifyScalingGroup                     func(childComplexity int, name string, props model.ModifyScalingGroupInput) int
 	}
 
 	Queries struct {
-		Agent                func(childComplexity int, agentID string) int
-		AgentList            func(childComplexity int, limit int, offset int, filter *string, order *string, scalingGroup *string, status *string) int
-		Agents               func(childComplexity int, scalingGroup *string, status *string) int
-		ComputeContainer     func(childComplexity int, containerID string) int
-		ComputeContainerList func(childComplexity int, limit int, offset int, filter *string, order *string, sessionID string, role *string) int
-		ComputeSession       func(childComplexity int, id string) int
-		ComputeSessionList   func(childComplexity int, limit int, offset int, filter *string, order *string, domainName *string, groupID *string, accessKey *string, status *string) int
-		Image                func(childComplexity int, id *string, reference *string, architecture *string) int
-		Images               func(childComplexity int, isInstalled *bool, isOperation *bool) int
-		Keypair              func(childComplexity int, domainName *string, accessKey *string) int
-		KeypairList          func(childComplexity int, limit int, offset int, filter *string, order *string, domainName *string, email *string, isActive *bool) int
-		Keypairs             func(childComplexity int, domainName *string, email *string, isActive *bool) int
-		ScalingGroup         func(childComplexity int, name *string) int
-		ScalingGroups        func(childComplexity int, name *string, isActive *bool) int
+		Agent                   func(childComplexity int, agentID string) int
+		AgentList               func(childComplexity int, limit int, offset int, filter *string, order *string, scalingGroup *string, status *string) int
+		Agents                  func(childComplexity int, scalingGroup *string, status *string) int
+		ComputeContainer        func(childComplexity int, containerID string) int
+		ComputeContainerList    func(childComplexity int, limit int, offset int, filter *string, order *string, sessionID string, role *string) int
+		ComputeSession          func(childComplexity int, id string) int
+		ComputeSessionList      func(childComplexity int, limit int, offset int, filter *string, order *string, domainName *string, groupID *string, accessKey *string, status *string) int
+		Image                   func(childComplexity int, id *string, reference *string, architecture *string) int
+		Images                  func(childComplexity int, isInstalled *bool, isOperation *bool) int
+		Keypair                 func(childComplexity int, domainName *string, accessKey *string) int
+		KeypairList             func(childComplexity int, limit int, offset int, filter *string, order *string, domainName *string, email *string, isActive *bool) int
+		KeypairResourcePolicies func(childComplexity int) int
+		KeypairResourcePolicy   func(childComplexity int, name *string) int
+		Keypairs                func(childComplexity int, domainName *string, email *string, isActive *bool) int
+		ScalingGroup            func(childComplexity int, name *string) int
+		ScalingGroups           func(childComplexity int, name *string, isActive *bool) int
 	}
 
 	ResourceLimit struct {
@@ -333,6 +354,7 @@ type MutationsResolver interface {
 	DealiasImage(ctx context.Context, alias string) (*model.MutationReply, error)
 	ForgetImage(ctx context.Context, reference string, architecture string) (*model.MutationReply, error)
 	ModifyComputeSession(ctx context.Context, input model.ModifyComputeSessionInput) (*model.ModifyComputeSessionPayload, error)
+	ModifyKeypairResourcePolicy(ctx context.Context, name string, props model.ModifyKeyPairResourcePolicyInput) (*model.MutationReply, error)
 	ModifyAgent(ctx context.Context, id string, props model.ModifyAgentInput) (*model.MutationReply, error)
 	CreateScalingGroup(ctx context.Context, name string, props model.CreateScalingGroupInput) (*model.CreateScalingGroupReply, error)
 	ModifyScalingGroup(ctx context.Context, name string, props model.ModifyScalingGroupInput) (*model.MutationReply, error)
@@ -359,6 +381,8 @@ type QueriesResolver interface {
 	Agents(ctx context.Context, scalingGroup *string, status *string) ([]*model.Agent, error)
 	Image(ctx context.Context, id *string, reference *string, architecture *string) (*model.Image, error)
 	Images(ctx context.Context, isInstalled *bool, isOperation *bool) ([]*model.Image, error)
+	KeypairResourcePolicy(ctx context.Context, name *string) (*model.KeyPairResourcePolicy, error)
+	KeypairResourcePolicies(ctx context.Context) ([]*model.KeyPairResourcePolicy, error)
 	ScalingGroup(ctx context.Context, name *string) (*model.ScalingGroup, error)
 	ScalingGroups(ctx context.Context, name *string, isActive *bool) ([]*model.ScalingGroup, error)
 }
@@ -1304,6 +1328,97 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 
 		return e.complexity.KeyPairList.TotalCount(childComplexity), true
 
+	case "KeyPairResourcePolicy.allowed_vfolder_hosts":
+		if e.complexity.KeyPairResourcePolicy.AllowedVfolderHosts == nil {
+			break
+		}
+
+		return e.complexity.KeyPairResourcePolicy.AllowedVfolderHosts(childComplexity), true
+	case "KeyPairResourcePolicy.created_at":
+		if e.complexity.KeyPairResourcePolicy.CreatedAt == nil {
+			break
+		}
+
+		return e.complexity.KeyPairResourcePolicy.CreatedAt(childComplexity), true
+	case "KeyPairResourcePolicy.default_for_unspecified":
+		if e.complexity.KeyPairResourcePolicy.DefaultForUnspecified == nil {
+			break
+		}
+
+		return e.complexity.KeyPairResourcePolicy.DefaultForUnspecified(childComplexity), true
+	case "KeyPairResourcePolicy.idle_timeout":
+		if e.complexity.KeyPairResourcePolicy.IdleTimeout == nil {
+			break
+		}
+
+		return e.complexity.KeyPairResourcePolicy.IdleTimeout(childComplexity), true
+	case "KeyPairResourcePolicy.max_concurrent_sessions":
+		if e.complexity.KeyPairResourcePolicy.MaxConcurrentSessions == nil {
+			break
+		}
+
+		return e.complexity.KeyPairResourcePolicy.MaxConcurrentSessions(childComplexity), true
+	case "KeyPairResourcePolicy.max_concurrent_sftp_sessions":
+		if e.complexity.KeyPairResourcePolicy.MaxConcurrentSftpSessions == nil {
+			break
+		}
+
+		return e.complexity.KeyPairResourcePolicy.MaxConcurrentSftpSessions(childComplexity), true
+	case "KeyPairResourcePolicy.max_containers_per_session":
+		if e.complexity.KeyPairResourcePolicy.MaxContainersPerSession == nil {
+			break
+		}
+
+		return e.complexity.KeyPairResourcePolicy.MaxContainersPerSession(childComplexity), true
+	case "KeyPairResourcePolicy.max_pending_session_count":
+		if e.complexity.KeyPairResourcePolicy.MaxPendingSessionCount == nil {
+			break
+		}
+
+		return e.complexity.KeyPairResourcePolicy.MaxPendingSessionCount(childComplexity), true
+	case "KeyPairResourcePolicy.max_pending_session_resource_slots":
+		if e.complexity.KeyPairResourcePolicy.MaxPendingSessionResourceSlots == nil {
+			break
+		}
+
+		return e.complexity.KeyPairResourcePolicy.MaxPendingSessionResourceSlots(childComplexity), true
+	case "KeyPairResourcePolicy.max_priority":
+		if e.complexity.KeyPairResourcePolicy.MaxPriority == nil {
+			break
+		}
+
+		return e.complexity.KeyPairResourcePolicy.MaxPriority(childComplexity), true
+	case "KeyPairResourcePolicy.max_session_lifetime":
+		if e.complexity.KeyPairResourcePolicy.MaxSessionLifetime == nil {
+			break
+		}
+
+		return e.complexity.KeyPairResourcePolicy.MaxSessionLifetime(childComplexity), true
+	case "KeyPairResourcePolicy.max_vfolder_count":
+		if e.complexity.KeyPairResourcePolicy.MaxVfolderCount == nil {
+			break
+		}
+
+		return e.complexity.KeyPairResourcePolicy.MaxVfolderCount(childComplexity), true
+	case "KeyPairResourcePolicy.max_vfolder_size":
+		if e.complexity.KeyPairResourcePolicy.MaxVfolderSize == nil {
+			break
+		}
+
+		return e.complexity.KeyPairResourcePolicy.MaxVfolderSize(childComplexity), true
+	case "KeyPairResourcePolicy.name":
+		if e.complexity.KeyPairResourcePolicy.Name == nil {
+			break
+		}
+
+		return e.complexity.KeyPairResourcePolicy.Name(childComplexity), true
+	case "KeyPairResourcePolicy.total_resource_slots":
+		if e.complexity.KeyPairResourcePolicy.TotalResourceSlots == nil {
+			break
+		}
+
+		return e.complexity.KeyPairResourcePolicy.TotalResourceSlots(childComplexity), true
+
 	case "ModifyComputeSessionPayload.clientMutationId":
 		if e.complexity.ModifyComputeSessionPayload.ClientMutationID == nil {
 			break
@@ -1495,6 +1610,17 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.Mutations.ModifyComputeSession(childComplexity, args["input"].(model.ModifyComputeSessionInput)), true
+	case "Mutations.modify_keypair_resource_policy":
+		if e.complexity.Mutations.ModifyKeypairResourcePolicy == nil {
+			break
+		}
+
+		args, err := ec.field_Mutations_modify_keypair_resource_policy_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Mutations.ModifyKeypairResourcePolicy(childComplexity, args["name"].(string), args["props"].(model.ModifyKeyPairResourcePolicyInput)), true
 	case "Mutations.modify_scaling_group":
 		if e.complexity.Mutations.ModifyScalingGroup == nil {
 			break
@@ -1628,6 +1754,23 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.Queries.KeypairList(childComplexity, args["limit"].(int), args["offset"].(int), args["filter"].(*string), args["order"].(*string), args["domain_name"].(*string), args["email"].(*string), args["is_active"].(*bool)), true
+	case "Queries.keypair_resource_policies":
+		if e.complexity.Queries.KeypairResourcePolicies == nil {
+			break
+		}
+
+		return e.complexity.Queries.KeypairResourcePolicies(childComplexity), true
+	case "Queries.keypair_resource_policy":
+		if e.complexity.Queries.KeypairResourcePolicy == nil {
+			break
+		}
+
+		args, err := ec.field_Queries_keypair_resource_policy_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Queries.KeypairResourcePolicy(childComplexity, args["name"].(*string)), true
 	case "Queries.keypairs":
 		if e.complexity.Queries.Keypairs == nil {
 			break
@@ -1833,6 +1976,7 @@ func (e *executableSchema) Exec(ctx context.Context) graphql.ResponseHandler {
 		ec.unmarshalInputCreateScalingGroupInput,
 		ec.unmarshalInputModifyAgentInput,
 		ec.unmarshalInputModifyComputeSessionInput,
+		ec.unmarshalInputModifyKeyPairResourcePolicyInput,
 		ec.unmarshalInputModifyScalingGroupInput,
 	)
 	first := true
@@ -1962,6 +2106,9 @@ type Queries {
   image(id: String, reference: String, architecture: String = "x86_64"): Image
   images(is_installed: Boolean, is_operation: Boolean): [Image]
 
+  keypair_resource_policy(name: String): KeyPairResourcePolicy
+  keypair_resource_policies: [KeyPairResourcePolicy]
+
   scaling_group(name: String): ScalingGroup
   scaling_groups(name: String, is_active: Boolean): [ScalingGroup]
 }
@@ -1971,6 +2118,7 @@ type Mutations {
   dealias_image(alias: String!): MutationReply
   forget_image(reference: String!, architecture: String!): MutationReply
   modify_compute_session(input: ModifyComputeSessionInput!): ModifyComputeSessionPayload
+  modify_keypair_resource_policy(name: String!, props: ModifyKeyPairResourcePolicyInput!): MutationReply
   modify_agent(id: String!, props: ModifyAgentInput!): MutationReply
   create_scaling_group(name: String!, props: CreateScalingGroupInput!): CreateScalingGroupReply
   modify_scaling_group(name: String!, props: ModifyScalingGroupInput!): MutationReply
@@ -1983,6 +2131,40 @@ type Mutations {
   disassociate_scaling_group_with_keypair(scaling_group: String!, access_key: String!): MutationReply
   disassociate_all_scaling_groups_with_domain(domain: String!): MutationReply
   disassociate_all_scaling_groups_with_group(user_group: UUID!): MutationReply
+}
+
+type KeyPairResourcePolicy {
+  name: String
+  created_at: DateTime
+  default_for_unspecified: String
+  total_resource_slots: JSONString
+  max_session_lifetime: Int
+  max_concurrent_sessions: Int
+  max_concurrent_sftp_sessions: Int
+  max_containers_per_session: Int
+  max_pending_session_count: Int
+  max_pending_session_resource_slots: JSONString
+  max_priority: Int
+  idle_timeout: BigInt
+  allowed_vfolder_hosts: JSONString
+  max_vfolder_count: Int
+  max_vfolder_size: BigInt
+}
+
+input ModifyKeyPairResourcePolicyInput {
+  default_for_unspecified: String
+  total_resource_slots: JSONString
+  max_session_lifetime: Int
+  max_concurrent_sessions: Int
+  max_concurrent_sftp_sessions: Int
+  max_containers_per_session: Int
+  max_pending_session_count: Int
+  max_pending_session_resource_slots: JSONString
+  max_priority: Int
+  idle_timeout: BigInt
+  allowed_vfolder_hosts: JSONString
+  max_vfolder_count: Int
+  max_vfolder_size: BigInt
 }
 
 input ModifyAgentInput {
@@ -2494,6 +2676,22 @@ func (ec *executionContext) field_Mutations_modify_compute_session_args(ctx cont
 	return args, nil
 }
 
+func (ec *executionContext) field_Mutations_modify_keypair_resource_policy_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "name", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["name"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "props", ec.unmarshalNModifyKeyPairResourcePolicyInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐModifyKeyPairResourcePolicyInput)
+	if err != nil {
+		return nil, err
+	}
+	args["props"] = arg1
+	return args, nil
+}
+
 func (ec *executionContext) field_Mutations_modify_scaling_group_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
 	var err error
 	args := map[string]any{}
@@ -2779,6 +2977,17 @@ func (ec *executionContext) field_Queries_keypair_list_args(ctx context.Context,
 		return nil, err
 	}
 	args["is_active"] = arg6
+	return args, nil
+}
+
+func (ec *executionContext) field_Queries_keypair_resource_policy_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "name", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["name"] = arg0
 	return args, nil
 }
 
@@ -7805,6 +8014,441 @@ func (ec *executionContext) fieldContext_KeyPairList_total_count(_ context.Conte
 	return fc, nil
 }
 
+func (ec *executionContext) _KeyPairResourcePolicy_name(ctx context.Context, field graphql.CollectedField, obj *model.KeyPairResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KeyPairResourcePolicy_name,
+		func(ctx context.Context) (any, error) {
+			return obj.Name, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KeyPairResourcePolicy_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KeyPairResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KeyPairResourcePolicy_created_at(ctx context.Context, field graphql.CollectedField, obj *model.KeyPairResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KeyPairResourcePolicy_created_at,
+		func(ctx context.Context) (any, error) {
+			return obj.CreatedAt, nil
+		},
+		nil,
+		ec.marshalODateTime2ᚖtimeᚐTime,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KeyPairResourcePolicy_created_at(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KeyPairResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type DateTime does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KeyPairResourcePolicy_default_for_unspecified(ctx context.Context, field graphql.CollectedField, obj *model.KeyPairResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KeyPairResourcePolicy_default_for_unspecified,
+		func(ctx context.Context) (any, error) {
+			return obj.DefaultForUnspecified, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KeyPairResourcePolicy_default_for_unspecified(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KeyPairResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KeyPairResourcePolicy_total_resource_slots(ctx context.Context, field graphql.CollectedField, obj *model.KeyPairResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KeyPairResourcePolicy_total_resource_slots,
+		func(ctx context.Context) (any, error) {
+			return obj.TotalResourceSlots, nil
+		},
+		nil,
+		ec.marshalOJSONString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KeyPairResourcePolicy_total_resource_slots(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KeyPairResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type JSONString does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KeyPairResourcePolicy_max_session_lifetime(ctx context.Context, field graphql.CollectedField, obj *model.KeyPairResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KeyPairResourcePolicy_max_session_lifetime,
+		func(ctx context.Context) (any, error) {
+			return obj.MaxSessionLifetime, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KeyPairResourcePolicy_max_session_lifetime(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KeyPairResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KeyPairResourcePolicy_max_concurrent_sessions(ctx context.Context, field graphql.CollectedField, obj *model.KeyPairResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KeyPairResourcePolicy_max_concurrent_sessions,
+		func(ctx context.Context) (any, error) {
+			return obj.MaxConcurrentSessions, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KeyPairResourcePolicy_max_concurrent_sessions(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KeyPairResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KeyPairResourcePolicy_max_concurrent_sftp_sessions(ctx context.Context, field graphql.CollectedField, obj *model.KeyPairResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KeyPairResourcePolicy_max_concurrent_sftp_sessions,
+		func(ctx context.Context) (any, error) {
+			return obj.MaxConcurrentSftpSessions, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KeyPairResourcePolicy_max_concurrent_sftp_sessions(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KeyPairResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KeyPairResourcePolicy_max_containers_per_session(ctx context.Context, field graphql.CollectedField, obj *model.KeyPairResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KeyPairResourcePolicy_max_containers_per_session,
+		func(ctx context.Context) (any, error) {
+			return obj.MaxContainersPerSession, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KeyPairResourcePolicy_max_containers_per_session(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KeyPairResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KeyPairResourcePolicy_max_pending_session_count(ctx context.Context, field graphql.CollectedField, obj *model.KeyPairResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KeyPairResourcePolicy_max_pending_session_count,
+		func(ctx context.Context) (any, error) {
+			return obj.MaxPendingSessionCount, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KeyPairResourcePolicy_max_pending_session_count(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KeyPairResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KeyPairResourcePolicy_max_pending_session_resource_slots(ctx context.Context, field graphql.CollectedField, obj *model.KeyPairResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KeyPairResourcePolicy_max_pending_session_resource_slots,
+		func(ctx context.Context) (any, error) {
+			return obj.MaxPendingSessionResourceSlots, nil
+		},
+		nil,
+		ec.marshalOJSONString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KeyPairResourcePolicy_max_pending_session_resource_slots(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KeyPairResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type JSONString does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KeyPairResourcePolicy_max_priority(ctx context.Context, field graphql.CollectedField, obj *model.KeyPairResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KeyPairResourcePolicy_max_priority,
+		func(ctx context.Context) (any, error) {
+			return obj.MaxPriority, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KeyPairResourcePolicy_max_priority(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KeyPairResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KeyPairResourcePolicy_idle_timeout(ctx context.Context, field graphql.CollectedField, obj *model.KeyPairResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KeyPairResourcePolicy_idle_timeout,
+		func(ctx context.Context) (any, error) {
+			return obj.IdleTimeout, nil
+		},
+		nil,
+		ec.marshalOBigInt2ᚖint64,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KeyPairResourcePolicy_idle_timeout(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KeyPairResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type BigInt does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KeyPairResourcePolicy_allowed_vfolder_hosts(ctx context.Context, field graphql.CollectedField, obj *model.KeyPairResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KeyPairResourcePolicy_allowed_vfolder_hosts,
+		func(ctx context.Context) (any, error) {
+			return obj.AllowedVfolderHosts, nil
+		},
+		nil,
+		ec.marshalOJSONString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KeyPairResourcePolicy_allowed_vfolder_hosts(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KeyPairResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type JSONString does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KeyPairResourcePolicy_max_vfolder_count(ctx context.Context, field graphql.CollectedField, obj *model.KeyPairResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KeyPairResourcePolicy_max_vfolder_count,
+		func(ctx context.Context) (any, error) {
+			return obj.MaxVfolderCount, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KeyPairResourcePolicy_max_vfolder_count(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KeyPairResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KeyPairResourcePolicy_max_vfolder_size(ctx context.Context, field graphql.CollectedField, obj *model.KeyPairResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KeyPairResourcePolicy_max_vfolder_size,
+		func(ctx context.Context) (any, error) {
+			return obj.MaxVfolderSize, nil
+		},
+		nil,
+		ec.marshalOBigInt2ᚖint64,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KeyPairResourcePolicy_max_vfolder_size(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KeyPairResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type BigInt does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _ModifyComputeSessionPayload_item(ctx context.Context, field graphql.CollectedField, obj *model.ModifyComputeSessionPayload) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -8203,6 +8847,53 @@ func (ec *executionContext) fieldContext_Mutations_modify_compute_session(ctx co
 	}()
 	ctx = graphql.WithFieldContext(ctx, fc)
 	if fc.Args, err = ec.field_Mutations_modify_compute_session_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutations_modify_keypair_resource_policy(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Mutations_modify_keypair_resource_policy,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Mutations().ModifyKeypairResourcePolicy(ctx, fc.Args["name"].(string), fc.Args["props"].(model.ModifyKeyPairResourcePolicyInput))
+		},
+		nil,
+		ec.marshalOMutationReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐMutationReply,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Mutations_modify_keypair_resource_policy(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutations",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "ok":
+				return ec.fieldContext_MutationReply_ok(ctx, field)
+			case "msg":
+				return ec.fieldContext_MutationReply_msg(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type MutationReply", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutations_modify_keypair_resource_policy_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
 		ec.Error(ctx, err)
 		return fc, err
 	}
@@ -9699,6 +10390,140 @@ func (ec *executionContext) fieldContext_Queries_images(ctx context.Context, fie
 	if fc.Args, err = ec.field_Queries_images_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
 		ec.Error(ctx, err)
 		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_keypair_resource_policy(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_keypair_resource_policy,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Queries().KeypairResourcePolicy(ctx, fc.Args["name"].(*string))
+		},
+		nil,
+		ec.marshalOKeyPairResourcePolicy2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐKeyPairResourcePolicy,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_keypair_resource_policy(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "name":
+				return ec.fieldContext_KeyPairResourcePolicy_name(ctx, field)
+			case "created_at":
+				return ec.fieldContext_KeyPairResourcePolicy_created_at(ctx, field)
+			case "default_for_unspecified":
+				return ec.fieldContext_KeyPairResourcePolicy_default_for_unspecified(ctx, field)
+			case "total_resource_slots":
+				return ec.fieldContext_KeyPairResourcePolicy_total_resource_slots(ctx, field)
+			case "max_session_lifetime":
+				return ec.fieldContext_KeyPairResourcePolicy_max_session_lifetime(ctx, field)
+			case "max_concurrent_sessions":
+				return ec.fieldContext_KeyPairResourcePolicy_max_concurrent_sessions(ctx, field)
+			case "max_concurrent_sftp_sessions":
+				return ec.fieldContext_KeyPairResourcePolicy_max_concurrent_sftp_sessions(ctx, field)
+			case "max_containers_per_session":
+				return ec.fieldContext_KeyPairResourcePolicy_max_containers_per_session(ctx, field)
+			case "max_pending_session_count":
+				return ec.fieldContext_KeyPairResourcePolicy_max_pending_session_count(ctx, field)
+			case "max_pending_session_resource_slots":
+				return ec.fieldContext_KeyPairResourcePolicy_max_pending_session_resource_slots(ctx, field)
+			case "max_priority":
+				return ec.fieldContext_KeyPairResourcePolicy_max_priority(ctx, field)
+			case "idle_timeout":
+				return ec.fieldContext_KeyPairResourcePolicy_idle_timeout(ctx, field)
+			case "allowed_vfolder_hosts":
+				return ec.fieldContext_KeyPairResourcePolicy_allowed_vfolder_hosts(ctx, field)
+			case "max_vfolder_count":
+				return ec.fieldContext_KeyPairResourcePolicy_max_vfolder_count(ctx, field)
+			case "max_vfolder_size":
+				return ec.fieldContext_KeyPairResourcePolicy_max_vfolder_size(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type KeyPairResourcePolicy", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Queries_keypair_resource_policy_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_keypair_resource_policies(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_keypair_resource_policies,
+		func(ctx context.Context) (any, error) {
+			return ec.resolvers.Queries().KeypairResourcePolicies(ctx)
+		},
+		nil,
+		ec.marshalOKeyPairResourcePolicy2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐKeyPairResourcePolicy,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_keypair_resource_policies(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "name":
+				return ec.fieldContext_KeyPairResourcePolicy_name(ctx, field)
+			case "created_at":
+				return ec.fieldContext_KeyPairResourcePolicy_created_at(ctx, field)
+			case "default_for_unspecified":
+				return ec.fieldContext_KeyPairResourcePolicy_default_for_unspecified(ctx, field)
+			case "total_resource_slots":
+				return ec.fieldContext_KeyPairResourcePolicy_total_resource_slots(ctx, field)
+			case "max_session_lifetime":
+				return ec.fieldContext_KeyPairResourcePolicy_max_session_lifetime(ctx, field)
+			case "max_concurrent_sessions":
+				return ec.fieldContext_KeyPairResourcePolicy_max_concurrent_sessions(ctx, field)
+			case "max_concurrent_sftp_sessions":
+				return ec.fieldContext_KeyPairResourcePolicy_max_concurrent_sftp_sessions(ctx, field)
+			case "max_containers_per_session":
+				return ec.fieldContext_KeyPairResourcePolicy_max_containers_per_session(ctx, field)
+			case "max_pending_session_count":
+				return ec.fieldContext_KeyPairResourcePolicy_max_pending_session_count(ctx, field)
+			case "max_pending_session_resource_slots":
+				return ec.fieldContext_KeyPairResourcePolicy_max_pending_session_resource_slots(ctx, field)
+			case "max_priority":
+				return ec.fieldContext_KeyPairResourcePolicy_max_priority(ctx, field)
+			case "idle_timeout":
+				return ec.fieldContext_KeyPairResourcePolicy_idle_timeout(ctx, field)
+			case "allowed_vfolder_hosts":
+				return ec.fieldContext_KeyPairResourcePolicy_allowed_vfolder_hosts(ctx, field)
+			case "max_vfolder_count":
+				return ec.fieldContext_KeyPairResourcePolicy_max_vfolder_count(ctx, field)
+			case "max_vfolder_size":
+				return ec.fieldContext_KeyPairResourcePolicy_max_vfolder_size(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type KeyPairResourcePolicy", field.Name)
+		},
 	}
 	return fc, nil
 }
@@ -12336,6 +13161,117 @@ func (ec *executionContext) unmarshalInputModifyComputeSessionInput(ctx context.
 	return it, nil
 }
 
+func (ec *executionContext) unmarshalInputModifyKeyPairResourcePolicyInput(ctx context.Context, obj any) (model.ModifyKeyPairResourcePolicyInput, error) {
+	var it model.ModifyKeyPairResourcePolicyInput
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"default_for_unspecified", "total_resource_slots", "max_session_lifetime", "max_concurrent_sessions", "max_concurrent_sftp_sessions", "max_containers_per_session", "max_pending_session_count", "max_pending_session_resource_slots", "max_priority", "idle_timeout", "allowed_vfolder_hosts", "max_vfolder_count", "max_vfolder_size"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "default_for_unspecified":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("default_for_unspecified"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.DefaultForUnspecified = data
+		case "total_resource_slots":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("total_resource_slots"))
+			data, err := ec.unmarshalOJSONString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.TotalResourceSlots = data
+		case "max_session_lifetime":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("max_session_lifetime"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.MaxSessionLifetime = data
+		case "max_concurrent_sessions":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("max_concurrent_sessions"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.MaxConcurrentSessions = data
+		case "max_concurrent_sftp_sessions":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("max_concurrent_sftp_sessions"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.MaxConcurrentSftpSessions = data
+		case "max_containers_per_session":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("max_containers_per_session"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.MaxContainersPerSession = data
+		case "max_pending_session_count":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("max_pending_session_count"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.MaxPendingSessionCount = data
+		case "max_pending_session_resource_slots":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("max_pending_session_resource_slots"))
+			data, err := ec.unmarshalOJSONString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.MaxPendingSessionResourceSlots = data
+		case "max_priority":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("max_priority"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.MaxPriority = data
+		case "idle_timeout":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("idle_timeout"))
+			data, err := ec.unmarshalOBigInt2ᚖint64(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.IdleTimeout = data
+		case "allowed_vfolder_hosts":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("allowed_vfolder_hosts"))
+			data, err := ec.unmarshalOJSONString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.AllowedVfolderHosts = data
+		case "max_vfolder_count":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("max_vfolder_count"))
+			data, err := ec.unmarshalOInt2ᚖint(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.MaxVfolderCount = data
+		case "max_vfolder_size":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("max_vfolder_size"))
+			data, err := ec.unmarshalOBigInt2ᚖint64(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.MaxVfolderSize = data
+		}
+	}
+
+	return it, nil
+}
+
 func (ec *executionContext) unmarshalInputModifyScalingGroupInput(ctx context.Context, obj any) (model.ModifyScalingGroupInput, error) {
 	var it model.ModifyScalingGroupInput
 	asMap := map[string]any{}
@@ -13234,6 +14170,70 @@ func (ec *executionContext) _KeyPairList(ctx context.Context, sel ast.SelectionS
 	return out
 }
 
+var keyPairResourcePolicyImplementors = []string{"KeyPairResourcePolicy"}
+
+func (ec *executionContext) _KeyPairResourcePolicy(ctx context.Context, sel ast.SelectionSet, obj *model.KeyPairResourcePolicy) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, keyPairResourcePolicyImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("KeyPairResourcePolicy")
+		case "name":
+			out.Values[i] = ec._KeyPairResourcePolicy_name(ctx, field, obj)
+		case "created_at":
+			out.Values[i] = ec._KeyPairResourcePolicy_created_at(ctx, field, obj)
+		case "default_for_unspecified":
+			out.Values[i] = ec._KeyPairResourcePolicy_default_for_unspecified(ctx, field, obj)
+		case "total_resource_slots":
+			out.Values[i] = ec._KeyPairResourcePolicy_total_resource_slots(ctx, field, obj)
+		case "max_session_lifetime":
+			out.Values[i] = ec._KeyPairResourcePolicy_max_session_lifetime(ctx, field, obj)
+		case "max_concurrent_sessions":
+			out.Values[i] = ec._KeyPairResourcePolicy_max_concurrent_sessions(ctx, field, obj)
+		case "max_concurrent_sftp_sessions":
+			out.Values[i] = ec._KeyPairResourcePolicy_max_concurrent_sftp_sessions(ctx, field, obj)
+		case "max_containers_per_session":
+			out.Values[i] = ec._KeyPairResourcePolicy_max_containers_per_session(ctx, field, obj)
+		case "max_pending_session_count":
+			out.Values[i] = ec._KeyPairResourcePolicy_max_pending_session_count(ctx, field, obj)
+		case "max_pending_session_resource_slots":
+			out.Values[i] = ec._KeyPairResourcePolicy_max_pending_session_resource_slots(ctx, field, obj)
+		case "max_priority":
+			out.Values[i] = ec._KeyPairResourcePolicy_max_priority(ctx, field, obj)
+		case "idle_timeout":
+			out.Values[i] = ec._KeyPairResourcePolicy_idle_timeout(ctx, field, obj)
+		case "allowed_vfolder_hosts":
+			out.Values[i] = ec._KeyPairResourcePolicy_allowed_vfolder_hosts(ctx, field, obj)
+		case "max_vfolder_count":
+			out.Values[i] = ec._KeyPairResourcePolicy_max_vfolder_count(ctx, field, obj)
+		case "max_vfolder_size":
+			out.Values[i] = ec._KeyPairResourcePolicy_max_vfolder_size(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
 var modifyComputeSessionPayloadImplementors = []string{"ModifyComputeSessionPayload"}
 
 func (ec *executionContext) _ModifyComputeSessionPayload(ctx context.Context, sel ast.SelectionSet, obj *model.ModifyComputeSessionPayload) graphql.Marshaler {
@@ -13344,6 +14344,10 @@ func (ec *executionContext) _Mutations(ctx context.Context, sel ast.SelectionSet
 		case "modify_compute_session":
 			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
 				return ec._Mutations_modify_compute_session(ctx, field)
+			})
+		case "modify_keypair_resource_policy":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutations_modify_keypair_resource_policy(ctx, field)
 			})
 		case "modify_agent":
 			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
@@ -13654,6 +14658,44 @@ func (ec *executionContext) _Queries(ctx context.Context, sel ast.SelectionSet) 
 					}
 				}()
 				res = ec._Queries_images(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "keypair_resource_policy":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_keypair_resource_policy(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "keypair_resource_policies":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_keypair_resource_policies(ctx, field)
 				return res
 			}
 
@@ -14331,6 +15373,11 @@ func (ec *executionContext) unmarshalNModifyAgentInput2berthᚗdevᚋberthᚋint
 
 func (ec *executionContext) unmarshalNModifyComputeSessionInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐModifyComputeSessionInput(ctx context.Context, v any) (model.ModifyComputeSessionInput, error) {
 	res, err := ec.unmarshalInputModifyComputeSessionInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) unmarshalNModifyKeyPairResourcePolicyInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐModifyKeyPairResourcePolicyInput(ctx context.Context, v any) (model.ModifyKeyPairResourcePolicyInput, error) {
+	res, err := ec.unmarshalInputModifyKeyPairResourcePolicyInput(ctx, v)
 	return res, graphql.ErrorOnPath(ctx, err)
 }
 
@@ -15142,6 +16189,54 @@ func (ec *executionContext) marshalOKeyPairList2ᚖberthᚗdevᚋberthᚋinterna
 		return graphql.Null
 	}
 	return ec._KeyPairList(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOKeyPairResourcePolicy2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐKeyPairResourcePolicy(ctx context.Context, sel ast.SelectionSet, v []*model.KeyPairResourcePolicy) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	ret := make(graphql.Array, len(v))
+	var wg sync.WaitGroup
+	isLen1 := len(v) == 1
+	if !isLen1 {
+		wg.Add(len(v))
+	}
+	for i := range v {
+		i := i
+		fc := &graphql.FieldContext{
+			Index:  &i,
+			Result: &v[i],
+		}
+		ctx := graphql.WithFieldContext(ctx, fc)
+		f := func(i int) {
+			defer func() {
+				if r := recover(); r != nil {
+					ec.Error(ctx, ec.Recover(ctx, r))
+					ret = nil
+				}
+			}()
+			if !isLen1 {
+				defer wg.Done()
+			}
+			ret[i] = ec.marshalOKeyPairResourcePolicy2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐKeyPairResourcePolicy(ctx, sel, v[i])
+		}
+		if isLen1 {
+			f(i)
+		} else {
+			go f(i)
+		}
+
+	}
+	wg.Wait()
+
+	return ret
+}
+
+func (ec *executionContext) marshalOKeyPairResourcePolicy2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐKeyPairResourcePolicy(ctx context.Context, sel ast.SelectionSet, v *model.KeyPairResourcePolicy) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._KeyPairResourcePolicy(ctx, sel, v)
 }
 
 func (ec *executionContext) marshalOModifyComputeSessionPayload2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐModifyComputeSessionPayload(ctx context.Context, sel ast.SelectionSet, v *model.ModifyComputeSessionPayload) graphql.Marshaler {

@@ -203,6 +203,24 @@ type KeyPairList struct {
 	TotalCount *int       `json:"total_count,omitempty"`
 }
 
+type KeyPairResourcePolicy struct {
+	Name                           *string    `json:"name,omitempty"`
+	CreatedAt                      *time.Time `json:"created_at,omitempty"`
+	DefaultForUnspecified          *string    `json:"default_for_unspecified,omitempty"`
+	TotalResourceSlots             *string    `json:"total_resource_slots,omitempty"`
+	MaxSessionLifetime             *int       `json:"max_session_lifetime,omitempty"`
+	MaxConcurrentSessions          *int       `json:"max_concurrent_sessions,omitempty"`
+	MaxConcurrentSftpSessions      *int       `json:"max_concurrent_sftp_sessions,omitempty"`
+	MaxContainersPerSession        *int       `json:"max_containers_per_session,omitempty"`
+	MaxPendingSessionCount         *int       `json:"max_pending_session_count,omitempty"`
+	MaxPendingSessionResourceSlots *string    `json:"max_pending_session_resource_slots,omitempty"`
+	MaxPriority                    *int       `json:"max_priority,omitempty"`
+	IdleTimeout                    *int64     `json:"idle_timeout,omitempty"`
+	AllowedVfolderHosts            *string    `json:"allowed_vfolder_hosts,omitempty"`
+	MaxVfolderCount                *int       `json:"max_vfolder_count,omitempty"`
+	MaxVfolderSize                 *int64     `json:"max_vfolder_size,omitempty"`
+}
+
 type ModifyAgentInput struct {
 	Schedulable  *bool   `json:"schedulable,omitempty"`
 	ScalingGroup *string `json:"scaling_group,omitempty"`
@@ -218,6 +236,22 @@ type ModifyComputeSessionInput struct {
 type ModifyComputeSessionPayload struct {
 	Item             *ComputeSession `json:"item,omitempty"`
 	ClientMutationID *string         `json:"clientMutationId,omitempty"`
+}
+
+type ModifyKeyPairResourcePolicyInput struct {
+	DefaultForUnspecified          *string `json:"default_for_unspecified,omitempty"`
+	TotalResourceSlots             *string `json:"total_resource_slots,omitempty"`
+	MaxSessionLifetime             *int    `json:"max_session_lifetime,omitempty"`
+	MaxConcurrentSessions          *int    `json:"max_concurrent_sessions,omitempty"`
+	MaxConcurrentSftpSessions      *int    `json:"max_concurrent_sftp_sessions,omitempty"`
+	MaxContainersPerSession        *int    `json:"max_containers_per_session,omitempty"`
+	MaxPendingSessionCount         *int    `json:"max_pending_session_count,omitempty"`
+	MaxPendingSessionResourceSlots *string `json:"max_pending_session_resource_slots,omitempty"`
+	MaxPriority                    *int    `json:"max_priority,omitempty"`
+	IdleTimeout                    *int64  `json:"idle_timeout,omitempty"`
+	AllowedVfolderHosts            *string `json:"allowed_vfolder_hosts,omitempty"`
+	MaxVfolderCount                *int    `json:"max_vfolder_count,omitempty"`
+	MaxVfolderSize                 *int64  `json:"max_vfolder_size,omitempty"`
 }
 
 type ModifyScalingGroupInput struct {

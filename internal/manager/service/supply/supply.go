@@ -1,5 +1,5 @@
-// Package supply changes what the cluster can compute with: agents and the resource groups that
-// they belong to. It checks permission and values, writes what should be true and wakes the
+// Package supply changes what the cluster can compute with, agents and the resource groups that
+// they belong to, and how much of it keypairs may hold. It checks permission and values, writes what should be true and wakes the
 // scheduler. service embeds it; nothing else calls it.
 package supply
 

@@ -152,6 +152,32 @@ func (q *Queries) LiveSessionsOnAgent(ctx context.Context, agentID string, maxRo
 	return items, nil
 }
 
+const lockKeypairPolicy = `-- name: LockKeypairPolicy :one
+SELECT name, created_at, default_for_unspecified, total_resource_slots, max_session_lifetime, max_concurrent_sessions, max_concurrent_sftp_sessions, max_pending_session_count, max_pending_session_resource_slots, max_priority, max_containers_per_session, idle_timeout, allowed_vfolder_hosts, max_keep_alive FROM keypair_resource_policies WHERE name = $1 FOR UPDATE
+`
+
+func (q *Queries) LockKeypairPolicy(ctx context.Context, name string) (KeypairResourcePolicy, error) {
+	row := q.db.QueryRow(ctx, lockKeypairPolicy, name)
+	var i KeypairResourcePolicy
+	err := row.Scan(
+		&i.Name,
+		&i.CreatedAt,
+		&i.DefaultForUnspecified,
+		&i.TotalResourceSlots,
+		&i.MaxSessionLifetime,
+		&i.MaxConcurrentSessions,
+		&i.MaxConcurrentSftpSessions,
+		&i.MaxPendingSessionCount,
+		&i.MaxPendingSessionResourceSlots,
+		&i.MaxPriority,
+		&i.MaxContainersPerSession,
+		&i.IdleTimeout,
+		&i.AllowedVfolderHosts,
+		&i.MaxKeepAlive,
+	)
+	return i, err
+}
+
 const lockResourceGroup = `-- name: LockResourceGroup :one
 SELECT name, description, is_active, is_public, created_at, wsproxy_addr, wsproxy_api_token_sealed, driver, driver_opts, scheduler, scheduler_opts, use_host_network FROM resource_groups WHERE name = $1 FOR UPDATE
 `
@@ -206,6 +232,48 @@ func (q *Queries) ResourceGroupUses(ctx context.Context, name string) (ResourceG
 	var i ResourceGroupUsesRow
 	err := row.Scan(&i.Agents, &i.LiveSessions, &i.EndedSessions)
 	return i, err
+}
+
+const updateKeypairPolicy = `-- name: UpdateKeypairPolicy :exec
+UPDATE keypair_resource_policies SET default_for_unspecified = $1, total_resource_slots = $2,
+    max_session_lifetime = $3, max_concurrent_sessions = $4,
+    max_concurrent_sftp_sessions = $5, max_pending_session_count = $6,
+    max_pending_session_resource_slots = $7, max_priority = $8,
+    max_containers_per_session = $9, idle_timeout = $10, allowed_vfolder_hosts = $11
+WHERE name = $12
+`
+
+type UpdateKeypairPolicyParams struct {
+	DefaultForUnspecified          string
+	TotalResourceSlots             cluster.Slots
+	MaxSessionLifetime             int32
+	MaxConcurrentSessions          int32
+	MaxConcurrentSftpSessions      int32
+	MaxPendingSessionCount         *int32
+	MaxPendingSessionResourceSlots cluster.Slots
+	MaxPriority                    *int32
+	MaxContainersPerSession        int32
+	IdleTimeout                    int64
+	AllowedVfolderHosts            dbtype.Object
+	Name                           string
+}
+
+func (q *Queries) UpdateKeypairPolicy(ctx context.Context, arg UpdateKeypairPolicyParams) error {
+	_, err := q.db.Exec(ctx, updateKeypairPolicy,
+		arg.DefaultForUnspecified,
+		arg.TotalResourceSlots,
+		arg.MaxSessionLifetime,
+		arg.MaxConcurrentSessions,
+		arg.MaxConcurrentSftpSessions,
+		arg.MaxPendingSessionCount,
+		arg.MaxPendingSessionResourceSlots,
+		arg.MaxPriority,
+		arg.MaxContainersPerSession,
+		arg.IdleTimeout,
+		arg.AllowedVfolderHosts,
+		arg.Name,
+	)
+	return err
 }
 
 const updateResourceGroup = `-- name: UpdateResourceGroup :exec

@@ -46,3 +46,14 @@ WHERE k.agent_id = @agent_id::text AND k.ended_at IS NULL GROUP BY s.id, u.email
 
 -- name: CountLiveSessionsOnAgent :one
 SELECT count(DISTINCT session_id)::bigint FROM kernels WHERE agent_id = @agent_id::text AND ended_at IS NULL;
+
+-- name: LockKeypairPolicy :one
+SELECT * FROM keypair_resource_policies WHERE name = $1 FOR UPDATE;
+
+-- name: UpdateKeypairPolicy :exec
+UPDATE keypair_resource_policies SET default_for_unspecified = @default_for_unspecified, total_resource_slots = @total_resource_slots,
+    max_session_lifetime = @max_session_lifetime, max_concurrent_sessions = @max_concurrent_sessions,
+    max_concurrent_sftp_sessions = @max_concurrent_sftp_sessions, max_pending_session_count = @max_pending_session_count,
+    max_pending_session_resource_slots = @max_pending_session_resource_slots, max_priority = @max_priority,
+    max_containers_per_session = @max_containers_per_session, idle_timeout = @idle_timeout, allowed_vfolder_hosts = @allowed_vfolder_hosts
+WHERE name = @name;
