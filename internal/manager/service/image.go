@@ -50,13 +50,17 @@ const imageNoun = "image reference"
 // resolveImage finds the alive image that a text means: the exact reference, an alias, or the newest image of a
 // name without tag. Architecture "" means any.
 func (s *Service) resolveImage(ctx context.Context, ref, architecture string) (dbgen.Image, error) {
-	if ref == "" || len(ref) > 512 || strings.ContainsAny(ref, "\x00\n ") {
+	if !mayBeImage(ref) {
 		return dbgen.Image{}, noImage(ref)
 	}
 	rows, err := s.d.Store.FindImages(ctx, ref)
 	if err != nil {
 		return dbgen.Image{}, fmt.Errorf("find image %q: %w", ref, err)
 	}
+	return chooseImage(rows, ref, architecture)
+}
+
+func chooseImage(rows []dbgen.FindImagesRow, ref, architecture string) (dbgen.Image, error) {
 	for _, r := range rows {
 		if architecture == "" || r.Architecture == architecture {
 			return dbgen.Image{ID: r.ID, Reference: r.Reference, Registry: r.Registry, RegistryType: r.RegistryType, Project: r.Project, Name: r.Name,
@@ -70,6 +74,10 @@ func (s *Service) resolveImage(ctx context.Context, ref, architecture string) (d
 			WithNext("ask for architecture %s", rows[0].Architecture)
 	}
 	return dbgen.Image{}, noImage(ref)
+}
+
+func mayBeImage(ref string) bool {
+	return ref != "" && len(ref) <= 512 && !strings.ContainsAny(ref, "\x00\n ")
 }
 
 func noImage(ref string) error {

@@ -134,6 +134,8 @@ type Service struct {
 	// routes are the ways to runners, actors who owns an access key.
 	routes recent[routeKey, route]
 	actors recent[cluster.AccessKey, knownActor]
+	// creations are requests for sessions on their way to a shared commit.
+	creations creations
 }
 
 // New makes the service. Run must be running for waits, events and callbacks to work.

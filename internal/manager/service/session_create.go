@@ -11,7 +11,6 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
-	"berth.dev/berth/internal/manager/service/callback"
 	"berth.dev/berth/internal/manager/service/node"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
@@ -58,57 +57,43 @@ type CreatedSession struct {
 }
 
 // CreateSession validates the request, stores the session as PENDING and returns at once. A live session of the same
-// name and image is returned instead unless NoReuse; WaitSession waits for what becomes of it.
+// name and image is returned instead unless NoReuse; WaitSession waits for what becomes of it. Requests that
+// come at the same time share what they look up and their commit; each is answered after that.
 func (s *Service) CreateSession(ctx context.Context, a Actor, r CreateSession) (CreatedSession, error) {
-	p, reused, err := s.draft(ctx, a, r)
-	if err != nil || reused != nil {
-		return deref(reused), err
-	}
-	err = s.insertSession(ctx, p)
-	if store.Duplicate(err, "sessions_live_name") {
-		// Somebody created it meanwhile.
-		found, err := s.reuse(ctx, p.owner, r, p.image)
-		if err == nil && found == nil {
-			err = fault.Conflictf("session %s was created and ended by somebody else at this moment", r.Name).WithNext("try again")
-		}
-		return deref(found), err
-	}
-	if err != nil {
+	c := &creation{actor: a, request: r}
+	if err := s.together().Do(ctx, c); err != nil {
 		return CreatedSession{}, fmt.Errorf("create session %s: %w", r.Name, err)
 	}
-	return CreatedSession{ID: cluster.SessionID(p.session.ID), Name: r.Name, Status: cluster.Pending, ServicePorts: p.services, Created: true}, nil
+	return c.created, c.err
 }
 
 // draft authorises and validates a request and writes nothing. Without an error it returns either what to write or the
 // live session that answers the request.
-func (s *Service) draft(ctx context.Context, a Actor, r CreateSession) (*sessionPlan, *CreatedSession, error) {
-	owner, err := s.sessionOwner(ctx, a, r.OwnerAccessKey)
+func (s *Service) draft(ctx context.Context, q *lookups, a Actor, r CreateSession) (*sessionPlan, *CreatedSession, error) {
+	owner, err := s.ownerOf(a, r.OwnerAccessKey, func(key string) (dbgen.ActorByKeyRow, error) { return q.owner(ctx, key) })
 	if err != nil {
 		return nil, nil, err
 	}
 	if err := r.check(); err != nil {
 		return nil, nil, err
 	}
-	image, err := s.resolveImage(ctx, r.Image, r.Architecture)
+	image, err := q.image(ctx, r.Image, r.Architecture)
 	if err != nil {
 		return nil, nil, err
 	}
-	if found, err := s.reuse(ctx, owner, r, image); err != nil || found != nil {
+	if found, err := s.reuse(ctx, q, owner, r, image); err != nil || found != nil {
 		return nil, found, err
 	}
-	p, err := s.planSession(ctx, a, owner, r, image)
+	p, err := s.planSession(ctx, q, a, owner, r, image)
 	return p, nil, err
-}
-
-func deref(c *CreatedSession) CreatedSession {
-	if c == nil {
-		return CreatedSession{}
-	}
-	return *c
 }
 
 // sessionOwner authorises the request and returns the actor whose quota and membership count.
 func (s *Service) sessionOwner(ctx context.Context, a Actor, key cluster.AccessKey) (dbgen.ActorByKeyRow, error) {
+	return s.ownerOf(a, key, func(key string) (dbgen.ActorByKeyRow, error) { return s.d.Store.ActorByKey(ctx, key) })
+}
+
+func (s *Service) ownerOf(a Actor, key cluster.AccessKey, find func(key string) (dbgen.ActorByKeyRow, error)) (dbgen.ActorByKeyRow, error) {
 	var none dbgen.ActorByKeyRow
 	if err := authz.Authenticated(a); err != nil {
 		return none, err
@@ -119,7 +104,7 @@ func (s *Service) sessionOwner(ctx context.Context, a Actor, key cluster.AccessK
 	if key == "" {
 		key = a.AccessKey
 	}
-	row, err := s.d.Store.ActorByKey(ctx, string(key))
+	row, err := find(string(key))
 	if err != nil && !store.Missing(err) {
 		return none, fmt.Errorf("find owner: %w", err)
 	}
@@ -134,13 +119,13 @@ func (s *Service) sessionOwner(ctx context.Context, a Actor, key cluster.AccessK
 }
 
 // reuse returns the live session of that name when the request may have it.
-func (s *Service) reuse(ctx context.Context, owner dbgen.ActorByKeyRow, r CreateSession, image dbgen.Image) (*CreatedSession, error) {
-	live, err := s.d.Store.LiveSessionByName(ctx, owner.AccessKey, r.Name)
-	if store.Missing(err) {
-		return nil, nil
-	}
+func (s *Service) reuse(ctx context.Context, q *lookups, owner dbgen.ActorByKeyRow, r CreateSession, image dbgen.Image) (*CreatedSession, error) {
+	live, found, err := q.live(ctx, owner.AccessKey, r.Name)
 	if err != nil {
 		return nil, fmt.Errorf("look for a session called %s: %w", r.Name, err)
+	}
+	if !found {
+		return nil, nil
 	}
 	why := ""
 	switch {
@@ -162,7 +147,7 @@ func (s *Service) reuse(ctx context.Context, owner dbgen.ActorByKeyRow, r Create
 
 // sessionPlan is everything that the transaction writes.
 type sessionPlan struct {
-	session  dbgen.InsertSessionParams
+	session  newSession
 	owner    dbgen.ActorByKeyRow
 	image    dbgen.Image
 	slots    cluster.Slots // of each kernel
@@ -171,12 +156,12 @@ type sessionPlan struct {
 }
 
 // planSession validates the request against the cluster.
-func (s *Service) planSession(ctx context.Context, a Actor, owner dbgen.ActorByKeyRow, r CreateSession, image dbgen.Image) (*sessionPlan, error) {
-	project, err := s.projectFor(ctx, a, owner, r)
+func (s *Service) planSession(ctx context.Context, q *lookups, a Actor, owner dbgen.ActorByKeyRow, r CreateSession, image dbgen.Image) (*sessionPlan, error) {
+	project, err := s.projectFor(ctx, q, a, owner, r)
 	if err != nil {
 		return nil, err
 	}
-	limits, err := s.limitsOf(ctx, owner.AccessKey)
+	limits, err := q.limits(ctx, owner.AccessKey)
 	if err != nil {
 		return nil, err
 	}
@@ -187,11 +172,11 @@ func (s *Service) planSession(ctx context.Context, a Actor, owner dbgen.ActorByK
 	if err != nil {
 		return nil, err
 	}
-	groups, agents, err := s.groupsFor(ctx, owner, project, r)
+	groups, agents, err := s.groupsFor(ctx, q, owner, project, r)
 	if err != nil {
 		return nil, err
 	}
-	kinds := slotKinds(agents)
+	kinds := agents.kinds
 	slots, opts, err := r.slots(image, kinds)
 	if err != nil {
 		return nil, err
@@ -200,14 +185,14 @@ func (s *Service) planSession(ctx context.Context, a Actor, owner dbgen.ActorByK
 	for slot, v := range slots {
 		total[slot] = v * cluster.Amount(r.ClusterSize)
 	}
-	group, err := chooseGroup(groups, agents, slots, total, r, image)
+	group, err := chooseGroup(groups, agents.rows, slots, total, r, image)
 	if err != nil {
 		return nil, err
 	}
 	if err := limits.waiting(ctx, s.d.Store.Queries, owner.UserID, owner.AccessKey, total); err != nil {
-		return nil, err // insertSession decides; a dry run and what is refused anyway end here
+		return nil, err // insertLimited decides; a dry run and what is refused anyway end here
 	}
-	designated, err := s.designated(a, r, agents)
+	designated, err := s.designated(a, r, agents.rows)
 	if err != nil {
 		return nil, err
 	}
@@ -246,13 +231,13 @@ func (s *Service) planSession(ctx context.Context, a Actor, owner dbgen.ActorByK
 		return nil, fmt.Errorf("encode slots: %w", err)
 	}
 	p := &sessionPlan{services: services, owner: owner, image: image, slots: slots, limits: limits}
-	p.session = dbgen.InsertSessionParams{
+	p.session = newSession{
 		ID: s.d.IDs(), Name: r.Name, Type: r.Type, Priority: int32(priority), ClusterMode: r.ClusterMode, ClusterSize: int32(r.ClusterSize),
 		DomainName: owner.DomainName, ProjectID: project.ID, UserID: owner.UserID, AccessKey: owner.AccessKey, ResourceGroup: group,
-		DesignatedAgents: designated, ImageID: &image.ID, Image: image.Reference, Tag: r.Tag, RequestedSlots: total, ResourceOpts: opts,
+		DesignatedAgents: designated, ImageID: image.ID, Image: image.Reference, Tag: r.Tag, RequestedSlots: total, ResourceOpts: opts,
 		Environ: r.Environ, StartupCommand: optional(r.StartupCommand), BootstrapScript: script, CallbackUrl: optional(r.CallbackURL), StartsAt: starts,
 		Architecture: image.Architecture, Registry: image.Registry, KernelSlots: each, ServicePorts: ports, PreopenPorts: preopen,
-		KernelIds: make([]string, r.ClusterSize), DependsOn: depends, Preemptible: r.Preemptible == nil || *r.Preemptible,
+		KernelIDs: make([]string, r.ClusterSize), DependsOn: depends, Preemptible: r.Preemptible == nil || *r.Preemptible,
 	}
 	if p.session.Environ == nil {
 		p.session.Environ = map[string]string{}
@@ -261,31 +246,14 @@ func (s *Service) planSession(ctx context.Context, a Actor, owner dbgen.ActorByK
 		ms := r.BatchTimeout.Milliseconds()
 		p.session.BatchTimeoutMs = &ms
 	}
-	for i := range p.session.KernelIds {
-		p.session.KernelIds[i] = s.d.IDs()
+	for i := range p.session.KernelIDs {
+		p.session.KernelIDs[i] = s.d.IDs()
 	}
 	return p, nil
 }
 
-// insertSession writes everything in one statement.
-func (s *Service) insertSession(ctx context.Context, p *sessionPlan) error {
-	insert := s.insertLimited
-	if !p.limits.ofWaiting() {
-		insert = func(ctx context.Context, p *sessionPlan) error { return s.d.Store.InsertSession(ctx, p.session) }
-	}
-	if err := insert(ctx, p); err != nil {
-		return err
-	}
-	s.d.Store.Wake(store.TopicSchedule)
-	s.d.Store.Wake(store.TopicEvents)
-	if p.session.CallbackUrl != nil {
-		s.d.Store.Wake(callback.Topic)
-	}
-	return nil
-}
-
 // projectFor finds the request's project: one of the owner's, or any of the domain for superadmins.
-func (s *Service) projectFor(ctx context.Context, a Actor, owner dbgen.ActorByKeyRow, r CreateSession) (dbgen.Project, error) {
+func (s *Service) projectFor(ctx context.Context, q *lookups, a Actor, owner dbgen.ActorByKeyRow, r CreateSession) (dbgen.Project, error) {
 	if r.Domain != "" && r.Domain != owner.DomainName {
 		return dbgen.Project{}, authz.NotFound("domain", r.Domain)
 	}
@@ -293,7 +261,7 @@ func (s *Service) projectFor(ctx context.Context, a Actor, owner dbgen.ActorByKe
 	if ref == "" {
 		ref = first
 	}
-	p, err := s.findProject(ctx, ref, owner.DomainName)
+	p, err := q.project(ctx, ref, owner.DomainName)
 	if err != nil {
 		return p, err
 	}
@@ -304,8 +272,8 @@ func (s *Service) projectFor(ctx context.Context, a Actor, owner dbgen.ActorByKe
 }
 
 // groupsFor returns the resource groups that the request may use and their agents.
-func (s *Service) groupsFor(ctx context.Context, owner dbgen.ActorByKeyRow, project dbgen.Project, r CreateSession) ([]string, []dbgen.LargestAgentsRow, error) {
-	rows, err := s.d.Store.AllowedResourceGroups(ctx, owner.DomainName, []string{project.ID}, owner.AccessKey)
+func (s *Service) groupsFor(ctx context.Context, q *lookups, owner dbgen.ActorByKeyRow, project dbgen.Project, r CreateSession) ([]string, *groupAgents, error) {
+	rows, err := q.groups(ctx, owner.DomainName, project.ID, owner.AccessKey)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read resource groups: %w", err)
 	}
@@ -331,7 +299,7 @@ func (s *Service) groupsFor(ctx context.Context, owner dbgen.ActorByKeyRow, proj
 		return nil, nil, fault.NotFoundf("no resource group may be used with project %s", project.Name).WithReason("object-not-found").
 			WithData(map[string]string{"object": "scaling group"}).WithNext("ask an administrator to associate one with your domain or project")
 	}
-	agents, err := s.d.Store.LargestAgents(ctx, names)
+	agents, err := q.agents(ctx, names)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read agents: %w", err)
 	}

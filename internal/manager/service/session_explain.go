@@ -40,7 +40,7 @@ func (s *Service) explain(ctx context.Context, id cluster.SessionID) (Explanatio
 // DryRunSession checks a request exactly as CreateSession does and creates nothing: it says where the session would start
 // now, or why it would wait. A live session that would be used again is named by Session and Status.
 func (s *Service) DryRunSession(ctx context.Context, a Actor, r CreateSession) (Explanation, error) {
-	draft, reused, err := s.draft(ctx, a, r)
+	draft, reused, err := s.draft(ctx, s.lookups(), a, r)
 	if err != nil {
 		return Explanation{}, err
 	}

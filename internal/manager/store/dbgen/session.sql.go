@@ -150,103 +150,148 @@ func (q *Queries) DependentsOf(ctx context.Context, sessionID string) ([]string,
 	return items, nil
 }
 
-const insertSession = `-- name: InsertSession :exec
-WITH s AS (
+const insertSessions = `-- name: InsertSessions :many
+WITH asked AS (
+    SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS name, unnest($3::text[]) AS type, unnest($4::integer[]) AS priority,
+        unnest($5::text[]) AS cluster_mode, unnest($6::integer[]) AS cluster_size, unnest($7::text[]) AS domain_name,
+        unnest($8::uuid[]) AS project_id, unnest($9::uuid[]) AS user_id, unnest($10::text[]) AS access_key,
+        unnest($11::text[]) AS resource_group, unnest($12::text[]) AS designated_agents, unnest($13::uuid[]) AS image_id,
+        unnest($14::text[]) AS image, unnest($15::text[]) AS tag, unnest($16::text[]) AS requested_slots,
+        unnest($17::text[]) AS resource_opts, unnest($18::text[]) AS environ, unnest($19::text[]) AS startup_command,
+        unnest($20::text[]) AS bootstrap_script, unnest($21::text[]) AS callback_url, unnest($22::bigint[]) AS batch_timeout_ms,
+        unnest($23::bigint[]) AS starts_at_us, unnest($24::boolean[]) AS preemptible, generate_subscripts($1::uuid[], 1) AS n
+), s AS (
     INSERT INTO sessions (id, name, type, priority, cluster_mode, cluster_size, domain_name, project_id, user_id, access_key,
         resource_group, designated_agents, image_id, image, tag, status, requested_slots, resource_opts, environ, startup_command,
-        bootstrap_script, callback_url, batch_timeout_ms, starts_at, preemptible)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
-        $11, $12, $13, $14, $15, 'PENDING', $16, $17, $18, $19,
-        $20, $21, $22, $23, $24)
-    RETURNING sessions.id, sessions.image, sessions.callback_url
+        bootstrap_script, callback_url, batch_timeout_ms, starts_at, preemptible, created_at)
+    SELECT a.id, a.name, a.type, a.priority, a.cluster_mode, a.cluster_size, a.domain_name, a.project_id, a.user_id, a.access_key,
+        a.resource_group, string_to_array(a.designated_agents, E'\x1f'), a.image_id, a.image, CASE WHEN a.tag <> '' THEN substr(a.tag, 2) END, 'PENDING',
+        a.requested_slots::jsonb, a.resource_opts::jsonb, a.environ::jsonb, CASE WHEN a.startup_command <> '' THEN substr(a.startup_command, 2) END,
+        CASE WHEN a.bootstrap_script <> '' THEN substr(a.bootstrap_script, 2) END, CASE WHEN a.callback_url <> '' THEN substr(a.callback_url, 2) END,
+        nullif(a.batch_timeout_ms, 0), CASE WHEN a.starts_at_us <> 0 THEN timestamptz 'epoch' + a.starts_at_us * interval '1 microsecond' END,
+        a.preemptible, now() + a.n * interval '1 microsecond'
+    FROM asked a ORDER BY a.n
+    ON CONFLICT (access_key, name) WHERE ended_at IS NULL DO NOTHING
+    RETURNING sessions.id, sessions.image, sessions.callback_url, sessions.created_at
+), kernel AS (
+    SELECT unnest($25::uuid[]) AS id, unnest($26::uuid[]) AS session_id, unnest($27::integer[]) AS rank, unnest($28::text[]) AS architecture,
+        unnest($29::text[]) AS registry, unnest($30::text[]) AS slots, unnest($31::text[]) AS service_ports,
+        unnest($32::text[]) AS preopen_ports
 ), k AS (
     INSERT INTO kernels (id, session_id, cluster_role, cluster_idx, local_rank, cluster_hostname, image, architecture, registry,
         status, requested_slots, service_ports, preopen_ports)
-    SELECT u.id, s.id, CASE WHEN u.n = 1 THEN 'main' ELSE 'sub' END, greatest(u.n - 1, 1), u.n - 1,
-        CASE WHEN u.n = 1 THEN 'main1' ELSE 'sub' || (u.n - 1) END, s.image, $25, $26,
-        'PENDING', $27::jsonb, $28, $29
-    FROM s, unnest($30::uuid[]) WITH ORDINALITY AS u(id, n)
+    SELECT u.id, s.id, CASE WHEN u.rank = 0 THEN 'main' ELSE 'sub' END, greatest(u.rank, 1), u.rank,
+        CASE WHEN u.rank = 0 THEN 'main1' ELSE 'sub' || u.rank END, s.image, u.architecture, u.registry,
+        'PENDING', u.slots::jsonb, u.service_ports::jsonb, string_to_array(u.preopen_ports, E'\x1f')::integer[]
+    FROM kernel u JOIN s ON s.id = u.session_id
+), dependency AS (
+    SELECT unnest($33::uuid[]) AS session_id, unnest($34::uuid[]) AS depends_on
 ), d AS (
-    INSERT INTO session_dependencies (session_id, depends_on) SELECT s.id, o.id FROM s, unnest($31::uuid[]) AS o(id)
+    INSERT INTO session_dependencies (session_id, depends_on) SELECT s.id, o.depends_on FROM dependency o JOIN s ON s.id = o.session_id
 ), c AS (
     INSERT INTO callbacks (session_id, url, body)
     SELECT s.id, s.callback_url, jsonb_build_object('type', 'session_lifecycle', 'event', 'enqueued', 'session_id', s.id,
         'when', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'))
     FROM s WHERE s.callback_url IS NOT NULL
+), e AS (
+    INSERT INTO session_events (session_id, event, to_status) SELECT s.id, 'session_enqueued', 'PENDING' FROM s ORDER BY s.created_at
 )
-INSERT INTO session_events (session_id, event, to_status) SELECT s.id, 'session_enqueued', 'PENDING' FROM s
+SELECT s.id FROM s
 `
 
-type InsertSessionParams struct {
-	ID               string
-	Name             string
-	Type             cluster.SessionType
-	Priority         int32
-	ClusterMode      string
-	ClusterSize      int32
-	DomainName       string
-	ProjectID        string
-	UserID           string
-	AccessKey        string
-	ResourceGroup    string
+type InsertSessionsParams struct {
+	Ids              []string
+	Names            []string
+	Types            []string
+	Priorities       []int32
+	ClusterModes     []string
+	ClusterSizes     []int32
+	DomainNames      []string
+	ProjectIds       []string
+	UserIds          []string
+	AccessKeys       []string
+	ResourceGroups   []string
 	DesignatedAgents []string
-	ImageID          *string
-	Image            string
-	Tag              *string
-	RequestedSlots   cluster.Slots
-	ResourceOpts     dbtype.Strings
-	Environ          dbtype.Strings
-	StartupCommand   *string
-	BootstrapScript  *string
-	CallbackUrl      *string
-	BatchTimeoutMs   *int64
-	StartsAt         *time.Time
-	Preemptible      bool
-	Architecture     string
-	Registry         string
-	KernelSlots      json.RawMessage
-	ServicePorts     json.RawMessage
-	PreopenPorts     []int32
-	KernelIds        []string
-	DependsOn        []string
+	ImageIds         []string
+	Images           []string
+	Tags             []string
+	RequestedSlots   []string
+	ResourceOpts     []string
+	Environs         []string
+	StartupCommands  []string
+	BootstrapScripts []string
+	CallbackUrls     []string
+	BatchTimeoutsMs  []int64
+	StartsAtUs       []int64
+	Preemptible      []bool
+	KIds             []string
+	KSessions        []string
+	KRanks           []int32
+	KArchitectures   []string
+	KRegistries      []string
+	KSlots           []string
+	KServicePorts    []string
+	KPreopenPorts    []string
+	DSessions        []string
+	DDependsOn       []string
 }
 
-// A session with its kernels, dependencies, first event and callback: one statement, so one round trip and one transaction.
-func (q *Queries) InsertSession(ctx context.Context, arg InsertSessionParams) error {
-	_, err := q.db.Exec(ctx, insertSession,
-		arg.ID,
-		arg.Name,
-		arg.Type,
-		arg.Priority,
-		arg.ClusterMode,
-		arg.ClusterSize,
-		arg.DomainName,
-		arg.ProjectID,
-		arg.UserID,
-		arg.AccessKey,
-		arg.ResourceGroup,
+// Sessions with their kernels, dependencies, first events and callbacks, in one statement. Those of which a live one of the same
+// name exists are left out with all of theirs; the ids of the others are returned. Their order is kept by
+// created_at. In the arrays ” and 0 stand for an absent value, a text that is present follows a '+', lists are joined by U+001F.
+func (q *Queries) InsertSessions(ctx context.Context, arg InsertSessionsParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, insertSessions,
+		arg.Ids,
+		arg.Names,
+		arg.Types,
+		arg.Priorities,
+		arg.ClusterModes,
+		arg.ClusterSizes,
+		arg.DomainNames,
+		arg.ProjectIds,
+		arg.UserIds,
+		arg.AccessKeys,
+		arg.ResourceGroups,
 		arg.DesignatedAgents,
-		arg.ImageID,
-		arg.Image,
-		arg.Tag,
+		arg.ImageIds,
+		arg.Images,
+		arg.Tags,
 		arg.RequestedSlots,
 		arg.ResourceOpts,
-		arg.Environ,
-		arg.StartupCommand,
-		arg.BootstrapScript,
-		arg.CallbackUrl,
-		arg.BatchTimeoutMs,
-		arg.StartsAt,
+		arg.Environs,
+		arg.StartupCommands,
+		arg.BootstrapScripts,
+		arg.CallbackUrls,
+		arg.BatchTimeoutsMs,
+		arg.StartsAtUs,
 		arg.Preemptible,
-		arg.Architecture,
-		arg.Registry,
-		arg.KernelSlots,
-		arg.ServicePorts,
-		arg.PreopenPorts,
-		arg.KernelIds,
-		arg.DependsOn,
+		arg.KIds,
+		arg.KSessions,
+		arg.KRanks,
+		arg.KArchitectures,
+		arg.KRegistries,
+		arg.KSlots,
+		arg.KServicePorts,
+		arg.KPreopenPorts,
+		arg.DSessions,
+		arg.DDependsOn,
 	)
-	return err
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []string{}
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const kernelLog = `-- name: KernelLog :one
@@ -378,6 +423,46 @@ func (q *Queries) LiveSessionByName(ctx context.Context, accessKey string, name 
 		&i.Status,
 	)
 	return i, err
+}
+
+const liveSessionsNamed = `-- name: LiveSessionsNamed :many
+SELECT s.id, s.access_key, s.name, s.image, s.status
+FROM (SELECT unnest($1::text[]) AS access_key, unnest($2::text[]) AS name) AS asked
+JOIN sessions s ON s.access_key = asked.access_key AND s.name = asked.name AND s.ended_at IS NULL
+`
+
+type LiveSessionsNamedRow struct {
+	ID        string
+	AccessKey string
+	Name      string
+	Image     string
+	Status    cluster.Status
+}
+
+func (q *Queries) LiveSessionsNamed(ctx context.Context, accessKeys []string, names []string) ([]LiveSessionsNamedRow, error) {
+	rows, err := q.db.Query(ctx, liveSessionsNamed, accessKeys, names)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []LiveSessionsNamedRow{}
+	for rows.Next() {
+		var i LiveSessionsNamedRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.AccessKey,
+			&i.Name,
+			&i.Image,
+			&i.Status,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const matchSessions = `-- name: MatchSessions :many

@@ -39,32 +39,61 @@ WITH RECURSIVE later(id) AS (
 )
 SELECT s.id FROM sessions s JOIN later USING (id) WHERE s.ended_at IS NULL ORDER BY s.created_at, s.id;
 
--- name: InsertSession :exec
--- A session with its kernels, dependencies, first event and callback: one statement, so one round trip and one transaction.
-WITH s AS (
+-- name: LiveSessionsNamed :many
+SELECT s.id, s.access_key, s.name, s.image, s.status
+FROM (SELECT unnest(@access_keys::text[]) AS access_key, unnest(@names::text[]) AS name) AS asked
+JOIN sessions s ON s.access_key = asked.access_key AND s.name = asked.name AND s.ended_at IS NULL;
+
+-- name: InsertSessions :many
+-- Sessions with their kernels, dependencies, first events and callbacks, in one statement. Those of which a live one of the same
+-- name exists are left out with all of theirs; the ids of the others are returned. Their order is kept by
+-- created_at. In the arrays '' and 0 stand for an absent value, a text that is present follows a '+', lists are joined by U+001F.
+WITH asked AS (
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@names::text[]) AS name, unnest(@types::text[]) AS type, unnest(@priorities::integer[]) AS priority,
+        unnest(@cluster_modes::text[]) AS cluster_mode, unnest(@cluster_sizes::integer[]) AS cluster_size, unnest(@domain_names::text[]) AS domain_name,
+        unnest(@project_ids::uuid[]) AS project_id, unnest(@user_ids::uuid[]) AS user_id, unnest(@access_keys::text[]) AS access_key,
+        unnest(@resource_groups::text[]) AS resource_group, unnest(@designated_agents::text[]) AS designated_agents, unnest(@image_ids::uuid[]) AS image_id,
+        unnest(@images::text[]) AS image, unnest(@tags::text[]) AS tag, unnest(@requested_slots::text[]) AS requested_slots,
+        unnest(@resource_opts::text[]) AS resource_opts, unnest(@environs::text[]) AS environ, unnest(@startup_commands::text[]) AS startup_command,
+        unnest(@bootstrap_scripts::text[]) AS bootstrap_script, unnest(@callback_urls::text[]) AS callback_url, unnest(@batch_timeouts_ms::bigint[]) AS batch_timeout_ms,
+        unnest(@starts_at_us::bigint[]) AS starts_at_us, unnest(@preemptible::boolean[]) AS preemptible, generate_subscripts(@ids::uuid[], 1) AS n
+), s AS (
     INSERT INTO sessions (id, name, type, priority, cluster_mode, cluster_size, domain_name, project_id, user_id, access_key,
         resource_group, designated_agents, image_id, image, tag, status, requested_slots, resource_opts, environ, startup_command,
-        bootstrap_script, callback_url, batch_timeout_ms, starts_at, preemptible)
-    VALUES (@id, @name, @type, @priority, @cluster_mode, @cluster_size, @domain_name, @project_id, @user_id, @access_key,
-        @resource_group, @designated_agents, @image_id, @image, @tag, 'PENDING', @requested_slots, @resource_opts, @environ, @startup_command,
-        @bootstrap_script, @callback_url, @batch_timeout_ms, @starts_at, @preemptible)
-    RETURNING sessions.id, sessions.image, sessions.callback_url
+        bootstrap_script, callback_url, batch_timeout_ms, starts_at, preemptible, created_at)
+    SELECT a.id, a.name, a.type, a.priority, a.cluster_mode, a.cluster_size, a.domain_name, a.project_id, a.user_id, a.access_key,
+        a.resource_group, string_to_array(a.designated_agents, E'\x1f'), a.image_id, a.image, CASE WHEN a.tag <> '' THEN substr(a.tag, 2) END, 'PENDING',
+        a.requested_slots::jsonb, a.resource_opts::jsonb, a.environ::jsonb, CASE WHEN a.startup_command <> '' THEN substr(a.startup_command, 2) END,
+        CASE WHEN a.bootstrap_script <> '' THEN substr(a.bootstrap_script, 2) END, CASE WHEN a.callback_url <> '' THEN substr(a.callback_url, 2) END,
+        nullif(a.batch_timeout_ms, 0), CASE WHEN a.starts_at_us <> 0 THEN timestamptz 'epoch' + a.starts_at_us * interval '1 microsecond' END,
+        a.preemptible, now() + a.n * interval '1 microsecond'
+    FROM asked a ORDER BY a.n
+    ON CONFLICT (access_key, name) WHERE ended_at IS NULL DO NOTHING
+    RETURNING sessions.id, sessions.image, sessions.callback_url, sessions.created_at
+), kernel AS (
+    SELECT unnest(@k_ids::uuid[]) AS id, unnest(@k_sessions::uuid[]) AS session_id, unnest(@k_ranks::integer[]) AS rank, unnest(@k_architectures::text[]) AS architecture,
+        unnest(@k_registries::text[]) AS registry, unnest(@k_slots::text[]) AS slots, unnest(@k_service_ports::text[]) AS service_ports,
+        unnest(@k_preopen_ports::text[]) AS preopen_ports
 ), k AS (
     INSERT INTO kernels (id, session_id, cluster_role, cluster_idx, local_rank, cluster_hostname, image, architecture, registry,
         status, requested_slots, service_ports, preopen_ports)
-    SELECT u.id, s.id, CASE WHEN u.n = 1 THEN 'main' ELSE 'sub' END, greatest(u.n - 1, 1), u.n - 1,
-        CASE WHEN u.n = 1 THEN 'main1' ELSE 'sub' || (u.n - 1) END, s.image, @architecture, @registry,
-        'PENDING', @kernel_slots::jsonb, @service_ports, @preopen_ports
-    FROM s, unnest(@kernel_ids::uuid[]) WITH ORDINALITY AS u(id, n)
+    SELECT u.id, s.id, CASE WHEN u.rank = 0 THEN 'main' ELSE 'sub' END, greatest(u.rank, 1), u.rank,
+        CASE WHEN u.rank = 0 THEN 'main1' ELSE 'sub' || u.rank END, s.image, u.architecture, u.registry,
+        'PENDING', u.slots::jsonb, u.service_ports::jsonb, string_to_array(u.preopen_ports, E'\x1f')::integer[]
+    FROM kernel u JOIN s ON s.id = u.session_id
+), dependency AS (
+    SELECT unnest(@d_sessions::uuid[]) AS session_id, unnest(@d_depends_on::uuid[]) AS depends_on
 ), d AS (
-    INSERT INTO session_dependencies (session_id, depends_on) SELECT s.id, o.id FROM s, unnest(@depends_on::uuid[]) AS o(id)
+    INSERT INTO session_dependencies (session_id, depends_on) SELECT s.id, o.depends_on FROM dependency o JOIN s ON s.id = o.session_id
 ), c AS (
     INSERT INTO callbacks (session_id, url, body)
     SELECT s.id, s.callback_url, jsonb_build_object('type', 'session_lifecycle', 'event', 'enqueued', 'session_id', s.id,
         'when', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'))
     FROM s WHERE s.callback_url IS NOT NULL
+), e AS (
+    INSERT INTO session_events (session_id, event, to_status) SELECT s.id, 'session_enqueued', 'PENDING' FROM s ORDER BY s.created_at
 )
-INSERT INTO session_events (session_id, event, to_status) SELECT s.id, 'session_enqueued', 'PENDING' FROM s;
+SELECT s.id FROM s;
 
 -- name: SessionNow :one
 SELECT now()::timestamptz AS now;
