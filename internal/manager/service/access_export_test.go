@@ -4,5 +4,5 @@ import "context"
 
 // FlushAccesses writes what was gathered, without waiting for the next time.
 func FlushAccesses(ctx context.Context, s *Service) error {
-	return s.accesses.flush(ctx, s.d.Store, s.d.Clock())
+	return s.accesses.Flush(ctx, s.d.Store, s.d.Clock())
 }

@@ -9,6 +9,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/service/idling"
 )
 
 // Runner is the way to the process that serves a kernel. Requests are relative to the runner ("/v1/hello"); it is
@@ -42,8 +43,8 @@ func (s *Service) Runner(ctx context.Context, a Actor, ref string, owner cluster
 	}
 	s.counts.add(r.owner, r.kernel.SessionID)
 	id := r.kernel.SessionID
-	s.accesses.touch(id, s.d.Clock())
-	return &Runner{Kernel: r.kernel, streams: s.d.Streams, hold: func() func() { return s.accesses.hold(id, s.d.Clock) }}, nil
+	s.accesses.Touch(id, s.d.Clock())
+	return &Runner{Kernel: r.kernel, streams: s.d.Streams, hold: func() func() { return s.accesses.Hold(id, s.d.Clock) }}, nil
 }
 
 func (s *Service) findRoute(ctx context.Context, a Actor, ref string, owner cluster.AccessKey) (route, error) {
@@ -107,7 +108,7 @@ func (r *Runner) RoundTrip(req *http.Request) (*http.Response, error) {
 		release()
 		return nil, err
 	}
-	resp.Body = &heldBody{resp.Body, release}
+	resp.Body = &idling.Body{ReadCloser: resp.Body, Release: release}
 	return resp, nil
 }
 
@@ -119,5 +120,5 @@ func (r *Runner) Upgrade(ctx context.Context, path string, header http.Header) (
 		release()
 		return nil, err
 	}
-	return &held{stream, release}, nil
+	return &idling.Stream{ReadWriteCloser: stream, Release: release}, nil
 }

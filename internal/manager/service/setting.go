@@ -202,6 +202,15 @@ func (s *Service) ResourceSlots(ctx context.Context) ([]SlotInfo, error) {
 	return out, nil
 }
 
+func (s *Service) slotKinds(ctx context.Context) (map[cluster.SlotName]cluster.SlotKind, error) {
+	slots, err := s.ResourceSlots(ctx)
+	out := make(map[cluster.SlotName]cluster.SlotKind, len(slots))
+	for _, k := range slots {
+		out[cluster.SlotName(k.Name)] = k.Kind
+	}
+	return out, err
+}
+
 func rankOf(name string) int {
 	if i := slices.IndexFunc(knownSlots, func(k SlotInfo) bool { return k.Name == name }); i >= 0 {
 		return i

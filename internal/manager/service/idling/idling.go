@@ -1,9 +1,12 @@
-package service
+// Package idling holds the use cases of idle checks: administrating checkers, reporting how sessions stand, keeping sessions
+// alive, and remembering when they were used. Package idle decides, reconcile acts; service embeds Idling.
+package idling
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"regexp"
 	"slices"
 	"time"
@@ -19,23 +22,41 @@ import (
 
 const checkerNoun = "idle checker"
 
-// IdleType and IdleOperator are the words of package idle.
-type (
-	IdleType     = idle.Type
-	IdleOperator = idle.Operator
-)
+// Deps are what the use cases work with; all but Usage are required.
+type Deps struct {
+	Store *store.Store
+	Clock func() time.Time
+	// Usage may be nil: nothing is known of the use of kernels then.
+	Usage snapshot.Usage
+	Log   *slog.Logger
+	// Session finds a session that the actor may change; Project one by id or by name within a domain.
+	Session func(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey) (dbgen.SessionOwnerRow, error)
+	Project func(ctx context.Context, ref, domain string) (dbgen.Project, error)
+	// Policy is the keypair policy of an access key.
+	Policy func(ctx context.Context, key cluster.AccessKey) (dbgen.KeypairResourcePolicy, error)
+}
 
-// IdleSpec is what a checker's type needs: limits in seconds, thresholds in percent of what is allocated.
-type IdleSpec = snapshot.Spec
+// Idling is the use cases.
+type Idling struct{ d Deps }
 
-// IdleBinding says where a checker applies; all empty is the whole cluster. Project is a name or an id (ids when read).
-type IdleBinding struct {
+// New makes them.
+func New(d Deps) *Idling { return &Idling{d: d} }
+
+func invalid(format string, args ...any) *fault.Error {
+	return fault.Invalidf(format, args...).WithReason("invalid-api-params")
+}
+
+// Spec is what a checker's type needs: limits in seconds, thresholds in percent of what is allocated.
+type Spec = snapshot.Spec
+
+// Binding says where a checker applies; all empty is the whole cluster. Project is a name or an id (ids when read).
+type Binding struct {
 	Domain, Project, ResourceGroup string
 	ProjectName                    string // only when read
 }
 
-// IdleChecker is a rule by which sessions count as idle. The limits of keypair policies hold besides.
-type IdleChecker struct {
+// Checker is a rule by which sessions count as idle. The limits of keypair policies hold besides.
+type Checker struct {
 	Name, Description string
 	Type              idle.Type
 	// Targets are the session types; empty means interactive and batch.
@@ -46,9 +67,25 @@ type IdleChecker struct {
 	WarnBefore time.Duration
 	// DryRun only reports.
 	DryRun, Enabled       bool
-	Spec                  IdleSpec
-	Bindings              []IdleBinding
+	Spec                  Spec
+	Bindings              []Binding
 	CreatedAt, ModifiedAt time.Time // only when read
+}
+
+func names[T ~string](in []T) []string {
+	out := make([]string, len(in))
+	for i, v := range in {
+		out[i] = string(v)
+	}
+	return out
+}
+
+func utc(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	u := t.UTC()
+	return &u
 }
 
 func orNone(p *string) string {
@@ -67,7 +104,7 @@ const (
 )
 
 // IdleCheckers lists all checkers (superadmins and monitors).
-func (s *Service) IdleCheckers(ctx context.Context, a Actor) ([]IdleChecker, error) {
+func (s *Idling) IdleCheckers(ctx context.Context, a authz.Actor) ([]Checker, error) {
 	if err := authz.NeedReadAll(a, "list idle checkers"); err != nil {
 		return nil, err
 	}
@@ -79,11 +116,11 @@ func (s *Service) IdleCheckers(ctx context.Context, a Actor) ([]IdleChecker, err
 	if err != nil {
 		return nil, fmt.Errorf("read bindings of idle checkers: %w", err)
 	}
-	out := make([]IdleChecker, len(rows))
+	out := make([]Checker, len(rows))
 	for i, r := range rows {
-		c := IdleChecker{Name: r.Name, Description: r.Description, Type: idle.Type(r.Type), Targets: []cluster.SessionType{}, DryRun: r.DryRun, Enabled: r.Enabled,
+		c := Checker{Name: r.Name, Description: r.Description, Type: idle.Type(r.Type), Targets: []cluster.SessionType{}, DryRun: r.DryRun, Enabled: r.Enabled,
 			InitialGrace: time.Duration(r.InitialGracePeriod) * time.Second, NewUserGrace: time.Duration(r.NewUserGrace) * time.Second,
-			WarnBefore: time.Duration(r.WarnBefore) * time.Second, Bindings: []IdleBinding{}, CreatedAt: r.CreatedAt.UTC(), ModifiedAt: r.ModifiedAt.UTC()}
+			WarnBefore: time.Duration(r.WarnBefore) * time.Second, Bindings: []Binding{}, CreatedAt: r.CreatedAt.UTC(), ModifiedAt: r.ModifiedAt.UTC()}
 		for _, t := range r.TargetSessionTypes {
 			c.Targets = append(c.Targets, cluster.SessionType(t))
 		}
@@ -92,7 +129,7 @@ func (s *Service) IdleCheckers(ctx context.Context, a Actor) ([]IdleChecker, err
 		}
 		for _, b := range bindings {
 			if b.Checker == r.Name {
-				c.Bindings = append(c.Bindings, IdleBinding{Domain: orNone(b.DomainName), Project: orNone(b.ProjectID), ResourceGroup: orNone(b.ResourceGroup), ProjectName: orNone(b.ProjectName)})
+				c.Bindings = append(c.Bindings, Binding{Domain: orNone(b.DomainName), Project: orNone(b.ProjectID), ResourceGroup: orNone(b.ResourceGroup), ProjectName: orNone(b.ProjectName)})
 			}
 		}
 		out[i] = c
@@ -101,7 +138,7 @@ func (s *Service) IdleCheckers(ctx context.Context, a Actor) ([]IdleChecker, err
 }
 
 // SetIdleChecker makes a checker or replaces the one of that name with its bindings (superadmins). Sessions feel it within seconds.
-func (s *Service) SetIdleChecker(ctx context.Context, a Actor, c IdleChecker) error {
+func (s *Idling) SetIdleChecker(ctx context.Context, a authz.Actor, c Checker) error {
 	if err := authz.NeedSuperadmin(a, "change idle checkers"); err != nil {
 		return err
 	}
@@ -129,7 +166,7 @@ func (s *Service) SetIdleChecker(ctx context.Context, a Actor, c IdleChecker) er
 		if len(known) >= maxCheckers && !slices.ContainsFunc(known, func(k dbgen.IdleChecker) bool { return k.Name == c.Name }) {
 			return fault.Exhaustedf("there are %d idle checkers already", len(known)).WithReason("invalid-api-params").WithNext("remove one first")
 		}
-		err = tx.SetIdleChecker(ctx, dbgen.SetIdleCheckerParams{Name: c.Name, Description: c.Description, Type: string(c.Type), TargetSessionTypes: texts(c.Targets),
+		err = tx.SetIdleChecker(ctx, dbgen.SetIdleCheckerParams{Name: c.Name, Description: c.Description, Type: string(c.Type), TargetSessionTypes: names(c.Targets),
 			InitialGracePeriod: int64(c.InitialGrace / time.Second), NewUserGrace: int64(c.NewUserGrace / time.Second), WarnBefore: int64(c.WarnBefore / time.Second),
 			DryRun: c.DryRun, Enabled: c.Enabled, Spec: spec})
 		if err != nil {
@@ -139,7 +176,13 @@ func (s *Service) SetIdleChecker(ctx context.Context, a Actor, c IdleChecker) er
 			return fmt.Errorf("drop its bindings: %w", err)
 		}
 		for _, b := range bindings {
-			if err := tx.AddIdleBinding(ctx, c.Name, b.DomainName, b.ProjectID, b.ResourceGroup); err != nil {
+			err := tx.AddIdleBinding(ctx, c.Name, b.DomainName, b.ProjectID, b.ResourceGroup)
+			switch {
+			case store.Dangling(err) && b.DomainName != nil:
+				return authz.NotFound("domain", *b.DomainName)
+			case store.Dangling(err) && b.ResourceGroup != nil:
+				return authz.NotFound("scaling group", *b.ResourceGroup)
+			case err != nil:
 				return fmt.Errorf("bind it: %w", err)
 			}
 		}
@@ -151,7 +194,7 @@ func (s *Service) SetIdleChecker(ctx context.Context, a Actor, c IdleChecker) er
 	return nil
 }
 
-func (c IdleChecker) check() error {
+func (c Checker) check() error {
 	if !checkerName.MatchString(c.Name) {
 		return invalid("%.80q is not a name for an idle checker", c.Name).WithNext("use 1 to 64 letters, digits, dots, dashes and underscores")
 	}
@@ -182,7 +225,7 @@ func (c IdleChecker) check() error {
 	return c.Spec.Validate(c.Type, c.WarnBefore)
 }
 
-func (s *Service) idleBinding(ctx context.Context, a Actor, b IdleBinding) (out dbgen.IdleCheckerBinding, err error) {
+func (s *Idling) idleBinding(ctx context.Context, a authz.Actor, b Binding) (out dbgen.IdleCheckerBinding, err error) {
 	given := 0
 	for _, v := range []string{b.Domain, b.Project, b.ResourceGroup} {
 		if v != "" {
@@ -193,27 +236,21 @@ func (s *Service) idleBinding(ctx context.Context, a Actor, b IdleBinding) (out 
 	case given > 1:
 		return out, invalid("a binding names a domain, a project or a resource group, not several").WithNext("make one binding for each")
 	case b.Domain != "":
-		if _, err := s.GetDomain(ctx, a, b.Domain); err != nil {
-			return out, err
-		}
 		out.DomainName = &b.Domain
 	case b.Project != "":
-		p, err := s.findProject(ctx, b.Project, a.Domain)
+		p, err := s.d.Project(ctx, b.Project, a.Domain)
 		if err != nil {
 			return out, err
 		}
 		out.ProjectID = &p.ID
 	case b.ResourceGroup != "":
-		if _, err := s.GetResourceGroup(ctx, a, b.ResourceGroup); err != nil {
-			return out, err
-		}
 		out.ResourceGroup = &b.ResourceGroup
 	}
 	return out, nil
 }
 
 // RemoveIdleChecker removes a checker (superadmins).
-func (s *Service) RemoveIdleChecker(ctx context.Context, a Actor, name string) error {
+func (s *Idling) RemoveIdleChecker(ctx context.Context, a authz.Actor, name string) error {
 	if err := authz.NeedSuperadmin(a, "change idle checkers"); err != nil {
 		return err
 	}
@@ -227,8 +264,8 @@ func (s *Service) RemoveIdleChecker(ctx context.Context, a Actor, name string) e
 	return nil
 }
 
-// IdleReport is how one running session stands with its checkers, the earliest end first.
-type IdleReport struct {
+// Report is how one running session stands with its checkers, the earliest end first.
+type Report struct {
 	Session   cluster.SessionID
 	Name      string
 	UserEmail string
@@ -251,7 +288,7 @@ const (
 
 // IdleReport tells how running sessions stand with idle checks: those of the actor, of the domain for its administrators, all for
 // superadmins and monitors. The list holds at most 100 sessions, those that end first; total is the number looked at.
-func (s *Service) IdleReport(ctx context.Context, a Actor) (list []IdleReport, total int, err error) {
+func (s *Idling) IdleReport(ctx context.Context, a authz.Actor) (list []Report, total int, err error) {
 	if err := authz.Authenticated(a); err != nil {
 		return nil, 0, err
 	}
@@ -274,7 +311,7 @@ func (s *Service) IdleReport(ctx context.Context, a Actor) (list []IdleReport, t
 			f.After = string(r.Session)
 		}
 		total += n
-		slices.SortStableFunc(list, func(x, y IdleReport) int { return x.first().Compare(y.first()) })
+		slices.SortStableFunc(list, func(x, y Report) int { return x.first().Compare(y.first()) })
 		list = list[:min(len(list), maxIdleReport)]
 		if n < idlePage {
 			break
@@ -284,7 +321,7 @@ func (s *Service) IdleReport(ctx context.Context, a Actor) (list []IdleReport, t
 }
 
 // first is when the session ends; sessions that do not come last.
-func (r IdleReport) first() time.Time {
+func (r Report) first() time.Time {
 	for _, v := range r.Verdicts {
 		if !v.Deadline.IsZero() {
 			return v.Deadline
@@ -293,13 +330,13 @@ func (r IdleReport) first() time.Time {
 	return time.Unix(1<<40, 0)
 }
 
-// IdleCheck is how a session stands with the strictest of its checks of one type, in the wire's shape.
-type IdleCheck struct {
+// Check is how a session stands with the strictest of its checks of one type, in the wire's shape.
+type Check struct {
 	// Remaining is the time left in seconds, -1 when the session ends now, null when time alone does not end it.
 	Remaining *int64 `json:"remaining"`
 	// Kind is grace_period while the check has not begun, else expire_after.
-	Kind  string     `json:"remaining_time_type"`
-	Extra *IdleExtra `json:"extra"`
+	Kind  string `json:"remaining_time_type"`
+	Extra *Extra `json:"extra"`
 	// The rest is ours.
 	Phase   idle.Phase `json:"phase"`
 	Checker string     `json:"checker"`
@@ -309,15 +346,15 @@ type IdleCheck struct {
 	EndsAt  *time.Time `json:"ends_at"`
 }
 
-// IdleExtra is what a check of utilisation saw: the mean and the threshold of each resource in percent; a mean that is not known is null.
-type IdleExtra struct {
+// Extra is what a check of utilisation saw: the mean and the threshold of each resource in percent; a mean that is not known is null.
+type Extra struct {
 	Operator  idle.Operator          `json:"thresholds_check_operator"`
 	Resources map[string][2]*float64 `json:"resources"`
 }
 
 // ByType is the strictest verdict of each type: one that ends the session before one that only reports, an earlier end before a later one.
-func (r IdleReport) ByType(now time.Time) map[idle.Type]IdleCheck {
-	out := map[idle.Type]IdleCheck{}
+func (r Report) ByType(now time.Time) map[idle.Type]Check {
+	out := map[idle.Type]Check{}
 	for _, dry := range []bool{false, true} {
 		for _, v := range r.Verdicts {
 			if _, have := out[v.Checker.Type]; have || v.Checker.DryRun != dry || v.Phase == idle.Excluded && r.Keep == nil {
@@ -329,8 +366,8 @@ func (r IdleReport) ByType(now time.Time) map[idle.Type]IdleCheck {
 	return out
 }
 
-func idleCheck(v idle.Verdict, now time.Time) IdleCheck {
-	c := IdleCheck{Kind: "expire_after", Phase: v.Phase, Checker: v.Checker.Name, Source: v.Checker.Source, Why: v.Why, DryRun: v.Checker.DryRun}
+func idleCheck(v idle.Verdict, now time.Time) Check {
+	c := Check{Kind: "expire_after", Phase: v.Phase, Checker: v.Checker.Name, Source: v.Checker.Source, Why: v.Why, DryRun: v.Checker.DryRun}
 	seconds := func(d time.Duration) *int64 {
 		n := int64((d + time.Second - 1) / time.Second)
 		return &n
@@ -348,7 +385,7 @@ func idleCheck(v idle.Verdict, now time.Time) IdleCheck {
 		c.EndsAt = utc(&v.Deadline)
 	}
 	if v.Checker.Type == idle.Utilization {
-		c.Extra = &IdleExtra{Operator: v.Checker.Use.Operator, Resources: map[string][2]*float64{}}
+		c.Extra = &Extra{Operator: v.Checker.Use.Operator, Resources: map[string][2]*float64{}}
 		for _, f := range v.Figures {
 			c.Extra.Resources[f.Resource] = [2]*float64{f.Percent, new(f.Threshold)}
 		}
@@ -357,15 +394,15 @@ func idleCheck(v idle.Verdict, now time.Time) IdleCheck {
 }
 
 // IdleChecks tells how sessions stand with idle checks; those that do not run or that the actor may not see are absent.
-func (s *Service) IdleChecks(ctx context.Context, a Actor, ids []cluster.SessionID) (map[cluster.SessionID]IdleReport, error) {
+func (s *Idling) IdleChecks(ctx context.Context, a authz.Actor, ids []cluster.SessionID) (map[cluster.SessionID]Report, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
 	}
-	out := map[cluster.SessionID]IdleReport{}
+	out := map[cluster.SessionID]Report{}
 	if len(ids) == 0 {
 		return out, nil
 	}
-	list, _, err := s.idleReports(ctx, snapshot.Filter{IDs: texts(ids), Limit: len(ids)}, s.d.Clock(), a)
+	list, _, err := s.idleReports(ctx, snapshot.Filter{IDs: names(ids), Limit: len(ids)}, s.d.Clock(), a)
 	if err != nil {
 		return nil, err
 	}
@@ -376,7 +413,7 @@ func (s *Service) IdleChecks(ctx context.Context, a Actor, ids []cluster.Session
 }
 
 // idleReports judges one page; readers, if given, leave out what they may not see. n is the number of sessions read.
-func (s *Service) idleReports(ctx context.Context, f snapshot.Filter, now time.Time, readers ...Actor) (list []IdleReport, n int, err error) {
+func (s *Idling) idleReports(ctx context.Context, f snapshot.Filter, now time.Time, readers ...authz.Actor) (list []Report, n int, err error) {
 	rules, _, err := snapshot.ReadRules(ctx, s.d.Store.Queries)
 	if err != nil {
 		return nil, 0, err
@@ -387,12 +424,12 @@ func (s *Service) idleReports(ctx context.Context, f snapshot.Filter, now time.T
 	}
 	snapshot.Measure(ctx, s.d.Usage, page)
 	for _, x := range page {
-		o := authz.Owned{Noun: sessionNoun, Name: x.Row.Name, UserID: cluster.UserID(x.Row.UserID), AccessKey: cluster.AccessKey(x.Row.AccessKey),
+		o := authz.Owned{Noun: "session", Name: x.Row.Name, UserID: cluster.UserID(x.Row.UserID), AccessKey: cluster.AccessKey(x.Row.AccessKey),
 			Domain: x.Row.DomainName, OwnerRole: authz.Role(x.Row.UserRole)}
-		if slices.ContainsFunc(readers, func(a Actor) bool { return authz.Read(a, o) != nil }) {
+		if slices.ContainsFunc(readers, func(a authz.Actor) bool { return authz.Read(a, o) != nil }) {
 			continue
 		}
-		r := IdleReport{Session: x.ID, Name: x.Row.Name, UserEmail: x.Row.UserEmail, AccessKey: o.AccessKey, Project: cluster.ProjectID(x.Row.ProjectID),
+		r := Report{Session: x.ID, Name: x.Row.Name, UserEmail: x.Row.UserEmail, AccessKey: o.AccessKey, Project: cluster.ProjectID(x.Row.ProjectID),
 			Group: x.Row.ResourceGroup, StartedAt: x.StartedAt.UTC(), LastAccess: utc(x.Row.LastAccess), Verdicts: x.Judge(now)}
 		if x.Keep != nil && now.Before(x.Keep.Until) {
 			r.Keep = x.Keep
@@ -407,8 +444,8 @@ const maxKeepAlive = 366 * 24 * time.Hour
 
 // KeepAlive keeps a session from ending as idle for a time from now; 0 takes that back. Owners may ask for as long as their keypair policy
 // allows, and not beyond the session's lifetime; an administrator's grant holds against the lifetime too. It returns until when.
-func (s *Service) KeepAlive(ctx context.Context, a Actor, ref string, owner cluster.AccessKey, d time.Duration, reason string) (time.Time, error) {
-	o, err := s.findToChange(ctx, a, ref, owner)
+func (s *Idling) KeepAlive(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey, d time.Duration, reason string) (time.Time, error) {
+	o, err := s.d.Session(ctx, a, ref, owner)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -428,7 +465,7 @@ func (s *Service) KeepAlive(ctx context.Context, a Actor, ref string, owner clus
 		return time.Time{}, nil
 	}
 	if !admin {
-		policy, err := s.keypairPolicyOf(ctx, cluster.AccessKey(o.AccessKey))
+		policy, err := s.d.Policy(ctx, cluster.AccessKey(o.AccessKey))
 		if err != nil {
 			return time.Time{}, err
 		}
@@ -448,7 +485,7 @@ func (s *Service) KeepAlive(ctx context.Context, a Actor, ref string, owner clus
 	return until, nil
 }
 
-func (s *Service) endKeepAlive(ctx context.Context, o dbgen.SessionOwnerRow, admin bool) error {
+func (s *Idling) endKeepAlive(ctx context.Context, o dbgen.SessionOwnerRow, admin bool) error {
 	g, err := s.d.Store.GetKeepAlive(ctx, o.ID)
 	if store.Missing(err) {
 		return nil

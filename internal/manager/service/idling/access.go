@@ -1,9 +1,10 @@
-package service
+package idling
 
 import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -12,9 +13,9 @@ import (
 	"berth.dev/berth/internal/manager/store"
 )
 
-// accesses remembers when sessions were used through this manager, so that a use costs no write of its own. Streams
+// Accesses remembers when sessions were used through this manager, so that a use costs no write of its own. Streams
 // count for as long as they are open. What is gathered when the process dies is lost: some seconds of an inactivity of minutes.
-type accesses struct {
+type Accesses struct {
 	mu   sync.Mutex
 	last map[cluster.SessionID]time.Time
 	open map[cluster.SessionID]int
@@ -23,7 +24,8 @@ type accesses struct {
 // accessesEvery is how often gathered accesses are written.
 const accessesEvery = 10 * time.Second
 
-func (a *accesses) touch(id cluster.SessionID, now time.Time) {
+// Touch notes that a session was used.
+func (a *Accesses) Touch(id cluster.SessionID, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.last == nil {
@@ -34,8 +36,8 @@ func (a *accesses) touch(id cluster.SessionID, now time.Time) {
 	}
 }
 
-// hold counts a session as used until release; clock tells when that was.
-func (a *accesses) hold(id cluster.SessionID, clock func() time.Time) (release func()) {
+// Hold counts a session as used until release; clock tells when that was.
+func (a *Accesses) Hold(id cluster.SessionID, clock func() time.Time) (release func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.open == nil {
@@ -43,7 +45,7 @@ func (a *accesses) hold(id cluster.SessionID, clock func() time.Time) (release f
 	}
 	a.open[id]++
 	return sync.OnceFunc(func() {
-		a.touch(id, clock())
+		a.Touch(id, clock())
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		if a.open[id]--; a.open[id] <= 0 {
@@ -52,8 +54,8 @@ func (a *accesses) hold(id cluster.SessionID, clock func() time.Time) (release f
 	})
 }
 
-// flush writes what was gathered; when that fails it is kept for the next time.
-func (a *accesses) flush(ctx context.Context, s *store.Store, now time.Time) error {
+// Flush writes what was gathered; when that fails it is kept for the next time.
+func (a *Accesses) Flush(ctx context.Context, s *store.Store, now time.Time) error {
 	a.mu.Lock()
 	last := a.last
 	a.last = nil
@@ -77,7 +79,7 @@ func (a *accesses) flush(ctx context.Context, s *store.Store, now time.Time) err
 		}
 		if err := s.TouchSessions(ctx, times, ids[:n]); err != nil {
 			for id, at := range last {
-				a.touch(id, at)
+				a.Touch(id, at)
 			}
 			return fmt.Errorf("store accesses of sessions: %w", err)
 		}
@@ -86,12 +88,13 @@ func (a *accesses) flush(ctx context.Context, s *store.Store, now time.Time) err
 	return nil
 }
 
-func (s *Service) runAccesses(ctx context.Context) {
+// Run writes what is gathered every some seconds until ctx ends, and then once more.
+func (a *Accesses) Run(ctx context.Context, s *store.Store, clock func() time.Time, log *slog.Logger) {
 	tick := time.NewTicker(accessesEvery)
 	defer tick.Stop()
 	flush := func(ctx context.Context) {
-		if err := s.accesses.flush(ctx, s.d.Store, s.d.Clock()); err != nil {
-			s.d.Log.Warn("could not store accesses of sessions", "error", err)
+		if err := a.Flush(ctx, s, clock()); err != nil {
+			log.Warn("could not store accesses of sessions", "error", err)
 		}
 	}
 	for {
@@ -107,24 +110,26 @@ func (s *Service) runAccesses(ctx context.Context) {
 	}
 }
 
-// held is a stream that counts as use until it is closed.
-type held struct {
+// Stream counts as use until it is closed.
+type Stream struct {
 	io.ReadWriteCloser
-	release func()
+	Release func()
 }
 
-func (h *held) Close() error {
-	h.release()
+// Close ends the use and the stream.
+func (h *Stream) Close() error {
+	h.Release()
 	return h.ReadWriteCloser.Close()
 }
 
-// heldBody is the body of a reply that counts as use until it is closed.
-type heldBody struct {
+// Body is that of a reply that counts as use until it is closed.
+type Body struct {
 	io.ReadCloser
-	release func()
+	Release func()
 }
 
-func (h *heldBody) Close() error {
-	h.release()
+// Close ends the use and the body.
+func (h *Body) Close() error {
+	h.Release()
 	return h.ReadCloser.Close()
 }

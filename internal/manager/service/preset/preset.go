@@ -1,9 +1,12 @@
-package service
+// Package preset holds the use cases of resource presets: administrating them and checking which would fit now. Occupancy is
+// derived from live rows at every check. service embeds Presetting.
+package preset
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,6 +21,37 @@ import (
 )
 
 const presetNoun = "resource preset"
+
+// first is the project of callers that name none.
+const first = "default"
+
+// Deps are what the use cases work with; all are required.
+type Deps struct {
+	Store *store.Store
+	IDs   func() string
+	Log   *slog.Logger
+	// Project finds one by id or by name within a domain.
+	Project func(ctx context.Context, ref, domain string) (dbgen.Project, error)
+	// Slots are the slots that the cluster knows.
+	Slots func(ctx context.Context) (map[cluster.SlotName]cluster.SlotKind, error)
+}
+
+// Presetting is the use cases.
+type Presetting struct{ d Deps }
+
+// New makes them.
+func New(d Deps) *Presetting { return &Presetting{d: d} }
+
+func invalid(format string, args ...any) *fault.Error {
+	return fault.Invalidf(format, args...).WithReason("invalid-api-params")
+}
+
+func orNone(p *string) string {
+	if p == nil {
+		return ""
+	}
+	return *p
+}
 
 // Preset is a named amount of resources.
 type Preset struct {
@@ -34,16 +68,20 @@ func presetView(r dbgen.ResourcePreset) Preset {
 }
 
 // Presets lists what administrators offer: those for every resource group and those of groups that the actor may use.
-func (s *Service) Presets(ctx context.Context, a Actor) ([]Preset, error) {
+func (s *Presetting) Presets(ctx context.Context, a authz.Actor) ([]Preset, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
 	}
 	every := a.Superadmin() || a.Monitor()
 	names := []string{}
 	if !every {
-		groups, err := s.AllowedResourceGroups(ctx, a, "")
+		projects := make([]string, len(a.Projects))
+		for i, p := range a.Projects {
+			projects[i] = string(p)
+		}
+		groups, err := s.d.Store.AllowedResourceGroups(ctx, a.Domain, projects, string(a.AccessKey))
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("read resource groups: %w", err)
 		}
 		for _, g := range groups {
 			names = append(names, g.Name)
@@ -52,7 +90,7 @@ func (s *Service) Presets(ctx context.Context, a Actor) ([]Preset, error) {
 	return s.presets(ctx, every, names)
 }
 
-func (s *Service) presets(ctx context.Context, every bool, groups []string) ([]Preset, error) {
+func (s *Presetting) presets(ctx context.Context, every bool, groups []string) ([]Preset, error) {
 	rows, err := s.d.Store.ListPresets(ctx, every, groups)
 	if err != nil {
 		return nil, fmt.Errorf("read presets: %w", err)
@@ -64,8 +102,8 @@ func (s *Service) presets(ctx context.Context, every bool, groups []string) ([]P
 	return out, nil
 }
 
-// PresetInput is what an administrator writes about a preset; nil leaves a field as it is.
-type PresetInput struct {
+// Input is what an administrator writes about a preset; nil leaves a field as it is.
+type Input struct {
 	Name  *string
 	Slots map[string]string // slot to amount as written; nil leaves them
 	// SharedMemory is an amount of memory, "" for none.
@@ -80,7 +118,7 @@ const maxPresets = 500
 var presetName = regexp.MustCompile(`^[\p{L}\p{N}][\p{L}\p{N} ._/+:()-]{0,63}$`)
 
 // CreatePreset makes a preset (superadmins).
-func (s *Service) CreatePreset(ctx context.Context, a Actor, in PresetInput) (Preset, error) {
+func (s *Presetting) CreatePreset(ctx context.Context, a authz.Actor, in Input) (Preset, error) {
 	if err := authz.NeedSuperadmin(a, "change resource presets"); err != nil {
 		return Preset{}, err
 	}
@@ -91,7 +129,7 @@ func (s *Service) CreatePreset(ctx context.Context, a Actor, in PresetInput) (Pr
 	if in.Name == nil {
 		in.Name = new("")
 	}
-	if err := s.fillPreset(ctx, a, &p, in); err != nil {
+	if err := s.fill(ctx, &p, in); err != nil {
 		return Preset{}, err
 	}
 	known, err := s.presets(ctx, true, []string{})
@@ -106,7 +144,7 @@ func (s *Service) CreatePreset(ctx context.Context, a Actor, in PresetInput) (Pr
 }
 
 // ModifyPreset changes the preset of that id or name (superadmins).
-func (s *Service) ModifyPreset(ctx context.Context, a Actor, ref string, in PresetInput) (Preset, error) {
+func (s *Presetting) ModifyPreset(ctx context.Context, a authz.Actor, ref string, in Input) (Preset, error) {
 	if err := authz.NeedSuperadmin(a, "change resource presets"); err != nil {
 		return Preset{}, err
 	}
@@ -114,7 +152,7 @@ func (s *Service) ModifyPreset(ctx context.Context, a Actor, ref string, in Pres
 	if err != nil {
 		return p, err
 	}
-	if err := s.fillPreset(ctx, a, &p, in); err != nil {
+	if err := s.fill(ctx, &p, in); err != nil {
 		return p, err
 	}
 	n, err := s.d.Store.ChangePreset(ctx, dbgen.ChangePresetParams{ID: p.ID, Name: p.Name, ResourceSlots: p.Slots, SharedMemory: p.SharedMemory, ResourceGroup: groupOrNil(p)})
@@ -125,7 +163,7 @@ func (s *Service) ModifyPreset(ctx context.Context, a Actor, ref string, in Pres
 }
 
 // DeletePreset deletes the preset of that id or name (superadmins).
-func (s *Service) DeletePreset(ctx context.Context, a Actor, ref string) error {
+func (s *Presetting) DeletePreset(ctx context.Context, a authz.Actor, ref string) error {
 	if err := authz.NeedSuperadmin(a, "change resource presets"); err != nil {
 		return err
 	}
@@ -161,7 +199,7 @@ func presetStored(err error, p Preset) error {
 }
 
 // findPreset finds a preset by id, or by a name that only one has; of several the one for every group.
-func (s *Service) findPreset(ctx context.Context, ref string) (Preset, error) {
+func (s *Presetting) findPreset(ctx context.Context, ref string) (Preset, error) {
 	all, err := s.presets(ctx, true, []string{})
 	if err != nil {
 		return Preset{}, err
@@ -187,7 +225,7 @@ func (s *Service) findPreset(ctx context.Context, ref string) (Preset, error) {
 	return named[0], nil
 }
 
-func (s *Service) fillPreset(ctx context.Context, a Actor, p *Preset, in PresetInput) error {
+func (s *Presetting) fill(ctx context.Context, p *Preset, in Input) error {
 	if in.Name != nil {
 		if !presetName.MatchString(*in.Name) {
 			return invalid("%.80q is not a name for a preset", *in.Name).WithNext("use 1 to 64 letters, digits, spaces and - . _ / + : ( )")
@@ -196,8 +234,10 @@ func (s *Service) fillPreset(ctx context.Context, a Actor, p *Preset, in PresetI
 	}
 	if in.ResourceGroup != nil {
 		if *in.ResourceGroup != "" {
-			if _, err := s.GetResourceGroup(ctx, a, *in.ResourceGroup); err != nil {
-				return err
+			if _, err := s.d.Store.GetResourceGroup(ctx, *in.ResourceGroup); store.Missing(err) {
+				return authz.NotFound("scaling group", *in.ResourceGroup)
+			} else if err != nil {
+				return fmt.Errorf("find resource group %s: %w", *in.ResourceGroup, err)
 			}
 		}
 		p.ResourceGroup = *in.ResourceGroup
@@ -225,18 +265,21 @@ func (s *Service) fillPreset(ctx context.Context, a Actor, p *Preset, in PresetI
 	return nil
 }
 
-func (s *Service) presetSlots(ctx context.Context, in map[string]string) (cluster.Slots, error) {
-	known, err := s.ResourceSlots(ctx)
+// usual are slots that a preset may name before an agent has them.
+var usual = map[cluster.SlotName]cluster.SlotKind{"cuda.device": cluster.SlotCount, "cuda.shares": cluster.SlotCount}
+
+func (s *Presetting) presetSlots(ctx context.Context, in map[string]string) (cluster.Slots, error) {
+	known, err := s.d.Slots(ctx)
 	if err != nil {
 		return nil, err
 	}
 	out := cluster.Slots{}
 	for name, text := range in {
-		kind := cluster.SlotCount
-		i := slices.IndexFunc(known, func(k SlotInfo) bool { return k.Name == name })
-		if i >= 0 {
-			kind = known[i].Kind
-		} else if !slices.ContainsFunc(knownSlots, func(k SlotInfo) bool { return k.Name == name }) {
+		kind, there := known[cluster.SlotName(name)]
+		if !there {
+			kind, there = usual[cluster.SlotName(name)]
+		}
+		if !there {
 			return nil, invalid("no agent has a slot called %.80q", name).WithNext("use one of GET /config/resource-slots")
 		}
 		amount, err := cluster.ParseAmount(kind, text)
@@ -258,8 +301,8 @@ func (s *Service) presetSlots(ctx context.Context, in map[string]string) (cluste
 // GroupUse is the use of one resource group. Remaining is what the actor could still have there.
 type GroupUse struct{ Using, Remaining cluster.Slots }
 
-// PresetCheck tells what the actor could start. Absent slots of limits and of what remains below them are unlimited.
-type PresetCheck struct {
+// Check tells what the actor could start. Absent slots of limits and of what remains below them are unlimited.
+type Check struct {
 	KeypairLimits, KeypairUsing, KeypairRemaining cluster.Slots
 	// GroupLimits and the like are the project's; hidden tells not to show them.
 	GroupLimits, GroupUsing, GroupRemaining cluster.Slots
@@ -274,29 +317,36 @@ type PresetCheck struct {
 const settingHideProjects = "hide-project-resources"
 
 // SetProjectResourcesHidden shows or hides the totals of projects in preset checks of those who do not administrate them (superadmins).
-func (s *Service) SetProjectResourcesHidden(ctx context.Context, a Actor, hidden bool) error {
+func (s *Presetting) SetProjectResourcesHidden(ctx context.Context, a authz.Actor, hidden bool) error {
 	if err := authz.NeedSuperadmin(a, "hide the resources of projects"); err != nil {
 		return err
 	}
-	return s.setSetting(ctx, settingHideProjects, hidden)
+	raw, _ := json.Marshal(hidden) // a boolean always encodes
+	if err := s.d.Store.SetSetting(ctx, settingHideProjects, raw); err != nil {
+		return fmt.Errorf("store setting %s: %w", settingHideProjects, err)
+	}
+	return nil
 }
 
 // CheckPresets tells which presets would fit now, for a project and a resource group ("" is every allowed one): within what remains of the
 // keypair's, the user's, the project's and the domain's limits, and on one agent.
-func (s *Service) CheckPresets(ctx context.Context, a Actor, project, resourceGroup string) (PresetCheck, error) {
+func (s *Presetting) CheckPresets(ctx context.Context, a authz.Actor, project, resourceGroup string) (Check, error) {
 	if err := authz.Authenticated(a); err != nil {
-		return PresetCheck{}, err
+		return Check{}, err
 	}
 	if project == "" {
 		project = first
 	}
-	p, err := s.findProject(ctx, project, a.Domain)
+	p, err := s.d.Project(ctx, project, a.Domain)
 	if err != nil {
-		return PresetCheck{}, err
+		return Check{}, err
 	}
-	groups, err := s.AllowedResourceGroups(ctx, a, p.ID)
+	if !a.Member(cluster.ProjectID(p.ID)) && !a.DomainAdmin(p.DomainName) {
+		return Check{}, authz.NotFound("user group (or project)", project)
+	}
+	groups, err := s.d.Store.AllowedResourceGroups(ctx, a.Domain, []string{p.ID}, string(a.AccessKey))
 	if err != nil {
-		return PresetCheck{}, err
+		return Check{}, fmt.Errorf("read resource groups: %w", err)
 	}
 	names, whole := []string{}, map[string]bool{}
 	for _, g := range groups {
@@ -307,12 +357,16 @@ func (s *Service) CheckPresets(ctx context.Context, a Actor, project, resourceGr
 		}
 	}
 	if resourceGroup != "" && len(names) == 0 {
-		return PresetCheck{}, authz.NotFound(groupNoun, resourceGroup)
+		return Check{}, authz.NotFound("scaling group", resourceGroup)
 	}
-	c := PresetCheck{ResourceGroups: map[string]GroupUse{}}
+	c := Check{ResourceGroups: map[string]GroupUse{}}
 	if !a.DomainAdmin(p.DomainName) && !a.Monitor() {
-		if err := s.setting(ctx, settingHideProjects, &c.GroupHidden); err != nil {
-			return c, err
+		raw, err := s.d.Store.GetSetting(ctx, settingHideProjects)
+		if err == nil {
+			err = json.Unmarshal(raw, &c.GroupHidden)
+		}
+		if err != nil && !store.Missing(err) {
+			return c, fmt.Errorf("read setting %s: %w", settingHideProjects, err)
 		}
 	}
 	if err := s.checkLimits(ctx, a, p, &c); err != nil {
@@ -342,7 +396,7 @@ func (s *Service) CheckPresets(ctx context.Context, a Actor, project, resourceGr
 }
 
 // checkLimits fills in limits and use of the owner and of the tenants above.
-func (s *Service) checkLimits(ctx context.Context, a Actor, p dbgen.Project, c *PresetCheck) error {
+func (s *Presetting) checkLimits(ctx context.Context, a authz.Actor, p dbgen.Project, c *Check) error {
 	limits, err := s.d.Store.OwnerLimits(ctx, string(a.AccessKey))
 	if err != nil {
 		return fmt.Errorf("read limits of keypair %s: %w", a.AccessKey, err)
@@ -351,7 +405,7 @@ func (s *Service) checkLimits(ctx context.Context, a Actor, p dbgen.Project, c *
 	if err != nil {
 		return fmt.Errorf("read domain %s: %w", p.DomainName, err)
 	}
-	slots, err := s.ResourceSlots(ctx)
+	slots, err := s.d.Slots(ctx)
 	if err != nil {
 		return err
 	}
@@ -376,9 +430,9 @@ func (s *Service) checkLimits(ctx context.Context, a Actor, p dbgen.Project, c *
 			out = cluster.Slots{}
 		}
 		if only { // what such a policy does not list is not allowed at all
-			for _, k := range slots {
-				if _, ok := out[cluster.SlotName(k.Name)]; !ok {
-					out[cluster.SlotName(k.Name)] = 0
+			for name := range slots {
+				if _, ok := out[name]; !ok {
+					out[name] = 0
 				}
 			}
 		}
@@ -436,7 +490,7 @@ type room struct {
 
 // checkRooms fills in the use of resource groups and returns what every usable agent has left. What remains of a group is shown within the
 // limits: nobody can have more.
-func (s *Service) checkRooms(ctx context.Context, names []string, c *PresetCheck) ([]room, error) {
+func (s *Presetting) checkRooms(ctx context.Context, names []string, c *Check) ([]room, error) {
 	rows, err := s.d.Store.RoomOfAgents(ctx, names)
 	if err != nil {
 		return nil, fmt.Errorf("read agents: %w", err)
@@ -485,7 +539,7 @@ const deviceBatch = 100
 
 // fitsOne reports whether one agent has room. Where devices are more than a sum (fractions, shares), they are asked; in groups of
 // whole, a fraction lies on one device.
-func (s *Service) fitsOne(ctx context.Context, want cluster.Slots, rooms []room, whole map[string]bool) (bool, error) {
+func (s *Presetting) fitsOne(ctx context.Context, want cluster.Slots, rooms []room, whole map[string]bool) (bool, error) {
 	var roomy []string
 	uncut := map[string]bool{}
 	for _, r := range rooms {
@@ -536,7 +590,7 @@ func needsDevices(want cluster.Slots) bool {
 
 // RecalculateUsage compares what agents hold with what they have (superadmins). Occupancy is derived from live kernels at
 // every look, so there is nothing to correct; it returns the agents that hold more than they have, which would be a fault.
-func (s *Service) RecalculateUsage(ctx context.Context, a Actor) ([]cluster.AgentID, error) {
+func (s *Presetting) RecalculateUsage(ctx context.Context, a authz.Actor) ([]cluster.AgentID, error) {
 	if err := authz.NeedSuperadmin(a, "recalculate usage"); err != nil {
 		return nil, err
 	}
