@@ -192,9 +192,9 @@ func printReport(out io.Writer, r *sim.Report) error {
 		}
 	}
 	if len(r.Users) > 1 {
-		fmt.Fprintf(w, "\nfairness (Jain)\t%.4f\n\nUSER\tRECEIVED h\tASKED h\tMEAN WAIT\n", r.Fairness)
+		fmt.Fprintf(w, "\nfairness (Jain)\t%.4f\n\nUSER\tRECEIVED h\tPRESENT h\tMEAN WAIT\n", r.Fairness)
 		for _, u := range r.Users {
-			fmt.Fprintf(w, "%s\t%.2f\t%.2f\t%s\n", u.Name, u.Received, u.Asked, seconds(u.MeanWait))
+			fmt.Fprintf(w, "%s\t%.2f\t%.2f\t%s\n", u.Name, u.Received, u.Present, seconds(u.MeanWait))
 		}
 	}
 	fmt.Fprintf(w, "\npasses\t%d\nmean pass\t%.4f ms\n99 %% of passes\t%.4f ms\nlongest pass\t%.4f ms\nper job\t%.4f ms\ntrace\t%s\n",

@@ -34,7 +34,8 @@ type Report struct {
 	Makespan      float64 `json:"makespan_s"`
 	// Waits of the jobs that started, by class, and "all".
 	Waits []Wait `json:"waits"`
-	// Fairness is Jain's index over users of accelerator (else core) time received over time asked for: 1 is even.
+	// Fairness is Jain's index over users of the part of their jobs' presence (from arrival to end)
+	// in which these ran, weighted by size: 1 when all users waited alike.
 	Fairness float64 `json:"fairness"`
 	Users    []User  `json:"users,omitempty"`
 	Passes   Passes  `json:"passes"`
@@ -76,8 +77,10 @@ type Wait struct {
 // User is what one user got.
 type User struct {
 	Name     string  `json:"name"`
+	// Received is what its jobs held, Present what they would have held had they started at once
+	// and ended when they did; in accelerator (else core) hours.
 	Received float64 `json:"received_hours"`
-	Asked    float64 `json:"asked_hours"`
+	Present  float64 `json:"present_hours"`
 	MeanWait float64 `json:"mean_wait_s"`
 }
 
@@ -292,8 +295,7 @@ func (r *recorder) waits() []Wait {
 	return out
 }
 
-// users compares what each got with what it asked for. A job that never ends asks for the time from its arrival to the end
-// of the simulation.
+// users compares what each user's jobs held with what they would have held without waiting.
 func (r *recorder) users(x *world) ([]User, float64) {
 	by := map[string]*User{}
 	count := map[string]int{}
@@ -304,11 +306,11 @@ func (r *recorder) users(x *world) ([]User, float64) {
 			u = &User{Name: j.User}
 			by[j.User] = u
 		}
-		runs := j.Runs
-		if runs < 0 {
-			runs = max(0, x.now-j.Arrives)
+		end := x.now
+		if x.state[i] == ended {
+			end = r.enqueued[i]
 		}
-		u.Asked += r.weight(i) * runs.Seconds() / 3.6e6
+		u.Present += r.weight(i) * max(0, end-j.Arrives).Seconds() / 3.6e6
 		u.Received += r.got[i] / 3.6e6
 		if r.tries[i] > 0 {
 			u.MeanWait += r.waited[i].Seconds()
@@ -322,12 +324,12 @@ func (r *recorder) users(x *world) ([]User, float64) {
 			u.MeanWait = round(u.MeanWait/float64(count[name]), 3)
 		}
 		ratio := 1.0
-		if u.Asked > 0 {
-			ratio = u.Received / u.Asked
+		if u.Present > 0 {
+			ratio = u.Received / u.Present
 		}
-		sum, squares = sum+ratio, squares+ratio*ratio
-		u.Asked, u.Received = round(u.Asked, 4), round(u.Received, 4)
+		u.Present, u.Received = round(u.Present, 4), round(u.Received, 4)
 		out = append(out, *u)
+		sum, squares = sum+ratio, squares+ratio*ratio
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
 	if squares == 0 {
