@@ -77,11 +77,12 @@ type Deps struct {
 // CallbackPolicy says where session callbacks may go.
 type CallbackPolicy = callback.Policy
 
-// What administrators change of agents and resource groups; see package supply.
+// What administrators change of agents, resource groups and limits; see package supply.
 type (
 	AgentChange        = supply.AgentChange
 	ResourceGroupProps = supply.ResourceGroupProps
 	GroupUser          = supply.GroupUser
+	KeypairPolicyProps = supply.KeypairPolicyProps
 )
 
 // Idle checks; see package idling.
