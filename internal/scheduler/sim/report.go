@@ -76,7 +76,7 @@ type Wait struct {
 
 // User is what one user got.
 type User struct {
-	Name     string  `json:"name"`
+	Name string `json:"name"`
 	// Received is what its jobs held, Present what they would have held had they started at once
 	// and ended when they did; in accelerator (else core) hours.
 	Received float64 `json:"received_hours"`

@@ -102,6 +102,7 @@ type world struct {
 	open    []int // dependencies that have not ended, per job
 	names   map[string]int
 	ledger  *ledger
+	meter   *meter
 	report  *recorder
 	nextID  time.Duration // the wake-up that is already in the heap
 }
@@ -164,6 +165,10 @@ func newWorld(w *Workload, opt Options) (*world, error) {
 			return nil, err
 		}
 	}
+	var err error
+	if x.meter, err = newMeter(w); err != nil {
+		return nil, err
+	}
 	x.ledger = newLedger(w)
 	x.report = newRecorder(w, opt)
 	return x, nil
@@ -195,6 +200,7 @@ func (x *world) loop() error {
 			break
 		}
 		x.now = x.events[0].at
+		x.meter.observe(x)
 		for len(x.events) > 0 && x.events[0].at == x.now {
 			if err := x.happen(heap.Pop(&x.events).(event)); err != nil {
 				return err
@@ -234,6 +240,7 @@ func (x *world) enqueue(job int) {
 
 // finish takes a running job away.
 func (x *world) finish(job int, as jobState) {
+	x.meter.book(x, job)
 	x.state[job] = as
 	x.ledger.release(job)
 	x.report.ended(job, x.now)
