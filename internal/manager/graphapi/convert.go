@@ -63,7 +63,7 @@ func toSession(s *service.Session) *model.ComputeSession {
 		ResourceOpts: jsonObject(s.ResourceOpts), ScalingGroup: &s.ResourceGroup,
 		ServicePorts: jsonText([]service.ServicePort{}), Mounts: []*string{}, VfolderMounts: []*string{},
 		OccupyingSlots: slotsText(s.OccupyingSlots), OccupiedSlots: slotsText(s.OccupyingSlots), RequestedSlots: slotsText(s.RequestedSlots),
-		NumQueries: &s.NumQueries, Containers: []*model.ComputeContainer{}, AbusingReports: []*string{}, IdleChecks: new("{}"),
+		NumQueries: &s.NumQueries, Containers: []*model.ComputeContainer{}, AbusingReports: []*string{},
 	}
 	if main := s.MainKernel(); main != nil {
 		m.MainKernelID = new(string(main.ID))

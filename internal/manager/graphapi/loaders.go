@@ -14,6 +14,7 @@ import (
 // dependencies reads them in one statement.
 type loaders struct {
 	sessions *dataloader.Loader[cluster.SessionID, *service.Session]
+	idle     *dataloader.Loader[cluster.SessionID, service.IdleReport]
 }
 
 type loadersKey struct{}
@@ -30,9 +31,23 @@ func withLoaders(ctx context.Context, deps Deps) context.Context {
 		}
 		return out
 	}
-	l := &loaders{sessions: dataloader.NewBatchedLoader(batch,
-		dataloader.WithWait[cluster.SessionID, *service.Session](batchWait),
-		dataloader.WithBatchCapacity[cluster.SessionID, *service.Session](200))}
+	idle := func(ctx context.Context, ids []cluster.SessionID) []*dataloader.Result[service.IdleReport] {
+		out := make([]*dataloader.Result[service.IdleReport], len(ids))
+		actor, _ := deps.Actor(ctx)
+		found, err := deps.Service.IdleChecks(ctx, actor, ids)
+		for i, id := range ids {
+			out[i] = &dataloader.Result[service.IdleReport]{Data: found[id], Error: err}
+		}
+		return out
+	}
+	l := &loaders{
+		sessions: dataloader.NewBatchedLoader(batch,
+			dataloader.WithWait[cluster.SessionID, *service.Session](batchWait),
+			dataloader.WithBatchCapacity[cluster.SessionID, *service.Session](200)),
+		idle: dataloader.NewBatchedLoader(idle,
+			dataloader.WithWait[cluster.SessionID, service.IdleReport](batchWait),
+			dataloader.WithBatchCapacity[cluster.SessionID, service.IdleReport](200)),
+	}
 	return context.WithValue(ctx, loadersKey{}, l)
 }
 

@@ -163,7 +163,7 @@ func (a *API) idleReport(c *call) error {
 	for i, r := range found {
 		list[i] = object{"session_id": r.Session, "session_name": r.Name, "user_email": r.UserEmail, "access_key": r.AccessKey, "project_id": r.Project,
 			"resource_group": r.Group, "started_at": isoTime(r.StartedAt), "last_access": isoTimeOrNil(r.LastAccess), "kept_alive_until": keptUntil(r),
-			"idle_checks": r.ByType(a.now())}
+			"idle_checks": r.ByType()}
 	}
 	return c.ok(object{"sessions": list, "total": total})
 }
@@ -217,5 +217,5 @@ func (a *API) idleChecksOf(c *call, s *service.Session) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return found[s.ID].ByType(a.now()), nil
+	return found[s.ID].ByType(), nil
 }

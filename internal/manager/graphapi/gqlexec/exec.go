@@ -173,6 +173,12 @@ type ComplexityRoot struct {
 		TotalCount func(childComplexity int) int
 	}
 
+	CreateResourcePresetReply struct {
+		Msg            func(childComplexity int) int
+		Ok             func(childComplexity int) int
+		ResourcePreset func(childComplexity int) int
+	}
+
 	CreateScalingGroupReply struct {
 		Msg          func(childComplexity int) int
 		Ok           func(childComplexity int) int
@@ -266,8 +272,10 @@ type ComplexityRoot struct {
 		AssociateScalingGroupWithDomain        func(childComplexity int, scalingGroup string, domain string) int
 		AssociateScalingGroupWithKeypair       func(childComplexity int, scalingGroup string, accessKey string) int
 		AssociateScalingGroupWithUserGroup     func(childComplexity int, scalingGroup string, userGroup string) int
+		CreateResourcePreset                   func(childComplexity int, name string, props model.CreateResourcePresetInput) int
 		CreateScalingGroup                     func(childComplexity int, name string, props model.CreateScalingGroupInput) int
 		DealiasImage                           func(childComplexity int, alias string) int
+		DeleteResourcePreset                   func(childComplexity int, id *string, name *string) int
 		DeleteScalingGroup                     func(childComplexity int, name string) int
 		DisassociateAllScalingGroupsWithDomain func(childComplexity int, domain string) int
 		DisassociateAllScalingGroupsWithGroup  func(childComplexity int, userGroup string) int
@@ -278,6 +286,7 @@ type ComplexityRoot struct {
 		ModifyAgent                            func(childComplexity int, id string, props model.ModifyAgentInput) int
 		ModifyComputeSession                   func(childComplexity int, input model.ModifyComputeSessionInput) int
 		ModifyKeypairResourcePolicy            func(childComplexity int, name string, props model.ModifyKeyPairResourcePolicyInput) int
+		ModifyResourcePreset                   func(childComplexity int, id *string, name *string, props model.ModifyResourcePresetInput) int
 		ModifyScalingGroup                     func(childComplexity int, name string, props model.ModifyScalingGroupInput) int
 	}
 
@@ -296,6 +305,8 @@ type ComplexityRoot struct {
 		KeypairResourcePolicies func(childComplexity int) int
 		KeypairResourcePolicy   func(childComplexity int, name *string) int
 		Keypairs                func(childComplexity int, domainName *string, email *string, isActive *bool) int
+		ResourcePreset          func(childComplexity int, name string) int
+		ResourcePresets         func(childComplexity int) int
 		ScalingGroup            func(childComplexity int, name *string) int
 		ScalingGroups           func(childComplexity int, name *string, isActive *bool) int
 	}
@@ -304,6 +315,14 @@ type ComplexityRoot struct {
 		Key func(childComplexity int) int
 		Max func(childComplexity int) int
 		Min func(childComplexity int) int
+	}
+
+	ResourcePreset struct {
+		ID               func(childComplexity int) int
+		Name             func(childComplexity int) int
+		ResourceSlots    func(childComplexity int) int
+		ScalingGroupName func(childComplexity int) int
+		SharedMemory     func(childComplexity int) int
 	}
 
 	ScalingGroup struct {
@@ -347,6 +366,7 @@ type ComputeSessionResolver interface {
 
 	Dependencies(ctx context.Context, obj *model.ComputeSession) ([]*model.ComputeSession, error)
 
+	IdleChecks(ctx context.Context, obj *model.ComputeSession) (*string, error)
 	Explanation(ctx context.Context, obj *model.ComputeSession) (*model.SessionExplanation, error)
 }
 type MutationsResolver interface {
@@ -367,6 +387,9 @@ type MutationsResolver interface {
 	DisassociateScalingGroupWithKeypair(ctx context.Context, scalingGroup string, accessKey string) (*model.MutationReply, error)
 	DisassociateAllScalingGroupsWithDomain(ctx context.Context, domain string) (*model.MutationReply, error)
 	DisassociateAllScalingGroupsWithGroup(ctx context.Context, userGroup string) (*model.MutationReply, error)
+	CreateResourcePreset(ctx context.Context, name string, props model.CreateResourcePresetInput) (*model.CreateResourcePresetReply, error)
+	ModifyResourcePreset(ctx context.Context, id *string, name *string, props model.ModifyResourcePresetInput) (*model.MutationReply, error)
+	DeleteResourcePreset(ctx context.Context, id *string, name *string) (*model.MutationReply, error)
 }
 type QueriesResolver interface {
 	Keypair(ctx context.Context, domainName *string, accessKey *string) (*model.KeyPair, error)
@@ -385,6 +408,8 @@ type QueriesResolver interface {
 	KeypairResourcePolicies(ctx context.Context) ([]*model.KeyPairResourcePolicy, error)
 	ScalingGroup(ctx context.Context, name *string) (*model.ScalingGroup, error)
 	ScalingGroups(ctx context.Context, name *string, isActive *bool) ([]*model.ScalingGroup, error)
+	ResourcePreset(ctx context.Context, name string) (*model.ResourcePreset, error)
+	ResourcePresets(ctx context.Context) ([]*model.ResourcePreset, error)
 }
 
 type executableSchema struct {
@@ -1053,6 +1078,25 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 
 		return e.complexity.ComputeSessionList.TotalCount(childComplexity), true
 
+	case "CreateResourcePresetReply.msg":
+		if e.complexity.CreateResourcePresetReply.Msg == nil {
+			break
+		}
+
+		return e.complexity.CreateResourcePresetReply.Msg(childComplexity), true
+	case "CreateResourcePresetReply.ok":
+		if e.complexity.CreateResourcePresetReply.Ok == nil {
+			break
+		}
+
+		return e.complexity.CreateResourcePresetReply.Ok(childComplexity), true
+	case "CreateResourcePresetReply.resource_preset":
+		if e.complexity.CreateResourcePresetReply.ResourcePreset == nil {
+			break
+		}
+
+		return e.complexity.CreateResourcePresetReply.ResourcePreset(childComplexity), true
+
 	case "CreateScalingGroupReply.msg":
 		if e.complexity.CreateScalingGroupReply.Msg == nil {
 			break
@@ -1489,6 +1533,17 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.Mutations.AssociateScalingGroupWithUserGroup(childComplexity, args["scaling_group"].(string), args["user_group"].(string)), true
+	case "Mutations.create_resource_preset":
+		if e.complexity.Mutations.CreateResourcePreset == nil {
+			break
+		}
+
+		args, err := ec.field_Mutations_create_resource_preset_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Mutations.CreateResourcePreset(childComplexity, args["name"].(string), args["props"].(model.CreateResourcePresetInput)), true
 	case "Mutations.create_scaling_group":
 		if e.complexity.Mutations.CreateScalingGroup == nil {
 			break
@@ -1511,6 +1566,17 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.Mutations.DealiasImage(childComplexity, args["alias"].(string)), true
+	case "Mutations.delete_resource_preset":
+		if e.complexity.Mutations.DeleteResourcePreset == nil {
+			break
+		}
+
+		args, err := ec.field_Mutations_delete_resource_preset_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Mutations.DeleteResourcePreset(childComplexity, args["id"].(*string), args["name"].(*string)), true
 	case "Mutations.delete_scaling_group":
 		if e.complexity.Mutations.DeleteScalingGroup == nil {
 			break
@@ -1621,6 +1687,17 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.Mutations.ModifyKeypairResourcePolicy(childComplexity, args["name"].(string), args["props"].(model.ModifyKeyPairResourcePolicyInput)), true
+	case "Mutations.modify_resource_preset":
+		if e.complexity.Mutations.ModifyResourcePreset == nil {
+			break
+		}
+
+		args, err := ec.field_Mutations_modify_resource_preset_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Mutations.ModifyResourcePreset(childComplexity, args["id"].(*string), args["name"].(*string), args["props"].(model.ModifyResourcePresetInput)), true
 	case "Mutations.modify_scaling_group":
 		if e.complexity.Mutations.ModifyScalingGroup == nil {
 			break
@@ -1782,6 +1859,23 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.Queries.Keypairs(childComplexity, args["domain_name"].(*string), args["email"].(*string), args["is_active"].(*bool)), true
+	case "Queries.resource_preset":
+		if e.complexity.Queries.ResourcePreset == nil {
+			break
+		}
+
+		args, err := ec.field_Queries_resource_preset_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Queries.ResourcePreset(childComplexity, args["name"].(string)), true
+	case "Queries.resource_presets":
+		if e.complexity.Queries.ResourcePresets == nil {
+			break
+		}
+
+		return e.complexity.Queries.ResourcePresets(childComplexity), true
 	case "Queries.scaling_group":
 		if e.complexity.Queries.ScalingGroup == nil {
 			break
@@ -1823,6 +1917,37 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.ResourceLimit.Min(childComplexity), true
+
+	case "ResourcePreset.id":
+		if e.complexity.ResourcePreset.ID == nil {
+			break
+		}
+
+		return e.complexity.ResourcePreset.ID(childComplexity), true
+	case "ResourcePreset.name":
+		if e.complexity.ResourcePreset.Name == nil {
+			break
+		}
+
+		return e.complexity.ResourcePreset.Name(childComplexity), true
+	case "ResourcePreset.resource_slots":
+		if e.complexity.ResourcePreset.ResourceSlots == nil {
+			break
+		}
+
+		return e.complexity.ResourcePreset.ResourceSlots(childComplexity), true
+	case "ResourcePreset.scaling_group_name":
+		if e.complexity.ResourcePreset.ScalingGroupName == nil {
+			break
+		}
+
+		return e.complexity.ResourcePreset.ScalingGroupName(childComplexity), true
+	case "ResourcePreset.shared_memory":
+		if e.complexity.ResourcePreset.SharedMemory == nil {
+			break
+		}
+
+		return e.complexity.ResourcePreset.SharedMemory(childComplexity), true
 
 	case "ScalingGroup.created_at":
 		if e.complexity.ScalingGroup.CreatedAt == nil {
@@ -1973,10 +2098,12 @@ func (e *executableSchema) Exec(ctx context.Context) graphql.ResponseHandler {
 	opCtx := graphql.GetOperationContext(ctx)
 	ec := executionContext{opCtx, e, 0, 0, make(chan graphql.DeferredResult)}
 	inputUnmarshalMap := graphql.BuildUnmarshalerMap(
+		ec.unmarshalInputCreateResourcePresetInput,
 		ec.unmarshalInputCreateScalingGroupInput,
 		ec.unmarshalInputModifyAgentInput,
 		ec.unmarshalInputModifyComputeSessionInput,
 		ec.unmarshalInputModifyKeyPairResourcePolicyInput,
+		ec.unmarshalInputModifyResourcePresetInput,
 		ec.unmarshalInputModifyScalingGroupInput,
 	)
 	first := true
@@ -2111,6 +2238,9 @@ type Queries {
 
   scaling_group(name: String): ScalingGroup
   scaling_groups(name: String, is_active: Boolean): [ScalingGroup]
+
+  resource_preset(name: String!): ResourcePreset
+  resource_presets: [ResourcePreset]
 }
 
 type Mutations {
@@ -2131,6 +2261,9 @@ type Mutations {
   disassociate_scaling_group_with_keypair(scaling_group: String!, access_key: String!): MutationReply
   disassociate_all_scaling_groups_with_domain(domain: String!): MutationReply
   disassociate_all_scaling_groups_with_group(user_group: UUID!): MutationReply
+  create_resource_preset(name: String!, props: CreateResourcePresetInput!): CreateResourcePresetReply
+  modify_resource_preset(id: UUID, name: String, props: ModifyResourcePresetInput!): MutationReply
+  delete_resource_preset(id: UUID, name: String): MutationReply
 }
 
 type KeyPairResourcePolicy {
@@ -2437,6 +2570,33 @@ type ScalingGroup {
   scheduler_opts: JSONString
   use_host_network: Boolean
 }
+
+type ResourcePreset {
+  id: UUID
+  name: String
+  resource_slots: JSONString
+  shared_memory: BigInt
+  scaling_group_name: String
+}
+
+input CreateResourcePresetInput {
+  resource_slots: JSONString!
+  shared_memory: String
+  scaling_group_name: String
+}
+
+input ModifyResourcePresetInput {
+  name: String
+  resource_slots: JSONString
+  shared_memory: String
+  scaling_group_name: String
+}
+
+type CreateResourcePresetReply {
+  ok: Boolean
+  msg: String
+  resource_preset: ResourcePreset
+}
 `, BuiltIn: false},
 }
 var parsedSchema = gqlparser.MustLoadSchema(sources...)
@@ -2525,6 +2685,22 @@ func (ec *executionContext) field_Mutations_associate_scaling_group_with_user_gr
 	return args, nil
 }
 
+func (ec *executionContext) field_Mutations_create_resource_preset_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "name", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["name"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "props", ec.unmarshalNCreateResourcePresetInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐCreateResourcePresetInput)
+	if err != nil {
+		return nil, err
+	}
+	args["props"] = arg1
+	return args, nil
+}
+
 func (ec *executionContext) field_Mutations_create_scaling_group_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
 	var err error
 	args := map[string]any{}
@@ -2549,6 +2725,22 @@ func (ec *executionContext) field_Mutations_dealias_image_args(ctx context.Conte
 		return nil, err
 	}
 	args["alias"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutations_delete_resource_preset_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "id", ec.unmarshalOUUID2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["id"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "name", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["name"] = arg1
 	return args, nil
 }
 
@@ -2689,6 +2881,27 @@ func (ec *executionContext) field_Mutations_modify_keypair_resource_policy_args(
 		return nil, err
 	}
 	args["props"] = arg1
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutations_modify_resource_preset_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "id", ec.unmarshalOUUID2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["id"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "name", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["name"] = arg1
+	arg2, err := graphql.ProcessArgField(ctx, rawArgs, "props", ec.unmarshalNModifyResourcePresetInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐModifyResourcePresetInput)
+	if err != nil {
+		return nil, err
+	}
+	args["props"] = arg2
 	return args, nil
 }
 
@@ -3009,6 +3222,17 @@ func (ec *executionContext) field_Queries_keypairs_args(ctx context.Context, raw
 		return nil, err
 	}
 	args["is_active"] = arg2
+	return args, nil
+}
+
+func (ec *executionContext) field_Queries_resource_preset_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "name", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["name"] = arg0
 	return args, nil
 }
 
@@ -6394,7 +6618,7 @@ func (ec *executionContext) _ComputeSession_idle_checks(ctx context.Context, fie
 		field,
 		ec.fieldContext_ComputeSession_idle_checks,
 		func(ctx context.Context) (any, error) {
-			return obj.IdleChecks, nil
+			return ec.resolvers.ComputeSession().IdleChecks(ctx, obj)
 		},
 		nil,
 		ec.marshalOJSONString2ᚖstring,
@@ -6407,8 +6631,8 @@ func (ec *executionContext) fieldContext_ComputeSession_idle_checks(_ context.Co
 	fc = &graphql.FieldContext{
 		Object:     "ComputeSession",
 		Field:      field,
-		IsMethod:   false,
-		IsResolver: false,
+		IsMethod:   true,
+		IsResolver: true,
 		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 			return nil, errors.New("field of type JSONString does not have child fields")
 		},
@@ -6618,6 +6842,105 @@ func (ec *executionContext) fieldContext_ComputeSessionList_total_count(_ contex
 		IsResolver: false,
 		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _CreateResourcePresetReply_ok(ctx context.Context, field graphql.CollectedField, obj *model.CreateResourcePresetReply) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_CreateResourcePresetReply_ok,
+		func(ctx context.Context) (any, error) {
+			return obj.Ok, nil
+		},
+		nil,
+		ec.marshalOBoolean2ᚖbool,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_CreateResourcePresetReply_ok(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "CreateResourcePresetReply",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Boolean does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _CreateResourcePresetReply_msg(ctx context.Context, field graphql.CollectedField, obj *model.CreateResourcePresetReply) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_CreateResourcePresetReply_msg,
+		func(ctx context.Context) (any, error) {
+			return obj.Msg, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_CreateResourcePresetReply_msg(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "CreateResourcePresetReply",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _CreateResourcePresetReply_resource_preset(ctx context.Context, field graphql.CollectedField, obj *model.CreateResourcePresetReply) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_CreateResourcePresetReply_resource_preset,
+		func(ctx context.Context) (any, error) {
+			return obj.ResourcePreset, nil
+		},
+		nil,
+		ec.marshalOResourcePreset2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐResourcePreset,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_CreateResourcePresetReply_resource_preset(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "CreateResourcePresetReply",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_ResourcePreset_id(ctx, field)
+			case "name":
+				return ec.fieldContext_ResourcePreset_name(ctx, field)
+			case "resource_slots":
+				return ec.fieldContext_ResourcePreset_resource_slots(ctx, field)
+			case "shared_memory":
+				return ec.fieldContext_ResourcePreset_shared_memory(ctx, field)
+			case "scaling_group_name":
+				return ec.fieldContext_ResourcePreset_scaling_group_name(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type ResourcePreset", field.Name)
 		},
 	}
 	return fc, nil
@@ -9466,6 +9789,149 @@ func (ec *executionContext) fieldContext_Mutations_disassociate_all_scaling_grou
 	return fc, nil
 }
 
+func (ec *executionContext) _Mutations_create_resource_preset(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Mutations_create_resource_preset,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Mutations().CreateResourcePreset(ctx, fc.Args["name"].(string), fc.Args["props"].(model.CreateResourcePresetInput))
+		},
+		nil,
+		ec.marshalOCreateResourcePresetReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐCreateResourcePresetReply,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Mutations_create_resource_preset(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutations",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "ok":
+				return ec.fieldContext_CreateResourcePresetReply_ok(ctx, field)
+			case "msg":
+				return ec.fieldContext_CreateResourcePresetReply_msg(ctx, field)
+			case "resource_preset":
+				return ec.fieldContext_CreateResourcePresetReply_resource_preset(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type CreateResourcePresetReply", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutations_create_resource_preset_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutations_modify_resource_preset(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Mutations_modify_resource_preset,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Mutations().ModifyResourcePreset(ctx, fc.Args["id"].(*string), fc.Args["name"].(*string), fc.Args["props"].(model.ModifyResourcePresetInput))
+		},
+		nil,
+		ec.marshalOMutationReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐMutationReply,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Mutations_modify_resource_preset(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutations",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "ok":
+				return ec.fieldContext_MutationReply_ok(ctx, field)
+			case "msg":
+				return ec.fieldContext_MutationReply_msg(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type MutationReply", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutations_modify_resource_preset_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutations_delete_resource_preset(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Mutations_delete_resource_preset,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Mutations().DeleteResourcePreset(ctx, fc.Args["id"].(*string), fc.Args["name"].(*string))
+		},
+		nil,
+		ec.marshalOMutationReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐMutationReply,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Mutations_delete_resource_preset(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutations",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "ok":
+				return ec.fieldContext_MutationReply_ok(ctx, field)
+			case "msg":
+				return ec.fieldContext_MutationReply_msg(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type MutationReply", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutations_delete_resource_preset_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _Queries_keypair(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -10662,6 +11128,100 @@ func (ec *executionContext) fieldContext_Queries_scaling_groups(ctx context.Cont
 	return fc, nil
 }
 
+func (ec *executionContext) _Queries_resource_preset(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_resource_preset,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Queries().ResourcePreset(ctx, fc.Args["name"].(string))
+		},
+		nil,
+		ec.marshalOResourcePreset2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐResourcePreset,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_resource_preset(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_ResourcePreset_id(ctx, field)
+			case "name":
+				return ec.fieldContext_ResourcePreset_name(ctx, field)
+			case "resource_slots":
+				return ec.fieldContext_ResourcePreset_resource_slots(ctx, field)
+			case "shared_memory":
+				return ec.fieldContext_ResourcePreset_shared_memory(ctx, field)
+			case "scaling_group_name":
+				return ec.fieldContext_ResourcePreset_scaling_group_name(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type ResourcePreset", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Queries_resource_preset_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_resource_presets(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_resource_presets,
+		func(ctx context.Context) (any, error) {
+			return ec.resolvers.Queries().ResourcePresets(ctx)
+		},
+		nil,
+		ec.marshalOResourcePreset2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐResourcePreset,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_resource_presets(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_ResourcePreset_id(ctx, field)
+			case "name":
+				return ec.fieldContext_ResourcePreset_name(ctx, field)
+			case "resource_slots":
+				return ec.fieldContext_ResourcePreset_resource_slots(ctx, field)
+			case "shared_memory":
+				return ec.fieldContext_ResourcePreset_shared_memory(ctx, field)
+			case "scaling_group_name":
+				return ec.fieldContext_ResourcePreset_scaling_group_name(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type ResourcePreset", field.Name)
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _Queries___type(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -10847,6 +11407,151 @@ func (ec *executionContext) _ResourceLimit_max(ctx context.Context, field graphq
 func (ec *executionContext) fieldContext_ResourceLimit_max(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
 	fc = &graphql.FieldContext{
 		Object:     "ResourceLimit",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ResourcePreset_id(ctx context.Context, field graphql.CollectedField, obj *model.ResourcePreset) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ResourcePreset_id,
+		func(ctx context.Context) (any, error) {
+			return obj.ID, nil
+		},
+		nil,
+		ec.marshalOUUID2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ResourcePreset_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ResourcePreset",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type UUID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ResourcePreset_name(ctx context.Context, field graphql.CollectedField, obj *model.ResourcePreset) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ResourcePreset_name,
+		func(ctx context.Context) (any, error) {
+			return obj.Name, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ResourcePreset_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ResourcePreset",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ResourcePreset_resource_slots(ctx context.Context, field graphql.CollectedField, obj *model.ResourcePreset) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ResourcePreset_resource_slots,
+		func(ctx context.Context) (any, error) {
+			return obj.ResourceSlots, nil
+		},
+		nil,
+		ec.marshalOJSONString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ResourcePreset_resource_slots(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ResourcePreset",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type JSONString does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ResourcePreset_shared_memory(ctx context.Context, field graphql.CollectedField, obj *model.ResourcePreset) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ResourcePreset_shared_memory,
+		func(ctx context.Context) (any, error) {
+			return obj.SharedMemory, nil
+		},
+		nil,
+		ec.marshalOBigInt2ᚖint64,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ResourcePreset_shared_memory(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ResourcePreset",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type BigInt does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ResourcePreset_scaling_group_name(ctx context.Context, field graphql.CollectedField, obj *model.ResourcePreset) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ResourcePreset_scaling_group_name,
+		func(ctx context.Context) (any, error) {
+			return obj.ScalingGroupName, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ResourcePreset_scaling_group_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ResourcePreset",
 		Field:      field,
 		IsMethod:   false,
 		IsResolver: false,
@@ -12970,6 +13675,47 @@ func (ec *executionContext) fieldContext___Type_isOneOf(_ context.Context, field
 
 // region    **************************** input.gotpl *****************************
 
+func (ec *executionContext) unmarshalInputCreateResourcePresetInput(ctx context.Context, obj any) (model.CreateResourcePresetInput, error) {
+	var it model.CreateResourcePresetInput
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"resource_slots", "shared_memory", "scaling_group_name"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "resource_slots":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("resource_slots"))
+			data, err := ec.unmarshalNJSONString2string(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.ResourceSlots = data
+		case "shared_memory":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("shared_memory"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.SharedMemory = data
+		case "scaling_group_name":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("scaling_group_name"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.ScalingGroupName = data
+		}
+	}
+
+	return it, nil
+}
+
 func (ec *executionContext) unmarshalInputCreateScalingGroupInput(ctx context.Context, obj any) (model.CreateScalingGroupInput, error) {
 	var it model.CreateScalingGroupInput
 	asMap := map[string]any{}
@@ -13266,6 +14012,54 @@ func (ec *executionContext) unmarshalInputModifyKeyPairResourcePolicyInput(ctx c
 				return it, err
 			}
 			it.MaxVfolderSize = data
+		}
+	}
+
+	return it, nil
+}
+
+func (ec *executionContext) unmarshalInputModifyResourcePresetInput(ctx context.Context, obj any) (model.ModifyResourcePresetInput, error) {
+	var it model.ModifyResourcePresetInput
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"name", "resource_slots", "shared_memory", "scaling_group_name"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "name":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("name"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Name = data
+		case "resource_slots":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("resource_slots"))
+			data, err := ec.unmarshalOJSONString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.ResourceSlots = data
+		case "shared_memory":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("shared_memory"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.SharedMemory = data
+		case "scaling_group_name":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("scaling_group_name"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.ScalingGroupName = data
 		}
 	}
 
@@ -13815,7 +14609,38 @@ func (ec *executionContext) _ComputeSession(ctx context.Context, sel ast.Selecti
 		case "abusing_reports":
 			out.Values[i] = ec._ComputeSession_abusing_reports(ctx, field, obj)
 		case "idle_checks":
-			out.Values[i] = ec._ComputeSession_idle_checks(ctx, field, obj)
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._ComputeSession_idle_checks(ctx, field, obj)
+				return res
+			}
+
+			if field.Deferrable != nil {
+				dfs, ok := deferred[field.Deferrable.Label]
+				di := 0
+				if ok {
+					dfs.AddField(field)
+					di = len(dfs.Values) - 1
+				} else {
+					dfs = graphql.NewFieldSet([]graphql.CollectedField{field})
+					deferred[field.Deferrable.Label] = dfs
+				}
+				dfs.Concurrently(di, func(ctx context.Context) graphql.Marshaler {
+					return innerFunc(ctx, dfs)
+				})
+
+				// don't run the out.Concurrently() call below
+				out.Values[i] = graphql.Null
+				continue
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
 		case "explanation":
 			field := field
 
@@ -13887,6 +14712,46 @@ func (ec *executionContext) _ComputeSessionList(ctx context.Context, sel ast.Sel
 			out.Values[i] = ec._ComputeSessionList_items(ctx, field, obj)
 		case "total_count":
 			out.Values[i] = ec._ComputeSessionList_total_count(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var createResourcePresetReplyImplementors = []string{"CreateResourcePresetReply"}
+
+func (ec *executionContext) _CreateResourcePresetReply(ctx context.Context, sel ast.SelectionSet, obj *model.CreateResourcePresetReply) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, createResourcePresetReplyImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("CreateResourcePresetReply")
+		case "ok":
+			out.Values[i] = ec._CreateResourcePresetReply_ok(ctx, field, obj)
+		case "msg":
+			out.Values[i] = ec._CreateResourcePresetReply_msg(ctx, field, obj)
+		case "resource_preset":
+			out.Values[i] = ec._CreateResourcePresetReply_resource_preset(ctx, field, obj)
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}
@@ -14397,6 +15262,18 @@ func (ec *executionContext) _Mutations(ctx context.Context, sel ast.SelectionSet
 			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
 				return ec._Mutations_disassociate_all_scaling_groups_with_group(ctx, field)
 			})
+		case "create_resource_preset":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutations_create_resource_preset(ctx, field)
+			})
+		case "modify_resource_preset":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutations_modify_resource_preset(ctx, field)
+			})
+		case "delete_resource_preset":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutations_delete_resource_preset(ctx, field)
+			})
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}
@@ -14743,6 +15620,44 @@ func (ec *executionContext) _Queries(ctx context.Context, sel ast.SelectionSet) 
 			}
 
 			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "resource_preset":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_resource_preset(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "resource_presets":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_resource_presets(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
 		case "__type":
 			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
 				return ec._Queries___type(ctx, field)
@@ -14791,6 +15706,50 @@ func (ec *executionContext) _ResourceLimit(ctx context.Context, sel ast.Selectio
 			out.Values[i] = ec._ResourceLimit_min(ctx, field, obj)
 		case "max":
 			out.Values[i] = ec._ResourceLimit_max(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var resourcePresetImplementors = []string{"ResourcePreset"}
+
+func (ec *executionContext) _ResourcePreset(ctx context.Context, sel ast.SelectionSet, obj *model.ResourcePreset) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, resourcePresetImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("ResourcePreset")
+		case "id":
+			out.Values[i] = ec._ResourcePreset_id(ctx, field, obj)
+		case "name":
+			out.Values[i] = ec._ResourcePreset_name(ctx, field, obj)
+		case "resource_slots":
+			out.Values[i] = ec._ResourcePreset_resource_slots(ctx, field, obj)
+		case "shared_memory":
+			out.Values[i] = ec._ResourcePreset_shared_memory(ctx, field, obj)
+		case "scaling_group_name":
+			out.Values[i] = ec._ResourcePreset_scaling_group_name(ctx, field, obj)
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}
@@ -15313,6 +16272,11 @@ func (ec *executionContext) marshalNBoolean2bool(ctx context.Context, sel ast.Se
 	return res
 }
 
+func (ec *executionContext) unmarshalNCreateResourcePresetInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐCreateResourcePresetInput(ctx context.Context, v any) (model.CreateResourcePresetInput, error) {
+	res, err := ec.unmarshalInputCreateResourcePresetInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
 func (ec *executionContext) unmarshalNCreateScalingGroupInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐCreateScalingGroupInput(ctx context.Context, v any) (model.CreateScalingGroupInput, error) {
 	res, err := ec.unmarshalInputCreateScalingGroupInput(ctx, v)
 	return res, graphql.ErrorOnPath(ctx, err)
@@ -15366,6 +16330,22 @@ func (ec *executionContext) marshalNInt2int(ctx context.Context, sel ast.Selecti
 	return res
 }
 
+func (ec *executionContext) unmarshalNJSONString2string(ctx context.Context, v any) (string, error) {
+	res, err := graphql.UnmarshalString(v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNJSONString2string(ctx context.Context, sel ast.SelectionSet, v string) graphql.Marshaler {
+	_ = sel
+	res := graphql.MarshalString(v)
+	if res == graphql.Null {
+		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
+			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
+		}
+	}
+	return res
+}
+
 func (ec *executionContext) unmarshalNModifyAgentInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐModifyAgentInput(ctx context.Context, v any) (model.ModifyAgentInput, error) {
 	res, err := ec.unmarshalInputModifyAgentInput(ctx, v)
 	return res, graphql.ErrorOnPath(ctx, err)
@@ -15378,6 +16358,11 @@ func (ec *executionContext) unmarshalNModifyComputeSessionInput2berthᚗdevᚋbe
 
 func (ec *executionContext) unmarshalNModifyKeyPairResourcePolicyInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐModifyKeyPairResourcePolicyInput(ctx context.Context, v any) (model.ModifyKeyPairResourcePolicyInput, error) {
 	res, err := ec.unmarshalInputModifyKeyPairResourcePolicyInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) unmarshalNModifyResourcePresetInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐModifyResourcePresetInput(ctx context.Context, v any) (model.ModifyResourcePresetInput, error) {
+	res, err := ec.unmarshalInputModifyResourcePresetInput(ctx, v)
 	return res, graphql.ErrorOnPath(ctx, err)
 }
 
@@ -15884,6 +16869,13 @@ func (ec *executionContext) marshalOComputeSessionList2ᚖberthᚗdevᚋberthᚋ
 	return ec._ComputeSessionList(ctx, sel, v)
 }
 
+func (ec *executionContext) marshalOCreateResourcePresetReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐCreateResourcePresetReply(ctx context.Context, sel ast.SelectionSet, v *model.CreateResourcePresetReply) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._CreateResourcePresetReply(ctx, sel, v)
+}
+
 func (ec *executionContext) marshalOCreateScalingGroupReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐCreateScalingGroupReply(ctx context.Context, sel ast.SelectionSet, v *model.CreateScalingGroupReply) graphql.Marshaler {
 	if v == nil {
 		return graphql.Null
@@ -16299,6 +17291,54 @@ func (ec *executionContext) marshalOResourceLimit2ᚖberthᚗdevᚋberthᚋinter
 		return graphql.Null
 	}
 	return ec._ResourceLimit(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOResourcePreset2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐResourcePreset(ctx context.Context, sel ast.SelectionSet, v []*model.ResourcePreset) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	ret := make(graphql.Array, len(v))
+	var wg sync.WaitGroup
+	isLen1 := len(v) == 1
+	if !isLen1 {
+		wg.Add(len(v))
+	}
+	for i := range v {
+		i := i
+		fc := &graphql.FieldContext{
+			Index:  &i,
+			Result: &v[i],
+		}
+		ctx := graphql.WithFieldContext(ctx, fc)
+		f := func(i int) {
+			defer func() {
+				if r := recover(); r != nil {
+					ec.Error(ctx, ec.Recover(ctx, r))
+					ret = nil
+				}
+			}()
+			if !isLen1 {
+				defer wg.Done()
+			}
+			ret[i] = ec.marshalOResourcePreset2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐResourcePreset(ctx, sel, v[i])
+		}
+		if isLen1 {
+			f(i)
+		} else {
+			go f(i)
+		}
+
+	}
+	wg.Wait()
+
+	return ret
+}
+
+func (ec *executionContext) marshalOResourcePreset2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐResourcePreset(ctx context.Context, sel ast.SelectionSet, v *model.ResourcePreset) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._ResourcePreset(ctx, sel, v)
 }
 
 func (ec *executionContext) marshalOScalingGroup2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐScalingGroup(ctx context.Context, sel ast.SelectionSet, v []*model.ScalingGroup) graphql.Marshaler {

@@ -130,6 +130,18 @@ type ComputeSessionList struct {
 	TotalCount *int              `json:"total_count,omitempty"`
 }
 
+type CreateResourcePresetInput struct {
+	ResourceSlots    string  `json:"resource_slots"`
+	SharedMemory     *string `json:"shared_memory,omitempty"`
+	ScalingGroupName *string `json:"scaling_group_name,omitempty"`
+}
+
+type CreateResourcePresetReply struct {
+	Ok             *bool           `json:"ok,omitempty"`
+	Msg            *string         `json:"msg,omitempty"`
+	ResourcePreset *ResourcePreset `json:"resource_preset,omitempty"`
+}
+
 type CreateScalingGroupInput struct {
 	Description     *string `json:"description,omitempty"`
 	IsActive        *bool   `json:"is_active,omitempty"`
@@ -254,6 +266,13 @@ type ModifyKeyPairResourcePolicyInput struct {
 	MaxVfolderSize                 *int64  `json:"max_vfolder_size,omitempty"`
 }
 
+type ModifyResourcePresetInput struct {
+	Name             *string `json:"name,omitempty"`
+	ResourceSlots    *string `json:"resource_slots,omitempty"`
+	SharedMemory     *string `json:"shared_memory,omitempty"`
+	ScalingGroupName *string `json:"scaling_group_name,omitempty"`
+}
+
 type ModifyScalingGroupInput struct {
 	Description     *string `json:"description,omitempty"`
 	IsActive        *bool   `json:"is_active,omitempty"`
@@ -282,6 +301,14 @@ type ResourceLimit struct {
 	Key *string `json:"key,omitempty"`
 	Min *string `json:"min,omitempty"`
 	Max *string `json:"max,omitempty"`
+}
+
+type ResourcePreset struct {
+	ID               *string `json:"id,omitempty"`
+	Name             *string `json:"name,omitempty"`
+	ResourceSlots    *string `json:"resource_slots,omitempty"`
+	SharedMemory     *int64  `json:"shared_memory,omitempty"`
+	ScalingGroupName *string `json:"scaling_group_name,omitempty"`
 }
 
 type ScalingGroup struct {

@@ -276,7 +276,9 @@ type Report struct {
 	// LastAccess is nil when nobody used it since its start.
 	LastAccess *time.Time
 	Keep       *idle.Grant
-	Verdicts   []idle.Verdict
+	// Verdicts are those of the instant At.
+	Verdicts []idle.Verdict
+	At       time.Time
 }
 
 const (
@@ -353,14 +355,14 @@ type Extra struct {
 }
 
 // ByType is the strictest verdict of each type: one that ends the session before one that only reports, an earlier end before a later one.
-func (r Report) ByType(now time.Time) map[idle.Type]Check {
+func (r Report) ByType() map[idle.Type]Check {
 	out := map[idle.Type]Check{}
 	for _, dry := range []bool{false, true} {
 		for _, v := range r.Verdicts {
 			if _, have := out[v.Checker.Type]; have || v.Checker.DryRun != dry || v.Phase == idle.Excluded && r.Keep == nil {
 				continue
 			}
-			out[v.Checker.Type] = idleCheck(v, now)
+			out[v.Checker.Type] = idleCheck(v, r.At)
 		}
 	}
 	return out
@@ -430,7 +432,7 @@ func (s *Idling) idleReports(ctx context.Context, f snapshot.Filter, now time.Ti
 			continue
 		}
 		r := Report{Session: x.ID, Name: x.Row.Name, UserEmail: x.Row.UserEmail, AccessKey: o.AccessKey, Project: cluster.ProjectID(x.Row.ProjectID),
-			Group: x.Row.ResourceGroup, StartedAt: x.StartedAt.UTC(), LastAccess: utc(x.Row.LastAccess), Verdicts: x.Judge(now)}
+			Group: x.Row.ResourceGroup, StartedAt: x.StartedAt.UTC(), LastAccess: utc(x.Row.LastAccess), Verdicts: x.Judge(now), At: now}
 		if x.Keep != nil && now.Before(x.Keep.Until) {
 			r.Keep = x.Keep
 		}
