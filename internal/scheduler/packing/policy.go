@@ -1,6 +1,7 @@
 package packing
 
 import (
+	"math"
 	"slices"
 
 	"berth.dev/berth/internal/fault"
@@ -15,9 +16,9 @@ type Options struct {
 	// CacheSize bounds the number of node states whose value is remembered.
 	CacheSize int
 	// HostPrice is what a scarce place for a request of several GPUs costs, as a share of its GPUs.
-	HostPrice, HostPower, HostMin float64
-	ModelPrice, ModelPower        float64
-	Iid, Group                    int
+	HostPrice, HostPower, HostMin, HostMax float64
+	ModelPrice, ModelPower                 float64
+	Safety                                 float64
 	// Horizon is the demand to come that calibration assumes, over what is free; Recal the shrinkage of free that calls for it again.
 	Horizon, Recal      float64
 	CalNodes, CalRounds int
@@ -26,33 +27,49 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Sequences == 0 {
-		o.Sequences = 32
+	set := func(x *float64, def float64) {
+		if *x == 0 {
+			*x = def
+		}
 	}
-	if o.Length == 0 {
-		o.Length = 64
+	setInt := func(x *int, def int) {
+		if *x == 0 {
+			*x = def
+		}
 	}
-	if o.CacheSize == 0 {
-		o.CacheSize = 1 << 20
-	}
+	setInt(&o.Sequences, 64)
+	setInt(&o.Length, 128)
+	setInt(&o.CacheSize, 1<<18)
+	setInt(&o.CalNodes, 100)
+	setInt(&o.CalRounds, 3)
+	set(&o.Horizon, 2)
+	set(&o.Recal, 0.25)
+	set(&o.HostPrice, 0.05)
+	set(&o.HostPower, 2)
+	set(&o.HostMin, 0.1)
+	set(&o.HostMax, 2)
+	set(&o.Safety, 1.5)
+	set(&o.ModelPrice, 0.2)
+	set(&o.ModelPower, 2)
 	return o
 }
 
 // Policy scores placements. It is not safe for concurrent use.
 type Policy struct {
-	opt        Options
-	epoch      uint64
-	base       []step    // all drawn steps, Sequences × Length
-	steps      []step    // those kept, sequence after sequence
-	ends       []int     // where each sequence ends in steps
-	keep       []float64 // share of a kind's steps that is kept
-	count      []int64   // placements of each kind in rollouts, while counting
-	calibrated int64     // free GPU thousandths when last calibrated
-	memo       []entry
-	mask       uint64
-	kinds      []kind
-	gangs      []gang
-	model      [64]int64 // price of a free thousandth of a GPU, by model, times 1024
+	opt                  Options
+	epoch                uint64
+	base                 []step    // all drawn steps, Sequences × Length
+	steps                []step    // those kept, sequence after sequence
+	ends                 []int     // where each sequence ends in steps
+	keep                 []float64 // share of a kind's steps that is kept
+	leastMilli, leastCPU int32     // the least that a request for a GPU takes
+	count                []int64   // placements of each kind in rollouts, while counting
+	calibrated           int64     // free GPU thousandths when last calibrated
+	memo                 []entry
+	mask                 uint64
+	kinds                []kind
+	gangs                []gang
+	model                [64]int64 // price of a free thousandth of a GPU, by model, times 1024
 	// scratch
 	sorted [MaxGPUs]int32
 }
@@ -104,10 +121,6 @@ func (p *Policy) Learn(w *Workload) {
 	next, sum := 0, kinds[0].share
 	for i := range total {
 		u := (float64(i) + 0.5) / float64(total)
-		if p.opt.Iid > 0 {
-			u = rng.float()
-			next, sum = 0, kinds[0].share
-		}
 		for u > sum && next < len(kinds)-1 {
 			next++
 			sum += kinds[next].share
@@ -123,6 +136,12 @@ func (p *Policy) Learn(w *Workload) {
 	p.keep = make([]float64, len(kinds))
 	for i := range p.keep {
 		p.keep[i] = 1
+	}
+	p.leastMilli, p.leastCPU = Whole+1, math.MaxInt32
+	for _, k := range kinds {
+		if k.GPUs > 0 {
+			p.leastMilli, p.leastCPU = min(p.leastMilli, k.Milli), min(p.leastCPU, clamp(k.CPU))
+		}
 	}
 	p.calibrated = 0
 	p.thin()
@@ -206,31 +225,36 @@ func (p *Policy) rollout(gpus []int32, cpu0, mem0 int32, model uint8) int64 {
 	var total int64
 	n := len(gpus)
 	var buf [MaxGPUs]int32
-	var top int64
+	top0 := int32(0)
+	for _, x := range gpus {
+		top0 = max(top0, x)
+	}
 	q := 0
-	for seq, end := range p.ends {
-		var sum int64
+	for _, end := range p.ends {
 		copy(buf[:n], gpus)
 		g := buf[:n]
-		cpu, mem := cpu0, mem0
-		for i := range p.steps[q:end] {
-			t := &p.steps[q+i]
-			if t.cpu > cpu || t.mem > mem {
+		cpu, mem, top := cpu0, mem0, top0
+		steps := p.steps[q:end]
+		q = end
+		for i := range steps {
+			t := &steps[i]
+			if t.cpu > cpu || t.mem > mem || t.milli > top || t.models != 0 && t.models>>model&1 == 0 {
 				continue
 			}
 			switch {
 			case t.gpus == 0:
-			case t.models != 0 && t.models>>model&1 == 0:
+				cpu -= t.cpu
+				mem -= t.mem
+				if p.count != nil {
+					p.count[t.kind]++
+				}
 				continue
 			case t.gpus == 1:
-				best := -1
+				best, size := -1, int32(Whole+1)
 				for j, x := range g {
-					if x >= t.milli && (best < 0 || x < g[best]) {
-						best = j
+					if x >= t.milli && x < size {
+						best, size = j, x
 					}
-				}
-				if best < 0 {
-					continue
 				}
 				g[best] -= t.milli
 			default:
@@ -253,20 +277,17 @@ func (p *Policy) rollout(gpus []int32, cpu0, mem0 int32, model uint8) int64 {
 			}
 			cpu -= t.cpu
 			mem -= t.mem
-			sum += int64(t.gain)
+			total += int64(t.gain)
 			if p.count != nil {
 				p.count[t.kind]++
 			}
-		}
-		q = end
-		if p.opt.Group <= 1 {
-			total += sum
-			continue
-		}
-		top = max(top, sum)
-		if (seq+1)%p.opt.Group == 0 {
-			total += top * int64(p.opt.Group)
 			top = 0
+			for _, x := range g {
+				top = max(top, x)
+			}
+			if top < p.leastMilli || cpu < p.leastCPU {
+				break
+			}
 		}
 	}
 	return total

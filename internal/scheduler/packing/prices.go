@@ -133,6 +133,7 @@ func (p *Policy) Survey(nodes iter.Seq[*Node]) {
 		need := make([]float64, hi-lo)
 		for i := range need {
 			need[i] = arrivals * p.gangs[lo+i].share
+			need[i] += p.opt.Safety * math.Sqrt(need[i])
 		}
 		supply := make([]float64, len(groups))
 		for j := range groups {
@@ -147,8 +148,10 @@ func (p *Policy) Survey(nodes iter.Seq[*Node]) {
 				}
 			}
 			g := &p.gangs[lo+i]
-			price := min(1, math.Pow(least, p.opt.HostPower))
-			price = math.Round(price*16) / 16
+			price := math.Pow(min(p.opt.HostMax, max(least, p.opt.HostMin)), p.opt.HostPower)
+			if price > 0 {
+				price = math.Exp2(math.Round(2*math.Log2(price)) / 2)
+			}
 			x := int64(price * p.opt.HostPrice * float64(size) * Whole * float64(p.opt.Sequences))
 			if x != g.price {
 				g.price, changed = x, true
