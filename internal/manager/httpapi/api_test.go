@@ -1,7 +1,6 @@
 package httpapi_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -30,7 +29,7 @@ type site struct {
 	svc   *service.Service
 	url   string
 	admin service.Credentials
-	log   *bytes.Buffer
+	log   *logbook
 	api   *httpapi.API
 }
 
@@ -41,8 +40,8 @@ func newSite(t *testing.T, options ...siteOption) *site {
 	st := storetest.New(t)
 	key, err := seal.New([]byte("0123456789abcdef0123456789abcdef"), rand.Reader)
 	require.NoError(t, err)
-	logs := &bytes.Buffer{}
-	log := slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), lock(logs)), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	logs := &logbook{}
+	log := slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), logs), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	deps := service.Deps{Store: st, Seal: key, Log: log}
 	http := httpapi.Deps{Log: log}
 	for _, o := range options {
@@ -233,8 +232,9 @@ func TestAuthRoutes(t *testing.T) {
 	require.Contains(t, pair["ssh_private_key"], "PRIVATE KEY")
 	require.Contains(t, s.call("GET", "/auth/ssh-keypair", "").body, strings.Fields(pair["ssh_public_key"])[1])
 	// Nothing secret reaches the log.
-	require.NotContains(t, s.log.String(), s.admin.SecretKey.Reveal())
-	require.NotContains(t, s.log.String(), s.admin.Password.Reveal())
+	logged := s.log.with(t, "method=GET path=/auth/ssh-keypair")
+	require.NotContains(t, logged, s.admin.SecretKey.Reveal())
+	require.NotContains(t, logged, s.admin.Password.Reveal())
 }
 
 func TestRateLimit(t *testing.T) {
@@ -272,8 +272,6 @@ func TestMethodOverride(t *testing.T) {
 	a := s.send(r)
 	require.Equal(t, 200, a.status, a.body)
 }
-
-func lock(b *bytes.Buffer) io.Writer { return &lockedWriter{b: b} }
 
 func TestStopEndsStreamsWithAWord(t *testing.T) {
 	t.Parallel()

@@ -4,16 +4,34 @@ import (
 	"bytes"
 	"context"
 	"net"
+	"strings"
 	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
-// lockedWriter takes what several goroutines log. Its buffer is read after the requests are over.
-type lockedWriter struct {
+// logbook takes what several goroutines log.
+type logbook struct {
 	mu sync.Mutex
-	b  *bytes.Buffer
+	b  bytes.Buffer
 }
 
-func (l *lockedWriter) Write(p []byte) (int, error) {
+func (l *logbook) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// with waits until a text has been logged, which may be after the reply, and returns the whole log.
+func (l *logbook) with(t *testing.T, text string) string {
+	t.Helper()
+	require.Eventually(t, func() bool { return strings.Contains(l.String(), text) }, 20*time.Second, time.Millisecond, "not logged: %s", text)
+	return l.String()
+}
+
+func (l *logbook) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.Write(p)
