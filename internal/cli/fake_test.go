@@ -105,6 +105,7 @@ func newFake(t *testing.T) *fakeManager {
 	handle("GET /stream/session/{s}/exec", f.exec)
 	handle("POST /admin/gql", f.graphql)
 	f.queueRoutes(handle)
+	f.idleRoutes(handle)
 	f.Server = httptest.NewServer(mux)
 	t.Cleanup(f.Close)
 	return f

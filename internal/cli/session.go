@@ -13,7 +13,7 @@ func (a *app) newSession() *cobra.Command {
 		"Create, watch and end sessions.\n\nA session is named by its name while it lives, or by its id at any time.",
 		a.newSessionCreate(), a.newSessionList(), a.newSessionInfo(), a.newSessionLogs(), a.newSessionExec(),
 		a.newSessionRm(), a.newSessionRestart(), a.newSessionRename(), a.newSessionCommit(), a.newSessionUpload(),
-		a.newSessionDownload(), a.newSessionLs(), a.newSessionEvents(), a.newSessionWait(), a.newSessionWhy())
+		a.newSessionDownload(), a.newSessionLs(), a.newSessionEvents(), a.newSessionWait(), a.newSessionKeepAlive(), a.newSessionWhy())
 }
 
 // orEnded calls f with the session; when no live session has that name, it tries the

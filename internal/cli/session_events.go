@@ -84,6 +84,9 @@ func (o *sessionEventsOptions) print(cmd *cobra.Command, e api.Event) error {
 	if s.ExitCode != nil {
 		words = append(words, "exit "+strconv.Itoa(*s.ExitCode))
 	}
+	if s.Detail != "" {
+		words = append(words, s.Detail)
+	}
 	_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.Join(words, "  "))
 	return err
 }

@@ -78,6 +78,7 @@ func (o *sessionInfoOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 	f.add("tag", deref(s.Tag))
 	f.add("created", s.CreatedAt)
 	f.add("ended", deref(s.TerminatedAt))
+	f.add("idle", idleLine(s.IdleChecks))
 	if s.NumQueries > 0 {
 		f.add("cells run", strconv.FormatInt(s.NumQueries, 10))
 	}

@@ -95,8 +95,9 @@ func (f fields) write(w io.Writer, colour bool) error {
 }
 
 // slots prints an amount of slots, as in "cpu 1, mem 512 MiB".
-func slots(t api.JSONText) string {
-	m := t.Map()
+func slots(t api.JSONText) string { return slotsOf(t.Map()) }
+
+func slotsOf(m map[string]string) string {
 	names := make([]string, 0, len(m))
 	for k, v := range m {
 		if v != "0" && v != "" {

@@ -1,0 +1,72 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+)
+
+// Preset is a named amount of resources.
+type Preset struct {
+	ID            string            `json:"id"`
+	Name          string            `json:"name"`
+	Slots         map[string]string `json:"resource_slots"`
+	SharedMemory  *string           `json:"shared_memory"`                // bytes
+	ResourceGroup string            `json:"scaling_group_name,omitempty"` // "" is every group
+	Allocatable   *bool             `json:"allocatable,omitempty"`        // only from CheckPresets
+}
+
+// PresetCheck is what the caller could start now. Amounts are texts; "Infinity" is no limit, "NaN" is not shown.
+type PresetCheck struct {
+	KeypairLimits          map[string]string                       `json:"keypair_limits"`
+	KeypairUsing           map[string]string                       `json:"keypair_using"`
+	KeypairRemaining       map[string]string                       `json:"keypair_remaining"`
+	ProjectLimits          map[string]string                       `json:"group_limits"`
+	ProjectUsing           map[string]string                       `json:"group_using"`
+	ProjectRemaining       map[string]string                       `json:"group_remaining"`
+	ResourceGroupRemaining map[string]string                       `json:"scaling_group_remaining"`
+	ResourceGroups         map[string]map[string]map[string]string `json:"scaling_groups"`
+	Presets                []Preset                                `json:"presets"`
+}
+
+// Presets lists what administrators offer.
+func (c *Client) Presets(ctx context.Context) ([]Preset, error) {
+	var out struct {
+		Presets []Preset `json:"presets"`
+	}
+	err := c.call(ctx, request{method: http.MethodGet, path: "/resource/presets"}, &out)
+	return out.Presets, err
+}
+
+// CheckPresets tells which presets would fit now; resourceGroup "" is every allowed one.
+func (c *Client) CheckPresets(ctx context.Context, project, resourceGroup string) (PresetCheck, error) {
+	body := map[string]string{"group": project}
+	if resourceGroup != "" {
+		body["scaling_group"] = resourceGroup
+	}
+	var out PresetCheck
+	err := c.call(ctx, request{method: http.MethodPost, path: "/resource/check-presets", json: body}, &out)
+	return out, err
+}
+
+// CreatePreset makes a preset; sharedMemory and resourceGroup may be empty.
+func (c *Client) CreatePreset(ctx context.Context, name string, slots map[string]string, sharedMemory, resourceGroup string) error {
+	const q = `mutation($name:String!,$input:CreateResourcePresetInput!){create_resource_preset(name:$name,props:$input){ok msg}}`
+	text, err := json.Marshal(slots)
+	if err != nil {
+		return err
+	}
+	input := map[string]any{"resource_slots": string(text)}
+	for k, v := range map[string]string{"shared_memory": sharedMemory, "scaling_group_name": resourceGroup} {
+		if v != "" {
+			input[k] = v
+		}
+	}
+	return c.mutate(ctx, "create_resource_preset", q, map[string]any{"name": name, "input": input})
+}
+
+// DeletePreset deletes the preset of that name.
+func (c *Client) DeletePreset(ctx context.Context, name string) error {
+	const q = `mutation($name:String!){delete_resource_preset(name:$name){ok msg}}`
+	return c.mutate(ctx, "delete_resource_preset", q, map[string]any{"name": name})
+}

@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/api"
+)
+
+type idleReportOptions struct {
+	app  *app
+	json bool
+}
+
+func (a *app) newIdleReport() *cobra.Command {
+	o := &idleReportOptions{app: a}
+	cmd := &cobra.Command{
+		Use:     "report",
+		Short:   "Show which sessions will end as idle",
+		Long:    "Show how running sessions stand with idle checks, those that end first. You see your own sessions, administrators those they administrate.",
+		Example: "  berth idle report",
+		Args:    args(cobra.NoArgs),
+		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {
+			return o.run(ctx, cmd, c)
+		}),
+	}
+	jsonFlag(cmd, &o.json)
+	return cmd
+}
+
+func (o *idleReportOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client) error {
+	list, total, err := c.IdleReport(ctx)
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return printJSON(cmd.OutOrStdout(), list)
+	}
+	if len(list) == 0 {
+		say(cmd, "no sessions run")
+		return nil
+	}
+	t := table{titles: []string{"SESSION", "USER", "CHECK", "STATE", "ENDS IN", "WHY"}}
+	for _, r := range list {
+		for _, typ := range slices.Sorted(maps.Keys(r.Checks)) {
+			k := r.Checks[typ]
+			name, left := k.Checker, ""
+			if k.DryRun {
+				name += " (dry run)"
+			}
+			if k.Remaining != nil && k.Kind == "expire_after" {
+				if left = "now"; *k.Remaining > 0 {
+					left = seconds(float64(*k.Remaining))
+				}
+			}
+			t.rows = append(t.rows, []string{r.SessionName, r.UserEmail, name, k.Phase, left, k.Why})
+		}
+	}
+	if err := t.write(cmd.OutOrStdout(), o.app.colour(cmd.OutOrStdout())); err != nil {
+		return err
+	}
+	if total > len(list) {
+		say(cmd, "%d sessions run; these end first", total)
+	}
+	return nil
+}
+
+// idleLine is when and why a session ends as idle, "" when nothing says so.
+func idleLine(text api.JSONText) string {
+	var checks map[string]api.IdleCheck
+	if json.Unmarshal([]byte(text), &checks) != nil {
+		return ""
+	}
+	line, first := "", int64(-2)
+	for _, typ := range slices.Sorted(maps.Keys(checks)) {
+		k := checks[typ]
+		if k.DryRun || k.Remaining == nil || k.Kind != "expire_after" || first != -2 && *k.Remaining >= first {
+			continue
+		}
+		first = *k.Remaining
+		left := "ends now"
+		if first > 0 {
+			left = "ends in " + seconds(float64(first))
+		}
+		line = left + " by " + k.Checker + ": " + k.Why
+	}
+	return line
+}

@@ -1,0 +1,44 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/api"
+)
+
+type presetCreateOptions struct {
+	resources  []string
+	shm, group string
+}
+
+func (a *app) newPresetCreate() *cobra.Command {
+	o := &presetCreateOptions{}
+	cmd := &cobra.Command{
+		Use:     "create NAME",
+		Short:   "Make a preset",
+		Long:    "Make a preset. Administrators only.",
+		Example: "  berth preset create large -r cpu=8 -r mem=32g -r cuda.shares=0.5 --shmem 1g",
+		Args:    args(cobra.ExactArgs(1)),
+		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+			slots, err := pairs("--resource", o.resources, nil)
+			if err != nil {
+				return usage(hint(err, "%s --help", cmd.CommandPath()))
+			}
+			if slots == nil {
+				slots = map[string]string{}
+			}
+			if err := c.CreatePreset(ctx, args[0], slots, o.shm, o.group); err != nil {
+				return err
+			}
+			say(cmd, "preset %s is there", args[0])
+			return nil
+		}),
+	}
+	f := cmd.Flags()
+	f.StringArrayVarP(&o.resources, "resource", "r", nil, "amount of a slot, such as cpu=1, mem=512m (repeatable)")
+	f.StringVar(&o.shm, "shmem", "", "shared memory, part of mem, such as 1g")
+	f.StringVar(&o.group, "resource-group", "", "offer it in one resource group only")
+	return cmd
+}
