@@ -56,6 +56,11 @@ func (g *group) reserveUpTo(w *waiting) {
 		if l == nil || w != nil && g.before(w, l.head(g)) < 0 {
 			return
 		}
+		if o := g.over(l.band.party.account, l.kind); o != nil {
+			g.lost(l.head(g))
+			g.setAside(l, limited, o.scope) // it could not start even if it had room
+			continue
+		}
 		// Out of its turn until the end of the pass, so that the next one becomes the first.
 		g.blocked.leave(l)
 		g.parked = append(g.parked, l)
@@ -68,6 +73,14 @@ func (g *group) reserveUpTo(w *waiting) {
 		if n >= len(g.former) || !r.same(g.former[n]) {
 			g.wakeBehind()
 		}
+	}
+}
+
+// lost tells that a session which had a reservation in the last pass does not get one in this.
+func (g *group) lost(w *waiting) {
+	if i := slices.IndexFunc(g.former, func(r *reservation) bool { return r.w == w }); i >= 0 {
+		g.former = slices.Delete(g.former, i, i+1)
+		g.wakeBehind()
 	}
 }
 

@@ -119,6 +119,7 @@ type group struct {
 	cleared state
 	ends    []*hold
 	skip    []int32
+	sequenced  []int
 }
 
 // Work bounds one pass, so that it stays short and others are heard in between.

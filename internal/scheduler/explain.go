@@ -240,7 +240,7 @@ func (g *group) explainRoom(w *waiting) *Explanation {
 			g.changed(h.machine)
 		}
 	}()
-	for i := range k.units {
+	for _, i := range g.sequence(k) {
 		sh := k.units[i].shape
 		if m, takes, _ := g.seat(w, k, sh); m != nil {
 			for _, t := range takes {
@@ -443,17 +443,18 @@ func (g *group) estimate(w *waiting, e *Explanation) {
 		return
 	}
 	e.Estimate = time.Unix(0, r.end).UTC()
+	name, first := "a session", cluster.SessionID("")
 	for _, h := range r.parts[0].m.holds {
-		if max(h.run.end, g.at) != r.end {
-			continue
+		if o := h.run; max(o.end, g.at) == r.end && o.name != "" && g.sameUser(o.account.owner, w.lane.band.party.Owner) && (first == "" || o.id < first) {
+			name, first = "session "+o.name, o.id
 		}
-		name := "a session"
-		if mine := w.lane.band.party.Owner.User; h.run.name != "" && mine != "" && h.run.account.owner.User == mine {
-			name = "session " + h.run.name
-		}
-		e.Remedies = append(e.Remedies, fmt.Sprintf("wait for %s on agent %s to end, by %s", name, h.machine.id, timeText(e.Estimate)))
-		return
 	}
+	e.Remedies = append(e.Remedies, fmt.Sprintf("wait for %s on agent %s to end, by %s", name, r.parts[0].m.id, timeText(e.Estimate)))
+}
+
+// sameUser reports whether two owners are one person, who may read the names of both's sessions.
+func (g *group) sameUser(a, b Owner) bool {
+	return a.User == b.User && (a.User != "" || a.AccessKey == b.AccessKey)
 }
 
 // elsewhere names other resource groups that have room for a session now.

@@ -35,35 +35,44 @@ func (c *Cluster) Pass(name string, now time.Time, work Work) (Result, error) {
 	for {
 		l := g.ready.first()
 		if l == nil {
-			break
+			if g.reserveUpTo(nil); g.ready.Len() == 0 {
+				break
+			}
+			continue // a reservation moved and left room
 		}
 		if work.Placements > 0 && len(out.Decisions) >= work.Placements || work.Steps > 0 && g.steps >= work.Steps {
 			out.More = true
 			break
 		}
 		w := l.head(g)
-		g.reserveUpTo(w)
+		if g.reserveUpTo(w); g.ready.first() != l {
+			continue
+		}
 		g.steps++
 		if f := g.kinds[l.kind]; f.refused != atHand {
+			if f.refused != blocked {
+				g.lost(w)
+			}
 			g.setAside(l, f.refused, nil)
 			out.Decisions = g.preemptFor(l, out.Decisions)
 			continue
 		}
 		if o := g.over(l.band.party.account, l.kind); o != nil {
+			g.lost(w)
 			g.setAside(l, limited, o.scope)
 			continue
 		}
 		holds, why, reason := g.place(w)
 		if why != atHand {
+			if why != blocked {
+				g.lost(w)
+			}
 			g.refuse(l.kind, why, reason)
 			g.setAside(l, why, nil)
 			out.Decisions = g.preemptFor(l, out.Decisions)
 			continue
 		}
 		out.Decisions = append(out.Decisions, g.commit(w, holds))
-	}
-	if !out.More {
-		g.reserveUpTo(nil)
 	}
 	g.unpark()
 	out.Wake = g.wakeTime()
@@ -103,6 +112,9 @@ func (g *group) wake(work Work) bool {
 		g.wakeBehind()
 		g.unreserved = false
 	}
+	// Several kernels are placed one after the other: also less room can make a better start.
+	at := g.forgotten + len(g.changes)
+	g.wakeKinds(func(k *kind, f *fate) bool { return f.refused == blocked && k.kernels > 1 && f.seen != at })
 	slices.SortFunc(g.grown, func(a, b *machine) int { return a.index - b.index })
 	g.grown = slices.Compact(g.grown)
 	for len(g.grown) > 0 {
@@ -140,10 +152,15 @@ func (g *group) helps(m *machine, k *kind) bool {
 	return false
 }
 
+// wakeBehind makes those ready that were refused room that is kept for others.
 func (g *group) wakeBehind() {
+	g.wakeKinds(func(_ *kind, f *fate) bool { return f.refused == behind })
+}
+
+func (g *group) wakeKinds(which func(*kind, *fate) bool) {
 	for i := 0; i < len(g.refusals); {
-		if k := g.refusals[i]; g.kinds[k].refused == behind {
-			g.tryAgain(k)
+		if k := g.refusals[i]; which(k, g.kinds[k]) {
+			g.tryAgain(k) // moves another kind to i
 			continue
 		}
 		i++
@@ -153,7 +170,7 @@ func (g *group) wakeBehind() {
 // refuse remembers that a kind cannot start now.
 func (g *group) refuse(k *kind, why place, reason Reason) {
 	f := g.kinds[k]
-	f.refused, f.reason = why, reason
+	f.refused, f.reason, f.seen = why, reason, g.forgotten+len(g.changes)
 	if f.pos < 0 {
 		f.pos = len(g.refusals)
 		g.refusals = append(g.refusals, k)
@@ -198,6 +215,7 @@ func (g *group) commit(w *waiting, holds []*hold) Decision {
 		h.allocation = h.machine.topo.Allocation(h.takes)
 		d.Placements[i] = Placement{Kernel: h.kernel, Agent: h.machine.id, Allocation: h.allocation}
 	}
+	g.lost(w)
 	g.fulfil(w, r)
 	g.withdraw(w)
 	g.start(r)
@@ -213,7 +231,7 @@ func (g *group) place(w *waiting) ([]*hold, place, Reason) {
 	holds := make([]*hold, k.kernels)
 	kept := false // room that is kept for others was passed by
 	cursor := g.cursor
-	for i := range k.units {
+	for _, i := range g.sequence(k) {
 		u := &k.units[i]
 		m, takes, passed := g.seat(w, k, u.shape)
 		kept = kept || passed
@@ -239,6 +257,21 @@ func (g *group) place(w *waiting) ([]*hold, place, Reason) {
 		g.cursor = m.id
 	}
 	return holds, atHand, ""
+}
+
+// sequence is the order in which the units of a kind are placed: those with the fewest machines
+// to choose from first, then the largest.
+func (g *group) sequence(k *kind) []int {
+	g.sequenced = g.sequenced[:0]
+	for i := range k.units {
+		g.sequenced = append(g.sequenced, i)
+	}
+	if first := k.units[0].shape; slices.ContainsFunc(k.units, func(u unit) bool { return u.shape != first }) {
+		slices.SortStableFunc(g.sequenced, func(a, b int) int {
+			return g.boardOf(k.units[a].shape).fits - g.boardOf(k.units[b].shape).fits
+		})
+	}
+	return g.sequenced
 }
 
 // seat finds the best machine for a shape and devices on it, by request. passed reports that a
@@ -436,34 +469,55 @@ func (g *group) couldEver(k *kind, away bool) bool {
 		sh := k.units[0].shape
 		return slices.ContainsFunc(g.machines, func(m *machine) bool { return usable(m, sh) && g.fits(m, m.empty(), sh) })
 	}
-	rest := map[int]*state{}
-	for _, u := range k.units {
-		placed := false
-		for i, m := range g.machines {
-			if !usable(m, u.shape) {
-				continue
+	// Whether many kernels of different sizes can be arranged is a puzzle; that they cannot must be
+	// certain. So look at each shape by itself, and at the sums.
+	var sum []cluster.Amount
+	for _, m := range g.machines {
+		if slices.ContainsFunc(k.units, func(u unit) bool { return usable(m, u.shape) }) {
+			for slot, v := range m.total {
+				sum = addTo(sum, []want{{int32(slot), v}}, 1)
 			}
-			s := m.empty()
-			if rest[i] != nil {
-				s = *rest[i]
-			}
-			if !g.fits(m, s, u.shape) {
-				continue
-			}
-			for _, takes := range g.devices(m, s, u.shape) {
-				if rest[i] == nil {
-					rest[i] = &state{free: slices.Clone(s.free), room: slices.Clone(s.room)}
-				}
-				m.give(rest[i], takes, -1)
-			}
-			placed = true
-			break
 		}
-		if !placed {
+	}
+	for _, w := range k.sum {
+		if int(w.slot) >= len(sum) || sum[w.slot] < w.amount {
+			return false
+		}
+	}
+	for i, u := range k.units {
+		if slices.ContainsFunc(k.units[:i], func(v unit) bool { return v.shape == u.shape }) {
+			continue
+		}
+		need := 0
+		for _, v := range k.units[i:] {
+			if v.shape == u.shape {
+				need++
+			}
+		}
+		for _, m := range g.machines {
+			if need > 0 && usable(m, u.shape) && g.fits(m, m.empty(), u.shape) {
+				need -= m.copies(u.shape)
+			}
+		}
+		if need > 0 {
 			return false
 		}
 	}
 	return true
+}
+
+// copies is at most how many of a shape that fits an empty machine it holds together.
+func (m *machine) copies(sh *shape) int {
+	n := int64(1) << 30
+	for _, w := range sh.sum {
+		if w.amount > 0 {
+			n = min(n, int64(m.totalOf(w.slot)/w.amount))
+		}
+	}
+	if m.facts.ContainerLimit > 0 {
+		n = min(n, int64(m.facts.ContainerLimit/len(sh.requests)))
+	}
+	return int(n)
 }
 
 // byStart is a heap of sessions that wait for their start time.

@@ -171,7 +171,7 @@ func (g *group) victim(r *running, w *waiting) bool {
 	mine := true
 	switch g.policy.Preemption.VictimScope {
 	case "", "user":
-		mine = r.account.owner.User == owner.User && (owner.User != "" || r.account.owner.AccessKey == owner.AccessKey)
+		mine = g.sameUser(r.account.owner, owner)
 	case "project":
 		mine = r.account.owner.Project == owner.Project
 	case "domain":

@@ -423,6 +423,7 @@ type fate struct {
 	// refused is why; atHand when the kind has not been tried since something changed.
 	refused place
 	reason  Reason
+	seen    int // position in group.changes when it was refused
 	// pos is the place in group.refusals, -1 when not there.
 	pos int
 }
