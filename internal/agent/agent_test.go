@@ -186,7 +186,7 @@ func (m *manager) Progress(context.Context, cluster.AgentID, cluster.KernelID, i
 	return nil
 }
 
-func (m *manager) Desired(context.Context, cluster.AgentID) (out []cluster.DesiredKernel, _ error) {
+func (m *manager) Desired(context.Context, cluster.AgentID, map[cluster.KernelID]int64) (out []cluster.DesiredKernel, _ error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, d := range m.desired {

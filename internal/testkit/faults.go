@@ -145,9 +145,9 @@ func (s *faultySink) Observe(ctx context.Context, agent cluster.AgentID, epoch i
 	return acked, nil
 }
 
-func (s *faultySink) Desired(ctx context.Context, agent cluster.AgentID) ([]cluster.DesiredKernel, error) {
+func (s *faultySink) Desired(ctx context.Context, agent cluster.AgentID, told map[cluster.KernelID]int64) ([]cluster.DesiredKernel, error) {
 	if before, _, _, _ := s.f.draw(); before {
 		return nil, fault.Unavailablef("a test lost the desired state")
 	}
-	return s.Sink.Desired(ctx, agent)
+	return s.Sink.Desired(ctx, agent, told)
 }

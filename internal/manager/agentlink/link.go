@@ -67,7 +67,8 @@ type Sink interface {
 	UpdateFacts(ctx context.Context, agent cluster.AgentID, epoch int64, f cluster.NodeFacts) error
 	Observe(ctx context.Context, agent cluster.AgentID, epoch int64, full, desiredSeen bool, list []cluster.KernelObservation) ([]cluster.Tombstone, error)
 	Progress(ctx context.Context, agent cluster.AgentID, kernel cluster.KernelID, generation, current, total int64, message string) error
-	Desired(ctx context.Context, agent cluster.AgentID) ([]cluster.DesiredKernel, error)
+	// told names the generations whose specification it has; those may come without.
+	Desired(ctx context.Context, agent cluster.AgentID, told map[cluster.KernelID]int64) ([]cluster.DesiredKernel, error)
 	Touch(ctx context.Context, agents []cluster.AgentID) error
 	Disconnected(ctx context.Context, agent cluster.AgentID, epoch int64) error
 }

@@ -152,7 +152,7 @@ func (m *memory) Progress(context.Context, cluster.AgentID, cluster.KernelID, in
 	return nil
 }
 
-func (m *memory) Desired(context.Context, cluster.AgentID) ([]cluster.DesiredKernel, error) {
+func (m *memory) Desired(context.Context, cluster.AgentID, map[cluster.KernelID]int64) ([]cluster.DesiredKernel, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return append([]cluster.DesiredKernel(nil), m.desired...), nil

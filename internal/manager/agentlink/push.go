@@ -4,6 +4,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"maps"
+	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -24,20 +27,23 @@ const pushGap = 10 * time.Millisecond
 func (s *session) push() {
 	resync := s.link.d.Clock.NewTicker(s.link.cfg.Resync)
 	defer resync.Stop()
-	sent := map[string][sha256.Size]byte{}
+	sent := sentState{sums: map[string][sha256.Size]byte{}, told: map[cluster.KernelID]int64{}}
 	// Revisions of a later session are higher than those of all earlier ones.
 	revision := s.epoch.Load() << 32
 	for full := true; ; {
 		began := time.Now()
 		var list []cluster.DesiredKernel
+		if full {
+			clear(sent.told)
+		}
 		ok := s.retry("load the desired state", func(ctx context.Context) (err error) {
-			list, err = s.link.d.Sink.Desired(ctx, s.agent)
+			list, err = s.link.d.Sink.Desired(ctx, s.agent, maps.Clone(sent.told))
 			return err
 		})
 		if !ok {
 			return
 		}
-		kernels, err := changed(list, sent, full)
+		kernels, err := sent.changed(list, full)
 		if err != nil {
 			s.cancel(err)
 			return
@@ -65,29 +71,45 @@ func (s *session) push() {
 	}
 }
 
+// sentState is what an agent was told on this connection.
+type sentState struct {
+	sums map[string][sha256.Size]byte // by kernel and generation
+	// told are the generations of kernels whose specification it has.
+	told map[cluster.KernelID]int64
+}
+
 // changed returns the messages for kernels that differ from what was sent, or all of them,
 // and notes them as sent.
-func changed(list []cluster.DesiredKernel, sent map[string][sha256.Size]byte, full bool) ([]*node.DesiredKernel, error) {
+func (s *sentState) changed(list []cluster.DesiredKernel, full bool) ([]*node.DesiredKernel, error) {
 	var out []*node.DesiredKernel
 	present := make(map[string]bool, len(list))
 	for i := range list {
-		m := desiredOf(&list[i])
+		d := &list[i]
+		// One kernel may be named twice: its present generation to run, an older one to remove.
+		key := string(d.Kernel) + "/" + strconv.FormatInt(d.Generation, 10)
+		present[key] = true
+		if d.Spec == nil && !d.Stop {
+			continue // the agent has it
+		}
+		m := desiredOf(d)
 		raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 		if err != nil {
 			return nil, fmt.Errorf("encode kernel %s: %w", m.KernelId, err)
 		}
-		// One kernel may be named twice: its present generation to run, an older one to remove.
-		key := fmt.Sprintf("%s/%d", m.KernelId, m.Generation)
-		present[key] = true
 		sum := sha256.Sum256(raw)
-		if full || sent[key] != sum {
+		if full || s.sums[key] != sum {
 			out = append(out, m)
-			sent[key] = sum
+			s.sums[key] = sum
+		}
+		if d.Spec != nil {
+			s.told[d.Kernel] = d.Generation
 		}
 	}
-	for key := range sent {
+	for key := range s.sums {
 		if !present[key] {
-			delete(sent, key)
+			delete(s.sums, key)
+			kernel, _, _ := strings.Cut(key, "/")
+			delete(s.told, cluster.KernelID(kernel))
 		}
 	}
 	return out, nil

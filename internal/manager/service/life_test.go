@@ -36,7 +36,7 @@ func TestLifeOfAnInteractiveSession(t *testing.T) {
 		results <- waited{st, timedOut, err}
 	}()
 	w.place(c.ID, "a1")
-	desired, err := w.nodes.Desired(ctx, "a1")
+	desired, err := w.nodes.Desired(ctx, "a1", nil)
 	require.NoError(t, err)
 	require.Len(t, desired, 1)
 	require.False(t, desired[0].Stop)
@@ -46,6 +46,14 @@ func TestLifeOfAnInteractiveSession(t *testing.T) {
 	require.Equal(t, string(c.ID), desired[0].Spec.Env["BACKENDAI_SESSION_ID"])
 	require.JSONEq(t, `{"cpu":{"0":1000}}`, desired[0].Spec.Allocation)
 	require.Equal(t, cluster.Slots{"cpu": cluster.Whole(1), "mem": cluster.Whole(128 << 20)}, desired[0].Spec.Slots)
+	// What the agent has is named and not told again; another generation would be.
+	again, err := w.nodes.Desired(ctx, "a1", map[cluster.KernelID]int64{desired[0].Kernel: desired[0].Generation})
+	require.NoError(t, err)
+	require.Len(t, again, 1)
+	require.Nil(t, again[0].Spec)
+	again, err = w.nodes.Desired(ctx, "a1", map[cluster.KernelID]int64{desired[0].Kernel: desired[0].Generation - 1})
+	require.NoError(t, err)
+	require.Equal(t, desired, again)
 
 	for _, p := range []cluster.Phase{cluster.PhasePreparing, cluster.PhaseCreating, cluster.PhasePulling, cluster.PhaseCreating, cluster.PhaseRunning, cluster.PhasePreparing, cluster.PhaseRunning} {
 		require.Empty(t, w.report(c.ID, "a1", p)) // late, doubled and reordered reports change nothing
@@ -67,7 +75,7 @@ func TestLifeOfAnInteractiveSession(t *testing.T) {
 	out, err := w.svc.DestroySession(ctx, w.admin, "life", service.DestroyOptions{})
 	require.NoError(t, err)
 	require.Equal(t, cluster.Terminating, out[0].Status)
-	desired, err = w.nodes.Desired(ctx, "a1")
+	desired, err = w.nodes.Desired(ctx, "a1", nil)
 	require.NoError(t, err)
 	require.True(t, desired[0].Stop)
 	require.Equal(t, cluster.ReasonUserRequested, desired[0].StopReason)
@@ -253,7 +261,7 @@ func TestLostAgentsReturnOrExpire(t *testing.T) {
 	// Late it returns with everything: it is told to remove all of it, and then nothing is left.
 	w.epoch["a1"], err = w.nodes.Register(ctx, cluster.NodeHello{Agent: "a1"})
 	require.NoError(t, err)
-	desired, err := w.nodes.Desired(ctx, "a1")
+	desired, err := w.nodes.Desired(ctx, "a1", nil)
 	require.NoError(t, err)
 	require.Len(t, desired, 3)
 	var tombs []cluster.KernelObservation
@@ -264,7 +272,7 @@ func TestLostAgentsReturnOrExpire(t *testing.T) {
 	acked, err := w.nodes.Observe(ctx, "a1", w.epoch["a1"], true, true, tombs)
 	require.NoError(t, err)
 	require.Len(t, acked, 3)
-	desired, err = w.nodes.Desired(ctx, "a1")
+	desired, err = w.nodes.Desired(ctx, "a1", nil)
 	require.NoError(t, err)
 	require.Empty(t, desired)
 	require.Equal(t, cluster.Error, w.session(run).Status)
@@ -334,7 +342,7 @@ func TestMissedDeadlines(t *testing.T) {
 	v = w.session(id)
 	require.Equal(t, cluster.Terminated, v.Status)
 	require.Equal(t, string(cluster.ReasonUserRequested), v.StatusInfo)
-	desired, err := w.nodes.Desired(ctx, "a1")
+	desired, err := w.nodes.Desired(ctx, "a1", nil)
 	require.NoError(t, err)
 	require.Len(t, desired, 2, "the last placement and the stop are still to be removed; older placements were replaced")
 }

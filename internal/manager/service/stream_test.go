@@ -230,7 +230,7 @@ func TestDotfilesAndSettings(t *testing.T) {
 	require.NoError(t, w.svc.SetBootstrapScript(ctx, w.admin, "echo hi"))
 	id := w.create("dots").ID
 	w.place(id, "a1")
-	desired, err := w.nodes.Desired(ctx, "a1")
+	desired, err := w.nodes.Desired(ctx, "a1", nil)
 	require.NoError(t, err)
 	require.Equal(t, []cluster.Dotfile{{Path: ".config/x", Perm: "600", Data: "y"}, {Path: ".vimrc", Perm: "644", Data: "set nu"}}, desired[0].Spec.Dotfiles)
 	require.Equal(t, "echo hi", desired[0].Spec.BootstrapScript)

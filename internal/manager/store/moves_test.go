@@ -205,7 +205,7 @@ func TestForcedStopIsFinalAtOnceAndLeavesARemoval(t *testing.T) {
 	status, info, _ := sessionRow(t, s, id)
 	require.Equal(t, cluster.Terminated, status)
 	require.Equal(t, string(cluster.ReasonForced), info)
-	rows, err := s.RemovalsOfAgent(t.Context(), "a1")
+	rows, err := s.RemovalsOfAgents(t.Context(), []string{"a1"})
 	require.NoError(t, err)
 	require.Len(t, rows, 1)
 	require.Equal(t, string(kernels[0]), rows[0].KernelID)
@@ -213,7 +213,7 @@ func TestForcedStopIsFinalAtOnceAndLeavesARemoval(t *testing.T) {
 	// One full report without it is not believed, the second is.
 	for i := range 2 {
 		require.NoError(t, s.MissRemovals(t.Context(), "a1", []string{}))
-		rows, err = s.RemovalsOfAgent(t.Context(), "a1")
+		rows, err = s.RemovalsOfAgents(t.Context(), []string{"a1"})
 		require.NoError(t, err)
 		require.Len(t, rows, 1-i)
 	}

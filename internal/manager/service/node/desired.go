@@ -23,43 +23,113 @@ const (
 // DefaultShmem is the shared memory of a kernel when nobody says anything, in bytes.
 const DefaultShmem = 64 << 20
 
-// Desired returns everything that should be true of an agent's kernels, ended ones that it must still remove included.
-func (n *Nodes) Desired(ctx context.Context, agent cluster.AgentID) ([]cluster.DesiredKernel, error) {
-	rows, err := n.Store.DesiredKernels(ctx, string(agent))
-	if err != nil {
-		return nil, fmt.Errorf("read desired kernels of agent %s: %w", agent, err)
+// want is one call of Desired.
+type want struct {
+	agent cluster.AgentID
+	told  map[cluster.KernelID]int64
+
+	list []cluster.DesiredKernel
+	err  error
+}
+
+// maxWants is how many agents are answered by the same statements.
+const maxWants = 256
+
+// Desired returns everything that should be true of an agent's kernels, ended ones that it must still remove included. told names
+// the generations of kernels whose specification the agent has: they come without one. It never changes within a
+// generation, so it need not be read again. Agents that ask at the same time are answered together.
+func (n *Nodes) Desired(ctx context.Context, agent cluster.AgentID, told map[cluster.KernelID]int64) ([]cluster.DesiredKernel, error) {
+	w := &want{agent: agent, told: told}
+	if err := n.wanting().Do(ctx, w); err != nil {
+		return nil, fmt.Errorf("ask what agent %s should do: %w", agent, err)
 	}
-	removals, err := n.Store.RemovalsOfAgent(ctx, string(agent))
-	if err != nil {
-		return nil, fmt.Errorf("read removals of agent %s: %w", agent, err)
+	return w.list, w.err
+}
+
+func (n *Nodes) answerWants(ctx context.Context, batch []*want) {
+	if err := n.desired(ctx, batch); err != nil {
+		for _, w := range batch {
+			w.list, w.err = nil, err
+		}
 	}
-	out := make([]cluster.DesiredKernel, 0, len(rows)+len(removals))
-	present := map[string]bool{}
+}
+
+func (n *Nodes) desired(ctx context.Context, batch []*want) error {
+	agents := make([]string, len(batch))
+	of := make(map[string][]*want, len(batch))
+	for i, w := range batch {
+		agents[i] = string(w.agent)
+		of[agents[i]] = append(of[agents[i]], w)
+	}
+	rows, err := n.Store.DesiredKernels(ctx, agents)
+	if err != nil {
+		return fmt.Errorf("read desired kernels: %w", err)
+	}
+	removals, err := n.Store.RemovalsOfAgents(ctx, agents)
+	if err != nil {
+		return fmt.Errorf("read removals: %w", err)
+	}
+	present := make(map[string]bool, len(rows))
+	var untold []string
 	for _, r := range rows {
-		present[r.ID] = true
+		present[r.ID+r.AgentID] = true
 		d := cluster.DesiredKernel{Kernel: cluster.KernelID(r.ID), Session: cluster.SessionID(r.SessionID), Generation: r.Generation}
 		if r.Desired == "stop" {
 			d.Stop, d.Force, d.StopReason = true, r.ForceStop, cluster.Reason(r.StopReason)
 			if !d.Force {
 				d.Grace = cluster.StopGrace
 			}
-		} else {
-			d.Spec = kernelSpec(r)
 		}
-		out = append(out, d)
+		for _, w := range of[r.AgentID] {
+			w.list = append(w.list, d)
+			if g, known := w.told[d.Kernel]; !d.Stop && (!known || g != d.Generation) {
+				untold = append(untold, r.ID)
+			}
+		}
 	}
 	for _, r := range removals { // newest generation first
 		// A newer generation on the same agent replaces older ones by itself, and so does its removal.
-		if !present[r.KernelID] {
-			present[r.KernelID] = true
-			out = append(out, cluster.DesiredKernel{Kernel: cluster.KernelID(r.KernelID), Session: cluster.SessionID(r.SessionID), Generation: r.Generation,
-				Stop: true, Force: true, StopReason: cluster.Reason(r.Reason)})
+		if key := r.KernelID + r.AgentID; !present[key] {
+			present[key] = true
+			for _, w := range of[r.AgentID] {
+				w.list = append(w.list, cluster.DesiredKernel{Kernel: cluster.KernelID(r.KernelID), Session: cluster.SessionID(r.SessionID), Generation: r.Generation,
+					Stop: true, Force: true, StopReason: cluster.Reason(r.Reason)})
+			}
 		}
 	}
-	return out, nil
+	if len(untold) == 0 {
+		return nil
+	}
+	return n.specify(ctx, batch, untold)
 }
 
-func kernelSpec(r dbgen.DesiredKernelsRow) *cluster.KernelSpec {
+// specify adds the specifications of kernels whose agents do not have them. A kernel that changed since it was listed is left
+// out: whoever changed it has woken its agent again.
+func (n *Nodes) specify(ctx context.Context, batch []*want, untold []string) error {
+	rows, err := n.Store.KernelSpecs(ctx, untold)
+	if err != nil {
+		return fmt.Errorf("read specifications of kernels: %w", err)
+	}
+	specs := make(map[cluster.KernelID]dbgen.KernelSpecsRow, len(rows))
+	for _, r := range rows {
+		specs[cluster.KernelID(r.ID)] = r
+	}
+	for _, w := range batch {
+		w.list = slices.DeleteFunc(w.list, func(d cluster.DesiredKernel) bool {
+			g, known := w.told[d.Kernel]
+			r, found := specs[d.Kernel]
+			return !d.Stop && (!known || g != d.Generation) && (!found || r.Generation != d.Generation)
+		})
+		for i, d := range w.list {
+			if g, known := w.told[d.Kernel]; !d.Stop && (!known || g != d.Generation) {
+				w.list[i].Spec = kernelSpec(specs[d.Kernel])
+			}
+		}
+	}
+	return nil
+}
+
+func kernelSpec(r dbgen.KernelSpecsRow) *cluster.KernelSpec {
 	k := &cluster.KernelSpec{
 		Image: r.Image, ImageLabels: r.ImageLabels, RegistryType: "local", AutoPull: "digest", Hostname: r.ClusterHostname,
 		Hosts: []string{}, Env: map[string]string{}, Slots: r.RequestedSlots, UID: -1, GID: -1, ExtraGIDs: ints(r.ContainerGids),
@@ -108,7 +178,7 @@ func kernelSpec(r dbgen.DesiredKernelsRow) *cluster.KernelSpec {
 }
 
 // clusterEnv is what programs in a container may know of their session.
-func clusterEnv(r dbgen.DesiredKernelsRow) map[string]string {
+func clusterEnv(r dbgen.KernelSpecsRow) map[string]string {
 	hosts := []string{"main1"}
 	replicas := "main:1"
 	if r.ClusterSize > 1 {

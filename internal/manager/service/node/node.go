@@ -32,7 +32,20 @@ type Nodes struct {
 
 	once    sync.Once
 	reports *store.Group[*report]
+	wants   *store.Group[*want]
 }
+
+// groups makes what gathers calls that come at the same time.
+func (n *Nodes) groups() {
+	n.once.Do(func() {
+		n.reports = store.NewGroup(maxReports, n.storeReports)
+		n.reports.Rest = reportRest
+		n.wants = store.NewGroup(maxWants, n.answerWants)
+	})
+}
+
+func (n *Nodes) reporting() *store.Group[*report] { n.groups(); return n.reports }
+func (n *Nodes) wanting() *store.Group[*want]     { n.groups(); return n.wants }
 
 // Register notes that an agent connected and returns its new epoch, higher than any before. Unknown agents are
 // added to the resource group of their hello (or default). Kernels that were LOST with the agent come back with Observe.

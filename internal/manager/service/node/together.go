@@ -42,14 +42,6 @@ type reported struct {
 	from  *report
 }
 
-func (n *Nodes) reporting() *store.Group[*report] {
-	n.once.Do(func() {
-		n.reports = store.NewGroup(maxReports, n.storeReports)
-		n.reports.Rest = reportRest
-	})
-	return n.reports
-}
-
 // storeReports stores some agents' reports, together when all goes well.
 func (n *Nodes) storeReports(ctx context.Context, batch []*report) {
 	bySession, forget, err := n.sort(ctx, batch)

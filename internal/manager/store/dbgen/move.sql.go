@@ -26,68 +26,23 @@ func (q *Queries) AddFailedAgent(ctx context.Context, agentID string, iD string)
 }
 
 const desiredKernels = `-- name: DesiredKernels :many
-SELECT k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason, k.status, k.requested_slots, k.allocation,
-       k.cluster_role, k.cluster_idx, k.local_rank, k.cluster_hostname, k.image, k.architecture, k.preopen_ports,
-       s.name AS session_name, s.type AS session_type, s.cluster_size, s.cluster_mode, s.environ, s.resource_opts, s.startup_command,
-       s.bootstrap_script, s.batch_timeout_ms, s.access_key, s.domain_name, s.project_id, s.resource_group,
-       u.id AS user_id, u.email AS user_email, u.full_name AS user_name, u.container_uid, u.container_main_gid, u.container_gids, u.sudo_session_enabled,
-       i.digest AS image_digest, i.labels AS image_labels, i.registry_type AS image_registry_type,
-       kp.dotfiles AS keypair_dotfiles, kp.ssh_public_key, d.dotfiles AS domain_dotfiles, p.dotfiles AS project_dotfiles
-FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN users u ON u.id = s.user_id
-JOIN keypairs kp ON kp.access_key = s.access_key JOIN domains d ON d.name = s.domain_name JOIN projects p ON p.id = s.project_id
-LEFT JOIN images i ON i.id = s.image_id
-WHERE k.agent_id = $1::text AND k.ended_at IS NULL AND k.status <> 'PENDING'
-ORDER BY k.created_at, k.id
+SELECT agent_id::text AS agent_id, id, session_id, generation, desired, force_stop, stop_reason FROM kernels
+WHERE agent_id = ANY($1::text[]) AND ended_at IS NULL AND status <> 'PENDING' ORDER BY created_at, id
 `
 
 type DesiredKernelsRow struct {
-	ID                 string
-	SessionID          string
-	Generation         int64
-	Desired            string
-	ForceStop          bool
-	StopReason         string
-	Status             cluster.Status
-	RequestedSlots     cluster.Slots
-	Allocation         json.RawMessage
-	ClusterRole        string
-	ClusterIdx         int32
-	LocalRank          int32
-	ClusterHostname    string
-	Image              string
-	Architecture       string
-	PreopenPorts       []int32
-	SessionName        string
-	SessionType        cluster.SessionType
-	ClusterSize        int32
-	ClusterMode        string
-	Environ            dbtype.Strings
-	ResourceOpts       dbtype.Strings
-	StartupCommand     *string
-	BootstrapScript    *string
-	BatchTimeoutMs     *int64
-	AccessKey          string
-	DomainName         string
-	ProjectID          string
-	ResourceGroup      string
-	UserID             string
-	UserEmail          string
-	UserName           string
-	ContainerUid       *int32
-	ContainerMainGid   *int32
-	ContainerGids      []int32
-	SudoSessionEnabled bool
-	ImageDigest        *string
-	ImageLabels        dbtype.Strings
-	ImageRegistryType  *string
-	KeypairDotfiles    json.RawMessage
-	SshPublicKey       *string
-	DomainDotfiles     json.RawMessage
-	ProjectDotfiles    json.RawMessage
+	AgentID    string
+	ID         string
+	SessionID  string
+	Generation int64
+	Desired    string
+	ForceStop  bool
+	StopReason string
 }
 
-func (q *Queries) DesiredKernels(ctx context.Context, agentID string) ([]DesiredKernelsRow, error) {
-	rows, err := q.db.Query(ctx, desiredKernels, agentID)
+// What is wanted of agents, without the specifications.
+func (q *Queries) DesiredKernels(ctx context.Context, agents []string) ([]DesiredKernelsRow, error) {
+	rows, err := q.db.Query(ctx, desiredKernels, agents)
 	if err != nil {
 		return nil, err
 	}
@@ -96,49 +51,13 @@ func (q *Queries) DesiredKernels(ctx context.Context, agentID string) ([]Desired
 	for rows.Next() {
 		var i DesiredKernelsRow
 		if err := rows.Scan(
+			&i.AgentID,
 			&i.ID,
 			&i.SessionID,
 			&i.Generation,
 			&i.Desired,
 			&i.ForceStop,
 			&i.StopReason,
-			&i.Status,
-			&i.RequestedSlots,
-			&i.Allocation,
-			&i.ClusterRole,
-			&i.ClusterIdx,
-			&i.LocalRank,
-			&i.ClusterHostname,
-			&i.Image,
-			&i.Architecture,
-			&i.PreopenPorts,
-			&i.SessionName,
-			&i.SessionType,
-			&i.ClusterSize,
-			&i.ClusterMode,
-			&i.Environ,
-			&i.ResourceOpts,
-			&i.StartupCommand,
-			&i.BootstrapScript,
-			&i.BatchTimeoutMs,
-			&i.AccessKey,
-			&i.DomainName,
-			&i.ProjectID,
-			&i.ResourceGroup,
-			&i.UserID,
-			&i.UserEmail,
-			&i.UserName,
-			&i.ContainerUid,
-			&i.ContainerMainGid,
-			&i.ContainerGids,
-			&i.SudoSessionEnabled,
-			&i.ImageDigest,
-			&i.ImageLabels,
-			&i.ImageRegistryType,
-			&i.KeypairDotfiles,
-			&i.SshPublicKey,
-			&i.DomainDotfiles,
-			&i.ProjectDotfiles,
 		); err != nil {
 			return nil, err
 		}
@@ -205,6 +124,130 @@ func (q *Queries) KeepLog(ctx context.Context, arg KeepLogParams) error {
 		arg.ID,
 	)
 	return err
+}
+
+const kernelSpecs = `-- name: KernelSpecs :many
+SELECT k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason, k.status, k.requested_slots, k.allocation,
+       k.cluster_role, k.cluster_idx, k.local_rank, k.cluster_hostname, k.image, k.architecture, k.preopen_ports,
+       s.name AS session_name, s.type AS session_type, s.cluster_size, s.cluster_mode, s.environ, s.resource_opts, s.startup_command,
+       s.bootstrap_script, s.batch_timeout_ms, s.access_key, s.domain_name, s.project_id, s.resource_group,
+       u.id AS user_id, u.email AS user_email, u.full_name AS user_name, u.container_uid, u.container_main_gid, u.container_gids, u.sudo_session_enabled,
+       i.digest AS image_digest, i.labels AS image_labels, i.registry_type AS image_registry_type,
+       kp.dotfiles AS keypair_dotfiles, kp.ssh_public_key, d.dotfiles AS domain_dotfiles, p.dotfiles AS project_dotfiles
+FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN users u ON u.id = s.user_id
+JOIN keypairs kp ON kp.access_key = s.access_key JOIN domains d ON d.name = s.domain_name JOIN projects p ON p.id = s.project_id
+LEFT JOIN images i ON i.id = s.image_id
+WHERE k.id = ANY($1::uuid[])
+`
+
+type KernelSpecsRow struct {
+	ID                 string
+	SessionID          string
+	Generation         int64
+	Desired            string
+	ForceStop          bool
+	StopReason         string
+	Status             cluster.Status
+	RequestedSlots     cluster.Slots
+	Allocation         json.RawMessage
+	ClusterRole        string
+	ClusterIdx         int32
+	LocalRank          int32
+	ClusterHostname    string
+	Image              string
+	Architecture       string
+	PreopenPorts       []int32
+	SessionName        string
+	SessionType        cluster.SessionType
+	ClusterSize        int32
+	ClusterMode        string
+	Environ            dbtype.Strings
+	ResourceOpts       dbtype.Strings
+	StartupCommand     *string
+	BootstrapScript    *string
+	BatchTimeoutMs     *int64
+	AccessKey          string
+	DomainName         string
+	ProjectID          string
+	ResourceGroup      string
+	UserID             string
+	UserEmail          string
+	UserName           string
+	ContainerUid       *int32
+	ContainerMainGid   *int32
+	ContainerGids      []int32
+	SudoSessionEnabled bool
+	ImageDigest        *string
+	ImageLabels        dbtype.Strings
+	ImageRegistryType  *string
+	KeypairDotfiles    json.RawMessage
+	SshPublicKey       *string
+	DomainDotfiles     json.RawMessage
+	ProjectDotfiles    json.RawMessage
+}
+
+func (q *Queries) KernelSpecs(ctx context.Context, ids []string) ([]KernelSpecsRow, error) {
+	rows, err := q.db.Query(ctx, kernelSpecs, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []KernelSpecsRow{}
+	for rows.Next() {
+		var i KernelSpecsRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.SessionID,
+			&i.Generation,
+			&i.Desired,
+			&i.ForceStop,
+			&i.StopReason,
+			&i.Status,
+			&i.RequestedSlots,
+			&i.Allocation,
+			&i.ClusterRole,
+			&i.ClusterIdx,
+			&i.LocalRank,
+			&i.ClusterHostname,
+			&i.Image,
+			&i.Architecture,
+			&i.PreopenPorts,
+			&i.SessionName,
+			&i.SessionType,
+			&i.ClusterSize,
+			&i.ClusterMode,
+			&i.Environ,
+			&i.ResourceOpts,
+			&i.StartupCommand,
+			&i.BootstrapScript,
+			&i.BatchTimeoutMs,
+			&i.AccessKey,
+			&i.DomainName,
+			&i.ProjectID,
+			&i.ResourceGroup,
+			&i.UserID,
+			&i.UserEmail,
+			&i.UserName,
+			&i.ContainerUid,
+			&i.ContainerMainGid,
+			&i.ContainerGids,
+			&i.SudoSessionEnabled,
+			&i.ImageDigest,
+			&i.ImageLabels,
+			&i.ImageRegistryType,
+			&i.KeypairDotfiles,
+			&i.SshPublicKey,
+			&i.DomainDotfiles,
+			&i.ProjectDotfiles,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const kernelsByID = `-- name: KernelsByID :many
@@ -345,27 +388,29 @@ func (q *Queries) OverdueKernels(ctx context.Context, maxRows int32) ([]string, 
 	return items, nil
 }
 
-const removalsOfAgent = `-- name: RemovalsOfAgent :many
-SELECT kernel_id, generation, session_id, reason FROM kernel_removals WHERE agent_id = $1 ORDER BY kernel_id, generation DESC
+const removalsOfAgents = `-- name: RemovalsOfAgents :many
+SELECT agent_id, kernel_id, generation, session_id, reason FROM kernel_removals WHERE agent_id = ANY($1::text[]) ORDER BY kernel_id, generation DESC
 `
 
-type RemovalsOfAgentRow struct {
+type RemovalsOfAgentsRow struct {
+	AgentID    string
 	KernelID   string
 	Generation int64
 	SessionID  string
 	Reason     string
 }
 
-func (q *Queries) RemovalsOfAgent(ctx context.Context, agentID string) ([]RemovalsOfAgentRow, error) {
-	rows, err := q.db.Query(ctx, removalsOfAgent, agentID)
+func (q *Queries) RemovalsOfAgents(ctx context.Context, agents []string) ([]RemovalsOfAgentsRow, error) {
+	rows, err := q.db.Query(ctx, removalsOfAgents, agents)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	items := []RemovalsOfAgentRow{}
+	items := []RemovalsOfAgentsRow{}
 	for rows.Next() {
-		var i RemovalsOfAgentRow
+		var i RemovalsOfAgentsRow
 		if err := rows.Scan(
+			&i.AgentID,
 			&i.KernelID,
 			&i.Generation,
 			&i.SessionID,

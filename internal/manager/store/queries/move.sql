@@ -73,6 +73,11 @@ FROM kernels k WHERE k.id = ANY(@ids::uuid[]);
 SELECT DISTINCT session_id FROM kernels WHERE deadline < now() AND ended_at IS NULL ORDER BY session_id LIMIT @max_rows;
 
 -- name: DesiredKernels :many
+-- What is wanted of agents, without the specifications.
+SELECT agent_id::text AS agent_id, id, session_id, generation, desired, force_stop, stop_reason FROM kernels
+WHERE agent_id = ANY(@agents::text[]) AND ended_at IS NULL AND status <> 'PENDING' ORDER BY created_at, id;
+
+-- name: KernelSpecs :many
 SELECT k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason, k.status, k.requested_slots, k.allocation,
        k.cluster_role, k.cluster_idx, k.local_rank, k.cluster_hostname, k.image, k.architecture, k.preopen_ports,
        s.name AS session_name, s.type AS session_type, s.cluster_size, s.cluster_mode, s.environ, s.resource_opts, s.startup_command,
@@ -83,11 +88,10 @@ SELECT k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason,
 FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN users u ON u.id = s.user_id
 JOIN keypairs kp ON kp.access_key = s.access_key JOIN domains d ON d.name = s.domain_name JOIN projects p ON p.id = s.project_id
 LEFT JOIN images i ON i.id = s.image_id
-WHERE k.agent_id = @agent_id::text AND k.ended_at IS NULL AND k.status <> 'PENDING'
-ORDER BY k.created_at, k.id;
+WHERE k.id = ANY(@ids::uuid[]);
 
--- name: RemovalsOfAgent :many
-SELECT kernel_id, generation, session_id, reason FROM kernel_removals WHERE agent_id = $1 ORDER BY kernel_id, generation DESC;
+-- name: RemovalsOfAgents :many
+SELECT agent_id, kernel_id, generation, session_id, reason FROM kernel_removals WHERE agent_id = ANY(@agents::text[]) ORDER BY kernel_id, generation DESC;
 
 -- name: ReviveAgents :many
 -- Connected agents renew their lease, those that had lost it are alive again and returned.
