@@ -203,3 +203,25 @@ func TestPresetAdministration(t *testing.T) {
 	user.Role = "user"
 	require.True(t, fault.Is(w.svc.DeletePreset(ctx, user, "small"), fault.Denied))
 }
+
+// BenchmarkCheckPresets checks presets in a group of 2,000 agents on which 20,000 kernels run.
+func BenchmarkCheckPresets(b *testing.B) {
+	w := newWorld(b)
+	_, err := w.store.Pool().Exec(b.Context(), `INSERT INTO agents (id, status, resource_group, architecture, engine_ok, capacity)
+		SELECT 'a' || i, 'ALIVE', 'default', 'x86_64', true, '{"cpu": 64000, "mem": 274877906944000}' FROM generate_series(1, 2000) i`)
+	require.NoError(b, err)
+	_, err = w.store.Pool().Exec(b.Context(), `WITH s AS (
+			INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots, started_at)
+			SELECT gen_random_uuid(), 's' || i, 'interactive', 'default', p.id, k.user_id, k.access_key, 'default', 'img', 'RUNNING', '{}', now()
+			FROM generate_series(1, 20000) i, keypairs k, projects p RETURNING id, name)
+		INSERT INTO kernels (id, session_id, image, architecture, status, requested_slots, agent_id)
+		SELECT gen_random_uuid(), s.id, 'img', 'x86_64', 'RUNNING', '{"cpu": 2000, "mem": 4294967296000}', 'a' || (1 + substr(s.name, 2)::int % 2000) FROM s`)
+	require.NoError(b, err)
+	_, err = w.store.Pool().Exec(b.Context(), `ANALYZE`)
+	require.NoError(b, err)
+	for b.Loop() {
+		c, err := w.svc.CheckPresets(b.Context(), w.admin, "", "")
+		require.NoError(b, err)
+		require.True(b, c.Presets[0].Allocatable)
+	}
+}
