@@ -174,11 +174,15 @@ type bundle struct {
 	token node.JoinToken
 }
 
-func setup(t *testing.T) *bundle {
+func setup(t *testing.T, change ...func(*agentlink.Config)) *bundle {
 	t.Helper()
 	m := newMemory()
+	// The lease is far longer than any test: agents of tests do not send heartbeats.
 	cfg := agentlink.DefaultConfig()
-	cfg.Listen, cfg.Heartbeat, cfg.Lease = "127.0.0.1:0", 200*time.Millisecond, 2*time.Second
+	cfg.Listen, cfg.Heartbeat, cfg.Lease = "127.0.0.1:0", 5*time.Minute, 15*time.Minute
+	for _, c := range change {
+		c(&cfg)
+	}
 	cfg.JoinTokenFile = filepath.Join(t.TempDir(), "join.token")
 	link, err := agentlink.New(cfg, agentlink.Deps{
 		ClusterID: "c1", Sink: m, Vault: m, Clock: chassis.RealClock(), Random: rand.Reader,
@@ -334,7 +338,7 @@ func TestRejoinAndRenewal(t *testing.T) {
 	require.NoError(t, err)
 	second := accept(t, "a1", key, r)
 	b.connect(t, first)
-	b.connect(t, second)
+	last, _ := b.connect(t, second)
 	_, err = client.Join(t.Context(), &node.JoinRequest{AgentId: "a2", CsrDer: csr, Version: 1})
 	require.Equal(t, codes.PermissionDenied, status.Code(err), "not another's")
 
@@ -343,6 +347,7 @@ func TestRejoinAndRenewal(t *testing.T) {
 	for err == nil {
 		_, err = s.Recv()
 	}
+	require.NoError(t, last.CloseSend())
 	b2 := &bundle{memory: b.memory, link: b.link, token: b.token}
 	require.Eventually(t, func() bool {
 		_, csr := request(t, "a1")
@@ -351,7 +356,7 @@ func TestRejoinAndRenewal(t *testing.T) {
 	}, patience, 50*time.Millisecond)
 	old, err := b.dial(t, node.AgentTLS(second.cert, second.ca, "h2")).Session(t.Context())
 	require.NoError(t, err)
-	require.NoError(t, old.Send(hello("a1")))
+	_ = old.Send(hello("a1")) // it may have been refused already
 	_, err = old.Recv()
 	require.Equal(t, codes.Unauthenticated, status.Code(err))
 }
@@ -379,12 +384,12 @@ func TestHelloIsChecked(t *testing.T) {
 
 func TestStatesTravel(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setup(t, func(c *agentlink.Config) { c.Heartbeat, c.Lease = 5*time.Second, 30*time.Second }) // renewed every sixth of the lease
 	b.desired = []cluster.DesiredKernel{{Kernel: kernelA, Generation: 1, Spec: &cluster.KernelSpec{Image: "img", ClusterIdx: 3}}}
 	b.failures = 2
 	s, w := b.connect(t, b.join(t, "a1"))
 	require.EqualValues(t, 7, w.Epoch, "above what the agent has seen")
-	require.EqualValues(t, 2000, w.LeaseMs)
+	require.EqualValues(t, 30_000, w.LeaseMs)
 
 	d := receive(t, s).GetDesired()
 	require.True(t, d.Full)
@@ -485,7 +490,7 @@ func TestNewerConnectionTakesOver(t *testing.T) {
 
 func TestSilentAgentIsDropped(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setup(t, func(c *agentlink.Config) { c.Heartbeat, c.Lease = 100*time.Millisecond, time.Second })
 	s, _ := b.connect(t, b.join(t, "a1"))
 	var err error
 	for err == nil {
