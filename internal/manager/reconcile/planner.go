@@ -10,7 +10,7 @@ import (
 
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/service"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
@@ -123,7 +123,7 @@ func (p *Planner) refresh(ctx context.Context, c *copied, now time.Time) error {
 func (p *Planner) Explain(ctx context.Context, id cluster.SessionID) (out service.Explanation, err error) {
 	row, err := p.store.SessionOwner(ctx, string(id))
 	if store.Missing(err) {
-		return out, authz.NotFound("session", string(id))
+		return out, fault.NotFoundf("No such session: %s", id).WithReason("object-not-found")
 	}
 	if err != nil {
 		return out, fmt.Errorf("find session %s: %w", id, err)

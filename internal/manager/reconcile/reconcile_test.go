@@ -39,7 +39,11 @@ type bundle struct {
 
 func setup(t *testing.T) *bundle {
 	t.Helper()
-	s := storetest.New(t)
+	return bootstrapped(t, storetest.New(t))
+}
+
+func bootstrapped(t *testing.T, s *store.Store) *bundle {
+	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	key, err := seal.New([]byte("0123456789abcdef0123456789abcdef"), rand.Reader)
 	require.NoError(t, err)

@@ -49,6 +49,7 @@ func (l *Loops) scheduling(ctx context.Context, token int64) error {
 		defer l.deps.Planner.follow()
 	}
 	defer l.metrics.waiting.Reset()
+	retry := chassis.Backoff{Min: 50 * time.Millisecond, Max: 2 * time.Second}
 	timer := l.deps.Clock.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -71,9 +72,16 @@ func (l *Loops) scheduling(ctx context.Context, token int64) error {
 			return nil
 		case err != nil:
 			l.metrics.failures.WithLabelValues("schedule").Inc()
-			l.deps.Log.Error("scheduling pass failed", "err", err)
-			wait = time.Second
-		case !again.IsZero():
+			pause := retry.Next()
+			l.deps.Log.Error("scheduling failed", "err", err, "again in", pause)
+			if chassis.Wait(ctx, l.deps.Clock, pause) != nil { // whatever hints say
+				return nil
+			}
+			wait = 0
+		default:
+			retry.Reset()
+		}
+		if err == nil && !again.IsZero() {
 			wait = min(wait, max(again.Sub(l.deps.Clock.Now()), 0))
 		}
 		timer.Reset(wait)
