@@ -49,7 +49,7 @@ func (o Options) withDefaults() Options {
 	set(&o.HostMin, 0.1)
 	set(&o.HostMax, 2)
 	set(&o.Safety, 1.5)
-	set(&o.ModelPrice, 0.2)
+	set(&o.ModelPrice, 0.6)
 	set(&o.ModelPower, 2)
 	return o
 }
@@ -74,14 +74,14 @@ type Policy struct {
 	sorted [MaxGPUs]int32
 }
 
+// step is one request of a series, packed: rollouts read little else.
 type step struct {
 	cpu, mem int32
-	milli    int32
-	gpus     int32
-	models   Models
-	gain     int32
-	kind     int32
-	u        float32 // kept while less than the kind's keep
+	milli    int16
+	gpus     uint8
+	picky    bool // names models
+	kind     uint16
+	u        uint16 // kept while below the kind's keep × 65,536
 }
 
 type entry struct {
@@ -126,8 +126,8 @@ func (p *Policy) Learn(w *Workload) {
 			sum += kinds[next].share
 		}
 		k := &kinds[next]
-		p.base = append(p.base, step{kind: int32(next), u: float32(rng.float()), cpu: clamp(k.CPU), mem: clamp(k.Mem), milli: k.Milli, gpus: int32(k.GPUs), models: k.Models,
-			gain: k.Milli * int32(k.GPUs)})
+		p.base = append(p.base, step{cpu: clamp(k.CPU), mem: clamp(k.Mem), milli: int16(k.Milli), gpus: uint8(k.GPUs),
+			picky: k.Models != 0 && k.GPUs > 0, kind: uint16(next), u: uint16(rng.next() >> 48)})
 	}
 	for i := total - 1; i > 0; i-- {
 		j := int(rng.next() % uint64(i+1))
@@ -223,67 +223,63 @@ func (p *Policy) value(gpus []int32, cpu, mem int64, model uint8) int64 {
 
 func (p *Policy) rollout(gpus []int32, cpu0, mem0 int32, model uint8) int64 {
 	var total int64
-	n := len(gpus)
 	var buf [MaxGPUs]int32
+	g := buf[:len(gpus)]
 	top0 := int32(0)
 	for _, x := range gpus {
 		top0 = max(top0, x)
 	}
-	q := 0
+	if top0 < p.leastMilli || cpu0 < p.leastCPU {
+		return 0
+	}
+	from := 0
 	for _, end := range p.ends {
-		copy(buf[:n], gpus)
-		g := buf[:n]
+		copy(g, gpus)
 		cpu, mem, top := cpu0, mem0, top0
-		steps := p.steps[q:end]
-		q = end
+		steps := p.steps[from:end]
+		from = end
 		for i := range steps {
 			t := &steps[i]
-			if t.cpu > cpu || t.mem > mem || t.milli > top || t.models != 0 && t.models>>model&1 == 0 {
+			if t.cpu > cpu || t.mem > mem {
 				continue
 			}
-			switch {
-			case t.gpus == 0:
-				cpu -= t.cpu
-				mem -= t.mem
-				if p.count != nil {
-					p.count[t.kind]++
-				}
+			milli := int32(t.milli)
+			if milli > top || t.picky && p.kinds[t.kind].Models>>model&1 == 0 {
 				continue
-			case t.gpus == 1:
-				best, size := -1, int32(Whole+1)
+			}
+			if t.gpus == 1 {
+				best, size := 0, int32(Whole+1)
 				for j, x := range g {
-					if x >= t.milli && x < size {
+					if x >= milli && x < size {
 						best, size = j, x
 					}
 				}
-				g[best] -= t.milli
-			default:
-				have := int32(0)
-				for _, x := range g {
-					if x == Whole {
-						have++
+				g[best] -= milli
+				if size == top {
+					top = 0
+					for _, x := range g {
+						top = max(top, x)
 					}
 				}
-				if have < t.gpus {
+			} else if t.gpus > 1 {
+				if wholes(g) < int(t.gpus) {
 					continue
 				}
 				left := t.gpus
+				top = 0
 				for j, x := range g {
 					if x == Whole && left > 0 {
 						g[j] = 0
 						left--
 					}
+					top = max(top, g[j])
 				}
 			}
 			cpu -= t.cpu
 			mem -= t.mem
-			total += int64(t.gain)
+			total += int64(milli) * int64(t.gpus)
 			if p.count != nil {
 				p.count[t.kind]++
-			}
-			top = 0
-			for _, x := range g {
-				top = max(top, x)
 			}
 			if top < p.leastMilli || cpu < p.leastCPU {
 				break

@@ -148,10 +148,7 @@ func (p *Policy) Survey(nodes iter.Seq[*Node]) {
 				}
 			}
 			g := &p.gangs[lo+i]
-			price := math.Pow(min(p.opt.HostMax, max(least, p.opt.HostMin)), p.opt.HostPower)
-			if price > 0 {
-				price = math.Exp2(math.Round(2*math.Log2(price)) / 2)
-			}
+			price := step2(math.Pow(min(p.opt.HostMax, max(least, p.opt.HostMin)), p.opt.HostPower))
 			x := int64(price * p.opt.HostPrice * float64(size) * Whole * float64(p.opt.Sequences))
 			if x != g.price {
 				g.price, changed = x, true
@@ -184,8 +181,7 @@ func (p *Policy) priceModels(free [64]float64, arrivals float64) bool {
 	level := spread(need, free[:], func(i, j int) bool { return sets[i]>>j&1 == 1 })
 	changed := false
 	for m := range level {
-		price := min(1, math.Pow(level[m], p.opt.ModelPower))
-		price = math.Round(price*16) / 16
+		price := step2(math.Pow(min(1, level[m]), p.opt.ModelPower))
 		x := int64(price * p.opt.ModelPrice * 1024)
 		if x != p.model[m] {
 			p.model[m], changed = x, true
@@ -247,7 +243,7 @@ func spread(need, supply []float64, may func(need, supply int) bool) []float64 {
 func (p *Policy) thin() {
 	p.steps, p.ends = p.steps[:0], p.ends[:0]
 	for i, s := range p.base {
-		if float64(s.u) < p.keep[s.kind] {
+		if float64(s.u) < p.keep[s.kind]*65536 {
 			p.steps = append(p.steps, s)
 		}
 		if (i+1)%p.opt.Length == 0 {
@@ -290,4 +286,12 @@ func (p *Policy) calibrate(nodes iter.Seq[*Node], arrivals float64) {
 		p.thin()
 	}
 	p.count = nil
+}
+
+// step2 rounds to a power of √2, so that prices, and with them all scores, change seldom.
+func step2(x float64) float64 {
+	if x < 1e-4 {
+		return 0
+	}
+	return math.Exp2(math.Round(2*math.Log2(x)) / 2)
 }
