@@ -104,8 +104,8 @@ type SchedulerStatus struct {
 	// Manager answers; Leader says whether its own scheduler is the one that decides.
 	Manager string `json:"manager"`
 	Leader  bool   `json:"leader"`
-	// LastPass is when the scheduler last looked, "" when that is not known; Drift counts what its last full comparison
-	// with the database corrected in its memory.
+	// LastPass is when the leader last looked at the queues, "" when that is not known; Drift counts what full comparisons
+	// with the database had to correct in its memory.
 	LastPass string        `json:"last_pass,omitempty"`
 	Drift    int           `json:"drift,omitempty"`
 	Groups   []GroupStatus `json:"scaling_groups"`

@@ -62,7 +62,7 @@ func (o *schedulerStatusOptions) run(ctx context.Context, cmd *cobra.Command, c 
 	}
 	say(cmd, "%s", who)
 	if st.Drift > 0 {
-		say(cmd, "the last full comparison corrected %s of the scheduler's memory", count(st.Drift, "difference"))
+		say(cmd, "full comparisons corrected %s of the scheduler's memory; please report this", count(st.Drift, "difference"))
 	}
 	for _, g := range st.Groups {
 		if g.Warning != "" {

@@ -95,7 +95,7 @@ func (a *app) explanationFields(e api.Explanation) fields {
 	f.add("agents", rejectedText(e.Rejected))
 	if e.Position > 0 {
 		place := strconv.Itoa(e.Position)
-		if e.Queue > 0 {
+		if e.Queue >= e.Position { // a dry run may come behind all of them
 			place += " of " + strconv.Itoa(e.Queue)
 		}
 		if e.ResourceGroup != "" {

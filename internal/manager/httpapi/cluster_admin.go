@@ -63,7 +63,10 @@ func (a *API) schedulerStatus(c *call) error {
 	out := api.SchedulerStatus{Manager: a.info.NodeID, Groups: make([]api.GroupStatus, len(groups)), AsOf: isoTime(a.now())}
 	for i, g := range groups {
 		if g.Leader {
-			out.Leader = true
+			out.Leader, out.Drift = true, g.Drift
+			if !g.LastPass.IsZero() {
+				out.LastPass = isoTime(g.LastPass)
+			}
 		}
 		out.Groups[i] = api.GroupStatus{
 			Name: g.Name, Active: g.Active, Scheduler: g.Scheduler, Placement: g.Placement, Warning: g.Warning, Pending: g.Pending, Reasons: orEmpty(g.Reasons),

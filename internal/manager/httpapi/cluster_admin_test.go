@@ -36,7 +36,8 @@ func (o *oracle) DryRun(_ context.Context, r service.PlanRequest) (service.Expla
 }
 
 func (o *oracle) Status(context.Context) ([]service.GroupStatus, error) {
-	return []service.GroupStatus{{Name: "default", Active: true, Scheduler: "fifo", Placement: "pack", Pending: 3, Reasons: map[string]int{"capacity": 2, "quota": 1}, Running: 1, Leader: true}}, nil
+	return []service.GroupStatus{{Name: "default", Active: true, Scheduler: "fifo", Placement: "pack", Pending: 3, Reasons: map[string]int{"capacity": 2, "quota": 1}, Running: 1, Leader: true,
+		LastPass: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Drift: 2}}, nil
 }
 
 // user adds an active user to the domain and the project "default" and returns a site that signs as that user.
@@ -253,6 +254,8 @@ func TestSchedulerPolicy(t *testing.T) {
 	var st api.SchedulerStatus
 	a.call("GET", "/manager/scheduler", "").into(t, &st)
 	require.True(t, st.Leader)
+	require.Equal(t, "2026-01-02T03:04:05+00:00", st.LastPass)
+	require.Equal(t, 2, st.Drift)
 	require.Len(t, st.Groups, 1)
 	require.Equal(t, 3, st.Groups[0].Pending)
 	require.Equal(t, map[string]int{"capacity": 2, "quota": 1}, st.Groups[0].Reasons)

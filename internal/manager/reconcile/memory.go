@@ -26,7 +26,7 @@ type memory struct {
 	// snapshot is that of the last look; "" before the first.
 	snapshot string
 	sessions map[cluster.SessionID]*entry
-	agents   map[cluster.AgentID]seen
+	agents   map[cluster.AgentID]supply
 	groups   map[string]*groupEntry
 	owners   map[scheduler.Scope]seen
 	// slots are the kinds that anybody has or wants: a policy that allows listed ones only limits all others.
@@ -42,17 +42,28 @@ type memory struct {
 	// wait are dropped when their turn comes.
 	fresh, round []cluster.SessionID
 	turn         int
+	// sharesAt is when past use is turned into shares again.
+	sharesAt time.Time
 	// changed is set when any explanation may have changed.
 	changed bool
 	texts   map[string]string // one copy of texts that many sessions share
 	digest  []byte
+	// passedAt is when the groups last passed, drift what full comparisons have corrected so far; both of the leader alone.
+	passedAt time.Time
+	drift    int
 }
 
 // seen is what is known of an object whose facts are in the cluster: enough to tell whether they differ.
 type seen struct {
 	digest uint64
 	group  string
-	usable bool // an agent that is alive and may be given sessions
+}
+
+// supply is an agent.
+type supply struct {
+	seen
+	usable   bool // alive and open for sessions
+	capacity cluster.Slots
 }
 
 // entry is a live session.
@@ -115,6 +126,7 @@ func (m *memory) look(ctx context.Context, q *dbgen.Queries) (token int64, err e
 		agents = append(agents, string(id))
 	}
 	if groups {
+		m.sharesAt = time.Time{}
 		if _, err := m.readGroups(ctx, q); err != nil {
 			return 0, err
 		}
@@ -446,7 +458,7 @@ func (m *memory) text(s string) string {
 
 func newMemory() *memory {
 	return &memory{
-		cluster: scheduler.NewCluster(), sessions: map[cluster.SessionID]*entry{}, agents: map[cluster.AgentID]seen{}, groups: map[string]*groupEntry{},
+		cluster: scheduler.NewCluster(), sessions: map[cluster.SessionID]*entry{}, agents: map[cluster.AgentID]supply{}, groups: map[string]*groupEntry{},
 		owners: map[scheduler.Scope]seen{}, slots: map[cluster.SlotName]bool{cluster.SlotCPU: true, cluster.SlotMem: true},
 		stale: map[cluster.SessionID]struct{}{}, staleAgents: map[cluster.AgentID]struct{}{}, doomed: map[cluster.SessionID]string{}, texts: map[string]string{},
 	}

@@ -102,8 +102,10 @@ func (p *Planner) ask(ctx context.Context, fn func(m *memory, asOf time.Time, le
 // refresh brings a copy up to date and lets it think. What it would start is forgotten with the next refresh: the leader decides.
 func (p *Planner) refresh(ctx context.Context, c *copied, now time.Time) error {
 	err := p.store.View(ctx, func(ctx context.Context, q *dbgen.Queries) error {
-		_, err := c.m.look(ctx, q)
-		return err
+		if _, err := c.m.look(ctx, q); err != nil {
+			return err
+		}
+		return c.m.readShares(ctx, q, now)
 	})
 	if err != nil {
 		return fmt.Errorf("look at the cluster: %w", err)
@@ -230,7 +232,8 @@ func (p *Planner) Status(ctx context.Context) (out []service.GroupStatus, err er
 		byName := map[string]*service.GroupStatus{}
 		for name, g := range m.groups {
 			s := &service.GroupStatus{Name: name, Active: !g.policy.Inactive, Scheduler: orFirst(g.policy.Order, scheduler.Orders()),
-				Placement: orFirst(g.policy.Placement, scheduler.Placements()), Warning: g.warning, Pending: g.waiting, Reasons: map[string]int{}, Leader: leads}
+				Placement: orFirst(g.policy.Placement, scheduler.Placements()), Warning: g.warning, Pending: g.waiting, Reasons: map[string]int{}, Leader: leads,
+				LastPass: m.passedAt, Drift: m.drift}
 			for reason, n := range m.cluster.Queue(name).Reasons {
 				s.Reasons[string(reason)] = n
 			}

@@ -109,7 +109,7 @@ func (d *desk) turn(ctx context.Context) (again time.Time, err error) {
 	}
 	var names []string
 	if err := d.kept.with(ctx, func(m *memory) error {
-		names = slices.Sorted(maps.Keys(m.groups))
+		names, m.passedAt = slices.Sorted(maps.Keys(m.groups)), now
 		return nil
 	}); err != nil {
 		return time.Time{}, err
@@ -156,6 +156,9 @@ func (d *desk) catchUp(ctx context.Context, now time.Time) error {
 			if token != d.token {
 				return errDeposed
 			}
+			if err := m.readShares(ctx, q, now); err != nil {
+				return err
+			}
 			if first || !now.Before(d.resyncAt) {
 				if err := d.resync(ctx, q, m, first); err != nil {
 					return err
@@ -178,6 +181,7 @@ func (d *desk) resync(ctx context.Context, q *dbgen.Queries, m *memory, first bo
 		}
 		d.metrics.resyncs.Inc()
 		if drift > 0 {
+			m.drift += drift
 			d.metrics.drift.Add(float64(drift))
 			d.deps.Log.Warn("the scheduler's memory differed from the database and was corrected", "differences", drift)
 		}

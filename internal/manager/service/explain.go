@@ -89,6 +89,9 @@ type GroupStatus struct {
 	Reasons              map[string]int // pending sessions by reason, as of the last pass
 	Running              int            // live sessions, that are not waiting
 	Agents, UsableAgents int
-	// Leader says whether this manager's own scheduler answers.
-	Leader bool
+	// Leader says whether this manager's own scheduler answers. If so, LastPass is when it last looked at the queues, and Drift
+	// counts the differences from the database that it had to correct: anything but 0 is a defect.
+	Leader   bool
+	LastPass time.Time
+	Drift    int
 }
