@@ -20,6 +20,8 @@ const (
 	// one pass is one commit.
 	passPlacements = 256
 	passSteps      = 4_000_000
+	// mostRest bounds the rest between two turns that hints ask for.
+	mostRest = 20 * time.Millisecond
 	// mostGivenUp bounds how many sessions one turn cancels.
 	mostGivenUp = 100
 	// resyncShare keeps a full resync from taking more than this part of the leader's time, however large the cluster is.
@@ -52,10 +54,13 @@ func (l *Loops) scheduling(ctx context.Context, token int64) error {
 	retry := chassis.Backoff{Min: 50 * time.Millisecond, Max: 2 * time.Second}
 	timer := l.deps.Clock.NewTimer(0)
 	defer timer.Stop()
+	var took time.Duration // of the last turn
+	var ended time.Time
 	for {
 		select {
 		case <-wakes.C:
-			if chassis.Wait(ctx, l.deps.Clock, l.cfg.Debounce) != nil {
+			// In a rush turns are fewer and larger: the next begins no sooner than the last one took.
+			if chassis.Wait(ctx, l.deps.Clock, max(l.cfg.Debounce, min(took, mostRest)-l.deps.Clock.Now().Sub(ended))) != nil {
 				return nil
 			}
 			wakes.Take()
@@ -63,7 +68,10 @@ func (l *Loops) scheduling(ctx context.Context, token int64) error {
 		case <-ctx.Done():
 			return nil
 		}
+		began := l.deps.Clock.Now()
 		again, err := d.turn(ctx)
+		ended = l.deps.Clock.Now()
+		took = ended.Sub(began)
 		wait := l.cfg.Resync
 		switch {
 		case errors.Is(err, errDeposed):
