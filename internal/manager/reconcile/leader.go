@@ -81,7 +81,7 @@ func (l *Loops) term(ctx context.Context) error {
 
 // lead runs the loops until ctx ends or one finds that another manager leads.
 func (l *Loops) lead(ctx context.Context, cancel context.CancelFunc, token int64) error {
-	loops := []func(context.Context, int64) error{l.scheduling, l.sweeping, l.idling}
+	loops := []func(context.Context, int64) error{l.scheduling, l.sweeping, l.idling, l.accounting}
 	errs := make([]error, len(loops))
 	var wg sync.WaitGroup
 	for i, loop := range loops {

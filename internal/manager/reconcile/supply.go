@@ -188,7 +188,7 @@ func (m *memory) readAgents(ctx context.Context, q *dbgen.Queries, ids []string)
 			a.Images[m.text(ref)] = true
 		}
 		m.cluster.SetAgent(r.ResourceGroup, a)
-		m.agents[id] = seen{digest, r.ResourceGroup, a.Alive && a.Schedulable}
+		m.agents[id] = supply{seen{digest, r.ResourceGroup}, a.Alive && a.Schedulable, capacityOf(devices)}
 	}
 	gone := func(id cluster.AgentID) {
 		if _, known := m.agents[id]; known && !found[id] {
@@ -206,6 +206,16 @@ func (m *memory) readAgents(ctx context.Context, q *dbgen.Queries, ids []string)
 		gone(cluster.AgentID(id))
 	}
 	return changed, nil
+}
+
+func capacityOf(devices []alloc.Device) cluster.Slots {
+	out := cluster.Slots{}
+	for _, d := range devices {
+		if d.Healthy {
+			out[d.Slot] += d.Capacity
+		}
+	}
+	return out
 }
 
 func devicesOf(raw json.RawMessage) ([]alloc.Device, error) {
