@@ -234,7 +234,10 @@ func (g *group) reserve(w *waiting) *reservation {
 		if end != forever || g.tier(k, m) < 0 || g.taken(m, w) {
 			continue
 		}
-		if lack := g.lack(m, m.now(), sh); best < 0 || lack < bestLack {
+		if b.lackVersion[i] != m.version {
+			b.lacks[i], b.lackVersion[i] = g.lack(m, m.now(), sh), m.version
+		}
+		if lack := b.lacks[i]; best < 0 || lack < bestLack {
 			best, bestLack = i, lack
 		}
 	}
@@ -253,6 +256,7 @@ func (g *group) horizon(sh *shape) *board {
 	b := g.boardOf(sh)
 	if len(b.ends) != len(g.machines) || b.endFacts != g.facts {
 		b.ends, b.endVersion = make([]int64, len(g.machines)), make([]uint64, len(g.machines))
+		b.lacks, b.lackVersion = make([]float64, len(g.machines)), make([]uint64, len(g.machines))
 		b.endFacts = g.facts
 	}
 	for i, m := range g.machines {
@@ -273,13 +277,18 @@ func (g *group) endOn(m *machine, sh *shape) int64 {
 	if g.fits(m, m.now(), sh) {
 		return 0
 	}
-	g.ends = append(g.ends[:0], m.holds...)
+	g.ends = g.ends[:0]
+	for _, h := range m.holds {
+		if h.run.end != forever {
+			g.ends = append(g.ends, h)
+		}
+	}
+	if len(g.ends) == 0 {
+		return forever
+	}
 	slices.SortFunc(g.ends, func(a, b *hold) int { return cmp.Compare(a.run.end, b.run.end) })
 	m.copyTo(&g.later)
 	for i, h := range g.ends {
-		if h.run.end == forever {
-			break
-		}
 		m.give(&g.later, h.takes, 1)
 		if (i+1 == len(g.ends) || g.ends[i+1].run.end != h.run.end) && g.fits(m, g.later, sh) {
 			return h.run.end
@@ -335,13 +344,14 @@ func (g *group) eachFreest(m *machine, s state, sh *shape, do func(w want, devic
 				continue
 			}
 			_, _, from, to := m.topo.Slot(section)
-			var order []int
+			order := g.freed[:0]
 			for d := from; d < to; d++ {
 				dev := m.topo.Device(d)
 				if models := sh.requests[i].models; dev.Healthy && (len(models) == 0 || slices.Contains(models, dev.Model)) {
 					order = append(order, d)
 				}
 			}
+			g.freed = order
 			slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(s.free[b], s.free[a]) })
 			left := w.amount
 			for _, d := range order {

@@ -23,6 +23,8 @@ type Cluster struct {
 	accounts map[Owner]*account
 	kinds    map[string]*kind
 	shapes   map[string]*shape
+	shaped   uint64 // shapes made so far
+	idle     []*shape
 	loosened []*scope
 
 	slots    names[cluster.SlotName]
@@ -110,16 +112,17 @@ type group struct {
 	// preemptible counts live sessions that may become victims, by priority.
 	preemptible [maxPriority + 1]int
 
-	chooser alloc.Chooser // scratch
-	asked   []alloc.Want
-	takes   []alloc.Take
-	scratch state
-	masked  state
-	later   state
-	cleared state
-	ends    []*hold
-	skip    []int32
-	sequenced  []int
+	chooser   alloc.Chooser // scratch
+	asked     []alloc.Want
+	takes     []alloc.Take
+	scratch   state
+	masked    state
+	later     state
+	cleared   state
+	ends      []*hold
+	skip      []int32
+	sequenced []int
+	freed     []int
 }
 
 // Work bounds one pass, so that it stays short and others are heard in between.
@@ -129,6 +132,9 @@ type Work struct {
 	// Steps bounds the looks at agents, in units of one request compared with one agent; 0: no bound.
 	Steps int
 }
+
+// DefaultWork keeps a pass below a tenth of a second on clusters of thousands of agents.
+var DefaultWork = Work{Placements: 256, Steps: 60_000}
 
 // Result is what one pass over a group decided.
 type Result struct {

@@ -17,6 +17,7 @@ type leastFragmentation struct {
 	dirty    bool
 	surveyed int    // position in group.changes at the last survey, -1 before the first
 	facts    uint64 // of the group at the last survey
+	memo     []memo
 	node     packing.Node
 	free     [packing.MaxGPUs]int32
 	models   map[int32]uint8
@@ -46,12 +47,63 @@ func (l *leastFragmentation) Epoch() uint64 { return l.policy.Epoch() }
 // Turns is false: equal scores go by id.
 func (l *leastFragmentation) Turns() bool { return false }
 
+// memo is the score of a shape for a state of a machine at an epoch of the policy.
+type memo struct {
+	shape *shape
+	state uint64
+	epoch uint64
+	score int64
+}
+
+// memos is the size of the memory of scores, a power of two.
+const memos = 1 << 16
+
 // Score is the loss, or beyond all losses the worth under pack where the policy knows nothing.
+// Machines are often alike: a state is scored once.
 func (l *leastFragmentation) Score(v *View) int64 {
-	if c, ok := l.choice(v); ok {
-		return c.Loss
+	if l.memo == nil {
+		l.memo = make([]memo, memos)
 	}
-	return 1<<60 + pack{}.Score(v)>>2
+	key := memo{shape: v.w.s, state: v.m.alike(), epoch: l.policy.Epoch()}
+	m := &l.memo[(key.state^v.w.s.id*0x9e3779b97f4a7c15>>32)%memos]
+	if m.shape == key.shape && m.state == key.state && m.epoch == key.epoch {
+		return m.score
+	}
+	*m = key
+	m.score = 1<<60 + pack{}.Score(v)>>2
+	if c, ok := l.choice(v); ok {
+		m.score = c.Loss
+	}
+	return m.score
+}
+
+// alike is a number that machines of the same devices and the same room share.
+func (m *machine) alike() uint64 {
+	if m.alikeAt == m.version {
+		return m.alikeIs
+	}
+	h := uint64(14695981039346656037)
+	add := func(x uint64) {
+		h ^= x
+		h *= 0x9e3779b97f4a7c15
+		h ^= h >> 29
+	}
+	for slot, v := range m.room {
+		if v > 0 || m.totalOf(int32(slot)) > 0 {
+			add(uint64(slot))
+			add(uint64(v))
+		}
+	}
+	if own, from := m.gpus(); own >= 0 {
+		_, _, _, to := m.topo.Slot(m.sectionOf(own))
+		add(uint64(own)<<32 | uint64(m.model))
+		for d := from; d < to; d++ {
+			add(uint64(m.free[d]))
+			add(uint64(m.whole[d]))
+		}
+	}
+	m.alikeAt, m.alikeIs = m.version, h
+	return h
 }
 
 // Pick is the device that a share goes to.
@@ -107,7 +159,7 @@ func (l *leastFragmentation) describe(g *group, m *machine, slot int32) bool {
 		}
 		n.GPUs = append(n.GPUs, int32(f))
 	}
-	n.Model = l.model(g.cluster.models.of(m.topo.Device(from).Model))
+	n.Model = l.model(m.model)
 	return true
 }
 
@@ -175,7 +227,7 @@ func (l *leastFragmentation) Settle(g *group) {
 		l.surveyed = -1
 	}
 	at := g.forgotten + len(g.changes)
-	if l.workload.Len() == 0 || l.surveyed >= 0 && l.facts == g.facts && at-l.surveyed < max(8, len(g.machines)/16) {
+	if l.workload.Len() == 0 || l.surveyed >= 0 && l.facts == g.facts && at-l.surveyed < max(8, len(g.machines)/16, len(g.boards)*len(g.machines)/2000) {
 		return
 	}
 	l.surveyed, l.facts = at, g.facts

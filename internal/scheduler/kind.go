@@ -21,7 +21,9 @@ type request struct {
 // Shapes are interned: equal requests share one.
 type shape struct {
 	key      string
+	id       uint64
 	refs     int
+	idle     bool // in Cluster.idle
 	requests []request
 	sum      []want // over all requests
 	arch     int32  // -1: any
@@ -165,7 +167,8 @@ func (c *Cluster) shapeOf(s *Session, kernels []int) *shape {
 	}
 	sh := c.shapes[string(key)]
 	if sh == nil {
-		sh = &shape{key: string(key), arch: -1, image: -1}
+		c.shaped++
+		sh = &shape{key: string(key), id: c.shaped, arch: -1, image: -1}
 		total := cluster.Slots{}
 		for _, i := range kernels {
 			k := &s.Kernels[i]
@@ -203,14 +206,26 @@ func (c *Cluster) drop(k *kind) {
 		}
 	}
 	for _, u := range k.units {
-		if u.shape.refs--; u.shape.refs == 0 {
-			delete(c.shapes, u.shape.key)
+		if u.shape.refs--; u.shape.refs == 0 && !u.shape.idle {
+			u.shape.idle = true
+			c.idle = append(c.idle, u.shape)
+		}
+	}
+	for len(c.idle) > maxIdle {
+		sh := c.idle[0]
+		c.idle = c.idle[1:]
+		if sh.idle = false; sh.refs == 0 {
+			delete(c.shapes, sh.key)
 			for _, g := range c.groups {
-				delete(g.boards, u.shape)
+				delete(g.boards, sh)
 			}
 		}
 	}
 }
+
+// maxIdle bounds the shapes that are remembered although nobody asks for them now: what was
+// asked for is often asked for again.
+const maxIdle = 256
 
 // bySize returns the kernels' indices, the largest first: most slots kinds beyond cpu and mem,
 // then mem, then cpu, then their order.

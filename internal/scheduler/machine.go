@@ -65,6 +65,9 @@ type machine struct {
 	containers  int
 	holds       []*hold
 	version     uint64
+	model       int32 // of the first accelerator
+	alikeAt     uint64
+	alikeIs     uint64
 }
 
 func unitOf(r alloc.Rule) cluster.Amount {
@@ -93,6 +96,10 @@ func (c *Cluster) describe(m *machine, a Agent, rules map[cluster.SlotName]alloc
 	for i := range m.slot {
 		name, rule, _, _ := m.topo.Slot(i)
 		m.slot[i], m.units[i] = c.slots.of(name), unitOf(rule)
+	}
+	m.model = -1
+	if slot, from := m.gpus(); slot >= 0 {
+		m.model = c.models.of(m.topo.Device(from).Model)
 	}
 	for _, h := range m.holds {
 		h.takes = m.takesOf(h.allocation)

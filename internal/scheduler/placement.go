@@ -175,6 +175,9 @@ type board struct {
 	ends       []int64
 	endVersion []uint64
 	endFacts   uint64
+	// lacks is what each machine is short of, see group.lack.
+	lacks       []float64
+	lackVersion []uint64
 }
 
 const nowhere = int64(math.MaxInt64)
@@ -207,6 +210,9 @@ func (g *group) boardOf(sh *shape) *board {
 			if b.keys[i] != nowhere {
 				b.fits++
 			}
+		}
+		if _, slow := g.strategy.(learner); slow {
+			n *= 4
 		}
 		g.steps += n
 	} else {

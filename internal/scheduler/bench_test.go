@@ -1,0 +1,147 @@
+package scheduler_test
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"berth.dev/berth/internal/alloc"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/scheduler"
+)
+
+// farm is a group of n agents with 64 cores, 512 GiB and 8 accelerators each.
+func farm(b *testing.B, n int, placement string) *scheduler.Cluster {
+	b.Helper()
+	c := scheduler.NewCluster()
+	if err := c.SetGroup(scheduler.Group{Name: "g", Placement: placement, WholeDevices: true}); err != nil {
+		b.Fatal(err)
+	}
+	for i := range n {
+		a := scheduler.Agent{ID: cluster.AgentID(fmt.Sprintf("agent-%05d", i)), Architecture: "x86_64", Schedulable: true, Alive: true}
+		for core := range 64 {
+			a.Devices = append(a.Devices, alloc.Device{Slot: cluster.SlotCPU, ID: fmt.Sprint(core), NUMA: core / 32, Capacity: 1000, Healthy: true})
+		}
+		for node := range 2 {
+			a.Devices = append(a.Devices, alloc.Device{Slot: cluster.SlotMem, ID: fmt.Sprint(node), NUMA: node, Capacity: cluster.Whole(256 << 30), Healthy: true})
+		}
+		for gpu := range 8 {
+			a.Devices = append(a.Devices, alloc.Device{Slot: "cuda.shares", ID: fmt.Sprint(gpu), NUMA: gpu / 4, Model: "H100", Capacity: 1000, Healthy: true})
+		}
+		c.SetAgent("g", a)
+	}
+	return c
+}
+
+// plain asks for cores and memory alone.
+func plain(i int) cluster.Slots { return ask(int64(1+i%7), int64(1+i%13)) }
+
+// shared asks for parts of accelerators, some whole ones and sometimes several.
+func shared(i int) cluster.Slots {
+	s := ask(int64(2+i%5), int64(4+i%9))
+	s["cuda.shares"] = []cluster.Amount{200, 300, 500, 500, 750, 1000, 1000, 2000}[i*7%8]
+	return s
+}
+
+func arrival(i int, slots cluster.Slots) scheduler.Session {
+	user := fmt.Sprintf("user-%d", i%200)
+	id := fmt.Sprintf("%08d-0000-4000-8000-000000000000", i)
+	return scheduler.Session{
+		ID: cluster.SessionID(id), Name: "job", Type: cluster.Batch, Priority: 10, EnqueuedAt: now.Add(time.Duration(i) * time.Millisecond),
+		Owner:   scheduler.Owner{AccessKey: cluster.AccessKey(user), User: cluster.UserID(user), Project: cluster.ProjectID(user[:6]), Domain: "default"},
+		Kernels: []scheduler.Kernel{{ID: cluster.KernelID(id), Slots: slots, Architecture: "x86_64"}},
+	}
+}
+
+// BenchmarkPlacements places sessions of a long queue on 5,000 agents as long as there is room.
+// A pass is bounded as the leader bounds it.
+func BenchmarkPlacements(b *testing.B) {
+	for _, c := range []struct {
+		name, placement string
+		slots           func(int) cluster.Slots
+	}{
+		{"plain/pack", "pack", plain}, {"plain/spread", "spread", plain}, {"shared/pack", "pack", shared},
+		{"shared/least-fragmentation", "least-fragmentation", shared},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				farm := farm(b, 5000, c.placement)
+				for i := range 100_000 {
+					farm.Enqueue("g", arrival(i, c.slots(i)))
+				}
+				runtime.GC()
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				var passes []time.Duration
+				placed, spent := 0, time.Duration(0)
+				b.StartTimer()
+				for placed < 20_000 {
+					began := time.Now()
+					r, err := farm.Pass("g", now.Add(time.Hour), scheduler.DefaultWork)
+					if err != nil {
+						b.Fatal(err)
+					}
+					passes = append(passes, time.Since(began))
+					spent += passes[len(passes)-1]
+					placed += len(r.Decisions)
+					if !r.More {
+						break
+					}
+				}
+				b.StopTimer()
+				runtime.ReadMemStats(&after)
+				slices.Sort(passes)
+				b.ReportMetric(float64(placed)/spent.Seconds(), "placements/s")
+				b.ReportMetric(float64(after.Mallocs-before.Mallocs)/float64(placed), "allocs/placement")
+				b.ReportMetric(float64(passes[len(passes)*99/100].Microseconds())/1000, "ms-p99-pass")
+				b.ReportMetric(float64(placed), "placed")
+				b.StartTimer()
+			}
+		})
+	}
+}
+
+// BenchmarkArrivals measures a pass of 100 arrivals behind queues of different length on a full
+// group, and what the queue takes of memory.
+func BenchmarkArrivals(b *testing.B) {
+	for _, queued := range []int{1000, 1_000_000} {
+		b.Run(fmt.Sprint(queued), func(b *testing.B) {
+			farm := farm(b, 500, "pack")
+			var before, after runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&before)
+			for i := range 1000 { // fill it
+				farm.Enqueue("g", arrival(i, ask(32, 200)))
+			}
+			for i := range queued {
+				farm.Enqueue("g", arrival(1000+i, plain(i+i/7)))
+			}
+			pass := func() {
+				for {
+					r, err := farm.Pass("g", now.Add(24*time.Hour), scheduler.Work{})
+					if err != nil {
+						b.Fatal(err)
+					}
+					if !r.More {
+						return
+					}
+				}
+			}
+			pass()
+			runtime.GC()
+			runtime.ReadMemStats(&after)
+			next := 10_000_000
+			for b.Loop() {
+				for range 100 {
+					farm.Enqueue("g", arrival(next, plain(next)))
+					next++
+				}
+				pass()
+			}
+			b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/(1<<20), "MiB")
+		})
+	}
+}
