@@ -1,17 +1,29 @@
-// Package packing decides which node a request should go to so that the requests that typically
+// Package packing decides which node a request should go to, so that the requests that typically
 // follow can still be placed: the less a placement takes from what a node could serve, the better.
 //
 // It knows nothing of sessions or agents: a Node is what one machine has free, a Request what one
 // container asks, a Workload how often each kind of request arrives. A Policy scores one node for
-// one request; the caller filters, compares and places. Everything is a pure function of the
-// workload, the options and the arguments: the same calls give the same scores on any machine.
+// one request; the caller compares nodes and places. Everything is a function of the calls made:
+// the same calls in the same order give the same scores.
+//
+// The value of a node is what random series of typical requests would still fill of its GPUs
+// (series.go), plus the prices of what it has that is scarce in the cluster (prices.go). A
+// placement's loss is the value it takes. docs/decisions/0006-packing.md has the reasons.
 package packing
 
 // Whole is a wholly free GPU, in thousandths.
 const Whole = 1000
 
+// Bounds of what a policy understands: GPUs of one node, and numbers of GPU models.
+const (
+	MaxGPUs   = 32
+	MaxModels = 64
+)
+
 // Models is a set of GPU models: bit i stands for the model that the caller numbered i.
 type Models uint64
+
+func (m Models) has(model uint8) bool { return m>>model&1 == 1 }
 
 // Node is what one machine has free.
 type Node struct {
@@ -19,12 +31,9 @@ type Node struct {
 	CPU, Mem int64
 	// GPUs holds the free thousandths of each GPU, in the caller's order; at most MaxGPUs.
 	GPUs []int32
-	// Model is the caller's number of the GPUs' model, 0 to 63.
+	// Model is the caller's number of the GPUs' model, below MaxModels.
 	Model uint8
 }
-
-// MaxGPUs is the largest number of GPUs of a node that the policy understands.
-const MaxGPUs = 32
 
 // Request is what one container asks of one node.
 type Request struct {
@@ -39,12 +48,25 @@ type Request struct {
 
 // Choice is the best way to place a request on a node.
 type Choice struct {
-	// Loss is what the placement takes from the node beyond its own use; smaller is better.
-	// Losses of one request compare between nodes while Policy.Epoch stays the same.
+	// Loss is what the placement takes of the node's value; smaller is better. Losses of one
+	// request compare between nodes while Policy.Epoch stays the same.
 	Loss int64
 	// GPU is the index of the GPU that a share goes to; -1 where whole GPUs are taken (any wholly
 	// free ones will do) or none.
 	GPU int
+}
+
+// valid says whether the request can be placed on any node that a policy understands.
+func (r *Request) valid() bool {
+	switch {
+	case r.CPU < 0 || r.Mem < 0 || r.GPUs < 0 || r.GPUs > MaxGPUs:
+		return false
+	case r.GPUs == 0:
+		return true
+	case r.GPUs == 1:
+		return r.Milli >= 1 && r.Milli <= Whole
+	}
+	return r.Milli == Whole
 }
 
 // Fits says whether the node has room for the request.
@@ -55,7 +77,7 @@ func (n *Node) Fits(r *Request) bool {
 	if r.GPUs == 0 {
 		return true
 	}
-	if r.Models != 0 && r.Models>>n.Model&1 == 0 {
+	if r.Models != 0 && !r.Models.has(n.Model) {
 		return false
 	}
 	have := 0
@@ -65,4 +87,14 @@ func (n *Node) Fits(r *Request) bool {
 		}
 	}
 	return have >= r.GPUs
+}
+
+// wholes counts the wholly free GPUs.
+func wholes(gpus []int32) (n int) {
+	for _, g := range gpus {
+		if g == Whole {
+			n++
+		}
+	}
+	return n
 }

@@ -7,8 +7,28 @@ import (
 	"slices"
 )
 
-// maxGroups bounds the groups of nodes and of requests that prices tell apart.
-const maxGroups = 256
+// Prices are for what the series of one node cannot see: that the cluster has few places for a
+// request of eight GPUs, or few GPUs of a model that some requests insist on. They rise with the
+// load that the demand to come would put on the supply, squared, so that plenty costs next to
+// nothing and the last places are given up only for much.
+const (
+	// hostPrice is what the loss of a place for a gang costs at load 1, as a share of its GPUs.
+	hostPrice = 0.05
+	// Loads of places below leastLoad cost like leastLoad, those above mostLoad like mostLoad: the
+	// price must tell a scarce place from one that is scarcer still.
+	leastLoad, mostLoad = 0.1, 2
+	// safety is how many standard deviations of demand for a gang are provided for.
+	safety = 1.5
+	// modelPrice is what using a free GPU of a named model costs at load 1, as a share of the use.
+	modelPrice = 0.6
+	// recalibrate is by how much the free amount must shrink or grow for the series to be adapted.
+	recalibrate = 4
+	// sampled nodes are looked at for that, up to twice as many.
+	sampled = 100
+
+	maxGangs  = 64  // bits of group.can
+	maxGroups = 256 // of nodes, and sets of models, that are told apart
+)
 
 // gang is a kind of request for several GPUs of one node.
 type gang struct {
@@ -16,10 +36,25 @@ type gang struct {
 	price int64 // of one place, in units of value
 }
 
+// group is the nodes that can host the same gangs.
+type group struct {
+	can    uint64 // bit per gang
+	places [MaxGPUs + 1]float64
+}
+
+// state is a copy of a node.
+type state struct {
+	gpus     [MaxGPUs]int32
+	count    int
+	cpu, mem int64
+	model    uint8
+}
+
+// findGangs lists the most frequent gangs, those of fewer GPUs first, without prices.
 func (p *Policy) findGangs() {
 	p.gangs = p.gangs[:0]
 	for _, k := range p.kinds {
-		if k.GPUs > 1 && len(p.gangs) < 64 {
+		if k.GPUs > 1 && len(p.gangs) < maxGangs {
 			p.gangs = append(p.gangs, gang{kind: k})
 		}
 	}
@@ -28,7 +63,7 @@ func (p *Policy) findGangs() {
 
 // places is how many of a gang a node with so many wholly free GPUs can host.
 func (g *gang) places(whole int, cpu, mem int64, model uint8) int64 {
-	if whole < g.GPUs || cpu < g.CPU || mem < g.Mem || g.Models != 0 && g.Models>>model&1 == 0 {
+	if whole < g.GPUs || cpu < g.CPU || mem < g.Mem || g.Models != 0 && !g.Models.has(model) {
 		return 0
 	}
 	n := int64(whole / g.GPUs)
@@ -41,14 +76,14 @@ func (g *gang) places(whole int, cpu, mem int64, model uint8) int64 {
 	return n
 }
 
-// hosting is the price of the places for gangs that a node has, GPUs sorted.
+// hosting is the price of the places that a node has: for each size the dearest gang's.
 func (p *Policy) hosting(gpus []int32, cpu, mem int64, model uint8) (v int64) {
 	whole := wholes(gpus)
 	if whole < 2 {
 		return 0
 	}
 	size, best := 0, int64(0)
-	for i := range p.gangs { // sorted by GPUs
+	for i := range p.gangs {
 		g := &p.gangs[i]
 		if g.GPUs != size {
 			v += best
@@ -61,112 +96,132 @@ func (p *Policy) hosting(gpus []int32, cpu, mem int64, model uint8) (v int64) {
 	return v + best
 }
 
-// wholes counts the wholly free GPUs.
-func wholes(gpus []int32) (n int) {
-	for _, g := range gpus {
-		if g == Whole {
-			n++
-		}
-	}
-	return n
-}
-
-// group is the nodes that can host the same gangs.
-type group struct {
-	can    uint64 // bit per gang
-	places [MaxGPUs + 1]float64
-}
-
-// Survey looks at all nodes and sets the prices of what is scarce. Epoch changes when they do.
+// Survey looks once at all nodes and sets the prices of what is scarce among them; it does not keep
+// the nodes. Call it before the first score, after Learn, and again when some per cent of the nodes
+// have changed. Epoch changes when prices do; they move in steps, so it mostly does not.
 func (p *Policy) Survey(nodes iter.Seq[*Node]) {
-	var free int64
-	var byModel [64]float64
-	var groups []group
-	for n := range nodes {
-		for _, g := range n.GPUs {
-			free += int64(g)
-			byModel[n.Model] += float64(g)
-		}
-		whole := wholes(n.GPUs)
-		if whole < 2 {
-			continue
-		}
-		var here group
-		for i := range p.gangs {
-			g := &p.gangs[i]
-			if x := g.places(whole, n.CPU, n.Mem, n.Model); x > 0 {
-				here.can |= 1 << i
-				here.places[g.GPUs] = max(here.places[g.GPUs], float64(x))
-			}
-		}
-		i := slices.IndexFunc(groups, func(g group) bool { return g.can == here.can })
-		if i < 0 {
-			if len(groups) == maxGroups {
-				continue
-			}
-			i = len(groups)
-			groups = append(groups, group{can: here.can})
-		}
-		for size, x := range here.places {
-			groups[i].places[size] += x
-		}
-	}
-	var mean float64
-	for _, k := range p.kinds {
-		mean += k.share * float64(k.Milli) * float64(k.GPUs)
-	}
-	if mean == 0 {
+	if p.mean == 0 {
 		return
 	}
-	changed := false
-	arrivals := float64(free) / mean
-	if p.opt.Horizon > 0 && (p.calibrated == 0 || float64(free) < p.opt.Recal*float64(p.calibrated) || p.opt.Recal*float64(free) > float64(p.calibrated)) {
-		p.calibrate(nodes, arrivals)
-		p.calibrated = free
-		changed = true
-	}
-	for lo := 0; lo < len(p.gangs); {
-		size, hi := p.gangs[lo].GPUs, lo
-		for hi < len(p.gangs) && p.gangs[hi].GPUs == size {
-			hi++
+	var free [MaxModels]float64
+	var all int64
+	var groups []group
+	var sample []state
+	every, seen := 1, 0
+	for n := range nodes {
+		if len(n.GPUs) > MaxGPUs || n.Model >= MaxModels {
+			continue
 		}
-		need := make([]float64, hi-lo)
-		for i := range need {
-			need[i] = arrivals * p.gangs[lo+i].share
-			need[i] += p.opt.Safety * math.Sqrt(need[i])
+		for _, g := range n.GPUs {
+			all += int64(g)
+			free[n.Model] += float64(g)
 		}
-		supply := make([]float64, len(groups))
-		for j := range groups {
-			supply[j] = groups[j].places[size]
-		}
-		level := spread(need, supply, func(i, j int) bool { return groups[j].can>>(lo+i)&1 == 1 })
-		for i := range need {
-			least := math.Inf(1)
-			for j := range groups {
-				if groups[j].can>>(lo+i)&1 == 1 {
-					least = min(least, level[j])
+		groups = p.addPlaces(groups, n)
+		// A sample of equal steps over an unknown number of nodes: when it is twice too large,
+		// every other one goes.
+		if seen++; seen%every == 0 {
+			if len(sample) == 2*sampled {
+				for i := range sampled {
+					sample[i] = sample[2*i+1]
+				}
+				sample = sample[:sampled]
+				if every *= 2; seen%every != 0 {
+					continue
 				}
 			}
-			g := &p.gangs[lo+i]
-			price := step2(math.Pow(min(p.opt.HostMax, max(least, p.opt.HostMin)), p.opt.HostPower))
-			x := int64(price * p.opt.HostPrice * float64(size) * Whole * float64(p.opt.Sequences))
-			if x != g.price {
-				g.price, changed = x, true
-			}
+			s := state{count: len(n.GPUs), cpu: n.CPU, mem: n.Mem, model: n.Model}
+			copy(s.gpus[:], n.GPUs)
+			sample = append(sample, s)
 		}
-		lo = hi
 	}
-	if p.priceModels(byModel, arrivals) || changed {
+	arrivals := float64(all) / p.mean
+	changed := p.priceModels(free[:], arrivals)
+	if p.priceGangs(groups, arrivals) {
+		changed = true
+	}
+	if all > 0 && (p.surveyed == 0 || all < p.surveyed/recalibrate || p.surveyed < all/recalibrate) {
+		rounds := calmRounds
+		if p.surveyed == 0 {
+			rounds = firstRounds
+		}
+		p.series.calibrate(sample, every, arrivals, rounds)
+		clear(p.memo)
+		p.surveyed, changed = all, true
+	}
+	if changed {
 		p.epoch++
 	}
 }
 
-// priceModels spreads the demand that names models over them.
-func (p *Policy) priceModels(free [64]float64, arrivals float64) bool {
+// addPlaces counts a node's places for gangs in its group.
+func (p *Policy) addPlaces(groups []group, n *Node) []group {
+	whole := wholes(n.GPUs)
+	if whole < 2 {
+		return groups
+	}
+	var here group
+	for i := range p.gangs {
+		g := &p.gangs[i]
+		if x := g.places(whole, n.CPU, n.Mem, n.Model); x > 0 {
+			here.can |= 1 << i
+			here.places[g.GPUs] = max(here.places[g.GPUs], float64(x))
+		}
+	}
+	i := slices.IndexFunc(groups, func(g group) bool { return g.can == here.can })
+	if i < 0 {
+		if here.can == 0 || len(groups) == maxGroups {
+			return groups
+		}
+		i = len(groups)
+		groups = append(groups, group{can: here.can})
+	}
+	for size, x := range here.places {
+		groups[i].places[size] += x
+	}
+	return groups
+}
+
+// priceGangs says whether a price changed.
+func (p *Policy) priceGangs(groups []group, arrivals float64) (changed bool) {
+	supply := make([]float64, len(groups))
+	for lo, hi := 0, 0; lo < len(p.gangs); lo = hi {
+		size := p.gangs[lo].GPUs
+		for hi < len(p.gangs) && p.gangs[hi].GPUs == size {
+			hi++
+		}
+		same := p.gangs[lo:hi]
+		need := make([]float64, len(same))
+		for i := range same {
+			need[i] = arrivals * same[i].share
+			need[i] += safety * math.Sqrt(need[i])
+		}
+		for j := range groups {
+			supply[j] = groups[j].places[size]
+		}
+		can := func(i, j int) bool { return groups[j].can>>(lo+i)&1 == 1 }
+		load := spread(need, supply, can)
+		for i := range same {
+			least := math.Inf(1) // where its demand would go
+			for j := range groups {
+				if can(i, j) {
+					least = min(least, load[j])
+				}
+			}
+			least = min(mostLoad, max(leastLoad, least))
+			x := int64(hostPrice * stepped(least*least) * float64(size*Whole*p.opt.Sequences))
+			changed = changed || x != same[i].price
+			same[i].price = x
+		}
+	}
+	return changed
+}
+
+// priceModels says whether a price changed.
+func (p *Policy) priceModels(free []float64, arrivals float64) (changed bool) {
 	var sets []Models
 	var need []float64
 	for _, k := range p.kinds {
-		if k.Models == 0 || k.GPUs == 0 {
+		if k.Models == 0 {
 			continue
 		}
 		i := slices.Index(sets, k.Models)
@@ -178,32 +233,37 @@ func (p *Policy) priceModels(free [64]float64, arrivals float64) bool {
 		}
 		need[i] += arrivals * k.share * float64(k.Milli) * float64(k.GPUs)
 	}
-	level := spread(need, free[:], func(i, j int) bool { return sets[i]>>j&1 == 1 })
-	changed := false
-	for m := range level {
-		price := step2(math.Pow(min(1, level[m]), p.opt.ModelPower))
-		x := int64(price * p.opt.ModelPrice * 1024)
-		if x != p.model[m] {
-			p.model[m], changed = x, true
-		}
+	load := spread(need, free, func(i, j int) bool { return sets[i].has(uint8(j)) })
+	for m, l := range load {
+		l = min(1, l)
+		x := int64(1024 * modelPrice * stepped(l*l))
+		changed = changed || x != p.scarce[m]
+		p.scarce[m] = x
 	}
 	return changed
 }
 
-// spread divides needs among the supplies that may serve them so that the most loaded supply is
-// as little loaded as can be, and returns each supply's load over its size; 0 where it has none.
+// stepped rounds to a power of √2, so that prices, and with them all scores, change seldom.
+func stepped(x float64) float64 {
+	if x < 1e-4 {
+		return 0
+	}
+	return math.Exp2(math.Round(2*math.Log2(x)) / 2)
+}
+
+// spread divides needs among the supplies that may serve them, so that the most loaded supply is
+// about as little loaded as can be. It returns each supply's load over its size, 0 for an empty one.
 func spread(need, supply []float64, may func(need, supply int) bool) []float64 {
 	load := make([]float64, len(supply))
 	flow := make([]float64, len(need)*len(supply))
 	for range 8 {
-		for i, d := range need {
+		for i, want := range need {
 			mine := flow[i*len(supply) : (i+1)*len(supply)]
 			for j := range load {
 				load[j] -= mine[j]
 			}
 			// Raise all supplies that may serve it to one level.
-			lo, hi := 0.0, 1.0
-			fill := func(level float64) (sum float64) {
+			pour := func(level float64) (sum float64) {
 				for j, s := range supply {
 					mine[j] = 0
 					if s > 0 && may(i, j) {
@@ -213,17 +273,18 @@ func spread(need, supply []float64, may func(need, supply int) bool) []float64 {
 				}
 				return sum
 			}
-			for hi < 1<<20 && fill(hi) < d {
+			lo, hi := 0.0, 1.0
+			for hi < 1<<20 && pour(hi) < want {
 				hi *= 2
 			}
 			for range 24 {
-				if mid := (lo + hi) / 2; fill(mid) < d {
+				if mid := (lo + hi) / 2; pour(mid) < want {
 					lo = mid
 				} else {
 					hi = mid
 				}
 			}
-			fill(hi)
+			pour(hi)
 			for j := range load {
 				load[j] += mine[j]
 			}
@@ -232,66 +293,7 @@ func spread(need, supply []float64, may func(need, supply int) bool) []float64 {
 	for j, s := range supply {
 		if s > 0 {
 			load[j] /= s
-		} else {
-			load[j] = 0
 		}
 	}
 	return load
-}
-
-// thin keeps of every kind the share of steps that keep says.
-func (p *Policy) thin() {
-	p.steps, p.ends = p.steps[:0], p.ends[:0]
-	for i, s := range p.base {
-		if float64(s.u) < p.keep[s.kind]*65536 {
-			p.steps = append(p.steps, s)
-		}
-		if (i+1)%p.opt.Length == 0 {
-			p.ends = append(p.ends, len(p.steps))
-		}
-	}
-	clear(p.memo)
-}
-
-// calibrate thins out the kinds that the series would place more often than they will arrive.
-func (p *Policy) calibrate(nodes iter.Seq[*Node], arrivals float64) {
-	total := 0
-	for n := range nodes {
-		if wholes(n.GPUs) >= 0 {
-			total++
-		}
-	}
-	stride := max(1, total/p.opt.CalNodes)
-	rounds := p.opt.CalRounds
-	if p.calibrated == 0 {
-		rounds *= 4
-	}
-	p.count = make([]int64, len(p.kinds))
-	for range rounds {
-		clear(p.count)
-		i, looked := 0, 0
-		for n := range nodes {
-			if i++; i%stride != 0 {
-				continue
-			}
-			looked++
-			p.rollout(n.GPUs, clamp(n.CPU), clamp(n.Mem), n.Model)
-		}
-		scale := float64(total) / float64(looked) / float64(len(p.ends))
-		for k := range p.keep {
-			want := arrivals * p.kinds[k].share * p.opt.Horizon
-			got := max(float64(p.count[k])*scale, 1e-9)
-			p.keep[k] = min(1, max(p.keep[k]*min(2, max(0.5, want/got)), 1.0/64))
-		}
-		p.thin()
-	}
-	p.count = nil
-}
-
-// step2 rounds to a power of √2, so that prices, and with them all scores, change seldom.
-func step2(x float64) float64 {
-	if x < 1e-4 {
-		return 0
-	}
-	return math.Exp2(math.Round(2*math.Log2(x)) / 2)
 }

@@ -27,8 +27,11 @@ type kind struct {
 	share float64
 }
 
-// Add counts one arrival.
+// Add counts one arrival. A request that no node could ever serve is left out.
 func (w *Workload) Add(r Request) {
+	if !r.valid() {
+		return
+	}
 	if w.weight == nil {
 		w.weight, w.unit = map[Request]float64{}, 1
 	}
