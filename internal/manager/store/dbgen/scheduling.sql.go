@@ -15,9 +15,9 @@ import (
 )
 
 const explainPending = `-- name: ExplainPending :exec
-UPDATE sessions s SET status_info = ($1::text[])[i], status_data = s.status_data || ($2::jsonb[])[i]
-FROM generate_subscripts($3::uuid[], 1) AS i
-WHERE s.id = ($3::uuid[])[i] AND s.status = 'PENDING'
+UPDATE sessions s SET status_info = told.info, status_data = s.status_data || told.data
+FROM (SELECT unnest($1::text[]) AS info, unnest($2::jsonb[]) AS data, unnest($3::uuid[]) AS id) AS told
+WHERE s.id = told.id AND s.status = 'PENDING'
 `
 
 func (q *Queries) ExplainPending(ctx context.Context, infos []string, datas []json.RawMessage, ids []string) error {
@@ -190,7 +190,7 @@ func (q *Queries) OpenDependencies(ctx context.Context, sessions []string) ([]Op
 }
 
 const overdueBatches = `-- name: OverdueBatches :many
-SELECT id FROM sessions WHERE type = 'batch' AND status = 'RUNNING' AND batch_timeout_ms > 0
+SELECT id FROM sessions WHERE ended_at IS NULL AND type = 'batch' AND status = 'RUNNING' AND batch_timeout_ms > 0
   AND started_at + (batch_timeout_ms * interval '1 millisecond') + $1::interval < now() ORDER BY id LIMIT 100
 `
 

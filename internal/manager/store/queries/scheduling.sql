@@ -17,13 +17,13 @@ SELECT k.agent_id::text AS agent_id, k.allocation FROM kernels k
 WHERE k.ended_at IS NULL AND k.status <> 'PENDING' AND k.agent_id = ANY(@ids::text[]);
 
 -- name: ExplainPending :exec
-UPDATE sessions s SET status_info = (@infos::text[])[i], status_data = s.status_data || (@datas::jsonb[])[i]
-FROM generate_subscripts(@ids::uuid[], 1) AS i
-WHERE s.id = (@ids::uuid[])[i] AND s.status = 'PENDING';
+UPDATE sessions s SET status_info = told.info, status_data = s.status_data || told.data
+FROM (SELECT unnest(@infos::text[]) AS info, unnest(@datas::jsonb[]) AS data, unnest(@ids::uuid[]) AS id) AS told
+WHERE s.id = told.id AND s.status = 'PENDING';
 
 -- name: OverdueBatches :many
 -- The runner and the agent enforce the timeout first; this is the guard behind them.
-SELECT id FROM sessions WHERE type = 'batch' AND status = 'RUNNING' AND batch_timeout_ms > 0
+SELECT id FROM sessions WHERE ended_at IS NULL AND type = 'batch' AND status = 'RUNNING' AND batch_timeout_ms > 0
   AND started_at + (batch_timeout_ms * interval '1 millisecond') + @allowance::interval < now() ORDER BY id LIMIT 100;
 
 -- name: TakeLeadership :one
