@@ -48,7 +48,7 @@ func (l *Loops) term(ctx context.Context) error {
 		}
 		defer session.Close()
 		election := concurrency.NewElection(session, l.deps.Prefix+"/manager/leader")
-		if err := election.Campaign(ctx, l.deps.Holder); err != nil {
+		if err := l.campaign(ctx, election); err != nil {
 			return fmt.Errorf("campaign: %w", err)
 		}
 		defer func() {
@@ -77,6 +77,16 @@ func (l *Loops) term(ctx context.Context) error {
 	l.metrics.leader.Set(1)
 	defer l.metrics.leader.Set(0)
 	return l.lead(ctx, cancel, token)
+}
+
+// campaign stands by until this manager is elected.
+func (l *Loops) campaign(ctx context.Context, election *concurrency.Election) error {
+	waiting, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { l.deps.Planner.standBy(waiting) })
+	defer wg.Wait()
+	defer cancel()
+	return election.Campaign(ctx, l.deps.Holder)
 }
 
 // lead runs the loops until ctx ends or one finds that another manager leads.

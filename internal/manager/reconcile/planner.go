@@ -22,12 +22,15 @@ const (
 	copyFresh = time.Second
 	// copyIdle is after how long without a question such a copy is read anew instead of brought up to date.
 	copyIdle = 10 * time.Minute
+	// standByEvery is how often a manager that waits for the lead looks what changed.
+	standByEvery = 2 * time.Second
 	// askTimeout bounds one question.
 	askTimeout = 15 * time.Second
 )
 
 // Planner answers what the scheduler thinks, on every manager; it satisfies service.Explainer. The leader answers from its
-// memory, another manager from a copy that it reads when first asked and brings up to date when asked again.
+// memory, another manager from a copy that it reads when first asked and brings up to date when asked again or while it
+// stands by.
 type Planner struct {
 	store *store.Store
 	clock chassis.Clock
@@ -53,10 +56,13 @@ func NewPlanner(s *store.Store, clock chassis.Clock) *Planner {
 	return &Planner{store: s, clock: clock, copy: &copied{kept: newKept()}}
 }
 
-func (p *Planner) lead(k *kept) {
+// lead has the loops answer from now on, and hands them what is known already.
+func (p *Planner) lead() *kept {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.leading, p.copy = k, &copied{kept: newKept()}
+	p.leading = p.copy.kept
+	p.copy = &copied{kept: newKept()}
+	return p.leading
 }
 
 func (p *Planner) follow() {
@@ -65,8 +71,19 @@ func (p *Planner) follow() {
 	p.leading = nil
 }
 
-// ask runs fn with a memory that is up to date.
-func (p *Planner) ask(ctx context.Context, fn func(m *memory, asOf time.Time, leads bool) error) error {
+// standBy keeps the copy up to date until ctx ends, so that a new leader has nothing to read but the last moments.
+func (p *Planner) standBy(ctx context.Context) {
+	for {
+		// What fails now is tried again, and fails loudly when this manager leads.
+		_ = p.ask(ctx, copyFresh, func(*memory, time.Time, bool) error { return nil })
+		if chassis.Wait(ctx, p.clock, standByEvery) != nil {
+			return
+		}
+	}
+}
+
+// ask runs fn with a memory that is up to date, a copy to within most.
+func (p *Planner) ask(ctx context.Context, most time.Duration, fn func(m *memory, asOf time.Time, leads bool) error) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	p.mu.Lock()
@@ -90,7 +107,7 @@ func (p *Planner) ask(ctx context.Context, fn func(m *memory, asOf time.Time, le
 		case age < 0, age >= copyIdle:
 			c.m = newMemory()
 			fallthrough
-		case age >= copyFresh:
+		case age >= most:
 			if err := p.refresh(ctx, c, now); err != nil {
 				return err
 			}
@@ -116,7 +133,9 @@ func (p *Planner) refresh(ctx context.Context, c *copied, now time.Time) error {
 		if err != nil {
 			return fmt.Errorf("plan resource group %s: %w", name, err)
 		}
-		c.m.doubt(result.Decisions)
+		for _, d := range result.Decisions {
+			c.m.stale[d.Session] = struct{}{}
+		}
 	}
 	return nil
 }
@@ -135,9 +154,19 @@ func (p *Planner) Explain(ctx context.Context, id cluster.SessionID) (out servic
 		out.Text = fmt.Sprintf("it does not wait, it is %s", row.Status)
 		return out, nil
 	}
-	err = p.ask(ctx, func(m *memory, asOf time.Time, _ bool) error {
+	err = p.explain(ctx, copyFresh, &out)
+	if err == nil && out.Reason == string(scheduler.WaitsForPass) {
+		err = p.explain(ctx, 0, &out) // it came after the last look
+	}
+	return out, err
+}
+
+func (p *Planner) explain(ctx context.Context, most time.Duration, out *service.Explanation) error {
+	id := out.Session
+	return p.ask(ctx, most, func(m *memory, asOf time.Time, _ bool) error {
 		e := m.sessions[id]
 		out.AsOf = asOf
+		out.Reason, out.Text = "", ""
 		if e == nil {
 			out.Reason, out.Text = string(scheduler.WaitsForPass), "the scheduler has not come to it yet"
 			return nil
@@ -152,10 +181,9 @@ func (p *Planner) Explain(ctx context.Context, id cluster.SessionID) (out servic
 			out.Text = "it is being started"
 			return nil
 		}
-		hold(&out, &h)
+		hold(out, &h)
 		return nil
 	})
-	return out, err
 }
 
 // DryRun plans a session without adding it.
@@ -166,7 +194,7 @@ func (p *Planner) DryRun(ctx context.Context, r service.PlanRequest) (out servic
 			return out, err
 		}
 	}
-	err = p.ask(ctx, func(m *memory, asOf time.Time, _ bool) error {
+	err = p.ask(ctx, copyFresh, func(m *memory, asOf time.Time, _ bool) error {
 		s := scheduler.Session{
 			ID: "dry-run", Name: "dry run", Type: r.Type, Priority: r.Priority, EnqueuedAt: asOf, StartsAt: r.StartsAt, Lifetime: r.Lifetime, Waiting: waits,
 			Owner:      scheduler.Owner{AccessKey: r.AccessKey, User: r.User, Project: r.Project, Domain: r.Domain},
@@ -228,7 +256,7 @@ func hold(out *service.Explanation, h *scheduler.Explanation) {
 
 // Status describes every resource group's queue.
 func (p *Planner) Status(ctx context.Context) (out []service.GroupStatus, err error) {
-	err = p.ask(ctx, func(m *memory, _ time.Time, leads bool) error {
+	err = p.ask(ctx, copyFresh, func(m *memory, _ time.Time, leads bool) error {
 		byName := map[string]*service.GroupStatus{}
 		for name, g := range m.groups {
 			s := &service.GroupStatus{Name: name, Active: !g.policy.Inactive, Scheduler: orFirst(g.policy.Order, scheduler.Orders()),

@@ -114,6 +114,9 @@ func New(cfg Config, deps Deps) (*Loops, error) {
 	if deps.Clock == nil {
 		deps.Clock = chassis.RealClock()
 	}
+	if deps.Planner == nil {
+		deps.Planner = NewPlanner(deps.Store, deps.Clock)
+	}
 	return &Loops{cfg: cfg, deps: deps, metrics: newMetrics(deps.Registry), idleMetrics: newIdleMetrics(deps.Registry)}, nil
 }
 

@@ -45,11 +45,8 @@ type desk struct {
 func (l *Loops) scheduling(ctx context.Context, token int64) error {
 	wakes := l.deps.Store.Wakes(func(topic string) bool { return topic == store.TopicSchedule })
 	defer wakes.Close()
-	d := &desk{Loops: l, token: token, kept: newKept()}
-	if l.deps.Planner != nil {
-		l.deps.Planner.lead(d.kept)
-		defer l.deps.Planner.follow()
-	}
+	d := &desk{Loops: l, token: token, kept: l.deps.Planner.lead()}
+	defer l.deps.Planner.follow()
 	defer l.metrics.waiting.Reset()
 	retry := chassis.Backoff{Min: 50 * time.Millisecond, Max: 2 * time.Second}
 	timer := l.deps.Clock.NewTimer(0)
@@ -156,7 +153,6 @@ func (d *desk) turn(ctx context.Context) (again time.Time, err error) {
 func (d *desk) catchUp(ctx context.Context, now time.Time) error {
 	return d.kept.with(ctx, func(m *memory) error {
 		return d.deps.Store.View(ctx, func(ctx context.Context, q *dbgen.Queries) error {
-			first := m.snapshot == ""
 			token, err := m.look(ctx, q)
 			if err != nil {
 				return err
@@ -167,20 +163,18 @@ func (d *desk) catchUp(ctx context.Context, now time.Time) error {
 			if err := m.readShares(ctx, q, now); err != nil {
 				return err
 			}
-			if first || !now.Before(d.resyncAt) {
-				if err := d.resync(ctx, q, m, first); err != nil {
-					return err
-				}
+			if !now.Before(d.resyncAt) {
+				return d.resync(ctx, q, m)
 			}
 			return nil
 		})
 	})
 }
 
-// resync is the safety net below looks, which miss nothing if we made no mistake.
-func (d *desk) resync(ctx context.Context, q *dbgen.Queries, m *memory, first bool) error {
+// resync is the safety net below looks, which miss nothing if we made no mistake. The first turn of a term has looked just now.
+func (d *desk) resync(ctx context.Context, q *dbgen.Queries, m *memory) error {
 	began := d.deps.Clock.Now()
-	if first {
+	if d.resyncAt.IsZero() {
 		d.deps.Log.Info("scheduling", "sessions", len(m.sessions), "agents", len(m.agents), "groups", len(m.groups))
 	} else {
 		drift, err := m.readAll(ctx, q)
@@ -189,7 +183,6 @@ func (d *desk) resync(ctx context.Context, q *dbgen.Queries, m *memory, first bo
 		}
 		d.metrics.resyncs.Inc()
 		if drift > 0 {
-			m.drift += drift
 			d.metrics.drift.Add(float64(drift))
 			d.deps.Log.Warn("the scheduler's memory differed from the database and was corrected", "differences", drift)
 		}
