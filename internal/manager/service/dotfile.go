@@ -13,6 +13,7 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/service/node"
+	"berth.dev/berth/internal/manager/service/request"
 	"berth.dev/berth/internal/manager/store"
 )
 
@@ -220,8 +221,8 @@ func (s *Service) SetBootstrapScript(ctx context.Context, a Actor, script string
 	if err := authz.Authenticated(a); err != nil {
 		return err
 	}
-	if len(script) > maxScript || strings.ContainsRune(script, 0) {
-		return invalid("a bootstrap script is text of %d bytes at most", maxScript)
+	if len(script) > request.MaxScript || strings.ContainsRune(script, 0) {
+		return invalid("a bootstrap script is text of %d bytes at most", request.MaxScript)
 	}
 	if err := s.d.Store.SetBootstrapScript(ctx, string(a.AccessKey), script); err != nil {
 		return fmt.Errorf("store bootstrap script: %w", err)

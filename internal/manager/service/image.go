@@ -2,7 +2,6 @@ package service
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/service/request"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
@@ -36,13 +36,6 @@ type Image struct {
 	Min, Max cluster.Slots
 	Agents   []cluster.AgentID // that have it
 }
-
-// Image labels that the manager reads.
-const (
-	labelMin   = "ai.backend.resource.min."
-	labelMax   = "ai.backend.resource.max."
-	labelShmem = "ai.backend.resource.preferred.shmem"
-)
 
 // imageNoun is the wire's word in errors.
 const imageNoun = "image reference"
@@ -85,46 +78,13 @@ func noImage(ref string) error {
 		WithData(map[string]string{"object": imageNoun}).WithNext("berth image list shows what there is; make images builds the standard ones")
 }
 
-// imageBounds reads the least and the most that a kernel of the image may get: labels, overridden by administrators.
-func imageBounds(i dbgen.Image, kinds map[cluster.SlotName]cluster.SlotKind) (least, most cluster.Slots) {
-	least, most = cluster.Slots{}, cluster.Slots{}
-	set := func(to cluster.Slots, slot, text string) {
-		name := cluster.SlotName(slot)
-		if v, err := cluster.ParseAmount(kindOf(name, kinds), text); err == nil {
-			to[name] = v
-		}
-	}
-	for label, text := range i.Labels {
-		if slot, ok := strings.CutPrefix(label, labelMin); ok {
-			set(least, slot, text)
-		}
-		if slot, ok := strings.CutPrefix(label, labelMax); ok {
-			set(most, slot, text)
-		}
-	}
-	var over map[string]struct {
-		Min, Max *string
-	}
-	if json.Unmarshal(i.Resources, &over) == nil {
-		for slot, b := range over {
-			if b.Min != nil {
-				set(least, slot, *b.Min)
-			}
-			if b.Max != nil {
-				set(most, slot, *b.Max)
-			}
-		}
-	}
-	return least, most
-}
-
 func imageView(i dbgen.Image) *Image {
 	v := &Image{
 		ID: cluster.ImageID(i.ID), Reference: i.Reference, Registry: i.Registry, RegistryType: i.RegistryType, Project: i.Project, Name: i.Name, Tag: i.Tag,
 		Architecture: i.Architecture, Digest: i.Digest, SizeBytes: i.SizeBytes, Labels: i.Labels, Aliases: []string{}, Status: i.Status,
 		CreatedAt: i.CreatedAt.UTC(), LastUsedAt: utc(i.LastUsedAt), Agents: []cluster.AgentID{},
 	}
-	v.Min, v.Max = imageBounds(i, nil)
+	v.Min, v.Max = request.Bounds(i, nil)
 	return v
 }
 
@@ -237,9 +197,6 @@ func (s *Service) ForgetImage(ctx context.Context, a Actor, ref, architecture st
 	return v[0], nil
 }
 
-// reservedPorts are used inside every container.
-var reservedPorts = []int{2000, 2001, 2002, 2003, 2200, 7681}
-
 // parseServicePorts reads the label "name:proto:port,name:proto:[p1,p2]". Entries that break the rules are left out: an
 // image must not be able to stop a session by its label.
 func parseServicePorts(label string) []ServicePort {
@@ -261,7 +218,7 @@ func parseServicePorts(label string) []ServicePort {
 		ok := true
 		for text := range strings.SplitSeq(strings.Trim(part[2], "[]"), ",") {
 			var n int
-			if _, err := fmt.Sscanf(strings.TrimSpace(text), "%d", &n); err != nil || n < 1025 || n > 65534 || slices.Contains(reservedPorts, n) || seen[n] {
+			if _, err := fmt.Sscanf(strings.TrimSpace(text), "%d", &n); err != nil || n < 1025 || n > 65534 || slices.Contains(request.ReservedPorts, n) || seen[n] {
 				ok = false
 				break
 			}

@@ -8,6 +8,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/service/request"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 	"berth.dev/berth/internal/scheduler"
@@ -49,7 +50,7 @@ func (l limits) containers(n int) error {
 
 // priority checks the one that is asked for; nil is the default, as far as it is allowed.
 func (l limits) priority(asked *int) (int, error) {
-	out := defaultPriority
+	out := request.DefaultPriority
 	if asked != nil {
 		out = *asked
 	}
@@ -108,7 +109,7 @@ func (l limits) waiting(ctx context.Context, q *dbgen.Queries, user, key string,
 			limit := p.MaxPendingSessionResourceSlots[slot]
 			if more[slot] > 0 && used[slot]+more[slot] > limit {
 				return quota("waiting sessions of %s hold %s of %s, this one asks for %s, policy %s allows %s together",
-					whose, human(slot, used[slot]), slot, human(slot, more[slot]), p.Name, human(slot, limit)).
+					whose, request.Human(slot, used[slot]), slot, request.Human(slot, more[slot]), p.Name, request.Human(slot, limit)).
 					WithNext("wait until one has started, ask for less, or ask an administrator for a larger limit")
 			}
 		}

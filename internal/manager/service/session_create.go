@@ -12,40 +12,13 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/service/node"
+	"berth.dev/berth/internal/manager/service/request"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
 
-// CreateSession is a request for a session, as texts where the wire has texts. Zero values mean the wire's defaults.
-type CreateSession struct {
-	Name           string
-	Image          string // reference or alias
-	Architecture   string // "" means any that the image has
-	Type           cluster.SessionType
-	Project        string // name or id; "" means default
-	Domain         string // "" means the owner's
-	Tag            *string
-	NoReuse        bool // refuse instead of returning a live session of that name
-	StartupCommand string
-	// BootstrapScript nil means the keypair's.
-	BootstrapScript *string
-	OwnerAccessKey  cluster.AccessKey
-	StartsAt        string // ISO time or a delta such as 10m
-	ClusterSize     int
-	ClusterMode     string
-	Dependencies    []string // ids or names
-	CallbackURL     string
-	Priority        *int
-	Preemptible     *bool // may end for sessions of higher priority where the group allows it; nil means yes
-	BatchTimeout    time.Duration
-	Environ         map[string]string
-	Resources       map[string]string // slot -> amount as written
-	ResourceOpts    map[string]string // shmem
-	ResourceGroup   string            // "" means the first allowed one that could run it
-	PreopenPorts    []int
-	Agents          []string
-	Mounts          []string // names or ids of folders, in any of the wire's three forms
-}
+// CreateSession is a request for a session; see package request.
+type CreateSession = request.Session
 
 // CreatedSession answers CreateSession; Created is false when a live session was reused.
 type CreatedSession struct {
@@ -74,7 +47,7 @@ func (s *Service) draft(ctx context.Context, q *lookups, a Actor, r CreateSessio
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := r.check(); err != nil {
+	if err := r.Check(); err != nil {
 		return nil, nil, err
 	}
 	image, err := q.image(ctx, r.Image, r.Architecture)
@@ -177,7 +150,7 @@ func (s *Service) planSession(ctx context.Context, q *lookups, a Actor, owner db
 		return nil, err
 	}
 	kinds := agents.kinds
-	slots, opts, err := r.slots(image, kinds)
+	slots, opts, err := r.Slots(image, kinds)
 	if err != nil {
 		return nil, err
 	}
@@ -197,7 +170,7 @@ func (s *Service) planSession(ctx context.Context, q *lookups, a Actor, owner db
 		return nil, err
 	}
 	services := parseServicePorts(image.Labels[node.LabelServicePorts])
-	preopen, err := r.preopen(services)
+	preopen, err := r.Preopen(appPorts(services))
 	if err != nil {
 		return nil, err
 	}
@@ -207,7 +180,7 @@ func (s *Service) planSession(ctx context.Context, q *lookups, a Actor, owner db
 		if err != nil {
 			return nil, fmt.Errorf("read the clock: %w", err)
 		}
-		if starts, err = startsAt(r.StartsAt, now); err != nil {
+		if starts, err = request.StartsAt(r.StartsAt, now); err != nil {
 			return nil, err
 		}
 	}
@@ -331,7 +304,7 @@ func chooseGroup(groups []string, agents []dbgen.LargestAgentsRow, slots, total 
 				here = append(here, a)
 			}
 		}
-		err := tooBig(unit, image.Architecture, here)
+		err := request.TooBig(unit, image.Architecture, here)
 		switch {
 		case err == nil && len(here) > 0:
 			return g, nil
@@ -407,4 +380,19 @@ func optional(text string) *string {
 		return nil
 	}
 	return &text
+}
+
+// appPorts are the ports of an image's apps by app.
+func appPorts(services []ServicePort) map[int]string {
+	out := map[int]string{}
+	for _, s := range services {
+		for _, p := range s.Ports {
+			out[p] = s.Name
+		}
+	}
+	return out
+}
+
+func invalid(format string, args ...any) *fault.Error {
+	return fault.Invalidf(format, args...).WithReason("invalid-api-params")
 }

@@ -1,6 +1,9 @@
-package service
+// Package request reads what somebody asks for who creates a session: it fills in defaults and
+// checks everything that can be said without looking at the database. It is called by service.
+package request
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/url"
 	"slices"
@@ -13,15 +16,48 @@ import (
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
 
-// The bounds of a request for a session.
+// Session is a request for a session, as texts where the wire has texts. Zero values mean the wire's defaults.
+type Session struct {
+	Name           string
+	Image          string // reference or alias
+	Architecture   string // "" means any that the image has
+	Type           cluster.SessionType
+	Project        string // name or id; "" means default
+	Domain         string // "" means the owner's
+	Tag            *string
+	NoReuse        bool // refuse instead of returning a live session of that name
+	StartupCommand string
+	// BootstrapScript nil means the keypair's.
+	BootstrapScript *string
+	OwnerAccessKey  cluster.AccessKey
+	StartsAt        string // ISO time or a delta such as 10m
+	ClusterSize     int
+	ClusterMode     string
+	Dependencies    []string // ids or names
+	CallbackURL     string
+	Priority        *int
+	Preemptible     *bool // may end for sessions of higher priority where the group allows it; nil means yes
+	BatchTimeout    time.Duration
+	Environ         map[string]string
+	Resources       map[string]string // slot -> amount as written
+	ResourceOpts    map[string]string // shmem
+	ResourceGroup   string            // "" means the first allowed one that could run it
+	PreopenPorts    []int
+	Agents          []string
+	Mounts          []string // names or ids of folders, in any of the wire's three forms
+}
+
 const (
+	// MaxScript bounds scripts and startup commands in bytes.
+	MaxScript = 64 << 10
+	// DefaultPriority is that of requests without one.
+	DefaultPriority = 10
+
 	maxEnvironBytes   = 128 << 10
 	maxEnvironEntries = 512
-	maxScript         = 64 << 10
 	maxClusterSize    = 256
 	maxPreopen        = 32
 	maxDependencies   = 128
-	defaultPriority   = 10
 )
 
 // defaultLeast is what a kernel gets when neither the request nor its image says anything.
@@ -31,8 +67,8 @@ func invalid(format string, args ...any) *fault.Error {
 	return fault.Invalidf(format, args...).WithReason("invalid-api-params")
 }
 
-// check enforces everything that can be said without looking at the cluster, and fills in defaults.
-func (r *CreateSession) check() error {
+// Check enforces everything that can be said without looking at the cluster, and fills in defaults.
+func (r *Session) Check() error {
 	if r.Type == "" {
 		r.Type = cluster.Interactive
 	}
@@ -74,11 +110,11 @@ func (r *CreateSession) check() error {
 	if r.Priority != nil && (*r.Priority < 0 || *r.Priority > 100) {
 		return invalid("priority %d is not between 0 and 100", *r.Priority)
 	}
-	if len(r.StartupCommand) > maxScript {
-		return invalid("the startup command has more than %d bytes", maxScript)
+	if len(r.StartupCommand) > MaxScript {
+		return invalid("the startup command has more than %d bytes", MaxScript)
 	}
-	if r.BootstrapScript != nil && len(*r.BootstrapScript) > maxScript {
-		return invalid("the bootstrap script has more than %d bytes", maxScript)
+	if r.BootstrapScript != nil && len(*r.BootstrapScript) > MaxScript {
+		return invalid("the bootstrap script has more than %d bytes", MaxScript)
 	}
 	if r.Tag != nil && len(*r.Tag) > 64 {
 		return invalid("the tag has more than 64 bytes")
@@ -140,8 +176,8 @@ func checkCallback(text string) error {
 	return nil
 }
 
-// kindOf says how a slot is counted; kinds is what agents report.
-func kindOf(name cluster.SlotName, kinds map[cluster.SlotName]cluster.SlotKind) cluster.SlotKind {
+// KindOf says how a slot is counted; kinds is what agents report.
+func KindOf(name cluster.SlotName, kinds map[cluster.SlotName]cluster.SlotKind) cluster.SlotKind {
 	if k, ok := kinds[name]; ok {
 		return k
 	}
@@ -151,8 +187,8 @@ func kindOf(name cluster.SlotName, kinds map[cluster.SlotName]cluster.SlotKind) 
 	return cluster.SlotCount
 }
 
-// slots reads the request's resources against the image's bounds; the result is for one kernel.
-func (r *CreateSession) slots(i dbgen.Image, kinds map[cluster.SlotName]cluster.SlotKind) (want cluster.Slots, opts map[string]string, err error) {
+// Slots reads the request's resources against the image's bounds; the result is for one kernel.
+func (r *Session) Slots(i dbgen.Image, kinds map[cluster.SlotName]cluster.SlotKind) (want cluster.Slots, opts map[string]string, err error) {
 	shmem, err := r.shmem(i)
 	if err != nil {
 		return nil, nil, err
@@ -166,7 +202,7 @@ func (r *CreateSession) slots(i dbgen.Image, kinds map[cluster.SlotName]cluster.
 		}
 		_, known := kinds[slot]
 		known = known || slot == cluster.SlotCPU || slot == cluster.SlotMem
-		v, perr := cluster.ParseAmount(kindOf(slot, kinds), text)
+		v, perr := cluster.ParseAmount(KindOf(slot, kinds), text)
 		if perr != nil {
 			return nil, nil, fmt.Errorf("resource %s: %w", name, perr)
 		}
@@ -178,7 +214,7 @@ func (r *CreateSession) slots(i dbgen.Image, kinds map[cluster.SlotName]cluster.
 		}
 		want[slot] = v
 	}
-	least, most := imageBounds(i, kinds)
+	least, most := Bounds(i, kinds)
 	for slot, v := range defaultLeast {
 		if _, said := want[slot]; said {
 			continue
@@ -201,19 +237,19 @@ func (r *CreateSession) slots(i dbgen.Image, kinds map[cluster.SlotName]cluster.
 		if want[slot] < least[slot] {
 			why := ""
 			if slot == cluster.SlotMem {
-				why = fmt.Sprintf(" (%s of them shared memory)", human(cluster.SlotMem, cluster.Whole(shmem)))
+				why = fmt.Sprintf(" (%s of them shared memory)", Human(cluster.SlotMem, cluster.Whole(shmem)))
 			}
-			return nil, nil, invalid("%s is too little %s: image %s needs at least %s%s", human(slot, want[slot]), slot, i.Reference, human(slot, least[slot]), why).
-				WithNext("ask for %s=%s or more", slot, human(slot, least[slot]))
+			return nil, nil, invalid("%s is too little %s: image %s needs at least %s%s", Human(slot, want[slot]), slot, i.Reference, Human(slot, least[slot]), why).
+				WithNext("ask for %s=%s or more", slot, Human(slot, least[slot]))
 		}
 	}
 	for _, slot := range most.Names() {
 		if want[slot] > most[slot] {
-			return nil, nil, invalid("%s is too much %s: image %s may use at most %s", human(slot, want[slot]), slot, i.Reference, human(slot, most[slot]))
+			return nil, nil, invalid("%s is too much %s: image %s may use at most %s", Human(slot, want[slot]), slot, i.Reference, Human(slot, most[slot]))
 		}
 	}
 	if want[cluster.SlotMem] <= cluster.Whole(shmem) {
-		return nil, nil, invalid("shared memory (%s) must be less than the memory (%s)", human(cluster.SlotMem, cluster.Whole(shmem)), human(cluster.SlotMem, want[cluster.SlotMem])).
+		return nil, nil, invalid("shared memory (%s) must be less than the memory (%s)", Human(cluster.SlotMem, cluster.Whole(shmem)), Human(cluster.SlotMem, want[cluster.SlotMem])).
 			WithNext("ask for more mem or less shmem")
 	}
 	if want[cluster.SlotCPU] <= 0 {
@@ -227,7 +263,7 @@ func (r *CreateSession) slots(i dbgen.Image, kinds map[cluster.SlotName]cluster.
 	return want, map[string]string{"shmem": fmt.Sprint(shmem)}, nil
 }
 
-func (r *CreateSession) shmem(i dbgen.Image) (int64, error) {
+func (r *Session) shmem(i dbgen.Image) (int64, error) {
 	for _, name := range sortedKeys(r.ResourceOpts) {
 		if name == "shmem" && r.ResourceOpts[name] != "" {
 			n, err := cluster.ParseBytes(r.ResourceOpts[name])
@@ -245,8 +281,8 @@ func (r *CreateSession) shmem(i dbgen.Image) (int64, error) {
 	return node.DefaultShmem, nil
 }
 
-// preopen checks the ports that the session wants open from its start.
-func (r *CreateSession) preopen(services []ServicePort) ([]int32, error) {
+// Preopen checks the ports that the session wants open from its start.
+func (r *Session) Preopen(apps map[int]string) ([]int32, error) {
 	if len(r.PreopenPorts) > maxPreopen {
 		return nil, invalid("%d preopen ports are too many, %d are allowed", len(r.PreopenPorts), maxPreopen)
 	}
@@ -255,24 +291,22 @@ func (r *CreateSession) preopen(services []ServicePort) ([]int32, error) {
 		if p < 1024 || p > 65535 {
 			return nil, invalid("preopen port %d is not between 1024 and 65535", p)
 		}
-		if slices.Contains(reservedPorts, p) {
+		if slices.Contains(ReservedPorts, p) {
 			return nil, invalid("preopen port %d is reserved", p).WithNext("choose a port other than 2000 to 2003, 2200 and 7681")
 		}
 		if slices.Contains(out, int32(p)) {
 			return nil, invalid("preopen port %d is named twice", p)
 		}
-		for _, s := range services {
-			if slices.Contains(s.Ports, p) {
-				return nil, invalid("preopen port %d is used by the image's app %s", p, s.Name)
-			}
+		if app, ok := apps[p]; ok {
+			return nil, invalid("preopen port %d is used by the image's app %s", p, app)
 		}
 		out = append(out, int32(p))
 	}
 	return out, nil
 }
 
-// startsAt reads an ISO time or a delta such as 10m from now, the database's clock.
-func startsAt(text string, now time.Time) (*time.Time, error) {
+// StartsAt reads an ISO time or a delta such as 10m from now, the database's clock.
+func StartsAt(text string, now time.Time) (*time.Time, error) {
 	if text == "" {
 		return nil, nil
 	}
@@ -325,9 +359,9 @@ func delta(text string) (time.Duration, error) {
 	return total, nil
 }
 
-// tooBig says which slot no agent could ever give and by how much; nil when one could or none is known yet. Only
+// TooBig says which slot no agent could ever give and by how much; nil when one could or none is known yet. Only
 // agents of the architecture count.
-func tooBig(want cluster.Slots, architecture string, agents []dbgen.LargestAgentsRow) error {
+func TooBig(want cluster.Slots, architecture string, agents []dbgen.LargestAgentsRow) error {
 	var best string
 	var missing cluster.Slots
 	least := 0.0
@@ -354,15 +388,15 @@ func tooBig(want cluster.Slots, architecture string, agents []dbgen.LargestAgent
 	var parts []string
 	data := map[string]any{}
 	for _, slot := range missing.Names() {
-		parts = append(parts, fmt.Sprintf("%s: %s asked for, %s too much", slot, human(slot, want[slot]), human(slot, missing[slot])))
+		parts = append(parts, fmt.Sprintf("%s: %s asked for, %s too much", slot, Human(slot, want[slot]), Human(slot, missing[slot])))
 		data[string(slot)] = missing[slot].String()
 	}
 	return invalid("no agent could ever run this session: %s for the largest agent %s", strings.Join(parts, ", "), best).
 		WithData(map[string]any{"shortfall": data, "agent": best}).WithNext("ask for less, or use a resource group with larger agents")
 }
 
-// human writes an amount for people: bytes with a binary suffix where it is exact enough.
-func human(slot cluster.SlotName, v cluster.Amount) string {
+// Human writes an amount for people: bytes with a binary suffix where it is exact enough.
+func Human(slot cluster.SlotName, v cluster.Amount) string {
 	if slot != cluster.SlotMem {
 		return v.String()
 	}
@@ -400,3 +434,46 @@ func sortedKeys(m map[string]string) []string {
 	slices.Sort(out)
 	return out
 }
+
+// Bounds reads the least and the most that a kernel of the image may get: labels, overridden by administrators.
+func Bounds(i dbgen.Image, kinds map[cluster.SlotName]cluster.SlotKind) (least, most cluster.Slots) {
+	least, most = cluster.Slots{}, cluster.Slots{}
+	set := func(to cluster.Slots, slot, text string) {
+		name := cluster.SlotName(slot)
+		if v, err := cluster.ParseAmount(KindOf(name, kinds), text); err == nil {
+			to[name] = v
+		}
+	}
+	for label, text := range i.Labels {
+		if slot, ok := strings.CutPrefix(label, labelMin); ok {
+			set(least, slot, text)
+		}
+		if slot, ok := strings.CutPrefix(label, labelMax); ok {
+			set(most, slot, text)
+		}
+	}
+	var over map[string]struct {
+		Min, Max *string
+	}
+	if json.Unmarshal(i.Resources, &over) == nil {
+		for slot, b := range over {
+			if b.Min != nil {
+				set(least, slot, *b.Min)
+			}
+			if b.Max != nil {
+				set(most, slot, *b.Max)
+			}
+		}
+	}
+	return least, most
+}
+
+// ReservedPorts are used inside every container.
+var ReservedPorts = []int{2000, 2001, 2002, 2003, 2200, 7681}
+
+// Image labels that the manager reads.
+const (
+	labelMin   = "ai.backend.resource.min."
+	labelMax   = "ai.backend.resource.max."
+	labelShmem = "ai.backend.resource.preferred.shmem"
+)
