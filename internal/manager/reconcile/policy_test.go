@@ -224,3 +224,46 @@ func TestPreemption(t *testing.T) {
 	s, _ := b.status(keep)
 	require.Equal(t, "RUNNING", s)
 }
+
+// TestExplanationsAreNotRewritten: thousands of equal sessions are told once, a bounded number at a time, and not
+// again when only their numbers change.
+func TestExplanationsAreNotRewritten(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.agent("a1", 2, 1<<40)
+	b.exec(`UPDATE keypair_resource_policies SET max_concurrent_sessions = 0`)
+	const waiting = 600
+	require.NoError(t, b.store.Tx(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+		_, err := tx.DB().Exec(ctx, `INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots, cluster_size)
+			SELECT gen_random_uuid(), 'n' || i, 'interactive', 'default', p.id, k.user_id, k.access_key, 'default', 'img', 'PENDING', '{}', 1
+			FROM keypairs k, projects p, generate_series(1, $2) i WHERE k.access_key = $1 AND p.name = 'default'`, string(b.cred.AccessKey), waiting)
+		if err == nil {
+			_, err = tx.DB().Exec(ctx, `INSERT INTO kernels (id, session_id, image, architecture, status, requested_slots) SELECT gen_random_uuid(), id, 'img', 'x86_64', 'PENDING', '{"cpu": 4000}' FROM sessions`)
+		}
+		return err
+	}))
+	planner, _ := b.measured(nil)
+	told := func() (n int) {
+		require.NoError(t, b.store.Pool().QueryRow(t.Context(), `SELECT count(*) FROM sessions WHERE status_info = 'too-big'`).Scan(&n))
+		return n
+	}
+	require.Eventually(t, func() bool { n := told(); return n > 0 && n < waiting }, patience, time.Millisecond, "a bounded number at a time")
+	require.Eventually(t, func() bool { return told() == waiting }, patience, 5*time.Millisecond)
+	written := func() (at string) {
+		require.NoError(t, b.store.Pool().QueryRow(t.Context(), `SELECT string_agg(xmin::text, ',' ORDER BY id) FROM sessions WHERE requested_slots = '{}' AND status_info = 'too-big'`).Scan(&at))
+		return at
+	}
+	before := written()
+	passed := func() time.Time {
+		st, err := planner.Status(t.Context())
+		require.NoError(t, err)
+		return st[0].LastPass
+	}
+	for range 20 { // turns in which everything is looked at
+		now := passed()
+		small := b.session("", 1)
+		require.Eventually(t, func() bool { s, _ := b.status(small); return s == "SCHEDULED" && passed().After(now) }, patience, time.Millisecond)
+		b.end(small)
+	}
+	require.Equal(t, before, written())
+}

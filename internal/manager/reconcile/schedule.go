@@ -182,6 +182,7 @@ func (d *desk) resync(ctx context.Context, q *dbgen.Queries, m *memory) error {
 			return err
 		}
 		d.metrics.resyncs.Inc()
+		m.drift += drift
 		if drift > 0 {
 			d.metrics.drift.Add(float64(drift))
 			d.deps.Log.Warn("the scheduler's memory differed from the database and was corrected", "differences", drift)
