@@ -113,8 +113,10 @@ func TestBootstrap(t *testing.T) {
 	cfg.Bootstrap = "echo from bootstrap\nid -u > marker\nexit 7\n"
 	b := start(t, cfg)
 	require.Contains(t, b.shell("x", "cat marker").stdout, "\n")
-	require.Contains(t, b.log(), "from bootstrap")
-	require.Contains(t, b.log(), "exit_code=7")
+	// What it writes reaches us a moment later.
+	require.Eventually(t, func() bool {
+		return strings.Contains(b.log(), "from bootstrap") && strings.Contains(b.log(), "exit_code=7")
+	}, 20*time.Second, 2*time.Millisecond, "the log of the bootstrap script")
 }
 
 func batchConfig(t *testing.T, command string) run.Config {

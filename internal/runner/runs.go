@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -267,18 +268,17 @@ func (j *job) report(b output.Batch, done bool) run.StepResult {
 	if b.Lost > 0 {
 		res.Console = append(res.Console, run.Console{Type: run.Stderr, Data: fmt.Sprintf("[%d bytes of output were left out here: they were not read in time]\n", b.Lost)})
 	}
-	for _, r := range b.Records {
+	for i := 0; i < len(b.Records); {
+		r := b.Records[i]
 		if r.Mark {
 			j.reportMark(&res, r, b.Next-1)
 			break
 		}
-		last := len(res.Console) - 1
-		typ := run.ConsoleType(r.Type)
-		if last >= 0 && res.Console[last].Type == typ && (typ == run.Stdout || typ == run.Stderr) {
-			res.Console[last].Data += r.Data
-			continue
+		text := []string{r.Data}
+		for i++; i < len(b.Records) && joins(r, b.Records[i]); i++ {
+			text = append(text, b.Records[i].Data)
 		}
-		res.Console = append(res.Console, run.Console{Type: typ, Mime: r.Mime, Data: r.Data})
+		res.Console = append(res.Console, run.Console{Type: run.ConsoleType(r.Type), Mime: r.Mime, Data: strings.Join(text, "")})
 	}
 	if res.Status == run.StatusContinued && (len(b.Records) == 0 || !b.Records[len(b.Records)-1].Mark) {
 		j.mu.Lock()
@@ -291,6 +291,12 @@ func (j *job) report(b output.Batch, done bool) run.StepResult {
 		j.mu.Unlock()
 	}
 	return res
+}
+
+// joins reports whether two records in a row are one piece of text.
+func joins(a, b output.Record) bool {
+	typ := run.ConsoleType(a.Type)
+	return a.Type == b.Type && !b.Mark && (typ == run.Stdout || typ == run.Stderr)
 }
 
 func (j *job) reportMark(res *run.StepResult, r output.Record, seq int64) {

@@ -152,6 +152,9 @@ func reply[T any](fn func(*http.Request) (T, error)) http.HandlerFunc {
 }
 
 func writeJSON(w http.ResponseWriter, v any) error {
+	if fast, ok := v.(interface{ Wire() any }); ok {
+		v = fast.Wire()
+	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)

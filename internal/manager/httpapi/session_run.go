@@ -47,15 +47,11 @@ type execResult struct {
 	ExitCode *int             `json:"exitCode"`
 	Options  *run.StepOptions `json:"options"`
 	Files    []string         `json:"files"`
-	Console  []run.Console    `json:"console"`
+	Console  []any            `json:"console"` // of run.Console, in its wire form
 }
 
 func execResultOf(r run.StepResult) execResult {
-	out := execResult{Status: r.Status, ExitCode: r.ExitCode, Options: r.Options, Files: []string{}, Console: r.Console}
-	if out.Console == nil {
-		out.Console = []run.Console{}
-	}
-	return out
+	return execResult{Status: r.Status, ExitCode: r.ExitCode, Options: r.Options, Files: []string{}, Console: run.WireConsole(r.Console)}
 }
 
 // execute is the polling form of the execute protocol.
@@ -92,7 +88,7 @@ func (a *API) execute(c *call) error {
 	if runID == "" {
 		runID = newRunID()
 	}
-	gone := object{"result": execResult{Status: run.StatusFinished, RunID: runID, ExitCode: ptr(goneExit), Files: []string{}, Console: []run.Console{}}}
+	gone := object{"result": execResult{Status: run.StatusFinished, RunID: runID, ExitCode: ptr(goneExit), Files: []string{}, Console: []any{}}}
 	goingOn := req.Mode == run.ModeInput || req.Mode == run.ModeContinue
 	client, _, err := a.runner(c.ctx(), c.actor, ref, who)
 	if err != nil {

@@ -288,7 +288,7 @@ func (a *API) drive(c *call, s *socket, client *run.Client, ref string, who clus
 			}
 			if a.ended(c, ref, who) {
 				done = true
-				return s.send(execResult{Status: run.StatusFinished, ExitCode: ptr(goneExit), Files: []string{}, Console: []run.Console{}})
+				return s.send(execResult{Status: run.StatusFinished, ExitCode: ptr(goneExit), Files: []string{}, Console: []any{}})
 			}
 			return err
 		}

@@ -217,7 +217,7 @@ func (z *Conn) frame(limit int) (flags byte, body []byte, cut bool, err error) {
 	}
 	// Memory grows with what really arrives, not with what the header promises.
 	var buf bytes.Buffer
-	buf.Grow(int(min(keep, 1<<20)))
+	buf.Grow(int(min(keep, 1<<20)) + bytes.MinRead) // with room for the read that finds the end: it would double the buffer
 	if _, err := io.CopyN(&buf, z.r, int64(keep)); err != nil {
 		return 0, nil, false, unexpected(err)
 	}

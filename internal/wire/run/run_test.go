@@ -19,6 +19,30 @@ import (
 	"berth.dev/berth/internal/wire/run"
 )
 
+func TestConsoleForms(t *testing.T) {
+	t.Parallel()
+	for _, c := range []run.Console{
+		{Type: run.Stdout}, {Type: run.Stdout, Data: "a\n"}, {Type: run.Stderr, Data: `"`}, {Type: run.Stderr, Data: `\`}, {Type: run.Log, Data: `\"`},
+		{Type: run.Log, Data: `","`}, {Type: run.Stdout, Data: `\","\`}, {Type: run.HTML, Data: "<b>\u2028\xff\x00</b>"}, {Type: run.Media, Mime: "image/png", Data: "iVBO"},
+	} {
+		r := run.StepResult{Status: run.StatusContinued, Console: []run.Console{c}}
+		slow, err := json.Marshal(r)
+		require.NoError(t, err)
+		fast, err := json.Marshal(r.Wire())
+		require.NoError(t, err)
+		require.JSONEq(t, string(slow), string(fast))
+		var out run.StepResult
+		require.NoError(t, json.Unmarshal(fast, &out))
+		c.Data = strings.ToValidUTF8(c.Data, "\uFFFD")
+		require.Equal(t, []run.Console{c}, out.Console)
+		spaced := bytes.ReplaceAll(fast, []byte(`[`), []byte("[ "))
+		require.NoError(t, json.Unmarshal(spaced, &out))
+	}
+	for _, bad := range []string{`[]`, `["stdout"]`, `["stdout","a","b"]`, `["stdout","a\\","b"]`, `["stdout",1]`, `[1,"a"]`, `["media","a"]`, `{"a":"b"}`, `"a"`} {
+		require.Error(t, json.Unmarshal([]byte(bad), &run.Console{}), bad)
+	}
+}
+
 func TestConsoleShape(t *testing.T) {
 	t.Parallel()
 	in := []run.Console{{Type: run.Stdout, Data: "a\n"}, {Type: run.Media, Mime: "image/png", Data: "iVBO"}, {Type: run.HTML, Data: "<b>"}}
