@@ -158,9 +158,10 @@ func TestSessionWhyOfWhatDoesNotWait(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.pending("mylab")
-	b.sessions["00000000-0000-4000-8000-0000000000aa"].Status = api.StatusRunning
+	b.sessions["00000000-0000-4000-8000-0000000000aa"].Status = api.StatusCancelled
+	b.queue.explanation = api.Explanation{Msg: "it is CANCELLED (dependency-failed)"}
 
-	require.Equal(t, "mylab does not wait: it is RUNNING.\n", b.do(t, "", "session", "why", "mylab").out)
+	require.Equal(t, "mylab does not wait: it is CANCELLED (dependency-failed).\n", b.do(t, "", "session", "why", "00000000-0000-4000-8000-0000000000aa").out)
 
 	o := b.do(t, "", "session", "why", "nobody")
 	require.Equal(t, ExitNotFound, o.code)

@@ -72,7 +72,7 @@ func (a *app) printExplanation(w io.Writer, e api.Explanation) error {
 	case e.Status == api.StatusPending:
 		head = name + " is about to start"
 	default:
-		head = fmt.Sprintf("%s does not wait: it is %s", name, e.Status)
+		head = fmt.Sprintf("%s does not wait: %s", name, msg)
 	}
 	if _, err := fmt.Fprintln(w, head+"."); err != nil {
 		return err

@@ -114,11 +114,14 @@ func TestExplain(t *testing.T) {
 	a.another.call("GET", "/session/waits/explain", "").problem(t, 404, "object-not-found")
 	a.site.send(a.site.request("GET", "/session/waits/explain", "", "")).problem(t, 401, "auth-failed")
 
-	a.oracle.explanation = service.Explanation{Status: cluster.Running, Text: "it runs"}
+	// What ended says why.
+	require.Equal(t, 200, a.owner.call("DELETE", "/session/waits?forced=true", "").status)
+	a.oracle.explanation = service.Explanation{Status: cluster.Cancelled}
 	var e api.Explanation
-	a.owner.call("GET", "/session/waits/explain", "").into(t, &e)
+	a.owner.call("GET", "/session/"+created.ID+"/explain", "").into(t, &e)
 	require.False(t, e.Waits)
-	require.Equal(t, "RUNNING", e.Status)
+	require.Equal(t, "CANCELLED", e.Status)
+	require.Equal(t, "it is CANCELLED (force-terminated)", e.Msg)
 }
 
 func TestDryRun(t *testing.T) {

@@ -20,10 +20,24 @@ func (s *Service) ExplainSession(ctx context.Context, a Actor, ref string, owner
 	}
 	brief := SessionBrief{ID: cluster.SessionID(r.ID), Name: r.Name, Status: r.Status}
 	e, err := s.explain(ctx, brief.ID)
+	if err != nil {
+		return brief, e, err
+	}
 	if e.Status != "" {
 		brief.Status = e.Status // it may have moved between the two looks
 	}
-	return brief, e, err
+	if brief.Status == cluster.Pending {
+		return brief, e, nil
+	}
+	whole, err := s.loadSession(ctx, brief.ID)
+	if err != nil {
+		return brief, e, err
+	}
+	brief.Status, e.Status, e.Text = whole.Status, whole.Status, "it is "+string(whole.Status)
+	if whole.StatusInfo != "" {
+		e.Text += " (" + whole.StatusInfo + ")"
+	}
+	return brief, e, nil
 }
 
 func (s *Service) explain(ctx context.Context, id cluster.SessionID) (Explanation, error) {
