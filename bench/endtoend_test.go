@@ -36,15 +36,17 @@ import (
 
 // BenchmarkEndToEnd takes short batch sessions from a signed POST /session to SUCCESS. The manager, all agents and the
 // clients are three processes, PostgreSQL is the one of `berth up` with its durability, so that the CPU time of each can
-// be told apart. Every acknowledged session is on disk before its answer. It prints sessions/s over the whole, and CPU per session.
+// be told apart; Slurm runs beside it as the peer. Every acknowledged session is on disk before its answer. It prints sessions/s over the whole, and CPU per session.
 //
 //	BERTH_BENCH_SESSIONS    how many (8000); BERTH_BENCH_CLIENTS at a time (64); BERTH_BENCH_AGENTS (4)
 //	BERTH_BENCH_STATEMENTS  counts statements with pg_stat_statements and prints the dearest; that costs some CPU itself
+//	BERTH_BENCH_SLURM_JOBS  how many jobs the peer gets (2000); see slurm.sh
 //	BERTH_BENCH_PROFILE     a directory for CPU profiles of the manager and the agents
 func BenchmarkEndToEnd(b *testing.B) {
 	sessions, clients, agents := setting("SESSIONS", 8000), setting("CLIENTS", 64), setting("AGENTS", 4)
 	c := newController(b, agents)
 	c.run(b, "warm", 1000, clients)
+	var rate, perCPU float64
 	for i := 0; b.Loop(); i++ {
 		c.settle()
 		before := c.usage(b)
@@ -53,10 +55,11 @@ func BenchmarkEndToEnd(b *testing.B) {
 		n := float64(sessions)
 		per := func(d time.Duration) float64 { return ms(d) / n }
 		m, pg := after.manager-before.manager, after.postgres-before.postgres
-		b.ReportMetric(n/took.Seconds(), "sessions/s")
+		rate, perCPU = n/took.Seconds(), n/(m+pg).Seconds()
+		b.ReportMetric(rate, "sessions/s")
 		b.ReportMetric(per(m), "manager-cpu-ms/session")
 		b.ReportMetric(per(pg), "postgres-cpu-ms/session")
-		b.ReportMetric(n/(m+pg).Seconds(), "sessions/controller-cpu-s")
+		b.ReportMetric(perCPU, "sessions/controller-cpu-s")
 		b.ReportMetric(per(after.agents-before.agents), "agents-cpu-ms/session")
 		b.ReportMetric(per(after.clients-before.clients), "clients-cpu-ms/session")
 		b.ReportMetric(float64(after.commits-before.commits)/n, "tx/session")
@@ -66,6 +69,32 @@ func BenchmarkEndToEnd(b *testing.B) {
 			c.dearest(b)
 		}
 	}
+	if peer := slurm(b); peer != nil {
+		b.ReportMetric(peer["jobs-per-second"], "slurm-jobs/s")
+		b.ReportMetric(peer["jobs-per-controller-cpu-second"], "slurm-jobs/controller-cpu-s")
+		b.ReportMetric(rate/peer["jobs-per-second"], "of-slurm")
+		b.ReportMetric(perCPU/peer["jobs-per-controller-cpu-second"], "of-slurm/cpu")
+	}
+}
+
+// slurm runs the peer in the same circumstances: Slurm launches processes, which its controller's CPU time leaves out. Nil
+// where it is not installed.
+func slurm(b *testing.B) map[string]float64 {
+	b.Helper()
+	out, err := exec.CommandContext(b.Context(), "./slurm.sh", strconv.Itoa(setting("SLURM_JOBS", 2000))).Output()
+	if e, ok := err.(*exec.ExitError); ok {
+		b.Logf("no peer: %s", strings.TrimSpace(string(e.Stderr)))
+		return nil
+	}
+	require.NoError(b, err)
+	said := map[string]float64{}
+	for line := range strings.Lines(string(out)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if said[name], err = strconv.ParseFloat(value, 64); err != nil {
+			b.Fatalf("slurm.sh said %q", line)
+		}
+	}
+	return said
 }
 
 func setting(name string, def int) int {
