@@ -39,7 +39,7 @@ var moves = map[Status][]Status{
 	Running:     {Restarting, Lost, Terminating, Terminated, Error},
 	Restarting:  {Preparing, Pulling, Prepared, Creating, Running, Lost, Terminating, Terminated, Error},
 	Lost:        {Scheduled, Preparing, Pulling, Prepared, Creating, Running, Restarting, Pending, Terminating, Terminated, Error},
-	Terminating: {Terminated, Error},
+	Terminating: {Pending, Terminated, Error},
 }
 
 // sessionMoveDenied: sessions are never LOST themselves; a session with a lost kernel
@@ -170,8 +170,10 @@ const (
 	ReasonIdleUtilization Reason = "idle-utilization"
 	ReasonDependency      Reason = "dependency-failed"
 	ReasonPreempted       Reason = "preempted"
-	ReasonRestarting      Reason = "restarting"
-	ReasonNotFound        Reason = "container-not-found"
+	// ReasonRescheduled: preempted too, but given back to the queue once it has stopped.
+	ReasonRescheduled Reason = "rescheduled"
+	ReasonRestarting  Reason = "restarting"
+	ReasonNotFound    Reason = "container-not-found"
 )
 
 // AgentStatus is the manager's view of an agent.

@@ -267,3 +267,67 @@ func TestExplanationsAreNotRewritten(t *testing.T) {
 	}
 	require.Equal(t, before, written())
 }
+
+// TestRescheduling: in this mode a victim goes back into the queue once it has stopped, as if it had never run.
+func TestRescheduling(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.agent("a1", 2, 1<<40)
+	b.exec(`UPDATE resource_groups SET scheduler_opts = '{"preemption": {"enabled": true, "mode": "reschedule"}}'`)
+	_, registry := b.measured(func(c *reconcile.Config) { c.Resync = time.Second })
+	low := b.session("priority = 1, type = 'batch', startup_command = 'x'", 1, 1)
+	b.becomes(low, "SCHEDULED", "")
+	b.exec(`UPDATE kernels SET status = 'RUNNING', started_at = now()`)
+	b.exec(`UPDATE sessions SET status = 'RUNNING', started_at = now()`)
+	b.store.Wake(store.TopicSchedule)
+	urgent := b.session("priority = 50", 2)
+	b.becomes(low, "TERMINATING", string(cluster.ReasonRescheduled))
+	stopped := func(id cluster.SessionID, rank int) { // what the agent's tombstone does
+		require.NoError(t, b.store.Tx(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+			l, err := tx.LockOne(ctx, id)
+			if err != nil {
+				return err
+			}
+			if err := l.SetResult(ctx, cluster.ResultFailure, cluster.ReasonTaskFailed, nil); err != nil {
+				return err
+			}
+			if err := l.Kernels[rank].End(ctx, store.KernelMove{To: cluster.Terminated, Reason: cluster.ReasonTaskFailed}); err != nil {
+				return err
+			}
+			return l.Settle(ctx, cluster.ReasonTaskFailed, "")
+		}))
+	}
+	stopped(low, 1)
+	b.becomes(low, "TERMINATING", "")
+	stopped(low, 0)
+	b.becomes(urgent, "SCHEDULED", "")
+	b.becomes(low, "PENDING", "capacity")
+	var result, started string
+	require.NoError(t, b.store.Pool().QueryRow(t.Context(), `SELECT result, coalesce(started_at::text, '') FROM sessions WHERE id = $1`, string(low)).Scan(&result, &started))
+	require.Equal(t, "UNDEFINED", result)
+	require.Empty(t, started)
+	b.end(urgent)
+	b.becomes(low, "SCHEDULED", "")
+
+	// Whoever ends such a session while it stops ends it for good.
+	b.exec(`UPDATE kernels SET status = 'RUNNING', started_at = now() WHERE session_id = $1`, string(low))
+	b.exec(`UPDATE sessions SET status = 'RUNNING', started_at = now() WHERE id = $1`, string(low))
+	b.store.Wake(store.TopicSchedule)
+	next := b.session("priority = 50", 2)
+	b.becomes(low, "TERMINATING", string(cluster.ReasonRescheduled))
+	require.NoError(t, b.store.Tx(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+		l, err := tx.LockOne(ctx, low)
+		if err != nil {
+			return err
+		}
+		if err := l.Stop(ctx, cluster.ReasonForced, "", true); err != nil {
+			return err
+		}
+		return l.Settle(ctx, cluster.ReasonForced, "")
+	}))
+	b.becomes(low, "TERMINATED", string(cluster.ReasonForced))
+	b.becomes(next, "SCHEDULED", "")
+	resyncs := metric(t, registry, "berth_scheduler_resyncs_total")
+	require.Eventually(t, func() bool { return metric(t, registry, "berth_scheduler_resyncs_total") > resyncs }, patience, 5*time.Millisecond)
+	require.Zero(t, metric(t, registry, "berth_scheduler_drift_total"))
+}

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -13,10 +14,12 @@ import (
 type eviction struct {
 	preemptor cluster.SessionID
 	victims   []cluster.SessionID
+	reason    cluster.Reason // preempted, or rescheduled: back into the queue
 }
 
-// evict ends the victims, all or none for each place: only while the session that wants it still waits. Its place is kept by the
-// scheduler, which counts victims as running until they have ended.
+// evict stops the victims, all or none for each place: only while the session that wants it still waits. Its place is kept by the
+// scheduler, which counts victims as running until they have stopped. Where the group says so they go back into the
+// queue then, in their old place.
 func (d *desk) evict(ctx context.Context, group string, all []eviction) error {
 	var ended []cluster.SessionID
 	err := d.fenced(ctx, d.token, func(ctx context.Context, tx *store.Tx) error {
@@ -45,10 +48,10 @@ func (d *desk) evict(ctx context.Context, group string, all []eviction) error {
 				if s == nil || s.Status.Final() || s.Status == cluster.Terminating || s.Status == cluster.Pending {
 					continue
 				}
-				if err := s.Stop(ctx, cluster.ReasonPreempted, detail, false); err != nil {
+				if err := s.Stop(ctx, e.reason, detail, false); err != nil {
 					return fmt.Errorf("stop session %s: %w", v, err)
 				}
-				if err := s.Settle(ctx, cluster.ReasonPreempted, detail); err != nil {
+				if err := s.Settle(ctx, e.reason, detail); err != nil {
 					return fmt.Errorf("settle session %s: %w", v, err)
 				}
 				ended = append(ended, v)
@@ -56,12 +59,19 @@ func (d *desk) evict(ctx context.Context, group string, all []eviction) error {
 		}
 		return nil
 	})
-	if err != nil {
-		return err
+	if err != nil || len(ended) == 0 {
+		// The scheduler believes that places are being cleared: it must decide anew.
+		return errors.Join(err, d.kept.with(context.WithoutCancel(ctx), func(m *memory) error {
+			for _, e := range all {
+				m.stale[e.preemptor] = struct{}{}
+				for _, v := range e.victims {
+					m.stale[v] = struct{}{}
+				}
+			}
+			return nil
+		}))
 	}
 	d.metrics.preempted.Add(float64(len(ended)))
-	if len(ended) > 0 {
-		d.deps.Log.Info("cleared places for sessions of higher priority", "group", group, "ended", ended)
-	}
+	d.deps.Log.Info("clearing places for sessions of higher priority", "group", group, "stopped", ended)
 	return nil
 }

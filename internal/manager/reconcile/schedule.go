@@ -280,7 +280,11 @@ func (m *memory) propose(decisions []scheduler.Decision) (batch []proposal, evic
 		switch {
 		case e == nil:
 		case len(d.Preempt) > 0:
-			evictions = append(evictions, eviction{preemptor: d.Session, victims: d.Preempt})
+			reason := cluster.ReasonPreempted
+			if m.group(e.group).policy.Preemption.Reschedule {
+				reason = cluster.ReasonRescheduled
+			}
+			evictions = append(evictions, eviction{d.Session, d.Preempt, reason})
 		case len(d.Placements) == len(e.kernels):
 			byID := map[cluster.KernelID]scheduler.Placement{}
 			for _, pl := range d.Placements {

@@ -133,8 +133,12 @@ func agentsOwn(s cluster.Status) bool {
 	return false
 }
 
-// End makes a kernel final. The first reason that anybody gave for its end wins.
+// End makes a kernel final. The first reason that anybody gave for its end wins. One that was stopped to start again
+// later goes back into the queue instead, unless its job has come to a result.
 func (k *LockedKernel) End(ctx context.Context, m KernelMove) error {
+	if k.rescheduled() && k.s.Result == cluster.ResultUndefined {
+		return k.Move(ctx, KernelMove{To: cluster.Pending, Reason: cluster.ReasonRescheduled, Detail: m.Detail})
+	}
 	if k.StopReason != "" {
 		m.Reason = cluster.Reason(k.StopReason)
 	}
@@ -142,6 +146,10 @@ func (k *LockedKernel) End(ctx context.Context, m KernelMove) error {
 		m.To = cluster.Error
 	}
 	return k.Move(ctx, m)
+}
+
+func (k *LockedKernel) rescheduled() bool {
+	return k.Status == cluster.Terminating && k.StopReason == string(cluster.ReasonRescheduled)
 }
 
 // Remove notes that the kernel's agent must remove what it has of this generation, whatever
@@ -211,6 +219,12 @@ func (l *Locked) mayRequeue() bool {
 func (l *Locked) Stop(ctx context.Context, reason cluster.Reason, detail string, force bool) error {
 	for _, k := range l.Kernels {
 		var err error
+		if k.rescheduled() && reason != cluster.ReasonRescheduled { // now it ends for good
+			if err := l.tx.OverrideStop(ctx, string(reason), k.ID); err != nil {
+				return fmt.Errorf("stop kernel %s for good: %w", k.ID, err)
+			}
+			k.StopReason = string(reason)
+		}
 		switch {
 		case k.Status.Final():
 		case k.Status == cluster.Pending:
@@ -269,6 +283,9 @@ func (l *Locked) Settle(ctx context.Context, reason cluster.Reason, detail strin
 		now := time.Now()
 		l.StartedAt = &now
 	}
+	if to == cluster.Pending {
+		l.StartedAt = nil
+	}
 	if to.Final() || to == cluster.Pending {
 		l.tx.Wake(TopicSchedule)
 	}
@@ -303,8 +320,8 @@ func (l *Locked) finishBatch(ctx context.Context) error {
 
 // SetResult records the result of a batch session, once.
 func (l *Locked) SetResult(_ context.Context, result cluster.Result, reason cluster.Reason, exitCode *int) error {
-	if l.Result != cluster.ResultUndefined {
-		return nil
+	if l.Result != cluster.ResultUndefined || result == cluster.ResultFailure && l.Kernels[0].rescheduled() {
+		return nil // a job that starts again has no result yet
 	}
 	event := cluster.SessionFailure
 	if result == cluster.ResultSuccess {

@@ -174,7 +174,7 @@ WITH km AS (
         status_info = CASE WHEN m.moved THEN m.reason ELSE s.status_info END,
         ended_at = CASE WHEN m.final THEN now() END,
         scheduled_at = CASE WHEN m.placed THEN now() WHEN m.waits THEN NULL ELSE s.scheduled_at END,
-        started_at = CASE WHEN m.runs THEN coalesce(s.started_at, now()) ELSE s.started_at END,
+        started_at = CASE WHEN m.waits THEN NULL WHEN m.runs THEN coalesce(s.started_at, now()) ELSE s.started_at END,
         result = coalesce(nullif(m.result, ''), s.result),
         status_data = CASE WHEN m.placed OR m.waits THEN coalesce(nullif(m.data, ''), '{}')::jsonb WHEN m.data = '' THEN s.status_data ELSE s.status_data || m.data::jsonb END
     FROM sm m WHERE s.id = m.id AND s.status = m.from_status AND (m.result = '' OR s.result = 'UNDEFINED')

@@ -215,6 +215,16 @@ func (q *Queries) OverdueBatches(ctx context.Context, allowance time.Duration) (
 	return items, nil
 }
 
+const overrideStop = `-- name: OverrideStop :exec
+UPDATE kernels SET stop_reason = $1 WHERE id = $2 AND status = 'TERMINATING'
+`
+
+// A kernel that was stopped to start again later ends for good.
+func (q *Queries) OverrideStop(ctx context.Context, reason string, iD string) error {
+	_, err := q.db.Exec(ctx, overrideStop, reason, iD)
+	return err
+}
+
 const takeLeadership = `-- name: TakeLeadership :one
 INSERT INTO cluster_settings (key, value) VALUES ('leader', jsonb_build_object('token', 1, 'holder', $1::text))
 ON CONFLICT (key) DO UPDATE SET value = jsonb_build_object('token', (cluster_settings.value->>'token')::bigint + 1, 'holder', $1::text), updated_at = now()

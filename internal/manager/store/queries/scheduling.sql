@@ -37,3 +37,7 @@ RETURNING (value->>'token')::bigint AS token;
 -- its transaction soon.
 SELECT (value->>'token')::bigint AS token, set_config('idle_in_transaction_session_timeout', '3s', true)::text AS timeout
 FROM cluster_settings WHERE key = 'leader' FOR SHARE;
+
+-- name: OverrideStop :exec
+-- A kernel that was stopped to start again later ends for good.
+UPDATE kernels SET stop_reason = @reason WHERE id = @id AND status = 'TERMINATING';
