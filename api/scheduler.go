@@ -139,10 +139,12 @@ func (c *Client) SchedulerStatus(ctx context.Context) (SchedulerStatus, error) {
 
 // SchedulerPolicy is how one resource group schedules, in the wire's words.
 type SchedulerPolicy struct {
-	ResourceGroup string          `json:"name"`
-	Active        bool            `json:"is_active"`
-	Scheduler     string          `json:"scheduler"`
-	Options       json.RawMessage `json:"scheduler_opts"`
+	ResourceGroup string `json:"name"`
+	Active        bool   `json:"is_active"`
+	Scheduler     string `json:"scheduler"`
+	// Placement is the policy that Options mean, "" when the manager cannot use them.
+	Placement string          `json:"placement"`
+	Options   json.RawMessage `json:"scheduler_opts"`
 }
 
 func policyPath(group string) string {

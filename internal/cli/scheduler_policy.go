@@ -105,10 +105,8 @@ func (o *schedulerPolicyOptions) run(ctx context.Context, cmd *cobra.Command, c 
 		f.add("state", "inactive: nothing starts")
 	}
 	f.add("order", p.Scheduler)
-	if s, ok := opts[optPlacement].(string); ok {
-		f.add("placement", s)
-		delete(opts, optPlacement)
-	}
+	f.add("placement", p.Placement)
+	delete(opts, optPlacement)
 	flat := map[string]string{}
 	flatten("", opts, flat)
 	for _, k := range slices.Sorted(maps.Keys(flat)) {

@@ -98,7 +98,7 @@ func (f *fakeManager) policy(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	reply(w, 200, api.SchedulerPolicy{ResourceGroup: "default", Active: true, Scheduler: "drf",
+	reply(w, 200, api.SchedulerPolicy{ResourceGroup: "default", Active: true, Scheduler: "drf", Placement: "pack",
 		Options: json.RawMessage(`{"agent_selection_strategy":"pack","preemption":{"enabled":true,"order":"newest"},"pending_timeout":600,"allowed_session_types":["batch"]}`)})
 }
 

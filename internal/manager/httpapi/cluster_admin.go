@@ -89,7 +89,7 @@ func policyOf(g *service.ResourceGroup) api.SchedulerPolicy {
 	if err != nil {
 		opts = []byte("{}") // what comes out of jsonb always encodes
 	}
-	return api.SchedulerPolicy{ResourceGroup: g.Name, Active: g.IsActive, Scheduler: g.Scheduler, Options: opts}
+	return api.SchedulerPolicy{ResourceGroup: g.Name, Active: g.IsActive, Scheduler: g.Scheduler, Placement: g.Placement, Options: opts}
 }
 
 // setSchedulerPolicy takes scheduler and scheduler_opts, the latter as a JSON merge patch. The answer is what is

@@ -152,6 +152,15 @@ func TestDryRun(t *testing.T) {
 	require.Equal(t, a.owner.admin.AccessKey, r.AccessKey)
 	require.Zero(t, count(), "nothing was created")
 
+	// The other spellings of the same.
+	answer = a.owner.call("POST", "/session?dryRun=true", `{"session_name":"tried","lang":"python","job_priority":7,"preemptible":"false","config":{"cluster_size":3,"resources":{"cpu":1}}}`)
+	require.Equal(t, 200, answer.status, answer.body)
+	r = a.oracle.asked[1]
+	require.Equal(t, 7, r.Priority)
+	require.False(t, r.Preemptible)
+	require.Len(t, r.Kernels, 3)
+	a.oracle.asked = a.oracle.asked[:1]
+
 	// Whatever a real create refuses is refused here, with the same words.
 	for name, body := range map[string]string{
 		"too big":         `{"name":"tried","image":"python","enqueueOnly":true,"config":{"resources":{"cpu":"999"}}}`,
@@ -221,16 +230,16 @@ func TestSchedulerPolicy(t *testing.T) {
 	t.Parallel()
 	a := newAdmins(t)
 	const path = "/scaling-groups/default/scheduler"
-	require.JSONEq(t, `{"name":"default","is_active":true,"scheduler":"fifo","scheduler_opts":{}}`, a.call("GET", path, "").body)
+	require.JSONEq(t, `{"name":"default","is_active":true,"scheduler":"fifo","placement":"pack","scheduler_opts":{}}`, a.call("GET", path, "").body)
 	require.Equal(t, 200, a.owner.call("GET", path, "").status, "who may use a group may know how it schedules")
 	a.another.call("GET", "/scaling-groups/nowhere/scheduler", "").problem(t, 404, "object-not-found")
 
 	answer := a.call("PATCH", path, `{"scheduler":"lifo","scheduler_opts":{"pending_timeout":600}}`)
 	require.Equal(t, 200, answer.status, answer.body)
-	require.JSONEq(t, `{"name":"default","is_active":true,"scheduler":"lifo","scheduler_opts":{"pending_timeout":600}}`, answer.body)
+	require.JSONEq(t, `{"name":"default","is_active":true,"scheduler":"lifo","placement":"pack","scheduler_opts":{"pending_timeout":600}}`, answer.body)
 	// A merge patch: what is not named stays, null removes.
 	a.call("PATCH", path, `{"scheduler_opts":{"allowed_session_types":["batch"]}}`)
-	require.JSONEq(t, `{"name":"default","is_active":true,"scheduler":"lifo","scheduler_opts":{"allowed_session_types":["batch"]}}`,
+	require.JSONEq(t, `{"name":"default","is_active":true,"scheduler":"lifo","placement":"pack","scheduler_opts":{"allowed_session_types":["batch"]}}`,
 		a.call("PATCH", path, `{"scheduler_opts":{"pending_timeout":null}}`).body)
 
 	// A policy's options go with it where the next one does not know them; a full set of options is taken as it is.

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -9,27 +10,34 @@ import (
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/scheduler"
 )
 
 // ResourceGroup is a set of agents with one scheduling policy.
 type ResourceGroup struct {
-	Name           string
-	Description    *string
-	IsActive       bool
-	IsPublic       bool
-	CreatedAt      time.Time
-	WsproxyAddr    *string
-	Driver         string
-	DriverOpts     map[string]any
-	Scheduler      string
-	SchedulerOpts  map[string]any
+	Name          string
+	Description   *string
+	IsActive      bool
+	IsPublic      bool
+	CreatedAt     time.Time
+	WsproxyAddr   *string
+	Driver        string
+	DriverOpts    map[string]any
+	Scheduler     string
+	SchedulerOpts map[string]any
+	// Placement is the policy that SchedulerOpts mean; "" when they cannot be used.
+	Placement      string
 	UseHostNetwork bool
 }
 
 const groupNoun = "scaling group"
 
 func groupView(r dbgen.ResourceGroup) *ResourceGroup {
-	return &ResourceGroup{Name: r.Name, Description: r.Description, IsActive: r.IsActive, IsPublic: r.IsPublic, CreatedAt: r.CreatedAt.UTC(),
+	placement := ""
+	if p, err := scheduler.ParseGroup(r.Name, r.Scheduler, r.SchedulerOpts); err == nil {
+		placement = cmp.Or(p.Placement, scheduler.Placements()[0])
+	}
+	return &ResourceGroup{Placement: placement, Name: r.Name, Description: r.Description, IsActive: r.IsActive, IsPublic: r.IsPublic, CreatedAt: r.CreatedAt.UTC(),
 		WsproxyAddr: r.WsproxyAddr, Driver: r.Driver, DriverOpts: r.DriverOpts, Scheduler: r.Scheduler, SchedulerOpts: r.SchedulerOpts, UseHostNetwork: r.UseHostNetwork}
 }
 
