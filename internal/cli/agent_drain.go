@@ -15,6 +15,8 @@ import (
 const (
 	// drainNamed is how many of the sessions that are left are named.
 	drainNamed = 5
+	// drainPatience is how many looks in a row may fail because nobody answers.
+	drainPatience = 60
 	// drainEnding bounds the wait for sessions that were told to end; the manager's own deadlines are shorter.
 	drainEnding = 10 * time.Minute
 )
@@ -93,6 +95,7 @@ func (o *agentDrainOptions) run(ctx context.Context, cmd *cobra.Command, c *api.
 // wait looks at the agent until it holds nothing and does with each look what is to be done. It returns the last look
 // also with an error.
 func (o *agentDrainOptions) wait(ctx context.Context, c *api.Client, w api.AgentWork, p *progress, word string, each func(api.AgentWork) error) (api.AgentWork, error) {
+	silent := 0
 	for w.SessionCount > 0 {
 		if err := each(w); err != nil {
 			return w, err
@@ -107,9 +110,14 @@ func (o *agentDrainOptions) wait(ctx context.Context, c *api.Client, w api.Agent
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return w, context.Cause(ctx)
+		case err != nil && ExitCode(err) == ExitUnavailable && silent < drainPatience:
+			silent++ // it may be restarting
+			p.say("the manager does not answer; looking again")
+			continue
 		case err != nil:
 			return w, err
 		}
+		silent = 0
 		if w = now; w.Schedulable {
 			return w, hint(fmt.Errorf("somebody uncordoned agent %s meanwhile", w.ID), "berth agent drain %s", w.ID)
 		}

@@ -21,6 +21,8 @@ type fakeQueue struct {
 	cordoned bool
 	// uncordonAt is the look at which somebody else uncordons the agent; 0 is never.
 	uncordonAt, looks int
+	// away are the looks at which the manager is restarting.
+	away map[int]bool
 	ended             []string
 	status            api.SchedulerStatus
 	patches           []map[string]any
@@ -61,7 +63,11 @@ func (f *fakeManager) agentWork(w http.ResponseWriter, r *http.Request) {
 		problem(w, 404, api.SlugNotFound, "No such agent instance: "+r.PathValue("a"), "")
 		return
 	}
-	if q.looks++; q.looks == q.uncordonAt {
+	if q.looks++; q.away[q.looks] {
+		problem(w, 503, api.SlugUnavailable, "the manager is restarting", "")
+		return
+	}
+	if q.looks == q.uncordonAt {
 		q.cordoned = false
 	}
 	var now []api.AgentSession
@@ -287,6 +293,14 @@ agent i-worker1 is drained: it holds nothing and takes nothing new; berth agent 
 		o := b.do(t, "", "agent", "drain", "i-worker1")
 		require.Equal(t, ExitFailure, o.code)
 		require.Contains(t, o.err, "somebody uncordoned agent i-worker1")
+	})
+	t.Run("outlives a restart of the manager", func(t *testing.T) {
+		t.Parallel()
+		b := begin(t, []api.AgentSession{running}, []api.AgentSession{running}, nil)
+		b.queue.away = map[int]bool{2: true, 3: true}
+		o := b.do(t, "", "agent", "drain", "i-worker1")
+		require.Zero(t, o.code, o.err)
+		require.Contains(t, o.err, "looking again")
 	})
 	t.Run("of an unknown agent", func(t *testing.T) {
 		t.Parallel()
