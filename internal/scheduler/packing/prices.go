@@ -16,9 +16,12 @@ const (
 	hostPrice = 0.05
 	// Loads of places below leastLoad cost like leastLoad, those above mostLoad like mostLoad: the
 	// price must tell a scarce place from one that is scarcer still.
-	leastLoad, mostLoad = 0.1, 2
+	leastLoad, mostLoad = 0.1, 4
 	// safety is how many standard deviations of demand for a gang are provided for.
 	safety = 1.5
+	// hasty is how many places of one group may be gone before the next survey, at most half of them:
+	// a few dozen rare nodes are opened by small requests within a hundred placements.
+	hasty = 16
 	// modelPrice is what using a free GPU of a named model costs at load 1, as a share of the use.
 	modelPrice = 0.6
 	// recalibrate is by how much the free amount must shrink or grow for the series to be adapted.
@@ -197,6 +200,7 @@ func (p *Policy) priceGangs(groups []group, arrivals float64) (changed bool) {
 		}
 		for j := range groups {
 			supply[j] = groups[j].places[size]
+			supply[j] -= min(hasty, supply[j]/2)
 		}
 		can := func(i, j int) bool { return groups[j].can>>(lo+i)&1 == 1 }
 		load := spread(need, supply, can)
