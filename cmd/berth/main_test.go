@@ -180,6 +180,8 @@ func TestConfigIsCheckedAndPrinted(t *testing.T) {
 	}{
 		"unknown key":    {"up", "[manager]\nlissten = \"x\"\n", []string{"lissten", `did you mean "manager.listen"`}},
 		"no database":    {"manager", "", []string{"manager.postgres.dsn is not set", "next: "}},
+		"no address":     {"up", "[manager]\nlisten = \"nonsense\"\n", []string{"manager.listen", "host:port"}},
+		"syntax":         {"up", "[log]\nformat = \"text\"\n[manager\n", []string{"line 3"}},
 		"bad agent id":   {"agent", "[agent]\nid = \"a b\"\n", []string{"a b"}},
 		"unknown role":   {"king", "", []string{"there is no role"}},
 		"unknown format": {"up", "[log]\nformat = \"xml\"\n", []string{"log.format"}},

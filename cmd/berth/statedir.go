@@ -36,8 +36,20 @@ func findStateDir(flag string) (stateDir, error) {
 	if err != nil {
 		return "", fmt.Errorf("find state directory: %w", err)
 	}
+	// A cluster of somebody else must not look like none.
+	f, err := os.Open(filepath.Join(abs, lockFile))
+	if errors.Is(err, fs.ErrPermission) {
+		return "", fault.Deniedf("the cluster in %s belongs to another user", abs).WithCause(err).
+			WithNext("run this as that user, or choose another directory: --state-dir DIR")
+	}
+	if err == nil {
+		_ = f.Close() // only tried
+	}
 	return stateDir(abs), nil
 }
+
+// lockFile is held by the process that runs the cluster.
+const lockFile = "berth.lock"
 
 func (d stateDir) path(elem ...string) string {
 	return filepath.Join(append([]string{string(d)}, elem...)...)
@@ -57,7 +69,11 @@ func (d stateDir) create() error {
 		return fault.Invalidf("the state directory %s cannot be made", d).WithCause(err).
 			WithNext("choose one that you may write: --state-dir DIR")
 	}
-	return os.Chmod(string(d), mode)
+	if err := os.Chmod(string(d), mode); err != nil {
+		return fault.Invalidf("the state directory %s belongs to another user", d).WithCause(err).
+			WithNext("choose one of your own: --state-dir DIR")
+	}
+	return nil
 }
 
 const (
@@ -84,7 +100,7 @@ func (d stateDir) ownerDies() bool {
 // lock takes the directory for this process; the lock goes when the process does, however it
 // ends. The file holds our pid for `berth status` and for the complaint of a second `up`.
 func (d stateDir) lock() (release func(), err error) {
-	f, err := os.OpenFile(d.path("berth.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(d.path(lockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock state directory: %w", err)
 	}
@@ -116,7 +132,7 @@ func (d stateDir) lock() (release func(), err error) {
 
 // owner returns the pid of the process that holds the lock, false when nobody does.
 func (d stateDir) owner() (pid int, running bool) {
-	f, err := os.Open(d.path("berth.lock"))
+	f, err := os.Open(d.path(lockFile))
 	if err != nil {
 		return 0, false
 	}

@@ -2,6 +2,7 @@ package chassis
 
 import (
 	"encoding"
+	"errors"
 	"fmt"
 	"os"
 	"reflect"
@@ -70,7 +71,13 @@ func Load[T any](defaults T, src Sources) (*Config[T], error) {
 	if src.File != "" {
 		layer := koanf.New(".")
 		if err := layer.Load(file.Provider(src.File), toml.Parser()); err != nil {
-			return nil, fault.Invalidf("configuration file %s cannot be read", src.File).WithCause(err).
+			place := src.File
+			var at interface{ Position() (row, column int) } // of the TOML parser's errors
+			if errors.As(err, &at) {
+				row, column := at.Position()
+				place = fmt.Sprintf("%s, line %d, column %d,", src.File, row, column)
+			}
+			return nil, fault.Invalidf("configuration file %s cannot be read", place).WithCause(err).
 				WithNext("check it with: berth config check --config %s", src.File)
 		}
 		if err := add(layer, func(string) string { return src.File }); err != nil {

@@ -77,7 +77,7 @@ func TestUnknownAndUnreadableKeysAreNamed(t *testing.T) {
 		"wrong section":      {file: "[log]\nlisten = \"x\"\n", want: []string{`did you mean "manager.listen"`}},
 		"duration unit":      {file: "[manager]\nlease = 30\n", want: []string{"manager.lease", "with its unit"}},
 		"not a number":       {environ: []string{"BERTH_MANAGER__MAX_BODY_BYTES=many"}, want: []string{"manager.max_body_bytes", "a whole number"}},
-		"syntax":             {file: "[manager\n", want: []string{"cannot be read"}},
+		"syntax":             {file: "[manager\n", want: []string{"cannot be read", "line 1"}},
 		"hidden field":       {file: "[manager]\nhook = 1\n", want: []string{`unknown key "manager.hook"`}},
 		"value for a table":  {file: "log = 3\n", want: []string{`unknown key "log"`}},
 		"table for a value":  {file: "[manager.listen]\nx = 1\n", want: []string{`"manager.listen.x"`}},

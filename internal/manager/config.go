@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 
@@ -72,6 +73,9 @@ func DefaultConfig() Config {
 func (c Config) Validate() error {
 	if c.Listen == "" {
 		return fault.Invalidf("manager.listen is empty").WithNext("set it to host:port, for example 0.0.0.0:8081")
+	}
+	if _, port, err := net.SplitHostPort(c.Listen); err != nil || port == "" {
+		return fault.Invalidf("manager.listen %q is no address", c.Listen).WithCause(err).WithNext("set it to host:port, for example 0.0.0.0:8081")
 	}
 	if !filepath.IsAbs(c.StateDir) {
 		return fault.Invalidf("manager.state_dir %q is not an absolute path", c.StateDir).WithNext("set it to a directory such as /var/lib/berth")
