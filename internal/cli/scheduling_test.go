@@ -22,10 +22,10 @@ type fakeQueue struct {
 	// uncordonAt is the look at which somebody else uncordons the agent; 0 is never.
 	uncordonAt, looks int
 	// away are the looks at which the manager is restarting.
-	away map[int]bool
-	ended             []string
-	status            api.SchedulerStatus
-	patches           []map[string]any
+	away    map[int]bool
+	ended   []string
+	status  api.SchedulerStatus
+	patches []map[string]any
 }
 
 func (f *fakeManager) queueRoutes(handle func(string, func(http.ResponseWriter, *http.Request))) {
