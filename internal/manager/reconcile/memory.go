@@ -46,8 +46,10 @@ type memory struct {
 	sharesAt time.Time
 	// changed is set when any explanation may have changed.
 	changed bool
-	texts   map[string]string // one copy of texts that many sessions share
-	digest  []byte
+	// texts and requests hold one copy of what many sessions share.
+	texts    map[string]string
+	requests map[string]cluster.Slots
+	digest   []byte
 	// passedAt is when the groups last passed, drift what full comparisons have corrected so far; both of the leader alone.
 	passedAt time.Time
 	drift    int
@@ -379,7 +381,24 @@ func (m *memory) kernel(k *dbgen.KernelFactsRow) scheduler.Kernel {
 	for slot := range k.RequestedSlots {
 		m.slots[slot] = true
 	}
-	return scheduler.Kernel{ID: cluster.KernelID(k.ID), Slots: k.RequestedSlots, Architecture: m.text(k.Architecture), Image: m.text(k.Image)}
+	return scheduler.Kernel{ID: cluster.KernelID(k.ID), Slots: m.request(k.RequestedSlots), Architecture: m.text(k.Architecture), Image: m.text(k.Image)}
+}
+
+// request returns one copy of what many kernels ask for. Nobody changes it.
+func (m *memory) request(slots cluster.Slots) cluster.Slots {
+	b := m.digest[:0]
+	for _, slot := range slots.Names() {
+		b = fmt.Appendf(b, "%s %d ", slot, slots[slot])
+	}
+	m.digest = b
+	if shared, ok := m.requests[string(b)]; ok {
+		return shared
+	}
+	if len(m.requests) > 10_000 {
+		clear(m.requests)
+	}
+	m.requests[string(b)] = slots
+	return slots
 }
 
 // forget removes a session that is no longer live.
@@ -460,7 +479,7 @@ func newMemory() *memory {
 	return &memory{
 		cluster: scheduler.NewCluster(), sessions: map[cluster.SessionID]*entry{}, agents: map[cluster.AgentID]supply{}, groups: map[string]*groupEntry{},
 		owners: map[scheduler.Scope]seen{}, slots: map[cluster.SlotName]bool{cluster.SlotCPU: true, cluster.SlotMem: true},
-		stale: map[cluster.SessionID]struct{}{}, staleAgents: map[cluster.AgentID]struct{}{}, doomed: map[cluster.SessionID]string{}, texts: map[string]string{},
+		stale: map[cluster.SessionID]struct{}{}, staleAgents: map[cluster.AgentID]struct{}{}, doomed: map[cluster.SessionID]string{}, texts: map[string]string{}, requests: map[string]cluster.Slots{},
 	}
 }
 
