@@ -58,12 +58,13 @@ func (g *group) reserveUpTo(w *waiting) {
 		}
 		if o := g.over(l.band.party.account, l.kind); o != nil {
 			g.lost(l.head(g))
-			g.setAside(l, limited, o.scope) // it could not start even if it had room
+			g.limit(l, o.scope) // it could not start even if it had room
 			continue
 		}
-		// Out of its turn until the end of the pass, so that the next one becomes the first.
-		g.blocked.leave(l)
-		g.parked = append(g.parked, l)
+		// Out of its heap until the end of the pass, so that the next kind becomes the first.
+		t := g.kinds[l.kind]
+		t.join(nil)
+		g.parked = append(g.parked, t)
 		n := len(g.reserved)
 		r := g.reserve(l.head(g))
 		g.reserved = append(g.reserved, r)
@@ -84,11 +85,22 @@ func (g *group) lost(w *waiting) {
 	}
 }
 
-// unpark gives lanes with a reservation back to their turns.
+// lostKind is lost for all sessions of a kind.
+func (g *group) lostKind(k *kind) {
+	for i := 0; i < len(g.former); {
+		if w := g.former[i].w; w.lane.kind == k {
+			g.lost(w)
+			continue
+		}
+		i++
+	}
+}
+
+// unpark gives kinds with a reservation back to their heap.
 func (g *group) unpark() {
-	for _, l := range g.parked {
-		if l.aside == blocked && l.turn == nil {
-			g.blocked.enter(&l.band.blocked, l)
+	for _, t := range g.parked {
+		if t.refused == blocked {
+			t.join(&g.blocked)
 		}
 	}
 	g.parked = g.parked[:0]

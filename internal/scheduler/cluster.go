@@ -77,14 +77,16 @@ type group struct {
 	parties    map[*account]*party
 	usages     map[Scope]*usage
 	lanes      map[laneKey]*lane
-	kinds      map[*kind]*fate
+	kinds      map[*kind]*turn
 	ready      turns
 	blocked    turns
-	refusals   []*kind // with a fate that is refused
+	refusals   []*kind // whose turn is refused
 	pending    int
 	dependent  int // of them, those with an open dependency
 	future     []*waiting
 	at         int64 // the instant of the pass
+	aged       int64 // the same in steps, for ageing
+	byShare    bool  // the order looks at dominant shares
 	bands      [maxPriority + 1][]*band
 	live       map[cluster.SessionID]*running
 	companions map[string]map[*machine]int
@@ -101,7 +103,8 @@ type group struct {
 
 	reserved   []*reservation // of the last pass
 	former     []*reservation // of the one before
-	parked     []*lane        // blocked lanes with a reservation, out of their turn
+	parked     []*turn        // blocked kinds with a reservation, out of their heap
+	heedless   bool           // place does not heed reservations
 	unreserved bool           // a reservation went away between passes
 	barred     []bool         // machines that nothing may start on, where backfill is off
 	claims     []*claim
@@ -192,9 +195,18 @@ func (c *Cluster) SetGroup(policy Group) error {
 		}
 		g.uncounted = true
 	}
-	g.ready.again()
-	g.blocked.again()
+	g.aged = g.ageAt(g.at)
+	g.byShare = order.Compare(&Party{}, &Party{Dominant: 1}) != 0
+	g.again()
 	return nil
+}
+
+// ageAt is an instant in eighths of a step of ageing: the order of the queue changes that often.
+func (g *group) ageAt(at int64) int64 {
+	if step := int64(g.ageing) / 8; step > 0 {
+		return at - at%step
+	}
+	return at
 }
 
 func (c *Cluster) group(name string) *group {
@@ -203,10 +215,9 @@ func (c *Cluster) group(name string) *group {
 		g = &group{
 			cluster: c, policy: Group{Name: name}, order: byAge{}, strategy: pack{},
 			shares: map[Scope]float64{}, parties: map[*account]*party{}, usages: map[Scope]*usage{}, lanes: map[laneKey]*lane{},
-			kinds: map[*kind]*fate{}, live: map[cluster.SessionID]*running{}, companions: map[string]map[*machine]int{},
+			kinds: map[*kind]*turn{}, live: map[cluster.SessionID]*running{}, companions: map[string]map[*machine]int{},
 			boards: map[*shape]*board{},
 		}
-		g.ready.group, g.blocked.group = g, g
 		c.groups[name] = g
 	}
 	return g
@@ -219,7 +230,7 @@ func (c *Cluster) RemoveGroup(name string) {
 		return
 	}
 	for _, id := range slices.Sorted(maps.Keys(c.sessions)) {
-		if e := c.sessions[id]; e.running != nil && e.running.group == g || e.waiting != nil && e.waiting.lane.band.ready.queue.group == g {
+		if e := c.sessions[id]; e.running != nil && e.running.group == g || e.waiting != nil && e.waiting.lane.band.group == g {
 			c.Remove(id)
 		}
 	}
@@ -329,8 +340,7 @@ func (c *Cluster) SetShare(group string, key Scope, share float64) {
 	for _, p := range g.parties {
 		p.Domain, p.Project, p.User = g.sharesOf(p.Owner)
 	}
-	g.ready.again()
-	g.blocked.again()
+	g.again()
 }
 
 // Learn gives placement policies that value agents by what typical requests could still use a
@@ -386,9 +396,7 @@ func (g *group) bandOf(p *party, priority int) *band {
 			return b
 		}
 	}
-	b := &band{party: p, priority: priority}
-	b.ready = turn{queue: &g.ready, pos: -1, band: b}
-	b.blocked = turn{queue: &g.blocked, pos: -1, band: b}
+	b := &band{party: p, group: g, priority: priority}
 	p.bands = append(p.bands, b)
 	g.bands[priority] = append(g.bands[priority], b)
 	return b
@@ -398,10 +406,11 @@ func (g *group) laneOf(b *band, k *kind) *lane {
 	key := laneKey{b, k}
 	l := g.lanes[key]
 	if l == nil {
-		l = &lane{band: b, kind: k, aside: absent}
+		l = &lane{band: b, kind: k, aside: absent, nth: len(b.party.lanes)}
 		g.lanes[key] = l
+		b.party.lanes = append(b.party.lanes, l)
 		if g.kinds[k] == nil {
-			g.kinds[k] = &fate{pos: -1}
+			g.kinds[k] = &turn{group: g, kind: k, queue: &g.ready, pos: -1, nth: -1}
 		}
 	}
 	return l
@@ -557,7 +566,7 @@ func (c *Cluster) Remove(id cluster.SessionID) {
 		e.running.group.stop(e.running)
 		return
 	}
-	g := e.waiting.lane.band.ready.queue.group
+	g := e.waiting.lane.band.group
 	g.withdraw(e.waiting)
 	g.forget(id)
 }
@@ -577,6 +586,10 @@ func (g *group) withdraw(w *waiting) {
 	g.pending--
 	if l.refs--; l.refs == 0 {
 		delete(g.lanes, laneKey{l.band, l.kind})
+		p := l.band.party
+		last := p.lanes[len(p.lanes)-1]
+		p.lanes[l.nth], last.nth = last, l.nth
+		p.lanes = p.lanes[:len(p.lanes)-1]
 	}
 	if b := l.band; b.all.n == 0 {
 		b.party.bands = slices.DeleteFunc(b.party.bands, func(x *band) bool { return x == b })
@@ -617,16 +630,7 @@ func (g *group) count() {
 			p.Dominant = share
 		}
 	}
-	g.ready.again()
-	g.blocked.again()
-}
-
-// reorder restores the places of a party's lanes after its share changed.
-func (g *group) reorder(p *party) {
-	for _, b := range p.bands {
-		g.ready.settle(&b.ready)
-		g.blocked.settle(&b.blocked)
-	}
+	g.again()
 }
 
 // stir has everything tried again: a change of facts or policies can help any session.

@@ -17,7 +17,7 @@ func (c *Cluster) Explain(id cluster.SessionID) (e Explanation, ok bool) {
 	if w == nil {
 		return Explanation{}, false
 	}
-	g := w.lane.band.ready.queue.group
+	g := w.lane.band.group
 	g.sync()
 	out := g.explain(w)
 	out.Position = g.position(w)
@@ -35,8 +35,7 @@ func (c *Cluster) Probe(name string, now time.Time, s Session) Decision {
 		g.at = at
 		c.drop(k)
 	}()
-	b := &band{party: g.partyOf(c.accountOf(s.Owner)), priority: min(max(s.Priority, 0), maxPriority)}
-	b.ready.queue = &g.ready
+	b := &band{party: g.partyOf(c.accountOf(s.Owner)), group: g, priority: min(max(s.Priority, 0), maxPriority)}
 	w := &waiting{id: s.ID, name: s.Name, enqueued: nanos(s.EnqueuedAt), starts: nanos(s.StartsAt), waits: s.Waiting, typ: s.Type,
 		lane: &lane{band: b, kind: k}}
 	for i := range s.Kernels {
@@ -49,7 +48,7 @@ func (c *Cluster) Probe(name string, now time.Time, s Session) Decision {
 	d := Decision{Session: s.ID}
 	if w.starts <= g.at && w.waits == "" && !g.policy.Inactive && g.over(b.party.account, k) == nil {
 		cursor := g.cursor
-		if holds, why, _ := g.place(w); why == atHand {
+		if holds, why, _ := g.place(w); why == inTurn {
 			for _, h := range holds {
 				d.Placements = append(d.Placements, Placement{Kernel: h.kernel, Agent: h.machine.id, Allocation: h.machine.topo.Allocation(h.takes)})
 				h.machine.take(h.takes, -1)
@@ -82,10 +81,12 @@ func (c *Cluster) Queue(name string) Depth {
 	count(WaitsForVictims, len(g.claims))
 	for _, l := range g.lanes {
 		switch l.aside {
-		case atHand:
-			count(WaitsForPass, l.list.n)
-		case blocked, hopeless, behind:
-			count(g.kinds[l.kind].reason, l.list.n)
+		case inTurn:
+			if t := g.kinds[l.kind]; t.refused == inTurn {
+				count(WaitsForPass, l.list.n)
+			} else {
+				count(t.reason, l.list.n)
+			}
 		case limited:
 			r := WaitsForQuota
 			if o := g.over(l.band.party.account, l.kind); o != nil && o.slot < 0 {
@@ -95,7 +96,7 @@ func (c *Cluster) Queue(name string) Depth {
 		}
 	}
 	for _, claim := range g.claims { // counted above as preempting
-		if r := g.kinds[claim.w.lane.kind].reason; claim.w.lane.aside == blocked && d.Reasons[r] > 0 {
+		if r := g.kinds[claim.w.lane.kind].reason; claim.w.lane.aside == inTurn && d.Reasons[r] > 0 {
 			if d.Reasons[r]--; d.Reasons[r] == 0 {
 				delete(d.Reasons, r)
 			}
@@ -117,9 +118,9 @@ func (g *group) position(w *waiting) int {
 				if priority <= rank {
 					before = 0
 					if rank < maxPriority {
-						before = b.all.until(g.at - int64(rank+1-priority)*int64(g.ageing))
+						before = b.all.until(g.aged - int64(rank+1-priority)*int64(g.ageing))
 					}
-					equal = b.all.until(g.at-int64(rank-priority)*int64(g.ageing)) - before
+					equal = b.all.until(g.aged-int64(rank-priority)*int64(g.ageing)) - before
 				}
 			case priority > rank:
 				before = b.all.n

@@ -200,8 +200,9 @@ func (c *Cluster) drop(k *kind) {
 	}
 	delete(c.kinds, k.key)
 	for _, g := range c.groups {
-		if f := g.kinds[k]; f != nil {
-			g.unrefuse(k, f)
+		if t := g.kinds[k]; t != nil {
+			g.unrefuse(t)
+			t.join(nil)
 			delete(g.kinds, k)
 		}
 	}

@@ -128,11 +128,24 @@ func (g *group) charge(r *running, sign int) {
 	u := g.usageOf(r.account.owner)
 	u.used = addTo(u.used, r.sum, cluster.Amount(sign))
 	share := g.dominant(u)
+	if len(u.parties) == 0 || u.parties[0].Dominant == share {
+		return
+	}
+	// Lanes leave the heaps by their old order and return by the new one.
+	var moved []*lane
 	for _, p := range u.parties {
-		if p.Dominant != share {
-			p.Dominant = share
-			g.reorder(p)
+		for _, l := range p.lanes {
+			if g.byShare && l.aside == inTurn {
+				g.kinds[l.kind].leave(l)
+				moved = append(moved, l)
+			}
 		}
+	}
+	for _, p := range u.parties {
+		p.Dominant = share
+	}
+	for _, l := range moved {
+		g.kinds[l.kind].enter(l)
 	}
 }
 
@@ -149,9 +162,9 @@ func (c *Cluster) wakeLoosened() {
 	for _, s := range c.loosened {
 		s.loosened = false
 		for _, l := range slices.SortedFunc(maps.Keys(s.lanes), byLane) {
-			g := l.band.ready.queue.group
+			g := l.band.group
 			if o := g.over(l.band.party.account, l.kind); o == nil || o.scope != s {
-				g.setAside(l, atHand, nil)
+				g.unlimit(l)
 			}
 		}
 	}

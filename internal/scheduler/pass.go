@@ -35,7 +35,7 @@ func (c *Cluster) Pass(name string, now time.Time, work Work) (Result, error) {
 	for {
 		l := g.ready.first()
 		if l == nil {
-			if g.reserveUpTo(nil); g.ready.Len() == 0 {
+			if g.reserveUpTo(nil); len(g.ready) == 0 {
 				break
 			}
 			continue // a reservation moved and left room
@@ -49,30 +49,21 @@ func (c *Cluster) Pass(name string, now time.Time, work Work) (Result, error) {
 			continue
 		}
 		g.steps++
-		if f := g.kinds[l.kind]; f.refused != atHand {
-			if f.refused != blocked {
-				g.lost(w)
-			}
-			g.setAside(l, f.refused, nil)
-			out.Decisions = g.preemptFor(l, out.Decisions)
-			continue
-		}
 		if o := g.over(l.band.party.account, l.kind); o != nil {
 			g.lost(w)
-			g.setAside(l, limited, o.scope)
+			g.limit(l, o.scope)
 			continue
 		}
 		holds, why, reason := g.place(w)
-		if why != atHand {
-			if why != blocked {
-				g.lost(w)
-			}
-			g.refuse(l.kind, why, reason)
-			g.setAside(l, why, nil)
-			out.Decisions = g.preemptFor(l, out.Decisions)
+		if why == inTurn {
+			out.Decisions = append(out.Decisions, g.commit(w, holds))
 			continue
 		}
-		out.Decisions = append(out.Decisions, g.commit(w, holds))
+		if why != blocked {
+			g.lostKind(l.kind)
+		}
+		g.refuse(l.kind, why, reason)
+		out.Decisions = g.preemptFor(g.kinds[l.kind], out.Decisions)
 	}
 	g.unpark()
 	out.Wake = g.wakeTime()
@@ -91,9 +82,9 @@ func (g *group) begin(now time.Time) {
 	if l, ok := g.strategy.(learner); ok {
 		l.Settle(g)
 	}
-	if g.ageing > 0 {
-		g.ready.again()
-		g.blocked.again()
+	if g.ageing > 0 && g.aged != g.ageAt(g.at) {
+		g.aged = g.ageAt(g.at)
+		g.again()
 	}
 	g.former, g.reserved = g.reserved, nil
 }
@@ -112,9 +103,12 @@ func (g *group) wake(work Work) bool {
 		g.wakeBehind()
 		g.unreserved = false
 	}
-	// Several kernels are placed one after the other: also less room can make a better start.
+	// Several kernels are placed one after the other: also less room can make a better start. And
+	// who waits for kept room alone waits for any when that is gone.
 	at := g.forgotten + len(g.changes)
-	g.wakeKinds(func(k *kind, f *fate) bool { return f.refused == blocked && k.kernels > 1 && f.seen != at })
+	g.wakeKinds(func(k *kind, f *turn) bool {
+		return f.seen != at && (f.refused == behind || f.refused == blocked && k.kernels > 1)
+	})
 	slices.SortFunc(g.grown, func(a, b *machine) int { return a.index - b.index })
 	g.grown = slices.Compact(g.grown)
 	for len(g.grown) > 0 {
@@ -154,48 +148,16 @@ func (g *group) helps(m *machine, k *kind) bool {
 
 // wakeBehind makes those ready that were refused room that is kept for others.
 func (g *group) wakeBehind() {
-	g.wakeKinds(func(_ *kind, f *fate) bool { return f.refused == behind })
+	g.wakeKinds(func(_ *kind, f *turn) bool { return f.refused == behind })
 }
 
-func (g *group) wakeKinds(which func(*kind, *fate) bool) {
+func (g *group) wakeKinds(which func(*kind, *turn) bool) {
 	for i := 0; i < len(g.refusals); {
 		if k := g.refusals[i]; which(k, g.kinds[k]) {
 			g.tryAgain(k) // moves another kind to i
 			continue
 		}
 		i++
-	}
-}
-
-// refuse remembers that a kind cannot start now.
-func (g *group) refuse(k *kind, why place, reason Reason) {
-	f := g.kinds[k]
-	f.refused, f.reason, f.seen = why, reason, g.forgotten+len(g.changes)
-	if f.pos < 0 {
-		f.pos = len(g.refusals)
-		g.refusals = append(g.refusals, k)
-	}
-}
-
-func (g *group) unrefuse(k *kind, f *fate) {
-	f.refused = atHand
-	if f.pos < 0 {
-		return
-	}
-	n := len(g.refusals) - 1
-	g.refusals[f.pos] = g.refusals[n]
-	g.kinds[g.refusals[f.pos]].pos = f.pos
-	g.refusals[n] = nil
-	g.refusals = g.refusals[:n]
-	f.pos = -1
-}
-
-// tryAgain makes all lanes of a refused kind ready.
-func (g *group) tryAgain(k *kind) {
-	f := g.kinds[k]
-	g.unrefuse(k, f)
-	for len(f.lanes) > 0 {
-		g.setAside(f.lanes[len(f.lanes)-1], atHand, nil)
 	}
 }
 
@@ -236,17 +198,22 @@ func (g *group) place(w *waiting) ([]*hold, place, Reason) {
 		m, takes, passed := g.seat(w, k, u.shape)
 		kept = kept || passed
 		if m == nil {
-			for _, h := range holds {
-				if h != nil {
-					h.machine.take(h.takes, -1)
-					g.changed(h.machine)
-				}
-			}
+			g.unplace(holds)
 			g.cursor = cursor
-			if kept {
+			if !kept {
+				why, reason := g.diagnose(k)
+				return nil, why, reason
+			}
+			// It waits for kept room only if it would start there.
+			g.heedless = true
+			holds, why, reason := g.place(w)
+			g.heedless = false
+			if why == inTurn {
+				g.unplace(holds)
+				g.cursor = cursor
 				return nil, behind, WaitsBehind
 			}
-			return g.diagnose(k)
+			return nil, why, reason
 		}
 		for n, kernel := range u.kernels {
 			h := &hold{machine: m, kernel: w.kernelID(kernel), takes: takes[n]}
@@ -256,7 +223,17 @@ func (g *group) place(w *waiting) ([]*hold, place, Reason) {
 		g.changed(m)
 		g.cursor = m.id
 	}
-	return holds, atHand, ""
+	return holds, inTurn, ""
+}
+
+// unplace gives back what place booked.
+func (g *group) unplace(holds []*hold) {
+	for _, h := range holds {
+		if h != nil {
+			h.machine.take(h.takes, -1)
+			g.changed(h.machine)
+		}
+	}
 }
 
 // sequence is the order in which the units of a kind are placed: those with the fewest machines
@@ -280,6 +257,9 @@ func (g *group) seat(w *waiting, k *kind, sh *shape) (m *machine, takes [][]allo
 	b := g.boardOf(sh)
 	g.skip = g.skip[:0]
 	barred := g.bars(w)
+	if g.heedless {
+		barred = nil
+	}
 	for {
 		i := g.best(b, k, barred)
 		if i < 0 {
@@ -287,7 +267,7 @@ func (g *group) seat(w *waiting, k *kind, sh *shape) (m *machine, takes [][]allo
 		}
 		m := g.machines[i]
 		s := m.now()
-		if g.keptFrom(m, w) {
+		if !g.heedless && g.keptFrom(m, w) {
 			if !g.fits(m, g.masked, sh) {
 				passed = true
 				g.skip = append(g.skip, int32(i))
@@ -405,7 +385,7 @@ func (g *group) tier(k *kind, m *machine) int {
 }
 
 // diagnose finds out why a kind has no room: whether it ever could have.
-func (g *group) diagnose(k *kind) ([]*hold, place, Reason) {
+func (g *group) diagnose(k *kind) (place, Reason) {
 	usable, fitsSums := false, false
 	for _, u := range k.units {
 		for _, m := range g.machines {
@@ -421,16 +401,16 @@ func (g *group) diagnose(k *kind) ([]*hold, place, Reason) {
 	g.steps += len(g.machines)
 	switch {
 	case !usable:
-		return nil, hopeless, WaitsForAgent
+		return hopeless, WaitsForAgent
 	case !g.couldEver(k, false):
 		if g.couldEver(k, true) {
-			return nil, hopeless, WaitsForAgent
+			return hopeless, WaitsForAgent
 		}
-		return nil, hopeless, TooBig
+		return hopeless, TooBig
 	case fitsSums && k.plain() && len(k.units) == 1 && !g.containersOnly(k):
-		return nil, blocked, WaitsForDevices
+		return blocked, WaitsForDevices
 	}
-	return nil, blocked, WaitsForCapacity
+	return blocked, WaitsForCapacity
 }
 
 // shortOf reports whether sums alone keep a shape from fitting, and the first slot that is short.

@@ -85,39 +85,48 @@ func (g *group) fulfil(w *waiting, r *running) {
 // preemptBlocked looks for victims for the sessions that are blocked since an earlier pass.
 func (g *group) preemptBlocked(decisions []Decision) []Decision {
 	g.tries = 0
-	if !g.policy.Preemption.Enabled || g.blocked.Len() == 0 || g.tried == g.moves && (g.ripe == 0 || g.at < g.ripe) {
+	if !g.policy.Preemption.Enabled || len(g.blocked) == 0 || g.tried == g.moves && (g.ripe == 0 || g.at < g.ripe) {
 		return decisions
 	}
 	g.ripe = 0
-	var lanes []*lane
-	for l := g.blocked.first(); l != nil && len(lanes) < maxTries; l = g.blocked.first() {
-		g.blocked.leave(l)
-		lanes = append(lanes, l)
+	var kinds []*turn
+	for len(g.blocked) > 0 && len(kinds) < maxTries {
+		kinds = append(kinds, g.blocked[0])
+		g.blocked[0].join(nil)
 	}
-	for _, l := range lanes {
-		g.blocked.enter(&l.band.blocked, l)
+	for _, t := range kinds {
+		t.join(&g.blocked)
 	}
-	for _, l := range lanes {
-		decisions = g.preemptFor(l, decisions)
+	for _, t := range kinds {
+		decisions = g.preemptFor(t, decisions)
 	}
 	g.tried = g.moves
 	return decisions
 }
 
-// preemptFor looks for victims for the first sessions of a blocked lane.
-func (g *group) preemptFor(l *lane, decisions []Decision) []Decision {
-	if !g.policy.Preemption.Enabled || l.aside != blocked || l.kind.private || !g.below(l.band.priority) {
+// preemptFor looks for victims for the first sessions of a blocked kind.
+func (g *group) preemptFor(t *turn, decisions []Decision) []Decision {
+	if !g.policy.Preemption.Enabled || t.refused != blocked || t.kind.private || g.tries >= maxTries {
 		return decisions
 	}
+	for _, l := range t.firsts(16) {
+		if g.below(l.band.priority) && g.over(l.band.party.account, l.kind) == nil {
+			decisions = g.preemptForLane(l, decisions)
+		}
+	}
+	return decisions
+}
+
+func (g *group) preemptForLane(l *lane, decisions []Decision) []Decision {
 	for n := range min(l.list.n, 16) {
-		w := l.nth2(g, n)
+		w := l.at(g, n)
 		if c := g.claimOf(w); c != nil {
 			if len(c.victims) > 0 {
 				continue
 			}
 			g.unclaimFor(c) // all have gone and it does not fit: something else came between
 		}
-		if g.tries >= maxTries || g.over(l.band.party.account, l.kind) != nil {
+		if g.tries >= maxTries {
 			break
 		}
 		g.tries++
@@ -135,20 +144,6 @@ func (g *group) preemptFor(l *lane, decisions []Decision) []Decision {
 		decisions = append(decisions, d)
 	}
 	return decisions
-}
-
-// nth2 is the n-th session of a lane in its order.
-func (l *lane) nth2(g *group, n int) *waiting {
-	if g.youngest {
-		n = l.list.n - 1 - n
-	}
-	for _, c := range l.list.chunks {
-		if n < len(c) {
-			return c[n]
-		}
-		n -= len(c)
-	}
-	return nil
 }
 
 // below reports whether something preemptible of lower priority runs.
@@ -191,7 +186,7 @@ func (g *group) victim(r *running, w *waiting) bool {
 
 // preemptTime is when a session that is too young now may become a victim; 0: never.
 func (g *group) preemptTime() int64 {
-	if !g.policy.Preemption.Enabled || g.blocked.Len() == 0 {
+	if !g.policy.Preemption.Enabled || len(g.blocked) == 0 {
 		return 0
 	}
 	return g.ripe

@@ -144,15 +144,15 @@ type party struct {
 	account *account
 	usage   *usage
 	bands   []*band
+	lanes   []*lane
 }
 
 // band is a party's waiting sessions of one priority.
 type band struct {
 	party    *party
+	group    *group
 	priority int
 	all      ages // with those that wait for a time or a dependency
-	ready    turn
-	blocked  turn
 }
 
 // laneKey tells lanes apart.
@@ -163,42 +163,46 @@ type laneKey struct {
 
 // lane is sessions that differ in age and names alone.
 type lane struct {
-	band *band
-	kind *kind
-	list ages
-	// where it is set aside, nil while ready or empty.
-	aside place
-	turn  *turn // the turn that it takes part in
-	pos   int   // in turn.lanes
-	nth   int   // in fate.lanes
-	scope *scope
-	refs  int // sessions, also those that are not queued
+	band  *band
+	kind  *kind
+	list  ages
+	aside place  // inTurn, limited or absent
+	scope *scope // whose quota it waits for when limited
+	pos   int    // in turn.lanes
+	nth   int    // in party.lanes
+	refs  int    // sessions, also those that are not queued
 }
 
-// place says why a lane is not ready.
+// place says where a lane or a kind is.
 type place uint8
 
 const (
-	atHand   place = iota // in its band's ready turn
-	blocked               // no room now; in its band's blocked turn
+	inTurn   place = iota // a lane in its kind's turn; a kind that may start
+	blocked               // no room now
 	hopeless              // no agent could ever take it
 	behind                // only the room kept for others would do
 	limited               // over a quota of lane.scope
 	absent                // empty
 )
 
-// turn is the lanes of a band that compete, the next one first.
+// turn is the lanes of a kind, the next one first. Kinds that were refused leave the heap of those
+// that may start, with all their lanes at once.
 type turn struct {
+	group *group
+	kind  *kind
 	lanes []*lane
-	queue *turns
-	pos   int // in queue.turns, -1 when it has no lanes
-	band  *band
+	queue *turns // nil when the kind is in none
+	pos   int    // in queue.turns, -1 when it has no lanes
+
+	// refused is why the kind does not start; inTurn when it may.
+	refused place
+	reason  Reason
+	seen    int // position in group.changes when it was refused
+	nth     int // in group.refusals, -1 when not there
 }
 
-func (t *turn) Len() int { return len(t.lanes) }
-func (t *turn) Less(i, j int) bool {
-	return t.queue.group.between(t.lanes[i].head(t.queue.group), t.lanes[j].head(t.queue.group)) < 0
-}
+func (t *turn) Len() int           { return len(t.lanes) }
+func (t *turn) Less(i, j int) bool { return t.group.ahead(t.lanes[i], t.lanes[j]) }
 
 func (t *turn) Swap(i, j int) {
 	t.lanes[i], t.lanes[j] = t.lanes[j], t.lanes[i]
@@ -219,83 +223,102 @@ func (t *turn) Pop() any {
 	return l
 }
 
-// turns is a heap of turns: of each two sessions, one in each of two turns, it knows the first.
-type turns struct {
-	group *group
-	turns []*turn
-}
+// turns is a heap of kinds by their first lanes.
+type turns []*turn
 
-func (q *turns) Len() int { return len(q.turns) }
-func (q *turns) Less(i, j int) bool {
-	return q.group.order2(q.turns[i].lanes[0], q.turns[j].lanes[0]) < 0
-}
-func (q *turns) Swap(i, j int) {
-	q.turns[i], q.turns[j] = q.turns[j], q.turns[i]
-	q.turns[i].pos, q.turns[j].pos = i, j
+func (q turns) Len() int           { return len(q) }
+func (q turns) Less(i, j int) bool { return q[i].group.ahead(q[i].lanes[0], q[j].lanes[0]) }
+func (q turns) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].pos, q[j].pos = i, j
 }
 
 func (q *turns) Push(x any) {
 	t := x.(*turn)
-	t.pos = len(q.turns)
-	q.turns = append(q.turns, t)
+	t.pos = len(*q)
+	*q = append(*q, t)
 }
 
 func (q *turns) Pop() any {
-	n := len(q.turns) - 1
-	t := q.turns[n]
-	q.turns[n] = nil
-	q.turns = q.turns[:n]
+	n := len(*q) - 1
+	t := (*q)[n]
+	(*q)[n] = nil
+	*q = (*q)[:n]
 	t.pos = -1
 	return t
 }
 
 // first is the lane whose head is next, nil when there is none.
-func (q *turns) first() *lane {
-	if len(q.turns) == 0 {
+func (q turns) first() *lane {
+	if len(q) == 0 {
 		return nil
 	}
-	return q.turns[0].lanes[0]
-}
-
-func (q *turns) enter(t *turn, l *lane) {
-	l.turn = t
-	heap.Push(t, l)
-	q.settle(t)
-}
-
-func (q *turns) leave(l *lane) {
-	t := l.turn
-	heap.Remove(t, l.pos)
-	l.turn = nil
-	q.settle(t)
-}
-
-// moved restores the order after a lane's head changed.
-func (q *turns) moved(l *lane) {
-	heap.Fix(l.turn, l.pos)
-	q.settle(l.turn)
-}
-
-// settle restores the place of a turn whose first lane may have changed.
-func (q *turns) settle(t *turn) {
-	switch {
-	case len(t.lanes) == 0:
-		if t.pos >= 0 {
-			heap.Remove(q, t.pos)
-		}
-	case t.pos < 0:
-		heap.Push(q, t)
-	default:
-		heap.Fix(q, t.pos)
-	}
+	return q[0].lanes[0]
 }
 
 // again restores the whole order, after the rule or the time changed.
-func (q *turns) again() {
-	for _, t := range q.turns {
+func (g *group) again() {
+	for _, t := range g.kinds {
 		heap.Init(t)
 	}
-	heap.Init(q)
+	heap.Init(&g.ready)
+	heap.Init(&g.blocked)
+}
+
+// settle restores the place of a kind whose first lane may have changed.
+func (t *turn) settle() {
+	switch {
+	case t.queue == nil:
+	case len(t.lanes) == 0:
+		if t.pos >= 0 {
+			heap.Remove(t.queue, t.pos)
+		}
+	case t.pos < 0:
+		heap.Push(t.queue, t)
+	default:
+		heap.Fix(t.queue, t.pos)
+	}
+}
+
+// join moves a kind to another heap or out of all.
+func (t *turn) join(q *turns) {
+	if t.queue != nil && t.pos >= 0 {
+		heap.Remove(t.queue, t.pos)
+	}
+	t.queue = q
+	t.settle()
+}
+
+func (t *turn) enter(l *lane) {
+	l.aside = inTurn
+	heap.Push(t, l)
+	t.settle()
+}
+
+func (t *turn) leave(l *lane) {
+	heap.Remove(t, l.pos)
+	t.settle()
+}
+
+// moved restores the order after a lane's head or its owner's share changed.
+func (t *turn) moved(l *lane) {
+	heap.Fix(t, l.pos)
+	t.settle()
+}
+
+// firsts are the first n lanes of a kind, in order.
+func (t *turn) firsts(n int) []*lane {
+	var out []*lane
+	q := t.queue
+	t.join(nil)
+	for len(out) < n && len(t.lanes) > 0 {
+		out = append(out, heap.Pop(t).(*lane))
+	}
+	for _, l := range out {
+		heap.Push(t, l)
+	}
+	t.join(q)
+	return out
 }
 
 // head is the session of a lane that is next.
@@ -306,7 +329,21 @@ func (l *lane) head(g *group) *waiting {
 	return l.list.oldest()
 }
 
-// between orders two sessions of one band.
+// at is the n-th session of a lane in its order.
+func (l *lane) at(g *group, n int) *waiting {
+	if g.youngest {
+		n = l.list.n - 1 - n
+	}
+	for _, c := range l.list.chunks {
+		if n < len(c) {
+			return c[n]
+		}
+		n -= len(c)
+	}
+	return nil
+}
+
+// between orders two sessions of one owner.
 func (g *group) between(a, b *waiting) int {
 	if g.youngest {
 		return -older(a, b)
@@ -317,14 +354,14 @@ func (g *group) between(a, b *waiting) int {
 // rank is the priority of a session with what waiting adds to it.
 func (g *group) rank(w *waiting) int {
 	p := w.lane.band.priority
-	if g.ageing > 0 && g.at > w.enqueued {
-		p = int(min(maxPriority, int64(p)+(g.at-max(w.enqueued, g.at-ageingReach))/int64(g.ageing)))
+	if g.ageing > 0 && g.aged > w.enqueued {
+		p = int(min(maxPriority, int64(p)+(g.aged-max(w.enqueued, g.aged-ageingReach))/int64(g.ageing)))
 	}
 	return p
 }
 
-// order2 orders the heads of two lanes.
-func (g *group) order2(a, b *lane) int { return g.before(a.head(g), b.head(g)) }
+// ahead reports whether the head of a lane comes before that of another.
+func (g *group) ahead(a, b *lane) bool { return g.before(a.head(g), b.head(g)) < 0 }
 
 // before is the order of the queue: priority, then the policy's order of owners, then age.
 func (g *group) before(a, b *waiting) int {
@@ -346,10 +383,9 @@ func (g *group) enqueue(w *waiting) {
 	l.list.add(w)
 	switch {
 	case l.aside == absent:
-		l.aside = atHand
-		g.ready.enter(&l.band.ready, l)
-	case l.turn != nil && l.head(g) == w:
-		l.turn.queue.moved(l)
+		g.kinds[l.kind].enter(l)
+	case l.aside == inTurn && l.head(g) == w:
+		g.kinds[l.kind].moved(l)
 	}
 }
 
@@ -357,86 +393,68 @@ func (g *group) enqueue(w *waiting) {
 func (g *group) dequeue(w *waiting) {
 	l := w.lane
 	w.queued = false
-	if l.turn == nil {
-		l.list.remove(w)
-		if l.list.n == 0 {
-			g.retire(l)
-		}
-		return
+	last, first := l.list.n == 1, l.head(g) == w
+	if last && l.aside == inTurn {
+		g.kinds[l.kind].leave(l)
 	}
-	if l.list.n == 1 {
-		l.turn.queue.leave(l)
-		l.list.remove(w)
-		g.retire(l)
-		return
-	}
-	first := l.head(g) == w
 	l.list.remove(w)
-	if first {
-		l.turn.queue.moved(l)
-	}
-}
-
-// retire takes an empty lane out of everything.
-func (g *group) retire(l *lane) {
-	g.unlist(l)
-	l.aside = absent
-}
-
-// setAside moves a lane from where it is.
-func (g *group) setAside(l *lane, to place, scope *scope) {
-	if l.turn != nil {
-		l.turn.queue.leave(l)
-	}
-	g.unlist(l)
-	l.aside = to
-	switch to {
-	case atHand:
-		g.ready.enter(&l.band.ready, l)
-	case blocked:
-		g.blocked.enter(&l.band.blocked, l)
-		g.kinds[l.kind].list(l)
-	case hopeless, behind:
-		g.kinds[l.kind].list(l)
-	case limited:
-		l.scope = scope
-		scope.lanes[l] = struct{}{}
-	}
-}
-
-// unlist takes a lane off the list that it is set aside in.
-func (g *group) unlist(l *lane) {
-	switch l.aside {
-	case blocked, hopeless, behind:
-		if f := g.kinds[l.kind]; f != nil {
-			f.unlist(l)
+	switch {
+	case last:
+		if l.aside == limited {
+			delete(l.scope.lanes, l)
 		}
-	case limited:
-		delete(l.scope.lanes, l)
-		l.scope = nil
+		l.aside, l.scope = absent, nil
+	case first && l.aside == inTurn:
+		g.kinds[l.kind].moved(l)
 	}
 }
 
-// fate is what a group knows of a kind of session that it could not start.
-type fate struct {
-	lanes []*lane // set aside as blocked, hopeless or behind
-	// refused is why; atHand when the kind has not been tried since something changed.
-	refused place
-	reason  Reason
-	seen    int // position in group.changes when it was refused
-	// pos is the place in group.refusals, -1 when not there.
-	pos int
+// limit sets a lane aside until a quota has room.
+func (g *group) limit(l *lane, s *scope) {
+	g.kinds[l.kind].leave(l)
+	l.aside, l.scope = limited, s
+	s.lanes[l] = struct{}{}
 }
 
-func (f *fate) list(l *lane) {
-	l.nth = len(f.lanes)
-	f.lanes = append(f.lanes, l)
+// unlimit gives a lane back to its turn.
+func (g *group) unlimit(l *lane) {
+	delete(l.scope.lanes, l)
+	l.scope = nil
+	g.kinds[l.kind].enter(l)
 }
 
-func (f *fate) unlist(l *lane) {
-	n := len(f.lanes) - 1
-	f.lanes[l.nth] = f.lanes[n]
-	f.lanes[l.nth].nth = l.nth
-	f.lanes[n] = nil
-	f.lanes = f.lanes[:n]
+// refuse sets a kind aside with all its lanes.
+func (g *group) refuse(k *kind, why place, reason Reason) {
+	t := g.kinds[k]
+	t.refused, t.reason, t.seen = why, reason, g.forgotten+len(g.changes)
+	if t.nth < 0 {
+		t.nth = len(g.refusals)
+		g.refusals = append(g.refusals, k)
+	}
+	if why == blocked {
+		t.join(&g.blocked)
+	} else {
+		t.join(nil)
+	}
+}
+
+// tryAgain lets a refused kind be tried.
+func (g *group) tryAgain(k *kind) {
+	t := g.kinds[k]
+	g.unrefuse(t)
+	t.join(&g.ready)
+}
+
+func (g *group) unrefuse(t *turn) {
+	t.refused = inTurn
+	if t.nth < 0 {
+		return
+	}
+	n := len(g.refusals) - 1
+	last := g.refusals[n]
+	g.refusals[t.nth] = last
+	g.kinds[last].nth = t.nth
+	g.refusals[n] = nil
+	g.refusals = g.refusals[:n]
+	t.nth = -1
 }
