@@ -19,9 +19,9 @@ const (
 	leastLoad, mostLoad = 0.1, 4
 	// safety is how many standard deviations of demand for a gang are provided for.
 	safety = 1.5
-	// hasty is how many places of one group may be gone before the next survey, at most half of them:
-	// a few dozen rare nodes are opened by small requests within a hundred placements.
-	hasty = 16
+	// One place in hasty nodes may be gone before the next survey, at most half of a group's: a few
+	// dozen rare nodes are opened by small requests within a hundred placements.
+	hasty = 75
 	// modelPrice is what using a free GPU of a named model costs at load 1, as a share of the use.
 	modelPrice = 0.6
 	// recalibrate is by how much the free amount must shrink or grow for the series to be adapted.
@@ -139,7 +139,7 @@ func (p *Policy) Survey(nodes iter.Seq[*Node]) {
 	}
 	arrivals := float64(all) / p.mean
 	changed := p.priceModels(free[:], arrivals)
-	if p.priceGangs(groups, arrivals) {
+	if p.priceGangs(groups, arrivals, seen) {
 		changed = true
 	}
 	if all > 0 && (p.surveyed == 0 || all < p.surveyed/recalibrate || p.surveyed < all/recalibrate) {
@@ -185,7 +185,7 @@ func (p *Policy) addPlaces(groups []group, n *Node) []group {
 }
 
 // priceGangs says whether a price changed.
-func (p *Policy) priceGangs(groups []group, arrivals float64) (changed bool) {
+func (p *Policy) priceGangs(groups []group, arrivals float64, nodes int) (changed bool) {
 	supply := make([]float64, len(groups))
 	for lo, hi := 0, 0; lo < len(p.gangs); lo = hi {
 		size := p.gangs[lo].GPUs
@@ -200,7 +200,7 @@ func (p *Policy) priceGangs(groups []group, arrivals float64) (changed bool) {
 		}
 		for j := range groups {
 			supply[j] = groups[j].places[size]
-			supply[j] -= min(hasty, supply[j]/2)
+			supply[j] -= min(float64(nodes/hasty), supply[j]/2)
 		}
 		can := func(i, j int) bool { return groups[j].can>>(lo+i)&1 == 1 }
 		load := spread(need, supply, can)
