@@ -249,6 +249,9 @@ func (d *desk) pass(ctx context.Context, group string, now time.Time) (out outco
 		m.doubt(result.Decisions)
 		batch, evictions = m.propose(result.Decisions)
 		out.more, out.wake = result.More, result.Wake
+		if e := m.group(group); result.More || !e.wake.Equal(result.Wake) { // somebody's time has come
+			m.changed, e.wake = true, result.Wake
+		}
 		kinds = maps.Clone(m.slots)
 		return nil
 	})

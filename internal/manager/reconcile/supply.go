@@ -23,6 +23,8 @@ type groupEntry struct {
 	warning string
 	// waiting counts its waiting sessions.
 	waiting int
+	// wake is when time alone changes something, as of the last pass.
+	wake time.Time
 	// queue orders waiting sessions by age, while they may wait for too long. Those that no longer wait are dropped
 	// when they come up.
 	queue ages

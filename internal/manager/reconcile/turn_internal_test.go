@@ -112,6 +112,15 @@ func TestTurnsKnowWhenTheNextIsDue(t *testing.T) {
 	status, _ = s.status(later)
 	require.Equal(t, "SCHEDULED", status)
 
+	second := s.session(fmt.Sprintf(", starts_at = '%s'", s.clock.Now().Add(time.Second).Format(time.RFC3339Nano)))
+	s.play()
+	s.clock.Advance(time.Second)
+	s.play()
+	_, info = s.status(second)
+	require.Equal(t, "capacity", info, "its time has come, but no room")
+	s.exec(`UPDATE kernels SET status = 'CANCELLED', ended_at = now() WHERE session_id = $1`, second)
+	s.exec(`UPDATE sessions SET status = 'CANCELLED', ended_at = now() WHERE id = $1`, second)
+
 	waits := s.session("")
 	s.play()
 	s.clock.Advance(10*time.Minute - time.Second)
