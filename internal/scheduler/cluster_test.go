@@ -248,3 +248,43 @@ func checkRoom(t require.TestingT, w *world, decisions []scheduler.Decision) {
 		}
 	}
 }
+
+// TestNobodyWaitsForRoomThatIsThere checks with the agents' own allocator that who is said to wait
+// for room fits nowhere.
+func TestNobodyWaitsForRoomThatIsThere(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t, policies(t))
+		for range rapid.IntRange(1, 12).Draw(t, "rounds") {
+			for range rapid.IntRange(1, 5).Draw(t, "changes") {
+				w.change()
+			}
+			w.start(pass(t, w.c, w.s.Now))
+			used, containers := map[cluster.AgentID]alloc.Allocation{}, map[cluster.AgentID]int{}
+			for _, r := range w.running {
+				for _, p := range r.Placements {
+					used[p.Agent] = used[p.Agent].Add(p.Allocation)
+					containers[p.Agent]++
+				}
+			}
+			for id, s := range w.pending {
+				e, ok := w.c.Explain(id)
+				require.True(t, ok)
+				require.NotEqual(t, scheduler.WaitsForPass, e.Reason)
+				if len(s.Kernels) != 1 || s.Companions.Name != "" || !slices.Contains([]scheduler.Reason{
+					scheduler.WaitsForCapacity, scheduler.WaitsForDevices, scheduler.WaitsForAgent, scheduler.TooBig}, e.Reason) {
+					continue
+				}
+				k := s.Kernels[0]
+				for _, a := range w.agents {
+					if !a.Alive || !a.Schedulable || k.Architecture != "" && k.Architecture != a.Architecture ||
+						len(s.Designated) > 0 && !slices.Contains(s.Designated, a.ID) || a.ContainerLimit > 0 && containers[a.ID] >= a.ContainerLimit {
+						continue
+					}
+					got, err := alloc.Fit(a.Devices, used[a.ID], k.Slots, alloc.Policy{NoFragment: w.s.Group.WholeDevices, Models: k.Models})
+					require.Error(t, err, "%s waits for %s and fits %s: %v", id, e.Reason, a.ID, got)
+				}
+			}
+		}
+	})
+}
