@@ -283,10 +283,21 @@ func TestRunTimeoutRemovesTheSession(t *testing.T) {
 	b := setup(t)
 	b.stages = []string{api.StatusPending}
 
-	o := b.do(t, "", "run", "-q", "--timeout", "20ms", "python", "-c", "print:1")
+	o := b.do(t, "", "run", "-q", "--timeout", "500ms", "python", "-c", "print:1")
 
 	require.Equal(t, ExitUnavailable, o.code, o.err)
-	require.Contains(t, o.err, "not done after 20ms")
+	require.Contains(t, o.err, "not done after 500ms")
+	require.Len(t, b.destroys, 1)
+}
+
+func TestRunRemovesASessionWhoseCreationWasNotAnswered(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.mute = true
+
+	o := b.do(t, "", "run", "-q", "--timeout", "500ms", "python", "-c", "print:1")
+
+	require.Equal(t, ExitUnavailable, o.code, o.err)
 	require.Len(t, b.destroys, 1)
 }
 

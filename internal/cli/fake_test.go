@@ -51,6 +51,8 @@ type fakeManager struct {
 	log    string
 	agents int
 	queue  fakeQueue
+	// mute makes sessions and answers nothing.
+	mute bool
 }
 
 type fakeSession struct {
@@ -197,6 +199,10 @@ func (f *fakeManager) create(w http.ResponseWriter, r *http.Request) {
 	_ = json.Unmarshal(s.Occupying, &s.Occupying)
 	s.CreatedAt = "2026-11-20T08:00:00+00:00"
 	f.sessions[id] = s
+	if f.mute {
+		<-r.Context().Done()
+		return
+	}
 	reply(w, 201, api.CreatedSession{ID: id, Name: req.Name, Status: s.Status, Created: true})
 }
 

@@ -130,6 +130,9 @@ func (o *runOptions) run(cmd *cobra.Command, c *api.Client) (err error) {
 	p := &progress{w: cmd.ErrOrStderr(), name: req.Name, tty: isTerminal(cmd.ErrOrStderr()), quiet: o.quiet}
 	created, err := c.CreateSession(ctx, req)
 	if err != nil {
+		if ctx.Err() != nil && o.transient() { // it may have been made all the same
+			o.remove(base, cmd, c, api.CreatedSession{ID: req.Name, Name: req.Name}, false)
+		}
 		return hint(err, "berth image list, berth agent list")
 	}
 	running, gone := false, false
