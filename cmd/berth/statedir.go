@@ -108,7 +108,7 @@ func (d stateDir) lock() (release func(), err error) {
 	// A process that was killed holds its lock until its last thread is gone.
 	began := time.Now()
 	for errors.Is(err, syscall.EWOULDBLOCK) && (time.Since(began) < killPatience || d.ownerDies() && time.Since(began) < dyingPatience) {
-		time.Sleep(10 * time.Millisecond)
+		<-time.After(10 * time.Millisecond)
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	}
 	if err != nil {

@@ -145,7 +145,7 @@ func Next(err error) string {
 	// The innermost hint is the nearest to the cause.
 	next := ""
 	for e := err; e != nil; e = errors.Unwrap(e) {
-		if h, ok := e.(*hinted); ok {
+		if h, ok := e.(*hinted); ok { //nolint:errorlint // the loop unwraps
 			next = h.next
 		}
 	}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -59,7 +60,7 @@ func (o *sessionListOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 	}
 	if o.quiet {
 		for _, s := range list {
-			cmd.OutOrStdout().Write([]byte(s.ID + "\n"))
+			fmt.Fprintln(cmd.OutOrStdout(), s.ID)
 		}
 		return nil
 	}

@@ -33,8 +33,8 @@ func findPostgres(ctx context.Context, cfg PostgresConfig, major int) (pgBinarie
 		dirs = []string{cfg.BinDir}
 	} else {
 		if path, err := exec.LookPath("postgres"); err == nil {
-			if real, err := filepath.EvalSymlinks(path); err == nil {
-				path = real
+			if resolved, err := filepath.EvalSymlinks(path); err == nil {
+				path = resolved
 			}
 			dirs = append(dirs, filepath.Dir(path))
 		}

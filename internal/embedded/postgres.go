@@ -327,8 +327,8 @@ func postmasterAlive(pidFile, data string) (pid int, alive bool) {
 	if err != nil {
 		return pid, false
 	}
-	real, err := filepath.EvalSymlinks(data)
-	return pid, err == nil && cwd == real
+	resolved, err := filepath.EvalSymlinks(data)
+	return pid, err == nil && cwd == resolved
 }
 
 func (p *Postgres) ensureDatabase(ctx context.Context) error {

@@ -124,7 +124,8 @@ func (r *Runner) queryRecipe(j *job) int {
 		j.TextNow(cell.Stderr, "The cell could not be written: "+err.Error()+"\n")
 		return 126
 	}
-	defer proc.AsUser(r.user, func() error { return os.RemoveAll(dir) }) // a left-over in a private directory
+	// A left-over in a private directory does no harm.
+	defer func() { _ = proc.AsUser(r.user, func() error { return os.RemoveAll(dir) }) }()
 	vars := map[string][]string{"{tool}": {r.tool}, "{src}": {filepath.Join(dir, r.recipe.Query.File)}, "{out}": {filepath.Join(dir, "cell.out")}}
 	if b := r.recipe.Query.Build; len(b) > 0 {
 		if st := r.command(j, command{argv: recipe.Expand(b, vars), env: r.env}); st.Code != 0 {

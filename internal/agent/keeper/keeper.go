@@ -195,10 +195,10 @@ func (k *Keeper) Run(ctx context.Context) error {
 			case h.Kernel != "":
 				k.hint(h)
 			default:
-				k.list(ctx)
+				_ = k.list(ctx) // the next sweep lists again
 			}
 		case <-sweep.C():
-			k.list(ctx)
+			_ = k.list(ctx) // the next sweep lists again
 			k.sweep()
 		}
 	}

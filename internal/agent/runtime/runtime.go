@@ -198,7 +198,7 @@ type Runtime interface {
 	Image(ctx context.Context, reference string) (Image, error)
 	// ReadImageFile returns one regular file of an image's file system without starting it
 	// (used for /etc/passwd and /etc/group overlays); NotFound when absent. At most max bytes.
-	ReadImageFile(ctx context.Context, reference, path string, max int64) ([]byte, error)
+	ReadImageFile(ctx context.Context, reference, path string, limit int64) ([]byte, error)
 	// Stats reads the container's counters from the host directly, without asking the engine.
 	Stats(ctx context.Context, o Observed) (Stats, error)
 	// Close releases connections; containers are untouched.

@@ -204,9 +204,9 @@ func parseServicePorts(label string) []ServicePort {
 	seen := map[int]bool{}
 	for label != "" {
 		var item string
-		if open, close := strings.IndexByte(label, '['), strings.IndexByte(label, ']'); open >= 0 && close > open && !strings.Contains(label[:open], ",") {
-			item = label[:close+1]
-			label = strings.TrimPrefix(label[close+1:], ",")
+		if open, shut := strings.IndexByte(label, '['), strings.IndexByte(label, ']'); open >= 0 && shut > open && !strings.Contains(label[:open], ",") {
+			item = label[:shut+1]
+			label = strings.TrimPrefix(label[shut+1:], ",")
 		} else {
 			item, label, _ = strings.Cut(label, ",")
 		}

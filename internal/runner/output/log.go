@@ -303,8 +303,8 @@ type Batch struct {
 }
 
 // Read returns records from number seq on (from the oldest kept one when seq was forgotten), up to
-// and including the first mark, and at most about max bytes but at least one record.
-func (l *Log) Read(seq int64, max int) (Batch, error) {
+// and including the first mark, and at most about limit bytes but at least one record.
+func (l *Log) Read(seq int64, limit int) (Batch, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if last := l.base + int64(len(l.entries)); seq > last {
@@ -313,7 +313,7 @@ func (l *Log) Read(seq int64, max int) (Batch, error) {
 	seq = max64(seq, l.base)
 	b := Batch{Next: seq}
 	for _, e := range l.entries[seq-l.base:] {
-		if len(b.Records) > 0 && b.Bytes+e.size > max {
+		if len(b.Records) > 0 && b.Bytes+e.size > limit {
 			b.More = true
 			break
 		}

@@ -46,7 +46,7 @@ func becomeFS(c *Credential) error {
 		call uintptr
 		id   int
 	}{{syscall.SYS_SETFSGID, c.GID}, {syscall.SYS_SETFSUID, c.UID}} {
-		syscall.RawSyscall(s.call, uintptr(s.id), 0, 0)
+		_, _, _ = syscall.RawSyscall(s.call, uintptr(s.id), 0, 0)
 		if now, _, _ := syscall.RawSyscall(s.call, ^uintptr(0), 0, 0); int(now) != s.id {
 			return fmt.Errorf("take the identity %d of the session's user: it stayed %d", s.id, now)
 		}

@@ -38,7 +38,7 @@ func (c *Client) stream(ctx context.Context, path string, first Frame) (*Stream,
 		defer close(sent)
 		_ = s.Send(first) // a failure shows as the reply's error
 	}()
-	resp, err := c.send(req)
+	resp, err := c.send(req) //nolint:bodyclose // the stream closes it
 	if err != nil {
 		cancel()
 		_ = pr.CloseWithError(io.ErrClosedPipe)
