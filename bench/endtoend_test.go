@@ -48,7 +48,6 @@ func BenchmarkEndToEnd(b *testing.B) {
 	c.run(b, "warm", 1000, clients)
 	var rate, perCPU float64
 	for i := 0; b.Loop(); i++ {
-		c.settle()
 		before := c.usage(b)
 		took := c.run(b, fmt.Sprintf("run%d", i), sessions, clients)
 		after := c.usage(b)
@@ -178,6 +177,8 @@ func (c *controller) connect(b *testing.B) {
 func (c *controller) until(b *testing.B, want int, count string) {
 	b.Helper()
 	deadline := time.Now().Add(5 * time.Minute)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
 	for {
 		n := -1
 		require.NoError(b, c.db.QueryRow(b.Context(), count).Scan(&n))
@@ -187,11 +188,9 @@ func (c *controller) until(b *testing.B, want int, count string) {
 		if time.Now().After(deadline) {
 			b.Fatalf("%s is %d, not %d", count, n, want)
 		}
-		time.Sleep(20 * time.Millisecond)
+		<-tick.C
 	}
 }
-
-func (c *controller) settle() { time.Sleep(500 * time.Millisecond) }
 
 // run submits n sessions from several clients at a time and waits until all have ended well.
 func (c *controller) run(b *testing.B, prefix string, n, clients int) time.Duration {

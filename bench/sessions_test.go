@@ -77,7 +77,10 @@ func wave(b *testing.B, c *testkit.Cluster, n int, prefix string) (toRunning, to
 }
 
 func small(b *testing.B, cores int) *testkit.Cluster {
-	return testkit.New(b, testkit.Options{Agents: 2, Cores: cores, Quiet: true})
+	c := testkit.New(b, testkit.Options{Agents: 2, Cores: cores, Quiet: true})
+	_, err := c.Store.Pool().Exec(b.Context(), `UPDATE keypair_resource_policies SET max_concurrent_sessions = 1000000`)
+	require.NoError(b, err)
+	return c
 }
 
 // transactions counts what the database committed so far.
