@@ -115,7 +115,8 @@ type group struct {
 	// preemptible counts live sessions that may become victims, by priority.
 	preemptible [maxPriority + 1]int
 
-	chooser   alloc.Chooser // scratch
+	view      View // scratch
+	chooser   alloc.Chooser
 	asked     []alloc.Want
 	takes     []alloc.Take
 	scratch   state

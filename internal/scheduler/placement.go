@@ -212,7 +212,7 @@ func (g *group) boardOf(sh *shape) *board {
 			}
 		}
 		if _, slow := g.strategy.(learner); slow {
-			n *= 4
+			n *= 8
 		}
 		g.steps += n
 	} else {
@@ -241,8 +241,8 @@ func (g *group) key(m *machine, sh *shape) int64 {
 	if m.eligible(nil, sh) != "" || !g.fits(m, m.now(), sh) {
 		return nowhere
 	}
-	v := View{m: m, w: Wanted{g: g, s: sh}}
-	score := min(max(g.strategy.Score(&v), -1<<62+1), 1<<62-2) << 1
+	g.view = View{m: m, w: Wanted{g: g, s: sh}}
+	score := min(max(g.strategy.Score(&g.view), -1<<62+1), 1<<62-2) << 1
 	if sh.image >= 0 && !m.has(sh.image) {
 		score++
 	}
