@@ -24,6 +24,7 @@ var public = map[string]string{
 	"Frozen":             "is asked before the actor is known",
 	"ResourceSlots":      "is for everybody",
 	"Findings":           "is for the machine's own administrator, who has the state directory",
+	"PruneEvents":        "is for the leader",
 	"ResetAdminPassword": "is for the machine's own administrator, who has the state directory",
 }
 

@@ -329,6 +329,32 @@ func (q *Queries) OngoingTask(ctx context.Context, kind string, subject string) 
 	return id, err
 }
 
+const pruneEvents = `-- name: PruneEvents :one
+WITH looked AS (
+    SELECT e.seq, e.session_id FROM (SELECT v.seq, v.session_id, v.at FROM session_events v WHERE v.seq > $1 ORDER BY v.seq LIMIT $2) e
+    WHERE e.at < now() - $3::interval
+), gone AS (
+    DELETE FROM session_events d USING looked l
+    WHERE d.seq = l.seq AND NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = l.session_id AND (s.ended_at IS NULL OR s.ended_at >= now() - $3::interval))
+    RETURNING d.seq
+)
+SELECT coalesce((SELECT max(l.seq) FROM looked l), 0)::bigint AS next, (SELECT count(*) FROM gone)::bigint AS removed
+`
+
+type PruneEventsRow struct {
+	Next    int64
+	Removed int64
+}
+
+// Looks at some events after a position and deletes those that are older than the age, of sessions that ended longer ago than it.
+// next is the last old event that was looked at, 0 when there was none: what follows is younger.
+func (q *Queries) PruneEvents(ctx context.Context, after int64, maxRows int32, age time.Duration) (PruneEventsRow, error) {
+	row := q.db.QueryRow(ctx, pruneEvents, after, maxRows, age)
+	var i PruneEventsRow
+	err := row.Scan(&i.Next, &i.Removed)
+	return i, err
+}
+
 const setTask = `-- name: SetTask :exec
 UPDATE background_tasks SET status = $1, message = $2, current = $3, total = $4, updated_at = now()
 WHERE id = $5 AND status = 'started'

@@ -47,3 +47,16 @@ SELECT id FROM background_tasks WHERE kind = $1 AND subject = $2 AND status = 's
 -- name: AbandonTasks :execrows
 UPDATE background_tasks SET status = 'failed', message = 'the manager stopped before it was done', updated_at = now()
 WHERE status = 'started' AND updated_at < now() - interval '1 minute';
+
+-- name: PruneEvents :one
+-- Looks at some events after a position and deletes those that are older than the age, of sessions that ended longer ago than it.
+-- next is the last old event that was looked at, 0 when there was none: what follows is younger.
+WITH looked AS (
+    SELECT e.seq, e.session_id FROM (SELECT v.seq, v.session_id, v.at FROM session_events v WHERE v.seq > @after ORDER BY v.seq LIMIT @max_rows) e
+    WHERE e.at < now() - @age::interval
+), gone AS (
+    DELETE FROM session_events d USING looked l
+    WHERE d.seq = l.seq AND NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = l.session_id AND (s.ended_at IS NULL OR s.ended_at >= now() - @age::interval))
+    RETURNING d.seq
+)
+SELECT coalesce((SELECT max(l.seq) FROM looked l), 0)::bigint AS next, (SELECT count(*) FROM gone)::bigint AS removed;
