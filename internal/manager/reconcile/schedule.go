@@ -20,7 +20,8 @@ const (
 	// one pass is one commit.
 	passPlacements = 256
 	passSteps      = 4_000_000
-	// mostRest bounds the rest between two turns that hints ask for.
+	// crowd is how many placements of a turn make a rush, mostRest bounds the rest after it.
+	crowd    = 8
 	mostRest = 20 * time.Millisecond
 	// mostGivenUp bounds how many sessions one turn cancels.
 	mostGivenUp = 100
@@ -37,6 +38,8 @@ type desk struct {
 	resyncAt time.Time
 	// refusals counts turns in a row in which commits were refused and nothing was placed.
 	refusals int
+	// placed is how many kernels the last turn placed.
+	placed   int
 	telling  telling
 	gaugedAt time.Time
 }
@@ -51,7 +54,7 @@ func (l *Loops) scheduling(ctx context.Context, token int64) error {
 	retry := chassis.Backoff{Min: 50 * time.Millisecond, Max: 2 * time.Second}
 	timer := l.deps.Clock.NewTimer(0)
 	defer timer.Stop()
-	var took time.Duration // of the last turn
+	var took time.Duration // of the last turn, if it was one of a rush
 	var ended time.Time
 	for {
 		select {
@@ -67,8 +70,9 @@ func (l *Loops) scheduling(ctx context.Context, token int64) error {
 		}
 		began := l.deps.Clock.Now()
 		again, err := d.turn(ctx)
-		ended = l.deps.Clock.Now()
-		took = ended.Sub(began)
+		if ended, took = l.deps.Clock.Now(), 0; d.placed >= crowd {
+			took = ended.Sub(began)
+		}
 		wait := l.cfg.Resync
 		switch {
 		case errors.Is(err, errDeposed):
@@ -131,6 +135,7 @@ func (d *desk) turn(ctx context.Context) (again time.Time, err error) {
 		}
 		again = soonest(again, out.wake)
 	}
+	d.placed = placed
 	if refused > 0 { // again with fresher state; slower when that does not help
 		if d.refusals++; placed > 0 {
 			d.refusals = 0

@@ -13,9 +13,9 @@ import (
 // that come while it runs are the next batch, which one of them runs for all. Nobody returns before the batch
 // with its request is done, and there is always one batch at a time.
 type Group[T any] struct {
-	// Rest is the longest pause after a batch, for requests that are in no hurry: it lasts as long as the batch took, so
-	// that under load batches are fewer and larger. 0 means none.
-	Rest time.Duration
+	// Rest says how long the next batch waits after one that took so long, so that in a rush batches are fewer and larger. Nil
+	// means not at all.
+	Rest func(batch []T, took time.Duration) time.Duration
 
 	max   int
 	run   func(ctx context.Context, batch []T)
@@ -127,8 +127,10 @@ func (g *Group[T]) leadWith(ctx context.Context, t *turn[T]) error {
 		}
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		now := time.Now()
-		g.after = now.Add(min(g.Rest, now.Sub(began)))
+		if g.Rest != nil {
+			now := time.Now()
+			g.after = now.Add(g.Rest(items, now.Sub(began)))
+		}
 		g.next()
 	}()
 	// A batch belongs to nobody: neither the end of a request nor its transaction reaches it.

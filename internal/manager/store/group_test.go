@@ -123,3 +123,32 @@ func TestGroupSurvivesAPanic(t *testing.T) {
 	h.letGo <- struct{}{}
 	wg.Wait()
 }
+
+// Whoever gives up while the group rests gives the lead on, so that nobody waits for somebody who left.
+func TestGroupRestsAndLosesNobodyMeanwhile(t *testing.T) {
+	t.Parallel()
+	h := newHeld(4)
+	h.Rest = func(batch []*int, _ time.Duration) time.Duration {
+		require.Len(t, batch, 1)
+		return time.Hour
+	}
+	var numbers [3]int
+	var wg sync.WaitGroup
+	wg.Go(func() { require.NoError(t, h.Do(t.Context(), &numbers[0])) })
+	<-h.batches
+	h.letGo <- struct{}{}
+	wg.Wait()
+	var cancels []context.CancelFunc
+	for i := range 2 {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancels = append(cancels, cancel)
+		wg.Go(func() { require.ErrorIs(t, h.Do(ctx, &numbers[i+1]), context.Canceled) })
+		require.Eventually(t, func() bool { return h.Waiting() == i+1 }, patience, tick)
+	}
+	cancels[0]()
+	require.Eventually(t, func() bool { return h.Waiting() == 1 }, patience, tick)
+	cancels[1]()
+	wg.Wait()
+	require.Zero(t, h.Waiting())
+	require.Equal(t, [3]int{1, 0, 0}, numbers)
+}

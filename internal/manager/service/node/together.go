@@ -20,9 +20,22 @@ const (
 	maxReports = 64
 	// observeTogether is how many sessions one transaction takes.
 	observeTogether = 256
-	// reportRest bounds the pause after reports were stored, in which the next gather.
-	reportRest = 20 * time.Millisecond
+	// crowd is how many reported kernels make a rush, mostRest bounds the pause that follows.
+	crowd    = 8
+	mostRest = 20 * time.Millisecond
 )
+
+// reportRest lets reports gather in a rush for as long as storing the last ones took; a single session's go at once.
+func reportRest(batch []*report, took time.Duration) time.Duration {
+	kernels := 0
+	for _, r := range batch {
+		kernels += len(r.list)
+	}
+	if kernels < crowd {
+		return 0
+	}
+	return min(took, mostRest)
+}
 
 // report is one call of Observe.
 type report struct {
