@@ -13,8 +13,8 @@ import (
 	"berth.dev/berth/internal/scheduler"
 )
 
-// lookChunk is how many sessions one query reads.
-const lookChunk = 1000
+// lookChunk is how many sessions one query reads: few enough to hold, many enough that a scan of all is made seldom.
+const lookChunk = 20_000
 
 // memory is the cluster as the scheduler sees it, kept in step with the database: a look reads what
 // was committed since the one before and costs what changed. Its owner guards it against concurrent use.
