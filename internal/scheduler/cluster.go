@@ -87,6 +87,7 @@ type group struct {
 	at         int64 // the instant of the pass
 	aged       int64 // the same in steps, for ageing
 	byShare    bool  // the order looks at dominant shares
+	reshared   bool  // shares changed since the last pass
 	bands      [maxPriority + 1][]*band
 	live       map[cluster.SessionID]*running
 	companions map[string]map[*machine]int
@@ -245,7 +246,10 @@ func (c *Cluster) RemoveGroup(name string) {
 func (c *Cluster) SetAgent(group string, a Agent) {
 	g := c.group(group)
 	m := c.machine(a.ID)
-	if m.group == g && sameFacts(&m.facts, &a) {
+	if m.group == g && sameMachine(&m.facts, &a) {
+		if !sameLoad(&m.facts, &a) {
+			c.load(m, a)
+		}
 		m.facts = a
 		return
 	}
@@ -263,12 +267,24 @@ func (c *Cluster) SetAgent(group string, a Agent) {
 	g.stir()
 }
 
-// sameFacts reports whether nothing changed that a decision could see.
-func sameFacts(a, b *Agent) bool {
-	return a.Architecture == b.Architecture && a.Schedulable == b.Schedulable && a.Alive == b.Alive && a.Containers == b.Containers &&
-		a.ContainerLimit == b.ContainerLimit && maps.Equal(a.Images, b.Images) &&
-		maps.EqualFunc(a.Used, b.Used, func(x, y map[string]cluster.Amount) bool { return maps.Equal(x, y) }) &&
-		slices.EqualFunc(a.Devices, b.Devices, sameDevice)
+// sameMachine reports whether an agent is what it was, apart from what runs and lies there.
+func sameMachine(a, b *Agent) bool {
+	return a.Architecture == b.Architecture && a.Schedulable == b.Schedulable && a.Alive == b.Alive &&
+		a.ContainerLimit == b.ContainerLimit && slices.EqualFunc(a.Devices, b.Devices, sameDevice)
+}
+
+func sameLoad(a, b *Agent) bool {
+	return a.Containers == b.Containers && maps.Equal(a.Images, b.Images) &&
+		maps.EqualFunc(a.Used, b.Used, func(x, y map[string]cluster.Amount) bool { return maps.Equal(x, y) })
+}
+
+// load takes over what runs beside the sessions that are known, and the images.
+func (c *Cluster) load(m *machine, a Agent) {
+	m.facts = a
+	c.imagesOf(m)
+	m.recount(len(c.slots.name))
+	m.group.changed(m)
+	m.group.grown = append(m.group.grown, m)
 }
 
 func sameDevice(a, b alloc.Device) bool {
@@ -338,10 +354,7 @@ func (c *Cluster) SetShare(group string, key Scope, share float64) {
 		return
 	}
 	g.shares[key] = share
-	for _, p := range g.parties {
-		p.Domain, p.Project, p.User = g.sharesOf(p.Owner)
-	}
-	g.again()
+	g.reshared = true
 }
 
 // Learn gives placement policies that value agents by what typical requests could still use a

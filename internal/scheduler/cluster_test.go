@@ -120,7 +120,7 @@ func pick[V any](w *world, m map[cluster.SessionID]V) (cluster.SessionID, bool) 
 
 // change does one random thing to the cluster and to the facts.
 func (w *world) change() {
-	switch rapid.IntRange(0, 13).Draw(w.t, "change") {
+	switch rapid.IntRange(0, 14).Draw(w.t, "change") {
 	case 0, 1:
 		w.setAgent(cluster.AgentID(fmt.Sprintf("a%d", rapid.IntRange(0, 4).Draw(w.t, "agent"))))
 	case 2:
@@ -128,6 +128,18 @@ func (w *world) change() {
 			id := cluster.AgentID(fmt.Sprintf("a%d", rapid.IntRange(0, 4).Draw(w.t, "agent")))
 			delete(w.agents, id)
 			w.c.RemoveAgent(id)
+		}
+	case 14:
+		for _, id := range slices.Sorted(maps.Keys(w.agents)) { // what runs beside changed
+			a := w.agents[id]
+			a.Containers = rapid.IntRange(0, 1).Draw(w.t, "containers")
+			a.Used = alloc.Allocation{}
+			if rapid.Bool().Draw(w.t, "busy") {
+				a.Used = alloc.Allocation{cluster.SlotCPU: {"0": 1000}}
+			}
+			w.agents[id] = a
+			w.c.SetAgent(w.s.Group.Name, a)
+			break
 		}
 	case 3, 4, 5, 6, 7:
 		s := w.draw()
@@ -261,6 +273,9 @@ func TestNobodyWaitsForRoomThatIsThere(t *testing.T) {
 			}
 			w.start(pass(t, w.c, w.s.Now))
 			used, containers := map[cluster.AgentID]alloc.Allocation{}, map[cluster.AgentID]int{}
+			for id, a := range w.agents {
+				used[id], containers[id] = a.Used, a.Containers
+			}
 			for _, r := range w.running {
 				for _, p := range r.Placements {
 					used[p.Agent] = used[p.Agent].Add(p.Allocation)

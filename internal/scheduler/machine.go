@@ -84,13 +84,7 @@ func unitOf(r alloc.Rule) cluster.Amount {
 func (c *Cluster) describe(m *machine, a Agent, rules map[cluster.SlotName]alloc.Rule) {
 	m.facts = a
 	m.arch = c.archs.of(a.Architecture)
-	m.image = m.image[:0]
-	for ref, present := range a.Images {
-		if present {
-			m.image = append(m.image, c.images.of(ref))
-		}
-	}
-	slices.Sort(m.image)
+	c.imagesOf(m)
 	m.topo = alloc.Prepare(a.Devices, rules)
 	m.slot, m.units = make([]int32, m.topo.Slots()), make([]cluster.Amount, m.topo.Slots())
 	for i := range m.slot {
@@ -105,6 +99,16 @@ func (c *Cluster) describe(m *machine, a Agent, rules map[cluster.SlotName]alloc
 		h.takes = m.takesOf(h.allocation)
 	}
 	m.recount(len(c.slots.name))
+}
+
+func (c *Cluster) imagesOf(m *machine) {
+	m.image = m.image[:0]
+	for ref, present := range m.facts.Images {
+		if present {
+			m.image = append(m.image, c.images.of(ref))
+		}
+	}
+	slices.Sort(m.image)
 }
 
 // recount derives all sums from the facts and the holds.

@@ -32,7 +32,7 @@ func (c *Cluster) Pass(name string, now time.Time, work Work) (Result, error) {
 		return out, nil
 	}
 	out.Decisions = g.preemptBlocked(out.Decisions)
-	for {
+	for n := 0; ; n++ {
 		l := g.ready.first()
 		if l == nil {
 			if g.reserveUpTo(nil); len(g.ready) == 0 {
@@ -40,7 +40,7 @@ func (c *Cluster) Pass(name string, now time.Time, work Work) (Result, error) {
 			}
 			continue // a reservation moved and left room
 		}
-		if work.Placements > 0 && len(out.Decisions) >= work.Placements || work.Steps > 0 && g.steps >= work.Steps {
+		if work.Placements > 0 && len(out.Decisions) >= work.Placements || work.Steps > 0 && n > 0 && g.steps >= work.Steps {
 			out.More = true
 			break
 		}
@@ -82,10 +82,17 @@ func (g *group) begin(now time.Time) {
 	if l, ok := g.strategy.(learner); ok {
 		l.Settle(g)
 	}
-	if g.ageing > 0 && g.aged != g.ageAt(g.at) {
-		g.aged = g.ageAt(g.at)
-		g.again()
+	if g.reshared {
+		for _, p := range g.parties {
+			p.Domain, p.Project, p.User = g.sharesOf(p.Owner)
+		}
 	}
+	if aged := g.ageAt(g.at); g.reshared || g.ageing > 0 && g.aged != aged {
+		g.aged = aged
+		g.again()
+		g.unreserved = true // who waited behind a reservation may come before it now
+	}
+	g.reshared = false
 	g.former, g.reserved = g.reserved, nil
 }
 
@@ -106,8 +113,9 @@ func (g *group) wake(work Work) bool {
 	// Several kernels are placed one after the other: also less room can make a better start. And
 	// who waits for kept room alone waits for any when that is gone.
 	at := g.forgotten + len(g.changes)
+	busy := len(g.ready) > 0 // something may change before their turn comes
 	g.wakeKinds(func(k *kind, f *turn) bool {
-		return f.seen != at && (f.refused == behind || f.refused == blocked && k.kernels > 1)
+		return (busy || f.seen != at) && (f.refused == behind || f.refused == blocked && k.kernels > 1)
 	})
 	slices.SortFunc(g.grown, func(a, b *machine) int { return a.index - b.index })
 	g.grown = slices.Compact(g.grown)
