@@ -85,6 +85,7 @@ type group struct {
 	dependent  int // of them, those with an open dependency
 	future     []*waiting
 	at         int64 // the instant of the pass
+	passes     uint64
 	aged       int64 // the same in steps, for ageing
 	byShare    bool  // the order looks at dominant shares
 	reshared   bool  // shares changed since the last pass

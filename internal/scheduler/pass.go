@@ -73,6 +73,7 @@ func (c *Cluster) Pass(name string, now time.Time, work Work) (Result, error) {
 // begin brings a group to an instant.
 func (g *group) begin(now time.Time) {
 	g.at, g.steps = nanos(now), 0
+	g.passes++
 	g.sync()
 	for len(g.future) > 0 && g.future[0].starts <= g.at {
 		w := heap.Pop((*byStart)(&g.future)).(*waiting)
@@ -154,9 +155,9 @@ func (g *group) helps(m *machine, k *kind) bool {
 	return false
 }
 
-// wakeBehind makes those ready that were refused room that is kept for others.
+// wakeBehind makes those ready that were refused room that is kept for others in an earlier pass.
 func (g *group) wakeBehind() {
-	g.wakeKinds(func(_ *kind, f *turn) bool { return f.refused == behind })
+	g.wakeKinds(func(_ *kind, f *turn) bool { return f.refused == behind && f.pass != g.passes })
 }
 
 func (g *group) wakeKinds(which func(*kind, *turn) bool) {

@@ -197,8 +197,9 @@ type turn struct {
 	// refused is why the kind does not start; inTurn when it may.
 	refused place
 	reason  Reason
-	seen    int // position in group.changes when it was refused
-	nth     int // in group.refusals, -1 when not there
+	seen    int    // position in group.changes when it was refused
+	pass    uint64 // in which it was refused
+	nth     int    // in group.refusals, -1 when not there
 }
 
 func (t *turn) Len() int           { return len(t.lanes) }
@@ -426,7 +427,7 @@ func (g *group) unlimit(l *lane) {
 // refuse sets a kind aside with all its lanes.
 func (g *group) refuse(k *kind, why place, reason Reason) {
 	t := g.kinds[k]
-	t.refused, t.reason, t.seen = why, reason, g.forgotten+len(g.changes)
+	t.refused, t.reason, t.seen, t.pass = why, reason, g.forgotten+len(g.changes), g.passes
 	if t.nth < 0 {
 		t.nth = len(g.refusals)
 		g.refusals = append(g.refusals, k)
