@@ -86,6 +86,7 @@ type group struct {
 	future     []*waiting
 	at         int64 // the instant of the pass
 	passes     uint64
+	more       bool  // the bound on work ended the last pass
 	aged       int64 // the same in steps, for ageing
 	byShare    bool  // the order looks at dominant shares
 	reshared   bool  // shares changed since the last pass

@@ -28,7 +28,7 @@ func (c *Cluster) Pass(name string, now time.Time, work Work) (Result, error) {
 		return out, nil
 	}
 	if !g.wake(work) {
-		out.More = true
+		g.more, out.More = true, true
 		return out, nil
 	}
 	out.Decisions = g.preemptBlocked(out.Decisions)
@@ -66,6 +66,7 @@ func (c *Cluster) Pass(name string, now time.Time, work Work) (Result, error) {
 		out.Decisions = g.preemptFor(g.kinds[l.kind], out.Decisions)
 	}
 	g.unpark()
+	g.more = out.More
 	out.Wake = g.wakeTime()
 	return out, nil
 }
@@ -73,7 +74,9 @@ func (c *Cluster) Pass(name string, now time.Time, work Work) (Result, error) {
 // begin brings a group to an instant.
 func (g *group) begin(now time.Time) {
 	g.at, g.steps = nanos(now), 0
-	g.passes++
+	if !g.more { // otherwise it goes on with the one before
+		g.passes++
+	}
 	g.sync()
 	for len(g.future) > 0 && g.future[0].starts <= g.at {
 		w := heap.Pop((*byStart)(&g.future)).(*waiting)
@@ -114,10 +117,12 @@ func (g *group) wake(work Work) bool {
 	// Several kernels are placed one after the other: also less room can make a better start. And
 	// who waits for kept room alone waits for any when that is gone.
 	at := g.forgotten + len(g.changes)
-	busy := len(g.ready) > 0 // something may change before their turn comes
-	g.wakeKinds(func(k *kind, f *turn) bool {
-		return (busy || f.seen != at) && (f.refused == behind || f.refused == blocked && k.kernels > 1)
-	})
+	if !g.more {
+		busy := len(g.ready) > 0 // something may change before their turn comes
+		g.wakeKinds(func(k *kind, f *turn) bool {
+			return (busy || f.seen != at) && (f.refused == behind || f.refused == blocked && k.kernels > 1)
+		})
+	}
 	slices.SortFunc(g.grown, func(a, b *machine) int { return a.index - b.index })
 	g.grown = slices.Compact(g.grown)
 	for len(g.grown) > 0 {
