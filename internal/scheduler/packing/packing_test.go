@@ -226,20 +226,12 @@ func TestRequestsThatNameAModelFindItFree(t *testing.T) {
 	}
 }
 
-func TestPolicyWithoutWorkloadPrefersTheTightest(t *testing.T) {
+func TestPolicyWithoutWorkloadTakesTheTightestGPU(t *testing.T) {
 	p := newPolicy(t, &Workload{})
 	p.Survey(func(func(*Node) bool) {})
-	r := Request{CPU: 1000, Mem: 100, GPUs: 1, Milli: 300}
-	roomy := Node{CPU: 64000, Mem: 9000, GPUs: []int32{Whole, Whole}}
-	tight := Node{CPU: 64000, Mem: 9000, GPUs: []int32{Whole, 300, 700}}
-	a, _ := p.Score(&roomy, &r)
-	b, ok := p.Score(&tight, &r)
-	if !ok || b.GPU != 1 {
-		t.Fatalf("took GPU %d", b.GPU)
-	}
-	tight.GPUs = tight.GPUs[1:]
-	if b, _ = p.Score(&tight, &r); b.Loss >= a.Loss {
-		t.Fatalf("tight node loses %d, roomy one %d", b.Loss, a.Loss)
+	n := Node{CPU: 64000, Mem: 9000, GPUs: []int32{Whole, 300, 700}}
+	if c, ok := p.Score(&n, &Request{CPU: 1000, Mem: 100, GPUs: 1, Milli: 300}); !ok || c != (Choice{0, 1}) {
+		t.Fatalf("%+v %v", c, ok)
 	}
 }
 

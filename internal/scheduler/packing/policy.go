@@ -92,6 +92,8 @@ func (p *Policy) Learn(w *Workload) {
 func (p *Policy) Epoch() uint64 { return p.epoch }
 
 // Score finds the best way to place r on n; false when it does not fit. It allocates nothing.
+// Before anything is typical all losses are 0: the caller's order decides, and a share goes to the
+// tightest GPU. (The tightest node would be worse: it strands GPUs where CPU is short.)
 func (p *Policy) Score(n *Node, r *Request) (Choice, bool) {
 	if len(n.GPUs) > MaxGPUs || n.Model >= MaxModels || !r.valid() || !n.Fits(r) {
 		return Choice{}, false
@@ -134,15 +136,12 @@ func (p *Policy) sort(n *Node) []int32 {
 
 // value is the worth of a node state, in GPU thousandths times Sequences; gpus ascend.
 func (p *Policy) value(gpus []int32, cpu, mem int64, model uint8) int64 {
-	var free, squares int64
+	if len(p.kinds) == 0 {
+		return 0
+	}
+	var free int64
 	for _, g := range gpus {
 		free += int64(g)
-		squares += int64(g) * int64(g)
-	}
-	if len(p.kinds) == 0 {
-		// Nothing is typical yet. Squares make the tightest node and GPU lose least.
-		cores := int64(clamp(cpu)) / 1000
-		return free*free + squares + cores*cores
 	}
 	v := p.filling(gpus, cpu, mem, model) + p.hosting(gpus, cpu, mem, model)
 	return v + p.scarce[model]*free*int64(p.opt.Sequences)/1024
