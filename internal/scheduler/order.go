@@ -55,7 +55,7 @@ var orders = []orderKind{
 	}},
 }
 
-// RegisterOrder adds an order policy. It is for package initialisation and fails on a name that
+// RegisterOrder adds an order policy. It is for package initialisation and panics on a name that
 // is taken. Its options must be read from the argument: those that are not read are refused.
 func RegisterOrder(name string, build func(*Options) (Order, error)) {
 	if slices.ContainsFunc(orders, func(k orderKind) bool { return k.name == name }) {

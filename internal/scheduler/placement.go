@@ -48,9 +48,9 @@ type Wanted struct {
 	s *shape
 }
 
-// remaining tells what is left of each class of slot after the request: accelerators in whole
+// Remaining tells what is left of each class of slot after the request: accelerators in whole
 // devices, cores, and memory in bytes, and the kinds of slots that the request has no use for.
-func (v *View) remaining() (unused int, accelerators, cpu, mem cluster.Amount) {
+func (v *View) Remaining() (unused int, accelerators, cpu, mem cluster.Amount) {
 	m := v.m
 	unused = m.kinds
 	for i, room := range m.room {
@@ -89,7 +89,7 @@ func fill(accelerators, cpu, mem cluster.Amount) int64 {
 type pack struct{}
 
 func (pack) Score(v *View) int64 {
-	unused, a, c, m := v.remaining()
+	unused, a, c, m := v.Remaining()
 	return int64(min(unused, 7))<<58 | fill(a, c, m)
 }
 func (pack) Epoch() uint64 { return 0 }
@@ -99,7 +99,7 @@ func (pack) Turns() bool   { return false }
 type spread struct{}
 
 func (spread) Score(v *View) int64 {
-	unused, a, c, m := v.remaining()
+	unused, a, c, m := v.Remaining()
 	return int64(min(unused, 7))<<58 | (1<<58 - 1 - fill(a, c, m))
 }
 func (spread) Epoch() uint64 { return 0 }
