@@ -157,7 +157,7 @@ func (g *group) explain(w *waiting) *Explanation {
 	case w.waits != "":
 		return &Explanation{Reason: WaitsForDependency, Text: w.waits}
 	case g.policy.Inactive:
-		return &Explanation{Reason: WaitsForAgent, Text: "its resource group " + g.policy.Name + " is not active", Remedies: g.elsewhere(w)}
+		return &Explanation{Reason: WaitsForAgent, Text: "its resource group " + g.policy.Name + " is not active", Elsewhere: g.elsewhere(w)}
 	}
 	if c := g.claimOf(w); c != nil && len(c.victims) > 0 {
 		return g.claimed(c)
@@ -426,7 +426,7 @@ func (g *group) advise(w *waiting, sh *shape, best *machine, e *Explanation) {
 	if e.Reason == WaitsForCapacity || e.Reason == WaitsForDevices {
 		g.estimate(w, e)
 	}
-	e.Remedies = append(e.Remedies, g.elsewhere(w)...)
+	e.Elsewhere = g.elsewhere(w)
 }
 
 // estimate tells when a blocked session starts at the latest, where declared lifetimes tell it:
@@ -464,11 +464,11 @@ func (g *group) elsewhere(w *waiting) []string {
 	names := slices.Sorted(maps.Keys(g.cluster.groups))
 	for _, name := range names[:min(len(names), 64)] {
 		o := g.cluster.groups[name]
-		if o == g || o.policy.Inactive || len(out) >= 3 {
+		if o == g || o.policy.Inactive {
 			continue
 		}
 		if o.sync(); o.hasRoom(w.lane.kind) {
-			out = append(out, "use resource group "+name+", which has room")
+			out = append(out, name)
 		}
 	}
 	return out

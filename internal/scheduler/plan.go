@@ -106,6 +106,7 @@ func sortedScopes[V any](m map[Scope]V) []Scope {
 func (e *Explanation) clone() *Explanation {
 	out := *e
 	out.Rejected, out.Shortfall, out.Remedies = maps.Clone(e.Rejected), e.Shortfall.Clone(), slices.Clone(e.Remedies)
+	out.Elsewhere = slices.Clone(e.Elsewhere)
 	return &out
 }
 

@@ -197,7 +197,8 @@ type Explanation struct {
 	// Estimate is when it can start at the latest if running sessions end when they declared;
 	// zero where no estimate can be made.
 	Estimate time.Time
-	// Remedies are what would let it start now, each a sentence: "ask for 3 cpu",
-	// "resource group rg-b has room".
+	// Remedies are what would let it start now, each a sentence: "ask for 3 cpu at most".
 	Remedies []string
+	// Elsewhere names other resource groups that have room for it now, whether or not its owner may use them.
+	Elsewhere []string
 }

@@ -110,6 +110,14 @@ func TestExplain(t *testing.T) {
 			"estimate":"2026-01-02T03:04:05+00:00","remedies":["ask for 1 cpu"],"asOf":"2026-01-02T03:00:00+00:00"}`, answer.body)
 	}
 	require.Equal(t, 200, a.owner.call("GET", "/kernel/waits/explain", "").status)
+
+	// Room elsewhere is told of groups that the owner may use, and of no others.
+	a.oracle.explanation.Elsewhere = []string{"default", "hidden"}
+	var advised api.Explanation
+	a.owner.call("GET", "/session/waits/explain", "").into(t, &advised)
+	require.Equal(t, []string{"ask for 1 cpu", "use resource group default, which has room"}, advised.Remedies)
+	a.oracle.explanation.Elsewhere = nil
+
 	a.another.call("GET", "/session/"+created.ID+"/explain", "").problem(t, 404, "object-not-found")
 	a.another.call("GET", "/session/waits/explain", "").problem(t, 404, "object-not-found")
 	a.site.send(a.site.request("GET", "/session/waits/explain", "", "")).problem(t, 401, "auth-failed")

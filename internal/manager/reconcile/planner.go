@@ -251,7 +251,7 @@ func (p *Planner) openDependency(ctx context.Context, on []cluster.SessionID) (s
 
 func hold(out *service.Explanation, h *scheduler.Explanation) {
 	out.Reason, out.Text, out.Rejected, out.Shortfall = string(h.Reason), h.Text, h.Rejected, h.Shortfall
-	out.Position, out.Estimate, out.Remedies = h.Position, h.Estimate, h.Remedies
+	out.Position, out.Estimate, out.Remedies, out.Elsewhere = h.Position, h.Estimate, h.Remedies, h.Elsewhere
 }
 
 // Status describes every resource group's queue.

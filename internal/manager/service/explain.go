@@ -39,6 +39,9 @@ type Explanation struct {
 	Estimate time.Time
 	// Remedies are what would let it start now, each a sentence.
 	Remedies []string
+	// Elsewhere names other resource groups that have room now. Those that the owner may use are told as remedies; nobody is
+	// told of others.
+	Elsewhere []string
 	// Placements are where a dry run's containers would start, in the order of the request's kernels.
 	Placements []PlannedKernel
 	// AsOf is the instant that all of this describes.

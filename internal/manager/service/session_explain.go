@@ -3,6 +3,7 @@ package service
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"berth.dev/berth/internal/cluster"
@@ -26,11 +27,15 @@ func (s *Service) ExplainSession(ctx context.Context, a Actor, ref string, owner
 	if e.Status != "" {
 		brief.Status = e.Status // it may have moved between the two looks
 	}
-	if brief.Status == cluster.Pending {
+	if brief.Status == cluster.Pending && len(e.Elsewhere) == 0 {
 		return brief, e, nil
 	}
 	whole, err := s.loadSession(ctx, brief.ID)
 	if err != nil {
+		return brief, e, err
+	}
+	if brief.Status == cluster.Pending {
+		err := s.adviseElsewhere(ctx, &e, PlanRequest{Type: whole.Type, AccessKey: whole.AccessKey, Project: whole.ProjectID, Domain: whole.Domain})
 		return brief, e, err
 	}
 	brief.Status, e.Status, e.Text = whole.Status, whole.Status, "it is "+string(whole.Status)
@@ -69,7 +74,27 @@ func (s *Service) DryRunSession(ctx context.Context, a Actor, r CreateSession) (
 	if err != nil {
 		return Explanation{}, fmt.Errorf("plan session %s: %w", draft.session.Name, err)
 	}
-	return e, nil
+	err = s.adviseElsewhere(ctx, &e, draft.request())
+	return e, err
+}
+
+// adviseElsewhere turns the groups that have room and that the owner of r may use into remedies, and forgets the others.
+func (s *Service) adviseElsewhere(ctx context.Context, e *Explanation, r PlanRequest) error {
+	room := e.Elsewhere
+	e.Elsewhere = nil
+	if len(room) == 0 {
+		return nil
+	}
+	groups, err := s.lookups().groups(ctx, r.Domain, string(r.Project), string(r.AccessKey))
+	if err != nil {
+		return fmt.Errorf("read resource groups: %w", err)
+	}
+	for _, g := range groups {
+		if g.IsPublic && takes(g, r.Type) && slices.Contains(room, g.Name) {
+			e.Remedies = append(e.Remedies, "use resource group "+g.Name+", which has room")
+		}
+	}
+	return nil
 }
 
 // request is the planned session as the scheduler sees it.
