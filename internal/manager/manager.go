@@ -135,7 +135,7 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	loops := m.cfg.Reconcile
 	loops.AgentLease = m.cfg.Agents.Lease
 	loopDeps := reconcile.Deps{
-		Store: m.store, Nodes: m.service.Nodes(), Etcd: m.deps.Etcd, Clock: m.deps.Clock, Log: m.log.With("part", "reconcile"),
+		Store: m.store, Nodes: m.service.Nodes(), History: m.service, Etcd: m.deps.Etcd, Clock: m.deps.Clock, Log: m.log.With("part", "reconcile"),
 		Holder: m.cfg.id(), Prefix: m.cfg.Etcd.Prefix + "/" + m.admin.ClusterID, Planner: planner,
 	}
 	if m.deps.Health != nil {

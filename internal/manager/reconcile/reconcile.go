@@ -33,6 +33,8 @@ type Config struct {
 	AgentLease time.Duration
 	// LostGrace is how long a LOST agent may return before its kernels end.
 	LostGrace time.Duration
+	// EventRetention is how long the history of ended sessions is kept; 0 keeps it for ever.
+	EventRetention time.Duration
 	// LeaderTTL is the lease of the leader in seconds; a dead leader is replaced after it.
 	LeaderTTL int
 }
@@ -41,7 +43,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Debounce: 2 * time.Millisecond, Resync: 30 * time.Second, Sweep: time.Second,
-		AgentLease: 30 * time.Second, LostGrace: 5 * time.Minute, LeaderTTL: 3,
+		AgentLease: 30 * time.Second, LostGrace: 5 * time.Minute, EventRetention: 180 * 24 * time.Hour, LeaderTTL: 3,
 	}
 }
 
@@ -57,6 +59,7 @@ func (c Config) Validate() error {
 		{"sweep", c.Sweep, 10 * time.Millisecond, time.Minute},
 		{"agent_lease", c.AgentLease, time.Second, time.Hour},
 		{"lost_grace", c.LostGrace, time.Second, 24 * time.Hour},
+		{"event_retention", c.EventRetention, 0, 100 * 365 * 24 * time.Hour},
 	} {
 		if v.value < v.least || v.value > v.top {
 			return fault.Invalidf("reconcile.%s is %s", v.name, v.value).WithNext("choose between %s and %s", v.least, v.top)
@@ -81,8 +84,10 @@ type Nodes interface {
 
 // Deps are what the loops work with. Etcd may be nil: this manager is the only one then.
 type Deps struct {
-	Store    *store.Store
-	Nodes    Nodes
+	Store *store.Store
+	Nodes Nodes
+	// History may be nil: nothing is forgotten.
+	History  History
 	Etcd     *clientv3.Client
 	Clock    chassis.Clock
 	Registry prometheus.Registerer
