@@ -111,7 +111,6 @@ type controller struct {
 	agents   *role
 	counting bool
 	api      *api.Client
-	start    time.Time
 }
 
 // role is this test binary running as a part of the cluster; see TestRole.

@@ -23,7 +23,6 @@ type fakeQueue struct {
 	uncordonAt, looks int
 	// away are the looks at which the manager is restarting.
 	away    map[int]bool
-	ended   []string
 	status  api.SchedulerStatus
 	patches []map[string]any
 }

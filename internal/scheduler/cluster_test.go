@@ -130,7 +130,8 @@ func (w *world) change() {
 			w.c.RemoveAgent(id)
 		}
 	case 14:
-		for _, id := range slices.Sorted(maps.Keys(w.agents)) { // what runs beside changed
+		if len(w.agents) > 0 { // what runs beside changed
+			id := slices.Min(slices.Collect(maps.Keys(w.agents)))
 			a := w.agents[id]
 			a.Containers = rapid.IntRange(0, 1).Draw(w.t, "containers")
 			a.Used = alloc.Allocation{}
@@ -139,7 +140,6 @@ func (w *world) change() {
 			}
 			w.agents[id] = a
 			w.c.SetAgent(w.s.Group.Name, a)
-			break
 		}
 	case 3, 4, 5, 6, 7:
 		s := w.draw()

@@ -23,7 +23,7 @@ type leastFragmentation struct {
 	models   map[int32]uint8
 }
 
-// The policy learns anew when arrivals have grown by a quarter, between these bounds.
+// The policy learns anew when arrivals have grown by half, between these bounds.
 const (
 	firstLesson = 16
 	lastLesson  = 1 << 14
@@ -220,7 +220,7 @@ func (l *leastFragmentation) Learn(w *Wanted, typical bool) {
 
 // Settle learns when enough has arrived, and looks at what is scarce when enough has changed.
 func (l *leastFragmentation) Settle(g *group) {
-	if l.dirty || !l.typical && l.arrivals >= min(max(firstLesson, l.learnt/4), lastLesson) {
+	if l.dirty || !l.typical && l.arrivals >= min(max(firstLesson, l.learnt/2), lastLesson) {
 		l.learnt += l.arrivals
 		l.arrivals, l.dirty = 0, false
 		l.policy.Learn(&l.workload)

@@ -130,14 +130,6 @@ func (l *ages) until(instant int64) int {
 	return n
 }
 
-func (l *ages) each(do func(*waiting)) {
-	for _, c := range l.chunks {
-		for _, w := range c {
-			do(w)
-		}
-	}
-}
-
 // party is an owner in a resource group, as order policies see it.
 type party struct {
 	Party
