@@ -8,7 +8,7 @@
 //
 // The value of a node is what random series of typical requests would still fill of its GPUs
 // (series.go), plus the prices of what it has that is scarce in the cluster (prices.go). A
-// placement's loss is the value it takes. docs/decisions/0006-packing.md has the reasons.
+// placement's loss is the value it takes. docs/decisions/0008-packing.md has the reasons.
 package packing
 
 // Whole is a wholly free GPU, in thousandths.

@@ -187,7 +187,7 @@ func TestGoldenTrace(t *testing.T) {
 	fmt.Fprint(h, chosen)
 	const wantPlaced, wantSum = 254, 2182485740
 	if placed != wantPlaced || h.Sum32() != wantSum {
-		t.Errorf("placed %d with sum %d, want %d and %d: placements changed; if that is meant, measure again what docs/decisions/0006-packing.md states", placed, h.Sum32(), wantPlaced, wantSum)
+		t.Errorf("placed %d with sum %d, want %d and %d: placements changed; if that is meant, measure again what docs/decisions/0008-packing.md states", placed, h.Sum32(), wantPlaced, wantSum)
 	}
 }
 
