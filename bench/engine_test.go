@@ -334,11 +334,19 @@ func BenchmarkLife(b *testing.B) {
 	wait(b, window)
 	idle := float64(cpu(pids)-before) * 0.01 / window.Seconds()
 	before = cpu(pids)
+	each := make([]int, len(pids))
+	for i, pid := range pids {
+		each[i] = cpu([]int{pid})
+	}
 	took := timed(func() {
 		for i := range rounds {
 			life(i + 1)
 		}
 	})
+	for i, pid := range pids {
+		title, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		b.Logf("%.1f ms a session: %.80s", float64(cpu([]int{pid})-each[i])*10/rounds, strings.ReplaceAll(string(title), "\x00", " "))
+	}
 	used := float64(cpu(pids)-before) * 0.01
 	b.ReportMetric(used/rounds, "gross-cpu-s/session")
 	b.ReportMetric((used-idle*took.Seconds())/rounds, "cpu-s/session")
