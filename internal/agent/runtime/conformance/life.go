@@ -2,6 +2,8 @@ package conformance
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -374,10 +376,14 @@ func exitCode(w *world) {
 }
 
 func outOfMemory(w *world) {
-	spec := w.spec(w.kernel(), "eat")
+	// Engines watch a container for this only from shortly after its start on.
+	dir := w.TempDir()
+	spec := w.spec(w.kernel(), "eat", "/mnt/go")
 	spec.MemoryMax = 32 << 20
+	spec.Mounts = []runtime.Mount{{Source: dir, Target: "/mnt"}}
 	_, err := w.rt.Ensure(w.ctx, spec)
 	require.NoError(w, err)
+	require.NoError(w, os.WriteFile(filepath.Join(dir, "go"), nil, 0o644))
 	o := w.until(spec.Identity.Kernel, "out of memory", func(o runtime.Observed) bool { return o.OOMKilled })
 	require.Equal(w, runtime.PhaseExited, o.Phase)
 	require.Equal(w, 137, o.ExitCode)

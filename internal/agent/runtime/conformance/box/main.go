@@ -48,7 +48,13 @@ func main() {
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
-	case "eat": // memory until it is killed
+	case "eat": // memory until it is killed, as soon as FILE is there
+		for {
+			if _, err := os.Stat(args[0]); err == nil {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
 		var kept [][]byte
 		for {
 			b := make([]byte, 1<<20)
