@@ -9,7 +9,7 @@ import (
 // Options tune a policy; the zero value gives the defaults, which are good for every workload
 // that was tried.
 type Options struct {
-	// Sequences is the number of random series that a node state is tried with; 64 by default.
+	// Sequences is the number of random series that a node state is tried with; 96 by default.
 	// More cost more and judge finer.
 	Sequences int
 	// Length is the number of requests in each series before thinning; 128 by default.
@@ -23,7 +23,7 @@ type Options struct {
 
 func (o Options) withDefaults() Options {
 	if o.Sequences == 0 {
-		o.Sequences = 64
+		o.Sequences = 96
 	}
 	if o.Length == 0 {
 		o.Length = 128
