@@ -2,8 +2,10 @@ package keeper_test
 
 import (
 	"context"
+	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -82,6 +84,39 @@ func normal(path string) string {
 		}
 	}
 	return path
+}
+
+// slowLog is a runtime that reads the first log only when reading it was given up.
+type slowLog struct {
+	runtime.Runtime
+	once    sync.Once
+	reading chan struct{}
+}
+
+func (s *slowLog) Logs(ctx context.Context, id cluster.KernelID, o runtime.LogOptions) (io.ReadCloser, error) {
+	first := false
+	s.once.Do(func() { first = true })
+	if first {
+		close(s.reading)
+		<-ctx.Done()
+		return nil, fault.Unavailablef("the engine does not answer").WithCause(context.Cause(ctx))
+	}
+	return s.Runtime.Logs(ctx, id, o)
+}
+
+// The manager acts on the end of a job while its log is being read.
+func TestLogOutlivesAChangeOfPlan(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	slow := &slowLog{reading: make(chan struct{})}
+	r.wrap = func(rt runtime.Runtime) runtime.Runtime { slow.Runtime = rt; return slow }
+	r.start()
+	r.want(true, desired(1, batch("print(6*7)")))
+	<-slow.reading
+	r.want(false, stopped(1))
+	o := r.awaitPhase(kernelID(1), 1, cluster.PhaseEnded)
+	require.Equal(t, cluster.ReasonTaskFinished, o.Reason)
+	require.Contains(t, r.keeper.LogTail(kernelID(1)), "42")
 }
 
 func TestBatchResults(t *testing.T) {

@@ -361,6 +361,9 @@ func (n *kernel) collect(ctx context.Context, v view) error {
 	}
 	if v.container != nil {
 		n.saveLog(ctx)
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("read the log: %w", err) // given up, not failed: the next look reads it
+		}
 	}
 	if err := k.o.Before(ctx, n.id, "collect:record"); err != nil {
 		return err
@@ -375,7 +378,7 @@ func (n *kernel) collect(ctx context.Context, v view) error {
 const maxLog = 1 << 20
 
 // saveLog keeps the end of the container's output. A log that cannot be read keeps no
-// kernel from ending.
+// kernel from ending; one that was not read because ctx ended is the caller's to read again.
 func (n *kernel) saveLog(ctx context.Context) {
 	k := n.k
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
