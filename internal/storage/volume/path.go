@@ -1,0 +1,51 @@
+package volume
+
+import (
+	"path"
+	"strings"
+	"unicode/utf8"
+
+	"berth.dev/berth/internal/fault"
+)
+
+// The bounds of Linux file systems.
+const (
+	maxName = 255
+	maxPath = 4096
+)
+
+// CleanPath turns what a client calls a path inside a folder ("./a//b/", "a/b", ".", "") into the form that
+// trees take. It refuses what could mean another place or could not be a file: absolute paths, "..", NUL,
+// invalid UTF-8 and names that are too long.
+func CleanPath(p string) (string, error) {
+	bad := func(why string) error {
+		return fault.Invalidf("path %q is not allowed: %s", clip(p), why).WithReason("invalid-api-params").
+			WithNext("use a relative path inside the folder, for example data/train.csv")
+	}
+	switch {
+	case len(p) > maxPath:
+		return "", bad("it is longer than 4096 bytes")
+	case strings.ContainsRune(p, 0):
+		return "", bad("it contains a NUL byte")
+	case !utf8.ValidString(p):
+		return "", bad("it is not valid UTF-8")
+	case strings.HasPrefix(p, "/"):
+		return "", bad("it is absolute")
+	}
+	for name := range strings.SplitSeq(p, "/") {
+		if name == ".." {
+			return "", bad(`it contains ".."`)
+		}
+		if len(name) > maxName {
+			return "", bad("a name in it is longer than 255 bytes")
+		}
+	}
+	return path.Clean("./" + p), nil
+}
+
+func clip(s string) string {
+	if len(s) > 120 {
+		return strings.ToValidUTF8(s[:120], "") + "…"
+	}
+	return s
+}
