@@ -315,3 +315,14 @@ type Task struct {
 	Total   int64     `json:"total"`
 	Message string    `json:"message"`
 }
+
+// Problem is the body (application/problem+json) of every error of the manager-facing API.
+type Problem struct {
+	Type   string `json:"type"` // about:blank
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Kind   string `json:"kind"`             // a fault.Kind as text
+	Reason string `json:"reason,omitempty"` // of the fault
+	Msg    string `json:"msg"`              // what happened, to which object
+	Next   string `json:"next,omitempty"`   // what to do now
+}
