@@ -163,7 +163,19 @@ type SearchQuery struct {
 	Scope string
 	// Right, one of Folder.Rights, leaves out folders on which the actor does not have it; "" is read_attribute.
 	Right string
+	// Of leaves only some kind of the folders; "" is all.
+	Of Kind
 }
+
+// Kind is how a folder relates to the actor.
+type Kind string
+
+// The kinds that SearchQuery.Of tells apart.
+const (
+	OwnFolders     Kind = "own"     // the actor's user folders
+	GrantedFolders Kind = "granted" // of other users and shared with the actor
+	ProjectFolders Kind = "project" // of the actor's projects, or of any that the actor administrates
+)
 
 // HostInfo is what is known of a host.
 type HostInfo struct {
