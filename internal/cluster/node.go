@@ -68,6 +68,8 @@ type NodeFacts struct {
 	EngineOK    bool
 	EngineError string
 	Warnings    []string
+	// HungVolumes are hosts ("proxy:volume") whose file systems do not answer on this node, in order.
+	HungVolumes []string
 }
 
 // NodeImage is an image present on a node.
@@ -86,7 +88,7 @@ type KernelObservation struct {
 	Generation int64
 	Phase      Phase
 	Reason     Reason // of the end
-	Detail     string
+	Detail     string // in words; before the end: what it waits for
 	ExitCode   *int
 	Signal     int
 	OOMKilled  bool
@@ -147,6 +149,7 @@ type KernelSpec struct {
 	ClusterRole     string
 	ClusterIdx      int
 	LocalRank       int
+	Mounts          []FolderMount
 }
 
 // Dotfile is a small file that is put into every container of its owner.

@@ -60,6 +60,13 @@ func desiredOf(p *node.DesiredKernel) (cluster.DesiredKernel, error) {
 	for _, port := range s.GetPreopenPorts() {
 		spec.PreopenPorts = append(spec.PreopenPorts, int(port))
 	}
+	for _, m := range s.GetMounts() {
+		spec.Mounts = append(spec.Mounts, cluster.FolderMount{
+			Folder: cluster.FolderID(m.GetFolderId()), Name: m.GetName(), Host: m.GetHost(), Scope: m.GetScope(), Usage: m.GetUsageMode(),
+			Perm: cluster.MountPermission(m.GetPermission()), Subpath: m.GetSubpath(), Target: m.GetTarget(), VolumePath: m.GetVolumePath(),
+			OwnerUID: int(m.GetOwnerUid()), OwnerGID: int(m.GetOwnerGid()),
+		})
+	}
 	d.Spec = spec
 	return d, nil
 }
@@ -106,6 +113,7 @@ func factsOf(f Facts) *node.Up {
 	p := &node.Facts{
 		Architecture: f.Architecture, Hostname: f.Hostname, Slots: f.Capacity.Wire(), SlotKinds: map[string]string{},
 		Engine: f.Engine, EngineOk: f.EngineOK, EngineError: text(f.EngineError), Warnings: f.Warnings, Revision: f.Revision,
+		HungVolumes: f.HungVolumes,
 	}
 	for name, kind := range f.SlotKinds {
 		p.SlotKinds[string(name)] = string(kind)

@@ -15,6 +15,7 @@ const (
 	maxImages  = 20000
 	maxText    = 4096
 	maxLogTail = 1 << 20
+	maxHung    = 256
 )
 
 // device is a device as the agents.devices column and the scheduler read it.
@@ -38,6 +39,7 @@ func factsOf(f *node.Facts) (cluster.NodeFacts, error) {
 		Revision: f.Revision, Architecture: f.Architecture, Hostname: f.Hostname,
 		Capacity: cluster.Slots{}, SlotKinds: map[cluster.SlotName]cluster.SlotKind{},
 		Engine: f.Engine, EngineOK: f.EngineOk, EngineError: cut(f.EngineError, maxText), Warnings: f.Warnings,
+		HungVolumes: f.HungVolumes[:min(len(f.HungVolumes), maxHung)],
 	}
 	for slot, text := range f.Slots {
 		kind := cluster.SlotKind(f.SlotKinds[slot])
@@ -138,6 +140,12 @@ func specOf(s *cluster.KernelSpec) *node.KernelSpec {
 	}
 	for _, d := range s.Dotfiles {
 		out.Dotfiles = append(out.Dotfiles, &node.Dotfile{Path: d.Path, Perm: d.Perm, Data: []byte(d.Data)})
+	}
+	for _, m := range s.Mounts {
+		out.Mounts = append(out.Mounts, &node.Mount{
+			FolderId: string(m.Folder), Name: m.Name, Host: m.Host, Scope: m.Scope, UsageMode: m.Usage, Permission: string(m.Perm),
+			Subpath: m.Subpath, Target: m.Target, VolumePath: m.VolumePath, OwnerUid: int32(m.OwnerUID), OwnerGid: int32(m.OwnerGID),
+		})
 	}
 	return out
 }

@@ -27,7 +27,7 @@ const pushGap = 10 * time.Millisecond
 func (s *session) push() {
 	resync := s.link.d.Clock.NewTicker(s.link.cfg.Resync)
 	defer resync.Stop()
-	sent := sentState{sums: map[string][sha256.Size]byte{}, told: map[cluster.KernelID]int64{}}
+	sent := sentState{version: s.version, sums: map[string][sha256.Size]byte{}, told: map[cluster.KernelID]int64{}}
 	// Revisions of a later session are higher than those of all earlier ones.
 	revision := s.epoch.Load() << 32
 	for full := true; ; {
@@ -71,9 +71,13 @@ func (s *session) push() {
 	}
 }
 
+// versionMounts is the first version of the stream whose agents know folders.
+const versionMounts = 2
+
 // sentState is what an agent was told on this connection.
 type sentState struct {
-	sums map[string][sha256.Size]byte // by kernel and generation
+	version int32                        // of the stream
+	sums    map[string][sha256.Size]byte // by kernel and generation
 	// told are the generations of kernels whose specification it has.
 	told map[cluster.KernelID]int64
 }
@@ -90,6 +94,9 @@ func (s *sentState) changed(list []cluster.DesiredKernel, full bool) ([]*node.De
 		present[key] = true
 		if d.Spec == nil && !d.Stop {
 			continue // the agent has it
+		}
+		if d.Spec != nil && len(d.Spec.Mounts) > 0 && s.version < versionMounts {
+			continue // it would start without its folders; its deadline moves it to another agent
 		}
 		m := desiredOf(d)
 		raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)

@@ -33,8 +33,10 @@ type session struct {
 	link   *Link
 	agent  cluster.AgentID
 	remote string
-	log    *slog.Logger
-	stream grpc.BidiStreamingServer[node.Up, node.Down]
+	// version is what both sides of the stream speak.
+	version int32
+	log     *slog.Logger
+	stream  grpc.BidiStreamingServer[node.Up, node.Down]
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -91,6 +93,7 @@ func (l *Link) session(stream grpc.BidiStreamingServer[node.Up, node.Down]) erro
 	if err != nil {
 		return err
 	}
+	s.version = min(hello.Version, node.Version)
 	if err := l.enter(s); err != nil {
 		return err
 	}
@@ -106,7 +109,7 @@ func (l *Link) session(stream grpc.BidiStreamingServer[node.Up, node.Down]) erro
 	defer s.farewell()
 	s.log.Info("agent connected", "remote", s.remote, "epoch", epoch, "version", hello.AgentVersion)
 	s.out <- &node.Down{Kind: &node.Down_Welcome{Welcome: &node.Welcome{
-		Version: min(hello.Version, node.Version), Epoch: epoch, LeaseMs: l.cfg.Lease.Milliseconds(), HeartbeatMs: l.cfg.Heartbeat.Milliseconds(),
+		Version: s.version, Epoch: epoch, LeaseMs: l.cfg.Lease.Milliseconds(), HeartbeatMs: l.cfg.Heartbeat.Milliseconds(),
 	}}}
 	// Send may hang in flow control until our return closes the stream; see read.
 	l.work.Go(s.send)
