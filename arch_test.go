@@ -75,7 +75,7 @@ var rules = []rule{
 	{dir: "internal/storage", allow: []string{"internal/chassis", "internal/cluster", "internal/fault", "internal/wire/storage"}},
 	{dir: "internal/storage/volume", allow: []string{"internal/cluster", "internal/fault"}},
 	{dir: "internal/storage/volume/conformance", allow: []string{"internal/storage/volume", "internal/cluster", "internal/fault"}, testOnly: true},
-	{dir: "internal/storage/transfer", allow: []string{"internal/storage/volume", "internal/cluster", "internal/fault"}},
+	{dir: "internal/storage/transfer", allow: []string{"internal/chassis", "internal/storage/volume", "internal/cluster", "internal/fault"}},
 	{dir: "internal/storage/task", allow: []string{"internal/storage/volume", "internal/cluster", "internal/fault", "internal/wire/storage"}},
 	{dir: "internal/agent/mount", allow: []string{"internal/cluster", "internal/fault"}},
 
