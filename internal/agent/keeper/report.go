@@ -42,6 +42,18 @@ func (r *report) notify() {
 // Changed receives whenever TakeChanges has something new.
 func (k *Keeper) Changed() <-chan struct{} { return k.report.changed }
 
+// Pressing reports whether somebody waits for one of the changes: a kernel runs or has ended. Others are steps on the way.
+func (k *Keeper) Pressing() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for id := range k.report.dirty {
+		if n := k.kernels[id]; n != nil && (n.obs.Phase == cluster.PhaseRunning || n.obs.Phase == cluster.PhaseEnded) {
+			return true
+		}
+	}
+	return false
+}
+
 // TakeAll returns all kernels in order and marks them as told. LogTail is empty: see LogTail.
 func (k *Keeper) TakeAll() []cluster.KernelObservation {
 	k.mu.Lock()

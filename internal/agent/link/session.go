@@ -41,6 +41,10 @@ const (
 	maxLogs     = 3 << 20
 )
 
+// reportLinger is how long a step on the way of a kernel waits for the next before it is reported: the way from an order
+// to a container takes a few milliseconds, and each report costs the manager a transaction.
+const reportLinger = 25 * time.Millisecond
+
 // send is the only one who writes to the stream.
 func (s *session) send(ctx context.Context) error {
 	l := s.l
@@ -56,6 +60,9 @@ func (s *session) send(ctx context.Context) error {
 	}
 	tick := l.o.Clock.NewTicker(beat)
 	defer tick.Stop()
+	linger := l.o.Clock.NewTimer(reportLinger)
+	defer linger.Stop()
+	lingering := true
 	for {
 		var err error
 		select {
@@ -70,6 +77,14 @@ func (s *session) send(ctx context.Context) error {
 			s.renew(ctx, now)
 			err = s.put(&node.Up{Kind: &node.Up_Heartbeat{Heartbeat: &node.Heartbeat{SentUnixMs: now.UnixMilli()}}})
 		case <-l.o.Keeper.Changed():
+			if l.o.Keeper.Pressing() {
+				err = s.sendChanges()
+			} else if !lingering {
+				lingering = true
+				linger.Reset(reportLinger)
+			}
+		case <-linger.C():
+			lingering = false
 			err = s.sendChanges()
 		case <-s.applied:
 			err = s.sendAll()
