@@ -15,6 +15,8 @@ const (
 	TopicEvents   = "events"
 	// TopicActors says that a domain, user, keypair or membership changed.
 	TopicActors = "actors"
+	// TopicFolders says that a storage proxy shall do something.
+	TopicFolders = "folders"
 	// TopicAll is delivered after hints may have been lost: look at everything again.
 	TopicAll = "*"
 )

@@ -14,6 +14,7 @@ import (
 const abandonTasks = `-- name: AbandonTasks :execrows
 UPDATE background_tasks SET status = 'failed', message = 'the manager stopped before it was done', updated_at = now()
 WHERE status = 'started' AND updated_at < now() - interval '1 minute'
+  AND NOT EXISTS (SELECT 1 FROM folder_tasks f WHERE f.task_id = background_tasks.id)
 `
 
 func (q *Queries) AbandonTasks(ctx context.Context) (int64, error) {
@@ -330,6 +331,7 @@ func (q *Queries) OngoingTask(ctx context.Context, kind string, subject string) 
 }
 
 const pruneEvents = `-- name: PruneEvents :one
+
 WITH looked AS (
     SELECT e.seq, e.session_id FROM (SELECT v.seq, v.session_id, v.at FROM session_events v WHERE v.seq > $1 ORDER BY v.seq LIMIT $2) e
     WHERE e.at < now() - $3::interval
@@ -346,6 +348,7 @@ type PruneEventsRow struct {
 	Removed int64
 }
 
+// those go on at a storage proxy
 // Looks at some events after a position and deletes those that are older than the age, of sessions that ended longer ago than it.
 // next is the last old event that was looked at, 0 when there was none: what follows is younger.
 func (q *Queries) PruneEvents(ctx context.Context, after int64, maxRows int32, age time.Duration) (PruneEventsRow, error) {

@@ -87,6 +87,69 @@ type Domain struct {
 	Dotfiles                json.RawMessage
 }
 
+type Folder struct {
+	ID            string
+	Name          string
+	Host          string
+	DomainName    string
+	QuotaScope    string
+	UsageMode     string
+	Permission    string
+	UserID        *string
+	ProjectID     *string
+	CreatorID     *string
+	Cloneable     bool
+	UnmanagedPath *string
+	Status        string
+	StatusInfo    string
+	StatusChanged time.Time
+	SourceID      *string
+	TaskID        *string
+	Tried         int32
+	TriedAt       *time.Time
+	CreatedAt     time.Time
+	LastUsed      *time.Time
+	NumFiles      *int64
+	CurSize       *int64
+	SizeComplete  bool
+	SizedAt       *time.Time
+}
+
+type FolderInvitation struct {
+	ID         string
+	FolderID   string
+	InviterID  string
+	InviteeID  string
+	Permission string
+	State      string
+	CreatedAt  time.Time
+	ModifiedAt time.Time
+}
+
+type FolderPermission struct {
+	FolderID   string
+	UserID     string
+	Permission string
+	CreatedAt  time.Time
+}
+
+type FolderScope struct {
+	Host         string
+	QuotaScope   string
+	OwnBytes     *int64
+	AppliedBytes int64
+	AppliedAt    *time.Time
+	TriedAt      *time.Time
+}
+
+type FolderTask struct {
+	TaskID    string
+	FolderID  string
+	Proxy     string
+	Kind      string
+	CreatedAt time.Time
+}
+
 type IdleChecker struct {
 	Name               string
 	Description        string

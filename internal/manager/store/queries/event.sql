@@ -46,7 +46,8 @@ SELECT * FROM background_tasks WHERE id = $1;
 SELECT id FROM background_tasks WHERE kind = $1 AND subject = $2 AND status = 'started' LIMIT 1;
 -- name: AbandonTasks :execrows
 UPDATE background_tasks SET status = 'failed', message = 'the manager stopped before it was done', updated_at = now()
-WHERE status = 'started' AND updated_at < now() - interval '1 minute';
+WHERE status = 'started' AND updated_at < now() - interval '1 minute'
+  AND NOT EXISTS (SELECT 1 FROM folder_tasks f WHERE f.task_id = background_tasks.id); -- those go on at a storage proxy
 
 -- name: PruneEvents :one
 -- Looks at some events after a position and deletes those that are older than the age, of sessions that ended longer ago than it.
