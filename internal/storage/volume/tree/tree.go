@@ -6,6 +6,7 @@
 package tree
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -19,7 +20,7 @@ import (
 // that have a kind already, and nil, come back as they are.
 func Fault(op, name string, err error) error {
 	var known *fault.Error
-	if err == nil || errors.As(err, &known) {
+	if err == nil || errors.As(err, &known) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	at := func(kind fault.Kind, next string) error {

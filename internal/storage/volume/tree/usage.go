@@ -76,7 +76,7 @@ func (c *count) proceed(ctx context.Context, root *os.Root, workers int) (volume
 	if ctx.Err() == nil {
 		release := context.AfterFunc(ctx, c.stop)
 		c.crew.run(workers, func(int) func(place) {
-			w := &counter{count: c, root: fd, reader: newReader(dirBuffer)}
+			w := &counter{count: c, root: fd, reader: newReader(dirBuffer), pause: c.stopped.Load}
 			return w.visit
 		})
 		release()
@@ -120,6 +120,7 @@ type counter struct {
 	*count
 	root         int
 	reader       *reader
+	pause        func() bool // asked before each entry
 	found        []place
 	stat         unix.Statx_t
 	files, bytes int64
@@ -158,7 +159,7 @@ func (w *counter) read(at place) error {
 			return err
 		}
 		for entry, ok := w.reader.entry(); ok; entry, ok = w.reader.entry() {
-			if w.stopped.Load() {
+			if w.pause() {
 				w.put(at)
 				return nil
 			}
