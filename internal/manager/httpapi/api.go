@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/service"
 )
 
@@ -32,6 +33,8 @@ type Info struct {
 // Deps are what the interface works with. Service and Log are required.
 type Deps struct {
 	Service *service.Service
+	// Folders may be nil: folders answer not-implemented then.
+	Folders *folder.Service
 	// GraphQL serves /admin/gql and /admin/graphql for authenticated requests; nil answers not-implemented.
 	GraphQL http.Handler
 	Log     *slog.Logger
@@ -45,6 +48,7 @@ type Deps struct {
 // API is the handler. Its only state of requests is the number of streams, so that it can end them.
 type API struct {
 	svc     *service.Service
+	folders *folder.Service
 	graphql http.Handler
 	log     *slog.Logger
 	now     func() time.Time
@@ -61,7 +65,7 @@ type API struct {
 
 // New builds the handler of every route.
 func New(d Deps) *API {
-	a := &API{svc: d.Service, graphql: d.GraphQL, log: d.Log, now: d.Clock, limiter: d.RateLimiter, info: d.Info, mux: http.NewServeMux()}
+	a := &API{svc: d.Service, folders: d.Folders, graphql: d.GraphQL, log: d.Log, now: d.Clock, limiter: d.RateLimiter, info: d.Info, mux: http.NewServeMux()}
 	a.stopping, a.stop = context.WithCancel(context.Background())
 	if a.now == nil {
 		a.now = time.Now

@@ -21,6 +21,7 @@ func (a *API) routes() {
 	a.presetRoutes()
 	a.clusterAdminRoutes()
 	a.dotfileRoutes()
+	a.folderRoutes()
 	a.laterRoutes()
 }
 
@@ -57,7 +58,6 @@ func (a *API) laterRoutes() {
 	later := func(what string, patterns ...string) {
 		a.handle(signedOnly, func(*call) error { return notImplemented(what) }, patterns...)
 	}
-	later("virtual folders", "/folders", "/folders/{rest...}")
 	later("model serving", "/services", "/services/{rest...}")
 	later("session templates", "/template/{rest...}", "POST /session/_/create-from-template", "POST /session/_/create-cluster")
 	later("starting apps", "POST /session/{s}/start-service", "POST /session/{s}/shutdown-service")

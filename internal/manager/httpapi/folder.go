@@ -1,0 +1,428 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/folder"
+)
+
+// folderHandler answers a route of folders with its parameters.
+type folderHandler func(c *call, p *params) error
+
+// onFolders registers a route of folders.
+func (a *API) onFolders(who access, h folderHandler, patterns ...string) {
+	a.handle(who, func(c *call) error {
+		if a.folders == nil {
+			return notImplemented("virtual folders")
+		}
+		p, err := c.params()
+		if err != nil {
+			return err
+		}
+		return h(c, p)
+	}, patterns...)
+}
+
+// folderRoutes are those of folders themselves, of hosts and of quotas. {v} is a folder's name or id, with or without
+// dashes. Spellings with _ and - stand beside each other because clients of different ages use either.
+func (a *API) folderRoutes() {
+	a.onFolders(unfrozen, a.createFolder, "POST /folders")
+	a.onFolders(signedOnly, a.listFolders, "GET /folders")
+	a.onFolders(unfrozen, a.trashFolder, "DELETE /folders", "DELETE /folders/{v}")
+	a.onFolders(signedOnly, a.folderID, "GET /folders/_/id")
+	a.onFolders(signedOnly, a.folderInfo, "GET /folders/{v}")
+	a.onFolders(unfrozen, a.folderStep(a.folderPurge), "POST /folders/purge")
+	a.onFolders(unfrozen, a.folderStep(a.folderRestore), "POST /folders/restore-from-trash-bin")
+	a.onFolders(unfrozen, a.folderStep(a.folderDeleteForever), "POST /folders/delete-from-trash-bin")
+	a.onFolders(unfrozen, a.forceDeleteFolder, "DELETE /folders/{v}/force")
+	a.onFolders(unfrozen, a.renameFolder, "POST /folders/{v}/rename")
+	a.onFolders(unfrozen, a.updateFolderOptions, "POST /folders/{v}/update-options")
+	a.onFolders(unfrozen, a.cloneFolder, "POST /folders/{v}/clone")
+
+	a.onFolders(signedOnly, a.folderHosts, "GET /folders/_/hosts")
+	a.onFolders(signedOnly, a.allFolderHosts, "GET /folders/_/all_hosts", "GET /folders/_/all-hosts")
+	a.onFolders(signedOnly, a.folderTypes, "GET /folders/_/allowed_types", "GET /folders/_/allowed-types")
+	a.onFolders(signedOnly, a.folderPerformance, "GET /folders/_/perf-metric")
+	a.onFolders(signedOnly, a.folderQuota, "GET /folders/_/quota")
+	a.onFolders(unfrozen, a.setFolderQuota, "POST /folders/_/quota")
+	a.onFolders(signedOnly, a.folderUsage, "GET /folders/_/usage")
+	a.onFolders(signedOnly, a.folderUsedBytes, "GET /folders/_/used-bytes")
+	a.onFolders(signedOnly, a.folderMounts, "GET /folders/_/mounts")
+	a.onFolders(signedOnly, a.mountElsewhere, "POST /folders/_/mounts", "DELETE /folders/_/mounts", "POST /folders/_/umounts",
+		"DELETE /folders/_/umounts", "GET /folders/_/fstab")
+
+	a.folderFileRoutes()
+	a.folderShareRoutes()
+}
+
+func orNull[S ~string](s S) any {
+	if s == "" {
+		return nil
+	}
+	return string(s)
+}
+
+// folderOf is what creating and cloning answer, the beginning of every other description.
+func folderOf(f folder.Folder) object {
+	return object{
+		"id": f.ID.Hex(), "name": f.Name, "quota_scope_id": f.Scope.String(), "host": f.Host, "usage_mode": f.Usage, "permission": f.Permission,
+		"max_size": 0, "creator": orNull(f.Creator), "ownership_type": f.Ownership, "user": orNull(f.UserID), "group": orNull(f.ProjectID),
+		"cloneable": f.Cloneable, "status": f.Status, "unmanaged_path": orNull(f.UnmanagedPath),
+	}
+}
+
+// folderItem is a folder in a list, with the permission that the caller has.
+func folderItem(f folder.Folder) object {
+	o := folderOf(f)
+	o["created_at"], o["is_owner"], o["permission"] = isoTime(f.CreatedAt), f.IsOwner, f.Effective
+	o["user_email"], o["group_name"], o["type"] = orNull(f.UserEmail), orNull(f.ProjectName), f.Ownership
+	o["max_files"], o["cur_size"] = 0, f.Bytes
+	if f.StatusInfo != "" {
+		o["status_info"] = f.StatusInfo
+	}
+	return o
+}
+
+func permission(p *params, names string, def cluster.MountPermission) cluster.MountPermission {
+	perm := cluster.MountPermission(p.text(names, string(def)))
+	if perm != "" && !perm.Valid() {
+		p.fail(names, "must be ro, rw or wd")
+	}
+	return perm
+}
+
+func usageMode(p *params, def folder.UsageMode) folder.UsageMode {
+	mode := folder.UsageMode(p.text("usage_mode|usageMode", string(def)))
+	if mode != "" && !mode.Valid() {
+		p.fail("usage_mode|usageMode", "must be general, model or data")
+	}
+	return mode
+}
+
+func (a *API) createFolder(c *call, p *params) error {
+	in := folder.CreateInput{
+		Name: p.need("name"), Host: p.text("host|folder_host|folderHost", ""), Usage: usageMode(p, folder.UsageGeneral), Permission: permission(p, "permission", cluster.ReadWrite),
+		Project: p.text("group|groupId|group_id", ""), UnmanagedPath: p.text("unmanaged_path|unmanagedPath", ""), Cloneable: p.flag("cloneable", false),
+	}
+	if q := p.text("quota", "0"); q != "0" {
+		p.fail("quota", "a folder has no limit of its own; its owner's limit on the host holds (quota scopes)")
+	}
+	if err := p.err(); err != nil {
+		return err
+	}
+	f, err := a.folders.Create(c.ctx(), c.actor, in)
+	if err != nil {
+		return err
+	}
+	return c.json(http.StatusCreated, folderOf(f))
+}
+
+func (a *API) listFolders(c *call, p *params) error {
+	q := folder.ListQuery{All: p.flag("all", false), Project: p.text("group_id|groupId", ""), OwnerEmail: p.text("owner_user_email|ownerUserEmail", "")}
+	if err := p.err(); err != nil {
+		return err
+	}
+	found, err := a.folders.List(c.ctx(), c.actor, q)
+	if err != nil {
+		return err
+	}
+	list := make([]object, len(found))
+	for i, f := range found {
+		list[i] = folderItem(f)
+	}
+	return c.ok(list)
+}
+
+// folderID tells the id of a folder that is named.
+func (a *API) folderID(c *call, p *params) error {
+	name := p.need("name|vfolder_name|vfolderName")
+	if err := p.err(); err != nil {
+		return err
+	}
+	f, err := a.folders.Find(c.ctx(), c.actor, name)
+	if err != nil {
+		return err
+	}
+	return c.ok(object{"id": f.ID, "name": f.Name})
+}
+
+func (a *API) folderInfo(c *call, _ *params) error {
+	f, err := a.folders.Get(c.ctx(), c.actor, c.r.PathValue("v"))
+	if err != nil {
+		return err
+	}
+	o := folderItem(f)
+	o["numFiles"], o["num_files"], o["used_bytes"] = f.Files, f.Files, f.Bytes
+	o["created"], o["last_used"] = isoTime(f.CreatedAt), isoTimeOrNil(f.LastUsed)
+	o["complete"], o["sized_at"], o["permissions"] = f.Complete, isoTimeOrNil(f.SizedAt), f.Rights
+	return c.ok(o)
+}
+
+// trashFolder puts the folder of the path, or else of the body, into the trash bin.
+func (a *API) trashFolder(c *call, p *params) error {
+	ref := c.r.PathValue("v")
+	if ref == "" {
+		ref = p.need("id|vfolder_id|vfolderId")
+	}
+	if err := p.err(); err != nil {
+		return err
+	}
+	if _, err := a.folders.Trash(c.ctx(), c.actor, ref); err != nil {
+		return err
+	}
+	return c.nothing()
+}
+
+// folderStep makes a handler of a step that a folder named in the body takes.
+func (a *API) folderStep(step func(c *call, ref string) error) folderHandler {
+	return func(c *call, p *params) error {
+		ref := p.need("id|vfolder_id|vfolderId")
+		if err := p.err(); err != nil {
+			return err
+		}
+		if err := step(c, ref); err != nil {
+			return err
+		}
+		return c.nothing()
+	}
+}
+
+func (a *API) folderPurge(c *call, ref string) error {
+	_, err := a.folders.Purge(c.ctx(), c.actor, ref)
+	return err
+}
+
+func (a *API) folderRestore(c *call, ref string) error {
+	_, err := a.folders.Restore(c.ctx(), c.actor, ref)
+	return err
+}
+
+func (a *API) folderDeleteForever(c *call, ref string) error {
+	_, err := a.folders.DeleteForever(c.ctx(), c.actor, ref)
+	return err
+}
+
+// forceDeleteFolder deletes a folder without a stay in the trash bin; where it breaks off the folder lies there.
+func (a *API) forceDeleteFolder(c *call, _ *params) error {
+	f, err := a.folders.Find(c.ctx(), c.actor, c.r.PathValue("v"))
+	if err != nil {
+		return err
+	}
+	if f.Status != cluster.FolderDeletePending && f.Status != cluster.FolderDeleteError {
+		if _, err := a.folders.Trash(c.ctx(), c.actor, string(f.ID)); err != nil {
+			return err
+		}
+	}
+	if _, err := a.folders.DeleteForever(c.ctx(), c.actor, string(f.ID)); err != nil {
+		return err
+	}
+	return c.nothing()
+}
+
+// created answers 201 without a body.
+func (c *call) created() error {
+	c.w.Header()["Content-Length"] = []string{"0"}
+	c.w.WriteHeader(http.StatusCreated)
+	return nil
+}
+
+func (a *API) renameFolder(c *call, p *params) error {
+	name := p.need("new_name|newName")
+	if err := p.err(); err != nil {
+		return err
+	}
+	if _, err := a.folders.Rename(c.ctx(), c.actor, c.r.PathValue("v"), name); err != nil {
+		return err
+	}
+	return c.created()
+}
+
+func (a *API) updateFolderOptions(c *call, p *params) error {
+	var o folder.Options
+	if p.has("cloneable") {
+		o.Cloneable = new(p.flag("cloneable", false))
+	}
+	if perm := permission(p, "permission|perm", ""); perm != "" {
+		o.Permission = &perm
+	}
+	if err := p.err(); err != nil {
+		return err
+	}
+	if _, err := a.folders.UpdateOptions(c.ctx(), c.actor, c.r.PathValue("v"), o); err != nil {
+		return err
+	}
+	return c.created()
+}
+
+func (a *API) cloneFolder(c *call, p *params) error {
+	in := folder.CloneInput{
+		Name: p.need("target_name|targetName"), Host: p.text("target_host|targetHost|folder_host", ""), Usage: usageMode(p, ""),
+		Permission: permission(p, "permission|perm", ""), Cloneable: p.flag("cloneable", false), Project: p.text("group|groupId|group_id", ""),
+	}
+	if err := p.err(); err != nil {
+		return err
+	}
+	f, task, err := a.folders.Clone(c.ctx(), c.actor, c.r.PathValue("v"), in)
+	if err != nil {
+		return err
+	}
+	o := folderOf(f)
+	o["bgtask_id"] = task
+	return c.json(http.StatusCreated, o)
+}
+
+func (a *API) folderHosts(c *call, p *params) error {
+	project := p.text("group_id|groupId|group", "")
+	if err := p.err(); err != nil {
+		return err
+	}
+	h, err := a.folders.Hosts(c.ctx(), c.actor, project)
+	if err != nil {
+		return err
+	}
+	info := object{}
+	for name, i := range h.Info {
+		o := object{"backend": i.Backend, "capabilities": notNull(i.Capabilities), "usage": object{"percentage": i.UsedPercent},
+			"sftp_scaling_groups": notNull(i.SFTPGroups), "permissions": notNull(i.Permissions)}
+		if i.Problem != "" {
+			o["problem"] = i.Problem
+		}
+		info[name] = o
+	}
+	return c.ok(object{"default": orNull(h.Default), "allowed": notNull(h.Allowed), "volume_info": info})
+}
+
+// notNull is a list that is [] where there is none; clients count without asking.
+func notNull[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
+
+func (a *API) allFolderHosts(c *call, _ *params) error {
+	h, err := a.folders.AllHosts(c.ctx(), c.actor)
+	if err != nil {
+		return err
+	}
+	return c.ok(object{"default": orNull(h.Default), "allowed": notNull(h.Allowed)})
+}
+
+func (a *API) folderTypes(c *call, _ *params) error {
+	kinds, err := a.folders.AllowedTypes(c.ctx(), c.actor)
+	if err != nil {
+		return err
+	}
+	return c.ok(notNull(kinds))
+}
+
+// folderHost is the host that a route of quotas or measurements names.
+func folderHost(p *params) string { return p.text("folder_host|folderHost|host", "") }
+
+func (a *API) folderPerformance(c *call, p *params) error {
+	host := folderHost(p)
+	if host == "" {
+		p.fail("folder_host", "is required")
+	}
+	if err := p.err(); err != nil {
+		return err
+	}
+	m, err := a.folders.PerfMetric(c.ctx(), c.actor, host)
+	if err != nil {
+		return err
+	}
+	return c.ok(json.RawMessage(m))
+}
+
+// quotaOf is what a folder's scope holds; a null limit is none, a null use is unknown.
+func quotaOf(q folder.Quota) object {
+	return object{"size_bytes": q.LimitBytes, "limit_bytes": q.LimitBytes, "used_bytes": q.UsedBytes, "lower_bound": q.LowerBound,
+		"quota_scope_id": q.Scope.String(), "host": q.Host}
+}
+
+func (a *API) folderQuota(c *call, p *params) error {
+	host, ref := folderHost(p), p.need("id|vfolder_id")
+	if err := p.err(); err != nil {
+		return err
+	}
+	q, err := a.folders.GetQuota(c.ctx(), c.actor, host, ref)
+	if err != nil {
+		return err
+	}
+	return c.ok(quotaOf(q))
+}
+
+// maxScopeBytes is the largest limit that every file system can express.
+const maxScopeBytes = 1 << 60
+
+func (a *API) setFolderQuota(c *call, p *params) error {
+	host, ref := folderHost(p), p.need("id|vfolder_id")
+	in := p.object("input")
+	bytes := in.number("size_bytes", -1, 0, maxScopeBytes)
+	if !in.has("size_bytes") {
+		in.fail("size_bytes", "is required")
+	}
+	if err := p.err(); err != nil {
+		return err
+	}
+	q, err := a.folders.SetQuota(c.ctx(), c.actor, host, ref, int64(bytes))
+	if err != nil {
+		return err
+	}
+	return c.ok(quotaOf(q))
+}
+
+func (a *API) folderUsage(c *call, p *params) error {
+	host, ref := folderHost(p), p.need("id|vfolder_id")
+	if err := p.err(); err != nil {
+		return err
+	}
+	u, err := a.folders.Usage(c.ctx(), c.actor, host, ref)
+	if err != nil {
+		return err
+	}
+	return c.ok(object{"file_count": u.FileCount, "used_bytes": u.UsedBytes, "complete": u.Complete, "at": isoTime(u.At)})
+}
+
+func (a *API) folderUsedBytes(c *call, p *params) error {
+	host, ref := folderHost(p), p.need("id|vfolder_id")
+	if err := p.err(); err != nil {
+		return err
+	}
+	n, err := a.folders.UsedBytes(c.ctx(), c.actor, host, ref)
+	if err != nil {
+		return err
+	}
+	return c.ok(object{"used_bytes": n})
+}
+
+// folderMounts tells where volumes are: proxies have them, managers have none, and agents look for them by path.
+func (a *API) folderMounts(c *call, _ *params) error {
+	volumes, err := a.folders.Volumes(c.ctx(), c.actor)
+	if err != nil {
+		return err
+	}
+	mounts, problem := []string{}, ""
+	for _, v := range volumes {
+		mounts = append(mounts, v.ID+" "+v.Path)
+		if v.Problem != "" {
+			problem += v.ID + ": " + v.Problem + "\n"
+		}
+	}
+	return c.ok(object{
+		"manager":       object{"success": true, "mounts": []string{}, "message": "managers mount no volumes"},
+		"storage-proxy": object{"success": problem == "", "mounts": mounts, "message": problem},
+		"agents":        object{},
+	})
+}
+
+func (a *API) mountElsewhere(c *call, _ *params) error {
+	if _, err := a.folders.AllHosts(c.ctx(), c.actor); err != nil { // the same people
+		return err
+	}
+	return fault.Invalidf("Berth does not mount file systems and does not edit fstab").WithReason(reasonNotImplemented).
+		WithNext("mount the file system on the hosts by their own means (fstab, systemd) and name its path as a volume in the storage proxy's configuration")
+}

@@ -1,0 +1,231 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/folder"
+)
+
+// maxPeople bounds whom one request invites or shares with.
+const maxPeople = 1_000
+
+// folderShareRoutes are those by which people give each other folders.
+func (a *API) folderShareRoutes() {
+	a.onFolders(unfrozen, a.inviteToFolder, "POST /folders/{v}/invite")
+	a.onFolders(signedOnly, a.invitations, "GET /folders/invitations/list")
+	a.onFolders(signedOnly, a.sentInvitations, "GET /folders/invitations/list-sent", "GET /folders/invitations/list_sent")
+	a.onFolders(unfrozen, a.acceptInvitation, "POST /folders/invitations/accept")
+	a.onFolders(unfrozen, a.deleteInvitation, "DELETE /folders/invitations/delete", "POST /folders/invitations/delete")
+	a.onFolders(unfrozen, a.updateInvitation, "POST /folders/invitations/update/{inv}")
+	a.onFolders(unfrozen, a.shareFolder, "POST /folders/{v}/share")
+	a.onFolders(unfrozen, a.unshareFolder, "DELETE /folders/{v}/unshare", "POST /folders/{v}/unshare")
+	a.onFolders(unfrozen, a.leaveFolder, "POST /folders/{v}/leave")
+	a.onFolders(signedOnly, a.sharedFolders, "GET /folders/_/shared")
+	a.onFolders(unfrozen, a.updateShared, "POST /folders/_/shared")
+	a.onFolders(unfrozen, a.updateSharing, "POST /folders/_/sharing")
+	a.onFolders(unfrozen, a.changeFolderOwner, "POST /folders/_/change-ownership", "POST /folders/_/change_ownership")
+}
+
+func people(p *params, names string) []string {
+	list := p.list(names)
+	switch {
+	case len(list) == 0 && len(p.bad) == 0:
+		p.fail(names, "is required")
+	case len(list) > maxPeople:
+		p.fail(names, "names %d people; %d are allowed at once", len(list), maxPeople)
+	}
+	return list
+}
+
+func (a *API) inviteToFolder(c *call, p *params) error {
+	perm, emails := permission(p, "perm|permission", cluster.ReadWrite), people(p, "user_ids|emails|userIDs")
+	if err := p.err(); err != nil {
+		return err
+	}
+	invited, err := a.folders.Invite(c.ctx(), c.actor, c.r.PathValue("v"), perm, emails)
+	if err != nil {
+		return err
+	}
+	return c.json(http.StatusCreated, object{"invited_ids": notNull(invited)})
+}
+
+func invitationsOf(list []folder.Invitation) object {
+	out := make([]object, len(list))
+	for i, v := range list {
+		out[i] = object{"id": v.ID, "inviter": v.Inviter, "inviter_user_email": v.Inviter, "invitee": v.Invitee, "invitee_user_email": v.Invitee, "perm": v.Permission,
+			"mount_permission": v.Permission, "state": v.State, "status": v.State, "created_at": isoTime(v.CreatedAt), "modified_at": isoTime(v.ModifiedAt),
+			"vfolder_id": v.Folder, "vfolder_name": v.FolderName}
+	}
+	return object{"invitations": out}
+}
+
+func (a *API) invitations(c *call, _ *params) error {
+	list, err := a.folders.ListInvitations(c.ctx(), c.actor)
+	if err != nil {
+		return err
+	}
+	return c.ok(invitationsOf(list))
+}
+
+func (a *API) sentInvitations(c *call, _ *params) error {
+	list, err := a.folders.ListSentInvitations(c.ctx(), c.actor)
+	if err != nil {
+		return err
+	}
+	return c.ok(invitationsOf(list))
+}
+
+// said answers with a sentence for people.
+func (c *call) said(what string) error { return c.ok(object{"msg": what}) }
+
+func (a *API) acceptInvitation(c *call, p *params) error {
+	id := p.need("inv_id|invId")
+	if err := p.err(); err != nil {
+		return err
+	}
+	if err := a.folders.AcceptInvitation(c.ctx(), c.actor, id); err != nil {
+		return err
+	}
+	return c.said("The invitation is accepted.")
+}
+
+func (a *API) deleteInvitation(c *call, p *params) error {
+	id := p.need("inv_id|invId")
+	if err := p.err(); err != nil {
+		return err
+	}
+	if err := a.folders.DeleteInvitation(c.ctx(), c.actor, id); err != nil {
+		return err
+	}
+	return c.said("The invitation is withdrawn or rejected.")
+}
+
+func (a *API) updateInvitation(c *call, p *params) error {
+	perm := permission(p, "perm|permission", "")
+	if perm == "" {
+		p.need("perm")
+	}
+	if err := p.err(); err != nil {
+		return err
+	}
+	if err := a.folders.UpdateInvitation(c.ctx(), c.actor, c.r.PathValue("inv"), perm); err != nil {
+		return err
+	}
+	return c.said("The invitation now offers " + string(perm) + ".")
+}
+
+func (a *API) shareFolder(c *call, p *params) error {
+	perm, emails := permission(p, "permission|perm", cluster.ReadWrite), people(p, "emails|user_ids")
+	if err := p.err(); err != nil {
+		return err
+	}
+	shared, err := a.folders.Share(c.ctx(), c.actor, c.r.PathValue("v"), perm, emails)
+	if err != nil {
+		return err
+	}
+	return c.json(http.StatusCreated, object{"shared_emails": notNull(shared)})
+}
+
+func (a *API) unshareFolder(c *call, p *params) error {
+	emails := people(p, "emails|user_ids")
+	if err := p.err(); err != nil {
+		return err
+	}
+	gone, err := a.folders.Unshare(c.ctx(), c.actor, c.r.PathValue("v"), emails)
+	if err != nil {
+		return err
+	}
+	return c.ok(object{"unshared_emails": notNull(gone)})
+}
+
+func (a *API) leaveFolder(c *call, p *params) error {
+	var user *cluster.UserID
+	if id := p.uuid("shared_user_uuid|sharedUserUuid"); id != "" {
+		user = new(cluster.UserID(id))
+	}
+	if err := p.err(); err != nil {
+		return err
+	}
+	if err := a.folders.Leave(c.ctx(), c.actor, c.r.PathValue("v"), user); err != nil {
+		return err
+	}
+	return c.said("The shared folder is left.")
+}
+
+func (a *API) sharedFolders(c *call, p *params) error {
+	ref := p.text("vfolder_id|vfolderId|vfolder", "")
+	if err := p.err(); err != nil {
+		return err
+	}
+	list, err := a.folders.Shared(c.ctx(), c.actor, ref)
+	if err != nil {
+		return err
+	}
+	out := make([]object, len(list))
+	for i, s := range list {
+		out[i] = object{"vfolder_id": s.Folder, "vfolder_name": s.FolderName, "status": s.Status, "owner": s.Owner, "type": s.Ownership,
+			"shared_to": object{"uuid": s.UserID, "email": s.UserEmail}, "perm": s.Permission}
+	}
+	return c.ok(object{"shared": out})
+}
+
+// sharing reads one change of a user's permission; a permission that is null or absent takes it away.
+func sharing(p *params, user string) folder.SharingChange {
+	change := folder.SharingChange{User: cluster.UserID(p.uuid(user))}
+	if change.User == "" {
+		p.need(user)
+	}
+	if perm := permission(p, "perm|permission", ""); perm != "" {
+		change.Permission = &perm
+	}
+	return change
+}
+
+func (a *API) updateShared(c *call, p *params) error {
+	ref, change := p.need("vfolder|vfolder_id|vfolderId"), sharing(p, "user|user_id")
+	if err := p.err(); err != nil {
+		return err
+	}
+	if err := a.folders.UpdateSharing(c.ctx(), c.actor, ref, []folder.SharingChange{change}); err != nil {
+		return err
+	}
+	return c.said("The permission is changed.")
+}
+
+// updateSharing changes the permissions of several users at once, all or none.
+func (a *API) updateSharing(c *call, p *params) error {
+	ref := p.need("vfolder|vfolder_id|vfolderId")
+	v, _ := p.get("user_perm|user_perm_list|userPermList")
+	list, ok := v.([]any)
+	if !ok || len(list) == 0 || len(list) > maxPeople {
+		p.fail("user_perm_list", "must be a list of 1 to %d objects with user_id and perm", maxPeople)
+	}
+	var changes []folder.SharingChange
+	for _, item := range list[:min(len(list), maxPeople)] {
+		one := &params{prefix: p.prefix + "user_perm_list.", bad: p.bad}
+		if one.body, ok = item.(map[string]any); !ok {
+			p.fail("user_perm_list", "must hold objects")
+			break
+		}
+		changes = append(changes, sharing(one, "user_id|userID|user"))
+	}
+	if err := p.err(); err != nil {
+		return err
+	}
+	if err := a.folders.UpdateSharing(c.ctx(), c.actor, ref, changes); err != nil {
+		return err
+	}
+	return c.json(http.StatusCreated, object{"msg": "The permissions are changed."})
+}
+
+func (a *API) changeFolderOwner(c *call, p *params) error {
+	ref, email := p.need("vfolder|vfolder_id|vfolderId"), p.need("user_email|userEmail")
+	if err := p.err(); err != nil {
+		return err
+	}
+	if err := a.folders.ChangeOwnership(c.ctx(), c.actor, ref, email); err != nil {
+		return err
+	}
+	return c.ok(object{})
+}
