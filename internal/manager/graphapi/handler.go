@@ -23,6 +23,7 @@ import (
 	"github.com/vektah/gqlparser/v2/validator/rules"
 
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/graphapi/gqlexec"
 	"berth.dev/berth/internal/manager/service"
 )
@@ -39,9 +40,11 @@ const (
 	maxBody = 1 << 20
 )
 
-// Deps are what a Handler works with; all are required.
+// Deps are what a Handler works with; all but Folders are required.
 type Deps struct {
 	Service *service.Service
+	// Folders may be nil: fields of folders are errors then.
+	Folders *folder.Service
 	// Actor returns the caller that httpapi authenticated; ok is false for anonymous requests.
 	Actor func(context.Context) (service.Actor, bool)
 	// Fail writes a fault as problem+json.
@@ -58,7 +61,7 @@ type Handler struct {
 
 // New builds the handler.
 func New(deps Deps) *Handler {
-	cfg := gqlexec.Config{Resolvers: &resolver{svc: deps.Service, actor: deps.Actor}}
+	cfg := gqlexec.Config{Resolvers: &resolver{svc: deps.Service, folders: deps.Folders, actor: deps.Actor}}
 	setCosts(&cfg.Complexity)
 	e := executor.New(gqlexec.NewExecutableSchema(cfg))
 	e.SetParserTokenLimit(maxTokens)
@@ -126,6 +129,7 @@ func setCosts(c *gqlexec.ComplexityRoot) {
 	c.Queries.ComputeContainerList = func(child, limit, _ int, _, _ *string, _ string, _ *string) int { return pageCost(child, limit) }
 	c.Queries.AgentList = func(child, limit, _ int, _, _, _, _ *string) int { return pageCost(child, limit) }
 	c.Queries.KeypairList = func(child, limit, _ int, _, _, _, _ *string, _ *bool) int { return pageCost(child, limit) }
+	setFolderCosts(c)
 	c.ComputeSession.Containers = func(child int) int { return 2 * child }
 	c.ComputeSession.Explanation = func(child int) int { return 50 + child }
 	c.ComputeSession.Dependencies = func(child int) int { return 2 * child }

@@ -7,6 +7,7 @@ import (
 	"github.com/graph-gophers/dataloader/v7"
 
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/service"
 )
 
@@ -15,6 +16,7 @@ import (
 type loaders struct {
 	sessions *dataloader.Loader[cluster.SessionID, *service.Session]
 	idle     *dataloader.Loader[cluster.SessionID, service.IdleReport]
+	folders  *dataloader.Loader[cluster.FolderID, *folder.Folder]
 }
 
 type loadersKey struct{}
@@ -40,6 +42,18 @@ func withLoaders(ctx context.Context, deps Deps) context.Context {
 		}
 		return out
 	}
+	folders := func(ctx context.Context, ids []cluster.FolderID) []*dataloader.Result[*folder.Folder] {
+		out := make([]*dataloader.Result[*folder.Folder], len(ids))
+		actor, _ := deps.Actor(ctx)
+		found, err := deps.Folders.Load(ctx, actor, ids)
+		for i, id := range ids {
+			out[i] = &dataloader.Result[*folder.Folder]{Error: err}
+			if f, ok := found[id]; ok {
+				out[i].Data = &f
+			}
+		}
+		return out
+	}
 	l := &loaders{
 		sessions: dataloader.NewBatchedLoader(batch,
 			dataloader.WithWait[cluster.SessionID, *service.Session](batchWait),
@@ -47,6 +61,9 @@ func withLoaders(ctx context.Context, deps Deps) context.Context {
 		idle: dataloader.NewBatchedLoader(idle,
 			dataloader.WithWait[cluster.SessionID, service.IdleReport](batchWait),
 			dataloader.WithBatchCapacity[cluster.SessionID, service.IdleReport](200)),
+		folders: dataloader.NewBatchedLoader(folders,
+			dataloader.WithWait[cluster.FolderID, *folder.Folder](batchWait),
+			dataloader.WithBatchCapacity[cluster.FolderID, *folder.Folder](200)),
 	}
 	return context.WithValue(ctx, loadersKey{}, l)
 }

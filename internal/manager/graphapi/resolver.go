@@ -9,6 +9,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/graphapi/gqlexec"
 	"berth.dev/berth/internal/manager/graphapi/model"
 	"berth.dev/berth/internal/manager/service"
@@ -18,8 +19,9 @@ import (
 const maxList = 100
 
 type resolver struct {
-	svc   *service.Service
-	actor func(context.Context) (service.Actor, bool)
+	svc     *service.Service
+	folders *folder.Service
+	actor   func(context.Context) (service.Actor, bool)
 }
 
 type (

@@ -43,6 +43,7 @@ type ResolverRoot interface {
 	ComputeSession() ComputeSessionResolver
 	Mutations() MutationsResolver
 	Queries() QueriesResolver
+	StorageVolume() StorageVolumeResolver
 }
 
 type DirectiveRoot struct {
@@ -185,6 +186,10 @@ type ComplexityRoot struct {
 		ScalingGroup func(childComplexity int) int
 	}
 
+	CreateVFolderV2Payload struct {
+		Vfolder func(childComplexity int) int
+	}
+
 	Image struct {
 		Aliases               func(childComplexity int) int
 		Architecture          func(childComplexity int) int
@@ -274,6 +279,8 @@ type ComplexityRoot struct {
 		AssociateScalingGroupWithUserGroup     func(childComplexity int, scalingGroup string, userGroup string) int
 		CreateResourcePreset                   func(childComplexity int, name string, props model.CreateResourcePresetInput) int
 		CreateScalingGroup                     func(childComplexity int, name string, props model.CreateScalingGroupInput) int
+		CreateVFolderInProject                 func(childComplexity int, projectID string, input model.CreateVFolderInScopeInput) int
+		CreateVfolderV2                        func(childComplexity int, input model.CreateVFolderV2Input) int
 		DealiasImage                           func(childComplexity int, alias string) int
 		DeleteResourcePreset                   func(childComplexity int, id *string, name *string) int
 		DeleteScalingGroup                     func(childComplexity int, name string) int
@@ -288,6 +295,38 @@ type ComplexityRoot struct {
 		ModifyKeypairResourcePolicy            func(childComplexity int, name string, props model.ModifyKeyPairResourcePolicyInput) int
 		ModifyResourcePreset                   func(childComplexity int, id *string, name *string, props model.ModifyResourcePresetInput) int
 		ModifyScalingGroup                     func(childComplexity int, name string, props model.ModifyScalingGroupInput) int
+		SetQuotaScope                          func(childComplexity int, quotaScopeID string, storageHostName string, props model.QuotaScopeInput) int
+		UnsetQuotaScope                        func(childComplexity int, quotaScopeID string, storageHostName string) int
+	}
+
+	PageInfo struct {
+		EndCursor       func(childComplexity int) int
+		HasNextPage     func(childComplexity int) int
+		HasPreviousPage func(childComplexity int) int
+		StartCursor     func(childComplexity int) int
+	}
+
+	PredefinedAtomicPermission struct {
+		VfolderHostPermissionList func(childComplexity int) int
+	}
+
+	ProjectBasicInfo struct {
+		Name func(childComplexity int) int
+	}
+
+	ProjectResourcePolicy struct {
+		CreatedAt         func(childComplexity int) int
+		ID                func(childComplexity int) int
+		MaxNetworkCount   func(childComplexity int) int
+		MaxQuotaScopeSize func(childComplexity int) int
+		MaxVfolderCount   func(childComplexity int) int
+		MaxVfolderSize    func(childComplexity int) int
+		Name              func(childComplexity int) int
+	}
+
+	ProjectV2 struct {
+		BasicInfo func(childComplexity int) int
+		ID        func(childComplexity int) int
 	}
 
 	Queries struct {
@@ -305,10 +344,40 @@ type ComplexityRoot struct {
 		KeypairResourcePolicies func(childComplexity int) int
 		KeypairResourcePolicy   func(childComplexity int, name *string) int
 		Keypairs                func(childComplexity int, domainName *string, email *string, isActive *bool) int
+		Node                    func(childComplexity int, id string) int
+		ProjectResourcePolicies func(childComplexity int) int
+		ProjectResourcePolicy   func(childComplexity int, name string) int
+		QuotaScope              func(childComplexity int, storageHostName string, quotaScopeID string) int
 		ResourcePreset          func(childComplexity int, name string) int
 		ResourcePresets         func(childComplexity int) int
 		ScalingGroup            func(childComplexity int, name *string) int
 		ScalingGroups           func(childComplexity int, name *string, isActive *bool) int
+		StorageVolume           func(childComplexity int, id *string) int
+		StorageVolumeList       func(childComplexity int, limit int, offset int, filter *string, order *string) int
+		UserResourcePolicies    func(childComplexity int) int
+		UserResourcePolicy      func(childComplexity int, name *string) int
+		Vfolder                 func(childComplexity int, id *string) int
+		VfolderHostPermissions  func(childComplexity int) int
+		VfolderInvitedList      func(childComplexity int, limit int, offset int, filter *string, order *string, domainName *string, accessKey *string) int
+		VfolderList             func(childComplexity int, limit int, offset int, filter *string, order *string, domainName *string, groupID *string, accessKey *string) int
+		VfolderNode             func(childComplexity int, id string, scopeID *string, permission *string) int
+		VfolderNodes            func(childComplexity int, scopeID *string, projectID *string, permission *string, filter *string, order *string, offset *int, before *string, after *string, first *int, last *int) int
+		VfolderOwnList          func(childComplexity int, limit int, offset int, filter *string, order *string, domainName *string, accessKey *string) int
+		VfolderProjectList      func(childComplexity int, limit int, offset int, filter *string, order *string, domainName *string, accessKey *string) int
+		VfolderV2               func(childComplexity int, vfolderID string) int
+	}
+
+	QuotaDetails struct {
+		HardLimitBytes func(childComplexity int) int
+		UsageBytes     func(childComplexity int) int
+		UsageCount     func(childComplexity int) int
+	}
+
+	QuotaScope struct {
+		Details         func(childComplexity int) int
+		ID              func(childComplexity int) int
+		QuotaScopeID    func(childComplexity int) int
+		StorageHostName func(childComplexity int) int
 	}
 
 	ResourceLimit struct {
@@ -352,9 +421,155 @@ type ComplexityRoot struct {
 		Shortfall      func(childComplexity int) int
 	}
 
+	SetQuotaScope struct {
+		QuotaScope func(childComplexity int) int
+	}
+
+	StorageVolume struct {
+		Backend           func(childComplexity int) int
+		Capabilities      func(childComplexity int) int
+		Fsprefix          func(childComplexity int) int
+		HardwareMetadata  func(childComplexity int) int
+		ID                func(childComplexity int) int
+		Name              func(childComplexity int) int
+		Path              func(childComplexity int) int
+		PerformanceMetric func(childComplexity int) int
+		Proxy             func(childComplexity int) int
+		Usage             func(childComplexity int) int
+	}
+
+	StorageVolumeList struct {
+		Items      func(childComplexity int) int
+		TotalCount func(childComplexity int) int
+	}
+
+	UnsetQuotaScope struct {
+		QuotaScope func(childComplexity int) int
+	}
+
 	UserInfo struct {
 		Email    func(childComplexity int) int
 		FullName func(childComplexity int) int
+	}
+
+	UserResourcePolicy struct {
+		CreatedAt                      func(childComplexity int) int
+		ID                             func(childComplexity int) int
+		MaxCustomizedImageCount        func(childComplexity int) int
+		MaxQuotaScopeSize              func(childComplexity int) int
+		MaxSessionCountPerModelSession func(childComplexity int) int
+		MaxVfolderCount                func(childComplexity int) int
+		MaxVfolderSize                 func(childComplexity int) int
+		Name                           func(childComplexity int) int
+	}
+
+	UserV2 struct {
+		BasicInfo func(childComplexity int) int
+		ID        func(childComplexity int) int
+	}
+
+	UserV2BasicInfo struct {
+		Email func(childComplexity int) int
+	}
+
+	VFolder struct {
+		AccessControl func(childComplexity int) int
+		Host          func(childComplexity int) int
+		ID            func(childComplexity int) int
+		Metadata      func(childComplexity int) int
+		Ownership     func(childComplexity int) int
+		Status        func(childComplexity int) int
+		UnmanagedPath func(childComplexity int) int
+	}
+
+	VFolderAccessControlInfo struct {
+		OwnershipType func(childComplexity int) int
+		Permission    func(childComplexity int) int
+	}
+
+	VFolderMetadataInfo struct {
+		Cloneable    func(childComplexity int) int
+		CreatedAt    func(childComplexity int) int
+		LastUsed     func(childComplexity int) int
+		Name         func(childComplexity int) int
+		QuotaScopeID func(childComplexity int) int
+		UsageMode    func(childComplexity int) int
+	}
+
+	VFolderOwnershipInfo struct {
+		CreatorEmail func(childComplexity int) int
+		CreatorID    func(childComplexity int) int
+		Project      func(childComplexity int) int
+		ProjectID    func(childComplexity int) int
+		User         func(childComplexity int) int
+		UserID       func(childComplexity int) int
+	}
+
+	VirtualFolder struct {
+		Cloneable     func(childComplexity int) int
+		CreatedAt     func(childComplexity int) int
+		Creator       func(childComplexity int) int
+		CurSize       func(childComplexity int) int
+		DomainName    func(childComplexity int) int
+		Group         func(childComplexity int) int
+		GroupName     func(childComplexity int) int
+		Host          func(childComplexity int) int
+		ID            func(childComplexity int) int
+		LastUsed      func(childComplexity int) int
+		MaxFiles      func(childComplexity int) int
+		MaxSize       func(childComplexity int) int
+		Name          func(childComplexity int) int
+		NumFiles      func(childComplexity int) int
+		OwnershipType func(childComplexity int) int
+		Permission    func(childComplexity int) int
+		QuotaScopeID  func(childComplexity int) int
+		Status        func(childComplexity int) int
+		UnmanagedPath func(childComplexity int) int
+		UsageMode     func(childComplexity int) int
+		User          func(childComplexity int) int
+		UserEmail     func(childComplexity int) int
+	}
+
+	VirtualFolderConnection struct {
+		Count    func(childComplexity int) int
+		Edges    func(childComplexity int) int
+		PageInfo func(childComplexity int) int
+	}
+
+	VirtualFolderEdge struct {
+		Cursor func(childComplexity int) int
+		Node   func(childComplexity int) int
+	}
+
+	VirtualFolderList struct {
+		Items      func(childComplexity int) int
+		TotalCount func(childComplexity int) int
+	}
+
+	VirtualFolderNode struct {
+		Cloneable     func(childComplexity int) int
+		CreatedAt     func(childComplexity int) int
+		Creator       func(childComplexity int) int
+		CurSize       func(childComplexity int) int
+		Group         func(childComplexity int) int
+		GroupName     func(childComplexity int) int
+		Host          func(childComplexity int) int
+		ID            func(childComplexity int) int
+		LastUsed      func(childComplexity int) int
+		MaxFiles      func(childComplexity int) int
+		MaxSize       func(childComplexity int) int
+		Name          func(childComplexity int) int
+		NumFiles      func(childComplexity int) int
+		OwnershipType func(childComplexity int) int
+		Permission    func(childComplexity int) int
+		Permissions   func(childComplexity int) int
+		QuotaScopeID  func(childComplexity int) int
+		RowID         func(childComplexity int) int
+		Status        func(childComplexity int) int
+		UnmanagedPath func(childComplexity int) int
+		UsageMode     func(childComplexity int) int
+		User          func(childComplexity int) int
+		UserEmail     func(childComplexity int) int
 	}
 }
 
@@ -390,6 +605,10 @@ type MutationsResolver interface {
 	CreateResourcePreset(ctx context.Context, name string, props model.CreateResourcePresetInput) (*model.CreateResourcePresetReply, error)
 	ModifyResourcePreset(ctx context.Context, id *string, name *string, props model.ModifyResourcePresetInput) (*model.MutationReply, error)
 	DeleteResourcePreset(ctx context.Context, id *string, name *string) (*model.MutationReply, error)
+	CreateVfolderV2(ctx context.Context, input model.CreateVFolderV2Input) (*model.CreateVFolderV2Payload, error)
+	CreateVFolderInProject(ctx context.Context, projectID string, input model.CreateVFolderInScopeInput) (*model.CreateVFolderV2Payload, error)
+	SetQuotaScope(ctx context.Context, quotaScopeID string, storageHostName string, props model.QuotaScopeInput) (*model.SetQuotaScope, error)
+	UnsetQuotaScope(ctx context.Context, quotaScopeID string, storageHostName string) (*model.UnsetQuotaScope, error)
 }
 type QueriesResolver interface {
 	Keypair(ctx context.Context, domainName *string, accessKey *string) (*model.KeyPair, error)
@@ -410,6 +629,26 @@ type QueriesResolver interface {
 	ScalingGroups(ctx context.Context, name *string, isActive *bool) ([]*model.ScalingGroup, error)
 	ResourcePreset(ctx context.Context, name string) (*model.ResourcePreset, error)
 	ResourcePresets(ctx context.Context) ([]*model.ResourcePreset, error)
+	Node(ctx context.Context, id string) (model.Node, error)
+	Vfolder(ctx context.Context, id *string) (*model.VirtualFolder, error)
+	VfolderList(ctx context.Context, limit int, offset int, filter *string, order *string, domainName *string, groupID *string, accessKey *string) (*model.VirtualFolderList, error)
+	VfolderOwnList(ctx context.Context, limit int, offset int, filter *string, order *string, domainName *string, accessKey *string) (*model.VirtualFolderList, error)
+	VfolderInvitedList(ctx context.Context, limit int, offset int, filter *string, order *string, domainName *string, accessKey *string) (*model.VirtualFolderList, error)
+	VfolderProjectList(ctx context.Context, limit int, offset int, filter *string, order *string, domainName *string, accessKey *string) (*model.VirtualFolderList, error)
+	VfolderNode(ctx context.Context, id string, scopeID *string, permission *string) (*model.VirtualFolderNode, error)
+	VfolderNodes(ctx context.Context, scopeID *string, projectID *string, permission *string, filter *string, order *string, offset *int, before *string, after *string, first *int, last *int) (*model.VirtualFolderConnection, error)
+	VfolderV2(ctx context.Context, vfolderID string) (*model.VFolder, error)
+	StorageVolume(ctx context.Context, id *string) (*model.StorageVolume, error)
+	StorageVolumeList(ctx context.Context, limit int, offset int, filter *string, order *string) (*model.StorageVolumeList, error)
+	VfolderHostPermissions(ctx context.Context) (*model.PredefinedAtomicPermission, error)
+	QuotaScope(ctx context.Context, storageHostName string, quotaScopeID string) (*model.QuotaScope, error)
+	UserResourcePolicy(ctx context.Context, name *string) (*model.UserResourcePolicy, error)
+	UserResourcePolicies(ctx context.Context) ([]*model.UserResourcePolicy, error)
+	ProjectResourcePolicy(ctx context.Context, name string) (*model.ProjectResourcePolicy, error)
+	ProjectResourcePolicies(ctx context.Context) ([]*model.ProjectResourcePolicy, error)
+}
+type StorageVolumeResolver interface {
+	PerformanceMetric(ctx context.Context, obj *model.StorageVolume) (*string, error)
 }
 
 type executableSchema struct {
@@ -1116,6 +1355,13 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 
 		return e.complexity.CreateScalingGroupReply.ScalingGroup(childComplexity), true
 
+	case "CreateVFolderV2Payload.vfolder":
+		if e.complexity.CreateVFolderV2Payload.Vfolder == nil {
+			break
+		}
+
+		return e.complexity.CreateVFolderV2Payload.Vfolder(childComplexity), true
+
 	case "Image.aliases":
 		if e.complexity.Image.Aliases == nil {
 			break
@@ -1555,6 +1801,28 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.Mutations.CreateScalingGroup(childComplexity, args["name"].(string), args["props"].(model.CreateScalingGroupInput)), true
+	case "Mutations.createVFolderInProject":
+		if e.complexity.Mutations.CreateVFolderInProject == nil {
+			break
+		}
+
+		args, err := ec.field_Mutations_createVFolderInProject_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Mutations.CreateVFolderInProject(childComplexity, args["projectId"].(string), args["input"].(model.CreateVFolderInScopeInput)), true
+	case "Mutations.createVfolderV2":
+		if e.complexity.Mutations.CreateVfolderV2 == nil {
+			break
+		}
+
+		args, err := ec.field_Mutations_createVfolderV2_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Mutations.CreateVfolderV2(childComplexity, args["input"].(model.CreateVFolderV2Input)), true
 	case "Mutations.dealias_image":
 		if e.complexity.Mutations.DealiasImage == nil {
 			break
@@ -1709,6 +1977,123 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.Mutations.ModifyScalingGroup(childComplexity, args["name"].(string), args["props"].(model.ModifyScalingGroupInput)), true
+	case "Mutations.set_quota_scope":
+		if e.complexity.Mutations.SetQuotaScope == nil {
+			break
+		}
+
+		args, err := ec.field_Mutations_set_quota_scope_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Mutations.SetQuotaScope(childComplexity, args["quota_scope_id"].(string), args["storage_host_name"].(string), args["props"].(model.QuotaScopeInput)), true
+	case "Mutations.unset_quota_scope":
+		if e.complexity.Mutations.UnsetQuotaScope == nil {
+			break
+		}
+
+		args, err := ec.field_Mutations_unset_quota_scope_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Mutations.UnsetQuotaScope(childComplexity, args["quota_scope_id"].(string), args["storage_host_name"].(string)), true
+
+	case "PageInfo.endCursor":
+		if e.complexity.PageInfo.EndCursor == nil {
+			break
+		}
+
+		return e.complexity.PageInfo.EndCursor(childComplexity), true
+	case "PageInfo.hasNextPage":
+		if e.complexity.PageInfo.HasNextPage == nil {
+			break
+		}
+
+		return e.complexity.PageInfo.HasNextPage(childComplexity), true
+	case "PageInfo.hasPreviousPage":
+		if e.complexity.PageInfo.HasPreviousPage == nil {
+			break
+		}
+
+		return e.complexity.PageInfo.HasPreviousPage(childComplexity), true
+	case "PageInfo.startCursor":
+		if e.complexity.PageInfo.StartCursor == nil {
+			break
+		}
+
+		return e.complexity.PageInfo.StartCursor(childComplexity), true
+
+	case "PredefinedAtomicPermission.vfolder_host_permission_list":
+		if e.complexity.PredefinedAtomicPermission.VfolderHostPermissionList == nil {
+			break
+		}
+
+		return e.complexity.PredefinedAtomicPermission.VfolderHostPermissionList(childComplexity), true
+
+	case "ProjectBasicInfo.name":
+		if e.complexity.ProjectBasicInfo.Name == nil {
+			break
+		}
+
+		return e.complexity.ProjectBasicInfo.Name(childComplexity), true
+
+	case "ProjectResourcePolicy.created_at":
+		if e.complexity.ProjectResourcePolicy.CreatedAt == nil {
+			break
+		}
+
+		return e.complexity.ProjectResourcePolicy.CreatedAt(childComplexity), true
+	case "ProjectResourcePolicy.id":
+		if e.complexity.ProjectResourcePolicy.ID == nil {
+			break
+		}
+
+		return e.complexity.ProjectResourcePolicy.ID(childComplexity), true
+	case "ProjectResourcePolicy.max_network_count":
+		if e.complexity.ProjectResourcePolicy.MaxNetworkCount == nil {
+			break
+		}
+
+		return e.complexity.ProjectResourcePolicy.MaxNetworkCount(childComplexity), true
+	case "ProjectResourcePolicy.max_quota_scope_size":
+		if e.complexity.ProjectResourcePolicy.MaxQuotaScopeSize == nil {
+			break
+		}
+
+		return e.complexity.ProjectResourcePolicy.MaxQuotaScopeSize(childComplexity), true
+	case "ProjectResourcePolicy.max_vfolder_count":
+		if e.complexity.ProjectResourcePolicy.MaxVfolderCount == nil {
+			break
+		}
+
+		return e.complexity.ProjectResourcePolicy.MaxVfolderCount(childComplexity), true
+	case "ProjectResourcePolicy.max_vfolder_size":
+		if e.complexity.ProjectResourcePolicy.MaxVfolderSize == nil {
+			break
+		}
+
+		return e.complexity.ProjectResourcePolicy.MaxVfolderSize(childComplexity), true
+	case "ProjectResourcePolicy.name":
+		if e.complexity.ProjectResourcePolicy.Name == nil {
+			break
+		}
+
+		return e.complexity.ProjectResourcePolicy.Name(childComplexity), true
+
+	case "ProjectV2.basicInfo":
+		if e.complexity.ProjectV2.BasicInfo == nil {
+			break
+		}
+
+		return e.complexity.ProjectV2.BasicInfo(childComplexity), true
+	case "ProjectV2.id":
+		if e.complexity.ProjectV2.ID == nil {
+			break
+		}
+
+		return e.complexity.ProjectV2.ID(childComplexity), true
 
 	case "Queries.agent":
 		if e.complexity.Queries.Agent == nil {
@@ -1859,6 +2244,45 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.Queries.Keypairs(childComplexity, args["domain_name"].(*string), args["email"].(*string), args["is_active"].(*bool)), true
+	case "Queries.node":
+		if e.complexity.Queries.Node == nil {
+			break
+		}
+
+		args, err := ec.field_Queries_node_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Queries.Node(childComplexity, args["id"].(string)), true
+	case "Queries.project_resource_policies":
+		if e.complexity.Queries.ProjectResourcePolicies == nil {
+			break
+		}
+
+		return e.complexity.Queries.ProjectResourcePolicies(childComplexity), true
+	case "Queries.project_resource_policy":
+		if e.complexity.Queries.ProjectResourcePolicy == nil {
+			break
+		}
+
+		args, err := ec.field_Queries_project_resource_policy_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Queries.ProjectResourcePolicy(childComplexity, args["name"].(string)), true
+	case "Queries.quota_scope":
+		if e.complexity.Queries.QuotaScope == nil {
+			break
+		}
+
+		args, err := ec.field_Queries_quota_scope_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Queries.QuotaScope(childComplexity, args["storage_host_name"].(string), args["quota_scope_id"].(string)), true
 	case "Queries.resource_preset":
 		if e.complexity.Queries.ResourcePreset == nil {
 			break
@@ -1898,6 +2322,183 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.Queries.ScalingGroups(childComplexity, args["name"].(*string), args["is_active"].(*bool)), true
+	case "Queries.storage_volume":
+		if e.complexity.Queries.StorageVolume == nil {
+			break
+		}
+
+		args, err := ec.field_Queries_storage_volume_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Queries.StorageVolume(childComplexity, args["id"].(*string)), true
+	case "Queries.storage_volume_list":
+		if e.complexity.Queries.StorageVolumeList == nil {
+			break
+		}
+
+		args, err := ec.field_Queries_storage_volume_list_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Queries.StorageVolumeList(childComplexity, args["limit"].(int), args["offset"].(int), args["filter"].(*string), args["order"].(*string)), true
+	case "Queries.user_resource_policies":
+		if e.complexity.Queries.UserResourcePolicies == nil {
+			break
+		}
+
+		return e.complexity.Queries.UserResourcePolicies(childComplexity), true
+	case "Queries.user_resource_policy":
+		if e.complexity.Queries.UserResourcePolicy == nil {
+			break
+		}
+
+		args, err := ec.field_Queries_user_resource_policy_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Queries.UserResourcePolicy(childComplexity, args["name"].(*string)), true
+	case "Queries.vfolder":
+		if e.complexity.Queries.Vfolder == nil {
+			break
+		}
+
+		args, err := ec.field_Queries_vfolder_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Queries.Vfolder(childComplexity, args["id"].(*string)), true
+	case "Queries.vfolder_host_permissions":
+		if e.complexity.Queries.VfolderHostPermissions == nil {
+			break
+		}
+
+		return e.complexity.Queries.VfolderHostPermissions(childComplexity), true
+	case "Queries.vfolder_invited_list":
+		if e.complexity.Queries.VfolderInvitedList == nil {
+			break
+		}
+
+		args, err := ec.field_Queries_vfolder_invited_list_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Queries.VfolderInvitedList(childComplexity, args["limit"].(int), args["offset"].(int), args["filter"].(*string), args["order"].(*string), args["domain_name"].(*string), args["access_key"].(*string)), true
+	case "Queries.vfolder_list":
+		if e.complexity.Queries.VfolderList == nil {
+			break
+		}
+
+		args, err := ec.field_Queries_vfolder_list_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Queries.VfolderList(childComplexity, args["limit"].(int), args["offset"].(int), args["filter"].(*string), args["order"].(*string), args["domain_name"].(*string), args["group_id"].(*string), args["access_key"].(*string)), true
+	case "Queries.vfolder_node":
+		if e.complexity.Queries.VfolderNode == nil {
+			break
+		}
+
+		args, err := ec.field_Queries_vfolder_node_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Queries.VfolderNode(childComplexity, args["id"].(string), args["scope_id"].(*string), args["permission"].(*string)), true
+	case "Queries.vfolder_nodes":
+		if e.complexity.Queries.VfolderNodes == nil {
+			break
+		}
+
+		args, err := ec.field_Queries_vfolder_nodes_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Queries.VfolderNodes(childComplexity, args["scope_id"].(*string), args["project_id"].(*string), args["permission"].(*string), args["filter"].(*string), args["order"].(*string), args["offset"].(*int), args["before"].(*string), args["after"].(*string), args["first"].(*int), args["last"].(*int)), true
+	case "Queries.vfolder_own_list":
+		if e.complexity.Queries.VfolderOwnList == nil {
+			break
+		}
+
+		args, err := ec.field_Queries_vfolder_own_list_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Queries.VfolderOwnList(childComplexity, args["limit"].(int), args["offset"].(int), args["filter"].(*string), args["order"].(*string), args["domain_name"].(*string), args["access_key"].(*string)), true
+	case "Queries.vfolder_project_list":
+		if e.complexity.Queries.VfolderProjectList == nil {
+			break
+		}
+
+		args, err := ec.field_Queries_vfolder_project_list_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Queries.VfolderProjectList(childComplexity, args["limit"].(int), args["offset"].(int), args["filter"].(*string), args["order"].(*string), args["domain_name"].(*string), args["access_key"].(*string)), true
+	case "Queries.vfolderV2":
+		if e.complexity.Queries.VfolderV2 == nil {
+			break
+		}
+
+		args, err := ec.field_Queries_vfolderV2_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Queries.VfolderV2(childComplexity, args["vfolderId"].(string)), true
+
+	case "QuotaDetails.hard_limit_bytes":
+		if e.complexity.QuotaDetails.HardLimitBytes == nil {
+			break
+		}
+
+		return e.complexity.QuotaDetails.HardLimitBytes(childComplexity), true
+	case "QuotaDetails.usage_bytes":
+		if e.complexity.QuotaDetails.UsageBytes == nil {
+			break
+		}
+
+		return e.complexity.QuotaDetails.UsageBytes(childComplexity), true
+	case "QuotaDetails.usage_count":
+		if e.complexity.QuotaDetails.UsageCount == nil {
+			break
+		}
+
+		return e.complexity.QuotaDetails.UsageCount(childComplexity), true
+
+	case "QuotaScope.details":
+		if e.complexity.QuotaScope.Details == nil {
+			break
+		}
+
+		return e.complexity.QuotaScope.Details(childComplexity), true
+	case "QuotaScope.id":
+		if e.complexity.QuotaScope.ID == nil {
+			break
+		}
+
+		return e.complexity.QuotaScope.ID(childComplexity), true
+	case "QuotaScope.quota_scope_id":
+		if e.complexity.QuotaScope.QuotaScopeID == nil {
+			break
+		}
+
+		return e.complexity.QuotaScope.QuotaScopeID(childComplexity), true
+	case "QuotaScope.storage_host_name":
+		if e.complexity.QuotaScope.StorageHostName == nil {
+			break
+		}
+
+		return e.complexity.QuotaScope.StorageHostName(childComplexity), true
 
 	case "ResourceLimit.key":
 		if e.complexity.ResourceLimit.Key == nil {
@@ -2077,6 +2678,94 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 
 		return e.complexity.SessionExplanation.Shortfall(childComplexity), true
 
+	case "SetQuotaScope.quota_scope":
+		if e.complexity.SetQuotaScope.QuotaScope == nil {
+			break
+		}
+
+		return e.complexity.SetQuotaScope.QuotaScope(childComplexity), true
+
+	case "StorageVolume.backend":
+		if e.complexity.StorageVolume.Backend == nil {
+			break
+		}
+
+		return e.complexity.StorageVolume.Backend(childComplexity), true
+	case "StorageVolume.capabilities":
+		if e.complexity.StorageVolume.Capabilities == nil {
+			break
+		}
+
+		return e.complexity.StorageVolume.Capabilities(childComplexity), true
+	case "StorageVolume.fsprefix":
+		if e.complexity.StorageVolume.Fsprefix == nil {
+			break
+		}
+
+		return e.complexity.StorageVolume.Fsprefix(childComplexity), true
+	case "StorageVolume.hardware_metadata":
+		if e.complexity.StorageVolume.HardwareMetadata == nil {
+			break
+		}
+
+		return e.complexity.StorageVolume.HardwareMetadata(childComplexity), true
+	case "StorageVolume.id":
+		if e.complexity.StorageVolume.ID == nil {
+			break
+		}
+
+		return e.complexity.StorageVolume.ID(childComplexity), true
+	case "StorageVolume.name":
+		if e.complexity.StorageVolume.Name == nil {
+			break
+		}
+
+		return e.complexity.StorageVolume.Name(childComplexity), true
+	case "StorageVolume.path":
+		if e.complexity.StorageVolume.Path == nil {
+			break
+		}
+
+		return e.complexity.StorageVolume.Path(childComplexity), true
+	case "StorageVolume.performance_metric":
+		if e.complexity.StorageVolume.PerformanceMetric == nil {
+			break
+		}
+
+		return e.complexity.StorageVolume.PerformanceMetric(childComplexity), true
+	case "StorageVolume.proxy":
+		if e.complexity.StorageVolume.Proxy == nil {
+			break
+		}
+
+		return e.complexity.StorageVolume.Proxy(childComplexity), true
+	case "StorageVolume.usage":
+		if e.complexity.StorageVolume.Usage == nil {
+			break
+		}
+
+		return e.complexity.StorageVolume.Usage(childComplexity), true
+
+	case "StorageVolumeList.items":
+		if e.complexity.StorageVolumeList.Items == nil {
+			break
+		}
+
+		return e.complexity.StorageVolumeList.Items(childComplexity), true
+	case "StorageVolumeList.total_count":
+		if e.complexity.StorageVolumeList.TotalCount == nil {
+			break
+		}
+
+		return e.complexity.StorageVolumeList.TotalCount(childComplexity), true
+
+	case "UnsetQuotaScope.quota_scope":
+		if e.complexity.UnsetQuotaScope.QuotaScope == nil {
+			break
+		}
+
+		return e.complexity.UnsetQuotaScope.QuotaScope(childComplexity), true
+
 	case "UserInfo.email":
 		if e.complexity.UserInfo.Email == nil {
 			break
@@ -2090,6 +2779,522 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 
 		return e.complexity.UserInfo.FullName(childComplexity), true
 
+	case "UserResourcePolicy.created_at":
+		if e.complexity.UserResourcePolicy.CreatedAt == nil {
+			break
+		}
+
+		return e.complexity.UserResourcePolicy.CreatedAt(childComplexity), true
+	case "UserResourcePolicy.id":
+		if e.complexity.UserResourcePolicy.ID == nil {
+			break
+		}
+
+		return e.complexity.UserResourcePolicy.ID(childComplexity), true
+	case "UserResourcePolicy.max_customized_image_count":
+		if e.complexity.UserResourcePolicy.MaxCustomizedImageCount == nil {
+			break
+		}
+
+		return e.complexity.UserResourcePolicy.MaxCustomizedImageCount(childComplexity), true
+	case "UserResourcePolicy.max_quota_scope_size":
+		if e.complexity.UserResourcePolicy.MaxQuotaScopeSize == nil {
+			break
+		}
+
+		return e.complexity.UserResourcePolicy.MaxQuotaScopeSize(childComplexity), true
+	case "UserResourcePolicy.max_session_count_per_model_session":
+		if e.complexity.UserResourcePolicy.MaxSessionCountPerModelSession == nil {
+			break
+		}
+
+		return e.complexity.UserResourcePolicy.MaxSessionCountPerModelSession(childComplexity), true
+	case "UserResourcePolicy.max_vfolder_count":
+		if e.complexity.UserResourcePolicy.MaxVfolderCount == nil {
+			break
+		}
+
+		return e.complexity.UserResourcePolicy.MaxVfolderCount(childComplexity), true
+	case "UserResourcePolicy.max_vfolder_size":
+		if e.complexity.UserResourcePolicy.MaxVfolderSize == nil {
+			break
+		}
+
+		return e.complexity.UserResourcePolicy.MaxVfolderSize(childComplexity), true
+	case "UserResourcePolicy.name":
+		if e.complexity.UserResourcePolicy.Name == nil {
+			break
+		}
+
+		return e.complexity.UserResourcePolicy.Name(childComplexity), true
+
+	case "UserV2.basicInfo":
+		if e.complexity.UserV2.BasicInfo == nil {
+			break
+		}
+
+		return e.complexity.UserV2.BasicInfo(childComplexity), true
+	case "UserV2.id":
+		if e.complexity.UserV2.ID == nil {
+			break
+		}
+
+		return e.complexity.UserV2.ID(childComplexity), true
+
+	case "UserV2BasicInfo.email":
+		if e.complexity.UserV2BasicInfo.Email == nil {
+			break
+		}
+
+		return e.complexity.UserV2BasicInfo.Email(childComplexity), true
+
+	case "VFolder.accessControl":
+		if e.complexity.VFolder.AccessControl == nil {
+			break
+		}
+
+		return e.complexity.VFolder.AccessControl(childComplexity), true
+	case "VFolder.host":
+		if e.complexity.VFolder.Host == nil {
+			break
+		}
+
+		return e.complexity.VFolder.Host(childComplexity), true
+	case "VFolder.id":
+		if e.complexity.VFolder.ID == nil {
+			break
+		}
+
+		return e.complexity.VFolder.ID(childComplexity), true
+	case "VFolder.metadata":
+		if e.complexity.VFolder.Metadata == nil {
+			break
+		}
+
+		return e.complexity.VFolder.Metadata(childComplexity), true
+	case "VFolder.ownership":
+		if e.complexity.VFolder.Ownership == nil {
+			break
+		}
+
+		return e.complexity.VFolder.Ownership(childComplexity), true
+	case "VFolder.status":
+		if e.complexity.VFolder.Status == nil {
+			break
+		}
+
+		return e.complexity.VFolder.Status(childComplexity), true
+	case "VFolder.unmanagedPath":
+		if e.complexity.VFolder.UnmanagedPath == nil {
+			break
+		}
+
+		return e.complexity.VFolder.UnmanagedPath(childComplexity), true
+
+	case "VFolderAccessControlInfo.ownershipType":
+		if e.complexity.VFolderAccessControlInfo.OwnershipType == nil {
+			break
+		}
+
+		return e.complexity.VFolderAccessControlInfo.OwnershipType(childComplexity), true
+	case "VFolderAccessControlInfo.permission":
+		if e.complexity.VFolderAccessControlInfo.Permission == nil {
+			break
+		}
+
+		return e.complexity.VFolderAccessControlInfo.Permission(childComplexity), true
+
+	case "VFolderMetadataInfo.cloneable":
+		if e.complexity.VFolderMetadataInfo.Cloneable == nil {
+			break
+		}
+
+		return e.complexity.VFolderMetadataInfo.Cloneable(childComplexity), true
+	case "VFolderMetadataInfo.createdAt":
+		if e.complexity.VFolderMetadataInfo.CreatedAt == nil {
+			break
+		}
+
+		return e.complexity.VFolderMetadataInfo.CreatedAt(childComplexity), true
+	case "VFolderMetadataInfo.lastUsed":
+		if e.complexity.VFolderMetadataInfo.LastUsed == nil {
+			break
+		}
+
+		return e.complexity.VFolderMetadataInfo.LastUsed(childComplexity), true
+	case "VFolderMetadataInfo.name":
+		if e.complexity.VFolderMetadataInfo.Name == nil {
+			break
+		}
+
+		return e.complexity.VFolderMetadataInfo.Name(childComplexity), true
+	case "VFolderMetadataInfo.quotaScopeId":
+		if e.complexity.VFolderMetadataInfo.QuotaScopeID == nil {
+			break
+		}
+
+		return e.complexity.VFolderMetadataInfo.QuotaScopeID(childComplexity), true
+	case "VFolderMetadataInfo.usageMode":
+		if e.complexity.VFolderMetadataInfo.UsageMode == nil {
+			break
+		}
+
+		return e.complexity.VFolderMetadataInfo.UsageMode(childComplexity), true
+
+	case "VFolderOwnershipInfo.creatorEmail":
+		if e.complexity.VFolderOwnershipInfo.CreatorEmail == nil {
+			break
+		}
+
+		return e.complexity.VFolderOwnershipInfo.CreatorEmail(childComplexity), true
+	case "VFolderOwnershipInfo.creatorId":
+		if e.complexity.VFolderOwnershipInfo.CreatorID == nil {
+			break
+		}
+
+		return e.complexity.VFolderOwnershipInfo.CreatorID(childComplexity), true
+	case "VFolderOwnershipInfo.project":
+		if e.complexity.VFolderOwnershipInfo.Project == nil {
+			break
+		}
+
+		return e.complexity.VFolderOwnershipInfo.Project(childComplexity), true
+	case "VFolderOwnershipInfo.projectId":
+		if e.complexity.VFolderOwnershipInfo.ProjectID == nil {
+			break
+		}
+
+		return e.complexity.VFolderOwnershipInfo.ProjectID(childComplexity), true
+	case "VFolderOwnershipInfo.user":
+		if e.complexity.VFolderOwnershipInfo.User == nil {
+			break
+		}
+
+		return e.complexity.VFolderOwnershipInfo.User(childComplexity), true
+	case "VFolderOwnershipInfo.userId":
+		if e.complexity.VFolderOwnershipInfo.UserID == nil {
+			break
+		}
+
+		return e.complexity.VFolderOwnershipInfo.UserID(childComplexity), true
+
+	case "VirtualFolder.cloneable":
+		if e.complexity.VirtualFolder.Cloneable == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolder.Cloneable(childComplexity), true
+	case "VirtualFolder.created_at":
+		if e.complexity.VirtualFolder.CreatedAt == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolder.CreatedAt(childComplexity), true
+	case "VirtualFolder.creator":
+		if e.complexity.VirtualFolder.Creator == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolder.Creator(childComplexity), true
+	case "VirtualFolder.cur_size":
+		if e.complexity.VirtualFolder.CurSize == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolder.CurSize(childComplexity), true
+	case "VirtualFolder.domain_name":
+		if e.complexity.VirtualFolder.DomainName == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolder.DomainName(childComplexity), true
+	case "VirtualFolder.group":
+		if e.complexity.VirtualFolder.Group == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolder.Group(childComplexity), true
+	case "VirtualFolder.group_name":
+		if e.complexity.VirtualFolder.GroupName == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolder.GroupName(childComplexity), true
+	case "VirtualFolder.host":
+		if e.complexity.VirtualFolder.Host == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolder.Host(childComplexity), true
+	case "VirtualFolder.id":
+		if e.complexity.VirtualFolder.ID == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolder.ID(childComplexity), true
+	case "VirtualFolder.last_used":
+		if e.complexity.VirtualFolder.LastUsed == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolder.LastUsed(childComplexity), true
+	case "VirtualFolder.max_files":
+		if e.complexity.VirtualFolder.MaxFiles == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolder.MaxFiles(childComplexity), true
+	case "VirtualFolder.max_size":
+		if e.complexity.VirtualFolder.MaxSize == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolder.MaxSize(childComplexity), true
+	case "VirtualFolder.name":
+		if e.complexity.VirtualFolder.Name == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolder.Name(childComplexity), true
+	case "VirtualFolder.num_files":
+		if e.complexity.VirtualFolder.NumFiles == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolder.NumFiles(childComplexity), true
+	case "VirtualFolder.ownership_type":
+		if e.complexity.VirtualFolder.OwnershipType == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolder.OwnershipType(childComplexity), true
+	case "VirtualFolder.permission":
+		if e.complexity.VirtualFolder.Permission == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolder.Permission(childComplexity), true
+	case "VirtualFolder.quota_scope_id":
+		if e.complexity.VirtualFolder.QuotaScopeID == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolder.QuotaScopeID(childComplexity), true
+	case "VirtualFolder.status":
+		if e.complexity.VirtualFolder.Status == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolder.Status(childComplexity), true
+	case "VirtualFolder.unmanaged_path":
+		if e.complexity.VirtualFolder.UnmanagedPath == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolder.UnmanagedPath(childComplexity), true
+	case "VirtualFolder.usage_mode":
+		if e.complexity.VirtualFolder.UsageMode == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolder.UsageMode(childComplexity), true
+	case "VirtualFolder.user":
+		if e.complexity.VirtualFolder.User == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolder.User(childComplexity), true
+	case "VirtualFolder.user_email":
+		if e.complexity.VirtualFolder.UserEmail == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolder.UserEmail(childComplexity), true
+
+	case "VirtualFolderConnection.count":
+		if e.complexity.VirtualFolderConnection.Count == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderConnection.Count(childComplexity), true
+	case "VirtualFolderConnection.edges":
+		if e.complexity.VirtualFolderConnection.Edges == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderConnection.Edges(childComplexity), true
+	case "VirtualFolderConnection.pageInfo":
+		if e.complexity.VirtualFolderConnection.PageInfo == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderConnection.PageInfo(childComplexity), true
+
+	case "VirtualFolderEdge.cursor":
+		if e.complexity.VirtualFolderEdge.Cursor == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderEdge.Cursor(childComplexity), true
+	case "VirtualFolderEdge.node":
+		if e.complexity.VirtualFolderEdge.Node == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderEdge.Node(childComplexity), true
+
+	case "VirtualFolderList.items":
+		if e.complexity.VirtualFolderList.Items == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderList.Items(childComplexity), true
+	case "VirtualFolderList.total_count":
+		if e.complexity.VirtualFolderList.TotalCount == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderList.TotalCount(childComplexity), true
+
+	case "VirtualFolderNode.cloneable":
+		if e.complexity.VirtualFolderNode.Cloneable == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderNode.Cloneable(childComplexity), true
+	case "VirtualFolderNode.created_at":
+		if e.complexity.VirtualFolderNode.CreatedAt == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderNode.CreatedAt(childComplexity), true
+	case "VirtualFolderNode.creator":
+		if e.complexity.VirtualFolderNode.Creator == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderNode.Creator(childComplexity), true
+	case "VirtualFolderNode.cur_size":
+		if e.complexity.VirtualFolderNode.CurSize == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderNode.CurSize(childComplexity), true
+	case "VirtualFolderNode.group":
+		if e.complexity.VirtualFolderNode.Group == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderNode.Group(childComplexity), true
+	case "VirtualFolderNode.group_name":
+		if e.complexity.VirtualFolderNode.GroupName == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderNode.GroupName(childComplexity), true
+	case "VirtualFolderNode.host":
+		if e.complexity.VirtualFolderNode.Host == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderNode.Host(childComplexity), true
+	case "VirtualFolderNode.id":
+		if e.complexity.VirtualFolderNode.ID == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderNode.ID(childComplexity), true
+	case "VirtualFolderNode.last_used":
+		if e.complexity.VirtualFolderNode.LastUsed == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderNode.LastUsed(childComplexity), true
+	case "VirtualFolderNode.max_files":
+		if e.complexity.VirtualFolderNode.MaxFiles == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderNode.MaxFiles(childComplexity), true
+	case "VirtualFolderNode.max_size":
+		if e.complexity.VirtualFolderNode.MaxSize == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderNode.MaxSize(childComplexity), true
+	case "VirtualFolderNode.name":
+		if e.complexity.VirtualFolderNode.Name == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderNode.Name(childComplexity), true
+	case "VirtualFolderNode.num_files":
+		if e.complexity.VirtualFolderNode.NumFiles == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderNode.NumFiles(childComplexity), true
+	case "VirtualFolderNode.ownership_type":
+		if e.complexity.VirtualFolderNode.OwnershipType == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderNode.OwnershipType(childComplexity), true
+	case "VirtualFolderNode.permission":
+		if e.complexity.VirtualFolderNode.Permission == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderNode.Permission(childComplexity), true
+	case "VirtualFolderNode.permissions":
+		if e.complexity.VirtualFolderNode.Permissions == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderNode.Permissions(childComplexity), true
+	case "VirtualFolderNode.quota_scope_id":
+		if e.complexity.VirtualFolderNode.QuotaScopeID == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderNode.QuotaScopeID(childComplexity), true
+	case "VirtualFolderNode.row_id":
+		if e.complexity.VirtualFolderNode.RowID == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderNode.RowID(childComplexity), true
+	case "VirtualFolderNode.status":
+		if e.complexity.VirtualFolderNode.Status == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderNode.Status(childComplexity), true
+	case "VirtualFolderNode.unmanaged_path":
+		if e.complexity.VirtualFolderNode.UnmanagedPath == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderNode.UnmanagedPath(childComplexity), true
+	case "VirtualFolderNode.usage_mode":
+		if e.complexity.VirtualFolderNode.UsageMode == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderNode.UsageMode(childComplexity), true
+	case "VirtualFolderNode.user":
+		if e.complexity.VirtualFolderNode.User == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderNode.User(childComplexity), true
+	case "VirtualFolderNode.user_email":
+		if e.complexity.VirtualFolderNode.UserEmail == nil {
+			break
+		}
+
+		return e.complexity.VirtualFolderNode.UserEmail(childComplexity), true
+
 	}
 	return 0, false
 }
@@ -2100,11 +3305,14 @@ func (e *executableSchema) Exec(ctx context.Context) graphql.ResponseHandler {
 	inputUnmarshalMap := graphql.BuildUnmarshalerMap(
 		ec.unmarshalInputCreateResourcePresetInput,
 		ec.unmarshalInputCreateScalingGroupInput,
+		ec.unmarshalInputCreateVFolderInScopeInput,
+		ec.unmarshalInputCreateVFolderV2Input,
 		ec.unmarshalInputModifyAgentInput,
 		ec.unmarshalInputModifyComputeSessionInput,
 		ec.unmarshalInputModifyKeyPairResourcePolicyInput,
 		ec.unmarshalInputModifyResourcePresetInput,
 		ec.unmarshalInputModifyScalingGroupInput,
+		ec.unmarshalInputQuotaScopeInput,
 	)
 	first := true
 
@@ -2598,6 +3806,290 @@ type CreateResourcePresetReply {
   resource_preset: ResourcePreset
 }
 `, BuiltIn: false},
+	{Name: "../folder.graphql", Input: `# Folders and storage: the wire's names. Two shapes of a folder exist beside each other, as clients ask for them:
+# VirtualFolder and VirtualFolderNode in snake case, VFolder of the newer interface in camel case.
+scalar VFolderPermissionValueField
+
+# What clients may load again by its global id, base64("<type>:<uuid>").
+interface Node {
+  id: ID!
+}
+
+type PageInfo {
+  hasNextPage: Boolean!
+  hasPreviousPage: Boolean!
+  startCursor: String
+  endCursor: String
+}
+
+extend type Queries {
+  node(id: ID!): Node
+
+  vfolder(id: String): VirtualFolder
+  vfolder_list(limit: Int!, offset: Int!, filter: String, order: String, domain_name: String, group_id: UUID, access_key: String): VirtualFolderList
+  vfolder_own_list(limit: Int!, offset: Int!, filter: String, order: String, domain_name: String, access_key: String): VirtualFolderList
+  vfolder_invited_list(limit: Int!, offset: Int!, filter: String, order: String, domain_name: String, access_key: String): VirtualFolderList
+  vfolder_project_list(limit: Int!, offset: Int!, filter: String, order: String, domain_name: String, access_key: String): VirtualFolderList
+  vfolder_node(id: String!, scope_id: ScopeField, permission: VFolderPermissionValueField): VirtualFolderNode
+  vfolder_nodes(scope_id: ScopeField, project_id: UUID, permission: VFolderPermissionValueField, filter: String, order: String, offset: Int, before: String, after: String, first: Int, last: Int): VirtualFolderConnection
+  vfolderV2(vfolderId: UUID!): VFolder
+
+  storage_volume(id: String): StorageVolume
+  storage_volume_list(limit: Int!, offset: Int!, filter: String, order: String): StorageVolumeList
+  vfolder_host_permissions: PredefinedAtomicPermission
+  quota_scope(storage_host_name: String!, quota_scope_id: String!): QuotaScope
+
+  user_resource_policy(name: String): UserResourcePolicy
+  user_resource_policies: [UserResourcePolicy]
+  project_resource_policy(name: String!): ProjectResourcePolicy
+  project_resource_policies: [ProjectResourcePolicy]
+}
+
+extend type Mutations {
+  createVfolderV2(input: CreateVFolderV2Input!): CreateVFolderV2Payload
+  createVFolderInProject(projectId: UUID!, input: CreateVFolderInScopeInput!): CreateVFolderV2Payload
+  set_quota_scope(quota_scope_id: String!, storage_host_name: String!, props: QuotaScopeInput!): SetQuotaScope
+  unset_quota_scope(quota_scope_id: String!, storage_host_name: String!): UnsetQuotaScope
+}
+
+type VirtualFolder {
+  id: ID
+  host: String
+  quota_scope_id: String
+  name: String
+  user: UUID
+  user_email: String
+  group: UUID
+  group_name: String
+  creator: String
+  domain_name: String
+  unmanaged_path: String
+  usage_mode: String
+  permission: String
+  ownership_type: String
+  max_files: Int
+  max_size: BigInt
+  created_at: DateTime
+  last_used: DateTime
+  num_files: Int
+  cur_size: BigInt
+  cloneable: Boolean
+  status: String
+}
+
+type VirtualFolderList {
+  items: [VirtualFolder]
+  total_count: Int
+}
+
+type VirtualFolderNode implements Node {
+  id: ID!
+  row_id: UUID
+  host: String
+  quota_scope_id: String
+  name: String
+  user: UUID
+  user_email: String
+  group: UUID
+  group_name: String
+  creator: String
+  unmanaged_path: String
+  usage_mode: String
+  permission: String
+  ownership_type: String
+  max_files: Int
+  max_size: BigInt
+  created_at: DateTime
+  last_used: DateTime
+  num_files: Int
+  cur_size: BigInt
+  cloneable: Boolean
+  status: String
+  # What the caller may do: read_attribute, update_attribute, delete_vfolder, read_content, write_content, delete_content,
+  # mount_ro, mount_rw, mount_wd, clone, assign_permission_to_others.
+  permissions: [VFolderPermissionValueField]
+}
+
+type VirtualFolderEdge {
+  node: VirtualFolderNode
+  cursor: String!
+}
+
+type VirtualFolderConnection {
+  pageInfo: PageInfo!
+  edges: [VirtualFolderEdge]!
+  count: Int
+}
+
+enum VFolderUsageMode {
+  GENERAL
+  MODEL
+  DATA
+}
+
+enum VFolderMountPermission {
+  READ_ONLY
+  READ_WRITE
+  RW_DELETE
+}
+
+enum VFolderOwnershipType {
+  USER
+  GROUP
+}
+
+enum VFolderOperationStatus {
+  READY
+  PERFORMING
+  CLONING
+  MOUNTED
+  ERROR
+  DELETE_PENDING
+  DELETE_ONGOING
+  DELETE_COMPLETE
+  DELETE_ERROR
+}
+
+type VFolder implements Node {
+  id: ID!
+  status: VFolderOperationStatus!
+  host: String!
+  unmanagedPath: String
+  metadata: VFolderMetadataInfo!
+  accessControl: VFolderAccessControlInfo!
+  ownership: VFolderOwnershipInfo!
+}
+
+type VFolderMetadataInfo {
+  name: String!
+  usageMode: VFolderUsageMode!
+  quotaScopeId: String!
+  createdAt: DateTime!
+  lastUsed: DateTime
+  cloneable: Boolean!
+}
+
+type VFolderAccessControlInfo {
+  permission: VFolderMountPermission!
+  ownershipType: VFolderOwnershipType!
+}
+
+type VFolderOwnershipInfo {
+  userId: UUID
+  user: UserV2
+  projectId: UUID
+  project: ProjectV2
+  creatorId: UUID
+  creatorEmail: String
+}
+
+type UserV2 {
+  id: ID!
+  basicInfo: UserV2BasicInfo!
+}
+
+type UserV2BasicInfo {
+  email: String!
+}
+
+type ProjectV2 {
+  id: ID!
+  basicInfo: ProjectBasicInfo!
+}
+
+type ProjectBasicInfo {
+  name: String!
+}
+
+input CreateVFolderV2Input {
+  name: String!
+  projectId: UUID
+  host: String
+  usageMode: String! = "general"
+  permission: String! = "rw"
+  cloneable: Boolean! = false
+}
+
+input CreateVFolderInScopeInput {
+  name: String!
+  host: String
+  usageMode: VFolderUsageMode! = GENERAL
+  permission: VFolderMountPermission! = READ_WRITE
+  cloneable: Boolean! = false
+}
+
+type CreateVFolderV2Payload {
+  vfolder: VFolder!
+}
+
+type StorageVolume {
+  id: ID
+  backend: String
+  fsprefix: String
+  path: String
+  proxy: String
+  name: String
+  capabilities: [String]
+  hardware_metadata: JSONString
+  performance_metric: JSONString
+  usage: JSONString
+}
+
+type StorageVolumeList {
+  items: [StorageVolume]
+  total_count: Int
+}
+
+type PredefinedAtomicPermission {
+  vfolder_host_permission_list: [String]
+}
+
+type QuotaScope {
+  id: ID!
+  quota_scope_id: String!
+  storage_host_name: String!
+  details: QuotaDetails!
+}
+
+type QuotaDetails {
+  usage_bytes: BigInt
+  usage_count: BigInt
+  hard_limit_bytes: BigInt
+}
+
+input QuotaScopeInput {
+  hard_limit_bytes: BigInt
+}
+
+type SetQuotaScope {
+  quota_scope: QuotaScope
+}
+
+type UnsetQuotaScope {
+  quota_scope: QuotaScope
+}
+
+type UserResourcePolicy {
+  id: ID!
+  name: String!
+  created_at: DateTime!
+  max_vfolder_count: Int
+  max_quota_scope_size: BigInt
+  max_vfolder_size: BigInt
+  max_session_count_per_model_session: Int
+  max_customized_image_count: Int
+}
+
+type ProjectResourcePolicy {
+  id: ID!
+  name: String!
+  created_at: DateTime!
+  max_vfolder_count: Int
+  max_quota_scope_size: BigInt
+  max_vfolder_size: BigInt
+  max_network_count: Int
+}
+`, BuiltIn: false},
 }
 var parsedSchema = gqlparser.MustLoadSchema(sources...)
 
@@ -2682,6 +4174,33 @@ func (ec *executionContext) field_Mutations_associate_scaling_group_with_user_gr
 		return nil, err
 	}
 	args["user_group"] = arg1
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutations_createVFolderInProject_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "projectId", ec.unmarshalNUUID2string)
+	if err != nil {
+		return nil, err
+	}
+	args["projectId"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "input", ec.unmarshalNCreateVFolderInScopeInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐCreateVFolderInScopeInput)
+	if err != nil {
+		return nil, err
+	}
+	args["input"] = arg1
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutations_createVfolderV2_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "input", ec.unmarshalNCreateVFolderV2Input2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐCreateVFolderV2Input)
+	if err != nil {
+		return nil, err
+	}
+	args["input"] = arg0
 	return args, nil
 }
 
@@ -2918,6 +4437,43 @@ func (ec *executionContext) field_Mutations_modify_scaling_group_args(ctx contex
 		return nil, err
 	}
 	args["props"] = arg1
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutations_set_quota_scope_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "quota_scope_id", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["quota_scope_id"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "storage_host_name", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["storage_host_name"] = arg1
+	arg2, err := graphql.ProcessArgField(ctx, rawArgs, "props", ec.unmarshalNQuotaScopeInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐQuotaScopeInput)
+	if err != nil {
+		return nil, err
+	}
+	args["props"] = arg2
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutations_unset_quota_scope_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "quota_scope_id", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["quota_scope_id"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "storage_host_name", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["storage_host_name"] = arg1
 	return args, nil
 }
 
@@ -3225,6 +4781,44 @@ func (ec *executionContext) field_Queries_keypairs_args(ctx context.Context, raw
 	return args, nil
 }
 
+func (ec *executionContext) field_Queries_node_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "id", ec.unmarshalNID2string)
+	if err != nil {
+		return nil, err
+	}
+	args["id"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Queries_project_resource_policy_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "name", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["name"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Queries_quota_scope_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "storage_host_name", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["storage_host_name"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "quota_scope_id", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["quota_scope_id"] = arg1
+	return args, nil
+}
+
 func (ec *executionContext) field_Queries_resource_preset_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
 	var err error
 	args := map[string]any{}
@@ -3260,6 +4854,302 @@ func (ec *executionContext) field_Queries_scaling_groups_args(ctx context.Contex
 		return nil, err
 	}
 	args["is_active"] = arg1
+	return args, nil
+}
+
+func (ec *executionContext) field_Queries_storage_volume_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "id", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["id"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Queries_storage_volume_list_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "limit", ec.unmarshalNInt2int)
+	if err != nil {
+		return nil, err
+	}
+	args["limit"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "offset", ec.unmarshalNInt2int)
+	if err != nil {
+		return nil, err
+	}
+	args["offset"] = arg1
+	arg2, err := graphql.ProcessArgField(ctx, rawArgs, "filter", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["filter"] = arg2
+	arg3, err := graphql.ProcessArgField(ctx, rawArgs, "order", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["order"] = arg3
+	return args, nil
+}
+
+func (ec *executionContext) field_Queries_user_resource_policy_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "name", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["name"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Queries_vfolderV2_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "vfolderId", ec.unmarshalNUUID2string)
+	if err != nil {
+		return nil, err
+	}
+	args["vfolderId"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Queries_vfolder_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "id", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["id"] = arg0
+	return args, nil
+}
+
+func (ec *executionContext) field_Queries_vfolder_invited_list_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "limit", ec.unmarshalNInt2int)
+	if err != nil {
+		return nil, err
+	}
+	args["limit"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "offset", ec.unmarshalNInt2int)
+	if err != nil {
+		return nil, err
+	}
+	args["offset"] = arg1
+	arg2, err := graphql.ProcessArgField(ctx, rawArgs, "filter", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["filter"] = arg2
+	arg3, err := graphql.ProcessArgField(ctx, rawArgs, "order", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["order"] = arg3
+	arg4, err := graphql.ProcessArgField(ctx, rawArgs, "domain_name", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["domain_name"] = arg4
+	arg5, err := graphql.ProcessArgField(ctx, rawArgs, "access_key", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["access_key"] = arg5
+	return args, nil
+}
+
+func (ec *executionContext) field_Queries_vfolder_list_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "limit", ec.unmarshalNInt2int)
+	if err != nil {
+		return nil, err
+	}
+	args["limit"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "offset", ec.unmarshalNInt2int)
+	if err != nil {
+		return nil, err
+	}
+	args["offset"] = arg1
+	arg2, err := graphql.ProcessArgField(ctx, rawArgs, "filter", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["filter"] = arg2
+	arg3, err := graphql.ProcessArgField(ctx, rawArgs, "order", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["order"] = arg3
+	arg4, err := graphql.ProcessArgField(ctx, rawArgs, "domain_name", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["domain_name"] = arg4
+	arg5, err := graphql.ProcessArgField(ctx, rawArgs, "group_id", ec.unmarshalOUUID2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["group_id"] = arg5
+	arg6, err := graphql.ProcessArgField(ctx, rawArgs, "access_key", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["access_key"] = arg6
+	return args, nil
+}
+
+func (ec *executionContext) field_Queries_vfolder_node_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "id", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["id"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "scope_id", ec.unmarshalOScopeField2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["scope_id"] = arg1
+	arg2, err := graphql.ProcessArgField(ctx, rawArgs, "permission", ec.unmarshalOVFolderPermissionValueField2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["permission"] = arg2
+	return args, nil
+}
+
+func (ec *executionContext) field_Queries_vfolder_nodes_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "scope_id", ec.unmarshalOScopeField2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["scope_id"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "project_id", ec.unmarshalOUUID2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["project_id"] = arg1
+	arg2, err := graphql.ProcessArgField(ctx, rawArgs, "permission", ec.unmarshalOVFolderPermissionValueField2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["permission"] = arg2
+	arg3, err := graphql.ProcessArgField(ctx, rawArgs, "filter", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["filter"] = arg3
+	arg4, err := graphql.ProcessArgField(ctx, rawArgs, "order", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["order"] = arg4
+	arg5, err := graphql.ProcessArgField(ctx, rawArgs, "offset", ec.unmarshalOInt2ᚖint)
+	if err != nil {
+		return nil, err
+	}
+	args["offset"] = arg5
+	arg6, err := graphql.ProcessArgField(ctx, rawArgs, "before", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["before"] = arg6
+	arg7, err := graphql.ProcessArgField(ctx, rawArgs, "after", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["after"] = arg7
+	arg8, err := graphql.ProcessArgField(ctx, rawArgs, "first", ec.unmarshalOInt2ᚖint)
+	if err != nil {
+		return nil, err
+	}
+	args["first"] = arg8
+	arg9, err := graphql.ProcessArgField(ctx, rawArgs, "last", ec.unmarshalOInt2ᚖint)
+	if err != nil {
+		return nil, err
+	}
+	args["last"] = arg9
+	return args, nil
+}
+
+func (ec *executionContext) field_Queries_vfolder_own_list_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "limit", ec.unmarshalNInt2int)
+	if err != nil {
+		return nil, err
+	}
+	args["limit"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "offset", ec.unmarshalNInt2int)
+	if err != nil {
+		return nil, err
+	}
+	args["offset"] = arg1
+	arg2, err := graphql.ProcessArgField(ctx, rawArgs, "filter", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["filter"] = arg2
+	arg3, err := graphql.ProcessArgField(ctx, rawArgs, "order", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["order"] = arg3
+	arg4, err := graphql.ProcessArgField(ctx, rawArgs, "domain_name", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["domain_name"] = arg4
+	arg5, err := graphql.ProcessArgField(ctx, rawArgs, "access_key", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["access_key"] = arg5
+	return args, nil
+}
+
+func (ec *executionContext) field_Queries_vfolder_project_list_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "limit", ec.unmarshalNInt2int)
+	if err != nil {
+		return nil, err
+	}
+	args["limit"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "offset", ec.unmarshalNInt2int)
+	if err != nil {
+		return nil, err
+	}
+	args["offset"] = arg1
+	arg2, err := graphql.ProcessArgField(ctx, rawArgs, "filter", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["filter"] = arg2
+	arg3, err := graphql.ProcessArgField(ctx, rawArgs, "order", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["order"] = arg3
+	arg4, err := graphql.ProcessArgField(ctx, rawArgs, "domain_name", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["domain_name"] = arg4
+	arg5, err := graphql.ProcessArgField(ctx, rawArgs, "access_key", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["access_key"] = arg5
 	return args, nil
 }
 
@@ -7059,6 +8949,51 @@ func (ec *executionContext) fieldContext_CreateScalingGroupReply_scaling_group(_
 	return fc, nil
 }
 
+func (ec *executionContext) _CreateVFolderV2Payload_vfolder(ctx context.Context, field graphql.CollectedField, obj *model.CreateVFolderV2Payload) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_CreateVFolderV2Payload_vfolder,
+		func(ctx context.Context) (any, error) {
+			return obj.Vfolder, nil
+		},
+		nil,
+		ec.marshalNVFolder2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVFolder,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_CreateVFolderV2Payload_vfolder(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "CreateVFolderV2Payload",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_VFolder_id(ctx, field)
+			case "status":
+				return ec.fieldContext_VFolder_status(ctx, field)
+			case "host":
+				return ec.fieldContext_VFolder_host(ctx, field)
+			case "unmanagedPath":
+				return ec.fieldContext_VFolder_unmanagedPath(ctx, field)
+			case "metadata":
+				return ec.fieldContext_VFolder_metadata(ctx, field)
+			case "accessControl":
+				return ec.fieldContext_VFolder_accessControl(ctx, field)
+			case "ownership":
+				return ec.fieldContext_VFolder_ownership(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type VFolder", field.Name)
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _Image_id(ctx context.Context, field graphql.CollectedField, obj *model.Image) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -9932,6 +11867,625 @@ func (ec *executionContext) fieldContext_Mutations_delete_resource_preset(ctx co
 	return fc, nil
 }
 
+func (ec *executionContext) _Mutations_createVfolderV2(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Mutations_createVfolderV2,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Mutations().CreateVfolderV2(ctx, fc.Args["input"].(model.CreateVFolderV2Input))
+		},
+		nil,
+		ec.marshalOCreateVFolderV2Payload2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐCreateVFolderV2Payload,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Mutations_createVfolderV2(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutations",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "vfolder":
+				return ec.fieldContext_CreateVFolderV2Payload_vfolder(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type CreateVFolderV2Payload", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutations_createVfolderV2_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutations_createVFolderInProject(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Mutations_createVFolderInProject,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Mutations().CreateVFolderInProject(ctx, fc.Args["projectId"].(string), fc.Args["input"].(model.CreateVFolderInScopeInput))
+		},
+		nil,
+		ec.marshalOCreateVFolderV2Payload2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐCreateVFolderV2Payload,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Mutations_createVFolderInProject(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutations",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "vfolder":
+				return ec.fieldContext_CreateVFolderV2Payload_vfolder(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type CreateVFolderV2Payload", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutations_createVFolderInProject_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutations_set_quota_scope(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Mutations_set_quota_scope,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Mutations().SetQuotaScope(ctx, fc.Args["quota_scope_id"].(string), fc.Args["storage_host_name"].(string), fc.Args["props"].(model.QuotaScopeInput))
+		},
+		nil,
+		ec.marshalOSetQuotaScope2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐSetQuotaScope,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Mutations_set_quota_scope(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutations",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "quota_scope":
+				return ec.fieldContext_SetQuotaScope_quota_scope(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type SetQuotaScope", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutations_set_quota_scope_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutations_unset_quota_scope(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Mutations_unset_quota_scope,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Mutations().UnsetQuotaScope(ctx, fc.Args["quota_scope_id"].(string), fc.Args["storage_host_name"].(string))
+		},
+		nil,
+		ec.marshalOUnsetQuotaScope2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUnsetQuotaScope,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Mutations_unset_quota_scope(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutations",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "quota_scope":
+				return ec.fieldContext_UnsetQuotaScope_quota_scope(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type UnsetQuotaScope", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutations_unset_quota_scope_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _PageInfo_hasNextPage(ctx context.Context, field graphql.CollectedField, obj *model.PageInfo) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_PageInfo_hasNextPage,
+		func(ctx context.Context) (any, error) {
+			return obj.HasNextPage, nil
+		},
+		nil,
+		ec.marshalNBoolean2bool,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_PageInfo_hasNextPage(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "PageInfo",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Boolean does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _PageInfo_hasPreviousPage(ctx context.Context, field graphql.CollectedField, obj *model.PageInfo) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_PageInfo_hasPreviousPage,
+		func(ctx context.Context) (any, error) {
+			return obj.HasPreviousPage, nil
+		},
+		nil,
+		ec.marshalNBoolean2bool,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_PageInfo_hasPreviousPage(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "PageInfo",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Boolean does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _PageInfo_startCursor(ctx context.Context, field graphql.CollectedField, obj *model.PageInfo) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_PageInfo_startCursor,
+		func(ctx context.Context) (any, error) {
+			return obj.StartCursor, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_PageInfo_startCursor(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "PageInfo",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _PageInfo_endCursor(ctx context.Context, field graphql.CollectedField, obj *model.PageInfo) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_PageInfo_endCursor,
+		func(ctx context.Context) (any, error) {
+			return obj.EndCursor, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_PageInfo_endCursor(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "PageInfo",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _PredefinedAtomicPermission_vfolder_host_permission_list(ctx context.Context, field graphql.CollectedField, obj *model.PredefinedAtomicPermission) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_PredefinedAtomicPermission_vfolder_host_permission_list,
+		func(ctx context.Context) (any, error) {
+			return obj.VfolderHostPermissionList, nil
+		},
+		nil,
+		ec.marshalOString2ᚕᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_PredefinedAtomicPermission_vfolder_host_permission_list(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "PredefinedAtomicPermission",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ProjectBasicInfo_name(ctx context.Context, field graphql.CollectedField, obj *model.ProjectBasicInfo) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ProjectBasicInfo_name,
+		func(ctx context.Context) (any, error) {
+			return obj.Name, nil
+		},
+		nil,
+		ec.marshalNString2string,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_ProjectBasicInfo_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ProjectBasicInfo",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ProjectResourcePolicy_id(ctx context.Context, field graphql.CollectedField, obj *model.ProjectResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ProjectResourcePolicy_id,
+		func(ctx context.Context) (any, error) {
+			return obj.ID, nil
+		},
+		nil,
+		ec.marshalNID2string,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_ProjectResourcePolicy_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ProjectResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type ID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ProjectResourcePolicy_name(ctx context.Context, field graphql.CollectedField, obj *model.ProjectResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ProjectResourcePolicy_name,
+		func(ctx context.Context) (any, error) {
+			return obj.Name, nil
+		},
+		nil,
+		ec.marshalNString2string,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_ProjectResourcePolicy_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ProjectResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ProjectResourcePolicy_created_at(ctx context.Context, field graphql.CollectedField, obj *model.ProjectResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ProjectResourcePolicy_created_at,
+		func(ctx context.Context) (any, error) {
+			return obj.CreatedAt, nil
+		},
+		nil,
+		ec.marshalNDateTime2timeᚐTime,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_ProjectResourcePolicy_created_at(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ProjectResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type DateTime does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ProjectResourcePolicy_max_vfolder_count(ctx context.Context, field graphql.CollectedField, obj *model.ProjectResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ProjectResourcePolicy_max_vfolder_count,
+		func(ctx context.Context) (any, error) {
+			return obj.MaxVfolderCount, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ProjectResourcePolicy_max_vfolder_count(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ProjectResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ProjectResourcePolicy_max_quota_scope_size(ctx context.Context, field graphql.CollectedField, obj *model.ProjectResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ProjectResourcePolicy_max_quota_scope_size,
+		func(ctx context.Context) (any, error) {
+			return obj.MaxQuotaScopeSize, nil
+		},
+		nil,
+		ec.marshalOBigInt2ᚖint64,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ProjectResourcePolicy_max_quota_scope_size(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ProjectResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type BigInt does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ProjectResourcePolicy_max_vfolder_size(ctx context.Context, field graphql.CollectedField, obj *model.ProjectResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ProjectResourcePolicy_max_vfolder_size,
+		func(ctx context.Context) (any, error) {
+			return obj.MaxVfolderSize, nil
+		},
+		nil,
+		ec.marshalOBigInt2ᚖint64,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ProjectResourcePolicy_max_vfolder_size(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ProjectResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type BigInt does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ProjectResourcePolicy_max_network_count(ctx context.Context, field graphql.CollectedField, obj *model.ProjectResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ProjectResourcePolicy_max_network_count,
+		func(ctx context.Context) (any, error) {
+			return obj.MaxNetworkCount, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ProjectResourcePolicy_max_network_count(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ProjectResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ProjectV2_id(ctx context.Context, field graphql.CollectedField, obj *model.ProjectV2) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ProjectV2_id,
+		func(ctx context.Context) (any, error) {
+			return obj.ID, nil
+		},
+		nil,
+		ec.marshalNID2string,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_ProjectV2_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ProjectV2",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type ID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ProjectV2_basicInfo(ctx context.Context, field graphql.CollectedField, obj *model.ProjectV2) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ProjectV2_basicInfo,
+		func(ctx context.Context) (any, error) {
+			return obj.BasicInfo, nil
+		},
+		nil,
+		ec.marshalNProjectBasicInfo2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐProjectBasicInfo,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_ProjectV2_basicInfo(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ProjectV2",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "name":
+				return ec.fieldContext_ProjectBasicInfo_name(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type ProjectBasicInfo", field.Name)
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _Queries_keypair(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -11222,6 +13776,919 @@ func (ec *executionContext) fieldContext_Queries_resource_presets(_ context.Cont
 	return fc, nil
 }
 
+func (ec *executionContext) _Queries_node(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_node,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Queries().Node(ctx, fc.Args["id"].(string))
+		},
+		nil,
+		ec.marshalONode2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐNode,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_node(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("FieldContext.Child cannot be called on type INTERFACE")
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Queries_node_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_vfolder(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_vfolder,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Queries().Vfolder(ctx, fc.Args["id"].(*string))
+		},
+		nil,
+		ec.marshalOVirtualFolder2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVirtualFolder,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_vfolder(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_VirtualFolder_id(ctx, field)
+			case "host":
+				return ec.fieldContext_VirtualFolder_host(ctx, field)
+			case "quota_scope_id":
+				return ec.fieldContext_VirtualFolder_quota_scope_id(ctx, field)
+			case "name":
+				return ec.fieldContext_VirtualFolder_name(ctx, field)
+			case "user":
+				return ec.fieldContext_VirtualFolder_user(ctx, field)
+			case "user_email":
+				return ec.fieldContext_VirtualFolder_user_email(ctx, field)
+			case "group":
+				return ec.fieldContext_VirtualFolder_group(ctx, field)
+			case "group_name":
+				return ec.fieldContext_VirtualFolder_group_name(ctx, field)
+			case "creator":
+				return ec.fieldContext_VirtualFolder_creator(ctx, field)
+			case "domain_name":
+				return ec.fieldContext_VirtualFolder_domain_name(ctx, field)
+			case "unmanaged_path":
+				return ec.fieldContext_VirtualFolder_unmanaged_path(ctx, field)
+			case "usage_mode":
+				return ec.fieldContext_VirtualFolder_usage_mode(ctx, field)
+			case "permission":
+				return ec.fieldContext_VirtualFolder_permission(ctx, field)
+			case "ownership_type":
+				return ec.fieldContext_VirtualFolder_ownership_type(ctx, field)
+			case "max_files":
+				return ec.fieldContext_VirtualFolder_max_files(ctx, field)
+			case "max_size":
+				return ec.fieldContext_VirtualFolder_max_size(ctx, field)
+			case "created_at":
+				return ec.fieldContext_VirtualFolder_created_at(ctx, field)
+			case "last_used":
+				return ec.fieldContext_VirtualFolder_last_used(ctx, field)
+			case "num_files":
+				return ec.fieldContext_VirtualFolder_num_files(ctx, field)
+			case "cur_size":
+				return ec.fieldContext_VirtualFolder_cur_size(ctx, field)
+			case "cloneable":
+				return ec.fieldContext_VirtualFolder_cloneable(ctx, field)
+			case "status":
+				return ec.fieldContext_VirtualFolder_status(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type VirtualFolder", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Queries_vfolder_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_vfolder_list(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_vfolder_list,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Queries().VfolderList(ctx, fc.Args["limit"].(int), fc.Args["offset"].(int), fc.Args["filter"].(*string), fc.Args["order"].(*string), fc.Args["domain_name"].(*string), fc.Args["group_id"].(*string), fc.Args["access_key"].(*string))
+		},
+		nil,
+		ec.marshalOVirtualFolderList2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVirtualFolderList,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_vfolder_list(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "items":
+				return ec.fieldContext_VirtualFolderList_items(ctx, field)
+			case "total_count":
+				return ec.fieldContext_VirtualFolderList_total_count(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type VirtualFolderList", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Queries_vfolder_list_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_vfolder_own_list(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_vfolder_own_list,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Queries().VfolderOwnList(ctx, fc.Args["limit"].(int), fc.Args["offset"].(int), fc.Args["filter"].(*string), fc.Args["order"].(*string), fc.Args["domain_name"].(*string), fc.Args["access_key"].(*string))
+		},
+		nil,
+		ec.marshalOVirtualFolderList2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVirtualFolderList,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_vfolder_own_list(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "items":
+				return ec.fieldContext_VirtualFolderList_items(ctx, field)
+			case "total_count":
+				return ec.fieldContext_VirtualFolderList_total_count(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type VirtualFolderList", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Queries_vfolder_own_list_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_vfolder_invited_list(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_vfolder_invited_list,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Queries().VfolderInvitedList(ctx, fc.Args["limit"].(int), fc.Args["offset"].(int), fc.Args["filter"].(*string), fc.Args["order"].(*string), fc.Args["domain_name"].(*string), fc.Args["access_key"].(*string))
+		},
+		nil,
+		ec.marshalOVirtualFolderList2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVirtualFolderList,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_vfolder_invited_list(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "items":
+				return ec.fieldContext_VirtualFolderList_items(ctx, field)
+			case "total_count":
+				return ec.fieldContext_VirtualFolderList_total_count(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type VirtualFolderList", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Queries_vfolder_invited_list_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_vfolder_project_list(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_vfolder_project_list,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Queries().VfolderProjectList(ctx, fc.Args["limit"].(int), fc.Args["offset"].(int), fc.Args["filter"].(*string), fc.Args["order"].(*string), fc.Args["domain_name"].(*string), fc.Args["access_key"].(*string))
+		},
+		nil,
+		ec.marshalOVirtualFolderList2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVirtualFolderList,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_vfolder_project_list(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "items":
+				return ec.fieldContext_VirtualFolderList_items(ctx, field)
+			case "total_count":
+				return ec.fieldContext_VirtualFolderList_total_count(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type VirtualFolderList", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Queries_vfolder_project_list_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_vfolder_node(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_vfolder_node,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Queries().VfolderNode(ctx, fc.Args["id"].(string), fc.Args["scope_id"].(*string), fc.Args["permission"].(*string))
+		},
+		nil,
+		ec.marshalOVirtualFolderNode2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVirtualFolderNode,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_vfolder_node(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_VirtualFolderNode_id(ctx, field)
+			case "row_id":
+				return ec.fieldContext_VirtualFolderNode_row_id(ctx, field)
+			case "host":
+				return ec.fieldContext_VirtualFolderNode_host(ctx, field)
+			case "quota_scope_id":
+				return ec.fieldContext_VirtualFolderNode_quota_scope_id(ctx, field)
+			case "name":
+				return ec.fieldContext_VirtualFolderNode_name(ctx, field)
+			case "user":
+				return ec.fieldContext_VirtualFolderNode_user(ctx, field)
+			case "user_email":
+				return ec.fieldContext_VirtualFolderNode_user_email(ctx, field)
+			case "group":
+				return ec.fieldContext_VirtualFolderNode_group(ctx, field)
+			case "group_name":
+				return ec.fieldContext_VirtualFolderNode_group_name(ctx, field)
+			case "creator":
+				return ec.fieldContext_VirtualFolderNode_creator(ctx, field)
+			case "unmanaged_path":
+				return ec.fieldContext_VirtualFolderNode_unmanaged_path(ctx, field)
+			case "usage_mode":
+				return ec.fieldContext_VirtualFolderNode_usage_mode(ctx, field)
+			case "permission":
+				return ec.fieldContext_VirtualFolderNode_permission(ctx, field)
+			case "ownership_type":
+				return ec.fieldContext_VirtualFolderNode_ownership_type(ctx, field)
+			case "max_files":
+				return ec.fieldContext_VirtualFolderNode_max_files(ctx, field)
+			case "max_size":
+				return ec.fieldContext_VirtualFolderNode_max_size(ctx, field)
+			case "created_at":
+				return ec.fieldContext_VirtualFolderNode_created_at(ctx, field)
+			case "last_used":
+				return ec.fieldContext_VirtualFolderNode_last_used(ctx, field)
+			case "num_files":
+				return ec.fieldContext_VirtualFolderNode_num_files(ctx, field)
+			case "cur_size":
+				return ec.fieldContext_VirtualFolderNode_cur_size(ctx, field)
+			case "cloneable":
+				return ec.fieldContext_VirtualFolderNode_cloneable(ctx, field)
+			case "status":
+				return ec.fieldContext_VirtualFolderNode_status(ctx, field)
+			case "permissions":
+				return ec.fieldContext_VirtualFolderNode_permissions(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type VirtualFolderNode", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Queries_vfolder_node_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_vfolder_nodes(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_vfolder_nodes,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Queries().VfolderNodes(ctx, fc.Args["scope_id"].(*string), fc.Args["project_id"].(*string), fc.Args["permission"].(*string), fc.Args["filter"].(*string), fc.Args["order"].(*string), fc.Args["offset"].(*int), fc.Args["before"].(*string), fc.Args["after"].(*string), fc.Args["first"].(*int), fc.Args["last"].(*int))
+		},
+		nil,
+		ec.marshalOVirtualFolderConnection2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVirtualFolderConnection,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_vfolder_nodes(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "pageInfo":
+				return ec.fieldContext_VirtualFolderConnection_pageInfo(ctx, field)
+			case "edges":
+				return ec.fieldContext_VirtualFolderConnection_edges(ctx, field)
+			case "count":
+				return ec.fieldContext_VirtualFolderConnection_count(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type VirtualFolderConnection", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Queries_vfolder_nodes_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_vfolderV2(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_vfolderV2,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Queries().VfolderV2(ctx, fc.Args["vfolderId"].(string))
+		},
+		nil,
+		ec.marshalOVFolder2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVFolder,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_vfolderV2(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_VFolder_id(ctx, field)
+			case "status":
+				return ec.fieldContext_VFolder_status(ctx, field)
+			case "host":
+				return ec.fieldContext_VFolder_host(ctx, field)
+			case "unmanagedPath":
+				return ec.fieldContext_VFolder_unmanagedPath(ctx, field)
+			case "metadata":
+				return ec.fieldContext_VFolder_metadata(ctx, field)
+			case "accessControl":
+				return ec.fieldContext_VFolder_accessControl(ctx, field)
+			case "ownership":
+				return ec.fieldContext_VFolder_ownership(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type VFolder", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Queries_vfolderV2_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_storage_volume(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_storage_volume,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Queries().StorageVolume(ctx, fc.Args["id"].(*string))
+		},
+		nil,
+		ec.marshalOStorageVolume2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐStorageVolume,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_storage_volume(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_StorageVolume_id(ctx, field)
+			case "backend":
+				return ec.fieldContext_StorageVolume_backend(ctx, field)
+			case "fsprefix":
+				return ec.fieldContext_StorageVolume_fsprefix(ctx, field)
+			case "path":
+				return ec.fieldContext_StorageVolume_path(ctx, field)
+			case "proxy":
+				return ec.fieldContext_StorageVolume_proxy(ctx, field)
+			case "name":
+				return ec.fieldContext_StorageVolume_name(ctx, field)
+			case "capabilities":
+				return ec.fieldContext_StorageVolume_capabilities(ctx, field)
+			case "hardware_metadata":
+				return ec.fieldContext_StorageVolume_hardware_metadata(ctx, field)
+			case "performance_metric":
+				return ec.fieldContext_StorageVolume_performance_metric(ctx, field)
+			case "usage":
+				return ec.fieldContext_StorageVolume_usage(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type StorageVolume", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Queries_storage_volume_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_storage_volume_list(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_storage_volume_list,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Queries().StorageVolumeList(ctx, fc.Args["limit"].(int), fc.Args["offset"].(int), fc.Args["filter"].(*string), fc.Args["order"].(*string))
+		},
+		nil,
+		ec.marshalOStorageVolumeList2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐStorageVolumeList,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_storage_volume_list(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "items":
+				return ec.fieldContext_StorageVolumeList_items(ctx, field)
+			case "total_count":
+				return ec.fieldContext_StorageVolumeList_total_count(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type StorageVolumeList", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Queries_storage_volume_list_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_vfolder_host_permissions(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_vfolder_host_permissions,
+		func(ctx context.Context) (any, error) {
+			return ec.resolvers.Queries().VfolderHostPermissions(ctx)
+		},
+		nil,
+		ec.marshalOPredefinedAtomicPermission2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐPredefinedAtomicPermission,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_vfolder_host_permissions(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "vfolder_host_permission_list":
+				return ec.fieldContext_PredefinedAtomicPermission_vfolder_host_permission_list(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type PredefinedAtomicPermission", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_quota_scope(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_quota_scope,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Queries().QuotaScope(ctx, fc.Args["storage_host_name"].(string), fc.Args["quota_scope_id"].(string))
+		},
+		nil,
+		ec.marshalOQuotaScope2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐQuotaScope,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_quota_scope(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_QuotaScope_id(ctx, field)
+			case "quota_scope_id":
+				return ec.fieldContext_QuotaScope_quota_scope_id(ctx, field)
+			case "storage_host_name":
+				return ec.fieldContext_QuotaScope_storage_host_name(ctx, field)
+			case "details":
+				return ec.fieldContext_QuotaScope_details(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type QuotaScope", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Queries_quota_scope_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_user_resource_policy(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_user_resource_policy,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Queries().UserResourcePolicy(ctx, fc.Args["name"].(*string))
+		},
+		nil,
+		ec.marshalOUserResourcePolicy2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUserResourcePolicy,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_user_resource_policy(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_UserResourcePolicy_id(ctx, field)
+			case "name":
+				return ec.fieldContext_UserResourcePolicy_name(ctx, field)
+			case "created_at":
+				return ec.fieldContext_UserResourcePolicy_created_at(ctx, field)
+			case "max_vfolder_count":
+				return ec.fieldContext_UserResourcePolicy_max_vfolder_count(ctx, field)
+			case "max_quota_scope_size":
+				return ec.fieldContext_UserResourcePolicy_max_quota_scope_size(ctx, field)
+			case "max_vfolder_size":
+				return ec.fieldContext_UserResourcePolicy_max_vfolder_size(ctx, field)
+			case "max_session_count_per_model_session":
+				return ec.fieldContext_UserResourcePolicy_max_session_count_per_model_session(ctx, field)
+			case "max_customized_image_count":
+				return ec.fieldContext_UserResourcePolicy_max_customized_image_count(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type UserResourcePolicy", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Queries_user_resource_policy_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_user_resource_policies(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_user_resource_policies,
+		func(ctx context.Context) (any, error) {
+			return ec.resolvers.Queries().UserResourcePolicies(ctx)
+		},
+		nil,
+		ec.marshalOUserResourcePolicy2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUserResourcePolicy,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_user_resource_policies(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_UserResourcePolicy_id(ctx, field)
+			case "name":
+				return ec.fieldContext_UserResourcePolicy_name(ctx, field)
+			case "created_at":
+				return ec.fieldContext_UserResourcePolicy_created_at(ctx, field)
+			case "max_vfolder_count":
+				return ec.fieldContext_UserResourcePolicy_max_vfolder_count(ctx, field)
+			case "max_quota_scope_size":
+				return ec.fieldContext_UserResourcePolicy_max_quota_scope_size(ctx, field)
+			case "max_vfolder_size":
+				return ec.fieldContext_UserResourcePolicy_max_vfolder_size(ctx, field)
+			case "max_session_count_per_model_session":
+				return ec.fieldContext_UserResourcePolicy_max_session_count_per_model_session(ctx, field)
+			case "max_customized_image_count":
+				return ec.fieldContext_UserResourcePolicy_max_customized_image_count(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type UserResourcePolicy", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_project_resource_policy(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_project_resource_policy,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Queries().ProjectResourcePolicy(ctx, fc.Args["name"].(string))
+		},
+		nil,
+		ec.marshalOProjectResourcePolicy2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐProjectResourcePolicy,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_project_resource_policy(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_ProjectResourcePolicy_id(ctx, field)
+			case "name":
+				return ec.fieldContext_ProjectResourcePolicy_name(ctx, field)
+			case "created_at":
+				return ec.fieldContext_ProjectResourcePolicy_created_at(ctx, field)
+			case "max_vfolder_count":
+				return ec.fieldContext_ProjectResourcePolicy_max_vfolder_count(ctx, field)
+			case "max_quota_scope_size":
+				return ec.fieldContext_ProjectResourcePolicy_max_quota_scope_size(ctx, field)
+			case "max_vfolder_size":
+				return ec.fieldContext_ProjectResourcePolicy_max_vfolder_size(ctx, field)
+			case "max_network_count":
+				return ec.fieldContext_ProjectResourcePolicy_max_network_count(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type ProjectResourcePolicy", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Queries_project_resource_policy_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_project_resource_policies(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_project_resource_policies,
+		func(ctx context.Context) (any, error) {
+			return ec.resolvers.Queries().ProjectResourcePolicies(ctx)
+		},
+		nil,
+		ec.marshalOProjectResourcePolicy2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐProjectResourcePolicy,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_project_resource_policies(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_ProjectResourcePolicy_id(ctx, field)
+			case "name":
+				return ec.fieldContext_ProjectResourcePolicy_name(ctx, field)
+			case "created_at":
+				return ec.fieldContext_ProjectResourcePolicy_created_at(ctx, field)
+			case "max_vfolder_count":
+				return ec.fieldContext_ProjectResourcePolicy_max_vfolder_count(ctx, field)
+			case "max_quota_scope_size":
+				return ec.fieldContext_ProjectResourcePolicy_max_quota_scope_size(ctx, field)
+			case "max_vfolder_size":
+				return ec.fieldContext_ProjectResourcePolicy_max_vfolder_size(ctx, field)
+			case "max_network_count":
+				return ec.fieldContext_ProjectResourcePolicy_max_network_count(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type ProjectResourcePolicy", field.Name)
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _Queries___type(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -11325,6 +14792,217 @@ func (ec *executionContext) fieldContext_Queries___schema(_ context.Context, fie
 				return ec.fieldContext___Schema_directives(ctx, field)
 			}
 			return nil, fmt.Errorf("no field named %q was found under type __Schema", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _QuotaDetails_usage_bytes(ctx context.Context, field graphql.CollectedField, obj *model.QuotaDetails) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_QuotaDetails_usage_bytes,
+		func(ctx context.Context) (any, error) {
+			return obj.UsageBytes, nil
+		},
+		nil,
+		ec.marshalOBigInt2ᚖint64,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_QuotaDetails_usage_bytes(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "QuotaDetails",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type BigInt does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _QuotaDetails_usage_count(ctx context.Context, field graphql.CollectedField, obj *model.QuotaDetails) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_QuotaDetails_usage_count,
+		func(ctx context.Context) (any, error) {
+			return obj.UsageCount, nil
+		},
+		nil,
+		ec.marshalOBigInt2ᚖint64,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_QuotaDetails_usage_count(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "QuotaDetails",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type BigInt does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _QuotaDetails_hard_limit_bytes(ctx context.Context, field graphql.CollectedField, obj *model.QuotaDetails) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_QuotaDetails_hard_limit_bytes,
+		func(ctx context.Context) (any, error) {
+			return obj.HardLimitBytes, nil
+		},
+		nil,
+		ec.marshalOBigInt2ᚖint64,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_QuotaDetails_hard_limit_bytes(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "QuotaDetails",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type BigInt does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _QuotaScope_id(ctx context.Context, field graphql.CollectedField, obj *model.QuotaScope) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_QuotaScope_id,
+		func(ctx context.Context) (any, error) {
+			return obj.ID, nil
+		},
+		nil,
+		ec.marshalNID2string,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_QuotaScope_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "QuotaScope",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type ID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _QuotaScope_quota_scope_id(ctx context.Context, field graphql.CollectedField, obj *model.QuotaScope) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_QuotaScope_quota_scope_id,
+		func(ctx context.Context) (any, error) {
+			return obj.QuotaScopeID, nil
+		},
+		nil,
+		ec.marshalNString2string,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_QuotaScope_quota_scope_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "QuotaScope",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _QuotaScope_storage_host_name(ctx context.Context, field graphql.CollectedField, obj *model.QuotaScope) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_QuotaScope_storage_host_name,
+		func(ctx context.Context) (any, error) {
+			return obj.StorageHostName, nil
+		},
+		nil,
+		ec.marshalNString2string,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_QuotaScope_storage_host_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "QuotaScope",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _QuotaScope_details(ctx context.Context, field graphql.CollectedField, obj *model.QuotaScope) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_QuotaScope_details,
+		func(ctx context.Context) (any, error) {
+			return obj.Details, nil
+		},
+		nil,
+		ec.marshalNQuotaDetails2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐQuotaDetails,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_QuotaScope_details(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "QuotaScope",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "usage_bytes":
+				return ec.fieldContext_QuotaDetails_usage_bytes(ctx, field)
+			case "usage_count":
+				return ec.fieldContext_QuotaDetails_usage_count(ctx, field)
+			case "hard_limit_bytes":
+				return ec.fieldContext_QuotaDetails_hard_limit_bytes(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type QuotaDetails", field.Name)
 		},
 	}
 	return fc, nil
@@ -12171,6 +15849,454 @@ func (ec *executionContext) fieldContext_SessionExplanation_as_of(_ context.Cont
 	return fc, nil
 }
 
+func (ec *executionContext) _SetQuotaScope_quota_scope(ctx context.Context, field graphql.CollectedField, obj *model.SetQuotaScope) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_SetQuotaScope_quota_scope,
+		func(ctx context.Context) (any, error) {
+			return obj.QuotaScope, nil
+		},
+		nil,
+		ec.marshalOQuotaScope2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐQuotaScope,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_SetQuotaScope_quota_scope(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "SetQuotaScope",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_QuotaScope_id(ctx, field)
+			case "quota_scope_id":
+				return ec.fieldContext_QuotaScope_quota_scope_id(ctx, field)
+			case "storage_host_name":
+				return ec.fieldContext_QuotaScope_storage_host_name(ctx, field)
+			case "details":
+				return ec.fieldContext_QuotaScope_details(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type QuotaScope", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _StorageVolume_id(ctx context.Context, field graphql.CollectedField, obj *model.StorageVolume) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_StorageVolume_id,
+		func(ctx context.Context) (any, error) {
+			return obj.ID, nil
+		},
+		nil,
+		ec.marshalOID2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_StorageVolume_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "StorageVolume",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type ID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _StorageVolume_backend(ctx context.Context, field graphql.CollectedField, obj *model.StorageVolume) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_StorageVolume_backend,
+		func(ctx context.Context) (any, error) {
+			return obj.Backend, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_StorageVolume_backend(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "StorageVolume",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _StorageVolume_fsprefix(ctx context.Context, field graphql.CollectedField, obj *model.StorageVolume) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_StorageVolume_fsprefix,
+		func(ctx context.Context) (any, error) {
+			return obj.Fsprefix, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_StorageVolume_fsprefix(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "StorageVolume",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _StorageVolume_path(ctx context.Context, field graphql.CollectedField, obj *model.StorageVolume) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_StorageVolume_path,
+		func(ctx context.Context) (any, error) {
+			return obj.Path, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_StorageVolume_path(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "StorageVolume",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _StorageVolume_proxy(ctx context.Context, field graphql.CollectedField, obj *model.StorageVolume) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_StorageVolume_proxy,
+		func(ctx context.Context) (any, error) {
+			return obj.Proxy, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_StorageVolume_proxy(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "StorageVolume",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _StorageVolume_name(ctx context.Context, field graphql.CollectedField, obj *model.StorageVolume) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_StorageVolume_name,
+		func(ctx context.Context) (any, error) {
+			return obj.Name, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_StorageVolume_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "StorageVolume",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _StorageVolume_capabilities(ctx context.Context, field graphql.CollectedField, obj *model.StorageVolume) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_StorageVolume_capabilities,
+		func(ctx context.Context) (any, error) {
+			return obj.Capabilities, nil
+		},
+		nil,
+		ec.marshalOString2ᚕᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_StorageVolume_capabilities(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "StorageVolume",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _StorageVolume_hardware_metadata(ctx context.Context, field graphql.CollectedField, obj *model.StorageVolume) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_StorageVolume_hardware_metadata,
+		func(ctx context.Context) (any, error) {
+			return obj.HardwareMetadata, nil
+		},
+		nil,
+		ec.marshalOJSONString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_StorageVolume_hardware_metadata(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "StorageVolume",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type JSONString does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _StorageVolume_performance_metric(ctx context.Context, field graphql.CollectedField, obj *model.StorageVolume) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_StorageVolume_performance_metric,
+		func(ctx context.Context) (any, error) {
+			return ec.resolvers.StorageVolume().PerformanceMetric(ctx, obj)
+		},
+		nil,
+		ec.marshalOJSONString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_StorageVolume_performance_metric(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "StorageVolume",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type JSONString does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _StorageVolume_usage(ctx context.Context, field graphql.CollectedField, obj *model.StorageVolume) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_StorageVolume_usage,
+		func(ctx context.Context) (any, error) {
+			return obj.Usage, nil
+		},
+		nil,
+		ec.marshalOJSONString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_StorageVolume_usage(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "StorageVolume",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type JSONString does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _StorageVolumeList_items(ctx context.Context, field graphql.CollectedField, obj *model.StorageVolumeList) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_StorageVolumeList_items,
+		func(ctx context.Context) (any, error) {
+			return obj.Items, nil
+		},
+		nil,
+		ec.marshalOStorageVolume2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐStorageVolume,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_StorageVolumeList_items(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "StorageVolumeList",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_StorageVolume_id(ctx, field)
+			case "backend":
+				return ec.fieldContext_StorageVolume_backend(ctx, field)
+			case "fsprefix":
+				return ec.fieldContext_StorageVolume_fsprefix(ctx, field)
+			case "path":
+				return ec.fieldContext_StorageVolume_path(ctx, field)
+			case "proxy":
+				return ec.fieldContext_StorageVolume_proxy(ctx, field)
+			case "name":
+				return ec.fieldContext_StorageVolume_name(ctx, field)
+			case "capabilities":
+				return ec.fieldContext_StorageVolume_capabilities(ctx, field)
+			case "hardware_metadata":
+				return ec.fieldContext_StorageVolume_hardware_metadata(ctx, field)
+			case "performance_metric":
+				return ec.fieldContext_StorageVolume_performance_metric(ctx, field)
+			case "usage":
+				return ec.fieldContext_StorageVolume_usage(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type StorageVolume", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _StorageVolumeList_total_count(ctx context.Context, field graphql.CollectedField, obj *model.StorageVolumeList) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_StorageVolumeList_total_count,
+		func(ctx context.Context) (any, error) {
+			return obj.TotalCount, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_StorageVolumeList_total_count(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "StorageVolumeList",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _UnsetQuotaScope_quota_scope(ctx context.Context, field graphql.CollectedField, obj *model.UnsetQuotaScope) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_UnsetQuotaScope_quota_scope,
+		func(ctx context.Context) (any, error) {
+			return obj.QuotaScope, nil
+		},
+		nil,
+		ec.marshalOQuotaScope2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐQuotaScope,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_UnsetQuotaScope_quota_scope(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "UnsetQuotaScope",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_QuotaScope_id(ctx, field)
+			case "quota_scope_id":
+				return ec.fieldContext_QuotaScope_quota_scope_id(ctx, field)
+			case "storage_host_name":
+				return ec.fieldContext_QuotaScope_storage_host_name(ctx, field)
+			case "details":
+				return ec.fieldContext_QuotaScope_details(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type QuotaScope", field.Name)
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _UserInfo_email(ctx context.Context, field graphql.CollectedField, obj *model.UserInfo) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -12224,6 +16350,2602 @@ func (ec *executionContext) fieldContext_UserInfo_full_name(_ context.Context, f
 		IsResolver: false,
 		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _UserResourcePolicy_id(ctx context.Context, field graphql.CollectedField, obj *model.UserResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_UserResourcePolicy_id,
+		func(ctx context.Context) (any, error) {
+			return obj.ID, nil
+		},
+		nil,
+		ec.marshalNID2string,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_UserResourcePolicy_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "UserResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type ID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _UserResourcePolicy_name(ctx context.Context, field graphql.CollectedField, obj *model.UserResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_UserResourcePolicy_name,
+		func(ctx context.Context) (any, error) {
+			return obj.Name, nil
+		},
+		nil,
+		ec.marshalNString2string,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_UserResourcePolicy_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "UserResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _UserResourcePolicy_created_at(ctx context.Context, field graphql.CollectedField, obj *model.UserResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_UserResourcePolicy_created_at,
+		func(ctx context.Context) (any, error) {
+			return obj.CreatedAt, nil
+		},
+		nil,
+		ec.marshalNDateTime2timeᚐTime,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_UserResourcePolicy_created_at(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "UserResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type DateTime does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _UserResourcePolicy_max_vfolder_count(ctx context.Context, field graphql.CollectedField, obj *model.UserResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_UserResourcePolicy_max_vfolder_count,
+		func(ctx context.Context) (any, error) {
+			return obj.MaxVfolderCount, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_UserResourcePolicy_max_vfolder_count(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "UserResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _UserResourcePolicy_max_quota_scope_size(ctx context.Context, field graphql.CollectedField, obj *model.UserResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_UserResourcePolicy_max_quota_scope_size,
+		func(ctx context.Context) (any, error) {
+			return obj.MaxQuotaScopeSize, nil
+		},
+		nil,
+		ec.marshalOBigInt2ᚖint64,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_UserResourcePolicy_max_quota_scope_size(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "UserResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type BigInt does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _UserResourcePolicy_max_vfolder_size(ctx context.Context, field graphql.CollectedField, obj *model.UserResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_UserResourcePolicy_max_vfolder_size,
+		func(ctx context.Context) (any, error) {
+			return obj.MaxVfolderSize, nil
+		},
+		nil,
+		ec.marshalOBigInt2ᚖint64,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_UserResourcePolicy_max_vfolder_size(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "UserResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type BigInt does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _UserResourcePolicy_max_session_count_per_model_session(ctx context.Context, field graphql.CollectedField, obj *model.UserResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_UserResourcePolicy_max_session_count_per_model_session,
+		func(ctx context.Context) (any, error) {
+			return obj.MaxSessionCountPerModelSession, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_UserResourcePolicy_max_session_count_per_model_session(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "UserResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _UserResourcePolicy_max_customized_image_count(ctx context.Context, field graphql.CollectedField, obj *model.UserResourcePolicy) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_UserResourcePolicy_max_customized_image_count,
+		func(ctx context.Context) (any, error) {
+			return obj.MaxCustomizedImageCount, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_UserResourcePolicy_max_customized_image_count(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "UserResourcePolicy",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _UserV2_id(ctx context.Context, field graphql.CollectedField, obj *model.UserV2) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_UserV2_id,
+		func(ctx context.Context) (any, error) {
+			return obj.ID, nil
+		},
+		nil,
+		ec.marshalNID2string,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_UserV2_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "UserV2",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type ID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _UserV2_basicInfo(ctx context.Context, field graphql.CollectedField, obj *model.UserV2) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_UserV2_basicInfo,
+		func(ctx context.Context) (any, error) {
+			return obj.BasicInfo, nil
+		},
+		nil,
+		ec.marshalNUserV2BasicInfo2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUserV2BasicInfo,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_UserV2_basicInfo(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "UserV2",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "email":
+				return ec.fieldContext_UserV2BasicInfo_email(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type UserV2BasicInfo", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _UserV2BasicInfo_email(ctx context.Context, field graphql.CollectedField, obj *model.UserV2BasicInfo) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_UserV2BasicInfo_email,
+		func(ctx context.Context) (any, error) {
+			return obj.Email, nil
+		},
+		nil,
+		ec.marshalNString2string,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_UserV2BasicInfo_email(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "UserV2BasicInfo",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VFolder_id(ctx context.Context, field graphql.CollectedField, obj *model.VFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VFolder_id,
+		func(ctx context.Context) (any, error) {
+			return obj.ID, nil
+		},
+		nil,
+		ec.marshalNID2string,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_VFolder_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type ID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VFolder_status(ctx context.Context, field graphql.CollectedField, obj *model.VFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VFolder_status,
+		func(ctx context.Context) (any, error) {
+			return obj.Status, nil
+		},
+		nil,
+		ec.marshalNVFolderOperationStatus2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVFolderOperationStatus,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_VFolder_status(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type VFolderOperationStatus does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VFolder_host(ctx context.Context, field graphql.CollectedField, obj *model.VFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VFolder_host,
+		func(ctx context.Context) (any, error) {
+			return obj.Host, nil
+		},
+		nil,
+		ec.marshalNString2string,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_VFolder_host(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VFolder_unmanagedPath(ctx context.Context, field graphql.CollectedField, obj *model.VFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VFolder_unmanagedPath,
+		func(ctx context.Context) (any, error) {
+			return obj.UnmanagedPath, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VFolder_unmanagedPath(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VFolder_metadata(ctx context.Context, field graphql.CollectedField, obj *model.VFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VFolder_metadata,
+		func(ctx context.Context) (any, error) {
+			return obj.Metadata, nil
+		},
+		nil,
+		ec.marshalNVFolderMetadataInfo2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVFolderMetadataInfo,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_VFolder_metadata(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "name":
+				return ec.fieldContext_VFolderMetadataInfo_name(ctx, field)
+			case "usageMode":
+				return ec.fieldContext_VFolderMetadataInfo_usageMode(ctx, field)
+			case "quotaScopeId":
+				return ec.fieldContext_VFolderMetadataInfo_quotaScopeId(ctx, field)
+			case "createdAt":
+				return ec.fieldContext_VFolderMetadataInfo_createdAt(ctx, field)
+			case "lastUsed":
+				return ec.fieldContext_VFolderMetadataInfo_lastUsed(ctx, field)
+			case "cloneable":
+				return ec.fieldContext_VFolderMetadataInfo_cloneable(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type VFolderMetadataInfo", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VFolder_accessControl(ctx context.Context, field graphql.CollectedField, obj *model.VFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VFolder_accessControl,
+		func(ctx context.Context) (any, error) {
+			return obj.AccessControl, nil
+		},
+		nil,
+		ec.marshalNVFolderAccessControlInfo2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVFolderAccessControlInfo,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_VFolder_accessControl(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "permission":
+				return ec.fieldContext_VFolderAccessControlInfo_permission(ctx, field)
+			case "ownershipType":
+				return ec.fieldContext_VFolderAccessControlInfo_ownershipType(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type VFolderAccessControlInfo", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VFolder_ownership(ctx context.Context, field graphql.CollectedField, obj *model.VFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VFolder_ownership,
+		func(ctx context.Context) (any, error) {
+			return obj.Ownership, nil
+		},
+		nil,
+		ec.marshalNVFolderOwnershipInfo2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVFolderOwnershipInfo,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_VFolder_ownership(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "userId":
+				return ec.fieldContext_VFolderOwnershipInfo_userId(ctx, field)
+			case "user":
+				return ec.fieldContext_VFolderOwnershipInfo_user(ctx, field)
+			case "projectId":
+				return ec.fieldContext_VFolderOwnershipInfo_projectId(ctx, field)
+			case "project":
+				return ec.fieldContext_VFolderOwnershipInfo_project(ctx, field)
+			case "creatorId":
+				return ec.fieldContext_VFolderOwnershipInfo_creatorId(ctx, field)
+			case "creatorEmail":
+				return ec.fieldContext_VFolderOwnershipInfo_creatorEmail(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type VFolderOwnershipInfo", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VFolderAccessControlInfo_permission(ctx context.Context, field graphql.CollectedField, obj *model.VFolderAccessControlInfo) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VFolderAccessControlInfo_permission,
+		func(ctx context.Context) (any, error) {
+			return obj.Permission, nil
+		},
+		nil,
+		ec.marshalNVFolderMountPermission2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVFolderMountPermission,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_VFolderAccessControlInfo_permission(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VFolderAccessControlInfo",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type VFolderMountPermission does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VFolderAccessControlInfo_ownershipType(ctx context.Context, field graphql.CollectedField, obj *model.VFolderAccessControlInfo) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VFolderAccessControlInfo_ownershipType,
+		func(ctx context.Context) (any, error) {
+			return obj.OwnershipType, nil
+		},
+		nil,
+		ec.marshalNVFolderOwnershipType2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVFolderOwnershipType,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_VFolderAccessControlInfo_ownershipType(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VFolderAccessControlInfo",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type VFolderOwnershipType does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VFolderMetadataInfo_name(ctx context.Context, field graphql.CollectedField, obj *model.VFolderMetadataInfo) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VFolderMetadataInfo_name,
+		func(ctx context.Context) (any, error) {
+			return obj.Name, nil
+		},
+		nil,
+		ec.marshalNString2string,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_VFolderMetadataInfo_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VFolderMetadataInfo",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VFolderMetadataInfo_usageMode(ctx context.Context, field graphql.CollectedField, obj *model.VFolderMetadataInfo) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VFolderMetadataInfo_usageMode,
+		func(ctx context.Context) (any, error) {
+			return obj.UsageMode, nil
+		},
+		nil,
+		ec.marshalNVFolderUsageMode2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVFolderUsageMode,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_VFolderMetadataInfo_usageMode(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VFolderMetadataInfo",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type VFolderUsageMode does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VFolderMetadataInfo_quotaScopeId(ctx context.Context, field graphql.CollectedField, obj *model.VFolderMetadataInfo) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VFolderMetadataInfo_quotaScopeId,
+		func(ctx context.Context) (any, error) {
+			return obj.QuotaScopeID, nil
+		},
+		nil,
+		ec.marshalNString2string,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_VFolderMetadataInfo_quotaScopeId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VFolderMetadataInfo",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VFolderMetadataInfo_createdAt(ctx context.Context, field graphql.CollectedField, obj *model.VFolderMetadataInfo) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VFolderMetadataInfo_createdAt,
+		func(ctx context.Context) (any, error) {
+			return obj.CreatedAt, nil
+		},
+		nil,
+		ec.marshalNDateTime2timeᚐTime,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_VFolderMetadataInfo_createdAt(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VFolderMetadataInfo",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type DateTime does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VFolderMetadataInfo_lastUsed(ctx context.Context, field graphql.CollectedField, obj *model.VFolderMetadataInfo) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VFolderMetadataInfo_lastUsed,
+		func(ctx context.Context) (any, error) {
+			return obj.LastUsed, nil
+		},
+		nil,
+		ec.marshalODateTime2ᚖtimeᚐTime,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VFolderMetadataInfo_lastUsed(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VFolderMetadataInfo",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type DateTime does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VFolderMetadataInfo_cloneable(ctx context.Context, field graphql.CollectedField, obj *model.VFolderMetadataInfo) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VFolderMetadataInfo_cloneable,
+		func(ctx context.Context) (any, error) {
+			return obj.Cloneable, nil
+		},
+		nil,
+		ec.marshalNBoolean2bool,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_VFolderMetadataInfo_cloneable(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VFolderMetadataInfo",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Boolean does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VFolderOwnershipInfo_userId(ctx context.Context, field graphql.CollectedField, obj *model.VFolderOwnershipInfo) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VFolderOwnershipInfo_userId,
+		func(ctx context.Context) (any, error) {
+			return obj.UserID, nil
+		},
+		nil,
+		ec.marshalOUUID2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VFolderOwnershipInfo_userId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VFolderOwnershipInfo",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type UUID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VFolderOwnershipInfo_user(ctx context.Context, field graphql.CollectedField, obj *model.VFolderOwnershipInfo) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VFolderOwnershipInfo_user,
+		func(ctx context.Context) (any, error) {
+			return obj.User, nil
+		},
+		nil,
+		ec.marshalOUserV22ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUserV2,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VFolderOwnershipInfo_user(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VFolderOwnershipInfo",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_UserV2_id(ctx, field)
+			case "basicInfo":
+				return ec.fieldContext_UserV2_basicInfo(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type UserV2", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VFolderOwnershipInfo_projectId(ctx context.Context, field graphql.CollectedField, obj *model.VFolderOwnershipInfo) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VFolderOwnershipInfo_projectId,
+		func(ctx context.Context) (any, error) {
+			return obj.ProjectID, nil
+		},
+		nil,
+		ec.marshalOUUID2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VFolderOwnershipInfo_projectId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VFolderOwnershipInfo",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type UUID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VFolderOwnershipInfo_project(ctx context.Context, field graphql.CollectedField, obj *model.VFolderOwnershipInfo) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VFolderOwnershipInfo_project,
+		func(ctx context.Context) (any, error) {
+			return obj.Project, nil
+		},
+		nil,
+		ec.marshalOProjectV22ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐProjectV2,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VFolderOwnershipInfo_project(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VFolderOwnershipInfo",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_ProjectV2_id(ctx, field)
+			case "basicInfo":
+				return ec.fieldContext_ProjectV2_basicInfo(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type ProjectV2", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VFolderOwnershipInfo_creatorId(ctx context.Context, field graphql.CollectedField, obj *model.VFolderOwnershipInfo) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VFolderOwnershipInfo_creatorId,
+		func(ctx context.Context) (any, error) {
+			return obj.CreatorID, nil
+		},
+		nil,
+		ec.marshalOUUID2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VFolderOwnershipInfo_creatorId(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VFolderOwnershipInfo",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type UUID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VFolderOwnershipInfo_creatorEmail(ctx context.Context, field graphql.CollectedField, obj *model.VFolderOwnershipInfo) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VFolderOwnershipInfo_creatorEmail,
+		func(ctx context.Context) (any, error) {
+			return obj.CreatorEmail, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VFolderOwnershipInfo_creatorEmail(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VFolderOwnershipInfo",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolder_id(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolder_id,
+		func(ctx context.Context) (any, error) {
+			return obj.ID, nil
+		},
+		nil,
+		ec.marshalOID2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolder_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type ID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolder_host(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolder_host,
+		func(ctx context.Context) (any, error) {
+			return obj.Host, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolder_host(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolder_quota_scope_id(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolder_quota_scope_id,
+		func(ctx context.Context) (any, error) {
+			return obj.QuotaScopeID, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolder_quota_scope_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolder_name(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolder_name,
+		func(ctx context.Context) (any, error) {
+			return obj.Name, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolder_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolder_user(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolder_user,
+		func(ctx context.Context) (any, error) {
+			return obj.User, nil
+		},
+		nil,
+		ec.marshalOUUID2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolder_user(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type UUID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolder_user_email(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolder_user_email,
+		func(ctx context.Context) (any, error) {
+			return obj.UserEmail, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolder_user_email(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolder_group(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolder_group,
+		func(ctx context.Context) (any, error) {
+			return obj.Group, nil
+		},
+		nil,
+		ec.marshalOUUID2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolder_group(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type UUID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolder_group_name(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolder_group_name,
+		func(ctx context.Context) (any, error) {
+			return obj.GroupName, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolder_group_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolder_creator(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolder_creator,
+		func(ctx context.Context) (any, error) {
+			return obj.Creator, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolder_creator(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolder_domain_name(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolder_domain_name,
+		func(ctx context.Context) (any, error) {
+			return obj.DomainName, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolder_domain_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolder_unmanaged_path(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolder_unmanaged_path,
+		func(ctx context.Context) (any, error) {
+			return obj.UnmanagedPath, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolder_unmanaged_path(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolder_usage_mode(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolder_usage_mode,
+		func(ctx context.Context) (any, error) {
+			return obj.UsageMode, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolder_usage_mode(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolder_permission(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolder_permission,
+		func(ctx context.Context) (any, error) {
+			return obj.Permission, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolder_permission(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolder_ownership_type(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolder_ownership_type,
+		func(ctx context.Context) (any, error) {
+			return obj.OwnershipType, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolder_ownership_type(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolder_max_files(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolder_max_files,
+		func(ctx context.Context) (any, error) {
+			return obj.MaxFiles, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolder_max_files(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolder_max_size(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolder_max_size,
+		func(ctx context.Context) (any, error) {
+			return obj.MaxSize, nil
+		},
+		nil,
+		ec.marshalOBigInt2ᚖint64,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolder_max_size(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type BigInt does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolder_created_at(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolder_created_at,
+		func(ctx context.Context) (any, error) {
+			return obj.CreatedAt, nil
+		},
+		nil,
+		ec.marshalODateTime2ᚖtimeᚐTime,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolder_created_at(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type DateTime does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolder_last_used(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolder_last_used,
+		func(ctx context.Context) (any, error) {
+			return obj.LastUsed, nil
+		},
+		nil,
+		ec.marshalODateTime2ᚖtimeᚐTime,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolder_last_used(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type DateTime does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolder_num_files(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolder_num_files,
+		func(ctx context.Context) (any, error) {
+			return obj.NumFiles, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolder_num_files(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolder_cur_size(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolder_cur_size,
+		func(ctx context.Context) (any, error) {
+			return obj.CurSize, nil
+		},
+		nil,
+		ec.marshalOBigInt2ᚖint64,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolder_cur_size(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type BigInt does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolder_cloneable(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolder_cloneable,
+		func(ctx context.Context) (any, error) {
+			return obj.Cloneable, nil
+		},
+		nil,
+		ec.marshalOBoolean2ᚖbool,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolder_cloneable(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Boolean does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolder_status(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolder) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolder_status,
+		func(ctx context.Context) (any, error) {
+			return obj.Status, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolder_status(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolder",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderConnection_pageInfo(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderConnection) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderConnection_pageInfo,
+		func(ctx context.Context) (any, error) {
+			return obj.PageInfo, nil
+		},
+		nil,
+		ec.marshalNPageInfo2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐPageInfo,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderConnection_pageInfo(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderConnection",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "hasNextPage":
+				return ec.fieldContext_PageInfo_hasNextPage(ctx, field)
+			case "hasPreviousPage":
+				return ec.fieldContext_PageInfo_hasPreviousPage(ctx, field)
+			case "startCursor":
+				return ec.fieldContext_PageInfo_startCursor(ctx, field)
+			case "endCursor":
+				return ec.fieldContext_PageInfo_endCursor(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type PageInfo", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderConnection_edges(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderConnection) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderConnection_edges,
+		func(ctx context.Context) (any, error) {
+			return obj.Edges, nil
+		},
+		nil,
+		ec.marshalNVirtualFolderEdge2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVirtualFolderEdge,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderConnection_edges(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderConnection",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "node":
+				return ec.fieldContext_VirtualFolderEdge_node(ctx, field)
+			case "cursor":
+				return ec.fieldContext_VirtualFolderEdge_cursor(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type VirtualFolderEdge", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderConnection_count(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderConnection) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderConnection_count,
+		func(ctx context.Context) (any, error) {
+			return obj.Count, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderConnection_count(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderConnection",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderEdge_node(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderEdge) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderEdge_node,
+		func(ctx context.Context) (any, error) {
+			return obj.Node, nil
+		},
+		nil,
+		ec.marshalOVirtualFolderNode2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVirtualFolderNode,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderEdge_node(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderEdge",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_VirtualFolderNode_id(ctx, field)
+			case "row_id":
+				return ec.fieldContext_VirtualFolderNode_row_id(ctx, field)
+			case "host":
+				return ec.fieldContext_VirtualFolderNode_host(ctx, field)
+			case "quota_scope_id":
+				return ec.fieldContext_VirtualFolderNode_quota_scope_id(ctx, field)
+			case "name":
+				return ec.fieldContext_VirtualFolderNode_name(ctx, field)
+			case "user":
+				return ec.fieldContext_VirtualFolderNode_user(ctx, field)
+			case "user_email":
+				return ec.fieldContext_VirtualFolderNode_user_email(ctx, field)
+			case "group":
+				return ec.fieldContext_VirtualFolderNode_group(ctx, field)
+			case "group_name":
+				return ec.fieldContext_VirtualFolderNode_group_name(ctx, field)
+			case "creator":
+				return ec.fieldContext_VirtualFolderNode_creator(ctx, field)
+			case "unmanaged_path":
+				return ec.fieldContext_VirtualFolderNode_unmanaged_path(ctx, field)
+			case "usage_mode":
+				return ec.fieldContext_VirtualFolderNode_usage_mode(ctx, field)
+			case "permission":
+				return ec.fieldContext_VirtualFolderNode_permission(ctx, field)
+			case "ownership_type":
+				return ec.fieldContext_VirtualFolderNode_ownership_type(ctx, field)
+			case "max_files":
+				return ec.fieldContext_VirtualFolderNode_max_files(ctx, field)
+			case "max_size":
+				return ec.fieldContext_VirtualFolderNode_max_size(ctx, field)
+			case "created_at":
+				return ec.fieldContext_VirtualFolderNode_created_at(ctx, field)
+			case "last_used":
+				return ec.fieldContext_VirtualFolderNode_last_used(ctx, field)
+			case "num_files":
+				return ec.fieldContext_VirtualFolderNode_num_files(ctx, field)
+			case "cur_size":
+				return ec.fieldContext_VirtualFolderNode_cur_size(ctx, field)
+			case "cloneable":
+				return ec.fieldContext_VirtualFolderNode_cloneable(ctx, field)
+			case "status":
+				return ec.fieldContext_VirtualFolderNode_status(ctx, field)
+			case "permissions":
+				return ec.fieldContext_VirtualFolderNode_permissions(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type VirtualFolderNode", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderEdge_cursor(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderEdge) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderEdge_cursor,
+		func(ctx context.Context) (any, error) {
+			return obj.Cursor, nil
+		},
+		nil,
+		ec.marshalNString2string,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderEdge_cursor(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderEdge",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderList_items(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderList) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderList_items,
+		func(ctx context.Context) (any, error) {
+			return obj.Items, nil
+		},
+		nil,
+		ec.marshalOVirtualFolder2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVirtualFolder,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderList_items(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderList",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_VirtualFolder_id(ctx, field)
+			case "host":
+				return ec.fieldContext_VirtualFolder_host(ctx, field)
+			case "quota_scope_id":
+				return ec.fieldContext_VirtualFolder_quota_scope_id(ctx, field)
+			case "name":
+				return ec.fieldContext_VirtualFolder_name(ctx, field)
+			case "user":
+				return ec.fieldContext_VirtualFolder_user(ctx, field)
+			case "user_email":
+				return ec.fieldContext_VirtualFolder_user_email(ctx, field)
+			case "group":
+				return ec.fieldContext_VirtualFolder_group(ctx, field)
+			case "group_name":
+				return ec.fieldContext_VirtualFolder_group_name(ctx, field)
+			case "creator":
+				return ec.fieldContext_VirtualFolder_creator(ctx, field)
+			case "domain_name":
+				return ec.fieldContext_VirtualFolder_domain_name(ctx, field)
+			case "unmanaged_path":
+				return ec.fieldContext_VirtualFolder_unmanaged_path(ctx, field)
+			case "usage_mode":
+				return ec.fieldContext_VirtualFolder_usage_mode(ctx, field)
+			case "permission":
+				return ec.fieldContext_VirtualFolder_permission(ctx, field)
+			case "ownership_type":
+				return ec.fieldContext_VirtualFolder_ownership_type(ctx, field)
+			case "max_files":
+				return ec.fieldContext_VirtualFolder_max_files(ctx, field)
+			case "max_size":
+				return ec.fieldContext_VirtualFolder_max_size(ctx, field)
+			case "created_at":
+				return ec.fieldContext_VirtualFolder_created_at(ctx, field)
+			case "last_used":
+				return ec.fieldContext_VirtualFolder_last_used(ctx, field)
+			case "num_files":
+				return ec.fieldContext_VirtualFolder_num_files(ctx, field)
+			case "cur_size":
+				return ec.fieldContext_VirtualFolder_cur_size(ctx, field)
+			case "cloneable":
+				return ec.fieldContext_VirtualFolder_cloneable(ctx, field)
+			case "status":
+				return ec.fieldContext_VirtualFolder_status(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type VirtualFolder", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderList_total_count(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderList) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderList_total_count,
+		func(ctx context.Context) (any, error) {
+			return obj.TotalCount, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderList_total_count(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderList",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderNode_id(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderNode_id,
+		func(ctx context.Context) (any, error) {
+			return obj.ID, nil
+		},
+		nil,
+		ec.marshalNID2string,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderNode_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type ID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderNode_row_id(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderNode_row_id,
+		func(ctx context.Context) (any, error) {
+			return obj.RowID, nil
+		},
+		nil,
+		ec.marshalOUUID2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderNode_row_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type UUID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderNode_host(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderNode_host,
+		func(ctx context.Context) (any, error) {
+			return obj.Host, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderNode_host(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderNode_quota_scope_id(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderNode_quota_scope_id,
+		func(ctx context.Context) (any, error) {
+			return obj.QuotaScopeID, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderNode_quota_scope_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderNode_name(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderNode_name,
+		func(ctx context.Context) (any, error) {
+			return obj.Name, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderNode_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderNode_user(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderNode_user,
+		func(ctx context.Context) (any, error) {
+			return obj.User, nil
+		},
+		nil,
+		ec.marshalOUUID2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderNode_user(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type UUID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderNode_user_email(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderNode_user_email,
+		func(ctx context.Context) (any, error) {
+			return obj.UserEmail, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderNode_user_email(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderNode_group(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderNode_group,
+		func(ctx context.Context) (any, error) {
+			return obj.Group, nil
+		},
+		nil,
+		ec.marshalOUUID2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderNode_group(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type UUID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderNode_group_name(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderNode_group_name,
+		func(ctx context.Context) (any, error) {
+			return obj.GroupName, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderNode_group_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderNode_creator(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderNode_creator,
+		func(ctx context.Context) (any, error) {
+			return obj.Creator, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderNode_creator(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderNode_unmanaged_path(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderNode_unmanaged_path,
+		func(ctx context.Context) (any, error) {
+			return obj.UnmanagedPath, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderNode_unmanaged_path(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderNode_usage_mode(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderNode_usage_mode,
+		func(ctx context.Context) (any, error) {
+			return obj.UsageMode, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderNode_usage_mode(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderNode_permission(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderNode_permission,
+		func(ctx context.Context) (any, error) {
+			return obj.Permission, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderNode_permission(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderNode_ownership_type(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderNode_ownership_type,
+		func(ctx context.Context) (any, error) {
+			return obj.OwnershipType, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderNode_ownership_type(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderNode_max_files(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderNode_max_files,
+		func(ctx context.Context) (any, error) {
+			return obj.MaxFiles, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderNode_max_files(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderNode_max_size(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderNode_max_size,
+		func(ctx context.Context) (any, error) {
+			return obj.MaxSize, nil
+		},
+		nil,
+		ec.marshalOBigInt2ᚖint64,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderNode_max_size(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type BigInt does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderNode_created_at(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderNode_created_at,
+		func(ctx context.Context) (any, error) {
+			return obj.CreatedAt, nil
+		},
+		nil,
+		ec.marshalODateTime2ᚖtimeᚐTime,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderNode_created_at(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type DateTime does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderNode_last_used(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderNode_last_used,
+		func(ctx context.Context) (any, error) {
+			return obj.LastUsed, nil
+		},
+		nil,
+		ec.marshalODateTime2ᚖtimeᚐTime,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderNode_last_used(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type DateTime does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderNode_num_files(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderNode_num_files,
+		func(ctx context.Context) (any, error) {
+			return obj.NumFiles, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderNode_num_files(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderNode_cur_size(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderNode_cur_size,
+		func(ctx context.Context) (any, error) {
+			return obj.CurSize, nil
+		},
+		nil,
+		ec.marshalOBigInt2ᚖint64,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderNode_cur_size(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type BigInt does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderNode_cloneable(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderNode_cloneable,
+		func(ctx context.Context) (any, error) {
+			return obj.Cloneable, nil
+		},
+		nil,
+		ec.marshalOBoolean2ᚖbool,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderNode_cloneable(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Boolean does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderNode_status(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderNode_status,
+		func(ctx context.Context) (any, error) {
+			return obj.Status, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderNode_status(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _VirtualFolderNode_permissions(ctx context.Context, field graphql.CollectedField, obj *model.VirtualFolderNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_VirtualFolderNode_permissions,
+		func(ctx context.Context) (any, error) {
+			return obj.Permissions, nil
+		},
+		nil,
+		ec.marshalOVFolderPermissionValueField2ᚕᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_VirtualFolderNode_permissions(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "VirtualFolderNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type VFolderPermissionValueField does not have child fields")
 		},
 	}
 	return fc, nil
@@ -13825,6 +20547,143 @@ func (ec *executionContext) unmarshalInputCreateScalingGroupInput(ctx context.Co
 	return it, nil
 }
 
+func (ec *executionContext) unmarshalInputCreateVFolderInScopeInput(ctx context.Context, obj any) (model.CreateVFolderInScopeInput, error) {
+	var it model.CreateVFolderInScopeInput
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	if _, present := asMap["usageMode"]; !present {
+		asMap["usageMode"] = "GENERAL"
+	}
+	if _, present := asMap["permission"]; !present {
+		asMap["permission"] = "READ_WRITE"
+	}
+	if _, present := asMap["cloneable"]; !present {
+		asMap["cloneable"] = false
+	}
+
+	fieldsInOrder := [...]string{"name", "host", "usageMode", "permission", "cloneable"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "name":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("name"))
+			data, err := ec.unmarshalNString2string(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Name = data
+		case "host":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("host"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Host = data
+		case "usageMode":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("usageMode"))
+			data, err := ec.unmarshalNVFolderUsageMode2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVFolderUsageMode(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.UsageMode = data
+		case "permission":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("permission"))
+			data, err := ec.unmarshalNVFolderMountPermission2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVFolderMountPermission(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Permission = data
+		case "cloneable":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("cloneable"))
+			data, err := ec.unmarshalNBoolean2bool(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Cloneable = data
+		}
+	}
+
+	return it, nil
+}
+
+func (ec *executionContext) unmarshalInputCreateVFolderV2Input(ctx context.Context, obj any) (model.CreateVFolderV2Input, error) {
+	var it model.CreateVFolderV2Input
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	if _, present := asMap["usageMode"]; !present {
+		asMap["usageMode"] = "general"
+	}
+	if _, present := asMap["permission"]; !present {
+		asMap["permission"] = "rw"
+	}
+	if _, present := asMap["cloneable"]; !present {
+		asMap["cloneable"] = false
+	}
+
+	fieldsInOrder := [...]string{"name", "projectId", "host", "usageMode", "permission", "cloneable"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "name":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("name"))
+			data, err := ec.unmarshalNString2string(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Name = data
+		case "projectId":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("projectId"))
+			data, err := ec.unmarshalOUUID2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.ProjectID = data
+		case "host":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("host"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Host = data
+		case "usageMode":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("usageMode"))
+			data, err := ec.unmarshalNString2string(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.UsageMode = data
+		case "permission":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("permission"))
+			data, err := ec.unmarshalNString2string(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Permission = data
+		case "cloneable":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("cloneable"))
+			data, err := ec.unmarshalNBoolean2bool(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Cloneable = data
+		}
+	}
+
+	return it, nil
+}
+
 func (ec *executionContext) unmarshalInputModifyAgentInput(ctx context.Context, obj any) (model.ModifyAgentInput, error) {
 	var it model.ModifyAgentInput
 	asMap := map[string]any{}
@@ -14156,9 +21015,63 @@ func (ec *executionContext) unmarshalInputModifyScalingGroupInput(ctx context.Co
 	return it, nil
 }
 
+func (ec *executionContext) unmarshalInputQuotaScopeInput(ctx context.Context, obj any) (model.QuotaScopeInput, error) {
+	var it model.QuotaScopeInput
+	asMap := map[string]any{}
+	for k, v := range obj.(map[string]any) {
+		asMap[k] = v
+	}
+
+	fieldsInOrder := [...]string{"hard_limit_bytes"}
+	for _, k := range fieldsInOrder {
+		v, ok := asMap[k]
+		if !ok {
+			continue
+		}
+		switch k {
+		case "hard_limit_bytes":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("hard_limit_bytes"))
+			data, err := ec.unmarshalOBigInt2ᚖint64(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.HardLimitBytes = data
+		}
+	}
+
+	return it, nil
+}
+
 // endregion **************************** input.gotpl *****************************
 
 // region    ************************** interface.gotpl ***************************
+
+func (ec *executionContext) _Node(ctx context.Context, sel ast.SelectionSet, obj model.Node) graphql.Marshaler {
+	switch obj := (obj).(type) {
+	case nil:
+		return graphql.Null
+	case model.VirtualFolderNode:
+		return ec._VirtualFolderNode(ctx, sel, &obj)
+	case *model.VirtualFolderNode:
+		if obj == nil {
+			return graphql.Null
+		}
+		return ec._VirtualFolderNode(ctx, sel, obj)
+	case model.VFolder:
+		return ec._VFolder(ctx, sel, &obj)
+	case *model.VFolder:
+		if obj == nil {
+			return graphql.Null
+		}
+		return ec._VFolder(ctx, sel, obj)
+	default:
+		if typedObj, ok := obj.(graphql.Marshaler); ok {
+			return typedObj
+		} else {
+			panic(fmt.Errorf("unexpected type %T; non-generated variants of Node must implement graphql.Marshaler", obj))
+		}
+	}
+}
 
 // endregion ************************** interface.gotpl ***************************
 
@@ -14815,6 +21728,45 @@ func (ec *executionContext) _CreateScalingGroupReply(ctx context.Context, sel as
 	return out
 }
 
+var createVFolderV2PayloadImplementors = []string{"CreateVFolderV2Payload"}
+
+func (ec *executionContext) _CreateVFolderV2Payload(ctx context.Context, sel ast.SelectionSet, obj *model.CreateVFolderV2Payload) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, createVFolderV2PayloadImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("CreateVFolderV2Payload")
+		case "vfolder":
+			out.Values[i] = ec._CreateVFolderV2Payload_vfolder(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
 var imageImplementors = []string{"Image"}
 
 func (ec *executionContext) _Image(ctx context.Context, sel ast.SelectionSet, obj *model.Image) graphql.Marshaler {
@@ -15274,6 +22226,246 @@ func (ec *executionContext) _Mutations(ctx context.Context, sel ast.SelectionSet
 			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
 				return ec._Mutations_delete_resource_preset(ctx, field)
 			})
+		case "createVfolderV2":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutations_createVfolderV2(ctx, field)
+			})
+		case "createVFolderInProject":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutations_createVFolderInProject(ctx, field)
+			})
+		case "set_quota_scope":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutations_set_quota_scope(ctx, field)
+			})
+		case "unset_quota_scope":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutations_unset_quota_scope(ctx, field)
+			})
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var pageInfoImplementors = []string{"PageInfo"}
+
+func (ec *executionContext) _PageInfo(ctx context.Context, sel ast.SelectionSet, obj *model.PageInfo) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, pageInfoImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("PageInfo")
+		case "hasNextPage":
+			out.Values[i] = ec._PageInfo_hasNextPage(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "hasPreviousPage":
+			out.Values[i] = ec._PageInfo_hasPreviousPage(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "startCursor":
+			out.Values[i] = ec._PageInfo_startCursor(ctx, field, obj)
+		case "endCursor":
+			out.Values[i] = ec._PageInfo_endCursor(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var predefinedAtomicPermissionImplementors = []string{"PredefinedAtomicPermission"}
+
+func (ec *executionContext) _PredefinedAtomicPermission(ctx context.Context, sel ast.SelectionSet, obj *model.PredefinedAtomicPermission) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, predefinedAtomicPermissionImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("PredefinedAtomicPermission")
+		case "vfolder_host_permission_list":
+			out.Values[i] = ec._PredefinedAtomicPermission_vfolder_host_permission_list(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var projectBasicInfoImplementors = []string{"ProjectBasicInfo"}
+
+func (ec *executionContext) _ProjectBasicInfo(ctx context.Context, sel ast.SelectionSet, obj *model.ProjectBasicInfo) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, projectBasicInfoImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("ProjectBasicInfo")
+		case "name":
+			out.Values[i] = ec._ProjectBasicInfo_name(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var projectResourcePolicyImplementors = []string{"ProjectResourcePolicy"}
+
+func (ec *executionContext) _ProjectResourcePolicy(ctx context.Context, sel ast.SelectionSet, obj *model.ProjectResourcePolicy) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, projectResourcePolicyImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("ProjectResourcePolicy")
+		case "id":
+			out.Values[i] = ec._ProjectResourcePolicy_id(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "name":
+			out.Values[i] = ec._ProjectResourcePolicy_name(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "created_at":
+			out.Values[i] = ec._ProjectResourcePolicy_created_at(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "max_vfolder_count":
+			out.Values[i] = ec._ProjectResourcePolicy_max_vfolder_count(ctx, field, obj)
+		case "max_quota_scope_size":
+			out.Values[i] = ec._ProjectResourcePolicy_max_quota_scope_size(ctx, field, obj)
+		case "max_vfolder_size":
+			out.Values[i] = ec._ProjectResourcePolicy_max_vfolder_size(ctx, field, obj)
+		case "max_network_count":
+			out.Values[i] = ec._ProjectResourcePolicy_max_network_count(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var projectV2Implementors = []string{"ProjectV2"}
+
+func (ec *executionContext) _ProjectV2(ctx context.Context, sel ast.SelectionSet, obj *model.ProjectV2) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, projectV2Implementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("ProjectV2")
+		case "id":
+			out.Values[i] = ec._ProjectV2_id(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "basicInfo":
+			out.Values[i] = ec._ProjectV2_basicInfo(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}
@@ -15658,6 +22850,329 @@ func (ec *executionContext) _Queries(ctx context.Context, sel ast.SelectionSet) 
 			}
 
 			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "node":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_node(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "vfolder":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_vfolder(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "vfolder_list":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_vfolder_list(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "vfolder_own_list":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_vfolder_own_list(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "vfolder_invited_list":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_vfolder_invited_list(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "vfolder_project_list":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_vfolder_project_list(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "vfolder_node":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_vfolder_node(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "vfolder_nodes":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_vfolder_nodes(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "vfolderV2":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_vfolderV2(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "storage_volume":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_storage_volume(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "storage_volume_list":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_storage_volume_list(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "vfolder_host_permissions":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_vfolder_host_permissions(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "quota_scope":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_quota_scope(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "user_resource_policy":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_user_resource_policy(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "user_resource_policies":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_user_resource_policies(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "project_resource_policy":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_project_resource_policy(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "project_resource_policies":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_project_resource_policies(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
 		case "__type":
 			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
 				return ec._Queries___type(ctx, field)
@@ -15666,6 +23181,100 @@ func (ec *executionContext) _Queries(ctx context.Context, sel ast.SelectionSet) 
 			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
 				return ec._Queries___schema(ctx, field)
 			})
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var quotaDetailsImplementors = []string{"QuotaDetails"}
+
+func (ec *executionContext) _QuotaDetails(ctx context.Context, sel ast.SelectionSet, obj *model.QuotaDetails) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, quotaDetailsImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("QuotaDetails")
+		case "usage_bytes":
+			out.Values[i] = ec._QuotaDetails_usage_bytes(ctx, field, obj)
+		case "usage_count":
+			out.Values[i] = ec._QuotaDetails_usage_count(ctx, field, obj)
+		case "hard_limit_bytes":
+			out.Values[i] = ec._QuotaDetails_hard_limit_bytes(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var quotaScopeImplementors = []string{"QuotaScope"}
+
+func (ec *executionContext) _QuotaScope(ctx context.Context, sel ast.SelectionSet, obj *model.QuotaScope) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, quotaScopeImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("QuotaScope")
+		case "id":
+			out.Values[i] = ec._QuotaScope_id(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "quota_scope_id":
+			out.Values[i] = ec._QuotaScope_quota_scope_id(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "storage_host_name":
+			out.Values[i] = ec._QuotaScope_storage_host_name(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "details":
+			out.Values[i] = ec._QuotaScope_details(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}
@@ -15883,6 +23492,201 @@ func (ec *executionContext) _SessionExplanation(ctx context.Context, sel ast.Sel
 	return out
 }
 
+var setQuotaScopeImplementors = []string{"SetQuotaScope"}
+
+func (ec *executionContext) _SetQuotaScope(ctx context.Context, sel ast.SelectionSet, obj *model.SetQuotaScope) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, setQuotaScopeImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("SetQuotaScope")
+		case "quota_scope":
+			out.Values[i] = ec._SetQuotaScope_quota_scope(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var storageVolumeImplementors = []string{"StorageVolume"}
+
+func (ec *executionContext) _StorageVolume(ctx context.Context, sel ast.SelectionSet, obj *model.StorageVolume) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, storageVolumeImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("StorageVolume")
+		case "id":
+			out.Values[i] = ec._StorageVolume_id(ctx, field, obj)
+		case "backend":
+			out.Values[i] = ec._StorageVolume_backend(ctx, field, obj)
+		case "fsprefix":
+			out.Values[i] = ec._StorageVolume_fsprefix(ctx, field, obj)
+		case "path":
+			out.Values[i] = ec._StorageVolume_path(ctx, field, obj)
+		case "proxy":
+			out.Values[i] = ec._StorageVolume_proxy(ctx, field, obj)
+		case "name":
+			out.Values[i] = ec._StorageVolume_name(ctx, field, obj)
+		case "capabilities":
+			out.Values[i] = ec._StorageVolume_capabilities(ctx, field, obj)
+		case "hardware_metadata":
+			out.Values[i] = ec._StorageVolume_hardware_metadata(ctx, field, obj)
+		case "performance_metric":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._StorageVolume_performance_metric(ctx, field, obj)
+				return res
+			}
+
+			if field.Deferrable != nil {
+				dfs, ok := deferred[field.Deferrable.Label]
+				di := 0
+				if ok {
+					dfs.AddField(field)
+					di = len(dfs.Values) - 1
+				} else {
+					dfs = graphql.NewFieldSet([]graphql.CollectedField{field})
+					deferred[field.Deferrable.Label] = dfs
+				}
+				dfs.Concurrently(di, func(ctx context.Context) graphql.Marshaler {
+					return innerFunc(ctx, dfs)
+				})
+
+				// don't run the out.Concurrently() call below
+				out.Values[i] = graphql.Null
+				continue
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+		case "usage":
+			out.Values[i] = ec._StorageVolume_usage(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var storageVolumeListImplementors = []string{"StorageVolumeList"}
+
+func (ec *executionContext) _StorageVolumeList(ctx context.Context, sel ast.SelectionSet, obj *model.StorageVolumeList) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, storageVolumeListImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("StorageVolumeList")
+		case "items":
+			out.Values[i] = ec._StorageVolumeList_items(ctx, field, obj)
+		case "total_count":
+			out.Values[i] = ec._StorageVolumeList_total_count(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var unsetQuotaScopeImplementors = []string{"UnsetQuotaScope"}
+
+func (ec *executionContext) _UnsetQuotaScope(ctx context.Context, sel ast.SelectionSet, obj *model.UnsetQuotaScope) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, unsetQuotaScopeImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("UnsetQuotaScope")
+		case "quota_scope":
+			out.Values[i] = ec._UnsetQuotaScope_quota_scope(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
 var userInfoImplementors = []string{"UserInfo"}
 
 func (ec *executionContext) _UserInfo(ctx context.Context, sel ast.SelectionSet, obj *model.UserInfo) graphql.Marshaler {
@@ -15898,6 +23702,651 @@ func (ec *executionContext) _UserInfo(ctx context.Context, sel ast.SelectionSet,
 			out.Values[i] = ec._UserInfo_email(ctx, field, obj)
 		case "full_name":
 			out.Values[i] = ec._UserInfo_full_name(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var userResourcePolicyImplementors = []string{"UserResourcePolicy"}
+
+func (ec *executionContext) _UserResourcePolicy(ctx context.Context, sel ast.SelectionSet, obj *model.UserResourcePolicy) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, userResourcePolicyImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("UserResourcePolicy")
+		case "id":
+			out.Values[i] = ec._UserResourcePolicy_id(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "name":
+			out.Values[i] = ec._UserResourcePolicy_name(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "created_at":
+			out.Values[i] = ec._UserResourcePolicy_created_at(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "max_vfolder_count":
+			out.Values[i] = ec._UserResourcePolicy_max_vfolder_count(ctx, field, obj)
+		case "max_quota_scope_size":
+			out.Values[i] = ec._UserResourcePolicy_max_quota_scope_size(ctx, field, obj)
+		case "max_vfolder_size":
+			out.Values[i] = ec._UserResourcePolicy_max_vfolder_size(ctx, field, obj)
+		case "max_session_count_per_model_session":
+			out.Values[i] = ec._UserResourcePolicy_max_session_count_per_model_session(ctx, field, obj)
+		case "max_customized_image_count":
+			out.Values[i] = ec._UserResourcePolicy_max_customized_image_count(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var userV2Implementors = []string{"UserV2"}
+
+func (ec *executionContext) _UserV2(ctx context.Context, sel ast.SelectionSet, obj *model.UserV2) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, userV2Implementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("UserV2")
+		case "id":
+			out.Values[i] = ec._UserV2_id(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "basicInfo":
+			out.Values[i] = ec._UserV2_basicInfo(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var userV2BasicInfoImplementors = []string{"UserV2BasicInfo"}
+
+func (ec *executionContext) _UserV2BasicInfo(ctx context.Context, sel ast.SelectionSet, obj *model.UserV2BasicInfo) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, userV2BasicInfoImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("UserV2BasicInfo")
+		case "email":
+			out.Values[i] = ec._UserV2BasicInfo_email(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var vFolderImplementors = []string{"VFolder", "Node"}
+
+func (ec *executionContext) _VFolder(ctx context.Context, sel ast.SelectionSet, obj *model.VFolder) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, vFolderImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("VFolder")
+		case "id":
+			out.Values[i] = ec._VFolder_id(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "status":
+			out.Values[i] = ec._VFolder_status(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "host":
+			out.Values[i] = ec._VFolder_host(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "unmanagedPath":
+			out.Values[i] = ec._VFolder_unmanagedPath(ctx, field, obj)
+		case "metadata":
+			out.Values[i] = ec._VFolder_metadata(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "accessControl":
+			out.Values[i] = ec._VFolder_accessControl(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "ownership":
+			out.Values[i] = ec._VFolder_ownership(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var vFolderAccessControlInfoImplementors = []string{"VFolderAccessControlInfo"}
+
+func (ec *executionContext) _VFolderAccessControlInfo(ctx context.Context, sel ast.SelectionSet, obj *model.VFolderAccessControlInfo) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, vFolderAccessControlInfoImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("VFolderAccessControlInfo")
+		case "permission":
+			out.Values[i] = ec._VFolderAccessControlInfo_permission(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "ownershipType":
+			out.Values[i] = ec._VFolderAccessControlInfo_ownershipType(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var vFolderMetadataInfoImplementors = []string{"VFolderMetadataInfo"}
+
+func (ec *executionContext) _VFolderMetadataInfo(ctx context.Context, sel ast.SelectionSet, obj *model.VFolderMetadataInfo) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, vFolderMetadataInfoImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("VFolderMetadataInfo")
+		case "name":
+			out.Values[i] = ec._VFolderMetadataInfo_name(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "usageMode":
+			out.Values[i] = ec._VFolderMetadataInfo_usageMode(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "quotaScopeId":
+			out.Values[i] = ec._VFolderMetadataInfo_quotaScopeId(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "createdAt":
+			out.Values[i] = ec._VFolderMetadataInfo_createdAt(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "lastUsed":
+			out.Values[i] = ec._VFolderMetadataInfo_lastUsed(ctx, field, obj)
+		case "cloneable":
+			out.Values[i] = ec._VFolderMetadataInfo_cloneable(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var vFolderOwnershipInfoImplementors = []string{"VFolderOwnershipInfo"}
+
+func (ec *executionContext) _VFolderOwnershipInfo(ctx context.Context, sel ast.SelectionSet, obj *model.VFolderOwnershipInfo) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, vFolderOwnershipInfoImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("VFolderOwnershipInfo")
+		case "userId":
+			out.Values[i] = ec._VFolderOwnershipInfo_userId(ctx, field, obj)
+		case "user":
+			out.Values[i] = ec._VFolderOwnershipInfo_user(ctx, field, obj)
+		case "projectId":
+			out.Values[i] = ec._VFolderOwnershipInfo_projectId(ctx, field, obj)
+		case "project":
+			out.Values[i] = ec._VFolderOwnershipInfo_project(ctx, field, obj)
+		case "creatorId":
+			out.Values[i] = ec._VFolderOwnershipInfo_creatorId(ctx, field, obj)
+		case "creatorEmail":
+			out.Values[i] = ec._VFolderOwnershipInfo_creatorEmail(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var virtualFolderImplementors = []string{"VirtualFolder"}
+
+func (ec *executionContext) _VirtualFolder(ctx context.Context, sel ast.SelectionSet, obj *model.VirtualFolder) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, virtualFolderImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("VirtualFolder")
+		case "id":
+			out.Values[i] = ec._VirtualFolder_id(ctx, field, obj)
+		case "host":
+			out.Values[i] = ec._VirtualFolder_host(ctx, field, obj)
+		case "quota_scope_id":
+			out.Values[i] = ec._VirtualFolder_quota_scope_id(ctx, field, obj)
+		case "name":
+			out.Values[i] = ec._VirtualFolder_name(ctx, field, obj)
+		case "user":
+			out.Values[i] = ec._VirtualFolder_user(ctx, field, obj)
+		case "user_email":
+			out.Values[i] = ec._VirtualFolder_user_email(ctx, field, obj)
+		case "group":
+			out.Values[i] = ec._VirtualFolder_group(ctx, field, obj)
+		case "group_name":
+			out.Values[i] = ec._VirtualFolder_group_name(ctx, field, obj)
+		case "creator":
+			out.Values[i] = ec._VirtualFolder_creator(ctx, field, obj)
+		case "domain_name":
+			out.Values[i] = ec._VirtualFolder_domain_name(ctx, field, obj)
+		case "unmanaged_path":
+			out.Values[i] = ec._VirtualFolder_unmanaged_path(ctx, field, obj)
+		case "usage_mode":
+			out.Values[i] = ec._VirtualFolder_usage_mode(ctx, field, obj)
+		case "permission":
+			out.Values[i] = ec._VirtualFolder_permission(ctx, field, obj)
+		case "ownership_type":
+			out.Values[i] = ec._VirtualFolder_ownership_type(ctx, field, obj)
+		case "max_files":
+			out.Values[i] = ec._VirtualFolder_max_files(ctx, field, obj)
+		case "max_size":
+			out.Values[i] = ec._VirtualFolder_max_size(ctx, field, obj)
+		case "created_at":
+			out.Values[i] = ec._VirtualFolder_created_at(ctx, field, obj)
+		case "last_used":
+			out.Values[i] = ec._VirtualFolder_last_used(ctx, field, obj)
+		case "num_files":
+			out.Values[i] = ec._VirtualFolder_num_files(ctx, field, obj)
+		case "cur_size":
+			out.Values[i] = ec._VirtualFolder_cur_size(ctx, field, obj)
+		case "cloneable":
+			out.Values[i] = ec._VirtualFolder_cloneable(ctx, field, obj)
+		case "status":
+			out.Values[i] = ec._VirtualFolder_status(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var virtualFolderConnectionImplementors = []string{"VirtualFolderConnection"}
+
+func (ec *executionContext) _VirtualFolderConnection(ctx context.Context, sel ast.SelectionSet, obj *model.VirtualFolderConnection) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, virtualFolderConnectionImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("VirtualFolderConnection")
+		case "pageInfo":
+			out.Values[i] = ec._VirtualFolderConnection_pageInfo(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "edges":
+			out.Values[i] = ec._VirtualFolderConnection_edges(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "count":
+			out.Values[i] = ec._VirtualFolderConnection_count(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var virtualFolderEdgeImplementors = []string{"VirtualFolderEdge"}
+
+func (ec *executionContext) _VirtualFolderEdge(ctx context.Context, sel ast.SelectionSet, obj *model.VirtualFolderEdge) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, virtualFolderEdgeImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("VirtualFolderEdge")
+		case "node":
+			out.Values[i] = ec._VirtualFolderEdge_node(ctx, field, obj)
+		case "cursor":
+			out.Values[i] = ec._VirtualFolderEdge_cursor(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var virtualFolderListImplementors = []string{"VirtualFolderList"}
+
+func (ec *executionContext) _VirtualFolderList(ctx context.Context, sel ast.SelectionSet, obj *model.VirtualFolderList) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, virtualFolderListImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("VirtualFolderList")
+		case "items":
+			out.Values[i] = ec._VirtualFolderList_items(ctx, field, obj)
+		case "total_count":
+			out.Values[i] = ec._VirtualFolderList_total_count(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var virtualFolderNodeImplementors = []string{"VirtualFolderNode", "Node"}
+
+func (ec *executionContext) _VirtualFolderNode(ctx context.Context, sel ast.SelectionSet, obj *model.VirtualFolderNode) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, virtualFolderNodeImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("VirtualFolderNode")
+		case "id":
+			out.Values[i] = ec._VirtualFolderNode_id(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "row_id":
+			out.Values[i] = ec._VirtualFolderNode_row_id(ctx, field, obj)
+		case "host":
+			out.Values[i] = ec._VirtualFolderNode_host(ctx, field, obj)
+		case "quota_scope_id":
+			out.Values[i] = ec._VirtualFolderNode_quota_scope_id(ctx, field, obj)
+		case "name":
+			out.Values[i] = ec._VirtualFolderNode_name(ctx, field, obj)
+		case "user":
+			out.Values[i] = ec._VirtualFolderNode_user(ctx, field, obj)
+		case "user_email":
+			out.Values[i] = ec._VirtualFolderNode_user_email(ctx, field, obj)
+		case "group":
+			out.Values[i] = ec._VirtualFolderNode_group(ctx, field, obj)
+		case "group_name":
+			out.Values[i] = ec._VirtualFolderNode_group_name(ctx, field, obj)
+		case "creator":
+			out.Values[i] = ec._VirtualFolderNode_creator(ctx, field, obj)
+		case "unmanaged_path":
+			out.Values[i] = ec._VirtualFolderNode_unmanaged_path(ctx, field, obj)
+		case "usage_mode":
+			out.Values[i] = ec._VirtualFolderNode_usage_mode(ctx, field, obj)
+		case "permission":
+			out.Values[i] = ec._VirtualFolderNode_permission(ctx, field, obj)
+		case "ownership_type":
+			out.Values[i] = ec._VirtualFolderNode_ownership_type(ctx, field, obj)
+		case "max_files":
+			out.Values[i] = ec._VirtualFolderNode_max_files(ctx, field, obj)
+		case "max_size":
+			out.Values[i] = ec._VirtualFolderNode_max_size(ctx, field, obj)
+		case "created_at":
+			out.Values[i] = ec._VirtualFolderNode_created_at(ctx, field, obj)
+		case "last_used":
+			out.Values[i] = ec._VirtualFolderNode_last_used(ctx, field, obj)
+		case "num_files":
+			out.Values[i] = ec._VirtualFolderNode_num_files(ctx, field, obj)
+		case "cur_size":
+			out.Values[i] = ec._VirtualFolderNode_cur_size(ctx, field, obj)
+		case "cloneable":
+			out.Values[i] = ec._VirtualFolderNode_cloneable(ctx, field, obj)
+		case "status":
+			out.Values[i] = ec._VirtualFolderNode_status(ctx, field, obj)
+		case "permissions":
+			out.Values[i] = ec._VirtualFolderNode_permissions(ctx, field, obj)
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}
@@ -16282,6 +24731,32 @@ func (ec *executionContext) unmarshalNCreateScalingGroupInput2berthᚗdevᚋbert
 	return res, graphql.ErrorOnPath(ctx, err)
 }
 
+func (ec *executionContext) unmarshalNCreateVFolderInScopeInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐCreateVFolderInScopeInput(ctx context.Context, v any) (model.CreateVFolderInScopeInput, error) {
+	res, err := ec.unmarshalInputCreateVFolderInScopeInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) unmarshalNCreateVFolderV2Input2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐCreateVFolderV2Input(ctx context.Context, v any) (model.CreateVFolderV2Input, error) {
+	res, err := ec.unmarshalInputCreateVFolderV2Input(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) unmarshalNDateTime2timeᚐTime(ctx context.Context, v any) (time.Time, error) {
+	res, err := graphql.UnmarshalTime(v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNDateTime2timeᚐTime(ctx context.Context, sel ast.SelectionSet, v time.Time) graphql.Marshaler {
+	_ = sel
+	res := graphql.MarshalTime(v)
+	if res == graphql.Null {
+		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
+			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
+		}
+	}
+	return res
+}
+
 func (ec *executionContext) unmarshalNGlobalIDField2string(ctx context.Context, v any) (string, error) {
 	res, err := graphql.UnmarshalString(v)
 	return res, graphql.ErrorOnPath(ctx, err)
@@ -16371,6 +24846,41 @@ func (ec *executionContext) unmarshalNModifyScalingGroupInput2berthᚗdevᚋbert
 	return res, graphql.ErrorOnPath(ctx, err)
 }
 
+func (ec *executionContext) marshalNPageInfo2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐPageInfo(ctx context.Context, sel ast.SelectionSet, v *model.PageInfo) graphql.Marshaler {
+	if v == nil {
+		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
+			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
+		}
+		return graphql.Null
+	}
+	return ec._PageInfo(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalNProjectBasicInfo2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐProjectBasicInfo(ctx context.Context, sel ast.SelectionSet, v *model.ProjectBasicInfo) graphql.Marshaler {
+	if v == nil {
+		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
+			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
+		}
+		return graphql.Null
+	}
+	return ec._ProjectBasicInfo(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalNQuotaDetails2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐQuotaDetails(ctx context.Context, sel ast.SelectionSet, v *model.QuotaDetails) graphql.Marshaler {
+	if v == nil {
+		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
+			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
+		}
+		return graphql.Null
+	}
+	return ec._QuotaDetails(ctx, sel, v)
+}
+
+func (ec *executionContext) unmarshalNQuotaScopeInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐQuotaScopeInput(ctx context.Context, v any) (model.QuotaScopeInput, error) {
+	res, err := ec.unmarshalInputQuotaScopeInput(ctx, v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
 func (ec *executionContext) unmarshalNString2string(ctx context.Context, v any) (string, error) {
 	res, err := graphql.UnmarshalString(v)
 	return res, graphql.ErrorOnPath(ctx, err)
@@ -16401,6 +24911,134 @@ func (ec *executionContext) marshalNUUID2string(ctx context.Context, sel ast.Sel
 		}
 	}
 	return res
+}
+
+func (ec *executionContext) marshalNUserV2BasicInfo2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUserV2BasicInfo(ctx context.Context, sel ast.SelectionSet, v *model.UserV2BasicInfo) graphql.Marshaler {
+	if v == nil {
+		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
+			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
+		}
+		return graphql.Null
+	}
+	return ec._UserV2BasicInfo(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalNVFolder2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVFolder(ctx context.Context, sel ast.SelectionSet, v *model.VFolder) graphql.Marshaler {
+	if v == nil {
+		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
+			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
+		}
+		return graphql.Null
+	}
+	return ec._VFolder(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalNVFolderAccessControlInfo2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVFolderAccessControlInfo(ctx context.Context, sel ast.SelectionSet, v *model.VFolderAccessControlInfo) graphql.Marshaler {
+	if v == nil {
+		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
+			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
+		}
+		return graphql.Null
+	}
+	return ec._VFolderAccessControlInfo(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalNVFolderMetadataInfo2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVFolderMetadataInfo(ctx context.Context, sel ast.SelectionSet, v *model.VFolderMetadataInfo) graphql.Marshaler {
+	if v == nil {
+		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
+			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
+		}
+		return graphql.Null
+	}
+	return ec._VFolderMetadataInfo(ctx, sel, v)
+}
+
+func (ec *executionContext) unmarshalNVFolderMountPermission2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVFolderMountPermission(ctx context.Context, v any) (model.VFolderMountPermission, error) {
+	var res model.VFolderMountPermission
+	err := res.UnmarshalGQL(v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNVFolderMountPermission2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVFolderMountPermission(ctx context.Context, sel ast.SelectionSet, v model.VFolderMountPermission) graphql.Marshaler {
+	return v
+}
+
+func (ec *executionContext) unmarshalNVFolderOperationStatus2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVFolderOperationStatus(ctx context.Context, v any) (model.VFolderOperationStatus, error) {
+	var res model.VFolderOperationStatus
+	err := res.UnmarshalGQL(v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNVFolderOperationStatus2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVFolderOperationStatus(ctx context.Context, sel ast.SelectionSet, v model.VFolderOperationStatus) graphql.Marshaler {
+	return v
+}
+
+func (ec *executionContext) marshalNVFolderOwnershipInfo2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVFolderOwnershipInfo(ctx context.Context, sel ast.SelectionSet, v *model.VFolderOwnershipInfo) graphql.Marshaler {
+	if v == nil {
+		if !graphql.HasFieldError(ctx, graphql.GetFieldContext(ctx)) {
+			graphql.AddErrorf(ctx, "the requested element is null which the schema does not allow")
+		}
+		return graphql.Null
+	}
+	return ec._VFolderOwnershipInfo(ctx, sel, v)
+}
+
+func (ec *executionContext) unmarshalNVFolderOwnershipType2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVFolderOwnershipType(ctx context.Context, v any) (model.VFolderOwnershipType, error) {
+	var res model.VFolderOwnershipType
+	err := res.UnmarshalGQL(v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNVFolderOwnershipType2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVFolderOwnershipType(ctx context.Context, sel ast.SelectionSet, v model.VFolderOwnershipType) graphql.Marshaler {
+	return v
+}
+
+func (ec *executionContext) unmarshalNVFolderUsageMode2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVFolderUsageMode(ctx context.Context, v any) (model.VFolderUsageMode, error) {
+	var res model.VFolderUsageMode
+	err := res.UnmarshalGQL(v)
+	return res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalNVFolderUsageMode2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVFolderUsageMode(ctx context.Context, sel ast.SelectionSet, v model.VFolderUsageMode) graphql.Marshaler {
+	return v
+}
+
+func (ec *executionContext) marshalNVirtualFolderEdge2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVirtualFolderEdge(ctx context.Context, sel ast.SelectionSet, v []*model.VirtualFolderEdge) graphql.Marshaler {
+	ret := make(graphql.Array, len(v))
+	var wg sync.WaitGroup
+	isLen1 := len(v) == 1
+	if !isLen1 {
+		wg.Add(len(v))
+	}
+	for i := range v {
+		i := i
+		fc := &graphql.FieldContext{
+			Index:  &i,
+			Result: &v[i],
+		}
+		ctx := graphql.WithFieldContext(ctx, fc)
+		f := func(i int) {
+			defer func() {
+				if r := recover(); r != nil {
+					ec.Error(ctx, ec.Recover(ctx, r))
+					ret = nil
+				}
+			}()
+			if !isLen1 {
+				defer wg.Done()
+			}
+			ret[i] = ec.marshalOVirtualFolderEdge2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVirtualFolderEdge(ctx, sel, v[i])
+		}
+		if isLen1 {
+			f(i)
+		} else {
+			go f(i)
+		}
+
+	}
+	wg.Wait()
+
+	return ret
 }
 
 func (ec *executionContext) marshalN__Directive2githubᚗcomᚋ99designsᚋgqlgenᚋgraphqlᚋintrospectionᚐDirective(ctx context.Context, sel ast.SelectionSet, v introspection.Directive) graphql.Marshaler {
@@ -16883,6 +25521,13 @@ func (ec *executionContext) marshalOCreateScalingGroupReply2ᚖberthᚗdevᚋber
 	return ec._CreateScalingGroupReply(ctx, sel, v)
 }
 
+func (ec *executionContext) marshalOCreateVFolderV2Payload2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐCreateVFolderV2Payload(ctx context.Context, sel ast.SelectionSet, v *model.CreateVFolderV2Payload) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._CreateVFolderV2Payload(ctx, sel, v)
+}
+
 func (ec *executionContext) unmarshalODateTime2ᚖtimeᚐTime(ctx context.Context, v any) (*time.Time, error) {
 	if v == nil {
 		return nil, nil
@@ -17245,6 +25890,82 @@ func (ec *executionContext) marshalOMutationReply2ᚖberthᚗdevᚋberthᚋinter
 	return ec._MutationReply(ctx, sel, v)
 }
 
+func (ec *executionContext) marshalONode2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐNode(ctx context.Context, sel ast.SelectionSet, v model.Node) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._Node(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOPredefinedAtomicPermission2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐPredefinedAtomicPermission(ctx context.Context, sel ast.SelectionSet, v *model.PredefinedAtomicPermission) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._PredefinedAtomicPermission(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOProjectResourcePolicy2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐProjectResourcePolicy(ctx context.Context, sel ast.SelectionSet, v []*model.ProjectResourcePolicy) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	ret := make(graphql.Array, len(v))
+	var wg sync.WaitGroup
+	isLen1 := len(v) == 1
+	if !isLen1 {
+		wg.Add(len(v))
+	}
+	for i := range v {
+		i := i
+		fc := &graphql.FieldContext{
+			Index:  &i,
+			Result: &v[i],
+		}
+		ctx := graphql.WithFieldContext(ctx, fc)
+		f := func(i int) {
+			defer func() {
+				if r := recover(); r != nil {
+					ec.Error(ctx, ec.Recover(ctx, r))
+					ret = nil
+				}
+			}()
+			if !isLen1 {
+				defer wg.Done()
+			}
+			ret[i] = ec.marshalOProjectResourcePolicy2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐProjectResourcePolicy(ctx, sel, v[i])
+		}
+		if isLen1 {
+			f(i)
+		} else {
+			go f(i)
+		}
+
+	}
+	wg.Wait()
+
+	return ret
+}
+
+func (ec *executionContext) marshalOProjectResourcePolicy2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐProjectResourcePolicy(ctx context.Context, sel ast.SelectionSet, v *model.ProjectResourcePolicy) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._ProjectResourcePolicy(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOProjectV22ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐProjectV2(ctx context.Context, sel ast.SelectionSet, v *model.ProjectV2) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._ProjectV2(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOQuotaScope2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐQuotaScope(ctx context.Context, sel ast.SelectionSet, v *model.QuotaScope) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._QuotaScope(ctx, sel, v)
+}
+
 func (ec *executionContext) marshalOResourceLimit2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐResourceLimit(ctx context.Context, sel ast.SelectionSet, v []*model.ResourceLimit) graphql.Marshaler {
 	if v == nil {
 		return graphql.Null
@@ -17389,11 +26110,91 @@ func (ec *executionContext) marshalOScalingGroup2ᚖberthᚗdevᚋberthᚋintern
 	return ec._ScalingGroup(ctx, sel, v)
 }
 
+func (ec *executionContext) unmarshalOScopeField2ᚖstring(ctx context.Context, v any) (*string, error) {
+	if v == nil {
+		return nil, nil
+	}
+	res, err := graphql.UnmarshalString(v)
+	return &res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalOScopeField2ᚖstring(ctx context.Context, sel ast.SelectionSet, v *string) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	_ = sel
+	_ = ctx
+	res := graphql.MarshalString(*v)
+	return res
+}
+
 func (ec *executionContext) marshalOSessionExplanation2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐSessionExplanation(ctx context.Context, sel ast.SelectionSet, v *model.SessionExplanation) graphql.Marshaler {
 	if v == nil {
 		return graphql.Null
 	}
 	return ec._SessionExplanation(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOSetQuotaScope2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐSetQuotaScope(ctx context.Context, sel ast.SelectionSet, v *model.SetQuotaScope) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._SetQuotaScope(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOStorageVolume2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐStorageVolume(ctx context.Context, sel ast.SelectionSet, v []*model.StorageVolume) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	ret := make(graphql.Array, len(v))
+	var wg sync.WaitGroup
+	isLen1 := len(v) == 1
+	if !isLen1 {
+		wg.Add(len(v))
+	}
+	for i := range v {
+		i := i
+		fc := &graphql.FieldContext{
+			Index:  &i,
+			Result: &v[i],
+		}
+		ctx := graphql.WithFieldContext(ctx, fc)
+		f := func(i int) {
+			defer func() {
+				if r := recover(); r != nil {
+					ec.Error(ctx, ec.Recover(ctx, r))
+					ret = nil
+				}
+			}()
+			if !isLen1 {
+				defer wg.Done()
+			}
+			ret[i] = ec.marshalOStorageVolume2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐStorageVolume(ctx, sel, v[i])
+		}
+		if isLen1 {
+			f(i)
+		} else {
+			go f(i)
+		}
+
+	}
+	wg.Wait()
+
+	return ret
+}
+
+func (ec *executionContext) marshalOStorageVolume2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐStorageVolume(ctx context.Context, sel ast.SelectionSet, v *model.StorageVolume) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._StorageVolume(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOStorageVolumeList2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐStorageVolumeList(ctx context.Context, sel ast.SelectionSet, v *model.StorageVolumeList) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._StorageVolumeList(ctx, sel, v)
 }
 
 func (ec *executionContext) unmarshalOString2ᚕᚖstring(ctx context.Context, v any) ([]*string, error) {
@@ -17462,11 +26263,204 @@ func (ec *executionContext) marshalOUUID2ᚖstring(ctx context.Context, sel ast.
 	return res
 }
 
+func (ec *executionContext) marshalOUnsetQuotaScope2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUnsetQuotaScope(ctx context.Context, sel ast.SelectionSet, v *model.UnsetQuotaScope) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._UnsetQuotaScope(ctx, sel, v)
+}
+
 func (ec *executionContext) marshalOUserInfo2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUserInfo(ctx context.Context, sel ast.SelectionSet, v *model.UserInfo) graphql.Marshaler {
 	if v == nil {
 		return graphql.Null
 	}
 	return ec._UserInfo(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOUserResourcePolicy2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUserResourcePolicy(ctx context.Context, sel ast.SelectionSet, v []*model.UserResourcePolicy) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	ret := make(graphql.Array, len(v))
+	var wg sync.WaitGroup
+	isLen1 := len(v) == 1
+	if !isLen1 {
+		wg.Add(len(v))
+	}
+	for i := range v {
+		i := i
+		fc := &graphql.FieldContext{
+			Index:  &i,
+			Result: &v[i],
+		}
+		ctx := graphql.WithFieldContext(ctx, fc)
+		f := func(i int) {
+			defer func() {
+				if r := recover(); r != nil {
+					ec.Error(ctx, ec.Recover(ctx, r))
+					ret = nil
+				}
+			}()
+			if !isLen1 {
+				defer wg.Done()
+			}
+			ret[i] = ec.marshalOUserResourcePolicy2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUserResourcePolicy(ctx, sel, v[i])
+		}
+		if isLen1 {
+			f(i)
+		} else {
+			go f(i)
+		}
+
+	}
+	wg.Wait()
+
+	return ret
+}
+
+func (ec *executionContext) marshalOUserResourcePolicy2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUserResourcePolicy(ctx context.Context, sel ast.SelectionSet, v *model.UserResourcePolicy) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._UserResourcePolicy(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOUserV22ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐUserV2(ctx context.Context, sel ast.SelectionSet, v *model.UserV2) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._UserV2(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOVFolder2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVFolder(ctx context.Context, sel ast.SelectionSet, v *model.VFolder) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._VFolder(ctx, sel, v)
+}
+
+func (ec *executionContext) unmarshalOVFolderPermissionValueField2ᚕᚖstring(ctx context.Context, v any) ([]*string, error) {
+	if v == nil {
+		return nil, nil
+	}
+	var vSlice []any
+	vSlice = graphql.CoerceList(v)
+	var err error
+	res := make([]*string, len(vSlice))
+	for i := range vSlice {
+		ctx := graphql.WithPathContext(ctx, graphql.NewPathWithIndex(i))
+		res[i], err = ec.unmarshalOVFolderPermissionValueField2ᚖstring(ctx, vSlice[i])
+		if err != nil {
+			return nil, err
+		}
+	}
+	return res, nil
+}
+
+func (ec *executionContext) marshalOVFolderPermissionValueField2ᚕᚖstring(ctx context.Context, sel ast.SelectionSet, v []*string) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	ret := make(graphql.Array, len(v))
+	for i := range v {
+		ret[i] = ec.marshalOVFolderPermissionValueField2ᚖstring(ctx, sel, v[i])
+	}
+
+	return ret
+}
+
+func (ec *executionContext) unmarshalOVFolderPermissionValueField2ᚖstring(ctx context.Context, v any) (*string, error) {
+	if v == nil {
+		return nil, nil
+	}
+	res, err := graphql.UnmarshalString(v)
+	return &res, graphql.ErrorOnPath(ctx, err)
+}
+
+func (ec *executionContext) marshalOVFolderPermissionValueField2ᚖstring(ctx context.Context, sel ast.SelectionSet, v *string) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	_ = sel
+	_ = ctx
+	res := graphql.MarshalString(*v)
+	return res
+}
+
+func (ec *executionContext) marshalOVirtualFolder2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVirtualFolder(ctx context.Context, sel ast.SelectionSet, v []*model.VirtualFolder) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	ret := make(graphql.Array, len(v))
+	var wg sync.WaitGroup
+	isLen1 := len(v) == 1
+	if !isLen1 {
+		wg.Add(len(v))
+	}
+	for i := range v {
+		i := i
+		fc := &graphql.FieldContext{
+			Index:  &i,
+			Result: &v[i],
+		}
+		ctx := graphql.WithFieldContext(ctx, fc)
+		f := func(i int) {
+			defer func() {
+				if r := recover(); r != nil {
+					ec.Error(ctx, ec.Recover(ctx, r))
+					ret = nil
+				}
+			}()
+			if !isLen1 {
+				defer wg.Done()
+			}
+			ret[i] = ec.marshalOVirtualFolder2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVirtualFolder(ctx, sel, v[i])
+		}
+		if isLen1 {
+			f(i)
+		} else {
+			go f(i)
+		}
+
+	}
+	wg.Wait()
+
+	return ret
+}
+
+func (ec *executionContext) marshalOVirtualFolder2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVirtualFolder(ctx context.Context, sel ast.SelectionSet, v *model.VirtualFolder) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._VirtualFolder(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOVirtualFolderConnection2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVirtualFolderConnection(ctx context.Context, sel ast.SelectionSet, v *model.VirtualFolderConnection) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._VirtualFolderConnection(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOVirtualFolderEdge2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVirtualFolderEdge(ctx context.Context, sel ast.SelectionSet, v *model.VirtualFolderEdge) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._VirtualFolderEdge(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOVirtualFolderList2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVirtualFolderList(ctx context.Context, sel ast.SelectionSet, v *model.VirtualFolderList) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._VirtualFolderList(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOVirtualFolderNode2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐVirtualFolderNode(ctx context.Context, sel ast.SelectionSet, v *model.VirtualFolderNode) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._VirtualFolderNode(ctx, sel, v)
 }
 
 func (ec *executionContext) marshalO__EnumValue2ᚕgithubᚗcomᚋ99designsᚋgqlgenᚋgraphqlᚋintrospectionᚐEnumValueᚄ(ctx context.Context, sel ast.SelectionSet, v []introspection.EnumValue) graphql.Marshaler {

@@ -3,8 +3,17 @@
 package model
 
 import (
+	"bytes"
+	"fmt"
+	"io"
+	"strconv"
 	"time"
 )
+
+type Node interface {
+	IsNode()
+	GetID() string
+}
 
 type Agent struct {
 	ID                *string             `json:"id,omitempty"`
@@ -161,6 +170,27 @@ type CreateScalingGroupReply struct {
 	ScalingGroup *ScalingGroup `json:"scaling_group,omitempty"`
 }
 
+type CreateVFolderInScopeInput struct {
+	Name       string                 `json:"name"`
+	Host       *string                `json:"host,omitempty"`
+	UsageMode  VFolderUsageMode       `json:"usageMode"`
+	Permission VFolderMountPermission `json:"permission"`
+	Cloneable  bool                   `json:"cloneable"`
+}
+
+type CreateVFolderV2Input struct {
+	Name       string  `json:"name"`
+	ProjectID  *string `json:"projectId,omitempty"`
+	Host       *string `json:"host,omitempty"`
+	UsageMode  string  `json:"usageMode"`
+	Permission string  `json:"permission"`
+	Cloneable  bool    `json:"cloneable"`
+}
+
+type CreateVFolderV2Payload struct {
+	Vfolder *VFolder `json:"vfolder"`
+}
+
 type Image struct {
 	ID                    *string          `json:"id,omitempty"`
 	Name                  *string          `json:"name,omitempty"`
@@ -294,7 +324,54 @@ type MutationReply struct {
 type Mutations struct {
 }
 
+type PageInfo struct {
+	HasNextPage     bool    `json:"hasNextPage"`
+	HasPreviousPage bool    `json:"hasPreviousPage"`
+	StartCursor     *string `json:"startCursor,omitempty"`
+	EndCursor       *string `json:"endCursor,omitempty"`
+}
+
+type PredefinedAtomicPermission struct {
+	VfolderHostPermissionList []*string `json:"vfolder_host_permission_list,omitempty"`
+}
+
+type ProjectBasicInfo struct {
+	Name string `json:"name"`
+}
+
+type ProjectResourcePolicy struct {
+	ID                string    `json:"id"`
+	Name              string    `json:"name"`
+	CreatedAt         time.Time `json:"created_at"`
+	MaxVfolderCount   *int      `json:"max_vfolder_count,omitempty"`
+	MaxQuotaScopeSize *int64    `json:"max_quota_scope_size,omitempty"`
+	MaxVfolderSize    *int64    `json:"max_vfolder_size,omitempty"`
+	MaxNetworkCount   *int      `json:"max_network_count,omitempty"`
+}
+
+type ProjectV2 struct {
+	ID        string            `json:"id"`
+	BasicInfo *ProjectBasicInfo `json:"basicInfo"`
+}
+
 type Queries struct {
+}
+
+type QuotaDetails struct {
+	UsageBytes     *int64 `json:"usage_bytes,omitempty"`
+	UsageCount     *int64 `json:"usage_count,omitempty"`
+	HardLimitBytes *int64 `json:"hard_limit_bytes,omitempty"`
+}
+
+type QuotaScope struct {
+	ID              string        `json:"id"`
+	QuotaScopeID    string        `json:"quota_scope_id"`
+	StorageHostName string        `json:"storage_host_name"`
+	Details         *QuotaDetails `json:"details"`
+}
+
+type QuotaScopeInput struct {
+	HardLimitBytes *int64 `json:"hard_limit_bytes,omitempty"`
 }
 
 type ResourceLimit struct {
@@ -338,7 +415,397 @@ type SessionExplanation struct {
 	AsOf           *time.Time `json:"as_of,omitempty"`
 }
 
+type SetQuotaScope struct {
+	QuotaScope *QuotaScope `json:"quota_scope,omitempty"`
+}
+
+type StorageVolume struct {
+	ID                *string   `json:"id,omitempty"`
+	Backend           *string   `json:"backend,omitempty"`
+	Fsprefix          *string   `json:"fsprefix,omitempty"`
+	Path              *string   `json:"path,omitempty"`
+	Proxy             *string   `json:"proxy,omitempty"`
+	Name              *string   `json:"name,omitempty"`
+	Capabilities      []*string `json:"capabilities,omitempty"`
+	HardwareMetadata  *string   `json:"hardware_metadata,omitempty"`
+	PerformanceMetric *string   `json:"performance_metric,omitempty"`
+	Usage             *string   `json:"usage,omitempty"`
+}
+
+type StorageVolumeList struct {
+	Items      []*StorageVolume `json:"items,omitempty"`
+	TotalCount *int             `json:"total_count,omitempty"`
+}
+
+type UnsetQuotaScope struct {
+	QuotaScope *QuotaScope `json:"quota_scope,omitempty"`
+}
+
 type UserInfo struct {
 	Email    *string `json:"email,omitempty"`
 	FullName *string `json:"full_name,omitempty"`
+}
+
+type UserResourcePolicy struct {
+	ID                             string    `json:"id"`
+	Name                           string    `json:"name"`
+	CreatedAt                      time.Time `json:"created_at"`
+	MaxVfolderCount                *int      `json:"max_vfolder_count,omitempty"`
+	MaxQuotaScopeSize              *int64    `json:"max_quota_scope_size,omitempty"`
+	MaxVfolderSize                 *int64    `json:"max_vfolder_size,omitempty"`
+	MaxSessionCountPerModelSession *int      `json:"max_session_count_per_model_session,omitempty"`
+	MaxCustomizedImageCount        *int      `json:"max_customized_image_count,omitempty"`
+}
+
+type UserV2 struct {
+	ID        string           `json:"id"`
+	BasicInfo *UserV2BasicInfo `json:"basicInfo"`
+}
+
+type UserV2BasicInfo struct {
+	Email string `json:"email"`
+}
+
+type VFolder struct {
+	ID            string                    `json:"id"`
+	Status        VFolderOperationStatus    `json:"status"`
+	Host          string                    `json:"host"`
+	UnmanagedPath *string                   `json:"unmanagedPath,omitempty"`
+	Metadata      *VFolderMetadataInfo      `json:"metadata"`
+	AccessControl *VFolderAccessControlInfo `json:"accessControl"`
+	Ownership     *VFolderOwnershipInfo     `json:"ownership"`
+}
+
+func (VFolder) IsNode()            {}
+func (this VFolder) GetID() string { return this.ID }
+
+type VFolderAccessControlInfo struct {
+	Permission    VFolderMountPermission `json:"permission"`
+	OwnershipType VFolderOwnershipType   `json:"ownershipType"`
+}
+
+type VFolderMetadataInfo struct {
+	Name         string           `json:"name"`
+	UsageMode    VFolderUsageMode `json:"usageMode"`
+	QuotaScopeID string           `json:"quotaScopeId"`
+	CreatedAt    time.Time        `json:"createdAt"`
+	LastUsed     *time.Time       `json:"lastUsed,omitempty"`
+	Cloneable    bool             `json:"cloneable"`
+}
+
+type VFolderOwnershipInfo struct {
+	UserID       *string    `json:"userId,omitempty"`
+	User         *UserV2    `json:"user,omitempty"`
+	ProjectID    *string    `json:"projectId,omitempty"`
+	Project      *ProjectV2 `json:"project,omitempty"`
+	CreatorID    *string    `json:"creatorId,omitempty"`
+	CreatorEmail *string    `json:"creatorEmail,omitempty"`
+}
+
+type VirtualFolder struct {
+	ID            *string    `json:"id,omitempty"`
+	Host          *string    `json:"host,omitempty"`
+	QuotaScopeID  *string    `json:"quota_scope_id,omitempty"`
+	Name          *string    `json:"name,omitempty"`
+	User          *string    `json:"user,omitempty"`
+	UserEmail     *string    `json:"user_email,omitempty"`
+	Group         *string    `json:"group,omitempty"`
+	GroupName     *string    `json:"group_name,omitempty"`
+	Creator       *string    `json:"creator,omitempty"`
+	DomainName    *string    `json:"domain_name,omitempty"`
+	UnmanagedPath *string    `json:"unmanaged_path,omitempty"`
+	UsageMode     *string    `json:"usage_mode,omitempty"`
+	Permission    *string    `json:"permission,omitempty"`
+	OwnershipType *string    `json:"ownership_type,omitempty"`
+	MaxFiles      *int       `json:"max_files,omitempty"`
+	MaxSize       *int64     `json:"max_size,omitempty"`
+	CreatedAt     *time.Time `json:"created_at,omitempty"`
+	LastUsed      *time.Time `json:"last_used,omitempty"`
+	NumFiles      *int       `json:"num_files,omitempty"`
+	CurSize       *int64     `json:"cur_size,omitempty"`
+	Cloneable     *bool      `json:"cloneable,omitempty"`
+	Status        *string    `json:"status,omitempty"`
+}
+
+type VirtualFolderConnection struct {
+	PageInfo *PageInfo            `json:"pageInfo"`
+	Edges    []*VirtualFolderEdge `json:"edges"`
+	Count    *int                 `json:"count,omitempty"`
+}
+
+type VirtualFolderEdge struct {
+	Node   *VirtualFolderNode `json:"node,omitempty"`
+	Cursor string             `json:"cursor"`
+}
+
+type VirtualFolderList struct {
+	Items      []*VirtualFolder `json:"items,omitempty"`
+	TotalCount *int             `json:"total_count,omitempty"`
+}
+
+type VirtualFolderNode struct {
+	ID            string     `json:"id"`
+	RowID         *string    `json:"row_id,omitempty"`
+	Host          *string    `json:"host,omitempty"`
+	QuotaScopeID  *string    `json:"quota_scope_id,omitempty"`
+	Name          *string    `json:"name,omitempty"`
+	User          *string    `json:"user,omitempty"`
+	UserEmail     *string    `json:"user_email,omitempty"`
+	Group         *string    `json:"group,omitempty"`
+	GroupName     *string    `json:"group_name,omitempty"`
+	Creator       *string    `json:"creator,omitempty"`
+	UnmanagedPath *string    `json:"unmanaged_path,omitempty"`
+	UsageMode     *string    `json:"usage_mode,omitempty"`
+	Permission    *string    `json:"permission,omitempty"`
+	OwnershipType *string    `json:"ownership_type,omitempty"`
+	MaxFiles      *int       `json:"max_files,omitempty"`
+	MaxSize       *int64     `json:"max_size,omitempty"`
+	CreatedAt     *time.Time `json:"created_at,omitempty"`
+	LastUsed      *time.Time `json:"last_used,omitempty"`
+	NumFiles      *int       `json:"num_files,omitempty"`
+	CurSize       *int64     `json:"cur_size,omitempty"`
+	Cloneable     *bool      `json:"cloneable,omitempty"`
+	Status        *string    `json:"status,omitempty"`
+	Permissions   []*string  `json:"permissions,omitempty"`
+}
+
+func (VirtualFolderNode) IsNode()            {}
+func (this VirtualFolderNode) GetID() string { return this.ID }
+
+type VFolderMountPermission string
+
+const (
+	VFolderMountPermissionReadOnly  VFolderMountPermission = "READ_ONLY"
+	VFolderMountPermissionReadWrite VFolderMountPermission = "READ_WRITE"
+	VFolderMountPermissionRwDelete  VFolderMountPermission = "RW_DELETE"
+)
+
+var AllVFolderMountPermission = []VFolderMountPermission{
+	VFolderMountPermissionReadOnly,
+	VFolderMountPermissionReadWrite,
+	VFolderMountPermissionRwDelete,
+}
+
+func (e VFolderMountPermission) IsValid() bool {
+	switch e {
+	case VFolderMountPermissionReadOnly, VFolderMountPermissionReadWrite, VFolderMountPermissionRwDelete:
+		return true
+	}
+	return false
+}
+
+func (e VFolderMountPermission) String() string {
+	return string(e)
+}
+
+func (e *VFolderMountPermission) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = VFolderMountPermission(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid VFolderMountPermission", str)
+	}
+	return nil
+}
+
+func (e VFolderMountPermission) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *VFolderMountPermission) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e VFolderMountPermission) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
+}
+
+type VFolderOperationStatus string
+
+const (
+	VFolderOperationStatusReady          VFolderOperationStatus = "READY"
+	VFolderOperationStatusPerforming     VFolderOperationStatus = "PERFORMING"
+	VFolderOperationStatusCloning        VFolderOperationStatus = "CLONING"
+	VFolderOperationStatusMounted        VFolderOperationStatus = "MOUNTED"
+	VFolderOperationStatusError          VFolderOperationStatus = "ERROR"
+	VFolderOperationStatusDeletePending  VFolderOperationStatus = "DELETE_PENDING"
+	VFolderOperationStatusDeleteOngoing  VFolderOperationStatus = "DELETE_ONGOING"
+	VFolderOperationStatusDeleteComplete VFolderOperationStatus = "DELETE_COMPLETE"
+	VFolderOperationStatusDeleteError    VFolderOperationStatus = "DELETE_ERROR"
+)
+
+var AllVFolderOperationStatus = []VFolderOperationStatus{
+	VFolderOperationStatusReady,
+	VFolderOperationStatusPerforming,
+	VFolderOperationStatusCloning,
+	VFolderOperationStatusMounted,
+	VFolderOperationStatusError,
+	VFolderOperationStatusDeletePending,
+	VFolderOperationStatusDeleteOngoing,
+	VFolderOperationStatusDeleteComplete,
+	VFolderOperationStatusDeleteError,
+}
+
+func (e VFolderOperationStatus) IsValid() bool {
+	switch e {
+	case VFolderOperationStatusReady, VFolderOperationStatusPerforming, VFolderOperationStatusCloning, VFolderOperationStatusMounted, VFolderOperationStatusError, VFolderOperationStatusDeletePending, VFolderOperationStatusDeleteOngoing, VFolderOperationStatusDeleteComplete, VFolderOperationStatusDeleteError:
+		return true
+	}
+	return false
+}
+
+func (e VFolderOperationStatus) String() string {
+	return string(e)
+}
+
+func (e *VFolderOperationStatus) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = VFolderOperationStatus(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid VFolderOperationStatus", str)
+	}
+	return nil
+}
+
+func (e VFolderOperationStatus) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *VFolderOperationStatus) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e VFolderOperationStatus) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
+}
+
+type VFolderOwnershipType string
+
+const (
+	VFolderOwnershipTypeUser  VFolderOwnershipType = "USER"
+	VFolderOwnershipTypeGroup VFolderOwnershipType = "GROUP"
+)
+
+var AllVFolderOwnershipType = []VFolderOwnershipType{
+	VFolderOwnershipTypeUser,
+	VFolderOwnershipTypeGroup,
+}
+
+func (e VFolderOwnershipType) IsValid() bool {
+	switch e {
+	case VFolderOwnershipTypeUser, VFolderOwnershipTypeGroup:
+		return true
+	}
+	return false
+}
+
+func (e VFolderOwnershipType) String() string {
+	return string(e)
+}
+
+func (e *VFolderOwnershipType) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = VFolderOwnershipType(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid VFolderOwnershipType", str)
+	}
+	return nil
+}
+
+func (e VFolderOwnershipType) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *VFolderOwnershipType) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e VFolderOwnershipType) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
+}
+
+type VFolderUsageMode string
+
+const (
+	VFolderUsageModeGeneral VFolderUsageMode = "GENERAL"
+	VFolderUsageModeModel   VFolderUsageMode = "MODEL"
+	VFolderUsageModeData    VFolderUsageMode = "DATA"
+)
+
+var AllVFolderUsageMode = []VFolderUsageMode{
+	VFolderUsageModeGeneral,
+	VFolderUsageModeModel,
+	VFolderUsageModeData,
+}
+
+func (e VFolderUsageMode) IsValid() bool {
+	switch e {
+	case VFolderUsageModeGeneral, VFolderUsageModeModel, VFolderUsageModeData:
+		return true
+	}
+	return false
+}
+
+func (e VFolderUsageMode) String() string {
+	return string(e)
+}
+
+func (e *VFolderUsageMode) UnmarshalGQL(v any) error {
+	str, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("enums must be strings")
+	}
+
+	*e = VFolderUsageMode(str)
+	if !e.IsValid() {
+		return fmt.Errorf("%s is not a valid VFolderUsageMode", str)
+	}
+	return nil
+}
+
+func (e VFolderUsageMode) MarshalGQL(w io.Writer) {
+	fmt.Fprint(w, strconv.Quote(e.String()))
+}
+
+func (e *VFolderUsageMode) UnmarshalJSON(b []byte) error {
+	s, err := strconv.Unquote(string(b))
+	if err != nil {
+		return err
+	}
+	return e.UnmarshalGQL(s)
+}
+
+func (e VFolderUsageMode) MarshalJSON() ([]byte, error) {
+	var buf bytes.Buffer
+	e.MarshalGQL(&buf)
+	return buf.Bytes(), nil
 }

@@ -36,32 +36,49 @@ const (
 	kindBool
 	kindTexts
 	kindOrder
+	kindEnum
 )
 
 // Field is a field of a list: an SQL expression of our own and how it may be compared.
 type Field struct {
 	sql  string
 	kind kind
+	// words are what is stored for what is written, in lower case; of kindEnum.
+	words map[string]string
 }
 
 // Text is compared with strings, Number with numbers, Time with ISO times, Bool with true and false; Texts is an
 // array that contains strings; OrderOnly can be ordered by and not compared.
-func Text(sql string) Field { return Field{sql, kindText} }
+func Text(sql string) Field { return Field{sql: sql, kind: kindText} }
 
 // Number makes a field of numbers.
-func Number(sql string) Field { return Field{sql, kindNumber} }
+func Number(sql string) Field { return Field{sql: sql, kind: kindNumber} }
 
 // Time makes a field of instants.
-func Time(sql string) Field { return Field{sql, kindTime} }
+func Time(sql string) Field { return Field{sql: sql, kind: kindTime} }
 
 // Bool makes a field of truth values.
-func Bool(sql string) Field { return Field{sql, kindBool} }
+func Bool(sql string) Field { return Field{sql: sql, kind: kindBool} }
 
 // Texts makes a field that is an array of texts.
-func Texts(sql string) Field { return Field{sql, kindTexts} }
+func Texts(sql string) Field { return Field{sql: sql, kind: kindTexts} }
+
+// Enum makes a field of few words. It is compared with them in any case, with _ for -, and by the other names of names.
+func Enum(sql string, words []string, names map[string]string) Field {
+	f := Field{sql: sql, kind: kindEnum, words: map[string]string{}}
+	for _, w := range words {
+		f.words[enumWord(w)] = w
+	}
+	for name, w := range names {
+		f.words[enumWord(name)] = w
+	}
+	return f
+}
+
+func enumWord(text string) string { return strings.ReplaceAll(strings.ToLower(text), "-", "_") }
 
 // OrderOnly makes a field to order by.
-func OrderOnly(sql string) Field { return Field{sql, kindOrder} }
+func OrderOnly(sql string) Field { return Field{sql: sql, kind: kindOrder} }
 
 // Fields are the fields of one list by their wire names in lower case.
 type Fields map[string]Field
@@ -386,6 +403,15 @@ func compare(b *Builder, name string, f Field, op string, v any) (string, error)
 			}
 			return f.sql + " " + strings.ToUpper(op) + " " + b.Arg(text) + "::text", nil
 		}
+	case kindEnum:
+		text, ok := v.(string)
+		if !ok {
+			return "", wrong
+		}
+		if stored, known := f.words[enumWord(text)]; known && plain {
+			text = stored
+		}
+		return compare(b, name, Text(f.sql), op, text)
 	case kindNumber:
 		if n, ok := v.(float64); ok && plain {
 			return f.sql + " " + sign + " " + b.Arg(n) + "::float8", nil

@@ -57,3 +57,18 @@ func TestPrecedenceAndOrder(t *testing.T) {
 		require.True(t, fault.Is(err, fault.Invalid), bad)
 	}
 }
+
+func TestEnumsAreComparedByAnyOfTheirNames(t *testing.T) {
+	t.Parallel()
+	f := minilang.Fields{"status": minilang.Enum("t.status", []string{"ready", "delete-pending"}, nil),
+		"perm": minilang.Enum("t.perm", []string{"ro", "wd"}, map[string]string{"READ_ONLY": "ro", "RW_DELETE": "wd", "OWNER_PERM": "wd"})}
+	var b minilang.Builder
+	sql, err := minilang.Filter(&b, f, `status == "READY" & status != "DELETE_PENDING" & perm in ["read_only", "OWNER_PERM", "ro", "moon"] & status ilike "del%"`)
+	require.NoError(t, err)
+	require.Equal(t, `((t.status = $1::text AND t.status <> $2::text AND (t.perm = $3::text OR t.perm = $4::text OR t.perm = $5::text OR t.perm = $6::text) AND t.status ILIKE $7::text))`, sql)
+	require.Equal(t, []any{"ready", "delete-pending", "ro", "wd", "ro", "moon", "del%"}, b.Args)
+	for _, bad := range []string{`status == 1`, `status == true`, `perm in [1]`} {
+		_, err := minilang.Filter(&b, f, bad)
+		require.True(t, fault.Is(err, fault.Invalid), bad)
+	}
+}
