@@ -1,0 +1,303 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// Statuses of folders.
+const (
+	FolderReady         = "ready"
+	FolderPerforming    = "performing"
+	FolderCloning       = "cloning"
+	FolderMounted       = "mounted"
+	FolderError         = "error"
+	FolderDeletePending = "delete-pending" // in the trash
+	FolderDeleteOngoing = "delete-ongoing"
+	FolderDeleteDone    = "delete-complete"
+	FolderDeleteError   = "delete-error"
+)
+
+// Permissions of folders; each includes the ones before.
+const (
+	PermReadOnly        = "ro"
+	PermReadWrite       = "rw"
+	PermReadWriteDelete = "wd"
+)
+
+// Folder is a virtual folder as lists, descriptions and create replies show it. What a reply lacks is empty;
+// numbers that are not known are nil.
+type Folder struct {
+	ID         string  `json:"id"` // 32 hex digits, or dashed
+	Name       string  `json:"name"`
+	Host       string  `json:"host"` // proxy:volume
+	QuotaScope string  `json:"quota_scope_id"`
+	Status     string  `json:"status"`
+	UsageMode  string  `json:"usage_mode"` // general, model or data
+	Permission string  `json:"permission"` // of the caller: ro, rw or wd
+	Ownership  string  `json:"ownership_type,omitempty"`
+	Type       string  `json:"type,omitempty"` // the same as Ownership: user or group
+	User       *string `json:"user"`
+	Group      *string `json:"group"`
+	Creator    string  `json:"creator,omitempty"`
+	UserEmail  *string `json:"user_email,omitempty"`
+	GroupName  *string `json:"group_name,omitempty"`
+	IsOwner    bool    `json:"is_owner"`
+	Cloneable  bool    `json:"cloneable"`
+	CreatedAt  string  `json:"created_at,omitempty"`
+	LastUsed   *string `json:"last_used,omitempty"`
+	Files      *int64  `json:"num_files,omitempty"`
+	UsedBytes  *int64  `json:"used_bytes,omitempty"`
+	CurSize    *int64  `json:"cur_size,omitempty"` // in lists, the same as UsedBytes
+	// Complete false says that Files and UsedBytes are lower bounds. It and the next are extensions.
+	Complete   *bool  `json:"complete,omitempty"`
+	StatusInfo string `json:"status_info,omitempty"` // why it is in error
+	// TaskID is the background task that fills a clone.
+	TaskID string `json:"bgtask_id,omitempty"`
+}
+
+// FolderFilter selects folders.
+type FolderFilter struct {
+	// All shows the folders of everybody, to administrators.
+	All bool
+	// Group selects the folders of one project, by its id.
+	Group string
+	// Limit is the most folders to return; 0 = all, up to 100,000.
+	Limit int
+}
+
+// Folders lists the folders that the caller can use, those in the trash among them.
+func (c *Client) Folders(ctx context.Context, f FolderFilter) ([]Folder, error) {
+	limit := f.Limit
+	if limit <= 0 {
+		limit = maxListed
+	}
+	all, known := []Folder{}, map[string]bool{}
+	for len(all) < limit {
+		q := url.Values{"limit": {strconv.Itoa(folderPage)}, "offset": {strconv.Itoa(len(all))}}
+		if f.All {
+			q.Set("all", "true")
+		}
+		if f.Group != "" {
+			q.Set("group_id", f.Group)
+		}
+		var page []Folder
+		if err := c.call(ctx, request{method: http.MethodGet, path: "/folders", query: q}, &page); err != nil {
+			return nil, err
+		}
+		fresh := 0
+		for _, folder := range page {
+			// Servers that know no pages send everything every time.
+			if !known[folder.ID] {
+				known[folder.ID] = true
+				all, fresh = append(all, folder), fresh+1
+			}
+		}
+		if fresh == 0 || len(page) != folderPage {
+			break
+		}
+	}
+	return all[:min(len(all), limit)], nil
+}
+
+// folderPage is how many folders are asked for at once.
+const folderPage = 1000
+
+// NewFolder is the body of POST /folders. Zero values take the manager's defaults.
+type NewFolder struct {
+	// Name has up to 64 characters of letters, digits, '_', '-' and '.'.
+	Name       string `json:"name"`
+	Host       string `json:"host,omitempty"`
+	UsageMode  string `json:"usage_mode,omitempty"`
+	Permission string `json:"permission,omitempty"`
+	// Group makes a project folder; it is the project's name or id.
+	Group     string `json:"group,omitempty"`
+	Cloneable bool   `json:"cloneable"`
+}
+
+// CreateFolder makes a folder.
+func (c *Client) CreateFolder(ctx context.Context, n NewFolder) (Folder, error) {
+	var out Folder
+	err := c.call(ctx, request{method: http.MethodPost, path: "/folders", json: n, timeout: slowTimeout}, &out)
+	return out, err
+}
+
+// folderPath builds /folders/{v}/verb.
+func folderPath(folder, verb string) (string, error) {
+	switch folder {
+	case "", "_", ".", "..":
+		return "", fmt.Errorf("%q is not the name or id of a folder", folder)
+	}
+	p := "/folders/" + url.PathEscape(folder)
+	if verb != "" {
+		p += "/" + verb
+	}
+	return p, nil
+}
+
+// folderCall is call on a path of a folder.
+func (c *Client) folderCall(ctx context.Context, folder, verb string, r request, out any) error {
+	p, err := folderPath(folder, verb)
+	if err != nil {
+		return err
+	}
+	r.path = p
+	if r.timeout == 0 {
+		r.timeout = slowTimeout // most of these wait for a storage proxy
+	}
+	return c.call(ctx, r, out)
+}
+
+// Folder describes a folder by name or id. Its numbers are counted when they are asked for, or recently.
+func (c *Client) Folder(ctx context.Context, folder string) (Folder, error) {
+	var out Folder
+	err := c.folderCall(ctx, folder, "", request{method: http.MethodGet}, &out)
+	return out, err
+}
+
+// RenameFolder gives a folder another name.
+func (c *Client) RenameFolder(ctx context.Context, folder, name string) error {
+	return c.folderCall(ctx, folder, "rename", request{method: http.MethodPost, json: map[string]string{"new_name": name}}, nil)
+}
+
+// FolderOptions are what UpdateFolder changes; nil and "" leave things as they are.
+type FolderOptions struct {
+	Cloneable  *bool  `json:"cloneable,omitempty"`
+	Permission string `json:"permission,omitempty"`
+}
+
+// UpdateFolder changes options of a folder.
+func (c *Client) UpdateFolder(ctx context.Context, folder string, o FolderOptions) error {
+	return c.folderCall(ctx, folder, "update-options", request{method: http.MethodPost, json: o}, nil)
+}
+
+// TrashFolder moves a folder into the trash, from where RestoreFolder brings it back.
+func (c *Client) TrashFolder(ctx context.Context, folder string) (Folder, error) {
+	f, err := c.Folder(ctx, folder)
+	if err != nil {
+		return f, err
+	}
+	return f, c.call(ctx, request{method: http.MethodDelete, path: "/folders", json: map[string]string{"id": f.ID}}, nil)
+}
+
+// RestoreFolder brings a folder back from the trash, by its id.
+func (c *Client) RestoreFolder(ctx context.Context, id string) error {
+	return c.call(ctx, request{method: http.MethodPost, path: "/folders/restore-from-trash-bin", json: map[string]string{"id": id}}, nil)
+}
+
+// PurgeFolder deletes a folder of the trash for good, by its id.
+func (c *Client) PurgeFolder(ctx context.Context, id string) error {
+	return c.call(ctx, request{method: http.MethodPost, path: "/folders/delete-from-trash-bin", json: map[string]string{"id": id}}, nil)
+}
+
+// TrashedFolder finds a folder in the trash by name or id. A name can belong to several.
+func (c *Client) TrashedFolder(ctx context.Context, folder string) (Folder, error) {
+	all, err := c.Folders(ctx, FolderFilter{})
+	if err != nil {
+		return Folder{}, err
+	}
+	var found []Folder
+	var live bool
+	for _, f := range all {
+		switch {
+		case f.Name != folder && !sameID(f.ID, folder):
+		case f.Status == FolderDeletePending:
+			found = append(found, f)
+		default:
+			live = true
+		}
+	}
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) > 1:
+		ids := make([]string, len(found))
+		for i, f := range found {
+			ids[i] = f.ID
+		}
+		return Folder{}, &Error{Status: http.StatusConflict, Op: "GET /folders", Problem: Problem{
+			Type: ProblemPrefix + SlugInvalidParams, Title: "Several folders",
+			Msg:  fmt.Sprintf("%d folders called %s are in the trash: %s", len(found), folder, strings.Join(ids, ", ")),
+			Next: "name one by its id",
+		}}
+	case live:
+		return Folder{}, &Error{Status: http.StatusConflict, Op: "GET /folders", Problem: Problem{
+			Type: ProblemPrefix + SlugInvalidParams, Title: "Not in the trash",
+			Msg: fmt.Sprintf("folder %s is not in the trash", folder), Next: "berth folder rm " + folder + " puts it there",
+		}}
+	}
+	return Folder{}, notFound("GET /folders", "there is no folder %s in the trash", folder)
+}
+
+// sameID compares ids, dashed or not.
+func sameID(a, b string) bool {
+	bare := func(s string) string { return strings.ToLower(strings.ReplaceAll(s, "-", "")) }
+	return isUUID(a) && isUUID(b) && bare(a) == bare(b)
+}
+
+// CloneOptions say what becomes of a clone; "" takes what the original has.
+type CloneOptions struct {
+	Host       string `json:"target_host,omitempty"`
+	UsageMode  string `json:"usage_mode,omitempty"`
+	Permission string `json:"permission,omitempty"`
+	Cloneable  bool   `json:"cloneable"`
+}
+
+// CloneFolder copies a folder to a new one of the caller. The reply's TaskID names the background task that
+// copies the files, which TaskEvents follows.
+func (c *Client) CloneFolder(ctx context.Context, folder, name string, o CloneOptions) (Folder, error) {
+	body := struct {
+		Name string `json:"target_name"`
+		CloneOptions
+	}{name, o}
+	var out Folder
+	err := c.folderCall(ctx, folder, "clone", request{method: http.MethodPost, json: body}, &out)
+	return out, err
+}
+
+// FollowTask follows a background task to its end and tells step of every progress; step may be nil. It returns
+// the last message. A task that failed or was cancelled is a *TaskError, one that succeeded in part too.
+func (c *Client) FollowTask(ctx context.Context, taskID string, step func(TaskEvent)) (string, error) {
+	return followTask(taskID, c.TaskEvents(ctx, taskID), step)
+}
+
+func followTask(taskID string, events iter.Seq2[Event, error], step func(TaskEvent)) (string, error) {
+	for e, err := range events {
+		if err != nil {
+			return "", err
+		}
+		t, err := e.Task()
+		if err != nil {
+			return "", err
+		}
+		switch e.Name {
+		case EventTaskUpdated:
+			if step != nil {
+				step(t)
+			}
+		case EventTaskDone:
+			return t.Message, nil
+		case EventTaskPartial, EventTaskCancelled, EventTaskFailed:
+			return t.Message, &TaskError{ID: taskID, Event: e.Name, Message: t.Message}
+		}
+	}
+	return "", errors.New("task " + taskID + ": the manager stopped telling before the end")
+}
+
+// TaskError is a background task that did not end well.
+type TaskError struct {
+	ID      string
+	Event   string // EventTaskFailed, EventTaskCancelled or EventTaskPartial
+	Message string
+}
+
+func (e *TaskError) Error() string {
+	what := map[string]string{EventTaskPartial: "was done in part", EventTaskCancelled: "was cancelled"}[e.Event]
+	return strings.TrimSuffix("the task "+or(what, "failed")+": "+e.Message, ": ")
+}
