@@ -214,6 +214,7 @@ func runGroup(ctx context.Context, log *slog.Logger, health *chassis.Health, ser
 		return err
 	}
 	health.Watch(services...)
+	chassis.RelaxTimers()
 	err = g.Run(ctx)
 	if err != nil && ctx.Err() != nil && g.Err() == nil {
 		log.Warn("stopped, but not cleanly", "error", err)

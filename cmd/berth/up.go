@@ -81,6 +81,7 @@ func runUp(cmd *cobra.Command, dir stateDir, f upFlags) error {
 	defer release()
 	// A control plane holds little and should look it: collect a little more often.
 	debug.SetGCPercent(60)
+	chassis.RelaxTimers()
 	ctx, stop := chassis.SignalContext(cmd.Context())
 	defer stop()
 	tell := func(format string, args ...any) { say(cmd, format, args...) }
