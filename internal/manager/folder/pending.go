@@ -1,13 +1,11 @@
 package folder
 
 import (
-	"context"
-	"encoding/json"
-
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store/dbgen"
+	"context"
 )
 
 func notYet(a Actor) error {
@@ -32,38 +30,9 @@ func (s *Service) Search(ctx context.Context, a Actor, q SearchQuery) (Page[Fold
 	return Page[Folder]{}, notYet(a)
 }
 
-// Find finds a folder by id (with or without dashes) or by its name within the actor's reach. An ambiguous name is
-// NotFound with reason too-many-vfolders and matches.
-func (s *Service) Find(ctx context.Context, a Actor, ref string) (Folder, error) {
-	return Folder{}, notYet(a)
-}
-
-// Load returns those of the folders that the actor may see.
-func (s *Service) Load(ctx context.Context, a Actor, ids []cluster.FolderID) (map[cluster.FolderID]Folder, error) {
-	return nil, notYet(a)
-}
-
 // Get is Find with a fresh count of what the folder holds, if the proxy has one soon.
 func (s *Service) Get(ctx context.Context, a Actor, ref string) (Folder, error) {
 	return Folder{}, notYet(a)
-}
-
-// Hosts are those that the actor may use, in a project (id or name) or "" for all of the actor's.
-func (s *Service) Hosts(ctx context.Context, a Actor, project string) (Hosts, error) {
-	return Hosts{}, notYet(a)
-}
-
-// AllHosts are all that are known (superadmins); Info is empty.
-func (s *Service) AllHosts(ctx context.Context, a Actor) (Hosts, error) { return Hosts{}, notYet(a) }
-
-// AllowedTypes are the kinds of ownership that folders may have.
-func (s *Service) AllowedTypes(ctx context.Context, a Actor) ([]Ownership, error) {
-	return nil, notYet(a)
-}
-
-// PermissionsOfHosts are all permissions that policies may list.
-func (s *Service) PermissionsOfHosts(ctx context.Context, a Actor) ([]HostPermission, error) {
-	return nil, notYet(a)
 }
 
 // Rename gives a folder another name.
@@ -250,19 +219,6 @@ func (s *Service) SetQuota(ctx context.Context, a Actor, host, ref string, bytes
 // UnsetQuota is UnsetQuotaScope of a folder's scope.
 func (s *Service) UnsetQuota(ctx context.Context, a Actor, host, ref string) (Quota, error) {
 	return Quota{}, notYet(a)
-}
-
-// Volumes are all that proxies have (superadmins and monitors).
-func (s *Service) Volumes(ctx context.Context, a Actor) ([]Volume, error) { return nil, notYet(a) }
-
-// Volume is one of Volumes.
-func (s *Service) Volume(ctx context.Context, a Actor, host string) (Volume, error) {
-	return Volume{}, notYet(a)
-}
-
-// PerfMetric is what a proxy measures of a volume, as it says it (superadmins).
-func (s *Service) PerfMetric(ctx context.Context, a Actor, host string) (json.RawMessage, error) {
-	return nil, notYet(a)
 }
 
 // ResolveMounts plans the mounts of a session of owner: what the request names and, besides, the owner's dot-folders.

@@ -54,7 +54,7 @@ func New(d Deps) (*Service, error) {
 // nobody stands for the proxies of a cluster that has none.
 type nobody struct{}
 
-func (nobody) View() (live, gone []storage.Presence) { return nil, nil }
+func (nobody) View() (live, gone []storage.Presence)  { return nil, nil }
 func (nobody) ClientURL(proxy string) (string, error) { return "", noProxy(proxy) }
 func (nobody) Do(_ context.Context, proxy, _, _ string, _, _ any) error {
 	return noProxy(proxy)

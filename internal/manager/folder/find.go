@@ -1,0 +1,159 @@
+package folder
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/store/dbgen"
+)
+
+// Load returns those of the folders that the actor may see.
+func (s *Service) Load(ctx context.Context, a Actor, ids []cluster.FolderID) (map[cluster.FolderID]Folder, error) {
+	if err := authz.Authenticated(a); err != nil {
+		return nil, err
+	}
+	return load(ctx, s.d.Store.Queries, a, texts(ids))
+}
+
+func load(ctx context.Context, q *dbgen.Queries, a Actor, ids []string) (map[cluster.FolderID]Folder, error) {
+	rows, err := q.FolderViews(ctx, string(a.UserID), ids)
+	if err != nil {
+		return nil, fmt.Errorf("read folders: %w", err)
+	}
+	out := make(map[cluster.FolderID]Folder, len(rows))
+	for _, r := range rows {
+		if f, ok := view(a, r); ok {
+			out[f.ID] = f
+		}
+	}
+	return out, nil
+}
+
+// Find finds a folder by id (with or without dashes) or by its name within the actor's reach. An ambiguous name is
+// NotFound with reason too-many-vfolders and matches.
+func (s *Service) Find(ctx context.Context, a Actor, ref string) (Folder, error) {
+	return s.find(ctx, a, ref, living)
+}
+
+// preference says which of several folders of a name is meant.
+type preference func(cluster.FolderStatus) bool
+
+func living(st cluster.FolderStatus) bool  { return !st.Deleting() }
+func trashed(st cluster.FolderStatus) bool { return st.Deleting() }
+
+// find finds a folder that the actor may see. Of those with the name the preferred ones count first; what an administrator
+// manages counts when nothing in reach has the name.
+func (s *Service) find(ctx context.Context, a Actor, ref string, prefer preference) (Folder, error) {
+	if err := authz.Authenticated(a); err != nil {
+		return Folder{}, err
+	}
+	q := s.d.Store.Queries
+	if id, ok := cluster.CanonicalUUID(ref); ok {
+		found, err := load(ctx, q, a, []string{id})
+		if f, there := found[cluster.FolderID(id)]; there || err != nil {
+			return f, err
+		}
+		// A name may look like an id.
+	}
+	ids, err := s.named(ctx, a, ref, prefer)
+	if err != nil {
+		return Folder{}, err
+	}
+	if len(ids) == 0 {
+		return Folder{}, authz.NotFound(noun, ref)
+	}
+	found, err := load(ctx, q, a, ids)
+	switch {
+	case err != nil:
+		return Folder{}, err
+	case len(found) == 0: // gone meanwhile
+		return Folder{}, authz.NotFound(noun, ref)
+	case len(found) > 1:
+		return Folder{}, tooMany(ref, ids, found)
+	}
+	for _, f := range found {
+		return f, nil
+	}
+	return Folder{}, nil
+}
+
+type idAndStatus struct{ id, status string }
+
+func (s *Service) named(ctx context.Context, a Actor, name string, prefer preference) ([]string, error) {
+	if name != store.Text(name) || len(name) > 256 {
+		return nil, nil
+	}
+	var all []idAndStatus
+	rows, err := s.d.Store.FoldersInReach(ctx, name, string(a.UserID), texts(a.Projects))
+	if err != nil {
+		return nil, fmt.Errorf("find folder %q: %w", name, err)
+	}
+	for _, r := range rows {
+		all = append(all, idAndStatus{r.ID, r.Status})
+	}
+	if len(all) == 0 && (a.Superadmin() || a.Monitor() || a.Role == authz.RoleAdmin) {
+		domain := &a.Domain
+		if a.Superadmin() || a.Monitor() {
+			domain = nil
+		}
+		rows, err := s.d.Store.FoldersManaged(ctx, name, domain)
+		if err != nil {
+			return nil, fmt.Errorf("find folder %q: %w", name, err)
+		}
+		for _, r := range rows {
+			all = append(all, idAndStatus{r.ID, r.Status})
+		}
+	}
+	var preferred, others []string
+	for _, r := range all {
+		if prefer(cluster.FolderStatus(r.status)) {
+			preferred = append(preferred, r.id)
+		} else {
+			others = append(others, r.id)
+		}
+	}
+	if len(preferred) > 0 {
+		return preferred, nil
+	}
+	return others, nil
+}
+
+func tooMany(ref string, ids []string, found map[cluster.FolderID]Folder) error {
+	matches := []map[string]any{}
+	for _, id := range ids {
+		if f, ok := found[cluster.FolderID(id)]; ok {
+			matches = append(matches, map[string]any{"id": f.ID.Hex(), "name": f.Name, "host": f.Host, "status": string(f.Status), "user": f.UserEmail,
+				"group": f.ProjectName, "created_at": f.CreatedAt.Format(time.RFC3339Nano)})
+		}
+	}
+	return fault.NotFoundf("several folders are called %q", ref).WithReason("too-many-vfolders").
+		WithData(map[string]any{"matches": matches}).WithNext("name the folder by its id")
+}
+
+// project finds a project that the actor is a member of or manages, by id or by name within the actor's domain.
+func (s *Service) project(ctx context.Context, a Actor, ref string) (dbgen.Project, error) {
+	byID, id := false, zeroUUID
+	if canonical, ok := cluster.CanonicalUUID(ref); ok {
+		byID, id = true, canonical
+	}
+	p, err := s.d.Store.FindProject(ctx, byID, id, ref, a.Domain)
+	if store.Missing(err) && byID {
+		p, err = s.d.Store.FindProject(ctx, false, id, ref, a.Domain)
+	}
+	switch {
+	case store.Missing(err):
+		return p, authz.NotFound(projectNoun, ref)
+	case err != nil:
+		return p, fmt.Errorf("find project %s: %w", ref, err)
+	case !a.Member(cluster.ProjectID(p.ID)) && !a.DomainAdmin(p.DomainName) && !a.Monitor():
+		return p, authz.NotFound(projectNoun, ref)
+	}
+	return p, nil
+}
+
+const zeroUUID = "00000000-0000-0000-0000-000000000000"

@@ -1,0 +1,327 @@
+package folder
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/wire/storage"
+)
+
+// SettingDefaultHost is the cluster setting (a JSON text) with the host of folders that name none.
+const SettingDefaultHost = "volumes/default_host"
+
+// FirstHost is the host that a fresh cluster allows and takes by default: the one of `berth up`.
+const FirstHost = "local:volume1"
+
+// FirstHosts is what a fresh cluster's domain allows.
+func FirstHosts() map[string]any {
+	return map[string]any{FirstHost: AllPermissions()}
+}
+
+// permits is what policies allow, by host.
+type permits map[string]map[HostPermission]bool
+
+// add unites p with what one policy allows: {"host": ["permission", ...]}, or ["host", ...] for all permissions.
+func (p permits) add(raw json.RawMessage) {
+	var lists map[string][]HostPermission
+	if json.Unmarshal(raw, &lists) != nil {
+		var hosts []string
+		if json.Unmarshal(raw, &hosts) != nil {
+			return // allows nothing that anybody could tell
+		}
+		lists = map[string][]HostPermission{}
+		for _, h := range hosts {
+			lists[h] = AllPermissions()
+		}
+	}
+	for host, list := range lists {
+		for _, one := range list {
+			if p[host] == nil {
+				p[host] = map[HostPermission]bool{}
+			}
+			p[host][one] = true
+		}
+	}
+}
+
+// permitsOf unites a domain's policy, those of projects and that of a keypair.
+func permitsOf(r dbgen.HostsAllowedRow) permits {
+	p := permits{}
+	p.add(r.DomainHosts)
+	var projects []json.RawMessage
+	_ = json.Unmarshal(r.ProjectHosts, &projects) // an array that the query made
+	for _, raw := range projects {
+		p.add(raw)
+	}
+	p.add(r.KeypairHosts)
+	return p
+}
+
+// list is what is allowed on a host, in the wire's order.
+func (p permits) list(host string) []HostPermission {
+	out := []HostPermission{}
+	for _, one := range AllPermissions() {
+		if p[host][one] {
+			out = append(out, one)
+		}
+	}
+	return out
+}
+
+// need refuses what is not allowed on the host of a folder; name may be "" for a folder that is not there yet.
+func (p permits) need(a Actor, what HostPermission, host, name string) error {
+	if p[host][what] {
+		return nil
+	}
+	about := "on host " + host
+	if name != "" {
+		about = "with folder " + name + " on host " + host
+	}
+	return fault.Deniedf("%s has no permission %s %s", a.Email, what, about).WithReason("generic-forbidden").
+		WithNext("ask an administrator to add %s for %s to allowed_vfolder_hosts of your domain, project or resource policy", what, host)
+}
+
+// permits reads what the actor may do on hosts for something that belongs to a project, or to the actor (project "").
+func (s *Service) permits(ctx context.Context, q *dbgen.Queries, a Actor, project cluster.ProjectID) (permits, error) {
+	projects := []string{string(project)}
+	if project == "" {
+		projects = texts(a.Projects)
+	}
+	r, err := q.HostsAllowed(ctx, a.Domain, projects, string(a.AccessKey))
+	if err != nil {
+		return nil, fmt.Errorf("read allowed folder hosts: %w", err)
+	}
+	return permitsOf(r), nil
+}
+
+func texts[T ~string](in []T) []string {
+	out := make([]string, len(in))
+	for i, v := range in {
+		out[i] = string(v)
+	}
+	return out
+}
+
+// needHost refuses what the actor has no permission for on the folder's host.
+func (s *Service) needHost(ctx context.Context, a Actor, f Folder, what HostPermission) error {
+	p, err := s.permits(ctx, s.d.Store.Queries, a, f.ProjectID)
+	if err != nil {
+		return err
+	}
+	return p.need(a, what, f.Host, f.Name)
+}
+
+// seen is a volume as its proxy's nodes announced it.
+type seen struct {
+	storage.Volume
+	proxy      string
+	sftpGroups []string
+	nodes      int // live ones
+}
+
+func (v seen) host() string { return v.proxy + ":" + v.Name }
+
+func (v seen) problem() string {
+	if v.nodes == 0 {
+		return "its storage proxy is not connected"
+	}
+	return v.Problem
+}
+
+func (v seen) usedPercent() *float64 {
+	if v.CapacityBytes <= 0 {
+		return nil
+	}
+	return new(100 * float64(v.UsedBytes) / float64(v.CapacityBytes))
+}
+
+// volumes are all that is known, by host. Of several nodes the newest look counts; a problem is one when no node is without.
+func (s *Service) volumes() map[string]seen {
+	out := map[string]seen{}
+	live, gone := s.d.Proxies.View()
+	take := func(p storage.Presence, nodes int) {
+		for _, v := range p.Volumes {
+			now := seen{Volume: v, proxy: p.Proxy, sftpGroups: p.SFTPGroups, nodes: nodes}
+			was, there := out[now.host()]
+			if there && (was.Problem == "" && v.Problem != "" || (was.Problem == "") == (v.Problem == "") && !v.CheckedAt.After(was.CheckedAt)) {
+				now.Volume = was.Volume
+			}
+			now.nodes += was.nodes
+			out[now.host()] = now
+		}
+	}
+	for _, p := range live {
+		take(p, 1)
+	}
+	for _, p := range gone {
+		for _, v := range p.Volumes {
+			if _, there := out[p.Proxy+":"+v.Name]; !there {
+				take(storage.Presence{Proxy: p.Proxy, SFTPGroups: p.SFTPGroups, Volumes: []storage.Volume{v}}, 0)
+			}
+		}
+	}
+	return out
+}
+
+// knownHost finds a volume that can be used now.
+func (s *Service) knownHost(host string) (seen, error) {
+	h, err := cluster.ParseVolumeHost(host)
+	if err != nil {
+		return seen{}, err
+	}
+	v, ok := s.volumes()[host]
+	switch {
+	case !ok:
+		return seen{}, authz.NotFound(hostNoun, host)
+	case v.nodes == 0:
+		return v, noProxy(h.Proxy)
+	case v.Problem != "":
+		return v, fault.Unavailablef("folder host %s cannot be used now: %s", host, v.Problem).WithReason("storage-proxy-error").
+			WithNext("ask an administrator to look at the storage proxy %s", h.Proxy)
+	}
+	return v, nil
+}
+
+// defaultHost is "" when none is set or what is set is not among the hosts.
+func (s *Service) defaultHost(ctx context.Context, among func(host string) bool) (string, error) {
+	raw, err := s.d.Store.GetSetting(ctx, SettingDefaultHost)
+	if store.Missing(err) {
+		if among(FirstHost) {
+			return FirstHost, nil
+		}
+		return "", nil
+	}
+	var host string
+	if err == nil {
+		err = json.Unmarshal(raw, &host)
+	}
+	if err != nil {
+		return "", fmt.Errorf("read setting %s: %w", SettingDefaultHost, err)
+	}
+	if !among(host) {
+		return "", nil
+	}
+	return host, nil
+}
+
+// Hosts are those that the actor may use, in a project (id or name) or "" for all of the actor's.
+func (s *Service) Hosts(ctx context.Context, a Actor, project string) (Hosts, error) {
+	if err := authz.Authenticated(a); err != nil {
+		return Hosts{}, err
+	}
+	var id cluster.ProjectID
+	if project != "" {
+		p, err := s.project(ctx, a, project)
+		if err != nil {
+			return Hosts{}, err
+		}
+		id = cluster.ProjectID(p.ID)
+	}
+	allowed, err := s.permits(ctx, s.d.Store.Queries, a, id)
+	if err != nil {
+		return Hosts{}, err
+	}
+	known := s.volumes()
+	out := Hosts{Allowed: []string{}, Info: map[string]HostInfo{}}
+	for host := range allowed {
+		v, there := known[host]
+		if !there {
+			continue
+		}
+		out.Allowed = append(out.Allowed, host)
+		out.Info[host] = HostInfo{Backend: v.Backend, Capabilities: orEmpty(v.Capabilities), UsedPercent: v.usedPercent(), SFTPGroups: orEmpty(v.sftpGroups),
+			Permissions: allowed.list(host), Problem: v.problem()}
+	}
+	slices.Sort(out.Allowed)
+	out.Default, err = s.defaultHost(ctx, func(h string) bool { return slices.Contains(out.Allowed, h) })
+	return out, err
+}
+
+func orEmpty(list []string) []string {
+	if list == nil {
+		return []string{}
+	}
+	return list
+}
+
+// AllHosts are all that are known (superadmins); Info is empty.
+func (s *Service) AllHosts(ctx context.Context, a Actor) (Hosts, error) {
+	if err := authz.NeedSuperadmin(a, "list all folder hosts"); err != nil {
+		return Hosts{}, err
+	}
+	known := s.volumes()
+	out := Hosts{Allowed: slices.Sorted(maps.Keys(known)), Info: map[string]HostInfo{}}
+	if out.Allowed == nil {
+		out.Allowed = []string{}
+	}
+	var err error
+	out.Default, err = s.defaultHost(ctx, func(h string) bool { _, ok := known[h]; return ok })
+	return out, err
+}
+
+// AllowedTypes are the kinds of ownership that folders may have.
+func (s *Service) AllowedTypes(_ context.Context, a Actor) ([]Ownership, error) {
+	if err := authz.Authenticated(a); err != nil {
+		return nil, err
+	}
+	return []Ownership{OfUser, OfProject}, nil
+}
+
+// PermissionsOfHosts are all permissions that policies may list.
+func (s *Service) PermissionsOfHosts(_ context.Context, a Actor) ([]HostPermission, error) {
+	if err := authz.Authenticated(a); err != nil {
+		return nil, err
+	}
+	return AllPermissions(), nil
+}
+
+// Volumes are all that proxies have (superadmins and monitors).
+func (s *Service) Volumes(_ context.Context, a Actor) ([]Volume, error) {
+	if err := authz.NeedReadAll(a, "look at volumes"); err != nil {
+		return nil, err
+	}
+	known := s.volumes()
+	out := make([]Volume, 0, len(known))
+	for _, host := range slices.Sorted(maps.Keys(known)) {
+		v := known[host]
+		out = append(out, Volume{ID: host, Backend: v.Backend, Path: v.Path, FSPrefix: v.FSPrefix, Capabilities: orEmpty(v.Capabilities), CapacityBytes: v.CapacityBytes,
+			UsedBytes: v.UsedBytes, SFTPGroups: orEmpty(v.sftpGroups), Nodes: v.nodes, Problem: v.problem(), CheckedAt: v.CheckedAt.UTC()})
+	}
+	return out, nil
+}
+
+// Volume is one of Volumes.
+func (s *Service) Volume(ctx context.Context, a Actor, host string) (Volume, error) {
+	all, err := s.Volumes(ctx, a)
+	if err != nil {
+		return Volume{}, err
+	}
+	for _, v := range all {
+		if v.ID == host {
+			return v, nil
+		}
+	}
+	return Volume{}, authz.NotFound(hostNoun, host)
+}
+
+// PerfMetric is what a proxy measures of a volume, as it says it (superadmins).
+func (s *Service) PerfMetric(ctx context.Context, a Actor, host string) (json.RawMessage, error) {
+	if err := authz.NeedSuperadmin(a, "look at the performance of volumes"); err != nil {
+		return nil, err
+	}
+	v, err := s.knownHost(host)
+	if err != nil {
+		return nil, err
+	}
+	var raw json.RawMessage
+	err = s.d.Proxies.Do(ctx, v.proxy, "GET", storage.PathMetric, map[string]string{"volume": v.Name}, &raw)
+	return raw, err
+}
