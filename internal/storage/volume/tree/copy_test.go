@@ -1,16 +1,23 @@
 package tree
 
 import (
+	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
+	"testing"
 
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
+
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/storage/volume"
 )
 
 // listing describes everything below dir: kinds, modes, times, contents, targets.
@@ -50,6 +57,172 @@ func equal(t *rapid.T, want, got map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(got)) {
 		if _, ok := want[name]; !ok {
 			t.Fatalf("%q is too much", name)
+		}
+	}
+}
+
+// expected is what a copy of dir must look like: without pipes and links to places outside.
+func expected(t interface{ Fatal(...any) }, dir string) map[string]string {
+	all := listing(t, dir)
+	for name := range all {
+		var st unix.Stat_t
+		p := filepath.Join(dir, name)
+		must(t, unix.Lstat(p, &st))
+		target, _ := os.Readlink(p)
+		if st.Mode&unix.S_IFMT == unix.S_IFIFO || target != "" && (filepath.IsAbs(target) || !filepath.IsLocal(filepath.Join(filepath.Dir(name), target))) {
+			delete(all, name)
+		}
+	}
+	return all
+}
+
+func TestCopyEqualsSource(t *testing.T) {
+	t.Parallel()
+	base := quickDir(t)
+	rapid.Check(t, func(t *rapid.T) {
+		dir, err := os.MkdirTemp(base, "")
+		must(t, err)
+		defer os.RemoveAll(dir)
+		src, dst := filepath.Join(dir, "src"), filepath.Join(dir, "dst")
+		must(t, os.Mkdir(src, 0o750))
+		must(t, os.Mkdir(dst, 0o700))
+		grow(t, src)
+		var last volume.Progress
+		must(t, Copy(context.Background(), openTest(t, src), openTest(t, dst), func(p volume.Progress) { last = p }))
+		equal(t, expected(t, src), listing(t, dst))
+		if last.Current != last.Total {
+			t.Fatalf("ended with %+v", last)
+		}
+		st, err := os.Stat(dst)
+		must(t, err)
+		if st.Mode().Perm() != 0o750 {
+			t.Fatal("mode of the top", st.Mode())
+		}
+
+		// What a crash leaves: some files are missing, half, under their temporary names, or older.
+		inodes := map[string]uint64{}
+		for name := range listing(t, dst) {
+			p := filepath.Join(dst, name)
+			st, err := os.Lstat(p)
+			if err != nil {
+				continue // inside a directory that was removed
+			}
+			if !st.Mode().IsRegular() {
+				continue
+			}
+			switch rapid.IntRange(0, 4).Draw(t, "damage") {
+			case 0:
+				must(t, os.Remove(p))
+			case 1:
+				must(t, os.Rename(p, filepath.Join(filepath.Dir(p), fmt.Sprintf("%s%d-%d", tempPrefix, rapid.IntRange(0, 3).Draw(t, "worker"), len(inodes)))))
+			case 2:
+				must(t, os.Truncate(p, st.Size()+1))
+			default:
+				inodes[p] = st.Sys().(*syscall.Stat_t).Ino
+			}
+		}
+		must(t, Copy(context.Background(), openTest(t, src), openTest(t, dst), nil))
+		equal(t, expected(t, src), listing(t, dst))
+		for p, ino := range inodes {
+			st, err := os.Lstat(p)
+			must(t, err)
+			if st.Sys().(*syscall.Stat_t).Ino != ino {
+				t.Fatalf("%s was copied again", p)
+			}
+		}
+	})
+}
+
+func TestCopyKeepsNamesThatLookTemporary(t *testing.T) {
+	t.Parallel()
+	src, dst := quickDir(t), quickDir(t)
+	for i := range 40 {
+		must(t, os.WriteFile(filepath.Join(src, fmt.Sprintf("%s%d-%d", tempPrefix, i%4, i/4)), []byte{byte(i)}, 0o600))
+	}
+	must(t, os.WriteFile(filepath.Join(dst, tempPrefix+"9-9"), []byte("half"), 0o600))
+	must(t, os.WriteFile(filepath.Join(dst, "other"), nil, 0o600))
+	for range 2 {
+		must(t, Copy(t.Context(), openTest(t, src), openTest(t, dst), nil))
+	}
+	got := listing(t, dst)
+	if len(got) != 41 || got["other"] == "" {
+		t.Fatalf("%d entries: %v", len(got), slices.Sorted(maps.Keys(got)))
+	}
+}
+
+func TestCopyManyFilesOfOneDirectory(t *testing.T) {
+	t.Parallel()
+	src, dst := quickDir(t), quickDir(t)
+	for i := range 5000 {
+		must(t, os.WriteFile(filepath.Join(src, fmt.Sprintf("file %d", i)), []byte{byte(i)}, 0o600))
+	}
+	must(t, Copy(t.Context(), openTest(t, src), openTest(t, dst), nil))
+	if !maps.Equal(listing(t, src), listing(t, dst)) {
+		t.Fatal("the copy differs")
+	}
+}
+
+func TestCopyKeepsHoles(t *testing.T) {
+	t.Parallel()
+	for _, base := range []string{quickDir(t), t.TempDir()} {
+		src, dst := filepath.Join(base, "a"), filepath.Join(base, "b")
+		must(t, os.Mkdir(src, 0o755))
+		must(t, os.Mkdir(dst, 0o755))
+		f, err := os.Create(filepath.Join(src, "sparse"))
+		must(t, err)
+		_, err = f.WriteAt([]byte("in the middle"), 200<<20)
+		must(t, err)
+		must(t, f.Truncate(400<<20))
+		must(t, f.Close())
+		must(t, Copy(t.Context(), openTest(t, src), openTest(t, dst), nil))
+		var st unix.Stat_t
+		must(t, unix.Stat(filepath.Join(dst, "sparse"), &st))
+		if st.Size != 400<<20 || st.Blocks*512 > 1<<20 {
+			t.Fatalf("size %d in %d bytes", st.Size, st.Blocks*512)
+		}
+		f, err = os.Open(filepath.Join(dst, "sparse"))
+		must(t, err)
+		text := make([]byte, 13)
+		_, err = f.ReadAt(text, 200<<20)
+		must(t, err)
+		must(t, f.Close())
+		if string(text) != "in the middle" {
+			t.Fatalf("%q", text)
+		}
+	}
+}
+
+func TestCopyFaults(t *testing.T) {
+	t.Parallel()
+	src, dst := quickDir(t), quickDir(t)
+	must(t, os.WriteFile(filepath.Join(src, "x"), []byte("x"), 0o600))
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := Copy(ended, openTest(t, src), openTest(t, dst), nil); !errors.Is(err, context.Canceled) {
+		t.Fatal("ended:", err)
+	}
+	if got := listing(t, dst); len(got) != 0 {
+		t.Fatal("an ended copy left", got)
+	}
+	must(t, os.MkdirAll(filepath.Join(dst, "x"), 0o755))
+	if err := Copy(t.Context(), openTest(t, src), openTest(t, dst), nil); !fault.Is(err, fault.Conflict) {
+		t.Fatal("a directory in the way:", err)
+	}
+	// A link in the place of a directory leads nowhere.
+	must(t, os.Remove(filepath.Join(dst, "x")))
+	must(t, os.MkdirAll(filepath.Join(src, "d"), 0o755))
+	must(t, os.WriteFile(filepath.Join(src, "d", "y"), nil, 0o600))
+	outside := quickDir(t)
+	must(t, os.Symlink(outside, filepath.Join(dst, "d")))
+	if err := Copy(t.Context(), openTest(t, src), openTest(t, dst), nil); !fault.Is(err, fault.Conflict) {
+		t.Fatal("a link in the way:", err)
+	}
+	if got := listing(t, outside); len(got) != 0 {
+		t.Fatal("written outside:", got)
+	}
+	for target, want := range map[string]bool{"../x": true, "../../x": false, "/x": false, ".": true, "..": true, "../..": false, "a/../../b": true} {
+		if staysInside("d", target) != want {
+			t.Errorf("staysInside(d, %q) is %v", target, !want)
 		}
 	}
 }
