@@ -16,6 +16,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 )
 
@@ -37,6 +38,7 @@ const (
 	kindTexts
 	kindOrder
 	kindEnum
+	kindID
 )
 
 // Field is a field of a list: an SQL expression of our own and how it may be compared.
@@ -76,6 +78,9 @@ func Enum(sql string, words []string, names map[string]string) Field {
 }
 
 func enumWord(text string) string { return strings.ReplaceAll(strings.ToLower(text), "-", "_") }
+
+// ID makes a field of UUIDs as texts; they are compared with dashes or without.
+func ID(sql string) Field { return Field{sql: sql, kind: kindID} }
 
 // OrderOnly makes a field to order by.
 func OrderOnly(sql string) Field { return Field{sql: sql, kind: kindOrder} }
@@ -412,6 +417,13 @@ func compare(b *Builder, name string, f Field, op string, v any) (string, error)
 			text = stored
 		}
 		return compare(b, name, Text(f.sql), op, text)
+	case kindID:
+		if text, ok := v.(string); ok {
+			if id, isID := cluster.CanonicalUUID(text); isID {
+				v = id
+			}
+		}
+		return compare(b, name, Text(f.sql), op, v)
 	case kindNumber:
 		if n, ok := v.(float64); ok && plain {
 			return f.sql + " " + sign + " " + b.Arg(n) + "::float8", nil

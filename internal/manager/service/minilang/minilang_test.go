@@ -60,14 +60,19 @@ func TestPrecedenceAndOrder(t *testing.T) {
 
 func TestEnumsAreComparedByAnyOfTheirNames(t *testing.T) {
 	t.Parallel()
-	f := minilang.Fields{"status": minilang.Enum("t.status", []string{"ready", "delete-pending"}, nil),
+	f := minilang.Fields{"id": minilang.ID("t.id"), "status": minilang.Enum("t.status", []string{"ready", "delete-pending"}, nil),
 		"perm": minilang.Enum("t.perm", []string{"ro", "wd"}, map[string]string{"READ_ONLY": "ro", "RW_DELETE": "wd", "OWNER_PERM": "wd"})}
 	var b minilang.Builder
 	sql, err := minilang.Filter(&b, f, `status == "READY" & status != "DELETE_PENDING" & perm in ["read_only", "OWNER_PERM", "ro", "moon"] & status ilike "del%"`)
 	require.NoError(t, err)
 	require.Equal(t, `((t.status = $1::text AND t.status <> $2::text AND (t.perm = $3::text OR t.perm = $4::text OR t.perm = $5::text OR t.perm = $6::text) AND t.status ILIKE $7::text))`, sql)
 	require.Equal(t, []any{"ready", "delete-pending", "ro", "wd", "ro", "moon", "del%"}, b.Args)
-	for _, bad := range []string{`status == 1`, `status == true`, `perm in [1]`} {
+	b = minilang.Builder{}
+	sql, err = minilang.Filter(&b, f, `id == "0123456789ABCDEF0123456789abcdef" & id != "x"`)
+	require.NoError(t, err)
+	require.Equal(t, `((t.id = $1::text AND t.id <> $2::text))`, sql)
+	require.Equal(t, []any{"01234567-89ab-cdef-0123-456789abcdef", "x"}, b.Args)
+	for _, bad := range []string{`status == 1`, `status == true`, `perm in [1]`, `id == 1`} {
 		_, err := minilang.Filter(&b, f, bad)
 		require.True(t, fault.Is(err, fault.Invalid), bad)
 	}
