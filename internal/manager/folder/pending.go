@@ -15,21 +15,6 @@ func notYet(a Actor) error {
 	return fault.Unavailablef("folders are not served yet")
 }
 
-// Create makes a folder and returns it when its proxy has made it.
-func (s *Service) Create(ctx context.Context, a Actor, in CreateInput) (Folder, error) {
-	return Folder{}, notYet(a)
-}
-
-// List lists folders by name: the actor's own, those shared with the actor and those of the actor's projects.
-func (s *Service) List(ctx context.Context, a Actor, q ListQuery) ([]Folder, error) {
-	return nil, notYet(a)
-}
-
-// Search selects a page of what the actor may see.
-func (s *Service) Search(ctx context.Context, a Actor, q SearchQuery) (Page[Folder], error) {
-	return Page[Folder]{}, notYet(a)
-}
-
 // Get is Find with a fresh count of what the folder holds, if the proxy has one soon.
 func (s *Service) Get(ctx context.Context, a Actor, ref string) (Folder, error) {
 	return Folder{}, notYet(a)

@@ -1,0 +1,305 @@
+package folder
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/wire/storage"
+)
+
+const (
+	// settleTime bounds what a request does with a proxy once its row is written; the loop takes over after unsettledFor.
+	settleTime   = 30 * time.Second
+	unsettledFor = 45 * time.Second
+	folderMode   = 0o755
+)
+
+// draft is a folder before its row is written.
+type draft struct {
+	row   dbgen.AddFolderParams
+	scope cluster.QuotaScope
+	host  cluster.VolumeHost
+	owner string // user or project
+	email string // of the user that will own it
+}
+
+// drafted checks what a new folder may be, for Create and Clone. It needs permission create-vfolder on its host.
+func (s *Service) drafted(ctx context.Context, a Actor, in CreateInput) (draft, error) {
+	if in.Usage == "" {
+		in.Usage = UsageGeneral
+	}
+	switch {
+	case !in.Usage.Valid():
+		return draft{}, invalid("%.40q is no usage of folders", string(in.Usage)).WithNext("use general, model or data")
+	case in.Permission != "" && !in.Permission.Valid():
+		return draft{}, wrongPermission(in.Permission)
+	}
+	d := draft{row: dbgen.AddFolderParams{ID: s.d.IDs(), Name: in.Name, UsageMode: string(in.Usage), DomainName: a.Domain, CreatorID: new(string(a.UserID)),
+		Cloneable: in.Cloneable, Status: string(cluster.FolderPerforming)}}
+	perm, of, project := cluster.ReadWrite, OfUser, cluster.ProjectID("")
+	if in.Project != "" {
+		p, err := s.project(ctx, a, in.Project)
+		if err != nil {
+			return d, err
+		}
+		modelStore := p.Type == "model-store"
+		if !modelStore {
+			if err := authz.NeedDomainAdmin(a, p.DomainName, "create folders of project "+p.Name); err != nil {
+				return d, err
+			}
+		} else if a.Monitor() && !a.Member(cluster.ProjectID(p.ID)) {
+			return d, authz.NotFound(projectNoun, in.Project)
+		}
+		if modelStore {
+			perm = cluster.ReadOnly
+		}
+		of, project = OfProject, cluster.ProjectID(p.ID)
+		d.scope, d.owner, d.row.ProjectID, d.row.DomainName = cluster.QuotaScope{Kind: cluster.ProjectScope, ID: p.ID}, p.ID, &p.ID, p.DomainName
+	} else {
+		d.scope, d.owner, d.row.UserID = cluster.QuotaScope{Kind: cluster.UserScope, ID: string(a.UserID)}, string(a.UserID), new(string(a.UserID))
+		d.email = a.Email
+	}
+	if in.Permission != "" {
+		perm = in.Permission
+	}
+	d.row.Permission, d.row.QuotaScope = string(perm), d.scope.String()
+	if err := checkName(in.Name, of, in.Usage); err != nil {
+		return d, err
+	}
+	allowed, err := s.permits(ctx, s.d.Store.Queries, a, project)
+	if err != nil {
+		return d, err
+	}
+	if in.Host == "" {
+		if in.Host, err = s.defaultHost(ctx, func(string) bool { return true }); err != nil {
+			return d, err
+		}
+		if in.Host == "" {
+			return d, invalid("the folder needs a host: there is no default one").WithNext("name one of `berth folder hosts`")
+		}
+	}
+	if d.host, err = cluster.ParseVolumeHost(in.Host); err != nil {
+		return d, err
+	}
+	d.row.Host = d.host.String()
+	return d, allowed.need(a, PermitCreate, d.row.Host, "")
+}
+
+func wrongPermission(p cluster.MountPermission) error {
+	return invalid("%.40q is no permission", string(p)).WithNext("use ro, rw or wd")
+}
+
+// Create makes a folder and returns it when its proxy has made it. The row comes first: a manager that dies in between
+// leaves a folder that is performing, which Loop finishes.
+func (s *Service) Create(ctx context.Context, a Actor, in CreateInput) (Folder, error) {
+	if err := authz.Authenticated(a); err != nil {
+		return Folder{}, err
+	}
+	if in.UnmanagedPath != "" {
+		if err := authz.NeedSuperadmin(a, "create folders with an unmanaged path"); err != nil {
+			return Folder{}, err
+		}
+		if !path.IsAbs(in.UnmanagedPath) || path.Clean(in.UnmanagedPath) != in.UnmanagedPath || len(in.UnmanagedPath) > 1024 || store.Text(in.UnmanagedPath) != in.UnmanagedPath {
+			return Folder{}, invalid("the unmanaged path %.200q is no clean absolute path", in.UnmanagedPath)
+		}
+	}
+	d, err := s.drafted(ctx, a, in)
+	if err != nil {
+		return Folder{}, err
+	}
+	if in.UnmanagedPath != "" {
+		d.row.UnmanagedPath, d.row.Status = &in.UnmanagedPath, string(cluster.FolderReady)
+	} else if _, err := s.knownHost(d.row.Host); err != nil {
+		return Folder{}, err
+	}
+	err = s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error { return s.insert(ctx, tx, d) })
+	if err != nil {
+		return Folder{}, err
+	}
+	if in.UnmanagedPath == "" {
+		// A client that goes away does not leave a folder half made.
+		settle, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
+		defer cancel()
+		if err := s.make(settle, d.row.ID, d.host, d.scope); err != nil {
+			s.undo(settle, d.row.ID, err)
+			return Folder{}, fmt.Errorf("create folder %s on %s: %w", in.Name, d.row.Host, err)
+		}
+	}
+	return s.Find(ctx, a, d.row.ID)
+}
+
+// insert writes the row of a new folder, if its owner may have one more of that name. All who give the owner a folder
+// wait for each other, so the count is true until the commit.
+func (s *Service) insert(ctx context.Context, tx *store.Tx, d draft) error {
+	if err := tx.LockFolderOwner(ctx, d.owner); err != nil {
+		return fmt.Errorf("wait for other folders of the owner: %w", err)
+	}
+	if err := mayHaveMore(ctx, tx.Queries, d.scope, d.owner); err != nil {
+		return err
+	}
+	if d.row.UserID != nil {
+		if err := nameFree(ctx, tx.Queries, d.row.Name, d.row.ID, d.owner); err != nil {
+			return err
+		}
+	}
+	err := tx.AddFolder(ctx, d.row)
+	switch {
+	case store.Duplicate(err, ""):
+		return nameTaken(d.row.Name)
+	case err != nil:
+		return fmt.Errorf("store folder %s: %w", d.row.Name, err)
+	}
+	if err := tx.AddScope(ctx, d.row.Host, d.row.QuotaScope); err != nil {
+		return fmt.Errorf("note scope %s: %w", d.row.QuotaScope, err)
+	}
+	tx.Wake(store.TopicFolders)
+	return nil
+}
+
+func nameTaken(name string) error {
+	return fault.Conflictf("a folder called %s exists already", name).WithReason("vfolder-already-exists").WithNext("choose another name")
+}
+
+// nameFree refuses a name that a user has in reach already.
+func nameFree(ctx context.Context, q *dbgen.Queries, name, besides, user string) error {
+	taken, err := q.NameInReach(ctx, name, besides, user)
+	if err != nil {
+		return fmt.Errorf("look for folders called %s: %w", name, err)
+	}
+	if taken {
+		return nameTaken(name)
+	}
+	return nil
+}
+
+// mayHaveMore refuses another folder to an owner who has as many as the policy allows.
+func mayHaveMore(ctx context.Context, q *dbgen.Queries, scope cluster.QuotaScope, owner string) error {
+	most, _, err := limits(ctx, q, scope.Kind, owner)
+	if err != nil || most <= 0 {
+		return err
+	}
+	n, err := q.CountFolders(ctx, owner)
+	if err != nil {
+		return fmt.Errorf("count folders: %w", err)
+	}
+	if n >= int64(most) {
+		return fault.Exhaustedf("the %s has %d folders, and its policy allows %d", scope.Kind, n, most).WithReason("quota-exceeded").
+			WithNext("delete folders for good, or ask an administrator to raise max_vfolder_count")
+	}
+	return nil
+}
+
+// limits are of the owner's policy: the number of folders (0 is any) and the bytes of a scope (-1 is any).
+func limits(ctx context.Context, q *dbgen.Queries, kind cluster.ScopeKind, owner string) (most int32, bytes int64, err error) {
+	if kind == cluster.UserScope {
+		r, err := q.LimitsOfUserFolders(ctx, owner)
+		most, bytes = r.MaxVfolderCount, r.MaxQuotaScopeSize
+		if err != nil && !store.Missing(err) {
+			return 0, -1, fmt.Errorf("read the user's policy: %w", err)
+		}
+	} else {
+		r, err := q.LimitsOfProjectFolders(ctx, owner)
+		most, bytes = r.MaxVfolderCount, r.MaxQuotaScopeSize
+		if err != nil && !store.Missing(err) {
+			return 0, -1, fmt.Errorf("read the project's policy: %w", err)
+		}
+	}
+	if bytes <= 0 {
+		bytes = -1
+	}
+	return most, bytes, nil
+}
+
+// make has a proxy make what a row says, with its scope, and marks the row ready. Doing it again changes nothing.
+func (s *Service) make(ctx context.Context, id string, host cluster.VolumeHost, scope cluster.QuotaScope) error {
+	if err := s.ensureScope(ctx, host, scope); err != nil {
+		return err
+	}
+	ref := cluster.FolderRef{Scope: scope, Folder: cluster.FolderID(id)}
+	req := storage.FolderRequest{Volume: host.Volume, VFID: ref.String(), Mode: folderMode}
+	if err := s.d.Proxies.Do(ctx, host.Proxy, "POST", storage.PathFolderCreate, req, nil); err != nil {
+		return err
+	}
+	n, err := s.d.Store.MoveFolder(ctx, moveTo(id, cluster.FolderReady, cluster.FolderPerforming))
+	if err == nil && n == 0 {
+		return fault.Conflictf("the folder was changed meanwhile").WithReason("vfolder-creation-failed")
+	}
+	return err
+}
+
+// moveTo is a guarded move, from one status or from all that the table has.
+func moveTo(id string, to cluster.FolderStatus, from ...cluster.FolderStatus) dbgen.MoveFolderParams {
+	sources := cluster.FolderSources(to)
+	if len(from) > 0 {
+		sources = sources[:0]
+		for _, f := range from {
+			if cluster.FolderMayMove(f, to) {
+				sources = append(sources, string(f))
+			}
+		}
+	}
+	return dbgen.MoveFolderParams{ID: id, ToStatus: string(to), Sources: sources}
+}
+
+// undo has Loop remove what may have been made. A removal without a task id is one, and ends without a row.
+func (s *Service) undo(ctx context.Context, id string, why error) {
+	move := moveTo(id, cluster.FolderDeleteOngoing, cluster.FolderPerforming)
+	move.Info = store.Text("making it failed: " + why.Error())
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if _, err := s.d.Store.MoveFolder(undo, move); err != nil {
+		s.d.Log.Warn("could not note that a folder was not made; it will be tried again", "folder", id, "error", err)
+	}
+	s.d.Store.Wake(store.TopicFolders)
+}
+
+// ensureScope has a proxy know a scope with its limit, once.
+func (s *Service) ensureScope(ctx context.Context, host cluster.VolumeHost, scope cluster.QuotaScope) error {
+	row, err := s.d.Store.GetScope(ctx, host.String(), scope.String())
+	switch {
+	case store.Missing(err):
+		if err := s.d.Store.AddScope(ctx, host.String(), scope.String()); err != nil {
+			return fmt.Errorf("note scope %s: %w", scope, err)
+		}
+	case err != nil:
+		return fmt.Errorf("read scope %s: %w", scope, err)
+	case row.AppliedAt != nil:
+		return nil
+	}
+	want := int64(-1)
+	if row.OwnBytes != nil {
+		want = *row.OwnBytes
+	} else if _, want, err = limits(ctx, s.d.Store.Queries, scope.Kind, scope.ID); err != nil {
+		return err
+	}
+	return s.applyScope(ctx, host, scope, want)
+}
+
+// applyScope tells a proxy the limit of a scope, -1 for none, and notes that it knows.
+func (s *Service) applyScope(ctx context.Context, host cluster.VolumeHost, scope cluster.QuotaScope, bytes int64) error {
+	req := storage.ScopeRequest{Volume: host.Volume, Scope: scope.String()}
+	if bytes >= 0 {
+		req.Options = &storage.ScopeOptions{LimitBytes: bytes}
+	}
+	if err := s.d.Proxies.Do(ctx, host.Proxy, "POST", storage.PathScope, req, nil); err != nil {
+		return fmt.Errorf("make scope %s on %s: %w", scope, host, err)
+	}
+	if bytes < 0 {
+		// It may have had a limit. Volumes without quotas have none to take away.
+		err := s.d.Proxies.Do(ctx, host.Proxy, "DELETE", storage.PathScopeQuota, storage.ScopeRequest{Volume: host.Volume, Scope: scope.String()}, nil)
+		if err != nil && !fault.Is(err, fault.Invalid) && !fault.Is(err, fault.NotFound) {
+			return fmt.Errorf("take the limit off scope %s on %s: %w", scope, host, err)
+		}
+	}
+	if err := s.d.Store.ScopeApplied(ctx, host.String(), scope.String(), bytes); err != nil {
+		return fmt.Errorf("note the limit of scope %s: %w", scope, err)
+	}
+	return nil
+}
