@@ -19,6 +19,9 @@ import (
 	"berth.dev/berth/internal/storage/volume"
 )
 
+// fileMode is what uploaded files get; the volume decides their owner.
+const fileMode = 0o644
+
 // The operations of tokens.
 const (
 	opUpload   = "upload"

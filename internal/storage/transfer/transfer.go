@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
 	"time"
 
 	"berth.dev/berth/internal/chassis"
@@ -85,14 +84,16 @@ func set[T comparable](v *T, def T) {
 
 // Server serves the client-facing API and makes its tokens. It is safe for concurrent use.
 type Server struct {
-	o      Options
-	tokens tokens
+	o       Options
+	tokens  tokens
+	limit   *limiter
+	writers writers
 }
 
 // New makes a server. It needs no closing; Run does its background work.
 func New(o Options) *Server {
 	o.defaults()
-	s := &Server{o: o}
+	s := &Server{o: o, limit: newLimiter(o.MaxTransfers, o.MaxPerFolder)}
 	s.tokens = tokens{key: []byte(o.Key), now: o.Clock.Now, random: o.Random}
 	return s
 }
@@ -119,11 +120,6 @@ type ArchiveRequest struct {
 	Folder   cluster.FolderRef
 	Paths    []string
 	Filename string
-}
-
-// ServeHTTP serves the client-facing API.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	http.NotFound(w, r)
 }
 
 // Run collects unfinished uploads that nobody continues until ctx ends; it returns nil then.

@@ -1,0 +1,99 @@
+package transfer
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+)
+
+// sendPiece is how much the kernel sends between two looks at the clock.
+const sendPiece = 8 << 20
+
+// buffers are for moving file contents; big enough that a system call costs little beside the copy.
+var buffers = sync.Pool{New: func() any { b := make([]byte, 1<<20); return &b }}
+
+// reply is a ResponseWriter that ends when its reader takes nothing for a while, and that keeps the kernel's way
+// of sending files open: ReadFrom reaches the connection with a plain *os.File.
+type reply struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	idle    time.Duration
+	id      string // of the request
+	method  string
+	status  int
+	sent    int64
+	problem error
+	// What the log says of the transfer.
+	folder, session string
+	received        int64
+	abort           bool // the reply is incomplete and must not look complete
+}
+
+func (w *reply) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *reply) WriteHeader(status int) {
+	if w.status == 0 && status >= 200 {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *reply) note(folder, session string) { w.folder, w.session = folder, session }
+
+// stir gives the reader another while; connections without deadlines are left alone.
+func (w *reply) stir() { _ = w.control.SetWriteDeadline(time.Now().Add(w.idle)) }
+
+// calm takes the deadline away, for the next request on the connection.
+func (w *reply) calm() { _ = w.control.SetWriteDeadline(time.Time{}) }
+
+func (w *reply) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	w.stir()
+	n, err := w.ResponseWriter.Write(p)
+	w.sent += int64(n)
+	return n, err
+}
+
+// ReadFrom is what http.ServeContent ends in.
+func (w *reply) ReadFrom(src io.Reader) (total int64, err error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	limited, ok := src.(*io.LimitedReader)
+	if !ok {
+		limited = &io.LimitedReader{R: src, N: 1<<63 - 1}
+	}
+	to, ok := w.ResponseWriter.(io.ReaderFrom)
+	if !ok {
+		buf := buffers.Get().(*[]byte)
+		defer buffers.Put(buf)
+		return io.CopyBuffer(writerOnly{w}, readerOnly{limited}, *buf)
+	}
+	for limited.N > 0 {
+		piece := io.LimitedReader{R: limited.R, N: min(limited.N, sendPiece)}
+		want := piece.N
+		w.stir()
+		n, err := to.ReadFrom(&piece)
+		limited.N -= n
+		total += n
+		w.sent += n
+		if err != nil && n > 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+			continue // slow, not dead
+		}
+		if err != nil || n < want {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+// writerOnly and readerOnly hide the shortcuts that would lead back to where we are.
+type (
+	writerOnly struct{ io.Writer }
+	readerOnly struct{ io.Reader }
+)
