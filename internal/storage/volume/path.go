@@ -49,3 +49,15 @@ func clip(s string) string {
 	}
 	return s
 }
+
+// CheckID tells whether id may name an unfinished upload or a journal: 1 to 64 letters, digits, '-' and '_'.
+func CheckID(id string) error {
+	ok := id != "" && len(id) <= 64
+	for _, c := range []byte(id) {
+		ok = ok && (c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '-' || c == '_')
+	}
+	if !ok {
+		return fault.Invalidf("%q is no id: it takes 1 to 64 letters, digits, '-' and '_'", clip(id)).WithReason("invalid-api-params")
+	}
+	return nil
+}
