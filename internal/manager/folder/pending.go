@@ -15,109 +15,9 @@ func notYet(a Actor) error {
 	return fault.Unavailablef("folders are not served yet")
 }
 
-// Get is Find with a fresh count of what the folder holds, if the proxy has one soon.
-func (s *Service) Get(ctx context.Context, a Actor, ref string) (Folder, error) {
-	return Folder{}, notYet(a)
-}
-
-// Rename gives a folder another name.
-func (s *Service) Rename(ctx context.Context, a Actor, ref, name string) (Folder, error) {
-	return Folder{}, notYet(a)
-}
-
-// UpdateOptions changes what the owner may choose.
-func (s *Service) UpdateOptions(ctx context.Context, a Actor, ref string, o Options) (Folder, error) {
-	return Folder{}, notYet(a)
-}
-
-// Trash puts a folder into the trash bin; Conflict while live sessions mount it.
-func (s *Service) Trash(ctx context.Context, a Actor, ref string) (Folder, error) {
-	return Folder{}, notYet(a)
-}
-
-// Restore takes a folder out of the trash bin.
-func (s *Service) Restore(ctx context.Context, a Actor, ref string) (Folder, error) {
-	return Folder{}, notYet(a)
-}
-
-// DeleteForever removes the files of a folder in the trash bin, in the background; its status tells how far that is.
-func (s *Service) DeleteForever(ctx context.Context, a Actor, ref string) (Folder, error) {
-	return Folder{}, notYet(a)
-}
-
-// Purge is DeleteForever that also takes ready folders and forgets the rows of removed ones (administrators).
-func (s *Service) Purge(ctx context.Context, a Actor, ref string) (Folder, error) {
-	return Folder{}, notYet(a)
-}
-
 // Clone copies a folder in the background; task is the id of the background task.
 func (s *Service) Clone(ctx context.Context, a Actor, ref string, in CloneInput) (f Folder, task string, err error) {
 	return Folder{}, "", notYet(a)
-}
-
-// Mkdir makes directories; of several some may fail, which Results tell. The error is set when all failed.
-func (s *Service) Mkdir(ctx context.Context, a Actor, ref string, in MkdirInput) (Results, error) {
-	return Results{}, notYet(a)
-}
-
-// RenameFile gives an entry another name in its directory.
-func (s *Service) RenameFile(ctx context.Context, a Actor, ref, path, name string) error {
-	return notYet(a)
-}
-
-// MoveFile moves an entry inside its folder.
-func (s *Service) MoveFile(ctx context.Context, a Actor, ref, src, dst string) error {
-	return notYet(a)
-}
-
-// ListFiles lists a directory up to a bound, after the entry of that name ("" from the start).
-func (s *Service) ListFiles(ctx context.Context, a Actor, ref, path, after string) (Listing, error) {
-	return Listing{}, notYet(a)
-}
-
-// DeleteFiles deletes files now. The error is set when all failed.
-func (s *Service) DeleteFiles(ctx context.Context, a Actor, ref string, files []string, recursive bool) (Results, error) {
-	return Results{}, notYet(a)
-}
-
-// DeleteFilesAsync deletes files in the background and returns the id of the background task.
-func (s *Service) DeleteFilesAsync(ctx context.Context, a Actor, ref string, files []string, recursive bool) (task string, err error) {
-	return "", notYet(a)
-}
-
-// RequestUpload lets a client write one file of that size in bytes.
-func (s *Service) RequestUpload(ctx context.Context, a Actor, ref, path string, size int64) (Ticket, error) {
-	return Ticket{}, notYet(a)
-}
-
-// RequestDownload lets a client read one file, or a directory as an archive.
-func (s *Service) RequestDownload(ctx context.Context, a Actor, ref, path string, archive bool) (Ticket, error) {
-	return Ticket{}, notYet(a)
-}
-
-// RequestArchive lets a client read several paths as one archive; filename may be "".
-func (s *Service) RequestArchive(ctx context.Context, a Actor, ref string, files []string, filename string) (Ticket, error) {
-	return Ticket{}, notYet(a)
-}
-
-// Usage counts what a folder holds (superadmins); host "" is the folder's.
-func (s *Service) Usage(ctx context.Context, a Actor, host, ref string) (Usage, error) {
-	return Usage{}, notYet(a)
-}
-
-// UsedBytes is Usage without the number of files (superadmins).
-func (s *Service) UsedBytes(ctx context.Context, a Actor, host, ref string) (int64, error) {
-	return 0, notYet(a)
-}
-
-// Import copies from an object store into a folder and returns the id of the background task.
-func (s *Service) Import(ctx context.Context, a Actor, ref string, in TransferInput) (task string, err error) {
-	return "", notYet(a)
-}
-
-// Export copies from a folder to an object store and returns the id of the background task.
-func (s *Service) Export(ctx context.Context, a Actor, ref string, in TransferInput) (task string, err error) {
-	return "", notYet(a)
 }
 
 // Invite offers a user folder to other users and returns the emails of those who were invited.
@@ -168,11 +68,6 @@ func (s *Service) Shared(ctx context.Context, a Actor, ref string) ([]Sharing, e
 
 // UpdateSharing changes permissions that users have, all or none.
 func (s *Service) UpdateSharing(ctx context.Context, a Actor, ref string, changes []SharingChange) error {
-	return notYet(a)
-}
-
-// ChangeOwnership gives a user folder to another user (superadmins).
-func (s *Service) ChangeOwnership(ctx context.Context, a Actor, ref, email string) error {
 	return notYet(a)
 }
 

@@ -346,16 +346,6 @@ func (q *Queries) FoldersManaged(ctx context.Context, name string, domainName *s
 	return items, nil
 }
 
-const foldersUsed = `-- name: FoldersUsed :exec
-UPDATE folders SET last_used = now() WHERE id = ANY($1::uuid[]) AND (last_used IS NULL OR last_used < now() - interval '1 minute')
-`
-
-// Sessions mount them now.
-func (q *Queries) FoldersUsed(ctx context.Context, ids []string) error {
-	_, err := q.db.Exec(ctx, foldersUsed, ids)
-	return err
-}
-
 const forgetFolder = `-- name: ForgetFolder :execrows
 DELETE FROM folders WHERE id = $1 AND status IN ('delete-complete','performing')
 `
@@ -646,6 +636,46 @@ func (q *Queries) LockInvitation(ctx context.Context, id string) (LockInvitation
 		&i.FolderStatus,
 	)
 	return i, err
+}
+
+const mountedFoldersUsed = `-- name: MountedFoldersUsed :exec
+UPDATE folders f SET last_used = now() WHERE EXISTS (SELECT 1 FROM session_mounts m JOIN sessions s ON s.id = m.session_id WHERE m.folder_id = f.id AND s.ended_at IS NULL)
+`
+
+// Folders that live sessions mount are in use.
+func (q *Queries) MountedFoldersUsed(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, mountedFoldersUsed)
+	return err
+}
+
+const mountingSessions = `-- name: MountingSessions :many
+SELECT DISTINCT s.id, s.name FROM session_mounts m JOIN sessions s ON s.id = m.session_id WHERE m.folder_id = $1 AND s.ended_at IS NULL ORDER BY s.name, s.id LIMIT 5
+`
+
+type MountingSessionsRow struct {
+	ID   string
+	Name string
+}
+
+// Live sessions that mount a folder.
+func (q *Queries) MountingSessions(ctx context.Context, folderID string) ([]MountingSessionsRow, error) {
+	rows, err := q.db.Query(ctx, mountingSessions, folderID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []MountingSessionsRow{}
+	for rows.Next() {
+		var i MountingSessionsRow
+		if err := rows.Scan(&i.ID, &i.Name); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const moveFolder = `-- name: MoveFolder :execrows

@@ -116,9 +116,13 @@ SELECT * FROM folders WHERE status IN ('performing','cloning','delete-ongoing') 
 SELECT id, host, quota_scope FROM folders WHERE status = 'ready' AND unmanaged_path IS NULL AND (sized_at IS NULL OR sized_at < now() - @age::interval)
 ORDER BY sized_at NULLS FIRST LIMIT @max_rows;
 
--- name: FoldersUsed :exec
--- Sessions mount them now.
-UPDATE folders SET last_used = now() WHERE id = ANY(@ids::uuid[]) AND (last_used IS NULL OR last_used < now() - interval '1 minute');
+-- name: MountingSessions :many
+-- Live sessions that mount a folder.
+SELECT DISTINCT s.id, s.name FROM session_mounts m JOIN sessions s ON s.id = m.session_id WHERE m.folder_id = $1 AND s.ended_at IS NULL ORDER BY s.name, s.id LIMIT 5;
+
+-- name: MountedFoldersUsed :exec
+-- Folders that live sessions mount are in use.
+UPDATE folders f SET last_used = now() WHERE EXISTS (SELECT 1 FROM session_mounts m JOIN sessions s ON s.id = m.session_id WHERE m.folder_id = f.id AND s.ended_at IS NULL);
 
 -- name: GrantFolder :exec
 INSERT INTO folder_permissions (folder_id, user_id, permission) VALUES ($1, $2, $3)
