@@ -85,6 +85,7 @@ var rules = []rule{
 	{dir: "internal/testkit", allow: []string{"api", "internal", "cmd"}, testOnly: true},
 
 	{dir: "api", stdOnly: true},
+	{dir: "api/transfer", allow: []string{"api"}, stdOnly: true},
 	{dir: "cmd/berth", allow: []string{"api", "internal/manager", "internal/agent", "internal/storage", "internal/cli", "internal/chassis", "internal/embedded", "internal/runnerbin", "internal/scheduler", "internal/cluster", "internal/fault"}},
 	{dir: "cmd/berth-runner", allow: []string{"internal/runner"}, stdOnly: true},
 	{dir: "scripts", allow: []string{"internal/cluster", "internal/fault"}},

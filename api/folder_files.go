@@ -37,9 +37,10 @@ func (p FolderPath) Join(name string) FolderPath {
 }
 
 // IsRoot reports whether p is the whole folder.
-func (p FolderPath) IsRoot() bool { return cleanFolderPath(p.Path) == "." }
+func (p FolderPath) IsRoot() bool { return p.Clean() == "." }
 
-func cleanFolderPath(p string) string { return path.Clean("./" + p) }
+// Clean is the path without needless parts, "." for the root.
+func (p FolderPath) Clean() string { return path.Clean("./" + p.Path) }
 
 // The bounds of file names, in bytes.
 const (
@@ -157,8 +158,8 @@ type pathsReply struct {
 	} `json:"results"`
 }
 
-// maxMkdir is how many directories one request makes.
-const maxMkdir = 50
+// MaxMkdir is how many directories one request makes.
+const MaxMkdir = 50
 
 // MakeDirs makes directories inside a folder, with their parents when parents is set. Unless existOK is set, one
 // that exists is an error.
@@ -169,7 +170,7 @@ func (c *Client) MakeDirs(ctx context.Context, folder string, paths []string, pa
 		}
 	}
 	for len(paths) > 0 {
-		n := min(len(paths), maxMkdir)
+		n := min(len(paths), MaxMkdir)
 		var out pathsReply
 		body := map[string]any{"path": paths[:n], "parents": parents, "exist_ok": existOK}
 		if err := c.folderCall(ctx, folder, "mkdir", request{method: http.MethodPost, json: body}, &out); err != nil {
@@ -199,7 +200,7 @@ func (c *Client) DeleteFiles(ctx context.Context, folder string, paths []string,
 		if err := CheckFolderPath(p); err != nil {
 			return fmt.Errorf("delete %s: %w", FolderPath{folder, p}, err)
 		}
-		if cleanFolderPath(p) == "." {
+		if (FolderPath{Path: p}).IsRoot() {
 			return fmt.Errorf("delete %s: this is the whole folder; TrashFolder moves it into the trash", FolderPath{folder, p})
 		}
 	}
@@ -224,19 +225,39 @@ func (c *Client) DeleteFiles(ctx context.Context, folder string, paths []string,
 // StatPath tells whether a path is a file or a directory, following links, and the size and time of files.
 func (c *Client) StatPath(ctx context.Context, at FolderPath) (FolderEntry, error) {
 	_, err := c.ListFolder(ctx, at, "", 1)
-	dir := FolderEntry{Name: path.Base(cleanFolderPath(at.Path)), Type: EntryDirectory}
+	dir := FolderEntry{Name: path.Base(at.Clean()), Type: EntryDirectory}
 	var refused *Error
 	if err == nil || at.IsRoot() || !errors.As(err, &refused) || refused.Status >= 500 || IsDenied(err) {
 		return dir, err
 	}
-	v, headErr := c.headFile(ctx, at)
-	if headErr != nil {
-		if IsNotFound(headErr) || IsDenied(headErr) {
-			err = headErr
-		}
-		return dir, err
+	file, headErr := c.headFile(ctx, at)
+	switch {
+	case headErr == nil:
+		return file, nil
+	case IsNotFound(headErr), IsDenied(headErr):
+		err = headErr
 	}
-	return FolderEntry{Name: dir.Name, Type: EntryFile, Size: v.Size, Modified: v.modTime().Format(time.RFC3339)}, nil
+	return dir, err
+}
+
+// headFile describes a file without reading it; storage proxies refuse directories.
+func (c *Client) headFile(ctx context.Context, at FolderPath) (FolderEntry, error) {
+	t, err := c.RequestDownload(ctx, at)
+	if err != nil {
+		return FolderEntry{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, quickTimeout)
+	defer cancel()
+	resp, err := c.Redeem(ctx, http.MethodHead, "HEAD of "+at.String(), t, nil, nil, 0)
+	if err != nil {
+		return FolderEntry{}, err
+	}
+	defer drain(resp)
+	e := FolderEntry{Name: path.Base(at.Clean()), Type: EntryFile, Size: resp.ContentLength}
+	if at, err := http.ParseTime(resp.Header.Get("Last-Modified")); err == nil {
+		e.Modified = at.Format(time.RFC3339)
+	}
+	return e, nil
 }
 
 // TreeUsage is what a directory holds. Bytes count files at their length.
@@ -265,7 +286,7 @@ func (c *Client) DiskUsage(ctx context.Context, at FolderPath) (TreeUsage, error
 			case err != nil:
 				return u, err
 			case e.Type == EntryDirectory:
-				if err := checkEntryName(e.Name); err != nil {
+				if err := CheckEntryName(e.Name); err != nil {
 					return u, fmt.Errorf("list %s: %w", dir, err)
 				}
 				u.Dirs++
@@ -279,8 +300,8 @@ func (c *Client) DiskUsage(ctx context.Context, at FolderPath) (TreeUsage, error
 	return u, nil
 }
 
-// checkEntryName refuses names that a listing must not contain: they would lead elsewhere.
-func checkEntryName(name string) error {
+// CheckEntryName refuses names that a listing must not contain: they would lead elsewhere.
+func CheckEntryName(name string) error {
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
 		return fmt.Errorf("the server sent %q as the name of a file", name)
 	}

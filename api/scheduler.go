@@ -33,8 +33,21 @@ type Explanation struct {
 	Remedies []string `json:"remedies,omitempty"`
 	// Placements are where the containers of a dry run would start.
 	Placements []PlannedKernel `json:"placements,omitempty"`
+	// Mounts are the folders that they would see, those that are mounted by themselves included.
+	Mounts []SessionMount `json:"mounts,omitempty"`
 	// AsOf is the instant that all of this describes.
 	AsOf string `json:"asOf"`
+}
+
+// SessionMount is a folder, or a directory of it, inside the containers of a session.
+type SessionMount struct {
+	Folder     string `json:"id"`
+	Name       string `json:"name"`
+	Host       string `json:"host"` // proxy:volume
+	UsageMode  string `json:"usage_mode"`
+	Permission string `json:"permission"` // ro, rw or wd
+	Subpath    string `json:"subpath"`    // "." is all of the folder
+	Target     string `json:"target"`     // absolute
 }
 
 // PlannedKernel is where one container would start.

@@ -1,4 +1,4 @@
-package api
+package transfer
 
 import (
 	"crypto/sha256"
@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"berth.dev/berth/api"
 )
 
 // resumeLife is how long an unfinished transfer is remembered. Servers forget earlier or later; asking them is cheap.
@@ -43,7 +45,7 @@ func OpenResumeDir(dir string, now func() time.Time) (*ResumeDir, error) {
 
 // unfinished is what is remembered: the ticket of an upload, or the version of a file whose start was downloaded.
 type unfinished struct {
-	Ticket  ticket      `json:"ticket,omitzero"`
+	Ticket  api.Ticket  `json:"ticket,omitzero"`
 	Version fileVersion `json:"version,omitzero"`
 	SavedAt time.Time   `json:"saved_at"`
 }

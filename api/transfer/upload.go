@@ -1,4 +1,4 @@
-package api
+package transfer
 
 import (
 	"bytes"
@@ -12,6 +12,8 @@ import (
 	"os"
 	"strconv"
 	"sync"
+
+	"berth.dev/berth/api"
 )
 
 // Content is what an upload reads.
@@ -65,13 +67,13 @@ func (l *localReader) Read(p []byte) (int, error) {
 
 // upload is one file on its way into a folder.
 type upload struct {
-	c      *Client
-	to     FolderPath
+	c      mover
+	to     api.FolderPath
 	src    Content
-	o      TransferOptions
+	o      Options
 	label  string // in events
 	key    string
-	ticket ticket
+	ticket api.Ticket
 	// offset is what the server has for certain; told is what Seen was told of.
 	offset, told int64
 	retry        retrier
@@ -79,26 +81,27 @@ type upload struct {
 
 // UploadFile puts a file into a folder, whose directories are made. What is there is replaced at the end, at once:
 // nobody sees a part of the new file. Broken connections, refused chunks and expired tokens are dealt with.
-func (c *Client) UploadFile(ctx context.Context, to FolderPath, src Content, o TransferOptions) error {
+func UploadFile(ctx context.Context, client *api.Client, to api.FolderPath, src Content, o Options) error {
+	c := mover{client}
 	err := c.uploadAs(ctx, "", to, src, o)
 	if err != nil {
 		return fmt.Errorf("upload %s: %w", to, err)
 	}
-	o.tell(TransferDone, "", src.Size, "")
+	o.tell(Done, "", src.Size, "")
 	return nil
 }
 
-func (c *Client) uploadAs(ctx context.Context, label string, to FolderPath, src Content, o TransferOptions) error {
-	if err := CheckFolderPath(to.Path); err != nil {
+func (c mover) uploadAs(ctx context.Context, label string, to api.FolderPath, src Content, o Options) error {
+	if err := api.CheckFolderPath(to.Path); err != nil {
 		return local(err)
 	}
 	if to.IsRoot() {
 		return local(errors.New("a file needs a name inside the folder"))
 	}
-	to.Path = cleanFolderPath(to.Path)
+	to.Path = to.Clean()
 	u := &upload{c: c, to: to, src: src, o: o, label: label, retry: retrier{o: o, path: label}}
 	if src.Identity != "" && src.Size > o.chunk() {
-		u.key = resumeKey("upload", c.cfg.Endpoint, c.cfg.AccessKey, to.Folder, to.Path, src.Size, src.Identity)
+		u.key = resumeKey("upload", c.Config().Endpoint, c.Config().AccessKey, to.Folder, to.Path, src.Size, src.Identity)
 	}
 	if err := u.run(ctx); err != nil {
 		return err
@@ -181,7 +184,7 @@ func (u *upload) step(ctx context.Context, ask *bool) (bool, error) {
 	if offset > u.offset {
 		u.retry.moved()
 	} else if offset < u.src.Size {
-		return false, fmt.Errorf("%s took no byte at offset %d", u.ticket.host(), u.offset)
+		return false, fmt.Errorf("%s took no byte at offset %d", u.ticket.Host(), u.offset)
 	}
 	u.reach(offset)
 	return offset == u.src.Size, nil
@@ -190,9 +193,9 @@ func (u *upload) step(ctx context.Context, ask *bool) (bool, error) {
 // begin asks for a new ticket.
 func (u *upload) begin(ctx context.Context) error {
 	u.reach(0)
-	body := map[string]any{"path": u.to.Path, "size": u.src.Size}
-	err := u.retry.try(ctx, func() error {
-		return u.c.folderCall(ctx, u.to.Folder, "request-upload", request{method: http.MethodPost, json: body}, &u.ticket)
+	err := u.retry.try(ctx, func() (err error) {
+		u.ticket, err = u.c.RequestUpload(ctx, u.to, u.src.Size)
+		return err
 	})
 	if err == nil && u.key != "" {
 		u.o.Resume.save(u.key, unfinished{Ticket: u.ticket})
@@ -210,7 +213,7 @@ func (u *upload) forget() {
 func (u *upload) reach(offset int64) {
 	u.offset = offset
 	if d := offset - u.told; d != 0 {
-		u.o.tell(TransferBytes, u.label, d, "")
+		u.o.tell(Bytes, u.label, d, "")
 		u.told = offset
 	}
 }
@@ -223,11 +226,11 @@ const tusVersion = "1.0.0"
 func (u *upload) head(ctx context.Context) (int64, error) {
 	ctx, _, stop := watch(ctx)
 	defer stop()
-	resp, err := u.c.store(ctx, http.MethodHead, u.op("HEAD"), u.ticket, http.Header{"Tus-Resumable": {tusVersion}}, nil, 0)
+	resp, err := u.c.Redeem(ctx, http.MethodHead, u.op("HEAD"), u.ticket, http.Header{"Tus-Resumable": {tusVersion}}, nil, 0)
 	if err != nil {
 		return 0, err
 	}
-	defer drain(resp)
+	defer resp.Body.Close()
 	return u.readOffset(resp)
 }
 
@@ -265,7 +268,7 @@ func (u *upload) patch(ctx context.Context) (int64, error) {
 	}
 	// net/http may still read the body after an early answer, so what it saw is handed over only at the end.
 	src := &source{r: io.LimitReader(body, n), left: n, alive: dog.alive, o: u.o, label: u.label}
-	resp, err := u.c.store(ctx, http.MethodPatch, u.op("PATCH"), u.ticket, header, src, n)
+	resp, err := u.c.Redeem(ctx, http.MethodPatch, u.op("PATCH"), u.ticket, header, src, n)
 	sent, failed := src.end()
 	u.told += sent
 	if failed != nil {
@@ -274,7 +277,7 @@ func (u *upload) patch(ctx context.Context) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer drain(resp)
+	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusNoContent && resp.StatusCode != http.StatusOK {
 		return 0, fmt.Errorf("%s: the storage proxy answered %s", u.op("PATCH"), resp.Status)
 	}
@@ -322,6 +325,9 @@ func (s Content) sum(ctx context.Context) ([]byte, error) {
 	return h.Sum(nil), nil
 }
 
+// errOver stops the reading of a request that has ended.
+var errOver = errors.New("the request has ended")
+
 // source feeds a request and is cut off from it at its end.
 type source struct {
 	mu     sync.Mutex
@@ -331,7 +337,7 @@ type source struct {
 	failed error
 	over   bool
 	alive  func()
-	o      TransferOptions
+	o      Options
 	label  string
 }
 
@@ -339,14 +345,14 @@ func (s *source) Read(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over {
-		return 0, errUploadOver
+		return 0, errOver
 	}
 	n, err := s.r.Read(p)
 	if n > 0 {
 		s.alive()
 		s.left -= int64(n)
 		s.sent += int64(n)
-		s.o.tell(TransferBytes, s.label, int64(n), "")
+		s.o.tell(Bytes, s.label, int64(n), "")
 	}
 	switch {
 	case errors.Is(err, io.EOF) && s.left > 0:

@@ -1,4 +1,7 @@
-package api
+// Package transfer moves files between this machine and folders: it cuts, retries, resumes, compares and walks trees.
+// It speaks to managers and storage proxies through package api only, prints nothing, and keeps nothing but the files
+// of a ResumeDir. The command line and programs of users call it.
+package transfer
 
 import (
 	"context"
@@ -7,10 +10,14 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
+
+	"berth.dev/berth/api"
 )
+
+// mover is a client that moves files.
+type mover struct{ *api.Client }
 
 // Defaults of transfers.
 const (
@@ -18,7 +25,7 @@ const (
 	DefaultChunk = 16 << 20
 	// DefaultParallel is how many files of a tree move at once.
 	DefaultParallel = 4
-	// MaxParallel bounds TransferOptions.Parallel.
+	// MaxParallel bounds Options.Parallel.
 	MaxParallel = 32
 )
 
@@ -38,16 +45,16 @@ const (
 
 // Transfer events.
 const (
-	TransferFound   = "found"   // Size bytes are to be moved to or from Path
-	TransferBytes   = "bytes"   // Size bytes moved; negative when some have to move again
-	TransferDone    = "done"    // Path is there, with Size bytes
-	TransferSkipped = "skipped" // Path was left out; Reason says why, and is "" when it was there already
-	TransferFailed  = "failed"  // Path could not be moved; Reason says why
-	TransferWaiting = "waiting" // a request failed and is tried again; Reason says why
+	Found   = "found"   // Size bytes are to be moved to or from Path
+	Bytes   = "bytes"   // Size bytes moved; negative when some have to move again
+	Done    = "done"    // Path is there, with Size bytes
+	Skipped = "skipped" // Path was left out; Reason says why, and is "" when it was there already
+	Failed  = "failed"  // Path could not be moved; Reason says why
+	Waiting = "waiting" // a request failed and is tried again; Reason says why
 )
 
-// TransferEvent tells how a transfer goes on.
-type TransferEvent struct {
+// Event tells how a transfer goes on.
+type Event struct {
 	Kind string
 	// Path is relative to what is copied; "" when the event is of a single file.
 	Path   string
@@ -55,8 +62,8 @@ type TransferEvent struct {
 	Reason string
 }
 
-// TransferOptions are common to all transfers. The zero value is good.
-type TransferOptions struct {
+// Options are common to all transfers. The zero value is good.
+type Options struct {
 	// Chunk is the size of an upload request in bytes; 0 = DefaultChunk.
 	Chunk int64
 	// Parallel is how many files of a tree move at once; 0 = DefaultParallel.
@@ -74,25 +81,25 @@ type TransferOptions struct {
 	// FollowLinks uploads what symbolic links point to; without it they are left out.
 	FollowLinks bool
 	// Seen is told how the transfer goes on. Its calls do not overlap.
-	Seen func(TransferEvent)
+	Seen func(Event)
 	// Pause waits between tries; nil waits in real time.
 	Pause func(ctx context.Context, d time.Duration) error
 }
 
-func (o TransferOptions) tell(kind, path string, size int64, reason string) {
+func (o Options) tell(kind, path string, size int64, reason string) {
 	if o.Seen != nil {
-		o.Seen(TransferEvent{Kind: kind, Path: path, Size: size, Reason: reason})
+		o.Seen(Event{Kind: kind, Path: path, Size: size, Reason: reason})
 	}
 }
 
-func (o TransferOptions) chunk() int64 {
+func (o Options) chunk() int64 {
 	if o.Chunk <= 0 {
 		return DefaultChunk
 	}
 	return o.Chunk
 }
 
-func (o TransferOptions) parallel() int {
+func (o Options) parallel() int {
 	if o.Parallel <= 0 {
 		return DefaultParallel
 	}
@@ -124,9 +131,9 @@ var errStalled = fmt.Errorf("nothing moved for %s", stallTimeout)
 // transient reports whether another try may help.
 func transient(err error) bool {
 	var here *LocalError
-	var refused *Error
+	var refused *api.Error
 	switch {
-	case err == nil, errors.As(err, &here), errors.Is(err, ErrChanged), errors.Is(err, ErrDiffers):
+	case err == nil, errors.As(err, &here), errors.Is(err, api.ErrTicket), errors.Is(err, ErrChanged), errors.Is(err, ErrDiffers):
 		return false
 	case errors.As(err, &refused):
 		switch refused.Status {
@@ -147,8 +154,9 @@ const statusChecksum = 460
 
 // ticketOver reports whether a storage proxy no longer takes a token: it expired, or what it stood for is gone.
 func ticketOver(err error) bool {
-	var refused *Error
-	if !errors.As(err, &refused) {
+	var here *LocalError
+	var refused *api.Error
+	if errors.As(err, &here) || !errors.As(err, &refused) {
 		return false
 	}
 	switch refused.Status {
@@ -160,7 +168,7 @@ func ticketOver(err error) bool {
 
 // retrier spaces the tries of one file.
 type retrier struct {
-	o        TransferOptions
+	o        Options
 	path     string
 	failures int
 	limited  time.Duration // waited for a rate limit
@@ -178,7 +186,7 @@ func (r *retrier) wait(ctx context.Context, err error) error {
 	}
 	pause := min(retryFirst<<min(r.failures, 10), retryMax)
 	pause = pause/2 + rand.N(pause/2+1) // Many workers fail at once and must not come back at once.
-	var refused *Error
+	var refused *api.Error
 	if errors.As(err, &refused) && refused.Status == http.StatusTooManyRequests {
 		pause = retryMax
 		if r.limited += pause; r.limited > rateWindow {
@@ -187,11 +195,11 @@ func (r *retrier) wait(ctx context.Context, err error) error {
 	} else if r.failures++; r.failures > retries {
 		return fmt.Errorf("gave up after %d tries: %w", retries, err)
 	}
-	r.o.tell(TransferWaiting, r.path, 0, err.Error())
+	r.o.tell(Waiting, r.path, 0, err.Error())
 	return r.o.pause(ctx, pause)
 }
 
-func (o TransferOptions) pause(ctx context.Context, pause time.Duration) error {
+func (o Options) pause(ctx context.Context, pause time.Duration) error {
 	if o.Pause != nil {
 		return o.Pause(ctx, pause)
 	}
@@ -216,65 +224,6 @@ func (r *retrier) try(ctx context.Context, f func() error) error {
 			return err
 		}
 	}
-}
-
-// ticket lets its holder move one file: a URL of a storage proxy and a token. The token is a secret.
-type ticket struct {
-	Token string `json:"token"`
-	URL   string `json:"url"`
-}
-
-func (t ticket) address() (string, error) {
-	u, err := url.Parse(t.URL)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || t.Token == "" {
-		return "", &LocalError{errors.New("the manager sent no usable address of a storage proxy")}
-	}
-	q := u.Query()
-	q.Set("token", t.Token)
-	u.RawQuery = q.Encode()
-	return u.String(), nil
-}
-
-func (t ticket) host() string {
-	if u, err := url.Parse(t.URL); err == nil {
-		return u.Scheme + "://" + u.Host
-	}
-	return "its address"
-}
-
-// store sends a request to a storage proxy: by the token alone, without the keypair. Statuses outside 2xx are
-// errors. op stands for the request in errors, since its URL is secret.
-func (c *Client) store(ctx context.Context, method, op string, t ticket, header http.Header, body io.Reader, length int64) (*http.Response, error) {
-	address, err := t.address()
-	if err != nil {
-		return nil, err
-	}
-	req, err := http.NewRequestWithContext(ctx, method, address, body)
-	if err != nil {
-		return nil, &LocalError{errors.New("the manager sent no usable address of a storage proxy")}
-	}
-	for k, v := range header {
-		req.Header[k] = v
-	}
-	req.Header.Set("User-Agent", c.agent)
-	if body != nil {
-		req.ContentLength = length
-		if length == 0 {
-			req.Body = http.NoBody
-		}
-	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			return nil, cause
-		}
-		return nil, fmt.Errorf("reach the storage proxy at %s: %w", t.host(), bare(err))
-	}
-	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		defer drain(resp)
-		return nil, readProblem(op, resp.StatusCode, resp.Body)
-	}
-	return resp, nil
 }
 
 // watchdog ends a context when nothing moves for a while.

@@ -1,4 +1,4 @@
-package api
+package transfer
 
 import (
 	"bytes"
@@ -11,10 +11,12 @@ import (
 	"net/http"
 	"os"
 	"path"
+	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
+
+	"berth.dev/berth/api"
 )
 
 // fileVersion tells one content of a remote file from another.
@@ -63,11 +65,11 @@ func (v fileVersion) same(o fileVersion) bool {
 
 // download is one file on its way out of a folder.
 type download struct {
-	c      *Client
-	from   FolderPath
-	o      TransferOptions
+	c      mover
+	from   api.FolderPath
+	o      Options
 	label  string
-	ticket ticket
+	ticket api.Ticket
 	// version is that of the bytes read so far; known says that there is one.
 	version fileVersion
 	known   bool
@@ -77,8 +79,8 @@ type download struct {
 	quiet bool
 }
 
-func (c *Client) newDownload(label string, from FolderPath, o TransferOptions) *download {
-	from.Path = cleanFolderPath(from.Path)
+func (c mover) newDownload(label string, from api.FolderPath, o Options) *download {
+	from.Path = from.Clean()
 	return &download{c: c, from: from, o: o, label: label, retry: retrier{o: o, path: label}}
 }
 
@@ -86,11 +88,12 @@ func (d *download) op() string { return "download of " + d.from.String() }
 
 // begin asks for a new ticket.
 func (d *download) begin(ctx context.Context) error {
-	if err := CheckFolderPath(d.from.Path); err != nil {
+	if err := api.CheckFolderPath(d.from.Path); err != nil {
 		return local(err)
 	}
-	return d.retry.try(ctx, func() error {
-		return d.c.folderCall(ctx, d.from.Folder, "request-download", request{method: http.MethodPost, json: map[string]any{"path": d.from.Path, "archive": false}}, &d.ticket)
+	return d.retry.try(ctx, func() (err error) {
+		d.ticket, err = d.c.RequestDownload(ctx, d.from)
+		return err
 	})
 }
 
@@ -152,8 +155,8 @@ func (d *download) once(ctx context.Context, offset, end int64, w func(fileVersi
 			header["If-Range"] = []string{condition}
 		}
 	}
-	resp, err := d.c.store(ctx, http.MethodGet, d.op(), d.ticket, header, nil, 0)
-	var refused *Error
+	resp, err := d.c.Redeem(ctx, http.MethodGet, d.op(), d.ticket, header, nil, 0)
+	var refused *api.Error
 	if errors.As(err, &refused) && refused.Status == http.StatusRequestedRangeNotSatisfiable {
 		return 0, false, ErrChanged
 	}
@@ -189,7 +192,7 @@ func (d *download) once(ctx context.Context, offset, end int64, w func(fileVersi
 	body := &meter{resp.Body, func(n int) {
 		dog.alive()
 		if !d.quiet {
-			d.o.tell(TransferBytes, d.label, int64(n), "")
+			d.o.tell(Bytes, d.label, int64(n), "")
 		}
 	}}
 	n, err := copyLocal(to, io.LimitReader(body, end-offset))
@@ -244,8 +247,8 @@ func readRange(resp *http.Response) (start int64, v fileVersion, err error) {
 }
 
 // headFile tells the version of a file without reading it. Directories are refused by the server.
-func (c *Client) headFile(ctx context.Context, at FolderPath) (fileVersion, error) {
-	d := c.newDownload("", at, TransferOptions{})
+func (c mover) headFile(ctx context.Context, at api.FolderPath) (fileVersion, error) {
+	d := c.newDownload("", at, Options{})
 	if err := d.begin(ctx); err != nil {
 		return fileVersion{}, err
 	}
@@ -253,11 +256,11 @@ func (c *Client) headFile(ctx context.Context, at FolderPath) (fileVersion, erro
 	err := d.retry.try(ctx, func() error {
 		ctx, _, stop := watch(ctx)
 		defer stop()
-		resp, err := c.store(ctx, http.MethodHead, d.op(), d.ticket, nil, nil, 0)
+		resp, err := c.Redeem(ctx, http.MethodHead, d.op(), d.ticket, nil, nil, 0)
 		if err != nil {
 			return err
 		}
-		defer drain(resp)
+		defer resp.Body.Close()
 		if resp.ContentLength < 0 {
 			return local(errors.New("the storage proxy did not say how long the file is"))
 		}
@@ -268,7 +271,7 @@ func (c *Client) headFile(ctx context.Context, at FolderPath) (fileVersion, erro
 }
 
 // sumFile reads a remote file and returns its SHA-256 and length.
-func (c *Client) sumFile(ctx context.Context, at FolderPath, o TransferOptions) ([]byte, int64, error) {
+func (c mover) sumFile(ctx context.Context, at api.FolderPath, o Options) ([]byte, int64, error) {
 	for range renewals {
 		d := c.newDownload("", at, o)
 		d.quiet = true
@@ -287,7 +290,8 @@ func (c *Client) sumFile(ctx context.Context, at FolderPath, o TransferOptions) 
 
 // ReadFile writes a file of a folder to w, going on after broken connections. A file that changes meanwhile ends
 // with ErrChanged.
-func (c *Client) ReadFile(ctx context.Context, from FolderPath, w io.Writer, o TransferOptions) error {
+func ReadFile(ctx context.Context, client *api.Client, from api.FolderPath, w io.Writer, o Options) error {
+	c := mover{client}
 	d := c.newDownload("", from, o)
 	if _, err := d.copy(ctx, 0, -1, func(fileVersion) (io.Writer, error) { return w, nil }); err != nil {
 		return fmt.Errorf("read %s: %w", from, err)
@@ -296,36 +300,54 @@ func (c *Client) ReadFile(ctx context.Context, from FolderPath, w io.Writer, o T
 }
 
 // RemoteContent is a file of a folder as the content of an upload, read through this machine.
-func (c *Client) RemoteContent(ctx context.Context, from FolderPath, o TransferOptions) (Content, error) {
-	from.Path = cleanFolderPath(from.Path)
+func RemoteContent(ctx context.Context, client *api.Client, from api.FolderPath, o Options) (Content, error) {
+	c := mover{client}
+	from.Path = from.Clean()
 	v, err := c.headFile(ctx, from)
 	if err != nil {
 		return Content{}, fmt.Errorf("read %s: %w", from, err)
 	}
 	d := c.newDownload("", from, o)
 	d.version, d.known, d.quiet = v, true, true
-	var one sync.Mutex
 	return Content{
 		Size:     v.Size,
 		Identity: from.String() + "|" + v.ETag + "|" + v.Modified,
 		Open: func(ctx context.Context, offset, n int64) (io.ReadCloser, error) {
 			pr, pw := io.Pipe()
+			ctx, cancel := context.WithCancel(ctx)
+			body := &remoteBody{PipeReader: pr, cancel: cancel, over: make(chan struct{})}
 			go func() {
-				one.Lock()
-				defer one.Unlock()
+				defer close(body.over)
+				var err error
 				if d.version.condition() == "" {
 					// It was written within this second; the next one can tell it from another.
-					if err := d.settle(ctx); err != nil {
-						pw.CloseWithError(err)
-						return
-					}
+					err = d.settle(ctx)
 				}
-				_, err := d.copy(ctx, offset, offset+n, func(fileVersion) (io.Writer, error) { return pw, nil })
+				if err == nil {
+					_, err = d.copy(ctx, offset, offset+n, func(fileVersion) (io.Writer, error) { return pw, nil })
+				}
+				if errors.Is(err, ErrChanged) || err != nil && !transient(err) {
+					err = local(err)
+				}
 				pw.CloseWithError(err)
 			}()
-			return pr, nil
+			return body, nil
 		},
 	}, nil
+}
+
+// remoteBody is a part of a remote file. Parts of one file are read one after another: closing waits for the end.
+type remoteBody struct {
+	*io.PipeReader
+	cancel context.CancelFunc
+	over   chan struct{}
+}
+
+func (b *remoteBody) Close() error {
+	b.cancel()
+	err := b.PipeReader.Close()
+	<-b.over
+	return err
 }
 
 // settle waits until the version of a file just written can be told from others.
@@ -359,24 +381,25 @@ type Target struct {
 	Place string
 	// Mode of a new file; 0 = 0644.
 	Mode fs.FileMode
-	// Modified is the time the file gets; the zero time takes the server's.
+	// Modified is the time the file gets, when it is the server's up to the second; the zero time takes the server's.
 	Modified time.Time
 }
 
 // DownloadFile writes a file of a folder. It grows under a hidden name beside the target and takes the target's
 // name at the end, so that nobody sees a part of it; a symbolic link at the target is replaced, not followed.
-func (c *Client) DownloadFile(ctx context.Context, from FolderPath, to Target, o TransferOptions) error {
+func DownloadFile(ctx context.Context, client *api.Client, from api.FolderPath, to Target, o Options) error {
+	c := mover{client}
 	size, err := c.downloadAs(ctx, "", from, to, o)
 	if err != nil {
 		return fmt.Errorf("download %s: %w", from, err)
 	}
-	o.tell(TransferDone, "", size, "")
+	o.tell(Done, "", size, "")
 	return nil
 }
 
-func (c *Client) downloadAs(ctx context.Context, label string, from FolderPath, to Target, o TransferOptions) (int64, error) {
+func (c mover) downloadAs(ctx context.Context, label string, from api.FolderPath, to Target, o Options) (int64, error) {
 	name := path.Clean(to.Name)
-	if !localPath(to.Name) || name == "." {
+	if !filepath.IsLocal(to.Name) || name == "." {
 		return 0, local(fmt.Errorf("%q is no name for a file below the target directory", to.Name))
 	}
 	if info, err := to.Root.Lstat(name); err == nil && info.IsDir() {
@@ -415,7 +438,7 @@ func (d *download) toFile(ctx context.Context, name string, to Target) (int64, e
 	defer part.Close()
 	key := ""
 	if to.Place != "" {
-		key = resumeKey("download", d.c.cfg.Endpoint, d.c.cfg.AccessKey, d.from.Folder, d.from.Path, to.Place, name)
+		key = resumeKey("download", d.c.Config().Endpoint, d.c.Config().AccessKey, d.from.Folder, d.from.Path, to.Place, name)
 	}
 	offset := int64(0)
 	if saved, ok := d.o.Resume.load(key); ok && key != "" && !d.known {
@@ -429,7 +452,7 @@ func (d *download) toFile(ctx context.Context, name string, to Target) (int64, e
 	if err != nil {
 		return 0, local(err)
 	}
-	d.o.tell(TransferBytes, d.label, offset, "")
+	d.o.tell(Bytes, d.label, offset, "")
 	remembered := false
 	size, err := d.copy(ctx, offset, -1, func(v fileVersion) (io.Writer, error) {
 		if !remembered && key != "" && v.Size > d.o.chunk() {
@@ -441,7 +464,7 @@ func (d *download) toFile(ctx context.Context, name string, to Target) (int64, e
 	if err != nil {
 		if errors.Is(err, ErrChanged) {
 			d.o.Resume.forgetIf(key)
-			d.o.tell(TransferBytes, d.label, -size, "")
+			d.o.tell(Bytes, d.label, -size, "")
 		}
 		if key == "" || !remembered || d.version.Size <= d.o.chunk() {
 			_ = to.Root.Remove(partName)
@@ -460,9 +483,9 @@ func (d *download) finish(part *os.File, partName, name string, to Target, key s
 	if info.Size() != d.version.Size {
 		return fmt.Errorf("%d bytes were written of %d", info.Size(), d.version.Size)
 	}
-	at := to.Modified
-	if at.IsZero() {
-		at = d.version.modTime()
+	at := d.version.modTime()
+	if at.IsZero() || to.Modified.Unix() == at.Unix() {
+		at = to.Modified // knows the fraction
 	}
 	if !at.IsZero() {
 		if err := to.Root.Chtimes(partName, at, at); err != nil {
@@ -482,7 +505,7 @@ func (d *download) finish(part *os.File, partName, name string, to Target, key s
 }
 
 // verifyFile compares the SHA-256 of both ends, reading the remote file once more.
-func (c *Client) verifyFile(ctx context.Context, from FolderPath, root *os.Root, name string, o TransferOptions) error {
+func (c mover) verifyFile(ctx context.Context, from api.FolderPath, root *os.Root, name string, o Options) error {
 	same, err := c.identical(ctx, from, root, name, o)
 	if err == nil && !same {
 		err = ErrDiffers
@@ -491,7 +514,7 @@ func (c *Client) verifyFile(ctx context.Context, from FolderPath, root *os.Root,
 }
 
 // identical compares a local and a remote file by their SHA-256.
-func (c *Client) identical(ctx context.Context, at FolderPath, root *os.Root, name string, o TransferOptions) (bool, error) {
+func (c mover) identical(ctx context.Context, at api.FolderPath, root *os.Root, name string, o Options) (bool, error) {
 	f, err := root.Open(name)
 	if err != nil {
 		return false, local(err)
