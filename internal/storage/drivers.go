@@ -1,0 +1,51 @@
+package storage
+
+import (
+	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
+
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/storage/volume"
+	"berth.dev/berth/internal/storage/volume/posix"
+)
+
+// opening is what a driver needs to open a volume.
+type opening struct {
+	name     string
+	config   VolumeConfig
+	uid, gid int
+	log      *slog.Logger
+}
+
+// driver opens volumes of one backend.
+type driver func(o opening) (volume.Volume, error)
+
+// backendMemory is for tests, which bring the volume themselves.
+const backendMemory = "memory"
+
+// drivers are the backends by name.
+var drivers = map[string]driver{
+	"posix": func(o opening) (volume.Volume, error) {
+		if err := o.noOptions(); err != nil {
+			return nil, err
+		}
+		return posix.Open(o.posix())
+	},
+}
+
+// Backends lists the names of all backends, sorted.
+func Backends() []string { return slices.Sorted(maps.Keys(drivers)) }
+
+func (o opening) posix() posix.Options {
+	return posix.Options{Name: o.name, Path: o.config.Path, UID: o.uid, GID: o.gid, Log: o.log}
+}
+
+func (o opening) noOptions() error {
+	for key := range o.config.Options {
+		return fault.Invalidf("volume %s has the unknown option %q", o.name, key).
+			WithNext("remove it: backend %s has no options", strconv.Quote(o.config.Backend))
+	}
+	return nil
+}
