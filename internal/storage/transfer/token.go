@@ -187,8 +187,8 @@ func (s *Server) UploadToken(ctx context.Context, q UploadRequest) (string, erro
 		return "", fmt.Errorf("upload %s: %w", p, err)
 	}
 	defer tree.Close()
-	if e, err := tree.Stat(p); err == nil && e.Kind != volume.KindFile && e.Kind != volume.KindSymlink {
-		return "", fault.Conflictf("%s is a directory or a special file", p).WithReason(reasonInvalidParams).
+	if e, err := tree.Stat(p); err == nil && e.Kind != volume.KindFile {
+		return "", fault.Conflictf("%s is there and is no regular file", p).WithReason(reasonInvalidParams).
 			WithNext("upload under another name, or remove what is there first")
 	}
 	if err := v.Charge(ctx, q.Folder.Scope, q.Size); err != nil {

@@ -39,6 +39,7 @@ type upload struct {
 	unlock func()
 	// size is how much is durable and verified; what lies behind it is cut by the next chunk.
 	size int64
+	mark int64
 }
 
 func (u *upload) close() {
@@ -218,7 +219,7 @@ func (u *upload) look(ctx context.Context) error {
 		return fmt.Errorf("continue the upload of %s: %w", u.target, err)
 	}
 	_ = again.Close()
-	u.size, err = verifiedSize(u.staged)
+	u.size, u.mark, err = verifiedSize(u.staged)
 	return err
 }
 
@@ -257,43 +258,50 @@ func (u *upload) finish(ctx context.Context) error {
 	return nil
 }
 
-// unverified is what is stored beside a staged file while a chunk with a checksum is being written: bytes from
-// there on are not to be believed.
-type unverified struct {
-	From int64 `json:"unverified_from"`
+// verified is what is stored beside the staged file of an upload with checksums: bytes behind Size were never
+// compared, and a proxy that died left them.
+type verified struct {
+	Size int64 `json:"verified_size"`
 }
 
-// verifiedSize is the durable size without a chunk whose checksum nobody has compared.
-func verifiedSize(st volume.Staged) (int64, error) {
-	size, err := st.Size()
-	if err != nil {
-		return 0, fmt.Errorf("ask for the size of the upload: %w", err)
+// unmarked stands for an upload without checksums: all of its bytes count.
+const unmarked int64 = -1
+
+// verifiedSize is the size without a chunk whose checksum nobody has compared.
+func verifiedSize(st volume.Staged) (size, mark int64, err error) {
+	if size, err = st.Size(); err != nil {
+		return 0, 0, fmt.Errorf("ask for the size of the upload: %w", err)
 	}
 	meta, err := st.Meta()
 	if err != nil && !fault.Is(err, fault.NotFound) {
-		return 0, fmt.Errorf("read the mark of the upload: %w", err)
+		return 0, 0, fmt.Errorf("read the mark of the upload: %w", err)
 	}
 	if len(meta) == 0 {
-		return size, nil
+		return size, unmarked, nil
 	}
-	var mark unverified
-	if err := json.Unmarshal(meta, &mark); err != nil {
-		return 0, fmt.Errorf("read the mark of the upload: %w", err)
+	var v verified
+	if err := json.Unmarshal(meta, &v); err != nil {
+		return 0, 0, fmt.Errorf("read the mark of the upload: %w", err)
 	}
-	if mark.From >= 0 {
-		size = min(size, mark.From)
+	if v.Size >= 0 {
+		size = min(size, v.Size)
 	}
-	return size, nil
+	return size, v.Size, nil
 }
 
-func setUnverified(st volume.Staged, from int64) error {
-	meta, err := json.Marshal(unverified{From: from})
+// setMark stores how much was verified, or that all bytes count.
+func (u *upload) setMark(size int64) error {
+	if u.mark == size {
+		return nil
+	}
+	meta, err := json.Marshal(verified{Size: size})
 	if err == nil {
-		err = st.SetMeta(meta)
+		err = u.staged.SetMeta(meta)
 	}
 	if err != nil {
-		return fmt.Errorf("mark the chunk: %w", err)
+		return fmt.Errorf("mark how much of the upload is verified: %w", err)
 	}
+	u.mark = size
 	return nil
 }
 
@@ -320,7 +328,7 @@ func (s *Server) tell(w *reply, r *http.Request, v volume.Volume, g grant, targe
 		return err
 	}
 	defer st.Close()
-	size, serr := verifiedSize(st)
+	size, _, serr := verifiedSize(st)
 	if serr != nil || size >= g.size { // complete, and the other one is putting it in place
 		return err
 	}
@@ -399,7 +407,12 @@ func (s *Server) write(w *reply, r *http.Request, u *upload, c chunk) error {
 	var sum hash.Hash
 	if c.sum != nil {
 		sum = c.sum.make()
-		if err := setUnverified(u.staged, c.offset); err != nil {
+		if err := u.setMark(c.offset); err != nil {
+			return err
+		}
+	} else if u.mark != unmarked {
+		// What a dead proxy left behind the mark goes before the mark does.
+		if err := errors.Join(u.cut(ctx, c), u.setMark(unmarked)); err != nil {
 			return err
 		}
 	}
@@ -431,20 +444,20 @@ func (s *Server) write(w *reply, r *http.Request, u *upload, c chunk) error {
 		// What the disk did not take may be lost although the file is that long.
 		return errors.Join(fmt.Errorf("make the upload durable: %w", serr), u.cut(ctx, c))
 	}
-	if c.sum != nil {
-		if merr := setUnverified(u.staged, -1); merr != nil {
-			return merr
-		}
-	}
 	u.size = c.offset + written
 	if err != nil {
 		s.offset(w, u.g, u.size)
 		return fmt.Errorf("upload %s: %w", u.target, err)
 	}
 	if u.size == u.g.size {
-		return u.finish(ctx)
+		if err = u.finish(ctx); err == nil {
+			return nil
+		}
 	}
-	return nil
+	if c.sum != nil {
+		err = errors.Join(err, u.setMark(u.size))
+	}
+	return err
 }
 
 // cut takes a chunk off again.
@@ -456,9 +469,6 @@ func (u *upload) cut(ctx context.Context, c chunk) error {
 		return fmt.Errorf("cut the chunk off: %w", err)
 	}
 	u.size = c.offset
-	if c.sum != nil {
-		return setUnverified(u.staged, -1)
-	}
 	return nil
 }
 
