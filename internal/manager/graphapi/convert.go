@@ -71,6 +71,13 @@ func toSession(s *service.Session) *model.ComputeSession {
 			m.ServicePorts = jsonText(main.ServicePorts)
 		}
 	}
+	seen := map[cluster.FolderID]bool{}
+	for _, f := range s.Mounts { // clients put names and ids together by their places
+		if !seen[f.Folder] {
+			seen[f.Folder] = true
+			m.Mounts, m.VfolderMounts = append(m.Mounts, new(f.Name)), append(m.VfolderMounts, new(string(f.Folder)))
+		}
+	}
 	for i := range s.Kernels {
 		m.Containers = append(m.Containers, toContainer(&s.Kernels[i], s.ResourceOpts))
 	}

@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"slices"
+
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/service"
@@ -27,6 +29,28 @@ func explanation(e service.Explanation) api.Explanation {
 			}
 		}
 		out.Placements = append(out.Placements, api.PlannedKernel{Agent: string(p.Agent), Devices: devices})
+	}
+	out.Mounts = sessionMounts(e.Mounts)
+	return out
+}
+
+// sessionMounts is the wire's form of the folders in a session, never null.
+func sessionMounts(mounts []cluster.FolderMount) []api.SessionMount {
+	out := make([]api.SessionMount, len(mounts))
+	for i, m := range mounts {
+		out[i] = api.SessionMount{Folder: string(m.Folder), Name: m.Name, Host: m.Host, UsageMode: m.Usage, Permission: string(m.Perm),
+			Subpath: m.Subpath, Target: m.Target}
+	}
+	return out
+}
+
+// mountNames are the names of the folders in a session, each once.
+func mountNames(mounts []cluster.FolderMount) []string {
+	out := []string{}
+	for _, m := range mounts {
+		if !slices.Contains(out, m.Name) {
+			out = append(out, m.Name)
+		}
 	}
 	return out
 }

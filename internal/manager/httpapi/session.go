@@ -141,6 +141,8 @@ func (a *API) sessionInfo(c *call) error {
 		"scalingGroup":    s.ResourceGroup, "clusterMode": s.ClusterMode, "clusterSize": s.ClusterSize,
 		"numQueriesExecuted": s.NumQueries,
 		"lastStat":           lastStat,
+		"mounts":             mountNames(s.Mounts),
+		"vfolder_mounts":     sessionMounts(s.Mounts),
 		"idleChecks":         checks,
 	})
 }

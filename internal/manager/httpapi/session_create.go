@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/service"
 )
 
@@ -45,7 +46,11 @@ func createRequest(p *params) service.CreateSession {
 		ResourceOpts:    cfg.texts("resource_opts|resourceOpts"),
 		ResourceGroup:   cfg.text("scaling_group|scalingGroup", ""),
 		Agents:          cfg.list("agent_list|agentList|agents"),
-		Mounts:          append(cfg.list("mounts"), cfg.list("mount_ids|mountIds")...),
+		Mounts:          cfg.list("mounts"),
+		MountIDs:        cfg.list("mount_ids|mountIds"),
+		MountMap:        cfg.texts("mount_map|mountMap"),
+		MountIDMap:      cfg.texts("mount_id_map|mountIdMap"),
+		MountOptions:    mountOptions(cfg),
 	}
 	if p.has(priority) {
 		r.Priority = new(p.number(priority, 0, 0, 100))
@@ -68,6 +73,32 @@ func createRequest(p *params) service.CreateSession {
 		}
 	}
 	return r
+}
+
+// mountOptions decodes what is said of single mounts. A type other than bind is unknown.
+func mountOptions(cfg *params) map[string]folder.MountOption {
+	all := cfg.object("mount_options|mountOptions")
+	if len(all.body) == 0 {
+		return nil
+	}
+	out := make(map[string]folder.MountOption, len(all.body))
+	for source, v := range all.body {
+		o := &params{prefix: all.prefix + source + ".", bad: all.bad}
+		var ok bool
+		if o.body, ok = v.(map[string]any); !ok && v != nil {
+			all.fail(source, "must be an object")
+		}
+		if kind := o.text("type", "bind"); kind != "bind" {
+			o.fail("type", "must be bind")
+		}
+		perm := o.text("permission|perm", "")
+		if perm == "readonly" || perm == "read-only" || perm == "read-write" {
+			perm = map[string]string{"readonly": "ro", "read-only": "ro", "read-write": "rw"}[perm]
+		}
+		out[source] = folder.MountOption{Permission: cluster.MountPermission(perm), Subpath: o.text("subpath", ""),
+			Target: o.text("mount_destination|mountDestination|target", "")}
+	}
+	return out
 }
 
 // createSession answers when the session runs, or at once when it was only enqueued. A client that leaves early

@@ -14,6 +14,7 @@ import (
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/store/dbgen"
 )
 
 func authFailed() error {
@@ -67,6 +68,10 @@ func (s *Service) findActor(ctx context.Context, key cluster.AccessKey) (Actor, 
 	if err != nil {
 		return Actor{}, "", fmt.Errorf("open secret key of %s: %w", key, err)
 	}
+	return actorOf(row), secret, nil
+}
+
+func actorOf(row dbgen.ActorByKeyRow) Actor {
 	a := Actor{
 		UserID: cluster.UserID(row.UserID), Email: row.Email, Username: row.Username, FullName: row.FullName,
 		Role: authz.Role(row.Role), Domain: row.DomainName, AccessKey: cluster.AccessKey(row.AccessKey),
@@ -75,7 +80,7 @@ func (s *Service) findActor(ctx context.Context, key cluster.AccessKey) (Actor, 
 	for _, p := range row.Projects {
 		a.Projects = append(a.Projects, cluster.ProjectID(p))
 	}
-	return a, secret, nil
+	return a
 }
 
 // LoginKeypair is what a password login answers.

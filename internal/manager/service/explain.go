@@ -44,6 +44,8 @@ type Explanation struct {
 	Elsewhere []string
 	// Placements are where a dry run's containers would start, in the order of the request's kernels.
 	Placements []PlannedKernel
+	// Mounts are the folders that a dry run's containers would see, automatic ones included.
+	Mounts []cluster.FolderMount
 	// AsOf is the instant that all of this describes.
 	AsOf time.Time
 }

@@ -9,7 +9,6 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/service/request"
-	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 	"berth.dev/berth/internal/scheduler"
 )
@@ -115,23 +114,6 @@ func (l limits) waiting(ctx context.Context, q *dbgen.Queries, user, key string,
 		}
 	}
 	return nil
-}
-
-// insertLimited writes a session whose owner may have only so many waiting ones. Such creations take turns for each user, so
-// that each sees the ones before.
-func (s *Service) insertLimited(ctx context.Context, p *sessionPlan) (stored bool, err error) {
-	err = s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
-		if err := tx.LockEnqueue(ctx, p.owner.UserID); err != nil {
-			return fmt.Errorf("wait for other creations of the user: %w", err)
-		}
-		if err := p.limits.waiting(ctx, tx.Queries, p.owner.UserID, p.owner.AccessKey, p.session.RequestedSlots); err != nil {
-			return err
-		}
-		ids, err := s.insertSessions(ctx, tx.Queries, []*sessionPlan{p})
-		stored = ids[p.session.ID]
-		return err
-	})
-	return stored, err
 }
 
 // takes reports whether a resource group runs sessions of a type.

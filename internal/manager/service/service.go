@@ -24,6 +24,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/idle"
 	"berth.dev/berth/internal/manager/idle/snapshot"
 	"berth.dev/berth/internal/manager/seal"
@@ -33,6 +34,7 @@ import (
 	"berth.dev/berth/internal/manager/service/preset"
 	"berth.dev/berth/internal/manager/service/supply"
 	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/store/dbgen"
 )
 
 // Actor is the authenticated caller of a use case.
@@ -53,6 +55,14 @@ type LiveStats interface {
 	Kernels(ctx context.Context, ids []cluster.KernelID) map[cluster.KernelID]map[string]float64
 }
 
+// Folders resolves what sessions mount; folder.Service satisfies it.
+type Folders interface {
+	// ResolveMounts plans the mounts of a session of owner, automatic ones included.
+	ResolveMounts(ctx context.Context, q *dbgen.Queries, owner Actor, r folder.MountRequest) ([]cluster.FolderMount, error)
+	// Hold keeps folders mountable until the transaction of q ends and returns those that are not any more.
+	Hold(ctx context.Context, q *dbgen.Queries, folders []cluster.FolderID) (gone []cluster.FolderID, err error)
+}
+
 // Deps are what a Service works with. Store, Seal, Random and Log are required.
 type Deps struct {
 	Store *store.Store
@@ -69,6 +79,8 @@ type Deps struct {
 	Usage snapshot.Usage
 	// Explainer may be nil: why sessions wait is only what is stored about them then.
 	Explainer Explainer
+	// Folders may be nil: there are no folders then.
+	Folders Folders
 	// Callbacks says where session callbacks may go.
 	Callbacks CallbackPolicy
 	Log       *slog.Logger

@@ -47,6 +47,7 @@ type Session struct {
 	NumQueries      int64
 	AgentIDs        []cluster.AgentID
 	DependsOn       []SessionBrief
+	Mounts          []cluster.FolderMount
 	Kernels         []Kernel // ordered by local rank; the first is the main kernel
 }
 

@@ -188,6 +188,10 @@ func (s *Service) planSession(ctx context.Context, q *lookups, a Actor, owner db
 	if err != nil {
 		return nil, err
 	}
+	mounts, err := q.mounts(ctx, owner, project, r)
+	if err != nil {
+		return nil, err
+	}
 	script := r.BootstrapScript
 	if script == nil {
 		script = optional(owner.BootstrapScript)
@@ -210,7 +214,7 @@ func (s *Service) planSession(ctx context.Context, q *lookups, a Actor, owner db
 		DesignatedAgents: designated, ImageID: image.ID, Image: image.Reference, Tag: r.Tag, RequestedSlots: total, ResourceOpts: opts,
 		Environ: r.Environ, StartupCommand: optional(r.StartupCommand), BootstrapScript: script, CallbackUrl: optional(r.CallbackURL), StartsAt: starts,
 		Architecture: image.Architecture, Registry: image.Registry, KernelSlots: each, ServicePorts: ports, PreopenPorts: preopen,
-		KernelIDs: make([]string, r.ClusterSize), DependsOn: depends, Preemptible: r.Preemptible == nil || *r.Preemptible,
+		KernelIDs: make([]string, r.ClusterSize), DependsOn: depends, Preemptible: r.Preemptible == nil || *r.Preemptible, Mounts: mounts,
 	}
 	if p.session.Environ == nil {
 		p.session.Environ = map[string]string{}

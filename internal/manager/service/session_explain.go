@@ -74,6 +74,7 @@ func (s *Service) DryRunSession(ctx context.Context, a Actor, r CreateSession) (
 	if err != nil {
 		return Explanation{}, fmt.Errorf("plan session %s: %w", draft.session.Name, err)
 	}
+	e.Mounts = draft.session.Mounts
 	err = s.adviseElsewhere(ctx, &e, draft.request())
 	return e, err
 }

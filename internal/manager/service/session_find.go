@@ -215,7 +215,10 @@ func sessionView(r dbgen.SessionViewsRow) *Session {
 		Result: x.Result, RequestedSlots: x.RequestedSlots, OccupyingSlots: cluster.Slots{}, ResourceOpts: x.ResourceOpts, Environ: x.Environ,
 		StartupCommand: x.StartupCommand, BootstrapScript: x.BootstrapScript, CallbackURL: x.CallbackUrl, StartsAt: utc(x.StartsAt), CreatedAt: x.CreatedAt.UTC(),
 		ScheduledAt: utc(x.ScheduledAt), StartedAt: utc(x.StartedAt), EndedAt: utc(x.EndedAt), NumQueries: x.NumQueries,
-		AgentIDs: []cluster.AgentID{}, DependsOn: []SessionBrief{}, Kernels: []Kernel{},
+		AgentIDs: []cluster.AgentID{}, DependsOn: []SessionBrief{}, Kernels: []Kernel{}, Mounts: []cluster.FolderMount{},
+	}
+	if err := json.Unmarshal(r.Mounts, &v.Mounts); err != nil {
+		v.Mounts = []cluster.FolderMount{} // the database made it of its own columns
 	}
 	if x.BatchTimeoutMs != nil {
 		v.BatchTimeout = time.Duration(*x.BatchTimeoutMs) * time.Millisecond

@@ -64,6 +64,7 @@ type newSession struct {
 	BatchTimeoutMs   *int64
 	StartsAt         *time.Time
 	Preemptible      bool
+	Mounts           []cluster.FolderMount
 	// Of each kernel:
 	KernelIDs              []string
 	Architecture, Registry string
@@ -87,8 +88,8 @@ func (s *Service) create(ctx context.Context, batch []*creation) {
 		case reused != nil:
 			c.created = *reused
 		default:
-			if p.limits.ofWaiting() {
-				stored, err := s.insertLimited(ctx, p)
+			if p.limits.ofWaiting() || len(p.session.Mounts) > 0 {
+				stored, err := s.insertAlone(ctx, p)
 				s.answer(ctx, c, p, stored, err)
 				continue
 			}
@@ -153,6 +154,15 @@ func (s *Service) insertSessions(ctx context.Context, q *dbgen.Queries, plans []
 		if err != nil {
 			return nil, fmt.Errorf("encode environment: %w", err)
 		}
+		mounts := ""
+		if len(n.Mounts) > 0 {
+			raw, err := json.Marshal(n.Mounts)
+			if err != nil {
+				return nil, fmt.Errorf("encode mounts: %w", err)
+			}
+			mounts = string(raw)
+		}
+		a.Mounts = append(a.Mounts, mounts)
 		a.Ids, a.Names, a.Types, a.Priorities = append(a.Ids, n.ID), append(a.Names, n.Name), append(a.Types, string(n.Type)), append(a.Priorities, n.Priority)
 		a.ClusterModes, a.ClusterSizes = append(a.ClusterModes, n.ClusterMode), append(a.ClusterSizes, n.ClusterSize)
 		a.DomainNames, a.ProjectIds = append(a.DomainNames, n.DomainName), append(a.ProjectIds, n.ProjectID)

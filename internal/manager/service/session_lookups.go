@@ -20,6 +20,8 @@ type lookups struct {
 	policies memo[string, limits]
 	allowed  memo[[3]string, []dbgen.ResourceGroup]
 	largest  memo[string, *groupAgents]
+	// automatic are the mounts of sessions that name no folder, by access key, project and type.
+	automatic memo[[3]string, []cluster.FolderMount]
 }
 
 // groupAgents are the agents of some resource groups and the kinds of their slots.

@@ -170,6 +170,9 @@ func kernelSpec(r dbgen.KernelSpecsRow) *cluster.KernelSpec {
 	for name, v := range clusterEnv(r) {
 		k.Env[name] = v
 	}
+	if err := json.Unmarshal(r.Mounts, &k.Mounts); err != nil || len(k.Mounts) == 0 {
+		k.Mounts = nil // what the database made of its own columns can be read
+	}
 	k.Dotfiles = mergeDotfiles(r.DomainDotfiles, r.ProjectDotfiles, r.KeypairDotfiles)
 	if r.SshPublicKey != nil {
 		k.Dotfiles = append(k.Dotfiles, cluster.Dotfile{Path: ".ssh/authorized_keys", Perm: "600", Data: *r.SshPublicKey + "\n"})

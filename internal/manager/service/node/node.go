@@ -90,6 +90,10 @@ func (n *Nodes) UpdateFacts(ctx context.Context, agent cluster.AgentID, epoch in
 	for _, w := range f.Warnings {
 		warnings = append(warnings, store.Text(w))
 	}
+	hung := []string{}
+	for _, host := range f.HungVolumes {
+		hung = append(hung, store.Text(host))
+	}
 	// Images are written in one order by everybody, so that agents do not wait for each other in circles.
 	images := slices.Clone(f.Images)
 	slices.SortFunc(images, func(a, b cluster.NodeImage) int {
@@ -104,7 +108,7 @@ func (n *Nodes) UpdateFacts(ctx context.Context, agent cluster.AgentID, epoch in
 	err := n.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		changed, err := tx.SetAgentFacts(ctx, dbgen.SetAgentFactsParams{ID: string(agent), Epoch: epoch, FactsRevision: f.Revision,
 			Architecture: f.Architecture, Capacity: capacity, SlotKinds: kinds, Devices: devices, Engine: store.Text(f.Engine), EngineOk: f.EngineOK,
-			EngineError: store.Text(f.EngineError), Warnings: warnings})
+			EngineError: store.Text(f.EngineError), Warnings: warnings, HungVolumes: hung})
 		if err != nil || changed == 0 {
 			return err
 		}

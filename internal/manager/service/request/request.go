@@ -12,6 +12,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/service/node"
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
@@ -44,7 +45,12 @@ type Session struct {
 	ResourceGroup   string            // "" means the first allowed one that could run it
 	PreopenPorts    []int
 	Agents          []string
-	Mounts          []string // names or ids of folders, in any of the wire's three forms
+	// Mounts and what belongs to them are folders; see folder.MountRequest.
+	Mounts       []string
+	MountIDs     []string
+	MountMap     map[string]string
+	MountIDMap   map[string]string
+	MountOptions map[string]folder.MountOption
 }
 
 const (
@@ -58,6 +64,8 @@ const (
 	maxClusterSize    = 256
 	maxPreopen        = 32
 	maxDependencies   = 128
+	maxMounts         = 64
+	maxMountText      = 4096
 )
 
 // defaultLeast is what a kernel gets when neither the request nor its image says anything.
@@ -122,10 +130,8 @@ func (r *Session) Check() error {
 	if len(r.Dependencies) > maxDependencies {
 		return invalid("a session may depend on %d others at most", maxDependencies)
 	}
-	if len(r.Mounts) > 0 {
-		// Folders come with the storage proxy; until then none exists that could be mounted.
-		return fault.NotFoundf("No such virtual folder: %s", r.Mounts[0]).WithReason("object-not-found").
-			WithData(map[string]string{"object": "virtual folder"}).WithNext("start the session without mounts")
+	if err := r.checkMounts(); err != nil {
+		return err
 	}
 	if err := checkEnviron(r.Environ); err != nil {
 		return err
@@ -146,6 +152,42 @@ func (r *Session) Check() error {
 		}
 	}
 	return nil
+}
+
+// checkMounts bounds what is said of folders; what it means is decided by package folder.
+func (r *Session) checkMounts() error {
+	if n := max(len(r.Mounts)+len(r.MountIDs), len(r.MountMap)+len(r.MountIDMap), len(r.MountOptions)); n > maxMounts {
+		return invalid("the request names %d folders, %d are allowed", n, maxMounts)
+	}
+	texts := slices.Concat(r.Mounts, r.MountIDs)
+	for _, m := range []map[string]string{r.MountMap, r.MountIDMap} {
+		for source, target := range m {
+			texts = append(texts, source, target)
+		}
+	}
+	for source, o := range r.MountOptions {
+		texts = append(texts, source, o.Subpath, o.Target)
+		if o.Permission != "" && !o.Permission.Valid() {
+			return invalid("%q is no permission of a mount (%s)", o.Permission, source).WithNext("use ro or rw")
+		}
+	}
+	for _, text := range texts {
+		if strings.ContainsRune(text, 0) || len(text) > maxMountText {
+			return invalid("a mount holds a NUL character or more than %d bytes", maxMountText)
+		}
+	}
+	return nil
+}
+
+// Folders is what the request says of them, for a session of a project.
+func (r *Session) Folders(project cluster.ProjectID) folder.MountRequest {
+	return folder.MountRequest{Mounts: r.Mounts, MountIDs: r.MountIDs, MountMap: r.MountMap, MountIDMap: r.MountIDMap, Options: r.MountOptions,
+		Project: project, SessionType: r.Type}
+}
+
+// NamesFolders reports whether the request names any.
+func (r *Session) NamesFolders() bool {
+	return len(r.Mounts)+len(r.MountIDs)+len(r.MountMap)+len(r.MountIDMap) > 0
 }
 
 func checkEnviron(env map[string]string) error {

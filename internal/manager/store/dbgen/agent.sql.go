@@ -44,7 +44,7 @@ func (q *Queries) AgentEpochs(ctx context.Context, ids []string) ([]AgentEpochsR
 }
 
 const agentViews = `-- name: AgentViews :many
-SELECT id, status, status_changed, region, resource_group, schedulable, addr, first_contact, lost_at, last_seen, version, architecture, epoch, boot_id, capacity, slot_kinds, devices, engine, engine_ok, engine_error, warnings, facts_revision, certificate_serial FROM agents WHERE id = ANY($1::text[])
+SELECT id, status, status_changed, region, resource_group, schedulable, addr, first_contact, lost_at, last_seen, version, architecture, epoch, boot_id, capacity, slot_kinds, devices, engine, engine_ok, engine_error, warnings, facts_revision, certificate_serial, hung_volumes FROM agents WHERE id = ANY($1::text[])
 `
 
 func (q *Queries) AgentViews(ctx context.Context, ids []string) ([]Agent, error) {
@@ -80,6 +80,7 @@ func (q *Queries) AgentViews(ctx context.Context, ids []string) ([]Agent, error)
 			&i.Warnings,
 			&i.FactsRevision,
 			&i.CertificateSerial,
+			&i.HungVolumes,
 		); err != nil {
 			return nil, err
 		}
@@ -287,9 +288,9 @@ func (q *Queries) RegisterAgent(ctx context.Context, arg RegisterAgentParams) (i
 
 const setAgentFacts = `-- name: SetAgentFacts :execrows
 UPDATE agents SET architecture = $1, capacity = $2, slot_kinds = $3, devices = $4,
-    engine = $5, engine_ok = $6, engine_error = $7, warnings = $8,
-    facts_revision = $9, last_seen = now()
-WHERE id = $10 AND epoch = $11 AND facts_revision < $9
+    engine = $5, engine_ok = $6, engine_error = $7, warnings = $8, hung_volumes = $9,
+    facts_revision = $10, last_seen = now()
+WHERE id = $11 AND epoch = $12 AND facts_revision < $10
 `
 
 type SetAgentFactsParams struct {
@@ -301,6 +302,7 @@ type SetAgentFactsParams struct {
 	EngineOk      bool
 	EngineError   string
 	Warnings      []string
+	HungVolumes   []string
 	FactsRevision int64
 	ID            string
 	Epoch         int64
@@ -316,6 +318,7 @@ func (q *Queries) SetAgentFacts(ctx context.Context, arg SetAgentFactsParams) (i
 		arg.EngineOk,
 		arg.EngineError,
 		arg.Warnings,
+		arg.HungVolumes,
 		arg.FactsRevision,
 		arg.ID,
 		arg.Epoch,

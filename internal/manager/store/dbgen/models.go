@@ -37,6 +37,7 @@ type Agent struct {
 	Warnings          []string
 	FactsRevision     int64
 	CertificateSerial string
+	HungVolumes       []string
 }
 
 type AgentImage struct {
@@ -432,6 +433,22 @@ type SessionIdleWarning struct {
 	Deadline  time.Time
 	DryRun    bool
 	Evidence  json.RawMessage
+}
+
+type SessionMount struct {
+	SessionID  string
+	N          int32
+	FolderID   string
+	Name       string
+	Host       string
+	QuotaScope string
+	UsageMode  string
+	Permission string
+	Subpath    string
+	Target     string
+	VolumePath string
+	OwnerUid   int32
+	OwnerGid   int32
 }
 
 type UsageDaily struct {

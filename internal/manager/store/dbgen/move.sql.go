@@ -133,7 +133,8 @@ SELECT k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason,
        s.bootstrap_script, s.batch_timeout_ms, s.access_key, s.domain_name, s.project_id, s.resource_group,
        u.id AS user_id, u.email AS user_email, u.full_name AS user_name, u.container_uid, u.container_main_gid, u.container_gids, u.sudo_session_enabled,
        i.digest AS image_digest, i.labels AS image_labels, i.registry_type AS image_registry_type,
-       kp.dotfiles AS keypair_dotfiles, kp.ssh_public_key, d.dotfiles AS domain_dotfiles, p.dotfiles AS project_dotfiles
+       kp.dotfiles AS keypair_dotfiles, kp.ssh_public_key, d.dotfiles AS domain_dotfiles, p.dotfiles AS project_dotfiles,
+       mounts_of_session(s.id)::jsonb AS mounts
 FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN users u ON u.id = s.user_id
 JOIN keypairs kp ON kp.access_key = s.access_key JOIN domains d ON d.name = s.domain_name JOIN projects p ON p.id = s.project_id
 LEFT JOIN images i ON i.id = s.image_id
@@ -184,6 +185,7 @@ type KernelSpecsRow struct {
 	SshPublicKey       *string
 	DomainDotfiles     json.RawMessage
 	ProjectDotfiles    json.RawMessage
+	Mounts             json.RawMessage
 }
 
 func (q *Queries) KernelSpecs(ctx context.Context, ids []string) ([]KernelSpecsRow, error) {
@@ -239,6 +241,7 @@ func (q *Queries) KernelSpecs(ctx context.Context, ids []string) ([]KernelSpecsR
 			&i.SshPublicKey,
 			&i.DomainDotfiles,
 			&i.ProjectDotfiles,
+			&i.Mounts,
 		); err != nil {
 			return nil, err
 		}

@@ -159,7 +159,8 @@ WITH asked AS (
         unnest($14::text[]) AS image, unnest($15::text[]) AS tag, unnest($16::text[]) AS requested_slots,
         unnest($17::text[]) AS resource_opts, unnest($18::text[]) AS environ, unnest($19::text[]) AS startup_command,
         unnest($20::text[]) AS bootstrap_script, unnest($21::text[]) AS callback_url, unnest($22::bigint[]) AS batch_timeout_ms,
-        unnest($23::bigint[]) AS starts_at_us, unnest($24::boolean[]) AS preemptible, generate_subscripts($1::uuid[], 1) AS n
+        unnest($23::bigint[]) AS starts_at_us, unnest($24::boolean[]) AS preemptible, unnest($25::text[]) AS mounts,
+        generate_subscripts($1::uuid[], 1) AS n
 ), s AS (
     INSERT INTO sessions (id, name, type, priority, cluster_mode, cluster_size, domain_name, project_id, user_id, access_key,
         resource_group, designated_agents, image_id, image, tag, status, requested_slots, resource_opts, environ, startup_command,
@@ -174,9 +175,9 @@ WITH asked AS (
     ON CONFLICT (access_key, name) WHERE ended_at IS NULL DO NOTHING
     RETURNING sessions.id, sessions.image, sessions.callback_url, sessions.created_at
 ), kernel AS (
-    SELECT unnest($25::uuid[]) AS id, unnest($26::uuid[]) AS session_id, unnest($27::integer[]) AS rank, unnest($28::text[]) AS architecture,
-        unnest($29::text[]) AS registry, unnest($30::text[]) AS slots, unnest($31::text[]) AS service_ports,
-        unnest($32::text[]) AS preopen_ports
+    SELECT unnest($26::uuid[]) AS id, unnest($27::uuid[]) AS session_id, unnest($28::integer[]) AS rank, unnest($29::text[]) AS architecture,
+        unnest($30::text[]) AS registry, unnest($31::text[]) AS slots, unnest($32::text[]) AS service_ports,
+        unnest($33::text[]) AS preopen_ports
 ), k AS (
     INSERT INTO kernels (id, session_id, cluster_role, cluster_idx, local_rank, cluster_hostname, image, architecture, registry,
         status, requested_slots, service_ports, preopen_ports)
@@ -184,8 +185,13 @@ WITH asked AS (
         CASE WHEN u.rank = 0 THEN 'main1' ELSE 'sub' || u.rank END, s.image, u.architecture, u.registry,
         'PENDING', u.slots::jsonb, u.service_ports::jsonb, string_to_array(u.preopen_ports, E'\x1f')::integer[]
     FROM kernel u JOIN s ON s.id = u.session_id
+), m AS (
+    INSERT INTO session_mounts (session_id, n, folder_id, name, host, quota_scope, usage_mode, permission, subpath, target, volume_path, owner_uid, owner_gid)
+    SELECT s.id, f.n, (f.m->>'folder')::uuid, f.m->>'name', f.m->>'host', f.m->>'scope', f.m->>'usage_mode', f.m->>'permission', f.m->>'subpath',
+        f.m->>'target', f.m->>'volume_path', (f.m->>'owner_uid')::integer, (f.m->>'owner_gid')::integer
+    FROM asked a JOIN s ON s.id = a.id CROSS JOIN jsonb_array_elements(nullif(a.mounts, '')::jsonb) WITH ORDINALITY AS f(m, n)
 ), dependency AS (
-    SELECT unnest($33::uuid[]) AS session_id, unnest($34::uuid[]) AS depends_on
+    SELECT unnest($34::uuid[]) AS session_id, unnest($35::uuid[]) AS depends_on
 ), d AS (
     INSERT INTO session_dependencies (session_id, depends_on) SELECT s.id, o.depends_on FROM dependency o JOIN s ON s.id = o.session_id
 ), c AS (
@@ -224,6 +230,7 @@ type InsertSessionsParams struct {
 	BatchTimeoutsMs  []int64
 	StartsAtUs       []int64
 	Preemptible      []bool
+	Mounts           []string
 	KIds             []string
 	KSessions        []string
 	KRanks           []int32
@@ -236,7 +243,7 @@ type InsertSessionsParams struct {
 	DDependsOn       []string
 }
 
-// Sessions with their kernels, dependencies, first events and callbacks, in one statement. Those of which a live one of the same
+// Sessions with their kernels, mounts (JSON of cluster.FolderMount), dependencies, first events and callbacks, in one statement. Those of which a live one of the same
 // name exists are left out with all of theirs; the ids of the others are returned. Their order is kept by
 // created_at. In the arrays ” and 0 stand for an absent value, a text that is present follows a '+', lists are joined by U+001F.
 func (q *Queries) InsertSessions(ctx context.Context, arg InsertSessionsParams) ([]string, error) {
@@ -265,6 +272,7 @@ func (q *Queries) InsertSessions(ctx context.Context, arg InsertSessionsParams) 
 		arg.BatchTimeoutsMs,
 		arg.StartsAtUs,
 		arg.Preemptible,
+		arg.Mounts,
 		arg.KIds,
 		arg.KSessions,
 		arg.KRanks,
@@ -589,7 +597,8 @@ func (q *Queries) SessionStateForWait(ctx context.Context, id string) (SessionSt
 }
 
 const sessionViews = `-- name: SessionViews :many
-SELECT s.id, s.name, s.type, s.priority, s.cluster_mode, s.cluster_size, s.domain_name, s.project_id, s.user_id, s.access_key, s.resource_group, s.designated_agents, s.failed_agents, s.image_id, s.image, s.tag, s.status, s.status_info, s.status_data, s.status_changed, s.result, s.requested_slots, s.resource_opts, s.environ, s.startup_command, s.bootstrap_script, s.callback_url, s.batch_timeout_ms, s.starts_at, s.created_at, s.scheduled_at, s.started_at, s.ended_at, s.attempts, s.num_queries, s.preemptible, s.changed, p.name AS project_name, u.email AS user_email, u.full_name AS user_full_name, u.role AS owner_role
+SELECT s.id, s.name, s.type, s.priority, s.cluster_mode, s.cluster_size, s.domain_name, s.project_id, s.user_id, s.access_key, s.resource_group, s.designated_agents, s.failed_agents, s.image_id, s.image, s.tag, s.status, s.status_info, s.status_data, s.status_changed, s.result, s.requested_slots, s.resource_opts, s.environ, s.startup_command, s.bootstrap_script, s.callback_url, s.batch_timeout_ms, s.starts_at, s.created_at, s.scheduled_at, s.started_at, s.ended_at, s.attempts, s.num_queries, s.preemptible, s.changed, p.name AS project_name, u.email AS user_email, u.full_name AS user_full_name, u.role AS owner_role,
+    mounts_of_session(s.id)::jsonb AS mounts
 FROM sessions s JOIN projects p ON p.id = s.project_id JOIN users u ON u.id = s.user_id
 WHERE s.id = ANY($1::uuid[])
 `
@@ -600,6 +609,7 @@ type SessionViewsRow struct {
 	UserEmail    string
 	UserFullName string
 	OwnerRole    string
+	Mounts       json.RawMessage
 }
 
 func (q *Queries) SessionViews(ctx context.Context, ids []string) ([]SessionViewsRow, error) {
@@ -653,6 +663,7 @@ func (q *Queries) SessionViews(ctx context.Context, ids []string) ([]SessionView
 			&i.UserEmail,
 			&i.UserFullName,
 			&i.OwnerRole,
+			&i.Mounts,
 		); err != nil {
 			return nil, err
 		}

@@ -45,7 +45,7 @@ FROM (SELECT unnest(@access_keys::text[]) AS access_key, unnest(@names::text[]) 
 JOIN sessions s ON s.access_key = asked.access_key AND s.name = asked.name AND s.ended_at IS NULL;
 
 -- name: InsertSessions :many
--- Sessions with their kernels, dependencies, first events and callbacks, in one statement. Those of which a live one of the same
+-- Sessions with their kernels, mounts (JSON of cluster.FolderMount), dependencies, first events and callbacks, in one statement. Those of which a live one of the same
 -- name exists are left out with all of theirs; the ids of the others are returned. Their order is kept by
 -- created_at. In the arrays '' and 0 stand for an absent value, a text that is present follows a '+', lists are joined by U+001F.
 WITH asked AS (
@@ -56,7 +56,8 @@ WITH asked AS (
         unnest(@images::text[]) AS image, unnest(@tags::text[]) AS tag, unnest(@requested_slots::text[]) AS requested_slots,
         unnest(@resource_opts::text[]) AS resource_opts, unnest(@environs::text[]) AS environ, unnest(@startup_commands::text[]) AS startup_command,
         unnest(@bootstrap_scripts::text[]) AS bootstrap_script, unnest(@callback_urls::text[]) AS callback_url, unnest(@batch_timeouts_ms::bigint[]) AS batch_timeout_ms,
-        unnest(@starts_at_us::bigint[]) AS starts_at_us, unnest(@preemptible::boolean[]) AS preemptible, generate_subscripts(@ids::uuid[], 1) AS n
+        unnest(@starts_at_us::bigint[]) AS starts_at_us, unnest(@preemptible::boolean[]) AS preemptible, unnest(@mounts::text[]) AS mounts,
+        generate_subscripts(@ids::uuid[], 1) AS n
 ), s AS (
     INSERT INTO sessions (id, name, type, priority, cluster_mode, cluster_size, domain_name, project_id, user_id, access_key,
         resource_group, designated_agents, image_id, image, tag, status, requested_slots, resource_opts, environ, startup_command,
@@ -81,6 +82,11 @@ WITH asked AS (
         CASE WHEN u.rank = 0 THEN 'main1' ELSE 'sub' || u.rank END, s.image, u.architecture, u.registry,
         'PENDING', u.slots::jsonb, u.service_ports::jsonb, string_to_array(u.preopen_ports, E'\x1f')::integer[]
     FROM kernel u JOIN s ON s.id = u.session_id
+), m AS (
+    INSERT INTO session_mounts (session_id, n, folder_id, name, host, quota_scope, usage_mode, permission, subpath, target, volume_path, owner_uid, owner_gid)
+    SELECT s.id, f.n, (f.m->>'folder')::uuid, f.m->>'name', f.m->>'host', f.m->>'scope', f.m->>'usage_mode', f.m->>'permission', f.m->>'subpath',
+        f.m->>'target', f.m->>'volume_path', (f.m->>'owner_uid')::integer, (f.m->>'owner_gid')::integer
+    FROM asked a JOIN s ON s.id = a.id CROSS JOIN jsonb_array_elements(nullif(a.mounts, '')::jsonb) WITH ORDINALITY AS f(m, n)
 ), dependency AS (
     SELECT unnest(@d_sessions::uuid[]) AS session_id, unnest(@d_depends_on::uuid[]) AS depends_on
 ), d AS (
@@ -118,7 +124,8 @@ SELECT s.id, s.name, s.status, s.status_info, s.result, k.exit_code, k.service_p
 FROM sessions s JOIN kernels k ON k.session_id = s.id AND k.local_rank = 0 WHERE s.id = $1;
 
 -- name: SessionViews :many
-SELECT sqlc.embed(s), p.name AS project_name, u.email AS user_email, u.full_name AS user_full_name, u.role AS owner_role
+SELECT sqlc.embed(s), p.name AS project_name, u.email AS user_email, u.full_name AS user_full_name, u.role AS owner_role,
+    mounts_of_session(s.id)::jsonb AS mounts
 FROM sessions s JOIN projects p ON p.id = s.project_id JOIN users u ON u.id = s.user_id
 WHERE s.id = ANY(@ids::uuid[]);
 
