@@ -186,7 +186,7 @@ func searchWhere(b *minilang.Builder, a Actor, q SearchQuery) (string, error) {
 		return "", invalid("%.40q is no kind of folders", string(q.Of))
 	}
 	if q.Scope != "" {
-		in, err := scopeSQL(b, q.Scope)
+		in, err := scopeSQL(b, q.Scope, me)
 		if err != nil {
 			return "", err
 		}
@@ -199,7 +199,9 @@ func searchWhere(b *minilang.Builder, a Actor, q SearchQuery) (string, error) {
 	return strings.Join(append(where, with), " AND "), nil
 }
 
-func scopeSQL(b *minilang.Builder, scope string) (string, error) {
+// scopeSQL says what lies in a scope. That of a project holds, besides the project's folders, those which the actor uses in every
+// project: own and shared ones.
+func scopeSQL(b *minilang.Builder, scope, me string) (string, error) {
 	kind, id, _ := strings.Cut(scope, ":")
 	if kind == "domain" && id != "" {
 		return "f.domain_name = " + b.Arg(id), nil
@@ -207,7 +209,7 @@ func scopeSQL(b *minilang.Builder, scope string) (string, error) {
 	uuid, ok := cluster.CanonicalUUID(id)
 	switch {
 	case ok && kind == "project":
-		return "f.project_id = " + b.Arg(uuid) + "::uuid", nil
+		return "(f.project_id = " + b.Arg(uuid) + "::uuid OR f.user_id = " + me + " OR f.user_id IS NOT NULL AND g.permission IS NOT NULL)", nil
 	case ok && kind == "user":
 		arg := b.Arg(uuid) + "::uuid"
 		return "(f.user_id = " + arg + " OR EXISTS (SELECT 1 FROM folder_permissions x WHERE x.folder_id = f.id AND x.user_id = " + arg + "))", nil
