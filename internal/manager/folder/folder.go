@@ -204,7 +204,7 @@ type Options struct {
 	Permission *cluster.MountPermission
 }
 
-// CloneInput is how a copy shall be. Zero values mean those of the source.
+// CloneInput is how a copy shall be. A zero host or usage is that of the source, a zero permission rw.
 type CloneInput struct {
 	Name       string
 	Host       string
