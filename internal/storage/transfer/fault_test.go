@@ -1,0 +1,347 @@
+package transfer_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/storage/transfer"
+	"berth.dev/berth/internal/storage/volume"
+)
+
+// sick says how the staged files of a volume fail.
+type sick struct {
+	room    atomic.Int64 // bytes that the disk still takes; negative for all
+	syncs   atomic.Int64 // how many syncs fail from now on
+	commits atomic.Int64 // how many commits fail from now on
+}
+
+type sickStaged struct {
+	volume.Staged
+	v *sick
+}
+
+func full() error {
+	return fault.Exhaustedf("no space left").WithReason("volume-full").WithNext("delete files")
+}
+
+func (s sickStaged) Append(ctx context.Context, offset int64, r io.Reader, n int64) (int64, error) {
+	room := s.v.room.Load()
+	if room < 0 || n <= room {
+		return s.Staged.Append(ctx, offset, r, n)
+	}
+	written, err := s.Staged.Append(ctx, offset, r, room)
+	if err == nil {
+		err = full()
+	}
+	return written, err
+}
+
+func (s sickStaged) Sync() error {
+	if s.v.syncs.Add(-1) >= 0 {
+		return fault.Unavailablef("write failed").WithCause(unix.EIO).WithNext("try again")
+	}
+	return s.Staged.Sync()
+}
+
+func (s sickStaged) Commit(p string) error {
+	if s.v.commits.Add(-1) >= 0 {
+		return fault.Unavailablef("rename failed").WithCause(unix.EIO).WithNext("try again")
+	}
+	return s.Staged.Commit(p)
+}
+
+func newSick(t testing.TB) (*rig, *sick) {
+	t.Helper()
+	s := &sick{}
+	s.room.Store(-1)
+	r := newRig(t, func(o *transfer.Options) {
+		healthy := o.Volumes
+		o.Volumes = func(name string) (volume.Volume, bool) {
+			v, ok := healthy(name)
+			return &sickView{sick: s, Volume: v}, ok
+		}
+	})
+	return r, s
+}
+
+// sickView is sick over the volume that the rig opened.
+type sickView struct {
+	volume.Volume
+	sick *sick
+}
+
+func (v *sickView) Stage(ctx context.Context, f cluster.FolderRef, id string, create bool) (volume.Staged, error) {
+	st, err := v.Volume.Stage(ctx, f, id, create)
+	if err != nil {
+		return nil, err
+	}
+	return sickStaged{st, v.sick}, nil
+}
+
+func TestDiskFull(t *testing.T) {
+	r, s := newSick(t)
+	tok := r.uploadToken("x", 10)
+	s.room.Store(4)
+	a := r.patch(tok, 0, []byte("0123456789"))
+	require.Equal(t, http.StatusInsufficientStorage, a.status)
+	require.Contains(t, a.problem.Msg, "no space left")
+	require.EqualValues(t, 4, a.offset(t))
+	require.EqualValues(t, 4, r.head(tok).offset(t))
+	s.room.Store(-1)
+	require.Equal(t, 204, r.patch(tok, 4, []byte("456789")).status)
+	require.Equal(t, "0123456789", r.read("x"))
+}
+
+// What could not be made durable is never acknowledged.
+func TestSyncFails(t *testing.T) {
+	r, s := newSick(t)
+	tok := r.uploadToken("x", 10)
+	require.Equal(t, 204, r.patch(tok, 0, []byte("01")).status)
+	s.syncs.Store(1)
+	a := r.patch(tok, 2, []byte("23456789"))
+	require.Equal(t, 503, a.status)
+	require.EqualValues(t, 2, r.head(tok).offset(t))
+	r.missing("x")
+	require.Equal(t, 204, r.patch(tok, 2, []byte("23456789")).status)
+	require.Equal(t, "0123456789", r.read("x"))
+}
+
+func TestRenameFails(t *testing.T) {
+	r, s := newSick(t)
+	for _, sum := range []bool{false, true} {
+		name := fmt.Sprint("x", sum)
+		tok := r.uploadToken(name, 4)
+		h := patchHeaders(0)
+		if sum {
+			d := sha256.Sum256([]byte("0123"))
+			h["Upload-Checksum"] = "sha256 " + base64.StdEncoding.EncodeToString(d[:])
+		}
+		s.commits.Store(2)
+		require.Equal(t, 503, r.do("PATCH", "/upload", token(tok), h, strings.NewReader("0123")).status)
+		require.Equal(t, 503, r.head(tok).status, "not in place, so not complete")
+		a := r.head(tok)
+		require.Equal(t, 200, a.status)
+		require.EqualValues(t, 4, a.offset(t))
+		require.Equal(t, "0123", r.read(name))
+	}
+}
+
+// slow is a body that stops until it is told to go on.
+type slow struct {
+	first string
+	rest  chan string
+}
+
+func (s *slow) Read(p []byte) (int, error) {
+	if s.first != "" {
+		n := copy(p, s.first)
+		s.first = s.first[n:]
+		return n, nil
+	}
+	more, ok := <-s.rest
+	if !ok {
+		return 0, io.EOF
+	}
+	return copy(p, more), nil
+}
+
+func TestTwoWriters(t *testing.T) {
+	for _, same := range []bool{true, false} {
+		t.Run(fmt.Sprintf("same proxy %v", same), func(t *testing.T) {
+			r := newRig(t)
+			other := r.proxy
+			if !same {
+				other = r.open()
+			}
+			tok := r.uploadToken("x", 6)
+			body := &slow{first: "ab", rest: make(chan string)}
+			first := make(chan answer, 1)
+			go func() {
+				a, _ := r.try("PATCH", "/upload", token(tok), patchHeaders(0), body)
+				first <- a
+			}()
+			// The second writer is refused as long as the first one lives.
+			require.Eventually(t, func() bool {
+				a, err := other.try("PATCH", "/upload", token(tok), patchHeaders(0), nil)
+				return err == nil && a.status == http.StatusLocked && a.slug() == "upload-locked"
+			}, 10*time.Second, 10*time.Millisecond)
+			a := other.head(tok)
+			require.Less(t, a.offset(t), int64(6), "HEAD answers beside a writer")
+			body.rest <- "cdef"
+			close(body.rest)
+			a = <-first
+			require.Equal(t, 204, a.status)
+			require.Equal(t, "abcdef", r.read("x"))
+			require.EqualValues(t, 6, other.head(tok).offset(t))
+		})
+	}
+}
+
+// Many that want to be the writer at once: each offset is written by one, and the file is right.
+func TestManyWriters(t *testing.T) {
+	r := newRig(t, func(o *transfer.Options) { o.LockWait = 5 * time.Second })
+	other := r.open(func(o *transfer.Options) { o.LockWait = 5 * time.Second })
+	data := bytes.Repeat([]byte("0123456789abcdef"), 4<<10)
+	tok := r.uploadToken("x", int64(len(data)))
+	const step = 8 << 10
+	var took atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 6 {
+		p := r.proxy
+		if i%2 == 1 {
+			p = other
+		}
+		wg.Go(func() {
+			for at := 0; at < len(data); at += step {
+				a, err := p.try("PATCH", "/upload", token(tok), patchHeaders(int64(at)), bytes.NewReader(data[at:at+step]))
+				if err == nil && a.status == 204 {
+					took.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.GreaterOrEqual(t, took.Load(), int64(len(data)/step))
+	require.Equal(t, string(data), r.read("x"))
+}
+
+// A client whose line died comes back while the server still holds its old request.
+func TestQuietWriterYields(t *testing.T) {
+	r := newRig(t, func(o *transfer.Options) { o.LockWait = 20 * time.Second })
+	tok := r.uploadToken("x", 6)
+	body := &slow{first: "ab", rest: make(chan string)}
+	first := make(chan answer, 1)
+	go func() {
+		a, _ := r.try("PATCH", "/upload", token(tok), patchHeaders(0), body)
+		first <- a
+	}()
+	require.Eventually(t, func() bool { // the old request has the upload
+		a := r.head(tok)
+		return a.status == 200 && a.offset(t) == 2
+	}, 10*time.Second, 10*time.Millisecond)
+	a := r.patch(tok, 2, []byte("cdef"))
+	require.Equal(t, 204, a.status, string(a.body))
+	close(body.rest)
+	<-first
+	require.Equal(t, "abcdef", r.read("x"))
+}
+
+func TestBodyThatStops(t *testing.T) {
+	r := newRig(t, func(o *transfer.Options) { o.IdleTimeout = 50 * time.Millisecond })
+	tok := r.uploadToken("x", 6)
+	body := &slow{first: "ab", rest: make(chan string)}
+	defer close(body.rest)
+	a, err := r.try("PATCH", "/upload", token(tok), patchHeaders(0), body)
+	if err == nil {
+		require.Equal(t, http.StatusRequestTimeout, a.status)
+		require.EqualValues(t, 2, a.offset(t))
+	}
+	require.Eventually(t, func() bool { a := r.head(tok); return a.status == 200 && a.offset(t) == 2 }, 10*time.Second, 10*time.Millisecond)
+}
+
+// cutPatch sends a chunk's headers and only the first bytes of its body, and leaves.
+func (p *proxy) cutPatch(tok string, offset int64, body []byte, sent int, reset bool) {
+	p.t.Helper()
+	u, err := url.Parse(p.url)
+	require.NoError(p.t, err)
+	c, err := net.Dial("tcp", u.Host)
+	require.NoError(p.t, err)
+	defer c.Close()
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "PATCH /upload?%s HTTP/1.1\r\nHost: %s\r\nTus-Resumable: 1.0.0\r\nContent-Type: %s\r\nUpload-Offset: %d\r\nContent-Length: %d\r\n\r\n",
+		token(tok).Encode(), u.Host, chunkMT, offset, len(body))
+	b.Write(body[:sent])
+	_, err = c.Write(b.Bytes())
+	require.NoError(p.t, err)
+	if reset {
+		_ = c.(*net.TCPConn).SetLinger(0)
+	}
+}
+
+// However the uploads are cut, wherever they go on, and whichever proxy is asked, the file is the same.
+func TestInterruptedUploadsAreIdentical(t *testing.T) {
+	r := newRig(t, func(o *transfer.Options) { o.LockWait = 10 * time.Second })
+	proxies := []*proxy{r.proxy, r.open(func(o *transfer.Options) { o.LockWait = 10 * time.Second })}
+	n := 0
+	rapid.Check(t, func(t *rapid.T) {
+		n++
+		name := fmt.Sprintf("dir/file%d", n)
+		data := rapid.SliceOfN(rapid.Byte(), 1, 3000).Draw(t, "data")
+		if rapid.Bool().Draw(t, "large") {
+			data = bytes.Repeat(data, 100)
+		}
+		tok := r.uploadToken(name, int64(len(data)))
+		sums := rapid.Bool().Draw(t, "sums")
+		for step := 0; ; step++ {
+			p := proxies[rapid.IntRange(0, 1).Draw(t, "proxy")]
+			head := p.head(tok)
+			if head.status == http.StatusLocked {
+				continue // the last request is still being made durable
+			}
+			if head.status != 200 {
+				t.Fatalf("HEAD: %d", head.status)
+			}
+			at := head.offset(r.t)
+			if at == int64(len(data)) {
+				break
+			}
+			size := rapid.IntRange(1, len(data)-int(at)).Draw(t, "chunk")
+			body := data[at : int(at)+size]
+			if step < 6 && rapid.Bool().Draw(t, "cut") {
+				p.cutPatch(tok, at, body, rapid.IntRange(0, size).Draw(t, "sent"), rapid.Bool().Draw(t, "reset"))
+				continue
+			}
+			h := patchHeaders(at)
+			if sums {
+				d := sha256.Sum256(body)
+				h["Upload-Checksum"] = "sha256 " + base64.StdEncoding.EncodeToString(d[:])
+			}
+			a := p.do("PATCH", "/upload", token(tok), h, bytes.NewReader(body))
+			if a.status != 204 && a.status != 409 { // 409: a cut request moved it between the two
+				t.Fatalf("PATCH: %d %s", a.status, a.body)
+			}
+		}
+		got, err := os.ReadFile(r.path(name))
+		if err != nil || !bytes.Equal(got, data) {
+			t.Fatalf("the file differs: %v, %d of %d bytes", err, len(got), len(data))
+		}
+	})
+}
+
+func TestTooManyTransfers(t *testing.T) {
+	r := newRig(t, func(o *transfer.Options) { o.MaxPerFolder = 1 })
+	one, two := r.uploadToken("one", 6), r.uploadToken("two", 6)
+	body := &slow{first: "ab", rest: make(chan string)}
+	first := make(chan answer, 1)
+	go func() {
+		a, _ := r.try("PATCH", "/upload", token(one), patchHeaders(0), body)
+		first <- a
+	}()
+	require.Eventually(t, func() bool {
+		a, err := r.try("PATCH", "/upload", token(two), patchHeaders(0), nil)
+		return err == nil && a.status == 503 && a.slug() == "too-many-transfers" && a.header.Get("Retry-After") != ""
+	}, 10*time.Second, 10*time.Millisecond)
+	body.rest <- "cdef"
+	close(body.rest)
+	require.Equal(t, 204, (<-first).status)
+	require.Equal(t, 204, r.patch(two, 0, []byte("abcdef")).status)
+}
