@@ -53,7 +53,7 @@ func (d *directory) do(fn func(fd int) error) error {
 			}
 		}
 	}); e != nil {
-		return e
+		return fs.ErrClosed // the only way in which it fails
 	}
 	return err
 }

@@ -453,18 +453,17 @@ func (v *vol) copyFolder(ctx context.Context, s cluster.QuotaScope, from, into *
 	err = tree.Copy(ctx, a, b, func(p volume.Progress) {
 		if n := p.Current - last; n > 0 {
 			last = p.Current
-			if m.take(n) < n {
-				m.mu.Lock()
-				limit := m.limit
-				m.mu.Unlock()
-				cancel(over(s, limit))
-			}
+			m.add(n)
+		}
+		// Better at once, when it is known that the rest does not fit.
+		if limit, ok := m.fits(p.Total - p.Current); !ok {
+			cancel(over(s, limit))
 		}
 		if tell != nil {
 			tell(p)
 		}
 	})
-	if cause := context.Cause(ctx); err != nil && fault.Is(cause, fault.Exhausted) {
+	if cause := context.Cause(ctx); fault.Is(cause, fault.Exhausted) {
 		return cause
 	}
 	return err

@@ -54,6 +54,13 @@ func (m *meter) take(n int64) int64 {
 	return n
 }
 
+// fits tells whether n bytes more stay below the limit.
+func (m *meter) fits(n int64) (limit int64, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.limit, m.limit == volume.NoLimit || max(n, 0) <= m.limit-m.used()
+}
+
 func (m *meter) setLimit(limit int64) {
 	m.mu.Lock()
 	m.limit = limit
