@@ -23,9 +23,13 @@ func examineRoles(ctx context.Context, file string, s settings) checkup {
 	c := checkup{Config: file, Versions: map[string]string{"berth": chassis.Build().String()}, Findings: []Finding{}}
 	machineVersions(c.Versions)
 	agentHere, managerHere := exists(s.Agent.StateDir), exists(stateDir(s.Manager.StateDir).clientEnv())
-	if !agentHere && !managerHere {
-		c.add(Finding{Warning: true, Kind: "state", Object: file, Problem: "neither its agent nor its manager has run on this machine",
+	storageHere := exists(s.Storage.StateDir) && s.Storage.Complete() == nil
+	if !agentHere && !managerHere && !storageHere {
+		c.add(Finding{Warning: true, Kind: "state", Object: file, Problem: "neither its agent nor its manager nor its storage proxy has run on this machine",
 			Next: "berth manager --config " + file + ", or berth agent --config " + file})
+	}
+	if storageHere {
+		c.storage(ctx, file, s.Storage)
 	}
 	if managerHere {
 		c.rows(ctx, stateDir(s.Manager.StateDir))

@@ -20,6 +20,7 @@ import (
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/embedded"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/storage"
 )
 
 // platform is a whole cluster in one process: embedded services, manager and agent, joined by
@@ -37,6 +38,8 @@ type platform struct {
 
 	mu      sync.Mutex
 	report  report
+	at      ports // where to listen
+	storage *storage.Proxy
 	manager *managerParts
 	agent   *agent.Agent
 	engine  *docker.Runtime
@@ -54,6 +57,9 @@ type report struct {
 	API      string    `json:"api"`
 	Agents   string    `json:"agent_port"`
 	Email    string    `json:"admin_email"`
+	// Storage is where clients transfer files.
+	Storage string       `json:"storage"`
+	Volumes []volumeLine `json:"volumes,omitempty"`
 	// Notes are things that an operator should know although the cluster is up.
 	Notes    []string              `json:"notes,omitempty"`
 	Services []chassis.CheckResult `json:"services"`
@@ -77,7 +83,7 @@ func (d stateDir) controlSocket() string {
 	return filepath.Join(embedded.SocketDir(string(d), "ctl", "berth.sock"), "berth.sock")
 }
 
-// group declares the order: control socket, embedded services, manager, agent, announcement.
+// group declares the order: control socket, embedded services, storage, manager, agent, announcement.
 func (p *platform) group() (*chassis.Group, error) {
 	mux := http.NewServeMux()
 	mux.Handle("/", p.health.Handler())
@@ -92,7 +98,8 @@ func (p *platform) group() (*chassis.Group, error) {
 	services := append([]*chassis.Service{control.Service}, p.stack.Services()...)
 	p.health.Watch(services...)
 	services = append(services,
-		chassis.Nest("manager", 2*time.Minute, p.buildManager).After("control", "postgres", "etcd", "redis"),
+		chassis.Nest("storage", time.Minute, p.buildStorage).After("control", "etcd"),
+		chassis.Nest("manager", 2*time.Minute, p.buildManager).After("control", "postgres", "etcd", "redis", "storage"),
 		chassis.Nest("agent", time.Minute, p.buildAgent).After("manager"),
 		chassis.NewService("announcement", chassis.Hooks{Run: p.announce}).After("agent"),
 	)
@@ -117,13 +124,13 @@ func (p *platform) note(format string, args ...any) {
 	p.say("note: %s", text)
 }
 
-// choosePorts decides where the API and the agent port listen. An address that the operator
+// choosePorts decides where the API, the agent port and the storage proxy listen. An address that the operator
 // configured stays; a remembered port that somebody else took meanwhile is given up.
 func (p *platform) choosePorts() ports {
 	want := fixedPorts()
 	if p.ports == portsAuto {
 		want = p.dir.rememberedPorts()
-		for _, addr := range []*string{&want.API, &want.Agent} {
+		for _, addr := range []*string{&want.API, &want.Agent, &want.StorageClient, &want.StorageManager} {
 			ln, err := net.Listen("tcp", *addr)
 			if err != nil {
 				p.note("%s is taken by another program, choosing another port", *addr)
@@ -140,6 +147,12 @@ func (p *platform) choosePorts() ports {
 	if p.settings.Manager.Agents.Listen != d.Manager.Agents.Listen {
 		want.Agent = p.settings.Manager.Agents.Listen
 	}
+	if p.settings.Storage.ClientListen != d.Storage.ClientListen {
+		want.StorageClient = p.settings.Storage.ClientListen
+	}
+	if p.settings.Storage.ManagerListen != d.Storage.ManagerListen {
+		want.StorageManager = p.settings.Storage.ManagerListen
+	}
 	return want
 }
 
@@ -147,8 +160,11 @@ func (p *platform) buildManager(ctx context.Context) (*chassis.Group, error) {
 	p.phase("starting the manager")
 	end := p.stack.Endpoints()
 	cfg := p.settings.Manager
-	at := p.choosePorts()
-	cfg.Listen, cfg.Agents.Listen = at.API, at.Agent
+	cfg.Listen, cfg.Agents.Listen = p.at.API, p.at.Agent
+	if cfg.Storage.Secret.IsZero() && cfg.Storage.SecretFile == "" {
+		s := p.storageConfig()
+		cfg.Storage.Secret, cfg.Storage.SecretFile = s.Secret, s.SecretFile
+	}
 	cfg.StateDir = p.dir.path("manager")
 	cfg.Agents.JoinTokenFile = p.dir.joinToken()
 	cfg.Postgres.DSN = chassis.NewSecret(end.PostgresDSN)
@@ -179,7 +195,10 @@ func (p *platform) buildManager(ctx context.Context) (*chassis.Group, error) {
 
 // managerIsUp records where the manager really listens.
 func (p *platform) managerIsUp(parts *managerParts) error {
-	at := ports{API: parts.manager.APIAddr(), Agent: parts.manager.AgentAddr()}
+	at := ports{
+		API: parts.manager.APIAddr(), Agent: parts.manager.AgentAddr(),
+		StorageClient: p.storage.ClientAddr(), StorageManager: p.storage.ManagerAddr(),
+	}
 	if err := p.dir.rememberPorts(at); err != nil {
 		return fmt.Errorf("remember ports: %w", err)
 	}
@@ -191,6 +210,7 @@ func (p *platform) managerIsUp(parts *managerParts) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.report.API, p.report.Agents, p.report.Email = endpoint, at.Agent, admin.Email
+	p.report.Storage = p.storage.ClientURL()
 	p.report.Backends = map[string]string{
 		"postgresql": p.stack.Postgres.Version(), "etcd": p.stack.Etcd.Version(), "redis": p.stack.Redis.Program(),
 	}
@@ -307,6 +327,7 @@ func summarize(dir stateDir, r report) string {
 	fmt.Fprintf(&b, "Berth %s is up.\n", r.Version)
 	fmt.Fprintf(&b, "  API         %s\n", r.API)
 	fmt.Fprintf(&b, "  agent port  %s\n", r.Agents)
+	fmt.Fprintf(&b, "  storage     %s\n", r.Storage)
 	fmt.Fprintf(&b, "  login       %s  %s\n", r.Email, password)
 	fmt.Fprintf(&b, "  client.env  %s\n", dir.clientEnv())
 	for _, n := range r.Notes {
@@ -328,16 +349,18 @@ func (p *platform) serveStatus(w http.ResponseWriter, r *http.Request) {
 	_, services := p.health.Ready(r.Context())
 	p.mu.Lock()
 	out := p.report
+	proxy := p.storage
 	p.mu.Unlock()
+	out.Volumes = volumeLines(proxy)
 	out.Services = services
 	writeJSON(w, out)
 }
 
 func (p *platform) serveFindings(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
-	m, a := p.manager, p.agent
+	m, a, proxy := p.manager, p.agent, p.storage
 	p.mu.Unlock()
-	if m == nil || a == nil {
+	if m == nil || a == nil || proxy == nil {
 		http.Error(w, "the cluster is still starting", http.StatusServiceUnavailable)
 		return
 	}
@@ -353,6 +376,7 @@ func (p *platform) serveFindings(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		found = append(found, Finding{Kind: "agent", Object: "state", Problem: err.Error(), Next: "berth status"})
 	}
+	found = append(found, fromStorage(proxy.Findings())...)
 	writeJSON(w, append(found, fromAgent(local)...))
 }
 

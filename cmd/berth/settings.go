@@ -14,6 +14,7 @@ import (
 	"berth.dev/berth/internal/embedded"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager"
+	"berth.dev/berth/internal/storage"
 )
 
 // settings is the whole configuration; one file may serve every role, each of which reads
@@ -24,6 +25,7 @@ type settings struct {
 	Manager  manager.Config
 	Agent    agent.Config
 	Docker   engineSettings
+	Storage  storage.Config
 	Embedded embedded.Config
 }
 
@@ -46,6 +48,7 @@ func defaultSettings() settings {
 		Log: chassis.DefaultLogConfig(), Admin: chassis.AdminConfig{Listen: "127.0.0.1:0"},
 		Manager: manager.DefaultConfig(), Agent: agent.DefaultConfig(),
 		Docker:   engineSettings{LogMaxBytes: 20 << 20, PullIdle: 5 * time.Minute},
+		Storage:  storage.DefaultConfig(),
 		Embedded: embedded.DefaultConfig(),
 	}
 }
@@ -55,6 +58,7 @@ const (
 	roleUp      = "up"
 	roleManager = "manager"
 	roleAgent   = "agent"
+	roleStorage = "storage"
 )
 
 // check validates the sections that a role reads.
@@ -87,6 +91,19 @@ func (s settings) check(role string) error {
 			return err
 		}
 	}
+	if role == roleStorage || role == roleUp {
+		if err := s.Storage.Validate(); err != nil {
+			return err
+		}
+	}
+	if role == roleStorage {
+		if err := s.Storage.Complete(); err != nil {
+			return err
+		}
+		if len(s.Storage.Etcd.Endpoints) == 0 {
+			return fault.Invalidf("storage.etcd.endpoints is not set").WithNext("set it to the managers' etcd, a list such as [\"10.0.0.1:2379\"]")
+		}
+	}
 	if role == roleUp {
 		return s.Embedded.Validate()
 	}
@@ -110,12 +127,12 @@ func newConfig() *cobra.Command {
 	c := &cobra.Command{Use: "config", Short: "Print or check the configuration of a role"}
 	var path, role string
 	c.PersistentFlags().StringVar(&path, "config", "", "TOML file")
-	c.PersistentFlags().StringVar(&role, "role", roleUp, "role to look at: up, manager or agent")
+	c.PersistentFlags().StringVar(&role, "role", roleUp, "role to look at: up, manager, agent or storage")
 	load := func() (*chassis.Config[settings], error) {
 		switch role {
-		case roleUp, roleManager, roleAgent:
+		case roleUp, roleManager, roleAgent, roleStorage:
 		default:
-			return nil, fault.Invalidf("there is no role %q", role).WithNext("use --role up, manager or agent")
+			return nil, fault.Invalidf("there is no role %q", role).WithNext("use --role up, manager, agent or storage")
 		}
 		return chassis.LoadFile(defaultSettings(), path, nil)
 	}
@@ -153,6 +170,8 @@ func sectionsOf(role string) []string {
 		return []string{"log", "admin", "manager"}
 	case roleAgent:
 		return []string{"log", "admin", "agent", "docker"}
+	case roleStorage:
+		return []string{"log", "admin", "storage"}
 	}
 	return nil
 }

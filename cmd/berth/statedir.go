@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -148,15 +149,20 @@ func (d stateDir) owner() (pid int, running bool) {
 
 // ports are the addresses that clients and agents know; they stay the same over restarts.
 type ports struct {
-	API   string `json:"api"`
-	Agent string `json:"agent"`
+	API            string `json:"api"`
+	Agent          string `json:"agent"`
+	StorageClient  string `json:"storage_client,omitempty"`
+	StorageManager string `json:"storage_manager,omitempty"`
 }
 
-func fixedPorts() ports { return ports{API: "127.0.0.1:8081", Agent: "127.0.0.1:6001"} }
+func fixedPorts() ports {
+	return ports{API: "127.0.0.1:8081", Agent: "127.0.0.1:6001", StorageClient: "127.0.0.1:6021", StorageManager: "127.0.0.1:6022"}
+}
 
 // rememberedPorts returns those of the last start; free ones, as port 0, when there was none.
 func (d stateDir) rememberedPorts() ports {
-	p := ports{API: "127.0.0.1:0", Agent: "127.0.0.1:0"}
+	const free = "127.0.0.1:0"
+	p := ports{API: free, Agent: free, StorageClient: free, StorageManager: free}
 	text, err := os.ReadFile(d.path("ports.json"))
 	if err != nil {
 		return p
@@ -165,6 +171,8 @@ func (d stateDir) rememberedPorts() ports {
 	if json.Unmarshal(text, &old) != nil || old.API == "" || old.Agent == "" {
 		return p
 	}
+	// Written before there was a storage role.
+	old.StorageClient, old.StorageManager = cmp.Or(old.StorageClient, free), cmp.Or(old.StorageManager, free)
 	return old
 }
 

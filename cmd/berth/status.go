@@ -143,7 +143,7 @@ func status(cmd *cobra.Command, dir stateDir, asJSON bool) error {
 	if r.API != "" {
 		content, countErr = dir.count(ctx)
 	}
-	healthy := r.Ready && !slices.ContainsFunc(r.Services, notOK) && countErr == nil
+	healthy := r.Ready && !slices.ContainsFunc(r.Services, notOK) && !slices.ContainsFunc(r.Volumes, volumeLine.sick) && countErr == nil
 	if asJSON {
 		out := struct {
 			report
@@ -167,6 +167,10 @@ func printStatus(w io.Writer, dir stateDir, r report, content counts, countErr e
 	fmt.Fprintf(w, "  state       %s\n", dir)
 	fmt.Fprintf(w, "  API         %s\n", r.API)
 	fmt.Fprintf(w, "  agent port  %s\n", r.Agents)
+	fmt.Fprintf(w, "  storage     %s\n", r.Storage)
+	for _, v := range r.Volumes {
+		fmt.Fprintf(w, "  volume      %s\n", v)
+	}
 	for _, k := range []string{"postgresql", "etcd", "redis"} {
 		if v := r.Backends[k]; v != "" {
 			fmt.Fprintf(w, "  %-11s %s\n", k, v)

@@ -1,6 +1,7 @@
 package chassis
 
 import (
+	"cmp"
 	"encoding"
 	"errors"
 	"fmt"
@@ -268,6 +269,12 @@ func describe(t reflect.Type) string {
 		return "true or false"
 	case t.Kind() == reflect.Slice:
 		return "a list, each item " + describe(t.Elem())
+	case t.Kind() == reflect.Map && t.Elem().Kind() == reflect.Struct:
+		var keys []string
+		for f := range t.Elem().Fields() {
+			keys = append(keys, cmp.Or(f.Tag.Get("config"), snake(f.Name)))
+		}
+		return "tables with the keys " + strings.Join(keys, ", ")
 	case t.Kind() == reflect.Map:
 		return "a table"
 	case t.Kind() == reflect.String:

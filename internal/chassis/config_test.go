@@ -140,3 +140,36 @@ func TestSecretNeverPrints(t *testing.T) {
 	require.True(t, s.Equal(chassis.NewSecret("hunter2")))
 	require.False(t, s.Equal(chassis.NewSecret("hunter3")))
 }
+
+type place struct {
+	Backend string
+	Path    string
+	Options map[string]string
+}
+
+type withPlaces struct {
+	Store struct{ Places map[string]place }
+}
+
+func TestTablesOfTablesAreReadStrictlyAndPrinted(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "c.toml")
+	write := func(text string) {
+		t.Helper()
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	}
+	write("[store.places.one]\nbackend = \"a\"\npath = \"/x\"\n[store.places.two]\noptions = {\"k.l\" = \"it's\"}\n")
+	c, err := chassis.Load(withPlaces{}, chassis.Sources{File: file})
+	require.NoError(t, err)
+	require.Equal(t, place{Backend: "a", Path: "/x"}, c.Value.Store.Places["one"])
+	var b bytes.Buffer
+	require.NoError(t, c.Print(&b))
+	write(b.String())
+	again, err := chassis.Load(withPlaces{}, chassis.Sources{File: file})
+	require.NoError(t, err, b.String())
+	require.Equal(t, "it's", again.Value.Store.Places["two"].Options["k.l"])
+	require.Equal(t, "/x", again.Value.Store.Places["one"].Path)
+	write("[store.places.one]\npaath = \"/x\"\n")
+	_, err = chassis.Load(withPlaces{}, chassis.Sources{File: file})
+	require.ErrorContains(t, err, "tables with the keys backend, path, options")
+}

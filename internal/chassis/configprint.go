@@ -1,13 +1,16 @@
 package chassis
 
 import (
+	"cmp"
 	"encoding"
 	"fmt"
 	"io"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/knadh/koanf/parsers/toml/v2"
 )
@@ -72,18 +75,53 @@ func sectionOf(key string) string {
 func (l leaf) toml() (string, error) {
 	name := l.key[strings.LastIndex(l.key, ".")+1:]
 	if l.value.Kind() == reflect.Map {
-		var parts []string
-		for _, k := range l.value.MapKeys() {
-			line, err := marshalPair(fmt.Sprint(k.Interface()), plain(l.value.MapIndex(k)))
-			if err != nil {
-				return "", err
-			}
-			parts = append(parts, line)
-		}
-		slices.Sort(parts)
-		return name + " = {" + strings.Join(parts, ", ") + "}", nil
+		text, err := inline(l.value)
+		return name + " = " + text, err
 	}
 	return marshalPair(name, plain(l.value))
+}
+
+// inline writes a value as the right side of a pair; maps and structs become tables in braces.
+func inline(v reflect.Value) (string, error) {
+	_, isText := v.Interface().(encoding.TextMarshaler)
+	var parts []string
+	add := func(key string, value reflect.Value) error {
+		text, err := inline(value)
+		if err != nil {
+			return err
+		}
+		if strings.ContainsFunc(key, func(r rune) bool {
+			return !(r == '_' || r == '-' || r < 0x80 && (unicode.IsLetter(r) || unicode.IsDigit(r)))
+		}) {
+			key = strconv.Quote(key)
+		}
+		parts = append(parts, key+" = "+text)
+		return nil
+	}
+	switch {
+	case v.Kind() == reflect.Map:
+		for _, k := range v.MapKeys() {
+			if err := add(fmt.Sprint(k.Interface()), v.MapIndex(k)); err != nil {
+				return "", err
+			}
+		}
+		slices.Sort(parts)
+	case v.Kind() == reflect.Struct && !isText:
+		for i := range v.NumField() {
+			f := v.Type().Field(i)
+			name := f.Tag.Get("config")
+			if !f.IsExported() || name == "-" {
+				continue
+			}
+			if err := add(cmp.Or(name, snake(f.Name)), v.Field(i)); err != nil {
+				return "", err
+			}
+		}
+	default:
+		line, err := marshalPair("x", plain(v))
+		return strings.TrimPrefix(line, "x = "), err
+	}
+	return "{" + strings.Join(parts, ", ") + "}", nil
 }
 
 func marshalPair(key string, value any) (string, error) {

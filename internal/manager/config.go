@@ -26,6 +26,7 @@ type Config struct {
 	Agents    agentlink.Config
 	Reconcile reconcile.Config
 	Callbacks CallbackConfig
+	Storage   StorageConfig
 	Wire      WireConfig
 }
 
@@ -47,6 +48,13 @@ type RedisConfig struct {
 type EtcdConfig struct {
 	Endpoints []string
 	Prefix    string
+}
+
+// StorageConfig is how managers prove themselves to storage proxies.
+type StorageConfig struct {
+	// Secret, or the file that holds it, is the one that the storage proxies have in storage.secret.
+	Secret     chassis.Secret
+	SecretFile string
 }
 
 // CallbackConfig says where session callbacks may go.
