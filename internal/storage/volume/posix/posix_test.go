@@ -21,3 +21,7 @@ func open(t *testing.T, path string) volume.Volume {
 func TestConformance(t *testing.T) {
 	conformance.Run(t, func(t *testing.T) volume.Volume { return open(t, t.TempDir()) })
 }
+
+func TestConformanceOnDisk(t *testing.T) {
+	conformance.RunOnDisk(t, func(t *testing.T) string { return t.TempDir() }, open)
+}
