@@ -57,6 +57,9 @@ func (e *Etcd) Service() *chassis.Service { return e.service }
 // Client talks to the server in process; valid while the service runs. Do not close it.
 func (e *Etcd) Client() *clientv3.Client { return e.client }
 
+// Endpoint is where other processes of this host and user reach the server.
+func (e *Etcd) Endpoint() string { return "unix://" + filepath.Join(e.sockets, "client:0") }
+
 // Version is the server's version.
 func (e *Etcd) Version() string { return version.Version }
 

@@ -208,20 +208,26 @@ type Manager struct {
 	group *chassis.Group
 }
 
-// Start starts a stopped manager.
-func (m *Manager) Start() {
-	c := m.c
-	c.tb.Helper()
+// managerConfig is the configuration of every manager but its addresses.
+func (c *Cluster) managerConfig(id string) manager.Config {
 	cfg := manager.DefaultConfig()
-	cfg.ID, cfg.Listen, cfg.StateDir = m.id, m.api, filepath.Join(c.dir, "manager")
+	cfg.ID, cfg.StateDir = id, filepath.Join(c.dir, "manager")
 	cfg.Postgres.DSN = chassis.NewSecret(c.dsn)
-	cfg.Agents.Listen = m.agents
 	cfg.Agents.Heartbeat, cfg.Agents.Lease = time.Second, 10*time.Second
 	cfg.Agents.JoinTokenFile = filepath.Join(c.dir, "join.token")
 	cfg.Reconcile.Sweep, cfg.Reconcile.LeaderTTL = 50*time.Millisecond, 1
 	if c.o.Manager != nil {
 		c.o.Manager(&cfg)
 	}
+	return cfg
+}
+
+// Start starts a stopped manager.
+func (m *Manager) Start() {
+	c := m.c
+	c.tb.Helper()
+	cfg := c.managerConfig(m.id)
+	cfg.Listen, cfg.Agents.Listen = m.api, m.agents
 	deps := manager.Deps{Random: rand.Reader, Build: chassis.Build(), Log: c.log(m.id)}
 	if c.etcd != nil {
 		deps.Etcd = c.etcd.Client()
@@ -292,6 +298,9 @@ func (c *Cluster) AddAgent() *Agent {
 	a.Engine.AddImage(runtime.Image{References: []string{Image}, Architecture: "x86_64", Labels: map[string]string{}},
 		map[string][]byte{"/etc/passwd": []byte("root:x:0:0::/root:/bin/sh\n"), "/etc/group": []byte("root:x:0:\n")})
 	m := c.Managers[i%len(c.Managers)]
+	for n := 1; !m.Running() && n < len(c.Managers); n++ {
+		m = c.Managers[(i+n)%len(c.Managers)]
+	}
 	a.cfg.ID, a.cfg.Manager = fmt.Sprintf("i-%02d", i), m.agents
 	a.cfg.StateDir, a.cfg.JoinTokenFile = filepath.Join(c.dir, a.cfg.ID), filepath.Join(c.dir, "join.token")
 	a.cfg.MinFree, a.cfg.SampleInterval = 0, 5*time.Second

@@ -17,6 +17,7 @@ import (
 var errDisk = fault.Exhaustedf("no space left on device")
 
 func TestMain(m *testing.M) {
+	testkit.ServeProcess()
 	// The test database outlives the tests of a process.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("berth.dev/berth/internal/manager/store/storetest.startServer.func1"))
 }
