@@ -127,7 +127,11 @@ func (s *Service) Create(ctx context.Context, a Actor, in CreateInput) (Folder, 
 		// A client that goes away does not leave a folder half made.
 		settle, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
 		defer cancel()
-		if err := s.make(settle, d.row.ID, d.host, d.scope); err != nil {
+		err := s.make(settle, d.row.ID, d.host, d.scope)
+		if err == nil {
+			err = made(settle, s.d.Store.Queries, d.row.ID)
+		}
+		if err != nil {
 			s.undo(settle, d.row.ID, err)
 			return Folder{}, fmt.Errorf("create folder %s on %s: %w", in.Name, d.row.Host, err)
 		}
@@ -217,17 +221,19 @@ func limits(ctx context.Context, q *dbgen.Queries, kind cluster.ScopeKind, owner
 	return most, bytes, nil
 }
 
-// make has a proxy make what a row says, with its scope, and marks the row ready. Doing it again changes nothing.
+// make has a proxy make what a row says, with its scope. Doing it again changes nothing.
 func (s *Service) make(ctx context.Context, id string, host cluster.VolumeHost, scope cluster.QuotaScope) error {
 	if err := s.ensureScope(ctx, host, scope); err != nil {
 		return err
 	}
 	ref := cluster.FolderRef{Scope: scope, Folder: cluster.FolderID(id)}
 	req := storage.FolderRequest{Volume: host.Volume, VFID: ref.String(), Mode: folderMode}
-	if err := s.d.Proxies.Do(ctx, host.Proxy, "POST", storage.PathFolderCreate, req, nil); err != nil {
-		return err
-	}
-	n, err := s.d.Store.MoveFolder(ctx, moveTo(id, cluster.FolderReady, cluster.FolderPerforming))
+	return s.d.Proxies.Do(ctx, host.Proxy, "POST", storage.PathFolderCreate, req, nil)
+}
+
+// made marks a folder ready that its proxy has made.
+func made(ctx context.Context, q *dbgen.Queries, id string) error {
+	n, err := q.MoveFolder(ctx, moveTo(id, cluster.FolderReady, cluster.FolderPerforming))
 	if err == nil && n == 0 {
 		return fault.Conflictf("the folder was changed meanwhile").WithReason("vfolder-creation-failed")
 	}
@@ -250,14 +256,18 @@ func moveTo(id string, to cluster.FolderStatus, from ...cluster.FolderStatus) db
 
 // undo has Loop remove what may have been made. A removal without a task id is one, and ends without a row.
 func (s *Service) undo(ctx context.Context, id string, why error) {
-	move := moveTo(id, cluster.FolderDeleteOngoing, cluster.FolderPerforming)
-	move.Info = store.Text("making it failed: " + why.Error())
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	if _, err := s.d.Store.MoveFolder(undo, move); err != nil {
+	if _, err := s.d.Store.MoveFolder(undo, undoing(id, why)); err != nil {
 		s.d.Log.Warn("could not note that a folder was not made; it will be tried again", "folder", id, "error", err)
 	}
 	s.d.Store.Wake(store.TopicFolders)
+}
+
+func undoing(id string, why error) dbgen.MoveFolderParams {
+	move := moveTo(id, cluster.FolderDeleteOngoing, cluster.FolderPerforming)
+	move.Info = store.Text("making it failed: " + why.Error())
+	return move
 }
 
 // ensureScope has a proxy know a scope with its limit, once.
