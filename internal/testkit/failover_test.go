@@ -60,7 +60,9 @@ func TestLeaderIsKilled(t *testing.T) {
 	c.Until("the standby places", func() bool { return count(placed) > before })
 	t.Logf("killed after %d placements; the next came after %s", before, time.Since(killed).Round(time.Millisecond))
 	group.Wait()
-	c.Until("all have ended", func() bool { return count(`SELECT count(*) FROM sessions WHERE result = 'SUCCESS' AND ended_at IS NOT NULL`) == jobs })
+	c.Until("all have ended", func() bool {
+		return count(`SELECT count(*) FROM sessions WHERE result = 'SUCCESS' AND ended_at IS NOT NULL`) == jobs
+	})
 	require.Zero(t, count(`SELECT count(*) FROM kernels WHERE generation <> 1`), "nothing was placed again")
 	require.Equal(t, jobs, count(`SELECT count(*) FROM session_events WHERE kernel_id IS NOT NULL AND to_status = 'SCHEDULED'`), "each was placed once")
 	for _, id := range ids {
