@@ -260,7 +260,9 @@ func noteTask(ctx context.Context, tx *store.Tx, a Actor, id, kind, folder, prox
 func (s *Service) endTask(ctx context.Context, id, status, message string, current, total int64) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	err := s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error { return closeTask(ctx, tx, id, status, message, current, total) })
+	err := s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+		return closeTask(ctx, tx, id, status, message, current, total)
+	})
 	if err != nil {
 		s.d.Log.Warn("could not note the end of a task; it will be looked at again", "task", id, "error", err)
 	}

@@ -2,6 +2,7 @@ package folder
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -169,7 +170,7 @@ func (l *Loop) settle(ctx context.Context, f dbgen.Folder) error {
 	case cluster.FolderDeleteOngoing:
 		err = l.remove(ctx, f, host, scope)
 	}
-	if err == nil || err == errSilent || ctx.Err() != nil { //nolint:errorlint // the very value
+	if err == nil || errors.Is(err, errSilent) || ctx.Err() != nil {
 		return nil
 	}
 	l.s.d.Log.Warn("a folder cannot go on yet", "folder", f.ID, "host", f.Host, "status", f.Status, "tried", f.Tried+1, "error", err)
