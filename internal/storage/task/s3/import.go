@@ -84,7 +84,7 @@ func (b *Bucket) Import(ctx context.Context, t Transfer, r Resume) (Count, error
 	if werr := g.Wait(); werr != nil {
 		err = werr // the cause: the listing only saw that it was called off
 	}
-	if err == nil && ctx.Err() != nil {
+	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
 	if err == nil && !seen && l.resume.After == "" && t.Prefix != "" {
