@@ -22,6 +22,7 @@ import (
 	"berth.dev/berth/internal/agent/ledger"
 	"berth.dev/berth/internal/agent/link"
 	"berth.dev/berth/internal/agent/meter"
+	"berth.dev/berth/internal/agent/mount"
 	"berth.dev/berth/internal/agent/runners"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/scratch"
@@ -55,6 +56,7 @@ type Agent struct {
 	d        Deps
 	ledger   *ledger.Ledger
 	scratch  *scratch.Root
+	mounts   *mount.Mounts
 	runners  *runners.Pool
 	keeper   *keeper.Keeper
 	meter    *meter.Meter
@@ -98,6 +100,13 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if a.scratch, err = scratch.Open(c.scratchDir(), int64(c.MinFree)); err != nil {
 		return nil, err
 	}
+	o := mount.Options{Dir: c.mountDir(), Volumes: c.Volumes, Log: d.Log}
+	if e, ok := d.Runtime.(runtime.EngineProcess); ok {
+		o.Engine = e.EnginePID
+	}
+	if a.mounts, err = mount.Open(o); err != nil {
+		return nil, err
+	}
 	dial := a.scratch.DialRunner
 	if r, ok := d.Runtime.(runtime.RunnerDialer); ok {
 		dial = r.DialRunner
@@ -105,7 +114,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	a.runners = runners.New(dial)
 	a.facts = newFacts(d.Runtime, d.Clock, d.Devices)
 	a.keeper, err = keeper.New(keeper.Options{
-		Agent: cluster.AgentID(c.ID), Scope: c.Scope(), Runtime: d.Runtime, Ledger: a.ledger, Scratch: a.scratch, Runners: a.runners,
+		Agent: cluster.AgentID(c.ID), Scope: c.Scope(), Runtime: d.Runtime, Ledger: a.ledger, Scratch: a.scratch, Mounts: a.mounts, Runners: a.runners,
 		Log: d.Log, Clock: d.Clock, RunnerPath: d.RunnerPath, LogDir: filepath.Join(c.StateDir, "logs"), CacheDir: filepath.Join(c.StateDir, "images"), UID: c.UID, GID: c.GID,
 		Devices: func() []alloc.Device { return d.Devices }, OnPull: a.facts.look, Times: d.Times,
 		MaxCreating: c.MaxCreating, LogLevel: c.RunnerLogLevel, Before: d.Before,
@@ -113,7 +122,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if err != nil {
 		return nil, err
 	}
-	a.facts.fenced, a.facts.seen = a.keeper.Fenced, a.keeper.Prune
+	a.facts.fenced, a.facts.seen, a.facts.mounts = a.keeper.Fenced, a.keeper.Prune, a.mounts
 	a.meter = meter.New(d.Runtime, a.keeper.Running, d.Clock, c.SampleInterval)
 	handler := stream.New(stream.Options{
 		Find: a.keeper.Find, LogTail: a.keeper.LogTail, Runtime: d.Runtime, Runners: a.runners, Log: d.Log,
@@ -132,6 +141,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		chassis.NewService("agent-state", chassis.Hooks{Stop: func(context.Context) error { return a.close() }}),
 		chassis.NewService("agent-facts", chassis.Hooks{Run: a.facts.run}).After("agent-state"),
 		chassis.NewService("agent-keeper", chassis.Hooks{Run: a.keeper.Run}).After("agent-state"),
+		chassis.NewService("agent-mounts", chassis.Hooks{Run: a.probeMounts}).After("agent-state"),
 		chassis.NewService("agent-meter", chassis.Hooks{Run: a.meter.Run}).After("agent-keeper"),
 		chassis.NewService("agent-link", chassis.Hooks{Run: a.link.Run}).After("agent-keeper", "agent-meter", "agent-facts"),
 		chassis.NewService("agent-streams", chassis.Hooks{Run: a.link.RunStreams}).After("agent-link"),
@@ -155,8 +165,28 @@ func (a *Agent) Ready(context.Context) error {
 	return nil
 }
 
+// probeEvery is the time between two looks whether volumes answer.
+const probeEvery = 10 * time.Second
+
+// probeMounts looks whether volumes answer and makes every change of that known.
+func (a *Agent) probeMounts(ctx context.Context) error {
+	tick := a.d.Clock.NewTicker(probeEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C():
+			a.mounts.Probe(ctx)
+		case <-a.mounts.Changed():
+			a.facts.look()
+		}
+	}
+}
+
 func (a *Agent) close() error {
 	a.runners.Close()
+	a.mounts.Close()
 	err := a.ledger.Close()
 	if rerr := a.d.Runtime.Close(); err == nil {
 		err = rerr

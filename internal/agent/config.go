@@ -28,6 +28,9 @@ type Config struct {
 	// StateDir holds the node's key, the ledger and, unless ScratchDir is set, the kernels' directories.
 	StateDir   string
 	ScratchDir string
+	// Volumes are the paths of folders' volumes on this node, by host: "local:volume1" = "/mnt/volume1". A volume that is not
+	// named is looked for where its storage proxy announced it.
+	Volumes map[string]string
 	// ResourceGroup and Region are proposed at the first registration.
 	ResourceGroup string
 	Region        string
@@ -112,6 +115,14 @@ func (c Config) Validate() error {
 	if c.MaxCreating < 1 {
 		return fault.Invalidf("agent.max_creating is %d", c.MaxCreating).WithNext("set it to 1 or more")
 	}
+	for host, path := range c.Volumes {
+		if _, err := cluster.ParseVolumeHost(host); err != nil {
+			return fmt.Errorf("read agent.volumes: %w", err)
+		}
+		if !filepath.IsAbs(path) {
+			return fault.Invalidf("the path %q of volume %s is not absolute", path, host).WithNext("set agent.volumes.%q to where the volume is mounted on this node", host)
+		}
+	}
 	switch c.RunnerLogLevel {
 	case "debug", "info", "warn", "error":
 	default:
@@ -138,6 +149,9 @@ func (c Config) scratchDir() string {
 	}
 	return filepath.Join(c.StateDir, "kernels")
 }
+
+// mountDir holds mounts, never files: it is apart from everything that is deleted recursively.
+func (c Config) mountDir() string { return filepath.Join(c.StateDir, "mounts") }
 
 func (c Config) ledgerFile() string { return filepath.Join(c.StateDir, "ledger.db") }
 

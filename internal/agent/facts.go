@@ -14,6 +14,7 @@ import (
 	"berth.dev/berth/internal/agent/device/cpu"
 	"berth.dev/berth/internal/agent/device/mem"
 	"berth.dev/berth/internal/agent/link"
+	"berth.dev/berth/internal/agent/mount"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
@@ -27,9 +28,11 @@ type facts struct {
 	devices []alloc.Device
 	fenced  func() []cluster.KernelID
 	seen    func([]runtime.Image)
+	mounts  *mount.Mounts
 
 	mu      sync.Mutex
 	now     link.Facts
+	engine  []string // warnings of the engine, when it last answered
 	changed chan struct{}
 	rescan  chan struct{}
 }
@@ -150,11 +153,15 @@ func (f *facts) scan(ctx context.Context) bool {
 		if info.Architecture != "" {
 			next.Architecture = info.Architecture
 		}
-		next.Warnings = slices.Clone(info.Warnings)
+		f.engine = info.Warnings
 		next.Images = imagesOf(images)
 	}
+	next.Warnings = slices.Clone(f.engine)
 	for _, id := range f.fenced() {
 		next.Warnings = append(next.Warnings, fmt.Sprintf("the container of kernel %s cannot be removed", id))
+	}
+	if f.mounts != nil {
+		next.Warnings, next.HungVolumes = append(next.Warnings, f.mounts.Warnings()...), f.mounts.Hung()
 	}
 	if !sameFacts(f.now, next) {
 		next.Revision++
@@ -180,7 +187,7 @@ func imagesOf(images []runtime.Image) []cluster.NodeImage {
 
 func sameFacts(a, b link.Facts) bool {
 	return a.EngineOK == b.EngineOK && a.EngineError == b.EngineError && a.Engine == b.Engine && a.Architecture == b.Architecture &&
-		slices.Equal(a.Warnings, b.Warnings) && slices.EqualFunc(a.Images, b.Images, func(x, y cluster.NodeImage) bool {
+		slices.Equal(a.Warnings, b.Warnings) && slices.Equal(a.HungVolumes, b.HungVolumes) && slices.EqualFunc(a.Images, b.Images, func(x, y cluster.NodeImage) bool {
 		return x.Reference == y.Reference && x.Digest == y.Digest && x.SizeBytes == y.SizeBytes && x.Architecture == y.Architecture && maps.Equal(x.Labels, y.Labels)
 	})
 }

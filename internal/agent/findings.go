@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/agent/ledger"
+	"berth.dev/berth/internal/agent/mount"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/scratch"
 	"berth.dev/berth/internal/cluster"
@@ -22,7 +23,7 @@ import (
 // Finding is something on this host that belongs to the agent and has no owner, or an
 // owner that should have let go of it.
 type Finding struct {
-	// Kind is container, scratch, deletion, log, ledger or engine.
+	// Kind is container, mount, scratch, deletion, log, ledger or engine.
 	Kind string `json:"kind"`
 	// Object names it; Kernel is empty when it belongs to none.
 	Object string           `json:"object"`
@@ -134,12 +135,40 @@ func findings(ctx context.Context, c Config, rt runtime.Runtime, l *ledger.Ledge
 			out = append(out, Finding{Kind: "deletion", Object: c.scratchDir(), Problem: strconv.Itoa(n) + " old directories wait to be deleted", Next: "wait a moment; if they stay, look at the agent's log"})
 		}
 	}
+	mounted, err := mountFindings(c.mountDir(), records, containers)
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, mounted...)
 	logs, _ := os.ReadDir(filepath.Join(c.StateDir, "logs")) // there is none before the first end
 	for _, e := range logs {
 		id, ok := cluster.CanonicalUUID(trimLog(e.Name()))
 		if !ok || records[cluster.KernelID(id)] == nil {
 			out = append(out, Finding{Kind: "log", Object: filepath.Join(c.StateDir, "logs", e.Name()), Problem: "no record owns this log", Next: "remove it"})
 		}
+	}
+	return out, nil
+}
+
+// mountFindings names mounts of folders whose kernels are not here any more, and what is no mount.
+func mountFindings(dir string, records map[cluster.KernelID]*ledger.Record, containers map[cluster.KernelID]bool) ([]Finding, error) {
+	ids, strangers, err := mount.List(dir)
+	if err != nil {
+		return nil, err
+	}
+	var out []Finding
+	for _, id := range ids {
+		path := filepath.Join(dir, string(id))
+		switch r := records[id]; {
+		case r == nil && !containers[id]:
+			out = append(out, Finding{Kind: "mount", Object: path, Kernel: id, Problem: "no record owns these mounts of folders", Next: "start the agent; it unmounts them after two looks"})
+		case r != nil && r.Final != nil && time.Since(r.EndsAt) > time.Minute:
+			out = append(out, Finding{Kind: "mount", Object: path, Kernel: id, Problem: "the kernel of these mounts of folders has ended", Next: "start the agent; it unmounts them"})
+		}
+	}
+	for _, name := range strangers {
+		out = append(out, Finding{Kind: "mount", Object: filepath.Join(dir, name), Problem: "this is no mount of a folder; files may have been written while a folder was not mounted",
+			Next: "look at the files, and remove them if you do not need them"})
 	}
 	return out, nil
 }

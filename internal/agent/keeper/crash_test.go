@@ -68,7 +68,7 @@ func at(generation int64, p cluster.Phase) func(o cluster.KernelObservation) boo
 }
 
 func stories() []story {
-	second := desired(1, func(d *cluster.DesiredKernel) { d.Generation = 2 })
+	second := desired(1, withFolder, func(d *cluster.DesiredKernel) { d.Generation = 2 })
 	stopSecond := stopped(1)
 	stopSecond.Generation = 2
 	return []story{
@@ -83,7 +83,11 @@ func stories() []story {
 				require.Equal(t, 3, *o.ExitCode)
 				require.True(t, o.Batch)
 			}},
-		{"restart", []act{{desired(1), at(1, cluster.PhaseRunning)}, {second, at(2, cluster.PhaseRunning)}, {stopSecond, at(2, cluster.PhaseEnded)}}, 2,
+		{"folders", []act{{desired(1, withFolder), at(1, cluster.PhaseRunning)}, {stopped(1), at(1, cluster.PhaseEnded)}}, 1,
+			func(t *testing.T, r *rig, o cluster.KernelObservation) {
+				require.Equal(t, cluster.ReasonUserRequested, o.Reason)
+			}},
+		{"restart", []act{{desired(1, withFolder), at(1, cluster.PhaseRunning)}, {second, at(2, cluster.PhaseRunning)}, {stopSecond, at(2, cluster.PhaseEnded)}}, 2,
 			func(t *testing.T, _ *rig, o cluster.KernelObservation) {
 				require.Equal(t, cluster.ReasonUserRequested, o.Reason)
 			}},
@@ -156,7 +160,7 @@ func tell(t *testing.T, s story, at int) []string {
 		}
 		r.keeper.Ack(ack)
 		_, known := r.keeper.Find(kernelID(1))
-		return !known && r.engine.Count() == 0 && len(r.ledger.Records()) == 0
+		return !known && r.engine.Count() == 0 && len(r.ledger.Records()) == 0 && r.mounts.count() == 0
 	})
 	dirs, err := filepath.Glob(filepath.Join(r.dir, "kernels", "0*"))
 	require.NoError(t, err)

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/agent/ledger"
+	"berth.dev/berth/internal/agent/mount"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/scratch"
 	"berth.dev/berth/internal/alloc"
@@ -36,14 +37,23 @@ type Runners interface {
 	Forget(kernel cluster.KernelID, generation int64)
 }
 
+// Mounts attaches folders for kernels; *mount.Mounts satisfies it.
+type Mounts interface {
+	Prepare(ctx context.Context, kernel cluster.KernelID, uid, gid int, folders []cluster.FolderMount) ([]mount.Bind, error)
+	Release(kernel cluster.KernelID) error
+	List() (kernels []cluster.KernelID, strangers []string, err error)
+}
+
 // Options are what a keeper needs; all fields without "optional" are required.
 type Options struct {
 	Agent cluster.AgentID
 	// Scope is the label by which containers of this state directory are told from others.
-	Scope      string
-	Runtime    runtime.Runtime
-	Ledger     *ledger.Ledger
-	Scratch    *scratch.Root
+	Scope   string
+	Runtime runtime.Runtime
+	Ledger  *ledger.Ledger
+	Scratch *scratch.Root
+	// Mounts attaches folders; nil is an agent that has none and refuses kernels that need some.
+	Mounts     Mounts
 	Runners    Runners
 	Log        *slog.Logger
 	Clock      chassis.Clock
@@ -292,6 +302,15 @@ func (k *Keeper) sweep() {
 	if err != nil {
 		k.o.Log.Warn("sweep", "err", err)
 	}
+	if k.o.Mounts != nil {
+		mounted, _, err := k.o.Mounts.List()
+		if err != nil {
+			k.o.Log.Warn("sweep", "err", err)
+		}
+		ids = append(ids, mounted...)
+		slices.Sort(ids)
+		ids = slices.Compact(ids)
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := k.o.Clock.Now()
@@ -313,7 +332,7 @@ func (k *Keeper) sweep() {
 		}
 		if k.orphans[id]++; k.orphans[id] >= looks {
 			delete(k.orphans, id)
-			if err := k.o.Scratch.Release(id); err != nil {
+			if err := k.putAway(id); err != nil {
 				k.o.Log.Warn("a directory without an owner cannot be removed", "kernel", id, "err", err)
 				continue
 			}
@@ -322,6 +341,16 @@ func (k *Keeper) sweep() {
 		}
 	}
 	maps.DeleteFunc(k.orphans, func(id cluster.KernelID, _ int) bool { return !present[id] })
+}
+
+// putAway lets go of a kernel's mounts and its directory, in this order.
+func (k *Keeper) putAway(id cluster.KernelID) error {
+	if k.o.Mounts != nil {
+		if err := k.o.Mounts.Release(id); err != nil {
+			return err
+		}
+	}
+	return k.o.Scratch.Release(id)
 }
 
 func (k *Keeper) wakeReaper() {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/agent/ledger"
+	"berth.dev/berth/internal/agent/mount"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
@@ -33,6 +34,7 @@ type kernel struct {
 	stale     bool // the container must be looked at again
 	obs       cluster.KernelObservation
 	reserved  alloc.Allocation
+	waits     string                  // what the step that is tried again waits for
 	told      time.Time               // when the progress of a pull was last reported
 	cancel    context.CancelCauseFunc // of the step under way
 
@@ -40,6 +42,8 @@ type kernel struct {
 
 	// Owned by the goroutine.
 	image    runtime.Image
+	binds    []mount.Bind // of generation mounted
+	mounted  int64
 	step     Step // tried last
 	attempts int  // of that step
 	since    time.Time
@@ -121,7 +125,7 @@ func (n *kernel) run(ctx context.Context) {
 // stageOf joins steps that share their attempts and their deadline.
 func stageOf(s Step) Step {
 	switch s {
-	case StepReserve, StepImage, StepScratch, StepCreate:
+	case StepReserve, StepMount, StepImage, StepScratch, StepCreate:
 		return StepCreate
 	case StepStop, StepCollect, StepRemove, StepRelease:
 		return StepStop
@@ -216,6 +220,10 @@ func (n *kernel) do(ctx context.Context, v view) {
 	}
 	k.mu.Lock()
 	n.cancel = nil
+	if err == nil && n.waits != "" {
+		n.waits = ""
+		n.publish(n.obs.Phase)
+	}
 	k.mu.Unlock()
 	switch {
 	case err == nil, ctx.Err() != nil:
@@ -241,7 +249,7 @@ func (n *kernel) failed(ctx context.Context, v view, err error) {
 	n.stale = true
 	k.mu.Unlock()
 	switch n.step {
-	case StepReserve, StepImage, StepScratch, StepCreate, StepAwait:
+	case StepReserve, StepMount, StepImage, StepScratch, StepCreate, StepAwait:
 		reason, limit := cluster.ReasonFailedToCreate, k.times.Create
 		late := cluster.ReasonCreateTimeout
 		switch n.step {
@@ -251,6 +259,7 @@ func (n *kernel) failed(ctx context.Context, v view, err error) {
 			reason, late, limit = cluster.ReasonFailedToStart, cluster.ReasonStartTimeout, k.times.Start
 		}
 		if !n.hopeless(err) && spent < limit {
+			n.tell(err)
 			break
 		}
 		if fault.Is(err, fault.Timeout) || fault.Is(err, fault.Unavailable) && spent >= limit {
@@ -287,6 +296,17 @@ func (n *kernel) failed(ctx context.Context, v view, err error) {
 			}
 		}
 	}
+}
+
+// tell reports what a kernel waits for that cannot be created yet.
+func (n *kernel) tell(err error) {
+	if fault.KindOf(err) != fault.Unavailable {
+		return // it is tried again a few times at once
+	}
+	n.k.mu.Lock()
+	defer n.k.mu.Unlock()
+	n.waits = err.Error()
+	n.publish(n.obs.Phase)
 }
 
 // hopeless reports whether the same attempt would fail in the same way.

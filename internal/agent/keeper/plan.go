@@ -15,6 +15,8 @@ const (
 	StepAdopt Step = "adopt"
 	// StepReserve claims devices and records what is about to be made.
 	StepReserve Step = "reserve"
+	// StepMount attaches the kernel's folders. It comes before the image, because it may have to wait.
+	StepMount Step = "mount"
 	// StepImage makes sure that the image is on the host.
 	StepImage Step = "image"
 	// StepScratch writes the kernel's directory.
@@ -92,7 +94,7 @@ func (v view) wish() wish {
 	return exist
 }
 
-var creation = []Step{StepReserve, StepImage, StepScratch, StepCreate, StepAwait}
+var creation = []Step{StepReserve, StepMount, StepImage, StepScratch, StepCreate, StepAwait}
 
 // plan says what to do next, in order. It is pure. Only the first step is carried out
 // before the world is looked at again; the rest tells where the way leads. No steps means

@@ -130,7 +130,7 @@ func (n *kernel) publish(phase cluster.Phase) {
 	}
 	o := cluster.KernelObservation{
 		Kernel: n.id, Session: r.Session, Generation: r.Generation, Phase: phase, Batch: r.Batch,
-		StartedAt: r.StartedAt, Allocation: r.Allocation,
+		StartedAt: r.StartedAt, Allocation: r.Allocation, Detail: n.waits,
 	}
 	if n.container != nil && n.container.Identity.Generation == r.Generation {
 		o.ContainerID = n.container.ID
@@ -138,7 +138,7 @@ func (n *kernel) publish(phase cluster.Phase) {
 	if phase == cluster.PhaseEnded {
 		o = *r.Final
 	}
-	if old.Generation == o.Generation && old.Phase == o.Phase && old.ContainerID == o.ContainerID && old.StartedAt.Equal(o.StartedAt) {
+	if old.Generation == o.Generation && old.Phase == o.Phase && old.ContainerID == o.ContainerID && old.StartedAt.Equal(o.StartedAt) && old.Detail == o.Detail {
 		return
 	}
 	n.obs = o

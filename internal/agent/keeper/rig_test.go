@@ -15,6 +15,7 @@ import (
 
 	"berth.dev/berth/internal/agent/keeper"
 	"berth.dev/berth/internal/agent/ledger"
+	"berth.dev/berth/internal/agent/mount"
 	"berth.dev/berth/internal/agent/runners"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/runtime/fake"
@@ -40,6 +41,7 @@ type rig struct {
 	cores  int
 	free   int64 // bytes of disk that must be free
 	wrap   func(runtime.Runtime) runtime.Runtime
+	mounts *mounts
 
 	ledger *ledger.Ledger
 	keeper *keeper.Keeper
@@ -56,8 +58,9 @@ type rig struct {
 func newRig(t testing.TB) *rig {
 	r := &rig{
 		t: t, dir: t.TempDir(), engine: fake.NewEngine(fake.Options{}), cores: 8, news: make(chan struct{}),
-		times: keeper.Times{Sweep: 20 * time.Millisecond, Start: 5 * time.Second, Create: 3 * time.Second},
-		seen:  map[cluster.KernelID]cluster.KernelObservation{}, path: map[cluster.KernelID][]string{},
+		times:  keeper.Times{Sweep: 20 * time.Millisecond, Start: 5 * time.Second, Create: 3 * time.Second},
+		mounts: &mounts{attached: map[cluster.KernelID][]mount.Bind{}},
+		seen:   map[cluster.KernelID]cluster.KernelObservation{}, path: map[cluster.KernelID][]string{},
 	}
 	t.Cleanup(r.engine.Close)
 	t.Cleanup(func() { r.kill() })
@@ -91,7 +94,7 @@ func (r *rig) start() {
 	}
 	pool := runners.New(host.DialRunner)
 	r.keeper, err = keeper.New(keeper.Options{
-		Agent: agent, Scope: scope, Runtime: rt, Ledger: r.ledger, Scratch: root, Runners: pool,
+		Agent: agent, Scope: scope, Runtime: rt, Ledger: r.ledger, Scratch: root, Mounts: r.mounts, Runners: pool,
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Clock: chassis.RealClock(),
 		RunnerPath: "/nonexistent/runner", LogDir: filepath.Join(r.dir, "logs"), UID: 9001, GID: 9001,
 		Devices: r.devices, Times: r.times, Before: r.before,
@@ -188,7 +191,7 @@ func (r *rig) gone(id cluster.KernelID) {
 		_, known := r.keeper.Find(id)
 		dirs, _ := filepath.Glob(filepath.Join(r.dir, "kernels", string(id)))
 		logs, _ := filepath.Glob(filepath.Join(r.dir, "logs", string(id)+"*"))
-		return !known && len(dirs) == 0 && len(logs) == 0 && len(r.ledger.Records()) == 0 && r.engine.Count() == 0
+		return !known && len(dirs) == 0 && len(logs) == 0 && len(r.ledger.Records()) == 0 && r.engine.Count() == 0 && r.mounts.count() == 0
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"berth.dev/berth/internal/agent/ledger"
+	"berth.dev/berth/internal/agent/mount"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/scratch"
 	"berth.dev/berth/internal/alloc"
@@ -40,19 +41,14 @@ type buildInput struct {
 	uid, gid   int // of the agent's configuration
 	runnerPath string
 	layout     scratch.Layout
+	binds      []mount.Bind // of folders
 	logLevel   string
 }
 
 // newBuild is pure: the same specification always gives the same container.
 func newBuild(in buildInput) (build, error) {
 	s := in.desired.Spec
-	uid, gid := in.uid, in.gid
-	if s.UID > 0 {
-		uid = s.UID
-	}
-	if s.GID > 0 {
-		gid = s.GID
-	}
+	uid, gid := userOf(s, in.uid, in.gid)
 	chosen, err := alloc.Parse(in.record.Allocation)
 	if err != nil {
 		return build{}, err
@@ -87,9 +83,10 @@ func newBuild(in buildInput) (build, error) {
 		return build{}, fault.Invalidf("the session's specification cannot be run").WithCause(err)
 	}
 	mem := chosen.Totals()[cluster.SlotMem].Units()
+	folders, points := bindsOf(in.binds)
 	return build{
 		content: scratch.Content{
-			UID: uid, GID: gid, Generation: in.identity.Generation, Work: home,
+			UID: uid, GID: gid, Generation: in.identity.Generation, Work: home, Points: points,
 			Config: []scratch.File{
 				{Path: "environ.txt", Mode: 0o644, Data: environText(env)},
 				{Path: "resource.txt", Mode: 0o644, Data: resourceText(in.layout, s, chosen, "")},
@@ -103,14 +100,14 @@ func newBuild(in buildInput) (build, error) {
 			Identity: in.identity, Image: s.Image, Hostname: s.Hostname, ExtraHosts: s.Hosts,
 			Entry:      []string{insidePrivate + "/" + scratch.RunnerName, insidePrivate + "/" + scratch.ConfigName},
 			WorkingDir: "/",
-			Mounts: []runtime.Mount{
+			Mounts: append([]runtime.Mount{
 				{Source: in.layout.Private, Target: insidePrivate},
 				{Source: in.runnerPath, Target: insidePrivate + "/" + scratch.RunnerName, ReadOnly: true},
 				{Source: in.layout.Work, Target: scratch.Home},
 				{Source: in.layout.Config, Target: insideConfig, ReadOnly: true},
 				{Source: in.layout.Passwd, Target: "/etc/passwd", ReadOnly: true},
 				{Source: in.layout.Group, Target: "/etc/group", ReadOnly: true},
-			},
+			}, folders...),
 			CPUSet: cores, MemoryMax: mem, ShmSize: s.ShmBytes,
 			Ulimits: []runtime.Ulimit{
 				{Name: "nofile", Soft: 1048576, Hard: 1048576},
@@ -119,6 +116,30 @@ func newBuild(in buildInput) (build, error) {
 			StopSignal: "SIGTERM",
 		},
 	}, nil
+}
+
+// userOf is the session's user: what the manager names, else the agent's default.
+func userOf(s *cluster.KernelSpec, uid, gid int) (int, int) {
+	if s.UID > 0 {
+		uid = s.UID
+	}
+	if s.GID > 0 {
+		gid = s.GID
+	}
+	return uid, gid
+}
+
+// bindsOf are the mounts of folders, outer ones first, and their mount points below the home.
+func bindsOf(binds []mount.Bind) (mounts []runtime.Mount, points []string) {
+	for _, b := range binds {
+		mounts = append(mounts, runtime.Mount{Source: b.Source, Target: b.Target, ReadOnly: b.ReadOnly})
+		if p, ok := strings.CutPrefix(b.Target, scratch.Home+"/"); ok {
+			points = append(points, p)
+		}
+	}
+	slices.SortStableFunc(mounts, func(a, b runtime.Mount) int { return strings.Compare(a.Target, b.Target) })
+	slices.Sort(points)
+	return mounts, points
 }
 
 // coresOf lists the host's core numbers of an allocation in order.
@@ -158,6 +179,13 @@ func environ(in buildInput, s *cluster.KernelSpec, uid, gid, cores int) map[stri
 		ports = append(ports, strconv.Itoa(p))
 	}
 	set("BACKENDAI_PREOPEN_PORTS", strings.Join(ports, ","))
+	if len(s.Mounts) > 0 {
+		var targets []string
+		for _, m := range s.Mounts {
+			targets = append(targets, m.Target)
+		}
+		env["BACKENDAI_PERSISTENT_PATHS"] = strings.Join(targets, ":")
+	}
 	env["LOCAL_USER_ID"] = strconv.Itoa(uid)
 	env["LOCAL_GROUP_ID"] = strconv.Itoa(gid)
 	var gids []string

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/agent/ledger"
+	"berth.dev/berth/internal/agent/mount"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/scratch"
 	"berth.dev/berth/internal/alloc"
@@ -25,6 +26,8 @@ func (n *kernel) perform(ctx context.Context, v view) error {
 		return n.adopt(v)
 	case StepReserve:
 		return n.reserve(ctx, v)
+	case StepMount:
+		return n.mount(ctx, v)
 	case StepImage:
 		return n.findImage(ctx, v)
 	case StepScratch:
@@ -66,7 +69,7 @@ func (n *kernel) adopt(v view) error {
 	c := v.container
 	r := &ledger.Record{
 		Kernel: n.id, Session: c.Identity.Session, Generation: c.Identity.Generation, Allocation: c.Identity.Allocation,
-		Rows: rows(n.id, c.Identity.Generation),
+		Rows: rows(n.id, c.Identity.Generation, 0),
 		// Whether its runner ever answered is unknown; a running container is taken as it is.
 		Running: c.Phase == runtime.PhaseRunning, StartedAt: c.StartedAt,
 	}
@@ -92,8 +95,12 @@ func (n *kernel) adopt(v view) error {
 	return nil
 }
 
-func rows(id cluster.KernelID, generation int64) []ledger.Row {
-	return []ledger.Row{{Kind: ledger.RowScratch, Key: string(id)}, {Kind: ledger.RowContainer, Key: fmt.Sprint(generation)}}
+func rows(id cluster.KernelID, generation int64, mounts int) []ledger.Row {
+	out := []ledger.Row{{Kind: ledger.RowScratch, Key: string(id)}}
+	for i := range mounts {
+		out = append(out, ledger.Row{Kind: ledger.RowMount, Key: fmt.Sprint(i)})
+	}
+	return append(out, ledger.Row{Kind: ledger.RowContainer, Key: fmt.Sprint(generation)})
 }
 
 // reserve claims the devices and records what will be made.
@@ -126,15 +133,53 @@ func (n *kernel) reserve(ctx context.Context, v view) error {
 	}
 	r := &ledger.Record{
 		Kernel: n.id, Session: d.Session, Generation: d.Generation, Image: d.Spec.Image,
-		Batch: d.Spec.SessionType == cluster.Batch, Allocation: chosen.Text(), Token: newToken(), Rows: rows(n.id, d.Generation),
+		Batch: d.Spec.SessionType == cluster.Batch, Allocation: chosen.Text(), Token: newToken(), Rows: rows(n.id, d.Generation, len(d.Spec.Mounts)),
 	}
 	if err := k.o.Ledger.Put(r); err != nil {
 		return err
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	n.record, n.scratch, n.acked, n.missing, n.oom = r, true, false, 0, false
+	n.record, n.scratch, n.acked, n.missing, n.oom, n.waits, n.mounted = r, true, false, 0, false, "", 0
 	n.publish(cluster.PhasePreparing)
+	return nil
+}
+
+// mount attaches the folders and goes on to the image. A volume that does not answer makes the kernel wait without a
+// seat, so that others are created.
+func (n *kernel) mount(ctx context.Context, v view) error {
+	if len(v.desired.Spec.Mounts) > 0 {
+		n.giveSeat()
+	}
+	if err := n.attach(ctx, v); err != nil {
+		return err
+	}
+	n.step = StepImage
+	return n.findImage(ctx, v)
+}
+
+// attach makes the binds of the present generation, once in this agent's life.
+func (n *kernel) attach(ctx context.Context, v view) error {
+	k, s := n.k, v.desired.Spec
+	if len(s.Mounts) == 0 || n.mounted == v.record.Generation {
+		return nil
+	}
+	if k.o.Mounts == nil {
+		return fault.Invalidf("this agent mounts no folders")
+	}
+	uid, gid := userOf(s, k.o.UID, k.o.GID)
+	n.show(cluster.PhasePreparing)
+	if err := k.o.Before(ctx, n.id, "mounts:before"); err != nil {
+		return err
+	}
+	binds, err := k.o.Mounts.Prepare(ctx, n.id, uid, gid, s.Mounts)
+	if err != nil {
+		return err
+	}
+	if err := k.o.Before(ctx, n.id, "mounts:after"); err != nil {
+		return err
+	}
+	n.binds, n.mounted = binds, v.record.Generation
 	return nil
 }
 
@@ -164,6 +209,9 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 	if err := n.takeSeat(ctx); err != nil {
 		return err
 	}
+	if err := n.attach(ctx, v); err != nil {
+		return err
+	}
 	base, err := k.images.files(ctx, n.image, v.desired.Spec.Image)
 	if err != nil {
 		return err
@@ -172,7 +220,7 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 		identity: runtime.Identity{Cluster: k.o.Scope, Agent: k.o.Agent, Kernel: n.id, Session: v.record.Session,
 			Generation: v.record.Generation, Allocation: v.record.Allocation, Schema: 1},
 		desired: v.desired, record: v.record, image: n.image, passwd: base.passwd, group: base.group,
-		uid: k.o.UID, gid: k.o.GID, runnerPath: k.o.RunnerPath, layout: k.o.Scratch.Layout(n.id), logLevel: k.o.LogLevel,
+		uid: k.o.UID, gid: k.o.GID, runnerPath: k.o.RunnerPath, layout: k.o.Scratch.Layout(n.id), binds: n.bindsOf(v), logLevel: k.o.LogLevel,
 	})
 	if err != nil {
 		return err
@@ -192,6 +240,14 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 		return err
 	}
 	return n.ensure(ctx, v, b.spec)
+}
+
+// bindsOf are what attach made for the specification at hand.
+func (n *kernel) bindsOf(v view) []mount.Bind {
+	if len(v.desired.Spec.Mounts) == 0 {
+		return nil
+	}
+	return n.binds
 }
 
 // create starts a container that was left half-made: it needs no new directory.
@@ -472,9 +528,10 @@ func (n *kernel) remove(ctx context.Context, v view) error {
 
 func (n *kernel) release(v view) error {
 	k := n.k
-	if err := k.o.Scratch.Release(n.id); err != nil {
+	if err := k.putAway(n.id); err != nil {
 		return err
 	}
+	n.mounted = 0
 	k.wakeReaper()
 	k.mu.Lock()
 	defer k.mu.Unlock()

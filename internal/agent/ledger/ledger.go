@@ -35,6 +35,7 @@ type Row struct {
 // The kinds of rows. Their order in a record is the order of acquisition; release is strictly reverse.
 const (
 	RowScratch   = "scratch"   // key: directory name below the scratch root
+	RowMount     = "mount"     // key: name of the mount point below the kernel's directory of mounts
 	RowContainer = "container" // key: generation
 )
 

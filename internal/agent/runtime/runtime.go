@@ -205,6 +205,13 @@ type Runtime interface {
 	Close() error
 }
 
+// EngineProcess is implemented by runtimes whose engine is a process of this host: mounts that the agent makes are of
+// use only where that process sees them.
+type EngineProcess interface {
+	// EnginePID returns the engine's process, 0 when it is unknown.
+	EnginePID(ctx context.Context) (int, error)
+}
+
 // RunnerDialer is implemented by runtimes that host the runner themselves (fake) instead of
 // through a socket file in the kernel's directory.
 type RunnerDialer interface {

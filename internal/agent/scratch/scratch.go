@@ -77,6 +77,8 @@ type Content struct {
 	Generation int64
 	// Work files are written below the home unless they exist; with Replace they are written anyway.
 	Work []File
+	// Points are directories below the home, relative, that something will be mounted on: the user's, not the engine's.
+	Points []string
 	// Config files are written below /home/config.
 	Config        []File
 	Passwd, Group []byte
@@ -207,6 +209,18 @@ func writeWork(dir string, c Content) error {
 			return nil
 		}
 		return root.Lchown(name, c.UID, c.GID)
+	}
+	for _, p := range c.Points {
+		parts := strings.Split(filepath.Clean(filepath.FromSlash(p)), string(filepath.Separator))
+		for i := range parts {
+			d := filepath.Join(parts[:i+1]...)
+			// Where the user has put something else, the engine decides what to mount on.
+			if root.Mkdir(d, 0o755) == nil {
+				if err := own(d); err != nil {
+					return err
+				}
+			}
+		}
 	}
 	for _, f := range c.Work {
 		name := filepath.FromSlash(f.Path)

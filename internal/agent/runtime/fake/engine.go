@@ -250,6 +250,17 @@ func (e *Engine) Starts(clusterID string, agent cluster.AgentID, kernel cluster.
 	return e.starts[key{clusterID, agent, kernel}]
 }
 
+// Spec returns what the container of a kernel was made from, its mounts above all: the fake keeps no files for them.
+func (e *Engine) Spec(clusterID string, agent cluster.AgentID, kernel cluster.KernelID) (runtime.Spec, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c := e.containers[key{clusterID, agent, kernel}]
+	if c == nil {
+		return runtime.Spec{}, false
+	}
+	return cloneSpec(c.spec), true
+}
+
 // Count returns how many containers exist, of all clusters.
 func (e *Engine) Count() int {
 	e.mu.Lock()
