@@ -355,7 +355,7 @@ func newRole(b *testing.B, name string, env ...string) *role {
 	return r
 }
 
-// TestRole is a part of BenchmarkEndToEnd's cluster in a process of its own; it ends with its standard input.
+// TestRole is a part of a benchmark in a process of its own; it ends with its standard input.
 func TestRole(t *testing.T) {
 	said := map[string]string{}
 	switch os.Getenv("BERTH_ROLE") {
@@ -363,8 +363,10 @@ func TestRole(t *testing.T) {
 		runManager(t, said)
 	case "agents":
 		runAgents(t)
+	case "transfers":
+		runTransfers(t, said)
 	default:
-		t.Skip("a part of BenchmarkEndToEnd")
+		t.Skip("a part of a benchmark")
 	}
 	if dir := os.Getenv("BERTH_BENCH_PROFILE"); dir != "" {
 		f, err := os.Create(filepath.Join(dir, os.Getenv("BERTH_ROLE")+".pprof"))
