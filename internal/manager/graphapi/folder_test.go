@@ -453,3 +453,54 @@ func TestFoldersAreOptional(t *testing.T) {
 	require.NotEmpty(t, d.ask(`{vfolder_node(id:"`+uuid.NewString()+`"){id}}`, nil, nil))
 	require.NotEmpty(t, d.ask(createMine, map[string]any{"input": map[string]any{"name": "x"}}, nil))
 }
+
+func TestWhatPoliciesAllowOnHosts(t *testing.T) {
+	t.Parallel()
+	d := newFolderDesk(t)
+	ada := d.person("ada", authz.RoleUser, true)
+	d.actor = ada
+	var panel struct {
+		Domain  map[string]any
+		Group   map[string]any
+		Keypair map[string]any
+		User    map[string]any
+		Policy  map[string]any `json:"keypair_resource_policy"`
+		Domains []map[string]any
+		Groups  []map[string]any
+	}
+	const ask = `query($domainName:String $projectId:UUID! $resourcePolicyName:String $accessKey:String $email:String $type:[String]){
+		domain(name:$domainName){name allowed_vfolder_hosts} group(id:$projectId, domain_name:$domainName){allowed_vfolder_hosts}
+		keypair_resource_policy(name:$resourcePolicyName){allowed_vfolder_hosts} keypair(domain_name:$domainName, access_key:$accessKey){resource_policy id}
+		user(domain_name:$domainName, email:$email){id resource_policy groups{id name}} domains(is_active:true){name} groups(domain_name:$domainName, is_active:true, type:$type){id is_active name type}}`
+	vars := map[string]any{"domainName": "default", "projectId": d.project(), "resourcePolicyName": "default", "accessKey": ada.AccessKey, "email": ada.Email, "type": []string{"GENERAL"}}
+	d.ask(ask, vars, &panel)
+	require.Contains(t, panel.Domain["allowed_vfolder_hosts"], "gone:old")
+	require.Equal(t, "{}", panel.Group["allowed_vfolder_hosts"])
+	require.Equal(t, "default", panel.User["resource_policy"])
+	require.Equal(t, "default", panel.Keypair["resource_policy"])
+	require.Len(t, panel.Domains, 1)
+	require.Len(t, panel.Groups, 1)
+	vars["type"] = []string{"MODEL_STORE"}
+	d.ask(ask, vars, &panel)
+	require.Empty(t, panel.Groups)
+
+	const domain = `mutation($name:String! $props:ModifyDomainInput!){modify_domain(name:$name, props:$props){ok msg}}`
+	const group = `mutation($gid:UUID! $props:ModifyGroupInput!){modify_group(gid:$gid, props:$props){ok msg}}`
+	props := func(hosts string) map[string]any { return map[string]any{"allowed_vfolder_hosts": hosts} }
+	const some = `{"local:volume1":["mount-in-session","download-file","download-file"]}`
+	require.False(t, d.do("modify_domain", domain, map[string]any{"name": "default", "props": props(some)}).OK)
+	require.False(t, d.do("modify_group", group, map[string]any{"gid": d.project(), "props": props(some)}).OK)
+	d.actor = d.admin
+	for _, bad := range []map[string]any{props("["), props(`{"local:volume1":["moon"]}`), props(`{"volume1":[]}`), props(`{"local:volume1":"mount-in-session"}`), {"description": "x"}} {
+		require.False(t, d.do("modify_domain", domain, map[string]any{"name": "default", "props": bad}).OK, bad)
+		require.False(t, d.do("modify_group", group, map[string]any{"gid": d.project(), "props": bad}).OK, bad)
+	}
+	require.False(t, d.do("modify_domain", domain, map[string]any{"name": "nowhere", "props": props(some)}).OK)
+	require.False(t, d.do("modify_group", group, map[string]any{"gid": uuid.NewString(), "props": props(some)}).OK)
+	require.True(t, d.do("modify_domain", domain, map[string]any{"name": "default", "props": props(`{}`)}).OK)
+	require.True(t, d.do("modify_group", group, map[string]any{"gid": d.project(), "props": props(some)}).OK)
+	d.actor = ada
+	d.ask(ask, vars, &panel)
+	require.JSONEq(t, `{"local:volume1":["download-file","mount-in-session"]}`, panel.Group["allowed_vfolder_hosts"].(string))
+	require.Contains(t, d.ask(createMine, map[string]any{"input": map[string]any{"name": "x", "host": "local:volume1"}}, nil)[0], "create-vfolder", "what is not allowed any more is refused")
+}

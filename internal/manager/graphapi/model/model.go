@@ -191,6 +191,32 @@ type CreateVFolderV2Payload struct {
 	Vfolder *VFolder `json:"vfolder"`
 }
 
+type Domain struct {
+	Name                    *string    `json:"name,omitempty"`
+	Description             *string    `json:"description,omitempty"`
+	IsActive                *bool      `json:"is_active,omitempty"`
+	CreatedAt               *time.Time `json:"created_at,omitempty"`
+	ModifiedAt              *time.Time `json:"modified_at,omitempty"`
+	TotalResourceSlots      *string    `json:"total_resource_slots,omitempty"`
+	AllowedVfolderHosts     *string    `json:"allowed_vfolder_hosts,omitempty"`
+	AllowedDockerRegistries []*string  `json:"allowed_docker_registries,omitempty"`
+	IntegrationID           *string    `json:"integration_id,omitempty"`
+}
+
+type Group struct {
+	ID                  *string    `json:"id,omitempty"`
+	Name                *string    `json:"name,omitempty"`
+	Description         *string    `json:"description,omitempty"`
+	IsActive            *bool      `json:"is_active,omitempty"`
+	CreatedAt           *time.Time `json:"created_at,omitempty"`
+	ModifiedAt          *time.Time `json:"modified_at,omitempty"`
+	DomainName          *string    `json:"domain_name,omitempty"`
+	TotalResourceSlots  *string    `json:"total_resource_slots,omitempty"`
+	AllowedVfolderHosts *string    `json:"allowed_vfolder_hosts,omitempty"`
+	IntegrationID       *string    `json:"integration_id,omitempty"`
+	Type                *string    `json:"type,omitempty"`
+}
+
 type Image struct {
 	ID                    *string          `json:"id,omitempty"`
 	Name                  *string          `json:"name,omitempty"`
@@ -219,6 +245,7 @@ type KVPair struct {
 }
 
 type KeyPair struct {
+	ID              *string    `json:"id,omitempty"`
 	UserID          *string    `json:"user_id,omitempty"`
 	UserInfo        *UserInfo  `json:"user_info,omitempty"`
 	User            *string    `json:"user,omitempty"`
@@ -278,6 +305,29 @@ type ModifyComputeSessionInput struct {
 type ModifyComputeSessionPayload struct {
 	Item             *ComputeSession `json:"item,omitempty"`
 	ClientMutationID *string         `json:"clientMutationId,omitempty"`
+}
+
+type ModifyDomainInput struct {
+	Name                    *string   `json:"name,omitempty"`
+	Description             *string   `json:"description,omitempty"`
+	IsActive                *bool     `json:"is_active,omitempty"`
+	TotalResourceSlots      *string   `json:"total_resource_slots,omitempty"`
+	AllowedVfolderHosts     *string   `json:"allowed_vfolder_hosts,omitempty"`
+	AllowedDockerRegistries []*string `json:"allowed_docker_registries,omitempty"`
+	IntegrationID           *string   `json:"integration_id,omitempty"`
+}
+
+type ModifyGroupInput struct {
+	Name                *string   `json:"name,omitempty"`
+	Description         *string   `json:"description,omitempty"`
+	IsActive            *bool     `json:"is_active,omitempty"`
+	DomainName          *string   `json:"domain_name,omitempty"`
+	TotalResourceSlots  *string   `json:"total_resource_slots,omitempty"`
+	UserUpdateMode      *string   `json:"user_update_mode,omitempty"`
+	UserUuids           []*string `json:"user_uuids,omitempty"`
+	AllowedVfolderHosts *string   `json:"allowed_vfolder_hosts,omitempty"`
+	IntegrationID       *string   `json:"integration_id,omitempty"`
+	ResourcePolicy      *string   `json:"resource_policy,omitempty"`
 }
 
 type ModifyKeyPairResourcePolicyInput struct {
@@ -439,6 +489,34 @@ type StorageVolumeList struct {
 
 type UnsetQuotaScope struct {
 	QuotaScope *QuotaScope `json:"quota_scope,omitempty"`
+}
+
+type User struct {
+	ID                 *string      `json:"id,omitempty"`
+	UUID               *string      `json:"uuid,omitempty"`
+	Username           *string      `json:"username,omitempty"`
+	Email              *string      `json:"email,omitempty"`
+	FullName           *string      `json:"full_name,omitempty"`
+	Description        *string      `json:"description,omitempty"`
+	NeedPasswordChange *bool        `json:"need_password_change,omitempty"`
+	IsActive           *bool        `json:"is_active,omitempty"`
+	Status             *string      `json:"status,omitempty"`
+	StatusInfo         *string      `json:"status_info,omitempty"`
+	CreatedAt          *time.Time   `json:"created_at,omitempty"`
+	ModifiedAt         *time.Time   `json:"modified_at,omitempty"`
+	DomainName         *string      `json:"domain_name,omitempty"`
+	Role               *string      `json:"role,omitempty"`
+	ResourcePolicy     *string      `json:"resource_policy,omitempty"`
+	Groups             []*UserGroup `json:"groups,omitempty"`
+	AllowedClientIP    []*string    `json:"allowed_client_ip,omitempty"`
+	TotpActivated      *bool        `json:"totp_activated,omitempty"`
+	SudoSessionEnabled *bool        `json:"sudo_session_enabled,omitempty"`
+	MainAccessKey      *string      `json:"main_access_key,omitempty"`
+}
+
+type UserGroup struct {
+	ID   *string `json:"id,omitempty"`
+	Name *string `json:"name,omitempty"`
 }
 
 type UserInfo struct {

@@ -7,6 +7,8 @@ package dbgen
 
 import (
 	"context"
+
+	"berth.dev/berth/internal/manager/store/dbtype"
 )
 
 const projectPolicies = `-- name: ProjectPolicies :many
@@ -42,6 +44,30 @@ func (q *Queries) ProjectPolicies(ctx context.Context, name string, userID *stri
 		return nil, err
 	}
 	return items, nil
+}
+
+const setHostsOfDomain = `-- name: SetHostsOfDomain :execrows
+UPDATE domains SET allowed_vfolder_hosts = $2, modified_at = now() WHERE name = $1
+`
+
+func (q *Queries) SetHostsOfDomain(ctx context.Context, name string, allowedVfolderHosts dbtype.Object) (int64, error) {
+	result, err := q.db.Exec(ctx, setHostsOfDomain, name, allowedVfolderHosts)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const setHostsOfProject = `-- name: SetHostsOfProject :execrows
+UPDATE projects SET allowed_vfolder_hosts = $2, modified_at = now() WHERE id = $1
+`
+
+func (q *Queries) SetHostsOfProject(ctx context.Context, iD string, allowedVfolderHosts dbtype.Object) (int64, error) {
+	result, err := q.db.Exec(ctx, setHostsOfProject, iD, allowedVfolderHosts)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const userPolicies = `-- name: UserPolicies :many

@@ -1,0 +1,69 @@
+package folder
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/authz"
+)
+
+// HostPermissions are permissions by host, as policies list them.
+type HostPermissions map[string][]HostPermission
+
+// check refuses what names no host or no permission. Hosts need not be there now.
+func (h HostPermissions) check() (map[string]any, error) {
+	out := make(map[string]any, len(h))
+	for host, list := range h {
+		if _, err := cluster.ParseVolumeHost(host); err != nil {
+			return nil, err
+		}
+		for _, one := range list {
+			if !slices.Contains(AllPermissions(), one) {
+				return nil, invalid("%.60q is no permission on folder hosts", string(one)).WithNext("use one of %v", AllPermissions())
+			}
+		}
+		slices.Sort(list)
+		out[host] = slices.Compact(list)
+	}
+	return out, nil
+}
+
+// AllowInDomain replaces what a domain allows on hosts (superadmins).
+func (s *Service) AllowInDomain(ctx context.Context, a Actor, domain string, hosts HostPermissions) error {
+	if err := authz.NeedSuperadmin(a, "change what domains allow"); err != nil {
+		return err
+	}
+	allowed, err := hosts.check()
+	if err != nil {
+		return err
+	}
+	n, err := s.d.Store.SetHostsOfDomain(ctx, domain, allowed)
+	if err != nil {
+		return fmt.Errorf("change the folder hosts of domain %s: %w", domain, err)
+	}
+	if n == 0 {
+		return authz.NotFound("domain", domain)
+	}
+	return nil
+}
+
+// AllowInProject replaces what a project allows on hosts, besides its domain (administrators of the domain).
+func (s *Service) AllowInProject(ctx context.Context, a Actor, project string, hosts HostPermissions) error {
+	p, err := s.project(ctx, a, project)
+	if err != nil {
+		return err
+	}
+	if !a.DomainAdmin(p.DomainName) {
+		return authz.NeedSuperadmin(a, "change what projects allow")
+	}
+	allowed, err := hosts.check()
+	if err != nil {
+		return err
+	}
+	if _, err := s.d.Store.SetHostsOfProject(ctx, p.ID, allowed); err != nil {
+		return fmt.Errorf("change the folder hosts of project %s: %w", p.Name, err)
+	}
+	return nil
+}
