@@ -60,9 +60,10 @@ func Copy(ctx context.Context, src, dst *os.Root, tell func(volume.Progress)) er
 	defer release()
 
 	var background sync.WaitGroup
-	over := make(chan struct{})
+	over, counted := make(chan struct{}), make(chan struct{})
 	if tell != nil {
 		background.Go(func() {
+			defer close(counted)
 			if u, err := Usage(ctx, src, 2); err == nil && u.Complete {
 				c.total.Store(u.Bytes)
 			}
@@ -70,10 +71,13 @@ func Copy(ctx context.Context, src, dst *os.Root, tell func(volume.Progress)) er
 		background.Go(func() {
 			tick := time.NewTicker(tellEvery)
 			defer tick.Stop()
-			for {
+			for counted := counted; ; {
 				select {
 				case <-over:
 					return
+				case <-counted: // tell at once whether it can fit
+					counted = nil
+					tell(c.progress())
 				case <-tick.C:
 					tell(c.progress())
 				}
@@ -138,9 +142,10 @@ type copyDir struct {
 }
 
 func (c *copier) progress() volume.Progress {
+	// Files with several links, or new since the count, may lead beyond what was counted.
 	p := volume.Progress{Current: c.bytes.Load(), Total: c.total.Load()}
-	if p.Total > 0 { // files with several links, or new since the count
-		p.Current = min(p.Current, p.Total)
+	if p.Total > 0 {
+		p.Total = max(p.Total, p.Current)
 	}
 	p.Message = fmt.Sprintf("%d files", c.files.Load())
 	if n := c.again.Load(); n > 0 {
