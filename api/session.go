@@ -54,8 +54,17 @@ type SessionConfig struct {
 	ScalingGroup string            `json:"scalingGroup,omitempty"`
 	PreopenPorts []int             `json:"preopen_ports,omitempty"`
 	AgentList    []string          `json:"agentList,omitempty"`
-	Mounts       []string          `json:"mounts,omitempty"`
-	MountMap     map[string]string `json:"mount_map,omitempty"`
+	// Mounts are folders, by name or id, each optionally with /sub/dir. MountMap gives them targets below /home/work or
+	// absolute ones, MountOptions narrows what the session may do; the keys are the texts of Mounts.
+	Mounts       []string               `json:"mounts,omitempty"`
+	MountMap     map[string]string      `json:"mount_map,omitempty"`
+	MountOptions map[string]MountOption `json:"mount_options,omitempty"`
+}
+
+// MountOption is how one folder is mounted.
+type MountOption struct {
+	Type       string `json:"type,omitempty"`       // bind
+	Permission string `json:"permission,omitempty"` // ro, rw or wd; "" is what the caller may do
 }
 
 // CreateSession is the body of POST /session. Zero values take the manager's defaults.

@@ -37,7 +37,7 @@ func Commands(build string) []*cobra.Command {
 }
 
 func (a *app) commands() []*cobra.Command {
-	all := []*cobra.Command{a.newRun(), a.newSession(), a.newAgent(), a.newScheduler(), a.newIdle(), a.newPreset(), a.newImage(), a.newWhoami()}
+	all := []*cobra.Command{a.newRun(), a.newSession(), a.newFolder(), a.newCp(), a.newAgent(), a.newScheduler(), a.newIdle(), a.newPreset(), a.newImage(), a.newWhoami()}
 	for _, c := range all {
 		f := c.PersistentFlags()
 		f.StringVar(&a.stateDir, "state-dir", "", "state directory of the cluster whose client.env to use")

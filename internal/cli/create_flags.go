@@ -35,6 +35,7 @@ type createFlags struct {
 	size      int
 	mode      string
 	agents    []string
+	mounts    []string
 	protected bool
 	dryRun    bool
 	timeout   time.Duration
@@ -47,6 +48,7 @@ func (f *createFlags) add(cmd *cobra.Command) {
 	s.StringArrayVarP(&f.resources, "resource", "r", nil, "amount of a slot, such as cpu=1, mem=512m (repeatable)")
 	s.StringArrayVar(&f.options, "resource-opt", nil, "resource option, such as shmem=128m (repeatable)")
 	s.StringArrayVarP(&f.environ, "env", "e", nil, "environment variable K=V, or K to pass the own value on (repeatable)")
+	s.StringArrayVarP(&f.mounts, "mount", "v", nil, "folder to mount, such as data, data:/home/work/data or data/sub:/mnt:ro (repeatable)")
 	s.StringVar(&f.tag, "tag", "", "free text shown with the session")
 	s.StringVar(&f.bootstrap, "bootstrap", "", "file with a script to run in the container before anything else")
 	s.StringVar(&f.group, "resource-group", "", "resource group to run in")
@@ -94,6 +96,9 @@ func (f *createFlags) request(a *app, image string) (api.CreateSession, error) {
 		return s, err
 	}
 	if s.Config.Environ, err = pairs("--env", f.environ, a.getenv); err != nil {
+		return s, err
+	}
+	if err = setMounts(&s.Config, f.mounts); err != nil {
 		return s, err
 	}
 	s.Config.ScalingGroup = f.group

@@ -179,6 +179,10 @@ func problemNext(p *api.Error) string {
 		return "check BACKEND_ACCESS_KEY and BACKEND_SECRET_KEY, then berth whoami"
 	case p.Status == http.StatusForbidden:
 		return "berth whoami (shows what this keypair may do)"
+	case p.Status == http.StatusNotFound && strings.Contains(p.Op, "/folders"):
+		return "berth folder list"
+	case p.Slug() == api.SlugQuotaExceeded || p.Status == http.StatusInsufficientStorage:
+		return "berth folder quota NAME shows the limit; berth folder du NAME what takes the room"
 	case p.Status == http.StatusNotFound:
 		return "berth session list, berth image list or berth agent list"
 	case p.Status == http.StatusTooManyRequests:

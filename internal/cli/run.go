@@ -46,6 +46,7 @@ Ctrl-C interrupts the code; a second Ctrl-C leaves, and ends a session without a
 		Example: `  berth run python -c 'print(6*7)'
   echo Ada | berth run python -c 'print("hi", input())'
   berth run python train.py data.csv -r cpu=2 -r mem=2g -- --epochs 3
+  berth run python train.py -v data:/home/work/data:ro -v results
   berth run python --batch 'python3 -m timeit 1+1' --timeout 10m`,
 		Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {

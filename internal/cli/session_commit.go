@@ -50,29 +50,20 @@ func (o *sessionCommitOptions) run(ctx context.Context, cmd *cobra.Command, c *a
 func followTask(ctx context.Context, cmd *cobra.Command, c *api.Client, task, what string) error {
 	p := &progress{w: cmd.ErrOrStderr(), name: what, tty: isTerminal(cmd.ErrOrStderr())}
 	defer p.clear()
-	for e, err := range c.TaskEvents(ctx, task) {
-		if err != nil {
-			return err
+	_, err := c.FollowTask(ctx, task, func(t api.TaskEvent) {
+		text := t.Message
+		if t.Total > 0 {
+			text = fmt.Sprintf("%s (%.0f %%)", text, 100*t.Current/t.Total)
 		}
-		t, err := e.Task()
-		if err != nil {
-			return err
-		}
-		switch e.Name {
-		case api.EventTaskUpdated:
-			text := t.Message
-			if t.Total > 0 {
-				text = fmt.Sprintf("%s (%.0f %%)", text, 100*t.Current/t.Total)
-			}
-			p.say(text)
-		case api.EventTaskDone:
-			return nil
-		case api.EventTaskPartial:
-			say(cmd, "%s: done in part: %s", what, t.Message)
-			return nil
-		case api.EventTaskCancelled, api.EventTaskFailed:
-			return fmt.Errorf("%s failed: %s", what, t.Message)
-		}
+		p.say(text)
+	})
+	var ended *api.TaskError
+	switch {
+	case errors.As(err, &ended) && ended.Event == api.EventTaskPartial:
+		say(cmd, "%s: done in part: %s", what, ended.Message)
+		return nil
+	case errors.As(err, &ended):
+		return fmt.Errorf("%s failed: %s", what, ended.Message)
 	}
-	return errors.New(what + ": the manager stopped telling before the end")
+	return err
 }

@@ -28,7 +28,7 @@ func (a *app) newSessionCreate() *cobra.Command {
 A live session of the same name and image is used again. With --batch the session runs
 one command and ends; with --detach nothing is waited for. A --timeout ends the
 waiting, not the session.`,
-		Example: `  berth session create python --name mylab -r cpu=2 -r mem=4g
+		Example: `  berth session create python --name mylab -r cpu=2 -r mem=4g -v data:/home/work/data
   berth session create python --batch 'python3 job.py' --starts-at 10m --detach
   berth session create python --cluster-size 4 -r cpu=2 --dry-run`,
 		Args: args(cobra.ExactArgs(1)),

@@ -54,12 +54,13 @@ func (t table) write(w io.Writer, colour bool) error {
 func statusStyle(cell string) string {
 	colour := ""
 	switch cell {
-	case api.StatusRunning, api.ResultSuccess, "ALIVE":
+	case api.StatusRunning, api.ResultSuccess, api.FolderReady, api.FolderMounted, "ALIVE":
 		colour = "2"
-	case api.StatusError, api.ResultFailure, "LOST":
+	case api.StatusError, api.ResultFailure, api.FolderError, api.FolderDeleteError, "LOST":
 		colour = "1"
 	case api.StatusPending, api.StatusScheduled, api.StatusPreparing, api.StatusPulling, api.StatusPrepared,
-		api.StatusCreating, api.StatusRestarting, api.StatusTerminating:
+		api.StatusCreating, api.StatusRestarting, api.StatusTerminating,
+		api.FolderCloning, api.FolderPerforming, api.FolderDeletePending, api.FolderDeleteOngoing:
 		colour = "3"
 	default:
 		return cell

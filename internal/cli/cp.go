@@ -1,0 +1,277 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/api"
+	"berth.dev/berth/api/transfer"
+)
+
+type cpOptions struct {
+	app *app
+	transfer.Options
+	recursive bool
+	quiet     bool
+	json      bool
+}
+
+func (a *app) newCp() *cobra.Command {
+	o := &cpOptions{app: a}
+	cmd := &cobra.Command{
+		Use:   "cp SOURCE... TARGET",
+		Short: "Copy files into folders, out of folders and between them",
+		Long: `Copy files and, with -r, directories between this machine and folders, or from folder to folder. FOLDER:PATH is a place
+in a folder; everything else is a path here.
+
+A directory is copied to exactly the target and merged with what is there. A target that ends with /, is . or a whole
+folder (data:) takes it in under its own name; with SOURCE/. only what is inside is taken.
+
+Run it again after an interruption: files that are there already are skipped, and large ones go on where they were.
+There already is a file of the same size that is not older than its source (from a folder: of the same time); --verify
+compares SHA-256 instead, and compares after copying too. For that every file is read back through the network, since
+servers keep no checksums. --force copies everything.
+
+Links and special files are left out with a message; -L copies what links point to. Between folders the bytes pass
+through this machine; berth folder clone copies whole folders on the servers.`,
+		Example: `  berth cp model.bin data:models/
+  berth cp -r ./train data:
+  berth cp -r data:results results -j 8 --verify
+  berth cp -r data:train/. backup:train`,
+		Args:              args(cobra.MinimumNArgs(2)),
+		ValidArgsFunction: a.completeCopy,
+		RunE:              a.run(o.run),
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&o.recursive, "recursive", "r", false, "copy directories with all they hold")
+	f.IntVarP(&o.Parallel, "parallel", "j", transfer.DefaultParallel, fmt.Sprintf("files to copy at once, up to %d", transfer.MaxParallel))
+	f.BoolVar(&o.Verify, "verify", false, "compare the SHA-256 of both ends by reading files back")
+	f.BoolVarP(&o.Overwrite, "force", "f", false, "copy files also when they seem to be there already")
+	f.BoolVarP(&o.FollowLinks, "dereference", "L", false, "copy what symbolic links point to")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "do not tell how it goes")
+	jsonFlag(cmd, &o.json)
+	return cmd
+}
+
+// completeCopy offers folders besides the files of this machine.
+func (a *app) completeCopy(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if strings.ContainsAny(typed, "/.:") {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	names, _ := a.completeFolders(":")(cmd, args, typed)
+	if len(names) == 0 {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	return names, cobra.ShellCompDirectiveNoSpace
+}
+
+func (o *cpOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+	if o.Parallel < 1 || o.Parallel > transfer.MaxParallel {
+		return usage(hint(fmt.Errorf("--parallel %d is not from 1 to %d", o.Parallel, transfer.MaxParallel), "berth cp --help"))
+	}
+	sources := make([]place, len(args))
+	for i, text := range args {
+		sources[i] = parsePlace(text)
+		if sources[i].remote {
+			if _, err := folderPlace(cmd, text); err != nil {
+				return err
+			}
+		}
+	}
+	target := sources[len(sources)-1]
+	sources = sources[:len(sources)-1]
+	for _, s := range sources {
+		if s.remote != sources[0].remote {
+			return usage(hint(errors.New("some sources are here and some in folders"), "copy them by two commands"))
+		}
+	}
+	if !sources[0].remote && !target.remote {
+		return usage(hint(errors.New("neither end is in a folder"), "write FOLDER:PATH for a place in a folder, or use cp"))
+	}
+
+	signals, stop := o.app.interrupts()
+	defer stop()
+	ctx, stopWaiting := untilSignal(ctx, signals)
+	defer stopWaiting()
+	bar := newTransferProgress(cmd.ErrOrStderr(), o.quiet)
+	o.Seen, o.Resume, o.Checksums = bar.seen, o.app.resumeDir(cmd), o.Verify
+	report, err := o.copy(ctx, c, sources, target)
+	bar.clear()
+	return o.tell(cmd, report, err)
+}
+
+// copy finds out what goes where and moves it.
+func (o *cpOptions) copy(ctx context.Context, c *api.Client, sources []place, target place) (transfer.Report, error) {
+	into := len(sources) > 1
+	var moves []move
+	for _, s := range sources {
+		m, err := o.plan(ctx, c, s, target, into)
+		if err != nil {
+			return transfer.Report{}, err
+		}
+		moves = append(moves, m)
+	}
+	var here []transfer.Placement
+	var between []transfer.RemotePlacement
+	for _, m := range moves {
+		switch {
+		case !m.from.remote:
+			here = append(here, transfer.Placement{Local: m.from.text, Remote: m.to.at, Label: m.label})
+		case !m.to.remote:
+			here = append(here, transfer.Placement{Local: m.to.text, Remote: m.from.at, Label: m.label})
+		default:
+			between = append(between, transfer.RemotePlacement{From: m.from.at, To: m.to.at, Label: m.label})
+		}
+	}
+	switch {
+	case len(between) > 0:
+		return transfer.CopyTree(ctx, c, between, o.Options)
+	case target.remote:
+		return transfer.UploadTree(ctx, c, here, o.Options)
+	}
+	return transfer.DownloadTree(ctx, c, here, o.Options)
+}
+
+// move is one source with the exact place that it gets.
+type move struct {
+	from, to place
+	label    string
+}
+
+func (o *cpOptions) plan(ctx context.Context, c *api.Client, s, target place, into bool) (move, error) {
+	dir, err := isDirectory(ctx, c, s)
+	if err != nil {
+		return move{}, err
+	}
+	if dir && !o.recursive {
+		return move{}, usage(hint(fmt.Errorf("%s is a directory", s.text), "berth cp -r"))
+	}
+	m := move{from: s, to: target, label: baseName(s)}
+	if !dir {
+		m.label = ""
+	}
+	if takesIn(target) {
+		into = true
+	}
+	if !into && !dir {
+		// A file cannot be a directory, so that one of the target's name takes it in.
+		if into, err = isDirectory(ctx, c, target); err != nil && !api.IsNotFound(err) && !errors.Is(err, os.ErrNotExist) {
+			return move{}, err
+		}
+	}
+	if name := baseName(s); into && name != "" {
+		if target.remote {
+			m.to.at = target.at.Join(name)
+		} else {
+			m.to.text = filepath.Join(target.text, filepath.FromSlash(name))
+		}
+	}
+	if s.remote && target.remote && s.at.Folder == target.at.Folder {
+		from, to := m.from.at.Clean(), m.to.at.Clean()
+		if from == to || dir && (from == "." || strings.HasPrefix(to, from+"/")) {
+			return move{}, usage(hint(fmt.Errorf("%s would be copied into itself", s.text), "berth folder mv moves inside a folder"))
+		}
+	}
+	return m, nil
+}
+
+// takesIn reports whether the text of a target says that it is a directory.
+func takesIn(p place) bool {
+	if p.remote {
+		return p.at.IsRoot() || strings.HasSuffix(p.at.Path, "/")
+	}
+	clean := filepath.Clean(p.text)
+	return strings.HasSuffix(p.text, "/") || clean == "." || clean == ".." || strings.HasSuffix(clean, "/..")
+}
+
+// baseName is the name that a source has inside a directory, "" when only what it holds is meant.
+func baseName(p place) string {
+	if !p.remote {
+		if p.text == "." || strings.HasSuffix(p.text, "/.") {
+			return ""
+		}
+		abs, err := filepath.Abs(p.text)
+		if err != nil || abs == "/" {
+			return ""
+		}
+		return filepath.Base(abs)
+	}
+	switch {
+	case p.at.Path == "." || strings.HasSuffix(p.at.Path, "/."):
+		return ""
+	case p.at.IsRoot():
+		return p.at.Folder
+	}
+	return path.Base(p.at.Clean())
+}
+
+func isDirectory(ctx context.Context, c *api.Client, p place) (bool, error) {
+	if p.remote {
+		e, err := c.StatPath(ctx, p.at)
+		if err != nil {
+			err = hint(fmt.Errorf("%s: %w", p.text, err), "berth folder list, berth folder ls %s", p.at.Folder)
+		}
+		return e.Type == api.EntryDirectory, err
+	}
+	info, err := os.Stat(p.text)
+	if err != nil {
+		return false, hint(err, "ls; a place in a folder is written FOLDER:PATH")
+	}
+	return info.IsDir(), nil
+}
+
+// resumeDir is where unfinished transfers are remembered; nil when there is no place for it.
+func (a *app) resumeDir(cmd *cobra.Command) *transfer.ResumeDir {
+	cache := a.getenv("XDG_CACHE_HOME")
+	if home := a.getenv("HOME"); cache == "" && home != "" {
+		cache = filepath.Join(home, ".cache")
+	}
+	if cache == "" {
+		return nil
+	}
+	d, err := transfer.OpenResumeDir(filepath.Join(cache, "berth", "transfers"), a.now)
+	if err != nil {
+		say(cmd, "an interrupted copy will have to begin files anew: %v", err)
+		return nil
+	}
+	return d
+}
+
+// tell words the end.
+func (o *cpOptions) tell(cmd *cobra.Command, r transfer.Report, err error) error {
+	const again = "run the same command again; it goes on where it was"
+	var incomplete *transfer.IncompleteError
+	switch {
+	case errors.Is(err, errInterrupted):
+		return hint(err, again)
+	case err != nil && !errors.As(err, &incomplete):
+		var refused *api.Error
+		if !errors.As(err, &refused) {
+			err = hint(err, "%s", again)
+		}
+		return err
+	}
+	if o.json {
+		if jsonErr := printJSON(cmd.OutOrStdout(), r); jsonErr != nil {
+			return jsonErr
+		}
+	}
+	if !o.quiet && !o.json {
+		text := fmt.Sprintf("copied %s, %s", count(int(r.Files), "file"), bytesText(float64(r.Bytes)))
+		if r.Unchanged > 0 {
+			text += fmt.Sprintf("; %d there already", r.Unchanged)
+		}
+		if r.LeftOut > 0 {
+			text += fmt.Sprintf("; %d left out", r.LeftOut)
+		}
+		say(cmd, "%s", text)
+	}
+	return hint(err, again)
+}

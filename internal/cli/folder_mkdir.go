@@ -1,0 +1,35 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/api"
+)
+
+func (a *app) newFolderMkdir() *cobra.Command {
+	var parents bool
+	cmd := &cobra.Command{
+		Use:               "mkdir FOLDER:PATH...",
+		Short:             "Make directories in folders",
+		Long:              "Make directories in folders.",
+		Example:           "  berth folder mkdir -p data:train/2025",
+		Args:              args(cobra.MinimumNArgs(1)),
+		ValidArgsFunction: a.completeFolders(":"),
+		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+			dirs, err := filePlaces(cmd, args)
+			if err != nil {
+				return err
+			}
+			for _, at := range dirs {
+				if err := c.MakeDirs(ctx, at.Folder, []string{at.Clean()}, parents, parents); err != nil {
+					return hint(err, "berth folder ls %s, or mkdir -p", at.Folder)
+				}
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().BoolVarP(&parents, "parents", "p", false, "make the directories above as well, and be content when it is there")
+	return cmd
+}

@@ -1,0 +1,23 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/api"
+)
+
+func (a *app) newFolderRename() *cobra.Command {
+	return &cobra.Command{
+		Use:               "rename FOLDER NAME",
+		Short:             "Give a folder another name",
+		Long:              "Give a folder another name. Running sessions keep it mounted under the old one.",
+		Example:           "  berth folder rename data data-2025",
+		Args:              args(cobra.ExactArgs(2)),
+		ValidArgsFunction: a.completeFolders(""),
+		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+			return sayDone(cmd, c.RenameFolder(ctx, args[0], args[1]), "folder %s is called %s now", args[0], args[1])
+		}),
+	}
+}
