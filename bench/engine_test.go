@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -160,6 +161,57 @@ func BenchmarkSession(b *testing.B) {
 	b.ReportMetric(ms(median(answer)), "destroy-answer-ms")
 	b.ReportMetric(ms(median(end)), "gone-ms")
 	b.ReportMetric(ms(median(peerEnd)), "docker-rm-ms")
+}
+
+// BenchmarkJobs submits batch sessions that run `true` and waits until all have succeeded, beside as many `docker run` of the
+// same limits, four at a time, which is what two cores take. Both launch real processes in real containers.
+func BenchmarkJobs(b *testing.B) {
+	const jobs, lanes = 80, 4
+	b.Setenv("BERTH_AGENT__CPU_OVERCOMMIT", "8")
+	p := up(b)
+	c := p.client()
+	spread := func(job func(i int)) time.Duration {
+		return timed(func() {
+			var g sync.WaitGroup
+			for l := range lanes {
+				g.Go(func() {
+					for i := l; i < jobs; i += lanes {
+						job(i)
+					}
+				})
+			}
+			g.Wait()
+		})
+	}
+	batch := func(prefix string, n int) {
+		ids := make([]string, n)
+		for i := range n {
+			s, err := c.CreateSession(b.Context(), api.CreateSession{Name: fmt.Sprintf("%s-%d", prefix, i), Image: image, Type: "batch", StartupCommand: "true",
+				EnqueueOnly: true, Config: api.SessionConfig{Resources: map[string]string{"cpu": "1", "mem": "128m"}}})
+			require.NoError(b, err)
+			ids[i] = s.ID
+		}
+		for _, id := range ids {
+			s, err := c.Session(b.Context(), id)
+			for ; err == nil && s.Status != "TERMINATED"; s, err = c.Session(b.Context(), id) {
+				require.NotContains(b, []string{"ERROR", "CANCELLED"}, s.Status)
+				wait(b, 20*time.Millisecond)
+			}
+			require.NoError(b, err)
+			require.Equal(b, "SUCCESS", s.Result)
+		}
+	}
+	batch("warm", 4)
+	ours := timed(func() { batch("job", jobs) })
+	peer := spread(func(int) {
+		out, err := exec.Command("docker", "run", "--rm", "--memory", "128m", "--memory-swap", "128m", "--pids-limit", "4096", image, "true").CombinedOutput()
+		if err != nil {
+			b.Errorf("docker run: %v: %s", err, out)
+		}
+	})
+	b.ReportMetric(jobs/ours.Seconds(), "jobs/s")
+	b.ReportMetric(jobs/peer.Seconds(), "docker-runs/s")
+	b.ReportMetric(peer.Seconds()/ours.Seconds(), "of-docker-run")
 }
 
 // directCells runs a cell in an ipykernel through its own Python client, inside the same container, for every line
