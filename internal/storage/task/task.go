@@ -95,9 +95,9 @@ const (
 	maxUnfinished = 1000
 	// maxBegun is how often a task is begun before it is given up: crashes and stores that are away count.
 	maxBegun = 40
-	// maxPaths bounds a deletion, maxDocument a journal's document.
+	// maxPaths bounds a deletion, maxDocument a new document: journals hold 1 MiB, of which progress needs some.
 	maxPaths    = 10_000
-	maxDocument = 4 << 20
+	maxDocument = 512 << 10
 	askPatience = 5 * time.Second
 
 	documentPrefix = "task-"
@@ -229,6 +229,14 @@ func (e *Engine) Start(ctx context.Context, id string, s Spec) (string, error) {
 // put writes a new document, unless the task exists.
 func (l *lane) put(ctx context.Context, v volume.Volume, d document, trash bool) error {
 	journal := v.Tasks()
+	text, err := json.Marshal(d)
+	if err != nil {
+		return err
+	}
+	if len(text) > maxDocument {
+		return fault.Invalidf("the request is too large to be written down: %d bytes", len(text)).WithReason("invalid-api-params").
+			WithNext("name fewer paths, or a directory as a whole")
+	}
 	for {
 		old, err := read(journal, d.ID)
 		if err == nil {
@@ -417,10 +425,6 @@ func write(j volume.Journal, d document) error {
 	text, err := json.Marshal(d)
 	if err != nil {
 		return err
-	}
-	if len(text) > maxDocument {
-		return fault.Invalidf("the request is too large to be written down: %d bytes", len(text)).WithReason("invalid-api-params").
-			WithNext("name fewer paths, or a directory as a whole")
 	}
 	return j.Put(documentPrefix+d.ID, text)
 }

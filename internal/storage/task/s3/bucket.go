@@ -17,6 +17,7 @@ import (
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/minio/minio-go/v7/pkg/s3utils"
 
 	"berth.dev/berth/internal/fault"
 	wire "berth.dev/berth/internal/wire/storage"
@@ -87,8 +88,9 @@ func Open(store wire.ObjectStore, p Policy) (*Bucket, error) {
 			WithNext("write https://, or have storage.object_stores.allow_http set")
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "" || strings.Trim(u.Path, "/") != "":
 		return nil, bad("the object store's endpoint has more than a host and a port")
-	case store.Bucket == "":
-		return nil, fault.Invalidf("the object store's bucket is not named").WithReason("invalid-api-params")
+	}
+	if err := s3utils.CheckValidBucketName(store.Bucket); err != nil {
+		return nil, fault.Invalidf("%q is no bucket: %v", clip(store.Bucket), err).WithReason("invalid-api-params").WithNext("name the bucket alone, without a path")
 	}
 	if ip, err := netip.ParseAddr(u.Hostname()); err == nil {
 		if err := p.Check(ip); err != nil {
@@ -140,7 +142,7 @@ func (b *Bucket) failed(ctx context.Context, what string, err error) error {
 		return fault.Deniedf("%s: the object store refuses (%s)", what, answer.Code).WithNext("check the access key and what it may do in bucket %s", b.name)
 	case http.StatusNotFound:
 		return fault.NotFoundf("%s: the object store does not have it (%s)", what, answer.Code).WithNext("check the bucket's and the object's name")
-	case http.StatusBadRequest:
+	case http.StatusBadRequest, http.StatusMovedPermanently, http.StatusTemporaryRedirect:
 		return fault.Invalidf("%s: the object store refuses: %s", what, clip(answer.Message))
 	case http.StatusPreconditionFailed:
 		return fault.Conflictf("%s: the object has changed meanwhile", what).WithNext("start the transfer again")

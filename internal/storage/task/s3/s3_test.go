@@ -331,11 +331,11 @@ func TestAddressesAreChecked(t *testing.T) {
 		require.Equal(t, want[1], lax.Check(netip.MustParseAddr(ip)) == nil, ip)
 	}
 	for _, endpoint := range []string{"", "s3.example.com", "ftp://x", "https://u:p@x", "https://x/path", "https://x?a=b", "https://"} {
-		_, err := s3.Open(wire.ObjectStore{Endpoint: endpoint, Bucket: "b"}, lax)
+		_, err := s3.Open(wire.ObjectStore{Endpoint: endpoint, Bucket: "bucket"}, lax)
 		require.True(t, fault.Is(err, fault.Invalid), endpoint)
 	}
 	for _, endpoint := range []string{"http://s3.example.com", "https://127.0.0.1", "https://[::1]:9000"} {
-		_, err := s3.Open(wire.ObjectStore{Endpoint: endpoint, Bucket: "b"}, strict)
+		_, err := s3.Open(wire.ObjectStore{Endpoint: endpoint, Bucket: "bucket"}, strict)
 		require.True(t, fault.Is(err, fault.Denied), endpoint)
 	}
 	// A name is checked by what it resolves to.

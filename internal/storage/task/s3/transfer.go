@@ -72,7 +72,7 @@ type ledger struct {
 }
 
 // maxAhead bounds the keys behind one that takes long.
-const maxAhead = 1024
+const maxAhead = 256
 
 func newLedger(r Resume, tell func(volume.Progress, func() Resume)) *ledger {
 	done := make(map[string]string, len(r.Done))

@@ -1,0 +1,374 @@
+package task_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/storage/task"
+	"berth.dev/berth/internal/storage/task/s3"
+	"berth.dev/berth/internal/storage/volume"
+	"berth.dev/berth/internal/storage/volume/memory"
+	wire "berth.dev/berth/internal/wire/storage"
+)
+
+// clock runs a hundred times as fast and can be put forward.
+type clock struct{ ahead atomic.Int64 }
+
+func (c *clock) Now() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) }
+
+func (c *clock) Wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d / 100)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// vols are the volumes of one proxy.
+type vols map[string]volume.Volume
+
+func (v vols) Names() []string {
+	var out []string
+	for name := range v {
+		out = append(out, name)
+	}
+	return out
+}
+
+func (v vols) Volume(name string) (volume.Volume, error) {
+	if v[name] == nil {
+		return nil, fault.NotFoundf("there is no volume %q", name)
+	}
+	return v[name], nil
+}
+
+// proxy is an engine that runs until the test or stop ends it.
+type proxy struct {
+	*task.Engine
+	t     *testing.T
+	clock *clock
+	stop  func()
+}
+
+var ids atomic.Int64
+
+func start(t *testing.T, v vols, change func(*task.Options)) *proxy {
+	t.Helper()
+	c := &clock{}
+	o := task.Options{
+		Volumes: v, Clock: c, Log: slog.New(slog.DiscardHandler), NewID: func() string { return fmt.Sprintf("id-%d", ids.Add(1)) },
+		SealKey: bytes.Repeat([]byte{7}, 32), Stores: s3.Policy{AllowPrivate: true, AllowHTTP: true}, Workers: 2, ReapRate: 1_000_000, UploadExpiry: time.Hour,
+	}
+	if change != nil {
+		change(&o)
+	}
+	p := &proxy{Engine: task.New(o), t: t, clock: c}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = p.Run(ctx)
+	}()
+	p.stop = sync.OnceFunc(func() { cancel(); <-ended })
+	t.Cleanup(p.stop)
+	return p
+}
+
+func (p *proxy) ends(id string, want wire.TaskState) wire.Task {
+	p.t.Helper()
+	var got wire.Task
+	require.Eventually(p.t, func() bool {
+		var err error
+		got, err = p.Get(p.t.Context(), id)
+		return err == nil && got.State != wire.TaskRunning
+	}, 20*time.Second, 2*time.Millisecond, "task %s ends: %+v", id, &got)
+	require.Equal(p.t, want, got.State, got.Message)
+	return got
+}
+
+func folder(n int) cluster.FolderRef {
+	return cluster.FolderRef{Scope: cluster.QuotaScope{Kind: cluster.UserScope, ID: "11111111-1111-1111-1111-111111111111"},
+		Folder: cluster.FolderID(fmt.Sprintf("22222222-2222-2222-2222-%012d", n))}
+}
+
+// filled makes a folder with that many files.
+func filled(t *testing.T, v volume.Volume, f cluster.FolderRef, files int) {
+	t.Helper()
+	require.NoError(t, v.CreateFolder(t.Context(), f, 0o755))
+	tree, err := v.OpenFolder(t.Context(), f)
+	require.NoError(t, err)
+	defer tree.Close()
+	for i := range files {
+		require.NoError(t, tree.WriteFile(t.Context(), fmt.Sprintf("d%d/f%d", i%3, i), strings.NewReader(fmt.Sprintf("text %d", i)), 0o644))
+	}
+}
+
+func count(t *testing.T, v volume.Volume, f cluster.FolderRef) int64 {
+	t.Helper()
+	u, err := v.Usage(t.Context(), f)
+	require.NoError(t, err)
+	require.True(t, u.Complete)
+	return u.Files
+}
+
+func TestCloneAndItsRepetition(t *testing.T) {
+	t.Parallel()
+	v := memory.New(memory.Options{Name: "v"})
+	filled(t, v, folder(1), 10)
+	p := start(t, vols{"v": v}, nil)
+	spec := task.Spec{Kind: task.Clone, Volume: "v", Source: folder(1), Folder: folder(2)}
+	id, err := p.Start(t.Context(), "my-task", spec)
+	require.NoError(t, err)
+	require.Equal(t, "my-task", id)
+	done := p.ends(id, wire.TaskDone)
+	require.Equal(t, "clone", done.Kind)
+	require.Equal(t, done.Total, done.Current)
+	require.Equal(t, int64(10), count(t, v, folder(2)))
+
+	_, err = p.Start(t.Context(), "my-task", spec)
+	require.NoError(t, err)
+	spec.Folder = folder(3)
+	_, err = p.Start(t.Context(), "my-task", spec)
+	require.True(t, fault.Is(err, fault.Conflict), err)
+	_, err = p.Start(t.Context(), "../x", spec)
+	require.True(t, fault.Is(err, fault.Invalid), err)
+	_, err = p.Get(t.Context(), "unknown")
+	require.True(t, fault.Is(err, fault.NotFound), err)
+
+	p.clock.ahead.Store(int64(25 * time.Hour))
+	require.Eventually(t, func() bool {
+		_, err := p.Get(t.Context(), "my-task")
+		return fault.Is(err, fault.NotFound)
+	}, 10*time.Second, 5*time.Millisecond, "results are kept for a day")
+}
+
+// TestAnotherProxyGoesOn kills a proxy in the middle of a clone; a second one on the same volume finishes it.
+func TestAnotherProxyGoesOn(t *testing.T) {
+	t.Parallel()
+	reached, crashed := make(chan struct{}), make(chan struct{})
+	var copies atomic.Int64
+	v := memory.New(memory.Options{Name: "v", Before: func(_ context.Context, op, _ string) error {
+		if op == "copy" && copies.Add(1) == 8 {
+			close(reached)
+			<-crashed
+			return fault.New(fault.Internal, "killed")
+		}
+		return nil
+	}})
+	other := v.Replica()
+	filled(t, v, folder(1), 20)
+	p := start(t, vols{"v": v}, nil)
+	id, err := p.Start(t.Context(), "", task.Spec{Kind: task.Clone, Volume: "v", Source: folder(1), Folder: folder(2)})
+	require.NoError(t, err)
+	<-reached
+	survivor := start(t, vols{"v": other}, nil)
+	got, err := survivor.Get(t.Context(), id)
+	require.NoError(t, err)
+	require.Equal(t, wire.TaskRunning, got.State)
+	v.Crash(true)
+	close(crashed)
+	survivor.ends(id, wire.TaskDone)
+	require.Equal(t, int64(20), count(t, other, folder(2)))
+}
+
+func TestOrderlyStopLeavesTheTaskToTheNext(t *testing.T) {
+	t.Parallel()
+	reached := make(chan struct{})
+	var first atomic.Bool
+	v := memory.New(memory.Options{Name: "v", Before: func(ctx context.Context, op, _ string) error {
+		if op == "copy" && first.CompareAndSwap(false, true) {
+			close(reached)
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	}})
+	filled(t, v, folder(1), 5)
+	p := start(t, vols{"v": v}, nil)
+	id, err := p.Start(t.Context(), "", task.Spec{Kind: task.Clone, Volume: "v", Source: folder(1), Folder: folder(2)})
+	require.NoError(t, err)
+	<-reached
+	p.stop()
+	start(t, vols{"v": v}, nil).ends(id, wire.TaskDone)
+}
+
+func TestCancelFromAnotherProxy(t *testing.T) {
+	t.Parallel()
+	reached := make(chan struct{})
+	var once sync.Once
+	v := memory.New(memory.Options{Name: "v", Before: func(ctx context.Context, op, _ string) error {
+		if op == "copy" {
+			once.Do(func() { close(reached) })
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	}})
+	filled(t, v, folder(1), 5)
+	p, other := start(t, vols{"v": v}, nil), start(t, vols{"v": v.Replica()}, nil)
+	id, err := p.Start(t.Context(), "", task.Spec{Kind: task.Clone, Volume: "v", Source: folder(1), Folder: folder(2)})
+	require.NoError(t, err)
+	<-reached
+	for _, e := range []*proxy{other, p} { // whichever of the two works on it
+		_, err = e.Cancel(t.Context(), id)
+		require.NoError(t, err)
+		break
+	}
+	p.ends(id, wire.TaskCancelled)
+	_, err = v.OpenFolder(t.Context(), folder(2))
+	require.True(t, fault.Is(err, fault.NotFound), "nothing is left of the clone: %v", err)
+	again, err := p.Cancel(t.Context(), id)
+	require.NoError(t, err)
+	require.Equal(t, wire.TaskCancelled, again.State)
+}
+
+func TestDeleteFiles(t *testing.T) {
+	t.Parallel()
+	v := memory.New(memory.Options{Name: "v"})
+	filled(t, v, folder(1), 9)
+	p := start(t, vols{"v": v}, nil)
+	id, err := p.Start(t.Context(), "", task.Spec{Kind: task.DeleteFiles, Volume: "v", Folder: folder(1), Paths: []string{"d0", "gone", "d1/f1"}, Recursive: true})
+	require.NoError(t, err)
+	done := p.ends(id, wire.TaskDone)
+	require.Equal(t, int64(3), done.Current)
+	require.Equal(t, int64(5), count(t, v, folder(1)))
+
+	id, err = p.Start(t.Context(), "", task.Spec{Kind: task.DeleteFiles, Volume: "v", Folder: folder(1), Paths: []string{"d2", "d1/f4"}})
+	require.NoError(t, err)
+	require.Contains(t, p.ends(id, wire.TaskFailed).Message, "d2")
+	require.Equal(t, int64(4), count(t, v, folder(1)))
+}
+
+func TestDeletedFolderIsGoneAtOnceAndReapedLater(t *testing.T) {
+	t.Parallel()
+	v := memory.New(memory.Options{Name: "v"})
+	filled(t, v, folder(1), 50)
+	p := start(t, vols{"v": v}, func(o *task.Options) { o.ReapRate = 100 })
+	id, err := p.Start(t.Context(), "del", task.Spec{Kind: task.DeleteFolder, Volume: "v", Folder: folder(1)})
+	require.NoError(t, err)
+	_, err = v.OpenFolder(t.Context(), folder(1))
+	require.True(t, fault.Is(err, fault.NotFound), err)
+	got, err := p.Get(t.Context(), id)
+	require.NoError(t, err)
+	require.Equal(t, wire.TaskDone, got.State)
+	_, err = p.Start(t.Context(), "del", task.Spec{Kind: task.DeleteFolder, Volume: "v", Folder: folder(1)})
+	require.NoError(t, err, "again changes nothing")
+	require.Eventually(t, func() bool {
+		u, err := v.Scope(t.Context(), folder(1).Scope)
+		return err == nil && u.UsedBytes == 0
+	}, 10*time.Second, 5*time.Millisecond, "the reaper empties the trash")
+	require.Eventually(t, func() bool { return p.Figures("v").Reaped >= 50 }, 10*time.Second, 5*time.Millisecond)
+}
+
+func TestTaskIsTriedAgainWhileTheVolumeIsAway(t *testing.T) {
+	t.Parallel()
+	var away atomic.Bool
+	v := memory.New(memory.Options{Name: "v", Before: func(_ context.Context, op, _ string) error {
+		if op == "clone" && away.Load() {
+			return fault.Unavailablef("the file server is away")
+		}
+		return nil
+	}})
+	filled(t, v, folder(1), 3)
+	away.Store(true)
+	p := start(t, vols{"v": v}, nil)
+	id, err := p.Start(t.Context(), "", task.Spec{Kind: task.Clone, Volume: "v", Source: folder(1), Folder: folder(2)})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		got, err := p.Get(t.Context(), id)
+		return err == nil && strings.Contains(got.Message, "trying again")
+	}, 10*time.Second, 2*time.Millisecond)
+	away.Store(false)
+	p.clock.ahead.Store(int64(time.Hour))
+	p.ends(id, wire.TaskDone)
+}
+
+func TestHungVolumeLeavesTheOthersAlone(t *testing.T) {
+	t.Parallel()
+	well, hung := memory.New(memory.Options{Name: "well"}), memory.New(memory.Options{Name: "hung"})
+	filled(t, well, folder(1), 3)
+	resume := hung.Hang()
+	defer resume()
+	p := start(t, vols{"well": well, "hung": hung}, nil)
+	id, err := p.Start(t.Context(), "", task.Spec{Kind: task.Clone, Volume: "well", Source: folder(1), Folder: folder(2)})
+	require.NoError(t, err)
+	p.ends(id, wire.TaskDone)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	_, err = p.Get(ctx, "unknown")
+	require.True(t, fault.Is(err, fault.Unavailable), "it may be on the volume that hangs: %v", err)
+	resume()
+	p.stop()
+}
+
+func TestKeysOfObjectStoresAreSealed(t *testing.T) {
+	t.Parallel()
+	backend := s3mem.New()
+	require.NoError(t, backend.CreateBucket("bucket"))
+	_, err := backend.PutObject("bucket", "in/x", map[string]string{"Last-Modified": "Sat, 21 Nov 2026 10:00:00 GMT"}, strings.NewReader("hello"), 5, nil)
+	require.NoError(t, err)
+	handler := gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog())).Server()
+	v := memory.New(memory.Options{Name: "v"})
+	filled(t, v, folder(1), 0)
+	const secret = "hush-hush-secret"
+	var looked atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ids, err := v.Tasks().List()
+		if err == nil {
+			for _, id := range ids {
+				text, err := v.Tasks().Get(id)
+				if err == nil && (bytes.Contains(text, []byte(secret)) || bytes.Contains(text, []byte("access-me"))) {
+					t.Errorf("document %s holds the keys", id)
+				}
+				looked.Add(1)
+			}
+		}
+		handler.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	p := start(t, vols{"v": v}, nil)
+	store := wire.ObjectStore{Endpoint: server.URL, Bucket: "bucket", Region: "us-east-1", AccessKey: "access-me", SecretKey: secret}
+	id, err := p.Start(t.Context(), "imp", task.Spec{Kind: task.Import, Volume: "v", Folder: folder(1), Path: ".", Prefix: "in/", Store: store})
+	require.NoError(t, err)
+	done := p.ends(id, wire.TaskDone)
+	require.Contains(t, done.Message, "1 objects, 5 bytes")
+	require.Positive(t, looked.Load())
+	store.SecretKey = "another"
+	_, err = p.Start(t.Context(), "imp", task.Spec{Kind: task.Import, Volume: "v", Folder: folder(1), Path: ".", Prefix: "in/", Store: store})
+	require.True(t, fault.Is(err, fault.Conflict), err)
+
+	strict := start(t, vols{"v": v.Replica()}, func(o *task.Options) { o.Stores = s3.Policy{} })
+	_, err = strict.Start(t.Context(), "", task.Spec{Kind: task.Import, Volume: "v", Folder: folder(1), Path: ".", Store: store})
+	require.True(t, fault.Is(err, fault.Denied), err)
+}
+
+func TestUnreadableDocumentIsAFinding(t *testing.T) {
+	t.Parallel()
+	v := memory.New(memory.Options{Name: "v"})
+	filled(t, v, folder(1), 1)
+	require.NoError(t, v.Tasks().Put("task-broken", []byte("{")))
+	p := start(t, vols{"v": v}, nil)
+	id, err := p.Start(t.Context(), "", task.Spec{Kind: task.Clone, Volume: "v", Source: folder(1), Folder: folder(2)})
+	require.NoError(t, err)
+	p.ends(id, wire.TaskDone)
+	require.Eventually(t, func() bool { return len(p.Findings()) == 1 }, 10*time.Second, 5*time.Millisecond)
+	require.Equal(t, "broken", p.Findings()[0].Object)
+}
