@@ -45,14 +45,18 @@ func (v *vol) CreateFolder(ctx context.Context, f cluster.FolderRef, mode fs.Fil
 func (v *vol) placeFolder(ctx context.Context, f cluster.FolderRef, put func(parent *directory, name string) error) error {
 	for {
 		lock, err := v.lockScope(ctx, f.Scope, false)
+		if err == nil {
+			// A scope is made once its record is there.
+			if _, e := v.readScope(f.Scope); fault.Is(e, fault.NotFound) {
+				lock.Close()
+				err = unix.ENOENT
+			}
+		}
 		if errors.Is(err, unix.ENOENT) {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			if _, err := v.readScope(f.Scope); !fault.Is(err, fault.NotFound) {
-				return err
-			}
-			if err := v.SetScope(ctx, f.Scope, volume.NoLimit); err != nil {
+			if err := v.setScope(ctx, f.Scope, volume.NoLimit, true); err != nil {
 				return err
 			}
 			continue

@@ -25,8 +25,10 @@ const (
 	uploadsDir = ".berth/uploads"
 	clonesDir  = ".berth/clones"
 	tasksDir   = ".berth/tasks"
-	scopeDoc   = ".berth/scope.json"
-	scopeLock  = "lock" // in .berth
+
+	// In .berth of a scope.
+	scopeFileName = "scope.json"
+	scopeLock     = "lock"
 )
 
 // vol is safe for concurrent use.

@@ -27,42 +27,65 @@ const maxDoc = 1 << 20
 
 // SetScope implements volume.Volume.
 func (v *vol) SetScope(ctx context.Context, s cluster.QuotaScope, limit int64) error {
+	return v.setScope(ctx, s, max(limit, volume.NoLimit), false)
+}
+
+// setScope makes the scope and sets its limit, with onlyNew where it was not made before.
+func (v *vol) setScope(ctx context.Context, s cluster.QuotaScope, limit int64, onlyNew bool) error {
 	what := "quota scope " + s.String()
-	if limit < 0 {
-		limit = volume.NoLimit
-	}
 	for {
-		d, err := v.makeScope(s)
-		if err != nil {
-			return explain(err, "make", what)
+		err := v.makeScope(s)
+		if err == nil {
+			err = v.limitScope(ctx, s, limit, onlyNew)
 		}
-		err = v.limitScope(ctx, d, s, limit)
-		d.Close()
 		if errors.Is(err, unix.ENOENT) && ctx.Err() == nil {
 			continue // another proxy removed the empty scope just now
 		}
-		return explain(err, "limit", what)
+		return explain(err, "set", what)
 	}
 }
 
-// makeScope makes the scope's directories and opens it.
-func (v *vol) makeScope(s cluster.QuotaScope) (*directory, error) {
+// makeScope makes the scope's directories.
+func (v *vol) makeScope(s cluster.QuotaScope) error {
 	if _, err := v.root.makeDir(s.Dir(), 0o755, v.owner); err != nil {
-		return nil, err
+		return err
 	}
-	return v.root.readable(s.Dir(), noLinks)
-}
-
-// limitScope fills a scope's directory d and sets its limit.
-func (v *vol) limitScope(ctx context.Context, d *directory, s cluster.QuotaScope, limit int64) error {
-	// The quota comes first: what is made below inherits it.
-	if v.opt.Quota != nil {
-		if err := v.opt.Quota.Limit(ctx, s, d.f, limit); err != nil {
+	d, err := v.root.dir(s.Dir(), noLinks)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	for _, p := range []string{trashDir, uploadsDir, clonesDir} {
+		if err := v.makePrivate(d, p); err != nil {
 			return err
 		}
 	}
-	for _, p := range []string{trashDir, uploadsDir, clonesDir} {
-		if err := v.makePrivate(d, p); err != nil {
+	return v.root.sync()
+}
+
+func (v *vol) limitScope(ctx context.Context, s cluster.QuotaScope, limit int64, onlyNew bool) error {
+	lock, err := v.lockScope(ctx, s, true)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	d, err := v.root.readable(s.Dir(), noLinks)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	in, err := d.dir(private, noLinks)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	if onlyNew {
+		if _, err := in.stat(scopeFileName); err == nil {
+			return nil
+		}
+	}
+	if v.opt.Quota != nil {
+		if err := v.opt.Quota.Limit(ctx, s, d.f, limit); err != nil {
 			return err
 		}
 	}
@@ -70,12 +93,7 @@ func (v *vol) limitScope(ctx context.Context, d *directory, s cluster.QuotaScope
 	if err != nil {
 		return err
 	}
-	in, err := d.readable(private, noLinks)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	if err := in.put("scope.json", doc, v.owner); err != nil {
+	if err := in.put(scopeFileName, doc, v.owner); err != nil {
 		return err
 	}
 	v.mu.Lock()
@@ -84,7 +102,7 @@ func (v *vol) limitScope(ctx context.Context, d *directory, s cluster.QuotaScope
 	if m != nil {
 		m.setLimit(limit)
 	}
-	return v.root.sync()
+	return nil
 }
 
 // put writes a small document by rename and makes it durable.
@@ -130,7 +148,7 @@ func (d *directory) get(p string) ([]byte, error) {
 
 // readScope is NotFound where nobody made the scope.
 func (v *vol) readScope(s cluster.QuotaScope) (scopeFile, error) {
-	doc, err := v.root.get(path.Join(s.Dir(), scopeDoc))
+	doc, err := v.root.get(path.Join(s.Dir(), private, scopeFileName))
 	if err != nil {
 		return scopeFile{}, explain(err, "read", "quota scope "+s.String())
 	}
@@ -268,6 +286,9 @@ func (v *vol) DeleteScope(ctx context.Context, s cluster.QuotaScope) error {
 // holdsFolders looks for a folder depth levels below d.
 func holdsFolders(d *directory, depth int) (bool, error) {
 	names, err := d.names()
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil // an empty parent that was removed just now
+	}
 	if err != nil {
 		return false, err
 	}
