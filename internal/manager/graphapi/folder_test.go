@@ -2,6 +2,7 @@ package graphapi_test
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/graphapi"
+	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/service"
 	"berth.dev/berth/internal/wire/storage"
 )
@@ -92,7 +94,11 @@ func (d *desk) person(name string, role authz.Role, member bool) service.Actor {
 	d.t.Helper()
 	a := service.Actor{UserID: cluster.UserID(uuid.NewString()), Email: name + "@x", Username: name, Role: role, Domain: "default", AccessKey: cluster.AccessKey("AK" + strings.ToUpper(name))}
 	d.exec(`INSERT INTO users (id, username, email, domain_name, resource_policy, role) VALUES ($1, $2, $3, 'default', 'default', $4)`, a.UserID, name, a.Email, role)
-	d.exec(`INSERT INTO keypairs (access_key, secret_sealed, user_id, resource_policy) VALUES ($1, '', $2, 'default')`, a.AccessKey, a.UserID)
+	key, err := seal.New([]byte("0123456789abcdef0123456789abcdef"), rand.Reader)
+	require.NoError(d.t, err)
+	sealed, err := key.Seal("secret", "keypair "+string(a.AccessKey))
+	require.NoError(d.t, err)
+	d.exec(`INSERT INTO keypairs (access_key, secret_sealed, user_id, resource_policy) VALUES ($1, $2, $3, 'default')`, a.AccessKey, sealed, a.UserID)
 	if member {
 		d.exec(`INSERT INTO project_members (project_id, user_id) SELECT id, $1 FROM projects WHERE name = 'default'`, a.UserID)
 		a.Projects = []cluster.ProjectID{d.project()}

@@ -74,10 +74,13 @@ func folderOf(f folder.Folder) object {
 	}
 }
 
-// folderItem is a folder in a list, with the permission that the caller has.
+// folderItem is a folder in a list. Owners see the permission that was chosen for it, others the one that they have.
 func folderItem(f folder.Folder) object {
 	o := folderOf(f)
-	o["created_at"], o["is_owner"], o["permission"] = isoTime(f.CreatedAt), f.IsOwner, f.Effective
+	o["created_at"], o["is_owner"] = isoTime(f.CreatedAt), f.IsOwner
+	if !f.IsOwner && f.Effective != "" {
+		o["permission"] = f.Effective
+	}
 	o["user_email"], o["group_name"], o["type"] = orNull(f.UserEmail), orNull(f.ProjectName), f.Ownership
 	o["max_files"], o["cur_size"] = 0, f.Bytes
 	if f.StatusInfo != "" {

@@ -179,7 +179,7 @@ func TestFoldersAreMadeAndDescribed(t *testing.T) {
 		"user_email", "group_name", "ownership_type", "type", "cloneable", "max_files", "max_size", "cur_size"} {
 		require.Contains(t, list[0], member)
 	}
-	require.Equal(t, true, list[0]["is_owner"])
+	require.Equal(t, []any{true, "rw"}, []any{list[0]["is_owner"], list[0]["permission"]}, "owners see what they chose")
 	require.Equal(t, "ada@x", list[0]["user_email"])
 	require.Nil(t, list[0]["group_name"])
 	_, err := time.Parse(time.RFC3339Nano, list[0]["created_at"].(string))
