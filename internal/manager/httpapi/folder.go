@@ -45,6 +45,7 @@ func (a *API) folderRoutes() {
 	a.onFolders(signedOnly, a.folderHosts, "GET /folders/_/hosts")
 	a.onFolders(signedOnly, a.allFolderHosts, "GET /folders/_/all_hosts", "GET /folders/_/all-hosts")
 	a.onFolders(signedOnly, a.folderTypes, "GET /folders/_/allowed_types", "GET /folders/_/allowed-types")
+	a.onFolders(signedOnly, a.hostPermissions, "GET /acl")
 	a.onFolders(signedOnly, a.folderPerformance, "GET /folders/_/perf-metric")
 	a.onFolders(signedOnly, a.folderQuota, "GET /folders/_/quota")
 	a.onFolders(unfrozen, a.setFolderQuota, "POST /folders/_/quota")
@@ -320,6 +321,15 @@ func (a *API) folderTypes(c *call, _ *params) error {
 		return err
 	}
 	return c.ok(notNull(kinds))
+}
+
+// hostPermissions are all that policies may list.
+func (a *API) hostPermissions(c *call, _ *params) error {
+	all, err := a.folders.PermissionsOfHosts(c.ctx(), c.actor)
+	if err != nil {
+		return err
+	}
+	return c.ok(object{"vfolder_host_permission_list": notNull(all)})
 }
 
 // folderHost is the host that a route of quotas or measurements names.

@@ -501,6 +501,7 @@ func TestFolderHostsAndQuotas(t *testing.T) {
 	for _, spelling := range []string{"allowed_types", "allowed-types"} {
 		require.JSONEq(t, `["user","group"]`, ada.call("GET", "/folders/_/"+spelling, "").body)
 	}
+	require.Contains(t, ada.call("GET", "/acl", "").body, `"set-user-specific-permission"`)
 	metric := s.call("GET", "/folders/_/perf-metric", `{"folder_host":"local:volume1"}`)
 	require.Equal(t, 200, metric.status, metric.body)
 	require.JSONEq(t, `{"metric":{"iops_read":1.5},"observed_at":"2026-01-02T03:04:05Z"}`, metric.body)
