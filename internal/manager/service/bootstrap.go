@@ -11,6 +11,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
@@ -52,7 +53,10 @@ func Bootstrap(ctx context.Context, d Deps) (c Credentials, created bool, err er
 		switch {
 		case store.Missing(err):
 			created = true
-			return makeFirstRows(ctx, tx, d, &c)
+			if err := makeFirstRows(ctx, tx, d, &c); err != nil {
+				return err
+			}
+			return allowFirstHosts(ctx, tx)
 		case err != nil:
 			return fmt.Errorf("look for the administrator: %w", err)
 		}
@@ -61,12 +65,30 @@ func Bootstrap(ctx context.Context, d Deps) (c Credentials, created bool, err er
 			return fmt.Errorf("open the administrator's secret key: %w", err)
 		}
 		c.Email, c.AccessKey, c.SecretKey = row.Email, cluster.AccessKey(row.AccessKey), secret
-		return nil
+		return allowFirstHosts(ctx, tx)
 	})
 	if err != nil {
 		return Credentials{}, false, fmt.Errorf("prepare the cluster: %w", err)
 	}
 	return c, created, nil
+}
+
+// allowFirstHosts lets everybody of the first domain use the volume that comes with `berth up`, once: what administrators
+// change later stays.
+func allowFirstHosts(ctx context.Context, tx *store.Tx) error {
+	_, err := tx.GetSetting(ctx, folder.SettingDefaultHost)
+	if !store.Missing(err) {
+		return err
+	}
+	hosts, err := json.Marshal(folder.FirstHosts())
+	if err != nil {
+		return err
+	}
+	if err := tx.AllowFirstHosts(ctx, hosts, first); err != nil {
+		return fmt.Errorf("allow the first folder hosts: %w", err)
+	}
+	host, _ := json.Marshal(folder.FirstHost) // a string always encodes
+	return tx.SetSetting(ctx, folder.SettingDefaultHost, host)
 }
 
 func clusterID(ctx context.Context, tx *store.Tx, ids func() string) (string, error) {

@@ -376,6 +376,14 @@ func (k *LockedKernel) KeepLog(ctx context.Context, log string, exitCode *int, s
 	return nil
 }
 
+// Wait notes what a kernel on its way waits for, in words.
+func (k *LockedKernel) Wait(ctx context.Context, what string) error {
+	if err := k.s.tx.NoteWait(ctx, Text(what), k.ID); err != nil {
+		return fmt.Errorf("note what kernel %s waits for: %w", k.ID, err)
+	}
+	return nil
+}
+
 // Seen forgets that full reports lacked the kernel.
 func (k *LockedKernel) Seen(ctx context.Context) error {
 	if k.Absences == 0 {

@@ -38,6 +38,9 @@ func quiet(agent cluster.AgentID, r dbgen.KernelsByIDRow, o cluster.KernelObserv
 	if r.AgentID == nil || *r.AgentID != string(agent) || o.Phase == cluster.PhaseEnded || r.Status.Final() || r.Absences > 0 || o.Batch && o.ExitCode != nil {
 		return false
 	}
+	if o.Detail != "" && store.Text(o.Detail) != r.StatusInfo {
+		return false // it waits for something else
+	}
 	return !cluster.KernelMayMove(r.Status, o.Phase.Status())
 }
 
@@ -69,6 +72,11 @@ func (n *Nodes) observe(ctx context.Context, l *store.Locked, list []reported) e
 			}
 			if err := advance(ctx, k, o); err != nil {
 				return err
+			}
+			if o.Detail != "" {
+				if err := k.Wait(ctx, o.Detail); err != nil {
+					return err
+				}
 			}
 			if o.Batch && o.ExitCode != nil {
 				// The job is done although its container still runs: end the session.

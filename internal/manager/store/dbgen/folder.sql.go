@@ -109,6 +109,16 @@ func (q *Queries) AddScope(ctx context.Context, host string, quotaScope string) 
 	return err
 }
 
+const allowFirstHosts = `-- name: AllowFirstHosts :exec
+UPDATE domains SET allowed_vfolder_hosts = $1::jsonb WHERE name = $2 AND allowed_vfolder_hosts = '{}'
+`
+
+// Gives a domain that allows no host its first ones.
+func (q *Queries) AllowFirstHosts(ctx context.Context, hosts json.RawMessage, name string) error {
+	_, err := q.db.Exec(ctx, allowFirstHosts, hosts, name)
+	return err
+}
+
 const autoMounted = `-- name: AutoMounted :many
 SELECT id FROM folders WHERE user_id = $1 AND name LIKE '.%' AND usage_mode = 'general' AND status IN ('ready','mounted') ORDER BY name, id LIMIT 64
 `

@@ -254,7 +254,7 @@ func (q *Queries) KernelSpecs(ctx context.Context, ids []string) ([]KernelSpecsR
 }
 
 const kernelsByID = `-- name: KernelsByID :many
-SELECT k.id, k.session_id, k.generation, k.agent_id, k.status, k.desired, k.absences, (k.log IS NOT NULL)::boolean AS has_log,
+SELECT k.id, k.session_id, k.generation, k.agent_id, k.status, k.status_info, k.desired, k.absences, (k.log IS NOT NULL)::boolean AS has_log,
        EXISTS (SELECT 1 FROM kernel_removals r WHERE r.kernel_id = k.id)::boolean AS has_removals
 FROM kernels k WHERE k.id = ANY($1::uuid[])
 `
@@ -265,6 +265,7 @@ type KernelsByIDRow struct {
 	Generation  int64
 	AgentID     *string
 	Status      cluster.Status
+	StatusInfo  string
 	Desired     string
 	Absences    int32
 	HasLog      bool
@@ -286,6 +287,7 @@ func (q *Queries) KernelsByID(ctx context.Context, ids []string) ([]KernelsByIDR
 			&i.Generation,
 			&i.AgentID,
 			&i.Status,
+			&i.StatusInfo,
 			&i.Desired,
 			&i.Absences,
 			&i.HasLog,
@@ -365,6 +367,20 @@ func (q *Queries) NextGeneration(ctx context.Context, iD string, generation int6
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const noteWait = `-- name: NoteWait :exec
+WITH k AS (
+    UPDATE kernels SET status_info = $1 WHERE kernels.id = $2 AND status_info <> $1
+        AND status IN ('SCHEDULED','PREPARING','PULLING','PREPARED','CREATING') RETURNING session_id
+)
+UPDATE sessions s SET status_info = $1 FROM k WHERE s.id = k.session_id AND s.ended_at IS NULL
+`
+
+// What a kernel on its way waits for, in its agent's words, until it or its session moves.
+func (q *Queries) NoteWait(ctx context.Context, info string, iD string) error {
+	_, err := q.db.Exec(ctx, noteWait, info, iD)
+	return err
 }
 
 const overdueKernels = `-- name: OverdueKernels :many

@@ -65,9 +65,17 @@ WHERE id = @id AND generation = @generation AND agent_id = @agent_id::text AND s
 SELECT id, session_id, generation, status, absences FROM kernels WHERE agent_id = @agent_id::text AND ended_at IS NULL ORDER BY session_id, id;
 
 -- name: KernelsByID :many
-SELECT k.id, k.session_id, k.generation, k.agent_id, k.status, k.desired, k.absences, (k.log IS NOT NULL)::boolean AS has_log,
+SELECT k.id, k.session_id, k.generation, k.agent_id, k.status, k.status_info, k.desired, k.absences, (k.log IS NOT NULL)::boolean AS has_log,
        EXISTS (SELECT 1 FROM kernel_removals r WHERE r.kernel_id = k.id)::boolean AS has_removals
 FROM kernels k WHERE k.id = ANY(@ids::uuid[]);
+
+-- name: NoteWait :exec
+-- What a kernel on its way waits for, in its agent's words, until it or its session moves.
+WITH k AS (
+    UPDATE kernels SET status_info = @info WHERE kernels.id = @id AND status_info <> @info
+        AND status IN ('SCHEDULED','PREPARING','PULLING','PREPARED','CREATING') RETURNING session_id
+)
+UPDATE sessions s SET status_info = @info FROM k WHERE s.id = k.session_id AND s.ended_at IS NULL;
 
 -- name: OverdueKernels :many
 SELECT DISTINCT session_id FROM kernels WHERE deadline < now() AND ended_at IS NULL ORDER BY session_id LIMIT @max_rows;
