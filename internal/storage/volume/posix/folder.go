@@ -188,6 +188,10 @@ func (v *vol) Usage(ctx context.Context, f cluster.FolderRef) (volume.Usage, err
 
 // countScope counts everything below a scope: folders, trash and uploads.
 func (v *vol) countScope(ctx context.Context, s cluster.QuotaScope) (volume.Usage, error) {
+	if v.opt.Quota != nil {
+		u, err := v.readQuota(ctx, s)
+		return volume.Usage{Bytes: u.UsedBytes, Complete: u.Complete}, err
+	}
 	d, err := v.root.readable(s.Dir(), noLinks)
 	if err != nil {
 		return volume.Usage{}, err
@@ -439,7 +443,7 @@ func (v *vol) copyFolder(ctx context.Context, s cluster.QuotaScope, from, into *
 		return err
 	}
 	defer b.Close()
-	if v.opt.Quota != nil {
+	if !v.opt.counts() {
 		return tree.Copy(ctx, a, b, tell)
 	}
 	m, err := v.meterOf(s)

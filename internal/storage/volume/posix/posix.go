@@ -35,12 +35,18 @@ type Options struct {
 	Backend      string // "posix" when empty
 	Capabilities []volume.Capability
 	Quota        Quota
+	// LateQuota says that the file system enforces Quota too late to rely on while writing: what this proxy
+	// writes is counted besides.
+	LateQuota bool
 	// FolderUsage answers what a folder holds without a walk; ok is false where it cannot. May be nil.
 	FolderUsage func(ctx context.Context, dir *os.File) (u volume.Usage, ok bool, err error)
 
 	Now func() time.Time // time.Now when nil
 	Log *slog.Logger     // discards when nil
 }
+
+// counts tells whether limits are kept by accounting.
+func (o Options) counts() bool { return o.Quota == nil || o.LateQuota }
 
 // Open opens the volume at o.Path. It is Invalid when the path is no directory that this process can write.
 func Open(o Options) (volume.Volume, error) { return open(o) }

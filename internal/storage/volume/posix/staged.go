@@ -187,7 +187,7 @@ func (e sourceError) Unwrap() error { return e.err }
 // fill copies at most n bytes (all when negative) from r to f at offset, within the quota of s.
 func (v *vol) fill(ctx context.Context, s cluster.QuotaScope, f *os.File, offset int64, r io.Reader, n int64) (written int64, err error) {
 	var m *meter
-	if v.opt.Quota == nil {
+	if v.opt.counts() {
 		if m, err = v.meterOf(s); err != nil {
 			return 0, err
 		}
