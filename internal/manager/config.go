@@ -4,6 +4,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/fault"
@@ -53,8 +54,33 @@ type EtcdConfig struct {
 // StorageConfig is how managers prove themselves to storage proxies.
 type StorageConfig struct {
 	// Secret, or the file that holds it, is the one that the storage proxies have in storage.secret.
+	// Empty: there are no folders.
 	Secret     chassis.Secret
 	SecretFile string
+}
+
+// minSecret is the length that storage proxies ask for, too.
+const minSecret = 16
+
+// secret reads the shared secret; it is empty when none is configured.
+func (c StorageConfig) secret() (chassis.Secret, error) {
+	if c.SecretFile == "" {
+		return c.Secret, nil
+	}
+	raw, err := os.ReadFile(c.SecretFile)
+	if err != nil {
+		return chassis.Secret{}, fault.Invalidf("the secret of storage proxies cannot be read").WithCause(err).WithNext("correct manager.storage.secret_file")
+	}
+	text := strings.TrimSpace(string(raw))
+	if len(text) < minSecret {
+		return chassis.Secret{}, shortSecret()
+	}
+	return chassis.NewSecret(text), nil
+}
+
+func shortSecret() error {
+	return fault.Invalidf("the secret of storage proxies is shorter than %d characters", minSecret).
+		WithNext("make one with: head -c 32 /dev/urandom | base64")
 }
 
 // CallbackConfig says where session callbacks may go.
@@ -90,6 +116,9 @@ func (c Config) Validate() error {
 	}
 	if c.Postgres.MaxConns < 4 || c.Postgres.MaxConns > 1000 {
 		return fault.Invalidf("manager.postgres.max_conns is %d", c.Postgres.MaxConns).WithNext("choose between 4 and 1000")
+	}
+	if !c.Storage.Secret.IsZero() && len(c.Storage.Secret.Reveal()) < minSecret {
+		return shortSecret()
 	}
 	if err := c.Agents.Validate(); err != nil {
 		return err

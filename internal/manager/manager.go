@@ -1,7 +1,7 @@
 // Package manager is the role that owns what should be true: tenancy, sessions, placement.
 // This package only wires its subpackages into services with a declared order:
 //
-//	store ─► service ─► agent port ─► reconcile ─► API ─► presence
+//	store ─► service ─► agent port, storage proxies ─► reconcile ─► API ─► presence
 //
 // Clients of PostgreSQL, etcd and Redis come from outside, so that embedded and external
 // services are used through the same code.
@@ -25,12 +25,14 @@ import (
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/agentlink"
+	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/graphapi"
 	"berth.dev/berth/internal/manager/httpapi"
 	"berth.dev/berth/internal/manager/live"
 	"berth.dev/berth/internal/manager/reconcile"
 	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/storagelink"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/wire/run"
 )
@@ -63,6 +65,8 @@ type Manager struct {
 	store   *store.Store
 	service *service.Service
 	link    *agentlink.Link
+	storage *storagelink.Link // nil without a shared secret
+	folders *folder.Service
 	loops   *reconcile.Loops
 	api     *chassis.HTTPServer
 	handler *httpapi.API
@@ -121,6 +125,10 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 		deps.Live, deps.Usage, linkDeps.Live, idle.Usage = figures, figures, figures, figures
 		limiter = httpapi.NewRedisLimiter(m.deps.Redis, m.deps.Clock.Now)
 	}
+	if err := m.wireFolders(); err != nil {
+		return err
+	}
+	deps.Folders = m.folders
 	if m.service, err = service.New(deps); err != nil {
 		return err
 	}
@@ -136,7 +144,7 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	loops.AgentLease = m.cfg.Agents.Lease
 	loopDeps := reconcile.Deps{
 		Store: m.store, Nodes: m.service.Nodes(), History: m.service, Etcd: m.deps.Etcd, Clock: m.deps.Clock, Log: m.log.With("part", "reconcile"),
-		Holder: m.cfg.id(), Prefix: m.cfg.Etcd.Prefix + "/" + m.admin.ClusterID, Planner: planner,
+		Folders: m.folders, Holder: m.cfg.id(), Prefix: m.cfg.Etcd.Prefix + "/" + m.admin.ClusterID, Planner: planner,
 	}
 	if m.deps.Health != nil {
 		loopDeps.Registry = m.deps.Health.Registry()
@@ -146,14 +154,30 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	if m.loops, err = reconcile.New(loops, loopDeps); err != nil {
 		return err
 	}
-	graph := graphapi.New(graphapi.Deps{Service: m.service, Actor: httpapi.ActorFrom, Fail: httpapi.Fail, Log: m.log.With("part", "graphapi")})
+	graph := graphapi.New(graphapi.Deps{Service: m.service, Folders: m.folders, Actor: httpapi.ActorFrom, Fail: httpapi.Fail, Log: m.log.With("part", "graphapi")})
 	m.handler = httpapi.New(httpapi.Deps{
-		Service: m.service, GraphQL: graph, Log: m.log.With("part", "httpapi"), Clock: m.deps.Clock.Now, RateLimiter: limiter,
+		Service: m.service, Folders: m.folders, GraphQL: graph, Log: m.log.With("part", "httpapi"), Clock: m.deps.Clock.Now, RateLimiter: limiter,
 		Info: httpapi.Info{NodeID: m.cfg.id(), Build: m.deps.Build.String(), APIVersion: m.cfg.Wire.APIVersion, ManagerVersion: m.cfg.Wire.ManagerVersion},
 	})
 	m.api = chassis.NewHTTPServer("manager-api", chassis.HTTPOptions{Listen: m.cfg.Listen, Handler: m.handler, Log: m.log, Drain: 2 * time.Second,
 		Configure: func(s *http.Server) { s.WriteTimeout = 0 }})
 	return nil
+}
+
+// wireFolders prepares the use cases of folders. Without a shared secret there are no storage proxies.
+func (m *Manager) wireFolders() error {
+	deps := folder.Deps{Store: m.store, Clock: m.deps.Clock.Now, IDs: m.deps.IDs, Log: m.log.With("part", "folder")}
+	secret, err := m.cfg.Storage.secret()
+	if err != nil {
+		return err
+	}
+	if !secret.IsZero() && m.deps.Etcd != nil {
+		m.storage = storagelink.New(storagelink.Config{Prefix: m.cfg.Etcd.Prefix, Secret: secret},
+			storagelink.Deps{Etcd: m.deps.Etcd, Clock: m.deps.Clock, Log: m.log.With("part", "storagelink")})
+		deps.Proxies = m.storage
+	}
+	m.folders, err = folder.New(deps)
+	return err
 }
 
 // Services are the manager's parts; a group starts them in the declared order.
@@ -170,6 +194,9 @@ func (m *Manager) Services() []*chassis.Service {
 		m.api.After("service", "agent-port"),
 		// Streams and held requests end with a word to their clients before the server drains the rest.
 		chassis.NewService("api-streams", chassis.Hooks{Stop: m.handler.Stop}).After(m.api.Name()),
+	}
+	if m.storage != nil {
+		services = append(services, chassis.NewService("storage-proxies", chassis.Hooks{Run: m.storage.Run}).After("store"))
 	}
 	if m.deps.Etcd != nil {
 		services = append(services, chassis.NewService("presence", chassis.Hooks{Run: m.announce}).After("manager-api", "agent-port"))

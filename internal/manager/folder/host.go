@@ -212,6 +212,26 @@ func (s *Service) defaultHost(ctx context.Context, among func(host string) bool)
 	return host, nil
 }
 
+// SetDefaultHost chooses the host of folders that name none; "" is none (superadmins).
+func (s *Service) SetDefaultHost(ctx context.Context, a Actor, host string) error {
+	if err := authz.NeedSuperadmin(a, "choose the default folder host"); err != nil {
+		return err
+	}
+	if host != "" {
+		if _, err := cluster.ParseVolumeHost(host); err != nil {
+			return err
+		}
+	}
+	raw, err := json.Marshal(host)
+	if err == nil {
+		err = s.d.Store.SetSetting(ctx, SettingDefaultHost, raw)
+	}
+	if err != nil {
+		return fmt.Errorf("store setting %s: %w", SettingDefaultHost, err)
+	}
+	return nil
+}
+
 // Hosts are those that the actor may use, in a project (id or name) or "" for all of the actor's.
 func (s *Service) Hosts(ctx context.Context, a Actor, project string) (Hosts, error) {
 	if err := authz.Authenticated(a); err != nil {

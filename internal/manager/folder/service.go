@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/google/uuid"
+
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/wire/storage"
@@ -22,7 +24,7 @@ type Proxies interface {
 	Do(ctx context.Context, proxy, method, path string, request, reply any) error
 }
 
-// Deps are what a Service works with. Store and Log are required.
+// Deps are what a Service works with. Store and Log are required; Clock and IDs default to the system's.
 type Deps struct {
 	Store *store.Store
 	// Proxies may be nil: there are no hosts then.
@@ -39,8 +41,11 @@ type Service struct {
 
 // New makes the use cases.
 func New(d Deps) (*Service, error) {
-	if d.Store == nil || d.Log == nil || d.IDs == nil {
-		return nil, fault.New(fault.Internal, "folder: store, ids and log are required")
+	if d.Store == nil || d.Log == nil {
+		return nil, fault.New(fault.Internal, "folder: store and log are required")
+	}
+	if d.IDs == nil {
+		d.IDs = uuid.NewString
 	}
 	if d.Clock == nil {
 		d.Clock = time.Now

@@ -91,7 +91,7 @@ func (l *Loops) campaign(ctx context.Context, election *concurrency.Election) er
 
 // lead runs the loops until ctx ends or one finds that another manager leads.
 func (l *Loops) lead(ctx context.Context, cancel context.CancelFunc, token int64) error {
-	loops := []func(context.Context, int64) error{l.scheduling, l.sweeping, l.idling, l.accounting, l.pruning}
+	loops := []func(context.Context, int64) error{l.scheduling, l.sweeping, l.idling, l.accounting, l.pruning, l.foldering}
 	errs := make([]error, len(loops))
 	var wg sync.WaitGroup
 	for i, loop := range loops {

@@ -88,6 +88,8 @@ type Deps struct {
 	Nodes Nodes
 	// History may be nil: nothing is forgotten.
 	History  History
+	// Folders may be nil: folders are left alone.
+	Folders  Folders
 	Etcd     *clientv3.Client
 	Clock    chassis.Clock
 	Registry prometheus.Registerer

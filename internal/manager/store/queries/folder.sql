@@ -212,3 +212,7 @@ SELECT t.*, b.message, b.current, b.total, b.status AS task_status FROM folder_t
 
 -- name: DropFolderTask :exec
 DELETE FROM folder_tasks WHERE task_id = $1;
+
+-- name: AllowFirstHosts :exec
+-- Gives a domain that allows no host its first ones.
+UPDATE domains SET allowed_vfolder_hosts = @hosts::jsonb WHERE name = @name AND allowed_vfolder_hosts = '{}';
