@@ -8,6 +8,7 @@ import (
 
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/storage/volume"
+	"berth.dev/berth/internal/storage/volume/cephfs"
 	"berth.dev/berth/internal/storage/volume/posix"
 )
 
@@ -27,12 +28,18 @@ const backendMemory = "memory"
 
 // drivers are the backends by name.
 var drivers = map[string]driver{
-	"posix": func(o opening) (volume.Volume, error) {
+	"posix":  plain(posix.Open),
+	"cephfs": plain(cephfs.Open),
+}
+
+// plain is a driver without options of its own.
+func plain(open func(posix.Options) (volume.Volume, error)) driver {
+	return func(o opening) (volume.Volume, error) {
 		if err := o.noOptions(); err != nil {
 			return nil, err
 		}
-		return posix.Open(o.posix())
-	},
+		return open(o.posix())
+	}
 }
 
 // Backends lists the names of all backends, sorted.
