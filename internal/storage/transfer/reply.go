@@ -26,10 +26,11 @@ type reply struct {
 	status  int
 	sent    int64
 	problem error
+	abort   bool // the reply is incomplete and must not look complete
+	left    bool // nobody takes the reply any more
 	// What the log says of the transfer.
 	folder, session string
 	received        int64
-	abort           bool // the reply is incomplete and must not look complete
 }
 
 func (w *reply) Unwrap() http.ResponseWriter { return w.ResponseWriter }
@@ -56,6 +57,7 @@ func (w *reply) Write(p []byte) (int, error) {
 	w.stir()
 	n, err := w.ResponseWriter.Write(p)
 	w.sent += int64(n)
+	w.left = w.left || err != nil
 	return n, err
 }
 
@@ -85,7 +87,8 @@ func (w *reply) ReadFrom(src io.Reader) (total int64, err error) {
 		if err != nil && n > 0 && errors.Is(err, os.ErrDeadlineExceeded) {
 			continue // slow, not dead
 		}
-		if err != nil || n < want {
+		if err != nil || n < want { // fewer bytes without an error: the file got shorter
+			w.left = w.left || err != nil
 			return total, err
 		}
 	}

@@ -25,6 +25,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/storage/transfer"
 	"berth.dev/berth/internal/storage/volume"
+	"berth.dev/berth/internal/storage/volume/memory"
 	"berth.dev/berth/internal/storage/volume/posix"
 )
 
@@ -62,7 +63,8 @@ func (c *clock) add(d time.Duration) {
 // rig is a volume on a temporary directory with one folder and a proxy.
 type rig struct {
 	t     testing.TB
-	root  string
+	root  string // of posix
+	mem   *memory.Volume
 	clock *clock
 	log   *syncBuffer
 	*proxy
@@ -96,7 +98,18 @@ func (b *syncBuffer) String() string {
 
 func newRig(t testing.TB, change ...func(*transfer.Options)) *rig {
 	t.Helper()
-	r := &rig{t: t, root: t.TempDir(), clock: newClock(), log: &syncBuffer{}}
+	return newRigOn(t, &rig{root: t.TempDir()}, change...)
+}
+
+// newMemoryRig is a rig whose volume is the fake.
+func newMemoryRig(t testing.TB, change ...func(*transfer.Options)) *rig {
+	t.Helper()
+	return newRigOn(t, &rig{mem: memory.New(memory.Options{Name: "volume1"})}, change...)
+}
+
+func newRigOn(t testing.TB, r *rig, change ...func(*transfer.Options)) *rig {
+	t.Helper()
+	r.t, r.clock, r.log = t, newClock(), &syncBuffer{}
 	r.proxy = r.open(change...)
 	require.NoError(t, r.v.CreateFolder(context.Background(), folder, 0o755))
 	return r
@@ -105,9 +118,14 @@ func newRig(t testing.TB, change ...func(*transfer.Options)) *rig {
 // open starts another proxy on the same volume.
 func (r *rig) open(change ...func(*transfer.Options)) *proxy {
 	r.t.Helper()
-	v, err := posix.Open(posix.Options{Name: "volume1", Path: r.root, UID: -1, GID: -1})
-	require.NoError(r.t, err)
-	p := &proxy{t: r.t, v: v}
+	p := &proxy{t: r.t}
+	if r.mem != nil {
+		p.v = r.mem.Replica()
+	} else {
+		v, err := posix.Open(posix.Options{Name: "volume1", Path: r.root, UID: -1, GID: -1})
+		require.NoError(r.t, err)
+		p.v = v
+	}
 	o := transfer.Options{
 		Key: key, Version: "1.2.3", Clock: r.clock,
 		Volumes:     func(name string) (volume.Volume, bool) { return p.v, name == "volume1" },
@@ -124,7 +142,7 @@ func (r *rig) open(change ...func(*transfer.Options)) *proxy {
 	r.t.Cleanup(func() {
 		p.srv.CloseClientConnections()
 		p.srv.Close()
-		_ = v.Close()
+		_ = p.v.Close()
 	})
 	return p
 }

@@ -133,11 +133,16 @@ func (s *Server) log(w *reply, r *http.Request, took time.Duration) {
 	if w.session != "" {
 		attrs = append(attrs, slog.String("session", w.session))
 	}
+	if w.left {
+		attrs = append(attrs, slog.Bool("client_left", true))
+	}
 	if w.problem != nil {
 		level = slog.LevelInfo
-		if k := fault.KindOf(w.problem); k == fault.Internal && !errors.Is(w.problem, context.Canceled) {
+		switch k := fault.KindOf(w.problem); {
+		case w.left || errors.Is(w.problem, context.Canceled):
+		case k == fault.Internal:
 			level = slog.LevelError
-		} else if k == fault.Unavailable {
+		case k == fault.Unavailable:
 			level = slog.LevelWarn
 		}
 		attrs = append(attrs, slog.Any("error", w.problem), slog.Bool("cut", w.abort))

@@ -172,11 +172,11 @@ func (s *Server) acquire(ctx context.Context, v volume.Volume, g grant, target s
 		return nil, err
 	}
 	u.staged, u.unlock = st, unlock
-	if err := u.look(ctx); err != nil {
+	if u.size, u.mark, err = verifiedSize(st); err != nil {
 		u.close()
 		return nil, err
 	}
-	if u.staged != nil && u.size >= g.size {
+	if u.size >= g.size {
 		if err := u.finish(ctx); err != nil {
 			u.close()
 			return nil, err
@@ -204,23 +204,6 @@ func (s *Server) lock(ctx context.Context, st volume.Staged, session string, wai
 				WithNext("try again in some seconds; ask HEAD for the offset first").WithCause(err)
 		}
 	}
-}
-
-// look finds where a locked upload is. Whoever had the lock before may have completed or removed it: then the
-// open file is no longer the session's, and must not be touched.
-func (u *upload) look(ctx context.Context) error {
-	again, err := u.v.Stage(ctx, u.g.folder, u.g.session, false)
-	if fault.Is(err, fault.NotFound) {
-		u.close()
-		u.staged = nil
-		return u.gone(ctx)
-	}
-	if err != nil {
-		return fmt.Errorf("continue the upload of %s: %w", u.target, err)
-	}
-	_ = again.Close()
-	u.size, u.mark, err = verifiedSize(u.staged)
-	return err
 }
 
 // gone is nil for a session that was completed.

@@ -19,7 +19,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/storage/transfer"
 )
@@ -503,5 +502,4 @@ func TestStatus(t *testing.T) {
 	require.JSONEq(t, `{"status":"ok","type":"client-facing","storage-proxy":"1.2.3"}`, string(a.body))
 	require.Equal(t, 404, r.do("GET", "/nothing", nil, nil, nil).status)
 	require.Equal(t, 405, r.do("POST", "/", url.Values{}, nil, bytes.NewReader(nil)).status)
-	_ = cluster.UserScope
 }

@@ -1,0 +1,164 @@
+package transfer_test
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/storage/transfer"
+	"berth.dev/berth/internal/storage/volume"
+	"berth.dev/berth/internal/storage/volume/posix"
+)
+
+// TestProxyProcess is the proxy of the test below, in a process of its own.
+func TestProxyProcess(t *testing.T) {
+	root := os.Getenv("BERTH_TRANSFER_ROOT")
+	if root == "" {
+		t.Skip("a part of TestKilledProxies")
+	}
+	v, err := posix.Open(posix.Options{Name: "volume1", Path: root, UID: -1, GID: -1})
+	require.NoError(t, err)
+	s := transfer.New(transfer.Options{Key: key, Volumes: func(string) (volume.Volume, bool) { return v, true }})
+	fmt.Printf("\nREADY %s\n", httptest.NewServer(s).URL)
+	_, _ = io.Copy(io.Discard, os.Stdin) // until our parent is gone, if nobody kills us before
+}
+
+// victim is a proxy that is killed again and again; url is where it is now.
+type victim struct {
+	t    *testing.T
+	root string
+	mu   sync.Mutex
+	cmd  *exec.Cmd
+	url  string
+}
+
+func (v *victim) start() {
+	cmd := exec.Command(os.Args[0], "-test.run", "^TestProxyProcess$", "-test.v")
+	cmd.Env = append(os.Environ(), "BERTH_TRANSFER_ROOT="+v.root)
+	_, err := cmd.StdinPipe()
+	require.NoError(v.t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(v.t, err)
+	require.NoError(v.t, cmd.Start())
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if url, ok := strings.CutPrefix(lines.Text(), "READY "); ok {
+			v.mu.Lock()
+			v.cmd, v.url = cmd, url
+			v.mu.Unlock()
+			return
+		}
+	}
+	require.Fail(v.t, "the proxy did not start")
+}
+
+func (v *victim) kill() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	_ = v.cmd.Process.Kill()
+	_ = v.cmd.Wait()
+}
+
+func (v *victim) address() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.url
+}
+
+// Proxies that die by SIGKILL in the middle of 8 uploads: what was acknowledged is there, clients go on, and
+// every file is right and there once.
+func TestKilledProxies(t *testing.T) {
+	r := newRig(t) // makes the folder and the tokens
+	v := &victim{t: t, root: r.root}
+	v.start()
+	defer v.kill()
+	const files, size, step = 8, 4 << 20, 256 << 10
+	var sent atomic.Int64 // chunks that were acknowledged
+	var failed atomic.Int64
+	sums := make([][32]byte, files)
+	var wg sync.WaitGroup
+	for i := range files {
+		data := make([]byte, size)
+		random := rand.NewChaCha8([32]byte{byte(i)})
+		_, _ = random.Read(data)
+		sums[i] = sha256.Sum256(data)
+		tok := r.uploadToken(fmt.Sprint("d/f", i), size)
+		wg.Go(func() {
+			acknowledged := int64(0)
+			for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+				p := &proxy{t: t, url: v.address()}
+				a, err := p.try("HEAD", "/upload", token(tok), nil, nil)
+				if err != nil || a.status != 200 {
+					continue
+				}
+				at := a.offset(t)
+				if at < acknowledged {
+					t.Errorf("f%d: %d bytes were acknowledged and %d are there", i, acknowledged, at)
+					return
+				}
+				if at == size {
+					return
+				}
+				a, err = p.try("PATCH", "/upload", token(tok), patchHeaders(at), bytes.NewReader(data[at:min(at+step, size)]))
+				if err == nil && a.status == 204 {
+					acknowledged = a.offset(t)
+					sent.Add(1)
+				} else {
+					failed.Add(1)
+				}
+			}
+			t.Errorf("f%d did not end", i)
+		})
+	}
+	for kills := range int64(6) {
+		require.Eventually(t, func() bool { return sent.Load() >= 10*(kills+1) || t.Failed() }, time.Minute, time.Millisecond)
+		v.kill()
+		v.start()
+	}
+	wg.Wait()
+	require.Positive(t, failed.Load(), "some requests met a dead proxy")
+	for i := range files {
+		require.Equal(t, sums[i], sha256.Sum256([]byte(r.read(fmt.Sprint("d/f", i)))), i)
+	}
+	names, err := os.ReadDir(r.path("d"))
+	require.NoError(t, err)
+	require.Len(t, names, files)
+	left, err := os.ReadDir(filepath.Join(r.root, folder.Scope.Dir(), ".berth", "uploads"))
+	require.NoError(t, err)
+	for _, e := range left {
+		require.Contains(t, e.Name(), ".done-", "only the marks of complete uploads are left")
+	}
+}
+
+// A reader that takes nothing gives its place up.
+func TestStalledReader(t *testing.T) {
+	r := newRig(t, func(o *transfer.Options) { o.MaxPerFolder = 1; o.IdleTimeout = 100 * time.Millisecond })
+	require.NoError(t, os.WriteFile(r.path("big"), nil, 0o644))
+	require.NoError(t, os.Truncate(r.path("big"), 1<<30))
+	r.write("d/f", "x")
+	for _, query := range []string{"", "&archive=1"} {
+		tok := r.downloadToken("big")
+		if query != "" {
+			tok = r.downloadToken(".")
+		}
+		conn := r.dial(fmt.Sprintf("GET /download?%s%s HTTP/1.1\r\nHost: x\r\n\r\n", token(tok).Encode(), query))
+		require.Eventually(t, func() bool {
+			a, err := r.try("GET", "/download", token(r.downloadToken("d/f")), nil, nil)
+			return err == nil && a.status == 200
+		}, 10*time.Second, 10*time.Millisecond)
+		_ = conn.Close()
+	}
+}
