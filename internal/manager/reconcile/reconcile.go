@@ -87,7 +87,7 @@ type Deps struct {
 	Store *store.Store
 	Nodes Nodes
 	// History may be nil: nothing is forgotten.
-	History  History
+	History History
 	// Folders may be nil: folders are left alone.
 	Folders  Folders
 	Etcd     *clientv3.Client
