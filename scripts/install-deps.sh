@@ -24,6 +24,7 @@ if [ "${1:-}" = test ]; then
   need etcd etcd-server
   need redis-server redis-server
   need gcc gcc libc6-dev # the race detector
+  need mkfs.xfs xfsprogs # volumes with quotas of the file system
   need musl-gcc musl-tools # a root file system with another C library
   # The official client's stories want Python 3.11 with venv; python3 alone does for the others.
   need python3 python3

@@ -182,7 +182,7 @@ func linksSwapped(t *testing.T, d disk) {
 	defer swap(dir, "f", "g")()
 
 	in := 0
-	for i := range 600 {
+	for i := range 150 {
 		for _, p := range []string{"x/secret", "f"} {
 			if f, err := tr.Open(p); err == nil {
 				b := make([]byte, 100)
