@@ -7,11 +7,15 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
@@ -225,4 +229,146 @@ func TestCopyFaults(t *testing.T) {
 			t.Errorf("staysInside(d, %q) is %v", target, !want)
 		}
 	}
+}
+
+// swap makes dir/d a directory and a link to outside in turns until stop is called.
+func swap(t *testing.T, dir, outside string) (stop func()) {
+	must(t, os.MkdirAll(filepath.Join(dir, "d", "deeper"), 0o755))
+	must(t, os.WriteFile(filepath.Join(dir, "d", "f"), []byte("inside"), 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, "d", "deeper", "f"), []byte("inside"), 0o600))
+	must(t, os.Symlink(outside, filepath.Join(dir, "l")))
+	over, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-over:
+				return
+			default:
+				_ = unix.Renameat2(unix.AT_FDCWD, filepath.Join(dir, "d"), unix.AT_FDCWD, filepath.Join(dir, "l"), unix.RENAME_EXCHANGE)
+			}
+		}
+	}()
+	return func() { close(over); <-done }
+}
+
+// TestLinksThatComeAndGoLeadNowhere: whoever can write into a tree cannot make us read, count or remove outside.
+func TestLinksThatComeAndGoLeadNowhere(t *testing.T) {
+	t.Parallel()
+	outside := quickDir(t)
+	must(t, os.MkdirAll(filepath.Join(outside, "deeper"), 0o755))
+	for _, name := range []string{"f", "deeper/f", "deeper/g"} {
+		must(t, os.WriteFile(filepath.Join(outside, name), []byte("a secret of somebody else"), 0o600))
+	}
+	before := listing(t, outside)
+	for range 150 {
+		dir := quickDir(t)
+		src, dst := filepath.Join(dir, "src"), filepath.Join(dir, "dst")
+		must(t, os.Mkdir(src, 0o755))
+		must(t, os.Mkdir(dst, 0o755))
+		stop := swap(t, src, outside)
+		root := openTest(t, src)
+		u, err := Usage(t.Context(), root, 2)
+		must(t, err)
+		if limit := int64(len("inside")*2 + 2*len(outside)); u.Bytes > limit {
+			t.Fatalf("counted %d bytes, only %d are inside", u.Bytes, limit)
+		}
+		must(t, Copy(t.Context(), root, openTest(t, dst), nil))
+		_, _, err = Remove(t.Context(), openTest(t, dir), "src", 100)
+		_ = err // what comes and goes may be in the way
+		stop()
+		must(t, filepath.WalkDir(dst, func(p string, d fs.DirEntry, err error) error {
+			must(t, err)
+			if d.Type().IsRegular() {
+				text, err := os.ReadFile(p)
+				must(t, err)
+				if string(text) != "inside" {
+					t.Fatalf("%s holds %q", p, text)
+				}
+			}
+			return nil
+		}))
+	}
+	if !maps.Equal(before, listing(t, outside)) {
+		t.Fatal("something outside was changed")
+	}
+}
+
+// TestCopyChild is the process that TestCopyGoesOnAfterKill kills.
+func TestCopyChild(t *testing.T) {
+	dirs := strings.Split(os.Getenv("BERTH_TEST_COPY"), "|")
+	if len(dirs) != 2 {
+		t.Skip("runs inside another test")
+	}
+	must(t, Copy(t.Context(), openTest(t, dirs[0]), openTest(t, dirs[1]), nil))
+}
+
+func TestCopyGoesOnAfterKill(t *testing.T) {
+	t.Parallel()
+	base := quickDir(t)
+	src, dst := filepath.Join(base, "src"), filepath.Join(base, "dst")
+	must(t, os.Mkdir(src, 0o755))
+	must(t, os.Mkdir(dst, 0o755))
+	random := rand.NewChaCha8([32]byte{7})
+	for i := range 4000 {
+		dir := filepath.Join(src, fmt.Sprintf("d%d/e%d", i%7, i%13))
+		must(t, os.MkdirAll(dir, 0o755))
+		content := make([]byte, 3000+i%40*1000)
+		_, _ = random.Read(content)
+		must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("f%d", i)), content, 0o600))
+	}
+	want := listing(t, src)
+	visible := func() map[string]string {
+		got := map[string]string{}
+		for name, text := range listing(t, dst) {
+			if st, err := os.Lstat(filepath.Join(dst, name)); err == nil && st.Mode().IsRegular() && !strings.HasPrefix(filepath.Base(name), tempPrefix) {
+				got[name] = text
+			}
+		}
+		return got
+	}
+	kills := 0
+	for had := 0; ; {
+		child := exec.Command(os.Args[0], "-test.run=^TestCopyChild$")
+		child.Env = append(os.Environ(), "BERTH_TEST_COPY="+src+"|"+dst)
+		must(t, child.Start())
+		ended := make(chan error, 1)
+		go func() { ended <- child.Wait() }()
+		// Kill it once it did something, wherever it is then.
+		var err error
+		tick := time.NewTicker(time.Millisecond)
+		for running := true; running; {
+			select {
+			case err = <-ended:
+				running = false
+			case <-tick.C:
+				if n := roughly(dst); kills < 6 && n > had+200 {
+					had = n
+					must(t, child.Process.Kill())
+					kills++
+					err = <-ended
+					running = false
+				}
+			}
+		}
+		tick.Stop()
+		for name, text := range visible() {
+			if want[name] != text {
+				t.Fatalf("%s is visible and not what it is in the source", name)
+			}
+		}
+		if err == nil {
+			break
+		}
+	}
+	if !maps.Equal(want, listing(t, dst)) {
+		t.Fatal("the copy differs")
+	}
+	t.Logf("killed %d times", kills)
+}
+
+// roughly is roughly how many files are in a directory that another process fills.
+func roughly(dir string) (n int) {
+	_ = filepath.WalkDir(dir, func(string, fs.DirEntry, error) error { n++; return nil })
+	return n
 }

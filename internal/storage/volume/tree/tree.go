@@ -23,8 +23,8 @@ func Fault(op, name string, err error) error {
 	if err == nil || errors.As(err, &known) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	at := func(kind fault.Kind, next string) error {
-		return fault.New(kind, "%s %q", op, name).WithCause(err).WithNext("%s", next)
+	at := func(kind fault.Kind, next string) *fault.Error {
+		return fault.New(kind, "cannot %s %q", op, name).WithCause(err).WithNext("%s", next)
 	}
 	is := func(codes ...unix.Errno) bool {
 		for _, c := range codes {
@@ -36,9 +36,9 @@ func Fault(op, name string, err error) error {
 	}
 	switch {
 	case is(unix.ENOSPC):
-		return at(fault.Exhausted, "delete files, or ask the administrator: the disk of the volume is full")
+		return at(fault.Exhausted, "delete files and empty the trash, or ask for a higher quota: no space is left in the quota or on the disk").WithReason("quota-exceeded")
 	case is(unix.EDQUOT):
-		return at(fault.Exhausted, "delete files, or ask for a larger quota")
+		return at(fault.Exhausted, "delete files and empty the trash, or ask for a higher quota").WithReason("quota-exceeded")
 	case is(unix.EFBIG):
 		return at(fault.Exhausted, "split the file: the file system cannot hold one of this size")
 	case errors.Is(err, fs.ErrNotExist):
@@ -48,7 +48,7 @@ func Fault(op, name string, err error) error {
 	case is(unix.ENAMETOOLONG, unix.ENOTDIR, unix.EISDIR, unix.ELOOP, unix.EINVAL, unix.EXDEV):
 		return at(fault.Invalid, "check the path")
 	case errors.Is(err, fs.ErrPermission):
-		return at(fault.Denied, "ask the administrator: the storage proxy may not do this on its volume")
+		return at(fault.Unavailable, "give the files to the user that storage.uid names, or let the proxy run as root")
 	case is(unix.EIO, unix.ESTALE, unix.ETIMEDOUT, unix.ENOTCONN, unix.EHOSTDOWN, unix.ENODEV, unix.ENXIO, unix.EROFS):
 		return at(fault.Unavailable, "try again later; the file system of the volume has a fault")
 	case is(unix.EMFILE, unix.ENFILE, unix.ENOMEM):
