@@ -12,6 +12,7 @@ import (
 	"maps"
 	"mime"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"slices"
@@ -402,6 +403,42 @@ func TestDownloadOfShrinkingFile(t *testing.T) {
 	require.NoError(t, os.Truncate(r.path("f"), 1))
 	_, err = io.Copy(io.Discard, res.Body)
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+}
+
+// HTTP/2 has neither the kernel's way nor one connection for each request.
+func TestHTTP2(t *testing.T) {
+	r := newRig(t, watching(func(t volume.Tree, p string) (volume.File, error) {
+		f, err := t.Open(p)
+		if p == "bad/m" {
+			f = shrinking{f}
+		}
+		return f, err
+	}))
+	srv := httptest.NewUnstartedServer(r.s)
+	srv.EnableHTTP2 = true
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	r.url, r.rt = srv.URL, srv.Client().Transport
+	data := bytes.Repeat([]byte("0123456789abcdef"), 100<<10)
+	tok := r.uploadToken("x", int64(len(data)))
+	half := len(data) / 2
+	require.Equal(t, 204, r.patch(tok, 0, data[:half]).status)
+	require.EqualValues(t, half, r.head(tok).offset(t))
+	require.Equal(t, 409, r.patch(tok, 0, data[:half]).status)
+	require.Equal(t, 204, r.patch(tok, int64(half), data[half:]).status)
+	a := r.do("GET", "/download", token(r.downloadToken("x")), nil, nil)
+	require.True(t, bytes.Equal(data, a.body))
+	require.Equal(t, fmt.Sprint(len(data)), a.header.Get("Content-Length"))
+	a = r.do("GET", "/download", token(r.downloadToken("x")), headers{"Range": "bytes=16-31"}, nil)
+	require.Equal(t, "0123456789abcdef", string(a.body))
+	r.write("bad/m", strings.Repeat("m", 1<<20))
+	q := token(r.downloadToken("bad"))
+	q.Set("archive", "1")
+	a, err := r.try("GET", "/download", q, nil, nil)
+	if err == nil {
+		err = a.err
+	}
+	require.Error(t, err, "the stream is cut")
 }
 
 func TestFilesLeaveThroughTheKernel(t *testing.T) {

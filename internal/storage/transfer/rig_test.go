@@ -77,6 +77,7 @@ type proxy struct {
 	s   *transfer.Server
 	url string
 	srv *httptest.Server
+	rt  http.RoundTripper // how clients reach it; the default when nil
 }
 
 type syncBuffer struct {
@@ -221,7 +222,11 @@ func (p *proxy) try(method, path string, query url.Values, h headers, body io.Re
 	for _, k := range slices.Sorted(maps.Keys(h)) {
 		req.Header.Set(k, h[k])
 	}
-	res, err := http.DefaultTransport.RoundTrip(req)
+	transport := http.DefaultTransport
+	if p.rt != nil {
+		transport = p.rt
+	}
+	res, err := transport.RoundTrip(req)
 	if err != nil {
 		return answer{}, err
 	}
