@@ -272,7 +272,7 @@ func (c *Cluster) SetAgent(group string, a Agent) {
 // sameMachine reports whether an agent is what it was, apart from what runs and lies there.
 func sameMachine(a, b *Agent) bool {
 	return a.Architecture == b.Architecture && a.Schedulable == b.Schedulable && a.Alive == b.Alive &&
-		a.ContainerLimit == b.ContainerLimit && slices.EqualFunc(a.Devices, b.Devices, sameDevice)
+		a.ContainerLimit == b.ContainerLimit && slices.Equal(a.Hung, b.Hung) && slices.EqualFunc(a.Devices, b.Devices, sameDevice)
 }
 
 func sameLoad(a, b *Agent) bool {

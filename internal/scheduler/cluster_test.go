@@ -67,6 +67,9 @@ func (w *world) setAgent(id cluster.AgentID) {
 			Slot: "cuda.shares", ID: fmt.Sprintf("g%d", i), NUMA: i % 2, Model: model, Capacity: 1000, Healthy: rapid.IntRange(0, 9).Draw(w.t, "healthy") > 0,
 		})
 	}
+	if rapid.IntRange(0, 3).Draw(w.t, "hangs") == 0 {
+		a.Hung = []string{"local:v1"}
+	}
 	w.agents[id] = a
 	w.c.SetAgent(w.s.Group.Name, a)
 }
@@ -96,6 +99,7 @@ func (w *world) draw() scheduler.Session {
 		}
 		s.Kernels = append(s.Kernels, k)
 	}
+	s.Volumes = rapid.SampledFrom([][]string{nil, nil, {"local:v1"}, {"local:v0", "local:v1"}, {"local:v2"}}).Draw(t, "volumes")
 	switch rapid.IntRange(0, 11).Draw(t, "wish") {
 	case 0:
 		s.StartsAt = w.s.Now.Add(time.Duration(rapid.IntRange(-5, 20).Draw(t, "start")) * time.Minute)
@@ -109,6 +113,11 @@ func (w *world) draw() scheduler.Session {
 		s.Companions = scheduler.Companions{Name: "c", Apart: rapid.Bool().Draw(t, "apart"), Strict: rapid.Bool().Draw(t, "strict")}
 	}
 	return s
+}
+
+// hangs reports whether a volume of the session does not answer on the agent.
+func hangs(a scheduler.Agent, s scheduler.Session) bool {
+	return slices.ContainsFunc(s.Volumes, func(v string) bool { return slices.Contains(a.Hung, v) })
 }
 
 func pick[V any](w *world, m map[cluster.SessionID]V) (cluster.SessionID, bool) {
@@ -182,6 +191,9 @@ func (w *world) start(decisions []scheduler.Decision) {
 	for _, d := range decisions {
 		if d.Hold != nil {
 			continue
+		}
+		for _, p := range d.Placements {
+			require.False(w.t, hangs(w.agents[p.Agent], w.pending[d.Session]), "%s starts where a volume of it hangs", d.Session)
 		}
 		w.running[d.Session] = scheduler.Running{Session: w.pending[d.Session], StartedAt: w.s.Now, Placements: d.Placements}
 		delete(w.pending, d.Session)
@@ -293,7 +305,7 @@ func TestNobodyWaitsForRoomThatIsThere(t *testing.T) {
 				k := s.Kernels[0]
 				for _, a := range w.agents {
 					if !a.Alive || !a.Schedulable || k.Architecture != "" && k.Architecture != a.Architecture ||
-						len(s.Designated) > 0 && !slices.Contains(s.Designated, a.ID) || a.ContainerLimit > 0 && containers[a.ID] >= a.ContainerLimit {
+						len(s.Designated) > 0 && !slices.Contains(s.Designated, a.ID) || a.ContainerLimit > 0 && containers[a.ID] >= a.ContainerLimit || hangs(a, s) {
 						continue
 					}
 					got, err := alloc.Fit(a.Devices, used[a.ID], k.Slots, alloc.Policy{NoFragment: w.s.Group.WholeDevices, Models: k.Models})

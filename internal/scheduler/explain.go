@@ -273,7 +273,7 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 		}
 		e.Rejected[v.filter]++
 		switch v.filter {
-		case filterLost, filterNotSchedulable, filterArchitecture, filterDesignated:
+		case filterLost, filterNotSchedulable, filterArchitecture, filterDesignated, filterVolume:
 			continue
 		case filterReserved:
 			reserved++
@@ -300,7 +300,7 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 	switch {
 	case usable == 0:
 		e.Reason = WaitsForAgent
-		e.Text = "no agent can take it: " + g.whyNone(sh, e.Rejected)
+		e.Text = "no agent can take it: " + g.whyNone(k, sh, e.Rejected)
 	case !g.couldEver(k, false):
 		if g.couldEver(k, true) {
 			e.Reason = WaitsForAgent
@@ -342,7 +342,7 @@ func missing(short, want cluster.Slots) float64 {
 }
 
 // whyNone turns the counts of refused agents into words.
-func (g *group) whyNone(sh *shape, counts map[string]int) string {
+func (g *group) whyNone(k *kind, sh *shape, counts map[string]int) string {
 	if len(g.machines) == 0 {
 		return "its resource group has no agents"
 	}
@@ -355,6 +355,7 @@ func (g *group) whyNone(sh *shape, counts map[string]int) string {
 		filterNotSchedulable: "excluded from scheduling",
 		filterArchitecture:   "of another architecture than " + arch,
 		filterDesignated:     "not among the designated ones",
+		filterVolume:         "where " + strings.Join(k.session.Volumes, " or ") + " does not answer",
 	}
 	var parts []string
 	for _, f := range slices.Sorted(maps.Keys(counts)) {
@@ -420,6 +421,8 @@ func (g *group) advise(w *waiting, sh *shape, best *machine, e *Explanation) {
 		if slices.Sort(archs); len(archs) > 0 {
 			e.Remedies = append(e.Remedies, "choose an image for "+strings.Join(archs, " or "))
 		}
+	case e.Reason == WaitsForAgent && e.Rejected[filterVolume] > 0:
+		e.Remedies = append(e.Remedies, fmt.Sprintf("wait until its folders' volume answers on one of %d agents, or start it without folders", e.Rejected[filterVolume]))
 	case e.Reason == WaitsForAgent && e.Rejected[filterDesignated] > 0:
 		e.Remedies = append(e.Remedies, "leave the choice of the agent open")
 	}

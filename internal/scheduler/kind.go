@@ -57,6 +57,16 @@ func (k *kind) plain() bool {
 	return len(s.Designated) == 0 && len(s.Failed) == 0 && s.Companions.Name == ""
 }
 
+// plain reports whether a kind's wishes rule nothing out in this group: volumes are one only while some hang.
+func (g *group) plain(k *kind) bool {
+	return k.plain() && (len(k.session.Volumes) == 0 || !slices.ContainsFunc(g.machines, func(m *machine) bool { return len(m.facts.Hung) > 0 }))
+}
+
+// hangs reports whether a volume that the kind needs does not answer on the machine.
+func (m *machine) hangs(k *kind) bool {
+	return len(m.facts.Hung) > 0 && slices.ContainsFunc(k.session.Volumes, func(v string) bool { return slices.Contains(m.facts.Hung, v) })
+}
+
 type keyText []byte
 
 func (k *keyText) text(s string) {
@@ -119,6 +129,10 @@ func (c *Cluster) kindOf(s *Session) *kind {
 	key.flag(s.Companions.Strict)
 	key.agents(s.Designated)
 	key.agents(s.Failed)
+	key.number(int64(len(s.Volumes)))
+	for _, v := range s.Volumes {
+		key.text(v)
+	}
 	for i := range s.Kernels {
 		c.kernelKey(&key, &s.Kernels[i])
 	}
@@ -136,7 +150,7 @@ func (c *Cluster) newKind(key string, s *Session) *kind {
 	k := &kind{key: key, kernels: len(s.Kernels), private: s.Private, life: int64(max(0, s.Lifetime))}
 	k.session = Session{
 		SingleNode: s.SingleNode, Private: s.Private, Preemptible: s.Preemptible, Lifetime: s.Lifetime, Companions: s.Companions,
-		Designated: slices.Clone(s.Designated), Failed: slices.Clone(s.Failed), Kernels: slices.Clone(s.Kernels),
+		Designated: slices.Clone(s.Designated), Failed: slices.Clone(s.Failed), Volumes: slices.Clone(s.Volumes), Kernels: slices.Clone(s.Kernels),
 	}
 	for i := range k.session.Kernels {
 		k.session.Kernels[i].ID = "" // not part of the kind
@@ -267,6 +281,8 @@ func (m *machine) eligible(k *kind, sh *shape) string {
 		return filterLost
 	case !m.facts.Schedulable:
 		return filterNotSchedulable
+	case k != nil && m.hangs(k):
+		return filterVolume
 	}
 	return ""
 }
@@ -277,6 +293,7 @@ const (
 	filterNotSchedulable = "not-schedulable"
 	filterArchitecture   = "architecture"
 	filterDesignated     = "designated"
+	filterVolume         = "hung-volume"
 	filterContainers     = "containers"
 	filterDevices        = "devices"
 	filterModels         = "models"

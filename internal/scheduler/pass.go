@@ -348,7 +348,7 @@ func (g *group) best(b *board, k *kind, barred []bool) int {
 			return 1
 		})
 	}
-	plain := k.plain() && barred == nil && len(g.skip) == 0
+	plain := g.plain(k) && barred == nil && len(g.skip) == 0
 	best, bestKey, bestTier := -1, nowhere, 0
 	for n := range b.keys {
 		i := n + from
@@ -380,7 +380,7 @@ func (g *group) best(b *board, k *kind, barred []bool) int {
 // tier is how well a machine suits the wishes of a session, smaller first; -1 excludes it.
 func (g *group) tier(k *kind, m *machine) int {
 	s := &k.session
-	if len(s.Designated) > 0 && !slices.Contains(s.Designated, m.id) {
+	if len(s.Designated) > 0 && !slices.Contains(s.Designated, m.id) || m.hangs(k) {
 		return -1
 	}
 	tier := 0
@@ -421,7 +421,7 @@ func (g *group) diagnose(k *kind) (place, Reason) {
 			return hopeless, WaitsForAgent
 		}
 		return hopeless, TooBig
-	case fitsSums && k.plain() && len(k.units) == 1 && !g.containersOnly(k):
+	case fitsSums && g.plain(k) && len(k.units) == 1 && !g.containersOnly(k):
 		return blocked, WaitsForDevices
 	}
 	return blocked, WaitsForCapacity
@@ -457,7 +457,7 @@ func (g *group) containersOnly(k *kind) bool {
 func (g *group) couldEver(k *kind, away bool) bool {
 	usable := func(m *machine, sh *shape) bool {
 		f := m.eligible(k, sh)
-		return f == "" || away && (f == filterLost || f == filterNotSchedulable)
+		return f == "" || away && (f == filterLost || f == filterNotSchedulable || f == filterVolume)
 	}
 	if len(k.units) == 1 {
 		sh := k.units[0].shape

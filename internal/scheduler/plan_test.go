@@ -73,6 +73,10 @@ func TestPlanExplains(t *testing.T) {
 	dependent.Waiting = "it waits for session train"
 	designated := session(1, ask(1, 1))
 	designated.Designated = []cluster.AgentID{"elsewhere"}
+	hung := agent("hung", 4, 8)
+	hung.Hung = []string{"local:v1"}
+	foldered := session(1, ask(1, 1))
+	foldered.Volumes = []string{"local:v1"}
 	together := session(1, ask(3, 1), ask(3, 1))
 	together.SingleNode = true
 
@@ -91,6 +95,7 @@ func TestPlanExplains(t *testing.T) {
 		{"none usable", []scheduler.Agent{lost, off, arm}, session(1, ask(1, 1)), scheduler.WaitsForAgent,
 			map[string]int{"lost": 1, "not-schedulable": 1, "architecture": 1}, nil, "1 lost"},
 		{"designated", []scheduler.Agent{busy}, designated, scheduler.WaitsForAgent, map[string]int{"designated": 1}, nil, "designated"},
+		{"volume hangs", []scheduler.Agent{hung, lost}, foldered, scheduler.WaitsForAgent, map[string]int{"hung-volume": 1, "lost": 1}, nil, "1 where local:v1 does not answer"},
 		{"too big", []scheduler.Agent{busy}, session(1, ask(6, 1)), scheduler.TooBig, map[string]int{"cpu": 1},
 			cluster.Slots{cluster.SlotCPU: cluster.Whole(5)}, "short of 2 cpu"},
 		{"too big together", []scheduler.Agent{busy}, together, scheduler.TooBig, map[string]int{"cpu": 1},

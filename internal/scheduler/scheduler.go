@@ -43,6 +43,8 @@ type Agent struct {
 	// Images are references known to be present; used as a tie-break only.
 	Images map[string]bool
 	Labels map[string]string
+	// Hung names volumes of folders that do not answer there, in order.
+	Hung []string
 }
 
 // Session is a session with its kernels, waiting or running.
@@ -69,6 +71,8 @@ type Session struct {
 	Companions Companions
 	// Designated restricts the agents; empty means any.
 	Designated []cluster.AgentID
+	// Volumes are those that its folders lie on, in order; it starts nowhere where one of them hangs.
+	Volumes []string
 	// Failed lists agents that just failed this session; they are tried last.
 	Failed []cluster.AgentID
 }
@@ -188,7 +192,8 @@ type Explanation struct {
 	Reason Reason
 	// Text is one sentence for people.
 	Text string
-	// Rejected counts agents per filter: "architecture", "not-schedulable", "lost", "cpu", "mem", "designated", "containers".
+	// Rejected counts agents per filter: "architecture", "not-schedulable", "lost", "cpu", "mem", "designated", "hung-volume",
+	// "containers".
 	Rejected map[string]int
 	// Shortfall is what the best agent lacks, per slot.
 	Shortfall cluster.Slots

@@ -315,7 +315,7 @@ func (m *memory) setSession(r *dbgen.SessionFactsRow, kernels []dbgen.KernelFact
 		ID: id, Name: r.Name, Type: r.Type, Priority: int(r.Priority), EnqueuedAt: r.CreatedAt,
 		Owner:      scheduler.Owner{AccessKey: cluster.AccessKey(m.text(r.AccessKey)), User: cluster.UserID(m.text(r.UserID)), Project: cluster.ProjectID(m.text(r.ProjectID)), Domain: m.text(r.DomainName)},
 		SingleNode: r.ClusterMode == "single-node", Private: r.Type == cluster.System, Preemptible: r.Preemptible,
-		Designated: agentIDs(r.DesignatedAgents), Failed: agentIDs(r.FailedAgents),
+		Designated: agentIDs(r.DesignatedAgents), Failed: agentIDs(r.FailedAgents), Volumes: r.Volumes,
 	}
 	if on != nil {
 		s.Waiting = waitsFor(on.name)

@@ -198,7 +198,7 @@ func (p *Planner) DryRun(ctx context.Context, r service.PlanRequest) (out servic
 		s := scheduler.Session{
 			ID: "dry-run", Name: "dry run", Type: r.Type, Priority: r.Priority, EnqueuedAt: asOf, StartsAt: r.StartsAt, Lifetime: r.Lifetime, Waiting: waits,
 			Owner:      scheduler.Owner{AccessKey: r.AccessKey, User: r.User, Project: r.Project, Domain: r.Domain},
-			SingleNode: r.SingleNode, Private: r.Type == cluster.System, Preemptible: r.Preemptible, Designated: r.Designated,
+			SingleNode: r.SingleNode, Private: r.Type == cluster.System, Preemptible: r.Preemptible, Designated: r.Designated, Volumes: r.Volumes,
 		}
 		for i, k := range r.Kernels {
 			s.Kernels = append(s.Kernels, scheduler.Kernel{ID: cluster.KernelID(fmt.Sprintf("dry-run-%d", i)), Slots: k.Slots, Architecture: k.Architecture, Image: k.Image})

@@ -172,7 +172,7 @@ func (m *memory) readAgents(ctx context.Context, q *dbgen.Queries, ids []string)
 		id := cluster.AgentID(r.ID)
 		found[id] = true
 		slices.Sort(present[r.ID])
-		digest := sum(fmt.Appendf(nil, "%s %s %s %t %t %s %q", r.ResourceGroup, r.Architecture, r.Status, r.Schedulable, r.EngineOk, r.Devices, present[r.ID]))
+		digest := sum(fmt.Appendf(nil, "%s %s %s %t %t %s %q %q", r.ResourceGroup, r.Architecture, r.Status, r.Schedulable, r.EngineOk, r.Devices, present[r.ID], r.HungVolumes))
 		if m.agents[id].digest == digest {
 			continue
 		}
@@ -185,7 +185,7 @@ func (m *memory) readAgents(ctx context.Context, q *dbgen.Queries, ids []string)
 			m.slots[d.Slot] = true
 		}
 		a := scheduler.Agent{ID: id, Architecture: r.Architecture, Schedulable: r.Schedulable && r.EngineOk, Alive: r.Status == cluster.AgentAlive,
-			Devices: devices, Images: map[string]bool{}}
+			Devices: devices, Images: map[string]bool{}, Hung: r.HungVolumes}
 		for _, ref := range present[r.ID] {
 			a.Images[m.text(ref)] = true
 		}

@@ -71,6 +71,7 @@ type PlanRequest struct {
 	SingleNode  bool
 	Designated  []cluster.AgentID
 	DependsOn   []cluster.SessionID
+	Volumes     []string // hosts of its folders, in order
 	Kernels     []PlanKernel
 	Preemptible bool
 }

@@ -118,6 +118,11 @@ func (p *sessionPlan) request() PlanRequest {
 	for _, id := range i.DependsOn {
 		r.DependsOn = append(r.DependsOn, cluster.SessionID(id))
 	}
+	for _, m := range i.Mounts {
+		r.Volumes = append(r.Volumes, m.Host)
+	}
+	slices.Sort(r.Volumes)
+	r.Volumes = slices.Compact(r.Volumes)
 	for range i.ClusterSize {
 		r.Kernels = append(r.Kernels, PlanKernel{Slots: p.slots, Architecture: i.Architecture, Image: i.Image})
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 const agentFacts = `-- name: AgentFacts :many
-SELECT id, resource_group, architecture, status, schedulable, engine_ok, devices FROM agents
+SELECT id, resource_group, architecture, status, schedulable, engine_ok, devices, hung_volumes FROM agents
 WHERE status <> 'TERMINATED' AND ($1::text[] IS NULL OR id = ANY($1::text[])) ORDER BY id
 `
 
@@ -26,6 +26,7 @@ type AgentFactsRow struct {
 	Schedulable   bool
 	EngineOk      bool
 	Devices       json.RawMessage
+	HungVolumes   []string
 }
 
 func (q *Queries) AgentFacts(ctx context.Context, ids []string) ([]AgentFactsRow, error) {
@@ -45,6 +46,7 @@ func (q *Queries) AgentFacts(ctx context.Context, ids []string) ([]AgentFactsRow
 			&i.Schedulable,
 			&i.EngineOk,
 			&i.Devices,
+			&i.HungVolumes,
 		); err != nil {
 			return nil, err
 		}
@@ -257,7 +259,8 @@ func (q *Queries) LookNow(ctx context.Context) (LookNowRow, error) {
 const sessionFacts = `-- name: SessionFacts :many
 SELECT s.id, s.name, s.type, s.status, s.priority, s.resource_group, s.domain_name, s.project_id, s.user_id, s.access_key,
        s.designated_agents, s.failed_agents, s.cluster_mode, s.preemptible, s.batch_timeout_ms, s.created_at, s.starts_at,
-       s.scheduled_at, s.started_at, s.status_info, coalesce(s.status_data->'scheduler'->>'msg', '')::text AS told
+       s.scheduled_at, s.started_at, s.status_info, coalesce(s.status_data->'scheduler'->>'msg', '')::text AS told,
+       ARRAY(SELECT DISTINCT m.host FROM session_mounts m WHERE m.session_id = s.id ORDER BY m.host)::text[] AS volumes
 FROM sessions s WHERE s.id = ANY($1::uuid[]) AND s.ended_at IS NULL
 `
 
@@ -283,6 +286,7 @@ type SessionFactsRow struct {
 	StartedAt        *time.Time
 	StatusInfo       string
 	Told             string
+	Volumes          []string
 }
 
 func (q *Queries) SessionFacts(ctx context.Context, ids []string) ([]SessionFactsRow, error) {
@@ -316,6 +320,7 @@ func (q *Queries) SessionFacts(ctx context.Context, ids []string) ([]SessionFact
 			&i.StartedAt,
 			&i.StatusInfo,
 			&i.Told,
+			&i.Volumes,
 		); err != nil {
 			return nil, err
 		}

@@ -31,3 +31,8 @@ $$;
 
 -- Hosts (proxy:volume) whose file systems do not answer on the agent. Writer: service.Nodes, from the agent's facts.
 ALTER TABLE agents ADD COLUMN hung_volumes text[] NOT NULL DEFAULT '{}';
+DROP TRIGGER agent_changed ON agents;
+CREATE TRIGGER agent_changed AFTER UPDATE OF status, resource_group, schedulable, architecture, devices, engine_ok, hung_volumes ON agents FOR EACH ROW WHEN (
+    OLD.status <> NEW.status OR OLD.resource_group <> NEW.resource_group OR OLD.schedulable <> NEW.schedulable
+    OR OLD.architecture <> NEW.architecture OR OLD.engine_ok <> NEW.engine_ok OR OLD.devices <> NEW.devices OR OLD.hung_volumes <> NEW.hung_volumes
+) EXECUTE FUNCTION scheduling_changed('agent', 'id');

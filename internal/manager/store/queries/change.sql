@@ -20,7 +20,8 @@ SELECT id FROM sessions WHERE ended_at IS NULL ORDER BY id;
 -- name: SessionFacts :many
 SELECT s.id, s.name, s.type, s.status, s.priority, s.resource_group, s.domain_name, s.project_id, s.user_id, s.access_key,
        s.designated_agents, s.failed_agents, s.cluster_mode, s.preemptible, s.batch_timeout_ms, s.created_at, s.starts_at,
-       s.scheduled_at, s.started_at, s.status_info, coalesce(s.status_data->'scheduler'->>'msg', '')::text AS told
+       s.scheduled_at, s.started_at, s.status_info, coalesce(s.status_data->'scheduler'->>'msg', '')::text AS told,
+       ARRAY(SELECT DISTINCT m.host FROM session_mounts m WHERE m.session_id = s.id ORDER BY m.host)::text[] AS volumes
 FROM sessions s WHERE s.id = ANY(@ids::uuid[]) AND s.ended_at IS NULL;
 
 -- name: KernelFacts :many
@@ -32,7 +33,7 @@ SELECT DISTINCT d.session_id FROM session_dependencies d JOIN sessions s ON s.id
 WHERE d.depends_on = ANY(@ids::uuid[]) AND s.status = 'PENDING';
 
 -- name: AgentFacts :many
-SELECT id, resource_group, architecture, status, schedulable, engine_ok, devices FROM agents
+SELECT id, resource_group, architecture, status, schedulable, engine_ok, devices, hung_volumes FROM agents
 WHERE status <> 'TERMINATED' AND (sqlc.narg('ids')::text[] IS NULL OR id = ANY(sqlc.narg('ids')::text[])) ORDER BY id;
 
 -- name: AgentImageFacts :many
