@@ -4,7 +4,7 @@
 #   scripts/bench.sh [REGEXP]      all benchmarks when none is named
 set -euo pipefail
 cd "$(dirname "$0")/.."
-scripts/install-deps.sh test
+scripts/install-deps.sh bench
 docker version >/dev/null 2>&1 || scripts/engine.sh ensure
 images/build.sh
 BERTH_BENCH=1 exec go test -run '^$' -bench "${1:-.}" -benchtime 1x -count 1 -timeout 40m ./bench/...

