@@ -174,8 +174,9 @@ func (p *platform) buildStorage(ctx context.Context) (*chassis.Group, error) {
 	p.mu.Lock()
 	p.storage = proxy
 	p.mu.Unlock()
-	p.health.Watch(proxy.Services()...)
-	return chassis.NewGroup(p.log, proxy.Services()...)
+	services := proxy.Services()
+	p.health.Watch(services...)
+	return chassis.NewGroup(p.log, services...)
 }
 
 // makeSecret keeps the one that is there.
