@@ -52,6 +52,7 @@ type Proxy struct {
 	usage    *usages
 
 	client, manager *chassis.HTTPServer
+	services        []*chassis.Service
 	// changed says that the announcement is out of date.
 	changed chan struct{}
 }
@@ -127,11 +128,14 @@ func New(_ context.Context, cfg Config, deps Deps) (*Proxy, error) {
 		Listen: cfg.ManagerListen, Handler: p.managerAPI(), TLS: tlsConfig, Log: deps.Log,
 		Configure: func(s *http.Server) { s.ReadTimeout = time.Minute },
 	})
+	p.services = p.makeServices()
 	return p, nil
 }
 
 // Services are the parts of the role, to be run in one group. The names begin with "storage-".
-func (p *Proxy) Services() []*chassis.Service {
+func (p *Proxy) Services() []*chassis.Service { return p.services }
+
+func (p *Proxy) makeServices() []*chassis.Service {
 	const first = "storage-volumes"
 	return []*chassis.Service{
 		chassis.NewService(first, chassis.Hooks{Start: p.firstLook, Run: p.watch, Stop: p.closeVolumes}),
