@@ -19,7 +19,7 @@ const (
 var targetsOf = map[string]string{".linuxbrew": "/home/linuxbrew/.linuxbrew"}
 
 // closedDirs are directories of the image below which nothing is mounted either.
-var closedDirs = []string{"/.berth", "/bin", "/boot", "/dev", "/home/config", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys"}
+var closedDirs = []string{"/.berth", "/bin", "/boot", "/dev", "/etc", "/home/config", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys"}
 
 // source is what a session asks to mount: a folder, or a directory of it.
 type source struct {

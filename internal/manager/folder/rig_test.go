@@ -307,3 +307,12 @@ func wantKind(t *testing.T, err error, kind fault.Kind, what string) {
 		t.Errorf("%s: got %v (%v), want %v", what, err, fault.KindOf(err), kind)
 	}
 }
+
+func (r *rig) addMount(db dbgen.DBTX, session string, f folder.Folder) {
+	r.t.Helper()
+	_, err := db.Exec(r.t.Context(), `INSERT INTO session_mounts (session_id, n, folder_id, name, host, quota_scope, usage_mode, permission, subpath, target, volume_path, owner_uid, owner_gid)
+		VALUES ($1, 0, $2, $3, $4, $5, 'general', 'rw', '.', '/home/work/x', '/vol', 1, 1)`, session, f.ID, f.Name, f.Host, f.Scope.String())
+	if err != nil {
+		r.t.Error(err)
+	}
+}
