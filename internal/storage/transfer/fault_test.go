@@ -357,8 +357,12 @@ func TestTooManyTransfers(t *testing.T) {
 		a, err := r.try("PATCH", "/upload", token(two), patchHeaders(0), nil)
 		return err == nil && a.status == 503 && a.slug() == "too-many-transfers" && a.header.Get("Retry-After") != ""
 	}, 10*time.Second, 10*time.Millisecond)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, r.s.Wait(over), context.Canceled)
 	body.rest <- "cdef"
 	close(body.rest)
 	require.Equal(t, 204, (<-first).status)
+	require.NoError(t, r.s.Wait(t.Context()))
 	require.Equal(t, 204, r.patch(two, 0, []byte("abcdef")).status)
 }

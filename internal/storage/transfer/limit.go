@@ -62,3 +62,20 @@ func (l *limiter) leave(key string) {
 	close(l.freed)
 	l.freed = make(chan struct{})
 }
+
+// empty waits until nobody is inside.
+func (l *limiter) empty(ctx context.Context) error {
+	for {
+		l.mu.Lock()
+		total, freed := l.total, l.freed
+		l.mu.Unlock()
+		if total == 0 {
+			return nil
+		}
+		select {
+		case <-freed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

@@ -122,6 +122,10 @@ type ArchiveRequest struct {
 	Filename string
 }
 
+// Wait returns once no transfer runs, or with the error of ctx. An HTTP server that was closed does not wait for
+// those whose connections it cut, and they still make durable what has come: close volumes after this.
+func (s *Server) Wait(ctx context.Context) error { return s.limit.empty(ctx) }
+
 // Run collects unfinished uploads that nobody continues until ctx ends; it returns nil then.
 func (s *Server) Run(ctx context.Context) error {
 	tick := s.o.Clock.NewTicker(min(10*time.Minute, s.o.UploadExpiry/2))
