@@ -165,7 +165,11 @@ func (p *Proxy) watch(ctx context.Context) error {
 	return nil
 }
 
-func (p *Proxy) closeVolumes(context.Context) error {
+func (p *Proxy) closeVolumes(ctx context.Context) error {
+	// Transfers whose connections were cut still make durable what came.
+	ended, cancel := context.WithTimeout(ctx, 5*time.Second)
+	_ = p.transfer.Wait(ended)
+	cancel()
 	var mu sync.Mutex
 	var errs []error
 	var all sync.WaitGroup
