@@ -3,6 +3,7 @@ package folder_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -316,3 +317,5 @@ func (r *rig) addMount(db dbgen.DBTX, session string, f folder.Folder) {
 		r.t.Error(err)
 	}
 }
+
+func asFault(err error, e **fault.Error) bool { return errors.As(err, e) }
