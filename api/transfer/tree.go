@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -169,7 +170,9 @@ func concernsAll(err error) bool {
 	case errors.Is(err, ErrChanged), errors.Is(err, ErrDiffers):
 		return false
 	case errors.As(err, &refused):
-		return api.IsDenied(err) || refused.Status == http.StatusInsufficientStorage || refused.Status == http.StatusTooManyRequests ||
+		// A path of an upload cannot be missing, so that it is the folder.
+		gone := refused.Status == http.StatusNotFound && strings.HasSuffix(refused.Op, "/request-upload")
+		return gone || api.IsDenied(err) || refused.Status == http.StatusInsufficientStorage || refused.Status == http.StatusTooManyRequests ||
 			api.HasSlug(err, api.SlugQuotaExceeded)
 	}
 	return true // The network, after all tries.

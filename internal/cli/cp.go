@@ -273,5 +273,8 @@ func (o *cpOptions) tell(cmd *cobra.Command, r transfer.Report, err error) error
 		}
 		say(cmd, "%s", text)
 	}
+	if incomplete != nil && !o.quiet {
+		err = fmt.Errorf("%s could not be copied, as told above", count(int(r.Failed), "path"))
+	}
 	return hint(err, again)
 }

@@ -118,11 +118,19 @@ func (f *createFlags) request(a *app, image string) (api.CreateSession, error) {
 	return s, nil
 }
 
+// hint says where to look when a session could not be created.
+func (f *createFlags) hint(err error) error {
+	if len(f.mounts) > 0 && api.IsNotFound(err) {
+		return hint(err, "berth folder list, berth image list")
+	}
+	return hint(err, "berth image list, berth agent list")
+}
+
 // plan tells what would become of a request.
 func (f *createFlags) plan(ctx context.Context, a *app, cmd *cobra.Command, c *api.Client, req api.CreateSession, asJSON bool) error {
 	e, err := c.DryRun(ctx, req)
 	if err != nil {
-		return hint(err, "berth image list, berth agent list")
+		return f.hint(err)
 	}
 	if asJSON {
 		return printJSON(cmd.OutOrStdout(), e)

@@ -21,6 +21,7 @@ func (a *app) newFolderInvite() *cobra.Command {
 		ValidArgsFunction: a.completeFolders(""),
 		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			invited, err := c.InviteToFolder(ctx, args[0], permission, args[1:])
+			err = hint(err, "check the addresses and the name of the folder: berth folder list")
 			if err == nil && len(invited) == 0 {
 				err = hint(errors.New("nobody was invited: no such users, or they were invited before"), "berth folder invitations --sent, berth folder share %s", args[0])
 			}

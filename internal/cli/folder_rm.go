@@ -63,7 +63,11 @@ func (o *folderRmOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Cl
 		}
 	}
 	err := eachFolder(cmd, inside, func(folder string) error {
-		return c.DeleteFiles(ctx, folder, files[folder], o.recursive)
+		err := c.DeleteFiles(ctx, folder, files[folder], o.recursive)
+		if err != nil && !o.recursive && !api.IsNotFound(err) && !api.IsDenied(err) {
+			return hint(err, "berth folder ls %s; -r deletes directories with all they hold", folder)
+		}
+		return err
 	})
 	if err != nil {
 		return err

@@ -31,6 +31,7 @@ folders there is berth folder invite. Without addresses: show who has access.`,
 				return o.show(ctx, cmd, c, args[0])
 			}
 			shared, err := c.ShareFolder(ctx, args[0], o.permission, args[1:])
+			err = hint(err, "check the addresses and the name of the folder: berth folder list")
 			if err == nil && len(shared) == 0 {
 				err = hint(errors.New("nobody was given access: no such users"), "berth folder share %s shows who has it", args[0])
 			}

@@ -134,7 +134,7 @@ func (o *runOptions) run(cmd *cobra.Command, c *api.Client) (err error) {
 		if ctx.Err() != nil && o.transient() { // it may have been made all the same
 			o.remove(base, cmd, c, api.CreatedSession{ID: req.Name, Name: req.Name}, false)
 		}
-		return hint(err, "berth image list, berth agent list")
+		return o.hint(err)
 	}
 	running, gone := false, false
 	defer func() {

@@ -61,7 +61,7 @@ func (o *sessionCreateOptions) run(ctx context.Context, cmd *cobra.Command, c *a
 	defer cancel()
 	s, err := c.CreateSession(ctx, req)
 	if err != nil {
-		return hint(err, "berth image list, berth agent list")
+		return o.hint(err)
 	}
 	if !s.Created && !o.quiet {
 		say(cmd, "session %s lives already and is used again", s.Name)
