@@ -114,14 +114,11 @@ func TestFoldersOnTheRealEngine(t *testing.T) {
 		require.Zero(t, code, out)
 		points, err := mount.Attached(filepath.Join(h.cfg.StateDir, "mounts"))
 		require.NoError(t, err)
-		require.Len(t, points, 3)
+		require.Empty(t, points, "a running container has its own mounts")
 
 		stop := stopped(20 + i)
 		m.want(stop)
 		m.until("it ends", func() bool { return m.phase(id) == cluster.PhaseEnded })
-		points, err = mount.Attached(filepath.Join(h.cfg.StateDir, "mounts"))
-		require.NoError(t, err)
-		require.Empty(t, points)
 		require.FileExists(t, v.path(fmt.Sprintf("new-%d", uid)), "files stay after the session")
 		require.NoError(t, os.Remove(v.path("again")))
 	}

@@ -99,11 +99,12 @@ func TestFoldersReachTheContainer(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(text), "BACKENDAI_PERSISTENT_PATHS=/home/work/data/deep:/home/work/data:/models\n")
 
-	r.kill() // another agent leaves the mounts of a running kernel alone
+	require.Zero(t, r.mounts.count(), "a running container has its own")
+	r.kill()
 	r.start()
 	r.want(true, desired(1, withFolder))
 	r.awaitPhase(kernelID(1), 1, cluster.PhaseRunning)
-	require.Equal(t, 1, r.mounts.count())
+	require.Len(t, r.mounts.uids, 1, "what runs is not mounted again")
 	r.want(false, stopped(1))
 	o := r.awaitPhase(kernelID(1), 1, cluster.PhaseEnded)
 	require.Equal(t, cluster.ReasonUserRequested, o.Reason)

@@ -158,7 +158,7 @@ func (n *kernel) mount(ctx context.Context, v view) error {
 	return n.findImage(ctx, v)
 }
 
-// attach makes the binds of the present generation, once in this agent's life.
+// attach makes the binds of the present generation. They are needed until the container runs.
 func (n *kernel) attach(ctx context.Context, v view) error {
 	k, s := n.k, v.desired.Spec
 	if len(s.Mounts) == 0 || n.mounted == v.record.Generation {
@@ -279,6 +279,14 @@ func (n *kernel) ensure(ctx context.Context, v view, spec runtime.Spec) error {
 	n.container, n.missing = &o, 0
 	n.publish(cluster.PhaseCreating)
 	k.mu.Unlock()
+	if o.Phase != runtime.PhaseCreated && n.mounted != 0 {
+		// The container has its own mounts by now. Those of the host would only be in the way of whoever
+		// deletes the agent's state, and lead into folders.
+		n.mounted = 0
+		if err := k.o.Mounts.Release(n.id); err != nil {
+			k.o.Log.Warn("the mounts of a running kernel stay until its end", "kernel", n.id, "err", err)
+		}
+	}
 	// Containers learn their own id from this file; nothing depends on it.
 	if a, err := alloc.Parse(spec.Identity.Allocation); err == nil {
 		_ = k.o.Scratch.AddConfig(n.id, scratch.File{Path: "resource.txt", Mode: 0o644,

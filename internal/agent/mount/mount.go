@@ -6,6 +6,7 @@
 // between the check and the bind, read-only also holds for whatever the folder holds, and files
 // belong to the session's user inside and to the volume's owner outside.
 //
+// Mounts are attached while a container is made, which then has its own.
 // The directory of attached mounts is apart from the kernels' scratch directories and nothing in
 // it is ever deleted recursively: a mount that was forgotten costs a mount, never files.
 //
