@@ -15,11 +15,11 @@ import (
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
 
-// A list without pages is read by key in pages of listPage and ends at listMost.
-const (
-	listPage = 500
-	listMost = 10_000
-)
+// ListMost is how many folders a list without pages holds.
+const ListMost = 10_000
+
+// listPage is how many folders such a list reads at once, by key.
+const listPage = 500
 
 // List lists folders by name: the actor's own, those shared with the actor and those of the actor's projects; at most 10,000.
 func (s *Service) List(ctx context.Context, a Actor, q ListQuery) ([]Folder, error) {
@@ -52,7 +52,7 @@ func (s *Service) List(ctx context.Context, a Actor, q ListQuery) ([]Folder, err
 		}
 	}
 	out := []Folder{}
-	for len(out) < listMost {
+	for len(out) < ListMost {
 		page, err := s.d.Store.ListFolders(ctx, arg)
 		if err != nil {
 			return nil, fmt.Errorf("list folders: %w", err)

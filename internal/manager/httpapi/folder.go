@@ -137,6 +137,9 @@ func (a *API) listFolders(c *call, p *params) error {
 	for i, f := range found {
 		list[i] = folderItem(f)
 	}
+	if len(list) >= folder.ListMost {
+		c.w.Header()["X-Berth-Truncated"] = []string{"true"} // the reply's shape has no place for it
+	}
 	return c.ok(list)
 }
 
