@@ -97,6 +97,12 @@ func TestClusterWithoutEngine(t *testing.T) {
 	for _, name := range []string{"BACKEND_ENDPOINT", "BACKEND_ENDPOINT_TYPE", "BACKEND_ACCESS_KEY", "BACKEND_SECRET_KEY", "BERTH_ADMIN_EMAIL", "BERTH_ADMIN_PASSWORD"} {
 		require.NotEmpty(t, env[name], name)
 	}
+	require.Contains(t, first.stdout, "storage     http://127.0.0.1:")
+	secret, err := os.Stat(filepath.Join(dir, storageSecretFile))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), secret.Mode())
+	require.FileExists(t, filepath.Join(dir, "volumes", firstVolume, ".berth", "volume.json"))
+	require.Contains(t, berth(t, dir, "status").stdout, "local:"+firstVolume)
 	log, err := os.ReadFile(filepath.Join(dir, "berth.log"))
 	require.NoError(t, err)
 	require.NotContains(t, string(log), env["BERTH_ADMIN_PASSWORD"])
@@ -184,6 +190,11 @@ func TestConfigIsCheckedAndPrinted(t *testing.T) {
 		"syntax":         {"up", "[log]\nformat = \"text\"\n[manager\n", []string{"line 3"}},
 		"bad agent id":   {"agent", "[agent]\nid = \"a b\"\n", []string{"a b"}},
 		"unknown role":   {"king", "", []string{"there is no role"}},
+		"no secret":      {"storage", "", []string{"storage.secret is not set", "next: "}},
+		"no volumes":     {"storage", "[storage]\nsecret = \"0123456789abcdef\"\n", []string{"storage.volumes"}},
+		"no etcd":        {"storage", "[storage]\nsecret = \"0123456789abcdef\"\n[storage.volumes.v]\nbackend = \"posix\"\npath = \"/x\"\n", []string{"storage.etcd.endpoints"}},
+		"wrong backend":  {"storage", "[storage.volumes.v]\nbackend = \"tape\"\npath = \"/x\"\n", []string{"tape", "cephfs, posix, xfs"}},
+		"unknown field":  {"up", "[storage.volumes.v]\nbakend = \"posix\"\n", []string{"backend, path, options"}},
 		"unknown format": {"up", "[log]\nformat = \"xml\"\n", []string{"log.format"}},
 	} {
 		require.NoError(t, os.WriteFile(file, []byte(tc.text), 0o600))

@@ -48,11 +48,11 @@ func runStorage(ctx context.Context, s settings, log *slog.Logger) error {
 		return fault.Invalidf("etcd at %v cannot be used", s.Storage.Etcd.Endpoints).WithCause(err).WithNext("correct storage.etcd.endpoints")
 	}
 	defer etcd.Close()
-	proxy, err := storage.New(ctx, s.Storage, storage.Deps{Etcd: etcd, Build: chassis.Build(), Log: log})
+	health := chassis.NewHealth()
+	proxy, err := storage.New(ctx, s.Storage, storage.Deps{Etcd: etcd, Metrics: health.Registry(), Build: chassis.Build(), Log: log})
 	if err != nil {
 		return err
 	}
-	health := chassis.NewHealth()
 	health.Check("storage", proxy.Ready)
 	services := proxy.Services()
 	var apis []string
@@ -167,7 +167,7 @@ func (p *platform) buildStorage(ctx context.Context) (*chassis.Group, error) {
 			return nil, fmt.Errorf("make the first volume: %w", err)
 		}
 	}
-	proxy, err := storage.New(ctx, cfg, storage.Deps{Etcd: p.stack.Endpoints().Etcd, Build: chassis.Build(), Log: p.log.With("part", "storage")})
+	proxy, err := storage.New(ctx, cfg, storage.Deps{Etcd: p.stack.Endpoints().Etcd, Metrics: p.health.Registry(), Build: chassis.Build(), Log: p.log.With("part", "storage")})
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"berth.dev/berth/internal/storage/volume"
 	"berth.dev/berth/internal/storage/volume/cephfs"
 	"berth.dev/berth/internal/storage/volume/posix"
+	"berth.dev/berth/internal/storage/volume/xfs"
 )
 
 // opening is what a driver needs to open a volume.
@@ -30,6 +31,9 @@ const backendMemory = "memory"
 var drivers = map[string]driver{
 	"posix":  plain(posix.Open),
 	"cephfs": plain(cephfs.Open),
+	"xfs": plain(func(o posix.Options) (volume.Volume, error) {
+		return xfs.Open(xfs.Options{Name: o.Name, Path: o.Path, UID: o.UID, GID: o.GID, Log: o.Log})
+	}),
 }
 
 // plain is a driver without options of its own.

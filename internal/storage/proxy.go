@@ -13,9 +13,9 @@ import (
 	"sync"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/fault"
@@ -34,6 +34,8 @@ type Deps struct {
 	Volumes map[string]volume.Volume
 	Clock   chassis.Clock // the machine's when nil
 	NewID   func() string // random UUIDs when nil
+	// Metrics is where the proxy registers its figures; nil means nowhere.
+	Metrics prometheus.Registerer
 	Build   chassis.BuildInfo
 	Log     *slog.Logger
 }
@@ -128,6 +130,11 @@ func New(_ context.Context, cfg Config, deps Deps) (*Proxy, error) {
 		Listen: cfg.ManagerListen, Handler: p.managerAPI(), TLS: tlsConfig, Log: deps.Log,
 		Configure: func(s *http.Server) { s.ReadTimeout = time.Minute },
 	})
+	if deps.Metrics != nil {
+		if err := deps.Metrics.Register(figures{p}); err != nil {
+			return nil, fmt.Errorf("register metrics of the storage proxy: %w", err)
+		}
+	}
 	p.services = p.makeServices()
 	return p, nil
 }

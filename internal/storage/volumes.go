@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -25,7 +26,7 @@ const (
 	// volume that hangs they stay under way until it answers again.
 	callPatience = 30 * time.Second
 	callsAtOnce  = 128
-	// reopenAfter failed looks in a row a volume is opened anew, as a file server that was replaced needs.
+	// After reopenAfter failed looks in a row a volume is opened anew, as a file server that was replaced needs.
 	reopenAfter = 3
 )
 
@@ -145,7 +146,8 @@ func (m *mounted) note(v volume.Volume, space volume.Space, err error) {
 			m.sick = make(chan struct{})
 		}
 	default:
-		if fault.ReasonOf(err) != "volume-unavailable" {
+		// One that hangs is not opened anew: it goes on where it was when its server is back.
+		if fault.ReasonOf(err) != "volume-unavailable" && !errors.Is(err, context.DeadlineExceeded) {
 			m.failures++
 		}
 		if before == nil {
