@@ -244,6 +244,9 @@ func (m *Manager) Admin() (c service.Credentials, created bool) { return m.admin
 // Service gives access to the use cases for commands that run in this process.
 func (m *Manager) Service() *service.Service { return m.service }
 
+// Folders gives access to the use cases of folders for commands that run in this process.
+func (m *Manager) Folders() *folder.Service { return m.folders }
+
 // APIAddr is the address of the API, AgentAddr that of the agent port; valid once they run.
 func (m *Manager) APIAddr() string { return m.api.Addr() }
 

@@ -259,6 +259,9 @@ func (c *Cluster) Etcd(prefix string) map[string]string {
 	return out
 }
 
+// EtcdClient is a client of the managers' etcd, which a cluster of several managers has.
+func (c *Cluster) EtcdClient() *clientv3.Client { return c.etcd.Client() }
+
 // Stop ends a manager in good order.
 func (m *Manager) Stop() {
 	if m.group == nil {
