@@ -147,19 +147,32 @@ func (v *vol) toTrash(scope *directory, p string) error {
 	return err
 }
 
-// discard moves name, which is in from, into the scope's trash.
+// discard moves name, which is in from, into the scope's trash. A full quota may have no room for one more entry
+// there, and a directory may belong to another project: then the volume's own trash takes it, and where no rename
+// can, it is removed at once.
 func (v *vol) discard(scope, from *directory, name string) error {
-	trash, err := scope.dir(trashDir, noLinks)
-	if errors.Is(err, unix.ENOENT) {
-		if err = v.makePrivate(scope, trashDir); err == nil {
-			trash, err = scope.dir(trashDir, noLinks)
+	var err error
+	for _, in := range []*directory{scope, v.root} {
+		var trash *directory
+		if trash, err = in.dir(trashDir, noLinks); err == nil {
+			err = from.rename(name, trash, unique())
+			trash.Close()
+		}
+		if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) && !errors.Is(err, unix.EXDEV) {
+			return err
 		}
 	}
+	root, err := from.asRoot()
 	if err != nil {
 		return err
 	}
-	defer trash.Close()
-	return from.rename(name, trash, unique())
+	defer root.Close()
+	for done := false; !done; {
+		if _, done, err = tree.Remove(v.life, root, name, 10_000); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Usage implements volume.Volume.

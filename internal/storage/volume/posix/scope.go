@@ -63,7 +63,7 @@ func (v *vol) makeScope(s cluster.QuotaScope) error {
 	return v.root.sync()
 }
 
-func (v *vol) limitScope(ctx context.Context, s cluster.QuotaScope, limit int64, onlyNew bool) error {
+func (v *vol) limitScope(ctx context.Context, s cluster.QuotaScope, limit int64, onlyNew bool) (err error) {
 	lock, err := v.lockScope(ctx, s, true)
 	if err != nil {
 		return err
@@ -79,15 +79,23 @@ func (v *vol) limitScope(ctx context.Context, s cluster.QuotaScope, limit int64,
 		return err
 	}
 	defer in.Close()
-	if onlyNew {
-		if _, err := in.stat(scopeFileName); err == nil {
-			return nil
-		}
+	_, err = in.stat(scopeFileName)
+	made := err == nil
+	if made && onlyNew {
+		return nil
 	}
-	if v.opt.Quota != nil {
-		if err := v.opt.Quota.Limit(ctx, s, d.f, limit); err != nil {
+	if q := v.opt.Quota; q != nil {
+		if made { // what is full has no room for another record, and the limit is the file system's
+			return q.Limit(ctx, s, d.f, limit)
+		}
+		if err := q.Limit(ctx, s, d.f, volume.NoLimit); err != nil {
 			return err
 		}
+		defer func() {
+			if err == nil {
+				err = q.Limit(ctx, s, d.f, limit)
+			}
+		}()
 	}
 	doc, err := json.Marshal(scopeFile{Kind: s.Kind, LimitBytes: limit})
 	if err != nil {

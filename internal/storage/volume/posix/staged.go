@@ -227,7 +227,7 @@ func (v *vol) fill(ctx context.Context, s cluster.QuotaScope, f *os.File, offset
 			m.mu.Unlock()
 		}
 		if put > 0 {
-			k, err := f.WriteAt(part[:put], offset+written)
+			k, err := writeAt(f, part[:put], offset+written)
 			written += int64(k)
 			if m != nil {
 				have -= int64(k)
@@ -263,6 +263,35 @@ func readFull(r io.Reader, p []byte) (n int, err error) {
 		}
 	}
 	return n, nil
+}
+
+// writeAt is f.WriteAt that says how much was written also where a disk or quota ends in the middle.
+func writeAt(f *os.File, p []byte, offset int64) (n int, err error) {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	e := conn.Control(func(fd uintptr) {
+		for n < len(p) {
+			var k int
+			k, err = unix.Pwrite(int(fd), p[n:], offset+int64(n))
+			n += max(k, 0)
+			if errors.Is(err, unix.EINTR) {
+				err = nil
+				continue
+			}
+			if err == nil && k == 0 {
+				err = io.ErrUnexpectedEOF
+			}
+			if err != nil {
+				return
+			}
+		}
+	})
+	if e != nil {
+		err = os.ErrClosed
+	}
+	return n, err
 }
 
 // fullOf says which limit a writer hit: file systems answer a project's quota and a full disk alike.
@@ -333,6 +362,7 @@ func (s *staged) Discard() error {
 	if err := s.uploads.unlink(s.name); err != nil && !errors.Is(err, unix.ENOENT) {
 		return explain(err, "discard", s.what())
 	}
+	_ = s.f.Truncate(0) // the bytes go now, not when the last one closes it
 	s.v.freed(s.ref.Scope, size)
 	_ = s.uploads.unlink(s.name + metaSuffix)
 	return nil

@@ -15,7 +15,6 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/storage/volume"
-	"berth.dev/berth/internal/storage/volume/tree"
 )
 
 // folderTree implements volume.Tree.
@@ -217,22 +216,7 @@ func (t *folderTree) Remove(p string, recursive bool) error {
 			return err
 		}
 		defer scope.Close()
-		err = t.v.discard(scope, up, name)
-		if !errors.Is(err, unix.EXDEV) {
-			return err
-		}
-		// A directory of another project, or another file system: no rename takes it to the trash.
-		root, err := up.asRoot()
-		if err != nil {
-			return err
-		}
-		defer root.Close()
-		for done := false; !done; {
-			if _, done, err = tree.Remove(context.Background(), root, name, 10_000); err != nil {
-				return err
-			}
-		}
-		return nil
+		return t.v.discard(scope, up, name)
 	})
 }
 

@@ -149,7 +149,7 @@ func TestLimitStopsWriters(t *testing.T) {
 	// Root is stopped as well.
 	err = os.WriteFile(filepath.Join(dir, "root"), make([]byte, 8<<20), 0o644)
 	require.True(t, errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT), "%v", err)
-	require.NoError(t, os.Remove(filepath.Join(dir, "root")))
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "root")))
 
 	require.NoError(t, os.Truncate(filepath.Join(dir, "big"), 8<<20))
 	s, err := v.Stage(ctx, ref, "up", true)
