@@ -225,19 +225,22 @@ func (c *Client) DeleteFiles(ctx context.Context, folder string, paths []string,
 // StatPath tells whether a path is a file or a directory, following links, and the size and time of files.
 func (c *Client) StatPath(ctx context.Context, at FolderPath) (FolderEntry, error) {
 	_, err := c.ListFolder(ctx, at, "", 1)
-	dir := FolderEntry{Name: path.Base(at.Clean()), Type: EntryDirectory}
 	var refused *Error
-	if err == nil || at.IsRoot() || !errors.As(err, &refused) || refused.Status >= 500 || IsDenied(err) {
-		return dir, err
+	switch {
+	case err == nil:
+		return FolderEntry{Name: path.Base(at.Clean()), Type: EntryDirectory}, nil
+	case at.IsRoot(), !errors.As(err, &refused), refused.Status >= 500, IsDenied(err):
+		return FolderEntry{}, err
 	}
 	file, headErr := c.headFile(ctx, at)
+	var headRefused *Error
 	switch {
 	case headErr == nil:
 		return file, nil
-	case IsNotFound(headErr), IsDenied(headErr):
+	case !errors.As(headErr, &headRefused), headRefused.Status >= 500, IsNotFound(headErr), IsDenied(headErr):
 		err = headErr
 	}
-	return dir, err
+	return FolderEntry{}, err
 }
 
 // headFile describes a file without reading it; storage proxies refuse directories.

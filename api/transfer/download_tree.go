@@ -32,7 +32,7 @@ func DownloadTree(ctx context.Context, client *api.Client, to []Placement, o Opt
 	}()
 	return t.run(ctx, func(ctx context.Context, add func(treeJob) error) error {
 		for _, p := range to {
-			e, err := c.StatPath(ctx, p.Remote)
+			e, err := Stat(ctx, client, p.Remote, t.o)
 			if err != nil {
 				return fmt.Errorf("%s: %w", p.Remote, err)
 			}
@@ -176,7 +176,7 @@ func CopyTree(ctx context.Context, client *api.Client, all []RemotePlacement, o 
 	t := newTree(o)
 	return t.run(ctx, func(ctx context.Context, add func(treeJob) error) error {
 		for _, p := range all {
-			e, err := c.StatPath(ctx, p.From)
+			e, err := Stat(ctx, client, p.From, t.o)
 			if err != nil {
 				return fmt.Errorf("%s: %w", p.From, err)
 			}

@@ -178,6 +178,16 @@ func concernsAll(err error) bool {
 	return true // The network, after all tries.
 }
 
+// Stat is StatPath of package api, tried again like transfers.
+func Stat(ctx context.Context, client *api.Client, at api.FolderPath, o Options) (e api.FolderEntry, err error) {
+	r := retrier{o: o}
+	err = r.try(ctx, func() error {
+		e, err = client.StatPath(ctx, at)
+		return err
+	})
+	return e, err
+}
+
 // maxCompared bounds how many entries of a directory are kept to find files that are there already; files beyond
 // it are moved again.
 const maxCompared = 200_000

@@ -146,7 +146,7 @@ type move struct {
 }
 
 func (o *cpOptions) plan(ctx context.Context, c *api.Client, s, target place, into bool) (move, error) {
-	dir, err := isDirectory(ctx, c, s)
+	dir, err := o.isDirectory(ctx, c, s)
 	if err != nil {
 		return move{}, err
 	}
@@ -162,7 +162,7 @@ func (o *cpOptions) plan(ctx context.Context, c *api.Client, s, target place, in
 	}
 	if !into && !dir {
 		// A file cannot be a directory, so that one of the target's name takes it in.
-		if into, err = isDirectory(ctx, c, target); err != nil && !api.IsNotFound(err) && !errors.Is(err, os.ErrNotExist) {
+		if into, err = o.isDirectory(ctx, c, target); err != nil && !api.IsNotFound(err) && !errors.Is(err, os.ErrNotExist) {
 			return move{}, err
 		}
 	}
@@ -212,10 +212,10 @@ func baseName(p place) string {
 	return path.Base(p.at.Clean())
 }
 
-func isDirectory(ctx context.Context, c *api.Client, p place) (bool, error) {
+func (o *cpOptions) isDirectory(ctx context.Context, c *api.Client, p place) (bool, error) {
 	if p.remote {
-		e, err := c.StatPath(ctx, p.at)
-		if err != nil {
+		e, err := transfer.Stat(ctx, c, p.at, o.Options)
+		if api.IsNotFound(err) {
 			err = hint(fmt.Errorf("%s: %w", p.text, err), "berth folder list, berth folder ls %s", p.at.Folder)
 		}
 		return e.Type == api.EntryDirectory, err

@@ -51,6 +51,8 @@ type fakeManager struct {
 	log    string
 	agents int
 	queue  fakeQueue
+	// folders have a lock of their own.
+	folders fakeFolders
 	// mute makes sessions and answers nothing.
 	mute bool
 }
@@ -108,6 +110,7 @@ func newFake(t *testing.T) *fakeManager {
 	handle("POST /admin/gql", f.graphql)
 	f.queueRoutes(handle)
 	f.idleRoutes(handle)
+	f.folderRoutes(mux, handle)
 	f.Server = httptest.NewServer(mux)
 	t.Cleanup(f.Close)
 	return f
