@@ -34,6 +34,12 @@ type dirent struct {
 	before, after int64
 }
 
+// direntSource is a directory that can be read from a position.
+type direntSource interface {
+	seek(pos int64) error
+	next() (dirent, error)
+}
+
 // direntReader reads a directory with its positions. The file belongs to one reader.
 type direntReader struct {
 	d    *directory
@@ -204,7 +210,7 @@ func list(ctx context.Context, d *directory, after string, limit int, byName boo
 
 // pageByPosition reads names from pos on. A page never ends between entries that share a position (their hashes
 // collide), because going on there would give the first ones again.
-func pageByPosition(ctx context.Context, r *direntReader, pos int64, limit int) (names []string, next int64, more bool, err error) {
+func pageByPosition(ctx context.Context, r direntSource, pos int64, limit int) (names []string, next int64, more bool, err error) {
 	if err := r.seek(pos); err != nil {
 		return nil, 0, false, err
 	}
@@ -247,7 +253,7 @@ func (h *nameHeap) Pop() any {
 }
 
 // pageByName reads the whole directory and keeps the least names after the given one.
-func pageByName(ctx context.Context, r *direntReader, after string, limit int) (names []string, more bool, err error) {
+func pageByName(ctx context.Context, r direntSource, after string, limit int) (names []string, more bool, err error) {
 	if err := r.seek(0); err != nil {
 		return nil, false, err
 	}

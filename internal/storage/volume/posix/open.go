@@ -39,7 +39,8 @@ type vol struct {
 	log   *slog.Logger
 	tasks *journal
 
-	scanner *tree.Scanner // of folders
+	scanner *tree.Scanner                // of folders
+	ask     func() (volume.Space, error) // the file system; may never return
 
 	life  context.Context // ends with Close
 	stop  context.CancelFunc
@@ -86,7 +87,7 @@ func open(o Options) (volume.Volume, error) {
 			return nil, bad(err)
 		}
 	}
-	v.tasks = &journal{v: v}
+	v.tasks, v.ask = &journal{v: v}, v.space
 	v.scanner = tree.NewScanner(o.Now, 0, 0)
 	return v, nil
 }
@@ -152,7 +153,7 @@ func (v *vol) Space(ctx context.Context) (volume.Space, error) {
 		c = &spaceCall{done: make(chan struct{})}
 		v.asking = c
 		go func() {
-			c.space, c.err = v.space()
+			c.space, c.err = v.ask()
 			v.mu.Lock()
 			v.asking = nil
 			v.mu.Unlock()
