@@ -168,7 +168,8 @@ func searchWhere(b *minilang.Builder, a Actor, q SearchQuery) (string, error) {
 	if a.Monitor() {
 		sees = "true"
 	}
-	where := []string{"(" + reach + " OR " + sees + ")"}
+	// Folders of which only the row remains are left out, as everywhere.
+	where := []string{"f.status <> 'delete-complete'", "(" + reach + " OR " + sees + ")"}
 	filter, err := minilang.Filter(b, folderFields, q.Filter)
 	if err != nil {
 		return "", err
