@@ -12,15 +12,19 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/embedded"
@@ -65,6 +69,7 @@ manager_listen = %q
 state_dir = %q
 secret = %q
 reap_rate = 3000
+object_stores = {allow_private = true, allow_http = true}
 [storage.etcd]
 endpoints = [%q]
 [storage.volumes.vol]
@@ -88,7 +93,10 @@ func (n *storageNode) start() {
 	for _, addr := range []string{n.manager, n.clients} {
 		listening(n.t, strings.TrimPrefix(addr, "127.0.0.1:"))
 	}
-	n.kill = func() { require.NoError(n.t, cmd.Process.Kill()) }
+	n.kill = func() {
+		require.NoError(n.t, cmd.Process.Kill())
+		require.Eventually(n.t, func() bool { return syscall.Kill(cmd.Process.Pid, 0) != nil }, patience, time.Millisecond, "the process is gone")
+	}
 }
 
 // try asks the manager-facing API; status 0 means that nobody answered.
@@ -232,6 +240,12 @@ func TestStorageProxySurvivesKill(t *testing.T) {
 			require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("f%d", i)), bytes.Repeat([]byte{byte(i)}, 100+i%4000), 0o644))
 		}
 	}
+	stored := objects(t, 2000)
+	imported := folder(5)
+	n.ask("POST", wire.PathFolderCreate, wire.FolderRequest{Volume: "vol", VFID: imported}, 204)
+	n.ask("POST", wire.PathImport, wire.TransferRequest{PathRequest: wire.PathRequest{Volume: "vol", VFID: imported, RelPath: "."}, TaskID: "import", Prefix: "in/",
+		Store: wire.ObjectStore{Endpoint: stored.url, Bucket: "bucket", Region: "us-east-1", AccessKey: "someone", SecretKey: "hush-hush"}}, 202)
+	require.Eventually(t, func() bool { return n.task("import").Current > 0 }, patience, time.Millisecond)
 	random := rand.NewChaCha8([32]byte{5})
 	want := map[string][sha256.Size]byte{}
 	var sent [8]atomic.Int64
@@ -259,11 +273,12 @@ func TestStorageProxySurvivesKill(t *testing.T) {
 	n.ask("POST", wire.PathFolderDelete, wire.FolderRequest{Volume: "vol", VFID: doomed, TaskID: "purge"}, 202)
 	n.ask("POST", wire.PathFolderClone, wire.CloneRequest{SrcVolume: "vol", SrcVFID: source, DstVFID: clone, TaskID: "clone"}, 202)
 	require.Eventually(t, func() bool { c := n.task("clone"); return c.Current > 0 || c.State != wire.TaskRunning }, patience, time.Millisecond)
-	before := n.task("clone")
+	before, importing := n.task("clone"), n.task("import")
 	n.kill()
 	require.Positive(t, n.left("trash"), "the purge was under way")
 	require.NoDirExists(t, mounts[doomed])
-	t.Logf("killed with the clone at %d of %d bytes (%s) and %d of 8 uploads complete", before.Current, before.Total, before.State, len(glob(t, mounts[uploads]+"/up/file*")))
+	t.Logf("killed with the clone at %d of %d bytes (%s), the import at %d of %d (%s) and %d of 8 uploads complete", before.Current, before.Total, before.State,
+		importing.Current, importing.Total, importing.State, len(glob(t, mounts[uploads]+"/up/file*")))
 
 	n.start()
 	sending.Wait()
@@ -275,6 +290,10 @@ func TestStorageProxySurvivesKill(t *testing.T) {
 	require.Equal(t, wire.TaskDone, n.task("clone").State, n.task("clone").Message)
 	require.Equal(t, n.sums(source), n.sums(clone))
 	require.Equal(t, wire.TaskDone, n.task("purge").State)
+	require.Eventually(t, func() bool { return n.task("import").State != wire.TaskRunning }, patience, 20*time.Millisecond)
+	require.Equal(t, wire.TaskDone, n.task("import").State, n.task("import").Message)
+	require.Equal(t, stored.sums, n.sums(imported))
+	require.Empty(t, glob(t, filepath.Join(n.volume, "*", ".berth", "uploads", "s3-*")), "no part of an object is left")
 	require.Eventually(t, func() bool { return n.left("trash") == 0 }, patience, 50*time.Millisecond, "the purge goes on")
 	require.Zero(t, n.left("clones"), "nothing is left of the first attempt")
 	// Asked again, as a manager that heard no answer would.
@@ -288,6 +307,35 @@ func TestStorageProxySurvivesKill(t *testing.T) {
 	p := &platform{t: t, dir: n.dir}
 	doctor := p.run("", "doctor", "--config", n.config)
 	require.NotContains(t, doctor.stdout, "WRONG  storage", doctor.stdout)
+}
+
+// store is an S3 server with a bucket of objects below in/.
+type store struct {
+	url  string
+	sums map[string][sha256.Size]byte
+}
+
+func objects(t *testing.T, count int) store {
+	t.Helper()
+	backend := s3mem.New()
+	require.NoError(t, backend.CreateBucket("bucket"))
+	s := store{sums: map[string][sha256.Size]byte{}}
+	random := rand.NewChaCha8([32]byte{6})
+	for i := range count {
+		text := make([]byte, 1000+i)
+		if i == 0 {
+			text = make([]byte, 20<<20)
+		}
+		_, _ = random.Read(text)
+		name := fmt.Sprintf("d%d/o%d", i%7, i)
+		_, err := backend.PutObject("bucket", "in/"+name, map[string]string{"Last-Modified": "Sat, 21 Nov 2026 10:00:00 GMT"}, bytes.NewReader(text), int64(len(text)), nil)
+		require.NoError(t, err)
+		s.sums[name] = sha256.Sum256(text)
+	}
+	server := httptest.NewServer(gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog())).Server())
+	t.Cleanup(server.Close)
+	s.url = server.URL
+	return s
 }
 
 func glob(t *testing.T, pattern string) []string {
