@@ -177,6 +177,8 @@ type SessionInfo struct {
 	ResourceGroup string   `json:"scalingGroup,omitempty"`
 	ClusterSize   int      `json:"clusterSize,omitempty"`
 	Priority      *int     `json:"priority,omitempty"`
+	// Mounts are the folders in its containers.
+	Mounts []SessionMount `json:"vfolder_mounts,omitempty"`
 }
 
 // PullProgress is the member "pull" of StatusData while an image is being pulled.
@@ -198,15 +200,22 @@ func (s SessionInfo) Pull() (PullProgress, bool) {
 }
 
 // Reason says why the session is in its state: the scheduler's explanation while it
-// waits for a place, else StatusInfo.
+// waits for a place, what went wrong when it failed, else StatusInfo.
 func (s SessionInfo) Reason() string {
 	var d struct {
 		Scheduler struct {
 			Msg string `json:"msg"`
 		} `json:"scheduler"`
+		Error struct {
+			Repr string `json:"repr"`
+		} `json:"error"`
 	}
-	if s.Status == StatusPending && json.Unmarshal(s.StatusData, &d) == nil && d.Scheduler.Msg != "" {
+	switch err := json.Unmarshal(s.StatusData, &d); {
+	case err != nil:
+	case s.Status == StatusPending && d.Scheduler.Msg != "":
 		return d.Scheduler.Msg
+	case s.Status == StatusError && d.Error.Repr != "":
+		return s.StatusInfo + ": " + d.Error.Repr
 	}
 	return s.StatusInfo
 }

@@ -89,8 +89,8 @@ func endedEarly(id string, info api.SessionInfo) error {
 		name = id
 	}
 	err := fmt.Errorf("session %s did not come to run: it is %s", name, info.Status)
-	if info.StatusInfo != "" {
-		err = fmt.Errorf("%w (%s)", err, info.StatusInfo)
+	if why := info.Reason(); why != "" {
+		err = fmt.Errorf("%w (%s)", err, why)
 	}
 	return hint(err, "berth session info %s, berth session logs %s", id, id)
 }

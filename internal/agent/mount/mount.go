@@ -40,7 +40,7 @@ const (
 	ReasonHung = "volume-hung"
 	// ReasonVolume: this node does not have the volume (NotFound).
 	ReasonVolume = "volume-missing"
-	// ReasonFolder: the folder's directory or the directory in it is not there (NotFound).
+	// ReasonFolder: the folder's directory is not there (NotFound), or the directory in it (Invalid).
 	ReasonFolder = "folder-missing"
 	// ReasonPath: the path leads out of the folder or to something else than a directory (Invalid).
 	ReasonPath = "folder-path-refused"

@@ -62,6 +62,10 @@ func (r reach) open() (place, error) {
 	defer func() { _ = unix.Close(dir) }()
 	if sub != "." {
 		inner, err := beneath(dir, sub, 0)
+		if errors.Is(err, unix.ENOENT) { // the same wherever the session goes
+			return none, fault.Invalidf("folder %s has no directory %s", r.folder.Name, sub).WithReason(ReasonFolder).
+				WithCause(syscallError("openat2", err)).WithNext("make it first: berth folder mkdir %s:%s", r.folder.Name, sub)
+		}
 		if err != nil {
 			return none, r.explain(err, sub, "the directory "+sub+" of the folder")
 		}
