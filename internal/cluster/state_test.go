@@ -96,6 +96,13 @@ func TestDrawing(t *testing.T) {
 	}
 	draw("Session", cluster.SessionMayMove)
 	draw("Kernel", cluster.KernelMayMove)
+	b.WriteString("\n## Folder\n\n```mermaid\nstateDiagram-v2\n    [*] --> performing: created\n    [*] --> cloning: copied\n")
+	for _, m := range cluster.FolderMoves {
+		if m.From != cluster.FolderMounted { // nobody writes it; it stands for ready folders in older words
+			fmt.Fprintf(&b, "    %s --> %s: %s\n", m.From, m.To, m.Why)
+		}
+	}
+	fmt.Fprintf(&b, "    %s --> [*]\n```\n", cluster.FolderDeleteComplete)
 
 	path := filepath.Join("..", "..", "docs", "state-machines.md")
 	if *update {

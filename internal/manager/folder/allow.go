@@ -51,6 +51,9 @@ func (s *Service) AllowInDomain(ctx context.Context, a Actor, domain string, hos
 
 // AllowInProject replaces what a project allows on hosts, besides its domain (administrators of the domain).
 func (s *Service) AllowInProject(ctx context.Context, a Actor, project string, hosts HostPermissions) error {
+	if err := authz.Authenticated(a); err != nil {
+		return err
+	}
 	p, err := s.project(ctx, a, project)
 	if err != nil {
 		return err
