@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strings"
+	"syscall"
 	"time"
 
 	"berth.dev/berth/api"
@@ -195,7 +196,7 @@ func (r *retrier) wait(ctx context.Context, err error) error {
 	} else if r.failures++; r.failures > retries {
 		return fmt.Errorf("gave up after %d tries: %w", retries, err)
 	}
-	r.o.tell(Waiting, r.path, 0, err.Error())
+	r.o.tell(Waiting, r.path, 0, brief(err))
 	return r.o.pause(ctx, pause)
 }
 
@@ -211,6 +212,16 @@ func (o Options) pause(ctx context.Context, pause time.Duration) error {
 	case <-t.C:
 		return nil
 	}
+}
+
+// brief drops the addresses and layers that the network names before its reason.
+func brief(err error) string {
+	text := err.Error()
+	var reason syscall.Errno
+	if i := strings.Index(text, ": "); i > 0 && errors.As(err, &reason) {
+		return text[:i+2] + reason.Error()
+	}
+	return text
 }
 
 // try calls f until it succeeds or fails for good.

@@ -20,11 +20,15 @@ type transferProgress struct {
 	bar         *progressbar.ProgressBar
 	total, done int64
 	files       int
-	waiting     string
+	// waits are the reasons for trying again that were told; each is told once.
+	waits map[string]bool
 }
 
+// maxWaits bounds how many reasons for trying again are told.
+const maxWaits = 20
+
 func newTransferProgress(w io.Writer, quiet bool) *transferProgress {
-	p := &transferProgress{w: w, quiet: quiet}
+	p := &transferProgress{w: w, quiet: quiet, waits: map[string]bool{}}
 	if isTerminal(w) && !quiet {
 		p.bar = progressbar.NewOptions64(1, progressbar.OptionSetWriter(w), progressbar.OptionShowBytes(true), progressbar.OptionSetWidth(24),
 			progressbar.OptionSetDescription("copy"), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish(),
@@ -46,7 +50,6 @@ func (p *transferProgress) seen(e transfer.Event) {
 		}
 	case transfer.Bytes:
 		p.done += e.Size
-		p.waiting = ""
 	case transfer.Skipped:
 		if e.Reason != "" {
 			p.line("left out %s: %s", visible(e.Path), e.Reason)
@@ -55,8 +58,8 @@ func (p *transferProgress) seen(e transfer.Event) {
 	case transfer.Failed:
 		p.line("%s: %s", visible(e.Path), e.Reason)
 	case transfer.Waiting:
-		if e.Reason != p.waiting {
-			p.waiting = e.Reason
+		if !p.waits[e.Reason] && len(p.waits) < maxWaits {
+			p.waits[e.Reason] = true
 			p.line("trying again: %s", e.Reason)
 		}
 	}
