@@ -84,9 +84,9 @@ func (l *lane) scan(ctx context.Context, v volume.Volume) error {
 		switch {
 		case fault.Is(err, fault.NotFound):
 			delete(present, id)
-		case err != nil && fault.ReasonOf(err) != "task-unreadable":
+		case fault.Is(err, fault.Unavailable):
 			return err
-		case err != nil:
+		case err != nil: // one bad document must not hold up the others
 			l.mu.Lock()
 			l.broken[id] = err.Error()
 			l.mu.Unlock()
