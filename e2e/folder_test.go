@@ -242,6 +242,19 @@ except OSError as e:
 		owner.must("vfolder", "delete", "copied")
 		require.Equal(t, "delete-pending", owner.folders("vfolder", "list")["copied"].Status)
 		owner.refused("vfolder", "mkdir", "copied", "x")
+		// This client knows no trash bin; ours brings folders back and deletes them for good.
+		p.must("folder", "restore", "copied")
+		require.Contains(t, owner.must("vfolder", "ls", "copied"), "big.bin")
+		owner.must("vfolder", "delete", "copied")
+		disk := func() (dirs []string) {
+			dirs, err := filepath.Glob(filepath.Join(p.dir, "volumes", "volume1", "*", "??", "??", "????????????????????????????"))
+			require.NoError(t, err)
+			return dirs
+		}
+		before := len(disk())
+		p.must("folder", "purge", "--yes", "copied")
+		p.eventually("the files of the folder are gone", func() bool { return len(disk()) == before-1 })
+		p.eventually("the folder is forgotten", func() bool { return owner.folders("vfolder", "list")["copied"].Name == "" })
 		owner.must("session", "create", "--name", "holds-data", "-v", "data", "python")
 		refused := owner.refused("vfolder", "delete", "data")
 		require.Contains(t, refused, "holds-data", "a folder that a session mounts is not deleted")
