@@ -224,6 +224,33 @@ func ensureLimits(w *world) {
 	require.Contains(w, mount("/mnt/ro"), " ro")
 }
 
+// mountsHold writes to a mount, to one that must not be written and to one inside another.
+func mountsHold(w *world) {
+	if !w.fix.Real {
+		w.Skip("SKIPPED: a fake container has no files behind its mounts")
+	}
+	outer, inner := w.TempDir(), w.TempDir()
+	mounts := []runtime.Mount{
+		{Source: outer, Target: "/mnt/rw"}, {Source: outer, Target: "/mnt/ro", ReadOnly: true}, {Source: inner, Target: "/mnt/rw/inner"},
+	}
+	write := func(path string) runtime.Spec {
+		spec := w.spec(w.kernel(), "write", path, "text")
+		spec.Mounts = mounts
+		_, err := w.rt.Ensure(w.ctx, spec)
+		require.NoError(w, err)
+		return spec
+	}
+	for path, file := range map[string]string{"/mnt/rw/a": filepath.Join(outer, "a"), "/mnt/rw/inner/b": filepath.Join(inner, "b")} {
+		write(path)
+		require.Eventually(w, func() bool { text, err := os.ReadFile(file); return err == nil && string(text) == "text" }, patience, 10*time.Millisecond, path)
+	}
+	refused := write("/mnt/ro/c")
+	o := w.untilExited(refused.Identity.Kernel)
+	require.Equal(w, 2, o.ExitCode)
+	require.Contains(w, w.wholeLog(refused.Identity.Kernel, runtime.LogOptions{}), "read-only file system")
+	require.NoFileExists(w, filepath.Join(outer, "c"))
+}
+
 func listExited(w *world) {
 	running := w.ensure("wait")
 	gone := w.ensure("exit", "3")
