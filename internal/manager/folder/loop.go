@@ -132,6 +132,12 @@ func definite(err error) bool {
 
 // do asks a proxy, unless it was silent in this pass already.
 func (l *Loop) do(ctx context.Context, proxy, method, path string, request, reply any) error {
+	return l.unless(ctx, proxy, func(ctx context.Context) error { return l.s.d.Proxies.Do(ctx, proxy, method, path, request, reply) })
+}
+
+// unless runs a step with a proxy, unless that did not answer another one of this pass: a proxy that hangs holds up
+// a pass once.
+func (l *Loop) unless(ctx context.Context, proxy string, step func(ctx context.Context) error) error {
 	l.mu.Lock()
 	silent := l.silent[proxy]
 	l.mu.Unlock()
@@ -140,7 +146,7 @@ func (l *Loop) do(ctx context.Context, proxy, method, path string, request, repl
 	}
 	ctx, cancel := context.WithTimeout(ctx, stepTime)
 	defer cancel()
-	err := l.s.d.Proxies.Do(ctx, proxy, method, path, request, reply)
+	err := step(ctx)
 	if err != nil && !definite(err) {
 		l.mu.Lock()
 		l.silent[proxy] = true
@@ -185,9 +191,7 @@ func (l *Loop) write(ctx context.Context, fn func(ctx context.Context, tx *store
 
 // finish makes a folder whose request died, or gives it up.
 func (l *Loop) finish(ctx context.Context, f dbgen.Folder, host cluster.VolumeHost, scope cluster.QuotaScope) error {
-	step, cancel := context.WithTimeout(ctx, stepTime)
-	defer cancel()
-	err := l.s.make(step, f.ID, host, scope)
+	err := l.unless(ctx, host.Proxy, func(ctx context.Context) error { return l.s.make(ctx, f.ID, host, scope) })
 	if err != nil && !definite(err) && f.Tried < maxTries {
 		return err
 	}
@@ -251,9 +255,7 @@ func (l *Loop) beginCopy(ctx context.Context, f dbgen.Folder, host cluster.Volum
 	if err != nil {
 		return err
 	}
-	step, cancel := context.WithTimeout(ctx, stepTime)
-	defer cancel()
-	if err := l.s.ensureScope(step, host, scope); err != nil {
+	if err := l.unless(ctx, host.Proxy, func(ctx context.Context) error { return l.s.ensureScope(ctx, host, scope) }); err != nil {
 		return err
 	}
 	src, dst := cluster.FolderRef{Scope: from, Folder: cluster.FolderID(*f.SourceID)}, cluster.FolderRef{Scope: scope, Folder: cluster.FolderID(f.ID)}
@@ -379,15 +381,11 @@ func (l *Loop) limit(ctx context.Context, row dbgen.ScopesToApplyRow) error {
 	if err != nil {
 		return err
 	}
-	l.mu.Lock()
-	silent := l.silent[host.Proxy]
-	l.mu.Unlock()
-	if !silent {
-		step, cancel := context.WithTimeout(ctx, stepTime)
-		defer cancel()
-		if err = l.s.applyScope(step, host, scope, row.WantBytes); err == nil {
-			return nil
-		}
+	err = l.unless(ctx, host.Proxy, func(ctx context.Context) error { return l.s.applyScope(ctx, host, scope, row.WantBytes) })
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, errSilent) {
 		l.s.d.Log.Warn("could not limit a scope; trying again", "host", row.Host, "scope", row.QuotaScope, "error", err)
 	}
 	return l.write(ctx, func(ctx context.Context, tx *store.Tx) error { return tx.ScopeTried(ctx, row.Host, row.QuotaScope) })
@@ -430,13 +428,12 @@ func (l *Loop) size(ctx context.Context, r dbgen.StaleSizesRow) error {
 	}
 	p := place{Folder: Folder{ID: cluster.FolderID(r.ID), Host: r.Host, Scope: scope}, host: host}
 	p.vfid = p.ref().String()
-	l.mu.Lock()
-	silent := l.silent[host.Proxy]
-	l.mu.Unlock()
-	if !silent {
-		if _, err := l.s.count(ctx, p, sizeTime); err == nil || ctx.Err() != nil {
-			return nil
-		}
+	err = l.unless(ctx, host.Proxy, func(ctx context.Context) error {
+		_, err := l.s.count(ctx, p, sizeTime)
+		return err
+	})
+	if err == nil || ctx.Err() != nil {
+		return nil
 	}
 	return l.s.d.Store.SkipFolderSize(ctx, r.ID)
 }
