@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"sync"
 
@@ -38,9 +39,13 @@ func FileContent(f *os.File) (Content, error) {
 	if !before.Mode().IsRegular() {
 		return Content{}, local(fmt.Errorf("%s is not a regular file", f.Name()))
 	}
+	name, err := filepath.Abs(f.Name())
+	if err != nil {
+		return Content{}, local(err)
+	}
 	return Content{
 		Size:     before.Size(),
-		Identity: f.Name() + "|" + strconv.FormatInt(before.ModTime().UnixNano(), 10),
+		Identity: name + "|" + strconv.FormatInt(before.ModTime().UnixNano(), 10),
 		Open: func(_ context.Context, offset, n int64) (io.ReadCloser, error) {
 			return io.NopCloser(&localReader{io.NewSectionReader(f, offset, n)}), nil
 		},

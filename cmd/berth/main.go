@@ -32,7 +32,7 @@ func newRoot() *cobra.Command {
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: false},
 	}
 	root.SetVersionTemplate("berth " + build.String() + "\n")
-	root.AddGroup(&cobra.Group{ID: "client", Title: "Sessions and images:"}, &cobra.Group{ID: "server", Title: "Clusters:"})
+	root.AddGroup(&cobra.Group{ID: "client", Title: "Sessions, folders and images:"}, &cobra.Group{ID: "server", Title: "Clusters:"})
 	for _, c := range cli.Commands(build.Version) {
 		c.GroupID = "client"
 		root.AddCommand(c)
