@@ -196,12 +196,28 @@ func (m *Manager) Services() []*chassis.Service {
 		chassis.NewService("api-streams", chassis.Hooks{Stop: m.handler.Stop}).After(m.api.Name()),
 	}
 	if m.storage != nil {
-		services = append(services, chassis.NewService("storage-proxies", chassis.Hooks{Run: m.storage.Run}).After("store"))
+		services = append(services, chassis.NewService("storage-proxies", chassis.Hooks{Run: m.storage.Run}).After("store"),
+			chassis.NewService("storage-volumes", chassis.Hooks{Start: m.hearOfVolumes}).After("storage-proxies"))
+		m.api.After("storage-volumes")
 	}
 	if m.deps.Etcd != nil {
 		services = append(services, chassis.NewService("presence", chassis.Hooks{Run: m.announce}).After("manager-api", "agent-port"))
 	}
 	return services
+}
+
+// maxHearing bounds how long the API waits for the first look at storage proxies.
+const maxHearing = 3 * time.Second
+
+// hearOfVolumes keeps the first sessions from missing folders that are there. etcd being away costs nothing but this wait.
+func (m *Manager) hearOfVolumes(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, maxHearing)
+	defer cancel()
+	select {
+	case <-m.storage.Heard():
+	case <-ctx.Done():
+	}
+	return nil
 }
 
 // wakeAgents passes hints about agents' desired state on to the agent port.

@@ -43,6 +43,7 @@ type Loop struct {
 	commit Commit
 
 	houseAt time.Time
+	known   map[string]knownVolume // as stored
 	mu      sync.Mutex
 	silent  map[string]bool // proxies that did not answer in this pass
 }
@@ -393,6 +394,9 @@ func (l *Loop) limit(ctx context.Context, row dbgen.ScopesToApplyRow) error {
 
 // keepHouse counts what was counted longest ago and forgets what was removed long ago, now and then.
 func (l *Loop) keepHouse(ctx context.Context) error {
+	if err := l.remember(ctx); err != nil {
+		return err
+	}
 	stale, err := l.s.d.Store.StaleSizes(ctx, sizeAge, sizeRows)
 	if err != nil {
 		return fmt.Errorf("look for sizes: %w", err)

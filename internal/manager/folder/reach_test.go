@@ -428,6 +428,13 @@ func TestResolveMounts(t *testing.T) {
 	// Administrators manage folders of others but do not mount them.
 	_, err := r.ResolveMounts(ctx, r.store.Queries, r.super, folder.MountRequest{MountIDs: []string{string(data.ID)}})
 	wantKind(t, err, fault.NotFound, "mount what one only manages")
+	// A manager that starts while the proxy is away knows its volumes from the leader's notes.
+	r.pass()
+	r.proxy.set(func() { r.proxy.unheard = true })
+	if got, err := resolve(folder.MountRequest{Mounts: []string{"data"}}); err != nil || !strings.HasPrefix(got, "data@") {
+		t.Errorf("before the proxy is heard of: %q, %v", got, err)
+	}
+	r.proxy.set(func() { r.proxy.unheard = false })
 	// Files are mounted by agents: a proxy that is away does not matter. What is in the trash bin does.
 	r.proxy.set(func() { r.proxy.away = true })
 	if got, err := resolve(folder.MountRequest{Mounts: []string{"data"}}); err != nil || !strings.HasPrefix(got, "data@") {

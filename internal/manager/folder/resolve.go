@@ -57,6 +57,8 @@ type mountLookup struct {
 	volumes map[string]seen
 	known   map[string]*mountable // nil for those that the owner does not see
 	permits map[cluster.ProjectID]permits
+	// remembered is read when a volume is not announced.
+	remembered map[string]knownVolume
 }
 
 func (l *mountLookup) load(ctx context.Context, ids []string) error {
@@ -80,8 +82,8 @@ func (l *mountLookup) load(ctx context.Context, ids []string) error {
 		if m.permit, err = l.permitted(ctx, f); err != nil {
 			return err
 		}
-		if v, there := l.volumes[f.Host]; there {
-			m.volume = &v
+		if m.volume, err = l.volume(ctx, f.Host); err != nil {
+			return err
 		}
 		l.known[r.Folder.ID] = m
 	}

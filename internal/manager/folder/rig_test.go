@@ -28,6 +28,7 @@ const host = "p:v"
 type proxy struct {
 	mu      sync.Mutex
 	away    bool
+	unheard bool             // never announced itself
 	folders map[string]bool  // by vfid
 	limits  map[string]int64 // by scope
 	tasks   map[string]*storage.Task
@@ -49,6 +50,9 @@ func (p *proxy) View() (live, gone []storage.Presence) {
 	defer p.mu.Unlock()
 	one := storage.Presence{Proxy: "p", Node: "n", ClientURL: "http://clients", Volumes: []storage.Volume{{Name: "v", Backend: "posix", Path: "/vol", OwnerUID: 9001,
 		OwnerGID: 9002, CapacityBytes: 100, UsedBytes: 25, Capabilities: []string{"vfolder"}}, {Name: "w", Backend: "posix", Path: "/vol2"}}}
+	if p.unheard {
+		return nil, nil
+	}
 	if p.away {
 		return nil, []storage.Presence{one}
 	}
