@@ -84,10 +84,15 @@ func (v *vol) limitScope(ctx context.Context, s cluster.QuotaScope, limit int64,
 	if made && onlyNew {
 		return nil
 	}
-	if q := v.opt.Quota; q != nil {
-		if made { // what is full has no room for another record, and the limit is the file system's
-			return q.Limit(ctx, s, d.f, limit)
+	switch q := v.opt.Quota; {
+	case q == nil:
+	case made:
+		// What is full has no room for another record, which only accounting needs.
+		if err := q.Limit(ctx, s, d.f, limit); err != nil || !v.opt.counts() {
+			return err
 		}
+	default:
+		// The record lies inside the scope, so a limit comes after it.
 		if err := q.Limit(ctx, s, d.f, volume.NoLimit); err != nil {
 			return err
 		}
