@@ -73,7 +73,7 @@ func TestEveryStatementThatChangesActorsIsKnown(t *testing.T) {
 		"SetFullName", // its use case forgets
 		// Nothing of these is in an Actor, or nobody can have asked for the new row before.
 		"AddDomain", "AddUser", "AddKeypair", "AddMember", "TouchKeypair", "SetPassword", "SetPasswordHash", "SetSSHKeypair",
-		"SetKeypairDotfiles", "SetDomainDotfiles", "SetBootstrapScript", "AllowFirstHosts",
+		"SetKeypairDotfiles", "SetDomainDotfiles", "SetBootstrapScript", "AllowFirstHosts", "SetHostsOfDomain",
 	}
 	writes := regexp.MustCompile(`(?i)\b(INSERT INTO|UPDATE|DELETE FROM)\s+(domains|users|keypairs|project_members)\b`)
 	statement := regexp.MustCompile(`(?m)^-- name: (\w+)`)
