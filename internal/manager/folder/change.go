@@ -225,8 +225,11 @@ func (s *Service) remove(ctx context.Context, a Actor, f Folder) (Folder, error)
 	return s.leave(ctx, a, f, cluster.FolderDeleteOngoing, new(s.d.IDs()), "deleted for good")
 }
 
-// Purge is DeleteForever that also forgets the row of a folder that was removed already.
+// Purge is DeleteForever that also forgets the row of a folder that was removed already (administrators).
 func (s *Service) Purge(ctx context.Context, a Actor, ref string) (Folder, error) {
+	if err := authz.NeedAdmin(a, "purge folders"); err != nil {
+		return Folder{}, err
+	}
 	f, err := s.toChange(ctx, a, ref, trashed, PermitDelete, "purge")
 	if err != nil {
 		return f, err

@@ -95,9 +95,11 @@ func TestTrashRestoreAndRemove(t *testing.T) {
 	if len(list) != 1 || list[0].Name != "new" {
 		t.Errorf("list = %+v", list)
 	}
-	_, err = r.Purge(ctx, r.bob, string(f.ID))
-	wantKind(t, err, fault.NotFound, "purge by a stranger")
 	_, err = r.Purge(ctx, r.alice, string(f.ID))
+	wantKind(t, err, fault.Denied, "purge by a user")
+	_, err = r.Purge(ctx, r.foreign, string(f.ID))
+	wantKind(t, err, fault.NotFound, "purge by another domain's administrator")
+	_, err = r.Purge(ctx, r.super, string(f.ID))
 	r.must(err)
 	if st := r.status(f.ID); st != "none" {
 		t.Errorf("purged: %s", st)
