@@ -308,6 +308,40 @@ func TestEngineElsewhere(t *testing.T) {
 	require.Empty(t, m.Warnings())
 }
 
+// TestMountsPropagate: an engine with a mount namespace of its own sees what propagates to it, and it goes from there too.
+func TestMountsPropagate(t *testing.T) {
+	needMounts(t)
+	unshare, err := exec.LookPath("unshare")
+	if err != nil {
+		t.Skipf("needs unshare: %v", err)
+	}
+	w := newWorld(t)
+	w.open() // makes the directory
+	require.NoError(t, unix.Mount(w.dir, w.dir, "", unix.MS_BIND, ""))
+	require.NoError(t, unix.Mount("", w.dir, "", unix.MS_SHARED, ""))
+	other := exec.CommandContext(t.Context(), unshare, "--mount", "--propagation", "slave", "sh", "-c", "echo; exec sleep 1000")
+	other.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	ready, err := other.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, other.Start())
+	defer func() { _ = other.Process.Kill(); _ = other.Wait() }()
+	_, err = ready.Read(make([]byte, 1))
+	require.NoError(t, err)
+	m := w.open(func(o *mount.Options) { o.Engine = func(context.Context) (int, error) { return other.Process.Pid, nil } })
+	src := w.prepare(m, 1000, w.folder)[0].Source
+	require.Equal(t, filepath.Join(w.dir, string(kernelA), "0"), src)
+	require.Empty(t, m.Warnings())
+	there := func() string {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", other.Process.Pid))
+		require.NoError(t, err)
+		return string(b)
+	}
+	require.Contains(t, there(), src+" ")
+	require.NoError(t, m.Release(kernelA))
+	require.NotContains(t, there(), src+" ")
+	require.FileExists(t, w.path("sub", "inner", "file"))
+}
+
 // TestConfiguredPath: an agent may know a volume under another path than its proxy.
 func TestConfiguredPath(t *testing.T) {
 	w := newWorld(t)
