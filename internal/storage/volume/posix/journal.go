@@ -3,6 +3,7 @@ package posix
 import (
 	"errors"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -67,7 +68,13 @@ func (j *journal) List() ([]string, error) {
 	}
 	ids := names[:0]
 	for _, n := range names {
-		if id, ok := strings.CutSuffix(n, docSuffix); ok && !strings.HasPrefix(n, ".") {
+		if strings.HasPrefix(n, ".") { // a document that was being written, maybe by one that died
+			if st, err := d.stat(n); err == nil && j.v.now().Sub(timeOf(st.Mtime)) > 24*time.Hour {
+				_ = d.unlink(n)
+			}
+			continue
+		}
+		if id, ok := strings.CutSuffix(n, docSuffix); ok {
 			ids = append(ids, id)
 		}
 	}

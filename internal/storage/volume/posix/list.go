@@ -90,11 +90,13 @@ func (r *direntReader) next() (dirent, error) {
 }
 
 // Positions of directory entries that stay right while other entries come and go: these file systems derive them
-// from a hash of the name or from a place that an entry keeps. Elsewhere listings go by name.
+// from a hash of the name or from a place that an entry keeps. NFS pages by the server's positions itself, between
+// requests that know nothing of each other. Elsewhere listings go by name, which reads all names for each page.
 const (
 	magicExt4  = 0xef53
 	magicXFS   = 0x58465342
 	magicBtrfs = 0x9123683e
+	magicNFS   = 0x6969
 )
 
 func stablePositions(d *directory) bool {
@@ -103,7 +105,7 @@ func stablePositions(d *directory) bool {
 		return false
 	}
 	switch uint32(st.Type) {
-	case magicExt4, magicXFS, magicBtrfs:
+	case magicExt4, magicXFS, magicBtrfs, magicNFS:
 		return true
 	}
 	return false

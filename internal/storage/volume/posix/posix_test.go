@@ -1,13 +1,20 @@
 package posix_test
 
 import (
+	"bufio"
+	"context"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/storage/volume"
 	"berth.dev/berth/internal/storage/volume/conformance"
@@ -54,4 +61,63 @@ func TestOpenRefuses(t *testing.T) {
 		require.True(t, fault.Is(err, fault.Invalid), "%q: %v", path, err)
 		require.NotEmpty(t, fault.NextOf(err))
 	}
+}
+
+// A proxy that is killed holds nothing any more, and what it synced is there.
+func TestLocksEndWithAKilledProcess(t *testing.T) {
+	ref := cluster.FolderRef{Scope: cluster.QuotaScope{Kind: cluster.UserScope, ID: "6a3a0c1e-0d35-4f0b-9d4e-6f3d8f3c7b11"},
+		Folder: "7b3a0c1e-0d35-4f0b-9d4e-6f3d8f3c7b12"}
+	const data = "durable"
+	if path := os.Getenv("BERTH_TEST_HOLDER"); path != "" {
+		v := open(t, path)
+		s, err := v.Stage(t.Context(), ref, "u", true)
+		require.NoError(t, err)
+		_, err = s.Lock(t.Context())
+		require.NoError(t, err)
+		_, err = s.Append(t.Context(), 0, strings.NewReader(data), 100)
+		require.NoError(t, err)
+		require.NoError(t, s.Sync())
+		_, ok, err := v.Tasks().Claim("task")
+		require.NoError(t, err)
+		require.True(t, ok)
+		fmt.Println("holding")
+		select {}
+	}
+	path := t.TempDir()
+	v := open(t, path)
+	require.NoError(t, v.CreateFolder(t.Context(), ref, 0o755))
+	holder := exec.Command(os.Args[0], "-test.run=^TestLocksEndWithAKilledProcess$")
+	holder.Env = append(os.Environ(), "BERTH_TEST_HOLDER="+path)
+	out, err := holder.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, holder.Start())
+	lines := bufio.NewScanner(out)
+	for lines.Scan() && lines.Text() != "holding" {
+	}
+	s, err := v.Stage(t.Context(), ref, "u", false)
+	require.NoError(t, err)
+	defer s.Close()
+	none, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = s.Lock(none)
+	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
+	_, ok, err := v.Tasks().Claim("task")
+	require.NoError(t, err)
+	require.False(t, ok)
+	n, err := v.ExpireStaged(t.Context(), time.Now().Add(time.Hour))
+	require.NoError(t, err)
+	require.Zero(t, n)
+
+	require.NoError(t, holder.Process.Kill())
+	_ = holder.Wait()
+	unlock, err := s.Lock(t.Context())
+	require.NoError(t, err)
+	defer unlock()
+	size, err := s.Size()
+	require.NoError(t, err)
+	require.EqualValues(t, len(data), size)
+	release, ok, err := v.Tasks().Claim("task")
+	require.NoError(t, err)
+	require.True(t, ok, "the lock file that was left is no lock")
+	release()
 }
