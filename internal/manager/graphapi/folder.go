@@ -32,6 +32,9 @@ func globalID(kind, id string) string {
 
 // fromGlobalID splits a global id; kind is "" for a text that is none, which is returned as the id.
 func fromGlobalID(text string) (kind, id string) {
+	if _, bare := cluster.CanonicalUUID(text); bare { // 32 digits can be read as base64, too
+		return "", text
+	}
 	if raw, err := base64.StdEncoding.DecodeString(text); err == nil {
 		if kind, id, ok := strings.Cut(string(raw), ":"); ok {
 			return kind, id

@@ -2,7 +2,6 @@ package graphapi
 
 import (
 	"context"
-	"encoding/base64"
 	"maps"
 	"slices"
 	"strings"
@@ -307,12 +306,7 @@ func (m mutations) ForgetImage(ctx context.Context, reference, architecture stri
 
 // ModifyComputeSession accepts a UUID or the relay id base64("compute_session_node:<uuid>").
 func (m mutations) ModifyComputeSession(ctx context.Context, in model.ModifyComputeSessionInput) (*model.ModifyComputeSessionPayload, error) {
-	ref := in.ID
-	if raw, err := base64.StdEncoding.DecodeString(ref); err == nil {
-		if _, id, ok := strings.Cut(string(raw), ":"); ok {
-			ref = id
-		}
-	}
+	_, ref := fromGlobalID(in.ID)
 	id, err := uuid("session id", ref)
 	if err != nil {
 		return nil, err
