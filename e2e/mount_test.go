@@ -88,6 +88,9 @@ func TestFoldersInSessions(t *testing.T) {
 		require.Zero(t, r.code, r.stderr)
 		require.Equal(t, "['deep.txt']\nRead-only file system\n", r.stdout)
 	})
+	t.Run("a dry run shows them", func(t *testing.T) {
+		require.Contains(t, p.must("run", "python", "--dry-run", "-v", "data/sub:look:ro"), "data/sub:/home/work/look:ro")
+	})
 	t.Run("an automatic folder", func(t *testing.T) {
 		p.onDisk(".local")
 		require.Contains(t, p.must("run", "python", "-c", `open("/home/work/.local/tool", "w").write("kept"); print("ok")`), "ok")

@@ -75,15 +75,7 @@ func (o *sessionInfoOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 	f.add("resource group", s.ResourceGroup)
 	f.add("domain", s.Domain)
 	f.add("container", deref(s.ContainerID))
-	var folders []string
-	for _, m := range s.Mounts {
-		name := m.Name
-		if m.Subpath != "." {
-			name += "/" + m.Subpath
-		}
-		folders = append(folders, name+":"+m.Target+":"+m.Permission)
-	}
-	f.add("folders", strings.Join(folders, ", "))
+	f.add("folders", foldersText(s.Mounts))
 	f.add("tag", deref(s.Tag))
 	f.add("created", s.CreatedAt)
 	f.add("ended", deref(s.TerminatedAt))

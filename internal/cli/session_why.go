@@ -114,7 +114,21 @@ func (a *app) explanationFields(e api.Explanation) fields {
 	for i, p := range e.Placements {
 		f.add(map[bool]string{true: "would run on", false: " "}[i == 0], p.Agent+": "+devicesText(p.Devices))
 	}
+	f.add("folders", foldersText(e.Mounts))
 	return f
+}
+
+// foldersText prints what a session mounts: "data/sub:/home/work/data:ro".
+func foldersText(mounts []api.SessionMount) string {
+	var out []string
+	for _, m := range mounts {
+		name := m.Name
+		if m.Subpath != "." {
+			name += "/" + m.Subpath
+		}
+		out = append(out, name+":"+m.Target+":"+m.Permission)
+	}
+	return strings.Join(out, ", ")
 }
 
 // moment prints a time with its distance from now.
