@@ -327,7 +327,9 @@ func TestMountsPropagate(t *testing.T) {
 	defer func() { _ = other.Process.Kill(); _ = other.Wait() }()
 	_, err = ready.Read(make([]byte, 1))
 	require.NoError(t, err)
-	m := w.open(func(o *mount.Options) { o.Engine = func(context.Context) (int, error) { return other.Process.Pid, nil } })
+	m := w.open(func(o *mount.Options) {
+		o.Engine = func(context.Context) (int, error) { return other.Process.Pid, nil }
+	})
 	src := w.prepare(m, 1000, w.folder)[0].Source
 	require.Equal(t, filepath.Join(w.dir, string(kernelA), "0"), src)
 	require.Empty(t, m.Warnings())
