@@ -23,8 +23,8 @@ func (a *app) newFolderDu() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "du FOLDER[:PATH]...",
 		Short: "Tell how much folders and directories hold",
-		Long: `Tell how many bytes and files folders and directories hold. For whole folders the servers' count is shown, which may be
-some minutes old; directories inside are counted now, by listing them.`,
+		Long: `Tell how many bytes and files folders and directories hold. For whole folders the servers' count is shown, which is
+some seconds old, or minutes where there are very many files; directories inside are counted now, by listing them.`,
 		Example:           "  berth folder du data data:train",
 		Args:              args(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: a.completeFolders(":"),

@@ -346,10 +346,13 @@ func (s *Service) RequestArchive(ctx context.Context, a Actor, ref string, files
 }
 
 // usageTime bounds how long a proxy counts for Get.
-const (
-	usageTime  = 1500 * time.Millisecond
-	usageFresh = time.Minute
-)
+const usageTime = 1500 * time.Millisecond
+
+// usageFresh is how long a count is good enough for Get: counting costs by the file, so small folders are counted anew
+// for nearly everyone who looks, and large ones now and then.
+func usageFresh(files int64) time.Duration {
+	return time.Second + time.Duration(min(files, 600_000))*time.Millisecond
+}
 
 // Get is Find with a fresh count of what the folder holds, if the proxy has one soon.
 func (s *Service) Get(ctx context.Context, a Actor, ref string) (Folder, error) {
@@ -359,7 +362,7 @@ func (s *Service) Get(ctx context.Context, a Actor, ref string) (Folder, error) 
 	}
 	now := s.d.Clock()
 	p, err := placeOf(f)
-	if err != nil || f.SizedAt != nil && f.Complete && now.Sub(*f.SizedAt) < usageFresh {
+	if err != nil || f.SizedAt != nil && f.Complete && f.Files != nil && now.Sub(*f.SizedAt) < usageFresh(*f.Files) {
 		return f, nil
 	}
 	u, err := s.count(ctx, p, usageTime)

@@ -337,6 +337,12 @@ func TestSizesAreKept(t *testing.T) {
 	if r.proxy.calls[storage.PathFolderUsage] != calls {
 		t.Error("a fresh count was counted again")
 	}
+	r.advance(2 * time.Second)
+	_, err = r.Get(ctx, r.alice, "data")
+	r.must(err)
+	if r.proxy.calls[storage.PathFolderUsage] == calls {
+		t.Error("an old count of a small folder was given again")
+	}
 	r.advance(time.Hour)
 	r.proxy.before[storage.PathFolderUsage] = func() error { return fault.Unavailablef("slow") }
 	if f, err = r.Get(ctx, r.alice, "data"); err != nil || f.Bytes == nil {
