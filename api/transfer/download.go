@@ -446,7 +446,7 @@ func (d *download) toFile(ctx context.Context, name string, to Target) (int64, e
 			d.version, d.known, offset = saved.Version, true, info.Size()
 		}
 	}
-	if err := part.Truncate(offset); err == nil {
+	if err = part.Truncate(offset); err == nil {
 		_, err = part.Seek(offset, io.SeekStart)
 	}
 	if err != nil {

@@ -262,6 +262,9 @@ func Main(args []string) int {
 		fmt.Fprintln(os.Stderr, "berth-runner:", err)
 		return 78
 	}
+	if err := fence(); err != nil {
+		fmt.Fprintf(os.Stderr, "berth-runner: %v: where folders have project quotas, this session can leave them\n", err)
+	}
 	if os.Getpid() != 1 {
 		// Orphans of our children come to us, as they do to PID 1.
 		const prSetChildSubreaper = 36

@@ -265,9 +265,9 @@ func TestBackgroundTasks(t *testing.T) {
 	ctx := t.Context()
 	f := r.create(r.alice, "data")
 	r.proxy.hold = true
-	task, err := r.DeleteFilesAsync(ctx, r.alice, "data", []string{"./a", "b/../b"}, true)
+	_, err := r.DeleteFilesAsync(ctx, r.alice, "data", []string{"./a", "b/../b"}, true)
 	wantKind(t, err, fault.Invalid, "..")
-	task, err = r.DeleteFilesAsync(ctx, r.alice, "data", []string{"./a", "/b"}, true)
+	task, err := r.DeleteFilesAsync(ctx, r.alice, "data", []string{"./a", "/b"}, true)
 	r.must(err)
 	if req := r.proxy.last[storage.PathDeleteAsync].(storage.DeleteRequest); req.TaskID != task || strings.Join(req.RelPaths, " ") != "a b" {
 		t.Errorf("request = %+v", req)

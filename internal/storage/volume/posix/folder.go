@@ -382,7 +382,7 @@ func (v *vol) cloneFolder(ctx context.Context, src, dst cluster.FolderRef, tell 
 	}
 	defer clones.Close()
 	name := dst.Folder.Hex()
-	lock, ok, err := clones.lockFile(nil, name+".lock", true)
+	lock, ok, err := clones.lockFile(noWait(), name+".lock", true)
 	if err != nil {
 		return err
 	}

@@ -84,7 +84,7 @@ func (j *journal) List() ([]string, error) {
 // Claim locks a file of its own, for Put replaces the document. Its holder removes it in the end.
 func (j *journal) Claim(id string) (release func(), ok bool, err error) {
 	err = j.with("claim", id, func(d *directory) error {
-		f, held, err := d.lockFile(nil, id+claimSuffix, true)
+		f, held, err := d.lockFile(noWait(), id+claimSuffix, true)
 		if err != nil || !held {
 			return err
 		}

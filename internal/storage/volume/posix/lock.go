@@ -68,19 +68,22 @@ func waitLock(ctx context.Context, f *os.File, start, length int64, exclusive bo
 	}
 }
 
+// noWait is a context that has ended: what waits with it tries once.
+func noWait() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
 // lockFile opens the lock file at name in d and takes it. Lock files may be removed by their holder, so one
-// that lost its name is no lock. ok is false when ctx ends first, which a nil ctx does at once.
+// that lost its name is no lock. ok is false when ctx ends first; with noWait it is tried once.
 func (d *directory) lockFile(ctx context.Context, name string, exclusive bool) (f *os.File, ok bool, err error) {
 	for {
 		f, err = d.open(name, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW, 0o600, noLinks)
 		if err != nil {
 			return nil, false, err
 		}
-		if ctx == nil {
-			ok, err = tryLock(f, writerRange, 1, exclusive)
-		} else {
-			ok, err = waitLock(ctx, f, writerRange, 1, exclusive)
-		}
+		ok, err = waitLock(ctx, f, writerRange, 1, exclusive)
 		if err != nil || !ok {
 			f.Close()
 			return nil, false, err
