@@ -291,6 +291,11 @@ func (s *fakeStore) upload(w http.ResponseWriter, r *http.Request, t trouble, to
 		w.Header().Set("Upload-Length", strconv.FormatInt(u.size, 10))
 		return
 	}
+	if r.Method == http.MethodDelete {
+		delete(s.sessions, token)
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
 	if r.Header.Get("Upload-Offset") != strconv.Itoa(len(u.body)) {
 		refuse(w, 409, "upload-offset-mismatch", "the upload is elsewhere")
 		return

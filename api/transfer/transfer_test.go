@@ -455,6 +455,27 @@ func TestFilesMoveAtOnce(t *testing.T) {
 	require.Equal(t, 4, s.most)
 }
 
+// What is staged counts in the quota that was met, and nobody could see or delete it.
+func TestAnUploadWithoutRoomLeavesNothing(t *testing.T) {
+	t.Parallel()
+	s, c := newStore(t)
+	s.troubles = []trouble{fine, {cut: -1, status: 507}}
+	f, err := os.Open(fileWith(t, t.TempDir(), "it", random(3000, 1)))
+	require.NoError(t, err)
+	defer f.Close()
+	src, err := transfer.FileContent(f)
+	require.NoError(t, err)
+	o := s.options()
+	o.Chunk = 1000
+	err = transfer.UploadFile(t.Context(), c, data("it"), src, o)
+	require.True(t, api.HasSlug(err, api.SlugQuotaExceeded), err)
+	require.Equal(t, 2, s.count("PATCH"))
+	require.Empty(t, s.sessions)
+
+	require.NoError(t, transfer.UploadFile(t.Context(), c, data("it"), src, o), "with room it is begun anew")
+	require.Equal(t, string(random(3000, 1)), s.content("it"))
+}
+
 func TestATreeStopsWhenAllWouldFail(t *testing.T) {
 	t.Parallel()
 	s, c := newStore(t)

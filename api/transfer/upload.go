@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"time"
 
 	"berth.dev/berth/api"
 )
@@ -162,10 +163,27 @@ func (u *upload) run(ctx context.Context) error {
 			continue
 		}
 		if err := u.retry.wait(ctx, err); err != nil {
+			if api.HasSlug(err, api.SlugQuotaExceeded) {
+				u.end(ctx)
+			}
 			return err
 		}
 		ask = true
 	}
+}
+
+// endTimeout bounds the request that ends an upload.
+const endTimeout = 10 * time.Second
+
+// end gives the room of what is staged back. It counts in the same quota, and nobody sees it there.
+func (u *upload) end(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, endTimeout)
+	defer cancel()
+	resp, err := u.c.Redeem(ctx, http.MethodDelete, u.op("DELETE"), u.ticket, http.Header{"Tus-Resumable": {tusVersion}}, nil, 0)
+	if err == nil { // else it expires by itself
+		_ = resp.Body.Close()
+	}
+	u.forget()
 }
 
 // step asks for the offset or sends one chunk. It reports whether the server has the whole file.
