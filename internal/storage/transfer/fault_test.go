@@ -144,6 +144,18 @@ func TestRenameFails(t *testing.T) {
 	}
 }
 
+// A full quota keeps a complete upload out of its place; ending it gives its room back.
+func TestUploadThatCannotBePlacedIsEnded(t *testing.T) {
+	r, s := newSick(t)
+	tok := r.uploadToken("x", 4)
+	s.commits.Store(1000)
+	require.Equal(t, 503, r.patch(tok, 0, []byte("0123")).status)
+	require.Equal(t, 204, r.do("DELETE", "/upload", token(tok), nil, nil).status)
+	s.commits.Store(0)
+	require.Equal(t, 404, r.head(tok).status)
+	r.missing("x")
+}
+
 // slow is a body that stops until it is told to go on.
 type slow struct {
 	first string

@@ -155,6 +155,18 @@ func (s *Server) offset(w *reply, g grant, offset int64) {
 // acquire opens a session and waits for its lock. With a nil error the upload is either complete, or ours and
 // at u.size; what a dead proxy left complete but not in place is put there first.
 func (s *Server) acquire(ctx context.Context, v volume.Volume, g grant, target string, wait time.Duration) (*upload, error) {
+	u, err := s.hold(ctx, v, g, target, wait)
+	if err == nil && u.staged != nil && u.size >= g.size {
+		if err := u.finish(ctx); err != nil {
+			u.close()
+			return nil, err
+		}
+	}
+	return u, err
+}
+
+// hold is acquire that leaves a complete upload where it is.
+func (s *Server) hold(ctx context.Context, v volume.Volume, g grant, target string, wait time.Duration) (*upload, error) {
 	u := &upload{v: v, g: g, target: target}
 	st, err := v.Stage(ctx, g.folder, g.session, false)
 	if fault.Is(err, fault.NotFound) {
@@ -175,12 +187,6 @@ func (s *Server) acquire(ctx context.Context, v volume.Volume, g grant, target s
 	if u.size, u.mark, err = verifiedSize(st); err != nil {
 		u.close()
 		return nil, err
-	}
-	if u.size >= g.size {
-		if err := u.finish(ctx); err != nil {
-			u.close()
-			return nil, err
-		}
 	}
 	return u, nil
 }
@@ -323,9 +329,9 @@ func (s *Server) tell(w *reply, r *http.Request, v volume.Volume, g grant, targe
 	return nil
 }
 
-// terminate answers DELETE.
+// terminate answers DELETE. What is complete and not in place is not put there: perhaps that is what fails.
 func (s *Server) terminate(w *reply, r *http.Request, v volume.Volume, g grant, target string) error {
-	u, err := s.acquire(r.Context(), v, g, target, s.o.LockWait)
+	u, err := s.hold(r.Context(), v, g, target, s.o.LockWait)
 	if err != nil {
 		return err
 	}
