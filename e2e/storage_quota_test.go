@@ -219,26 +219,25 @@ func TestQuotaStopsSessions(t *testing.T) {
 			require.Equal(t, owner.read(name), string(text))
 		}
 		require.Equal(t, "original\n", p.must("folder", "cat", "data:kept"))
-		q := p.quota("data")
-		t.Logf("%+v", q)
 		for _, f := range glob(t, filepath.Join(volume, "*", ".berth", "uploads", "*")) {
 			info, err := os.Stat(f)
 			require.NoError(t, err)
-			t.Logf("staged %s: %d", filepath.Base(f), info.Size())
+			require.Zero(t, info.Size(), "what was refused takes no room: %s", f)
 		}
+		require.Less(t, p.quota("data").Used, int64(61*mib))
 	})
 	t.Run("a session cannot leave its quota", func(t *testing.T) {
 		// The owner of a file may give it to another project, or none, where nothing keeps it from that.
 		p.must("session", "create", "python", "--name", "thief", "-v", "data:/home/work/data")
 		r := p.run("", "session", "exec", "thief", "--", "python3", "-c", leaveProject)
 		t.Logf("thief: %d %s%s", r.code, r.stdout, r.stderr)
-		require.Contains(t, r.stdout, "refused")
+		require.Equal(t, 3, strings.Count(r.stdout, "refused"))
 		require.NotContains(t, r.stdout, "left")
 		r = dd("bigger", 200)
 		require.NotZero(t, r.code)
 		require.LessOrEqual(t, p.quota("data").Used, int64(limit))
 		require.Less(t, diskUsed(t, volume), int64(limit+16*mib), "nobody took more than the limit from the volume")
-		require.Zero(t, inside("rm -f /home/work/data/bigger /home/work/data/free").code)
+		require.Zero(t, inside("rm -f /home/work/data/bigger").code)
 	})
 	t.Run("after deleting there is room", func(t *testing.T) {
 		require.Zero(t, inside("rm /home/work/data/big").code)
@@ -263,16 +262,21 @@ func TestQuotaStopsSessions(t *testing.T) {
 
 // leaveProject tries what xfs_io -c chproj does, on a file that the session owns.
 const leaveProject = `
-import fcntl, struct
-GET, SET = 0x801c581f, 0x401c5820
-f = open("/home/work/data/free", "w+b")
-x = list(struct.unpack("IIIII8s", fcntl.ioctl(f, GET, b"\0" * 28)))
-x[3] = 0
-try:
-    fcntl.ioctl(f, SET, struct.pack("IIIII8s", *x))
-    print("left")
-except OSError as e:
-    print("refused", e.errno)
+import fcntl, os, struct
+def attempt(path, get, set, change):
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.ioctl(fd, set, change(fcntl.ioctl(fd, get, b"\0" * 28)))
+        print("left", path)
+    except OSError as e:
+        print("refused", path, e.errno)
+def project(x):
+    return x[:12] + struct.pack("I", 0) + x[16:]
+def inherit(x):
+    return struct.pack("I", struct.unpack("I", x[:4])[0] & ~0x20000000) + x[4:]
+attempt("/home/work/data/kept", 0x801c581f, 0x401c5820, project)
+attempt("/home/work/data", 0x801c581f, 0x401c5820, project)
+attempt("/home/work/data", 0x80086601, 0x40086602, inherit)
 `
 
 // diskUsed are the allocated bytes of a file system, as du counts them.
