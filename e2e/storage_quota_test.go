@@ -50,7 +50,7 @@ func xfsVolume(t *testing.T) string {
 			device, _, _ := strings.Cut(line, ":")
 			_ = exec.Command("losetup", "-d", device).Run()
 		}
-		t.Skipf("this machine mounts no XFS images with project quotas: %s", out)
+		t.Skipf("this machine mounts no XFS images with project quotas (it takes CAP_SYS_ADMIN and a kernel with CONFIG_XFS_QUOTA): %s", out)
 	}
 	t.Cleanup(func() {
 		out, err := exec.Command("umount", point).CombinedOutput()
