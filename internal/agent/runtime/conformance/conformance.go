@@ -81,7 +81,6 @@ var cases = []struct {
 	{"ensure refuses a spec that cannot run", ensureInvalid},
 	{"ensure keeps what could not be started, with the reason", ensureStartFails},
 	{"ensure applies the limits", ensureLimits},
-	{"files cannot be moved to another project", projectsHold},
 	{"mounts are written through, and only where they may be", mountsHold},
 	{"list includes exited containers", listExited},
 	{"a second runtime adopts running and exited containers", adopt},

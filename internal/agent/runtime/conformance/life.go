@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -223,29 +222,6 @@ func ensureLimits(w *world) {
 	require.Contains(w, mount("/run/t"), "size=1024k")
 	require.Contains(w, mount("/mnt/rw"), " rw")
 	require.Contains(w, mount("/mnt/ro"), " ro")
-}
-
-// projectsHold asks from inside the container for what would take a file out of its quota, and for what differs from it little.
-func projectsHold(w *world) {
-	if !w.fix.Real {
-		w.Skip("SKIPPED: a fake container makes no system calls")
-	}
-	spec := w.spec(w.kernel(), "calls")
-	_, err := w.rt.Ensure(w.ctx, spec)
-	require.NoError(w, err)
-	o := w.untilExited(spec.Identity.Kernel)
-	text := w.wholeLog(spec.Identity.Kernel, runtime.LogOptions{})
-	require.Zero(w, o.ExitCode, text)
-	want := []string{
-		"call exact = operation not permitted", "call high all = operation not permitted", "call file_setattr = operation not permitted",
-		"call TIOCGWINSZ = 0", "call FIONREAD = 0 7",
-	}
-	for i := range 32 {
-		want = append(want, fmt.Sprintf("call high %d = operation not permitted", i), fmt.Sprintf("call low %d = bad file descriptor", i))
-	}
-	// Engines say of calls newer than themselves that there are none.
-	text = strings.Replace(text, "call file_setattr = function not implemented", "call file_setattr = operation not permitted", 1)
-	require.ElementsMatch(w, want, strings.Split(strings.TrimSuffix(text, "\n"), "\n"))
 }
 
 // mountsHold writes to a mount, to one that must not be written and to one inside another.

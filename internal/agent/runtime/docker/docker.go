@@ -102,7 +102,6 @@ type Runtime struct {
 	files  fileCache
 	token  string // tells this value's probes from those of earlier ones
 	swept  atomic.Bool
-	filter atomic.Int32 // a filter: what ask last saw
 
 	// closing ends watchers; watchers counts them.
 	closing  context.Context
@@ -158,10 +157,13 @@ func (r *Runtime) Close() error {
 
 // Info probes the engine.
 func (r *Runtime) Info(ctx context.Context) (runtime.Info, error) {
-	in, err := r.ask(ctx)
+	ctx, cancel := context.WithTimeout(ctx, shortCall)
+	defer cancel()
+	res, err := r.api.Info(ctx, client.InfoOptions{})
 	if err != nil {
-		return runtime.Info{}, err
+		return runtime.Info{}, r.failure(err, "ask the engine what it is")
 	}
+	in := res.Info
 	out := runtime.Info{
 		Name: "docker", Version: in.ServerVersion, APIVersion: r.api.ClientVersion(),
 		Architecture: wireArch(in.Architecture), StorageDriver: in.Driver,
@@ -170,18 +172,6 @@ func (r *Runtime) Info(ctx context.Context) (runtime.Info, error) {
 	out.Warnings = append(out.Warnings, missingFeatures(in)...)
 	out.Warnings = append(out.Warnings, r.limits.warnings()...)
 	return out, nil
-}
-
-// ask asks the engine what it is, and notes who filters system calls.
-func (r *Runtime) ask(ctx context.Context) (system.Info, error) {
-	ctx, cancel := context.WithTimeout(ctx, shortCall)
-	defer cancel()
-	res, err := r.api.Info(ctx, client.InfoOptions{})
-	if err != nil {
-		return system.Info{}, r.failure(err, "ask the engine what it is")
-	}
-	r.filter.Store(int32(filterOf(res.Info.SecurityOptions)))
-	return res.Info, nil
 }
 
 // missingFeatures names the promises to sessions that this engine cannot keep.
@@ -201,8 +191,6 @@ func missingFeatures(in system.Info) []string {
 		seccomp = seccomp || strings.Contains(o, "seccomp") && !strings.Contains(o, "unconfined")
 	}
 	add(seccomp, "the engine filters no system calls: sessions reach more of the kernel than they should")
-	add(filterOf(in.SecurityOptions) == filterBuiltin || ownUsers(in.SecurityOptions),
-		"the engine has a seccomp profile of its operator or none: only the runner keeps sessions from leaving quotas of folders")
 	return out
 }
 

@@ -2,7 +2,6 @@ package docker_test
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -191,56 +190,6 @@ func TestUlimitsAreLowered(t *testing.T) {
 	in, err := rt.Info(t.Context())
 	require.NoError(t, err)
 	require.Contains(t, strings.Join(in.Warnings, "\n"), "ulimit nofile is lowered from 1099511627776")
-}
-
-// programs is what sessions do all day, with the call that they may not make in the middle.
-const programs = `set -e
-echo bash $(echo works | tr a-z A-Z)
-python3 - <<'END'
-import ctypes, fcntl, os, pty, subprocess, tempfile, termios, threading
-total, lock = 0, threading.Lock()
-def count():
-    global total
-    with lock: total += 1
-threads = [threading.Thread(target=count) for _ in range(32)]
-[t.start() for t in threads]; [t.join() for t in threads]
-print("threads", total)
-print("child", subprocess.run(["true"]).returncode)
-main, side = pty.openpty()
-termios.tcsetwinsize(side, (33, 44))
-print("window", *termios.tcgetwinsize(main))
-libc = ctypes.CDLL(None, use_errno=True)
-with tempfile.TemporaryFile() as f:
-    attr = ctypes.create_string_buffer(28)
-    for command in 0x401c5820, 0xdeadbeef401c5820:
-        r = libc.ioctl(f.fileno(), ctypes.c_ulong(command), attr)
-        print("project", r, os.strerror(ctypes.get_errno()))
-END
-`
-
-// TestPrograms runs the programs of a real image (images/python.recipe) under the profile.
-func TestPrograms(t *testing.T) {
-	t.Parallel()
-	api := testimage.Engine(t)
-	const image = "berth/python:3.11"
-	if _, err := api.ImageInspect(t.Context(), image); err != nil {
-		t.Skipf("SKIPPED: needs the image %s: %v", image, err)
-	}
-	rt := newRuntime(t, api.DaemonHost(), "test-"+uuid.NewString(), "i-test")
-	k := cluster.KernelID(uuid.NewString())
-	t.Cleanup(func() { require.NoError(t, rt.Remove(context.Background(), k)) })
-	_, err := rt.Ensure(t.Context(), runtime.Spec{
-		Identity: runtime.Identity{Cluster: rt.Cluster(), Agent: "i-test", Kernel: k, Generation: 1, Schema: 1},
-		Image:    image, Entry: []string{"bash", "-c", programs}, MemoryMax: 512 << 20,
-	})
-	require.NoError(t, err)
-	log, err := rt.Logs(t.Context(), k, runtime.LogOptions{Follow: true})
-	require.NoError(t, err)
-	defer log.Close()
-	text, err := io.ReadAll(log)
-	require.NoError(t, err)
-	require.Equal(t, "bash WORKS\nthreads 32\nchild 0\nwindow 33 44\n"+
-		strings.Repeat("project -1 Operation not permitted\n", 2), string(text))
 }
 
 // TestLeftoverProbes plays an agent that was killed while it read files of an image.

@@ -108,10 +108,6 @@ func (r *Runtime) create(ctx context.Context, name string, spec runtime.Spec, im
 	if shm == 0 {
 		shm = defaultShm
 	}
-	security, err := r.security(ctx)
-	if err != nil {
-		return "", err
-	}
 	cpus, mems := cpusets(spec.CPUSet, r.numa)
 	mounts := make([]mount.Mount, len(spec.Mounts))
 	for i, m := range spec.Mounts {
@@ -140,7 +136,7 @@ func (r *Runtime) create(ctx context.Context, name string, spec runtime.Spec, im
 			ShmSize:     shm,
 			CapDrop:     []string{"ALL"},
 			CapAdd:      slices.Concat(capabilities, spec.CapAdd),
-			SecurityOpt: security,
+			SecurityOpt: []string{"no-new-privileges"},
 			ExtraHosts:  spec.ExtraHosts,
 			IpcMode:     container.IPCModePrivate,
 			Init:        &no,
@@ -159,27 +155,6 @@ func (r *Runtime) create(ctx context.Context, name string, spec runtime.Spec, im
 		},
 	})
 	return res.ID, err
-}
-
-// security returns the security options of a new container. The engine is asked only before anything else has.
-func (r *Runtime) security(ctx context.Context) ([]string, error) {
-	options := []string{"no-new-privileges"}
-	by := filter(r.filter.Load())
-	if by == filterUnknown {
-		in, err := r.ask(ctx)
-		if err != nil {
-			return nil, err
-		}
-		by = filterOf(in.SecurityOptions)
-	}
-	if by != filterBuiltin {
-		return options, nil
-	}
-	text, err := profile()
-	if err != nil {
-		return nil, err
-	}
-	return append(options, "seccomp="+text), nil
 }
 
 // start starts a created container and reports what became of it.

@@ -77,7 +77,6 @@ func (r *Runtime) follow(ctx context.Context, p *pending) bool {
 			if ctx.Err() == nil {
 				r.log.Debug("the engine's event stream broke", "error", err)
 			}
-			r.filter.Store(int32(filterUnknown)) // another engine may come back, with another profile
 			return true
 		}
 	}

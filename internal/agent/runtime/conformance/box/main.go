@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unsafe"
 )
 
 func main() {
@@ -73,8 +72,6 @@ func main() {
 		}
 		fmt.Println("written")
 		forever()
-	case "calls": // what becomes of system calls that could move a file to another project, and of others
-		calls()
 	case "facts": // what it sees of its surroundings
 		facts()
 	default:
@@ -137,41 +134,4 @@ func show(kind, file string, prefixes ...string) {
 			fail(err)
 		}
 	}
-}
-
-// calls prints how the kernel answers some system calls on a file that is not there, so that they reach nothing:
-// "bad file descriptor" says that a call was let through.
-func calls() {
-	const setProject = 0x401c5820 // FS_IOC_FSSETXATTR
-	none := ^uintptr(0)
-	ioctl := func(name string, cmd uint64) {
-		_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, none, uintptr(cmd), 0)
-		fmt.Println("call", name, "=", errno.Error())
-	}
-	ioctl("exact", setProject)
-	for i := range 32 {
-		ioctl(fmt.Sprintf("high %d", i), setProject|1<<(32+i)) // the kernel ignores this half
-		ioctl(fmt.Sprintf("low %d", i), setProject^1<<i)
-	}
-	ioctl("high all", setProject|0xffffffff<<32)
-	_, _, errno := syscall.Syscall6(469, none, 0, 0, 0, 0, 0) // file_setattr, on every architecture
-	fmt.Println("call file_setattr =", errno.Error())
-
-	var size [4]uint16
-	var ready int32
-	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
-	if err != nil {
-		fail(err)
-	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		fail(err)
-	}
-	if _, err := w.WriteString("seven b"); err != nil {
-		fail(err)
-	}
-	_, _, errno = syscall.Syscall(syscall.SYS_IOCTL, terminal.Fd(), syscall.TIOCGWINSZ, uintptr(unsafe.Pointer(&size)))
-	fmt.Println("call TIOCGWINSZ =", int(errno))
-	_, _, errno = syscall.Syscall(syscall.SYS_IOCTL, r.Fd(), syscall.TIOCINQ, uintptr(unsafe.Pointer(&ready))) // FIONREAD
-	fmt.Println("call FIONREAD =", int(errno), ready)
 }
