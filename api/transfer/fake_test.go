@@ -78,7 +78,7 @@ type fakeStore struct {
 func newStore(t *testing.T) (*fakeStore, *api.Client) {
 	t.Helper()
 	s := &fakeStore{
-		now: time.Date(2026, 11, 21, 12, 0, 0, 500e6, time.UTC), etag: true,
+		now: time.Now().UTC().Truncate(time.Second).Add(time.Hour + 500*time.Millisecond), etag: true,
 		files: map[string]stored{}, dirs: map[string]bool{".": true}, links: map[string]bool{},
 		sessions: map[string]*session{}, reads: map[string]string{},
 	}

@@ -26,11 +26,14 @@ var ioctls = []struct {
 	arch  uint32
 	calls []uint32
 }{
-	{unix.AUDIT_ARCH_X86_64, []uint32{16, 0x40000000 | 514}},
+	{unix.AUDIT_ARCH_X86_64, []uint32{16, 514}},
 	{unix.AUDIT_ARCH_I386, []uint32{54}},
 	{unix.AUDIT_ARCH_AARCH64, []uint32{29}},
 	{unix.AUDIT_ARCH_ARM, []uint32{54}},
 }
+
+// ofX32 marks the calls of x32 programs, whose ioctl is 514; older kernels take their other numbers with it as well.
+const ofX32 = 0x40000000
 
 // The places of struct seccomp_data on little-endian machines.
 const (
@@ -59,7 +62,8 @@ func fenceProgram() []unix.SockFilter {
 	command = append(command, end(allow))
 	program := []unix.SockFilter{load(dataArch)}
 	for _, a := range ioctls {
-		block := []unix.SockFilter{load(dataCall), skipUnless(fileSetattr, 1), end(deny)}
+		plain := unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: ^uint32(ofX32)}
+		block := []unix.SockFilter{load(dataCall), plain, skipUnless(fileSetattr, 1), end(deny)}
 		for _, call := range a.calls {
 			block = append(append(block, skipUnless(call, len(command))), command...)
 		}

@@ -58,6 +58,9 @@ func TestFence(t *testing.T) {
 		if _, _, errno := unix.Syscall6(fileSetattr, 0, 0, 0, 0, 0, 0); errno != unix.EPERM {
 			t.Errorf("file_setattr: %v", errno)
 		}
+		if _, _, errno := unix.Syscall6(ofX32|fileSetattr, 0, 0, 0, 0, 0, 0); runtime.GOARCH == "amd64" && errno != unix.EPERM {
+			t.Errorf("file_setattr of x32: %v", errno)
+		}
 		if err := call(0x801c581f); err == unix.EPERM { // FS_IOC_FSGETXATTR
 			t.Errorf("reading the project: %v", err)
 		}

@@ -185,6 +185,9 @@ func eventData(e service.Event) object {
 	return d
 }
 
+// taskHeadStart is the time between the headers and the first event of a task. The official client prepares its progress bar in it.
+const taskHeadStart = 200 * time.Millisecond
+
 // taskNames maps the states of a task to the names of its events.
 var taskNames = map[string]string{"done": "bgtask_done", "cancelled": "bgtask_cancelled", "failed": "bgtask_failed"}
 
@@ -206,6 +209,14 @@ func (a *API) taskEvents(c *call) error {
 		return err
 	}
 	s := c.sse()
+	// Clients have the headers before anything happens: the official one fails on an event that comes with them.
+	settled := time.NewTimer(taskHeadStart)
+	defer settled.Stop()
+	select {
+	case <-c.ctx().Done():
+		return errClientGone
+	case <-settled.C:
+	}
 	alive := time.NewTicker(keepAlive)
 	defer alive.Stop()
 	for {
