@@ -60,13 +60,15 @@ var rules = []rule{
 	{dir: "internal/manager/store/storetest", allow: []string{"internal/manager/store", "internal/embedded", "internal/chassis"}, testOnly: true},
 	{dir: "internal/manager/service", allow: []string{"internal/manager/folder", "internal/manager/store", "internal/manager/authz", "internal/manager/idle", "internal/manager/seal", "internal/scheduler", "internal/alloc", "internal/cluster", "internal/fault"}},
 	{dir: "internal/manager/folder", allow: []string{"internal/manager/service/minilang", "internal/manager/store", "internal/manager/authz", "internal/manager/seal", "internal/wire/storage", "internal/cluster", "internal/fault"}},
+	{dir: "internal/manager/app", allow: []string{"internal/manager/service", "internal/manager/store", "internal/manager/authz", "internal/manager/seal", "internal/wire/proxy", "internal/wire/run", "internal/wire/tunnel", "internal/cluster", "internal/fault"}},
+	{dir: "internal/manager/proxylink", allow: []string{"internal/manager/app", "internal/wire", "internal/cluster", "internal/fault", "internal/chassis"}},
 	{dir: "internal/manager/storagelink", allow: []string{"internal/wire/storage", "internal/cluster", "internal/fault", "internal/chassis"}},
 	{dir: "internal/manager/agentlink", allow: []string{"internal/wire", "internal/cluster", "internal/fault", "internal/chassis"}},
 	{dir: "internal/manager/reconcile", allow: []string{"internal/manager/folder", "internal/manager/store", "internal/manager/idle", "internal/manager/service", "internal/manager/agentlink", "internal/manager/seal", "internal/scheduler", "internal/alloc", "internal/cluster", "internal/fault", "internal/chassis"}},
-	{dir: "internal/manager/httpapi", allow: []string{"api", "internal/manager/service", "internal/manager/folder", "internal/manager/seal", "internal/cluster", "internal/fault", "internal/wire/run"}},
+	{dir: "internal/manager/httpapi", allow: []string{"api", "internal/manager/service", "internal/manager/app", "internal/manager/folder", "internal/manager/seal", "internal/cluster", "internal/fault", "internal/wire/run", "internal/wire/tunnel"}},
 	{dir: "internal/manager/graphapi", allow: []string{"api", "internal/manager/service", "internal/manager/folder", "internal/manager/seal", "internal/cluster", "internal/fault"}},
 
-	{dir: "internal/agent", allow: []string{"internal/alloc", "internal/chassis", "internal/cluster", "internal/fault", "internal/wire"}},
+	{dir: "internal/agent", allow: []string{"internal/membership", "internal/alloc", "internal/chassis", "internal/cluster", "internal/fault", "internal/wire"}},
 	{dir: "internal/agent/runtime", allow: []string{"internal/alloc", "internal/cluster", "internal/fault", "internal/wire/run"}},
 	{dir: "internal/agent/runtime/conformance", allow: []string{"internal/agent/runtime", "internal/cluster", "internal/fault"}, testOnly: true},
 	{dir: "internal/agent/runtime/testimage", allow: []string{"internal/agent/runtime"}, testOnly: true},
@@ -77,16 +79,19 @@ var rules = []rule{
 	{dir: "internal/storage/volume/conformance", allow: []string{"internal/storage/volume", "internal/cluster", "internal/fault"}, testOnly: true},
 	{dir: "internal/storage/transfer", allow: []string{"internal/chassis", "internal/storage/volume", "internal/cluster", "internal/fault"}},
 	{dir: "internal/storage/task", allow: []string{"internal/storage/volume", "internal/cluster", "internal/fault", "internal/wire/storage"}},
+	{dir: "internal/membership", allow: []string{"internal/wire", "internal/chassis", "internal/cluster", "internal/fault"}},
+	{dir: "internal/appproxy", allow: []string{"internal/membership", "internal/chassis", "internal/cluster", "internal/fault", "internal/wire"}},
+	{dir: "internal/appproxy/circuit", allow: []string{"internal/cluster", "internal/fault", "internal/wire/proxy"}},
 	{dir: "internal/agent/mount", allow: []string{"internal/cluster", "internal/fault"}},
 
-	{dir: "internal/runner", allow: []string{"internal/wire/run", "internal/fault"}, stdOnly: true},
+	{dir: "internal/runner", allow: []string{"internal/wire/run", "internal/wire/tunnel", "internal/fault"}, stdOnly: true},
 	{dir: "internal/runnerbin", allow: []string{"internal/fault"}},
 	{dir: "internal/cli", allow: []string{"api"}},
 	{dir: "internal/testkit", allow: []string{"api", "internal", "cmd"}, testOnly: true},
 
 	{dir: "api", stdOnly: true},
 	{dir: "api/transfer", allow: []string{"api"}, stdOnly: true},
-	{dir: "cmd/berth", allow: []string{"api", "internal/manager", "internal/agent", "internal/storage", "internal/cli", "internal/chassis", "internal/embedded", "internal/runnerbin", "internal/scheduler", "internal/cluster", "internal/fault"}},
+	{dir: "cmd/berth", allow: []string{"api", "internal/manager", "internal/agent", "internal/storage", "internal/appproxy", "internal/cli", "internal/chassis", "internal/embedded", "internal/runnerbin", "internal/scheduler", "internal/cluster", "internal/fault"}},
 	{dir: "cmd/berth-runner", allow: []string{"internal/runner"}, stdOnly: true},
 	{dir: "scripts", allow: []string{"internal/cluster", "internal/fault"}},
 	{dir: "e2e", allow: []string{"api", "internal", "cmd"}, testOnly: true},
@@ -96,8 +101,9 @@ var rules = []rule{
 
 // thirdPartyExceptions are modules that a stdOnly directory may use all the same.
 var thirdPartyExceptions = map[string][]string{
-	"api":             {"github.com/coder/websocket"},
-	"internal/runner": {"golang.org/x/sys"},
+	"api": {"github.com/coder/websocket"},
+	// What PID 1 of every container carries: the SSH server and the web terminal.
+	"internal/runner": {"golang.org/x/sys", "golang.org/x/crypto", "github.com/gliderlabs/ssh", "github.com/pkg/sftp", "github.com/coder/websocket"},
 }
 
 // impure are the standard packages that a pure package must not see.

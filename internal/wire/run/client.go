@@ -181,7 +181,7 @@ func (c *Client) send(req *http.Request) (*http.Response, error) {
 	}
 	defer resp.Body.Close()
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // what arrived is all there is to report
-	return nil, faultOf(resp.StatusCode, body)
+	return nil, FaultOf(resp.StatusCode, body)
 }
 
 func (c *Client) do(req *http.Request, out any) error {
@@ -219,4 +219,25 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 		req.Header.Set("Content-Type", "application/json")
 	}
 	return c.do(req, out)
+}
+
+// Apps lists the apps of the session.
+func (c *Client) Apps(ctx context.Context) (AppList, error) {
+	var out AppList
+	err := c.call(ctx, http.MethodGet, PathApps, nil, &out)
+	return out, err
+}
+
+// StartApp starts an app and waits until it answers; see AppStartRequest.
+func (c *Client) StartApp(ctx context.Context, name string, req AppStartRequest) (AppStartResult, error) {
+	var out AppStartResult
+	err := c.call(ctx, http.MethodPost, strings.Replace(PathAppStart, "{name}", url.PathEscape(name), 1), req, &out)
+	return out, err
+}
+
+// StopApp ends an app; one that does not run is left as it is.
+func (c *Client) StopApp(ctx context.Context, name string) (App, error) {
+	var out App
+	err := c.call(ctx, http.MethodPost, strings.Replace(PathAppStop, "{name}", url.PathEscape(name), 1), struct{}{}, &out)
+	return out, err
 }

@@ -42,9 +42,14 @@ type Config struct {
 	Batch *BatchCommand `json:"batch,omitempty"`
 	// Prestart starts the interpreter of query mode with the container instead of with the
 	// first cell: a faster first cell for more CPU per session.
-	Prestart bool   `json:"prestart,omitempty"`
-	Limits   Limits `json:"limits"`
-	LogLevel string `json:"log_level,omitempty"` // debug, info, warn, error; default info
+	Prestart bool `json:"prestart,omitempty"`
+	// Apps are what the image's label ai.backend.service-ports and the session declare.
+	Apps []AppPort `json:"apps,omitempty"`
+	// AuthorizedKeys are lines in the format of OpenSSH whose owners may log in to app sshd, besides the key that the runner
+	// makes for the session (id_container in the home directory).
+	AuthorizedKeys []string `json:"authorized_keys,omitempty"`
+	Limits         Limits   `json:"limits"`
+	LogLevel       string   `json:"log_level,omitempty"` // debug, info, warn, error; default info
 }
 
 // RuntimeConfig comes from the image labels; empty fields are found by looking.

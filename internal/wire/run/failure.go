@@ -39,8 +39,8 @@ func WriteFailure(w http.ResponseWriter, err error) {
 	_ = json.NewEncoder(w).Encode(f) // a reader that went away needs no answer
 }
 
-// faultOf turns a reply into the fault it reports.
-func faultOf(status int, body []byte) error {
+// FaultOf turns a reply that is not 2xx into the fault it reports.
+func FaultOf(status int, body []byte) error {
 	kind := fault.Internal
 	for k, s := range statuses {
 		if s == status {

@@ -1,0 +1,111 @@
+package circuit
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Visitor is what is known of a request or connection before anything of it is forwarded.
+type Visitor struct {
+	At     time.Time
+	Addr   netip.Addr // as the proxy sees it, or as a trusted proxy in front says
+	Secure bool       // came over TLS
+	// Origin is what this circuit's own pages send as Origin: scheme://host[:port], made of configuration, not of the request.
+	Origin string
+
+	Method  string
+	Upgrade bool // WebSocket or another upgrade
+	// Cookie is the value of the circuit's own cookie, Bearer of a ticket in Authorization: Berth; empty when missing. More
+	// than one cookie of that name counts as none.
+	Cookie, Bearer string
+	// The headers of the same names; empty when missing.
+	HeaderOrigin, FetchSite, FetchMode string
+}
+
+// Decision is the outcome of an admission.
+type Decision int
+
+// The decisions. Login: who has the right may get a ticket; Refuse: this one never passes.
+const (
+	Pass Decision = iota + 1
+	Login
+	Refuse
+)
+
+// Verdict is a decision with its reason: a slug for logs and counters, and words for people.
+type Verdict struct {
+	Decision Decision
+	User     string // who, when a ticket said so
+	Reason   string
+	Words    string
+}
+
+// Admit decides about one request of a circuit that visitors speak HTTP on.
+//
+// A cookie alone proves only that the browser has been here, not that one of the circuit's own pages asks: requests that
+// a page of another origin makes a browser send are refused, except for plain navigation.
+func (c *Circuit) Admit(keys [][]byte, v Visitor) Verdict {
+	if r := c.closedTo(v); r != nil {
+		return *r
+	}
+	foreign := v.HeaderOrigin != "" && v.HeaderOrigin != v.Origin
+	if v.Upgrade && foreign && v.Bearer == "" {
+		return Verdict{Refuse, "", "foreign-origin", "A page of another site may not open this connection."}
+	}
+	if v.Bearer != "" {
+		if t, ok := c.Verify(v.Bearer, keys, v.At); ok {
+			return Verdict{Decision: Pass, User: t.User, Reason: "bearer"}
+		}
+		return Verdict{Login, "", "bad-ticket", "The ticket is not valid any more."}
+	}
+	if t, ok := c.Verify(v.Cookie, keys, v.At); ok {
+		if foreign || crossSite(v) {
+			return Verdict{Refuse, t.User, "foreign-origin", "A page of another site may not use this app."}
+		}
+		return Verdict{Decision: Pass, User: t.User, Reason: "cookie"}
+	}
+	if c.Public {
+		return Verdict{Decision: Pass, Reason: "public"}
+	}
+	return Verdict{Login, "", "no-ticket", "This app is open only to those whom its owner let in."}
+}
+
+// crossSite reports whether the browser says that another site's page caused the request. Following a link is allowed.
+func crossSite(v Visitor) bool {
+	switch v.FetchSite {
+	case "", "none", "same-origin":
+		return false
+	}
+	return v.FetchMode != "navigate" || !slices.Contains([]string{"GET", "HEAD"}, strings.ToUpper(v.Method))
+}
+
+// AdmitConn decides about a raw connection to a circuit's own port.
+func (c *Circuit) AdmitConn(addr netip.Addr, now time.Time) Verdict {
+	v := Visitor{At: now, Addr: addr}
+	if r := c.closedTo(v); r != nil {
+		return *r
+	}
+	if c.Public || slices.Contains(c.Admitted, addr.Unmap()) {
+		return Verdict{Decision: Pass, Reason: "address"}
+	}
+	return Verdict{Refuse, "", "address-not-admitted", "This address was not let in."}
+}
+
+// closedTo refuses whom nothing can let in.
+func (c *Circuit) closedTo(v Visitor) *Verdict {
+	if c.ExpiresAt != nil && !v.At.Before(*c.ExpiresAt) {
+		return &Verdict{Refuse, "", "expired", "This app was published for a time that is over."}
+	}
+	if len(c.Allowed) == 0 {
+		return nil
+	}
+	addr := v.Addr.Unmap()
+	for _, p := range c.Allowed {
+		if p.Contains(addr) {
+			return nil
+		}
+	}
+	return &Verdict{Refuse, "", "address-not-allowed", "This app is not open to your address."}
+}

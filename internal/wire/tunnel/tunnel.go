@@ -1,0 +1,41 @@
+// Package tunnel opens a connection to what listens inside a kernel: one HTTP/1.1 request with an upgrade, then
+// nothing but the bytes of the application.
+//
+//	POST /kernels/ID/ports/8888 HTTP/1.1
+//	Connection: Upgrade
+//	Upgrade: berth-conn/1
+//	Berth-Hand-Over: fd            only over unix sockets
+//
+//	HTTP/1.1 101 Switching Protocols
+//
+// Over a unix socket the callee may hand the connected socket itself over (SCM_RIGHTS) and leave: the caller then talks to
+// the application without anybody in between, although the application listens on the loopback address of a container. The
+// runner does so for the agent, and the agent for an app proxy on the same host. Everywhere else the same connection
+// carries the bytes on.
+//
+// After 101 a caller that offered to take a socket reads one byte: handed ('F', which carries the descriptor) or
+// carried ('S', the bytes follow). Others read the application's bytes at once. A refusal is a JSON run.Failure.
+package tunnel
+
+// Protocol is the upgrade token; Version 1 (2026-11-21).
+const Protocol = "berth-conn/1"
+
+// HeaderHandOver is set to HandOverFD by callers that can take a descriptor.
+const (
+	HeaderHandOver = "Berth-Hand-Over"
+	HandOverFD     = "fd"
+)
+
+// The byte after 101 for callers that offered to take a socket.
+const (
+	handed  = 'F'
+	carried = 'S'
+)
+
+// The ports of apps that the runner serves itself, in every image. Nothing listens on them inside the container: they exist
+// only as targets of a tunnel. Labels of images cannot claim them.
+const (
+	PortSSH      = 2200 // app sshd: SSH with shells, exec, forwarding and SFTP
+	PortSFTP     = 2201 // app sftp: SFTP alone
+	PortTerminal = 7681 // app ttyd: a terminal for browsers
+)
