@@ -2,7 +2,6 @@ package agentlink
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -54,7 +53,16 @@ func newHub(log *slog.Logger) *hub {
 
 // add takes a connection over. An older one of the same agent gets no new streams; those
 // that are under way on it go on until they end or it breaks.
-func (h *hub) add(ctx context.Context, agent cluster.AgentID, conn *tls.Conn) error {
+func (h *hub) add(ctx context.Context, agent cluster.AgentID, conn net.Conn) error {
+	c, err := newStreamConn(ctx, agent, conn)
+	if err != nil {
+		return err
+	}
+	return h.put(c)
+}
+
+// newStreamConn begins HTTP/2 as its client.
+func newStreamConn(ctx context.Context, agent cluster.AgentID, conn net.Conn) (*streamConn, error) {
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true) // the TLS is around it already
 	taken := false
@@ -73,28 +81,34 @@ func (h *hub) add(ctx context.Context, agent cluster.AgentID, conn *tls.Conn) er
 	}
 	cc, err := t.NewClientConn(ctx, "http", "agent:80")
 	if err != nil {
-		return fmt.Errorf("open the stream connection of agent %s: %w", agent, err)
+		return nil, fmt.Errorf("open the stream connection of agent %s: %w", agent, err)
 	}
-	c := &streamConn{agent: agent, http: cc, raw: conn}
+	return &streamConn{agent: agent, http: cc, raw: conn}, nil
+}
+
+// put makes a connection the agent's.
+func (h *hub) put(c *streamConn) error {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	if h.closed {
-		_ = cc.Close()
+		h.mu.Unlock()
+		c.close()
 		return errStopping
 	}
-	old := h.conns[agent]
-	h.conns[agent] = c
+	old := h.conns[c.agent]
+	h.conns[c.agent] = c
 	close(h.change)
 	h.change = make(chan struct{})
-	cc.SetStateHook(func(cc *http.ClientConn) {
+	if old != nil {
+		h.retire(old)
+	}
+	h.mu.Unlock()
+	// A connection that has broken meanwhile calls the hook at once, and the hook takes the lock.
+	c.http.SetStateHook(func(cc *http.ClientConn) {
 		if cc.Err() != nil {
 			h.drop(c)
 		}
 	})
-	if old != nil {
-		h.retire(old)
-	}
-	h.log.Debug("agent stream connection open", "agent", agent, "remote", conn.RemoteAddr())
+	h.log.Debug("agent stream connection open", "agent", c.agent, "remote", c.raw.RemoteAddr())
 	return nil
 }
 
