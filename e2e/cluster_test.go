@@ -240,9 +240,9 @@ func (p *platform) clean(flags ...string) {
 // containers lists the engine's containers of this cluster, exited ones too.
 func containers(t *testing.T, filter string) []string {
 	t.Helper()
-	out, err := exec.Command("docker", "ps", "-aq", "--no-trunc", "--filter", filter).Output()
+	out, err := docker("ps", "-aq", "--no-trunc", "--filter", filter)
 	require.NoError(t, err)
-	return strings.Fields(string(out))
+	return strings.Fields(out)
 }
 
 func freePort(t *testing.T) string {

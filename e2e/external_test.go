@@ -75,7 +75,7 @@ cpu_overcommit = 16
 	})
 	t.Cleanup(func() {
 		for _, id := range containers(t, "label=berth.agent=i-external") {
-			_ = exec.Command("docker", "rm", "-f", id).Run()
+			_, _ = docker("rm", "-f", id)
 		}
 	})
 	smoke(t, p)

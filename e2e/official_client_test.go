@@ -250,9 +250,9 @@ func walk(t *testing.T, o *official) {
 	t.Run("session commit", func(t *testing.T) {
 		require.Contains(t, o.must("session", "commit", name), "Request to commit")
 		t.Cleanup(func() { // what the story leaves on the engine
-			images, err := exec.Command("docker", "images", "-q", "berth/commit-"+name).Output()
-			if ids := strings.Fields(string(images)); err == nil && len(ids) > 0 {
-				_ = exec.Command("docker", append([]string{"rmi", "-f"}, ids...)...).Run()
+			images, err := docker("images", "-q", "berth/commit-"+name)
+			if ids := strings.Fields(images); err == nil && len(ids) > 0 {
+				_, _ = docker(append([]string{"rmi", "-f"}, ids...)...)
 			}
 		})
 		require.Eventually(t, func() bool { return o.commitReady(name) }, patience, time.Second, "the commit ends")

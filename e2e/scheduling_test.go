@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
@@ -224,11 +223,9 @@ func foreignImage(t *testing.T) string {
 		require.NoError(t, err)
 	}
 	require.NoError(t, archive.Close())
-	load := exec.Command("docker", "load")
-	load.Stdin = &image
-	out, err := load.CombinedOutput()
-	require.NoError(t, err, string(out))
-	t.Cleanup(func() { _ = exec.Command("docker", "rmi", "-f", name).Run() })
+	_, err := dockerTo(&image, "load")
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = docker("rmi", "-f", name) })
 	return name
 }
 
