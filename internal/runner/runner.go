@@ -54,6 +54,8 @@ type Runner struct {
 	queue     *queue
 	terminals *terminal.Set
 	tree      files.Tree
+	own       *intrinsicSet
+	carried   chan struct{} // has one for every tunnel that is carried
 	out, err  *mirror
 
 	tasks sync.WaitGroup
@@ -98,6 +100,10 @@ func New(cfg run.Config, stdout, stderr io.Writer) (*Runner, error) {
 			Stray:    func(stream, text string) { logSink{r}.Text(stream, text) },
 			NoKernel: recipe.Getenv(r.env, "BERTH_NO_IPYKERNEL") != ""})
 	}
+	r.carried = make(chan struct{}, maxCarried)
+	r.own = newIntrinsicSet(r.intrinsics(), func(app string, panicked any, stack []byte) {
+		r.log.Error("an app of the runner broke down", "app", app, "panic", panicked, "stack", string(stack))
+	})
 	return r, nil
 }
 
@@ -225,6 +231,7 @@ func (r *Runner) end(cancel context.CancelFunc, srv *server, grace time.Duration
 	srv.shutdown()
 	done := make(chan struct{})
 	go func() {
+		r.own.close()
 		r.tasks.Wait()
 		close(done)
 	}()

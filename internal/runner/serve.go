@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"berth.dev/berth/internal/fault"
@@ -49,6 +50,7 @@ func (r *Runner) listen() (*server, error) {
 		IdleTimeout:       5 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          log.New(io.Discard, "", 0),
+		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
 	}}
 	r.tasks.Add(1)
 	go func() {
@@ -82,20 +84,25 @@ func (b *bounded) Accept() (net.Conn, error) {
 		<-b.free
 		return nil, err
 	}
-	return &boundedConn{Conn: c, free: b.free, open: make(chan struct{}, 1)}, nil
+	return &boundedConn{Conn: c, free: sync.OnceFunc(func() { <-b.free })}, nil
 }
 
 type boundedConn struct {
 	net.Conn
-	free, open chan struct{}
+	free func()
 }
 
+// connKey is where a request's context has its connection.
+type connKey struct{}
+
+// NetConn returns the socket itself.
+func (c *boundedConn) NetConn() net.Conn { return c.Conn }
+
+// release gives the connection's place to another while it stays open.
+func (c *boundedConn) release() { c.free() }
+
 func (c *boundedConn) Close() error {
-	select {
-	case c.open <- struct{}{}:
-		<-c.free
-	default: // closed before
-	}
+	c.free()
 	return c.Conn.Close()
 }
 
@@ -113,6 +120,7 @@ func (r *Runner) handler() http.Handler {
 	mux.HandleFunc("POST "+run.PathShutdown, reply(r.serveShutdown))
 	mux.HandleFunc("POST "+run.PathPTY, r.servePTY)
 	mux.HandleFunc("POST "+run.PathExec, r.serveExec)
+	mux.HandleFunc("POST "+run.PathDial, r.serveDial)
 	mux.HandleFunc("/", func(w http.ResponseWriter, q *http.Request) {
 		run.WriteFailure(w, fault.NotFoundf("the runner has no %s %s", q.Method, q.URL.Path).WithReason("no-such-route"))
 	})
@@ -182,7 +190,7 @@ func readJSON(q *http.Request, v any) error {
 func (r *Runner) serveHello(*http.Request) (run.Hello, error) {
 	h := run.Hello{Version: run.Version, MinVersion: run.MinVersion, Build: build(), KernelID: r.cfg.KernelID, PID: os.Getpid(), StartedAt: r.started,
 		Runtime:      run.RuntimeInfo{Type: r.recipe.Name, Path: r.tool, How: "none"},
-		Capabilities: []string{run.CanBatch, run.CanExec, run.CanFiles},
+		Capabilities: []string{run.CanBatch, run.CanDial, run.CanExec, run.CanFiles},
 		Kernel:       run.KernelInfo{State: run.KernelNone},
 	}
 	if r.hasTool {
