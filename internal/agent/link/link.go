@@ -14,7 +14,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"os"
 	"sync/atomic"
 	"time"
 
@@ -28,6 +27,7 @@ import (
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/membership"
 	"berth.dev/berth/internal/wire/node"
 )
 
@@ -59,7 +59,7 @@ type Options struct {
 // Link is the agent's connection to its manager.
 type Link struct {
 	o    Options
-	id   *identity
+	id   *membership.Member
 	dial net.Dialer
 	rev  int64
 
@@ -69,14 +69,12 @@ type Link struct {
 
 // New opens the node's identity; nothing is dialed yet.
 func New(o Options) (*Link, error) {
-	id, err := openIdentity(o.Dir, o.Hello.Agent, o.Clock)
+	id, err := membership.Open(membership.Options{Dir: o.Dir, Name: string(o.Hello.Agent), Token: o.Token, Log: o.Log, Clock: o.Clock})
 	if err != nil {
 		return nil, err
 	}
 	return &Link{
-		o: o, id: id, rev: o.Clock.Now().UnixMilli(), ready: make(chan struct{}, 1),
-		// A manager that vanished without a word is noticed in half a minute.
-		dial: net.Dialer{Timeout: 10 * time.Second, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 4}},
+		o: o, id: id, rev: o.Clock.Now().UnixMilli(), ready: make(chan struct{}, 1), dial: membership.Dialer(),
 	}, nil
 }
 
@@ -84,7 +82,10 @@ func New(o Options) (*Link, error) {
 func (l *Link) Connected() bool { return l.connected.Load() }
 
 // Joined reports whether there is a valid node certificate.
-func (l *Link) Joined() bool { return l.id.joined() }
+func (l *Link) Joined() bool { return l.id.Joined() }
+
+// Member is the agent's membership of the cluster.
+func (l *Link) Member() *membership.Member { return l.id }
 
 const (
 	retryMin = 100 * time.Millisecond
@@ -96,7 +97,7 @@ const (
 // Run keeps the control stream open until ctx ends.
 func (l *Link) Run(ctx context.Context) error {
 	return l.keep(ctx, "control stream", func(ctx context.Context) error {
-		if err := l.ensureJoined(ctx); err != nil {
+		if err := l.id.EnsureJoined(ctx, l.o.Addr); err != nil {
 			return err
 		}
 		return l.session(ctx)
@@ -150,45 +151,11 @@ func (l *Link) dialer() grpc.DialOption {
 	return grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return l.dial.DialContext(ctx, "tcp", addr) })
 }
 
-func (l *Link) token() (string, error) {
-	s, err := l.o.Token()
-	if errors.Is(err, os.ErrNotExist) {
-		return "", nil
-	}
-	return s.Reveal(), err
-}
-
-// ensureJoined gets a certificate when there is none, and a new one in time.
-func (l *Link) ensureJoined(ctx context.Context) error {
-	token, err := l.token()
-	if err != nil {
-		return fmt.Errorf("read the join token: %w", err)
-	}
-	if t, err := node.ParseJoinToken(token); err == nil && l.id.leave(t) {
-		l.o.Log.Warn("the join token belongs to another cluster than this agent's certificate; joining that one")
-	}
-	if l.id.joined() && l.o.Clock.Now().Before(l.id.renewAt()) {
-		return nil
-	}
-	renew := l.id.joined()
-	err = l.id.join(ctx, l.o.Addr, token, l.dialer())
-	switch {
-	case err == nil && renew:
-		l.o.Log.Info("renewed the node certificate")
-	case err == nil:
-		l.o.Log.Info("joined the cluster", "cluster", l.id.clusterID())
-	case renew:
-		l.o.Log.Warn("the node certificate could not be renewed; the old one still works", "err", err)
-		err = nil
-	}
-	return err
-}
-
 // session opens one control stream and works on it until it breaks.
 func (l *Link) session(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	conn, err := grpc.NewClient("passthrough:///"+l.o.Addr, grpc.WithTransportCredentials(credentials.NewTLS(l.id.tls("h2"))), l.dialer(),
+	conn, err := grpc.NewClient("passthrough:///"+l.o.Addr, grpc.WithTransportCredentials(credentials.NewTLS(l.id.TLS("h2"))), l.dialer(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20), grpc.MaxCallSendMsgSize(32<<20)))
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
@@ -196,11 +163,11 @@ func (l *Link) session(ctx context.Context) error {
 	defer conn.Close()
 	stream, err := node.NewNodeClient(conn).Session(ctx)
 	if err != nil {
-		return fmt.Errorf("connect: %w", fromStatus(err))
+		return fmt.Errorf("connect: %w", node.FaultOf(err))
 	}
 	h := l.o.Hello
 	err = stream.Send(&node.Up{Kind: &node.Up_Hello{Hello: &node.Hello{
-		Version: node.Version, AgentId: string(h.Agent), BootId: h.BootID, AgentVersion: h.Version, ClusterId: l.id.clusterID(),
+		Version: node.Version, AgentId: string(h.Agent), BootId: h.BootID, AgentVersion: h.Version, ClusterId: l.id.ClusterID(),
 		HighestEpoch: l.o.Ledger.Epoch(), ResourceGroup: h.ResourceGroup, Region: h.Region,
 	}}})
 	if err != nil {
@@ -213,7 +180,7 @@ func (l *Link) session(ctx context.Context) error {
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
 		}
-		return fmt.Errorf("greet the manager: %w", fromStatus(err))
+		return fmt.Errorf("greet the manager: %w", node.FaultOf(err))
 	}
 	w := down.GetWelcome()
 	if w == nil {
@@ -253,5 +220,5 @@ func (l *Link) broken(stream node.Node_SessionClient, err error) error {
 	if _, rerr := stream.Recv(); rerr != nil {
 		err = rerr
 	}
-	return fmt.Errorf("control stream: %w", fromStatus(err))
+	return fmt.Errorf("control stream: %w", node.FaultOf(err))
 }

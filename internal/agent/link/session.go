@@ -109,12 +109,12 @@ const renewEvery = 10 * time.Minute
 // renew replaces the node certificate in time although the stream never breaks: after its
 // expiry the agent could not come back without a join token.
 func (s *session) renew(ctx context.Context, now time.Time) {
-	if now.Before(s.l.id.renewAt()) || now.Sub(s.renewed) < renewEvery {
+	if now.Before(s.l.id.RenewAt()) || now.Sub(s.renewed) < renewEvery {
 		return
 	}
 	s.renewed = now
 	s.group.Go(func() {
-		if err := s.l.ensureJoined(ctx); err != nil && ctx.Err() == nil {
+		if err := s.l.id.EnsureJoined(ctx, s.l.o.Addr); err != nil && ctx.Err() == nil {
 			s.l.o.Log.Warn("renew the node certificate", "err", err)
 		}
 	})
@@ -125,7 +125,7 @@ func (s *session) put(up *node.Up) error {
 		if errors.Is(err, io.EOF) {
 			return errors.New("the manager closed the control stream")
 		}
-		return fmt.Errorf("control stream: %w", fromStatus(err))
+		return fmt.Errorf("control stream: %w", node.FaultOf(err))
 	}
 	return nil
 }
@@ -209,7 +209,7 @@ func (s *session) receive(ctx context.Context) error {
 			if errors.Is(err, io.EOF) {
 				return errors.New("the manager closed the control stream")
 			}
-			return fmt.Errorf("control stream: %w", fromStatus(err))
+			return fmt.Errorf("control stream: %w", node.FaultOf(err))
 		}
 		s.heard.Store(s.l.o.Clock.Now().UnixNano())
 		switch m := down.GetKind().(type) {
@@ -298,7 +298,7 @@ func (l *Link) streams(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
-	conn := tls.Client(raw, l.id.tls(node.ALPNStream))
+	conn := tls.Client(raw, l.id.TLS(node.ALPNStream))
 	shake, cancel := context.WithTimeout(ctx, 15*time.Second)
 	err = conn.HandshakeContext(shake)
 	cancel()

@@ -1,0 +1,182 @@
+// Package membership is a process's membership of the cluster: its key, the certificate that the manager gave it for a join
+// token, and the renewal of that. Agents and app proxies have one each; the common name of the certificate says which of
+// them it is: an agent's id, or proxy.NamePrefix and a proxy's name.
+package membership
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/wire/node"
+	"berth.dev/berth/internal/wire/proxy"
+)
+
+// The files of a member, all in one directory of mode 0700.
+const (
+	fileKey     = "node.key"
+	fileCert    = "node.crt"
+	fileCA      = "ca.crt"
+	fileCluster = "cluster"
+)
+
+// Options are what a member needs.
+type Options struct {
+	// Dir holds the member's files, which no other member uses.
+	Dir string
+	// Name is the common name: an agent's id, or proxy.NamePrefix and the name of an app proxy. Replicas of one app proxy
+	// have the same name and a directory each.
+	Name string
+	// Token returns the join token; an empty one, or os.ErrNotExist, when there is none.
+	Token func() (chassis.Secret, error)
+	Log   *slog.Logger
+	Clock chassis.Clock
+}
+
+// Member is the process's key with its certificate. The key never leaves the host. It is safe for concurrent use.
+type Member struct {
+	o    Options
+	dial net.Dialer
+
+	mu      sync.Mutex
+	key     *ecdsa.PrivateKey
+	cert    *x509.Certificate // nil before the process has joined
+	ca      *x509.Certificate
+	cluster string
+}
+
+// Open reads what is there and makes a key when there is none; nothing is dialed yet.
+func Open(o Options) (*Member, error) {
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("open node identity: %w", err)
+	}
+	m := &Member{o: o, dial: Dialer()}
+	der, err := m.read(fileKey)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if m.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+			return nil, fmt.Errorf("make node key: %w", err)
+		}
+		if der, err = x509.MarshalECPrivateKey(m.key); err == nil {
+			err = m.write(fileKey, "EC PRIVATE KEY", der)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("make node key: %w", err)
+		}
+		return m, nil
+	case err != nil:
+		return nil, fmt.Errorf("read node key: %w", err)
+	}
+	if m.key, err = x509.ParseECPrivateKey(der); err != nil {
+		return nil, fmt.Errorf("read node key: %w", err)
+	}
+	// A certificate that cannot be used is replaced by joining again.
+	cert, err := m.certificate(fileCert)
+	if err != nil {
+		return m, nil
+	}
+	ca, err := m.certificate(fileCA)
+	if err != nil || !m.key.PublicKey.Equal(cert.PublicKey) || cert.Subject.CommonName != o.Name {
+		return m, nil
+	}
+	name, _ := os.ReadFile(filepath.Join(o.Dir, fileCluster)) // only compared by the manager
+	m.cert, m.ca, m.cluster = cert, ca, strings.TrimSpace(string(name))
+	return m, nil
+}
+
+// Dialer reaches managers: one that vanished without a word is noticed in half a minute.
+func Dialer() net.Dialer {
+	return net.Dialer{Timeout: 10 * time.Second, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 4}}
+}
+
+// kind is the noun for this process, section its section of the configuration.
+func (m *Member) kind() (noun, section string) {
+	if strings.HasPrefix(m.o.Name, proxy.NamePrefix) {
+		return "app proxy", "appproxy"
+	}
+	return "agent", "agent"
+}
+
+func (m *Member) read(name string) ([]byte, error) {
+	b, err := os.ReadFile(filepath.Join(m.o.Dir, name))
+	if err != nil {
+		return nil, err
+	}
+	p, _ := pem.Decode(b)
+	if p == nil {
+		return nil, fmt.Errorf("%s is not PEM", name)
+	}
+	return p.Bytes, nil
+}
+
+func (m *Member) certificate(name string) (*x509.Certificate, error) {
+	der, err := m.read(name)
+	if err != nil {
+		return nil, err
+	}
+	return x509.ParseCertificate(der)
+}
+
+// write replaces a file whole or not at all.
+func (m *Member) write(name, kind string, der []byte) error {
+	b := der
+	if kind != "" {
+		b = pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+	}
+	path := filepath.Join(m.o.Dir, name)
+	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// Joined reports whether there is a certificate that is valid now.
+func (m *Member) Joined() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.cert != nil && m.o.Clock.Now().Before(m.cert.NotAfter)
+}
+
+// leave gives up the certificate of a cluster that the operator's token does not belong to:
+// the manager was set up anew, or the process moves. It reports whether it did.
+func (m *Member) leave(t node.JoinToken) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.cert == nil || sha256.Sum256(m.ca.Raw) == t.CA {
+		return false
+	}
+	m.cert, m.ca, m.cluster = nil, nil, ""
+	return true
+}
+
+// RenewAt is when the certificate should be replaced: after two thirds of its life. It is zero without a certificate.
+func (m *Member) RenewAt() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.cert == nil {
+		return time.Time{}
+	}
+	life := m.cert.NotAfter.Sub(m.cert.NotBefore)
+	return m.cert.NotBefore.Add(life * 2 / 3)
+}
+
+// ClusterID is the id of the cluster joined, "" before.
+func (m *Member) ClusterID() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.cluster
+}
