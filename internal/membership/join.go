@@ -60,21 +60,21 @@ func (m *Member) EnsureJoined(ctx context.Context, addr string) error {
 
 // join gets a certificate: with a token for the first one, over the present one for the next.
 func (m *Member) join(ctx context.Context, addr, token string) error {
-	conf := &tls.Config{}
+	var conf *tls.Config
 	secret := ""
-	if token != "" {
+	switch {
+	case m.Joined(): // whatever the token is
+		conf = m.TLS("h2")
+	case token == "":
+		noun, section := m.kind()
+		return fault.Invalidf("this %s has no node certificate and no join token", noun).WithReason("no-join-token").
+			WithNext("set %s.join_token_file to the file with the manager's join token", section)
+	default:
 		t, err := node.ParseJoinToken(token)
 		if err != nil {
 			return err
 		}
 		conf, secret = t.JoinTLS(), t.Secret
-	}
-	if m.Joined() {
-		conf = m.TLS("h2")
-	} else if token == "" {
-		noun, section := m.kind()
-		return fault.Invalidf("this %s has no node certificate and no join token", noun).WithReason("no-join-token").
-			WithNext("set %s.join_token_file to the file with the manager's join token", section)
 	}
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: m.o.Name}}, m.key)
 	if err != nil {

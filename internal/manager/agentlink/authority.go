@@ -30,6 +30,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/wire/node"
+	"berth.dev/berth/internal/wire/proxy"
 )
 
 // Vault keeps small values for all managers of a cluster. What it stores is secret.
@@ -147,7 +148,7 @@ func (a *authority) serial() (*big.Int, error) {
 func (a *authority) serverTLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		NextProtos: []string{"h2", node.ALPNStream},
+		NextProtos: []string{"h2", node.ALPNStream, proxy.ALPN},
 		ClientAuth: tls.VerifyClientCertIfGiven,
 		ClientCAs:  a.roots,
 		Time:       a.clock.Now,
@@ -201,14 +202,26 @@ type nodeRecord struct {
 
 func nodeKey(agent cluster.AgentID) string { return "node-certificate/" + string(agent) }
 
-// identify tells which agent a connection belongs to, and the serial of its certificate.
-func (a *authority) identify(ctx context.Context, s tls.ConnectionState) (cluster.AgentID, string, error) {
+// commonName is the name in a verified certificate, with its serial.
+func commonName(s tls.ConnectionState) (name, serial string, err error) {
 	if len(s.VerifiedChains) == 0 {
 		return "", "", fault.New(fault.Unauthenticated, "no node certificate was presented").WithReason("not-joined").
 			WithNext("join with a join token first")
 	}
 	leaf := s.PeerCertificates[0]
-	agent, serial := cluster.AgentID(leaf.Subject.CommonName), hex.EncodeToString(leaf.SerialNumber.Bytes())
+	return leaf.Subject.CommonName, hex.EncodeToString(leaf.SerialNumber.Bytes()), nil
+}
+
+// identify tells which agent a connection belongs to, and the serial of its certificate. App proxies are refused.
+func (a *authority) identify(ctx context.Context, s tls.ConnectionState) (cluster.AgentID, string, error) {
+	name, serial, err := commonName(s)
+	if err != nil {
+		return "", "", err
+	}
+	if err := checkAgentID(name); err != nil {
+		return "", "", fault.Deniedf("the certificate of %q is not an agent's", name).WithReason("not-an-agent")
+	}
+	agent := cluster.AgentID(name)
 	raw, err := a.vault.Get(ctx, nodeKey(agent))
 	if err != nil {
 		return "", "", fmt.Errorf("look up the certificate of agent %s: %w", agent, err)
@@ -228,37 +241,16 @@ func (a *authority) identify(ctx context.Context, s tls.ConnectionState) (cluste
 
 // issue signs a node certificate and makes it the agent's.
 func (a *authority) issue(ctx context.Context, agent cluster.AgentID, csrDER []byte, renewal bool) ([]byte, error) {
-	csr, err := x509.ParseCertificateRequest(csrDER)
-	if err == nil {
-		err = csr.CheckSignature()
-	}
-	if err != nil {
-		return nil, fault.Invalidf("the certificate request of agent %s cannot be used", agent).WithCause(err)
-	}
-	switch k := csr.PublicKey.(type) {
-	case *ecdsa.PublicKey, ed25519.PublicKey:
-	case *rsa.PublicKey:
-		if k.N.BitLen() < 2048 {
-			return nil, fault.Invalidf("the key of agent %s is too short: %d bits", agent, k.N.BitLen())
-		}
-	default:
-		return nil, fault.Invalidf("the key of agent %s is of a kind that is not supported", agent)
-	}
-	serial, err := a.serial()
+	csr, err := readRequest("agent "+string(agent), csrDER)
 	if err != nil {
 		return nil, err
 	}
-	now := a.clock.Now()
-	der, err := x509.CreateCertificate(a.random, &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: string(agent)},
-		NotBefore: now.Add(-clockSkew), NotAfter: now.Add(nodeCertLife),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}, a.cert, csr.PublicKey, a.key)
+	der, serial, now, err := a.sign(string(agent), csr)
 	if err != nil {
-		return nil, fmt.Errorf("sign the certificate of agent %s: %w", agent, err)
+		return nil, err
 	}
 	_, err = a.vault.Update(ctx, nodeKey(agent), func(old []byte) ([]byte, error) {
-		rec := nodeRecord{Serial: hex.EncodeToString(serial.Bytes()), At: now}
+		rec := nodeRecord{Serial: serial, At: now}
 		if renewal && old != nil {
 			var was nodeRecord
 			if err := json.Unmarshal(old, &was); err != nil {
@@ -272,6 +264,45 @@ func (a *authority) issue(ctx context.Context, agent cluster.AgentID, csrDER []b
 		return nil, fmt.Errorf("record the certificate of agent %s: %w", agent, err)
 	}
 	return der, nil
+}
+
+// readRequest checks a certificate request; owner names whose it is in errors.
+func readRequest(owner string, der []byte) (*x509.CertificateRequest, error) {
+	csr, err := x509.ParseCertificateRequest(der)
+	if err == nil {
+		err = csr.CheckSignature()
+	}
+	if err != nil {
+		return nil, fault.Invalidf("the certificate request of %s cannot be used", owner).WithCause(err)
+	}
+	switch k := csr.PublicKey.(type) {
+	case *ecdsa.PublicKey, ed25519.PublicKey:
+	case *rsa.PublicKey:
+		if k.N.BitLen() < 2048 {
+			return nil, fault.Invalidf("the key of %s is too short: %d bits", owner, k.N.BitLen())
+		}
+	default:
+		return nil, fault.Invalidf("the key of %s is of a kind that is not supported", owner)
+	}
+	return csr, nil
+}
+
+// sign makes a node certificate; nothing but its record makes it count.
+func (a *authority) sign(name string, csr *x509.CertificateRequest) (der []byte, serial string, now time.Time, err error) {
+	number, err := a.serial()
+	if err != nil {
+		return nil, "", now, err
+	}
+	now = a.clock.Now()
+	der, err = x509.CreateCertificate(a.random, &x509.Certificate{
+		SerialNumber: number, Subject: pkix.Name{CommonName: name},
+		NotBefore: now.Add(-clockSkew), NotAfter: now.Add(nodeCertLife),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}, a.cert, csr.PublicKey, a.key)
+	if err != nil {
+		return nil, "", now, fmt.Errorf("sign the certificate of %s: %w", name, err)
+	}
+	return der, hex.EncodeToString(number.Bytes()), now, nil
 }
 
 // storedToken is a join token as it is kept: hashed.
@@ -369,14 +400,19 @@ func (a *authority) keepTokenFile(ctx context.Context, path string) error {
 	return nil
 }
 
-// checkAgentID allows what is safe in paths, labels and certificates.
+// checkAgentID allows what is safe in paths, labels and certificates. A ':' is not, so that no agent has the common name
+// of an app proxy.
 func checkAgentID(id string) error {
-	ok := len(id) >= 1 && len(id) <= 64 && !slices.ContainsFunc([]byte(id), func(c byte) bool {
-		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.')
-	})
-	if !ok || id[0] == '.' || id[0] == '-' {
+	if !plainName(id, 64) {
 		return fault.Invalidf("the agent id %q is not allowed", id).
 			WithNext("use 1 to 64 letters, digits, '-', '_' or '.', beginning with a letter, digit or '_'")
 	}
 	return nil
+}
+
+func plainName(name string, longest int) bool {
+	ok := len(name) >= 1 && len(name) <= longest && !slices.ContainsFunc([]byte(name), func(c byte) bool {
+		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.')
+	})
+	return ok && name[0] != '.' && name[0] != '-'
 }

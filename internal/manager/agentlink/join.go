@@ -3,6 +3,7 @@ package agentlink
 import (
 	"context"
 	"crypto/tls"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -12,18 +13,19 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/wire/node"
+	"berth.dev/berth/internal/wire/proxy"
 )
 
-// Join gives an agent its certificate: a new one for a join token, or a renewed one for a
-// connection that already shows the agent's valid certificate.
+// Join gives an agent or an app proxy its certificate: a new one for a join token, or a renewed one for a
+// connection that already shows the valid certificate of the same name.
 //
-// An id that is taken may join again with a token, because its machine may have been set up
+// An agent's id that is taken may join again with a token, because its machine may have been set up
 // anew, but not while an agent of that name is connected and answers. Joining anew makes every
-// earlier certificate of the id invalid.
+// earlier certificate of the id invalid. The name of an app proxy is shared by its replicas, which have a certificate each.
 func (l *Link) Join(ctx context.Context, req *node.JoinRequest) (*node.JoinReply, error) {
 	reply, err := l.join(ctx, req)
 	if err != nil {
-		l.log.Warn("an agent was not let in", "agent", req.GetAgentId(), "remote", remote(ctx), "error", err)
+		l.log.Warn("a node was not let in", "node", req.GetAgentId(), "remote", remote(ctx), "error", err)
 		return nil, grpcError(err)
 	}
 	return reply, nil
@@ -32,6 +34,9 @@ func (l *Link) Join(ctx context.Context, req *node.JoinRequest) (*node.JoinReply
 func (l *Link) join(ctx context.Context, req *node.JoinRequest) (*node.JoinReply, error) {
 	if req.Version < 1 {
 		return nil, fault.Invalidf("the join request has no version")
+	}
+	if name, ok := strings.CutPrefix(req.AgentId, proxy.NamePrefix); ok {
+		return l.joinProxy(ctx, name, req)
 	}
 	if err := checkAgentID(req.AgentId); err != nil {
 		return nil, err
@@ -42,13 +47,8 @@ func (l *Link) join(ctx context.Context, req *node.JoinRequest) (*node.JoinReply
 		return nil, err
 	}
 	if !renewal {
-		ok, err := l.auth.checkToken(ctx, req.Token)
-		if err != nil {
+		if err := l.checkJoinToken(ctx, req.Token); err != nil {
 			return nil, err
-		}
-		if !ok {
-			return nil, fault.New(fault.Unauthenticated, "the join token is not valid").WithReason("bad-join-token").
-				WithNext("get a new join token from the manager")
 		}
 		if at, answers := l.answering(agent); answers {
 			return nil, fault.Conflictf("an agent named %s is connected from %s", agent, at).WithReason("agent-id-taken").
@@ -61,6 +61,15 @@ func (l *Link) join(ctx context.Context, req *node.JoinRequest) (*node.JoinReply
 	}
 	l.log.Info("an agent joined", "agent", agent, "remote", remote(ctx), "renewal", renewal)
 	return &node.JoinReply{CertificateDer: der, CaDer: l.auth.cert.Raw, ClusterId: l.d.ClusterID}, nil
+}
+
+func (l *Link) checkJoinToken(ctx context.Context, secret string) error {
+	ok, err := l.auth.checkToken(ctx, secret)
+	if err == nil && !ok {
+		err = fault.New(fault.Unauthenticated, "the join token is not valid").WithReason("bad-join-token").
+			WithNext("get a new join token from the manager")
+	}
+	return err
 }
 
 // renews reports whether the caller asks for the successor of its own valid certificate. One

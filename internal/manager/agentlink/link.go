@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -24,6 +25,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/wire/node"
+	"berth.dev/berth/internal/wire/proxy"
 )
 
 // Config is how agents reach this manager.
@@ -79,7 +81,7 @@ type Live interface {
 	Put(ctx context.Context, agent cluster.AgentID, node map[string]float64, kernels map[cluster.KernelID]map[string]float64)
 }
 
-// Deps are what a Link works with; Live and Wrap may be nil.
+// Deps are what a Link works with; Live, Wrap and Proxies may be nil.
 type Deps struct {
 	ClusterID string
 	Sink      Sink
@@ -89,7 +91,10 @@ type Deps struct {
 	Random    io.Reader
 	// Wrap may replace a connection below its TLS; tests break connections there.
 	Wrap func(net.Conn) net.Conn
-	Log  *slog.Logger
+	// Proxies serves a connection of an app proxy (ALPN proxy.ALPN) until it ends or ctx does; name is the proxy's, from its
+	// verified certificate, without proxy.NamePrefix. The link closes the connection afterwards. Nil refuses app proxies.
+	Proxies func(ctx context.Context, name string, conn *tls.Conn)
+	Log     *slog.Logger
 }
 
 // Link is the agent port of one manager.
@@ -106,6 +111,8 @@ type Link struct {
 	control  *queueListener
 	shakes   chan struct{} // bounds handshakes under way
 	work     sync.WaitGroup
+
+	proxyConns atomic.Int64
 
 	mu       sync.Mutex
 	sessions map[cluster.AgentID]*session
@@ -290,6 +297,8 @@ func (l *Link) greet(ctx context.Context, raw net.Conn) {
 			l.log.Warn("stream connection refused", "remote", raw.RemoteAddr(), "error", err)
 			_ = conn.Close()
 		}
+	case proxy.ALPN:
+		l.greetProxy(ctx, hctx, conn)
 	default:
 		_ = conn.Close()
 	}
