@@ -95,6 +95,12 @@ cpu_overcommit = 16
 			})
 		})
 	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			left, err := docker("ps", "-a", "--filter", "label=berth.agent=i-external", "--format", "{{.ID}} {{.Names}} {{.Status}} {{.Labels}}")
+			t.Logf("containers that are left (error %v):\n%s", err, left)
+		}
+	})
 	p.eventually("all containers are gone", func() bool { return len(containers(t, "label=berth.agent=i-external")) == 0 })
 	p.clean("--config", config)
 }
