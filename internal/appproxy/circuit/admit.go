@@ -1,9 +1,9 @@
 package circuit
 
 import (
+	"net/http"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -20,8 +20,9 @@ type Visitor struct {
 	// Cookie is the value of the circuit's own cookie, Bearer of a ticket in Authorization: Berth; empty when missing. More
 	// than one cookie of that name counts as none.
 	Cookie, Bearer string
-	// The headers of the same names; empty when missing.
-	HeaderOrigin, FetchSite, FetchMode string
+	// The headers Origin, Sec-Fetch-Site, Sec-Fetch-Mode and Sec-Fetch-Dest; empty when missing. More than one Origin counts as
+	// a foreign one.
+	HeaderOrigin, FetchSite, FetchMode, FetchDest string
 }
 
 // Decision is the outcome of an admission.
@@ -60,7 +61,8 @@ func (c *Circuit) Admit(keys [][]byte, v Visitor) Verdict {
 		}
 		return Verdict{Login, "", "bad-ticket", "The ticket is not valid any more."}
 	}
-	if t, ok := c.Verify(v.Cookie, keys, v.At); ok {
+	// Whoever a foreign page's visitor is, a public app is open to that page as to everybody; the cookie does not come along.
+	if t, ok := c.Verify(v.Cookie, keys, v.At); ok && !(c.Public && (foreign || crossSite(v))) {
 		if foreign || crossSite(v) {
 			return Verdict{Refuse, t.User, "foreign-origin", "A page of another site may not use this app."}
 		}
@@ -72,13 +74,15 @@ func (c *Circuit) Admit(keys [][]byte, v Visitor) Verdict {
 	return Verdict{Login, "", "no-ticket", "This app is open only to those whom its owner let in."}
 }
 
-// crossSite reports whether the browser says that another site's page caused the request. Following a link is allowed.
+// crossSite reports whether the browser says that another site's page caused the request, other apps of the same domain
+// included. Following a link is allowed, showing the app inside a foreign page is not.
 func crossSite(v Visitor) bool {
 	switch v.FetchSite {
 	case "", "none", "same-origin":
 		return false
 	}
-	return v.FetchMode != "navigate" || !slices.Contains([]string{"GET", "HEAD"}, strings.ToUpper(v.Method))
+	link := v.FetchMode == "navigate" && (v.FetchDest == "" || v.FetchDest == "document")
+	return !link || v.Method != http.MethodGet && v.Method != http.MethodHead
 }
 
 // AdmitConn decides about a raw connection to a circuit's own port.
@@ -87,7 +91,7 @@ func (c *Circuit) AdmitConn(addr netip.Addr, now time.Time) Verdict {
 	if r := c.closedTo(v); r != nil {
 		return *r
 	}
-	if c.Public || slices.Contains(c.Admitted, addr.Unmap()) {
+	if c.Public || slices.Contains(c.Admitted, plain(addr)) {
 		return Verdict{Decision: Pass, Reason: "address"}
 	}
 	return Verdict{Refuse, "", "address-not-admitted", "This address was not let in."}
@@ -101,7 +105,7 @@ func (c *Circuit) closedTo(v Visitor) *Verdict {
 	if len(c.Allowed) == 0 {
 		return nil
 	}
-	addr := v.Addr.Unmap()
+	addr := plain(v.Addr)
 	for _, p := range c.Allowed {
 		if p.Contains(addr) {
 			return nil

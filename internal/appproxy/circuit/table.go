@@ -4,7 +4,9 @@ package circuit
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
+	"strings"
 
 	"berth.dev/berth/internal/wire/proxy"
 )
@@ -12,33 +14,69 @@ import (
 // Circuit is one published way to an app; it is never changed, only replaced.
 type Circuit struct {
 	proxy.Circuit
+	secureCookie string
 }
 
-// Table is a set of circuits that is never changed: With makes another one.
+// New makes a circuit of what the manager says. Addresses are brought to one form, in which IPv4 is never written as IPv6.
+func New(p proxy.Circuit) *Circuit {
+	c := &Circuit{Circuit: p, secureCookie: cookieOf(p.ID)}
+	c.Allowed, c.Admitted = slices.Clone(p.Allowed), slices.Clone(p.Admitted)
+	for i, prefix := range c.Allowed {
+		if prefix.Addr().Is4In6() && prefix.Bits() >= 96 {
+			c.Allowed[i] = netip.PrefixFrom(prefix.Addr().Unmap(), prefix.Bits()-96)
+		}
+	}
+	for i, addr := range c.Admitted {
+		c.Admitted[i] = plain(addr)
+	}
+	return c
+}
+
+// plain is an address as rules compare it.
+func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+
+// Table is a set of circuits that is never changed: With makes another one, at a cost that does not grow with the table.
 type Table struct {
-	byID    map[string]*Circuit
-	byLabel map[string]*Circuit
-	byPort  map[int]*Circuit
+	byID    index[string]
+	byLabel index[string]
+	byPort  index[int]
 	keys    [][]byte
+	gone    graves
 }
 
-// ByLabel finds the circuit of a host name's first part, ByPort that of a port of the proxy; nil when there is none.
-func (t *Table) ByLabel(label string) *Circuit { return t.byLabel[label] }
+// ByLabel finds the circuit of a host name's first part, in lower case; nil when there is none.
+func (t *Table) ByLabel(label string) *Circuit { return t.byLabel.get(label) }
 
 // ByPort finds the circuit of a port of the proxy.
-func (t *Table) ByPort(port int) *Circuit { return t.byPort[port] }
+func (t *Table) ByPort(port int) *Circuit { return t.byPort.get(port) }
 
 // ByID finds a circuit.
-func (t *Table) ByID(id string) *Circuit { return t.byID[id] }
+func (t *Table) ByID(id string) *Circuit { return t.byID.get(id) }
 
 // Len counts the circuits.
-func (t *Table) Len() int { return len(t.byID) }
+func (t *Table) Len() int { return t.byID.n }
 
 // Keys sign (the first) and check (all) tickets.
 func (t *Table) Keys() [][]byte { return t.keys }
 
+// All lists the circuits in no order.
+func (t *Table) All() []*Circuit {
+	out := make([]*Circuit, 0, t.Len())
+	for _, c := range t.byID.all() {
+		out = append(out, c)
+	}
+	return out
+}
+
 // Ports lists the ports in use in order.
-func (t *Table) Ports() []int { return slices.Sorted(maps.Keys(t.byPort)) }
+func (t *Table) Ports() []int {
+	out := make([]int, 0, t.byPort.n)
+	for port := range t.byPort.all() {
+		out = append(out, port)
+	}
+	slices.Sort(out)
+	return out
+}
 
 // Change is what one batch of events does to a table.
 type Change struct {
@@ -56,60 +94,109 @@ type Closed struct {
 }
 
 // With returns the table after a change, and the circuits whose open connections have lost their right: those that are
-// gone, whose epoch rose, whose visitors are limited otherwise, or whose app is elsewhere now.
+// gone, whose epoch rose, whose visitors are limited otherwise, or whose app is elsewhere now. t may be nil.
+//
+// Changes may come twice and late: a lower revision never replaces a higher one, a circuit that is gone stays gone (ids are
+// never used again), and of two circuits that claim one port or label the newer has it and the other is gone.
 func (t *Table) With(c Change) (*Table, []Closed) {
-	next := &Table{byID: map[string]*Circuit{}, byLabel: map[string]*Circuit{}, byPort: map[int]*Circuit{}}
-	if t != nil {
-		next.keys = t.keys
-		if !c.Reset {
-			maps.Copy(next.byID, t.byID)
-		}
+	if t == nil {
+		t = &Table{}
 	}
+	next := &Table{keys: t.keys, byID: t.byID.edit(), byLabel: t.byLabel.edit(), byPort: t.byPort.edit(), gone: t.gone}
 	if c.Keys != nil {
 		next.keys = c.Keys
 	}
+	touched := map[string]bool{} // whose connections may have to end
+	if c.Reset {
+		keep := make(map[string]bool, len(c.Put))
+		for _, p := range c.Put {
+			keep[p.ID] = true
+		}
+		next.gone.open(keep) // a snapshot is the truth, also about what was thought gone
+		for id, old := range t.byID.all() {
+			if !keep[id] {
+				next.remove(old, touched)
+				next.gone.dig(id)
+			}
+		}
+	}
 	for _, p := range c.Put {
-		old := next.byID[p.ID]
-		if old == nil && t != nil {
-			old = t.byID[p.ID]
-		}
-		if old != nil && old.Revision >= p.Revision {
-			next.byID[p.ID] = old // an event may be a repetition
-			continue
-		}
-		next.byID[p.ID] = &Circuit{p}
+		next.put(New(p), touched)
 	}
 	for _, id := range c.Gone {
-		delete(next.byID, id)
-	}
-	for _, p := range next.byID {
-		switch p.Mode {
-		case proxy.ModePort:
-			next.byPort[p.Port] = p
-		case proxy.ModeSubdomain:
-			next.byLabel[p.Label] = p
+		if old := next.byID.get(id); old != nil {
+			next.remove(old, touched)
 		}
+		next.gone.dig(id)
 	}
+	next.byID.seal()
+	next.byLabel.seal()
+	next.byPort.seal()
 	var closed []Closed
-	if t != nil {
-		for id, old := range t.byID {
-			if reason := lost(old, next.byID[id]); reason != "" {
+	for _, id := range slices.Sorted(maps.Keys(touched)) {
+		if old := t.byID.get(id); old != nil {
+			if reason := lost(old, next.byID.get(id)); reason != "" {
 				closed = append(closed, Closed{ID: id, Reason: reason})
 			}
 		}
-		slices.SortFunc(closed, func(a, b Closed) int { return compare(a.ID, b.ID) })
 	}
 	return next, closed
 }
 
-func compare(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
+func (t *Table) put(c *Circuit, touched map[string]bool) {
+	if t.gone.holds(c.ID) {
+		return
 	}
-	return 0
+	old := t.byID.get(c.ID)
+	if old != nil && old.Revision >= c.Revision {
+		return
+	}
+	if other := t.rival(c); other != nil {
+		if other.Revision > c.Revision {
+			// The manager gave the place away since: this news is old, and what it replaces is gone as well.
+			if old != nil {
+				t.remove(old, touched)
+			}
+			return
+		}
+		t.remove(other, touched)
+	}
+	if old != nil {
+		t.remove(old, touched)
+	}
+	t.byID.set(c.ID, c)
+	switch c.Mode {
+	case proxy.ModePort:
+		t.byPort.set(c.Port, c)
+	case proxy.ModeSubdomain:
+		t.byLabel.set(strings.ToLower(c.Label), c)
+	}
+}
+
+// rival is another circuit at the place that c claims.
+func (t *Table) rival(c *Circuit) *Circuit {
+	var other *Circuit
+	switch c.Mode {
+	case proxy.ModePort:
+		other = t.byPort.get(c.Port)
+	case proxy.ModeSubdomain:
+		other = t.byLabel.get(strings.ToLower(c.Label))
+	}
+	if other != nil && other.ID != c.ID {
+		return other
+	}
+	return nil
+}
+
+func (t *Table) remove(c *Circuit, touched map[string]bool) {
+	touched[c.ID] = true
+	t.byID.drop(c.ID)
+	switch c.Mode {
+	case proxy.ModePort:
+		t.byPort.drop(c.Port)
+	case proxy.ModeSubdomain:
+		t.byLabel.drop(strings.ToLower(c.Label))
+	}
 }
 
 // lost says why connections that old allowed must end under now; "" when they may stay.
@@ -119,10 +206,61 @@ func lost(old, now *Circuit) string {
 		return "gone"
 	case now == old:
 		return ""
-	case now.Epoch != old.Epoch, old.Public && !now.Public, !slices.Equal(old.Allowed, now.Allowed):
+	case now.Epoch != old.Epoch, old.Public && !now.Public, !slices.Equal(old.Allowed, now.Allowed), shrunk(old.Admitted, now.Admitted):
 		return "revoked"
-	case now.Kernel != old.Kernel, now.Target != old.Target, now.Mode != old.Mode, now.Port != old.Port, now.Label != old.Label:
+	case now.Kernel != old.Kernel, now.Target != old.Target, now.Protocol != old.Protocol, now.Mode != old.Mode, now.Port != old.Port, now.Label != old.Label:
 		return "moved"
 	}
 	return ""
+}
+
+// shrunk reports whether an address was admitted and is not any more. Another one more takes no right away.
+func shrunk(old, now []netip.Addr) bool {
+	return slices.ContainsFunc(old, func(a netip.Addr) bool { return !slices.Contains(now, a) })
+}
+
+// maxGraves is how many ids of circuits that are gone are remembered, twice; a look-up whose reply is older than so many
+// ends would bring one of them back until the next snapshot.
+const maxGraves = 4096
+
+// graves are the ids of circuits that are gone, the latest maxGraves at least. Two generations: the older is forgotten when
+// the newer is full. Like a table they are never changed once out; a dig copies a small list.
+type graves struct {
+	old, young map[string]bool
+	fresh      []string // not in young yet
+}
+
+// freshGraves bounds the list that every dig copies.
+const freshGraves = 64
+
+func (g *graves) holds(id string) bool {
+	return g.young[id] || g.old[id] || slices.Contains(g.fresh, id)
+}
+
+// open forgets those of ids.
+func (g *graves) open(ids map[string]bool) {
+	lives := func(id string, _ bool) bool { return ids[id] }
+	g.old, g.young = maps.Clone(g.old), maps.Clone(g.young)
+	maps.DeleteFunc(g.old, lives)
+	maps.DeleteFunc(g.young, lives)
+	g.fresh = slices.DeleteFunc(slices.Clone(g.fresh), func(id string) bool { return ids[id] })
+}
+
+func (g *graves) dig(id string) {
+	if g.holds(id) {
+		return
+	}
+	g.fresh = append(slices.Clone(g.fresh), id)
+	if len(g.fresh) < freshGraves {
+		return
+	}
+	young := make(map[string]bool, len(g.young)+len(g.fresh))
+	maps.Copy(young, g.young)
+	for _, id := range g.fresh {
+		young[id] = true
+	}
+	g.young, g.fresh = young, nil
+	if len(young) >= maxGraves {
+		g.old, g.young = young, nil
+	}
 }
