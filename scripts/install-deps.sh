@@ -26,6 +26,12 @@ if [ "${1:-}" = test ] || [ "${1:-}" = bench ]; then
   need gcc gcc libc6-dev # the race detector
   need mkfs.xfs xfsprogs # volumes with quotas of the file system
   need musl-gcc musl-tools # a root file system with another C library
+  # Stories of people who use apps: a browser with its driver, and what OpenSSH's users have.
+  [ -n "${BERTH_CHROMIUM:-}" ] || need chromium chromium
+  need node nodejs
+  need npm npm
+  need ssh openssh-client
+  need rsync rsync
   # The official client's stories want Python 3.11 with venv; python3 alone does for the others.
   need python3 python3
   { /usr/bin/python3.11 -c 'import venv, ensurepip' || python3.11 -c 'import venv, ensurepip'; } >/dev/null 2>&1 || missing+=(python3.11-venv)
