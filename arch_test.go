@@ -87,6 +87,8 @@ var rules = []rule{
 	{dir: "internal/runner", allow: []string{"internal/wire/run", "internal/wire/tunnel", "internal/fault"}, stdOnly: true},
 	{dir: "internal/runnerbin", allow: []string{"internal/fault"}},
 	{dir: "internal/cli", allow: []string{"api"}},
+	{dir: "internal/cli/frame", allow: []string{"api"}},
+	{dir: "internal/cli/folder", allow: []string{"api", "internal/cli/frame"}},
 	{dir: "internal/testkit", allow: []string{"api", "internal", "cmd"}, testOnly: true},
 
 	{dir: "api", stdOnly: true},

@@ -20,7 +20,7 @@ import (
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/runtime/docker"
 	"berth.dev/berth/internal/chassis"
-	"berth.dev/berth/internal/cli"
+	"berth.dev/berth/internal/cli/frame"
 	"berth.dev/berth/internal/fault"
 )
 
@@ -96,7 +96,7 @@ func newDoctor() *cobra.Command {
 				printCheckup(cmd, found)
 			}
 			if err == nil && found.sick() {
-				err = &cli.ExitError{Code: cli.ExitFailure}
+				err = &frame.ExitError{Code: frame.ExitFailure}
 			}
 			return err
 		},

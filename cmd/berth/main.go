@@ -11,11 +11,12 @@ import (
 
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cli"
+	"berth.dev/berth/internal/cli/frame"
 	"berth.dev/berth/internal/fault"
 )
 
 func main() {
-	os.Exit(cli.Execute(context.Background(), newRoot(), explain))
+	os.Exit(frame.Execute(context.Background(), newRoot(), explain))
 }
 
 func newRoot() *cobra.Command {
@@ -50,13 +51,13 @@ func explain(err error) (next string, code int) {
 	next = fault.NextOf(err)
 	switch fault.KindOf(err) {
 	case fault.NotFound:
-		code = cli.ExitNotFound
+		code = frame.ExitNotFound
 	case fault.Denied, fault.Unauthenticated:
-		code = cli.ExitDenied
+		code = frame.ExitDenied
 	case fault.Unavailable, fault.Timeout:
-		code = cli.ExitUnavailable
+		code = frame.ExitUnavailable
 	case fault.Invalid:
-		code = cli.ExitUsage
+		code = frame.ExitUsage
 	}
 	return next, code
 }

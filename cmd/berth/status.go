@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"berth.dev/berth/internal/cli"
+	"berth.dev/berth/internal/cli/frame"
 	"berth.dev/berth/internal/fault"
 )
 
@@ -131,7 +131,7 @@ func status(cmd *cobra.Command, dir stateDir, asJSON bool) error {
 			if err := printJSON(cmd, report{Running: running, Pid: pid, StateDir: string(dir)}); err != nil {
 				return err
 			}
-			return &cli.ExitError{Code: cli.ExitUnavailable}
+			return &frame.ExitError{Code: frame.ExitUnavailable}
 		}
 		if running {
 			return fault.Unavailablef("a process (pid %d) holds %s but does not answer", pid, dir).WithCause(err).
@@ -157,7 +157,7 @@ func status(cmd *cobra.Command, dir stateDir, asJSON bool) error {
 		printStatus(cmd.OutOrStdout(), dir, r, content, countErr)
 	}
 	if !healthy {
-		return &cli.ExitError{Code: cli.ExitFailure}
+		return &frame.ExitError{Code: frame.ExitFailure}
 	}
 	return nil
 }

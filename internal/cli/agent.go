@@ -1,8 +1,12 @@
 package cli
 
-import "github.com/spf13/cobra"
+import (
+	"github.com/spf13/cobra"
 
-func (a *app) newAgent() *cobra.Command {
-	return group("agent", "Look at worker hosts and empty them", "Look at the hosts that run sessions, and empty them for maintenance. Administrators only.", a.newAgentList(), a.newAgentInfo(), a.newAgentCordon(),
+	"berth.dev/berth/internal/cli/frame"
+)
+
+func (a *verbs) newAgent() *cobra.Command {
+	return frame.Group("agent", "Look at worker hosts and empty them", "Look at the hosts that run sessions, and empty them for maintenance. Administrators only.", a.newAgentList(), a.newAgentInfo(), a.newAgentCordon(),
 		a.newAgentUncordon(), a.newAgentDrain())
 }

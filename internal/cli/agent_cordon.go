@@ -7,9 +7,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
-func (a *app) newAgentCordon() *cobra.Command {
+func (a *verbs) newAgentCordon() *cobra.Command {
 	return a.cordonVerb(false, &cobra.Command{
 		Use:     "cordon AGENT...",
 		Short:   "Let nothing new start on worker hosts",
@@ -18,7 +19,7 @@ func (a *app) newAgentCordon() *cobra.Command {
 	})
 }
 
-func (a *app) newAgentUncordon() *cobra.Command {
+func (a *verbs) newAgentUncordon() *cobra.Command {
 	return a.cordonVerb(true, &cobra.Command{
 		Use:     "uncordon AGENT...",
 		Short:   "Let sessions start on worker hosts again",
@@ -27,16 +28,16 @@ func (a *app) newAgentUncordon() *cobra.Command {
 	})
 }
 
-func (a *app) cordonVerb(schedulable bool, cmd *cobra.Command) *cobra.Command {
-	cmd.Args = args(cobra.MinimumNArgs(1))
-	cmd.RunE = a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, agents []string) error {
+func (a *verbs) cordonVerb(schedulable bool, cmd *cobra.Command) *cobra.Command {
+	cmd.Args = frame.Args(cobra.MinimumNArgs(1))
+	cmd.RunE = a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, agents []string) error {
 		var failed error
 		for _, id := range agents {
 			w, err := c.SetSchedulable(ctx, id, schedulable)
 			if err != nil {
 				err = agentHint(err)
 				if failed != nil {
-					PrintError(cmd.ErrOrStderr(), failed)
+					frame.PrintError(cmd.ErrOrStderr(), failed)
 				}
 				failed = err
 				continue
@@ -44,11 +45,11 @@ func (a *app) cordonVerb(schedulable bool, cmd *cobra.Command) *cobra.Command {
 			fmt.Fprintln(cmd.OutOrStdout(), id)
 			switch {
 			case schedulable:
-				say(cmd, "agent %s takes sessions again", id)
+				frame.Say(cmd, "agent %s takes sessions again", id)
 			case w.SessionCount == 0:
-				say(cmd, "agent %s is cordoned and holds nothing", id)
+				frame.Say(cmd, "agent %s is cordoned and holds nothing", id)
 			default:
-				say(cmd, "agent %s is cordoned and keeps %s; berth agent drain %s waits for them", id, count(w.SessionCount, "session"), id)
+				frame.Say(cmd, "agent %s is cordoned and keeps %s; berth agent drain %s waits for them", id, frame.Count(w.SessionCount, "session"), id)
 			}
 		}
 		return failed
@@ -59,17 +60,9 @@ func (a *app) cordonVerb(schedulable bool, cmd *cobra.Command) *cobra.Command {
 // agentHint points at the list of agents when one was not found.
 func agentHint(err error) error {
 	if api.IsNotFound(err) {
-		return hint(err, "berth agent list")
+		return frame.Hint(err, "berth agent list")
 	}
 	return err
-}
-
-// count prints a number of things.
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // agentStatus is how an agent stands, with its cordon.

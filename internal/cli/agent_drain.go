@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 const (
@@ -22,14 +23,14 @@ const (
 )
 
 type agentDrainOptions struct {
-	app     *app
+	app     *verbs
 	timeout time.Duration
 	force   bool
 	yes     bool
 	quiet   bool
 }
 
-func (a *app) newAgentDrain() *cobra.Command {
+func (a *verbs) newAgentDrain() *cobra.Command {
 	o := &agentDrainOptions{app: a}
 	cmd := &cobra.Command{
 		Use:   "drain AGENT",
@@ -40,8 +41,8 @@ With --timeout the wait is bounded. With --force what then is left is ended; wit
 a timeout at once. Ctrl-C ends the wait alone: the host stays cordoned and its sessions go on.`,
 		Example: `  berth agent drain i-worker1 --timeout 1h
   berth agent drain i-worker1 --force --timeout 10m`,
-		Args: args(cobra.ExactArgs(1)),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+		Args: frame.Args(cobra.ExactArgs(1)),
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			return o.run(ctx, cmd, c, args[0])
 		}),
 	}
@@ -55,7 +56,7 @@ a timeout at once. Ctrl-C ends the wait alone: the host stays cordoned and its s
 
 func (o *agentDrainOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client, agent string) error {
 	if o.force {
-		if err := confirm(cmd, o.yes, "End the sessions of "+agent+"?"); err != nil {
+		if err := frame.Confirm(cmd, o.yes, "End the sessions of "+agent+"?"); err != nil {
 			return err
 		}
 	}
@@ -63,63 +64,63 @@ func (o *agentDrainOptions) run(ctx context.Context, cmd *cobra.Command, c *api.
 	if err != nil {
 		return agentHint(err)
 	}
-	signals, stop := o.app.interrupts()
+	signals, stop := o.app.Interrupts()
 	defer stop()
-	waiting, stopWaiting := untilSignal(ctx, signals)
+	waiting, stopWaiting := frame.UntilSignal(ctx, signals)
 	defer stopWaiting()
-	p := &progress{w: cmd.ErrOrStderr(), name: agent, tty: isTerminal(cmd.ErrOrStderr()), quiet: o.quiet}
-	defer p.clear()
+	p := &frame.Progress{Out: cmd.ErrOrStderr(), Name: agent, TTY: frame.IsTerminal(cmd.ErrOrStderr()), Quiet: o.quiet}
+	defer p.Clear()
 
 	if !o.force || o.timeout > 0 {
-		patient, cancel := within(waiting, o.timeout)
+		patient, cancel := frame.Within(waiting, o.timeout)
 		w, err = o.wait(patient, c, w, p, "left", func(api.AgentWork) error { return nil })
 		cancel()
-		if err != nil && !(o.force && errors.Is(err, errTimeout)) {
+		if err != nil && !(o.force && errors.Is(err, frame.ErrTimeout)) {
 			return o.unfinished(w, err)
 		}
 	}
 	if w.SessionCount > 0 {
-		bounded, cancel := within(waiting, drainEnding)
+		bounded, cancel := frame.Within(waiting, drainEnding)
 		w, err = o.wait(bounded, c, w, p, "ending", o.ender(bounded, cmd, c))
 		cancel()
 		if err != nil {
 			return o.unfinished(w, err)
 		}
 	}
-	p.clear()
-	say(cmd, "agent %s is drained: it holds nothing and takes nothing new; berth agent uncordon %s takes it back", agent, agent)
+	p.Clear()
+	frame.Say(cmd, "agent %s is drained: it holds nothing and takes nothing new; berth agent uncordon %s takes it back", agent, agent)
 	_, err = fmt.Fprintln(cmd.OutOrStdout(), agent)
 	return err
 }
 
 // wait looks at the agent until it holds nothing and does with each look what is to be done. It returns the last look
 // also with an error.
-func (o *agentDrainOptions) wait(ctx context.Context, c *api.Client, w api.AgentWork, p *progress, word string, each func(api.AgentWork) error) (api.AgentWork, error) {
+func (o *agentDrainOptions) wait(ctx context.Context, c *api.Client, w api.AgentWork, p *frame.Progress, word string, each func(api.AgentWork) error) (api.AgentWork, error) {
 	silent := 0
 	for w.SessionCount > 0 {
 		if err := each(w); err != nil {
 			return w, err
 		}
-		p.say(count(w.SessionCount, "session") + " " + word + ": " + names(w.Sessions, w.SessionCount))
+		p.Say(frame.Count(w.SessionCount, "session") + " " + word + ": " + names(w.Sessions, w.SessionCount))
 		select {
 		case <-ctx.Done():
 			return w, context.Cause(ctx)
-		case <-time.After(o.app.look):
+		case <-time.After(o.app.Look):
 		}
 		now, err := c.AgentWork(ctx, w.ID)
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return w, context.Cause(ctx)
-		case err != nil && ExitCode(err) == ExitUnavailable && silent < drainPatience:
+		case err != nil && frame.ExitCode(err) == frame.ExitUnavailable && silent < drainPatience:
 			silent++ // it may be restarting
-			p.say("the manager does not answer; looking again")
+			p.Say("the manager does not answer; looking again")
 			continue
 		case err != nil:
 			return w, err
 		}
 		silent = 0
 		if w = now; w.Schedulable {
-			return w, hint(fmt.Errorf("somebody uncordoned agent %s meanwhile", w.ID), "berth agent drain %s", w.ID)
+			return w, frame.Hint(fmt.Errorf("somebody uncordoned agent %s meanwhile", w.ID), "berth agent drain %s", w.ID)
 		}
 	}
 	return w, nil
@@ -139,7 +140,7 @@ func (o *agentDrainOptions) ender(ctx context.Context, cmd *cobra.Command, c *ap
 				return context.Cause(ctx)
 			}
 			if err != nil && !api.IsNotFound(err) {
-				PrintError(cmd.ErrOrStderr(), fmt.Errorf("end session %s: %w", s.Name, err))
+				frame.PrintError(cmd.ErrOrStderr(), fmt.Errorf("end session %s: %w", s.Name, err))
 			}
 		}
 		return nil
@@ -149,7 +150,7 @@ func (o *agentDrainOptions) ender(ctx context.Context, cmd *cobra.Command, c *ap
 // unfinished says what is left when a drain ends early.
 func (o *agentDrainOptions) unfinished(w api.AgentWork, err error) error {
 	next := fmt.Sprintf("berth agent drain %s goes on waiting, --force ends them, berth agent uncordon %s takes the agent back", w.ID, w.ID)
-	return hint(fmt.Errorf("agent %s stays cordoned with %s left (%s): %w", w.ID, count(w.SessionCount, "session"), names(w.Sessions, w.SessionCount), err), "%s", next)
+	return frame.Hint(fmt.Errorf("agent %s stays cordoned with %s left (%s): %w", w.ID, frame.Count(w.SessionCount, "session"), names(w.Sessions, w.SessionCount), err), "%s", next)
 }
 
 // names lists the first sessions with whose they are.

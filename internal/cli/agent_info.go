@@ -7,26 +7,27 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type agentInfoOptions struct {
-	app  *app
+	app  *verbs
 	json bool
 }
 
-func (a *app) newAgentInfo() *cobra.Command {
+func (a *verbs) newAgentInfo() *cobra.Command {
 	o := &agentInfoOptions{app: a}
 	cmd := &cobra.Command{
 		Use:     "info AGENT",
 		Short:   "Describe a worker host",
 		Long:    "Describe a worker host.",
 		Example: "  berth agent info i-worker1 --json",
-		Args:    args(cobra.ExactArgs(1)),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+		Args:    frame.Args(cobra.ExactArgs(1)),
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			return o.run(ctx, cmd, c, args[0])
 		}),
 	}
-	jsonFlag(cmd, &o.json)
+	frame.JSONFlag(cmd, &o.json)
 	return cmd
 }
 
@@ -34,28 +35,28 @@ func (o *agentInfoOptions) run(ctx context.Context, cmd *cobra.Command, c *api.C
 	a, err := c.Agent(ctx, id)
 	if err != nil {
 		if api.IsNotFound(err) {
-			return hint(err, "berth agent list")
+			return frame.Hint(err, "berth agent list")
 		}
 		return err
 	}
 	if o.json {
-		return printJSON(cmd.OutOrStdout(), a)
+		return frame.PrintJSON(cmd.OutOrStdout(), a)
 	}
-	var f fields
-	f.add("id", a.ID)
-	f.add("status", agentStatus(a.Status, a.Schedulable))
-	f.add("schedulable", strconv.FormatBool(a.Schedulable))
-	f.add("architecture", a.Architecture)
-	f.add("resource group", a.ResourceGroup)
-	f.add("address", deref(a.Addr))
-	f.add("version", deref(a.Version))
-	f.add("has", slots(a.Available))
-	f.add("taken", slots(a.Occupied))
-	f.add("cpu use", percent(a.CPUPercent))
+	var f frame.Fields
+	f.Add("id", a.ID)
+	f.Add("status", agentStatus(a.Status, a.Schedulable))
+	f.Add("schedulable", strconv.FormatBool(a.Schedulable))
+	f.Add("architecture", a.Architecture)
+	f.Add("resource group", a.ResourceGroup)
+	f.Add("address", frame.Deref(a.Addr))
+	f.Add("version", frame.Deref(a.Version))
+	f.Add("has", frame.Slots(a.Available))
+	f.Add("taken", frame.Slots(a.Occupied))
+	f.Add("cpu use", percent(a.CPUPercent))
 	if a.MemBytes != nil {
-		f.add("memory use", bytesText(*a.MemBytes))
+		f.Add("memory use", frame.BytesText(*a.MemBytes))
 	}
-	f.add("first contact", a.FirstContact)
-	f.add("lost at", deref(a.LostAt))
-	return f.write(cmd.OutOrStdout(), o.app.colour(cmd.OutOrStdout()))
+	f.Add("first contact", a.FirstContact)
+	f.Add("lost at", frame.Deref(a.LostAt))
+	return f.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }

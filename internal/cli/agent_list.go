@@ -8,28 +8,29 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type agentListOptions struct {
-	app    *app
+	app    *verbs
 	status string
 	json   bool
 }
 
-func (a *app) newAgentList() *cobra.Command {
+func (a *verbs) newAgentList() *cobra.Command {
 	o := &agentListOptions{app: a}
 	cmd := &cobra.Command{
 		Use:     "list",
 		Short:   "List worker hosts",
 		Long:    "List worker hosts with what they have and what is taken.",
 		Example: "  berth agent list --status LOST",
-		Args:    args(cobra.NoArgs),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {
+		Args:    frame.Args(cobra.NoArgs),
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {
 			return o.run(ctx, cmd, c)
 		}),
 	}
 	cmd.Flags().StringVar(&o.status, "status", "ALIVE", "ALIVE, LOST, RESTARTING or TERMINATED")
-	jsonFlag(cmd, &o.json)
+	frame.JSONFlag(cmd, &o.json)
 	return cmd
 }
 
@@ -39,17 +40,17 @@ func (o *agentListOptions) run(ctx context.Context, cmd *cobra.Command, c *api.C
 		return err
 	}
 	if o.json {
-		return printJSON(cmd.OutOrStdout(), list)
+		return frame.PrintJSON(cmd.OutOrStdout(), list)
 	}
 	if len(list) == 0 {
-		say(cmd, "no agents are %s; berth status tells about this machine", strings.ToUpper(o.status))
+		frame.Say(cmd, "no agents are %s; berth status tells about this machine", strings.ToUpper(o.status))
 		return nil
 	}
-	t := table{titles: []string{"ID", "STATUS", "ARCH", "RESOURCE GROUP", "HAS", "TAKEN", "CPU", "VERSION"}}
+	t := frame.Table{Titles: []string{"ID", "STATUS", "ARCH", "RESOURCE GROUP", "HAS", "TAKEN", "CPU", "VERSION"}}
 	for _, a := range list {
-		t.rows = append(t.rows, []string{a.ID, agentStatus(a.Status, a.Schedulable), a.Architecture, a.ResourceGroup, slots(a.Available), slots(a.Occupied), percent(a.CPUPercent), deref(a.Version)})
+		t.Rows = append(t.Rows, []string{a.ID, agentStatus(a.Status, a.Schedulable), a.Architecture, a.ResourceGroup, frame.Slots(a.Available), frame.Slots(a.Occupied), percent(a.CPUPercent), frame.Deref(a.Version)})
 	}
-	return t.write(cmd.OutOrStdout(), o.app.colour(cmd.OutOrStdout()))
+	return t.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }
 
 func percent(p *float64) string {

@@ -13,12 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 // bench is a command line in front of a fake manager.
 type bench struct {
 	*fakeManager
-	app     *app
+	app     *frame.Frame
 	signals chan os.Signal
 }
 
@@ -27,19 +28,19 @@ func setup(t *testing.T) *bench {
 	f := newFake(t)
 	env := map[string]string{api.EnvEndpoint: f.URL, api.EnvAccessKey: fakeAccess, api.EnvSecretKey: fakeSecret, "MINE": "own value"}
 	b := &bench{fakeManager: f, signals: make(chan os.Signal, 2)}
-	b.app = &app{
-		build:      "test",
-		look:       time.Millisecond,
-		getenv:     func(k string) string { return env[k] },
-		now:        func() time.Time { return time.Date(2026, 11, 20, 8, 5, 0, 0, time.UTC) },
-		interrupts: func() (<-chan os.Signal, func()) { return b.signals, func() {} },
+	b.app = &frame.Frame{
+		Build:      "test",
+		Look:       time.Millisecond,
+		Getenv:     func(k string) string { return env[k] },
+		Now:        func() time.Time { return time.Date(2026, 11, 20, 8, 5, 0, 0, time.UTC) },
+		Interrupts: func() (<-chan os.Signal, func()) { return b.signals, func() {} },
 	}
 	return b
 }
 
 func (b *bench) without(name string) *bench {
-	old := b.app.getenv
-	b.app.getenv = func(k string) string {
+	old := b.app.Getenv
+	b.app.Getenv = func(k string) string {
 		if k == name {
 			return ""
 		}
@@ -64,13 +65,13 @@ func (b *bench) doWith(t *testing.T, stdin io.Reader, out io.Writer, args ...str
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	root := &cobra.Command{Use: "berth"}
-	root.AddCommand(b.app.commands()...)
+	root.AddCommand(commands(b.app)...)
 	var errs bytes.Buffer
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(out)
 	root.SetErr(&errs)
-	code := Execute(ctx, root)
+	code := frame.Execute(ctx, root)
 	text := ""
 	if buf, ok := out.(*bytes.Buffer); ok {
 		text = buf.String()
@@ -85,7 +86,7 @@ func TestRunPrintsAndRemovesTheSession(t *testing.T) {
 	o := b.do(t, "", "run", "python", "-c", "print:42")
 
 	require.Equal(t, "42\n", o.out)
-	require.Equal(t, ExitOK, o.code, o.err)
+	require.Equal(t, frame.ExitOK, o.code, o.err)
 	require.Contains(t, o.err, "queued (no agent has 1 cpu free)")
 	require.Contains(t, o.err, "pulling berth/python:3.11")
 	require.Contains(t, o.err, "starting")
@@ -231,7 +232,7 @@ func TestRunTellsWhyASessionDidNotStart(t *testing.T) {
 
 	o := b.do(t, "", "run", "-q", "python", "-c", "print:1")
 
-	require.Equal(t, ExitFailure, o.code)
+	require.Equal(t, frame.ExitFailure, o.code)
 	require.Contains(t, o.err, "is ERROR (image pull failed)")
 	require.Contains(t, o.err, "next: berth session info")
 }
@@ -285,7 +286,7 @@ func TestRunTimeoutRemovesTheSession(t *testing.T) {
 
 	o := b.do(t, "", "run", "-q", "--timeout", "500ms", "python", "-c", "print:1")
 
-	require.Equal(t, ExitUnavailable, o.code, o.err)
+	require.Equal(t, frame.ExitUnavailable, o.code, o.err)
 	require.Contains(t, o.err, "not done after 500ms")
 	require.Len(t, b.destroys, 1)
 }
@@ -297,7 +298,7 @@ func TestRunRemovesASessionWhoseCreationWasNotAnswered(t *testing.T) {
 
 	o := b.do(t, "", "run", "-q", "--timeout", "500ms", "python", "-c", "print:1")
 
-	require.Equal(t, ExitUnavailable, o.code, o.err)
+	require.Equal(t, frame.ExitUnavailable, o.code, o.err)
 	require.Len(t, b.destroys, 1)
 }
 
@@ -333,7 +334,7 @@ func TestRunSaysWhenTheStreamBreaks(t *testing.T) {
 
 	o := b.do(t, "", "run", "-q", "python", "-c", "x")
 
-	require.Equal(t, ExitFailure, o.code)
+	require.Equal(t, frame.ExitFailure, o.code)
 	require.Contains(t, o.err, "the stream broke")
 	require.Contains(t, o.err, "next: berth session logs")
 }
@@ -350,10 +351,10 @@ func TestWrongUsage(t *testing.T) {
 		b := setup(t)
 		o := b.do(t, "", strings.Fields(line)...)
 		if line == "session" {
-			require.Equal(t, ExitOK, o.code)
+			require.Equal(t, frame.ExitOK, o.code)
 			continue
 		}
-		require.Equal(t, ExitUsage, o.code, line+": "+o.err)
+		require.Equal(t, frame.ExitUsage, o.code, line+": "+o.err)
 		require.Contains(t, o.err, "next: ", line)
 		require.Empty(t, b.creates, line)
 	}
@@ -370,31 +371,31 @@ func TestErrorsHaveExitCodesAndNextSteps(t *testing.T) {
 		says    string
 		next    string
 	}{
-		"unknown session":     {mylab, "session info nope", ExitNotFound, "session nope does not exist", "berth session list --all"},
-		"unknown agent":       {mylab, "agent info nope", ExitNotFound, "agent nope does not exist", "berth agent list"},
-		"unknown image":       {mylab, "image inspect nope", ExitNotFound, "image nope does not exist", "berth image list"},
-		"server's own advice": {mylab, "run nope -c x", ExitNotFound, "image nope does not exist", "berth image list"},
-		"no permission":       {mylab, "image alias forbidden python", ExitDenied, "no permission", "berth whoami"},
+		"unknown session":     {mylab, "session info nope", frame.ExitNotFound, "session nope does not exist", "berth session list --all"},
+		"unknown agent":       {mylab, "agent info nope", frame.ExitNotFound, "agent nope does not exist", "berth agent list"},
+		"unknown image":       {mylab, "image inspect nope", frame.ExitNotFound, "image nope does not exist", "berth image list"},
+		"server's own advice": {mylab, "run nope -c x", frame.ExitNotFound, "image nope does not exist", "berth image list"},
+		"no permission":       {mylab, "image alias forbidden python", frame.ExitDenied, "no permission", "berth whoami"},
 		"wrong secret": {func(t *testing.T) *bench {
 			b := setup(t)
-			old := b.app.getenv
-			b.app.getenv = func(k string) string {
+			old := b.app.Getenv
+			b.app.Getenv = func(k string) string {
 				if k == api.EnvSecretKey {
 					return "wrong"
 				}
 				return old(k)
 			}
 			return b
-		}, "session list", ExitDenied, "signature does not match", "check BACKEND_ACCESS_KEY"},
-		"nobody listens": {func(t *testing.T) *bench { b := setup(t); b.Close(); return b }, "session list", ExitUnavailable, "connection refused", "berth up"},
-		"half a configuration": {func(t *testing.T) *bench { return setup(t).without(api.EnvSecretKey) }, "session list", ExitFailure,
+		}, "session list", frame.ExitDenied, "signature does not match", "check BACKEND_ACCESS_KEY"},
+		"nobody listens": {func(t *testing.T) *bench { b := setup(t); b.Close(); return b }, "session list", frame.ExitUnavailable, "connection refused", "berth up"},
+		"half a configuration": {func(t *testing.T) *bench { return setup(t).without(api.EnvSecretKey) }, "session list", frame.ExitFailure,
 			"must be set together", ""},
 		"no configuration": {func(t *testing.T) *bench {
 			b := setup(t)
 			dir := t.TempDir()
-			b.app.getenv = func(k string) string { return map[string]string{api.EnvStateDir: dir}[k] }
+			b.app.Getenv = func(k string) string { return map[string]string{api.EnvStateDir: dir}[k] }
 			return b
-		}, "session list", ExitFailure, "no cluster is configured", "berth up"},
+		}, "session list", frame.ExitFailure, "no cluster is configured", "berth up"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -417,7 +418,7 @@ func TestConfigurationFromTheStateDirectory(t *testing.T) {
 	dir := t.TempDir()
 	env := "# written by berth up\nexport BACKEND_ENDPOINT=" + b.URL + "\nBACKEND_ENDPOINT_TYPE=api\nBACKEND_ACCESS_KEY='" + fakeAccess + "'\nBACKEND_SECRET_KEY=\"" + fakeSecret + "\"\n"
 	require.NoError(t, os.WriteFile(dir+"/client.env", []byte(env), 0o600))
-	b.app.getenv = func(string) string { return "" }
+	b.app.Getenv = func(string) string { return "" }
 
 	o := b.do(t, "", "run", "-q", "--state-dir", dir, "python", "-c", "print:42")
 

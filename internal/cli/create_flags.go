@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 // maxBootstrap bounds a bootstrap script in bytes.
@@ -69,11 +70,11 @@ func (f *createFlags) add(cmd *cobra.Command) {
 }
 
 // request makes a create request for an image.
-func (f *createFlags) request(a *app, image string) (api.CreateSession, error) {
+func (f *createFlags) request(a *verbs, image string) (api.CreateSession, error) {
 	s := api.CreateSession{Name: f.name, Image: image, Type: api.TypeInteractive, Tag: f.tag, EnqueueOnly: true, ReuseIfExists: true,
 		Dependencies: f.depends, StartsAt: f.startsAt, BatchTimeout: f.limit}
 	if f.batch == "" && (f.startsAt != "" || f.limit != "") {
-		return s, usage(hint(errors.New("--starts-at and --batch-timeout need --batch"), "berth session create --help"))
+		return s, frame.Usage(frame.Hint(errors.New("--starts-at and --batch-timeout need --batch"), "berth session create --help"))
 	}
 	if f.batch != "" {
 		s.Type, s.StartupCommand = api.TypeBatch, f.batch
@@ -95,7 +96,7 @@ func (f *createFlags) request(a *app, image string) (api.CreateSession, error) {
 	if s.Config.ResourceOpts, err = pairs("--resource-opt", f.options, nil); err != nil {
 		return s, err
 	}
-	if s.Config.Environ, err = pairs("--env", f.environ, a.getenv); err != nil {
+	if s.Config.Environ, err = pairs("--env", f.environ, a.Getenv); err != nil {
 		return s, err
 	}
 	if err = setMounts(&s.Config, f.mounts); err != nil {
@@ -121,19 +122,19 @@ func (f *createFlags) request(a *app, image string) (api.CreateSession, error) {
 // hint says where to look when a session could not be created.
 func (f *createFlags) hint(err error) error {
 	if len(f.mounts) > 0 && api.IsNotFound(err) {
-		return hint(err, "berth folder list, berth image list")
+		return frame.Hint(err, "berth folder list, berth image list")
 	}
-	return hint(err, "berth image list, berth agent list")
+	return frame.Hint(err, "berth image list, berth agent list")
 }
 
 // plan tells what would become of a request.
-func (f *createFlags) plan(ctx context.Context, a *app, cmd *cobra.Command, c *api.Client, req api.CreateSession, asJSON bool) error {
+func (f *createFlags) plan(ctx context.Context, a *verbs, cmd *cobra.Command, c *api.Client, req api.CreateSession, asJSON bool) error {
 	e, err := c.DryRun(ctx, req)
 	if err != nil {
 		return f.hint(err)
 	}
 	if asJSON {
-		return printJSON(cmd.OutOrStdout(), e)
+		return frame.PrintJSON(cmd.OutOrStdout(), e)
 	}
 	return a.printExplanation(cmd.OutOrStdout(), e)
 }
@@ -147,7 +148,7 @@ func pairs(flag string, list []string, getenv func(string) string) (map[string]s
 			v, ok = getenv(k), true
 		}
 		if !ok || k == "" {
-			return nil, usage(hint(fmt.Errorf("%s %q is not of the form NAME=VALUE", flag, item), "berth run --help"))
+			return nil, frame.Usage(frame.Hint(fmt.Errorf("%s %q is not of the form NAME=VALUE", flag, item), "berth run --help"))
 		}
 		m[k] = v
 	}

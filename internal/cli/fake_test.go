@@ -21,6 +21,7 @@ import (
 	"github.com/coder/websocket"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 const (
@@ -437,7 +438,7 @@ func (f *fakeManager) execute(w http.ResponseWriter, r *http.Request) {
 	case req.Mode == api.ModeBatch:
 		c.send(api.ExecuteResult{Status: api.ExecCleanFinished})
 		c.send(api.ExecuteResult{Status: api.ExecBuildFinished})
-		c.print("stdout", deref(req.Options.Exec)+"\n")
+		c.print("stdout", frame.Deref(req.Options.Exec)+"\n")
 		c.finish(0)
 	case f.cell != nil:
 		f.cell(c, req.Code)

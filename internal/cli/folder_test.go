@@ -2,18 +2,16 @@ package cli
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/api"
-	"berth.dev/berth/api/transfer"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 // withData is a bench with a folder called data.
@@ -32,7 +30,7 @@ func TestFolderLife(t *testing.T) {
 	require.Equal(t, outcome{"00000000000000000000000000000001\n", "", 0}, o)
 	require.Equal(t, map[string]any{"name": "data", "host": "local:volume1", "usage_mode": "model", "permission": "ro", "cloneable": true, "group": "p"}, b.folders.asked[0])
 	o = b.do(t, "", "folder", "create", "data")
-	require.Equal(t, ExitFailure, o.code)
+	require.Equal(t, frame.ExitFailure, o.code)
 	require.Contains(t, o.err, "next: berth folder list")
 
 	require.Equal(t, ""+
@@ -45,11 +43,11 @@ func TestFolderLife(t *testing.T) {
 	require.Equal(t, "folder old is in the trash; berth folder restore old brings it back\n", b.do(t, "", "folder", "rm", "old").err)
 	require.Empty(t, b.do(t, "", "folder", "list").out)
 	require.Equal(t, "00000000000000000000000000000001\n", b.do(t, "", "folder", "list", "--trash", "-q").out)
-	require.Equal(t, ExitNotFound, b.do(t, "", "folder", "rm", "old").code)
+	require.Equal(t, frame.ExitNotFound, b.do(t, "", "folder", "rm", "old").code)
 
 	require.Equal(t, "folder old is back\n", b.do(t, "", "folder", "restore", "old").err)
 	o = b.do(t, "", "folder", "purge", "old")
-	require.Equal(t, ExitFailure, o.code)
+	require.Equal(t, frame.ExitFailure, o.code)
 	require.Contains(t, o.err, "not in the trash\n  next: berth folder rm old")
 	require.Equal(t, 0, b.do(t, "", "folder", "rm", "old").code)
 	require.Equal(t, "folder old is being deleted\n", b.do(t, "", "folder", "purge", "old").err)
@@ -98,7 +96,7 @@ func TestFoldersAreShared(t *testing.T) {
 	require.Equal(t, "USER             PERMISSION\nada@example.org  ro\n", b.do(t, "", "folder", "share", "data").out)
 	require.Equal(t, "took access to folder data from ada@example.org\n", b.do(t, "", "folder", "unshare", "data", "ada@example.org").err)
 	require.Equal(t, "folder data is no longer shared with you\n", b.do(t, "", "folder", "leave", "data").err)
-	require.Equal(t, ExitNotFound, b.do(t, "", "folder", "leave", "nope").code)
+	require.Equal(t, frame.ExitNotFound, b.do(t, "", "folder", "leave", "nope").code)
 }
 
 func TestFolderHostsAndQuota(t *testing.T) {
@@ -114,7 +112,7 @@ func TestFolderHostsAndQuota(t *testing.T) {
 	require.Equal(t, int64(3<<29), *b.folders.limit)
 	require.JSONEq(t, `{"used_bytes":2048,"limit_bytes":1610612736}`, b.do(t, "", "folder", "quota", "data", "--json").out)
 	for _, bad := range []string{"much", "-1g", "1e30t", "g", "NaN"} {
-		require.Equal(t, ExitUsage, b.do(t, "", "folder", "quota", "data", "--limit", bad).code, bad)
+		require.Equal(t, frame.ExitUsage, b.do(t, "", "folder", "quota", "data", "--limit", bad).code, bad)
 	}
 }
 
@@ -133,13 +131,13 @@ func TestFolderFiles(t *testing.T) {
 	o = b.do(t, "", "folder", "ls", "data", "-n", "3")
 	require.Equal(t, "there is more than these 3 entries: --limit 0 shows all\n", o.err)
 	require.NotContains(t, b.do(t, "", "folder", "ls", "data:dir").out, "\x1b")
-	require.Equal(t, ExitNotFound, b.do(t, "", "folder", "ls", "data:nope").code)
-	require.Equal(t, ExitNotFound, b.do(t, "", "folder", "ls", "nope").code)
-	require.Equal(t, ExitUsage, b.do(t, "", "folder", "ls", "data:../x").code)
+	require.Equal(t, frame.ExitNotFound, b.do(t, "", "folder", "ls", "data:nope").code)
+	require.Equal(t, frame.ExitNotFound, b.do(t, "", "folder", "ls", "nope").code)
+	require.Equal(t, frame.ExitUsage, b.do(t, "", "folder", "ls", "data:../x").code)
 
 	require.Equal(t, "content of axx", b.do(t, "", "folder", "cat", "data:dir/a", "data:f2").out)
-	require.Equal(t, ExitUsage, b.do(t, "", "folder", "cat", "data").code)
-	require.Equal(t, ExitNotFound, b.do(t, "", "folder", "cat", "data:nope").code)
+	require.Equal(t, frame.ExitUsage, b.do(t, "", "folder", "cat", "data").code)
+	require.Equal(t, frame.ExitNotFound, b.do(t, "", "folder", "cat", "data:nope").code)
 
 	require.Equal(t, 0, b.do(t, "", "folder", "mkdir", "data:new").code)
 	require.Contains(t, b.do(t, "", "folder", "mkdir", "data:new").err, "make directory data:new: it exists\n  next: berth folder ls data, or mkdir -p")
@@ -171,11 +169,11 @@ func TestFolderObjects(t *testing.T) {
 	b, _ := withData(t)
 
 	o := b.do(t, "", "folder", "import", "s3://bucket/a/b", "data:in")
-	require.Equal(t, ExitUsage, o.code)
+	require.Equal(t, frame.ExitUsage, o.code)
 	require.Contains(t, o.err, "next: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
-	old := b.app.getenv
-	b.app.getenv = func(k string) string {
-		if v := map[string]string{envObjectAccess: "ak", envObjectSecret: "sk", envObjectRegion: "eu"}[k]; v != "" {
+	old := b.app.Getenv
+	b.app.Getenv = func(k string) string {
+		if v := map[string]string{"AWS_ACCESS_KEY_ID": "ak", "AWS_SECRET_ACCESS_KEY": "sk", "AWS_REGION": "eu"}[k]; v != "" {
 			return v
 		}
 		return old(k)
@@ -187,7 +185,7 @@ func TestFolderObjects(t *testing.T) {
 	}}, b.folders.asked[0])
 	o = b.do(t, "", "folder", "export", "data", "s3://bucket", "-d")
 	require.Equal(t, outcome{"task-1\n", "", 0}, o)
-	require.Equal(t, ExitUsage, b.do(t, "", "folder", "export", "data", "http://bucket").code)
+	require.Equal(t, frame.ExitUsage, b.do(t, "", "folder", "export", "data", "http://bucket").code)
 }
 
 func TestCopies(t *testing.T) {
@@ -209,7 +207,7 @@ func TestCopies(t *testing.T) {
 	require.Equal(t, []string{"aaa", "aaa", "aaa", "bb"}, []string{d.files["a"], d.files["x/a"], d.files["both/a"], d.files["both/b"]})
 
 	o := cp(here("tree"), "data:t")
-	require.Equal(t, ExitUsage, o.code)
+	require.Equal(t, frame.ExitUsage, o.code)
 	require.Contains(t, o.err, "tree is a directory\n  next: berth cp -r")
 	require.Equal(t, "copied 3 files, 5 B\n", cp("-r", here("tree"), "data:t").err)
 	require.Equal(t, []string{"aaa", "bb"}, []string{d.files["t/a"], d.files["t/sub/b"]})
@@ -252,13 +250,13 @@ func TestCopiesThatCannotBe(t *testing.T) {
 		"data:a would be copied into its": {"data:a", "data:a"},
 	} {
 		o := b.do(t, "", append([]string{"cp"}, args...)...)
-		require.Equal(t, ExitUsage, o.code, o.err)
+		require.Equal(t, frame.ExitUsage, o.code, o.err)
 		require.Contains(t, o.err, want)
 		require.Contains(t, o.err, "next: ")
 	}
-	require.Equal(t, ExitNotFound, b.do(t, "", "cp", "data:nope", dir).code)
+	require.Equal(t, frame.ExitNotFound, b.do(t, "", "cp", "data:nope", dir).code)
 	o := b.do(t, "", "cp", filepath.Join(dir, "nope"), "data:")
-	require.Equal(t, ExitFailure, o.code)
+	require.Equal(t, frame.ExitFailure, o.code)
 	require.Contains(t, o.err, "a place in a folder is written FOLDER:PATH")
 
 	// A file here keeps a directory from being written; the rest arrives.
@@ -267,7 +265,7 @@ func TestCopiesThatCannotBe(t *testing.T) {
 	require.NoError(t, os.MkdirAll(out, 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(out, "sub"), nil, 0o644))
 	o = b.do(t, "", "cp", "-r", "data:", out)
-	require.Equal(t, ExitFailure, o.code)
+	require.Equal(t, frame.ExitFailure, o.code)
 	require.Contains(t, o.err, "berth: 1 path could not be copied, as told above\n  next: run the same command again")
 	require.FileExists(t, filepath.Join(out, "a"))
 }
@@ -291,21 +289,8 @@ func TestCopyIsInterrupted(t *testing.T) {
 	b.folders.drop = 1000
 	b.signals <- os.Interrupt
 	o := b.do(t, "", "cp", "-r", "data:", t.TempDir())
-	require.Equal(t, ExitInterrupted, o.code, o.err)
+	require.Equal(t, frame.ExitInterrupted, o.code, o.err)
 	require.Contains(t, o.err, "next: run the same command again; it goes on where it was")
-}
-
-func TestUnfinishedCopiesAreKeptInTheCache(t *testing.T) {
-	t.Parallel()
-	b, _ := withData(t)
-	cmd := &cobra.Command{}
-	require.Nil(t, b.app.resumeDir(cmd))
-	home := t.TempDir()
-	b.app.getenv = func(k string) string { return map[string]string{"HOME": home}[k] }
-	require.NotNil(t, b.app.resumeDir(cmd))
-	info, err := os.Stat(filepath.Join(home, ".cache", "berth", "transfers"))
-	require.NoError(t, err)
-	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
 }
 
 func TestRunMountsFolders(t *testing.T) {
@@ -326,25 +311,10 @@ func TestRunMountsFolders(t *testing.T) {
 	require.Equal(t, map[string]string{"data": "/home/work/data"}, b.creates[1].Config.MountMap)
 	for _, bad := range []string{"", "/home/me:/data", "./x", "data:ro", "data:/a:b:c", "type=tmpfs,source=x", "type=bind,target=x", "data:", "source=x,size=1", "type=bind,source=x,perm=all"} {
 		o := b.do(t, "", "session", "create", "-d", "python", "-v", bad)
-		require.Equal(t, ExitUsage, o.code, bad)
+		require.Equal(t, frame.ExitUsage, o.code, bad)
 		require.Contains(t, o.err, "next: ")
 	}
-	require.Equal(t, ExitUsage, b.do(t, "", "session", "create", "-d", "python", "-v", "data:a", "-v", "data:b").code)
-}
-
-func TestPlaces(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]place{
-		"data:":       {"data:", api.FolderPath{Folder: "data"}, true},
-		"data:a/b:c":  {"data:a/b:c", api.FolderPath{Folder: "data", Path: "a/b:c"}, true},
-		"./a:b":       {text: "./a:b"},
-		"/tmp/a:b":    {text: "/tmp/a:b"},
-		":x":          {text: ":x"},
-		"plain":       {text: "plain"},
-		".local:x/./": {".local:x/./", api.FolderPath{Folder: ".local", Path: "x/./"}, true},
-	} {
-		require.Equal(t, want, parsePlace(text))
-	}
+	require.Equal(t, frame.ExitUsage, b.do(t, "", "session", "create", "-d", "python", "-v", "data:a", "-v", "data:b").code)
 }
 
 func TestFolderNamesComplete(t *testing.T) {
@@ -357,24 +327,4 @@ func TestFolderNamesComplete(t *testing.T) {
 	require.Equal(t, "data:\ndates:\n:2\n", o.out)
 	o = b.do(t, "", "__complete", "cp", "./d")
 	require.Equal(t, ":0\n", o.out)
-}
-
-func TestProgressLines(t *testing.T) {
-	t.Parallel()
-	var out strings.Builder
-	p := newTransferProgress(&out, false)
-	for _, e := range []transfer.Event{
-		{Kind: transfer.Found, Path: "a", Size: 5},
-		{Kind: transfer.Bytes, Path: "a", Size: 5},
-		{Kind: transfer.Waiting, Reason: errors.New("x").Error()},
-		{Kind: transfer.Waiting, Reason: "x"},
-		{Kind: transfer.Skipped, Path: "l\x1b", Reason: "a symbolic link"},
-		{Kind: transfer.Skipped, Path: "same", Size: 3},
-		{Kind: transfer.Failed, Path: "b", Reason: "no"},
-		{Kind: transfer.Done, Path: "a", Size: 5},
-	} {
-		p.seen(e)
-	}
-	p.clear()
-	require.Equal(t, "trying again: x\nleft out \"l\\x1b\": a symbolic link\nb: no\n", out.String())
 }

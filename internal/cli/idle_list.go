@@ -11,26 +11,27 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type idleListOptions struct {
-	app  *app
+	app  *verbs
 	json bool
 }
 
-func (a *app) newIdleList() *cobra.Command {
+func (a *verbs) newIdleList() *cobra.Command {
 	o := &idleListOptions{app: a}
 	cmd := &cobra.Command{
 		Use:     "list",
 		Short:   "List idle checkers",
 		Long:    "List the rules by which sessions count as idle. Administrators only.",
 		Example: "  berth idle list",
-		Args:    args(cobra.NoArgs),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {
+		Args:    frame.Args(cobra.NoArgs),
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {
 			return o.run(ctx, cmd, c)
 		}),
 	}
-	jsonFlag(cmd, &o.json)
+	frame.JSONFlag(cmd, &o.json)
 	return cmd
 }
 
@@ -40,13 +41,13 @@ func (o *idleListOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Cl
 		return err
 	}
 	if o.json {
-		return printJSON(cmd.OutOrStdout(), list)
+		return frame.PrintJSON(cmd.OutOrStdout(), list)
 	}
 	if len(list) == 0 {
-		say(cmd, "there are no idle checkers; the limits of keypair policies hold all the same")
+		frame.Say(cmd, "there are no idle checkers; the limits of keypair policies hold all the same")
 		return nil
 	}
-	t := table{titles: []string{"NAME", "TYPE", "RULE", "OF", "WARNS", "WHERE", "STATE"}}
+	t := frame.Table{Titles: []string{"NAME", "TYPE", "RULE", "OF", "WARNS", "WHERE", "STATE"}}
 	for _, k := range list {
 		state := "on"
 		if k.DryRun {
@@ -55,9 +56,9 @@ func (o *idleListOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Cl
 		if !k.Enabled {
 			state = "off"
 		}
-		t.rows = append(t.rows, []string{k.Name, k.Type, idleRule(k.Spec), strings.Join(k.Targets, ", "), seconds(deref(k.WarnBefore)) + " before", idlePlaces(k.Bindings), state})
+		t.Rows = append(t.Rows, []string{k.Name, k.Type, idleRule(k.Spec), strings.Join(k.Targets, ", "), seconds(frame.Deref(k.WarnBefore)) + " before", idlePlaces(k.Bindings), state})
 	}
-	return t.write(cmd.OutOrStdout(), o.app.colour(cmd.OutOrStdout()))
+	return t.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }
 
 // idleRule prints a specification in a few words.

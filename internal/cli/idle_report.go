@@ -9,26 +9,27 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type idleReportOptions struct {
-	app  *app
+	app  *verbs
 	json bool
 }
 
-func (a *app) newIdleReport() *cobra.Command {
+func (a *verbs) newIdleReport() *cobra.Command {
 	o := &idleReportOptions{app: a}
 	cmd := &cobra.Command{
 		Use:     "report",
 		Short:   "Show which sessions will end as idle",
 		Long:    "Show how running sessions stand with idle checks, those that end first. You see your own sessions, administrators those they administrate.",
 		Example: "  berth idle report",
-		Args:    args(cobra.NoArgs),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {
+		Args:    frame.Args(cobra.NoArgs),
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {
 			return o.run(ctx, cmd, c)
 		}),
 	}
-	jsonFlag(cmd, &o.json)
+	frame.JSONFlag(cmd, &o.json)
 	return cmd
 }
 
@@ -38,13 +39,13 @@ func (o *idleReportOptions) run(ctx context.Context, cmd *cobra.Command, c *api.
 		return err
 	}
 	if o.json {
-		return printJSON(cmd.OutOrStdout(), list)
+		return frame.PrintJSON(cmd.OutOrStdout(), list)
 	}
 	if len(list) == 0 {
-		say(cmd, "no sessions run")
+		frame.Say(cmd, "no sessions run")
 		return nil
 	}
-	t := table{titles: []string{"SESSION", "USER", "CHECK", "STATE", "ENDS IN", "WHY"}}
+	t := frame.Table{Titles: []string{"SESSION", "USER", "CHECK", "STATE", "ENDS IN", "WHY"}}
 	for _, r := range list {
 		for _, typ := range slices.Sorted(maps.Keys(r.Checks)) {
 			k := r.Checks[typ]
@@ -57,14 +58,14 @@ func (o *idleReportOptions) run(ctx context.Context, cmd *cobra.Command, c *api.
 					left = seconds(float64(*k.Remaining))
 				}
 			}
-			t.rows = append(t.rows, []string{r.SessionName, r.UserEmail, name, k.Phase, left, k.Why})
+			t.Rows = append(t.Rows, []string{r.SessionName, r.UserEmail, name, k.Phase, left, k.Why})
 		}
 	}
-	if err := t.write(cmd.OutOrStdout(), o.app.colour(cmd.OutOrStdout())); err != nil {
+	if err := t.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout())); err != nil {
 		return err
 	}
 	if total > len(list) {
-		say(cmd, "%d sessions run; these end first", total)
+		frame.Say(cmd, "%d sessions run; these end first", total)
 	}
 	return nil
 }

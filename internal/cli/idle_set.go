@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type idleSetOptions struct {
@@ -21,7 +22,7 @@ type idleSetOptions struct {
 	everywhere, dryRun, disabled       bool
 }
 
-func (a *app) newIdleSet() *cobra.Command {
+func (a *verbs) newIdleSet() *cobra.Command {
 	o := &idleSetOptions{}
 	cmd := &cobra.Command{
 		Use:   "set NAME",
@@ -32,8 +33,8 @@ it applies. Sessions are warned before they end; what is not measured is not idl
 		Example: `  berth idle set week --max-lifetime 168h --everywhere
   berth idle set unused --max-inactivity 4h --project research --warn-before 30m
   berth idle set gpu --below cuda_util=5 --below cpu_util=10 --window 2h --resource-group gpus --dry-run`,
-		Args: args(cobra.ExactArgs(1)),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+		Args: frame.Args(cobra.ExactArgs(1)),
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			return o.run(ctx, cmd, c, args[0])
 		}),
 	}
@@ -60,18 +61,18 @@ it applies. Sessions are warned before they end; what is not measured is not idl
 func (o *idleSetOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client, name string) error {
 	k, err := o.checker(name)
 	if err != nil {
-		return usage(hint(err, "%s --help", cmd.CommandPath()))
+		return frame.Usage(frame.Hint(err, "%s --help", cmd.CommandPath()))
 	}
 	if err := c.SetIdleChecker(ctx, k); err != nil {
 		return err
 	}
 	switch {
 	case len(k.Bindings) == 0:
-		say(cmd, "idle checker %s is kept, but applies nowhere; name --everywhere, --domain, --project or --resource-group", name)
+		frame.Say(cmd, "idle checker %s is kept, but applies nowhere; name --everywhere, --domain, --project or --resource-group", name)
 	case k.DryRun:
-		say(cmd, "idle checker %s reports on %s; see berth idle report", name, idlePlaces(k.Bindings))
+		frame.Say(cmd, "idle checker %s reports on %s; see berth idle report", name, idlePlaces(k.Bindings))
 	default:
-		say(cmd, "idle checker %s applies to %s", name, idlePlaces(k.Bindings))
+		frame.Say(cmd, "idle checker %s applies to %s", name, idlePlaces(k.Bindings))
 	}
 	return nil
 }

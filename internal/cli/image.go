@@ -4,17 +4,18 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
-func (a *app) newImage() *cobra.Command {
-	return group("image", "Look at images and name them", "Look at the images that sessions can be made of, and give them short names.",
+func (a *verbs) newImage() *cobra.Command {
+	return frame.Group("image", "Look at images and name them", "Look at the images that sessions can be made of, and give them short names.",
 		a.newImageList(), a.newImageAlias(), a.newImageInspect())
 }
 
 // imageHint points at the list of images when one was not found.
 func imageHint(err error) error {
 	if api.IsNotFound(err) {
-		return hint(err, "berth image list")
+		return frame.Hint(err, "berth image list")
 	}
 	return err
 }

@@ -7,19 +7,20 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type imageAliasOptions struct{ remove bool }
 
-func (a *app) newImageAlias() *cobra.Command {
+func (a *verbs) newImageAlias() *cobra.Command {
 	o := &imageAliasOptions{}
 	cmd := &cobra.Command{
 		Use:     "alias ALIAS [IMAGE]",
 		Short:   "Give an image a short name",
 		Long:    "Give an image a short name, or take it away with --remove. Administrators only.",
 		Example: "  berth image alias py berth/python:3.11\n  berth image alias --remove py",
-		Args:    args(cobra.RangeArgs(1, 2)),
-		RunE:    a.run(o.run),
+		Args:    frame.Args(cobra.RangeArgs(1, 2)),
+		RunE:    a.Run(o.run),
 	}
 	cmd.Flags().BoolVar(&o.remove, "remove", false, "take the short name away")
 	return cmd
@@ -31,14 +32,14 @@ func (o *imageAliasOptions) run(ctx context.Context, cmd *cobra.Command, c *api.
 		if err := c.DealiasImage(ctx, args[0]); err != nil {
 			return imageHint(err)
 		}
-		say(cmd, "%s names no image any more", args[0])
+		frame.Say(cmd, "%s names no image any more", args[0])
 	case !o.remove && len(args) == 2:
 		if err := c.AliasImage(ctx, args[0], args[1]); err != nil {
 			return imageHint(err)
 		}
-		say(cmd, "%s now names %s", args[0], args[1])
+		frame.Say(cmd, "%s now names %s", args[0], args[1])
 	default:
-		return usage(hint(errors.New("name an alias and an image, or --remove and an alias"), "%s --help", cmd.CommandPath()))
+		return frame.Usage(frame.Hint(errors.New("name an alias and an image, or --remove and an alias"), "%s --help", cmd.CommandPath()))
 	}
 	return nil
 }

@@ -8,26 +8,27 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type imageInspectOptions struct {
-	app  *app
+	app  *verbs
 	json bool
 }
 
-func (a *app) newImageInspect() *cobra.Command {
+func (a *verbs) newImageInspect() *cobra.Command {
 	o := &imageInspectOptions{app: a}
 	cmd := &cobra.Command{
 		Use:     "inspect IMAGE",
 		Short:   "Describe an image and its labels",
 		Long:    "Describe an image, named by reference or alias, with its labels.",
 		Example: "  berth image inspect python --json",
-		Args:    args(cobra.ExactArgs(1)),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+		Args:    frame.Args(cobra.ExactArgs(1)),
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			return o.run(ctx, cmd, c, args[0])
 		}),
 	}
-	jsonFlag(cmd, &o.json)
+	frame.JSONFlag(cmd, &o.json)
 	return cmd
 }
 
@@ -37,17 +38,17 @@ func (o *imageInspectOptions) run(ctx context.Context, cmd *cobra.Command, c *ap
 		return imageHint(err)
 	}
 	if o.json {
-		return printJSON(cmd.OutOrStdout(), i)
+		return frame.PrintJSON(cmd.OutOrStdout(), i)
 	}
-	var f fields
-	f.add("image", i.Reference())
-	f.add("aliases", strings.Join(i.Aliases, ", "))
-	f.add("architecture", i.Architecture)
-	f.add("digest", deref(i.Digest))
-	f.add("size", imageSize(i))
+	var f frame.Fields
+	f.Add("image", i.Reference())
+	f.Add("aliases", strings.Join(i.Aliases, ", "))
+	f.Add("architecture", i.Architecture)
+	f.Add("digest", frame.Deref(i.Digest))
+	f.Add("size", imageSize(i))
 	sort.Slice(i.Labels, func(a, b int) bool { return i.Labels[a].Key < i.Labels[b].Key })
 	for _, l := range i.Labels {
-		f.add(l.Key, l.Value)
+		f.Add(l.Key, l.Value)
 	}
-	return f.write(cmd.OutOrStdout(), o.app.colour(cmd.OutOrStdout()))
+	return f.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }

@@ -7,26 +7,27 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type imageListOptions struct {
-	app  *app
+	app  *verbs
 	json bool
 }
 
-func (a *app) newImageList() *cobra.Command {
+func (a *verbs) newImageList() *cobra.Command {
 	o := &imageListOptions{app: a}
 	cmd := &cobra.Command{
 		Use:     "list",
 		Short:   "List images",
 		Long:    "List the images that sessions can be made of.",
 		Example: "  berth image list --json",
-		Args:    args(cobra.NoArgs),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {
+		Args:    frame.Args(cobra.NoArgs),
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {
 			return o.run(ctx, cmd, c)
 		}),
 	}
-	jsonFlag(cmd, &o.json)
+	frame.JSONFlag(cmd, &o.json)
 	return cmd
 }
 
@@ -36,17 +37,17 @@ func (o *imageListOptions) run(ctx context.Context, cmd *cobra.Command, c *api.C
 		return err
 	}
 	if o.json {
-		return printJSON(cmd.OutOrStdout(), list)
+		return frame.PrintJSON(cmd.OutOrStdout(), list)
 	}
 	if len(list) == 0 {
-		say(cmd, "no images are known; make images builds the base images")
+		frame.Say(cmd, "no images are known; make images builds the base images")
 		return nil
 	}
-	t := table{titles: []string{"IMAGE", "ALIASES", "ARCH", "SIZE", "DIGEST"}}
+	t := frame.Table{Titles: []string{"IMAGE", "ALIASES", "ARCH", "SIZE", "DIGEST"}}
 	for _, i := range list {
-		t.rows = append(t.rows, []string{i.Reference(), strings.Join(i.Aliases, ", "), i.Architecture, imageSize(i), shortDigest(i)})
+		t.Rows = append(t.Rows, []string{i.Reference(), strings.Join(i.Aliases, ", "), i.Architecture, imageSize(i), shortDigest(i)})
 	}
-	return t.write(cmd.OutOrStdout(), o.app.colour(cmd.OutOrStdout()))
+	return t.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }
 
 func imageSize(i api.Image) string {
@@ -54,11 +55,11 @@ func imageSize(i api.Image) string {
 	if err != nil {
 		return ""
 	}
-	return bytesText(n)
+	return frame.BytesText(n)
 }
 
 func shortDigest(i api.Image) string {
-	d := deref(i.Digest)
+	d := frame.Deref(i.Digest)
 	if len(d) > 19 {
 		d = d[:19]
 	}

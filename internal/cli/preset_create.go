@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type presetCreateOptions struct {
@@ -13,18 +14,18 @@ type presetCreateOptions struct {
 	shm, group string
 }
 
-func (a *app) newPresetCreate() *cobra.Command {
+func (a *verbs) newPresetCreate() *cobra.Command {
 	o := &presetCreateOptions{}
 	cmd := &cobra.Command{
 		Use:     "create NAME",
 		Short:   "Make a preset",
 		Long:    "Make a preset. Administrators only.",
 		Example: "  berth preset create large -r cpu=8 -r mem=32g -r cuda.shares=0.5 --shmem 1g",
-		Args:    args(cobra.ExactArgs(1)),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+		Args:    frame.Args(cobra.ExactArgs(1)),
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			slots, err := pairs("--resource", o.resources, nil)
 			if err != nil {
-				return usage(hint(err, "%s --help", cmd.CommandPath()))
+				return frame.Usage(frame.Hint(err, "%s --help", cmd.CommandPath()))
 			}
 			if slots == nil {
 				slots = map[string]string{}
@@ -32,7 +33,7 @@ func (a *app) newPresetCreate() *cobra.Command {
 			if err := c.CreatePreset(ctx, args[0], slots, o.shm, o.group); err != nil {
 				return err
 			}
-			say(cmd, "preset %s is there", args[0])
+			frame.Say(cmd, "preset %s is there", args[0])
 			return nil
 		}),
 	}

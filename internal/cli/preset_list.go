@@ -6,28 +6,29 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type presetListOptions struct {
-	app   *app
+	app   *verbs
 	group string
 	json  bool
 }
 
-func (a *app) newPresetList() *cobra.Command {
+func (a *verbs) newPresetList() *cobra.Command {
 	o := &presetListOptions{app: a}
 	cmd := &cobra.Command{
 		Use:     "list",
 		Short:   "List presets and whether they fit now",
 		Long:    "List presets, and whether a session of each would fit now: within your limits, your project's and your domain's, and on one agent.",
 		Example: "  berth preset list --resource-group gpus",
-		Args:    args(cobra.NoArgs),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {
+		Args:    frame.Args(cobra.NoArgs),
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {
 			return o.run(ctx, cmd, c)
 		}),
 	}
 	cmd.Flags().StringVar(&o.group, "resource-group", "", "look at one resource group; without it at all that you may use")
-	jsonFlag(cmd, &o.json)
+	frame.JSONFlag(cmd, &o.json)
 	return cmd
 }
 
@@ -37,23 +38,23 @@ func (o *presetListOptions) run(ctx context.Context, cmd *cobra.Command, c *api.
 		return err
 	}
 	if o.json {
-		return printJSON(cmd.OutOrStdout(), check.Presets)
+		return frame.PrintJSON(cmd.OutOrStdout(), check.Presets)
 	}
 	if len(check.Presets) == 0 {
-		say(cmd, "there are no presets")
+		frame.Say(cmd, "there are no presets")
 		return nil
 	}
-	t := table{titles: []string{"NAME", "SLOTS", "SHARED MEMORY", "RESOURCE GROUP", "FITS NOW"}}
+	t := frame.Table{Titles: []string{"NAME", "SLOTS", "SHARED MEMORY", "RESOURCE GROUP", "FITS NOW"}}
 	for _, p := range check.Presets {
 		fits := "no"
-		if deref(p.Allocatable) {
+		if frame.Deref(p.Allocatable) {
 			fits = "yes"
 		}
 		shm := ""
 		if p.SharedMemory != nil {
-			shm = slotAmount("mem", *p.SharedMemory)
+			shm = frame.SlotAmount("mem", *p.SharedMemory)
 		}
-		t.rows = append(t.rows, []string{p.Name, slotsOf(p.Slots), shm, p.ResourceGroup, fits})
+		t.Rows = append(t.Rows, []string{p.Name, frame.SlotsOf(p.Slots), shm, p.ResourceGroup, fits})
 	}
-	return t.write(cmd.OutOrStdout(), o.app.colour(cmd.OutOrStdout()))
+	return t.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }

@@ -11,12 +11,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 // runOptions are the flags and arguments of berth run.
 type runOptions struct {
 	createFlags
-	app   *app
+	app   *verbs
 	code  string
 	rm    bool
 	keep  bool
@@ -27,7 +28,7 @@ type runOptions struct {
 	argv  []string // after --
 }
 
-func (a *app) newRun() *cobra.Command {
+func (a *verbs) newRun() *cobra.Command {
 	o := &runOptions{app: a}
 	cmd := &cobra.Command{
 		Use:   "run IMAGE [FILE...] [-- ARG...]",
@@ -48,12 +49,12 @@ Ctrl-C interrupts the code; a second Ctrl-C leaves, and ends a session without a
   berth run python train.py data.csv -r cpu=2 -r mem=2g -- --epochs 3
   berth run python train.py -v data:/home/work/data:ro -v results
   berth run python --batch 'python3 -m timeit 1+1' --timeout 10m`,
-		Args: args(cobra.MinimumNArgs(1)),
+		Args: frame.Args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.parse(cmd, args); err != nil {
 				return err
 			}
-			c, err := a.client()
+			c, err := a.Client()
 			if err != nil {
 				return err
 			}
@@ -79,17 +80,17 @@ func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 		args, o.argv = args[:dash], args[dash:]
 	}
 	if len(args) == 0 {
-		return usage(hint(errors.New("no image is named"), "berth image list"))
+		return frame.Usage(frame.Hint(errors.New("no image is named"), "berth image list"))
 	}
 	o.image, o.files = args[0], args[1:]
 	code := cmd.Flags().Changed("code")
 	switch {
 	case code && len(o.files) > 0:
-		return usage(hint(errors.New("-c and files do not go together"), "berth run --help"))
+		return frame.Usage(frame.Hint(errors.New("-c and files do not go together"), "berth run --help"))
 	case o.batch != "" && len(o.files) > 0:
-		return usage(hint(errors.New("--batch starts before files could be uploaded"), "bring the files with --bootstrap, or berth run %s FILE", o.image))
+		return frame.Usage(frame.Hint(errors.New("--batch starts before files could be uploaded"), "bring the files with --bootstrap, or berth run %s FILE", o.image))
 	case !code && o.batch == "" && len(o.files) == 0 && !o.dryRun:
-		return usage(hint(errors.New("there is nothing to run"), "berth run %s -c CODE, or berth run %s FILE", o.image, o.image))
+		return frame.Usage(frame.Hint(errors.New("there is nothing to run"), "berth run %s -c CODE, or berth run %s FILE", o.image, o.image))
 	}
 	return nil
 }
@@ -101,12 +102,12 @@ func (o *runOptions) transient() bool { return o.rm || o.name == "" && !o.keep }
 const removeTimeout = 30 * time.Second
 
 func (o *runOptions) run(cmd *cobra.Command, c *api.Client) (err error) {
-	signals, stop := o.app.interrupts()
+	signals, stop := o.app.Interrupts()
 	defer stop()
 	// Ctrl-C has a meaning of its own here, so that a context that ends with it would
 	// keep us from removing the session.
 	base := context.WithoutCancel(cmd.Context())
-	ctx, cancel := within(base, o.timeout)
+	ctx, cancel := frame.Within(base, o.timeout)
 	defer cancel()
 
 	req, err := o.request(o.app, o.image)
@@ -128,7 +129,7 @@ func (o *runOptions) run(cmd *cobra.Command, c *api.Client) (err error) {
 	if o.dryRun {
 		return o.plan(ctx, o.app, cmd, c, req, false)
 	}
-	p := &progress{w: cmd.ErrOrStderr(), name: req.Name, tty: isTerminal(cmd.ErrOrStderr()), quiet: o.quiet}
+	p := &frame.Progress{Out: cmd.ErrOrStderr(), Name: req.Name, TTY: frame.IsTerminal(cmd.ErrOrStderr()), Quiet: o.quiet}
 	created, err := c.CreateSession(ctx, req)
 	if err != nil {
 		if ctx.Err() != nil && o.transient() { // it may have been made all the same
@@ -143,8 +144,8 @@ func (o *runOptions) run(cmd *cobra.Command, c *api.Client) (err error) {
 		}
 	}()
 
-	starting, stopStarting := untilSignal(ctx, signals)
-	info, err := o.app.watch(starting, c, created.ID, goalRunning, p)
+	starting, stopStarting := frame.UntilSignal(ctx, signals)
+	info, err := o.app.Watch(starting, c, created.ID, frame.GoalRunning, p)
 	stopStarting()
 	if err != nil {
 		return err
@@ -167,47 +168,47 @@ func (o *runOptions) run(cmd *cobra.Command, c *api.Client) (err error) {
 		return err
 	}
 	if !o.transient() && !o.quiet && o.name == "" {
-		say(cmd, "session %s goes on; berth session rm %s ends it", created.Name, created.Name)
+		frame.Say(cmd, "session %s goes on; berth session rm %s ends it", created.Name, created.Name)
 	}
-	return exitWith(code)
+	return frame.ExitWith(code)
 }
 
 // remove ends the session; a session that does not run yet has to be forced.
 func (o *runOptions) remove(ctx context.Context, cmd *cobra.Command, c *api.Client, s api.CreatedSession, running bool) {
-	ctx, cancel := within(ctx, removeTimeout)
+	ctx, cancel := frame.Within(ctx, removeTimeout)
 	defer cancel()
 	_, err := c.DestroySession(ctx, s.ID, api.DestroyOptions{Forced: !running})
 	if err != nil && !api.IsNotFound(err) {
 		if info, lookErr := c.SessionInfo(ctx, s.ID); lookErr == nil && (api.Ended(info.Status) || info.Status == api.StatusTerminating) {
 			return
 		}
-		say(cmd, "berth: session %s could not be removed: %v\n  next: berth session rm -f %s", s.Name, err, s.ID)
+		frame.Say(cmd, "berth: session %s could not be removed: %v\n  next: berth session rm -f %s", s.Name, err, s.ID)
 	}
 }
 
 // followBatch shows the log of a batch session until it ends.
 func (o *runOptions) followBatch(ctx context.Context, cmd *cobra.Command, c *api.Client, id string, signals <-chan os.Signal) (api.SessionInfo, error) {
-	ctx, stop := untilSignal(ctx, signals)
+	ctx, stop := frame.UntilSignal(ctx, signals)
 	defer stop()
 	if err := c.StreamLogs(ctx, id, "", true, cmd.OutOrStdout()); err != nil {
 		return api.SessionInfo{}, err
 	}
-	return o.app.watch(ctx, c, id, goalEnded, &progress{w: io.Discard, quiet: true})
+	return o.app.Watch(ctx, c, id, frame.GoalEnded, &frame.Progress{Out: io.Discard, Quiet: true})
 }
 
 // batchExit turns the end of a batch session into the exit of this process.
 func batchExit(id string, info api.SessionInfo) error {
 	switch {
 	case info.ExitCode != nil:
-		return exitWith(*info.ExitCode)
+		return frame.ExitWith(*info.ExitCode)
 	case info.Result == api.ResultSuccess:
 		return nil
 	case info.Result == api.ResultFailure:
-		return &ExitError{Code: ExitFailure}
+		return &frame.ExitError{Code: frame.ExitFailure}
 	}
 	reason := info.StatusInfo
 	if reason == "" {
 		reason = "no reason is known"
 	}
-	return hint(fmt.Errorf("batch session %s ended without a result: %s (%s)", id, info.Status, reason), "berth session logs %s", id)
+	return frame.Hint(fmt.Errorf("batch session %s ended without a result: %s (%s)", id, info.Status, reason), "berth session logs %s", id)
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 // console prints the output of a program: text as it comes, rich output as a summary or
@@ -55,7 +56,7 @@ func (c *console) rich(kind string, data []byte) error {
 		if c.quiet {
 			return nil
 		}
-		_, err := fmt.Fprintf(c.err, "[%s, %s; --save-media DIR keeps it]\n", kind, bytesText(float64(len(data))))
+		_, err := fmt.Fprintf(c.err, "[%s, %s; --save-media DIR keeps it]\n", kind, frame.BytesText(float64(len(data))))
 		return err
 	}
 	if err := os.MkdirAll(c.dir, 0o755); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 // execute runs the cell or the files and returns the exit code of the program.
@@ -34,7 +35,7 @@ func (o *runOptions) execute(ctx context.Context, cmd *cobra.Command, c *api.Cli
 			return 0, context.Cause(ctx)
 		case <-signals:
 			if interrupted {
-				return 0, errInterrupted
+				return 0, frame.ErrInterrupted
 			}
 			interrupted = true
 			if err := c.InterruptSession(ctx, id); err != nil {
@@ -50,7 +51,7 @@ func (o *runOptions) execute(ctx context.Context, cmd *cobra.Command, c *api.Cli
 		case r, ok := <-stream.Results():
 			if !ok {
 				if err := stream.Err(); err != nil {
-					return 0, hint(err, "berth session logs %s", id)
+					return 0, frame.Hint(err, "berth session logs %s", id)
 				}
 				return 0, errors.New("the manager closed the stream before the program ended")
 			}
@@ -59,13 +60,13 @@ func (o *runOptions) execute(ctx context.Context, cmd *cobra.Command, c *api.Cli
 			}
 			switch r.Status {
 			case api.ExecFinished:
-				return deref(r.ExitCode), nil
+				return frame.Deref(r.ExitCode), nil
 			case api.ExecWaitingInput:
 				in.request(r.Options != nil && r.Options.IsPassword)
 			case api.ExecTimeout:
-				return 0, hint(fmt.Errorf("the code in session %s ran into the time limit of the manager: %w", id, errTimeout), "berth run --batch (has no such limit)")
+				return 0, frame.Hint(fmt.Errorf("the code in session %s ran into the time limit of the manager: %w", id, frame.ErrTimeout), "berth run --batch (has no such limit)")
 			case api.ExecError, api.ExecRestarting:
-				return 0, hint(fmt.Errorf("the execution in session %s broke: %s", id, r.Msg), "berth session info %s", id)
+				return 0, frame.Hint(fmt.Errorf("the execution in session %s broke: %s", id, r.Msg), "berth session info %s", id)
 			}
 		}
 	}

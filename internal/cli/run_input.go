@@ -11,6 +11,7 @@ import (
 	"golang.org/x/term"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 // maxLine bounds one line of input in bytes.
@@ -34,7 +35,7 @@ type input struct {
 
 func newInput(r io.Reader, echo io.Writer) *input {
 	in := &input{lines: make(chan inputLine, 1), r: bufio.NewReader(r), echo: echo}
-	if isTerminal(r) {
+	if frame.IsTerminal(r) {
 		in.file = r.(*os.File)
 		in.state, _ = term.GetState(int(in.file.Fd()))
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 // The names of the wire in scheduler_opts.
@@ -24,7 +25,7 @@ const (
 )
 
 type schedulerPolicyOptions struct {
-	app              *app
+	app              *verbs
 	order            string
 	placement        string
 	options          []string
@@ -39,7 +40,7 @@ type schedulerPolicyOptions struct {
 	json             bool
 }
 
-func (a *app) newSchedulerPolicy() *cobra.Command {
+func (a *verbs) newSchedulerPolicy() *cobra.Command {
 	o := &schedulerPolicyOptions{app: a}
 	cmd := &cobra.Command{
 		Use:   "policy GROUP",
@@ -54,8 +55,8 @@ options of an order or placement that the new one does not know go with the old 
 		Example: `  berth scheduler policy default
   berth scheduler policy default --order fair-share --order-option half_life_days=3
   berth scheduler policy gpus --placement least-fragmentation --preemption on --victims project`,
-		Args: args(cobra.ExactArgs(1)),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+		Args: frame.Args(cobra.ExactArgs(1)),
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			return o.run(ctx, cmd, c, args[0])
 		}),
 	}
@@ -71,7 +72,7 @@ options of an order or placement that the new one does not know go with the old 
 	f.StringVar(&o.victims, "victims", "", "whose sessions may be ended: user, project, domain or resource-group")
 	f.StringVar(&o.victimOrder, "victim-order", "", "which go first: oldest, newest, fewest-sessions or smallest-resources")
 	f.StringVar(&o.victimFate, "victim-fate", "", "terminate or reschedule")
-	jsonFlag(cmd, &o.json)
+	frame.JSONFlag(cmd, &o.json)
 	return cmd
 }
 
@@ -88,31 +89,31 @@ func (o *schedulerPolicyOptions) run(ctx context.Context, cmd *cobra.Command, c 
 	}
 	if err != nil {
 		if api.IsNotFound(err) {
-			return hint(err, "berth scheduler status")
+			return frame.Hint(err, "berth scheduler status")
 		}
 		return err
 	}
 	if o.json {
-		return printJSON(cmd.OutOrStdout(), p)
+		return frame.PrintJSON(cmd.OutOrStdout(), p)
 	}
 	var opts map[string]any
 	if err := json.Unmarshal(p.Options, &opts); err != nil {
 		return fmt.Errorf("read the options of resource group %s: %w", group, err)
 	}
-	var f fields
-	f.add("resource group", p.ResourceGroup)
+	var f frame.Fields
+	f.Add("resource group", p.ResourceGroup)
 	if !p.Active {
-		f.add("state", "inactive: nothing starts")
+		f.Add("state", "inactive: nothing starts")
 	}
-	f.add("order", p.Scheduler)
-	f.add("placement", p.Placement)
+	f.Add("order", p.Scheduler)
+	f.Add("placement", p.Placement)
 	delete(opts, optPlacement)
 	flat := map[string]string{}
 	flatten("", opts, flat)
 	for _, k := range slices.Sorted(maps.Keys(flat)) {
-		f.add(k, flat[k])
+		f.Add(k, flat[k])
 	}
-	return f.write(cmd.OutOrStdout(), o.app.colour(cmd.OutOrStdout()))
+	return f.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }
 
 // patch gathers the flags into a merge patch of scheduler_opts.
@@ -131,7 +132,7 @@ func (o *schedulerPolicyOptions) patch(cmd *cobra.Command) (map[string]any, erro
 		}
 		last := parts[len(parts)-1]
 		if _, twice := m[last]; twice {
-			return usage(hint(fmt.Errorf("the option %s is named twice", path), "%s --help", cmd.CommandPath()))
+			return frame.Usage(frame.Hint(fmt.Errorf("the option %s is named twice", path), "%s --help", cmd.CommandPath()))
 		}
 		m[last] = v
 		return nil
@@ -141,7 +142,7 @@ func (o *schedulerPolicyOptions) patch(cmd *cobra.Command) (map[string]any, erro
 		for _, item := range list {
 			k, v, ok := strings.Cut(item, "=")
 			if !ok || strings.Trim(k, ".") != k || k == "" || strings.Contains(k, "..") {
-				failed = append(failed, usage(hint(fmt.Errorf("--%s %q is not of the form NAME=VALUE", flag, item), "%s --help", cmd.CommandPath())))
+				failed = append(failed, frame.Usage(frame.Hint(fmt.Errorf("--%s %q is not of the form NAME=VALUE", flag, item), "%s --help", cmd.CommandPath())))
 				continue
 			}
 			failed = append(failed, put(under+k, optionValue(v)))
@@ -166,7 +167,7 @@ func (o *schedulerPolicyOptions) patch(cmd *cobra.Command) (map[string]any, erro
 		set("preemption", optPreemption+".enabled", o.preemption == "on")
 	default:
 		if cmd.Flags().Changed("preemption") {
-			failed = append(failed, usage(hint(fmt.Errorf("--preemption is on or off, not %q", o.preemption), "%s --help", cmd.CommandPath())))
+			failed = append(failed, frame.Usage(frame.Hint(fmt.Errorf("--preemption is on or off, not %q", o.preemption), "%s --help", cmd.CommandPath())))
 		}
 	}
 	for _, err := range failed {

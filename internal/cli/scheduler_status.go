@@ -10,14 +10,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type schedulerStatusOptions struct {
-	app  *app
+	app  *verbs
 	json bool
 }
 
-func (a *app) newSchedulerStatus() *cobra.Command {
+func (a *verbs) newSchedulerStatus() *cobra.Command {
 	o := &schedulerStatusOptions{app: a}
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -25,12 +26,12 @@ func (a *app) newSchedulerStatus() *cobra.Command {
 		Long: `Show for every resource group how it is served, what waits and why, what runs, and how much of
 its agents is used.`,
 		Example: "  berth scheduler status",
-		Args:    args(cobra.NoArgs),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {
+		Args:    frame.Args(cobra.NoArgs),
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {
 			return o.run(ctx, cmd, c)
 		}),
 	}
-	jsonFlag(cmd, &o.json)
+	frame.JSONFlag(cmd, &o.json)
 	return cmd
 }
 
@@ -40,33 +41,33 @@ func (o *schedulerStatusOptions) run(ctx context.Context, cmd *cobra.Command, c 
 		return err
 	}
 	if o.json {
-		return printJSON(cmd.OutOrStdout(), st)
+		return frame.PrintJSON(cmd.OutOrStdout(), st)
 	}
-	t := table{titles: []string{"GROUP", "ORDER", "PLACEMENT", "WAITING", "RUNNING", "AGENTS", "USED"}}
+	t := frame.Table{Titles: []string{"GROUP", "ORDER", "PLACEMENT", "WAITING", "RUNNING", "AGENTS", "USED"}}
 	for _, g := range st.Groups {
 		name := g.Name
 		if !g.Active {
 			name += " (inactive)"
 		}
-		t.rows = append(t.rows, []string{name, g.Scheduler, g.Placement, waitingText(g), fmt.Sprint(g.Running), agentsText(g), usedText(g)})
+		t.Rows = append(t.Rows, []string{name, g.Scheduler, g.Placement, waitingText(g), fmt.Sprint(g.Running), agentsText(g), usedText(g)})
 	}
-	if err := t.write(cmd.OutOrStdout(), o.app.colour(cmd.OutOrStdout())); err != nil {
+	if err := t.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout())); err != nil {
 		return err
 	}
 	who := "manager " + st.Manager + " answers from a copy; another one decides"
 	if st.Leader {
 		who = "manager " + st.Manager + " decides"
 	}
-	if age := age(st.LastPass, o.app.now()); age != "" {
+	if age := frame.Age(st.LastPass, o.app.Now()); age != "" {
 		who += "; it last looked " + age + " ago"
 	}
-	say(cmd, "%s", who)
+	frame.Say(cmd, "%s", who)
 	if st.Drift > 0 {
-		say(cmd, "full comparisons corrected %s of the scheduler's memory; please report this", count(st.Drift, "difference"))
+		frame.Say(cmd, "full comparisons corrected %s of the scheduler's memory; please report this", frame.Count(st.Drift, "difference"))
 	}
 	for _, g := range st.Groups {
 		if g.Warning != "" {
-			say(cmd, "resource group %s: %s\n  next: berth scheduler policy %s", g.Name, g.Warning, g.Name)
+			frame.Say(cmd, "resource group %s: %s\n  next: berth scheduler policy %s", g.Name, g.Warning, g.Name)
 		}
 	}
 	return nil
@@ -105,7 +106,7 @@ func usedText(g api.GroupStatus) string {
 		if used == "" {
 			used = "0"
 		}
-		parts = append(parts, slot+" "+slotAmount(slot, used)+" of "+slotAmount(slot, g.Capacity[slot]))
+		parts = append(parts, slot+" "+frame.SlotAmount(slot, used)+" of "+frame.SlotAmount(slot, g.Capacity[slot]))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 // fakeQueue is the part of the fake manager that schedules.
@@ -169,7 +170,7 @@ func TestSessionWhyOfWhatDoesNotWait(t *testing.T) {
 	require.Equal(t, "mylab does not wait: it is CANCELLED (dependency-failed).\n", b.do(t, "", "session", "why", "00000000-0000-4000-8000-0000000000aa").out)
 
 	o := b.do(t, "", "session", "why", "nobody")
-	require.Equal(t, ExitNotFound, o.code)
+	require.Equal(t, frame.ExitNotFound, o.code)
 	require.Contains(t, o.err, "next: berth session list")
 }
 
@@ -210,8 +211,8 @@ would run on    i-worker1: cpu 0=1 1=1, cuda.shares GPU-1=0.5
 	require.Empty(t, b.destroys)
 
 	o = b.do(t, "", "session", "create", "nope", "--dry-run")
-	require.Equal(t, ExitNotFound, o.code)
-	require.Equal(t, ExitUsage, b.do(t, "", "run", "python", "-c", "1", "--starts-at", "10m").code)
+	require.Equal(t, frame.ExitNotFound, o.code)
+	require.Equal(t, frame.ExitUsage, b.do(t, "", "run", "python", "-c", "1", "--starts-at", "10m").code)
 	require.Contains(t, b.do(t, "", "session", "create", "python", "--dry-run", "--json").out, `"reason": "capacity"`)
 }
 
@@ -225,7 +226,7 @@ func TestCordon(t *testing.T) {
 	require.Equal(t, outcome{"i-worker1\n", "agent i-worker1 is cordoned and keeps 1 session; berth agent drain i-worker1 waits for them\n", 0}, o)
 	require.True(t, b.queue.cordoned)
 	o = b.do(t, "", "agent", "cordon", "nobody", "i-worker1")
-	require.Equal(t, ExitNotFound, o.code)
+	require.Equal(t, frame.ExitNotFound, o.code)
 	require.Equal(t, "i-worker1\n", o.out)
 	require.Contains(t, o.err, "next: berth agent list")
 	o = b.do(t, "", "agent", "uncordon", "i-worker1")
@@ -262,7 +263,7 @@ agent i-worker1 is drained: it holds nothing and takes nothing new; berth agent 
 		t.Parallel()
 		b := begin(t, []api.AgentSession{running})
 		o := b.do(t, "", "agent", "drain", "i-worker1", "--timeout", "20ms")
-		require.Equal(t, ExitUnavailable, o.code)
+		require.Equal(t, frame.ExitUnavailable, o.code)
 		require.Contains(t, o.err, "stays cordoned with 1 session left (mylab of ada@x)")
 		require.Contains(t, o.err, "berth agent uncordon i-worker1")
 		require.Empty(t, b.destroys)
@@ -281,7 +282,7 @@ agent i-worker1 is drained: it holds nothing and takes nothing new; berth agent 
 		b := begin(t, []api.AgentSession{running})
 		b.signals <- nil
 		o := b.do(t, "", "agent", "drain", "i-worker1", "--force", "--timeout", "1h")
-		require.Equal(t, ExitInterrupted, o.code)
+		require.Equal(t, frame.ExitInterrupted, o.code)
 		require.Contains(t, o.err, "stays cordoned with 1 session left")
 		require.Empty(t, b.destroys, "an interrupted drain ends nothing")
 	})
@@ -290,7 +291,7 @@ agent i-worker1 is drained: it holds nothing and takes nothing new; berth agent 
 		b := begin(t, []api.AgentSession{running})
 		b.queue.uncordonAt = 3
 		o := b.do(t, "", "agent", "drain", "i-worker1")
-		require.Equal(t, ExitFailure, o.code)
+		require.Equal(t, frame.ExitFailure, o.code)
 		require.Contains(t, o.err, "somebody uncordoned agent i-worker1")
 	})
 	t.Run("outlives a restart of the manager", func(t *testing.T) {
@@ -303,7 +304,7 @@ agent i-worker1 is drained: it holds nothing and takes nothing new; berth agent 
 	})
 	t.Run("of an unknown agent", func(t *testing.T) {
 		t.Parallel()
-		require.Equal(t, ExitNotFound, begin(t).do(t, "", "agent", "drain", "nobody").code)
+		require.Equal(t, frame.ExitNotFound, begin(t).do(t, "", "agent", "drain", "nobody").code)
 	})
 }
 
@@ -354,11 +355,11 @@ preemption.order       newest
 	}}, b.queue.patches[0])
 
 	o = b.do(t, "", "scheduler", "policy", "default", "--order", "astrology")
-	require.Equal(t, ExitFailure, o.code)
+	require.Equal(t, frame.ExitFailure, o.code)
 	require.Contains(t, o.err, "next: use one of fifo, lifo, drf, fair-share")
-	require.Equal(t, ExitNotFound, b.do(t, "", "scheduler", "policy", "nowhere").code)
+	require.Equal(t, frame.ExitNotFound, b.do(t, "", "scheduler", "policy", "nowhere").code)
 	for _, wrong := range [][]string{{"--preemption", "maybe"}, {"--option", "noequals"}, {"--option", ".x=1"}, {"--option", "a=1", "--option", "a=2"}} {
-		require.Equal(t, ExitUsage, b.do(t, "", append([]string{"scheduler", "policy", "default"}, wrong...)...).code, wrong)
+		require.Equal(t, frame.ExitUsage, b.do(t, "", append([]string{"scheduler", "policy", "default"}, wrong...)...).code, wrong)
 	}
 	require.Len(t, b.queue.patches, 2)
 }

@@ -6,10 +6,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
-func (a *app) newSession() *cobra.Command {
-	return group("session", "Create, watch and end sessions",
+func (a *verbs) newSession() *cobra.Command {
+	return frame.Group("session", "Create, watch and end sessions",
 		"Create, watch and end sessions.\n\nA session is named by its name while it lives, or by its id at any time.",
 		a.newSessionCreate(), a.newSessionList(), a.newSessionInfo(), a.newSessionLogs(), a.newSessionExec(),
 		a.newSessionRm(), a.newSessionRestart(), a.newSessionRename(), a.newSessionCommit(), a.newSessionUpload(),
@@ -25,7 +26,7 @@ func orEnded(ctx context.Context, c *api.Client, session string, f func(session 
 	}
 	ended, lookErr := c.Sessions(ctx, api.SessionFilter{Statuses: api.EndedStatuses, Name: session, Limit: 1})
 	if lookErr != nil || len(ended) == 0 {
-		return hint(err, "berth session list --all")
+		return frame.Hint(err, "berth session list --all")
 	}
 	return f(ended[0].ID)
 }
@@ -33,7 +34,7 @@ func orEnded(ctx context.Context, c *api.Client, session string, f func(session 
 // sessionHint points at the list of sessions when one was not found.
 func sessionHint(err error) error {
 	if api.IsNotFound(err) {
-		return hint(err, "berth session list")
+		return frame.Hint(err, "berth session list")
 	}
 	return err
 }

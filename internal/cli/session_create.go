@@ -7,18 +7,19 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type sessionCreateOptions struct {
 	createFlags
-	app      *app
+	app      *verbs
 	callback string
 	detach   bool
 	noReuse  bool
 	json     bool
 }
 
-func (a *app) newSessionCreate() *cobra.Command {
+func (a *verbs) newSessionCreate() *cobra.Command {
 	o := &sessionCreateOptions{app: a}
 	cmd := &cobra.Command{
 		Use:   "create IMAGE",
@@ -31,8 +32,8 @@ waiting, not the session.`,
 		Example: `  berth session create python --name mylab -r cpu=2 -r mem=4g -v data:/home/work/data
   berth session create python --batch 'python3 job.py' --starts-at 10m --detach
   berth session create python --cluster-size 4 -r cpu=2 --dry-run`,
-		Args: args(cobra.ExactArgs(1)),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+		Args: frame.Args(cobra.ExactArgs(1)),
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			return o.run(ctx, cmd, c, args[0])
 		}),
 	}
@@ -41,7 +42,7 @@ waiting, not the session.`,
 	f.StringVar(&o.callback, "callback-url", "", "URL that is told of each step")
 	f.BoolVarP(&o.detach, "detach", "d", false, "return as soon as the session is queued")
 	f.BoolVar(&o.noReuse, "no-reuse", false, "refuse when a session of the name lives already")
-	jsonFlag(cmd, &o.json)
+	frame.JSONFlag(cmd, &o.json)
 	return cmd
 }
 
@@ -57,25 +58,25 @@ func (o *sessionCreateOptions) run(ctx context.Context, cmd *cobra.Command, c *a
 	if o.dryRun {
 		return o.plan(ctx, o.app, cmd, c, req, o.json)
 	}
-	ctx, cancel := within(ctx, o.timeout)
+	ctx, cancel := frame.Within(ctx, o.timeout)
 	defer cancel()
 	s, err := c.CreateSession(ctx, req)
 	if err != nil {
 		return o.hint(err)
 	}
 	if !s.Created && !o.quiet {
-		say(cmd, "session %s lives already and is used again", s.Name)
+		frame.Say(cmd, "session %s lives already and is used again", s.Name)
 	}
 	if !o.detach {
-		p := &progress{w: cmd.ErrOrStderr(), name: s.Name, tty: isTerminal(cmd.ErrOrStderr()), quiet: o.quiet}
-		info, err := o.app.watch(ctx, c, s.ID, goalRunning, p)
+		p := &frame.Progress{Out: cmd.ErrOrStderr(), Name: s.Name, TTY: frame.IsTerminal(cmd.ErrOrStderr()), Quiet: o.quiet}
+		info, err := o.app.Watch(ctx, c, s.ID, frame.GoalRunning, p)
 		if err != nil {
-			return hint(err, "berth session info %s", s.ID)
+			return frame.Hint(err, "berth session info %s", s.ID)
 		}
 		s.Status = info.Status
 	}
 	if o.json {
-		return printJSON(cmd.OutOrStdout(), s)
+		return frame.PrintJSON(cmd.OutOrStdout(), s)
 	}
 	_, err = fmt.Fprintln(cmd.OutOrStdout(), s.ID)
 	return err

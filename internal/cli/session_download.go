@@ -9,19 +9,20 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type sessionDownloadOptions struct{ dest string }
 
-func (a *app) newSessionDownload() *cobra.Command {
+func (a *verbs) newSessionDownload() *cobra.Command {
 	o := &sessionDownloadOptions{}
 	cmd := &cobra.Command{
 		Use:     "download SESSION PATH...",
 		Short:   "Copy files out of a session",
 		Long:    "Copy files and directories from /home/work of a running session and print what was written.",
 		Example: "  berth session download mylab model.bin results --dest out",
-		Args:    args(cobra.MinimumNArgs(2)),
-		RunE:    a.run(o.run),
+		Args:    frame.Args(cobra.MinimumNArgs(2)),
+		RunE:    a.Run(o.run),
 	}
 	cmd.Flags().StringVar(&o.dest, "dest", ".", "directory to write to; it is made when missing")
 	_ = cmd.MarkFlagDirname("dest")
@@ -41,7 +42,7 @@ func (o *sessionDownloadOptions) run(ctx context.Context, cmd *cobra.Command, c 
 		fmt.Fprintln(cmd.OutOrStdout(), filepath.Join(o.dest, filepath.FromSlash(name)))
 	})
 	if err != nil && api.IsNotFound(err) {
-		return hint(err, "berth session ls %s", args[0])
+		return frame.Hint(err, "berth session ls %s", args[0])
 	}
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type sessionEventsOptions struct {
@@ -18,20 +19,20 @@ type sessionEventsOptions struct {
 	scope  string
 }
 
-func (a *app) newSessionEvents() *cobra.Command {
+func (a *verbs) newSessionEvents() *cobra.Command {
 	o := &sessionEventsOptions{}
 	cmd := &cobra.Command{
 		Use:     "events [SESSION]",
 		Short:   "Show what happened to sessions",
 		Long:    "Show what happened to a session, or to all that you may see. With --json each line is one object.",
 		Example: "  berth session events -f mylab",
-		Args:    args(cobra.MaximumNArgs(1)),
-		RunE:    a.run(o.run),
+		Args:    frame.Args(cobra.MaximumNArgs(1)),
+		RunE:    a.Run(o.run),
 	}
 	f := cmd.Flags()
 	f.BoolVarP(&o.follow, "follow", "f", false, "go on with what happens from now")
 	f.StringVar(&o.scope, "scope", "*", "session, kernel or * for both")
-	jsonFlag(cmd, &o.json)
+	frame.JSONFlag(cmd, &o.json)
 	return cmd
 }
 
@@ -39,7 +40,7 @@ func (o *sessionEventsOptions) run(ctx context.Context, cmd *cobra.Command, c *a
 	switch o.scope {
 	case "*", "session", "kernel":
 	default:
-		return usage(hint(fmt.Errorf("--scope %q is not session, kernel or *", o.scope), "%s --help", cmd.CommandPath()))
+		return frame.Usage(frame.Hint(fmt.Errorf("--scope %q is not session, kernel or *", o.scope), "%s --help", cmd.CommandPath()))
 	}
 	session := ""
 	if len(args) > 0 {

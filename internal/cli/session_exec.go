@@ -12,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type sessionExecOptions struct {
@@ -19,15 +20,15 @@ type sessionExecOptions struct {
 	tty   bool
 }
 
-func (a *app) newSessionExec() *cobra.Command {
+func (a *verbs) newSessionExec() *cobra.Command {
 	o := &sessionExecOptions{}
 	cmd := &cobra.Command{
 		Use:     "exec SESSION -- COMMAND [ARG...]",
 		Short:   "Run a program inside a session",
 		Long:    "Run a program inside a running session, beside its interpreter, and pass its exit code through.",
 		Example: "  berth session exec -it mylab -- bash\n  berth session exec mylab -- ls -l",
-		Args:    args(cobra.MinimumNArgs(2)),
-		RunE:    a.run(o.run),
+		Args:    frame.Args(cobra.MinimumNArgs(2)),
+		RunE:    a.Run(o.run),
 	}
 	f := cmd.Flags()
 	f.BoolVarP(&o.stdin, "interactive", "i", false, "pass standard input to the program")
@@ -43,7 +44,7 @@ func (o *sessionExecOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 		argv = argv[1:]
 	}
 	if len(argv) == 0 {
-		return usage(hint(errors.New("no command is named"), "%s --help", cmd.CommandPath()))
+		return frame.Usage(frame.Hint(errors.New("no command is named"), "%s --help", cmd.CommandPath()))
 	}
 	e := api.Exec{Command: argv, TTY: o.tty}
 	s := api.ExecStreams{Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr()}
@@ -51,8 +52,8 @@ func (o *sessionExecOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 		s.Stdin = cmd.InOrStdin()
 	}
 	if o.tty {
-		if !o.stdin || !isTerminal(cmd.InOrStdin()) {
-			return usage(hint(errors.New("-t needs -i and a terminal as standard input"), "leave -t out, as in %s -i", cmd.CommandPath()))
+		if !o.stdin || !frame.IsTerminal(cmd.InOrStdin()) {
+			return frame.Usage(frame.Hint(errors.New("-t needs -i and a terminal as standard input"), "leave -t out, as in %s -i", cmd.CommandPath()))
 		}
 		var restore func()
 		var err error
@@ -65,7 +66,7 @@ func (o *sessionExecOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 	if err != nil {
 		return sessionHint(err)
 	}
-	return exitWith(code)
+	return frame.ExitWith(code)
 }
 
 // rawTerminal hands the terminal to the program: every key goes through, and changes of

@@ -8,28 +8,29 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type sessionInfoOptions struct {
-	app     *app
+	app     *verbs
 	explain bool
 	json    bool
 }
 
-func (a *app) newSessionInfo() *cobra.Command {
+func (a *verbs) newSessionInfo() *cobra.Command {
 	o := &sessionInfoOptions{app: a}
 	cmd := &cobra.Command{
 		Use:     "info SESSION",
 		Short:   "Describe a session",
 		Long:    "Describe a session: its state and the reason for it, what it holds and where it runs.",
 		Example: "  berth session info mylab --json",
-		Args:    args(cobra.ExactArgs(1)),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+		Args:    frame.Args(cobra.ExactArgs(1)),
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			return o.run(ctx, cmd, c, args[0])
 		}),
 	}
 	cmd.Flags().BoolVar(&o.explain, "explain", false, "also say what a waiting session waits for, as berth session why does")
-	jsonFlag(cmd, &o.json)
+	frame.JSONFlag(cmd, &o.json)
 	return cmd
 }
 
@@ -51,40 +52,40 @@ func (o *sessionInfoOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 		e = &found
 	}
 	if o.json {
-		return printJSON(cmd.OutOrStdout(), struct {
+		return frame.PrintJSON(cmd.OutOrStdout(), struct {
 			api.SessionInfo
 			Explanation *api.Explanation `json:"explanation,omitempty"`
 		}{s, e})
 	}
-	var f fields
-	f.add("id", s.ID)
-	f.add("name", s.Name)
-	f.add("type", s.Type)
-	f.add("status", s.Status)
-	f.add("because", s.Reason())
+	var f frame.Fields
+	f.Add("id", s.ID)
+	f.Add("name", s.Name)
+	f.Add("type", s.Type)
+	f.Add("status", s.Status)
+	f.Add("because", s.Reason())
 	if s.Result != api.ResultUndefined {
-		f.add("result", s.Result)
+		f.Add("result", s.Result)
 	}
 	if s.ExitCode != nil {
-		f.add("exit code", strconv.Itoa(*s.ExitCode))
+		f.Add("exit code", strconv.Itoa(*s.ExitCode))
 	}
-	f.add("image", s.Image)
-	f.add("slots", slots(s.Occupying))
-	f.add("requested", slots(s.Requested))
-	f.add("agents", strings.Join(s.AgentIDs, ", "))
-	f.add("resource group", s.ResourceGroup)
-	f.add("domain", s.Domain)
-	f.add("container", deref(s.ContainerID))
-	f.add("folders", foldersText(s.Mounts))
-	f.add("tag", deref(s.Tag))
-	f.add("created", s.CreatedAt)
-	f.add("ended", deref(s.TerminatedAt))
-	f.add("idle", idleLine(s.IdleChecks))
+	f.Add("image", s.Image)
+	f.Add("slots", frame.Slots(s.Occupying))
+	f.Add("requested", frame.Slots(s.Requested))
+	f.Add("agents", strings.Join(s.AgentIDs, ", "))
+	f.Add("resource group", s.ResourceGroup)
+	f.Add("domain", s.Domain)
+	f.Add("container", frame.Deref(s.ContainerID))
+	f.Add("folders", foldersText(s.Mounts))
+	f.Add("tag", frame.Deref(s.Tag))
+	f.Add("created", s.CreatedAt)
+	f.Add("ended", frame.Deref(s.TerminatedAt))
+	f.Add("idle", idleLine(s.IdleChecks))
 	if s.NumQueries > 0 {
-		f.add("cells run", strconv.FormatInt(s.NumQueries, 10))
+		f.Add("cells run", strconv.FormatInt(s.NumQueries, 10))
 	}
 	if e != nil {
 		f = append(f, o.app.explanationFields(*e)...)
 	}
-	return f.write(cmd.OutOrStdout(), o.app.colour(cmd.OutOrStdout()))
+	return f.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }

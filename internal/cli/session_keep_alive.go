@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type sessionKeepAliveOptions struct {
@@ -14,7 +15,7 @@ type sessionKeepAliveOptions struct {
 	off              bool
 }
 
-func (a *app) newSessionKeepAlive() *cobra.Command {
+func (a *verbs) newSessionKeepAlive() *cobra.Command {
 	o := &sessionKeepAliveOptions{}
 	cmd := &cobra.Command{
 		Use:   "keep-alive SESSION",
@@ -23,8 +24,8 @@ func (a *app) newSessionKeepAlive() *cobra.Command {
 as their keypair policy allows, and not beyond the session's lifetime; what an
 administrator grants holds against the lifetime too.`,
 		Example: "  berth session keep-alive mylab --for 2h\n  berth session keep-alive mylab --off",
-		Args:    args(cobra.ExactArgs(1)),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+		Args:    frame.Args(cobra.ExactArgs(1)),
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			return o.run(ctx, cmd, c, args[0])
 		}),
 	}
@@ -37,19 +38,19 @@ administrator grants holds against the lifetime too.`,
 
 func (o *sessionKeepAliveOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client, session string) error {
 	if (o.duration == "") != o.off {
-		return usage(hint(errors.New("name --for or --off"), "%s --help", cmd.CommandPath()))
+		return frame.Usage(frame.Hint(errors.New("name --for or --off"), "%s --help", cmd.CommandPath()))
 	}
 	if o.off {
 		if err := c.EndKeepAlive(ctx, session); err != nil {
 			return sessionHint(err)
 		}
-		say(cmd, "session %s may end as idle again", session)
+		frame.Say(cmd, "session %s may end as idle again", session)
 		return nil
 	}
 	until, err := c.KeepAlive(ctx, session, o.duration, o.reason)
 	if err != nil {
 		return sessionHint(err)
 	}
-	say(cmd, "session %s is kept alive until %s", session, until)
+	frame.Say(cmd, "session %s is kept alive until %s", session, until)
 	return nil
 }

@@ -9,10 +9,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type sessionListOptions struct {
-	app    *app
+	app    *verbs
 	all    bool
 	status string
 	limit  int
@@ -20,7 +21,7 @@ type sessionListOptions struct {
 	json   bool
 }
 
-func (a *app) newSessionList() *cobra.Command {
+func (a *verbs) newSessionList() *cobra.Command {
 	o := &sessionListOptions{app: a}
 	cmd := &cobra.Command{
 		Use:     "list",
@@ -28,8 +29,8 @@ func (a *app) newSessionList() *cobra.Command {
 		Short:   "List sessions",
 		Long:    "List the sessions that you may see, the newest first. Ended ones only with --all or --status.",
 		Example: "  berth session list --all --json",
-		Args:    args(cobra.NoArgs),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {
+		Args:    frame.Args(cobra.NoArgs),
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {
 			return o.run(ctx, cmd, c)
 		}),
 	}
@@ -38,7 +39,7 @@ func (a *app) newSessionList() *cobra.Command {
 	f.StringVar(&o.status, "status", "", "only these statuses, separated by commas")
 	f.IntVarP(&o.limit, "limit", "n", 0, "at most this many (default: all)")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "print ids only")
-	jsonFlag(cmd, &o.json)
+	frame.JSONFlag(cmd, &o.json)
 	cmd.MarkFlagsMutuallyExclusive("all", "status")
 	return cmd
 }
@@ -56,7 +57,7 @@ func (o *sessionListOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 		return err
 	}
 	if o.json {
-		return printJSON(cmd.OutOrStdout(), list)
+		return frame.PrintJSON(cmd.OutOrStdout(), list)
 	}
 	if o.quiet {
 		for _, s := range list {
@@ -65,16 +66,16 @@ func (o *sessionListOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 		return nil
 	}
 	if len(list) == 0 {
-		say(cmd, "no sessions; berth run or berth session create makes one")
+		frame.Say(cmd, "no sessions; berth run or berth session create makes one")
 		return nil
 	}
-	t := table{titles: []string{"ID", "NAME", "TYPE", "STATUS", "IMAGE", "SLOTS", "AGE", "RESULT", "INFO"}}
+	t := frame.Table{Titles: []string{"ID", "NAME", "TYPE", "STATUS", "IMAGE", "SLOTS", "AGE", "RESULT", "INFO"}}
 	for _, s := range list {
 		result := s.Result
 		if result == api.ResultUndefined {
 			result = ""
 		}
-		t.rows = append(t.rows, []string{s.ID, s.Name, strings.ToLower(s.Type), s.Status, s.Image, slots(s.Slots), age(s.CreatedAt, o.app.now()), result, s.StatusInfo})
+		t.Rows = append(t.Rows, []string{s.ID, s.Name, strings.ToLower(s.Type), s.Status, s.Image, frame.Slots(s.Slots), frame.Age(s.CreatedAt, o.app.Now()), result, s.StatusInfo})
 	}
-	return t.write(cmd.OutOrStdout(), o.app.colour(cmd.OutOrStdout()))
+	return t.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }

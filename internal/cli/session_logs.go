@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type sessionLogsOptions struct {
@@ -15,22 +16,22 @@ type sessionLogsOptions struct {
 	json   bool
 }
 
-func (a *app) newSessionLogs() *cobra.Command {
+func (a *verbs) newSessionLogs() *cobra.Command {
 	o := &sessionLogsOptions{}
 	cmd := &cobra.Command{
 		Use:     "logs SESSION",
 		Short:   "Print the console output of a session",
 		Long:    "Print the console output of a session, also after its end.",
 		Example: "  berth session logs -f train",
-		Args:    args(cobra.ExactArgs(1)),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+		Args:    frame.Args(cobra.ExactArgs(1)),
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			return o.run(ctx, cmd, c, args[0])
 		}),
 	}
 	f := cmd.Flags()
 	f.BoolVarP(&o.follow, "follow", "f", false, "go on until the session ends")
 	f.StringVar(&o.kernel, "kernel", "", "id of one container of a cluster session")
-	jsonFlag(cmd, &o.json)
+	frame.JSONFlag(cmd, &o.json)
 	cmd.MarkFlagsMutuallyExclusive("follow", "json")
 	return cmd
 }
@@ -45,7 +46,7 @@ func (o *sessionLogsOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 			return err
 		}
 		if o.json {
-			return printJSON(cmd.OutOrStdout(), map[string]string{"logs": text})
+			return frame.PrintJSON(cmd.OutOrStdout(), map[string]string{"logs": text})
 		}
 		_, err = io.WriteString(cmd.OutOrStdout(), text)
 		return err

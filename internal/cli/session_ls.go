@@ -8,24 +8,25 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type sessionLsOptions struct {
-	app  *app
+	app  *verbs
 	json bool
 }
 
-func (a *app) newSessionLs() *cobra.Command {
+func (a *verbs) newSessionLs() *cobra.Command {
 	o := &sessionLsOptions{app: a}
 	cmd := &cobra.Command{
 		Use:     "ls SESSION [PATH]",
 		Short:   "List files in a session",
 		Long:    "List a directory below /home/work of a running session.",
 		Example: "  berth session ls mylab data",
-		Args:    args(cobra.RangeArgs(1, 2)),
-		RunE:    a.run(o.run),
+		Args:    frame.Args(cobra.RangeArgs(1, 2)),
+		RunE:    a.Run(o.run),
 	}
-	jsonFlag(cmd, &o.json)
+	frame.JSONFlag(cmd, &o.json)
 	return cmd
 }
 
@@ -39,12 +40,12 @@ func (o *sessionLsOptions) run(ctx context.Context, cmd *cobra.Command, c *api.C
 		return sessionHint(err)
 	}
 	if o.json {
-		return printJSON(cmd.OutOrStdout(), list)
+		return frame.PrintJSON(cmd.OutOrStdout(), list)
 	}
-	t := table{titles: []string{"MODE", "SIZE", "MODIFIED", "NAME"}}
+	t := frame.Table{Titles: []string{"MODE", "SIZE", "MODIFIED", "NAME"}}
 	for _, f := range list.Files {
 		at := time.Unix(int64(f.MTime), 0).UTC().Format("2006-01-02 15:04")
-		t.rows = append(t.rows, []string{f.Mode, strconv.FormatInt(f.Size, 10), at, f.Name})
+		t.Rows = append(t.Rows, []string{f.Mode, strconv.FormatInt(f.Size, 10), at, f.Name})
 	}
-	return t.write(cmd.OutOrStdout(), o.app.colour(cmd.OutOrStdout()))
+	return t.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type sessionRmOptions struct {
@@ -16,7 +17,7 @@ type sessionRmOptions struct {
 	yes       bool
 }
 
-func (a *app) newSessionRm() *cobra.Command {
+func (a *verbs) newSessionRm() *cobra.Command {
 	o := &sessionRmOptions{}
 	cmd := &cobra.Command{
 		Use:     "rm SESSION...",
@@ -24,8 +25,8 @@ func (a *app) newSessionRm() *cobra.Command {
 		Short:   "End sessions",
 		Long:    "End sessions and remove their containers. What was written outside folders is lost.",
 		Example: "  berth session rm mylab\n  berth session rm -f --yes stuck",
-		Args:    args(cobra.MinimumNArgs(1)),
-		RunE:    a.run(o.run),
+		Args:    frame.Args(cobra.MinimumNArgs(1)),
+		RunE:    a.Run(o.run),
 	}
 	f := cmd.Flags()
 	f.BoolVarP(&o.force, "force", "f", false, "also end sessions that are just starting, ending or in error")
@@ -35,7 +36,7 @@ func (a *app) newSessionRm() *cobra.Command {
 }
 
 func (o *sessionRmOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
-	if err := confirm(cmd, o.yes, "End "+strings.Join(args, ", ")+"?"); err != nil {
+	if err := frame.Confirm(cmd, o.yes, "End "+strings.Join(args, ", ")+"?"); err != nil {
 		return err
 	}
 	var failed []error
@@ -45,7 +46,7 @@ func (o *sessionRmOptions) run(ctx context.Context, cmd *cobra.Command, c *api.C
 				err = fmt.Errorf("end session %s: %w", s, err)
 			}
 			if api.IsDenied(err) && !o.force {
-				err = hint(err, "berth session rm -f %s", s)
+				err = frame.Hint(err, "berth session rm -f %s", s)
 			}
 			failed = append(failed, sessionHint(err))
 			continue
@@ -56,7 +57,7 @@ func (o *sessionRmOptions) run(ctx context.Context, cmd *cobra.Command, c *api.C
 		return nil
 	}
 	for _, err := range failed[:len(failed)-1] {
-		PrintError(cmd.ErrOrStderr(), err)
+		frame.PrintError(cmd.ErrOrStderr(), err)
 	}
 	return failed[len(failed)-1]
 }

@@ -6,16 +6,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
-func (a *app) newSessionUpload() *cobra.Command {
+func (a *verbs) newSessionUpload() *cobra.Command {
 	return &cobra.Command{
 		Use:     "upload SESSION FILE...",
 		Short:   "Copy files into a session",
 		Long:    "Copy files, and what is in directories, below /home/work of a running session. Each file must be smaller than 1 MiB.",
 		Example: "  berth session upload mylab train.py data/",
-		Args:    args(cobra.MinimumNArgs(2)),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+		Args:    frame.Args(cobra.MinimumNArgs(2)),
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			uploads, err := collectUploads(args[1:])
 			if err != nil {
 				return err
@@ -27,7 +28,7 @@ func (a *app) newSessionUpload() *cobra.Command {
 			if len(uploads) == 1 {
 				plural = ""
 			}
-			say(cmd, "uploaded %d file%s to session %s", len(uploads), plural, args[0])
+			frame.Say(cmd, "uploaded %d file%s to session %s", len(uploads), plural, args[0])
 			return nil
 		}),
 	}

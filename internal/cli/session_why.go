@@ -13,14 +13,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type sessionWhyOptions struct {
-	app  *app
+	app  *verbs
 	json bool
 }
 
-func (a *app) newSessionWhy() *cobra.Command {
+func (a *verbs) newSessionWhy() *cobra.Command {
 	o := &sessionWhyOptions{app: a}
 	cmd := &cobra.Command{
 		Use:   "why SESSION",
@@ -28,12 +29,12 @@ func (a *app) newSessionWhy() *cobra.Command {
 		Long: `Say why a session waits: what holds it back, what is short, which agents refused it,
 its place in the queue, when it starts at the latest, and what would let it start now.`,
 		Example: "  berth session why mylab",
-		Args:    args(cobra.ExactArgs(1)),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+		Args:    frame.Args(cobra.ExactArgs(1)),
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			return o.run(ctx, cmd, c, args[0])
 		}),
 	}
-	jsonFlag(cmd, &o.json)
+	frame.JSONFlag(cmd, &o.json)
 	return cmd
 }
 
@@ -47,13 +48,13 @@ func (o *sessionWhyOptions) run(ctx context.Context, cmd *cobra.Command, c *api.
 		return err
 	}
 	if o.json {
-		return printJSON(cmd.OutOrStdout(), e)
+		return frame.PrintJSON(cmd.OutOrStdout(), e)
 	}
 	return o.app.printExplanation(cmd.OutOrStdout(), e)
 }
 
 // printExplanation tells an explanation to people: the sentence first, then what it rests on.
-func (a *app) printExplanation(w io.Writer, e api.Explanation) error {
+func (a *verbs) printExplanation(w io.Writer, e api.Explanation) error {
 	name := e.Name
 	if name == "" {
 		name = e.Session
@@ -84,15 +85,15 @@ func (a *app) printExplanation(w io.Writer, e api.Explanation) error {
 	if _, err := fmt.Fprintln(w); err != nil {
 		return err
 	}
-	return f.write(w, a.colour(w))
+	return f.Write(w, a.Colour(w))
 }
 
 // explanationFields are the numbers behind an explanation.
-func (a *app) explanationFields(e api.Explanation) fields {
-	var f fields
-	f.add("reason", e.Reason)
-	f.add("short of", slotTexts(e.Shortfall))
-	f.add("agents", rejectedText(e.Rejected))
+func (a *verbs) explanationFields(e api.Explanation) frame.Fields {
+	var f frame.Fields
+	f.Add("reason", e.Reason)
+	f.Add("short of", slotTexts(e.Shortfall))
+	f.Add("agents", rejectedText(e.Rejected))
 	if e.Position > 0 {
 		place := strconv.Itoa(e.Position)
 		if e.Queue >= e.Position { // a dry run may come behind all of them
@@ -101,20 +102,20 @@ func (a *app) explanationFields(e api.Explanation) fields {
 		if e.ResourceGroup != "" {
 			place += " in resource group " + e.ResourceGroup
 		}
-		f.add("place", place)
+		f.Add("place", place)
 	} else {
-		f.add("resource group", e.ResourceGroup)
+		f.Add("resource group", e.ResourceGroup)
 	}
 	if e.Estimate != nil {
-		f.add("starts by", a.moment(*e.Estimate))
+		f.Add("starts by", a.moment(*e.Estimate))
 	}
 	for i, r := range e.Remedies {
-		f.add(map[bool]string{true: "what helps", false: " "}[i == 0], r)
+		f.Add(map[bool]string{true: "what helps", false: " "}[i == 0], r)
 	}
 	for i, p := range e.Placements {
-		f.add(map[bool]string{true: "would run on", false: " "}[i == 0], p.Agent+": "+devicesText(p.Devices))
+		f.Add(map[bool]string{true: "would run on", false: " "}[i == 0], p.Agent+": "+devicesText(p.Devices))
 	}
-	f.add("folders", foldersText(e.Mounts))
+	f.Add("folders", foldersText(e.Mounts))
 	return f
 }
 
@@ -132,12 +133,12 @@ func foldersText(mounts []api.SessionMount) string {
 }
 
 // moment prints a time with its distance from now.
-func (a *app) moment(iso string) string {
-	t, ok := parseTime(iso)
+func (a *verbs) moment(iso string) string {
+	t, ok := frame.ParseTime(iso)
 	if !ok {
 		return iso
 	}
-	d := t.Sub(a.now()).Round(time.Second)
+	d := t.Sub(a.Now()).Round(time.Second)
 	if d <= 0 {
 		return t.UTC().Format("2006-01-02 15:04:05 MST")
 	}
@@ -176,7 +177,7 @@ func rejectedText(counts map[string]int) string {
 func slotTexts(m map[string]string) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(m)) {
-		parts = append(parts, name+" "+slotAmount(name, m[name]))
+		parts = append(parts, name+" "+frame.SlotAmount(name, m[name]))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -187,7 +188,7 @@ func devicesText(devices map[string]map[string]string) string {
 	for _, slot := range slices.Sorted(maps.Keys(devices)) {
 		var each []string
 		for _, id := range slices.Sorted(maps.Keys(devices[slot])) {
-			each = append(each, id+"="+slotAmount(slot, devices[slot][id]))
+			each = append(each, id+"="+frame.SlotAmount(slot, devices[slot][id]))
 		}
 		parts = append(parts, slot+" "+strings.Join(each, " "))
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 // maxUploads bounds how many files one command uploads.
@@ -43,7 +44,7 @@ func collectUploads(names []string) ([]api.Upload, error) {
 			case !info.Mode().IsRegular():
 				return fmt.Errorf("%s is not a regular file", p)
 			case info.Size() >= api.MaxUploadSize:
-				return hint(fmt.Errorf("%s has %s; only files below %s can be uploaded into a session", p, bytesText(float64(info.Size())), bytesText(api.MaxUploadSize)),
+				return frame.Hint(fmt.Errorf("%s has %s; only files below %s can be uploaded into a session", p, frame.BytesText(float64(info.Size())), frame.BytesText(api.MaxUploadSize)),
 					"split it, or let the session fetch it")
 			case len(all) == maxUploads:
 				return fmt.Errorf("more than %d files", maxUploads)

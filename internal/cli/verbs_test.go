@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 const firstID = "00000000-0000-4000-8000-000000000001"
@@ -135,7 +136,7 @@ func TestSessionExec(t *testing.T) {
 	require.Equal(t, outcome{"", `["true","-x"]`, 7}, o)
 
 	o = b.do(t, "", "session", "exec", "nope", "--", "true")
-	require.Equal(t, ExitNotFound, o.code)
+	require.Equal(t, frame.ExitNotFound, o.code)
 	require.Contains(t, o.err, "session nope does not exist")
 }
 
@@ -155,7 +156,7 @@ func TestSessionRm(t *testing.T) {
 	b := withLab(t)
 
 	o := b.do(t, "", "session", "rm", "nope", "mylab")
-	require.Equal(t, ExitNotFound, o.code)
+	require.Equal(t, frame.ExitNotFound, o.code)
 	require.Equal(t, "mylab\n", o.out)
 	require.Contains(t, o.err, "end session nope")
 
@@ -164,7 +165,7 @@ func TestSessionRm(t *testing.T) {
 	require.Equal(t, 0, b.do(t, "", "session", "create", "-d", "python", "--name", "mylab").code)
 	b.do(t, "", "session", "info", "mylab")
 	o = b.do(t, "", "session", "rm", "mylab")
-	require.Equal(t, ExitDenied, o.code)
+	require.Equal(t, frame.ExitDenied, o.code)
 	require.Contains(t, o.err, "next: berth session rm -f mylab")
 	require.Equal(t, 0, b.do(t, "", "session", "rm", "-f", "--recursive", "mylab").code)
 	require.Equal(t, "mylab forced=true&recursive=true", b.destroys[1])
@@ -177,7 +178,7 @@ func TestSessionRestartAndRename(t *testing.T) {
 	require.Equal(t, 0, b.do(t, "", "session", "restart", "mylab").code)
 	require.Equal(t, 0, b.do(t, "", "session", "rename", "mylab", "otherlab").code)
 	require.Equal(t, "otherlab", b.sessions[firstID].Name)
-	require.Equal(t, ExitNotFound, b.do(t, "", "session", "restart", "mylab").code)
+	require.Equal(t, frame.ExitNotFound, b.do(t, "", "session", "restart", "mylab").code)
 }
 
 func TestSessionCommitFollowsTheTask(t *testing.T) {
@@ -207,12 +208,12 @@ func TestSessionUpload(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(dir+"/big", make([]byte, 1<<20), 0o600))
 	o = b.do(t, "", "session", "upload", "mylab", dir+"/big")
-	require.Equal(t, ExitFailure, o.code)
+	require.Equal(t, frame.ExitFailure, o.code)
 	require.Contains(t, o.err, "only files below 1 MiB")
 	require.Contains(t, o.err, "next: ")
 
 	o = b.do(t, "", "session", "upload", "mylab", dir+"/missing")
-	require.Equal(t, ExitFailure, o.code)
+	require.Equal(t, frame.ExitFailure, o.code)
 	require.Contains(t, o.err, "no such file")
 }
 
@@ -256,7 +257,7 @@ func TestSessionDownloadRefusesEscapes(t *testing.T) {
 
 			o := b.do(t, "", "session", "download", "mylab", "x", "--dest", filepath.Join(parent, "in"))
 
-			require.Equal(t, ExitFailure, o.code, o.err)
+			require.Equal(t, frame.ExitFailure, o.code, o.err)
 			require.Contains(t, o.err, "refuse")
 			entries, err := os.ReadDir(parent)
 			require.NoError(t, err)
@@ -284,7 +285,7 @@ func TestSessionDownloadDoesNotWriteThroughLinks(t *testing.T) {
 	o := b.do(t, "", "session", "download", "mylab", "x", "--dest", dest)
 	require.Equal(t, 0, o.code, o.err)
 	o = b.do(t, "", "session", "download", "mylab", "d/victim", "--dest", dest)
-	require.Equal(t, ExitFailure, o.code)
+	require.Equal(t, frame.ExitFailure, o.code)
 
 	got, err := os.ReadFile(victim)
 	require.NoError(t, err)
@@ -309,7 +310,7 @@ func TestSessionEvents(t *testing.T) {
 
 	lines := strings.Split(strings.TrimSpace(b.do(t, "", "session", "events", "mylab", "--json").out), "\n")
 	require.Len(t, lines, 2)
-	require.Equal(t, ExitNotFound, b.do(t, "", "session", "events", "gone").code)
+	require.Equal(t, frame.ExitNotFound, b.do(t, "", "session", "events", "gone").code)
 }
 
 func TestSessionWait(t *testing.T) {
@@ -319,7 +320,7 @@ func TestSessionWait(t *testing.T) {
 
 	require.Equal(t, "RUNNING\n", b.do(t, "", "session", "wait", "-q", "mylab").out)
 	o := b.do(t, "", "session", "wait", "-q", "mylab", "--for", "ended", "--timeout", "20ms")
-	require.Equal(t, ExitUnavailable, o.code, o.err)
+	require.Equal(t, frame.ExitUnavailable, o.code, o.err)
 
 	b.exit, b.stages = 9, []string{api.StatusRunning, api.StatusTerminating, api.StatusTerminated}
 	require.Equal(t, 0, b.do(t, "", "session", "create", "-d", "python", "--name", "job1", "--batch", "x").code)

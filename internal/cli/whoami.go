@@ -6,10 +6,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type whoamiOptions struct {
-	app  *app
+	app  *verbs
 	json bool
 }
 
@@ -23,19 +24,19 @@ type whoami struct {
 	Manager api.Hello `json:"manager"`
 }
 
-func (a *app) newWhoami() *cobra.Command {
+func (a *verbs) newWhoami() *cobra.Command {
 	o := &whoamiOptions{app: a}
 	cmd := &cobra.Command{
 		Use:     "whoami",
 		Short:   "Show which cluster is used, and as whom",
 		Long:    "Show which cluster is used, where that was configured, and as whom. The secret key is never shown.",
 		Example: "  berth whoami --json",
-		Args:    args(cobra.NoArgs),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {
+		Args:    frame.Args(cobra.NoArgs),
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {
 			return o.run(ctx, cmd, c)
 		}),
 	}
-	jsonFlag(cmd, &o.json)
+	frame.JSONFlag(cmd, &o.json)
 	return cmd
 }
 
@@ -54,17 +55,17 @@ func (o *whoamiOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Clie
 		return err
 	}
 	if o.json {
-		return printJSON(cmd.OutOrStdout(), w)
+		return frame.PrintJSON(cmd.OutOrStdout(), w)
 	}
-	var f fields
-	f.add("endpoint", w.Endpoint)
-	f.add("configured by", w.Source)
-	f.add("access key", w.AccessKey)
-	f.add("user", w.User)
-	f.add("role", w.Roles.Global)
-	f.add("domain", w.Domain)
-	f.add("project", w.Group)
-	f.add("resource policy", w.Policy)
-	f.add("manager", w.Manager.Manager+" (API "+w.Manager.Version+")")
-	return f.write(cmd.OutOrStdout(), o.app.colour(cmd.OutOrStdout()))
+	var f frame.Fields
+	f.Add("endpoint", w.Endpoint)
+	f.Add("configured by", w.Source)
+	f.Add("access key", w.AccessKey)
+	f.Add("user", w.User)
+	f.Add("role", w.Roles.Global)
+	f.Add("domain", w.Domain)
+	f.Add("project", w.Group)
+	f.Add("resource policy", w.Policy)
+	f.Add("manager", w.Manager.Manager+" (API "+w.Manager.Version+")")
+	return f.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }

@@ -1,4 +1,4 @@
-package cli
+package folder
 
 import (
 	"context"
@@ -9,15 +9,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type folderQuotaOptions struct {
-	app   *app
+	app   *verbs
 	limit string
 	json  bool
 }
 
-func (a *app) newFolderQuota() *cobra.Command {
+func (a *verbs) newFolderQuota() *cobra.Command {
 	o := &folderQuotaOptions{app: a}
 	cmd := &cobra.Command{
 		Use:   "quota FOLDER",
@@ -25,14 +26,14 @@ func (a *app) newFolderQuota() *cobra.Command {
 		Long: `Show how much room a folder may take. The limit is of its quota scope: all folders of the same user or project on the
 same volume together. --limit sets it, for administrators.`,
 		Example:           "  berth folder quota data\n  berth folder quota data --limit 500g\n  berth folder quota data --limit none",
-		Args:              args(cobra.ExactArgs(1)),
+		Args:              frame.Args(cobra.ExactArgs(1)),
 		ValidArgsFunction: a.completeFolders(""),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			return o.run(ctx, cmd, c, args[0])
 		}),
 	}
 	cmd.Flags().StringVar(&o.limit, "limit", "", "limit to set, such as 500g, or none")
-	jsonFlag(cmd, &o.json)
+	frame.JSONFlag(cmd, &o.json)
 	return cmd
 }
 
@@ -40,7 +41,7 @@ func (o *folderQuotaOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 	limit, err := int64(0), error(nil)
 	if o.limit != "" && o.limit != "none" {
 		if limit, err = parseBytes(o.limit); err != nil {
-			return usage(hint(err, "write a size such as 500g or 2t, or none"))
+			return frame.Usage(frame.Hint(err, "write a size such as 500g or 2t, or none"))
 		}
 	}
 	f, err := c.Folder(ctx, name)
@@ -62,11 +63,11 @@ func (o *folderQuotaOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 		return err
 	}
 	if o.json {
-		return printJSON(cmd.OutOrStdout(), q)
+		return frame.PrintJSON(cmd.OutOrStdout(), q)
 	}
-	var out fields
-	out.add("scope", f.QuotaScope)
-	out.add("host", f.Host)
+	var out frame.Fields
+	out.Add("scope", f.QuotaScope)
+	out.Add("host", f.Host)
 	used := bytesOrUnknown(q.UsedBytes)
 	if q.LowerBound && used != "" {
 		used = "at least " + used
@@ -74,13 +75,13 @@ func (o *folderQuotaOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 	if used == "" {
 		used = "unknown"
 	}
-	out.add("used", used)
+	out.Add("used", used)
 	limitText := "none"
 	if q.LimitBytes != nil {
 		limitText = bytesOrUnknown(q.LimitBytes)
 	}
-	out.add("limit", limitText)
-	return out.write(cmd.OutOrStdout(), o.app.colour(cmd.OutOrStdout()))
+	out.Add("limit", limitText)
+	return out.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }
 
 // parseBytes reads a number of bytes with an optional binary unit: 500g, 1.5TiB.

@@ -1,4 +1,4 @@
-package cli
+package frame
 
 import (
 	"context"
@@ -32,8 +32,8 @@ type ExitError struct{ Code int }
 
 func (e *ExitError) Error() string { return fmt.Sprintf("the program exited with code %d", e.Code) }
 
-// exitWith turns an exit code into an error, 0 into none.
-func exitWith(code int) error {
+// ExitWith turns an exit code into an error, 0 into none.
+func ExitWith(code int) error {
 	if code == 0 {
 		return nil
 	}
@@ -46,7 +46,8 @@ type usageError struct{ err error }
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
-func usage(err error) error { return &usageError{err} }
+// Usage marks an error as wrong use of the command line.
+func Usage(err error) error { return &usageError{err} }
 
 // hinted is an error with the next command to try.
 type hinted struct {
@@ -57,8 +58,8 @@ type hinted struct {
 func (e *hinted) Error() string { return e.err.Error() }
 func (e *hinted) Unwrap() error { return e.err }
 
-// hint adds advice to an error; advice that is nearer to the cause wins.
-func hint(err error, format string, args ...any) error {
+// Hint adds advice to an error; advice that is nearer to the cause wins.
+func Hint(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
 	}
@@ -70,8 +71,8 @@ func hint(err error, format string, args ...any) error {
 
 // Errors of our own that have an exit code.
 var (
-	errInterrupted = errors.New("interrupted")
-	errTimeout     = errors.New("gave up waiting")
+	ErrInterrupted = errors.New("interrupted")
+	ErrTimeout     = errors.New("gave up waiting")
 )
 
 // Explain gives the next step and the exit code of errors that this package does not
@@ -117,13 +118,13 @@ func ExitCode(err error, explain ...Explain) int {
 		return exit.Code
 	case errors.As(err, &wrong) || isUsageText(err.Error()):
 		return ExitUsage
-	case errors.Is(err, errInterrupted) || errors.Is(err, context.Canceled):
+	case errors.Is(err, ErrInterrupted) || errors.Is(err, context.Canceled):
 		return ExitInterrupted
 	case api.IsNotFound(err):
 		return ExitNotFound
 	case api.IsDenied(err):
 		return ExitDenied
-	case unreachable(err) || errors.Is(err, errTimeout) || errors.Is(err, context.DeadlineExceeded):
+	case unreachable(err) || errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded):
 		return ExitUnavailable
 	case errors.As(err, &problem) && unavailableStatus(problem.Status):
 		return ExitUnavailable

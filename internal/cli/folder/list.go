@@ -1,4 +1,4 @@
-package cli
+package folder
 
 import (
 	"context"
@@ -9,25 +9,26 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type folderListOptions struct {
-	app    *app
+	app    *verbs
 	filter api.FolderFilter
 	trash  bool
 	quiet  bool
 	json   bool
 }
 
-func (a *app) newFolderList() *cobra.Command {
+func (a *verbs) newFolderList() *cobra.Command {
 	o := &folderListOptions{app: a}
 	cmd := &cobra.Command{
 		Use:     "list",
 		Short:   "List folders",
 		Long:    "List the folders that you can use: your own, those of your projects and those that others share with you.",
 		Example: "  berth folder list\n  berth folder list --trash",
-		Args:    args(cobra.NoArgs),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {
+		Args:    frame.Args(cobra.NoArgs),
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {
 			return o.run(ctx, cmd, c)
 		}),
 	}
@@ -36,7 +37,7 @@ func (a *app) newFolderList() *cobra.Command {
 	f.StringVar(&o.filter.Group, "project", "", "your own folders and those of one project only")
 	f.BoolVar(&o.trash, "trash", false, "what is in the trash or being deleted")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "print ids only")
-	jsonFlag(cmd, &o.json)
+	frame.JSONFlag(cmd, &o.json)
 	return cmd
 }
 
@@ -47,7 +48,7 @@ func (o *folderListOptions) run(ctx context.Context, cmd *cobra.Command, c *api.
 	}
 	list = slices.DeleteFunc(list, func(f api.Folder) bool { return strings.HasPrefix(f.Status, "delete-") != o.trash })
 	if o.json {
-		return printJSON(cmd.OutOrStdout(), list)
+		return frame.PrintJSON(cmd.OutOrStdout(), list)
 	}
 	if o.quiet {
 		for _, f := range list {
@@ -60,12 +61,12 @@ func (o *folderListOptions) run(ctx context.Context, cmd *cobra.Command, c *api.
 		if o.trash {
 			what = "the trash is empty"
 		}
-		say(cmd, "%s", what)
+		frame.Say(cmd, "%s", what)
 		return nil
 	}
-	t := table{titles: []string{"NAME", "STATUS", "PERMISSION", "OWNER", "HOST", "SIZE", "AGE", "ID"}}
+	t := frame.Table{Titles: []string{"NAME", "STATUS", "PERMISSION", "OWNER", "HOST", "SIZE", "AGE", "ID"}}
 	for _, f := range list {
-		t.rows = append(t.rows, []string{f.Name, f.Status, f.Permission, ownerOf(f), f.Host, bytesOrUnknown(f.CurSize), age(f.CreatedAt, o.app.now()), f.ID})
+		t.Rows = append(t.Rows, []string{f.Name, f.Status, f.Permission, ownerOf(f), f.Host, bytesOrUnknown(f.CurSize), frame.Age(f.CreatedAt, o.app.Now()), f.ID})
 	}
-	return t.write(cmd.OutOrStdout(), o.app.colour(cmd.OutOrStdout()))
+	return t.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }

@@ -1,4 +1,4 @@
-package cli
+package folder
 
 import (
 	"context"
@@ -8,27 +8,28 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type folderLsOptions struct {
-	app   *app
+	app   *verbs
 	limit int
 	json  bool
 }
 
-func (a *app) newFolderLs() *cobra.Command {
+func (a *verbs) newFolderLs() *cobra.Command {
 	o := &folderLsOptions{app: a}
 	cmd := &cobra.Command{
 		Use:               "ls FOLDER[:PATH]",
 		Short:             "List files in a folder",
 		Long:              "List a directory of a folder, by name.",
 		Example:           "  berth folder ls data\n  berth folder ls data:train --limit 0 --json",
-		Args:              args(cobra.ExactArgs(1)),
+		Args:              frame.Args(cobra.ExactArgs(1)),
 		ValidArgsFunction: a.completeFolders(":"),
-		RunE:              a.run(o.run),
+		RunE:              a.Run(o.run),
 	}
 	cmd.Flags().IntVarP(&o.limit, "limit", "n", 10000, "at most this many entries; 0 is all")
-	jsonFlag(cmd, &o.json)
+	frame.JSONFlag(cmd, &o.json)
 	return cmd
 }
 
@@ -53,12 +54,12 @@ func (o *folderLsOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Cl
 		list = append(list, e)
 	}
 	if cut != "" {
-		defer say(cmd, "there is more than these %d entries: %s", len(list), cut)
+		defer frame.Say(cmd, "there is more than these %d entries: %s", len(list), cut)
 	}
 	if o.json {
-		return printJSON(cmd.OutOrStdout(), list)
+		return frame.PrintJSON(cmd.OutOrStdout(), list)
 	}
-	t := table{titles: []string{"MODE", "SIZE", "MODIFIED", "NAME"}}
+	t := frame.Table{Titles: []string{"MODE", "SIZE", "MODIFIED", "NAME"}}
 	for _, e := range list {
 		name, size := visible(e.Name), strconv.FormatInt(e.Size, 10)
 		if e.Type == api.EntryDirectory {
@@ -67,9 +68,9 @@ func (o *folderLsOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Cl
 		if e.Type == api.EntrySymlink {
 			name += "@"
 		}
-		t.rows = append(t.rows, []string{e.Mode, size, e.ModTime().UTC().Format("2006-01-02 15:04"), name})
+		t.Rows = append(t.Rows, []string{e.Mode, size, e.ModTime().UTC().Format("2006-01-02 15:04"), name})
 	}
-	return t.write(cmd.OutOrStdout(), o.app.colour(cmd.OutOrStdout()))
+	return t.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }
 
 // visible keeps names of files from controlling a terminal.

@@ -1,4 +1,4 @@
-package cli
+package folder
 
 import (
 	"context"
@@ -7,9 +7,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
-func (a *app) newFolderCreate() *cobra.Command {
+func (a *verbs) newFolderCreate() *cobra.Command {
 	var n api.NewFolder
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -19,15 +20,15 @@ func (a *app) newFolderCreate() *cobra.Command {
 
 Folders whose name begins with a dot are mounted below /home/work in all your sessions.`,
 		Example: "  berth folder create data\n  berth folder create models --project research --usage-mode model --permission ro",
-		Args:    args(cobra.ExactArgs(1)),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+		Args:    frame.Args(cobra.ExactArgs(1)),
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			n.Name = args[0]
 			f, err := c.CreateFolder(ctx, n)
 			if err != nil {
-				return hint(err, "berth folder list, berth folder hosts")
+				return frame.Hint(err, "berth folder list, berth folder hosts")
 			}
 			if asJSON {
-				return printJSON(cmd.OutOrStdout(), f)
+				return frame.PrintJSON(cmd.OutOrStdout(), f)
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), f.ID)
 			return err
@@ -39,6 +40,6 @@ Folders whose name begins with a dot are mounted below /home/work in all your se
 	s.BoolVar(&n.Cloneable, "cloneable", false, "others who can read it may copy it")
 	usageModeFlag(cmd, &n.UsageMode, "general")
 	permissionFlag(cmd, &n.Permission, api.PermReadWrite, "what sessions and project members may do")
-	jsonFlag(cmd, &asJSON)
+	frame.JSONFlag(cmd, &asJSON)
 	return cmd
 }

@@ -1,4 +1,4 @@
-package cli
+package folder
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type folderCloneOptions struct {
@@ -15,16 +16,16 @@ type folderCloneOptions struct {
 	json   bool
 }
 
-func (a *app) newFolderClone() *cobra.Command {
+func (a *verbs) newFolderClone() *cobra.Command {
 	o := &folderCloneOptions{}
 	cmd := &cobra.Command{
 		Use:               "clone FOLDER NAME",
 		Short:             "Copy a whole folder to a new one",
 		Long:              "Copy a whole folder to a new one of your own, on the servers, and print its id. The folder must be yours or cloneable.",
 		Example:           "  berth folder clone data data-copy",
-		Args:              args(cobra.ExactArgs(2)),
+		Args:              frame.Args(cobra.ExactArgs(2)),
 		ValidArgsFunction: a.completeFolders(""),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			return o.run(ctx, cmd, c, args[0], args[1])
 		}),
 	}
@@ -34,7 +35,7 @@ func (a *app) newFolderClone() *cobra.Command {
 	f.BoolVarP(&o.detach, "detach", "d", false, "do not wait until the files are copied")
 	usageModeFlag(cmd, &o.UsageMode, "")
 	permissionFlag(cmd, &o.Permission, "", "what sessions may do")
-	jsonFlag(cmd, &o.json)
+	frame.JSONFlag(cmd, &o.json)
 	return cmd
 }
 
@@ -44,12 +45,12 @@ func (o *folderCloneOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 		return folderHint(err)
 	}
 	if !o.detach && made.TaskID != "" {
-		if err := followTask(ctx, cmd, c, made.TaskID, "clone "+folder); err != nil {
-			return hint(err, "berth folder info %s", made.ID)
+		if err := frame.FollowTask(ctx, cmd, c, made.TaskID, "clone "+folder); err != nil {
+			return frame.Hint(err, "berth folder info %s", made.ID)
 		}
 	}
 	if o.json {
-		return printJSON(cmd.OutOrStdout(), made)
+		return frame.PrintJSON(cmd.OutOrStdout(), made)
 	}
 	_, err = fmt.Fprintln(cmd.OutOrStdout(), made.ID)
 	return err

@@ -1,4 +1,4 @@
-package cli
+package folder
 
 import (
 	"context"
@@ -13,17 +13,18 @@ import (
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/api/transfer"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type cpOptions struct {
-	app *app
+	app *verbs
 	transfer.Options
 	recursive bool
 	quiet     bool
 	json      bool
 }
 
-func (a *app) newCp() *cobra.Command {
+func (a *verbs) newCp() *cobra.Command {
 	o := &cpOptions{app: a}
 	cmd := &cobra.Command{
 		Use:   "cp SOURCE... TARGET",
@@ -45,9 +46,9 @@ through this machine; berth folder clone copies whole folders on the servers.`,
   berth cp -r ./train data:
   berth cp -r data:results results -j 8 --verify
   berth cp -r data:train/. backup:train`,
-		Args:              args(cobra.MinimumNArgs(2)),
+		Args:              frame.Args(cobra.MinimumNArgs(2)),
 		ValidArgsFunction: a.completeCopy,
-		RunE:              a.run(o.run),
+		RunE:              a.Run(o.run),
 	}
 	f := cmd.Flags()
 	f.BoolVarP(&o.recursive, "recursive", "r", false, "copy directories with all they hold")
@@ -56,12 +57,12 @@ through this machine; berth folder clone copies whole folders on the servers.`,
 	f.BoolVarP(&o.Overwrite, "force", "f", false, "copy files also when they seem to be there already")
 	f.BoolVarP(&o.FollowLinks, "dereference", "L", false, "copy what symbolic links point to")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "do not tell how it goes")
-	jsonFlag(cmd, &o.json)
+	frame.JSONFlag(cmd, &o.json)
 	return cmd
 }
 
 // completeCopy offers folders besides the files of this machine.
-func (a *app) completeCopy(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (a *verbs) completeCopy(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if strings.ContainsAny(typed, "/.:") {
 		return nil, cobra.ShellCompDirectiveDefault
 	}
@@ -74,7 +75,7 @@ func (a *app) completeCopy(cmd *cobra.Command, args []string, typed string) ([]c
 
 func (o *cpOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 	if o.Parallel < 1 || o.Parallel > transfer.MaxParallel {
-		return usage(hint(fmt.Errorf("--parallel %d is not from 1 to %d", o.Parallel, transfer.MaxParallel), "berth cp --help"))
+		return frame.Usage(frame.Hint(fmt.Errorf("--parallel %d is not from 1 to %d", o.Parallel, transfer.MaxParallel), "berth cp --help"))
 	}
 	sources := make([]place, len(args))
 	for i, text := range args {
@@ -89,16 +90,16 @@ func (o *cpOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client, 
 	sources = sources[:len(sources)-1]
 	for _, s := range sources {
 		if s.remote != sources[0].remote {
-			return usage(hint(errors.New("some sources are here and some in folders"), "copy them by two commands"))
+			return frame.Usage(frame.Hint(errors.New("some sources are here and some in folders"), "copy them by two commands"))
 		}
 	}
 	if !sources[0].remote && !target.remote {
-		return usage(hint(errors.New("neither end is in a folder"), "write FOLDER:PATH for a place in a folder, or use cp"))
+		return frame.Usage(frame.Hint(errors.New("neither end is in a folder"), "write FOLDER:PATH for a place in a folder, or use cp"))
 	}
 
-	signals, stop := o.app.interrupts()
+	signals, stop := o.app.Interrupts()
 	defer stop()
-	ctx, stopWaiting := untilSignal(ctx, signals)
+	ctx, stopWaiting := frame.UntilSignal(ctx, signals)
 	defer stopWaiting()
 	bar := newTransferProgress(cmd.ErrOrStderr(), o.quiet)
 	o.Seen, o.Resume, o.Checksums = bar.seen, o.app.resumeDir(cmd), o.Verify
@@ -151,7 +152,7 @@ func (o *cpOptions) plan(ctx context.Context, c *api.Client, s, target place, in
 		return move{}, err
 	}
 	if dir && !o.recursive {
-		return move{}, usage(hint(fmt.Errorf("%s is a directory", s.text), "berth cp -r"))
+		return move{}, frame.Usage(frame.Hint(fmt.Errorf("%s is a directory", s.text), "berth cp -r"))
 	}
 	m := move{from: s, to: target, label: baseName(s)}
 	if !dir {
@@ -176,7 +177,7 @@ func (o *cpOptions) plan(ctx context.Context, c *api.Client, s, target place, in
 	if s.remote && target.remote && s.at.Folder == target.at.Folder {
 		from, to := m.from.at.Clean(), m.to.at.Clean()
 		if from == to || dir && (from == "." || strings.HasPrefix(to, from+"/")) {
-			return move{}, usage(hint(fmt.Errorf("%s would be copied into itself", s.text), "berth folder mv moves inside a folder"))
+			return move{}, frame.Usage(frame.Hint(fmt.Errorf("%s would be copied into itself", s.text), "berth folder mv moves inside a folder"))
 		}
 	}
 	return m, nil
@@ -216,29 +217,29 @@ func (o *cpOptions) isDirectory(ctx context.Context, c *api.Client, p place) (bo
 	if p.remote {
 		e, err := transfer.Stat(ctx, c, p.at, o.Options)
 		if api.IsNotFound(err) {
-			err = hint(fmt.Errorf("%s: %w", p.text, err), "berth folder list, berth folder ls %s", p.at.Folder)
+			err = frame.Hint(fmt.Errorf("%s: %w", p.text, err), "berth folder list, berth folder ls %s", p.at.Folder)
 		}
 		return e.Type == api.EntryDirectory, err
 	}
 	info, err := os.Stat(p.text)
 	if err != nil {
-		return false, hint(err, "ls; a place in a folder is written FOLDER:PATH")
+		return false, frame.Hint(err, "ls; a place in a folder is written FOLDER:PATH")
 	}
 	return info.IsDir(), nil
 }
 
 // resumeDir is where unfinished transfers are remembered; nil when there is no place for it.
-func (a *app) resumeDir(cmd *cobra.Command) *transfer.ResumeDir {
-	cache := a.getenv("XDG_CACHE_HOME")
-	if home := a.getenv("HOME"); cache == "" && home != "" {
+func (a *verbs) resumeDir(cmd *cobra.Command) *transfer.ResumeDir {
+	cache := a.Getenv("XDG_CACHE_HOME")
+	if home := a.Getenv("HOME"); cache == "" && home != "" {
 		cache = filepath.Join(home, ".cache")
 	}
 	if cache == "" {
 		return nil
 	}
-	d, err := transfer.OpenResumeDir(filepath.Join(cache, "berth", "transfers"), a.now)
+	d, err := transfer.OpenResumeDir(filepath.Join(cache, "berth", "transfers"), a.Now)
 	if err != nil {
-		say(cmd, "an interrupted copy will have to begin files anew: %v", err)
+		frame.Say(cmd, "an interrupted copy will have to begin files anew: %v", err)
 		return nil
 	}
 	return d
@@ -249,32 +250,32 @@ func (o *cpOptions) tell(cmd *cobra.Command, r transfer.Report, err error) error
 	const again = "run the same command again; it goes on where it was"
 	var incomplete *transfer.IncompleteError
 	switch {
-	case errors.Is(err, errInterrupted):
-		return hint(err, again)
+	case errors.Is(err, frame.ErrInterrupted):
+		return frame.Hint(err, again)
 	case err != nil && !errors.As(err, &incomplete):
 		var refused *api.Error
 		if !errors.As(err, &refused) {
-			err = hint(err, "%s", again)
+			err = frame.Hint(err, "%s", again)
 		}
 		return err
 	}
 	if o.json {
-		if jsonErr := printJSON(cmd.OutOrStdout(), r); jsonErr != nil {
+		if jsonErr := frame.PrintJSON(cmd.OutOrStdout(), r); jsonErr != nil {
 			return jsonErr
 		}
 	}
 	if !o.quiet && !o.json {
-		text := fmt.Sprintf("copied %s, %s", count(int(r.Files), "file"), bytesText(float64(r.Bytes)))
+		text := fmt.Sprintf("copied %s, %s", frame.Count(int(r.Files), "file"), frame.BytesText(float64(r.Bytes)))
 		if r.Unchanged > 0 {
 			text += fmt.Sprintf("; %d there already", r.Unchanged)
 		}
 		if r.LeftOut > 0 {
 			text += fmt.Sprintf("; %d left out", r.LeftOut)
 		}
-		say(cmd, "%s", text)
+		frame.Say(cmd, "%s", text)
 	}
 	if incomplete != nil && !o.quiet {
-		err = fmt.Errorf("%s could not be copied, as told above", count(int(r.Failed), "path"))
+		err = fmt.Errorf("%s could not be copied, as told above", frame.Count(int(r.Failed), "path"))
 	}
-	return hint(err, again)
+	return frame.Hint(err, again)
 }

@@ -1,4 +1,6 @@
-package cli
+// Package folder holds the client verbs about folders, one file per verb, and cp, which copies into and out of them. Package
+// cli adds them to the command line.
+package folder
 
 import (
 	"context"
@@ -10,10 +12,20 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
-func (a *app) newFolder() *cobra.Command {
-	return group("folder", "Keep files in folders that every session can mount",
+// verbs make the commands of this package.
+type verbs struct{ *frame.Frame }
+
+// Commands returns the verbs for folders and files.
+func Commands(f *frame.Frame) []*cobra.Command {
+	v := &verbs{f}
+	return []*cobra.Command{v.newFolder(), v.newCp()}
+}
+
+func (a *verbs) newFolder() *cobra.Command {
+	return frame.Group("folder", "Keep files in folders that every session can mount",
 		"Keep files in folders that every session can mount.\n\n"+
 			"A folder is named by its name or id. NAME:PATH is a place inside a folder: data:train/a.csv. The verbs cp, ls, cat,\n"+
 			"mkdir, mv and du work on files; rm on both: rm NAME trashes a folder, rm NAME:PATH deletes files.",
@@ -49,7 +61,7 @@ func folderPlace(cmd *cobra.Command, text string) (api.FolderPath, error) {
 		err = errors.New("this is no place in a folder")
 	}
 	if err != nil {
-		return p.at, usage(hint(fmt.Errorf("%s: %w", text, err), "write NAME:PATH, as in data:train/a.csv; %s --help", cmd.CommandPath()))
+		return p.at, frame.Usage(frame.Hint(fmt.Errorf("%s: %w", text, err), "write NAME:PATH, as in data:train/a.csv; %s --help", cmd.CommandPath()))
 	}
 	return p.at, nil
 }
@@ -60,7 +72,7 @@ func filePlaces(cmd *cobra.Command, args []string) ([]api.FolderPath, error) {
 	for i, text := range args {
 		at, err := folderPlace(cmd, text)
 		if err == nil && at.IsRoot() {
-			err = usage(hint(fmt.Errorf("%s is a whole folder", text), "name what is inside, as in %s:PATH", at.Folder))
+			err = frame.Usage(frame.Hint(fmt.Errorf("%s is a whole folder", text), "name what is inside, as in %s:PATH", at.Folder))
 		}
 		if err != nil {
 			return nil, err
@@ -82,7 +94,7 @@ func eachFolder(cmd *cobra.Command, args []string, f func(name string) error) er
 		return nil
 	}
 	for _, err := range failed[:len(failed)-1] {
-		PrintError(cmd.ErrOrStderr(), err)
+		frame.PrintError(cmd.ErrOrStderr(), err)
 	}
 	return failed[len(failed)-1]
 }
@@ -90,7 +102,7 @@ func eachFolder(cmd *cobra.Command, args []string, f func(name string) error) er
 // folderHint points at the list of folders when one was not found.
 func folderHint(err error) error {
 	if api.IsNotFound(err) {
-		return hint(err, "berth folder list")
+		return frame.Hint(err, "berth folder list")
 	}
 	return err
 }
@@ -100,7 +112,7 @@ func sayDone(cmd *cobra.Command, err error, format string, args ...any) error {
 	if err != nil {
 		return folderHint(err)
 	}
-	say(cmd, format, args...)
+	frame.Say(cmd, format, args...)
 	return nil
 }
 
@@ -121,7 +133,7 @@ func bytesOrUnknown(n *int64) string {
 	if n == nil {
 		return ""
 	}
-	return bytesText(float64(*n))
+	return frame.BytesText(float64(*n))
 }
 
 // permissionFlag adds --permission.
@@ -140,9 +152,9 @@ func usageModeFlag(cmd *cobra.Command, p *string, def string) {
 const completionTimeout = 3 * time.Second
 
 // completeFolders completes names of folders, followed by suffix.
-func (a *app) completeFolders(suffix string) cobra.CompletionFunc {
+func (a *verbs) completeFolders(suffix string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		c, err := a.client()
+		c, err := a.Client()
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveDefault
 		}

@@ -1,4 +1,4 @@
-package cli
+package folder
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 // usageLine is what du tells of one place.
@@ -18,7 +19,7 @@ type usageLine struct {
 	Complete bool `json:"complete"`
 }
 
-func (a *app) newFolderDu() *cobra.Command {
+func (a *verbs) newFolderDu() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "du FOLDER[:PATH]...",
@@ -26,9 +27,9 @@ func (a *app) newFolderDu() *cobra.Command {
 		Long: `Tell how many bytes and files folders and directories hold. For whole folders the servers' count is shown, which is
 some seconds old, or minutes where there are very many files; directories inside are counted now, by listing them.`,
 		Example:           "  berth folder du data data:train",
-		Args:              args(cobra.MinimumNArgs(1)),
+		Args:              frame.Args(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: a.completeFolders(":"),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			var lines []usageLine
 			for _, text := range args {
 				at, err := folderPlace(cmd, text)
@@ -43,17 +44,17 @@ some seconds old, or minutes where there are very many files; directories inside
 				lines = append(lines, u)
 			}
 			if asJSON {
-				return printJSON(cmd.OutOrStdout(), lines)
+				return frame.PrintJSON(cmd.OutOrStdout(), lines)
 			}
-			t := table{titles: []string{"SIZE", "FILES", "PATH"}}
+			t := frame.Table{Titles: []string{"SIZE", "FILES", "PATH"}}
 			for _, u := range lines {
 				atLeast := map[bool]string{false: "at least "}[u.Complete]
-				t.rows = append(t.rows, []string{atLeast + bytesText(float64(u.Bytes)), atLeast + strconv.FormatInt(u.Files, 10), u.Path})
+				t.Rows = append(t.Rows, []string{atLeast + frame.BytesText(float64(u.Bytes)), atLeast + strconv.FormatInt(u.Files, 10), u.Path})
 			}
-			return t.write(cmd.OutOrStdout(), a.colour(cmd.OutOrStdout()))
+			return t.Write(cmd.OutOrStdout(), a.Colour(cmd.OutOrStdout()))
 		}),
 	}
-	jsonFlag(cmd, &asJSON)
+	frame.JSONFlag(cmd, &asJSON)
 	return cmd
 }
 

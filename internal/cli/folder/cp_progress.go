@@ -1,4 +1,4 @@
-package cli
+package folder
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 
 	"berth.dev/berth/api/transfer"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 // transferProgress tells people how a copy comes along: by a bar on terminals, and by a line for each path that is
@@ -29,7 +30,7 @@ const maxWaits = 20
 
 func newTransferProgress(w io.Writer, quiet bool) *transferProgress {
 	p := &transferProgress{w: w, quiet: quiet, waits: map[string]bool{}}
-	if isTerminal(w) && !quiet {
+	if frame.IsTerminal(w) && !quiet {
 		p.bar = progressbar.NewOptions64(1, progressbar.OptionSetWriter(w), progressbar.OptionShowBytes(true), progressbar.OptionSetWidth(24),
 			progressbar.OptionSetDescription("copy"), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish(),
 			progressbar.OptionUseIECUnits(true))
@@ -46,7 +47,7 @@ func (p *transferProgress) seen(e transfer.Event) {
 		p.files++
 		if p.bar != nil {
 			p.bar.ChangeMax64(max(p.total, 1) + 1) // Never full before the end, which takes the bar away.
-			p.bar.Describe("copy " + count(p.files, "file"))
+			p.bar.Describe("copy " + frame.Count(p.files, "file"))
 		}
 	case transfer.Bytes:
 		p.done += e.Size

@@ -1,4 +1,4 @@
-package cli
+package frame
 
 import (
 	"fmt"
@@ -11,37 +11,38 @@ import (
 	"berth.dev/berth/api"
 )
 
-// progress tells people how a session comes along. On terminals one line is rewritten;
+// Progress tells people how a session comes along. On terminals one line is rewritten;
 // elsewhere each change is a line.
-type progress struct {
-	w     io.Writer
-	name  string
-	tty   bool
-	quiet bool
+type Progress struct {
+	Out   io.Writer
+	Name  string
+	TTY   bool
+	Quiet bool
 	last  string
 	bar   *progressbar.ProgressBar
 }
 
 // show tells about the state of a session; it says nothing when nothing changed.
-func (p *progress) show(info api.SessionInfo) {
-	if p.quiet {
+func (p *Progress) show(info api.SessionInfo) {
+	if p.Quiet {
 		return
 	}
-	if pull, ok := info.Pull(); ok && p.tty && pull.Total > 0 && info.Status == api.StatusPulling {
+	if pull, ok := info.Pull(); ok && p.TTY && pull.Total > 0 && info.Status == api.StatusPulling {
 		if p.bar == nil {
-			p.clear()
-			p.bar = progressbar.NewOptions64(pull.Total, progressbar.OptionSetWriter(p.w), progressbar.OptionShowBytes(true),
-				progressbar.OptionSetDescription(p.name+": pulling "+pull.Image), progressbar.OptionSetWidth(24),
+			p.Clear()
+			p.bar = progressbar.NewOptions64(pull.Total, progressbar.OptionSetWriter(p.Out), progressbar.OptionShowBytes(true),
+				progressbar.OptionSetDescription(p.Name+": pulling "+pull.Image), progressbar.OptionSetWidth(24),
 				progressbar.OptionClearOnFinish(), progressbar.OptionThrottle(100*time.Millisecond))
 		}
 		_ = p.bar.Set64(min(pull.Current, pull.Total))
 		return
 	}
-	p.say(stage(info))
+	p.Say(stage(info))
 }
 
-func (p *progress) say(text string) {
-	if p.quiet || text == "" || text == p.last {
+// Say tells a text that differs from the last one.
+func (p *Progress) Say(text string) {
+	if p.Quiet || text == "" || text == p.last {
 		return
 	}
 	if p.bar != nil {
@@ -49,21 +50,21 @@ func (p *progress) say(text string) {
 		p.bar = nil
 	}
 	p.last = text
-	if p.tty {
-		fmt.Fprintf(p.w, "\r\x1b[K%s: %s", p.name, text)
+	if p.TTY {
+		fmt.Fprintf(p.Out, "\r\x1b[K%s: %s", p.Name, text)
 		return
 	}
-	fmt.Fprintf(p.w, "%s: %s\n", p.name, text)
+	fmt.Fprintf(p.Out, "%s: %s\n", p.Name, text)
 }
 
-// clear takes the rewritten line away.
-func (p *progress) clear() {
+// Clear takes the rewritten line away.
+func (p *Progress) Clear() {
 	if p.bar != nil {
 		_ = p.bar.Clear()
 		p.bar = nil
 	}
-	if p.tty && !p.quiet && p.last != "" {
-		fmt.Fprint(p.w, "\r\x1b[K")
+	if p.TTY && !p.Quiet && p.last != "" {
+		fmt.Fprint(p.Out, "\r\x1b[K")
 	}
 	p.last = ""
 }

@@ -1,4 +1,4 @@
-package cli
+package folder
 
 import (
 	"context"
@@ -9,17 +9,18 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
-func (a *app) newFolderMv() *cobra.Command {
+func (a *verbs) newFolderMv() *cobra.Command {
 	return &cobra.Command{
 		Use:               "mv FOLDER:PATH... FOLDER:PATH",
 		Short:             "Move or rename files inside a folder",
 		Long:              "Move or rename files and directories inside a folder. A target that is a directory, or ends with /, takes them in.",
 		Example:           "  berth folder mv data:a.csv data:b.csv\n  berth folder mv data:a.csv data:b.csv data:train/",
-		Args:              args(cobra.MinimumNArgs(2)),
+		Args:              frame.Args(cobra.MinimumNArgs(2)),
 		ValidArgsFunction: a.completeFolders(":"),
-		RunE:              a.run(moveFiles),
+		RunE:              a.Run(moveFiles),
 	}
 }
 
@@ -35,7 +36,7 @@ func moveFiles(ctx context.Context, cmd *cobra.Command, c *api.Client, args []st
 	}
 	for _, from := range sources {
 		if from.Folder != to.Folder {
-			return usage(hint(errors.New("files are moved inside one folder only"), "berth folder cp -r %s %s, then berth folder rm -r %s", from, to, from))
+			return frame.Usage(frame.Hint(errors.New("files are moved inside one folder only"), "berth folder cp -r %s %s, then berth folder rm -r %s", from, to, from))
 		}
 	}
 	into := len(sources) > 1 || to.IsRoot() || strings.HasSuffix(to.Path, "/")
@@ -49,7 +50,7 @@ func moveFiles(ctx context.Context, cmd *cobra.Command, c *api.Client, args []st
 			target = path.Join(target, path.Base(from.Clean()))
 		}
 		if err := c.MoveFile(ctx, to.Folder, from.Clean(), target); err != nil {
-			return hint(err, "berth folder ls %s", to.Folder)
+			return frame.Hint(err, "berth folder ls %s", to.Folder)
 		}
 	}
 	return nil

@@ -1,4 +1,4 @@
-package cli
+package folder
 
 import (
 	"context"
@@ -6,16 +6,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
-func (a *app) newFolderRestore() *cobra.Command {
+func (a *verbs) newFolderRestore() *cobra.Command {
 	return &cobra.Command{
 		Use:     "restore FOLDER...",
 		Short:   "Bring folders back from the trash",
 		Long:    "Bring folders back from the trash, with all their files. When the trash holds several of a name, use the id.",
 		Example: "  berth folder list --trash\n  berth folder restore old-data",
-		Args:    args(cobra.MinimumNArgs(1)),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+		Args:    frame.Args(cobra.MinimumNArgs(1)),
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			return eachFolder(cmd, args, func(name string) error {
 				f, err := c.TrashedFolder(ctx, name)
 				if err == nil {
@@ -30,7 +31,7 @@ func (a *app) newFolderRestore() *cobra.Command {
 // trashHint points at the trash when a folder is not in it.
 func trashHint(err error) error {
 	if api.IsNotFound(err) {
-		return hint(err, "berth folder list --trash")
+		return frame.Hint(err, "berth folder list --trash")
 	}
 	return err
 }

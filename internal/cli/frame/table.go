@@ -1,6 +1,7 @@
-package cli
+package frame
 
 import (
+	"fmt"
 	"io"
 	"sort"
 	"strconv"
@@ -12,16 +13,16 @@ import (
 	"berth.dev/berth/api"
 )
 
-// table is aligned text: a line of titles and a line per row.
-type table struct {
-	titles []string
-	rows   [][]string
+// Table is aligned text: a line of titles and a line per row.
+type Table struct {
+	Titles []string
+	Rows   [][]string
 }
 
-// write prints the table; titles and statuses are coloured when colour is set.
-func (t table) write(w io.Writer, colour bool) error {
-	widths := make([]int, len(t.titles))
-	for _, row := range append([][]string{t.titles}, t.rows...) {
+// Write prints the table; titles and statuses are coloured when colour is set.
+func (t Table) Write(w io.Writer, colour bool) error {
+	widths := make([]int, len(t.Titles))
+	for _, row := range append([][]string{t.Titles}, t.Rows...) {
 		for i, cell := range row {
 			widths[i] = max(widths[i], lipgloss.Width(cell))
 		}
@@ -42,8 +43,8 @@ func (t table) write(w io.Writer, colour bool) error {
 		}
 		b.WriteByte('\n')
 	}
-	line(t.titles, func(cell string) string { return lipgloss.NewStyle().Bold(true).Render(cell) })
-	for _, row := range t.rows {
+	line(t.Titles, func(cell string) string { return lipgloss.NewStyle().Bold(true).Render(cell) })
+	for _, row := range t.Rows {
 		line(row, statusStyle)
 	}
 	_, err := io.WriteString(w, b.String())
@@ -68,16 +69,17 @@ func statusStyle(cell string) string {
 	return lipgloss.NewStyle().Foreground(lipgloss.Color(colour)).Render(cell)
 }
 
-// fields is a two-column detail view; empty values are left out.
-type fields [][2]string
+// Fields is a two-column detail view; empty values are left out.
+type Fields [][2]string
 
-func (f *fields) add(name, value string) {
+// Add appends a field that is not empty.
+func (f *Fields) Add(name, value string) {
 	if value != "" {
 		*f = append(*f, [2]string{name, value})
 	}
 }
 
-func (f fields) write(w io.Writer, colour bool) error {
+func (f Fields) Write(w io.Writer, colour bool) error {
 	width := 0
 	for _, p := range f {
 		width = max(width, len(p[0]))
@@ -95,10 +97,11 @@ func (f fields) write(w io.Writer, colour bool) error {
 	return err
 }
 
-// slots prints an amount of slots, as in "cpu 1, mem 512 MiB".
-func slots(t api.JSONText) string { return slotsOf(t.Map()) }
+// Slots prints an amount of slots, as in "cpu 1, mem 512 MiB".
+func Slots(t api.JSONText) string { return SlotsOf(t.Map()) }
 
-func slotsOf(m map[string]string) string {
+// SlotsOf is Slots of a map.
+func SlotsOf(m map[string]string) string {
 	names := make([]string, 0, len(m))
 	for k, v := range m {
 		if v != "0" && v != "" {
@@ -107,12 +110,13 @@ func slotsOf(m map[string]string) string {
 	}
 	sort.Strings(names)
 	for i, k := range names {
-		names[i] = k + " " + slotAmount(k, m[k])
+		names[i] = k + " " + SlotAmount(k, m[k])
 	}
 	return strings.Join(names, ", ")
 }
 
-func slotAmount(name, v string) string {
+// SlotAmount prints the amount of one slot.
+func SlotAmount(name, v string) string {
 	if name != "mem" {
 		return v
 	}
@@ -120,11 +124,11 @@ func slotAmount(name, v string) string {
 	if err != nil {
 		return v
 	}
-	return bytesText(n)
+	return BytesText(n)
 }
 
-// bytesText prints a number of bytes with a binary unit.
-func bytesText(n float64) string {
+// BytesText prints a number of bytes with a binary unit.
+func BytesText(n float64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
 	i := 0
 	for n >= 1024 && i < len(units)-1 {
@@ -135,9 +139,9 @@ func bytesText(n float64) string {
 	return strings.TrimSuffix(s, ".0") + " " + units[i]
 }
 
-// age prints how long ago an ISO time was, "" when it is none.
-func age(iso string, now time.Time) string {
-	t, ok := parseTime(iso)
+// Age prints how long ago an ISO time was, "" when it is none.
+func Age(iso string, now time.Time) string {
+	t, ok := ParseTime(iso)
 	if !ok {
 		return ""
 	}
@@ -153,7 +157,8 @@ func age(iso string, now time.Time) string {
 	return strconv.Itoa(int(d.Hours())/24) + "d"
 }
 
-func parseTime(iso string) (time.Time, bool) {
+// ParseTime reads the forms of times that managers write.
+func ParseTime(iso string) (time.Time, bool) {
 	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05.999999", "2006-01-02 15:04:05.999999-07:00"} {
 		if t, err := time.Parse(layout, iso); err == nil {
 			return t, true
@@ -162,7 +167,16 @@ func parseTime(iso string) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-func deref[T any](p *T) T {
+// Count prints a number of things.
+func Count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// Deref is what a pointer points at, the zero value for none.
+func Deref[T any](p *T) T {
 	var zero T
 	if p == nil {
 		return zero

@@ -1,4 +1,4 @@
-package cli
+package frame
 
 import (
 	"context"
@@ -19,44 +19,45 @@ const (
 	lookIdle = 5
 )
 
-// goal is what a wait is for.
-type goal int
+// Goal is what a wait is for.
+type Goal int
 
+// The goals.
 const (
-	goalRunning goal = iota
-	goalEnded
+	GoalRunning Goal = iota
+	GoalEnded
 )
 
-// watch follows a session until it reaches the goal. A session that ends without having
+// Watch follows a session until it reaches the goal. A session that ends without having
 // reached it comes with an error that says why.
-func (a *app) watch(ctx context.Context, c *api.Client, id string, g goal, p *progress) (api.SessionInfo, error) {
+func (a *Frame) Watch(ctx context.Context, c *api.Client, id string, g Goal, p *Progress) (api.SessionInfo, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var reader sync.WaitGroup
 	defer reader.Wait()
 	defer cancel()
 	wake := make(chan struct{}, 1)
 	var started bool
-	defer p.clear()
+	defer p.Clear()
 	for {
 		info, err := c.SessionInfo(ctx, id)
 		if err != nil {
-			return info, hint(err, "berth session info %s", id)
+			return info, Hint(err, "berth session info %s", id)
 		}
 		p.show(info)
 		switch {
-		case g == goalRunning && info.Status == api.StatusRunning, g == goalEnded && api.Ended(info.Status):
+		case g == GoalRunning && info.Status == api.StatusRunning, g == GoalEnded && api.Ended(info.Status):
 			return info, nil
-		case info.Result != "" && info.Result != api.ResultUndefined && (g == goalRunning || api.Ended(info.Status)):
+		case info.Result != "" && info.Result != api.ResultUndefined && (g == GoalRunning || api.Ended(info.Status)):
 			// A batch session has run before we looked.
 			return info, nil
-		case api.Ended(info.Status), g == goalRunning && info.Status == api.StatusTerminating && !strings.EqualFold(info.Type, api.TypeBatch):
+		case api.Ended(info.Status), g == GoalRunning && info.Status == api.StatusTerminating && !strings.EqualFold(info.Type, api.TypeBatch):
 			return info, endedEarly(id, info)
 		}
 		if !started {
 			started = true
 			reader.Go(func() { pokeOnEvents(ctx, c, id, wake) })
 		}
-		pause := a.look
+		pause := a.Look
 		if info.Status == api.StatusRunning {
 			pause *= lookIdle
 		}
@@ -92,18 +93,18 @@ func endedEarly(id string, info api.SessionInfo) error {
 	if why := info.Reason(); why != "" {
 		err = fmt.Errorf("%w (%s)", err, why)
 	}
-	return hint(err, "berth session info %s, berth session logs %s", id, id)
+	return Hint(err, "berth session info %s, berth session logs %s", id, id)
 }
 
-// untilSignal ends a context at the first signal. stop must be called.
-func untilSignal(ctx context.Context, signals <-chan os.Signal) (_ context.Context, stop func()) {
+// UntilSignal ends a context at the first signal. stop must be called.
+func UntilSignal(ctx context.Context, signals <-chan os.Signal) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var w sync.WaitGroup
 	w.Go(func() {
 		select {
 		case <-ctx.Done():
 		case <-signals:
-			cancel(errInterrupted)
+			cancel(ErrInterrupted)
 		}
 	})
 	return ctx, func() {
@@ -112,10 +113,10 @@ func untilSignal(ctx context.Context, signals <-chan os.Signal) (_ context.Conte
 	}
 }
 
-// within bounds a context; 0 means no bound.
-func within(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+// Within bounds a context; 0 means no bound.
+func Within(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	if d <= 0 {
 		return context.WithCancel(ctx)
 	}
-	return context.WithTimeoutCause(ctx, d, fmt.Errorf("not done after %s: %w", d, errTimeout))
+	return context.WithTimeoutCause(ctx, d, fmt.Errorf("not done after %s: %w", d, ErrTimeout))
 }

@@ -1,4 +1,4 @@
-package cli
+package folder
 
 import (
 	"context"
@@ -7,9 +7,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
-func (a *app) newFolderInvitations() *cobra.Command {
+func (a *verbs) newFolderInvitations() *cobra.Command {
 	var sent, asJSON bool
 	list := func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {
 		all, err := c.Invitations(ctx, sent)
@@ -17,28 +18,28 @@ func (a *app) newFolderInvitations() *cobra.Command {
 			return err
 		}
 		if asJSON {
-			return printJSON(cmd.OutOrStdout(), all)
+			return frame.PrintJSON(cmd.OutOrStdout(), all)
 		}
 		if len(all) == 0 {
-			say(cmd, "no open invitations")
+			frame.Say(cmd, "no open invitations")
 			return nil
 		}
-		t := table{titles: []string{"FOLDER", "FROM", "TO", "PERMISSION", "AGE", "ID"}}
+		t := frame.Table{Titles: []string{"FOLDER", "FROM", "TO", "PERMISSION", "AGE", "ID"}}
 		for _, i := range all {
-			t.rows = append(t.rows, []string{i.FolderName, i.Inviter, i.Invitee, i.Permission, age(i.CreatedAt, a.now()), i.ID})
+			t.Rows = append(t.Rows, []string{i.FolderName, i.Inviter, i.Invitee, i.Permission, frame.Age(i.CreatedAt, a.Now()), i.ID})
 		}
-		return t.write(cmd.OutOrStdout(), a.colour(cmd.OutOrStdout()))
+		return t.Write(cmd.OutOrStdout(), a.Colour(cmd.OutOrStdout()))
 	}
 	cmd := &cobra.Command{
 		Use:     "invitations",
 		Short:   "List invitations to folders, accept and reject them",
 		Long:    "List the open invitations to folders of others, accept and reject them.",
 		Example: "  berth folder invitations\n  berth folder invitations accept data",
-		Args:    args(cobra.NoArgs),
-		RunE:    a.run(list),
+		Args:    frame.Args(cobra.NoArgs),
+		RunE:    a.Run(list),
 	}
 	cmd.Flags().BoolVar(&sent, "sent", false, "those that you sent")
-	jsonFlag(cmd, &asJSON)
+	frame.JSONFlag(cmd, &asJSON)
 	cmd.AddCommand(
 		a.newInvitationVerb("accept", "Accept invitations", "Accept invitations to folders; you can use them from now on.", "accepted", false, (*api.Client).AcceptInvitation),
 		a.newInvitationVerb("reject", "Reject invitations", "Reject invitations to folders.", "rejected", false, (*api.Client).DeleteInvitation),
@@ -47,14 +48,14 @@ func (a *app) newFolderInvitations() *cobra.Command {
 	return cmd
 }
 
-func (a *app) newInvitationVerb(name, short, long, done string, sent bool, act func(*api.Client, context.Context, string) error) *cobra.Command {
+func (a *verbs) newInvitationVerb(name, short, long, done string, sent bool, act func(*api.Client, context.Context, string) error) *cobra.Command {
 	return &cobra.Command{
 		Use:     name + " FOLDER|ID...",
 		Short:   short,
 		Long:    long + " They are named by the folder, or by their id when there are several of it.",
 		Example: "  berth folder invitations " + name + " data",
-		Args:    args(cobra.MinimumNArgs(1)),
-		RunE: a.run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
+		Args:    frame.Args(cobra.MinimumNArgs(1)),
+		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 			all, err := c.Invitations(ctx, sent)
 			if err != nil {
 				return err
@@ -65,9 +66,9 @@ func (a *app) newInvitationVerb(name, short, long, done string, sent bool, act f
 					err = act(c, ctx, i.ID)
 				}
 				if err != nil {
-					return hint(err, "berth folder invitations")
+					return frame.Hint(err, "berth folder invitations")
 				}
-				say(cmd, "the invitation to folder %s is %s", i.FolderName, done)
+				frame.Say(cmd, "the invitation to folder %s is %s", i.FolderName, done)
 				return nil
 			})
 		}),

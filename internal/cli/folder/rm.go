@@ -1,4 +1,4 @@
-package cli
+package folder
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
 )
 
 type folderRmOptions struct {
@@ -15,7 +16,7 @@ type folderRmOptions struct {
 	yes       bool
 }
 
-func (a *app) newFolderRm() *cobra.Command {
+func (a *verbs) newFolderRm() *cobra.Command {
 	o := &folderRmOptions{}
 	cmd := &cobra.Command{
 		Use:   "rm FOLDER... | FOLDER:PATH...",
@@ -25,9 +26,9 @@ func (a *app) newFolderRm() *cobra.Command {
 rm FOLDER moves a whole folder into the trash: berth folder restore brings it back, berth folder purge deletes it.
 rm FOLDER:PATH deletes a file, and with -r a directory with all it holds, at once and for good.`,
 		Example:           "  berth folder rm old-data\n  berth folder rm data:tmp/a.bin data:tmp/b.bin\n  berth folder rm -r --yes data:tmp",
-		Args:              args(cobra.MinimumNArgs(1)),
+		Args:              frame.Args(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: a.completeFolders(""),
-		RunE:              a.run(o.run),
+		RunE:              a.Run(o.run),
 	}
 	f := cmd.Flags()
 	f.BoolVarP(&o.recursive, "recursive", "r", false, "delete directories with all they hold")
@@ -47,7 +48,7 @@ func (o *folderRmOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Cl
 		}
 		at, err := folderPlace(cmd, text)
 		if err == nil && at.IsRoot() {
-			err = usage(hint(errors.New(text+" is all of the folder"), "berth folder rm %s moves it into the trash", at.Folder))
+			err = frame.Usage(frame.Hint(errors.New(text+" is all of the folder"), "berth folder rm %s moves it into the trash", at.Folder))
 		}
 		if err != nil {
 			return err
@@ -58,14 +59,14 @@ func (o *folderRmOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Cl
 		files[at.Folder] = append(files[at.Folder], at.Clean())
 	}
 	if len(inside) > 0 {
-		if err := confirm(cmd, o.yes, "Delete "+strings.Join(args, ", ")+" for good?"); err != nil {
+		if err := frame.Confirm(cmd, o.yes, "Delete "+strings.Join(args, ", ")+" for good?"); err != nil {
 			return err
 		}
 	}
 	err := eachFolder(cmd, inside, func(folder string) error {
 		err := c.DeleteFiles(ctx, folder, files[folder], o.recursive)
 		if err != nil && !o.recursive && !api.IsNotFound(err) && !api.IsDenied(err) {
-			return hint(err, "berth folder ls %s; -r deletes directories with all they hold", folder)
+			return frame.Hint(err, "berth folder ls %s; -r deletes directories with all they hold", folder)
 		}
 		return err
 	})

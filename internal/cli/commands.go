@@ -1,0 +1,26 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/internal/cli/folder"
+	"berth.dev/berth/internal/cli/frame"
+)
+
+// verbs make the commands of this package.
+type verbs struct{ *frame.Frame }
+
+// Commands returns the client verbs. build is shown to the manager as the user agent.
+func Commands(build string) []*cobra.Command {
+	return commands(frame.New(build))
+}
+
+func commands(f *frame.Frame) []*cobra.Command {
+	v := &verbs{f}
+	all := []*cobra.Command{v.newRun(), v.newSession(), v.newAgent(), v.newScheduler(), v.newIdle(), v.newPreset(), v.newImage(), v.newWhoami()}
+	all = append(all, folder.Commands(f)...)
+	for _, c := range all {
+		f.Flags(c)
+	}
+	return all
+}
