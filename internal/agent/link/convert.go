@@ -113,7 +113,7 @@ func factsOf(f Facts) *node.Up {
 	p := &node.Facts{
 		Architecture: f.Architecture, Hostname: f.Hostname, Slots: f.Capacity.Wire(), SlotKinds: map[string]string{},
 		Engine: f.Engine, EngineOk: f.EngineOK, EngineError: text(f.EngineError), Warnings: f.Warnings, Revision: f.Revision,
-		HungVolumes: f.HungVolumes,
+		HungVolumes: f.HungVolumes, DataAddress: f.DataAddress, DataSocket: f.DataSocket,
 	}
 	for name, kind := range f.SlotKinds {
 		p.SlotKinds[string(name)] = string(kind)

@@ -2,6 +2,8 @@ package agentlink
 
 import (
 	"encoding/json"
+	"net"
+	"strconv"
 	"time"
 
 	"berth.dev/berth/internal/cluster"
@@ -40,6 +42,12 @@ func factsOf(f *node.Facts) (cluster.NodeFacts, error) {
 		Capacity: cluster.Slots{}, SlotKinds: map[cluster.SlotName]cluster.SlotKind{},
 		Engine: f.Engine, EngineOK: f.EngineOk, EngineError: cut(f.EngineError, maxText), Warnings: f.Warnings,
 		HungVolumes: f.HungVolumes[:min(len(f.HungVolumes), maxHung)],
+	}
+	if dataAddress(f.DataAddress) {
+		out.DataAddress = f.DataAddress
+	}
+	if node.DataSocket(f.DataSocket) {
+		out.DataSocket = f.DataSocket
 	}
 	for slot, text := range f.Slots {
 		kind := cluster.SlotKind(f.SlotKinds[slot])
@@ -159,4 +167,12 @@ func int32s(list []int) []int32 {
 		out[i] = int32(v)
 	}
 	return out
+}
+
+// dataAddress reports whether an agent's data port can be there. What cannot is left out: apps are then reached over the
+// stream connection.
+func dataAddress(addr string) bool {
+	host, port, err := net.SplitHostPort(addr)
+	n, perr := strconv.ParseUint(port, 10, 16)
+	return err == nil && perr == nil && n > 0 && host != "" && len(host) <= 253
 }

@@ -188,3 +188,16 @@ func TestHungVolumesAreStored(t *testing.T) {
 	require.NoError(t, w.store.Pool().QueryRow(t.Context(), `SELECT hung_volumes FROM agents WHERE id = 'a1'`).Scan(&hung))
 	require.Equal(t, []string{"local:volume1"}, hung)
 }
+
+func TestDataPortsAreStored(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.agent("a1", 8, 16*gib)
+	for i, want := range [][2]string{{"10.0.0.1:6010", "/var/lib/berth/agent/data.sock"}, {"", ""}} {
+		require.NoError(t, w.nodes.UpdateFacts(t.Context(), "a1", w.epoch["a1"],
+			cluster.NodeFacts{Revision: int64(2 + i), DataAddress: want[0], DataSocket: want[1]}))
+		var got [2]string
+		require.NoError(t, w.store.Pool().QueryRow(t.Context(), `SELECT data_address, data_socket FROM agents WHERE id = 'a1'`).Scan(&got[0], &got[1]))
+		require.Equal(t, want, got)
+	}
+}

@@ -1,5 +1,7 @@
 package node
 
+import "path/filepath"
+
 // The routes that an agent serves on its stream connection (ALPN ALPNStream), where the
 // manager is the HTTP/2 client. {id} is the kernel. A failure is a JSON body in the shape of
 // wire/run.Failure with the status of its kind; so a wire/run.Client with the base URL
@@ -63,3 +65,12 @@ const (
 	MetricOOM     = "oom_kills"
 	MetricCores   = "cores"
 )
+
+// DataSocketName is the base name of every agent's data socket. Whoever connects to a path that an agent reported holds to
+// it, so that no agent can name the socket of another program.
+const DataSocketName = "data.sock"
+
+// DataSocket reports whether path can be an agent's data socket: absolute, clean and of the right name.
+func DataSocket(path string) bool {
+	return len(path) <= 4096 && filepath.IsAbs(path) && filepath.Clean(path) == path && filepath.Base(path) == DataSocketName
+}

@@ -108,7 +108,8 @@ func (n *Nodes) UpdateFacts(ctx context.Context, agent cluster.AgentID, epoch in
 	err := n.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		changed, err := tx.SetAgentFacts(ctx, dbgen.SetAgentFactsParams{ID: string(agent), Epoch: epoch, FactsRevision: f.Revision,
 			Architecture: f.Architecture, Capacity: capacity, SlotKinds: kinds, Devices: devices, Engine: store.Text(f.Engine), EngineOk: f.EngineOK,
-			EngineError: store.Text(f.EngineError), Warnings: warnings, HungVolumes: hung})
+			EngineError: store.Text(f.EngineError), Warnings: warnings, HungVolumes: hung,
+			DataAddress: store.Text(f.DataAddress), DataSocket: store.Text(f.DataSocket)})
 		if err != nil || changed == 0 {
 			return err
 		}

@@ -44,7 +44,7 @@ func (q *Queries) AgentEpochs(ctx context.Context, ids []string) ([]AgentEpochsR
 }
 
 const agentViews = `-- name: AgentViews :many
-SELECT id, status, status_changed, region, resource_group, schedulable, addr, first_contact, lost_at, last_seen, version, architecture, epoch, boot_id, capacity, slot_kinds, devices, engine, engine_ok, engine_error, warnings, facts_revision, certificate_serial, hung_volumes FROM agents WHERE id = ANY($1::text[])
+SELECT id, status, status_changed, region, resource_group, schedulable, addr, first_contact, lost_at, last_seen, version, architecture, epoch, boot_id, capacity, slot_kinds, devices, engine, engine_ok, engine_error, warnings, facts_revision, certificate_serial, hung_volumes, data_address, data_socket FROM agents WHERE id = ANY($1::text[])
 `
 
 func (q *Queries) AgentViews(ctx context.Context, ids []string) ([]Agent, error) {
@@ -81,6 +81,8 @@ func (q *Queries) AgentViews(ctx context.Context, ids []string) ([]Agent, error)
 			&i.FactsRevision,
 			&i.CertificateSerial,
 			&i.HungVolumes,
+			&i.DataAddress,
+			&i.DataSocket,
 		); err != nil {
 			return nil, err
 		}
@@ -289,8 +291,8 @@ func (q *Queries) RegisterAgent(ctx context.Context, arg RegisterAgentParams) (i
 const setAgentFacts = `-- name: SetAgentFacts :execrows
 UPDATE agents SET architecture = $1, capacity = $2, slot_kinds = $3, devices = $4,
     engine = $5, engine_ok = $6, engine_error = $7, warnings = $8, hung_volumes = $9,
-    facts_revision = $10, last_seen = now()
-WHERE id = $11 AND epoch = $12 AND facts_revision < $10
+    data_address = $10, data_socket = $11, facts_revision = $12, last_seen = now()
+WHERE id = $13 AND epoch = $14 AND facts_revision < $12
 `
 
 type SetAgentFactsParams struct {
@@ -303,6 +305,8 @@ type SetAgentFactsParams struct {
 	EngineError   string
 	Warnings      []string
 	HungVolumes   []string
+	DataAddress   string
+	DataSocket    string
 	FactsRevision int64
 	ID            string
 	Epoch         int64
@@ -319,6 +323,8 @@ func (q *Queries) SetAgentFacts(ctx context.Context, arg SetAgentFactsParams) (i
 		arg.EngineError,
 		arg.Warnings,
 		arg.HungVolumes,
+		arg.DataAddress,
+		arg.DataSocket,
 		arg.FactsRevision,
 		arg.ID,
 		arg.Epoch,

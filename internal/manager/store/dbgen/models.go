@@ -38,12 +38,28 @@ type Agent struct {
 	FactsRevision     int64
 	CertificateSerial string
 	HungVolumes       []string
+	DataAddress       string
+	DataSocket        string
 }
 
 type AgentImage struct {
 	AgentID string
 	ImageID string
 	Digest  string
+}
+
+type AppLaunch struct {
+	TokenHash []byte
+	SessionID string
+	UserID    string
+	ExpiresAt time.Time
+}
+
+type AppProxy struct {
+	Name     string
+	Node     string
+	Instance json.RawMessage
+	SeenAt   time.Time
 }
 
 type BackgroundTask struct {
@@ -67,6 +83,65 @@ type Callback struct {
 	Attempts  int32
 	NextAt    time.Time
 	LastError string
+}
+
+type Circuit struct {
+	ID           string
+	Proxy        string
+	Mode         string
+	Label        *string
+	Port         *int32
+	SessionID    string
+	KernelID     string
+	App          string
+	Protocol     string
+	Target       int32
+	Path         string
+	UserID       string
+	CreatedBy    string
+	Public       bool
+	Allowed      []string
+	Epoch        int64
+	Limits       json.RawMessage
+	CreatedAt    time.Time
+	ExpiresAt    *time.Time
+	LastActivity *time.Time
+	Revision     int64
+	Changed      uint64
+}
+
+type CircuitAddress struct {
+	Proxy   string
+	Address string
+	UserID  string
+	FreedAt time.Time
+}
+
+type CircuitAdmission struct {
+	CircuitID string
+	Address   string
+	UserID    string
+	ExpiresAt time.Time
+}
+
+type CircuitCode struct {
+	CodeHash  []byte
+	CircuitID string
+	UserID    string
+	Epoch     int64
+	ExpiresAt time.Time
+}
+
+type CircuitRemoval struct {
+	CircuitID string
+	Changed   uint64
+	At        time.Time
+}
+
+type CircuitShare struct {
+	CircuitID string
+	UserID    *string
+	ProjectID *string
 }
 
 type ClusterSetting struct {
