@@ -34,6 +34,8 @@ type Client struct {
 	http  *http.Client
 	now   func() time.Time
 	agent string
+	// tickets are for connections to apps.
+	tickets tickets
 }
 
 // Option changes a client at its making.

@@ -27,6 +27,9 @@ const (
 	SlugRateLimit       = "rate-limit-exceeded"
 )
 
+// CodeNoAppProxy is the code of a problem that says that no app proxy is connected to the manager.
+const CodeNoAppProxy = "no-app-proxy"
+
 // maxProblem bounds the size of an error body in bytes.
 const maxProblem = 1 << 20
 
@@ -39,6 +42,8 @@ type Problem struct {
 	Msg string `json:"msg,omitempty"`
 	// Next tells the reader what to do now.
 	Next string `json:"next,omitempty"`
+	// Code is the precise reason where Type names only its class.
+	Code string `json:"error_code,omitempty"`
 	// Data holds details whose shape depends on Type.
 	Data json.RawMessage `json:"data,omitempty"`
 }

@@ -310,17 +310,6 @@ func (c *Client) Complete(ctx context.Context, session, code string, row, col in
 	return out.Result, err
 }
 
-// Apps lists the apps that a session can serve.
-func (c *Client) Apps(ctx context.Context, session string) ([]ServicePort, error) {
-	p, err := sessionPath("/stream/session", session, "apps")
-	if err != nil {
-		return nil, err
-	}
-	var out []ServicePort
-	err = c.call(ctx, request{method: http.MethodGet, path: p}, &out)
-	return out, err
-}
-
 // JSONText is a JSON value that the wire carries as text inside a string. It also
 // accepts the bare value, and is written as one, so that readers of our output need
 // not decode twice.
