@@ -53,3 +53,23 @@ func becomeFS(c *Credential) error {
 	}
 	return nil
 }
+
+// AsPeer is AsUser also in the eyes of peers: who connects to or listens on a unix socket inside fn is the user to the
+// other side (SO_PEERCRED), not the runner. The real and saved ids stay, so that the user cannot signal the thread.
+func AsPeer(c *Credential, fn func() error) error {
+	return AsUser(c, func() error {
+		if c == nil || os.Geteuid() != 0 || c.UID == 0 {
+			return fn()
+		}
+		const keep = ^uintptr(0)
+		for _, s := range []struct {
+			call uintptr
+			id   int
+		}{{syscall.SYS_SETRESGID, c.GID}, {syscall.SYS_SETRESUID, c.UID}} {
+			if _, _, e := syscall.RawSyscall(s.call, keep, uintptr(s.id), keep); e != 0 {
+				return fmt.Errorf("become the session's user: %w", e)
+			}
+		}
+		return fn()
+	})
+}
