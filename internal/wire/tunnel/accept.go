@@ -8,9 +8,16 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"syscall"
 	"time"
+
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/wire/run"
 )
+
+// replyLimit bounds the writing of a reply.
+const replyLimit = 10 * time.Second
+
+const switching = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + Protocol + "\r\n\r\n"
 
 // Asked reports whether r is a request of this protocol.
 func Asked(r *http.Request) bool {
@@ -18,85 +25,52 @@ func Asked(r *http.Request) bool {
 }
 
 // Accept answers r with the connection target, which it owns from here on: it hands it over where the caller can take it,
-// else it carries bytes both ways until both directions have ended or the caller is gone. It returns the bytes carried each
-// way (0 after a hand-over) when that is over.
+// else it carries bytes both ways until both directions have ended or either connection breaks. Closing target ends it. It
+// returns the bytes carried each way (0 after a hand-over) when that is over.
 func Accept(w http.ResponseWriter, r *http.Request, target net.Conn) (in, out int64, err error) {
 	defer target.Close()
 	conn, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
+		run.WriteFailure(w, fault.New(fault.Internal, "this connection cannot become a tunnel"))
 		return 0, 0, fmt.Errorf("take over the connection: %w", err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Time{})
-	reply := "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + Protocol + "\r\n\r\n"
+	if err := conn.SetDeadline(time.Now().Add(replyLimit)); err != nil { // and away with the server's own
+		return 0, 0, fmt.Errorf("answer: %w", err)
+	}
+	reply := switching
 	if r.Header.Get(HeaderHandOver) == HandOverFD {
-		if unix := unixConn(conn); unix != nil {
-			if _, err := io.WriteString(conn, reply); err != nil {
-				return 0, 0, fmt.Errorf("answer: %w", err)
-			}
-			if err := handOver(unix, target); err == nil {
+		// What the caller has sent already cannot go along with the socket.
+		if unix := unixConn(conn); unix != nil && buffered.Reader.Buffered() == 0 {
+			unsent, err := handOver(unix, []byte(reply+string(handed)), target)
+			if err == nil {
 				return 0, 0, nil
 			}
-			reply = "" // a target without a descriptor of its own is carried
+			if !unsent {
+				return 0, 0, fmt.Errorf("hand over: %w", err)
+			}
 		}
-		reply += string(carried)
+		reply += string(carried) // a target without a descriptor of its own, for one
 	}
 	if _, err := io.WriteString(conn, reply); err != nil {
 		return 0, 0, fmt.Errorf("answer: %w", err)
 	}
-	in, out = Join(rest(conn, buffered.Reader), target)
-	return in, out, nil
-}
-
-// unixConn finds the socket below wrappers that offer it.
-func unixConn(c net.Conn) *net.UnixConn {
-	for {
-		switch t := c.(type) {
-		case *net.UnixConn:
-			return t
-		case interface{ NetConn() net.Conn }:
-			c = t.NetConn()
-		default:
-			return nil
-		}
+	if err := conn.SetDeadline(time.Time{}); err != nil {
+		return 0, 0, fmt.Errorf("answer: %w", err)
 	}
-}
-
-// handOver sends target's descriptor; the receiver gets one of its own.
-func handOver(to *net.UnixConn, target net.Conn) error {
-	s, ok := target.(syscall.Conn)
-	if !ok {
-		return errors.New("the connection has no descriptor")
+	ahead, err := readAhead(buffered.Reader)
+	if err == nil && len(ahead) > 0 {
+		_, err = target.Write(ahead)
 	}
-	raw, err := s.SyscallConn()
 	if err != nil {
-		return err
+		return 0, 0, fmt.Errorf("pass on what the caller had sent: %w", err)
 	}
-	var sent error
-	if err := raw.Control(func(fd uintptr) {
-		_, _, sent = to.WriteMsgUnix([]byte{handed}, syscall.UnixRights(int(fd)), nil)
-	}); err != nil {
-		return err
-	}
-	return sent
+	in, out = Join(conn, target)
+	return in + int64(len(ahead)), out, nil
 }
 
-// rest puts back what a server had read ahead.
-func rest(c net.Conn, ahead *bufio.Reader) net.Conn {
-	if ahead == nil || ahead.Buffered() == 0 {
-		return c
-	}
-	return &behind{Conn: c, ahead: ahead}
-}
-
-type behind struct {
-	net.Conn
-	ahead *bufio.Reader
-}
-
-func (b *behind) Read(p []byte) (int, error) { return b.ahead.Read(p) }
-
-func (b *behind) CloseWrite() error { return closeWrite(b.Conn) }
+// readAhead takes what a server has read beyond the request.
+func readAhead(r *bufio.Reader) ([]byte, error) { return r.Peek(r.Buffered()) }
 
 // Join copies between two connections, with splice where both are sockets, until both directions have ended; the end of one
 // direction is passed on as a half-close. It closes neither. in counts the bytes from a to b, out those back.
@@ -122,9 +96,16 @@ func finish(to, from net.Conn, err error) {
 	_ = from.SetDeadline(past)
 }
 
+// closeWrite finds the half-close below wrappers that only count or name their connection.
 func closeWrite(c net.Conn) error {
-	if h, ok := c.(interface{ CloseWrite() error }); ok {
-		return h.CloseWrite()
+	for {
+		switch t := c.(type) {
+		case interface{ CloseWrite() error }:
+			return t.CloseWrite()
+		case interface{ NetConn() net.Conn }:
+			c = t.NetConn()
+		default:
+			return errors.New("cannot be closed by half")
+		}
 	}
-	return errors.New("cannot be closed by half")
 }

@@ -13,8 +13,12 @@
 // runner does so for the agent, and the agent for an app proxy on the same host. Everywhere else the same connection
 // carries the bytes on.
 //
-// After 101 a caller that offered to take a socket reads one byte: handed ('F', which carries the descriptor) or
-// carried ('S', the bytes follow). Others read the application's bytes at once. A refusal is a JSON run.Failure.
+// After 101 a caller that offered to take a socket reads one byte: handed ('F'; the one descriptor comes along with it or
+// with a byte of the head) or carried ('S', the bytes follow). Others read the application's bytes at once. A refusal is a
+// JSON run.Failure with the status of its kind.
+//
+// Callees are trusted no further than the connection that they give: they may send anything, in any number, and never make
+// a caller wait beyond its context.
 package tunnel
 
 // Protocol is the upgrade token; Version 1 (2026-11-21).
