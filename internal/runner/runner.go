@@ -26,6 +26,7 @@ import (
 	"syscall"
 	"time"
 
+	"berth.dev/berth/internal/runner/app"
 	"berth.dev/berth/internal/runner/cell"
 	"berth.dev/berth/internal/runner/files"
 	"berth.dev/berth/internal/runner/output"
@@ -55,6 +56,7 @@ type Runner struct {
 	terminals *terminal.Set
 	tree      files.Tree
 	own       *intrinsicSet
+	apps      *app.Set
 	carried   chan struct{} // has one for every tunnel that is carried
 	out, err  *mirror
 
@@ -101,7 +103,13 @@ func New(cfg run.Config, stdout, stderr io.Writer) (*Runner, error) {
 			NoKernel: recipe.Getenv(r.env, "BERTH_NO_IPYKERNEL") != ""})
 	}
 	r.carried = make(chan struct{}, maxCarried)
-	r.own = newIntrinsicSet(r.intrinsics(), func(app string, panicked any, stack []byte) {
+	own := r.intrinsics()
+	apps, err := r.newApps(own)
+	if err != nil {
+		return nil, fmt.Errorf("prepare apps: %w", err)
+	}
+	r.apps = apps
+	r.own = newIntrinsicSet(own, func(app string, panicked any, stack []byte) {
 		r.log.Error("an app of the runner broke down", "app", app, "panic", panicked, "stack", string(stack))
 	})
 	return r, nil
@@ -222,6 +230,7 @@ func (r *Runner) end(cancel context.CancelFunc, srv *server, grace time.Duration
 		r.python.Stop()
 	}
 	r.terminals.Hangup()
+	r.apps.Close()
 	r.mu.Lock()
 	if r.input != nil {
 		r.input.Close()
@@ -232,6 +241,7 @@ func (r *Runner) end(cancel context.CancelFunc, srv *server, grace time.Duration
 	done := make(chan struct{})
 	go func() {
 		r.own.close()
+		r.apps.Wait()
 		r.tasks.Wait()
 		close(done)
 	}()

@@ -121,6 +121,10 @@ func (r *Runner) handler() http.Handler {
 	mux.HandleFunc("POST "+run.PathPTY, r.servePTY)
 	mux.HandleFunc("POST "+run.PathExec, r.serveExec)
 	mux.HandleFunc("POST "+run.PathDial, r.serveDial)
+	mux.HandleFunc("GET "+run.PathApps, reply(r.serveApps))
+	mux.HandleFunc("POST "+run.PathAppStart, reply(r.serveAppStart))
+	mux.HandleFunc("POST "+run.PathAppStop, reply(r.serveAppStop))
+	mux.HandleFunc("GET "+run.PathAppLog, r.serveAppLog)
 	mux.HandleFunc("/", func(w http.ResponseWriter, q *http.Request) {
 		run.WriteFailure(w, fault.NotFoundf("the runner has no %s %s", q.Method, q.URL.Path).WithReason("no-such-route"))
 	})
@@ -190,7 +194,7 @@ func readJSON(q *http.Request, v any) error {
 func (r *Runner) serveHello(*http.Request) (run.Hello, error) {
 	h := run.Hello{Version: run.Version, MinVersion: run.MinVersion, Build: build(), KernelID: r.cfg.KernelID, PID: os.Getpid(), StartedAt: r.started,
 		Runtime:      run.RuntimeInfo{Type: r.recipe.Name, Path: r.tool, How: "none"},
-		Capabilities: []string{run.CanBatch, run.CanDial, run.CanExec, run.CanFiles},
+		Capabilities: []string{run.CanApps, run.CanBatch, run.CanDial, run.CanExec, run.CanFiles},
 		Kernel:       run.KernelInfo{State: run.KernelNone},
 	}
 	if r.hasTool {

@@ -173,6 +173,16 @@ func (p *Process) SignalOnly(sig syscall.Signal) {
 	}
 }
 
+// SignalRest sends a signal to what an ended process left behind in its group. Call it right after Done: numbers are given
+// out in turn, so this one is not another's so soon.
+func (p *Process) SignalRest(sig syscall.Signal) {
+	p.table.mu.Lock()
+	defer p.table.mu.Unlock()
+	if p.table.live[p.PID] == nil {
+		_ = syscall.Kill(-p.PID, sig) // fails when nothing was left
+	}
+}
+
 // End sends SIGTERM, then SIGKILL after grace, and returns when the process has ended.
 func (p *Process) End(grace time.Duration) Status {
 	p.Signal(syscall.SIGTERM)

@@ -1,0 +1,81 @@
+package app
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/wire/run"
+)
+
+const socketTable = `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:22B8 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 11 1 0000000000000000 100 0 0 10 0
+   1: 00000000:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 12 1 0000000000000000 100 0 0 10 0
+   2: 0100007F:22B9 0100007F:C350 01 00000000:00000000 00:00000000 00000000  1000        0 13 1 0000000000000000 100 0 0 10 0
+   3: 020011AC:1F91 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 14 1 0000000000000000 100 0 0 10 0
+   4: short
+   5: ZZZZZZZZ:1F92 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 15 1
+   6: 00000000:0000 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 16 1
+   7: 00000000:1F93 00000000:0000 0A 00000000:00000000 00:00000000 00000000  x        0 16 1
+`
+
+const socketTable6 = `  sl  local_address                         remote_address                        st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 00000000000000000000000001000000:0BB8 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 21 1 0000000000000000 100 0 0 10 0
+   1: 00000000000000000000000000000000:0BB9 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 22 1 0000000000000000 100 0 0 10 0
+   2: 0000000000000000FFFF00000100007F:0BBA 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 23 1 0000000000000000 100 0 0 10 0
+`
+
+func TestParseSockets(t *testing.T) {
+	require.Equal(t, []listener{{port: 8888, inode: 11, uid: 1000}, {port: 8080, inode: 12, uid: 1000}}, parseSockets(strings.NewReader(socketTable), false))
+	require.Equal(t, []listener{{port: 3000, inode: 21, uid: 1000, six: true}, {port: 3001, inode: 22}, {port: 3002, inode: 23, uid: 1000}},
+		parseSockets(strings.NewReader(socketTable6), true))
+}
+
+func portAt(t *testing.T, l net.Listener) int {
+	t.Cleanup(func() { _ = l.Close() })
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func TestSpeaks(t *testing.T) {
+	web := httptest.NewServer(http.NotFoundHandler())
+	defer web.Close()
+	p, sure := speaks(context.Background(), web.Listener.Addr().(*net.TCPAddr).Port)
+	require.Equal(t, run.AppHTTP, p)
+	require.True(t, sure)
+	for name, serve := range map[string]func(net.Conn){
+		"speaks first": func(c net.Conn) { _, _ = io.WriteString(c, "SSH-2.0-x\r\n"); _, _ = io.Copy(io.Discard, c) },
+		"echoes":       func(c net.Conn) { _, _ = io.Copy(c, c) },
+		"ends":         func(net.Conn) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			port := portAt(t, l)
+			go func() {
+				for {
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					go func() { defer c.Close(); serve(c) }()
+				}
+			}()
+			p, sure := speaks(context.Background(), port)
+			require.Equal(t, run.AppTCP, p)
+			require.True(t, sure)
+		})
+	}
+	t.Run("says nothing", func(t *testing.T) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		p, sure := speaks(context.Background(), portAt(t, l)) // nobody accepts: the kernel does
+		require.Equal(t, run.AppTCP, p)
+		require.False(t, sure)
+	})
+}
