@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -33,8 +34,8 @@ func BenchmarkExec(b *testing.B) {
 	}
 }
 
-// BenchmarkCopy copies a file with OpenSSH's scp to the session and from it. BERTH_SSHD names a file of ssh options (one a
-// line) of another server to compare with, BERTH_COPY_MB the size.
+// BenchmarkCopy copies a file with OpenSSH's scp to the session and from it. BERTH_COPY_MB sets its size; BERTH_COPY_OPTIONS
+// names a file with scp options, one a line, that lead to another server, to compare with.
 func BenchmarkCopy(b *testing.B) {
 	size := int64(256 << 20)
 	if n := os.Getenv("BERTH_COPY_MB"); n != "" {
@@ -48,26 +49,32 @@ func BenchmarkCopy(b *testing.B) {
 	require.NoError(b, err)
 	require.NoError(b, f.Truncate(size))
 	require.NoError(b, f.Close())
-	for _, how := range []string{"", "-O"} {
+	servers := map[string][]string{"ours": append(box.openSSH(), "work@session:copy")}
+	if name := os.Getenv("BERTH_COPY_OPTIONS"); name != "" {
+		text, err := os.ReadFile(name)
+		require.NoError(b, err)
+		servers["theirs"] = strings.Split(strings.TrimSpace(string(text)), "\n")
+	}
+	for _, how := range []string{"-s", "-O"} {
 		for _, to := range []bool{true, false} {
-			b.Run(fmt.Sprintf("older=%v/up=%v", how != "", to), func(b *testing.B) {
-				inner := *box
-				inner.t = b
-				argv := append([]string{"scp", "-q"}, box.openSSH()...)
-				if how != "" {
-					argv = append(argv, how)
-				}
-				if to {
-					argv = append(argv, file, "work@session:copy")
-				} else {
-					argv = append(argv, "work@session:copy", filepath.Join(b.TempDir(), "back"))
-				}
-				b.SetBytes(size)
-				for b.Loop() {
-					r := inner.program("", argv...)
-					require.Equal(b, 0, r.code, r.err)
-				}
-			})
+			for name, options := range servers {
+				b.Run(fmt.Sprintf("scp%s/up=%v/%s", how, to, name), func(b *testing.B) {
+					inner := *box
+					inner.t = b
+					options, place := options[:len(options)-1], options[len(options)-1]
+					argv := append([]string{"scp", "-q", how}, options...)
+					if to {
+						argv = append(argv, file, place)
+					} else {
+						argv = append(argv, place, filepath.Join(b.TempDir(), "back"))
+					}
+					b.SetBytes(size)
+					for b.Loop() {
+						r := inner.program("", argv...)
+						require.Equal(b, 0, r.code, r.err)
+					}
+				})
+			}
 		}
 	}
 }
