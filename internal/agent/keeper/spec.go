@@ -75,6 +75,7 @@ func newBuild(in buildInput) (build, error) {
 		Runtime:     run.RuntimeConfig{Type: s.RuntimeType, Path: s.RuntimePath},
 		User:        run.User{UID: uid, GID: gid, Groups: s.ExtraGIDs, Name: scratch.UserName, Home: scratch.Home, Shell: shell},
 		WorkDir:     scratch.Home, Env: env, Cores: len(cores), Bootstrap: s.BootstrapScript, LogLevel: in.logLevel,
+		Apps: appsOf(s),
 	}
 	if s.SessionType == cluster.Batch {
 		conf.Batch = &run.BatchCommand{Command: s.StartupCommand, TimeoutMS: s.BatchTimeout.Milliseconds()}
@@ -116,6 +117,18 @@ func newBuild(in buildInput) (build, error) {
 			StopSignal: "SIGTERM",
 		},
 	}, nil
+}
+
+// appsOf are the apps that the image declares and the ports that the session wants open, each an app named like its number.
+func appsOf(s *cluster.KernelSpec) []run.AppPort {
+	var out []run.AppPort
+	for _, p := range cluster.ParseServicePorts(s.ServicePorts) {
+		out = append(out, run.AppPort{Name: p.Name, Protocol: run.AppProtocol(p.Protocol), Ports: p.Ports})
+	}
+	for _, p := range s.PreopenPorts {
+		out = append(out, run.AppPort{Name: strconv.Itoa(p), Protocol: run.AppPreopen, Ports: []int{p}})
+	}
+	return out
 }
 
 // userOf is the session's user: what the manager names, else the agent's default.

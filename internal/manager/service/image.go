@@ -3,7 +3,6 @@ package service
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -197,37 +196,11 @@ func (s *Service) ForgetImage(ctx context.Context, a Actor, ref, architecture st
 	return v[0], nil
 }
 
-// parseServicePorts reads the label "name:proto:port,name:proto:[p1,p2]". Entries that break the rules are left out: an
-// image must not be able to stop a session by its label.
+// parseServicePorts reads the label that declares apps.
 func parseServicePorts(label string) []ServicePort {
 	out := []ServicePort{}
-	seen := map[int]bool{}
-	for label != "" {
-		var item string
-		if open, shut := strings.IndexByte(label, '['), strings.IndexByte(label, ']'); open >= 0 && shut > open && !strings.Contains(label[:open], ",") {
-			item = label[:shut+1]
-			label = strings.TrimPrefix(label[shut+1:], ",")
-		} else {
-			item, label, _ = strings.Cut(label, ",")
-		}
-		part := strings.SplitN(strings.TrimSpace(item), ":", 3)
-		if len(part) != 3 || part[0] == "" || !slices.Contains([]string{"tcp", "http", "preopen", "vnc", "rdp"}, part[1]) {
-			continue
-		}
-		p := ServicePort{Name: part[0], Protocol: part[1]}
-		ok := true
-		for text := range strings.SplitSeq(strings.Trim(part[2], "[]"), ",") {
-			var n int
-			if _, err := fmt.Sscanf(strings.TrimSpace(text), "%d", &n); err != nil || n < 1025 || n > 65534 || slices.Contains(request.ReservedPorts, n) || seen[n] {
-				ok = false
-				break
-			}
-			seen[n] = true
-			p.Ports = append(p.Ports, n)
-		}
-		if ok {
-			out = append(out, p)
-		}
+	for _, p := range cluster.ParseServicePorts(label) {
+		out = append(out, ServicePort{Name: p.Name, Protocol: p.Protocol, Ports: p.Ports})
 	}
 	return out
 }

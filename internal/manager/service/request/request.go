@@ -333,8 +333,8 @@ func (r *Session) Preopen(apps map[int]string) ([]int32, error) {
 		if p < 1024 || p > 65535 {
 			return nil, invalid("preopen port %d is not between 1024 and 65535", p)
 		}
-		if slices.Contains(ReservedPorts, p) {
-			return nil, invalid("preopen port %d is reserved", p).WithNext("choose a port other than 2000 to 2003, 2200 and 7681")
+		if slices.Contains(cluster.ReservedPorts, p) {
+			return nil, invalid("preopen port %d is reserved", p).WithNext("choose a port other than 2000 to 2003, 2200, 2201 and 7681")
 		}
 		if slices.Contains(out, int32(p)) {
 			return nil, invalid("preopen port %d is named twice", p)
@@ -509,9 +509,6 @@ func Bounds(i dbgen.Image, kinds map[cluster.SlotName]cluster.SlotKind) (least, 
 	}
 	return least, most
 }
-
-// ReservedPorts are used inside every container.
-var ReservedPorts = []int{2000, 2001, 2002, 2003, 2200, 7681}
 
 // Image labels that the manager reads.
 const (
