@@ -2,11 +2,18 @@ package forward
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"log/slog"
 	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"berth.dev/berth/internal/appproxy/circuit"
 	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/wire/proxy"
 )
 
@@ -17,41 +24,245 @@ type Engine struct {
 	dial   Dial
 	clock  chassis.Clock
 	log    *slog.Logger
+
+	now    atomic.Int64 // of the last sweep, nanoseconds: near enough for deadlines
+	closes atomic.Int64 // calls of CloseCircuit
+	open   atomic.Int64 // upgraded and raw connections
+	kept   atomic.Int64 // idle connections to apps
+
+	connsMu  sync.Mutex
+	conns    map[*visit]struct{}
+	stopping bool
+	running  sync.WaitGroup // visits
+
+	groupsMu sync.RWMutex
+	groups   map[string]*group
+	ended    []proxy.CircuitActivity // of groups that are gone
+
+	addresses tally
+	byAddress *buckets[netip.Addr]
+	byUser    *buckets[string]
+
+	h2 *h2side
 }
 
 // New returns an engine that nothing has been handed to yet.
 func New(cfg Config, router Router, dial Dial, clock chassis.Clock, log *slog.Logger) *Engine {
-	return &Engine{cfg: cfg, router: router, dial: dial, clock: clock, log: log}
+	e := &Engine{cfg: cfg, router: router, dial: dial, clock: clock, log: log,
+		conns: map[*visit]struct{}{}, groups: map[string]*group{}, addresses: tally{m: map[netip.Addr]int{}},
+		byAddress: newBuckets[netip.Addr](), byUser: newBuckets[string]()}
+	e.now.Store(clock.Now().UnixNano())
+	e.h2 = newH2(e)
+	return e
 }
 
-// Run enforces deadlines until ctx ends; then it ends every connection and waits for their goroutines.
+// Run enforces deadlines until ctx ends; then it ends every connection and waits until they are over.
 func (e *Engine) Run(ctx context.Context) error {
-	<-ctx.Done()
-	return nil
+	tick := e.clock.NewTicker(e.sweepEvery())
+	defer tick.Stop()
+	tidied := e.now.Load()
+	for {
+		select {
+		case <-ctx.Done():
+			e.stop()
+			return nil
+		case <-tick.C():
+			now := e.clock.Now().UnixNano()
+			e.now.Store(now)
+			e.sweep(now)
+			if now-tidied >= int64(e.cfg.KeepUpstream)/4 {
+				tidied = now
+				e.tidy(now)
+			}
+		}
+	}
+}
+
+// sweepEvery is how late a deadline may be noticed.
+func (e *Engine) sweepEvery() time.Duration {
+	every := 500 * time.Millisecond
+	for _, d := range []time.Duration{e.cfg.HeaderTimeout, e.cfg.IdleTimeout, e.cfg.StallTimeout, e.cfg.ResponseTimeout, e.cfg.OpenIdle, e.cfg.Lifetime} {
+		if d > 0 {
+			every = min(every, d/4)
+		}
+	}
+	return max(every, 5*time.Millisecond)
+}
+
+func (e *Engine) sweep(now int64) {
+	e.connsMu.Lock()
+	all := make([]*visit, 0, len(e.conns))
+	for v := range e.conns {
+		all = append(all, v)
+	}
+	e.connsMu.Unlock()
+	for _, v := range all {
+		v.check(now)
+	}
+}
+
+func (e *Engine) stop() {
+	e.connsMu.Lock()
+	e.stopping = true
+	all := make([]*visit, 0, len(e.conns))
+	for v := range e.conns {
+		all = append(all, v)
+	}
+	e.connsMu.Unlock()
+	for _, v := range all {
+		v.end("shutdown")
+	}
+	e.running.Wait()
+	e.groupsMu.Lock()
+	groups := e.groups
+	e.groups = map[string]*group{}
+	e.groupsMu.Unlock()
+	for _, g := range groups {
+		for _, m := range e.disband(g) {
+			m.end("shutdown")
+		}
+	}
+	e.h2.stop()
 }
 
 // ServeConn serves one visitor's connection, which it owns, until it is over. TLS is done; a *tls.Conn that negotiated h2, and
 // clear connections that begin with HTTP/2's preface, are served as HTTP/2. ctx's end ends the connection.
-func (e *Engine) ServeConn(ctx context.Context, conn net.Conn, l Listener) { _ = conn.Close() }
+func (e *Engine) ServeConn(ctx context.Context, conn net.Conn, l Listener) {
+	h := &http1{listener: l}
+	if err := e.enter(ctx, conn, &h.visit); err != nil {
+		h.refuse(err)
+		return
+	}
+	defer e.leave(&h.visit)
+	if t, ok := conn.(*tls.Conn); ok && t.ConnectionState().NegotiatedProtocol == "h2" {
+		e.h2.serve(&h.visit, conn, l)
+		return
+	}
+	h.serve()
+}
 
 // ServeTCP joins a visitor's raw connection, which it owns and which was admitted, with the circuit's app until both
 // directions have ended.
-func (e *Engine) ServeTCP(ctx context.Context, conn net.Conn, c *circuit.Circuit) { _ = conn.Close() }
+func (e *Engine) ServeTCP(ctx context.Context, conn net.Conn, c *circuit.Circuit) {
+	v := new(visit)
+	if err := e.enter(ctx, conn, v); err != nil {
+		e.log.Debug("raw connection refused", "circuit", c.ID, "error", err)
+		_ = conn.Close()
+		return
+	}
+	defer e.leave(v)
+	if err := e.joinRaw(v, c); err != nil {
+		e.log.Debug("raw connection ended", "circuit", c.ID, "error", err)
+	}
+}
 
-// CloseCircuit ends all live connections of a circuit at once: requests, upgraded and raw ones, and those kept to its app.
-// Call it after the table has been replaced: requests that are being admitted meanwhile are asked about again.
-func (e *Engine) CloseCircuit(id, reason string) {}
+// joinRaw carries a visit to the circuit's app.
+func (e *Engine) joinRaw(v *visit, c *circuit.Circuit) error {
+	g, ok := e.join(c, v)
+	if !ok {
+		return tooManyConnections()
+	}
+	v.group = g
+	if !e.current(c) {
+		return fault.Unavailablef("the app was closed meanwhile")
+	}
+	g.requests.Add(1)
+	u, err := e.connect(v, c)
+	if err != nil {
+		return err
+	}
+	v.relay(&u.sock)
+	return nil
+}
 
-// Activity returns what visitors of each circuit have sent and got since the last call. Circuits on which no byte came from a
-// visitor are left out, however many connections are open.
-func (e *Engine) Activity() []proxy.CircuitActivity { return nil }
+// current reports whether the circuit is still what the table says. Asked after joining its group, it leaves no gap.
+func (e *Engine) current(c *circuit.Circuit) bool {
+	if e.cfg.Current == nil {
+		return true
+	}
+	now := e.cfg.Current(c.ID)
+	return now != nil && now.Revision == c.Revision
+}
 
-// Live counts what is open now.
-func (e *Engine) Live() Counts { return Counts{} }
+var errEnded = errors.New("the connection was ended")
 
-// Counts says how many connections are open.
-type Counts struct {
-	Connections int // of visitors
-	Open        int // of those, upgraded and raw ones
-	Upstream    int // connections to apps that are kept for further requests
+// connect opens a connection to the circuit's app; v's end ends it.
+func (e *Engine) connect(v *visit, c *circuit.Circuit) (*upstream, error) {
+	ctx, cancel := context.WithTimeout(v.ctx, e.cfg.DialTimeout)
+	conn, err := e.dial(ctx, c)
+	cancel()
+	if err != nil {
+		return nil, err
+	}
+	u := new(upstream)
+	u.sock.init(conn)
+	if !v.use(&u.sock) {
+		return nil, errEnded
+	}
+	return u, nil
+}
+
+// enter registers a visitor's connection.
+func (e *Engine) enter(ctx context.Context, conn net.Conn, v *visit) error {
+	v.e = e
+	v.sock.init(conn)
+	v.opened = e.now.Load()
+	if a, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
+		ap := a.AddrPort()
+		v.remote = netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+	}
+	most := e.cfg.ConnectionsPerAddress
+	if e.trusted(v.remote.Addr()) {
+		most = 0 // everybody comes from there
+	}
+	if !e.addresses.enter(v.remote.Addr(), most) {
+		return tooManyConnections()
+	}
+	v.ctx, v.cancel = context.WithCancel(ctx)
+	e.connsMu.Lock()
+	full := e.cfg.Connections > 0 && len(e.conns) >= e.cfg.Connections
+	if full || e.stopping {
+		e.connsMu.Unlock()
+		e.addresses.leave(v.remote.Addr())
+		v.cancel()
+		return tooManyConnections()
+	}
+	e.conns[v] = struct{}{}
+	e.running.Add(1)
+	e.connsMu.Unlock()
+	v.unwatch = context.AfterFunc(ctx, func() { v.end("shutdown") })
+	return nil
+}
+
+func (e *Engine) leave(v *visit) {
+	v.unwatch()
+	v.cancel()
+	if v.ended.Load() == nil {
+		_ = v.sock.conn.Close() // says goodbye on TLS
+	} else {
+		v.sock.kill()
+	}
+	v.use(nil)
+	if v.group != nil {
+		v.group.leave(v)
+	}
+	e.addresses.leave(v.remote.Addr())
+	e.connsMu.Lock()
+	delete(e.conns, v)
+	e.connsMu.Unlock()
+	e.running.Done()
+}
+
+func (e *Engine) trusted(a netip.Addr) bool {
+	for _, p := range e.cfg.Trusted {
+		if p.Contains(a.Unmap()) {
+			return true
+		}
+	}
+	return false
+}
+
+func tooManyConnections() error {
+	return fault.Unavailablef("too many connections are open").WithReason("too-many-connections").
+		WithNext("close some, or try again in a moment")
 }

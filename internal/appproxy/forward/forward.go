@@ -90,7 +90,7 @@ type Config struct {
 	// Trusted are proxies in front of us whose X-Forwarded-For and X-Forwarded-Proto are believed.
 	Trusted []netip.Prefix
 	// Current returns the circuit of an id as the table has it now, nil when it is gone. The table must be replaced before
-	// CloseCircuit is called. It lets ServeTCP notice that a circuit was closed between admission and registration; optional.
+	// CloseCircuit is called. It lets ServeTCP and Tunnel notice that a circuit was closed between admission and registration; optional.
 	Current func(id string) *circuit.Circuit
 }
 

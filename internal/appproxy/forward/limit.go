@@ -1,0 +1,120 @@
+package forward
+
+import (
+	"hash/maphash"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// bucket lets so many requests per second pass and a burst of twice that. It holds the time at which it will be full again,
+// in nanoseconds: that alone says how many tokens are left.
+type bucket struct{ full atomic.Int64 }
+
+// take takes a token at now (nanoseconds); when there is none it returns how long it takes until there is.
+func (b *bucket) take(now int64, rate float64) (time.Duration, bool) {
+	if rate <= 0 {
+		return 0, true
+	}
+	each := int64(float64(time.Second) / rate)
+	burst := int64(2 * max(rate, 1) * float64(each))
+	for {
+		full := b.full.Load()
+		next := max(full, now) + each
+		if wait := next - now - burst; wait > 0 {
+			return time.Duration(wait), false
+		}
+		if b.full.CompareAndSwap(full, next) {
+			return 0, true
+		}
+	}
+}
+
+// maxBuckets bounds one shard; there are limitShards.
+const (
+	maxBuckets  = 4096
+	limitShards = 16
+)
+
+// buckets are the buckets of users or addresses.
+type buckets[K comparable] struct {
+	seed   maphash.Seed
+	shards [limitShards]struct {
+		mu sync.Mutex
+		m  map[K]*bucket
+	}
+}
+
+func newBuckets[K comparable]() *buckets[K] {
+	b := &buckets[K]{seed: maphash.MakeSeed()}
+	for i := range b.shards {
+		b.shards[i].m = map[K]*bucket{}
+	}
+	return b
+}
+
+// of finds or makes the bucket of a key. A shard that is full forgets those that are full again, and failing that some that are
+// not: a flood of addresses must not take memory, and forgetting favours the one forgotten for a moment only.
+func (b *buckets[K]) of(k K, now int64) *bucket {
+	s := &b.shards[maphash.Comparable(b.seed, k)%limitShards]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if one := s.m[k]; one != nil {
+		return one
+	}
+	if len(s.m) >= maxBuckets {
+		for key, one := range s.m {
+			if one.full.Load() <= now {
+				delete(s.m, key)
+			}
+		}
+		for key := range s.m {
+			if len(s.m) < maxBuckets*3/4 {
+				break
+			}
+			delete(s.m, key)
+		}
+	}
+	one := new(bucket)
+	s.m[k] = one
+	return one
+}
+
+// tally counts the open connections of each address.
+type tally struct {
+	mu sync.Mutex
+	m  map[netip.Addr]int
+}
+
+// enter counts one more unless there are most already; 0 is without limit.
+func (t *tally) enter(a netip.Addr, most int) bool {
+	a = network(a)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if most > 0 && t.m[a] >= most {
+		return false
+	}
+	t.m[a]++
+	return true
+}
+
+func (t *tally) leave(a netip.Addr) {
+	a = network(a)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.m[a]--; t.m[a] <= 0 {
+		delete(t.m, a)
+	}
+}
+
+// network is what counts as one address: of IPv6 a visitor has a whole /64.
+func network(a netip.Addr) netip.Addr {
+	a = a.Unmap().WithZone("")
+	if a.Is6() {
+		if p, err := a.Prefix(64); err == nil {
+			return p.Addr()
+		}
+	}
+	return a
+}

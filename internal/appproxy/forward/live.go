@@ -1,0 +1,248 @@
+package forward
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"berth.dev/berth/internal/appproxy/circuit"
+	"berth.dev/berth/internal/wire/proxy"
+)
+
+// member is something live that belongs to a circuit and ends with it.
+type member interface{ end(reason string) }
+
+// group is what is live of one circuit: the connections of visitors that use it, and those kept to its app.
+type group struct {
+	id     string
+	mu     sync.Mutex
+	closed bool // no longer in the engine's table: a new group has to be made
+	live   map[member]struct{}
+	idle   []*upstream // the one used last is the last
+
+	rate     bucket
+	lastAt   atomic.Int64 // when a visitor last sent something, nanoseconds
+	requests atomic.Int64
+	in, out  atomic.Int64
+}
+
+// sent counts bytes from a visitor.
+func (g *group) sent(n int, now int64) {
+	if n > 0 {
+		g.in.Add(int64(n))
+		if g.lastAt.Load() != now {
+			g.lastAt.Store(now)
+		}
+	}
+}
+
+// activity empties the counters; ok is false when no visitor sent anything.
+func (g *group) activity() (a proxy.CircuitActivity, ok bool) {
+	in := g.in.Swap(0)
+	if in == 0 {
+		return a, false
+	}
+	return proxy.CircuitActivity{ID: g.id, LastAt: time.Unix(0, g.lastAt.Load()).UTC(),
+		Requests: g.requests.Swap(0), BytesIn: in, BytesOut: g.out.Swap(0)}, true
+}
+
+// join puts m into the circuit's group. It fails when there are too many.
+func (e *Engine) join(c *circuit.Circuit, m member) (*group, bool) {
+	most := e.cfg.ConnectionsPerCircuit
+	if c.Limits.Connections > 0 {
+		most = c.Limits.Connections
+	}
+	for {
+		g := e.group(c.ID)
+		g.mu.Lock()
+		if g.closed {
+			g.mu.Unlock()
+			continue
+		}
+		if most > 0 && len(g.live) >= most {
+			g.mu.Unlock()
+			return nil, false
+		}
+		g.live[m] = struct{}{}
+		g.mu.Unlock()
+		return g, true
+	}
+}
+
+func (g *group) leave(m member) {
+	g.mu.Lock()
+	delete(g.live, m)
+	g.mu.Unlock()
+}
+
+// group finds or makes a circuit's group.
+func (e *Engine) group(id string) *group {
+	e.groupsMu.RLock()
+	g := e.groups[id]
+	e.groupsMu.RUnlock()
+	if g != nil {
+		return g
+	}
+	e.groupsMu.Lock()
+	defer e.groupsMu.Unlock()
+	if g = e.groups[id]; g == nil {
+		g = &group{id: id, live: map[member]struct{}{}}
+		e.groups[id] = g
+	}
+	return g
+}
+
+// CloseCircuit ends all live connections of a circuit at once: requests, upgraded and raw ones, and those kept to its app.
+// Call it after the table has been replaced: requests that are being admitted meanwhile are asked about again.
+func (e *Engine) CloseCircuit(id, reason string) {
+	// Whoever has joined before this is found below; whoever joins later sees the number and asks the Router again.
+	e.closes.Add(1)
+	e.groupsMu.Lock()
+	g := e.groups[id]
+	delete(e.groups, id)
+	e.groupsMu.Unlock()
+	if g == nil {
+		return
+	}
+	live := e.disband(g)
+	e.log.Debug("circuit closed", "circuit", id, "reason", reason, "connections", len(live))
+	for _, m := range live {
+		m.end(reason)
+	}
+}
+
+// disband closes a group that is out of the table and returns its members.
+func (e *Engine) disband(g *group) []member {
+	g.mu.Lock()
+	g.closed = true
+	live := make([]member, 0, len(g.live))
+	for m := range g.live {
+		live = append(live, m)
+	}
+	idle := g.idle
+	g.idle = nil
+	g.mu.Unlock()
+	for _, u := range idle {
+		u.sock.kill()
+		e.kept.Add(-1)
+	}
+	if a, ok := g.activity(); ok {
+		e.groupsMu.Lock()
+		if len(e.ended) < proxy.MaxCircuits {
+			e.ended = append(e.ended, a)
+		}
+		e.groupsMu.Unlock()
+	}
+	return live
+}
+
+// Activity returns what visitors of each circuit have sent and got since the last call. Circuits on which no byte came from a
+// visitor are left out, however many connections are open.
+func (e *Engine) Activity() []proxy.CircuitActivity {
+	e.groupsMu.Lock()
+	all := e.ended
+	e.ended = nil
+	groups := make([]*group, 0, len(e.groups))
+	for _, g := range e.groups {
+		groups = append(groups, g)
+	}
+	e.groupsMu.Unlock()
+	for _, g := range groups {
+		if a, ok := g.activity(); ok {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// Counts says how many connections are open.
+type Counts struct {
+	Connections int // of visitors
+	Open        int // upgraded and raw ones among them
+	Upstream    int // connections to apps that are kept for further requests
+}
+
+// Live counts what is open now.
+func (e *Engine) Live() Counts {
+	e.connsMu.Lock()
+	defer e.connsMu.Unlock()
+	return Counts{Connections: len(e.conns), Open: int(e.open.Load()), Upstream: int(e.kept.Load())}
+}
+
+// upstream is a connection to an app on which requests follow each other.
+type upstream struct {
+	sock  sock
+	since int64 // when it became idle
+	used  bool  // has answered before
+}
+
+// idleUpstream takes the connection that was used last. Those that lie longer than a moment, or must not be lost, are looked
+// at first.
+func (e *Engine) idleUpstream(g *group, careful bool) *upstream {
+	for {
+		g.mu.Lock()
+		if len(g.idle) == 0 {
+			g.mu.Unlock()
+			return nil
+		}
+		u := g.idle[len(g.idle)-1]
+		g.idle[len(g.idle)-1] = nil
+		g.idle = g.idle[:len(g.idle)-1]
+		g.mu.Unlock()
+		e.kept.Add(-1)
+		if (careful || e.now.Load()-u.since > int64(time.Second)) && !u.sock.quiet() {
+			u.sock.kill()
+			continue
+		}
+		return u
+	}
+}
+
+// keepUpstream puts a connection back, or closes it when there are enough.
+func (e *Engine) keepUpstream(g *group, u *upstream) {
+	u.sock.release()
+	u.used, u.since = true, e.now.Load()
+	g.mu.Lock()
+	if keep := !g.closed && len(g.idle) < e.cfg.MaxIdleUpstream; keep {
+		g.idle = append(g.idle, u)
+		g.mu.Unlock()
+		e.kept.Add(1)
+		return
+	}
+	g.mu.Unlock()
+	u.sock.kill()
+}
+
+// tidy closes connections to apps that were not used for long, and forgets groups in which nothing is.
+func (e *Engine) tidy(now int64) {
+	e.groupsMu.RLock()
+	groups := make([]*group, 0, len(e.groups))
+	for _, g := range e.groups {
+		groups = append(groups, g)
+	}
+	e.groupsMu.RUnlock()
+	oldest := now - int64(e.cfg.KeepUpstream)
+	for _, g := range groups {
+		g.mu.Lock()
+		n, _ := slices.BinarySearchFunc(g.idle, oldest, func(u *upstream, t int64) int { return int(min(max(u.since-t, -1), 1)) })
+		old := slices.Clone(g.idle[:n])
+		g.idle = slices.Delete(g.idle, 0, n)
+		empty := len(g.idle) == 0 && len(g.live) == 0 && g.in.Load() == 0 && g.rate.full.Load() < now
+		if empty {
+			g.closed = true
+		}
+		g.mu.Unlock()
+		for _, u := range old {
+			u.sock.kill()
+			e.kept.Add(-1)
+		}
+		if empty {
+			e.groupsMu.Lock()
+			if e.groups[g.id] == g {
+				delete(e.groups, g.id)
+			}
+			e.groupsMu.Unlock()
+		}
+	}
+}

@@ -1,0 +1,355 @@
+package forward
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// pageSize is what one read takes at most; idle connections of the kernel's own hold no page.
+const pageSize = 16 << 10
+
+type page [pageSize]byte
+
+var pages = sync.Pool{New: func() any { return new(page) }}
+
+// sock is one connection with what has been read ahead of it.
+type sock struct {
+	conn net.Conn
+	raw  syscall.RawConn // of a plain socket; nil for TLS and wrappers
+	page *page
+	buf  []byte // page's memory, or a larger one of its own; nil when nothing is held
+	r, w int
+
+	onRead func(fd uintptr) bool // made once: one closure per read would be garbage
+	n      int
+	err    error
+}
+
+func (s *sock) init(conn net.Conn) {
+	s.conn = conn
+	s.raw = rawOf(conn)
+	if s.raw != nil {
+		s.onRead = s.readReady
+	}
+}
+
+// rawOf returns the socket below conn if reading and writing it is the same as reading and writing conn.
+func rawOf(conn net.Conn) syscall.RawConn {
+	var raw syscall.RawConn
+	switch c := conn.(type) {
+	case *net.TCPConn:
+		raw, _ = c.SyscallConn()
+	case *net.UnixConn:
+		if c.LocalAddr().Network() == "unix" {
+			raw, _ = c.SyscallConn()
+		}
+	}
+	return raw
+}
+
+// socketBelow finds the socket below TLS.
+func socketBelow(conn net.Conn) net.Conn {
+	for {
+		u, ok := conn.(interface{ NetConn() net.Conn })
+		if !ok {
+			return conn
+		}
+		conn = u.NetConn()
+	}
+}
+
+var errTooLarge = errors.New("larger than allowed")
+
+func (s *sock) buffered() []byte { return s.buf[s.r:s.w] }
+
+// take consumes n buffered bytes.
+func (s *sock) take(n int) {
+	s.r += n
+	if s.r == s.w {
+		s.r, s.w = 0, 0
+	}
+}
+
+// release gives the memory back; nothing may be buffered.
+func (s *sock) release() {
+	if s.page != nil {
+		pages.Put(s.page)
+		s.page = nil
+	}
+	s.buf, s.r, s.w = nil, 0, 0
+}
+
+// fill reads at least one byte more. It holds at most limit unread bytes, then it returns errTooLarge.
+func (s *sock) fill(limit int) error {
+	if s.w == len(s.buf) && s.buf != nil {
+		switch {
+		case s.r > 0:
+			s.w = copy(s.buf, s.buf[s.r:s.w])
+			s.r = 0
+		case s.w >= limit:
+			return errTooLarge
+		default:
+			big := make([]byte, min(2*len(s.buf), max(limit, len(s.buf)+1)))
+			copy(big, s.buf[:s.w])
+			if s.page != nil {
+				pages.Put(s.page)
+				s.page = nil
+			}
+			s.buf = big
+		}
+	}
+	if s.raw == nil {
+		if s.buf == nil {
+			s.page = pages.Get().(*page)
+			s.buf = s.page[:]
+		}
+		n, err := s.conn.Read(s.buf[s.w:])
+		s.w += n
+		if n > 0 {
+			return nil
+		}
+		if err == nil {
+			err = io.ErrNoProgress
+		}
+		return err
+	}
+	if err := s.raw.Read(s.onRead); err != nil {
+		return err
+	}
+	if s.err != nil {
+		return s.err
+	}
+	if s.n == 0 {
+		return io.EOF
+	}
+	s.w += s.n
+	return nil
+}
+
+// readReady reads into the buffer; while there is nothing to read it holds no page.
+func (s *sock) readReady(fd uintptr) bool {
+	if s.buf == nil {
+		s.page = pages.Get().(*page)
+		s.buf = s.page[:]
+	}
+	for {
+		s.n, s.err = syscall.Read(int(fd), s.buf[s.w:])
+		switch s.err {
+		case syscall.EINTR:
+			continue
+		case syscall.EAGAIN:
+			if s.w == 0 {
+				s.release()
+			}
+			return false
+		}
+		return true
+	}
+}
+
+// halfClose ends the direction towards the other end.
+func (s *sock) halfClose() error {
+	if h, ok := s.conn.(interface{ CloseWrite() error }); ok {
+		return h.CloseWrite()
+	}
+	return errors.New("cannot be closed by half")
+}
+
+// kill ends the connection without waiting: closing TLS in an orderly way may block.
+func (s *sock) kill() { _ = socketBelow(s.conn).Close() }
+
+// reset ends the connection so that the other end sees an error, not an end.
+func (s *sock) reset() {
+	c := socketBelow(s.conn)
+	if t, ok := c.(*net.TCPConn); ok {
+		_ = t.SetLinger(0)
+	}
+	_ = c.Close()
+}
+
+// quiet reports whether an idle connection is open and nothing has arrived on it.
+func (s *sock) quiet() bool {
+	if s.r != s.w {
+		return false
+	}
+	c, ok := socketBelow(s.conn).(syscall.Conn)
+	if !ok {
+		return true
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var one [1]byte
+	quiet := false
+	err = raw.Control(func(fd uintptr) {
+		_, _, err := syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		quiet = err == syscall.EAGAIN
+	})
+	return err == nil && quiet
+}
+
+// hungUp reports whether the other end has closed the connection or at least its direction.
+func (s *sock) hungUp() bool {
+	c, ok := socketBelow(s.conn).(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return true
+	}
+	gone := false
+	err = raw.Control(func(fd uintptr) {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		n, err := unix.Poll(p, 0)
+		gone = err == nil && n > 0 && p[0].Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR) != 0
+	})
+	return err != nil || gone
+}
+
+// past is a deadline that has passed: it wakes readers and writers.
+var past = time.Unix(1, 0)
+
+// The kernel's own move: what is worth a pipe, and how much goes through one at once.
+const (
+	spliceFrom = 64 << 10
+	pipeSize   = 256 << 10
+)
+
+// pipe moves bytes between two sockets inside the kernel.
+type pipe struct {
+	r, w    int
+	max     int // of the next move in
+	n       int // moved by the last call
+	err     error
+	in, out func(fd uintptr) bool
+	left    int // in the pipe
+}
+
+// pipes keeps pipes that are empty; more than its capacity are closed.
+var pipes = make(chan *pipe, 64)
+
+func getPipe() (*pipe, error) {
+	select {
+	case p := <-pipes:
+		return p, nil
+	default:
+	}
+	var fd [2]int
+	if err := unix.Pipe2(fd[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return nil, err
+	}
+	_, _ = unix.FcntlInt(uintptr(fd[0]), unix.F_SETPIPE_SZ, pipeSize) // a smaller one works too
+	p := &pipe{r: fd[0], w: fd[1]}
+	p.in, p.out = p.moveIn, p.moveOut
+	return p, nil
+}
+
+func putPipe(p *pipe) {
+	if p.left == 0 {
+		select {
+		case pipes <- p:
+			return
+		default:
+		}
+	}
+	_ = unix.Close(p.r)
+	_ = unix.Close(p.w)
+}
+
+const spliceFlags = unix.SPLICE_F_MOVE | unix.SPLICE_F_NONBLOCK
+
+func (p *pipe) moveIn(fd uintptr) bool {
+	for {
+		n, err := unix.Splice(int(fd), nil, p.w, nil, p.max, spliceFlags)
+		switch err {
+		case unix.EINTR:
+			continue
+		case unix.EAGAIN: // the pipe is empty: it is the socket that has nothing
+			return false
+		}
+		p.n, p.err = int(n), err
+		return true
+	}
+}
+
+func (p *pipe) moveOut(fd uintptr) bool {
+	for {
+		n, err := unix.Splice(p.r, nil, int(fd), nil, p.left, spliceFlags)
+		switch err {
+		case unix.EINTR:
+			continue
+		case unix.EAGAIN:
+			return false
+		}
+		p.n, p.err = int(n), err
+		return true
+	}
+}
+
+// splice moves up to n bytes (without end when n < 0) from src to dst, as long as that pays: it may return early without
+// error after a small move when n < 0. Around every move in and out it calls progress. It returns the bytes moved; io.EOF
+// when src has ended.
+func splice(dst, src *sock, n int64, progress func(waiting waiting, moved int)) (int64, error) {
+	p, err := getPipe()
+	if err != nil {
+		return 0, nil // out of descriptors: the caller copies
+	}
+	defer putPipe(p)
+	var total int64
+	for n < 0 || total < n {
+		p.max = pipeSize
+		if n >= 0 {
+			p.max = int(min(pipeSize, n-total))
+		}
+		progress(forSource, 0)
+		if err := src.raw.Read(p.in); err != nil {
+			return total, err
+		}
+		if p.err != nil {
+			return total, p.err
+		}
+		if p.n == 0 {
+			return total, io.EOF
+		}
+		got := p.n
+		p.left = got
+		progress(forTarget, 0)
+		for p.left > 0 {
+			if err := dst.raw.Write(p.out); err != nil {
+				return total, writeError{err}
+			}
+			if p.err != nil {
+				return total, writeError{p.err}
+			}
+			p.left -= p.n
+			total += int64(p.n)
+			progress(forTarget, p.n)
+		}
+		if n < 0 && got < pageSize {
+			break
+		}
+	}
+	return total, nil
+}
+
+// waiting says for whom a move waits next.
+type waiting int
+
+const (
+	forSource waiting = iota
+	forTarget
+)
+
+// writeError is a failure of the side that is written to.
+type writeError struct{ err error }
+
+func (e writeError) Error() string { return e.err.Error() }
+func (e writeError) Unwrap() error { return e.err }

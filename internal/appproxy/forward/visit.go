@@ -1,0 +1,196 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// phase is what a visit waits for; it decides what its deadline means.
+type phase int64
+
+const (
+	phaseIdle   phase = iota + 1 // the next request; late: ended without a word
+	phaseHead                    // the rest of a head; late: 408
+	phaseUpload                  // a request's body to move on; late: 408 or 504
+	phaseWait                    // the app's answer; late: 504
+	phaseStream                  // more of the app's answer
+	phaseStall                   // the visitor to read; late: ended
+	phaseOpen                    // anything, upgraded or raw; late: ended
+	phaseMask   = 7
+
+	expired = -1
+)
+
+// visit is one visitor's connection.
+type visit struct {
+	e       *Engine
+	sock    sock
+	remote  netip.AddrPort
+	opened  int64
+	ctx     context.Context // ends with the visit
+	cancel  context.CancelFunc
+	unwatch func() bool
+	group   *group // it belongs to; the visit's own goroutine sets it
+
+	// state is the deadline in nanoseconds with the phase in its last bits, 0 in place of the deadline for none; expired once
+	// the sweep has struck.
+	state atomic.Int64
+	half  atomic.Bool // one direction of an open connection has ended
+	ended atomic.Pointer[string]
+
+	mu sync.Mutex
+	up *sock // the app's side in use
+}
+
+// arm says what the visit waits for from now on, d at most (0 without limit). If the deadline before has just struck, the
+// sockets tell.
+func (v *visit) arm(p phase, d time.Duration) {
+	s := int64(p)
+	if d > 0 {
+		s |= (v.e.now.Load() + int64(d)) &^ phaseMask
+	}
+	v.state.Store(s)
+}
+
+// check is the sweep's look at a visit.
+func (v *visit) check(now int64) {
+	s := v.state.Load()
+	if s == expired {
+		return
+	}
+	if l := v.e.cfg.Lifetime; l > 0 && now-v.opened > int64(l) {
+		v.end("lifetime")
+		return
+	}
+	p := phase(s & phaseMask)
+	if at := s &^ phaseMask; at != 0 && at < now {
+		if v.state.CompareAndSwap(s, expired) {
+			v.expire(p)
+		}
+		return
+	}
+	if (p == phaseWait || p == phaseStream) && v.sock.hungUp() {
+		v.end("visitor gone")
+	}
+}
+
+// expire wakes whoever waits, in the way that the phase wants.
+func (v *visit) expire(p phase) {
+	v.mu.Lock()
+	up := v.up
+	v.mu.Unlock()
+	switch {
+	case p == phaseHead:
+		_ = v.sock.conn.SetReadDeadline(past)
+	case p == phaseWait && up != nil:
+		_ = up.conn.SetReadDeadline(past)
+	case p == phaseUpload:
+		_ = v.sock.conn.SetReadDeadline(past)
+		if up != nil {
+			_ = up.conn.SetDeadline(past)
+		}
+	default:
+		v.end("deadline")
+	}
+}
+
+// end ends the visit at once from any goroutine.
+func (v *visit) end(reason string) {
+	if !v.ended.CompareAndSwap(nil, &reason) {
+		return
+	}
+	v.cancel()
+	v.mu.Lock()
+	up := v.up
+	v.mu.Unlock()
+	v.sock.kill()
+	if up != nil {
+		up.kill()
+	}
+}
+
+// use makes up the app's side of the visit, or none; the one before is closed unless keep took it. It fails, closing up, when
+// the visit has ended.
+func (v *visit) use(up *sock) bool {
+	v.mu.Lock()
+	old := v.up
+	v.up = up
+	v.mu.Unlock()
+	if old != nil && old != up {
+		old.kill()
+		old.release()
+	}
+	if up != nil && v.ended.Load() != nil {
+		up.kill()
+		return false
+	}
+	return true
+}
+
+// part takes the app's side away from the visit without closing it. It fails when the visit has ended.
+func (v *visit) part() bool {
+	v.mu.Lock()
+	v.up = nil
+	v.mu.Unlock()
+	return v.ended.Load() == nil
+}
+
+// halfOpenFor bounds how long an open connection of which one direction has ended may be silent.
+const halfOpenFor = 10 * time.Minute
+
+// relay carries bytes both ways until both directions have ended. The end of one is passed on as a half-close.
+func (v *visit) relay(up *sock) {
+	v.e.open.Add(1)
+	defer v.e.open.Add(-1)
+	g := v.group
+	touch := func() {
+		d := v.e.cfg.OpenIdle
+		if v.half.Load() && (d == 0 || d > halfOpenFor) {
+			d = halfOpenFor
+		}
+		v.arm(phaseOpen, d)
+	}
+	touch()
+	direction := func(m *mover) {
+		err := m.data(-1)
+		if err == nil {
+			err = m.flush()
+		}
+		m.src.release()
+		var unread writeError
+		if err == nil && m.dst.halfClose() == nil || errors.As(err, &unread) {
+			// Who no longer reads may still have something to say: the other direction goes on to its own end.
+			if !v.half.Swap(true) {
+				touch()
+			}
+			return
+		}
+		up.kill()
+		if err != nil {
+			v.sock.reset()
+		} else {
+			v.sock.kill()
+		}
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		direction(&mover{dst: &v.sock, src: up, progress: func(_ waiting, moved int) {
+			if moved > 0 {
+				g.out.Add(int64(moved))
+				touch()
+			}
+		}})
+	}()
+	direction(&mover{dst: up, src: &v.sock, progress: func(_ waiting, moved int) {
+		if moved > 0 {
+			g.sent(moved, v.e.now.Load())
+			touch()
+		}
+	}})
+	<-done
+}
