@@ -13,9 +13,11 @@ import (
 	"runtime/debug"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/app"
 	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/service"
 )
@@ -35,6 +37,8 @@ type Deps struct {
 	Service *service.Service
 	// Folders may be nil: folders answer not-implemented then.
 	Folders *folder.Service
+	// Apps may be nil: apps answer not-implemented then.
+	Apps *app.Service
 	// GraphQL serves /admin/gql and /admin/graphql for authenticated requests; nil answers not-implemented.
 	GraphQL http.Handler
 	Log     *slog.Logger
@@ -49,6 +53,7 @@ type Deps struct {
 type API struct {
 	svc     *service.Service
 	folders *folder.Service
+	apps    *app.Service
 	graphql http.Handler
 	log     *slog.Logger
 	now     func() time.Time
@@ -61,11 +66,13 @@ type API struct {
 	stop     context.CancelFunc
 	mu       sync.Mutex // orders streams.Add against Stop's Wait
 	streams  sync.WaitGroup
+	// tunnels counts the streams that carry an app's bytes.
+	tunnels atomic.Int64
 }
 
 // New builds the handler of every route.
 func New(d Deps) *API {
-	a := &API{svc: d.Service, folders: d.Folders, graphql: d.GraphQL, log: d.Log, now: d.Clock, limiter: d.RateLimiter, info: d.Info, mux: http.NewServeMux()}
+	a := &API{svc: d.Service, folders: d.Folders, apps: d.Apps, graphql: d.GraphQL, log: d.Log, now: d.Clock, limiter: d.RateLimiter, info: d.Info, mux: http.NewServeMux()}
 	a.stopping, a.stop = context.WithCancel(context.Background())
 	if a.now == nil {
 		a.now = time.Now

@@ -15,6 +15,7 @@ func (a *API) routes() {
 	a.authRoutes()
 	a.sessionRoutes()
 	a.streamRoutes()
+	a.appRoutes()
 	a.eventRoutes()
 	a.settingRoutes()
 	a.idleRoutes()
@@ -60,10 +61,7 @@ func (a *API) laterRoutes() {
 	}
 	later("model serving", "/services", "/services/{rest...}")
 	later("session templates", "/template/{rest...}", "POST /session/_/create-from-template", "POST /session/_/create-cluster")
-	later("starting apps", "POST /session/{s}/start-service", "POST /session/{s}/shutdown-service")
-	later("tunnelling apps", "GET /stream/session/{s}/tcpproxy", "GET /stream/session/{s}/httpproxy")
 	later("making images of sessions", "POST /session/{s}/imagify")
-	later("the app proxy", "GET /scaling-groups/{sg}/wsproxy-version")
 	later("signing up", "POST /auth/signup", "POST /auth/signout", "POST /auth/update-password-no-auth")
 	later("usage reports", "GET /resource/usage/{rest...}", "GET /resource/stats/{rest...}")
 	later("the agent watcher", "GET /resource/watcher", "POST /resource/watcher/{rest...}")

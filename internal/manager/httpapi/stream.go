@@ -31,23 +31,10 @@ const (
 
 func (a *API) streamRoutes() {
 	for _, base := range []string{"GET /stream/session/{s}", "GET /stream/kernel/{s}"} {
-		a.handle(signedOnly, a.apps, base+"/apps")
 		a.handle(signedOnly, a.lasting(a.streamExecute), base+"/execute")
 		a.handle(signedOnly, a.lasting(a.streamPTY), base+"/pty")
 		a.handle(signedOnly, a.lasting(a.streamExec), base+"/exec")
 	}
-}
-
-func (a *API) apps(c *call) error {
-	ref, who, _, err := c.refOwner()
-	if err != nil {
-		return err
-	}
-	ports, err := a.svc.Apps(c.ctx(), c.actor, ref, who)
-	if err != nil {
-		return err
-	}
-	return c.ok(servicePorts(ports))
 }
 
 // message is one message of a client.

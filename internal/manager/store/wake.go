@@ -17,6 +17,8 @@ const (
 	TopicActors = "actors"
 	// TopicFolders says that a storage proxy shall do something.
 	TopicFolders = "folders"
+	// TopicCircuits says that a published way to an app changed.
+	TopicCircuits = "circuits"
 	// TopicAll is delivered after hints may have been lost: look at everything again.
 	TopicAll = "*"
 )

@@ -1,0 +1,263 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/app"
+	"berth.dev/berth/internal/wire/run"
+)
+
+func (a *API) appRoutes() {
+	handle := func(h handler, patterns ...string) {
+		if a.apps == nil {
+			h = func(*call) error { return notImplemented("reaching apps") }
+		}
+		a.handle(signedOnly, h, patterns...)
+	}
+	for _, base := range []string{"GET /stream/session/{s}", "GET /stream/kernel/{s}"} {
+		a.handle(signedOnly, a.listApps, base+"/apps")
+		handle(a.lasting(a.tunnel), base+"/tcpproxy", base+"/httpproxy")
+	}
+	handle(a.startApp, withKernel("POST", "/{s}/start-service")...)
+	handle(a.stopApp, withKernel("POST", "/{s}/shutdown-service")...)
+	handle(a.appTicket, "POST /session/{s}/tickets")
+	handle(a.proxyVersion, "GET /scaling-groups/{sg}/wsproxy-version")
+	handle(a.listCircuits, "GET /apps/circuits")
+	handle(a.patchCircuit, "PATCH /apps/circuits/{id}")
+	handle(a.deleteCircuit, "DELETE /apps/circuits/{id}")
+	handle(a.enterCircuit, "POST /apps/circuits/{id}/enter")
+}
+
+// wireApp is an app in a list: the wire's fields, then ours.
+type wireApp struct {
+	Name             string   `json:"name"`
+	Protocol         string   `json:"protocol"`
+	Ports            []int    `json:"ports"`
+	URLTemplate      string   `json:"url_template,omitempty"`
+	AllowedArguments []string `json:"allowed_arguments,omitempty"`
+	AllowedEnvs      []string `json:"allowed_envs,omitempty"`
+
+	State  run.AppState  `json:"state,omitempty"`
+	Detail string        `json:"detail,omitempty"`
+	Origin run.AppOrigin `json:"origin,omitempty"`
+}
+
+func (a *API) listApps(c *call) error {
+	ref, who, _, err := c.refOwner()
+	if err != nil {
+		return err
+	}
+	if a.apps == nil {
+		ports, err := a.svc.Apps(c.ctx(), c.actor, ref, who)
+		if err != nil {
+			return err
+		}
+		return c.ok(servicePorts(ports))
+	}
+	list, err := a.apps.Apps(c.ctx(), c.actor, ref, who)
+	if err != nil {
+		return err
+	}
+	out := make([]wireApp, len(list))
+	for i, v := range list {
+		out[i] = wireApp{Name: v.Name, Protocol: string(v.Protocol), Ports: v.Ports, URLTemplate: v.URLTemplate,
+			AllowedArguments: v.AllowedArguments, AllowedEnvs: v.AllowedEnvs, State: v.State, Detail: v.Detail, Origin: v.Origin}
+		if out[i].Ports == nil {
+			out[i].Ports = []int{}
+		}
+	}
+	return c.ok(out)
+}
+
+// wanted reads which app is meant, and how it is to be started: envs and arguments are objects, or such in a JSON text.
+func wanted(p *params, names string) (app.Want, error) {
+	name, port := p.text(names, ""), p.number("port", 0, 0, 65535)
+	if name == "" && port == 0 {
+		p.fail(names, "is required: the name of an app")
+	}
+	texts := map[string]string{}
+	for _, n := range []string{"envs", "arguments"} {
+		v, ok := p.get(n)
+		if !ok {
+			continue
+		}
+		if s, isText := v.(string); isText {
+			texts[n] = s
+			continue
+		}
+		b, err := json.Marshal(v)
+		if err != nil {
+			p.fail(n, "must be an object")
+		}
+		texts[n] = string(b)
+	}
+	if err := p.err(); err != nil {
+		return app.Want{}, err
+	}
+	return app.ParseWant(name, port, texts["envs"], texts["arguments"])
+}
+
+// startApp starts an app and gives the right to publish it through the app proxy.
+func (a *API) startApp(c *call) error {
+	ref, who, p, err := c.refOwner()
+	if err != nil {
+		return err
+	}
+	if p.text("app|service", "") == "" {
+		p.fail("app", "is required")
+	}
+	want, err := wanted(p, "app|service")
+	if err != nil {
+		return err
+	}
+	l, err := a.apps.Start(c.ctx(), c.actor, ref, who, want)
+	if err != nil {
+		return err
+	}
+	return c.ok(object{"token": l.Token, "wsproxy_addr": l.Address})
+}
+
+func (a *API) stopApp(c *call) error {
+	ref, who, p, err := c.refOwner()
+	if err != nil {
+		return err
+	}
+	name := p.need("service_name|app")
+	if err := p.err(); err != nil {
+		return err
+	}
+	if err := a.apps.Stop(c.ctx(), c.actor, ref, who, name); err != nil {
+		return err
+	}
+	return c.nothing()
+}
+
+// appTicket is our extension for clients that are no browser.
+func (a *API) appTicket(c *call) error {
+	ref, who, p, err := c.refOwner()
+	if err != nil {
+		return err
+	}
+	want, err := wanted(p, "app")
+	if err != nil {
+		return err
+	}
+	t, err := a.apps.Ticket(c.ctx(), c.actor, ref, who, want)
+	if err != nil {
+		return err
+	}
+	c.w.Header().Set("Cache-Control", "no-store")
+	return c.ok(object{"url": t.URL, "circuit": t.Circuit, "ticket": t.Ticket, "expires_at": isoTime(t.ExpiresAt)})
+}
+
+func (a *API) proxyVersion(c *call) error {
+	v, err := a.apps.ProxyVersion(c.ctx(), c.actor, c.r.PathValue("sg"))
+	if err != nil {
+		return err
+	}
+	return c.ok(object{"wsproxy_version": v})
+}
+
+// wireCircuit is a published way to an app; our extension.
+type wireCircuit struct {
+	ID          string            `json:"id"`
+	App         string            `json:"app"`
+	Protocol    string            `json:"protocol"`
+	SessionID   cluster.SessionID `json:"session_id"`
+	SessionName string            `json:"session_name"`
+	Mode        string            `json:"mode"`
+	URL         string            `json:"url"`
+	Public      bool              `json:"public"`
+	Mine        bool              `json:"mine"`
+	Allowed     []string          `json:"allowed_client_ips"`
+	Users       []string          `json:"shared_users"`
+	Projects    []string          `json:"shared_projects"`
+	CreatedAt   string            `json:"created_at"`
+	ExpiresAt   *string           `json:"expires_at"`
+	LastUsed    *string           `json:"last_used"`
+}
+
+func circuitOf(v app.Circuit) wireCircuit {
+	return wireCircuit{ID: v.ID, App: v.App, Protocol: v.Protocol, SessionID: v.SessionID, SessionName: v.SessionName, Mode: string(v.Mode), URL: v.URL,
+		Public: v.Public, Mine: v.Mine, Allowed: v.Allowed, Users: v.SharedUsers, Projects: v.SharedProjects,
+		CreatedAt: isoTime(v.CreatedAt), ExpiresAt: isoTimeOrNil(v.ExpiresAt), LastUsed: isoTimeOrNil(v.LastUsed)}
+}
+
+func (a *API) listCircuits(c *call) error {
+	p, err := c.params()
+	if err != nil {
+		return err
+	}
+	session, who := p.text("session", ""), owner(p)
+	if err := p.err(); err != nil {
+		return err
+	}
+	list, err := a.apps.Circuits(c.ctx(), c.actor, session, who)
+	if err != nil {
+		return err
+	}
+	out := make([]wireCircuit, len(list))
+	for i, v := range list {
+		out[i] = circuitOf(v)
+	}
+	return c.ok(out)
+}
+
+func (a *API) patchCircuit(c *call) error {
+	p, err := c.params()
+	if err != nil {
+		return err
+	}
+	ch := app.Change{RevokeTickets: p.flag("revoke_tickets", false)}
+	if p.has("public") {
+		ch.Public = ptr(p.flag("public", false))
+	}
+	lists := map[string]**[]string{"allowed_client_ips": &ch.Allowed, "shared_users": &ch.SharedUsers, "shared_projects": &ch.SharedProjects}
+	for name, into := range lists {
+		if p.has(name) {
+			*into = ptr(p.list(name))
+		}
+	}
+	if p.has("expires_at") { // "" takes the expiry away
+		at, text := time.Time{}, p.text("expires_at", "")
+		if text != "" {
+			if at, err = time.Parse(time.RFC3339, strings.Replace(text, " ", "T", 1)); err != nil {
+				p.fail("expires_at", "must be a time such as 2026-01-31T12:00:00Z, or empty")
+			}
+		}
+		ch.ExpiresAt = &at
+	}
+	if err := p.err(); err != nil {
+		return err
+	}
+	if ch == (app.Change{}) {
+		return fault.Invalidf("nothing was asked to change").WithReason(reasonInvalidParams).
+			WithNext("send public, allowed_client_ips, shared_users, shared_projects, expires_at or revoke_tickets")
+	}
+	v, err := a.apps.Patch(c.ctx(), c.actor, c.r.PathValue("id"), ch)
+	if err != nil {
+		return err
+	}
+	return c.ok(circuitOf(v))
+}
+
+func (a *API) deleteCircuit(c *call) error {
+	if err := a.apps.Delete(c.ctx(), c.actor, c.r.PathValue("id")); err != nil {
+		return err
+	}
+	return c.nothing()
+}
+
+func (a *API) enterCircuit(c *call) error {
+	e, err := a.apps.Enter(c.ctx(), c.actor, c.r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	c.w.Header().Set("Cache-Control", "no-store")
+	return c.json(http.StatusOK, object{"url": e.URL, "base_url": e.Ticket.URL, "circuit": e.Ticket.Circuit, "ticket": e.Ticket.Ticket, "expires_at": isoTime(e.Ticket.ExpiresAt)})
+}

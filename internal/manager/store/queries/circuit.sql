@@ -1,0 +1,207 @@
+-- Circuits, who may visit them, and the app proxies that serve them.
+
+-- name: AppSession :one
+-- A session with its owner and its main kernel, for whoever starts or publishes its apps.
+SELECT s.id, s.name, s.status, s.user_id, s.access_key, s.domain_name, s.project_id, s.resource_group, u.role AS owner_role,
+       k.id AS kernel_id, k.status AS kernel_status, coalesce(k.agent_id, '')::text AS agent_id, k.service_ports,
+       coalesce(g.wsproxy_addr, '')::text AS wsproxy_addr
+FROM sessions s JOIN users u ON u.id = s.user_id JOIN resource_groups g ON g.name = s.resource_group
+JOIN kernels k ON k.session_id = s.id AND k.local_rank = 0
+WHERE s.id = $1;
+
+-- name: HoldAppSession :one
+-- Whoever publishes an app of a session waits here for others who do, and keeps its kernel from ending meanwhile.
+SELECT k.status FROM sessions s JOIN kernels k ON k.session_id = s.id AND k.local_rank = 0 WHERE s.id = $1 FOR NO KEY UPDATE OF s FOR SHARE OF k;
+
+-- name: GroupProxyAddress :one
+SELECT coalesce(wsproxy_addr, '')::text FROM resource_groups WHERE name = $1;
+
+-- name: AddLaunch :exec
+INSERT INTO app_launches (token_hash, session_id, user_id, expires_at) VALUES ($1, $2, $3, $4);
+
+-- name: FindLaunch :one
+-- What a token stands for; its user must still be active.
+SELECT l.session_id, l.user_id, l.expires_at FROM app_launches l JOIN users u ON u.id = l.user_id AND u.status = 'active' WHERE l.token_hash = $1;
+
+-- name: AddCode :exec
+INSERT INTO circuit_codes (code_hash, circuit_id, user_id, epoch, expires_at) VALUES (@code_hash, @circuit_id, @user_id, @epoch, @expires_at);
+
+-- name: TakeCode :one
+-- A code works once: whoever deletes it has it.
+DELETE FROM circuit_codes WHERE code_hash = @code_hash AND circuit_id = @circuit_id RETURNING user_id, epoch, expires_at;
+
+-- name: AddCircuit :exec
+INSERT INTO circuits (id, proxy, mode, label, port, session_id, kernel_id, app, protocol, target, path, user_id, created_by, public, allowed, created_at, expires_at)
+VALUES (@id, @proxy, @mode, sqlc.narg('label'), sqlc.narg('port'), @session_id, @kernel_id, @app, @protocol, @target, @path, @user_id, @created_by, @public, @allowed, @created_at, sqlc.narg('expires_at'));
+
+-- name: CircuitsOfSession :many
+SELECT * FROM circuits WHERE session_id = $1 ORDER BY created_at, id;
+
+-- name: CircuitViews :many
+-- Circuits as people see them.
+SELECT sqlc.embed(c), s.name AS session_name, s.access_key, s.domain_name, u.role AS owner_role, k.status AS kernel_status, coalesce(k.status_before_lost, '')::text AS kernel_before_lost,
+       ARRAY(SELECT m.email FROM circuit_shares h JOIN users m ON m.id = h.user_id WHERE h.circuit_id = c.id ORDER BY m.email)::text[] AS shared_users,
+       ARRAY(SELECT p.name FROM circuit_shares h JOIN projects p ON p.id = h.project_id WHERE h.circuit_id = c.id ORDER BY p.name)::text[] AS shared_projects,
+       EXISTS (SELECT 1 FROM circuit_shares h LEFT JOIN project_members m ON m.project_id = h.project_id
+               WHERE h.circuit_id = c.id AND (h.user_id = @viewer::uuid OR m.user_id = @viewer::uuid))::boolean AS shared
+FROM circuits c JOIN sessions s ON s.id = c.session_id JOIN users u ON u.id = c.user_id JOIN kernels k ON k.id = c.kernel_id
+WHERE c.id = ANY(@ids::uuid[]) ORDER BY c.created_at, c.id;
+
+-- name: CircuitsInReach :many
+-- The circuits that a user owns or that are shared with them, or those of one session.
+SELECT c.id FROM circuits c
+WHERE CASE WHEN sqlc.narg('session_id')::uuid IS NOT NULL THEN c.session_id = sqlc.narg('session_id')::uuid
+      ELSE c.user_id = @user_id::uuid OR EXISTS (SELECT 1 FROM circuit_shares h LEFT JOIN project_members m ON m.project_id = h.project_id
+           WHERE h.circuit_id = c.id AND (h.user_id = @user_id::uuid OR m.user_id = @user_id::uuid)) END
+ORDER BY c.created_at, c.id LIMIT @max_rows;
+
+-- name: LockCircuit :one
+SELECT id FROM circuits WHERE id = $1 FOR UPDATE;
+
+-- name: ChangeCircuit :execrows
+UPDATE circuits SET public = coalesce(sqlc.narg('public'), public), allowed = coalesce(sqlc.narg('allowed')::text[], allowed),
+    expires_at = CASE WHEN @set_expiry::boolean THEN sqlc.narg('expires_at')::timestamptz ELSE expires_at END,
+    epoch = epoch + CASE WHEN @revoke::boolean THEN 1 ELSE 0 END
+WHERE id = @id;
+
+-- name: MayVisit :one
+-- Whether a circuit is shared with an active user or, through their projects, with them.
+SELECT EXISTS (SELECT 1 FROM circuit_shares h LEFT JOIN project_members m ON m.project_id = h.project_id
+    WHERE h.circuit_id = @circuit_id AND (h.user_id = @user_id::uuid OR m.user_id = @user_id::uuid))::boolean;
+
+-- name: Visitor :one
+SELECT u.id, u.email, u.role, u.domain_name FROM users u WHERE u.id = $1 AND u.status = 'active';
+
+-- name: DropShares :exec
+DELETE FROM circuit_shares WHERE circuit_id = @circuit_id AND (@of_users::boolean AND user_id IS NOT NULL OR @of_projects::boolean AND project_id IS NOT NULL);
+
+-- name: AddUserShares :exec
+INSERT INTO circuit_shares (circuit_id, user_id) SELECT @circuit_id::uuid, unnest(@users::uuid[]) ON CONFLICT DO NOTHING;
+
+-- name: AddProjectShares :exec
+INSERT INTO circuit_shares (circuit_id, project_id) SELECT @circuit_id::uuid, unnest(@projects::uuid[]) ON CONFLICT DO NOTHING;
+
+-- name: UsersToShare :many
+-- Active users of a domain by id or email.
+SELECT id, email FROM users WHERE status = 'active' AND domain_name = @domain_name AND (id::text = ANY(@refs::text[]) OR email = ANY(@refs::text[]));
+
+-- name: ProjectsToShare :many
+-- Active projects of a user by id or name.
+SELECT p.id, p.name FROM projects p JOIN project_members m ON m.project_id = p.id AND m.user_id = @user_id
+WHERE p.is_active AND (p.id::text = ANY(@refs::text[]) OR p.name = ANY(@refs::text[]));
+
+-- name: SharesOf :many
+SELECT user_id, project_id FROM circuit_shares WHERE circuit_id = $1;
+
+-- name: DropAdmissions :exec
+DELETE FROM circuit_admissions WHERE circuit_id = $1;
+
+-- name: DropCodes :exec
+DELETE FROM circuit_codes WHERE circuit_id = $1;
+
+-- name: CountAdmissions :one
+SELECT count(*) FROM circuit_admissions WHERE circuit_id = $1;
+
+-- name: Admit :exec
+INSERT INTO circuit_admissions (circuit_id, address, user_id, expires_at) VALUES ($1, $2, $3, $4)
+ON CONFLICT (circuit_id, address) DO UPDATE SET user_id = excluded.user_id, expires_at = greatest(circuit_admissions.expires_at, excluded.expires_at);
+
+-- name: DropCircuits :many
+DELETE FROM circuits WHERE id = ANY(@ids::uuid[]) RETURNING id;
+
+-- name: DropCircuitsOf :many
+-- Ends what a user published of a session through one proxy.
+DELETE FROM circuits WHERE session_id = @session_id AND created_by = @user_id AND proxy = @proxy RETURNING id;
+
+-- name: DropCircuitsOfApp :many
+DELETE FROM circuits WHERE session_id = @session_id AND app = @app RETURNING id;
+
+-- name: LockProxyAddresses :exec
+-- Whoever takes a label or port of a proxy waits here.
+SELECT pg_advisory_xact_lock(hashtextextended('addresses of app proxy ' || @proxy::text, 0));
+
+-- name: FreePort :one
+-- The free port of a range that was free for longest.
+SELECT p.port::integer AS port FROM generate_series(@port_from::integer, @port_to::integer) AS p(port)
+LEFT JOIN circuit_addresses a ON a.proxy = @proxy AND a.address = p.port::text
+WHERE NOT EXISTS (SELECT 1 FROM circuits c WHERE c.proxy = @proxy AND c.port = p.port)
+ORDER BY a.freed_at NULLS FIRST, p.port LIMIT 1;
+
+-- name: AddressTaken :one
+-- Whether a circuit has a label or port now, or had it until a moment ago and belonged to somebody else.
+SELECT EXISTS (SELECT 1 FROM circuits c WHERE c.proxy = @proxy AND coalesce(c.label, c.port::text) = @address::text)::boolean AS taken,
+       EXISTS (SELECT 1 FROM circuit_addresses a WHERE a.proxy = @proxy AND a.address = @address::text AND a.user_id <> @user_id::uuid AND a.freed_at > now() - @rest::interval)::boolean AS resting;
+
+-- name: LookAtCircuits :one
+-- The snapshot of this transaction.
+SELECT CAST(pg_current_snapshot() AS text) AS snapshot;
+
+-- name: CircuitsChanged :many
+-- Circuits that changed or went since an earlier snapshot.
+SELECT c.id FROM circuits c
+WHERE c.changed >= pg_snapshot_xmin(CAST(@since::text AS pg_snapshot)) AND NOT pg_visible_in_snapshot(c.changed, CAST(@since::text AS pg_snapshot))
+UNION
+SELECT r.circuit_id FROM circuit_removals r
+WHERE r.changed >= pg_snapshot_xmin(CAST(@since::text AS pg_snapshot)) AND NOT pg_visible_in_snapshot(r.changed, CAST(@since::text AS pg_snapshot));
+
+-- name: PublishedCircuits :many
+-- Circuits whose kernels run, with where those are; ids null means all.
+SELECT sqlc.embed(c), s.name AS session_name, a.id AS agent_id, a.boot_id, a.data_address, a.data_socket,
+       ARRAY(SELECT m.address FROM circuit_admissions m WHERE m.circuit_id = c.id ORDER BY m.address)::text[] AS admitted
+FROM circuits c JOIN sessions s ON s.id = c.session_id JOIN kernels k ON k.id = c.kernel_id JOIN agents a ON a.id = k.agent_id
+WHERE (k.status = 'RUNNING' OR k.status = 'LOST' AND k.status_before_lost = 'RUNNING')
+  AND (sqlc.narg('ids')::uuid[] IS NULL OR c.id = ANY(sqlc.narg('ids')::uuid[]));
+
+-- name: CircuitAt :one
+SELECT id FROM circuits WHERE proxy = @proxy AND (label = sqlc.narg('label')::text OR port = sqlc.narg('port')::integer);
+
+-- name: CircuitsUsed :many
+-- Notes when visitors used circuits, and says whose sessions were used.
+UPDATE circuits c SET last_activity = greatest(coalesce(c.last_activity, u.at), u.at)
+FROM (SELECT (@ids::uuid[])[i] AS id, (@times::timestamptz[])[i] AS at FROM generate_subscripts(@ids::uuid[], 1) AS i) u
+WHERE c.id = u.id AND c.proxy = @proxy RETURNING c.session_id, u.at::timestamptz AS used_at;
+
+-- name: DropExpiredCircuits :many
+-- Circuits whose time is over, and private ones that nobody used for long.
+DELETE FROM circuits c WHERE c.expires_at <= @now::timestamptz
+   OR NOT c.public AND c.expires_at IS NULL AND coalesce(c.last_activity, c.created_at) < @unused_since::timestamptz
+      AND NOT EXISTS (SELECT 1 FROM circuit_shares h WHERE h.circuit_id = c.id)
+RETURNING c.id;
+
+-- name: DropExpiredAdmissions :many
+DELETE FROM circuit_admissions WHERE expires_at <= @now::timestamptz RETURNING circuit_id;
+
+-- name: DropExpiredCodes :exec
+DELETE FROM circuit_codes WHERE expires_at <= @now::timestamptz;
+
+-- name: DropExpiredLaunches :exec
+DELETE FROM app_launches WHERE expires_at <= @now::timestamptz;
+
+-- name: ForgetCircuitRemovals :exec
+DELETE FROM circuit_removals WHERE at < now() - interval '1 day';
+
+-- name: ForgetCircuitAddresses :exec
+DELETE FROM circuit_addresses WHERE freed_at < now() - interval '1 day';
+
+-- name: SeeProxy :exec
+INSERT INTO app_proxies (name, node, instance, seen_at) VALUES (@name, @node, @instance, @seen_at)
+ON CONFLICT (name, node) DO UPDATE SET instance = excluded.instance, seen_at = excluded.seen_at;
+
+-- name: ListProxies :many
+SELECT * FROM app_proxies ORDER BY name, node;
+
+-- name: DropProxy :exec
+DELETE FROM app_proxies WHERE name = @name AND node = @node AND seen_at <= @seen_at;
+
+-- name: ForgetProxies :exec
+-- Replicas that were not seen for long, unless circuits still name their proxy.
+DELETE FROM app_proxies p WHERE p.seen_at < @before::timestamptz AND NOT EXISTS (SELECT 1 FROM circuits c WHERE c.proxy = p.name);
+
+-- name: CircuitDoctorRows :many
+-- Circuits that no kernel stands behind, and proxies that circuits name.
+SELECT 'circuit-without-session'::text AS kind, ('circuit ' || c.id)::text AS object, c.app AS a, k.status::text AS b
+FROM circuits c JOIN kernels k ON k.id = c.kernel_id WHERE k.ended_at IS NOT NULL
+UNION ALL
+SELECT 'circuits-without-proxy', 'app proxy ' || c.proxy, count(*)::text, '' FROM circuits c
+WHERE NOT EXISTS (SELECT 1 FROM app_proxies p WHERE p.name = c.proxy AND p.seen_at > @seen_since::timestamptz) GROUP BY c.proxy
+ORDER BY 1, 2 LIMIT 200;
