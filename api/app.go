@@ -148,10 +148,10 @@ func (c *Client) PublishApp(ctx context.Context, l Launch, session string, p Pub
 		q.Set("open_to_public", "true")
 	}
 	if p.Port != 0 {
-		q.Set("port", strconv.Itoa(p.Port))
+		q.Set("app_port", strconv.Itoa(p.Port))
 	}
 	if p.ProxyPort != 0 {
-		q.Set("proxy_port", strconv.Itoa(p.ProxyPort))
+		q.Set("port", strconv.Itoa(p.ProxyPort))
 	}
 	var added struct {
 		URL string `json:"url"`

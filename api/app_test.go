@@ -303,11 +303,11 @@ func TestPublishApp(t *testing.T) {
 	c, err := api.New(api.Config{Endpoint: "http://127.0.0.1:1", AccessKey: vectorAccess, SecretKey: vectorSecret})
 	require.NoError(t, err)
 	got, err := c.PublishApp(t.Context(), api.Launch{Token: "a/b", Proxy: proxy.URL + "/"}, "id", api.Publish{
-		App: "jupyter", Protocol: "http", Public: true, Allowed: []string{"10.0.0.0/8", "::1"}, Mode: "port",
+		App: "jupyter", Protocol: "http", Public: true, Allowed: []string{"10.0.0.0/8", "::1"}, Mode: "port", Port: 8070, ProxyPort: 10201,
 	})
 	require.NoError(t, err)
 	require.Equal(t, api.Published{URL: "http://127.0.0.1:10200/setup?token=y", Reuse: true}, got)
-	require.Equal(t, "/v2/proxy/a%2Fb/id/add?allowed_client_ips=10.0.0.0%2F8%2C%3A%3A1&app=jupyter&mode=port&open_to_public=true&protocol=http", asked[0])
+	require.Equal(t, "/v2/proxy/a%2Fb/id/add?allowed_client_ips=10.0.0.0%2F8%2C%3A%3A1&app=jupyter&app_port=8070&mode=port&open_to_public=true&port=10201&protocol=http", asked[0])
 
 	proxy.Close()
 	_, err = c.PublishApp(t.Context(), api.Launch{Token: "a", Proxy: proxy.URL}, "id", api.Publish{App: "x"})
