@@ -1,0 +1,152 @@
+package front
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"berth.dev/berth/internal/appproxy/circuit"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/wire/proxy"
+	"berth.dev/berth/internal/wire/run"
+	"berth.dev/berth/internal/wire/tunnel"
+)
+
+// Bearer is the scheme of tickets in Authorization. Requests that have it are ours to answer; apps never see the field.
+const Bearer = "Berth "
+
+// The subprotocols of tunnels in a WebSocket: the first is what is spoken, the second carries the ticket of a browser, which
+// can set no header.
+const (
+	socketProtocol = "berth-conn-1"
+	socketTicket   = "berth-ticket."
+)
+
+// awaitCircuit is how long a tunnel waits for the news of a circuit that its ticket names.
+const awaitCircuit = 3 * time.Second
+
+// admit finds the circuit that a request for a tunnel names and lets its ticket decide.
+func (f *Front) admit(r *http.Request, ticket string) (*circuit.Circuit, error) {
+	id := r.URL.Query().Get("circuit")
+	now := f.o.Clock.Now()
+	t, ok := proxy.ReadTicket(ticket, f.o.Manager.Table().Keys())
+	if !ok || t.Circuit != id || !now.Before(t.Expires) {
+		return nil, fault.New(fault.Unauthenticated, "the ticket is not valid, or not any more").WithReason("bad-ticket").WithNext("get another one from the manager")
+	}
+	c := f.o.Manager.Table().ByID(id)
+	if c == nil || c.Epoch < t.Epoch { // its event is on the way
+		ctx, cancel := context.WithTimeout(r.Context(), awaitCircuit)
+		c = f.o.Manager.AwaitCircuit(ctx, id)
+		cancel()
+	}
+	if c == nil {
+		return nil, fault.NotFoundf("the app is not published any more").WithReason("circuit-gone").WithNext("see whether its session still runs")
+	}
+	v := c.Admit(f.o.Manager.Table().Keys(), circuit.Visitor{At: now, Addr: visitor(r), Method: r.Method, Upgrade: true, Bearer: ticket})
+	switch v.Decision {
+	case circuit.Pass:
+		return c, nil
+	case circuit.Login:
+		return nil, fault.New(fault.Unauthenticated, "%s", v.Words).WithReason(v.Reason).WithNext("get another ticket from the manager")
+	}
+	return nil, fault.Deniedf("%s", v.Words).WithReason(v.Reason)
+}
+
+// tunnel carries the bytes of a client that is no browser to an app of any protocol.
+func (f *Front) tunnel(w http.ResponseWriter, r *http.Request) {
+	if !tunnel.Asked(r) {
+		run.WriteFailure(w, fault.Invalidf("this address is for tunnels").WithReason("no-upgrade").WithNext("send Upgrade: %s", tunnel.Protocol))
+		return
+	}
+	ticket, _ := strings.CutPrefix(r.Header.Get("Authorization"), Bearer)
+	c, err := f.admit(r, ticket)
+	if err != nil {
+		run.WriteFailure(w, err)
+		return
+	}
+	app, err := f.o.Dial(r.Context(), c)
+	if err != nil {
+		run.WriteFailure(w, err)
+		return
+	}
+	conn, ahead, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		_ = app.Close()
+		run.WriteFailure(w, fault.Invalidf("a tunnel needs HTTP/1.1").WithReason("http-version"))
+		return
+	}
+	_ = conn.SetDeadline(time.Time{})
+	if _, err := io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+tunnel.Protocol+"\r\n\r\n"); err != nil {
+		_, _ = conn.Close(), app.Close()
+		return
+	}
+	f.o.Join(behind(conn, ahead), app, c)
+}
+
+// behind puts back what was read ahead.
+func behind(conn net.Conn, ahead *bufio.ReadWriter) net.Conn {
+	if ahead == nil || ahead.Reader.Buffered() == 0 {
+		return conn
+	}
+	head, _ := ahead.Peek(ahead.Reader.Buffered()) // is there already
+	return &early{Conn: conn, head: append([]byte(nil), head...)}
+}
+
+type early struct {
+	net.Conn
+	head []byte
+}
+
+func (e *early) Read(p []byte) (int, error) {
+	if len(e.head) > 0 {
+		n := copy(p, e.head)
+		e.head = e.head[n:]
+		return n, nil
+	}
+	return e.Conn.Read(p)
+}
+
+// CloseWrite ends the direction towards the visitor.
+func (e *early) CloseWrite() error {
+	if h, ok := e.Conn.(interface{ CloseWrite() error }); ok {
+		return h.CloseWrite()
+	}
+	return e.Close()
+}
+
+// socket is the tunnel for browsers: the same bytes in binary messages of a WebSocket.
+func (f *Front) socket(w http.ResponseWriter, r *http.Request) {
+	ticket, ok := strings.CutPrefix(r.Header.Get("Authorization"), Bearer)
+	if !ok {
+		for _, p := range strings.Split(r.Header.Get("Sec-WebSocket-Protocol"), ",") {
+			if t, found := strings.CutPrefix(strings.TrimSpace(p), socketTicket); found {
+				ticket = t
+			}
+		}
+	}
+	c, err := f.admit(r, ticket)
+	if err != nil {
+		run.WriteFailure(w, err)
+		return
+	}
+	app, err := f.o.Dial(r.Context(), c)
+	if err != nil {
+		run.WriteFailure(w, err)
+		return
+	}
+	// Any page may hold a ticket that it was given; no cookie counts here.
+	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{socketProtocol}, InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
+	if err != nil {
+		_ = app.Close()
+		return // Accept has answered
+	}
+	ws.SetReadLimit(1 << 20)
+	// Its life is that of the connection, not that of the request.
+	f.o.Join(websocket.NetConn(context.WithoutCancel(r.Context()), ws, websocket.MessageBinary), app, c)
+}
