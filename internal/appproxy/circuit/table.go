@@ -96,8 +96,9 @@ type Closed struct {
 // With returns the table after a change, and the circuits whose open connections have lost their right: those that are
 // gone, whose epoch rose, whose visitors are limited otherwise, or whose app is elsewhere now. t may be nil.
 //
-// Changes may come twice and late: a lower revision never replaces a higher one, a circuit that is gone stays gone (ids are
-// never used again), and of two circuits that claim one port or label the newer has it and the other is gone.
+// Changes may come twice and late: a lower revision never replaces a higher one, a circuit that is named in Gone stays gone
+// (ids are never used again), and of two circuits that claim one port or label the newer has it and the other is gone. What
+// a snapshot leaves out may come again: it may be newer than the snapshot. Callers must not put what is older than one.
 func (t *Table) With(c Change) (*Table, []Closed) {
 	if t == nil {
 		t = &Table{}
@@ -116,7 +117,6 @@ func (t *Table) With(c Change) (*Table, []Closed) {
 		for id, old := range t.byID.all() {
 			if !keep[id] {
 				next.remove(old, touched)
-				next.gone.dig(id)
 			}
 		}
 	}

@@ -129,8 +129,10 @@ func TestTableFollowsTheManager(t *testing.T) {
 			switch rapid.IntRange(0, 4).Draw(t, "way") {
 			case 0: // a whole snapshot instead
 				change = circuit.Change{Reset: true}
+				w.past = nil
 				for _, c := range w.live {
 					change.Put = append(change.Put, c)
+					w.past = append(w.past, c)
 				}
 			case 1: // an old truth comes again, with the news
 				if len(w.past) > 0 {
