@@ -69,7 +69,7 @@ var rules = []rule{
 	{dir: "internal/manager/graphapi", allow: []string{"api", "internal/manager/service", "internal/manager/folder", "internal/manager/seal", "internal/cluster", "internal/fault"}},
 
 	{dir: "internal/agent", allow: []string{"internal/membership", "internal/alloc", "internal/chassis", "internal/cluster", "internal/fault", "internal/wire"}},
-	{dir: "internal/agent/runtime", allow: []string{"internal/alloc", "internal/cluster", "internal/fault", "internal/wire/run"}},
+	{dir: "internal/agent/runtime", allow: []string{"internal/alloc", "internal/cluster", "internal/fault", "internal/wire/run", "internal/wire/tunnel"}},
 	{dir: "internal/agent/runtime/conformance", allow: []string{"internal/agent/runtime", "internal/cluster", "internal/fault"}, testOnly: true},
 	{dir: "internal/agent/runtime/testimage", allow: []string{"internal/agent/runtime"}, testOnly: true},
 	{dir: "internal/agent/device", allow: []string{"internal/alloc", "internal/cluster", "internal/fault"}},
@@ -89,6 +89,9 @@ var rules = []rule{
 	{dir: "internal/cli", allow: []string{"api"}},
 	{dir: "internal/cli/frame", allow: []string{"api"}},
 	{dir: "internal/cli/folder", allow: []string{"api", "internal/cli/frame"}},
+	{dir: "internal/cli/app", allow: []string{"api", "internal/cli/frame"}},
+	{dir: "internal/cli/ssh", allow: []string{"api", "internal/cli/frame", "internal/cli/app"}},
+	{dir: "internal/cli/console", allow: []string{"api", "internal/cli/frame"}},
 	{dir: "internal/testkit", allow: []string{"api", "internal", "cmd"}, testOnly: true},
 
 	{dir: "api", stdOnly: true},

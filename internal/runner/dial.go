@@ -14,7 +14,8 @@ import (
 	"berth.dev/berth/internal/wire/tunnel"
 )
 
-// maxCarried bounds the tunnels whose bytes this process copies because their caller takes no sockets.
+// maxCarried bounds the tunnels whose bytes this process copies because their caller takes no sockets. Those that are
+// handed over count only until then.
 const maxCarried = 512
 
 // dialWait is how long an app may take to accept; within one machine only a full queue of connections takes time.
@@ -23,8 +24,7 @@ const dialWait = 5 * time.Second
 // serveDial connects to a port of the container and gives the connection away.
 func (r *Runner) serveDial(w http.ResponseWriter, q *http.Request) {
 	port, err := dialPort(q)
-	carried := q.Header.Get(tunnel.HeaderHandOver) != tunnel.HandOverFD
-	if err == nil && carried {
+	if err == nil {
 		select {
 		case r.carried <- struct{}{}:
 			defer func() { <-r.carried }()
@@ -44,8 +44,8 @@ func (r *Runner) serveDial(w http.ResponseWriter, q *http.Request) {
 		run.WriteFailure(w, err)
 		return
 	}
-	// What is carried is counted above and must not keep ordinary calls from the socket.
-	if c, ok := q.Context().Value(connKey{}).(*boundedConn); ok && carried {
+	// It is counted above and must not keep ordinary calls from the socket.
+	if c, ok := q.Context().Value(connKey{}).(*boundedConn); ok {
 		c.release()
 	}
 	if _, _, err := tunnel.Accept(w, q, target); err != nil {

@@ -84,6 +84,32 @@ func TestDialReachesPortsOfTheContainer(t *testing.T) {
 	}
 }
 
+func TestAnAppThatEndsItsHalfFirstIsHeardOn(t *testing.T) {
+	b := start(t, config(t))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	heard := make(chan string, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		_ = c.(*net.TCPConn).CloseWrite()
+		all, _ := io.ReadAll(c)
+		heard <- string(all)
+	}()
+	conn, err := b.dial(strconv.Itoa(l.Addr().(*net.TCPAddr).Port), true)
+	require.NoError(t, err)
+	_, err = conn.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
+	_, err = io.WriteString(conn, "still here")
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
+	require.Equal(t, "still here", <-heard)
+}
+
 func TestDialSaysWhyNot(t *testing.T) {
 	b := start(t, config(t))
 	l, err := net.Listen("tcp", "127.0.0.1:0")

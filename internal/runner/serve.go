@@ -98,6 +98,14 @@ type connKey struct{}
 // NetConn returns the socket itself.
 func (c *boundedConn) NetConn() net.Conn { return c.Conn }
 
+// CloseWrite lets a tunnel's end of one direction be passed on.
+func (c *boundedConn) CloseWrite() error {
+	if h, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return h.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}
+
 // release gives the connection's place to another while it stays open.
 func (c *boundedConn) release() { c.free() }
 

@@ -14,6 +14,7 @@ import (
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/wire/run"
 )
 
 // Options configure an Engine. The zero value is usable.
@@ -26,6 +27,11 @@ type Options struct {
 	Delays map[Method]time.Duration
 	// Program says how the container of a spec behaves; nil means DefaultProgram.
 	Program func(spec runtime.Spec) Program
+	// App says what answers for an app (one that the container's image declares, or an intrinsic one), nil that the image
+	// lacks its program; a nil App means DefaultApp. Engine.Listen adds others.
+	App func(spec runtime.Spec, app run.AppPort) Serve
+	// Sockets makes the connections to runners and apps real sockets, which can be handed over.
+	Sockets bool
 	// MaxLog bounds the log of one container in bytes; 0 means 256 KiB. The oldest output is dropped.
 	MaxLog int
 	// Info is what Runtime.Info answers; a zero value is filled in.
@@ -88,6 +94,9 @@ func NewEngine(opt Options) *Engine {
 	if opt.Program == nil {
 		opt.Program = DefaultProgram
 	}
+	if opt.App == nil {
+		opt.App = DefaultApp
+	}
 	if opt.MaxLog == 0 {
 		opt.MaxLog = 256 << 10
 	}
@@ -103,7 +112,16 @@ func NewEngine(opt Options) *Engine {
 }
 
 // Close ends the runners' connections. Containers have no goroutines, so there is nothing else to end.
-func (e *Engine) Close() { e.runner.close() }
+func (e *Engine) Close() {
+	e.mu.Lock()
+	for _, c := range e.containers {
+		if c.runner != nil {
+			c.runner.hangUp(0)
+		}
+	}
+	e.mu.Unlock()
+	e.runner.close()
+}
 
 // Fault is what happens to matching calls instead of, or before, their work.
 type Fault struct {

@@ -3,6 +3,7 @@ package fake
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -38,6 +39,7 @@ type runner struct {
 	count int64
 	batch run.BatchState
 	job   *script
+	apps  apps
 }
 
 // keepRuns bounds the finished runs that are remembered.
@@ -144,6 +146,8 @@ func (r *runner) end() {
 		s.stop()
 		s.finish(137)
 	}
+	r.hangUp(0)
+	r.apps.states, r.apps.heard = nil, nil
 }
 
 // DialRunner connects to the runner of a running container.
@@ -175,6 +179,7 @@ func (r *Runtime) DialRunner(ctx context.Context, k cluster.KernelID) (net.Conn,
 // runnerServer serves the runners of all containers with one HTTP server over pipes: a session
 // costs nothing until somebody dials it.
 type runnerServer struct {
+	e      *Engine
 	conns  chan net.Conn
 	closed chan struct{}
 	http   *http.Server
@@ -186,10 +191,14 @@ type runnerConn struct {
 	r *runner
 }
 
+// NetConn and CloseWrite are for tunnels.
+func (c runnerConn) NetConn() net.Conn { return c.Conn }
+func (c runnerConn) CloseWrite() error { return c.Conn.(interface{ CloseWrite() error }).CloseWrite() }
+
 type runnerKey struct{}
 
 func newRunnerServer(e *Engine) *runnerServer {
-	s := &runnerServer{conns: make(chan net.Conn), closed: make(chan struct{}), ended: make(chan struct{})}
+	s := &runnerServer{e: e, conns: make(chan net.Conn), closed: make(chan struct{}), ended: make(chan struct{})}
 	mux := http.NewServeMux()
 	handle := func(pattern string, h func(ctx context.Context, r *runner, req *http.Request) (any, error)) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, req *http.Request) {
@@ -216,6 +225,13 @@ func newRunnerServer(e *Engine) *runnerServer {
 		return run.CompleteResult{Completions: []string{}}, nil
 	})
 	handle("POST "+run.PathShutdown, e.serveShutdown)
+	handle("GET "+run.PathApps, e.serveApps)
+	handle("POST "+run.PathAppStart, e.serveAppStart)
+	handle("POST "+run.PathAppStop, e.serveAppStop)
+	mux.HandleFunc("POST "+run.PathDial, e.serveDial)
+	mux.HandleFunc("GET "+run.PathAppLog, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "the fake has no logs of apps\n")
+	})
 	handle("/", func(_ context.Context, _ *runner, req *http.Request) (any, error) {
 		return nil, fault.Invalidf("the fake runner does not serve %s %s", req.Method, req.URL.Path)
 	})
@@ -233,15 +249,19 @@ func newRunnerServer(e *Engine) *runnerServer {
 }
 
 func (s *runnerServer) dial(ctx context.Context, r *runner) (net.Conn, error) {
-	near, far := net.Pipe()
+	near, far, err := s.e.pair()
+	if err != nil {
+		return nil, err
+	}
 	select {
 	case s.conns <- runnerConn{far, r}:
 		return near, nil
 	case <-s.closed:
-		return nil, fault.Unavailablef("the fake engine is closed")
+		err = fault.Unavailablef("the fake engine is closed")
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		err = ctx.Err()
 	}
+	return nil, errors.Join(err, near.Close(), far.Close())
 }
 
 // Accept, Close and Addr make the server its own listener.
