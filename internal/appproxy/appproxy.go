@@ -69,6 +69,9 @@ type addresses struct {
 
 // New makes a proxy. Nothing listens before its services run, and no manager need answer.
 func New(cfg Config, d Deps) (*Proxy, error) {
+	if err := cfg.Complete(); err != nil {
+		return nil, err
+	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}

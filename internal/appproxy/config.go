@@ -36,7 +36,8 @@ type Config struct {
 	JoinTokenFile string
 	// StateDir holds the node's key, certificates that the proxy makes or gets itself, and the socket for doctor.
 	StateDir string
-	// Listen is the host:port of the shared listener: the base URL and all apps with a host name of their own.
+	// Listen is the host:port of the shared listener: the base URL and all apps with a host name of their own. Empty turns the
+	// app proxy of `berth up` off.
 	Listen string
 	// URL is how clients reach the shared listener; empty means its address.
 	URL string `config:"url"`
@@ -155,8 +156,19 @@ const (
 	minSecret = 16
 )
 
-// Validate reports the first value that cannot be used.
+// Complete reports what a proxy of its own lacks although Validate is content.
+func (c Config) Complete() error {
+	if c.Listen == "" {
+		return fault.Invalidf("appproxy.listen is not set").WithNext("set it to host:port, for example 0.0.0.0:443")
+	}
+	return nil
+}
+
+// Validate reports the first value that cannot be used. Without an address to listen on there is no proxy.
 func (c Config) Validate() error {
+	if c.Listen == "" {
+		return nil
+	}
 	if !validName.MatchString(c.Name) {
 		return fault.Invalidf("appproxy.name is %q", c.Name).WithNext("use up to 52 letters, digits, '-', '_' and '.', beginning with a letter or digit")
 	}

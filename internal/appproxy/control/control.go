@@ -54,9 +54,10 @@ const (
 	dialTimeout  = 10 * time.Second
 	joinTimeout  = 30 * time.Second
 	callTimeout  = 15 * time.Second
-	awaitLink    = 2 * time.Second // how long a call waits for a manager
-	maxSnapshot  = 1 << 20         // circuits
-	maxReplySize = 1 << 20         // bytes
+	startTimeout = 80 * time.Second // of a launch, which may start the app
+	awaitLink    = 2 * time.Second  // how long a call waits for a manager
+	maxSnapshot  = 1 << 20          // circuits
+	maxReplySize = 1 << 20          // bytes
 )
 
 // Client is a proxy's connection to its managers. Run keeps it.
@@ -320,8 +321,14 @@ func (c *Client) replace(what circuit.Change) *circuit.Table {
 
 func (c *Client) connected(link *http2.ClientConn, addr string, circuits int) {
 	c.mu.Lock()
-	c.link, c.state = link, State{Connected: true, Manager: addr, Since: c.o.Clock.Now()}
+	again := c.link == link // a further snapshot of the same watch
+	if !again {
+		c.link, c.state = link, State{Connected: true, Manager: addr, Since: c.o.Clock.Now()}
+	}
 	c.mu.Unlock()
+	if again {
+		return
+	}
 	c.wake()
 	c.o.Log.Info("manager connected", "manager", addr, "circuits", circuits)
 }
@@ -398,7 +405,11 @@ func post(ctx context.Context, link *http2.ClientConn, path string, in any) (*ht
 
 // call asks the connected manager; it waits a moment for one.
 func (c *Client) call(ctx context.Context, path string, in, out any) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	timeout := callTimeout
+	if path == proxy.PathLaunch {
+		timeout = startTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var link *http2.ClientConn
 	waiting, done := context.WithTimeout(ctx, awaitLink)
