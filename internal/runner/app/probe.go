@@ -2,7 +2,9 @@ package app
 
 import (
 	"context"
+	"errors"
 	"io"
+	"os"
 	"strconv"
 	"time"
 
@@ -10,7 +12,7 @@ import (
 )
 
 // answers reports whether an app is ready at its port: it accepts a connection, and for HTTP says anything at all to a
-// request.
+// request, or refuses it by ending the connection, as servers of gRPC do.
 func answers(ctx context.Context, port int, protocol run.AppProtocol) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -27,8 +29,8 @@ func answers(ctx context.Context, port int, protocol run.AppProtocol) bool {
 	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: localhost:"+strconv.Itoa(port)+"\r\nConnection: close\r\n\r\n"); err != nil {
 		return false
 	}
-	n, _ := conn.Read(make([]byte, 1))
-	return n > 0
+	n, err := conn.Read(make([]byte, 1))
+	return n > 0 || !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // await asks until the app answers or ctx ends; asking becomes rarer, down to four times a second.
