@@ -365,6 +365,10 @@ func TestRole(t *testing.T) {
 		runAgents(t)
 	case "transfers":
 		runTransfers(t, said)
+	case "proxy":
+		runProxy(t, said)
+	case "echo":
+		runEcho(t, said)
 	default:
 		t.Skip("a part of a benchmark")
 	}

@@ -37,7 +37,9 @@ if [ "${1:-}" = test ] || [ "${1:-}" = bench ]; then
   { /usr/bin/python3.11 -c 'import venv, ensurepip' || python3.11 -c 'import venv, ensurepip'; } >/dev/null 2>&1 || missing+=(python3.11-venv)
 fi
 if [ "${1:-}" = bench ]; then
-  need nginx nginx-light # downloads
+  need nginx nginx-light # downloads, reverse proxy
+  need wrk wrk
+  [ -x /usr/sbin/sshd ] || need sshd openssh-server # copies over SSH
 fi
 [ ${#missing[@]} -gt 0 ] || exit 0
 
