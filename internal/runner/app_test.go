@@ -2,12 +2,10 @@ package runner_test
 
 import (
 	"bufio"
-	"context"
 	"io"
 	"net"
 	"net/http"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -82,19 +80,11 @@ func TestAnAppIsStartedAndReached(t *testing.T) {
 	require.NoError(t, resp.Body.Close())
 	require.Equal(t, strconv.Itoa(cfg.User.UID)+" --host 127.0.0.1 --port "+strconv.Itoa(port)+" --logdir here "+cfg.User.Home, string(body))
 
-	req, err := http.NewRequest(http.MethodGet, "http://runner"+strings.Replace(run.PathAppLog, "{name}", "tensorboard", 1)+"?tail=100000", nil)
+	log, err := b.c.AppLog(ctx(t), "tensorboard", 100_000)
 	require.NoError(t, err)
-	req.Header.Set("Authorization", "Bearer "+token)
-	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return run.UnixDialer(b.cfg.Socket)(ctx)
-	}}}
-	defer client.CloseIdleConnections()
-	resp, err = client.Do(req)
-	require.NoError(t, err)
-	body, err = io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	require.NoError(t, resp.Body.Close())
-	require.Contains(t, string(body), "it answers on port")
+	require.Contains(t, string(log), "it answers on port")
+	_, err = b.c.AppLog(ctx(t), "sshd", 0)
+	require.True(t, fault.Is(err, fault.NotFound))
 
 	a, err := b.c.StopApp(ctx(t), "tensorboard")
 	require.NoError(t, err)

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -240,4 +241,26 @@ func (c *Client) StopApp(ctx context.Context, name string) (App, error) {
 	var out App
 	err := c.call(ctx, http.MethodPost, strings.Replace(PathAppStop, "{name}", url.PathEscape(name), 1), struct{}{}, &out)
 	return out, err
+}
+
+// AppLog returns at most tail bytes of the end of what an app wrote; 0 means as much as the runner likes.
+func (c *Client) AppLog(ctx context.Context, name string, tail int) ([]byte, error) {
+	path := strings.Replace(PathAppLog, "{name}", url.PathEscape(name), 1)
+	if tail > 0 {
+		path += "?tail=" + strconv.Itoa(tail)
+	}
+	req, err := c.request(ctx, http.MethodGet, path, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.send(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, MaxRequest))
+	if err != nil {
+		return nil, fault.Unavailablef("read the log of app %s", name).WithCause(err)
+	}
+	return b, nil
 }
