@@ -13,7 +13,8 @@
 #   DOCKER                engine command, default docker
 #
 # A recipe is lines of "KEY VALUE": image (reference), suite (Debian release), package
-# (names, repeatable), remove (path or glob below the root), link (PATH TARGET), env (K=V),
+# (names, repeatable), remove (path or glob below the root), link (PATH TARGET), file (PATH
+# TEXT, one line), go (PATH PACKAGE: a program of this repository, built without cgo), env (K=V),
 # label (NAME VALUE). "#" starts a comment line.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -61,7 +62,17 @@ fields() { sed -nE "s/^$2[[:space:]]+(.*[^[:space:]])[[:space:]]*$/\1/p" "$1.rec
 # Raise this when a change of this script changes what it builds.
 edition=1
 
-recipe_hash() { { echo "$edition"; cat "$1.recipe"; } | sha256sum | cut -c1-32; }
+# Programs count by their own sources and the versions of what they use.
+recipe_hash() {
+  local path package
+  {
+    echo "$edition"
+    cat "$1.recipe"
+    while read -r path package; do
+      [ -z "$package" ] || { cat ../go.mod; find "../$package" -type f ! -name '*_test.go' -print0 | sort -z | xargs -0 sha256sum; }
+    done < <(fields "$1" go)
+  } | sha256sum | cut -c1-32
+}
 
 build() {
   local r=$1 image suite hash packages begun=$SECONDS
@@ -80,7 +91,7 @@ build() {
   args+=('--aptopt=Acquire::Languages "none"' '--aptopt=APT::Install-Recommends "false"')
 
   # The customize hook is a script of its own, so that no recipe text is parsed by a shell twice.
-  local hook="$work/$r.hook" path target
+  local hook="$work/$r.hook" path target programs=0
   {
     printf '#!/bin/sh\nset -e\ncd "$1"\n'
     while read -r path; do
@@ -89,6 +100,15 @@ build() {
     while read -r path target; do
       [ -n "$path" ] && printf 'ln -sfn %q ./%q\n' "$target" "$path"
     done < <(fields "$r" link)
+    while read -r path target; do
+      [ -n "$path" ] && printf 'mkdir -p "$(dirname ./%q)" && printf "%%s\\n" %q > ./%q\n' "$path" "$target" "$path"
+    done < <(fields "$r" file)
+    while read -r path target; do
+      [ -n "$path" ] || continue
+      programs=$((programs + 1))
+      (cd .. && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$work/$r.$programs" "./$target") || die "building $target failed" "go build ./$target"
+      printf 'install -D -m 0755 %q ./%q\n' "$work/$r.$programs" "$path"
+    done < <(fields "$r" go)
     printf 'rm -rf -- ./var/cache/debconf/*-old ./var/cache/ldconfig/aux-cache ./var/log/* ./root/.cache ./etc/machine-id ./etc/hostname ./etc/resolv.conf\n'
     printf ': > ./etc/machine-id\n'
   } >"$hook"
