@@ -16,17 +16,27 @@ import (
 	"berth.dev/berth/internal/manager/store/storetest"
 )
 
-// TestExternalServices runs the manager and the agent as processes of their own, on Debian's
-// PostgreSQL, Redis and etcd, and kills each of the two. Our command line and the official client walk on it.
-func TestExternalServices(t *testing.T) {
+// apart is a cluster whose roles are processes of their own, on Debian's PostgreSQL, Redis and etcd.
+type apart struct {
+	*platform
+	config    string // file
+	api       string // port
+	processes map[string]*exec.Cmd
+}
+
+// newApart starts the manager and an agent. agentConfig is added to the agent's configuration, more to the file; there DIR
+// stands for the directory of the cluster and HUB for the address where the manager takes agents.
+func newApart(t *testing.T, agentID, agentConfig, more string) *apart {
+	t.Helper()
 	needEngine(t)
 	dir, err := os.MkdirTemp("", "berth-ext-")
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o755))
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	p := &platform{t: t, dir: filepath.Join(dir, "manager")}
+	a := &apart{platform: &platform{t: t, dir: filepath.Join(dir, "manager")}, config: filepath.Join(dir, "berth.toml"), processes: map[string]*exec.Cmd{}}
 
-	redis, etcd, peer, api, agents := freePort(t), freePort(t), freePort(t), freePort(t), freePort(t)
+	redis, etcd, peer, agents := freePort(t), freePort(t), freePort(t), freePort(t)
+	a.api = freePort(t)
 	process(t, dir, "redis", "redis-server", "--port", redis, "--bind", "127.0.0.1", "--save", "", "--dir", dir)
 	client, member := "http://127.0.0.1:"+etcd, "http://127.0.0.1:"+peer
 	process(t, dir, "etcd", "etcd", "--data-dir", filepath.Join(dir, "etcd"), "--listen-client-urls", client, "--advertise-client-urls", client,
@@ -34,9 +44,8 @@ func TestExternalServices(t *testing.T) {
 	for _, port := range []string{redis, etcd} {
 		listening(t, port)
 	}
-
-	config := filepath.Join(dir, "berth.toml")
-	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, `
+	hub := "127.0.0.1:" + agents
+	require.NoError(t, os.WriteFile(a.config, fmt.Appendf(nil, `
 [log]
 level = "info"
 
@@ -50,59 +59,73 @@ address = "127.0.0.1:%s"
 [manager.etcd]
 endpoints = ["%s"]
 [manager.agents]
-listen = "127.0.0.1:%s"
+listen = "%s"
 join_token_file = "%s/join.token"
 
 [agent]
-id = "i-external"
-manager = "127.0.0.1:%s"
+id = "%s"
+manager = "%s"
 join_token_file = "%s/join.token"
 state_dir = "%s/agent"
 cpu_overcommit = 16
-`, api, p.dir, strings.ReplaceAll(storetest.DSN(t), `"`, `\"`), redis, client, agents, dir, agents, dir, dir), 0o600))
-	require.Zero(t, p.run("", "config", "check", "--role", "manager", "--config", config).code)
-	require.Zero(t, p.run("", "config", "check", "--role", "agent", "--config", config).code)
-
-	manager := process(t, dir, "manager", binary, "manager", "--config", config)
-	listening(t, api)
-	p.eventually("the manager writes client.env", func() bool {
-		_, err := os.Stat(filepath.Join(p.dir, "client.env"))
-		return err == nil
-	})
-	agent := process(t, dir, "agent", binary, "agent", "--config", config)
-	p.eventually("the agent is alive and has images", func() bool {
-		return strings.Contains(p.must("agent", "list"), "ALIVE") && strings.Contains(p.must("image", "list"), "python")
-	})
+%s
+%s
+`, a.api, a.dir, strings.ReplaceAll(storetest.DSN(t), `"`, `\"`), redis, client, hub, dir, agentID, hub, dir, dir, agentConfig,
+		strings.NewReplacer("DIR", dir, "HUB", hub).Replace(more)), 0o600))
+	for _, role := range []string{"manager", "agent"} {
+		a.begin(role)
+	}
 	t.Cleanup(func() {
-		for _, id := range containers(t, "label=berth.agent=i-external") {
+		for _, id := range containers(t, "label=berth.agent="+agentID) {
 			_, _ = docker("rm", "-f", id)
 		}
 	})
-	smoke(t, p)
-	walk(t, newOfficial(t, p.env()))
-	p.clean("--config", config)
+	return a
+}
 
-	for _, victim := range []struct {
-		process *exec.Cmd
-		role    string
-	}{{manager, "manager"}, {agent, "agent"}} {
-		survive(t, p, "berth.agent=i-external", func() {
-			require.NoError(t, victim.process.Process.Kill())
-			process(t, dir, victim.role, binary, victim.role, "--config", config)
-			listening(t, api)
-			p.eventually("sessions are listed after the death of the "+victim.role, func() bool {
-				return p.run("", "session", "list").code == 0
-			})
+// begin starts a role and waits until it can be used.
+func (a *apart) begin(role string) {
+	a.t.Helper()
+	r := a.run("", "config", "check", "--role", role, "--config", a.config)
+	require.Zero(a.t, r.code, r.stdout+r.stderr)
+	a.processes[role] = process(a.t, filepath.Dir(a.config), role, binary, role, "--config", a.config)
+	switch role {
+	case "manager":
+		listening(a.t, a.api)
+		a.eventually("the manager writes client.env", func() bool {
+			_, err := os.Stat(filepath.Join(a.dir, "client.env"))
+			return err == nil
+		})
+		a.eventually("the manager answers", func() bool { return a.run("", "session", "list").code == 0 })
+	case "agent":
+		a.eventually("the agent is alive and has images", func() bool {
+			return strings.Contains(a.must("agent", "list"), "ALIVE") && strings.Contains(a.must("image", "list"), "python")
 		})
 	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			left, err := docker("ps", "-a", "--filter", "label=berth.agent=i-external", "--format", "{{.ID}} {{.Names}} {{.Status}} {{.Labels}}")
-			t.Logf("containers that are left (error %v):\n%s", err, left)
-		}
-	})
-	p.eventually("all containers are gone", func() bool { return len(containers(t, "label=berth.agent=i-external")) == 0 })
-	p.clean("--config", config)
+}
+
+// kill ends a role without any warning.
+func (a *apart) kill(role string) {
+	a.t.Helper()
+	require.NoError(a.t, a.processes[role].Process.Kill())
+}
+
+// TestExternalServices kills the manager and the agent, each a process of its own. Our command line and the official client
+// walk on them.
+func TestExternalServices(t *testing.T) {
+	a := newApart(t, "i-external", "", "")
+	smoke(t, a.platform)
+	walk(t, newOfficial(t, a.env()))
+	a.clean("--config", a.config)
+
+	for _, role := range []string{"manager", "agent"} {
+		survive(t, a.platform, "berth.agent=i-external", func() {
+			a.kill(role)
+			a.begin(role)
+		})
+	}
+	a.eventually("all containers are gone", func() bool { return len(containers(t, "label=berth.agent=i-external")) == 0 })
+	a.clean("--config", a.config)
 }
 
 // process starts a server that ends with the test; its output is shown when the test fails.
