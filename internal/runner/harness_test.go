@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/runner"
+	"berth.dev/berth/internal/runner/sshd"
 	"berth.dev/berth/internal/wire/run"
 )
 
@@ -25,6 +26,9 @@ import (
 const asRunner = "BERTH_TEST_AS_RUNNER"
 
 func TestMain(m *testing.M) {
+	if code, ok := sshd.FileServer(os.Args); ok { // as children of the runner
+		os.Exit(code)
+	}
 	if os.Getenv(asRunner) != "" {
 		os.Unsetenv(asRunner)
 		os.Exit(runner.Main(os.Args))

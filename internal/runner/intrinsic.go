@@ -5,12 +5,16 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"sync"
 	"syscall"
 
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/runner/recipe"
+	"berth.dev/berth/internal/runner/sshd"
+	"berth.dev/berth/internal/runner/webterm"
 	"berth.dev/berth/internal/wire/run"
 )
 
@@ -26,7 +30,17 @@ type Intrinsic interface {
 
 // intrinsics are the apps of this runner in the order of lists. New calls it last, so all of the runner is there.
 func (r *Runner) intrinsics() []Intrinsic {
-	return []Intrinsic{}
+	exe, err := os.Executable()
+	if err != nil {
+		exe = os.Args[0] // in a root without /proc; the agent names the file in full
+	}
+	ssh := sshd.New(sshd.Config{Name: r.cfg.User.Name, Home: r.cfg.User.Home, User: r.user, Shell: r.shell, Dir: r.workDir, Env: r.env, Table: r.table, Executable: exe,
+		HostKey: filepath.Join(r.cfg.Dir, "ssh_host_key"), Sockets: r.userDir(), Authorized: r.cfg.AuthorizedKeys, Log: r.log})
+	title := "Terminal"
+	if name := recipe.Getenv(r.env, "BACKENDAI_SESSION_NAME"); name != "" {
+		title = name + " · terminal"
+	}
+	return []Intrinsic{ssh, ssh.FilesOnly(), webterm.New(webterm.Config{Terminals: r.terminals, Title: title, Log: r.log})}
 }
 
 // maxIntrinsic bounds the connections to all intrinsic apps together.

@@ -2,6 +2,7 @@ package runner_test
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pkg/sftp"
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/fault"
@@ -136,7 +138,8 @@ func (b *box) up() *box {
 // shell, no libc, no /tmp, no /dev, no /etc/passwd.
 func TestScratchRoot(t *testing.T) {
 	t.Parallel()
-	b := enter(t, newRoot(t), run.Config{}).up()
+	root := newRoot(t)
+	b := enter(t, root, run.Config{}).up()
 	h, err := b.c.Hello(ctx(t))
 	require.NoError(t, err)
 	require.Equal(t, 1, h.PID)
@@ -170,6 +173,19 @@ func TestScratchRoot(t *testing.T) {
 	list, err := b.c.Files(ctx(t), "x")
 	require.NoError(t, err)
 	require.Len(t, list.Entries, 1)
+	b.cfg.Socket = filepath.Join(root, b.cfg.Socket)
+	conn := b.ssh(filepath.Join(root, "home/work"))
+	f, err := sftp.NewClient(conn) // the runner brings what it takes
+	require.NoError(t, err)
+	text, err := f.Open("x/y.txt")
+	require.NoError(t, err)
+	data, err := io.ReadAll(text)
+	require.NoError(t, err)
+	require.Equal(t, "data", string(data))
+	require.NoError(t, f.Mkdir("z"))
+	fi, err := os.Stat(filepath.Join(root, "home/work/z"))
+	require.NoError(t, err)
+	require.EqualValues(t, 4242, fi.Sys().(*syscall.Stat_t).Uid)
 	require.NoError(t, b.c.Shutdown(ctx(t), time.Second))
 	require.Equal(t, 0, b.wait())
 }

@@ -33,6 +33,7 @@ import (
 	"berth.dev/berth/internal/runner/proc"
 	"berth.dev/berth/internal/runner/python"
 	"berth.dev/berth/internal/runner/recipe"
+	"berth.dev/berth/internal/runner/sshd"
 	"berth.dev/berth/internal/runner/terminal"
 	"berth.dev/berth/internal/wire/run"
 )
@@ -101,6 +102,9 @@ func New(cfg run.Config, stdout, stderr io.Writer) (*Runner, error) {
 		r.python = python.New(python.Config{Path: r.tool, LibDir: r.libDir(), UserDir: r.userDir(), Dir: r.workDir(), Env: r.env, User: r.user, Table: r.table, Log: r.log,
 			Stray:    func(stream, text string) { logSink{r}.Text(stream, text) },
 			NoKernel: recipe.Getenv(r.env, "BERTH_NO_IPYKERNEL") != ""})
+	}
+	if err := sshd.EnsureSessionKey(cfg.User.Home, r.user); err != nil {
+		r.log.Warn("clients that download the session's key cannot log in by SSH", "err", err)
 	}
 	r.carried = make(chan struct{}, maxCarried)
 	own := r.intrinsics()
@@ -260,6 +264,9 @@ func (r *Runner) closeLogs() {
 // Main runs the runner's command line: its only argument is the configuration file. It
 // returns the exit code of the process.
 func Main(args []string) int {
+	if code, ok := sshd.FileServer(args); ok { // a child of PID 1, as the session's user
+		return code
+	}
 	if len(args) == 2 && args[1] == "--version" {
 		fmt.Println("berth-runner, protocol", run.Version)
 		return 0

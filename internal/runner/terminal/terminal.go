@@ -5,6 +5,7 @@
 package terminal
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -43,6 +44,7 @@ func NewSet(cfg Config) *Set { return &Set{cfg: cfg, all: map[string]*Terminal{}
 type Terminal struct {
 	master  *os.File
 	process *proc.Process
+	typing  sync.Mutex // held while a limit on writing is set
 
 	mu       sync.Mutex
 	recent   []byte
@@ -57,6 +59,7 @@ type Watcher struct {
 	out  chan []byte
 	gone chan struct{}
 	once sync.Once
+	old  bool
 }
 
 // Attach returns a watcher of the named terminal, starting it when it is not there.
@@ -199,6 +202,7 @@ func (t *Terminal) watch() *Watcher {
 	}
 	w := &Watcher{t: t, out: make(chan []byte, 64), gone: make(chan struct{})}
 	if len(t.recent) > 0 {
+		w.old = true
 		w.out <- append([]byte(nil), t.recent...)
 	}
 	t.watchers[w] = struct{}{}
@@ -207,6 +211,9 @@ func (t *Terminal) watch() *Watcher {
 
 // Output gives the recent output first, then what comes; it is closed when the shell has ended.
 func (w *Watcher) Output() <-chan []byte { return w.out }
+
+// Replays reports whether the first that Output gives was shown before: the terminal was there already.
+func (w *Watcher) Replays() bool { return w.old }
 
 // Gone is closed when the watcher was detached, by itself or because it was stuck.
 func (w *Watcher) Gone() <-chan struct{} { return w.gone }
@@ -222,7 +229,25 @@ func (w *Watcher) Detach() {
 }
 
 // Write types into the terminal.
-func (t *Terminal) Write(b []byte) (int, error) { return t.master.Write(b) }
+func (t *Terminal) Write(b []byte) (int, error) {
+	n := 0
+	for {
+		m, err := t.master.Write(b[n:])
+		if n += m; !errors.Is(err, os.ErrDeadlineExceeded) { // of somebody else's WriteFor
+			return n, err
+		}
+	}
+}
+
+// WriteFor types like Write, for at most limit: a program that does not read leaves os.ErrDeadlineExceeded and the rest.
+func (t *Terminal) WriteFor(b []byte, limit time.Duration) (int, error) {
+	t.typing.Lock()
+	defer t.typing.Unlock()
+	_ = t.master.SetWriteDeadline(time.Now().Add(limit)) // fails when the terminal has ended, as Write will
+	n, err := t.master.Write(b)
+	_ = t.master.SetWriteDeadline(time.Time{})
+	return n, err
+}
 
 // Resize changes the size of the window.
 func (t *Terminal) Resize(rows, cols uint16) error { return proc.SetSize(t.master, rows, cols) }

@@ -1,0 +1,244 @@
+package webterm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/runner/terminal"
+)
+
+// The bounds of one connection.
+const (
+	maxMessage = 256 << 10 // from the page
+	// ahead is how much output may be under way to a page that has not shown it; a program that writes faster waits.
+	ahead     = 1 << 20
+	sendTime  = 10 * time.Second
+	pingEvery = 25 * time.Second
+	pingTime  = 20 * time.Second
+	inputs    = 16 // messages that wait for the terminal
+)
+
+// begin and last are what the server says besides the terminal's bytes.
+type begin struct {
+	Begin  bool `json:"begin"`
+	Replay bool `json:"replay"`
+}
+
+type last struct {
+	End     *ending `json:"end,omitempty"`
+	Refused string  `json:"refused,omitempty"`
+}
+
+type ending struct {
+	Code   int `json:"code"`
+	Signal int `json:"signal,omitempty"`
+}
+
+// word is what the page says besides what is typed.
+type word struct {
+	Rows uint16 `json:"rows"`
+	Cols uint16 `json:"cols"`
+	Read int64  `json:"read"`
+}
+
+func (s *Server) socket(w http.ResponseWriter, q *http.Request) {
+	rc := http.NewResponseController(w)
+	_, _ = rc.SetReadDeadline(time.Time{}), rc.SetWriteDeadline(time.Time{}) // a socket has them; from here on each message has its own
+	// Accept refuses pages of other origins.
+	c, err := websocket.Accept(w, q, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled})
+	if err != nil {
+		s.cfg.Log.Debug("a WebSocket was refused", "err", err)
+		return
+	}
+	defer c.CloseNow()
+	c.SetReadLimit(maxMessage)
+	v := &view{c: c, read: make(chan struct{}, 1), input: make(chan []byte, inputs)}
+	ctx, cancel := context.WithCancel(q.Context())
+	defer cancel()
+	name, err := terminal.Name(q.URL.Query().Get("terminal"))
+	rows, cols := size(q, "rows"), size(q, "cols")
+	var t *terminal.Terminal
+	var out *terminal.Watcher
+	if err == nil {
+		t, out, err = s.cfg.Terminals.Attach(name, rows, cols, false)
+	}
+	if err != nil {
+		_ = v.say(ctx, last{Refused: words(err)}) // a page that left needs none
+		_ = c.Close(websocket.StatusTryAgainLater, "refused")
+		return
+	}
+	defer out.Detach()
+	if v.say(ctx, begin{Begin: true, Replay: out.Replays()}) != nil {
+		return
+	}
+	if out.Replays() && rows > 1 && cols > 0 {
+		// A program that fills the screen draws it anew when the size changes, and only then.
+		_ = t.Resize(rows-1, cols)
+		_ = t.Resize(rows, cols)
+	}
+	var work sync.WaitGroup
+	defer work.Wait()
+	defer cancel()
+	work.Go(func() {
+		defer cancel()
+		v.listen(ctx, t)
+	})
+	work.Go(func() { v.typeIn(ctx, t) })
+	work.Go(func() {
+		defer cancel()
+		v.stayAlive(ctx)
+	})
+	if v.show(ctx, out) {
+		st := t.Status()
+		_ = v.say(ctx, last{End: &ending{Code: st.Code, Signal: int(st.Signal)}})
+		_ = c.Close(websocket.StatusNormalClosure, "the shell has ended")
+	}
+}
+
+// words are an error's with its next step.
+func words(err error) string {
+	text := err.Error()
+	if next := fault.NextOf(err); next != "" {
+		text += ": " + next
+	}
+	return text
+}
+
+func size(q *http.Request, name string) uint16 {
+	n, err := strconv.ParseUint(q.URL.Query().Get(name), 10, 16)
+	if err != nil {
+		return 0
+	}
+	return uint16(n)
+}
+
+// view is one page that shows a terminal.
+type view struct {
+	c     *websocket.Conn
+	shown atomic.Int64  // bytes that the page says it has shown
+	read  chan struct{} // told when that has changed
+	input chan []byte
+}
+
+func (v *view) say(ctx context.Context, what any) error {
+	b, err := json.Marshal(what)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, sendTime)
+	defer cancel()
+	return v.c.Write(ctx, websocket.MessageText, b)
+}
+
+// show sends the terminal's output; ended reports that the shell has ended.
+func (v *view) show(ctx context.Context, out *terminal.Watcher) (ended bool) {
+	sent := int64(0)
+	for {
+		for sent-v.shown.Load() > ahead {
+			select {
+			case <-v.read:
+			case <-out.Gone(): // it held up the program for too long
+				return false
+			case <-ctx.Done():
+				return false
+			}
+		}
+		select {
+		case b, ok := <-out.Output():
+			if !ok {
+				return true
+			}
+			wctx, cancel := context.WithTimeout(ctx, sendTime)
+			err := v.c.Write(wctx, websocket.MessageBinary, b)
+			cancel()
+			if err != nil {
+				return false
+			}
+			sent += int64(len(b))
+		case <-out.Gone():
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// listen takes what the page says until it leaves.
+func (v *view) listen(ctx context.Context, t *terminal.Terminal) {
+	for {
+		kind, b, err := v.c.Read(ctx)
+		if err != nil {
+			return
+		}
+		if kind == websocket.MessageBinary {
+			select {
+			case v.input <- b:
+			case <-ctx.Done():
+				return
+			}
+			continue
+		}
+		var w word
+		if json.Unmarshal(b, &w) != nil {
+			_ = v.c.Close(websocket.StatusPolicyViolation, "this is not what the page says")
+			return
+		}
+		if w.Rows > 0 && w.Cols > 0 {
+			_ = t.Resize(w.Rows, w.Cols) // a terminal that has ended says so by its output
+		}
+		if w.Read > v.shown.Load() {
+			v.shown.Store(w.Read)
+			select {
+			case v.read <- struct{}{}:
+			default: // told already
+			}
+		}
+	}
+}
+
+// typeIn types what the page sends. A program that reads nothing holds it up, not the listening.
+func (v *view) typeIn(ctx context.Context, t *terminal.Terminal) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case b := <-v.input:
+			for len(b) > 0 && ctx.Err() == nil {
+				n, err := t.WriteFor(b, time.Second)
+				b = b[n:]
+				if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+					return // the terminal has ended, which its output says
+				}
+			}
+		}
+	}
+}
+
+// stayAlive ends a connection whose page has vanished.
+func (v *view) stayAlive(ctx context.Context) {
+	tick := time.NewTicker(pingEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		pctx, cancel := context.WithTimeout(ctx, pingTime)
+		err := v.c.Ping(pctx)
+		cancel()
+		if err != nil {
+			return
+		}
+	}
+}
