@@ -88,6 +88,12 @@ func HasSlug(err error, slug string) bool {
 	return errors.As(err, &e) && e.Slug() == slug
 }
 
+// HasCode reports whether err is a problem with the given code.
+func HasCode(err error, code string) bool {
+	var e *Error
+	return errors.As(err, &e) && e.Code == code
+}
+
 func notFound(op, format string, args ...any) *Error {
 	return &Error{Status: http.StatusNotFound, Op: op, Problem: Problem{
 		Type: ProblemPrefix + SlugNotFound, Title: "No such object", Msg: fmt.Sprintf(format, args...),

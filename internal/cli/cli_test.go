@@ -21,19 +21,22 @@ type bench struct {
 	*fakeManager
 	app     *frame.Frame
 	signals chan os.Signal
+	env     map[string]string
+	started *fakePrograms
 }
 
 func setup(t *testing.T) *bench {
 	t.Helper()
 	f := newFake(t)
 	env := map[string]string{api.EnvEndpoint: f.URL, api.EnvAccessKey: fakeAccess, api.EnvSecretKey: fakeSecret, "MINE": "own value"}
-	b := &bench{fakeManager: f, signals: make(chan os.Signal, 2)}
+	b := &bench{fakeManager: f, signals: make(chan os.Signal, 2), env: env, started: &fakePrograms{}}
 	b.app = &frame.Frame{
 		Build:      "test",
 		Look:       time.Millisecond,
 		Getenv:     func(k string) string { return env[k] },
 		Now:        func() time.Time { return time.Date(2026, 11, 20, 8, 5, 0, 0, time.UTC) },
 		Interrupts: func() (<-chan os.Signal, func()) { return b.signals, func() {} },
+		Programs:   b.started,
 	}
 	return b
 }

@@ -1,10 +1,15 @@
 package cli
 
 import (
+	"os"
+
 	"github.com/spf13/cobra"
 
+	"berth.dev/berth/internal/cli/app"
+	"berth.dev/berth/internal/cli/console"
 	"berth.dev/berth/internal/cli/folder"
 	"berth.dev/berth/internal/cli/frame"
+	"berth.dev/berth/internal/cli/ssh"
 )
 
 // verbs make the commands of this package.
@@ -17,8 +22,11 @@ func Commands(build string) []*cobra.Command {
 
 func commands(f *frame.Frame) []*cobra.Command {
 	v := &verbs{f}
-	all := []*cobra.Command{v.newRun(), v.newSession(), v.newAgent(), v.newScheduler(), v.newIdle(), v.newPreset(), v.newImage(), v.newWhoami()}
+	all := []*cobra.Command{v.newRun(), v.newNotebook(), v.newSession(), v.newAgent(), v.newScheduler(), v.newIdle(), v.newPreset(), v.newImage(), v.newWhoami()}
 	all = append(all, folder.Commands(f)...)
+	all = append(all, app.Commands(f)...)
+	all = append(all, ssh.Commands(f, os.Executable)...)
+	all = append(all, console.Commands(f)...)
 	for _, c := range all {
 		f.Flags(c)
 	}

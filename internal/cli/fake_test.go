@@ -54,6 +54,7 @@ type fakeManager struct {
 	queue  fakeQueue
 	// folders have a lock of their own.
 	folders fakeFolders
+	apps    fakeApps
 	// mute makes sessions and answers nothing.
 	mute bool
 }
@@ -112,6 +113,7 @@ func newFake(t *testing.T) *fakeManager {
 	f.queueRoutes(handle)
 	f.idleRoutes(handle)
 	f.folderRoutes(mux, handle)
+	f.appRoutes(handle)
 	f.Server = httptest.NewServer(mux)
 	t.Cleanup(f.Close)
 	return f
@@ -335,6 +337,9 @@ func (f *fakeManager) download(w http.ResponseWriter, r *http.Request) {
 			content := ""
 			if h.Typeflag == tar.TypeReg {
 				content = "content of " + h.Name
+				if h.Name == "id_container" {
+					content = f.apps.key
+				}
 			}
 			h.Size = int64(len(content))
 			_ = archive.WriteHeader(&h)

@@ -25,7 +25,7 @@ func (o *runOptions) execute(ctx context.Context, cmd *cobra.Command, c *api.Cli
 		return 0, err
 	}
 	defer stream.Close()
-	out := &console{out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), dir: o.media, quiet: o.quiet}
+	out := &printer{out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), dir: o.media, quiet: o.quiet}
 	in := newInput(cmd.InOrStdin(), cmd.ErrOrStderr())
 	defer in.restore()
 	interrupted := false

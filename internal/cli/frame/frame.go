@@ -31,11 +31,12 @@ type Frame struct {
 	Look time.Duration
 	// Interrupts delivers Ctrl-C until its stop function is called.
 	Interrupts func() (<-chan os.Signal, func())
+	Programs   Programs
 }
 
 // New returns the frame of this process. build is shown to the manager as the user agent.
 func New(build string) *Frame {
-	return &Frame{Build: build, Getenv: os.Getenv, Now: time.Now, Look: lookBusy, Interrupts: osInterrupts}
+	return &Frame{Build: build, Getenv: os.Getenv, Now: time.Now, Look: lookBusy, Interrupts: osInterrupts, Programs: osPrograms{}}
 }
 
 // Flags adds what all verbs understand to a command that stands at the top.

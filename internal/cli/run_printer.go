@@ -13,9 +13,9 @@ import (
 	"berth.dev/berth/internal/cli/frame"
 )
 
-// console prints the output of a program: text as it comes, rich output as a summary or
+// printer prints the output of a program: text as it comes, rich output as a summary or
 // into files.
-type console struct {
+type printer struct {
 	out, err io.Writer
 	// dir receives rich output; "" only tells about it.
 	dir   string
@@ -23,7 +23,7 @@ type console struct {
 	saved int
 }
 
-func (c *console) write(items []api.ConsoleItem) error {
+func (c *printer) write(items []api.ConsoleItem) error {
 	for _, i := range items {
 		if err := c.item(i); err != nil {
 			return fmt.Errorf("write output: %w", err)
@@ -32,7 +32,7 @@ func (c *console) write(items []api.ConsoleItem) error {
 	return nil
 }
 
-func (c *console) item(i api.ConsoleItem) error {
+func (c *printer) item(i api.ConsoleItem) error {
 	var err error
 	switch i.Type {
 	case "stdout":
@@ -51,7 +51,7 @@ func (c *console) item(i api.ConsoleItem) error {
 	return err
 }
 
-func (c *console) rich(kind string, data []byte) error {
+func (c *printer) rich(kind string, data []byte) error {
 	if c.dir == "" {
 		if c.quiet {
 			return nil

@@ -1,0 +1,124 @@
+// Package app holds the client verbs about apps of sessions, one file per verb, and port-forward, which brings an app to a
+// port of this machine. Package cli adds them to the command line.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
+)
+
+// verbs make the commands of this package.
+type verbs struct{ *frame.Frame }
+
+// Commands returns the verbs for apps.
+func Commands(f *frame.Frame) []*cobra.Command {
+	v := &verbs{f}
+	return []*cobra.Command{v.newApp(), v.newPortForward()}
+}
+
+func (a *verbs) newApp() *cobra.Command {
+	return frame.Group("app", "Open what listens inside a session, and say who may use it",
+		"Open what listens inside a session, and say who may use it.\n\n"+
+			"An app is named as berth app list shows it, or by a port that it listens on. Opening one publishes it at an address of its\n"+
+			"own, for you alone; share lets others in, close takes the address away. berth port-forward reaches an app without\n"+
+			"publishing it.",
+		a.newList(), a.newOpen(), a.newStop(), a.newShare(), a.newClose())
+}
+
+// missing says that an app does not exist, and what does.
+func missing(session api.SessionInfo, name string, list []api.App) error {
+	names := make([]string, len(list))
+	for i, a := range list {
+		names[i] = a.Name
+	}
+	return frame.Hint(fmt.Errorf("session %s has no app %s; it has: %s", session.Name, name, frame.Names(names)), "berth app list %s", session.Name)
+}
+
+// find takes an app by its name, or by a port that it listens on.
+func find(session api.SessionInfo, list []api.App, name string) (api.App, error) {
+	port, _ := strconv.Atoi(name)
+	for _, a := range list {
+		if a.Name == name || port > 0 && a.HasPort(port) {
+			return a, nil
+		}
+	}
+	return api.App{}, missing(session, name, list)
+}
+
+// only finds the app that a session is for: its one declared HTTP app.
+func only(session api.SessionInfo, list []api.App) (api.App, error) {
+	var found []api.App
+	for _, a := range list {
+		if a.HTTP() && a.Origin != api.AppIntrinsic && a.Name != "ttyd" {
+			found = append(found, a)
+		}
+	}
+	if len(found) == 1 {
+		return found[0], nil
+	}
+	names := make([]string, len(list))
+	for i, a := range list {
+		names[i] = a.Name
+	}
+	return api.App{}, frame.Usage(frame.Hint(fmt.Errorf("say which app of session %s: %s", session.Name, frame.Names(names)), "berth app list %s", session.Name))
+}
+
+// circuitsOf lists what is published of an app, or of all of a session's apps.
+func circuitsOf(ctx context.Context, c *api.Client, session, app string) ([]api.Circuit, error) {
+	list, err := c.Circuits(ctx, session)
+	if err != nil {
+		return nil, err
+	}
+	if app == "" {
+		return list, nil
+	}
+	var out []api.Circuit
+	for _, k := range list {
+		if k.App == app {
+			out = append(out, k)
+		}
+	}
+	return out, nil
+}
+
+// published is circuitsOf for verbs that need one at least; the session may have ended.
+func published(ctx context.Context, c *api.Client, session, app string) ([]api.Circuit, error) {
+	list, err := circuitsOf(ctx, c, session, app)
+	if api.IsNotFound(err) {
+		if _, e := frame.RunningSession(ctx, c, session); e != nil {
+			err = e
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(list) > 0 {
+		return list, nil
+	}
+	if app == "" {
+		return nil, frame.Hint(errors.New("nothing of session "+session+" is published"), "berth app list %s", session)
+	}
+	return nil, frame.Hint(fmt.Errorf("app %s of session %s is not published", app, session), "berth app open %s %s", session, app)
+}
+
+// complete completes a session and then the names of its apps.
+func (a *verbs) complete() cobra.CompletionFunc {
+	return a.CompleteSessions(func(ctx context.Context, c *api.Client, session string) []string {
+		list, err := c.Apps(ctx, session)
+		if err != nil {
+			return nil
+		}
+		names := make([]string, len(list))
+		for i, app := range list {
+			names[i] = app.Name
+		}
+		return names
+	})
+}

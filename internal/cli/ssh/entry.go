@@ -1,0 +1,134 @@
+package ssh
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"berth.dev/berth/api"
+	"berth.dev/berth/internal/cli/frame"
+)
+
+const (
+	// keyFile is where a session keeps its own private key, below its home; ours has the same name.
+	keyFile = "id_container"
+	// maxKey bounds a key in bytes.
+	maxKey = 16 << 10
+)
+
+// entry is what SSH programs need to know of a session.
+type entry struct {
+	id, host string
+	dir      string // private, of this session alone
+	proxy    string // shell command that carries the bytes
+}
+
+// sessionName and sessionID are what may become part of a configuration that programs read.
+var (
+	sessionName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+	sessionID   = regexp.MustCompile(`^[0-9a-fA-F][0-9a-fA-F-]{7,63}$`)
+)
+
+// entry makes the entry of a session; it opens no connection.
+func (a *verbs) entry(info api.SessionInfo) (entry, error) {
+	if !sessionName.MatchString(info.Name) || !sessionID.MatchString(info.ID) {
+		return entry{}, fmt.Errorf("session %q with id %q cannot be a host of SSH", info.Name, info.ID)
+	}
+	self, err := a.self()
+	if err != nil {
+		return entry{}, fmt.Errorf("find this program: %w", err)
+	}
+	dir, err := a.CacheDir("ssh", info.ID)
+	if err != nil {
+		return entry{}, fmt.Errorf("make a place for the session's key: %w", err)
+	}
+	words := append([]string{self, "ssh-proxy"}, a.SelfFlags()...)
+	for i, w := range words {
+		words[i] = quoted(w)
+	}
+	return entry{id: info.ID, host: info.Name + suffix, dir: dir, proxy: strings.Join(append(words, info.ID), " ")}, nil
+}
+
+// settings are the options of the session's host, in the words of ssh_config.
+func (e entry) settings() [][2]string {
+	file := func(name string) string { return `"` + percent(filepath.Join(e.dir, name)) + `"` }
+	return [][2]string{
+		{"User", user},
+		{"HostKeyAlias", "berth-" + e.id},
+		{"UserKnownHostsFile", file("known_hosts")},
+		// A session makes its host key at its start, and nobody else answers behind the ticket: the first one is taken.
+		{"StrictHostKeyChecking", "accept-new"},
+		{"IdentityFile", file(keyFile)},
+		{"IdentitiesOnly", "yes"},
+		{"PreferredAuthentications", "publickey"},
+		{"ProxyCommand", percent(e.proxy)},
+	}
+}
+
+// options are the settings as arguments of ssh.
+func (e entry) options() []string {
+	var argv []string
+	for _, s := range e.settings() {
+		argv = append(argv, "-o", s[0]+"="+s[1])
+	}
+	return argv
+}
+
+// percent keeps ssh from expanding.
+func percent(text string) string { return strings.ReplaceAll(text, "%", "%%") }
+
+// ensureKey fetches the session's key unless it is here; cached says that it was.
+func (e entry) ensureKey(ctx context.Context, c *api.Client) (cached bool, err error) {
+	path := filepath.Join(e.dir, keyFile)
+	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 == 0 && info.Size() > 0 {
+		return true, nil
+	}
+	text, err := fetchKey(ctx, c, e.id, e.dir)
+	if err != nil {
+		return false, fmt.Errorf("fetch the key of the session: %w", err)
+	}
+	return false, frame.WriteFile(path, text, 0o600)
+}
+
+func (e entry) forgetKey() { _ = os.Remove(filepath.Join(e.dir, keyFile)) }
+
+// fetchKey downloads the key. What a session sends is hostile: it is unpacked into a directory of its own and has to be a
+// private key.
+func fetchKey(ctx context.Context, c *api.Client, session, dir string) ([]byte, error) {
+	tmp, err := os.MkdirTemp(dir, ".fetch-*")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(tmp)
+	root, err := os.OpenRoot(tmp)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	if err := c.DownloadFiles(ctx, session, []string{keyFile}, root, nil); err != nil {
+		return nil, err
+	}
+	f, err := root.Open(keyFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, frame.Hint(errors.New("the session has no file "+keyFile+" in "+home), "berth session restart %s makes a new one", session)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxKey+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxKey || !bytes.HasPrefix(text, []byte("-----BEGIN ")) || !bytes.Contains(text, []byte("PRIVATE KEY-----")) {
+		return nil, errors.New("the session's file " + keyFile + " is no private key")
+	}
+	return text, nil
+}
