@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -115,8 +116,21 @@ type noticer struct {
 	mu    sync.Mutex
 	at    time.Time
 	last  []listener
-	spoke map[uint64]run.AppProtocol // by inode
+	spoke map[uint64]spoken // by inode
 }
+
+// spoken is what a socket was heard to speak. One that said nothing is asked again after until.
+type spoken struct {
+	protocol run.AppProtocol
+	until    time.Time // zero: it is sure
+}
+
+// askAgain is after how long a socket that said nothing is asked again.
+const askAgain = time.Minute
+
+// neverAsked are ports whose programs speak something else and may mind what they do not understand: databases, queues,
+// and the meeting points of distributed training.
+var neverAsked = []int{22, 1883, 3306, 5432, 5672, 6379, 7077, 8786, 9042, 9092, 11211, 27017, 29400, 29500}
 
 // seenFor is how long what was read is good enough.
 const seenFor = time.Second
@@ -149,37 +163,40 @@ func (n *noticer) forget() {
 func (n *noticer) protocols(ctx context.Context, of []listener) map[int]run.AppProtocol {
 	n.mu.Lock()
 	if n.spoke == nil || len(n.spoke) > 4*maxNoticed {
-		n.spoke = map[uint64]run.AppProtocol{} // sockets that are gone
+		n.spoke = map[uint64]spoken{} // most are of sockets that are gone
 	}
 	out := map[int]run.AppProtocol{}
 	var ask []listener
+	now := n.now()
 	for _, l := range of {
-		if p, ok := n.spoke[l.inode]; ok {
-			out[l.port] = p
+		if p, ok := n.spoke[l.inode]; ok && (p.until.IsZero() || now.Before(p.until)) {
+			out[l.port] = p.protocol
+		} else if slices.Contains(neverAsked, l.port) {
+			out[l.port] = run.AppTCP
 		} else {
 			ask = append(ask, l)
 		}
 	}
 	n.mu.Unlock()
-	if len(ask) == 0 {
-		return out
-	}
 	var wait sync.WaitGroup
-	var mu sync.Mutex
-	for _, l := range ask {
+	heard := make([]spoken, len(ask))
+	for i, l := range ask {
 		wait.Go(func() {
 			p, sure := speaks(ctx, l.port)
-			mu.Lock()
-			out[l.port] = p
-			mu.Unlock()
-			if sure {
-				n.mu.Lock()
-				n.spoke[l.inode] = p
-				n.mu.Unlock()
+			if heard[i].protocol = p; !sure {
+				heard[i].until = now.Add(askAgain)
 			}
 		})
 	}
 	wait.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for i, l := range ask {
+		out[l.port] = heard[i].protocol
+		if ctx.Err() == nil {
+			n.spoke[l.inode] = heard[i]
+		}
+	}
 	return out
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -104,4 +105,35 @@ func TestAnswers(t *testing.T) {
 	require.True(t, answers(context.Background(), port, run.AppTCP))
 	require.NoError(t, l.Close())
 	require.False(t, answers(context.Background(), port, run.AppTCP))
+}
+
+func TestSocketsAreAskedOnce(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	port := portAt(t, l)
+	asked := make(chan struct{}, 100)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			asked <- struct{}{}
+			go func() { _, _ = io.Copy(io.Discard, c) }() // says nothing
+		}
+	}()
+	now := time.Unix(1_800_000_000, 0)
+	n := noticer{now: func() time.Time { return now }}
+	look := func() run.AppProtocol {
+		return n.protocols(context.Background(), []listener{{port: port, inode: 1}})[port]
+	}
+	for range 3 {
+		require.Equal(t, run.AppTCP, look())
+	}
+	<-asked
+	now = now.Add(askAgain)
+	require.Equal(t, run.AppTCP, look())
+	<-asked
+	require.Empty(t, asked)
+	require.Equal(t, map[int]run.AppProtocol{29500: run.AppTCP}, n.protocols(context.Background(), []listener{{port: 29500, inode: 2}}))
 }

@@ -168,13 +168,13 @@ func (s *Set) begin(a *app, p plan, port int, req run.AppStartRequest) *life {
 	s.tasks.Go(func() {
 		defer stop()
 		state, detail, err := s.live(ctx, a, p, port, req)
+		s.c.Log.Info("an app ended", "app", a.Name, "state", state, "detail", detail)
 		s.noticer.forget()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		a.life, a.state, a.detail, a.pid, a.started, l.err = nil, state, detail, 0, time.Time{}, err
 		close(l.over)
 		s.changes()
-		s.c.Log.Info("an app ended", "app", a.Name, "state", state, "detail", detail)
 	})
 	return l
 }
