@@ -1,7 +1,7 @@
 // Package manager is the role that owns what should be true: tenancy, sessions, placement.
 // This package only wires its subpackages into services with a declared order:
 //
-//	store ─► service ─► agent port, storage proxies ─► reconcile ─► API ─► presence
+//	store ─► service, apps ─► agent port, storage proxies ─► reconcile ─► API ─► presence
 //
 // Clients of PostgreSQL, etcd and Redis come from outside, so that embedded and external
 // services are used through the same code.
@@ -10,6 +10,7 @@ package manager
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"log/slog"
@@ -25,10 +26,12 @@ import (
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/agentlink"
+	"berth.dev/berth/internal/manager/app"
 	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/graphapi"
 	"berth.dev/berth/internal/manager/httpapi"
 	"berth.dev/berth/internal/manager/live"
+	"berth.dev/berth/internal/manager/proxylink"
 	"berth.dev/berth/internal/manager/reconcile"
 	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/service"
@@ -67,6 +70,7 @@ type Manager struct {
 	link    *agentlink.Link
 	storage *storagelink.Link // nil without a shared secret
 	folders *folder.Service
+	apps    *app.Service
 	loops   *reconcile.Loops
 	api     *chassis.HTTPServer
 	handler *httpapi.API
@@ -114,8 +118,9 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	if m.admin, m.created, err = service.Bootstrap(ctx, deps); err != nil {
 		return fmt.Errorf("make the first rows: %w", err)
 	}
+	secrets := &vault{m.store, key}
 	linkDeps := agentlink.Deps{
-		ClusterID: m.admin.ClusterID, Vault: &vault{m.store, key}, Clock: m.deps.Clock, Random: m.deps.Random,
+		ClusterID: m.admin.ClusterID, Vault: secrets, Clock: m.deps.Clock, Random: m.deps.Random,
 		Wrap: m.deps.WrapAgents, Log: m.log.With("part", "agentlink"),
 	}
 	idle := reconcile.Idle{Busy: m.busy}
@@ -132,6 +137,13 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	if m.service, err = service.New(deps); err != nil {
 		return err
 	}
+	m.apps, err = app.New(app.Deps{Store: m.store, Sessions: m.service, Vault: secrets, Streams: streams, Clock: m.deps.Clock.Now, IDs: m.deps.IDs,
+		Random: m.deps.Random, Log: m.log.With("part", "app")})
+	if err != nil {
+		return err
+	}
+	proxies := proxylink.New(m.apps, m.deps.Clock, m.log.With("part", "proxylink"))
+	linkDeps.Proxies = func(ctx context.Context, name string, conn *tls.Conn) { proxies.Serve(ctx, name, conn) }
 	linkDeps.Sink = m.service.Nodes()
 	if m.deps.WrapSink != nil {
 		linkDeps.Sink = m.deps.WrapSink(linkDeps.Sink)
@@ -156,7 +168,7 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	}
 	graph := graphapi.New(graphapi.Deps{Service: m.service, Folders: m.folders, Actor: httpapi.ActorFrom, Fail: httpapi.Fail, Log: m.log.With("part", "graphapi")})
 	m.handler = httpapi.New(httpapi.Deps{
-		Service: m.service, Folders: m.folders, GraphQL: graph, Log: m.log.With("part", "httpapi"), Clock: m.deps.Clock.Now, RateLimiter: limiter,
+		Service: m.service, Folders: m.folders, Apps: m.apps, GraphQL: graph, Log: m.log.With("part", "httpapi"), Clock: m.deps.Clock.Now, RateLimiter: limiter,
 		Info: httpapi.Info{NodeID: m.cfg.id(), Build: m.deps.Build.String(), APIVersion: m.cfg.Wire.APIVersion, ManagerVersion: m.cfg.Wire.ManagerVersion},
 	})
 	m.api = chassis.NewHTTPServer("manager-api", chassis.HTTPOptions{Listen: m.cfg.Listen, Handler: m.handler, Log: m.log, Drain: 2 * time.Second,
@@ -188,7 +200,8 @@ func (m *Manager) Services() []*chassis.Service {
 			Stop: func(context.Context) error { m.store.Close(); return nil },
 		}),
 		chassis.NewService("service", chassis.Hooks{Run: m.service.Run}).After("store"),
-		m.link.Service("agent-port").After("service"),
+		chassis.NewService("apps", chassis.Hooks{Run: m.apps.Run}).After("store"),
+		m.link.Service("agent-port").After("service", "apps"),
 		chassis.NewService("agent-wakes", chassis.Hooks{Run: m.wakeAgents}).After("agent-port"),
 		m.loops.Service().After("agent-port"),
 		m.api.After("service", "agent-port"),
@@ -262,6 +275,19 @@ func (m *Manager) Service() *service.Service { return m.service }
 
 // Folders gives access to the use cases of folders for commands that run in this process.
 func (m *Manager) Folders() *folder.Service { return m.folders }
+
+// Apps gives access to the use cases of apps for commands that run in this process.
+func (m *Manager) Apps() *app.Service { return m.apps }
+
+// Findings compares the rows with each other, for the machine's own administrator.
+func (m *Manager) Findings(ctx context.Context) ([]service.Finding, error) {
+	found, err := m.service.Findings(ctx)
+	if err != nil {
+		return nil, err
+	}
+	apps, err := m.apps.Findings(ctx)
+	return append(found, apps...), err
+}
 
 // APIAddr is the address of the API, AgentAddr that of the agent port; valid once they run.
 func (m *Manager) APIAddr() string { return m.api.Addr() }

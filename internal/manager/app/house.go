@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"berth.dev/berth/internal/manager/service"
 	"berth.dev/berth/internal/manager/store"
 )
 
@@ -79,13 +80,7 @@ func (s *Service) Tidy(ctx context.Context) error {
 }
 
 // Finding is something that should not be.
-type Finding struct {
-	Severity string // error or warning
-	Kind     string // stable slug
-	Object   string
-	Detail   string
-	Next     string
-}
+type Finding = service.Finding
 
 // Findings compares circuits with sessions and proxies, for the machine's own administrator.
 func (s *Service) Findings(ctx context.Context) ([]Finding, error) {
@@ -97,9 +92,11 @@ func (s *Service) Findings(ctx context.Context) ([]Finding, error) {
 	for _, r := range rows {
 		switch r.Kind {
 		case "circuit-without-session":
-			out = append(out, Finding{"error", r.Kind, r.Object, fmt.Sprintf("of app %s is there although its kernel is %s", r.A, r.B), "restart the manager; report this as a defect"})
+			out = append(out, Finding{Severity: "error", Kind: r.Kind, Object: r.Object, Detail: fmt.Sprintf("of app %s is there although its kernel is %s", r.A, r.B),
+				Next: "restart the manager; report this as a defect"})
 		case "circuits-without-proxy":
-			out = append(out, Finding{"warning", r.Kind, r.Object, fmt.Sprintf("is not connected, but %s circuits are published through it", r.A), "start it, or look at its log"})
+			out = append(out, Finding{Severity: "warning", Kind: r.Kind, Object: r.Object, Detail: fmt.Sprintf("is not connected, but %s circuits are published through it", r.A),
+				Next: "start it, or look at its log"})
 		}
 	}
 	return out, nil

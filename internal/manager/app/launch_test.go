@@ -1,0 +1,353 @@
+package app_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/app"
+	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/wire/proxy"
+	"berth.dev/berth/internal/wire/run"
+)
+
+// TestLaunchFlow: start, launch, redeem, and everything about tokens and codes that must not work.
+func TestLaunchFlow(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := t.Context()
+	l, err := r.Start(ctx, r.alice, "My Lab", "", app.Want{App: "jupyter", Arguments: map[string]any{"--x": "1"}})
+	r.must(err)
+	require.Equal(t, "https://apps.example.org", l.Address)
+	require.Equal(t, map[string]any{"--x": "1"}, r.runners.last.Arguments)
+	require.NotContains(t, fmt.Sprint(r.count(`SELECT count(*) FROM app_launches WHERE encode(token_hash, 'escape') LIKE '%' || $1 || '%'`, l.Token)), "1", "only its hash is kept")
+
+	req := proxy.LaunchRequest{Proxy: "p", Token: l.Token, Session: r.session, App: "jupyter", Protocol: "http", Client: laptop}
+	got, err := r.Launch(ctx, req)
+	r.must(err)
+	c := got.Circuit
+	require.False(t, got.Reused)
+	require.Equal(t, "/lab", got.Path)
+	require.Regexp(t, `^jupyter-my-lab-[a-z0-9]{8}$`, c.Label)
+	require.Equal(t, "https://"+c.Label+".apps.example.org:8443", got.URL)
+	require.Equal(t, proxy.AgentAddress{ID: "a1", Address: "10.0.0.1:7000", Socket: "/run/a1.sock", BootID: "boot-1"}, c.Agent)
+	require.Equal(t, []any{8888, "http", r.session, "My Lab", string(r.alice.UserID), false, int64(1), r.kernel},
+		[]any{c.Target, c.Protocol, c.Session, c.Name, c.Owner, c.Public, c.Epoch, string(c.Kernel)})
+	require.Positive(t, c.Revision)
+
+	again, err := r.Launch(ctx, req)
+	r.must(err)
+	require.True(t, again.Reused, "the app is published already")
+	require.Equal(t, c.ID, again.Circuit.ID)
+	require.NotEqual(t, got.Code, again.Code)
+
+	in, err := r.redeem(c.ID, got.Code)
+	r.must(err)
+	require.Equal(t, proxy.RedeemReply{User: string(r.alice.UserID), Epoch: 1, ExpiresAt: r.clock().Add(app.TicketLife), Path: "/lab"}, in)
+	_, err = r.redeem(c.ID, got.Code)
+	wantReason(t, err, "bad-code", "a code works once")
+	_, err = r.Redeem(ctx, "other", proxy.RedeemRequest{Circuit: c.ID, Code: again.Code, Client: laptop})
+	wantReason(t, err, "bad-code", "another proxy")
+	_, err = r.redeem(c.ID, again.Code)
+	wantReason(t, err, "bad-code", "whoever showed it first used it up")
+
+	other := r.launched("web")
+	_, err = r.redeem(c.ID, other.Code)
+	wantReason(t, err, "bad-code", "a code of another circuit")
+	_, err = r.redeem(other.Circuit.ID, other.Code)
+	r.must(err)
+	late := r.launched("web")
+	r.advance(5 * time.Minute)
+	r.see(instance())
+	_, err = r.redeem(late.Circuit.ID, late.Code)
+	wantReason(t, err, "bad-code", "a code that is too old")
+
+	for name, change := range map[string]func(*proxy.LaunchRequest){
+		"no token":        func(q *proxy.LaunchRequest) { q.Token = "" },
+		"a made-up token": func(q *proxy.LaunchRequest) { q.Token = strings.Repeat("x", 43) },
+		"another session": func(q *proxy.LaunchRequest) { q.Session, _ = r.running(r.alice, "other") },
+		"no session":      func(q *proxy.LaunchRequest) { q.Session = "../x" },
+	} {
+		_, err := r.launch("web", change)
+		wantReason(t, err, "bad-launch-token", name)
+	}
+	_, err = r.launch("web", func(q *proxy.LaunchRequest) { q.App = "nothing" })
+	wantKind(t, err, fault.NotFound, "an app that is not there")
+	_, err = r.launch("web", func(q *proxy.LaunchRequest) { q.Envs = "{" })
+	wantKind(t, err, fault.Invalid, "envs that are no JSON")
+	_, err = r.launch("web", func(q *proxy.LaunchRequest) { q.Proxy = "unknown" })
+	wantKind(t, err, fault.Conflict, "a proxy that did not announce itself")
+	req.Token = r.token(r.alice, "web")
+	r.advance(11 * time.Minute)
+	r.see(instance())
+	_, err = r.Launch(ctx, req)
+	wantReason(t, err, "bad-launch-token", "a token that is too old")
+	req.Token = r.token(r.alice, "web")
+	r.sql(`UPDATE users SET status = 'inactive' WHERE id = $1`, r.alice.UserID)
+	_, err = r.Launch(ctx, req)
+	wantReason(t, err, "bad-launch-token", "a user who was made inactive")
+}
+
+// TestWhoMayStart: the owner and administrators, nobody else, and only while the session runs.
+func TestWhoMayStart(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := t.Context()
+	for _, a := range []authz.Actor{r.alice, r.admin, r.super} {
+		_, err := r.Start(ctx, a, r.session, "", app.Want{App: "web"})
+		require.NoError(t, err, a.Email)
+	}
+	reply, err := r.Launch(ctx, proxy.LaunchRequest{Proxy: "p", Token: r.token(r.admin, "web"), Session: r.session, App: "web"})
+	r.must(err)
+	require.Equal(t, string(r.alice.UserID), reply.Circuit.Owner, "circuits are the session's owner's")
+	in, err := r.redeem(reply.Circuit.ID, reply.Code)
+	r.must(err)
+	require.Equal(t, string(r.admin.UserID), in.User)
+	for _, a := range []authz.Actor{r.bob, r.mallory, {}} {
+		for what, do := range map[string]func() error{
+			"start":  func() error { _, err := r.Start(ctx, a, r.session, "", app.Want{App: "web"}); return err },
+			"stop":   func() error { return r.Stop(ctx, a, r.session, "", "web") },
+			"ticket": func() error { _, err := r.Ticket(ctx, a, r.session, "", app.Want{App: "web"}); return err },
+			"reach":  func() error { _, err := r.Reach(ctx, a, r.session, "", app.Want{Port: 1234}); return err },
+			"list":   func() error { _, err := r.Apps(ctx, a, r.session, ""); return err },
+			"ways":   func() error { _, err := r.Circuits(ctx, a, r.session, ""); return err },
+			"patch":  func() error { _, err := r.Patch(ctx, a, reply.Circuit.ID, app.Change{RevokeTickets: true}); return err },
+			"delete": func() error { return r.Delete(ctx, a, reply.Circuit.ID) },
+			"enter":  func() error { _, err := r.Enter(ctx, a, reply.Circuit.ID); return err },
+		} {
+			err := do()
+			if k := fault.KindOf(err); k != fault.NotFound && k != fault.Denied || err == nil {
+				t.Errorf("%s by %q: %v", what, a.Email, err)
+			}
+		}
+	}
+	_, err = r.Start(ctx, r.monitor, r.session, "", app.Want{App: "web"})
+	wantKind(t, err, fault.Denied, "monitors read only")
+	_, err = r.Enter(ctx, r.monitor, reply.Circuit.ID)
+	wantKind(t, err, fault.Denied, "monitors do not visit")
+
+	_, err = r.Conf(ctx, proxy.ConfRequest{Session: r.session, AccessKey: "Kbob"})
+	wantKind(t, err, fault.NotFound, "the access key must be the session's")
+	conf, err := r.Conf(ctx, proxy.ConfRequest{Session: r.session, AccessKey: "Kalice"})
+	r.must(err)
+	_, err = r.Launch(ctx, proxy.LaunchRequest{Proxy: "p", Token: conf.Token, Session: r.session, App: "jupyter"})
+	r.must(err)
+
+	r.move(r.session, r.kernel, "LOST")
+	_, err = r.Launch(ctx, proxy.LaunchRequest{Proxy: "p", Token: conf.Token, Session: r.session, App: "jupyter"})
+	wantKind(t, err, fault.Unavailable, "its agent is away")
+	r.move(r.session, r.kernel, "TERMINATING")
+	_, err = r.Launch(ctx, proxy.LaunchRequest{Proxy: "p", Token: conf.Token, Session: r.session, App: "jupyter"})
+	wantReason(t, err, "existing-session-not-running", "a session that ends")
+	_, err = r.Conf(ctx, proxy.ConfRequest{Session: r.session, AccessKey: "Kalice"})
+	wantReason(t, err, "existing-session-not-running", "conf of a session that ends")
+}
+
+func TestStartSaysWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := t.Context()
+	r.runners.fail = fault.Conflictf("jupyter ended at once: no module named notebook").WithNext("install it")
+	_, err := r.Start(ctx, r.alice, r.session, "", app.Want{App: "jupyter"})
+	wantReason(t, err, "kernel-execution-failed", "an app that does not start")
+	require.ErrorContains(t, err, "no module named notebook")
+	require.Equal(t, "install it", fault.NextOf(err))
+	r.runners.fail = nil
+	_, err = r.Start(ctx, r.alice, r.session, "", app.Want{App: "nope"})
+	wantReason(t, err, "object-not-found", "an unknown app")
+
+	r.advance(time.Minute) // the proxy said nothing for long
+	_, err = r.Start(ctx, r.alice, r.session, "", app.Want{App: "web"})
+	wantReason(t, err, "no-app-proxy", "no proxy")
+	require.NotEmpty(t, fault.NextOf(err))
+	_, err = r.Ticket(ctx, r.alice, r.session, "", app.Want{App: "web"})
+	wantReason(t, err, "no-app-proxy", "no proxy")
+	r.sql(`UPDATE resource_groups SET wsproxy_addr = 'https://elsewhere.example.org' WHERE name = 'default'`)
+	l, err := r.Start(ctx, r.alice, r.session, "", app.Want{App: "web"})
+	r.must(err)
+	require.Equal(t, "https://elsewhere.example.org", l.Address, "what is configured is told as it is")
+
+	r.runners.away = true
+	_, err = r.Start(ctx, r.alice, r.session, "", app.Want{App: "web"})
+	wantKind(t, err, fault.Unavailable, "the agent is not connected")
+	list, err := r.Apps(ctx, r.alice, r.session, "")
+	r.must(err)
+	require.Equal(t, []string{"sshd", "sftp", "ttyd", "jupyter"}, names(list), "what the image declares")
+	r.runners.away = false
+	list, err = r.Apps(ctx, r.alice, r.session, "")
+	r.must(err)
+	require.Equal(t, []string{"jupyter", "sshd", "web"}, names(list), "what the runner says")
+	require.Equal(t, run.AppReady, list[1].State)
+}
+
+func names(list []run.App) []string {
+	var out []string
+	for _, a := range list {
+		out = append(out, a.Name)
+	}
+	return out
+}
+
+// TestManyLaunchesAtOnce make one circuit.
+func TestManyLaunchesAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	token := r.token(r.alice, "jupyter")
+	var all sync.WaitGroup
+	replies := make([]proxy.LaunchReply, 16)
+	errs := make([]error, len(replies))
+	for i := range replies {
+		all.Go(func() {
+			replies[i], errs[i] = r.Launch(t.Context(), proxy.LaunchRequest{Proxy: "p", Token: token, Session: r.session, App: "jupyter"})
+		})
+	}
+	all.Wait()
+	fresh, codes := 0, map[string]bool{}
+	for i, reply := range replies {
+		require.NoError(t, errs[i])
+		require.Equal(t, replies[0].Circuit.ID, reply.Circuit.ID)
+		codes[reply.Code] = true
+		if !reply.Reused {
+			fresh++
+		}
+	}
+	require.Equal(t, 1, fresh)
+	require.Len(t, codes, len(replies))
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM circuits`))
+	r.launched("jupyter", func(q *proxy.LaunchRequest) { q.NoReuse = true })
+	require.Equal(t, 2, r.count(`SELECT count(*) FROM circuits`))
+}
+
+// TestModesAndWishes: which way a circuit gets, and which wishes are refused.
+func TestModesAndWishes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ssh := r.launched("sshd", func(q *proxy.LaunchRequest) { q.Protocol = "tcp" })
+	require.Equal(t, []any{proxy.ModePort, 20000, "tcp://ports.example.org:20000"}, []any{ssh.Circuit.Mode, ssh.Circuit.Port, ssh.URL})
+	own := r.launched("jupyter", func(q *proxy.LaunchRequest) { q.Mode = proxy.ModePort })
+	require.Equal(t, "https://ports.example.org:20001", own.URL)
+	named := r.launched("jupyter", func(q *proxy.LaunchRequest) { q.Label = "my-demo" })
+	require.Equal(t, "https://my-demo.apps.example.org:8443", named.URL)
+	require.True(t, r.launched("jupyter", func(q *proxy.LaunchRequest) { q.Label = "my-demo" }).Reused)
+
+	for name, change := range map[string]func(*proxy.LaunchRequest){
+		"both":              func(q *proxy.LaunchRequest) { q.Label, q.ProxyPort = "a", 20002 },
+		"a bad label":       func(q *proxy.LaunchRequest) { q.Label = "a.b" },
+		"a numeric label":   func(q *proxy.LaunchRequest) { q.Label = "20001" },
+		"punycode":          func(q *proxy.LaunchRequest) { q.Label = "xn--80ak6aa92e" },
+		"a port outside":    func(q *proxy.LaunchRequest) { q.ProxyPort = 22 },
+		"an unknown mode":   func(q *proxy.LaunchRequest) { q.Mode = "magic" },
+		"a bad address":     func(q *proxy.LaunchRequest) { q.Allowed = "10.0.0.0/8, host.example.org" },
+		"a bad protocol":    func(q *proxy.LaunchRequest) { q.Protocol = "gopher" },
+		"names for raw TCP": func(q *proxy.LaunchRequest) { q.Protocol, q.Mode = "tcp", proxy.ModeSubdomain },
+		"no app":            func(q *proxy.LaunchRequest) { q.App = "" },
+	} {
+		_, err := r.launch("web", change)
+		wantKind(t, err, fault.Invalid, name)
+	}
+	_, err := r.launch("web", func(q *proxy.LaunchRequest) { q.Label = "my-demo" })
+	wantReason(t, err, "circuit-address-taken", "a label that is taken")
+	_, err = r.launch("web", func(q *proxy.LaunchRequest) { q.ProxyPort = 20001 })
+	wantReason(t, err, "circuit-address-taken", "a port that is taken")
+
+	open := r.launched("jupyter", func(q *proxy.LaunchRequest) { q.Public, q.Allowed = true, "203.0.113.7,198.51.100.0/24" })
+	require.False(t, open.Reused, "a private circuit is not opened to the public by a launch")
+	require.Equal(t, []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.7/32")}, open.Circuit.Allowed)
+	private := r.launched("jupyter", func(q *proxy.LaunchRequest) { q.Mode = proxy.ModeSubdomain })
+	require.False(t, private.Circuit.Public)
+
+	plain := instance()
+	plain.Domain, plain.DomainURL = "", ""
+	r.see(plain)
+	require.Equal(t, proxy.ModePort, r.launched("web").Circuit.Mode, "a proxy without names")
+	plain = instance()
+	plain.PortFrom, plain.PortTo, plain.PortHost = 0, 0, ""
+	r.see(plain)
+	_, err = r.launch("sshd", func(q *proxy.LaunchRequest) { q.NoReuse = true })
+	wantKind(t, err, fault.Invalid, "raw TCP without ports")
+	ticket, err := r.Ticket(t.Context(), r.alice, r.session, "", app.Want{Port: 5432})
+	r.must(err)
+	require.Equal(t, "port-5432", r.circuit(ticket.Circuit).App, "a tunnel needs neither")
+}
+
+// TestPortsRest: the port that was free for longest comes first, and what another user had is not given on wish at once.
+func TestPortsRest(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := t.Context()
+	onPort := func(q *proxy.LaunchRequest) { q.Mode, q.NoReuse = proxy.ModePort, true }
+	var used []int
+	take := func() string {
+		c := r.launched("web", onPort).Circuit
+		used = append(used, c.Port)
+		return c.ID
+	}
+	first := take()
+	r.must(r.Delete(ctx, r.alice, first))
+	second := take()
+	r.must(r.Delete(ctx, r.alice, second))
+	take()
+	take()
+	last := take()
+	require.Equal(t, []int{20000, 20001, 20002, 20000, 20001}, used)
+	_, err := r.launch("web", onPort)
+	wantReason(t, err, "no-free-port", "all in use")
+	require.NotEmpty(t, fault.NextOf(err))
+
+	r.must(r.Delete(ctx, r.alice, last))
+	theirs, _ := r.running(r.bob, "theirs")
+	l, err := r.Start(ctx, r.bob, theirs, "", app.Want{App: "web"})
+	r.must(err)
+	req := proxy.LaunchRequest{Proxy: "p", Token: l.Token, Session: theirs, App: "web", ProxyPort: 20001}
+	_, err = r.Launch(ctx, req)
+	wantReason(t, err, "circuit-address-taken", "alice's visitors may still have it open")
+	r.sql(`UPDATE circuit_addresses SET freed_at = freed_at - interval '1 hour'`)
+	_, err = r.Launch(ctx, req)
+	r.must(err)
+}
+
+func TestTooManyCircuits(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	token := r.token(r.alice, "web")
+	for range 64 {
+		_, err := r.Launch(t.Context(), proxy.LaunchRequest{Proxy: "p", Token: token, Session: r.session, App: "web", NoReuse: true})
+		r.must(err)
+	}
+	_, err := r.Launch(t.Context(), proxy.LaunchRequest{Proxy: "p", Token: token, Session: r.session, App: "web", NoReuse: true})
+	wantKind(t, err, fault.Exhausted, "one too many")
+	r.must(r.Close(t.Context(), "other", proxy.CloseRequest{Token: token, Session: r.session}))
+	require.Equal(t, 64, r.count(`SELECT count(*) FROM circuits`), "another proxy closes its own only")
+	r.must(r.Close(t.Context(), "p", proxy.CloseRequest{Token: token, Session: r.session}))
+	require.Zero(t, r.count(`SELECT count(*) FROM circuits`))
+}
+
+// TestRawTCPAdmission: an address is let in by redeeming, and out by revoking.
+func TestRawTCPAdmission(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	got := r.launched("sshd")
+	require.Empty(t, got.Circuit.Admitted)
+	_, err := r.redeem(got.Circuit.ID, got.Code)
+	r.must(err)
+	now := r.circuit(got.Circuit.ID)
+	require.Equal(t, []netip.Addr{laptop}, now.Admitted)
+	require.Greater(t, now.Revision, got.Circuit.Revision)
+	_, err = r.Patch(t.Context(), r.alice, got.Circuit.ID, app.Change{RevokeTickets: true})
+	r.must(err)
+	now = r.circuit(got.Circuit.ID)
+	require.Empty(t, now.Admitted)
+	require.EqualValues(t, 2, now.Epoch)
+	second := r.launched("sshd")
+	_, err = r.redeem(second.Circuit.ID, second.Code)
+	r.must(err)
+	r.advance(app.TicketLife)
+	r.must(r.Expire(t.Context()))
+	require.Empty(t, r.circuit(got.Circuit.ID).Admitted, "admissions end")
+}
