@@ -18,6 +18,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"berth.dev/berth/internal/agent/data"
 	"berth.dev/berth/internal/agent/keeper"
 	"berth.dev/berth/internal/agent/ledger"
 	"berth.dev/berth/internal/agent/link"
@@ -42,6 +45,8 @@ type Deps struct {
 	RunnerPath string
 	Log        *slog.Logger
 	Clock      chassis.Clock // nil means the real one
+	// Registry takes the agent's metrics; nil keeps none.
+	Registry prometheus.Registerer
 	// Devices replace those found on this host; nil finds them.
 	Devices []alloc.Device
 	// Times change the keeper's deadlines; zero values mean the defaults.
@@ -61,6 +66,7 @@ type Agent struct {
 	keeper   *keeper.Keeper
 	meter    *meter.Meter
 	link     *link.Link
+	data     *data.Port
 	facts    *facts
 	services []*chassis.Service
 }
@@ -137,10 +143,16 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if err != nil {
 		return nil, err
 	}
+	a.data = data.New(data.Options{
+		Find: a.keeper.Find, Runners: a.runners, Member: a.link.Member(), Dir: filepath.Join(c.StateDir, "data"),
+		Listen: c.DataListen, Advertise: c.DataAdvertise, Manager: c.Manager, Registry: d.Registry, Log: d.Log, Clock: d.Clock,
+	})
+	a.facts.data = a.data
 	a.services = []*chassis.Service{
 		chassis.NewService("agent-state", chassis.Hooks{Stop: func(context.Context) error { return a.close() }}),
-		chassis.NewService("agent-facts", chassis.Hooks{Run: a.facts.run}).After("agent-state"),
+		chassis.NewService("agent-facts", chassis.Hooks{Run: a.facts.run}).After("agent-data"),
 		chassis.NewService("agent-keeper", chassis.Hooks{Run: a.keeper.Run}).After("agent-state"),
+		a.data.Service("agent-data").After("agent-keeper"),
 		chassis.NewService("agent-mounts", chassis.Hooks{Run: a.probeMounts}).After("agent-state"),
 		chassis.NewService("agent-meter", chassis.Hooks{Run: a.meter.Run}).After("agent-keeper"),
 		chassis.NewService("agent-link", chassis.Hooks{Run: a.link.Run}).After("agent-keeper", "agent-meter", "agent-facts"),
@@ -239,7 +251,7 @@ func (a *Agent) local() *chassis.Service {
 				return fmt.Errorf("open %s: %w", path, err)
 			}
 			var err error
-			if l, err = listenUnix(path); err != nil {
+			if l, err = chassis.ListenUnix(path); err != nil {
 				return fmt.Errorf("open %s: %w", path, err)
 			}
 			return nil

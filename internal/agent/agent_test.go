@@ -225,6 +225,7 @@ func newHost(t testing.TB, m *manager) *host {
 	}
 	h.cfg.ID, h.cfg.StateDir, h.cfg.JoinTokenFile, h.cfg.Manager = "i-test", t.TempDir(), m.cfg.JoinTokenFile, m.cfg.Listen
 	h.cfg.SampleInterval, h.cfg.MinFree = 100*time.Millisecond, 0
+	h.cfg.DataListen = "off" // managers of these tests come back on the port they had, which another listener might get
 	h.engine.AddImage(runtime.Image{References: []string{image}, Labels: map[string]string{"x": "y"}}, map[string][]byte{"/etc/passwd": []byte("root:x:0:0::/root:/bin/sh\n")})
 	t.Cleanup(h.engine.Close)
 	t.Cleanup(h.stop)

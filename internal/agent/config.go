@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"berth.dev/berth/internal/agent/data"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
@@ -53,6 +54,10 @@ type Config struct {
 	RunnerLogLevel string
 	// SocketFile is where the agent answers doctor on this host; "" means agent.sock in StateDir.
 	SocketFile string
+	// DataListen is the host:port where app proxies of other hosts reach the sessions' apps, with node certificates; port 0
+	// chooses a free one and "off" opens none. DataAdvertise is the host or host:port that they are told, if it is another.
+	DataListen    string
+	DataAdvertise string
 }
 
 // Bytes is an amount of memory or disk; in configuration files a number of bytes or a
@@ -84,6 +89,7 @@ func DefaultConfig() Config {
 		ID: ("i-" + host)[:min(64, len(host)+2)], Manager: "127.0.0.1:8082", StateDir: "/var/lib/berth/agent",
 		ReservedMem: -1, CPUOvercommit: 1, MinFree: 256 << 20, UID: 9001, GID: 9001,
 		SampleInterval: 5 * time.Second, MaxCreating: 16, RunnerLogLevel: "warn",
+		DataListen: ":0",
 	}
 }
 
@@ -114,6 +120,14 @@ func (c Config) Validate() error {
 	}
 	if c.MaxCreating < 1 {
 		return fault.Invalidf("agent.max_creating is %d", c.MaxCreating).WithNext("set it to 1 or more")
+	}
+	if c.DataListen != "" && c.DataListen != data.Off {
+		if _, _, err := net.SplitHostPort(c.DataListen); err != nil {
+			return fault.Invalidf("agent.data_listen is %q", c.DataListen).WithCause(err).WithNext("write host:port, for example 10.0.0.2:6010, or %q", data.Off)
+		}
+	}
+	if _, port, err := net.SplitHostPort(c.DataAdvertise); err == nil && (port == "" || port == "0") || strings.ContainsAny(c.DataAdvertise, "/ ") {
+		return fault.Invalidf("agent.data_advertise is %q", c.DataAdvertise).WithNext("write a host, or host:port as app proxies reach it")
 	}
 	for host, path := range c.Volumes {
 		if _, err := cluster.ParseVolumeHost(host); err != nil {

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"berth.dev/berth/internal/agent/data"
 	"berth.dev/berth/internal/agent/device/cpu"
 	"berth.dev/berth/internal/agent/device/mem"
 	"berth.dev/berth/internal/agent/link"
@@ -29,6 +30,7 @@ type facts struct {
 	fenced  func() []cluster.KernelID
 	seen    func([]runtime.Image)
 	mounts  *mount.Mounts
+	data    *data.Port
 
 	mu      sync.Mutex
 	now     link.Facts
@@ -142,6 +144,10 @@ func (f *facts) scan(ctx context.Context) bool {
 			f.seen(images)
 		}
 	}
+	address, socket := "", ""
+	if f.data != nil {
+		address, socket = f.data.Address(ctx), f.data.Socket()
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	next := f.now
@@ -163,6 +169,7 @@ func (f *facts) scan(ctx context.Context) bool {
 	if f.mounts != nil {
 		next.Warnings, next.HungVolumes = append(next.Warnings, f.mounts.Warnings()...), f.mounts.Hung()
 	}
+	next.DataAddress, next.DataSocket = address, socket
 	if !sameFacts(f.now, next) {
 		next.Revision++
 		f.now = next
@@ -186,7 +193,7 @@ func imagesOf(images []runtime.Image) []cluster.NodeImage {
 }
 
 func sameFacts(a, b link.Facts) bool {
-	return a.EngineOK == b.EngineOK && a.EngineError == b.EngineError && a.Engine == b.Engine && a.Architecture == b.Architecture &&
+	return a.EngineOK == b.EngineOK && a.DataAddress == b.DataAddress && a.DataSocket == b.DataSocket && a.EngineError == b.EngineError && a.Engine == b.Engine && a.Architecture == b.Architecture &&
 		slices.Equal(a.Warnings, b.Warnings) && slices.Equal(a.HungVolumes, b.HungVolumes) && slices.EqualFunc(a.Images, b.Images, func(x, y cluster.NodeImage) bool {
 		return x.Reference == y.Reference && x.Digest == y.Digest && x.SizeBytes == y.SizeBytes && x.Architecture == y.Architecture && maps.Equal(x.Labels, y.Labels)
 	})

@@ -16,6 +16,7 @@ import (
 	"berth.dev/berth/internal/agent/mount"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/scratch"
+	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 )
@@ -67,7 +68,7 @@ func Findings(ctx context.Context, c Config, rt runtime.Runtime) ([]Finding, err
 func askFindings(ctx context.Context, socket string) ([]Finding, error) {
 	client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
-		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dialUnix(ctx, socket) },
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return chassis.DialUnix(ctx, socket) },
 	}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/findings", nil)
 	if err != nil {

@@ -307,6 +307,7 @@ func (c *Cluster) AddAgent() *Agent {
 	a.cfg.ID, a.cfg.Manager = fmt.Sprintf("i-%02d", i), m.agents
 	a.cfg.StateDir, a.cfg.JoinTokenFile = filepath.Join(c.dir, a.cfg.ID), filepath.Join(c.dir, "join.token")
 	a.cfg.MinFree, a.cfg.SampleInterval = 0, 5*time.Second
+	a.cfg.DataListen = "127.0.0.1:0"
 	if c.o.Agent != nil {
 		c.o.Agent(&a.cfg)
 	}

@@ -17,6 +17,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,6 +28,7 @@ import (
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/wire/run"
 )
 
@@ -475,6 +477,14 @@ type Kernel struct {
 	Exists bool
 	Cores  int
 	Memory int64
+}
+
+// Serving reports why the kernel's runner cannot be called; nil when it can.
+func (k Kernel) Serving() error {
+	if k.Phase < cluster.PhaseRunning || !k.Exists || k.Container.Phase != runtime.PhaseRunning {
+		return fault.Conflictf("kernel %s does not run (it is %s)", k.ID, strings.ToLower(string(k.Phase.Status()))).WithReason("kernel-not-running")
+	}
+	return nil
 }
 
 func (n *kernel) info() Kernel {

@@ -65,6 +65,7 @@ func New(o Options) http.Handler {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc(node.StreamRunner, h.runner)
+	mux.HandleFunc("POST "+node.StreamPort, h.port)
 	mux.HandleFunc("GET "+node.StreamLogs, h.logs)
 	mux.HandleFunc("POST "+node.StreamCommit, h.commit)
 	mux.HandleFunc("GET "+node.StreamStats, h.stats)
@@ -124,9 +125,8 @@ func (h *handler) runner(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	if k.Phase < cluster.PhaseRunning || !k.Exists || k.Container.Phase != runtime.PhaseRunning {
-		run.WriteFailure(w, fault.Conflictf("kernel %s does not run (it is %s)", k.ID, strings.ToLower(string(k.Phase.Status()))).
-			WithReason("kernel-not-running"))
+	if err := k.Serving(); err != nil {
+		run.WriteFailure(w, err)
 		return
 	}
 	_, rest, _ := strings.Cut(r.URL.EscapedPath(), "/runner")

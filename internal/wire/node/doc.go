@@ -10,5 +10,8 @@ const Version = 3
 // the manager is the HTTP/2 client and the agent the server (byte streams).
 const ALPNStream = "berth-stream/1"
 
+// ALPNData is the protocol name of an agent's data port over TCP: HTTP/1.1 with the upgrade of package wire/tunnel.
+const ALPNData = "http/1.1"
+
 // MaxMessage bounds one message of the control stream, in bytes; both sides allow that much.
 const MaxMessage = 64 << 20

@@ -15,6 +15,10 @@ const (
 	StreamCommit = "/kernels/{id}/commit"
 	// StreamStats (GET) answers with KernelStats.
 	StreamStats = "/kernels/{id}/stats"
+	// StreamPort connects to a port inside the kernel, full-duplex: the request's body is what the app reads, the reply's
+	// what it writes. The end of the request's body is the app's end of input; the app's end ends the whole stream. Over the
+	// agent's data port the same path takes the upgrade of package wire/tunnel. There is no query and no host.
+	StreamPort = "/kernels/{id}/ports/{port}"
 	// StreamHealth (GET) answers 200 and the text "ok".
 	StreamHealth = "/healthz"
 )

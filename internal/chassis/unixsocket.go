@@ -1,4 +1,4 @@
-package agent
+package chassis
 
 import (
 	"context"
@@ -11,8 +11,9 @@ import (
 // maxSocketPath is how long the path of a unix socket may be.
 const maxSocketPath = 107
 
-// listenUnix listens on a socket of mode 0600 however long its path is.
-func listenUnix(path string) (net.Listener, error) {
+// ListenUnix listens on a socket of mode 0600 however long its path is. Until the mode is set others may connect: the directory
+// must keep them out. Closing the listener leaves the file.
+func ListenUnix(path string) (net.Listener, error) {
 	short, done, err := shorten(path)
 	if err != nil {
 		return nil, err
@@ -32,7 +33,8 @@ func listenUnix(path string) (net.Listener, error) {
 	return l, nil
 }
 
-func dialUnix(ctx context.Context, path string) (net.Conn, error) {
+// DialUnix connects to a socket however long its path is.
+func DialUnix(ctx context.Context, path string) (net.Conn, error) {
 	short, done, err := shorten(path)
 	if err != nil {
 		return nil, err

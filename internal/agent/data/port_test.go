@@ -1,0 +1,396 @@
+package data_test
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"berth.dev/berth/internal/agent/data"
+	"berth.dev/berth/internal/agent/keeper"
+	"berth.dev/berth/internal/agent/runners"
+	"berth.dev/berth/internal/agent/runtime"
+	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/agentlink"
+	"berth.dev/berth/internal/membership"
+	"berth.dev/berth/internal/wire/node"
+	"berth.dev/berth/internal/wire/proxy"
+	"berth.dev/berth/internal/wire/run"
+	"berth.dev/berth/internal/wire/tunnel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	patience = 20 * time.Second
+	kernelID = "00000000-0000-4000-8000-000000000001"
+	ended    = "00000000-0000-4000-8000-000000000002"
+	path     = "/kernels/" + kernelID + "/ports/8080"
+)
+
+// vault is a memory that a manager's agent port keeps its secrets in.
+type vault struct {
+	mu     sync.Mutex
+	values map[string][]byte
+}
+
+func (v *vault) Get(_ context.Context, key string) ([]byte, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.values[key], nil
+}
+
+func (v *vault) Update(_ context.Context, key string, fn func([]byte) ([]byte, error)) ([]byte, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	b, err := fn(v.values[key])
+	if err == nil && b != nil {
+		v.values[key] = b
+	}
+	return v.values[key], err
+}
+
+// joining is a manager that members can join, and nothing else.
+type joining struct {
+	addr  string
+	token string
+}
+
+func newJoining(t *testing.T) joining {
+	t.Helper()
+	cfg := agentlink.DefaultConfig()
+	cfg.Listen = "127.0.0.1:0"
+	link, err := agentlink.New(cfg, agentlink.Deps{ClusterID: "c", Vault: &vault{values: map[string][]byte{}}, Clock: chassis.RealClock(), Random: rand.Reader, Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	svc := link.Service("agentlink")
+	require.NoError(t, svc.Start(t.Context()))
+	t.Cleanup(func() { require.NoError(t, svc.Stop(context.Background())) })
+	token, err := link.JoinToken(t.Context())
+	require.NoError(t, err)
+	return joining{link.Addr().String(), token.String()}
+}
+
+func (j joining) member(t *testing.T, name string) *membership.Member {
+	t.Helper()
+	m, err := membership.Open(membership.Options{Dir: t.TempDir(), Name: name, Clock: chassis.RealClock(), Log: slog.New(slog.DiscardHandler),
+		Token: func() (chassis.Secret, error) { return chassis.NewSecret(j.token), nil }})
+	require.NoError(t, err)
+	require.NoError(t, m.EnsureJoined(t.Context(), j.addr))
+	return m
+}
+
+// host is a data port with one kernel whose runner connects to one app.
+type host struct {
+	*data.Port
+	joining
+	member *membership.Member
+	stop   func()
+	reg    *prometheus.Registry
+
+	mu      sync.Mutex
+	kernel  keeper.Kernel
+	refusal error // of the runner
+}
+
+func (h *host) find(id cluster.KernelID) (keeper.Kernel, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if id == ended {
+		return keeper.Kernel{ID: id, Phase: cluster.PhaseEnded}, true
+	}
+	return h.kernel, id == h.kernel.ID && h.kernel.Exists
+}
+
+// set changes what is true of the kernel and its runner.
+func (h *host) set(f func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f()
+}
+
+func newHost(t *testing.T) *host {
+	t.Helper()
+	j := newJoining(t)
+	h := &host{joining: j, member: j.member(t, "i-a1"), reg: prometheus.NewRegistry()}
+	h.kernel = keeper.Kernel{ID: kernelID, Generation: 3, Phase: cluster.PhaseRunning, Token: "secret", Exists: true, Container: runtime.Observed{Phase: runtime.PhaseRunning}}
+	app, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	dir, err := os.MkdirTemp("", "data")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	sock, err := net.Listen("unix", filepath.Join(dir, "r"))
+	require.NoError(t, err)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := app.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer c.Close()
+				_, _ = io.WriteString(c, "hello\n")
+				_, _ = io.Copy(c, c)
+				_, _ = io.WriteString(c, "bye\n")
+			})
+		}
+	})
+	srv := &http.Server{ReadHeaderTimeout: patience, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.mu.Lock()
+		err := h.refusal
+		h.mu.Unlock()
+		if err == nil && (r.URL.RequestURI() != run.PathDial+"?port=8080" || r.Header.Get("Authorization") != "Bearer secret" || r.Header.Get(run.HeaderVersion) == "") {
+			err = fault.New(fault.Internal, "%s %v", r.URL, r.Header)
+		}
+		var c net.Conn
+		if err == nil {
+			c, err = net.Dial("tcp", app.Addr().String())
+		}
+		if err != nil {
+			run.WriteFailure(w, err)
+			return
+		}
+		_, _, _ = tunnel.Accept(w, r, c)
+	})}
+	wg.Go(func() { _ = srv.Serve(sock) })
+	t.Cleanup(func() { _, _ = app.Close(), srv.Close(); wg.Wait() })
+	pool := runners.New(func(ctx context.Context, _ cluster.KernelID) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", sock.Addr().String())
+	})
+	h.Port = data.New(data.Options{
+		Find: h.find, Runners: pool, Member: h.member, Dir: filepath.Join(dir, strings.Repeat("d", 100)), // longer than a socket's path may be
+		Listen: "127.0.0.1:0", Registry: h.reg, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Clock: chassis.RealClock(),
+	})
+	svc := h.Service("agent-data")
+	require.NoError(t, svc.Start(t.Context()))
+	h.stop = sync.OnceFunc(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		require.NoError(t, svc.Stop(ctx))
+	})
+	t.Cleanup(h.stop)
+	return h
+}
+
+func within(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// local and remote are the two ways to the port.
+func (h *host) local(t *testing.T) net.Conn {
+	t.Helper()
+	c, err := chassis.DialUnix(within(t), h.Socket())
+	require.NoError(t, err)
+	return c
+}
+
+func (h *host) remote(t *testing.T, m *membership.Member) (net.Conn, error) {
+	t.Helper()
+	conf, err := m.DialTLS("i-a1", node.ALPNData, nil)
+	require.NoError(t, err)
+	return (&tls.Dialer{Config: conf}).DialContext(within(t), "tcp", h.Address(t.Context()))
+}
+
+func talk(t *testing.T, c net.Conn) {
+	t.Helper()
+	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+	sent := strings.Repeat("0123456789", 50000)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		_, _ = io.WriteString(c, sent)
+		_ = c.(interface{ CloseWrite() error }).CloseWrite()
+	})
+	got, err := io.ReadAll(c)
+	require.NoError(t, err)
+	require.True(t, string(got) == "hello\n"+sent+"bye\n", "%d bytes", len(got))
+	_ = c.Close()
+}
+
+func TestLocalAndRemote(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	st, err := os.Stat(h.Socket())
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), st.Mode().Perm())
+	st, err = os.Stat(filepath.Dir(h.Socket()))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o700), st.Mode().Perm())
+
+	c, err := tunnel.Open(within(t), h.local(t), path, nil)
+	require.NoError(t, err)
+	require.IsType(t, &net.TCPConn{}, c)
+	talk(t, c)
+
+	web := h.joining.member(t, proxy.NamePrefix+"web")
+	for range 2 {
+		r, err := h.remote(t, web)
+		require.NoError(t, err)
+		r, err = tunnel.Open(within(t), r, path, nil)
+		require.NoError(t, err)
+		talk(t, r)
+	}
+
+	// What was handed over lives on without the agent, what is carried does not.
+	kept, err := tunnel.Open(within(t), h.local(t), path, nil)
+	require.NoError(t, err)
+	r, err := h.remote(t, web)
+	require.NoError(t, err)
+	r, err = tunnel.Open(within(t), r, path, nil)
+	require.NoError(t, err)
+	_, err = io.ReadFull(r, make([]byte, 6))
+	require.NoError(t, err)
+	h.stop()
+	_, err = r.Read(make([]byte, 1))
+	require.Error(t, err)
+	_ = r.Close()
+	talk(t, kept)
+	families, err := h.reg.Gather()
+	require.NoError(t, err)
+	seen := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			seen[f.GetName()] += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	require.InDelta(t, 5, seen["berth_agent_tunnels_total"], 0)
+	require.Zero(t, seen["berth_agent_tunnels_open"])
+	require.Greater(t, seen["berth_agent_tunnel_bytes_total"], 2e6)
+}
+
+func TestOnlyAppProxiesOfTheClusterAreServed(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	refused := func(what string, c net.Conn, err error) {
+		t.Helper()
+		if err == nil { // in TLS 1.3 the refusal comes after the client's handshake
+			_, err = tunnel.Open(within(t), c, path, nil)
+		}
+		require.Error(t, err, what)
+	}
+	c, err := h.remote(t, h.joining.member(t, "i-a2"))
+	refused("another agent", c, err)
+	c, err = h.remote(t, h.member)
+	refused("itself", c, err)
+	stranger := newJoining(t).member(t, proxy.NamePrefix+"web")
+	c, err = h.remote(t, stranger)
+	refused("an app proxy of another cluster", c, err)
+	c, err = tls.Dial("tcp", h.Address(t.Context()), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{node.ALPNData}})
+	refused("nobody", c, err)
+	c, err = net.Dial("tcp", h.Address(t.Context()))
+	refused("plain bytes", c, err)
+	// Nor does an app proxy speak to an agent of another name.
+	conf, err := h.joining.member(t, proxy.NamePrefix+"web").DialTLS("i-a2", node.ALPNData, nil)
+	require.NoError(t, err)
+	_, err = (&tls.Dialer{Config: conf}).DialContext(within(t), "tcp", h.Address(t.Context()))
+	require.ErrorContains(t, err, "not expected")
+}
+
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	for p, kind := range map[string]fault.Kind{
+		"/kernels/" + ended + "/ports/8080":                        fault.Conflict,
+		"/kernels/00000000-0000-4000-8000-000000000009/ports/8080": fault.NotFound,
+		"/kernels/x/ports/8080":                                    fault.NotFound,
+		"/kernels/" + kernelID + "/ports/0":                        fault.Invalid,
+		"/kernels/" + kernelID + "/ports/65536":                    fault.Invalid,
+		"/kernels/" + kernelID + "/ports/8080%3Fhost=1":            fault.Invalid,
+		"/kernels/" + kernelID + "/runner/v1/hello":                fault.NotFound,
+		"/findings": fault.NotFound,
+		"/kernels/" + kernelID + "/ports/8080/../../../kernels/x/ports/80": fault.Internal, // sent elsewhere, which is no answer to a caller
+	} {
+		_, err := tunnel.Open(within(t), h.local(t), p, nil)
+		require.Error(t, err, p)
+		if kind != fault.Internal {
+			require.Equal(t, kind, fault.KindOf(err), "%s: %v", p, err)
+		}
+	}
+	h.set(func() {
+		h.refusal = fault.Unavailablef("nothing listens on port 8080").WithReason("app-refused").WithNext("start it")
+	})
+	_, err := tunnel.Open(within(t), h.local(t), path, nil)
+	require.Equal(t, "app-refused", fault.ReasonOf(err))
+	require.Equal(t, "start it", fault.NextOf(err))
+	h.set(func() { h.refusal = fault.NotFoundf("no route") })
+	_, err = tunnel.Open(within(t), h.local(t), path, nil)
+	require.Equal(t, "runner-too-old", fault.ReasonOf(err))
+
+	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return chassis.DialUnix(ctx, h.Socket())
+	}}}
+	defer client.CloseIdleConnections()
+	resp, err := client.Post("http://agent"+path, "", nil)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Equal(t, http.StatusBadRequest, resp.StatusCode)
+}
+
+// TestTheKernelsEndEndsWhatIsCarried: the app's side of a connection may have gone without a word.
+func TestTheKernelsEndEndsWhatIsCarried(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*keeper.Kernel){
+		"gone":               func(k *keeper.Kernel) { k.Exists = false },
+		"another generation": func(k *keeper.Kernel) { k.Generation++ },
+		"not running":        func(k *keeper.Kernel) { k.Container.Phase = runtime.PhaseExited },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t)
+			r, err := h.remote(t, h.joining.member(t, proxy.NamePrefix+"web"))
+			require.NoError(t, err)
+			r, err = tunnel.Open(within(t), r, path, nil)
+			require.NoError(t, err)
+			defer r.Close()
+			_, err = io.ReadFull(r, make([]byte, 6))
+			require.NoError(t, err)
+			h.set(func() { change(&h.kernel) })
+			require.NoError(t, r.SetDeadline(time.Now().Add(patience)))
+			_, err = r.Read(make([]byte, 1))
+			require.Error(t, err)
+			require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+		})
+	}
+}
+
+func TestAddress(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ listen, advertise, manager, want string }{
+		{"127.0.0.1:0", "", "127.0.0.1:1", "127.0.0.1:PORT"},
+		{"127.0.0.1:0", "worker-1", "127.0.0.1:1", "worker-1:PORT"},
+		{"127.0.0.1:0", "worker-1:6010", "127.0.0.1:1", "worker-1:6010"},
+		{"127.0.0.1:0", "fd00::1", "127.0.0.1:1", "[fd00::1]:PORT"},
+		{":0", "", "127.0.0.1:1", "127.0.0.1:PORT"},
+		{data.Off, "worker-1", "127.0.0.1:1", ""},
+		{"", "", "127.0.0.1:1", ""},
+	} {
+		p := data.New(data.Options{Dir: t.TempDir(), Listen: c.listen, Advertise: c.advertise, Manager: c.manager, Log: slog.New(slog.DiscardHandler), Clock: chassis.RealClock()})
+		svc := p.Service("agent-data")
+		require.NoError(t, svc.Start(t.Context()))
+		got := p.Address(t.Context())
+		require.NoError(t, svc.Stop(context.Background()))
+		if want, ok := strings.CutSuffix(c.want, "PORT"); ok {
+			require.Regexp(t, `^\Q`+want+`\E[0-9]+$`, got)
+		} else {
+			require.Equal(t, c.want, got)
+		}
+	}
+}
