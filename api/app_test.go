@@ -25,6 +25,7 @@ import (
 type tunnelEnd struct {
 	*httptest.Server
 	ticket   atomic.Value
+	status   atomic.Int32
 	opened   atomic.Int32
 	greeting string
 }
@@ -40,7 +41,12 @@ func newTunnelEnd(t *testing.T) *tunnelEnd {
 		if r.Header.Get("Authorization") != "Berth "+e.ticket.Load().(string) || r.URL.Query().Get("circuit") != "c 1" {
 			w.Header().Set("Content-Type", "application/problem+json")
 			w.WriteHeader(http.StatusUnauthorized)
-			fmt.Fprint(w, `{"type":"x/unauthorized","title":"No.","msg":"the ticket is not valid any more"}`)
+			fmt.Fprint(w, `{"kind":"unauthenticated","msg":"the ticket is not valid any more","next":"log in again"}`)
+			return
+		}
+		if s := e.status.Load(); s != 0 {
+			w.WriteHeader(int(s))
+			fmt.Fprintf(w, `{"kind":"unavailable","reason":%q,"msg":"it does not answer"}`, e.greeting)
 			return
 		}
 		conn, _, err := http.NewResponseController(w).Hijack()
@@ -215,6 +221,7 @@ func TestDialAppWithoutProxyGoesThroughTheManager(t *testing.T) {
 		},
 		"a manager without tickets": func(m *appManager) { m.status, m.refuse = 404, "404 page not found" },
 		"it cannot be reached":      func(m *appManager) { m.end.Close() },
+		"it reaches no agent":       func(m *appManager) { m.end.status.Store(503) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -245,6 +252,14 @@ func TestDialAppThatCannotBe(t *testing.T) {
 	_, err = c.DialApp(t.Context(), "lab", "sshd", 0)
 	require.ErrorContains(t, err, "the agent is lost")
 	require.Zero(t, m.streams.Load())
+
+	// What the app refuses is not tried another way.
+	m.status, m.end.greeting = 0, api.CodeAppRefused
+	m.end.status.Store(503)
+	_, err = c.DialApp(t.Context(), "lab", "sshd", 0)
+	require.ErrorContains(t, err, "it does not answer")
+	require.Zero(t, m.streams.Load())
+	m.status = 503
 
 	// The refusal of a backend comes as an error of the connection, not as its end.
 	m.refuse = `{"error_code":"no-app-proxy","title":"No."}`

@@ -23,6 +23,7 @@ type Circuit struct {
 	Mode        string     `json:"mode"`
 	URL         string     `json:"url"`
 	Public      bool       `json:"public"`
+	Mine        bool       `json:"mine"`               // else it is shared with the caller
 	Allowed     []string   `json:"allowed_client_ips"` // addresses and prefixes; empty allows all
 	Users       []string   `json:"shared_users"`
 	Projects    []string   `json:"shared_projects"`

@@ -107,7 +107,7 @@ func (t *tickets) shun(base string, until time.Time) {
 //
 // The connection goes through the app proxy that the manager names, with a ticket that is used again until it expires.
 // Such a connection can be closed by half: it has CloseWrite. When no app proxy is connected to the manager, or it cannot be
-// reached from here, the bytes go through the manager as messages of a WebSocket. That connection has no CloseWrite,
+// reached from here or has no way to the app itself, the bytes go through the manager as messages of a WebSocket. That connection has no CloseWrite,
 // since a WebSocket ends both ways at once, and it ends when the manager does.
 func (c *Client) DialApp(ctx context.Context, session, app string, port int) (net.Conn, error) {
 	key := session + "\x00" + app + "\x00" + strconv.Itoa(port)
@@ -127,7 +127,7 @@ func (c *Client) DialApp(ctx context.Context, session, app string, port int) (ne
 		switch {
 		case err == nil:
 			return conn, nil
-		case IsProxyUnreachable(err) && ctx.Err() == nil:
+		case (IsProxyUnreachable(err) || noWay(err)) && ctx.Err() == nil:
 			c.tickets.shun(t.URL, c.now().Add(proxyAvoided))
 			return c.dialThroughManager(ctx, session, app, port, err)
 		case errors.As(err, &refused) && staleTicket(refused.Status) && !fresh && try == 0:
@@ -145,6 +145,13 @@ func staleTicket(status int) bool {
 		return true
 	}
 	return false
+}
+
+// noWay reports whether the app proxy itself has no way to the app's agent; the manager may have one.
+func noWay(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.Code != CodeAppRefused &&
+		(e.Status == http.StatusBadGateway || e.Status == http.StatusServiceUnavailable || e.Status == http.StatusGatewayTimeout)
 }
 
 // noProxy reports whether the manager has no app proxy to offer, or knows no tickets.

@@ -30,6 +30,9 @@ const (
 // CodeNoAppProxy is the code of a problem that says that no app proxy is connected to the manager.
 const CodeNoAppProxy = "no-app-proxy"
 
+// CodeAppRefused is the code of a problem that says that the way to an app is there, but nothing listens at its end.
+const CodeAppRefused = "app-refused"
+
 // maxProblem bounds the size of an error body in bytes.
 const maxProblem = 1 << 20
 
@@ -106,13 +109,18 @@ func readProblem(op string, status int, body io.Reader) *Error {
 	e := &Error{Status: status, Op: op}
 	text, err := io.ReadAll(io.LimitReader(body, maxProblem))
 	if err == nil {
-		err = json.Unmarshal(text, &e.Problem)
+		var failure struct { // of an app proxy
+			Reason string `json:"reason"`
+		}
+		if err = json.Unmarshal(text, &e.Problem); err == nil && e.Code == "" && json.Unmarshal(text, &failure) == nil {
+			e.Code = failure.Reason
+		}
 	}
 	// The manager's msg ends with next for the sake of clients that show nothing else.
 	if e.Next != "" {
 		e.Msg = strings.TrimSuffix(e.Msg, "; "+e.Next)
 	}
-	if err != nil || e.Type == "" && e.Title == "" {
+	if err != nil || e.Type == "" && e.Title == "" && e.Msg == "" { // app proxies send a msg alone
 		e.Problem = Problem{Title: fmt.Sprintf("%s: the server answered %d %s", op, status, http.StatusText(status))}
 		if s := strings.TrimSpace(string(text)); s != "" && len(s) < 300 && !strings.HasPrefix(s, "<") {
 			e.Title += ": " + s
