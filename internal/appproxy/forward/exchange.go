@@ -106,7 +106,7 @@ var errSilent, errStale = &problem{}, &problem{}
 // ask sends the request that is composed, lets its body follow, and reads the head of the answer into resp.
 func (h *http1) ask(u *upstream, rest, limit int64, replay bool) (*upload, *problem) {
 	r := &h.req
-	h.arm(phaseUpload, h.e.cfg.StallTimeout)
+	h.arm(phaseSend, h.e.cfg.StallTimeout)
 	_, err := u.sock.conn.Write(h.up.out)
 	if err != nil && u.used && replay {
 		return nil, errStale
@@ -226,7 +226,7 @@ func (h *http1) startUpload(u *upstream, rest, limit int64) *upload {
 		}
 		if err == nil {
 			// From here on it is the app that is waited for, unless its answer is on the way.
-			if s := h.state.Load(); phase(s&phaseMask) == phaseUpload && s != expired {
+			if s := h.state.Load(); s != expired && phase(s&phaseMask) == phaseSend {
 				h.state.CompareAndSwap(s, int64(phaseWait)|(h.e.now.Load()+int64(h.e.cfg.ResponseTimeout))&^phaseMask)
 			}
 		}

@@ -26,8 +26,8 @@ type Listener struct {
 type Head struct {
 	Listener Listener
 	Method   string
-	// Host is the authority the visitor asked for, as sent (with the port when one was sent), with its syntax checked; empty
-	// for HTTP/1.0 requests without it.
+	// Host is the authority the visitor asked for, in lower case (with the port when one was sent), with its syntax checked;
+	// empty for HTTP/1.0 requests without it.
 	Host string
 	// Path is the path as sent (still percent-encoded; it begins with "/", or is "*"), RawQuery what follows its "?".
 	Path, RawQuery string

@@ -154,6 +154,7 @@ func (r *rig) say(text string) string {
 	_, err := io.WriteString(c, text)
 	require.NoError(r.t, err)
 	all, _ := io.ReadAll(c)
+	_ = c.Close()
 	return string(all)
 }
 
@@ -219,5 +220,5 @@ func status(answer string) string {
 }
 
 func get(host, path string, fields ...string) string {
-	return fmt.Sprintf("GET %s HTTP/1.1\r\nHost: %s\r\n%sConnection: close\r\n\r\n", path, host, strings.Join(append(fields, ""), "\r\n"))
+	return fmt.Sprintf("GET %s HTTP/1.1\r\nHost: %s\r\n%sConnection: close\r\n\r\n", path, host, strings.Join(fields, ""))
 }

@@ -116,7 +116,7 @@ func (h *http1) serveRequest(head string) bool {
 	path, query, _ := strings.Cut(r.target, "?")
 	for range maxRoutes {
 		closes := h.e.closes.Load()
-		route := h.e.router(Head{Listener: h.listener, Method: r.method, Host: r.host, Path: path, RawQuery: query,
+		route := h.e.router(Head{Listener: h.listener, Method: r.method, Host: strings.ToLower(r.host), Path: path, RawQuery: query,
 			Header: Header{r.fields}, Remote: h.remote, Client: h.client, Secure: h.secure, TLS: h.listener.TLS, Upgrade: r.protocol, Major: 1})
 		c := route.Circuit
 		switch {
@@ -260,5 +260,9 @@ func (h *http1) onUp(w waiting, moved int) {
 	if w == forTarget && moved > 0 {
 		h.group.sent(moved, h.e.now.Load())
 	}
-	h.arm(phaseUpload, h.e.cfg.StallTimeout)
+	if w == forSource {
+		h.arm(phaseUpload, h.e.cfg.StallTimeout)
+	} else {
+		h.arm(phaseSend, h.e.cfg.StallTimeout)
+	}
 }

@@ -76,7 +76,7 @@ func (s *h2side) serve(v *visit, conn net.Conn, l Listener) {
 // answer is for HTTP/2 what serveRequest is for HTTP/1.
 func (s *h2side) answer(w http.ResponseWriter, r *http.Request, v *visit, l Listener) {
 	e := s.e
-	head := Head{Listener: l, Method: r.Method, Host: r.Host, Remote: v.remote, TLS: l.TLS, Major: 2}
+	head := Head{Listener: l, Method: r.Method, Host: strings.ToLower(r.Host), Remote: v.remote, TLS: l.TLS, Major: 2}
 	fields := 0
 	for name, values := range r.Header {
 		for _, value := range values {

@@ -38,6 +38,8 @@ func (h *http1) answerOwn(handler http.Handler, keep bool, limit int64) bool {
 			header[name] = append(header[name], f.value)
 		}
 	}
+	// What a handler leaves unread is read after it, if that is little and certain to come; else the connection ends.
+	keep = keep && !r.chunked && !r.expect && r.length <= maxUnread
 	body := &ownBody{h: h, left: r.length, most: limit}
 	if r.expect {
 		body.proceed = "HTTP/1.1 100 Continue\r\n\r\n"
@@ -73,16 +75,21 @@ func (h *http1) answerOwn(handler http.Handler, keep bool, limit int64) bool {
 	if w.hijacked {
 		return false
 	}
-	consumed := !r.body() || !r.chunked && body.left == 0
-	w.keep = w.keep && consumed
 	if w.finish() != nil {
 		return false
 	}
-	if !consumed {
+	if !w.keep && r.body() {
 		h.linger()
+	}
+	if w.keep && body.left > 0 {
+		_, err := io.Copy(io.Discard, body)
+		return err == nil
 	}
 	return w.keep
 }
+
+// maxUnread is how many bytes of a body are read for nobody, to keep a connection.
+const maxUnread = 1 << 20
 
 // run calls the handler and reports whether it returned.
 func run(handler http.Handler, w http.ResponseWriter, req *http.Request, h *http1) (ok bool) {

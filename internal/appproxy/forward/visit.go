@@ -15,12 +15,13 @@ type phase int64
 const (
 	phaseIdle   phase = iota + 1 // the next request; late: ended without a word
 	phaseHead                    // the rest of a head; late: 408
-	phaseUpload                  // a request's body to move on; late: 408 or 504
+	phaseUpload                  // more of a request's body; late: 408
+	phaseSend                    // the app to take it; late: 504
 	phaseWait                    // the app's answer; late: 504
 	phaseStream                  // more of the app's answer
 	phaseStall                   // the visitor to read; late: ended
 	phaseOpen                    // anything, upgraded or raw; late: ended
-	phaseMask   = 7
+	phaseMask   = 15
 
 	expired = -1
 )
@@ -84,15 +85,10 @@ func (v *visit) expire(p phase) {
 	up := v.up
 	v.mu.Unlock()
 	switch {
-	case p == phaseHead:
+	case p == phaseHead || p == phaseUpload:
 		_ = v.sock.conn.SetReadDeadline(past)
-	case p == phaseWait && up != nil:
-		_ = up.conn.SetReadDeadline(past)
-	case p == phaseUpload:
-		_ = v.sock.conn.SetReadDeadline(past)
-		if up != nil {
-			_ = up.conn.SetDeadline(past)
-		}
+	case (p == phaseWait || p == phaseSend) && up != nil:
+		_ = up.conn.SetDeadline(past)
 	default:
 		v.end("deadline")
 	}
