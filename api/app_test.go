@@ -255,6 +255,7 @@ func TestDialAppThatCannotBe(t *testing.T) {
 
 	// What the app refuses is not tried another way.
 	m.status, m.end.greeting = 0, api.CodeAppRefused
+	m.end.ticket.Store(fmt.Sprintf("t%d", m.tickets.Load()))
 	m.end.status.Store(503)
 	_, err = c.DialApp(t.Context(), "lab", "sshd", 0)
 	require.ErrorContains(t, err, "it does not answer")
