@@ -80,6 +80,7 @@ var rules = []rule{
 	{dir: "internal/storage/transfer", allow: []string{"internal/chassis", "internal/storage/volume", "internal/cluster", "internal/fault"}},
 	{dir: "internal/storage/task", allow: []string{"internal/storage/volume", "internal/cluster", "internal/fault", "internal/wire/storage"}},
 	{dir: "internal/membership", allow: []string{"internal/wire", "internal/chassis", "internal/cluster", "internal/fault"}},
+	{dir: "internal/membership/membershiptest", allow: []string{"internal/membership", "internal/manager/agentlink", "internal/chassis"}, testOnly: true},
 	{dir: "internal/appproxy", allow: []string{"internal/membership", "internal/chassis", "internal/cluster", "internal/fault", "internal/wire"}},
 	{dir: "internal/appproxy/circuit", allow: []string{"internal/cluster", "internal/fault", "internal/wire/proxy"}},
 	{dir: "internal/agent/mount", allow: []string{"internal/cluster", "internal/fault"}},

@@ -136,7 +136,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	})
 	a.link, err = link.New(link.Options{
 		Addr: c.Manager, Dir: filepath.Join(c.StateDir, "node"),
-		Hello: cluster.NodeHello{Agent: cluster.AgentID(c.ID), BootID: bootID(), Version: chassis.Build().Version, ResourceGroup: c.ResourceGroup, Region: c.Region},
+		Hello: cluster.NodeHello{Agent: cluster.AgentID(c.ID), BootID: chassis.BootID(), Version: chassis.Build().Version, ResourceGroup: c.ResourceGroup, Region: c.Region},
 		Token: c.token, Keeper: a.keeper, Ledger: a.ledger, Meter: a.meter, Facts: a.facts.get, NewFacts: a.facts.changed,
 		Handler: handler, Act: a.act, Log: d.Log, Clock: d.Clock,
 	})
@@ -270,13 +270,4 @@ func (a *Agent) local() *chassis.Service {
 			return nil
 		},
 	})
-}
-
-// bootID tells one start of the host from the next.
-func bootID() string {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
 }

@@ -2,7 +2,6 @@ package data_test
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/tls"
 	"io"
 	"log/slog"
@@ -26,8 +25,8 @@ import (
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
-	"berth.dev/berth/internal/manager/agentlink"
 	"berth.dev/berth/internal/membership"
+	"berth.dev/berth/internal/membership/membershiptest"
 	"berth.dev/berth/internal/wire/node"
 	"berth.dev/berth/internal/wire/proxy"
 	"berth.dev/berth/internal/wire/run"
@@ -43,61 +42,10 @@ const (
 	path     = "/kernels/" + kernelID + "/ports/8080"
 )
 
-// vault is a memory that a manager's agent port keeps its secrets in.
-type vault struct {
-	mu     sync.Mutex
-	values map[string][]byte
-}
-
-func (v *vault) Get(_ context.Context, key string) ([]byte, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.values[key], nil
-}
-
-func (v *vault) Update(_ context.Context, key string, fn func([]byte) ([]byte, error)) ([]byte, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	b, err := fn(v.values[key])
-	if err == nil && b != nil {
-		v.values[key] = b
-	}
-	return v.values[key], err
-}
-
-// joining is a manager that members can join, and nothing else.
-type joining struct {
-	addr  string
-	token string
-}
-
-func newJoining(t *testing.T) joining {
-	t.Helper()
-	cfg := agentlink.DefaultConfig()
-	cfg.Listen = "127.0.0.1:0"
-	link, err := agentlink.New(cfg, agentlink.Deps{ClusterID: "c", Vault: &vault{values: map[string][]byte{}}, Clock: chassis.RealClock(), Random: rand.Reader, Log: slog.New(slog.DiscardHandler)})
-	require.NoError(t, err)
-	svc := link.Service("agentlink")
-	require.NoError(t, svc.Start(t.Context()))
-	t.Cleanup(func() { require.NoError(t, svc.Stop(context.Background())) })
-	token, err := link.JoinToken(t.Context())
-	require.NoError(t, err)
-	return joining{link.Addr().String(), token.String()}
-}
-
-func (j joining) member(t *testing.T, name string) *membership.Member {
-	t.Helper()
-	m, err := membership.Open(membership.Options{Dir: t.TempDir(), Name: name, Clock: chassis.RealClock(), Log: slog.New(slog.DiscardHandler),
-		Token: func() (chassis.Secret, error) { return chassis.NewSecret(j.token), nil }})
-	require.NoError(t, err)
-	require.NoError(t, m.EnsureJoined(t.Context(), j.addr))
-	return m
-}
-
 // host is a data port with one kernel whose runner connects to one app.
 type host struct {
 	*data.Port
-	joining
+	manager membershiptest.Manager
 	member *membership.Member
 	stop   func()
 	reg    *prometheus.Registry
@@ -125,8 +73,8 @@ func (h *host) set(f func()) {
 
 func newHost(t *testing.T) *host {
 	t.Helper()
-	j := newJoining(t)
-	h := &host{joining: j, member: j.member(t, "i-a1"), reg: prometheus.NewRegistry()}
+	j := membershiptest.NewManager(t, nil)
+	h := &host{manager: j, member: j.Join(t, "i-a1"), reg: prometheus.NewRegistry()}
 	h.kernel = keeper.Kernel{ID: kernelID, Generation: 3, Phase: cluster.PhaseRunning, Token: "secret", Exists: true, Container: runtime.Observed{Phase: runtime.PhaseRunning}}
 	app, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -240,7 +188,7 @@ func TestLocalAndRemote(t *testing.T) {
 	require.IsType(t, &net.TCPConn{}, c)
 	talk(t, c)
 
-	web := h.joining.member(t, proxy.NamePrefix+"web")
+	web := h.manager.Join(t, proxy.NamePrefix+"web")
 	for range 2 {
 		r, err := h.remote(t, web)
 		require.NoError(t, err)
@@ -286,11 +234,11 @@ func TestOnlyAppProxiesOfTheClusterAreServed(t *testing.T) {
 		}
 		require.Error(t, err, what)
 	}
-	c, err := h.remote(t, h.joining.member(t, "i-a2"))
+	c, err := h.remote(t, h.manager.Join(t, "i-a2"))
 	refused("another agent", c, err)
 	c, err = h.remote(t, h.member)
 	refused("itself", c, err)
-	stranger := newJoining(t).member(t, proxy.NamePrefix+"web")
+	stranger := membershiptest.NewManager(t, nil).Join(t, proxy.NamePrefix+"web")
 	c, err = h.remote(t, stranger)
 	refused("an app proxy of another cluster", c, err)
 	c, err = tls.Dial("tcp", h.Address(t.Context()), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{node.ALPNData}})
@@ -298,7 +246,7 @@ func TestOnlyAppProxiesOfTheClusterAreServed(t *testing.T) {
 	c, err = net.Dial("tcp", h.Address(t.Context()))
 	refused("plain bytes", c, err)
 	// Nor does an app proxy speak to an agent of another name.
-	conf, err := h.joining.member(t, proxy.NamePrefix+"web").DialTLS("i-a2", node.ALPNData, nil)
+	conf, err := h.manager.Join(t, proxy.NamePrefix+"web").DialTLS("i-a2", node.ALPNData, nil)
 	require.NoError(t, err)
 	_, err = (&tls.Dialer{Config: conf}).DialContext(within(t), "tcp", h.Address(t.Context()))
 	require.ErrorContains(t, err, "not expected")
@@ -355,7 +303,7 @@ func TestTheKernelsEndEndsWhatIsCarried(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t)
-			r, err := h.remote(t, h.joining.member(t, proxy.NamePrefix+"web"))
+			r, err := h.remote(t, h.manager.Join(t, proxy.NamePrefix+"web"))
 			require.NoError(t, err)
 			r, err = tunnel.Open(within(t), r, path, nil)
 			require.NoError(t, err)
