@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/manager/app"
 	"berth.dev/berth/internal/manager/httpapi"
 	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/service"
@@ -27,6 +28,7 @@ type site struct {
 	t     *testing.T
 	store *store.Store
 	svc   *service.Service
+	apps  *app.Service // nil without streams
 	url   string
 	admin service.Credentials
 	log   *logbook
@@ -56,12 +58,19 @@ func newSite(t *testing.T, options ...siteOption) *site {
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = svc.Run(ctx) }()
 	http.Service = svc
+	if deps.Streams != nil {
+		http.Apps, err = app.New(app.Deps{Store: st, Sessions: svc, Vault: &memoryVault{kept: map[string][]byte{}}, Streams: deps.Streams, Log: log})
+		require.NoError(t, err)
+		appsEnded := make(chan struct{})
+		go func() { defer close(appsEnded); _ = http.Apps.Run(ctx) }()
+		defer t.Cleanup(func() { stop(); <-appsEnded })
+	}
 	handler := httpapi.New(http)
 	server := httptest.NewUnstartedServer(handler)
 	server.Config = httpapi.NewServer(server.Config.Handler, log)
 	server.Start()
 	t.Cleanup(func() { server.Close(); stop(); <-ended })
-	return &site{t: t, store: st, svc: svc, url: server.URL, admin: admin, log: logs, api: handler}
+	return &site{t: t, store: st, svc: svc, apps: http.Apps, url: server.URL, admin: admin, log: logs, api: handler}
 }
 
 // answer is what a request brought.

@@ -61,7 +61,8 @@ func startNode(t *testing.T) *node {
 	require.NoError(t, os.Chmod(dir, 0o711))
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	cfg := run.Config{Version: run.Version, Token: "test-token-0123456789", KernelID: "0a1b2c3d-0000-0000-0000-000000000000", Dir: dir,
-		Env: map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin"}, User: run.User{UID: os.Getuid(), GID: os.Getgid(), Home: filepath.Join(dir, "home")}}
+		Env: map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin"}, User: run.User{UID: os.Getuid(), GID: os.Getgid(), Home: filepath.Join(dir, "home")},
+		Apps: []run.AppPort{{Name: "jupyter", Protocol: run.AppHTTP, Ports: []int{8070}}}}
 	if os.Getuid() == 0 {
 		cfg.User.UID, cfg.User.GID = 4242, 4243
 	}
