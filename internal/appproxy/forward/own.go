@@ -44,7 +44,8 @@ func (h *http1) answerOwn(handler http.Handler, keep bool, limit int64) bool {
 	if r.expect {
 		body.proceed = "HTTP/1.1 100 Continue\r\n\r\n"
 	}
-	ctx, cancel := context.WithCancel(h.ctx)
+	// ReverseProxy ends a cut answer with a panic only where it sees a server.
+	ctx, cancel := context.WithCancel(context.WithValue(h.ctx, http.ServerContextKey, h.e.h2.base))
 	defer cancel()
 	req := (&http.Request{Method: r.method, URL: u, Proto: "HTTP/1." + strconv.Itoa(r.minor), ProtoMajor: 1, ProtoMinor: r.minor,
 		Header: header, Host: r.host, RequestURI: r.target, ContentLength: r.length, Body: http.NoBody, Close: r.close,

@@ -44,6 +44,9 @@ func parseResponse(r *response, head string, most int) *problem {
 	if r.framing.chunked && r.minor == 0 {
 		return malformed("HTTP/1.0 knows no Transfer-Encoding")
 	}
+	if r.framing.chunked && (r.status < 200 || r.status == 204) {
+		return malformed("an answer without a body has a transfer coding")
+	}
 	for i := range r.fields {
 		if r.fields[i].kind == upgradeField {
 			r.protocol = strings.ToLower(r.fields[i].value)
