@@ -105,7 +105,7 @@ func (c *Client) StartApp(ctx context.Context, session string, s StartApp) (Laun
 	return out, err
 }
 
-// StopApp stops an app. What it was published as stays and answers again once the app runs.
+// StopApp stops an app and closes the circuits of it.
 func (c *Client) StopApp(ctx context.Context, session, app string) error {
 	return c.sessionCall(ctx, session, "shutdown-service", request{method: http.MethodPost, json: map[string]string{"service_name": app}, timeout: slowTimeout}, nil)
 }

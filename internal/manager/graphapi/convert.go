@@ -9,6 +9,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/graphapi/model"
 	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/wire/tunnel"
 )
 
 // The official clients decode some JSONString fields unconditionally: those are never
@@ -48,6 +49,30 @@ func optional[S ~string](s S) *string {
 	return new(string(s))
 }
 
+// wirePort is an app in the text of service_ports. No port of a host is ever published.
+type wirePort struct {
+	Name           string `json:"name"`
+	Protocol       string `json:"protocol"`
+	ContainerPorts []int  `json:"container_ports"`
+	HostPorts      []int  `json:"host_ports"`
+	IsInference    bool   `json:"is_inference"`
+}
+
+// servicePorts is the JSON text of the apps of a session: those that every session has, then what its image declares.
+func servicePorts(declared []service.ServicePort) *string {
+	out := []wirePort{
+		{Name: "sshd", Protocol: "tcp", ContainerPorts: []int{tunnel.PortSSH}}, {Name: "sftp", Protocol: "tcp", ContainerPorts: []int{tunnel.PortSFTP}},
+		{Name: "ttyd", Protocol: "http", ContainerPorts: []int{tunnel.PortTerminal}},
+	}
+	for _, p := range declared {
+		out = append(out, wirePort{Name: p.Name, Protocol: p.Protocol, ContainerPorts: p.Ports})
+	}
+	for i := range out {
+		out[i].HostPorts = []int{}
+	}
+	return jsonText(out)
+}
+
 func toSession(s *service.Session) *model.ComputeSession {
 	m := &model.ComputeSession{
 		ID: new(string(s.ID)), Name: &s.Name, Type: new(strings.ToUpper(string(s.Type))), Priority: &s.Priority,
@@ -61,15 +86,13 @@ func toSession(s *service.Session) *model.ComputeSession {
 		CreatedAt: &s.CreatedAt, TerminatedAt: s.EndedAt, StartsAt: s.StartsAt, ScheduledAt: s.ScheduledAt,
 		StartupCommand: s.StartupCommand, Result: new(string(s.Result)), CallbackURL: s.CallbackURL,
 		ResourceOpts: jsonObject(s.ResourceOpts), ScalingGroup: &s.ResourceGroup,
-		ServicePorts: jsonText([]service.ServicePort{}), Mounts: []*string{}, VfolderMounts: []*string{},
+		ServicePorts: servicePorts(nil), Mounts: []*string{}, VfolderMounts: []*string{},
 		OccupyingSlots: slotsText(s.OccupyingSlots), OccupiedSlots: slotsText(s.OccupyingSlots), RequestedSlots: slotsText(s.RequestedSlots),
 		NumQueries: &s.NumQueries, Containers: []*model.ComputeContainer{}, AbusingReports: []*string{},
 	}
 	if main := s.MainKernel(); main != nil {
 		m.MainKernelID = new(string(main.ID))
-		if main.ServicePorts != nil {
-			m.ServicePorts = jsonText(main.ServicePorts)
-		}
+		m.ServicePorts = servicePorts(main.ServicePorts)
 	}
 	seen := map[cluster.FolderID]bool{}
 	for _, f := range s.Mounts { // clients put names and ids together by their places

@@ -105,6 +105,13 @@ func (a *API) doctor(c *call) error {
 	if err != nil {
 		return err
 	}
+	if a.apps != nil {
+		apps, err := a.apps.Findings(c.ctx())
+		if err != nil {
+			return err
+		}
+		found = append(found, apps...)
+	}
 	list := make([]object, 0, len(found))
 	for _, f := range found {
 		list = append(list, object{"severity": f.Severity, "kind": f.Kind, "object": f.Object, "detail": f.Detail, "next": f.Next})
