@@ -2,6 +2,7 @@ package agentlink
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/wire/run"
 )
 
 const (
@@ -266,7 +268,10 @@ func (l *Link) Upgrade(ctx context.Context, agent cluster.AgentID, path string, 
 	if resp.StatusCode != http.StatusOK {
 		_ = w.CloseWithError(io.ErrClosedPipe)
 		defer resp.Body.Close()
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 16<<10))
+		if json.Valid(text) { // the words of whoever refused, with their next step
+			return nil, run.FaultOf(resp.StatusCode, text)
+		}
 		return nil, fault.New(kindOfStatus(resp.StatusCode), "agent %s refused the stream: %s", agent, strings.TrimSpace(string(text)))
 	}
 	return &duplex{ReadCloser: resp.Body, w: w}, nil

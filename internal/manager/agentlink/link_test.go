@@ -32,6 +32,7 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/agentlink"
 	"berth.dev/berth/internal/wire/node"
+	"berth.dev/berth/internal/wire/run"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -565,6 +566,9 @@ func TestStreams(t *testing.T) {
 	mux.HandleFunc("POST /kernels/{id}/refuse", func(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "not running", http.StatusConflict)
 	})
+	mux.HandleFunc("POST /kernels/{id}/ports/{port}", func(w http.ResponseWriter, _ *http.Request) {
+		run.WriteFailure(w, fault.Unavailablef("nothing listens on port 1").WithReason("app-refused").WithNext("start it"))
+	})
 	first := b.serveStreams(t, who, mux)
 
 	get := func(ctx context.Context, path string) (string, error) {
@@ -609,6 +613,10 @@ func TestStreams(t *testing.T) {
 	_, err = b.link.Upgrade(t.Context(), "a1", "/kernels/k/refuse", nil)
 	require.True(t, fault.Is(err, fault.Conflict), "%v", err)
 	require.ErrorContains(t, err, "not running")
+	_, err = b.link.Upgrade(t.Context(), "a1", "/kernels/k/ports/1", nil)
+	require.True(t, fault.Is(err, fault.Unavailable), "%v", err)
+	require.Equal(t, "app-refused", fault.ReasonOf(err))
+	require.Equal(t, "start it", fault.NextOf(err))
 
 	ctx, cancel := context.WithCancelCause(t.Context())
 	var wg sync.WaitGroup
