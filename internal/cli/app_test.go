@@ -392,7 +392,7 @@ func TestNotebook(t *testing.T) {
 
 	o := b.do(t, "", "notebook", file, "-r", "cpu=2")
 	require.Equal(t, 0, o.code, o.err)
-	require.Equal(t, b.apps.proxy.URL+"/setup?token=once\n", o.out)
+	require.Equal(t, b.apps.proxy.URL+"/setup?redirect=%2Ftree%2Fa.ipynb&token=once\n", o.out)
 	require.Contains(t, o.err, "session notebook goes on; berth session rm notebook ends it\n")
 	require.Equal(t, map[string]string{"cpu": "2"}, b.creates[0].Config.Resources)
 	require.Equal(t, "python", b.creates[0].Image)

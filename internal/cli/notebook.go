@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -103,6 +104,9 @@ func (o *notebookOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Cl
 	if err != nil {
 		return frame.Hint(err, "berth app list %s; berth session rm %s ends the session", info.Name, info.Name)
 	}
+	for _, f := range files {
+		out.URL = atNotebook(out.URL, jupyter.Name, filepath.Base(f))
+	}
 	if err := o.Show(cmd, info, jupyter, out); err != nil {
 		return err
 	}
@@ -143,6 +147,23 @@ func (o *notebookOptions) bring(ctx context.Context, cmd *cobra.Command, c *api.
 	return c.UploadFiles(ctx, info.ID, []api.Upload{{Path: base, Open: func() (io.ReadCloser, error) { return os.Open(name) }}})
 }
 
+// atNotebook makes an address lead to a notebook inside the app. App proxies of others ignore what it adds.
+func atNotebook(address, app, base string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return address
+	}
+	dir := "/tree/"
+	if app == "jupyterlab" {
+		dir = "/lab/tree/"
+	}
+	q := u.Query()
+	q.Set("redirect", dir+url.PathEscape(base))
+	u.RawQuery = q.Encode()
+	return u.String()
+}
+
+// notebookApp chooses what opens notebooks.
 func notebookApp(info api.SessionInfo, list []api.App) (api.App, error) {
 	names := make([]string, len(list))
 	for i, a := range list {

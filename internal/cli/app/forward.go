@@ -42,7 +42,7 @@ func (a *verbs) newPortForward() *cobra.Command {
 same number, or another one when that is taken; 0 takes any.
 
 Connections go through the app proxy, or through the manager where no proxy can be reached. When one of them restarts, the
-connections that it carried end and new ones are made as soon as it is back. Nothing is published: only programs that
+connections that it carried end and new ones are made as soon as it is back. Nobody else is let in: only programs that
 reach the local port, on this machine by default, can use it.`,
 		Example: `  berth port-forward mylab 8888
   berth port-forward mylab jupyter:9999 5432:0`,
