@@ -75,7 +75,7 @@ func newBuild(in buildInput) (build, error) {
 		Runtime:     run.RuntimeConfig{Type: s.RuntimeType, Path: s.RuntimePath},
 		User:        run.User{UID: uid, GID: gid, Groups: s.ExtraGIDs, Name: scratch.UserName, Home: scratch.Home, Shell: shell},
 		WorkDir:     scratch.Home, Env: env, Cores: len(cores), Bootstrap: s.BootstrapScript, LogLevel: in.logLevel,
-		Apps: appsOf(s),
+		Apps: appsOf(s), AuthorizedKeys: keysOf(s),
 	}
 	if s.SessionType == cluster.Batch {
 		conf.Batch = &run.BatchCommand{Command: s.StartupCommand, TimeoutMS: s.BatchTimeout.Milliseconds()}
@@ -127,6 +127,18 @@ func appsOf(s *cluster.KernelSpec) []run.AppPort {
 	}
 	for _, p := range s.PreopenPorts {
 		out = append(out, run.AppPort{Name: strconv.Itoa(p), Protocol: run.AppPreopen, Ports: []int{p}})
+	}
+	return out
+}
+
+// keysOf are the keys of the session's owner. The manager sends them as the file that begins the home, too; told apart from it they
+// count even where a folder is mounted over ~/.ssh, or the file was spoiled.
+func keysOf(s *cluster.KernelSpec) []string {
+	var out []string
+	for _, d := range s.Dotfiles {
+		if d.Path == ".ssh/authorized_keys" {
+			out = append(out, strings.FieldsFunc(d.Data, func(r rune) bool { return r == '\n' || r == '\r' })...)
+		}
 	}
 	return out
 }
