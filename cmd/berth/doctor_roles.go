@@ -24,12 +24,16 @@ func examineRoles(ctx context.Context, file string, s settings) checkup {
 	machineVersions(c.Versions)
 	agentHere, managerHere := exists(s.Agent.StateDir), exists(stateDir(s.Manager.StateDir).clientEnv())
 	storageHere := exists(s.Storage.StateDir) && s.Storage.Complete() == nil
-	if !agentHere && !managerHere && !storageHere {
-		c.add(Finding{Warning: true, Kind: "state", Object: file, Problem: "neither its agent nor its manager nor its storage proxy has run on this machine",
+	appsHere := exists(s.AppProxy.StateDir) && s.AppProxy.Complete() == nil
+	if !agentHere && !managerHere && !storageHere && !appsHere {
+		c.add(Finding{Warning: true, Kind: "state", Object: file, Problem: "neither its agent nor its manager nor one of its proxies has run on this machine",
 			Next: "berth manager --config " + file + ", or berth agent --config " + file})
 	}
 	if storageHere {
 		c.storage(ctx, file, s.Storage)
+	}
+	if appsHere {
+		c.apps(ctx, file, s.AppProxy)
 	}
 	if managerHere {
 		c.rows(ctx, stateDir(s.Manager.StateDir))

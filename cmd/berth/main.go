@@ -1,4 +1,4 @@
-// Command berth is the one binary of Berth: it runs the roles of a cluster (up, manager, agent, storage)
+// Command berth is the one binary of Berth: it runs the roles of a cluster (up, manager, agent, storage, appproxy)
 // and speaks to one as a client. It only chooses and wires; what a role does is in its package.
 package main
 
@@ -39,7 +39,7 @@ func newRoot() *cobra.Command {
 		root.AddCommand(c)
 	}
 	addAgentRole(root)
-	for _, c := range []*cobra.Command{newUp(), newDown(), newStatus(), newDoctor(), newAdmin(), newManager(), newStorage(), newConfig(), newSim(), newVersion()} {
+	for _, c := range []*cobra.Command{newUp(), newDown(), newStatus(), newDoctor(), newAdmin(), newManager(), newStorage(), newAppProxy(), newConfig(), newSim(), newVersion()} {
 		c.GroupID = "server"
 		root.AddCommand(c)
 	}

@@ -17,6 +17,7 @@ import (
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/agent"
 	"berth.dev/berth/internal/agent/runtime/docker"
+	"berth.dev/berth/internal/appproxy"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/embedded"
 	"berth.dev/berth/internal/fault"
@@ -39,7 +40,9 @@ type platform struct {
 	mu      sync.Mutex
 	report  report
 	at      ports // where to listen
+	bound   ports // where everybody listens
 	storage *storage.Proxy
+	apps    *appproxy.Proxy // nil when it is turned off
 	manager *managerParts
 	agent   *agent.Agent
 	engine  *docker.Runtime
@@ -60,6 +63,8 @@ type report struct {
 	// Storage is where clients transfer files.
 	Storage string       `json:"storage"`
 	Volumes []volumeLine `json:"volumes,omitempty"`
+	// Apps is how visitors reach the apps of sessions; nil when the app proxy is turned off.
+	Apps *appproxy.Status `json:"apps,omitempty"`
 	// Notes are things that an operator should know although the cluster is up.
 	Notes    []string              `json:"notes,omitempty"`
 	Services []chassis.CheckResult `json:"services"`
@@ -101,7 +106,8 @@ func (p *platform) group() (*chassis.Group, error) {
 		chassis.Nest("storage", time.Minute, p.buildStorage).After("control", "etcd"),
 		chassis.Nest("manager", 2*time.Minute, p.buildManager).After("control", "postgres", "etcd", "redis", "storage"),
 		chassis.Nest("agent", time.Minute, p.buildAgent).After("manager"),
-		chassis.NewService("announcement", chassis.Hooks{Run: p.announce}).After("agent"),
+		chassis.Nest("appproxy", time.Minute, p.buildAppProxy).After("manager"),
+		chassis.NewService("announcement", chassis.Hooks{Run: p.announce}).After("agent", "appproxy"),
 	)
 	if l := p.settings.Admin.Listen; l != "" && l != defaultSettings().Admin.Listen {
 		services = append(services, chassis.NewAdminServer(p.settings.Admin, p.health, p.log).Service)
@@ -130,7 +136,7 @@ func (p *platform) choosePorts() ports {
 	want := fixedPorts()
 	if p.ports == portsAuto {
 		want = p.dir.rememberedPorts()
-		for _, addr := range []*string{&want.API, &want.Agent, &want.StorageClient, &want.StorageManager} {
+		for _, addr := range []*string{&want.API, &want.Agent, &want.StorageClient, &want.StorageManager, &want.AppProxy} {
 			ln, err := net.Listen("tcp", *addr)
 			if err != nil {
 				p.note("%s is taken by another program, choosing another port", *addr)
@@ -139,6 +145,7 @@ func (p *platform) choosePorts() ports {
 			}
 			_ = ln.Close() // only tried
 		}
+		want.AppPorts = chooseAppPorts(want.AppPorts, string(p.dir))
 	}
 	d := defaultSettings()
 	if p.settings.Manager.Listen != d.Manager.Listen {
@@ -152,6 +159,9 @@ func (p *platform) choosePorts() ports {
 	}
 	if p.settings.Storage.ManagerListen != d.Storage.ManagerListen {
 		want.StorageManager = p.settings.Storage.ManagerListen
+	}
+	if p.settings.AppProxy.Listen != d.AppProxy.Listen {
+		want.AppProxy = p.settings.AppProxy.Listen
 	}
 	return want
 }
@@ -198,6 +208,7 @@ func (p *platform) managerIsUp(parts *managerParts) error {
 	at := ports{
 		API: parts.manager.APIAddr(), Agent: parts.manager.AgentAddr(),
 		StorageClient: p.storage.ClientAddr(), StorageManager: p.storage.ManagerAddr(),
+		AppProxy: p.at.AppProxy, AppPorts: p.at.AppPorts,
 	}
 	if err := p.dir.rememberPorts(at); err != nil {
 		return fmt.Errorf("remember ports: %w", err)
@@ -209,6 +220,7 @@ func (p *platform) managerIsUp(parts *managerParts) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.bound = at
 	p.report.API, p.report.Agents, p.report.Email = endpoint, at.Agent, admin.Email
 	p.report.Storage = p.storage.ClientURL()
 	p.report.Backends = map[string]string{
@@ -328,6 +340,9 @@ func summarize(dir stateDir, r report) string {
 	fmt.Fprintf(&b, "  API         %s\n", r.API)
 	fmt.Fprintf(&b, "  agent port  %s\n", r.Agents)
 	fmt.Fprintf(&b, "  storage     %s\n", r.Storage)
+	if r.Apps != nil {
+		fmt.Fprintf(&b, "  apps        %s\n", appsLine(*r.Apps))
+	}
 	fmt.Fprintf(&b, "  login       %s  %s\n", r.Email, password)
 	fmt.Fprintf(&b, "  client.env  %s\n", dir.clientEnv())
 	for _, n := range r.Notes {
@@ -349,23 +364,27 @@ func (p *platform) serveStatus(w http.ResponseWriter, r *http.Request) {
 	_, services := p.health.Ready(r.Context())
 	p.mu.Lock()
 	out := p.report
-	proxy := p.storage
+	proxy, apps := p.storage, p.apps
 	p.mu.Unlock()
 	out.Volumes = volumeLines(proxy)
+	if apps != nil {
+		status := apps.Status()
+		out.Apps = &status
+	}
 	out.Services = services
 	writeJSON(w, out)
 }
 
 func (p *platform) serveFindings(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
-	m, a, proxy := p.manager, p.agent, p.storage
+	m, a, proxy, apps := p.manager, p.agent, p.storage, p.apps
 	p.mu.Unlock()
 	if m == nil || a == nil || proxy == nil {
 		http.Error(w, "the cluster is still starting", http.StatusServiceUnavailable)
 		return
 	}
 	found := []Finding{}
-	rows, err := m.manager.Service().Findings(r.Context())
+	rows, err := m.manager.Findings(r.Context())
 	if err != nil {
 		found = append(found, Finding{Kind: "database", Object: "rows", Problem: err.Error(), Next: "berth status"})
 	}
@@ -377,6 +396,9 @@ func (p *platform) serveFindings(w http.ResponseWriter, r *http.Request) {
 		found = append(found, Finding{Kind: "agent", Object: "state", Problem: err.Error(), Next: "berth status"})
 	}
 	found = append(found, fromStorage(proxy.Findings())...)
+	if apps != nil {
+		found = append(found, fromAppProxy(apps.Findings())...)
+	}
 	writeJSON(w, append(found, fromAgent(local)...))
 }
 

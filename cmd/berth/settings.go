@@ -9,6 +9,7 @@ import (
 
 	"berth.dev/berth/internal/agent"
 	"berth.dev/berth/internal/agent/runtime/docker"
+	"berth.dev/berth/internal/appproxy"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/embedded"
@@ -26,6 +27,7 @@ type settings struct {
 	Agent    agent.Config
 	Docker   engineSettings
 	Storage  storage.Config
+	AppProxy appproxy.Config `config:"appproxy"`
 	Embedded embedded.Config
 }
 
@@ -49,16 +51,18 @@ func defaultSettings() settings {
 		Manager: manager.DefaultConfig(), Agent: agent.DefaultConfig(),
 		Docker:   engineSettings{LogMaxBytes: 20 << 20, PullIdle: 5 * time.Minute},
 		Storage:  storage.DefaultConfig(),
+		AppProxy: appproxy.DefaultConfig(),
 		Embedded: embedded.DefaultConfig(),
 	}
 }
 
 // The names of roles in `berth config`.
 const (
-	roleUp      = "up"
-	roleManager = "manager"
-	roleAgent   = "agent"
-	roleStorage = "storage"
+	roleUp       = "up"
+	roleManager  = "manager"
+	roleAgent    = "agent"
+	roleStorage  = "storage"
+	roleAppProxy = "appproxy"
 )
 
 // check validates the sections that a role reads.
@@ -104,6 +108,16 @@ func (s settings) check(role string) error {
 			return fault.Invalidf("storage.etcd.endpoints is not set").WithNext("set it to the managers' etcd, a list such as [\"10.0.0.1:2379\"]")
 		}
 	}
+	if role == roleAppProxy || role == roleUp {
+		if err := s.AppProxy.Validate(); err != nil {
+			return err
+		}
+	}
+	if role == roleAppProxy {
+		if err := s.AppProxy.Complete(); err != nil {
+			return err
+		}
+	}
 	if role == roleUp {
 		return s.Embedded.Validate()
 	}
@@ -127,12 +141,12 @@ func newConfig() *cobra.Command {
 	c := &cobra.Command{Use: "config", Short: "Print or check the configuration of a role"}
 	var path, role string
 	c.PersistentFlags().StringVar(&path, "config", "", "TOML file")
-	c.PersistentFlags().StringVar(&role, "role", roleUp, "role to look at: up, manager, agent or storage")
+	c.PersistentFlags().StringVar(&role, "role", roleUp, "role to look at: up, manager, agent, storage or appproxy")
 	load := func() (*chassis.Config[settings], error) {
 		switch role {
-		case roleUp, roleManager, roleAgent, roleStorage:
+		case roleUp, roleManager, roleAgent, roleStorage, roleAppProxy:
 		default:
-			return nil, fault.Invalidf("there is no role %q", role).WithNext("use --role up, manager, agent or storage")
+			return nil, fault.Invalidf("there is no role %q", role).WithNext("use --role up, manager, agent, storage or appproxy")
 		}
 		return chassis.LoadFile(defaultSettings(), path, nil)
 	}
@@ -172,6 +186,8 @@ func sectionsOf(role string) []string {
 		return []string{"log", "admin", "agent", "docker"}
 	case roleStorage:
 		return []string{"log", "admin", "storage"}
+	case roleAppProxy:
+		return []string{"log", "admin", "appproxy"}
 	}
 	return nil
 }

@@ -153,16 +153,19 @@ type ports struct {
 	Agent          string `json:"agent"`
 	StorageClient  string `json:"storage_client,omitempty"`
 	StorageManager string `json:"storage_manager,omitempty"`
+	AppProxy       string `json:"app_proxy,omitempty"`
+	// AppPorts is the first of appPorts ports for apps; 0 before they are chosen.
+	AppPorts int `json:"app_ports,omitempty"`
 }
 
 func fixedPorts() ports {
-	return ports{API: "127.0.0.1:8081", Agent: "127.0.0.1:6001", StorageClient: "127.0.0.1:6021", StorageManager: "127.0.0.1:6022"}
+	return ports{API: "127.0.0.1:8081", Agent: "127.0.0.1:6001", StorageClient: "127.0.0.1:6021", StorageManager: "127.0.0.1:6022", AppProxy: "127.0.0.1:10200", AppPorts: 10205}
 }
 
 // rememberedPorts returns those of the last start; free ones, as port 0, when there was none.
 func (d stateDir) rememberedPorts() ports {
 	const free = "127.0.0.1:0"
-	p := ports{API: free, Agent: free, StorageClient: free, StorageManager: free}
+	p := ports{API: free, Agent: free, StorageClient: free, StorageManager: free, AppProxy: free}
 	text, err := os.ReadFile(d.path("ports.json"))
 	if err != nil {
 		return p
@@ -171,8 +174,9 @@ func (d stateDir) rememberedPorts() ports {
 	if json.Unmarshal(text, &old) != nil || old.API == "" || old.Agent == "" {
 		return p
 	}
-	// Written before there was a storage role.
+	// Written before there was a storage role, or an app proxy.
 	old.StorageClient, old.StorageManager = cmp.Or(old.StorageClient, free), cmp.Or(old.StorageManager, free)
+	old.AppProxy = cmp.Or(old.AppProxy, free)
 	return old
 }
 

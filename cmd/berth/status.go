@@ -143,7 +143,7 @@ func status(cmd *cobra.Command, dir stateDir, asJSON bool) error {
 	if r.API != "" {
 		content, countErr = dir.count(ctx)
 	}
-	healthy := r.Ready && !slices.ContainsFunc(r.Services, notOK) && !slices.ContainsFunc(r.Volumes, volumeLine.sick) && countErr == nil
+	healthy := r.Ready && !slices.ContainsFunc(r.Services, notOK) && !slices.ContainsFunc(r.Volumes, volumeLine.sick) && (r.Apps == nil || r.Apps.Problem == "") && countErr == nil
 	if asJSON {
 		out := struct {
 			report
@@ -170,6 +170,9 @@ func printStatus(w io.Writer, dir stateDir, r report, content counts, countErr e
 	fmt.Fprintf(w, "  storage     %s\n", r.Storage)
 	for _, v := range r.Volumes {
 		fmt.Fprintf(w, "  volume      %s\n", v)
+	}
+	if r.Apps != nil {
+		fmt.Fprintf(w, "  apps        %s\n", appsLine(*r.Apps))
 	}
 	for _, k := range []string{"postgresql", "etcd", "redis"} {
 		if v := r.Backends[k]; v != "" {
