@@ -193,7 +193,7 @@ func (p *Proxy) open(ctx context.Context) error {
 	p.at = p.cfg.addresses(ln.Addr().String())
 	p.front = front.New(front.Options{
 		Name: p.cfg.Name, Build: p.d.Build.Version, Base: p.at.base, Manager: p.client, Address: p.address, Open: p.ports.ensure,
-		Dial: p.d.Dial, Join: p.join, Secret: p.secret, TicketLife: p.cfg.TicketLife, Clock: p.d.Clock, Log: p.log,
+		Dial: p.d.Dial, Join: p.join, Tunnel: p.engine.Tunnel, Secret: p.secret, TicketLife: p.cfg.TicketLife, Clock: p.d.Clock, Log: p.log,
 	})
 	p.started.Store(true)
 	return nil

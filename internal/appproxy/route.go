@@ -9,6 +9,7 @@ import (
 	"berth.dev/berth/internal/appproxy/circuit"
 	"berth.dev/berth/internal/appproxy/forward"
 	"berth.dev/berth/internal/appproxy/front"
+	"berth.dev/berth/internal/wire/tunnel"
 )
 
 // route decides about one request: whose host it names, whether its visitor may pass, or what the proxy itself answers.
@@ -21,12 +22,12 @@ func (p *Proxy) route(h forward.Head) forward.Route {
 		switch {
 		case c == nil:
 			return forward.Route{Handler: p.front.NoApp()}
+		case !c.HTTP() && h.Path == front.TunnelPath:
+			return forward.Route{Handler: p.front.Base()}
 		case !p.servesPortsAs(host):
 			return forward.Route{Handler: p.front.Misdirected()}
 		case c.HTTP():
 			return p.visit(c, table, h)
-		case h.Path == "/v2/tunnel":
-			return forward.Route{Handler: p.front.Base()}
 		}
 		return forward.Route{Handler: p.front.NotHTTP(c)}
 	}
@@ -41,7 +42,7 @@ func (p *Proxy) route(h forward.Head) forward.Route {
 		return forward.Route{Handler: p.front.NotHTTP(c)}
 	}
 	switch {
-	case p.isBase(host):
+	case p.isBase(host), h.Path == front.TunnelPath && h.Upgrade == tunnel.Protocol: // whoever speaks it names no host, and shows a ticket
 		return forward.Route{Handler: p.front.Base()}
 	case h.Path == "/healthz": // load balancers ask by address
 		return forward.Route{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { front.Healthz(w, p.client) })}

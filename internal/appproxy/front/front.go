@@ -47,6 +47,8 @@ type Options struct {
 	// Dial connects to a circuit's app, Join carries a visitor's connection to one that Dial made, and owns both.
 	Dial func(context.Context, *circuit.Circuit) (net.Conn, error)
 	Join func(visitor, app net.Conn, c *circuit.Circuit)
+	// Tunnel answers an admitted request for a tunnel.
+	Tunnel func(http.ResponseWriter, *http.Request, *circuit.Circuit)
 	// Secret is what callers of /v2/conf must know; without one they are all refused.
 	Secret     chassis.Secret
 	TicketLife time.Duration
@@ -87,8 +89,8 @@ func (f *Front) routes() http.Handler {
 	mux.HandleFunc("OPTIONS /v2/proxy/", preflight)
 	mux.HandleFunc("GET /setup", f.setupRaw)
 	mux.HandleFunc("OPTIONS /setup", preflight)
-	mux.HandleFunc("POST /v2/tunnel", f.tunnel)
-	mux.HandleFunc("GET /v2/tunnel", f.socket)
+	mux.HandleFunc("POST "+TunnelPath, f.tunnel)
+	mux.HandleFunc("GET "+TunnelPath, f.socket)
 	mux.Handle("/", page{status: http.StatusNotFound, slug: "no-page", title: "There is no such page.", words: "This address belongs to the app proxy itself.", next: "Open an app from the console, or with: berth app open SESSION APP"})
 	return mux
 }

@@ -1,10 +1,7 @@
 package front
 
 import (
-	"bufio"
 	"context"
-	"io"
-	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -17,6 +14,9 @@ import (
 	"berth.dev/berth/internal/wire/run"
 	"berth.dev/berth/internal/wire/tunnel"
 )
+
+// TunnelPath is where tunnels begin, with ?circuit=ID.
+const TunnelPath = "/v2/tunnel"
 
 // Bearer is the scheme of tickets in Authorization. Requests that have it are ours to answer; apps never see the field.
 const Bearer = "Berth "
@@ -70,54 +70,7 @@ func (f *Front) tunnel(w http.ResponseWriter, r *http.Request) {
 		run.WriteFailure(w, err)
 		return
 	}
-	app, err := f.o.Dial(r.Context(), c)
-	if err != nil {
-		run.WriteFailure(w, err)
-		return
-	}
-	conn, ahead, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		_ = app.Close()
-		run.WriteFailure(w, fault.Invalidf("a tunnel needs HTTP/1.1").WithReason("http-version"))
-		return
-	}
-	_ = conn.SetDeadline(time.Time{})
-	if _, err := io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+tunnel.Protocol+"\r\n\r\n"); err != nil {
-		_, _ = conn.Close(), app.Close()
-		return
-	}
-	f.o.Join(behind(conn, ahead), app, c)
-}
-
-// behind puts back what was read ahead.
-func behind(conn net.Conn, ahead *bufio.ReadWriter) net.Conn {
-	if ahead == nil || ahead.Reader.Buffered() == 0 {
-		return conn
-	}
-	head, _ := ahead.Peek(ahead.Reader.Buffered()) // is there already
-	return &early{Conn: conn, head: append([]byte(nil), head...)}
-}
-
-type early struct {
-	net.Conn
-	head []byte
-}
-
-func (e *early) Read(p []byte) (int, error) {
-	if len(e.head) > 0 {
-		n := copy(p, e.head)
-		e.head = e.head[n:]
-		return n, nil
-	}
-	return e.Conn.Read(p)
-}
-
-// CloseWrite ends the direction towards the visitor.
-func (e *early) CloseWrite() error {
-	if h, ok := e.Conn.(interface{ CloseWrite() error }); ok {
-		return h.CloseWrite()
-	}
-	return e.Close()
+	f.o.Tunnel(w, r, c)
 }
 
 // socket is the tunnel for browsers: the same bytes in binary messages of a WebSocket.
