@@ -23,8 +23,7 @@ const (
 	// ahead is how much output may be under way to a page that has not shown it; a program that writes faster waits.
 	ahead     = 1 << 20
 	sendTime  = 10 * time.Second
-	pingEvery = 25 * time.Second
-	pingTime  = 20 * time.Second
+	beatEvery = 25 * time.Second
 	inputs    = 16 // messages that wait for the terminal
 )
 
@@ -224,9 +223,11 @@ func (v *view) typeIn(ctx context.Context, t *terminal.Terminal) {
 	}
 }
 
-// stayAlive ends a connection whose page has vanished.
+// stayAlive sends a word now and then, so that nobody on the way takes a quiet connection for a dead one. It is no ping: the
+// answer would be bytes from the page, which is what counts as somebody using the session. That a page has vanished is seen by
+// the TCP connection that it has, at the proxy.
 func (v *view) stayAlive(ctx context.Context) {
-	tick := time.NewTicker(pingEvery)
+	tick := time.NewTicker(beatEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -234,10 +235,9 @@ func (v *view) stayAlive(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		pctx, cancel := context.WithTimeout(ctx, pingTime)
-		err := v.c.Ping(pctx)
-		cancel()
-		if err != nil {
+		if v.say(ctx, struct {
+			Beat bool `json:"beat"`
+		}{true}) != nil {
 			return
 		}
 	}

@@ -1,5 +1,5 @@
 // The web terminal's page. Over the WebSocket: bytes of the terminal as binary messages both ways; text messages are JSON,
-// {"begin": true, "replay": bool} first, {"end": {code, signal}} or {"refused": "why"} last from the server,
+// {"begin": true, "replay": bool} first, {"beat": true} now and then, {"end": {code, signal}} or {"refused": "why"} last from the server,
 // {"rows": n, "cols": n} and {"read": bytes so far} from here.
 import { Terminal } from './xterm.mjs';
 import { FitAddon } from './addon-fit.mjs';
@@ -13,8 +13,10 @@ document.createElement = (name, options) => {
   return element;
 };
 
-const READ_EVERY = 64 << 10; // bytes after which the server is told how far the screen is
+// Bytes after which the server is told how far the screen is. Rarely: whatever is sent counts as somebody using the session.
+const READ_EVERY = 512 << 10;
 const INPUT_CHUNK = 32 << 10;
+const SILENT = 70_000; // ms without a beat after which the connection is dead, whatever the browser says
 const FIRST_DELAY = 300, LAST_DELAY = 10_000; // ms between attempts to connect
 
 const term = new Terminal({
@@ -27,7 +29,7 @@ term.open(document.getElementById('terminal'));
 window.term = term; // for whoever looks at the page with tools
 
 const notice = document.getElementById('notice'), text = document.getElementById('text'), now = document.getElementById('now');
-let socket = null, timer = 0, delay = FIRST_DELAY, replaying = false, ended = false, shown = 0, told = 0;
+let socket = null, timer = 0, delay = FIRST_DELAY, replaying = false, ended = false, shown = 0, told = 0, heard = 0;
 
 function say(message, button, action) {
   notice.hidden = !message;
@@ -57,8 +59,10 @@ function connect() {
   url.searchParams.set('cols', term.cols);
   const mine = socket = new WebSocket(url);
   mine.binaryType = 'arraybuffer';
+  heard = Date.now();
   mine.onmessage = (event) => {
     if (mine !== socket) return;
+    heard = Date.now();
     if (typeof event.data === 'string') control(JSON.parse(event.data));
     else output(mine, new Uint8Array(event.data));
   };
@@ -130,6 +134,13 @@ term.onResize(({ rows, cols }) => send(JSON.stringify({ rows, cols })));
 new ResizeObserver(resize).observe(document.getElementById('terminal'));
 const again = () => { if (timer && document.visibilityState === 'visible') connect(); };
 addEventListener('online', again);
+setInterval(() => {
+  if (!socket || Date.now() - heard < SILENT) return;
+  const dead = socket;
+  socket = null;
+  dead.close();
+  retry();
+}, 5_000);
 document.addEventListener('visibilitychange', again);
 
 resize();
