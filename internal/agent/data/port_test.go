@@ -46,9 +46,9 @@ const (
 type host struct {
 	*data.Port
 	manager membershiptest.Manager
-	member *membership.Member
-	stop   func()
-	reg    *prometheus.Registry
+	member  *membership.Member
+	stop    func()
+	reg     *prometheus.Registry
 
 	mu      sync.Mutex
 	kernel  keeper.Kernel
