@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -86,6 +87,15 @@ func TestSSHProxy(t *testing.T) {
 	require.Equal(t, outcome{"SSH-2.0-X", "", 0}, o)
 	require.FileExists(t, filepath.Join(home, ".cache", "berth", "ssh", firstID, "id_container"), "programs that know the configuration alone find the key")
 
+	// A key that was fetched long ago is fetched anew beside the connection.
+	key := filepath.Join(home, ".cache", "berth", "ssh", firstID, "id_container")
+	b.apps.key = strings.Replace(fakeKey, "bm90", "YmV0", 1)
+	for _, age := range []time.Duration{time.Minute, 2 * time.Hour} {
+		require.NoError(t, os.Chtimes(key, b.app.Now(), b.app.Now().Add(-age)))
+		require.Equal(t, 0, b.do(t, "x", "ssh-proxy", firstID).code)
+	}
+	require.Equal(t, 2, b.called("POST /session/"+firstID+"/download"))
+
 	b.apps.noProxy = true
 	o = b.do(t, "through", "ssh-proxy", "mylab")
 	require.Equal(t, outcome{"manager THROUGH", "", 0}, o)
@@ -136,6 +146,12 @@ Host mylab.berth
 	require.Equal(t, want, string(text))
 	require.NoFileExists(t, filepath.Join(home, ".ssh", "config"), "the user's own file is not touched unasked")
 
+	// What was kept of a session that is long gone goes.
+	for id, age := range map[string]time.Duration{"aaaaaaaa-0000": 24 * time.Hour, "bbbbbbbb-0000": 31 * 24 * time.Hour} {
+		old := filepath.Join(home, "my 100% cache", "berth", "ssh", id)
+		require.NoError(t, os.Mkdir(old, 0o700))
+		require.NoError(t, os.Chtimes(old, b.app.Now(), b.app.Now().Add(-age)))
+	}
 	config := filepath.Join(home, ".ssh", "config")
 	require.NoError(t, os.WriteFile(config, []byte("Host x\n  User y\n"), 0o640))
 	require.Equal(t, 0, b.do(t, "", "ssh-config", "--write", "--include").code)
@@ -148,6 +164,8 @@ Host mylab.berth
 		require.Equal(t, os.FileMode(0o640), info.Mode().Perm())
 		require.NotContains(t, b.do(t, "", "ssh-config", "--write").err, "Include", "it is there")
 	}
+	require.DirExists(t, filepath.Join(home, "my 100% cache", "berth", "ssh", "aaaaaaaa-0000"))
+	require.NoDirExists(t, filepath.Join(home, "my 100% cache", "berth", "ssh", "bbbbbbbb-0000"))
 	require.Equal(t, 2, b.do(t, "", "ssh-config", "--include").code)
 }
 

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -76,6 +77,9 @@ func (o *configOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Clie
 	path := filepath.Join(dir, configFile)
 	if err := frame.WriteFile(path, text, 0o600); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
+	}
+	if cache, err := o.CacheDir("ssh"); err == nil {
+		forgetOld(cache, entries, o.Now())
 	}
 	frame.Say(cmd, "%s knows %s", path, frame.Count(len(entries), "session"))
 	return o.offerInclude(cmd, dir)
@@ -227,7 +231,7 @@ func (a *verbs) configured(ctx context.Context, cmd *cobra.Command, c *api.Clien
 	if i < 0 {
 		return frame.Hint(fmt.Errorf("%s is not among your running sessions", host), "berth ssh-config lists them")
 	}
-	if _, err := entries[i].ensureKey(ctx, c); err != nil {
+	if _, err := entries[i].ensureKey(ctx, c, time.Time{}); err != nil {
 		return err
 	}
 	if err := frame.WriteFile(filepath.Join(dir, configFile), render(c.Config(), entries), 0o600); err != nil {

@@ -10,7 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"time"
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cli/frame"
@@ -21,6 +23,10 @@ const (
 	keyFile = "id_container"
 	// maxKey bounds a key in bytes.
 	maxKey = 16 << 10
+	// keyLife is after which a connection fetches the key anew beside itself, so that a key that changed is not kept for ever.
+	keyLife = time.Hour
+	// forgotten is how long what is kept of a session lives unused.
+	forgotten = 30 * 24 * time.Hour
 )
 
 // entry is what SSH programs need to know of a session.
@@ -84,10 +90,10 @@ func (e entry) options() []string {
 // percent keeps ssh from expanding.
 func percent(text string) string { return strings.ReplaceAll(text, "%", "%%") }
 
-// ensureKey fetches the session's key unless it is here; cached says that it was.
-func (e entry) ensureKey(ctx context.Context, c *api.Client) (cached bool, err error) {
+// ensureKey fetches the session's key unless one is here that was fetched after the time given; cached says that it was.
+func (e entry) ensureKey(ctx context.Context, c *api.Client, after time.Time) (cached bool, err error) {
 	path := filepath.Join(e.dir, keyFile)
-	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 == 0 && info.Size() > 0 {
+	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 == 0 && info.Size() > 0 && info.ModTime().After(after) {
 		return true, nil
 	}
 	text, err := fetchKey(ctx, c, e.id, e.dir)
@@ -95,6 +101,23 @@ func (e entry) ensureKey(ctx context.Context, c *api.Client) (cached bool, err e
 		return false, fmt.Errorf("fetch the key of the session: %w", err)
 	}
 	return false, frame.WriteFile(path, text, 0o600)
+}
+
+// forgetOld removes what is kept of sessions that are not among these and were not used for a month. It may be what is left of
+// another cluster's, hence not sooner.
+func forgetOld(dir string, keep []entry, now time.Time) {
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	for _, d := range list {
+		info, err := d.Info()
+		if err != nil || !d.IsDir() || !sessionID.MatchString(d.Name()) || now.Sub(info.ModTime()) < forgotten ||
+			slices.ContainsFunc(keep, func(e entry) bool { return e.id == d.Name() }) {
+			continue
+		}
+		_ = os.RemoveAll(filepath.Join(dir, d.Name()))
+	}
 }
 
 func (e entry) forgetKey() { _ = os.Remove(filepath.Join(e.dir, keyFile)) }

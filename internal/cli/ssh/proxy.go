@@ -44,7 +44,7 @@ func (o *proxyOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Clien
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if e, err := o.entry(api.SessionInfo{ID: session, Name: session}); err == nil {
-		fetched.Go(func() { _, _ = e.ensureKey(ctx, c) })
+		fetched.Go(func() { _, _ = e.ensureKey(ctx, c, o.Now().Add(-keyLife)) })
 	}
 	conn, err := c.DialApp(ctx, session, o.app, 0)
 	if err != nil {

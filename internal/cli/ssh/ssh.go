@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -100,7 +101,7 @@ func (o *sshOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client,
 	if err != nil {
 		return err
 	}
-	cached, err := e.ensureKey(ctx, c)
+	cached, err := e.ensureKey(ctx, c, time.Time{})
 	if err != nil {
 		return err
 	}
