@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -28,7 +29,26 @@ import (
 	"berth.dev/berth/internal/wire/tunnel"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if path := os.Getenv("TUNNEL_TEST_CALLEE"); path != "" {
+		serveUntilKilled(path, os.Getenv("TUNNEL_TEST_APP"))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// serveUntilKilled is a callee in a process of its own.
+func serveUntilKilled(path, app string) {
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("ready")
+	panic(http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if c, err := net.Dial("tcp", app); err == nil {
+			_, _, _ = tunnel.Accept(w, r, c)
+		}
+	})))
+}
 
 const patience = 20 * time.Second
 
@@ -146,6 +166,45 @@ func TestHandedOver(t *testing.T) {
 	require.ErrorIs(t, err, net.ErrClosed, "the way there is closed")
 	require.NoError(t, srv.Close()) // nobody is in between
 	talk(t, conn, 1<<20)
+}
+
+// TestKilledCallee: who was handed a connection keeps it when the callee's process dies at once, and a new process serves
+// new ones.
+func TestKilledCallee(t *testing.T) {
+	t.Parallel()
+	a := app(t)
+	dir, err := os.MkdirTemp("", "tunnel")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	path := filepath.Join(dir, "s")
+	start := func() (kill func()) {
+		c := exec.Command(os.Args[0])
+		c.Env = append(os.Environ(), "TUNNEL_TEST_CALLEE="+path, "TUNNEL_TEST_APP="+a.Addr().String())
+		c.Stderr = os.Stderr
+		out, err := c.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, c.Start())
+		kill = sync.OnceFunc(func() {
+			_ = c.Process.Kill()
+			_ = c.Wait()
+		})
+		t.Cleanup(kill)
+		_, err = io.ReadFull(out, make([]byte, len("ready\n")))
+		require.NoError(t, err)
+		return kill
+	}
+	connect := func() net.Conn {
+		c, err := net.Dial("unix", path)
+		require.NoError(t, err)
+		return open(t, c)
+	}
+	kill := start()
+	kept := connect()
+	kill()
+	require.NoError(t, os.Remove(path))
+	start()
+	talk(t, connect(), 1<<16)
+	talk(t, kept, 1<<20)
 }
 
 // TestTwoSteps is the way from an app proxy over an agent to a runner, all of one host.
