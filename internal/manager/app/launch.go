@@ -41,10 +41,11 @@ func (s *Service) Start(ctx context.Context, a Actor, ref string, owner cluster.
 	if err != nil {
 		return Launched{}, err
 	}
-	if _, err := start(ctx, run.NewClient(run.Options{Transport: way}), r.Name, w); err != nil {
+	t, err := start(ctx, run.NewClient(run.Options{Transport: way}), r.Name, w)
+	if err != nil {
 		return Launched{}, err
 	}
-	token, err := s.launchToken(ctx, r.ID, string(a.UserID))
+	token, err := s.launchToken(ctx, dbgen.AddLaunchParams{SessionID: r.ID, UserID: string(a.UserID), App: w.App, AskedPort: int32(w.Port), Protocol: t.protocol, Target: int32(t.port), Path: t.path})
 	return Launched{Token: token, Address: address}, err
 }
 
@@ -61,12 +62,13 @@ func (s *Service) proxyAddress(ctx context.Context, r dbgen.AppSessionRow) (stri
 	return p.URL, err
 }
 
-func (s *Service) launchToken(ctx context.Context, session, user string) (string, error) {
+func (s *Service) launchToken(ctx context.Context, l dbgen.AddLaunchParams) (string, error) {
 	token, hash, err := s.secret()
 	if err != nil {
 		return "", err
 	}
-	if err := s.d.Store.AddLaunch(ctx, hash, session, user, s.d.Clock().Add(launchLife)); err != nil {
+	l.TokenHash, l.ExpiresAt = hash, s.d.Clock().Add(launchLife)
+	if err := s.d.Store.AddLaunch(ctx, l); err != nil {
 		return "", fmt.Errorf("store a launch token: %w", err)
 	}
 	return token, nil
@@ -82,18 +84,19 @@ func (s *Service) Conf(ctx context.Context, req proxy.ConfRequest) (proxy.ConfRe
 	if req.AccessKey == "" || r.AccessKey != req.AccessKey {
 		return proxy.ConfReply{}, authz.NotFound(sessionNoun, req.Session)
 	}
-	token, err := s.launchToken(ctx, r.ID, r.UserID)
+	token, err := s.launchToken(ctx, dbgen.AddLaunchParams{SessionID: r.ID, UserID: r.UserID})
 	return proxy.ConfReply{Token: token}, err
 }
 
 // launch finds what a token stands for: its session, which must be the one that is named, and its user, who must still be active.
-func (s *Service) launch(ctx context.Context, token, session string) (dbgen.FindLaunchRow, error) {
-	none := dbgen.FindLaunchRow{}
+func (s *Service) launch(ctx context.Context, token, session string) (dbgen.AppLaunch, error) {
+	none := dbgen.AppLaunch{}
 	id, ok := cluster.CanonicalUUID(session)
 	if len(token) == 0 || len(token) > 128 || !ok {
 		return none, badToken()
 	}
-	l, err := s.d.Store.FindLaunch(ctx, hashed(token))
+	row, err := s.d.Store.FindLaunch(ctx, hashed(token))
+	l := row.AppLaunch
 	switch {
 	case store.Missing(err):
 		return none, badToken()
@@ -135,11 +138,7 @@ func (s *Service) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.La
 	if w.allowed, err = parseAllowed(splitAllowed(req.Allowed)); err != nil {
 		return none, err
 	}
-	client, err := s.look(r)
-	if err != nil {
-		return none, err
-	}
-	if w.target, err = start(ctx, client, r.Name, want); err != nil {
+	if w.target, err = s.started(ctx, r, l, want); err != nil {
 		return none, err
 	}
 	if w.target.protocol, err = spoken(w.target.protocol, req.Protocol); err != nil {
@@ -176,6 +175,22 @@ func (s *Service) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.La
 		return none, err
 	}
 	return reply, nil
+}
+
+// started makes the app run, which changes nothing when it does. The agent may be connected to another manager: then what was
+// started for the token counts.
+func (s *Service) started(ctx context.Context, r dbgen.AppSessionRow, l dbgen.AppLaunch, want Want) (target, error) {
+	client, err := s.look(r)
+	if err == nil {
+		var t target
+		if t, err = start(ctx, client, r.Name, want); err == nil {
+			return t, nil
+		}
+	}
+	if fault.Is(err, fault.Unavailable) && l.App == want.App && int(l.AskedPort) == want.Port && l.Target > 0 {
+		return target{app: l.App, protocol: l.Protocol, port: int(l.Target), path: l.Path}, nil
+	}
+	return target{}, err
 }
 
 func (s *Service) addCode(ctx context.Context, tx *store.Tx, hash []byte, c proxy.Circuit, user string) error {

@@ -186,6 +186,26 @@ func TestStartSaysWhatIsMissing(t *testing.T) {
 	require.Equal(t, run.AppReady, list[1].State)
 }
 
+// TestLaunchWhereTheAgentIsNot: the proxy's manager need not be the one that the agent is connected to.
+func TestLaunchWhereTheAgentIsNot(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	token := r.token(r.alice, "jupyter")
+	conf, err := r.Conf(t.Context(), proxy.ConfRequest{Session: r.session, AccessKey: "Kalice"})
+	r.must(err)
+	r.runners.away = true
+	req := proxy.LaunchRequest{Proxy: "p", Token: token, Session: r.session, App: "jupyter"}
+	got, err := r.Launch(t.Context(), req)
+	r.must(err)
+	require.Equal(t, []any{8888, "http", "/lab"}, []any{got.Circuit.Target, got.Circuit.Protocol, got.Path})
+	req.App = "web"
+	_, err = r.Launch(t.Context(), req)
+	wantKind(t, err, fault.Unavailable, "another app than the one that was started")
+	req.App, req.Token = "jupyter", conf.Token
+	_, err = r.Launch(t.Context(), req)
+	wantKind(t, err, fault.Unavailable, "nothing was started")
+}
+
 func names(list []run.App) []string {
 	var out []string
 	for _, a := range list {

@@ -85,15 +85,33 @@ func (q *Queries) AddCode(ctx context.Context, arg AddCodeParams) error {
 }
 
 const addLaunch = `-- name: AddLaunch :exec
-INSERT INTO app_launches (token_hash, session_id, user_id, expires_at) VALUES ($1, $2, $3, $4)
+INSERT INTO app_launches (token_hash, session_id, user_id, app, asked_port, protocol, target, path, expires_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 `
 
-func (q *Queries) AddLaunch(ctx context.Context, tokenHash []byte, sessionID string, userID string, expiresAt time.Time) error {
+type AddLaunchParams struct {
+	TokenHash []byte
+	SessionID string
+	UserID    string
+	App       string
+	AskedPort int32
+	Protocol  string
+	Target    int32
+	Path      string
+	ExpiresAt time.Time
+}
+
+func (q *Queries) AddLaunch(ctx context.Context, arg AddLaunchParams) error {
 	_, err := q.db.Exec(ctx, addLaunch,
-		tokenHash,
-		sessionID,
-		userID,
-		expiresAt,
+		arg.TokenHash,
+		arg.SessionID,
+		arg.UserID,
+		arg.App,
+		arg.AskedPort,
+		arg.Protocol,
+		arg.Target,
+		arg.Path,
+		arg.ExpiresAt,
 	)
 	return err
 }
@@ -693,20 +711,28 @@ func (q *Queries) DropShares(ctx context.Context, circuitID string, ofUsers bool
 }
 
 const findLaunch = `-- name: FindLaunch :one
-SELECT l.session_id, l.user_id, l.expires_at FROM app_launches l JOIN users u ON u.id = l.user_id AND u.status = 'active' WHERE l.token_hash = $1
+SELECT l.token_hash, l.session_id, l.user_id, l.app, l.asked_port, l.protocol, l.target, l.path, l.expires_at FROM app_launches l JOIN users u ON u.id = l.user_id AND u.status = 'active' WHERE l.token_hash = $1
 `
 
 type FindLaunchRow struct {
-	SessionID string
-	UserID    string
-	ExpiresAt time.Time
+	AppLaunch AppLaunch
 }
 
 // What a token stands for; its user must still be active.
 func (q *Queries) FindLaunch(ctx context.Context, tokenHash []byte) (FindLaunchRow, error) {
 	row := q.db.QueryRow(ctx, findLaunch, tokenHash)
 	var i FindLaunchRow
-	err := row.Scan(&i.SessionID, &i.UserID, &i.ExpiresAt)
+	err := row.Scan(
+		&i.AppLaunch.TokenHash,
+		&i.AppLaunch.SessionID,
+		&i.AppLaunch.UserID,
+		&i.AppLaunch.App,
+		&i.AppLaunch.AskedPort,
+		&i.AppLaunch.Protocol,
+		&i.AppLaunch.Target,
+		&i.AppLaunch.Path,
+		&i.AppLaunch.ExpiresAt,
+	)
 	return i, err
 }
 

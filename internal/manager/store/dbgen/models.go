@@ -52,6 +52,11 @@ type AppLaunch struct {
 	TokenHash []byte
 	SessionID string
 	UserID    string
+	App       string
+	AskedPort int32
+	Protocol  string
+	Target    int32
+	Path      string
 	ExpiresAt time.Time
 }
 

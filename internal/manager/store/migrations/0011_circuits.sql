@@ -87,11 +87,17 @@ CREATE TABLE circuit_codes (
 CREATE INDEX circuit_codes_circuit ON circuit_codes (circuit_id);
 CREATE INDEX circuit_codes_expiry ON circuit_codes (expires_at);
 
--- Tokens with which a proxy may publish a session's apps on behalf of a user, hashed.
+-- Tokens with which a proxy may publish a session's apps on behalf of a user, hashed. What was started for the token is kept
+-- for managers that the session's agent is not connected to.
 CREATE TABLE app_launches (
     token_hash bytea PRIMARY KEY,
     session_id uuid NOT NULL REFERENCES sessions(id) ON DELETE CASCADE,
     user_id    uuid NOT NULL REFERENCES users(id) ON DELETE CASCADE,
+    app        text NOT NULL,                     -- '' when nothing was started
+    asked_port integer NOT NULL,                  -- as the client named it, 0 for the app's first
+    protocol   text NOT NULL,
+    target     integer NOT NULL,
+    path       text NOT NULL,
     expires_at timestamptz NOT NULL
 );
 CREATE INDEX app_launches_session ON app_launches (session_id);

@@ -17,11 +17,12 @@ SELECT k.status FROM sessions s JOIN kernels k ON k.session_id = s.id AND k.loca
 SELECT coalesce(wsproxy_addr, '')::text FROM resource_groups WHERE name = $1;
 
 -- name: AddLaunch :exec
-INSERT INTO app_launches (token_hash, session_id, user_id, expires_at) VALUES ($1, $2, $3, $4);
+INSERT INTO app_launches (token_hash, session_id, user_id, app, asked_port, protocol, target, path, expires_at)
+VALUES (@token_hash, @session_id, @user_id, @app, @asked_port, @protocol, @target, @path, @expires_at);
 
 -- name: FindLaunch :one
 -- What a token stands for; its user must still be active.
-SELECT l.session_id, l.user_id, l.expires_at FROM app_launches l JOIN users u ON u.id = l.user_id AND u.status = 'active' WHERE l.token_hash = $1;
+SELECT sqlc.embed(l) FROM app_launches l JOIN users u ON u.id = l.user_id AND u.status = 'active' WHERE l.token_hash = $1;
 
 -- name: AddCode :exec
 INSERT INTO circuit_codes (code_hash, circuit_id, user_id, epoch, expires_at) VALUES (@code_hash, @circuit_id, @user_id, @epoch, @expires_at);
