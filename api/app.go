@@ -46,8 +46,16 @@ type App struct {
 	Origin string `json:"origin,omitempty"`
 }
 
-// HTTP reports whether browsers can open the app.
-func (a App) HTTP() bool { return a.Protocol == AppHTTP || a.Protocol == AppPreopen }
+// HTTP reports whether the app speaks HTTP of any version; all others carry bytes.
+func (a App) HTTP() bool { return speaksHTTP(a.Protocol) }
+
+func speaksHTTP(protocol string) bool {
+	switch protocol {
+	case AppHTTP, AppPreopen, "h2", "grpc", "":
+		return true
+	}
+	return false
+}
 
 // HasPort reports whether the app listens on port of the container.
 func (a App) HasPort(port int) bool {
@@ -169,7 +177,7 @@ func (c *Client) PublishApp(ctx context.Context, l Launch, session string, p Pub
 		return Published{}, err
 	}
 	out := Published{URL: ready.RedirectURL, Reuse: ready.Reuse}
-	if p.Protocol == AppHTTP || p.Protocol == AppPreopen || p.Protocol == "" {
+	if speaksHTTP(p.Protocol) {
 		return out, nil
 	}
 	var tcp struct {

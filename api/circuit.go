@@ -32,6 +32,9 @@ type Circuit struct {
 	LastUsed    *time.Time `json:"last_used"`
 }
 
+// HTTP reports whether visitors speak HTTP on the circuit; all others carry bytes.
+func (k Circuit) HTTP() bool { return speaksHTTP(k.Protocol) }
+
 // CircuitChange changes a circuit; what is nil stays.
 type CircuitChange struct {
 	Public   *bool      `json:"public,omitempty"`

@@ -22,7 +22,9 @@ func TestAppList(t *testing.T) {
 	b := withLab(t)
 	shared := circuitOf("1", "mylab", "jupyter")
 	shared["shared_users"], shared["allowed_client_ips"] = []string{"ada@example.com"}, []string{"10.0.0.0/8"}
-	b.apps.circuits = []map[string]any{shared}
+	raw := circuitOf("2", "mylab", "sshd")
+	raw["protocol"], raw["mode"] = "tcp", "subdomain"
+	b.apps.circuits = []map[string]any{shared, raw}
 
 	o := b.do(t, "", "app", "list", "mylab")
 	require.Equal(t, ""+
@@ -36,7 +38,8 @@ func TestAppList(t *testing.T) {
 
 	o = b.do(t, "", "app", "list")
 	require.Equal(t, "SESSION  APP      URL                     FOR                              EXPIRES\n"+
-		"mylab    jupyter  http://127.0.0.1:10201  ada@example.com from 10.0.0.0/8\n", o.out)
+		"mylab    jupyter  http://127.0.0.1:10201  ada@example.com from 10.0.0.0/8\n"+
+		"mylab    sshd     by berth port-forward   you\n", o.out)
 	b.apps.circuits = nil
 	require.Equal(t, "nothing is published; berth app open SESSION APP publishes an app\n", b.do(t, "", "app", "list").err)
 }

@@ -105,7 +105,7 @@ func (o *listOptions) published(ctx context.Context, cmd *cobra.Command, c *api.
 		if k.ExpiresAt != nil {
 			expires = k.ExpiresAt.UTC().Format("2006-01-02 15:04 UTC")
 		}
-		t.Rows = append(t.Rows, []string{k.SessionName, k.App, k.URL, audience(k), expires})
+		t.Rows = append(t.Rows, []string{k.SessionName, k.App, where(k), audience(k), expires})
 	}
 	return t.Write(cmd.OutOrStdout(), o.Colour(cmd.OutOrStdout()))
 }
@@ -119,14 +119,32 @@ func portsOf(ports []int) string {
 }
 
 func addresses(list []api.Circuit) string {
-	texts := make([]string, len(list))
-	for i, k := range list {
-		texts[i] = k.URL
-		if who := audience(k); who != "you" {
-			texts[i] += " (" + who + ")"
+	var texts []string
+	for _, k := range list {
+		who := audience(k)
+		switch {
+		case byTicket(k) && who == "you":
+			continue // what port-forward and ssh go through
+		case who != "you":
+			texts = append(texts, where(k)+" ("+who+")")
+		default:
+			texts = append(texts, where(k))
 		}
 	}
 	return strings.Join(texts, ", ")
+}
+
+// byTicket reports whether a circuit has no address that could be visited: raw TCP needs a port of its own.
+func byTicket(k api.Circuit) bool {
+	return k.Mode == api.CircuitSubdomain && !k.HTTP()
+}
+
+// where words the address of a circuit.
+func where(k api.Circuit) string {
+	if byTicket(k) {
+		return "by berth port-forward"
+	}
+	return k.URL
 }
 
 // audience words who may use a circuit.
