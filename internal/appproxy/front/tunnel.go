@@ -1,7 +1,10 @@
 package front
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -94,7 +97,7 @@ func (f *Front) socket(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	// Any page may hold a ticket that it was given; no cookie counts here.
-	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{socketProtocol}, InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
+	ws, err := websocket.Accept(&switching{ResponseWriter: w}, r, &websocket.AcceptOptions{Subprotocols: []string{socketProtocol}, InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
 		_ = app.Close()
 		return // Accept has answered
@@ -102,4 +105,36 @@ func (f *Front) socket(w http.ResponseWriter, r *http.Request) {
 	ws.SetReadLimit(1 << 20)
 	// Its life is that of the connection, not that of the request.
 	f.o.Join(websocket.NetConn(context.WithoutCancel(r.Context()), ws, websocket.MessageBinary), app, c)
+}
+
+// switching sends the head of a switch of protocols when the connection is taken over, whatever the server below does then.
+type switching struct {
+	http.ResponseWriter
+	asked bool
+}
+
+// WriteHeader keeps a 101 back.
+func (s *switching) WriteHeader(status int) {
+	if status == http.StatusSwitchingProtocols {
+		s.asked = true
+		return
+	}
+	s.ResponseWriter.WriteHeader(status)
+}
+
+// Hijack takes the connection over.
+func (s *switching) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, ahead, err := http.NewResponseController(s.ResponseWriter).Hijack()
+	if err != nil || !s.asked {
+		return conn, ahead, err
+	}
+	var head bytes.Buffer
+	head.WriteString("HTTP/1.1 101 Switching Protocols\r\n")
+	_ = s.Header().Write(&head) // to memory
+	head.WriteString("\r\n")
+	if _, err := conn.Write(head.Bytes()); err != nil {
+		_ = conn.Close()
+		return nil, nil, err
+	}
+	return conn, ahead, nil
 }
