@@ -212,7 +212,7 @@ func (e *Engine) enter(ctx context.Context, conn net.Conn, v *visit) error {
 		v.remote = netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 	}
 	most := e.cfg.ConnectionsPerAddress
-	if e.trusted(v.remote.Addr()) {
+	if !v.remote.IsValid() || e.trusted(v.remote.Addr()) {
 		most = 0 // everybody comes from there
 	}
 	if !e.addresses.enter(v.remote.Addr(), most) {

@@ -87,7 +87,7 @@ func TestHTTP2(t *testing.T) {
 				var all sync.WaitGroup
 				for i := range 100 {
 					all.Go(func() {
-						size := i * 10007
+						size := i * 3001
 						resp, err := c.Post("http://"+host+"/echo", "x", strings.NewReader(strings.Repeat("a", size)))
 						if err != nil {
 							t.Error(err)

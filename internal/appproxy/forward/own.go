@@ -332,7 +332,7 @@ func (w *ownWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	}
 	w.hijacked = true
 	h := w.h
-	h.arm(phaseOpen, h.e.cfg.OpenIdle)
+	h.arm(phaseOpen, 0) // whoever takes it over sees to its end
 	var r io.Reader = h.sock.conn
 	ahead := len(h.sock.buffered())
 	if ahead > 0 {

@@ -161,16 +161,23 @@ func (s *sock) halfClose() error {
 	return errors.New("cannot be closed by half")
 }
 
-// kill ends the connection without waiting: closing TLS in an orderly way may block.
-func (s *sock) kill() { _ = socketBelow(s.conn).Close() }
+// kill ends the connection without waiting: closing TLS or a WebSocket in an orderly way may block.
+func (s *sock) kill() {
+	switch c := socketBelow(s.conn).(type) {
+	case *net.TCPConn, *net.UnixConn:
+		_ = c.Close()
+	default:
+		_ = c.SetDeadline(past)
+		go func() { _ = c.Close() }() // wrappers may say goodbye first; the deadline bounds that
+	}
+}
 
 // reset ends the connection so that the other end sees an error, not an end.
 func (s *sock) reset() {
-	c := socketBelow(s.conn)
-	if t, ok := c.(*net.TCPConn); ok {
+	if t, ok := socketBelow(s.conn).(*net.TCPConn); ok {
 		_ = t.SetLinger(0)
 	}
-	_ = c.Close()
+	s.kill()
 }
 
 // quiet reports whether an idle connection is open and nothing has arrived on it.
