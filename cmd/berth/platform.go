@@ -235,7 +235,10 @@ func (p *platform) buildAgent(context.Context) (*chassis.Group, error) {
 	s.Agent.Manager = reachable(p.manager.manager.AgentAddr())
 	s.Agent.StateDir = p.dir.path("agent")
 	s.Agent.JoinTokenFile = p.dir.joinToken()
-	a, engine, err := makeAgent(s, p.dir.path("lib"), p.log)
+	if s.Agent.DataListen == agent.DefaultConfig().DataListen {
+		s.Agent.DataListen = "127.0.0.1:0" // the only app proxies are on this machine
+	}
+	a, engine, err := makeAgent(s, p.dir.path("lib"), p.health, p.log)
 	if err != nil {
 		return nil, err
 	}

@@ -53,7 +53,7 @@ func makeManager(ctx context.Context, cfg manager.Config, etcd *clientv3.Client,
 }
 
 // makeAgent builds an agent on the container engine. The engine need not answer yet.
-func makeAgent(s settings, runnerDir string, log *slog.Logger) (*agent.Agent, *docker.Runtime, error) {
+func makeAgent(s settings, runnerDir string, health *chassis.Health, log *slog.Logger) (*agent.Agent, *docker.Runtime, error) {
 	runner, err := runnerbin.Unpack(runnerDir)
 	if err != nil {
 		return nil, nil, err
@@ -62,7 +62,7 @@ func makeAgent(s settings, runnerDir string, log *slog.Logger) (*agent.Agent, *d
 	if err != nil {
 		return nil, nil, err
 	}
-	a, err := agent.New(s.Agent, agent.Deps{Runtime: rt, RunnerPath: runner, Log: log.With("part", "agent")})
+	a, err := agent.New(s.Agent, agent.Deps{Runtime: rt, RunnerPath: runner, Registry: health.Registry(), Log: log.With("part", "agent")})
 	if err != nil {
 		return nil, nil, fmt.Errorf("prepare agent: %w", joinClose(err, rt.Close))
 	}
@@ -194,11 +194,11 @@ func runAgent(ctx context.Context, s settings, log *slog.Logger) error {
 		return err
 	}
 	defer release()
-	a, _, err := makeAgent(s, filepath.Join(s.Agent.StateDir, "lib"), log)
+	health := chassis.NewHealth()
+	a, _, err := makeAgent(s, filepath.Join(s.Agent.StateDir, "lib"), health, log)
 	if err != nil {
 		return err
 	}
-	health := chassis.NewHealth()
 	health.Check("agent", a.Ready)
 	services := a.Services()
 	if s.Admin.Listen != "" {
