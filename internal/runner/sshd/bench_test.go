@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/runner/sshd"
 )
 
 // BenchmarkConnect logs in, runs a command and leaves.
@@ -76,5 +78,14 @@ func BenchmarkCopy(b *testing.B) {
 				})
 			}
 		}
+	}
+}
+
+// BenchmarkSessionKey is what the session's key adds to the start of a container.
+func BenchmarkSessionKey(b *testing.B) {
+	box := start(b)
+	for b.Loop() {
+		require.NoError(b, sshd.EnsureSessionKey(box.home, box.cfg.User))
+		require.NoError(b, os.Remove(filepath.Join(box.home, sshd.SessionKey)))
 	}
 }

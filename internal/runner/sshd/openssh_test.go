@@ -191,3 +191,31 @@ func TestRsync(t *testing.T) {
 	require.Equal(t, 0, r.code, r.err)
 	require.Empty(t, r.out, "nothing is left to do")
 }
+
+// TestHostileSources: what an older scp's source sends is held to the directory that the user named.
+func TestHostileSources(t *testing.T) {
+	t.Parallel()
+	b := start(t, func(c *sshd.Config) { c.Env[0] = "PATH=/nowhere" })
+	into := filepath.Join(b.home, "into")
+	uid, gid := uids()
+	require.NoError(t, os.Mkdir(into, 0o755))
+	require.NoError(t, os.Chown(into, uid, gid))
+	c := b.client()
+	for _, sent := range []string{
+		"C0644 5 ../evil\nhello\x00", "C0644 5 /tmp/evil\nhello\x00", "D0755 0 ..\nC0644 5 evil\nhello\x00E\n", "C0644 5 ..\nhello\x00", "C0644 5 \nhello\x00",
+		"C0644 -5 evil\nhello\x00", "C9999 5 evil\nhello\x00", "C0644 99999999999999999999 evil\n", "E\n", "T1 2 3\n", "Xrubbish\n", strings.Repeat("x", 20<<10), "C0644 500 evil\nshort", "\x02fatal\n",
+	} {
+		s := b.session(c)
+		s.Stdin = strings.NewReader(sent)
+		require.Error(t, s.Run("scp -r -t into"), "%.30q", sent)
+	}
+	left, err := filepath.Glob(filepath.Join(b.home, "*"))
+	require.NoError(t, err)
+	require.Equal(t, []string{into}, left)
+	s := b.session(c)
+	s.Stdin = strings.NewReader("D0755 0 d\nC0600 5 fine\nhello\x00E\n")
+	require.NoError(t, s.Run("scp -r -t into"))
+	got, err := os.ReadFile(filepath.Join(into, "d/fine"))
+	require.NoError(t, err)
+	require.Equal(t, "hello", string(got))
+}

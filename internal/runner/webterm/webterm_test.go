@@ -30,11 +30,11 @@ var table = sync.OnceValue(proc.NewTable)
 
 // site is a server with its clients' way to it.
 type site struct {
-	t      *testing.T
+	t      testing.TB
 	client *http.Client
 }
 
-func start(t *testing.T, change ...func(*terminal.Config)) *site {
+func start(t testing.TB, change ...func(*terminal.Config)) *site {
 	cfg := terminal.Config{Shell: "/bin/sh", Dir: "/", Env: []string{"PATH=/usr/bin:/bin", "TERM=xterm", "PS1=", "ENV="}, Table: table(), Scrollback: 64 << 10, Max: 2}
 	for _, c := range change {
 		c(&cfg)
@@ -88,7 +88,7 @@ func (s *site) get(method, path string, header http.Header) (*http.Response, str
 
 // tab is a page's connection.
 type tab struct {
-	t      *testing.T
+	t      testing.TB
 	ctx    context.Context
 	c      *websocket.Conn
 	replay bool
