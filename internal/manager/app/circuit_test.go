@@ -105,6 +105,7 @@ func TestSharing(t *testing.T) {
 	wantKind(t, enters(r.carol), fault.NotFound, "not shared any more")
 	require.NoError(t, enters(r.bob), "the project's share stayed")
 	r.sql(`DELETE FROM project_members WHERE user_id = $1`, r.bob.UserID)
+	require.EqualValues(t, 3, r.circuit(c.ID).Epoch, "leaving the project ends tickets")
 	wantKind(t, enters(r.bob), fault.NotFound, "left the project")
 
 	patch(app.Change{Public: new(true), Allowed: &[]string{"203.0.113.0/24"}})
@@ -115,7 +116,7 @@ func TestSharing(t *testing.T) {
 	_, err = r.redeem(c.ID, codeOf(t, e.URL))
 	wantReason(t, err, "address-not-allowed", "from elsewhere")
 	patch(app.Change{Public: new(false), Allowed: &[]string{}})
-	require.EqualValues(t, 3, r.circuit(c.ID).Epoch, "closing to the public ends tickets")
+	require.EqualValues(t, 4, r.circuit(c.ID).Epoch, "closing to the public ends tickets")
 	wantKind(t, enters(r.mallory), fault.NotFound, "closed again")
 
 	end := r.clock().Add(time.Hour)
@@ -135,6 +136,23 @@ func TestSharing(t *testing.T) {
 	for _, id := range []string{"", "x", "00000000-0000-4000-8000-000000000000"} {
 		wantKind(t, r.Delete(ctx, r.alice, id), fault.NotFound, id)
 	}
+}
+
+// TestInactiveUsers: a visitor who is made inactive is thrown out, an owner publishes nothing any more.
+func TestInactiveUsers(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	got := r.launched("sshd")
+	_, err := r.redeem(got.Circuit.ID, got.Code)
+	r.must(err)
+	_, err = r.Patch(t.Context(), r.alice, got.Circuit.ID, app.Change{SharedUsers: &[]string{"carol@x"}})
+	r.must(err)
+	r.sql(`UPDATE users SET status = 'inactive' WHERE id = $1`, r.carol.UserID)
+	now := r.circuit(got.Circuit.ID)
+	require.EqualValues(t, 2, now.Epoch)
+	require.Empty(t, now.Admitted)
+	r.sql(`UPDATE users SET status = 'inactive' WHERE id = $1`, r.alice.UserID)
+	require.Nil(t, r.circuit(got.Circuit.ID))
 }
 
 // TestTicketsOfPrograms: a ticket names a circuit that a label tells apart, and codes of raw apps are redeemed at the proxy.
@@ -230,7 +248,7 @@ func TestUnusedCircuitsEnd(t *testing.T) {
 	r.must(r.Activity(ctx, "p", proxy.Activity{Circuits: []proxy.CircuitActivity{{ID: used.ID, LastAt: r.clock()}, {ID: "nonsense", LastAt: r.clock()}}}))
 	r.must(r.Activity(ctx, "other", proxy.Activity{Circuits: []proxy.CircuitActivity{{ID: unused.ID, LastAt: r.clock()}}}))
 	r.advance(5 * time.Hour)
-	r.must(r.Expire(ctx))
+	r.must(r.Tidy(ctx))
 	require.Nil(t, r.circuit(unused.ID), "nobody used it, and another proxy's word counts for nothing")
 	require.NotNil(t, r.circuit(used.ID))
 	require.NotNil(t, r.circuit(public.ID), "public ones stay")

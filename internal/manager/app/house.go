@@ -40,11 +40,11 @@ func (s *Service) keepHouse(ctx context.Context) {
 	}
 }
 
-// Expire ends circuits and admissions whose time is over, and private circuits that nobody used for long.
+// Expire ends circuits and admissions whose time is over.
 func (s *Service) Expire(ctx context.Context) error {
 	now := s.d.Clock()
 	return s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
-		gone, err := tx.DropExpiredCircuits(ctx, now, now.Add(-unusedFor))
+		gone, err := tx.DropExpiredCircuits(ctx, now)
 		if err != nil {
 			return fmt.Errorf("end circuits that expired: %w", err)
 		}
@@ -59,13 +59,20 @@ func (s *Service) Expire(ctx context.Context) error {
 	})
 }
 
-// Tidy forgets codes and tokens that nobody can use any more, and what was only worth remembering for a while.
+// Tidy ends private circuits that nobody used for long, and forgets codes and tokens that nobody can use any more, and what was only worth remembering for a while.
 func (s *Service) Tidy(ctx context.Context) error {
 	now, q := s.d.Clock(), s.d.Store
 	for _, step := range []struct {
 		what string
 		do   func() error
 	}{
+		{"unused circuits", func() error {
+			gone, err := q.DropUnusedCircuits(ctx, now.Add(-unusedFor))
+			if len(gone) > 0 {
+				q.Wake(store.TopicCircuits)
+			}
+			return err
+		}},
 		{"codes", func() error { return q.DropExpiredCodes(ctx, now) }},
 		{"launch tokens", func() error { return q.DropExpiredLaunches(ctx, now) }},
 		{"removals", func() error { return q.ForgetCircuitRemovals(ctx) }},

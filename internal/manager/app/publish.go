@@ -87,7 +87,7 @@ func fits(c dbgen.Circuit, w wish, mode proxy.Mode) bool {
 	case c.Proxy != w.proxy.Name || c.KernelID != w.session.KernelID || c.App != w.target.app || int(c.Target) != w.target.port:
 		return false
 	case w.byID:
-		return true
+		return len(c.Allowed) == 0
 	case c.Protocol != w.target.protocol || proxy.Mode(c.Mode) != mode:
 		return false
 	case w.label != "" && (c.Label == nil || *c.Label != w.label) || w.port != 0 && (c.Port == nil || int(*c.Port) != w.port):

@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -50,17 +51,37 @@ func New(a *app.Service, clock chassis.Clock, log *slog.Logger) *Link {
 	return &Link{app: a, clock: clock, log: log}
 }
 
-// Serve serves one connection of the proxy of that name until it or ctx ends. It closes conn.
+// Serve serves one connection of the proxy of that name until it or ctx ends, and waits for what it began. It closes conn.
 func (l *Link) Serve(ctx context.Context, name string, conn net.Conn) {
 	defer conn.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
+	var work sync.WaitGroup
+	var mu sync.Mutex // orders work.Add against Wait
+	ended := false
+	handler := l.handler(name)
+	counted := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		if ended {
+			mu.Unlock()
+			return
+		}
+		work.Add(1)
+		mu.Unlock()
+		defer work.Done()
+		handler.ServeHTTP(w, r)
+	})
 	h2 := &http2.Server{MaxConcurrentStreams: maxStreams, IdleTimeout: time.Minute, ReadIdleTimeout: 3 * proxy.Beat, PingTimeout: 2 * proxy.Beat, WriteByteTimeout: takePatience}
-	h2.ServeConn(conn, &http2.ServeConnOpts{Context: ctx, Handler: l.handler(name), BaseConfig: &http.Server{
+	h2.ServeConn(conn, &http2.ServeConnOpts{Context: ctx, Handler: counted, BaseConfig: &http.Server{
 		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(l.log.Handler(), slog.LevelDebug),
 	}})
+	cancel()
+	mu.Lock()
+	ended = true
+	mu.Unlock()
+	work.Wait()
 }
 
 func (l *Link) handler(name string) http.Handler {

@@ -647,15 +647,11 @@ func (q *Queries) DropExpiredAdmissions(ctx context.Context, now time.Time) ([]s
 }
 
 const dropExpiredCircuits = `-- name: DropExpiredCircuits :many
-DELETE FROM circuits c WHERE c.expires_at <= $1::timestamptz
-   OR NOT c.public AND c.expires_at IS NULL AND coalesce(c.last_activity, c.created_at) < $2::timestamptz
-      AND NOT EXISTS (SELECT 1 FROM circuit_shares h WHERE h.circuit_id = c.id)
-RETURNING c.id
+DELETE FROM circuits c WHERE c.expires_at <= $1::timestamptz RETURNING c.id
 `
 
-// Circuits whose time is over, and private ones that nobody used for long.
-func (q *Queries) DropExpiredCircuits(ctx context.Context, now time.Time, unusedSince time.Time) ([]string, error) {
-	rows, err := q.db.Query(ctx, dropExpiredCircuits, now, unusedSince)
+func (q *Queries) DropExpiredCircuits(ctx context.Context, now time.Time) ([]string, error) {
+	rows, err := q.db.Query(ctx, dropExpiredCircuits, now)
 	if err != nil {
 		return nil, err
 	}
@@ -708,6 +704,33 @@ DELETE FROM circuit_shares WHERE circuit_id = $1 AND ($2::boolean AND user_id IS
 func (q *Queries) DropShares(ctx context.Context, circuitID string, ofUsers bool, ofProjects bool) error {
 	_, err := q.db.Exec(ctx, dropShares, circuitID, ofUsers, ofProjects)
 	return err
+}
+
+const dropUnusedCircuits = `-- name: DropUnusedCircuits :many
+DELETE FROM circuits c WHERE NOT c.public AND c.expires_at IS NULL AND coalesce(c.last_activity, c.created_at) < $1::timestamptz
+   AND NOT EXISTS (SELECT 1 FROM circuit_shares h WHERE h.circuit_id = c.id)
+RETURNING c.id
+`
+
+// Private circuits that are shared with nobody and that nobody used for long.
+func (q *Queries) DropUnusedCircuits(ctx context.Context, unusedSince time.Time) ([]string, error) {
+	rows, err := q.db.Query(ctx, dropUnusedCircuits, unusedSince)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []string{}
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const findLaunch = `-- name: FindLaunch :one
@@ -862,19 +885,6 @@ func (q *Queries) LookAtCircuits(ctx context.Context) (string, error) {
 	var snapshot string
 	err := row.Scan(&snapshot)
 	return snapshot, err
-}
-
-const mayVisit = `-- name: MayVisit :one
-SELECT EXISTS (SELECT 1 FROM circuit_shares h LEFT JOIN project_members m ON m.project_id = h.project_id
-    WHERE h.circuit_id = $1 AND (h.user_id = $2::uuid OR m.user_id = $2::uuid))::boolean
-`
-
-// Whether a circuit is shared with an active user or, through their projects, with them.
-func (q *Queries) MayVisit(ctx context.Context, circuitID string, userID string) (bool, error) {
-	row := q.db.QueryRow(ctx, mayVisit, circuitID, userID)
-	var column_1 bool
-	err := row.Scan(&column_1)
-	return column_1, err
 }
 
 const projectsToShare = `-- name: ProjectsToShare :many

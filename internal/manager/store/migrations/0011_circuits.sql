@@ -154,8 +154,27 @@ BEGIN
     UPDATE circuits SET revision = 0 WHERE id = coalesce(NEW.circuit_id, OLD.circuit_id);
     RETURN NULL;
 END $$;
+-- Whoever loses the right to visit by leaving a project, or by being made inactive, is thrown out with all tickets of the
+-- circuit; the others enter anew. An owner who is made inactive publishes nothing.
+CREATE FUNCTION circuit_of_member() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    lost uuid[];
+BEGIN
+    IF TG_TABLE_NAME = 'users' THEN
+        DELETE FROM circuits WHERE user_id = NEW.id;
+        lost := ARRAY(SELECT h.circuit_id FROM circuit_shares h WHERE h.user_id = NEW.id
+            OR h.project_id IN (SELECT m.project_id FROM project_members m WHERE m.user_id = NEW.id));
+    ELSE
+        lost := ARRAY(SELECT h.circuit_id FROM circuit_shares h WHERE h.project_id = OLD.project_id);
+    END IF;
+    DELETE FROM circuit_admissions WHERE circuit_id = ANY(lost);
+    UPDATE circuits SET epoch = epoch + 1 WHERE id = ANY(lost);
+    RETURN NULL;
+END $$;
 -- +goose StatementEnd
 
+CREATE TRIGGER circuit_of_member AFTER DELETE ON project_members FOR EACH ROW EXECUTE FUNCTION circuit_of_member();
+CREATE TRIGGER circuit_of_user AFTER UPDATE OF status ON users FOR EACH ROW WHEN (OLD.status = 'active' AND NEW.status <> 'active') EXECUTE FUNCTION circuit_of_member();
 CREATE TRIGGER circuit_changed BEFORE INSERT OR UPDATE OF public, allowed, epoch, limits, expires_at, revision ON circuits
     FOR EACH ROW EXECUTE FUNCTION circuit_changed();
 CREATE TRIGGER circuit_gone AFTER DELETE ON circuits FOR EACH ROW EXECUTE FUNCTION circuit_gone();

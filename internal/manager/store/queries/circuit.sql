@@ -65,11 +65,6 @@ UPDATE circuits SET public = coalesce(sqlc.narg('public'), public), allowed = co
     epoch = epoch + CASE WHEN @revoke::boolean THEN 1 ELSE 0 END
 WHERE id = @id;
 
--- name: MayVisit :one
--- Whether a circuit is shared with an active user or, through their projects, with them.
-SELECT EXISTS (SELECT 1 FROM circuit_shares h LEFT JOIN project_members m ON m.project_id = h.project_id
-    WHERE h.circuit_id = @circuit_id AND (h.user_id = @user_id::uuid OR m.user_id = @user_id::uuid))::boolean;
-
 -- name: Visitor :one
 SELECT u.id, u.email, u.role, u.domain_name FROM users u WHERE u.id = $1 AND u.status = 'active';
 
@@ -163,10 +158,12 @@ FROM (SELECT (@ids::uuid[])[i] AS id, (@times::timestamptz[])[i] AS at FROM gene
 WHERE c.id = u.id AND c.proxy = @proxy RETURNING c.session_id, u.at::timestamptz AS used_at;
 
 -- name: DropExpiredCircuits :many
--- Circuits whose time is over, and private ones that nobody used for long.
-DELETE FROM circuits c WHERE c.expires_at <= @now::timestamptz
-   OR NOT c.public AND c.expires_at IS NULL AND coalesce(c.last_activity, c.created_at) < @unused_since::timestamptz
-      AND NOT EXISTS (SELECT 1 FROM circuit_shares h WHERE h.circuit_id = c.id)
+DELETE FROM circuits c WHERE c.expires_at <= @now::timestamptz RETURNING c.id;
+
+-- name: DropUnusedCircuits :many
+-- Private circuits that are shared with nobody and that nobody used for long.
+DELETE FROM circuits c WHERE NOT c.public AND c.expires_at IS NULL AND coalesce(c.last_activity, c.created_at) < @unused_since::timestamptz
+   AND NOT EXISTS (SELECT 1 FROM circuit_shares h WHERE h.circuit_id = c.id)
 RETURNING c.id;
 
 -- name: DropExpiredAdmissions :many
