@@ -430,7 +430,7 @@ func BenchmarkProxyMany(b *testing.B) {
 	cpu := cpuOf(p.pid, false) - before
 	slices.Sort(times)
 	idleBefore := cpuOf(p.pid, false)
-	time.Sleep(5 * time.Second) //nolint:forbidigo // what idle connections cost in that time is what is measured
+	wait(b, 5*time.Second)
 	idle := cpuOf(p.pid, false) - idleBefore
 	fmt.Printf("proxy many: %d circuits, %d open websockets: %d MiB resident, %d MiB without connections, %.1f KiB each; echo one at a time p50 %.3f ms p99 %.3f ms, %.1f us CPU; idle %.1f %% of a core\n",
 		circuits, open, held>>20, empty>>20, float64(held-empty)/open/1024, ms(times[len(times)/2]), ms(times[len(times)*99/100]), us(cpu)/float64(len(times)), idle.Seconds()/5*100)

@@ -298,7 +298,7 @@ func TestApps(t *testing.T) {
 		require.Contains(t, []int{502, 503, 504}, status, text)
 		require.Contains(t, text, "8099", "where nothing answers")
 		require.Contains(t, p.must("app", "list", "demo"), "starting")
-		c.send(200, "POST", "/session/demo/shutdown-service", `{"service_name":"never"}`)
+		c.send(204, "POST", "/session/demo/shutdown-service", `{"service_name":"never"}`)
 	})
 	t.Run("a port that a program opens later is noticed", func(t *testing.T) {
 		p.must("session", "exec", "demo", "--", "sh", "-c", "webdemo --http 8765 >/dev/null 2>&1 &")

@@ -204,13 +204,7 @@ func canned(text string) func(net.Conn) {
 // until waits for a condition.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatal("does not come true: ", what)
-		}
-		time.Sleep(time.Millisecond) //nolint:forbidigo // the wait for a condition
-	}
+	require.Eventually(t, ok, patience, time.Millisecond, "does not come true: %s", what)
 }
 
 func status(answer string) string {

@@ -47,7 +47,10 @@ func actAsApp(how string, args []string) {
 		}
 		os.Exit(3)
 	case "silent":
-		select {}
+		told := make(chan os.Signal, 1)
+		signal.Notify(told, syscall.SIGTERM)
+		<-told
+		return
 	case "background":
 		child := exec.Command(os.Args[0], args...)
 		child.Env = append(os.Environ(), asApp+"=serves")

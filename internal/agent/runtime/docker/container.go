@@ -3,11 +3,14 @@ package docker
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"sync"
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/events"
 	"github.com/moby/moby/client"
 	"golang.org/x/sync/errgroup"
 
@@ -79,8 +82,34 @@ func (r *Runtime) inspect(ctx context.Context, ref string, kernel cluster.Kernel
 		return runtime.Observed{}, absent(kernel)
 	}
 	o := observe(c)
+	if o.Signal == 9 && !o.OOMKilled {
+		if o.OOMKilled, err = r.ranOut(ctx, o); err != nil {
+			return runtime.Observed{}, err
+		}
+	}
 	r.seen.put(o)
 	return o, nil
+}
+
+// ranOut asks the engine's record of recent events whether a killed container ran out of memory: when a container's end overtakes
+// that news, the engine never puts it into the container's state.
+func (r *Runtime) ranOut(ctx context.Context, o runtime.Observed) (bool, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends the reader of the client
+	at := func(t time.Time) string { return fmt.Sprintf("%d.%09d", t.Unix(), t.Nanosecond()) }
+	stream := r.api.Events(ctx, client.EventsListOptions{
+		Since: at(o.StartedAt), Until: at(time.Now()),
+		Filters: make(client.Filters).Add("container", o.ID).Add("event", string(events.ActionOOM)),
+	})
+	select {
+	case <-stream.Messages:
+		return true, nil
+	case err := <-stream.Err:
+		if errors.Is(err, io.EOF) {
+			return false, nil
+		}
+		return false, r.containerFailure(err, o.Identity.Kernel, "ask for the events of")
+	}
 }
 
 func absent(kernel cluster.KernelID) error {
