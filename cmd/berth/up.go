@@ -37,7 +37,7 @@ func newUp() *cobra.Command {
 	var f upFlags
 	c := &cobra.Command{
 		Use: "up", Short: "Start a whole cluster on this machine", Args: cobra.NoArgs,
-		Long: "Start every role in one process: PostgreSQL, etcd and Redis, the manager and an agent that\n" +
+		Long: "Start every role in one process: PostgreSQL, etcd and Redis, the manager, a storage proxy, an app proxy and an agent that\n" +
 			"drives this machine's container engine. Stops at Ctrl-C or `berth down`; running containers\n" +
 			"are left alone and taken over again by the next start.",
 		Example: "  berth up --detach\n  berth up --state-dir /tmp/second --ports auto",
