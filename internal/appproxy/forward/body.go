@@ -23,7 +23,7 @@ func (m *mover) flush() error {
 		return nil
 	}
 	m.progress(forTarget, 0)
-	n, err := m.dst.conn.Write(m.out)
+	n, err := m.dst.write(m.out)
 	m.progress(forTarget, n)
 	m.out = m.out[:0]
 	if err != nil {
@@ -88,7 +88,7 @@ func (m *mover) data(n int64) error {
 		m.moved += int64(len(b))
 		if len(m.out) == 0 && (n < 0 || len(b) >= pageSize/2) { // nothing to join it with
 			m.progress(forTarget, 0)
-			w, err := m.dst.conn.Write(b)
+			w, err := m.dst.write(b)
 			m.progress(forTarget, w)
 			if err != nil {
 				return writeError{err}

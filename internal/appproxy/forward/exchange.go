@@ -107,7 +107,7 @@ var errSilent, errStale = &problem{}, &problem{}
 func (h *http1) ask(u *upstream, rest, limit int64, replay bool) (*upload, *problem) {
 	r := &h.req
 	h.arm(phaseSend, h.e.cfg.StallTimeout)
-	_, err := u.sock.conn.Write(h.up.out)
+	_, err := u.sock.write(h.up.out)
 	if err != nil && u.used && replay {
 		return nil, errStale
 	}
@@ -136,7 +136,7 @@ func (h *http1) ask(u *upstream, rest, limit int64, replay bool) (*upload, *prob
 		}
 		if r.minor == 1 {
 			h.down.out = appendResponse(h.down.out[:0], &h.resp, noBody, r.host, false, 1)
-			_, err := h.sock.conn.Write(h.down.out)
+			_, err := h.sock.write(h.down.out)
 			h.down.out = h.down.out[:0]
 			if err != nil {
 				return up, errSilent

@@ -189,7 +189,6 @@ func (s *h2side) toApp(c *circuit.Circuit, g *group, v visitor) http.Handler {
 		FlushInterval:  -1,
 		BufferPool:     &s.buffers,
 		ErrorLog:       s.base.ErrorLog,
-		ModifyResponse: func(r *http.Response) error { cleanResponse(r.Header, r.Request.Host); return nil },
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			writeProblem(w, r, s.problem(err))
 		},
@@ -198,7 +197,13 @@ func (s *h2side) toApp(c *circuit.Circuit, g *group, v visitor) http.Handler {
 		if r.Body != nil && r.Body != http.NoBody {
 			r.Body = &countedBody{r.Body, g, s.e}
 		}
-		proxy.ServeHTTP(&countedWriter{ResponseWriter: w, g: g, stall: s.e.cfg.StallTimeout}, r)
+		counted := &countedWriter{ResponseWriter: w, g: g, stall: s.e.cfg.StallTimeout}
+		proxy.ModifyResponse = func(r *http.Response) error {
+			cleanResponse(r.Header, r.Request.Host)
+			counted.whole = r.ContentLength == 0
+			return nil
+		}
+		proxy.ServeHTTP(counted, r)
 	})
 }
 
@@ -268,6 +273,8 @@ type countedWriter struct {
 	http.ResponseWriter
 	g     *group
 	stall time.Duration
+	// whole: the head is all there is. It must end its stream by itself: gRPC takes a head, then an end, for a broken answer.
+	whole bool
 }
 
 func (w *countedWriter) Write(p []byte) (int, error) {
@@ -281,6 +288,9 @@ func (w *countedWriter) Write(p []byte) (int, error) {
 }
 
 func (w *countedWriter) Flush() {
+	if w.whole {
+		return
+	}
 	_ = http.NewResponseController(w.ResponseWriter).Flush()
 	if w.stall > 0 {
 		_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Time{})

@@ -385,7 +385,7 @@ func TestGRPC(t *testing.T) {
 	require.Equal(t, "abab", out.Value)
 	require.Equal(t, []string{"yes"}, header["saw"])
 	err = c.Invoke(ctx, "/test.Echo/Once", wrapperspb.String("fail"), out, grpc.Trailer(&trailer))
-	require.Equal(t, codes.FailedPrecondition, rpcstatus.Code(err))
+	require.Equal(t, codes.FailedPrecondition, rpcstatus.Code(err), "%v", err)
 	require.ErrorContains(t, err, "not now")
 	require.Equal(t, []string{"because"}, trailer["why"])
 	stream, err := c.NewStream(ctx, &echoService.Streams[0], "/test.Echo/Both")
@@ -400,7 +400,7 @@ func TestGRPC(t *testing.T) {
 	require.Equal(t, io.EOF, stream.RecvMsg(out))
 	require.Equal(t, []string{"all"}, stream.Trailer()["count"])
 	err = c.Invoke(ctx, "/test.Echo/Missing", wrapperspb.String("x"), out)
-	require.Equal(t, codes.Unimplemented, rpcstatus.Code(err))
+	require.Equal(t, codes.Unimplemented, rpcstatus.Code(err), "%v", err)
 	// Deadlines of the client reach the app and end the call.
 	short, cancel2 := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel2()

@@ -26,16 +26,18 @@ type sock struct {
 	buf  []byte // page's memory, or a larger one of its own; nil when nothing is held
 	r, w int
 
-	onRead func(fd uintptr) bool // made once: one closure per read would be garbage
-	n      int
-	err    error
+	onRead, onWrite func(fd uintptr) bool // made once: one closure per call would be garbage
+	n               int                   // the last read's
+	err             error
+	out             []byte // what a write has left
+	outErr          error
 }
 
 func (s *sock) init(conn net.Conn) {
 	s.conn = conn
 	s.raw = rawOf(conn)
 	if s.raw != nil {
-		s.onRead = s.readReady
+		s.onRead, s.onWrite = s.readReady, s.writeReady
 	}
 }
 
@@ -139,7 +141,7 @@ func (s *sock) readReady(fd uintptr) bool {
 		s.buf = s.page[:]
 	}
 	for {
-		s.n, s.err = syscall.Read(int(fd), s.buf[s.w:])
+		s.n, s.err = readNow(int(fd), s.buf[s.w:])
 		switch s.err {
 		case syscall.EINTR:
 			continue
@@ -151,6 +153,38 @@ func (s *sock) readReady(fd uintptr) bool {
 		}
 		return true
 	}
+}
+
+// write writes all of b.
+func (s *sock) write(b []byte) (int, error) {
+	if s.raw == nil || len(b) == 0 || len(b) > pageSize { // longer calls are the scheduler's business
+		return s.conn.Write(b)
+	}
+	s.out = b
+	err := s.raw.Write(s.onWrite)
+	if err == nil {
+		err = s.outErr
+	}
+	n := len(b) - len(s.out)
+	s.out, s.outErr = nil, nil
+	return n, err
+}
+
+func (s *sock) writeReady(fd uintptr) bool {
+	for len(s.out) > 0 {
+		n, err := writeNow(int(fd), s.out)
+		switch err {
+		case nil:
+			s.out = s.out[n:]
+		case syscall.EINTR:
+		case syscall.EAGAIN:
+			return false
+		default:
+			s.outErr = err
+			return true
+		}
+	}
+	return true
 }
 
 // halfClose ends the direction towards the other end.
