@@ -151,6 +151,16 @@ func TestLaunchThatFails(t *testing.T) {
 	require.Len(t, found, 1)
 	require.Contains(t, found[0].Object, uuid(9))
 	require.NotEmpty(t, s.p.Status().Problem)
+	// Who did not ask for that port gets the next one.
+	s.m.template = func(q proxy.LaunchRequest) (proxy.Circuit, error) {
+		if q.Unopened == uuid(10) {
+			return s.ported(11, 1, "http"), nil
+		}
+		return s.ported(10, 0, "http"), nil
+	}
+	another := s.get(b, auth+"launch-token", "Accept", "application/json")
+	require.Equal(t, 200, another.status, another.body)
+	require.Contains(t, another.json(t)["redirect_url"], fmt.Sprintf(":%d/", s.cfg.Ports.From+1))
 	require.NoError(t, stranger.Close())
 	s.eventually(func() bool { return len(s.p.Findings()) == 0 }, "the port is opened once it is free")
 }

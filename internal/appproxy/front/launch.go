@@ -1,6 +1,7 @@
 package front
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -103,10 +104,7 @@ func (f *Front) auth(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	req.Proxy, req.Client = f.o.Name, visitor(r)
-	reply, c, err := f.o.Manager.Launch(r.Context(), req)
-	if err == nil {
-		err = f.o.Open(c)
-	}
+	reply, c, err := f.launch(r.Context(), req)
 	if err != nil {
 		f.fail(w, r, "The app cannot be opened.", err)
 		return
@@ -120,6 +118,24 @@ func (f *Front) auth(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Location", to)
 	w.WriteHeader(http.StatusPermanentRedirect)
+}
+
+// portTries bounds how many ports are tried that other programs turn out to hold.
+const portTries = 16
+
+// launch publishes an app and opens its port. Who wished for no port gets another one when a stranger holds the first.
+func (f *Front) launch(ctx context.Context, req proxy.LaunchRequest) (proxy.LaunchReply, *circuit.Circuit, error) {
+	for try := 1; ; try++ {
+		reply, c, err := f.o.Manager.Launch(ctx, req)
+		if err != nil {
+			return reply, nil, err
+		}
+		err = f.o.Open(c)
+		if err == nil || req.ProxyPort != 0 || reply.Reused || try == portTries || fault.ReasonOf(err) != "port-taken" {
+			return reply, c, err
+		}
+		req.Unopened = c.ID
+	}
 }
 
 // setupURL is where a visitor with a code goes: the circuit's own host, whose cookie it will be; apps that speak no HTTP have

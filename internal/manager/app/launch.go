@@ -160,6 +160,9 @@ func (s *Service) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.La
 			return fault.Conflictf("app proxy %s has not announced itself", req.Proxy).WithNext("wait until its watch is open")
 		}
 		w.proxy = p
+		if err := dropUnopened(ctx, tx, w, req.Unopened); err != nil {
+			return err
+		}
 		id, reused, err := s.publish(ctx, tx, w)
 		if err != nil {
 			return err
@@ -175,6 +178,26 @@ func (s *Service) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.La
 		return none, err
 	}
 	return reply, nil
+}
+
+// dropUnopened ends a circuit that the wish's own launch made and whose port its proxy cannot open. The port rests: others come first.
+func dropUnopened(ctx context.Context, tx *store.Tx, w wish, id string) error {
+	if id == "" {
+		return nil
+	}
+	present, err := tx.CircuitsOfSession(ctx, w.session.ID)
+	if err != nil {
+		return fmt.Errorf("read circuits of session %s: %w", w.session.Name, err)
+	}
+	for _, c := range present {
+		if c.ID == id && c.Proxy == w.proxy.Name && c.CreatedBy == string(w.by) && c.Port != nil {
+			if _, err := tx.DropCircuits(ctx, []string{id}); err != nil {
+				return fmt.Errorf("end circuit %s: %w", id, err)
+			}
+			tx.Wake(store.TopicCircuits)
+		}
+	}
+	return nil
 }
 
 // started makes the app run, which changes nothing when it does. The agent may be connected to another manager: then what was

@@ -332,6 +332,25 @@ func TestPortsRest(t *testing.T) {
 	r.must(err)
 }
 
+// A proxy that finds the port of a new circuit held by another program gives the circuit back.
+func TestUnopenedPorts(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	onPort := func(q *proxy.LaunchRequest) { q.Mode = proxy.ModePort }
+	first := r.launched("web", onPort).Circuit
+	second := r.launched("web", onPort, func(q *proxy.LaunchRequest) { q.Unopened = first.ID })
+	require.Equal(t, []int{20000, 20001}, []int{first.Port, second.Circuit.Port})
+	require.False(t, second.Reused)
+	require.Equal(t, second.Circuit.ID, r.launched("web", onPort).Circuit.ID, "one circuit is left")
+	// Circuits that somebody else published are not the launch's to end.
+	theirs, _ := r.running(r.bob, "theirs")
+	l, err := r.Start(t.Context(), r.bob, theirs, "", app.Want{App: "web"})
+	r.must(err)
+	_, err = r.Launch(t.Context(), proxy.LaunchRequest{Proxy: "p", Token: l.Token, Session: theirs, App: "web", Mode: proxy.ModePort, Unopened: second.Circuit.ID})
+	r.must(err)
+	require.Equal(t, second.Circuit.ID, r.launched("web", onPort).Circuit.ID)
+}
+
 func TestTooManyCircuits(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

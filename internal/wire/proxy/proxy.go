@@ -193,6 +193,8 @@ type LaunchRequest struct {
 	Mode      Mode       `json:"mode,omitempty"`
 	NoReuse   bool       `json:"no_reuse,omitempty"`
 	Client    netip.Addr `json:"client"`
+	// Unopened is the circuit that the same launch made before and whose port the proxy cannot open: it goes, another port is tried.
+	Unopened string `json:"unopened,omitempty"`
 }
 
 // LaunchReply is the circuit with a one-time code for the visitor who asked.
