@@ -41,8 +41,21 @@ const operations = {
     return { status: r?.status() ?? 0, url: page.url() }
   },
   eval: ({ page }, { script }) => page.evaluate(script),
-  // until waits for a script to give something true, and returns that.
-  until: async ({ page }, { script, timeout }) => (await page.waitForFunction(script, null, { timeout, polling: 100 })).jsonValue(),
+  // until waits for a script to give something true, and returns that. It asks from outside the page: what asks from inside may
+  // not evaluate texts where the page's Content-Security-Policy forbids that.
+  until: async ({ page }, { script, timeout }) => {
+    const deadline = Date.now() + timeout;
+    for (let last = ""; ; await new Promise((resolve) => setTimeout(resolve, 50))) {
+      try {
+        const value = await page.evaluate(script);
+        if (value) return value;
+        last = "";
+      } catch (e) {
+        last = e.message; // a page that is being left, or is not complete yet
+      }
+      if (Date.now() > deadline) throw new Error(`does not come true within ${timeout} ms${last && ": " + last}`);
+    }
+  },
   visible: ({ page }, { selector }) => page.locator(selector).first().waitFor({ state: "visible" }),
   click: ({ page }, { selector }) => page.locator(selector).first().click(),
   fill: ({ page }, { selector, text }) => page.locator(selector).first().fill(text),
