@@ -185,10 +185,10 @@ func (s *h2side) toApp(c *circuit.Circuit, g *group, v visitor) http.Handler {
 			p.Out.Host = p.In.Host
 			cleanRequest(p.Out.Header, p.In.Host, v)
 		},
-		Transport:      transport,
-		FlushInterval:  -1,
-		BufferPool:     &s.buffers,
-		ErrorLog:       s.base.ErrorLog,
+		Transport:     transport,
+		FlushInterval: -1,
+		BufferPool:    &s.buffers,
+		ErrorLog:      s.base.ErrorLog,
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			writeProblem(w, r, s.problem(err))
 		},
