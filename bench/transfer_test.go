@@ -47,7 +47,11 @@ func runTransfers(t *testing.T, said map[string]string) {
 	require.NoError(t, v.CreateFolder(t.Context(), benchFolder, 0o755))
 	s := transfer.New(transfer.Options{Key: "0123456789", Log: quiet(), Volumes: func(string) (volume.Volume, bool) { return v, true }})
 	serve := func(name string, h http.Handler) {
-		srv := httptest.NewServer(h)
+		srv := httptest.NewUnstartedServer(h)
+		if h == s {
+			s.Configure(srv.Config)
+		}
+		srv.Start()
 		t.Cleanup(srv.Close)
 		said[name] = srv.URL
 	}

@@ -125,7 +125,8 @@ func New(_ context.Context, cfg Config, deps Deps) (*Proxy, error) {
 		MaxUploadSize: int64(cfg.MaxUploadSize), UploadLife: cfg.TokenLife, UploadExpiry: cfg.UploadExpiry,
 		AllowedOrigins: cfg.AllowedOrigins, Clock: deps.Clock, Log: deps.Log.With("part", "transfer"),
 	})
-	p.client = chassis.NewHTTPServer("storage-client-api", chassis.HTTPOptions{Listen: cfg.ClientListen, Handler: p.transfer, TLS: tlsConfig.Clone(), Log: deps.Log})
+	p.client = chassis.NewHTTPServer("storage-client-api", chassis.HTTPOptions{Listen: cfg.ClientListen, Handler: p.transfer, TLS: tlsConfig.Clone(), Log: deps.Log,
+		Configure: p.transfer.Configure})
 	p.manager = chassis.NewHTTPServer("storage-manager-api", chassis.HTTPOptions{
 		Listen: cfg.ManagerListen, Handler: p.managerAPI(), TLS: tlsConfig.Clone(), Log: deps.Log,
 		Configure: func(s *http.Server) { s.ReadTimeout = time.Minute },

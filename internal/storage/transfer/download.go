@@ -47,6 +47,7 @@ func (s *Server) download(w *reply, r *http.Request) error {
 	h.Set("Cache-Control", cacheControl(q))
 	// It takes the length from the file's end, the kernel's way of sending through reply.ReadFrom, and tells
 	// clients of a file that shrinks meanwhile by ending the connection.
+	defer cork(r)()
 	http.ServeContent(w, r, "", fi.ModTime(), f)
 	return nil
 }

@@ -451,6 +451,44 @@ func TestFilesLeaveThroughTheKernel(t *testing.T) {
 	require.EqualValues(t, 1<<20, w.file, "the connection gets a plain *os.File in a LimitedReader")
 }
 
+// A file is sent in full segments, and nothing of it is held back for the next reply of its connection.
+func TestCork(t *testing.T) {
+	r := newRig(t)
+	r.write("f", strings.Repeat("x", 1<<20))
+	corked := func(q *http.Request) int {
+		raw, err := transfer.ConnOf(q).SyscallConn()
+		require.NoError(t, err)
+		value := -1
+		require.NoError(t, raw.Control(func(fd uintptr) { value, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_CORK) }))
+		require.NoError(t, err)
+		return value
+	}
+	during, after := make(chan int, 2), make(chan int, 2)
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		r.s.ServeHTTP(&looking{w, func() { during <- corked(q) }}, q)
+		after <- corked(q)
+	}))
+	r.s.Configure(srv.Config)
+	srv.Start()
+	t.Cleanup(srv.Close)
+	r.url = srv.URL
+	for range 2 {
+		require.Len(t, r.do("GET", "/download", token(r.downloadToken("f")), nil, nil).body, 1<<20)
+		require.Equal(t, 1, <-during)
+		require.Equal(t, 0, <-after)
+	}
+}
+
+type looking struct {
+	http.ResponseWriter
+	look func()
+}
+
+func (l *looking) ReadFrom(src io.Reader) (int64, error) {
+	l.look()
+	return l.ResponseWriter.(io.ReaderFrom).ReadFrom(src)
+}
+
 type counting struct {
 	http.ResponseWriter
 	file int64

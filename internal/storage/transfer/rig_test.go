@@ -138,7 +138,9 @@ func (r *rig) open(change ...func(*transfer.Options)) *proxy {
 		c(&o)
 	}
 	p.s = transfer.New(o)
-	p.srv = httptest.NewServer(p.s)
+	p.srv = httptest.NewUnstartedServer(p.s)
+	p.s.Configure(p.srv.Config)
+	p.srv.Start()
 	p.url = p.srv.URL
 	r.t.Cleanup(func() {
 		p.srv.CloseClientConnections()
