@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -258,15 +259,19 @@ func (s *sock) hungUp() bool {
 // past is a deadline that has passed: it wakes readers and writers.
 var past = time.Unix(1, 0)
 
-// The kernel's own move: what is worth a pipe, and how much goes through one at once.
+// The kernel's own move: what is worth a pipe, and how much goes through one at once. Users may have pipes of 64 MiB together, by
+// default, before the kernel gives them tiny ones: only so many are wide.
 const (
 	spliceFrom = 64 << 10
 	pipeSize   = 256 << 10
+	wideSize   = 1 << 20
+	widePipes  = 32
 )
 
 // pipe moves bytes between two sockets inside the kernel.
 type pipe struct {
 	r, w    int
+	size    int
 	max     int // of the next move in
 	n       int // moved by the last call
 	err     error
@@ -276,6 +281,9 @@ type pipe struct {
 
 // pipes keeps pipes that are empty; more than its capacity are closed.
 var pipes = make(chan *pipe, 64)
+
+// wide counts wide pipes, kept ones too.
+var wide atomic.Int32
 
 func getPipe() (*pipe, error) {
 	select {
@@ -287,8 +295,12 @@ func getPipe() (*pipe, error) {
 	if err := unix.Pipe2(fd[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		return nil, err
 	}
-	_, _ = unix.FcntlInt(uintptr(fd[0]), unix.F_SETPIPE_SZ, pipeSize) // a smaller one works too
-	p := &pipe{r: fd[0], w: fd[1]}
+	p := &pipe{r: fd[0], w: fd[1], size: wideSize}
+	if wide.Add(1) > widePipes {
+		wide.Add(-1)
+		p.size = pipeSize
+	}
+	_, _ = unix.FcntlInt(uintptr(fd[0]), unix.F_SETPIPE_SZ, p.size) // a smaller one works too
 	p.in, p.out = p.moveIn, p.moveOut
 	return p, nil
 }
@@ -300,6 +312,9 @@ func putPipe(p *pipe) {
 			return
 		default:
 		}
+	}
+	if p.size == wideSize {
+		wide.Add(-1)
 	}
 	_ = unix.Close(p.r)
 	_ = unix.Close(p.w)
@@ -346,9 +361,9 @@ func splice(dst, src *sock, n int64, progress func(waiting waiting, moved int)) 
 	defer putPipe(p)
 	var total int64
 	for n < 0 || total < n {
-		p.max = pipeSize
+		p.max = p.size
 		if n >= 0 {
-			p.max = int(min(pipeSize, n-total))
+			p.max = int(min(int64(p.size), n-total))
 		}
 		progress(forSource, 0)
 		if err := src.raw.Read(p.in); err != nil {
