@@ -60,7 +60,6 @@ const operations = {
   click: ({ page }, { selector }) => page.locator(selector).first().click(),
   fill: ({ page }, { selector, text }) => page.locator(selector).first().fill(text),
   type: ({ page }, { text }) => page.keyboard.type(text),
-  press: ({ page }, { text }) => page.keyboard.press(text),
   text: ({ page }, { selector }) => page.locator(selector).first().innerText(),
   content: ({ page }) => page.content(),
   url: ({ page }) => page.url(),
