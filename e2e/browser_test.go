@@ -151,7 +151,6 @@ func (p *page) click(selector string) {
 
 func (p *page) typed(text string) { p.t.Helper(); p.do("type", map[string]any{"text": text}, nil) }
 
-
 func (p *page) text(selector string) (text string) {
 	p.t.Helper()
 	p.do("text", map[string]any{"selector": selector}, &text)
