@@ -32,5 +32,5 @@ step lint lint
 step architecture go test .
 # The race detector needs a C compiler.
 race=-race; command -v "${CC:-gcc}" >/dev/null || { race=; echo "tests run without -race: no C compiler; next: apt-get install gcc libc6-dev"; }
-step tests env CGO_ENABLED=$([ -n "$race" ] && echo 1 || echo 0) BERTH_TEST_ENGINE= go test $race -p 2 -timeout 10m ./...
+step tests env CGO_ENABLED=$([ -n "$race" ] && echo 1 || echo 0) BERTH_TEST_ENGINE= go test $race -p 3 -timeout 10m ./...
 exit $bad
