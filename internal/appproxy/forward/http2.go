@@ -32,12 +32,15 @@ type h2side struct {
 // maxStreams bounds what one visitor's connection asks at once.
 const maxStreams = 250
 
+// frameSize is the largest frame that is taken, the protocol's smallest bound (RFC 9113, 4.2): a stream's window is always wider.
+const frameSize = 16 << 10
+
 func newH2(e *Engine) *h2side {
 	s := &h2side{e: e}
 	quiet := stdlog.New(io.Discard, "", 0) // whatever a visitor does wrong is no news
 	s.base = &http.Server{MaxHeaderBytes: e.cfg.HeaderBytes, ErrorLog: quiet, IdleTimeout: e.cfg.IdleTimeout, ReadHeaderTimeout: e.cfg.HeaderTimeout}
-	s.server = &http2.Server{MaxConcurrentStreams: maxStreams, IdleTimeout: e.cfg.IdleTimeout, ReadIdleTimeout: 30 * time.Second,
-		PingTimeout: 15 * time.Second, WriteByteTimeout: e.cfg.StallTimeout, MaxUploadBufferPerConnection: 1 << 20, MaxUploadBufferPerStream: 256 << 10}
+	s.server = &http2.Server{MaxConcurrentStreams: maxStreams, MaxReadFrameSize: frameSize, IdleTimeout: e.cfg.IdleTimeout,
+		ReadIdleTimeout: 30 * time.Second, PingTimeout: 15 * time.Second, WriteByteTimeout: e.cfg.StallTimeout, MaxUploadBufferPerConnection: 1 << 20, MaxUploadBufferPerStream: 256 << 10}
 	_ = http2.ConfigureServer(s.base, s.server) // fails for TLS settings alone, and there are none
 	transport := func() *http.Transport {
 		return &http.Transport{DialContext: s.dial, DisableCompression: true, MaxIdleConnsPerHost: e.cfg.MaxIdleUpstream,
