@@ -159,10 +159,7 @@ func nginxWith(b *testing.B, servers string) (address string, pid int) {
 	if err != nil {
 		b.Skip("needs nginx: scripts/install-deps.sh bench")
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(b, err)
-	address = ln.Addr().String()
-	require.NoError(b, ln.Close())
+	address = "127.0.0.1:" + closedPort(b)
 	work := b.TempDir()
 	conf := filepath.Join(work, "nginx.conf")
 	require.NoError(b, os.WriteFile(conf, fmt.Appendf(nil, `daemon off; master_process off; worker_processes 1; worker_rlimit_nofile 20000; pid %[1]s/pid; error_log %[1]s/error.log;
@@ -175,13 +172,7 @@ fastcgi_temp_path %[1]s/f; uwsgi_temp_path %[1]s/u; scgi_temp_path %[1]s/s; map 
 	c.Stderr = os.Stderr
 	require.NoError(b, c.Start())
 	b.Cleanup(func() { _ = c.Process.Signal(unix.SIGTERM); _ = c.Wait() })
-	require.Eventually(b, func() bool {
-		conn, err := net.DialTimeout("tcp", address, time.Second)
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err == nil
-	}, 10*time.Second, 10*time.Millisecond)
+	answering(b, address)
 	return address, c.Process.Pid
 }
 

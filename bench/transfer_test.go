@@ -5,12 +5,10 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -202,35 +200,10 @@ func BenchmarkUpload(b *testing.B) {
 }
 
 // nginx serves a directory with sendfile on.
-func nginx(b *testing.B, dir string) (address string, pid int) {
+func nginx(b *testing.B, dir string) (url string, pid int) {
 	b.Helper()
-	bin, err := exec.LookPath("nginx")
-	if err != nil {
-		b.Skip("needs nginx: scripts/install-deps.sh bench")
-	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(b, err)
-	address = ln.Addr().String()
-	require.NoError(b, ln.Close())
-	work := b.TempDir()
-	conf := filepath.Join(work, "nginx.conf")
-	require.NoError(b, os.WriteFile(conf, fmt.Appendf(nil, `daemon off; master_process off; worker_processes 1; pid %[1]s/pid; error_log %[1]s/error.log;
-events { worker_connections 64; }
-http { access_log off; sendfile on; tcp_nopush on; default_type application/octet-stream; client_body_temp_path %[1]s/b; proxy_temp_path %[1]s/p;
-fastcgi_temp_path %[1]s/f; uwsgi_temp_path %[1]s/u; scgi_temp_path %[1]s/s; server { listen %[2]s; root %[3]s; } }
-`, work, address, dir), 0o644))
-	c := exec.Command(bin, "-c", conf, "-p", work)
-	c.Stderr = os.Stderr
-	require.NoError(b, c.Start())
-	b.Cleanup(func() { _ = c.Process.Signal(unix.SIGTERM); _ = c.Wait() })
-	require.Eventually(b, func() bool {
-		conn, err := net.DialTimeout("tcp", address, time.Second)
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err == nil
-	}, 10*time.Second, 10*time.Millisecond)
-	return "http://" + address, c.Process.Pid
+	address, pid := nginxWith(b, "server { listen %s; root "+dir+"; }")
+	return "http://" + address, pid
 }
 
 // BenchmarkDownload compares with nginx for one file in the page cache and one client. The client reads as little

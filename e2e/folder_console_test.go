@@ -1,18 +1,13 @@
 package e2e_test
 
 import (
-	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"berth.dev/berth/api"
 )
 
 // console sends requests as the web console does, signed with the administrator's keypair.
@@ -40,19 +35,9 @@ func newConsole(t *testing.T, env []string) *console {
 // send sends a request and returns the body of its answer, which has to have the status.
 func (c *console) send(status int, method, target, body string) string {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, method, c.endpoint+target, strings.NewReader(body))
-	require.NoError(c.t, err)
-	r.Header.Set("Content-Type", "application/json")
-	api.SignRequest(r, c.access, c.token, time.Now())
-	resp, err := http.DefaultClient.Do(r)
-	require.NoError(c.t, err)
-	defer func() { _ = resp.Body.Close() }()
-	b, err := io.ReadAll(resp.Body)
-	require.NoError(c.t, err)
-	require.Equal(c.t, status, resp.StatusCode, "%s %s: %s", method, target, b)
-	return string(b)
+	got, text := c.try(method, target, body)
+	require.Equal(c.t, status, got, "%s %s: %s", method, target, text)
+	return text
 }
 
 func (c *console) into(v any, status int, method, target, body string) {
