@@ -84,6 +84,7 @@ func TestAppsThatCannotBeOpened(t *testing.T) {
 		want string
 	}{
 		{[]string{"open", "nolab", "jupyter"}, 3, "berth: there is no session nolab; running: mylab\n  next: berth session list\n"},
+		{[]string{"open", "mylab", "9999"}, 1, "berth: nothing listens on port 9999 of session mylab\n  next: start the program in the session, then look with berth app list mylab\n"},
 		{[]string{"open", "mylab", "nope"}, 1, "berth: session mylab has no app nope; it has: db, jupyter, sshd, vscode\n  next: berth app list mylab\n"},
 		{[]string{"open", "mylab", "vscode"}, 1, "berth: app vscode of session mylab cannot be started: the image has no program code-server\n"},
 		{[]string{"open", "mylab", "jupyter", "--allow", "localhost"}, 2, "--allow \"localhost\" is no address and no prefix"},

@@ -34,6 +34,10 @@ func (a *verbs) newApp() *cobra.Command {
 
 // missing says that an app does not exist, and what does.
 func missing(session api.SessionInfo, name string, list []api.App) error {
+	if _, err := strconv.ParseUint(name, 10, 16); err == nil {
+		return frame.Hint(fmt.Errorf("nothing listens on port %s of session %s", name, session.Name),
+			"start the program in the session, then look with berth app list %s", session.Name)
+	}
 	names := make([]string, len(list))
 	for i, a := range list {
 		names[i] = a.Name
