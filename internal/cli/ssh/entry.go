@@ -25,6 +25,8 @@ const (
 	maxKey = 16 << 10
 	// keyLife is after which a connection fetches the key anew beside itself, so that a key that changed is not kept for ever.
 	keyLife = time.Hour
+	// keyPatience is how long that may take.
+	keyPatience = 10 * time.Second
 	// forgotten is how long what is kept of a session lives unused.
 	forgotten = 30 * 24 * time.Hour
 )

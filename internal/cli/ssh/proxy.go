@@ -38,16 +38,17 @@ writes it.`,
 }
 
 func (o *proxyOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client, session string) error {
-	// Programs that read the configuration alone find the key here once the connection is there.
+	// Programs that read the configuration alone find the key here once the connection is there. Short connections wait for it.
+	fetching, giveUp := context.WithTimeout(ctx, keyPatience)
+	defer giveUp()
 	var fetched sync.WaitGroup
 	defer fetched.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	if e, err := o.entry(api.SessionInfo{ID: session, Name: session}); err == nil {
-		fetched.Go(func() { _, _ = e.ensureKey(ctx, c, o.Now().Add(-keyLife)) })
+		fetched.Go(func() { _, _ = e.ensureKey(fetching, c, o.Now().Add(-keyLife)) })
 	}
 	conn, err := c.DialApp(ctx, session, o.app, 0)
 	if err != nil {
+		giveUp()
 		if _, e := frame.RunningSession(ctx, c, session); e != nil {
 			return e // says what has become of the session
 		}
