@@ -41,7 +41,7 @@ func newBrowser(t *testing.T) *browser {
 	t.Helper()
 	tools, err := browserTools()
 	if err != nil && os.Getenv("CI") == "" {
-		t.Skip("needs Chromium, Node.js 20 and playwright-core: run scripts/install-deps.sh test, see scripts/browser.sh")
+		t.Skip("needs Chromium, Node.js 18 and playwright-core: run scripts/install-deps.sh test, see scripts/browser.sh")
 	}
 	require.NoError(t, err, "scripts/browser.sh")
 	cmd := exec.Command("node", filepath.Join("browser", "driver.mjs"))

@@ -12,8 +12,8 @@ if [ -z "$chromium" ]; then
 	echo "browser: no Chromium; install chromium or set BERTH_CHROMIUM" >&2
 	exit 1
 fi
-if ! command -v node >/dev/null || ! node -e 'process.exit(parseInt(process.versions.node) >= 20 ? 0 : 1)'; then
-	echo "browser: no Node.js 20 or newer; install nodejs" >&2
+if ! command -v node >/dev/null || ! node -e 'process.exit(parseInt(process.versions.node) >= 18 ? 0 : 1)'; then
+	echo "browser: no Node.js 18 or newer; install nodejs" >&2
 	exit 1
 fi
 lock=$(sha256sum e2e/browser/package-lock.json | cut -c1-16)
