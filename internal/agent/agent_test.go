@@ -102,7 +102,7 @@ func (m *manager) until(what string, ok func() bool) {
 		select {
 		case <-news:
 		case <-limit:
-			m.t.Fatalf("never happened: %s; seen %+v", what, m.seen)
+			m.t.Fatalf("never happened: %s; seen %s", what, peek(m, func() string { return fmt.Sprintf("%+v", m.seen) }))
 		}
 	}
 }
@@ -116,7 +116,25 @@ func (m *manager) want(list ...cluster.DesiredKernel) {
 	m.link.WakeAll()
 }
 
+// phase is for conditions of until.
 func (m *manager) phase(id cluster.KernelID) cluster.Phase { return m.seen[id].Phase }
+
+// peek reads something of a manager outside of until.
+func peek[T any](m *manager, get func() T) T {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return get()
+}
+
+func (m *manager) of(id cluster.KernelID) cluster.KernelObservation {
+	return peek(m, func() cluster.KernelObservation { return m.seen[id] })
+}
+
+func (m *manager) serial() string { return peek(m, func() string { return m.hello.Serial }) }
+
+func (m *manager) told() cluster.NodeFacts {
+	return peek(m, func() cluster.NodeFacts { return m.facts })
+}
 
 func (m *manager) Get(_ context.Context, key string) ([]byte, error) {
 	m.mu.Lock()
@@ -298,9 +316,10 @@ func TestJoinRunStreamsAndEnd(t *testing.T) {
 	id := kernelID(1)
 	m.want(desired(1))
 	m.until("it runs", func() bool { return m.phase(id) == cluster.PhaseRunning })
-	require.Equal(t, cluster.Whole(8), m.facts.Capacity[cluster.SlotCPU])
-	require.True(t, m.facts.EngineOK)
-	require.Equal(t, image, m.facts.Images[0].Reference)
+	facts := m.told()
+	require.Equal(t, cluster.Whole(8), facts.Capacity[cluster.SlotCPU])
+	require.True(t, facts.EngineOK)
+	require.Equal(t, image, facts.Images[0].Reference)
 	require.NoError(t, h.agent.Ready(t.Context()))
 	st, err := os.Stat(filepath.Join(h.cfg.StateDir, "node", "node.key"))
 	require.NoError(t, err)
@@ -349,7 +368,7 @@ func TestJoinRunStreamsAndEnd(t *testing.T) {
 
 	m.want(stopped(1))
 	m.until("it ends", func() bool { return m.phase(id) == cluster.PhaseEnded })
-	require.Contains(t, m.seen[id].LogTail, "runner started")
+	require.Contains(t, m.of(id).LogTail, "runner started")
 	require.Eventually(t, func() bool {
 		_, err := m.runner(id).Hello(t.Context())
 		return fault.Is(err, fault.NotFound)
@@ -402,10 +421,11 @@ func TestManagerAndAgentRestart(t *testing.T) {
 	m.until("ends of the time in between", func() bool {
 		return m.phase(kernelID(0)) == cluster.PhaseEnded && m.phase(kernelID(7)) == cluster.PhaseEnded
 	})
-	require.Equal(t, 9, *m.seen[kernelID(0)].ExitCode)
-	require.Equal(t, cluster.ReasonSelfTerminated, m.seen[kernelID(0)].Reason)
-	require.Equal(t, 3, *m.seen[kernelID(7)].ExitCode)
-	require.Equal(t, cluster.ReasonTaskFailed, m.seen[kernelID(7)].Reason)
+	killed, finished := m.of(kernelID(0)), m.of(kernelID(7))
+	require.Equal(t, 9, *killed.ExitCode)
+	require.Equal(t, cluster.ReasonSelfTerminated, killed.Reason)
+	require.Equal(t, 3, *finished.ExitCode)
+	require.Equal(t, cluster.ReasonTaskFailed, finished.Reason)
 	for i := range n {
 		require.Equal(t, 1, h.engine.Starts(h.cfg.Scope(), "i-test", kernelID(i)), "nothing runs twice")
 	}
@@ -460,24 +480,24 @@ func TestNodeCertificate(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(h.cfg.JoinTokenFile, text, 0o600))
 	m.until("it joins", func() bool { return m.greetings > 0 })
-	serial := m.hello.Serial
+	serial := m.serial()
 	h.stop()
 
 	// With its certificate the agent needs no token any more.
 	require.NoError(t, os.Remove(h.cfg.JoinTokenFile))
-	n := m.greetings
+	n := peek(m, func() int { return m.greetings })
 	h.start()
 	m.until("it comes again", func() bool { return m.greetings > n })
-	require.Equal(t, serial, m.hello.Serial)
+	require.Equal(t, serial, m.serial())
 	h.stop()
 
 	// A damaged certificate is replaced by joining again.
 	require.NoError(t, os.WriteFile(filepath.Join(h.cfg.StateDir, "node", "node.crt"), []byte("x"), 0o600))
 	h.cfg.JoinTokenFile = good
-	n = m.greetings
+	n = peek(m, func() int { return m.greetings })
 	h.start()
 	m.until("it joins again", func() bool { return m.greetings > n })
-	require.NotEqual(t, serial, m.hello.Serial)
+	require.NotEqual(t, serial, m.serial())
 }
 
 // ahead is a clock that is fast by some days.
@@ -494,7 +514,7 @@ func TestCertificateIsRenewedWithoutToken(t *testing.T) {
 	h := newHost(t, m)
 	h.start()
 	m.until("it joins", func() bool { return m.greetings > 0 })
-	serial := m.hello.Serial
+	serial := m.serial()
 	h.stop()
 	h.cfg.JoinTokenFile = ""
 	h.clock = ahead{chassis.RealClock(), 250 * 24 * time.Hour}

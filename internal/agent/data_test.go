@@ -88,7 +88,7 @@ func TestAppsAreReachedEveryWay(t *testing.T) {
 			id := kernelID(1)
 			m.want(desired(1))
 			m.until("it runs", func() bool { return m.phase(id) == cluster.PhaseRunning && m.facts.DataAddress != "" })
-			require.Equal(t, filepath.Join(h.cfg.StateDir, "data", "data.sock"), m.facts.DataSocket)
+			require.Equal(t, filepath.Join(h.cfg.StateDir, "data", "data.sock"), m.told().DataSocket)
 			stop, err := h.engine.Listen(id, 7000, run.AppTCP, func(c net.Conn) {
 				_, _ = io.WriteString(c, "hello\n")
 				_, _ = io.Copy(c, c)
@@ -166,7 +166,7 @@ func TestHandedOverConnectionsOutliveTheAgent(t *testing.T) {
 	id := kernelID(1)
 	m.want(desired(1))
 	m.until("it runs", func() bool { return m.phase(id) == cluster.PhaseRunning && m.facts.DataSocket != "" })
-	require.Empty(t, m.facts.DataAddress, "the TCP port is off")
+	require.Empty(t, m.told().DataAddress, "the TCP port is off")
 	stop, err := h.engine.Listen(id, 7000, run.AppTCP, fake.Echo)
 	require.NoError(t, err)
 	defer stop()

@@ -91,7 +91,7 @@ func TestFoldersOnTheRealEngine(t *testing.T) {
 		}
 		m.want(d)
 		m.until("it runs", func() bool { return m.phase(id) >= cluster.PhaseRunning })
-		require.Equal(t, cluster.PhaseRunning, m.phase(id), "%+v", m.seen[id])
+		require.Equal(t, cluster.PhaseRunning, m.of(id).Phase, "%+v", m.of(id))
 		out, code := shell(t, m, id, "id -u; cat data/sub/inner/file; stat -c %u:%g data/sub; umask 022; echo $$ > data/new-$(id -u) && mkdir -p data/dir-$(id -u) && stat -c %u:%g data/new-$(id -u)")
 		require.Zero(t, code, out)
 		own := fmt.Sprintf("%d:%d", uid, uid)
@@ -122,7 +122,7 @@ func TestFoldersOnTheRealEngine(t *testing.T) {
 		require.FileExists(t, v.path(fmt.Sprintf("new-%d", uid)), "files stay after the session")
 		require.NoError(t, os.Remove(v.path("again")))
 	}
-	require.Empty(t, m.facts.HungVolumes)
+	require.Empty(t, m.told().HungVolumes)
 	found, err := h.agent.Findings(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, slicesWithout(found, "deletion"))
@@ -134,7 +134,7 @@ func TestFoldersOnTheRealEngine(t *testing.T) {
 	gone.Spec.Mounts = []cluster.FolderMount{f}
 	m.want(gone)
 	m.until("it fails", func() bool { return m.phase(kernelID(30)) == cluster.PhaseEnded })
-	o := m.seen[kernelID(30)]
+	o := m.of(kernelID(30))
 	require.Equal(t, cluster.ReasonFailedToCreate, o.Reason)
 	require.Contains(t, o.Detail, "mount folder data: the folder's directory is not on volume local:volume1")
 }

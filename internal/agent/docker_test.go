@@ -82,12 +82,12 @@ func TestRealEngine(t *testing.T) {
 	began := time.Now()
 	m.want(d)
 	m.until("it runs", func() bool { return m.phase(id) >= cluster.PhaseRunning })
-	t.Logf("running after %s (%+v)", time.Since(began), m.seen[id].Phase)
+	t.Logf("running after %s (%+v)", time.Since(began), m.of(id).Phase)
 	defer func() {
 		m.want(stopped(1))
 		began := time.Now()
 		m.until("it ends", func() bool { return m.phase(id) == cluster.PhaseEnded })
-		t.Logf("ended after %s: %+v", time.Since(began), m.seen[id])
+		t.Logf("ended after %s: %+v", time.Since(began), m.of(id))
 		out, err := exec.Command("docker", "ps", "-aq", "--filter", "name=berth").CombinedOutput()
 		t.Logf("containers left: %q %v", out, err)
 	}()
@@ -149,7 +149,7 @@ func TestRealBatch(t *testing.T) {
 	d.Spec.SessionType, d.Spec.StartupCommand = cluster.Batch, "echo out; exit 3"
 	m.want(d)
 	m.until("it ends", func() bool { return m.phase(kernelID(2)) == cluster.PhaseEnded })
-	o := m.seen[kernelID(2)]
+	o := m.of(kernelID(2))
 	require.Equal(t, cluster.ReasonTaskFailed, o.Reason, "%+v", o)
 	require.Equal(t, 3, *o.ExitCode)
 	require.Contains(t, o.LogTail, "out\n")
