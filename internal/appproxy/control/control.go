@@ -368,9 +368,12 @@ func (c *Client) await(ctx context.Context, got func() bool) error {
 
 // AwaitCircuit waits until the table holds a circuit, for those who know of it before its event is here; nil when ctx ends
 // first.
-func (c *Client) AwaitCircuit(ctx context.Context, id string) *circuit.Circuit {
+func (c *Client) AwaitCircuit(ctx context.Context, id string, epoch int64) *circuit.Circuit {
 	var found *circuit.Circuit
-	_ = c.await(ctx, func() bool { found = c.Table().ByID(id); return found != nil }) // a nil result says the same
+	_ = c.await(ctx, func() bool {
+		found = c.Table().ByID(id)
+		return found != nil && found.Epoch >= epoch
+	}) // the result says the same
 	return found
 }
 

@@ -165,7 +165,7 @@ func TestAnswersAsVisitorsSeeThem(t *testing.T) {
 		"plain":       {"HTTP/1.1 200 Fine\r\nB: 2\r\nA: 1\r\nContent-Length: 2\r\n\r\nok", "", "HTTP/1.1 200 Fine\r\nB: 2\r\nA: 1\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"},
 		"no reason":   {"HTTP/1.1 200\r\nContent-Length: 0\r\n\r\n", "", "HTTP/1.1 200 \r\nContent-Length: 0\r\nConnection: close\r\n\r\n"},
 		"two cookies": {"HTTP/1.1 200 OK\r\nSet-Cookie: a=1\r\nX: y\r\nSet-Cookie: b=2; Path=/\r\nContent-Length: 0\r\n\r\n", "", "HTTP/1.1 200 OK\r\nSet-Cookie: a=1\r\nX: y\r\nSet-Cookie: b=2; Path=/\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"},
-		"cookies not for others": {"HTTP/1.1 200 OK\r\nSet-Cookie: berth-1=x\r\nSet-Cookie: __Host-berth-1=x; Secure\r\nSet-Cookie: a=b; Domain=.bench; Path=/\r\nSet-Cookie: c=d;domain = app ; Secure\r\nContent-Length: 0\r\n\r\n", "",
+		"cookies not for others": {"HTTP/1.1 200 OK\r\nSet-Cookie: berth-1=x\r\nSet-Cookie: __Host-berth-1=x; Secure\r\nSet-Cookie: =berth-1=x\r\nSet-Cookie:  = berth-1=x; Path=/\r\nSet-Cookie: berth-1\r\nSet-Cookie: a=b; Domain=.bench; Path=/\r\nSet-Cookie: c=d;domain = app ; Secure\r\nContent-Length: 0\r\n\r\n", "",
 			"HTTP/1.1 200 OK\r\nSet-Cookie: a=b; Path=/\r\nSet-Cookie: c=d;domain = app ; Secure\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"},
 		"hop by hop": {"HTTP/1.1 200 OK\r\nConnection: X-A, keep-alive\r\nX-A: 1\r\nKeep-Alive: timeout=5\r\nProxy-Authenticate: x\r\nUpgrade: h2\r\nContent-Length: 0\r\n\r\n", "", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"},
 		"not the app's to say": {"HTTP/1.1 200 OK\r\nStrict-Transport-Security: max-age=9\r\nAlt-Svc: h3=x\r\nClear-Site-Data: \"*\"\r\nX-Accel-Redirect: /x\r\nX-Accel-Buffering: no\r\nContent-Length: 0\r\n\r\n", "",

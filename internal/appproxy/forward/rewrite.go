@@ -169,8 +169,9 @@ func stripCookies(v string) string {
 // is not the app's very host would reach other apps and is left out.
 func cleanSetCookie(v, host string) string {
 	pair, rest, more := strings.Cut(v, ";")
-	name, _, ok := strings.Cut(pair, "=")
-	if name = strings.Trim(name, " \t"); circuit.PlatformCookie(name) || !ok && strings.Contains(pair, "berth-") {
+	name, _, _ := strings.Cut(pair, "=")
+	// A cookie without a name comes back as its value alone, which may look like one of ours.
+	if name = strings.Trim(name, " \t"); circuit.PlatformCookie(name) || (name == "" || name == strings.Trim(pair, " \t")) && strings.Contains(pair, "berth-") {
 		return ""
 	}
 	if !more || !containsFold(rest, "domain") {

@@ -27,7 +27,7 @@ type Manager interface {
 	State() control.State
 	Lookup(ctx context.Context, label string, port int) (*circuit.Circuit, error)
 	Refresh(ctx context.Context, port int) (*circuit.Circuit, error)
-	AwaitCircuit(ctx context.Context, id string) *circuit.Circuit
+	AwaitCircuit(ctx context.Context, id string, epoch int64) *circuit.Circuit
 	Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.LaunchReply, *circuit.Circuit, error)
 	Redeem(ctx context.Context, req proxy.RedeemRequest) (proxy.RedeemReply, error)
 	Conf(ctx context.Context, req proxy.ConfRequest) (string, error)

@@ -131,7 +131,7 @@ func (f *Front) launch(ctx context.Context, req proxy.LaunchRequest) (proxy.Laun
 			return reply, nil, err
 		}
 		err = f.o.Open(c)
-		if err == nil || req.ProxyPort != 0 || reply.Reused || try == portTries || fault.ReasonOf(err) != "port-taken" {
+		if err == nil || req.ProxyPort != 0 || c.ID == req.Unopened || try == portTries || fault.ReasonOf(err) != "port-taken" {
 			return reply, c, err
 		}
 		req.Unopened = c.ID

@@ -181,7 +181,7 @@ func (f *Front) setupRaw(w http.ResponseWriter, r *http.Request) {
 	waiting, cancel := context.WithTimeout(r.Context(), 2*time.Second)
 	c := f.o.Manager.Table().ByID(q.Get("circuit"))
 	if c == nil && q.Get("circuit") != "" {
-		c = f.o.Manager.AwaitCircuit(waiting, q.Get("circuit"))
+		c = f.o.Manager.AwaitCircuit(waiting, q.Get("circuit"), 0)
 	}
 	cancel()
 	if c == nil || c.HTTP() {

@@ -45,7 +45,7 @@ func (f *Front) admit(r *http.Request, ticket string) (*circuit.Circuit, error) 
 	c := f.o.Manager.Table().ByID(id)
 	if c == nil || c.Epoch < t.Epoch { // its event is on the way
 		ctx, cancel := context.WithTimeout(r.Context(), awaitCircuit)
-		c = f.o.Manager.AwaitCircuit(ctx, id)
+		c = f.o.Manager.AwaitCircuit(ctx, id, t.Epoch)
 		cancel()
 	}
 	if c == nil {

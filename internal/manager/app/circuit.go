@@ -164,6 +164,13 @@ func (s *Service) Enter(ctx context.Context, a Actor, id string) (Entry, error) 
 		if err := mayVisit(a, v); err != nil {
 			return err
 		}
+		// A change may have taken the right since; the epoch that is signed must be one at which it is held.
+		if v, err = locked(ctx, tx, id, a); err != nil {
+			return err
+		}
+		if err := mayVisit(a, v); err != nil {
+			return err
+		}
 		c, _, err := onePublished(ctx, tx.Queries, v.Circuit.ID)
 		if err != nil {
 			return err
@@ -283,13 +290,22 @@ func (s *Service) lockMine(ctx context.Context, tx *store.Tx, a Actor, id string
 		}
 		return v, err
 	}
-	if _, err := tx.LockCircuit(ctx, v.Circuit.ID); err != nil {
-		if store.Missing(err) {
-			return v, noCircuit(id)
-		}
-		return v, fmt.Errorf("lock circuit %s: %w", id, err)
+	return locked(ctx, tx, v.Circuit.ID, a)
+}
+
+// locked waits for changes of a circuit that is known to exist, and reads it as it is until the transaction ends.
+func locked(ctx context.Context, tx *store.Tx, id string, a Actor) (dbgen.CircuitViewsRow, error) {
+	canonical, ok := cluster.CanonicalUUID(id)
+	if !ok {
+		return dbgen.CircuitViewsRow{}, noCircuit(id)
 	}
-	return view(ctx, tx.Queries, id, string(a.UserID))
+	if _, err := tx.LockCircuit(ctx, canonical); err != nil {
+		if store.Missing(err) {
+			return dbgen.CircuitViewsRow{}, noCircuit(id)
+		}
+		return dbgen.CircuitViewsRow{}, fmt.Errorf("lock circuit %s: %w", id, err)
+	}
+	return view(ctx, tx.Queries, canonical, string(a.UserID))
 }
 
 // share replaces shares; lost says that somebody who had one has none any more.

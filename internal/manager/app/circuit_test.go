@@ -404,3 +404,34 @@ func TestReach(t *testing.T) {
 	_, err = r.Reach(ctx, r.alice, "My Lab", "", app.Want{App: "nope"})
 	wantKind(t, err, fault.NotFound, "unknown")
 }
+
+// Who enters while the right to it is being taken gets nothing that outlives it.
+func TestEnterWhileRevoked(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := t.Context()
+	c := r.launched("jupyter").Circuit
+	_, err := r.Patch(ctx, r.alice, c.ID, app.Change{SharedUsers: &[]string{"carol@x"}})
+	r.must(err)
+	tx, err := r.store.Pool().Begin(ctx)
+	r.must(err)
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	for _, text := range []string{
+		`SELECT id FROM circuits WHERE id = $1 FOR UPDATE`, `DELETE FROM circuit_shares WHERE circuit_id = $1`, `UPDATE circuits SET epoch = epoch + 1 WHERE id = $1`,
+	} {
+		_, err := tx.Exec(ctx, text, c.ID)
+		r.must(err)
+	}
+	entered := make(chan error, 1)
+	go func() {
+		_, err := r.Enter(ctx, r.carol, c.ID)
+		entered <- err
+	}()
+	require.Eventually(t, func() bool {
+		var n int
+		r.must(r.store.Pool().QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n))
+		return n > 0
+	}, 20*time.Second, 5*time.Millisecond, "it waits for the change")
+	r.must(tx.Commit(ctx))
+	wantKind(t, <-entered, fault.NotFound, "the share is gone")
+}

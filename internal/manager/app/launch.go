@@ -180,17 +180,20 @@ func (s *Service) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.La
 	return reply, nil
 }
 
-// dropUnopened ends a circuit that the wish's own launch made and whose port its proxy cannot open. The port rests: others come first.
+// dropUnopened ends a private circuit of the wish's own user whose port its proxy cannot open. The port rests: others come first.
 func dropUnopened(ctx context.Context, tx *store.Tx, w wish, id string) error {
 	if id == "" {
 		return nil
+	}
+	if _, err := tx.HoldAppSession(ctx, w.session.ID); err != nil && !store.Missing(err) { // as everybody: the session before its circuits
+		return fmt.Errorf("hold session %s: %w", w.session.Name, err)
 	}
 	present, err := tx.CircuitsOfSession(ctx, w.session.ID)
 	if err != nil {
 		return fmt.Errorf("read circuits of session %s: %w", w.session.Name, err)
 	}
 	for _, c := range present {
-		if c.ID == id && c.Proxy == w.proxy.Name && c.CreatedBy == string(w.by) && c.Port != nil {
+		if c.ID == id && c.Proxy == w.proxy.Name && c.CreatedBy == string(w.by) && c.Port != nil && !c.Public {
 			if _, err := tx.DropCircuits(ctx, []string{id}); err != nil {
 				return fmt.Errorf("end circuit %s: %w", id, err)
 			}

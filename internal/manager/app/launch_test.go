@@ -349,6 +349,10 @@ func TestUnopenedPorts(t *testing.T) {
 	_, err = r.Launch(t.Context(), proxy.LaunchRequest{Proxy: "p", Token: l.Token, Session: theirs, App: "web", Mode: proxy.ModePort, Unopened: second.Circuit.ID})
 	r.must(err)
 	require.Equal(t, second.Circuit.ID, r.launched("web", onPort).Circuit.ID)
+	// One that is public keeps its address.
+	_, err = r.Patch(t.Context(), r.alice, second.Circuit.ID, app.Change{Public: new(true)})
+	r.must(err)
+	require.Equal(t, second.Circuit.ID, r.launched("web", onPort, func(q *proxy.LaunchRequest) { q.Unopened = second.Circuit.ID }).Circuit.ID)
 }
 
 func TestTooManyCircuits(t *testing.T) {

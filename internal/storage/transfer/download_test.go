@@ -443,12 +443,13 @@ func TestHTTP2(t *testing.T) {
 
 func TestFilesLeaveThroughTheKernel(t *testing.T) {
 	r := newRig(t)
-	r.write("f", strings.Repeat("x", 1<<20))
+	r.write("f", strings.Repeat("x", 3<<20))
 	w := &counting{ResponseWriter: discard{h: http.Header{}}}
 	req, err := http.NewRequest("GET", "/download?"+url.Values{"token": {r.downloadToken("f")}}.Encode(), nil)
 	require.NoError(t, err)
 	r.s.ServeHTTP(w, req)
-	require.EqualValues(t, 1<<20, w.file, "the connection gets a plain *os.File in a LimitedReader")
+	require.EqualValues(t, 3<<20, w.file, "the connection gets a plain *os.File in a LimitedReader")
+	require.EqualValues(t, 1<<20, w.largest, "where a timeout ends a connection, as with TLS, slow readers get time for every piece")
 }
 
 // A file is sent in full segments, and nothing of it is held back for the next reply of its connection.
@@ -491,11 +492,12 @@ func (l *looking) ReadFrom(src io.Reader) (int64, error) {
 
 type counting struct {
 	http.ResponseWriter
-	file int64
+	file, largest int64
 }
 
 func (c *counting) ReadFrom(src io.Reader) (int64, error) {
 	n, err := io.Copy(io.Discard, src)
+	c.largest = max(c.largest, n)
 	if l, ok := src.(*io.LimitedReader); ok {
 		if _, ok := l.R.(*os.File); ok {
 			c.file += n

@@ -9,8 +9,12 @@ import (
 	"time"
 )
 
-// sendPiece is how much the kernel sends between two looks at the clock; who took anything of it in time is not idle.
-const sendPiece = 256 << 20
+// Between two looks at the clock the kernel sends up to sendPiece of a file: who took anything of it in time is not idle, and
+// it goes on behind that. Nothing else can go on after a timeout, so it gets its time for each copyPiece.
+const (
+	sendPiece = 256 << 20
+	copyPiece = 1 << 20
+)
 
 // buffers are for moving file contents; big enough that a system call costs little beside the copy.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 1<<20); return &b }}
@@ -21,6 +25,7 @@ type reply struct {
 	http.ResponseWriter
 	control *http.ResponseController
 	idle    time.Duration
+	plain   bool   // the connection is TCP without TLS
 	id      string // of the request
 	method  string
 	status  int
@@ -76,15 +81,20 @@ func (w *reply) ReadFrom(src io.Reader) (total int64, err error) {
 		defer buffers.Put(buf)
 		return io.CopyBuffer(writerOnly{w}, readerOnly{limited}, *buf)
 	}
+	size := int64(copyPiece)
+	_, sends := limited.R.(*os.File)
+	if sends = sends && w.plain; sends {
+		size = sendPiece
+	}
 	for limited.N > 0 {
-		piece := io.LimitedReader{R: limited.R, N: min(limited.N, sendPiece)}
+		piece := io.LimitedReader{R: limited.R, N: min(limited.N, size)}
 		want := piece.N
 		w.stir()
 		n, err := to.ReadFrom(&piece)
 		limited.N -= n
 		total += n
 		w.sent += n
-		if err != nil && n > 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+		if sends && err != nil && n > 0 && errors.Is(err, os.ErrDeadlineExceeded) {
 			continue // slow, not dead
 		}
 		if err != nil || n < want { // fewer bytes without an error: the file got shorter

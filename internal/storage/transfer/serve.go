@@ -31,7 +31,7 @@ var (
 func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	began := s.o.Clock.Now()
 	id, err := s.tokens.id()
-	w := &reply{ResponseWriter: rw, control: http.NewResponseController(rw), idle: s.o.IdleTimeout, id: id, method: r.Method}
+	w := &reply{ResponseWriter: rw, control: http.NewResponseController(rw), idle: s.o.IdleTimeout, plain: connOf(r) != nil, id: id, method: r.Method}
 	h := w.Header()
 	h.Set("X-Request-Id", id)
 	h.Set("X-Content-Type-Options", "nosniff")

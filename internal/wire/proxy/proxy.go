@@ -193,7 +193,7 @@ type LaunchRequest struct {
 	Mode      Mode       `json:"mode,omitempty"`
 	NoReuse   bool       `json:"no_reuse,omitempty"`
 	Client    netip.Addr `json:"client"`
-	// Unopened is the circuit that the same launch made before and whose port the proxy cannot open: it goes, another port is tried.
+	// Unopened is the circuit that the last try brought and whose port the proxy cannot open: it goes, another port is tried.
 	Unopened string `json:"unopened,omitempty"`
 }
 
