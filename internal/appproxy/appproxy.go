@@ -38,16 +38,17 @@ type Deps struct {
 
 // Proxy is the app proxy role.
 type Proxy struct {
-	cfg     Config
-	d       Deps
-	log     *slog.Logger
-	member  *membership.Member // nil in tests
-	client  *control.Client
-	engine  *forward.Engine
-	source  *certs.Source // nil without TLS
-	ports   *ports
-	secret  chassis.Secret
-	started atomic.Bool
+	cfg        Config
+	d          Deps
+	log        *slog.Logger
+	member     *membership.Member // nil in tests
+	client     *control.Client
+	engine     *forward.Engine
+	source     *certs.Source // nil without TLS
+	ports      *ports
+	handshakes handshakes
+	secret     chassis.Secret
+	started    atomic.Bool
 
 	// Known once the shared listener is open.
 	listener net.Listener

@@ -484,6 +484,24 @@ func TestRawApps(t *testing.T) {
 }
 
 // With a certificate, a raw app's own port takes whoever shows a ticket inside TLS.
+// Whoever opens connections and says nothing keeps nobody else from the proxy.
+func TestSilentHandshakes(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, func(c *appproxy.Config) { c.TLS.SelfSigned = true })
+	base, err := url.Parse(s.p.URL())
+	require.NoError(t, err)
+	silent := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	var last net.Conn
+	for range 1100 {
+		last, err = silent.Dial("tcp", net.JoinHostPort("127.0.0.1", base.Port()))
+		require.NoError(t, err)
+		defer last.Close()
+	}
+	_, err = last.Read(make([]byte, 1))
+	require.Error(t, err, "it has too many already")
+	require.Equal(t, 200, s.get(s.browser(), s.p.URL()+"/healthz").status)
+}
+
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, func(c *appproxy.Config) { c.TLS.SelfSigned, c.Ports.TLS = true, true })

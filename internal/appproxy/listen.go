@@ -16,10 +16,12 @@ import (
 	"berth.dev/berth/internal/fault"
 )
 
-// handshakeTimeout bounds a TLS handshake, maxHandshakes how many there are at once.
+// handshakeTimeout bounds a TLS handshake, maxHandshakes how many there are at once, eachHandshakes how many from one address:
+// who only connects and says nothing keeps nobody else out.
 const (
 	handshakeTimeout = 10 * time.Second
 	maxHandshakes    = 1024
+	eachHandshakes   = 64
 )
 
 // serveShared serves the base URL and the domain.
@@ -76,13 +78,12 @@ func (p *Proxy) serveHTTP(ctx context.Context, conn net.Conn, l forward.Listener
 
 // handshake returns nil when the connection is over.
 func (p *Proxy) handshake(ctx context.Context, conn net.Conn, conf *tls.Config) *tls.Conn {
-	select {
-	case p.ports.handshakes <- struct{}{}:
-	default:
+	from := hostOf(conn.RemoteAddr().String())
+	if !p.handshakes.begin(from) {
 		_ = conn.Close()
 		return nil
 	}
-	defer func() { <-p.ports.handshakes }()
+	defer p.handshakes.end(from)
 	secured := tls.Server(conn, conf)
 	limited, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
@@ -98,11 +99,40 @@ func (p *Proxy) handshake(ctx context.Context, conn net.Conn, conf *tls.Config) 
 	return secured
 }
 
+// handshakes counts those under way.
+type handshakes struct {
+	mu   sync.Mutex
+	all  int
+	each map[string]int // by address; none is kept at zero
+}
+
+func (h *handshakes) begin(from string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.all >= maxHandshakes || h.each[from] >= eachHandshakes {
+		return false
+	}
+	if h.each == nil {
+		h.each = map[string]int{}
+	}
+	h.all++
+	h.each[from]++
+	return true
+}
+
+func (h *handshakes) end(from string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.all--
+	if h.each[from]--; h.each[from] == 0 {
+		delete(h.each, from)
+	}
+}
+
 // ports keeps one listener for every port that a circuit has, and none else.
 type ports struct {
-	p          *Proxy
-	wake       chan struct{}
-	handshakes chan struct{}
+	p    *Proxy
+	wake chan struct{}
 
 	mu       sync.Mutex
 	ctx      context.Context // of run; nil while it does not run
@@ -112,7 +142,7 @@ type ports struct {
 }
 
 func newPorts(p *Proxy) *ports {
-	return &ports{p: p, wake: make(chan struct{}, 1), handshakes: make(chan struct{}, maxHandshakes), open: map[int]net.Listener{}, problems: map[int]string{}}
+	return &ports{p: p, wake: make(chan struct{}, 1), open: map[int]net.Listener{}, problems: map[int]string{}}
 }
 
 // poke asks for a look at the table.

@@ -66,7 +66,21 @@ type Server struct {
 
 // New returns app sshd.
 func New(cfg Config) *Server {
-	return &Server{cfg: cfg, slots: make(chan struct{}, maxConns), number: new(atomic.Int64), host: sync.OnceValues(func() (ssh.Signer, error) { return hostKey(cfg.HostKey) })}
+	return &Server{cfg: cfg, slots: make(chan struct{}, maxConns), number: new(atomic.Int64), host: kept(func() (ssh.Signer, error) { return hostKey(cfg.HostKey) })}
+}
+
+// kept loads a key until that succeeds, and then no more: a disk that was full once does not close the server for good.
+func kept(load func() (ssh.Signer, error)) func() (ssh.Signer, error) {
+	var mu sync.Mutex
+	var key ssh.Signer
+	return func() (_ ssh.Signer, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if key == nil {
+			key, err = load()
+		}
+		return key, err
+	}
 }
 
 // FilesOnly returns app sftp: the same server for the same keys, which serves files and nothing else.
