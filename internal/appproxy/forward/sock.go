@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -36,6 +35,7 @@ type sock struct {
 
 func (s *sock) init(conn net.Conn) {
 	s.conn = conn
+	unpace(conn)
 	s.raw = rawOf(conn)
 	if s.raw != nil {
 		s.onRead, s.onWrite = s.readReady, s.writeReady
@@ -259,19 +259,17 @@ func (s *sock) hungUp() bool {
 // past is a deadline that has passed: it wakes readers and writers.
 var past = time.Unix(1, 0)
 
-// The kernel's own move: what is worth a pipe, and how much goes through one at once. Users may have pipes of 64 MiB together, by
-// default, before the kernel gives them tiny ones: only so many are wide.
+// The kernel's own move: what is worth a pipe, and how much goes through one at once. More would not cost less and would keep
+// the processor from others for longer; and users may have pipes of 64 MiB together, by default, before the kernel gives them
+// tiny ones.
 const (
 	spliceFrom = 64 << 10
 	pipeSize   = 256 << 10
-	wideSize   = 1 << 20
-	widePipes  = 32
 )
 
 // pipe moves bytes between two sockets inside the kernel.
 type pipe struct {
 	r, w    int
-	size    int
 	max     int // of the next move in
 	n       int // moved by the last call
 	err     error
@@ -281,9 +279,6 @@ type pipe struct {
 
 // pipes keeps pipes that are empty; more than its capacity are closed.
 var pipes = make(chan *pipe, 64)
-
-// wide counts wide pipes, kept ones too.
-var wide atomic.Int32
 
 func getPipe() (*pipe, error) {
 	select {
@@ -295,12 +290,8 @@ func getPipe() (*pipe, error) {
 	if err := unix.Pipe2(fd[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		return nil, err
 	}
-	p := &pipe{r: fd[0], w: fd[1], size: wideSize}
-	if wide.Add(1) > widePipes {
-		wide.Add(-1)
-		p.size = pipeSize
-	}
-	_, _ = unix.FcntlInt(uintptr(fd[0]), unix.F_SETPIPE_SZ, p.size) // a smaller one works too
+	p := &pipe{r: fd[0], w: fd[1]}
+	_, _ = unix.FcntlInt(uintptr(fd[0]), unix.F_SETPIPE_SZ, pipeSize) // a smaller one works too
 	p.in, p.out = p.moveIn, p.moveOut
 	return p, nil
 }
@@ -313,9 +304,6 @@ func putPipe(p *pipe) {
 		default:
 		}
 	}
-	if p.size == wideSize {
-		wide.Add(-1)
-	}
 	_ = unix.Close(p.r)
 	_ = unix.Close(p.w)
 }
@@ -324,28 +312,28 @@ const spliceFlags = unix.SPLICE_F_MOVE | unix.SPLICE_F_NONBLOCK
 
 func (p *pipe) moveIn(fd uintptr) bool {
 	for {
-		n, err := unix.Splice(int(fd), nil, p.w, nil, p.max, spliceFlags)
+		n, err := spliceNow(int(fd), p.w, p.max)
 		switch err {
 		case unix.EINTR:
 			continue
 		case unix.EAGAIN: // the pipe is empty: it is the socket that has nothing
 			return false
 		}
-		p.n, p.err = int(n), err
+		p.n, p.err = n, err
 		return true
 	}
 }
 
 func (p *pipe) moveOut(fd uintptr) bool {
 	for {
-		n, err := unix.Splice(p.r, nil, int(fd), nil, p.left, spliceFlags)
+		n, err := spliceNow(p.r, int(fd), p.left)
 		switch err {
 		case unix.EINTR:
 			continue
 		case unix.EAGAIN:
 			return false
 		}
-		p.n, p.err = int(n), err
+		p.n, p.err = n, err
 		return true
 	}
 }
@@ -361,9 +349,9 @@ func splice(dst, src *sock, n int64, progress func(waiting waiting, moved int)) 
 	defer putPipe(p)
 	var total int64
 	for n < 0 || total < n {
-		p.max = p.size
+		p.max = pipeSize
 		if n >= 0 {
-			p.max = int(min(int64(p.size), n-total))
+			p.max = int(min(pipeSize, n-total))
 		}
 		progress(forSource, 0)
 		if err := src.raw.Read(p.in); err != nil {
