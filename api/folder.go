@@ -196,22 +196,35 @@ func (c *Client) PurgeFolder(ctx context.Context, id string) error {
 	return c.call(ctx, request{method: http.MethodPost, path: "/folders/delete-from-trash-bin", json: map[string]string{"id": id}}, nil)
 }
 
-// TrashedFolder finds a folder in the trash by name or id. A name can belong to several.
+// TrashedFolder finds a folder in the trash, or one whose deletion failed, by name or id. Those in the trash come first; a
+// name can belong to several.
 func (c *Client) TrashedFolder(ctx context.Context, folder string) (Folder, error) {
-	all, err := c.Folders(ctx, FolderFilter{})
+	var all []Folder
+	var err error
+	if isUUID(folder) { // may be another user's, for administrators
+		all = make([]Folder, 1)
+		all[0], err = c.Folder(ctx, folder)
+	} else {
+		all, err = c.Folders(ctx, FolderFilter{})
+	}
 	if err != nil {
 		return Folder{}, err
 	}
-	var found []Folder
+	var found, undeleted []Folder
 	var live bool
 	for _, f := range all {
 		switch {
 		case f.Name != folder && !sameID(f.ID, folder):
 		case f.Status == FolderDeletePending:
 			found = append(found, f)
+		case f.Status == FolderDeleteError:
+			undeleted = append(undeleted, f)
 		default:
 			live = true
 		}
+	}
+	if len(found) == 0 {
+		found = undeleted
 	}
 	switch {
 	case len(found) == 1:

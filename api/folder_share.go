@@ -70,7 +70,7 @@ func (c *Client) ShareFolder(ctx context.Context, folder, permission string, ema
 	return out.Shared, err
 }
 
-// UnshareFolder takes back what ShareFolder gave.
+// UnshareFolder takes permissions back: what ShareFolder gave, or an accepted invitation to a folder of the caller.
 func (c *Client) UnshareFolder(ctx context.Context, folder string, emails []string) ([]string, error) {
 	var out struct {
 		Unshared []string `json:"unshared_emails"`

@@ -421,10 +421,7 @@ func (c mover) downloadAs(ctx context.Context, label string, from api.FolderPath
 			d.known = false
 			continue
 		}
-		if err != nil || !o.Verify {
-			return size, err
-		}
-		return size, c.verifyFile(ctx, d.from, to.Root, name, o)
+		return size, err
 	}
 }
 
@@ -440,10 +437,10 @@ func (d *download) toFile(ctx context.Context, name string, to Target) (int64, e
 	if to.Place != "" {
 		key = resumeKey("download", d.c.Config().Endpoint, d.c.Config().AccessKey, d.from.Folder, d.from.Path, to.Place, name)
 	}
-	offset := int64(0)
+	offset, remembered := int64(0), false
 	if saved, ok := d.o.Resume.load(key); ok && key != "" && !d.known {
 		if info, err := part.Stat(); err == nil && info.Size() <= saved.Version.Size && saved.Version.condition() != "" {
-			d.version, d.known, offset = saved.Version, true, info.Size()
+			d.version, d.known, offset, remembered = saved.Version, true, info.Size(), true
 		}
 	}
 	if err = part.Truncate(offset); err == nil {
@@ -453,7 +450,6 @@ func (d *download) toFile(ctx context.Context, name string, to Target) (int64, e
 		return 0, local(err)
 	}
 	d.o.tell(Bytes, d.label, offset, "")
-	remembered := false
 	size, err := d.copy(ctx, offset, -1, func(v fileVersion) (io.Writer, error) {
 		if !remembered && key != "" && v.Size > d.o.chunk() {
 			d.o.Resume.save(key, unfinished{Version: v})
@@ -462,14 +458,24 @@ func (d *download) toFile(ctx context.Context, name string, to Target) (int64, e
 		return part, nil
 	})
 	if err != nil {
-		if errors.Is(err, ErrChanged) {
+		if over := errors.Is(err, ErrChanged) || api.IsNotFound(err); over || key == "" || !remembered || d.version.Size <= d.o.chunk() {
 			d.o.Resume.forgetIf(key)
-			d.o.tell(Bytes, d.label, -size, "")
-		}
-		if key == "" || !remembered || d.version.Size <= d.o.chunk() {
 			_ = to.Root.Remove(partName)
 		}
+		if errors.Is(err, ErrChanged) {
+			d.o.tell(Bytes, d.label, -size, "")
+		}
 		return size, err
+	}
+	if d.o.Verify {
+		// Nothing gets the name of the file that is not the file.
+		if err := d.verifyPart(ctx, part); err != nil {
+			if errors.Is(err, ErrDiffers) {
+				d.o.Resume.forgetIf(key)
+				_ = to.Root.Remove(partName)
+			}
+			return size, err
+		}
 	}
 	return size, local(d.finish(part, partName, name, to, key))
 }
@@ -504,9 +510,12 @@ func (d *download) finish(part *os.File, partName, name string, to Target, key s
 	return nil
 }
 
-// verifyFile compares the SHA-256 of both ends, reading the remote file once more.
-func (c mover) verifyFile(ctx context.Context, from api.FolderPath, root *os.Root, name string, o Options) error {
-	same, err := c.identical(ctx, from, root, name, o)
+// verifyPart compares the SHA-256 of both ends, reading the remote file once more.
+func (d *download) verifyPart(ctx context.Context, part *os.File) error {
+	if _, err := part.Seek(0, io.SeekStart); err != nil {
+		return local(err)
+	}
+	same, err := d.c.identical(ctx, d.from, part, d.o)
 	if err == nil && !same {
 		err = ErrDiffers
 	}
@@ -514,12 +523,7 @@ func (c mover) verifyFile(ctx context.Context, from api.FolderPath, root *os.Roo
 }
 
 // identical compares a local and a remote file by their SHA-256.
-func (c mover) identical(ctx context.Context, at api.FolderPath, root *os.Root, name string, o Options) (bool, error) {
-	f, err := root.Open(name)
-	if err != nil {
-		return false, local(err)
-	}
-	defer f.Close()
+func (c mover) identical(ctx context.Context, at api.FolderPath, f io.Reader, o Options) (bool, error) {
 	h := sha256.New()
 	n, err := io.Copy(h, f)
 	if err != nil {

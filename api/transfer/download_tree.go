@@ -94,7 +94,7 @@ func (w *downloadWalk) file(from api.FolderPath, name, label string, e api.Folde
 		if err == nil && info.Mode().IsRegular() && info.Size() == e.Size && !o.Overwrite {
 			same := !e.ModTime().IsZero() && info.ModTime().Unix() == e.ModTime().Unix()
 			if o.Verify {
-				if same, err = w.c.identical(ctx, from, w.root, name, o); err != nil {
+				if same, err = w.identical(ctx, from, name, o); err != nil {
 					return 0, false, err
 				}
 			}
@@ -105,6 +105,15 @@ func (w *downloadWalk) file(from api.FolderPath, name, label string, e api.Folde
 		size, err := w.c.downloadAs(ctx, label, from, Target{Root: w.root, Name: name, Place: w.place, Mode: modeOf(e), Modified: e.ModTime()}, o)
 		return size, false, err
 	}})
+}
+
+func (w *downloadWalk) identical(ctx context.Context, from api.FolderPath, name string, o Options) (bool, error) {
+	f, err := w.root.Open(name)
+	if err != nil {
+		return false, local(err)
+	}
+	defer f.Close()
+	return w.c.identical(ctx, from, f, o)
 }
 
 // modeOf keeps of a file's mode whether it can be executed.

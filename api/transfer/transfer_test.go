@@ -222,6 +222,96 @@ func TestDownloadGoesOnInAnotherProcess(t *testing.T) {
 	}
 }
 
+// A try that does not get as far as the first byte loses nothing of what the one before it had.
+func TestADownloadThatCannotGoOnKeepsWhatThereIs(t *testing.T) {
+	t.Parallel()
+	body := random(16<<20, 8)
+	s, c := newStore(t)
+	s.put("it", body)
+	resume, err := transfer.OpenResumeDir(t.TempDir(), time.Now)
+	require.NoError(t, err)
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	require.NoError(t, err)
+	defer root.Close()
+	to := transfer.Target{Root: root, Name: "it", Place: dir}
+	ctx, kill := context.WithCancelCause(t.Context())
+	o := s.options()
+	o.Resume = resume
+	sent := int64(0)
+	o.Seen = func(e transfer.Event) {
+		if e.Kind == transfer.Bytes {
+			sent += e.Size
+		}
+		if sent > 300_000 {
+			kill(errKilled)
+		}
+	}
+	require.ErrorIs(t, transfer.DownloadFile(ctx, c, data("it"), to, o), errKilled)
+	o.Seen = nil
+	s.mu.Lock()
+	for range 50 {
+		s.troubles = append(s.troubles, trouble{cut: -1, status: 503})
+	}
+	s.mu.Unlock()
+	require.Error(t, transfer.DownloadFile(t.Context(), c, data("it"), to, o))
+	s.mu.Lock()
+	s.troubles = nil
+	s.mu.Unlock()
+
+	require.NoError(t, transfer.DownloadFile(t.Context(), c, data("it"), to, o))
+
+	require.Equal(t, 1, s.count("GET /download")-s.count("GET /download bytes="), "it began anew")
+	got, err := os.ReadFile(filepath.Join(dir, "it"))
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(body, got))
+	// Of a file that is gone, nothing is kept.
+	s.put("it", random(16<<20, 9))
+	sent = 0
+	ctx, kill = context.WithCancelCause(t.Context())
+	o.Seen = func(e transfer.Event) {
+		if e.Kind == transfer.Bytes && e.Size > 0 {
+			kill(errKilled)
+		}
+	}
+	require.ErrorIs(t, transfer.DownloadFile(ctx, c, data("it"), to, o), errKilled)
+	o.Seen = nil
+	s.mu.Lock()
+	delete(s.files, "it")
+	s.mu.Unlock()
+	require.Error(t, transfer.DownloadFile(t.Context(), c, data("it"), to, o))
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, left, 1, "a part is left of what is gone")
+}
+
+// With Verify nothing gets the name of a file that is not the file.
+func TestNothingWrongGetsTheName(t *testing.T) {
+	t.Parallel()
+	s, c := newStore(t)
+	s.put("it", random(1000, 1))
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	require.NoError(t, err)
+	defer root.Close()
+	fileWith(t, dir, "it", []byte("as it was"))
+	o := s.options()
+	o.Verify = true
+	got := int64(0)
+	o.Seen = func(e transfer.Event) {
+		if got += e.Size; e.Kind == transfer.Bytes && got == 1000 {
+			s.put("it", random(1000, 2))
+		}
+	}
+	require.ErrorIs(t, transfer.DownloadFile(t.Context(), c, data("it"), transfer.Target{Root: root, Name: "it", Place: dir}, o), transfer.ErrDiffers)
+	there, err := os.ReadFile(filepath.Join(dir, "it"))
+	require.NoError(t, err)
+	require.Equal(t, "as it was", string(there))
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, left, 1)
+}
+
 func TestWhatCannotSucceedIsNotTriedAgain(t *testing.T) {
 	t.Parallel()
 	s, c := newStore(t)

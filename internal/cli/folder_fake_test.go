@@ -29,6 +29,7 @@ type fakeFolders struct {
 
 type fakeFolder struct {
 	api.Folder
+	others bool // belongs to somebody else: lists of administrators do not have it
 	files map[string]string // path -> content
 	dirs  map[string]bool
 }
@@ -108,7 +109,9 @@ func (f *fakeManager) folderRoutes(mux *http.ServeMux, handle func(string, func(
 	on("GET /folders", func(w http.ResponseWriter, _ *http.Request, _ *fakeFolder, _ map[string]any) {
 		list := []api.Folder{}
 		for _, d := range s.list {
-			list = append(list, d.Folder)
+			if !d.others {
+				list = append(list, d.Folder)
+			}
 		}
 		reply(w, 200, list)
 	})
@@ -144,6 +147,7 @@ func (f *fakeManager) folderRoutes(mux *http.ServeMux, handle func(string, func(
 	note("GET /folders/invitations/list-sent", 200, invitations)
 	note("POST /folders/invitations/accept", 200, map[string]any{"msg": ""})
 	note("DELETE /folders/invitations/delete", 200, map[string]any{"msg": ""})
+	note("POST /folders/{v}/update-options", 201, nil)
 	note("POST /folders/{v}/share", 201, map[string]any{"shared_emails": []string{"ada@example.org"}})
 	note("DELETE /folders/{v}/unshare", 200, map[string]any{"unshared_emails": []string{"ada@example.org"}})
 	note("POST /folders/{v}/leave", 200, map[string]any{"msg": ""})

@@ -3,8 +3,10 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -59,6 +61,57 @@ func TestFolderLife(t *testing.T) {
 	o = b.do(t, "", "folder", "restore", "twin")
 	require.Contains(t, o.err, "2 folders called twin are in the trash: 00000000000000000000000000000002, 00000000000000000000000000000003")
 	require.Equal(t, 0, b.do(t, "", "folder", "restore", "00000000000000000000000000000003").code)
+
+	// What could not be deleted is deleted again, and administrators delete what others have by its id.
+	b.folders.add("stuck").Status = api.FolderDeleteError
+	require.Equal(t, outcome{"", "folder stuck is being deleted\n", 0}, b.do(t, "", "folder", "purge", "stuck", "-y"))
+	theirs := b.folders.add("theirs")
+	theirs.Status, theirs.others = api.FolderDeletePending, true
+	require.Equal(t, frame.ExitNotFound, b.do(t, "", "folder", "purge", "theirs", "-y").code)
+	require.Equal(t, outcome{"", "folder theirs is being deleted\n", 0}, b.do(t, "", "folder", "purge", theirs.ID, "-y"))
+}
+
+func TestFolderUpdate(t *testing.T) {
+	t.Parallel()
+	b, _ := withData(t)
+	require.Equal(t, outcome{"", "folder data is changed\n", 0}, b.do(t, "", "folder", "update", "data", "--permission", "ro", "--cloneable=false"))
+	require.Equal(t, map[string]any{"route": "POST /folders/data/update-options", "permission": "ro", "cloneable": false}, b.folders.asked[0])
+	require.Equal(t, 0, b.do(t, "", "folder", "update", "data", "-p", "rw").code)
+	require.Equal(t, map[string]any{"route": "POST /folders/data/update-options", "permission": "rw"}, b.folders.asked[1])
+	o := b.do(t, "", "folder", "update", "data")
+	require.Equal(t, frame.ExitUsage, o.code)
+	require.Contains(t, o.err, "next: ")
+}
+
+// Next steps that anything of ours names are verbs that there are, with the flags that they have.
+func TestNextStepsAboutFoldersExist(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	step := regexp.MustCompile("berth folder ([a-z]+)((?: (?:--?[a-z-]+|%s|[A-Z:]+))*)")
+	checked := 0
+	for _, top := range []string{"..", "../../api", "../../cmd"} {
+		err := filepath.WalkDir(top, func(p string, e fs.DirEntry, err error) error {
+			if err != nil || e.IsDir() || !strings.HasSuffix(p, ".go") || strings.HasSuffix(p, "_test.go") {
+				return err
+			}
+			text, err := os.ReadFile(p)
+			for _, m := range step.FindAllStringSubmatch(string(text), -1) {
+				checked++
+				o := b.do(t, "", "folder", m[1], "--help")
+				if o.code != 0 || !strings.Contains(o.out, "berth folder "+m[1]) {
+					t.Errorf("%s: there is no verb folder %s", p, m[1])
+				}
+				for _, flag := range strings.Fields(m[2]) {
+					if strings.HasPrefix(flag, "-") && !strings.Contains(o.out, flag) {
+						t.Errorf("%s: folder %s has no flag %s", p, m[1], flag)
+					}
+				}
+			}
+			return err
+		})
+		require.NoError(t, err)
+	}
+	require.Greater(t, checked, 50)
 }
 
 func TestFolderClone(t *testing.T) {
@@ -255,6 +308,21 @@ func TestCopiesThatCannotBe(t *testing.T) {
 		require.Contains(t, o.err, "next: ")
 	}
 	require.Equal(t, frame.ExitNotFound, b.do(t, "", "cp", "data:nope", dir).code)
+
+	// Two of one name would end as either.
+	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
+	for _, d := range []string{one, two} {
+		require.NoError(t, os.MkdirAll(filepath.Join(d, "x"), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(d, "x", "same"), []byte(d), 0o644))
+	}
+	d.put("q/same", "q")
+	d.put("r/same", "r")
+	for _, args := range [][]string{{one + "/x/same", two + "/x/same", "data:w"}, {"-r", one + "/x", two + "/x", "data:"}, {"data:q/same", "data:r/same", dir}} {
+		o := b.do(t, "", append([]string{"cp"}, args...)...)
+		require.Equal(t, frame.ExitUsage, o.code, o.err)
+		require.Contains(t, o.err, "would both be copied to")
+	}
+	require.Equal(t, 0, b.do(t, "", "cp", "-r", one+"/.", two+"/.", "data:merged").code, "what is inside is merged")
 	o := b.do(t, "", "cp", filepath.Join(dir, "nope"), "data:")
 	require.Equal(t, frame.ExitFailure, o.code)
 	require.Contains(t, o.err, "a place in a folder is written FOLDER:PATH")

@@ -258,6 +258,7 @@ func (m *Mounts) attach(ctx context.Context, dir string, i, uid, gid int, f clus
 	if p.tree < 0 {
 		return m.plain(b, p, f, uid, gid)
 	}
+	m.warn("clone "+f.Host, "")
 	m.mapIDs(p, f, uid, gid)
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Propagation: unix.MS_PRIVATE}
 	if b.ReadOnly {

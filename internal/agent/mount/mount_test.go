@@ -284,6 +284,21 @@ func TestPlain(t *testing.T) {
 	require.DirExists(t, w.path())
 }
 
+// TestCloneRefused: where a mount cannot be cloned the folder itself is bound, and the warning goes when it can be again.
+func TestCloneRefused(t *testing.T) {
+	needMounts(t)
+	w := newWorld(t)
+	require.NoError(t, unix.Mount(w.volume, w.volume, "", unix.MS_BIND, ""))
+	require.NoError(t, unix.Mount("", w.volume, "", unix.MS_UNBINDABLE, ""))
+	m := w.open()
+	require.Equal(t, w.path(), w.prepare(m, owner, w.folder)[0].Source)
+	require.Len(t, m.Warnings(), 1)
+	require.Contains(t, m.Warnings()[0], "cannot be cloned")
+	require.NoError(t, unix.Mount("", w.volume, "", unix.MS_PRIVATE, ""))
+	require.NotEqual(t, w.path(), w.prepare(m, owner, w.folder)[0].Source)
+	require.Empty(t, m.Warnings())
+}
+
 // TestEngineElsewhere: an engine that does not see the agent's mounts would bind empty directories.
 func TestEngineElsewhere(t *testing.T) {
 	needMounts(t)

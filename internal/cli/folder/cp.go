@@ -112,11 +112,20 @@ func (o *cpOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client, 
 func (o *cpOptions) copy(ctx context.Context, c *api.Client, sources []place, target place) (transfer.Report, error) {
 	into := len(sources) > 1
 	var moves []move
+	from := map[string]string{} // sources by the place that they get
 	for _, s := range sources {
 		m, err := o.plan(ctx, c, s, target, into)
 		if err != nil {
 			return transfer.Report{}, err
 		}
+		at := m.to.at.String()
+		if !m.to.remote {
+			at = filepath.Clean(m.to.text)
+		}
+		if other, taken := from[at]; taken && baseName(s) != "" {
+			return transfer.Report{}, frame.Usage(frame.Hint(fmt.Errorf("%s and %s would both be copied to %s", other, s.text, at), "copy them to different places by two commands"))
+		}
+		from[at] = s.text
 		moves = append(moves, m)
 	}
 	var here []transfer.Placement

@@ -29,7 +29,7 @@ func (a *verbs) newFolder() *cobra.Command {
 		"Keep files in folders that every session can mount.\n\n"+
 			"A folder is named by its name or id. NAME:PATH is a place inside a folder: data:train/a.csv. The verbs cp, ls, cat,\n"+
 			"mkdir, mv and du work on files; rm on both: rm NAME trashes a folder, rm NAME:PATH deletes files.",
-		a.newFolderCreate(), a.newFolderList(), a.newFolderInfo(), a.newFolderRename(), a.newFolderClone(), a.newFolderRm(), a.newFolderRestore(),
+		a.newFolderCreate(), a.newFolderList(), a.newFolderInfo(), a.newFolderRename(), a.newFolderUpdate(), a.newFolderClone(), a.newFolderRm(), a.newFolderRestore(),
 		a.newFolderPurge(), a.newFolderInvite(), a.newFolderInvitations(), a.newFolderShare(), a.newFolderUnshare(), a.newFolderLeave(), a.newFolderHosts(),
 		a.newFolderQuota(), a.newFolderImport(), a.newFolderExport(), a.newCp(), a.newFolderLs(), a.newFolderCat(), a.newFolderMkdir(), a.newFolderMv(), a.newFolderDu())
 }

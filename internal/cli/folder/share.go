@@ -70,9 +70,10 @@ func (o *folderShareOptions) show(ctx context.Context, cmd *cobra.Command, c *ap
 func (a *verbs) newFolderUnshare() *cobra.Command {
 	return &cobra.Command{
 		Use:               "unshare FOLDER EMAIL...",
-		Short:             "Take access to a project folder back",
-		Long:              "Take back what berth folder share gave. Members of the project keep what the folder allows all of them.",
-		Example:           "  berth folder unshare models ada@example.org",
+		Short:             "Take access to a folder back",
+		Long: `Take back what others may do with a folder: what berth folder share gave, or an invitation that was accepted. Members of
+a project keep what the folder allows all of them, and sessions that mount the folder keep it until they end.`,
+		Example:           "  berth folder unshare data ada@example.org",
 		Args:              frame.Args(cobra.MinimumNArgs(2)),
 		ValidArgsFunction: a.completeFolders(""),
 		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
