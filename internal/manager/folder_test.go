@@ -71,11 +71,11 @@ func TestFoldersWithAProxy(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, resp.Body.Close())
 	require.Equal(t, http.StatusNoContent, resp.StatusCode)
-	list, err := two.ListFiles(ctx, admin, "data", "./a/b", "")
+	list, err := two.ListFiles(ctx, admin, "data", "./a/b", "", 0)
 	require.NoError(t, err)
 	require.Len(t, list.Items, 1)
 	require.Equal(t, "c.txt", list.Items[0].Name)
-	_, err = two.ListFiles(ctx, admin, "data", "missing", "")
+	_, err = two.ListFiles(ctx, admin, "data", "missing", "", 0)
 	require.True(t, fault.Is(err, fault.NotFound), "%v", err)
 
 	copied, task, err := two.Clone(ctx, admin, "data", folder.CloneInput{Name: "copy"})

@@ -112,6 +112,9 @@ func (s *Service) leave(ctx context.Context, a Actor, f Folder, to cluster.Folde
 		}
 		move := moveTo(string(f.ID), to, from...)
 		move.TaskID = task
+		if f.Status == cluster.FolderError {
+			move.Info = f.StatusInfo // Restore asks for it
+		}
 		n, err := tx.MoveFolder(ctx, move)
 		if err := changed(n, err, f, what); err != nil {
 			return err
@@ -174,6 +177,10 @@ func (s *Service) Restore(ctx context.Context, a Actor, ref string) (Folder, err
 	if f.Status != cluster.FolderDeletePending {
 		return f, fault.Conflictf("folder %s (%s) is %s and cannot be restored", f.Name, f.Host, f.Status).WithReason("vfolder-filter-status-failed").
 			WithNext("only what is in the trash bin (delete-pending) can be restored")
+	}
+	if f.StatusInfo != "" {
+		return f, fault.Conflictf("folder %s (%s) was in error and cannot be restored: %s", f.Name, f.Host, f.StatusInfo).WithReason("vfolder-filter-status-failed").
+			WithNext("delete it for good and make it again")
 	}
 	err = s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		if f.Ownership == OfUser {

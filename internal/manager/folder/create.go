@@ -294,6 +294,10 @@ func (s *Service) ensureScope(ctx context.Context, host cluster.VolumeHost, scop
 
 // applyScope tells a proxy the limit of a scope, -1 for none, and notes that it knows.
 func (s *Service) applyScope(ctx context.Context, host cluster.VolumeHost, scope cluster.QuotaScope, bytes int64) error {
+	began, err := s.d.Store.ScopeBegun(ctx, host.String(), scope.String())
+	if err != nil {
+		return fmt.Errorf("note the limit of scope %s: %w", scope, err)
+	}
 	req := storage.ScopeRequest{Volume: host.Volume, Scope: scope.String()}
 	if bytes >= 0 {
 		req.Options = &storage.ScopeOptions{LimitBytes: bytes}
@@ -308,7 +312,12 @@ func (s *Service) applyScope(ctx context.Context, host cluster.VolumeHost, scope
 			return fmt.Errorf("take the limit off scope %s on %s: %w", scope, host, err)
 		}
 	}
-	if err := s.d.Store.ScopeApplied(ctx, host.String(), scope.String(), bytes); err != nil {
+	n, err := s.d.Store.ScopeApplied(ctx, bytes, host.String(), scope.String(), *began)
+	if err == nil && n == 0 {
+		err = s.d.Store.ScopeUnknown(ctx, host.String(), scope.String())
+		s.d.Store.Wake(store.TopicFolders)
+	}
+	if err != nil {
 		return fmt.Errorf("note the limit of scope %s: %w", scope, err)
 	}
 	return nil

@@ -79,7 +79,7 @@ func TestCreate(t *testing.T) {
 	if un.Status != cluster.FolderReady || un.UnmanagedPath != "/mnt/x" {
 		t.Errorf("unmanaged = %+v", un)
 	}
-	_, err = r.ListFiles(ctx, r.super, string(un.ID), ".", "")
+	_, err = r.ListFiles(ctx, r.super, string(un.ID), ".", "", 0)
 	wantKind(t, err, fault.Invalid, "files of an unmanaged path")
 }
 

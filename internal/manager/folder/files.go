@@ -18,9 +18,11 @@ import (
 const (
 	maxMkdirs   = 50
 	maxFiles    = 1000 // paths of one request
-	maxListing  = 10_000
 	listingPage = 1000
 )
+
+// MaxListing is how many entries of a directory a list may have.
+const MaxListing = 10_000
 
 // place is a folder on a volume that can be asked now.
 type place struct {
@@ -152,8 +154,9 @@ func (s *Service) MoveFile(ctx context.Context, a Actor, ref, src, dst string) e
 	return s.ask(ctx, p, "move "+paths[0], "POST", storage.PathMove, storage.MoveRequest{Volume: p.host.Volume, VFID: p.vfid, Src: paths[0], Dst: paths[1]}, nil)
 }
 
-// ListFiles lists a directory up to a bound, after the entry of that name ("" from the start).
-func (s *Service) ListFiles(ctx context.Context, a Actor, ref, path, after string) (Listing, error) {
+// ListFiles lists up to limit entries of a directory, 0 being MaxListing, after the entry of that name
+// ("" from the start).
+func (s *Service) ListFiles(ctx context.Context, a Actor, ref, path, after string, limit int) (Listing, error) {
 	out := Listing{Items: []Entry{}}
 	p, err := s.toRead(ctx, a, ref, "", "list files")
 	if err != nil {
@@ -163,19 +166,25 @@ func (s *Service) ListFiles(ctx context.Context, a Actor, ref, path, after strin
 	if err != nil {
 		return out, err
 	}
+	if limit == 0 {
+		limit = MaxListing
+	}
+	if limit < 1 || limit > MaxListing {
+		return out, invalid("a list has 1 to %d entries, not %d", MaxListing, limit)
+	}
 	if len(after) > 255 || strings.ContainsRune(after, 0) {
 		return out, invalid("%.80q is no name of a file", after)
 	}
 	for {
 		var page storage.ListReply
-		if err := s.ask(ctx, p, "list "+rel, "POST", storage.PathList, storage.ListRequest{PathRequest: p.path(rel), After: after, Limit: listingPage}, &page); err != nil {
+		if err := s.ask(ctx, p, "list "+rel, "POST", storage.PathList, storage.ListRequest{PathRequest: p.path(rel), After: after, Limit: min(listingPage, limit-len(out.Items))}, &page); err != nil {
 			return out, err
 		}
 		out.Items = append(out.Items, page.Items...)
 		if page.Next == "" || page.Next == after {
 			return out, nil
 		}
-		if len(out.Items) >= maxListing {
+		if len(out.Items) >= limit {
 			out.Cut, out.Next = true, page.Next
 			return out, nil
 		}
@@ -238,12 +247,16 @@ func (s *Service) begin(ctx context.Context, a Actor, p place, kind, path string
 	}
 	settle, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
 	defer cancel()
-	if err := s.ask(settle, p, "begin a task", "POST", path, request(id), nil); err != nil {
+	err = s.ask(settle, p, "begin a task", "POST", path, request(id), nil)
+	switch {
+	case err != nil && definite(err):
 		s.endTask(settle, id, "failed", err.Error(), 0, 0)
 		return "", err
+	case err != nil: // the proxy may have begun it; Loop finds out
+		id = ""
 	}
 	s.d.Store.Wake(store.TopicFolders)
-	return id, nil
+	return id, err
 }
 
 func noteTask(ctx context.Context, tx *store.Tx, a Actor, id, kind, folder, proxy string) error {

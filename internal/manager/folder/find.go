@@ -40,11 +40,15 @@ func (s *Service) Find(ctx context.Context, a Actor, ref string) (Folder, error)
 	return s.find(ctx, a, ref, living)
 }
 
-// preference says which of several folders of a name is meant.
-type preference func(cluster.FolderStatus) bool
+// preference says which of several folders of a name is meant: whether those in the trash bin.
+type preference bool
 
-func living(st cluster.FolderStatus) bool  { return !st.Deleting() }
-func trashed(st cluster.FolderStatus) bool { return st.Deleting() }
+const (
+	living  preference = false
+	trashed preference = true
+)
+
+func (p preference) prefers(st cluster.FolderStatus) bool { return st.Deleting() == bool(p) }
 
 // find finds a folder that the actor may see. Of those with the name the preferred ones count first; what an administrator
 // manages counts when nothing in reach has the name.
@@ -89,7 +93,7 @@ func (s *Service) named(ctx context.Context, a Actor, name string, prefer prefer
 		return nil, nil
 	}
 	var all []idAndStatus
-	rows, err := s.d.Store.FoldersInReach(ctx, name, string(a.UserID), texts(a.Projects))
+	rows, err := s.d.Store.FoldersInReach(ctx, name, string(a.UserID), texts(a.Projects), bool(prefer))
 	if err != nil {
 		return nil, fmt.Errorf("find folder %q: %w", name, err)
 	}
@@ -101,7 +105,7 @@ func (s *Service) named(ctx context.Context, a Actor, name string, prefer prefer
 		if a.Superadmin() || a.Monitor() {
 			domain = nil
 		}
-		rows, err := s.d.Store.FoldersManaged(ctx, name, domain)
+		rows, err := s.d.Store.FoldersManaged(ctx, name, domain, bool(prefer))
 		if err != nil {
 			return nil, fmt.Errorf("find folder %q: %w", name, err)
 		}
@@ -111,7 +115,7 @@ func (s *Service) named(ctx context.Context, a Actor, name string, prefer prefer
 	}
 	var preferred, others []string
 	for _, r := range all {
-		if prefer(cluster.FolderStatus(r.status)) {
+		if prefer.prefers(cluster.FolderStatus(r.status)) {
 			preferred = append(preferred, r.id)
 		} else {
 			others = append(others, r.id)

@@ -226,6 +226,13 @@ func TestClone(t *testing.T) {
 	}
 	_, err = r.Trash(ctx, r.alice, "copy2")
 	r.must(err)
+	_, err = r.Restore(ctx, r.alice, "copy2") // it never was complete
+	wantKind(t, err, fault.Conflict, "restore what was never copied")
+	if err != nil && (!strings.Contains(err.Error(), "copying failed") || fault.NextOf(err) == "") {
+		t.Errorf("words: %v", err)
+	}
+	_, err = r.DeleteForever(ctx, r.alice, "copy2")
+	r.must(err)
 
 	_, _, err = r.Clone(ctx, r.bob, string(f.ID), folder.CloneInput{Name: "mine"})
 	wantKind(t, err, fault.NotFound, "a stranger clones")
@@ -350,4 +357,23 @@ func TestSizesAreKept(t *testing.T) {
 	}
 	_, err = r.Usage(ctx, r.alice, "", "data")
 	wantKind(t, err, fault.Denied, "usage by a user")
+	// A count that fails is no count: what is known stays of its time, others have their turn, and it is tried again later.
+	r.sql("UPDATE folders SET sized_at = now() - interval '2 hours'")
+	was, err := r.Find(ctx, r.alice, "data")
+	r.must(err)
+	calls = r.proxy.calls[storage.PathFolderUsage]
+	r.pass()
+	r.pass()
+	if f, err = r.Find(ctx, r.alice, "data"); err != nil || !f.SizedAt.Equal(*was.SizedAt) {
+		t.Errorf("counted at %v, which was %v; %v", f.SizedAt, was.SizedAt, err)
+	}
+	if n := r.proxy.calls[storage.PathFolderUsage]; n != calls+1 {
+		t.Errorf("counted %d times", n-calls)
+	}
+	delete(r.proxy.before, storage.PathFolderUsage)
+	r.advance(2 * time.Hour)
+	r.pass()
+	if f, err = r.Find(ctx, r.alice, "data"); err != nil || f.SizedAt.Equal(*was.SizedAt) {
+		t.Errorf("not counted again: %v, %v", f.SizedAt, err)
+	}
 }

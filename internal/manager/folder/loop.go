@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,8 +46,13 @@ type Loop struct {
 
 	houseAt time.Time
 	known   map[string]knownVolume // as stored
-	mu      sync.Mutex
-	silent  map[string]bool // proxies that did not answer in this pass
+	// uncounted are folders, and hosts, that could not be counted, and when that was.
+	uncounted map[string]time.Time
+
+	mu     sync.Mutex
+	silent map[string]bool // proxies that did not answer in this pass
+	// passed are folders whose proxy was not asked in this pass.
+	passed []string
 }
 
 // NewLoop makes the loop of one leader's term.
@@ -53,12 +60,19 @@ func (s *Service) NewLoop(commit Commit) *Loop { return &Loop{s: s, commit: comm
 
 // Pass looks at everything once. live says that something is going on, which is worth another look soon.
 func (l *Loop) Pass(ctx context.Context) (live bool, err error) {
-	l.silent = map[string]bool{}
+	before := slices.AppendSeq([]string{}, maps.Keys(l.silent)) // did not answer in the last pass
+	l.silent, l.passed = map[string]bool{}, nil
 	folders, err := l.s.d.Store.UnsettledFolders(ctx, passRows)
 	if err != nil {
 		return false, fmt.Errorf("read folders that wait: %w", err)
 	}
-	tasks, err := l.s.d.Store.LiveFolderTasks(ctx, 2*passRows)
+	// A proxy that is away keeps its tasks, which must not be in the way of others.
+	tasks, err := l.s.d.Store.LiveFolderTasks(ctx, before, false, 2*passRows)
+	if err == nil && len(before) > 0 {
+		var more []dbgen.LiveFolderTasksRow
+		more, err = l.s.d.Store.LiveFolderTasks(ctx, before, true, passRows)
+		tasks = append(tasks, more...)
+	}
 	if err != nil {
 		return false, fmt.Errorf("read tasks of folders: %w", err)
 	}
@@ -85,6 +99,12 @@ func (l *Loop) Pass(ctx context.Context) (live bool, err error) {
 		work = append(work, func() error { return l.limit(ctx, sc) })
 	}
 	err = l.each(work)
+	if len(l.passed) > 0 {
+		over := l.write(ctx, func(ctx context.Context, tx *store.Tx) error { return tx.FoldersPassedOver(ctx, l.passed) })
+		if err == nil {
+			err = over
+		}
+	}
 	if house := l.keepHouse(ctx); err == nil {
 		err = house
 	}
@@ -156,7 +176,7 @@ func (l *Loop) unless(ctx context.Context, proxy string, step func(ctx context.C
 	return err
 }
 
-// errSilent stands for a question that was not asked; the folder keeps its turn.
+// errSilent stands for a question that was not asked; it counts as no try.
 var errSilent = fault.Unavailablef("the storage proxy does not answer")
 
 // settle brings one folder forward.
@@ -177,7 +197,13 @@ func (l *Loop) settle(ctx context.Context, f dbgen.Folder) error {
 	case cluster.FolderDeleteOngoing:
 		err = l.remove(ctx, f, host, scope)
 	}
-	if err == nil || errors.Is(err, errSilent) || ctx.Err() != nil {
+	if errors.Is(err, errSilent) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.passed = append(l.passed, f.ID)
+		return nil
+	}
+	if err == nil || ctx.Err() != nil {
 		return nil
 	}
 	l.s.d.Log.Warn("a folder cannot go on yet", "folder", f.ID, "host", f.Host, "status", f.Status, "tried", f.Tried+1, "error", err)
@@ -397,15 +423,7 @@ func (l *Loop) keepHouse(ctx context.Context) error {
 	if err := l.remember(ctx); err != nil {
 		return err
 	}
-	stale, err := l.s.d.Store.StaleSizes(ctx, sizeAge, sizeRows)
-	if err != nil {
-		return fmt.Errorf("look for sizes: %w", err)
-	}
-	var work []func() error
-	for _, r := range stale {
-		work = append(work, func() error { return l.size(ctx, r) })
-	}
-	if err := l.each(work); err != nil {
+	if err := l.countStale(ctx); err != nil {
 		return err
 	}
 	now := l.s.d.Clock()
@@ -419,6 +437,39 @@ func (l *Loop) keepHouse(ctx context.Context) error {
 		}
 		return tx.MountedFoldersUsed(ctx)
 	})
+}
+
+// maxUncounted bounds what is remembered not to be counted; with more, nothing is counted until the first of them may be again.
+const maxUncounted = 1000
+
+// countStale counts some of the folders that were counted longest ago. What could not be counted keeps its size and its time;
+// others have their turn.
+func (l *Loop) countStale(ctx context.Context) error {
+	now := l.s.d.Clock()
+	besides, hosts := []string{}, []string{}
+	for key, at := range l.uncounted {
+		_, err := cluster.ParseVolumeHost(key)
+		switch {
+		case err == nil && now.Sub(at) < houseEvery:
+			hosts = append(hosts, key)
+		case err != nil && now.Sub(at) < sizeAge:
+			besides = append(besides, key)
+		default:
+			delete(l.uncounted, key)
+		}
+	}
+	if len(l.uncounted) >= maxUncounted {
+		return nil
+	}
+	stale, err := l.s.d.Store.StaleSizes(ctx, sizeAge, besides, hosts, sizeRows)
+	if err != nil {
+		return fmt.Errorf("look for sizes: %w", err)
+	}
+	var work []func() error
+	for _, r := range stale {
+		work = append(work, func() error { return l.size(ctx, r) })
+	}
+	return l.each(work)
 }
 
 func (l *Loop) size(ctx context.Context, r dbgen.StaleSizesRow) error {
@@ -439,5 +490,15 @@ func (l *Loop) size(ctx context.Context, r dbgen.StaleSizesRow) error {
 	if err == nil || ctx.Err() != nil {
 		return nil
 	}
-	return l.s.d.Store.SkipFolderSize(ctx, r.ID)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.uncounted == nil {
+		l.uncounted = map[string]time.Time{}
+	}
+	if definite(err) {
+		l.uncounted[r.ID] = l.s.d.Clock()
+	} else {
+		l.uncounted[r.Host] = l.s.d.Clock()
+	}
+	return nil
 }

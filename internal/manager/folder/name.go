@@ -35,6 +35,8 @@ func checkName(name string, of Ownership, usage UsageMode) error {
 		return bad("it consists of dots or ends with a space")
 	case slices.Contains(reserved, name), dotNames.MatchString(name), slices.Contains(systemDirs, "/"+name):
 		return bad("the name is reserved")
+	case name == "_": // addresses have it for what belongs to no folder
+		return bad("the name is reserved")
 	}
 	if _, ok := cluster.CanonicalUUID(name); ok {
 		return bad("it looks like the id of a folder")

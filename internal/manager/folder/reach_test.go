@@ -122,7 +122,7 @@ func TestStrangersAndReaders(t *testing.T) {
 	}{
 		{name: "Find", reads: true, do: func(a authz.Actor) error { _, err := r.Find(ctx, a, id); return err }},
 		{name: "Get", reads: true, do: func(a authz.Actor) error { _, err := r.Get(ctx, a, id); return err }},
-		{name: "ListFiles", reads: true, do: func(a authz.Actor) error { _, err := r.ListFiles(ctx, a, id, ".", ""); return err }},
+		{name: "ListFiles", reads: true, do: func(a authz.Actor) error { _, err := r.ListFiles(ctx, a, id, ".", "", 0); return err }},
 		{name: "RequestDownload", reads: true, do: func(a authz.Actor) error { _, err := r.RequestDownload(ctx, a, id, "x", false); return err }},
 		{name: "RequestArchive", reads: true, do: func(a authz.Actor) error { _, err := r.RequestArchive(ctx, a, id, []string{"x"}, ""); return err }},
 		{name: "Export", reads: true, do: func(a authz.Actor) error {
@@ -195,6 +195,33 @@ func TestStrangersAndReaders(t *testing.T) {
 	}
 }
 
+// A list is no longer than it is wanted, and asks no more of the proxy.
+func TestListsAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := t.Context()
+	r.create(r.alice, "data")
+	for i := range 2500 {
+		r.proxy.entries = append(r.proxy.entries, fmt.Sprintf("%05d", i))
+	}
+	for _, c := range []struct {
+		after             string
+		limit, got, asked int
+		next              string
+	}{{"", 0, 2500, 3, ""}, {"", 1, 1, 1, "00000"}, {"00000", 1200, 1200, 2, "01200"}, {"01200", 1299, 1299, 2, ""}, {"02400", 10_000, 99, 1, ""}} {
+		before := r.proxy.calls[storage.PathList]
+		l, err := r.ListFiles(ctx, r.alice, "data", ".", c.after, c.limit)
+		r.must(err)
+		if asked := r.proxy.calls[storage.PathList] - before; len(l.Items) != c.got || l.Next != c.next || l.Cut != (c.next != "") || asked != c.asked {
+			t.Errorf("%d after %q: %d, cut %v, next %q, asked %d times", c.limit, c.after, len(l.Items), l.Cut, l.Next, asked)
+		}
+	}
+	for _, limit := range []int{-1, 10_001} {
+		_, err := r.ListFiles(ctx, r.alice, "data", ".", "", limit)
+		wantKind(t, err, fault.Invalid, fmt.Sprint(limit))
+	}
+}
+
 func TestAmbiguousNames(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -215,6 +242,87 @@ func TestAmbiguousNames(t *testing.T) {
 	}
 	_, err = r.Find(ctx, r.carol, "same")
 	wantKind(t, err, fault.NotFound, "carol")
+}
+
+// What lies in the trash bin, however much, does not hide the living folder of the name.
+func TestTheTrashBinHidesNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := t.Context()
+	for range 22 {
+		r.create(r.alice, "data")
+		_, err := r.Trash(ctx, r.alice, "data")
+		r.must(err)
+	}
+	f := r.create(r.alice, "data")
+	for _, a := range []authz.Actor{r.alice, r.admin, r.super} {
+		if found, err := r.Find(ctx, a, "data"); err != nil || found.ID != f.ID {
+			t.Errorf("%s finds %v, %v", a.Email, found.ID, err)
+		}
+	}
+	mounts, err := r.ResolveMounts(ctx, r.store.Queries, r.alice, folder.MountRequest{Mounts: []string{"data"}, Project: r.project})
+	if err != nil || len(mounts) != 1 || mounts[0].Folder != f.ID {
+		t.Errorf("mounts = %v, %v", mounts, err)
+	}
+	_, err = r.Restore(ctx, r.alice, "data")
+	if fault.ReasonOf(err) != "too-many-vfolders" {
+		t.Errorf("restore of one of many: %v", err)
+	}
+}
+
+// Whoever may share a folder may withdraw what was offered, and only they may offer more.
+func TestWhoseInvitationsAre(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := t.Context()
+	f := r.create(r.alice, "data")
+	invite := func(by authz.Actor) string {
+		_, err := r.Invite(ctx, by, string(f.ID), cluster.ReadOnly, []string{"bob@x"})
+		r.must(err)
+		list, err := r.ListInvitations(ctx, r.bob)
+		r.must(err)
+		return list[0].ID
+	}
+	id := invite(r.admin)
+	wantKind(t, r.DeleteInvitation(ctx, r.carol, id), fault.NotFound, "withdrawn by a stranger")
+	r.must(r.UpdateInvitation(ctx, r.alice, id, cluster.ReadWrite))
+	demoted := r.admin
+	demoted.Role = authz.RoleUser
+	wantKind(t, r.UpdateInvitation(ctx, demoted, id, cluster.ReadWriteDelete), fault.Denied, "more is offered by one who administrates no more")
+	r.must(r.DeleteInvitation(ctx, r.alice, id))
+	id = invite(r.admin)
+	r.must(r.DeleteInvitation(ctx, demoted, id))
+	wantKind(t, r.AcceptInvitation(ctx, r.bob, id), fault.Conflict, "accept what was withdrawn")
+}
+
+// Permissions are taken back from users whoever they are by now.
+func TestUnshare(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := t.Context()
+	f := r.create(r.alice, "data")
+	r.share(f, r.alice, r.bob, cluster.ReadWrite)
+	r.share(f, r.alice, r.carol, cluster.ReadWrite)
+	r.sql("UPDATE users SET status = 'inactive' WHERE id = $1", r.bob.UserID)
+	_, err := r.Unshare(ctx, r.bob, "data", []string{"carol@x"})
+	wantKind(t, err, fault.Denied, "by another who has it")
+	who, err := r.Unshare(ctx, r.alice, "data", []string{"bob@x", "carol@x"})
+	if err != nil || fmt.Sprint(who) != "[bob@x carol@x]" {
+		t.Errorf("unshared %v, %v", who, err)
+	}
+	_, err = r.Find(ctx, r.carol, string(f.ID))
+	wantKind(t, err, fault.NotFound, "afterwards")
+	_, err = r.Unshare(ctx, r.alice, "data", []string{"nobody@x"})
+	wantKind(t, err, fault.NotFound, "nobody")
+	r.create(r.admin, "team", of(r.project))
+	_, err = r.Share(ctx, r.admin, "team", cluster.ReadOnly, []string{"alice@x"})
+	r.must(err)
+	r.sql("UPDATE users SET status = 'deleted' WHERE id = $1", r.alice.UserID)
+	if who, err = r.Unshare(ctx, r.admin, "team", []string{"alice@x"}); err != nil || len(who) != 1 {
+		t.Errorf("of a project %v, %v", who, err)
+	}
+	_, err = r.Share(ctx, r.admin, "team", cluster.ReadOnly, []string{"alice@x"})
+	wantKind(t, err, fault.NotFound, "share with one who was deleted")
 }
 
 func TestInvitations(t *testing.T) {

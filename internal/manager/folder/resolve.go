@@ -110,14 +110,14 @@ func (l *mountLookup) find(ctx context.Context, src source) (*mountable, error) 
 	if src.byID {
 		return l.one(ctx, src, []string{src.folder})
 	}
-	rows, err := l.q.FoldersInReach(ctx, src.folder, string(l.owner.UserID), texts(l.owner.Projects))
+	rows, err := l.q.FoldersInReach(ctx, src.folder, string(l.owner.UserID), texts(l.owner.Projects), bool(living))
 	if err != nil {
 		return nil, fmt.Errorf("find folder %q: %w", src.folder, err)
 	}
 	var alive, all []string
 	for _, r := range rows {
 		all = append(all, r.ID)
-		if living(cluster.FolderStatus(r.Status)) {
+		if living.prefers(cluster.FolderStatus(r.Status)) {
 			alive = append(alive, r.ID)
 		}
 	}

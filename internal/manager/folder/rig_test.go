@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -35,6 +36,13 @@ type proxy struct {
 	calls   map[string]int
 	// before runs ahead of an answer to a path, outside of the lock; its error is the answer.
 	before map[string]func() error
+	// after runs once a path was acted on, ahead of the answer; fail is the answer then.
+	after map[string]func()
+	fail  map[string]error
+	// deaf is the name of a proxy that never answers.
+	deaf    string
+	callsTo map[string]int // by proxy
+	entries []string       // of every directory, in order; nil is one file
 	// hold keeps tasks running until they are finished by hand.
 	hold bool
 	last map[string]any // the last request by path
@@ -42,7 +50,7 @@ type proxy struct {
 
 func newProxy() *proxy {
 	return &proxy{folders: map[string]bool{}, limits: map[string]int64{}, tasks: map[string]*storage.Task{}, calls: map[string]int{},
-		before: map[string]func() error{}, last: map[string]any{}}
+		before: map[string]func() error{}, last: map[string]any{}, callsTo: map[string]int{}}
 }
 
 func (p *proxy) View() (live, gone []storage.Presence) {
@@ -68,9 +76,11 @@ func (p *proxy) Do(ctx context.Context, name, method, path string, request, repl
 		key = storage.PathTask
 	}
 	before := p.before[key]
+	after, fail := p.after[key], p.fail[key]
 	p.calls[key]++
+	p.callsTo[name]++
 	p.last[key] = request
-	away := p.away
+	away := p.away || p.deaf == name
 	p.mu.Unlock()
 	if away {
 		return fault.Unavailablef("storage proxy %s does not answer", name)
@@ -81,13 +91,19 @@ func (p *proxy) Do(ctx context.Context, name, method, path string, request, repl
 		}
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	answer, err := p.act(method, path, request)
-	if err != nil || reply == nil {
-		return err
+	var raw []byte
+	if err == nil {
+		raw, err = json.Marshal(answer)
 	}
-	raw, err := json.Marshal(answer)
-	if err != nil {
+	p.mu.Unlock()
+	if after != nil {
+		after()
+	}
+	if err == nil {
+		err = fail
+	}
+	if err != nil || reply == nil {
 		return err
 	}
 	return json.Unmarshal(raw, reply)
@@ -145,6 +161,18 @@ func (p *proxy) act(method, path string, request any) (any, error) {
 	case storage.PathFolderUsage:
 		return storage.UsageReply{FileCount: 2, UsedBytes: 5, Complete: true}, nil
 	case storage.PathList:
+		if r := request.(storage.ListRequest); p.entries != nil {
+			var out storage.ListReply
+			at, _ := slices.BinarySearch(p.entries, r.After+"\x00")
+			end := min(at+r.Limit, len(p.entries))
+			for _, name := range p.entries[at:end] {
+				out.Items = append(out.Items, storage.Entry{Name: name, Type: "FILE"})
+			}
+			if end < len(p.entries) {
+				out.Next = p.entries[end-1]
+			}
+			return out, nil
+		}
 		return storage.ListReply{Items: []storage.Entry{{Name: "a", Type: "FILE"}}}, nil
 	case storage.PathMkdir, storage.PathDelete:
 		return storage.ResultsReply{Failed: []storage.PathResult{{Item: "x", Msg: "is not there"}}}, nil

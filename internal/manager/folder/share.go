@@ -16,8 +16,8 @@ import (
 // maxPeople bounds how many users one request names.
 const maxPeople = 100
 
-// people finds users by email; unknown ones are an error that names them.
-func (s *Service) people(ctx context.Context, project cluster.ProjectID, emails []string) ([]dbgen.UsersByEmailRow, error) {
+// people finds users by email; unknown ones are an error that names them, and so are users who cannot log in, unless former.
+func (s *Service) people(ctx context.Context, project cluster.ProjectID, emails []string, former bool) ([]dbgen.UsersByEmailRow, error) {
 	if len(emails) == 0 || len(emails) > maxPeople {
 		return nil, invalid("this takes 1 to %d email addresses, not %d", maxPeople, len(emails))
 	}
@@ -32,7 +32,7 @@ func (s *Service) people(ctx context.Context, project cluster.ProjectID, emails 
 		return nil, fmt.Errorf("find users: %w", err)
 	}
 	for _, e := range clean {
-		if !slices.ContainsFunc(rows, func(r dbgen.UsersByEmailRow) bool { return r.Email == e && r.Status == "active" }) {
+		if !slices.ContainsFunc(rows, func(r dbgen.UsersByEmailRow) bool { return r.Email == e && (former || r.Status == "active") }) {
 			return nil, authz.NotFound(userNoun, e)
 		}
 	}
@@ -46,6 +46,26 @@ func (s *Service) toShare(ctx context.Context, a Actor, ref string, permit HostP
 		return f, err
 	}
 	return f, f.needStatus(f.Status.Updatable(), "shared")
+}
+
+// stillToShare keeps a folder of toShare from being deleted or given to another owner until the transaction ends.
+func stillToShare(ctx context.Context, tx *store.Tx, a Actor, f Folder) error {
+	held, err := tx.HoldFolders(ctx, []string{string(f.ID)})
+	if err != nil {
+		return fmt.Errorf("hold folder %s: %w", f.Name, err)
+	}
+	if len(held) == 0 || !cluster.FolderStatus(held[0].Status).Updatable() {
+		return changed(0, nil, f, "shared")
+	}
+	now, err := load(ctx, tx.Queries, a, []string{string(f.ID)})
+	if err != nil {
+		return err
+	}
+	g, there := now[f.ID]
+	if !there {
+		return authz.NotFound(noun, f.Name)
+	}
+	return g.needOwner(a, "share")
 }
 
 // Invite offers a user folder to other users and returns the emails of those who were invited. Who has the folder
@@ -64,20 +84,15 @@ func (s *Service) Invite(ctx context.Context, a Actor, ref string, perm cluster.
 	case strings.HasPrefix(f.Name, "."):
 		return nil, invalid("folder %s (%s) is mounted into all sessions of its owner and cannot be shared", f.Name, f.Host).WithNext("use another folder")
 	}
-	users, err := s.people(ctx, "", emails)
+	users, err := s.people(ctx, "", emails, false)
 	if err != nil {
 		return nil, err
 	}
 	out := []string{}
 	err = s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		out = out[:0]
-		// The folder stays out of the trash bin until the invitations are written.
-		held, err := tx.HoldFolders(ctx, []string{string(f.ID)})
-		if err != nil {
-			return fmt.Errorf("hold folder %s: %w", f.Name, err)
-		}
-		if len(held) == 0 || !cluster.FolderStatus(held[0].Status).Updatable() {
-			return changed(0, nil, f, "shared")
+		if err := stillToShare(ctx, tx, a, f); err != nil {
+			return err
 		}
 		for _, u := range users {
 			if u.ID == string(f.UserID) {
@@ -125,8 +140,15 @@ func (s *Service) invitations(ctx context.Context, invitee, inviter *string) ([]
 	return out, nil
 }
 
-// answer runs fn with a pending invitation that concerns the actor, under its lock.
-func (s *Service) answer(ctx context.Context, a Actor, id string, concerns func(dbgen.LockInvitationRow) bool, fn func(ctx context.Context, tx *store.Tx, i dbgen.LockInvitationRow) error) error {
+// invitation is one under its lock, with its folder as the actor sees it; the zero Folder when the actor does not.
+type invitation struct {
+	dbgen.LockInvitationRow
+	folder Folder
+}
+
+// answer runs fn with a pending invitation that concerns the actor. Its folder stays as it is meanwhile. Locks are taken in
+// the order in which ChangeOwnership and Trash take them: owner, folder, invitation.
+func (s *Service) answer(ctx context.Context, a Actor, id string, concerns func(invitation) bool, fn func(ctx context.Context, tx *store.Tx, i invitation) error) error {
 	if err := authz.Authenticated(a); err != nil {
 		return err
 	}
@@ -135,12 +157,29 @@ func (s *Service) answer(ctx context.Context, a Actor, id string, concerns func(
 		return authz.NotFound(invitationNoun, id)
 	}
 	return s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
-		i, err := tx.LockInvitation(ctx, uuid)
+		if err := tx.LockFolderOwner(ctx, string(a.UserID)); err != nil {
+			return fmt.Errorf("wait for other folders: %w", err)
+		}
+		of, err := tx.FolderOfInvitation(ctx, uuid)
+		if err == nil {
+			_, err = tx.HoldFolders(ctx, []string{of})
+		}
+		var i invitation
+		if err == nil {
+			i.LockInvitationRow, err = tx.LockInvitation(ctx, uuid)
+		}
 		switch {
 		case store.Missing(err):
 			return authz.NotFound(invitationNoun, id)
 		case err != nil:
 			return fmt.Errorf("read invitation %s: %w", id, err)
+		}
+		seen, err := load(ctx, tx.Queries, a, []string{of})
+		if err != nil {
+			return err
+		}
+		i.folder = seen[cluster.FolderID(of)]
+		switch {
 		case !concerns(i):
 			return authz.NotFound(invitationNoun, id)
 		case i.State != "pending":
@@ -155,11 +194,8 @@ func (s *Service) AcceptInvitation(ctx context.Context, a Actor, id string) erro
 	if err := authz.Authenticated(a); err != nil {
 		return err
 	}
-	mine := func(i dbgen.LockInvitationRow) bool { return i.InviteeID == string(a.UserID) }
-	return s.answer(ctx, a, id, mine, func(ctx context.Context, tx *store.Tx, i dbgen.LockInvitationRow) error {
-		if err := tx.LockFolderOwner(ctx, string(a.UserID)); err != nil {
-			return fmt.Errorf("wait for other folders: %w", err)
-		}
+	mine := func(i invitation) bool { return i.InviteeID == string(a.UserID) }
+	return s.answer(ctx, a, id, mine, func(ctx context.Context, tx *store.Tx, i invitation) error {
 		if st := cluster.FolderStatus(i.FolderStatus); !st.Updatable() {
 			return wrongStatus(i.FolderName, "an invitation", st, "shared")
 		}
@@ -178,14 +214,14 @@ func (s *Service) AcceptInvitation(ctx context.Context, a Actor, id string) erro
 	})
 }
 
-// DeleteInvitation cancels an invitation of the actor or rejects one to the actor.
+// DeleteInvitation rejects an invitation to the actor, or cancels one of the actor or to a folder that the actor may share.
 func (s *Service) DeleteInvitation(ctx context.Context, a Actor, id string) error {
 	if err := authz.Authenticated(a); err != nil {
 		return err
 	}
 	me := string(a.UserID)
-	concerns := func(i dbgen.LockInvitationRow) bool { return i.InviteeID == me || i.InviterID == me || a.Superadmin() }
-	return s.answer(ctx, a, id, concerns, func(ctx context.Context, tx *store.Tx, i dbgen.LockInvitationRow) error {
+	concerns := func(i invitation) bool { return i.InviteeID == me || i.InviterID == me || i.folder.IsOwner }
+	return s.answer(ctx, a, id, concerns, func(ctx context.Context, tx *store.Tx, i invitation) error {
 		state := "canceled"
 		if i.InviteeID == me {
 			state = "rejected"
@@ -194,7 +230,7 @@ func (s *Service) DeleteInvitation(ctx context.Context, a Actor, id string) erro
 	})
 }
 
-// UpdateInvitation changes the permission that a pending invitation of the actor offers.
+// UpdateInvitation changes the permission that a pending invitation to a folder offers which the actor may share.
 func (s *Service) UpdateInvitation(ctx context.Context, a Actor, id string, perm cluster.MountPermission) error {
 	if err := authz.Authenticated(a); err != nil {
 		return err
@@ -202,8 +238,12 @@ func (s *Service) UpdateInvitation(ctx context.Context, a Actor, id string, perm
 	if !perm.Valid() {
 		return wrongPermission(perm)
 	}
-	mine := func(i dbgen.LockInvitationRow) bool { return i.InviterID == string(a.UserID) || a.Superadmin() }
-	return s.answer(ctx, a, id, mine, func(ctx context.Context, tx *store.Tx, i dbgen.LockInvitationRow) error {
+	mine := func(i invitation) bool { return i.InviterID == string(a.UserID) || i.folder.IsOwner }
+	return s.answer(ctx, a, id, mine, func(ctx context.Context, tx *store.Tx, i invitation) error {
+		if !i.folder.IsOwner {
+			return fault.Deniedf("%s may not share folder %s any more", a.Email, i.FolderName).WithReason("generic-forbidden").
+				WithNext("withdraw the invitation, or ask the folder's owner")
+		}
 		return tx.SetInvitation(ctx, i.ID, i.State, string(perm))
 	})
 }
@@ -220,7 +260,7 @@ func (s *Service) Share(ctx context.Context, a Actor, ref string, perm cluster.M
 	case f.Ownership != OfProject:
 		return nil, invalid("folder %s (%s) belongs to a user", f.Name, f.Host).WithNext("invite other users to it: `berth folder invite`")
 	}
-	users, err := s.people(ctx, f.ProjectID, emails)
+	users, err := s.people(ctx, f.ProjectID, emails, false)
 	if err != nil {
 		return nil, err
 	}
@@ -232,6 +272,9 @@ func (s *Service) Share(ctx context.Context, a Actor, ref string, perm cluster.M
 		out = append(out, u.Email)
 	}
 	err = s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+		if err := stillToShare(ctx, tx, a, f); err != nil {
+			return err
+		}
 		for _, u := range users {
 			if err := tx.GrantFolder(ctx, string(f.ID), u.ID, string(perm)); err != nil {
 				return fmt.Errorf("share folder %s with %s: %w", f.Name, u.Email, err)
@@ -242,16 +285,13 @@ func (s *Service) Share(ctx context.Context, a Actor, ref string, perm cluster.M
 	return out, err
 }
 
-// Unshare takes such permissions back and returns the emails of those who had one.
+// Unshare takes permissions on a folder back, whoever gave them, and returns the emails of those who had one.
 func (s *Service) Unshare(ctx context.Context, a Actor, ref string, emails []string) ([]string, error) {
 	f, err := s.toShare(ctx, a, ref, PermitShare)
 	if err != nil {
 		return nil, err
 	}
-	if f.Ownership != OfProject {
-		return nil, invalid("folder %s (%s) belongs to a user", f.Name, f.Host).WithNext("remove a user from it: `berth folder leave --user`")
-	}
-	users, err := s.people(ctx, f.ProjectID, emails)
+	users, err := s.people(ctx, f.ProjectID, emails, true)
 	if err != nil {
 		return nil, err
 	}
@@ -351,6 +391,9 @@ func (s *Service) UpdateSharing(ctx context.Context, a Actor, ref string, change
 		ids[i] = id
 	}
 	return s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+		if err := stillToShare(ctx, tx, a, f); err != nil {
+			return err
+		}
 		for i, c := range changes {
 			if c.Permission == nil {
 				if _, err := tx.RevokeFolder(ctx, string(f.ID), []string{ids[i]}); err != nil {

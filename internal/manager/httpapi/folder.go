@@ -218,7 +218,7 @@ func (a *API) forceDeleteFolder(c *call, _ *params) error {
 	if err != nil {
 		return err
 	}
-	if f.Status != cluster.FolderDeletePending && f.Status != cluster.FolderDeleteError {
+	if !f.Status.Deleting() {
 		if _, err := a.folders.Trash(c.ctx(), c.actor, string(f.ID)); err != nil {
 			return err
 		}

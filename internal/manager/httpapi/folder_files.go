@@ -184,11 +184,11 @@ type oldEntry struct {
 func seconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
 
 func (a *API) listFiles(c *call, p *params) error {
-	path, after := p.text("path", "."), p.text("after", "")
+	path, after, limit := p.text("path", "."), p.text("after", ""), p.number("limit", 0, 0, folder.MaxListing)
 	if err := p.err(); err != nil {
 		return err
 	}
-	l, err := a.folders.ListFiles(c.ctx(), c.actor, c.r.PathValue("v"), path, after)
+	l, err := a.folders.ListFiles(c.ctx(), c.actor, c.r.PathValue("v"), path, after, limit)
 	if err != nil {
 		return err
 	}

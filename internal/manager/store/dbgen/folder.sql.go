@@ -208,6 +208,17 @@ func (q *Queries) DropFolderTask(ctx context.Context, taskID string) error {
 	return err
 }
 
+const folderOfInvitation = `-- name: FolderOfInvitation :one
+SELECT folder_id FROM folder_invitations WHERE id = $1
+`
+
+func (q *Queries) FolderOfInvitation(ctx context.Context, id string) (string, error) {
+	row := q.db.QueryRow(ctx, folderOfInvitation, id)
+	var folder_id string
+	err := row.Scan(&folder_id)
+	return folder_id, err
+}
+
 const folderTried = `-- name: FolderTried :exec
 UPDATE folders SET tried = tried + 1, tried_at = now(), status_info = $1 WHERE id = $2 AND status = $3
 `
@@ -294,7 +305,7 @@ SELECT f.id, f.status FROM folders f
 WHERE f.name = $1 AND f.status <> 'delete-complete'
   AND (f.user_id = $2::uuid OR f.project_id = ANY($3::uuid[])
     OR f.user_id IS NOT NULL AND EXISTS (SELECT 1 FROM folder_permissions g WHERE g.folder_id = f.id AND g.user_id = $2::uuid))
-ORDER BY f.created_at, f.id LIMIT 20
+ORDER BY (f.status LIKE 'delete-%') <> $4::boolean, f.created_at, f.id LIMIT 20
 `
 
 type FoldersInReachRow struct {
@@ -302,9 +313,15 @@ type FoldersInReachRow struct {
 	Status string
 }
 
-// The folders of that name that a user owns, was granted or sees as a member of projects; those whose rows alone remain are left out.
-func (q *Queries) FoldersInReach(ctx context.Context, name string, userID string, projects []string) ([]FoldersInReachRow, error) {
-	rows, err := q.db.Query(ctx, foldersInReach, name, userID, projects)
+// The folders of that name that a user owns, was granted or sees as a member of projects, those in the trash bin first or last; those whose
+// rows alone remain are left out.
+func (q *Queries) FoldersInReach(ctx context.Context, name string, userID string, projects []string, trashed bool) ([]FoldersInReachRow, error) {
+	rows, err := q.db.Query(ctx, foldersInReach,
+		name,
+		userID,
+		projects,
+		trashed,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -327,7 +344,7 @@ const foldersManaged = `-- name: FoldersManaged :many
 SELECT f.id, f.status FROM folders f LEFT JOIN users u ON u.id = f.user_id
 WHERE f.name = $1 AND f.status <> 'delete-complete'
   AND ($2::text IS NULL OR f.domain_name = $2 AND coalesce(u.role, '') <> 'superadmin')
-ORDER BY f.created_at, f.id LIMIT 20
+ORDER BY (f.status LIKE 'delete-%') <> $3::boolean, f.created_at, f.id LIMIT 20
 `
 
 type FoldersManagedRow struct {
@@ -335,9 +352,9 @@ type FoldersManagedRow struct {
 	Status string
 }
 
-// The folders of that name that an administrator of a domain (null: of all) manages.
-func (q *Queries) FoldersManaged(ctx context.Context, name string, domainName *string) ([]FoldersManagedRow, error) {
-	rows, err := q.db.Query(ctx, foldersManaged, name, domainName)
+// The folders of that name that an administrator of a domain (null: of all) manages, in the order of FoldersInReach.
+func (q *Queries) FoldersManaged(ctx context.Context, name string, domainName *string, trashed bool) ([]FoldersManagedRow, error) {
+	rows, err := q.db.Query(ctx, foldersManaged, name, domainName, trashed)
 	if err != nil {
 		return nil, err
 	}
@@ -354,6 +371,16 @@ func (q *Queries) FoldersManaged(ctx context.Context, name string, domainName *s
 		return nil, err
 	}
 	return items, nil
+}
+
+const foldersPassedOver = `-- name: FoldersPassedOver :exec
+UPDATE folders SET tried_at = now() WHERE id = ANY($1::uuid[]) AND status IN ('performing','cloning','delete-ongoing')
+`
+
+// Puts folders whose proxy was not asked behind the others.
+func (q *Queries) FoldersPassedOver(ctx context.Context, ids []string) error {
+	_, err := q.db.Exec(ctx, foldersPassedOver, ids)
+	return err
 }
 
 const forgetFolder = `-- name: ForgetFolder :execrows
@@ -547,7 +574,8 @@ func (q *Queries) ListFolders(ctx context.Context, arg ListFoldersParams) ([]Lis
 }
 
 const liveFolderTasks = `-- name: LiveFolderTasks :many
-SELECT t.task_id, t.folder_id, t.proxy, t.kind, t.created_at, b.message, b.current, b.total, b.status AS task_status FROM folder_tasks t JOIN background_tasks b ON b.id = t.task_id ORDER BY b.updated_at LIMIT $1
+SELECT t.task_id, t.folder_id, t.proxy, t.kind, t.created_at, b.message, b.current, b.total, b.status AS task_status FROM folder_tasks t JOIN background_tasks b ON b.id = t.task_id
+WHERE (t.proxy = ANY($1::text[])) = $2::boolean ORDER BY b.updated_at LIMIT $3
 `
 
 type LiveFolderTasksRow struct {
@@ -562,8 +590,9 @@ type LiveFolderTasksRow struct {
 	TaskStatus string
 }
 
-func (q *Queries) LiveFolderTasks(ctx context.Context, maxRows int32) ([]LiveFolderTasksRow, error) {
-	rows, err := q.db.Query(ctx, liveFolderTasks, maxRows)
+// Tasks of some proxies, or of all but those.
+func (q *Queries) LiveFolderTasks(ctx context.Context, proxies []string, ofThem bool, maxRows int32) ([]LiveFolderTasksRow, error) {
+	rows, err := q.db.Query(ctx, liveFolderTasks, proxies, ofThem, maxRows)
 	if err != nil {
 		return nil, err
 	}
@@ -819,13 +848,33 @@ func (q *Queries) RevokeFolder(ctx context.Context, folderID string, users []str
 	return items, nil
 }
 
-const scopeApplied = `-- name: ScopeApplied :exec
-UPDATE folder_scopes SET applied_bytes = $3, applied_at = now(), tried_at = now() WHERE host = $1 AND quota_scope = $2
+const scopeApplied = `-- name: ScopeApplied :execrows
+UPDATE folder_scopes SET applied_bytes = $1, applied_at = now() WHERE host = $2 AND quota_scope = $3 AND tried_at = $4::timestamptz
 `
 
-func (q *Queries) ScopeApplied(ctx context.Context, host string, quotaScope string, appliedBytes int64) error {
-	_, err := q.db.Exec(ctx, scopeApplied, host, quotaScope, appliedBytes)
-	return err
+func (q *Queries) ScopeApplied(ctx context.Context, appliedBytes int64, host string, quotaScope string, begunAt time.Time) (int64, error) {
+	result, err := q.db.Exec(ctx, scopeApplied,
+		appliedBytes,
+		host,
+		quotaScope,
+		begunAt,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const scopeBegun = `-- name: ScopeBegun :one
+UPDATE folder_scopes SET tried_at = clock_timestamp() WHERE host = $1 AND quota_scope = $2 RETURNING tried_at
+`
+
+// Notes that the proxy is being told a limit. Its answer counts only if nobody else began, or wrote another limit, meanwhile.
+func (q *Queries) ScopeBegun(ctx context.Context, host string, quotaScope string) (*time.Time, error) {
+	row := q.db.QueryRow(ctx, scopeBegun, host, quotaScope)
+	var tried_at *time.Time
+	err := row.Scan(&tried_at)
+	return tried_at, err
 }
 
 const scopeTried = `-- name: ScopeTried :exec
@@ -834,6 +883,16 @@ UPDATE folder_scopes SET tried_at = now() WHERE host = $1 AND quota_scope = $2
 
 func (q *Queries) ScopeTried(ctx context.Context, host string, quotaScope string) error {
 	_, err := q.db.Exec(ctx, scopeTried, host, quotaScope)
+	return err
+}
+
+const scopeUnknown = `-- name: ScopeUnknown :exec
+UPDATE folder_scopes SET applied_at = NULL, tried_at = NULL WHERE host = $1 AND quota_scope = $2
+`
+
+// Requests crossed: what the proxy holds is told again.
+func (q *Queries) ScopeUnknown(ctx context.Context, host string, quotaScope string) error {
+	_, err := q.db.Exec(ctx, scopeUnknown, host, quotaScope)
 	return err
 }
 
@@ -1013,19 +1072,10 @@ func (q *Queries) SharingsOf(ctx context.Context, folderID *string, userID strin
 	return items, nil
 }
 
-const skipFolderSize = `-- name: SkipFolderSize :exec
-UPDATE folders SET sized_at = now() WHERE id = $1
-`
-
-// Notes that a size could not be had, so that others have their turn.
-func (q *Queries) SkipFolderSize(ctx context.Context, id string) error {
-	_, err := q.db.Exec(ctx, skipFolderSize, id)
-	return err
-}
-
 const staleSizes = `-- name: StaleSizes :many
 SELECT id, host, quota_scope FROM folders WHERE status = 'ready' AND unmanaged_path IS NULL AND (sized_at IS NULL OR sized_at < now() - $1::interval)
-ORDER BY sized_at NULLS FIRST LIMIT $2
+  AND NOT (id = ANY($2::uuid[])) AND NOT (host = ANY($3::text[]))
+ORDER BY sized_at NULLS FIRST LIMIT $4
 `
 
 type StaleSizesRow struct {
@@ -1034,8 +1084,14 @@ type StaleSizesRow struct {
 	QuotaScope string
 }
 
-func (q *Queries) StaleSizes(ctx context.Context, age time.Duration, maxRows int32) ([]StaleSizesRow, error) {
-	rows, err := q.db.Query(ctx, staleSizes, age, maxRows)
+// Folders that were counted longest ago, besides some and those of some hosts.
+func (q *Queries) StaleSizes(ctx context.Context, age time.Duration, besides []string, hosts []string, maxRows int32) ([]StaleSizesRow, error) {
+	rows, err := q.db.Query(ctx, staleSizes,
+		age,
+		besides,
+		hosts,
+		maxRows,
+	)
 	if err != nil {
 		return nil, err
 	}

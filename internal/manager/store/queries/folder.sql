@@ -14,19 +14,20 @@ LEFT JOIN folder_permissions g ON g.folder_id = f.id AND g.user_id = @viewer::uu
 WHERE f.id = ANY(@ids::uuid[]);
 
 -- name: FoldersInReach :many
--- The folders of that name that a user owns, was granted or sees as a member of projects; those whose rows alone remain are left out.
+-- The folders of that name that a user owns, was granted or sees as a member of projects, those in the trash bin first or last; those whose
+-- rows alone remain are left out.
 SELECT f.id, f.status FROM folders f
 WHERE f.name = @name AND f.status <> 'delete-complete'
   AND (f.user_id = @user_id::uuid OR f.project_id = ANY(@projects::uuid[])
     OR f.user_id IS NOT NULL AND EXISTS (SELECT 1 FROM folder_permissions g WHERE g.folder_id = f.id AND g.user_id = @user_id::uuid))
-ORDER BY f.created_at, f.id LIMIT 20;
+ORDER BY (f.status LIKE 'delete-%') <> @trashed::boolean, f.created_at, f.id LIMIT 20;
 
 -- name: FoldersManaged :many
--- The folders of that name that an administrator of a domain (null: of all) manages.
+-- The folders of that name that an administrator of a domain (null: of all) manages, in the order of FoldersInReach.
 SELECT f.id, f.status FROM folders f LEFT JOIN users u ON u.id = f.user_id
 WHERE f.name = @name AND f.status <> 'delete-complete'
   AND (sqlc.narg('domain_name')::text IS NULL OR f.domain_name = sqlc.narg('domain_name') AND coalesce(u.role, '') <> 'superadmin')
-ORDER BY f.created_at, f.id LIMIT 20;
+ORDER BY (f.status LIKE 'delete-%') <> @trashed::boolean, f.created_at, f.id LIMIT 20;
 
 -- name: AutoMounted :many
 -- The living dot-folders of a user.
@@ -82,6 +83,10 @@ WHERE id = @id AND status = ANY(@sources::text[]);
 -- name: FolderTried :exec
 UPDATE folders SET tried = tried + 1, tried_at = now(), status_info = @info WHERE id = @id AND status = @status;
 
+-- name: FoldersPassedOver :exec
+-- Puts folders whose proxy was not asked behind the others.
+UPDATE folders SET tried_at = now() WHERE id = ANY(@ids::uuid[]) AND status IN ('performing','cloning','delete-ongoing');
+
 -- name: RenameFolder :execrows
 UPDATE folders SET name = @name WHERE id = @id AND status = ANY(@allowed::text[]);
 
@@ -94,10 +99,6 @@ UPDATE folders SET user_id = @user_id, domain_name = @domain_name WHERE id = @id
 
 -- name: SetFolderSize :exec
 UPDATE folders SET num_files = @num_files, cur_size = @cur_size, size_complete = @size_complete, sized_at = @sized_at WHERE id = @id;
-
--- name: SkipFolderSize :exec
--- Notes that a size could not be had, so that others have their turn.
-UPDATE folders SET sized_at = now() WHERE id = $1;
 
 -- name: ForgetFolder :execrows
 DELETE FROM folders WHERE id = $1 AND status IN ('delete-complete','performing');
@@ -113,7 +114,9 @@ SELECT count(*) FROM folders WHERE source_id = $1 AND status = 'cloning';
 SELECT * FROM folders WHERE status IN ('performing','cloning','delete-ongoing') ORDER BY tried_at NULLS FIRST, status_changed LIMIT @max_rows;
 
 -- name: StaleSizes :many
+-- Folders that were counted longest ago, besides some and those of some hosts.
 SELECT id, host, quota_scope FROM folders WHERE status = 'ready' AND unmanaged_path IS NULL AND (sized_at IS NULL OR sized_at < now() - @age::interval)
+  AND NOT (id = ANY(@besides::uuid[])) AND NOT (host = ANY(@hosts::text[]))
 ORDER BY sized_at NULLS FIRST LIMIT @max_rows;
 
 -- name: MountingSessions :many
@@ -162,6 +165,9 @@ FROM folder_invitations i JOIN folders f ON f.id = i.folder_id JOIN users a ON a
 WHERE i.state = 'pending' AND f.status NOT LIKE 'delete-%' AND (i.invitee_id = sqlc.narg('invitee') OR i.inviter_id = sqlc.narg('inviter'))
 ORDER BY i.created_at, i.id LIMIT 1000;
 
+-- name: FolderOfInvitation :one
+SELECT folder_id FROM folder_invitations WHERE id = $1;
+
 -- name: LockInvitation :one
 SELECT i.*, f.name AS folder_name, f.status AS folder_status FROM folder_invitations i JOIN folders f ON f.id = i.folder_id WHERE i.id = $1 FOR UPDATE OF i;
 
@@ -182,8 +188,16 @@ SELECT * FROM folder_scopes WHERE host = $1 AND quota_scope = $2;
 INSERT INTO folder_scopes (host, quota_scope, own_bytes) VALUES (@host, @quota_scope, sqlc.narg('own_bytes'))
 ON CONFLICT (host, quota_scope) DO UPDATE SET own_bytes = excluded.own_bytes, tried_at = NULL;
 
--- name: ScopeApplied :exec
-UPDATE folder_scopes SET applied_bytes = $3, applied_at = now(), tried_at = now() WHERE host = $1 AND quota_scope = $2;
+-- name: ScopeBegun :one
+-- Notes that the proxy is being told a limit. Its answer counts only if nobody else began, or wrote another limit, meanwhile.
+UPDATE folder_scopes SET tried_at = clock_timestamp() WHERE host = $1 AND quota_scope = $2 RETURNING tried_at;
+
+-- name: ScopeApplied :execrows
+UPDATE folder_scopes SET applied_bytes = @applied_bytes, applied_at = now() WHERE host = @host AND quota_scope = @quota_scope AND tried_at = @begun_at::timestamptz;
+
+-- name: ScopeUnknown :exec
+-- Requests crossed: what the proxy holds is told again.
+UPDATE folder_scopes SET applied_at = NULL, tried_at = NULL WHERE host = $1 AND quota_scope = $2;
 
 -- name: ScopeTried :exec
 UPDATE folder_scopes SET tried_at = now() WHERE host = $1 AND quota_scope = $2;
@@ -208,7 +222,9 @@ ORDER BY x.tried_at NULLS FIRST LIMIT @max_rows;
 INSERT INTO folder_tasks (task_id, folder_id, proxy, kind) VALUES ($1, $2, $3, $4);
 
 -- name: LiveFolderTasks :many
-SELECT t.*, b.message, b.current, b.total, b.status AS task_status FROM folder_tasks t JOIN background_tasks b ON b.id = t.task_id ORDER BY b.updated_at LIMIT @max_rows;
+-- Tasks of some proxies, or of all but those.
+SELECT t.*, b.message, b.current, b.total, b.status AS task_status FROM folder_tasks t JOIN background_tasks b ON b.id = t.task_id
+WHERE (t.proxy = ANY(@proxies::text[])) = @of_them::boolean ORDER BY b.updated_at LIMIT @max_rows;
 
 -- name: DropFolderTask :exec
 DELETE FROM folder_tasks WHERE task_id = $1;
