@@ -58,6 +58,8 @@ type manager struct {
 	launched []proxy.LaunchRequest
 	closed   []proxy.CloseRequest
 	activity map[string]proxy.CircuitActivity
+	stuck    chan struct{} // reports of activity wait for it
+	asked    int           // so many did
 	template func(proxy.LaunchRequest) (proxy.Circuit, error)
 	codeNo   int
 }
@@ -184,6 +186,15 @@ func (m *manager) answer(w http.ResponseWriter, r *http.Request) {
 	}
 	body, _ := io.ReadAll(r.Body)
 	m.mu.Lock()
+	if stuck := m.stuck; stuck != nil && r.URL.Path == proxy.PathActivity {
+		m.asked++
+		m.mu.Unlock()
+		select {
+		case <-stuck:
+		case <-r.Context().Done():
+		}
+		m.mu.Lock()
+	}
 	reply, err := m.decide(r.URL.Path, body)
 	m.mu.Unlock()
 	if err != nil {

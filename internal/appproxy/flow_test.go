@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -152,16 +153,25 @@ func TestLaunchThatFails(t *testing.T) {
 	require.Len(t, found, 1)
 	require.Contains(t, found[0].Object, uuid(9))
 	require.NotEmpty(t, s.p.Status().Problem)
-	// Who did not ask for that port gets the next one.
+	// Who did not ask for that port gets the next one. What was there before may be served by other replicas; what the launch has
+	// made is given back.
+	s.m.publish(s.ported(12, 0, "http"))
 	s.m.template = func(q proxy.LaunchRequest) (proxy.Circuit, error) {
-		if q.Unopened == uuid(10) {
+		switch {
+		case slices.Contains(q.Passed, uuid(10)):
 			return s.ported(11, 1, "http"), nil
+		case slices.Contains(q.Passed, uuid(12)):
+			return s.ported(10, 0, "http"), nil
 		}
-		return s.ported(10, 0, "http"), nil
+		return s.ported(12, 0, "http"), nil
 	}
+	tries := len(s.m.launched)
 	another := s.get(b, auth+"launch-token", "Accept", "application/json")
 	require.Equal(t, 200, another.status, another.body)
 	require.Contains(t, another.json(t)["redirect_url"], fmt.Sprintf(":%d/", s.cfg.Ports.From+1))
+	require.Len(t, s.m.launched, tries+3)
+	require.Equal(t, []any{[]string{uuid(12)}, ""}, []any{s.m.launched[tries+1].Passed, s.m.launched[tries+1].Unopened})
+	require.Equal(t, []any{[]string{uuid(12), uuid(10)}, uuid(10)}, []any{s.m.launched[tries+2].Passed, s.m.launched[tries+2].Unopened})
 	require.NoError(t, stranger.Close())
 	s.eventually(func() bool { return len(s.p.Findings()) == 0 }, "the port is opened once it is free")
 }
@@ -322,6 +332,31 @@ func TestSocketsAndRevocation(t *testing.T) {
 	s.m.revoke(c.ID)
 	ends(ws, "the circuit is gone")
 	require.Equal(t, 404, s.get(s.browser(), own+"/", "Cookie", cookie).status)
+}
+
+// A manager that takes its time with reports keeps no circuit alive that has expired.
+func TestExpiryWhileTheManagerIsSlow(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	c := labelled(1, "lab-1")
+	c.Public = true
+	c = s.known(s.m.publish(c))
+	s.m.mu.Lock()
+	s.m.stuck = make(chan struct{})
+	s.m.mu.Unlock()
+	defer close(s.m.stuck)
+	ws, _, err := s.socket("lab-1", http.Header{"Origin": {s.url("lab-1.apps.localhost", "")}})
+	require.NoError(t, err)
+	require.NoError(t, ws.Write(t.Context(), websocket.MessageText, []byte("hello")))
+	_, _, err = ws.Read(t.Context())
+	require.NoError(t, err)
+	s.eventually(s.m.seen(func() bool { return s.m.asked == 1 }), "a report is on its way")
+	now := time.Now()
+	c.ExpiresAt = &now
+	s.known(s.m.publish(c))
+	_, _, err = ws.Read(t.Context())
+	require.Error(t, err)
+	require.True(t, s.m.seen(func() bool { return s.m.asked == 1 })(), "the same report is still on its way")
 }
 
 // While no manager answers, those who are in go on and keep their connections; afterwards everything is as the manager says.

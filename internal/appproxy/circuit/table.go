@@ -91,6 +91,8 @@ type Change struct {
 type Closed struct {
 	ID     string
 	Reason string // "gone", "revoked" or "moved"
+	// From limits it to raw connections that these addresses were admitted for; empty means all connections.
+	From []netip.Addr
 }
 
 // With returns the table after a change, and the circuits whose open connections have lost their right: those that are
@@ -135,8 +137,11 @@ func (t *Table) With(c Change) (*Table, []Closed) {
 	var closed []Closed
 	for _, id := range slices.Sorted(maps.Keys(touched)) {
 		if old := t.byID.get(id); old != nil {
-			if reason := lost(old, next.byID.get(id)); reason != "" {
+			now := next.byID.get(id)
+			if reason := lost(old, now); reason != "" {
 				closed = append(closed, Closed{ID: id, Reason: reason})
+			} else if out := leaving(old, now); len(out) > 0 {
+				closed = append(closed, Closed{ID: id, Reason: "revoked", From: out})
 			}
 		}
 	}
@@ -199,14 +204,17 @@ func (t *Table) remove(c *Circuit, touched map[string]bool) {
 	}
 }
 
-// lost says why connections that old allowed must end under now; "" when they may stay.
+// Stands reports whether what c allowed to visitors is allowed under now too, the circuit of its id in a later table.
+func (c *Circuit) Stands(now *Circuit) bool { return lost(c, now) == "" && len(leaving(c, now)) == 0 }
+
+// lost says why all connections that old allowed must end under now; "" when they may stay.
 func lost(old, now *Circuit) string {
 	switch {
 	case now == nil:
 		return "gone"
 	case now == old:
 		return ""
-	case now.Epoch != old.Epoch, old.Public && !now.Public, !slices.Equal(old.Allowed, now.Allowed), shrunk(old.Admitted, now.Admitted):
+	case now.Epoch != old.Epoch, old.Public && !now.Public, !slices.Equal(old.Allowed, now.Allowed):
 		return "revoked"
 	case now.Kernel != old.Kernel, now.Target != old.Target, now.Protocol != old.Protocol, now.Mode != old.Mode, now.Port != old.Port, now.Label != old.Label:
 		return "moved"
@@ -214,9 +222,18 @@ func lost(old, now *Circuit) string {
 	return ""
 }
 
-// shrunk reports whether an address was admitted and is not any more. Another one more takes no right away.
-func shrunk(old, now []netip.Addr) bool {
-	return slices.ContainsFunc(old, func(a netip.Addr) bool { return !slices.Contains(now, a) })
+// leaving are the addresses that were admitted and are not any more: it takes no right from the others.
+func leaving(old, now *Circuit) []netip.Addr {
+	if now == old || now.Public {
+		return nil
+	}
+	var out []netip.Addr
+	for _, a := range old.Admitted {
+		if !slices.Contains(now.Admitted, a) {
+			out = append(out, a)
+		}
+	}
+	return out
 }
 
 // maxGraves is how many ids of circuits that are gone are remembered, twice; a look-up whose reply is older than so many

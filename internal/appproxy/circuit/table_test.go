@@ -224,7 +224,7 @@ func TestWhoseConnectionsEnd(t *testing.T) {
 		"made private":            {func(c *proxy.Circuit) { c.Public = false }, "revoked"},
 		"another allow list":      {func(c *proxy.Circuit) { c.Allowed = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} }, "revoked"},
 		"one more visitor":        {func(c *proxy.Circuit) { c.Admitted = append(slices.Clone(c.Admitted), office) }, ""},
-		"one visitor less":        {func(c *proxy.Circuit) { c.Admitted = nil }, "revoked"},
+		"one visitor less":        {func(c *proxy.Circuit) { c.Admitted = nil }, ""},
 		"other port of the app":   {func(c *proxy.Circuit) { c.Target++ }, "moved"},
 		"other kernel":            {func(c *proxy.Circuit) { c.Kernel = "other" }, "moved"},
 		"other port of the proxy": {func(c *proxy.Circuit) { c.Port++ }, "moved"},
@@ -247,6 +247,28 @@ func TestWhoseConnectionsEnd(t *testing.T) {
 			require.Equal(t, []circuit.Closed{{ID: "a", Reason: test.want}}, closed)
 		})
 	}
+}
+
+// An address that is let in no more takes nobody along.
+func TestAddressesThatLeave(t *testing.T) {
+	t.Parallel()
+	home, office, train := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::3")
+	c := onPort("a", 1, 100)
+	c.Protocol, c.Admitted = "tcp", []netip.Addr{home, office, train}
+	before, _ := (*circuit.Table)(nil).With(circuit.Change{Put: []proxy.Circuit{c}})
+	c.Revision, c.Admitted = 2, []netip.Addr{office}
+	after, closed := before.With(circuit.Change{Put: []proxy.Circuit{c}})
+	require.Equal(t, []circuit.Closed{{ID: "a", Reason: "revoked", From: []netip.Addr{home, train}}}, closed)
+	require.False(t, before.ByID("a").Stands(after.ByID("a")), "who is being let in now is asked again")
+	require.False(t, before.ByID("a").Stands(nil))
+	require.True(t, after.ByID("a").Stands(after.ByID("a")))
+	c.Revision, c.Public = 3, true
+	open, closed := after.With(circuit.Change{Put: []proxy.Circuit{c}})
+	require.Empty(t, closed)
+	require.True(t, after.ByID("a").Stands(open.ByID("a")))
+	c.Revision, c.Epoch, c.Admitted = 4, 2, nil
+	_, closed = open.With(circuit.Change{Put: []proxy.Circuit{c}})
+	require.Equal(t, []circuit.Closed{{ID: "a", Reason: "revoked"}}, closed, "everybody")
 }
 
 func BenchmarkTableChange(b *testing.B) {

@@ -486,7 +486,7 @@ func (c *Client) Close(ctx context.Context, req proxy.CloseRequest) error {
 func (c *Client) Report(ctx context.Context, what []proxy.CircuitActivity) error {
 	for len(what) > 0 {
 		n := min(len(what), proxy.MaxCircuits)
-		if err := c.call(ctx, proxy.PathActivity, proxy.Activity{Circuits: what[:n]}, &struct{}{}); err != nil {
+		if err := c.call(ctx, proxy.PathActivity, proxy.Activity{Circuits: what[:n], At: c.o.Clock.Now()}, &struct{}{}); err != nil {
 			return err
 		}
 		what = what[n:]

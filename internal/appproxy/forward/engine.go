@@ -25,7 +25,8 @@ type Engine struct {
 	clock  chassis.Clock
 	log    *slog.Logger
 
-	now    atomic.Int64 // of the last sweep, nanoseconds: near enough for deadlines
+	began  time.Time
+	now    atomic.Int64 // of the last sweep, as of ticks: near enough for deadlines
 	closes atomic.Int64 // calls of CloseCircuit
 	open   atomic.Int64 // upgraded and raw connections
 	kept   atomic.Int64 // idle connections to apps
@@ -51,7 +52,8 @@ func New(cfg Config, router Router, dial Dial, clock chassis.Clock, log *slog.Lo
 	e := &Engine{cfg: cfg, router: router, dial: dial, clock: clock, log: log,
 		conns: map[*visit]struct{}{}, groups: map[string]*group{}, addresses: tally{m: map[netip.Addr]int{}},
 		byAddress: newBuckets[netip.Addr](), byUser: newBuckets[string]()}
-	e.now.Store(clock.Now().UnixNano())
+	e.began = clock.Now()
+	e.now.Store(e.ticks())
 	e.h2 = newH2(e)
 	return e
 }
@@ -67,7 +69,7 @@ func (e *Engine) Run(ctx context.Context) error {
 			e.stop()
 			return nil
 		case <-tick.C():
-			now := e.clock.Now().UnixNano()
+			now := e.ticks()
 			e.now.Store(now)
 			e.sweep(now)
 			if now-tidied >= int64(e.cfg.KeepUpstream)/4 {
@@ -76,6 +78,11 @@ func (e *Engine) Run(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// ticks is the time in nanoseconds as deadlines, rates and idleness count it: it goes on evenly when the machine's clock is set.
+func (e *Engine) ticks() int64 {
+	return e.began.UnixNano() + int64(e.clock.Now().Sub(e.began))
 }
 
 // sweepEvery is how late a deadline may be noticed.
@@ -158,16 +165,18 @@ func (e *Engine) ServeTCP(ctx context.Context, conn net.Conn, c *circuit.Circuit
 
 // joinRaw carries a visit to the circuit's app.
 func (e *Engine) joinRaw(v *visit, c *circuit.Circuit) error {
+	v.raw = true
 	g, ok := e.join(c, v)
 	if !ok {
 		return tooManyConnections()
 	}
 	v.group = g
-	if !e.current(c) {
-		return fault.Unavailablef("the app was closed meanwhile")
+	now := e.current(c)
+	if now == nil {
+		return closedMeanwhile()
 	}
 	g.requests.Add(1)
-	u, err := e.connect(v, c)
+	u, err := e.connect(v, now)
 	if err != nil {
 		return err
 	}
@@ -175,13 +184,21 @@ func (e *Engine) joinRaw(v *visit, c *circuit.Circuit) error {
 	return nil
 }
 
-// current reports whether the circuit is still what the table says. Asked after joining its group, it leaves no gap.
-func (e *Engine) current(c *circuit.Circuit) bool {
+// current is the circuit as the table has it now; nil when what c allowed is not allowed any more. Asked after joining its
+// group, it leaves no gap.
+func (e *Engine) current(c *circuit.Circuit) *circuit.Circuit {
 	if e.cfg.Current == nil {
-		return true
+		return c
 	}
 	now := e.cfg.Current(c.ID)
-	return now != nil && now.Revision == c.Revision
+	if now == nil || !c.Stands(now) || now.ExpiresAt != nil && !e.clock.Now().Before(*now.ExpiresAt) {
+		return nil
+	}
+	return now
+}
+
+func closedMeanwhile() error {
+	return fault.Unavailablef("the app was closed or moved meanwhile").WithReason("circuit-gone").WithNext("try again in a moment")
 }
 
 var errEnded = errors.New("the connection was ended")

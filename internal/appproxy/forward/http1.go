@@ -109,7 +109,7 @@ func (h *http1) serveRequest(head string) bool {
 	}
 	h.lookAtVisitor()
 	keep := !r.close && (r.minor == 1 || r.keepAlive)
-	now := h.e.clock.Now().UnixNano()
+	now := h.e.ticks()
 	if wait, ok := h.byAddress.take(now, h.e.cfg.RequestsPerAddress); !ok {
 		return h.fail(tooManyRequests("your address", wait), keep)
 	}

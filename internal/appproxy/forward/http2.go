@@ -89,7 +89,7 @@ func (s *h2side) answer(w http.ResponseWriter, r *http.Request, v *visit, l List
 	}
 	head.Path, head.RawQuery, _ = strings.Cut(r.RequestURI, "?")
 	head.Client, head.Secure = e.visitorBehind(v.remote.Addr(), l.TLS, head.Header.Values)
-	now := e.clock.Now().UnixNano()
+	now := e.ticks()
 	switch {
 	case fields > e.cfg.HeaderCount:
 		writeProblem(w, r, tooManyFields(e.cfg.HeaderCount))
@@ -228,18 +228,23 @@ func (s *h2side) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 		return nil, errors.New("a connection to no circuit was asked for")
 	}
 	g := s.e.group(c.ID)
+	// A transport dials on for others when its request has ended: the circuit may have been closed, and be elsewhere now.
+	now := s.e.current(c)
+	if now == nil {
+		return nil, closedMeanwhile()
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.e.cfg.DialTimeout)
 	defer cancel()
-	conn, err := s.e.dial(ctx, c)
+	conn, err := s.e.dial(ctx, now)
 	if err != nil {
 		return nil, err
 	}
 	d := &dialed{Conn: conn, g: g}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed { // the circuit was closed or has been idle; a request that still has the right tries again
+	if g.closed { // since the look at the table
 		_ = conn.Close()
-		return nil, errEnded
+		return nil, closedMeanwhile()
 	}
 	g.live[d] = struct{}{}
 	return d, nil

@@ -24,6 +24,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	rpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"berth.dev/berth/internal/appproxy/circuit"
 )
 
 // client2 speaks HTTP/2 without TLS.
@@ -182,6 +184,50 @@ func TestCloseCircuitResetsStreams(t *testing.T) {
 }
 
 // An app that goes away in an orderly way (GOAWAY) and comes back.
+// A transport dials on when its request has ended. What it opens for a circuit that has moved meanwhile must not serve the
+// circuit as it is now.
+func TestDialsThatComeLate(t *testing.T) {
+	var r *rig
+	r = newRig(t, func(c *Config) {
+		c.Current = func(id string) *circuit.Circuit {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.circuits[id]
+		}
+	})
+	old := r.app("app", canned("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nold"))
+	old.Revision, old.Target = 1, 80
+	late := func() error {
+		conn, err := r.e.h2.dial(context.WithValue(t.Context(), circuitKey{}, old), "", "")
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err
+	}
+	require.NoError(t, late())
+	r.mu.Lock()
+	moved := *old
+	moved.Revision, moved.Target = 2, 81
+	r.circuits["app"] = &moved
+	r.mu.Unlock()
+	require.Error(t, late(), "the table is replaced")
+	r.e.CloseCircuit("app", "moved")
+	require.Error(t, late(), "the circuit's connections have ended")
+	r.mu.Lock()
+	named := *old
+	named.Revision, named.Name = 3, "another"
+	r.circuits["app"] = &named
+	r.mu.Unlock()
+	require.NoError(t, late(), "a change of nothing that matters")
+	r.mu.Lock()
+	over := named
+	end := time.Now().Add(-time.Second)
+	over.ExpiresAt = &end
+	r.circuits["app"] = &over
+	r.mu.Unlock()
+	require.Error(t, late(), "its time is over")
+}
+
 func TestAppsGoAway(t *testing.T) {
 	r := newRig(t, nil)
 	s := r.server2("two", http.HandlerFunc(testApp))

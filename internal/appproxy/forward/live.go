@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -22,7 +23,7 @@ type group struct {
 	idle   []*upstream // the one used last is the last
 
 	rate     bucket
-	lastAt   atomic.Int64 // when a visitor last sent something, nanoseconds
+	lastAt   atomic.Int64 // when a visitor last sent something, in ticks
 	requests atomic.Int64
 	in, out  atomic.Int64
 }
@@ -37,13 +38,14 @@ func (g *group) sent(n int, now int64) {
 	}
 }
 
-// activity empties the counters; ok is false when no visitor sent anything.
-func (g *group) activity() (a proxy.CircuitActivity, ok bool) {
+// activity empties a group's counters; ok is false when no visitor sent anything.
+func (e *Engine) activity(g *group) (a proxy.CircuitActivity, ok bool) {
 	in := g.in.Swap(0)
 	if in == 0 {
 		return a, false
 	}
-	return proxy.CircuitActivity{ID: g.id, LastAt: time.Unix(0, g.lastAt.Load()).UTC(),
+	ago := time.Duration(e.ticks() - g.lastAt.Load())
+	return proxy.CircuitActivity{ID: g.id, LastAt: e.clock.Now().Add(-ago).UTC(),
 		Requests: g.requests.Swap(0), BytesIn: in, BytesOut: g.out.Swap(0)}, true
 }
 
@@ -112,6 +114,29 @@ func (e *Engine) CloseCircuit(id, reason string) {
 	}
 }
 
+// CloseAddresses ends the raw connections (ServeTCP) to a circuit that come from some addresses, and no others. Like
+// CloseCircuit it is called after the table has been replaced.
+func (e *Engine) CloseAddresses(id string, from []netip.Addr, reason string) {
+	e.groupsMu.RLock()
+	g := e.groups[id]
+	e.groupsMu.RUnlock()
+	if g == nil {
+		return
+	}
+	var out []*visit
+	g.mu.Lock()
+	for m := range g.live {
+		if v, ok := m.(*visit); ok && v.raw && slices.Contains(from, v.remote.Addr().WithZone("")) {
+			out = append(out, v)
+		}
+	}
+	g.mu.Unlock()
+	e.log.Debug("addresses are let in no more", "circuit", id, "reason", reason, "connections", len(out))
+	for _, v := range out {
+		v.end(reason)
+	}
+}
+
 // disband closes a group that is out of the table and returns its members.
 func (e *Engine) disband(g *group) []member {
 	g.mu.Lock()
@@ -127,7 +152,7 @@ func (e *Engine) disband(g *group) []member {
 		u.sock.kill()
 		e.kept.Add(-1)
 	}
-	if a, ok := g.activity(); ok {
+	if a, ok := e.activity(g); ok {
 		e.groupsMu.Lock()
 		if len(e.ended) < proxy.MaxCircuits {
 			e.ended = append(e.ended, a)
@@ -149,7 +174,7 @@ func (e *Engine) Activity() []proxy.CircuitActivity {
 	}
 	e.groupsMu.Unlock()
 	for _, g := range groups {
-		if a, ok := g.activity(); ok {
+		if a, ok := e.activity(g); ok {
 			all = append(all, a)
 		}
 	}

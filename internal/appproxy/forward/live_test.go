@@ -2,8 +2,10 @@ package forward
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -12,11 +14,13 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/appproxy/circuit"
+	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/wire/tunnel"
 )
 
@@ -213,6 +217,125 @@ func TestServeTCPChecksTheTable(t *testing.T) {
 	r.e.ServeTCP(t.Context(), far, app)
 	_, err := near.Read(make([]byte, 1))
 	require.Equal(t, io.EOF, err)
+}
+
+// Raw connections from an address end when it is let in no more, those from others stay.
+func TestCloseAddresses(t *testing.T) {
+	r := newRig(t, nil)
+	app := r.app("app", func(c net.Conn) { _, _ = io.Copy(c, c) })
+	var all sync.WaitGroup
+	defer all.Wait()
+	open := func() net.Conn {
+		near, far := tcpPair(t)
+		all.Go(func() { r.e.ServeTCP(t.Context(), far, app) })
+		require.NoError(t, near.SetDeadline(time.Now().Add(patience)))
+		return near
+	}
+	near := open()
+	defer near.Close()
+	echo := func() error {
+		if _, err := near.Write([]byte("x")); err != nil {
+			return err
+		}
+		_, err := io.ReadFull(near, make([]byte, 1))
+		return err
+	}
+	require.NoError(t, echo())
+	r.e.CloseAddresses("app", []netip.Addr{netip.MustParseAddr("192.0.2.9")}, "revoked")
+	r.e.CloseAddresses("nothing", []netip.Addr{netip.MustParseAddr("127.0.0.1")}, "revoked")
+	require.NoError(t, echo(), "others stay")
+	kept := r.conn()
+	_, err := io.WriteString(kept, "GET / HTTP/1.1\r\nHost: app\r\n\r\n")
+	require.NoError(t, err)
+	until(t, "a request is there", func() bool { return r.e.Live().Connections == 2 })
+	r.e.CloseAddresses("app", []netip.Addr{netip.MustParseAddr("127.0.0.1")}, "revoked")
+	_, err = near.Read(make([]byte, 1))
+	require.Error(t, err)
+	until(t, "it has ended, and nothing else", func() bool { return r.e.Live().Connections == 1 })
+	_ = kept.Close()
+}
+
+// The deadline of a wait that is over must reach neither the visit nor whoever has its connection to the app next.
+func TestLateDeadlines(t *testing.T) {
+	e := New(DefaultConfig(), nil, nil, chassis.RealClock(), slog.New(slog.DiscardHandler))
+	late := e.now.Load() + int64(time.Hour)
+	side := func() *sock {
+		_, far := tcpPair(t)
+		s := new(sock)
+		s.init(far)
+		return s
+	}
+	begin := func() *visit {
+		v := &visit{e: e, opened: late}
+		_, far := tcpPair(t)
+		v.sock.init(far)
+		v.ctx, v.cancel = context.WithCancel(t.Context())
+		return v
+	}
+	usable := func(s *sock) bool {
+		_, err := s.write([]byte("x"))
+		return err == nil
+	}
+
+	v, up := begin(), side()
+	require.True(t, v.use(up))
+	v.arm(phaseWait, time.Second)
+	v.check(late)
+	v.arm(phaseStall, time.Minute) // the answer had come all the same, and goes on
+	require.False(t, v.part(), "a connection that was struck is not kept")
+
+	v, up = begin(), side()
+	require.True(t, v.use(up))
+	v.arm(phaseWait, time.Second)
+	require.True(t, v.part())
+	next := side()
+	require.True(t, v.use(next), "a request that was sent ahead follows")
+	v.check(late)
+	require.True(t, usable(up))
+	require.True(t, usable(next))
+	require.Nil(t, v.ended.Load())
+	v.arm(phaseWait, time.Second)
+	v.check(late)
+	require.False(t, usable(next), "its own deadline reaches it")
+
+	v, up = begin(), side()
+	require.True(t, v.use(up))
+	v.arm(phaseSend, time.Second)
+	require.True(t, v.part())
+	v.check(late)
+	require.Nil(t, v.ended.Load(), "a visit that has its answer goes on")
+}
+
+// wrongClock is a machine's clock that somebody sets: what it shows jumps, what it measures does not.
+type wrongClock struct {
+	chassis.Clock
+	by atomic.Int64 // seconds
+}
+
+func (c *wrongClock) Now() time.Time {
+	t := time.Now()
+	*(*uint64)(unsafe.Pointer(&t)) += uint64(c.by.Load()) << 30 // package time offers no other way to a Time that has both readings
+	return t
+}
+
+// Setting the machine's clock ends no connection, stops no visitor, and does not change when a circuit was used.
+func TestClockIsSet(t *testing.T) {
+	clock := &wrongClock{Clock: chassis.RealClock()}
+	e := New(DefaultConfig(), nil, nil, clock, slog.New(slog.DiscardHandler))
+	var b bucket
+	for _, by := range []time.Duration{0, -time.Hour, 30 * 24 * time.Hour} {
+		clock.by.Store(int64(by / time.Second))
+		require.WithinDuration(t, time.Now().Add(by).Round(0), clock.Now().Round(0), time.Minute)
+		_, ok := b.take(e.ticks(), 100)
+		require.True(t, ok, by)
+		require.Less(t, e.ticks()-e.now.Load(), int64(time.Minute), by)
+		require.GreaterOrEqual(t, e.ticks(), e.now.Load(), by)
+		g := e.group("app")
+		g.sent(1, e.ticks())
+		a, ok := e.activity(g)
+		require.True(t, ok)
+		require.WithinDuration(t, clock.Now().Round(0), a.LastAt.Round(0), time.Minute)
+	}
 }
 
 // tcpPair is a connection of the kernel's.

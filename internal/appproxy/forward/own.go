@@ -369,12 +369,13 @@ func (e *Engine) Tunnel(w http.ResponseWriter, r *http.Request, c *circuit.Circu
 		return
 	}
 	v.group = g
-	if !e.current(c) {
-		writeProblem(w, r, busy("The app was closed meanwhile."))
+	now := e.current(c)
+	if now == nil {
+		writeProblem(w, r, dialProblem(closedMeanwhile()))
 		return
 	}
 	v.arm(phaseWait, 0)
-	u, err := e.connect(v, c)
+	u, err := e.connect(v, now)
 	if err != nil {
 		writeProblem(w, r, dialProblem(err))
 		return

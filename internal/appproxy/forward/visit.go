@@ -36,6 +36,7 @@ type visit struct {
 	cancel  context.CancelFunc
 	unwatch func() bool
 	group   *group // it belongs to; the visit's own goroutine sets it
+	raw     bool   // a raw connection, let in by its address; set before it joins a group
 
 	// state is the deadline in nanoseconds with the phase in its last bits, 0 in place of the deadline for none; expired once
 	// the sweep has struck.
@@ -43,8 +44,9 @@ type visit struct {
 	half  atomic.Bool // one direction of an open connection has ended
 	ended atomic.Pointer[string]
 
-	mu sync.Mutex
-	up *sock // the app's side in use
+	mu     sync.Mutex
+	up     *sock // the app's side in use
+	struck bool  // a deadline has struck up: it must not be used again
 }
 
 // arm says what the visit waits for from now on, d at most (0 without limit). If the deadline before has just struck, the
@@ -69,9 +71,7 @@ func (v *visit) check(now int64) {
 	}
 	p := phase(s & phaseMask)
 	if at := s &^ phaseMask; at != 0 && at < now {
-		if v.state.CompareAndSwap(s, expired) {
-			v.expire(p)
-		}
+		v.expire(s)
 		return
 	}
 	if (p == phaseWait || p == phaseStream) && v.sock.hungUp() {
@@ -79,17 +79,26 @@ func (v *visit) check(now int64) {
 	}
 }
 
-// expire wakes whoever waits, in the way that the phase wants.
-func (v *visit) expire(p phase) {
+// expire wakes whoever waits in state s, in the way that its phase wants, unless that wait is over. Under the lock: the app's side
+// that is struck is the one that was waited for, not one that somebody else has by now.
+func (v *visit) expire(s int64) {
 	v.mu.Lock()
-	up := v.up
-	v.mu.Unlock()
-	switch {
+	if !v.state.CompareAndSwap(s, expired) {
+		v.mu.Unlock()
+		return
+	}
+	end := false
+	switch p := phase(s & phaseMask); {
 	case p == phaseHead || p == phaseUpload:
 		_ = v.sock.conn.SetReadDeadline(past)
-	case (p == phaseWait || p == phaseSend) && up != nil:
-		_ = up.conn.SetDeadline(past)
+	case (p == phaseWait || p == phaseSend) && v.up != nil:
+		v.struck = true
+		_ = v.up.conn.SetDeadline(past)
 	default:
+		end = true
+	}
+	v.mu.Unlock()
+	if end {
 		v.end("deadline")
 	}
 }
@@ -114,7 +123,8 @@ func (v *visit) end(reason string) {
 func (v *visit) use(up *sock) bool {
 	v.mu.Lock()
 	old := v.up
-	v.up = up
+	v.up, v.struck = up, false
+	v.arm(phaseIdle, 0) // what was waited for before is no concern of up's
 	v.mu.Unlock()
 	if old != nil && old != up {
 		old.kill()
@@ -127,12 +137,13 @@ func (v *visit) use(up *sock) bool {
 	return true
 }
 
-// part takes the app's side away from the visit without closing it. It fails when the visit has ended.
+// part takes the app's side away from the visit without closing it. It fails when the visit has ended or a deadline has struck.
 func (v *visit) part() bool {
 	v.mu.Lock()
+	defer v.mu.Unlock()
 	v.up = nil
-	v.mu.Unlock()
-	return v.ended.Load() == nil
+	v.arm(phaseIdle, 0)
+	return !v.struck && v.ended.Load() == nil
 }
 
 // halfOpenFor bounds how long an open connection of which one direction has ended may be silent.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -123,7 +124,8 @@ func (f *Front) auth(w http.ResponseWriter, r *http.Request) {
 // portTries bounds how many ports are tried that other programs turn out to hold.
 const portTries = 16
 
-// launch publishes an app and opens its port. Who wished for no port gets another one when a stranger holds the first.
+// launch publishes an app and opens its port. Who wished for no port gets another circuit when a stranger holds the first one's;
+// a circuit that was there before stays, other replicas of this proxy may serve it.
 func (f *Front) launch(ctx context.Context, req proxy.LaunchRequest) (proxy.LaunchReply, *circuit.Circuit, error) {
 	for try := 1; ; try++ {
 		reply, c, err := f.o.Manager.Launch(ctx, req)
@@ -131,10 +133,13 @@ func (f *Front) launch(ctx context.Context, req proxy.LaunchRequest) (proxy.Laun
 			return reply, nil, err
 		}
 		err = f.o.Open(c)
-		if err == nil || req.ProxyPort != 0 || c.ID == req.Unopened || try == portTries || fault.ReasonOf(err) != "port-taken" {
+		if err == nil || req.ProxyPort != 0 || slices.Contains(req.Passed, c.ID) || try == portTries || fault.ReasonOf(err) != "port-taken" {
 			return reply, c, err
 		}
-		req.Unopened = c.ID
+		req.Passed, req.Unopened = append(req.Passed, c.ID), ""
+		if !reply.Reused {
+			req.Unopened = c.ID
+		}
 	}
 }
 

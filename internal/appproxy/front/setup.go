@@ -15,6 +15,9 @@ import (
 // SetupPath is where codes are redeemed, on each circuit's own host, when the request names one.
 const SetupPath = "/setup"
 
+// awaitNews is how long a visitor with a code waits for the proxy to hear of what the manager already knows.
+const awaitNews = 2 * time.Second
+
 // IsSetup reports whether a request of a circuit's host is for the proxy: an app may have a page of that name itself.
 func IsSetup(method, path, query string) bool {
 	if path != SetupPath || method != http.MethodGet && method != http.MethodHead && method != http.MethodOptions {
@@ -59,6 +62,11 @@ func (f *Front) Setup(c *circuit.Circuit) http.Handler {
 				return
 			}
 		} else {
+			if reply.Epoch > c.Epoch { // the news of it is on the way; without it the ticket is worth nothing here
+				waiting, cancel := context.WithTimeout(r.Context(), awaitNews)
+				f.o.Manager.AwaitCircuit(waiting, c.ID, reply.Epoch)
+				cancel()
+			}
 			text, until := f.ticket(c, reply)
 			if text == "" {
 				f.fail(w, r, "You cannot be let in at the moment.", fault.Unavailablef("the proxy has no keys for tickets yet").WithReason("no-keys").WithNext("try again in a moment"))
@@ -178,7 +186,7 @@ func (f *Front) setupRaw(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	waiting, cancel := context.WithTimeout(r.Context(), 2*time.Second)
+	waiting, cancel := context.WithTimeout(r.Context(), awaitNews)
 	c := f.o.Manager.Table().ByID(q.Get("circuit"))
 	if c == nil && q.Get("circuit") != "" {
 		c = f.o.Manager.AwaitCircuit(waiting, q.Get("circuit"), 0)

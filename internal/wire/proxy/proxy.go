@@ -193,8 +193,10 @@ type LaunchRequest struct {
 	Mode      Mode       `json:"mode,omitempty"`
 	NoReuse   bool       `json:"no_reuse,omitempty"`
 	Client    netip.Addr `json:"client"`
-	// Unopened is the circuit that the last try brought and whose port the proxy cannot open: it goes, another port is tried.
-	Unopened string `json:"unopened,omitempty"`
+	// Passed are circuits that earlier tries of this launch brought and whose ports this replica cannot open: they will not do.
+	// Unopened is the one that the last try made anew; it goes, since nobody has been told of it.
+	Passed   []string `json:"passed,omitempty"`
+	Unopened string   `json:"unopened,omitempty"`
 }
 
 // LaunchReply is the circuit with a one-time code for the visitor who asked.
@@ -231,6 +233,8 @@ type CloseRequest struct {
 // Activity tells when visitors last sent something, circuit by circuit. Open connections alone are no activity.
 type Activity struct {
 	Circuits []CircuitActivity `json:"circuits"`
+	// At is what the proxy's clock shows as it tells this: only the time since counts. Proxies that do not say are believed.
+	At time.Time `json:"at,omitzero"`
 }
 
 // CircuitActivity is the activity of one circuit since the last report.

@@ -1,0 +1,57 @@
+package front_test
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/appproxy/circuit"
+	"berth.dev/berth/internal/appproxy/front"
+	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/wire/proxy"
+)
+
+// manager redeems every code at epoch 2; the news of that comes when somebody waits for it.
+type manager struct {
+	front.Manager
+	table *circuit.Table
+	next  proxy.Circuit
+}
+
+func (m *manager) Table() *circuit.Table { return m.table }
+
+func (m *manager) Redeem(context.Context, proxy.RedeemRequest) (proxy.RedeemReply, error) {
+	return proxy.RedeemReply{User: "u", Epoch: 2, ExpiresAt: time.Now().Add(time.Hour), Path: "/"}, nil
+}
+
+func (m *manager) AwaitCircuit(_ context.Context, id string, epoch int64) *circuit.Circuit {
+	if id == m.next.ID && epoch == m.next.Epoch {
+		m.table, _ = m.table.With(circuit.Change{Put: []proxy.Circuit{m.next}})
+	}
+	return m.table.ByID(id)
+}
+
+// A visitor whose code is newer than what the proxy has heard of the circuit is led to the app when the ticket works there.
+func TestSetupWaitsForTheEpoch(t *testing.T) {
+	t.Parallel()
+	c := proxy.Circuit{ID: "11111111-2222-3333-4444-555555555555", Revision: 1, Epoch: 1, Mode: proxy.ModeSubdomain, Label: "app", Protocol: "http"}
+	m := &manager{next: c}
+	m.next.Revision, m.next.Epoch = 2, 2
+	keys := [][]byte{[]byte("a key that is long enough")}
+	m.table, _ = (*circuit.Table)(nil).With(circuit.Change{Reset: true, Put: []proxy.Circuit{c}, Keys: keys})
+	f := front.New(front.Options{Base: &url.URL{Scheme: "http", Host: "apps.test"}, Manager: m, Clock: chassis.RealClock(), TicketLife: time.Hour, Log: slog.New(slog.DiscardHandler),
+		Address: func(*circuit.Circuit) *url.URL { return &url.URL{Scheme: "http", Host: "app.apps.test"} }})
+	w := httptest.NewRecorder()
+	f.Setup(m.table.ByID(c.ID)).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://app.apps.test/setup?token=x", nil))
+	require.Equal(t, http.StatusFound, w.Code)
+	cookies := w.Result().Cookies()
+	require.Len(t, cookies, 1)
+	_, ok := m.table.ByID(c.ID).Verify(cookies[0].Value, keys, time.Now())
+	require.True(t, ok, "the page that follows lets the visitor in")
+}
