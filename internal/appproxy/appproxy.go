@@ -168,6 +168,7 @@ func (p *Proxy) makeServices() []*chassis.Service {
 		chassis.NewService("appproxy-shared", chassis.Hooks{Run: p.serveShared}).After(engine),
 		chassis.NewService(manager, chassis.Hooks{Run: p.client.Run}).After(ports),
 		chassis.NewService("appproxy-activity", chassis.Hooks{Run: p.report}).After(engine),
+		chassis.NewService("appproxy-expiry", chassis.Hooks{Run: p.watchExpiry}).After(engine),
 		p.local(),
 	}
 	if p.member != nil {
@@ -291,7 +292,11 @@ func (p *Proxy) instance() proxy.Instance {
 // changed acts on a new table: connections that lost their right end, listeners follow.
 func (p *Proxy) changed(_ *circuit.Table, closed []circuit.Closed) {
 	for _, c := range closed {
-		p.engine.CloseCircuit(c.ID, c.Reason)
+		if len(c.From) > 0 {
+			p.engine.CloseAddresses(c.ID, c.From, c.Reason)
+		} else {
+			p.engine.CloseCircuit(c.ID, c.Reason)
+		}
 	}
 	p.ports.poke()
 }
@@ -324,12 +329,33 @@ const (
 	reportEvery = 5 * time.Second
 )
 
-// report tells managers what visitors do, and ends the connections of circuits whose time is over.
+// report tells managers what visitors do.
 func (p *Proxy) report(ctx context.Context) error {
-	expire, activity := p.d.Clock.NewTicker(expireEvery), p.d.Clock.NewTicker(reportEvery)
-	defer expire.Stop()
+	activity := p.d.Clock.NewTicker(reportEvery)
 	defer activity.Stop()
 	var kept pending
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-activity.C():
+		}
+		kept.add(p.engine.Activity())
+		if len(kept.list()) == 0 || !p.client.State().Connected {
+			continue
+		}
+		if err := p.client.Report(ctx, kept.list()); err != nil {
+			p.log.Debug("activity is told later", "error", err)
+			continue
+		}
+		kept = pending{}
+	}
+}
+
+// watchExpiry ends the connections of circuits whose time is over, whatever managers do.
+func (p *Proxy) watchExpiry(ctx context.Context) error {
+	expire := p.d.Clock.NewTicker(expireEvery)
+	defer expire.Stop()
 	over := map[string]time.Time{}
 	for {
 		select {
@@ -337,16 +363,6 @@ func (p *Proxy) report(ctx context.Context) error {
 			return ctx.Err()
 		case <-expire.C():
 			p.expire(over)
-		case <-activity.C():
-			kept.add(p.engine.Activity())
-			if len(kept.list()) == 0 || !p.client.State().Connected {
-				continue
-			}
-			if err := p.client.Report(ctx, kept.list()); err != nil {
-				p.log.Debug("activity is told later", "error", err)
-				continue
-			}
-			kept = pending{}
 		}
 	}
 }
