@@ -109,7 +109,7 @@ type Volume interface {
 	Usage(ctx context.Context, f cluster.FolderRef) (Usage, error)
 
 	// Reap removes up to limit entries from the trashes of all scopes and reports how many; 0 means that
-	// nothing is left.
+	// nothing is left, or with an error nothing that could be removed.
 	Reap(ctx context.Context, limit int) (removed int, err error)
 
 	// Stage opens the unfinished upload id of a folder, making it where create says so; else it is NotFound.

@@ -179,7 +179,15 @@ func entryOf(name string, st *unix.Statx_t) volume.Entry {
 	return e
 }
 
-func timeOf(t unix.StatxTimestamp) time.Time { return time.Unix(t.Sec, int64(t.Nsec)) }
+// The times that JSON, HTTP and archives can say. Whoever owns a file may give it any other.
+const (
+	firstSecond = -62_135_510_400 // the second day of year 1
+	lastSecond  = 253_402_214_400 // the last day of year 9999
+)
+
+func timeOf(t unix.StatxTimestamp) time.Time {
+	return time.Unix(min(max(t.Sec, firstSecond), lastSecond), int64(t.Nsec))
+}
 
 func isDir(st *unix.Statx_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
 

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,6 +33,9 @@ func (v *vol) CreateFolder(ctx context.Context, f cluster.FolderRef, mode fs.Fil
 	what := v.folder(f)
 	err := v.placeFolder(ctx, f, func(parent *directory, name string) error {
 		made, err := parent.makeDir(name, mode, v.owner)
+		if err == nil && !made {
+			made, err = v.adopt(parent, name, mode)
+		}
 		if err == nil && made {
 			err = parent.sync()
 		}
@@ -40,10 +44,27 @@ func (v *vol) CreateFolder(ctx context.Context, f cluster.FolderRef, mode fs.Fil
 	return explain(err, "make", what)
 }
 
+// adopt gives a folder's directory to its owner, where a proxy that was killed had made it and no more.
+func (v *vol) adopt(parent *directory, name string, mode fs.FileMode) (changed bool, err error) {
+	st, err := parent.stat(name)
+	if err != nil || v.owner.uid <= 0 || int(st.Uid) != os.Geteuid() {
+		return false, err
+	}
+	f, err := parent.open(name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0, noLinks)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	return true, v.owner.give(f, mode)
+}
+
+// maxTries bounds how often a step is begun again because others removed an empty directory under it.
+const maxTries = 1000
+
 // placeFolder calls put with the directory that the folder's directory belongs into, which it makes with the
 // scope, and with the folder's name there. The scope cannot go meanwhile.
 func (v *vol) placeFolder(ctx context.Context, f cluster.FolderRef, put func(parent *directory, name string) error) error {
-	for {
+	for tries := 1; ; tries++ {
 		lock, err := v.lockScope(ctx, f.Scope, false)
 		if err == nil {
 			// A scope is made once its record is there.
@@ -56,7 +77,7 @@ func (v *vol) placeFolder(ctx context.Context, f cluster.FolderRef, put func(par
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			if err := v.setScope(ctx, f.Scope, volume.NoLimit, true); err != nil {
+			if err := v.setScope(ctx, f.Scope, volume.NoLimit, true); err != nil || tries >= maxTries {
 				return err
 			}
 			continue
@@ -67,7 +88,7 @@ func (v *vol) placeFolder(ctx context.Context, f cluster.FolderRef, put func(par
 		err = v.placeLocked(f, put)
 		lock.Close()
 		// The empty parents are removed by those who delete the last folder in them.
-		if errors.Is(err, unix.ENOENT) && ctx.Err() == nil {
+		if errors.Is(err, unix.ENOENT) && ctx.Err() == nil && tries < maxTries {
 			continue
 		}
 		return err
@@ -154,7 +175,7 @@ func (v *vol) discard(scope, from *directory, name string) error {
 	var err error
 	for _, in := range []*directory{scope, v.root} {
 		var trash *directory
-		if trash, err = in.dir(trashDir, noLinks); err == nil {
+		if trash, err = v.trashOf(in); err == nil {
 			err = from.rename(name, trash, unique())
 			trash.Close()
 		}
@@ -173,6 +194,18 @@ func (v *vol) discard(scope, from *directory, name string) error {
 		}
 	}
 	return nil
+}
+
+// trashOf names the trash of a scope or of the volume. Directories that the proxy did not make may have none, and
+// without it what is to be deleted would look as if it were gone.
+func (v *vol) trashOf(in *directory) (*directory, error) {
+	trash, err := in.dir(trashDir, noLinks)
+	if errors.Is(err, unix.ENOENT) {
+		if err = v.makePrivate(in, trashDir); err == nil {
+			trash, err = in.dir(trashDir, noLinks)
+		}
+	}
+	return trash, err
 }
 
 // Usage implements volume.Volume.
@@ -221,14 +254,18 @@ func (v *vol) countScope(ctx context.Context, s cluster.QuotaScope) (volume.Usag
 // Reap implements volume.Volume. Calls share one round over the scopes, so that each gets its turn.
 func (v *vol) Reap(ctx context.Context, limit int) (removed int, err error) {
 	whole := false // this call looks at everything
+	var failed error
 	for removed < limit {
 		if err := ctx.Err(); err != nil {
 			return removed, err
 		}
 		dir, ok := v.nextSweep()
 		if !ok {
-			if removed > 0 || whole {
+			if removed > 0 {
 				return removed, nil
+			}
+			if whole { // what is left, if anything, cannot be removed
+				return 0, explain(failed, "empty the trash of", v.what())
 			}
 			whole = true
 			if err := v.beginSweep(); err != nil {
@@ -243,19 +280,22 @@ func (v *vol) Reap(ctx context.Context, limit int) (removed int, err error) {
 			m := v.meters[dir]
 			v.mu.Unlock()
 			if m != nil {
-				m.stale()
+				m.outdate()
 			}
 		}
 		if err != nil {
-			// One scope that cannot be reaped does not stop the others.
-			v.log.Warn("emptying a trash failed", "volume", v.opt.Name, "scope", dir, "error", err)
 			if ctx.Err() != nil {
 				return removed, ctx.Err()
+			}
+			// One scope that cannot be reaped does not stop the others, and is told once nothing else is left.
+			v.log.Debug("emptying a trash failed", "volume", v.opt.Name, "scope", dir, "error", err)
+			if failed == nil {
+				failed = err
 			}
 		}
 		if removed >= limit {
 			v.mu.Lock()
-			v.sweep = append(v.sweep, dir) // there may be more
+			v.sweep = slices.Insert(v.sweep, 0, dir) // there may be more, after the others had their turn
 			v.mu.Unlock()
 		}
 	}
@@ -419,6 +459,10 @@ func (v *vol) cloneFolder(ctx context.Context, src, dst cluster.FolderRef, tell 
 	return v.placeFolder(ctx, dst, func(parent *directory, place string) error {
 		// rename(2) replaces an empty directory and no other.
 		if err := clones.rename(name, parent, place); err != nil {
+			if _, e := clones.stat(name); errors.Is(e, unix.ENOENT) {
+				_ = clones.unlink(name + cloneMark)
+				return fault.Conflictf("folder %s was deleted while it was copied", dst).WithNext("clone it again")
+			}
 			return err
 		}
 		return parent.sync()
@@ -463,7 +507,9 @@ func (v *vol) copyFolder(ctx context.Context, s cluster.QuotaScope, from, into *
 	if err != nil {
 		return err
 	}
-	v.usage(ctx, s, m)
+	if m.limited() { // else nobody waits for a count
+		v.usage(ctx, s, m)
+	}
 	had, err := tree.Usage(ctx, b, 0)
 	if err != nil {
 		return err

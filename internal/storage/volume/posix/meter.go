@@ -2,6 +2,8 @@ package posix
 
 import (
 	"context"
+	"encoding/json"
+	"path"
 	"sync"
 	"time"
 
@@ -18,8 +20,10 @@ type meter struct {
 	counted  int64
 	complete bool
 	known    bool
+	stale    bool          // the last count says too much
 	at       time.Time     // when the last count ended
 	took     time.Duration // the last count
+	guess    int64         // what an earlier process counted, until the first count
 	delta    int64         // own changes since the last count began
 	before   int64         // own changes before the running count began
 	scan     chan struct{} // closed when the running count ends; nil when none runs
@@ -30,16 +34,44 @@ const (
 	// A count may take this part of the time at most.
 	countShare = 20
 	reserve    = 4 << 20 // bytes per check while writing
+	// firstWait is how long a caller waits for a scope's first count. A scope of many millions of files takes
+	// longer: until it is counted, what an earlier process counted stands in.
+	firstWait = 10 * time.Second
+	// slowCount is from when on a count is worth to be kept for the next process.
+	slowCount = time.Second
 )
 
+// usageFile is .berth/usage.json of a scope: the last count that took long.
+type usageFile struct {
+	Bytes int64     `json:"bytes"`
+	At    time.Time `json:"at"`
+}
+
+const usageFileName = "usage.json"
+
 // used is the best estimate; mu is held.
-func (m *meter) used() int64 { return max(m.counted+m.before+m.delta, 0) }
+func (m *meter) used() int64 {
+	counted := m.counted
+	if !m.known {
+		counted = m.guess
+	}
+	return max(counted+m.before+m.delta, 0)
+}
+
+// maxDelta keeps sums of sizes that are not real, as of files with holes, from turning round.
+const maxDelta = 1 << 60
 
 // add notes own bytes that came (or went).
 func (m *meter) add(n int64) {
 	m.mu.Lock()
-	m.delta += n
+	m.delta = min(max(m.delta+min(max(n, -maxDelta), maxDelta), -maxDelta), maxDelta)
 	m.mu.Unlock()
+}
+
+func (m *meter) limited() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.limit != volume.NoLimit
 }
 
 // take reserves up to n bytes below the limit and says how many it got. One that got fewer than it uses gives
@@ -67,10 +99,10 @@ func (m *meter) setLimit(limit int64) {
 	m.mu.Unlock()
 }
 
-// stale makes the next reader count anew, after something went that nobody measured.
-func (m *meter) stale() {
+// outdate makes a reader count anew soon, after something went that nobody measured.
+func (m *meter) outdate() {
 	m.mu.Lock()
-	m.at = time.Time{}
+	m.stale = true
 	m.mu.Unlock()
 }
 
@@ -82,20 +114,54 @@ func (v *vol) meterOf(s cluster.QuotaScope) (*meter, error) {
 	}
 	v.mu.Lock()
 	m := v.meters[s.Dir()]
-	if m == nil {
-		m = &meter{limit: volume.NoLimit}
-		v.meters[s.Dir()] = m
-	}
 	v.mu.Unlock()
+	if m == nil {
+		fresh := &meter{limit: volume.NoLimit, guess: v.lastCount(s)}
+		v.mu.Lock()
+		if m = v.meters[s.Dir()]; m == nil {
+			m = fresh
+			v.meters[s.Dir()] = m
+		}
+		v.mu.Unlock()
+	}
 	m.setLimit(doc.LimitBytes)
 	return m, nil
 }
 
-// usage counts where the last count is old. A caller waits for the first count only, as long as its ctx lets it;
-// later ones run behind.
+// lastCount is what a process before this one counted, 0 when nobody kept it.
+func (v *vol) lastCount(s cluster.QuotaScope) int64 {
+	var last usageFile
+	doc, err := v.root.get(path.Join(s.Dir(), private, usageFileName))
+	if err != nil || json.Unmarshal(doc, &last) != nil {
+		return 0
+	}
+	return min(max(last.Bytes, 0), maxDelta)
+}
+
+// keepCount remembers a count for the next process. Without it that one only guesses worse.
+func (v *vol) keepCount(s cluster.QuotaScope, bytes int64) {
+	doc, err := json.Marshal(usageFile{Bytes: bytes, At: v.now().UTC()})
+	if err != nil {
+		return
+	}
+	in, err := v.root.dir(path.Join(s.Dir(), private), noLinks)
+	if err == nil {
+		err = in.put(usageFileName, doc, v.owner)
+		in.Close()
+	}
+	if err != nil {
+		v.log.Debug("could not keep the count of a quota scope", "volume", v.opt.Name, "scope", s.String(), "error", err)
+	}
+}
+
+// usage counts where the last count is old. A caller waits for the first count only, for a while and as long as its
+// ctx lets it; later ones run behind.
 func (v *vol) usage(ctx context.Context, s cluster.QuotaScope, m *meter) (bytes int64, complete bool) {
 	m.mu.Lock()
 	rest := max(countEvery, countShare*m.took)
+	if m.stale {
+		rest = 2 * m.took // not at once: while much trash is removed, that would be one count after the other
+	}
 	if m.scan == nil && (!m.known || v.now().Sub(m.at) >= rest) && v.startCount(s, m) {
 		m.mu.Lock() // startCount lets go
 	}
@@ -105,14 +171,20 @@ func (v *vol) usage(ctx context.Context, s cluster.QuotaScope, m *meter) (bytes 
 	}
 	m.mu.Unlock()
 	if wait != nil {
+		patience := time.NewTimer(v.firstWait)
+		defer patience.Stop()
 		select {
 		case <-wait:
+		case <-patience.C:
 		case <-ctx.Done():
 		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.used(), m.known && m.complete
+	if !m.known {
+		return max(m.before+m.delta, 0), false // a lower bound, which a guess is not
+	}
+	return m.used(), m.complete
 }
 
 // startCount begins a count in the background; it is called with m.mu held and gives it back unlocked when it is
@@ -123,14 +195,20 @@ func (v *vol) startCount(s cluster.QuotaScope, m *meter) bool {
 		return false
 	}
 	end := make(chan struct{})
-	m.scan = end
+	m.scan, m.stale = end, false
 	m.before += m.delta
 	m.delta = 0
 	m.mu.Unlock()
 	go func() {
 		defer done()
+		keep := int64(-1)
+		defer func() {
+			if keep >= 0 { // after the meter is free
+				v.keepCount(s, keep)
+			}
+		}()
 		begin := v.now()
-		u, err := v.countScope(ctx, s)
+		u, err := v.count(ctx, s)
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.scan = nil
@@ -140,7 +218,10 @@ func (v *vol) startCount(s cluster.QuotaScope, m *meter) bool {
 			v.log.Warn("counting a quota scope failed", "volume", v.opt.Name, "scope", s.String(), "error", err)
 			return
 		}
-		m.counted, m.complete, m.known, m.before = u.Bytes, u.Complete, true, 0
+		m.counted, m.complete, m.known, m.before = min(u.Bytes, maxDelta), u.Complete, true, 0
+		if m.took >= slowCount && u.Complete {
+			keep = u.Bytes
+		}
 	}()
 	return true
 }

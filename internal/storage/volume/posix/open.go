@@ -41,6 +41,9 @@ type vol struct {
 
 	scanner *tree.Scanner                // of folders
 	ask     func() (volume.Space, error) // the file system; may never return
+	// count counts a scope, firstWait is how long callers wait for it at first.
+	count     func(ctx context.Context, s cluster.QuotaScope) (volume.Usage, error)
+	firstWait time.Duration
 
 	life  context.Context // ends with Close
 	stop  context.CancelFunc
@@ -87,7 +90,7 @@ func open(o Options) (volume.Volume, error) {
 			return nil, bad(err)
 		}
 	}
-	v.tasks, v.ask = &journal{v: v}, v.space
+	v.tasks, v.ask, v.count, v.firstWait = &journal{v: v}, v.space, v.countScope, firstWait
 	v.scanner = tree.NewScanner(o.Now, 0, 0)
 	return v, nil
 }

@@ -33,12 +33,12 @@ func (v *vol) SetScope(ctx context.Context, s cluster.QuotaScope, limit int64) e
 // setScope makes the scope and sets its limit, with onlyNew where it was not made before.
 func (v *vol) setScope(ctx context.Context, s cluster.QuotaScope, limit int64, onlyNew bool) error {
 	what := "quota scope " + s.String()
-	for {
+	for tries := 1; ; tries++ {
 		err := v.makeScope(s)
 		if err == nil {
 			err = v.limitScope(ctx, s, limit, onlyNew)
 		}
-		if errors.Is(err, unix.ENOENT) && ctx.Err() == nil {
+		if errors.Is(err, unix.ENOENT) && ctx.Err() == nil && tries < maxTries {
 			continue // another proxy removed the empty scope just now
 		}
 		return explain(err, "set", what)
@@ -205,15 +205,13 @@ func (v *vol) readQuota(ctx context.Context, s cluster.QuotaScope) (volume.Scope
 // Charge implements volume.Volume.
 func (v *vol) Charge(ctx context.Context, s cluster.QuotaScope, bytes int64) error {
 	bytes = max(bytes, 0)
-	u, err := v.Scope(ctx, s)
+	limit, ok, err := v.fits(ctx, s, bytes)
 	switch {
-	case fault.Is(err, fault.NotFound):
-		u.LimitBytes = volume.NoLimit // it will be made without a limit
+	case fault.Is(err, fault.NotFound): // it will be made without a limit
 	case err != nil:
 		return err
-	}
-	if u.LimitBytes != volume.NoLimit && bytes > u.LimitBytes-u.UsedBytes {
-		return over(s, u.LimitBytes)
+	case !ok:
+		return over(s, limit)
 	}
 	space, err := v.Space(ctx)
 	if err != nil {
@@ -224,6 +222,23 @@ func (v *vol) Charge(ctx context.Context, s cluster.QuotaScope, bytes int64) err
 			WithReason("volume-full").WithNext("delete files, or ask the administrator for more storage")
 	}
 	return nil
+}
+
+// fits tells whether bytes more stay below the scope's limit.
+func (v *vol) fits(ctx context.Context, s cluster.QuotaScope, bytes int64) (limit int64, ok bool, err error) {
+	if v.opt.Quota != nil {
+		u, err := v.Scope(ctx, s)
+		return u.LimitBytes, u.LimitBytes == volume.NoLimit || bytes <= u.LimitBytes-u.UsedBytes, err
+	}
+	m, err := v.meterOf(s)
+	if err != nil {
+		return 0, false, err
+	}
+	if m.limited() { // else nobody waits for a count
+		v.usage(ctx, s, m)
+	}
+	limit, ok = m.fits(bytes)
+	return limit, ok, nil
 }
 
 // lockScope keeps folders from being made while their scope goes. It makes nothing.
@@ -329,20 +344,30 @@ func holdsFolders(d *directory, depth int) (bool, error) {
 }
 
 // names reads a directory of the proxy's own, which is never large.
-func (d *directory) names() ([]string, error) {
+func (d *directory) names() (names []string, err error) {
+	err = d.each(func(name string) error {
+		names = append(names, name)
+		return nil
+	})
+	return names, err
+}
+
+// each calls fn with every name in d, which fn may remove, and ends with fn's first error.
+func (d *directory) each(fn func(name string) error) error {
 	r := newDirentReader(d, make([]byte, direntBytes))
 	if err := r.seek(0); err != nil {
-		return nil, err
+		return err
 	}
-	var names []string
 	for {
 		e, err := r.next()
 		if errors.Is(err, io.EOF) {
-			return names, nil
+			return nil
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
-		names = append(names, e.name)
+		if err := fn(e.name); err != nil {
+			return err
+		}
 	}
 }
