@@ -130,7 +130,7 @@ func (w *counter) visit(at place) {
 	err := w.read(at)
 	w.mu.Lock()
 	w.count.files += w.files
-	w.count.bytes += w.bytes
+	w.count.bytes = addBytes(w.count.bytes, w.bytes)
 	w.mu.Unlock()
 	w.files, w.bytes = 0, 0
 	switch {
@@ -213,10 +213,16 @@ func (w *counter) weigh(fd int, dir *node, e dirent) error {
 			return nil
 		}
 		w.files++
-		w.bytes += int64(w.stat.Size)
+		w.bytes = addBytes(w.bytes, int64(min(w.stat.Size, maxBytes)))
 	}
 	return nil
 }
+
+// maxBytes is the most that a count says. Files with holes can be of any size, and a sum that turned round would
+// look like nothing.
+const maxBytes = 1 << 60
+
+func addBytes(a, b int64) int64 { return min(a+b, maxBytes) }
 
 // first reports whether a file with several links is met for the first time.
 func (c *count) first(id inode, links uint32) bool {
