@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"berth.dev/berth/internal/cluster"
@@ -107,7 +108,10 @@ func (l *lane) scan(ctx context.Context, v volume.Volume) error {
 	}
 	slices.SortFunc(open, func(a, b document) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID)) })
 	l.mu.Lock()
-	l.unfinished = len(open)
+	l.unfinished = map[string]int{}
+	for _, d := range open {
+		l.unfinished[d.scope()]++
+	}
 	for id := range l.finished {
 		if !present[id] {
 			delete(l.finished, id)
@@ -130,14 +134,12 @@ func (l *lane) scan(ctx context.Context, v volume.Volume) error {
 		if now.Before(d.NotFor) {
 			continue
 		}
-		l.mu.Lock()
-		busy, mine := len(l.active) >= l.e.o.Workers, l.active[d.ID] != nil
-		l.mu.Unlock()
-		if mine {
-			continue
-		}
+		mine, busy, wait := l.turn(d)
 		if busy {
 			break
+		}
+		if mine || wait {
+			continue
 		}
 		began, err := l.begin(ctx, v, d.ID)
 		if err != nil {
@@ -151,6 +153,25 @@ func (l *lane) scan(ctx context.Context, v volume.Volume) error {
 	l.orphans = orphans
 	l.mu.Unlock()
 	return nil
+}
+
+// turn tells whether this process works on d already, whether it has no worker left, and whether d has to wait
+// although there is one: what depends on strangers' servers never takes all workers, nor does one quota scope.
+func (l *lane) turn(d document) (mine, busy, wait bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	stores, scope := 0, 0
+	for _, j := range l.active {
+		if j.kind.transfers() {
+			stores++
+		}
+		if j.scope == d.scope() {
+			scope++
+		}
+	}
+	most := l.e.o.Workers
+	wait = d.Kind.transfers() && stores >= max(most/2, 1) || scope >= max(most-1, 1)
+	return l.active[d.ID] != nil, len(l.active) >= most, wait
 }
 
 // forget deletes results that are a day old, and the oldest where there are too many.
@@ -183,6 +204,8 @@ func (l *lane) forget(journal volume.Journal, now time.Time) error {
 // job is a task that this process works on.
 type job struct {
 	cancel context.CancelCauseFunc
+	kind   Kind
+	scope  string
 
 	mu     sync.Mutex
 	doc    document
@@ -227,7 +250,7 @@ func (l *lane) begin(ctx context.Context, v volume.Volume, id string) (bool, err
 		return false, err
 	}
 	jctx, cancel := context.WithCancelCause(ctx)
-	j := &job{cancel: cancel, doc: d}
+	j := &job{cancel: cancel, kind: d.Kind, scope: d.scope(), doc: d}
 	l.mu.Lock()
 	l.active[id] = j
 	l.mu.Unlock()
@@ -243,17 +266,31 @@ func (l *lane) begin(ctx context.Context, v volume.Volume, id string) (bool, err
 	return true, nil
 }
 
+// journal is the volume's journal as it is open now: a volume that had failed is opened anew, and v, with which a task
+// began, is closed then.
+func (l *lane) journal(v volume.Volume) volume.Journal {
+	if now, err := l.e.o.Volumes.Volume(l.name); err == nil {
+		v = now
+	}
+	return v.Tasks()
+}
+
 // work does the task, saves its progress meanwhile and its result at the end. ctx ends with the process, jctx
 // with the task.
 func (l *lane) work(ctx, jctx context.Context, v volume.Volume, j *job) {
-	journal := v.Tasks()
 	log := l.e.o.Log.With("task", j.doc.ID, "kind", string(j.doc.Kind), "volume", l.name)
-	j.change(func(d *document) { d.Begun++; d.Updated = l.e.o.Clock.Now().UTC() })
-	err := write(journal, j.snapshot())
+	j.change(func(d *document) {
+		d.Begun++
+		d.Updated = l.e.o.Clock.Now().UTC()
+		if d.Kind.transfers() && d.Silent.IsZero() {
+			d.Silent = d.Updated
+		}
+	})
+	err := write(l.journal(v), j.snapshot())
 	if err == nil {
 		sctx, stop := context.WithCancel(jctx)
 		var saving sync.WaitGroup
-		saving.Go(func() { l.save(sctx, journal, j) })
+		saving.Go(func() { l.save(sctx, v, j) })
 		err = l.do(jctx, v, j)
 		stop()
 		saving.Wait()
@@ -261,7 +298,7 @@ func (l *lane) work(ctx, jctx context.Context, v volume.Volume, j *job) {
 	if ctx.Err() != nil && err != nil && !errors.Is(err, errCancelled) {
 		// An orderly stop is no failed attempt; the next process goes on.
 		j.change(func(d *document) { d.Begun-- })
-		if werr := write(journal, j.snapshot()); werr != nil {
+		if werr := write(l.journal(v), j.snapshot()); werr != nil {
 			log.Warn("could not save the progress of a task", "error", werr)
 		}
 		return
@@ -277,7 +314,7 @@ func (l *lane) work(ctx, jctx context.Context, v volume.Volume, j *job) {
 		log.Info("a task ended", "state", string(d.State), "result", d.Message)
 	}
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 10*time.Second) {
-		err := write(journal, d)
+		err := write(l.journal(v), d)
 		if err == nil {
 			break
 		}
@@ -287,7 +324,7 @@ func (l *lane) work(ctx, jctx context.Context, v volume.Volume, j *job) {
 		}
 	}
 	if d.final() {
-		if err := journal.Delete(cancelPrefix + d.ID); err != nil && !fault.Is(err, fault.NotFound) {
+		if err := l.journal(v).Delete(cancelPrefix + d.ID); err != nil && !fault.Is(err, fault.NotFound) {
 			log.Warn("could not delete the request to cancel a task", "error", err)
 		}
 	}
@@ -297,6 +334,12 @@ func (l *lane) work(ctx, jctx context.Context, v volume.Volume, j *job) {
 func (l *lane) conclude(d document, err error) document {
 	now := l.e.o.Clock.Now().UTC()
 	d.Updated = now
+	if n := d.Resume.Count.Objects + d.Resume.Count.Skipped + d.Resume.Count.Refused; n > d.Seen {
+		d.Seen, d.Silent = n, time.Time{}
+	}
+	if d.Kind.transfers() && d.Silent.IsZero() { // it got further: what failed before is forgotten
+		d.Silent, d.Begun = now, 1
+	}
 	switch {
 	case err == nil:
 		d.State = wire.TaskDone
@@ -305,6 +348,10 @@ func (l *lane) conclude(d document, err error) document {
 		}
 	case errors.Is(err, errCancelled):
 		d.State, d.Message = wire.TaskCancelled, errCancelled.Error()
+	case fault.ReasonOf(err) == s3.ReasonAway && d.Begun >= silentTries && now.Sub(d.Silent) >= patienceWith(d):
+		d.State = wire.TaskFailed
+		d.Message = fmt.Sprintf("the object store brought this no further for %s and it was given up: %s; check the endpoint and start it again",
+			now.Sub(d.Silent).Round(time.Second), clipLong(err.Error()))
 	case d.Begun < maxBegun && (fault.Is(err, fault.Unavailable) || fault.Is(err, fault.Timeout)):
 		d.Message = "trying again: " + clip(err.Error())
 		d.NotFor = now.Add(min(time.Duration(1)<<min(d.Begun, 10)*time.Second, 5*time.Minute))
@@ -322,6 +369,14 @@ func (l *lane) conclude(d document, err error) document {
 	return d
 }
 
+// patienceWith is how long a transfer waits for its object store: one that never answered is mostly a wrong address.
+func patienceWith(d document) time.Duration {
+	if d.Best == 0 && d.Seen == 0 {
+		return neverPatience
+	}
+	return silentPatience
+}
+
 func clipLong(s string) string {
 	const most = 1000
 	if len(s) > most {
@@ -331,9 +386,10 @@ func clipLong(s string) string {
 }
 
 // save writes the progress down every second, and looks whether somebody wants the task to end.
-func (l *lane) save(ctx context.Context, journal volume.Journal, j *job) {
+func (l *lane) save(ctx context.Context, v volume.Volume, j *job) {
 	id := j.snapshot().ID
 	for {
+		journal := l.journal(v)
 		if _, err := journal.Get(cancelPrefix + id); err == nil {
 			j.cancel(errCancelled)
 			return
@@ -450,8 +506,20 @@ func (l *lane) transfer(ctx context.Context, v volume.Volume, folder cluster.Fol
 		return err
 	}
 	defer bucket.Close()
+	ctx, cancel := context.WithCancelCause(ctx)
+	var told atomic.Int64
+	var watching sync.WaitGroup
+	watching.Go(func() { l.watch(ctx, cancel, &told) })
+	defer watching.Wait()
+	defer cancel(nil)
 	t := s3.Transfer{Volume: v, Folder: folder, Path: d.Path, Prefix: d.Prefix, Task: d.ID, Tell: func(p volume.Progress, resume func() s3.Resume) {
-		j.change(func(d *document) { d.Current, d.Total, d.Message = p.Current, p.Total, p.Message })
+		told.Add(1)
+		j.change(func(d *document) {
+			d.Current, d.Total, d.Message = p.Current, p.Total, p.Message
+			if p.Current > d.Best {
+				d.Best, d.Silent = p.Current, time.Time{}
+			}
+		})
 		j.mu.Lock()
 		j.resume = resume
 		j.mu.Unlock()
@@ -471,4 +539,15 @@ func (l *lane) transfer(ctx context.Context, v volume.Volume, folder cluster.Fol
 		}
 	})
 	return err
+}
+
+// watch ends an attempt in which nothing happens any more.
+func (l *lane) watch(ctx context.Context, end context.CancelCauseFunc, told *atomic.Int64) {
+	for last := int64(-1); last != told.Load(); {
+		last = told.Load()
+		if l.e.o.Clock.Wait(ctx, stallPatience) != nil {
+			return
+		}
+	}
+	end(fault.Unavailablef("nothing was transferred for %s", stallPatience).WithReason(s3.ReasonAway).WithNext("check the endpoint, or try again later"))
 }

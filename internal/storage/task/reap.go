@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/storage/volume"
 )
 
@@ -59,10 +60,14 @@ func (l *lane) noteReaper(err error) {
 // reapOnce works until nothing is left, if no other process does.
 func (l *lane) reapOnce(ctx context.Context, v volume.Volume) error {
 	release, ok, err := v.Tasks().Claim(reaperClaim)
-	if err != nil || !ok {
+	switch {
+	case fault.Is(err, fault.Exhausted):
+		// Not even a claim fits on the disk, and what would make room is in the trash. Two that empty it do no harm.
+	case err != nil || !ok:
 		return err
+	default:
+		defer release()
 	}
-	defer release()
 	rate := l.e.o.ReapRate
 	batch := min(max(rate/10, 1), 2000)
 	for ctx.Err() == nil {
@@ -149,5 +154,9 @@ func (e *Engine) Figures(name string) Figures {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return Figures{len(l.active), max(l.unfinished-len(l.active), 0), l.reaper.removed, l.reaper.expired}
+	all := 0
+	for _, n := range l.unfinished {
+		all += n
+	}
+	return Figures{len(l.active), max(all-len(l.active), 0), l.reaper.removed, l.reaper.expired}
 }

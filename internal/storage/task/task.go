@@ -91,14 +91,23 @@ const (
 	// keepFor is how long results can be asked for, at most keepMost of one volume.
 	keepFor  = 24 * time.Hour
 	keepMost = 10_000
-	// maxUnfinished bounds the tasks that wait or run on one volume.
+	// maxUnfinished bounds the tasks that wait or run on one volume, maxOfScope those of one quota scope there.
 	maxUnfinished = 1000
+	maxOfScope    = 250
 	// maxBegun is how often a task is begun before it is given up: crashes and stores that are away count.
 	maxBegun = 40
 	// maxPaths bounds a deletion, maxDocument a new document: journals hold 1 MiB, of which progress needs some.
 	maxPaths    = 10_000
 	maxDocument = 512 << 10
+	fullJournal = 1 << 20
 	askPatience = 5 * time.Second
+
+	// A transfer is given up when its object store has not moved it on for neverPatience, if it never has, else for
+	// silentPatience, and has been asked silentTries times at least. stallPatience is how long one attempt may stand.
+	neverPatience  = 3 * time.Minute
+	silentPatience = 15 * time.Minute
+	stallPatience  = 15 * time.Minute
+	silentTries    = 3
 
 	documentPrefix = "task-"
 	cancelPrefix   = "cancel-"
@@ -128,11 +137,26 @@ type document struct {
 	Failed []string  `json:"failed,omitempty"`
 	Resume s3.Resume `json:"resume,omitzero"`
 
-	Begun   int       `json:"begun,omitempty"` // how often
+	// Best is the most bytes that a transfer ever had, Seen the most objects it was done with. Silent is when the object
+	// store began to bring it no further; zero while it does.
+	Best   int64     `json:"best,omitempty"`
+	Seen   int64     `json:"seen,omitempty"`
+	Silent time.Time `json:"silent_since,omitzero"`
+
+	Begun   int       `json:"begun,omitempty"` // how often, since it got further
 	NotFor  time.Time `json:"not_before,omitzero"`
 	Created time.Time `json:"created"`
 	Updated time.Time `json:"updated"`
 	Ended   time.Time `json:"ended,omitzero"`
+}
+
+// transfers tells whether a task depends on an object store.
+func (k Kind) transfers() bool { return k == Import || k == Export }
+
+// scope is the quota scope that a task works for.
+func (d document) scope() string {
+	scope, _, _ := strings.Cut(d.Folder, "/")
+	return scope
 }
 
 func (d document) final() bool { return d.State != wire.TaskRunning }
@@ -158,8 +182,8 @@ type lane struct {
 	mu         sync.Mutex
 	active     map[string]*job
 	finished   map[string]time.Time // ends of documents that need not be read again
-	unfinished int
-	broken     map[string]string // documents that cannot be read, and why
+	unfinished map[string]int       // by quota scope
+	broken     map[string]string    // documents that cannot be read, and why
 	orphans    map[string]time.Time
 	reaper     reaperState
 }
@@ -170,7 +194,7 @@ func New(o Options) *Engine {
 	for _, name := range o.Volumes.Names() {
 		e.lanes[name] = &lane{
 			e: e, name: name, wake: make(chan struct{}, 1), reap: make(chan struct{}, 1),
-			active: map[string]*job{}, finished: map[string]time.Time{}, broken: map[string]string{}, orphans: map[string]time.Time{},
+			active: map[string]*job{}, finished: map[string]time.Time{}, broken: map[string]string{}, orphans: map[string]time.Time{}, unfinished: map[string]int{},
 		}
 	}
 	return e
@@ -212,7 +236,7 @@ func (e *Engine) Start(ctx context.Context, id string, s Spec) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if s.Kind == Import || s.Kind == Export {
+	if s.Kind.transfers() {
 		b, err := s3.Open(s.Store, e.o.Stores)
 		if err != nil {
 			return "", err
@@ -248,11 +272,8 @@ func (l *lane) put(ctx context.Context, v volume.Volume, d document, trash bool)
 		if !fault.Is(err, fault.NotFound) {
 			return err
 		}
-		l.mu.Lock()
-		waiting := l.unfinished
-		l.mu.Unlock()
-		if waiting >= maxUnfinished && !trash {
-			return fault.Exhaustedf("%d tasks wait on volume %s", waiting, l.name).WithReason("too-many-tasks").WithNext("try again when some have ended")
+		if err := l.room(d); err != nil && !trash {
+			return err
 		}
 		// The claim keeps two proxies from writing the same new task at the same time.
 		release, ok, err := journal.Claim(documentPrefix + d.ID)
@@ -286,11 +307,31 @@ func (l *lane) put(ctx context.Context, v volume.Volume, d document, trash bool)
 		}
 		if !d.final() {
 			l.mu.Lock()
-			l.unfinished++
+			l.unfinished[d.scope()]++
 			l.mu.Unlock()
 		}
 		return nil
 	}
+}
+
+// room is Exhausted where too many tasks wait already, on the volume or for one quota scope.
+func (l *lane) room(d document) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := 0
+	for _, n := range l.unfinished {
+		all += n
+	}
+	tooMany := func(n int, where string) error {
+		return fault.Exhaustedf("%d tasks wait %s", n, where).WithReason("too-many-tasks").WithNext("try again when some have ended")
+	}
+	switch mine := l.unfinished[d.scope()]; {
+	case all >= maxUnfinished:
+		return tooMany(all, "on volume "+l.name)
+	case mine >= maxOfScope:
+		return tooMany(mine, "for "+d.scope()+" on volume "+l.name)
+	}
+	return nil
 }
 
 // describe turns a request into a document.
@@ -310,7 +351,7 @@ func (e *Engine) describe(id string, s Spec) (document, error) {
 	mac := hmac.New(sha256.New, e.o.SealKey)
 	mac.Write(clear)
 	d.Mark = hex.EncodeToString(mac.Sum(nil)[:16])
-	if s.Kind == Import || s.Kind == Export {
+	if s.Kind.transfers() {
 		d.Store, err = seal(e.o.SealKey, id, s.Store)
 	}
 	return d, err
@@ -423,6 +464,11 @@ func read(j volume.Journal, id string) (document, error) {
 
 func write(j volume.Journal, d document) error {
 	text, err := json.Marshal(d)
+	if err == nil && len(text) > fullJournal && len(d.Resume.Done) > 0 {
+		// Names that JSON makes long. Without them some complete objects are read again, and the task can end.
+		d.Resume.Done = nil
+		text, err = json.Marshal(d)
+	}
 	if err != nil {
 		return err
 	}

@@ -372,3 +372,126 @@ func TestUnreadableDocumentIsAFinding(t *testing.T) {
 	require.Eventually(t, func() bool { return len(p.Findings()) == 1 }, 10*time.Second, 5*time.Millisecond)
 	require.Equal(t, "broken", p.Findings()[0].Object)
 }
+
+// A wrong address is told after minutes, not after hours.
+func TestStoreThatNeverAnswersIsGivenUp(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	v := memory.New(memory.Options{Name: "v"})
+	filled(t, v, folder(1), 0)
+	p := start(t, vols{"v": v}, nil)
+	store := wire.ObjectStore{Endpoint: strings.Replace(server.URL, "http:", "https:", 1), Bucket: "bucket", Region: "us-east-1"}
+	id, err := p.Start(t.Context(), "", task.Spec{Kind: task.Import, Volume: "v", Folder: folder(1), Path: ".", Prefix: "in/", Store: store})
+	require.NoError(t, err)
+	go func() {
+		for t.Context().Err() == nil {
+			p.clock.ahead.Add(int64(time.Second))
+			_ = p.clock.Wait(t.Context(), time.Second)
+		}
+	}()
+	require.Contains(t, p.ends(id, wire.TaskFailed).Message, "given up")
+}
+
+// Stores that keep their callers waiting hold no one up who needs none.
+func TestTarpitsLeaveWorkersToOthers(t *testing.T) {
+	t.Parallel()
+	asked, release := make(chan struct{}, 100), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	}))
+	defer server.Close()
+	defer close(release)
+	v := memory.New(memory.Options{Name: "v"})
+	filled(t, v, folder(1), 3)
+	p := start(t, vols{"v": v}, nil)
+	store := wire.ObjectStore{Endpoint: server.URL, Bucket: "bucket", Region: "us-east-1"}
+	for range 3 {
+		_, err := p.Start(t.Context(), "", task.Spec{Kind: task.Import, Volume: "v", Folder: folder(1), Path: ".", Prefix: "in/", Store: store})
+		require.NoError(t, err)
+	}
+	<-asked
+	other := folder(2)
+	other.Scope.ID = "33333333-3333-3333-3333-333333333333"
+	id, err := p.Start(t.Context(), "", task.Spec{Kind: task.Clone, Volume: "v", Source: folder(1), Folder: other})
+	require.NoError(t, err)
+	p.ends(id, wire.TaskDone)
+}
+
+// reopened is a volume that is opened anew while tasks run on it.
+type reopened struct{ now atomic.Pointer[memory.Volume] }
+
+func (r *reopened) Names() []string { return []string{"v"} }
+
+func (r *reopened) Volume(string) (volume.Volume, error) { return r.now.Load(), nil }
+
+// A volume that failed is opened anew and the old handle closed. What ran on that one must still come to an end.
+func TestTaskSurvivesAVolumeThatIsOpenedAnew(t *testing.T) {
+	t.Parallel()
+	reached, closed := make(chan struct{}), make(chan struct{})
+	var first atomic.Bool
+	old := memory.New(memory.Options{Name: "v", Before: func(_ context.Context, op, _ string) error {
+		if op == "copy" && first.CompareAndSwap(false, true) {
+			close(reached)
+			<-closed
+			return fault.Unavailablef("the file server was replaced")
+		}
+		return nil
+	}})
+	filled(t, old, folder(1), 5)
+	v := &reopened{}
+	v.now.Store(old)
+	p := start(t, nil, func(o *task.Options) { o.Volumes = v })
+	id, err := p.Start(t.Context(), "", task.Spec{Kind: task.Clone, Volume: "v", Source: folder(1), Folder: folder(2)})
+	require.NoError(t, err)
+	<-reached
+	v.now.Store(old.Replica())
+	require.NoError(t, old.Close())
+	close(closed)
+	require.Eventually(t, func() bool {
+		p.clock.ahead.Add(int64(time.Second))
+		got, err := p.Get(t.Context(), id)
+		return err == nil && got.State == wire.TaskDone
+	}, 20*time.Second, 5*time.Millisecond)
+}
+
+// On a disk without room for a claim, the trash is what makes room.
+func TestFullDiskIsEmptied(t *testing.T) {
+	t.Parallel()
+	v := memory.New(memory.Options{Name: "v", Before: func(_ context.Context, op, what string) error {
+		if op == "claim" && strings.HasSuffix(what, "reaper") {
+			return fault.Exhaustedf("no space is left")
+		}
+		return nil
+	}})
+	filled(t, v, folder(1), 20)
+	require.NoError(t, v.TrashFolder(t.Context(), folder(1)))
+	p := start(t, vols{"v": v}, nil)
+	require.Eventually(t, func() bool { return p.Figures("v").Reaped >= 20 }, 10*time.Second, 5*time.Millisecond)
+}
+
+// One owner's tasks do not keep others from beginning theirs.
+func TestNoScopeTakesAllPlacesOfTasks(t *testing.T) {
+	t.Parallel()
+	v := memory.New(memory.Options{Name: "v"})
+	filled(t, v, folder(1), 1)
+	e := task.New(task.Options{Volumes: vols{"v": v}, Clock: &clock{}, NewID: func() string { return fmt.Sprintf("id-%d", ids.Add(1)) },
+		SealKey: bytes.Repeat([]byte{7}, 32), Workers: 1})
+	clone := func(scope string) error {
+		dst := folder(int(ids.Add(1)))
+		dst.Scope.ID = scope
+		_, err := e.Start(t.Context(), "", task.Spec{Kind: task.Clone, Volume: "v", Source: folder(1), Folder: dst})
+		return err
+	}
+	err := error(nil)
+	for n := 0; err == nil; n++ {
+		require.Less(t, n, 1000)
+		err = clone("11111111-1111-1111-1111-111111111111")
+	}
+	require.True(t, fault.Is(err, fault.Exhausted), err)
+	require.NoError(t, clone("33333333-3333-3333-3333-333333333333"))
+}

@@ -7,6 +7,7 @@ package s3
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -70,7 +71,64 @@ const (
 	maxRetries    = 5 // of one request
 	headerTimeout = time.Minute
 	connsPerStore = 32
+	// answerPatience and maxAnswer bound the body of one answer: a page of a listing, an error, a part of an object.
+	answerPatience = 5 * time.Minute // stores say "still working" that long while they put large objects together
+	maxAnswer      = 64 << 20
 )
+
+// ReasonAway is the reason of errors that mean that the object store does not answer, or not as one does.
+const ReasonAway = "object-store-unavailable"
+
+func away(format string, args ...any) *fault.Error {
+	return fault.Unavailablef(format, args...).WithReason(ReasonAway).WithNext("check the endpoint, or try again later")
+}
+
+// bounded ends answers that go on for too long. The client library reads listings and errors to their end, so a
+// store that never comes to one would hold a task, and its memory, for ever.
+type bounded struct {
+	next     http.RoundTripper
+	patience time.Duration
+	most     int64
+}
+
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancelCause(r.Context())
+	resp, err := b.next.RoundTrip(r.WithContext(ctx))
+	if err != nil {
+		cancel(nil)
+		return nil, err
+	}
+	resp.Body = &boundedBody{body: resp.Body, ctx: ctx, cancel: cancel, left: b.most,
+		timer: time.AfterFunc(b.patience, func() { cancel(away("an answer of the object store did not end within %s", b.patience)) })}
+	return resp, nil
+}
+
+type boundedBody struct {
+	body   io.ReadCloser
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	timer  *time.Timer
+	left   int64
+}
+
+func (b *boundedBody) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, away("an answer of the object store is longer than any answer should be")
+	}
+	n, err := b.body.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	if cause := context.Cause(b.ctx); err != nil && !errors.Is(err, io.EOF) && fault.ReasonOf(cause) == ReasonAway {
+		err = cause
+	}
+	return n, err
+}
+
+func (b *boundedBody) Close() error {
+	b.timer.Stop()
+	err := b.body.Close()
+	b.cancel(nil)
+	return err
+}
 
 // Open checks the address and makes a client; nothing is sent yet.
 func Open(store wire.ObjectStore, p Policy) (*Bucket, error) {
@@ -116,7 +174,7 @@ func Open(store wire.ObjectStore, p Policy) (*Bucket, error) {
 		keys = credentials.NewStaticV4(store.AccessKey, store.SecretKey, "")
 	}
 	client, err := minio.New(u.Host, &minio.Options{
-		Creds: keys, Secure: u.Scheme == "https", Transport: transport, Region: store.Region, MaxRetries: maxRetries,
+		Creds: keys, Secure: u.Scheme == "https", Transport: bounded{transport, answerPatience, maxAnswer}, Region: store.Region, MaxRetries: maxRetries,
 	})
 	if err != nil {
 		return nil, bad("the object store cannot be used: %v", err)
@@ -147,8 +205,7 @@ func (b *Bucket) failed(ctx context.Context, what string, err error) error {
 	case http.StatusPreconditionFailed:
 		return fault.Conflictf("%s: the object has changed meanwhile", what).WithNext("start the transfer again")
 	}
-	return fault.Unavailablef("%s: the object store does not answer", what).WithCause(errors.New(clip(err.Error()))).
-		WithNext("check the endpoint, or try again later")
+	return away("%s: the object store does not answer", what).WithCause(errors.New(clip(err.Error())))
 }
 
 // clip bounds what a store says to us.

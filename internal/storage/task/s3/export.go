@@ -19,11 +19,13 @@ import (
 const (
 	// modifiedKey is the metadata by which an object is known to be this version of the file.
 	modifiedKey = "Berth-Modified"
-	// uploadPart is the size of a part of a multipart upload, uploadThreads how many of one object go at once.
+	// uploadPart is the least size of a part of a multipart upload, maxParts how many an object may have,
+	// uploadThreads how many of one object go at once.
 	uploadPart    = 16 << 20
+	maxParts      = 10_000
 	uploadThreads = 2
-	// uploadPatience is how long a store may take nothing.
-	uploadPatience = 3 * time.Minute
+	// uploadPatience is how long a store may take nothing, also while it puts the parts of a large object together.
+	uploadPatience = 10 * time.Minute
 )
 
 // Export copies a file, or all files below a directory, to keys below the prefix. Objects that hold this version of
@@ -74,6 +76,9 @@ func (b *Bucket) export(ctx context.Context, t Transfer, l *ledger, tree volume.
 		if n++; n > countUpTo {
 			return errEnough
 		}
+		if n%1000 == 0 {
+			l.alive()
+		}
 		return nil
 	})
 	if err == nil {
@@ -88,6 +93,7 @@ func (b *Bucket) export(ctx context.Context, t Transfer, l *ledger, tree volume.
 			return context.Cause(gctx)
 		}
 		if e.Kind == volume.KindDirectory {
+			l.alive()
 			return nil
 		}
 		rel := name
@@ -126,16 +132,22 @@ func (s *stall) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// partFor is the size of parts with which a file of that size fits into one object.
+func partFor(size int64) uint64 {
+	const most = maxParts * uploadPart // in parts of the least size
+	return uint64((max(size, 1)-1)/most+1) * uploadPart
+}
+
 func (b *Bucket) upload(ctx context.Context, l *ledger, tree volume.Tree, name string, e volume.Entry, key string) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("export %q: %w", clip(name), err)
 		}
 	}()
-	version := e.Modified.UTC().Format(time.RFC3339Nano)
+	version := func() string { return e.Modified.UTC().Format(time.RFC3339Nano) }
 	there, err := b.core.StatObject(ctx, b.name, key, minio.StatObjectOptions{})
 	switch {
-	case err == nil && there.Size == e.Size && there.UserMetadata[modifiedKey] == version:
+	case err == nil && there.Size == e.Size && there.UserMetadata[modifiedKey] == version():
 		l.moved(e.Size)
 		l.close(key, func(c *Count) { c.Skipped++ })
 		return nil
@@ -143,28 +155,41 @@ func (b *Bucket) upload(ctx context.Context, l *ledger, tree volume.Tree, name s
 		return b.failed(ctx, "look at the object", err)
 	}
 	f, err := tree.Open(name)
-	if fault.Is(err, fault.NotFound) {
+	switch {
+	case fault.Is(err, fault.NotFound):
 		return nil // deleted meanwhile
-	}
-	if err != nil {
+	case fault.Is(err, fault.Invalid):
+		l.close(key, l.refuse(name)) // replaced by something that is no file
+		return nil
+	case err != nil:
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
+	// It may have been written since it was listed.
+	now, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	e.Size, e.Modified = now.Size(), now.ModTime()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	watch := &stall{l: l, timer: time.AfterFunc(uploadPatience, func() {
-		cancel(fault.New(fault.Timeout, "the object store took nothing for %s", uploadPatience))
+		cancel(away("the object store took nothing for %s", uploadPatience))
 	})}
 	defer watch.timer.Stop()
 	if e.Size > uploadPart {
 		l.open(key)
 	}
 	_, err = b.core.Client.PutObject(ctx, b.name, key, f, e.Size, minio.PutObjectOptions{
-		UserMetadata: map[string]string{modifiedKey: version}, ContentType: "application/octet-stream",
-		PartSize: uploadPart, NumThreads: uploadThreads, Progress: watch,
+		UserMetadata: map[string]string{modifiedKey: version()}, ContentType: "application/octet-stream",
+		PartSize: partFor(e.Size), NumThreads: uploadThreads, Progress: watch,
 	})
 	l.moved(-watch.sum.Load())
 	if err != nil {
+		if now, serr := f.Stat(); serr == nil && now.Size() < e.Size && ctx.Err() == nil {
+			l.close(key, l.refuse(name)) // somebody makes it shorter while we read; that is not the store's fault
+			return nil
+		}
 		return b.failed(ctx, "write the object", err)
 	}
 	l.moved(e.Size)

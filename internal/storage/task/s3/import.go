@@ -28,6 +28,8 @@ const (
 	syncEvery = 64 << 20
 	// countUpTo bounds the listing that only finds out how much there is.
 	countUpTo = 100_000
+	// maxObjects bounds one import: a listing without an end is no bucket.
+	maxObjects = 50_000_000
 )
 
 // Import copies the object whose key is the prefix, or all objects below it, into the folder. Called again with what
@@ -44,7 +46,7 @@ func (b *Bucket) Import(ctx context.Context, t Transfer, r Resume) (Count, error
 	if err := b.measure(ctx, t, l); err != nil {
 		return l.count(), err
 	}
-	prefix, seen := directory(t.Prefix), false
+	prefix, seen := directory(t.Prefix), 0
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(workers)
 	for o := range b.core.ListObjectsIter(gctx, b.name, minio.ListObjectsOptions{Prefix: prefix, Recursive: true, StartAfter: l.resume.After}) {
@@ -55,7 +57,10 @@ func (b *Bucket) Import(ctx context.Context, t Transfer, r Resume) (Count, error
 		if gctx.Err() != nil {
 			break
 		}
-		seen = true
+		if seen++; seen > maxObjects {
+			err = fault.Exhaustedf("bucket %s has more than %d objects here", b.name, maxObjects).WithNext("import parts of it, by longer prefixes")
+			break
+		}
 		known, berr := l.begin(gctx, o.Key, o.ETag)
 		if berr != nil {
 			break
@@ -71,8 +76,13 @@ func (b *Bucket) Import(ctx context.Context, t Transfer, r Resume) (Count, error
 		case !below || !ok || isDir && o.Size > 0:
 			l.end(o.Key, o.ETag, l.refuse(o.Key))
 		case isDir:
-			if err = makeDir(ctx, t, to); err == nil {
+			switch err = makeDir(ctx, t, to); {
+			case err == nil:
 				l.end(o.Key, o.ETag, func(*Count) {})
+			case fault.Is(err, fault.Invalid) || fault.Is(err, fault.Conflict):
+				// Such as a file of this name: the rest is not worse for it.
+				l.end(o.Key, o.ETag, l.refuse(o.Key))
+				err = nil
 			}
 		default:
 			g.Go(func() error { return b.download(gctx, t, l, o, to) })
@@ -87,7 +97,7 @@ func (b *Bucket) Import(ctx context.Context, t Transfer, r Resume) (Count, error
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	if err == nil && !seen && l.resume.After == "" && t.Prefix != "" {
+	if err == nil && seen == 0 && l.resume.After == "" && t.Prefix != "" {
 		err = fault.NotFoundf("bucket %s has no object below %q", b.name, clip(t.Prefix)).WithNext("check the prefix")
 	}
 	return l.count(), err
@@ -144,6 +154,9 @@ func (b *Bucket) measure(ctx context.Context, t Transfer, l *ledger) error {
 		}
 		if n++; n > countUpTo {
 			return nil
+		}
+		if n%1000 == 0 {
+			l.alive()
 		}
 		total += o.Size
 	}
@@ -267,7 +280,7 @@ func (b *Bucket) fill(ctx context.Context, l *ledger, o minio.ObjectInfo, staged
 		if ctx.Err() != nil {
 			return at, context.Cause(ctx)
 		}
-		return at, fault.Unavailablef("only %d of %d bytes came", at, o.Size)
+		return at, away("only %d of %d bytes came", at, o.Size)
 	}
 	return at, nil
 }
@@ -300,11 +313,15 @@ func (b *Bucket) readOnce(ctx context.Context, o minio.ObjectInfo, from, n int64
 			return nil, err
 		}
 	}
-	body, _, _, err := b.core.GetObject(ctx, b.name, o.Key, opts)
+	body, _, head, err := b.core.GetObject(ctx, b.name, o.Key, opts)
 	if err != nil {
 		return nil, err
 	}
 	defer body.Close()
+	// A store that knows no ranges sends the whole object, whose beginning is another part.
+	if from > 0 && !strings.HasPrefix(head.Get("Content-Range"), fmt.Sprintf("bytes %d-", from)) {
+		return nil, fault.Invalidf("the object store does not send parts of objects").WithNext("use a store that serves ranges")
+	}
 	text := make([]byte, n)
 	if _, err := io.ReadFull(body, text); err != nil {
 		return nil, err

@@ -54,7 +54,7 @@ func (c Count) String() string {
 		s += fmt.Sprintf(", %d were there already", c.Skipped)
 	}
 	if c.Refused > 0 {
-		s += fmt.Sprintf(", %d left out because of their name or kind, such as %s", c.Refused, c.Example)
+		s += fmt.Sprintf(", %d left out because of their name or kind, or because they changed meanwhile, such as %s", c.Refused, c.Example)
 	}
 	return s
 }
@@ -100,6 +100,13 @@ func (l *ledger) expect(total int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.total = total
+	l.say()
+}
+
+// alive tells the listener that something happens although no byte moves.
+func (l *ledger) alive() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.say()
 }
 
