@@ -2,7 +2,6 @@ package transfer
 
 import (
 	"archive/tar"
-	"archive/zip"
 	"bufio"
 	"context"
 	"crypto/sha256"
@@ -28,6 +27,13 @@ const maxMissing = 1000
 
 // missingNote is the archive's last file when some could not be read.
 const missingNote = "berth-not-included.txt"
+
+// maxArchiveDepth and maxArchiveName bound what goes into an archive: walks hold a descriptor for each level, and
+// neither zip nor most readers take longer names. What lies beyond is noted as missing.
+const (
+	maxArchiveDepth = 900
+	maxArchiveName  = 60_000
+)
 
 // packer writes one format. Nothing is kept of what it has written but, in a zip, the directory at its end.
 type packer interface {
@@ -139,6 +145,14 @@ func (a *archiver) add(ctx context.Context, p string, e volume.Entry) error {
 		return err
 	}
 	name := a.name(p)
+	switch {
+	case len(name) > maxArchiveName:
+		a.miss(p, errors.New("its path is too long for an archive"))
+		return skipDir(e)
+	case e.Kind == volume.KindDirectory && strings.Count(name, "/") >= maxArchiveDepth:
+		a.miss(p, errors.New("it is nested too deep for an archive"))
+		return fs.SkipDir
+	}
 	switch e.Kind {
 	case volume.KindDirectory:
 		return a.p.dir(name, e)
@@ -148,6 +162,14 @@ func (a *archiver) add(ctx context.Context, p string, e volume.Entry) error {
 		return a.symlink(p, name, e)
 	}
 	return nil // devices, sockets and pipes have no contents
+}
+
+// skipDir leaves out what lies below e.
+func skipDir(e volume.Entry) error {
+	if e.Kind == volume.KindDirectory {
+		return fs.SkipDir
+	}
+	return nil
 }
 
 // symlink packs a link to a file as that file, so that it can be read everywhere, and a link to a directory of the
@@ -204,7 +226,16 @@ func (a *archiver) miss(p string, err error) {
 		a.more++
 		return
 	}
-	a.missing = append(a.missing, fmt.Sprintf("%s: %v", p, err))
+	a.missing = append(a.missing, fmt.Sprintf("%s: %v", clipNote(p), err))
+}
+
+// clipNote shortens a path in its middle; a thousand of them are written at once.
+func clipNote(p string) string {
+	const most = 1024
+	if len(p) > most {
+		p = p[:most/2] + "…" + p[len(p)-most/2:]
+	}
+	return strings.ToValidUTF8(p, "_")
 }
 
 // note tells the reader of the archive what is missing in it.
@@ -279,42 +310,6 @@ func (p *pieces) Read(b []byte) (int, error) { return p.r.Read(b) }
 func (p *pieces) WriteTo(w io.Writer) (int64, error) {
 	return io.CopyBuffer(writerOnly{w}, readerOnly{p.r}, p.buf)
 }
-
-// zipPacker stores without compression: what folders hold is mostly compressed already, and packing then runs at
-// the speed of the disk and the line. Whoever wants it smaller asks for tar.zst, which is both smaller and faster
-// than deflate. Sizes come after the contents, so files of any size are written as zip64 without knowing it before.
-type zipPacker struct{ z *zip.Writer }
-
-func newZip(w io.Writer) *zipPacker { return &zipPacker{z: zip.NewWriter(w)} }
-
-func (p *zipPacker) create(name string, mode fs.FileMode, modified time.Time) (io.Writer, error) {
-	h := &zip.FileHeader{Name: name, Method: zip.Store, Modified: modified}
-	h.SetMode(mode)
-	return p.z.CreateHeader(h)
-}
-
-func (p *zipPacker) dir(name string, e volume.Entry) error {
-	_, err := p.create(name+"/", fs.ModeDir|e.Mode.Perm(), e.Modified)
-	return err
-}
-
-func (p *zipPacker) link(name, target string, e volume.Entry) error {
-	w, err := p.create(name, fs.ModeSymlink|0o777, e.Modified)
-	if err == nil {
-		_, err = io.WriteString(w, target)
-	}
-	return err
-}
-
-func (p *zipPacker) file(name string, mode fs.FileMode, modified time.Time, _ int64, r io.Reader) error {
-	w, err := p.create(name, mode, modified)
-	if err == nil {
-		_, err = io.Copy(w, r)
-	}
-	return err
-}
-
-func (p *zipPacker) close() error { return p.z.Close() }
 
 // tarZst packs as tar in zstd, at zstd's fastest level.
 type tarZst struct {

@@ -23,14 +23,16 @@ func (z *zeros) Read(p []byte) (int, error) {
 	return int(n), nil
 }
 
-// holes keeps what is written but large writes, which read as zeros again.
+// holes keeps what is written but long runs of zeros, which read as zeros again.
 type holes struct {
 	at     int64
 	pieces map[int64][]byte
 }
 
+var nothing = make([]byte, 1<<20)
+
 func (h *holes) Write(p []byte) (int, error) {
-	if len(p) < 64<<10 {
+	if len(p) < 64<<10 || len(p) > len(nothing) || !bytes.Equal(p, nothing[:len(p)]) {
 		h.pieces[h.at] = bytes.Clone(p)
 	}
 	h.at += int64(len(p))

@@ -98,10 +98,9 @@ func (b *body) yield(quiet time.Duration) {
 
 // drain takes the rest of the body, within bounds, so that a client which sends first and reads then sees the answer.
 func (b *body) drain() {
-	buf := buffers.Get().(*[]byte)
-	defer buffers.Put(buf)
+	buf := make([]byte, 32<<10) // nobody needs it to be fast
 	for until := time.Now().Add(maxDrain); b.n < maxDrainBytes && time.Now().Before(until); {
-		if _, err := b.Read(*buf); err != nil {
+		if _, err := b.Read(buf); err != nil {
 			return
 		}
 	}

@@ -58,7 +58,7 @@ func (s *Server) reading(r *http.Request, g grant) (tree volume.Tree, leave func
 	if err != nil {
 		return nil, nil, err
 	}
-	out, err := s.limit.enter(r.Context(), g.volume+"/"+g.folder.String(), s.o.QueueWait)
+	out, err := s.limit.enter(r.Context(), s.o.QueueWait, s.shares(g, s.o.MaxTransfers)...)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -511,3 +511,23 @@ type discard struct{ h http.Header }
 func (d discard) Header() http.Header         { return d.h }
 func (d discard) Write(p []byte) (int, error) { return len(p), nil }
 func (d discard) WriteHeader(int)             {}
+
+// What no archive can hold is named in it; it does not end it in the middle without a word.
+func TestArchiveOfTooDeepDirectory(t *testing.T) {
+	r := newRig(t)
+	r.write("d/kept", "kept")
+	deep := strings.Repeat("x/", 950)
+	r.write("d/"+deep+"lost", "lost")
+	for _, format := range []string{"zip", "tar.zst"} {
+		q := token(r.downloadToken("d"))
+		q.Set("archive", "1")
+		q.Set("format", format)
+		a := r.do("GET", "/download", q, nil, nil)
+		require.NoError(t, a.err)
+		if format == "zip" {
+			got := unzip(t, a.body)
+			require.Equal(t, "kept", got["kept"])
+			require.Contains(t, got["berth-not-included.txt"], "nested too deep")
+		}
+	}
+}

@@ -87,13 +87,15 @@ type Server struct {
 	o       Options
 	tokens  tokens
 	limit   *limiter
+	quick   *limiter // of questions, which move no bytes
+	drains  chan struct{}
 	writers writers
 }
 
 // New makes a server. It needs no closing; Run does its background work.
 func New(o Options) *Server {
 	o.defaults()
-	s := &Server{o: o, limit: newLimiter(o.MaxTransfers, o.MaxPerFolder)}
+	s := &Server{o: o, limit: newLimiter(o.MaxTransfers), quick: newLimiter(maxQuick), drains: make(chan struct{}, maxDrains)}
 	s.tokens = tokens{key: []byte(o.Key), now: o.Clock.Now, random: o.Random}
 	return s
 }
@@ -124,7 +126,12 @@ type ArchiveRequest struct {
 
 // Wait returns once no transfer runs, or with the error of ctx. An HTTP server that was closed does not wait for
 // those whose connections it cut, and they still make durable what has come: close volumes after this.
-func (s *Server) Wait(ctx context.Context) error { return s.limit.empty(ctx) }
+func (s *Server) Wait(ctx context.Context) error {
+	if err := s.limit.empty(ctx); err != nil {
+		return err
+	}
+	return s.quick.empty(ctx)
+}
 
 // Run collects unfinished uploads that nobody continues until ctx ends; it returns nil then.
 func (s *Server) Run(ctx context.Context) error {

@@ -24,11 +24,15 @@ const (
 	headWait    = 2 * time.Second
 )
 
-// maxDrain and maxDrainBytes bound what is read of a refused chunk.
+// maxDrain and maxDrainBytes bound what is read of a refused chunk, maxDrains how many are read at one time.
 const (
 	maxDrain      = 10 * time.Second
 	maxDrainBytes = 256 << 20
+	maxDrains     = 128
 )
+
+// maxQuick bounds the questions about uploads at one time: each may hold a thread where a volume hangs.
+const maxQuick = 256
 
 // upload is a session that this request has the lock of. staged is nil when the upload is complete already.
 type upload struct {
@@ -79,6 +83,13 @@ func (s *Server) tus(w *reply, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if g.size == 0 || method != http.MethodPatch {
+		leave, err := s.quick.enter(r.Context(), s.o.QueueWait, s.shares(g, maxQuick)...)
+		if err != nil {
+			return err
+		}
+		defer leave()
+	}
 	if g.size == 0 {
 		return s.empty(w, r, v, g, target, method)
 	}
@@ -91,7 +102,12 @@ func (s *Server) tus(w *reply, r *http.Request) error {
 	err = s.patch(w, r, v, g, target)
 	if err != nil && r.Header.Get("Expect") == "" {
 		// Clients that send everything before they read would see a reset instead of the answer.
-		newBody(r, w.control, min(s.o.IdleTimeout, maxDrain), nil).drain()
+		select {
+		case s.drains <- struct{}{}:
+			newBody(r, w.control, min(s.o.IdleTimeout, maxDrain), nil).drain()
+			<-s.drains
+		default: // a flood of refused chunks is not read
+		}
 	}
 	return err
 }
@@ -355,7 +371,7 @@ func (s *Server) patch(w *reply, r *http.Request, v volume.Volume, g grant, targ
 	if c.offset <= g.size && c.length > g.size-c.offset {
 		return tooLong(g)
 	}
-	leave, err := s.limit.enter(r.Context(), g.volume+"/"+g.folder.String(), s.o.QueueWait)
+	leave, err := s.limit.enter(r.Context(), s.o.QueueWait, s.shares(g, s.o.MaxTransfers)...)
 	if err != nil {
 		return err
 	}
