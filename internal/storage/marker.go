@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"berth.dev/berth/internal/fault"
@@ -66,7 +67,19 @@ func writeMarker(path string, m marker) error {
 	if err := errors.Join(f.Sync(), f.Close()); err != nil {
 		return fmt.Errorf("mark volume %s: %w", m.Volume, err)
 	}
-	return root.Rename(temp, markerFile)
+	if err := root.Rename(temp, markerFile); err != nil {
+		return err
+	}
+	// Durable before this node remembers it: a volume whose marker is lost looks as if it were not mounted.
+	dir, err := root.Open(filepath.Dir(markerFile))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := dir.Sync(); err != nil && !errors.Is(err, errors.ErrUnsupported) && !errors.Is(err, syscall.EINVAL) {
+		return fmt.Errorf("mark volume %s: %w", m.Volume, err)
+	}
+	return nil
 }
 
 // memory remembers the markers that this node has seen, over restarts.
@@ -121,9 +134,25 @@ func (m *memory) remember(name, id string) error {
 	if err != nil {
 		return err
 	}
-	temp := m.file + ".new"
-	if err := os.WriteFile(temp, append(text, '\n'), 0o600); err != nil {
+	if err := replaceFile(m.file, append(text, '\n')); err != nil {
 		return fmt.Errorf("remember volume %s: %w", name, err)
 	}
-	return os.Rename(temp, m.file)
+	return nil
+}
+
+// replaceFile replaces a file by a durable one: an empty file after a power cut would keep the proxy from starting.
+func replaceFile(path string, text []byte) error {
+	temp := path + ".new"
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(temp, path)
 }
