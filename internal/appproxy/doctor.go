@@ -73,7 +73,7 @@ func (p *Proxy) Status() Status {
 	return s
 }
 
-// Findings names managers that do not answer, circuits without a listener, and certificates that end.
+// Findings names managers that do not answer, circuits without a listener, and certificates that end or cannot be got.
 func (p *Proxy) Findings() []Finding {
 	out := []Finding{}
 	now := p.d.Clock.Now()
@@ -101,6 +101,12 @@ func (p *Proxy) Findings() []Finding {
 	}
 	if p.source == nil {
 		return out
+	}
+	for _, m := range p.source.Missing() {
+		out = append(out, Finding{
+			Kind: "certificate", Object: m.Host, Problem: "the authority gave no certificate since " + m.Since.Format(time.RFC3339) + ": " + m.Problem,
+			Next: "see that the name leads here from the internet, on port 443 or 80, and that the authority of appproxy.tls.acme can be reached",
+		})
 	}
 	at, ok := p.source.Expires()
 	switch left := at.Sub(now); {

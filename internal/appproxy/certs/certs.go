@@ -3,7 +3,6 @@
 package certs
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -20,12 +19,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/crypto/acme"
-	"golang.org/x/crypto/acme/autocert"
 
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/fault"
@@ -37,6 +34,7 @@ type Source struct {
 	protos  []string
 	expires func() (time.Time, bool)
 	http    func(http.Handler) http.Handler
+	missing func() []Missing
 }
 
 // TLS is the server configuration, with HTTP/2 and HTTP/1.1.
@@ -54,6 +52,14 @@ func Challenge(c *tls.Conn) bool { return c.ConnectionState().NegotiatedProtocol
 
 // Expires is when the certificate ends; false when each host has its own.
 func (s *Source) Expires() (time.Time, bool) { return s.expires() }
+
+// Missing names the hosts for which no certificate could be got lately, by name.
+func (s *Source) Missing() []Missing {
+	if s.missing == nil {
+		return nil
+	}
+	return s.missing()
+}
 
 // HTTP wraps what port 80 serves with the answers for an ACME authority; the handler as it is where there is none.
 func (s *Source) HTTP(h http.Handler) http.Handler {
@@ -196,30 +202,4 @@ func writeFile(path, kind string, der []byte) error {
 		return err
 	}
 	return os.Rename(path+".new", path)
-}
-
-// Authority is an ACME authority; Directory is its URL, empty for Let's Encrypt.
-type Authority struct {
-	Directory, Email, Dir string
-}
-
-// ACME gets a certificate for each host name that may have one, when a visitor first asks for it. The authority proves the
-// name over port 443 (TLS-ALPN) or, where the handler of HTTP is served on it, port 80. A wildcard cannot be proven so.
-func ACME(a Authority, may func(host string) bool) *Source {
-	m := &autocert.Manager{
-		Prompt: autocert.AcceptTOS, Cache: autocert.DirCache(a.Dir), Email: a.Email,
-		HostPolicy: func(_ context.Context, host string) error {
-			if !may(strings.ToLower(host)) {
-				return fault.NotFoundf("there is no app at %q", host)
-			}
-			return nil
-		},
-	}
-	if a.Directory != "" {
-		m.Client = &acme.Client{DirectoryURL: a.Directory}
-	}
-	return &Source{
-		get: m.GetCertificate, protos: []string{acme.ALPNProto}, http: m.HTTPHandler,
-		expires: func() (time.Time, bool) { return time.Time{}, false },
-	}
 }
