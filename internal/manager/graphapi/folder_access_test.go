@@ -109,4 +109,6 @@ func TestWhoMayAskWhatAboutFolders(t *testing.T) {
 	require.Greater(t, len(covered), 20)
 }
 
-func globalFolder(id string) string { return base64.StdEncoding.EncodeToString([]byte("VirtualFolderNode:" + id)) }
+func globalFolder(id string) string {
+	return base64.StdEncoding.EncodeToString([]byte("VirtualFolderNode:" + id))
+}
