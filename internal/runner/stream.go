@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 type stream struct {
 	in    *bufio.Reader
 	close func() // makes a blocked read return
+	over  atomic.Bool
 
 	mu    sync.Mutex
 	out   io.Writer
@@ -47,6 +49,31 @@ func (s *stream) data(t run.FrameType, b []byte) {
 			return
 		}
 		b = b[n:]
+	}
+}
+
+// end makes who reads the stream, or feeds what it read, return.
+func (s *stream) end() {
+	s.over.Store(true)
+	s.close()
+}
+
+// feedTime is after how long a caller is looked for whose input nobody takes.
+const feedTime = time.Second
+
+// feed gives a process its input. One that reads nothing holds that up, and with it the reading of the stream; the
+// caller's end is then seen by writing to it. write takes a limit and returns os.ErrDeadlineExceeded with what it wrote until then.
+func (s *stream) feed(write func(b []byte, limit time.Duration) (int, error), b []byte) {
+	for len(b) > 0 && !s.over.Load() {
+		n, err := write(b, feedTime)
+		b = b[n:]
+		switch {
+		case err == nil:
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+			return // a process that has ended, or closed its input, does not want it
+		case s.send(run.Frame{Type: run.FramePong}) != nil:
+			s.over.Store(true) // nor what else the caller had sent
+		}
 	}
 }
 
@@ -166,7 +193,7 @@ func watchTerminal(s *stream, t *terminal.Terminal, watcher *terminal.Watcher) {
 	gone := s.readLoop(func(f run.Frame) {
 		switch f.Type {
 		case run.FrameStdin:
-			_, _ = t.Write(f.Data) // a terminal that ended says so through the watcher
+			s.feed(t.WriteFor, f.Data) // a terminal that ended says so through the watcher
 		case run.FrameResize:
 			var size run.Resize
 			if f.Decode(&size) == nil && size.Rows > 0 && size.Cols > 0 {
@@ -179,7 +206,7 @@ func watchTerminal(s *stream, t *terminal.Terminal, watcher *terminal.Watcher) {
 		}
 	})
 	defer func() {
-		s.close()
+		s.end()
 		<-gone
 	}()
 	for {
@@ -238,7 +265,7 @@ func (r *Runner) exec(s *stream, start run.ExecStart, env []string) {
 		return
 	}
 	defer e.input.Close()
-	gone := s.readLoop(e.take)
+	gone := s.readLoop(func(f run.Frame) { e.take(s, f) })
 	select {
 	case <-e.process.Done():
 	case <-gone:
@@ -250,7 +277,7 @@ func (r *Runner) exec(s *stream, start run.ExecStart, env []string) {
 	}
 	st := e.process.Status()
 	_ = s.send(run.JSONFrame(run.FrameExit, run.Exit{Code: st.Code, Signal: int(st.Signal)}))
-	s.close()
+	s.end()
 	_ = e.input.SetWriteDeadline(time.Unix(1, 0)) // a command that left before reading its input
 	<-gone
 }
@@ -309,14 +336,22 @@ func (r *Runner) startExec(s *stream, file string, start run.ExecStart, env []st
 	return e, nil
 }
 
+// write writes to the input for at most limit.
+func (e *execution) write(b []byte, limit time.Duration) (int, error) {
+	if err := e.input.SetWriteDeadline(time.Now().Add(limit)); err != nil {
+		return 0, err // it is closed
+	}
+	return e.input.Write(b)
+}
+
 // take handles one frame from the caller.
-func (e *execution) take(f run.Frame) {
+func (e *execution) take(s *stream, f run.Frame) {
 	switch f.Type {
 	case run.FrameStdin:
-		_, _ = e.input.Write(f.Data) // a command that closed its input does not want it
+		s.feed(e.write, f.Data)
 	case run.FrameStdinClose:
 		if e.tty {
-			_, _ = e.input.Write([]byte{4}) // what Ctrl-D types
+			s.feed(e.write, []byte{4}) // what Ctrl-D types
 			return
 		}
 		_ = e.input.Close()

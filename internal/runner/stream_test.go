@@ -85,6 +85,52 @@ func TestExecEndsWithItsStream(t *testing.T) {
 	s.Close()
 }
 
+// TestStreamsEndThoughNobodyTakesTheInput: the caller's end is seen behind what it had sent.
+func TestStreamsEndThoughNobodyTakesTheInput(t *testing.T) {
+	t.Parallel()
+	cfg := config(t)
+	cfg.Limits.MaxStreams = 1
+	b := start(t, cfg)
+	stuck := func(s *run.Stream) {
+		t.Helper()
+		go func() { _, _ = s.Write(make([]byte, 4<<20)) }()
+		for {
+			f, err := s.Recv()
+			require.NoError(t, err)
+			if f.Type == run.FramePong {
+				break
+			}
+		}
+		s.Close()
+	}
+	var s *run.Stream
+	again := func(open func() (*run.Stream, error)) {
+		t.Helper()
+		require.Eventually(t, func() (ok bool) {
+			var err error
+			s, err = open()
+			return err == nil
+		}, 20*time.Second, 5*time.Millisecond, "the stream before holds its place")
+	}
+	again(func() (*run.Stream, error) {
+		return b.c.Exec(ctx(t), run.ExecStart{Argv: []string{"sh", "-c", "echo $$; exec sleep 600"}})
+	})
+	f, err := s.Recv()
+	require.NoError(t, err)
+	pid := 0
+	_, err = fmt.Sscan(string(f.Data), &pid)
+	require.NoError(t, err)
+	stuck(s)
+	require.Eventually(t, func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH }, 20*time.Second, 5*time.Millisecond, "the command goes on without its stream")
+	again(func() (*run.Stream, error) { return b.c.PTY(ctx(t), run.PTYStart{}) })
+	_, err = s.Write([]byte("stty raw -echo; echo ready$((4+4)); exec sleep 600\n"))
+	require.NoError(t, err)
+	expect(t, s, "ready8")
+	stuck(s)
+	again(func() (*run.Stream, error) { return b.c.PTY(ctx(t), run.PTYStart{}) })
+	s.Close()
+}
+
 // expect reads a terminal's output until it holds want.
 func expect(t *testing.T, s *run.Stream, want string) string {
 	t.Helper()

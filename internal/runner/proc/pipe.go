@@ -55,13 +55,17 @@ func (d *Drain) loop() {
 	}
 }
 
-// readRest passes on what the pipe holds right now; it reports the pipe's end.
+// maxHeld is the most that a pipe holds; nobody but root can make one larger.
+const maxHeld = 1 << 20
+
+// readRest passes on what the pipe holds right now; it reports the pipe's end. Who was left behind may write faster than the
+// sink takes it, so the pipe need not ever be empty.
 func (d *Drain) readRest(buf []byte) (eof bool) {
 	rc, err := d.r.SyscallConn()
 	if err != nil {
 		return true
 	}
-	for {
+	for passed := 0; passed < maxHeld; {
 		n, rerr := -1, error(nil)
 		// RawRead refuses to run after a deadline, Control does not.
 		if err := rc.Control(func(fd uintptr) { n, rerr = syscall.Read(int(fd), buf) }); err != nil {
@@ -69,6 +73,7 @@ func (d *Drain) readRest(buf []byte) (eof bool) {
 		}
 		switch {
 		case n > 0:
+			passed += n
 			d.sink(buf[:n])
 		case rerr == syscall.EINTR:
 		case rerr == syscall.EAGAIN:
@@ -77,6 +82,7 @@ func (d *Drain) readRest(buf []byte) (eof bool) {
 			return true
 		}
 	}
+	return false
 }
 
 // Settle returns when everything written to the pipe before the call went to the sink;

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -94,6 +95,43 @@ func TestDrainSettles(t *testing.T) {
 		require.Equal(t, "second", after.String())
 		d.Settle(to(&before)) // after the end it returns at once
 	}
+}
+
+// TestDrainSettlesUnderAFlood: a child that was left behind may write without a pause.
+func TestDrainSettlesUnderAFlood(t *testing.T) {
+	t.Parallel()
+	var d *proc.Drain
+	var w *os.File
+	var rest atomic.Int64 // what comes after the first byte
+	began := make(chan struct{})
+	sink := func(b []byte) {
+		if rest.Add(int64(len(b))) == 1 {
+			close(began)
+			return
+		}
+		if _, err := w.Write(b[:min(len(b), 4<<10)]); err != nil { // the pipe is never empty
+			t.Error(err)
+		}
+	}
+	d, w, err := proc.Pipe(sink)
+	require.NoError(t, err)
+	_, err = w.Write([]byte("x"))
+	require.NoError(t, err)
+	<-began
+	_, err = w.Write(make([]byte, 4<<10))
+	require.NoError(t, err)
+	settled := make(chan struct{})
+	go func() {
+		d.Settle(func([]byte) {})
+		close(settled)
+	}()
+	select {
+	case <-settled:
+	case <-time.After(20 * time.Second):
+		t.Fatal("it never settles")
+	}
+	require.NoError(t, w.Close())
+	<-d.Done()
 }
 
 func TestAsUser(t *testing.T) {

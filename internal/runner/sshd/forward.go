@@ -1,6 +1,7 @@
 package sshd
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -235,16 +237,12 @@ func (c *connection) listen(name string, l net.Listener, kind string, describe f
 	c.forwards[name] = l
 	c.mu.Unlock()
 	c.work.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
+		err := acceptEach(c.ctx, l, func(conn net.Conn) {
 			select {
 			case c.free <- struct{}{}:
 			default:
 				_ = conn.Close()
-				continue
+				return
 			}
 			c.work.Go(func() {
 				defer func() { <-c.free }()
@@ -255,9 +253,68 @@ func (c *connection) listen(name string, l net.Listener, kind string, describe f
 					c.join(ch, reqs, conn)
 				}
 			})
-		}
+		})
+		c.lost(name, l, err)
 	})
 	return true
+}
+
+// The pauses after a connection that could not be accepted.
+const (
+	firstPause = 5 * time.Millisecond
+	lastPause  = time.Second
+)
+
+// acceptEach gives a listener's connections to take until it is closed, cannot accept any more, or ctx ends. What only lacks
+// for the moment (descriptors, memory) is waited for.
+func acceptEach(ctx context.Context, l net.Listener, take func(net.Conn)) error {
+	pause := firstPause
+	for {
+		conn, err := l.Accept()
+		if err == nil {
+			pause = firstPause
+			take(conn)
+			continue
+		}
+		if !passes(err) {
+			return err
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return ctx.Err()
+		}
+		pause = min(2*pause, lastPause)
+	}
+}
+
+// passes reports whether accept failed for a reason that goes away by itself: something was lacking, or the one connection
+// that was to be accepted has broken.
+func passes(err error) bool {
+	for _, e := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EINTR, syscall.EAGAIN, syscall.ECONNABORTED, syscall.ECONNRESET,
+		syscall.EPROTO, syscall.EPERM, syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ENONET, syscall.ENOPROTOOPT} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// lost takes a listener away that accepts no more, so that the client may ask for it again.
+func (c *connection) lost(name string, l net.Listener, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended || c.forwards[name] != l {
+		return // it was closed on purpose
+	}
+	delete(c.forwards, name)
+	if name == agentForward {
+		c.agent = ""
+	}
+	_ = l.Close()
+	c.server.cfg.Log.Warn("a forwarded listener has ended", "listener", name, "err", err)
 }
 
 func (c *connection) cancelForward(name string) bool {
@@ -268,8 +325,13 @@ func (c *connection) cancelForward(name string) bool {
 	return l != nil && l.Close() == nil
 }
 
-// forwardAgent makes a socket whose connections reach the client's key agent.
+// agentForward names the listener for the key agent among the others.
+const agentForward = "agent"
+
+// forwardAgent makes a socket whose connections reach the client's key agent. All sessions of the connection share it.
 func (c *connection) forwardAgent() error {
+	c.asking.Lock()
+	defer c.asking.Unlock()
 	c.mu.Lock()
 	made := c.agent != ""
 	c.mu.Unlock()
@@ -282,7 +344,7 @@ func (c *connection) forwardAgent() error {
 		c.server.cfg.Log.Warn("a key agent cannot be forwarded", "err", err)
 		return err
 	}
-	if !c.listen("agent", l, "auth-agent@openssh.com", func(net.Conn) []byte { return nil }) {
+	if !c.listen(agentForward, l, "auth-agent@openssh.com", func(net.Conn) []byte { return nil }) {
 		return errEnded
 	}
 	c.mu.Lock()

@@ -180,6 +180,24 @@ func (b *box) other(srv *sshd.Server) net.Conn {
 	return conn
 }
 
+// alone serves one connection; done is closed when all of it has ended.
+func (b *box) alone() (near net.Conn, done <-chan struct{}) {
+	l, err := net.Listen("unix", filepath.Join(b.t.TempDir(), "s"))
+	require.NoError(b.t, err)
+	defer l.Close()
+	near, err = net.Dial("unix", l.Addr().String())
+	require.NoError(b.t, err)
+	far, err := l.Accept()
+	require.NoError(b.t, err)
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		b.srv.Serve(b.ctx, far)
+	}()
+	b.t.Cleanup(func() { near.Close() })
+	return near, over
+}
+
 type testLog struct{ t testing.TB }
 
 func (l testLog) Write(p []byte) (int, error) {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
@@ -316,16 +317,23 @@ func (s *session) onTerminal(spec proc.Spec) (proc.Status, error) {
 	}
 	s.c.work.Go(func() { _, _ = io.CopyBuffer(writer{master}, reader{s.ch}, make([]byte, 4<<10)) }) // ends with the channel or the terminal
 	out := proc.NewDrain(master, func(b []byte) { _, _ = s.ch.Write(b) })                           // a client that left is seen by the requests
-	<-s.process.Done()
-	out.Settle(func([]byte) {})
+	select {
+	case <-s.process.Done():
+		out.Settle(func([]byte) {})
+	case <-s.gone: // whoever does not mind the hang-up (nohup) goes on without the terminal, and nobody waits for it
+		err = errEnded
+	}
 	_ = master.Close() // what the shell left behind hangs up
 	<-out.Done()
+	if err != nil {
+		return proc.Status{}, err
+	}
 	return s.process.Status(), nil
 }
 
 // onPipes runs a command without a terminal. Like OpenSSH it waits until everybody has closed the output: background
 // processes of the command may still write.
-func (s *session) onPipes(spec proc.Spec, large bool) (proc.Status, error) {
+func (s *session) onPipes(spec proc.Spec, own bool) (proc.Status, error) {
 	var ours, theirs [3]*os.File
 	shut := func(files [3]*os.File) {
 		for _, f := range files {
@@ -345,7 +353,7 @@ func (s *session) onPipes(spec proc.Spec, large bool) (proc.Status, error) {
 		if i == 0 {
 			ours[i], theirs[i] = w, r
 		}
-		if large {
+		if own {
 			enlarge(w)
 		}
 	}
@@ -380,11 +388,14 @@ func (s *session) onPipes(spec proc.Spec, large bool) (proc.Status, error) {
 	case <-s.gone:
 		_, _ = ours[1].Close(), ours[2].Close()
 		<-over
-		return proc.Status{}, errEnded
 	}
 	select {
 	case <-s.process.Done():
 	case <-s.gone:
+		if own {
+			// It ends when it has done what it was asked for, unless that was to open a pipe that has no other end.
+			time.AfterFunc(s.c.server.leave, func() { s.process.Signal(syscall.SIGKILL) })
+		}
 		return proc.Status{}, errEnded
 	}
 	_ = ours[0].Close()

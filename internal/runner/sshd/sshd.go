@@ -15,7 +15,6 @@ import (
 	"log/slog"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -34,6 +33,7 @@ const (
 	maxAuthTries = 20
 	loginTime    = 30 * time.Second
 	aliveEvery   = 30 * time.Second
+	leaveTime    = 30 * time.Second // from a client's end to that of the process that served it files
 )
 
 // Config says what connections get.
@@ -57,16 +57,16 @@ type Config struct {
 
 // Server serves connections of SSH.
 type Server struct {
-	cfg    Config
-	files  bool // SFTP and nothing else
-	slots  chan struct{}
-	number *atomic.Int64
-	host   func() (ssh.Signer, error)
+	cfg   Config
+	files bool // SFTP and nothing else
+	room  *room
+	leave time.Duration
+	host  func() (ssh.Signer, error)
 }
 
 // New returns app sshd.
 func New(cfg Config) *Server {
-	return &Server{cfg: cfg, slots: make(chan struct{}, maxConns), number: new(atomic.Int64), host: kept(func() (ssh.Signer, error) { return hostKey(cfg.HostKey) })}
+	return &Server{cfg: cfg, room: new(room), leave: leaveTime, host: kept(func() (ssh.Signer, error) { return hostKey(cfg.HostKey) })}
 }
 
 // kept loads a key until that succeeds, and then no more: a disk that was full once does not close the server for good.
@@ -112,21 +112,20 @@ func (s *Server) Protocol() run.AppProtocol { return run.AppTCP }
 // Serve talks to one client until either side ends it or ctx is done. It closes conn.
 func (s *Server) Serve(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
-	select {
-	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
-	default:
+	place, ok := s.room.enter(conn)
+	if !ok {
 		s.cfg.Log.Warn("an SSH connection was refused", "app", s.Name(), "open", maxConns)
 		return // before the greeting: the client says that the connection was closed
 	}
+	defer s.room.leave(place)
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	if err := s.serve(ctx, conn); err != nil {
+	if err := s.serve(ctx, conn, place); err != nil {
 		s.cfg.Log.Debug("an SSH connection ended", "app", s.Name(), "err", err)
 	}
 }
 
-func (s *Server) serve(ctx context.Context, raw net.Conn) error {
+func (s *Server) serve(ctx context.Context, raw net.Conn, place *place) error {
 	_ = raw.SetDeadline(time.Now().Add(loginTime))
 	signer, err := s.host()
 	if err != nil {
@@ -148,6 +147,10 @@ func (s *Server) serve(ctx context.Context, raw net.Conn) error {
 	peer, chans, reqs, err := ssh.NewServerConn(conn, config)
 	if err != nil {
 		return fmt.Errorf("log in: %w", err)
+	}
+	if !s.room.stay(place) {
+		_ = peer.Close()
+		return errors.New("it gave way to another one")
 	}
 	_ = raw.SetDeadline(time.Time{})
 	s.cfg.Log.Debug("an SSH connection logged in", "app", s.Name(), "client", string(peer.ClientVersion()))
@@ -180,6 +183,7 @@ type connection struct {
 	cancel context.CancelFunc
 	free   chan struct{} // holds one for each open channel
 	work   sync.WaitGroup
+	asking sync.Mutex // held while a socket for the key agent is made
 
 	mu       sync.Mutex
 	agent    string                  // file of the forwarded agent's socket

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"crypto/ed25519"
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -294,6 +295,48 @@ func TestTerminalEndsWithItsShell(t *testing.T) {
 	require.Contains(t, string(out), "started")
 }
 
+// TestNobodyWaitsForWhoStays: a client that leaves frees its place, whatever its command does.
+func TestNobodyWaitsForWhoStays(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	for name, c := range map[string]struct {
+		tty     bool
+		command string
+	}{
+		"terminal":            {true, "trap '' HUP; echo at $$.; exec sleep 600"},
+		"terminal and output": {true, "trap '' HUP; echo at $$.; while :; do echo x; sleep 0.01; done"},
+		"input":               {false, "trap '' HUP PIPE; echo at $$.; exec sleep 600"},
+		"output":              {false, "trap '' HUP PIPE; echo at $$.; while :; do echo x 2>/dev/null; sleep 0.01; done"},
+	} {
+		near, done := b.alone()
+		client, err := login(near, "work", b.key)
+		require.NoError(t, err, name)
+		s := b.session(client)
+		if c.tty {
+			require.NoError(t, s.RequestPty("xterm", 24, 80, ssh.TerminalModes{ssh.ICANON: 0}))
+		}
+		in, err := s.StdinPipe()
+		require.NoError(t, err)
+		from, err := s.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, s.Start(c.command))
+		text := line(t, bufio.NewReader(from))
+		pid, err := strconv.Atoi(strings.Trim(strings.TrimPrefix(text, "at "), ".\r\n"))
+		require.NoError(t, err, name)
+		_, err = in.Write(make([]byte, 1<<20)) // nobody reads it
+		require.NoError(t, err)
+		require.NoError(t, client.Close())
+		select {
+		case <-done:
+		case <-time.After(20 * time.Second):
+			t.Error("the connection is not over:", name)
+		}
+		require.NoError(t, syscall.Kill(pid, 0), "it goes on: %s", name)
+		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+		<-done
+	}
+}
+
 // TestBackground: what a command leaves behind goes on when the client leaves; editors rely on it.
 func TestBackground(t *testing.T) {
 	t.Parallel()
@@ -578,23 +621,96 @@ func TestBounds(t *testing.T) {
 		defer s.Close()
 		return s.Run("true") == nil
 	}, 20*time.Second, time.Millisecond)
-	// Connections that have not logged in count as well.
-	conns := []net.Conn{}
-	for range 63 {
+}
+
+// TestPlaces: connections have a bound, and who does not log in keeps nobody out.
+func TestPlaces(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	connect := func() net.Conn {
 		conn, err := net.Dial("unix", b.socket)
 		require.NoError(t, err)
-		_, err = bufio.NewReader(conn).ReadString('\n')
+		t.Cleanup(func() { conn.Close() })
+		_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+		return conn
+	}
+	ended := func(conn net.Conn) {
+		t.Helper()
+		if _, err := io.Copy(io.Discard, conn); err != nil {
+			require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+		}
+	}
+	c := b.client()
+	var trying []net.Conn
+	for range 64 {
+		conn := connect()
+		_, err := bufio.NewReader(conn).ReadString('\n')
 		require.NoError(t, err)
-		conns = append(conns, conn)
+		trying = append(trying, conn)
 	}
-	conn, err := net.Dial("unix", b.socket)
+	ended(trying[0]) // it gave way to the last
+	require.Equal(t, "there\n", b.output(c, "echo there"), "who has logged in stays")
+	clients := []*ssh.Client{c}
+	for range 63 {
+		clients = append(clients, b.client())
+	}
+	for _, conn := range trying {
+		ended(conn)
+	}
+	require.Equal(t, "there\n", b.output(clients[63], "echo there")) // the server has seen it log in as well
+	ended(connect())                                                 // all have
+	require.Equal(t, "there\n", b.output(clients[63], "echo there"))
+	require.NoError(t, clients[1].Close())
+	require.Eventually(t, func() bool {
+		again, err := b.dial("work", b.key)
+		if err == nil {
+			err = again.Close()
+		}
+		return err == nil
+	}, 20*time.Second, time.Millisecond)
+}
+
+// TestFileServersEnd: one that waits for the other end of a pipe ends after its client all the same.
+func TestFileServersEnd(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	b.srv.LeaveWithin(10 * time.Millisecond)
+	require.NoError(t, syscall.Mkfifo(filepath.Join(b.home, "pipe"), 0o666))
+	s := b.session(b.client())
+	in, err := s.StdinPipe()
 	require.NoError(t, err)
-	_, err = conn.Read(make([]byte, 1))
-	require.Equal(t, io.EOF, err)
-	conn.Close()
-	for _, conn := range conns {
-		conn.Close()
+	from, err := s.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, s.RequestSubsystem("sftp"))
+	packet := func(kind byte, rest any) {
+		body := append([]byte{kind}, ssh.Marshal(rest)...)
+		_, err := in.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...))
+		require.NoError(t, err)
 	}
+	packet(1, struct{ Version uint32 }{3})
+	packet(3, struct {
+		ID          uint32
+		Name        string
+		Read, Attrs uint32
+	}{1, "pipe", 1, 0})
+	_, err = io.ReadFull(from, make([]byte, 9)) // it is there
+	require.NoError(t, err)
+	pid := 0
+	require.Eventually(t, func() bool {
+		all, err := filepath.Glob("/proc/[0-9]*")
+		require.NoError(t, err)
+		for _, p := range all {
+			if at, err := os.Readlink(p + "/cwd"); err == nil && at == b.home {
+				if line, err := os.ReadFile(p + "/cmdline"); err == nil && strings.Contains(string(line), "\x00sftp-server\x00") {
+					pid, err = strconv.Atoi(filepath.Base(p))
+					return err == nil
+				}
+			}
+		}
+		return false
+	}, 20*time.Second, 2*time.Millisecond)
+	require.NoError(t, s.Close())
+	gone(t, pid)
 }
 
 func TestNoShell(t *testing.T) {

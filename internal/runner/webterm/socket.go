@@ -3,9 +3,7 @@ package webterm
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
-	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -24,13 +22,18 @@ const (
 	ahead     = 1 << 20
 	sendTime  = 10 * time.Second
 	beatEvery = 25 * time.Second
-	inputs    = 16 // messages that wait for the terminal
 )
 
 // begin and last are what the server says besides the terminal's bytes.
 type begin struct {
-	Begin  bool `json:"begin"`
-	Replay bool `json:"replay"`
+	Begin  bool   `json:"begin"`
+	Replay bool   `json:"replay"`
+	Window int    `json:"window"`          // bytes that the page may send beyond what was taken
+	Typed  *int64 `json:"typed,omitempty"` // bytes of this page that this shell has taken before; what it sent beyond is lost
+}
+
+type taken struct {
+	Typed int64 `json:"typed"`
 }
 
 type last struct {
@@ -48,6 +51,7 @@ type word struct {
 	Rows uint16 `json:"rows"`
 	Cols uint16 `json:"cols"`
 	Read int64  `json:"read"`
+	Drop bool   `json:"drop"` // what was sent and is not typed yet
 }
 
 func (s *Server) socket(w http.ResponseWriter, q *http.Request) {
@@ -61,7 +65,7 @@ func (s *Server) socket(w http.ResponseWriter, q *http.Request) {
 	}
 	defer c.CloseNow()
 	c.SetReadLimit(maxMessage)
-	v := &view{c: c, read: make(chan struct{}, 1), input: make(chan []byte, inputs)}
+	v := &view{c: c, read: make(chan struct{}, 1), input: newInbox()}
 	ctx, cancel := context.WithCancel(q.Context())
 	defer cancel()
 	name, err := terminal.Name(q.URL.Query().Get("terminal"))
@@ -77,22 +81,36 @@ func (s *Server) socket(w http.ResponseWriter, q *http.Request) {
 		return
 	}
 	defer out.Detach()
-	if v.say(ctx, begin{Begin: true, Replay: out.Replays()}) != nil {
+	k, known := s.keyboard(q.URL.Query().Get("page"), t)
+	if k.take(ctx, cancel) != nil {
 		return
 	}
+	var work sync.WaitGroup
+	defer work.Wait()
+	defer cancel()
+	hello := begin{Begin: true, Replay: out.Replays(), Window: window}
+	if known {
+		hello.Typed = &k.typed
+	}
+	if v.say(ctx, hello) != nil {
+		k.release()
+		return
+	}
+	work.Go(func() {
+		defer k.release()
+		if v.typeIn(ctx, k) != nil {
+			cancel()
+		}
+	})
 	if out.Replays() && rows > 1 && cols > 0 {
 		// A program that fills the screen draws it anew when the size changes, and only then.
 		_ = t.Resize(rows-1, cols)
 		_ = t.Resize(rows, cols)
 	}
-	var work sync.WaitGroup
-	defer work.Wait()
-	defer cancel()
 	work.Go(func() {
 		defer cancel()
 		v.listen(ctx, t)
 	})
-	work.Go(func() { v.typeIn(ctx, t) })
 	work.Go(func() {
 		defer cancel()
 		v.stayAlive(ctx)
@@ -126,7 +144,7 @@ type view struct {
 	c     *websocket.Conn
 	shown atomic.Int64  // bytes that the page says it has shown
 	read  chan struct{} // told when that has changed
-	input chan []byte
+	input *inbox
 }
 
 func (v *view) say(ctx context.Context, what any) error {
@@ -180,9 +198,7 @@ func (v *view) listen(ctx context.Context, t *terminal.Terminal) {
 			return
 		}
 		if kind == websocket.MessageBinary {
-			select {
-			case v.input <- b:
-			case <-ctx.Done():
+			if v.input.put(ctx, b) != nil {
 				return
 			}
 			continue
@@ -197,28 +213,10 @@ func (v *view) listen(ctx context.Context, t *terminal.Terminal) {
 		}
 		if w.Read > v.shown.Load() {
 			v.shown.Store(w.Read)
-			select {
-			case v.read <- struct{}{}:
-			default: // told already
-			}
+			tell(v.read)
 		}
-	}
-}
-
-// typeIn types what the page sends. A program that reads nothing holds it up, not the listening.
-func (v *view) typeIn(ctx context.Context, t *terminal.Terminal) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case b := <-v.input:
-			for len(b) > 0 && ctx.Err() == nil {
-				n, err := t.WriteFor(b, time.Second)
-				b = b[n:]
-				if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-					return // the terminal has ended, which its output says
-				}
-			}
+		if w.Drop {
+			v.input.drop()
 		}
 	}
 }

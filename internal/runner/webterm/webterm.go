@@ -41,10 +41,16 @@ type Config struct {
 type Server struct {
 	cfg    Config
 	assets func() map[string]asset
+
+	mu        sync.Mutex
+	visits    int64
+	keyboards map[string]*keyboard // by the names that pages give themselves
 }
 
 // New returns app ttyd.
-func New(cfg Config) *Server { return &Server{cfg: cfg, assets: sync.OnceValue(loadAssets)} }
+func New(cfg Config) *Server {
+	return &Server{cfg: cfg, assets: sync.OnceValue(loadAssets), keyboards: map[string]*keyboard{}}
+}
 
 // Name is the app's; the name is the wire's.
 func (s *Server) Name() string { return "ttyd" }
