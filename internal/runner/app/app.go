@@ -76,6 +76,7 @@ type Set struct {
 	tasks   sync.WaitGroup
 	noticer *noticer
 	plans   planCache
+	files   chan struct{} // holds one for each action on files under way, those that nobody waits for any more as well
 
 	mu      sync.Mutex
 	apps    []*app
@@ -110,7 +111,7 @@ func New(c Config) *Set {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	s := &Set{c: c, changed: make(chan struct{})}
+	s := &Set{c: c, changed: make(chan struct{}), files: make(chan struct{}, maxAside)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.noticer = &noticer{uid: c.UID, now: c.Now, read: func() ([]listener, error) { return listeners(c.NetDir) }}
 	for _, p := range c.Apps[:min(len(c.Apps), maxApps)] {

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -386,6 +387,29 @@ func TestStopEndsAStart(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "app-stopped", fault.ReasonOf(<-started))
 	require.Zero(t, r.table.Len())
+}
+
+// TestAFloodHoldsUpNoEnd: what an app or a command leaves behind may write without a pause.
+func TestAFloodHoldsUpNoEnd(t *testing.T) {
+	port := freePort(t)
+	r := newRig(t, run.AppPort{Name: "web", Protocol: run.AppHTTP, Ports: []int{port}})
+	const flood = "yes & echo $! >>floods; yes >&2 & echo $! >>floods"
+	r.define("web", map[string]any{"command": flood, "prestart": []any{map[string]any{"action": "run_command", "args": map[string]any{"command": flood}}}})
+	r.c.Policy.DetachedIn = 50 * time.Millisecond
+	t.Cleanup(func() {
+		text, err := os.ReadFile(filepath.Join(r.c.Dir, "floods"))
+		require.NoError(t, err)
+		for _, w := range strings.Fields(string(text)) {
+			pid, err := strconv.Atoi(w)
+			require.NoError(t, err)
+			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended with its pipe
+		}
+	})
+	r.open()
+	_, err := r.Start(within(t), "web", run.AppStartRequest{WaitMS: 30_000})
+	require.ErrorContains(t, err, "left nothing that listens")
+	_, err = r.Stop(within(t), "web")
+	require.NoError(t, err)
 }
 
 func TestAppsThatListenByThemselves(t *testing.T) {

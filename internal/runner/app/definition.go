@@ -217,10 +217,17 @@ func notAllowed(what, name string, allowed []string) error {
 // arguments are the words that follow the command, by name: the defaults, with asked in their place.
 func (d Definition) arguments(asked map[string]any, v values) ([]string, error) {
 	all := map[string]Argument{}
-	for k, a := range d.DefaultArguments {
-		filled, err := v.fillAll(a)
+	total := 0
+	for _, k := range slices.Sorted(maps.Keys(d.DefaultArguments)) {
+		filled, err := v.fillAll(d.DefaultArguments[k])
 		if err != nil {
 			return nil, err
+		}
+		for _, w := range filled {
+			total += len(w)
+		}
+		if total > maxTexts {
+			return nil, errTooLong
 		}
 		all[k] = filled
 	}
@@ -241,10 +248,14 @@ func (d Definition) arguments(asked map[string]any, v values) ([]string, error) 
 // environ is env with what the definition sets and what was asked for; later ones win.
 func (d Definition) environ(env []string, asked map[string]string, v values) ([]string, error) {
 	out := slices.Clone(env)
+	total := 0
 	for _, k := range slices.Sorted(maps.Keys(d.Env)) {
 		s, err := v.fill(d.Env[k])
 		if err != nil {
 			return nil, err
+		}
+		if total += len(s); total > maxTexts {
+			return nil, errTooLong
 		}
 		out = append(out, k+"="+s)
 	}

@@ -3,6 +3,7 @@ package app
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -49,6 +50,31 @@ func TestFillPutsValuesIn(t *testing.T) {
 	}
 	_, err := values{"big": strings.Repeat("x", maxText/2)}.fill(strings.Repeat("{big}", 3))
 	require.ErrorContains(t, err, "more than")
+}
+
+// TestTextsAreBounded: values are long, and a definition may name them often.
+func TestTextsAreBounded(t *testing.T) {
+	v := values{"big": strings.Repeat("x", maxAnswer)}
+	often := make([]string, maxWords)
+	for i := range often {
+		often[i] = "{big}"
+	}
+	_, err := v.fillAll(often)
+	require.ErrorContains(t, err, "more than")
+	some, err := v.fillAll(often[:maxTexts/maxAnswer])
+	require.NoError(t, err)
+	require.Len(t, some, maxTexts/maxAnswer)
+	d := Definition{Env: map[string]string{}, DefaultArguments: map[string]Argument{}}
+	for i := range maxWords {
+		d.Env["N"+strconv.Itoa(i)] = "{big}"
+		d.DefaultArguments["--n"+strconv.Itoa(i)] = Argument{"{big}"}
+	}
+	_, err = d.environ(nil, nil, v)
+	require.ErrorContains(t, err, "more than")
+	_, err = d.arguments(nil, v)
+	require.ErrorContains(t, err, "more than")
+	require.Less(t, len(shown(some)), 8<<10)
+	require.Equal(t, "run it", shown([]string{"run", "it"}))
 }
 
 func TestParseDefinition(t *testing.T) {

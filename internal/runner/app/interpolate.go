@@ -10,8 +10,15 @@ import (
 // values are what the texts of a definition may name: a string, a list of strings, or a map of strings.
 type values map[string]any
 
-// maxText bounds a text with its values put in, in bytes.
-const maxText = 1 << 20
+// maxText bounds a text with its values put in, in bytes; maxTexts all texts of a command, of its arguments, or of its
+// environment. The kernel passes on no more to a program, with its usual limits.
+const (
+	maxText  = 1 << 20
+	maxTexts = 2 << 20
+)
+
+// errTooLong says that texts have more than maxTexts bytes.
+var errTooLong = fmt.Errorf("the texts have more than %d bytes with their values put in", maxTexts)
 
 var (
 	// braced is {name}, {name[0]}, {name[out]} or {name.out}.
@@ -66,10 +73,14 @@ func (v values) fill(text string) (string, error) {
 
 func (v values) fillAll(texts []string) ([]string, error) {
 	out := make([]string, 0, len(texts))
+	total := 0
 	for _, t := range texts {
 		s, err := v.fill(t)
 		if err != nil {
 			return nil, err
+		}
+		if total += len(s); total > maxTexts {
+			return nil, errTooLong
 		}
 		out = append(out, s)
 	}

@@ -22,7 +22,28 @@ const (
 	maxBody     = 4 << 20  // bytes of a file
 	maxAnswer   = 64 << 10 // bytes of a command's output that later texts can name
 	commandTime = time.Minute
+	maxAside    = 64 // actions on files at a time, of all apps
 )
+
+// aside runs fn as the session's user and waits for it, or for ctx: a file system that does not answer holds up fn, and nobody else.
+func (s *Set) aside(ctx context.Context, fn func() error) error {
+	select {
+	case s.files <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer func() { <-s.files }()
+		done <- proc.AsUser(s.c.User, fn)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
 
 // prepare does the actions in order as the session's user; their results become values.
 func (s *Set) prepare(ctx context.Context, d Definition, env []string, v values, log *output) error {
@@ -56,7 +77,7 @@ func (s *Set) act(ctx context.Context, a Action, env []string, v values, log *ou
 			return nil, err
 		}
 		path = s.absolute(path)
-		return path, proc.AsUser(s.c.User, func() error { return os.MkdirAll(path, 0o755) })
+		return path, s.aside(ctx, func() error { return os.MkdirAll(path, 0o755) })
 	case "log":
 		message, err := text("message")
 		if err != nil {
@@ -70,9 +91,9 @@ func (s *Set) act(ctx context.Context, a Action, env []string, v values, log *ou
 			return nil, err
 		}
 		appending, _ := a.Args["append"].(bool)
-		return s.writeFile(s.absolute(name), a.Args, appending, v)
+		return s.writeFile(ctx, s.absolute(name), a.Args, appending, v)
 	case "write_tempfile":
-		return s.writeFile("", a.Args, false, v)
+		return s.writeFile(ctx, "", a.Args, false, v)
 	case "run_command":
 		return s.runCommand(ctx, a.Args, env, v, log)
 	}
@@ -86,9 +107,9 @@ func (s *Set) absolute(path string) string {
 	return filepath.Join(s.c.Home, path)
 }
 
-// writeFile writes the body, a list of lines or a text. An empty name means a new file in the directory for
+// writeFile writes the body, a list of lines or a text, into a regular file. An empty name means a new file in the directory for
 // temporary files. It returns the name.
-func (s *Set) writeFile(name string, args map[string]any, appending bool, v values) (string, error) {
+func (s *Set) writeFile(ctx context.Context, name string, args map[string]any, appending bool, v values) (string, error) {
 	body, err := bodyOf(args["body"], v)
 	if err != nil {
 		return "", err
@@ -97,32 +118,74 @@ func (s *Set) writeFile(name string, args map[string]any, appending bool, v valu
 	if err != nil {
 		return "", err
 	}
-	err = proc.AsUser(s.c.User, func() error {
-		var f *os.File // never waits, as for a pipe without reader
-		var err error
-		switch {
-		case name == "":
-			// Jupyter and its like read configurations by their ending.
-			f, err = os.CreateTemp(s.tempDir(), "app-*.py")
-		case appending:
-			f, err = os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_APPEND|syscall.O_NONBLOCK, mode)
-		default:
-			f, err = os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC|syscall.O_NONBLOCK, mode)
-		}
-		if err != nil {
-			return err
-		}
-		name = f.Name()
-		_, err = f.WriteString(body)
-		if merr := f.Chmod(mode); err == nil {
-			err = merr
-		}
-		if cerr := f.Close(); err == nil {
-			err = cerr
-		}
+	written := make(chan string, 1)
+	err = s.aside(ctx, func() error {
+		name, err := store(name, s.tempDir, body, mode, appending)
+		written <- name
 		return err
 	})
-	return name, err
+	if err != nil {
+		return "", err
+	}
+	return <-written, nil
+}
+
+// store writes a file as the user that the thread is. Nothing but a regular file takes the body: a pipe, socket or device may take
+// it never, or take it for a command.
+func store(name string, tempDir func() string, body string, mode os.FileMode, appending bool) (string, error) {
+	var f *os.File
+	var err error
+	if name == "" {
+		// Jupyter and its like read configurations by their ending.
+		f, err = os.CreateTemp(tempDir(), "app-*.py")
+	} else {
+		// Opening may act on a device, so it is looked at before. O_NONBLOCK, and the second look, are for what was put there in between.
+		if fi, serr := os.Stat(name); serr == nil && !fi.Mode().IsRegular() {
+			return "", notRegular(name, fi.Mode())
+		}
+		flags := os.O_CREATE | os.O_WRONLY | syscall.O_NONBLOCK | syscall.O_NOCTTY
+		if appending {
+			flags |= os.O_APPEND
+		}
+		f, err = os.OpenFile(name, flags, mode)
+	}
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	if !fi.Mode().IsRegular() {
+		return "", notRegular(name, fi.Mode())
+	}
+	if !appending && fi.Size() > 0 {
+		if err := f.Truncate(0); err != nil {
+			return "", err
+		}
+	}
+	_, err = f.WriteString(body)
+	if merr := f.Chmod(mode); err == nil {
+		err = merr
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	return f.Name(), err
+}
+
+func notRegular(name string, mode os.FileMode) error {
+	kind := "a device"
+	switch {
+	case mode.IsDir():
+		kind = "a directory"
+	case mode&os.ModeNamedPipe != 0:
+		kind = "a pipe"
+	case mode&os.ModeSocket != 0:
+		kind = "a socket"
+	}
+	return fmt.Errorf("%s is %s, not a file: name another file, or remove it", name, kind)
 }
 
 // tempDir is a directory for temporary files that is there: images may lack /tmp.
@@ -230,7 +293,7 @@ func (s *Set) runCommand(ctx context.Context, args map[string]any, env []string,
 	defer mu.Unlock()
 	out, errText := streams[0].String(), streams[1].String()
 	if code := p.Status().Code; code != 0 {
-		log.note("%s ended with code %d: %s", argv[0], code, printable(errText[:min(len(errText), 500)]))
+		log.note("%s ended with code %d: %s", shown(argv[:1]), code, printable(errText[:min(len(errText), 500)]))
 	}
 	return map[string]string{"out": out, "err": errText}, nil
 }

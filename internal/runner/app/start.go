@@ -241,7 +241,7 @@ func (s *Set) live(ctx context.Context, a *app, p plan, port int, req run.AppSta
 	var restarts []time.Time
 	ready := false // once
 	for {
-		a.log.note("start %s", printable(strings.Join(c.argv, " ")))
+		a.log.note("start %s", shown(c.argv))
 		end := s.once(ctx, a, c, port)
 		switch {
 		case ctx.Err() != nil:
@@ -289,6 +289,21 @@ func (s *Set) live(ctx context.Context, a *app, p plan, port int, req run.AppSta
 }
 
 // probed is the protocol that a probe speaks.
+// shown is the beginning of a command for people.
+func shown(argv []string) string {
+	const most = 4 << 10
+	var b strings.Builder
+	for i, w := range argv {
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		if b.WriteString(w[:min(len(w), most)]); b.Len() > most {
+			return printable(b.String()[:most]) + "…"
+		}
+	}
+	return printable(b.String())
+}
+
 func probed(p run.AppProtocol) run.AppProtocol {
 	if p == run.AppHTTP {
 		return run.AppHTTP
