@@ -165,10 +165,14 @@ func (s *Service) Enter(ctx context.Context, a Actor, id string) (Entry, error) 
 			return err
 		}
 		// A change may have taken the right since; the epoch that is signed must be one at which it is held.
-		if v, err = locked(ctx, tx, id, a); err != nil {
+		who, err := held(ctx, tx, string(a.UserID), func(Actor) error { return nil })
+		if err != nil {
 			return err
 		}
-		if err := mayVisit(a, v); err != nil {
+		if v, err = locked(ctx, tx, id, string(a.UserID)); err != nil {
+			return err
+		}
+		if err := mayVisit(who, v); err != nil {
 			return err
 		}
 		c, _, err := onePublished(ctx, tx.Queries, v.Circuit.ID)
@@ -188,6 +192,9 @@ func (s *Service) Enter(ctx context.Context, a Actor, id string) (Entry, error) 
 		}
 		out.Ticket = s.sign(p, c, a.UserID, keys)
 		out.URL = setupURL(p, c, code)
+		if err := noteOffice(ctx, tx, v, string(a.UserID), out.Ticket.ExpiresAt); err != nil {
+			return err
+		}
 		return s.addCode(ctx, tx, hash, c, string(a.UserID))
 	})
 	return out, err
@@ -290,11 +297,11 @@ func (s *Service) lockMine(ctx context.Context, tx *store.Tx, a Actor, id string
 		}
 		return v, err
 	}
-	return locked(ctx, tx, v.Circuit.ID, a)
+	return locked(ctx, tx, v.Circuit.ID, string(a.UserID))
 }
 
 // locked waits for changes of a circuit that is known to exist, and reads it as it is until the transaction ends.
-func locked(ctx context.Context, tx *store.Tx, id string, a Actor) (dbgen.CircuitViewsRow, error) {
+func locked(ctx context.Context, tx *store.Tx, id, viewer string) (dbgen.CircuitViewsRow, error) {
 	canonical, ok := cluster.CanonicalUUID(id)
 	if !ok {
 		return dbgen.CircuitViewsRow{}, noCircuit(id)
@@ -305,7 +312,7 @@ func locked(ctx context.Context, tx *store.Tx, id string, a Actor) (dbgen.Circui
 		}
 		return dbgen.CircuitViewsRow{}, fmt.Errorf("lock circuit %s: %w", id, err)
 	}
-	return view(ctx, tx.Queries, canonical, string(a.UserID))
+	return view(ctx, tx.Queries, canonical, viewer)
 }
 
 // share replaces shares; lost says that somebody who had one has none any more.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -274,6 +275,15 @@ func TestActivityFeedsIdleChecks(t *testing.T) {
 	list, err := r.Circuits(t.Context(), r.alice, "", "")
 	r.must(err)
 	require.Equal(t, at, *list[0].LastUsed)
+	// A proxy whose clock is wrong says what it shows now.
+	for _, wrong := range []time.Duration{-3 * time.Hour, 3 * time.Hour} {
+		r.advance(time.Minute)
+		at = r.clock().Add(-time.Second)
+		r.must(r.Activity(t.Context(), "p", proxy.Activity{At: r.clock().Add(wrong), Circuits: []proxy.CircuitActivity{{ID: c.ID, LastAt: at.Add(wrong)}}}))
+		list, err = r.Circuits(t.Context(), r.alice, "", "")
+		r.must(err)
+		require.Equal(t, at, *list[0].LastUsed, wrong)
+	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = r.Run(ctx) }()
@@ -403,6 +413,155 @@ func TestReach(t *testing.T) {
 	wantKind(t, err, fault.Unavailable, "nothing listens")
 	_, err = r.Reach(ctx, r.alice, "My Lab", "", app.Want{App: "nope"})
 	wantKind(t, err, fault.NotFound, "unknown")
+}
+
+// Administrators who are none any more lose their tickets of others' circuits, and nobody else loses any.
+func TestAdministratorsWhoLeave(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]string{
+		"inactive": `UPDATE users SET status = 'inactive' WHERE id = $1`,
+		"role":     `UPDATE users SET role = 'user' WHERE id = $1`,
+		"domain":   `UPDATE users SET domain_name = 'e' WHERE id = $1`,
+		"owner":    `UPDATE users SET role = 'superadmin' WHERE username = 'alice-x' AND $1 <> ''`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			ctx := t.Context()
+			entered, redeemed, ticketed, other := r.launched("jupyter").Circuit, r.launched("sshd").Circuit, r.launched("web").Circuit, r.launched("web", func(q *proxy.LaunchRequest) { q.Port = 9002 }).Circuit
+			_, err := r.Enter(ctx, r.admin, entered.ID)
+			r.must(err)
+			e, err := r.Enter(ctx, r.admin, redeemed.ID)
+			r.must(err)
+			r.sql(`DELETE FROM circuit_office_tickets WHERE circuit_id = $1`, redeemed.ID) // as if the code had been all
+			_, err = r.redeem(redeemed.ID, codeOf(t, e.URL))
+			r.must(err)
+			ticket, err := r.Ticket(ctx, r.admin, r.session, "", app.Want{App: "web"})
+			r.must(err)
+			require.Equal(t, ticketed.ID, ticket.Circuit)
+			_, err = r.Enter(ctx, r.alice, other.ID)
+			r.must(err)
+			r.sql(leave, r.admin.UserID)
+			for _, c := range []proxy.Circuit{entered, redeemed, ticketed} {
+				require.EqualValues(t, 2, r.circuit(c.ID).Epoch, c.App)
+				require.Empty(t, r.circuit(c.ID).Admitted)
+			}
+			require.EqualValues(t, 1, r.circuit(other.ID).Epoch, "no administrator was there")
+			r.sql(`UPDATE users SET status = 'inactive' WHERE id = $1`, r.super.UserID)
+			require.EqualValues(t, 2, r.circuit(entered.ID).Epoch, "one who never was there takes nobody along")
+		})
+	}
+	r := newRig(t)
+	c := r.launched("jupyter").Circuit
+	_, err := r.Enter(t.Context(), r.admin, c.ID)
+	r.must(err)
+	r.advance(app.TicketLife)
+	r.must(r.Tidy(t.Context()))
+	require.Zero(t, r.count(`SELECT count(*) FROM circuit_office_tickets`))
+}
+
+// Whoever loses the right while redeeming a code of raw TCP is not let in, whichever of the two comes first.
+func TestRedeemWhileRemoved(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := t.Context()
+	id := r.launched("sshd").Circuit.ID
+	_, err := r.Patch(ctx, r.alice, id, app.Change{SharedProjects: &[]string{"proj"}})
+	r.must(err)
+	e, err := r.Enter(ctx, r.bob, id)
+	r.must(err)
+	tx, err := r.store.Pool().Begin(ctx)
+	r.must(err)
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	_, err = tx.Exec(ctx, `DELETE FROM project_members WHERE user_id = $1`, r.bob.UserID)
+	r.must(err)
+	redeemed := make(chan error, 1)
+	go func() {
+		_, err := r.redeem(id, codeOf(t, e.URL))
+		redeemed <- err
+	}()
+	r.waits()
+	r.must(tx.Commit(ctx))
+	wantReason(t, <-redeemed, "bad-code", "not a member any more")
+	require.Empty(t, r.circuit(id).Admitted)
+
+	r.must(r.store.AddMember(ctx, string(r.project), string(r.bob.UserID)))
+	tx, err = r.store.Pool().Begin(ctx)
+	r.must(err)
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	_, err = tx.Exec(ctx, `SELECT id FROM circuits WHERE id = $1 FOR UPDATE`, id)
+	r.must(err)
+	removed := make(chan error, 1)
+	go func() {
+		_, err := r.store.Pool().Exec(ctx, `DELETE FROM project_members WHERE user_id = $1`, r.bob.UserID)
+		removed <- err
+	}()
+	r.waits()
+	_, err = tx.Exec(ctx, `INSERT INTO circuit_admissions (circuit_id, address, user_id, expires_at) VALUES ($1, '192.0.2.1', $2, now() + interval '1 hour')`, id, r.bob.UserID)
+	r.must(err)
+	r.must(tx.Commit(ctx))
+	r.must(<-removed)
+	require.Empty(t, r.circuit(id).Admitted)
+}
+
+// A user who is made inactive waits for what is being given out to them, and takes that away too.
+func TestInactiveWhileEntering(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := t.Context()
+	id := r.launched("jupyter").Circuit.ID
+	tx, err := r.store.Pool().Begin(ctx)
+	r.must(err)
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	_, err = tx.Exec(ctx, `SELECT id FROM circuits WHERE id = $1 FOR UPDATE`, id)
+	r.must(err)
+	entered := make(chan error, 1)
+	go func() {
+		_, err := r.Enter(ctx, r.admin, id)
+		entered <- err
+	}()
+	r.waits()
+	left := make(chan error, 1)
+	go func() {
+		_, err := r.store.Pool().Exec(ctx, `UPDATE users SET status = 'inactive' WHERE id = $1`, r.admin.UserID)
+		left <- err
+	}()
+	soon(t, "both wait", func() bool {
+		return r.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 2
+	})
+	r.must(tx.Commit(ctx))
+	r.must(<-entered)
+	r.must(<-left)
+	require.EqualValues(t, 2, r.circuit(id).Epoch)
+}
+
+// Reports of use by several proxies at once, and whatever else locks circuits, wait for each other or are tried again.
+func TestReportsOfUseMeetOthers(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := t.Context()
+	ids := []string{r.launched("jupyter").Circuit.ID, r.launched("web").Circuit.ID}
+	slices.Sort(ids)
+	for range 3 {
+		tx, err := r.store.Pool().Begin(ctx)
+		r.must(err)
+		defer func() { _ = tx.Rollback(context.Background()) }()
+		// The other way round: whoever looks first gives up.
+		_, err = tx.Exec(ctx, `SELECT id FROM circuits WHERE id = $1 FOR UPDATE`, ids[1])
+		r.must(err)
+		told := make(chan error, 1)
+		go func() {
+			told <- r.Activity(ctx, "p", proxy.Activity{Circuits: []proxy.CircuitActivity{{ID: ids[0], LastAt: r.clock()}, {ID: ids[1], LastAt: r.clock()}}})
+		}()
+		r.waits()
+		_, err = tx.Exec(ctx, `SET LOCAL deadlock_timeout = '1min'`)
+		r.must(err)
+		_, err = tx.Exec(ctx, `SELECT id FROM circuits WHERE id = $1 FOR UPDATE`, ids[0])
+		r.must(err)
+		r.must(tx.Commit(ctx))
+		require.NoError(t, <-told)
+	}
+	require.Equal(t, 2, r.count(`SELECT count(*) FROM circuits WHERE last_activity IS NOT NULL`))
 }
 
 // Who enters while the right to it is being taken gets nothing that outlives it.

@@ -10,6 +10,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/store/dbgen"
 	"berth.dev/berth/internal/wire/proxy"
 )
 
@@ -287,15 +288,19 @@ func (s *Service) Lookup(ctx context.Context, name string, req proxy.LookupReque
 // Activity notes when visitors used circuits of a proxy, and with that their sessions (proxies).
 func (s *Service) Activity(ctx context.Context, name string, a proxy.Activity) error {
 	now := s.d.Clock()
+	var ahead time.Duration // the proxy's clock is not ours
+	if !a.At.IsZero() {
+		ahead = a.At.Sub(now)
+	}
 	last := map[string]time.Time{}
 	for _, c := range a.Circuits {
 		id, ok := cluster.CanonicalUUID(c.ID)
 		if !ok || c.LastAt.IsZero() {
 			continue
 		}
-		at := c.LastAt
+		at := c.LastAt.Add(-ahead)
 		if at.After(now) {
-			at = now // its clock is not ours
+			at = now
 		}
 		if at.After(last[id]) {
 			last[id] = at
@@ -308,7 +313,11 @@ func (s *Service) Activity(ctx context.Context, name string, a proxy.Activity) e
 	for id, at := range last {
 		ids, times = append(ids, id), append(times, at)
 	}
-	used, err := s.d.Store.CircuitsUsed(ctx, name, ids, times)
+	var used []dbgen.CircuitsUsedRow
+	err := s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		used, err = tx.CircuitsUsed(ctx, ids, times, name)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("note the use of circuits: %w", err)
 	}

@@ -67,13 +67,16 @@ func (s *Service) Tidy(ctx context.Context) error {
 		do   func() error
 	}{
 		{"unused circuits", func() error {
-			gone, err := q.DropUnusedCircuits(ctx, now.Add(-unusedFor))
-			if len(gone) > 0 {
-				q.Wake(store.TopicCircuits)
-			}
-			return err
+			return q.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+				gone, err := tx.DropUnusedCircuits(ctx, now.Add(-unusedFor))
+				if len(gone) > 0 {
+					tx.Wake(store.TopicCircuits)
+				}
+				return err
+			})
 		}},
 		{"codes", func() error { return q.DropExpiredCodes(ctx, now) }},
+		{"tickets of administrators", func() error { return q.DropExpiredOfficeTickets(ctx, now) }},
 		{"launch tokens", func() error { return q.DropExpiredLaunches(ctx, now) }},
 		{"removals", func() error { return q.ForgetCircuitRemovals(ctx) }},
 		{"freed addresses", func() error { return q.ForgetCircuitAddresses(ctx) }},

@@ -3,7 +3,7 @@ package app
 import (
 	"context"
 	"fmt"
-	"net/netip"
+	"slices"
 	"time"
 
 	"berth.dev/berth/internal/cluster"
@@ -124,7 +124,7 @@ func (s *Service) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.La
 	if err != nil {
 		return none, err
 	}
-	if _, err := s.visitor(ctx, s.d.Store.Queries, l.UserID, func(a Actor) error { return authz.Write(a, owned(r)) }); err != nil {
+	if _, err := s.visitor(ctx, l.UserID, func(a Actor) error { return authz.Write(a, owned(r)) }); err != nil {
 		return none, err
 	}
 	want, err := ParseWant(req.App, req.Port, req.Envs, req.Arguments)
@@ -134,7 +134,8 @@ func (s *Service) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.La
 	if want.App == "" {
 		return none, fault.Invalidf("the launch names no app").WithReason("invalid-api-params").WithNext("name one, for example app=jupyter")
 	}
-	w := wish{session: r, by: cluster.UserID(l.UserID), mode: req.Mode, label: req.Label, port: req.ProxyPort, public: req.Public, noReuse: req.NoReuse}
+	w := wish{session: r, by: cluster.UserID(l.UserID), mode: req.Mode, label: req.Label, port: req.ProxyPort, public: req.Public, noReuse: req.NoReuse,
+		passed: append(slices.Clone(req.Passed), req.Unopened)}
 	if w.allowed, err = parseAllowed(splitAllowed(req.Allowed)); err != nil {
 		return none, err
 	}
@@ -151,6 +152,10 @@ func (s *Service) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.La
 	}
 	reply := proxy.LaunchReply{Code: code}
 	err = s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+		// Starting the app may have taken long.
+		if _, err := held(ctx, tx, l.UserID, func(a Actor) error { return authz.Write(a, owned(r)) }); err != nil {
+			return err
+		}
 		all, err := s.proxies(ctx, tx.Queries)
 		if err != nil {
 			return err
@@ -180,25 +185,23 @@ func (s *Service) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.La
 	return reply, nil
 }
 
-// dropUnopened ends a private circuit of the wish's own user whose port its proxy cannot open. The port rests: others come first.
+// dropUnopened ends a circuit that this launch made a moment ago and whose port its proxy cannot open. The port rests: others
+// come first. A circuit has one port that all replicas of its proxy open, because any of them may be the one that a visitor
+// reaches; one that cannot passes the circuit over, and ends none that others may serve.
 func dropUnopened(ctx context.Context, tx *store.Tx, w wish, id string) error {
-	if id == "" {
+	id, ok := cluster.CanonicalUUID(id)
+	if !ok {
 		return nil
 	}
 	if _, err := tx.HoldAppSession(ctx, w.session.ID); err != nil && !store.Missing(err) { // as everybody: the session before its circuits
 		return fmt.Errorf("hold session %s: %w", w.session.Name, err)
 	}
-	present, err := tx.CircuitsOfSession(ctx, w.session.ID)
+	gone, err := tx.DropUnopened(ctx, id, w.session.ID, w.proxy.Name, string(w.by))
 	if err != nil {
-		return fmt.Errorf("read circuits of session %s: %w", w.session.Name, err)
+		return fmt.Errorf("end circuit %s: %w", id, err)
 	}
-	for _, c := range present {
-		if c.ID == id && c.Proxy == w.proxy.Name && c.CreatedBy == string(w.by) && c.Port != nil && !c.Public {
-			if _, err := tx.DropCircuits(ctx, []string{id}); err != nil {
-				return fmt.Errorf("end circuit %s: %w", id, err)
-			}
-			tx.Wake(store.TopicCircuits)
-		}
+	if len(gone) > 0 {
+		tx.Wake(store.TopicCircuits)
 	}
 	return nil
 }
@@ -231,8 +234,19 @@ func (s *Service) addCode(ctx context.Context, tx *store.Tx, hash []byte, c prox
 const visitorKey cluster.AccessKey = "(a visitor, no keypair)"
 
 // visitor reads an active user and asks whether they may.
-func (s *Service) visitor(ctx context.Context, q *dbgen.Queries, user string, may func(Actor) error) (Actor, error) {
-	u, err := q.Visitor(ctx, user)
+func (s *Service) visitor(ctx context.Context, user string, may func(Actor) error) (Actor, error) {
+	u, err := s.d.Store.Visitor(ctx, user)
+	return asked(dbgen.HoldVisitorRow(u), user, err, may)
+}
+
+// held is visitor for transactions that give something out: until the end of tx the answer stays true. It comes before what
+// locks sessions and circuits.
+func held(ctx context.Context, tx *store.Tx, user string, may func(Actor) error) (Actor, error) {
+	u, err := tx.HoldVisitor(ctx, user)
+	return asked(u, user, err, may)
+}
+
+func asked(u dbgen.HoldVisitorRow, user string, err error, may func(Actor) error) (Actor, error) {
 	if store.Missing(err) {
 		return Actor{}, fault.Deniedf("this user is not active").WithReason("generic-forbidden")
 	}
@@ -243,8 +257,20 @@ func (s *Service) visitor(ctx context.Context, q *dbgen.Queries, user string, ma
 	return a, may(a)
 }
 
+// noteOffice remembers that somebody has a ticket of a circuit that is not theirs, by the right of an administrator. The rights
+// of shares and of everybody are known by themselves.
+func noteOffice(ctx context.Context, tx *store.Tx, v dbgen.CircuitViewsRow, user string, expires time.Time) error {
+	if v.Shared || v.Circuit.Public || v.Circuit.UserID == user {
+		return nil
+	}
+	if err := tx.NoteOfficeTicket(ctx, v.Circuit.ID, user, expires); err != nil {
+		return fmt.Errorf("note a ticket of circuit %s: %w", v.Circuit.ID, err)
+	}
+	return nil
+}
+
 // Redeem turns a code into the right to be a visitor until the returned time (proxies). A code is gone with the first who
-// shows it, also when it was too old or its user has lost the right.
+// shows it, also when it was too old or its user has lost the right; where it may yet work for the same visitor it stays.
 func (s *Service) Redeem(ctx context.Context, name string, req proxy.RedeemRequest) (proxy.RedeemReply, error) {
 	id, ok := cluster.CanonicalUUID(req.Circuit)
 	if !ok || req.Code == "" || len(req.Code) > 128 {
@@ -252,33 +278,47 @@ func (s *Service) Redeem(ctx context.Context, name string, req proxy.RedeemReque
 	}
 	var reply proxy.RedeemReply
 	var refused error // commits all the same
-	err := s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
-		reply, refused = proxy.RedeemReply{}, nil
-		code, err := tx.TakeCode(ctx, hashed(req.Code), id)
-		if store.Missing(err) {
-			refused = badCode()
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("take a code of circuit %s: %w", id, err)
-		}
-		reply, refused, err = s.redeem(ctx, tx, name, id, code, req.Client)
+	err := s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
+		reply, refused, err = s.redeem(ctx, tx, name, id, req)
 		return err
 	})
 	if err == nil {
 		err = refused
 	}
-	return reply, err
+	if err != nil {
+		return proxy.RedeemReply{}, err
+	}
+	return reply, nil
 }
 
-func (s *Service) redeem(ctx context.Context, tx *store.Tx, name, id string, code dbgen.TakeCodeRow, client netip.Addr) (reply proxy.RedeemReply, refused, err error) {
-	now := s.d.Clock()
-	v, err := view(ctx, tx.Queries, id, code.UserID)
+func (s *Service) redeem(ctx context.Context, tx *store.Tx, name, id string, req proxy.RedeemRequest) (reply proxy.RedeemReply, refused, err error) {
+	now, hash := s.d.Clock(), hashed(req.Code)
+	user, err := tx.FindCode(ctx, hash, id)
+	if store.Missing(err) {
+		return reply, badCode(), nil
+	}
+	if err != nil {
+		return reply, nil, fmt.Errorf("find a code of circuit %s: %w", id, err)
+	}
+	// The user, the circuit, then its codes: whoever takes the right away takes them in this order too, and what is read here
+	// holds until the right is written.
+	who, denied := held(ctx, tx, user, func(Actor) error { return nil })
+	if denied != nil && !fault.Is(denied, fault.Denied) {
+		return reply, nil, denied
+	}
+	v, err := locked(ctx, tx, id, user)
 	if fault.Is(err, fault.NotFound) {
 		return reply, badCode(), nil
 	}
 	if err != nil {
 		return reply, nil, err
+	}
+	code, err := tx.TakeCode(ctx, hash, id)
+	if store.Missing(err) || err == nil && denied != nil {
+		return reply, badCode(), nil
+	}
+	if err != nil {
+		return reply, nil, fmt.Errorf("take a code of circuit %s: %w", id, err)
 	}
 	c := v.Circuit
 	expires := now.Add(TicketLife)
@@ -286,32 +326,31 @@ func (s *Service) redeem(ctx context.Context, tx *store.Tx, name, id string, cod
 		expires = *c.ExpiresAt
 	}
 	switch {
-	case c.Proxy != name || c.Epoch != code.Epoch || !now.Before(code.ExpiresAt) || !now.Before(expires):
+	case c.Proxy != name || c.Epoch != code.Epoch || !now.Before(code.ExpiresAt) || !now.Before(expires) || mayVisit(who, v) != nil:
 		return reply, badCode(), nil
-	case !allowedFrom(prefixes(c.Allowed), client):
-		return reply, fault.Deniedf("app %s of session %s is not open to the address %s", c.App, v.SessionName, client).WithReason("address-not-allowed").
-			WithNext("ask its owner to allow your address"), nil
+	case !allowedFrom(prefixes(c.Allowed), req.Client):
+		return reply, nil, fault.Deniedf("app %s of session %s is not open to the address %s", c.App, v.SessionName, req.Client).WithReason("address-not-allowed").
+			WithNext("ask its owner to allow your address")
 	}
-	if _, err := s.visitor(ctx, tx.Queries, code.UserID, func(a Actor) error { return mayVisit(a, v) }); err != nil {
-		if k := fault.KindOf(err); k == fault.Denied || k == fault.NotFound {
-			return reply, badCode(), nil
-		}
+	if err := noteOffice(ctx, tx, v, user, expires); err != nil {
 		return reply, nil, err
 	}
-	if !(proxy.Circuit{Protocol: c.Protocol}).HTTP() && proxy.Mode(c.Mode) == proxy.ModePort && client.IsValid() {
-		n, err := tx.CountAdmissions(ctx, id)
+	if !(proxy.Circuit{Protocol: c.Protocol}).HTTP() && proxy.Mode(c.Mode) == proxy.ModePort && req.Client.IsValid() {
+		address := req.Client.Unmap().String()
+		n, err := tx.CountOtherAdmissions(ctx, id, address)
 		if err != nil {
 			return reply, nil, fmt.Errorf("count the addresses of circuit %s: %w", id, err)
 		}
 		if n >= maxAdmissions {
-			return reply, fault.Exhaustedf("%d addresses may use app %s of session %s already", n, c.App, v.SessionName).WithNext("make the circuit anew"), nil
+			return reply, nil, fault.Exhaustedf("%d addresses may use app %s of session %s already", n, c.App, v.SessionName).WithReason("too-many-addresses").
+				WithNext("use `berth port-forward`, or let its owner revoke its tickets, which forgets the addresses")
 		}
-		if err := tx.Admit(ctx, id, client.Unmap().String(), code.UserID, expires); err != nil {
+		if err := tx.Admit(ctx, id, address, user, expires); err != nil {
 			return reply, nil, fmt.Errorf("admit an address to circuit %s: %w", id, err)
 		}
 		tx.Wake(store.TopicCircuits)
 	}
-	return proxy.RedeemReply{User: code.UserID, Epoch: c.Epoch, ExpiresAt: expires.UTC(), Path: c.Path}, nil, nil
+	return proxy.RedeemReply{User: user, Epoch: c.Epoch, ExpiresAt: expires.UTC(), Path: c.Path}, nil, nil
 }
 
 func badCode() error {
@@ -367,19 +406,28 @@ func (s *Service) Ticket(ctx context.Context, a Actor, ref string, owner cluster
 	if err != nil {
 		return Ticket{}, err
 	}
-	var c proxy.Circuit
+	var out Ticket
 	err = s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+		// Starting the app may have taken long.
+		if _, err := held(ctx, tx, string(a.UserID), func(a Actor) error { return authz.Write(a, owned(r)) }); err != nil {
+			return err
+		}
 		id, _, err := s.publish(ctx, tx, w)
 		if err != nil {
 			return err
 		}
-		c, _, err = onePublished(ctx, tx.Queries, id)
-		return err
+		v, err := locked(ctx, tx, id, string(a.UserID)) // the epoch that is signed must not be one that was just ended
+		if err != nil {
+			return err
+		}
+		c, _, err := onePublished(ctx, tx.Queries, id)
+		if err != nil {
+			return err
+		}
+		out = s.sign(w.proxy, c, a.UserID, keys)
+		return noteOffice(ctx, tx, v, string(a.UserID), out.ExpiresAt)
 	})
-	if err != nil {
-		return Ticket{}, err
-	}
-	return s.sign(w.proxy, c, a.UserID, keys), nil
+	return out, err
 }
 
 func (s *Service) sign(p Proxy, c proxy.Circuit, user cluster.UserID, keys [][]byte) Ticket {

@@ -186,6 +186,24 @@ func TestStartSaysWhatIsMissing(t *testing.T) {
 	require.Equal(t, run.AppReady, list[1].State)
 }
 
+// What a session's runner answers may be a program's of the session: none of it reaches what all proxies are told.
+func TestRunnerThatLies(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for what, lie := range map[string]run.App{
+		"a long name": {AppPort: run.AppPort{Name: strings.Repeat("x", 2<<20), Protocol: run.AppHTTP, Ports: []int{1}}},
+		"no name":     {AppPort: run.AppPort{Protocol: run.AppHTTP, Ports: []int{1}}},
+		"a protocol":  {AppPort: run.AppPort{Name: "web", Protocol: run.AppProtocol(strings.Repeat("y", 1000)), Ports: []int{1}}},
+		"a port":      {AppPort: run.AppPort{Name: "web", Protocol: run.AppHTTP, Ports: []int{70000}}},
+	} {
+		r.runners.apps["web"] = lie
+		_, err := r.Ticket(t.Context(), r.alice, r.session, "", app.Want{App: "web"})
+		wantKind(t, err, fault.Conflict, what)
+		require.Less(t, len(err.Error()), 1000, what)
+	}
+	require.Zero(t, r.count(`SELECT count(*) FROM circuits`))
+}
+
 // TestLaunchWhereTheAgentIsNot: the proxy's manager need not be the one that the agent is connected to.
 func TestLaunchWhereTheAgentIsNot(t *testing.T) {
 	t.Parallel()
@@ -352,7 +370,59 @@ func TestUnopenedPorts(t *testing.T) {
 	// One that is public keeps its address.
 	_, err = r.Patch(t.Context(), r.alice, second.Circuit.ID, app.Change{Public: new(true)})
 	r.must(err)
-	require.Equal(t, second.Circuit.ID, r.launched("web", onPort, func(q *proxy.LaunchRequest) { q.Unopened = second.Circuit.ID }).Circuit.ID)
+	require.Equal(t, second.Circuit.ID, r.launched("web", onPort).Circuit.ID)
+	require.NotEqual(t, second.Circuit.ID, r.launched("web", onPort, func(q *proxy.LaunchRequest) { q.Unopened = second.Circuit.ID }).Circuit.ID)
+	require.NotNil(t, r.circuit(second.Circuit.ID))
+}
+
+// Of two replicas one cannot open a port that the other serves: its launches get another circuit, and the same one every time.
+func TestReplicaThatCannotOpenAPort(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	onPort := func(q *proxy.LaunchRequest) { q.Mode = proxy.ModePort }
+	passing := func(ids ...string) func(*proxy.LaunchRequest) {
+		return func(q *proxy.LaunchRequest) { q.Mode, q.Passed = proxy.ModePort, ids }
+	}
+	served := r.launched("web", onPort)
+	_, err := r.redeem(served.Circuit.ID, served.Code)
+	r.must(err)
+	again := r.launched("web", onPort)
+	require.True(t, again.Reused)
+	r.advance(time.Second) // the oldest comes first
+	second := r.launched("web", passing(served.Circuit.ID))
+	require.False(t, second.Reused)
+	require.NotNil(t, r.circuit(served.Circuit.ID), "its visitors stay")
+	third := r.launched("web", passing(served.Circuit.ID))
+	require.True(t, third.Reused)
+	require.Equal(t, second.Circuit.ID, third.Circuit.ID)
+	require.Equal(t, served.Circuit.ID, r.launched("web", onPort).Circuit.ID, "whoever can open it gets it")
+	// One that this launch made goes, unless somebody was let in or told of it meanwhile.
+	r.must(r.Delete(t.Context(), r.alice, second.Circuit.ID))
+	fresh := r.launched("web", passing(served.Circuit.ID))
+	other := r.launched("web", passing(served.Circuit.ID))
+	require.Equal(t, fresh.Circuit.ID, other.Circuit.ID)
+	r.launched("web", passing(served.Circuit.ID), func(q *proxy.LaunchRequest) { q.Unopened = fresh.Circuit.ID })
+	require.NotNil(t, r.circuit(fresh.Circuit.ID), "another launch has told somebody of it")
+}
+
+// Whoever is made inactive while an app is being started gets no circuit, no code and no ticket.
+func TestDeactivatedWhileStarting(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	token := r.token(r.alice, "web")
+	req := proxy.LaunchRequest{Proxy: "p", Token: token, Session: r.session, App: "web", Client: laptop}
+	r.runners.during = func() { r.sql(`UPDATE users SET status = 'inactive' WHERE id = $1`, r.alice.UserID) }
+	_, err := r.Launch(t.Context(), req)
+	wantKind(t, err, fault.Denied, "a launch")
+	r.sql(`UPDATE users SET status = 'active'`)
+	_, err = r.Ticket(t.Context(), r.alice, r.session, "", app.Want{App: "web"})
+	wantKind(t, err, fault.Denied, "a ticket")
+	r.sql(`UPDATE users SET status = 'active'`)
+	r.runners.during = func() { r.sql(`UPDATE users SET role = 'user' WHERE id = $1`, r.admin.UserID) }
+	_, err = r.Ticket(t.Context(), r.admin, r.session, "", app.Want{App: "web"})
+	wantKind(t, err, fault.NotFound, "a ticket of somebody who was an administrator when it began")
+	require.Zero(t, r.count(`SELECT count(*) FROM circuits`))
+	require.Zero(t, r.count(`SELECT count(*) FROM circuit_codes`))
 }
 
 func TestTooManyCircuits(t *testing.T) {
@@ -393,4 +463,34 @@ func TestRawTCPAdmission(t *testing.T) {
 	r.advance(app.TicketLife)
 	r.must(r.Expire(t.Context()))
 	require.Empty(t, r.circuit(got.Circuit.ID).Admitted, "admissions end")
+}
+
+// A circuit that has let in as many addresses as it may still lets those come again, and a code that met the bound is not lost.
+func TestAdmissionsAreFull(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := t.Context()
+	first := r.launched("sshd")
+	id := first.Circuit.ID
+	_, err := r.redeem(id, first.Code)
+	r.must(err)
+	r.sql(`INSERT INTO circuit_admissions (circuit_id, address, user_id, expires_at) SELECT $1, '198.51.100.' || n, $2, now() + interval '1 day' FROM generate_series(1, 255) n`, id, r.alice.UserID)
+	r.advance(time.Hour)
+	r.see(instance())
+	in, err := r.redeem(id, r.launched("sshd").Code)
+	r.must(err)
+	require.Equal(t, r.clock().Add(app.TicketLife), in.ExpiresAt)
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM circuit_admissions WHERE address = $1 AND expires_at = $2`, laptop.String(), in.ExpiresAt))
+	code := r.launched("sshd").Code
+	from := func(addr string) error {
+		_, err := r.Redeem(ctx, "p", proxy.RedeemRequest{Circuit: id, Code: code, Client: netip.MustParseAddr(addr)})
+		return err
+	}
+	wantReason(t, from("192.0.2.1"), "too-many-addresses", "one too many")
+	r.sql(`DELETE FROM circuit_admissions WHERE address = '198.51.100.7'`)
+	_, err = r.Patch(ctx, r.alice, id, app.Change{Allowed: &[]string{"192.0.2.0/24"}})
+	r.must(err)
+	wantReason(t, from("203.0.113.9"), "address-not-allowed", "from elsewhere")
+	require.NoError(t, from("192.0.2.1"), "the code is still there")
+	wantReason(t, from("192.0.2.1"), "bad-code", "once")
 }

@@ -39,6 +39,8 @@ type wish struct {
 	public  bool
 	allowed []string // as parseAllowed gives them
 	noReuse bool
+	// passed are circuits that will not do, whatever they are.
+	passed []string
 	// byID says that the visitor names the circuit by its id: every circuit of the app will do, and a host name is not needed.
 	byID bool
 }
@@ -84,7 +86,7 @@ func modeOf(w wish) (proxy.Mode, error) {
 // fits reports whether a circuit is what a wish asks for. A private wish may be met by a circuit that is public already.
 func fits(c dbgen.Circuit, w wish, mode proxy.Mode) bool {
 	switch {
-	case c.Proxy != w.proxy.Name || c.KernelID != w.session.KernelID || c.App != w.target.app || int(c.Target) != w.target.port:
+	case slices.Contains(w.passed, c.ID) || c.Proxy != w.proxy.Name || c.KernelID != w.session.KernelID || c.App != w.target.app || int(c.Target) != w.target.port:
 		return false
 	case w.byID:
 		return len(c.Allowed) == 0

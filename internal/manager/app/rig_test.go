@@ -44,6 +44,7 @@ type runners struct {
 	fail   error
 	away   bool
 	ports  map[int]func(io.ReadWriteCloser) // what listens
+	during func()                           // called while an app is being started
 }
 
 var runnerPath = regexp.MustCompile(`^/kernels/[0-9a-f-]+/runner/v1/apps(?:/([^/]+)/(start|stop))?$`)
@@ -77,7 +78,11 @@ func (r *runners) RoundTrip(agent cluster.AgentID, req *http.Request) (*http.Res
 	case r.fail != nil:
 		run.WriteFailure(rec, r.fail)
 	default:
+		r.last = run.AppStartRequest{}
 		_ = json.NewDecoder(req.Body).Decode(&r.last)
+		if r.during != nil {
+			r.during()
+		}
 		r.starts[m[1]]++
 		a.State = run.AppReady
 		r.apps[m[1]] = a
@@ -323,6 +328,14 @@ func (r *rig) circuit(id string) *proxy.Circuit {
 	reply, err := r.Lookup(r.t.Context(), "p", req)
 	r.must(err)
 	return reply.Circuit
+}
+
+// waits waits until some transaction waits for another.
+func (r *rig) waits() {
+	r.t.Helper()
+	soon(r.t, "it waits for the other", func() bool {
+		return r.count(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0
+	})
 }
 
 func wantKind(t *testing.T, err error, kind fault.Kind, what string) {

@@ -30,6 +30,9 @@ var intrinsic = []run.AppPort{
 	{Name: "ttyd", Protocol: run.AppHTTP, Ports: []int{tunnel.PortTerminal}},
 }
 
+// maxAppName bounds the names of apps, in bytes.
+const maxAppName = 64
+
 // listPatience bounds how long a list waits for the runner; the image's declarations do after that.
 const listPatience = 5 * time.Second
 
@@ -174,7 +177,7 @@ func start(ctx context.Context, c *run.Client, session string, w Want) (target, 
 	if w.App == "" {
 		return target{app: fmt.Sprintf("port-%d", w.Port), protocol: string(run.AppTCP), port: w.Port, path: "/"}, nil
 	}
-	if len(w.App) > 64 {
+	if len(w.App) > maxAppName {
 		return target{}, noApp(w.App, session)
 	}
 	r, err := c.StartApp(ctx, w.App, run.AppStartRequest{Port: w.Port, Envs: w.Envs, Arguments: w.Arguments})
@@ -184,8 +187,9 @@ func start(ctx context.Context, c *run.Client, session string, w Want) (target, 
 		}
 		return target{}, startFailed(w.App, session, err)
 	}
-	if r.Port < 1 || r.Port > 65535 {
-		return target{}, fault.New(fault.Internal, "app %s was started at port %d", w.App, r.Port)
+	// The runner lives among the session's own programs: what it says may be theirs.
+	if r.Port < 1 || r.Port > 65535 || r.App.Name == "" || len(r.App.Name) > maxAppName || !slices.Contains(visible, protocolOf(r.App)) {
+		return target{}, startFailed(w.App, session, fault.Conflictf("its answer makes no sense (app %.80q, protocol %.20q, port %d)", r.App.Name, r.App.Protocol, r.Port))
 	}
 	return target{app: r.App.Name, protocol: protocolOf(r.App), port: r.Port, path: pathOf(r.App.URLTemplate, r.Port)}, nil
 }

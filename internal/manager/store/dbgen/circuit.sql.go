@@ -489,9 +489,13 @@ func (q *Queries) CircuitsOfSession(ctx context.Context, sessionID string) ([]Ci
 }
 
 const circuitsUsed = `-- name: CircuitsUsed :many
-UPDATE circuits c SET last_activity = greatest(coalesce(c.last_activity, u.at), u.at)
-FROM (SELECT ($2::uuid[])[i] AS id, ($3::timestamptz[])[i] AS at FROM generate_subscripts($2::uuid[], 1) AS i) u
-WHERE c.id = u.id AND c.proxy = $1 RETURNING c.session_id, u.at::timestamptz AS used_at
+WITH used AS (
+    SELECT c.id, u.at FROM circuits c
+    JOIN (SELECT ($1::uuid[])[i] AS id, ($2::timestamptz[])[i] AS at FROM generate_subscripts($1::uuid[], 1) AS i) u ON u.id = c.id
+    WHERE c.proxy = $3 ORDER BY c.id FOR NO KEY UPDATE OF c
+)
+UPDATE circuits c SET last_activity = greatest(coalesce(c.last_activity, used.at), used.at)
+FROM used WHERE c.id = used.id RETURNING c.session_id, used.at::timestamptz AS used_at
 `
 
 type CircuitsUsedRow struct {
@@ -499,9 +503,9 @@ type CircuitsUsedRow struct {
 	UsedAt    time.Time
 }
 
-// Notes when visitors used circuits, and says whose sessions were used.
-func (q *Queries) CircuitsUsed(ctx context.Context, proxy string, ids []string, times []time.Time) ([]CircuitsUsedRow, error) {
-	rows, err := q.db.Query(ctx, circuitsUsed, proxy, ids, times)
+// Notes when visitors used circuits, and says whose sessions were used. Locked by id: managers do this at the same time.
+func (q *Queries) CircuitsUsed(ctx context.Context, ids []string, times []time.Time, proxy string) ([]CircuitsUsedRow, error) {
+	rows, err := q.db.Query(ctx, circuitsUsed, ids, times, proxy)
 	if err != nil {
 		return nil, err
 	}
@@ -520,12 +524,12 @@ func (q *Queries) CircuitsUsed(ctx context.Context, proxy string, ids []string, 
 	return items, nil
 }
 
-const countAdmissions = `-- name: CountAdmissions :one
-SELECT count(*) FROM circuit_admissions WHERE circuit_id = $1
+const countOtherAdmissions = `-- name: CountOtherAdmissions :one
+SELECT count(*) FROM circuit_admissions WHERE circuit_id = $1 AND address <> $2
 `
 
-func (q *Queries) CountAdmissions(ctx context.Context, circuitID string) (int64, error) {
-	row := q.db.QueryRow(ctx, countAdmissions, circuitID)
+func (q *Queries) CountOtherAdmissions(ctx context.Context, circuitID string, address string) (int64, error) {
+	row := q.db.QueryRow(ctx, countOtherAdmissions, circuitID, address)
 	var count int64
 	err := row.Scan(&count)
 	return count, err
@@ -688,6 +692,15 @@ func (q *Queries) DropExpiredLaunches(ctx context.Context, now time.Time) error 
 	return err
 }
 
+const dropExpiredOfficeTickets = `-- name: DropExpiredOfficeTickets :exec
+DELETE FROM circuit_office_tickets WHERE expires_at <= $1::timestamptz
+`
+
+func (q *Queries) DropExpiredOfficeTickets(ctx context.Context, now time.Time) error {
+	_, err := q.db.Exec(ctx, dropExpiredOfficeTickets, now)
+	return err
+}
+
 const dropProxy = `-- name: DropProxy :exec
 DELETE FROM app_proxies WHERE name = $1 AND node = $2 AND seen_at <= $3
 `
@@ -704,6 +717,40 @@ DELETE FROM circuit_shares WHERE circuit_id = $1 AND ($2::boolean AND user_id IS
 func (q *Queries) DropShares(ctx context.Context, circuitID string, ofUsers bool, ofProjects bool) error {
 	_, err := q.db.Exec(ctx, dropShares, circuitID, ofUsers, ofProjects)
 	return err
+}
+
+const dropUnopened = `-- name: DropUnopened :many
+DELETE FROM circuits c WHERE c.id = $1 AND c.session_id = $2 AND c.proxy = $3 AND c.created_by = $4 AND c.port IS NOT NULL
+   AND NOT c.public AND c.last_activity IS NULL
+   AND NOT EXISTS (SELECT 1 FROM circuit_shares h WHERE h.circuit_id = c.id) AND NOT EXISTS (SELECT 1 FROM circuit_admissions m WHERE m.circuit_id = c.id)
+   AND (SELECT count(*) FROM circuit_codes k WHERE k.circuit_id = c.id) <= 1
+RETURNING c.id
+`
+
+// Ends a circuit that a launch has just made, unless somebody else has a way into it already: one code is the launch's own.
+func (q *Queries) DropUnopened(ctx context.Context, iD string, sessionID string, proxy string, createdBy string) ([]string, error) {
+	rows, err := q.db.Query(ctx, dropUnopened,
+		iD,
+		sessionID,
+		proxy,
+		createdBy,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []string{}
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const dropUnusedCircuits = `-- name: DropUnusedCircuits :many
@@ -731,6 +778,18 @@ func (q *Queries) DropUnusedCircuits(ctx context.Context, unusedSince time.Time)
 		return nil, err
 	}
 	return items, nil
+}
+
+const findCode = `-- name: FindCode :one
+SELECT user_id FROM circuit_codes WHERE code_hash = $1 AND circuit_id = $2
+`
+
+// Whose code it is.
+func (q *Queries) FindCode(ctx context.Context, codeHash []byte, circuitID string) (string, error) {
+	row := q.db.QueryRow(ctx, findCode, codeHash, circuitID)
+	var user_id string
+	err := row.Scan(&user_id)
+	return user_id, err
 }
 
 const findLaunch = `-- name: FindLaunch :one
@@ -825,6 +884,30 @@ func (q *Queries) HoldAppSession(ctx context.Context, id string) (cluster.Status
 	return status, err
 }
 
+const holdVisitor = `-- name: HoldVisitor :one
+SELECT u.id, u.email, u.role, u.domain_name FROM users u WHERE u.id = $1 AND u.status = 'active' FOR SHARE
+`
+
+type HoldVisitorRow struct {
+	ID         string
+	Email      string
+	Role       string
+	DomainName string
+}
+
+// The same, and whoever changes what they are waits until the transaction ends: take it before sessions and circuits.
+func (q *Queries) HoldVisitor(ctx context.Context, id string) (HoldVisitorRow, error) {
+	row := q.db.QueryRow(ctx, holdVisitor, id)
+	var i HoldVisitorRow
+	err := row.Scan(
+		&i.ID,
+		&i.Email,
+		&i.Role,
+		&i.DomainName,
+	)
+	return i, err
+}
+
 const listProxies = `-- name: ListProxies :many
 SELECT name, node, instance, seen_at FROM app_proxies ORDER BY name, node
 `
@@ -885,6 +968,16 @@ func (q *Queries) LookAtCircuits(ctx context.Context) (string, error) {
 	var snapshot string
 	err := row.Scan(&snapshot)
 	return snapshot, err
+}
+
+const noteOfficeTicket = `-- name: NoteOfficeTicket :exec
+INSERT INTO circuit_office_tickets (circuit_id, user_id, expires_at) VALUES ($1, $2, $3)
+ON CONFLICT (circuit_id, user_id) DO UPDATE SET expires_at = greatest(circuit_office_tickets.expires_at, excluded.expires_at)
+`
+
+func (q *Queries) NoteOfficeTicket(ctx context.Context, circuitID string, userID string, expiresAt time.Time) error {
+	_, err := q.db.Exec(ctx, noteOfficeTicket, circuitID, userID, expiresAt)
+	return err
 }
 
 const projectsToShare = `-- name: ProjectsToShare :many

@@ -137,6 +137,12 @@ type CircuitCode struct {
 	ExpiresAt time.Time
 }
 
+type CircuitOfficeTicket struct {
+	CircuitID string
+	UserID    string
+	ExpiresAt time.Time
+}
+
 type CircuitRemoval struct {
 	CircuitID string
 	Changed   uint64

@@ -27,6 +27,10 @@ SELECT sqlc.embed(l) FROM app_launches l JOIN users u ON u.id = l.user_id AND u.
 -- name: AddCode :exec
 INSERT INTO circuit_codes (code_hash, circuit_id, user_id, epoch, expires_at) VALUES (@code_hash, @circuit_id, @user_id, @epoch, @expires_at);
 
+-- name: FindCode :one
+-- Whose code it is.
+SELECT user_id FROM circuit_codes WHERE code_hash = @code_hash AND circuit_id = @circuit_id;
+
 -- name: TakeCode :one
 -- A code works once: whoever deletes it has it.
 DELETE FROM circuit_codes WHERE code_hash = @code_hash AND circuit_id = @circuit_id RETURNING user_id, epoch, expires_at;
@@ -68,6 +72,14 @@ WHERE id = @id;
 -- name: Visitor :one
 SELECT u.id, u.email, u.role, u.domain_name FROM users u WHERE u.id = $1 AND u.status = 'active';
 
+-- name: HoldVisitor :one
+-- The same, and whoever changes what they are waits until the transaction ends: take it before sessions and circuits.
+SELECT u.id, u.email, u.role, u.domain_name FROM users u WHERE u.id = $1 AND u.status = 'active' FOR SHARE;
+
+-- name: NoteOfficeTicket :exec
+INSERT INTO circuit_office_tickets (circuit_id, user_id, expires_at) VALUES ($1, $2, $3)
+ON CONFLICT (circuit_id, user_id) DO UPDATE SET expires_at = greatest(circuit_office_tickets.expires_at, excluded.expires_at);
+
 -- name: DropShares :exec
 DELETE FROM circuit_shares WHERE circuit_id = @circuit_id AND (@of_users::boolean AND user_id IS NOT NULL OR @of_projects::boolean AND project_id IS NOT NULL);
 
@@ -95,8 +107,8 @@ DELETE FROM circuit_admissions WHERE circuit_id = $1;
 -- name: DropCodes :exec
 DELETE FROM circuit_codes WHERE circuit_id = $1;
 
--- name: CountAdmissions :one
-SELECT count(*) FROM circuit_admissions WHERE circuit_id = $1;
+-- name: CountOtherAdmissions :one
+SELECT count(*) FROM circuit_admissions WHERE circuit_id = $1 AND address <> $2;
 
 -- name: Admit :exec
 INSERT INTO circuit_admissions (circuit_id, address, user_id, expires_at) VALUES ($1, $2, $3, $4)
@@ -104,6 +116,14 @@ ON CONFLICT (circuit_id, address) DO UPDATE SET user_id = excluded.user_id, expi
 
 -- name: DropCircuits :many
 DELETE FROM circuits WHERE id = ANY(@ids::uuid[]) RETURNING id;
+
+-- name: DropUnopened :many
+-- Ends a circuit that a launch has just made, unless somebody else has a way into it already: one code is the launch's own.
+DELETE FROM circuits c WHERE c.id = @id AND c.session_id = @session_id AND c.proxy = @proxy AND c.created_by = @created_by AND c.port IS NOT NULL
+   AND NOT c.public AND c.last_activity IS NULL
+   AND NOT EXISTS (SELECT 1 FROM circuit_shares h WHERE h.circuit_id = c.id) AND NOT EXISTS (SELECT 1 FROM circuit_admissions m WHERE m.circuit_id = c.id)
+   AND (SELECT count(*) FROM circuit_codes k WHERE k.circuit_id = c.id) <= 1
+RETURNING c.id;
 
 -- name: DropCircuitsOf :many
 -- Ends what a user published of a session through one proxy.
@@ -152,10 +172,14 @@ WHERE (k.status = 'RUNNING' OR k.status = 'LOST' AND k.status_before_lost = 'RUN
 SELECT id FROM circuits WHERE proxy = @proxy AND (label = sqlc.narg('label')::text OR port = sqlc.narg('port')::integer);
 
 -- name: CircuitsUsed :many
--- Notes when visitors used circuits, and says whose sessions were used.
-UPDATE circuits c SET last_activity = greatest(coalesce(c.last_activity, u.at), u.at)
-FROM (SELECT (@ids::uuid[])[i] AS id, (@times::timestamptz[])[i] AS at FROM generate_subscripts(@ids::uuid[], 1) AS i) u
-WHERE c.id = u.id AND c.proxy = @proxy RETURNING c.session_id, u.at::timestamptz AS used_at;
+-- Notes when visitors used circuits, and says whose sessions were used. Locked by id: managers do this at the same time.
+WITH used AS (
+    SELECT c.id, u.at FROM circuits c
+    JOIN (SELECT (@ids::uuid[])[i] AS id, (@times::timestamptz[])[i] AS at FROM generate_subscripts(@ids::uuid[], 1) AS i) u ON u.id = c.id
+    WHERE c.proxy = @proxy ORDER BY c.id FOR NO KEY UPDATE OF c
+)
+UPDATE circuits c SET last_activity = greatest(coalesce(c.last_activity, used.at), used.at)
+FROM used WHERE c.id = used.id RETURNING c.session_id, used.at::timestamptz AS used_at;
 
 -- name: DropExpiredCircuits :many
 DELETE FROM circuits c WHERE c.expires_at <= @now::timestamptz RETURNING c.id;
@@ -171,6 +195,9 @@ DELETE FROM circuit_admissions WHERE expires_at <= @now::timestamptz RETURNING c
 
 -- name: DropExpiredCodes :exec
 DELETE FROM circuit_codes WHERE expires_at <= @now::timestamptz;
+
+-- name: DropExpiredOfficeTickets :exec
+DELETE FROM circuit_office_tickets WHERE expires_at <= @now::timestamptz;
 
 -- name: DropExpiredLaunches :exec
 DELETE FROM app_launches WHERE expires_at <= @now::timestamptz;
