@@ -14,6 +14,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -268,6 +269,50 @@ func TestImportGoesOnWhereItWas(t *testing.T) {
 	got := files(t, v, f)
 	require.Len(t, got, n+1)
 	require.Equal(t, sha256.Sum256(big), sha256.Sum256([]byte(got["zz"])))
+}
+
+// A store that sends whole objects where parts were asked for must not make a file of beginnings.
+func TestStoreWithoutRangesIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	s.put("in/small", []byte("small"))
+	s.put("in/big", random(9<<20))
+	s.before = func(r *http.Request) error {
+		r.Header.Del("Range")
+		return nil
+	}
+	v, f := scratch(t)
+	_, err := s.bucket().Import(t.Context(), s3.Transfer{Volume: v, Folder: f, Path: ".", Prefix: "in/big", Task: "t"}, s3.Resume{})
+	require.True(t, fault.Is(err, fault.Invalid), err)
+	require.Empty(t, files(t, v, f))
+	_, err = s.bucket().Import(t.Context(), s3.Transfer{Volume: v, Folder: f, Path: ".", Prefix: "in/small", Task: "t"}, s3.Resume{})
+	require.NoError(t, err)
+}
+
+// Files that become shorter while they are read, or that are no files any more, are left out; the store is not blamed.
+func TestExportOfWhatChanges(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	v, f := scratch(t)
+	tree, err := v.OpenFolder(t.Context(), f)
+	require.NoError(t, err)
+	defer tree.Close()
+	for _, name := range []string{"a", "log", "z"} {
+		require.NoError(t, tree.WriteFile(t.Context(), name, bytes.NewReader(random(1<<20)), 0o644))
+	}
+	path := filepath.Join(v.Info().Path, f.Dir(), "log")
+	s.before = func(r *http.Request) error {
+		if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/log") {
+			return errors.Join(os.Truncate(path, 5), errors.New("cut"))
+		}
+		return nil
+	}
+	tr := s3.Transfer{Volume: v, Folder: f, Path: ".", Prefix: "out", Task: "t"}
+	count, err := s.bucket().Export(t.Context(), tr, s3.Resume{})
+	require.NoError(t, err)
+	require.Equal(t, int64(2), count.Objects)
+	require.Equal(t, int64(1), count.Refused)
+	require.Contains(t, count.String(), "log")
 }
 
 func TestExportAndAgain(t *testing.T) {

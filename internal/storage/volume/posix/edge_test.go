@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -181,6 +182,36 @@ func TestCountThatTakesLong(t *testing.T) {
 	n, err := s.Append(t.Context(), 0, strings.NewReader(strings.Repeat("x", 300)), 300)
 	require.True(t, fault.Is(err, fault.Exhausted), "%v", err)
 	require.EqualValues(t, 100, n)
+}
+
+// However many scopes are written to at once, few are counted at once.
+func TestFewCountsAtOnce(t *testing.T) {
+	v, _ := fresh(t, -1)
+	v.firstWait = time.Millisecond
+	var running, most atomic.Int64
+	counting, full := make(chan struct{}), make(chan struct{}, 100)
+	v.count = func(context.Context, cluster.QuotaScope) (volume.Usage, error) {
+		most.Store(max(most.Load(), running.Add(1)))
+		full <- struct{}{}
+		<-counting
+		running.Add(-1)
+		return volume.Usage{Complete: true}, nil
+	}
+	for n := range 20 {
+		require.NoError(t, v.SetScope(t.Context(), scopeNumber(n), 500))
+		require.NoError(t, v.Charge(t.Context(), scopeNumber(n), 1))
+	}
+	for range countsAtOnce {
+		<-full
+	}
+	close(counting)
+	v.works.Wait()
+	require.LessOrEqual(t, most.Load(), int64(countsAtOnce))
+	for n := range 20 {
+		u, err := v.Scope(t.Context(), scopeNumber(n))
+		require.NoError(t, err)
+		require.True(t, u.Complete)
+	}
 }
 
 // A long count is there for the next process.

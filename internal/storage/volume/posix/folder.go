@@ -228,6 +228,12 @@ func (v *vol) Usage(ctx context.Context, f cluster.FolderRef) (volume.Usage, err
 		return volume.Usage{}, explain(err, "count", what)
 	}
 	defer root.Close()
+	select {
+	case v.folderCounts <- struct{}{}:
+		defer func() { <-v.folderCounts }()
+	case <-ctx.Done():
+		return volume.Usage{At: v.now()}, nil // a lower bound, as any other
+	}
 	u, err := v.scanner.Usage(ctx, f.Dir(), root)
 	return u, explain(err, "count", what)
 }

@@ -37,6 +37,9 @@ const (
 	// firstWait is how long a caller waits for a scope's first count. A scope of many millions of files takes
 	// longer: until it is counted, what an earlier process counted stands in.
 	firstWait = 10 * time.Second
+	// countsAtOnce bounds the counts of scopes, and those of folders, that run at one time: each has many workers, and
+	// each of those a thread where the file system is slow or hangs.
+	countsAtOnce = 4
 	// slowCount is from when on a count is worth to be kept for the next process.
 	slowCount = time.Second
 )
@@ -207,8 +210,17 @@ func (v *vol) startCount(s cluster.QuotaScope, m *meter) bool {
 				v.keepCount(s, keep)
 			}
 		}()
+		var u volume.Usage
+		var err error
 		begin := v.now()
-		u, err := v.count(ctx, s)
+		select {
+		case v.scopeCounts <- struct{}{}:
+			begin = v.now()
+			u, err = v.count(ctx, s)
+			<-v.scopeCounts
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.scan = nil

@@ -44,6 +44,8 @@ type vol struct {
 	// count counts a scope, firstWait is how long callers wait for it at first.
 	count     func(ctx context.Context, s cluster.QuotaScope) (volume.Usage, error)
 	firstWait time.Duration
+	// A place in these for each count that runs.
+	scopeCounts, folderCounts chan struct{}
 
 	life  context.Context // ends with Close
 	stop  context.CancelFunc
@@ -91,6 +93,7 @@ func open(o Options) (volume.Volume, error) {
 		}
 	}
 	v.tasks, v.ask, v.count, v.firstWait = &journal{v: v}, v.space, v.countScope, firstWait
+	v.scopeCounts, v.folderCounts = make(chan struct{}, countsAtOnce), make(chan struct{}, countsAtOnce)
 	v.scanner = tree.NewScanner(o.Now, 0, 0)
 	return v, nil
 }
