@@ -194,7 +194,8 @@ func (c *Client) do(req *http.Request, out any) error {
 	if out == nil {
 		_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
 	} else {
-		err = json.NewDecoder(resp.Body).Decode(out)
+		// The runner lives among the session's programs: one of them may answer in its place, without end.
+		err = json.NewDecoder(io.LimitReader(resp.Body, MaxReply)).Decode(out)
 		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // lets the connection be used again
 	}
 	if err != nil {

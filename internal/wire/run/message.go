@@ -36,6 +36,8 @@ const (
 
 // Hard bounds that both sides rely on.
 const (
+	// MaxReply bounds every JSON reply that a client reads.
+	MaxReply = 64 << 20
 	// MaxRequest bounds every JSON request body.
 	MaxRequest = 16 << 20
 	// MaxWait is the longest that one Step may wait.

@@ -143,6 +143,23 @@ func TestFailuresKeepTheirKind(t *testing.T) {
 	}
 }
 
+// A peer that answers more than any runner does is no runner.
+func TestRepliesAreBounded(t *testing.T) {
+	t.Parallel()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"apps":[{"name":"`)
+		for part, i := strings.Repeat("x", 1<<20), 0; i < run.MaxReply>>20; i++ {
+			if _, err := io.WriteString(w, part); err != nil {
+				return
+			}
+		}
+		_, _ = io.WriteString(w, `"}]}`)
+	}))
+	defer srv.Close()
+	_, err := run.NewClient(run.Options{Transport: &http.Transport{DisableKeepAlives: true}, BaseURL: srv.URL}).Apps(t.Context())
+	require.Equal(t, fault.Unavailable, fault.KindOf(err))
+}
+
 // TestStreamGivesUp: a peer that never answers must not hold a caller longer than its context.
 func TestStreamGivesUp(t *testing.T) {
 	t.Parallel()
