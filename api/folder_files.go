@@ -158,6 +158,20 @@ type pathsReply struct {
 	} `json:"results"`
 }
 
+// err is what a request for several paths ends with of which some failed.
+func (r pathsReply) err(method, folder, verb string) error {
+	failed := r.Results.Failed
+	if len(failed) == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("%s: %s", FolderPath{folder, failed[0].Item}, or(failed[0].Msg, "it was refused"))
+	if more := len(failed) - 1; more > 0 {
+		text += fmt.Sprintf(", and %d more", more)
+	}
+	return &Error{Status: http.StatusMultiStatus, Op: method + " /folders/" + folder + "/" + verb,
+		Problem: Problem{Type: ProblemPrefix + "vfolder-operation-failed", Title: "It was done in part", Msg: text}}
+}
+
 // MaxMkdir is how many directories one request makes.
 const MaxMkdir = 50
 
@@ -176,8 +190,8 @@ func (c *Client) MakeDirs(ctx context.Context, folder string, paths []string, pa
 		if err := c.folderCall(ctx, folder, "mkdir", request{method: http.MethodPost, json: body}, &out); err != nil {
 			return err
 		}
-		if failed := out.Results.Failed; len(failed) > 0 {
-			return fmt.Errorf("make directory %s: %s", FolderPath{folder, failed[0].Item}, or(failed[0].Msg, "it was refused"))
+		if err := out.err("POST", folder, "mkdir"); err != nil {
+			return fmt.Errorf("make directory %w", err)
 		}
 		paths = paths[n:]
 	}
@@ -212,8 +226,8 @@ func (c *Client) DeleteFiles(ctx context.Context, folder string, paths []string,
 	if err := c.folderCall(ctx, folder, "delete-files", request{method: http.MethodPost, json: body}, &out); err != nil {
 		return err
 	}
-	if failed := out.Results.Failed; len(failed) > 0 {
-		return fmt.Errorf("delete %s: %s", FolderPath{folder, failed[0].Item}, or(failed[0].Msg, "it was refused"))
+	if err := out.err("POST", folder, "delete-files"); err != nil {
+		return fmt.Errorf("delete %w", err)
 	}
 	if out.TaskID != "" {
 		_, err := c.FollowTask(ctx, out.TaskID, nil)

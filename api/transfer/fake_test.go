@@ -66,6 +66,10 @@ type fakeStore struct {
 	// page cuts listings; 0 = never.
 	page int
 	etag bool
+	// taken are paths at which no directory can be made.
+	taken map[string]bool
+	// away answers everything that the storage proxy is asked through the manager.
+	away int
 	// evil names are listed in every directory.
 	evil []api.FolderEntry
 	// busy counts requests to the proxy at one time, most the highest.
@@ -90,6 +94,10 @@ func newStore(t *testing.T) (*fakeStore, *api.Client) {
 			s.requests = append(s.requests, r.Method+" "+r.URL.Path)
 			if r.PathValue("v") != "" && r.PathValue("v") != "data" {
 				refuse(w, 404, "object-not-found", "there is no such folder")
+				return
+			}
+			if s.away != 0 {
+				refuse(w, s.away, "service-unavailable", "the storage proxy does not answer")
 				return
 			}
 			h(w, r)
@@ -183,12 +191,24 @@ func (s *fakeStore) requestDownload(w http.ResponseWriter, r *http.Request) {
 func (s *fakeStore) mkdir(w http.ResponseWriter, r *http.Request) {
 	var q struct{ Path []string }
 	_ = json.NewDecoder(r.Body).Decode(&q)
+	failed := []map[string]string{}
 	for _, p := range q.Path {
+		if s.taken[p] {
+			failed = append(failed, map[string]string{"item": p, "msg": "there is a file of that name"})
+			continue
+		}
 		for ; !s.dirs[p]; p = path.Dir(p) {
 			s.dirs[p] = true
 		}
 	}
-	answer(w, 200, map[string]any{"results": map[string]any{"success": []any{}, "failed": []any{}}})
+	switch {
+	case len(failed) == len(q.Path):
+		refuse(w, 400, "vfolder-operation-failed", failed[0]["msg"])
+	case len(failed) > 0:
+		answer(w, 207, map[string]any{"results": map[string]any{"success": []any{}, "failed": failed}})
+	default:
+		answer(w, 200, map[string]any{"results": map[string]any{"success": []any{}, "failed": []any{}}})
+	}
 }
 
 func (s *fakeStore) list(w http.ResponseWriter, r *http.Request) {

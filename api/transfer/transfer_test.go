@@ -566,6 +566,64 @@ func TestAnUploadWithoutRoomLeavesNothing(t *testing.T) {
 	require.Equal(t, string(random(3000, 1)), s.content("it"))
 }
 
+// Empty directories that cannot be made are told; what else there is arrives, and nothing is tried in vain.
+func TestEmptyDirectoriesThatCannotBeMade(t *testing.T) {
+	t.Parallel()
+	s, c := newStore(t)
+	s.taken = map[string]bool{"t/b": true}
+	dir := t.TempDir()
+	for _, name := range []string{"a", "b", "c"} {
+		require.NoError(t, os.Mkdir(filepath.Join(dir, name), 0o755))
+	}
+	fileWith(t, dir, "file", []byte("it"))
+	var waited []string
+	o := s.options()
+	o.Seen = func(e transfer.Event) {
+		if e.Kind == transfer.Waiting {
+			waited = append(waited, e.Reason)
+		}
+	}
+	r, err := transfer.UploadTree(t.Context(), c, []transfer.Placement{{Local: dir, Remote: data("t")}}, o)
+	var incomplete *transfer.IncompleteError
+	require.ErrorAs(t, err, &incomplete)
+	require.EqualValues(t, 1, r.Failed)
+	require.Contains(t, r.Failures[0].Reason, "there is a file of that name")
+	require.Contains(t, r.Failures[0].Reason, "t/b")
+	require.Equal(t, "it", s.content("t/file"))
+	require.True(t, s.dirs["t/a"] && s.dirs["t/c"])
+	require.Empty(t, waited)
+}
+
+// A storage proxy that stays away ends a copy after the tries of one file, not after those of all.
+func TestATreeStopsWhenTheProxyStaysAway(t *testing.T) {
+	t.Parallel()
+	s, c := newStore(t)
+	dir := t.TempDir()
+	for i := range 100 {
+		fileWith(t, dir, fmt.Sprintf("%03d", i), []byte("it"))
+		s.put(fmt.Sprintf("%03d", i), []byte("other"))
+	}
+	for _, status := range []int{502, 503, 504} {
+		s.mu.Lock()
+		s.away, s.requests = 0, nil
+		s.mu.Unlock()
+		o := s.options()
+		o.Parallel = 2
+		o.Seen = func(e transfer.Event) {
+			if e.Kind == transfer.Found {
+				s.mu.Lock()
+				s.away = status
+				s.mu.Unlock()
+			}
+		}
+		_, err := transfer.UploadTree(t.Context(), c, []transfer.Placement{{Local: dir, Remote: data(".")}}, o)
+		var incomplete *transfer.IncompleteError
+		require.Error(t, err)
+		require.False(t, errors.As(err, &incomplete), "%d: %v", status, err)
+		require.Less(t, s.count("POST /folders/data/request-upload"), 40)
+	}
+}
+
 func TestATreeStopsWhenAllWouldFail(t *testing.T) {
 	t.Parallel()
 	s, c := newStore(t)

@@ -172,6 +172,10 @@ func concernsAll(err error) bool {
 	case errors.As(err, &refused):
 		// A path of an upload cannot be missing, so that it is the folder.
 		gone := refused.Status == http.StatusNotFound && strings.HasSuffix(refused.Op, "/request-upload")
+		switch refused.Status {
+		case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout: // after all tries
+			return true
+		}
 		return gone || api.IsDenied(err) || refused.Status == http.StatusInsufficientStorage || refused.Status == http.StatusTooManyRequests ||
 			api.HasSlug(err, api.SlugQuotaExceeded)
 	}
