@@ -69,8 +69,8 @@ func (o *folderShareOptions) show(ctx context.Context, cmd *cobra.Command, c *ap
 
 func (a *verbs) newFolderUnshare() *cobra.Command {
 	return &cobra.Command{
-		Use:               "unshare FOLDER EMAIL...",
-		Short:             "Take access to a folder back",
+		Use:   "unshare FOLDER EMAIL...",
+		Short: "Take access to a folder back",
 		Long: `Take back what others may do with a folder: what berth folder share gave, or an invitation that was accepted. Members of
 a project keep what the folder allows all of them, and sessions that mount the folder keep it until they end.`,
 		Example:           "  berth folder unshare data ada@example.org",

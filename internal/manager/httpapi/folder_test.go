@@ -241,6 +241,26 @@ func TestFoldersAreMadeAndDescribed(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// What a request leaves out is the default of whoever will own the folder: in a model store members only read.
+func TestPermissionsThatAreLeftOut(t *testing.T) {
+	t.Parallel()
+	s, _ := withFolders(t)
+	_, err := s.store.Pool().Exec(t.Context(), `UPDATE projects SET type = 'model-store' WHERE name = 'default'`)
+	require.NoError(t, err)
+	s.made(`{"name":"models","group":"default","usage_mode":"model"}`)
+	s.made(`{"name":"chosen","group":"default","permission":"rw"}`)
+	s.made(`{"name":"mine"}`)
+	bob := s.user("bobb", "user", true)
+	got := map[string]any{}
+	for _, f := range append(bob.list(""), s.list("")...) {
+		if got[f["name"].(string)] == nil {
+			got[f["name"].(string)] = f["permission"]
+		}
+	}
+	require.Equal(t, map[string]any{"models": "ro", "chosen": "rw", "mine": "rw"}, got)
+	bob.call("POST", "/folders/models/request-upload", `{"path":"x","size":1}`).problem(t, 400, "vfolder-permission-error")
+}
+
 func TestFoldersOfTheTrashBin(t *testing.T) {
 	t.Parallel()
 	s, _ := withFolders(t)
