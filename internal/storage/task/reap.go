@@ -10,8 +10,11 @@ import (
 )
 
 const (
-	// reapEvery is how long trash of a proxy that died waits at most, expireEvery is for unfinished uploads.
+	// reapEvery is how long trash that nobody spoke of waits, expireEvery is for unfinished uploads. Looking into the
+	// trash of very many scopes takes long: then it waits reapShare times as long as that, up to reapMost.
 	reapEvery   = 5 * time.Second
+	reapShare   = 20
+	reapMost    = 5 * time.Minute
 	expireEvery = 10 * time.Minute
 	// stuckAfter is how long a reaper may fail before an operator should know.
 	stuckAfter = 10 * time.Minute
@@ -29,13 +32,14 @@ type reaperState struct {
 // serveTrash empties the volume's trash at the configured rate, in whichever process holds the claim.
 func (l *lane) serveTrash(ctx context.Context) {
 	for {
+		var looked time.Duration
 		if v, err := l.e.o.Volumes.Volume(l.name); err == nil {
-			err := l.reapOnce(ctx, v)
+			looked, err = l.reapOnce(ctx, v)
 			if ctx.Err() == nil {
 				l.noteReaper(err)
 			}
 		}
-		if !l.idle(ctx, l.reap, reapEvery) {
+		if !l.idle(ctx, l.reap, min(max(reapEvery, reapShare*looked), reapMost)) {
 			return
 		}
 	}
@@ -57,14 +61,14 @@ func (l *lane) noteReaper(err error) {
 	}
 }
 
-// reapOnce works until nothing is left, if no other process does.
-func (l *lane) reapOnce(ctx context.Context, v volume.Volume) error {
+// reapOnce works until nothing is left, if no other process does, and says how long it took to see that.
+func (l *lane) reapOnce(ctx context.Context, v volume.Volume) (looked time.Duration, err error) {
 	release, ok, err := v.Tasks().Claim(reaperClaim)
 	switch {
 	case fault.Is(err, fault.Exhausted):
 		// Not even a claim fits on the disk, and what would make room is in the trash. Two that empty it do no harm.
 	case err != nil || !ok:
-		return err
+		return 0, err
 	default:
 		defer release()
 	}
@@ -72,22 +76,23 @@ func (l *lane) reapOnce(ctx context.Context, v volume.Volume) error {
 	batch := min(max(rate/10, 1), 2000)
 	for ctx.Err() == nil {
 		if err := l.expire(ctx, v); err != nil {
-			return err
+			return 0, err
 		}
+		began := l.e.o.Clock.Now()
 		n, err := v.Reap(ctx, batch)
 		l.mu.Lock()
 		l.reaper.removed += int64(n)
 		l.mu.Unlock()
 		if err != nil || n == 0 {
-			return err
+			return l.e.o.Clock.Now().Sub(began), err
 		}
 		// Never faster than the rate, however quick the disk.
 		if err := l.e.o.Clock.Wait(ctx, time.Duration(n)*time.Second/time.Duration(rate)); err != nil {
-			return nil
+			return 0, nil
 		}
 		l.noteReaper(nil)
 	}
-	return nil
+	return 0, nil
 }
 
 // expire removes uploads that nobody goes on with.

@@ -374,7 +374,16 @@ func (e *Engine) Cancel(ctx context.Context, id string) (wire.Task, error) {
 		return d.wire(), err
 	}
 	// Written down first: whoever works on it, or will, reads it.
-	if err := v.Tasks().Put(cancelPrefix+id, []byte("{}")); err != nil {
+	put := make(chan error, 1)
+	go func() { put <- v.Tasks().Put(cancelPrefix+id, []byte("{}")) }() // ends late on a volume that hangs
+	ctx, cancel := context.WithTimeout(ctx, askPatience)
+	defer cancel()
+	select {
+	case err = <-put:
+	case <-ctx.Done():
+		err = fault.Unavailablef("volume %s does not answer", l.name).WithNext("ask again")
+	}
+	if err != nil {
 		return d.wire(), fmt.Errorf("cancel task %s: %w", id, err)
 	}
 	l.mu.Lock()

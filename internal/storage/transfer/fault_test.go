@@ -31,6 +31,7 @@ type sick struct {
 	room    atomic.Int64 // bytes that the disk still takes; negative for all
 	syncs   atomic.Int64 // how many syncs fail from now on
 	commits atomic.Int64 // how many commits fail from now on
+	noMarks atomic.Bool  // there is no room for another staged file
 }
 
 type sickStaged struct {
@@ -89,6 +90,9 @@ type sickView struct {
 }
 
 func (v *sickView) Stage(ctx context.Context, f cluster.FolderRef, id string, create bool) (volume.Staged, error) {
+	if create && v.sick.noMarks.Load() {
+		return nil, full()
+	}
 	st, err := v.Volume.Stage(ctx, f, id, create)
 	if err != nil {
 		return nil, err
@@ -108,6 +112,15 @@ func TestDiskFull(t *testing.T) {
 	s.room.Store(-1)
 	require.Equal(t, 204, r.patch(tok, 4, []byte("456789")).status)
 	require.Equal(t, "0123456789", r.read("x"))
+}
+
+// An upload that takes the last bytes of a quota is complete, although nothing else fits any more.
+func TestUploadThatFillsTheDisk(t *testing.T) {
+	r, s := newSick(t)
+	tok := r.uploadToken("x", 4)
+	s.noMarks.Store(true)
+	require.Equal(t, 204, r.patch(tok, 0, []byte("0123")).status)
+	require.Equal(t, "0123", r.read("x"))
 }
 
 // What could not be made durable is never acknowledged.

@@ -250,12 +250,16 @@ func doneID(session string) string { return "done-" + session }
 // counts more than the mark, and never a file in place whose session nobody knows.
 func (u *upload) finish(ctx context.Context) error {
 	done, err := u.v.Stage(ctx, u.g.folder, doneID(u.g.session), true)
-	if err != nil {
+	switch {
+	case err == nil:
+		defer done.Close()
+	case !fault.Is(err, fault.Exhausted): // else the file fits and its mark does not: a file without one is better
 		return fmt.Errorf("complete the upload of %s: %w", u.target, err)
 	}
-	defer done.Close()
 	if err := u.staged.Commit(u.target); err != nil {
-		_ = done.Discard() // the staged file is still there and says more
+		if done != nil {
+			_ = done.Discard() // the staged file is still there and says more
+		}
 		return fmt.Errorf("complete the upload of %s: %w", u.target, err)
 	}
 	u.close()
