@@ -303,6 +303,9 @@ func (l *lane) put(ctx context.Context, v volume.Volume, d document, trash bool)
 			d.State, d.Ended, d.Current, d.Total = wire.TaskDone, l.e.o.Clock.Now().UTC(), 1, 1
 		}
 		if err := write(journal, d); err != nil {
+			if trash && fault.Is(err, fault.Exhausted) {
+				return nil // the folder is gone and makes room; who asks for its task asks again
+			}
 			return fmt.Errorf("write down task %s: %w", d.ID, err)
 		}
 		if !d.final() {

@@ -474,6 +474,23 @@ func TestFullDiskIsEmptied(t *testing.T) {
 	require.Eventually(t, func() bool { return p.Figures("v").Reaped >= 20 }, 10*time.Second, 5*time.Millisecond)
 }
 
+// On a full disk a folder can be deleted, although there is no room to write that down.
+func TestFolderIsDeletedFromAFullDisk(t *testing.T) {
+	t.Parallel()
+	v := memory.New(memory.Options{Name: "v", Before: func(_ context.Context, op, what string) error {
+		if op == "write" && strings.HasSuffix(what, "task-del") {
+			return fault.Exhaustedf("no space is left")
+		}
+		return nil
+	}})
+	filled(t, v, folder(1), 2)
+	p := start(t, vols{"v": v}, nil)
+	_, err := p.Start(t.Context(), "del", task.Spec{Kind: task.DeleteFolder, Volume: "v", Folder: folder(1)})
+	require.NoError(t, err)
+	_, err = v.OpenFolder(t.Context(), folder(1))
+	require.True(t, fault.Is(err, fault.NotFound), err)
+}
+
 // One owner's tasks do not keep others from beginning theirs.
 func TestNoScopeTakesAllPlacesOfTasks(t *testing.T) {
 	t.Parallel()

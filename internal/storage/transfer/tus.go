@@ -409,7 +409,11 @@ func (s *Server) write(w *reply, r *http.Request, u *upload, c chunk) error {
 	// What has come is kept when its client leaves, so the request's end does not end the writing.
 	ctx := context.WithoutCancel(r.Context())
 	room := u.g.size - c.offset
-	if err := u.v.Charge(ctx, u.g.folder.Scope, max(c.length, 0)); err != nil {
+	// Asking a volume that hangs would hold the client without an answer.
+	asking, cancel := context.WithTimeout(ctx, s.o.IdleTimeout)
+	err := u.v.Charge(asking, u.g.folder.Scope, max(c.length, 0))
+	cancel()
+	if err != nil {
 		s.offset(w, u.g, u.size)
 		return fmt.Errorf("upload %s: %w", u.target, err)
 	}

@@ -133,6 +133,25 @@ func TestUploadsOfOtherScopesExpire(t *testing.T) {
 	require.Equal(t, 1, n)
 }
 
+// What a writer that was killed left of a document goes with old uploads.
+func TestHalfDocumentsGo(t *testing.T) {
+	v, path := fresh(t, -1)
+	require.NoError(t, v.SetScope(t.Context(), scopeNumber(1), 7))
+	for _, dir := range []string{private, clonesDir} {
+		name := filepath.Join(path, scopeNumber(1).Dir(), dir, ".scope.json.0123")
+		require.NoError(t, os.WriteFile(name, nil, 0o600))
+		_, err := v.ExpireStaged(t.Context(), time.Now().Add(-time.Hour))
+		require.NoError(t, err)
+		require.FileExists(t, name, "it may be being written")
+		_, err = v.ExpireStaged(t.Context(), time.Now().Add(time.Hour))
+		require.NoError(t, err)
+		require.NoFileExists(t, name)
+	}
+	u, err := v.Scope(t.Context(), scopeNumber(1))
+	require.NoError(t, err)
+	require.EqualValues(t, 7, u.LimitBytes)
+}
+
 // Whatever time somebody gives a file, the listing of its directory can be written.
 func TestTimesCanBeSaid(t *testing.T) {
 	for _, sec := range []int64{-1 << 63, -1 << 40, 0, 1 << 40, 1<<63 - 1} {

@@ -390,6 +390,8 @@ func (v *vol) ExpireStaged(ctx context.Context, before time.Time) (removed int, 
 			return removed, err
 		}
 		v.forgetOldClones(s)
+		v.tidy(path.Join(s, private), before)
+		v.tidy(path.Join(s, clonesDir), before)
 		n, err := v.expireScope(ctx, s, before)
 		removed += n
 		if err != nil && !errors.Is(err, unix.ENOENT) && failed == nil {
@@ -397,6 +399,21 @@ func (v *vol) ExpireStaged(ctx context.Context, before time.Time) (removed int, 
 		}
 	}
 	return removed, explain(failed, "expire the uploads of", v.what())
+}
+
+// tidy removes documents in a directory of the proxy's own that were being written when their writer died.
+func (v *vol) tidy(p string, before time.Time) {
+	d, err := v.root.readable(p, noLinks)
+	if err != nil {
+		return
+	}
+	defer d.Close()
+	_ = d.each(func(name string) error { // the next round looks again
+		if st, err := d.stat(name); strings.HasPrefix(name, ".") && err == nil && !isDir(&st) && timeOf(st.Mtime).Before(before) {
+			_ = d.unlink(name)
+		}
+		return nil
+	})
 }
 
 // expireScope looks at name after name: whoever uploads a million files leaves a million marks for a day.
