@@ -287,7 +287,7 @@ func (l *lane) work(ctx, jctx context.Context, v volume.Volume, j *job) {
 		}
 	})
 	err := write(l.journal(v), j.snapshot())
-	if err == nil {
+	if err == nil || fault.Is(err, fault.Exhausted) { // on a full disk, deleting is what helps
 		sctx, stop := context.WithCancel(jctx)
 		var saving sync.WaitGroup
 		saving.Go(func() { l.save(sctx, v, j) })

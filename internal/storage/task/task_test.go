@@ -491,6 +491,24 @@ func TestFolderIsDeletedFromAFullDisk(t *testing.T) {
 	require.True(t, fault.Is(err, fault.NotFound), err)
 }
 
+// On a full disk files can be deleted, although there is no room to note that it begins.
+func TestFilesAreDeletedFromAFullDisk(t *testing.T) {
+	t.Parallel()
+	var writes atomic.Int64
+	v := memory.New(memory.Options{Name: "v", Before: func(_ context.Context, op, what string) error {
+		if op == "write" && strings.HasSuffix(what, "task-del") && writes.Add(1) == 2 {
+			return fault.Exhaustedf("no space is left")
+		}
+		return nil
+	}})
+	filled(t, v, folder(1), 9)
+	p := start(t, vols{"v": v}, nil)
+	id, err := p.Start(t.Context(), "del", task.Spec{Kind: task.DeleteFiles, Volume: "v", Folder: folder(1), Paths: []string{"d0"}, Recursive: true})
+	require.NoError(t, err)
+	p.ends(id, wire.TaskDone)
+	require.Equal(t, int64(6), count(t, v, folder(1)))
+}
+
 // One owner's tasks do not keep others from beginning theirs.
 func TestNoScopeTakesAllPlacesOfTasks(t *testing.T) {
 	t.Parallel()
