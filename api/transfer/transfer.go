@@ -81,6 +81,9 @@ type Options struct {
 	Overwrite bool
 	// FollowLinks uploads what symbolic links point to; without it they are left out.
 	FollowLinks bool
+	// Spelling is how the server spells names of files, of which some are one to it that are several here: those of which
+	// only the Unicode composition differs. Nil spells them as they are.
+	Spelling func(name string) string
 	// Seen is told how the transfer goes on. Its calls do not overlap.
 	Seen func(Event)
 	// Pause waits between tries; nil waits in real time.
@@ -91,6 +94,13 @@ func (o Options) tell(kind, path string, size int64, reason string) {
 	if o.Seen != nil {
 		o.Seen(Event{Kind: kind, Path: path, Size: size, Reason: reason})
 	}
+}
+
+func (o Options) spell(name string) string {
+	if o.Spelling == nil {
+		return name
+	}
+	return o.Spelling(name)
 }
 
 func (o Options) chunk() int64 {

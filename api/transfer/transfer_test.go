@@ -432,6 +432,26 @@ func TestTreesGoThereAndBack(t *testing.T) {
 	require.Equal(t, transfer.Report{Unchanged: 5}, rep)
 }
 
+// Names that a server spells alike are one file there: it is not written twice, and found again under its spelling.
+func TestNamesThatAServerSpellsAlike(t *testing.T) {
+	t.Parallel()
+	s, c := newStore(t)
+	dir := t.TempDir()
+	fileWith(t, dir, "A", []byte("first"))
+	fileWith(t, dir, "a", []byte("other"))
+	fileWith(t, dir, "There", []byte("it"))
+	s.put("t/there", []byte("it"))
+	o := s.options()
+	o.Spelling = strings.ToLower
+	r, err := transfer.UploadTree(t.Context(), c, []transfer.Placement{{Local: dir, Remote: data("t")}}, o)
+	require.Error(t, err)
+	require.Equal(t, []int64{1, 1, 1}, []int64{r.Files, r.Unchanged, r.Failed})
+	require.Equal(t, "a", r.Failures[0].Path)
+	require.Contains(t, r.Failures[0].Reason, `"A"`)
+	require.Equal(t, "first", s.content("t/A"))
+	require.Empty(t, s.content("t/a"))
+}
+
 func TestChangedFilesAreCopiedAgain(t *testing.T) {
 	t.Parallel()
 	s, c := newStore(t)

@@ -93,12 +93,18 @@ func (w *uploadWalk) dir(ctx context.Context, rel string, ancestors []fs.FileInf
 		absent = !there
 	}
 	stored := 0
+	names := make(map[string]string, len(entries)) // by spelling
 	for _, e := range entries {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		name := path.Join(rel, e.Name())
-		there, known := remote[e.Name()]
+		name, spelled := path.Join(rel, e.Name()), w.t.o.spell(e.Name())
+		if other, taken := names[spelled]; taken {
+			w.t.fail(w.label(name), fmt.Errorf("in the folder its name is that of %q, too", other))
+			continue
+		}
+		names[spelled] = e.Name()
+		there, known := remote[spelled]
 		ok, err := w.entry(ctx, name, ancestors, there, known)
 		if err != nil {
 			return err

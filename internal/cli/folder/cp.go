@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/text/unicode/norm"
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/api/transfer"
@@ -103,6 +104,7 @@ func (o *cpOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client, 
 	defer stopWaiting()
 	bar := newTransferProgress(cmd.ErrOrStderr(), o.quiet)
 	o.Seen, o.Resume, o.Checksums = bar.seen, o.app.resumeDir(cmd), o.Verify
+	o.Spelling = norm.NFC.String // of storage proxies
 	report, err := o.copy(ctx, c, sources, target)
 	bar.clear()
 	return o.tell(cmd, report, err)

@@ -18,8 +18,12 @@ import (
 // until waits for a condition that others make true.
 func (r *rig) until(what string, cond func() bool) {
 	r.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !cond(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
+	again, enough := time.NewTicker(5*time.Millisecond), time.After(20*time.Second)
+	defer again.Stop()
+	for !cond() {
+		select {
+		case <-again.C:
+		case <-enough:
 			r.t.Fatal("waited too long for: " + what)
 		}
 	}
