@@ -21,14 +21,12 @@ func OpenPTY(rows, cols uint16) (master, slave *os.File, err error) {
 		syscall.Close(fd)
 		return nil, nil, fmt.Errorf("unlock a terminal: %w", err)
 	}
-	// TIOCGPTPEER opens the other side without needing /dev/pts to be where it usually is.
-	const tiocgptpeer = 0x5441
-	sfd, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), tiocgptpeer, syscall.O_RDWR|syscall.O_NOCTTY|syscall.O_CLOEXEC)
-	if errno != 0 {
+	sfd, err := openPeer(fd)
+	if err != nil {
 		syscall.Close(fd)
-		return nil, nil, fmt.Errorf("open the other side of a terminal: %w", errno)
+		return nil, nil, err
 	}
-	master, slave = os.NewFile(uintptr(fd), "ptmx"), os.NewFile(sfd, "pts")
+	master, slave = os.NewFile(uintptr(fd), "ptmx"), os.NewFile(uintptr(sfd), "pts")
 	if rows > 0 && cols > 0 {
 		if err := SetSize(master, rows, cols); err != nil {
 			master.Close()
@@ -41,15 +39,52 @@ func OpenPTY(rows, cols uint16) (master, slave *os.File, err error) {
 
 // SetSize tells a terminal how large its window is.
 func SetSize(master *os.File, rows, cols uint16) error {
+	ws := winsize{rows: rows, cols: cols}
+	return control(master, syscall.TIOCSWINSZ, uintptr(unsafe.Pointer(&ws)))
+}
+
+// DropInput throws away what was written to a terminal's controlling side and no process has read.
+func DropInput(master *os.File) error {
+	const tcflsh, tciflush, tcoflush = 0x540b, 0, 1
+	if err := control(master, tcflsh, tcoflush); err != nil { // what is on its way to the other side,
+		return err
+	}
 	rc, err := master.SyscallConn()
 	if err != nil {
 		return err
 	}
-	ws := winsize{rows: rows, cols: cols}
 	var ierr error
-	if err := rc.Control(func(fd uintptr) {
-		ierr = ioctl(int(fd), syscall.TIOCSWINSZ, uintptr(unsafe.Pointer(&ws)))
+	if err := rc.Control(func(fd uintptr) { // and what is there
+		peer, err := openPeer(int(fd))
+		if err != nil {
+			ierr = err
+			return
+		}
+		defer syscall.Close(peer)
+		ierr = ioctl(peer, tcflsh, tciflush)
 	}); err != nil {
+		return err
+	}
+	return ierr
+}
+
+// openPeer opens a terminal's other side without needing /dev/pts to be where it usually is.
+func openPeer(master int) (int, error) {
+	const tiocgptpeer = 0x5441
+	fd, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(master), tiocgptpeer, syscall.O_RDWR|syscall.O_NOCTTY|syscall.O_CLOEXEC)
+	if errno != 0 {
+		return -1, fmt.Errorf("open the other side of a terminal: %w", errno)
+	}
+	return int(fd), nil
+}
+
+func control(f *os.File, req, arg uintptr) error {
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var ierr error
+	if err := rc.Control(func(fd uintptr) { ierr = ioctl(int(fd), req, arg) }); err != nil {
 		return err
 	}
 	return ierr

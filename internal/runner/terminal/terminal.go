@@ -249,6 +249,9 @@ func (t *Terminal) WriteFor(b []byte, limit time.Duration) (int, error) {
 	return n, err
 }
 
+// DropInput throws away what was typed and no program has read.
+func (t *Terminal) DropInput() error { return proc.DropInput(t.master) }
+
 // Resize changes the size of the window.
 func (t *Terminal) Resize(rows, cols uint16) error { return proc.SetSize(t.master, rows, cols) }
 

@@ -192,6 +192,7 @@ func (v *view) typeIn(ctx context.Context, k *keyboard) error {
 		left, emptied, dropped := v.input.settle()
 		if emptied {
 			k.typed += int64(len(b) + dropped)
+			_ = k.t.DropInput() // or the key that interrupts the program waits behind it; a terminal that has ended says so by its output
 		}
 		if news := k.typed - told; emptied || news >= tellFrom || left == 0 && news >= tellRest {
 			told = k.typed

@@ -182,6 +182,24 @@ func TestUnreadPaste(t *testing.T) {
 	q.shows("tick-")
 }
 
+// TestStoppedPaste: what was pasted by mistake does not stand between the keyboard and the program.
+func TestStoppedPaste(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	p := s.sender("?page=one", nil)
+	p.push([]byte("stty -echo; echo ready-$((1)); sleep 600\n"))
+	p.shows("ready-1")
+	p.push(lines(8<<20, 80))
+	p.all = p.all[:p.sent]
+	p.says(`{"drop":true}`)
+	for p.typed < p.sent {
+		require.NoError(t, p.step())
+	}
+	p.push([]byte("\x03"))
+	p.push([]byte("echo back-$((1))\n"))
+	p.shows("back-1")
+}
+
 // TestPagesAreBounded: pages make up their names, as many as they like.
 func TestPagesAreBounded(t *testing.T) {
 	t.Parallel()
