@@ -309,6 +309,12 @@ func TestCopiesThatCannotBe(t *testing.T) {
 	}
 	require.Equal(t, frame.ExitNotFound, b.do(t, "", "cp", "data:nope", dir).code)
 
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "plain"), nil, 0o644))
+	d.put("sub0/a", "a")
+	o := b.do(t, "", "cp", "-r", "data:sub0", filepath.Join(dir, "plain"))
+	require.Equal(t, frame.ExitFailure, o.code)
+	require.Contains(t, o.err, "next: copy to another place")
+
 	// Two of one name would end as either.
 	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
 	for _, d := range []string{one, two} {
@@ -323,7 +329,7 @@ func TestCopiesThatCannotBe(t *testing.T) {
 		require.Contains(t, o.err, "would both be copied to")
 	}
 	require.Equal(t, 0, b.do(t, "", "cp", "-r", one+"/.", two+"/.", "data:merged").code, "what is inside is merged")
-	o := b.do(t, "", "cp", filepath.Join(dir, "nope"), "data:")
+	o = b.do(t, "", "cp", filepath.Join(dir, "nope"), "data:")
 	require.Equal(t, frame.ExitFailure, o.code)
 	require.Contains(t, o.err, "a place in a folder is written FOLDER:PATH")
 

@@ -8,6 +8,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/text/unicode/norm"
@@ -256,6 +257,18 @@ func (a *verbs) resumeDir(cmd *cobra.Command) *transfer.ResumeDir {
 	return d
 }
 
+// afterCopy says what to do when a copy broke off.
+func afterCopy(err error, again string) string {
+	var here *transfer.LocalError
+	switch {
+	case !errors.As(err, &here):
+		return again
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return "make room, then " + again
+	}
+	return "copy to another place, or make that one a directory that you may write to; then " + again
+}
+
 // tell words the end.
 func (o *cpOptions) tell(cmd *cobra.Command, r transfer.Report, err error) error {
 	const again = "run the same command again; it goes on where it was"
@@ -266,7 +279,7 @@ func (o *cpOptions) tell(cmd *cobra.Command, r transfer.Report, err error) error
 	case err != nil && !errors.As(err, &incomplete):
 		var refused *api.Error
 		if !errors.As(err, &refused) {
-			err = frame.Hint(err, "%s", again)
+			err = frame.Hint(err, "%s", afterCopy(err, again))
 		}
 		return err
 	}

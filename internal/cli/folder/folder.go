@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -107,10 +108,19 @@ func folderHint(err error) error {
 	return err
 }
 
+// helpHint points at a verb's help when what was asked for is refused without a better word.
+func helpHint(cmd *cobra.Command, err error) error {
+	var refused *api.Error
+	if errors.As(err, &refused) && refused.Status == http.StatusBadRequest {
+		return frame.Hint(err, "%s --help", cmd.CommandPath())
+	}
+	return err
+}
+
 // sayDone tells of a change to people.
 func sayDone(cmd *cobra.Command, err error, format string, args ...any) error {
 	if err != nil {
-		return folderHint(err)
+		return helpHint(cmd, folderHint(err))
 	}
 	frame.Say(cmd, format, args...)
 	return nil
