@@ -29,9 +29,9 @@ type fakeFolders struct {
 
 type fakeFolder struct {
 	api.Folder
-	others bool // belongs to somebody else: lists of administrators do not have it
-	files map[string]string // path -> content
-	dirs  map[string]bool
+	others bool              // belongs to somebody else: lists of administrators do not have it
+	files  map[string]string // path -> content
+	dirs   map[string]bool
 }
 
 type fakeUpload struct {
