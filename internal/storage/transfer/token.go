@@ -187,9 +187,8 @@ func (s *Server) UploadToken(ctx context.Context, q UploadRequest) (string, erro
 		return "", fmt.Errorf("upload %s: %w", p, err)
 	}
 	defer tree.Close()
-	if e, err := tree.Stat(p); err == nil && e.Kind != volume.KindFile {
-		return "", fault.Conflictf("%s is there and is no regular file", p).WithReason(reasonInvalidParams).
-			WithNext("upload under another name, or remove what is there first")
+	if err := placeable(tree, p); err != nil {
+		return "", err
 	}
 	if err := v.Charge(ctx, q.Folder.Scope, q.Size); err != nil {
 		return "", fmt.Errorf("upload %s of %d bytes: %w", p, q.Size, err)
@@ -210,6 +209,31 @@ func (s *Server) UploadToken(ctx context.Context, q UploadRequest) (string, erro
 	}
 	defer staged.Close()
 	return s.tokens.sign(c, lifeOf(s.o.UploadLife, q.Size))
+}
+
+// placeable refuses a path where something is that is no file, or whose directory is a file or, because writing never follows one, a link: better before
+// hours of sending than after. What is missing on the way is made in the end.
+func placeable(tree volume.Tree, p string) error {
+	for i, c := range p {
+		if c != '/' {
+			continue
+		}
+		e, err := tree.Stat(p[:i])
+		switch {
+		case fault.Is(err, fault.NotFound):
+			return nil
+		case err != nil:
+			return fmt.Errorf("upload %s: %w", p, err)
+		case e.Kind != volume.KindDirectory:
+			return fault.Conflictf("%s is no directory, so %s cannot be put into it", p[:i], path.Base(p)).WithReason(reasonInvalidParams).
+				WithNext("name another directory; links are not followed when a file is written")
+		}
+	}
+	if e, err := tree.Stat(p); err == nil && e.Kind != volume.KindFile {
+		return fault.Conflictf("%s is there and is no regular file", p).WithReason(reasonInvalidParams).
+			WithNext("upload under another name, or remove what is there first")
+	}
+	return nil
 }
 
 // DownloadToken makes a token that reads a file, or a directory as an archive. Errors: Invalid, NotFound, Unavailable.

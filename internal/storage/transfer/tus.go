@@ -394,6 +394,11 @@ func (s *Server) patch(w *reply, r *http.Request, v volume.Volume, g grant, targ
 		return wrongOffset(w, c.offset, u.size)
 	}
 	if u.staged != nil {
+		if c.offset == 0 && target != g.path { // that one was looked at when the token was made
+			if err := s.checkPlace(r.Context(), u); err != nil {
+				return err
+			}
+		}
 		if err := s.write(w, r, u, c); err != nil {
 			return err
 		}
@@ -401,6 +406,16 @@ func (s *Server) patch(w *reply, r *http.Request, v volume.Volume, g grant, targ
 	s.offset(w, g, u.size)
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// checkPlace refuses a target that no file can have, before its bytes are taken.
+func (s *Server) checkPlace(ctx context.Context, u *upload) error {
+	tree, err := u.v.OpenFolder(ctx, u.g.folder)
+	if err != nil {
+		return fmt.Errorf("upload %s: %w", u.target, err)
+	}
+	defer tree.Close()
+	return placeable(tree, u.target)
 }
 
 // write takes the chunk's body into the locked upload, which stands at the chunk's offset, and completes the

@@ -182,6 +182,30 @@ func TestUploadThroughLinks(t *testing.T) {
 	require.Len(t, names, 1)
 }
 
+// What can never be put in place is refused before it is sent, not after.
+func TestUploadIntoWhatIsNoDirectory(t *testing.T) {
+	r := newRig(t)
+	r.write("file", "x")
+	r.write("dir/f", "x")
+	require.NoError(t, os.Symlink("dir", r.path("link")))
+	for _, size := range []int64{0, 3} {
+		for _, p := range []string{"file/x", "link/x", "link/deeper/x"} {
+			_, err := r.s.UploadToken(t.Context(), transfer.UploadRequest{Volume: "volume1", Folder: folder, Path: p, Size: size})
+			require.Equal(t, fault.Conflict, fault.KindOf(err), "%s: %v", p, err)
+			require.NotEmpty(t, fault.NextOf(err))
+		}
+	}
+	for _, dir := range []string{"file", "link/deeper"} {
+		q := token(r.uploadToken("x", 6))
+		q.Set("dst_dir", dir)
+		a := r.do("PATCH", "/upload", q, patchHeaders(0), strings.NewReader("abc"))
+		require.Equal(t, 400, a.status, dir)
+		require.Contains(t, a.problem.Msg, "no directory")
+	}
+	tok := r.uploadToken("new/deeper/x", 3)
+	require.Equal(t, 204, r.patch(tok, 0, []byte("abc")).status)
+}
+
 func TestBodyLongerThanDeclared(t *testing.T) {
 	r := newRig(t)
 	tok := r.uploadToken("x", 6)
