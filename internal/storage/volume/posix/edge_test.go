@@ -233,6 +233,28 @@ func TestFewCountsAtOnce(t *testing.T) {
 	}
 }
 
+// A count that fails is not begun again by everybody who writes.
+func TestCountThatFailsIsNotRepeatedAtOnce(t *testing.T) {
+	v, _ := fresh(t, -1)
+	now := time.Now()
+	v.opt.Now = func() time.Time { return now }
+	var counts atomic.Int64
+	v.count = func(context.Context, cluster.QuotaScope) (volume.Usage, error) {
+		counts.Add(1)
+		return volume.Usage{}, unix.EIO
+	}
+	require.NoError(t, v.SetScope(t.Context(), scopeNumber(1), 500))
+	for range 10 {
+		require.NoError(t, v.Charge(t.Context(), scopeNumber(1), 1))
+		v.works.Wait()
+	}
+	require.EqualValues(t, 1, counts.Load())
+	now = now.Add(2 * countEvery)
+	require.NoError(t, v.Charge(t.Context(), scopeNumber(1), 1))
+	v.works.Wait()
+	require.EqualValues(t, 2, counts.Load())
+}
+
 // A long count is there for the next process.
 func TestLongCountsAreKept(t *testing.T) {
 	v, path := fresh(t, -1)

@@ -21,7 +21,7 @@ type meter struct {
 	complete bool
 	known    bool
 	stale    bool          // the last count says too much
-	at       time.Time     // when the last count ended
+	at       time.Time     // when the last count ended, also one that failed
 	took     time.Duration // the last count
 	guess    int64         // what an earlier process counted, until the first count
 	delta    int64         // own changes since the last count began
@@ -165,7 +165,7 @@ func (v *vol) usage(ctx context.Context, s cluster.QuotaScope, m *meter) (bytes 
 	if m.stale {
 		rest = 2 * m.took // not at once: while much trash is removed, that would be one count after the other
 	}
-	if m.scan == nil && (!m.known || v.now().Sub(m.at) >= rest) && v.startCount(s, m) {
+	if m.scan == nil && (m.at.IsZero() || v.now().Sub(m.at) >= rest) && v.startCount(s, m) {
 		m.mu.Lock() // startCount lets go
 	}
 	wait := m.scan
