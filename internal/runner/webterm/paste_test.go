@@ -105,7 +105,7 @@ func TestPasteArrivesWhole(t *testing.T) {
 	for name, c := range map[string]struct {
 		mode string
 		size int
-	}{"raw": {"raw -echo", 16 << 20}, "lines": {"-echo", 64 << 20}, "lines, echoed": {"echo", 16 << 20}} {
+	}{"raw": {"raw -echo", 8 << 20}, "lines": {"-echo", 64 << 20}, "lines, echoed": {"echo", 8 << 20}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := start(t)

@@ -97,7 +97,7 @@ type tab struct {
 }
 
 func (s *site) open(query string, header http.Header) (*tab, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	s.t.Cleanup(cancel)
 	c, _, err := websocket.Dial(ctx, "ws://terminal.test/ws"+query, &websocket.DialOptions{HTTPClient: s.client, HTTPHeader: header}) //nolint:bodyclose // the library closes it
 	if err != nil {
