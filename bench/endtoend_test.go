@@ -365,6 +365,8 @@ func TestRole(t *testing.T) {
 		runAgents(t)
 	case "transfers":
 		runTransfers(t, said)
+	case "storage":
+		runStorage(t, said)
 	case "proxy":
 		runProxy(t, said)
 	case "echo":
