@@ -58,8 +58,9 @@ type manager struct {
 	launched []proxy.LaunchRequest
 	closed   []proxy.CloseRequest
 	activity map[string]proxy.CircuitActivity
-	stuck    chan struct{} // reports of activity wait for it
-	asked    int           // so many did
+	stuck    chan struct{} // questions at stuckAt wait for it
+	stuckAt  string
+	asked    int // so many did
 	template func(proxy.LaunchRequest) (proxy.Circuit, error)
 	codeNo   int
 }
@@ -186,7 +187,7 @@ func (m *manager) answer(w http.ResponseWriter, r *http.Request) {
 	}
 	body, _ := io.ReadAll(r.Body)
 	m.mu.Lock()
-	if stuck := m.stuck; stuck != nil && r.URL.Path == proxy.PathActivity {
+	if stuck := m.stuck; stuck != nil && r.URL.Path == m.stuckAt {
 		m.asked++
 		m.mu.Unlock()
 		select {

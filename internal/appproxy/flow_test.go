@@ -12,6 +12,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -174,6 +176,35 @@ func TestLaunchThatFails(t *testing.T) {
 	require.Equal(t, []any{[]string{uuid(12), uuid(10)}, uuid(10)}, []any{s.m.launched[tries+2].Passed, s.m.launched[tries+2].Unopened})
 	require.NoError(t, stranger.Close())
 	s.eventually(func() bool { return len(s.p.Findings()) == 0 }, "the port is opened once it is free")
+}
+
+// Apps that take their time to start keep nobody out of others.
+func TestLaunchesThatHang(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	c := s.known(s.m.publish(labelled(1, "lab-1")))
+	code := s.m.code(c.ID, "u1")
+	s.m.mu.Lock()
+	s.m.template = func(proxy.LaunchRequest) (proxy.Circuit, error) { return proxy.Circuit{}, fault.Conflictf("it did not start") }
+	s.m.stuck, s.m.stuckAt = make(chan struct{}), proxy.PathLaunch
+	s.m.mu.Unlock()
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer close(s.m.stuck)
+	var refused atomic.Int32
+	for n := range 40 {
+		for range 6 {
+			all.Go(func() {
+				a := s.get(s.browser(), fmt.Sprintf("%s/v2/proxy/auth?token=launch-token&app=jupyter&session_id=s-%d", s.p.URL(), n), "Accept", "application/json")
+				if a.status == 429 {
+					refused.Add(1)
+				}
+			})
+		}
+	}
+	s.eventually(func() bool { return refused.Load() == 40*6-64 }, "too many wait already")
+	require.True(t, s.m.seen(func() bool { return s.m.asked == 64 })())
+	require.Equal(t, 302, s.get(s.browser(), s.url("lab-1.apps.localhost", "/setup?token="+code)).status)
 }
 
 func TestSecretOfConf(t *testing.T) {
@@ -342,7 +373,7 @@ func TestExpiryWhileTheManagerIsSlow(t *testing.T) {
 	c.Public = true
 	c = s.known(s.m.publish(c))
 	s.m.mu.Lock()
-	s.m.stuck = make(chan struct{})
+	s.m.stuck, s.m.stuckAt = make(chan struct{}), proxy.PathActivity
 	s.m.mu.Unlock()
 	defer close(s.m.stuck)
 	ws, _, err := s.socket("lab-1", http.Header{"Origin": {s.url("lab-1.apps.localhost", "")}})
@@ -535,6 +566,25 @@ func TestSilentHandshakes(t *testing.T) {
 	_, err = last.Read(make([]byte, 1))
 	require.Error(t, err, "it has too many already")
 	require.Equal(t, 200, s.get(s.browser(), s.p.URL()+"/healthz").status)
+}
+
+// Behind a balancer that passes TLS on everybody comes from one address.
+func TestHandshakesBehindABalancer(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, func(c *appproxy.Config) {
+		c.TLS.SelfSigned, c.TrustedProxies = true, []string{"127.0.0.3"}
+	})
+	base, err := url.Parse(s.p.URL())
+	require.NoError(t, err)
+	balancer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 3)}}
+	for range 200 {
+		silent, err := balancer.Dial("tcp", net.JoinHostPort("127.0.0.1", base.Port()))
+		require.NoError(t, err)
+		defer silent.Close()
+	}
+	conn, err := tls.DialWithDialer(&balancer, "tcp", net.JoinHostPort("127.0.0.1", base.Port()), &tls.Config{InsecureSkipVerify: true})
+	require.NoError(t, err)
+	_ = conn.Close()
 }
 
 func TestTLS(t *testing.T) {

@@ -78,8 +78,11 @@ func (p *Proxy) serveHTTP(ctx context.Context, conn net.Conn, l forward.Listener
 
 // handshake returns nil when the connection is over.
 func (p *Proxy) handshake(ctx context.Context, conn net.Conn, conf *tls.Config) *tls.Conn {
-	from := hostOf(conn.RemoteAddr().String())
-	if !p.handshakes.begin(from) {
+	from, most := forward.Network(remoteOf(conn)), eachHandshakes
+	if p.engine.Trusted(from) {
+		most = maxHandshakes
+	}
+	if !p.handshakes.begin(from, most) {
 		_ = conn.Close()
 		return nil
 	}
@@ -103,24 +106,25 @@ func (p *Proxy) handshake(ctx context.Context, conn net.Conn, conf *tls.Config) 
 type handshakes struct {
 	mu   sync.Mutex
 	all  int
-	each map[string]int // by address; none is kept at zero
+	each map[netip.Addr]int // by network; none is kept at zero
 }
 
-func (h *handshakes) begin(from string) bool {
+// begin counts one more, unless its network has most of them or there are too many in all.
+func (h *handshakes) begin(from netip.Addr, most int) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.all >= maxHandshakes || h.each[from] >= eachHandshakes {
+	if h.all >= maxHandshakes || h.each[from] >= most {
 		return false
 	}
 	if h.each == nil {
-		h.each = map[string]int{}
+		h.each = map[netip.Addr]int{}
 	}
 	h.all++
 	h.each[from]++
 	return true
 }
 
-func (h *handshakes) end(from string) {
+func (h *handshakes) end(from netip.Addr) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.all--

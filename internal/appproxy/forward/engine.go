@@ -229,7 +229,7 @@ func (e *Engine) enter(ctx context.Context, conn net.Conn, v *visit) error {
 		v.remote = netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 	}
 	most := e.cfg.ConnectionsPerAddress
-	if !v.remote.IsValid() || e.trusted(v.remote.Addr()) {
+	if !v.remote.IsValid() || e.Trusted(v.remote.Addr()) {
 		most = 0 // everybody comes from there
 	}
 	if !e.addresses.enter(v.remote.Addr(), most) {
@@ -270,7 +270,8 @@ func (e *Engine) leave(v *visit) {
 	e.running.Done()
 }
 
-func (e *Engine) trusted(a netip.Addr) bool {
+// Trusted reports whether an address is one of Config.Trusted: everybody comes from there.
+func (e *Engine) Trusted(a netip.Addr) bool {
 	for _, p := range e.cfg.Trusted {
 		if p.Contains(a.Unmap()) {
 			return true

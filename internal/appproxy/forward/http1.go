@@ -207,7 +207,7 @@ func (h *http1) lookAtVisitor() {
 	}
 	if client != h.lastClient || h.byAddress == nil || secure != h.secure {
 		h.lastClient = client
-		h.byAddress = h.e.byAddress.of(network(client), h.e.now.Load())
+		h.byAddress = h.e.byAddress.of(Network(client), h.e.now.Load())
 		h.told = told(client, secure)
 	}
 	h.client, h.secure = client, secure
@@ -226,7 +226,7 @@ func told(client netip.Addr, secure bool) visitor {
 
 // visitorBehind follows X-Forwarded-For from its end as long as the one who wrote it is trusted.
 func (e *Engine) visitorBehind(client netip.Addr, secure bool, values func(string) []string) (netip.Addr, bool) {
-	if !e.trusted(client) {
+	if !e.Trusted(client) {
 		return client, secure
 	}
 	if p := values("X-Forwarded-Proto"); len(p) > 0 {
@@ -234,7 +234,7 @@ func (e *Engine) visitorBehind(client netip.Addr, secure bool, values func(strin
 		secure = strings.EqualFold(strings.TrimSpace(list[len(list)-1]), "https")
 	}
 	list := strings.Split(strings.Join(values("X-Forwarded-For"), ","), ",")
-	for i := len(list) - 1; i >= 0 && e.trusted(client); i-- {
+	for i := len(list) - 1; i >= 0 && e.Trusted(client); i-- {
 		a, err := netip.ParseAddr(strings.TrimSpace(list[i]))
 		if err != nil {
 			break

@@ -89,7 +89,7 @@ type tally struct {
 
 // enter counts one more unless there are most already; 0 is without limit.
 func (t *tally) enter(a netip.Addr, most int) bool {
-	a = network(a)
+	a = Network(a)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if most > 0 && t.m[a] >= most {
@@ -100,7 +100,7 @@ func (t *tally) enter(a netip.Addr, most int) bool {
 }
 
 func (t *tally) leave(a netip.Addr) {
-	a = network(a)
+	a = Network(a)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.m[a]--; t.m[a] <= 0 {
@@ -108,8 +108,8 @@ func (t *tally) leave(a netip.Addr) {
 	}
 }
 
-// network is what counts as one address: of IPv6 a visitor has a whole /64.
-func network(a netip.Addr) netip.Addr {
+// Network is what counts as one address: of IPv6 a visitor has a whole /64.
+func Network(a netip.Addr) netip.Addr {
 	a = a.Unmap().WithZone("")
 	if a.Is6() {
 		if p, err := a.Prefix(64); err == nil {

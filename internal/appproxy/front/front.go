@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"berth.dev/berth/internal/appproxy/circuit"
@@ -58,8 +59,9 @@ type Options struct {
 
 // Front answers.
 type Front struct {
-	o    Options
-	base http.Handler
+	o       Options
+	base    http.Handler
+	warming atomic.Int32 // warm-ups under way
 }
 
 // New makes a Front.

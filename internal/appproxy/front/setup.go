@@ -143,8 +143,17 @@ func warmUp(r *http.Request) bool {
 		!strings.Contains(r.Header.Get("Accept"), "application/json")
 }
 
-// warmUp answers whether the app can be reached, which is what the caller waits for.
+// maxWarmUps bounds the connections that are opened to apps for visitors who are not in yet.
+const maxWarmUps = 16
+
+// warmUp answers whether the app can be reached, which is what the caller waits for. Strangers ask too: they are told nothing of
+// an app that their address may not use, and make the proxy open few connections.
 func (f *Front) warmUp(w http.ResponseWriter, r *http.Request, c *circuit.Circuit) {
+	defer f.warming.Add(-1)
+	if f.warming.Add(1) > maxWarmUps || c.AdmitConn(visitor(r), f.o.Clock.Now()).Reason == "address-not-allowed" {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), 3*time.Second)
 	defer cancel()
 	conn, err := f.o.Dial(ctx, c)

@@ -3,9 +3,13 @@ package front_test
 import (
 	"context"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,6 +39,41 @@ func (m *manager) AwaitCircuit(_ context.Context, id string, epoch int64) *circu
 		m.table, _ = m.table.With(circuit.Change{Put: []proxy.Circuit{m.next}})
 	}
 	return m.table.ByID(id)
+}
+
+// Strangers can make the proxy open few connections at once, and none to an app that is not open to their address.
+func TestWarmUpsAreFew(t *testing.T) {
+	t.Parallel()
+	c := circuit.New(proxy.Circuit{ID: "11111111-2222-3333-4444-555555555555", Mode: proxy.ModeSubdomain, Label: "app", Protocol: "http"})
+	var dials atomic.Int32
+	f := front.New(front.Options{Base: &url.URL{Scheme: "http", Host: "apps.test"}, Clock: chassis.RealClock(), Log: slog.New(slog.DiscardHandler),
+		Dial: func(ctx context.Context, _ *circuit.Circuit) (net.Conn, error) {
+			dials.Add(1)
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}})
+	ctx, cancel := context.WithCancel(t.Context())
+	ask := func(c *circuit.Circuit) int {
+		q := httptest.NewRequestWithContext(ctx, http.MethodGet, "http://app.apps.test/setup?token=x", nil)
+		q.Header.Set("Sec-Fetch-Mode", "no-cors")
+		w := httptest.NewRecorder()
+		f.Setup(c).ServeHTTP(w, q)
+		return w.Code
+	}
+	var all sync.WaitGroup
+	for range 16 {
+		all.Go(func() { ask(c) })
+	}
+	require.Eventually(t, func() bool { return dials.Load() == 16 }, 10*time.Second, time.Millisecond)
+	require.Equal(t, http.StatusNoContent, ask(c), "answered without a look")
+	require.EqualValues(t, 16, dials.Load())
+	cancel()
+	all.Wait()
+	closed := c.Circuit
+	closed.Allowed = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
+	require.Equal(t, http.StatusNoContent, ask(circuit.New(closed)))
+	require.EqualValues(t, 16, dials.Load())
+	require.Equal(t, http.StatusBadGateway, ask(c))
 }
 
 // A visitor whose code is newer than what the proxy has heard of the circuit is led to the app when the ticket works there.
