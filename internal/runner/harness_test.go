@@ -96,7 +96,7 @@ func config(t *testing.T) run.Config {
 }
 
 // launch starts the runner and returns before it serves.
-func launch(t *testing.T, cfg run.Config) *box {
+func launch(t *testing.T, cfg run.Config, change ...func(*exec.Cmd)) *box {
 	file := filepath.Join(cfg.Dir, "config.json")
 	require.NoError(t, run.WriteConfig(file, cfg))
 	b := &box{t: t, cfg: cfg.WithDefaults(), out: &buffer{}, exit: make(chan struct{})}
@@ -106,6 +106,9 @@ func launch(t *testing.T, cfg run.Config) *box {
 	b.cmd.Env = append(os.Environ(), asRunner+"=1")
 	b.cmd.Stdout, b.cmd.Stderr = b.out, b.out
 	b.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	for _, c := range change {
+		c(b.cmd)
+	}
 	began := make(chan error)
 	go func() {
 		rt.LockOSThread() // the signal comes when the starting thread ends
@@ -143,8 +146,8 @@ func launch(t *testing.T, cfg run.Config) *box {
 }
 
 // start launches the runner and waits until it serves.
-func start(t *testing.T, cfg run.Config) *box {
-	b := launch(t, cfg)
+func start(t *testing.T, cfg run.Config, change ...func(*exec.Cmd)) *box {
+	b := launch(t, cfg, change...)
 	require.Eventually(t, func() bool {
 		_, err := b.c.Hello(ctx(t))
 		return err == nil

@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"berth.dev/berth/internal/fault"
@@ -71,7 +72,7 @@ func (s *server) shutdown() {
 	}
 }
 
-// bounded accepts no more than cap(free) connections at a time.
+// bounded accepts no more than cap(free) connections at a time, and none from inside the container.
 type bounded struct {
 	net.Listener
 	free chan struct{}
@@ -80,11 +81,34 @@ type bounded struct {
 func (b *bounded) Accept() (net.Conn, error) {
 	b.free <- struct{}{}
 	c, err := b.Listener.Accept()
+	for err == nil && fromInside(c) {
+		_ = c.Close()
+		c, err = b.Listener.Accept()
+	}
 	if err != nil {
 		<-b.free
 		return nil, err
 	}
 	return &boundedConn{Conn: c, free: sync.OnceFunc(func() { <-b.free })}, nil
+}
+
+// fromInside reports whether a process of the container connected. It has no token and cannot do anything, but could take all
+// places. To PID 1 of a container processes outside have no number.
+func fromInside(c net.Conn) bool {
+	u, ok := c.(*net.UnixConn)
+	if !ok || os.Getpid() != 1 {
+		return false
+	}
+	rc, err := u.SyscallConn()
+	if err != nil {
+		return false
+	}
+	inside := false
+	_ = rc.Control(func(fd uintptr) { // the token decides where the kernel does not tell
+		peer, err := syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+		inside = err == nil && peer.Pid != 0
+	})
+	return inside
 }
 
 type boundedConn struct {
