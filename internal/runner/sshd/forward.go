@@ -306,8 +306,8 @@ func passes(err error) bool {
 func (c *connection) lost(name string, l net.Listener, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ended || c.forwards[name] != l {
-		return // it was closed on purpose
+	if c.ended || c.ctx.Err() != nil || c.forwards[name] != l {
+		return // it was closed on purpose, or end does that
 	}
 	delete(c.forwards, name)
 	if name == agentForward {
