@@ -173,7 +173,7 @@ func (p *Proxy) makeServices() []*chassis.Service {
 	}
 	if p.member != nil {
 		services = append(services, chassis.NewService("appproxy-membership", chassis.Hooks{Run: func(ctx context.Context) error {
-			return p.member.KeepRenewed(ctx, p.cfg.Managers[0])
+			return p.member.KeepRenewed(ctx, p.cfg.Managers...)
 		}}))
 	}
 	if p.cfg.TLS.ACME.Enabled && p.cfg.TLS.ACME.HTTPListen != "" {

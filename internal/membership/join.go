@@ -132,8 +132,9 @@ func (m *Member) accept(r *node.JoinReply) error {
 // renewEvery is the pause between two looks at the certificate's age.
 const renewEvery = 10 * time.Minute
 
-// KeepRenewed renews the certificate in time until ctx ends, for processes whose connection to the manager may outlast it.
-func (m *Member) KeepRenewed(ctx context.Context, addr string) error {
+// KeepRenewed renews the certificate in time until ctx ends, at the first of some managers that does it, for processes whose
+// connection to a manager may outlast it.
+func (m *Member) KeepRenewed(ctx context.Context, addrs ...string) error {
 	tick := m.o.Clock.NewTicker(renewEvery)
 	defer tick.Stop()
 	for {
@@ -145,8 +146,18 @@ func (m *Member) KeepRenewed(ctx context.Context, addr string) error {
 		if !m.Joined() {
 			continue // joining is up to whoever connects
 		}
-		if err := m.EnsureJoined(ctx, addr); err != nil && ctx.Err() == nil {
-			m.o.Log.Warn("renew the node certificate", "err", err)
+		for _, addr := range addrs {
+			before := m.RenewAt()
+			err := m.EnsureJoined(ctx, addr)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if err != nil {
+				m.o.Log.Warn("renew the node certificate", "manager", addr, "err", err)
+			}
+			if now := m.RenewAt(); !now.Equal(before) || m.o.Clock.Now().Before(now) {
+				break
+			}
 		}
 	}
 }
