@@ -24,7 +24,9 @@ const (
 	// maxTries is how often a proxy that does not answer is asked before the folder is given up: about three hours.
 	maxTries = 200
 	// taskLost is how old a task must be that its proxy does not know before it is taken for one that never began.
-	taskLost   = time.Minute
+	taskLost = time.Minute
+	// taskGone is how long a proxy may stay away before its tasks are given up.
+	taskGone   = 24 * time.Hour
 	scopeRetry = 30 * time.Second
 	// sizeAge is how old counts may be; in a pass some of the oldest are counted again.
 	sizeAge     = time.Hour
@@ -51,16 +53,25 @@ type Loop struct {
 
 	mu     sync.Mutex
 	silent map[string]bool // proxies that did not answer in this pass
+	// away are proxies that did not answer in any pass since then.
+	away map[string]time.Time
 	// passed are folders whose proxy was not asked in this pass.
 	passed []string
 }
 
 // NewLoop makes the loop of one leader's term.
-func (s *Service) NewLoop(commit Commit) *Loop { return &Loop{s: s, commit: commit} }
+func (s *Service) NewLoop(commit Commit) *Loop {
+	return &Loop{s: s, commit: commit, away: map[string]time.Time{}}
+}
 
 // Pass looks at everything once. live says that something is going on, which is worth another look soon.
 func (l *Loop) Pass(ctx context.Context) (live bool, err error) {
 	before := slices.AppendSeq([]string{}, maps.Keys(l.silent)) // did not answer in the last pass
+	for proxy := range l.away {
+		if !l.silent[proxy] {
+			delete(l.away, proxy)
+		}
+	}
 	l.silent, l.passed = map[string]bool{}, nil
 	folders, err := l.s.d.Store.UnsettledFolders(ctx, passRows)
 	if err != nil {
@@ -171,6 +182,9 @@ func (l *Loop) unless(ctx context.Context, proxy string, step func(ctx context.C
 	if err != nil && !definite(err) {
 		l.mu.Lock()
 		l.silent[proxy] = true
+		if _, known := l.away[proxy]; !known {
+			l.away[proxy] = l.s.d.Clock()
+		}
 		l.mu.Unlock()
 	}
 	return err
@@ -371,6 +385,12 @@ func (l *Loop) follow(ctx context.Context, row dbgen.LiveFolderTasksRow) error {
 	t, err := l.task(ctx, row.Proxy, row.TaskID)
 	switch {
 	case err != nil:
+		l.mu.Lock()
+		since, away := l.away[row.Proxy]
+		l.mu.Unlock()
+		if away && l.s.d.Clock().Sub(since) > taskGone {
+			return end("failed", "the storage proxy has not answered for a day", storage.Task{Current: row.Current, Total: row.Total})
+		}
 		return nil // the next pass asks again
 	case t == nil && l.s.d.Clock().Sub(row.CreatedAt) > taskLost:
 		return end("failed", "the storage proxy does not know the task: it never began, or ended more than a day ago", storage.Task{})

@@ -242,6 +242,37 @@ func TestOneProxyThatHangsHoldsUpNoOther(t *testing.T) {
 	}
 }
 
+// A task ends when its proxy stays away for good; one that comes back goes on with it.
+func TestATaskOfAProxyThatIsGone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := t.Context()
+	r.create(r.alice, "data")
+	r.proxy.hold = true
+	task, err := r.DeleteFilesAsync(ctx, r.alice, "data", []string{"x"}, true)
+	r.must(err)
+	away := func(is bool, d time.Duration) string {
+		r.proxy.set(func() { r.proxy.away = is })
+		r.pass()
+		r.advance(d)
+		r.pass()
+		status, _ := r.task(task)
+		return status
+	}
+	for _, c := range []struct {
+		away bool
+		d    time.Duration
+		want string
+	}{{true, 20 * time.Hour, "started"}, {false, time.Hour, "started"}, {true, 20 * time.Hour, "started"}, {true, 5 * time.Hour, "failed"}} {
+		if got := away(c.away, c.d); got != c.want {
+			t.Fatalf("away %v for %s: the task is %s, want %s", c.away, c.d, got, c.want)
+		}
+	}
+	if _, words := r.task(task); words == "" {
+		t.Error("it does not say why")
+	}
+}
+
 // A proxy that begins a task and dies before it answers has begun it: the task is followed, not called failed.
 func TestATaskWhoseBeginningWasNotHeardOf(t *testing.T) {
 	t.Parallel()
