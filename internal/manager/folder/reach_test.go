@@ -427,6 +427,17 @@ func TestProjectSharing(t *testing.T) {
 	_, err = r.DeleteFiles(ctx, r.alice, "shared", []string{"x"}, false)
 	wantKind(t, err, fault.Denied, "delete with rw")
 	wantKind(t, r.Leave(ctx, r.bob, "shared", nil), fault.Invalid, "leave a project folder")
+	demoted := r.admin
+	demoted.Role = authz.RoleUser
+	for _, c := range []struct {
+		who  authz.Actor
+		want int
+	}{{r.admin, 1}, {demoted, 0}, {r.bob, 0}} {
+		list, err := r.Shared(ctx, c.who, "")
+		if err != nil || len(list) != c.want {
+			t.Errorf("%s (%s) sees who shares: %v, %v", c.who.Email, c.who.Role, list, err)
+		}
+	}
 	who, err = r.Unshare(ctx, r.admin, "shared", []string{"bob@x", "alice@x"})
 	if err != nil || fmt.Sprint(who) != "[bob@x]" {
 		t.Error(who, err)

@@ -359,13 +359,23 @@ func (s *Service) Shared(ctx context.Context, a Actor, ref string) ([]Sharing, e
 	if err != nil {
 		return nil, fmt.Errorf("read who shares folders: %w", err)
 	}
-	out := make([]Sharing, len(rows))
+	ids := make([]string, len(rows))
 	for i, r := range rows {
-		out[i] = Sharing{Folder: cluster.FolderID(r.FolderID), FolderName: r.Name, Status: cluster.FolderStatus(r.Status), Owner: r.Owner, Ownership: OfUser,
-			UserID: cluster.UserID(r.UserID), UserEmail: r.Email, Permission: cluster.MountPermission(r.Permission)}
-		if r.OfProject {
-			out[i].Ownership = OfProject
+		ids[i] = r.FolderID
+	}
+	slices.Sort(ids)
+	seen, err := load(ctx, s.d.Store.Queries, a, slices.Compact(ids))
+	if err != nil {
+		return nil, err
+	}
+	out := []Sharing{}
+	for _, r := range rows {
+		f := seen[cluster.FolderID(r.FolderID)]
+		if !f.IsOwner { // who made it once
+			continue
 		}
+		out = append(out, Sharing{Folder: f.ID, FolderName: r.Name, Status: cluster.FolderStatus(r.Status), Owner: r.Owner, Ownership: f.Ownership,
+			UserID: cluster.UserID(r.UserID), UserEmail: r.Email, Permission: cluster.MountPermission(r.Permission)})
 	}
 	return out, nil
 }

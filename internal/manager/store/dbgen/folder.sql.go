@@ -1025,7 +1025,7 @@ func (q *Queries) SetScope(ctx context.Context, host string, quotaScope string, 
 }
 
 const sharingsOf = `-- name: SharingsOf :many
-SELECT g.folder_id, f.name, f.status, coalesce(o.email, p.name, '')::text AS owner, (f.project_id IS NOT NULL)::boolean AS of_project, g.user_id, u.email, g.permission
+SELECT g.folder_id, f.name, f.status, coalesce(o.email, p.name, '')::text AS owner, g.user_id, u.email, g.permission
 FROM folder_permissions g JOIN folders f ON f.id = g.folder_id JOIN users u ON u.id = g.user_id LEFT JOIN users o ON o.id = f.user_id LEFT JOIN projects p ON p.id = f.project_id
 WHERE f.status <> 'delete-complete' AND (f.id = $1::uuid OR $1::uuid IS NULL AND (f.user_id = $2::uuid OR f.project_id IS NOT NULL AND f.creator_id = $2::uuid))
 ORDER BY f.name, g.folder_id, u.email LIMIT 10000
@@ -1036,7 +1036,6 @@ type SharingsOfRow struct {
 	Name       string
 	Status     string
 	Owner      string
-	OfProject  bool
 	UserID     string
 	Email      string
 	Permission string
@@ -1057,7 +1056,6 @@ func (q *Queries) SharingsOf(ctx context.Context, folderID *string, userID strin
 			&i.Name,
 			&i.Status,
 			&i.Owner,
-			&i.OfProject,
 			&i.UserID,
 			&i.Email,
 			&i.Permission,
