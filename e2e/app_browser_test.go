@@ -1,7 +1,9 @@
 package e2e_test
 
 import (
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"strings"
 	"testing"
@@ -84,6 +86,11 @@ func terminalReload(t *testing.T, p *platform, b *browser, py string) {
 	// The programs know the size of the window.
 	tab.typed("stty size\n")
 	tab.until(`/\n\d+ \d+\n/.test(` + screen + `)`)
+	// A paste of more than anything on the way holds arrives whole.
+	tab.typed("stty -echo; echo ready-$((1)); head -c $((4000*1000)) >/tmp/pasted; stty echo; sha256sum /tmp/pasted\n")
+	shows("ready-1")
+	tab.eval(`term.paste(("x".repeat(99) + "\n").repeat(40000))`, nil)
+	shows(fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Repeat(strings.Repeat("x", 99)+"\n", 40_000)))))
 }
 
 func hostilePage(t *testing.T, p *platform, b *browser, py, demo, mode string) {
