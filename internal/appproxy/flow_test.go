@@ -178,6 +178,47 @@ func TestLaunchThatFails(t *testing.T) {
 	s.eventually(func() bool { return len(s.p.Findings()) == 0 }, "the port is opened once it is free")
 }
 
+// A visitor whom another replica has let in need not wait for the news of it.
+func TestAdmittedByAnotherReplica(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	c := s.known(s.m.publish(s.ported(1, 0, "tcp")))
+	address := fmt.Sprintf("127.0.0.1:%d", c.Port)
+	s.eventually(func() bool {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			return false
+		}
+		defer conn.Close()
+		_, err = conn.Read(make([]byte, 1))
+		return err != nil && s.m.seen(func() bool { return s.m.lookups > 0 })()
+	}, "strangers are refused, after a look")
+	began := time.Now()
+	for range 50 {
+		conn, err := net.Dial("tcp", address)
+		require.NoError(t, err)
+		_, err = conn.Read(make([]byte, 1))
+		require.Error(t, err)
+		_ = conn.Close()
+	}
+	require.True(t, s.m.seen(func() bool { return s.m.lookups <= 2+int(time.Since(began)/time.Second) })(), "strangers cannot make it ask for each of them")
+	s.m.mu.Lock()
+	s.m.revision++
+	c.Revision, c.Admitted = s.m.revision, []netip.Addr{loopbackAddr}
+	s.m.circuits[c.ID] = c // nobody is told
+	s.m.mu.Unlock()
+	s.eventually(func() bool {
+		conn, err := net.Dial("tcp", address)
+		require.NoError(t, err)
+		defer conn.Close()
+		if _, err := conn.Write([]byte("x")); err != nil {
+			return false
+		}
+		_, err = conn.Read(make([]byte, 1))
+		return err == nil
+	}, "the address is let in")
+}
+
 // Apps that take their time to start keep nobody out of others.
 func TestLaunchesThatHang(t *testing.T) {
 	t.Parallel()

@@ -141,12 +141,13 @@ type ports struct {
 	mu       sync.Mutex
 	ctx      context.Context // of run; nil while it does not run
 	open     map[int]net.Listener
-	problems map[int]string // ports that cannot be opened
+	problems map[int]string    // ports that cannot be opened
+	asked    map[int]time.Time // of open ones: when the manager was last asked who is let in
 	all      sync.WaitGroup
 }
 
 func newPorts(p *Proxy) *ports {
-	return &ports{p: p, wake: make(chan struct{}, 1), open: map[int]net.Listener{}, problems: map[int]string{}}
+	return &ports{p: p, wake: make(chan struct{}, 1), open: map[int]net.Listener{}, problems: map[int]string{}, asked: map[int]time.Time{}}
 }
 
 // poke asks for a look at the table.
@@ -223,6 +224,7 @@ func (o *ports) follow() {
 func (o *ports) drop(port int) {
 	_ = o.open[port].Close() // nothing is written there
 	delete(o.open, port)
+	delete(o.asked, port)
 }
 
 // ensure opens the port of a circuit that has just been published, before its visitor comes.
@@ -284,6 +286,12 @@ func (o *ports) serve(ctx context.Context, conn net.Conn, port int) {
 		return
 	}
 	v := c.AdmitConn(remoteOf(conn), p.d.Clock.Now())
+	if v.Reason == "address-not-admitted" && o.mayAsk(port) {
+		// Another replica may have let it in just now, and the news is on its way.
+		if now, err := p.client.Refresh(ctx, port); err == nil && now != nil && !now.HTTP() {
+			c, v = now, now.AdmitConn(remoteOf(conn), p.d.Clock.Now())
+		}
+	}
 	if v.Decision == circuit.Pass {
 		p.engine.ServeTCP(ctx, conn, c)
 		return
@@ -297,6 +305,20 @@ func (o *ports) serve(ctx context.Context, conn net.Conn, port int) {
 	}
 	p.log.Debug("raw connection refused", "circuit", c.ID, "remote", conn.RemoteAddr(), "reason", v.Reason)
 	_ = conn.Close()
+}
+
+// askEvery is how often strangers on one port make the manager be asked.
+const askEvery = time.Second
+
+func (o *ports) mayAsk(port int) bool {
+	now := o.p.d.Clock.Now()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if at, ok := o.asked[port]; ok && now.Sub(at) < askEvery || o.open[port] == nil {
+		return false
+	}
+	o.asked[port] = now
+	return true
 }
 
 func remoteOf(conn net.Conn) netip.Addr {

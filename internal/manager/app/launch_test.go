@@ -350,6 +350,32 @@ func TestPortsRest(t *testing.T) {
 	r.must(err)
 }
 
+// One user's circuits do not take the last ports from others.
+func TestPortsForOthers(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	wide := instance()
+	wide.PortTo = wide.PortFrom + 7
+	r.see(wide)
+	onPort := func(q *proxy.LaunchRequest) { q.Mode, q.NoReuse = proxy.ModePort, true }
+	for range 6 {
+		r.launched("web", onPort)
+	}
+	_, err := r.launch("web", onPort)
+	wantReason(t, err, "no-free-port", "one too many of alice's")
+	_, err = r.launch("web", onPort, func(q *proxy.LaunchRequest) { q.ProxyPort = wide.PortTo })
+	wantReason(t, err, "no-free-port", "on wish")
+	theirs, _ := r.running(r.bob, "theirs")
+	l, err := r.Start(t.Context(), r.bob, theirs, "", app.Want{App: "web"})
+	r.must(err)
+	for range 2 {
+		_, err = r.Launch(t.Context(), proxy.LaunchRequest{Proxy: "p", Token: l.Token, Session: theirs, App: "web", Mode: proxy.ModePort, NoReuse: true})
+		r.must(err)
+	}
+	_, err = r.Launch(t.Context(), proxy.LaunchRequest{Proxy: "p", Token: l.Token, Session: theirs, App: "web", Mode: proxy.ModePort, NoReuse: true})
+	wantReason(t, err, "no-free-port", "all in use")
+}
+
 // A proxy that finds the port of a new circuit held by another program gives the circuit back.
 func TestUnopenedPorts(t *testing.T) {
 	t.Parallel()

@@ -176,6 +176,9 @@ func (s *Service) address(ctx context.Context, tx *store.Tx, w wish, mode proxy.
 		return err
 	}
 	if mode == proxy.ModePort {
+		if err := leaveSome(ctx, tx, w); err != nil {
+			return nil, nil, err
+		}
 		if w.port == 0 {
 			n, err := tx.FreePort(ctx, int32(w.proxy.PortFrom), int32(w.proxy.PortTo), w.proxy.Name)
 			if store.Missing(err) {
@@ -211,6 +214,20 @@ func (s *Service) address(ctx context.Context, tx *store.Tx, w wish, mode proxy.
 		}
 	}
 	return nil, nil, fault.Unavailablef("no free host name was found for app %s", w.target.app).WithNext("try again")
+}
+
+// leaveSome keeps the last quarter of a proxy's ports for users who have not a quarter already.
+func leaveSome(ctx context.Context, tx *store.Tx, w wish) error {
+	r, err := tx.PortsTaken(ctx, w.session.UserID, w.proxy.Name, int32(w.proxy.PortFrom), int32(w.proxy.PortTo))
+	if err != nil {
+		return fmt.Errorf("count the ports of app proxy %s: %w", w.proxy.Name, err)
+	}
+	size := int64(w.proxy.PortTo - w.proxy.PortFrom + 1)
+	if r.Taken < size && 4*r.Taken >= 3*size && 4*r.Theirs >= size {
+		return fault.Exhaustedf("%d of %d ports of app proxy %s are in use, %d of them by apps of this user", r.Taken, size, w.proxy.Name, r.Theirs).
+			WithReason("no-free-port").WithNext("close circuits that are not needed: the last ports are kept for others")
+	}
+	return nil
 }
 
 // published reads circuits as proxies are told of them; nil ids mean all.

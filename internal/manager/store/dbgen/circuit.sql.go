@@ -980,6 +980,29 @@ func (q *Queries) NoteOfficeTicket(ctx context.Context, circuitID string, userID
 	return err
 }
 
+const portsTaken = `-- name: PortsTaken :one
+SELECT count(*) AS taken, count(*) FILTER (WHERE c.user_id = $1) AS theirs FROM circuits c
+WHERE c.proxy = $2 AND c.port BETWEEN $3::integer AND $4::integer
+`
+
+type PortsTakenRow struct {
+	Taken  int64
+	Theirs int64
+}
+
+// How many ports of a range circuits have, and how many of them those of one user.
+func (q *Queries) PortsTaken(ctx context.Context, userID string, proxy string, portFrom int32, portTo int32) (PortsTakenRow, error) {
+	row := q.db.QueryRow(ctx, portsTaken,
+		userID,
+		proxy,
+		portFrom,
+		portTo,
+	)
+	var i PortsTakenRow
+	err := row.Scan(&i.Taken, &i.Theirs)
+	return i, err
+}
+
 const projectsToShare = `-- name: ProjectsToShare :many
 SELECT p.id, p.name FROM projects p JOIN project_members m ON m.project_id = p.id AND m.user_id = $1
 WHERE p.is_active AND (p.id::text = ANY($2::text[]) OR p.name = ANY($2::text[]))

@@ -143,6 +143,11 @@ LEFT JOIN circuit_addresses a ON a.proxy = @proxy AND a.address = p.port::text
 WHERE NOT EXISTS (SELECT 1 FROM circuits c WHERE c.proxy = @proxy AND c.port = p.port)
 ORDER BY a.freed_at NULLS FIRST, p.port LIMIT 1;
 
+-- name: PortsTaken :one
+-- How many ports of a range circuits have, and how many of them those of one user.
+SELECT count(*) AS taken, count(*) FILTER (WHERE c.user_id = @user_id) AS theirs FROM circuits c
+WHERE c.proxy = @proxy AND c.port BETWEEN @port_from::integer AND @port_to::integer;
+
 -- name: AddressTaken :one
 -- Whether a circuit has a label or port now, or had it until a moment ago and belonged to somebody else.
 SELECT EXISTS (SELECT 1 FROM circuits c WHERE c.proxy = @proxy AND coalesce(c.label, c.port::text) = @address::text)::boolean AS taken,
