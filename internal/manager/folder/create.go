@@ -57,6 +57,9 @@ func (s *Service) drafted(ctx context.Context, a Actor, in CreateInput) (draft, 
 		} else if a.Monitor() && !a.Member(cluster.ProjectID(p.ID)) {
 			return d, authz.NotFound(projectNoun, in.Project)
 		}
+		if !p.IsActive {
+			return d, invalid("project %s is not active and gets no more folders", p.Name).WithNext("ask an administrator to activate it, or choose another project")
+		}
 		if modelStore {
 			perm = cluster.ReadOnly
 		}

@@ -83,6 +83,19 @@ func TestCreate(t *testing.T) {
 	wantKind(t, err, fault.Invalid, "files of an unmanaged path")
 }
 
+func TestProjectsThatEndedGetNoFolders(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	f := r.create(r.admin, "data", of(r.project))
+	r.sql("UPDATE projects SET is_active = false WHERE id = $1", r.project)
+	_, err := r.Create(t.Context(), r.admin, folder.CreateInput{Name: "more", Host: host, Project: "proj"})
+	wantKind(t, err, fault.Invalid, "create in a project that is not active")
+	_, _, err = r.Clone(t.Context(), r.admin, string(f.ID), folder.CloneInput{Name: "copy", Project: "proj"})
+	wantKind(t, err, fault.Invalid, "clone into it")
+	_, err = r.RequestDownload(t.Context(), r.alice, string(f.ID), "x", false) // what is there can be fetched
+	r.must(err)
+}
+
 func TestHostRefusalNamesHostAndPermission(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
