@@ -226,7 +226,9 @@ func TestLaunchesThatHang(t *testing.T) {
 	c := s.known(s.m.publish(labelled(1, "lab-1")))
 	code := s.m.code(c.ID, "u1")
 	s.m.mu.Lock()
-	s.m.template = func(proxy.LaunchRequest) (proxy.Circuit, error) { return proxy.Circuit{}, fault.Conflictf("it did not start") }
+	s.m.template = func(proxy.LaunchRequest) (proxy.Circuit, error) {
+		return proxy.Circuit{}, fault.Conflictf("it did not start")
+	}
 	s.m.stuck, s.m.stuckAt = make(chan struct{}), proxy.PathLaunch
 	s.m.mu.Unlock()
 	var all sync.WaitGroup
@@ -243,9 +245,36 @@ func TestLaunchesThatHang(t *testing.T) {
 			})
 		}
 	}
-	s.eventually(func() bool { return refused.Load() == 40*6-64 }, "too many wait already")
-	require.True(t, s.m.seen(func() bool { return s.m.asked == 64 })())
+	s.eventually(func() bool { return refused.Load() == 40*6-32 }, "too many wait already")
+	require.True(t, s.m.seen(func() bool { return s.m.asked == 32 })())
 	require.Equal(t, 302, s.get(s.browser(), s.url("lab-1.apps.localhost", "/setup?token="+code)).status)
+}
+
+// Whoever tries codes without end keeps nobody else waiting.
+func TestCodesWithoutEnd(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, func(c *appproxy.Config) { c.TrustedProxies = []string{"127.0.0.1"} })
+	s.known(s.m.publish(labelled(1, "lab-1")))
+	s.m.mu.Lock()
+	s.m.stuck, s.m.stuckAt = make(chan struct{}), proxy.PathRedeem
+	s.m.mu.Unlock()
+	setup := func(from string) answer {
+		return s.get(s.browser(), s.url("lab-1.apps.localhost", "/setup?token=x"), "X-Forwarded-For", from)
+	}
+	var all sync.WaitGroup
+	var refused atomic.Int32
+	for range 40 {
+		all.Go(func() {
+			if setup("192.0.2.1").status == 429 {
+				refused.Add(1)
+			}
+		})
+	}
+	s.eventually(func() bool { return refused.Load() == 32 }, "one address has enough questions under way")
+	all.Go(func() { setup("192.0.2.2") })
+	s.eventually(s.m.seen(func() bool { return s.m.asked == 9 }), "another one is heard")
+	close(s.m.stuck)
+	all.Wait()
 }
 
 func TestSecretOfConf(t *testing.T) {

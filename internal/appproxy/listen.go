@@ -78,7 +78,7 @@ func (p *Proxy) serveHTTP(ctx context.Context, conn net.Conn, l forward.Listener
 
 // handshake returns nil when the connection is over.
 func (p *Proxy) handshake(ctx context.Context, conn net.Conn, conf *tls.Config) *tls.Conn {
-	from, most := forward.Network(remoteOf(conn)), eachHandshakes
+	from, most := circuit.Network(remoteOf(conn)), eachHandshakes
 	if p.engine.Trusted(from) {
 		most = maxHandshakes
 	}

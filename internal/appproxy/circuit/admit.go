@@ -113,3 +113,14 @@ func (c *Circuit) closedTo(v Visitor) *Verdict {
 	}
 	return &Verdict{Refuse, "", "address-not-allowed", "This app is not open to your address."}
 }
+
+// Network is what counts as one address where visitors are counted: of IPv6 a visitor has a whole /64.
+func Network(a netip.Addr) netip.Addr {
+	a = plain(a)
+	if a.Is6() {
+		if p, err := a.Prefix(64); err == nil {
+			return p.Addr()
+		}
+	}
+	return a
+}

@@ -73,8 +73,7 @@ type Client struct {
 	state   State
 	changed chan struct{} // closed and replaced when link or table change
 
-	finder   finder
-	launches launches
+	finder finder
 }
 
 // State tells how the client is doing.
@@ -444,10 +443,6 @@ func (c *Client) call(ctx context.Context, path string, in, out any) error {
 // Launch publishes an app; its circuit is in the table when it returns.
 func (c *Client) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.LaunchReply, *circuit.Circuit, error) {
 	var reply proxy.LaunchReply
-	if !c.launches.begin(req.Session) {
-		return reply, nil, fault.Exhaustedf("too many apps are being started at the moment").WithReason("launches").WithNext("try again when those that you began are there")
-	}
-	defer c.launches.end(req.Session)
 	snapshots := c.snapshots()
 	if err := c.call(ctx, proxy.PathLaunch, req, &reply); err != nil {
 		return reply, nil, err
@@ -466,43 +461,6 @@ func (c *Client) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.Lau
 		return reply, nil, fault.Conflictf("the app was published, and taken back at once").WithReason("circuit-gone").WithNext("see whether the session still runs, then open the app again")
 	}
 	return reply, now, nil
-}
-
-// Bounds of launches under way: one waits for its app as long as that takes, and a manager takes only so many questions at once
-// from a proxy. The others are for those who want in.
-const (
-	maxLaunches  = 64
-	eachLaunches = 4 // of one session
-)
-
-// launches counts those under way.
-type launches struct {
-	mu   sync.Mutex
-	all  int
-	each map[string]int // by session; none is kept at zero
-}
-
-func (l *launches) begin(session string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.all >= maxLaunches || l.each[session] >= eachLaunches {
-		return false
-	}
-	if l.each == nil {
-		l.each = map[string]int{}
-	}
-	l.all++
-	l.each[session]++
-	return true
-}
-
-func (l *launches) end(session string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all--
-	if l.each[session]--; l.each[session] == 0 {
-		delete(l.each, session)
-	}
 }
 
 // Redeem turns a one-time code into the right to be a visitor.

@@ -207,7 +207,7 @@ func (h *http1) lookAtVisitor() {
 	}
 	if client != h.lastClient || h.byAddress == nil || secure != h.secure {
 		h.lastClient = client
-		h.byAddress = h.e.byAddress.of(Network(client), h.e.now.Load())
+		h.byAddress = h.e.byAddress.of(circuit.Network(client), h.e.now.Load())
 		h.told = told(client, secure)
 	}
 	h.client, h.secure = client, secure

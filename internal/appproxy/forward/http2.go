@@ -104,7 +104,7 @@ func (s *h2side) answer(w http.ResponseWriter, r *http.Request, v *visit, l List
 		writeProblem(w, r, malformed("the target is no path"))
 		return
 	}
-	if wait, ok := e.byAddress.of(Network(head.Client), now).take(now, e.cfg.RequestsPerAddress); !ok {
+	if wait, ok := e.byAddress.of(circuit.Network(head.Client), now).take(now, e.cfg.RequestsPerAddress); !ok {
 		writeProblem(w, r, tooManyRequests("your address", wait))
 		return
 	}

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"berth.dev/berth/internal/appproxy/circuit"
 )
 
 // bucket lets so many requests per second pass and a burst of twice that. It holds the time at which it will be full again,
@@ -89,7 +91,7 @@ type tally struct {
 
 // enter counts one more unless there are most already; 0 is without limit.
 func (t *tally) enter(a netip.Addr, most int) bool {
-	a = Network(a)
+	a = circuit.Network(a)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if most > 0 && t.m[a] >= most {
@@ -100,21 +102,10 @@ func (t *tally) enter(a netip.Addr, most int) bool {
 }
 
 func (t *tally) leave(a netip.Addr) {
-	a = Network(a)
+	a = circuit.Network(a)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.m[a]--; t.m[a] <= 0 {
 		delete(t.m, a)
 	}
-}
-
-// Network is what counts as one address: of IPv6 a visitor has a whole /64.
-func Network(a netip.Addr) netip.Addr {
-	a = a.Unmap().WithZone("")
-	if a.Is6() {
-		if p, err := a.Prefix(64); err == nil {
-			return p.Addr()
-		}
-	}
-	return a
 }

@@ -451,8 +451,8 @@ func TestBuckets(t *testing.T) {
 		n += len(all.shards[i].m)
 	}
 	require.LessOrEqual(t, n, maxBuckets*limitShards)
-	require.Equal(t, Network(netip.MustParseAddr("2001:db8::1")), Network(netip.MustParseAddr("2001:db8::2")))
-	require.Equal(t, Network(netip.MustParseAddr("::ffff:1.2.3.4")), netip.MustParseAddr("1.2.3.4"))
+	require.Equal(t, circuit.Network(netip.MustParseAddr("2001:db8::1")), circuit.Network(netip.MustParseAddr("2001:db8::2")))
+	require.Equal(t, circuit.Network(netip.MustParseAddr("::ffff:1.2.3.4")), netip.MustParseAddr("1.2.3.4"))
 }
 
 func TestTrustedProxies(t *testing.T) {

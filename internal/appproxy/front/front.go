@@ -62,6 +62,10 @@ type Front struct {
 	o       Options
 	base    http.Handler
 	warming atomic.Int32 // warm-ups under way
+
+	sessions  gate[string] // launches by session
+	launchers gate[netip.Addr]
+	askers    gate[netip.Addr]
 }
 
 // New makes a Front.

@@ -127,6 +127,11 @@ const portTries = 16
 // launch publishes an app and opens its port. Who wished for no port gets another circuit when a stranger holds the first one's;
 // a circuit that was there before stays, other replicas of this proxy may serve it.
 func (f *Front) launch(ctx context.Context, req proxy.LaunchRequest) (proxy.LaunchReply, *circuit.Circuit, error) {
+	done, err := f.launching(req.Session, req.Client)
+	if err != nil {
+		return proxy.LaunchReply{}, nil, err
+	}
+	defer done()
 	for try := 1; ; try++ {
 		reply, c, err := f.o.Manager.Launch(ctx, req)
 		if err != nil {
@@ -168,9 +173,13 @@ func (f *Front) known(w http.ResponseWriter, _ *http.Request) {
 // end closes the circuits of a token at a session. Tokens that are none end nothing, and get the same answer.
 func (f *Front) end(w http.ResponseWriter, r *http.Request) {
 	cors(w)
-	err := f.o.Manager.Close(r.Context(), proxy.CloseRequest{Token: r.PathValue("token"), Session: r.PathValue("session")})
+	done, err := f.asking(visitor(r))
+	if err == nil {
+		err = f.o.Manager.Close(r.Context(), proxy.CloseRequest{Token: r.PathValue("token"), Session: r.PathValue("session")})
+		done()
+	}
 	switch fault.KindOf(err) {
-	case fault.Unavailable, fault.Timeout:
+	case fault.Unavailable, fault.Timeout, fault.Exhausted:
 		f.fail(w, r, "The apps could not be closed.", err)
 		return
 	}

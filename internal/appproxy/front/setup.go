@@ -47,7 +47,7 @@ func (f *Front) Setup(c *circuit.Circuit) http.Handler {
 		}
 		own := f.o.Address(c)
 		secure := own.Scheme == "https"
-		reply, err := f.o.Manager.Redeem(r.Context(), proxy.RedeemRequest{Circuit: c.ID, Code: q.Get("token"), Client: visitor(r)})
+		reply, err := f.redeem(r, c, q.Get("token"))
 		path := relative(q.Get("redirect"))
 		if path == "" {
 			path = relative(reply.Path)
@@ -85,6 +85,17 @@ func (f *Front) Setup(c *circuit.Circuit) http.Handler {
 		w.Header().Set("Location", path)
 		w.WriteHeader(http.StatusFound)
 	})
+}
+
+// redeem asks the manager what a visitor's code is worth.
+func (f *Front) redeem(r *http.Request, c *circuit.Circuit, code string) (proxy.RedeemReply, error) {
+	from := visitor(r)
+	done, err := f.asking(from)
+	if err != nil {
+		return proxy.RedeemReply{}, err
+	}
+	defer done()
+	return f.o.Manager.Redeem(r.Context(), proxy.RedeemRequest{Circuit: c.ID, Code: code, Client: from})
 }
 
 // ticket signs what a redeemed code is worth.
@@ -205,7 +216,7 @@ func (f *Front) setupRaw(w http.ResponseWriter, r *http.Request) {
 		f.noApp(nil).ServeHTTP(w, r)
 		return
 	}
-	reply, err := f.o.Manager.Redeem(r.Context(), proxy.RedeemRequest{Circuit: c.ID, Code: q.Get("token"), Client: visitor(r)})
+	reply, err := f.redeem(r, c, q.Get("token"))
 	if err != nil {
 		f.badCode(c, err).ServeHTTP(w, r)
 		return
