@@ -31,10 +31,12 @@ const (
 	AppMissing  = "missing"
 )
 
-// Origins of apps: the session's own services, what its image or request declares, and ports that were noticed.
+// Origins of apps: the session's own services, what its image or request declares, well-known ones that are installed in it,
+// and ports that were noticed.
 const (
 	AppIntrinsic = "intrinsic"
 	AppDeclared  = "declared"
+	AppInstalled = "installed"
 	AppNoticed   = "noticed"
 )
 

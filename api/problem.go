@@ -33,6 +33,9 @@ const CodeNoAppProxy = "no-app-proxy"
 // CodeAppRefused is the code of a problem that says that the way to an app is there, but nothing listens at its end.
 const CodeAppRefused = "app-refused"
 
+// CodeAppMissing is the code of a problem that says that the session has no program for an app that is known.
+const CodeAppMissing = "app-missing"
+
 // maxProblem bounds the size of an error body in bytes.
 const maxProblem = 1 << 20
 

@@ -27,6 +27,7 @@ type fakeApps struct {
 	circuits []map[string]any
 	changes  []map[string]any
 	started  []string
+	how      []string // arguments and environments of starts
 	stopped  []string
 	added    []string // queries of add
 	tickets  int
@@ -76,7 +77,18 @@ func (f *fakeManager) appRoutes(handle func(pattern string, h func(w http.Respon
 			noProxyProblem(w)
 			return
 		}
+		if body["app"] == "tensorboard" && !slices.ContainsFunc(a.list, func(k api.App) bool { return k.Name == "tensorboard" }) {
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(http.StatusNotFound)
+			_ = json.NewEncoder(w).Encode(api.Problem{Type: api.ProblemPrefix + api.SlugNotFound, Title: "No such object", Msg: "the session has no program for app tensorboard", Code: api.CodeAppMissing, Next: "pip install --user tensorboard"})
+			return
+		}
 		a.started = append(a.started, fmt.Sprint(body["app"]))
+		for _, k := range []string{"arguments", "envs"} {
+			if v, ok := body[k]; ok {
+				a.how = append(a.how, fmt.Sprint(v))
+			}
+		}
 		reply(w, 200, map[string]string{"token": "launch", "wsproxy_addr": a.proxy.URL})
 	})
 	handle("POST /session/{s}/shutdown-service", func(w http.ResponseWriter, r *http.Request) {

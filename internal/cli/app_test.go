@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/api"
 )
 
 func circuitOf(id, session, app string) map[string]any {
@@ -73,6 +75,38 @@ func TestAppOpen(t *testing.T) {
 	o = b.do(t, "", "app", "open", "mylab", "sshd")
 	require.Equal(t, "127.0.0.1:10300\n", o.out)
 	require.Contains(t, o.err, "berth port-forward mylab sshd")
+}
+
+func TestAppsThatAreInstalled(t *testing.T) {
+	t.Parallel()
+	b := withLab(t)
+	o := b.do(t, "", "app", "open", "mylab", "tensorboard")
+	require.Equal(t, 3, o.code)
+	require.Contains(t, o.err, "open app tensorboard of session mylab: the session has no program for app tensorboard")
+	require.Contains(t, o.err, "next: pip install --user tensorboard")
+
+	board := declared("tensorboard", "http", api.AppStopped, 6006)
+	board.Origin = api.AppInstalled
+	b.apps.list = append(b.apps.list[:2], board)
+	o = b.do(t, "", "app", "open", "mylab", "--no-browser")
+	require.Equal(t, 0, o.code, o.err)
+	require.Equal(t, []string{"jupyter"}, b.apps.started, "a session is for what its image declares")
+	o = b.do(t, "", "app", "open", "mylab", "tensorboard", "--no-browser", "--arg", "--logdir=/a b=c", "--arg", "--quick", "--arg", "-x=1", "--arg", "-x=2", "--env", "A=b=c")
+	require.Equal(t, 0, o.code, o.err)
+	require.Equal(t, []string{`{"--logdir":["/a b=c"],"--quick":null,"-x":["1","2"]}`, `{"A":"b=c"}`}, b.apps.how)
+
+	for args, want := range map[string]string{"--arg ": "names no argument", "--arg =x": "names no argument", "--env A": "is not NAME=VALUE", "--env =x": "is not NAME=VALUE"} {
+		flag, value, _ := strings.Cut(args, " ")
+		o = b.do(t, "", "app", "open", "mylab", "tensorboard", flag, value)
+		require.Equal(t, 2, o.code, args)
+		require.Contains(t, o.err, want)
+	}
+	b.apps.list[2].State = api.AppReady
+	o = b.do(t, "", "app", "open", "mylab", "tensorboard", "--arg", "--logdir=x")
+	require.Equal(t, 1, o.code)
+	require.Contains(t, o.err, "app tensorboard of session mylab runs already, so it takes no arguments\n  next: berth app stop mylab tensorboard")
+	b.apps.list = append(b.apps.list[:1], b.apps.list[2])
+	require.Equal(t, 0, b.do(t, "", "app", "open", "mylab", "--no-browser").code, "it is the only one")
 }
 
 func TestAppsThatCannotBeOpened(t *testing.T) {

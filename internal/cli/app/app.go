@@ -56,13 +56,20 @@ func find(session api.SessionInfo, list []api.App, name string) (api.App, error)
 	return api.App{}, missing(session, name, list)
 }
 
-// only finds the app that a session is for: its one declared HTTP app.
+// only finds the app that a session is for: its one HTTP app, or the one besides those that were installed in it.
 func only(session api.SessionInfo, list []api.App) (api.App, error) {
-	var found []api.App
+	var found, installed []api.App
 	for _, a := range list {
-		if a.HTTP() && a.Origin != api.AppIntrinsic && a.Name != "ttyd" {
+		switch {
+		case !a.HTTP() || a.Origin == api.AppIntrinsic || a.Name == "ttyd":
+		case a.Origin == api.AppInstalled:
+			installed = append(installed, a)
+		default:
 			found = append(found, a)
 		}
+	}
+	if len(found) == 0 {
+		found = installed
 	}
 	if len(found) == 1 {
 		return found[0], nil

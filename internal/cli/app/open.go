@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,7 +16,9 @@ import (
 
 type openOptions struct {
 	Opener
-	json bool
+	arguments []string
+	envs      []string
+	json      bool
 }
 
 // Opener publishes an app and opens it.
@@ -27,6 +30,9 @@ type Opener struct {
 	Mode      string
 	Port      int    // of the app proxy
 	Label     string // of the subdomain
+	// Arguments and Envs are how the app is started; see api.StartApp.
+	Arguments map[string]any
+	Envs      map[string]string
 }
 
 func (a *verbs) newOpen() *cobra.Command {
@@ -38,8 +44,12 @@ func (a *verbs) newOpen() *cobra.Command {
 the desktop. The address lets you in, once and for a few minutes; the browser stays in afterwards.
 
 Only you can use the app, unless it is published to the public here or shared later with berth app share. Apps that
-speak no HTTP get a port that is open to the address of this machine.`,
+speak no HTTP get a port that is open to the address of this machine.
+
+Well-known apps (jupyter, jupyterlab, vscode, tensorboard) need no declaration by the image: install one in the session
+and open it.`,
 		Example: `  berth app open mylab jupyter
+  berth app open mylab tensorboard --arg --logdir=/home/work/runs
   berth app open mylab 8000 --no-browser --public --allow 10.0.0.0/8`,
 		Args:              frame.Args(cobra.RangeArgs(1, 2)),
 		ValidArgsFunction: a.complete(),
@@ -54,6 +64,8 @@ speak no HTTP get a port that is open to the address of this machine.`,
 	f.StringVar(&o.Mode, "mode", "", "address by port or by subdomain (default: the app proxy's)")
 	f.IntVar(&o.Port, "proxy-port", 0, "port of the app proxy to ask for")
 	f.StringVar(&o.Label, "subdomain", "", "name of the subdomain to ask for")
+	f.StringArrayVar(&o.arguments, "arg", nil, "argument NAME[=VALUE] that the app takes, such as --logdir=/home/work/runs (repeatable)")
+	f.StringArrayVar(&o.envs, "env", nil, "environment variable NAME=VALUE that the app takes (repeatable)")
 	frame.JSONFlag(cmd, &o.json)
 	_ = cmd.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions([]string{api.CircuitPort, api.CircuitSubdomain}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -61,6 +73,9 @@ speak no HTTP get a port that is open to the address of this machine.`,
 
 func (o *openOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
 	if err := o.Check(cmd); err != nil {
+		return err
+	}
+	if err := o.start(cmd); err != nil {
 		return err
 	}
 	session, name := args[0], ""
@@ -83,11 +98,14 @@ func (o *openOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client
 	var app api.App
 	if name == "" {
 		app, err = only(info, list)
-	} else {
-		app, err = find(info, list, name)
+	} else if app, err = find(info, list, name); err != nil {
+		err = couldBe(ctx, c, info, name, err)
 	}
 	if err != nil {
 		return err
+	}
+	if (app.State == api.AppReady || app.State == api.AppStarting) && len(o.Arguments)+len(o.Envs) > 0 {
+		return frame.Hint(fmt.Errorf("app %s of session %s runs already, so it takes no arguments", app.Name, info.Name), "berth app stop %s %s, then open it again", info.Name, app.Name)
 	}
 	out, err := o.Publish(ctx, cmd, c, info, app)
 	if err != nil {
@@ -121,6 +139,47 @@ func (o *openOptions) enter(ctx context.Context, cmd *cobra.Command, c *api.Clie
 		return true, o.show(cmd, address)
 	}
 	return false, nil
+}
+
+// start reads how the app is to be started.
+func (o *openOptions) start(cmd *cobra.Command) error {
+	for _, text := range o.arguments {
+		name, value, has := strings.Cut(text, "=")
+		if name == "" {
+			return frame.Usage(frame.Hint(fmt.Errorf("--arg %q names no argument", text), "write it as --arg --logdir=/home/work/runs"))
+		}
+		if o.Arguments == nil {
+			o.Arguments = map[string]any{}
+		}
+		switch words, again := o.Arguments[name].([]string); {
+		case has:
+			o.Arguments[name] = append(words, value)
+		case !again:
+			o.Arguments[name] = nil
+		}
+	}
+	for _, text := range o.envs {
+		name, value, has := strings.Cut(text, "=")
+		if name == "" || !has {
+			return frame.Usage(frame.Hint(fmt.Errorf("--env %q is not NAME=VALUE", text), "%s --help", cmd.CommandPath()))
+		}
+		if o.Envs == nil {
+			o.Envs = map[string]string{}
+		}
+		o.Envs[name] = value
+	}
+	return nil
+}
+
+// couldBe asks how an app that is not listed may be had; unlisted is the answer when the session does not know either.
+func couldBe(ctx context.Context, c *api.Client, session api.SessionInfo, name string, unlisted error) error {
+	if _, err := strconv.ParseUint(name, 10, 16); err == nil {
+		return unlisted
+	}
+	if _, err := c.StartApp(ctx, session.ID, api.StartApp{App: name}); api.HasCode(err, api.CodeAppMissing) {
+		return fmt.Errorf("open app %s of session %s: %w", name, session.Name, err)
+	}
+	return unlisted
 }
 
 // Check refuses flags that cannot be meant.
@@ -161,7 +220,7 @@ func (o *Opener) Publish(ctx context.Context, cmd *cobra.Command, c *api.Client,
 	if app.State == api.AppStopped || app.State == api.AppFailed {
 		p.Say("starting")
 	}
-	launch, err := c.StartApp(ctx, info.ID, api.StartApp{App: app.Name})
+	launch, err := c.StartApp(ctx, info.ID, api.StartApp{App: app.Name, Envs: o.Envs, Arguments: o.Arguments})
 	if err != nil {
 		if api.HasCode(err, api.CodeNoAppProxy) {
 			return api.Published{}, frame.Hint(err, "berth port-forward %s %s reaches it without one", info.Name, app.Name)

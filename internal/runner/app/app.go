@@ -84,10 +84,11 @@ type Set struct {
 	closed  bool
 }
 
-// app is one declared app. Set.mu guards what changes.
+// app is one declared or well-known app. Set.mu guards what changes.
 type app struct {
 	run.AppPort
-	log *output
+	origin run.AppOrigin
+	log    *output
 
 	state    run.AppState // of what was started here
 	detail   string
@@ -119,7 +120,14 @@ func New(c Config) *Set {
 			slices.ContainsFunc(c.Own, func(o run.AppPort) bool { return o.Name == p.Name }) {
 			continue
 		}
-		s.apps = append(s.apps, &app{AppPort: p, state: run.AppStopped, log: newOutput(c.LogDir, p.Name, c.Now)})
+		s.apps = append(s.apps, &app{AppPort: p, origin: run.AppDeclared, state: run.AppStopped, log: newOutput(c.LogDir, p.Name, c.Now)})
+	}
+	others := slices.Clone(c.Own)
+	for _, a := range s.apps {
+		others = append(others, a.AppPort)
+	}
+	for _, p := range installable(others) {
+		s.apps = append(s.apps, &app{AppPort: p, origin: run.AppInstalled, state: run.AppStopped, log: newOutput(c.LogDir, p.Name, c.Now)})
 	}
 	return s
 }
@@ -171,7 +179,9 @@ func (s *Set) unknown(name string) error {
 		names = append(names, p.Name)
 	}
 	for _, a := range s.apps {
-		names = append(names, a.Name)
+		if a.origin == run.AppDeclared {
+			names = append(names, a.Name)
+		}
 	}
 	e := fault.NotFoundf("the session has no app %q", name).WithReason("no-such-app")
 	if len(names) == 0 {
@@ -192,6 +202,9 @@ func (s *Set) List(ctx context.Context) run.AppList {
 	open := s.noticer.listening()
 	s.mu.Lock()
 	for i, a := range s.apps {
+		if a.origin == run.AppInstalled && a.life == nil && a.state == run.AppStopped && plans[i].err != nil {
+			continue // it is not installed; whoever listens there is somebody else
+		}
 		out.Apps = append(out.Apps, s.view(a, plans[i], open))
 		for _, p := range a.Ports {
 			taken[p] = true
@@ -227,7 +240,7 @@ func noticedApp(port int, p run.AppProtocol) run.AppPort {
 
 // view is an app as it is now. The mutex is held.
 func (s *Set) view(a *app, p plan, open map[int]listener) run.App {
-	v := run.App{AppPort: a.AppPort, Origin: run.AppDeclared, State: a.state, Detail: a.detail, PID: a.pid, Restarts: a.restarts,
+	v := run.App{AppPort: a.AppPort, Origin: a.origin, State: a.state, Detail: a.detail, PID: a.pid, Restarts: a.restarts,
 		URLTemplate: p.URLTemplate, AllowedArguments: p.AllowedArguments, AllowedEnvs: p.AllowedEnvs}
 	for k, arg := range p.DefaultArguments {
 		if v.DefaultArguments == nil {
@@ -357,6 +370,9 @@ func (s *Set) planOf(a *app) plan {
 	d, program, install, ok := choose(a.Name, func(program string) (string, bool) { return s.lookPath(program, s.c.Env) })
 	if ok {
 		return plan{Definition: d, program: program}
+	}
+	if a.origin == run.AppInstalled {
+		return plan{state: run.AppMissing, err: notInstalled(a.Name, install)}
 	}
 	e := fault.NotFoundf("the image declares app %s, but has neither a program nor a definition (%s) for it", a.Name, DefinitionDir+"/"+a.Name+".json").WithReason("app-missing")
 	if install != "" {

@@ -10,11 +10,12 @@ import (
 //go:embed builtin.json
 var builtinTable []byte
 
-// builtin starts a well-known app in images that carry its program but no definition. All of them listen on the loopback
+// builtin starts a well-known app in sessions that have its program but no definition of it. All of them listen on the loopback
 // address alone and ask for no password: nobody comes there but through a tunnel. They keep their check that the
 // origin of a page is the host it was asked from.
 type builtin struct {
 	Names      []string        `json:"names"`
+	Port       int             `json:"port"`     // where nobody declares one
 	Programs   []string        `json:"programs"` // the first that is there is {program}
 	Install    string          `json:"install"`  // how it may be had
 	Definition json.RawMessage `json:"definition"`

@@ -107,8 +107,9 @@ func (s *Set) startDeclared(within, ctx context.Context, a *app, p plan, port in
 	s.mu.Lock()
 	if a.life == nil {
 		s.mu.Unlock()
-		// A program that listens there already is as good, and a second one would only fail.
-		if answers(within, port, run.AppTCP) {
+		// A program that listens there already is as good, and a second one would only fail. At the port of what is not
+		// installed it is somebody else.
+		if !(a.origin == run.AppInstalled && p.err != nil) && answers(within, port, run.AppTCP) {
 			return result()
 		}
 		if p.err != nil {
@@ -288,7 +289,6 @@ func (s *Set) live(ctx context.Context, a *app, p plan, port int, req run.AppSta
 	}
 }
 
-// probed is the protocol that a probe speaks.
 // shown is the beginning of a command for people.
 func shown(argv []string) string {
 	const most = 4 << 10
@@ -304,6 +304,7 @@ func shown(argv []string) string {
 	return printable(b.String())
 }
 
+// probed is the protocol that a probe speaks.
 func probed(p run.AppProtocol) run.AppProtocol {
 	if p == run.AppHTTP {
 		return run.AppHTTP

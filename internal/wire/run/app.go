@@ -41,10 +41,12 @@ type AppPort struct {
 // AppOrigin says where an app comes from.
 type AppOrigin string
 
-// The origins. A noticed app is a port that a program of the session listens on without being declared.
+// The origins. An installed app is a well-known one that nobody declared and that the session has a program for; a noticed
+// one is a port that a program of the session listens on.
 const (
 	AppIntrinsic AppOrigin = "intrinsic"
 	AppDeclared  AppOrigin = "declared"
+	AppInstalled AppOrigin = "installed"
 	AppNoticed   AppOrigin = "noticed"
 )
 
