@@ -14,7 +14,10 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-const version = "SSH-2.0-Berth"
+// version is what clients know the server by. They look for OpenSSH in it; where they miss it they do without that project's
+// extensions (the library that VS Code's forks use forwards no sockets then) and write the two paths of a symbolic link in the
+// other order. What this server speaks is OpenSSH's dialect.
+const version = "SSH-2.0-OpenSSH_9.9 Berth"
 
 // The client's list of ciphers decides, and OpenSSH's begins with chacha20-poly1305, which costs this process several times
 // as much as AES-GCM where the processor has instructions for AES. So whoever knows AES-GCM is offered nothing else there. For that the
