@@ -79,7 +79,7 @@ func (s *Service) Tidy(ctx context.Context) error {
 		{"tickets of administrators", func() error { return q.DropExpiredOfficeTickets(ctx, now) }},
 		{"launch tokens", func() error { return q.DropExpiredLaunches(ctx, now) }},
 		{"removals", func() error { return q.ForgetCircuitRemovals(ctx) }},
-		{"freed addresses", func() error { return q.ForgetCircuitAddresses(ctx) }},
+		{"freed addresses", func() error { return q.ForgetCircuitAddresses(ctx, labelRest) }},
 		{"app proxies", func() error { return q.ForgetProxies(ctx, now.Add(-proxyKept)) }},
 	} {
 		if err := step.do(); err != nil {

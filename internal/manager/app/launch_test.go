@@ -350,6 +350,31 @@ func TestPortsRest(t *testing.T) {
 	r.must(err)
 }
 
+// A host name that people may have links to is not given to somebody else for long, and to whoever had it at once.
+func TestLabelsRest(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := t.Context()
+	named := func(q *proxy.LaunchRequest) { q.Label = "my-demo" }
+	r.must(r.Delete(ctx, r.alice, r.launched("web", named).Circuit.ID))
+	theirs, _ := r.running(r.bob, "theirs")
+	l, err := r.Start(ctx, r.bob, theirs, "", app.Want{App: "web"})
+	r.must(err)
+	req := proxy.LaunchRequest{Proxy: "p", Token: l.Token, Session: theirs, App: "web", Label: "my-demo"}
+	for _, ago := range []string{"1 hour", "20 days"} {
+		r.sql(`UPDATE circuit_addresses SET freed_at = now() - $1::interval`, ago)
+		r.must(r.Tidy(ctx))
+		_, err = r.Launch(ctx, req)
+		wantReason(t, err, "circuit-address-taken", ago)
+	}
+	r.must(r.Delete(ctx, r.alice, r.launched("web", named).Circuit.ID))
+	r.sql(`UPDATE circuit_addresses SET freed_at = now() - interval '31 days'`)
+	r.must(r.Tidy(ctx))
+	require.Zero(t, r.count(`SELECT count(*) FROM circuit_addresses`))
+	_, err = r.Launch(ctx, req)
+	r.must(err)
+}
+
 // One user's circuits do not take the last ports from others.
 func TestPortsForOthers(t *testing.T) {
 	t.Parallel()

@@ -21,8 +21,10 @@ import (
 const (
 	// maxCircuits bounds the circuits of one session.
 	maxCircuits = 64
-	// addressRest is how long a label or port that somebody else had is not given on wish.
-	addressRest = 10 * time.Minute
+	// portRest and labelRest are how long an address that somebody else had is not given on wish. Visitors keep links to labels,
+	// and browsers what the app there left in them; ports are few, and known to change hands.
+	portRest  = 10 * time.Minute
+	labelRest = 30 * 24 * time.Hour
 	labelTries  = 8
 )
 
@@ -160,8 +162,12 @@ func (s *Service) address(ctx context.Context, tx *store.Tx, w wish, mode proxy.
 	if err := tx.LockProxyAddresses(ctx, w.proxy.Name); err != nil {
 		return nil, nil, fmt.Errorf("wait for the addresses of app proxy %s: %w", w.proxy.Name, err)
 	}
+	rest := labelRest
+	if mode == proxy.ModePort {
+		rest = portRest
+	}
 	free := func(address string) (bool, error) {
-		r, err := tx.AddressTaken(ctx, w.proxy.Name, address, w.session.UserID, addressRest)
+		r, err := tx.AddressTaken(ctx, w.proxy.Name, address, w.session.UserID, rest)
 		if err != nil {
 			return false, fmt.Errorf("look at address %s of app proxy %s: %w", address, w.proxy.Name, err)
 		}
@@ -170,7 +176,7 @@ func (s *Service) address(ctx context.Context, tx *store.Tx, w wish, mode proxy.
 	wished := func(what, address string) error {
 		ok, err := free(address)
 		if err == nil && !ok {
-			err = fault.Conflictf("%s %s of app proxy %s is taken, or was until a moment ago", what, address, w.proxy.Name).WithReason("circuit-address-taken").
+			err = fault.Conflictf("%s %s of app proxy %s is taken, or somebody else had it until lately", what, address, w.proxy.Name).WithReason("circuit-address-taken").
 				WithNext("ask for another one, or for none")
 		}
 		return err

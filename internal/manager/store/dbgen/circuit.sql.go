@@ -819,11 +819,12 @@ func (q *Queries) FindLaunch(ctx context.Context, tokenHash []byte) (FindLaunchR
 }
 
 const forgetCircuitAddresses = `-- name: ForgetCircuitAddresses :exec
-DELETE FROM circuit_addresses WHERE freed_at < now() - interval '1 day'
+DELETE FROM circuit_addresses WHERE freed_at < now() - CASE WHEN address ~ '^[0-9]+$' THEN interval '1 day' ELSE $1::interval END
 `
 
-func (q *Queries) ForgetCircuitAddresses(ctx context.Context) error {
-	_, err := q.db.Exec(ctx, forgetCircuitAddresses)
+// Ports are asked for by the time they became free, labels for longer.
+func (q *Queries) ForgetCircuitAddresses(ctx context.Context, labels time.Duration) error {
+	_, err := q.db.Exec(ctx, forgetCircuitAddresses, labels)
 	return err
 }
 

@@ -211,7 +211,8 @@ DELETE FROM app_launches WHERE expires_at <= @now::timestamptz;
 DELETE FROM circuit_removals WHERE at < now() - interval '1 day';
 
 -- name: ForgetCircuitAddresses :exec
-DELETE FROM circuit_addresses WHERE freed_at < now() - interval '1 day';
+-- Ports are asked for by the time they became free, labels for longer.
+DELETE FROM circuit_addresses WHERE freed_at < now() - CASE WHEN address ~ '^[0-9]+$' THEN interval '1 day' ELSE @labels::interval END;
 
 -- name: SeeProxy :exec
 INSERT INTO app_proxies (name, node, instance, seen_at) VALUES (@name, @node, @instance, @seen_at)
