@@ -46,7 +46,7 @@ func (r *Runner) execute(j *job) int {
 // An abandoned run is interrupted maxInsist times, insistEvery or the abandonment apart; then its
 // interpreter is ended.
 const (
-	insistEvery = time.Second
+	insistEvery = 2 * time.Second
 	maxInsist   = 5
 )
 

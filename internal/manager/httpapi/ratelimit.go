@@ -74,6 +74,8 @@ type RedisLimiter struct {
 	script *valkey.Lua
 	local  *LocalLimiter
 	now    func() time.Time
+	// patience is how long Redis is waited for.
+	patience time.Duration
 	// awayUntil is when Redis is asked again after a failure, in nanoseconds.
 	awayUntil atomic.Int64
 
@@ -114,7 +116,7 @@ return {take, cur + take, old}`
 
 // NewRedisLimiter returns a limiter that uses client; the caller closes it.
 func NewRedisLimiter(client valkey.Client, now func() time.Time) *RedisLimiter {
-	return &RedisLimiter{client: client, script: valkey.NewLuaScript(takeScript), local: NewLocalLimiter(now), now: now, shares: map[string]*share{}}
+	return &RedisLimiter{client: client, script: valkey.NewLuaScript(takeScript), local: NewLocalLimiter(now), now: now, patience: redisPatience, shares: map[string]*share{}}
 }
 
 // Take implements RateLimiter.
@@ -128,7 +130,7 @@ func (l *RedisLimiter) Take(ctx context.Context, key string, limit int) (int, bo
 	if ok {
 		return remaining, true
 	}
-	bounded, cancel := context.WithTimeout(ctx, redisPatience)
+	bounded, cancel := context.WithTimeout(ctx, l.patience)
 	defer cancel()
 	counts, err := l.script.Exec(bounded, l.client,
 		// One hash tag per key keeps both windows on one node of a Redis cluster.

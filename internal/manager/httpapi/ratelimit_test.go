@@ -22,7 +22,7 @@ func TestRedisLimiterCountsForAllManagersAndSurvivesRedis(t *testing.T) {
 	}
 	now := time.Unix(900*1_000_000, 0)
 	clock := func() time.Time { return now }
-	a, b := httpapi.NewRedisLimiter(connect(), clock), httpapi.NewRedisLimiter(connect(), clock)
+	a, b := httpapi.NewRedisLimiter(connect(), clock).WaitFor(time.Minute), httpapi.NewRedisLimiter(connect(), clock).WaitFor(time.Minute)
 	for i := range 4 {
 		l := []*httpapi.RedisLimiter{a, b}[i%2]
 		left, ok := l.Take(t.Context(), "key", 4)
@@ -55,7 +55,7 @@ func TestRedisLimiterAsksLittleFarFromTheLimitAndAlwaysNearIt(t *testing.T) {
 	}
 	now := time.Unix(900*1_000_000, 0)
 	clock := func() time.Time { return now }
-	managers := []*httpapi.RedisLimiter{httpapi.NewRedisLimiter(connect(), clock), httpapi.NewRedisLimiter(connect(), clock)}
+	managers := []*httpapi.RedisLimiter{httpapi.NewRedisLimiter(connect(), clock).WaitFor(time.Minute), httpapi.NewRedisLimiter(connect(), clock).WaitFor(time.Minute)}
 
 	// One manager alone counts every request, whether it asks or not.
 	const limit = 3000
