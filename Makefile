@@ -14,7 +14,7 @@ TAGS := runner,pgbundle
 BUNDLE_DEP := bundle
 endif
 
-.PHONY: help up down build runner bundle check test e2e bench images gen deps lint
+.PHONY: help up down build runner bundle check test test-quota e2e bench images gen deps lint
 
 help: ## list the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -46,6 +46,9 @@ check: ## format, vet, lint, architecture, unit and PostgreSQL tests with -race;
 
 test: ## everything, with the real engine
 	scripts/test.sh
+
+test-quota: build ## what needs XFS quotas, in user-mode Linux
+	scripts/xfs-quota.sh
 
 e2e: build ## the stories alone, with the real engine
 	scripts/test.sh ./e2e/...

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -63,31 +64,203 @@ func xfsVolume(t *testing.T) string {
 	return point
 }
 
-// quotaView is what the ways to ask tell of a folder's scope. quota has them agree: ways to ask tell of a folder's scope; they have to agree.
+// quotaView is what a folder's user is told: what its scope holds and may hold (Limit -1: no limit), and the folder's own size.
 type quotaView struct{ Used, Limit, Size int64 }
 
-func (p *platform) quota(folder string) quotaView {
-	p.t.Helper()
-	var told api.Quota
-	require.NoError(p.t, json.Unmarshal([]byte(p.must("folder", "quota", folder, "--json")), &told))
-	require.NotNil(p.t, told.UsedBytes)
-	require.NotNil(p.t, told.LimitBytes)
-	require.False(p.t, told.LowerBound)
-	info := p.folderInfo(folder)
-	require.NotNil(p.t, info.UsedBytes)
-	var g struct {
-		Scope struct {
-			Details struct {
-				Used  int64 `json:"usage_bytes"`
-				Limit int64 `json:"hard_limit_bytes"`
-			} `json:"details"`
-		} `json:"quota_scope"`
+// What the web console asks about quotas: its storage page of one's own scopes, and the administrator's table and buttons.
+const (
+	askPanel = `query($project_quota_scope_id:String! $user_quota_scope_id:String! $storage_host_name:String! $skipQuotaScope:Boolean!){
+		project_quota_scope:quota_scope(quota_scope_id:$project_quota_scope_id, storage_host_name:$storage_host_name) @skip(if: $skipQuotaScope){details{usage_bytes hard_limit_bytes} id}
+		user_quota_scope:quota_scope(quota_scope_id:$user_quota_scope_id, storage_host_name:$storage_host_name) @skip(if: $skipQuotaScope){details{usage_bytes hard_limit_bytes} id}}`
+	askTable = `query($quota_scope_id:String! $storage_host_name:String! $skip:Boolean!){
+		quota_scope(storage_host_name:$storage_host_name, quota_scope_id:$quota_scope_id) @skip(if: $skip){id quota_scope_id storage_host_name details{hard_limit_bytes usage_bytes}}}`
+	setScope = `mutation($quota_scope_id:String! $storage_host_name:String! $props:QuotaScopeInput!){
+		set_quota_scope(quota_scope_id:$quota_scope_id, storage_host_name:$storage_host_name, props:$props){quota_scope{id quota_scope_id storage_host_name details{hard_limit_bytes}}}}`
+	unsetScope = `mutation($quota_scope_id:String! $storage_host_name:String!){
+		unset_quota_scope(quota_scope_id:$quota_scope_id, storage_host_name:$storage_host_name){quota_scope{id quota_scope_id storage_host_name details{hard_limit_bytes}}}}`
+)
+
+// scopeReply is a scope as the console reads it. What is null is unknown, or no limit.
+type scopeReply struct {
+	ID      string
+	Scope   string `json:"quota_scope_id"`
+	Host    string `json:"storage_host_name"`
+	Details struct {
+		Used  *int64 `json:"usage_bytes"`
+		Limit *int64 `json:"hard_limit_bytes"`
 	}
-	p.graphql(`query($h:String!,$s:String!){quota_scope(storage_host_name:$h,quota_scope_id:$s){details{usage_bytes hard_limit_bytes}}}`,
-		map[string]any{"h": info.Host, "s": info.QuotaScope}, &g)
-	require.Equal(p.t, *told.LimitBytes, g.Scope.Details.Limit)
-	require.Equal(p.t, *told.UsedBytes, g.Scope.Details.Used)
-	return quotaView{*told.UsedBytes, *told.LimitBytes, *info.UsedBytes}
+}
+
+// tenant is a user with one folder on the volume with quotas.
+type tenant struct {
+	p       *platform
+	env     []string
+	folder  string
+	scope   string // of quotas
+	project string // the project's, which is empty
+	console *console
+	api     *api.Client
+}
+
+const quotaHost = "local:volume1"
+
+// tenant makes the folder for the user that env, as in client.env, names.
+func (p *platform) tenant(env []string, folder string) *tenant {
+	p.t.Helper()
+	x := &tenant{p: p, env: env, folder: folder, console: newConsole(p.t, env)}
+	cfg, err := api.LoadConfig(api.Lookup{Getenv: func(name string) string {
+		for _, line := range env {
+			if value, ok := strings.CutPrefix(line, name+"="); ok {
+				return value
+			}
+		}
+		return ""
+	}})
+	require.NoError(p.t, err)
+	x.api, err = api.New(cfg)
+	require.NoError(p.t, err)
+	x.must("folder", "create", folder, "--host", quotaHost)
+	x.scope = x.info().QuotaScope
+	require.Regexp(p.t, "^user:[0-9a-f-]{36}$", x.scope)
+	var me struct {
+		User struct{ Groups []struct{ ID string } }
+	}
+	x.console.graph(&me, `query{user{groups{id}}}`, nil)
+	require.NotEmpty(p.t, me.User.Groups)
+	x.project = "project:" + me.User.Groups[0].ID
+	return x
+}
+
+// berth runs the command line as the user.
+func (x *tenant) berth(args ...string) result {
+	x.p.t.Helper()
+	ctx, cancel := context.WithTimeout(x.p.t.Context(), patience)
+	defer cancel()
+	return x.within(ctx, args...)
+}
+
+func (x *tenant) within(ctx context.Context, args ...string) result {
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Env = append(x.p.environ(), x.env...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); cmd.ProcessState == nil || ctx.Err() != nil {
+		return result{stdout.String(), fmt.Sprintf("%sberth %s did not end: %v", stderr.String(), strings.Join(args, " "), err), -1}
+	}
+	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+}
+
+func (x *tenant) must(args ...string) string {
+	x.p.t.Helper()
+	r := x.berth(args...)
+	require.Zero(x.p.t, r.code, "berth %s: %s%s", strings.Join(args, " "), r.stdout, r.stderr)
+	return r.stdout
+}
+
+func (x *tenant) info() api.Folder {
+	x.p.t.Helper()
+	f, err := x.api.Folder(x.p.t.Context(), x.folder)
+	require.NoError(x.p.t, err)
+	return f
+}
+
+// inside runs a script in the user's session "writer".
+func (x *tenant) inside(script string) result {
+	x.p.t.Helper()
+	return x.berth("session", "exec", "writer", "--", "sh", "-c", script)
+}
+
+// at is where a file of the folder is inside of sessions.
+func (x *tenant) at(name string) string { return "/home/work/" + x.folder + "/" + name }
+
+func (x *tenant) dd(name string, mebibytes int) result {
+	x.p.t.Helper()
+	return x.inside(fmt.Sprintf("dd if=/dev/zero of=%s bs=1M count=%d conv=fsync", x.at(name), mebibytes))
+}
+
+// asks has the console ask for the user's scope, as its page and its table do.
+func (x *tenant) asks() (page, table scopeReply) {
+	x.p.t.Helper()
+	var panel struct {
+		Project scopeReply `json:"project_quota_scope"`
+		User    scopeReply `json:"user_quota_scope"`
+	}
+	x.console.graph(&panel, askPanel, map[string]any{"project_quota_scope_id": x.project, "user_quota_scope_id": x.scope, "storage_host_name": quotaHost, "skipQuotaScope": false})
+	require.NotNil(x.p.t, panel.Project.Details.Used)
+	require.Zero(x.p.t, *panel.Project.Details.Used, "nobody wrote for the project")
+	var one struct {
+		Scope scopeReply `json:"quota_scope"`
+	}
+	x.console.graph(&one, askTable, map[string]any{"quota_scope_id": x.scope, "storage_host_name": quotaHost, "skip": false})
+	require.Equal(x.p.t, []string{x.scope, quotaHost}, []string{one.Scope.Scope, one.Scope.Host})
+	return panel.User, one.Scope
+}
+
+// quota asks in every way until all of them tell the same: they ask one after the other.
+func (x *tenant) quota() (v quotaView) {
+	x.p.t.Helper()
+	value := func(n *int64) int64 {
+		if n == nil {
+			return -1
+		}
+		return *n
+	}
+	x.p.eventually("all ways to ask for a quota tell the same", func() bool {
+		info := x.info()
+		told, err := x.api.FolderQuota(x.p.t.Context(), info)
+		require.NoError(x.p.t, err)
+		require.False(x.p.t, told.LowerBound)
+		page, table := x.asks()
+		require.NotNil(x.p.t, info.UsedBytes)
+		require.NotNil(x.p.t, told.UsedBytes)
+		v = quotaView{*told.UsedBytes, value(told.LimitBytes), *info.UsedBytes}
+		for _, r := range []scopeReply{page, table} {
+			if value(r.Details.Used) != v.Used || value(r.Details.Limit) != v.Limit {
+				return false
+			}
+		}
+		return true
+	})
+	return v
+}
+
+// until waits for what the user is told.
+func (x *tenant) until(t *testing.T, what string, ok func(q quotaView) bool) quotaView {
+	t.Helper()
+	var q quotaView
+	defer func() { t.Logf("%s: %+v", what, q) }()
+	x.p.eventually(what, func() bool { q = x.quota(); return ok(q) })
+	return q
+}
+
+// exact waits until the user is told what du counts in the scope's directory, to the byte.
+func (x *tenant) exact(t *testing.T, volume string) quotaView {
+	t.Helper()
+	dir := filepath.Join(volume, strings.ReplaceAll(strings.TrimPrefix(x.scope, "user:"), "-", ""))
+	return x.until(t, "what "+x.folder+"'s user is told is what is allocated", func(q quotaView) bool { return q.Used == diskUsed(t, dir) })
+}
+
+// limit has the administrator's console set the limit of the user's scope, or take it away.
+func (x *tenant) limit(admin *tenant, bytes int64) {
+	x.p.t.Helper()
+	vars := map[string]any{"quota_scope_id": x.scope, "storage_host_name": quotaHost}
+	var set struct {
+		Set struct {
+			Scope scopeReply `json:"quota_scope"`
+		} `json:"set_quota_scope"`
+		Unset struct {
+			Scope scopeReply `json:"quota_scope"`
+		} `json:"unset_quota_scope"`
+	}
+	if bytes < 0 {
+		admin.console.graph(&set, unsetScope, vars)
+		require.Equal(x.p.t, x.scope, set.Unset.Scope.Scope)
+		return
+	}
+	vars["props"] = map[string]any{"hard_limit_bytes": bytes}
+	admin.console.graph(&set, setScope, vars)
+	require.NotNil(x.p.t, set.Set.Scope.Details.Limit)
+	require.Equal(x.p.t, bytes, *set.Set.Scope.Details.Limit)
 }
 
 func (p *platform) folderInfo(name string) api.Folder {
@@ -114,7 +287,7 @@ func (p *platform) graphql(query string, variables map[string]any, into any) {
 }
 
 // TestQuotaStopsSessions limits a user on an XFS volume: the kernel stops what runs in sessions, the proxy stops uploads,
-// and everybody sees the same numbers.
+// everybody sees the same numbers, and another user notices nothing.
 func TestQuotaStopsSessions(t *testing.T) {
 	t.Parallel()
 	needEngine(t)
@@ -133,60 +306,105 @@ func TestQuotaStopsSessions(t *testing.T) {
 		_ = os.RemoveAll(dir)
 	})
 	p.must("up", "--detach", "--ports", "auto", "--config", config)
-	p.eventually("the volume is known", func() bool { return strings.Contains(p.must("folder", "hosts"), "local:volume1") })
+	p.eventually("the volume is known", func() bool { return strings.Contains(p.must("folder", "hosts"), quotaHost) })
+	admin := p.tenant(p.env(), "data")
+	friend := p.tenant(p.member("friend"), "theirs")
 	owner := newOfficial(t, p.env())
 
 	const mib, limit = 1 << 20, 64 << 20
-	p.must("folder", "create", "data", "--host", "local:volume1")
 	p.must("folder", "quota", "data", "--limit", "80m")
-	require.EqualValues(t, 80*mib, p.quota("data").Limit)
-	f := p.folderInfo("data")
-	var set json.RawMessage
-	p.graphql(`mutation($h:String!,$s:String!,$b:BigInt){set_quota_scope(storage_host_name:$h,quota_scope_id:$s,props:{hard_limit_bytes:$b}){quota_scope{id}}}`,
-		map[string]any{"h": f.Host, "s": f.QuotaScope, "b": limit}, &set)
-	require.EqualValues(t, limit, p.quota("data").Limit)
-	require.Less(t, p.quota("data").Used, int64(mib))
-
-	p.must("session", "create", "python", "--name", "writer", "-v", "data:/home/work/data")
-	inside := func(script string) result { return p.run("", "session", "exec", "writer", "--", "sh", "-c", script) }
-	dd := func(name string, mebibytes int) result {
-		return inside(fmt.Sprintf("dd if=/dev/zero of=/home/work/data/%s bs=1M count=%d conv=fsync", name, mebibytes))
+	require.EqualValues(t, 80*mib, admin.quota().Limit)
+	admin.limit(admin, limit)
+	require.EqualValues(t, limit, admin.quota().Limit)
+	require.Less(t, admin.exact(t, volume).Used, int64(mib))
+	require.EqualValues(t, -1, friend.quota().Limit)
+	for _, x := range []*tenant{admin, friend} {
+		x.must("session", "create", "python", "--name", "writer", "-v", x.folder+":/home/work/"+x.folder)
 	}
 	onVolume := func(name string) string {
 		found := glob(t, filepath.Join(volume, "*", "*", "*", "*", name))
 		require.Len(t, found, 1, name)
 		return found[0]
 	}
-	used := func(what string, ok func(q quotaView) bool) {
+	size := func(name string) int64 {
+		info, err := os.Stat(onVolume(name))
+		require.NoError(t, err)
+		return info.Size()
+	}
+	stopped := func(t *testing.T, r result) {
 		t.Helper()
-		var q quotaView
-		defer func() { t.Logf("%s: %+v", what, q) }()
-		p.eventually(what, func() bool { q = p.quota("data"); return ok(q) })
+		require.NotZero(t, r.code, r.stdout+r.stderr)
+		require.Regexp(t, "No space left on device|Disk quota exceeded", r.stdout+r.stderr)
 	}
 
 	t.Run("a session is stopped at the limit", func(t *testing.T) {
-		r := dd("big", 200)
-		require.NotZero(t, r.code, r.stdout+r.stderr)
-		require.Regexp(t, "No space left on device|Disk quota exceeded", r.stdout+r.stderr)
-		info, err := os.Stat(onVolume("big"))
-		require.NoError(t, err)
-		require.LessOrEqual(t, info.Size(), int64(limit))
-		require.Greater(t, info.Size(), int64(limit-4*mib))
+		before := friend.exact(t, volume)
+		stopped(t, admin.dd("big", 200))
+		big := size("big")
+		require.LessOrEqual(t, big, int64(limit))
+		require.Greater(t, big, int64(limit-4*mib))
 		// Directories and our own files of the scope are counted too: some blocks.
-		q := p.quota("data")
-		require.GreaterOrEqual(t, q.Used, info.Size())
+		q := admin.exact(t, volume)
+		require.GreaterOrEqual(t, q.Used, big)
+		require.LessOrEqual(t, q.Used, big+mib)
 		require.LessOrEqual(t, q.Used, int64(limit))
-		used("the folder's size is that of its file", func(q quotaView) bool { return q.Size == info.Size() })
-		r = inside("head -c 1000000 /dev/zero >/home/work/data/more; stat -c %s /home/work/data/more; df -B1 --output=size,avail /home/work/data")
-		t.Logf("more: %s%s", r.stdout, r.stderr)
-		require.Regexp(t, "No space left on device|Disk quota exceeded", r.stdout+r.stderr)
-		require.Zero(t, inside("rm -f /home/work/data/more").code)
+		admin.until(t, "the folder's size is that of its file", func(q quotaView) bool { return q.Size == big })
+		require.Contains(t, owner.must("vfolder", "info", "data"), "Number of files: 1\n")
+		words := p.must("folder", "quota", "data")
+		require.Regexp(t, `limit +64(\.0)? MiB`, words)
+		require.Regexp(t, `used +6[34](\.\d)? MiB`, words)
+		require.Regexp(t, `size +6[34](\.\d)? MiB`, p.must("folder", "info", "data"))
+		r := admin.inside("df -B1 --output=size,avail " + admin.at("") + " | tail -n 1")
+		var room, left int64
+		_, err := fmt.Sscan(r.stdout, &room, &left)
+		require.NoError(t, err, r.stdout+r.stderr)
+		require.EqualValues(t, limit, room, "a session sees its limit as the size of its disk")
+		require.Equal(t, limit-q.Used, left)
+		stopped(t, admin.inside("head -c 1000000 /dev/zero >"+admin.at("more")))
+		require.Zero(t, admin.inside("rm -f "+admin.at("more")).code)
+		require.Equal(t, before, friend.quota(), "another user's scope is what it was")
+	})
+	t.Run("another user has a limit of her own", func(t *testing.T) {
+		full := admin.quota()
+		require.Zero(t, friend.dd("first", 100).code, "more than the first user may have, who is full")
+		q := friend.exact(t, volume)
+		require.GreaterOrEqual(t, q.Used, int64(100*mib))
+		require.Less(t, q.Used, int64(101*mib))
+		require.EqualValues(t, -1, q.Limit)
+		friend.limit(admin, 120*mib)
+		stopped(t, friend.dd("second", 40))
+		require.LessOrEqual(t, size("second"), int64(20*mib))
+		require.Greater(t, size("second"), int64(16*mib))
+		require.LessOrEqual(t, friend.exact(t, volume).Used, int64(120*mib))
+		friend.until(t, "the folder's size is that of its files", func(q quotaView) bool { return q.Size == size("first")+size("second") })
+		require.Equal(t, full, admin.quota(), "the first user's scope is what it was")
+
+		// She learns nothing of others, and may not give herself more.
+		for _, query := range []string{askTable, setScope, unsetScope} {
+			for _, scope := range []string{admin.scope, friend.scope} {
+				if query == askTable && scope == friend.scope {
+					continue
+				}
+				vars := map[string]any{"quota_scope_id": scope, "storage_host_name": quotaHost, "skip": false, "props": map[string]any{"hard_limit_bytes": 1 << 30}}
+				if query != setScope {
+					delete(vars, "props")
+				}
+				body, err := json.Marshal(map[string]any{"query": query, "variables": vars})
+				require.NoError(t, err)
+				status, text := friend.console.try("POST", "/admin/gql", string(body))
+				require.True(t, status != 200 || strings.Contains(text, `"errors"`), "%d %s", status, text)
+				require.NotContains(t, text, fmt.Sprint(full.Used))
+			}
+		}
+		require.NotZero(t, friend.berth("folder", "quota", "theirs", "--limit", "none").code)
+		require.EqualValues(t, 120*mib, friend.quota().Limit)
+		require.EqualValues(t, limit, admin.quota().Limit)
 	})
 	t.Run("an upload beyond the limit is refused and nothing is lost", func(t *testing.T) {
-		require.NotZero(t, inside("echo original >/home/work/data/kept").code, "not even a name fits")
-		r := inside("truncate -s 50M /home/work/data/big && echo original >/home/work/data/kept")
+		require.NotZero(t, admin.inside("echo original >"+admin.at("kept")).code, "not even a name fits")
+		r := admin.inside("truncate -s 50M " + admin.at("big") + " && echo original >" + admin.at("kept"))
 		require.Zero(t, r.code, r.stderr)
-		used("there is room again", func(q quotaView) bool { return q.Used < 52*mib })
+		admin.until(t, "there is room again", func(q quotaView) bool { return q.Used < 52*mib })
 		owner.write("kept", strings.Repeat("x", 20*mib))
 		words := owner.refused("vfolder", "upload", "data", "kept")
 		t.Logf("official client: %s", words)
@@ -197,8 +415,8 @@ func TestQuotaStopsSessions(t *testing.T) {
 		require.Contains(t, r.stdout+r.stderr, "quota")
 		require.NotContains(t, r.stderr, "goroutine")
 		require.Equal(t, "original\n", p.must("folder", "cat", "data:kept"))
-		require.Equal(t, "original\n", inside("cat /home/work/data/kept").stdout)
-		used("what was refused takes no room", func(q quotaView) bool { return q.Used < 52*mib })
+		require.Equal(t, "original\n", admin.inside("cat "+admin.at("kept")).stdout)
+		require.Less(t, admin.exact(t, volume).Used, int64(52*mib), "what was refused takes no room")
 	})
 	t.Run("an upload that meets the limit in the middle", func(t *testing.T) {
 		// Both were told that there is room; it is enough for one.
@@ -224,7 +442,7 @@ func TestQuotaStopsSessions(t *testing.T) {
 			require.NoError(t, err)
 			require.Zero(t, info.Size(), "what was refused takes no room: %s", f)
 		}
-		require.Less(t, p.quota("data").Used, int64(61*mib))
+		require.Less(t, admin.exact(t, volume).Used, int64(61*mib))
 	})
 	t.Run("a session cannot leave its quota", func(t *testing.T) {
 		// The owner of a file may give it to another project, or none, where nothing keeps it from that.
@@ -233,32 +451,105 @@ func TestQuotaStopsSessions(t *testing.T) {
 		t.Logf("thief: %d %s%s", r.code, r.stdout, r.stderr)
 		require.Equal(t, 3, strings.Count(r.stdout, "refused"))
 		require.NotContains(t, r.stdout, "left")
-		r = dd("bigger", 200)
-		require.NotZero(t, r.code)
-		require.LessOrEqual(t, p.quota("data").Used, int64(limit))
-		require.Less(t, diskUsed(t, volume), int64(limit+16*mib), "nobody took more than the limit from the volume")
-		require.Zero(t, inside("rm -f /home/work/data/bigger").code)
+		before := diskUsed(t, volume) - admin.exact(t, volume).Used
+		stopped(t, admin.dd("bigger", 200))
+		require.LessOrEqual(t, admin.exact(t, volume).Used, int64(limit))
+		require.Less(t, diskUsed(t, volume), before+limit+mib, "nobody took more than the limit from the volume")
+		require.Zero(t, admin.inside("rm -f "+admin.at("bigger")).code)
 	})
 	t.Run("after deleting there is room", func(t *testing.T) {
-		require.Zero(t, inside("rm /home/work/data/big").code)
-		used("what a session deletes is free", func(q quotaView) bool { return q.Used < 24*mib })
-		require.Zero(t, dd("again", 30).code)
+		require.Zero(t, admin.inside("rm "+admin.at("big")).code)
+		admin.until(t, "what a session deletes is free", func(q quotaView) bool { return q.Used < 24*mib })
+		require.Zero(t, admin.dd("again", 30).code)
 		p.must("folder", "rm", "--yes", "data:again")
-		used("what was deleted for good is free", func(q quotaView) bool { return q.Used < 24*mib })
+		admin.until(t, "what was deleted for good is free", func(q quotaView) bool { return q.Used < 24*mib })
 		owner.must("vfolder", "upload", "data", "kept")
 		text, err := os.ReadFile(onVolume("kept"))
 		require.NoError(t, err)
 		require.True(t, bytes.Equal(text, bytes.Repeat([]byte("x"), 20*mib)))
-		q := p.quota("data")
-		p.must("folder", "quota", "data", "--limit", "none")
-		var told api.Quota
-		require.NoError(t, json.Unmarshal([]byte(p.must("folder", "quota", "data", "--json")), &told))
-		require.Nil(t, told.LimitBytes)
-		require.Equal(t, q.Used, *told.UsedBytes)
-		require.Zero(t, dd("large", 100).code)
+		require.Zero(t, admin.inside("rm "+admin.at("kept")+" && rm -f "+admin.at("one")+" "+admin.at("two")).code)
+		admin.until(t, "the folder is empty", func(q quotaView) bool { return q.Used < mib && q.Size == 0 })
+	})
+	t.Run("a limit that changes holds for what runs", func(t *testing.T) {
+		// One process with one open file all along; what it was refused it tries again.
+		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+		defer cancel()
+		ended := make(chan result, 1)
+		go func() {
+			ended <- admin.within(ctx, "session", "exec", "writer", "--", "python3", "-c", persists, admin.at("log"), fmt.Sprint(200*mib))
+		}()
+		defer func() { cancel(); <-ended }()
+		grows := func(to int64) {
+			t.Helper()
+			require.Eventually(t, func() bool {
+				found := glob(t, filepath.Join(volume, "*", "*", "*", "*", "log"))
+				return len(found) == 1 && size("log") > to-4*mib
+			}, patience, 50*time.Millisecond, "the file has %d bytes", to)
+			require.LessOrEqual(t, size("log"), to)
+			require.LessOrEqual(t, admin.exact(t, volume).Used, to)
+		}
+		grows(limit)
+		admin.limit(admin, 96*mib)
+		grows(96 * mib)
+
+		// Below what is used: nothing more, nothing lost, and the truth is told.
+		admin.limit(admin, 80*mib)
+		stopped(t, admin.inside("head -c 100000 /dev/zero >"+admin.at("more")))
+		q := admin.exact(t, volume)
+		require.EqualValues(t, 80*mib, q.Limit)
+		require.Greater(t, q.Used, q.Limit)
+		require.Greater(t, size("log"), int64(92*mib))
+		r := p.run("", "cp", filepath.Join(owner.dir, "one"), "data:one")
+		require.NotZero(t, r.code)
+		require.Contains(t, r.stdout+r.stderr, "quota")
+		require.Zero(t, admin.inside("rm -f "+admin.at("more")).code, "what is over its limit can be deleted")
+
+		// Without a limit of the scope's own that of the policy holds, also when it changes, and for no others.
+		policy := func(bytes int64) {
+			t.Helper()
+			p.sql(`UPDATE user_resource_policies SET max_quota_scope_size = $1 WHERE name = 'default'`, bytes)
+		}
+		policy(128 * mib)
+		require.EqualValues(t, 80*mib, admin.quota().Limit, "the scope's own limit comes first")
+		admin.limit(admin, -1)
+		require.EqualValues(t, 128*mib, admin.quota().Limit)
+		grows(128 * mib)
+		policy(144 * mib)
+		admin.until(t, "the policy's new limit holds", func(q quotaView) bool { return q.Limit == 144*mib })
+		grows(144 * mib)
+		policy(-1)
+		admin.until(t, "there is no limit", func(q quotaView) bool { return q.Limit == -1 })
+		r = <-ended
+		ended <- r // for whoever waits too
+		require.Zero(t, r.code, r.stdout+r.stderr)
+		require.Regexp(t, "^(28|122)( (28|122))* done\n$", r.stdout, "what it was refused with")
+		require.EqualValues(t, 200*mib, size("log"))
+		q = admin.exact(t, volume)
+		require.GreaterOrEqual(t, q.Used, int64(200*mib))
+		admin.until(t, "the folder's size is that of its file", func(q quotaView) bool { return q.Size == 200*mib })
+		require.EqualValues(t, 120*mib, friend.quota().Limit, "the other user's own limit is what it was")
+		require.Equal(t, size("first"), int64(100*mib))
 	})
 	p.clean()
 }
+
+// persists writes a file of so many bytes; where it is refused it says why, once for each time, and tries again.
+const persists = `
+import os, sys, time
+fd = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+at, refused = 0, False
+while at < int(sys.argv[2]):
+    try:
+        at += os.pwrite(fd, bytes(min(1 << 20, int(sys.argv[2]) - at)), at)
+        os.fsync(fd)
+        refused = False
+    except OSError as e:
+        if not refused:
+            print(e.errno, end=" ", flush=True)
+        refused = True
+        time.sleep(0.05)
+print("done")
+`
 
 // leaveProject tries what xfs_io -c chproj does, on a file that the session owns.
 const leaveProject = `

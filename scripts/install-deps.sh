@@ -1,7 +1,8 @@
 #!/bin/bash
 # Installs the Debian packages that are missing, and nothing else.
 #
-#   scripts/install-deps.sh [test|bench]      "test" adds what only the tests need, "bench" also the peers of measurements
+#   scripts/install-deps.sh [test|bench|quota]      "test" adds what only the tests need, "bench" also the peers of
+#                                                   measurements; "quota" what user-mode Linux takes for those of XFS quotas
 #
 # Installing a server must not start it: the platform brings up its own.
 set -euo pipefail
@@ -36,9 +37,16 @@ if [ "${1:-}" = test ] || [ "${1:-}" = bench ]; then
   need python3 python3
   { /usr/bin/python3.11 -c 'import venv, ensurepip' || python3.11 -c 'import venv, ensurepip'; } >/dev/null 2>&1 || missing+=(python3.11-venv)
 fi
+if [ "${1:-}" = quota ]; then # scripts/xfs-quota.sh
+  need linux.uml user-mode-linux
+  need mkfs.xfs xfsprogs
+  need mkfs.ext4 e2fsprogs
+  need modprobe kmod
+  need iptables-legacy iptables
+  need ip iproute2
+fi
 if [ "${1:-}" = bench ]; then
   need nginx nginx-light # downloads, reverse proxy
-  need gdu gdu # counts of usage
   need wrk wrk
   [ -x /usr/sbin/sshd ] || need sshd openssh-server # copies over SSH
 fi

@@ -38,4 +38,6 @@ code=0
 go test -p 2 -timeout 25m $(go list ./... | grep -v '/e2e$') || code=$?
 say "stories"
 go test -timeout 25m ./e2e || code=$?
+say "quotas of XFS"
+scripts/xfs-quota.sh --if-needed || code=$?
 exit $code

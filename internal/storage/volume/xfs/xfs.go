@@ -74,6 +74,7 @@ func (c *closing) Close() error {
 type projects struct {
 	name  string
 	root  *os.File
+	block uint64                           // bytes; limits are multiples of it
 	first func(dir string, try int) uint32 // which project a scope takes
 }
 
@@ -85,6 +86,7 @@ func (p *projects) check(path string) error {
 	if uint32(st.Type) != magic {
 		return fault.Invalidf("volume %q: %s is not on XFS", p.name, path).WithNext(`use the backend "posix"`)
 	}
+	p.block = uint64(st.Bsize)
 	on, err := enforces(p.root)
 	if err != nil {
 		return fault.Unavailablef("volume %q: cannot ask for the state of quotas", p.name).WithCause(err)
@@ -105,7 +107,7 @@ func (p *projects) denied(err error) error {
 	return err
 }
 
-// Limit implements posix.Quota.
+// Limit implements posix.Quota. It rounds down to whole blocks, but not to none.
 func (p *projects) Limit(ctx context.Context, s cluster.QuotaScope, dir *os.File, limit int64) error {
 	project, err := p.assign(ctx, s, dir)
 	if err != nil {
@@ -113,7 +115,8 @@ func (p *projects) Limit(ctx context.Context, s cluster.QuotaScope, dir *os.File
 	}
 	var blocks uint64
 	if limit != volume.NoLimit {
-		blocks = max(uint64(limit)/basicBlock, 1) // 0 would lift it
+		// The kernel would round up to whole blocks, and 0 would lift it.
+		blocks = max(uint64(limit)/p.block, 1) * (p.block / basicBlock)
 	}
 	return p.denied(limitProject(p.root, project, blocks))
 }

@@ -186,6 +186,22 @@ func TestLimitStopsWriters(t *testing.T) {
 	require.NoError(t, s2.Discard())
 }
 
+// The kernel counts in blocks and rounds up; nobody gets more than was set, and what holds is told.
+func TestLimitsAreWholeBlocks(t *testing.T) {
+	path := mount(t, "pquota")
+	v := open(t, path)
+	ctx := t.Context()
+	ref := newRef(newScope())
+	require.NoError(t, v.CreateFolder(ctx, ref, 0o755))
+	const block = 4096
+	for asked, want := range map[int64]int64{0: block, 1: block, block: block, 2*block - 1: block, 1_000_000_000: 1_000_000_000 / block * block, 64 << 20: 64 << 20} {
+		require.NoError(t, v.SetScope(ctx, ref.Scope, asked))
+		u, err := v.Scope(ctx, ref.Scope)
+		require.NoError(t, err)
+		require.Equal(t, want, u.LimitBytes, "asked for %d", asked)
+	}
+}
+
 // endless gives bytes for ever.
 type endless struct{}
 
@@ -233,7 +249,7 @@ func TestProjectsAreStableAndApart(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, tag(f, lowest+7, true))
 	f.Close()
-	q := &projects{name: "volume1", root: root, first: func(_ string, try int) uint32 { return lowest + 7 + uint32(try) }}
+	q := &projects{name: "volume1", root: root, block: 4096, first: func(_ string, try int) uint32 { return lowest + 7 + uint32(try) }}
 	var mu sync.Mutex
 	got := map[uint32]bool{}
 	var wg sync.WaitGroup
