@@ -247,6 +247,7 @@ func (s *h2side) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 		return nil, closedMeanwhile()
 	}
 	g.live[d] = struct{}{}
+	g.apps++
 	return d, nil
 }
 

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
@@ -184,6 +185,56 @@ func TestCloseCircuitResetsStreams(t *testing.T) {
 }
 
 // An app that goes away in an orderly way (GOAWAY) and comes back.
+// What counts against a circuit's connections are visitors, not the connections that their requests made to the app.
+func TestConnectionsToAppsAreNoVisitors(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.ConnectionsPerCircuit = 4 })
+	var inside sync.WaitGroup
+	inside.Add(4)
+	r.server("app", http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
+		if q.ProtoMajor == 1 && q.URL.Path == "/together" {
+			inside.Done()
+			inside.Wait()
+		}
+	}))
+	client := r.client2()
+	get := func(path string) int {
+		resp, err := client.Get("http://app" + path)
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode
+	}
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			if code := get("/together"); code != http.StatusOK {
+				t.Errorf("got %d", code)
+				inside.Done()
+			}
+		})
+	}
+	all.Wait()
+	g := r.e.group("app")
+	until(t, "the requests are over", func() bool {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return len(g.live) == g.apps
+	})
+	var open []net.Conn
+	for range 4 { // idle connections to the app are still there
+		c := r.conn()
+		open = append(open, c)
+		_, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: app\r\n\r\n")
+		require.NoError(t, err)
+		require.Contains(t, readHeadOf(t, bufio.NewReader(c)), "200 OK")
+	}
+	require.Equal(t, http.StatusServiceUnavailable, get("/"), "one too many")
+	require.NoError(t, open[0].Close())
+	until(t, "there is room again", func() bool { return get("/") == http.StatusOK })
+}
+
 // A transport dials on when its request has ended. What it opens for a circuit that has moved meanwhile must not serve the
 // circuit as it is now.
 func TestDialsThatComeLate(t *testing.T) {

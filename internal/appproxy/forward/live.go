@@ -20,6 +20,7 @@ type group struct {
 	mu     sync.Mutex
 	closed bool // no longer in the engine's table: a new group has to be made
 	live   map[member]struct{}
+	apps   int         // of live: connections of the transports to the app, which are nobody's visit
 	idle   []*upstream // the one used last is the last
 
 	rate     bucket
@@ -62,7 +63,7 @@ func (e *Engine) join(c *circuit.Circuit, m member) (*group, bool) {
 			g.mu.Unlock()
 			continue
 		}
-		if most > 0 && len(g.live) >= most {
+		if most > 0 && len(g.live)-g.apps >= most {
 			g.mu.Unlock()
 			return nil, false
 		}
@@ -74,8 +75,14 @@ func (e *Engine) join(c *circuit.Circuit, m member) (*group, bool) {
 
 func (g *group) leave(m member) {
 	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, here := g.live[m]; !here {
+		return
+	}
+	if _, app := m.(*dialed); app {
+		g.apps--
+	}
 	delete(g.live, m)
-	g.mu.Unlock()
 }
 
 // group finds or makes a circuit's group.
