@@ -226,7 +226,7 @@ func (s *Set) noticed(ctx context.Context, open map[int]listener, taken map[int]
 	}
 	slices.SortFunc(found, func(a, b listener) int { return a.port - b.port })
 	found = found[:min(len(found), maxNoticed)]
-	protocols := s.noticer.protocols(ctx, found)
+	protocols := s.noticer.protocols(ctx, found, listPatience)
 	var out []run.App
 	for _, l := range found {
 		out = append(out, run.App{AppPort: noticedApp(l.port, protocols[l.port]), Origin: run.AppNoticed, State: run.AppReady})

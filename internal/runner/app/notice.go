@@ -123,10 +123,21 @@ type noticer struct {
 type spoken struct {
 	protocol run.AppProtocol
 	until    time.Time // zero: it is sure
+	pause    time.Duration
 }
 
-// askAgain is after how long a socket that said nothing is asked again.
-const askAgain = time.Minute
+// A socket that said nothing is asked again after askAgain, and then after twice as long each time, up to askRarely: programs
+// listen before they have loaded what they need to answer.
+const (
+	askAgain  = 2 * time.Second
+	askRarely = time.Minute
+)
+
+// How long a socket may take to say something: for a list, and when somebody opens what listens there.
+const (
+	listPatience = 400 * time.Millisecond
+	openPatience = 3 * time.Second
+)
 
 // neverAsked are ports whose programs speak something else and may mind what they do not understand: databases, queues,
 // and the meeting points of distributed training.
@@ -159,22 +170,24 @@ func (n *noticer) forget() {
 	n.at = time.Time{}
 }
 
-// protocols tells what the listeners speak, asking those that it has not met, all at once.
-func (n *noticer) protocols(ctx context.Context, of []listener) map[int]run.AppProtocol {
+// protocols tells what the listeners speak, asking those that it has not met, all at once and each for as long as patience.
+func (n *noticer) protocols(ctx context.Context, of []listener, patience time.Duration) map[int]run.AppProtocol {
 	n.mu.Lock()
 	if n.spoke == nil || len(n.spoke) > 4*maxNoticed {
 		n.spoke = map[uint64]spoken{} // most are of sockets that are gone
 	}
 	out := map[int]run.AppProtocol{}
 	var ask []listener
+	var before []time.Duration // the pauses of ask
 	now := n.now()
 	for _, l := range of {
-		if p, ok := n.spoke[l.inode]; ok && (p.until.IsZero() || now.Before(p.until)) {
+		p, ok := n.spoke[l.inode]
+		if ok && (p.until.IsZero() || now.Before(p.until) && patience <= listPatience) {
 			out[l.port] = p.protocol
 		} else if slices.Contains(neverAsked, l.port) {
 			out[l.port] = run.AppTCP
 		} else {
-			ask = append(ask, l)
+			ask, before = append(ask, l), append(before, p.pause)
 		}
 	}
 	n.mu.Unlock()
@@ -182,9 +195,10 @@ func (n *noticer) protocols(ctx context.Context, of []listener) map[int]run.AppP
 	heard := make([]spoken, len(ask))
 	for i, l := range ask {
 		wait.Go(func() {
-			p, sure := speaks(ctx, l.port)
+			p, sure := speaks(ctx, l.port, patience)
 			if heard[i].protocol = p; !sure {
-				heard[i].until = now.Add(askAgain)
+				heard[i].pause = min(max(askAgain, 2*before[i]), askRarely)
+				heard[i].until = now.Add(heard[i].pause)
 			}
 		})
 	}
@@ -202,8 +216,7 @@ func (n *noticer) protocols(ctx context.Context, of []listener) map[int]run.AppP
 
 // speaks asks a port whether it speaks HTTP. Who speaks first, or answers anything else, does not; who says nothing may
 // be busy, so that is not sure.
-func speaks(ctx context.Context, port int) (p run.AppProtocol, sure bool) {
-	const patience = 400 * time.Millisecond
+func speaks(ctx context.Context, port int, patience time.Duration) (p run.AppProtocol, sure bool) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	conn, err := connect(ctx, port)
@@ -212,7 +225,7 @@ func speaks(ctx context.Context, port int) (p run.AppProtocol, sure bool) {
 	}
 	defer conn.Close()
 	var head [5]byte
-	_ = conn.SetReadDeadline(time.Now().Add(patience / 8))
+	_ = conn.SetReadDeadline(time.Now().Add(listPatience / 8))
 	n, err := io.ReadFull(conn, head[:])
 	if n > 0 || errors.Is(err, io.EOF) {
 		return run.AppTCP, true

@@ -46,7 +46,7 @@ func portAt(t *testing.T, l net.Listener) int {
 func TestSpeaks(t *testing.T) {
 	web := httptest.NewServer(http.NotFoundHandler())
 	defer web.Close()
-	p, sure := speaks(context.Background(), web.Listener.Addr().(*net.TCPAddr).Port)
+	p, sure := speaks(context.Background(), web.Listener.Addr().(*net.TCPAddr).Port, listPatience)
 	require.Equal(t, run.AppHTTP, p)
 	require.True(t, sure)
 	for name, serve := range map[string]func(net.Conn){
@@ -67,7 +67,7 @@ func TestSpeaks(t *testing.T) {
 					go func() { defer c.Close(); serve(c) }()
 				}
 			}()
-			p, sure := speaks(context.Background(), port)
+			p, sure := speaks(context.Background(), port, listPatience)
 			require.Equal(t, run.AppTCP, p)
 			require.True(t, sure)
 		})
@@ -75,7 +75,7 @@ func TestSpeaks(t *testing.T) {
 	t.Run("says nothing", func(t *testing.T) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
-		p, sure := speaks(context.Background(), portAt(t, l)) // nobody accepts: the kernel does
+		p, sure := speaks(context.Background(), portAt(t, l), listPatience) // nobody accepts: the kernel does
 		require.Equal(t, run.AppTCP, p)
 		require.False(t, sure)
 	})
@@ -125,15 +125,36 @@ func TestSocketsAreAskedOnce(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	n := noticer{now: func() time.Time { return now }}
 	look := func() run.AppProtocol {
-		return n.protocols(context.Background(), []listener{{port: port, inode: 1}})[port]
+		return n.protocols(context.Background(), []listener{{port: port, inode: 1}}, listPatience)[port]
 	}
 	for range 3 {
 		require.Equal(t, run.AppTCP, look())
 	}
 	<-asked
-	now = now.Add(askAgain)
-	require.Equal(t, run.AppTCP, look())
-	<-asked
+	for _, pause := range []time.Duration{askAgain, 2 * askAgain, 4 * askAgain} {
+		now = now.Add(pause - 1)
+		require.Equal(t, run.AppTCP, look())
+		require.Empty(t, asked)
+		now = now.Add(1)
+		require.Equal(t, run.AppTCP, look())
+		<-asked
+	}
 	require.Empty(t, asked)
-	require.Equal(t, map[int]run.AppProtocol{29500: run.AppTCP}, n.protocols(context.Background(), []listener{{port: 29500, inode: 2}}))
+	require.Equal(t, map[int]run.AppProtocol{29500: run.AppTCP}, n.protocols(context.Background(), []listener{{port: 29500, inode: 2}}, listPatience))
+}
+
+// TestABusyServerIsAskedByWhoOpensIt: a program listens before it has loaded what it needs to answer.
+func TestABusyServerIsAskedByWhoOpensIt(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	port := portAt(t, l)
+	now := time.Unix(1_800_000_000, 0)
+	n := noticer{now: func() time.Time { return now }}
+	of := []listener{{port: port, inode: 1}}
+	require.Equal(t, run.AppTCP, n.protocols(t.Context(), of, listPatience)[port])
+	go func() { _ = http.Serve(l, http.NotFoundHandler()) }()
+	require.Equal(t, run.AppTCP, n.protocols(t.Context(), of, listPatience)[port], "a list does not ask again at once")
+	require.Equal(t, run.AppHTTP, n.protocols(t.Context(), of, openPatience)[port])
+	require.Equal(t, run.AppHTTP, n.protocols(t.Context(), of, listPatience)[port])
 }

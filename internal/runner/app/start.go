@@ -71,7 +71,7 @@ func (s *Set) startNoticed(ctx context.Context, port int) (run.AppStartResult, e
 	}
 	protocol := run.AppTCP
 	if l, ok := s.noticer.listening()[port]; ok {
-		protocol = s.noticer.protocols(ctx, []listener{l})[port]
+		protocol = s.noticer.protocols(ctx, []listener{l}, openPatience)[port]
 	}
 	return run.AppStartResult{App: run.App{AppPort: noticedApp(port, protocol), Origin: run.AppNoticed, State: run.AppReady}, Port: port}, nil
 }
