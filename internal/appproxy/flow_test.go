@@ -250,6 +250,30 @@ func TestLaunchesThatHang(t *testing.T) {
 	require.Equal(t, 302, s.get(s.browser(), s.url("lab-1.apps.localhost", "/setup?token="+code)).status)
 }
 
+// A port is one app's today and another's tomorrow, which browsers take for the same site: nothing that one leaves there serves in
+// the place of the next. A host name is never given to others while it may be remembered.
+func TestPortsLeaveNothingBehind(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, func(c *appproxy.Config) { c.TLS.SelfSigned, c.Ports.TLS = true, true })
+	port, label := s.ported(1, 0, "http"), labelled(2, "lab-2")
+	port.Public, label.Public = true, true
+	port, label = s.known(s.m.publish(port)), s.known(s.m.publish(label))
+	s.eventually(func() bool { return s.p.Status().PortsOpen == 1 }, "open")
+	two := s.browser()
+	two.Transport.(*http.Transport).ForceAttemptHTTP2 = true
+	for name, b := range map[string]*http.Client{"HTTP/1.1": s.browser(), "HTTP/2": two} {
+		base := fmt.Sprintf("https://127.0.0.1:%d", port.Port)
+		page := s.get(b, base+"/page")
+		require.Equal(t, 200, page.status, name)
+		require.Equal(t, []string{"Cookie"}, page.header.Values("Vary"), name)
+		worker := s.get(b, base+"/sw.js", "Service-Worker", "script")
+		require.Equal(t, 403, worker.status, name)
+		require.Equal(t, "no-service-workers", worker.json(t)["error_code"])
+		require.Empty(t, s.get(b, s.url("lab-2.apps.localhost", "/page")).header.Values("Vary"), name)
+		require.Equal(t, 200, s.get(b, s.url("lab-2.apps.localhost", "/sw.js"), "Service-Worker", "script").status, name)
+	}
+}
+
 // Whoever tries codes without end keeps nobody else waiting.
 func TestCodesWithoutEnd(t *testing.T) {
 	t.Parallel()

@@ -26,6 +26,8 @@ func (p *Proxy) route(h forward.Head) forward.Route {
 			return forward.Route{Handler: p.front.Base()}
 		case !p.servesPortsAs(host):
 			return forward.Route{Handler: p.front.Misdirected()}
+		case c.HTTP() && h.Header.Get("Service-Worker") != "":
+			return forward.Route{Handler: p.front.NoWorkers()}
 		case c.HTTP():
 			return p.visit(c, table, h)
 		}

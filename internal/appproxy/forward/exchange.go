@@ -298,6 +298,9 @@ func (h *http1) passAnswer(u *upstream, up *upload, keep bool) (again bool, swit
 	form := h.form()
 	uploaded := up.finished() && (up == nil || up.err == nil)
 	last := !keep || form == plainBody || form == endlessBody || !uploaded
+	if h.listener.Port != 0 {
+		h.resp.fields = append(h.resp.fields, field{"Vary", "Cookie", other})
+	}
 	m.out = appendResponse(m.out[:0], &h.resp, form, h.req.host, last, h.req.minor)
 	var err error
 	switch form {

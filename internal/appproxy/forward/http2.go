@@ -16,6 +16,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"berth.dev/berth/internal/appproxy/circuit"
+	"berth.dev/berth/internal/wire/proxy"
 )
 
 // h2side is what goes through net/http: visitors that speak HTTP/2, and apps that do.
@@ -180,7 +181,7 @@ func (s *h2side) toApp(c *circuit.Circuit, g *group, v visitor) http.Handler {
 	if multiplexed(c) {
 		transport = s.two
 	}
-	proxy := &httputil.ReverseProxy{
+	reverse := &httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out = p.Out.WithContext(context.WithValue(p.Out.Context(), circuitKey{}, c))
 			p.Out.URL.Scheme, p.Out.URL.Host = "http", c.ID+".invalid"
@@ -201,12 +202,15 @@ func (s *h2side) toApp(c *circuit.Circuit, g *group, v visitor) http.Handler {
 			r.Body = &countedBody{r.Body, g, s.e}
 		}
 		counted := &countedWriter{ResponseWriter: w, g: g, stall: s.e.cfg.StallTimeout}
-		proxy.ModifyResponse = func(r *http.Response) error {
+		reverse.ModifyResponse = func(r *http.Response) error {
 			cleanResponse(r.Header, r.Request.Host)
+			if c.Mode == proxy.ModePort {
+				r.Header.Add("Vary", "Cookie")
+			}
 			counted.whole = r.ContentLength == 0
 			return nil
 		}
-		proxy.ServeHTTP(counted, r)
+		reverse.ServeHTTP(counted, r)
 	})
 }
 

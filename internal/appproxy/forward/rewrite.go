@@ -10,6 +10,9 @@ import (
 
 // What an app gets of a visitor's request, and a visitor of an app's answer. appendRequest and appendResponse do it for heads
 // of HTTP/1, cleanRequest and cleanResponse for those of net/http; they must agree.
+//
+// A port has one app after the other, of one user after the other, and to browsers they are all the same site. What they keep of
+// one must not come up in the next: answers there vary with the cookies, one of which names the circuit.
 
 // visitor is what the app is told about who asks.
 type visitor struct {

@@ -221,6 +221,12 @@ func (f *Front) NotHTTP(c *circuit.Circuit) http.Handler {
 	}
 }
 
+// NoWorkers refuses the script of a service worker on a circuit's port: it would outlive the circuit and serve, and see, whatever
+// app of whichever user has the port next.
+func (f *Front) NoWorkers() http.Handler {
+	return page{status: http.StatusForbidden, slug: "no-service-workers", title: "Apps on ports have no service workers.", words: "The port may be another app's tomorrow.", next: "Open the app with mode=subdomain."}
+}
+
 // Misdirected answers requests for a host that is not the proxy's.
 func (f *Front) Misdirected() http.Handler {
 	return page{status: http.StatusMisdirectedRequest, slug: "unknown-host", title: "This host name leads nowhere.", words: "The app proxy does not serve it.", next: "Check the address."}
