@@ -84,6 +84,11 @@ func (f *fakeManager) appRoutes(handle func(pattern string, h func(w http.Respon
 			return
 		}
 		a.started = append(a.started, fmt.Sprint(body["app"]))
+		for i, k := range a.list {
+			if k.Origin == api.AppNoticed && k.Name == body["app"] {
+				a.list[i].Protocol = "http" // who opens it asks more patiently than a list
+			}
+		}
 		for _, k := range []string{"arguments", "envs"} {
 			if v, ok := body[k]; ok {
 				a.how = append(a.how, fmt.Sprint(v))

@@ -109,6 +109,17 @@ func TestAppsThatAreInstalled(t *testing.T) {
 	require.Equal(t, 0, b.do(t, "", "app", "open", "mylab", "--no-browser").code, "it is the only one")
 }
 
+func TestAProgramThatWasBusyIsOpenedAsWhatItIs(t *testing.T) {
+	t.Parallel()
+	b := withLab(t)
+	busy := declared("port-8501", "tcp", api.AppReady, 8501)
+	busy.Origin = api.AppNoticed
+	b.apps.list = append(b.apps.list, busy)
+	o := b.do(t, "", "app", "open", "mylab", "8501", "--no-browser", "--mode", "subdomain")
+	require.Equal(t, outcome{b.apps.proxy.URL + "/setup?token=once\n", "", 0}, o)
+	require.Contains(t, b.apps.added[0], "protocol=http")
+}
+
 func TestAppsThatCannotBeOpened(t *testing.T) {
 	t.Parallel()
 	b := withLab(t)

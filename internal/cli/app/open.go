@@ -227,6 +227,14 @@ func (o *Opener) Publish(ctx context.Context, cmd *cobra.Command, c *api.Client,
 		}
 		return api.Published{}, fmt.Errorf("start app %s of session %s: %w", app.Name, info.Name, err)
 	}
+	if app.Origin == api.AppNoticed && !app.HTTP() {
+		// A program that was busy is known better now that it was opened.
+		if list, err := c.Apps(ctx, info.ID); err == nil {
+			if again, err := find(info, list, app.Name); err == nil {
+				app = again
+			}
+		}
+	}
 	out, err := c.PublishApp(ctx, launch, info.ID, api.Publish{
 		App: app.Name, Protocol: app.Protocol, Public: o.Public, Allowed: o.Allow, Mode: o.Mode, ProxyPort: o.Port, Label: o.Label,
 	})
