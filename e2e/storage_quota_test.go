@@ -314,6 +314,8 @@ func TestQuotaStopsSessions(t *testing.T) {
 	const mib, limit = 1 << 20, 64 << 20
 	p.must("folder", "quota", "data", "--limit", "80m")
 	require.EqualValues(t, 80*mib, admin.quota().Limit)
+	p.must("folder", "quota", "data", "--limit", "none")
+	require.EqualValues(t, -1, admin.quota().Limit)
 	admin.limit(admin, limit)
 	require.EqualValues(t, limit, admin.quota().Limit)
 	require.Less(t, admin.exact(t, volume).Used, int64(mib))
@@ -517,14 +519,14 @@ func TestQuotaStopsSessions(t *testing.T) {
 		policy(144 * mib)
 		admin.until(t, "the policy's new limit holds", func(q quotaView) bool { return q.Limit == 144*mib })
 		grows(144 * mib)
-		policy(-1)
-		admin.until(t, "there is no limit", func(q quotaView) bool { return q.Limit == -1 })
+		admin.limit(admin, 512*mib)
 		r = <-ended
 		ended <- r // for whoever waits too
 		require.Zero(t, r.code, r.stdout+r.stderr)
 		require.Regexp(t, "^(28|122)( (28|122))* done\n$", r.stdout, "what it was refused with")
 		require.EqualValues(t, 200*mib, size("log"))
 		q = admin.exact(t, volume)
+		require.EqualValues(t, 512*mib, q.Limit)
 		require.GreaterOrEqual(t, q.Used, int64(200*mib))
 		admin.until(t, "the folder's size is that of its file", func(q quotaView) bool { return q.Size == 200*mib })
 		require.EqualValues(t, 120*mib, friend.quota().Limit, "the other user's own limit is what it was")
