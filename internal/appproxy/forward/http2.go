@@ -67,14 +67,43 @@ func multiplexed(c *circuit.Circuit) bool { return c.Protocol == "h2" || c.Proto
 // serve serves a visitor's HTTP/2 connection until it is over and its requests with it.
 func (s *h2side) serve(v *visit, conn net.Conn, l Listener) {
 	v.arm(phaseOpen, 0)
-	var running sync.WaitGroup
+	var requests requests
 	s.server.ServeConn(conn, &http2.ServeConnOpts{Context: v.ctx, BaseConfig: s.base, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		running.Add(1)
-		defer running.Done()
-		s.answer(w, r, v, l)
+		if requests.begin() {
+			defer requests.end()
+			s.answer(w, r, v, l)
+		}
 	})})
 	v.cancel()
-	running.Wait()
+	requests.wait()
+}
+
+// requests are those of one connection. The library begins some after it has said that the connection is over: they are not
+// answered any more.
+type requests struct {
+	mu      sync.Mutex
+	over    bool
+	running sync.WaitGroup
+}
+
+func (q *requests) begin() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.over {
+		return false
+	}
+	q.running.Add(1)
+	return true
+}
+
+func (q *requests) end() { q.running.Done() }
+
+// wait waits for those that have begun; none begins after it.
+func (q *requests) wait() {
+	q.mu.Lock()
+	q.over = true
+	q.mu.Unlock()
+	q.running.Wait()
 }
 
 // answer is for HTTP/2 what serveRequest is for HTTP/1.

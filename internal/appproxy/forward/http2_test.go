@@ -235,6 +235,40 @@ func TestConnectionsToAppsAreNoVisitors(t *testing.T) {
 	until(t, "there is room again", func() bool { return get("/") == http.StatusOK })
 }
 
+// A visitor who leaves right after asking breaks nothing: the library begins requests of connections that are over.
+func TestVisitorsLeaveRightAfterAsking(t *testing.T) {
+	r := newRig(t, nil)
+	r.handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	var block bytes.Buffer
+	fields := hpack.NewEncoder(&block)
+	for _, f := range [][2]string{{":method", "GET"}, {":scheme", "http"}, {":authority", "own"}, {":path", "/"}} {
+		require.NoError(t, fields.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}))
+	}
+	var wire bytes.Buffer
+	wire.WriteString(http2.ClientPreface)
+	frames := http2.NewFramer(&wire, nil)
+	require.NoError(t, frames.WriteSettings())
+	for n := range 50 {
+		require.NoError(t, frames.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*n + 1), BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true}))
+	}
+	var all sync.WaitGroup
+	defer all.Wait()
+	for range 8 {
+		all.Go(func() {
+			for range 100 {
+				c, err := net.Dial("tcp", r.addr)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, _ = c.Write(wire.Bytes())
+				_ = c.(*net.TCPConn).SetLinger(0)
+				_ = c.Close()
+			}
+		})
+	}
+}
+
 // A transport dials on when its request has ended. What it opens for a circuit that has moved meanwhile must not serve the
 // circuit as it is now.
 func TestDialsThatComeLate(t *testing.T) {
