@@ -23,9 +23,9 @@ const (
 	maxCircuits = 64
 	// portRest and labelRest are how long an address that somebody else had is not given on wish. Visitors keep links to labels,
 	// and browsers what the app there left in them; ports are few, and known to change hands.
-	portRest  = 10 * time.Minute
-	labelRest = 30 * 24 * time.Hour
-	labelTries  = 8
+	portRest   = 10 * time.Minute
+	labelRest  = 30 * 24 * time.Hour
+	labelTries = 8
 )
 
 // wish is how somebody wants an app to be published.
