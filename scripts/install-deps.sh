@@ -47,6 +47,7 @@ if [ "${1:-}" = quota ]; then # scripts/xfs-quota.sh
 fi
 if [ "${1:-}" = bench ]; then
   need nginx nginx-light # downloads, reverse proxy
+  need gdu gdu # counts of usage
   need wrk wrk
   [ -x /usr/sbin/sshd ] || need sshd openssh-server # copies over SSH
 fi
