@@ -71,6 +71,12 @@ func down(cmd *cobra.Command, dir stateDir, sessions bool) error {
 		// The lock goes last, after every child and container call has ended.
 		if now, running := dir.owner(); !running || now != pid {
 			say(cmd, "The cluster in %s is down.", dir)
+			if sessions {
+				// A session has ended when its agent said so, which is before its container is gone.
+				if _, err := removeContainers(ctx, dir); err != nil {
+					return err
+				}
+			}
 			return nil
 		}
 		if chassis.Wait(ctx, chassis.RealClock(), 20*time.Millisecond) != nil {
@@ -117,17 +123,22 @@ func endSessions(ctx context.Context, cmd *cobra.Command, dir stateDir) error {
 
 // endContainers ends what a stopped cluster left running. The next start reports the ends.
 func endContainers(ctx context.Context, cmd *cobra.Command, dir stateDir) error {
-	s := defaultSettings()
-	s.Agent.StateDir = dir.path("agent")
-	rt, err := docker.New(s.Docker.docker(s.Agent), slog.New(slog.DiscardHandler))
-	if err != nil {
-		return err
-	}
-	defer rt.Close()
-	ended, err := agent.EndAll(ctx, s.Agent, rt)
+	ended, err := removeContainers(ctx, dir)
 	if err != nil {
 		return err
 	}
 	say(cmd, "No cluster runs in %s; %d sessions ended. Those that still waited for a place start with the next berth up.", dir, ended)
 	return nil
+}
+
+// removeContainers removes what there is of a cluster that does not run.
+func removeContainers(ctx context.Context, dir stateDir) (ended int, err error) {
+	s := defaultSettings()
+	s.Agent.StateDir = dir.path("agent")
+	rt, err := docker.New(s.Docker.docker(s.Agent), slog.New(slog.DiscardHandler))
+	if err != nil {
+		return 0, err
+	}
+	defer rt.Close()
+	return agent.EndAll(ctx, s.Agent, rt)
 }
