@@ -150,7 +150,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	a.facts.data = a.data
 	a.services = []*chassis.Service{
 		chassis.NewService("agent-state", chassis.Hooks{Stop: func(context.Context) error { return a.close() }}),
-		chassis.NewService("agent-facts", chassis.Hooks{Run: a.facts.run}).After("agent-data"),
+		chassis.NewService("agent-facts", chassis.Hooks{Start: a.facts.start, Run: a.facts.run}).After("agent-data"),
 		chassis.NewService("agent-keeper", chassis.Hooks{Run: a.keeper.Run}).After("agent-state"),
 		a.data.Service("agent-data").After("agent-keeper"),
 		chassis.NewService("agent-mounts", chassis.Hooks{Run: a.probeMounts}).After("agent-state"),

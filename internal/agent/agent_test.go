@@ -49,6 +49,7 @@ type manager struct {
 	hello     cluster.NodeHello
 	greetings int
 	facts     cluster.NodeFacts
+	wayless   int // facts that told no way to apps
 	desired   map[cluster.KernelID]cluster.DesiredKernel
 	seen      map[cluster.KernelID]cluster.KernelObservation
 	missing   map[cluster.KernelID]int // full reports in a row without it
@@ -165,7 +166,12 @@ func (m *manager) Register(_ context.Context, h cluster.NodeHello) (epoch int64,
 }
 
 func (m *manager) UpdateFacts(_ context.Context, _ cluster.AgentID, _ int64, f cluster.NodeFacts) error {
-	m.change(func() { m.facts = f })
+	m.change(func() {
+		m.facts = f
+		if f.DataSocket == "" {
+			m.wayless++
+		}
+	})
 	return nil
 }
 

@@ -185,11 +185,16 @@ func TestHandedOverConnectionsOutliveTheAgent(t *testing.T) {
 	say(c)
 	_, err = m.dialApp(nil, true, id, 7000)
 	require.Equal(t, "agent-unreachable", fault.ReasonOf(err), "%v", err)
+	answer := h.engine.Inject(fake.Fault{Method: fake.Info, Hang: true})
+	greeted := peek(m, func() int { return m.greetings })
 	h.start()
+	m.until("it is back", func() bool { return m.greetings > greeted && !m.facts.EngineOK })
+	answer()
 	again, err := m.dialApp(nil, true, id, 7000)
 	require.NoError(t, err)
 	say(again)
 	say(c)
+	require.Zero(t, peek(m, func() int { return m.wayless }), "an agent that comes back tells the way to its apps at once, whatever its engine does")
 }
 
 // TestRealApp reaches a web server in a real container on all three ways, across a restart of the agent.

@@ -133,6 +133,23 @@ func (f *facts) run(ctx context.Context) error {
 	}
 }
 
+// start says how apps are reached before anything else is known: an agent that comes back to an engine that hangs still leads
+// to the apps that run.
+func (f *facts) start(ctx context.Context) error {
+	address, socket := f.ways(ctx)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.now.DataAddress, f.now.DataSocket = address, socket
+	return nil
+}
+
+func (f *facts) ways(ctx context.Context) (address, socket string) {
+	if f.data == nil {
+		return "", ""
+	}
+	return f.data.Address(ctx), f.data.Socket()
+}
+
 // scan asks the engine; it reports whether the engine answered.
 func (f *facts) scan(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
@@ -144,10 +161,7 @@ func (f *facts) scan(ctx context.Context) bool {
 			f.seen(images)
 		}
 	}
-	address, socket := "", ""
-	if f.data != nil {
-		address, socket = f.data.Address(ctx), f.data.Socket()
-	}
+	address, socket := f.ways(ctx)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	next := f.now
