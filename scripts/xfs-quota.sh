@@ -5,8 +5,8 @@
 #   scripts/xfs-quota.sh [--if-needed] [driver|story [argument of the test program...]]
 #
 # With --if-needed, as `make test` calls it, it ends well, after one line that says why, where this machine's own kernel
-# has such quotas (all of it ran with the other tests) and where the packages for it cannot be had. A test that
-# skips itself in there counts as failed.
+# has such quotas (all of it ran with the other tests), where the packages for it cannot be had, and where user-mode
+# Linux does not start. A test that skips itself in there counts as failed.
 #
 # User-mode Linux is a process, so this needs no KVM; it has one core. Its root is this machine's, read-only; what is
 # written there goes to a disk in a file that is deleted. It has no network. The image of sessions is taken from the
@@ -133,6 +133,7 @@ run() {
   cd $(printf %q "$PWD")
   for program in ${programs[*]}; do (set -e; \$program); done
 }
+echo "xfs-quota: began"
 (run) 2>&1
 echo "xfs-quota: ended with \$?"
 sync
@@ -157,6 +158,7 @@ shown=$! code=0
 wait "$vm" || code=$?
 vm=
 wait "$shown" || true
+grep -aq '^xfs-quota: began' "$dir/console" || cannot "user-mode Linux does not start here" "look at its last lines above"
 case $code in 124 | 137) die "the machine did not end within $seconds s" "look at its last lines, or set BERTH_QUOTA_SECONDS" ;; esac
 grep -aq '^xfs-quota: ended with 0' "$dir/console" || die "the tests failed, or the machine did"
 if grep -aq '^ *--- SKIP' "$dir/console"; then die "a test left itself out"; fi
