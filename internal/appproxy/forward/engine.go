@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -135,6 +136,7 @@ func (e *Engine) stop() {
 // ServeConn serves one visitor's connection, which it owns, until it is over. TLS is done; a *tls.Conn that negotiated h2, and
 // clear connections that begin with HTTP/2's preface, are served as HTTP/2. ctx's end ends the connection.
 func (e *Engine) ServeConn(ctx context.Context, conn net.Conn, l Listener) {
+	defer e.survive(conn)
 	h := &http1{listener: l}
 	if err := e.enter(ctx, conn, &h.visit); err != nil {
 		h.refuse(err)
@@ -151,6 +153,7 @@ func (e *Engine) ServeConn(ctx context.Context, conn net.Conn, l Listener) {
 // ServeTCP joins a visitor's raw connection, which it owns and which was admitted, with the circuit's app until both
 // directions have ended.
 func (e *Engine) ServeTCP(ctx context.Context, conn net.Conn, c *circuit.Circuit) {
+	defer e.survive(conn)
 	v := new(visit)
 	if err := e.enter(ctx, conn, v); err != nil {
 		e.log.Debug("raw connection refused", "circuit", c.ID, "error", err)
@@ -160,6 +163,15 @@ func (e *Engine) ServeTCP(ctx context.Context, conn net.Conn, c *circuit.Circuit
 	defer e.leave(v)
 	if err := e.joinRaw(v, c); err != nil {
 		e.log.Debug("raw connection ended", "circuit", c.ID, "error", err)
+	}
+}
+
+// survive ends a connection that ran into a mistake of ours: the others have nothing to do with it. It is deferred first, so that
+// everything the connection held is given back before.
+func (e *Engine) survive(conn net.Conn) {
+	if p := recover(); p != nil {
+		e.log.Error("a visitor's connection failed by a mistake in this program", "remote", conn.RemoteAddr(), "panic", p, "stack", string(debug.Stack()))
+		_ = conn.Close()
 	}
 }
 

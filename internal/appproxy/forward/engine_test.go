@@ -61,3 +61,21 @@ func TestPlainRequests(t *testing.T) {
 	require.Greater(t, a[0].BytesOut, int64(9<<20))
 	require.Empty(t, r.e.Activity())
 }
+
+// A mistake met by one visitor is nobody else's trouble.
+func TestMistakesEndOneConnection(t *testing.T) {
+	r := newRig(t, nil)
+	r.server("app", http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { _, _ = io.WriteString(w, "hello") }))
+	r.onRoute = func(h Head) {
+		if h.Path == "/mistake" {
+			panic("a mistake")
+		}
+	}
+	c := r.client()
+	_, err := c.Get("http://app/mistake")
+	require.Error(t, err)
+	resp, err := c.Get("http://app/")
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+}
