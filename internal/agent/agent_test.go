@@ -52,7 +52,8 @@ type manager struct {
 	wayless   int // facts that told no way to apps
 	desired   map[cluster.KernelID]cluster.DesiredKernel
 	seen      map[cluster.KernelID]cluster.KernelObservation
-	missing   map[cluster.KernelID]int // full reports in a row without it
+	missing   map[cluster.KernelID]int   // full reports in a row without it
+	acked     map[cluster.KernelID]int64 // generations whose end was acknowledged
 	pulls     int
 	metrics   map[cluster.KernelID]map[string]float64
 	hold      bool // ends are not acknowledged
@@ -61,7 +62,7 @@ type manager struct {
 
 func newManager(t testing.TB) *manager {
 	m := &manager{t: t, vault: map[string][]byte{}, desired: map[cluster.KernelID]cluster.DesiredKernel{},
-		seen: map[cluster.KernelID]cluster.KernelObservation{}, missing: map[cluster.KernelID]int{}, news: make(chan struct{})}
+		seen: map[cluster.KernelID]cluster.KernelObservation{}, missing: map[cluster.KernelID]int{}, acked: map[cluster.KernelID]int64{}, news: make(chan struct{})}
 	m.cfg = agentlink.DefaultConfig()
 	m.cfg.Listen, m.cfg.Heartbeat, m.cfg.Lease = "127.0.0.1:0", 200*time.Millisecond, 2*time.Second
 	m.cfg.JoinTokenFile = filepath.Join(t.TempDir(), "join.token")
@@ -180,12 +181,14 @@ func (m *manager) Observe(_ context.Context, _ cluster.AgentID, _ int64, full, s
 		present := map[cluster.KernelID]bool{}
 		for _, o := range list {
 			present[o.Kernel] = true
-			if old := m.seen[o.Kernel]; old.Generation == o.Generation && old.Phase > o.Phase {
+			// The agent forgets an end that was acknowledged; a wish that crossed the acknowledgement begins it anew.
+			if old := m.seen[o.Kernel]; old.Generation == o.Generation && old.Phase > o.Phase && m.acked[o.Kernel] < o.Generation {
 				m.t.Errorf("kernel %s went from %v back to %v", o.Kernel, old.Phase, o.Phase)
 			}
 			m.seen[o.Kernel] = o
 			if o.Phase == cluster.PhaseEnded && !m.hold {
 				acked = append(acked, cluster.Tombstone{Kernel: o.Kernel, Generation: o.Generation})
+				m.acked[o.Kernel] = o.Generation
 				if m.desired[o.Kernel].Generation <= o.Generation {
 					delete(m.desired, o.Kernel)
 				}
