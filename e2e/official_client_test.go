@@ -9,8 +9,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -60,12 +62,57 @@ func (o *official) run(stdin string, args ...string) result {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd, stdout, stderr := o.command(ctx, stdin, args...)
-	err := cmd.Run()
-	if cmd.ProcessState == nil {
-		require.NoError(o.t, err)
-	}
+	require.NoError(o.t, cmd.Start())
+	ended := make(chan struct{})
+	var watched sync.WaitGroup
+	watched.Go(func() { interruptAgain(ended, cmd.Process.Pid) })
+	_ = cmd.Wait()
+	close(ended)
+	watched.Wait()
 	require.NoError(o.t, ctx.Err(), "backend.ai %s did not end: %s%s", strings.Join(args, " "), stdout, stderr)
 	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+}
+
+// interruptAgain helps the client's ssh and scp to end. They interrupt a proxy of their own when their program has ended and
+// wait for it, and that interrupt gets lost when it meets the manager's last words: the library that reads them (aiohttp)
+// takes every exception, KeyboardInterrupt too, for a failure of the connection. People press Ctrl-C again; so does this, when
+// nothing but the proxy is left for a while.
+func interruptAgain(ended <-chan struct{}, client int) {
+	for alone := 0; ; {
+		select {
+		case <-ended:
+			return
+		case <-time.After(2 * time.Second):
+		}
+		children := childrenOf(client)
+		if len(children) != 1 || !strings.Contains(children[0].command, "ai.backend.cli app ") {
+			alone = 0
+			continue
+		}
+		if alone++; alone > 8 {
+			_ = syscall.Kill(children[0].pid, syscall.SIGINT)
+		}
+	}
+}
+
+type childProcess struct {
+	pid     int
+	command string
+}
+
+func childrenOf(parent int) (out []childProcess) {
+	files, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		_, rest, ok := strings.Cut(string(text), ") ")
+		if fields := strings.Fields(rest); err != nil || !ok || len(fields) < 2 || fields[1] != strconv.Itoa(parent) {
+			continue
+		}
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+		line, _ := os.ReadFile(filepath.Join(filepath.Dir(f), "cmdline"))
+		out = append(out, childProcess{pid, strings.ReplaceAll(string(line), "\x00", " ")})
+	}
+	return out
 }
 
 // must runs a command that has to succeed and returns both of its outputs: the client talks on either.
