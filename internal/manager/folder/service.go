@@ -9,6 +9,7 @@ import (
 
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/tenancy"
 	"berth.dev/berth/internal/wire/storage"
 )
 
@@ -24,9 +25,10 @@ type Proxies interface {
 	Do(ctx context.Context, proxy, method, path string, request, reply any) error
 }
 
-// Deps are what a Service works with. Store and Log are required; Clock and IDs default to the system's.
+// Deps are what a Service works with. Store, Tenancy and Log are required; Clock and IDs default to the system's.
 type Deps struct {
-	Store *store.Store
+	Store   *store.Store
+	Tenancy *tenancy.Service
 	// Proxies may be nil: there are no hosts then.
 	Proxies Proxies
 	Clock   func() time.Time
@@ -41,8 +43,8 @@ type Service struct {
 
 // New makes the use cases.
 func New(d Deps) (*Service, error) {
-	if d.Store == nil || d.Log == nil {
-		return nil, fault.New(fault.Internal, "folder: store and log are required")
+	if d.Store == nil || d.Tenancy == nil || d.Log == nil {
+		return nil, fault.New(fault.Internal, "folder: store, tenancy and log are required")
 	}
 	if d.IDs == nil {
 		d.IDs = uuid.NewString

@@ -3,7 +3,7 @@
 // failure reads as "unknown". agentlink writes it, service reads it through its LiveStats.
 //
 // Layout: <prefix>stat:agent:<id> and <prefix>stat:kernel:<id> hold a JSON object of metric
-// name to value and expire after TTL. <prefix>stat:use:<id> is a list of idle.Sample, one a minute, for idle checks.
+// name to value and expire after TTL. <prefix>stat:use:<id> is a list of rule.Sample, one a minute, for idle checks.
 package live
 
 import (
