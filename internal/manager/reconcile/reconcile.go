@@ -2,7 +2,7 @@
 // pure functions, apply in a transaction with a re-check. The loops run on the elected
 // leader only; every commit carries the leader's fencing token.
 //
-// It never talks to agents: what it commits reaches them through agentlink, which is
+// It never talks to agents: what it commits reaches them through link/agent, which is
 // woken by hints. Hints make the loops fast; a full pass every Config.Resync makes
 // them right when hints are lost.
 package reconcile

@@ -1,4 +1,4 @@
-package agentlink
+package ca
 
 import (
 	"context"
@@ -12,18 +12,11 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/fault"
-	"berth.dev/berth/internal/wire/node"
 	"berth.dev/berth/internal/wire/proxy"
 )
 
-const (
-	// maxReplicas bounds the valid certificates of one app proxy's name; a newer one pushes out the oldest.
-	maxReplicas = 256
-	// maxProxyConns bounds the connections of all app proxies to this manager.
-	maxProxyConns = 1024
-	// maxProxyName keeps common names below the 64 characters that X.509 allows.
-	maxProxyName = 64 - len(proxy.NamePrefix)
-)
+// maxReplicas bounds the valid certificates of one app proxy's name; a newer one pushes out the oldest.
+const maxReplicas = 256
 
 // replicaRecord is the certificate of one replica of an app proxy. Replicas share a name; their keys tell them apart.
 type replicaRecord struct {
@@ -33,8 +26,8 @@ type replicaRecord struct {
 
 func proxyKey(name string) string { return "proxy-certificates/" + name }
 
-// checkProxyName allows what is safe in paths, host names and certificates.
-func checkProxyName(name string) error {
+// CheckProxyName allows what is safe in paths, host names and certificates.
+func CheckProxyName(name string) error {
 	if !plainName(name, maxProxyName) {
 		return fault.Invalidf("the app proxy's name %q is not allowed", name).
 			WithNext("use 1 to %d letters, digits, '-', '_' or '.', beginning with a letter, digit or '_'", maxProxyName)
@@ -42,14 +35,14 @@ func checkProxyName(name string) error {
 	return nil
 }
 
-// identifyProxy tells which app proxy a connection belongs to. Agents are refused.
-func (a *authority) identifyProxy(ctx context.Context, s tls.ConnectionState) (name, serial string, err error) {
+// Proxy tells which app proxy a connection belongs to. Agents are refused.
+func (a *Authority) Proxy(ctx context.Context, s tls.ConnectionState) (name, serial string, err error) {
 	full, serial, err := commonName(s)
 	if err != nil {
 		return "", "", err
 	}
 	name, ok := strings.CutPrefix(full, proxy.NamePrefix)
-	if !ok || checkProxyName(name) != nil {
+	if !ok || CheckProxyName(name) != nil {
 		return "", "", fault.Deniedf("the certificate of %q is not an app proxy's", full).WithReason("not-a-proxy")
 	}
 	raw, err := a.vault.Get(ctx, proxyKey(name))
@@ -82,9 +75,9 @@ func indexSerial(list []replicaRecord, serial string) int {
 	return slices.IndexFunc(list, func(r replicaRecord) bool { return r.Serial == serial || r.Previous != "" && r.Previous == serial })
 }
 
-// issueProxy signs a certificate for one replica. renewed is the serial that it succeeds, "" when the replica joins with a
+// IssueProxy signs a certificate for one replica. renewed is the serial that it succeeds, "" when the replica joins with a
 // token: then its earlier certificates for the same key end, and those of other replicas stay.
-func (a *authority) issueProxy(ctx context.Context, name string, csrDER []byte, renewed string) ([]byte, error) {
+func (a *Authority) IssueProxy(ctx context.Context, name string, csrDER []byte, renewed string) ([]byte, error) {
 	csr, err := readRequest("app proxy "+name, csrDER)
 	if err != nil {
 		return nil, err
@@ -115,58 +108,4 @@ func withReplica(list []replicaRecord, rec replicaRecord, now time.Time) []repli
 	})
 	next = append(next, rec)
 	return next[max(0, len(next)-maxReplicas):]
-}
-
-// joinProxy is join for app proxies.
-func (l *Link) joinProxy(ctx context.Context, name string, req *node.JoinRequest) (*node.JoinReply, error) {
-	if err := checkProxyName(name); err != nil {
-		return nil, err
-	}
-	renewed := ""
-	if s, ok := tlsState(ctx); ok && len(s.VerifiedChains) > 0 {
-		owner, serial, err := l.auth.identifyProxy(ctx, s)
-		switch {
-		case fault.Is(err, fault.Unauthenticated): // counts for nothing
-		case err != nil:
-			return nil, err
-		case owner != name:
-			return nil, fault.Deniedf("app proxy %s may not renew a certificate of %s", owner, name)
-		default:
-			renewed = serial
-		}
-	}
-	if renewed == "" {
-		if err := l.checkJoinToken(ctx, req.Token); err != nil {
-			return nil, err
-		}
-	}
-	der, err := l.auth.issueProxy(ctx, name, req.CsrDer, renewed)
-	if err != nil {
-		return nil, err
-	}
-	l.log.Info("an app proxy joined", "proxy", name, "remote", remote(ctx), "renewal", renewed != "")
-	return &node.JoinReply{CertificateDer: der, CaDer: l.auth.cert.Raw, ClusterId: l.d.ClusterID}, nil
-}
-
-// greetProxy hands the connection of an app proxy to whoever serves it. It owns conn.
-func (l *Link) greetProxy(ctx, hctx context.Context, conn *tls.Conn) {
-	name, _, err := l.auth.identifyProxy(hctx, conn.ConnectionState())
-	switch {
-	case err != nil:
-	case l.d.Proxies == nil:
-		err = fault.Unavailablef("this manager serves no app proxies")
-	case l.proxyConns.Add(1) > maxProxyConns:
-		l.proxyConns.Add(-1)
-		err = fault.Exhaustedf("%d connections of app proxies are open", maxProxyConns)
-	}
-	if err != nil {
-		l.log.Warn("app proxy connection refused", "remote", conn.RemoteAddr(), "error", err)
-		_ = conn.Close()
-		return
-	}
-	l.work.Go(func() { // apart from the handshake, which counts against its own bound
-		defer l.proxyConns.Add(-1)
-		defer conn.Close()
-		l.d.Proxies(ctx, name, conn)
-	})
 }

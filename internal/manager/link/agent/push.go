@@ -1,9 +1,11 @@
-package agentlink
+package agent
 
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"io"
 	"maps"
 	"strconv"
 	"strings"
@@ -135,21 +137,22 @@ func (l *Link) Do(ctx context.Context, agent cluster.AgentID, verb string, body 
 	if !ok {
 		return nil, fault.New(fault.Internal, "action %s for agent %s has no deadline", verb, agent)
 	}
-	id, err := l.auth.serial()
-	if err != nil {
-		return nil, err
+	raw := make([]byte, 16)
+	if _, err := io.ReadFull(l.d.Random, raw); err != nil {
+		return nil, fmt.Errorf("make the id of an action: %w", err)
 	}
+	id := hex.EncodeToString(raw)
 	reply := make(chan *node.ActionReply, 1)
 	s.mu.Lock()
-	s.actions[id.Text(36)] = reply
+	s.actions[id] = reply
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
-		delete(s.actions, id.Text(36))
+		delete(s.actions, id)
 		s.mu.Unlock()
 	}()
 	m := &node.Down{Kind: &node.Down_Action{Action: &node.Action{
-		RequestId: id.Text(36), DeadlineMs: time.Until(deadline).Milliseconds(), Verb: verb, Body: body,
+		RequestId: id, DeadlineMs: time.Until(deadline).Milliseconds(), Verb: verb, Body: body,
 	}}}
 	select {
 	case s.out <- m:

@@ -1,4 +1,4 @@
-package proxylink_test
+package proxy_test
 
 import (
 	"bufio"
@@ -28,7 +28,7 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/app"
 	"berth.dev/berth/internal/manager/authz"
-	"berth.dev/berth/internal/manager/proxylink"
+	proxylink "berth.dev/berth/internal/manager/link/proxy"
 	"berth.dev/berth/internal/manager/service"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/storetest"

@@ -1,4 +1,4 @@
-package agentlink
+package agent
 
 import (
 	"context"

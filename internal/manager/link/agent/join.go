@@ -1,4 +1,4 @@
-package agentlink
+package agent
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/link/ca"
 	"berth.dev/berth/internal/wire/node"
 	"berth.dev/berth/internal/wire/proxy"
 )
@@ -38,7 +39,7 @@ func (l *Link) join(ctx context.Context, req *node.JoinRequest) (*node.JoinReply
 	if name, ok := strings.CutPrefix(req.AgentId, proxy.NamePrefix); ok {
 		return l.joinProxy(ctx, name, req)
 	}
-	if err := checkAgentID(req.AgentId); err != nil {
+	if err := ca.CheckAgentID(req.AgentId); err != nil {
 		return nil, err
 	}
 	agent := cluster.AgentID(req.AgentId)
@@ -55,16 +56,16 @@ func (l *Link) join(ctx context.Context, req *node.JoinRequest) (*node.JoinReply
 				WithNext("give this agent another id, or stop the other one first")
 		}
 	}
-	der, err := l.auth.issue(ctx, agent, req.CsrDer, renewal)
+	der, err := l.auth.IssueAgent(ctx, agent, req.CsrDer, renewal)
 	if err != nil {
 		return nil, err
 	}
 	l.log.Info("an agent joined", "agent", agent, "remote", remote(ctx), "renewal", renewal)
-	return &node.JoinReply{CertificateDer: der, CaDer: l.auth.cert.Raw, ClusterId: l.d.ClusterID}, nil
+	return &node.JoinReply{CertificateDer: der, CaDer: l.auth.Certificate(), ClusterId: l.d.ClusterID}, nil
 }
 
 func (l *Link) checkJoinToken(ctx context.Context, secret string) error {
-	ok, err := l.auth.checkToken(ctx, secret)
+	ok, err := l.auth.CheckToken(ctx, secret)
 	if err == nil && !ok {
 		err = fault.New(fault.Unauthenticated, "the join token is not valid").WithReason("bad-join-token").
 			WithNext("get a new join token from the manager")
@@ -79,7 +80,7 @@ func (l *Link) renews(ctx context.Context, agent cluster.AgentID) (bool, error) 
 	if !ok || len(s.VerifiedChains) == 0 {
 		return false, nil
 	}
-	owner, _, err := l.auth.identify(ctx, s)
+	owner, _, err := l.auth.Agent(ctx, s)
 	switch {
 	case fault.Is(err, fault.Unauthenticated):
 		return false, nil

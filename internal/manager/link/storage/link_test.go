@@ -1,4 +1,4 @@
-package storagelink
+package storage
 
 import (
 	"context"

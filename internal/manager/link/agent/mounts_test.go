@@ -1,4 +1,4 @@
-package agentlink_test
+package agent_test
 
 import (
 	"testing"
@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/manager/agentlink"
+	agentlink "berth.dev/berth/internal/manager/link/agent"
 	"berth.dev/berth/internal/wire/node"
 )
 

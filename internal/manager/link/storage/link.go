@@ -1,9 +1,9 @@
-// Package storagelink is the manager's way to storage proxies: it watches in etcd who announces itself, and asks the nodes
+// Package storage is the manager's way to storage proxies: it watches in etcd who announces itself, and asks the nodes
 // of a proxy over HTTP with deadlines and bounded bodies.
 //
 // The addresses of proxies come from their announcements alone, never from a caller. While etcd is away the last that is
 // known stays true; a node that is gone is found out by asking it, and another node of the same proxy is asked instead.
-package storagelink
+package storage
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package agentlink
+package agent
 
 import (
 	"context"
@@ -73,7 +73,7 @@ func (l *Link) session(stream grpc.BidiStreamingServer[node.Up, node.Down]) erro
 	if !ok {
 		return fault.New(fault.Unauthenticated, "no TLS")
 	}
-	agent, serial, err := l.auth.identify(stream.Context(), state)
+	agent, serial, err := l.auth.Agent(stream.Context(), state)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package agentlink_test
+package agent_test
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"berth.dev/berth/internal/chassis"
-	"berth.dev/berth/internal/manager/agentlink"
+	agentlink "berth.dev/berth/internal/manager/link/agent"
 	"berth.dev/berth/internal/membership"
 	"berth.dev/berth/internal/wire/node"
 	"berth.dev/berth/internal/wire/proxy"

@@ -1,10 +1,10 @@
-// Package agentlink holds the manager's connections to its agents: it lets agents join,
+// Package agent holds the manager's connections to its agents: it lets agents join,
 // carries desired state down and observed state up on one control stream per agent, and
 // opens byte streams to them over their second connection.
 //
 // It decides nothing: what an agent should run and what its reports mean is the Sink's
 // business. The manager wires it; service uses it as Streams, reconcile wakes it.
-package agentlink
+package agent
 
 import (
 	"context"
@@ -24,6 +24,7 @@ import (
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/link/ca"
 	"berth.dev/berth/internal/wire/node"
 	"berth.dev/berth/internal/wire/proxy"
 )
@@ -85,7 +86,7 @@ type Live interface {
 type Deps struct {
 	ClusterID string
 	Sink      Sink
-	Vault     Vault
+	Vault     ca.Vault
 	Live      Live
 	Clock     chassis.Clock
 	Random    io.Reader
@@ -103,7 +104,7 @@ type Link struct {
 	cfg  Config
 	d    Deps
 	log  *slog.Logger
-	auth *authority
+	auth *ca.Authority
 	hub  *hub
 
 	listener net.Listener
@@ -136,13 +137,13 @@ func New(cfg Config, d Deps) (*Link, error) {
 
 // Start prepares the cluster's certificate authority and opens the port.
 func (l *Link) Start(ctx context.Context) error {
-	auth, err := openAuthority(ctx, l.d)
+	auth, err := ca.Open(ctx, ca.Options{ClusterID: l.d.ClusterID, Vault: l.d.Vault, Clock: l.d.Clock, Random: l.d.Random})
 	if err != nil {
 		return err
 	}
 	l.auth = auth
 	if l.cfg.JoinTokenFile != "" {
-		if err := auth.keepTokenFile(ctx, l.cfg.JoinTokenFile); err != nil {
+		if err := auth.KeepTokenFile(ctx, l.cfg.JoinTokenFile); err != nil {
 			return err
 		}
 	}
@@ -272,14 +273,14 @@ func (l *Link) WakeAll() {
 }
 
 // JoinToken makes a new join token, valid until it is revoked.
-func (l *Link) JoinToken(ctx context.Context) (node.JoinToken, error) { return l.auth.newToken(ctx) }
+func (l *Link) JoinToken(ctx context.Context) (node.JoinToken, error) { return l.auth.NewToken(ctx) }
 
 // RevokeJoinTokens makes all join tokens invalid. Agents that joined stay.
-func (l *Link) RevokeJoinTokens(ctx context.Context) error { return l.auth.revokeTokens(ctx) }
+func (l *Link) RevokeJoinTokens(ctx context.Context) error { return l.auth.RevokeTokens(ctx) }
 
 // greet finishes the handshake of a connection and passes it to what its protocol is for.
 func (l *Link) greet(ctx context.Context, raw net.Conn) {
-	conn := tls.Server(raw, l.auth.serverTLS())
+	conn := tls.Server(raw, l.auth.ServerTLS())
 	hctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	if err := conn.HandshakeContext(hctx); err != nil {
@@ -305,7 +306,7 @@ func (l *Link) greet(ctx context.Context, raw net.Conn) {
 }
 
 func (l *Link) greetStream(ctx context.Context, conn *tls.Conn) error {
-	agent, _, err := l.auth.identify(ctx, conn.ConnectionState())
+	agent, _, err := l.auth.Agent(ctx, conn.ConnectionState())
 	if err != nil {
 		return err
 	}

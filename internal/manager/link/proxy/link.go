@@ -1,7 +1,7 @@
-// Package proxylink serves app proxies on the agent port: it carries circuits and keys down on a watch, and the few questions
-// and reports of proxies up (package wire/proxy). It decides nothing; package app does. agentlink hands it connections whose
+// Package proxy serves app proxies on the agent port: it carries circuits and keys down on a watch, and the few questions
+// and reports of proxies up (package wire/proxy). It decides nothing; package app does. link/agent hands it connections whose
 // certificate it has verified.
-package proxylink
+package proxy
 
 import (
 	"bytes"
