@@ -30,6 +30,7 @@ import (
 	"berth.dev/berth/internal/manager/graphapi"
 	"berth.dev/berth/internal/manager/httpapi"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
+	"berth.dev/berth/internal/manager/link/peer"
 	proxylink "berth.dev/berth/internal/manager/link/proxy"
 	storagelink "berth.dev/berth/internal/manager/link/storage"
 	"berth.dev/berth/internal/manager/live"
@@ -68,6 +69,8 @@ type Manager struct {
 	store   *store.Store
 	service *service.Service
 	link    *agentlink.Link
+	peers   *peer.Directory   // nil without etcd
+	relay   *peer.Relay       // nil without etcd
 	storage *storagelink.Link // nil without a shared secret
 	folders *folder.Service
 	apps    *app.Service
@@ -142,16 +145,17 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	if err != nil {
 		return err
 	}
-	proxies := proxylink.New(m.apps, m.deps.Clock, m.log.With("part", "proxylink"))
+	proxies := proxylink.New(proxylink.Deps{App: m.apps, Managers: m.managers, Clock: m.deps.Clock, Log: m.log.With("part", "proxylink")})
 	linkDeps.Proxies = func(ctx context.Context, name string, conn *tls.Conn) { proxies.Serve(ctx, name, conn) }
 	linkDeps.Sink = m.service.Nodes()
 	if m.deps.WrapSink != nil {
 		linkDeps.Sink = m.deps.WrapSink(linkDeps.Sink)
 	}
+	m.wirePeers(&linkDeps)
 	if m.link, err = agentlink.New(m.cfg.Agents, linkDeps); err != nil {
 		return fmt.Errorf("prepare agent port: %w", err)
 	}
-	streams.Streams = m.link
+	streams.Streams = m.streams()
 	loops := m.cfg.Reconcile
 	loops.AgentLease = m.cfg.Agents.Lease
 	loopDeps := reconcile.Deps{
@@ -202,9 +206,10 @@ func (m *Manager) Services() []*chassis.Service {
 		chassis.NewService("service", chassis.Hooks{Run: m.service.Run}).After("store"),
 		chassis.NewService("apps", chassis.Hooks{Run: m.apps.Run}).After("store"),
 		m.link.Service("agent-port").After("service", "apps"),
+		chassis.NewService("agent-relay", chassis.Hooks{Stop: m.stopRelay}).After("agent-port"),
 		chassis.NewService("agent-wakes", chassis.Hooks{Run: m.wakeAgents}).After("agent-port"),
-		m.loops.Service().After("agent-port"),
-		m.api.After("service", "agent-port"),
+		m.loops.Service().After("agent-relay"),
+		m.api.After("service", "agent-port", "agent-relay"),
 		// Streams and held requests end with a word to their clients before the server drains the rest.
 		chassis.NewService("api-streams", chassis.Hooks{Stop: m.handler.Stop}).After(m.api.Name()),
 	}
@@ -213,8 +218,9 @@ func (m *Manager) Services() []*chassis.Service {
 			chassis.NewService("storage-volumes", chassis.Hooks{Start: m.hearOfVolumes}).After("storage-proxies"))
 		m.api.After("storage-volumes")
 	}
-	if m.deps.Etcd != nil {
-		services = append(services, chassis.NewService("presence", chassis.Hooks{Run: m.announce}).After("manager-api", "agent-port"))
+	if m.peers != nil {
+		services = append(services, chassis.NewService("presence", chassis.Hooks{Run: m.announce}).After("manager-api", "agent-port"),
+			chassis.NewService("managers", chassis.Hooks{Run: m.peers.Run}).After("store"))
 	}
 	return services
 }
@@ -257,7 +263,7 @@ func (m *Manager) wakeAgents(ctx context.Context) error {
 
 // busy asks a kernel's runner whether it executes something now.
 func (m *Manager) busy(ctx context.Context, agent cluster.AgentID, kernel cluster.KernelID) (bool, error) {
-	c := run.NewClient(run.Options{Transport: service.LookAtRunner(m.link, agent, kernel)})
+	c := run.NewClient(run.Options{Transport: service.LookAtRunner(m.streams(), agent, kernel)})
 	defer c.Close()
 	hello, err := c.Hello(ctx)
 	if err != nil {

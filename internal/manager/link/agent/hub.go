@@ -3,8 +3,6 @@ package agent
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -15,14 +13,13 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/link/h2"
 	"berth.dev/berth/internal/wire/run"
 )
 
 const (
 	// connectWait is how long a request waits for an agent that is just connecting.
 	connectWait = 3 * time.Second
-	// pingEvery and pingWait notice a stream connection that is dead.
-	pingEvery, pingWait = 15 * time.Second, 15 * time.Second
 	// maxStreams bounds the byte streams open to one agent.
 	maxStreams = 1000
 )
@@ -65,25 +62,9 @@ func (h *hub) add(ctx context.Context, agent cluster.AgentID, conn net.Conn) err
 
 // newStreamConn begins HTTP/2 as its client.
 func newStreamConn(ctx context.Context, agent cluster.AgentID, conn net.Conn) (*streamConn, error) {
-	protocols := new(http.Protocols)
-	protocols.SetUnencryptedHTTP2(true) // the TLS is around it already
-	taken := false
-	t := &http.Transport{
-		Protocols: protocols,
-		DialContext: func(context.Context, string, string) (net.Conn, error) {
-			if taken {
-				return nil, errors.New("a stream connection is dialed by its agent only")
-			}
-			taken = true
-			return conn, nil
-		},
-		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingEvery, PingTimeout: pingWait},
-		DisableCompression:     true, // bytes pass as they are
-		MaxResponseHeaderBytes: 64 << 10,
-	}
-	cc, err := t.NewClientConn(ctx, "http", "agent:80")
+	cc, err := h2.NewClient(ctx, "agent "+string(agent), conn)
 	if err != nil {
-		return nil, fmt.Errorf("open the stream connection of agent %s: %w", agent, err)
+		return nil, err
 	}
 	return &streamConn{agent: agent, http: cc, raw: conn}, nil
 }
@@ -191,6 +172,14 @@ func (h *hub) find(ctx context.Context, agent cluster.AgentID) (*streamConn, err
 	}
 }
 
+// holds reports whether the agent has a connection that works.
+func (h *hub) holds(agent cluster.AgentID) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := h.conns[agent]
+	return c != nil && c.http.Err() == nil
+}
+
 // take is one look of find; c is nil while the agent has no connection that works.
 func (h *hub) take(agent cluster.AgentID) (c *streamConn, change <-chan struct{}, err error) {
 	h.mu.Lock()
@@ -251,6 +240,13 @@ func (b *countedBody) Close() error {
 // Upgrade opens a full-duplex stream: one POST whose bodies flow both ways. It returns once
 // the agent has answered 200; closing it ends both directions.
 func (l *Link) Upgrade(ctx context.Context, agent cluster.AgentID, path string, header http.Header) (io.ReadWriteCloser, error) {
+	return Upgrade(ctx, l.RoundTrip, agent, path, header)
+}
+
+// Upgrade is Link.Upgrade over any way to agents.
+func Upgrade(ctx context.Context, roundTrip func(cluster.AgentID, *http.Request) (*http.Response, error),
+	agent cluster.AgentID, path string, header http.Header,
+) (io.ReadWriteCloser, error) {
 	// The stream outlives the call but not the context.
 	r, w := io.Pipe()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent"+path, r)
@@ -260,7 +256,7 @@ func (l *Link) Upgrade(ctx context.Context, agent cluster.AgentID, path string, 
 	for k, v := range header {
 		req.Header[k] = v
 	}
-	resp, err := l.RoundTrip(agent, req)
+	resp, err := roundTrip(agent, req)
 	if err != nil {
 		_ = w.CloseWithError(err)
 		return nil, err

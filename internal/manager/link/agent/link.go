@@ -14,6 +14,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,6 +34,9 @@ import (
 type Config struct {
 	// Listen is the host:port of the agent port; port 0 chooses a free one.
 	Listen string
+	// Advertise is the host:port under which agents, app proxies and other managers reach the port. Empty means the address
+	// that is listened on, with the host's name where that stands for all addresses.
+	Advertise string
 	// Lease is how long an agent may be silent before its connection counts as dead.
 	Lease time.Duration
 	// Heartbeat is how often either side says that it is alive; at most a third of Lease.
@@ -52,6 +56,12 @@ func DefaultConfig() Config {
 func (c Config) Validate() error {
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
 		return fault.Invalidf("the agent port's address %q cannot be used", c.Listen).WithCause(err).WithNext("write host:port, for example 0.0.0.0:8082")
+	}
+	if c.Advertise != "" {
+		if host, port, err := net.SplitHostPort(c.Advertise); err != nil || host == "" || port == "" || len(c.Advertise) > node.MaxAddress {
+			return fault.Invalidf("the advertised address of the agent port %q cannot be used", c.Advertise).WithCause(err).
+				WithNext("write host:port, for example manager-1.example.org:8082")
+		}
 	}
 	if c.Heartbeat < 50*time.Millisecond || c.Lease < 3*c.Heartbeat {
 		return fault.Invalidf("an agent lease of %s with a heartbeat of %s loses agents that are well", c.Lease, c.Heartbeat).
@@ -82,7 +92,7 @@ type Live interface {
 	Put(ctx context.Context, agent cluster.AgentID, node map[string]float64, kernels map[cluster.KernelID]map[string]float64)
 }
 
-// Deps are what a Link works with; Live, Wrap and Proxies may be nil.
+// Deps are what a Link works with; Live, Hold, Managers, Wrap, Proxies and Peers may be nil.
 type Deps struct {
 	ClusterID string
 	Sink      Sink
@@ -90,12 +100,19 @@ type Deps struct {
 	Live      Live
 	Clock     chassis.Clock
 	Random    io.Reader
+	// Hold notes that an agent registered with this manager in that epoch, so that the others find it here; nil when there are
+	// no others.
+	Hold func(ctx context.Context, agent cluster.AgentID, epoch int64) error
+	// Managers are the agent ports of all managers, for agents to choose from; nil or empty tells agents nothing.
+	Managers func() []string
 	// Wrap may replace a connection below its TLS; tests break connections there.
 	Wrap func(net.Conn) net.Conn
 	// Proxies serves a connection of an app proxy (ALPN proxy.ALPN) until it ends or ctx does; name is the proxy's, from its
 	// verified certificate, without proxy.NamePrefix. The link closes the connection afterwards. Nil refuses app proxies.
 	Proxies func(ctx context.Context, name string, conn *tls.Conn)
-	Log     *slog.Logger
+	// Peers does the same for a connection of another manager (ALPN node.ALPNManager); id is its id. Nil refuses them.
+	Peers func(ctx context.Context, id string, conn *tls.Conn)
+	Log   *slog.Logger
 }
 
 // Link is the agent port of one manager.
@@ -113,7 +130,7 @@ type Link struct {
 	shakes   chan struct{} // bounds handshakes under way
 	work     sync.WaitGroup
 
-	proxyConns atomic.Int64
+	proxyConns, peerConns atomic.Int64
 
 	mu       sync.Mutex
 	sessions map[cluster.AgentID]*session
@@ -240,6 +257,23 @@ var errStopping = fault.Unavailablef("this manager is stopping").WithNext("conne
 // Addr is the address of the open port.
 func (l *Link) Addr() net.Addr { return l.listener.Addr() }
 
+// Advertised is the host:port under which others reach the open port.
+func (l *Link) Advertised() string {
+	if l.cfg.Advertise != "" {
+		return l.cfg.Advertise
+	}
+	addr := l.listener.Addr().String()
+	host, port, err := net.SplitHostPort(addr)
+	if ip := net.ParseIP(host); err != nil || ip == nil || !ip.IsUnspecified() {
+		return addr
+	}
+	name, err := os.Hostname()
+	if err != nil || name == "" {
+		return addr
+	}
+	return net.JoinHostPort(name, port)
+}
+
 // Service is the link as a part of a process.
 func (l *Link) Service(name string) *chassis.Service {
 	return chassis.NewService(name, chassis.Hooks{Start: l.Start, Run: l.Run, Stop: l.Stop})
@@ -251,6 +285,22 @@ func (l *Link) Connected(agent cluster.AgentID) bool {
 	defer l.mu.Unlock()
 	return l.sessions[agent] != nil
 }
+
+// Holds tells whether byte streams of an agent are with this manager and work.
+func (l *Link) Holds(agent cluster.AgentID) bool { return l.hub.holds(agent) }
+
+// Await waits until Holds is true, connectWait at most.
+func (l *Link) Await(ctx context.Context, agent cluster.AgentID) error {
+	c, err := l.hub.find(ctx, agent)
+	if err != nil {
+		return err
+	}
+	l.hub.release(c)
+	return nil
+}
+
+// ManagerTLS is the client configuration towards the agent ports of other managers.
+func (l *Link) ManagerTLS(id string) *tls.Config { return l.auth.ManagerTLS(id) }
 
 // Wake makes the link look at an agent's desired state again, soon. It never blocks, and
 // wakes that come close together are one.
@@ -300,6 +350,8 @@ func (l *Link) greet(ctx context.Context, raw net.Conn) {
 		}
 	case proxy.ALPN:
 		l.greetProxy(ctx, hctx, conn)
+	case node.ALPNManager:
+		l.greetManager(ctx, conn)
 	default:
 		_ = conn.Close()
 	}

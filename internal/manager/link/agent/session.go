@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -104,6 +105,11 @@ func (l *Link) session(stream grpc.BidiStreamingServer[node.Up, node.Down]) erro
 	})
 	if err != nil {
 		return fmt.Errorf("register agent %s: %w", agent, err)
+	}
+	if l.d.Hold != nil {
+		if err := l.d.Hold(ctx, agent, epoch); err != nil {
+			return fmt.Errorf("note that agent %s is connected here: %w", agent, err)
+		}
 	}
 	s.epoch.Store(epoch)
 	defer s.farewell()
@@ -228,12 +234,13 @@ func (s *session) read() {
 func (s *session) send() {
 	beat := s.link.d.Clock.NewTicker(s.link.cfg.Heartbeat)
 	defer beat.Stop()
+	var told []string // the managers that the agent knows of
 	for {
 		var m *node.Down
 		select {
 		case <-s.ctx.Done():
 			return
-		case m = <-s.out:
+		case m = <-s.out: // Welcome is the first
 		case <-beat.C():
 			now := s.link.d.Clock.Now()
 			if silence := now.Sub(s.heard()); silence > s.link.cfg.Lease {
@@ -242,11 +249,28 @@ func (s *session) send() {
 			}
 			m = &node.Down{Kind: &node.Down_Heartbeat{Heartbeat: &node.Heartbeat{SentUnixMs: now.UnixMilli()}}}
 		}
-		if err := s.stream.Send(m); err != nil {
+		err := s.stream.Send(m)
+		if managers := s.managers(); err == nil && !slices.Equal(managers, told) {
+			told = managers
+			err = s.stream.Send(&node.Down{Kind: &node.Down_Managers{Managers: &node.Managers{Addresses: managers}}})
+		}
+		if err != nil {
 			s.cancel(fmt.Errorf("send: %w", err))
 			return
 		}
 	}
+}
+
+// versionManagers is the first version of the stream whose agents take the list of managers.
+const versionManagers = 4
+
+// managers is the list to tell the agent; nil when there is nothing to tell.
+func (s *session) managers() []string {
+	if s.link.d.Managers == nil || s.version < versionManagers {
+		return nil
+	}
+	list := s.link.d.Managers()
+	return list[:min(len(list), node.MaxManagers)]
 }
 
 func (s *session) put(m *node.Down) bool {

@@ -32,7 +32,7 @@ func commonName(s tls.ConnectionState) (name, serial string, err error) {
 	return leaf.Subject.CommonName, hex.EncodeToString(leaf.SerialNumber.Bytes()), nil
 }
 
-// identify tells which agent a connection belongs to, and the serial of its certificate. App proxies are refused.
+// Agent tells which agent a connection belongs to, and the serial of its certificate. App proxies and managers are refused.
 func (a *Authority) Agent(ctx context.Context, s tls.ConnectionState) (cluster.AgentID, string, error) {
 	name, serial, err := commonName(s)
 	if err != nil {
@@ -59,7 +59,7 @@ func (a *Authority) Agent(ctx context.Context, s tls.ConnectionState) (cluster.A
 	return agent, serial, nil
 }
 
-// issue signs a node certificate and makes it the agent's.
+// IssueAgent signs a node certificate and makes it the agent's.
 func (a *Authority) IssueAgent(ctx context.Context, agent cluster.AgentID, csrDER []byte, renewal bool) ([]byte, error) {
 	csr, err := readRequest("agent "+string(agent), csrDER)
 	if err != nil {

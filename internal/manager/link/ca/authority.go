@@ -12,7 +12,6 @@ import (
 	"crypto/elliptic"
 	"crypto/rsa"
 	"crypto/sha256"
-	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/hex"
@@ -20,13 +19,10 @@ import (
 	"fmt"
 	"io"
 	"math/big"
-	"sync"
 	"time"
 
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/fault"
-	"berth.dev/berth/internal/wire/node"
-	"berth.dev/berth/internal/wire/proxy"
 )
 
 // Vault keeps small values for all managers of a cluster. What it stores is secret.
@@ -44,7 +40,6 @@ const (
 
 	authorityLife = 20 * 365 * 24 * time.Hour
 	nodeCertLife  = 365 * 24 * time.Hour
-	serverLife    = 90 * 24 * time.Hour
 	clockSkew     = 10 * time.Minute
 )
 
@@ -67,8 +62,7 @@ type Authority struct {
 	roots  *x509.CertPool
 	pinned [sha256.Size]byte
 
-	mu     sync.Mutex
-	server *tls.Certificate
+	server, client ownCertificate
 }
 
 type storedAuthority struct {
@@ -145,55 +139,6 @@ func (a *Authority) serial() (*big.Int, error) {
 	}
 	b[0] = b[0]&0x7f | 0x40 // positive, and always of the same length
 	return new(big.Int).SetBytes(b), nil
-}
-
-// ServerTLS is the configuration of the agent port. Clients without a certificate get
-// through, because they may join; everything else asks Agent or Proxy.
-func (a *Authority) ServerTLS() *tls.Config {
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13,
-		NextProtos: []string{"h2", node.ALPNStream, proxy.ALPN},
-		ClientAuth: tls.VerifyClientCertIfGiven,
-		ClientCAs:  a.roots,
-		Time:       a.clock.Now,
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			return a.serverCertificate()
-		},
-	}
-}
-
-// serverCertificate lives in memory only and is renewed after two thirds of its life.
-func (a *Authority) serverCertificate() (*tls.Certificate, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	now := a.clock.Now()
-	if a.server != nil && now.Before(a.server.Leaf.NotAfter.Add(-serverLife/3)) && now.After(a.server.Leaf.NotBefore) {
-		return a.server, nil
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), a.random)
-	if err != nil {
-		return nil, fmt.Errorf("make a key: %w", err)
-	}
-	serial, err := a.serial()
-	if err != nil {
-		return nil, err
-	}
-	t := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: node.ServerName}, DNSNames: []string{node.ServerName},
-		NotBefore: now.Add(-clockSkew), NotAfter: now.Add(serverLife),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	der, err := x509.CreateCertificate(a.random, t, a.cert, key.Public(), a.key)
-	if err != nil {
-		return nil, fmt.Errorf("make the manager's certificate: %w", err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, fmt.Errorf("read the manager's certificate: %w", err)
-	}
-	// The authority goes along, so that joining agents can check it against their token.
-	a.server = &tls.Certificate{Certificate: [][]byte{der, a.cert.Raw}, PrivateKey: key, Leaf: leaf}
-	return a.server, nil
 }
 
 // readRequest checks a certificate request; owner names whose it is in errors.

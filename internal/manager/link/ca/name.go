@@ -11,7 +11,7 @@ import (
 const maxProxyName = 64 - len(proxy.NamePrefix)
 
 // CheckAgentID allows what is safe in paths, labels and certificates. A ':' is not, so that no agent has the common name
-// of an app proxy.
+// of an app proxy or a manager.
 func CheckAgentID(id string) error {
 	if !plainName(id, 64) {
 		return fault.Invalidf("the agent id %q is not allowed", id).

@@ -29,6 +29,7 @@ type storedToken struct {
 	At   time.Time         `json:"at"`
 }
 
+// NewToken makes a join token, valid until it is revoked.
 func (a *Authority) NewToken(ctx context.Context) (node.JoinToken, error) {
 	raw := make([]byte, 32)
 	if _, err := io.ReadFull(a.random, raw); err != nil {
@@ -49,6 +50,7 @@ func (a *Authority) NewToken(ctx context.Context) (node.JoinToken, error) {
 	return t, nil
 }
 
+// RevokeTokens makes all join tokens invalid.
 func (a *Authority) RevokeTokens(ctx context.Context) error {
 	_, err := a.vault.Update(ctx, keyJoinTokens, func([]byte) ([]byte, error) { return []byte("[]"), nil })
 	return err

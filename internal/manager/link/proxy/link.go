@@ -14,7 +14,6 @@ import (
 	"net"
 	"net/http"
 	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -22,6 +21,8 @@ import (
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/app"
+	"berth.dev/berth/internal/manager/link/h2"
+	"berth.dev/berth/internal/wire/node"
 	"berth.dev/berth/internal/wire/proxy"
 	"berth.dev/berth/internal/wire/run"
 )
@@ -39,49 +40,38 @@ const (
 	maxEvent = proxy.MaxLine / 2
 )
 
+// Deps are what a Link works with; Managers may be nil.
+type Deps struct {
+	App *app.Service
+	// Managers are the agent ports of all managers, for proxies to choose from; nil or empty tells proxies nothing.
+	Managers func() []string
+	Clock    chassis.Clock
+	Log      *slog.Logger
+}
+
 // Link serves app proxies.
 type Link struct {
-	app   *app.Service
-	clock chassis.Clock
-	log   *slog.Logger
+	app      *app.Service
+	managers func() []string
+	clock    chassis.Clock
+	log      *slog.Logger
 }
 
 // New makes a link.
-func New(a *app.Service, clock chassis.Clock, log *slog.Logger) *Link {
-	return &Link{app: a, clock: clock, log: log}
+func New(d Deps) *Link {
+	l := &Link{app: d.App, managers: d.Managers, clock: d.Clock, log: d.Log}
+	if l.managers == nil {
+		l.managers = func() []string { return nil }
+	}
+	return l
 }
 
 // Serve serves one connection of the proxy of that name until it or ctx ends, and waits for what it began. It closes conn.
 func (l *Link) Serve(ctx context.Context, name string, conn net.Conn) {
-	defer conn.Close()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	defer stop()
-	var work sync.WaitGroup
-	var mu sync.Mutex // orders work.Add against Wait
-	ended := false
-	handler := l.handler(name)
-	counted := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		if ended {
-			mu.Unlock()
-			return
-		}
-		work.Add(1)
-		mu.Unlock()
-		defer work.Done()
-		handler.ServeHTTP(w, r)
-	})
-	h2 := &http2.Server{MaxConcurrentStreams: maxStreams, IdleTimeout: time.Minute, ReadIdleTimeout: 3 * proxy.Beat, PingTimeout: 2 * proxy.Beat, WriteByteTimeout: takePatience}
-	h2.ServeConn(conn, &http2.ServeConnOpts{Context: ctx, Handler: counted, BaseConfig: &http.Server{
-		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(l.log.Handler(), slog.LevelDebug),
-	}})
-	cancel()
-	mu.Lock()
-	ended = true
-	mu.Unlock()
-	work.Wait()
+	h2.Serve(ctx, conn, &http2.Server{
+		MaxConcurrentStreams: maxStreams, IdleTimeout: time.Minute,
+		ReadIdleTimeout: 3 * proxy.Beat, PingTimeout: 2 * proxy.Beat, WriteByteTimeout: takePatience,
+	}, 16<<10, l.handler(name), l.log)
 }
 
 func (l *Link) handler(name string) http.Handler {
@@ -205,7 +195,7 @@ func (l *Link) watch(name string, w http.ResponseWriter, r *http.Request) {
 				if l.clock.Now().Sub(seen) >= app.SeeEvery && l.app.See(r.Context(), name, i) == nil {
 					seen = l.clock.Now() // not before what was stored
 				}
-				if err = out.send(proxy.Event{}); err != nil {
+				if err = out.send(l.beat(out)); err != nil {
 					continue
 				}
 			case <-r.Context().Done():
@@ -240,10 +230,26 @@ func (l *Link) tell(ctx context.Context, out *events, watch *app.Watch) error {
 			return err
 		}
 	}
+	if full { // a snapshot is the first that a proxy hears
+		if err := out.send(l.beat(out)); err != nil {
+			return err
+		}
+	}
 	if fresh != nil {
 		out.keys = fresh
 	}
 	return nil
+}
+
+// beat is an event without circuits; it names the managers when their list is not what the proxy heard last.
+func (l *Link) beat(out *events) proxy.Event {
+	list := l.managers()
+	list = list[:min(len(list), node.MaxManagers)]
+	if slices.Equal(list, out.managers) {
+		return proxy.Event{}
+	}
+	out.managers = list
+	return proxy.Event{Managers: list}
 }
 
 // eventsOf cuts a change into events that keep to the bounds; none when there is nothing to say.
@@ -278,9 +284,11 @@ func eventsOf(circuits []proxy.Circuit, gone []string, full bool, keys [][]byte)
 
 // events writes a watch.
 type events struct {
-	w    io.Writer
-	rc   *http.ResponseController
-	keys [][]byte // as they were sent last
+	w  io.Writer
+	rc *http.ResponseController
+	// As they were sent last.
+	keys     [][]byte
+	managers []string
 }
 
 func (o *events) send(e proxy.Event) error {

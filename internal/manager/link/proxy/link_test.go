@@ -114,7 +114,7 @@ func newRig(t *testing.T) *rig {
 	ctx, stop := context.WithCancel(context.Background())
 	var parts sync.WaitGroup
 	parts.Go(func() { _ = r.app.Run(ctx) })
-	link := proxylink.New(r.app, r.clock, log)
+	link := proxylink.New(proxylink.Deps{App: r.app, Clock: r.clock, Log: log})
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", serverTLS(t))
 	require.NoError(t, err)
 	r.address = listener.Addr().String()

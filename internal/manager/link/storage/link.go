@@ -8,7 +8,6 @@ package storage
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -22,6 +21,7 @@ import (
 
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/link/announce"
 	"berth.dev/berth/internal/wire/storage"
 )
 
@@ -29,7 +29,6 @@ const (
 	maxNodes    = 1000
 	maxPresence = 256 << 10
 	maxGone     = 100
-	listTime    = 10 * time.Second
 	// avoidFor is how long a node that failed is asked after the others.
 	avoidFor = 10 * time.Second
 )
@@ -76,7 +75,8 @@ func New(cfg Config, deps Deps) *Link {
 			ExpectContinueTimeout: time.Second,
 		}
 	}
-	return &Link{cfg: cfg, deps: deps, live: map[string]storage.Presence{}, gone: map[string]storage.Presence{}, failed: map[string]time.Time{}, heard: make(chan struct{}),
+	return &Link{cfg: cfg, deps: deps, heard: make(chan struct{}),
+		live: map[string]storage.Presence{}, gone: map[string]storage.Presence{}, failed: map[string]time.Time{},
 		http: &http.Client{Transport: deps.Transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
@@ -86,22 +86,24 @@ func (l *Link) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	backoff := chassis.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second}
-	for {
-		began := l.deps.Clock.Now()
-		err := l.watch(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if l.deps.Clock.Now().Sub(began) > time.Minute {
-			backoff.Reset()
-		}
-		wait := backoff.Next()
-		l.deps.Log.Warn("cannot see who announces itself as a storage proxy; what is known stays true", "error", err, "retry_in", wait)
-		if chassis.Wait(ctx, l.deps.Clock, wait) != nil {
-			return nil
-		}
-	}
+	return announce.Follow(ctx, l.deps.Etcd, l.deps.Clock, l.deps.Log, l.root(), maxNodes, announce.Listener{
+		All: func(all map[string][]byte) {
+			now := map[string]storage.Presence{}
+			for name, value := range all {
+				if p, ok := l.read(name, value); ok {
+					now[name] = p
+				}
+			}
+			l.replace(now)
+			l.first.Do(func() { close(l.heard) })
+		},
+		Put: func(name string, value []byte) {
+			if p, ok := l.read(name, value); ok {
+				l.take(name, p)
+			}
+		},
+		Gone: l.drop,
+	})
 }
 
 // Heard is closed when the announcements were read once.
@@ -109,42 +111,8 @@ func (l *Link) Heard() <-chan struct{} { return l.heard }
 
 func (l *Link) root() string { return l.cfg.Prefix + "/storage/" }
 
-// watch reads all announcements and then follows their changes.
-func (l *Link) watch(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	lctx, done := context.WithTimeout(ctx, listTime)
-	all, err := l.deps.Etcd.Get(lctx, l.root(), clientv3.WithPrefix(), clientv3.WithLimit(maxNodes))
-	done()
-	if err != nil {
-		return fmt.Errorf("read announcements: %w", err)
-	}
-	now := map[string]storage.Presence{}
-	for _, kv := range all.Kvs {
-		if key, p, ok := l.read(kv.Key, kv.Value); ok {
-			now[key] = p
-		}
-	}
-	l.replace(now)
-	l.first.Do(func() { close(l.heard) })
-	for reply := range l.deps.Etcd.Watch(clientv3.WithRequireLeader(ctx), l.root(), clientv3.WithPrefix(), clientv3.WithRev(all.Header.Revision+1)) {
-		if err := reply.Err(); err != nil {
-			return fmt.Errorf("follow announcements: %w", err)
-		}
-		for _, e := range reply.Events {
-			if e.Type == clientv3.EventTypeDelete {
-				l.drop(strings.TrimPrefix(string(e.Kv.Key), l.root()))
-			} else if key, p, ok := l.read(e.Kv.Key, e.Kv.Value); ok {
-				l.take(key, p)
-			}
-		}
-	}
-	return fault.Unavailablef("the watch ended")
-}
-
 // read decodes an announcement; what cannot be used is left out and said.
-func (l *Link) read(key, value []byte) (string, storage.Presence, bool) {
-	name := strings.TrimPrefix(string(key), l.root())
+func (l *Link) read(name string, value []byte) (storage.Presence, bool) {
 	var p storage.Presence
 	var problem string
 	switch {
@@ -159,9 +127,9 @@ func (l *Link) read(key, value []byte) (string, storage.Presence, bool) {
 	}
 	if problem != "" {
 		l.deps.Log.Warn("the announcement of a storage proxy cannot be used", "key", name, "problem", problem)
-		return "", p, false
+		return p, false
 	}
-	return name, p, true
+	return p, true
 }
 
 func address(text string) bool {
