@@ -2,6 +2,7 @@ package manager
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 
 	"berth.dev/berth/internal/manager/folder"
@@ -14,6 +15,9 @@ import (
 // administrator and a keypair) and returns the administrator's credentials; created says whether this call made them.
 // On later starts the password is empty.
 func Bootstrap(ctx context.Context, d tenancy.Deps) (c tenancy.Credentials, created bool, err error) {
+	if d.IDs == nil {
+		d.IDs = tenancy.RandomIDs(rand.Reader)
+	}
 	err = d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		// Of several managers that start together one makes the rows.
 		if err := tx.LockBootstrap(ctx); err != nil {

@@ -1,6 +1,6 @@
 // Package app is the manager's side of apps: starting them through a session's runner, publishing them as circuits of app
 // proxies, and who may visit those. It owns the tables of circuits; a circuit is published while its kernel runs, and rows end
-// with their kernel. httpapi calls the use cases that take an actor, proxylink those of proxies, whose right is a launch
+// with their kernel. httpapi calls the use cases that take an actor, link/proxy those of proxies, whose right is a launch
 // token, a one-time code or the proxy's certificate.
 //
 // Every use case is one transaction at most, with no network inside it: apps are started before, proxies hear of it after.

@@ -13,7 +13,7 @@ import (
 	"berth.dev/berth/internal/wire/storage"
 )
 
-// Proxies is the way to storage proxies; storagelink satisfies it.
+// Proxies is the way to storage proxies; link/storage satisfies it.
 type Proxies interface {
 	// View returns the nodes that announce themselves now, and those whose announcement ended and that were not
 	// replaced: the last that is known of them. While discovery is away everything stays live.
