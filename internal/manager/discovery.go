@@ -8,7 +8,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
 	"berth.dev/berth/internal/manager/link/peer"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/manager/store"
 )
 
@@ -40,7 +40,7 @@ func (l localAgents) RoundTrip(a cluster.AgentID, req *http.Request) (*http.Resp
 }
 
 // streams is the way to the agents of the whole cluster.
-func (m *Manager) streams() service.Streams {
+func (m *Manager) streams() session.Streams {
 	if m.relay == nil {
 		return m.link
 	}

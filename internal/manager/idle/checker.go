@@ -235,9 +235,9 @@ type Report struct {
 
 const (
 	// maxReport bounds the sessions of a report; reportScan those that are looked at for it.
-	maxReport = 100
-	reportScan      = 5000
-	reportPage      = 500
+	maxReport  = 100
+	reportScan = 5000
+	reportPage = 500
 )
 
 // Report tells how running sessions stand with idle checks: those of the actor, of the domain for its administrators, all for

@@ -59,7 +59,9 @@ type Deps struct {
 	Usage     idle.Usage
 	Explainer session.Explainer
 	Callbacks callback.Policy
-	Log       *slog.Logger
+	// WrapFolders may replace what plans the mounts of sessions; tests race with it there.
+	WrapFolders func(session.Folders) session.Folders
+	Log         *slog.Logger
 }
 
 // New makes the use cases and joins them.
@@ -103,8 +105,12 @@ func New(d Deps) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
+	mounts := session.Folders(n.Folders)
+	if d.WrapFolders != nil {
+		mounts = d.WrapFolders(mounts)
+	}
 	sessions := session.Deps{Store: d.Store, Tenancy: n.Tenancy, Resource: n.Resources, Image: n.Images, Tasks: n.Operations, Clock: d.Clock,
-		IDs: d.IDs, Streams: d.Streams, Explainer: d.Explainer, Folders: n.Folders, Log: part("session")}
+		IDs: d.IDs, Streams: d.Streams, Explainer: d.Explainer, Folders: mounts, Log: part("session")}
 	if d.Live != nil {
 		sessions.Live = d.Live
 	}

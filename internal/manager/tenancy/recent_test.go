@@ -12,18 +12,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/fault"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/managertest"
+	"berth.dev/berth/internal/manager/nouns"
 )
 
 func TestActorsAreBelievedForAMomentAndForgottenAtOnce(t *testing.T) {
 	t.Parallel()
 	var late atomic.Int64
 	began := time.Now()
-	w := newWorld(t, func(d *service.Deps) { d.Clock = func() time.Time { return began.Add(time.Duration(late.Load())) } })
+	w := managertest.New(t, func(d *nouns.Deps) { d.Clock = func() time.Time { return began.Add(time.Duration(late.Load())) } })
 	ctx := t.Context()
-	key := w.stranger("someone").AccessKey
+	key := w.Stranger("someone").AccessKey
 	refused := func(svc *service.Service) bool {
-		_, _, err := svc.Authenticate(ctx, key)
+		_, _, err := tenancy.Authenticate(ctx, key)
 		require.True(t, err == nil || fault.Is(err, fault.Unauthenticated), "%v", err)
 		return err != nil
 	}
@@ -31,7 +32,7 @@ func TestActorsAreBelievedForAMomentAndForgottenAtOnce(t *testing.T) {
 
 	// A change of which nothing was heard counts after a second.
 	set := func(active bool) {
-		w.exec("UPDATE keypairs SET is_active = $2 WHERE access_key = $1", key, active)
+		w.Exec("UPDATE keypairs SET is_active = $2 WHERE access_key = $1", key, active)
 	}
 	set(false)
 	late.Add(int64(time.Second))
@@ -40,7 +41,7 @@ func TestActorsAreBelievedForAMomentAndForgottenAtOnce(t *testing.T) {
 	require.False(t, refused(w.svc), "a refusal was remembered")
 
 	// A change through this manager counts at once; another manager hears of it soon, without its clock moving.
-	d := deps(t, w.store)
+	d := deps(t, w.Store)
 	d.Clock = func() time.Time { return began }
 	other, err := service.New(d)
 	require.NoError(t, err)
@@ -50,17 +51,17 @@ func TestActorsAreBelievedForAMomentAndForgottenAtOnce(t *testing.T) {
 	t.Cleanup(func() { stop(); <-ended })
 	require.False(t, refused(other))
 	set(false)
-	require.NoError(t, w.svc.UpdateFullName(ctx, w.admin, "", "Ada")) // any change of anybody forgets all
+	require.NoError(t, w.Tenancy.UpdateFullName(ctx, w.Admin, "", "Ada")) // any change of anybody forgets all
 	require.True(t, refused(w.svc))
-	soon(t, "the other manager hears of the change", func() bool {
+	managertest.Soon(t, "the other manager hears of the change", func() bool {
 		if refused(other) {
 			return true
 		}
 		// The other one may have begun to listen after the hint.
-		require.NoError(t, w.svc.UpdateFullName(ctx, w.admin, "", "Ada"))
+		require.NoError(t, w.Tenancy.UpdateFullName(ctx, w.Admin, "", "Ada"))
 		return false
 	})
-	a, _, err := w.svc.Authenticate(ctx, w.admin.AccessKey)
+	a, _, err := w.Tenancy.Authenticate(ctx, w.Admin.AccessKey)
 	require.NoError(t, err)
 	require.Equal(t, "Ada", a.FullName)
 }

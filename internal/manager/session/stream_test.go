@@ -1,4 +1,4 @@
-package service_test
+package session_test
 
 import (
 	"context"
@@ -17,7 +17,12 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/managertest"
+	"berth.dev/berth/internal/manager/nouns"
+	"berth.dev/berth/internal/manager/operation"
+	"berth.dev/berth/internal/manager/session"
+	"berth.dev/berth/internal/manager/session/request"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 // fakeStreams answers for agents.
@@ -53,45 +58,45 @@ func TestRunnersLogsAndCommitsGoThroughTheAgent(t *testing.T) {
 		_, _ = io.WriteString(w, `{"message":"copying"}`+"\n"+`{"image":{"reference":"`+req.Reference+`"}}`+"\n")
 	})
 	f := &fakeStreams{handler: mux}
-	w := newWorld(t, func(d *service.Deps) { d.Streams = f })
-	w.agent("a1", 8, 16*gib)
+	w := managertest.New(t, func(d *nouns.Deps) { d.Streams = f })
+	w.Agent("a1", 8, 16*managertest.GiB)
 	ctx := t.Context()
-	id := w.create("stream").ID
-	_, err := w.svc.Runner(ctx, w.admin, "stream", "")
+	id := w.Create("stream").ID
+	_, err := w.Sessions.Runner(ctx, w.Admin, "stream", "")
 	require.Equal(t, "existing-session-not-running", fault.ReasonOf(err))
-	logs, err := w.svc.SessionLogs(ctx, w.admin, "stream", "", "", true)
+	logs, err := w.Sessions.Logs(ctx, w.Admin, "stream", "", "", true)
 	require.NoError(t, err)
 	require.Equal(t, "", readAll(t, logs), "a waiting session has no log")
-	w.place(id, "a1")
-	w.report(id, "a1", cluster.PhaseRunning)
+	w.Place(id, "a1")
+	w.Report(id, "a1", cluster.PhaseRunning)
 
-	logs, err = w.svc.SessionLogs(ctx, w.admin, "stream", "", "", true)
+	logs, err = w.Sessions.Logs(ctx, w.Admin, "stream", "", "", true)
 	require.NoError(t, err)
 	require.Equal(t, "live true", readAll(t, logs))
-	r, err := w.svc.Runner(ctx, w.admin, "stream", "")
+	r, err := w.Sessions.Runner(ctx, w.Admin, "stream", "")
 	require.NoError(t, err)
 	resp, err := (&http.Client{Transport: r}).Post("http://runner/v1/step?x=1", "text/plain", strings.NewReader("code"))
 	require.NoError(t, err)
 	require.Equal(t, "code", readAll(t, resp.Body))
-	soon(t, "queries are counted", func() bool { return w.session(id).NumQueries == 1 })
+	managertest.Soon(t, "queries are counted", func() bool { return w.Session(id).NumQueries == 1 })
 
-	task, err := w.svc.CommitSession(ctx, w.admin, "stream", "", "My Result.tar.gz")
+	task, err := w.Sessions.Commit(ctx, w.Admin, "stream", "", "My Result.tar.gz")
 	require.NoError(t, err)
-	states, err := w.svc.TaskEvents(ctx, w.admin, task.ID)
+	states, err := w.Operations.TaskEvents(ctx, w.Admin, task.ID)
 	require.NoError(t, err)
-	var last service.Task
+	var last operation.Task
 	for s := range states {
 		last = s
 	}
 	require.Equal(t, "done", last.Status)
 	require.Equal(t, "berth/commit-stream:my-result", last.Message)
-	status, _, err := w.svc.CommitStatus(ctx, w.admin, "stream", "")
+	status, _, err := w.Sessions.CommitStatus(ctx, w.Admin, "stream", "")
 	require.NoError(t, err)
 	require.Equal(t, "ready", status)
 	f.mu.Lock()
 	require.Equal(t, "a1 POST /kernels/"+string(r.Kernel.ID)+"/runner/v1/step?x=1", f.asked[1])
 	f.mu.Unlock()
-	_, err = w.svc.TaskEvents(ctx, w.admin, "00000000-0000-4000-8000-00000000abcd")
+	_, err = w.Operations.TaskEvents(ctx, w.Admin, "00000000-0000-4000-8000-00000000abcd")
 	require.True(t, fault.Is(err, fault.NotFound), "%v", err)
 }
 
@@ -118,11 +123,11 @@ func TestCallbacksAreDelivered(t *testing.T) {
 		got <- b
 	}))
 	t.Cleanup(server.Close)
-	w := newWorld(t, func(d *service.Deps) { d.Callbacks.AllowPrivate = true })
-	w.agent("a1", 8, 16*gib)
-	id := w.running("call-me", "a1", batch("true"), func(r *service.CreateSession) { r.CallbackURL = server.URL + "/hook" })
+	w := managertest.New(t, func(d *nouns.Deps) { d.Callbacks.AllowPrivate = true })
+	w.Agent("a1", 8, 16*managertest.GiB)
+	id := w.Running("call-me", "a1", managertest.Batch("true"), func(r *request.Session) { r.CallbackURL = server.URL + "/hook" })
 	zero := 0
-	w.report(id, "a1", cluster.PhaseEnded, func(o *cluster.KernelObservation) { o.Batch, o.ExitCode = true, &zero })
+	w.Report(id, "a1", cluster.PhaseEnded, func(o *cluster.KernelObservation) { o.Batch, o.ExitCode = true, &zero })
 	seen := map[string]bool{}
 	for len(seen) < 5 {
 		select {
@@ -137,9 +142,9 @@ func TestCallbacksAreDelivered(t *testing.T) {
 		}
 	}
 	require.Equal(t, map[string]bool{"enqueued": true, "scheduled": true, "started": true, "success": true, "terminated": true}, seen)
-	soon(t, "callbacks are forgotten", func() bool {
+	managertest.Soon(t, "callbacks are forgotten", func() bool {
 		var n int
-		require.NoError(t, w.store.Pool().QueryRow(t.Context(), `SELECT count(*) FROM callbacks`).Scan(&n))
+		require.NoError(t, w.Store.Pool().QueryRow(t.Context(), `SELECT count(*) FROM callbacks`).Scan(&n))
 		return n == 0
 	})
 }
@@ -162,12 +167,12 @@ func TestCallbacksStayOutside(t *testing.T) {
 	called := make(chan struct{}, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called <- struct{}{} }))
 	t.Cleanup(server.Close)
-	w := newWorld(t)
-	w.agent("a1", 8, 16*gib)
-	w.create("outside", func(r *service.CreateSession) { r.CallbackURL = server.URL })
-	soon(t, "the callback is given up", func() bool {
+	w := managertest.New(t)
+	w.Agent("a1", 8, 16*managertest.GiB)
+	w.Create("outside", func(r *request.Session) { r.CallbackURL = server.URL })
+	managertest.Soon(t, "the callback is given up", func() bool {
 		var n int
-		require.NoError(t, w.store.Pool().QueryRow(t.Context(), `SELECT count(*) FROM callbacks`).Scan(&n))
+		require.NoError(t, w.Store.Pool().QueryRow(t.Context(), `SELECT count(*) FROM callbacks`).Scan(&n))
 		return n == 0
 	})
 	require.Empty(t, called)
@@ -175,17 +180,17 @@ func TestCallbacksStayOutside(t *testing.T) {
 
 func TestSlowReadersAreDroppedAndResume(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.agent("a1", 64, 64*gib)
+	w := managertest.New(t)
+	w.Agent("a1", 64, 64*managertest.GiB)
 	ctx := t.Context()
-	id := w.create("events").ID
-	slow, err := w.svc.Events(ctx, w.admin, service.EventFilter{Sessions: true, FromNow: true})
+	id := w.Create("events").ID
+	slow, err := w.Sessions.Events(ctx, w.Admin, session.EventFilter{Sessions: true, FromNow: true})
 	require.NoError(t, err)
 	// Another reader tells how far the hub is: when it has everything (or was dropped itself), the slow one was dropped.
-	fast, err := w.svc.Events(ctx, w.admin, service.EventFilter{Sessions: true, After: 1 << 40})
+	fast, err := w.Sessions.Events(ctx, w.Admin, session.EventFilter{Sessions: true, After: 1 << 40})
 	require.NoError(t, err)
-	w.exec(`INSERT INTO session_events (session_id, event) SELECT $1, 'session_started' FROM generate_series(1, 3000)`, string(id))
-	w.store.Wake("events") // as a commit would
+	w.Exec(`INSERT INTO session_events (session_id, event) SELECT $1, 'session_started' FROM generate_series(1, 3000)`, string(id))
+	w.Store.Wake("events") // as a commit would
 	for i := range 3000 {
 		if _, ok := <-fast; !ok {
 			require.Greater(t, i, 1000)
@@ -200,59 +205,59 @@ func TestSlowReadersAreDroppedAndResume(t *testing.T) {
 		n++
 	}
 	require.Less(t, n, 3000, "the reader was dropped")
-	rest, err := w.svc.Events(ctx, w.admin, service.EventFilter{Session: "events", Sessions: true, After: last})
+	rest, err := w.Sessions.Events(ctx, w.Admin, session.EventFilter{Session: "events", Sessions: true, After: last})
 	require.NoError(t, err)
 	for range 3000 - n {
 		e := <-rest
 		require.Greater(t, e.Seq, last)
 		last = e.Seq
 	}
-	_, err = w.svc.DestroySession(ctx, w.admin, "events", service.DestroyOptions{})
+	_, err = w.Sessions.Destroy(ctx, w.Admin, "events", session.DestroyOptions{})
 	require.NoError(t, err)
 	require.Equal(t, cluster.SessionCancelled, (<-rest).Name)
 }
 
 func TestDotfilesAndSettings(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.agent("a1", 8, 16*gib)
+	w := managertest.New(t)
+	w.Agent("a1", 8, 16*managertest.GiB)
 	ctx := t.Context()
-	mine, domain := service.DotfileScope{}, service.DotfileScope{Domain: "default"}
-	require.NoError(t, w.svc.CreateDotfile(ctx, w.admin, mine, cluster.Dotfile{Path: ".vimrc", Perm: "644", Data: "set nu"}))
-	require.NoError(t, w.svc.CreateDotfile(ctx, w.admin, domain, cluster.Dotfile{Path: ".vimrc", Perm: "644", Data: "set ai"}))
-	require.NoError(t, w.svc.CreateDotfile(ctx, w.admin, domain, cluster.Dotfile{Path: ".config/x", Perm: "600", Data: "y"}))
-	require.Error(t, w.svc.CreateDotfile(ctx, w.admin, mine, cluster.Dotfile{Path: ".vimrc", Perm: "644"}))
+	mine, domain := tenancy.DotfileScope{}, tenancy.DotfileScope{Domain: "default"}
+	require.NoError(t, w.Tenancy.CreateDotfile(ctx, w.Admin, mine, cluster.Dotfile{Path: ".vimrc", Perm: "644", Data: "set nu"}))
+	require.NoError(t, w.Tenancy.CreateDotfile(ctx, w.Admin, domain, cluster.Dotfile{Path: ".vimrc", Perm: "644", Data: "set ai"}))
+	require.NoError(t, w.Tenancy.CreateDotfile(ctx, w.Admin, domain, cluster.Dotfile{Path: ".config/x", Perm: "600", Data: "y"}))
+	require.Error(t, w.Tenancy.CreateDotfile(ctx, w.Admin, mine, cluster.Dotfile{Path: ".vimrc", Perm: "644"}))
 	for _, path := range []string{"/etc/passwd", "../x", "a/../../x", "", ".", "a//b", ".ssh/authorized_keys", "x\x00"} {
-		require.Error(t, w.svc.CreateDotfile(ctx, w.admin, mine, cluster.Dotfile{Path: path, Perm: "644"}), path)
+		require.Error(t, w.Tenancy.CreateDotfile(ctx, w.Admin, mine, cluster.Dotfile{Path: path, Perm: "644"}), path)
 	}
-	require.Error(t, w.svc.CreateDotfile(ctx, w.admin, mine, cluster.Dotfile{Path: ".big", Perm: "644", Data: strings.Repeat("x", 70_000)}))
-	require.Error(t, w.svc.CreateDotfile(ctx, w.admin, mine, cluster.Dotfile{Path: ".perm", Perm: "4755"}))
-	require.NoError(t, w.svc.SetBootstrapScript(ctx, w.admin, "echo hi"))
-	id := w.create("dots").ID
-	w.place(id, "a1")
-	desired, err := w.nodes.Desired(ctx, "a1", nil)
+	require.Error(t, w.Tenancy.CreateDotfile(ctx, w.Admin, mine, cluster.Dotfile{Path: ".big", Perm: "644", Data: strings.Repeat("x", 70_000)}))
+	require.Error(t, w.Tenancy.CreateDotfile(ctx, w.Admin, mine, cluster.Dotfile{Path: ".perm", Perm: "4755"}))
+	require.NoError(t, w.Tenancy.SetBootstrapScript(ctx, w.Admin, "echo hi"))
+	id := w.Create("dots").ID
+	w.Place(id, "a1")
+	desired, err := w.Reports.Desired(ctx, "a1", nil)
 	require.NoError(t, err)
 	require.Equal(t, []cluster.Dotfile{{Path: ".config/x", Perm: "600", Data: "y"}, {Path: ".vimrc", Perm: "644", Data: "set nu"}}, desired[0].Spec.Dotfiles)
 	require.Equal(t, "echo hi", desired[0].Spec.BootstrapScript)
-	require.NoError(t, w.svc.UpdateDotfile(ctx, w.admin, mine, cluster.Dotfile{Path: ".vimrc", Perm: "600", Data: "z"}))
-	f, err := w.svc.GetDotfile(ctx, w.admin, mine, ".vimrc")
+	require.NoError(t, w.Tenancy.UpdateDotfile(ctx, w.Admin, mine, cluster.Dotfile{Path: ".vimrc", Perm: "600", Data: "z"}))
+	f, err := w.Tenancy.GetDotfile(ctx, w.Admin, mine, ".vimrc")
 	require.NoError(t, err)
 	require.Equal(t, "z", f.Data)
-	require.NoError(t, w.svc.DeleteDotfile(ctx, w.admin, mine, ".vimrc"))
-	require.True(t, fault.Is(w.svc.DeleteDotfile(ctx, w.admin, mine, ".vimrc"), fault.NotFound))
+	require.NoError(t, w.Tenancy.DeleteDotfile(ctx, w.Admin, mine, ".vimrc"))
+	require.True(t, fault.Is(w.Tenancy.DeleteDotfile(ctx, w.Admin, mine, ".vimrc"), fault.NotFound))
 
 	text := "maintenance at noon"
-	require.NoError(t, w.svc.SetAnnouncement(ctx, w.admin, true, &text))
-	on, message, err := w.svc.Announcement(ctx)
+	require.NoError(t, w.Operations.SetAnnouncement(ctx, w.Admin, true, &text))
+	on, message, err := w.Operations.Announcement(ctx)
 	require.NoError(t, err)
 	require.True(t, on)
 	require.Equal(t, text, message)
-	require.NoError(t, w.svc.SetManagerStatus(ctx, w.admin, "frozen"))
-	frozen, err := w.svc.Frozen(ctx)
+	require.NoError(t, w.Operations.SetManagerStatus(ctx, w.Admin, "frozen"))
+	frozen, err := w.Operations.Frozen(ctx)
 	require.NoError(t, err)
 	require.True(t, frozen)
-	require.Error(t, w.svc.SetManagerStatus(ctx, w.admin, "melted"))
-	slots, err := w.svc.ResourceSlots(ctx)
+	require.Error(t, w.Operations.SetManagerStatus(ctx, w.Admin, "melted"))
+	slots, err := w.Resources.Slots(ctx)
 	require.NoError(t, err)
 	require.Equal(t, "cpu", slots[0].Name)
 	require.Equal(t, cluster.SlotBytes, slots[1].Kind)

@@ -1,4 +1,4 @@
-package service_test
+package manager_test
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-package service_test
+package session_test
 
 import (
 	"fmt"
@@ -9,15 +9,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/managertest"
+	"berth.dev/berth/internal/manager/session"
+	"berth.dev/berth/internal/manager/session/request"
 )
 
 // BenchmarkCreateSession measures how fast requests are accepted; compare runs on one machine only.
 func BenchmarkCreateSession(b *testing.B) {
 	for _, clients := range []int{1, 8} {
 		b.Run(fmt.Sprintf("clients=%d", clients), func(b *testing.B) {
-			w := newWorld(b)
-			w.agent("a1", 1<<30, 1<<50)
+			w := managertest.New(b)
+			w.Agent("a1", 1<<30, 1<<50)
 			var n atomic.Int64
 			b.ResetTimer()
 			var all sync.WaitGroup
@@ -28,7 +30,7 @@ func BenchmarkCreateSession(b *testing.B) {
 						if i > int64(b.N) {
 							return
 						}
-						_, err := w.svc.CreateSession(b.Context(), w.admin, service.CreateSession{Name: fmt.Sprintf("bench-%d", i), Image: "python"})
+						_, err := w.Sessions.Create(b.Context(), w.Admin, request.Session{Name: fmt.Sprintf("bench-%d", i), Image: "python"})
 						if err != nil {
 							b.Error(err)
 							return
@@ -44,18 +46,18 @@ func BenchmarkCreateSession(b *testing.B) {
 
 // BenchmarkLife measures one session's life on the manager's side: create, place, run, destroy, end.
 func BenchmarkLife(b *testing.B) {
-	w := newWorld(b)
-	w.agent("a1", 1<<30, 1<<50)
+	w := managertest.New(b)
+	w.Agent("a1", 1<<30, 1<<50)
 	b.ResetTimer()
 	for i := range b.N {
-		id := w.create(fmt.Sprintf("bench-%d", i)).ID
-		w.place(id, "a1")
+		id := w.Create(fmt.Sprintf("bench-%d", i)).ID
+		w.Place(id, "a1")
 		for _, p := range []cluster.Phase{cluster.PhasePreparing, cluster.PhaseCreating, cluster.PhaseRunning} {
-			w.report(id, "a1", p)
+			w.Report(id, "a1", p)
 		}
-		_, err := w.svc.DestroySession(b.Context(), w.admin, string(id), service.DestroyOptions{})
+		_, err := w.Sessions.Destroy(b.Context(), w.Admin, string(id), session.DestroyOptions{})
 		require.NoError(b, err)
-		w.report(id, "a1", cluster.PhaseEnded, ended(0, "x"))
+		w.Report(id, "a1", cluster.PhaseEnded, managertest.Ended(0, "x"))
 	}
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "lives/s")
 }

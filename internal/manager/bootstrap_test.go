@@ -1,4 +1,4 @@
-package service_test
+package manager_test
 
 import (
 	"crypto/rand"
@@ -10,10 +10,11 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/seal"
-	"berth.dev/berth/internal/manager/service"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/storetest"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 func newKey(t testing.TB) *seal.Key {
@@ -23,8 +24,8 @@ func newKey(t testing.TB) *seal.Key {
 	return k
 }
 
-func deps(t testing.TB, s *store.Store) service.Deps {
-	return service.Deps{Store: s, Seal: newKey(t), Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+func deps(t testing.TB, s *store.Store) nouns.Deps {
+	return nouns.Deps{Store: s, Seal: newKey(t), Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 }
 
 func TestBootstrapMakesTheFirstRowsOnce(t *testing.T) {
@@ -35,7 +36,7 @@ func TestBootstrapMakesTheFirstRowsOnce(t *testing.T) {
 
 	// Several managers start together.
 	type result struct {
-		c       service.Credentials
+		c       tenancy.Credentials
 		created bool
 		err     error
 	}
@@ -46,7 +47,7 @@ func TestBootstrapMakesTheFirstRowsOnce(t *testing.T) {
 			results <- result{c, created, err}
 		}()
 	}
-	var made service.Credentials
+	var made tenancy.Credentials
 	var all []result
 	for range 3 {
 		r := <-results
@@ -71,48 +72,48 @@ func TestBootstrapMakesTheFirstRowsOnce(t *testing.T) {
 
 	svc, err := service.New(d)
 	require.NoError(t, err)
-	a, secret, err := svc.Authenticate(ctx, made.AccessKey)
+	a, secret, err := tenancy.Authenticate(ctx, made.AccessKey)
 	require.NoError(t, err)
 	require.Equal(t, made.SecretKey, secret)
 	require.True(t, a.Superadmin())
 	require.Len(t, a.Projects, 1)
 
-	login, err := svc.Authorize(ctx, "default", service.AdminEmail, made.Password)
+	login, err := tenancy.Authorize(ctx, "default", tenancy.AdminEmail, made.Password)
 	require.NoError(t, err)
 	require.Equal(t, made.AccessKey, login.AccessKey)
 	require.Equal(t, authz.RoleSuperadmin, login.Role)
 	for _, c := range []struct {
 		domain, email string
 		password      seal.Secret
-	}{{"default", service.AdminEmail, "wrong"}, {"other", service.AdminEmail, made.Password}, {"default", "nobody@berth.local", made.Password}, {"default", service.AdminEmail, ""}} {
-		_, err := svc.Authorize(ctx, c.domain, c.email, c.password)
+	}{{"default", tenancy.AdminEmail, "wrong"}, {"other", tenancy.AdminEmail, made.Password}, {"default", "nobody@berth.local", made.Password}, {"default", tenancy.AdminEmail, ""}} {
+		_, err := tenancy.Authorize(ctx, c.domain, c.email, c.password)
 		require.True(t, fault.Is(err, fault.Unauthenticated), "%v", err)
 		require.Equal(t, "auth-failed", fault.ReasonOf(err))
 	}
 	for _, key := range []cluster.AccessKey{"", "AKIAAAAAAAAAAAAAAAAA", "x'; drop table users"} {
-		_, _, err := svc.Authenticate(ctx, key)
+		_, _, err := tenancy.Authenticate(ctx, key)
 		require.True(t, fault.Is(err, fault.Unauthenticated), "%v", err)
 	}
 
-	require.NoError(t, svc.UpdatePassword(ctx, a, made.Password, "a fresh password"))
-	require.Error(t, svc.UpdatePassword(ctx, a, made.Password, "another password"))
-	_, err = svc.Authorize(ctx, "default", service.AdminEmail, "a fresh password")
+	require.NoError(t, tenancy.UpdatePassword(ctx, a, made.Password, "a fresh password"))
+	require.Error(t, tenancy.UpdatePassword(ctx, a, made.Password, "another password"))
+	_, err = tenancy.Authorize(ctx, "default", tenancy.AdminEmail, "a fresh password")
 	require.NoError(t, err)
 
-	email, password, err := svc.ResetAdminPassword(ctx)
+	email, password, err := tenancy.ResetAdminPassword(ctx)
 	require.NoError(t, err)
-	require.Equal(t, service.AdminEmail, email)
-	_, err = svc.Authorize(ctx, "default", email, "a fresh password")
+	require.Equal(t, tenancy.AdminEmail, email)
+	_, err = tenancy.Authorize(ctx, "default", email, "a fresh password")
 	require.True(t, fault.Is(err, fault.Unauthenticated), "%v", err)
-	login, err = svc.Authorize(ctx, "default", email, password)
+	login, err = tenancy.Authorize(ctx, "default", email, password)
 	require.NoError(t, err)
 	require.Equal(t, made.AccessKey, login.AccessKey, "keypairs stay")
 
-	k, err := svc.GenerateSSHKeypair(ctx, a)
+	k, err := tenancy.GenerateSSHKeypair(ctx, a)
 	require.NoError(t, err)
 	require.Contains(t, k.Public, "ssh-ed25519 ")
-	require.NoError(t, svc.SetSSHKeypair(ctx, a, k.Public, k.Private))
-	again, err := svc.SSHKeypair(ctx, a)
+	require.NoError(t, tenancy.SetSSHKeypair(ctx, a, k.Public, k.Private))
+	again, err := tenancy.SSHKeypair(ctx, a)
 	require.NoError(t, err)
 	require.Equal(t, k.Public, again.Public)
 }

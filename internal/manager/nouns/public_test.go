@@ -1,4 +1,4 @@
-package service_test
+package nouns_test
 
 import (
 	"context"
@@ -11,7 +11,10 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/managertest"
+	"berth.dev/berth/internal/manager/session/request"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 // public are the methods of Service that do not take an actor, and why.
@@ -38,13 +41,13 @@ var own = []string{"Roles", "UpdatePassword", "UpdateFullName", "SSHKeypair", "G
 // unknown actor with Denied always.
 func TestEveryMethodRefusesStrangers(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.agent("a1", 8, 16*gib)
-	session := w.running("secret", "a1")
-	kernel := w.session(session).MainKernel().ID
+	w := managertest.New(t)
+	w.Agent("a1", 8, 16*managertest.GiB)
+	session := w.Running("secret", "a1")
+	kernel := w.Session(session).MainKernel().ID
 	task := "00000000-0000-4000-8000-0000000000ff"
-	w.exec(`INSERT INTO background_tasks (id, kind, owner) VALUES ($1, 'x', $2)`, task, string(w.admin.UserID))
-	stranger := w.stranger("mallory")
+	w.Exec(`INSERT INTO background_tasks (id, kind, owner) VALUES ($1, 'x', $2)`, task, string(w.Admin.UserID))
+	stranger := w.Stranger("mallory")
 
 	// Arguments that name what the stranger has no business with.
 	words := map[reflect.Type]any{
@@ -53,18 +56,18 @@ func TestEveryMethodRefusesStrangers(t *testing.T) {
 		reflect.TypeFor[cluster.KernelID]():       kernel,
 		reflect.TypeFor[cluster.AgentID]():        cluster.AgentID("a1"),
 		reflect.TypeFor[[]cluster.AgentID]():      []cluster.AgentID{"a1"},
-		reflect.TypeFor[cluster.AccessKey]():      w.admin.AccessKey,
-		reflect.TypeFor[service.CreateSession]():  service.CreateSession{Name: "mine", Image: "python", OwnerAccessKey: w.admin.AccessKey},
-		reflect.TypeFor[service.DestroyOptions](): service.DestroyOptions{Forced: true, Owner: w.admin.AccessKey},
-		reflect.TypeFor[service.EventFilter]():    service.EventFilter{Session: string(session), FromNow: true},
-		reflect.TypeFor[service.DotfileScope]():   service.DotfileScope{Owner: w.admin.AccessKey},
+		reflect.TypeFor[cluster.AccessKey]():      w.Admin.AccessKey,
+		reflect.TypeFor[request.Session]():        request.Session{Name: "mine", Image: "python", OwnerAccessKey: w.Admin.AccessKey},
+		reflect.TypeFor[session.DestroyOptions](): session.DestroyOptions{Forced: true, Owner: w.Admin.AccessKey},
+		reflect.TypeFor[session.EventFilter]():    session.EventFilter{Session: string(session), FromNow: true},
+		reflect.TypeFor[tenancy.DotfileScope]():   tenancy.DotfileScope{Owner: w.Admin.AccessKey},
 		reflect.TypeFor[cluster.Dotfile]():        cluster.Dotfile{Path: ".x", Perm: "644"},
 		reflect.TypeFor[time.Duration]():          time.Millisecond,
 	}
-	strings := map[string]string{"GetUser": w.admin.Email, "GetProject": string(w.admin.Projects[0]), "GetDomain": "default", "Task": task, "TaskEvents": task,
-		"GetResourceGroup": "default", "CheckPresets": string(w.admin.Projects[0]), "SetManagerStatus": "frozen"}
+	strings := map[string]string{"GetUser": w.Admin.Email, "GetProject": string(w.Admin.Projects[0]), "GetDomain": "default", "Task": task, "TaskEvents": task,
+		"GetResourceGroup": "default", "CheckPresets": string(w.Admin.Projects[0]), "SetManagerStatus": "frozen"}
 
-	call := func(m reflect.Method, actor service.Actor) []reflect.Value {
+	call := func(m reflect.Method, actor authz.Actor) []reflect.Value {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		t.Cleanup(cancel)
 		in := []reflect.Value{reflect.ValueOf(w.svc), reflect.ValueOf(ctx), reflect.ValueOf(actor)}
@@ -86,7 +89,7 @@ func TestEveryMethodRefusesStrangers(t *testing.T) {
 		return m.Func.Call(in)
 	}
 	typ := reflect.TypeFor[*service.Service]()
-	actorType := reflect.TypeFor[service.Actor]()
+	actorType := reflect.TypeFor[authz.Actor]()
 	seen := 0
 	for i := range typ.NumMethod() {
 		m := typ.Method(i)
@@ -94,13 +97,13 @@ func TestEveryMethodRefusesStrangers(t *testing.T) {
 			continue
 		}
 		require.True(t, m.Type.NumIn() >= 3 && m.Type.In(2) == actorType, "%s must take the actor or be listed as public", m.Name)
-		errOf := func(a service.Actor) error {
+		errOf := func(a authz.Actor) error {
 			out := call(m, a)
 			err, _ := out[len(out)-1].Interface().(error)
 			return err
 		}
 		refused := func(err error) bool { return fault.Is(err, fault.Denied) || fault.Is(err, fault.NotFound) }
-		require.True(t, fault.Is(errOf(service.Actor{}), fault.Denied), "%s answered an unknown actor: %v", m.Name, errOf(service.Actor{}))
+		require.True(t, fault.Is(errOf(authz.Actor{}), fault.Denied), "%s answered an unknown actor: %v", m.Name, errOf(authz.Actor{}))
 		if !slices.Contains(own, m.Name) {
 			err := errOf(stranger)
 			require.True(t, refused(err), "%s answered a stranger: %v", m.Name, err)
@@ -108,46 +111,46 @@ func TestEveryMethodRefusesStrangers(t *testing.T) {
 		seen++
 	}
 	require.Greater(t, seen, 50)
-	require.Equal(t, cluster.Running, w.session(session).Status, "nothing happened to the session")
+	require.Equal(t, cluster.Running, w.Session(session).Status, "nothing happened to the session")
 
 	// What everybody may ask shows nothing of others.
 	ctx := t.Context()
-	sessions, err := w.svc.ListSessions(ctx, stranger, service.SessionFilter{})
+	sessions, err := w.Sessions.List(ctx, stranger, session.Filter{})
 	require.NoError(t, err)
 	require.Zero(t, sessions.Total)
-	kernels, err := w.svc.ListKernels(ctx, stranger, service.KernelsFilter{Session: session})
+	kernels, err := w.Sessions.ListKernels(ctx, stranger, session.KernelFilter{Session: session})
 	require.NoError(t, err)
 	require.Zero(t, kernels.Total)
-	byID, err := w.svc.SessionsByID(ctx, stranger, []cluster.SessionID{session})
+	byID, err := w.Sessions.ByID(ctx, stranger, []cluster.SessionID{session})
 	require.NoError(t, err)
 	require.Empty(t, byID)
-	keys, err := w.svc.ListKeypairs(ctx, stranger, service.KeypairFilter{})
+	keys, err := w.Tenancy.ListKeypairs(ctx, stranger, tenancy.KeypairFilter{})
 	require.NoError(t, err)
 	require.Equal(t, 1, keys.Total)
 	require.Equal(t, stranger.AccessKey, keys.Items[0].AccessKey)
-	users, err := w.svc.ListUsers(ctx, stranger, service.UserFilter{})
+	users, err := w.Tenancy.ListUsers(ctx, stranger, tenancy.UserFilter{})
 	require.NoError(t, err)
 	require.Equal(t, 1, users.Total)
-	domains, err := w.svc.ListDomains(ctx, stranger)
+	domains, err := w.Tenancy.ListDomains(ctx, stranger)
 	require.NoError(t, err)
 	require.Len(t, domains, 1)
-	projects, err := w.svc.ListProjects(ctx, stranger, "default")
+	projects, err := w.Tenancy.ListProjects(ctx, stranger, "default")
 	require.NoError(t, err)
 	require.Empty(t, projects)
-	groups, err := w.svc.ListResourceGroups(ctx, stranger, nil)
+	groups, err := w.Resources.ListGroups(ctx, stranger, nil)
 	require.NoError(t, err)
 	require.Empty(t, groups)
 
 	// Monitors see and change nothing.
 	monitor := stranger
 	monitor.Role = "monitor"
-	_, err = w.svc.FindSession(ctx, monitor, string(session), "")
+	_, err = w.Sessions.Find(ctx, monitor, string(session), "")
 	require.NoError(t, err)
-	_, err = w.svc.DestroySession(ctx, monitor, string(session), service.DestroyOptions{Forced: true})
+	_, err = w.Sessions.Destroy(ctx, monitor, string(session), session.DestroyOptions{Forced: true})
 	require.True(t, fault.Is(err, fault.Denied), "%v", err)
-	_, err = w.svc.Runner(ctx, monitor, string(session), "")
+	_, err = w.Sessions.Runner(ctx, monitor, string(session), "")
 	require.True(t, fault.Is(err, fault.Denied), "%v", err)
-	k, err := w.svc.GetKeypair(ctx, monitor, w.admin.AccessKey)
+	k, err := w.Tenancy.GetKeypair(ctx, monitor, w.Admin.AccessKey)
 	require.NoError(t, err)
 	require.Empty(t, k.SecretKey, "secrets are for their owners and superadmins")
 }

@@ -1,4 +1,4 @@
-package service_test
+package session_test
 
 import (
 	"testing"
@@ -7,20 +7,21 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/managertest"
 )
 
 func TestOldHistoryIsForgotten(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.agent("a1", 8, 16*gib)
-	old, recent, lives := w.running("long-ago", "a1"), w.running("just-now", "a1"), w.running("lives-on", "a1")
+	w := managertest.New(t)
+	w.Agent("a1", 8, 16*managertest.GiB)
+	old, recent, lives := w.Running("long-ago", "a1"), w.Running("just-now", "a1"), w.Running("lives-on", "a1")
 	for _, id := range []cluster.SessionID{old, recent} {
-		w.report(id, "a1", cluster.PhaseEnded, ended(0, ""))
+		w.Report(id, "a1", cluster.PhaseEnded, managertest.Ended(0, ""))
 	}
-	w.exec(`UPDATE session_events SET at = at - interval '100 days' WHERE session_id <> $1`, string(recent))
-	w.exec(`UPDATE sessions SET ended_at = ended_at - interval '100 days' WHERE id = $1`, string(old))
+	w.Exec(`UPDATE session_events SET at = at - interval '100 days' WHERE session_id <> $1`, string(recent))
+	w.Exec(`UPDATE sessions SET ended_at = ended_at - interval '100 days' WHERE id = $1`, string(old))
 	count := func(id cluster.SessionID) (n int) {
-		require.NoError(t, w.store.Pool().QueryRow(t.Context(), `SELECT count(*) FROM session_events WHERE session_id = $1`, string(id)).Scan(&n))
+		require.NoError(t, w.Store.Pool().QueryRow(t.Context(), `SELECT count(*) FROM session_events WHERE session_id = $1`, string(id)).Scan(&n))
 		return n
 	}
 	all, stays := count(old), []int{count(recent), count(lives)}
