@@ -284,11 +284,7 @@ func TestActivityFeedsIdleChecks(t *testing.T) {
 		r.must(err)
 		require.Equal(t, at, *list[0].LastUsed, wrong)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() { defer close(ended); _ = r.Run(ctx) }()
-	stop()
-	<-ended // stores what was gathered
+	r.must(r.nouns.Sessions.Uses().Flush(t.Context(), r.store, r.clock()))
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM session_accesses WHERE session_id = $1 AND last_access = $2`, r.session, at))
 }
 
