@@ -42,6 +42,7 @@ type Proxy struct {
 	d          Deps
 	log        *slog.Logger
 	member     *membership.Member // nil in tests
+	managers   *membership.Managers
 	client     *control.Client
 	engine     *forward.Engine
 	source     *certs.Source // nil without TLS
@@ -112,8 +113,9 @@ func New(cfg Config, d Deps) (*Proxy, error) {
 	if err := p.loadCertificates(); err != nil {
 		return nil, err
 	}
+	p.managers = membership.NewManagers(cfg.Managers, d.Random())
 	p.client = control.New(control.Options{
-		Managers: cfg.Managers, Member: member, Instance: p.instance, Changed: p.changed, Clock: d.Clock, Random: d.Random, Log: d.Log,
+		Managers: p.managers, Member: member, Instance: p.instance, Changed: p.changed, Clock: d.Clock, Random: d.Random, Log: d.Log,
 	})
 	engine := cfg.engine(trusted)
 	engine.Current = func(id string) *circuit.Circuit { return p.client.Table().ByID(id) }
@@ -173,7 +175,7 @@ func (p *Proxy) makeServices() []*chassis.Service {
 	}
 	if p.member != nil {
 		services = append(services, chassis.NewService("appproxy-membership", chassis.Hooks{Run: func(ctx context.Context) error {
-			return p.member.KeepRenewed(ctx, p.cfg.Managers...)
+			return p.member.KeepRenewed(ctx, p.managers)
 		}}))
 	}
 	if p.cfg.TLS.ACME.Enabled && p.cfg.TLS.ACME.HTTPListen != "" {
