@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"berth.dev/berth/internal/appproxy/circuit"
+	"berth.dev/berth/internal/wire/proxy"
 )
 
 // composed are buffers in which heads, and bodies that go with them, are put together.
@@ -28,15 +29,15 @@ func composedBack(b *[]byte, used []byte) {
 // maxInterim bounds the 1xx answers to one request.
 const maxInterim = 16
 
-// forward lets the circuit's app answer the request and reports whether the connection can carry another.
-func (h *http1) forward(c *circuit.Circuit, keep bool) bool {
+// forward lets a target of the circuit answer the request and reports whether the connection can carry another.
+func (h *http1) forward(c *circuit.Circuit, t proxy.Target, keep bool) bool {
 	limit := h.e.bodyLimit(c)
 	if limit > 0 && h.req.length > limit {
 		return h.fail(bodyTooLarge(limit), keep)
 	}
 	asked, answered := compose(), compose()
 	h.up.out, h.down.out = (*asked)[:0], (*answered)[:0]
-	keep, switched := h.exchange(c, limit, keep)
+	keep, switched := h.exchange(c, t, limit, keep)
 	composedBack(asked, h.up.out)
 	composedBack(answered, h.down.out)
 	h.up.out, h.down.out = nil, nil
@@ -48,7 +49,7 @@ func (h *http1) forward(c *circuit.Circuit, keep bool) bool {
 }
 
 // exchange sends the request and passes the answer on. switched is set when both sides agreed to speak something else.
-func (h *http1) exchange(c *circuit.Circuit, limit int64, keep bool) (again bool, switched *upstream) {
+func (h *http1) exchange(c *circuit.Circuit, t proxy.Target, limit int64, keep bool) (again bool, switched *upstream) {
 	r := &h.req
 	h.up.out = appendRequest(h.up.out, r, h.told)
 	rest := r.length
@@ -61,7 +62,7 @@ func (h *http1) exchange(c *circuit.Circuit, limit int64, keep bool) (again bool
 	}
 	replay := !r.chunked && rest == 0 && r.replayable()
 	for attempt := 0; ; attempt++ {
-		u, err := h.upstream(c, attempt == 0, !replay)
+		u, err := h.upstream(c, t, attempt == 0, !replay)
 		if err != nil {
 			if h.ended.Load() != nil {
 				return false, nil
@@ -85,10 +86,10 @@ func (h *http1) exchange(c *circuit.Circuit, limit int64, keep bool) (again bool
 	}
 }
 
-// upstream takes or opens a connection to the app.
-func (h *http1) upstream(c *circuit.Circuit, kept, careful bool) (*upstream, error) {
+// upstream takes or opens a connection to the target.
+func (h *http1) upstream(c *circuit.Circuit, t proxy.Target, kept, careful bool) (*upstream, error) {
 	if kept {
-		if u := h.e.idleUpstream(h.group, careful); u != nil {
+		if u := h.e.idleUpstream(h.group, t.ID(), careful); u != nil {
 			if !h.use(&u.sock) {
 				return nil, errEnded
 			}
@@ -96,7 +97,7 @@ func (h *http1) upstream(c *circuit.Circuit, kept, careful bool) (*upstream, err
 		}
 	}
 	h.arm(phaseWait, 0)
-	return h.e.connect(&h.visit, c)
+	return h.e.connect(&h.visit, c, t)
 }
 
 // errSilent stands for a request whose visitor is gone, errStale for one that an app closed its connection on before it could

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"berth.dev/berth/internal/wire/proxy"
 )
 
 // phase is what a visit waits for; it decides what its deadline means.
@@ -47,6 +50,8 @@ type visit struct {
 	mu     sync.Mutex
 	up     *sock // the app's side in use
 	struck bool  // a deadline has struck up: it must not be used again
+	// target is where up leads or is being opened to; the zero value while the visit uses no target.
+	target proxy.TargetID
 }
 
 // arm says what the visit waits for from now on, d at most (0 without limit). If the deadline before has just struck, the
@@ -118,6 +123,20 @@ func (v *visit) end(reason string) {
 	}
 }
 
+// aim says which target the visit uses from now on; the zero value ends that.
+func (v *visit) aim(t proxy.TargetID) {
+	v.mu.Lock()
+	v.target = t
+	v.mu.Unlock()
+}
+
+// uses reports whether the visit uses one of some targets.
+func (v *visit) uses(targets []proxy.TargetID) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return slices.Contains(targets, v.target)
+}
+
 // use makes up the app's side of the visit, or none; the one before is closed unless keep took it. It fails, closing up, when
 // the visit has ended.
 func (v *visit) use(up *sock) bool {
@@ -141,7 +160,7 @@ func (v *visit) use(up *sock) bool {
 func (v *visit) part() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.up = nil
+	v.up, v.target = nil, proxy.TargetID{}
 	v.arm(phaseIdle, 0)
 	return !v.struck && v.ended.Load() == nil
 }
