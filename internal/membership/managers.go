@@ -113,7 +113,7 @@ type Connect struct {
 // again first, because managers restart; after a failure the next one is tried. The pauses grow while nothing works.
 func (m *Managers) Keep(ctx context.Context, c Connect) error {
 	pause := chassis.Backoff{Min: minPause, Max: maxPause}
-	last := ""
+	told := map[string]string{} // by address: the same trouble is told once, not at every attempt
 	for {
 		addr := m.Present()
 		began := c.Clock.Now()
@@ -123,6 +123,7 @@ func (m *Managers) Keep(ctx context.Context, c Connect) error {
 		}
 		if worked && c.Clock.Now().Sub(began) > steady {
 			pause.Reset()
+			clear(told)
 		} else {
 			m.Failed(addr)
 		}
@@ -132,9 +133,13 @@ func (m *Managers) Keep(ctx context.Context, c Connect) error {
 		if c.Lost != nil {
 			c.Lost(addr, worked, err)
 		}
-		if text := addr + ": " + err.Error(); text != last { // the same trouble is told once, not at every attempt
-			last = text
-			c.Log.Warn("the connection to the manager is down; trying again", "manager", addr, "next_manager", m.Present(), "error", err, "next", fault.NextOf(err))
+		if text := err.Error(); told[addr] != text {
+			if len(told) > 2*node.MaxManagers {
+				clear(told)
+			}
+			told[addr] = text
+			c.Log.Warn("the connection to the manager is down; trying again",
+				"manager", addr, "then", m.Present(), "error", err, "next", fault.NextOf(err))
 		}
 		wait := pause.Next()
 		wait = wait/2 + time.Duration(c.Random()*float64(wait/2))
