@@ -48,7 +48,7 @@ type Engine struct {
 	h2 *h2side
 }
 
-// New returns an engine that nothing has been handed to yet.
+// New returns an engine without connections.
 func New(cfg Config, router Router, dial Dial, clock chassis.Clock, log *slog.Logger) *Engine {
 	e := &Engine{cfg: cfg, router: router, dial: dial, clock: clock, log: log,
 		conns: map[*visit]struct{}{}, groups: map[string]*group{}, addresses: tally{m: map[netip.Addr]int{}},
@@ -86,7 +86,7 @@ func (e *Engine) ticks() int64 {
 	return e.began.UnixNano() + int64(e.clock.Now().Sub(e.began))
 }
 
-// sweepEvery is how late a deadline may be noticed.
+// sweepEvery is the time between two sweeps, and so how late a deadline may be noticed.
 func (e *Engine) sweepEvery() time.Duration {
 	every := 500 * time.Millisecond
 	for _, d := range []time.Duration{e.cfg.HeaderTimeout, e.cfg.IdleTimeout, e.cfg.StallTimeout, e.cfg.ResponseTimeout, e.cfg.OpenIdle, e.cfg.Lifetime} {
@@ -187,16 +187,16 @@ func (e *Engine) serveRaw(ctx context.Context, conn net.Conn, c *circuit.Circuit
 	}
 }
 
-// survive ends a connection that ran into a mistake of ours: the others have nothing to do with it. It is deferred first, so that
-// everything the connection held is given back before.
+// survive recovers from a panic and ends the connection that caused it; the others go on. It is deferred first, so that it runs
+// last, after everything the connection held was given back.
 func (e *Engine) survive(conn net.Conn) {
 	if p := recover(); p != nil {
-		e.log.Error("a visitor's connection failed by a mistake in this program", "remote", conn.RemoteAddr(), "panic", p, "stack", string(debug.Stack()))
+		e.log.Error("a visitor's connection failed by a defect of this program", "remote", conn.RemoteAddr(), "panic", p, "stack", string(debug.Stack()))
 		_ = conn.Close()
 	}
 }
 
-// joinRaw carries a visit to the circuit's app.
+// joinRaw connects a visit with the circuit's app and copies both ways until both have ended.
 func (e *Engine) joinRaw(v *visit, c *circuit.Circuit, open func(*visit, *circuit.Circuit) (*upstream, error)) error {
 	v.raw = true
 	g, ok := e.join(c, v)
@@ -216,8 +216,8 @@ func (e *Engine) joinRaw(v *visit, c *circuit.Circuit, open func(*visit, *circui
 	return nil
 }
 
-// current is the circuit as the table has it now; nil when what c allowed is not allowed any more. Asked after joining its
-// group, it leaves no gap.
+// current is the circuit as the table has it now; nil when what c allowed is not allowed any more. It must be asked after the visit
+// has joined the circuit's group: from then on CloseCircuit finds the visit.
 func (e *Engine) current(c *circuit.Circuit) *circuit.Circuit {
 	if e.cfg.Current == nil {
 		return c

@@ -24,8 +24,8 @@ type group struct {
 	mu     sync.Mutex
 	closed bool // no longer in the engine's table: a new group has to be made
 	live   map[member]struct{}
-	apps   int         // of live: connections of the transports to the app, which are nobody's visit
-	idle   []*upstream // the one used last is the last
+	apps   int         // how many of live are connections of HTTP/2's transports to the app, which are not visitors
+	idle   []*upstream // in the order in which they became idle
 
 	rate     bucket
 	lastAt   atomic.Int64 // when a visitor last sent something, in ticks
@@ -33,7 +33,7 @@ type group struct {
 	in, out  atomic.Int64
 }
 
-// sent counts bytes from a visitor.
+// sent counts n bytes from a visitor at time now.
 func (g *group) sent(n int, now int64) {
 	if n > 0 {
 		g.in.Add(int64(n))
@@ -109,7 +109,7 @@ func (e *Engine) group(id string) *group {
 // CloseCircuit ends all live connections of a circuit at once: requests, upgraded and raw ones, and those kept to its app.
 // Call it after the table has been replaced: requests that are being admitted meanwhile are asked about again.
 func (e *Engine) CloseCircuit(id, reason string) {
-	// Whoever has joined before this is found below; whoever joins later sees the number and asks the Router again.
+	// Requests that joined before this line are found below. Those that join later see the new number and ask the Router again.
 	e.closes.Add(1)
 	e.groupsMu.Lock()
 	g := e.groups[id]
@@ -184,7 +184,7 @@ func (e *Engine) CloseTargets(id string, targets []proxy.TargetID, reason string
 	}
 }
 
-// disband closes a group that is out of the table and returns its members.
+// disband closes a group that was removed from the engine's groups, and returns its members.
 func (e *Engine) disband(g *group) []member {
 	g.mu.Lock()
 	g.closed = true
@@ -290,7 +290,7 @@ func (e *Engine) keepUpstream(g *group, u *upstream) {
 	u.sock.kill()
 }
 
-// tidy closes connections to apps that were not used for long, and forgets groups in which nothing is.
+// tidy closes connections to apps that were not used for KeepUpstream, and removes empty groups.
 func (e *Engine) tidy(now int64) {
 	e.groupsMu.RLock()
 	groups := make([]*group, 0, len(e.groups))
