@@ -13,6 +13,7 @@ import (
 
 	"berth.dev/berth/internal/runner/cell"
 	"berth.dev/berth/internal/runner/jupyter"
+	"berth.dev/berth/internal/testkit/await"
 	"berth.dev/berth/internal/wire/run"
 )
 
@@ -72,7 +73,7 @@ func BenchmarkCell(b *testing.B) {
 			box := start(t, cfg)
 			defer func() {
 				_ = box.cmd.Process.Kill()
-				<-box.exit
+				await.Value(b, box.exit)
 			}()
 			box.query("warm", "pass")
 			i, from := 0, int64(0)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/ssh"
@@ -54,7 +55,7 @@ func TestTerminalPageOfTheSession(t *testing.T) {
 	b := start(t, config(t))
 	client := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
 		return b.dial(strconv.Itoa(tunnel.PortTerminal), false)
-	}}}
+	}}, Timeout: time.Minute}
 	defer client.CloseIdleConnections()
 	r, err := client.Get("http://session/")
 	require.NoError(t, err)

@@ -199,6 +199,7 @@ func TestUpgradedStream(t *testing.T) {
 	conn, err := net.Dial("unix", b.cfg.Socket)
 	require.NoError(t, err)
 	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: r\r\nAuthorization: Bearer %s\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", run.PathExec, token, run.UpgradeProtocol)
 	in := bufio.NewReader(conn)
 	line, err := in.ReadString('\n')

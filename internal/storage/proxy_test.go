@@ -22,8 +22,12 @@ import (
 	"berth.dev/berth/internal/storage"
 	"berth.dev/berth/internal/storage/volume"
 	"berth.dev/berth/internal/storage/volume/memory"
+	"berth.dev/berth/internal/testkit/await"
 	wire "berth.dev/berth/internal/wire/storage"
 )
+
+// client waits for no answer longer than anything in a test takes.
+var client = &http.Client{Timeout: time.Minute}
 
 const (
 	secret = "a secret that nobody knows"
@@ -93,7 +97,7 @@ func (n *node) send(method, path, key string, body any) reply {
 	req, err := http.NewRequestWithContext(n.t.Context(), method, n.ManagerURL()+path, bytes.NewReader(text))
 	require.NoError(n.t, err)
 	req.Header.Set(wire.Auth, key)
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := client.Do(req)
 	require.NoError(n.t, err)
 	defer resp.Body.Close()
 	out, err := io.ReadAll(resp.Body)
@@ -281,7 +285,7 @@ func TestVolumeThatHangsHarmsNoOther(t *testing.T) {
 		return "gone"
 	}
 	n.until("the problem is announced", func() bool { return problem("sick") != "" })
-	require.Equal(t, 503, (<-answered).status)
+	require.Equal(t, 503, (await.Value(t, answered)).status)
 	n.refused("POST", wire.PathFolderCreate, on("sick"), 503, "unavailable")
 	n.ask("POST", wire.PathFolderCreate, on("well"), 204)
 	require.Empty(t, problem("well"))
@@ -334,7 +338,7 @@ func TestUploadHopsBetweenNodes(t *testing.T) {
 		req.Header.Set("Tus-Resumable", "1.0.0")
 		req.Header.Set("Content-Type", "application/offset+octet-stream")
 		req.Header.Set("Upload-Offset", fmt.Sprint(i*half))
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := client.Do(req)
 		require.NoError(t, err)
 		body, _ := io.ReadAll(resp.Body)
 		require.NoError(t, resp.Body.Close())
@@ -342,7 +346,7 @@ func TestUploadHopsBetweenNodes(t *testing.T) {
 	}
 	require.Equal(t, text, string(two.ask("POST", wire.PathFetch, request(`,"relpath":"dir/f"`), 200).body))
 	token = read[wire.TokenReply](t, two.ask("POST", wire.PathDownload, request(`,"relpath":"dir/f"`), 200)).Token
-	resp, err := http.Get(one.ClientURL() + "/download?token=" + token)
+	resp, err := client.Get(one.ClientURL() + "/download?token=" + token)
 	require.NoError(t, err)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)

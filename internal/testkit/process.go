@@ -67,6 +67,7 @@ func (c *Cluster) StartProcess(id string) *Process {
 	c.check(err)
 	c.check(p.cmd.Start())
 	c.tb.Cleanup(p.Kill)
+	c.check(stdout.(*os.File).SetReadDeadline(time.Now().Add(time.Minute)))
 	if _, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
 		c.tb.Fatalf("manager %s did not start: %v", id, err)
 	}

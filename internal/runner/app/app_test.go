@@ -24,6 +24,7 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/runner/app"
 	"berth.dev/berth/internal/runner/proc"
+	"berth.dev/berth/internal/testkit/await"
 	"berth.dev/berth/internal/wire/run"
 )
 
@@ -371,7 +372,7 @@ func TestStartWhileStoppingWaitsForTheEnd(t *testing.T) {
 		again, err = r.Start(within(t), "web", run.AppStartRequest{})
 		return err == nil && again.App.PID != first.App.PID
 	}, 30*time.Second, time.Millisecond)
-	require.NoError(t, <-stopped)
+	require.NoError(t, await.Value(t, stopped))
 	require.Equal(t, run.AppReady, again.App.State)
 }
 
@@ -385,7 +386,7 @@ func TestStopEndsAStart(t *testing.T) {
 	r.until("silent", "it starts", func(a run.App) bool { return a.State == run.AppStarting })
 	_, err := r.Stop(within(t), "silent")
 	require.NoError(t, err)
-	require.Equal(t, "app-stopped", fault.ReasonOf(<-started))
+	require.Equal(t, "app-stopped", fault.ReasonOf(await.Value(t, started)))
 	require.Zero(t, r.table.Len())
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	waiting "berth.dev/berth/internal/testkit/await"
 	"berth.dev/berth/internal/wire/run"
 )
 
@@ -93,7 +94,7 @@ func TestAnswers(t *testing.T) {
 	_, err = io.ReadFull(c, make([]byte, 5))
 	require.NoError(t, err)
 	cancel()
-	require.False(t, <-done, "a server that says nothing is not ready")
+	require.False(t, waiting.Value(t, done), "a server that says nothing is not ready")
 	require.NoError(t, c.Close())
 	go func() { done <- answers(context.Background(), port, run.AppHTTP) }()
 	c, err = l.Accept()
@@ -101,7 +102,7 @@ func TestAnswers(t *testing.T) {
 	_, err = io.ReadFull(c, make([]byte, 5))
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
-	require.True(t, <-done, "a server that refuses HTTP/1.1 is there")
+	require.True(t, waiting.Value(t, done), "a server that refuses HTTP/1.1 is there")
 	require.True(t, answers(context.Background(), port, run.AppTCP))
 	require.NoError(t, l.Close())
 	require.False(t, answers(context.Background(), port, run.AppTCP))
@@ -130,14 +131,14 @@ func TestSocketsAreAskedOnce(t *testing.T) {
 	for range 3 {
 		require.Equal(t, run.AppTCP, look())
 	}
-	<-asked
+	waiting.Value(t, asked)
 	for _, pause := range []time.Duration{askAgain, 2 * askAgain, 4 * askAgain} {
 		now = now.Add(pause - 1)
 		require.Equal(t, run.AppTCP, look())
 		require.Empty(t, asked)
 		now = now.Add(1)
 		require.Equal(t, run.AppTCP, look())
-		<-asked
+		waiting.Value(t, asked)
 	}
 	require.Empty(t, asked)
 	require.Equal(t, map[int]run.AppProtocol{29500: run.AppTCP}, n.protocols(context.Background(), []listener{{port: 29500, inode: 2}}, listPatience))

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	waiting "berth.dev/berth/internal/testkit/await"
 )
 
 // TestFilesOfPrestart: only regular files are written, and nothing waits for a pipe or a device.
@@ -69,11 +71,11 @@ func TestAside(t *testing.T) {
 		}()
 	}
 	for range maxAside {
-		<-began
+		waiting.Value(t, began)
 	}
 	cancel()
 	for range maxAside {
-		require.ErrorIs(t, <-ended, context.Canceled)
+		require.ErrorIs(t, waiting.Value(t, ended), context.Canceled)
 	}
 	require.ErrorIs(t, s.aside(ctx, func() error { t.Error("there is no room for it"); return nil }), context.Canceled)
 	close(hung)

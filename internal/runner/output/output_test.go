@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
@@ -53,7 +54,11 @@ func TestReadersLoseNothing(t *testing.T) {
 			b, err := log.Read(seq, rapid.SampledFrom([]int{1, 1000, 1 << 20}).Draw(t, "max"))
 			require.NoError(t, err)
 			if len(b.Records) == 0 {
-				<-changed
+				select {
+				case <-changed:
+				case <-time.After(time.Minute):
+					t.Fatal("the log does not change")
+				}
 				continue
 			}
 			if rapid.Bool().Draw(t, "repeat") {

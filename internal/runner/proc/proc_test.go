@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/runner/proc"
+	"berth.dev/berth/internal/testkit/await"
 )
 
 // These tests share one Table: it waits for every child of the test process.
@@ -91,7 +92,7 @@ func TestDrainSettles(t *testing.T) {
 		_, err = w.Write([]byte("second"))
 		require.NoError(t, err)
 		w.Close()
-		<-d.Done()
+		await.Value(t, d.Done())
 		require.Equal(t, "second", after.String())
 		d.Settle(to(&before)) // after the end it returns at once
 	}
@@ -117,7 +118,7 @@ func TestDrainSettlesUnderAFlood(t *testing.T) {
 	require.NoError(t, err)
 	_, err = w.Write([]byte("x"))
 	require.NoError(t, err)
-	<-began
+	await.Value(t, began)
 	_, err = w.Write(make([]byte, 4<<10))
 	require.NoError(t, err)
 	settled := make(chan struct{})
@@ -131,7 +132,7 @@ func TestDrainSettlesUnderAFlood(t *testing.T) {
 		t.Fatal("it never settles")
 	}
 	require.NoError(t, w.Close())
-	<-d.Done()
+	await.Value(t, d.Done())
 }
 
 func TestAsUser(t *testing.T) {

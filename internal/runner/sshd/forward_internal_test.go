@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/testkit/await"
 )
 
 // scripted is a listener whose Accept gives one answer after the other.
@@ -67,7 +69,7 @@ func TestListenersOutliveWhatPasses(t *testing.T) {
 	// Its end frees its name.
 	l.answers <- errors.New("broken")
 	require.Eventually(t, func() bool { return !registered("one") }, 20*time.Second, time.Millisecond)
-	<-l.closed
+	await.Value(t, l.closed)
 	l = open("one")
 	l.answers <- syscall.EMFILE
 	require.True(t, c.cancelForward("one"))

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -212,7 +213,13 @@ func (b *box) dial(user string, key ssh.Signer) (*ssh.Client, error) {
 	return login(conn, user, key)
 }
 
+// patience bounds everything that a test waits for; nothing that works takes so long.
+const patience = time.Minute
+
 func login(conn net.Conn, user string, key ssh.Signer) (*ssh.Client, error) {
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil { // whatever a client waits for ends with its connection
+		return nil, err
+	}
 	c, chans, reqs, err := ssh.NewClientConn(conn, "session", &ssh.ClientConfig{User: user, Auth: []ssh.AuthMethod{ssh.PublicKeys(key)},
 		HostKeyCallback: ssh.InsecureIgnoreHostKey(), Timeout: 20 * time.Second})
 	if err != nil {
@@ -265,6 +272,12 @@ func (b *box) program(stdin string, argv ...string) result {
 	}
 	p, err := table().Start(proc.Spec{Path: file, Argv: argv, Env: append(os.Environ(), "HOME="+dir), Dir: dir, Files: files})
 	require.NoError(b.t, err)
+	select {
+	case <-p.Done():
+	case <-time.After(patience):
+		p.Signal(syscall.SIGKILL)
+		b.t.Fatalf("%v is still running after %v", argv, patience)
+	}
 	r := result{code: p.Status().Code}
 	out, err := os.ReadFile(filepath.Join(dir, "out"))
 	require.NoError(b.t, err)

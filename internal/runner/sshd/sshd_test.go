@@ -24,6 +24,7 @@ import (
 	"golang.org/x/crypto/ssh/agent"
 
 	"berth.dev/berth/internal/runner/sshd"
+	"berth.dev/berth/internal/testkit/await"
 	"berth.dev/berth/internal/wire/tunnel"
 )
 
@@ -102,6 +103,7 @@ func TestNothingButKeys(t *testing.T) {
 	for name, auth := range map[string][]ssh.AuthMethod{"none": nil, "password": {ssh.Password("")}, "questions": {ssh.KeyboardInteractive(func(string, string, []string, []bool) ([]string, error) { return nil, nil })}} {
 		conn, err := net.Dial("unix", b.socket)
 		require.NoError(t, err)
+		require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 		banner := ""
 		_, _, _, err = ssh.NewClientConn(conn, "", &ssh.ClientConfig{User: "root", Auth: auth, HostKeyCallback: ssh.InsecureIgnoreHostKey(), BannerCallback: func(m string) error {
 			banner = m
@@ -333,7 +335,7 @@ func TestNobodyWaitsForWhoStays(t *testing.T) {
 		}
 		require.NoError(t, syscall.Kill(pid, 0), "it goes on: %s", name)
 		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
-		<-done
+		await.Value(t, done)
 	}
 }
 
@@ -383,6 +385,7 @@ func TestForwarding(t *testing.T) {
 		t.Helper()
 		require.NoError(t, err)
 		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(time.Minute)) // a channel of SSH has none of its own, but its connection has
 		_, err = io.WriteString(conn, "hello")
 		require.NoError(t, err)
 		require.NoError(t, conn.(interface{ CloseWrite() error }).CloseWrite())
@@ -435,7 +438,7 @@ func TestForwarding(t *testing.T) {
 	conn, err := c.Dial("unix", sock)
 	require.NoError(t, err)
 	conn.Close()
-	require.EqualValues(t, uid, <-peer)
+	require.EqualValues(t, uid, await.Value(t, peer))
 
 	// From the container, always on its loopback address.
 	rl, err := c.Listen("tcp", "0.0.0.0:0")
@@ -513,6 +516,7 @@ func TestAgentForwarding(t *testing.T) {
 	require.Equal(t, os.FileMode(0o600), fi.Mode().Perm())
 	conn, err := net.Dial("unix", file)
 	require.NoError(t, err)
+	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 	keys, err := agent.NewClient(conn).List()
 	require.NoError(t, err)
 	require.Len(t, keys, 1)

@@ -71,7 +71,7 @@ func start(t testing.TB, change ...func(*terminal.Config)) *site {
 		set.Hangup()
 		os.RemoveAll(dir)
 	})
-	return &site{t: t, client: &http.Client{Transport: tr}}
+	return &site{t: t, client: &http.Client{Transport: tr, Timeout: time.Minute}}
 }
 
 func (s *site) get(method, path string, header http.Header) (*http.Response, string) {

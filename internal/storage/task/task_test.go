@@ -23,6 +23,7 @@ import (
 	"berth.dev/berth/internal/storage/task/s3"
 	"berth.dev/berth/internal/storage/volume"
 	"berth.dev/berth/internal/storage/volume/memory"
+	"berth.dev/berth/internal/testkit/await"
 	wire "berth.dev/berth/internal/wire/storage"
 )
 
@@ -87,7 +88,7 @@ func start(t *testing.T, v vols, change func(*task.Options)) *proxy {
 		defer close(ended)
 		_ = p.Run(ctx)
 	}()
-	p.stop = sync.OnceFunc(func() { cancel(); <-ended })
+	p.stop = sync.OnceFunc(func() { cancel(); await.Value(t, ended) })
 	t.Cleanup(p.stop)
 	return p
 }
@@ -178,7 +179,7 @@ func TestAnotherProxyGoesOn(t *testing.T) {
 	p := start(t, vols{"v": v}, nil)
 	id, err := p.Start(t.Context(), "", task.Spec{Kind: task.Clone, Volume: "v", Source: folder(1), Folder: folder(2)})
 	require.NoError(t, err)
-	<-reached
+	await.Value(t, reached)
 	survivor := start(t, vols{"v": other}, nil)
 	got, err := survivor.Get(t.Context(), id)
 	require.NoError(t, err)
@@ -205,7 +206,7 @@ func TestOrderlyStopLeavesTheTaskToTheNext(t *testing.T) {
 	p := start(t, vols{"v": v}, nil)
 	id, err := p.Start(t.Context(), "", task.Spec{Kind: task.Clone, Volume: "v", Source: folder(1), Folder: folder(2)})
 	require.NoError(t, err)
-	<-reached
+	await.Value(t, reached)
 	p.stop()
 	start(t, vols{"v": v}, nil).ends(id, wire.TaskDone)
 }
@@ -226,7 +227,7 @@ func TestCancelFromAnotherProxy(t *testing.T) {
 	p, other := start(t, vols{"v": v}, nil), start(t, vols{"v": v.Replica()}, nil)
 	id, err := p.Start(t.Context(), "", task.Spec{Kind: task.Clone, Volume: "v", Source: folder(1), Folder: folder(2)})
 	require.NoError(t, err)
-	<-reached
+	await.Value(t, reached)
 	for _, e := range []*proxy{other, p} { // whichever of the two works on it
 		_, err = e.Cancel(t.Context(), id)
 		require.NoError(t, err)
@@ -414,7 +415,7 @@ func TestTarpitsLeaveWorkersToOthers(t *testing.T) {
 		_, err := p.Start(t.Context(), "", task.Spec{Kind: task.Import, Volume: "v", Folder: folder(1), Path: ".", Prefix: "in/", Store: store})
 		require.NoError(t, err)
 	}
-	<-asked
+	await.Value(t, asked)
 	other := folder(2)
 	other.Scope.ID = "33333333-3333-3333-3333-333333333333"
 	id, err := p.Start(t.Context(), "", task.Spec{Kind: task.Clone, Volume: "v", Source: folder(1), Folder: other})
@@ -448,7 +449,7 @@ func TestTaskSurvivesAVolumeThatIsOpenedAnew(t *testing.T) {
 	p := start(t, nil, func(o *task.Options) { o.Volumes = v })
 	id, err := p.Start(t.Context(), "", task.Spec{Kind: task.Clone, Volume: "v", Source: folder(1), Folder: folder(2)})
 	require.NoError(t, err)
-	<-reached
+	await.Value(t, reached)
 	v.now.Store(old.Replica())
 	require.NoError(t, old.Close())
 	close(closed)

@@ -28,6 +28,7 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/storage/transfer"
 	"berth.dev/berth/internal/storage/volume"
+	"berth.dev/berth/internal/testkit/await"
 )
 
 func TestDownloadRanges(t *testing.T) {
@@ -475,8 +476,8 @@ func TestCork(t *testing.T) {
 	r.url = srv.URL
 	for range 2 {
 		require.Len(t, r.do("GET", "/download", token(r.downloadToken("f")), nil, nil).body, 1<<20)
-		require.Equal(t, 1, <-during)
-		require.Equal(t, 0, <-after)
+		require.Equal(t, 1, await.Value(t, during))
+		require.Equal(t, 0, await.Value(t, after))
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/storage/transfer"
+	"berth.dev/berth/internal/testkit/await"
 )
 
 func TestUploadInChunksWithoutHead(t *testing.T) {
@@ -490,7 +491,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- r.s.Run(ctx) }()
 	cancel()
-	require.NoError(t, <-ended)
+	require.NoError(t, await.Value(t, ended))
 }
 
 func TestOptionsAndCORS(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"berth.dev/berth/internal/storage/volume"
 	"berth.dev/berth/internal/storage/volume/conformance"
 	"berth.dev/berth/internal/storage/volume/memory"
+	"berth.dev/berth/internal/testkit/await"
 )
 
 func TestConformance(t *testing.T) {
@@ -64,7 +65,7 @@ func TestReplicasShareFilesAndNotLocks(t *testing.T) {
 		got <- err
 	}()
 	a.Crash(true)
-	require.NoError(t, <-got, "the lock ends with its holder")
+	require.NoError(t, await.Value(t, got), "the lock ends with its holder")
 	size, err := second.Size()
 	require.NoError(t, err)
 	require.EqualValues(t, 7, size, "what was not synced is gone")
@@ -88,14 +89,14 @@ func TestFaultsOnDemand(t *testing.T) {
 		got <- err
 	}()
 	cancel()
-	require.True(t, fault.Is(<-got, fault.Unavailable))
+	require.True(t, fault.Is(await.Value(t, got), fault.Unavailable))
 	go func() {
 		_, err := tree.Stat(".")
 		got <- err
 	}()
 	resume()
 	resume()
-	require.NoError(t, <-got)
+	require.NoError(t, await.Value(t, got))
 
 	v.Break(fault.Unavailablef("away"))
 	_, err := v.Space(t.Context())

@@ -22,6 +22,7 @@ import (
 
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/storage/volume"
+	"berth.dev/berth/internal/testkit/await"
 )
 
 // listing describes everything below dir: kinds, modes, times, contents, targets.
@@ -346,7 +347,7 @@ func TestCopyGoesOnAfterKill(t *testing.T) {
 					had = n
 					must(t, child.Process.Kill())
 					kills++
-					err = <-ended
+					err = await.Value(t, ended)
 					running = false
 				}
 			}
