@@ -258,6 +258,9 @@ var rules = []rule{
 	// Tests alone.
 	{dir: "internal/testkit", duty: "a whole cluster in one process, with faults", testOnly: true, allow: []string{"api", "internal"}},
 	{dir: "internal/testkit/await", duty: "receives from channels with a deadline", testOnly: true},
+	{dir: "internal/testkit/testserver", duty: "starts the servers of the module testservers", testOnly: true},
+	{dir: "testservers/acme", duty: "an ACME authority in memory, a module of its own with s3", testOnly: true},
+	{dir: "testservers/s3", duty: "an object store in memory", testOnly: true},
 	{dir: "e2e", duty: "stories about the real binary and engine", testOnly: true, allow: []string{"api", "internal"}},
 	{dir: "e2e/webdemo", duty: "an app for tests that shows what reaches it", testOnly: true},
 	{dir: "bench", duty: "measurements beside a peer", testOnly: true, allow: []string{"api", "internal"}},

@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -23,11 +22,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/johannesboyne/gofakes3"
-	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/embedded"
+	"berth.dev/berth/internal/testkit/testserver"
 	wire "berth.dev/berth/internal/wire/storage"
 )
 
@@ -317,9 +315,9 @@ type store struct {
 
 func objects(t *testing.T, count int) store {
 	t.Helper()
-	backend := s3mem.New()
-	require.NoError(t, backend.CreateBucket("bucket"))
-	s := store{sums: map[string][sha256.Size]byte{}}
+	backend := testserver.StartS3(t)
+	backend.CreateBucket("bucket")
+	s := store{url: backend.URL, sums: map[string][sha256.Size]byte{}}
 	random := rand.NewChaCha8([32]byte{6})
 	for i := range count {
 		text := make([]byte, 1000+i)
@@ -328,13 +326,9 @@ func objects(t *testing.T, count int) store {
 		}
 		_, _ = random.Read(text)
 		name := fmt.Sprintf("d%d/o%d", i%7, i)
-		_, err := backend.PutObject("bucket", "in/"+name, map[string]string{"Last-Modified": "Sat, 21 Nov 2026 10:00:00 GMT"}, bytes.NewReader(text), int64(len(text)), nil)
-		require.NoError(t, err)
+		backend.Put("bucket", "in/"+name, text)
 		s.sums[name] = sha256.Sum256(text)
 	}
-	server := httptest.NewServer(gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog())).Server())
-	t.Cleanup(server.Close)
-	s.url = server.URL
 	return s
 }
 

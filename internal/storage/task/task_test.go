@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/johannesboyne/gofakes3"
-	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/cluster"
@@ -24,6 +22,7 @@ import (
 	"berth.dev/berth/internal/storage/volume"
 	"berth.dev/berth/internal/storage/volume/memory"
 	"berth.dev/berth/internal/testkit/await"
+	"berth.dev/berth/internal/testkit/testserver"
 	wire "berth.dev/berth/internal/wire/storage"
 )
 
@@ -322,11 +321,10 @@ func TestHungVolumeLeavesTheOthersAlone(t *testing.T) {
 
 func TestKeysOfObjectStoresAreSealed(t *testing.T) {
 	t.Parallel()
-	backend := s3mem.New()
-	require.NoError(t, backend.CreateBucket("bucket"))
-	_, err := backend.PutObject("bucket", "in/x", map[string]string{"Last-Modified": "Sat, 21 Nov 2026 10:00:00 GMT"}, strings.NewReader("hello"), 5, nil)
-	require.NoError(t, err)
-	handler := gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog())).Server()
+	backend := testserver.StartS3(t)
+	backend.CreateBucket("bucket")
+	backend.Put("bucket", "in/x", []byte("hello"))
+	handler := backend.Handler()
 	v := memory.New(memory.Options{Name: "v"})
 	filled(t, v, folder(1), 0)
 	const secret = "hush-hush-secret"

@@ -21,8 +21,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/johannesboyne/gofakes3"
-	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/cluster"
@@ -30,6 +28,7 @@ import (
 	"berth.dev/berth/internal/storage/task/s3"
 	"berth.dev/berth/internal/storage/volume"
 	"berth.dev/berth/internal/storage/volume/posix"
+	"berth.dev/berth/internal/testkit/testserver"
 	wire "berth.dev/berth/internal/wire/storage"
 )
 
@@ -38,7 +37,7 @@ const bucketName = "data"
 // store is an S3 server on this host that counts what is asked of it.
 type store struct {
 	t       *testing.T
-	backend *s3mem.Backend
+	backend *testserver.S3
 	url     string
 	gets    atomic.Int64
 	puts    atomic.Int64
@@ -49,9 +48,9 @@ type store struct {
 
 func newStore(t *testing.T) *store {
 	t.Helper()
-	s := &store{t: t, backend: s3mem.New()}
-	require.NoError(t, s.backend.CreateBucket(bucketName))
-	handler := gofakes3.New(s.backend, gofakes3.WithLogger(gofakes3.DiscardLog())).Server()
+	s := &store{t: t, backend: testserver.StartS3(t)}
+	s.backend.CreateBucket(bucketName)
+	handler := s.backend.Handler()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		before := s.before
@@ -111,17 +110,12 @@ func unchunk(body io.Reader) ([]byte, error) {
 
 func (s *store) put(key string, text []byte) {
 	s.t.Helper()
-	_, err := s.backend.PutObject(bucketName, key, map[string]string{"Last-Modified": "Sat, 21 Nov 2026 10:00:00 GMT"}, bytes.NewReader(text), int64(len(text)), nil)
-	require.NoError(s.t, err)
+	s.backend.Put(bucketName, key, text)
 }
 
 func (s *store) text(key string) string {
 	s.t.Helper()
-	o, err := s.backend.GetObject(bucketName, key, nil)
-	require.NoError(s.t, err, key)
-	text, err := io.ReadAll(o.Contents)
-	require.NoError(s.t, err)
-	return string(text)
+	return string(s.backend.Get(bucketName, key))
 }
 
 func (s *store) bucket() *s3.Bucket {
