@@ -249,9 +249,13 @@ var rules = []rule{
 		allow: []string{"api", "internal/cli/frame", "internal/cli/app"}},
 
 	// Programs.
-	{dir: "cmd/berth", duty: "the one binary: chooses roles or client verbs",
-		allow: []string{"api", "internal/manager", "internal/agent", "internal/storage", "internal/appproxy", "internal/cli",
-			"internal/chassis", "internal/embedded", "internal/runnerbin", "internal/scheduler", "internal/cluster", "internal/fault"}},
+	{dir: "internal/platform", duty: "puts roles together in one process: berth up, a role alone, the clusters of testkit",
+		allow: []string{"api", "internal/agent", "internal/appproxy", "internal/chassis", "internal/cluster", "internal/embedded",
+			"internal/fault", "internal/manager", "internal/runnerbin", "internal/storage"}},
+	{dir: "internal/platform/doctor", duty: "looks for what should not be, on running and stopped clusters",
+		allow: []string{"internal/platform", "internal/agent", "internal/appproxy", "internal/chassis", "internal/fault", "internal/storage"}},
+	{dir: "cmd/berth", duty: "the one binary: commands, flags and output of roles; client verbs come from cli",
+		allow: []string{"internal/platform", "internal/appproxy", "internal/chassis", "internal/cli", "internal/fault", "internal/scheduler"}},
 	{dir: "cmd/berth-runner", duty: "PID 1 of every container", stdOnly: true, allow: []string{"internal/runner"}},
 	{dir: "scripts/pack", duty: "prepares what the berth binary carries"},
 

@@ -82,3 +82,8 @@ func newVersion() *cobra.Command {
 func say(cmd *cobra.Command, format string, args ...any) {
 	fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", args...)
 }
+
+// sayer is say for functions that know no commands.
+func sayer(cmd *cobra.Command) func(format string, args ...any) {
+	return func(format string, args ...any) { say(cmd, format, args...) }
+}

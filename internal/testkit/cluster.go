@@ -1,12 +1,11 @@
-// Package testkit runs a whole cluster in one process: a database of its own, managers and
-// agents exactly as cmd/berth wires them, engines in memory, and faults between them.
+// Package testkit runs a whole cluster in one process: a database of its own, managers and agents that package platform builds as it
+// does for `berth up`, engines in memory, and faults between them.
 //
 // Only tests and benchmarks import it.
 package testkit
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"log/slog"
 	"os"
@@ -29,6 +28,7 @@ import (
 	"berth.dev/berth/internal/manager/service"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/storetest"
+	"berth.dev/berth/internal/platform"
 )
 
 // Image is the image that every engine has; its alias is "python".
@@ -61,7 +61,7 @@ type Options struct {
 type Cluster struct {
 	tb    testing.TB
 	o     Options
-	dir   string
+	dir   platform.StateDir
 	dsn   string
 	etcd  *embedded.Etcd
 	admin service.Credentials
@@ -81,7 +81,7 @@ func New(tb testing.TB, o Options) *Cluster {
 	if !o.NoAgents {
 		o.Agents = max(o.Agents, 1)
 	}
-	c := &Cluster{tb: tb, o: o, dir: tb.TempDir(), dsn: storetest.DSN(tb)}
+	c := &Cluster{tb: tb, o: o, dir: platform.StateDir(tb.TempDir()), dsn: storetest.DSN(tb)}
 	c.Store = storetest.Open(tb, c.dsn)
 	if o.Managers > 1 {
 		c.startEtcd()
@@ -119,7 +119,7 @@ func (c *Cluster) log(name string) *slog.Logger {
 
 func (c *Cluster) startEtcd() {
 	c.tb.Helper()
-	dir := filepath.Join(c.dir, "etcd")
+	dir := c.dir.Path("etcd")
 	c.check(os.MkdirAll(filepath.Join(dir, "run"), 0o700))
 	c.etcd = embedded.NewEtcd(dir, slog.New(slog.DiscardHandler))
 	c.check(c.etcd.Service().Start(c.tb.Context()))
@@ -204,17 +204,17 @@ type Manager struct {
 	id          string
 	api, agents string
 
-	*manager.Manager
+	*platform.Manager
 	group *chassis.Group
 }
 
 // managerConfig is the configuration of every manager but its addresses.
 func (c *Cluster) managerConfig(id string) manager.Config {
 	cfg := manager.DefaultConfig()
-	cfg.ID, cfg.StateDir = id, filepath.Join(c.dir, "manager")
+	cfg.ID = id
+	c.check(c.dir.PlaceManager(&cfg))
 	cfg.Postgres.DSN = chassis.NewSecret(c.dsn)
 	cfg.Agents.Heartbeat, cfg.Agents.Lease = time.Second, 10*time.Second
-	cfg.Agents.JoinTokenFile = filepath.Join(c.dir, "join.token")
 	cfg.Reconcile.Sweep, cfg.Reconcile.LeaderTTL = 50*time.Millisecond, 1
 	if c.o.Manager != nil {
 		c.o.Manager(&cfg)
@@ -228,7 +228,7 @@ func (m *Manager) Start() {
 	c.tb.Helper()
 	cfg := c.managerConfig(m.id)
 	cfg.Listen, cfg.Agents.Listen = m.api, m.agents
-	deps := manager.Deps{Random: rand.Reader, Build: chassis.Build(), Log: c.log(m.id)}
+	deps := manager.Deps{Log: c.log(m.id)}
 	if c.etcd != nil {
 		deps.Etcd = c.etcd.Client()
 	}
@@ -236,14 +236,13 @@ func (m *Manager) Start() {
 		deps.WrapAgents, deps.WrapSink = f.conn, f.sink
 	}
 	var err error
-	m.Manager, err = manager.New(c.tb.Context(), cfg, deps)
+	m.Manager, err = platform.NewManager(c.tb.Context(), cfg, nil, deps)
 	c.check(err)
 	if cred, created := m.Admin(); created || c.admin.AccessKey == "" {
 		c.admin = cred
 	}
-	m.group, err = chassis.NewGroup(c.log(m.id), m.Services()...)
+	m.group, err = platform.Start(context.Background(), c.log(m.id), m.Services()...)
 	c.check(err)
-	c.check(m.group.Start(context.Background()))
 	m.api, m.agents = m.APIAddr(), m.AgentAddr()
 }
 
@@ -304,10 +303,9 @@ func (c *Cluster) AddAgent() *Agent {
 	for n := 1; !m.Running() && n < len(c.Managers); n++ {
 		m = c.Managers[(i+n)%len(c.Managers)]
 	}
-	a.cfg.ID, a.cfg.Manager = fmt.Sprintf("i-%02d", i), m.agents
-	a.cfg.StateDir, a.cfg.JoinTokenFile = filepath.Join(c.dir, a.cfg.ID), filepath.Join(c.dir, "join.token")
+	a.cfg.ID = fmt.Sprintf("i-%02d", i)
+	c.dir.PlaceAgent(&a.cfg, a.cfg.ID, m.agents)
 	a.cfg.MinFree, a.cfg.SampleInterval = 0, 5*time.Second
-	a.cfg.DataListen = "127.0.0.1:0"
 	if c.o.Agent != nil {
 		c.o.Agent(&a.cfg)
 	}
@@ -334,9 +332,8 @@ func (a *Agent) Start() {
 		Times: keeper.Times{Sweep: 100 * time.Millisecond},
 	})
 	c.check(err)
-	a.group, err = chassis.NewGroup(c.log(a.cfg.ID), a.Services()...)
+	a.group, err = platform.Start(context.Background(), c.log(a.cfg.ID), a.Services()...)
 	c.check(err)
-	c.check(a.group.Start(context.Background()))
 }
 
 // Stop ends the agent; its containers go on.
