@@ -241,7 +241,8 @@ func TestStorageProxySurvivesKill(t *testing.T) {
 	stored := objects(t, 2000)
 	imported := folder(5)
 	n.ask("POST", wire.PathFolderCreate, wire.FolderRequest{Volume: "vol", VFID: imported}, 204)
-	n.ask("POST", wire.PathImport, wire.TransferRequest{PathRequest: wire.PathRequest{Volume: "vol", VFID: imported, RelPath: "."}, TaskID: "import", Prefix: "in/",
+	n.ask("POST", wire.PathImport, wire.TransferRequest{PathRequest: wire.PathRequest{Volume: "vol", VFID: imported, RelPath: "."},
+		TaskID: "import", Prefix: "in/",
 		Store: wire.ObjectStore{Endpoint: stored.url, Bucket: "bucket", Region: "us-east-1", AccessKey: "someone", SecretKey: "hush-hush"}}, 202)
 	require.Eventually(t, func() bool { return n.task("import").Current > 0 }, patience, time.Millisecond)
 	random := rand.NewChaCha8([32]byte{5})
@@ -270,12 +271,14 @@ func TestStorageProxySurvivesKill(t *testing.T) {
 	}, patience, time.Millisecond, "all uploads are under way")
 	n.ask("POST", wire.PathFolderDelete, wire.FolderRequest{Volume: "vol", VFID: doomed, TaskID: "purge"}, 202)
 	n.ask("POST", wire.PathFolderClone, wire.CloneRequest{SrcVolume: "vol", SrcVFID: source, DstVFID: clone, TaskID: "clone"}, 202)
-	require.Eventually(t, func() bool { c := n.task("clone"); return c.Current > 0 || c.State != wire.TaskRunning }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { c := n.task("clone"); return c.Current > 0 || c.State != wire.TaskRunning }, patience,
+		time.Millisecond)
 	before, importing := n.task("clone"), n.task("import")
 	n.kill()
 	require.Positive(t, n.left("trash"), "the purge was under way")
 	require.NoDirExists(t, mounts[doomed])
-	t.Logf("killed with the clone at %d of %d bytes (%s), the import at %d of %d (%s) and %d of 8 uploads complete", before.Current, before.Total, before.State,
+	t.Logf("killed with the clone at %d of %d bytes (%s), the import at %d of %d (%s) and %d of 8 uploads complete", before.Current,
+		before.Total, before.State,
 		importing.Current, importing.Total, importing.State, len(glob(t, mounts[uploads]+"/up/file*")))
 
 	n.start()

@@ -39,7 +39,8 @@ func newRoot() *cobra.Command {
 		root.AddCommand(c)
 	}
 	addAgentRole(root)
-	for _, c := range []*cobra.Command{newUp(), newDown(), newStatus(), newDoctor(), newAdmin(), newManager(), newStorage(), newAppProxy(), newConfig(), newSim(), newVersion()} {
+	for _, c := range []*cobra.Command{newUp(), newDown(), newStatus(), newDoctor(), newAdmin(), newManager(), newStorage(), newAppProxy(),
+		newConfig(), newSim(), newVersion()} {
 		c.GroupID = "server"
 		root.AddCommand(c)
 	}

@@ -97,7 +97,8 @@ func TestClusterWithoutEngine(t *testing.T) {
 	require.Contains(t, first.stdout, "the container engine does not answer")
 	env, err := platform.ReadEnvFile(filepath.Join(dir, "client.env"))
 	require.NoError(t, err)
-	for _, name := range []string{"BACKEND_ENDPOINT", "BACKEND_ENDPOINT_TYPE", "BACKEND_ACCESS_KEY", "BACKEND_SECRET_KEY", "BERTH_ADMIN_EMAIL", "BERTH_ADMIN_PASSWORD"} {
+	for _, name := range []string{"BACKEND_ENDPOINT", "BACKEND_ENDPOINT_TYPE", "BACKEND_ACCESS_KEY", "BACKEND_SECRET_KEY", "BERTH_ADMIN_EMAIL",
+		"BERTH_ADMIN_PASSWORD"} {
 		require.NotEmpty(t, env[name], name)
 	}
 	require.Contains(t, first.stdout, "storage     http://127.0.0.1:")
@@ -189,15 +190,16 @@ func TestConfigIsCheckedAndPrinted(t *testing.T) {
 		role, text string
 		want       []string
 	}{
-		"unknown key":    {"up", "[manager]\nlissten = \"x\"\n", []string{"lissten", `did you mean "manager.listen"`}},
-		"no database":    {"manager", "", []string{"manager.postgres.dsn is not set", "next: "}},
-		"no address":     {"up", "[manager]\nlisten = \"nonsense\"\n", []string{"manager.listen", "host:port"}},
-		"syntax":         {"up", "[log]\nformat = \"text\"\n[manager\n", []string{"line 3"}},
-		"bad agent id":   {"agent", "[agent]\nid = \"a b\"\n", []string{"a b"}},
-		"unknown role":   {"king", "", []string{"there is no role"}},
-		"no secret":      {"storage", "", []string{"storage.secret is not set", "next: "}},
-		"no volumes":     {"storage", "[storage]\nsecret = \"0123456789abcdef\"\n", []string{"storage.volumes"}},
-		"no etcd":        {"storage", "[storage]\nsecret = \"0123456789abcdef\"\n[storage.volumes.v]\nbackend = \"posix\"\npath = \"/x\"\n", []string{"storage.etcd.endpoints"}},
+		"unknown key":  {"up", "[manager]\nlissten = \"x\"\n", []string{"lissten", `did you mean "manager.listen"`}},
+		"no database":  {"manager", "", []string{"manager.postgres.dsn is not set", "next: "}},
+		"no address":   {"up", "[manager]\nlisten = \"nonsense\"\n", []string{"manager.listen", "host:port"}},
+		"syntax":       {"up", "[log]\nformat = \"text\"\n[manager\n", []string{"line 3"}},
+		"bad agent id": {"agent", "[agent]\nid = \"a b\"\n", []string{"a b"}},
+		"unknown role": {"king", "", []string{"there is no role"}},
+		"no secret":    {"storage", "", []string{"storage.secret is not set", "next: "}},
+		"no volumes":   {"storage", "[storage]\nsecret = \"0123456789abcdef\"\n", []string{"storage.volumes"}},
+		"no etcd": {"storage", "[storage]\nsecret = \"0123456789abcdef\"\n[storage.volumes.v]\nbackend = \"posix\"\npath = \"/x\"\n",
+			[]string{"storage.etcd.endpoints"}},
 		"wrong backend":  {"storage", "[storage.volumes.v]\nbackend = \"tape\"\npath = \"/x\"\n", []string{"tape", "cephfs, posix, xfs"}},
 		"unknown field":  {"up", "[storage.volumes.v]\nbakend = \"posix\"\n", []string{"backend, path, options"}},
 		"unknown format": {"up", "[log]\nformat = \"xml\"\n", []string{"log.format"}},
@@ -222,7 +224,8 @@ func TestConfigIsCheckedAndPrinted(t *testing.T) {
 
 func TestEveryCommandExplainsItself(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"up", "down", "status", "doctor", "admin", "manager", "config", "version", "run", "session", "agent", "image"} {
+	for _, name := range []string{"up", "down", "status", "doctor", "admin", "manager", "config", "version", "run", "session", "agent",
+		"image"} {
 		r := berth(t, t.TempDir(), name, "--help")
 		require.Zero(t, r.code, name)
 		require.Contains(t, r.stdout, "Usage:", name)

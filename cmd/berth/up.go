@@ -43,9 +43,11 @@ func newUp() *cobra.Command {
 			return runUp(cmd, dir, f)
 		},
 	}
-	c.Flags().StringVar(&f.stateDir, "state-dir", "", "directory of the cluster (default $BERTH_STATE_DIR, else /var/lib/berth for root, ~/.local/state/berth for others)")
+	c.Flags().StringVar(&f.stateDir, "state-dir", "",
+		"directory of the cluster (default $BERTH_STATE_DIR, else /var/lib/berth for root, ~/.local/state/berth for others)")
 	c.Flags().StringVar(&f.config, "config", "", "TOML file")
-	c.Flags().StringVar(&f.ports, "ports", platform.PortsAuto, "auto picks free ports and keeps them; fixed uses 8081 for the API and 6001 for agents")
+	c.Flags().StringVar(&f.ports, "ports", platform.PortsAuto,
+		"auto picks free ports and keeps them; fixed uses 8081 for the API and 6001 for agents")
 	c.Flags().BoolVar(&f.detach, "detach", false, "return once the cluster is up and leave it running; the log goes to DIR/berth.log")
 	c.Flags().BoolVar(&f.child, "detached-child", false, "")
 	if err := c.Flags().MarkHidden("detached-child"); err != nil {

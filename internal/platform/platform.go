@@ -53,7 +53,8 @@ func newPlatform(dir StateDir, s Settings, o Options) (*platform, error) {
 		return nil, err
 	}
 	p.stack = stack
-	p.report = Report{Running: true, Phase: "starting the database, etcd and Redis", Pid: os.Getpid(), Version: chassis.Build().Version, StateDir: string(dir), Started: time.Now()}
+	p.report = Report{Running: true, Phase: "starting the database, etcd and Redis", Pid: os.Getpid(), Version: chassis.Build().Version,
+		StateDir: string(dir), Started: time.Now()}
 	return p, nil
 }
 

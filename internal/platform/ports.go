@@ -29,7 +29,8 @@ type ports struct {
 }
 
 func fixedPorts() ports {
-	return ports{API: "127.0.0.1:8081", Agent: "127.0.0.1:6001", StorageClient: "127.0.0.1:6021", StorageManager: "127.0.0.1:6022", AppProxy: "127.0.0.1:10200", AppPorts: 10205}
+	return ports{API: "127.0.0.1:8081", Agent: "127.0.0.1:6001", StorageClient: "127.0.0.1:6021", StorageManager: "127.0.0.1:6022",
+		AppProxy: "127.0.0.1:10200", AppPorts: 10205}
 }
 
 // rememberedPorts returns those of the last start; free ones, as port 0, when there was none.

@@ -75,7 +75,8 @@ func volumeLines(p *storage.Proxy) []VolumeLine {
 	}
 	var out []VolumeLine
 	for _, v := range p.Volumes() {
-		out = append(out, VolumeLine{Host: p.Name() + ":" + v.Name, Backend: v.Backend, Path: v.Path, Problem: v.Problem, Capacity: v.CapacityBytes, Used: v.UsedBytes})
+		out = append(out, VolumeLine{Host: p.Name() + ":" + v.Name, Backend: v.Backend, Path: v.Path, Problem: v.Problem,
+			Capacity: v.CapacityBytes, Used: v.UsedBytes})
 	}
 	return out
 }

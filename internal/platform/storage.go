@@ -55,7 +55,8 @@ func (p *platform) buildStorage(ctx context.Context) (*chassis.Group, error) {
 			return nil, fmt.Errorf("make the first volume: %w", err)
 		}
 	}
-	proxy, err := storage.New(ctx, cfg, storage.Deps{Etcd: p.stack.Endpoints().Etcd, Metrics: p.health.Registry(), Build: chassis.Build(), Log: p.log.With("part", "storage")})
+	proxy, err := storage.New(ctx, cfg, storage.Deps{Etcd: p.stack.Endpoints().Etcd, Metrics: p.health.Registry(), Build: chassis.Build(),
+		Log: p.log.With("part", "storage")})
 	if err != nil {
 		return nil, err
 	}

@@ -79,7 +79,8 @@ func BenchmarkCell(b *testing.B) {
 			i, from := 0, int64(0)
 			for b.Loop() {
 				i++
-				res, err := box.c.Step(context.Background(), fmt.Sprint(i), run.StepRequest{Mode: run.ModeQuery, Code: "1+1", From: &from, WaitMS: 2000})
+				res, err := box.c.Step(context.Background(), fmt.Sprint(i),
+					run.StepRequest{Mode: run.ModeQuery, Code: "1+1", From: &from, WaitMS: 2000})
 				if err != nil || res.Status != run.StatusFinished || res.Console[0].Data != "2\n" {
 					b.Fatal(res, err)
 				}

@@ -27,7 +27,8 @@ func (b *box) ssh(home string) *ssh.Client {
 	require.NoError(b.t, err)
 	conn, err := b.dial(strconv.Itoa(tunnel.PortSSH), false)
 	require.NoError(b.t, err)
-	c, chans, reqs, err := ssh.NewClientConn(conn, "", &ssh.ClientConfig{User: "work", Auth: []ssh.AuthMethod{ssh.PublicKeys(key)}, HostKeyCallback: ssh.InsecureIgnoreHostKey()})
+	c, chans, reqs, err := ssh.NewClientConn(conn, "",
+		&ssh.ClientConfig{User: "work", Auth: []ssh.AuthMethod{ssh.PublicKeys(key)}, HostKeyCallback: ssh.InsecureIgnoreHostKey()})
 	require.NoError(b.t, err)
 	client := ssh.NewClient(c, chans, reqs)
 	b.t.Cleanup(func() { client.Close() })

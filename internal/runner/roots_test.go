@@ -209,7 +209,8 @@ func TestMuslRoot(t *testing.T) {
 	}
 	root := newRoot(t)
 	src := filepath.Join(t.TempDir(), "hello.c")
-	require.NoError(t, os.WriteFile(src, []byte("#include <stdio.h>\n#include <unistd.h>\nint main(int n, char **a) { printf(\"musl %d %d\\n\", n, getuid()); fflush(stdout); return n; }\n"), 0o644))
+	require.NoError(t, os.WriteFile(src, []byte("#include <stdio.h>\n#include <unistd.h>\nint main(int n, char **a) { printf(\"musl %d %d\\n"+
+		"\", n, getuid()); fflush(stdout); return n; }\n"), 0o644))
 	out, err := exec.Command(cc, "-o", filepath.Join(root, "hello"), src).CombinedOutput()
 	require.NoError(t, err, string(out))
 	loaders, err := filepath.Glob("/lib/ld-musl-*.so.1")

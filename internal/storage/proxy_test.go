@@ -155,7 +155,8 @@ func TestKeyOfManagers(t *testing.T) {
 	t.Parallel()
 	cfg, _ := onDisk(t)
 	n := run(t, cfg, storage.Deps{})
-	for _, key := range []string{"", "wrong", secret, wire.Key(secret, "another", wire.ManagerKey), wire.Key(secret, n.Name(), wire.ClientKey)} {
+	for _, key := range []string{"", "wrong", secret, wire.Key(secret, "another", wire.ManagerKey),
+		wire.Key(secret, n.Name(), wire.ClientKey)} {
 		r := n.send("GET", wire.PathVolumes, key, nil)
 		require.Equal(t, 401, r.status, key)
 		require.NotContains(t, string(r.body), secret)
@@ -226,7 +227,8 @@ func TestFoldersAndFiles(t *testing.T) {
 		"dst_vfid": strings.Replace(vfid, "22222222-", "33333333-", 1), "task_id": "clone-1"}, 202))
 	require.Equal(t, "clone-1", task.TaskID)
 	require.Equal(t, wire.TaskDone, n.ends("clone-1").State)
-	n.refused("POST", wire.PathFolderClone, map[string]string{"src_volume": "disk", "dst_volume": "else", "src_vfid": vfid, "dst_vfid": vfid}, 400, "invalid")
+	n.refused("POST", wire.PathFolderClone, map[string]string{"src_volume": "disk", "dst_volume": "else", "src_vfid": vfid, "dst_vfid": vfid},
+		400, "invalid")
 
 	gone := read[wire.ResultsReply](t, n.ask("POST", wire.PathDelete, request(`,"relpaths":["a/z","a/none","."]`), 200))
 	require.Len(t, gone.Success, 1)
@@ -330,10 +332,12 @@ func TestUploadHopsBetweenNodes(t *testing.T) {
 	two := run(t, cfg, storage.Deps{})
 	one.ask("POST", wire.PathFolderCreate, request(""), 204)
 	text := strings.Repeat("0123456789", 1000)
-	token := read[wire.TokenReply](t, one.ask("POST", wire.PathUpload, request(fmt.Sprintf(`,"relpath":"dir/f","size":%d`, len(text))), 200)).Token
+	token := read[wire.TokenReply](t, one.ask("POST", wire.PathUpload, request(fmt.Sprintf(`,"relpath":"dir/f","size":%d`, len(text))),
+		200)).Token
 	half := len(text) / 2
 	for i, n := range []*node{one, two} {
-		req, err := http.NewRequestWithContext(t.Context(), "PATCH", n.ClientURL()+"/upload?token="+token, strings.NewReader(text[i*half:(i+1)*half]))
+		req, err := http.NewRequestWithContext(t.Context(), "PATCH", n.ClientURL()+"/upload?token="+token,
+			strings.NewReader(text[i*half:(i+1)*half]))
 		require.NoError(t, err)
 		req.Header.Set("Tus-Resumable", "1.0.0")
 		req.Header.Set("Content-Type", "application/offset+octet-stream")

@@ -51,7 +51,8 @@ type mounted struct {
 	sick     chan struct{} // closed when the volume stops answering; made anew when it is back
 }
 
-func newMounted(name string, c VolumeConfig, open func() (volume.Volume, error), clock chassis.Clock, log *slog.Logger, changed func()) *mounted {
+func newMounted(name string, c VolumeConfig, open func() (volume.Volume, error), clock chassis.Clock, log *slog.Logger,
+	changed func()) *mounted {
 	return &mounted{
 		name: name, config: c, open: open, clock: clock, log: log, changed: changed, calls: make(chan struct{}, callsAtOnce),
 		problem: fault.Unavailablef("volume %s is being opened", name).WithReason("volume-unavailable").WithNext("try again in a moment"),
@@ -242,7 +243,8 @@ func ask[T any](ctx context.Context, m *mounted, f func(ctx context.Context, v v
 	select {
 	case m.calls <- struct{}{}:
 	default:
-		return zero, fault.Unavailablef("volume %s is busy with %d requests", m.name, callsAtOnce).WithReason("volume-unavailable").WithNext("try again in a moment")
+		return zero, fault.Unavailablef("volume %s is busy with %d requests", m.name, callsAtOnce).WithReason("volume-unavailable").
+			WithNext("try again in a moment")
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, callPatience, fault.New(fault.Timeout, "volume %s took longer than %s", m.name, callPatience).
 		WithNext("try again"))
@@ -299,7 +301,8 @@ func (v volumes) find(name string) (*mounted, error) {
 }
 
 // opener opens a volume on disk, once its marker was found to be the right one.
-func opener(name string, c VolumeConfig, uid, gid int, seen *memory, newID func() string, clock chassis.Clock, log *slog.Logger) func() (volume.Volume, error) {
+func opener(name string, c VolumeConfig, uid, gid int, seen *memory, newID func() string, clock chassis.Clock,
+	log *slog.Logger) func() (volume.Volume, error) {
 	open := drivers[c.Backend]
 	return func() (volume.Volume, error) {
 		path := filepath.Clean(c.Path)

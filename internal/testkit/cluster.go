@@ -151,7 +151,8 @@ func (c *Cluster) Until(what string, ok func() bool) {
 // Dump writes what the database knows of live sessions, and the newest events of all, for a failed test.
 func (c *Cluster) Dump() {
 	c.dump("live", `SELECT s.name || ' ' || s.status || ' ' || s.status_info || ' | ' ||
-		coalesce(k.id::text, '-') || ' ' || coalesce(k.status, '-') || ' gen ' || coalesce(k.generation, 0) || ' ' || coalesce(k.desired, '') || ' on ' || coalesce(k.agent_id, '-') || ' ' || coalesce(k.status_info, '')
+		coalesce(k.id::text, '-') || ' ' || coalesce(k.status, '-') || ' gen ' || coalesce(k.generation, 0) || ' ' ||
+		coalesce(k.desired, '') || ' on ' || coalesce(k.agent_id, '-') || ' ' || coalesce(k.status_info, '')
 		FROM sessions s LEFT JOIN kernels k ON k.session_id = s.id WHERE s.ended_at IS NULL OR k.ended_at IS NULL ORDER BY s.created_at LIMIT 30`)
 	c.dump("event", `SELECT to_char(e.at, 'MI:SS.MS ') || s.name || ' ' || coalesce(e.kernel_id::text, '-') || ' ' || e.event || ' ' ||
 		e.from_status || '>' || e.to_status || ' ' || e.reason || ' ' || e.detail
@@ -183,7 +184,8 @@ func (c *Cluster) Pass(d time.Duration) {
 	for _, sql := range []string{
 		`UPDATE agents SET last_seen = last_seen - $1::interval, lost_at = lost_at - $1::interval`,
 		`UPDATE kernels SET deadline = deadline - $1::interval, status_changed = status_changed - $1::interval WHERE ended_at IS NULL`,
-		`UPDATE sessions SET created_at = created_at - $1::interval, started_at = started_at - $1::interval, starts_at = starts_at - $1::interval WHERE ended_at IS NULL`,
+		`UPDATE sessions SET created_at = created_at - $1::interval, started_at = started_at - $1::interval, ` +
+			`starts_at = starts_at - $1::interval WHERE ended_at IS NULL`,
 	} {
 		_, err := c.Store.Pool().Exec(c.tb.Context(), sql, d)
 		c.check(err)
@@ -194,7 +196,8 @@ func (c *Cluster) Pass(d time.Duration) {
 // Overdue makes every present deadline of a kernel pass, while leases go on.
 func (c *Cluster) Overdue() {
 	c.tb.Helper()
-	_, err := c.Store.Pool().Exec(c.tb.Context(), `UPDATE kernels SET deadline = now() - interval '1 second' WHERE ended_at IS NULL AND deadline IS NOT NULL`)
+	_, err := c.Store.Pool().Exec(c.tb.Context(),
+		`UPDATE kernels SET deadline = now() - interval '1 second' WHERE ended_at IS NULL AND deadline IS NOT NULL`)
 	c.check(err)
 }
 
@@ -312,7 +315,8 @@ func (c *Cluster) AddAgent() *Agent {
 	for n := range c.o.Cores {
 		a.devices = append(a.devices, alloc.Device{Slot: cluster.SlotCPU, ID: fmt.Sprint(n), NUMA: -1, Capacity: cluster.Whole(1), Healthy: true})
 	}
-	a.devices = append(a.devices, alloc.Device{Slot: cluster.SlotMem, ID: "root", NUMA: -1, Capacity: cluster.Whole(c.o.Memory), Healthy: true})
+	a.devices = append(a.devices, alloc.Device{Slot: cluster.SlotMem, ID: "root", NUMA: -1, Capacity: cluster.Whole(c.o.Memory),
+		Healthy: true})
 	c.Agents = append(c.Agents, a)
 	c.tb.Cleanup(a.Stop)
 	a.Start()
@@ -401,7 +405,8 @@ func (c *Cluster) Client() *api.Client {
 	c.tb.Helper()
 	for _, m := range c.Managers {
 		if m.Running() {
-			client, err := api.New(api.Config{Endpoint: "http://" + m.APIAddr(), AccessKey: string(c.admin.AccessKey), SecretKey: api.Secret(c.admin.SecretKey.Reveal())})
+			client, err := api.New(api.Config{Endpoint: "http://" + m.APIAddr(), AccessKey: string(c.admin.AccessKey),
+				SecretKey: api.Secret(c.admin.SecretKey.Reveal())})
 			c.check(err)
 			return client
 		}

@@ -90,7 +90,8 @@ func (c *Checkup) engine(ctx context.Context, rt *docker.Runtime) {
 func (c *Checkup) live(ctx context.Context, dir platform.StateDir, pid int) {
 	r, err := dir.Status(ctx)
 	if err != nil {
-		c.add(platform.Finding{Kind: "process", Object: "pid " + strconv.Itoa(pid), Problem: "it holds the state directory but does not answer: " + err.Error(), Next: "look at " + dir.LogFile()})
+		c.add(platform.Finding{Kind: "process", Object: "pid " + strconv.Itoa(pid),
+			Problem: "it holds the state directory but does not answer: " + err.Error(), Next: "look at " + dir.LogFile()})
 		return
 	}
 	for k, v := range r.Backends {
@@ -98,7 +99,8 @@ func (c *Checkup) live(ctx context.Context, dir platform.StateDir, pid int) {
 	}
 	for _, s := range r.Services {
 		if !s.OK {
-			c.add(platform.Finding{Kind: "service", Object: s.Name, Problem: strings.TrimSpace("is " + s.State + " " + s.Error), Next: "berth status; look at " + dir.LogFile()})
+			c.add(platform.Finding{Kind: "service", Object: s.Name, Problem: strings.TrimSpace("is " + s.State + " " + s.Error),
+				Next: "berth status; look at " + dir.LogFile()})
 		}
 	}
 	found, err := dir.Findings(ctx)

@@ -28,7 +28,8 @@ func (c *Checkup) processes(ctx context.Context, dir platform.StateDir, owner in
 		}
 	}
 	for _, o := range orphans {
-		c.add(platform.Finding{Kind: "process", Object: fmt.Sprintf("%s %d", o.name, o.pid), Problem: fmt.Sprintf("it serves %s but its berth is gone (parent %d)", dir, o.parent), Next: fmt.Sprintf("kill -INT %d", o.pid)})
+		c.add(platform.Finding{Kind: "process", Object: fmt.Sprintf("%s %d", o.name, o.pid),
+			Problem: fmt.Sprintf("it serves %s but its berth is gone (parent %d)", dir, o.parent), Next: fmt.Sprintf("kill -INT %d", o.pid)})
 	}
 }
 
@@ -128,7 +129,8 @@ func (c *Checkup) mounts(dir platform.StateDir) {
 	for sc := bufio.NewScanner(f); sc.Scan(); {
 		fields := strings.Fields(sc.Text())
 		if len(fields) > 4 && strings.HasPrefix(fields[4], string(dir)+"/") && !strings.HasPrefix(fields[4], folders) {
-			c.add(platform.Finding{Kind: "mount", Object: fields[4], Problem: "it is mounted on the host and nothing owns it", Next: "umount " + fields[4]})
+			c.add(platform.Finding{Kind: "mount", Object: fields[4], Problem: "it is mounted on the host and nothing owns it",
+				Next: "umount " + fields[4]})
 		}
 	}
 }

@@ -29,8 +29,9 @@ func ExamineRoles(ctx context.Context, file string, s platform.Settings) Checkup
 	storageHere := exists(s.Storage.StateDir) && s.Storage.Complete() == nil
 	appsHere := exists(s.AppProxy.StateDir) && s.AppProxy.Complete() == nil
 	if !agentHere && !managerHere && !storageHere && !appsHere {
-		c.add(platform.Finding{Warning: true, Kind: "state", Object: file, Problem: "neither its agent nor its manager nor one of its proxies has run on this machine",
-			Next: "berth manager --config " + file + ", or berth agent --config " + file})
+		c.add(platform.Finding{Warning: true, Kind: "state", Object: file,
+			Problem: "neither its agent nor its manager nor one of its proxies has run on this machine",
+			Next:    "berth manager --config " + file + ", or berth agent --config " + file})
 	}
 	if storageHere {
 		c.storage(ctx, file, s.Storage)
@@ -64,7 +65,8 @@ func (c *Checkup) rows(ctx context.Context, dir platform.StateDir) {
 	defer client.Close()
 	found, err := client.Findings(ctx)
 	if err != nil {
-		c.add(platform.Finding{Kind: "manager", Object: client.Config().Endpoint, Problem: err.Error(), Next: "see whether the manager runs, and its log"})
+		c.add(platform.Finding{Kind: "manager", Object: client.Config().Endpoint, Problem: err.Error(),
+			Next: "see whether the manager runs, and its log"})
 		return
 	}
 	c.Running = true
@@ -79,7 +81,8 @@ func (c *Checkup) host(ctx context.Context, file string, s platform.Settings) {
 	if _, held := dir.Owner(); held {
 		c.Running = true
 	} else {
-		c.add(platform.Finding{Warning: true, Kind: "agent", Object: s.Agent.ID, Problem: "it does not run", Next: "berth agent --config " + file})
+		c.add(platform.Finding{Warning: true, Kind: "agent", Object: s.Agent.ID, Problem: "it does not run",
+			Next: "berth agent --config " + file})
 	}
 	var look runtime.Runtime
 	rt, err := s.Engine(slog.New(slog.DiscardHandler))
@@ -105,7 +108,8 @@ func (c *Checkup) storage(ctx context.Context, file string, cfg storage.Config) 
 	found, err := storage.AskFindings(ctx, cfg)
 	switch {
 	case fault.Is(err, fault.Unavailable):
-		c.add(platform.Finding{Warning: true, Kind: "storage", Object: cfg.Proxy, Problem: "its proxy does not run: " + err.Error(), Next: "berth storage --config " + file})
+		c.add(platform.Finding{Warning: true, Kind: "storage", Object: cfg.Proxy, Problem: "its proxy does not run: " + err.Error(),
+			Next: "berth storage --config " + file})
 	case err != nil:
 		c.add(platform.Finding{Kind: "storage", Object: cfg.Proxy, Problem: err.Error(), Next: fault.NextOf(err)})
 	default:
@@ -121,7 +125,8 @@ func (c *Checkup) apps(ctx context.Context, file string, cfg appproxy.Config) {
 	found, err := appproxy.AskFindings(ctx, cfg)
 	switch {
 	case fault.Is(err, fault.Unavailable):
-		c.add(platform.Finding{Warning: true, Kind: "app proxy", Object: cfg.Name, Problem: "it does not run: " + err.Error(), Next: "berth appproxy --config " + file})
+		c.add(platform.Finding{Warning: true, Kind: "app proxy", Object: cfg.Name, Problem: "it does not run: " + err.Error(),
+			Next: "berth appproxy --config " + file})
 	case err != nil:
 		c.add(platform.Finding{Kind: "app proxy", Object: cfg.Name, Problem: err.Error(), Next: fault.NextOf(err)})
 	default:

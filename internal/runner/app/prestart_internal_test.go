@@ -38,7 +38,8 @@ func TestFilesOfPrestart(t *testing.T) {
 	require.NoError(t, os.Symlink("stuck", at("leads to a pipe")))
 	require.NoError(t, os.Symlink("/dev/null", at("null")))
 	require.NoError(t, os.Mkdir(at("dir"), 0o700))
-	for name, want := range map[string]string{"unread": "is a pipe", "stuck": "is a pipe", "leads to a pipe": "is a pipe", "socket": "is a socket", "null": "is a device", "dir": "is a directory"} {
+	for name, want := range map[string]string{"unread": "is a pipe", "stuck": "is a pipe", "leads to a pipe": "is a pipe",
+		"socket": "is a socket", "null": "is a device", "dir": "is a directory"} {
 		for _, appending := range []bool{false, true} {
 			require.ErrorContains(t, write(name, appending, strings.Repeat("x", 1<<20)), want, name)
 		}

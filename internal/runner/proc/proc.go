@@ -58,7 +58,8 @@ type Table struct {
 
 // NewTable begins to reap. The processes it starts have default signal dispositions, whatever this process was started with.
 func NewTable() *Table {
-	t := &Table{live: map[int]*Process{}, sig: make(chan os.Signal, 1), drop: make(chan os.Signal, 1), stop: make(chan struct{}), ended: make(chan struct{})}
+	t := &Table{live: map[int]*Process{}, sig: make(chan os.Signal, 1), drop: make(chan os.Signal, 1), stop: make(chan struct{}),
+		ended: make(chan struct{})}
 	signal.Notify(t.sig, syscall.SIGCHLD)
 	if ignored := inherited(); len(ignored) > 0 { // without names, Notify would take every signal
 		signal.Notify(t.drop, ignored...)
@@ -104,7 +105,8 @@ func (t *Table) reap() {
 		p := t.live[pid]
 		delete(t.live, pid)
 		if p != nil {
-			p.status = Status{Code: ws.ExitStatus(), User: time.Duration(ru.Utime.Nano()), System: time.Duration(ru.Stime.Nano()), MaxRSS: ru.Maxrss << 10}
+			p.status = Status{Code: ws.ExitStatus(), User: time.Duration(ru.Utime.Nano()), System: time.Duration(ru.Stime.Nano()),
+				MaxRSS: ru.Maxrss << 10}
 			if ws.Signaled() {
 				p.status.Signal = ws.Signal()
 				p.status.Code = 128 + int(ws.Signal())

@@ -44,7 +44,8 @@ func TestManyAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 64 {
 		wg.Go(func() {
-			p, err := table().Start(proc.Spec{Path: "/bin/sh", Argv: []string{"sh", "-c", "exit $1", "sh", string(rune('0' + i%10))}, Env: os.Environ()})
+			p, err := table().Start(proc.Spec{Path: "/bin/sh", Argv: []string{"sh", "-c", "exit $1", "sh", string(rune('0' + i%10))},
+				Env: os.Environ()})
 			if err != nil || p.Status().Code != i%10 {
 				t.Error("status", i, err)
 			}

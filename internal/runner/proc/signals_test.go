@@ -27,7 +27,8 @@ func TestMain(m *testing.M) {
 func catStatus() int {
 	t := proc.NewTable()
 	defer t.Close()
-	p, err := t.Start(proc.Spec{Path: "/bin/cat", Argv: []string{"cat", "/proc/self/status"}, Dir: "/", Files: []*os.File{nil, os.Stdout, os.Stderr}})
+	p, err := t.Start(proc.Spec{Path: "/bin/cat", Argv: []string{"cat", "/proc/self/status"}, Dir: "/",
+		Files: []*os.File{nil, os.Stdout, os.Stderr}})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

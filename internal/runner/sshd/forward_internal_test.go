@@ -44,7 +44,8 @@ func (s *scripted) Addr() net.Addr { return &net.TCPAddr{} }
 func TestListenersOutliveWhatPasses(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
-	c := &connection{server: New(Config{Log: slog.New(slog.DiscardHandler)}), ctx: ctx, cancel: cancel, free: make(chan struct{}), forwards: map[string]net.Listener{}}
+	c := &connection{server: New(Config{Log: slog.New(slog.DiscardHandler)}), ctx: ctx, cancel: cancel, free: make(chan struct{}),
+		forwards: map[string]net.Listener{}}
 	registered := func(name string) bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()

@@ -136,9 +136,11 @@ func start(t testing.TB, change ...func(*sshd.Config)) *box {
 	b.key, err = ssh.NewSignerFromKey(private)
 	require.NoError(t, err)
 	b.cfg = sshd.Config{Name: "work", Home: b.home, User: user, Shell: "/bin/sh", Dir: func() string { return b.home },
-		Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + b.home, "SESSION=yes", "TERM=xterm"}, Table: table(), Executable: testBinary(t),
-		HostKey: filepath.Join(dir, "host_key"), Sockets: filepath.Join(dir, "user"), Authorized: []string{string(ssh.MarshalAuthorizedKey(b.key.PublicKey()))},
-		Log: slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+		Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + b.home, "SESSION=yes", "TERM=xterm"}, Table: table(),
+		Executable: testBinary(t),
+		HostKey:    filepath.Join(dir, "host_key"), Sockets: filepath.Join(dir, "user"),
+		Authorized: []string{string(ssh.MarshalAuthorizedKey(b.key.PublicKey()))},
+		Log:        slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	for _, c := range change {
 		c(&b.cfg)
 	}
@@ -294,7 +296,8 @@ func (b *box) openSSH() []string {
 	require.NoError(b.t, err)
 	key := filepath.Join(b.t.TempDir(), "key")
 	require.NoError(b.t, os.WriteFile(key, text, 0o600))
-	return []string{"-F", "none", "-i", key, "-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR",
+	return []string{"-F", "none", "-i", key, "-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none", "-o", "BatchMode=yes", "-o",
+		"StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR",
 		"-o", "ProxyCommand=" + testBinary(b.t) + " " + asProxy + " " + b.socket}
 }
 

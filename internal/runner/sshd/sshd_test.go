@@ -100,20 +100,23 @@ func TestWhoMayLogIn(t *testing.T) {
 func TestNothingButKeys(t *testing.T) {
 	t.Parallel()
 	b := start(t)
-	for name, auth := range map[string][]ssh.AuthMethod{"none": nil, "password": {ssh.Password("")}, "questions": {ssh.KeyboardInteractive(func(string, string, []string, []bool) ([]string, error) { return nil, nil })}} {
+	for name, auth := range map[string][]ssh.AuthMethod{"none": nil, "password": {ssh.Password("")},
+		"questions": {ssh.KeyboardInteractive(func(string, string, []string, []bool) ([]string, error) { return nil, nil })}} {
 		conn, err := net.Dial("unix", b.socket)
 		require.NoError(t, err)
 		require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 		banner := ""
-		_, _, _, err = ssh.NewClientConn(conn, "", &ssh.ClientConfig{User: "root", Auth: auth, HostKeyCallback: ssh.InsecureIgnoreHostKey(), BannerCallback: func(m string) error {
-			banner = m
-			return nil
-		}})
+		_, _, _, err = ssh.NewClientConn(conn, "", &ssh.ClientConfig{User: "root", Auth: auth, HostKeyCallback: ssh.InsecureIgnoreHostKey(),
+			BannerCallback: func(m string) error {
+				banner = m
+				return nil
+			}})
 		require.ErrorContains(t, err, "unable to authenticate", name)
 		require.Contains(t, banner, "log in as work")
 		conn.Close()
 	}
-	for _, rubbish := range []string{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "SSH-2.0-x\r\n\x00\x00\xff\xff\x04\x14", "SSH-2.0-x\r\n\xff\xff\xff\xff\x04\x14aaaa", "SSH-1.5-x\r\n", strings.Repeat("x", 70000)} {
+	for _, rubbish := range []string{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "SSH-2.0-x\r\n\x00\x00\xff\xff\x04\x14",
+		"SSH-2.0-x\r\n\xff\xff\xff\xff\x04\x14aaaa", "SSH-1.5-x\r\n", strings.Repeat("x", 70000)} {
 		conn, err := net.Dial("unix", b.socket)
 		require.NoError(t, err)
 		_, _ = io.WriteString(conn, rubbish) // it may be refused half way
@@ -132,10 +135,12 @@ func TestHostKeyStays(t *testing.T) {
 	seen := func(srv *sshd.Server) string {
 		near := b.other(srv)
 		var key string
-		c, chans, reqs, err := ssh.NewClientConn(near, "", &ssh.ClientConfig{User: "work", Auth: []ssh.AuthMethod{ssh.PublicKeys(b.key)}, HostKeyCallback: func(_ string, _ net.Addr, k ssh.PublicKey) error {
-			key = ssh.FingerprintSHA256(k)
-			return nil
-		}})
+		c, chans, reqs, err := ssh.NewClientConn(near, "",
+			&ssh.ClientConfig{User: "work", Auth: []ssh.AuthMethod{ssh.PublicKeys(b.key)},
+				HostKeyCallback: func(_ string, _ net.Addr, k ssh.PublicKey) error {
+					key = ssh.FingerprintSHA256(k)
+					return nil
+				}})
 		require.NoError(t, err)
 		require.NoError(t, ssh.NewClient(c, chans, reqs).Close())
 		return key

@@ -512,18 +512,19 @@ func (l *lane) transfer(ctx context.Context, v volume.Volume, folder cluster.Fol
 	watching.Go(func() { l.watch(ctx, cancel, &told) })
 	defer watching.Wait()
 	defer cancel(nil)
-	t := s3.Transfer{Volume: v, Folder: folder, Path: d.Path, Prefix: d.Prefix, Task: d.ID, Tell: func(p volume.Progress, resume func() s3.Resume) {
-		told.Add(1)
-		j.change(func(d *document) {
-			d.Current, d.Total, d.Message = p.Current, p.Total, p.Message
-			if p.Current > d.Best {
-				d.Best, d.Silent = p.Current, time.Time{}
-			}
-		})
-		j.mu.Lock()
-		j.resume = resume
-		j.mu.Unlock()
-	}}
+	t := s3.Transfer{Volume: v, Folder: folder, Path: d.Path, Prefix: d.Prefix, Task: d.ID,
+		Tell: func(p volume.Progress, resume func() s3.Resume) {
+			told.Add(1)
+			j.change(func(d *document) {
+				d.Current, d.Total, d.Message = p.Current, p.Total, p.Message
+				if p.Current > d.Best {
+					d.Best, d.Silent = p.Current, time.Time{}
+				}
+			})
+			j.mu.Lock()
+			j.resume = resume
+			j.mu.Unlock()
+		}}
 	move := bucket.Import
 	if d.Kind == Export {
 		move = bucket.Export
@@ -549,5 +550,6 @@ func (l *lane) watch(ctx context.Context, end context.CancelCauseFunc, told *ato
 			return
 		}
 	}
-	end(fault.Unavailablef("nothing was transferred for %s", stallPatience).WithReason(s3.ReasonAway).WithNext("check the endpoint, or try again later"))
+	end(fault.Unavailablef("nothing was transferred for %s", stallPatience).WithReason(s3.ReasonAway).
+		WithNext("check the endpoint, or try again later"))
 }

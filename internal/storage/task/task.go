@@ -194,7 +194,8 @@ func New(o Options) *Engine {
 	for _, name := range o.Volumes.Names() {
 		e.lanes[name] = &lane{
 			e: e, name: name, wake: make(chan struct{}, 1), reap: make(chan struct{}, 1),
-			active: map[string]*job{}, finished: map[string]time.Time{}, broken: map[string]string{}, orphans: map[string]time.Time{}, unfinished: map[string]int{},
+			active: map[string]*job{}, finished: map[string]time.Time{}, broken: map[string]string{}, orphans: map[string]time.Time{},
+			unfinished: map[string]int{},
 		}
 	}
 	return e

@@ -75,7 +75,8 @@ func start(t *testing.T, v vols, change func(*task.Options)) *proxy {
 	c := &clock{}
 	o := task.Options{
 		Volumes: v, Clock: c, Log: slog.New(slog.DiscardHandler), NewID: func() string { return fmt.Sprintf("id-%d", ids.Add(1)) },
-		SealKey: bytes.Repeat([]byte{7}, 32), Stores: s3.Policy{AllowPrivate: true, AllowHTTP: true}, Workers: 2, ReapRate: 1_000_000, UploadExpiry: time.Hour,
+		SealKey: bytes.Repeat([]byte{7}, 32), Stores: s3.Policy{AllowPrivate: true, AllowHTTP: true}, Workers: 2, ReapRate: 1_000_000,
+		UploadExpiry: time.Hour,
 	}
 	if change != nil {
 		change(&o)
@@ -245,7 +246,8 @@ func TestDeleteFiles(t *testing.T) {
 	v := memory.New(memory.Options{Name: "v"})
 	filled(t, v, folder(1), 9)
 	p := start(t, vols{"v": v}, nil)
-	id, err := p.Start(t.Context(), "", task.Spec{Kind: task.DeleteFiles, Volume: "v", Folder: folder(1), Paths: []string{"d0", "gone", "d1/f1"}, Recursive: true})
+	id, err := p.Start(t.Context(), "", task.Spec{Kind: task.DeleteFiles, Volume: "v", Folder: folder(1),
+		Paths: []string{"d0", "gone", "d1/f1"}, Recursive: true})
 	require.NoError(t, err)
 	done := p.ends(id, wire.TaskDone)
 	require.Equal(t, int64(3), done.Current)
@@ -345,7 +347,8 @@ func TestKeysOfObjectStoresAreSealed(t *testing.T) {
 	defer server.Close()
 	p := start(t, vols{"v": v}, nil)
 	store := wire.ObjectStore{Endpoint: server.URL, Bucket: "bucket", Region: "us-east-1", AccessKey: "access-me", SecretKey: secret}
-	id, err := p.Start(t.Context(), "imp", task.Spec{Kind: task.Import, Volume: "v", Folder: folder(1), Path: ".", Prefix: "in/", Store: store})
+	id, err := p.Start(t.Context(), "imp", task.Spec{Kind: task.Import, Volume: "v", Folder: folder(1), Path: ".", Prefix: "in/",
+		Store: store})
 	require.NoError(t, err)
 	done := p.ends(id, wire.TaskDone)
 	require.Contains(t, done.Message, "1 objects, 5 bytes")
@@ -502,7 +505,8 @@ func TestFilesAreDeletedFromAFullDisk(t *testing.T) {
 	}})
 	filled(t, v, folder(1), 9)
 	p := start(t, vols{"v": v}, nil)
-	id, err := p.Start(t.Context(), "del", task.Spec{Kind: task.DeleteFiles, Volume: "v", Folder: folder(1), Paths: []string{"d0"}, Recursive: true})
+	id, err := p.Start(t.Context(), "del", task.Spec{Kind: task.DeleteFiles, Volume: "v", Folder: folder(1), Paths: []string{"d0"},
+		Recursive: true})
 	require.NoError(t, err)
 	p.ends(id, wire.TaskDone)
 	require.Equal(t, int64(6), count(t, v, folder(1)))

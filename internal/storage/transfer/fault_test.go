@@ -299,7 +299,8 @@ func (p *proxy) dial(text string) *net.TCPConn {
 // cutPatch sends a chunk's headers and only the first bytes of its body, and leaves.
 func (p *proxy) cutPatch(tok string, offset int64, body []byte, sent int, reset bool) {
 	p.t.Helper()
-	c := p.dial(fmt.Sprintf("PATCH /upload?%s HTTP/1.1\r\nHost: x\r\nTus-Resumable: 1.0.0\r\nContent-Type: %s\r\nUpload-Offset: %d\r\nContent-Length: %d\r\n\r\n%s",
+	c := p.dial(fmt.Sprintf("PATCH /upload?%s HTTP/1.1\r\nHost: x\r\nTus-Resumable: 1.0.0\r\nContent-Type: %s\r\nUpload-Offset: %d\r\n"+
+		"Content-Length: %d\r\n\r\n%s",
 		token(tok).Encode(), chunkMT, offset, len(body), body[:sent]))
 	if reset {
 		_ = c.SetLinger(0)

@@ -18,8 +18,9 @@ import (
 // What browsers may send and see. Tokens alone authorize, so credentials are not among it.
 var (
 	corsMethods = "GET, HEAD, POST, PATCH, DELETE, OPTIONS"
-	corsAllow   = "Authorization, Content-Type, If-Range, Range, Tus-Resumable, Upload-Checksum, Upload-Length, Upload-Metadata, Upload-Offset, X-HTTP-Method-Override, X-Requested-With"
-	corsExpose  = strings.Join([]string{
+	corsAllow   = "Authorization, Content-Type, If-Range, Range, Tus-Resumable, Upload-Checksum, Upload-Length, Upload-Metadata, " +
+		"Upload-Offset, X-HTTP-Method-Override, X-Requested-With"
+	corsExpose = strings.Join([]string{
 		"Accept-Ranges", "Content-Disposition", "Content-Length", "Content-Range", "Content-Type", "ETag", "Last-Modified", "Retry-After",
 		"Tus-Checksum-Algorithm", "Tus-Extension", "Tus-Max-Size", "Tus-Resumable", "Tus-Version",
 		"Upload-Expires", "Upload-Length", "Upload-Metadata", "Upload-Offset",
@@ -31,7 +32,8 @@ var (
 func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	began := s.o.Clock.Now()
 	id, err := s.tokens.id()
-	w := &reply{ResponseWriter: rw, control: http.NewResponseController(rw), idle: s.o.IdleTimeout, plain: connOf(r) != nil, id: id, method: r.Method}
+	w := &reply{ResponseWriter: rw, control: http.NewResponseController(rw), idle: s.o.IdleTimeout, plain: connOf(r) != nil, id: id,
+		method: r.Method}
 	h := w.Header()
 	h.Set("X-Request-Id", id)
 	h.Set("X-Content-Type-Options", "nosniff")

@@ -55,7 +55,8 @@ func parseChunk(h http.Header, length int64) (chunk, error) {
 		return c, err
 	}
 	if t := h.Get("Content-Type"); t != "" && !strings.EqualFold(strings.TrimSpace(t), chunkType) {
-		return c, fault.Invalidf("chunks of type %q are not taken", clip(t)).WithReason(reasonMediaType).WithNext("send Content-Type: %s", chunkType)
+		return c, fault.Invalidf("chunks of type %q are not taken", clip(t)).WithReason(reasonMediaType).
+			WithNext("send Content-Type: %s", chunkType)
 	}
 	var err error
 	if c.offset, err = parseOffset(h.Values("Upload-Offset")); err != nil {

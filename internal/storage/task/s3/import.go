@@ -49,7 +49,8 @@ func (b *Bucket) Import(ctx context.Context, t Transfer, r Resume) (Count, error
 	prefix, seen := directory(t.Prefix), 0
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(workers)
-	for o := range b.core.ListObjectsIter(gctx, b.name, minio.ListObjectsOptions{Prefix: prefix, Recursive: true, StartAfter: l.resume.After}) {
+	for o := range b.core.ListObjectsIter(gctx, b.name,
+		minio.ListObjectsOptions{Prefix: prefix, Recursive: true, StartAfter: l.resume.After}) {
 		if o.Err != nil {
 			err = b.failed(ctx, "list bucket "+b.name, o.Err)
 			break
@@ -302,7 +303,8 @@ func (b *Bucket) read(ctx context.Context, o minio.ObjectInfo, from, n int64) ([
 }
 
 func (b *Bucket) readOnce(ctx context.Context, o minio.ObjectInfo, from, n int64) ([]byte, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, partPatience, fault.New(fault.Timeout, "the object store sent too little in %s", partPatience))
+	ctx, cancel := context.WithTimeoutCause(ctx, partPatience,
+		fault.New(fault.Timeout, "the object store sent too little in %s", partPatience))
 	defer cancel()
 	var opts minio.GetObjectOptions
 	if err := opts.SetRange(from, from+n-1); err != nil {

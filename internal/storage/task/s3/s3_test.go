@@ -183,9 +183,10 @@ func TestImportCopiesWhatIsBelowThePrefix(t *testing.T) {
 	s.put("inside", []byte("another prefix"))
 	v, f := scratch(t)
 	var last volume.Progress
-	count, err := s.bucket().Import(t.Context(), s3.Transfer{Volume: v, Folder: f, Path: "to", Prefix: "in", Task: "t1", Tell: func(p volume.Progress, _ func() s3.Resume) {
-		last = p
-	}}, s3.Resume{})
+	count, err := s.bucket().Import(t.Context(), s3.Transfer{Volume: v, Folder: f, Path: "to", Prefix: "in", Task: "t1",
+		Tell: func(p volume.Progress, _ func() s3.Resume) {
+			last = p
+		}}, s3.Resume{})
 	require.NoError(t, err)
 	require.Equal(t, int64(4), count.Objects)
 	require.Zero(t, count.Refused)
@@ -364,7 +365,8 @@ func TestAddressesAreChecked(t *testing.T) {
 		"8.8.8.8": {true, true}, "2606:4700::1": {true, true}, "127.0.0.1": {false, true}, "::1": {false, true}, "10.1.2.3": {false, true},
 		"192.168.0.1": {false, true}, "172.16.0.1": {false, true}, "fd12::1": {false, true}, "100.64.1.1": {false, true},
 		"::ffff:127.0.0.1": {false, true}, "64:ff9b::7f00:1": {false, true}, "169.254.169.254": {false, false}, "fe80::1": {false, false},
-		"0.0.0.0": {false, false}, "::": {false, false}, "224.0.0.1": {false, false}, "fd00:ec2::254": {false, false}, "255.255.255.255": {false, false},
+		"0.0.0.0": {false, false}, "::": {false, false}, "224.0.0.1": {false, false}, "fd00:ec2::254": {false, false},
+		"255.255.255.255": {false, false},
 	} {
 		require.Equal(t, want[0], strict.Check(netip.MustParseAddr(ip)) == nil, ip)
 		require.Equal(t, want[1], lax.Check(netip.MustParseAddr(ip)) == nil, ip)
@@ -381,7 +383,8 @@ func TestAddressesAreChecked(t *testing.T) {
 	s := newStore(t)
 	s.put("a", nil)
 	named := strings.Replace(s.url, "127.0.0.1", "localhost", 1)
-	b, err := s3.Open(wire.ObjectStore{Endpoint: named, Bucket: bucketName, Region: "us-east-1", AccessKey: "me", SecretKey: "hush"}, s3.Policy{AllowHTTP: true})
+	b, err := s3.Open(wire.ObjectStore{Endpoint: named, Bucket: bucketName, Region: "us-east-1", AccessKey: "me", SecretKey: "hush"},
+		s3.Policy{AllowHTTP: true})
 	require.NoError(t, err)
 	v, f := scratch(t)
 	_, err = b.Import(t.Context(), s3.Transfer{Volume: v, Folder: f, Path: ".", Prefix: "a", Task: "t"}, s3.Resume{})
