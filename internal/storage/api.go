@@ -49,7 +49,7 @@ func (p *Proxy) managerAPI() http.Handler {
 	p.fileRoutes(known)
 	p.taskRoutes(known)
 	known.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		p.fail(w, r, fault.NotFoundf("there is no %s %s", r.Method, clip(r.URL.Path)).WithReason("url-not-found").
+		p.fail(w, r, fault.NotFoundf("there is no %s %s", r.Method, fault.Clip(r.URL.Path, maxEcho)).WithReason("url-not-found").
 			WithNext("see whether manager and storage proxy are of the same version"))
 	})
 	open.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {

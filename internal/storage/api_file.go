@@ -166,7 +166,7 @@ func (p *Proxy) rename(ctx context.Context, q wire.RenameRequest) (int, any, err
 		return 0, nil, err
 	}
 	if clean == "." || strings.Contains(q.NewName, "/") {
-		return 0, nil, fault.Invalidf("%q is no name for an entry", clip(q.NewName)).WithReason("invalid-api-params").
+		return 0, nil, fault.Invalidf("%q is no name for an entry", fault.Clip(q.NewName, maxEcho)).WithReason("invalid-api-params").
 			WithNext("give a name without a slash; move it to change its directory")
 	}
 	from, err := volume.CleanPath(q.RelPath)

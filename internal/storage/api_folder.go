@@ -195,7 +195,8 @@ func (p *Proxy) createFolder(ctx context.Context, q wire.FolderRequest) (int, an
 
 func (p *Proxy) clone(ctx context.Context, q wire.CloneRequest) (int, any, error) {
 	if q.DstVolume != "" && q.DstVolume != q.SrcVolume {
-		return 0, nil, fault.Invalidf("a folder cannot be cloned from volume %q to volume %q", clip(q.SrcVolume), clip(q.DstVolume)).
+		return 0, nil, fault.Invalidf("a folder cannot be cloned from volume %q to volume %q", fault.Clip(q.SrcVolume, maxEcho),
+			fault.Clip(q.DstVolume, maxEcho)).
 			WithReason("invalid-api-params").WithNext("clone it on its own volume")
 	}
 	src, err := ref(q.SrcVFID)

@@ -66,7 +66,8 @@ func AskFindings(ctx context.Context, cfg Config) ([]Finding, error) {
 		return nil, err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return nil, fault.New(fault.Internal, "the storage proxy answers %s: %s", resp.Status, clip(strings.TrimSpace(string(body)))).
+		return nil, fault.New(fault.Internal, "the storage proxy answers %s: %s", resp.Status,
+			fault.Clip(strings.TrimSpace(string(body)), maxEcho)).
 			WithNext("see whether it runs with this configuration")
 	}
 	var out []Finding

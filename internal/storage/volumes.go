@@ -294,7 +294,7 @@ func (v volumes) Volume(name string) (volume.Volume, error) {
 func (v volumes) find(name string) (*mounted, error) {
 	m := v[name]
 	if m == nil {
-		return nil, fault.NotFoundf("there is no volume %q on this storage proxy", clip(name)).WithReason("volume-not-found").
+		return nil, fault.NotFoundf("there is no volume %q on this storage proxy", fault.Clip(name, maxEcho)).WithReason("volume-not-found").
 			WithNext("see `berth folder hosts`")
 	}
 	return m, nil
@@ -353,10 +353,5 @@ func mark(v volume.Volume, name, path string, newID func() string, clock chassis
 // ref parses the folder of a request.
 func ref(vfid string) (cluster.FolderRef, error) { return cluster.ParseFolderRef(vfid) }
 
-func clip(s string) string {
-	const most = 120
-	if len(s) > most {
-		return s[:most] + "…"
-	}
-	return s
-}
+// maxEcho bounds what is repeated of text that others sent.
+const maxEcho = 120

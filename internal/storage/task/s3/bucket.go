@@ -148,7 +148,7 @@ func Open(store wire.ObjectStore, p Policy) (*Bucket, error) {
 		return nil, bad("the object store's endpoint has more than a host and a port")
 	}
 	if err := s3utils.CheckValidBucketName(store.Bucket); err != nil {
-		return nil, fault.Invalidf("%q is no bucket: %v", clip(store.Bucket), err).WithReason("invalid-api-params").
+		return nil, fault.Invalidf("%q is no bucket: %v", fault.Clip(store.Bucket, maxEcho), err).WithReason("invalid-api-params").
 			WithNext("name the bucket alone, without a path")
 	}
 	if ip, err := netip.ParseAddr(u.Hostname()); err == nil {
@@ -205,18 +205,12 @@ func (b *Bucket) failed(ctx context.Context, what string, err error) error {
 		return fault.NotFoundf("%s: the object store does not have it (%s)", what, answer.Code).
 			WithNext("check the bucket's and the object's name")
 	case http.StatusBadRequest, http.StatusMovedPermanently, http.StatusTemporaryRedirect:
-		return fault.Invalidf("%s: the object store refuses: %s", what, clip(answer.Message))
+		return fault.Invalidf("%s: the object store refuses: %s", what, fault.Clip(answer.Message, maxEcho))
 	case http.StatusPreconditionFailed:
 		return fault.Conflictf("%s: the object has changed meanwhile", what).WithNext("start the transfer again")
 	}
-	return away("%s: the object store does not answer", what).WithCause(errors.New(clip(err.Error())))
+	return away("%s: the object store does not answer", what).WithCause(errors.New(fault.Clip(err.Error(), maxEcho)))
 }
 
-// clip bounds what a store says to us.
-func clip(s string) string {
-	const most = 200
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
-}
+// maxEcho bounds what is repeated of text that others sent.
+const maxEcho = 200
