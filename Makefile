@@ -41,7 +41,7 @@ deps: ## install the Debian packages that are missing
 images: ## build the base images
 	images/build.sh
 
-check: ## format, vet, lint, architecture, unit and PostgreSQL tests with -race; no engine
+check: ## format, go.mod, vet, lint, architecture, unit and PostgreSQL tests with -race; no engine
 	scripts/check.sh
 
 test: ## everything, with the real engine

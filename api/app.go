@@ -117,7 +117,8 @@ func (c *Client) StartApp(ctx context.Context, session string, s StartApp) (Laun
 
 // StopApp stops an app and closes the circuits of it.
 func (c *Client) StopApp(ctx context.Context, session, app string) error {
-	return c.sessionCall(ctx, session, "shutdown-service", request{method: http.MethodPost, json: map[string]string{"service_name": app}, timeout: slowTimeout}, nil)
+	return c.sessionCall(ctx, session, "shutdown-service",
+		request{method: http.MethodPost, json: map[string]string{"service_name": app}, timeout: slowTimeout}, nil)
 }
 
 // Publish is how an app is made reachable.

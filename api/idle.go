@@ -102,7 +102,8 @@ func (c *Client) KeepAlive(ctx context.Context, session, duration, reason string
 	var out struct {
 		Until string `json:"until"`
 	}
-	err := c.sessionCall(ctx, session, "keep-alive", request{method: http.MethodPost, json: map[string]string{"for": duration, "reason": reason}}, &out)
+	err := c.sessionCall(ctx, session, "keep-alive",
+		request{method: http.MethodPost, json: map[string]string{"for": duration, "reason": reason}}, &out)
 	return out.Until, err
 }
 

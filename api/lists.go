@@ -73,7 +73,8 @@ var LiveStatuses = []string{
 // EndedStatuses are those of sessions that have ended.
 var EndedStatuses = []string{StatusTerminated, StatusCancelled, StatusError}
 
-const sessionFields = `id name type image status status_info status_changed result access_key user_email domain_name group_name scaling_group tag priority created_at terminated_at occupying_slots`
+const sessionFields = `id name type image status status_info status_changed result access_key user_email domain_name group_name ` +
+	`scaling_group tag priority created_at terminated_at occupying_slots`
 
 // Sessions lists sessions that the caller may see.
 func (c *Client) Sessions(ctx context.Context, f SessionFilter) ([]Session, error) {
@@ -128,7 +129,8 @@ type Agent struct {
 	LiveStat      JSONText `json:"live_stat,omitempty"`
 }
 
-const agentFields = `id status status_changed architecture scaling_group region schedulable addr version first_contact lost_at cpu_cur_pct mem_cur_bytes available_slots occupied_slots`
+const agentFields = `id status status_changed architecture scaling_group region schedulable addr version first_contact lost_at ` +
+	`cpu_cur_pct mem_cur_bytes available_slots occupied_slots`
 
 // Agents lists worker hosts of a status; "" stands for ALIVE.
 func (c *Client) Agents(ctx context.Context, status string) ([]Agent, error) {

@@ -1,7 +1,11 @@
-package main
+package platform
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"berth.dev/berth/internal/manager/tenancy"
@@ -11,7 +15,7 @@ import (
 // cluster as its administrator, as lines for `set -a; . FILE`. The password is only known when
 // the administrator has just been made; afterwards the one in the file stays.
 func writeClientEnv(path, endpoint string, admin tenancy.Credentials, created bool) (password string, err error) {
-	old, err := readEnvFile(path)
+	old, err := ReadEnvFile(path)
 	if err != nil {
 		return "", fmt.Errorf("read %s: %w", path, err)
 	}
@@ -42,4 +46,37 @@ func writeClientEnv(path, endpoint string, admin tenancy.Credentials, created bo
 		return "", fmt.Errorf("write %s: %w", path, err)
 	}
 	return password, nil
+}
+
+// ReadEnvFile reads NAME=value lines; a missing file is empty.
+func ReadEnvFile(path string) (map[string]string, error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return map[string]string{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok && !strings.HasPrefix(name, "#") {
+			out[name] = strings.Trim(value, `'`)
+		}
+	}
+	return out, nil
+}
+
+// writeFile replaces a file at once, so that readers see the old or the new content, whole.
+func writeFile(path string, text []byte, mode os.FileMode) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // gone already after the rename
+	_, err = f.Write(text)
+	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
 }

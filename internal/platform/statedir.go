@@ -1,8 +1,6 @@
-package main
+package platform
 
 import (
-	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,14 +12,16 @@ import (
 	"time"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/internal/agent"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager"
 )
 
-// stateDir is the directory of one cluster. Everything `berth up` knows is below it.
-type stateDir string
+// StateDir is the directory of one cluster. Everything `berth up` knows is below it.
+type StateDir string
 
-// findStateDir resolves the flag, $BERTH_STATE_DIR and the default of this user, in this order.
-func findStateDir(flag string) (stateDir, error) {
+// FindStateDir resolves the flag, $BERTH_STATE_DIR and the default of this user, in this order.
+func FindStateDir(flag string) (StateDir, error) {
 	dir := flag
 	if dir == "" {
 		home, err := os.UserHomeDir()
@@ -46,22 +46,28 @@ func findStateDir(flag string) (stateDir, error) {
 	if err == nil {
 		_ = f.Close() // only tried
 	}
-	return stateDir(abs), nil
+	return StateDir(abs), nil
 }
 
 // lockFile is held by the process that runs the cluster.
 const lockFile = "berth.lock"
 
-func (d stateDir) path(elem ...string) string {
+// Path is a path below the directory.
+func (d StateDir) Path(elem ...string) string {
 	return filepath.Join(append([]string{string(d)}, elem...)...)
 }
 
-func (d stateDir) clientEnv() string { return d.path(api.ClientEnvFile) }
-func (d stateDir) logFile() string   { return d.path("berth.log") }
-func (d stateDir) joinToken() string { return d.path("agent", "join.token") }
+// ClientEnv is the file by which clients find the cluster.
+func (d StateDir) ClientEnv() string { return d.Path(api.ClientEnvFile) }
 
-// create makes the directory: passable for the children's users, readable for nobody else.
-func (d stateDir) create() error {
+// LogFile is the log of a detached cluster.
+func (d StateDir) LogFile() string { return d.Path("berth.log") }
+
+// JoinToken is the file by which agents and app proxies of this machine join.
+func (d StateDir) JoinToken() string { return d.Path("agent", "join.token") }
+
+// Create makes the directory: passable for the children's users, readable for nobody else.
+func (d StateDir) Create() error {
 	mode := os.FileMode(0o700)
 	if os.Geteuid() == 0 {
 		mode = 0o711
@@ -85,8 +91,8 @@ const (
 )
 
 // ownerDies reports whether the process that held the lock last is gone or on its way out.
-func (d stateDir) ownerDies() bool {
-	pid, ok := d.owner()
+func (d StateDir) ownerDies() bool {
+	pid, ok := d.Owner()
 	if !ok {
 		return false
 	}
@@ -98,10 +104,10 @@ func (d stateDir) ownerDies() bool {
 	return strings.HasPrefix(fields, "Z") || strings.HasPrefix(fields, "X")
 }
 
-// lock takes the directory for this process; the lock goes when the process does, however it
+// Lock takes the directory for this process; the lock goes when the process does, however it
 // ends. The file holds our pid for `berth status` and for the complaint of a second `up`.
-func (d stateDir) lock() (release func(), err error) {
-	f, err := os.OpenFile(d.path(lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+func (d StateDir) Lock() (release func(), err error) {
+	f, err := os.OpenFile(d.Path(lockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock state directory: %w", err)
 	}
@@ -113,7 +119,7 @@ func (d stateDir) lock() (release func(), err error) {
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	}
 	if err != nil {
-		pid, _ := d.owner()
+		pid, _ := d.Owner()
 		_ = f.Close() // nothing was written
 		if errors.Is(err, syscall.EWOULDBLOCK) {
 			return nil, fault.Conflictf("a cluster runs on %s already (pid %d)", d, pid).WithReason("already-running").
@@ -131,9 +137,9 @@ func (d stateDir) lock() (release func(), err error) {
 	return func() { _ = f.Close() }, nil // closing gives the lock back; there is no data to lose
 }
 
-// owner returns the pid of the process that holds the lock, false when nobody does.
-func (d stateDir) owner() (pid int, running bool) {
-	f, err := os.Open(d.path(lockFile))
+// Owner returns the pid of the process that holds the lock, false when nobody does.
+func (d StateDir) Owner() (pid int, running bool) {
+	f, err := os.Open(d.Path(lockFile))
 	if err != nil {
 		return 0, false
 	}
@@ -147,76 +153,20 @@ func (d stateDir) owner() (pid int, running bool) {
 	return pid, err == nil && pid > 0
 }
 
-// ports are the addresses that clients and agents know; they stay the same over restarts.
-type ports struct {
-	API            string `json:"api"`
-	Agent          string `json:"agent"`
-	StorageClient  string `json:"storage_client,omitempty"`
-	StorageManager string `json:"storage_manager,omitempty"`
-	AppProxy       string `json:"app_proxy,omitempty"`
-	// AppPorts is the first of appPorts ports for apps; 0 before they are chosen.
-	AppPorts int `json:"app_ports,omitempty"`
+// PlaceManager puts what a manager keeps below this directory. Agents on this machine join with a file that only this user reads.
+func (d StateDir) PlaceManager(cfg *manager.Config) error {
+	cfg.StateDir, cfg.Agents.JoinTokenFile = d.Path("manager"), d.JoinToken()
+	if err := os.MkdirAll(filepath.Dir(d.JoinToken()), 0o700); err != nil {
+		return fmt.Errorf("prepare the agent's directory: %w", err)
+	}
+	return nil
 }
 
-func fixedPorts() ports {
-	return ports{API: "127.0.0.1:8081", Agent: "127.0.0.1:6001", StorageClient: "127.0.0.1:6021", StorageManager: "127.0.0.1:6022", AppProxy: "127.0.0.1:10200", AppPorts: 10205}
-}
-
-// rememberedPorts returns those of the last start; free ones, as port 0, when there was none.
-func (d stateDir) rememberedPorts() ports {
-	const free = "127.0.0.1:0"
-	p := ports{API: free, Agent: free, StorageClient: free, StorageManager: free, AppProxy: free}
-	text, err := os.ReadFile(d.path("ports.json"))
-	if err != nil {
-		return p
+// PlaceAgent puts what an agent keeps into a directory below this one and lets it join the manager that listens at an address. Its
+// data port is open to this machine alone, where all app proxies of the cluster are, unless another one is configured.
+func (d StateDir) PlaceAgent(cfg *agent.Config, name, managerAddr string) {
+	cfg.Manager, cfg.StateDir, cfg.JoinTokenFile = reachable(managerAddr), d.Path(name), d.JoinToken()
+	if cfg.DataListen == agent.DefaultConfig().DataListen {
+		cfg.DataListen = "127.0.0.1:0"
 	}
-	var old ports
-	if json.Unmarshal(text, &old) != nil || old.API == "" || old.Agent == "" {
-		return p
-	}
-	// Written before there was a storage role, or an app proxy.
-	old.StorageClient, old.StorageManager = cmp.Or(old.StorageClient, free), cmp.Or(old.StorageManager, free)
-	old.AppProxy = cmp.Or(old.AppProxy, free)
-	return old
-}
-
-func (d stateDir) rememberPorts(p ports) error {
-	text, err := json.Marshal(p)
-	if err != nil {
-		return err
-	}
-	return writeFile(d.path("ports.json"), append(text, '\n'), 0o644)
-}
-
-// readEnvFile reads NAME=value lines; a missing file is empty.
-func readEnvFile(path string) (map[string]string, error) {
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return map[string]string{}, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	out := map[string]string{}
-	for line := range strings.Lines(string(text)) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok && !strings.HasPrefix(name, "#") {
-			out[name] = strings.Trim(value, `'`)
-		}
-	}
-	return out, nil
-}
-
-// writeFile replaces a file at once, so that readers see the old or the new content, whole.
-func writeFile(path string, text []byte, mode os.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // gone already after the rename
-	_, err = f.Write(text)
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }
