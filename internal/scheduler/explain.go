@@ -120,7 +120,10 @@ func (g *group) position(w *waiting) int {
 					if rank < maxPriority {
 						before = b.all.until(g.aged - int64(rank+1-priority)*int64(g.ageing))
 					}
-					equal = b.all.until(g.aged-int64(rank-priority)*int64(g.ageing)) - before
+					equal = b.all.n - before
+					if priority < rank {
+						equal = b.all.until(g.aged-int64(rank-priority)*int64(g.ageing)) - before
+					}
 				}
 			case priority > rank:
 				before = b.all.n

@@ -243,7 +243,7 @@ func (g *group) key(m *machine, sh *shape) int64 {
 	}
 	g.view = View{m: m, w: Wanted{g: g, s: sh}}
 	score := min(max(g.strategy.Score(&g.view), -1<<62+1), 1<<62-2) << 1
-	if sh.image >= 0 && !m.has(sh.image) {
+	if sh.image >= 0 && !m.has(sh.image) && !g.strategy.Turns() {
 		score++
 	}
 	return score
