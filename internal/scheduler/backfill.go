@@ -48,32 +48,34 @@ func (r *reservation) same(o *reservation) bool {
 // since is when a session could first have started.
 func (w *waiting) since() int64 { return max(w.enqueued, w.starts) }
 
-// reserveUpTo makes reservations for the first blocked sessions of the queue, as many as the
-// policy says, that come before w; nil stands for the end of the queue.
-func (g *group) reserveUpTo(w *waiting) {
-	for len(g.reserved) < max(1, g.policy.Backfill.Reservations) {
-		l := g.blocked.first()
-		if l == nil || w != nil && g.before(w, l.head(g)) < 0 {
-			return
-		}
-		if o := g.over(l.band.party.account, l.kind); o != nil {
-			g.lost(l.head(g))
-			g.limit(l, o.scope) // it could not start even if it had room
-			continue
-		}
-		// Out of its heap until the end of the pass, so that the next kind becomes the first.
-		t := g.kinds[l.kind]
-		t.join(nil)
-		g.parked = append(g.parked, t)
-		n := len(g.reserved)
-		r := g.reserve(l.head(g))
-		g.reserved = append(g.reserved, r)
-		if g.policy.Backfill.Disabled {
-			g.bar(r.w.lane.kind)
-		}
-		if n >= len(g.former) || !r.same(g.former[n]) {
-			g.wakeBehind()
-		}
+// nextReserved is the first blocked lane without a reservation, nil when there are as many as the policy says.
+func (g *group) nextReserved() *lane {
+	if len(g.reserved) >= max(1, g.policy.Backfill.Reservations) {
+		return nil
+	}
+	return g.blocked.first()
+}
+
+// reserveFor reserves a place for the head of a blocked lane.
+func (g *group) reserveFor(l *lane) {
+	if o := g.over(l.band.party.account, l.kind); o != nil {
+		g.lost(l.head(g))
+		g.limit(l, o.scope) // it could not start even if it had room
+		return
+	}
+	// Out of its heap until the end of the pass, so that the next kind becomes the first.
+	t := g.kinds[l.kind]
+	t.join(nil)
+	g.parked = append(g.parked, t)
+	if slices.ContainsFunc(g.reserved, func(r *reservation) bool { return r.w.lane.kind == l.kind }) {
+		return // it was tried again in this pass
+	}
+	n := len(g.reserved)
+	r := g.reserve(l.head(g))
+	g.reserved = append(g.reserved, r)
+	g.bar()
+	if n >= len(g.former) || !r.same(g.former[n]) {
+		g.wakeBehind()
 	}
 }
 
@@ -106,15 +108,28 @@ func (g *group) unpark() {
 	g.parked = g.parked[:0]
 }
 
-// bar marks the machines that a kind could ever run on.
-func (g *group) bar(k *kind) {
-	if len(g.reserved) == 1 {
-		g.barred = append(g.barred[:0], make([]bool, len(g.machines))...)
+// bar marks the machines that the kinds with reservations could ever run on, where backfill is off.
+func (g *group) bar() {
+	if !g.policy.Backfill.Disabled {
+		return
 	}
+	g.barred = append(g.barred[:0], make([]bool, len(g.machines))...)
 	for i, m := range g.machines {
-		for _, u := range k.units {
-			g.barred[i] = g.barred[i] || m.eligible(k, u.shape) == "" && g.fits(m, m.empty(), u.shape)
+		for _, r := range g.reserved {
+			k := r.w.lane.kind
+			for _, u := range k.units {
+				g.barred[i] = g.barred[i] || m.eligible(k, u.shape) == "" && g.fits(m, m.empty(), u.shape)
+			}
 		}
+	}
+}
+
+// unreserve drops the reservation of a session that starts.
+func (g *group) unreserve(w *waiting) {
+	if i := slices.IndexFunc(g.reserved, func(r *reservation) bool { return r.w == w }); i >= 0 {
+		g.reserved = slices.Delete(g.reserved, i, i+1)
+		g.unreserved = true
+		g.bar()
 	}
 }
 
@@ -313,7 +328,7 @@ func (g *group) endOn(m *machine, sh *shape) int64 {
 func (r *reservation) keep(g *group, m *machine, s state, sh *shape) {
 	p := part{m: m, sum: sh.sum, containers: len(sh.requests)}
 	for _, takes := range g.devices(m, s, sh) {
-		p.takes = append(p.takes, g.accelerators(m, takes)...)
+		p.takes = addTakes(p.takes, g.accelerators(m, takes))
 	}
 	r.merge(p)
 }
@@ -344,11 +359,24 @@ func (r *reservation) merge(p part) {
 			sum = append(sum, w)
 		}
 	}
-	old.sum, old.takes, old.containers = sum, append(slices.Clone(old.takes), p.takes...), old.containers+p.containers
+	old.sum, old.takes, old.containers = sum, addTakes(slices.Clone(old.takes), p.takes), old.containers+p.containers
+}
+
+// addTakes adds takes to a list in which every device stands once.
+func addTakes(list, takes []alloc.Take) []alloc.Take {
+	for _, x := range takes {
+		if i := slices.IndexFunc(list, func(y alloc.Take) bool { return y.Device == x.Device }); i >= 0 {
+			list[i].Amount += x.Amount
+		} else {
+			list = append(list, x)
+		}
+	}
+	return list
 }
 
 // eachFreest walks the devices that a shape would use if those with the most free became wholly so.
-func (g *group) eachFreest(m *machine, s state, sh *shape, do func(w want, device int, portion cluster.Amount)) {
+func (g *group) eachFreest(m *machine, s state, sh *shape, do func(w want, device int, portion, have cluster.Amount)) {
+	g.left = append(g.left[:0], s.free...) // less what earlier requests use
 	for i := range sh.requests {
 		for _, w := range sh.requests[i].wants {
 			section := m.sectionOf(w.slot)
@@ -364,14 +392,15 @@ func (g *group) eachFreest(m *machine, s state, sh *shape, do func(w want, devic
 				}
 			}
 			g.freed = order
-			slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(s.free[b], s.free[a]) })
+			slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(g.left[b], g.left[a]) })
 			left := w.amount
 			for _, d := range order {
 				portion := min(left, m.topo.Device(d).Capacity)
 				if portion <= 0 {
 					break
 				}
-				do(w, d, portion)
+				do(w, d, portion, g.left[d])
+				g.left[d] -= portion
 				left -= portion
 			}
 		}
@@ -381,8 +410,8 @@ func (g *group) eachFreest(m *machine, s state, sh *shape, do func(w want, devic
 // freest are the accelerators that a shape waits for where nobody knows when they become free.
 func (g *group) freest(m *machine, s state, sh *shape) []alloc.Take {
 	var out []alloc.Take
-	g.eachFreest(m, s, sh, func(_ want, d int, portion cluster.Amount) {
-		out = append(out, alloc.Take{Device: int32(d), Amount: portion})
+	g.eachFreest(m, s, sh, func(_ want, d int, portion, _ cluster.Amount) {
+		out = addTakes(out, []alloc.Take{{Device: int32(d), Amount: portion}})
 	})
 	return out
 }
@@ -395,8 +424,8 @@ func (g *group) lack(m *machine, s state, sh *shape) float64 {
 			lack += float64(w.amount-have) / float64(w.amount)
 		}
 	}
-	g.eachFreest(m, s, sh, func(w want, d int, portion cluster.Amount) {
-		if have := s.free[d]; have < portion {
+	g.eachFreest(m, s, sh, func(w want, _ int, portion, have cluster.Amount) {
+		if have < portion {
 			lack += float64(portion-have) / float64(w.amount)
 		}
 	})
@@ -472,7 +501,7 @@ func (g *group) gangAt(w *waiting, machines []*machine, end int64) *reservation 
 			p := part{m: m, sum: u.shape.sum, containers: len(u.shape.requests)}
 			for _, takes := range all {
 				m.give(states[i], takes, -1)
-				p.takes = append(p.takes, g.accelerators(m, takes)...)
+				p.takes = addTakes(p.takes, g.accelerators(m, takes))
 			}
 			r.merge(p)
 			placed = true
@@ -538,7 +567,10 @@ func (g *group) forget(id cluster.SessionID) {
 	for _, list := range []*[]*reservation{&g.reserved, &g.former} {
 		n := len(*list)
 		*list = slices.DeleteFunc(*list, drop)
-		g.unreserved = g.unreserved || len(*list) != n
+		if len(*list) != n {
+			g.unreserved = true
+			g.moves++
+		}
 	}
 	for _, c := range slices.Clone(g.claims) {
 		if c.w.id == id {

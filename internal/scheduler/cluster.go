@@ -114,6 +114,7 @@ type group struct {
 	moves      uint64 // counts changes of what runs
 	tried      uint64 // moves when victims were last looked for
 	tries      int    // searches for victims in this pass
+	searches   []search
 	ripe       int64  // when a session that was too young becomes a possible victim; 0: none was
 	// preemptible counts live sessions that may become victims, by priority.
 	preemptible [maxPriority + 1]int
@@ -130,6 +131,7 @@ type group struct {
 	skip      []int32
 	sequenced []int
 	freed     []int
+	left      []cluster.Amount
 }
 
 // Work bounds one pass, so that it stays short and others are heard in between.
@@ -438,8 +440,12 @@ func (c *Cluster) Run(group string, r Running) {
 	g := c.group(group)
 	if old := c.sessions[r.ID].running; old != nil && old.group == g && old.same(&r) {
 		old.account = c.accountOf(r.Owner)
+		priority := min(max(r.Priority, 0), maxPriority)
+		if old.priority != priority || old.preemptible != r.Preemptible {
+			g.moves++ // it may be a victim now
+		}
 		g.expose(old, -1)
-		old.name, old.priority, old.preemptible = r.Name, min(max(r.Priority, 0), maxPriority), r.Preemptible
+		old.name, old.priority, old.preemptible = r.Name, priority, r.Preemptible
 		g.expose(old, 1)
 		started, end := nanos(r.StartedAt), endOf(r.StartedAt, r.Lifetime)
 		if old.started != started || old.end != end {

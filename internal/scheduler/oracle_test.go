@@ -584,7 +584,8 @@ func join(list []alloc.Allocation) alloc.Allocation {
 // lack sums the missing parts of what is asked, and names the accelerators that kernels would use: those with most free.
 func (o *oracle) lack(a *scheduler.Agent, s space, kernels []scheduler.Kernel) (float64, alloc.Allocation) {
 	lack, takes := 0.0, alloc.Allocation{}
-	left := func(d *alloc.Device) cluster.Amount { return d.Capacity - s.used[d.Slot][d.ID] } // below zero where more was promised
+	left := func(d *alloc.Device) cluster.Amount { return d.Capacity - s.used[d.Slot][d.ID] - takes[d.Slot][d.ID] }
+	// That is below zero where more was promised.
 	sum := sumOf(kernels)
 	for _, slot := range []cluster.SlotName{cluster.SlotCPU, cluster.SlotMem} {
 		if asked, have := sum[slot], s.room(a, slot); have < asked {
@@ -606,10 +607,10 @@ func (o *oracle) lack(a *scheduler.Agent, s space, kernels []scheduler.Kernel) (
 				if portion <= 0 {
 					break
 				}
-				takes = takes.Add(alloc.Allocation{slot: {d.ID: portion}})
 				if have := left(d); have < portion {
 					lack += float64(portion-have) / float64(k.Slots[slot])
 				}
+				takes = takes.Add(alloc.Allocation{slot: {d.ID: portion}})
 				want -= portion
 			}
 		}
@@ -861,7 +862,17 @@ func (o *oracle) start(s *scheduler.Session, placements []scheduler.Placement) {
 	o.passClaimOn(s, placements)
 	o.waiting = slices.DeleteFunc(o.waiting, func(x scheduler.Session) bool { return x.ID == s.ID })
 	o.running = append(o.running, scheduler.Running{Session: *s, StartedAt: o.now, Placements: placements})
+	o.reserved = slices.DeleteFunc(o.reserved, func(r *keptPlace) bool { return r.session.ID == s.ID })
+	for i := range o.waiting { // its companions are tried again: agents suit them better or worse than before
+		if w := &o.waiting[i]; s.Companions.Name != "" && w.Companions.Name == s.Companions.Name {
+			delete(o.refused, kindOf(w))
+			delete(o.hopeless, alike(w))
+		}
+	}
 }
+
+// alike is equal for sessions of one kind, owner and priority.
+func alike(s *scheduler.Session) string { return kindOf(s) + fmt.Sprint(s.Owner, level(s)) }
 
 // refuse finds out what a session that did not start waits for, which holds for all of its kind.
 func (o *oracle) refuse(s *scheduler.Session) {
@@ -927,13 +938,12 @@ func (o *oracle) keepPlace(s *scheduler.Session) {
 	if o.refused[kindOf(s)] != noRoom || o.overLimit(s) != "" {
 		return
 	}
-	alike := kindOf(s) + fmt.Sprint(s.Owner, level(s))
-	if p := o.group.Preemption; p.Enabled && !s.Private && !o.hopeless[alike] && o.claimOf(s.ID) == nil {
+	if p := o.group.Preemption; p.Enabled && !s.Private && !o.hopeless[alike(s)] && o.claimOf(s.ID) == nil {
 		if c := o.findVictims(s); c != nil {
 			o.claims = append(o.claims, c)
 			o.decisions = append(o.decisions, scheduler.Decision{Session: s.ID, Preempt: slices.Clone(c.victims)})
 		} else {
-			o.hopeless[alike] = true
+			o.hopeless[alike(s)] = true
 		}
 	}
 	same := func(p *keptPlace) bool { return kindOf(&p.session) == kindOf(s) }
@@ -965,8 +975,7 @@ func (o *oracle) passClaimOn(s *scheduler.Session, placements []scheduler.Placem
 	}
 	own := o.claimOf(s.ID)
 	for _, c := range o.claims {
-		like := kindOf(&c.session) == kindOf(s) && c.session.Owner == s.Owner && level(&c.session) == level(s)
-		if c == own || !like || !within(c) {
+		if c == own || alike(&c.session) != alike(s) || !within(c) {
 			continue
 		}
 		if own != nil && !within(own) {

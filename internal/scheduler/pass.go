@@ -31,11 +31,13 @@ func (c *Cluster) Pass(name string, now time.Time, work Work) (Result, error) {
 		g.more, out.More = true, true
 		return out, nil
 	}
-	out.Decisions = g.preemptBlocked(out.Decisions)
+	g.searchBlocked()
+	moves := g.moves
 	for n := 0; ; n++ {
 		l := g.ready.first()
 		if l == nil {
-			if g.reserveUpTo(nil); len(g.ready) == 0 {
+			if out.Decisions = g.keepPlaces(nil, out.Decisions); len(g.ready) == 0 {
+				g.tried = moves
 				break
 			}
 			continue // a reservation moved and left room
@@ -45,7 +47,7 @@ func (c *Cluster) Pass(name string, now time.Time, work Work) (Result, error) {
 			break
 		}
 		w := l.head(g)
-		if g.reserveUpTo(w); g.ready.first() != l {
+		if out.Decisions = g.keepPlaces(w, out.Decisions); g.ready.first() != l {
 			continue
 		}
 		g.steps++
@@ -62,8 +64,9 @@ func (c *Cluster) Pass(name string, now time.Time, work Work) (Result, error) {
 		if why != blocked {
 			g.lostKind(l.kind)
 		}
-		g.refuse(l.kind, why, reason)
-		out.Decisions = g.preemptFor(g.kinds[l.kind], out.Decisions)
+		if g.refuse(l.kind, why, reason); why == blocked {
+			g.searchFor(g.kinds[l.kind])
+		}
 	}
 	g.unpark()
 	g.more = out.More
@@ -193,6 +196,7 @@ func (g *group) commit(w *waiting, holds []*hold) Decision {
 	}
 	g.lost(w)
 	g.fulfil(w, r)
+	g.unreserve(w)
 	g.withdraw(w)
 	g.start(r)
 	return d

@@ -58,6 +58,7 @@ func (g *group) unclaimFor(c *claim) {
 	}
 	g.claims = slices.DeleteFunc(g.claims, func(x *claim) bool { return x == c })
 	g.unreserved = true
+	g.moves++ // its place and its victims are there for others
 }
 
 // fulfil settles claims when a session starts: its own is done, unless it took the room that
@@ -82,11 +83,24 @@ func (g *group) fulfil(w *waiting, r *running) {
 	}
 }
 
-// preemptBlocked looks for victims for the sessions that are blocked since an earlier pass.
-func (g *group) preemptBlocked(decisions []Decision) []Decision {
-	g.tries = 0
+// search is a lane whose sessions look for victims in this pass, and how many of them did.
+type search struct {
+	lane *lane
+	done int
+}
+
+// Bounds of the searches for victims of one pass: lanes that are looked at, of one kind and altogether, and sessions of one lane.
+const (
+	maxSearches     = 256
+	maxKindSearches = 16
+	maxLaneSearches = 16
+)
+
+// searchBlocked notes the kinds that are blocked since an earlier pass for a search, if one could find more than the last did.
+func (g *group) searchBlocked() {
+	g.tries, g.searches = 0, g.searches[:0]
 	if !g.policy.Preemption.Enabled || len(g.blocked) == 0 || g.tried == g.moves && (g.ripe == 0 || g.at < g.ripe) {
-		return decisions
+		return
 	}
 	g.ripe = 0
 	var kinds []*turn
@@ -98,52 +112,118 @@ func (g *group) preemptBlocked(decisions []Decision) []Decision {
 		t.join(&g.blocked)
 	}
 	for _, t := range kinds {
-		decisions = g.preemptFor(t, decisions)
+		g.searchFor(t)
 	}
-	g.tried = g.moves
-	return decisions
 }
 
-// preemptFor looks for victims for the first sessions of a blocked kind.
-func (g *group) preemptFor(t *turn, decisions []Decision) []Decision {
-	if !g.policy.Preemption.Enabled || t.refused != blocked || t.kind.private || g.tries >= maxTries {
+// searchFor notes the first lanes of a blocked kind for a search.
+func (g *group) searchFor(t *turn) {
+	if !g.policy.Preemption.Enabled || t.kind.private || g.tries >= maxTries {
+		return
+	}
+	for _, l := range t.firsts(maxKindSearches) {
+		if g.below(l.band.priority) && len(g.searches) < maxSearches {
+			g.searches = append(g.searches, search{lane: l})
+		}
+	}
+}
+
+// nextSearch is the first session in the order of the queue that is to look for victims, with its number in g.searches.
+func (g *group) nextSearch() (w *waiting, i int) {
+	for n := range g.searches {
+		x := &g.searches[n]
+		if x.done >= min(x.lane.list.n, maxLaneSearches) {
+			continue
+		}
+		if s := x.lane.at(g, x.done); w == nil || g.before(s, w) < 0 {
+			w, i = s, n
+		}
+	}
+	return w, i
+}
+
+// searchNext looks for victims for the session that nextSearch named.
+func (g *group) searchNext(i int, decisions []Decision) []Decision {
+	x := &g.searches[i]
+	w := x.lane.at(g, x.done)
+	x.done++
+	if g.claimOf(w) != nil {
 		return decisions
 	}
-	for _, l := range t.firsts(16) {
-		if g.below(l.band.priority) && g.over(l.band.party.account, l.kind) == nil {
-			decisions = g.preemptForLane(l, decisions)
-		}
+	if o := g.over(x.lane.band.party.account, x.lane.kind); o != nil {
+		g.lost(w)
+		g.limit(x.lane, o.scope)
+		x.done = maxLaneSearches
+		return decisions
 	}
-	return decisions
+	if g.tries >= maxTries {
+		g.searches = g.searches[:0]
+		return decisions
+	}
+	g.tries++
+	c := g.findVictims(w)
+	if c == nil {
+		x.done = maxLaneSearches // nor would those after it
+		return decisions
+	}
+	g.claims = append(g.claims, c)
+	d := Decision{Session: w.id}
+	for _, r := range c.victims {
+		r.victimOf = c
+		d.Preempt = append(d.Preempt, r.id)
+	}
+	d.Hold = g.claimed(c)
+	return append(decisions, d)
 }
 
-func (g *group) preemptForLane(l *lane, decisions []Decision) []Decision {
-	for n := range min(l.list.n, 16) {
-		w := l.at(g, n)
-		if c := g.claimOf(w); c != nil {
-			if len(c.victims) > 0 {
-				continue
-			}
-			g.unclaimFor(c) // all have gone and it does not fit: something else came between
+// nextStale is the first claim whose victims have gone, in the order of the queue, nil when there is none.
+func (g *group) nextStale() *claim {
+	var first *claim
+	for _, c := range g.claims {
+		if len(c.victims) == 0 && (first == nil || g.before(c.w, first.w) < 0) {
+			first = c
 		}
-		if g.tries >= maxTries {
-			break
-		}
-		g.tries++
-		c := g.findVictims(w)
-		if c == nil {
-			break
-		}
-		g.claims = append(g.claims, c)
-		d := Decision{Session: w.id}
-		for _, r := range c.victims {
-			r.victimOf = c
-			d.Preempt = append(d.Preempt, r.id)
-		}
-		d.Hold = g.claimed(c)
-		decisions = append(decisions, d)
 	}
-	return decisions
+	return first
+}
+
+// keepPlaces does what is due for the sessions before w that did not start at their turn, in their order: a claim that did not
+// help is dropped, victims are looked for, and a place is reserved. nil stands for the end of the queue.
+func (g *group) keepPlaces(w *waiting, decisions []Decision) []Decision {
+	for {
+		var next *waiting
+		consider := func(s *waiting) bool {
+			if s == nil || next != nil && g.before(s, next) >= 0 {
+				return false
+			}
+			next = s
+			return true
+		}
+		do := 0
+		stale := g.nextStale()
+		if stale != nil && consider(stale.w) {
+			do = 1
+		}
+		s, i := g.nextSearch()
+		if consider(s) {
+			do = 2
+		}
+		if l := g.nextReserved(); l != nil && consider(l.head(g)) {
+			do = 3
+		}
+		if next == nil || w != nil && g.before(next, w) >= 0 {
+			return decisions
+		}
+		switch do {
+		case 1:
+			g.unclaimFor(stale) // something else came between
+			g.wakeBehind()
+		case 2:
+			decisions = g.searchNext(i, decisions)
+		case 3:
+			g.reserveFor(g.blocked.first())
+		}
+	}
 }
 
 // below reports whether something preemptible of lower priority runs.
@@ -290,7 +370,7 @@ func (g *group) findVictims(w *waiting) *claim {
 		p := part{m: best, sum: sh.sum, containers: len(sh.requests)}
 		for _, takes := range all {
 			best.give(s, takes, -1)
-			p.takes = append(p.takes, g.accelerators(best, takes)...)
+			p.takes = addTakes(p.takes, g.accelerators(best, takes))
 		}
 		out.merge(p)
 	}

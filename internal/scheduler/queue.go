@@ -251,6 +251,7 @@ func (q turns) first() *lane {
 
 // again restores the whole order, after the rule or the time changed.
 func (g *group) again() {
+	g.moves++
 	for _, t := range g.kinds {
 		heap.Init(t)
 	}
@@ -374,6 +375,9 @@ func (g *group) enqueue(w *waiting) {
 	l := w.lane
 	w.queued = true
 	l.list.add(w)
+	if g.kinds[l.kind].refused == blocked {
+		g.moves++ // it may find victims
+	}
 	switch {
 	case l.aside == absent:
 		g.kinds[l.kind].enter(l)
@@ -414,6 +418,9 @@ func (g *group) unlimit(l *lane) {
 	delete(l.scope.lanes, l)
 	l.scope = nil
 	g.kinds[l.kind].enter(l)
+	if g.kinds[l.kind].refused == blocked {
+		g.moves++
+	}
 }
 
 // refuse sets a kind aside with all its lanes.
