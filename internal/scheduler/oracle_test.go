@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sort"
 	"time"
 
 	"berth.dev/berth/internal/alloc"
@@ -512,12 +513,19 @@ func (o *oracle) reserve(s *scheduler.Session) *keptPlace {
 	open = slices.DeleteFunc(open, func(a *scheduler.Agent) bool {
 		return !slices.ContainsFunc(list, func(u []int) bool { return o.canEver(s, a, kernelsOf(s, u)) })
 	})
-	for _, at := range o.instants(open) {
-		if p := o.gangAt(s, open, at); p != nil {
-			return p
+	ends := slices.CompactFunc(o.instants(open), time.Time.Equal)
+	var found *keptPlace
+	sort.Search(len(ends), func(i int) bool { // by halves, as the rules say
+		p := o.gangAt(s, open, ends[i])
+		if p != nil {
+			found = p
 		}
+		return p != nil
+	})
+	if found == nil {
+		return o.gangSomeDay(s, open)
 	}
-	return o.gangSomeDay(s, open)
+	return found
 }
 
 // reserveOne keeps room on one agent: where it fits first, else where least is missing.
