@@ -24,10 +24,9 @@ type reservation struct {
 
 // part is what a reservation keeps on one machine.
 type part struct {
-	m          *machine
-	sum        []want // of all slots
-	takes      []alloc.Take
-	containers int
+	m     *machine
+	sum   []want // of all slots
+	takes []alloc.Take
 }
 
 func (r *reservation) on(m *machine) *part {
@@ -41,7 +40,7 @@ func (r *reservation) on(m *machine) *part {
 
 func (r *reservation) same(o *reservation) bool {
 	return r.w == o.w && r.end == o.end && slices.EqualFunc(r.parts, o.parts, func(a, b part) bool {
-		return a.m == b.m && a.containers == b.containers && slices.Equal(a.takes, b.takes) && slices.Equal(a.sum, b.sum)
+		return a.m == b.m && slices.Equal(a.takes, b.takes) && slices.Equal(a.sum, b.sum)
 	})
 }
 
@@ -203,9 +202,6 @@ func (g *group) mask(p *part, end int64, kept *bool) {
 		}
 		g.masked.room[m.slot[i]] = sum
 	}
-	if m.facts.ContainerLimit > 0 {
-		g.masked.containers = max(g.masked.containers, later.containers+p.containers)
-	}
 }
 
 func (g *group) accelerates(slot int32) bool { return slot != g.cluster.cpu && slot != g.cluster.mem }
@@ -270,7 +266,7 @@ func (g *group) reserve(w *waiting) *reservation {
 	}
 	if best >= 0 {
 		m := g.machines[best]
-		r.parts = append(r.parts, part{m: m, sum: sh.sum, takes: g.freest(m, m.now(), sh), containers: len(sh.requests)})
+		r.parts = append(r.parts, part{m: m, sum: sh.sum, takes: g.freest(m, m.now(), sh)})
 	}
 	return r
 }
@@ -326,7 +322,7 @@ func (g *group) endOn(m *machine, sh *shape) int64 {
 
 // keep adds what a shape takes of a machine in a state to a reservation, and takes it off the state.
 func (r *reservation) keep(g *group, m *machine, s state, sh *shape) {
-	p := part{m: m, sum: sh.sum, containers: len(sh.requests)}
+	p := part{m: m, sum: sh.sum}
 	for _, takes := range g.devices(m, s, sh) {
 		p.takes = addTakes(p.takes, g.accelerators(m, takes))
 	}
@@ -359,7 +355,7 @@ func (r *reservation) merge(p part) {
 			sum = append(sum, w)
 		}
 	}
-	old.sum, old.takes, old.containers = sum, addTakes(slices.Clone(old.takes), p.takes), old.containers+p.containers
+	old.sum, old.takes = sum, addTakes(slices.Clone(old.takes), p.takes)
 }
 
 // addTakes adds takes to a list in which every device stands once.
@@ -429,9 +425,6 @@ func (g *group) lack(m *machine, s state, sh *shape) float64 {
 			lack += float64(portion-have) / float64(w.amount)
 		}
 	})
-	if m.facts.ContainerLimit > 0 && s.containers+len(sh.requests) > m.facts.ContainerLimit {
-		lack++
-	}
 	return lack
 }
 
@@ -498,7 +491,7 @@ func (g *group) gangAt(w *waiting, machines []*machine, end int64) *reservation 
 			if all == nil {
 				continue
 			}
-			p := part{m: m, sum: u.shape.sum, containers: len(u.shape.requests)}
+			p := part{m: m, sum: u.shape.sum}
 			for _, takes := range all {
 				m.give(states[i], takes, -1)
 				p.takes = addTakes(p.takes, g.accelerators(m, takes))
@@ -545,7 +538,7 @@ func (g *group) gangSomeDay(w *waiting, machines []*machine) *reservation {
 			now[best], bare[best] = &state{}, &state{free: slices.Clone(e.free), room: slices.Clone(e.room)}
 			m.copyTo(now[best])
 		}
-		p := part{m: m, sum: u.shape.sum, containers: len(u.shape.requests), takes: g.freest(m, *now[best], u.shape)}
+		p := part{m: m, sum: u.shape.sum, takes: g.freest(m, *now[best], u.shape)}
 		for _, takes := range g.devices(m, *bare[best], u.shape) {
 			m.give(bare[best], takes, -1)
 		}
@@ -555,7 +548,6 @@ func (g *group) gangSomeDay(w *waiting, machines []*machine) *reservation {
 		for _, x := range u.shape.sum {
 			now[best].room[x.slot] -= x.amount
 		}
-		now[best].containers += p.containers
 		r.merge(p)
 	}
 	return r

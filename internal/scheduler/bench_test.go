@@ -91,7 +91,7 @@ func BenchmarkPlacements(b *testing.B) {
 				b.StartTimer()
 				for placed < 20_000 {
 					began := processor()
-					r, err := farm.Pass("g", now.Add(time.Hour), scheduler.DefaultWork)
+					r, err := farm.Pass("g", now.Add(time.Hour), scheduler.Work{Placements: 256, Steps: 60_000})
 					if err != nil {
 						b.Fatal(err)
 					}

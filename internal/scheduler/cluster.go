@@ -68,7 +68,6 @@ type group struct {
 	youngest   bool
 	ageing     time.Duration
 	strategy   Strategy
-	within     alloc.Placement
 	machines   []*machine // by id
 	unsorted   bool
 	uncounted  bool
@@ -115,7 +114,7 @@ type group struct {
 	tried      uint64 // moves when victims were last looked for
 	tries      int    // searches for victims in this pass
 	searches   []search
-	ripe       int64  // when a session that was too young becomes a possible victim; 0: none was
+	ripe       int64 // when a session that was too young becomes a possible victim; 0: none was
 	// preemptible counts live sessions that may become victims, by priority.
 	preemptible [maxPriority + 1]int
 
@@ -141,9 +140,6 @@ type Work struct {
 	// Steps bounds the looks at agents, in units of one request compared with one agent; 0: no bound.
 	Steps int
 }
-
-// DefaultWork keeps a pass below a tenth of a second on clusters of thousands of agents.
-var DefaultWork = Work{Placements: 256, Steps: 60_000}
 
 // Result is what one pass over a group decided.
 type Result struct {
@@ -251,8 +247,11 @@ func (c *Cluster) SetAgent(group string, a Agent) {
 	g := c.group(group)
 	m := c.machine(a.ID)
 	if m.group == g && sameMachine(&m.facts, &a) {
-		if !sameLoad(&m.facts, &a) {
-			c.load(m, a)
+		if !maps.Equal(m.facts.Images, a.Images) {
+			m.facts = a
+			c.imagesOf(m)
+			m.version++
+			g.changed(m)
 		}
 		m.facts = a
 		return
@@ -274,21 +273,7 @@ func (c *Cluster) SetAgent(group string, a Agent) {
 // sameMachine reports whether an agent is what it was, apart from what runs and lies there.
 func sameMachine(a, b *Agent) bool {
 	return a.Architecture == b.Architecture && a.Schedulable == b.Schedulable && a.Alive == b.Alive &&
-		a.ContainerLimit == b.ContainerLimit && slices.Equal(a.Hung, b.Hung) && slices.EqualFunc(a.Devices, b.Devices, sameDevice)
-}
-
-func sameLoad(a, b *Agent) bool {
-	return a.Containers == b.Containers && maps.Equal(a.Images, b.Images) &&
-		maps.EqualFunc(a.Used, b.Used, func(x, y map[string]cluster.Amount) bool { return maps.Equal(x, y) })
-}
-
-// load takes over what runs beside the sessions that are known, and the images.
-func (c *Cluster) load(m *machine, a Agent) {
-	m.facts = a
-	c.imagesOf(m)
-	m.recount(len(c.slots.name))
-	m.group.changed(m)
-	m.group.grown = append(m.group.grown, m)
+		slices.Equal(a.Hung, b.Hung) && slices.EqualFunc(a.Devices, b.Devices, sameDevice)
 }
 
 func sameDevice(a, b alloc.Device) bool {
@@ -343,13 +328,6 @@ func (c *Cluster) SetQuota(key Scope, q *Quota) {
 	c.loosen(s)
 }
 
-// SetElsewhere records what an owner uses outside of all groups of this cluster.
-func (c *Cluster) SetElsewhere(key Scope, u Usage) {
-	s := c.scopeOf(key)
-	s.elsewhere = u
-	c.loosen(s)
-}
-
 // SetShare records an owner's decayed use in a group for fair-share, as a part of what the
 // group could give, divided by the owner's weight; smaller goes first.
 func (c *Cluster) SetShare(group string, key Scope, share float64) {
@@ -386,7 +364,7 @@ func (c *Cluster) Enqueue(group string, s Session) {
 	l := g.laneOf(b, k)
 	l.refs++
 	w := &waiting{
-		id: s.ID, name: s.Name, enqueued: nanos(s.EnqueuedAt), starts: nanos(s.StartsAt), waits: s.Waiting, lane: l, typ: s.Type,
+		id: s.ID, name: s.Name, enqueued: nanos(s.EnqueuedAt), starts: nanos(s.StartsAt), waits: s.Waiting, lane: l,
 	}
 	if len(s.Kernels) > 0 {
 		w.kernel = s.Kernels[0].ID

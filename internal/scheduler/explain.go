@@ -36,7 +36,7 @@ func (c *Cluster) Probe(name string, now time.Time, s Session) Decision {
 		c.drop(k)
 	}()
 	b := &band{party: g.partyOf(c.accountOf(s.Owner)), group: g, priority: min(max(s.Priority, 0), maxPriority)}
-	w := &waiting{id: s.ID, name: s.Name, enqueued: nanos(s.EnqueuedAt), starts: nanos(s.StartsAt), waits: s.Waiting, typ: s.Type,
+	w := &waiting{id: s.ID, name: s.Name, enqueued: nanos(s.EnqueuedAt), starts: nanos(s.StartsAt), waits: s.Waiting,
 		lane: &lane{band: b, kind: k}}
 	for i := range s.Kernels {
 		if i == 0 {
@@ -197,9 +197,6 @@ func (g *group) judge(m *machine, w *waiting, sh *shape) verdict {
 	case g.tier(k, m) < 0:
 		v.filter = filterCompanions
 		return v
-	case m.facts.ContainerLimit > 0 && m.containers+len(sh.requests) > m.facts.ContainerLimit:
-		v.filter = filterContainers
-		return v
 	}
 	if short := g.shortfall(m.now(), sh); len(short) > 0 {
 		v.filter = string(short.Names()[0])
@@ -323,10 +320,7 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 		e.Text = asks + ", and no agent is left that suits its companions"
 	case len(e.Shortfall) == 0:
 		e.Reason = WaitsForCapacity
-		e.Text = asks + ", and every agent runs as many containers as it may"
-		if e.Rejected[filterContainers] == 0 {
-			e.Text = asks + ", which does not fit beside its own other kernels now"
-		}
+		e.Text = asks + ", which does not fit beside its own other kernels now"
 	default:
 		e.Reason = WaitsForCapacity
 		e.Text = fmt.Sprintf("%s, the best agent %s lacks %s now", asks, best.id, describe(e.Shortfall))

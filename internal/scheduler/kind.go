@@ -294,7 +294,6 @@ const (
 	filterArchitecture   = "architecture"
 	filterDesignated     = "designated"
 	filterVolume         = "hung-volume"
-	filterContainers     = "containers"
 	filterDevices        = "devices"
 	filterModels         = "models"
 	filterReserved       = "reserved"
@@ -303,7 +302,7 @@ const (
 
 // fits reports whether a state of an eligible machine has room for a shape.
 func (g *group) fits(m *machine, s state, sh *shape) bool {
-	if m.facts.ContainerLimit > 0 && s.containers+len(sh.requests) > m.facts.ContainerLimit || sh.negative {
+	if sh.negative {
 		return false
 	}
 	for _, w := range sh.sum {
@@ -362,7 +361,7 @@ func (g *group) choose(m *machine, free []cluster.Amount, r *request, on int32, 
 		g.asked = append(g.asked, a)
 	}
 	slices.SortFunc(g.asked, func(a, b alloc.Want) int { return a.Slot - b.Slot })
-	p := alloc.Policy{Placement: g.within, NoFragment: g.policy.WholeDevices, Models: r.models}
+	p := alloc.Policy{NoFragment: g.policy.WholeDevices, Models: r.models}
 	return g.chooser.Choose(m.topo, free, g.asked, &p, takes)
 }
 

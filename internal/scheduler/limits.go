@@ -13,13 +13,12 @@ type scope struct {
 	key   Scope
 	quota *Quota
 	// limits are quota.Slots by number.
-	limits    []want
-	used      []cluster.Amount // by slot number
-	elsewhere Usage
-	sessions  int // live, without private ones
-	private   int
-	lanes     map[*lane]struct{} // that wait for this quota
-	loosened  bool               // use shrank or the quota changed since the last look
+	limits   []want
+	used     []cluster.Amount // by slot number
+	sessions int              // live, without private ones
+	private  int
+	lanes    map[*lane]struct{} // that wait for this quota
+	loosened bool               // use shrank or the quota changed since the last look
 }
 
 // account is one owner with his scopes.
@@ -188,12 +187,12 @@ func (g *group) over(a *account, k *kind) *excess {
 			continue
 		}
 		if k.private {
-			if n := s.private + s.elsewhere.Private; s.quota.Private >= 0 && n >= s.quota.Private {
+			if n := s.private; s.quota.Private >= 0 && n >= s.quota.Private {
 				return &excess{scope: s, slot: -1, used: cluster.Amount(n), limit: cluster.Amount(s.quota.Private), asked: 1}
 			}
 			continue
 		}
-		if n := s.sessions + s.elsewhere.Sessions; s.quota.Sessions >= 0 && n >= s.quota.Sessions {
+		if n := s.sessions; s.quota.Sessions >= 0 && n >= s.quota.Sessions {
 			return &excess{scope: s, slot: -1, used: cluster.Amount(n), limit: cluster.Amount(s.quota.Sessions), asked: 1}
 		}
 		for _, w := range k.sum {
@@ -201,9 +200,9 @@ func (g *group) over(a *account, k *kind) *excess {
 				if l.slot != w.slot || w.amount <= 0 {
 					continue
 				}
-				used := s.elsewhere.Slots[g.cluster.slots.name[l.slot]]
+				used := cluster.Amount(0)
 				if int(l.slot) < len(s.used) {
-					used += s.used[l.slot]
+					used = s.used[l.slot]
 				}
 				if used+w.amount > l.amount {
 					return &excess{scope: s, slot: l.slot, used: used, limit: l.amount, asked: w.amount}

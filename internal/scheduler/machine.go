@@ -62,7 +62,6 @@ type machine struct {
 	section     []int32 // and back; -1 where the agent has no such slot
 	units       []cluster.Amount
 	kinds       int // of slots with capacity
-	containers  int
 	holds       []*hold
 	version     uint64
 	model       int32 // of the first accelerator
@@ -119,10 +118,7 @@ func (m *machine) recount(slots int) {
 	for i := range m.section {
 		m.section[i] = -1
 	}
-	m.containers, m.kinds = m.facts.Containers+len(m.holds), 0
-	for _, x := range m.takesOf(m.facts.Used) {
-		m.used[x.Device] += x.Amount
-	}
+	m.kinds = 0
 	for _, h := range m.holds {
 		for _, x := range h.takes {
 			m.used[x.Device] += x.Amount
@@ -197,7 +193,6 @@ func (m *machine) take(takes []alloc.Take, sign cluster.Amount) {
 		m.free[x.Device] = after
 		m.room[m.slot[slot]] += (after - after%unit) - (before - before%unit)
 	}
-	m.containers += int(sign)
 	m.version++
 }
 
@@ -217,18 +212,16 @@ func (m *machine) has(image int32) bool {
 
 // state is what a machine has left at some instant: now, at a later one, or when empty.
 type state struct {
-	free       []cluster.Amount
-	room       []cluster.Amount
-	containers int
+	free []cluster.Amount
+	room []cluster.Amount
 }
 
-func (m *machine) now() state { return state{m.free, m.room, m.containers} }
+func (m *machine) now() state { return state{m.free, m.room} }
 
 // copyTo copies the present state into space that the caller keeps.
 func (m *machine) copyTo(s *state) {
 	s.free = append(s.free[:0], m.free...)
 	s.room = append(s.room[:0], m.room...)
-	s.containers = m.containers
 }
 
 // give changes a copied state by takes, with sign -1 for taking them.
@@ -245,11 +238,10 @@ func (m *machine) give(s *state, takes []alloc.Take, sign cluster.Amount) {
 		s.free[x.Device] = after
 		s.room[m.slot[slot]] += (after - after%unit) - (before - before%unit)
 	}
-	s.containers -= int(sign)
 }
 
 // empty is the state when nothing at all runs.
-func (m *machine) empty() state { return state{m.whole, m.total, 0} }
+func (m *machine) empty() state { return state{m.whole, m.total} }
 
 // forever is the instant of what never ends by itself.
 const forever = int64(math.MaxInt64)

@@ -90,7 +90,9 @@ func (p *keptPlace) add(a *scheduler.Agent, kernels []scheduler.Kernel, takes al
 	part.takes = part.takes.Add(accelerators)
 }
 
-func accelerator(slot cluster.SlotName) bool { return slot != cluster.SlotCPU && slot != cluster.SlotMem }
+func accelerator(slot cluster.SlotName) bool {
+	return slot != cluster.SlotCPU && slot != cluster.SlotMem
+}
 
 func sumOf(kernels []scheduler.Kernel) cluster.Slots {
 	out := cluster.Slots{}
@@ -725,7 +727,9 @@ func (o *oracle) comesBefore(a, b *scheduler.Session) bool {
 	case "drf":
 		c = cmp.Or(c, cmp.Compare(o.dominantShare(a.Owner), o.dominantShare(b.Owner)))
 	case "fair-share":
-		share := func(s *scheduler.Session, kind scheduler.ScopeKind, id string) float64 { return o.shares[scheduler.Scope{Kind: kind, ID: id}] }
+		share := func(s *scheduler.Session, kind scheduler.ScopeKind, id string) float64 {
+			return o.shares[scheduler.Scope{Kind: kind, ID: id}]
+		}
 		c = cmp.Or(c, cmp.Compare(share(a, scheduler.ScopeDomain, a.Owner.Domain), share(b, scheduler.ScopeDomain, b.Owner.Domain)),
 			cmp.Compare(share(a, scheduler.ScopeProject, string(a.Owner.Project)), share(b, scheduler.ScopeProject, string(b.Owner.Project))),
 			cmp.Compare(share(a, scheduler.ScopeUser, string(a.Owner.User)), share(b, scheduler.ScopeUser, string(b.Owner.User))))

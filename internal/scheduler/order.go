@@ -55,15 +55,6 @@ var orders = []orderKind{
 	}},
 }
 
-// RegisterOrder adds an order policy. It is for package initialisation and panics on a name that
-// is taken. Its options must be read from the argument: those that are not read are refused.
-func RegisterOrder(name string, build func(*Options) (Order, error)) {
-	if slices.ContainsFunc(orders, func(k orderKind) bool { return k.name == name }) {
-		panic("scheduler: the order policy " + name + " is registered already")
-	}
-	orders = append(orders, orderKind{name, build})
-}
-
 // Orders lists the registered queue orders, the default first.
 func Orders() []string {
 	out := make([]string, len(orders))

@@ -425,7 +425,7 @@ func (g *group) diagnose(k *kind) (place, Reason) {
 			return hopeless, WaitsForAgent
 		}
 		return hopeless, TooBig
-	case fitsSums && g.plain(k) && len(k.units) == 1 && !g.containersOnly(k):
+	case fitsSums && g.plain(k) && len(k.units) == 1:
 		return blocked, WaitsForDevices
 	}
 	return blocked, WaitsForCapacity
@@ -439,21 +439,6 @@ func (g *group) shortOf(m *machine, s state, sh *shape) (bool, int32) {
 		}
 	}
 	return false, -1
-}
-
-// containersOnly reports whether all machines with enough room are at their limit of containers.
-func (g *group) containersOnly(k *kind) bool {
-	sh := k.units[0].shape
-	for _, m := range g.machines {
-		if m.eligible(k, sh) != "" {
-			continue
-		}
-		if short, _ := g.shortOf(m, m.now(), sh); !short &&
-			(m.facts.ContainerLimit == 0 || m.containers+len(sh.requests) <= m.facts.ContainerLimit) {
-			return false
-		}
-	}
-	return true
 }
 
 // couldEver reports whether a kind fits when nothing runs, counting also lost and unschedulable
@@ -511,9 +496,6 @@ func (m *machine) copies(sh *shape) int {
 		if w.amount > 0 {
 			n = min(n, int64(m.totalOf(w.slot)/w.amount))
 		}
-	}
-	if m.facts.ContainerLimit > 0 {
-		n = min(n, int64(m.facts.ContainerLimit/len(sh.requests)))
 	}
 	return int(n)
 }

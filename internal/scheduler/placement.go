@@ -126,15 +126,6 @@ var placements = []placementKind{
 	{"least-fragmentation", "least-fragmentation", newLeastFragmentation},
 }
 
-// RegisterPlacement adds a placement policy. It is for package initialisation and panics on a
-// name that is taken. Its options must be read from the argument: others are refused.
-func RegisterPlacement(name string, build func(*Options) (Strategy, error)) {
-	if slices.ContainsFunc(placements, func(k placementKind) bool { return k.name == name }) {
-		panic("scheduler: the placement policy " + name + " is registered already")
-	}
-	placements = append(placements, placementKind{name, name, build})
-}
-
 // Placements lists the registered placement policies, the default first.
 func Placements() []string {
 	out := make([]string, len(placements))

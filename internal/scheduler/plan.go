@@ -82,9 +82,6 @@ func (c *Cluster) Fill(s Snapshot) error {
 		q := s.Quotas[key]
 		c.SetQuota(key, &q)
 	}
-	for _, key := range sortedScopes(s.Elsewhere) {
-		c.SetElsewhere(key, s.Elsewhere[key])
-	}
 	for _, key := range sortedScopes(s.Shares) {
 		c.SetShare(name, key, s.Shares[key])
 	}

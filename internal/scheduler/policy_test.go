@@ -86,7 +86,6 @@ func TestDecayedShare(t *testing.T) {
 	require.InDelta(t, 0.25, share, 1e-9, "one full day of two, half of it decayed")
 	require.InDelta(t, 0.125, d.Share(now, ask(4, 8), []scheduler.Bucket{{Start: now.Add(-day), Used: all}}, 2), 1e-9)
 	require.Zero(t, d.Share(now, ask(4, 8), []scheduler.Bucket{{Start: now.Add(-5 * day), Used: all}}, 1))
-	require.InDelta(t, 0.5, scheduler.Factor(1), 1e-9)
 }
 
 func TestParseGroup(t *testing.T) {
@@ -161,9 +160,12 @@ func TestQuotasHoldAndNameTheOwner(t *testing.T) {
 	require.Equal(t, map[scheduler.Reason]int{scheduler.WaitsForConcurrency: 1}, c.Queue("g").Reasons)
 	c.Remove("s00")
 	require.Empty(t, started(pass(t, c, now.Add(time.Hour)))[1:], "its place is free again")
-	c.SetElsewhere(user, scheduler.Usage{Sessions: 1})
-	c.Enqueue("g", owned(4, "ada", ask(1, 1)))
-	require.Empty(t, pass(t, c, now.Add(time.Hour)), "what is used elsewhere counts")
+	require.NoError(t, c.SetGroup(scheduler.Group{Name: "other"}))
+	c.SetAgent("other", agent("b", 4, 8))
+	c.Enqueue("other", owned(4, "ada", ask(1, 1)))
+	r, err := c.Pass("other", now.Add(time.Hour), scheduler.Work{})
+	require.NoError(t, err)
+	require.Empty(t, r.Decisions, "what is used in other groups counts")
 }
 
 func TestExplainTellsWhatWouldHelp(t *testing.T) {

@@ -367,7 +367,7 @@ func (g *group) findVictims(w *waiting) *claim {
 		if all == nil {
 			return nil
 		}
-		p := part{m: best, sum: sh.sum, containers: len(sh.requests)}
+		p := part{m: best, sum: sh.sum}
 		for _, takes := range all {
 			best.give(s, takes, -1)
 			p.takes = addTakes(p.takes, g.accelerators(best, takes))
@@ -408,7 +408,6 @@ func (g *group) clear(trial *clearing, m *machine, w *waiting, sh *shape) (victi
 	slices.SortFunc(candidates, g.first)
 	g.cleared.free = append(g.cleared.free[:0], s.free...)
 	g.cleared.room = append(g.cleared.room[:0], s.room...)
-	g.cleared.containers = s.containers
 	for _, r := range candidates {
 		victims = append(victims, r)
 		if trial.free(m, &g.cleared, r, 1); g.fits(m, g.cleared, sh) {

@@ -21,7 +21,6 @@ type waiting struct {
 	waits  string
 	kernel cluster.KernelID
 	more   []cluster.KernelID // of the second and later kernels
-	typ    cluster.SessionType
 	lane   *lane
 	// queued: it is in its lane; otherwise it waits for its start time or a dependency.
 	queued bool

@@ -89,9 +89,6 @@ func (d Decay) Share(now time.Time, capacity cluster.Slots, buckets []Bucket, we
 	return sum / weights / weight
 }
 
-// Factor is the same as a number from 0 to 1, larger going first, for people.
-func Factor(share float64) float64 { return min(1, max(0, math.Exp2(-share))) }
-
 func (d Decay) resource(slot cluster.SlotName) float64 {
 	if w, ok := d.Resources[slot]; ok {
 		return w
