@@ -20,7 +20,7 @@ func (c *Cluster) Explain(id cluster.SessionID) (e Explanation, ok bool) {
 	g := w.lane.band.group
 	g.sync()
 	out := g.explain(w)
-	out.Position = g.position(w)
+	out.Position = g.queue.position(w)
 	return *out, true
 }
 
@@ -28,14 +28,14 @@ func (c *Cluster) Explain(id cluster.SessionID) (e Explanation, ok bool) {
 func (c *Cluster) Probe(name string, now time.Time, s Session) Decision {
 	g := c.group(name)
 	g.sync()
-	at := g.at
-	g.at = max(at, nanos(now))
+	at := g.queue.now
+	g.queue.now = max(at, nanos(now))
 	k := c.kindOf(&s)
 	defer func() {
-		g.at = at
+		g.queue.now = at
 		c.drop(k)
 	}()
-	b := &band{party: g.partyOf(c.accountOf(s.Owner)), group: g, priority: min(max(s.Priority, 0), maxPriority)}
+	b := &band{party: g.fairness.partyOf(c.accountOf(s.Owner)), group: g, priority: min(max(s.Priority, 0), maxPriority)}
 	w := &waiting{id: s.ID, name: s.Name, enqueued: nanos(s.EnqueuedAt), starts: nanos(s.StartsAt), waits: s.Waiting,
 		lane: &lane{band: b, kind: k}}
 	for i := range s.Kernels {
@@ -46,20 +46,20 @@ func (c *Cluster) Probe(name string, now time.Time, s Session) Decision {
 		}
 	}
 	d := Decision{Session: s.ID}
-	if w.starts <= g.at && w.waits == "" && !g.policy.Inactive && g.over(b.party.account, k) == nil {
-		cursor := g.cursor
-		if holds, why, _ := g.place(w); why == inTurn {
+	if w.starts <= g.queue.now && w.waits == "" && !g.policy.Inactive && b.party.account.over(k) == nil {
+		cursor := g.search.cursor
+		if holds, why, _ := g.place(w, false); why == inTurn {
 			for _, h := range holds {
 				d.Placements = append(d.Placements, Placement{Kernel: h.kernel, Agent: h.machine.id, Allocation: h.machine.topo.Allocation(h.takes)})
 				h.machine.take(h.takes, -1)
-				g.changed(h.machine)
+				g.search.changed(h.machine)
 			}
-			g.cursor = cursor
+			g.search.cursor = cursor
 			return d
 		}
 	}
 	d.Hold = g.explain(w)
-	d.Hold.Position = g.position(w)
+	d.Hold.Position = g.queue.position(w)
 	return d
 }
 
@@ -70,33 +70,33 @@ func (c *Cluster) Queue(name string) Depth {
 	if g == nil {
 		return d
 	}
-	d.Pending = g.pending
+	d.Pending = g.queue.pending
 	count := func(r Reason, n int) {
 		if n > 0 {
 			d.Reasons[r] += n
 		}
 	}
-	count(WaitsForDependency, g.dependent)
-	count(WaitsForStartTime, len(g.future))
-	count(WaitsForVictims, len(g.claims))
-	for _, l := range g.lanes {
+	count(WaitsForDependency, g.queue.dependent)
+	count(WaitsForStartTime, len(g.queue.future))
+	count(WaitsForVictims, len(g.reservations.claims))
+	for _, l := range g.queue.lanes {
 		switch l.aside {
 		case inTurn:
-			if t := g.kinds[l.kind]; t.refused == inTurn {
+			if t := g.queue.kinds[l.kind]; t.refused == inTurn {
 				count(WaitsForPass, l.list.n)
 			} else {
 				count(t.reason, l.list.n)
 			}
 		case limited:
 			r := WaitsForQuota
-			if o := g.over(l.band.party.account, l.kind); o != nil && o.slot < 0 {
+			if o := l.band.party.account.over(l.kind); o != nil && o.slot < 0 {
 				r = WaitsForConcurrency
 			}
 			count(r, l.list.n)
 		}
 	}
-	for _, claim := range g.claims { // counted above as preempting
-		if r := g.kinds[claim.w.lane.kind].reason; claim.w.lane.aside == inTurn && d.Reasons[r] > 0 {
+	for _, claim := range g.reservations.claims { // counted above as preempting
+		if r := g.queue.kinds[claim.w.lane.kind].reason; claim.w.lane.aside == inTurn && d.Reasons[r] > 0 {
 			if d.Reasons[r]--; d.Reasons[r] == 0 {
 				delete(d.Reasons, r)
 			}
@@ -105,74 +105,30 @@ func (c *Cluster) Queue(name string) Depth {
 	return d
 }
 
-// position counts the sessions before w in the queue, and w.
-func (g *group) position(w *waiting) int {
-	n := 1
-	rank, mine := g.rank(w), &w.lane.band.party.Party
-	for priority, bands := range g.bands {
-		for _, b := range bands {
-			before, equal := 0, b.all.n
-			switch {
-			case g.ageing > 0:
-				before = b.all.n
-				if priority <= rank {
-					before = 0
-					if rank < maxPriority {
-						before = b.all.until(g.aged - int64(rank+1-priority)*int64(g.ageing))
-					}
-					equal = b.all.n - before
-					if priority < rank {
-						equal = b.all.until(g.aged-int64(rank-priority)*int64(g.ageing)) - before
-					}
-				}
-			case priority > rank:
-				before = b.all.n
-			}
-			n += before
-			if priority > rank || g.ageing == 0 && priority < rank {
-				continue
-			}
-			switch c := g.order.Compare(&b.party.Party, mine); {
-			case b.party != w.lane.band.party && c < 0:
-				n += equal
-			case b.party != w.lane.band.party && c > 0:
-			case g.youngest:
-				n += b.all.n - b.all.before(w)
-				if _, _, in := b.all.find(w); in {
-					n--
-				}
-			default:
-				n += min(max(b.all.before(w)-before, 0), equal)
-			}
-		}
-	}
-	return n
-}
-
 // explain says why a session waits now, without its position.
 func (g *group) explain(w *waiting) *Explanation {
 	k := w.lane.kind
 	switch {
 	case k.kernels == 0:
 		return &Explanation{Reason: TooBig, Text: "it has no kernels"}
-	case w.starts > g.at:
+	case w.starts > g.queue.now:
 		return &Explanation{Reason: WaitsForStartTime, Text: "it starts at " + timeText(time.Unix(0, w.starts))}
 	case w.waits != "":
 		return &Explanation{Reason: WaitsForDependency, Text: w.waits}
 	case g.policy.Inactive:
 		return &Explanation{Reason: WaitsForAgent, Text: "its resource group " + g.policy.Name + " is not active", Elsewhere: g.elsewhere(w)}
 	}
-	if c := g.claimOf(w); c != nil && len(c.victims) > 0 {
-		return g.claimed(c)
+	if c := g.reservations.claimOf(w); c != nil && len(c.victims) > 0 {
+		return claimed(c)
 	}
-	if o := g.over(w.lane.band.party.account, k); o != nil {
+	if o := w.lane.band.party.account.over(k); o != nil {
 		return o.explain(g.cluster, k)
 	}
 	return g.explainRoom(w)
 }
 
 // claimed explains that a session's place is being cleared.
-func (g *group) claimed(c *claim) *Explanation {
+func claimed(c *claim) *Explanation {
 	text := fmt.Sprintf("%d running sessions of lower priority end to make room for it", len(c.victims))
 	if len(c.victims) == 1 {
 		text = "a running session of lower priority ends to make room for it"
@@ -194,40 +150,25 @@ func (g *group) judge(m *machine, w *waiting, sh *shape) verdict {
 	switch {
 	case v.filter != "":
 		return v
-	case g.tier(k, m) < 0:
+	case g.search.tier(k, m) < 0:
 		v.filter = filterCompanions
 		return v
 	}
-	if short := g.shortfall(m.now(), sh); len(short) > 0 {
+	if short := g.search.shortfall(m.now(), sh); len(short) > 0 {
 		v.filter = string(short.Names()[0])
 		return v
 	}
-	if !g.fits(m, m.now(), sh) {
+	if !g.search.fits(m, m.now(), sh) {
 		v.filter, v.fragmented = filterDevices, true
-		if !g.fits(m, m.empty(), sh) && slices.ContainsFunc(sh.requests, func(r request) bool { return len(r.models) > 0 }) {
+		if !g.search.fits(m, m.empty(), sh) && slices.ContainsFunc(sh.requests, func(r request) bool { return len(r.models) > 0 }) {
 			v.filter = filterModels
 		}
 		return v
 	}
-	if bars := g.bars(w); bars != nil && bars[m.index] || g.keptFrom(m, w) && !g.fits(m, g.masked, sh) {
+	if closed := g.reservations.closedFor(w); closed != nil && closed[m.index] || g.reservations.keptFrom(m, w) && !g.search.fits(m, g.reservations.masked, sh) {
 		v.filter = filterReserved
 	}
 	return v
-}
-
-// shortfall is what a state is short of for a shape.
-func (g *group) shortfall(s state, sh *shape) cluster.Slots {
-	out := cluster.Slots{}
-	for _, w := range sh.sum {
-		have := cluster.Amount(0)
-		if int(w.slot) < len(s.room) {
-			have = s.room[w.slot]
-		}
-		if w.amount > have {
-			out[g.cluster.slots.name[w.slot]] = w.amount - have
-		}
-	}
-	return out
 }
 
 // explainRoom explains why no machine takes a session now.
@@ -238,17 +179,17 @@ func (g *group) explainRoom(w *waiting) *Explanation {
 	defer func() {
 		for _, h := range booked {
 			h.machine.take(h.takes, -1)
-			g.changed(h.machine)
+			g.search.changed(h.machine)
 		}
 	}()
-	for _, i := range g.sequence(k) {
+	for _, i := range g.search.sequence(k) {
 		sh := k.units[i].shape
-		if m, takes, _ := g.seat(w, k, sh); m != nil {
+		if m, takes, _ := g.seat(w, k, sh, false); m != nil {
 			for _, t := range takes {
 				m.take(t, 1)
 				booked = append(booked, &hold{machine: m, takes: t})
 			}
-			g.changed(m)
+			g.search.changed(m)
 			continue
 		}
 		return g.explainShape(w, sh)
@@ -266,7 +207,7 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 	usable, reserved, fragmented := 0, 0, 0
 	var best *machine
 	bestMissing := 0.0
-	for _, m := range g.machines {
+	for _, m := range g.search.machines {
 		v := g.judge(m, w, sh)
 		if v.filter == "" {
 			continue
@@ -281,12 +222,12 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 			fragmented++
 		}
 		usable++
-		if x := missing(g.shortfall(m.now(), sh), asked); best == nil || x < bestMissing {
+		if x := missing(g.search.shortfall(m.now(), sh), asked); best == nil || x < bestMissing {
 			best, bestMissing = m, x
 		}
 	}
 	if best != nil {
-		e.Shortfall = g.shortfall(best.now(), sh)
+		e.Shortfall = g.search.shortfall(best.now(), sh)
 	}
 	asks := "it asks for " + describe(asked)
 	if k.kernels > 1 {
@@ -301,8 +242,8 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 	case usable == 0:
 		e.Reason = WaitsForAgent
 		e.Text = "no agent can take it: " + g.whyNone(k, sh, e.Rejected)
-	case !g.couldEver(k, false):
-		if g.couldEver(k, true) {
+	case !g.search.couldEver(k, false):
+		if g.search.couldEver(k, true) {
 			e.Reason = WaitsForAgent
 			e.Text = asks + ", and the agents that are large enough are lost or not schedulable"
 			break
@@ -340,7 +281,7 @@ func missing(short, want cluster.Slots) float64 {
 
 // whyNone turns the counts of refused agents into words.
 func (g *group) whyNone(k *kind, sh *shape, counts map[string]int) string {
-	if len(g.machines) == 0 {
+	if len(g.search.machines) == 0 {
 		return "its resource group has no agents"
 	}
 	arch := "its own"
@@ -358,25 +299,25 @@ func (g *group) whyNone(k *kind, sh *shape, counts map[string]int) string {
 	for _, f := range slices.Sorted(maps.Keys(counts)) {
 		parts = append(parts, fmt.Sprintf("%d %s", counts[f], words[f]))
 	}
-	return fmt.Sprintf("of %d agents, %s", len(g.machines), strings.Join(parts, ", "))
+	return fmt.Sprintf("of %d agents, %s", len(g.search.machines), strings.Join(parts, ", "))
 }
 
 // tooMuch says by how much a request is over the largest usable agent.
 func (g *group) tooMuch(k *kind, sh *shape, asked cluster.Slots) string {
 	var best *machine
 	bestMissing := 0.0
-	for _, m := range g.machines {
+	for _, m := range g.search.machines {
 		if m.eligible(k, sh) != "" {
 			continue
 		}
-		if x := missing(g.shortfall(m.empty(), sh), asked); best == nil || x < bestMissing {
+		if x := missing(g.search.shortfall(m.empty(), sh), asked); best == nil || x < bestMissing {
 			best, bestMissing = m, x
 		}
 	}
 	if best == nil {
 		return "none is usable"
 	}
-	if short := g.shortfall(best.empty(), sh); len(short) > 0 {
+	if short := g.search.shortfall(best.empty(), sh); len(short) > 0 {
 		return fmt.Sprintf("the largest, %s, is short of %s", best.id, describe(short))
 	}
 	if k.kernels > 1 && !k.session.SingleNode {
@@ -410,7 +351,7 @@ func (g *group) advise(w *waiting, sh *shape, best *machine, e *Explanation) {
 		e.Remedies = append(e.Remedies, fmt.Sprintf("ask an administrator to allow scheduling on one of %d excluded agents", e.Rejected[filterNotSchedulable]))
 	case e.Reason == WaitsForAgent && e.Rejected[filterArchitecture] > 0:
 		var archs []string
-		for _, m := range g.machines {
+		for _, m := range g.search.machines {
 			if m.facts.Alive && m.facts.Schedulable && !slices.Contains(archs, m.facts.Architecture) {
 				archs = append(archs, m.facts.Architecture)
 			}
@@ -432,9 +373,9 @@ func (g *group) advise(w *waiting, sh *shape, best *machine, e *Explanation) {
 // estimate tells when a blocked session starts at the latest, where declared lifetimes tell it:
 // for those with a reservation, and for the next ones if nobody before them waits for the same agents.
 func (g *group) estimate(w *waiting, e *Explanation) {
-	r := g.reservationOf(w)
-	if r == nil && g.position(w) <= len(g.reserved)+1 {
-		r = g.reserve(w)
+	r := g.reservations.reservationOf(w)
+	if r == nil && g.queue.position(w) <= len(g.reservations.reserved)+1 {
+		r = g.reservations.reserve(w)
 	}
 	if r == nil || len(r.parts) == 0 {
 		return
@@ -446,7 +387,7 @@ func (g *group) estimate(w *waiting, e *Explanation) {
 	e.Estimate = time.Unix(0, r.end).UTC()
 	name, first := "a session", cluster.SessionID("")
 	for _, h := range r.parts[0].m.holds {
-		if o := h.run; max(o.end, g.at) == r.end && o.name != "" && g.sameUser(o.account.owner, w.lane.band.party.Owner) && (first == "" || o.id < first) {
+		if o := h.run; max(o.end, g.queue.now) == r.end && o.name != "" && sameUser(o.account.owner, w.lane.band.party.Owner) && (first == "" || o.id < first) {
 			name, first = "session "+o.name, o.id
 		}
 	}
@@ -454,7 +395,7 @@ func (g *group) estimate(w *waiting, e *Explanation) {
 }
 
 // sameUser reports whether two owners are one person, who may read the names of both's sessions.
-func (g *group) sameUser(a, b Owner) bool {
+func sameUser(a, b Owner) bool {
 	return a.User == b.User && (a.User != "" || a.AccessKey == b.AccessKey)
 }
 
@@ -476,24 +417,24 @@ func (g *group) elsewhere(w *waiting) []string {
 
 // hasRoom reports whether a kind of session of another group would fit now.
 func (g *group) hasRoom(k *kind) bool {
-	rest := map[*machine]*state{}
+	rest := map[*machine]*freeVector{}
 	for _, u := range k.units {
 		found := false
-		for _, m := range g.machines {
-			s := m.now()
+		for _, m := range g.search.machines {
+			v := m.now()
 			if rest[m] != nil {
-				s = *rest[m]
+				v = *rest[m]
 			}
-			if m.eligible(k, u.shape) != "" || slices.ContainsFunc(g.reserved, func(r *reservation) bool { return r.on(m) != nil }) ||
-				!g.fits(m, s, u.shape) {
+			if m.eligible(k, u.shape) != "" || slices.ContainsFunc(g.reservations.reserved, func(r *reservation) bool { return r.on(m) != nil }) ||
+				!g.search.fits(m, v, u.shape) {
 				continue
 			}
-			all := g.devices(m, s, u.shape)
+			all := g.search.devices(m, v, u.shape)
 			if all == nil {
 				continue
 			}
 			if rest[m] == nil {
-				rest[m] = &state{}
+				rest[m] = &freeVector{}
 				m.copyTo(rest[m])
 			}
 			for _, takes := range all {

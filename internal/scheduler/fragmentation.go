@@ -117,8 +117,8 @@ func (l *leastFragmentation) Pick(v *View) int {
 }
 
 func (l *leastFragmentation) choice(v *View) (packing.Choice, bool) {
-	r, slot, ok := l.request(v.w.g, v.w.s)
-	if !ok || !l.describe(v.w.g, v.m, slot) {
+	r, slot, ok := l.request(v.w.in, v.w.s)
+	if !ok || !l.describe(v.w.in, v.m, slot) {
 		return packing.Choice{}, false
 	}
 	return l.policy.Score(&l.node, &r)
@@ -138,13 +138,13 @@ func (m *machine) gpus() (slot int32, from int) {
 
 // describe fills l.node with what a machine has left; slot is that of the accelerators that are
 // asked for, -1 when none are.
-func (l *leastFragmentation) describe(g *group, m *machine, slot int32) bool {
+func (l *leastFragmentation) describe(in *search, m *machine, slot int32) bool {
 	own, from := m.gpus()
 	if slot >= 0 && slot != own {
 		return false
 	}
 	n := &l.node
-	n.CPU, n.Mem, n.GPUs, n.Model = int64(m.roomOf(g.cluster.cpu)), int64(m.roomOf(g.cluster.mem)/cluster.Milli)>>20, l.free[:0], 0
+	n.CPU, n.Mem, n.GPUs, n.Model = int64(m.roomOf(in.cluster.cpu)), int64(m.roomOf(in.cluster.mem)/cluster.Milli)>>20, l.free[:0], 0
 	if own < 0 {
 		return true
 	}
@@ -174,15 +174,15 @@ func (l *leastFragmentation) model(name int32) uint8 {
 }
 
 // request turns a shape into a request of the policy; false when it has none like it.
-func (l *leastFragmentation) request(g *group, sh *shape) (r packing.Request, slot int32, ok bool) {
+func (l *leastFragmentation) request(in *search, sh *shape) (r packing.Request, slot int32, ok bool) {
 	slot = -1
 	for i := range sh.requests {
 		q := &sh.requests[i]
 		for _, w := range q.wants {
 			switch w.slot {
-			case g.cluster.cpu:
+			case in.cluster.cpu:
 				r.CPU += int64(w.amount)
-			case g.cluster.mem:
+			case in.cluster.mem:
 				r.Mem += int64(w.amount/cluster.Milli) >> 20
 			default:
 				if slot >= 0 && slot != w.slot || r.GPUs > 0 && (w.amount < cluster.Milli || r.Milli < packing.Whole) {
@@ -197,7 +197,7 @@ func (l *leastFragmentation) request(g *group, sh *shape) (r packing.Request, sl
 			}
 		}
 		for _, name := range q.models {
-			r.Models |= 1 << l.model(g.cluster.models.of(name))
+			r.Models |= 1 << l.model(in.cluster.models.of(name))
 		}
 	}
 	return r, slot, r.GPUs <= packing.MaxGPUs
@@ -211,7 +211,7 @@ func (l *leastFragmentation) Learn(w *Wanted, typical bool) {
 	case !typical && l.typical:
 		return
 	}
-	if r, _, ok := l.request(w.g, w.s); ok && r.CPU >= 0 && r.Mem >= 0 && r.GPUs >= 0 {
+	if r, _, ok := l.request(w.in, w.s); ok && r.CPU >= 0 && r.Mem >= 0 && r.GPUs >= 0 {
 		l.workload.Add(r)
 		l.arrivals++
 		l.dirty = l.dirty || typical
@@ -219,24 +219,24 @@ func (l *leastFragmentation) Learn(w *Wanted, typical bool) {
 }
 
 // Settle learns when enough has arrived, and looks at what is scarce when enough has changed.
-func (l *leastFragmentation) Settle(g *group) {
+func (l *leastFragmentation) Settle(in *search) {
 	if l.dirty || !l.typical && l.arrivals >= min(max(firstLesson, l.learnt/2), lastLesson) {
 		l.learnt += l.arrivals
 		l.arrivals, l.dirty = 0, false
 		l.policy.Learn(&l.workload)
 		l.surveyed = -1
 	}
-	at := g.forgotten + len(g.changes)
-	if l.workload.Len() == 0 || l.surveyed >= 0 && l.facts == g.facts && at-l.surveyed < max(8, len(g.machines)/16, len(g.boards)*len(g.machines)/2000) {
+	at := in.position()
+	if l.workload.Len() == 0 || l.surveyed >= 0 && l.facts == in.facts && at-l.surveyed < max(8, len(in.machines)/16, len(in.boards)*len(in.machines)/2000) {
 		return
 	}
-	l.surveyed, l.facts = at, g.facts
+	l.surveyed, l.facts = at, in.facts
 	l.policy.Survey(func(yield func(*packing.Node) bool) {
-		for _, m := range g.machines {
-			if m.facts.Alive && m.facts.Schedulable && l.describe(g, m, -1) && !yield(&l.node) {
+		for _, m := range in.machines {
+			if m.facts.Alive && m.facts.Schedulable && l.describe(in, m, -1) && !yield(&l.node) {
 				return
 			}
 		}
 	})
-	g.steps += len(g.machines) / 4
+	in.steps += len(in.machines) / 4
 }

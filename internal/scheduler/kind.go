@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
 )
 
@@ -55,11 +54,6 @@ type unit struct {
 func (k *kind) plain() bool {
 	s := &k.session
 	return len(s.Designated) == 0 && len(s.Failed) == 0 && s.Companions.Name == ""
-}
-
-// plain reports whether a kind's wishes rule nothing out in this group: volumes are one only while some hang.
-func (g *group) plain(k *kind) bool {
-	return k.plain() && (len(k.session.Volumes) == 0 || !slices.ContainsFunc(g.machines, func(m *machine) bool { return len(m.facts.Hung) > 0 }))
 }
 
 // hangs reports whether a volume that the kind needs does not answer on the machine.
@@ -214,10 +208,10 @@ func (c *Cluster) drop(k *kind) {
 	}
 	delete(c.kinds, k.key)
 	for _, g := range c.groups {
-		if t := g.kinds[k]; t != nil {
-			g.unrefuse(t)
+		if t := g.queue.kinds[k]; t != nil {
+			g.queue.unrefuse(t)
 			t.join(nil)
-			delete(g.kinds, k)
+			delete(g.queue.kinds, k)
 		}
 	}
 	for _, u := range k.units {
@@ -232,7 +226,7 @@ func (c *Cluster) drop(k *kind) {
 		if sh.idle = false; sh.refs == 0 {
 			delete(c.shapes, sh.key)
 			for _, g := range c.groups {
-				delete(g.boards, sh)
+				delete(g.search.boards, sh)
 			}
 		}
 	}
@@ -299,71 +293,6 @@ const (
 	filterReserved       = "reserved"
 	filterCompanions     = "companions"
 )
-
-// fits reports whether a state of an eligible machine has room for a shape.
-func (g *group) fits(m *machine, s state, sh *shape) bool {
-	if sh.negative {
-		return false
-	}
-	for _, w := range sh.sum {
-		if int(w.slot) >= len(s.room) || s.room[w.slot] < w.amount {
-			return false
-		}
-	}
-	if len(sh.requests) > 1 {
-		return g.trial(m, s, sh)
-	}
-	r := &sh.requests[0]
-	for _, w := range r.wants {
-		section := m.section[w.slot]
-		_, rule, _, _ := m.topo.Slot(int(section))
-		if w.amount%m.units[section] != 0 {
-			return false
-		}
-		if len(r.models) == 0 && (rule != alloc.Fraction || !g.policy.WholeDevices) && rule != alloc.Unique {
-			continue
-		}
-		p := alloc.Policy{NoFragment: g.policy.WholeDevices, Models: r.models}
-		if !m.topo.Holds(s.free, alloc.Want{Slot: int(section), Amount: w.amount}, &p) {
-			return false
-		}
-	}
-	return true
-}
-
-// trial tries to choose devices for all requests of a shape one after the other.
-func (g *group) trial(m *machine, s state, sh *shape) bool {
-	g.scratch.free = append(g.scratch.free[:0], s.free...)
-	g.scratch.room = append(g.scratch.room[:0], s.room...)
-	for i := range sh.requests {
-		var ok bool
-		if g.takes, ok = g.choose(m, g.scratch.free, &sh.requests[i], 0, g.takes[:0]); !ok {
-			return false
-		}
-		m.give(&g.scratch, g.takes, -1)
-	}
-	return true
-}
-
-// choose picks devices for one request among those that are free; on restricts shares to one
-// device, 1 + its number.
-func (g *group) choose(m *machine, free []cluster.Amount, r *request, on int32, takes []alloc.Take) ([]alloc.Take, bool) {
-	g.asked = g.asked[:0]
-	for _, w := range r.wants {
-		section := m.sectionOf(w.slot)
-		if section < 0 || w.amount < 0 {
-			return takes, false
-		}
-		a := alloc.Want{Slot: section, Amount: w.amount}
-		if _, _, from, to := m.topo.Slot(section); on > 0 && int(on) > from && int(on) <= to {
-			a.On = on
-		}
-		g.asked = append(g.asked, a)
-	}
-	slices.SortFunc(g.asked, func(a, b alloc.Want) int { return a.Slot - b.Slot })
-	p := alloc.Policy{NoFragment: g.policy.WholeDevices, Models: r.models}
-	return g.chooser.Choose(m.topo, free, g.asked, &p, takes)
-}
 
 func nanos(t time.Time) int64 {
 	if t.IsZero() {

@@ -56,48 +56,6 @@ func (c *Cluster) accountOf(o Owner) *account {
 	return a
 }
 
-// partyOf finds an owner in a group.
-func (g *group) partyOf(a *account) *party {
-	p := g.parties[a]
-	if p == nil {
-		p = &party{account: a, Party: Party{Owner: a.owner}, usage: g.usageOf(a.owner)}
-		p.usage.parties = append(p.usage.parties, p)
-		p.Domain, p.Project, p.User = g.sharesOf(a.owner)
-		p.Dominant = g.dominant(p.usage)
-		g.parties[a] = p
-	}
-	return p
-}
-
-// usageOf finds what a user holds in the group; a keypair without a user stands for itself.
-func (g *group) usageOf(o Owner) *usage {
-	key := Scope{ScopeUser, string(o.User)}
-	if o.User == "" {
-		key = Scope{ScopeKeypair, string(o.AccessKey)}
-	}
-	u := g.usages[key]
-	if u == nil {
-		u = &usage{}
-		g.usages[key] = u
-	}
-	return u
-}
-
-func (g *group) sharesOf(o Owner) (domain, project, user float64) {
-	return g.shares[Scope{ScopeDomain, o.Domain}], g.shares[Scope{ScopeProject, string(o.Project)}], g.shares[Scope{ScopeUser, string(o.User)}]
-}
-
-// dominant is the largest part of the group's capacity of a slot that is held.
-func (g *group) dominant(u *usage) float64 {
-	most := 0.0
-	for slot, v := range u.used {
-		if v > 0 && slot < len(g.capacity) && g.capacity[slot] > 0 {
-			most = max(most, float64(v)/float64(g.capacity[slot]))
-		}
-	}
-	return most
-}
-
 func addTo(sums []cluster.Amount, wants []want, sign cluster.Amount) []cluster.Amount {
 	for _, w := range wants {
 		for int(w.slot) >= len(sums) {
@@ -106,46 +64,6 @@ func addTo(sums []cluster.Amount, wants []want, sign cluster.Amount) []cluster.A
 		sums[w.slot] += sign * w.amount
 	}
 	return sums
-}
-
-// charge books a live session to its owners; sign -1 gives back.
-func (g *group) charge(r *running, sign int) {
-	for _, s := range r.account.scopes {
-		if r.private {
-			s.private += sign
-		} else {
-			s.sessions += sign
-			s.used = addTo(s.used, r.sum, cluster.Amount(sign))
-		}
-		if sign < 0 {
-			g.cluster.loosen(s)
-		}
-	}
-	if r.private {
-		return
-	}
-	u := g.usageOf(r.account.owner)
-	u.used = addTo(u.used, r.sum, cluster.Amount(sign))
-	share := g.dominant(u)
-	if len(u.parties) == 0 || u.parties[0].Dominant == share {
-		return
-	}
-	// Lanes leave the heaps by their old order and return by the new one.
-	var moved []*lane
-	for _, p := range u.parties {
-		for _, l := range p.lanes {
-			if g.byShare && l.aside == inTurn {
-				g.kinds[l.kind].leave(l)
-				moved = append(moved, l)
-			}
-		}
-	}
-	for _, p := range u.parties {
-		p.Dominant = share
-	}
-	for _, l := range moved {
-		g.kinds[l.kind].enter(l)
-	}
 }
 
 // loosen notes that sessions that wait for a quota should be looked at again.
@@ -162,8 +80,8 @@ func (c *Cluster) wakeLoosened() {
 		s.loosened = false
 		for _, l := range slices.SortedFunc(maps.Keys(s.lanes), byLane) {
 			g := l.band.group
-			if o := g.over(l.band.party.account, l.kind); o == nil || o.scope != s {
-				g.unlimit(l)
+			if o := l.band.party.account.over(l.kind); o == nil || o.scope != s {
+				g.queue.unlimit(l)
 			}
 		}
 	}
@@ -181,7 +99,7 @@ type excess struct {
 
 // over finds a quota that one more session of the kind would exceed, nil when there is none.
 // Only slots that the session asks for are looked at.
-func (g *group) over(a *account, k *kind) *excess {
+func (a *account) over(k *kind) *excess {
 	for _, s := range a.scopes {
 		if s.quota == nil {
 			continue

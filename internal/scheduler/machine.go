@@ -211,21 +211,21 @@ func (m *machine) has(image int32) bool {
 }
 
 // state is what a machine has left at some instant: now, at a later one, or when empty.
-type state struct {
+type freeVector struct {
 	free []cluster.Amount
 	room []cluster.Amount
 }
 
-func (m *machine) now() state { return state{m.free, m.room} }
+func (m *machine) now() freeVector { return freeVector{m.free, m.room} }
 
 // copyTo copies the present state into space that the caller keeps.
-func (m *machine) copyTo(s *state) {
+func (m *machine) copyTo(s *freeVector) {
 	s.free = append(s.free[:0], m.free...)
 	s.room = append(s.room[:0], m.room...)
 }
 
 // give changes a copied state by takes, with sign -1 for taking them.
-func (m *machine) give(s *state, takes []alloc.Take, sign cluster.Amount) {
+func (m *machine) give(s *freeVector, takes []alloc.Take, sign cluster.Amount) {
 	for _, x := range takes {
 		dev := m.topo.Device(int(x.Device))
 		if !dev.Healthy {
@@ -241,7 +241,7 @@ func (m *machine) give(s *state, takes []alloc.Take, sign cluster.Amount) {
 }
 
 // empty is the state when nothing at all runs.
-func (m *machine) empty() state { return state{m.whole, m.total} }
+func (m *machine) empty() freeVector { return freeVector{m.whole, m.total} }
 
 // forever is the instant of what never ends by itself.
 const forever = int64(math.MaxInt64)

@@ -339,6 +339,8 @@ func (w *trial) checkReason(s *scheduler.Session, e *scheduler.Explanation) {
 		return // which of its kernels is explained depends on where the others would go
 	case !o.everFits(s):
 		want = append(want, scheduler.TooBig, scheduler.WaitsForAgent)
+	case o.startsNow(s): // it did not at its turn, when another one came before it
+		want = append(want, scheduler.WaitsForPass)
 	case o.place(s, true) != nil:
 		want = append(want, scheduler.WaitsBehind)
 	default:
@@ -351,6 +353,13 @@ func (w *trial) checkReason(s *scheduler.Session, e *scheduler.Explanation) {
 	}
 	require.True(w.t, o.reserved[i].from.Equal(e.Estimate), "%s can start at %s, not %s", s.ID, o.reserved[i].from, e.Estimate)
 	require.Contains(w.t, e.Remedies[len(e.Remedies)-1], "on agent "+string(o.reserved[i].parts[0].agent.ID)+" to end")
+}
+
+// startsNow reports whether a session would start if it were its turn.
+func (o *oracle) startsNow(s *scheduler.Session) bool {
+	last := o.last
+	defer func() { o.last = last }()
+	return o.place(s, false) != nil
 }
 
 // checkWake compares when time alone changes something. When a session is old enough to be a victim is not compared.

@@ -6,9 +6,45 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"time"
 
 	"berth.dev/berth/internal/cluster"
 )
+
+// queue is the waiting sessions of a group in their order.
+//
+// Sessions that differ in owner, priority, age and name only are one kind, and what is found out about one of them holds for all.
+// So a pass costs what changed, not the length of the queue. Of one kind, the sessions of one owner and priority are a lane, oldest
+// first; every kind has a heap of its lanes by their first sessions, and the queue has two heaps of kinds: ready, which may start,
+// and blocked, which wait for room. Kinds that wait for something else are in none.
+//
+// Invariants, between calls:
+//   - a lane with sessions is in the heap of its kind, or in the set of the limit that it waits for;
+//   - a kind is in ready when it was not refused, in blocked when it was refused for room, and in refusals when it was refused at all;
+//     a blocked kind leaves its heap during a pass while it has a reservation;
+//   - a session that waits for its start time is in future, one that waits for a dependency is in no heap.
+type queue struct {
+	order    Order
+	youngest bool          // the youngest session goes first
+	byShare  bool          // the order looks at dominant shares
+	aging    time.Duration // of waiting that adds one to the priority; 0: none
+	now      int64         // the instant of the pass
+	agedTo   int64         // the same in steps of aging
+	pass     uint64        // number of the pass
+
+	bands     [maxPriority + 1][]*band
+	lanes     map[laneKey]*lane
+	kinds     map[*kind]*turn
+	ready     turns
+	blocked   turns
+	refusals  []*kind // that were refused
+	future    []*waiting
+	pending   int // sessions, also those that wait for a time or a dependency
+	dependent int // of them, those with an open dependency
+
+	// events counts what may let a blocked session find victims that it did not find before.
+	events uint64
+}
 
 // waiting is one session in a queue, kept small: everything that it shares with others is in
 // its lane.
@@ -179,11 +215,11 @@ const (
 // turn is the lanes of a kind, the next one first. Kinds that were refused leave the heap of those
 // that may start, with all their lanes at once.
 type turn struct {
-	group *group
+	of    *queue
 	kind  *kind
 	lanes []*lane
-	queue *turns // nil when the kind is in none
-	pos   int    // in queue.turns, -1 when it has no lanes
+	heap  *turns // nil when the kind is in none
+	pos   int    // in heap, -1 when it has no lanes
 
 	// refused is why the kind does not start; inTurn when it may.
 	refused place
@@ -194,7 +230,7 @@ type turn struct {
 }
 
 func (t *turn) Len() int           { return len(t.lanes) }
-func (t *turn) Less(i, j int) bool { return t.group.ahead(t.lanes[i], t.lanes[j]) }
+func (t *turn) Less(i, j int) bool { return t.of.ahead(t.lanes[i], t.lanes[j]) }
 
 func (t *turn) Swap(i, j int) {
 	t.lanes[i], t.lanes[j] = t.lanes[j], t.lanes[i]
@@ -219,7 +255,7 @@ func (t *turn) Pop() any {
 type turns []*turn
 
 func (q turns) Len() int           { return len(q) }
-func (q turns) Less(i, j int) bool { return q[i].group.ahead(q[i].lanes[0], q[j].lanes[0]) }
+func (q turns) Less(i, j int) bool { return q[i].of.ahead(q[i].lanes[0], q[j].lanes[0]) }
 func (q turns) Swap(i, j int) {
 	q[i], q[j] = q[j], q[i]
 	q[i].pos, q[j].pos = i, j
@@ -249,36 +285,36 @@ func (q turns) first() *lane {
 }
 
 // again restores the whole order, after the rule or the time changed.
-func (g *group) again() {
-	g.moves++
-	for _, t := range g.kinds {
+func (q *queue) again() {
+	q.events++
+	for _, t := range q.kinds {
 		heap.Init(t)
 	}
-	heap.Init(&g.ready)
-	heap.Init(&g.blocked)
+	heap.Init(&q.ready)
+	heap.Init(&q.blocked)
 }
 
 // settle restores the place of a kind whose first lane may have changed.
 func (t *turn) settle() {
 	switch {
-	case t.queue == nil:
+	case t.heap == nil:
 	case len(t.lanes) == 0:
 		if t.pos >= 0 {
-			heap.Remove(t.queue, t.pos)
+			heap.Remove(t.heap, t.pos)
 		}
 	case t.pos < 0:
-		heap.Push(t.queue, t)
+		heap.Push(t.heap, t)
 	default:
-		heap.Fix(t.queue, t.pos)
+		heap.Fix(t.heap, t.pos)
 	}
 }
 
 // join moves a kind to another heap or out of all.
 func (t *turn) join(q *turns) {
-	if t.queue != nil && t.pos >= 0 {
-		heap.Remove(t.queue, t.pos)
+	if t.heap != nil && t.pos >= 0 {
+		heap.Remove(t.heap, t.pos)
 	}
-	t.queue = q
+	t.heap = q
 	t.settle()
 }
 
@@ -302,7 +338,7 @@ func (t *turn) moved(l *lane) {
 // firsts are the first n lanes of a kind, in order.
 func (t *turn) firsts(n int) []*lane {
 	var out []*lane
-	q := t.queue
+	h := t.heap
 	t.join(nil)
 	for len(out) < n && len(t.lanes) > 0 {
 		out = append(out, heap.Pop(t).(*lane))
@@ -310,21 +346,21 @@ func (t *turn) firsts(n int) []*lane {
 	for _, l := range out {
 		heap.Push(t, l)
 	}
-	t.join(q)
+	t.join(h)
 	return out
 }
 
 // head is the session of a lane that is next.
-func (l *lane) head(g *group) *waiting {
-	if g.youngest {
+func (l *lane) head(q *queue) *waiting {
+	if q.youngest {
 		return l.list.youngest()
 	}
 	return l.list.oldest()
 }
 
 // at is the n-th session of a lane in its order.
-func (l *lane) at(g *group, n int) *waiting {
-	if g.youngest {
+func (l *lane) at(q *queue, n int) *waiting {
+	if q.youngest {
 		n = l.list.n - 1 - n
 	}
 	for _, c := range l.list.chunks {
@@ -337,61 +373,61 @@ func (l *lane) at(g *group, n int) *waiting {
 }
 
 // between orders two sessions of one owner.
-func (g *group) between(a, b *waiting) int {
-	if g.youngest {
+func (q *queue) between(a, b *waiting) int {
+	if q.youngest {
 		return -older(a, b)
 	}
 	return older(a, b)
 }
 
 // rank is the priority of a session with what waiting adds to it.
-func (g *group) rank(w *waiting) int {
+func (q *queue) rank(w *waiting) int {
 	p := w.lane.band.priority
-	if g.ageing > 0 && g.aged > w.enqueued {
-		p = int(min(maxPriority, int64(p)+(g.aged-max(w.enqueued, g.aged-ageingReach))/int64(g.ageing)))
+	if q.aging > 0 && q.agedTo > w.enqueued {
+		p = int(min(maxPriority, int64(p)+(q.agedTo-max(w.enqueued, q.agedTo-ageingReach))/int64(q.aging)))
 	}
 	return p
 }
 
 // ahead reports whether the head of a lane comes before that of another.
-func (g *group) ahead(a, b *lane) bool { return g.before(a.head(g), b.head(g)) < 0 }
+func (q *queue) ahead(a, b *lane) bool { return q.before(a.head(q), b.head(q)) < 0 }
 
 // before is the order of the queue: priority, then the policy's order of owners, then age.
-func (g *group) before(a, b *waiting) int {
-	if c := g.rank(b) - g.rank(a); c != 0 {
+func (q *queue) before(a, b *waiting) int {
+	if c := q.rank(b) - q.rank(a); c != 0 {
 		return c
 	}
-	if p, q := a.lane.band.party, b.lane.band.party; p != q {
-		if c := g.order.Compare(&p.Party, &q.Party); c != 0 {
+	if x, y := a.lane.band.party, b.lane.band.party; x != y {
+		if c := q.order.Compare(&x.Party, &y.Party); c != 0 {
 			return c
 		}
 	}
-	return g.between(a, b)
+	return q.between(a, b)
 }
 
 // enqueue puts a session into its lane.
-func (g *group) enqueue(w *waiting) {
+func (q *queue) enqueue(w *waiting) {
 	l := w.lane
 	w.queued = true
 	l.list.add(w)
-	if g.kinds[l.kind].refused == blocked {
-		g.moves++ // it may find victims
+	if q.kinds[l.kind].refused == blocked {
+		q.events++ // it may find victims
 	}
 	switch {
 	case l.aside == absent:
-		g.kinds[l.kind].enter(l)
-	case l.aside == inTurn && l.head(g) == w:
-		g.kinds[l.kind].moved(l)
+		q.kinds[l.kind].enter(l)
+	case l.aside == inTurn && l.head(q) == w:
+		q.kinds[l.kind].moved(l)
 	}
 }
 
 // dequeue takes a session out of its lane.
-func (g *group) dequeue(w *waiting) {
+func (q *queue) dequeue(w *waiting) {
 	l := w.lane
 	w.queued = false
-	last, first := l.list.n == 1, l.head(g) == w
+	last, first := l.list.n == 1, l.head(q) == w
 	if last && l.aside == inTurn {
-		g.kinds[l.kind].leave(l)
+		q.kinds[l.kind].leave(l)
 	}
 	l.list.remove(w)
 	switch {
@@ -401,59 +437,178 @@ func (g *group) dequeue(w *waiting) {
 		}
 		l.aside, l.scope = absent, nil
 	case first && l.aside == inTurn:
-		g.kinds[l.kind].moved(l)
+		q.kinds[l.kind].moved(l)
 	}
 }
 
 // limit sets a lane aside until a quota has room.
-func (g *group) limit(l *lane, s *scope) {
-	g.kinds[l.kind].leave(l)
+func (q *queue) limit(l *lane, s *scope) {
+	q.kinds[l.kind].leave(l)
 	l.aside, l.scope = limited, s
 	s.lanes[l] = struct{}{}
 }
 
 // unlimit gives a lane back to its turn.
-func (g *group) unlimit(l *lane) {
+func (q *queue) unlimit(l *lane) {
 	delete(l.scope.lanes, l)
 	l.scope = nil
-	g.kinds[l.kind].enter(l)
-	if g.kinds[l.kind].refused == blocked {
-		g.moves++
+	q.kinds[l.kind].enter(l)
+	if q.kinds[l.kind].refused == blocked {
+		q.events++
 	}
 }
 
-// refuse sets a kind aside with all its lanes.
-func (g *group) refuse(k *kind, why place, reason Reason) {
-	t := g.kinds[k]
-	t.refused, t.reason, t.seen, t.pass = why, reason, g.forgotten+len(g.changes), g.passes
+// refuse sets a kind aside with all its lanes. seen is the position of the search in the list of changed agents.
+func (q *queue) refuse(k *kind, why place, reason Reason, seen int) {
+	t := q.kinds[k]
+	t.refused, t.reason, t.seen, t.pass = why, reason, seen, q.pass
 	if t.nth < 0 {
-		t.nth = len(g.refusals)
-		g.refusals = append(g.refusals, k)
+		t.nth = len(q.refusals)
+		q.refusals = append(q.refusals, k)
 	}
 	if why == blocked {
-		t.join(&g.blocked)
+		t.join(&q.blocked)
 	} else {
 		t.join(nil)
 	}
 }
 
 // tryAgain lets a refused kind be tried.
-func (g *group) tryAgain(k *kind) {
-	t := g.kinds[k]
-	g.unrefuse(t)
-	t.join(&g.ready)
+func (q *queue) tryAgain(k *kind) {
+	t := q.kinds[k]
+	q.unrefuse(t)
+	t.join(&q.ready)
 }
 
-func (g *group) unrefuse(t *turn) {
+func (q *queue) unrefuse(t *turn) {
 	t.refused = inTurn
 	if t.nth < 0 {
 		return
 	}
-	n := len(g.refusals) - 1
-	last := g.refusals[n]
-	g.refusals[t.nth] = last
-	g.kinds[last].nth = t.nth
-	g.refusals[n] = nil
-	g.refusals = g.refusals[:n]
+	n := len(q.refusals) - 1
+	last := q.refusals[n]
+	q.refusals[t.nth] = last
+	q.kinds[last].nth = t.nth
+	q.refusals[n] = nil
+	q.refusals = q.refusals[:n]
 	t.nth = -1
+}
+
+// ageAt is an instant in eighths of a step of ageing: the order of the queue changes that often.
+func (q *queue) ageAt(at int64) int64 {
+	if step := int64(q.aging) / 8; step > 0 {
+		return at - at%step
+	}
+	return at
+}
+
+func (q *queue) bandOf(g *group, p *party, priority int) *band {
+	for _, b := range p.bands {
+		if b.priority == priority {
+			return b
+		}
+	}
+	b := &band{party: p, group: g, priority: priority}
+	p.bands = append(p.bands, b)
+	q.bands[priority] = append(q.bands[priority], b)
+	return b
+}
+
+func (q *queue) laneOf(b *band, k *kind) *lane {
+	key := laneKey{b, k}
+	l := q.lanes[key]
+	if l == nil {
+		l = &lane{band: b, kind: k, aside: absent, nth: len(b.party.lanes)}
+		q.lanes[key] = l
+		b.party.lanes = append(b.party.lanes, l)
+		if q.kinds[k] == nil {
+			q.kinds[k] = &turn{of: q, kind: k, heap: &q.ready, pos: -1, nth: -1}
+		}
+	}
+	return l
+}
+
+// position counts the sessions before w in the queue, and w.
+func (q *queue) position(w *waiting) int {
+	n := 1
+	rank, mine := q.rank(w), &w.lane.band.party.Party
+	for priority, bands := range q.bands {
+		for _, b := range bands {
+			before, equal := 0, b.all.n
+			switch {
+			case q.aging > 0:
+				before = b.all.n
+				if priority <= rank {
+					before = 0
+					if rank < maxPriority {
+						before = b.all.until(q.agedTo - int64(rank+1-priority)*int64(q.aging))
+					}
+					equal = b.all.n - before
+					if priority < rank {
+						equal = b.all.until(q.agedTo-int64(rank-priority)*int64(q.aging)) - before
+					}
+				}
+			case priority > rank:
+				before = b.all.n
+			}
+			n += before
+			if priority > rank || q.aging == 0 && priority < rank {
+				continue
+			}
+			switch c := q.order.Compare(&b.party.Party, mine); {
+			case b.party != w.lane.band.party && c < 0:
+				n += equal
+			case b.party != w.lane.band.party && c > 0:
+			case q.youngest:
+				n += b.all.n - b.all.before(w)
+				if _, _, in := b.all.find(w); in {
+					n--
+				}
+			default:
+				n += min(max(b.all.before(w)-before, 0), equal)
+			}
+		}
+	}
+	return n
+}
+
+// wakeBehind makes those ready that were refused room that is kept for others in an earlier pass.
+func (q *queue) wakeBehind() {
+	q.wakeKinds(func(_ *kind, f *turn) bool { return f.refused == behind && f.pass != q.pass })
+}
+
+func (q *queue) wakeKinds(which func(*kind, *turn) bool) {
+	for i := 0; i < len(q.refusals); {
+		if k := q.refusals[i]; which(k, q.kinds[k]) {
+			q.tryAgain(k) // moves another kind to i
+			continue
+		}
+		i++
+	}
+}
+
+func (h byStart) Len() int { return len(h) }
+
+func (h byStart) Less(i, j int) bool {
+	return h[i].starts < h[j].starts || h[i].starts == h[j].starts && h[i].id < h[j].id
+}
+
+func (h byStart) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+
+func (h *byStart) Push(x any) { *h = append(*h, x.(*waiting)) }
+
+func (h *byStart) Pop() any {
+	n := len(*h) - 1
+	w := (*h)[n]
+	(*h)[n] = nil
+	*h = (*h)[:n]
+	return w
+}
+
+func (q *queue) pushFuture(w *waiting) { heap.Push((*byStart)(&q.future), w) }
+
+func (q *queue) dropFuture(w *waiting) {
+	if i := slices.Index(q.future, w); i >= 0 {
+		heap.Remove((*byStart)(&q.future), i)
+	}
 }

@@ -1,0 +1,56 @@
+package scheduler
+
+import "berth.dev/berth/internal/cluster"
+
+// fairness is what owners hold now and held before in a group: the input of the order policies drf and fair-share.
+//
+// Invariant: the Dominant of every party is the dominant share of its usage.
+type fairness struct {
+	capacity []cluster.Amount // of all agents, by slot number
+	decayed  map[Scope]float64
+	parties  map[*account]*party
+	usages   map[Scope]*usage
+	changed  bool // decayed changed since the last pass
+}
+
+// partyOf finds an owner in a group.
+func (f *fairness) partyOf(a *account) *party {
+	p := f.parties[a]
+	if p == nil {
+		p = &party{account: a, Party: Party{Owner: a.owner}, usage: f.usageOf(a.owner)}
+		p.usage.parties = append(p.usage.parties, p)
+		p.Domain, p.Project, p.User = f.sharesOf(a.owner)
+		p.Dominant = f.dominant(p.usage)
+		f.parties[a] = p
+	}
+	return p
+}
+
+// usageOf finds what a user holds in the group; a keypair without a user stands for itself.
+func (f *fairness) usageOf(o Owner) *usage {
+	key := Scope{ScopeUser, string(o.User)}
+	if o.User == "" {
+		key = Scope{ScopeKeypair, string(o.AccessKey)}
+	}
+	u := f.usages[key]
+	if u == nil {
+		u = &usage{}
+		f.usages[key] = u
+	}
+	return u
+}
+
+func (f *fairness) sharesOf(o Owner) (domain, project, user float64) {
+	return f.decayed[Scope{ScopeDomain, o.Domain}], f.decayed[Scope{ScopeProject, string(o.Project)}], f.decayed[Scope{ScopeUser, string(o.User)}]
+}
+
+// dominant is the largest part of the group's capacity of a slot that is held.
+func (f *fairness) dominant(u *usage) float64 {
+	most := 0.0
+	for slot, v := range u.used {
+		if v > 0 && slot < len(f.capacity) && f.capacity[slot] > 0 {
+			most = max(most, float64(v)/float64(f.capacity[slot]))
+		}
+	}
+	return most
+}
