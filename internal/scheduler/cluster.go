@@ -17,7 +17,7 @@ import (
 // the same order give the same decisions. Maps in its arguments must not change afterwards.
 type Cluster struct {
 	groups   map[string]*group
-	machines map[cluster.AgentID]*machine
+	agents   map[cluster.AgentID]*agent
 	sessions map[cluster.SessionID]entry
 	scopes   map[Scope]*scope
 	accounts map[Owner]*account
@@ -70,7 +70,7 @@ type Depth struct {
 // NewCluster returns an empty cluster.
 func NewCluster() *Cluster {
 	c := &Cluster{
-		groups: map[string]*group{}, machines: map[cluster.AgentID]*machine{}, sessions: map[cluster.SessionID]entry{},
+		groups: map[string]*group{}, agents: map[cluster.AgentID]*agent{}, sessions: map[cluster.SessionID]entry{},
 		scopes: map[Scope]*scope{}, accounts: map[Owner]*account{}, kinds: map[string]*kind{}, shapes: map[string]*shape{},
 	}
 	c.cpu, c.mem = c.slots.of(cluster.SlotCPU), c.slots.of(cluster.SlotMem)
@@ -102,16 +102,16 @@ func (c *Cluster) SetGroup(policy Group) error {
 	g.policy, g.reservations.policy, g.preemption.policy = policy, policy.Backfill, policy.Preemption
 	g.queue.order, g.queue.youngest, g.queue.aging = order, order.Youngest(), aging
 	g.search.strategy, g.search.wholeDevices = strategy, policy.WholeDevices
-	g.stir()
+	g.noteFacts()
 	if rules {
-		for _, m := range g.search.machines {
-			c.describe(m, m.facts, policy.Rules)
+		for _, a := range g.search.agents {
+			c.describe(a, a.facts, policy.Rules)
 		}
 		g.uncounted = true
 	}
-	g.queue.agedTo = g.queue.ageAt(g.queue.now)
-	g.queue.byShare = order.Compare(&Party{}, &Party{Dominant: 1}) != 0
-	g.queue.again()
+	g.queue.agedTo = g.queue.agingStep(g.queue.now)
+	g.queue.byShare = order.Compare(&ownerShares{}, &ownerShares{Dominant: 1}) != 0
+	g.queue.reorder()
 	return nil
 }
 
@@ -126,42 +126,42 @@ func (c *Cluster) RemoveGroup(name string) {
 			c.Remove(id)
 		}
 	}
-	for _, m := range slices.Clone(g.search.machines) {
-		c.RemoveAgent(m.id)
+	for _, a := range slices.Clone(g.search.agents) {
+		c.RemoveAgent(a.id)
 	}
 	delete(c.groups, name)
 }
 
-// SetAgent adds an agent to a group or replaces its facts. What it runs stays.
-func (c *Cluster) SetAgent(group string, a Agent) {
+// SetAgent adds an agent to facts group or replaces its facts. What it runs stays.
+func (c *Cluster) SetAgent(group string, facts Agent) {
 	g := c.group(group)
-	m := c.machine(a.ID)
-	if m.group == g && sameMachine(&m.facts, &a) {
-		if !maps.Equal(m.facts.Images, a.Images) {
-			m.facts = a
-			c.imagesOf(m)
-			m.version++
-			g.search.changed(m)
+	a := c.agent(facts.ID)
+	if a.group == g && sameFacts(&a.facts, &facts) {
+		if !maps.Equal(a.facts.Images, facts.Images) {
+			a.facts = facts
+			c.imagesOf(a)
+			a.version++
+			g.search.changed(a)
 		}
-		m.facts = a
+		a.facts = facts
 		return
 	}
-	if m.group != nil && m.group != g {
-		c.RemoveAgent(a.ID)
-		m = c.machine(a.ID)
+	if a.group != nil && a.group != g {
+		c.RemoveAgent(facts.ID)
+		a = c.agent(facts.ID)
 	}
-	if m.group == nil {
-		m.group = g
-		g.search.machines = append(g.search.machines, m)
+	if a.group == nil {
+		a.group = g
+		g.search.agents = append(g.search.agents, a)
 		g.search.unsorted = true
 	}
-	c.describe(m, a, g.policy.Rules)
+	c.describe(a, facts, g.policy.Rules)
 	g.uncounted = true
-	g.stir()
+	g.noteFacts()
 }
 
-// sameMachine reports whether an agent is what it was, apart from what runs and lies there.
-func sameMachine(a, b *Agent) bool {
+// sameFacts reports whether an agent is what it was, apart from what runs and lies there.
+func sameFacts(a, b *Agent) bool {
 	return a.Architecture == b.Architecture && a.Schedulable == b.Schedulable && a.Alive == b.Alive &&
 		slices.Equal(a.Hung, b.Hung) && slices.EqualFunc(a.Devices, b.Devices, sameDevice)
 }
@@ -171,36 +171,36 @@ func sameDevice(a, b alloc.Device) bool {
 		a.Capacity == b.Capacity && a.Healthy == b.Healthy && maps.Equal(a.Links, b.Links)
 }
 
-// machine finds an agent or makes a shadow for what is held on one that is not known.
-func (c *Cluster) machine(id cluster.AgentID) *machine {
-	m := c.machines[id]
-	if m == nil {
-		m = &machine{id: id}
-		c.describe(m, Agent{ID: id}, nil)
-		c.machines[id] = m
+// agent finds an agent or makes a shadow for what is held on one that is not known.
+func (c *Cluster) agent(id cluster.AgentID) *agent {
+	a := c.agents[id]
+	if a == nil {
+		a = &agent{id: id}
+		c.describe(a, Agent{ID: id}, nil)
+		c.agents[id] = a
 	}
-	return m
+	return a
 }
 
 // RemoveAgent forgets an agent; sessions that run there stay known and count against quotas.
 func (c *Cluster) RemoveAgent(id cluster.AgentID) {
-	m := c.machines[id]
-	if m == nil || m.group == nil {
+	a := c.agents[id]
+	if a == nil || a.group == nil {
 		return
 	}
-	g := m.group
-	g.search.machines = slices.DeleteFunc(g.search.machines, func(x *machine) bool { return x == m })
+	g := a.group
+	g.search.agents = slices.DeleteFunc(g.search.agents, func(x *agent) bool { return x == a })
 	g.search.unsorted = true
-	m.group = nil
-	c.describe(m, Agent{ID: id}, nil)
-	c.forgetShadow(m)
+	a.group = nil
+	c.describe(a, Agent{ID: id}, nil)
+	c.forgetShadow(a)
 	g.uncounted = true
-	g.stir()
+	g.noteFacts()
 }
 
-func (c *Cluster) forgetShadow(m *machine) {
-	if m.group == nil && len(m.holds) == 0 {
-		delete(c.machines, m.id)
+func (c *Cluster) forgetShadow(a *agent) {
+	if a.group == nil && len(a.holds) == 0 {
+		delete(c.agents, a.id)
 	}
 }
 
@@ -250,7 +250,7 @@ func (c *Cluster) Enqueue(group string, s Session) {
 	c.Remove(s.ID)
 	g := c.group(group)
 	k := c.kindOf(&s)
-	b := g.queue.bandOf(g, g.fairness.partyOf(c.accountOf(s.Owner)), min(max(s.Priority, 0), maxPriority))
+	b := g.queue.bandOf(g, g.fairness.ownerOf(c.accountOf(s.Owner)), min(max(s.Priority, 0), maxPriority))
 	l := g.queue.laneOf(b, k)
 	l.refs++
 	w := &waiting{
@@ -286,9 +286,9 @@ func (c *Cluster) Run(group string, r Running) {
 		if old.priority != priority || old.preemptible != r.Preemptible {
 			g.queue.events++ // it may be a victim now
 		}
-		g.preemption.expose(old, -1)
+		g.preemption.countPreemptible(old, -1)
 		old.name, old.priority, old.preemptible = r.Name, priority, r.Preemptible
-		g.preemption.expose(old, 1)
+		g.preemption.countPreemptible(old, 1)
 		started, end := nanos(r.StartedAt), endOf(r.StartedAt, r.Lifetime)
 		if old.started != started || old.end != end {
 			old.started, old.end = started, end
@@ -303,17 +303,17 @@ func (c *Cluster) Run(group string, r Running) {
 	}
 	total := cluster.Slots{}
 	for _, p := range r.Placements {
-		m := c.machine(p.Agent)
-		run.holds = append(run.holds, &hold{run: run, machine: m, kernel: p.Kernel, allocation: p.Allocation, takes: m.takesOf(p.Allocation)})
+		a := c.agent(p.Agent)
+		run.holds = append(run.holds, &hold{run: run, agent: a, kernel: p.Kernel, allocation: p.Allocation, takes: a.takesOf(p.Allocation)})
 		for slot, v := range p.Allocation.Totals() {
 			total[slot] += v
 		}
 	}
 	run.sum = c.wantsOf(nil, total)
 	for _, h := range run.holds {
-		h.machine.take(h.takes, 1)
-		if h.machine.group != nil {
-			h.machine.group.search.changed(h.machine)
+		h.agent.take(h.takes, 1)
+		if h.agent.group != nil {
+			h.agent.group.search.changed(h.agent)
 		}
 	}
 	g.start(run)

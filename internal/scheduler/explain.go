@@ -35,7 +35,7 @@ func (c *Cluster) Probe(name string, now time.Time, s Session) Decision {
 		g.queue.now = at
 		c.drop(k)
 	}()
-	b := &band{party: g.fairness.partyOf(c.accountOf(s.Owner)), group: g, priority: min(max(s.Priority, 0), maxPriority)}
+	b := &band{owner: g.fairness.ownerOf(c.accountOf(s.Owner)), group: g, priority: min(max(s.Priority, 0), maxPriority)}
 	w := &waiting{id: s.ID, name: s.Name, enqueued: nanos(s.EnqueuedAt), starts: nanos(s.StartsAt), waits: s.Waiting,
 		lane: &lane{band: b, kind: k}}
 	for i := range s.Kernels {
@@ -46,13 +46,13 @@ func (c *Cluster) Probe(name string, now time.Time, s Session) Decision {
 		}
 	}
 	d := Decision{Session: s.ID}
-	if w.starts <= g.queue.now && w.waits == "" && !g.policy.Inactive && b.party.account.over(k) == nil {
+	if w.starts <= g.queue.now && w.waits == "" && !g.policy.Inactive && b.owner.account.over(k) == nil {
 		cursor := g.search.cursor
-		if holds, why, _ := g.place(w, false); why == inTurn {
+		if holds, why, _ := g.place(w, false); why == mayStart {
 			for _, h := range holds {
-				d.Placements = append(d.Placements, Placement{Kernel: h.kernel, Agent: h.machine.id, Allocation: h.machine.topo.Allocation(h.takes)})
-				h.machine.take(h.takes, -1)
-				g.search.changed(h.machine)
+				d.Placements = append(d.Placements, Placement{Kernel: h.kernel, Agent: h.agent.id, Allocation: h.agent.topo.Allocation(h.takes)})
+				h.agent.take(h.takes, -1)
+				g.search.changed(h.agent)
 			}
 			g.search.cursor = cursor
 			return d
@@ -80,23 +80,23 @@ func (c *Cluster) Queue(name string) Depth {
 	count(WaitsForStartTime, len(g.queue.future))
 	count(WaitsForVictims, len(g.reservations.claims))
 	for _, l := range g.queue.lanes {
-		switch l.aside {
-		case inTurn:
-			if t := g.queue.kinds[l.kind]; t.refused == inTurn {
+		switch l.standing {
+		case mayStart:
+			if t := g.queue.kinds[l.kind]; t.refused == mayStart {
 				count(WaitsForPass, l.list.n)
 			} else {
 				count(t.reason, l.list.n)
 			}
 		case limited:
 			r := WaitsForQuota
-			if o := l.band.party.account.over(l.kind); o != nil && o.slot < 0 {
+			if o := l.band.owner.account.over(l.kind); o != nil && o.slot < 0 {
 				r = WaitsForConcurrency
 			}
 			count(r, l.list.n)
 		}
 	}
 	for _, claim := range g.reservations.claims { // counted above as preempting
-		if r := g.queue.kinds[claim.w.lane.kind].reason; claim.w.lane.aside == inTurn && d.Reasons[r] > 0 {
+		if r := g.queue.kinds[claim.w.lane.kind].reason; claim.w.lane.standing == mayStart && d.Reasons[r] > 0 {
 			if d.Reasons[r]--; d.Reasons[r] == 0 {
 				delete(d.Reasons, r)
 			}
@@ -121,7 +121,7 @@ func (g *group) explain(w *waiting) *Explanation {
 	if c := g.reservations.claimOf(w); c != nil && len(c.victims) > 0 {
 		return claimed(c)
 	}
-	if o := w.lane.band.party.account.over(k); o != nil {
+	if o := w.lane.band.owner.account.over(k); o != nil {
 		return o.explain(g.cluster, k)
 	}
 	return g.explainRoom(w)
@@ -133,63 +133,63 @@ func claimed(c *claim) *Explanation {
 	if len(c.victims) == 1 {
 		text = "a running session of lower priority ends to make room for it"
 	}
-	return &Explanation{Reason: WaitsForVictims, Text: text + ", on agent " + string(c.parts[0].m.id)}
+	return &Explanation{Reason: WaitsForVictims, Text: text + ", on agent " + string(c.parts[0].agent.id)}
 }
 
-// verdict is what one machine says to one shape.
+// verdict is what one agent says to one shape.
 type verdict struct {
-	m          *machine
+	agent      *agent
 	filter     string // "" when it fits
 	fragmented bool
 }
 
-// judge finds out why a machine does not take a shape.
-func (g *group) judge(m *machine, w *waiting, sh *shape) verdict {
+// judge finds out why a agent does not take a shape.
+func (g *group) judge(a *agent, w *waiting, sh *shape) verdict {
 	k := w.lane.kind
-	v := verdict{m: m, filter: m.eligible(k, sh)}
+	v := verdict{agent: a, filter: a.eligible(k, sh)}
 	switch {
 	case v.filter != "":
 		return v
-	case g.search.tier(k, m) < 0:
+	case g.search.preference(k, a) < 0:
 		v.filter = filterCompanions
 		return v
 	}
-	if short := g.search.shortfall(m.now(), sh); len(short) > 0 {
+	if short := g.search.shortfall(a.now(), sh); len(short) > 0 {
 		v.filter = string(short.Names()[0])
 		return v
 	}
-	if !g.search.fits(m, m.now(), sh) {
+	if !g.search.fits(a, a.now(), sh) {
 		v.filter, v.fragmented = filterDevices, true
-		if !g.search.fits(m, m.empty(), sh) && slices.ContainsFunc(sh.requests, func(r request) bool { return len(r.models) > 0 }) {
+		if !g.search.fits(a, a.empty(), sh) && slices.ContainsFunc(sh.requests, func(r request) bool { return len(r.models) > 0 }) {
 			v.filter = filterModels
 		}
 		return v
 	}
-	if closed := g.reservations.closedFor(w); closed != nil && closed[m.index] || g.reservations.keptFrom(m, w) && !g.search.fits(m, g.reservations.masked, sh) {
+	if closed := g.reservations.closedFor(w); closed != nil && closed[a.index] || g.reservations.keptFrom(a, w) && !g.search.fits(a, g.reservations.masked, sh) {
 		v.filter = filterReserved
 	}
 	return v
 }
 
-// explainRoom explains why no machine takes a session now.
+// explainRoom explains why no agent takes a session now.
 func (g *group) explainRoom(w *waiting) *Explanation {
 	k := w.lane.kind
 	// Units that fit are booked for the moment: the next one is judged beside its siblings.
 	var booked []*hold
 	defer func() {
 		for _, h := range booked {
-			h.machine.take(h.takes, -1)
-			g.search.changed(h.machine)
+			h.agent.take(h.takes, -1)
+			g.search.changed(h.agent)
 		}
 	}()
-	for _, i := range g.search.sequence(k) {
+	for _, i := range g.search.placementOrder(k) {
 		sh := k.units[i].shape
-		if m, takes, _ := g.seat(w, k, sh, false); m != nil {
+		if a, takes, _ := g.findAgent(w, k, sh, false); a != nil {
 			for _, t := range takes {
-				m.take(t, 1)
-				booked = append(booked, &hold{machine: m, takes: t})
+				a.take(t, 1)
+				booked = append(booked, &hold{agent: a, takes: t})
 			}
-			g.search.changed(m)
+			g.search.changed(a)
 			continue
 		}
 		return g.explainShape(w, sh)
@@ -205,10 +205,10 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 		asked[g.cluster.slots.name[x.slot]] = x.amount
 	}
 	usable, reserved, fragmented := 0, 0, 0
-	var best *machine
+	var best *agent
 	bestMissing := 0.0
-	for _, m := range g.search.machines {
-		v := g.judge(m, w, sh)
+	for _, a := range g.search.agents {
+		v := g.judge(a, w, sh)
 		if v.filter == "" {
 			continue
 		}
@@ -222,8 +222,8 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 			fragmented++
 		}
 		usable++
-		if x := missing(g.search.shortfall(m.now(), sh), asked); best == nil || x < bestMissing {
-			best, bestMissing = m, x
+		if x := missing(g.search.shortfall(a.now(), sh), asked); best == nil || x < bestMissing {
+			best, bestMissing = a, x
 		}
 	}
 	if best != nil {
@@ -242,8 +242,8 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 	case usable == 0:
 		e.Reason = WaitsForAgent
 		e.Text = "no agent can take it: " + g.whyNone(k, sh, e.Rejected)
-	case !g.search.couldEver(k, false):
-		if g.search.couldEver(k, true) {
+	case !g.search.fitsEver(k, false):
+		if g.search.fitsEver(k, true) {
 			e.Reason = WaitsForAgent
 			e.Text = asks + ", and the agents that are large enough are lost or not schedulable"
 			break
@@ -264,7 +264,7 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 		e.Text = asks + ", which does not fit beside its own other kernels now"
 	default:
 		e.Reason = WaitsForCapacity
-		e.Text = fmt.Sprintf("%s, the best agent %s lacks %s now", asks, best.id, describe(e.Shortfall))
+		e.Text = fmt.Sprintf("%s, the best agent %s shortages %s now", asks, best.id, describe(e.Shortfall))
 	}
 	g.advise(w, sh, best, e)
 	return e
@@ -279,9 +279,9 @@ func missing(short, want cluster.Slots) float64 {
 	return total
 }
 
-// whyNone turns the counts of refused agents into words.
+// whyNone kindHeap the counts of refused agents into words.
 func (g *group) whyNone(k *kind, sh *shape, counts map[string]int) string {
-	if len(g.search.machines) == 0 {
+	if len(g.search.agents) == 0 {
 		return "its resource group has no agents"
 	}
 	arch := "its own"
@@ -299,19 +299,19 @@ func (g *group) whyNone(k *kind, sh *shape, counts map[string]int) string {
 	for _, f := range slices.Sorted(maps.Keys(counts)) {
 		parts = append(parts, fmt.Sprintf("%d %s", counts[f], words[f]))
 	}
-	return fmt.Sprintf("of %d agents, %s", len(g.search.machines), strings.Join(parts, ", "))
+	return fmt.Sprintf("of %d agents, %s", len(g.search.agents), strings.Join(parts, ", "))
 }
 
 // tooMuch says by how much a request is over the largest usable agent.
 func (g *group) tooMuch(k *kind, sh *shape, asked cluster.Slots) string {
-	var best *machine
+	var best *agent
 	bestMissing := 0.0
-	for _, m := range g.search.machines {
-		if m.eligible(k, sh) != "" {
+	for _, a := range g.search.agents {
+		if a.eligible(k, sh) != "" {
 			continue
 		}
-		if x := missing(g.search.shortfall(m.empty(), sh), asked); best == nil || x < bestMissing {
-			best, bestMissing = m, x
+		if x := missing(g.search.shortfall(a.empty(), sh), asked); best == nil || x < bestMissing {
+			best, bestMissing = a, x
 		}
 	}
 	if best == nil {
@@ -327,7 +327,7 @@ func (g *group) tooMuch(k *kind, sh *shape, asked cluster.Slots) string {
 }
 
 // advise adds what would let a session start, and when it will.
-func (g *group) advise(w *waiting, sh *shape, best *machine, e *Explanation) {
+func (g *group) advise(w *waiting, sh *shape, best *agent, e *Explanation) {
 	k := w.lane.kind
 	if best != nil && k.kernels == 1 && len(e.Shortfall) > 0 {
 		less := cluster.Slots{}
@@ -351,9 +351,9 @@ func (g *group) advise(w *waiting, sh *shape, best *machine, e *Explanation) {
 		e.Remedies = append(e.Remedies, fmt.Sprintf("ask an administrator to allow scheduling on one of %d excluded agents", e.Rejected[filterNotSchedulable]))
 	case e.Reason == WaitsForAgent && e.Rejected[filterArchitecture] > 0:
 		var archs []string
-		for _, m := range g.search.machines {
-			if m.facts.Alive && m.facts.Schedulable && !slices.Contains(archs, m.facts.Architecture) {
-				archs = append(archs, m.facts.Architecture)
+		for _, a := range g.search.agents {
+			if a.facts.Alive && a.facts.Schedulable && !slices.Contains(archs, a.facts.Architecture) {
+				archs = append(archs, a.facts.Architecture)
 			}
 		}
 		if slices.Sort(archs); len(archs) > 0 {
@@ -381,17 +381,17 @@ func (g *group) estimate(w *waiting, e *Explanation) {
 		return
 	}
 	if r.end == forever {
-		e.Remedies = append(e.Remedies, fmt.Sprintf("wait for sessions on agent %s to end", r.parts[0].m.id))
+		e.Remedies = append(e.Remedies, fmt.Sprintf("wait for sessions on agent %s to end", r.parts[0].agent.id))
 		return
 	}
 	e.Estimate = time.Unix(0, r.end).UTC()
 	name, first := "a session", cluster.SessionID("")
-	for _, h := range r.parts[0].m.holds {
-		if o := h.run; max(o.end, g.queue.now) == r.end && o.name != "" && sameUser(o.account.owner, w.lane.band.party.Owner) && (first == "" || o.id < first) {
+	for _, h := range r.parts[0].agent.holds {
+		if o := h.run; max(o.end, g.queue.now) == r.end && o.name != "" && sameUser(o.account.owner, w.lane.band.owner.Owner) && (first == "" || o.id < first) {
 			name, first = "session "+o.name, o.id
 		}
 	}
-	e.Remedies = append(e.Remedies, fmt.Sprintf("wait for %s on agent %s to end, by %s", name, r.parts[0].m.id, timeText(e.Estimate)))
+	e.Remedies = append(e.Remedies, fmt.Sprintf("wait for %s on agent %s to end, by %s", name, r.parts[0].agent.id, timeText(e.Estimate)))
 }
 
 // sameUser reports whether two owners are one person, who may read the names of both's sessions.
@@ -417,28 +417,28 @@ func (g *group) elsewhere(w *waiting) []string {
 
 // hasRoom reports whether a kind of session of another group would fit now.
 func (g *group) hasRoom(k *kind) bool {
-	rest := map[*machine]*freeVector{}
+	rest := map[*agent]*freeVector{}
 	for _, u := range k.units {
 		found := false
-		for _, m := range g.search.machines {
-			v := m.now()
-			if rest[m] != nil {
-				v = *rest[m]
+		for _, a := range g.search.agents {
+			v := a.now()
+			if rest[a] != nil {
+				v = *rest[a]
 			}
-			if m.eligible(k, u.shape) != "" || slices.ContainsFunc(g.reservations.reserved, func(r *reservation) bool { return r.on(m) != nil }) ||
-				!g.search.fits(m, v, u.shape) {
+			if a.eligible(k, u.shape) != "" || slices.ContainsFunc(g.reservations.reserved, func(r *reservation) bool { return r.on(a) != nil }) ||
+				!g.search.fits(a, v, u.shape) {
 				continue
 			}
-			all := g.search.devices(m, v, u.shape)
+			all := g.search.devices(a, v, u.shape)
 			if all == nil {
 				continue
 			}
-			if rest[m] == nil {
-				rest[m] = &freeVector{}
-				m.copyTo(rest[m])
+			if rest[a] == nil {
+				rest[a] = &freeVector{}
+				a.copyTo(rest[a])
 			}
 			for _, takes := range all {
-				m.give(rest[m], takes, -1)
+				a.give(rest[a], takes, -1)
 			}
 			found = true
 			break

@@ -8,20 +8,20 @@ import "berth.dev/berth/internal/cluster"
 type fairness struct {
 	capacity []cluster.Amount // of all agents, by slot number
 	decayed  map[Scope]float64
-	parties  map[*account]*party
+	owners   map[*account]*groupOwner
 	usages   map[Scope]*usage
 	changed  bool // decayed changed since the last pass
 }
 
-// partyOf finds an owner in a group.
-func (f *fairness) partyOf(a *account) *party {
-	p := f.parties[a]
+// ownerOf finds an owner in a group.
+func (f *fairness) ownerOf(a *account) *groupOwner {
+	p := f.owners[a]
 	if p == nil {
-		p = &party{account: a, Party: Party{Owner: a.owner}, usage: f.usageOf(a.owner)}
-		p.usage.parties = append(p.usage.parties, p)
+		p = &groupOwner{account: a, ownerShares: ownerShares{Owner: a.owner}, usage: f.usageOf(a.owner)}
+		p.usage.owners = append(p.usage.owners, p)
 		p.Domain, p.Project, p.User = f.sharesOf(a.owner)
 		p.Dominant = f.dominant(p.usage)
-		f.parties[a] = p
+		f.owners[a] = p
 	}
 	return p
 }

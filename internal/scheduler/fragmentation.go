@@ -31,7 +31,7 @@ const (
 	memory = 1 << 15
 )
 
-func newLeastFragmentation(o *Options) (Strategy, error) {
+func newLeastFragmentation(o *optionReader) (Strategy, error) {
 	l := &leastFragmentation{models: map[int32]uint8{}}
 	l.workload.HalfLife = o.Number("memory", memory, 16, 1e9)
 	p, err := packing.New(&l.workload, packing.Options{
@@ -47,7 +47,7 @@ func (l *leastFragmentation) Epoch() uint64 { return l.policy.Epoch() }
 // Turns is false: equal scores go by id.
 func (l *leastFragmentation) Turns() bool { return false }
 
-// memo is the score of a shape for a state of a machine at an epoch of the policy.
+// memo is the score of a shape for a state of a agent at an epoch of the policy.
 type memo struct {
 	shape *shape
 	state uint64
@@ -64,7 +64,7 @@ func (l *leastFragmentation) Score(v *View) int64 {
 	if l.memo == nil {
 		l.memo = make([]memo, memos)
 	}
-	key := memo{shape: v.w.s, state: v.m.alike(), epoch: l.policy.Epoch()}
+	key := memo{shape: v.w.s, state: v.agent.fingerprint(), epoch: l.policy.Epoch()}
 	m := &l.memo[(key.state^v.w.s.id*0x9e3779b97f4a7c15>>32)%memos]
 	if m.shape == key.shape && m.state == key.state && m.epoch == key.epoch {
 		return m.score
@@ -77,10 +77,10 @@ func (l *leastFragmentation) Score(v *View) int64 {
 	return m.score
 }
 
-// alike is a number that machines of the same devices and the same room share.
-func (m *machine) alike() uint64 {
-	if m.alikeAt == m.version {
-		return m.alikeIs
+// fingerprint is a number that agents of the same devices and the same room share.
+func (a *agent) fingerprint() uint64 {
+	if a.fingerprintAt == a.version {
+		return a.fingerprintIs
 	}
 	h := uint64(14695981039346656037)
 	add := func(x uint64) {
@@ -88,21 +88,21 @@ func (m *machine) alike() uint64 {
 		h *= 0x9e3779b97f4a7c15
 		h ^= h >> 29
 	}
-	for slot, v := range m.room {
-		if v > 0 || m.totalOf(int32(slot)) > 0 {
+	for slot, v := range a.room {
+		if v > 0 || a.totalOf(int32(slot)) > 0 {
 			add(uint64(slot))
 			add(uint64(v))
 		}
 	}
-	if own, from := m.gpus(); own >= 0 {
-		_, _, _, to := m.topo.Slot(m.sectionOf(own))
-		add(uint64(own)<<32 | uint64(m.model))
+	if own, from := a.gpus(); own >= 0 {
+		_, _, _, to := a.topo.Slot(a.sectionOf(own))
+		add(uint64(own)<<32 | uint64(a.model))
 		for d := from; d < to; d++ {
-			add(uint64(m.free[d]))
-			add(uint64(m.whole[d]))
+			add(uint64(a.free[d]))
+			add(uint64(a.whole[d]))
 		}
 	}
-	m.alikeAt, m.alikeIs = m.version, h
+	a.fingerprintAt, a.fingerprintIs = a.version, h
 	return h
 }
 
@@ -112,23 +112,23 @@ func (l *leastFragmentation) Pick(v *View) int {
 	if !ok || c.GPU < 0 {
 		return -1
 	}
-	_, from := v.m.gpus()
+	_, from := v.agent.gpus()
 	return from + c.GPU
 }
 
 func (l *leastFragmentation) choice(v *View) (packing.Choice, bool) {
 	r, slot, ok := l.request(v.w.in, v.w.s)
-	if !ok || !l.describe(v.w.in, v.m, slot) {
+	if !ok || !l.describe(v.w.in, v.agent, slot) {
 		return packing.Choice{}, false
 	}
 	return l.policy.Score(&l.node, &r)
 }
 
 // gpus finds the slot with the most accelerators, -1 when there are none, and its first device.
-func (m *machine) gpus() (slot int32, from int) {
+func (a *agent) gpus() (slot int32, from int) {
 	slot, most := int32(-1), 0
-	for i, s := range m.slot {
-		name, rule, first, to := m.topo.Slot(i)
+	for i, s := range a.slot {
+		name, rule, first, to := a.topo.Slot(i)
 		if accelerates(name) && rule != alloc.Bulk && to-first > most {
 			slot, from, most = s, first, to-first
 		}
@@ -136,30 +136,30 @@ func (m *machine) gpus() (slot int32, from int) {
 	return slot, from
 }
 
-// describe fills l.node with what a machine has left; slot is that of the accelerators that are
+// describe fills l.node with what a agent has left; slot is that of the accelerators that are
 // asked for, -1 when none are.
-func (l *leastFragmentation) describe(in *search, m *machine, slot int32) bool {
-	own, from := m.gpus()
+func (l *leastFragmentation) describe(in *search, a *agent, slot int32) bool {
+	own, from := a.gpus()
 	if slot >= 0 && slot != own {
 		return false
 	}
 	n := &l.node
-	n.CPU, n.Mem, n.GPUs, n.Model = int64(m.roomOf(in.cluster.cpu)), int64(m.roomOf(in.cluster.mem)/cluster.Milli)>>20, l.free[:0], 0
+	n.CPU, n.Mem, n.GPUs, n.Model = int64(a.roomOf(in.cluster.cpu)), int64(a.roomOf(in.cluster.mem)/cluster.Milli)>>20, l.free[:0], 0
 	if own < 0 {
 		return true
 	}
-	_, _, _, to := m.topo.Slot(m.sectionOf(own))
+	_, _, _, to := a.topo.Slot(a.sectionOf(own))
 	if to-from > packing.MaxGPUs {
 		return false
 	}
 	for d := from; d < to; d++ {
-		f := m.free[d]
-		if c := m.topo.Device(d).Capacity; c != cluster.Milli && c > 0 {
+		f := a.free[d]
+		if c := a.topo.Device(d).Capacity; c != cluster.Milli && c > 0 {
 			f = f * cluster.Milli / c
 		}
 		n.GPUs = append(n.GPUs, int32(f))
 	}
-	n.Model = l.model(m.model)
+	n.Model = l.model(a.model)
 	return true
 }
 
@@ -173,7 +173,7 @@ func (l *leastFragmentation) model(name int32) uint8 {
 	return n
 }
 
-// request turns a shape into a request of the policy; false when it has none like it.
+// request kindHeap a shape into a request of the policy; false when it has none like it.
 func (l *leastFragmentation) request(in *search, sh *shape) (r packing.Request, slot int32, ok bool) {
 	slot = -1
 	for i := range sh.requests {
@@ -227,16 +227,16 @@ func (l *leastFragmentation) Settle(in *search) {
 		l.surveyed = -1
 	}
 	at := in.position()
-	if l.workload.Len() == 0 || l.surveyed >= 0 && l.facts == in.facts && at-l.surveyed < max(8, len(in.machines)/16, len(in.boards)*len(in.machines)/2000) {
+	if l.workload.Len() == 0 || l.surveyed >= 0 && l.facts == in.facts && at-l.surveyed < max(8, len(in.agents)/16, len(in.cache)*len(in.agents)/2000) {
 		return
 	}
 	l.surveyed, l.facts = at, in.facts
 	l.policy.Survey(func(yield func(*packing.Node) bool) {
-		for _, m := range in.machines {
-			if m.facts.Alive && m.facts.Schedulable && l.describe(in, m, -1) && !yield(&l.node) {
+		for _, a := range in.agents {
+			if a.facts.Alive && a.facts.Schedulable && l.describe(in, a, -1) && !yield(&l.node) {
 				return
 			}
 		}
 	})
-	in.steps += len(in.machines) / 4
+	in.steps += len(in.agents) / 4
 }

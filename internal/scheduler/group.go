@@ -31,10 +31,10 @@ type group struct {
 	fairness     *fairness
 
 	// What happened since the last pass.
-	factsChanged bool       // agents or policies are others: every session is tried again
-	uncounted    bool       // the set of agents changed: the capacity is counted again
-	freed        []*machine // agents that have more room
-	unfinished   bool       // the bound on work ended the last pass
+	factsChanged bool     // agents or policies are others: every session is tried again
+	uncounted    bool     // the set of agents changed: the capacity is counted again
+	freed        []*agent // agents that have more room
+	unfinished   bool     // the bound on work ended the last pass
 }
 
 // running is a live session.
@@ -57,9 +57,9 @@ type running struct {
 func (c *Cluster) group(name string) *group {
 	g := c.groups[name]
 	if g == nil {
-		q := &queue{order: byAge{}, lanes: map[laneKey]*lane{}, kinds: map[*kind]*turn{}}
-		s := &search{cluster: c, strategy: pack{}, companions: map[string]map[*machine]int{}, boards: map[*shape]*board{}}
-		f := &fairness{decayed: map[Scope]float64{}, parties: map[*account]*party{}, usages: map[Scope]*usage{}}
+		q := &queue{order: byAge{}, lanes: map[laneKey]*lane{}, kinds: map[*kind]*kindQueue{}}
+		s := &search{cluster: c, strategy: pack{}, companions: map[string]map[*agent]int{}, cache: map[*shape]*candidates{}}
+		f := &fairness{decayed: map[Scope]float64{}, owners: map[*account]*groupOwner{}, usages: map[Scope]*usage{}}
 		rs := &reservations{queue: q, search: s}
 		g = &group{
 			cluster: c, policy: Group{Name: name}, live: map[cluster.SessionID]*running{}, queue: q, search: s, fairness: f, reservations: rs,
@@ -85,7 +85,7 @@ func (r *running) same(other *Running) bool {
 	}
 	for i, h := range r.holds {
 		p := &other.Placements[i]
-		if h.kernel != p.Kernel || h.machine.id != p.Agent ||
+		if h.kernel != p.Kernel || h.agent.id != p.Agent ||
 			!maps.EqualFunc(h.allocation, p.Allocation, func(x, y map[string]cluster.Amount) bool { return maps.Equal(x, y) }) {
 			return false
 		}
@@ -98,11 +98,11 @@ func (g *group) start(r *running) {
 	g.cluster.sessions[r.id] = entry{running: r}
 	g.live[r.id] = r
 	for _, h := range r.holds {
-		h.machine.holds = append(h.machine.holds, h)
-		g.accompany(r, h.machine, 1)
+		h.agent.holds = append(h.agent.holds, h)
+		g.countCompanions(r, h.agent, 1)
 	}
 	g.queue.events++
-	g.preemption.expose(r, 1)
+	g.preemption.countPreemptible(r, 1)
 	g.charge(r, 1)
 }
 
@@ -110,37 +110,37 @@ func (g *group) start(r *running) {
 func (g *group) stop(r *running) {
 	delete(g.live, r.id)
 	for _, h := range r.holds {
-		m := h.machine
-		if i := slices.Index(m.holds, h); i >= 0 {
-			m.holds = slices.Delete(m.holds, i, i+1)
+		a := h.agent
+		if i := slices.Index(a.holds, h); i >= 0 {
+			a.holds = slices.Delete(a.holds, i, i+1)
 		}
-		m.take(h.takes, -1)
-		if m.group != nil {
-			m.group.search.changed(m)
-			m.group.freed = append(m.group.freed, m)
+		a.take(h.takes, -1)
+		if a.group != nil {
+			a.group.search.changed(a)
+			a.group.freed = append(a.group.freed, a)
 		}
-		g.accompany(r, m, -1)
-		g.cluster.forgetShadow(m)
+		g.countCompanions(r, a, -1)
+		g.cluster.forgetShadow(a)
 	}
 	g.queue.events++
-	g.preemption.expose(r, -1)
+	g.preemption.countPreemptible(r, -1)
 	g.charge(r, -1)
-	g.reservations.unclaim(r)
+	g.reservations.victimGone(r)
 }
 
-// accompany counts where companions run.
-func (g *group) accompany(r *running, m *machine, n int) {
+// countCompanions counts where companions run.
+func (g *group) countCompanions(r *running, a *agent, n int) {
 	name := r.companions.Name
 	if name == "" {
 		return
 	}
 	at := g.search.companions[name]
 	if at == nil {
-		at = map[*machine]int{}
+		at = map[*agent]int{}
 		g.search.companions[name] = at
 	}
-	if at[m] += n; at[m] == 0 {
-		delete(at, m)
+	if at[a] += n; at[a] == 0 {
+		delete(at, a)
 	}
 	if len(at) == 0 {
 		delete(g.search.companions, name)
@@ -156,9 +156,9 @@ func (g *group) accompany(r *running, m *machine, n int) {
 func (g *group) touch(r *running) {
 	g.queue.events++
 	for _, h := range r.holds {
-		h.machine.version++
-		if h.machine.group != nil {
-			h.machine.group.search.changed(h.machine)
+		h.agent.version++
+		if h.agent.group != nil {
+			h.agent.group.search.changed(h.agent)
 		}
 	}
 }
@@ -178,24 +178,24 @@ func (g *group) withdraw(w *waiting) {
 	g.queue.pending--
 	if l.refs--; l.refs == 0 {
 		delete(g.queue.lanes, laneKey{l.band, l.kind})
-		p := l.band.party
+		p := l.band.owner
 		last := p.lanes[len(p.lanes)-1]
 		p.lanes[l.nth], last.nth = last, l.nth
 		p.lanes = p.lanes[:len(p.lanes)-1]
 	}
 	if b := l.band; b.all.n == 0 {
-		b.party.bands = slices.DeleteFunc(b.party.bands, func(x *band) bool { return x == b })
+		b.owner.bands = slices.DeleteFunc(b.owner.bands, func(x *band) bool { return x == b })
 		g.queue.bands[b.priority] = slices.DeleteFunc(g.queue.bands[b.priority], func(x *band) bool { return x == b })
 	}
 	g.cluster.drop(l.kind)
 }
 
-// sync brings what follows from the set of machines up to date.
+// sync brings what follows from the set of agents up to date.
 func (g *group) sync() {
 	if g.search.unsorted {
-		slices.SortFunc(g.search.machines, func(a, b *machine) int { return cmp.Compare(a.id, b.id) })
-		for i, m := range g.search.machines {
-			m.index = i
+		slices.SortFunc(g.search.agents, func(x, y *agent) int { return cmp.Compare(x.id, y.id) })
+		for i, a := range g.search.agents {
+			a.index = i
 		}
 		g.search.unsorted = false
 	}
@@ -205,28 +205,28 @@ func (g *group) sync() {
 	}
 }
 
-// count sums the capacity of the group's machines.
+// count sums the capacity of the group's agents.
 func (g *group) count() {
 	clear(g.fairness.capacity)
 	for len(g.fairness.capacity) < len(g.cluster.slots.name) {
 		g.fairness.capacity = append(g.fairness.capacity, 0)
 	}
-	for _, m := range g.search.machines {
-		for slot, v := range m.total {
+	for _, a := range g.search.agents {
+		for slot, v := range a.total {
 			g.fairness.capacity[slot] += v
 		}
 	}
 	for _, u := range g.fairness.usages {
 		share := g.fairness.dominant(u)
-		for _, p := range u.parties {
+		for _, p := range u.owners {
 			p.Dominant = share
 		}
 	}
-	g.queue.again()
+	g.queue.reorder()
 }
 
-// stir has everything tried again: a change of facts or policies can help any session.
-func (g *group) stir() {
+// noteFacts has everything tried again: a change of facts or policies can help any session.
+func (g *group) noteFacts() {
 	g.search.facts++
 	g.factsChanged = true
 }
@@ -250,20 +250,20 @@ func (g *group) charge(r *running, sign int) {
 	u := g.fairness.usageOf(r.account.owner)
 	u.used = addTo(u.used, r.sum, cluster.Amount(sign))
 	share := g.fairness.dominant(u)
-	if len(u.parties) == 0 || u.parties[0].Dominant == share {
+	if len(u.owners) == 0 || u.owners[0].Dominant == share {
 		return
 	}
 	// Lanes leave the heaps by their old order and return by the new one.
 	var moved []*lane
-	for _, p := range u.parties {
+	for _, p := range u.owners {
 		for _, l := range p.lanes {
-			if g.queue.byShare && l.aside == inTurn {
+			if g.queue.byShare && l.standing == mayStart {
 				g.queue.kinds[l.kind].leave(l)
 				moved = append(moved, l)
 			}
 		}
 	}
-	for _, p := range u.parties {
+	for _, p := range u.owners {
 		p.Dominant = share
 	}
 	for _, l := range moved {

@@ -9,14 +9,14 @@ import (
 	"berth.dev/berth/internal/cluster"
 )
 
-// request is what one kernel asks of one machine.
+// request is what one kernel asks of one agent.
 type request struct {
 	wants []want // above zero, by slot number
 	// models restrict accelerators.
 	models []string
 }
 
-// shape is what goes to one machine together: one kernel, or all of a single-node session.
+// shape is what goes to one agent together: one kernel, or all of a single-node session.
 // Shapes are interned: equal requests share one.
 type shape struct {
 	key      string
@@ -27,7 +27,7 @@ type shape struct {
 	sum      []want // over all requests
 	arch     int32  // -1: any
 	image    int32  // -1: unknown
-	negative bool   // asks for less than nothing: fits nowhere
+	negative bool   // asks for less than nothing: fits noRoom
 }
 
 // kind is everything of a waiting session that decides where it may go, save whose it is.
@@ -56,9 +56,9 @@ func (k *kind) plain() bool {
 	return len(s.Designated) == 0 && len(s.Failed) == 0 && s.Companions.Name == ""
 }
 
-// hangs reports whether a volume that the kind needs does not answer on the machine.
-func (m *machine) hangs(k *kind) bool {
-	return len(m.facts.Hung) > 0 && slices.ContainsFunc(k.session.Volumes, func(v string) bool { return slices.Contains(m.facts.Hung, v) })
+// hangs reports whether a volume that the kind needs does not answer on the agent.
+func (a *agent) hangs(k *kind) bool {
+	return len(a.facts.Hung) > 0 && slices.ContainsFunc(k.session.Volumes, func(v string) bool { return slices.Contains(a.facts.Hung, v) })
 }
 
 type keyText []byte
@@ -187,7 +187,7 @@ func (c *Cluster) shapeOf(s *Session, kernels []int) *shape {
 			}
 			if k.Architecture != "" {
 				arch := c.archs.of(k.Architecture)
-				sh.negative = sh.negative || sh.arch >= 0 && sh.arch != arch // two architectures on one machine
+				sh.negative = sh.negative || sh.arch >= 0 && sh.arch != arch // two architectures on one agent
 				sh.arch = arch
 			}
 			if k.Image != "" && sh.image < 0 {
@@ -226,7 +226,7 @@ func (c *Cluster) drop(k *kind) {
 		if sh.idle = false; sh.refs == 0 {
 			delete(c.shapes, sh.key)
 			for _, g := range c.groups {
-				delete(g.search.boards, sh)
+				delete(g.search.cache, sh)
 			}
 		}
 	}
@@ -265,17 +265,17 @@ func accelerates(slot cluster.SlotName) bool {
 }
 
 // eligible applies the filters that do not depend on what is free; "" passes.
-func (m *machine) eligible(k *kind, sh *shape) string {
+func (a *agent) eligible(k *kind, sh *shape) string {
 	switch {
-	case sh.arch >= 0 && m.arch != sh.arch:
+	case sh.arch >= 0 && a.arch != sh.arch:
 		return filterArchitecture
-	case k != nil && len(k.session.Designated) > 0 && !slices.Contains(k.session.Designated, m.id):
+	case k != nil && len(k.session.Designated) > 0 && !slices.Contains(k.session.Designated, a.id):
 		return filterDesignated
-	case !m.facts.Alive:
+	case !a.facts.Alive:
 		return filterLost
-	case !m.facts.Schedulable:
+	case !a.facts.Schedulable:
 		return filterNotSchedulable
-	case k != nil && m.hangs(k):
+	case k != nil && a.hangs(k):
 		return filterVolume
 	}
 	return ""

@@ -29,8 +29,8 @@ type account struct {
 
 // usage is what one user holds in one group, for dominant shares.
 type usage struct {
-	used    []cluster.Amount
-	parties []*party
+	used   []cluster.Amount
+	owners []*groupOwner
 }
 
 func (c *Cluster) scopeOf(key Scope) *scope {
@@ -80,7 +80,7 @@ func (c *Cluster) wakeLoosened() {
 		s.loosened = false
 		for _, l := range slices.SortedFunc(maps.Keys(s.lanes), byLane) {
 			g := l.band.group
-			if o := l.band.party.account.over(l.kind); o == nil || o.scope != s {
+			if o := l.band.owner.account.over(l.kind); o == nil || o.scope != s {
 				g.queue.unlimit(l)
 			}
 		}

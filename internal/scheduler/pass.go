@@ -10,7 +10,7 @@ import (
 // then on: a caller that could not commit one says so by Enqueue, with fresher facts of its
 // agents by SetAgent and Run. Victims count as running until the caller removes them.
 //
-// A pass looks at sessions in the order of the queue. Those that cannot start are set aside and
+// A pass looks at sessions in the order of the queue. Those that cannot start are set standing and
 // looked at again only when something changed that could help them: room on an agent that they
 // could use, a quota, an agent, a policy.
 func (c *Cluster) Pass(name string, now time.Time, work Work) (Result, error) {
@@ -48,24 +48,24 @@ func (c *Cluster) Pass(name string, now time.Time, work Work) (Result, error) {
 			continue
 		}
 		g.search.steps++
-		if o := l.band.party.account.over(l.kind); o != nil {
-			g.reservations.lost(w)
+		if o := l.band.owner.account.over(l.kind); o != nil {
+			g.reservations.notReserved(w)
 			g.queue.limit(l, o.scope)
 			continue
 		}
 		holds, why, reason := g.place(w, false)
-		if why == inTurn {
+		if why == mayStart {
 			out.Decisions = append(out.Decisions, g.commit(w, holds))
 			continue
 		}
 		if why != blocked {
-			g.reservations.lostKind(l.kind)
+			g.reservations.kindNotReserved(l.kind)
 		}
 		if g.queue.refuse(l.kind, why, reason, g.search.position()); why == blocked {
 			g.preemption.searchFor(g.queue.kinds[l.kind])
 		}
 	}
-	g.reservations.unpark()
+	g.reservations.returnParked()
 	g.unfinished = out.More
 	out.Wake = g.wakeTime()
 	return out, nil
@@ -87,13 +87,13 @@ func (g *group) begin(now time.Time) {
 		l.Settle(g.search)
 	}
 	if g.fairness.changed {
-		for _, p := range g.fairness.parties {
+		for _, p := range g.fairness.owners {
 			p.Domain, p.Project, p.User = g.fairness.sharesOf(p.Owner)
 		}
 	}
-	if aged := g.queue.ageAt(g.queue.now); g.fairness.changed || g.queue.aging > 0 && g.queue.agedTo != aged {
+	if aged := g.queue.agingStep(g.queue.now); g.fairness.changed || g.queue.aging > 0 && g.queue.agedTo != aged {
 		g.queue.agedTo = aged
-		g.queue.again()
+		g.queue.reorder()
 		g.reservations.released = true // who waited behind a reservation may come before it now
 	}
 	g.fairness.changed = false
@@ -111,33 +111,33 @@ func (g *group) wake(work Work) bool {
 		return true
 	}
 	if g.reservations.released || len(g.freed) > 0 {
-		g.queue.wakeBehind()
+		g.queue.wakeHeldBack()
 		g.reservations.released = false
 	}
-	// Several kernels are placed one after the other: also less room can make a better start. And
+	// Several kernels are placed one after the other: also less room can make x better start. And
 	// who waits for kept room alone waits for any when that is gone.
 	at := g.search.position()
 	if !g.unfinished {
 		busy := len(g.queue.ready) > 0 // something may change before their turn comes
-		g.queue.wakeKinds(func(k *kind, f *turn) bool {
+		g.queue.wakeKinds(func(k *kind, f *kindQueue) bool {
 			return (busy || f.seen != at) && (f.refused == behind || f.refused == blocked && k.kernels > 1)
 		})
 	}
-	slices.SortFunc(g.freed, func(a, b *machine) int { return a.index - b.index })
+	slices.SortFunc(g.freed, func(x, y *agent) int { return x.index - y.index })
 	g.freed = slices.Compact(g.freed)
 	for len(g.freed) > 0 {
 		if work.Steps > 0 && g.search.steps >= work.Steps {
 			return false
 		}
-		m := g.freed[len(g.freed)-1]
+		a := g.freed[len(g.freed)-1]
 		g.freed = g.freed[:len(g.freed)-1]
-		if m.group != g {
+		if a.group != g {
 			continue
 		}
 		for i := 0; i < len(g.queue.refusals); {
 			k := g.queue.refusals[i]
 			g.search.steps++
-			if g.queue.kinds[k].refused == blocked && g.helps(m, k) {
+			if g.queue.kinds[k].refused == blocked && g.canUse(a, k) {
 				g.queue.tryAgain(k) // moves another kind to i
 				continue
 			}
@@ -147,12 +147,12 @@ func (g *group) wake(work Work) bool {
 	return true
 }
 
-// helps reports whether a machine has room for a part of a kind of session.
-func (g *group) helps(m *machine, k *kind) bool {
+// canUse reports whether a agent has room for a part of a kind of session.
+func (g *group) canUse(a *agent, k *kind) bool {
 	var last *shape
 	for i := range k.units {
 		sh := k.units[i].shape
-		if sh != last && m.eligible(k, sh) == "" && g.search.fits(m, m.now(), sh) {
+		if sh != last && a.eligible(k, sh) == "" && g.search.fits(a, a.now(), sh) {
 			return true
 		}
 		last = sh
@@ -174,7 +174,7 @@ func (g *group) wakeTime() time.Time {
 			at = min(at, r.end)
 		}
 	}
-	if t := g.preemption.preemptTime(); t > g.queue.now {
+	if t := g.preemption.ripeAt(); t > g.queue.now {
 		at = min(at, t)
 	}
 	if at == forever {

@@ -2,9 +2,9 @@ package scheduler
 
 import "berth.dev/berth/internal/alloc"
 
-// commit turns a waiting session into a running one whose devices are booked.
+// commit kindHeap a waiting session into a running one whose devices are booked.
 func (g *group) commit(w *waiting, holds []*hold) Decision {
-	k, a := w.lane.kind, w.lane.band.party.account
+	k, a := w.lane.kind, w.lane.band.owner.account
 	r := &running{
 		id: w.id, name: w.name, group: g, account: a, sum: k.sum, holds: holds, started: g.queue.now, end: forever,
 		priority: w.lane.band.priority, private: k.private, preemptible: k.session.Preemptible, companions: k.session.Companions,
@@ -15,11 +15,11 @@ func (g *group) commit(w *waiting, holds []*hold) Decision {
 	d := Decision{Session: w.id, Placements: make([]Placement, len(holds))}
 	for i, h := range holds {
 		h.run = r
-		h.allocation = h.machine.topo.Allocation(h.takes)
-		d.Placements[i] = Placement{Kernel: h.kernel, Agent: h.machine.id, Allocation: h.allocation}
+		h.allocation = h.agent.topo.Allocation(h.takes)
+		d.Placements[i] = Placement{Kernel: h.kernel, Agent: h.agent.id, Allocation: h.allocation}
 	}
-	g.reservations.lost(w)
-	g.reservations.fulfil(w, r)
+	g.reservations.notReserved(w)
+	g.reservations.settleClaims(w, r)
 	g.reservations.unreserve(w)
 	g.withdraw(w)
 	g.start(r)
@@ -27,28 +27,28 @@ func (g *group) commit(w *waiting, holds []*hold) Decision {
 }
 
 // place books room for a session, all or none: holds by kernel, or why not. With ignoreKept, what is kept for others is used too.
-func (g *group) place(w *waiting, ignoreKept bool) ([]*hold, place, Reason) {
+func (g *group) place(w *waiting, ignoreKept bool) ([]*hold, standing, Reason) {
 	k := w.lane.kind
 	if k.kernels == 0 {
-		return nil, hopeless, TooBig
+		return nil, impossible, TooBig
 	}
 	holds := make([]*hold, k.kernels)
 	kept := false // room that is kept for others was passed by
 	cursor := g.search.cursor
-	for _, i := range g.search.sequence(k) {
+	for _, i := range g.search.placementOrder(k) {
 		u := &k.units[i]
-		m, takes, passed := g.seat(w, k, u.shape, ignoreKept)
+		a, takes, passed := g.findAgent(w, k, u.shape, ignoreKept)
 		kept = kept || passed
-		if m == nil {
+		if a == nil {
 			g.unplace(holds)
 			g.search.cursor = cursor
 			if !kept {
-				why, reason := g.search.diagnose(k)
+				why, reason := g.search.whyNoRoom(k)
 				return nil, why, reason
 			}
 			// It waits for kept room only if it would start there.
 			holds, why, reason := g.place(w, true)
-			if why == inTurn {
+			if why == mayStart {
 				g.unplace(holds)
 				g.search.cursor = cursor
 				return nil, behind, WaitsBehind
@@ -56,30 +56,30 @@ func (g *group) place(w *waiting, ignoreKept bool) ([]*hold, place, Reason) {
 			return nil, why, reason
 		}
 		for n, kernel := range u.kernels {
-			h := &hold{machine: m, kernel: w.kernelID(kernel), takes: takes[n]}
-			m.take(h.takes, 1)
+			h := &hold{agent: a, kernel: w.kernelID(kernel), takes: takes[n]}
+			a.take(h.takes, 1)
 			holds[kernel] = h
 		}
-		g.search.changed(m)
-		g.search.cursor = m.id
+		g.search.changed(a)
+		g.search.cursor = a.id
 	}
-	return holds, inTurn, ""
+	return holds, mayStart, ""
 }
 
 // unplace gives back what place booked.
 func (g *group) unplace(holds []*hold) {
 	for _, h := range holds {
 		if h != nil {
-			h.machine.take(h.takes, -1)
-			g.search.changed(h.machine)
+			h.agent.take(h.takes, -1)
+			g.search.changed(h.agent)
 		}
 	}
 }
 
-// seat finds the best machine for a shape and devices on it, by request. passed reports that a
-// machine was passed by because its room is kept for others.
-func (g *group) seat(w *waiting, k *kind, sh *shape, ignoreKept bool) (m *machine, takes [][]alloc.Take, passed bool) {
-	b := g.search.boardOf(sh)
+// findAgent finds the best agent for a shape and devices on it, by request. passed reports that a
+// agent was passed by because its room is kept for others.
+func (g *group) findAgent(w *waiting, k *kind, sh *shape, ignoreKept bool) (a *agent, takes [][]alloc.Take, passed bool) {
+	b := g.search.candidatesOf(sh)
 	g.search.skip = g.search.skip[:0]
 	var closed []bool
 	if !ignoreKept {
@@ -90,24 +90,24 @@ func (g *group) seat(w *waiting, k *kind, sh *shape, ignoreKept bool) (m *machin
 		if i < 0 {
 			break
 		}
-		m := g.search.machines[i]
-		s := m.now()
-		if !ignoreKept && g.reservations.keptFrom(m, w) {
-			if !g.search.fits(m, g.reservations.masked, sh) {
+		a := g.search.agents[i]
+		s := a.now()
+		if !ignoreKept && g.reservations.keptFrom(a, w) {
+			if !g.search.fits(a, g.reservations.masked, sh) {
 				passed = true
 				g.search.skip = append(g.search.skip, int32(i))
 				continue
 			}
 			s = g.reservations.masked
 		}
-		if takes := g.search.devices(m, s, sh); takes != nil {
-			return m, takes, passed
+		if takes := g.search.devices(a, s, sh); takes != nil {
+			return a, takes, passed
 		}
 		g.search.skip = append(g.search.skip, int32(i))
 	}
 	if closed != nil && !passed {
 		for i, key := range b.keys {
-			passed = passed || key != nowhere && closed[i]
+			passed = passed || key != noRoom && closed[i]
 		}
 	}
 	return nil, nil, passed
@@ -126,7 +126,7 @@ func (g *group) keepPlaces(w *waiting, decisions []Decision) []Decision {
 			return true
 		}
 		do := 0
-		stale := g.reservations.nextStale()
+		stale := g.reservations.nextSpentClaim()
 		if stale != nil && consider(stale.w) {
 			do = 1
 		}
@@ -142,8 +142,8 @@ func (g *group) keepPlaces(w *waiting, decisions []Decision) []Decision {
 		}
 		switch do {
 		case 1:
-			g.reservations.unclaimFor(stale) // something else came between
-			g.queue.wakeBehind()
+			g.reservations.dropClaim(stale) // something else came between
+			g.queue.wakeHeldBack()
 		case 2:
 			decisions = g.preemption.searchNext(i, decisions)
 		case 3:

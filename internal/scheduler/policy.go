@@ -70,8 +70,8 @@ type Preemption struct {
 // route_cleanup_target_statuses.
 func ParseGroup(name, order string, opts map[string]any) (Group, error) {
 	g := Group{Name: name, Order: order}
-	o := &Options{of: "scheduler_opts", values: opts}
-	seconds := func(o *Options, name string) time.Duration {
+	o := &optionReader{of: "scheduler_opts", values: opts}
+	seconds := func(o *optionReader, name string) time.Duration {
 		return time.Duration(o.Number(name, 0, 0, 1e9) * float64(time.Second))
 	}
 	g.PendingTimeout = seconds(o, "pending_timeout")
@@ -91,18 +91,18 @@ func ParseGroup(name, order string, opts map[string]any) (Group, error) {
 	if strategy != "" && g.Placement == "" {
 		o.fail("agent_selection_strategy", "is %q, which does not exist; use one of %s", strategy, strings.Join(Placements(), ", "))
 	}
-	p := &Options{of: "scheduler_opts.preemption", values: o.table("preemption")}
+	p := &optionReader{of: "scheduler_opts.preemption", values: o.table("preemption")}
 	g.Preemption = Preemption{
 		Enabled: p.Flag("enabled", false), MinRuntime: seconds(p, "preemption_min_runtime"),
 		VictimScope: p.Text("victim_scope", victimScopes...), Order: p.Text("order", victimOrders...),
 		Reschedule: p.Text("mode", "terminate", "reschedule") == "reschedule",
 	}
 	p.Number("preemptible_priority", 0, 0, maxPriority)
-	b := &Options{of: "scheduler_opts.backfill", values: o.table("backfill")}
+	b := &optionReader{of: "scheduler_opts.backfill", values: o.table("backfill")}
 	g.Backfill = Backfill{
 		Disabled: !b.Flag("enabled", true), PassedOver: seconds(b, "passed_over_seconds"), Reservations: int(b.Number("reservations", 0, 0, 16)),
 	}
-	for _, x := range []*Options{o, p, b} {
+	for _, x := range []*optionReader{o, p, b} {
 		if err := x.Done(); err != nil {
 			return Group{}, err
 		}

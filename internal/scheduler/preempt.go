@@ -67,7 +67,7 @@ func (pr *preemption) searchBlocked() {
 		return
 	}
 	pr.nextRipe = 0
-	var kinds []*turn
+	var kinds []*kindQueue
 	for len(pr.queue.blocked) > 0 && len(kinds) < maxTries {
 		kinds = append(kinds, pr.queue.blocked[0])
 		pr.queue.blocked[0].join(nil)
@@ -81,12 +81,12 @@ func (pr *preemption) searchBlocked() {
 }
 
 // searchFor notes the first lanes of a blocked kind for a search.
-func (pr *preemption) searchFor(t *turn) {
+func (pr *preemption) searchFor(t *kindQueue) {
 	if !pr.policy.Enabled || t.kind.private || pr.tries >= maxTries {
 		return
 	}
-	for _, l := range t.firsts(maxKindSearches) {
-		if pr.below(l.band.priority) && len(pr.searches) < maxSearches {
+	for _, l := range t.firstLanes(maxKindSearches) {
+		if pr.anyBelow(l.band.priority) && len(pr.searches) < maxSearches {
 			pr.searches = append(pr.searches, victimSearch{lane: l})
 		}
 	}
@@ -114,8 +114,8 @@ func (pr *preemption) searchNext(i int, decisions []Decision) []Decision {
 	if pr.reservations.claimOf(w) != nil {
 		return decisions
 	}
-	if o := x.lane.band.party.account.over(x.lane.kind); o != nil {
-		pr.reservations.lost(w)
+	if o := x.lane.band.owner.account.over(x.lane.kind); o != nil {
+		pr.reservations.notReserved(w)
 		pr.queue.limit(x.lane, o.scope)
 		x.done = maxLaneSearches
 		return decisions
@@ -140,8 +140,8 @@ func (pr *preemption) searchNext(i int, decisions []Decision) []Decision {
 	return append(decisions, d)
 }
 
-// below reports whether something preemptible of lower priority runs.
-func (pr *preemption) below(priority int) bool {
+// anyBelow reports whether something preemptible of lower priority runs.
+func (pr *preemption) anyBelow(priority int) bool {
 	for p := range priority {
 		if pr.preemptible[p] > 0 {
 			return true
@@ -150,10 +150,10 @@ func (pr *preemption) below(priority int) bool {
 	return false
 }
 
-// victim reports whether a session may be ended for w. Sessions that are too young make pr.nextRipe
+// mayEnd reports whether a session may be ended for w. Sessions that are too young make pr.nextRipe
 // the time when they no longer are.
-func (pr *preemption) victim(r *running, w *waiting) bool {
-	owner := w.lane.band.party.Owner
+func (pr *preemption) mayEnd(r *running, w *waiting) bool {
+	owner := w.lane.band.owner.Owner
 	if !r.preemptible || r.private || r.victimOf != nil || r.group.preemption != pr || r.priority >= w.lane.band.priority {
 		return false
 	}
@@ -178,16 +178,16 @@ func (pr *preemption) victim(r *running, w *waiting) bool {
 	return true
 }
 
-// preemptTime is when a session that is too young now may become a victim; 0: never.
-func (pr *preemption) preemptTime() int64 {
+// ripeAt is when a session that is too young now may become a victim; 0: never.
+func (pr *preemption) ripeAt() int64 {
 	if !pr.policy.Enabled || len(pr.queue.blocked) == 0 {
 		return 0
 	}
 	return pr.nextRipe
 }
 
-// size weighs what a session holds, as parts of the group's capacity.
-func (pr *preemption) size(r *running) float64 {
+// sizeOf weighs what a session holds, as parts of the group's capacity.
+func (pr *preemption) sizeOf(r *running) float64 {
 	size := 0.0
 	for _, w := range r.sum {
 		if c := pr.fairness.capacity[w.slot]; c > 0 {
@@ -204,48 +204,48 @@ func (pr *preemption) first(a, b *running) int {
 	case "oldest":
 		c = cmp.Compare(a.started, b.started)
 	case "fewest-sessions":
-		c = cmp.Compare(pr.size(b), pr.size(a))
+		c = cmp.Compare(pr.sizeOf(b), pr.sizeOf(a))
 	case "smallest-resources":
-		c = cmp.Compare(pr.size(a), pr.size(b))
+		c = cmp.Compare(pr.sizeOf(a), pr.sizeOf(b))
 	default:
 		c = cmp.Compare(b.started, a.started)
 	}
 	return cmp.Or(cmp.Compare(a.priority, b.priority), c, cmp.Compare(a.id, b.id))
 }
 
-// clearing is a trial of ending sessions.
-type clearing struct {
-	states  map[*machine]*freeVector
+// endTrial is a trial of ending sessions.
+type endTrial struct {
+	states  map[*agent]*freeVector
 	victims []*running
 }
 
-func (c *clearing) state(m *machine) *freeVector {
-	s := c.states[m]
+func (c *endTrial) state(a *agent) *freeVector {
+	s := c.states[a]
 	if s == nil {
 		s = &freeVector{}
-		m.copyTo(s)
+		a.copyTo(s)
 		for _, r := range c.victims {
-			c.free(m, s, r, 1)
+			c.free(a, s, r, 1)
 		}
-		c.states[m] = s
+		c.states[a] = s
 	}
 	return s
 }
 
-// free gives what a session holds on a machine to a state; sign -1 takes it back.
-func (c *clearing) free(m *machine, s *freeVector, r *running, sign cluster.Amount) {
+// free gives what a session holds on a agent to a state; sign -1 takes it back.
+func (c *endTrial) free(a *agent, s *freeVector, r *running, sign cluster.Amount) {
 	for _, h := range r.holds {
-		if h.machine == m {
-			m.give(s, h.takes, sign)
+		if h.agent == a {
+			a.give(s, h.takes, sign)
 		}
 	}
 }
 
-func (c *clearing) end(victims []*running) {
+func (c *endTrial) end(victims []*running) {
 	c.victims = append(c.victims, victims...)
-	for m, s := range c.states {
+	for a, s := range c.states {
 		for _, r := range victims {
-			c.free(m, s, r, 1)
+			c.free(a, s, r, 1)
 		}
 	}
 }
@@ -253,20 +253,20 @@ func (c *clearing) end(victims []*running) {
 // findVictims finds the sessions that must end for w to start, and where, nil when no set does.
 func (pr *preemption) findVictims(w *waiting) *claim {
 	k := w.lane.kind
-	trial := &clearing{states: map[*machine]*freeVector{}}
+	trial := &endTrial{states: map[*agent]*freeVector{}}
 	out := &claim{reservation: reservation{w: w, end: forever}}
 	for i := range k.units {
 		sh := k.units[i].shape
-		var best *machine
+		var best *agent
 		var bestVictims []*running
-		for _, m := range pr.search.machines {
-			if m.eligible(k, sh) != "" || pr.search.tier(k, m) < 0 || pr.reservations.takenBefore(m, w) || !pr.search.fits(m, m.empty(), sh) {
+		for _, a := range pr.search.agents {
+			if a.eligible(k, sh) != "" || pr.search.preference(k, a) < 0 || pr.reservations.takenBefore(a, w) || !pr.search.fits(a, a.empty(), sh) {
 				continue
 			}
 			pr.search.steps++
-			victims, ok := pr.clear(trial, m, w, sh)
+			victims, ok := pr.victimsOn(trial, a, w, sh)
 			if ok && (best == nil || pr.cheaper(victims, bestVictims)) {
-				best, bestVictims = m, victims
+				best, bestVictims = a, victims
 				if len(victims) == 0 {
 					break
 				}
@@ -281,7 +281,7 @@ func (pr *preemption) findVictims(w *waiting) *claim {
 		if all == nil {
 			return nil
 		}
-		p := part{m: best, sum: sh.sum}
+		p := part{agent: best, sum: sh.sum}
 		for _, takes := range all {
 			best.give(s, takes, -1)
 			p.takes = addTakes(p.takes, pr.reservations.accelerators(best, takes))
@@ -295,18 +295,18 @@ func (pr *preemption) findVictims(w *waiting) *claim {
 	return out
 }
 
-// clear finds a minimal set of further victims on one machine for a shape.
-func (pr *preemption) clear(trial *clearing, m *machine, w *waiting, sh *shape) (victims []*running, ok bool) {
-	s := m.now()
-	if len(trial.victims) > 0 || trial.states[m] != nil {
-		s = *trial.state(m)
+// victimsOn finds a minimal set of further victims on one agent for a shape.
+func (pr *preemption) victimsOn(trial *endTrial, a *agent, w *waiting, sh *shape) (victims []*running, ok bool) {
+	s := a.now()
+	if len(trial.victims) > 0 || trial.states[a] != nil {
+		s = *trial.state(a)
 	}
-	if pr.search.fits(m, s, sh) {
+	if pr.search.fits(a, s, sh) {
 		return nil, true
 	}
 	var candidates []*running
-	for _, h := range m.holds {
-		if !slices.Contains(candidates, h.run) && !slices.Contains(trial.victims, h.run) && pr.victim(h.run, w) {
+	for _, h := range a.holds {
+		if !slices.Contains(candidates, h.run) && !slices.Contains(trial.victims, h.run) && pr.mayEnd(h.run, w) {
 			candidates = append(candidates, h.run)
 		}
 	}
@@ -318,7 +318,7 @@ func (pr *preemption) clear(trial *clearing, m *machine, w *waiting, sh *shape) 
 	pr.cleared.room = append(pr.cleared.room[:0], s.room...)
 	for _, r := range candidates {
 		victims = append(victims, r)
-		if trial.free(m, &pr.cleared, r, 1); pr.search.fits(m, pr.cleared, sh) {
+		if trial.free(a, &pr.cleared, r, 1); pr.search.fits(a, pr.cleared, sh) {
 			ok = true
 			break
 		}
@@ -329,11 +329,11 @@ func (pr *preemption) clear(trial *clearing, m *machine, w *waiting, sh *shape) 
 	// Spare those that need not go, the last in order first.
 	for i := len(victims) - 1; i >= 0 && len(victims) > 1; i-- {
 		r := victims[i]
-		if trial.free(m, &pr.cleared, r, -1); pr.search.fits(m, pr.cleared, sh) {
+		if trial.free(a, &pr.cleared, r, -1); pr.search.fits(a, pr.cleared, sh) {
 			victims = slices.Delete(victims, i, i+1)
 			continue
 		}
-		trial.free(m, &pr.cleared, r, 1)
+		trial.free(a, &pr.cleared, r, 1)
 	}
 	return victims, true
 }
@@ -343,7 +343,7 @@ func (pr *preemption) cheaper(a, b []*running) bool {
 	top := func(list []*running) (priority int, size float64) {
 		for _, r := range list {
 			priority = max(priority, r.priority)
-			size += pr.size(r)
+			size += pr.sizeOf(r)
 		}
 		return priority, size
 	}
@@ -358,8 +358,8 @@ func (pr *preemption) cheaper(a, b []*running) bool {
 	return cmp.Or(cmp.Compare(pa, pb), cmp.Compare(len(a), len(b)), pr.first(a[0], b[0])) < 0
 }
 
-// expose counts a session among the possible victims.
-func (pr *preemption) expose(r *running, n int) {
+// countPreemptible counts a session among the possible victims.
+func (pr *preemption) countPreemptible(r *running, n int) {
 	if r.preemptible && !r.private {
 		pr.preemptible[r.priority] += n
 	}

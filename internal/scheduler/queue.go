@@ -34,9 +34,9 @@ type queue struct {
 
 	bands     [maxPriority + 1][]*band
 	lanes     map[laneKey]*lane
-	kinds     map[*kind]*turn
-	ready     turns
-	blocked   turns
+	kinds     map[*kind]*kindQueue
+	ready     kindHeap
+	blocked   kindHeap
 	refusals  []*kind // that were refused
 	future    []*waiting
 	pending   int // sessions, also those that wait for a time or a dependency
@@ -165,9 +165,9 @@ func (l *ages) until(instant int64) int {
 	return n
 }
 
-// party is an owner in a resource group, as order policies see it.
-type party struct {
-	Party
+// groupOwner is an owner in a resource group, as order policies see it.
+type groupOwner struct {
+	ownerShares
 	account *account
 	usage   *usage
 	bands   []*band
@@ -176,7 +176,7 @@ type party struct {
 
 // band is a party's waiting sessions of one priority.
 type band struct {
-	party    *party
+	owner    *groupOwner
 	group    *group
 	priority int
 	all      ages // with those that wait for a time or a dependency
@@ -190,60 +190,60 @@ type laneKey struct {
 
 // lane is sessions that differ in age and names alone.
 type lane struct {
-	band  *band
-	kind  *kind
-	list  ages
-	aside place  // inTurn, limited or absent
-	scope *scope // whose quota it waits for when limited
-	pos   int    // in turn.lanes
-	nth   int    // in party.lanes
-	refs  int    // sessions, also those that are not queued
+	band     *band
+	kind     *kind
+	list     ages
+	standing standing // mayStart, limited or absent
+	scope    *scope   // whose quota it waits for when limited
+	pos      int      // in turn.lanes
+	nth      int      // in party.lanes
+	refs     int      // sessions, also those that are not queued
 }
 
 // place says where a lane or a kind is.
-type place uint8
+type standing uint8
 
 const (
-	inTurn   place = iota // a lane in its kind's turn; a kind that may start
-	blocked               // no room now
-	hopeless              // no agent could ever take it
-	behind                // only the room kept for others would do
-	limited               // over a quota of lane.scope
-	absent                // empty
+	mayStart   standing = iota // a lane in its kind's turn; a kind that may start
+	blocked                    // no room now
+	impossible                 // no agent could ever take it
+	behind                     // only the room kept for others would do
+	limited                    // over a quota of lane.scope
+	absent                     // empty
 )
 
-// turn is the lanes of a kind, the next one first. Kinds that were refused leave the heap of those
+// kindQueue is the lanes of a kind, the next one first. Kinds that were refused leave the heap of those
 // that may start, with all their lanes at once.
-type turn struct {
+type kindQueue struct {
 	of    *queue
 	kind  *kind
 	lanes []*lane
-	heap  *turns // nil when the kind is in none
-	pos   int    // in heap, -1 when it has no lanes
+	heap  *kindHeap // nil when the kind is in none
+	pos   int       // in heap, -1 when it has no lanes
 
-	// refused is why the kind does not start; inTurn when it may.
-	refused place
+	// refused is why the kind does not start; mayStart when it may.
+	refused standing
 	reason  Reason
 	seen    int    // position in group.changes when it was refused
 	pass    uint64 // in which it was refused
 	nth     int    // in group.refusals, -1 when not there
 }
 
-func (t *turn) Len() int           { return len(t.lanes) }
-func (t *turn) Less(i, j int) bool { return t.of.ahead(t.lanes[i], t.lanes[j]) }
+func (t *kindQueue) Len() int           { return len(t.lanes) }
+func (t *kindQueue) Less(i, j int) bool { return t.of.ahead(t.lanes[i], t.lanes[j]) }
 
-func (t *turn) Swap(i, j int) {
+func (t *kindQueue) Swap(i, j int) {
 	t.lanes[i], t.lanes[j] = t.lanes[j], t.lanes[i]
 	t.lanes[i].pos, t.lanes[j].pos = i, j
 }
 
-func (t *turn) Push(x any) {
+func (t *kindQueue) Push(x any) {
 	l := x.(*lane)
 	l.pos = len(t.lanes)
 	t.lanes = append(t.lanes, l)
 }
 
-func (t *turn) Pop() any {
+func (t *kindQueue) Pop() any {
 	n := len(t.lanes) - 1
 	l := t.lanes[n]
 	t.lanes[n] = nil
@@ -251,23 +251,23 @@ func (t *turn) Pop() any {
 	return l
 }
 
-// turns is a heap of kinds by their first lanes.
-type turns []*turn
+// kindHeap is a heap of kinds by their first lanes.
+type kindHeap []*kindQueue
 
-func (q turns) Len() int           { return len(q) }
-func (q turns) Less(i, j int) bool { return q[i].of.ahead(q[i].lanes[0], q[j].lanes[0]) }
-func (q turns) Swap(i, j int) {
+func (q kindHeap) Len() int           { return len(q) }
+func (q kindHeap) Less(i, j int) bool { return q[i].of.ahead(q[i].lanes[0], q[j].lanes[0]) }
+func (q kindHeap) Swap(i, j int) {
 	q[i], q[j] = q[j], q[i]
 	q[i].pos, q[j].pos = i, j
 }
 
-func (q *turns) Push(x any) {
-	t := x.(*turn)
+func (q *kindHeap) Push(x any) {
+	t := x.(*kindQueue)
 	t.pos = len(*q)
 	*q = append(*q, t)
 }
 
-func (q *turns) Pop() any {
+func (q *kindHeap) Pop() any {
 	n := len(*q) - 1
 	t := (*q)[n]
 	(*q)[n] = nil
@@ -277,15 +277,15 @@ func (q *turns) Pop() any {
 }
 
 // first is the lane whose head is next, nil when there is none.
-func (q turns) first() *lane {
+func (q kindHeap) first() *lane {
 	if len(q) == 0 {
 		return nil
 	}
 	return q[0].lanes[0]
 }
 
-// again restores the whole order, after the rule or the time changed.
-func (q *queue) again() {
+// reorder restores the whole order, after the rule or the time changed.
+func (q *queue) reorder() {
 	q.events++
 	for _, t := range q.kinds {
 		heap.Init(t)
@@ -295,7 +295,7 @@ func (q *queue) again() {
 }
 
 // settle restores the place of a kind whose first lane may have changed.
-func (t *turn) settle() {
+func (t *kindQueue) settle() {
 	switch {
 	case t.heap == nil:
 	case len(t.lanes) == 0:
@@ -310,7 +310,7 @@ func (t *turn) settle() {
 }
 
 // join moves a kind to another heap or out of all.
-func (t *turn) join(q *turns) {
+func (t *kindQueue) join(q *kindHeap) {
 	if t.heap != nil && t.pos >= 0 {
 		heap.Remove(t.heap, t.pos)
 	}
@@ -318,25 +318,25 @@ func (t *turn) join(q *turns) {
 	t.settle()
 }
 
-func (t *turn) enter(l *lane) {
-	l.aside = inTurn
+func (t *kindQueue) enter(l *lane) {
+	l.standing = mayStart
 	heap.Push(t, l)
 	t.settle()
 }
 
-func (t *turn) leave(l *lane) {
+func (t *kindQueue) leave(l *lane) {
 	heap.Remove(t, l.pos)
 	t.settle()
 }
 
 // moved restores the order after a lane's head or its owner's share changed.
-func (t *turn) moved(l *lane) {
+func (t *kindQueue) moved(l *lane) {
 	heap.Fix(t, l.pos)
 	t.settle()
 }
 
-// firsts are the first n lanes of a kind, in order.
-func (t *turn) firsts(n int) []*lane {
+// firstLanes are the first n lanes of a kind, in order.
+func (t *kindQueue) firstLanes(n int) []*lane {
 	var out []*lane
 	h := t.heap
 	t.join(nil)
@@ -384,7 +384,7 @@ func (q *queue) between(a, b *waiting) int {
 func (q *queue) rank(w *waiting) int {
 	p := w.lane.band.priority
 	if q.aging > 0 && q.agedTo > w.enqueued {
-		p = int(min(maxPriority, int64(p)+(q.agedTo-max(w.enqueued, q.agedTo-ageingReach))/int64(q.aging)))
+		p = int(min(maxPriority, int64(p)+(q.agedTo-max(w.enqueued, q.agedTo-agingReach))/int64(q.aging)))
 	}
 	return p
 }
@@ -397,8 +397,8 @@ func (q *queue) before(a, b *waiting) int {
 	if c := q.rank(b) - q.rank(a); c != 0 {
 		return c
 	}
-	if x, y := a.lane.band.party, b.lane.band.party; x != y {
-		if c := q.order.Compare(&x.Party, &y.Party); c != 0 {
+	if x, y := a.lane.band.owner, b.lane.band.owner; x != y {
+		if c := q.order.Compare(&x.ownerShares, &y.ownerShares); c != 0 {
 			return c
 		}
 	}
@@ -414,9 +414,9 @@ func (q *queue) enqueue(w *waiting) {
 		q.events++ // it may find victims
 	}
 	switch {
-	case l.aside == absent:
+	case l.standing == absent:
 		q.kinds[l.kind].enter(l)
-	case l.aside == inTurn && l.head(q) == w:
+	case l.standing == mayStart && l.head(q) == w:
 		q.kinds[l.kind].moved(l)
 	}
 }
@@ -426,25 +426,25 @@ func (q *queue) dequeue(w *waiting) {
 	l := w.lane
 	w.queued = false
 	last, first := l.list.n == 1, l.head(q) == w
-	if last && l.aside == inTurn {
+	if last && l.standing == mayStart {
 		q.kinds[l.kind].leave(l)
 	}
 	l.list.remove(w)
 	switch {
 	case last:
-		if l.aside == limited {
+		if l.standing == limited {
 			delete(l.scope.lanes, l)
 		}
-		l.aside, l.scope = absent, nil
-	case first && l.aside == inTurn:
+		l.standing, l.scope = absent, nil
+	case first && l.standing == mayStart:
 		q.kinds[l.kind].moved(l)
 	}
 }
 
-// limit sets a lane aside until a quota has room.
+// limit sets a lane standing until a quota has room.
 func (q *queue) limit(l *lane, s *scope) {
 	q.kinds[l.kind].leave(l)
-	l.aside, l.scope = limited, s
+	l.standing, l.scope = limited, s
 	s.lanes[l] = struct{}{}
 }
 
@@ -458,8 +458,8 @@ func (q *queue) unlimit(l *lane) {
 	}
 }
 
-// refuse sets a kind aside with all its lanes. seen is the position of the search in the list of changed agents.
-func (q *queue) refuse(k *kind, why place, reason Reason, seen int) {
+// refuse sets a kind standing with all its lanes. seen is the position of the search in the list of changed agents.
+func (q *queue) refuse(k *kind, why standing, reason Reason, seen int) {
 	t := q.kinds[k]
 	t.refused, t.reason, t.seen, t.pass = why, reason, seen, q.pass
 	if t.nth < 0 {
@@ -480,8 +480,8 @@ func (q *queue) tryAgain(k *kind) {
 	t.join(&q.ready)
 }
 
-func (q *queue) unrefuse(t *turn) {
-	t.refused = inTurn
+func (q *queue) unrefuse(t *kindQueue) {
+	t.refused = mayStart
 	if t.nth < 0 {
 		return
 	}
@@ -494,21 +494,21 @@ func (q *queue) unrefuse(t *turn) {
 	t.nth = -1
 }
 
-// ageAt is an instant in eighths of a step of ageing: the order of the queue changes that often.
-func (q *queue) ageAt(at int64) int64 {
+// agingStep is an instant in eighths of a step of aging: the order of the queue changes that often.
+func (q *queue) agingStep(at int64) int64 {
 	if step := int64(q.aging) / 8; step > 0 {
 		return at - at%step
 	}
 	return at
 }
 
-func (q *queue) bandOf(g *group, p *party, priority int) *band {
+func (q *queue) bandOf(g *group, p *groupOwner, priority int) *band {
 	for _, b := range p.bands {
 		if b.priority == priority {
 			return b
 		}
 	}
-	b := &band{party: p, group: g, priority: priority}
+	b := &band{owner: p, group: g, priority: priority}
 	p.bands = append(p.bands, b)
 	q.bands[priority] = append(q.bands[priority], b)
 	return b
@@ -518,11 +518,11 @@ func (q *queue) laneOf(b *band, k *kind) *lane {
 	key := laneKey{b, k}
 	l := q.lanes[key]
 	if l == nil {
-		l = &lane{band: b, kind: k, aside: absent, nth: len(b.party.lanes)}
+		l = &lane{band: b, kind: k, standing: absent, nth: len(b.owner.lanes)}
 		q.lanes[key] = l
-		b.party.lanes = append(b.party.lanes, l)
+		b.owner.lanes = append(b.owner.lanes, l)
 		if q.kinds[k] == nil {
-			q.kinds[k] = &turn{of: q, kind: k, heap: &q.ready, pos: -1, nth: -1}
+			q.kinds[k] = &kindQueue{of: q, kind: k, heap: &q.ready, pos: -1, nth: -1}
 		}
 	}
 	return l
@@ -531,7 +531,7 @@ func (q *queue) laneOf(b *band, k *kind) *lane {
 // position counts the sessions before w in the queue, and w.
 func (q *queue) position(w *waiting) int {
 	n := 1
-	rank, mine := q.rank(w), &w.lane.band.party.Party
+	rank, mine := q.rank(w), &w.lane.band.owner.ownerShares
 	for priority, bands := range q.bands {
 		for _, b := range bands {
 			before, equal := 0, b.all.n
@@ -555,10 +555,10 @@ func (q *queue) position(w *waiting) int {
 			if priority > rank || q.aging == 0 && priority < rank {
 				continue
 			}
-			switch c := q.order.Compare(&b.party.Party, mine); {
-			case b.party != w.lane.band.party && c < 0:
+			switch c := q.order.Compare(&b.owner.ownerShares, mine); {
+			case b.owner != w.lane.band.owner && c < 0:
 				n += equal
-			case b.party != w.lane.band.party && c > 0:
+			case b.owner != w.lane.band.owner && c > 0:
 			case q.youngest:
 				n += b.all.n - b.all.before(w)
 				if _, _, in := b.all.find(w); in {
@@ -572,12 +572,12 @@ func (q *queue) position(w *waiting) int {
 	return n
 }
 
-// wakeBehind makes those ready that were refused room that is kept for others in an earlier pass.
-func (q *queue) wakeBehind() {
-	q.wakeKinds(func(_ *kind, f *turn) bool { return f.refused == behind && f.pass != q.pass })
+// wakeHeldBack makes those ready that were refused room that is kept for others in an earlier pass.
+func (q *queue) wakeHeldBack() {
+	q.wakeKinds(func(_ *kind, f *kindQueue) bool { return f.refused == behind && f.pass != q.pass })
 }
 
-func (q *queue) wakeKinds(which func(*kind, *turn) bool) {
+func (q *queue) wakeKinds(which func(*kind, *kindQueue) bool) {
 	for i := 0; i < len(q.refusals); {
 		if k := q.refusals[i]; which(k, q.kinds[k]) {
 			q.tryAgain(k) // moves another kind to i

@@ -22,7 +22,7 @@ type reservations struct {
 
 	reserved []*reservation // of the last pass, or of this one as far as it came
 	previous []*reservation // of the pass before, less those that are known not to be made again
-	parked   []*turn        // blocked kinds that are out of their heap until the end of the pass
+	parked   []*kindQueue   // blocked kinds that are out of their heap until the end of the pass
 	closed   []bool         // by agent: nothing behind a reservation may start there, where backfill is off
 	released bool           // a reservation or claim went away between passes
 	claims   []*claim
@@ -47,16 +47,16 @@ type reservation struct {
 	parts []part
 }
 
-// part is what a reservation keeps on one machine.
+// part is what a reservation keeps on one agent.
 type part struct {
-	m     *machine
+	agent *agent
 	sum   []want // of all slots
 	takes []alloc.Take
 }
 
-func (r *reservation) on(m *machine) *part {
+func (r *reservation) on(a *agent) *part {
 	for i := range r.parts {
-		if r.parts[i].m == m {
+		if r.parts[i].agent == a {
 			return &r.parts[i]
 		}
 	}
@@ -65,7 +65,7 @@ func (r *reservation) on(m *machine) *part {
 
 func (r *reservation) same(o *reservation) bool {
 	return r.w == o.w && r.end == o.end && slices.EqualFunc(r.parts, o.parts, func(a, b part) bool {
-		return a.m == b.m && slices.Equal(a.takes, b.takes) && slices.Equal(a.sum, b.sum)
+		return a.agent == b.agent && slices.Equal(a.takes, b.takes) && slices.Equal(a.sum, b.sum)
 	})
 }
 
@@ -82,8 +82,8 @@ func (rs *reservations) nextReserved() *lane {
 
 // reserveFor reserves a place for the head of a blocked lane.
 func (rs *reservations) reserveFor(l *lane) {
-	if o := l.band.party.account.over(l.kind); o != nil {
-		rs.lost(l.head(rs.queue))
+	if o := l.band.owner.account.over(l.kind); o != nil {
+		rs.notReserved(l.head(rs.queue))
 		rs.queue.limit(l, o.scope) // it could not start even if it had room
 		return
 	}
@@ -97,33 +97,33 @@ func (rs *reservations) reserveFor(l *lane) {
 	n := len(rs.reserved)
 	r := rs.reserve(l.head(rs.queue))
 	rs.reserved = append(rs.reserved, r)
-	rs.bar()
+	rs.closeAgents()
 	if n >= len(rs.previous) || !r.same(rs.previous[n]) {
-		rs.queue.wakeBehind()
+		rs.queue.wakeHeldBack()
 	}
 }
 
-// lost tells that a session which had a reservation in the last pass does not get one in this.
-func (rs *reservations) lost(w *waiting) {
+// notReserved tells that a session which had a reservation in the last pass does not get one in this.
+func (rs *reservations) notReserved(w *waiting) {
 	if i := slices.IndexFunc(rs.previous, func(r *reservation) bool { return r.w == w }); i >= 0 {
 		rs.previous = slices.Delete(rs.previous, i, i+1)
-		rs.queue.wakeBehind()
+		rs.queue.wakeHeldBack()
 	}
 }
 
-// lostKind is lost for all sessions of a kind.
-func (rs *reservations) lostKind(k *kind) {
+// kindNotReserved is lost for all sessions of a kind.
+func (rs *reservations) kindNotReserved(k *kind) {
 	for i := 0; i < len(rs.previous); {
 		if w := rs.previous[i].w; w.lane.kind == k {
-			rs.lost(w)
+			rs.notReserved(w)
 			continue
 		}
 		i++
 	}
 }
 
-// unpark gives kinds with a reservation back to their heap.
-func (rs *reservations) unpark() {
+// returnParked gives kinds with a reservation back to their heap.
+func (rs *reservations) returnParked() {
 	for _, t := range rs.parked {
 		if t.refused == blocked {
 			t.join(&rs.queue.blocked)
@@ -132,17 +132,17 @@ func (rs *reservations) unpark() {
 	rs.parked = rs.parked[:0]
 }
 
-// bar marks the machines that the kinds with reservations could ever run on, where backfill is off.
-func (rs *reservations) bar() {
+// closeAgents marks the agents that the kinds with reservations could ever run on, where backfill is off.
+func (rs *reservations) closeAgents() {
 	if !rs.policy.Disabled {
 		return
 	}
-	rs.closed = append(rs.closed[:0], make([]bool, len(rs.search.machines))...)
-	for i, m := range rs.search.machines {
+	rs.closed = append(rs.closed[:0], make([]bool, len(rs.search.agents))...)
+	for i, a := range rs.search.agents {
 		for _, r := range rs.reserved {
 			k := r.w.lane.kind
 			for _, u := range k.units {
-				rs.closed[i] = rs.closed[i] || m.eligible(k, u.shape) == "" && rs.search.fits(m, m.empty(), u.shape)
+				rs.closed[i] = rs.closed[i] || a.eligible(k, u.shape) == "" && rs.search.fits(a, a.empty(), u.shape)
 			}
 		}
 	}
@@ -153,28 +153,28 @@ func (rs *reservations) unreserve(w *waiting) {
 	if i := slices.IndexFunc(rs.reserved, func(r *reservation) bool { return r.w == w }); i >= 0 {
 		rs.reserved = slices.Delete(rs.reserved, i, i+1)
 		rs.released = true
-		rs.bar()
+		rs.closeAgents()
 	}
 }
 
-// closedFor are the machines closed for w, nil when there are none.
+// closedFor are the agents closed for w, nil when there are none.
 func (rs *reservations) closedFor(w *waiting) []bool {
-	if !rs.policy.Disabled || len(rs.reserved) == 0 || len(rs.closed) != len(rs.search.machines) || rs.queue.before(rs.reserved[0].w, w) >= 0 {
+	if !rs.policy.Disabled || len(rs.reserved) == 0 || len(rs.closed) != len(rs.search.agents) || rs.queue.before(rs.reserved[0].w, w) >= 0 {
 		return nil
 	}
 	return rs.closed
 }
 
-// keptFrom reports whether room of a machine is kept from a session; rs.masked is then what is left for it.
-func (rs *reservations) keptFrom(m *machine, w *waiting) bool {
+// keptFrom reports whether room of a agent is kept from a session; rs.masked is then what is left for it.
+func (rs *reservations) keptFrom(a *agent, w *waiting) bool {
 	kept := false
 	for _, r := range rs.reserved {
-		if p := r.on(m); p != nil && rs.keeps(r, w) && !rs.endsInTime(r, w) {
+		if p := r.on(a); p != nil && rs.keeps(r, w) && !rs.endsInTime(r, w) {
 			rs.mask(p, r.end, &kept)
 		}
 	}
 	for _, c := range rs.claims {
-		if p := c.on(m); p != nil && rs.keeps(&c.reservation, w) {
+		if p := c.on(a); p != nil && rs.keeps(&c.reservation, w) {
 			rs.mask(p, forever, &kept)
 		}
 	}
@@ -199,17 +199,17 @@ func (rs *reservations) endsInTime(r *reservation, w *waiting) bool {
 
 // mask takes what is kept off rs.masked.
 func (rs *reservations) mask(p *part, end int64, kept *bool) {
-	m := p.m
+	a := p.agent
 	if !*kept {
-		m.copyTo(&rs.masked)
+		a.copyTo(&rs.masked)
 		*kept = true
 	}
-	later := m.now()
+	later := a.now()
 	if end != forever {
-		m.copyTo(&rs.later)
-		for _, h := range m.holds {
+		a.copyTo(&rs.later)
+		for _, h := range a.holds {
 			if h.run.end <= max(end, rs.queue.now) {
-				m.give(&rs.later, h.takes, 1)
+				a.give(&rs.later, h.takes, 1)
 			}
 		}
 		later = rs.later
@@ -221,20 +221,20 @@ func (rs *reservations) mask(p *part, end int64, kept *bool) {
 	}
 	for _, x := range p.takes {
 		rs.masked.free[x.Device] = max(0, min(rs.masked.free[x.Device], later.free[x.Device]-x.Amount))
-		i := m.slotOfDevice(int(x.Device))
-		_, _, from, to := m.topo.Slot(i)
+		i := a.slotOfDevice(int(x.Device))
+		_, _, from, to := a.topo.Slot(i)
 		sum := cluster.Amount(0)
 		for d := from; d < to; d++ {
-			sum += rs.masked.free[d] - rs.masked.free[d]%m.units[i]
+			sum += rs.masked.free[d] - rs.masked.free[d]%a.units[i]
 		}
-		rs.masked.room[m.slot[i]] = sum
+		rs.masked.room[a.slot[i]] = sum
 	}
 }
 
-// taken reports whether a machine is kept for another session already.
-func (rs *reservations) taken(m *machine, w *waiting) bool {
-	return slices.ContainsFunc(rs.reserved, func(r *reservation) bool { return r.w != w && r.on(m) != nil }) ||
-		slices.ContainsFunc(rs.claims, func(c *claim) bool { return c.w != w && c.on(m) != nil })
+// taken reports whether a agent is kept for another session already.
+func (rs *reservations) taken(a *agent, w *waiting) bool {
+	return slices.ContainsFunc(rs.reserved, func(r *reservation) bool { return r.w != w && r.on(a) != nil }) ||
+		slices.ContainsFunc(rs.claims, func(c *claim) bool { return c.w != w && c.on(a) != nil })
 }
 
 // reserve finds the earliest time and the place where a blocked session fits.
@@ -248,85 +248,85 @@ func (rs *reservations) reserve(w *waiting) *reservation {
 	}
 	r := &reservation{w: w, end: forever}
 	sh := k.units[0].shape
-	b := rs.horizon(sh)
-	best, bestEnd, bestTier := -1, forever, 0
+	b := rs.updateEnds(sh)
+	best, bestEnd, bestPreference := -1, forever, 0
 	for i, end := range b.ends {
-		m := rs.search.machines[i]
+		a := rs.search.agents[i]
 		if end == never || end == forever {
 			continue
 		}
 		if end = max(end, rs.queue.now); best >= 0 && end > bestEnd {
 			continue
 		}
-		tier := rs.search.tier(k, m)
-		if tier < 0 || rs.taken(m, w) || best >= 0 && end == bestEnd && tier >= bestTier {
+		tier := rs.search.preference(k, a)
+		if tier < 0 || rs.taken(a, w) || best >= 0 && end == bestEnd && tier >= bestPreference {
 			continue
 		}
-		best, bestEnd, bestTier = i, end, tier
+		best, bestEnd, bestPreference = i, end, tier
 	}
 	if best >= 0 {
-		m := rs.search.machines[best]
-		m.copyTo(&rs.later)
-		for _, h := range m.holds {
+		a := rs.search.agents[best]
+		a.copyTo(&rs.later)
+		for _, h := range a.holds {
 			if h.run.end <= bestEnd {
-				m.give(&rs.later, h.takes, 1)
+				a.give(&rs.later, h.takes, 1)
 			}
 		}
 		r.end = bestEnd
-		rs.keep(r, m, rs.later, sh)
+		rs.keep(r, a, rs.later, sh)
 		return r
 	}
-	bestLack := 0.0
+	leastShortage := 0.0
 	for i, end := range b.ends {
-		m := rs.search.machines[i]
-		if end != forever || rs.search.tier(k, m) < 0 || rs.taken(m, w) {
+		a := rs.search.agents[i]
+		if end != forever || rs.search.preference(k, a) < 0 || rs.taken(a, w) {
 			continue
 		}
-		if b.lackVersion[i] != m.version {
-			b.lacks[i], b.lackVersion[i] = rs.lack(m, m.now(), sh), m.version
+		if b.shortageVersion[i] != a.version {
+			b.shortages[i], b.shortageVersion[i] = rs.shortage(a, a.now(), sh), a.version
 		}
-		if lack := b.lacks[i]; best < 0 || lack < bestLack {
-			best, bestLack = i, lack
+		if lack := b.shortages[i]; best < 0 || lack < leastShortage {
+			best, leastShortage = i, lack
 		}
 	}
 	if best >= 0 {
-		m := rs.search.machines[best]
-		r.parts = append(r.parts, part{m: m, sum: sh.sum, takes: rs.freest(m, m.now(), sh)})
+		a := rs.search.agents[best]
+		r.parts = append(r.parts, part{agent: a, sum: sh.sum, takes: rs.mostFree(a, a.now(), sh)})
 	}
 	return r
 }
 
-// never is the horizon of a machine that a shape does not fit even when nothing runs.
+// never is the horizon of a agent that a shape does not fit even when nothing runs.
 const never = -forever
 
-// horizon brings up to date when each machine will have room for a shape.
-func (rs *reservations) horizon(sh *shape) *board {
-	b := rs.search.boardOf(sh)
-	if len(b.ends) != len(rs.search.machines) || b.endFacts != rs.search.facts {
-		b.ends, b.endVersion = make([]int64, len(rs.search.machines)), make([]uint64, len(rs.search.machines))
-		b.lacks, b.lackVersion = make([]float64, len(rs.search.machines)), make([]uint64, len(rs.search.machines))
+// updateEnds brings up to date when each agent will have room for a shape.
+func (rs *reservations) updateEnds(sh *shape) *candidates {
+	b := rs.search.candidatesOf(sh)
+	if len(b.ends) != len(rs.search.agents) || b.endFacts != rs.search.facts {
+		b.ends, b.endVersion = make([]int64, len(rs.search.agents)), make([]uint64, len(rs.search.agents))
+		b.shortages, b.shortageVersion = make([]float64, len(rs.search.agents)), make([]uint64, len(rs.search.agents))
 		b.endFacts = rs.search.facts
 	}
-	for i, m := range rs.search.machines {
-		if b.endVersion[i] != m.version {
-			b.ends[i], b.endVersion[i] = rs.endOn(m, sh), m.version
+	for i, a := range rs.search.agents {
+		if b.endVersion[i] != a.version {
+			b.ends[i], b.endVersion[i] = rs.fitsFrom(a, sh), a.version
 			rs.search.steps++
 		}
 	}
 	return b
 }
 
-// endOn is when enough on a machine has ended for a shape to fit: forever when not all of it is
+// fitsFrom is when enough on x agent has ended for x shape to fit: forever when not all of it is
 // known to end, never when it would not fit then.
-func (rs *reservations) endOn(m *machine, sh *shape) int64 {
-	if m.eligible(nil, sh) != "" || !rs.search.fits(m, m.empty(), sh) {
+func (rs *reservations) fitsFrom(a *agent, sh *shape) int64 {
+	if a.eligible(nil, sh) != "" || !rs.search.fits(a, a.empty(), sh) {
 		return never
 	}
-	if rs.search.fits(m, m.now(), sh) {
+	if rs.search.fits(a, a.now(), sh) {
 		return 0
 	}
 	rs.ends = rs.ends[:0]
-	for _, h := range m.holds {
+	for _, h := range a.holds {
 		if h.run.end != forever {
 			rs.ends = append(rs.ends, h)
 		}
@@ -334,40 +334,40 @@ func (rs *reservations) endOn(m *machine, sh *shape) int64 {
 	if len(rs.ends) == 0 {
 		return forever
 	}
-	slices.SortFunc(rs.ends, func(a, b *hold) int { return cmp.Compare(a.run.end, b.run.end) })
-	m.copyTo(&rs.later)
+	slices.SortFunc(rs.ends, func(x, y *hold) int { return cmp.Compare(x.run.end, y.run.end) })
+	a.copyTo(&rs.later)
 	for i, h := range rs.ends {
-		m.give(&rs.later, h.takes, 1)
-		if (i+1 == len(rs.ends) || rs.ends[i+1].run.end != h.run.end) && rs.search.fits(m, rs.later, sh) {
+		a.give(&rs.later, h.takes, 1)
+		if (i+1 == len(rs.ends) || rs.ends[i+1].run.end != h.run.end) && rs.search.fits(a, rs.later, sh) {
 			return h.run.end
 		}
 	}
 	return forever
 }
 
-// keep adds what a shape takes of a machine in a state to a reservation, and takes it off the state.
-func (rs *reservations) keep(r *reservation, m *machine, s freeVector, sh *shape) {
-	p := part{m: m, sum: sh.sum}
-	for _, takes := range rs.search.devices(m, s, sh) {
-		p.takes = addTakes(p.takes, rs.accelerators(m, takes))
+// keep adds what a shape takes of a agent in a state to a reservation, and takes it off the state.
+func (rs *reservations) keep(r *reservation, a *agent, s freeVector, sh *shape) {
+	p := part{agent: a, sum: sh.sum}
+	for _, takes := range rs.search.devices(a, s, sh) {
+		p.takes = addTakes(p.takes, rs.accelerators(a, takes))
 	}
 	r.merge(p)
 }
 
 // accelerators keeps the takes of devices that are neither cores nor memory.
-func (rs *reservations) accelerators(m *machine, takes []alloc.Take) []alloc.Take {
+func (rs *reservations) accelerators(a *agent, takes []alloc.Take) []alloc.Take {
 	var out []alloc.Take
 	for _, x := range takes {
-		if rs.search.accelerates(m.slot[m.slotOfDevice(int(x.Device))]) {
+		if rs.search.accelerates(a.slot[a.slotOfDevice(int(x.Device))]) {
 			out = append(out, x)
 		}
 	}
 	return out
 }
 
-// merge adds a part; parts of one machine become one.
+// merge adds a part; parts of one agent become one.
 func (r *reservation) merge(p part) {
-	old := r.on(p.m)
+	old := r.on(p.agent)
 	if old == nil {
 		r.parts = append(r.parts, p)
 		return
@@ -395,28 +395,28 @@ func addTakes(list, takes []alloc.Take) []alloc.Take {
 	return list
 }
 
-// eachFreest walks the devices that a shape would use if those with the most free became wholly so.
-func (rs *reservations) eachFreest(m *machine, s freeVector, sh *shape, do func(w want, device int, portion, have cluster.Amount)) {
+// eachMostFree walks the devices that x shape would use if those with the most free became wholly so.
+func (rs *reservations) eachMostFree(a *agent, s freeVector, sh *shape, do func(w want, device int, portion, have cluster.Amount)) {
 	rs.left = append(rs.left[:0], s.free...) // less what earlier requests use
 	for i := range sh.requests {
 		for _, w := range sh.requests[i].wants {
-			section := m.sectionOf(w.slot)
+			section := a.sectionOf(w.slot)
 			if section < 0 || !rs.search.accelerates(w.slot) {
 				continue
 			}
-			_, _, from, to := m.topo.Slot(section)
+			_, _, from, to := a.topo.Slot(section)
 			order := rs.byFree[:0]
 			for d := from; d < to; d++ {
-				dev := m.topo.Device(d)
+				dev := a.topo.Device(d)
 				if models := sh.requests[i].models; dev.Healthy && (len(models) == 0 || slices.Contains(models, dev.Model)) {
 					order = append(order, d)
 				}
 			}
 			rs.byFree = order
-			slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(rs.left[b], rs.left[a]) })
+			slices.SortStableFunc(order, func(x, y int) int { return cmp.Compare(rs.left[y], rs.left[x]) })
 			left := w.amount
 			for _, d := range order {
-				portion := min(left, m.topo.Device(d).Capacity)
+				portion := min(left, a.topo.Device(d).Capacity)
 				if portion <= 0 {
 					break
 				}
@@ -428,24 +428,24 @@ func (rs *reservations) eachFreest(m *machine, s freeVector, sh *shape, do func(
 	}
 }
 
-// freest are the accelerators that a shape waits for where nobody knows when they become free.
-func (rs *reservations) freest(m *machine, s freeVector, sh *shape) []alloc.Take {
+// mostFree are the accelerators that a shape waits for where nobody knows when they become free.
+func (rs *reservations) mostFree(a *agent, s freeVector, sh *shape) []alloc.Take {
 	var out []alloc.Take
-	rs.eachFreest(m, s, sh, func(_ want, d int, portion, _ cluster.Amount) {
+	rs.eachMostFree(a, s, sh, func(_ want, d int, portion, _ cluster.Amount) {
 		out = addTakes(out, []alloc.Take{{Device: int32(d), Amount: portion}})
 	})
 	return out
 }
 
-// lack measures what a state is short of for a shape, as a sum of parts of what is asked.
-func (rs *reservations) lack(m *machine, s freeVector, sh *shape) float64 {
+// shortage measures what a state is short of for a shape, as a sum of parts of what is asked.
+func (rs *reservations) shortage(a *agent, s freeVector, sh *shape) float64 {
 	lack := 0.0
 	for _, w := range sh.sum {
 		if have := s.room[w.slot]; !rs.search.accelerates(w.slot) && have < w.amount {
 			lack += float64(w.amount-have) / float64(w.amount)
 		}
 	}
-	rs.eachFreest(m, s, sh, func(w want, _ int, portion, have cluster.Amount) {
+	rs.eachMostFree(a, s, sh, func(w want, _ int, portion, have cluster.Amount) {
 		if have < portion {
 			lack += float64(portion-have) / float64(w.amount)
 		}
@@ -456,16 +456,16 @@ func (rs *reservations) lack(m *machine, s freeVector, sh *shape) float64 {
 // reserveGang finds the earliest of the declared ends at which all units of a session fit.
 func (rs *reservations) reserveGang(w *waiting) *reservation {
 	k := w.lane.kind
-	var usable []*machine
+	var usable []*agent
 	var ends []int64
-	for _, m := range rs.search.machines {
-		if rs.taken(m, w) || rs.search.tier(k, m) < 0 || !slices.ContainsFunc(k.units, func(u unit) bool {
-			return m.eligible(k, u.shape) == "" && rs.search.fits(m, m.empty(), u.shape)
+	for _, a := range rs.search.agents {
+		if rs.taken(a, w) || rs.search.preference(k, a) < 0 || !slices.ContainsFunc(k.units, func(u unit) bool {
+			return a.eligible(k, u.shape) == "" && rs.search.fits(a, a.empty(), u.shape)
 		}) {
 			continue
 		}
-		usable = append(usable, m)
-		for _, h := range m.holds {
+		usable = append(usable, a)
+		for _, h := range a.holds {
 			if h.run.end != forever {
 				ends = append(ends, max(h.run.end, rs.queue.now))
 			}
@@ -485,41 +485,41 @@ func (rs *reservations) reserveGang(w *waiting) *reservation {
 	if found != nil {
 		return found
 	}
-	return rs.gangSomeDay(w, usable)
+	return rs.gangWithoutEnd(w, usable)
 }
 
-// gangAt places the units of a session in the states of machines at an instant, nil when they do not fit.
-func (rs *reservations) gangAt(w *waiting, machines []*machine, end int64) *reservation {
+// gangAt places the units of a session in the states of agents at an instant, nil when they do not fit.
+func (rs *reservations) gangAt(w *waiting, agents []*agent, end int64) *reservation {
 	r := &reservation{w: w, end: end}
-	states := make([]*freeVector, len(machines))
+	states := make([]*freeVector, len(agents))
 	for _, u := range w.lane.kind.units {
 		placed := false
-		for i, m := range machines {
+		for i, a := range agents {
 			rs.search.steps++
-			if m.eligible(w.lane.kind, u.shape) != "" {
+			if a.eligible(w.lane.kind, u.shape) != "" {
 				continue
 			}
 			if states[i] == nil {
 				s := &freeVector{}
-				m.copyTo(s)
-				for _, h := range m.holds {
+				a.copyTo(s)
+				for _, h := range a.holds {
 					if h.run.end <= end {
-						m.give(s, h.takes, 1)
+						a.give(s, h.takes, 1)
 					}
 				}
 				states[i] = s
 			}
-			if !rs.search.fits(m, *states[i], u.shape) {
+			if !rs.search.fits(a, *states[i], u.shape) {
 				continue
 			}
-			all := rs.search.devices(m, *states[i], u.shape)
+			all := rs.search.devices(a, *states[i], u.shape)
 			if all == nil {
 				continue
 			}
-			p := part{m: m, sum: u.shape.sum}
+			p := part{agent: a, sum: u.shape.sum}
 			for _, takes := range all {
-				m.give(states[i], takes, -1)
-				p.takes = addTakes(p.takes, rs.accelerators(m, takes))
+				a.give(states[i], takes, -1)
+				p.takes = addTakes(p.takes, rs.accelerators(a, takes))
 			}
 			r.merge(p)
 			placed = true
@@ -532,40 +532,40 @@ func (rs *reservations) gangAt(w *waiting, machines []*machine, end int64) *rese
 	return r
 }
 
-// gangSomeDay keeps, for each unit of a session, the machine that lacks least.
-func (rs *reservations) gangSomeDay(w *waiting, machines []*machine) *reservation {
+// gangWithoutEnd keeps, for each unit of a session, the agent that shortages least.
+func (rs *reservations) gangWithoutEnd(w *waiting, agents []*agent) *reservation {
 	r := &reservation{w: w, end: forever}
-	now, bare := make([]*freeVector, len(machines)), make([]*freeVector, len(machines))
+	now, bare := make([]*freeVector, len(agents)), make([]*freeVector, len(agents))
 	for _, u := range w.lane.kind.units {
-		best, bestLack := -1, 0.0
-		for i, m := range machines {
+		best, leastShortage := -1, 0.0
+		for i, a := range agents {
 			rs.search.steps++
-			if m.eligible(w.lane.kind, u.shape) != "" {
+			if a.eligible(w.lane.kind, u.shape) != "" {
 				continue
 			}
-			s, e := m.now(), m.empty()
+			s, e := a.now(), a.empty()
 			if now[i] != nil {
 				s, e = *now[i], *bare[i]
 			}
-			if !rs.search.fits(m, e, u.shape) {
+			if !rs.search.fits(a, e, u.shape) {
 				continue
 			}
-			if lack := rs.lack(m, s, u.shape); best < 0 || lack < bestLack {
-				best, bestLack = i, lack
+			if lack := rs.shortage(a, s, u.shape); best < 0 || lack < leastShortage {
+				best, leastShortage = i, lack
 			}
 		}
 		if best < 0 {
 			return &reservation{w: w, end: forever}
 		}
-		m := machines[best]
+		a := agents[best]
 		if now[best] == nil {
-			e := m.empty()
+			e := a.empty()
 			now[best], bare[best] = &freeVector{}, &freeVector{free: slices.Clone(e.free), room: slices.Clone(e.room)}
-			m.copyTo(now[best])
+			a.copyTo(now[best])
 		}
-		p := part{m: m, sum: u.shape.sum, takes: rs.freest(m, *now[best], u.shape)}
-		for _, takes := range rs.search.devices(m, *bare[best], u.shape) {
-			m.give(bare[best], takes, -1)
+		p := part{agent: a, sum: u.shape.sum, takes: rs.mostFree(a, *now[best], u.shape)}
+		for _, takes := range rs.search.devices(a, *bare[best], u.shape) {
+			a.give(bare[best], takes, -1)
 		}
 		for _, x := range p.takes {
 			now[best].free[x.Device] -= x.Amount
@@ -591,7 +591,7 @@ func (rs *reservations) forget(id cluster.SessionID) {
 	}
 	for _, c := range slices.Clone(rs.claims) {
 		if c.w.id == id {
-			rs.unclaimFor(c)
+			rs.dropClaim(c)
 		}
 	}
 }

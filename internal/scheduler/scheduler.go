@@ -25,7 +25,7 @@ type Snapshot struct {
 	Shares map[Scope]float64
 }
 
-// Agent is one machine as the scheduler sees it.
+// Agent is one agent as the scheduler sees it.
 type Agent struct {
 	ID           cluster.AgentID
 	Architecture string
@@ -62,7 +62,7 @@ type Session struct {
 	Companions Companions
 	// Designated restricts the agents; empty means any.
 	Designated []cluster.AgentID
-	// Volumes are those that its folders lie on, in order; it starts nowhere where one of them hangs.
+	// Volumes are those that its folders lie on, in order; it starts noRoom where one of them hangs.
 	Volumes []string
 	// Failed lists agents that just failed this session; they are tried last.
 	Failed []cluster.AgentID
@@ -185,7 +185,7 @@ type Explanation struct {
 	Text string
 	// Rejected counts agents per filter: "architecture", "not-schedulable", "lost", "cpu", "mem", "designated", "hung-volume".
 	Rejected map[string]int
-	// Shortfall is what the best agent lacks, per slot.
+	// Shortfall is what the best agent shortages, per slot.
 	Shortfall cluster.Slots
 	// Position is the 1-based place in the group's queue.
 	Position int

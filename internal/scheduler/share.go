@@ -7,7 +7,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 )
 
-// Decay says how fair-share turns past use into a share.
+// Decay says how fair-share kindHeap past use into a share.
 type Decay struct {
 	HalfLife time.Duration // after which use counts half
 	Lookback time.Duration // beyond which it does not count
@@ -21,7 +21,7 @@ type Decay struct {
 // ParseDecay reads the options of the fair-share order: half_life_days (7), lookback_days (28),
 // decay_unit_days (1), default_weight (1), resource_weights. The error is Invalid.
 func ParseDecay(options map[string]any) (Decay, error) {
-	o := &Options{of: "the scheduler fair-share", values: options}
+	o := &optionReader{of: "the scheduler fair-share", values: options}
 	o.Number("ageing_seconds", 0, 0, 1e9)
 	d, err := parseDecay(o)
 	if err != nil {
@@ -30,7 +30,7 @@ func ParseDecay(options map[string]any) (Decay, error) {
 	return d, o.Done()
 }
 
-func parseDecay(o *Options) (Decay, error) {
+func parseDecay(o *optionReader) (Decay, error) {
 	day := float64(24 * time.Hour)
 	d := Decay{
 		HalfLife:  time.Duration(o.Number("half_life_days", 7, 0.001, 3650) * day),

@@ -36,8 +36,8 @@ type learner interface {
 
 // View is an agent and a request as a strategy sees them. It is valid during the call only.
 type View struct {
-	m *machine
-	w Wanted
+	agent *agent
+	w     Wanted
 }
 
 // Wanted is a request as a strategy sees it.
@@ -49,7 +49,7 @@ type Wanted struct {
 // Remaining tells what is left of each class of slot after the request: accelerators in whole
 // devices, cores, and memory in bytes, and the kinds of slots that the request has no use for.
 func (v *View) Remaining() (unused int, accelerators, cpu, mem cluster.Amount) {
-	m := v.m
+	m := v.agent
 	unused = m.kinds
 	for i, room := range m.room {
 		switch int32(i) {
@@ -113,14 +113,14 @@ func (roundRobin) Turns() bool       { return true }
 // placementKind is a registered placement policy. wire is its name in scheduler_opts.
 type placementKind struct {
 	name, wire string
-	make       func(*Options) (Strategy, error)
+	make       func(*optionReader) (Strategy, error)
 }
 
 // placements lists the placement policies, the default first.
 var placements = []placementKind{
-	{"pack", "concentrated", func(*Options) (Strategy, error) { return pack{}, nil }},
-	{"spread", "dispersed", func(*Options) (Strategy, error) { return spread{}, nil }},
-	{"round-robin", "roundrobin", func(*Options) (Strategy, error) { return roundRobin{}, nil }},
+	{"pack", "concentrated", func(*optionReader) (Strategy, error) { return pack{}, nil }},
+	{"spread", "dispersed", func(*optionReader) (Strategy, error) { return spread{}, nil }},
+	{"round-robin", "roundrobin", func(*optionReader) (Strategy, error) { return roundRobin{}, nil }},
 	{"least-fragmentation", "least-fragmentation", newLeastFragmentation},
 }
 
@@ -141,7 +141,7 @@ func newPlacement(name string, options map[string]any) (Strategy, error) {
 		if k.name != name {
 			continue
 		}
-		o := &Options{of: "the placement policy " + name, values: options}
+		o := &optionReader{of: "the placement policy " + name, values: options}
 		s, err := k.make(o)
 		if err == nil {
 			err = o.Done()

@@ -1,0 +1,247 @@
+package scheduler
+
+import (
+	"math"
+	"slices"
+
+	"berth.dev/berth/internal/alloc"
+	"berth.dev/berth/internal/cluster"
+)
+
+// names numbers strings, so that hot paths compare and index integers.
+type names[T ~string] struct {
+	number map[T]int32
+	name   []T
+}
+
+func (n *names[T]) of(name T) int32 {
+	i, ok := n.number[name]
+	if !ok {
+		if n.number == nil {
+			n.number = map[T]int32{}
+		}
+		i = int32(len(n.name))
+		n.number[name] = i
+		n.name = append(n.name, name)
+	}
+	return i
+}
+
+// want is an amount of a slot, by the slot's number.
+type want struct {
+	slot   int32
+	amount cluster.Amount
+}
+
+// hold is what one kernel of a running session holds on a agent.
+type hold struct {
+	run        *running
+	agent      *agent
+	kernel     cluster.KernelID
+	allocation alloc.Allocation
+	takes      []alloc.Take
+}
+
+// agent is an agent with what it has left, kept up to date as sessions come and go. It outlives
+// the agent's facts while sessions hold something there.
+type agent struct {
+	id    cluster.AgentID
+	group *group // nil while the agent is unknown
+	index int    // in group.agents, which is sorted by id
+	facts Agent
+	arch  int32
+	image []int32 // sorted
+	topo  *alloc.Topology
+	// used is what is held of each device, free what healthy ones have left.
+	used, free []cluster.Amount
+	whole      []cluster.Amount // capacity of healthy devices
+	// room sums what is free of each slot, rounded down per device to what can be handed out;
+	// total is the same of healthy devices when nothing runs. Indexed by the slot's number.
+	room, total   []cluster.Amount
+	slot          []int32 // number of the slot of each section of topo
+	section       []int32 // and back; -1 where the agent has no such slot
+	units         []cluster.Amount
+	kinds         int // of slots with capacity
+	holds         []*hold
+	version       uint64
+	model         int32 // of the first accelerator
+	fingerprintAt uint64
+	fingerprintIs uint64
+}
+
+func unitOf(r alloc.Rule) cluster.Amount {
+	switch r {
+	case alloc.Fraction:
+		return alloc.Quantum
+	case alloc.Divisible:
+		return 1
+	}
+	return cluster.Milli
+}
+
+// describe takes facts over and recomputes everything that follows from them and the holds.
+func (c *Cluster) describe(a *agent, facts Agent, rules map[cluster.SlotName]alloc.Rule) {
+	a.facts = facts
+	a.arch = c.archs.of(facts.Architecture)
+	c.imagesOf(a)
+	a.topo = alloc.Prepare(facts.Devices, rules)
+	a.slot, a.units = make([]int32, a.topo.Slots()), make([]cluster.Amount, a.topo.Slots())
+	for i := range a.slot {
+		name, rule, _, _ := a.topo.Slot(i)
+		a.slot[i], a.units[i] = c.slots.of(name), unitOf(rule)
+	}
+	a.model = -1
+	if slot, from := a.gpus(); slot >= 0 {
+		a.model = c.models.of(a.topo.Device(from).Model)
+	}
+	for _, h := range a.holds {
+		h.takes = a.takesOf(h.allocation)
+	}
+	a.recount(len(c.slots.name))
+}
+
+func (c *Cluster) imagesOf(a *agent) {
+	a.image = a.image[:0]
+	for ref, present := range a.facts.Images {
+		if present {
+			a.image = append(a.image, c.images.of(ref))
+		}
+	}
+	slices.Sort(a.image)
+}
+
+// recount derives all sums from the facts and the holds.
+func (a *agent) recount(slots int) {
+	n := a.topo.Len()
+	a.used, a.free, a.whole = make([]cluster.Amount, n), make([]cluster.Amount, n), make([]cluster.Amount, n)
+	a.room, a.total, a.section = make([]cluster.Amount, slots), make([]cluster.Amount, slots), make([]int32, slots)
+	for i := range a.section {
+		a.section[i] = -1
+	}
+	a.kinds = 0
+	for _, h := range a.holds {
+		for _, x := range h.takes {
+			a.used[x.Device] += x.Amount
+		}
+	}
+	for i, slot := range a.slot {
+		a.section[slot] = int32(i)
+		_, _, from, to := a.topo.Slot(i)
+		for d := from; d < to; d++ {
+			dev := a.topo.Device(d)
+			if !dev.Healthy {
+				continue
+			}
+			a.free[d], a.whole[d] = max(0, dev.Capacity-a.used[d]), dev.Capacity
+			a.room[slot] += a.free[d] - a.free[d]%a.units[i]
+			a.total[slot] += dev.Capacity - dev.Capacity%a.units[i]
+		}
+		if a.total[slot] > 0 {
+			a.kinds++
+		}
+	}
+	a.version++
+}
+
+// takesOf numbers the devices of an allocation; devices that the agent does not have are left out.
+func (a *agent) takesOf(held alloc.Allocation) []alloc.Take {
+	var out []alloc.Take
+	for slot, devices := range held {
+		for id, v := range devices {
+			if i := a.topo.Index(slot, id); i >= 0 {
+				out = append(out, alloc.Take{Device: int32(i), Amount: v})
+			}
+		}
+	}
+	slices.SortFunc(out, func(held, b alloc.Take) int { return int(held.Device - b.Device) })
+	return out
+}
+
+func (a *agent) roomOf(slot int32) cluster.Amount {
+	if int(slot) < len(a.room) {
+		return a.room[slot]
+	}
+	return 0
+}
+
+func (a *agent) totalOf(slot int32) cluster.Amount {
+	if int(slot) < len(a.total) {
+		return a.total[slot]
+	}
+	return 0
+}
+
+func (a *agent) sectionOf(slot int32) int {
+	if int(slot) < len(a.section) {
+		return int(a.section[slot])
+	}
+	return -1
+}
+
+// take books takes, with sign -1 gives them back.
+func (a *agent) take(takes []alloc.Take, sign cluster.Amount) {
+	for _, x := range takes {
+		dev := a.topo.Device(int(x.Device))
+		a.used[x.Device] += sign * x.Amount
+		if !dev.Healthy {
+			continue
+		}
+		slot := a.slotOfDevice(int(x.Device))
+		unit := a.units[slot]
+		before := a.free[x.Device]
+		after := max(0, dev.Capacity-a.used[x.Device])
+		a.free[x.Device] = after
+		a.room[a.slot[slot]] += (after - after%unit) - (before - before%unit)
+	}
+	a.version++
+}
+
+func (a *agent) slotOfDevice(d int) int {
+	for i := range a.slot {
+		if _, _, _, to := a.topo.Slot(i); d < to {
+			return i
+		}
+	}
+	return -1
+}
+
+func (a *agent) has(image int32) bool {
+	_, ok := slices.BinarySearch(a.image, image)
+	return ok
+}
+
+// state is what a agent has left at some instant: now, at a later one, or when empty.
+type freeVector struct {
+	free []cluster.Amount
+	room []cluster.Amount
+}
+
+func (a *agent) now() freeVector { return freeVector{a.free, a.room} }
+
+// copyTo copies the present state into space that the caller keeps.
+func (a *agent) copyTo(s *freeVector) {
+	s.free = append(s.free[:0], a.free...)
+	s.room = append(s.room[:0], a.room...)
+}
+
+// give changes a copied state by takes, with sign -1 for taking them.
+func (a *agent) give(s *freeVector, takes []alloc.Take, sign cluster.Amount) {
+	for _, x := range takes {
+		dev := a.topo.Device(int(x.Device))
+		if !dev.Healthy {
+			continue
+		}
+		slot := a.slotOfDevice(int(x.Device))
+		unit := a.units[slot]
+		before := s.free[x.Device]
+		after := min(max(0, before+sign*x.Amount), dev.Capacity)
+		s.free[x.Device] = after
+		s.room[a.slot[slot]] += (after - after%unit) - (before - before%unit)
+	}
+}
+
+// empty is the state when nothing at all runs.
+func (a *agent) empty() freeVector { return freeVector{a.whole, a.total} }
+
+// forever is the instant of what never ends by itself.
+const forever = int64(math.MaxInt64)
