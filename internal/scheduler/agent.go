@@ -33,7 +33,7 @@ type want struct {
 	amount cluster.Amount
 }
 
-// hold is what one kernel of a running session holds on a agent.
+// hold is what one kernel of a running session holds on an agent.
 type hold struct {
 	run        *running
 	agent      *agent
@@ -42,33 +42,35 @@ type hold struct {
 	takes      []alloc.Take
 }
 
-// agent is an agent with what it has left, kept up to date as sessions come and go. It outlives
-// the agent's facts while sessions hold something there.
+// agent is one agent with its free vector, which is kept up to date as sessions start and end. While sessions hold something on an
+// agent that is not known any more, its record stays, without a group.
+//
+// Invariants: used is the sum of the takes of holds; free is the capacity less used, and 0 for devices that are not healthy; room
+// follows from free; version grows with every change of them.
 type agent struct {
 	id    cluster.AgentID
 	group *group // nil while the agent is unknown
-	index int    // in group.agents, which is sorted by id
+	index int    // in search.agents
 	facts Agent
 	arch  int32
 	image []int32 // sorted
 	topo  *alloc.Topology
-	// used is what is held of each device, free what healthy ones have left.
-	used, free []cluster.Amount
-	whole      []cluster.Amount // capacity of healthy devices
-	// room sums what is free of each slot, rounded down per device to what can be handed out;
-	// total is the same of healthy devices when nothing runs. Indexed by the slot's number.
+	// By device: used is held, free is left of it, whole is left when nothing runs.
+	used, free, whole []cluster.Amount
+	// By number of the slot: room sums free over its devices, each rounded down to units that can be handed out; total sums whole.
 	room, total   []cluster.Amount
-	slot          []int32 // number of the slot of each section of topo
-	section       []int32 // and back; -1 where the agent has no such slot
-	units         []cluster.Amount
-	kinds         int // of slots with capacity
+	slot          []int32          // number of the slot of each section of topo
+	section       []int32          // section of each slot number; -1 where the agent has no such slot
+	units         []cluster.Amount // the smallest amount that is handed out, by section
+	kinds         int              // slots with capacity
 	holds         []*hold
 	version       uint64
-	model         int32 // of the first accelerator
-	fingerprintAt uint64
+	model         int32  // number of the model of the first accelerator
+	fingerprintAt uint64 // version for which fingerprintIs was computed
 	fingerprintIs uint64
 }
 
+// unitOf is the smallest amount of a slot that is handed out.
 func unitOf(r alloc.Rule) cluster.Amount {
 	switch r {
 	case alloc.Fraction:
@@ -79,7 +81,7 @@ func unitOf(r alloc.Rule) cluster.Amount {
 	return cluster.Milli
 }
 
-// describe takes facts over and recomputes everything that follows from them and the holds.
+// describe sets the facts of an agent and computes everything that follows from them and from what sessions hold there.
 func (c *Cluster) describe(a *agent, facts Agent, rules map[cluster.SlotName]alloc.Rule) {
 	a.facts = facts
 	a.arch = c.archs.of(facts.Architecture)
@@ -110,7 +112,7 @@ func (c *Cluster) imagesOf(a *agent) {
 	slices.Sort(a.image)
 }
 
-// recount derives all sums from the facts and the holds.
+// recount computes all sums from the facts and the holds.
 func (a *agent) recount(slots int) {
 	n := a.topo.Len()
 	a.used, a.free, a.whole = make([]cluster.Amount, n), make([]cluster.Amount, n), make([]cluster.Amount, n)
@@ -143,7 +145,7 @@ func (a *agent) recount(slots int) {
 	a.version++
 }
 
-// takesOf numbers the devices of an allocation; devices that the agent does not have are left out.
+// takesOf turns an allocation into takes of numbered devices. Devices that the agent does not have are left out.
 func (a *agent) takesOf(held alloc.Allocation) []alloc.Take {
 	var out []alloc.Take
 	for slot, devices := range held {
@@ -153,7 +155,7 @@ func (a *agent) takesOf(held alloc.Allocation) []alloc.Take {
 			}
 		}
 	}
-	slices.SortFunc(out, func(held, b alloc.Take) int { return int(held.Device - b.Device) })
+	slices.SortFunc(out, func(x, y alloc.Take) int { return int(x.Device - y.Device) })
 	return out
 }
 
@@ -178,7 +180,7 @@ func (a *agent) sectionOf(slot int32) int {
 	return -1
 }
 
-// take books takes, with sign -1 gives them back.
+// take books takes; sign -1 gives them back.
 func (a *agent) take(takes []alloc.Take, sign cluster.Amount) {
 	for _, x := range takes {
 		dev := a.topo.Device(int(x.Device))
@@ -210,22 +212,24 @@ func (a *agent) has(image int32) bool {
 	return ok
 }
 
-// state is what a agent has left at some instant: now, at a later one, or when empty.
+// freeVector is what an agent has left at an instant: now, when some sessions have ended, or when nothing runs.
 type freeVector struct {
-	free []cluster.Amount
-	room []cluster.Amount
+	free []cluster.Amount // by device
+	room []cluster.Amount // by slot number, see agent
 }
+
+// now is the present free vector. It changes with the agent: copyTo makes a copy.
 
 func (a *agent) now() freeVector { return freeVector{a.free, a.room} }
 
-// copyTo copies the present state into space that the caller keeps.
-func (a *agent) copyTo(s *freeVector) {
-	s.free = append(s.free[:0], a.free...)
-	s.room = append(s.room[:0], a.room...)
+// copyTo copies the present free vector into space of the caller.
+func (a *agent) copyTo(v *freeVector) {
+	v.free = append(v.free[:0], a.free...)
+	v.room = append(v.room[:0], a.room...)
 }
 
-// give changes a copied state by takes, with sign -1 for taking them.
-func (a *agent) give(s *freeVector, takes []alloc.Take, sign cluster.Amount) {
+// give gives takes to a copied free vector; sign -1 takes them from it.
+func (a *agent) give(v *freeVector, takes []alloc.Take, sign cluster.Amount) {
 	for _, x := range takes {
 		dev := a.topo.Device(int(x.Device))
 		if !dev.Healthy {
@@ -233,15 +237,15 @@ func (a *agent) give(s *freeVector, takes []alloc.Take, sign cluster.Amount) {
 		}
 		slot := a.slotOfDevice(int(x.Device))
 		unit := a.units[slot]
-		before := s.free[x.Device]
+		before := v.free[x.Device]
 		after := min(max(0, before+sign*x.Amount), dev.Capacity)
-		s.free[x.Device] = after
-		s.room[a.slot[slot]] += (after - after%unit) - (before - before%unit)
+		v.free[x.Device] = after
+		v.room[a.slot[slot]] += (after - after%unit) - (before - before%unit)
 	}
 }
 
-// empty is the state when nothing at all runs.
+// empty is the free vector when nothing runs.
 func (a *agent) empty() freeVector { return freeVector{a.whole, a.total} }
 
-// forever is the instant of what never ends by itself.
+// forever is the end of what declared none.
 const forever = int64(math.MaxInt64)

@@ -5,30 +5,32 @@ import (
 	"slices"
 )
 
-// board remembers for one shape what each agent of a group is worth to it.
+// candidates remembers, for one shape, which agents it fits now and how they score. It is brought up to date by the agents that
+// changed since, so that a long queue does not look at every agent anew.
 type candidates struct {
-	keys    []int64 // by agent; noRoom where it does not fit
+	scores  []int64 // by agent; noRoom where it does not fit
 	version []uint64
-	fits    int
-	epoch   uint64
-	seen    int    // position in group.changes
-	facts   uint64 // group.facts when last computed in full
-	used    uint64 // group.clock of the last use, for eviction
-	// ends is when each agent will have room, see horizon.
+	fits    int    // agents with a score
+	epoch   uint64 // of the strategy that scored
+	seen    int    // search.position when it was brought up to date
+	facts   uint64 // search.facts when all agents were scored
+	used    uint64 // search.clock at the last use
+	// ends is from when on each agent has room, see reservations.fitsFrom.
 	ends       []int64
 	endVersion []uint64
 	endFacts   uint64
-	// shortages is what each agent is short of, see group.lack.
+	// shortages is what each agent lacks, see reservations.shortage.
 	shortages       []float64
 	shortageVersion []uint64
 }
 
+// noRoom is the score of an agent where a shape does not fit now.
 const noRoom = int64(math.MaxInt64)
 
-// maxCached bounds the boards of a group, whose size is that of its agents.
+// maxCached bounds the shapes whose candidates are remembered. Each takes memory for every agent.
 const maxCached = 512
 
-// candidatesOf brings the board of a shape up to date, looking only at agents that changed.
+// candidatesOf finds the candidates of a shape and brings them up to date.
 func (s *search) candidatesOf(sh *shape) *candidates {
 	s.clock++
 	b := s.cache[sh]
@@ -42,15 +44,15 @@ func (s *search) candidatesOf(sh *shape) *candidates {
 	b.used = s.clock
 	if epoch := s.strategy.Epoch(); b.facts != s.facts || b.epoch != epoch || b.seen < s.forgotten {
 		n := len(s.agents)
-		if cap(b.keys) < n {
-			b.keys, b.version = make([]int64, n), make([]uint64, n)
+		if cap(b.scores) < n {
+			b.scores, b.version = make([]int64, n), make([]uint64, n)
 		}
-		b.keys, b.version = b.keys[:n], b.version[:n]
+		b.scores, b.version = b.scores[:n], b.version[:n]
 		b.fits, b.facts, b.epoch = 0, s.facts, epoch
 		for i, a := range s.agents {
-			b.keys[i] = s.key(a, sh)
+			b.scores[i] = s.score(a, sh)
 			b.version[i] = a.version
-			if b.keys[i] != noRoom {
+			if b.scores[i] != noRoom {
 				b.fits++
 			}
 		}
@@ -64,12 +66,12 @@ func (s *search) candidatesOf(sh *shape) *candidates {
 			if b.version[i] == a.version {
 				continue
 			}
-			if b.keys[i] != noRoom {
+			if b.scores[i] != noRoom {
 				b.fits--
 			}
-			b.keys[i] = s.key(a, sh)
+			b.scores[i] = s.score(a, sh)
 			b.version[i] = a.version
-			if b.keys[i] != noRoom {
+			if b.scores[i] != noRoom {
 				b.fits++
 			}
 			s.steps++
@@ -79,12 +81,13 @@ func (s *search) candidatesOf(sh *shape) *candidates {
 	return b
 }
 
-// key is the worth of a agent for a shape: the strategy's score, images break ties.
-func (s *search) key(a *agent, sh *shape) int64 {
+// score is the strategy's score of an agent for a shape, smaller is better. An image that is present breaks ties, except where agents
+// take turns: there it would draw every session to the agents that have it.
+func (s *search) score(a *agent, sh *shape) int64 {
 	if a.eligible(nil, sh) != "" || !s.fits(a, a.now(), sh) {
 		return noRoom
 	}
-	s.view = View{agent: a, w: Wanted{in: s, s: sh}}
+	s.view = view{agent: a, w: wanted{in: s, s: sh}}
 	score := min(max(s.strategy.Score(&s.view), -1<<62+1), 1<<62-2) << 1
 	if sh.image >= 0 && !a.has(sh.image) && !s.strategy.Turns() {
 		score++
@@ -92,7 +95,7 @@ func (s *search) key(a *agent, sh *shape) int64 {
 	return score
 }
 
-// forgetCandidates drops the half of the boards that were not used for longest.
+// forgetCandidates drops the half that was not used for longest.
 func (s *search) forgetCandidates() {
 	var times []uint64
 	for _, b := range s.cache {
@@ -107,10 +110,10 @@ func (s *search) forgetCandidates() {
 	}
 }
 
-// changed notes that a agent's freeVector changed, for the boards.
+// changed notes that the free vector of an agent changed.
 func (s *search) changed(a *agent) {
 	if len(s.changes) >= max(1024, 2*len(s.agents)) {
-		// Boards that have not seen the older half are computed anew.
+		// Candidates that have not seen the older half are scored anew.
 		half := len(s.changes) / 2
 		s.changes = append(s.changes[:0], s.changes[half:]...)
 		s.forgotten += half

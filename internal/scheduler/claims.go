@@ -2,13 +2,14 @@ package scheduler
 
 import "slices"
 
-// claim is the room that victims are to leave to a session. It is kept until the session starts
-// or leaves the queue, or until it does not fit although all victims have gone.
+// claim keeps the room that victims will leave to a session. It lasts until the session starts or leaves the queue, or until all
+// victims have gone and the session still did not start at its turn.
 type claim struct {
 	reservation
 	victims []*running // that have not gone yet
 }
 
+// claimOf finds the claim of a session, nil when it has none.
 func (rs *reservations) claimOf(w *waiting) *claim {
 	for _, c := range rs.claims {
 		if c.w == w {
@@ -18,7 +19,7 @@ func (rs *reservations) claimOf(w *waiting) *claim {
 	return nil
 }
 
-// victimGone notes that a victim has gone.
+// victimGone notes that a running session has ended, if it was a victim.
 func (rs *reservations) victimGone(r *running) {
 	if c := r.victimOf; c != nil {
 		c.victims = slices.DeleteFunc(c.victims, func(x *running) bool { return x == r })
@@ -36,8 +37,8 @@ func (rs *reservations) dropClaim(c *claim) {
 	rs.queue.events++ // its place and its victims are there for others
 }
 
-// settleClaims settles claims when a session starts: its own is done, unless it took the room that
-// was cleared for a later one like it, which then waits for the room of this one.
+// settleClaims drops the claim of a session that starts. If it started in the room of a claim of another session of its lane, and
+// not in its own, the two change claims before, so that the other one waits for the room that is still being cleared.
 func (rs *reservations) settleClaims(w *waiting, r *running) {
 	if len(rs.claims) == 0 {
 		return
@@ -58,7 +59,7 @@ func (rs *reservations) settleClaims(w *waiting, r *running) {
 	}
 }
 
-// nextSpentClaim is the first claim whose victims have gone, in the order of the queue, nil when there is none.
+// nextSpentClaim is the first claim, in the order of the queue, whose victims have all gone; nil when there is none.
 func (rs *reservations) nextSpentClaim() *claim {
 	var first *claim
 	for _, c := range rs.claims {
@@ -69,7 +70,8 @@ func (rs *reservations) nextSpentClaim() *claim {
 	return first
 }
 
-// takenBefore reports whether a agent is kept for a session that comes before w.
+// takenBefore reports whether an agent has a part of another session's claim, or of the reservation of a session before w. Victims
+// are not looked for there.
 func (rs *reservations) takenBefore(a *agent, w *waiting) bool {
 	return slices.ContainsFunc(rs.claims, func(c *claim) bool { return c.w != w && c.on(a) != nil }) ||
 		slices.ContainsFunc(rs.reserved, func(r *reservation) bool { return rs.keeps(r, w) && r.on(a) != nil })

@@ -85,7 +85,7 @@ func (c *Cluster) SetGroup(policy Group) error {
 		return err
 	}
 	old := c.groups[policy.Name]
-	var strategy Strategy
+	var strategy strategy
 	if old != nil && old.policy.Placement == policy.Placement && sameOptions(old.policy.PlacementOptions, policy.PlacementOptions) {
 		strategy = old.search.strategy // with what it learnt
 	}
@@ -254,19 +254,19 @@ func (c *Cluster) Enqueue(group string, s Session) {
 	l := g.queue.laneOf(b, k)
 	l.refs++
 	w := &waiting{
-		id: s.ID, name: s.Name, enqueued: nanos(s.EnqueuedAt), starts: nanos(s.StartsAt), waits: s.Waiting, lane: l,
+		id: s.ID, name: s.Name, enqueued: nanos(s.EnqueuedAt), starts: nanos(s.StartsAt), dependency: s.Waiting, lane: l,
 	}
 	if len(s.Kernels) > 0 {
 		w.kernel = s.Kernels[0].ID
 	}
 	for i := 1; i < len(s.Kernels); i++ {
-		w.more = append(w.more, s.Kernels[i].ID)
+		w.others = append(w.others, s.Kernels[i].ID)
 	}
 	c.sessions[s.ID] = entry{waiting: w}
 	b.all.add(w)
 	g.queue.pending++
 	switch {
-	case w.waits != "":
+	case w.dependency != "":
 		g.queue.dependent++
 	case w.starts > g.queue.now:
 		g.queue.pushFuture(w)

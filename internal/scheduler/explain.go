@@ -36,17 +36,17 @@ func (c *Cluster) Probe(name string, now time.Time, s Session) Decision {
 		c.drop(k)
 	}()
 	b := &band{owner: g.fairness.ownerOf(c.accountOf(s.Owner)), group: g, priority: min(max(s.Priority, 0), maxPriority)}
-	w := &waiting{id: s.ID, name: s.Name, enqueued: nanos(s.EnqueuedAt), starts: nanos(s.StartsAt), waits: s.Waiting,
+	w := &waiting{id: s.ID, name: s.Name, enqueued: nanos(s.EnqueuedAt), starts: nanos(s.StartsAt), dependency: s.Waiting,
 		lane: &lane{band: b, kind: k}}
 	for i := range s.Kernels {
 		if i == 0 {
 			w.kernel = s.Kernels[0].ID
 		} else {
-			w.more = append(w.more, s.Kernels[i].ID)
+			w.others = append(w.others, s.Kernels[i].ID)
 		}
 	}
 	d := Decision{Session: s.ID}
-	if w.starts <= g.queue.now && w.waits == "" && !g.policy.Inactive && b.owner.account.over(k) == nil {
+	if w.starts <= g.queue.now && w.dependency == "" && !g.policy.Inactive && b.owner.account.over(k) == nil {
 		cursor := g.search.cursor
 		if holds, why, _ := g.place(w, false); why == mayStart {
 			for _, h := range holds {
@@ -113,8 +113,8 @@ func (g *group) explain(w *waiting) *Explanation {
 		return &Explanation{Reason: TooBig, Text: "it has no kernels"}
 	case w.starts > g.queue.now:
 		return &Explanation{Reason: WaitsForStartTime, Text: "it starts at " + timeText(time.Unix(0, w.starts))}
-	case w.waits != "":
-		return &Explanation{Reason: WaitsForDependency, Text: w.waits}
+	case w.dependency != "":
+		return &Explanation{Reason: WaitsForDependency, Text: w.dependency}
 	case g.policy.Inactive:
 		return &Explanation{Reason: WaitsForAgent, Text: "its resource group " + g.policy.Name + " is not active", Elsewhere: g.elsewhere(w)}
 	}
@@ -143,7 +143,7 @@ type verdict struct {
 	fragmented bool
 }
 
-// judge finds out why a agent does not take a shape.
+// judge finds out why an agent does not take a shape.
 func (g *group) judge(a *agent, w *waiting, sh *shape) verdict {
 	k := w.lane.kind
 	v := verdict{agent: a, filter: a.eligible(k, sh)}
@@ -264,7 +264,7 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 		e.Text = asks + ", which does not fit beside its own other kernels now"
 	default:
 		e.Reason = WaitsForCapacity
-		e.Text = fmt.Sprintf("%s, the best agent %s shortages %s now", asks, best.id, describe(e.Shortfall))
+		e.Text = fmt.Sprintf("%s, the best agent %s lacks %s now", asks, best.id, describe(e.Shortfall))
 	}
 	g.advise(w, sh, best, e)
 	return e
@@ -279,7 +279,7 @@ func missing(short, want cluster.Slots) float64 {
 	return total
 }
 
-// whyNone kindHeap the counts of refused agents into words.
+// whyNone turns the counts of refused agents into words.
 func (g *group) whyNone(k *kind, sh *shape, counts map[string]int) string {
 	if len(g.search.agents) == 0 {
 		return "its resource group has no agents"

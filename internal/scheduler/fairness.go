@@ -48,9 +48,17 @@ func (f *fairness) sharesOf(o Owner) (domain, project, user float64) {
 func (f *fairness) dominant(u *usage) float64 {
 	most := 0.0
 	for slot, v := range u.used {
-		if v > 0 && slot < len(f.capacity) && f.capacity[slot] > 0 {
-			most = max(most, float64(v)/float64(f.capacity[slot]))
+		if c := f.capacityOf(int32(slot)); v > 0 && c > 0 {
+			most = max(most, float64(v)/float64(c))
 		}
 	}
 	return most
+}
+
+// capacityOf is the group's capacity of a slot. A slot may be newer than the last count of the capacity.
+func (f *fairness) capacityOf(slot int32) cluster.Amount {
+	if int(slot) < len(f.capacity) {
+		return f.capacity[slot]
+	}
+	return 0
 }

@@ -31,7 +31,7 @@ const (
 	memory = 1 << 15
 )
 
-func newLeastFragmentation(o *optionReader) (Strategy, error) {
+func newLeastFragmentation(o *optionReader) (strategy, error) {
 	l := &leastFragmentation{models: map[int32]uint8{}}
 	l.workload.HalfLife = o.Number("memory", memory, 16, 1e9)
 	p, err := packing.New(&l.workload, packing.Options{
@@ -47,7 +47,7 @@ func (l *leastFragmentation) Epoch() uint64 { return l.policy.Epoch() }
 // Turns is false: equal scores go by id.
 func (l *leastFragmentation) Turns() bool { return false }
 
-// memo is the score of a shape for a state of a agent at an epoch of the policy.
+// memo is the score of a shape for a state of an agent at an epoch of the policy.
 type memo struct {
 	shape *shape
 	state uint64
@@ -60,7 +60,7 @@ const memos = 1 << 16
 
 // Score is the loss, or beyond all losses the worth under pack where the policy knows nothing.
 // Machines are often alike: a state is scored once.
-func (l *leastFragmentation) Score(v *View) int64 {
+func (l *leastFragmentation) Score(v *view) int64 {
 	if l.memo == nil {
 		l.memo = make([]memo, memos)
 	}
@@ -107,7 +107,7 @@ func (a *agent) fingerprint() uint64 {
 }
 
 // Pick is the device that a share goes to.
-func (l *leastFragmentation) Pick(v *View) int {
+func (l *leastFragmentation) Pick(v *view) int {
 	c, ok := l.choice(v)
 	if !ok || c.GPU < 0 {
 		return -1
@@ -116,7 +116,7 @@ func (l *leastFragmentation) Pick(v *View) int {
 	return from + c.GPU
 }
 
-func (l *leastFragmentation) choice(v *View) (packing.Choice, bool) {
+func (l *leastFragmentation) choice(v *view) (packing.Choice, bool) {
 	r, slot, ok := l.request(v.w.in, v.w.s)
 	if !ok || !l.describe(v.w.in, v.agent, slot) {
 		return packing.Choice{}, false
@@ -136,7 +136,7 @@ func (a *agent) gpus() (slot int32, from int) {
 	return slot, from
 }
 
-// describe fills l.node with what a agent has left; slot is that of the accelerators that are
+// describe fills l.node with what an agent has left; slot is that of the accelerators that are
 // asked for, -1 when none are.
 func (l *leastFragmentation) describe(in *search, a *agent, slot int32) bool {
 	own, from := a.gpus()
@@ -173,7 +173,7 @@ func (l *leastFragmentation) model(name int32) uint8 {
 	return n
 }
 
-// request kindHeap a shape into a request of the policy; false when it has none like it.
+// request turns a shape into a request of the policy; false when it has none like it.
 func (l *leastFragmentation) request(in *search, sh *shape) (r packing.Request, slot int32, ok bool) {
 	slot = -1
 	for i := range sh.requests {
@@ -204,7 +204,7 @@ func (l *leastFragmentation) request(in *search, sh *shape) (r packing.Request, 
 }
 
 // Learn counts an arrival.
-func (l *leastFragmentation) Learn(w *Wanted, typical bool) {
+func (l *leastFragmentation) Learn(w *wanted, typical bool) {
 	switch {
 	case typical && !l.typical:
 		l.typical, l.workload = true, packing.Workload{}

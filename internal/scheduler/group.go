@@ -166,12 +166,12 @@ func (g *group) touch(r *running) {
 // withdraw takes a waiting session out of the queue.
 func (g *group) withdraw(w *waiting) {
 	l := w.lane
-	if w.waits != "" {
+	if w.dependency != "" {
 		g.queue.dependent--
 	}
 	if w.queued {
 		g.queue.dequeue(w)
-	} else if w.waits == "" {
+	} else if w.dependency == "" {
 		g.queue.dropFuture(w)
 	}
 	l.band.all.remove(w)

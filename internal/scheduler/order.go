@@ -28,9 +28,9 @@ type ownerShares struct {
 	Domain, Project, User float64
 }
 
-// Order decides between owners whose sessions have equal priority. Sessions of one owner, and
+// ordering decides between owners whose sessions have equal priority. Sessions of one owner, and
 // of owners that compare equal, go by age.
-type Order interface {
+type ordering interface {
 	// Compare is negative when a goes before b. It must be a total order up to equality and
 	// depend on nothing but the arguments.
 	Compare(a, b *ownerShares) int
@@ -41,15 +41,15 @@ type Order interface {
 // orderKind is a registered order policy.
 type orderKind struct {
 	name string
-	make func(*optionReader) (Order, error)
+	make func(*optionReader) (ordering, error)
 }
 
 // orders lists the order policies, the default first.
 var orders = []orderKind{
-	{"fifo", func(*optionReader) (Order, error) { return byAge{}, nil }},
-	{"lifo", func(*optionReader) (Order, error) { return byAge{youngest: true}, nil }},
-	{"drf", func(*optionReader) (Order, error) { return dominant{}, nil }},
-	{"fair-share", func(o *optionReader) (Order, error) {
+	{"fifo", func(*optionReader) (ordering, error) { return byAge{}, nil }},
+	{"lifo", func(*optionReader) (ordering, error) { return byAge{youngest: true}, nil }},
+	{"drf", func(*optionReader) (ordering, error) { return dominant{}, nil }},
+	{"fair-share", func(o *optionReader) (ordering, error) {
 		_, err := parseDecay(o)
 		return fairShare{}, err
 	}},
@@ -66,7 +66,7 @@ func Orders() []string {
 
 // newOrder makes an order policy with its options. aging is how long a session waits for each
 // step of priority that it gains, 0 for never.
-func newOrder(name string, options map[string]any) (order Order, aging time.Duration, err error) {
+func newOrder(name string, options map[string]any) (order ordering, aging time.Duration, err error) {
 	if name == "" {
 		name = orders[0].name
 	}

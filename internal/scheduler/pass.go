@@ -10,7 +10,7 @@ import (
 // then on: a caller that could not commit one says so by Enqueue, with fresher facts of its
 // agents by SetAgent and Run. Victims count as running until the caller removes them.
 //
-// A pass looks at sessions in the order of the queue. Those that cannot start are set standing and
+// A pass looks at sessions in the order of the queue. Those that cannot start are set aside and
 // looked at again only when something changed that could help them: room on an agent that they
 // could use, a quota, an agent, a policy.
 func (c *Cluster) Pass(name string, now time.Time, work Work) (Result, error) {
@@ -120,7 +120,7 @@ func (g *group) wake(work Work) bool {
 	if !g.unfinished {
 		busy := len(g.queue.ready) > 0 // something may change before their turn comes
 		g.queue.wakeKinds(func(k *kind, f *kindQueue) bool {
-			return (busy || f.seen != at) && (f.refused == behind || f.refused == blocked && k.kernels > 1)
+			return (busy || f.seen != at) && (f.refused == heldBack || f.refused == blocked && k.kernels > 1)
 		})
 	}
 	slices.SortFunc(g.freed, func(x, y *agent) int { return x.index - y.index })
@@ -147,7 +147,7 @@ func (g *group) wake(work Work) bool {
 	return true
 }
 
-// canUse reports whether a agent has room for a part of a kind of session.
+// canUse reports whether an agent has room for a part of a kind of session.
 func (g *group) canUse(a *agent, k *kind) bool {
 	var last *shape
 	for i := range k.units {

@@ -2,7 +2,7 @@ package scheduler
 
 import "berth.dev/berth/internal/alloc"
 
-// commit kindHeap a waiting session into a running one whose devices are booked.
+// commit turns a waiting session into a running one whose devices are booked.
 func (g *group) commit(w *waiting, holds []*hold) Decision {
 	k, a := w.lane.kind, w.lane.band.owner.account
 	r := &running{
@@ -51,7 +51,7 @@ func (g *group) place(w *waiting, ignoreKept bool) ([]*hold, standing, Reason) {
 			if why == mayStart {
 				g.unplace(holds)
 				g.search.cursor = cursor
-				return nil, behind, WaitsBehind
+				return nil, heldBack, WaitsBehind
 			}
 			return nil, why, reason
 		}
@@ -106,8 +106,8 @@ func (g *group) findAgent(w *waiting, k *kind, sh *shape, ignoreKept bool) (a *a
 		g.search.skip = append(g.search.skip, int32(i))
 	}
 	if closed != nil && !passed {
-		for i, key := range b.keys {
-			passed = passed || key != noRoom && closed[i]
+		for i, score := range b.scores {
+			passed = passed || score != noRoom && closed[i]
 		}
 	}
 	return nil, nil, passed

@@ -37,6 +37,7 @@ var (
 	victimOrders = []string{"newest", "oldest", "fewest-sessions", "smallest-resources"}
 )
 
+// check is Invalid for a scope or an order that does not exist.
 func (p Preemption) check() error {
 	if p.VictimScope != "" && !slices.Contains(victimScopes, p.VictimScope) {
 		return fault.Invalidf("preemption: the victim scope %q does not exist", p.VictimScope).WithNext("use one of %q", victimScopes)
@@ -60,7 +61,7 @@ const (
 	maxLaneSearches = 16
 )
 
-// searchBlocked notes the kinds that are blocked since an earlier pass for a search, if one could find more than the last did.
+// searchBlocked makes searches due for the kinds that are blocked since an earlier pass, if they could find more than the last ones.
 func (pr *preemption) searchBlocked() {
 	pr.tries, pr.searches = 0, pr.searches[:0]
 	if !pr.policy.Enabled || len(pr.queue.blocked) == 0 || pr.searched == pr.queue.events && (pr.nextRipe == 0 || pr.queue.now < pr.nextRipe) {
@@ -80,7 +81,7 @@ func (pr *preemption) searchBlocked() {
 	}
 }
 
-// searchFor notes the first lanes of a blocked kind for a search.
+// searchFor makes searches due for the first lanes of a blocked kind.
 func (pr *preemption) searchFor(t *kindQueue) {
 	if !pr.policy.Enabled || t.kind.private || pr.tries >= maxTries {
 		return
@@ -92,7 +93,7 @@ func (pr *preemption) searchFor(t *kindQueue) {
 	}
 }
 
-// nextSearch is the first session in the order of the queue that is to look for victims, with its number in pr.searches.
+// nextSearch is the first session, in the order of the queue, for which a search is due, with the index of its lane in pr.searches.
 func (pr *preemption) nextSearch() (w *waiting, i int) {
 	for n := range pr.searches {
 		x := &pr.searches[n]
@@ -106,7 +107,7 @@ func (pr *preemption) nextSearch() (w *waiting, i int) {
 	return w, i
 }
 
-// searchNext looks for victims for the session that nextSearch named.
+// searchNext looks for victims for the session that nextSearch named, and adds a decision if it finds some.
 func (pr *preemption) searchNext(i int, decisions []Decision) []Decision {
 	x := &pr.searches[i]
 	w := x.lane.at(pr.queue, x.done)
@@ -127,7 +128,7 @@ func (pr *preemption) searchNext(i int, decisions []Decision) []Decision {
 	pr.tries++
 	c := pr.findVictims(w)
 	if c == nil {
-		x.done = maxLaneSearches // nor would those after it
+		x.done = maxLaneSearches // the others of its lane would find none either
 		return decisions
 	}
 	pr.reservations.claims = append(pr.reservations.claims, c)
@@ -150,8 +151,8 @@ func (pr *preemption) anyBelow(priority int) bool {
 	return false
 }
 
-// mayEnd reports whether a session may be ended for w. Sessions that are too young make pr.nextRipe
-// the time when they no longer are.
+// mayEnd reports whether a session may be a victim of w. For one that is only too young, pr.nextRipe is moved to the time when it is
+// old enough.
 func (pr *preemption) mayEnd(r *running, w *waiting) bool {
 	owner := w.lane.band.owner.Owner
 	if !r.preemptible || r.private || r.victimOf != nil || r.group.preemption != pr || r.priority >= w.lane.band.priority {
@@ -186,18 +187,18 @@ func (pr *preemption) ripeAt() int64 {
 	return pr.nextRipe
 }
 
-// sizeOf weighs what a session holds, as parts of the group's capacity.
+// sizeOf is the size of a session: the sum over slots of the part of the group's capacity that it holds.
 func (pr *preemption) sizeOf(r *running) float64 {
 	size := 0.0
 	for _, w := range r.sum {
-		if c := pr.fairness.capacity[w.slot]; c > 0 {
+		if c := pr.fairness.capacityOf(w.slot); c > 0 {
 			size += float64(w.amount) / float64(c)
 		}
 	}
 	return size
 }
 
-// first orders victims: lower priority always goes before the policy's order.
+// first orders candidates for victims: lower priority first, then by the policy's order.
 func (pr *preemption) first(a, b *running) int {
 	c := 0
 	switch pr.policy.Order {
@@ -213,47 +214,50 @@ func (pr *preemption) first(a, b *running) int {
 	return cmp.Or(cmp.Compare(a.priority, b.priority), c, cmp.Compare(a.id, b.id))
 }
 
-// endTrial is a trial of ending sessions.
+// endTrial is what would be free if victims ended and earlier units of a session were placed.
 type endTrial struct {
-	states  map[*agent]*freeVector
 	victims []*running
+	then    map[*agent]*freeVector
 }
 
-func (c *endTrial) state(a *agent) *freeVector {
-	s := c.states[a]
-	if s == nil {
-		s = &freeVector{}
-		a.copyTo(s)
-		for _, r := range c.victims {
-			c.free(a, s, r, 1)
+// freeOn is the free vector of an agent in the trial.
+func (t *endTrial) freeOn(a *agent) *freeVector {
+	v := t.then[a]
+	if v == nil {
+		v = &freeVector{}
+		a.copyTo(v)
+		for _, r := range t.victims {
+			giveBack(a, v, r, 1)
 		}
-		c.states[a] = s
+		t.then[a] = v
 	}
-	return s
+	return v
 }
 
-// free gives what a session holds on a agent to a state; sign -1 takes it back.
-func (c *endTrial) free(a *agent, s *freeVector, r *running, sign cluster.Amount) {
+// giveBack gives what a session holds on an agent to a free vector; sign -1 takes it from there again.
+func giveBack(a *agent, v *freeVector, r *running, sign cluster.Amount) {
 	for _, h := range r.holds {
 		if h.agent == a {
-			a.give(s, h.takes, sign)
+			a.give(v, h.takes, sign)
 		}
 	}
 }
 
-func (c *endTrial) end(victims []*running) {
-	c.victims = append(c.victims, victims...)
-	for a, s := range c.states {
+// end adds victims.
+func (t *endTrial) end(victims []*running) {
+	t.victims = append(t.victims, victims...)
+	for a, v := range t.then {
 		for _, r := range victims {
-			c.free(a, s, r, 1)
+			giveBack(a, v, r, 1)
 		}
 	}
 }
 
-// findVictims finds the sessions that must end for w to start, and where, nil when no set does.
+// findVictims finds sessions to end so that w can start, and the place that they leave to it; nil when there are none. Units are looked
+// at one after the other: each takes the agent whose further victims are cheapest.
 func (pr *preemption) findVictims(w *waiting) *claim {
 	k := w.lane.kind
-	trial := &endTrial{states: map[*agent]*freeVector{}}
+	trial := &endTrial{then: map[*agent]*freeVector{}}
 	out := &claim{reservation: reservation{w: w, end: forever}}
 	for i := range k.units {
 		sh := k.units[i].shape
@@ -276,32 +280,33 @@ func (pr *preemption) findVictims(w *waiting) *claim {
 			return nil
 		}
 		trial.end(bestVictims)
-		s := trial.state(best)
-		all := pr.search.devices(best, *s, sh)
+		v := trial.freeOn(best)
+		all := pr.search.devices(best, *v, sh)
 		if all == nil {
 			return nil
 		}
 		p := part{agent: best, sum: sh.sum}
 		for _, takes := range all {
-			best.give(s, takes, -1)
+			best.give(v, takes, -1)
 			p.takes = addTakes(p.takes, pr.reservations.accelerators(best, takes))
 		}
 		out.merge(p)
 	}
 	if len(trial.victims) == 0 {
-		return nil // it fits as it is: what keeps it waiting is not for victims to clear
+		return nil // there is room: it waits for another reason than running sessions
 	}
 	out.victims = trial.victims
 	return out
 }
 
-// victimsOn finds a minimal set of further victims on one agent for a shape.
+// victimsOn finds further victims on one agent, so that a shape fits it. None of them could be spared, and their highest priority is as
+// low as can be.
 func (pr *preemption) victimsOn(trial *endTrial, a *agent, w *waiting, sh *shape) (victims []*running, ok bool) {
-	s := a.now()
-	if len(trial.victims) > 0 || trial.states[a] != nil {
-		s = *trial.state(a)
+	v := a.now()
+	if len(trial.victims) > 0 || trial.then[a] != nil {
+		v = *trial.freeOn(a)
 	}
-	if pr.search.fits(a, s, sh) {
+	if pr.search.fits(a, v, sh) {
 		return nil, true
 	}
 	var candidates []*running
@@ -314,11 +319,11 @@ func (pr *preemption) victimsOn(trial *endTrial, a *agent, w *waiting, sh *shape
 		return nil, false
 	}
 	slices.SortFunc(candidates, pr.first)
-	pr.cleared.free = append(pr.cleared.free[:0], s.free...)
-	pr.cleared.room = append(pr.cleared.room[:0], s.room...)
+	pr.cleared.free = append(pr.cleared.free[:0], v.free...)
+	pr.cleared.room = append(pr.cleared.room[:0], v.room...)
 	for _, r := range candidates {
 		victims = append(victims, r)
-		if trial.free(a, &pr.cleared, r, 1); pr.search.fits(a, pr.cleared, sh) {
+		if giveBack(a, &pr.cleared, r, 1); pr.search.fits(a, pr.cleared, sh) {
 			ok = true
 			break
 		}
@@ -326,19 +331,20 @@ func (pr *preemption) victimsOn(trial *endTrial, a *agent, w *waiting, sh *shape
 	if !ok {
 		return nil, false
 	}
-	// Spare those that need not go, the last in order first.
+	// Spare those that need not end, the last in order first.
 	for i := len(victims) - 1; i >= 0 && len(victims) > 1; i-- {
 		r := victims[i]
-		if trial.free(a, &pr.cleared, r, -1); pr.search.fits(a, pr.cleared, sh) {
+		if giveBack(a, &pr.cleared, r, -1); pr.search.fits(a, pr.cleared, sh) {
 			victims = slices.Delete(victims, i, i+1)
 			continue
 		}
-		trial.free(a, &pr.cleared, r, 1)
+		giveBack(a, &pr.cleared, r, 1)
 	}
 	return victims, true
 }
 
-// cheaper compares two sets of victims.
+// cheaper reports whether the first of two sets of victims costs less: a lower highest priority, then fewer sessions, or less size where
+// the policy orders victims by size.
 func (pr *preemption) cheaper(a, b []*running) bool {
 	top := func(list []*running) (priority int, size float64) {
 		for _, r := range list {
@@ -358,7 +364,7 @@ func (pr *preemption) cheaper(a, b []*running) bool {
 	return cmp.Or(cmp.Compare(pa, pb), cmp.Compare(len(a), len(b)), pr.first(a[0], b[0])) < 0
 }
 
-// countPreemptible counts a session among the possible victims.
+// countPreemptible counts a live session if it is preemptible.
 func (pr *preemption) countPreemptible(r *running, n int) {
 	if r.preemptible && !r.private {
 		pr.preemptible[r.priority] += n

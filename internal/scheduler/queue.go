@@ -24,7 +24,7 @@ import (
 //     a blocked kind leaves its heap during a pass while it has a reservation;
 //   - a session that waits for its start time is in future, one that waits for a dependency is in no heap.
 type queue struct {
-	order    Order
+	order    ordering
 	youngest bool          // the youngest session goes first
 	byShare  bool          // the order looks at dominant shares
 	aging    time.Duration // of waiting that adds one to the priority; 0: none
@@ -46,19 +46,17 @@ type queue struct {
 	events uint64
 }
 
-// waiting is one session in a queue, kept small: everything that it shares with others is in
-// its lane.
+// waiting is one session in a queue. It is kept small, since there may be a million: what it shares with others is in its lane.
 type waiting struct {
-	id       cluster.SessionID
-	name     string
-	enqueued int64
-	starts   int64
-	// waits names an open dependency.
-	waits  string
-	kernel cluster.KernelID
-	more   []cluster.KernelID // of the second and later kernels
-	lane   *lane
-	// queued: it is in its lane; otherwise it waits for its start time or a dependency.
+	id         cluster.SessionID
+	name       string
+	enqueued   int64
+	starts     int64
+	dependency string // an open one, in words; empty: none
+	kernel     cluster.KernelID
+	others     []cluster.KernelID // of the second and later kernels
+	lane       *lane
+	// queued: it is in its lane. Otherwise it waits for its start time or a dependency.
 	queued bool
 }
 
@@ -66,7 +64,7 @@ func (w *waiting) kernelID(i int) cluster.KernelID {
 	if i == 0 {
 		return w.kernel
 	}
-	return w.more[i-1]
+	return w.others[i-1]
 }
 
 // older orders sessions by the time they came, then by id.
@@ -74,8 +72,7 @@ func older(a, b *waiting) int {
 	return cmp.Or(cmp.Compare(a.enqueued, b.enqueued), strings.Compare(string(a.id), string(b.id)))
 }
 
-// ages is a list of sessions, oldest first, cut into chunks so that all operations are cheap
-// for any length.
+// ages is a list of sessions, oldest first. It is cut into chunks, so that all operations are cheap at any length.
 type ages struct {
 	chunks [][]*waiting
 	n      int
@@ -165,7 +162,7 @@ func (l *ages) until(instant int64) int {
 	return n
 }
 
-// groupOwner is an owner in a resource group, as order policies see it.
+// groupOwner is an owner in a resource group.
 type groupOwner struct {
 	ownerShares
 	account *account
@@ -188,7 +185,7 @@ type laneKey struct {
 	kind *kind
 }
 
-// lane is sessions that differ in age and names alone.
+// lane is the waiting sessions of one kind, owner and priority.
 type lane struct {
 	band     *band
 	kind     *kind
@@ -200,20 +197,19 @@ type lane struct {
 	refs     int      // sessions, also those that are not queued
 }
 
-// place says where a lane or a kind is.
+// standing says why a lane or a kind does not start, or that it may.
 type standing uint8
 
 const (
-	mayStart   standing = iota // a lane in its kind's turn; a kind that may start
+	mayStart   standing = iota // of a lane: it is in the heap of its kind
 	blocked                    // no room now
 	impossible                 // no agent could ever take it
-	behind                     // only the room kept for others would do
-	limited                    // over a quota of lane.scope
-	absent                     // empty
+	heldBack                   // it would start if nothing were kept for others
+	limited                    // of a lane: over a limit of lane.scope
+	absent                     // of a lane: it has no sessions
 )
 
-// kindQueue is the lanes of a kind, the next one first. Kinds that were refused leave the heap of those
-// that may start, with all their lanes at once.
+// kindQueue is the waiting sessions of one kind: a heap of lanes by their first sessions.
 type kindQueue struct {
 	of    *queue
 	kind  *kind
@@ -224,9 +220,9 @@ type kindQueue struct {
 	// refused is why the kind does not start; mayStart when it may.
 	refused standing
 	reason  Reason
-	seen    int    // position in group.changes when it was refused
+	seen    int    // search.position when it was refused
 	pass    uint64 // in which it was refused
-	nth     int    // in group.refusals, -1 when not there
+	nth     int    // in queue.refusals, -1 when not there
 }
 
 func (t *kindQueue) Len() int           { return len(t.lanes) }
@@ -284,7 +280,7 @@ func (q kindHeap) first() *lane {
 	return q[0].lanes[0]
 }
 
-// reorder restores the whole order, after the rule or the time changed.
+// reorder restores all heaps after the order changed.
 func (q *queue) reorder() {
 	q.events++
 	for _, t := range q.kinds {
@@ -294,7 +290,7 @@ func (q *queue) reorder() {
 	heap.Init(&q.blocked)
 }
 
-// settle restores the place of a kind whose first lane may have changed.
+// settle restores the place of a kind in its heap after its first lane may have changed.
 func (t *kindQueue) settle() {
 	switch {
 	case t.heap == nil:
@@ -309,7 +305,7 @@ func (t *kindQueue) settle() {
 	}
 }
 
-// join moves a kind to another heap or out of all.
+// join moves a kind to another heap; nil takes it out of all.
 func (t *kindQueue) join(q *kindHeap) {
 	if t.heap != nil && t.pos >= 0 {
 		heap.Remove(t.heap, t.pos)
@@ -318,12 +314,14 @@ func (t *kindQueue) join(q *kindHeap) {
 	t.settle()
 }
 
+// enter adds a lane.
 func (t *kindQueue) enter(l *lane) {
 	l.standing = mayStart
 	heap.Push(t, l)
 	t.settle()
 }
 
+// leave takes a lane away.
 func (t *kindQueue) leave(l *lane) {
 	heap.Remove(t, l.pos)
 	t.settle()
@@ -380,7 +378,7 @@ func (q *queue) between(a, b *waiting) int {
 	return older(a, b)
 }
 
-// rank is the priority of a session with what waiting adds to it.
+// rank is the priority of a session with what aging adds to it.
 func (q *queue) rank(w *waiting) int {
 	p := w.lane.band.priority
 	if q.aging > 0 && q.agedTo > w.enqueued {
@@ -441,14 +439,14 @@ func (q *queue) dequeue(w *waiting) {
 	}
 }
 
-// limit sets a lane standing until a quota has room.
+// limit sets a lane aside until a limit has room.
 func (q *queue) limit(l *lane, s *scope) {
 	q.kinds[l.kind].leave(l)
 	l.standing, l.scope = limited, s
 	s.lanes[l] = struct{}{}
 }
 
-// unlimit gives a lane back to its turn.
+// unlimit puts a lane back into the heap of its kind.
 func (q *queue) unlimit(l *lane) {
 	delete(l.scope.lanes, l)
 	l.scope = nil
@@ -458,7 +456,7 @@ func (q *queue) unlimit(l *lane) {
 	}
 }
 
-// refuse sets a kind standing with all its lanes. seen is the position of the search in the list of changed agents.
+// refuse sets a kind aside with all its lanes. seen is search.position.
 func (q *queue) refuse(k *kind, why standing, reason Reason, seen int) {
 	t := q.kinds[k]
 	t.refused, t.reason, t.seen, t.pass = why, reason, seen, q.pass
@@ -473,13 +471,14 @@ func (q *queue) refuse(k *kind, why standing, reason Reason, seen int) {
 	}
 }
 
-// tryAgain lets a refused kind be tried.
+// tryAgain makes a refused kind ready.
 func (q *queue) tryAgain(k *kind) {
 	t := q.kinds[k]
 	q.unrefuse(t)
 	t.join(&q.ready)
 }
 
+// unrefuse forgets that a kind was refused.
 func (q *queue) unrefuse(t *kindQueue) {
 	t.refused = mayStart
 	if t.nth < 0 {
@@ -494,7 +493,7 @@ func (q *queue) unrefuse(t *kindQueue) {
 	t.nth = -1
 }
 
-// agingStep is an instant in eighths of a step of aging: the order of the queue changes that often.
+// agingStep rounds an instant down to eighths of the time that adds one to the priority: that often the order changes.
 func (q *queue) agingStep(at int64) int64 {
 	if step := int64(q.aging) / 8; step > 0 {
 		return at - at%step
@@ -502,6 +501,7 @@ func (q *queue) agingStep(at int64) int64 {
 	return at
 }
 
+// bandOf finds or makes an owner's sessions of a priority.
 func (q *queue) bandOf(g *group, p *groupOwner, priority int) *band {
 	for _, b := range p.bands {
 		if b.priority == priority {
@@ -514,6 +514,7 @@ func (q *queue) bandOf(g *group, p *groupOwner, priority int) *band {
 	return b
 }
 
+// laneOf finds or makes a lane.
 func (q *queue) laneOf(b *band, k *kind) *lane {
 	key := laneKey{b, k}
 	l := q.lanes[key]
@@ -572,11 +573,12 @@ func (q *queue) position(w *waiting) int {
 	return n
 }
 
-// wakeHeldBack makes those ready that were refused room that is kept for others in an earlier pass.
+// wakeHeldBack makes kinds ready that were held back in an earlier pass.
 func (q *queue) wakeHeldBack() {
-	q.wakeKinds(func(_ *kind, f *kindQueue) bool { return f.refused == behind && f.pass != q.pass })
+	q.wakeKinds(func(_ *kind, f *kindQueue) bool { return f.refused == heldBack && f.pass != q.pass })
 }
 
+// wakeKinds makes some of the refused kinds ready.
 func (q *queue) wakeKinds(which func(*kind, *kindQueue) bool) {
 	for i := 0; i < len(q.refusals); {
 		if k := q.refusals[i]; which(k, q.kinds[k]) {

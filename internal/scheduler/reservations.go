@@ -34,26 +34,28 @@ type reservations struct {
 	left   []cluster.Amount
 }
 
-// reservation keeps room for a session that cannot start yet: from its end on, the time when
-// declared lifetimes will have freed enough. Where they never will, room is kept as it becomes free.
+// reservation keeps room for a session that is blocked.
 //
-// It never gets worse: what is kept is given only to sessions that end before it is needed, so
-// the earliest time does not move back, and where no time is known what is missing only shrinks.
-// A session that came to the front of the queue is thus overtaken for PassedOver at most, and
-// then starts when the sessions that hold its place have ended.
+// Where declared lifetimes tell when enough will be free, end is that time, and others may start on the reserved agents if they end
+// by then or leave what is kept free. Where they do not, end is forever, and what is kept is taken out of what is free now and later.
+//
+// So a reservation never gets worse: end does not move to a later time, and what is missing where end is unknown only shrinks. A
+// session at the front of the queue is overtaken on its agents for Backfill.PassedOver at most. Then it starts when the sessions end
+// that hold its place.
 type reservation struct {
 	w     *waiting
-	end   int64 // forever: unknown
+	end   int64 // when there is room for it; forever: unknown
 	parts []part
 }
 
 // part is what a reservation keeps on one agent.
 type part struct {
 	agent *agent
-	sum   []want // of all slots
-	takes []alloc.Take
+	sum   []want       // cores and memory are kept by amount; other slots in it are ignored
+	takes []alloc.Take // accelerators are kept device by device, each device at most once
 }
 
+// on is what is kept on an agent, nil when nothing is.
 func (r *reservation) on(a *agent) *part {
 	for i := range r.parts {
 		if r.parts[i].agent == a {
@@ -63,6 +65,7 @@ func (r *reservation) on(a *agent) *part {
 	return nil
 }
 
+// same reports whether two reservations keep the same for the same session.
 func (r *reservation) same(o *reservation) bool {
 	return r.w == o.w && r.end == o.end && slices.EqualFunc(r.parts, o.parts, func(a, b part) bool {
 		return a.agent == b.agent && slices.Equal(a.takes, b.takes) && slices.Equal(a.sum, b.sum)
@@ -87,12 +90,12 @@ func (rs *reservations) reserveFor(l *lane) {
 		rs.queue.limit(l, o.scope) // it could not start even if it had room
 		return
 	}
-	// Out of its heap until the end of the pass, so that the next kind becomes the first.
+	// The kind leaves its heap until the end of the pass, so that the next kind becomes the first.
 	t := rs.queue.kinds[l.kind]
 	t.join(nil)
 	rs.parked = append(rs.parked, t)
 	if slices.ContainsFunc(rs.reserved, func(r *reservation) bool { return r.w.lane.kind == l.kind }) {
-		return // it was tried again in this pass
+		return // the kind was tried again in this pass, after a companion had started
 	}
 	n := len(rs.reserved)
 	r := rs.reserve(l.head(rs.queue))
@@ -103,7 +106,7 @@ func (rs *reservations) reserveFor(l *lane) {
 	}
 }
 
-// notReserved tells that a session which had a reservation in the last pass does not get one in this.
+// notReserved notes that a session which had a reservation in the last pass does not get one in this pass.
 func (rs *reservations) notReserved(w *waiting) {
 	if i := slices.IndexFunc(rs.previous, func(r *reservation) bool { return r.w == w }); i >= 0 {
 		rs.previous = slices.Delete(rs.previous, i, i+1)
@@ -111,7 +114,7 @@ func (rs *reservations) notReserved(w *waiting) {
 	}
 }
 
-// kindNotReserved is lost for all sessions of a kind.
+// kindNotReserved is notReserved for all sessions of a kind.
 func (rs *reservations) kindNotReserved(k *kind) {
 	for i := 0; i < len(rs.previous); {
 		if w := rs.previous[i].w; w.lane.kind == k {
@@ -122,7 +125,7 @@ func (rs *reservations) kindNotReserved(k *kind) {
 	}
 }
 
-// returnParked gives kinds with a reservation back to their heap.
+// returnParked puts the kinds with a reservation back into their heap, at the end of a pass.
 func (rs *reservations) returnParked() {
 	for _, t := range rs.parked {
 		if t.refused == blocked {
@@ -165,7 +168,8 @@ func (rs *reservations) closedFor(w *waiting) []bool {
 	return rs.closed
 }
 
-// keptFrom reports whether room of a agent is kept from a session; rs.masked is then what is left for it.
+// keptFrom reports whether something on an agent is kept for sessions before w. If so, rs.masked is the free vector that is left
+// for w.
 func (rs *reservations) keptFrom(a *agent, w *waiting) bool {
 	kept := false
 	for _, r := range rs.reserved {
@@ -186,8 +190,8 @@ func (rs *reservations) keeps(r *reservation, w *waiting) bool {
 	return r.w != w && rs.queue.before(r.w, w) < 0
 }
 
-// endsInTime reports whether w may use what a reservation keeps: because it ends before, or
-// because nobody knows when it ends and the reservation is still young.
+// endsInTime reports whether w may use what a reservation keeps. With a declared lifetime it may if it ends when the reservation
+// needs the room, at the latest. Without one it may until the reserved session has waited for Backfill.PassedOver.
 func (rs *reservations) endsInTime(r *reservation, w *waiting) bool {
 	life := w.lane.kind.life
 	if life == 0 {
@@ -197,7 +201,9 @@ func (rs *reservations) endsInTime(r *reservation, w *waiting) bool {
 	return r.end != forever && rs.queue.now+life <= r.end
 }
 
-// mask takes what is kept off rs.masked.
+// mask takes a part, needed from end on, off rs.masked. The first call fills rs.masked from the present free vector and sets kept.
+//
+// Somebody who runs beyond end may use no more than is free at end without the part, and no more than is free now.
 func (rs *reservations) mask(p *part, end int64, kept *bool) {
 	a := p.agent
 	if !*kept {
@@ -231,13 +237,14 @@ func (rs *reservations) mask(p *part, end int64, kept *bool) {
 	}
 }
 
-// taken reports whether a agent is kept for another session already.
+// taken reports whether an agent has a part of another session's reservation or claim. Reservations do not share agents.
 func (rs *reservations) taken(a *agent, w *waiting) bool {
 	return slices.ContainsFunc(rs.reserved, func(r *reservation) bool { return r.w != w && r.on(a) != nil }) ||
 		slices.ContainsFunc(rs.claims, func(c *claim) bool { return c.w != w && c.on(a) != nil })
 }
 
-// reserve finds the earliest time and the place where a blocked session fits.
+// reserve finds the place that is kept for a blocked session: the agent where declared ends leave room first, or else the one that
+// lacks least. A claim serves as its session's reservation.
 func (rs *reservations) reserve(w *waiting) *reservation {
 	k := w.lane.kind
 	if c := rs.claimOf(w); c != nil {
@@ -258,11 +265,11 @@ func (rs *reservations) reserve(w *waiting) *reservation {
 		if end = max(end, rs.queue.now); best >= 0 && end > bestEnd {
 			continue
 		}
-		tier := rs.search.preference(k, a)
-		if tier < 0 || rs.taken(a, w) || best >= 0 && end == bestEnd && tier >= bestPreference {
+		preference := rs.search.preference(k, a)
+		if preference < 0 || rs.taken(a, w) || best >= 0 && end == bestEnd && preference >= bestPreference {
 			continue
 		}
-		best, bestEnd, bestPreference = i, end, tier
+		best, bestEnd, bestPreference = i, end, preference
 	}
 	if best >= 0 {
 		a := rs.search.agents[best]
@@ -285,8 +292,8 @@ func (rs *reservations) reserve(w *waiting) *reservation {
 		if b.shortageVersion[i] != a.version {
 			b.shortages[i], b.shortageVersion[i] = rs.shortage(a, a.now(), sh), a.version
 		}
-		if lack := b.shortages[i]; best < 0 || lack < leastShortage {
-			best, leastShortage = i, lack
+		if x := b.shortages[i]; best < 0 || x < leastShortage {
+			best, leastShortage = i, x
 		}
 	}
 	if best >= 0 {
@@ -296,10 +303,10 @@ func (rs *reservations) reserve(w *waiting) *reservation {
 	return r
 }
 
-// never is the horizon of a agent that a shape does not fit even when nothing runs.
+// never is what fitsFrom gives for an agent that a shape does not fit even when nothing runs.
 const never = -forever
 
-// updateEnds brings up to date when each agent will have room for a shape.
+// updateEnds brings up to date from when on each agent has room for a shape.
 func (rs *reservations) updateEnds(sh *shape) *candidates {
 	b := rs.search.candidatesOf(sh)
 	if len(b.ends) != len(rs.search.agents) || b.endFacts != rs.search.facts {
@@ -316,8 +323,8 @@ func (rs *reservations) updateEnds(sh *shape) *candidates {
 	return b
 }
 
-// fitsFrom is when enough on x agent has ended for x shape to fit: forever when not all of it is
-// known to end, never when it would not fit then.
+// fitsFrom is from when on a shape fits an agent, if sessions end as declared: 0 when it fits now, forever when too few of them
+// declared an end, never when it does not fit even when nothing runs.
 func (rs *reservations) fitsFrom(a *agent, sh *shape) int64 {
 	if a.eligible(nil, sh) != "" || !rs.search.fits(a, a.empty(), sh) {
 		return never
@@ -345,16 +352,16 @@ func (rs *reservations) fitsFrom(a *agent, sh *shape) int64 {
 	return forever
 }
 
-// keep adds what a shape takes of a agent in a state to a reservation, and takes it off the state.
-func (rs *reservations) keep(r *reservation, a *agent, s freeVector, sh *shape) {
+// keep adds to a reservation what a shape takes of a free vector of an agent.
+func (rs *reservations) keep(r *reservation, a *agent, v freeVector, sh *shape) {
 	p := part{agent: a, sum: sh.sum}
-	for _, takes := range rs.search.devices(a, s, sh) {
+	for _, takes := range rs.search.devices(a, v, sh) {
 		p.takes = addTakes(p.takes, rs.accelerators(a, takes))
 	}
 	r.merge(p)
 }
 
-// accelerators keeps the takes of devices that are neither cores nor memory.
+// accelerators are the takes of devices that are neither cores nor memory.
 func (rs *reservations) accelerators(a *agent, takes []alloc.Take) []alloc.Take {
 	var out []alloc.Take
 	for _, x := range takes {
@@ -365,7 +372,7 @@ func (rs *reservations) accelerators(a *agent, takes []alloc.Take) []alloc.Take 
 	return out
 }
 
-// merge adds a part; parts of one agent become one.
+// merge adds a part. Parts on one agent become one.
 func (r *reservation) merge(p part) {
 	old := r.on(p.agent)
 	if old == nil {
@@ -395,9 +402,10 @@ func addTakes(list, takes []alloc.Take) []alloc.Take {
 	return list
 }
 
-// eachMostFree walks the devices that x shape would use if those with the most free became wholly so.
-func (rs *reservations) eachMostFree(a *agent, s freeVector, sh *shape, do func(w want, device int, portion, have cluster.Amount)) {
-	rs.left = append(rs.left[:0], s.free...) // less what earlier requests use
+// eachMostFree calls do for the accelerators that a shape would use if those with the most free became wholly free: portion is what
+// it would take of the device, have what the device has free beside earlier requests of the shape.
+func (rs *reservations) eachMostFree(a *agent, v freeVector, sh *shape, do func(w want, device int, portion, have cluster.Amount)) {
+	rs.left = append(rs.left[:0], v.free...)
 	for i := range sh.requests {
 		for _, w := range sh.requests[i].wants {
 			section := a.sectionOf(w.slot)
@@ -428,32 +436,33 @@ func (rs *reservations) eachMostFree(a *agent, s freeVector, sh *shape, do func(
 	}
 }
 
-// mostFree are the accelerators that a shape waits for where nobody knows when they become free.
-func (rs *reservations) mostFree(a *agent, s freeVector, sh *shape) []alloc.Take {
+// mostFree are the accelerators that are kept for a shape where nobody knows when they become free.
+func (rs *reservations) mostFree(a *agent, v freeVector, sh *shape) []alloc.Take {
 	var out []alloc.Take
-	rs.eachMostFree(a, s, sh, func(_ want, d int, portion, _ cluster.Amount) {
+	rs.eachMostFree(a, v, sh, func(_ want, d int, portion, _ cluster.Amount) {
 		out = addTakes(out, []alloc.Take{{Device: int32(d), Amount: portion}})
 	})
 	return out
 }
 
-// shortage measures what a state is short of for a shape, as a sum of parts of what is asked.
-func (rs *reservations) shortage(a *agent, s freeVector, sh *shape) float64 {
-	lack := 0.0
+// shortage is what a free vector lacks for a shape: the sum over slots of the missing part of what is asked.
+func (rs *reservations) shortage(a *agent, v freeVector, sh *shape) float64 {
+	sum := 0.0
 	for _, w := range sh.sum {
-		if have := s.room[w.slot]; !rs.search.accelerates(w.slot) && have < w.amount {
-			lack += float64(w.amount-have) / float64(w.amount)
+		if have := v.room[w.slot]; !rs.search.accelerates(w.slot) && have < w.amount {
+			sum += float64(w.amount-have) / float64(w.amount)
 		}
 	}
-	rs.eachMostFree(a, s, sh, func(w want, _ int, portion, have cluster.Amount) {
+	rs.eachMostFree(a, v, sh, func(w want, _ int, portion, have cluster.Amount) {
 		if have < portion {
-			lack += float64(portion-have) / float64(w.amount)
+			sum += float64(portion-have) / float64(w.amount)
 		}
 	})
-	return lack
+	return sum
 }
 
-// reserveGang finds the earliest of the declared ends at which all units of a session fit.
+// reserveGang finds the place that is kept for a blocked gang: at the earliest declared end at which all its units fit, or else, for
+// each unit, on the agent that lacks least.
 func (rs *reservations) reserveGang(w *waiting) *reservation {
 	k := w.lane.kind
 	var usable []*agent
@@ -474,7 +483,8 @@ func (rs *reservations) reserveGang(w *waiting) *reservation {
 	slices.Sort(ends)
 	ends = slices.Compact(ends)
 	var found *reservation
-	// More has ended later: the first end that suffices can be searched by halves.
+	// More has ended at a later end, so the first one that suffices is searched by halves. Units are placed one after the other, so in
+	// rare cases they fit at one end and not at a later one; then the one found may be later than the first, or none is found.
 	sort.Search(len(ends), func(i int) bool {
 		r := rs.gangAt(w, usable, ends[i])
 		if r != nil {
@@ -488,10 +498,10 @@ func (rs *reservations) reserveGang(w *waiting) *reservation {
 	return rs.gangWithoutEnd(w, usable)
 }
 
-// gangAt places the units of a session in the states of agents at an instant, nil when they do not fit.
+// gangAt places the units of a gang one after the other, each on the first agent where it fits at an instant; nil when one does not.
 func (rs *reservations) gangAt(w *waiting, agents []*agent, end int64) *reservation {
 	r := &reservation{w: w, end: end}
-	states := make([]*freeVector, len(agents))
+	then := make([]*freeVector, len(agents)) // at end, less earlier units
 	for _, u := range w.lane.kind.units {
 		placed := false
 		for i, a := range agents {
@@ -499,26 +509,26 @@ func (rs *reservations) gangAt(w *waiting, agents []*agent, end int64) *reservat
 			if a.eligible(w.lane.kind, u.shape) != "" {
 				continue
 			}
-			if states[i] == nil {
-				s := &freeVector{}
-				a.copyTo(s)
+			if then[i] == nil {
+				v := &freeVector{}
+				a.copyTo(v)
 				for _, h := range a.holds {
 					if h.run.end <= end {
-						a.give(s, h.takes, 1)
+						a.give(v, h.takes, 1)
 					}
 				}
-				states[i] = s
+				then[i] = v
 			}
-			if !rs.search.fits(a, *states[i], u.shape) {
+			if !rs.search.fits(a, *then[i], u.shape) {
 				continue
 			}
-			all := rs.search.devices(a, *states[i], u.shape)
+			all := rs.search.devices(a, *then[i], u.shape)
 			if all == nil {
 				continue
 			}
 			p := part{agent: a, sum: u.shape.sum}
 			for _, takes := range all {
-				a.give(states[i], takes, -1)
+				a.give(then[i], takes, -1)
 				p.takes = addTakes(p.takes, rs.accelerators(a, takes))
 			}
 			r.merge(p)
@@ -532,10 +542,11 @@ func (rs *reservations) gangAt(w *waiting, agents []*agent, end int64) *reservat
 	return r
 }
 
-// gangWithoutEnd keeps, for each unit of a session, the agent that shortages least.
+// gangWithoutEnd keeps room for each unit of a gang on the agent that lacks least for it, beside the units before it.
 func (rs *reservations) gangWithoutEnd(w *waiting, agents []*agent) *reservation {
 	r := &reservation{w: w, end: forever}
-	now, bare := make([]*freeVector, len(agents)), make([]*freeVector, len(agents))
+	// Free vectors less earlier units: of what is free now, which may become negative, and of the empty agent.
+	now, empty := make([]*freeVector, len(agents)), make([]*freeVector, len(agents))
 	for _, u := range w.lane.kind.units {
 		best, leastShortage := -1, 0.0
 		for i, a := range agents {
@@ -543,15 +554,15 @@ func (rs *reservations) gangWithoutEnd(w *waiting, agents []*agent) *reservation
 			if a.eligible(w.lane.kind, u.shape) != "" {
 				continue
 			}
-			s, e := a.now(), a.empty()
+			v, e := a.now(), a.empty()
 			if now[i] != nil {
-				s, e = *now[i], *bare[i]
+				v, e = *now[i], *empty[i]
 			}
 			if !rs.search.fits(a, e, u.shape) {
 				continue
 			}
-			if lack := rs.shortage(a, s, u.shape); best < 0 || lack < leastShortage {
-				best, leastShortage = i, lack
+			if x := rs.shortage(a, v, u.shape); best < 0 || x < leastShortage {
+				best, leastShortage = i, x
 			}
 		}
 		if best < 0 {
@@ -560,12 +571,12 @@ func (rs *reservations) gangWithoutEnd(w *waiting, agents []*agent) *reservation
 		a := agents[best]
 		if now[best] == nil {
 			e := a.empty()
-			now[best], bare[best] = &freeVector{}, &freeVector{free: slices.Clone(e.free), room: slices.Clone(e.room)}
+			now[best], empty[best] = &freeVector{}, &freeVector{free: slices.Clone(e.free), room: slices.Clone(e.room)}
 			a.copyTo(now[best])
 		}
 		p := part{agent: a, sum: u.shape.sum, takes: rs.mostFree(a, *now[best], u.shape)}
-		for _, takes := range rs.search.devices(a, *bare[best], u.shape) {
-			a.give(bare[best], takes, -1)
+		for _, takes := range rs.search.devices(a, *empty[best], u.shape) {
+			a.give(empty[best], takes, -1)
 		}
 		for _, x := range p.takes {
 			now[best].free[x.Device] -= x.Amount
@@ -578,7 +589,7 @@ func (rs *reservations) gangWithoutEnd(w *waiting, agents []*agent) *reservation
 	return r
 }
 
-// forget drops what is kept for a session that left the queue.
+// forget drops what is kept for a session that left the queue without having started.
 func (rs *reservations) forget(id cluster.SessionID) {
 	drop := func(r *reservation) bool { return r.w.id == id }
 	for _, list := range []*[]*reservation{&rs.reserved, &rs.previous} {

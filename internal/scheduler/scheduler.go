@@ -185,7 +185,7 @@ type Explanation struct {
 	Text string
 	// Rejected counts agents per filter: "architecture", "not-schedulable", "lost", "cpu", "mem", "designated", "hung-volume".
 	Rejected map[string]int
-	// Shortfall is what the best agent shortages, per slot.
+	// Shortfall is what the best agent lacks, per slot.
 	Shortfall cluster.Slots
 	// Position is the 1-based place in the group's queue.
 	Position int

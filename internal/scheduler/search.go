@@ -9,26 +9,26 @@ import (
 
 // search finds where sessions fit, and which of these agents is best.
 //
-// What an agent is worth to a shape is remembered in boards, which are brought up to date by the agents that changed since.
+// Candidates are remembered by shape and brought up to date by the agents that changed since.
 // Invariants, between passes: agents is sorted by id and every agent knows its index; changes holds the index of each agent
 // whose free vector changed, the oldest ones forgotten.
 type search struct {
 	cluster      *Cluster // for the numbers of slots
 	wholeDevices bool
-	strategy     Strategy
+	strategy     strategy
 	agents       []*agent // by id
 	unsorted     bool     // agents was added to or taken from
 	companions   map[string]map[*agent]int
-	cursor       cluster.AgentID // chosen last; the kindHeap of round-robin begin after it
+	cursor       cluster.AgentID // chosen last; round-robin goes on after it
 	steps        int             // work done in this pass, see Work
 
 	cache     map[*shape]*candidates
 	changes   []int32
 	forgotten int    // changes dropped from the front
-	clock     uint64 // counts uses of boards
+	clock     uint64 // counts uses of cache
 	facts     uint64 // counts changes of the set of agents and of what they are
 
-	view      View // scratch
+	view      view // scratch
 	chooser   alloc.Chooser
 	asked     []alloc.Want
 	takes     []alloc.Take
@@ -37,7 +37,7 @@ type search struct {
 	sequenced []int
 }
 
-// shortfall is what a state is short of for a shape.
+// shortfall is what a free vector lacks for a shape, by slot.
 func (s *search) shortfall(v freeVector, sh *shape) cluster.Slots {
 	out := cluster.Slots{}
 	for _, w := range sh.sum {
@@ -52,12 +52,12 @@ func (s *search) shortfall(v freeVector, sh *shape) cluster.Slots {
 	return out
 }
 
-// plain reports whether a kind's wishes rule nothing out in this group: volumes are one only while some hang.
+// plain reports whether sessions of a kind have no wishes about agents. Volumes are a wish only while one hangs somewhere.
 func (s *search) plain(k *kind) bool {
 	return k.plain() && (len(k.session.Volumes) == 0 || !slices.ContainsFunc(s.agents, func(a *agent) bool { return len(a.facts.Hung) > 0 }))
 }
 
-// fits reports whether a state of an eligible agent has room for a shape.
+// fits reports whether a free vector of an eligible agent has room for a shape.
 func (s *search) fits(a *agent, v freeVector, sh *shape) bool {
 	if sh.negative {
 		return false
@@ -88,7 +88,7 @@ func (s *search) fits(a *agent, v freeVector, sh *shape) bool {
 	return true
 }
 
-// trial tries to choose devices for all requests of a shape one after the other.
+// trial reports whether devices can be chosen for all requests of a shape, one after the other.
 func (s *search) trial(a *agent, v freeVector, sh *shape) bool {
 	s.scratch.free = append(s.scratch.free[:0], v.free...)
 	s.scratch.room = append(s.scratch.room[:0], v.room...)
@@ -102,8 +102,8 @@ func (s *search) trial(a *agent, v freeVector, sh *shape) bool {
 	return true
 }
 
-// choose picks devices for one request among those that are free; on restricts shares to one
-// device, 1 + its number.
+// choose chooses devices for one request among those that are free. on restricts a share to one device: it is 1 + its number, 0 for
+// any.
 func (s *search) choose(a *agent, free []cluster.Amount, r *request, on int32, takes []alloc.Take) ([]alloc.Take, bool) {
 	s.asked = s.asked[:0]
 	for _, w := range r.wants {
@@ -117,13 +117,12 @@ func (s *search) choose(a *agent, free []cluster.Amount, r *request, on int32, t
 		}
 		s.asked = append(s.asked, ask)
 	}
-	slices.SortFunc(s.asked, func(ask, b alloc.Want) int { return ask.Slot - b.Slot })
+	slices.SortFunc(s.asked, func(x, y alloc.Want) int { return x.Slot - y.Slot })
 	p := alloc.Policy{NoFragment: s.wholeDevices, Models: r.models}
 	return s.chooser.Choose(a.topo, free, s.asked, &p, takes)
 }
 
-// placementOrder is the order in which the units of a kind are placed: those with the fewest agents
-// to choose from first, then the largest.
+// placementOrder is the order in which the units of a kind are placed: those with the fewest candidates first, then the largest.
 func (s *search) placementOrder(k *kind) []int {
 	s.sequenced = s.sequenced[:0]
 	for i := range k.units {
@@ -137,11 +136,11 @@ func (s *search) placementOrder(k *kind) []int {
 	return s.sequenced
 }
 
-// devices chooses devices for each request of a shape in a state of a agent.
+// devices chooses devices for each request of a shape in a free vector of an agent; nil when that fails.
 func (s *search) devices(a *agent, v freeVector, sh *shape) [][]alloc.Take {
 	on := int32(0)
 	if p, ok := s.strategy.(picker); ok {
-		on = int32(1 + p.Pick(&View{agent: a, w: Wanted{in: s, s: sh}}))
+		on = int32(1 + p.Pick(&view{agent: a, w: wanted{in: s, s: sh}}))
 	}
 	if len(sh.requests) == 1 {
 		takes, ok := s.choose(a, v.free, &sh.requests[0], on, make([]alloc.Take, 0, 8))
@@ -167,10 +166,10 @@ func (s *search) devices(a *agent, v freeVector, sh *shape) [][]alloc.Take {
 	return out
 }
 
-// best is the agent with the best worth that is not skipped or barred, -1 when none is left.
-// Wishes of the session come first: companions, then agents that did not just fail it.
-func (s *search) best(b *candidates, k *kind, barred []bool) int {
-	s.steps += 1 + len(b.keys)/64
+// best is the index of the candidate with the best preference and then the best score that is not skipped or closed, -1 when none is
+// left.
+func (s *search) best(b *candidates, k *kind, closed []bool) int {
+	s.steps += 1 + len(b.scores)/64
 	if b.fits == 0 {
 		return -1
 	}
@@ -183,28 +182,28 @@ func (s *search) best(b *candidates, k *kind, barred []bool) int {
 			return 1
 		})
 	}
-	plain := s.plain(k) && barred == nil && len(s.skip) == 0
-	best, bestKey, bestPreference := -1, noRoom, 0
-	for n := range b.keys {
+	plain := s.plain(k) && closed == nil && len(s.skip) == 0
+	best, bestScore, bestPreference := -1, noRoom, 0
+	for n := range b.scores {
 		i := n + from
-		if i >= len(b.keys) {
-			i -= len(b.keys)
+		if i >= len(b.scores) {
+			i -= len(b.scores)
 		}
-		key := b.keys[i]
-		if key == noRoom || plain && key >= bestKey {
+		score := b.scores[i]
+		if score == noRoom || plain && score >= bestScore {
 			continue
 		}
 		if !plain {
-			tier := s.preference(k, s.agents[i])
-			if tier < 0 || barred != nil && barred[i] || slices.Contains(s.skip, int32(i)) {
+			preference := s.preference(k, s.agents[i])
+			if preference < 0 || closed != nil && closed[i] || slices.Contains(s.skip, int32(i)) {
 				continue
 			}
-			if best >= 0 && (tier > bestPreference || tier == bestPreference && key >= bestKey) {
+			if best >= 0 && (preference > bestPreference || preference == bestPreference && score >= bestScore) {
 				continue
 			}
-			bestPreference = tier
+			bestPreference = preference
 		}
-		best, bestKey = i, key
+		best, bestScore = i, score
 		if plain && s.strategy.Turns() {
 			break
 		}
@@ -212,28 +211,29 @@ func (s *search) best(b *candidates, k *kind, barred []bool) int {
 	return best
 }
 
-// preference is how well a agent suits the wishes of a session, smaller first; -1 excludes it.
+// preference is how well an agent suits the wishes of a session, smaller is better; -1 rules it out. Companions weigh more than agents
+// that just failed the session.
 func (s *search) preference(k *kind, a *agent) int {
 	want := &k.session
 	if len(want.Designated) > 0 && !slices.Contains(want.Designated, a.id) || a.hangs(k) {
 		return -1
 	}
-	tier := 0
+	preference := 0
 	if at := s.companions[want.Companions.Name]; want.Companions.Name != "" && len(at) > 0 {
 		if (at[a] > 0) == want.Companions.Apart {
 			if want.Companions.Strict {
 				return -1
 			}
-			tier += 2
+			preference += 2
 		}
 	}
 	if slices.Contains(want.Failed, a.id) {
-		tier++
+		preference++
 	}
-	return tier
+	return preference
 }
 
-// whyNoRoom finds out why a kind has no room: whether it ever could have.
+// whyNoRoom finds out whether a kind without room could ever have room, and what it waits for.
 func (s *search) whyNoRoom(k *kind) (standing, Reason) {
 	usable, fitsSums := false, false
 	for _, u := range k.units {
@@ -242,9 +242,7 @@ func (s *search) whyNoRoom(k *kind) (standing, Reason) {
 				continue
 			}
 			usable = true
-			if short, _ := s.shortOf(a, a.now(), u.shape); !short {
-				fitsSums = true
-			}
+			fitsSums = fitsSums || !lacksSums(a.now(), u.shape)
 		}
 	}
 	s.steps += len(s.agents)
@@ -262,18 +260,18 @@ func (s *search) whyNoRoom(k *kind) (standing, Reason) {
 	return blocked, WaitsForCapacity
 }
 
-// shortOf reports whether sums alone keep a shape from fitting, and the first slot that is short.
-func (s *search) shortOf(a *agent, v freeVector, sh *shape) (bool, int32) {
+// lacksSums reports whether sums of slots alone keep a shape from fitting a free vector.
+func lacksSums(v freeVector, sh *shape) bool {
 	for _, w := range sh.sum {
 		if w.amount > 0 && (int(w.slot) >= len(v.room) || v.room[w.slot] < w.amount) {
-			return true, w.slot
+			return true
 		}
 	}
-	return false, -1
+	return false
 }
 
-// fitsEver reports whether a kind fits when nothing runs, counting also lost and unschedulable
-// agents when away is set.
+// fitsEver reports whether a kind may fit when nothing runs. With away, agents that are lost, not schedulable or without a needed
+// volume count too.
 func (s *search) fitsEver(k *kind, away bool) bool {
 	usable := func(a *agent, sh *shape) bool {
 		f := a.eligible(k, sh)
@@ -283,8 +281,8 @@ func (s *search) fitsEver(k *kind, away bool) bool {
 		sh := k.units[0].shape
 		return slices.ContainsFunc(s.agents, func(a *agent) bool { return usable(a, sh) && s.fits(a, a.empty(), sh) })
 	}
-	// Whether many kernels of different sizes can be arranged is a puzzle; that they cannot must be
-	// certain. So look at each shape by itself, and at the sums.
+	// Finding out whether units of different sizes can be arranged on agents may take too long, and false must be certain. So each
+	// shape is looked at by itself, and then the sums.
 	var sum []cluster.Amount
 	for _, a := range s.agents {
 		if slices.ContainsFunc(k.units, func(u unit) bool { return usable(a, u.shape) }) {
@@ -320,7 +318,7 @@ func (s *search) fitsEver(k *kind, away bool) bool {
 	return true
 }
 
-// copies is at most how many of a shape that fits an empty agent it holds together.
+// copies is an upper bound of how many units of a shape an empty agent holds, if it holds one.
 func (a *agent) copies(sh *shape) int {
 	n := int64(1) << 30
 	for _, w := range sh.sum {
@@ -335,9 +333,10 @@ func (a *agent) copies(sh *shape) int {
 func (s *search) learn(k *kind, typical bool) {
 	if l, ok := s.strategy.(learner); ok {
 		for i := range k.units {
-			l.Learn(&Wanted{in: s, s: k.units[i].shape}, typical)
+			l.Learn(&wanted{in: s, s: k.units[i].shape}, typical)
 		}
 	}
 }
 
+// accelerates reports whether a slot is of accelerators: neither cores nor memory.
 func (s *search) accelerates(slot int32) bool { return slot != s.cluster.cpu && slot != s.cluster.mem }

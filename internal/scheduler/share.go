@@ -7,7 +7,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 )
 
-// Decay says how fair-share kindHeap past use into a share.
+// Decay says how fair-share turns past use into a share.
 type Decay struct {
 	HalfLife time.Duration // after which use counts half
 	Lookback time.Duration // beyond which it does not count

@@ -7,51 +7,49 @@ import (
 	"berth.dev/berth/internal/fault"
 )
 
-// Strategy values agents for requests: it is the part of a placement policy that differs.
-// Wishes of the session (designated agents, companions, agents that failed it) come before it,
-// an image that is present breaks its ties, and then the agents' ids do.
-type Strategy interface {
-	// Score values the agent for the request; smaller is better. It is called only where the
-	// request fits, and again only when the agent or Epoch changed.
-	Score(v *View) int64
-	// Epoch changes when scores of before no longer hold.
+// strategy is what differs between placement policies: it scores candidate agents. Preferences of the session (companions, agents that
+// failed it) come before the score. Equal scores go by images that are present, and then by the agents' ids.
+type strategy interface {
+	// Score scores the agent for the request; smaller is better. It is called only where the request fits, and again only when the
+	// agent or Epoch changed.
+	Score(v *view) int64
+	// Epoch changes when earlier scores no longer compare with new ones.
 	Epoch() uint64
-	// Turns reports that of the agents that fit, those after the last one chosen go first.
+	// Turns reports that agents take turns: those with ids after the last one chosen go first, whatever the scores.
 	Turns() bool
 }
 
 // picker is a strategy that also says which accelerator a share goes to.
 type picker interface {
 	// Pick is the number of the device, -1 to leave it to the devices' topology.
-	Pick(v *View) int
+	Pick(v *view) int
 }
 
-// learner is a strategy that learns from what is asked for.
+// learner is a strategy that learns what typical requests are.
 type learner interface {
-	// Learn counts a request that arrived; typical says that it comes from a list that replaces arrivals.
-	Learn(v *Wanted, typical bool)
-	// Settle takes over what was learnt; it is called before a pass and may change Epoch.
+	// Learn counts a request that arrived. typical: it comes from a list; from then on arrivals do not count.
+	Learn(v *wanted, typical bool)
+	// Settle uses what was learnt. It is called before a pass and may change Epoch.
 	Settle(s *search)
 }
 
-// View is an agent and a request as a strategy sees them. It is valid during the call only.
-type View struct {
+// view is an agent and a request as a strategy sees them. It is valid during the call only.
+type view struct {
 	agent *agent
-	w     Wanted
+	w     wanted
 }
 
-// Wanted is a request as a strategy sees it.
-type Wanted struct {
+// wanted is a request as a strategy sees it.
+type wanted struct {
 	in *search
 	s  *shape
 }
 
-// Remaining tells what is left of each class of slot after the request: accelerators in whole
-// devices, cores, and memory in bytes, and the kinds of slots that the request has no use for.
-func (v *View) Remaining() (unused int, accelerators, cpu, mem cluster.Amount) {
-	m := v.agent
-	unused = m.kinds
-	for i, room := range m.room {
+// Remaining is what the agent has left after the request: accelerators, cores, memory, and the number of its slots that the request
+// does not ask for.
+func (v *view) Remaining() (unused int, accelerators, cpu, mem cluster.Amount) {
+	unused = v.agent.kinds
+	for i, room := range v.agent.room {
 		switch int32(i) {
 		case v.w.in.cluster.cpu:
 			cpu = room
@@ -75,7 +73,7 @@ func (v *View) Remaining() (unused int, accelerators, cpu, mem cluster.Amount) {
 	return max(unused, 0), accelerators, cpu, mem
 }
 
-// fill values what is left: accelerators before cores before memory, in 58 bits.
+// fill orders what is left by accelerators, then cores, then memory, in one number of 58 bits.
 func fill(accelerators, cpu, mem cluster.Amount) int64 {
 	a := min(int64(accelerators)/10, 1<<19-1)
 	c := min(int64(cpu)/100, 1<<19-1)
@@ -83,20 +81,20 @@ func fill(accelerators, cpu, mem cluster.Amount) int64 {
 	return a<<39 | c<<20 | b
 }
 
-// pack takes the fullest agent, so that others stay free for large requests.
+// pack takes the agent with the fewest unused slots, and of these the fullest, so that others stay free for large requests.
 type pack struct{}
 
-func (pack) Score(v *View) int64 {
+func (pack) Score(v *view) int64 {
 	unused, a, c, m := v.Remaining()
 	return int64(min(unused, 7))<<58 | fill(a, c, m)
 }
 func (pack) Epoch() uint64 { return 0 }
 func (pack) Turns() bool   { return false }
 
-// spread takes the emptiest agent, so that sessions do not disturb each other.
+// spread takes the agent with the fewest unused slots, and of these the emptiest, so that sessions do not disturb each other.
 type spread struct{}
 
-func (spread) Score(v *View) int64 {
+func (spread) Score(v *view) int64 {
 	unused, a, c, m := v.Remaining()
 	return int64(min(unused, 7))<<58 | (1<<58 - 1 - fill(a, c, m))
 }
@@ -106,21 +104,21 @@ func (spread) Turns() bool   { return false }
 // roundRobin takes the agents in turn.
 type roundRobin struct{}
 
-func (roundRobin) Score(*View) int64 { return 0 }
+func (roundRobin) Score(*view) int64 { return 0 }
 func (roundRobin) Epoch() uint64     { return 0 }
 func (roundRobin) Turns() bool       { return true }
 
 // placementKind is a registered placement policy. wire is its name in scheduler_opts.
 type placementKind struct {
 	name, wire string
-	make       func(*optionReader) (Strategy, error)
+	make       func(*optionReader) (strategy, error)
 }
 
 // placements lists the placement policies, the default first.
 var placements = []placementKind{
-	{"pack", "concentrated", func(*optionReader) (Strategy, error) { return pack{}, nil }},
-	{"spread", "dispersed", func(*optionReader) (Strategy, error) { return spread{}, nil }},
-	{"round-robin", "roundrobin", func(*optionReader) (Strategy, error) { return roundRobin{}, nil }},
+	{"pack", "concentrated", func(*optionReader) (strategy, error) { return pack{}, nil }},
+	{"spread", "dispersed", func(*optionReader) (strategy, error) { return spread{}, nil }},
+	{"round-robin", "roundrobin", func(*optionReader) (strategy, error) { return roundRobin{}, nil }},
 	{"least-fragmentation", "least-fragmentation", newLeastFragmentation},
 }
 
@@ -133,7 +131,7 @@ func Placements() []string {
 	return out
 }
 
-func newPlacement(name string, options map[string]any) (Strategy, error) {
+func newPlacement(name string, options map[string]any) (strategy, error) {
 	if name == "" {
 		name = placements[0].name
 	}
