@@ -4,7 +4,7 @@ import "berth.dev/berth/internal/cluster"
 
 // fairness is what owners hold now and held before in a group: the input of the order policies drf and fair-share.
 //
-// Invariant: the Dominant of every party is the dominant share of its usage.
+// Invariant: the Dominant of every owner is the dominant share of its usage.
 type fairness struct {
 	capacity []cluster.Amount // of all agents, by slot number
 	decayed  map[Scope]float64
@@ -26,7 +26,7 @@ func (f *fairness) ownerOf(a *account) *groupOwner {
 	return p
 }
 
-// usageOf finds what a user holds in the group; a keypair without a user stands for itself.
+// usageOf finds what a user holds in the group. A keypair without a user stands for itself.
 func (f *fairness) usageOf(o Owner) *usage {
 	key := Scope{ScopeUser, string(o.User)}
 	if o.User == "" {
@@ -40,11 +40,13 @@ func (f *fairness) usageOf(o Owner) *usage {
 	return u
 }
 
+// sharesOf are the decayed shares of an owner.
 func (f *fairness) sharesOf(o Owner) (domain, project, user float64) {
-	return f.decayed[Scope{ScopeDomain, o.Domain}], f.decayed[Scope{ScopeProject, string(o.Project)}], f.decayed[Scope{ScopeUser, string(o.User)}]
+	of := func(kind ScopeKind, id string) float64 { return f.decayed[Scope{kind, id}] }
+	return of(ScopeDomain, o.Domain), of(ScopeProject, string(o.Project)), of(ScopeUser, string(o.User))
 }
 
-// dominant is the largest part of the group's capacity of a slot that is held.
+// dominant is a dominant share: the largest part, over slots, of the group's capacity that is held.
 func (f *fairness) dominant(u *usage) float64 {
 	most := 0.0
 	for slot, v := range u.used {

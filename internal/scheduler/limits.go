@@ -8,26 +8,25 @@ import (
 	"berth.dev/berth/internal/cluster"
 )
 
-// scope is somebody with a quota, with what his live sessions hold in all groups.
+// scope is an owner with a quota (a keypair, user, project or domain) and what its live sessions hold in all groups.
 type scope struct {
-	key   Scope
-	quota *Quota
-	// limits are quota.Slots by number.
-	limits   []want
+	key      Scope
+	quota    *Quota
+	limits   []want           // quota.Slots, by slot number
 	used     []cluster.Amount // by slot number
 	sessions int              // live, without private ones
 	private  int
 	lanes    map[*lane]struct{} // that wait for this quota
-	loosened bool               // use shrank or the quota changed since the last look
+	loosened bool               // it holds less, or the quota changed, since lanes were looked at
 }
 
-// account is one owner with his scopes.
+// account is one owner of sessions with its scopes.
 type account struct {
 	owner  Owner
 	scopes []*scope
 }
 
-// usage is what one user holds in one group, for dominant shares.
+// usage is what one user holds in one group: its dominant share is made of it.
 type usage struct {
 	used   []cluster.Amount
 	owners []*groupOwner
@@ -66,7 +65,7 @@ func addTo(sums []cluster.Amount, wants []want, sign cluster.Amount) []cluster.A
 	return sums
 }
 
-// loosen notes that sessions that wait for a quota should be looked at again.
+// loosen notes that lanes that wait for a quota are to be looked at again.
 func (c *Cluster) loosen(s *scope) {
 	if !s.loosened && len(s.lanes) > 0 {
 		s.loosened = true
@@ -74,7 +73,7 @@ func (c *Cluster) loosen(s *scope) {
 	}
 }
 
-// wakeLoosened makes lanes ready whose quota has room again.
+// wakeLoosened puts lanes back into their heaps that the quota does not keep any more.
 func (c *Cluster) wakeLoosened() {
 	for _, s := range c.loosened {
 		s.loosened = false
@@ -97,8 +96,7 @@ type excess struct {
 	asked cluster.Amount
 }
 
-// over finds a quota that one more session of the kind would exceed, nil when there is none.
-// Only slots that the session asks for are looked at.
+// over finds a quota that one more session of a kind would exceed, nil when there is none. Only slots that the session asks for count.
 func (a *account) over(k *kind) *excess {
 	for _, s := range a.scopes {
 		if s.quota == nil {

@@ -28,8 +28,8 @@ type ownerShares struct {
 	Domain, Project, User float64
 }
 
-// ordering decides between owners whose sessions have equal priority. Sessions of one owner, and
-// of owners that compare equal, go by age.
+// ordering is an order policy: it decides between owners whose sessions have equal priority. Sessions of one owner, and of owners that
+// compare equal, go by age.
 type ordering interface {
 	// Compare is negative when a goes before b. It must be a total order up to equality and
 	// depend on nothing but the arguments.

@@ -6,13 +6,12 @@ import (
 	"time"
 )
 
-// Pass decides about a group at an instant. Sessions that it starts count as running from
-// then on: a caller that could not commit one says so by Enqueue, with fresher facts of its
-// agents by SetAgent and Run. Victims count as running until the caller removes them.
+// Pass decides about a group at an instant, by the rules of docs/scheduling.md. Sessions that it starts count as running from then on:
+// a caller that could not commit one says so by Enqueue, and tells fresher facts of its agents by SetAgent and Run. Victims count as
+// running until the caller removes them.
 //
-// A pass looks at sessions in the order of the queue. Those that cannot start are set aside and
-// looked at again only when something changed that could help them: room on an agent that they
-// could use, a quota, an agent, a policy.
+// Sessions are tried in the order of the queue. Those that cannot start are set aside, and tried again only when something changed that
+// could help them: room on an agent that they could use, a limit, an agent, a policy.
 func (c *Cluster) Pass(name string, now time.Time, work Work) (Result, error) {
 	g := c.groups[name]
 	if g == nil {
@@ -29,15 +28,15 @@ func (c *Cluster) Pass(name string, now time.Time, work Work) (Result, error) {
 		return out, nil
 	}
 	g.preemption.searchBlocked()
-	moves := g.queue.events
+	events := g.queue.events
 	for n := 0; ; n++ {
 		l := g.queue.ready.first()
 		if l == nil {
 			if out.Decisions = g.keepPlaces(nil, out.Decisions); len(g.queue.ready) == 0 {
-				g.preemption.searched = moves
+				g.preemption.searched = events
 				break
 			}
-			continue // a reservation moved and left room
+			continue // a reservation changed, and some kinds that were held back are tried again
 		}
 		if work.Placements > 0 && len(out.Decisions) >= work.Placements || work.Steps > 0 && n > 0 && g.search.steps >= work.Steps {
 			out.More = true
@@ -71,10 +70,10 @@ func (c *Cluster) Pass(name string, now time.Time, work Work) (Result, error) {
 	return out, nil
 }
 
-// begin brings a group to an instant.
+// begin prepares a pass: it brings everything that follows from time, agents and shares up to date.
 func (g *group) begin(now time.Time) {
 	g.queue.now, g.search.steps = nanos(now), 0
-	if !g.unfinished { // otherwise it goes on with the one before
+	if !g.unfinished { // otherwise this goes on with the pass before
 		g.queue.pass++
 	}
 	g.sync()
@@ -94,14 +93,14 @@ func (g *group) begin(now time.Time) {
 	if aged := g.queue.agingStep(g.queue.now); g.fairness.changed || g.queue.aging > 0 && g.queue.agedTo != aged {
 		g.queue.agedTo = aged
 		g.queue.reorder()
-		g.reservations.released = true // who waited behind a reservation may come before it now
+		g.reservations.released = true // sessions that were held back may come before the reserved ones now
 	}
 	g.fairness.changed = false
 	g.reservations.previous, g.reservations.reserved = g.reservations.reserved, nil
 }
 
-// wake makes kinds ready that what changed since the last pass could help; false when the bound
-// on work ended it, with nothing lost.
+// wake makes those refused kinds ready that the changes since the last pass could help. It reports false when the bound on work ended
+// it; then the next pass goes on where it stopped.
 func (g *group) wake(work Work) bool {
 	if g.factsChanged {
 		for len(g.queue.refusals) > 0 {
@@ -114,11 +113,11 @@ func (g *group) wake(work Work) bool {
 		g.queue.wakeHeldBack()
 		g.reservations.released = false
 	}
-	// Several kernels are placed one after the other: also less room can make x better start. And
-	// who waits for kept room alone waits for any when that is gone.
+	// Gangs are placed one unit after the other, so with less room a unit may go to another agent and the gang fits: they are tried
+	// again after any change. So are kinds that were held back, because they may be blocked by now.
 	at := g.search.position()
 	if !g.unfinished {
-		busy := len(g.queue.ready) > 0 // something may change before their turn comes
+		busy := len(g.queue.ready) > 0 // those that start first change agents too
 		g.queue.wakeKinds(func(k *kind, f *kindQueue) bool {
 			return (busy || f.seen != at) && (f.refused == heldBack || f.refused == blocked && k.kernels > 1)
 		})
@@ -147,7 +146,7 @@ func (g *group) wake(work Work) bool {
 	return true
 }
 
-// canUse reports whether an agent has room for a part of a kind of session.
+// canUse reports whether an agent has room for a unit of a kind.
 func (g *group) canUse(a *agent, k *kind) bool {
 	var last *shape
 	for i := range k.units {

@@ -2,7 +2,7 @@ package scheduler
 
 import "berth.dev/berth/internal/alloc"
 
-// commit turns a waiting session into a running one whose devices are booked.
+// commit makes a waiting session a running one. Its devices are booked already.
 func (g *group) commit(w *waiting, holds []*hold) Decision {
 	k, a := w.lane.kind, w.lane.band.owner.account
 	r := &running{
@@ -26,14 +26,15 @@ func (g *group) commit(w *waiting, holds []*hold) Decision {
 	return d
 }
 
-// place books room for a session, all or none: holds by kernel, or why not. With ignoreKept, what is kept for others is used too.
+// place books devices for all kernels of a session or for none. It gives what each kernel holds, or why the session does not start.
+// With ignoreKept, what is kept for others may be used.
 func (g *group) place(w *waiting, ignoreKept bool) ([]*hold, standing, Reason) {
 	k := w.lane.kind
 	if k.kernels == 0 {
 		return nil, impossible, TooBig
 	}
 	holds := make([]*hold, k.kernels)
-	kept := false // room that is kept for others was passed by
+	kept := false // an agent was passed over because of what is kept on it
 	cursor := g.search.cursor
 	for _, i := range g.search.placementOrder(k) {
 		u := &k.units[i]
@@ -46,7 +47,7 @@ func (g *group) place(w *waiting, ignoreKept bool) ([]*hold, standing, Reason) {
 				why, reason := g.search.whyNoRoom(k)
 				return nil, why, reason
 			}
-			// It waits for kept room only if it would start there.
+			// It is held back only if it would start otherwise.
 			holds, why, reason := g.place(w, true)
 			if why == mayStart {
 				g.unplace(holds)
@@ -66,7 +67,7 @@ func (g *group) place(w *waiting, ignoreKept bool) ([]*hold, standing, Reason) {
 	return holds, mayStart, ""
 }
 
-// unplace gives back what place booked.
+// unplace gives back what place has booked.
 func (g *group) unplace(holds []*hold) {
 	for _, h := range holds {
 		if h != nil {
@@ -76,8 +77,8 @@ func (g *group) unplace(holds []*hold) {
 	}
 }
 
-// findAgent finds the best agent for a shape and devices on it, by request. passed reports that a
-// agent was passed by because its room is kept for others.
+// findAgent finds the best candidate for a shape, and devices there for each request of the shape. passed reports that an agent was
+// passed over because of what is kept on it.
 func (g *group) findAgent(w *waiting, k *kind, sh *shape, ignoreKept bool) (a *agent, takes [][]alloc.Take, passed bool) {
 	b := g.search.candidatesOf(sh)
 	g.search.skip = g.search.skip[:0]
@@ -113,41 +114,44 @@ func (g *group) findAgent(w *waiting, k *kind, sh *shape, ignoreKept bool) (a *a
 	return nil, nil, passed
 }
 
-// keepPlaces does what is due for the sessions before w that did not start at their turn, in their order: a claim that did not
-// help is dropped, victims are looked for, and a place is reserved. nil stands for the end of the queue.
+// keepPlaces does what is due for the sessions before w that did not start at their turn, one after the other: a claim whose victims
+// have gone is dropped, victims are looked for, a place is reserved. nil stands for the end of the queue.
 func (g *group) keepPlaces(w *waiting, decisions []Decision) []Decision {
+	const (
+		dropClaim = iota
+		searchVictims
+		reserve
+	)
 	for {
 		var next *waiting
-		consider := func(s *waiting) bool {
-			if s == nil || next != nil && g.queue.before(s, next) >= 0 {
-				return false
+		due := dropClaim
+		// first notes what is due for s if s comes before the sessions seen so far.
+		first := func(s *waiting, what int) {
+			if s != nil && (next == nil || g.queue.before(s, next) < 0) {
+				next, due = s, what
 			}
-			next = s
-			return true
 		}
-		do := 0
-		stale := g.reservations.nextSpentClaim()
-		if stale != nil && consider(stale.w) {
-			do = 1
+		spent := g.reservations.nextSpentClaim()
+		if spent != nil {
+			first(spent.w, dropClaim)
 		}
-		s, i := g.preemption.nextSearch()
-		if consider(s) {
-			do = 2
-		}
-		if l := g.reservations.nextReserved(); l != nil && consider(l.head(g.queue)) {
-			do = 3
+		s, lane := g.preemption.nextSearch()
+		first(s, searchVictims)
+		l := g.reservations.nextReserved()
+		if l != nil {
+			first(l.head(g.queue), reserve)
 		}
 		if next == nil || w != nil && g.queue.before(next, w) >= 0 {
 			return decisions
 		}
-		switch do {
-		case 1:
-			g.reservations.dropClaim(stale) // something else came between
+		switch due {
+		case dropClaim:
+			g.reservations.dropClaim(spent)
 			g.queue.wakeHeldBack()
-		case 2:
-			decisions = g.preemption.searchNext(i, decisions)
-		case 3:
-			g.reservations.reserveFor(g.queue.blocked.first())
+		case searchVictims:
+			decisions = g.preemption.searchNext(lane, decisions)
+		case reserve:
+			g.reservations.reserveFor(l)
 		}
 	}
 }
