@@ -11,10 +11,9 @@ import (
 	"berth.dev/berth/internal/fault"
 )
 
-// Cluster is the scheduler's memory of all resource groups: agents, running and waiting
-// sessions, quotas. It is updated in place by what changed, and a pass costs what changed
-// since the one before. It is not safe for concurrent use, and it is pure: the same calls in
-// the same order give the same decisions. Maps in its arguments must not change afterwards.
+// Cluster is the scheduler's memory of all resource groups: agents, running and waiting sessions, quotas. The caller tells it what
+// changed, and a pass costs what changed since the one before. It is pure: the same calls in the same order give the same decisions.
+// It is not safe for concurrent use. Maps in its arguments must not change afterwards.
 type Cluster struct {
 	groups   map[string]*group
 	agents   map[cluster.AgentID]*agent
@@ -23,9 +22,9 @@ type Cluster struct {
 	accounts map[Owner]*account
 	kinds    map[string]*kind
 	shapes   map[string]*shape
-	shaped   uint64 // shapes made so far
-	idle     []*shape
-	loosened []*scope
+	shaped   uint64   // shapes made so far
+	idle     []*shape // that nobody asks for now
+	loosened []*scope // whose lanes are to be looked at
 
 	slots    names[cluster.SlotName]
 	archs    names[string]
@@ -43,11 +42,11 @@ type entry struct {
 	running *running
 }
 
-// Work bounds one pass, so that it stays short and others are heard in between.
+// Work bounds one pass, so that it stays short.
 type Work struct {
 	// Placements is the most sessions one pass starts; 0: no bound.
 	Placements int
-	// Steps bounds the looks at agents, in units of one request compared with one agent; 0: no bound.
+	// Steps bounds the comparisons of one request with one agent; 0: no bound.
 	Steps int
 }
 
@@ -171,7 +170,7 @@ func sameDevice(a, b alloc.Device) bool {
 		a.Capacity == b.Capacity && a.Healthy == b.Healthy && maps.Equal(a.Links, b.Links)
 }
 
-// agent finds an agent or makes a shadow for what is held on one that is not known.
+// agent finds an agent, or makes a record of what is held on one that is not known.
 func (c *Cluster) agent(id cluster.AgentID) *agent {
 	a := c.agents[id]
 	if a == nil {
@@ -198,6 +197,7 @@ func (c *Cluster) RemoveAgent(id cluster.AgentID) {
 	g.noteFacts()
 }
 
+// forgetShadow drops the record of an agent that is not known when nothing is held there any more.
 func (c *Cluster) forgetShadow(a *agent) {
 	if a.group == nil && len(a.holds) == 0 {
 		delete(c.agents, a.id)

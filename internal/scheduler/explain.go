@@ -136,14 +136,14 @@ func claimed(c *claim) *Explanation {
 	return &Explanation{Reason: WaitsForVictims, Text: text + ", on agent " + string(c.parts[0].agent.id)}
 }
 
-// verdict is what one agent says to one shape.
+// verdict is whether a shape fits an agent, or why not.
 type verdict struct {
 	agent      *agent
 	filter     string // "" when it fits
 	fragmented bool
 }
 
-// judge finds out why an agent does not take a shape.
+// judge finds out why a shape of w does not fit an agent.
 func (g *group) judge(a *agent, w *waiting, sh *shape) verdict {
 	k := w.lane.kind
 	v := verdict{agent: a, filter: a.eligible(k, sh)}
@@ -171,10 +171,10 @@ func (g *group) judge(a *agent, w *waiting, sh *shape) verdict {
 	return v
 }
 
-// explainRoom explains why no agent takes a session now.
+// explainRoom says why a session does not fit now.
 func (g *group) explainRoom(w *waiting) *Explanation {
 	k := w.lane.kind
-	// Units that fit are booked for the moment: the next one is judged beside its siblings.
+	// Units that fit are booked for the moment, so that the next one is judged beside them.
 	var booked []*hold
 	defer func() {
 		for _, h := range booked {
@@ -270,7 +270,7 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 	return e
 }
 
-// missing weighs a shortfall: the sum over slots of the missing part of what is asked.
+// missing is the size of a shortfall: the sum over slots of the missing part of what is asked.
 func missing(short, want cluster.Slots) float64 {
 	total := 0.0
 	for _, slot := range short.Names() {
@@ -348,7 +348,8 @@ func (g *group) advise(w *waiting, sh *shape, best *agent, e *Explanation) {
 	}
 	switch {
 	case e.Reason == WaitsForAgent && e.Rejected[filterNotSchedulable] > 0:
-		e.Remedies = append(e.Remedies, fmt.Sprintf("ask an administrator to allow scheduling on one of %d excluded agents", e.Rejected[filterNotSchedulable]))
+		e.Remedies = append(e.Remedies,
+			fmt.Sprintf("ask an administrator to allow scheduling on one of %d excluded agents", e.Rejected[filterNotSchedulable]))
 	case e.Reason == WaitsForAgent && e.Rejected[filterArchitecture] > 0:
 		var archs []string
 		for _, a := range g.search.agents {
@@ -360,7 +361,8 @@ func (g *group) advise(w *waiting, sh *shape, best *agent, e *Explanation) {
 			e.Remedies = append(e.Remedies, "choose an image for "+strings.Join(archs, " or "))
 		}
 	case e.Reason == WaitsForAgent && e.Rejected[filterVolume] > 0:
-		e.Remedies = append(e.Remedies, fmt.Sprintf("wait until its folders' volume answers on one of %d agents, or start it without folders", e.Rejected[filterVolume]))
+		e.Remedies = append(e.Remedies, fmt.Sprintf("wait until its folders' volume answers on one of %d agents, or start it without folders",
+			e.Rejected[filterVolume]))
 	case e.Reason == WaitsForAgent && e.Rejected[filterDesignated] > 0:
 		e.Remedies = append(e.Remedies, "leave the choice of the agent open")
 	}
@@ -387,14 +389,16 @@ func (g *group) estimate(w *waiting, e *Explanation) {
 	e.Estimate = time.Unix(0, r.end).UTC()
 	name, first := "a session", cluster.SessionID("")
 	for _, h := range r.parts[0].agent.holds {
-		if o := h.run; max(o.end, g.queue.now) == r.end && o.name != "" && sameUser(o.account.owner, w.lane.band.owner.Owner) && (first == "" || o.id < first) {
+		o := h.run
+		mine := o.name != "" && sameUser(o.account.owner, w.lane.band.owner.Owner)
+		if mine && max(o.end, g.queue.now) == r.end && (first == "" || o.id < first) {
 			name, first = "session "+o.name, o.id
 		}
 	}
 	e.Remedies = append(e.Remedies, fmt.Sprintf("wait for %s on agent %s to end, by %s", name, r.parts[0].agent.id, timeText(e.Estimate)))
 }
 
-// sameUser reports whether two owners are one person, who may read the names of both's sessions.
+// sameUser reports whether two owners are one person, who may read the names of the sessions of both.
 func sameUser(a, b Owner) bool {
 	return a.User == b.User && (a.User != "" || a.AccessKey == b.AccessKey)
 }

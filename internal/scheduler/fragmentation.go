@@ -6,8 +6,8 @@ import (
 	"berth.dev/berth/internal/scheduler/packing"
 )
 
-// leastFragmentation takes the agent that loses least of what it could still do for typical
-// requests, see package packing. It learns what is typical from the sessions that are enqueued.
+// leastFragmentation takes the agent that loses least of what it could still do for typical requests, see package packing. What is
+// typical it learns from the sessions that are enqueued, or from a list.
 type leastFragmentation struct {
 	policy   *packing.Policy
 	workload packing.Workload
@@ -15,8 +15,8 @@ type leastFragmentation struct {
 	arrivals int  // since the policy learnt
 	learnt   int  // arrivals that the policy has learnt from
 	dirty    bool
-	surveyed int    // position in group.changes at the last survey, -1 before the first
-	facts    uint64 // of the group at the last survey
+	surveyed int    // search.position at the last survey, -1 before the first
+	facts    uint64 // search.facts at the last survey
 	memo     []memo
 	node     packing.Node
 	free     [packing.MaxGPUs]int32
@@ -58,8 +58,8 @@ type memo struct {
 // memos is the size of the memory of scores, a power of two.
 const memos = 1 << 16
 
-// Score is the loss, or beyond all losses the worth under pack where the policy knows nothing.
-// Machines are often alike: a state is scored once.
+// Score is the loss. Where package packing knows nothing of the request, it is the score of pack, which is larger than every loss.
+// Many agents have equal free vectors: one of them is scored and the score remembered.
 func (l *leastFragmentation) Score(v *view) int64 {
 	if l.memo == nil {
 		l.memo = make([]memo, memos)
@@ -77,7 +77,7 @@ func (l *leastFragmentation) Score(v *view) int64 {
 	return m.score
 }
 
-// fingerprint is a number that agents of the same devices and the same room share.
+// fingerprint is a number that agents with the same devices and the same free vector share.
 func (a *agent) fingerprint() uint64 {
 	if a.fingerprintAt == a.version {
 		return a.fingerprintIs
@@ -227,7 +227,8 @@ func (l *leastFragmentation) Settle(in *search) {
 		l.surveyed = -1
 	}
 	at := in.position()
-	if l.workload.Len() == 0 || l.surveyed >= 0 && l.facts == in.facts && at-l.surveyed < max(8, len(in.agents)/16, len(in.cache)*len(in.agents)/2000) {
+	seldom := max(8, len(in.agents)/16, len(in.cache)*len(in.agents)/2000) // changes between two surveys
+	if l.workload.Len() == 0 || l.surveyed >= 0 && l.facts == in.facts && at-l.surveyed < seldom {
 		return
 	}
 	l.surveyed, l.facts = at, in.facts

@@ -9,7 +9,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 )
 
-// group is one resource group: its policy, what is live in it, and the parts that decide about it.
+// group is one resource group: its policy and the parts that decide about it.
 //
 //	queue         who waits, of which kinds, in which order
 //	search        where a session fits, and which of these agents is best
@@ -22,7 +22,6 @@ import (
 type group struct {
 	cluster *Cluster
 	policy  Group
-	live    map[cluster.SessionID]*running
 
 	queue        *queue
 	search       *search
@@ -62,7 +61,7 @@ func (c *Cluster) group(name string) *group {
 		f := &fairness{decayed: map[Scope]float64{}, owners: map[*account]*groupOwner{}, usages: map[Scope]*usage{}}
 		rs := &reservations{queue: q, search: s}
 		g = &group{
-			cluster: c, policy: Group{Name: name}, live: map[cluster.SessionID]*running{}, queue: q, search: s, fairness: f, reservations: rs,
+			cluster: c, policy: Group{Name: name}, queue: q, search: s, fairness: f, reservations: rs,
 			preemption: &preemption{queue: q, search: s, fairness: f, reservations: rs},
 		}
 		c.groups[name] = g
@@ -70,6 +69,7 @@ func (c *Cluster) group(name string) *group {
 	return g
 }
 
+// endOf is when a session ends at the latest, forever when that is not known.
 func endOf(started time.Time, life time.Duration) int64 {
 	if life <= 0 || started.IsZero() {
 		return forever
@@ -93,10 +93,9 @@ func (r *running) same(other *Running) bool {
 	return true
 }
 
-// start books a running session, whose devices are booked, everywhere else.
+// start adds a running session whose devices are booked.
 func (g *group) start(r *running) {
 	g.cluster.sessions[r.id] = entry{running: r}
-	g.live[r.id] = r
 	for _, h := range r.holds {
 		h.agent.holds = append(h.agent.holds, h)
 		g.countCompanions(r, h.agent, 1)
@@ -106,9 +105,8 @@ func (g *group) start(r *running) {
 	g.charge(r, 1)
 }
 
-// stop takes a running session off.
+// stop removes a running session.
 func (g *group) stop(r *running) {
-	delete(g.live, r.id)
 	for _, h := range r.holds {
 		a := h.agent
 		if i := slices.Index(a.holds, h); i >= 0 {
@@ -128,7 +126,7 @@ func (g *group) stop(r *running) {
 	g.reservations.victimGone(r)
 }
 
-// countCompanions counts where companions run.
+// countCompanions counts where companions run. The preferences of those that wait change with it, so they are tried again.
 func (g *group) countCompanions(r *running, a *agent, n int) {
 	name := r.companions.Name
 	if name == "" {
@@ -152,7 +150,7 @@ func (g *group) countCompanions(r *running, a *agent, n int) {
 	}
 }
 
-// touch notes that something about a running session changed that does not move room.
+// touch notes that the times of a running session changed, which matters to reservations and victims.
 func (g *group) touch(r *running) {
 	g.queue.events++
 	for _, h := range r.holds {
@@ -190,7 +188,7 @@ func (g *group) withdraw(w *waiting) {
 	g.cluster.drop(l.kind)
 }
 
-// sync brings what follows from the set of agents up to date.
+// sync brings up to date what follows from the set of agents.
 func (g *group) sync() {
 	if g.search.unsorted {
 		slices.SortFunc(g.search.agents, func(x, y *agent) int { return cmp.Compare(x.id, y.id) })
@@ -225,13 +223,13 @@ func (g *group) count() {
 	g.queue.reorder()
 }
 
-// noteFacts has everything tried again: a change of facts or policies can help any session.
+// noteFacts notes a change of agents or policies, which may help any session: all are tried again.
 func (g *group) noteFacts() {
 	g.search.facts++
 	g.factsChanged = true
 }
 
-// charge books a live session to its owners; sign -1 gives back.
+// charge adds what a live session holds to its owners' limits and shares; sign -1 takes it off.
 func (g *group) charge(r *running, sign int) {
 	for _, s := range r.account.scopes {
 		if r.private {

@@ -9,15 +9,14 @@ import (
 	"berth.dev/berth/internal/cluster"
 )
 
-// request is what one kernel asks of one agent.
+// request is what one kernel asks for.
 type request struct {
-	wants []want // above zero, by slot number
-	// models restrict accelerators.
-	models []string
+	wants  []want   // not zero, in the order of slot numbers
+	models []string // acceptable models of accelerators; empty: any
 }
 
-// shape is what goes to one agent together: one kernel, or all of a single-node session.
-// Shapes are interned: equal requests share one.
+// shape is what one agent must have room for at once: the request of one kernel, or those of all kernels of a single-node session.
+// Equal requests share one shape.
 type shape struct {
 	key      string
 	id       uint64
@@ -27,11 +26,11 @@ type shape struct {
 	sum      []want // over all requests
 	arch     int32  // -1: any
 	image    int32  // -1: unknown
-	negative bool   // asks for less than nothing: fits noRoom
+	negative bool   // asks for less than nothing: fits nowhere
 }
 
-// kind is everything of a waiting session that decides where it may go, save whose it is.
-// Kinds are interned, so that a long queue of equal sessions is looked at once.
+// kind is what decides where a session fits: everything but its owner, priority, age and name. Equal sessions share one kind, so that
+// a long queue of them is looked at once.
 type kind struct {
 	key     string
 	refs    int
@@ -39,28 +38,29 @@ type kind struct {
 	kernels int
 	sum     []want // of all kernels, by slot number
 
-	session Session // the first of the kind; only fields that are part of the key may be read
+	session Session // the first of the kind, without the fields that are not part of the key
 	private bool
 	life    int64 // declared lifetime in nanoseconds, 0: unknown
 }
 
-// unit is a shape with the session's kernels that it stands for.
+// unit is a shape of a session with the kernels that make it. A session with several units is a gang.
 type unit struct {
 	shape   *shape
 	kernels []int // by request of the shape
 }
 
-// plain kinds have no wishes that depend on more than their shapes.
+// plain reports whether a kind has no wishes about agents, apart from volumes.
 func (k *kind) plain() bool {
 	s := &k.session
 	return len(s.Designated) == 0 && len(s.Failed) == 0 && s.Companions.Name == ""
 }
 
-// hangs reports whether a volume that the kind needs does not answer on the agent.
+// hangs reports whether a volume that a kind needs does not answer on the agent.
 func (a *agent) hangs(k *kind) bool {
 	return len(a.facts.Hung) > 0 && slices.ContainsFunc(k.session.Volumes, func(v string) bool { return slices.Contains(a.facts.Hung, v) })
 }
 
+// keyText builds the key of a kind or shape: equal keys mean equal values.
 type keyText []byte
 
 func (k *keyText) text(s string) {
@@ -144,7 +144,8 @@ func (c *Cluster) newKind(key string, s *Session) *kind {
 	k := &kind{key: key, kernels: len(s.Kernels), private: s.Private, life: int64(max(0, s.Lifetime))}
 	k.session = Session{
 		SingleNode: s.SingleNode, Private: s.Private, Preemptible: s.Preemptible, Lifetime: s.Lifetime, Companions: s.Companions,
-		Designated: slices.Clone(s.Designated), Failed: slices.Clone(s.Failed), Volumes: slices.Clone(s.Volumes), Kernels: slices.Clone(s.Kernels),
+		Designated: slices.Clone(s.Designated), Failed: slices.Clone(s.Failed), Volumes: slices.Clone(s.Volumes),
+		Kernels: slices.Clone(s.Kernels),
 	}
 	for i := range k.session.Kernels {
 		k.session.Kernels[i].ID = "" // not part of the kind

@@ -53,7 +53,9 @@ func Plan(s Snapshot) ([]Decision, error) {
 	for _, w := range queue {
 		var e *Explanation
 		k := w.lane.kind
-		alike := w.queued && positions[w.id] > len(g.reservations.reserved)+1 && g.reservations.reservationOf(w) == nil && w.lane.band.owner.account.over(k) == nil
+		// Sessions of a kind have one explanation, apart from those with an estimate of their own or over a limit.
+		alike := w.queued && positions[w.id] > len(g.reservations.reserved)+1 && g.reservations.reservationOf(w) == nil &&
+			w.lane.band.owner.account.over(k) == nil
 		if alike && known[k] != nil {
 			e = known[k].clone()
 		} else {
