@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+	"strconv"
 	"time"
 
 	"berth.dev/berth/internal/alloc"
@@ -104,16 +105,32 @@ func sumOf(kernels []scheduler.Kernel) cluster.Slots {
 
 // kindOf is equal for sessions that differ in name, owner, priority and age only.
 func kindOf(s *scheduler.Session) string {
-	text := fmt.Sprint(s.SingleNode, s.Private, s.Preemptible, s.Lifetime, s.Companions, s.Designated, "/", s.Failed, "/", s.Volumes)
+	text := make([]byte, 0, 128)
+	add := func(words ...string) {
+		for _, w := range words {
+			text = append(append(text, w...), '|')
+		}
+		text = append(text, ';')
+	}
+	add(strconv.FormatBool(s.SingleNode), strconv.FormatBool(s.Private), strconv.FormatBool(s.Preemptible), s.Lifetime.String())
+	add(s.Companions.Name, strconv.FormatBool(s.Companions.Apart), strconv.FormatBool(s.Companions.Strict))
+	for _, list := range [][]cluster.AgentID{s.Designated, s.Failed} {
+		for _, id := range list {
+			add(string(id))
+		}
+		add()
+	}
+	add(s.Volumes...)
 	for _, k := range s.Kernels {
-		text += fmt.Sprint("|", k.Architecture, "|", k.Image, "|", k.Models)
+		add(k.Architecture, k.Image)
+		add(k.Models...)
 		for _, slot := range k.Slots.Names() {
 			if v := k.Slots[slot]; v != 0 {
-				text += fmt.Sprint(" ", slot, int64(v))
+				add(string(slot), strconv.FormatInt(int64(v), 10))
 			}
 		}
 	}
-	return text
+	return string(text)
 }
 
 // units are the kernels that go to one agent together, as indices: each by itself, or all of a single-node session. Those that ask

@@ -48,7 +48,7 @@ type trial struct {
 	o      *oracle
 	gpu    cluster.SlotName
 	next   int
-	events []string // what happened, for a failure
+	events []event // what happened, for a failure
 }
 
 func (w *trial) chance(percent int) bool { return w.r.IntN(100) < percent }
@@ -111,7 +111,21 @@ func (w *trial) setAgent(id cluster.AgentID) {
 }
 
 func (w *trial) log(format string, args ...any) {
-	w.events = append(w.events, fmt.Sprintf(format, args...))
+	w.events = append(w.events, event{format, args})
+}
+
+// event is written only when it is shown.
+type event struct {
+	format string
+	args   []any
+}
+
+func (w *trial) history() string {
+	var out strings.Builder
+	for _, e := range w.events {
+		fmt.Fprintf(&out, e.format+"\n", e.args...)
+	}
+	return out.String()
 }
 
 func (w *trial) owner() scheduler.Owner {
@@ -459,10 +473,10 @@ func oracleTrial(t *testing.T, seed uint64) (ok bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			if p != any(f) {
-				t.Logf("seed %d:\n%s", seed, strings.Join(w.events, "\n"))
+				t.Logf("seed %d:\n%s", seed, w.history())
 				panic(p)
 			}
-			t.Errorf("seed %d:\n%s\n%s", seed, strings.Join(w.events, "\n"), f.text)
+			t.Errorf("seed %d:\n%s\n%s", seed, w.history(), f.text)
 			ok = false
 		}
 	}()
