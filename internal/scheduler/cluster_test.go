@@ -64,7 +64,8 @@ func (w *world) setAgent(id cluster.AgentID) {
 	model := rapid.SampledFrom([]string{"", "A100", "H100"}).Draw(w.t, "model")
 	for i := range rapid.IntRange(0, 3).Draw(w.t, "gpus") {
 		a.Devices = append(a.Devices, alloc.Device{
-			Slot: "cuda.shares", ID: fmt.Sprintf("g%d", i), NUMA: i % 2, Model: model, Capacity: 1000, Healthy: rapid.IntRange(0, 9).Draw(w.t, "healthy") > 0,
+			Slot: "cuda.shares", ID: fmt.Sprintf("g%d", i), NUMA: i % 2, Model: model, Capacity: 1000,
+			Healthy: rapid.IntRange(0, 9).Draw(w.t, "healthy") > 0,
 		})
 	}
 	if rapid.IntRange(0, 3).Draw(w.t, "hangs") == 0 {
@@ -79,7 +80,12 @@ func (w *world) draw() scheduler.Session {
 	user := rapid.SampledFrom([]string{"ada", "bob", "cyd"}).Draw(t, "user")
 	s := scheduler.Session{
 		ID: cluster.SessionID(fmt.Sprintf("s%03d", w.next)), Name: fmt.Sprintf("n%d", w.next),
-		Owner:      scheduler.Owner{AccessKey: cluster.AccessKey(user), User: cluster.UserID(user), Project: cluster.ProjectID("p" + user[:1]), Domain: "d"},
+		Owner: scheduler.Owner{
+			AccessKey: cluster.AccessKey(user),
+			User:      cluster.UserID(user),
+			Project:   cluster.ProjectID("p" + user[:1]),
+			Domain:    "d",
+		},
 		Priority:   rapid.IntRange(0, 2).Draw(t, "priority") * 10,
 		EnqueuedAt: w.s.Now.Add(-time.Duration(rapid.IntRange(0, 50).Draw(t, "age")) * time.Minute),
 		Lifetime:   time.Duration(rapid.SampledFrom([]int{0, 0, 5, 30, 90}).Draw(t, "life")) * time.Minute,
@@ -88,7 +94,10 @@ func (w *world) draw() scheduler.Session {
 	}
 	w.next++
 	for i := range rapid.SampledFrom([]int{1, 1, 1, 2, 3}).Draw(t, "kernels") {
-		k := scheduler.Kernel{ID: cluster.KernelID(fmt.Sprintf("%s-%d", s.ID, i)), Slots: ask(rapid.Int64Range(1, 4).Draw(t, "cpu"), rapid.Int64Range(0, 4).Draw(t, "mem"))}
+		k := scheduler.Kernel{
+			ID:    cluster.KernelID(fmt.Sprintf("%s-%d", s.ID, i)),
+			Slots: ask(rapid.Int64Range(1, 4).Draw(t, "cpu"), rapid.Int64Range(0, 4).Draw(t, "mem")),
+		}
 		k.Architecture = rapid.SampledFrom([]string{"", "x86_64", "aarch64"}).Draw(t, "kernel-arch")
 		k.Image = rapid.SampledFrom([]string{"", "python"}).Draw(t, "image")
 		if g := rapid.SampledFrom([]int64{0, 0, 300, 500, 1000, 2000}).Draw(t, "shares"); g > 0 {

@@ -165,7 +165,8 @@ func (g *group) judge(a *agent, w *waiting, sh *shape) verdict {
 		}
 		return v
 	}
-	if closed := g.reservations.closedFor(w); closed != nil && closed[a.index] || g.reservations.keptFrom(a, w) && !g.search.fits(a, g.reservations.masked, sh) {
+	if closed := g.reservations.closedFor(w); closed != nil && closed[a.index] ||
+		g.reservations.keptFrom(a, w) && !g.search.fits(a, g.reservations.masked, sh) {
 		v.filter = filterReserved
 	}
 	return v

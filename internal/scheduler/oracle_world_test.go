@@ -90,9 +90,11 @@ func (w *trial) agent(id cluster.AgentID) scheduler.Agent {
 		for i := range one(w, 1, 2, 3, 4, 4) {
 			a.Devices = append(a.Devices, alloc.Device{Slot: cluster.SlotCPU, ID: fmt.Sprint(i), NUMA: i % 2, Capacity: 1000})
 		}
-		a.Devices = append(a.Devices, alloc.Device{Slot: cluster.SlotMem, ID: "root", NUMA: -1, Capacity: cluster.Whole(one[int64](w, 4, 8) << 30)})
+		memory := cluster.Whole(one[int64](w, 4, 8) << 30)
+		a.Devices = append(a.Devices, alloc.Device{Slot: cluster.SlotMem, ID: "root", NUMA: -1, Capacity: memory})
 		for i := range one(w, 0, 0, 1, 2, 3) {
-			a.Devices = append(a.Devices, alloc.Device{Slot: w.gpu, ID: fmt.Sprintf("g%d", i), NUMA: i % 2, Model: one(w, "A100", "H100"), Capacity: 1000})
+			gpu := alloc.Device{Slot: w.gpu, ID: fmt.Sprintf("g%d", i), NUMA: i % 2, Model: one(w, "A100", "H100"), Capacity: 1000}
+			a.Devices = append(a.Devices, gpu)
 		}
 	}
 	for i := range a.Devices {
@@ -130,7 +132,12 @@ func (w *trial) history() string {
 
 func (w *trial) owner() scheduler.Owner {
 	user := one(w, "ada", "bob", "cyd")
-	o := scheduler.Owner{AccessKey: cluster.AccessKey(user), User: cluster.UserID(user), Project: cluster.ProjectID(one(w, "p", "q")), Domain: one(w, "d", "d", "e")}
+	o := scheduler.Owner{
+		AccessKey: cluster.AccessKey(user),
+		User:      cluster.UserID(user),
+		Project:   cluster.ProjectID(one(w, "p", "q")),
+		Domain:    one(w, "d", "d", "e"),
+	}
 	if w.chance(3) {
 		o.User = ""
 	}
@@ -139,7 +146,9 @@ func (w *trial) owner() scheduler.Owner {
 
 func (w *trial) session() scheduler.Session {
 	s := scheduler.Session{
-		ID: cluster.SessionID(fmt.Sprintf("s%02d", w.next)), Owner: w.owner(), Priority: one(w, 0, 10, 10, 20, 50), EnqueuedAt: w.o.now.Add(-w.minutes(0, 0, 1, 5, 10, 60)),
+		ID: cluster.SessionID(
+			fmt.Sprintf("s%02d", w.next),
+		), Owner: w.owner(), Priority: one(w, 0, 10, 10, 20, 50), EnqueuedAt: w.o.now.Add(-w.minutes(0, 0, 1, 5, 10, 60)),
 		Lifetime: w.minutes(0, 0, 5, 10, 10, 20), Private: w.chance(8), Preemptible: w.chance(60), SingleNode: w.chance(30),
 	}
 	w.next++
@@ -176,7 +185,10 @@ func (w *trial) session() scheduler.Session {
 }
 
 func (w *trial) kernel() scheduler.Kernel {
-	k := scheduler.Kernel{Slots: ask(one[int64](w, 1, 1, 2, 3, 4), one[int64](w, 0, 1, 1, 2, 4)), Architecture: one(w, "", "", "x86_64", "x86_64", "aarch64")}
+	k := scheduler.Kernel{
+		Slots:        ask(one[int64](w, 1, 1, 2, 3, 4), one[int64](w, 0, 1, 1, 2, 4)),
+		Architecture: one(w, "", "", "x86_64", "x86_64", "aarch64"),
+	}
 	k.Image = one(w, "", "python", "rust")
 	switch {
 	case w.chance(40):
@@ -229,7 +241,9 @@ func (w *trial) setQuota() {
 	}
 	q := scheduler.Quota{Sessions: one(w, -1, -1, 0, 1, 2, 3), Private: one(w, -1, 0, 1)}
 	if w.chance(60) {
-		q.Slots = cluster.Slots{one(w, cluster.SlotCPU, cluster.SlotMem, w.gpu): one(w, 0, cluster.Whole(2), cluster.Whole(4), cluster.Whole(4<<30))}
+		q.Slots = cluster.Slots{
+			one(w, cluster.SlotCPU, cluster.SlotMem, w.gpu): one(w, 0, cluster.Whole(2), cluster.Whole(4), cluster.Whole(4<<30)),
+		}
 	}
 	w.o.quotas[scope] = q
 	w.c.SetQuota(scope, &q)
@@ -244,7 +258,10 @@ func (w *trial) change() {
 	case 1:
 		w.setQuota()
 	case 2:
-		scope := scheduler.Scope{Kind: one(w, scheduler.ScopeUser, scheduler.ScopeProject, scheduler.ScopeDomain), ID: one(w, "ada", "bob", "p", "d")}
+		scope := scheduler.Scope{
+			Kind: one(w, scheduler.ScopeUser, scheduler.ScopeProject, scheduler.ScopeDomain),
+			ID:   one(w, "ada", "bob", "p", "d"),
+		}
 		w.o.shares[scope] = float64(w.r.IntN(3))
 		w.c.SetShare("g", scope, w.o.shares[scope])
 		w.log("share of %v: %v", scope, w.o.shares[scope])
@@ -516,8 +533,15 @@ func oracleTrial(t *testing.T, seed uint64) (ok bool) {
 
 // comparePlan compares a plan of a snapshot with an oracle that remembers nothing.
 func (w *trial) comparePlan() {
-	s := scheduler.Snapshot{Now: w.o.now, Group: w.o.group, Agents: w.o.agents, Running: slices.Clone(w.o.running), Pending: slices.Clone(w.o.waiting),
-		Quotas: maps.Clone(w.o.quotas), Shares: maps.Clone(w.o.shares)}
+	s := scheduler.Snapshot{
+		Now:     w.o.now,
+		Group:   w.o.group,
+		Agents:  w.o.agents,
+		Running: slices.Clone(w.o.running),
+		Pending: slices.Clone(w.o.waiting),
+		Quotas:  maps.Clone(w.o.quotas),
+		Shares:  maps.Clone(w.o.shares),
+	}
 	got, err := scheduler.Plan(s)
 	require.NoError(w.t, err)
 	w.o.claims, w.o.last = nil, ""

@@ -69,7 +69,11 @@ func TestPlanExplains(t *testing.T) {
 	arm := agent("arm", 4, 8)
 	arm.Architecture = "aarch64"
 	gpu := agent("gpu", 4, 8)
-	gpu.Devices = append(gpu.Devices, alloc.Device{Slot: "cuda.shares", ID: "g0", Capacity: 1000, Healthy: true}, alloc.Device{Slot: "cuda.shares", ID: "g1", Capacity: 1000, Healthy: true})
+	gpu.Devices = append(
+		gpu.Devices,
+		alloc.Device{Slot: "cuda.shares", ID: "g0", Capacity: 1000, Healthy: true},
+		alloc.Device{Slot: "cuda.shares", ID: "g1", Capacity: 1000, Healthy: true},
+	)
 
 	running := []scheduler.Running{
 		holding("a", alloc.Allocation{cluster.SlotCPU: {"0": 1000, "1": 1000, "2": 1000}}),
@@ -104,7 +108,8 @@ func TestPlanExplains(t *testing.T) {
 		{"none usable", []scheduler.Agent{lost, off, arm}, session(1, ask(1, 1)), scheduler.WaitsForAgent,
 			map[string]int{"lost": 1, "not-schedulable": 1, "architecture": 1}, nil, "1 lost"},
 		{"designated", []scheduler.Agent{busy}, designated, scheduler.WaitsForAgent, map[string]int{"designated": 1}, nil, "designated"},
-		{"volume hangs", []scheduler.Agent{hung, lost}, foldered, scheduler.WaitsForAgent, map[string]int{"hung-volume": 1, "lost": 1}, nil, "1 where local:v1 does not answer"},
+		{"volume hangs", []scheduler.Agent{hung, lost}, foldered, scheduler.WaitsForAgent,
+			map[string]int{"hung-volume": 1, "lost": 1}, nil, "1 where local:v1 does not answer"},
 		{"too big", []scheduler.Agent{busy}, session(1, ask(6, 1)), scheduler.TooBig, map[string]int{"cpu": 1},
 			cluster.Slots{cluster.SlotCPU: cluster.Whole(5)}, "short of 2 cpu"},
 		{"too big together", []scheduler.Agent{busy}, together, scheduler.TooBig, map[string]int{"cpu": 1},
@@ -113,7 +118,8 @@ func TestPlanExplains(t *testing.T) {
 			map[string]int{"cpu": 1, "lost": 1}, cluster.Slots{cluster.SlotCPU: cluster.Whole(5)}, "lost or not schedulable"},
 		{"capacity", []scheduler.Agent{busy}, session(1, ask(2, 1)), scheduler.WaitsForCapacity, map[string]int{"cpu": 1},
 			cluster.Slots{cluster.SlotCPU: cluster.Whole(1)}, "lacks 1 cpu"},
-		{"devices", []scheduler.Agent{gpu}, session(1, cluster.Slots{"cuda.shares": 1000}), scheduler.WaitsForDevices, map[string]int{"devices": 1},
+		{"devices", []scheduler.Agent{gpu}, session(1, cluster.Slots{"cuda.shares": 1000}), scheduler.WaitsForDevices,
+			map[string]int{"devices": 1},
 			cluster.Slots{}, "not in devices that fit together"},
 		{"gang", []scheduler.Agent{agent("b", 4, 8), busy}, session(1, ask(4, 1), ask(4, 1)), scheduler.WaitsForCapacity,
 			map[string]int{"cpu": 2}, cluster.Slots{cluster.SlotCPU: cluster.Whole(3)}, "each of its 2 kernels"},

@@ -99,7 +99,11 @@ func TestParseGroup(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "spread", g.Placement)
 	require.True(t, g.WholeDevices && g.Preemption.Enabled && g.Preemption.Reschedule)
-	require.Equal(t, []time.Duration{time.Minute, 30 * time.Second, 9 * time.Second}, []time.Duration{g.PendingTimeout, g.Preemption.MinRuntime, g.Backfill.PassedOver})
+	require.Equal(
+		t,
+		[]time.Duration{time.Minute, 30 * time.Second, 9 * time.Second},
+		[]time.Duration{g.PendingTimeout, g.Preemption.MinRuntime, g.Backfill.PassedOver},
+	)
 	for name, opts := range map[string]map[string]any{
 		"coin":  nil,
 		"fifo":  {"config": map[string]any{"half_life_days": 7.0}},
@@ -137,7 +141,10 @@ func TestQuotasHoldAndNameTheOwner(t *testing.T) {
 	t.Parallel()
 	c := filled(t, scheduler.Group{}, "a")
 	user := scheduler.Scope{Kind: scheduler.ScopeUser, ID: "ada"}
-	c.SetQuota(user, &scheduler.Quota{Name: "ada@example.org", Slots: cluster.Slots{cluster.SlotCPU: cluster.Whole(2)}, Sessions: 2, Private: 0})
+	c.SetQuota(
+		user,
+		&scheduler.Quota{Name: "ada@example.org", Slots: cluster.Slots{cluster.SlotCPU: cluster.Whole(2)}, Sessions: 2, Private: 0},
+	)
 	c.Enqueue("g", owned(0, "ada", ask(1, 1)))
 	c.Enqueue("g", owned(1, "ada", ask(2, 1)))
 	c.Enqueue("g", owned(2, "bob", ask(1, 1)))
