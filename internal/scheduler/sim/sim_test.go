@@ -187,7 +187,7 @@ func TestInOrder(t *testing.T) {
 	require.NoError(t, err)
 	pods, err := sim.ReadPods(strings.NewReader("seq,name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,arrived_gpu_milli\n"+
 		"0,a,1000,10,1,500,T4,0\n1,b,1000,10,2,1000,,0\n2,c,1000,10,1,600,T4|G2,0\n3,d,1000,10,1,500,,0\n"+
-			"4,e,6000,10,0,0,,0\n5,f,7000,10,0,0,,0\n"), "pods")
+		"4,e,6000,10,0,0,,0\n5,f,7000,10,0,0,,0\n"), "pods")
 	require.NoError(t, err)
 	report, err := sim.Run(
 		&sim.Workload{Nodes: nodes, Jobs: pods, Group: scheduler.Group{Placement: "least-fragmentation"}},
