@@ -61,7 +61,8 @@ type memory struct {
 func New(w *Workload, o Options) (*Policy, error) {
 	o = o.withDefaults()
 	if min(o.Sequences, o.Length, o.CacheSize) < 0 || max(o.Sequences, o.Length) > 1<<12 || o.CacheSize > 1<<26 {
-		return nil, fault.Invalidf("packing policy: %d sequences of length %d with %d remembered states is out of range", o.Sequences, o.Length, o.CacheSize).
+		return nil, fault.Invalidf("packing policy: %d sequences of length %d with %d remembered states is out of range",
+			o.Sequences, o.Length, o.CacheSize).
 			WithNext("leave the options out for the defaults; at most 4,096 sequences, length 4,096, 67,108,864 states")
 	}
 	size := 1
