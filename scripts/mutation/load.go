@@ -49,7 +49,8 @@ type listed struct {
 
 // load parses the package in a directory and checks its types against the compiled packages that it imports.
 func load(ctx context.Context, dir string) (*packageSource, error) {
-	cmd := exec.CommandContext(ctx, "go", "list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,Module", "./"+filepath.ToSlash(dir))
+	cmd := exec.CommandContext(ctx, "go", "list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,Module",
+		"os", "strconv", "./"+filepath.ToSlash(dir)) // what a batch imports, and the package
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	text, err := cmd.Output()
@@ -66,7 +67,9 @@ func load(ctx context.Context, dir string) (*packageSource, error) {
 			return nil, fmt.Errorf("read the list of packages: %w", err)
 		}
 		exports[l.ImportPath] = l.Export
-		last = l // dependencies come first
+		if l.Module != nil {
+			last = l // dependencies come first
+		}
 	}
 	if last.Module == nil {
 		return nil, fmt.Errorf("%s is in no module", dir)
@@ -93,7 +96,7 @@ func load(ctx context.Context, dir string) (*packageSource, error) {
 		p.files = append(p.files, &fileSource{path: path.Join(p.dir, name), source: source, syntax: syntax})
 	}
 	p.info = &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Uses: map[*ast.Ident]types.Object{}}
-	if err := p.check(p.info, "", nil); err != nil {
+	if err := p.check(p.info, nil); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -102,15 +105,20 @@ func load(ctx context.Context, dir string) (*packageSource, error) {
 // owns reports whether a file lies in the package.
 func (p *packageSource) owns(file string) bool { return path.Dir(file) == p.dir }
 
-// check type-checks the package, with one file replaced.
-func (p *packageSource) check(info *types.Info, name string, replaced *ast.File) error {
+// check type-checks the package, with some files replaced or added.
+func (p *packageSource) check(info *types.Info, replaced map[string][]byte) error {
 	var files []*ast.File
 	for _, f := range p.files {
-		if f.path == name {
-			files = append(files, replaced)
-		} else {
+		if replaced[f.path] == nil {
 			files = append(files, f.syntax)
 		}
+	}
+	for name, source := range replaced {
+		syntax, err := parser.ParseFile(p.set, name, source, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		files = append(files, syntax)
 	}
 	config := types.Config{Importer: p.importer, GoVersion: p.goVer}
 	_, err := config.Check(p.path, p.set, files, info)
@@ -119,9 +127,7 @@ func (p *packageSource) check(info *types.Info, name string, replaced *ast.File)
 
 // compiles reports whether the compiler accepts a mutant. It saves the time of building those that it refuses.
 func (p *packageSource) compiles(m *mutant) bool {
-	set := p.set
-	syntax, err := parser.ParseFile(set, m.file, m.apply(), parser.SkipObjectResolution)
-	return err == nil && p.check(nil, m.file, syntax) == nil
+	return p.check(nil, map[string][]byte{m.file: m.apply()}) == nil
 }
 
 // sample chooses n mutants that are spread over the source: one of each of n equal parts.

@@ -195,6 +195,9 @@ func measure(
 	if err != nil {
 		return r, err
 	}
+	if err := s.batch(ctx, chosen); err != nil {
+		return r, err
+	}
 	outcomes, err := s.runAll(ctx, shuffled(chosen, o.seed), deadline)
 	if err != nil {
 		return r, err

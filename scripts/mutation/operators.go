@@ -22,7 +22,26 @@ type mutant struct {
 	function string // "(*T).name", "name", or "" outside of functions
 	line     int
 	column   int
+	host     host
+	number   int // in a batch; 0 outside of one
 }
+
+// host is the whole expression or statement that a mutant changes: in a batch it becomes a choice between the original and its
+// mutants.
+type host struct {
+	start, end int
+	kind       hostKind
+	typ        string // of an expression
+}
+
+type hostKind int
+
+const (
+	noHost hostKind = iota
+	expression
+	statement
+	header // a statement in the header of a loop or branch
+)
 
 func (m *mutant) where() string { return fmt.Sprintf("%s:%d %s", m.file, m.line, m.function) }
 
@@ -237,8 +256,8 @@ func (w *finder) isLog(call *ast.CallExpr) bool {
 	return t != nil && t.String() == "*log/slog.Logger"
 }
 
-// add records a mutant that replaces the source between two positions.
-func (w *finder) add(from, to token.Pos, text, operator string) {
+// add records a mutant of a host that replaces the source between two positions.
+func (w *finder) add(h host, from, to token.Pos, text, operator string) {
 	at := w.p.set.Position(from)
 	start, end := at.Offset, w.p.set.Position(to).Offset
 	if string(w.f.source[start:end]) == text || slices.Contains(w.seen[[2]int{start, end}], text) {
@@ -247,8 +266,56 @@ func (w *finder) add(from, to token.Pos, text, operator string) {
 	w.seen[[2]int{start, end}] = append(w.seen[[2]int{start, end}], text)
 	w.out = append(w.out, &mutant{
 		file: w.f.path, source: w.f.source, start: start, end: end, text: text, operator: operator,
-		function: w.function, line: at.Line, column: at.Column,
+		function: w.function, line: at.Line, column: at.Column, host: h,
 	})
+}
+
+// value is the host of an expression.
+func (w *finder) value(e ast.Expr) host { return w.typed(e, w.p.info.TypeOf(e)) }
+
+func (w *finder) typed(e ast.Expr, t types.Type) host {
+	if t == nil || w.function == "" {
+		return host{}
+	}
+	known := true
+	name := types.TypeString(types.Default(t), func(other *types.Package) string {
+		if other.Path() == w.p.path {
+			return ""
+		}
+		for _, i := range w.f.syntax.Imports {
+			if path, _ := strconv.Unquote(i.Path.Value); path == other.Path() {
+				if i.Name != nil {
+					return i.Name.Name
+				}
+				return other.Name()
+			}
+		}
+		known = false
+		return ""
+	})
+	if !known {
+		return host{}
+	}
+	return host{start: w.p.set.Position(e.Pos()).Offset, end: w.p.set.Position(e.End()).Offset, kind: expression, typ: name}
+}
+
+// stmt is the host of a statement.
+func (w *finder) stmt(n ast.Node) host {
+	kind := statement
+	if w.inHeader(n) {
+		kind = header
+	}
+	return host{start: w.p.set.Position(n.Pos()).Offset, end: w.p.set.Position(n.End()).Offset, kind: kind}
+}
+
+func (w *finder) inHeader(n ast.Node) bool {
+	switch p := w.parent().(type) {
+	case *ast.IfStmt, *ast.ForStmt, *ast.SwitchStmt, *ast.TypeSwitchStmt, *ast.LabeledStmt:
+		return true
+	case *ast.CommClause:
+		return p.Comm == n
+	}
+	return false
 }
 
 func (w *finder) text(n ast.Node) string {
@@ -268,29 +335,29 @@ func (w *finder) node(n ast.Node) {
 		w.binary(n)
 	case *ast.UnaryExpr:
 		if n.Op == token.NOT {
-			w.add(n.Pos(), n.End(), w.text(n.X), "remove a negation")
+			w.add(w.value(n), n.Pos(), n.End(), w.text(n.X), "remove a negation")
 		}
 	case *ast.Ident:
 		if c, ok := w.p.info.Uses[n].(*types.Const); ok && c.Parent() == types.Universe && c.Val().Kind() == constant.Bool {
-			w.add(n.Pos(), n.End(), strconv.FormatBool(n.Name != "true"), "flip a boolean")
+			w.add(w.value(n), n.Pos(), n.End(), strconv.FormatBool(n.Name != "true"), "flip a boolean")
 		}
 	case *ast.BasicLit:
 		if n.Kind == token.INT {
 			if v, err := strconv.ParseInt(n.Value, 0, 64); err == nil {
-				w.add(n.Pos(), n.End(), strconv.FormatInt(v+1, 10), "increase an integer")
+				w.add(w.value(n), n.Pos(), n.End(), strconv.FormatInt(v+1, 10), "increase an integer")
 				if v != 0 || !w.beside("len", n) {
-					w.add(n.Pos(), n.End(), strconv.FormatInt(v-1, 10), "decrease an integer")
+					w.add(w.value(n), n.Pos(), n.End(), strconv.FormatInt(v-1, 10), "decrease an integer")
 				}
 			}
 		}
 	case *ast.IncDecStmt:
-		w.swap(n.TokPos, n.Tok, "arithmetic")
+		w.swap(w.stmt(n), n.TokPos, n.Tok, "arithmetic")
 		w.remove(n)
 	case *ast.AssignStmt:
 		if n.Tok == token.DEFINE || blank(n) {
 			return
 		}
-		w.swap(n.TokPos, n.Tok, "arithmetic")
+		w.swap(w.stmt(n), n.TokPos, n.Tok, "arithmetic")
 		w.remove(n)
 	case *ast.ExprStmt:
 		if call, ok := n.X.(*ast.CallExpr); ok && !w.isPanic(call) && !w.isLog(call) {
@@ -305,16 +372,16 @@ func (w *finder) node(n ast.Node) {
 	case *ast.IfStmt:
 		w.never(n.Cond, "skip the body of an if")
 		if n.Else != nil {
-			w.add(n.Cond.Pos(), n.Cond.End(), "true || ("+w.text(n.Cond)+")", "skip the else")
+			w.add(w.value(n.Cond), n.Cond.Pos(), n.Cond.End(), "true || ("+w.text(n.Cond)+")", "skip the else")
 		}
 	case *ast.CaseClause:
 		w.clause(n)
 	case *ast.BranchStmt:
 		switch n.Tok {
 		case token.BREAK:
-			w.add(n.Pos(), n.Pos()+token.Pos(len("break")), "continue", "continue instead of break")
+			w.add(w.stmt(n), n.Pos(), n.Pos()+token.Pos(len("break")), "continue", "continue instead of break")
 		case token.CONTINUE:
-			w.add(n.Pos(), n.Pos()+token.Pos(len("continue")), "break", "break instead of continue")
+			w.add(w.stmt(n), n.Pos(), n.Pos()+token.Pos(len("continue")), "break", "break instead of continue")
 		}
 	case *ast.ReturnStmt:
 		w.returned(n)
@@ -329,14 +396,14 @@ func (w *finder) binary(n *ast.BinaryExpr) {
 			other = token.LAND
 		}
 		if _, inside := w.parent().(*ast.BinaryExpr); inside {
-			w.add(n.Pos(), n.End(), fmt.Sprintf("(%s %s %s)", w.text(n.X), other, w.text(n.Y)), "logical operator")
+			w.add(w.value(n), n.Pos(), n.End(), fmt.Sprintf("(%s %s %s)", w.text(n.X), other, w.text(n.Y)), "logical operator")
 			return
 		}
-		w.add(n.OpPos, n.OpPos+2, other.String(), "logical operator")
+		w.add(w.value(n), n.OpPos, n.OpPos+2, other.String(), "logical operator")
 	case token.LSS, token.LEQ, token.GTR, token.GEQ, token.EQL, token.NEQ:
-		w.swap(n.OpPos, n.Op, "comparison")
+		w.swap(w.value(n), n.OpPos, n.Op, "comparison")
 	default:
-		w.swap(n.OpPos, n.Op, "arithmetic")
+		w.swap(w.value(n), n.OpPos, n.Op, "arithmetic")
 	}
 }
 
@@ -358,25 +425,22 @@ func (w *finder) beside(name string, e ast.Expr) bool {
 	return ok && id.Name == name
 }
 
-func (w *finder) swap(at token.Pos, op token.Token, operator string) {
+func (w *finder) swap(h host, at token.Pos, op token.Token, operator string) {
 	for _, other := range swaps[op] {
-		w.add(at, at+token.Pos(len(op.String())), other.String(), operator)
+		w.add(h, at, at+token.Pos(len(op.String())), other.String(), operator)
 	}
 }
 
 // remove skips a statement. The statement stays in the source, so that what it uses still counts as used.
 func (w *finder) remove(n ast.Node) {
-	switch p := w.parent().(type) {
-	case *ast.IfStmt, *ast.ForStmt, *ast.SwitchStmt, *ast.TypeSwitchStmt, *ast.CommClause, *ast.LabeledStmt:
-		if c, ok := p.(*ast.CommClause); !ok || c.Comm == n {
-			return // part of a header
-		}
+	if w.inHeader(n) {
+		return
 	}
-	w.add(n.Pos(), n.End(), "if false { "+w.text(n)+" }", "skip a statement")
+	w.add(w.stmt(n), n.Pos(), n.End(), "if false { "+w.text(n)+" }", "skip a statement")
 }
 
 func (w *finder) never(cond ast.Expr, operator string) {
-	w.add(cond.Pos(), cond.End(), "false && ("+w.text(cond)+")", operator)
+	w.add(w.value(cond), cond.Pos(), cond.End(), "false && ("+w.text(cond)+")", operator)
 }
 
 // clause skips a case: by its condition where the switch has no tag, else by its body.
@@ -392,7 +456,8 @@ func (w *finder) clause(n *ast.CaseClause) {
 	if len(n.Body) > 0 {
 		from, to := n.Body[0].Pos(), n.Body[len(n.Body)-1].End()
 		body := string(w.f.source[w.p.set.Position(from).Offset:w.p.set.Position(to).Offset])
-		w.add(from, to, "if false { "+body+" }", "skip a case")
+		h := host{start: w.p.set.Position(from).Offset, end: w.p.set.Position(to).Offset, kind: statement}
+		w.add(h, from, to, "if false { "+body+" }", "skip a case")
 	}
 }
 
@@ -443,15 +508,15 @@ func (w *finder) returned(n *ast.ReturnStmt) {
 					continue // negated as a comparison
 				}
 			}
-			w.add(e.Pos(), e.End(), "!("+w.text(e)+")", "negate a result")
+			w.add(w.typed(e, t), e.Pos(), e.End(), "!("+w.text(e)+")", "negate a result")
 		case basic != nil && basic.Info()&types.IsString != 0:
-			w.add(e.Pos(), e.End(), `""`, "return an empty text")
+			w.add(w.typed(e, t), e.Pos(), e.End(), `""`, "return an empty text")
 		case basic != nil && basic.Info()&types.IsNumeric != 0:
-			w.add(e.Pos(), e.End(), "0", "return zero")
+			w.add(w.typed(e, t), e.Pos(), e.End(), "0", "return zero")
 		case nillable(t):
-			w.add(e.Pos(), e.End(), "nil", "return nil")
+			w.add(w.typed(e, t), e.Pos(), e.End(), "nil", "return nil")
 		default:
-			w.add(e.Pos(), e.End(), "*new("+w.text(wanted[i])+")", "return the zero value")
+			w.add(w.typed(e, t), e.Pos(), e.End(), "*new("+w.text(wanted[i])+")", "return the zero value")
 		}
 	}
 }

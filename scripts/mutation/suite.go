@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -32,7 +33,7 @@ const (
 const (
 	memoryKiB = 4 << 20
 	wallTime  = 3 * time.Minute
-	minCPU    = 5 // seconds
+	minCPU    = 3 // seconds
 )
 
 // suite runs the tests of one package on its mutants.
@@ -40,6 +41,7 @@ type suite struct {
 	p        *packageSource
 	work     string
 	tests    []testPackage
+	batches  []string // test binaries with many mutants, by test package
 	parallel int
 	blocks   map[string][]block // what the tests cover, by file
 }
@@ -67,14 +69,14 @@ func newSuite(ctx context.Context, work string, p *packageSource, dirs []string,
 		}
 		binary := filepath.Join(work, fmt.Sprintf("base%d.test", i))
 		profile := filepath.Join(work, fmt.Sprintf("base%d.cover", i))
-		if text, err := s.build(ctx, t, binary, "", "-cover", "-covermode=count", "-coverpkg="+p.path); err != nil {
+		if text, err := s.build(ctx, t, binary, nil, "-cover", "-covermode=count", "-coverpkg="+p.path); err != nil {
 			return nil, fmt.Errorf("build the tests: %w\n%s", err, text)
 		}
-		used, text, err := s.test(ctx, t, binary, "-test.coverprofile="+profile)
+		used, text, err := s.test(ctx, t, binary, 0, "-test.coverprofile="+profile)
 		if err != nil {
 			return nil, fmt.Errorf("the tests of %s fail without a mutant: %w\n%s", dir, err, text)
 		}
-		t.cpu = max(minCPU, 10*int(used/time.Second+1))
+		t.cpu = max(minCPU, int(10*used/time.Second)+1)
 		if err := s.cover(profile); err != nil {
 			return nil, err
 		}
@@ -101,25 +103,42 @@ func usesRapid(dir string) (bool, error) {
 	return false, nil
 }
 
-// build makes a test binary, with an overlay where a mutant is to be seen.
-func (s *suite) build(ctx context.Context, t testPackage, binary, overlay string, more ...string) ([]byte, error) {
+// build makes a test binary. Files by their path in the module replace or join those of the tree.
+func (s *suite) build(ctx context.Context, t testPackage, binary string, files map[string][]byte, more ...string) ([]byte, error) {
 	args := append([]string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-o", binary}, more...)
-	if overlay != "" {
-		args = append(args, "-overlay", overlay)
+	if len(files) > 0 {
+		replace := map[string]string{}
+		for name, text := range files {
+			stored := fmt.Sprintf("%s.%d.go", binary, len(replace))
+			if err := os.WriteFile(stored, text, 0o644); err != nil {
+				return nil, err
+			}
+			replace[filepath.Join(s.p.root, filepath.FromSlash(name))] = stored
+		}
+		text, err := json.Marshal(map[string]any{"Replace": replace})
+		if err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(binary+".json", text, 0o644); err != nil {
+			return nil, err
+		}
+		args = append(args, "-overlay", binary+".json")
 	}
 	cmd := exec.CommandContext(ctx, "go", append(args, "./"+filepath.ToSlash(t.dir))...)
 	cmd.Dir = s.p.root
 	return cmd.CombinedOutput()
 }
 
-// test runs a test binary in its package's directory and says how much processor time it took.
-func (s *suite) test(ctx context.Context, t testPackage, binary string, more ...string) (time.Duration, []byte, error) {
+// test runs a test binary in its package's directory and says how much processor time it took. A number above zero selects a
+// mutant of a batch.
+func (s *suite) test(ctx context.Context, t testPackage, binary string, number int, more ...string) (time.Duration, []byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, wallTime)
 	defer cancel()
 	script := fmt.Sprintf(`ulimit -c 0; ulimit -v %d; ulimit -t %d; exec "$0" "$@"`, memoryKiB, t.cpu)
 	args := []string{"-c", script, binary, "-test.short", "-test.failfast", "-test.timeout=" + (wallTime - 10*time.Second).String()}
 	cmd := exec.CommandContext(ctx, "bash", append(append(args, t.flags...), more...)...)
 	cmd.Dir = filepath.Join(s.p.root, t.dir)
+	cmd.Env = append(os.Environ(), activeVariable+"="+strconv.Itoa(number))
 	cmd.WaitDelay = 5 * time.Second
 	text := tail{limit: 8 << 10}
 	cmd.Stdout, cmd.Stderr = &text, &text
@@ -220,28 +239,21 @@ func (s *suite) runOne(ctx context.Context, m *mutant, worker int) (outcome, err
 	if !s.ran(m) {
 		return uncovered, nil
 	}
-	dir := filepath.Join(s.work, fmt.Sprint("worker", worker))
-	if err := os.MkdirAll(dir, fs.ModePerm); err != nil {
-		return notRun, err
-	}
-	mutated, overlay, binary := filepath.Join(dir, "mutant.go"), filepath.Join(dir, "overlay.json"), filepath.Join(dir, "mutant.test")
-	replace := map[string]map[string]string{"Replace": {filepath.Join(s.p.root, filepath.FromSlash(m.file)): mutated}}
-	text, err := json.Marshal(replace)
-	if err != nil {
-		return notRun, err
-	}
-	if err := errors.Join(os.WriteFile(mutated, m.apply(), 0o644), os.WriteFile(overlay, text, 0o644)); err != nil {
-		return notRun, err
-	}
-	for _, t := range s.tests {
-		_, err := s.build(ctx, t, binary, overlay)
-		if ctx.Err() != nil {
-			return notRun, nil
+	for i, t := range s.tests {
+		binary := s.batches[i]
+		if m.number == 0 {
+			dir := filepath.Join(s.work, fmt.Sprint("worker", worker))
+			if err := os.MkdirAll(dir, fs.ModePerm); err != nil {
+				return notRun, err
+			}
+			binary = filepath.Join(dir, "mutant.test")
+			if _, err := s.build(ctx, t, binary, map[string][]byte{m.file: m.apply()}); ctx.Err() != nil {
+				return notRun, nil
+			} else if err != nil {
+				return rejected, nil
+			}
 		}
-		if err != nil {
-			return rejected, nil
-		}
-		_, _, err = s.test(ctx, t, binary)
+		_, _, err := s.test(ctx, t, binary, m.number)
 		if ctx.Err() != nil {
 			return notRun, nil
 		}
