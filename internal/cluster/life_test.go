@@ -120,6 +120,8 @@ func TestSessionStatusOfSeveralKernels(t *testing.T) {
 		want    cluster.Status
 	}{
 		{[]cluster.Status{cluster.Lost}, cluster.Running},
+		{[]cluster.Status{cluster.Pending, cluster.Running}, cluster.Pending},
+		{[]cluster.Status{cluster.Pending, cluster.Scheduled, cluster.Creating}, cluster.Pending},
 		{[]cluster.Status{cluster.Lost, cluster.Creating}, cluster.Creating},
 		{[]cluster.Status{cluster.Running, cluster.Restarting}, cluster.Running},
 		{[]cluster.Status{cluster.Pulling, cluster.Preparing, cluster.Running}, cluster.Preparing},

@@ -68,7 +68,7 @@ func TestOperators(t *testing.T) {
 		}},
 		{"(string, error)", `return "a", nil`, []string{`return an empty text: return "", nil`}},
 		{"[]int", "return s", []string{"return nil: return nil"}},
-		{"[2]int", "x := [2]int{a}\nreturn x", []string{"return the zero value: return *new([2]int)"}},
+		{"[2]int", "x := [2]int{a}\n_ = x\nreturn x", []string{"return the zero value: return *new([2]int)"}},
 		{"", "a++\n_ = a", []string{"skip a statement: if false { a++ }", "arithmetic: a--"}},
 		{"", "a += b", []string{"skip a statement: if false { a += b }", "arithmetic: a -= b"}},
 		{"", "x := a\n_ = x", nil},

@@ -168,6 +168,21 @@ func TestOnlyAddressesThatWereAdmittedLeave(t *testing.T) {
 	require.Empty(t, closed, "the same address, written otherwise")
 	require.True(t, before.ByID("a").Stands(after.ByID("a")))
 	require.False(t, after.ByID("a").Stands(before.ByID("a")))
+	c.Revision, c.Admitted = 3, []netip.Addr{home}
+	_, closed = after.With(circuit.Change{Put: []proxy.Circuit{c}})
+	require.Equal(t, []circuit.Closed{{ID: "a", Reason: "revoked", From: []netip.Addr{office}}}, closed)
+}
+
+// A table that begins with two claims of one place has the newer one, and nobody's connections end.
+func TestTheFirstTableHasRivals(t *testing.T) {
+	t.Parallel()
+	for _, put := range [][]proxy.Circuit{{onPort("a", 1, 100), onPort("b", 2, 100)}, {onPort("b", 2, 100), onPort("a", 1, 100)}} {
+		table, closed := (*circuit.Table)(nil).With(circuit.Change{Put: put})
+		require.Empty(t, closed)
+		require.Equal(t, 1, table.Len())
+		require.Equal(t, "b", table.ByPort(100).ID)
+		check(t, table)
+	}
 }
 
 // Ids that are gone are remembered for a time that is long but not for ever: the memory of a proxy is bounded.

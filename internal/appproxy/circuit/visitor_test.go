@@ -11,6 +11,12 @@ import (
 	"berth.dev/berth/internal/wire/proxy"
 )
 
+// A verdict that nobody filled in lets nobody pass.
+func TestTheZeroVerdictIsNoDecision(t *testing.T) {
+	t.Parallel()
+	require.NotContains(t, []circuit.Decision{circuit.Pass, circuit.Login, circuit.Refuse}, circuit.Verdict{}.Decision)
+}
+
 // The proxy logs and counts visitors by the user that a verdict names.
 func TestVerdictsNameTheUser(t *testing.T) {
 	t.Parallel()
@@ -127,7 +133,7 @@ func TestNetworksOfVisitors(t *testing.T) {
 	t.Parallel()
 	for addr, want := range map[string]string{
 		"192.0.2.7": "192.0.2.7", "::ffff:192.0.2.7": "192.0.2.7", "2001:db8:1:2:3:4:5:6": "2001:db8:1:2::", "2001:db8:1:2::": "2001:db8:1:2::",
-		"fe80::1%eth0": "fe80::",
+		"fe80::1%eth0": "fe80::", "2001:db8:1:2:ffff:ffff:ffff:ffff": "2001:db8:1:2::", "2001:db8:1:3::1": "2001:db8:1:3::",
 	} {
 		require.Equal(t, want, circuit.Network(netip.MustParseAddr(addr)).String(), addr)
 	}
