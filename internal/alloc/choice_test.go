@@ -329,7 +329,9 @@ func TestLaterSlotsFollowEarlierOnes(t *testing.T) {
 				}
 			}
 		}
-		request := cluster.Slots{"cuda.device": 1000, cluster.SlotCPU: cluster.Whole(1 + r.Int64N(4)), cluster.SlotMem: cluster.Whole(1 + r.Int64N(60))}
+		request := cluster.Slots{
+			"cuda.device": 1000, cluster.SlotCPU: cluster.Whole(1 + r.Int64N(4)), cluster.SlotMem: cluster.Whole(1 + r.Int64N(60)),
+		}
 		placement := alloc.Placement(r.IntN(2))
 		a, err := alloc.Fit(devices, used, request, alloc.Policy{Placement: placement})
 		if err != nil {

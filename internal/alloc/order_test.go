@@ -53,7 +53,8 @@ func TestDevicesInOrder(t *testing.T) {
 func TestRulesOfSlots(t *testing.T) {
 	t.Parallel()
 	for slot, want := range map[cluster.SlotName]alloc.Rule{
-		"cpu": alloc.Whole, "mem": alloc.Bulk, "cuda.mem": alloc.Bulk, "cuda.shares": alloc.Fraction, "cuda.device": alloc.Whole, "shares": alloc.Whole,
+		"cpu": alloc.Whole, "mem": alloc.Bulk, "cuda.mem": alloc.Bulk, "cuda.shares": alloc.Fraction, "cuda.device": alloc.Whole,
+		"shares": alloc.Whole,
 		"memory": alloc.Whole,
 	} {
 		require.Equal(t, want, alloc.DefaultRule(slot), slot)
@@ -87,7 +88,8 @@ func TestAWantOfOneDevice(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, int32(1), takes[1].Device)
 	for name, w := range map[string]alloc.Want{
-		"more than it has": {Amount: 310, On: 1}, "no quantum": {Amount: 15, On: 1}, "not there": {Amount: 10, On: 3}, "more than capacity": {Amount: 1010, On: 2},
+		"more than it has": {Amount: 310, On: 1}, "no quantum": {Amount: 15, On: 1},
+		"not there": {Amount: 10, On: 3}, "more than capacity": {Amount: 1010, On: 2},
 	} {
 		takes, ok := choose(w, alloc.Policy{})
 		require.False(t, ok, name)
@@ -110,8 +112,9 @@ func TestCoresSpread(t *testing.T) {
 		{[]string{"0"}, 2, []string{"1", "5"}},
 		{[]string{"0", "1", "2"}, 3, []string{"3", "7", "4"}},
 	} {
-		a, err := alloc.Fit(cores(8, 1), alloc.Allocation{cluster.SlotCPU: taken(c.used...)}, cluster.Slots{cluster.SlotCPU: cluster.Whole(c.want)},
-			alloc.Policy{Placement: alloc.Spread})
+		request := cluster.Slots{cluster.SlotCPU: cluster.Whole(c.want)}
+		used := alloc.Allocation{cluster.SlotCPU: taken(c.used...)}
+		a, err := alloc.Fit(cores(8, 1), used, request, alloc.Policy{Placement: alloc.Spread})
 		require.NoError(t, err)
 		require.Equal(t, taken(c.got...), a[cluster.SlotCPU], "used %v", c.used)
 	}
@@ -123,7 +126,8 @@ func TestPartsOfACardShareTheLoad(t *testing.T) {
 	var devices []alloc.Device
 	for i := range 4 {
 		devices = append(devices, alloc.Device{
-			Slot: "fpga", ID: fmt.Sprint("f", i), NUMA: 0, Capacity: 2000, Healthy: true, Links: map[string]int{fmt.Sprint("f", i^1): alloc.DistanceSibling},
+			Slot: "fpga", ID: fmt.Sprint("f", i), NUMA: 0, Capacity: 2000, Healthy: true,
+			Links: map[string]int{fmt.Sprint("f", i^1): alloc.DistanceSibling},
 		})
 	}
 	for want, got := range map[int64]map[string]cluster.Amount{
@@ -135,7 +139,8 @@ func TestPartsOfACardShareTheLoad(t *testing.T) {
 		require.Equal(t, got, a["fpga"], want)
 	}
 	// A part that is used more gives what it has.
-	a, err := alloc.Fit(devices, alloc.Allocation{"fpga": {"f0": 1000, "f2": 2000, "f3": 2000}}, cluster.Slots{"fpga": cluster.Whole(3)}, alloc.Policy{})
+	used := alloc.Allocation{"fpga": {"f0": 1000, "f2": 2000, "f3": 2000}}
+	a, err := alloc.Fit(devices, used, cluster.Slots{"fpga": cluster.Whole(3)}, alloc.Policy{})
 	require.NoError(t, err)
 	require.Equal(t, map[string]cluster.Amount{"f0": 1000, "f1": 2000}, a["fpga"])
 }
@@ -172,8 +177,8 @@ func TestLinksFromOneSide(t *testing.T) {
 	require.Equal(t, taken("b", "d"), choose(2, gpu("a", 0, nil), gpu("b", 0, map[string]int{"d": fast}), gpu("c", 0, nil), gpu("d", 0, nil)))
 	require.Equal(t, taken("b", "d"), choose(2, gpu("a", 0, nil), gpu("b", 0, nil), gpu("c", 0, nil), gpu("d", 0, map[string]int{"b": fast})))
 	// The nearer of two claims counts.
-	require.Equal(t, taken("b", "c"), choose(2, gpu("a", 0, map[string]int{"b": alloc.DistanceSwitch}), gpu("b", 0, map[string]int{"c": alloc.DistanceFar}),
-		gpu("c", 0, map[string]int{"b": fast})))
+	require.Equal(t, taken("b", "c"), choose(2, gpu("a", 0, map[string]int{"b": alloc.DistanceSwitch}),
+		gpu("b", 0, map[string]int{"c": alloc.DistanceFar}), gpu("c", 0, map[string]int{"b": fast})))
 	// Without a node a link is all that is known; a link to a device that is not there is nothing.
 	require.Equal(t, taken("a", "c"), choose(2, gpu("a", -1, map[string]int{"c": alloc.DistanceNode}), gpu("b", -1, gone), gpu("c", -1, nil)))
 	// Without any link the first ones are taken.

@@ -58,7 +58,8 @@ func TestRefusals(t *testing.T) {
 		},
 		"too much": {
 			gpus, nil, "cuda.shares", 2010, alloc.Policy{}, fault.Invalid,
-			alloc.Short{Slot: "cuda.shares", Want: 2010, Free: 2000, Total: 2000}, "slot cuda.shares: 2.01 asked for, the whole agent has 2 (0.01 too much)",
+			alloc.Short{Slot: "cuda.shares", Want: 2010, Free: 2000, Total: 2000},
+			"slot cuda.shares: 2.01 asked for, the whole agent has 2 (0.01 too much)",
 		},
 		"no such model": {
 			broken, nil, "cuda.shares", 100, alloc.Policy{Models: []string{"A100"}}, fault.Invalid,
@@ -66,7 +67,8 @@ func TestRefusals(t *testing.T) {
 		},
 		"healthy ones alone": {
 			broken, nil, "cuda.shares", 1500, alloc.Policy{}, fault.Invalid,
-			alloc.Short{Slot: "cuda.shares", Want: 1500, Free: 1000, Total: 1000}, "slot cuda.shares: 1.5 asked for, the whole agent has 1 (0.5 too much)",
+			alloc.Short{Slot: "cuda.shares", Want: 1500, Free: 1000, Total: 1000},
+			"slot cuda.shares: 1.5 asked for, the whole agent has 1 (0.5 too much)",
 		},
 		"no whole quantum": {
 			gpus, nil, "cuda.shares", 15, alloc.Policy{}, fault.Invalid,
@@ -81,7 +83,8 @@ func TestRefusals(t *testing.T) {
 			alloc.Short{Slot: "mig", Want: 1000, Total: 2000}, "slot mig: 1 asked for, 0 is free (1 missing)",
 		},
 		"no such slot": {
-			gpus, nil, "tpu", 1000, alloc.Policy{}, fault.Invalid, alloc.Short{Slot: "tpu", Want: 1000}, "slot tpu: 1 asked for, this agent has none",
+			gpus, nil, "tpu", 1000, alloc.Policy{}, fault.Invalid, alloc.Short{Slot: "tpu", Want: 1000},
+			"slot tpu: 1 asked for, this agent has none",
 		},
 	} {
 		_, err := alloc.Fit(c.devices, c.used, cluster.Slots{c.slot: c.want}, c.policy)
@@ -122,19 +125,29 @@ func TestCheckRefusesWhatTheAgentHasNot(t *testing.T) {
 		short   alloc.Short
 	}{
 		"more than is left": {
-			request(310), choice("g0", 310), `cuda.shares device "g0" has 0.3 free, 0.31 was chosen`, alloc.Short{Slot: "cuda.shares", Want: 310, Free: 300},
+			request(310), choice("g0", 310), `cuda.shares device "g0" has 0.3 free, 0.31 was chosen`,
+			alloc.Short{Slot: "cuda.shares", Want: 310, Free: 300},
 		},
-		"unhealthy": {request(10), choice("g1", 10), `cuda.shares device "g1" has 0 free, 0.01 was chosen`, alloc.Short{Slot: "cuda.shares", Want: 10}},
+		"unhealthy": {
+			request(10), choice("g1", 10), `cuda.shares device "g1" has 0 free, 0.01 was chosen`,
+			alloc.Short{Slot: "cuda.shares", Want: 10},
+		},
 		"below zero": {
-			request(-10), choice("g0", -10), `cuda.shares device "g0" has 0.3 free, -0.01 was chosen`, alloc.Short{Slot: "cuda.shares", Want: -10, Free: 300},
+			request(-10), choice("g0", -10), `cuda.shares device "g0" has 0.3 free, -0.01 was chosen`,
+			alloc.Short{Slot: "cuda.shares", Want: -10, Free: 300},
 		},
-		"unknown": {request(10), choice("g7", 10), `cuda.shares device "g7" is not a device of this agent`, alloc.Short{Slot: "cuda.shares", Want: 10}},
+		"unknown": {
+			request(10), choice("g7", 10), `cuda.shares device "g7" is not a device of this agent`,
+			alloc.Short{Slot: "cuda.shares", Want: 10},
+		},
 		"of another slot": {
-			cluster.Slots{"tpu": 10}, alloc.Allocation{"tpu": {"g0": 10}}, `tpu device "g0" is not a device of this agent`, alloc.Short{Slot: "tpu", Want: 10},
+			cluster.Slots{"tpu": 10}, alloc.Allocation{"tpu": {"g0": 10}}, `tpu device "g0" is not a device of this agent`,
+			alloc.Short{Slot: "tpu", Want: 10},
 		},
 		"memory": {
 			cluster.Slots{cluster.SlotMem: cluster.Whole(65)}, alloc.Allocation{cluster.SlotMem: {"g0": cluster.Whole(65)}},
-			`mem device "g0" has 64 bytes free, 65 bytes was chosen`, alloc.Short{Slot: cluster.SlotMem, Want: cluster.Whole(65), Free: cluster.Whole(64)},
+			`mem device "g0" has 64 bytes free, 65 bytes was chosen`,
+			alloc.Short{Slot: cluster.SlotMem, Want: cluster.Whole(65), Free: cluster.Whole(64)},
 		},
 	} {
 		err := alloc.Check(devices, used, c.request, c.choice)
@@ -148,7 +161,8 @@ func TestCheckRefusesWhatTheAgentHasNot(t *testing.T) {
 		request cluster.Slots
 		choice  alloc.Allocation
 	}{
-		"less than asked for": {request(300), choice("g0", 200)}, "more than asked for": {request(100), choice("g0", 200)}, "nothing": {request(100), nil},
+		"less than asked for": {request(300), choice("g0", 200)}, "more than asked for": {request(100), choice("g0", 200)},
+		"nothing":       {request(100), nil},
 		"not asked for": {nil, choice("g0", 100)},
 	} {
 		require.Equal(t, fault.Conflict, fault.KindOf(alloc.Check(devices, used, c.request, c.choice)), name)

@@ -59,7 +59,9 @@ func TestFolderRefsThatAreNone(t *testing.T) {
 		require.Equal(t, fault.Invalid, fault.KindOf(err), text)
 		require.NotEmpty(t, fault.NextOf(err), text)
 	}
-	for _, scope := range []string{"", "user", "user:", ":" + scopeUUID, "group:" + scopeUUID, "user:me", scopeUUID, "user:" + scopeUUID + "0"} {
+	for _, scope := range []string{
+		"", "user", "user:", ":" + scopeUUID, "group:" + scopeUUID, "user:me", scopeUUID, "user:" + scopeUUID + "0",
+	} {
 		got, err := cluster.ParseQuotaScope(scope)
 		refused(err, scope)
 		require.Zero(t, got)

@@ -178,7 +178,8 @@ func (s *suite) cover(name string) error {
 		}
 		var b block
 		var statements int
-		if _, err := fmt.Sscanf(rest, "%d.%d,%d.%d %d %d", &b.fromLine, &b.fromColumn, &b.toLine, &b.toColumn, &statements, &b.count); err != nil {
+		_, err := fmt.Sscanf(rest, "%d.%d,%d.%d %d %d", &b.fromLine, &b.fromColumn, &b.toLine, &b.toColumn, &statements, &b.count)
+		if err != nil {
 			return fmt.Errorf("read the coverage: %w", err)
 		}
 		base := filepath.Base(file) + ".go"

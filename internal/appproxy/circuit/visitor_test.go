@@ -97,7 +97,8 @@ func TestRawConnections(t *testing.T) {
 	home := netip.MustParseAddr("192.0.2.1")
 	c := circuit.New(proxy.Circuit{ID: id, Protocol: "tcp", Admitted: []netip.Addr{home, netip.MustParseAddr("fe80::1%eth0")}})
 	for addr, want := range map[string]circuit.Decision{
-		"192.0.2.1": circuit.Pass, "::ffff:192.0.2.1": circuit.Pass, "192.0.2.2": circuit.Refuse, "fe80::1": circuit.Pass, "fe80::1%eth1": circuit.Pass,
+		"192.0.2.1": circuit.Pass, "::ffff:192.0.2.1": circuit.Pass, "192.0.2.2": circuit.Refuse,
+		"fe80::1": circuit.Pass, "fe80::1%eth1": circuit.Pass,
 		"fe80::2": circuit.Refuse,
 	} {
 		got := c.AdmitConn(netip.MustParseAddr(addr), now)
