@@ -198,6 +198,13 @@ func measure(
 	if err := s.batch(ctx, chosen); err != nil {
 		return r, err
 	}
+	alone := 0
+	for _, m := range chosen {
+		if m.number == 0 && s.ran(m) {
+			alone++
+		}
+	}
+	fmt.Fprintf(out, "== %s: %d mutants are built one by one, the others together\n", dir, alone)
 	outcomes, err := s.runAll(ctx, shuffled(chosen, o.seed), deadline)
 	if err != nil {
 		return r, err

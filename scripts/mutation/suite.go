@@ -36,6 +36,9 @@ const (
 	minCPU    = 3 // seconds
 )
 
+// progressEvery is after how many mutants the standard error output says how far the run is.
+const progressEvery = 50
+
 // suite runs the tests of one package on its mutants.
 type suite struct {
 	p        *packageSource
@@ -222,7 +225,10 @@ func (s *suite) runAll(ctx context.Context, mutants []*mutant, deadline time.Tim
 			}
 		})
 	}
-	for _, m := range mutants {
+	for i, m := range mutants {
+		if i > 0 && i%progressEvery == 0 {
+			fmt.Fprintf(os.Stderr, "%s: %d of %d\n", s.p.dir, i, len(mutants))
+		}
 		mutex.Lock()
 		failed := failure != nil
 		mutex.Unlock()
