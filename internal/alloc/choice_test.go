@@ -154,6 +154,21 @@ func TestFractionsComeFromFewDevices(t *testing.T) {
 			smallest, largest = min(smallest, v), max(largest, v)
 		}
 		part := (want/cluster.Amount(fewest) + alloc.Quantum - 1) / alloc.Quantum * alloc.Quantum
+		if part < want/cluster.Amount(fewest)+alloc.Quantum && places[fewest-1].free >= part+alloc.Quantum && placement == alloc.Pack {
+			// The tightest of those that hold a part.
+			var holders, chosen []cluster.Amount
+			for _, p := range places {
+				if p.free >= part+alloc.Quantum {
+					holders = append(holders, p.free)
+				}
+				if got[p.id] > 0 {
+					chosen = append(chosen, p.free)
+				}
+			}
+			slices.Sort(holders)
+			slices.Sort(chosen)
+			require.LessOrEqual(t, chosen[len(chosen)-1], holders[fewest-1], "free %v, want %s, got %v", places, want, got)
+		}
 		if places[fewest-1].free >= part {
 			require.LessOrEqual(t, largest-smallest, alloc.Quantum, "free %v, want %s, got %v", places, want, got)
 		}
@@ -266,6 +281,7 @@ func TestAcceleratorsAreNear(t *testing.T) {
 		if len(places) < 2 {
 			continue
 		}
+		all = append(all, alloc.Device{Slot: "a.device", ID: "a", Capacity: 1000, Healthy: true}) // so that numbers do not begin at 0
 		want := 1 + r.IntN(len(places))
 		first := 0 // how many are behind the first switch
 		for _, p := range places {
@@ -330,7 +346,7 @@ func TestLaterSlotsFollowEarlierOnes(t *testing.T) {
 			}
 		}
 		request := cluster.Slots{
-			"cuda.device": 1000, cluster.SlotCPU: cluster.Whole(1 + r.Int64N(4)), cluster.SlotMem: cluster.Whole(1 + r.Int64N(60)),
+			"cuda.device": 1000, cluster.SlotCPU: cluster.Whole(1 + r.Int64N(9)), cluster.SlotMem: cluster.Whole(1 + r.Int64N(60)),
 		}
 		placement := alloc.Placement(r.IntN(2))
 		a, err := alloc.Fit(devices, used, request, alloc.Policy{Placement: placement})
@@ -412,8 +428,25 @@ func TestHoldsAndChooseAgree(t *testing.T) {
 			}
 		}
 		possible := want%unit == 0 && sum >= want && (rule != alloc.Unique || want == cluster.Milli)
-		if rule == alloc.Fraction && p.NoFragment {
-			require.True(t, !holds || possible)
+		if rule == alloc.Fraction && p.NoFragment && possible {
+			// As few devices as an agent without sessions needs, in equal parts.
+			largest := cluster.Amount(0)
+			for _, d := range devices {
+				if d.Healthy {
+					largest = max(largest, d.Capacity)
+				}
+			}
+			count, holders := 1, 0
+			for cluster.Amount(count)*largest < want {
+				count++
+			}
+			for i, d := range devices {
+				part := max(0, d.Capacity-used[slot][devices[i].ID])
+				if d.Healthy && (p.Models == nil || d.Model == "m1") && part*cluster.Amount(count) >= want {
+					holders++
+				}
+			}
+			require.Equal(t, holders >= count, holds, "seed %d: %s of %v", seed, want, free)
 		} else {
 			require.Equal(t, possible, holds, "seed %d: rule %d, %s of %v", seed, rule, want, free)
 		}

@@ -67,6 +67,10 @@ func TestRulesOfSlots(t *testing.T) {
 	a, err = alloc.Fit(cores(2, 1), a, cluster.Slots{cluster.SlotCPU: 1500}, alloc.Policy{Rules: rules})
 	require.NoError(t, err)
 	require.Equal(t, alloc.Allocation{"cpu": {"1": 1000, "0": 500}}, a)
+	full := alloc.Allocation{"cpu": {"0": 999, "1": 1000}}
+	a, err = alloc.Fit(cores(2, 1), full, cluster.Slots{cluster.SlotCPU: 1}, alloc.Policy{Rules: rules})
+	require.NoError(t, err)
+	require.Equal(t, alloc.Allocation{"cpu": {"0": 1}}, a, "the last thousandth")
 }
 
 // A want can be restricted to one device: it is taken from there or not at all.

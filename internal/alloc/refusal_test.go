@@ -56,6 +56,10 @@ func TestRefusals(t *testing.T) {
 			alloc.Short{Slot: "cuda.shares", Want: 600, Free: 600, Total: 2000, Fragmented: true},
 			"slot cuda.shares: 0.6 asked for, 0.6 is free but spread over devices in parts that do not fit",
 		},
+		"all of a busy agent": {
+			gpus, used, "cuda.shares", 2000, alloc.Policy{}, fault.Exhausted,
+			alloc.Short{Slot: "cuda.shares", Want: 2000, Free: 600, Total: 2000}, "slot cuda.shares: 2 asked for, 0.6 is free (1.4 missing)",
+		},
 		"too much": {
 			gpus, nil, "cuda.shares", 2010, alloc.Policy{}, fault.Invalid,
 			alloc.Short{Slot: "cuda.shares", Want: 2010, Free: 2000, Total: 2000},
@@ -135,6 +139,10 @@ func TestCheckRefusesWhatTheAgentHasNot(t *testing.T) {
 		"below zero": {
 			request(-10), choice("g0", -10), `cuda.shares device "g0" has 0.3 free, -0.01 was chosen`,
 			alloc.Short{Slot: "cuda.shares", Want: -10, Free: 300},
+		},
+		"a little below zero": {
+			request(-1), choice("g0", -1), `cuda.shares device "g0" has 0.3 free, -0.001 was chosen`,
+			alloc.Short{Slot: "cuda.shares", Want: -1, Free: 300},
 		},
 		"unknown": {
 			request(10), choice("g7", 10), `cuda.shares device "g7" is not a device of this agent`,
