@@ -33,7 +33,9 @@ func packCards(cards []pile, want int) {
 		}
 		better(func(a, b pile) bool { return a.free > b.free }, func(c pile) bool { return c.whole && c.free <= want })
 		if best < 0 {
-			better(func(a, b pile) bool { return a.free < b.free || a.free == b.free && !a.whole && b.whole }, func(c pile) bool { return c.free >= want })
+			better(func(a, b pile) bool {
+				return a.free < b.free || a.free == b.free && !a.whole && b.whole
+			}, func(c pile) bool { return c.free >= want })
 		}
 		if best < 0 {
 			better(func(a, b pile) bool { return a.free > b.free }, func(pile) bool { return true })
@@ -161,7 +163,8 @@ func TestSharesAreNear(t *testing.T) {
 	}
 	require.Equal(t, taken("g4", "g5"), choose(nil, beside(2000), alloc.Policy{}))
 	require.Equal(t, taken("g6", "g7"), choose(busy(1000, "g4"), beside(2000), alloc.Policy{}))
-	require.Equal(t, taken("g5", "g7"), choose(busy(1000, "g4", "g6"), beside(2000), alloc.Policy{}), "near to what was chosen before being near to each other")
+	require.Equal(t, taken("g5", "g7"), choose(busy(1000, "g4", "g6"), beside(2000), alloc.Policy{}),
+		"near to what was chosen before being near to each other")
 	require.Equal(t, taken("g7", "g0"), choose(busy(1000, "g4", "g5", "g6"), beside(2000), alloc.Policy{}), "what node 1 has, and one more")
 	require.Equal(t, taken("g4", "g5", "g6", "g7"), choose(nil, beside(4000), alloc.Policy{}))
 	require.Equal(t, map[string]cluster.Amount{"g4": 500}, choose(nil, beside(500), alloc.Policy{}))

@@ -105,26 +105,31 @@ func run(ctx context.Context, out io.Writer, args []string) error {
 			failures = append(failures, fmt.Sprintf("%s:%d matches no mutant: correct or remove the entry", o.listed, e.line))
 		}
 	}
-	if o.list {
-		return nil
+	if !o.list {
+		failures = append(failures, summarise(out, results, o.min)...)
 	}
+	if len(failures) > 0 {
+		return errors.New(strings.Join(failures, "\n  "))
+	}
+	return nil
+}
+
+// summarise prints the table of scores and returns what is below the threshold.
+func summarise(out io.Writer, results []result, lowest float64) (failures []string) {
 	fmt.Fprintf(out, "\n%-28s %10s %8s %8s %12s\n", "package", "killed", "score", "mutants", "equivalent")
 	for _, r := range results {
 		fmt.Fprintf(out, "%-28s %5d/%-4d %7.1f%% %8d %12d\n", r.dir, r.killed, r.ran, r.score(), r.total, r.equivalent)
 		switch {
 		case r.ran == 0:
 			failures = append(failures, r.dir+": no mutant was run")
-		case r.score() < o.min:
-			failures = append(failures, fmt.Sprintf("%s: %.1f %% is below %.0f %%", r.dir, r.score(), o.min))
+		case r.score() < lowest:
+			failures = append(failures, fmt.Sprintf("%s: %.1f %% is below %.0f %%", r.dir, r.score(), lowest))
 		}
 		if r.skipped > 0 {
 			fmt.Fprintf(out, "  left out: the time ended before %d of %d chosen mutants were run\n", r.skipped, r.chosen)
 		}
 	}
-	if len(failures) > 0 {
-		return errors.New(strings.Join(failures, "\n  "))
-	}
-	return nil
+	return failures
 }
 
 // result is what became of the mutants of one package.
