@@ -57,10 +57,8 @@ func (x *index[K]) set(k K, c *Circuit) {
 	part[k] = c
 }
 
+// drop removes a key that is there.
 func (x *index[K]) drop(k K) {
-	if x.get(k) == nil {
-		return
-	}
 	delete(x.part(k), k)
 	x.n--
 }
