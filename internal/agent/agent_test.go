@@ -21,10 +21,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/agent"
+	"berth.dev/berth/internal/agent/device"
+	"berth.dev/berth/internal/agent/device/devicetest"
 	"berth.dev/berth/internal/agent/keeper"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/runtime/fake"
-	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
@@ -243,6 +244,8 @@ type host struct {
 	times  keeper.Times
 	clock  chassis.Clock
 	wrap   func(runtime.Runtime) runtime.Runtime
+	// drivers are those of other devices than cores and memory.
+	drivers []device.Driver
 }
 
 func newHost(t testing.TB, m *manager) *host {
@@ -261,19 +264,14 @@ func newHost(t testing.TB, m *manager) *host {
 
 func (h *host) start() {
 	h.t.Helper()
-	var devices []alloc.Device
-	for i := range h.cores {
-		devices = append(devices, alloc.Device{Slot: cluster.SlotCPU, ID: fmt.Sprint(i), NUMA: -1, Capacity: cluster.Whole(1), Healthy: true})
-	}
-	devices = append(devices, alloc.Device{Slot: cluster.SlotMem, ID: "root", NUMA: -1, Capacity: cluster.Whole(4 << 40), Healthy: true})
 	var err error
 	var rt runtime.Runtime = h.engine.Runtime(h.cfg.Scope(), cluster.AgentID(h.cfg.ID))
 	if h.wrap != nil {
 		rt = h.wrap(rt)
 	}
 	h.agent, err = agent.New(h.cfg, agent.Deps{
-		Runtime: rt, RunnerPath: "/nonexistent/runner", Log: h.log, Devices: devices, Clock: h.clock,
-		Times: h.times,
+		Runtime: rt, RunnerPath: "/nonexistent/runner", Log: h.log, Clock: h.clock, Times: h.times,
+		Drivers: append(devicetest.Host(h.cores, 4<<40), h.drivers...),
 	})
 	require.NoError(h.t, err)
 	h.group, err = chassis.NewGroup(h.log, h.agent.Services()...)

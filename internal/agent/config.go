@@ -42,6 +42,8 @@ type Config struct {
 	// CPUOvercommit is how many sessions' cores one core of the host stands for; 1 gives every
 	// session cores of its own. Memory is never overcommitted.
 	CPUOvercommit int
+	// MockDevices is a TOML file that describes accelerators which do not exist, for tests and demonstrations; "" means none.
+	MockDevices string
 	// MinFree is how much of the scratch disk must be free for a kernel to be created.
 	MinFree Bytes
 	// UID and GID are the session's user inside containers when the manager names none.

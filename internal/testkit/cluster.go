@@ -18,6 +18,8 @@ import (
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/agent"
+	"berth.dev/berth/internal/agent/device"
+	"berth.dev/berth/internal/agent/device/devicetest"
 	"berth.dev/berth/internal/agent/keeper"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/runtime/fake"
@@ -280,7 +282,7 @@ func (m *Manager) Running() bool { return m.group != nil }
 type Agent struct {
 	c       *Cluster
 	cfg     agent.Config
-	devices []alloc.Device
+	drivers []device.Driver
 	// Engine is the host's container engine.
 	Engine *fake.Engine
 
@@ -311,14 +313,22 @@ func (c *Cluster) AddAgent() *Agent {
 	if c.o.Agent != nil {
 		c.o.Agent(&a.cfg)
 	}
-	for n := range c.o.Cores {
-		a.devices = append(a.devices, alloc.Device{Slot: cluster.SlotCPU, ID: fmt.Sprint(n), NUMA: -1, Capacity: cluster.Whole(1), Healthy: true})
-	}
-	a.devices = append(a.devices, alloc.Device{Slot: cluster.SlotMem, ID: "root", NUMA: -1, Capacity: cluster.Whole(c.o.Memory), Healthy: true})
+	a.drivers = devicetest.Host(c.o.Cores, c.o.Memory)
 	c.Agents = append(c.Agents, a)
 	c.tb.Cleanup(a.Stop)
 	a.Start()
 	return a
+}
+
+// devices are those that the agent's host has now.
+func (a *Agent) devices() (out []device.Device) {
+	a.c.tb.Helper()
+	for _, d := range a.drivers {
+		found, err := d.Discover(a.c.tb.Context())
+		a.c.check(err)
+		out = append(out, found...)
+	}
+	return out
 }
 
 // ID is the agent's name in the cluster.
@@ -330,7 +340,7 @@ func (a *Agent) Start() {
 	c.tb.Helper()
 	var err error
 	a.Agent, err = agent.New(a.cfg, agent.Deps{
-		Runtime: a.Engine.Runtime(a.cfg.Scope(), a.ID()), RunnerPath: "/nonexistent/runner", Log: c.log(a.cfg.ID), Devices: a.devices,
+		Runtime: a.Engine.Runtime(a.cfg.Scope(), a.ID()), RunnerPath: "/nonexistent/runner", Log: c.log(a.cfg.ID), Drivers: a.drivers,
 		Times: keeper.Times{Sweep: 100 * time.Millisecond},
 	})
 	c.check(err)
@@ -562,7 +572,7 @@ func (c *Cluster) Allocations() {
 	}
 	c.check(rows.Err())
 	for _, a := range c.Agents {
-		for _, d := range a.devices {
+		for _, d := range a.devices() {
 			if got := used[a.cfg.ID][d.Slot][d.ID]; got > d.Capacity {
 				c.tb.Errorf("%s %s of %s is given away %s times over", d.Slot, d.ID, a.cfg.ID, got)
 			}

@@ -160,7 +160,7 @@ func tell(t *testing.T, s story, at int) []string {
 		}
 		r.keeper.Ack(ack)
 		_, known := r.keeper.Find(kernelID(1))
-		return !known && r.engine.Count() == 0 && len(r.ledger.Records()) == 0 && r.mounts.count() == 0
+		return !known && r.engine.Count() == 0 && len(r.ledger.Records()) == 0 && r.host.Attached() == 0
 	})
 	dirs, err := filepath.Glob(filepath.Join(r.dir, "kernels", "0*"))
 	require.NoError(t, err)

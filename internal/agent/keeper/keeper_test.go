@@ -269,15 +269,15 @@ func TestNamedFailures(t *testing.T) {
 func TestFullScratchDisk(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.free = 1 << 62
+	r.host.Fill()
 	r.start()
 	r.want(true, desired(1))
 	o := r.awaitPhase(kernelID(1), 1, cluster.PhaseEnded)
 	require.True(t, o.Failed)
 	require.True(t, o.RetryElsewhere)
 	require.Equal(t, cluster.ReasonFailedToCreate, o.Reason)
-	require.Contains(t, o.Detail, "MiB free")
-	require.Contains(t, o.Detail, "free space under the agent's state directory")
+	require.Contains(t, o.Detail, "the disk of the agent's scratch directory is full")
+	require.Contains(t, o.Detail, "free space")
 	r.keeper.Ack([]cluster.Tombstone{{Kernel: kernelID(1), Generation: 1}})
 	r.gone(kernelID(1))
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/agent/ledger"
-	"berth.dev/berth/internal/agent/mount"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
@@ -42,7 +41,7 @@ type kernel struct {
 
 	// Owned by the goroutine.
 	image    runtime.Image
-	binds    []mount.Bind // of generation mounted
+	folders  []runtime.Mount // of generation mounted
 	mounted  int64
 	step     Step // tried last
 	attempts int  // of that step

@@ -9,10 +9,10 @@ import (
 	"os"
 	"time"
 
+	"berth.dev/berth/internal/agent/device"
+	"berth.dev/berth/internal/agent/host"
 	"berth.dev/berth/internal/agent/ledger"
-	"berth.dev/berth/internal/agent/mount"
 	"berth.dev/berth/internal/agent/runtime"
-	"berth.dev/berth/internal/agent/scratch"
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
@@ -73,7 +73,7 @@ func (n *kernel) adopt(v view) error {
 		// Whether its runner ever answered is unknown; a running container is taken as it is.
 		Running: c.Phase == runtime.PhaseRunning, StartedAt: c.StartedAt,
 	}
-	if conf, err := n.k.o.Scratch.Runner(n.id); err == nil {
+	if conf, err := n.k.o.Host.Runner(n.id); err == nil {
 		r.Token, r.Batch = conf.Token, conf.Batch != nil
 	}
 	a, err := alloc.Parse(r.Allocation)
@@ -116,7 +116,7 @@ func (n *kernel) reserve(ctx context.Context, v view) error {
 	if err != nil {
 		return fault.Invalidf("the manager's choice of devices cannot be read").WithCause(err)
 	}
-	devices := k.o.Devices()
+	devices := k.o.Devices.Allocatable()
 	k.mu.Lock()
 	used := k.used(n)
 	if d.Spec.Allocation != "" {
@@ -158,28 +158,25 @@ func (n *kernel) mount(ctx context.Context, v view) error {
 	return n.findImage(ctx, v)
 }
 
-// attach makes the binds of the present generation. They are needed until the container runs.
+// attach makes the mounts of the present generation's folders. They are needed until the container runs.
 func (n *kernel) attach(ctx context.Context, v view) error {
 	k, s := n.k, v.desired.Spec
 	if len(s.Mounts) == 0 || n.mounted == v.record.Generation {
 		return nil
-	}
-	if k.o.Mounts == nil {
-		return fault.Invalidf("this agent mounts no folders")
 	}
 	uid, gid := userOf(s, k.o.UID, k.o.GID)
 	n.show(cluster.PhasePreparing)
 	if err := k.o.Before(ctx, n.id, "mounts:before"); err != nil {
 		return err
 	}
-	binds, err := k.o.Mounts.Prepare(ctx, n.id, uid, gid, s.Mounts)
+	folders, err := k.o.Host.Attach(ctx, n.id, host.Owner{UID: uid, GID: gid}, s.Mounts)
 	if err != nil {
 		return err
 	}
 	if err := k.o.Before(ctx, n.id, "mounts:after"); err != nil {
 		return err
 	}
-	n.binds, n.mounted = binds, v.record.Generation
+	n.folders, n.mounted = folders, v.record.Generation
 	return nil
 }
 
@@ -212,6 +209,10 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 	if err := n.attach(ctx, v); err != nil {
 		return err
 	}
+	grant, err := n.grantOf(v)
+	if err != nil {
+		return err
+	}
 	base, err := k.images.files(ctx, n.image, v.desired.Spec.Image)
 	if err != nil {
 		return err
@@ -220,7 +221,7 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 		identity: runtime.Identity{Cluster: k.o.Scope, Agent: k.o.Agent, Kernel: n.id, Session: v.record.Session,
 			Generation: v.record.Generation, Allocation: v.record.Allocation, Schema: 1},
 		desired: v.desired, record: v.record, image: n.image, passwd: base.passwd, group: base.group,
-		uid: k.o.UID, gid: k.o.GID, runnerPath: k.o.RunnerPath, layout: k.o.Scratch.Layout(n.id), binds: n.bindsOf(v), logLevel: k.o.LogLevel,
+		uid: k.o.UID, gid: k.o.GID, grant: grant, folders: n.foldersOf(v), logLevel: k.o.LogLevel,
 	})
 	if err != nil {
 		return err
@@ -228,9 +229,11 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 	if err := k.o.Before(ctx, n.id, "scratch:before"); err != nil {
 		return err
 	}
-	if _, err := k.o.Scratch.Prepare(n.id, b.content); err != nil {
+	files, err := k.o.Host.Prepare(n.id, b.content)
+	if err != nil {
 		return err
 	}
+	b.spec.Mounts = append(files, b.spec.Mounts...)
 	if err := k.o.Before(ctx, n.id, "scratch:after"); err != nil {
 		return err
 	}
@@ -242,12 +245,24 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 	return n.ensure(ctx, v, b.spec)
 }
 
-// bindsOf are what attach made for the specification at hand.
-func (n *kernel) bindsOf(v view) []mount.Bind {
+// foldersOf are what attach made for the specification at hand.
+func (n *kernel) foldersOf(v view) []runtime.Mount {
 	if len(v.desired.Spec.Mounts) == 0 {
 		return nil
 	}
-	return n.binds
+	return n.folders
+}
+
+// grantOf is what the container gets of the devices that were reserved, unless one of them broke since then.
+func (n *kernel) grantOf(v view) (device.Grant, error) {
+	chosen, err := alloc.Parse(v.record.Allocation)
+	if err != nil {
+		return device.Grant{}, err
+	}
+	if err := n.k.o.Devices.Usable(chosen); err != nil {
+		return device.Grant{}, err
+	}
+	return n.k.o.Devices.Grant(chosen)
 }
 
 // create starts a container that was left half-made: it needs no new directory.
@@ -283,14 +298,13 @@ func (n *kernel) ensure(ctx context.Context, v view, spec runtime.Spec) error {
 		// The container has its own mounts by now. Those of the host would only be in the way of whoever
 		// deletes the agent's state, and lead into folders.
 		n.mounted = 0
-		if err := k.o.Mounts.Release(n.id); err != nil {
+		if err := k.o.Host.Detach(n.id); err != nil {
 			k.o.Log.Warn("the mounts of a running kernel stay until its end", "kernel", n.id, "err", err)
 		}
 	}
 	// Containers learn their own id from this file; nothing depends on it.
 	if a, err := alloc.Parse(spec.Identity.Allocation); err == nil {
-		_ = k.o.Scratch.AddConfig(n.id, scratch.File{Path: "resource.txt", Mode: 0o644,
-			Data: resourceText(k.o.Scratch.Layout(n.id), v.desired.Spec, a, o.ID)})
+		_ = k.o.Host.AddConfig(n.id, host.File{Path: "resource.txt", Mode: 0o644, Data: resourceText(v.desired.Spec, a, o.ID)})
 	}
 	return nil
 }
@@ -304,7 +318,7 @@ func (n *kernel) await(ctx context.Context) error {
 	var last error
 	for {
 		callCtx, cancel := context.WithTimeout(ctx, 5*time.Second)
-		_, err := k.o.Runners.Hello(callCtx, n.id, n.record.Generation, n.record.Token)
+		_, err := k.o.Host.Hello(callCtx, n.id, n.record.Generation, n.record.Token)
 		cancel()
 		if err == nil {
 			break
@@ -417,7 +431,7 @@ func (n *kernel) collect(ctx context.Context, v view) error {
 	e.oom = n.oom
 	k.mu.Unlock()
 	if n.record.Batch {
-		res, err := k.o.Scratch.Result(n.id)
+		res, err := k.o.Host.Result(n.id)
 		if err != nil {
 			k.o.Log.Warn("the result of a batch job cannot be read", "kernel", n.id, "err", err)
 		}
@@ -525,7 +539,7 @@ func (n *kernel) remove(ctx context.Context, v view) error {
 	if err := k.o.Runtime.Remove(callCtx, n.id); err != nil && !fault.Is(err, fault.NotFound) {
 		return fmt.Errorf("remove the container: %w", err)
 	}
-	k.o.Runners.Forget(n.id, v.record.Generation)
+	k.o.Host.Forget(n.id, v.record.Generation)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	n.container = nil
@@ -536,7 +550,7 @@ func (n *kernel) remove(ctx context.Context, v view) error {
 
 func (n *kernel) release(v view) error {
 	k := n.k
-	if err := k.putAway(n.id); err != nil {
+	if err := k.o.Host.Release(n.id); err != nil {
 		return err
 	}
 	n.mounted = 0

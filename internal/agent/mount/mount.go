@@ -30,6 +30,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 )
@@ -61,12 +62,6 @@ type Options struct {
 	// Plain binds checked paths and makes no mounts, as an agent that is not root must.
 	Plain bool
 	Log   *slog.Logger
-}
-
-// Bind is a mount as the engine is asked for it.
-type Bind struct {
-	Source, Target string
-	ReadOnly       bool
 }
 
 // Mounts keeps the mounts of one agent. All methods may be called concurrently.
@@ -211,7 +206,7 @@ func (m *Mounts) volumeOf(f cluster.FolderMount) (*volume, error) {
 // Prepare attaches a kernel's folders for a session whose user has these ids and returns what
 // the engine is to bind, in the order given. What an earlier call attached is replaced: containers
 // keep what they have. After an error the caller releases the kernel.
-func (m *Mounts) Prepare(ctx context.Context, kernel cluster.KernelID, uid, gid int, folders []cluster.FolderMount) ([]Bind, error) {
+func (m *Mounts) Prepare(ctx context.Context, kernel cluster.KernelID, uid, gid int, folders []cluster.FolderMount) ([]runtime.Mount, error) {
 	if len(folders) == 0 {
 		return nil, nil
 	}
@@ -222,7 +217,7 @@ func (m *Mounts) Prepare(ctx context.Context, kernel cluster.KernelID, uid, gid 
 	if err := m.Release(kernel); err != nil {
 		return nil, err
 	}
-	var out []Bind
+	var out []runtime.Mount
 	for i, f := range folders {
 		b, err := m.attach(ctx, dir, i, uid, gid, f)
 		if err != nil {
@@ -240,8 +235,8 @@ func (m *Mounts) dirOf(kernel cluster.KernelID) (string, error) {
 	return filepath.Join(m.o.Dir, string(kernel)), nil
 }
 
-func (m *Mounts) attach(ctx context.Context, dir string, i, uid, gid int, f cluster.FolderMount) (Bind, error) {
-	b := Bind{Target: f.Target, ReadOnly: !f.Perm.CanWrite()}
+func (m *Mounts) attach(ctx context.Context, dir string, i, uid, gid int, f cluster.FolderMount) (runtime.Mount, error) {
+	b := runtime.Mount{Target: f.Target, ReadOnly: !f.Perm.CanWrite()}
 	v, err := m.volumeOf(f)
 	if err != nil {
 		return b, err
@@ -314,7 +309,7 @@ func (m *Mounts) tellIDs(f cluster.FolderMount, err error) {
 
 // plain binds the checked path itself. The folder's own path is nobody's to exchange; a directory
 // in it is, between the check and the engine's bind, so that is refused.
-func (m *Mounts) plain(b Bind, p place, f cluster.FolderMount, uid, gid int) (Bind, error) {
+func (m *Mounts) plain(b runtime.Mount, p place, f cluster.FolderMount, uid, gid int) (runtime.Mount, error) {
 	if f.Subpath != "." && f.Subpath != "" {
 		return b, fault.Invalidf("%s is a directory in a folder, which this agent cannot mount safely", f.Subpath).WithReason(ReasonPath).
 			WithNext("mount the whole folder, or run the agent as root in the mount namespace of the engine")

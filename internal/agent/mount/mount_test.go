@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/internal/agent/mount"
+	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 )
@@ -122,7 +123,7 @@ func (w *world) open(change ...func(*mount.Options)) *mount.Mounts {
 	return m
 }
 
-func (w *world) prepare(m *mount.Mounts, uid int, folders ...cluster.FolderMount) []mount.Bind {
+func (w *world) prepare(m *mount.Mounts, uid int, folders ...cluster.FolderMount) []runtime.Mount {
 	w.Helper()
 	b, err := m.Prepare(w.Context(), kernelA, uid, uid, folders)
 	require.NoError(w, err)
