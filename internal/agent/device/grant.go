@@ -48,7 +48,7 @@ func (g Grant) Validate() error {
 		}
 	}
 	for _, n := range g.Nodes {
-		if !absolute(n.Source) || !absolute(n.Target) || n.Permissions == "" || strings.Trim(n.Permissions, "rwm") != "" {
+		if runtime.CheckDevice("", n) != nil || !absolute(n.Source) || !absolute(n.Target) {
 			return bad("device file %q cannot be given as %q with permissions %q", n.Source, n.Target, n.Permissions)
 		}
 	}
