@@ -72,7 +72,27 @@ var rules = []rule{
 	{dir: "internal/agent/runtime", allow: []string{"internal/alloc", "internal/cluster", "internal/fault", "internal/wire/run", "internal/wire/tunnel"}},
 	{dir: "internal/agent/runtime/conformance", allow: []string{"internal/agent/runtime", "internal/cluster", "internal/fault"}, testOnly: true},
 	{dir: "internal/agent/runtime/testimage", allow: []string{"internal/agent/runtime"}, testOnly: true},
-	{dir: "internal/agent/device", allow: []string{"internal/alloc", "internal/cluster", "internal/fault"}},
+	// What gives containers parts of the host: the contract, the inventory of an agent, and the drivers below.
+	{dir: "internal/agent/device", allow: []string{"internal/agent/runtime", "internal/alloc", "internal/cluster", "internal/fault", "internal/wire/node"}},
+	{dir: "internal/agent/device/conformance", allow: []string{"internal/agent/device", "internal/alloc", "internal/cluster"}, testOnly: true},
+	{dir: "internal/agent/device/devicetest", allow: []string{"internal/agent/device"}, testOnly: true},
+	// Where kernels have their files, folders and runners, as the keeper sees it; local is this machine.
+	{dir: "internal/agent/host", allow: []string{"internal/agent/runtime", "internal/cluster", "internal/fault", "internal/wire/run"}},
+	{dir: "internal/agent/host/local", allow: []string{
+		"internal/agent/host", "internal/agent/mount", "internal/agent/runners", "internal/agent/runtime", "internal/agent/scratch",
+		"internal/cluster", "internal/fault", "internal/wire/run",
+	}},
+	{dir: "internal/agent/host/fake", allow: []string{
+		"internal/agent/host", "internal/agent/runtime", "internal/cluster", "internal/fault", "internal/wire/run",
+	}, testOnly: true},
+	{dir: "internal/agent/host/conformance", allow: []string{
+		"internal/agent/host", "internal/agent/runtime", "internal/cluster", "internal/fault", "internal/wire/run",
+	}, testOnly: true},
+	// Kernels as the manager wants them. It knows no file, mount or socket: those are its Host's.
+	{dir: "internal/agent/keeper", allow: []string{
+		"internal/agent/device", "internal/agent/host", "internal/agent/ledger", "internal/agent/runtime",
+		"internal/alloc", "internal/chassis", "internal/cluster", "internal/fault", "internal/wire/run",
+	}},
 
 	{dir: "internal/storage", allow: []string{"internal/chassis", "internal/cluster", "internal/fault", "internal/wire/storage"}},
 	{dir: "internal/storage/volume", allow: []string{"internal/cluster", "internal/fault"}},
@@ -83,7 +103,7 @@ var rules = []rule{
 	{dir: "internal/membership/membershiptest", allow: []string{"internal/membership", "internal/manager/agentlink", "internal/chassis"}, testOnly: true},
 	{dir: "internal/appproxy", allow: []string{"internal/membership", "internal/chassis", "internal/cluster", "internal/fault", "internal/wire"}},
 	{dir: "internal/appproxy/circuit", allow: []string{"internal/cluster", "internal/fault", "internal/wire/proxy"}},
-	{dir: "internal/agent/mount", allow: []string{"internal/cluster", "internal/fault"}},
+	{dir: "internal/agent/mount", allow: []string{"internal/agent/runtime", "internal/cluster", "internal/fault"}},
 
 	{dir: "internal/runner", allow: []string{"internal/wire/run", "internal/wire/tunnel", "internal/fault"}, stdOnly: true},
 	{dir: "internal/runnerbin", allow: []string{"internal/fault"}},
