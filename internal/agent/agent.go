@@ -129,7 +129,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if err != nil {
 		return nil, err
 	}
-	a.facts.fenced, a.facts.seen, a.facts.mounts = a.keeper.Fenced, a.keeper.Prune, a.mounts
+	a.facts.fenced, a.facts.seen, a.facts.mounts, a.facts.interval = a.keeper.Fenced, a.keeper.Prune, a.mounts, c.DeviceInterval
 	a.meter = meter.New(d.Runtime, devices, a.keeper.Running, d.Clock, c.SampleInterval)
 	handler := stream.New(stream.Options{
 		Find: a.keeper.Find, LogTail: a.keeper.LogTail, Runtime: d.Runtime, Runners: a.runners, Log: d.Log,

@@ -50,6 +50,8 @@ type Config struct {
 	UID, GID int
 	// SampleInterval is the time between two metrics samples.
 	SampleInterval time.Duration
+	// DeviceInterval is the time between two looks for devices.
+	DeviceInterval time.Duration
 	// MaxCreating bounds how many kernels are created at the same time.
 	MaxCreating int
 	// RunnerLogLevel is debug, info, warn or error.
@@ -90,7 +92,7 @@ func DefaultConfig() Config {
 	return Config{
 		ID: ("i-" + host)[:min(64, len(host)+2)], Manager: "127.0.0.1:8082", StateDir: "/var/lib/berth/agent",
 		ReservedMem: -1, CPUOvercommit: 1, MinFree: 256 << 20, UID: 9001, GID: 9001,
-		SampleInterval: 5 * time.Second, MaxCreating: 16, RunnerLogLevel: "warn",
+		SampleInterval: 5 * time.Second, DeviceInterval: 10 * time.Second, MaxCreating: 16, RunnerLogLevel: "warn",
 		DataListen: ":0",
 	}
 }
@@ -119,6 +121,9 @@ func (c Config) Validate() error {
 	}
 	if c.SampleInterval < 100*time.Millisecond {
 		return fault.Invalidf("a sample every %s is too often", c.SampleInterval).WithNext("set agent.sample_interval to 1s or more")
+	}
+	if c.DeviceInterval < 10*time.Millisecond {
+		return fault.Invalidf("looking for devices every %s is too often", c.DeviceInterval).WithNext("set agent.device_interval to 1s or more")
 	}
 	if c.MaxCreating < 1 {
 		return fault.Invalidf("agent.max_creating is %d", c.MaxCreating).WithNext("set it to 1 or more")

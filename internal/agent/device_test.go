@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -46,42 +45,6 @@ after = "10m"
 gone = true
 `
 
-// ticking is the real clock, except that the device ticker is the test's: whoever asks for a tick every ten seconds gets one
-// when the test says so.
-type ticking struct {
-	chassis.Clock
-	mu    sync.Mutex
-	ticks []chan time.Time
-}
-
-type testTicker struct{ c chan time.Time }
-
-func (t testTicker) C() <-chan time.Time { return t.c }
-func (t testTicker) Stop()               {}
-func (t testTicker) Reset(time.Duration) {}
-
-func (c *ticking) NewTicker(d time.Duration) chassis.Ticker {
-	if d != 10*time.Second {
-		return c.Clock.NewTicker(d)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	t := testTicker{make(chan time.Time, 1)}
-	c.ticks = append(c.ticks, t.c)
-	return t
-}
-
-func (c *ticking) tick() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, t := range c.ticks {
-		select {
-		case t <- time.Time{}:
-		default:
-		}
-	}
-}
-
 // devicesOf reads the devices of reported facts by id.
 func devicesOf(t *testing.T, f cluster.NodeFacts) map[string]alloc.Device {
 	var list []alloc.Device
@@ -105,8 +68,7 @@ func TestDevicesAreWatched(t *testing.T) {
 	gpus, err := mock.New(described, func() time.Time { return time.Unix(1000, 0).Add(time.Duration(passed.Load())) })
 	require.NoError(t, err)
 	h.drivers = append(h.drivers, gpus)
-	clock := &ticking{Clock: chassis.RealClock()}
-	h.clock = clock
+	h.cfg.DeviceInterval = 10 * time.Millisecond
 	h.start()
 	capacity := func(want int64) func() bool {
 		return func() bool { return m.facts.EngineOK && m.facts.Capacity[slotGPU] == cluster.Whole(want) }
@@ -132,7 +94,6 @@ func TestDevicesAreWatched(t *testing.T) {
 	m.until("its GPU is measured", func() bool { return m.metrics[kernelID(1)]["cuda_util"] == 50 })
 
 	passed.Store(int64(3 * time.Minute))
-	clock.tick()
 	m.until("one GPU broke", capacity(1))
 	facts = m.told()
 	require.Equal(t, []string{"device GPU-1 of slot cuda.device is not given out: XID 79: it fell off the bus"}, facts.Warnings)
@@ -147,17 +108,14 @@ func TestDevicesAreWatched(t *testing.T) {
 	require.True(t, m.of(kernelID(2)).RetryElsewhere)
 
 	passed.Store(int64(4 * time.Minute))
-	clock.tick()
 	m.until("it came back", capacity(2))
 	require.Empty(t, m.told().Warnings)
 
 	passed.Store(int64(10 * time.Minute))
-	clock.tick()
 	m.until("the other one vanished", capacity(1))
 	require.False(t, devicesOf(t, m.told())["GPU-0"].Healthy, "it stays listed, because a kernel holds it")
 	require.Equal(t, cluster.PhaseRunning, m.of(kernelID(1)).Phase)
 	revision := m.told().Revision
-	clock.tick()
 	m.want(stopped(1))
 	m.until("it ends", func() bool { return m.phase(kernelID(1)) == cluster.PhaseEnded })
 	require.Equal(t, revision, m.told().Revision, "what did not change is not told again")

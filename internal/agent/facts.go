@@ -30,11 +30,13 @@ type facts struct {
 	rt      runtime.Runtime
 	clock   chassis.Clock
 	devices *device.Inventory
-	log     *slog.Logger
-	fenced  func() []cluster.KernelID
-	seen    func([]runtime.Image)
-	mounts  *mount.Mounts
-	data    *data.Port
+	// interval is the time between two looks for devices.
+	interval time.Duration
+	log      *slog.Logger
+	fenced   func() []cluster.KernelID
+	seen     func([]runtime.Image)
+	mounts   *mount.Mounts
+	data     *data.Port
 
 	mu      sync.Mutex
 	now     link.Facts
@@ -115,14 +117,12 @@ func (f *facts) look() {
 const (
 	lookWell = time.Minute
 	lookSick = 2 * time.Second
-	// lookDevices is the time between two looks for devices, which cost no more than a few small files.
-	lookDevices = 10 * time.Second
 )
 
 // watchDevices looks for devices until ctx ends, and makes every change known. What is broken or gone is not given to another
 // kernel from then on; kernels keep what they have.
 func (f *facts) watchDevices(ctx context.Context) error {
-	tick := f.clock.NewTicker(lookDevices)
+	tick := f.clock.NewTicker(f.interval)
 	defer tick.Stop()
 	failing := false
 	for {

@@ -48,6 +48,8 @@ type Options struct {
 	// Cores per agent default to 8, Memory in bytes to 64 GiB.
 	Cores  int
 	Memory int64
+	// Drivers makes the drivers of an agent's devices beside cores and memory, for the agent of that number.
+	Drivers func(agent int) []device.Driver
 	// Engine changes the options of every agent's engine.
 	Engine func(*fake.Options)
 	// Manager and Agent change configurations before they are used.
@@ -314,6 +316,9 @@ func (c *Cluster) AddAgent() *Agent {
 		c.o.Agent(&a.cfg)
 	}
 	a.drivers = devicetest.Host(c.o.Cores, c.o.Memory)
+	if c.o.Drivers != nil {
+		a.drivers = append(a.drivers, c.o.Drivers(i)...)
+	}
 	c.Agents = append(c.Agents, a)
 	c.tb.Cleanup(a.Stop)
 	a.Start()
