@@ -102,10 +102,12 @@ var validID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 // Validate reports the first value that cannot be used.
 func (c Config) Validate() error {
 	if !validID.MatchString(c.ID) {
-		return fault.Invalidf("agent id %q cannot be used", c.ID).WithNext("use up to 64 letters, digits, '-', '_' and '.', beginning with a letter or digit")
+		return fault.Invalidf("agent id %q cannot be used", c.ID).
+			WithNext("use up to 64 letters, digits, '-', '_' and '.', beginning with a letter or digit")
 	}
 	if _, _, err := net.SplitHostPort(c.Manager); err != nil {
-		return fault.Invalidf("the manager's address %q cannot be used", c.Manager).WithCause(err).WithNext("write host:port, for example 10.0.0.1:8082")
+		return fault.Invalidf("the manager's address %q cannot be used", c.Manager).WithCause(err).
+			WithNext("write host:port, for example 10.0.0.1:8082")
 	}
 	if c.StateDir == "" {
 		return fault.Invalidf("the agent has no state directory").WithNext("set agent.state_dir")
@@ -130,10 +132,12 @@ func (c Config) Validate() error {
 	}
 	if c.DataListen != "" && c.DataListen != data.Off {
 		if _, _, err := net.SplitHostPort(c.DataListen); err != nil {
-			return fault.Invalidf("agent.data_listen is %q", c.DataListen).WithCause(err).WithNext("write host:port, for example 10.0.0.2:6010, or %q", data.Off)
+			return fault.Invalidf("agent.data_listen is %q", c.DataListen).WithCause(err).
+				WithNext("write host:port, for example 10.0.0.2:6010, or %q", data.Off)
 		}
 	}
-	if _, port, err := net.SplitHostPort(c.DataAdvertise); err == nil && (port == "" || port == "0") || strings.ContainsAny(c.DataAdvertise, "/ ") {
+	if _, port, err := net.SplitHostPort(c.DataAdvertise); err == nil && (port == "" || port == "0") ||
+		strings.ContainsAny(c.DataAdvertise, "/ ") {
 		return fault.Invalidf("agent.data_advertise is %q", c.DataAdvertise).WithNext("write a host, or host:port as app proxies reach it")
 	}
 	for host, path := range c.Volumes {
@@ -141,7 +145,8 @@ func (c Config) Validate() error {
 			return fmt.Errorf("read agent.volumes: %w", err)
 		}
 		if !filepath.IsAbs(path) {
-			return fault.Invalidf("the path %q of volume %s is not absolute", path, host).WithNext("set agent.volumes.%q to where the volume is mounted on this node", host)
+			return fault.Invalidf("the path %q of volume %s is not absolute", path, host).
+				WithNext("set agent.volumes.%q to where the volume is mounted on this node", host)
 		}
 	}
 	switch c.RunnerLogLevel {

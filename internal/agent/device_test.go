@@ -134,7 +134,8 @@ func TestMockDevices(t *testing.T) {
 	m := newManager(t)
 	h := newHost(t, m)
 	h.cfg.MockDevices = filepath.Join(t.TempDir(), "machine.toml")
-	deps := agent.Deps{Runtime: h.engine.Runtime(h.cfg.Scope(), "i-test"), RunnerPath: "/nonexistent/runner", Log: slog.New(slog.DiscardHandler)}
+	deps := agent.Deps{Runtime: h.engine.Runtime(h.cfg.Scope(), "i-test"), RunnerPath: "/nonexistent/runner",
+		Log: slog.New(slog.DiscardHandler)}
 	_, err := agent.New(h.cfg, deps)
 	require.True(t, fault.Is(err, fault.Invalid), "%v", err)
 	require.NoError(t, os.WriteFile(h.cfg.MockDevices, []byte(machine+"colour = 1\n"), 0o600))

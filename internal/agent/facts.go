@@ -234,7 +234,8 @@ func imagesOf(images []runtime.Image) []cluster.NodeImage {
 	var out []cluster.NodeImage
 	for _, img := range images {
 		for _, ref := range img.References {
-			out = append(out, cluster.NodeImage{Reference: ref, Digest: img.ID, Architecture: img.Architecture, SizeBytes: img.SizeBytes, Labels: img.Labels})
+			out = append(out, cluster.NodeImage{Reference: ref, Digest: img.ID, Architecture: img.Architecture, SizeBytes: img.SizeBytes,
+				Labels: img.Labels})
 		}
 	}
 	slices.SortFunc(out, func(a, b cluster.NodeImage) int { return strings.Compare(a.Reference, b.Reference) })

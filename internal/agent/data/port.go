@@ -147,7 +147,8 @@ func (p *Port) start(ctx context.Context) (err error) {
 	if p.o.Listen == "" || p.o.Listen == Off {
 		return nil
 	}
-	l, err := (&net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 4}}).Listen(ctx, "tcp", p.o.Listen)
+	l, err := (&net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second,
+		Count: 4}}).Listen(ctx, "tcp", p.o.Listen)
 	if err != nil {
 		_ = p.socket.Close()
 		return fault.Unavailablef("the data port %s cannot be opened", p.o.Listen).WithCause(err).

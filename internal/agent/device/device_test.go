@@ -168,7 +168,8 @@ func TestAnswersThatCannotBeTrue(t *testing.T) {
 
 func TestTwoDriversOfOneSlot(t *testing.T) {
 	t.Parallel()
-	_, err := device.NewInventory(append(devicetest.Host(1, 1<<30), &fake{name: "x", kinds: map[cluster.SlotName]cluster.SlotKind{"cpu": "count"}})...)
+	_, err := device.NewInventory(append(devicetest.Host(1, 1<<30),
+		&fake{name: "x", kinds: map[cluster.SlotName]cluster.SlotKind{"cpu": "count"}})...)
 	require.True(t, fault.Is(err, fault.Invalid), "%v", err)
 	_, err = device.NewInventory(&fake{name: "x"}, &fake{name: "x"})
 	require.True(t, fault.Is(err, fault.Invalid), "%v", err)
@@ -176,10 +177,12 @@ func TestTwoDriversOfOneSlot(t *testing.T) {
 
 func TestGrantOfAll(t *testing.T) {
 	t.Parallel()
-	f := &fake{name: "x", kinds: map[cluster.SlotName]cluster.SlotKind{slot: cluster.SlotCount}, grant: device.Grant{CDI: []string{"v.com/x=a"}}}
+	f := &fake{name: "x", kinds: map[cluster.SlotName]cluster.SlotKind{slot: cluster.SlotCount},
+		grant: device.Grant{CDI: []string{"v.com/x=a"}}}
 	v, err := device.NewInventory(append(devicetest.Host(4, 1<<30), f)...)
 	require.NoError(t, err)
-	g, err := v.Grant(alloc.Allocation{cluster.SlotCPU: {"3": cluster.Milli}, cluster.SlotMem: {"root": cluster.Whole(1 << 20)}, slot: {"a": cluster.Milli}})
+	g, err := v.Grant(alloc.Allocation{cluster.SlotCPU: {"3": cluster.Milli}, cluster.SlotMem: {"root": cluster.Whole(1 << 20)},
+		slot: {"a": cluster.Milli}})
 	require.NoError(t, err)
 	require.Equal(t, device.Grant{Env: map[string]string{}, CDI: []string{"v.com/x=a"}, CPUSet: []int{3}, Memory: 1 << 20}, g)
 	f.grant.Memory = 7
@@ -214,7 +217,8 @@ func TestMergeKeepsEverything(t *testing.T) {
 		for i := range n {
 			name := string(rune('A' + i))
 			want[name] = rapid.StringMatching(`[a-z]{0,4}`).Draw(t, "value")
-			parts = append(parts, device.Part{Driver: name, Grant: device.Grant{Env: map[string]string{name: want[name]}, CDI: []string{"v.com/c=" + name}}})
+			parts = append(parts, device.Part{Driver: name, Grant: device.Grant{Env: map[string]string{name: want[name]},
+				CDI: []string{"v.com/c=" + name}}})
 			reversed = append([]device.Part{parts[i]}, reversed...)
 		}
 		a, err := device.Merge(parts...)

@@ -87,7 +87,8 @@ func stories() []story {
 			func(t *testing.T, r *rig, o cluster.KernelObservation) {
 				require.Equal(t, cluster.ReasonUserRequested, o.Reason)
 			}},
-		{"restart", []act{{desired(1, withFolder), at(1, cluster.PhaseRunning)}, {second, at(2, cluster.PhaseRunning)}, {stopSecond, at(2, cluster.PhaseEnded)}}, 2,
+		{"restart", []act{{desired(1, withFolder), at(1, cluster.PhaseRunning)}, {second, at(2, cluster.PhaseRunning)},
+			{stopSecond, at(2, cluster.PhaseEnded)}}, 2,
 			func(t *testing.T, _ *rig, o cluster.KernelObservation) {
 				require.Equal(t, cluster.ReasonUserRequested, o.Reason)
 			}},

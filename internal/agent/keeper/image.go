@@ -60,7 +60,9 @@ const (
 )
 
 // need returns the image of a specification; pulling is called before a pull begins.
-func (i *images) need(ctx context.Context, s *cluster.KernelSpec, pulling func(), progress func(runtime.PullProgress)) (runtime.Image, error) {
+func (i *images) need(
+	ctx context.Context, s *cluster.KernelSpec, pulling func(), progress func(runtime.PullProgress),
+) (runtime.Image, error) {
 	img, err := i.rt.Image(ctx, s.Image)
 	switch {
 	case err == nil && (s.ImageDigest == "" || s.AutoPull != "digest" || isDigest(img, s.ImageDigest)):
@@ -76,7 +78,8 @@ func (i *images) need(ctx context.Context, s *cluster.KernelSpec, pulling func()
 		return img, fault.NotFoundf("image %s is not on this agent and pulling is switched off", s.Image).
 			WithReason("image-missing").WithNext("pull it on the agent's host or set auto-pull to digest")
 	case s.AutoPull == "none":
-		return img, fault.Conflictf("image %s on this agent is %s, expected %s, and pulling is switched off", s.Image, img.ID, s.ImageDigest).WithReason("image-digest")
+		return img, fault.Conflictf("image %s on this agent is %s, expected %s, and pulling is switched off", s.Image, img.ID, s.ImageDigest).
+			WithReason("image-digest")
 	}
 	pulling()
 	return i.pull(ctx, s.Image, s.ImageDigest, progress)

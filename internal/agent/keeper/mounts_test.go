@@ -91,8 +91,9 @@ func TestFolderThatIsGone(t *testing.T) {
 		err       error
 		elsewhere bool
 	}{
-		"gone":     {fault.NotFoundf("the folder's directory is not on volume local:volume1").WithReason(mount.ReasonFolder), true},
-		"link out": {fault.Invalidf("the directory sub of the folder leads through a link out of the folder").WithReason(mount.ReasonPath), false},
+		"gone": {fault.NotFoundf("the folder's directory is not on volume local:volume1").WithReason(mount.ReasonFolder), true},
+		"link out": {fault.Invalidf("the directory sub of the folder leads through a link out of the folder").
+			WithReason(mount.ReasonPath), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -138,7 +138,8 @@ func (n *kernel) publish(phase cluster.Phase) {
 	if phase == cluster.PhaseEnded {
 		o = *r.Final
 	}
-	if old.Generation == o.Generation && old.Phase == o.Phase && old.ContainerID == o.ContainerID && old.StartedAt.Equal(o.StartedAt) && old.Detail == o.Detail {
+	if old.Generation == o.Generation && old.Phase == o.Phase && old.ContainerID == o.ContainerID && old.StartedAt.Equal(o.StartedAt) &&
+		old.Detail == o.Detail {
 		return
 	}
 	n.obs = o

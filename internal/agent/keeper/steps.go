@@ -133,7 +133,8 @@ func (n *kernel) reserve(ctx context.Context, v view) error {
 	}
 	r := &ledger.Record{
 		Kernel: n.id, Session: d.Session, Generation: d.Generation, Image: d.Spec.Image,
-		Batch: d.Spec.SessionType == cluster.Batch, Allocation: chosen.Text(), Token: newToken(), Rows: rows(n.id, d.Generation, len(d.Spec.Mounts)),
+		Batch: d.Spec.SessionType == cluster.Batch, Allocation: chosen.Text(), Token: newToken(),
+		Rows: rows(n.id, d.Generation, len(d.Spec.Mounts)),
 	}
 	if err := k.o.Ledger.Put(r); err != nil {
 		return err

@@ -43,7 +43,8 @@ func desiredOf(p *node.DesiredKernel) (cluster.DesiredKernel, error) {
 		RegistryAuth: s.GetRegistryAuth(), AutoPull: s.GetAutoPull(), Hostname: s.GetHostname(), Hosts: s.GetHosts(), Env: s.GetEnv(),
 		Slots: slots, Allocation: s.GetAllocation(), ShmBytes: s.GetShmBytes(), UID: int(s.GetUid()), GID: int(s.GetGid()),
 		SessionName: s.GetSessionName(), SessionType: cluster.SessionType(s.GetSessionType()), RuntimeType: s.GetRuntimeType(),
-		RuntimePath: s.GetRuntimePath(), StartupCommand: s.GetStartupCommand(), BatchTimeout: time.Duration(s.GetBatchTimeoutMs()) * time.Millisecond,
+		RuntimePath: s.GetRuntimePath(), StartupCommand: s.GetStartupCommand(),
+		BatchTimeout:    time.Duration(s.GetBatchTimeoutMs()) * time.Millisecond,
 		BootstrapScript: s.GetBootstrapScript(), ServicePorts: s.GetServicePorts(), ClusterRole: s.GetClusterRole(),
 		ClusterIdx: int(s.GetClusterIdx()), LocalRank: int(s.GetLocalRank()),
 	}

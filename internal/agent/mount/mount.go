@@ -142,7 +142,8 @@ func (m *Mounts) Warnings() []string {
 	}
 	for _, v := range m.volumes {
 		if since, hung := v.hungSince(); hung {
-			out = append(out, fmt.Sprintf("the file system of volume %s (%s) does not answer since %s", v.host, v.path, since.UTC().Format(time.TimeOnly+"Z")))
+			out = append(out, fmt.Sprintf("the file system of volume %s (%s) does not answer since %s", v.host, v.path,
+				since.UTC().Format(time.TimeOnly+"Z")))
 		}
 	}
 	slices.Sort(out)
@@ -206,7 +207,9 @@ func (m *Mounts) volumeOf(f cluster.FolderMount) (*volume, error) {
 // Prepare attaches a kernel's folders for a session whose user has these ids and returns what
 // the engine is to bind, in the order given. What an earlier call attached is replaced: containers
 // keep what they have. After an error the caller releases the kernel.
-func (m *Mounts) Prepare(ctx context.Context, kernel cluster.KernelID, uid, gid int, folders []cluster.FolderMount) ([]runtime.Mount, error) {
+func (m *Mounts) Prepare(
+	ctx context.Context, kernel cluster.KernelID, uid, gid int, folders []cluster.FolderMount,
+) ([]runtime.Mount, error) {
 	if len(folders) == 0 {
 		return nil, nil
 	}
@@ -248,7 +251,8 @@ func (m *Mounts) attach(ctx context.Context, dir string, i, uid, gid int, f clus
 	}
 	defer p.close()
 	if p.refused != nil {
-		m.warn("clone "+f.Host, fmt.Sprintf("folders of volume %s are bound as they are, because their mount cannot be cloned: %v", f.Host, p.refused))
+		m.warn("clone "+f.Host, fmt.Sprintf("folders of volume %s are bound as they are, because their mount cannot be cloned: %v", f.Host,
+			p.refused))
 	}
 	if p.tree < 0 {
 		return m.plain(b, p, f, uid, gid)
@@ -304,7 +308,8 @@ func (m *Mounts) tellIDs(f cluster.FolderMount, err error) {
 		m.warn("ids "+f.Host, "")
 		return
 	}
-	m.warn("ids "+f.Host, fmt.Sprintf("files of volume %s keep their owner %d:%d inside sessions, which may not be able to write them: %v", f.Host, f.OwnerUID, f.OwnerGID, err))
+	m.warn("ids "+f.Host, fmt.Sprintf("files of volume %s keep their owner %d:%d inside sessions, which may not be able to write them: %v",
+		f.Host, f.OwnerUID, f.OwnerGID, err))
 }
 
 // plain binds the checked path itself. The folder's own path is nobody's to exchange; a directory

@@ -234,7 +234,8 @@ func TestRefusals(t *testing.T) {
 		kind   fault.Kind
 		reason string
 	}{
-		"folder gone":      {with(func(f *cluster.FolderMount) { f.Folder = "0b5e4a3c-0000-4000-8000-0000000000ff" }), fault.NotFound, mount.ReasonFolder},
+		"folder gone": {with(func(f *cluster.FolderMount) { f.Folder = "0b5e4a3c-0000-4000-8000-0000000000ff" }), fault.NotFound,
+			mount.ReasonFolder},
 		"volume gone":      {with(func(f *cluster.FolderMount) { f.VolumePath += "-not" }), fault.NotFound, mount.ReasonVolume},
 		"no path":          {with(func(f *cluster.FolderMount) { f.VolumePath = "" }), fault.NotFound, mount.ReasonVolume},
 		"relative volume":  {with(func(f *cluster.FolderMount) { f.VolumePath = "volume" }), fault.NotFound, mount.ReasonVolume},

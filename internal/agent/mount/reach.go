@@ -47,7 +47,8 @@ func (r reach) open() (place, error) {
 	}
 	sub := path.Clean("./" + r.folder.Subpath)
 	if path.IsAbs(r.folder.Subpath) || sub == ".." || strings.HasPrefix(sub, "../") || strings.ContainsRune(sub, 0) {
-		return none, fault.Invalidf("%q leads out of the folder", r.folder.Subpath).WithReason(ReasonPath).WithNext("name a directory in the folder")
+		return none, fault.Invalidf("%q leads out of the folder", r.folder.Subpath).WithReason(ReasonPath).
+			WithNext("name a directory in the folder")
 	}
 	root, err := retry(func() (int, error) { return unix.Open(r.volume.path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) })
 	if err != nil {

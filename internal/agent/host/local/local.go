@@ -28,11 +28,11 @@ type Host struct {
 var _ host.Host = (*Host)(nil)
 
 // Attach attaches folders; see host.Host.
-func (h *Host) Attach(ctx context.Context, kernel cluster.KernelID, owner host.Owner, folders []cluster.FolderMount) ([]runtime.Mount, error) {
+func (h *Host) Attach(ctx context.Context, kernel cluster.KernelID, o host.Owner, folders []cluster.FolderMount) ([]runtime.Mount, error) {
 	if h.Mounts == nil {
 		return nil, fault.Invalidf("this agent mounts no folders")
 	}
-	return h.Mounts.Prepare(ctx, kernel, owner.UID, owner.GID, folders)
+	return h.Mounts.Prepare(ctx, kernel, o.UID, o.GID, folders)
 }
 
 // Detach takes attached folders back; see host.Host.
