@@ -3,6 +3,7 @@ package mock_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -167,4 +168,20 @@ func TestFileIsBounded(t *testing.T) {
 	_, err = mock.Read(big)
 	require.True(t, fault.Is(err, fault.Invalid), "%v", err)
 	require.Contains(t, err.Error(), "larger than")
+}
+
+// TestTheDocumentedMachine keeps the example of docs/devices.md true.
+func TestTheDocumentedMachine(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../../../docs/devices.md")
+	require.NoError(t, err)
+	_, example, ok := strings.Cut(string(page), "```toml\n")
+	require.True(t, ok)
+	example, _, ok = strings.Cut(example, "```")
+	require.True(t, ok)
+	m, err := mock.Parse([]byte(example))
+	require.NoError(t, err)
+	require.Len(t, m.Devices, 2)
+	require.Len(t, m.Links, 1)
+	require.Len(t, m.Faults, 1)
 }
