@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/agent/host"
-	"berth.dev/berth/internal/agent/mount"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
@@ -57,7 +56,7 @@ func TestFoldersReachTheContainer(t *testing.T) {
 func TestHungVolumeIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	hung := fault.Unavailablef("the file system of volume local:volume1 does not answer on this node").WithReason(mount.ReasonHung)
+	hung := fault.Unavailablef("the file system of volume local:volume1 does not answer on this node")
 	r.host.Refuse(hung)
 	r.start()
 	r.want(true, desired(1, withFolder), desired(2))
@@ -91,9 +90,8 @@ func TestFolderThatIsGone(t *testing.T) {
 		err       error
 		elsewhere bool
 	}{
-		"gone": {fault.NotFoundf("the folder's directory is not on volume local:volume1").WithReason(mount.ReasonFolder), true},
-		"link out": {fault.Invalidf("the directory sub of the folder leads through a link out of the folder").
-			WithReason(mount.ReasonPath), false},
+		"gone": {fault.NotFoundf("the folder's directory is not on volume local:volume1"), true},
+		"link out": {fault.Invalidf("the directory sub of the folder leads through a link out of the folder"), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
