@@ -90,7 +90,7 @@ func TestFolderThatIsGone(t *testing.T) {
 		err       error
 		elsewhere bool
 	}{
-		"gone": {fault.NotFoundf("the folder's directory is not on volume local:volume1"), true},
+		"gone":     {fault.NotFoundf("the folder's directory is not on volume local:volume1"), true},
 		"link out": {fault.Invalidf("the directory sub of the folder leads through a link out of the folder"), false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -55,6 +56,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"a missing folder is not found and leaves nothing", missing},
 		{"what is here is listed, until it is released", lists},
 		{"release takes the folders too", releases},
+		{"reaping at the same time loses no release", reaps},
 		{"the next agent finds everything", reopens},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -329,6 +331,32 @@ func releases(w *world) {
 	require.NoError(w, w.h.Reap(w.ctx))
 	require.NoError(w, w.h.Reap(w.ctx))
 	w.prepare(id, content(id, 1))
+}
+
+func reaps(w *world) {
+	var group sync.WaitGroup
+	stop := make(chan struct{})
+	group.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = w.h.Reap(w.ctx) // what one look misses the next one deletes
+			}
+		}
+	})
+	ids := make([]cluster.KernelID, 20)
+	for i := range ids {
+		ids[i] = w.kernel()
+		w.prepare(ids[i], content(ids[i], 1))
+		require.NoError(w, w.h.Release(ids[i]))
+	}
+	close(stop)
+	group.Wait()
+	list, err := w.h.List()
+	require.NoError(w, err)
+	require.Empty(w, list)
 }
 
 func reopens(w *world) {

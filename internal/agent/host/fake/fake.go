@@ -236,14 +236,12 @@ func (h *Host) List() ([]cluster.KernelID, error) {
 
 // Release takes everything of a kernel away; see host.Host.
 func (h *Host) Release(kernel cluster.KernelID) error {
-	if err := h.Detach(kernel); err != nil {
-		return err
-	}
 	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.attached, kernel)
 	h.gone++
-	away := filepath.Join(filepath.Dir(h.dir), ".gone-"+filepath.Base(h.dir), strconv.Itoa(h.gone))
-	h.mu.Unlock()
-	if err := os.MkdirAll(filepath.Dir(away), 0o755); err != nil {
+	away := filepath.Join(h.away(), strconv.Itoa(h.gone))
+	if err := os.MkdirAll(h.away(), 0o755); err != nil {
 		return err
 	}
 	err := os.Rename(h.Path(kernel), away)
@@ -253,7 +251,14 @@ func (h *Host) Release(kernel cluster.KernelID) error {
 	return err
 }
 
+// away is where released files wait for Reap.
+func (h *Host) away() string {
+	return filepath.Join(filepath.Dir(h.dir), ".gone-"+filepath.Base(h.dir))
+}
+
 // Reap deletes what was released; see host.Host.
 func (h *Host) Reap(context.Context) error {
-	return os.RemoveAll(filepath.Join(filepath.Dir(h.dir), ".gone-"+filepath.Base(h.dir)))
+	h.mu.Lock() // the directory must not go while something is put into it
+	defer h.mu.Unlock()
+	return os.RemoveAll(h.away())
 }
