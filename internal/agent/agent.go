@@ -1,9 +1,9 @@
-// Package agent is the role that runs on every worker host: it keeps the kernels that
-// the manager wants on this host, and reports what is true of them and of the host.
+// Package agent is the role that runs on every worker host: it runs the kernels that the manager assigns to this host, and
+// reports their state and the state of the host.
 //
-// It wires its parts and holds no logic of its own: package keeper makes kernels so, link
-// speaks to the manager, stream serves terminals and logs, meter measures, ledger remembers,
-// scratch keeps the directories and runtime runs containers. cmd/berth makes an Agent, also for `berth up`.
+// It connects its parts and has little logic of its own. Package keeper creates and ends kernels, device finds and measures
+// devices, host holds files and folders of kernels, runtime runs containers, link speaks to the manager, stream serves
+// terminals and logs, data the connections to apps, meter takes samples and ledger records what must survive a restart.
 package agent
 
 import (
@@ -204,10 +204,10 @@ func (a *Agent) Ready(context.Context) error {
 	return nil
 }
 
-// probeEvery is the time between two looks whether volumes answer.
+// probeEvery is the time between two checks whether volumes answer.
 const probeEvery = 10 * time.Second
 
-// probeMounts looks whether volumes answer and makes every change of that known.
+// probeMounts checks regularly whether volumes answer; a change is reported with the facts.
 func (a *Agent) probeMounts(ctx context.Context) error {
 	tick := a.d.Clock.NewTicker(probeEvery)
 	defer tick.Stop()
@@ -257,7 +257,7 @@ func (a *Agent) act(_ context.Context, verb string, _ []byte) ([]byte, error) {
 	return nil, fault.Invalidf("this agent knows no action %q", verb).WithNext("update the agent")
 }
 
-// local serves doctor on a socket that only the agent's own user may open.
+// local serves `berth doctor` on a unix socket that only the user of this process may open.
 func (a *Agent) local() *chassis.Service {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /findings", func(w http.ResponseWriter, r *http.Request) {

@@ -25,7 +25,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 )
 
-// facts keeps what is true of this node and tells when it changes.
+// facts holds the description of this node that is sent to the manager, and signals when it changes.
 type facts struct {
 	rt      runtime.Runtime
 	clock   chassis.Clock
@@ -77,11 +77,11 @@ func newFacts(rt runtime.Runtime, clock chassis.Clock, log *slog.Logger, devices
 	return f
 }
 
-// found returns the devices and what the healthy ones of them have together.
+// found returns all devices, and per slot the sum of the capacities of the healthy ones.
 func (f *facts) found() ([]alloc.Device, cluster.Slots) {
 	devices, capacity := f.devices.Allocatable(), cluster.Slots{}
 	for _, d := range devices {
-		capacity[d.Slot] += 0 // a slot whose devices are all broken is there, with nothing
+		capacity[d.Slot] += 0 // a slot of which every device is broken is reported with zero
 		if d.Healthy {
 			capacity[d.Slot] += d.Capacity
 		}
@@ -106,7 +106,7 @@ func (f *facts) get() link.Facts {
 	return f.now
 }
 
-// look makes the next look at engine and images happen at once.
+// look starts the next scan at once.
 func (f *facts) look() {
 	select {
 	case f.rescan <- struct{}{}:
@@ -119,8 +119,8 @@ const (
 	lookSick = 2 * time.Second
 )
 
-// watchDevices looks for devices until ctx ends, and makes every change known. What is broken or gone is not given to another
-// kernel from then on; kernels keep what they have.
+// watchDevices discovers devices at an interval until ctx ends, and starts a scan when something has changed. From then on
+// a broken or vanished device is given to no other kernel. Kernels that hold it keep it.
 func (f *facts) watchDevices(ctx context.Context) error {
 	tick := f.clock.NewTicker(f.interval)
 	defer tick.Stop()
@@ -146,7 +146,7 @@ func (f *facts) watchDevices(ctx context.Context) error {
 	}
 }
 
-// run looks at the engine until ctx ends: seldom while it is well, often while it is not.
+// run scans until ctx ends: once a minute while the engine answers, every two seconds while it does not.
 func (f *facts) run(ctx context.Context) error {
 	for {
 		wait := lookSick
@@ -166,8 +166,8 @@ func (f *facts) run(ctx context.Context) error {
 	}
 }
 
-// start says how apps are reached before anything else is known: an agent that comes back to an engine that hangs still
-// leads to the apps that run.
+// start fills in the addresses of the data port before the first scan: after a restart of the agent the apps of running
+// kernels are reachable even if the engine hangs.
 func (f *facts) start(ctx context.Context) error {
 	address, socket := f.ways(ctx)
 	f.mu.Lock()
@@ -183,7 +183,7 @@ func (f *facts) ways(ctx context.Context) (address, socket string) {
 	return f.data.Address(ctx), f.data.Socket()
 }
 
-// scan asks the engine; it reports whether the engine answered.
+// scan collects the facts anew and reports whether the engine answered.
 func (f *facts) scan(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()

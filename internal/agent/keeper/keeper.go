@@ -1,11 +1,9 @@
-// Package keeper makes the kernels of one agent as the manager wants them, and reports what
-// is true of them.
+// Package keeper creates and ends the kernels of one agent as the manager wants them, and reports their state.
 //
-// Every kernel has a goroutine that looks at what is wanted, what is recorded and what the
-// runtime shows, asks the pure function plan for the next step and carries it out. There
-// is no queue of events: hints only wake a kernel to look again. Nothing is destroyed
-// because of a difference seen once. The keeper knows no network: package link speaks to
-// the manager, and the runtime to the engine.
+// Every kernel has a goroutine that compares what is wanted, what is recorded and what the runtime shows, asks the pure
+// function plan for the next step and carries it out. There is no queue of events: hints only make a kernel compare again.
+// Nothing is destroyed because of a difference seen once. The keeper knows no network and no file: package link speaks to
+// the manager, the runtime to the engine, and a host.Host has the files, folders and runners of kernels.
 package keeper
 
 import (
@@ -209,7 +207,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// firstList waits for an engine that answers; until then nothing can be decided.
+// firstList waits until the engine has listed its containers once. Before that nothing can be decided.
 func (k *Keeper) firstList(ctx context.Context) error {
 	backoff := chassis.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 	told := false
@@ -241,8 +239,8 @@ func (k *Keeper) firstList(ctx context.Context) error {
 	return nil
 }
 
-// list looks at all containers. It only ever adds: whoever is missing from the list
-// is asked for by name, because a kernel may have been born while the list was made.
+// list compares all containers with what is known. It only adds: a kernel that is missing from the list is inspected by its
+// name, because its container may have been created while the list was made.
 func (k *Keeper) list(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -336,7 +334,7 @@ func (k *Keeper) wakeReaper() {
 	}
 }
 
-// reaper deletes what was moved out of sight.
+// reaper deletes the files of kernels that were released.
 func (k *Keeper) reaper(ctx context.Context) {
 	k.wakeReaper()
 	for {
@@ -389,8 +387,8 @@ func (k *Keeper) SetDesired(full bool, revision int64, kernels []cluster.Desired
 	}
 }
 
-// Disconnected tells that the desired state is of the past: it is still followed, but
-// absence from it means nothing any more, and a full report does not answer the next one.
+// Disconnected is called when the connection to the manager ends. The last desired state is still followed, but a kernel that
+// is absent from it is no longer taken for unwanted, until a full desired state arrives on the next connection.
 func (k *Keeper) Disconnected() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

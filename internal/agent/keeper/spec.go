@@ -18,8 +18,8 @@ import (
 	"berth.dev/berth/internal/wire/run"
 )
 
-// build is everything that a kernel's creation needs, computed from its specification. The mounts of its files come first
-// in the container; the host tells them when it has written the content.
+// build is what is needed to create a kernel, computed from its specification. The mounts of its files are not in it: the
+// host returns them when it has written the content.
 type build struct {
 	content host.Content
 	spec    runtime.Spec
@@ -55,7 +55,7 @@ func newBuild(in buildInput) (build, error) {
 	env := environ(in, s, uid, gid, cores)
 	shell := "/bin/sh"
 	for _, line := range strings.Split(string(in.passwd), "\n") {
-		// The image's own root shell tells which one it has.
+		// The shell of root in the image is one that the image has.
 		if f := strings.Split(line, ":"); len(f) == 7 && f[0] == "root" && f[6] != "" {
 			shell = f[6]
 		}
@@ -102,8 +102,8 @@ func newBuild(in buildInput) (build, error) {
 	}, nil
 }
 
-// variablesOf renders the variables of devices for the container itself: what injects devices reads them there, and they
-// replace what the image sets.
+// variablesOf renders the variables of devices for the container. Engines' hooks that inject devices read them from there, and
+// they replace the values that the image sets.
 func variablesOf(env map[string]string) []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(env)) {
@@ -124,8 +124,8 @@ func appsOf(s *cluster.KernelSpec) []run.AppPort {
 	return out
 }
 
-// keysOf are the keys of the session's owner. The manager sends them as the file that begins the home, too; told apart from
-// it they count even where a folder is mounted over ~/.ssh, or the file was spoiled.
+// keysOf are the SSH keys of the session's owner. They are also in the home, as .ssh/authorized_keys. The runner gets them
+// separately, so that they work even where a folder is mounted over ~/.ssh or the user has damaged that file.
 func keysOf(s *cluster.KernelSpec) []string {
 	var out []string
 	for _, d := range s.Dotfiles {

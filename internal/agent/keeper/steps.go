@@ -146,8 +146,8 @@ func (n *kernel) reserve(ctx context.Context, v view) error {
 	return nil
 }
 
-// mount attaches the folders and goes on to the image. A volume that does not answer makes the kernel wait without a
-// seat, so that others are created.
+// mount attaches the folders and goes on to the image. Attaching may wait for a volume; it holds no place among the kernels
+// being created, so that others are created meanwhile.
 func (n *kernel) mount(ctx context.Context, v view) error {
 	if len(v.desired.Spec.Mounts) > 0 {
 		n.giveSeat()
@@ -181,7 +181,7 @@ func (n *kernel) attach(ctx context.Context, v view) error {
 	return nil
 }
 
-// findImage runs without a seat while it pulls: pulls share the network, not the engine's creation.
+// findImage holds no place among the kernels being created while it pulls, because a pull may take long.
 func (n *kernel) findImage(ctx context.Context, v view) error {
 	pulled := false
 	img, err := n.k.images.need(ctx, v.desired.Spec, func() {
@@ -254,7 +254,7 @@ func (n *kernel) foldersOf(v view) []runtime.Mount {
 	return n.folders
 }
 
-// grantOf is what the container gets of the devices that were reserved, unless one of them broke since then.
+// grantOf returns what the container needs to use its reserved devices. It is a Conflict if one of them broke meanwhile.
 func (n *kernel) grantOf(v view) (device.Grant, error) {
 	chosen, err := alloc.Parse(v.record.Allocation)
 	if err != nil {
@@ -283,7 +283,7 @@ func (n *kernel) ensure(ctx context.Context, v view, spec runtime.Spec) error {
 	k := n.k
 	ctx, cancel := context.WithTimeout(ctx, k.times.Create)
 	defer cancel()
-	// What is told from here on may be newer than the answer: a short job ends before it arrives.
+	// A hint that arrives from here on may be newer than the engine's answer: a short job may end before the answer arrives.
 	k.mu.Lock()
 	n.stale = false
 	k.mu.Unlock()
@@ -296,8 +296,8 @@ func (n *kernel) ensure(ctx context.Context, v view, spec runtime.Spec) error {
 	n.publish(cluster.PhaseCreating)
 	k.mu.Unlock()
 	if o.Phase != runtime.PhaseCreated && n.mounted != 0 {
-		// The container has its own mounts by now. Those of the host would only be in the way of whoever
-		// deletes the agent's state, and lead into folders.
+		// The container has mounts of its own by now. Mounts left on the host would expose folders to whoever deletes the
+		// agent's state directory.
 		n.mounted = 0
 		if err := k.o.Host.Detach(n.id); err != nil {
 			k.o.Log.Warn("the mounts of a running kernel stay until its end", "kernel", n.id, "err", err)
@@ -366,7 +366,7 @@ func (n *kernel) await(ctx context.Context) error {
 	if c := n.container; c != nil && !c.StartedAt.IsZero() {
 		now = c.StartedAt
 	}
-	// Told before it is recorded: after a crash between the two it is merely told again.
+	// It is reported before it is recorded. After a crash between the two it is reported again, which changes nothing.
 	r := n.record.Clone()
 	r.Running, r.StartedAt = true, now
 	k.mu.Lock()
@@ -379,7 +379,7 @@ func (n *kernel) await(ctx context.Context) error {
 	return k.o.Ledger.Put(r)
 }
 
-// stop ends the container: politely at first, by force when it comes back.
+// stop ends the container: with a grace in the first attempt, by force in later ones.
 func (n *kernel) stop(ctx context.Context, v view) error {
 	k := n.k
 	restart := v.wish() == replace
@@ -403,7 +403,7 @@ func (n *kernel) stop(ctx context.Context, v view) error {
 		grace = 0
 	}
 	if n.attempts >= 3 && !restart {
-		// It does not listen. What is known of it is recorded, then it is removed by force.
+		// It does not stop. Its end is recorded with what is known, and then the container is removed by force.
 		return n.collect(ctx, v)
 	}
 	callCtx, cancel := context.WithTimeout(ctx, grace+20*time.Second)
@@ -456,8 +456,8 @@ func (n *kernel) collect(ctx context.Context, v view) error {
 // maxLog bounds the log that is kept of an ended kernel.
 const maxLog = 1 << 20
 
-// saveLog keeps the end of the container's output. A log that cannot be read keeps no
-// kernel from ending; one that was not read because ctx ended is the caller's to read again.
+// saveLog keeps the end of the container's output. A log that cannot be read does not keep the kernel from ending. When ctx
+// has ended, the caller must read the log again later.
 func (n *kernel) saveLog(ctx context.Context) {
 	k := n.k
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -510,7 +510,7 @@ func (t *tailBuffer) Write(p []byte) (int, error) {
 
 func (t *tailBuffer) bytes() []byte { return t.b[max(0, len(t.b)-t.max):] }
 
-// bury answers for a kernel that is to be stopped and was never here.
+// bury records the end of a kernel that is to be stopped and never existed here, so that the manager gets an answer.
 func (n *kernel) bury(v view) error {
 	k, d := n.k, v.desired
 	now := k.o.Clock.Now()

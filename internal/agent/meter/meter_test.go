@@ -97,7 +97,8 @@ func TestRatesAndLimits(t *testing.T) {
 	h := &host{now: time.Unix(1000, 0), busy: 1000, tick: make(chan time.Time)}
 	held := alloc.Allocation{cluster.SlotMem: {"root": cluster.Whole(1 << 30)}}
 	running := []keeper.Kernel{
-		{ID: "k", Container: runtime.Observed{ID: "k"}, Allocation: held}, {ID: "gone", Container: runtime.Observed{ID: "gone"}, Allocation: held},
+		{ID: "k", Container: runtime.Observed{ID: "k"}, Allocation: held},
+		{ID: "gone", Container: runtime.Observed{ID: "gone"}, Allocation: held},
 	}
 	m := meter.New(h, h, func() []keeper.Kernel { return running }, clock{h: h}, time.Second)
 	ctx, cancel := context.WithCancel(t.Context())

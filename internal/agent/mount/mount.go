@@ -8,7 +8,7 @@
 //
 // Mounts are attached while a container is made, which then has its own.
 // The directory of attached mounts is apart from the kernels' scratch directories and nothing in
-// it is ever deleted recursively: a mount that was forgotten costs a mount, never files.
+// it is ever deleted recursively, so that a mount that was forgotten there never costs a user's files.
 //
 // A file system may hang. Everything that touches one runs in a goroutine that is given up after a
 // while, a few for each volume; they alone outlive the caller, because nothing can end them.
@@ -132,7 +132,7 @@ func (m *Mounts) warn(about, text string) {
 	m.notify()
 }
 
-// Warnings are for people: what mounts on this node lack, in order.
+// Warnings describe, in words and in order, what does not work with mounts on this node.
 func (m *Mounts) Warnings() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -300,7 +300,7 @@ func (m *Mounts) mapIDs(p place, f cluster.FolderMount, uid, gid int) {
 	m.tellIDs(f, err)
 }
 
-// errOwnerRoot: a session's user never acts as root on a volume.
+// errOwnerRoot: files of root are not mapped, because a session's user must never act as root on a volume.
 var errOwnerRoot = errors.New("they belong to root")
 
 func (m *Mounts) tellIDs(f cluster.FolderMount, err error) {
@@ -312,8 +312,8 @@ func (m *Mounts) tellIDs(f cluster.FolderMount, err error) {
 		f.Host, f.OwnerUID, f.OwnerGID, err))
 }
 
-// plain binds the checked path itself. The folder's own path is nobody's to exchange; a directory
-// in it is, between the check and the engine's bind, so that is refused.
+// plain lets the engine bind the path itself. Users cannot replace the folder's own path. They can replace a directory inside
+// the folder between the check and the engine's bind, so such a directory is refused.
 func (m *Mounts) plain(b runtime.Mount, p place, f cluster.FolderMount, uid, gid int) (runtime.Mount, error) {
 	if f.Subpath != "." && f.Subpath != "" {
 		return b, fault.Invalidf("%s is a directory in a folder, which this agent cannot mount safely", f.Subpath).WithReason(ReasonPath).

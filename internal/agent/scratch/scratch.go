@@ -1,8 +1,8 @@
 // Package scratch keeps the directories of kernels on the agent's disk: the user's home,
 // the runner's private directory, the configuration files and the passwd and group overlays.
 //
-// It decides nothing: package keeper says what to make and when to remove it. Removal is a
-// rename out of sight followed by a slow deletion, so that an end never waits for a large home.
+// It decides nothing: package keeper says what to create and when to remove it. Removal renames a directory first and deletes
+// it later, so that the end of a kernel never waits for the deletion of a large home.
 package scratch
 
 import (

@@ -67,7 +67,7 @@ func (r *Runtime) Ensure(ctx context.Context, spec runtime.Spec) (runtime.Observ
 	return r.start(ctx, id, spec)
 }
 
-// check finds what the engine would accept and should not get.
+// check refuses specifications that the engine would accept although they are wrong.
 func (r *Runtime) check(spec runtime.Spec) error {
 	id := spec.Identity
 	switch {
@@ -95,8 +95,8 @@ func (r *Runtime) check(spec runtime.Spec) error {
 	return nil
 }
 
-// checkDevice finds device files that are not there: the engine would refuse the start only, in words that differ from
-// version to version.
+// checkDevice refuses device files that do not exist. The engine would refuse them only at the start, with errors that differ
+// between versions.
 func (r *Runtime) checkDevice(kernel cluster.KernelID, d runtime.DeviceNode) error {
 	if err := runtime.CheckDevice(kernel, d); err != nil || !r.local() {
 		return err
@@ -191,8 +191,8 @@ func (r *Runtime) create(ctx context.Context, name string, spec runtime.Spec, im
 	return res.ID, err
 }
 
-// join connects a container that does not run yet to its second and later networks. Engines before API 1.44 take only one at
-// the creation. A network that an earlier attempt joined is no error.
+// join connects a container that does not run yet to its second and later networks, because engines before API 1.44 accept
+// only one network at the creation. A network that it has joined already is no error.
 func (r *Runtime) join(ctx context.Context, id string, spec runtime.Spec) error {
 	for _, n := range spec.Networks[min(1, len(spec.Networks)):] {
 		nctx, cancel := context.WithTimeout(ctx, shortCall)
@@ -205,7 +205,7 @@ func (r *Runtime) join(ctx context.Context, id string, spec runtime.Spec) error 
 	return nil
 }
 
-// networkFailure tells a network that the engine does not have from other trouble.
+// networkFailure turns an error of a connect into a fault, with a reason of its own for a network that does not exist.
 func (r *Runtime) networkFailure(err error, spec runtime.Spec, name string) error {
 	if text := strings.ToLower(err.Error()); cerrdefs.IsNotFound(err) && strings.Contains(text, "network") {
 		return fault.NotFoundf("network %s is not on this host", name).WithReason(runtime.ReasonNetwork).WithCause(err)
@@ -227,8 +227,8 @@ func (r *Runtime) start(ctx context.Context, id string, spec runtime.Spec) (runt
 	return r.inspect(ctx, id, kernel)
 }
 
-// refusal tells a device or a network that the engine does not have from other trouble. Engines differ in whether they
-// refuse it when the container is made or when it starts.
+// refusal turns an error of a create or start into a fault, with a reason of its own for a device or a network that the engine
+// does not have. Some engines refuse these at the creation, others at the start.
 func (r *Runtime) refusal(err error, verb string, spec runtime.Spec) error {
 	text := strings.ToLower(err.Error())
 	if len(spec.CDI) > 0 && (strings.Contains(text, "cdi") || strings.Contains(text, "select device driver")) {
@@ -243,8 +243,8 @@ func (r *Runtime) refusal(err error, verb string, spec runtime.Spec) error {
 	return r.failure(err, "%s the container of kernel %s", verb, spec.Identity.Kernel)
 }
 
-// A name can be taken by a container that is not there to see: one that is just being made or
-// removed. adopt looks again, ever slower, for about five seconds.
+// A name can be taken by a container that cannot be inspected: one that is just being created or removed. adopt inspects it
+// again with growing pauses, for about five seconds.
 const (
 	adoptTries = 10
 	adoptPause = 5 * time.Millisecond

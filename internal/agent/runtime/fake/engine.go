@@ -79,7 +79,7 @@ type Engine struct {
 	starts     map[key]int
 }
 
-// key is a container's place: the same kernel of two clusters is two containers.
+// key identifies a container. Two clusters may have a kernel of the same id.
 type key struct {
 	cluster string
 	agent   cluster.AgentID
@@ -267,7 +267,7 @@ func (e *Engine) wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// maxStarts bounds the remembered counts; beyond it they begin anew.
+// maxStarts bounds the number of counts that are remembered. Beyond it all counts start again at zero.
 const maxStarts = 1 << 16
 
 // Starts returns how often the container of a kernel was started, over all its generations: a
