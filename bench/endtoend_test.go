@@ -25,9 +25,9 @@ import (
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/agent"
+	"berth.dev/berth/internal/agent/device/devicetest"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/runtime/fake"
-	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/embedded"
@@ -425,11 +425,6 @@ const (
 )
 
 func runAgents(t *testing.T) {
-	var devices []alloc.Device
-	for n := range benchCores {
-		devices = append(devices, alloc.Device{Slot: cluster.SlotCPU, ID: fmt.Sprint(n), NUMA: -1, Capacity: cluster.Whole(1), Healthy: true})
-	}
-	devices = append(devices, alloc.Device{Slot: cluster.SlotMem, ID: "root", NUMA: -1, Capacity: cluster.Whole(512 << 30), Healthy: true})
 	count, err := strconv.Atoi(os.Getenv("BERTH_ROLE_AGENTS"))
 	require.NoError(t, err)
 	for i := range count {
@@ -440,8 +435,10 @@ func runAgents(t *testing.T) {
 		cfg := agent.DefaultConfig()
 		cfg.ID, cfg.Manager, cfg.JoinTokenFile = fmt.Sprintf("i-%02d", i), os.Getenv("BERTH_ROLE_MANAGER"), os.Getenv("BERTH_ROLE_TOKEN")
 		cfg.StateDir, cfg.MinFree = filepath.Join(os.Getenv("BERTH_ROLE_DIR"), cfg.ID), 0
-		a, err := agent.New(cfg, agent.Deps{Runtime: engine.Runtime(cfg.Scope(), cluster.AgentID(cfg.ID)), RunnerPath: "/nonexistent/runner",
-			Log: quiet(), Devices: devices})
+		a, err := agent.New(cfg, agent.Deps{
+			Runtime: engine.Runtime(cfg.Scope(), cluster.AgentID(cfg.ID)), RunnerPath: "/nonexistent/runner", Log: quiet(),
+			Drivers: devicetest.Host(benchCores, 512<<30),
+		})
 		require.NoError(t, err)
 		start(t, a.Services()...)
 	}

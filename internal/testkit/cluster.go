@@ -17,6 +17,8 @@ import (
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/agent"
+	"berth.dev/berth/internal/agent/device"
+	"berth.dev/berth/internal/agent/device/devicetest"
 	"berth.dev/berth/internal/agent/keeper"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/runtime/fake"
@@ -50,6 +52,8 @@ type Options struct {
 	// Cores per agent default to 8, Memory in bytes to 64 GiB.
 	Cores  int
 	Memory int64
+	// Drivers makes the drivers of an agent's devices beside cores and memory, for the agent of that number.
+	Drivers func(agent int) []device.Driver
 	// Engine changes the options of every agent's engine.
 	Engine func(*fake.Options)
 	// Manager and Agent change configurations before they are used.
@@ -286,7 +290,7 @@ func (m *Manager) Running() bool { return m.group != nil }
 type Agent struct {
 	c       *Cluster
 	cfg     agent.Config
-	devices []alloc.Device
+	drivers []device.Driver
 	// Engine is the host's container engine.
 	Engine *fake.Engine
 
@@ -316,15 +320,25 @@ func (c *Cluster) AddAgent() *Agent {
 	if c.o.Agent != nil {
 		c.o.Agent(&a.cfg)
 	}
-	for n := range c.o.Cores {
-		a.devices = append(a.devices, alloc.Device{Slot: cluster.SlotCPU, ID: fmt.Sprint(n), NUMA: -1, Capacity: cluster.Whole(1), Healthy: true})
+	a.drivers = devicetest.Host(c.o.Cores, c.o.Memory)
+	if c.o.Drivers != nil {
+		a.drivers = append(a.drivers, c.o.Drivers(i)...)
 	}
-	a.devices = append(a.devices, alloc.Device{Slot: cluster.SlotMem, ID: "root", NUMA: -1, Capacity: cluster.Whole(c.o.Memory),
-		Healthy: true})
 	c.Agents = append(c.Agents, a)
 	c.tb.Cleanup(a.Stop)
 	a.Start()
 	return a
+}
+
+// devices are those that the agent's host has now.
+func (a *Agent) devices() (out []device.Device) {
+	a.c.tb.Helper()
+	for _, d := range a.drivers {
+		found, err := d.Discover(a.c.tb.Context())
+		a.c.check(err)
+		out = append(out, found...)
+	}
+	return out
 }
 
 // ID is the agent's name in the cluster.
@@ -336,7 +350,7 @@ func (a *Agent) Start() {
 	c.tb.Helper()
 	var err error
 	a.Agent, err = agent.New(a.cfg, agent.Deps{
-		Runtime: a.Engine.Runtime(a.cfg.Scope(), a.ID()), RunnerPath: "/nonexistent/runner", Log: c.log(a.cfg.ID), Devices: a.devices,
+		Runtime: a.Engine.Runtime(a.cfg.Scope(), a.ID()), RunnerPath: "/nonexistent/runner", Log: c.log(a.cfg.ID), Drivers: a.drivers,
 		Times: keeper.Times{Sweep: 100 * time.Millisecond},
 	})
 	c.check(err)
@@ -582,7 +596,7 @@ func (c *Cluster) Allocations() {
 	}
 	c.check(rows.Err())
 	for _, a := range c.Agents {
-		for _, d := range a.devices {
+		for _, d := range a.devices() {
 			if got := used[a.cfg.ID][d.Slot][d.ID]; got > d.Capacity {
 				c.tb.Errorf("%s %s of %s is given away %s times over", d.Slot, d.ID, a.cfg.ID, got)
 			}

@@ -1,4 +1,4 @@
-package scratch
+package host
 
 import (
 	"bytes"
@@ -12,12 +12,6 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 )
-
-// UserName is the session's user in every container.
-const UserName = "work"
-
-// Home is its home directory.
-const Home = "/home/work"
 
 // Passwd returns an image's passwd file with the session's user first, so that its number
 // maps to its name even where the image has another user of that number.
