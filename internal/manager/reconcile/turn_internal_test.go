@@ -39,7 +39,7 @@ func newStage(t *testing.T, cores int) *stage {
 	clock := &handClock{chassis.RealClock(), time.Now().UTC().Truncate(time.Microsecond)}
 	l, err := New(DefaultConfig(), Deps{Store: s, Clock: clock, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Holder: "test"})
 	require.NoError(t, err)
-	st := &stage{t: t, clock: clock, key: string(cred.AccessKey), desk: &desk{Loops: l, kept: newKept()}}
+	st := &stage{t: t, clock: clock, key: string(cred.AccessKey), desk: &desk{Loops: l, kept: newKept(clock)}}
 	require.NoError(t, s.Tx(t.Context(), func(ctx context.Context, tx *store.Tx) (err error) {
 		st.token, err = tx.TakeLeadership(ctx, "test")
 		return err
