@@ -241,12 +241,15 @@ func TestAfterALookTheConsumerHoldsWhatTheDatabaseHolds(t *testing.T) {
 				for range rapid.IntRange(0, 2).Draw(t, "during") {
 					step(written)
 				}
+				if rapid.IntRange(0, 4).Draw(t, "reads fail") == 0 {
+					db.down = 1
+				}
 			}
-			if rapid.IntRange(0, 4).Draw(t, "fail") == 0 {
-				db.down = rapid.IntRange(1, 2).Draw(t, "down")
+			if rapid.IntRange(0, 8).Draw(t, "question fails") == 0 {
+				db.down = 1
 			}
 			_, err := f.Look(context.Background(), db, h)
-			db.during = nil
+			db.during, db.down = nil, 0
 			if err != nil {
 				require.ErrorIs(t, err, errDown)
 				return
@@ -264,7 +267,6 @@ func TestAfterALookTheConsumerHoldsWhatTheDatabaseHolds(t *testing.T) {
 				step(map[string]bool{})
 			}
 		}
-		db.down = 0
 		_, err := f.Look(context.Background(), db, h)
 		require.NoError(t, err)
 		want := map[string]int{}
