@@ -206,15 +206,16 @@ func (q *Queries) LiveSessionIDs(ctx context.Context) ([]string, error) {
 
 const schedulingChanges = `-- name: SchedulingChanges :one
 
+WITH b AS MATERIALIZED (SELECT CAST(nullif($2::text, '') AS pg_snapshot) AS since, pg_snapshot_xmax(pg_current_snapshot()) AS until)
 SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time()::timestamptz AS server_started,
        coalesce((SELECT max((value->>'token')::bigint) FROM cluster_settings WHERE key = 'leader'), 0)::bigint AS token,
        ARRAY(SELECT 'session ' || s.id FROM sessions s
-             WHERE s.changed >= pg_snapshot_xmin(CAST(nullif($2::text, '') AS pg_snapshot))
-               AND NOT pg_visible_in_snapshot(s.changed, CAST(nullif($2::text, '') AS pg_snapshot))
+             WHERE s.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND s.changed < (SELECT b.until FROM b)
+               AND NOT pg_visible_in_snapshot(s.changed, (SELECT b.since FROM b))
              UNION
              SELECT c.kind || ' ' || c.id FROM scheduling_changes c
-             WHERE c.changed >= pg_snapshot_xmin(CAST(nullif($2::text, '') AS pg_snapshot))
-               AND NOT pg_visible_in_snapshot(c.changed, CAST(nullif($2::text, '') AS pg_snapshot))
+             WHERE c.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND c.changed < (SELECT b.until FROM b)
+               AND NOT pg_visible_in_snapshot(c.changed, (SELECT b.since FROM b))
              LIMIT $1::integer)::text[] AS changes
 `
 

@@ -266,14 +266,15 @@ func (q *Queries) CircuitAt(ctx context.Context, proxy string, label *string, po
 }
 
 const circuitChanges = `-- name: CircuitChanges :one
+WITH b AS MATERIALIZED (SELECT CAST(nullif($2::text, '') AS pg_snapshot) AS since, pg_snapshot_xmax(pg_current_snapshot()) AS until)
 SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time()::timestamptz AS server_started,
        ARRAY(SELECT c.id::text FROM circuits c
-             WHERE c.changed >= pg_snapshot_xmin(CAST(nullif($2::text, '') AS pg_snapshot))
-               AND NOT pg_visible_in_snapshot(c.changed, CAST(nullif($2::text, '') AS pg_snapshot))
+             WHERE c.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND c.changed < (SELECT b.until FROM b)
+               AND NOT pg_visible_in_snapshot(c.changed, (SELECT b.since FROM b))
              UNION
              SELECT r.circuit_id::text FROM circuit_removals r
-             WHERE r.changed >= pg_snapshot_xmin(CAST(nullif($2::text, '') AS pg_snapshot))
-               AND NOT pg_visible_in_snapshot(r.changed, CAST(nullif($2::text, '') AS pg_snapshot))
+             WHERE r.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND r.changed < (SELECT b.until FROM b)
+               AND NOT pg_visible_in_snapshot(r.changed, (SELECT b.since FROM b))
              LIMIT $1::integer)::text[] AS circuits
 `
 

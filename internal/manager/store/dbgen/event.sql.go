@@ -108,11 +108,12 @@ func (q *Queries) DueCallbacks(ctx context.Context, maxRows int32) ([]DueCallbac
 }
 
 const eventChanges = `-- name: EventChanges :one
+WITH b AS MATERIALIZED (SELECT CAST(nullif($2::text, '') AS pg_snapshot) AS since, pg_snapshot_xmax(pg_current_snapshot()) AS until)
 SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time()::timestamptz AS server_started,
        ARRAY(SELECT e.seq::text FROM session_events e
-             WHERE e.event <> '' AND e.changed >= pg_snapshot_xmin(CAST(nullif($1::text, '') AS pg_snapshot))
-               AND NOT pg_visible_in_snapshot(e.changed, CAST(nullif($1::text, '') AS pg_snapshot))
-             LIMIT $2::integer)::text[] AS events
+             WHERE e.event <> '' AND e.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND e.changed < (SELECT b.until FROM b)
+               AND NOT pg_visible_in_snapshot(e.changed, (SELECT b.since FROM b))
+             LIMIT $1::integer)::text[] AS events
 `
 
 type EventChangesRow struct {
@@ -123,8 +124,8 @@ type EventChangesRow struct {
 
 // This statement's snapshot, when the server started, and the events with a wire name that became visible since an earlier snapshot
 // (an empty text: none). They are not ordered here: a limit with an order would make the planner walk the primary key.
-func (q *Queries) EventChanges(ctx context.Context, since string, maxRows int32) (EventChangesRow, error) {
-	row := q.db.QueryRow(ctx, eventChanges, since, maxRows)
+func (q *Queries) EventChanges(ctx context.Context, maxRows int32, since string) (EventChangesRow, error) {
+	row := q.db.QueryRow(ctx, eventChanges, maxRows, since)
 	var i EventChangesRow
 	err := row.Scan(&i.Snapshot, &i.ServerStarted, &i.Events)
 	return i, err

@@ -35,7 +35,7 @@ type events struct{ store *store.Store }
 
 func (e events) ChangesSince(ctx context.Context, snapshot string, most int) (Answer, error) {
 	n := e.store.Connections()
-	row, err := e.store.EventChanges(ctx, snapshot, int32(most)+1)
+	row, err := e.store.EventChanges(ctx, int32(most)+1, snapshot)
 	if err != nil {
 		return Answer{}, err
 	}

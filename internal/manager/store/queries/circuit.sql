@@ -155,14 +155,15 @@ SELECT EXISTS (SELECT 1 FROM circuits c WHERE c.proxy = @proxy AND coalesce(c.la
 
 -- name: CircuitChanges :one
 -- This statement's snapshot, when the server started, and the circuits that changed or went since an earlier snapshot (an empty text: none).
+WITH b AS MATERIALIZED (SELECT CAST(nullif(@since::text, '') AS pg_snapshot) AS since, pg_snapshot_xmax(pg_current_snapshot()) AS until)
 SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time()::timestamptz AS server_started,
        ARRAY(SELECT c.id::text FROM circuits c
-             WHERE c.changed >= pg_snapshot_xmin(CAST(nullif(@since::text, '') AS pg_snapshot))
-               AND NOT pg_visible_in_snapshot(c.changed, CAST(nullif(@since::text, '') AS pg_snapshot))
+             WHERE c.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND c.changed < (SELECT b.until FROM b)
+               AND NOT pg_visible_in_snapshot(c.changed, (SELECT b.since FROM b))
              UNION
              SELECT r.circuit_id::text FROM circuit_removals r
-             WHERE r.changed >= pg_snapshot_xmin(CAST(nullif(@since::text, '') AS pg_snapshot))
-               AND NOT pg_visible_in_snapshot(r.changed, CAST(nullif(@since::text, '') AS pg_snapshot))
+             WHERE r.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND r.changed < (SELECT b.until FROM b)
+               AND NOT pg_visible_in_snapshot(r.changed, (SELECT b.since FROM b))
              LIMIT @max_rows::integer)::text[] AS circuits;
 
 -- name: PublishedCircuits :many

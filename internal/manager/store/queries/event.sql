@@ -5,10 +5,11 @@ FROM session_events WHERE session_id = $1 ORDER BY seq LIMIT 5000;
 -- name: EventChanges :one
 -- This statement's snapshot, when the server started, and the events with a wire name that became visible since an earlier snapshot
 -- (an empty text: none). They are not ordered here: a limit with an order would make the planner walk the primary key.
+WITH b AS MATERIALIZED (SELECT CAST(nullif(@since::text, '') AS pg_snapshot) AS since, pg_snapshot_xmax(pg_current_snapshot()) AS until)
 SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time()::timestamptz AS server_started,
        ARRAY(SELECT e.seq::text FROM session_events e
-             WHERE e.event <> '' AND e.changed >= pg_snapshot_xmin(CAST(nullif(@since::text, '') AS pg_snapshot))
-               AND NOT pg_visible_in_snapshot(e.changed, CAST(nullif(@since::text, '') AS pg_snapshot))
+             WHERE e.event <> '' AND e.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND e.changed < (SELECT b.until FROM b)
+               AND NOT pg_visible_in_snapshot(e.changed, (SELECT b.since FROM b))
              LIMIT @max_rows::integer)::text[] AS events;
 
 -- name: NewestEventSeqs :many
