@@ -16,7 +16,8 @@ import (
 	"berth.dev/berth/internal/scheduler"
 )
 
-// lookChunk is how many sessions one query reads: few enough to hold, many enough that a scan of all is made seldom.
+// lookChunk is how many sessions one query reads. It bounds the memory that the rows take, and keeps the number of queries small, each of
+// which may scan the whole table when it is asked for many ids.
 const lookChunk = 20_000
 
 // memory is the leader's copy of what the scheduler needs to know about the cluster. A look (method look) brings it up to date with
@@ -320,7 +321,8 @@ func (m *memory) setSession(r *dbgen.SessionFactsRow, kernels []dbgen.KernelFact
 	wasWaiting := e.status == cluster.Pending && e.digest != 0
 	s := scheduler.Session{
 		ID: id, Name: r.Name, Type: r.Type, Priority: int(r.Priority), EnqueuedAt: r.CreatedAt,
-		Owner:      scheduler.Owner{AccessKey: cluster.AccessKey(m.text(r.AccessKey)), User: cluster.UserID(m.text(r.UserID)), Project: cluster.ProjectID(m.text(r.ProjectID)), Domain: m.text(r.DomainName)},
+		Owner: scheduler.Owner{AccessKey: cluster.AccessKey(m.text(r.AccessKey)), User: cluster.UserID(m.text(r.UserID)),
+			Project: cluster.ProjectID(m.text(r.ProjectID)), Domain: m.text(r.DomainName)},
 		SingleNode: r.ClusterMode == "single-node", Private: r.Type == cluster.System, Preemptible: r.Preemptible,
 		Designated: agentIDs(r.DesignatedAgents), Failed: agentIDs(r.FailedAgents), Volumes: r.Volumes,
 	}
@@ -336,7 +338,8 @@ func (m *memory) setSession(r *dbgen.SessionFactsRow, kernels []dbgen.KernelFact
 	if wasWaiting {
 		m.group(e.group).waiting--
 	}
-	e.seen, e.status, e.since, e.owner, e.private = seen{digest: digest, group: m.text(r.ResourceGroup)}, r.Status, r.CreatedAt, s.Owner, s.Private
+	e.seen = seen{digest: digest, group: m.text(r.ResourceGroup)}
+	e.status, e.since, e.owner, e.private = r.Status, r.CreatedAt, s.Owner, s.Private
 	e.kernels, e.generations = nil, nil
 	delete(m.doomed, id)
 	if r.Status == cluster.Pending {
@@ -377,7 +380,9 @@ func (m *memory) setSession(r *dbgen.SessionFactsRow, kernels []dbgen.KernelFact
 		if err != nil {
 			return false, fmt.Errorf("read allocation of kernel %s: %w", k.ID, err)
 		}
-		run.Placements = append(run.Placements, scheduler.Placement{Kernel: cluster.KernelID(k.ID), Agent: cluster.AgentID(m.text(*k.AgentID)), Allocation: a})
+		run.Placements = append(run.Placements, scheduler.Placement{
+			Kernel: cluster.KernelID(k.ID), Agent: cluster.AgentID(m.text(*k.AgentID)), Allocation: a,
+		})
 	}
 	run.Session = s
 	m.cluster.Run(e.group, run)
@@ -388,7 +393,9 @@ func (m *memory) kernel(k *dbgen.KernelFactsRow) scheduler.Kernel {
 	for slot := range k.RequestedSlots {
 		m.slots[slot] = true
 	}
-	return scheduler.Kernel{ID: cluster.KernelID(k.ID), Slots: m.request(k.RequestedSlots), Architecture: m.text(k.Architecture), Image: m.text(k.Image)}
+	return scheduler.Kernel{
+		ID: cluster.KernelID(k.ID), Slots: m.request(k.RequestedSlots), Architecture: m.text(k.Architecture), Image: m.text(k.Image),
+	}
 }
 
 // request returns one copy of what many kernels ask for. Nobody changes it.
@@ -484,10 +491,12 @@ func (m *memory) text(s string) string {
 
 func newMemory(clock chassis.Clock) *memory {
 	return &memory{
-		changes: feed.New(feed.Config{Name: "what the scheduler knows", Clock: clock, CompareEvery: copyCompare}),
-		cluster: scheduler.NewCluster(), sessions: map[cluster.SessionID]*entry{}, agents: map[cluster.AgentID]supply{}, groups: map[string]*groupEntry{},
+		changes:  feed.New(feed.Config{Name: "what the scheduler knows", Clock: clock, CompareEvery: copyCompare}),
+		cluster:  scheduler.NewCluster(),
+		sessions: map[cluster.SessionID]*entry{}, agents: map[cluster.AgentID]supply{}, groups: map[string]*groupEntry{},
 		owners: map[scheduler.Scope]seen{}, slots: map[cluster.SlotName]bool{cluster.SlotCPU: true, cluster.SlotMem: true},
-		stale: map[cluster.SessionID]struct{}{}, staleAgents: map[cluster.AgentID]struct{}{}, doomed: map[cluster.SessionID]string{}, texts: map[string]string{}, requests: map[string]cluster.Slots{},
+		stale: map[cluster.SessionID]struct{}{}, staleAgents: map[cluster.AgentID]struct{}{}, doomed: map[cluster.SessionID]string{},
+		texts: map[string]string{}, requests: map[string]cluster.Slots{},
 	}
 }
 

@@ -186,12 +186,14 @@ func (d *desk) catchUp(ctx context.Context, now time.Time) error {
 	})
 }
 
-// countDrift counts what a full comparison has corrected although looks should have found it.
+// countDrift counts full comparisons, and what they have corrected although looks should have found it.
 func (d *desk) countDrift(m *memory, r feed.Report) {
+	if r.Compared != feed.NotCompared && r.Compared != feed.First {
+		d.metrics.resyncs.Inc()
+	}
 	if !r.Compared.Missed() {
 		return
 	}
-	d.metrics.resyncs.Inc()
 	m.drift += r.Differences
 	if r.Differences > 0 {
 		d.metrics.drift.Add(float64(r.Differences))

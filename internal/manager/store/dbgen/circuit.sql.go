@@ -284,7 +284,8 @@ type CircuitChangesRow struct {
 	Circuits      []string
 }
 
-// This statement's snapshot, when the server started, and the circuits that changed or went since an earlier snapshot (an empty text: none).
+// This statement's snapshot, when the server started, and the circuits that changed or went since an earlier snapshot
+// (an empty text: none).
 func (q *Queries) CircuitChanges(ctx context.Context, maxRows int32, since string) (CircuitChangesRow, error) {
 	row := q.db.QueryRow(ctx, circuitChanges, maxRows, since)
 	var i CircuitChangesRow

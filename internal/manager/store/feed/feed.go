@@ -43,7 +43,9 @@ type Server struct {
 	Connections int64
 }
 
-func (s Server) same(o Server) bool { return s.Started.Equal(o.Started) && s.Connections == o.Connections }
+func (s Server) same(o Server) bool {
+	return s.Started.Equal(o.Started) && s.Connections == o.Connections
+}
 
 // Answer is what a source says.
 type Answer struct {

@@ -209,7 +209,8 @@ func TestAfterALookTheConsumerHoldsWhatTheDatabaseHolds(t *testing.T) {
 		now := time.Unix(5000, 0)
 		f := New(Config{Name: "rows", Clock: ClockOf(func() time.Time { return now }), MostChanges: rapid.IntRange(1, 4).Draw(t, "most")})
 		step := func(written map[string]bool) {
-			switch n := len(db.open); rapid.SampledFrom([]string{"begin", "write", "write", "write", "commit", "commit", "roll back", "crash"}).Draw(t, "step") {
+			steps := []string{"begin", "write", "write", "write", "commit", "commit", "roll back", "crash"}
+			switch n := len(db.open); rapid.SampledFrom(steps).Draw(t, "step") {
 			case "begin":
 				db.begin()
 			case "write":

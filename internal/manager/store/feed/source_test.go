@@ -29,7 +29,9 @@ type watched struct {
 }
 
 func watch(t *testing.T, s feed.Source) *watched {
-	w := &watched{t: t, ask: func(snapshot string, most int) (feed.Answer, error) { return s.ChangesSince(t.Context(), snapshot, most) }}
+	w := &watched{t: t, ask: func(snapshot string, most int) (feed.Answer, error) {
+		return s.ChangesSince(t.Context(), snapshot, most)
+	}}
 	require.Empty(t, w.look(), "before the first look nothing counts as a change")
 	return w
 }
@@ -117,8 +119,10 @@ func TestCircuitsThatChangeAndGo(t *testing.T) {
 	_, err := setup.Exec(t.Context(), `SET LOCAL session_replication_role = replica`) // without sessions, kernels and users
 	require.NoError(t, err)
 	for i, id := range []string{a, b} {
-		exec(t, setup, `INSERT INTO circuits (id, proxy, mode, port, session_id, kernel_id, app, protocol, target, path, user_id, created_by, public, allowed, created_at)
-			VALUES ($1, 'p', 'port', $2, $3, $3, 'web', 'http', 80, '/', $3, $3, false, '{}', now()) RETURNING id::text`, id, 1000+i, uuid.NewString())
+		exec(t, setup, `INSERT INTO circuits (id, proxy, mode, port, session_id, kernel_id, app, protocol, target, path, user_id, created_by,
+				public, allowed, created_at)
+			VALUES ($1, 'p', 'port', $2, $3, $3, 'web', 'http', 80, '/', $3, $3, false, '{}', now()) RETURNING id::text`,
+			id, 1000+i, uuid.NewString())
 	}
 	require.NoError(t, setup.Commit(t.Context()))
 	w := watch(t, feed.Circuits(s))
@@ -229,7 +233,8 @@ func TestLostConnectionsAreNoticed(t *testing.T) {
 	}
 	look(feed.First)
 	look(feed.First)
-	ended := exec(t, s.Pool(), `SELECT count(pg_terminate_backend(pid))::text FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'`)
+	ended := exec(t, s.Pool(), `SELECT count(pg_terminate_backend(pid))::text FROM pg_stat_activity
+		WHERE datname = current_database() AND query ~ '^LISTEN|pg_notify[(]' AND pid <> pg_backend_pid()`)
 	require.Equal(t, "1", ended, fmt.Sprintf("%d connections so far", s.Connections()))
 	connected(3)
 	look(feed.First, feed.Reconnected)

@@ -154,7 +154,8 @@ SELECT EXISTS (SELECT 1 FROM circuits c WHERE c.proxy = @proxy AND coalesce(c.la
        EXISTS (SELECT 1 FROM circuit_addresses a WHERE a.proxy = @proxy AND a.address = @address::text AND a.user_id <> @user_id::uuid AND a.freed_at > now() - @rest::interval)::boolean AS resting;
 
 -- name: CircuitChanges :one
--- This statement's snapshot, when the server started, and the circuits that changed or went since an earlier snapshot (an empty text: none).
+-- This statement's snapshot, when the server started, and the circuits that changed or went since an earlier snapshot
+-- (an empty text: none).
 WITH b AS MATERIALIZED (SELECT CAST(nullif(@since::text, '') AS pg_snapshot) AS since, pg_snapshot_xmax(pg_current_snapshot()) AS until)
 SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time()::timestamptz AS server_started,
        ARRAY(SELECT c.id::text FROM circuits c
