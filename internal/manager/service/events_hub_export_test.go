@@ -7,7 +7,7 @@ import (
 )
 
 // CompareEvents looks at events and compares the newest ones.
-func (s *Service) CompareEvents(ctx context.Context) (feed.Report, error) {
+func CompareEvents(ctx context.Context, s *Service) (feed.Report, error) {
 	s.hub.events.CompareSoon()
 	return s.hub.events.Look(ctx, feed.Events(s.d.Store), s.hub)
 }

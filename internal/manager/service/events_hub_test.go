@@ -98,7 +98,7 @@ func TestNobodyGetsWhatHappenedBefore(t *testing.T) {
 	w.commit(tx)
 	c = w.events(service.EventFilter{FromNow: true})
 	w.nothingElse(id, c)
-	_, err = w.svc.CompareEvents(t.Context())
+	_, err = service.CompareEvents(t.Context(), w.svc)
 	require.NoError(t, err)
 	w.nothingElse(id, c) // a comparison brings nothing that is older than the reader
 }
@@ -113,14 +113,14 @@ func TestComparisonsOfEventsFindWhatLooksMissed(t *testing.T) {
 	// A number that every snapshot calls visible stands for one that was given again after a crash.
 	w.exec(`INSERT INTO session_events (session_id, event, changed) VALUES ($1, 'session_started', '3')`, string(id))
 	for _, found := range []int{1, 0} {
-		r, err := w.svc.CompareEvents(t.Context())
+		r, err := service.CompareEvents(t.Context(), w.svc)
 		require.NoError(t, err)
 		require.Equal(t, found, r.Differences)
 	}
 	require.Equal(t, cluster.SessionStarted, w.next(c).Name)
 	w.nothingElse(id, c)
 	w.exec(`INSERT INTO session_events (session_id, event, changed) SELECT $1, 'session_started', '3' FROM generate_series(1, 501)`, string(id))
-	_, err := w.svc.CompareEvents(t.Context())
+	_, err := service.CompareEvents(t.Context(), w.svc)
 	require.NoError(t, err)
 	_, ok := <-c
 	require.False(t, ok, "the reader shall resume with the last number it saw")
@@ -143,7 +143,7 @@ func TestEventsGoOnAfterLostConnections(t *testing.T) {
 		w.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query ~ '^LISTEN|pg_notify[(]' AND pid <> pg_backend_pid()`)
 		soon(t, "hints are exchanged again", func() bool { return w.store.Connections() >= before+2 })
 	}
-	_, err := w.svc.CompareEvents(t.Context())
+	_, err := service.CompareEvents(t.Context(), w.svc)
 	require.NoError(t, err)
 	w.nothingElse(id, c)
 }

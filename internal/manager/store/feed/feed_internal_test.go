@@ -447,8 +447,9 @@ func (r *runner) hint() {
 	synctest.Wait()
 }
 
-func wait(d time.Duration) {
-	time.Sleep(d) // of the bubble's clock
+// wait advances the clock of the test's bubble.
+func wait(t *testing.T, d time.Duration) {
+	require.NoError(t, chassis.Wait(t.Context(), chassis.RealClock(), d))
 	synctest.Wait()
 }
 
@@ -463,12 +464,12 @@ func TestRunLooksForHintsAndTicks(t *testing.T) {
 		r.hint()
 		require.Equal(t, 2, r.db.asked)
 		require.Equal(t, []string{store.TopicAll, "one"}, r.heard)
-		wait(10 * time.Second)
+		wait(t, 10 * time.Second)
 		require.Equal(t, 3, r.db.asked)
 		require.Equal(t, []string{store.TopicAll, "one", store.TopicAll}, r.heard)
 		r.wanted = false
 		r.hint()
-		wait(time.Minute)
+		wait(t, time.Minute)
 		require.Equal(t, 3, r.db.asked)
 		require.Empty(t, r.log.String())
 	})
@@ -486,12 +487,12 @@ func TestAFailingDatabaseIsAskedSeldom(t *testing.T) {
 		}
 		require.Equal(t, 2, r.db.asked)
 		require.Len(t, r.heard, 101, "whoever waits for hints is told while the database fails")
-		wait(time.Second)
+		wait(t, time.Second)
 		require.Equal(t, 3, r.db.asked)
-		wait(2 * time.Second)
+		wait(t, 2 * time.Second)
 		require.Equal(t, 5, r.db.asked)
 		r.wanted = false // what was wanted before is looked at all the same
-		wait(time.Hour)
+		wait(t, time.Hour)
 		require.Equal(t, 7, r.db.asked)
 		require.Equal(t, 1, strings.Count(r.log.String(), "cannot follow changes"), r.log.String())
 		require.Equal(t, 1, strings.Count(r.log.String(), "followed again"), r.log.String())
