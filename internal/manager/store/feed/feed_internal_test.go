@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -416,26 +417,58 @@ func TestOneLookAtATime(t *testing.T) {
 
 // runner is a Run under a clock that the test advances.
 type runner struct {
+	hints chan struct{}
+	stop  func()
+
+	mu    sync.Mutex
 	db    *database
 	log   bytes.Buffer
-	hints chan struct{}
 	heard []string
-	stop  func()
 	// wanted is what Hint answers.
 	wanted bool
+}
+
+// ChangesSince implements Source.
+func (r *runner) ChangesSince(ctx context.Context, snapshot string, most int) (Answer, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.db.ChangesSince(ctx, snapshot, most)
+}
+
+func (r *runner) asked() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.db.asked
+}
+
+func (r *runner) topics() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.heard)
+}
+
+func (r *runner) set(wanted bool, down int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.wanted, r.db.down = wanted, down
 }
 
 func run(t *testing.T) *runner {
 	r := &runner{db: newDatabase(), hints: make(chan struct{}, 1), wanted: true}
 	f := New(Config{
 		Name: "rows", Log: slog.New(slog.NewTextHandler(&r.log, nil)), Tick: 10 * time.Second, Retry: time.Second,
-		Hint: func(topics []string) bool { r.heard = append(r.heard, topics...); return r.wanted },
+		Hint: func(topics []string) bool {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.heard = append(r.heard, topics...)
+			return r.wanted
+		},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		f.run(ctx, r.hints, func() []string { return []string{"one"} }, r.db, &holder{db: r.db, rows: map[string]int{}})
+		f.run(ctx, r.hints, func() []string { return []string{"one"} }, r, &holder{db: r.db, rows: map[string]int{}})
 	}()
 	r.stop = func() { cancel(); <-ended }
 	synctest.Wait()
@@ -459,18 +492,19 @@ func TestRunLooksForHintsAndTicks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := run(t)
 		defer r.stop()
-		require.Equal(t, 1, r.db.asked)
-		require.Equal(t, []string{store.TopicAll}, r.heard)
+		require.Equal(t, 1, r.asked())
+		require.Equal(t, []string{store.TopicAll}, r.topics())
 		r.hint()
-		require.Equal(t, 2, r.db.asked)
-		require.Equal(t, []string{store.TopicAll, "one"}, r.heard)
-		wait(t, 10 * time.Second)
-		require.Equal(t, 3, r.db.asked)
-		require.Equal(t, []string{store.TopicAll, "one", store.TopicAll}, r.heard)
-		r.wanted = false
+		require.Equal(t, 2, r.asked())
+		require.Equal(t, []string{store.TopicAll, "one"}, r.topics())
+		wait(t, 10*time.Second)
+		require.Equal(t, 3, r.asked())
+		require.Equal(t, []string{store.TopicAll, "one", store.TopicAll}, r.topics())
+		r.set(false, 0)
 		r.hint()
 		wait(t, time.Minute)
-		require.Equal(t, 3, r.db.asked)
+		require.Equal(t, 3, r.asked())
+		r.stop()
 		require.Empty(t, r.log.String())
 	})
 }
@@ -481,19 +515,20 @@ func TestAFailingDatabaseIsAskedSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := run(t)
 		defer r.stop()
-		r.db.down = 5
+		r.set(true, 5)
 		for range 100 {
 			r.hint()
 		}
-		require.Equal(t, 2, r.db.asked)
-		require.Len(t, r.heard, 101, "whoever waits for hints is told while the database fails")
+		require.Equal(t, 2, r.asked())
+		require.Len(t, r.topics(), 101, "whoever waits for hints is told while the database fails")
 		wait(t, time.Second)
-		require.Equal(t, 3, r.db.asked)
-		wait(t, 2 * time.Second)
-		require.Equal(t, 5, r.db.asked)
-		r.wanted = false // what was wanted before is looked at all the same
+		require.Equal(t, 3, r.asked())
+		wait(t, 2*time.Second)
+		require.Equal(t, 5, r.asked())
+		r.set(false, 1) // what was wanted before is looked at all the same
 		wait(t, time.Hour)
-		require.Equal(t, 7, r.db.asked)
+		require.Equal(t, 7, r.asked())
+		r.stop()
 		require.Equal(t, 1, strings.Count(r.log.String(), "cannot follow changes"), r.log.String())
 		require.Equal(t, 1, strings.Count(r.log.String(), "followed again"), r.log.String())
 	})
