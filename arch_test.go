@@ -120,6 +120,7 @@ var rules = []rule{
 	{dir: "internal/manager/store/dbgen", duty: "queries that sqlc generates",
 		allow: []string{"internal/cluster", "internal/manager/store/dbtype"}},
 	{dir: "internal/manager/store/dbtype", duty: "Go types of jsonb columns"},
+	{dir: "internal/manager/store/feed", duty: "follows what changes in tables", allow: []string{"internal/chassis", "internal/manager/store"}},
 	{dir: "internal/manager/store/list", duty: "lists page by page: the filter and order language, compiled to SQL",
 		allow: []string{"internal/cluster", "internal/fault"}},
 	{dir: "internal/manager/store/storetest", duty: "a migrated database of its own for every test", testOnly: true,
