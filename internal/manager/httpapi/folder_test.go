@@ -126,15 +126,30 @@ func (p *proxies) answer(at string, body []byte) string {
 func withFolders(t *testing.T) (*site, *proxies) {
 	t.Helper()
 	p := &proxies{}
-	s := newSite(t, func(sd *service.Deps, hd *httpapi.Deps) {
-		var err error
-		hd.Folders, err = folder.New(folder.Deps{Store: sd.Store, Proxies: discovered{p}, IDs: uuid.NewString, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
-		require.NoError(t, err)
-	})
-	all := `["create-vfolder","modify-vfolder","delete-vfolder","mount-in-session","upload-file","download-file","invite-others","set-user-specific-permission"]`
-	_, err := s.store.Pool().Exec(t.Context(), `UPDATE domains SET allowed_vfolder_hosts = jsonb_build_object('local:volume1', $1::jsonb, 'gone:old', $1::jsonb)`, all)
-	require.NoError(t, err)
+	s := newSite(t, p.folders(t))
+	s.allowHosts()
 	return s, p
+}
+
+// folders gives a site folders on what the proxies have.
+func (p *proxies) folders(t *testing.T) siteOption {
+	return func(sd *service.Deps, hd *httpapi.Deps) {
+		var err error
+		hd.Folders, err = folder.New(folder.Deps{
+			Store: sd.Store, Proxies: discovered{p}, IDs: uuid.NewString, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		})
+		require.NoError(t, err)
+		sd.Folders = hd.Folders
+	}
+}
+
+// allowHosts lets everybody of the domain do everything on both volumes.
+func (s *site) allowHosts() {
+	s.t.Helper()
+	all := `["create-vfolder","modify-vfolder","delete-vfolder","mount-in-session","upload-file","download-file","invite-others","set-user-specific-permission"]`
+	_, err := s.store.Pool().Exec(s.t.Context(),
+		`UPDATE domains SET allowed_vfolder_hosts = jsonb_build_object('local:volume1', $1::jsonb, 'gone:old', $1::jsonb)`, all)
+	require.NoError(s.t, err)
 }
 
 // made creates a folder and returns its id of 32 digits.

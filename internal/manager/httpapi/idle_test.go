@@ -13,8 +13,10 @@ import (
 func (s *site) runs(name string) string {
 	s.t.Helper()
 	id := uuid.NewString()
-	_, err := s.store.Pool().Exec(s.t.Context(), `INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots, started_at)
-		SELECT $1, $2, 'interactive', 'default', p.id, k.user_id, k.access_key, 'default', 'img', 'RUNNING', '{}', now() FROM keypairs k, projects p`, id, name)
+	_, err := s.store.Pool().Exec(s.t.Context(), `INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key,
+			resource_group, image, status, requested_slots, started_at)
+		SELECT $1, $2, 'interactive', 'default', p.id, k.user_id, k.access_key, 'default', 'img', 'RUNNING', '{}', now()
+			FROM keypairs k, projects p WHERE k.access_key = $3`, id, name, s.admin.AccessKey)
 	require.NoError(s.t, err)
 	return id
 }

@@ -121,10 +121,10 @@ type cell struct {
 
 const testAgent = cluster.AgentID("i-test")
 
-func newCell(t *testing.T) *cell {
+func newCell(t *testing.T, options ...siteOption) *cell {
 	t.Helper()
 	n := startNode(t)
-	s := newSite(t, func(d *service.Deps, _ *httpapi.Deps) { d.Streams = n })
+	s := newSite(t, append(options, func(d *service.Deps, _ *httpapi.Deps) { d.Streams = n })...)
 	c := &cell{site: s, node: n, nodes: s.svc.Nodes()}
 	var err error
 	c.epoch, err = c.nodes.Register(t.Context(), cluster.NodeHello{Agent: testAgent, Version: "test"})
