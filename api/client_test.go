@@ -251,7 +251,9 @@ func TestExecuteStreamTellsWhyItEnded(t *testing.T) {
 	defer s.Close()
 	r, err := s.Next(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, []api.ConsoleItem{{Type: "stdout", Text: "a"}, {Type: "media", Mime: "image/png", Data: "x"}, {Type: "html", Text: "h"}}, r.Console)
+	require.Equal(t, []api.ConsoleItem{{"stdout", "a"}, {"media", []any{"image/png", "x"}}, {"html", "h"}}, r.Console)
+	mime, data := r.Console[1].Media()
+	require.Equal(t, []string{"stdout", "a", "", "image/png", "x"}, []string{r.Console[0].Kind(), r.Console[0].Text(), r.Console[1].Text(), mime, data})
 	_, err = s.Next(t.Context())
 	require.ErrorContains(t, err, "the manager stops")
 }

@@ -39,25 +39,26 @@ const (
 
 // AppTicket is the right to connect to an app without a browser.
 type AppTicket struct {
-	URL       string    `json:"url"` // base of the app proxy
-	Circuit   string    `json:"circuit"`
-	Ticket    Secret    `json:"-"`
-	ExpiresAt time.Time `json:"expires_at"`
+	URL       string // base of the app proxy
+	Circuit   string
+	Ticket    Secret
+	ExpiresAt time.Time
+}
+
+// TicketReply is the answer of POST /session/{s}/tickets; the ticket is in the clear.
+type TicketReply struct {
+	URL       string `json:"url"`
+	Circuit   string `json:"circuit"`
+	Ticket    string `json:"ticket"`
+	ExpiresAt Time   `json:"expires_at"`
 }
 
 // AppTicket asks for the right to connect to an app; it starts the app. With an empty app, port names it.
 func (c *Client) AppTicket(ctx context.Context, session, app string, port int) (AppTicket, error) {
-	body := map[string]any{"app": app}
-	if port != 0 {
-		body["port"] = port
-	}
-	var out struct {
-		AppTicket
-		Text string `json:"ticket"`
-	}
-	err := c.sessionCall(ctx, session, "tickets", request{method: http.MethodPost, json: body, timeout: slowTimeout}, &out)
-	out.Ticket = Secret(out.Text)
-	return out.AppTicket, err
+	var out TicketReply
+	r := request{method: http.MethodPost, json: StartAppRequest{App: app, Port: port}, timeout: slowTimeout}
+	err := c.sessionCall(ctx, session, "tickets", r, &out)
+	return AppTicket{URL: out.URL, Circuit: out.Circuit, Ticket: Secret(out.Ticket), ExpiresAt: out.ExpiresAt.Time}, err
 }
 
 // tickets are kept until they expire, by what they are for.

@@ -310,9 +310,9 @@ func TestRunShowsOrSavesMedia(t *testing.T) {
 	b := setup(t)
 	b.cell = func(c *fakeCellConn, _ string) {
 		c.send(api.ExecuteResult{Status: api.ExecContinued, Console: []api.ConsoleItem{
-			{Type: "media", Mime: "image/png", Data: "iVBORw0KGgo="},
-			{Type: "media", Mime: "image/svg+xml", Data: "<svg/>"},
-			{Type: "html", Text: "<b>hi</b>"},
+			api.ConsoleMedia("image/png", "iVBORw0KGgo="),
+			api.ConsoleMedia("image/svg+xml", "<svg/>"),
+			api.ConsoleText("html", "<b>hi</b>"),
 		}})
 		c.finish(0)
 	}

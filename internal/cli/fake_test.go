@@ -378,7 +378,7 @@ func (c *fakeCellConn) send(r api.ExecuteResult) {
 }
 
 func (c *fakeCellConn) print(stream, text string) {
-	c.send(api.ExecuteResult{Status: api.ExecContinued, Console: []api.ConsoleItem{{Type: stream, Text: text}}})
+	c.send(api.ExecuteResult{Status: api.ExecContinued, Console: []api.ConsoleItem{api.ConsoleText(stream, text)}})
 }
 
 func (c *fakeCellConn) input(password bool) string {

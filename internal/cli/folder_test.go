@@ -163,7 +163,9 @@ func TestFolderHostsAndQuota(t *testing.T) {
 	require.Equal(t, "scope  user:u\nhost   local:volume1\nused   2 KiB\nlimit  none\n", b.do(t, "", "folder", "quota", "data").out)
 	require.Contains(t, b.do(t, "", "folder", "quota", "data", "--limit", "1.5g").out, "limit  1.5 GiB\n")
 	require.Equal(t, int64(3<<29), *b.folders.limit)
-	require.JSONEq(t, `{"used_bytes":2048,"limit_bytes":1610612736}`, b.do(t, "", "folder", "quota", "data", "--json").out)
+	var shown api.Quota
+	require.NoError(t, json.Unmarshal([]byte(b.do(t, "", "folder", "quota", "data", "--json").out), &shown))
+	require.Equal(t, api.Quota{UsedBytes: new(int64(2048)), LimitBytes: new(int64(1610612736))}, shown)
 	for _, bad := range []string{"much", "-1g", "1e30t", "g", "NaN"} {
 		require.Equal(t, frame.ExitUsage, b.do(t, "", "folder", "quota", "data", "--limit", bad).code, bad)
 	}

@@ -127,7 +127,7 @@ func sayDone(cmd *cobra.Command, err error, format string, args ...any) error {
 }
 
 // ownerOf words whose a folder is.
-func ownerOf(f api.Folder) string {
+func ownerOf(f api.FolderItem) string {
 	switch {
 	case f.GroupName != nil && *f.GroupName != "":
 		return "project " + *f.GroupName
@@ -136,7 +136,7 @@ func ownerOf(f api.Folder) string {
 	case f.Group != nil:
 		return "project " + *f.Group
 	}
-	return f.Creator
+	return frame.Deref(f.Creator)
 }
 
 func bytesOrUnknown(n *int64) string {

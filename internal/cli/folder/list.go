@@ -46,7 +46,7 @@ func (o *folderListOptions) run(ctx context.Context, cmd *cobra.Command, c *api.
 	if err != nil {
 		return err
 	}
-	list = slices.DeleteFunc(list, func(f api.Folder) bool { return strings.HasPrefix(f.Status, "delete-") != o.trash })
+	list = slices.DeleteFunc(list, func(f api.FolderItem) bool { return strings.HasPrefix(f.Status, "delete-") != o.trash })
 	if o.json {
 		return frame.PrintJSON(cmd.OutOrStdout(), list)
 	}

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 
+	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/service"
 )
@@ -43,7 +44,7 @@ func (a *API) putDotfile(scopeOf func(*params) service.DotfileScope, put putDotf
 		if err := put(c.ctx(), c.actor, scope, f); err != nil {
 			return err
 		}
-		return c.ok(object{})
+		return c.ok(api.Empty{})
 	}
 }
 
@@ -62,15 +63,15 @@ func (a *API) getDotfiles(scopeOf func(*params) service.DotfileScope) handler {
 			if err != nil {
 				return err
 			}
-			return c.ok(object{"path": f.Path, "perm": f.Perm, "permission": f.Perm, "data": f.Data})
+			return c.ok(api.Dotfile{Path: f.Path, Perm: f.Perm, Permission: f.Perm, Data: f.Data})
 		}
 		files, err := a.svc.ListDotfiles(c.ctx(), c.actor, scope)
 		if err != nil {
 			return err
 		}
-		list := make([]object, 0, len(files))
+		list := make([]api.Dotfile, 0, len(files))
 		for _, f := range files {
-			list = append(list, object{"path": f.Path, "permission": f.Perm, "data": f.Data})
+			list = append(list, api.Dotfile{Path: f.Path, Permission: f.Perm, Data: f.Data})
 		}
 		return c.ok(list)
 	}
@@ -89,7 +90,7 @@ func (a *API) deleteDotfile(scopeOf func(*params) service.DotfileScope) handler 
 		if err := a.svc.DeleteDotfile(c.ctx(), c.actor, scope, path); err != nil {
 			return err
 		}
-		return c.ok(object{"success": true})
+		return c.ok(api.Done{Success: true})
 	}
 }
 
@@ -113,5 +114,5 @@ func (a *API) setBootstrapScript(c *call) error {
 	if err := a.svc.SetBootstrapScript(c.ctx(), c.actor, script); err != nil {
 		return err
 	}
-	return c.ok(object{})
+	return c.ok(api.Empty{})
 }

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"berth.dev/berth/api"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/wire/run"
 )
@@ -256,8 +257,9 @@ func (a *API) files(c *call) error {
 	if err != nil {
 		return err
 	}
-	if list.Entries == nil {
-		list.Entries = []run.Entry{}
+	files := make([]api.FileInfo, len(list.Entries))
+	for i, e := range list.Entries {
+		files[i] = api.FileInfo{Name: e.Filename, Mode: e.Mode, Size: e.Size, CTime: e.Ctime, MTime: e.Mtime, ATime: e.Atime}
 	}
-	return c.ok(object{"files": jsonText(list.Entries), "errors": "", "abspath": list.Abspath})
+	return c.ok(api.FilesReply{Files: api.TextOf(files), Path: list.Abspath})
 }
