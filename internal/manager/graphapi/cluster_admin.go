@@ -69,7 +69,7 @@ func options(name string, text *string) (map[string]any, error) {
 	}
 	m := map[string]any{}
 	if err := json.Unmarshal([]byte(*text), &m); err != nil {
-		return nil, fault.Invalidf("%s is not a JSON object in a text", name).WithCause(err).WithReason("invalid-api-params").WithNext(`pass for example "{}"`)
+		return nil, fault.Invalidf("%s is not a JSON object in a text", name).WithCause(err).WithNext(`pass for example "{}"`)
 	}
 	return m, nil
 }

@@ -125,7 +125,7 @@ func (q queries) folderList(ctx context.Context, of folder.Kind, limit, offset i
 	}
 	a := q.who(ctx)
 	if key := value(accessKey); key != "" && cluster.AccessKey(key) != a.AccessKey {
-		return nil, fault.Invalidf("folders are listed for their users, not for access keys").WithReason("invalid-api-params").
+		return nil, fault.Invalidf("folders are listed for their users, not for access keys").
 			WithNext(`filter by user or user_email instead, as in user_email == "a@b.c"`)
 	}
 	s := folder.SearchQuery{Filter: value(filter), Order: value(order), Limit: limit, Offset: offset, Of: of}
@@ -232,7 +232,7 @@ func (q queries) VfolderNodes(ctx context.Context, scope, project, right, filter
 		return nil, err
 	}
 	bad := func(format string, args ...any) error {
-		return fault.Invalidf(format, args...).WithReason("invalid-api-params").WithNext("page with first and offset, or with first and after")
+		return fault.Invalidf(format, args...).WithNext("page with first and offset, or with first and after")
 	}
 	s := folder.SearchQuery{Filter: value(filter), Order: value(order), Limit: folderPageSize, Offset: value(offset), Scope: value(scope), Right: value(right)}
 	if s.Scope == "" && value(project) != "" {
@@ -295,7 +295,7 @@ func wirePermission(text string) (cluster.MountPermission, error) {
 			return wire, nil
 		}
 	}
-	return "", fault.Invalidf("%.40q is no permission of a folder", text).WithReason("invalid-api-params").WithNext("use ro, rw or wd")
+	return "", fault.Invalidf("%.40q is no permission of a folder", text).WithNext("use ro, rw or wd")
 }
 
 func (m mutations) CreateVfolderV2(ctx context.Context, in model.CreateVFolderV2Input) (*model.CreateVFolderV2Payload, error) {

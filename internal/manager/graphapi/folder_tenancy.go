@@ -85,7 +85,7 @@ func (q queries) User(ctx context.Context, _, email *string) (*model.User, error
 func hostsOf(text string) (folder.HostPermissions, error) {
 	var out folder.HostPermissions
 	if err := json.Unmarshal([]byte(text), &out); err != nil {
-		return nil, fault.Invalidf("allowed_vfolder_hosts is not usable").WithCause(err).WithReason("invalid-api-params").
+		return nil, fault.Invalidf("allowed_vfolder_hosts is not usable").WithCause(err).
 			WithNext(`pass for example {"local:volume1":["mount-in-session","download-file"]} as a text`)
 	}
 	return out, nil

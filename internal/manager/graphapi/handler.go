@@ -22,6 +22,7 @@ import (
 	"github.com/vektah/gqlparser/v2/validator/core"
 	"github.com/vektah/gqlparser/v2/validator/rules"
 
+	"berth.dev/berth/api"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/graphapi/gqlexec"
@@ -152,7 +153,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	dec.UseNumber()
 	if err := dec.Decode(&req); err != nil {
 		h.deps.Fail(w, r, fault.Invalidf("the body is not a GraphQL request").WithCause(err).
-			WithReason("invalid-api-params").WithNext(`send {"query": "...", "variables": {...}} of at most %d bytes`, maxBody))
+			WithNext(`send {"query": "...", "variables": {...}} of at most %d bytes`, maxBody))
 		return
 	}
 	if req.OperationName == "" {
@@ -200,12 +201,20 @@ func (h *Handler) present(ctx context.Context, err error) *gqlerror.Error {
 	if f.Kind == fault.Internal {
 		h.deps.Log.Error("graphql field failed", "path", out.Path.String(), "err", err)
 	}
-	out.Message = f.Msg
+	out.Message = wireWords(err, f.Msg)
 	if next := fault.NextOf(err); next != "" {
 		out.Message += "; " + next
 	}
 	out.Extensions = map[string]any{"code": f.Kind.String()}
 	return out
+}
+
+// wireWords is a message of err with the wire's word for the object that it is about.
+func wireWords(err error, msg string) string {
+	if d, ok := fault.DataOf(err).(map[string]string); ok {
+		return api.WireMessage(msg, d["object"])
+	}
+	return msg
 }
 
 func writeJSON(w http.ResponseWriter, v any) {

@@ -76,7 +76,7 @@ func amounts(name string, text *string) (map[string]string, error) {
 			}
 			out[slot] = string(b)
 		default:
-			return nil, fault.Invalidf("%s of %s is not an amount", name, slot).WithReason("invalid-api-params").WithNext(`write for example {"cpu":"4","mem":"8g"}`)
+			return nil, fault.Invalidf("%s of %s is not an amount", name, slot).WithNext(`write for example {"cpu":"4","mem":"8g"}`)
 		}
 	}
 	return out, nil

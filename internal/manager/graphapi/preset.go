@@ -39,7 +39,7 @@ func slotsOf(text *string) (map[string]string, error) {
 	}
 	var raw map[string]any
 	if err := json.Unmarshal([]byte(*text), &raw); err != nil || raw == nil {
-		return nil, fault.Invalidf("resource_slots is no JSON object").WithReason("invalid-api-params").WithNext(`write it like {"cpu":"1","mem":"1g"}`)
+		return nil, fault.Invalidf("resource_slots is no JSON object").WithNext(`write it like {"cpu":"1","mem":"1g"}`)
 	}
 	out := make(map[string]string, len(raw))
 	for slot, v := range raw {
@@ -50,7 +50,7 @@ func slotsOf(text *string) (map[string]string, error) {
 			out[slot] = strconv.FormatFloat(v, 'f', -1, 64)
 		case nil:
 		default:
-			return nil, fault.Invalidf("the amount of %.80q is neither a number nor a text", slot).WithReason("invalid-api-params")
+			return nil, fault.Invalidf("the amount of %.80q is neither a number nor a text", slot)
 		}
 	}
 	return out, nil
@@ -81,7 +81,7 @@ func presetRef(id, name *string) (string, error) {
 	case name != nil && *name != "":
 		return *name, nil
 	}
-	return "", fault.Invalidf("no preset was named").WithReason("invalid-api-params").WithNext("pass id or name")
+	return "", fault.Invalidf("no preset was named").WithNext("pass id or name")
 }
 
 func (m mutations) ModifyResourcePreset(ctx context.Context, id, name *string, props model.ModifyResourcePresetInput) (*model.MutationReply, error) {

@@ -74,7 +74,7 @@ func orNil[T any](v *T, err error) (*T, error) {
 func uuid(name, text string) (string, error) {
 	id, ok := cluster.CanonicalUUID(text)
 	if !ok {
-		return "", fault.Invalidf("%s %q is not a UUID", name, text).WithReason("invalid-api-params").
+		return "", fault.Invalidf("%s %q is not a UUID", name, text).
 			WithNext("pass 32 hexadecimal digits, with or without dashes")
 	}
 	return id, nil
@@ -193,7 +193,7 @@ func (q queries) Image(ctx context.Context, id, reference, architecture *string)
 		ref, arch = *id, ""
 	}
 	if ref == "" {
-		return nil, fault.Invalidf("no image was named").WithReason("invalid-api-params").WithNext("pass id or reference")
+		return nil, fault.Invalidf("no image was named").WithNext("pass id or reference")
 	}
 	im, err := orNil(q.svc.GetImage(ctx, q.who(ctx), ref, arch))
 	if im == nil || err != nil {
@@ -282,7 +282,7 @@ func reply(err error) (*model.MutationReply, error) {
 	}
 	switch fault.KindOf(err) {
 	case fault.NotFound, fault.Conflict, fault.Denied, fault.Invalid, fault.Exhausted:
-		msg := err.Error()
+		msg := wireWords(err, err.Error())
 		if next := fault.NextOf(err); next != "" {
 			msg += "; " + next
 		}

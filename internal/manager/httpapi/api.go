@@ -242,7 +242,7 @@ func (a *API) authenticate(r *http.Request) (service.Actor, error) {
 	var none service.Actor
 	header := r.Header.Get("Authorization")
 	if header == "" {
-		return none, fault.New(fault.Unauthenticated, "the request is not signed").WithReason(reasonAuthFailed).
+		return none, fault.New(fault.Unauthenticated, "the request is not signed").
 			WithNext("set BACKEND_ACCESS_KEY and BACKEND_SECRET_KEY, or source the client.env of the cluster")
 	}
 	cred, err := parseAuthorization(header)
@@ -259,7 +259,7 @@ func (a *API) authenticate(r *http.Request) (service.Actor, error) {
 		return none, err
 	}
 	if !hmac.Equal(cred.Signature, s.signature(cred.newHash, secret.Reveal())) {
-		return none, fault.New(fault.Unauthenticated, "the signature does not match access key %s", cred.AccessKey).WithReason(reasonAuthFailed).
+		return none, fault.New(fault.Unauthenticated, "the signature does not match access key %s", cred.AccessKey).
 			WithNext("check the secret key, and that proxies on the way keep the Host header")
 	}
 	actor.ClientIP = clientIP(r)

@@ -203,7 +203,7 @@ func (a *API) patchCircuit(c *call) error {
 		return err
 	}
 	if ch == (app.Change{}) {
-		return fault.Invalidf("nothing was asked to change").WithReason(reasonInvalidParams).
+		return fault.Invalidf("nothing was asked to change").
 			WithNext("send public, allowed_client_ips, shared_users, shared_projects, expires_at or revoke_tickets")
 	}
 	v, err := a.apps.Patch(c.ctx(), c.actor, c.r.PathValue("id"), ch)

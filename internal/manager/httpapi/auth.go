@@ -52,7 +52,7 @@ func (a *API) authorize(c *call) error {
 		return err
 	}
 	if kind != "keypair" {
-		return fault.Invalidf("login of type %.40q is not supported", kind).WithReason(reasonInvalidParams).WithNext(`use type "keypair"`)
+		return fault.Invalidf("login of type %.40q is not supported", kind).WithNext(`use type "keypair"`)
 	}
 	k, err := a.svc.Authorize(c.ctx(), domain, user, seal.Secret(password))
 	if err != nil {

@@ -109,7 +109,7 @@ func (a *API) setSchedulerPolicy(c *call) error {
 		return err
 	}
 	if props.Scheduler == nil && props.SchedulerPatch == nil {
-		return fault.Invalidf("nothing is said that should change").WithReason(reasonInvalidParams).WithNext("pass scheduler or scheduler_opts")
+		return fault.Invalidf("nothing is said that should change").WithNext("pass scheduler or scheduler_opts")
 	}
 	if err := a.svc.ModifyResourceGroup(c.ctx(), c.actor, c.r.PathValue("sg"), props); err != nil {
 		return err

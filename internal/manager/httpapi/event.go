@@ -202,7 +202,7 @@ func (a *API) taskEvents(c *call) error {
 	}
 	canonical, ok := cluster.CanonicalUUID(id)
 	if !ok {
-		return fault.NotFoundf("No such background task: %.80s", id).WithReason("object-not-found").WithData(map[string]string{"object": "background task"})
+		return fault.NotFoundf("No such background task: %.80s", id).WithData(map[string]string{"object": "background task"})
 	}
 	states, err := a.svc.TaskEvents(c.ctx(), c.actor, canonical)
 	if err != nil {

@@ -45,7 +45,7 @@ func (a *API) upload(c *call) error {
 	}
 	mediatype, attrs, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
 	if err != nil || mediatype != "multipart/form-data" && mediatype != run.ContentTar {
-		return fault.Invalidf("an upload has content type %.80q", c.r.Header.Get("Content-Type")).WithReason(reasonInvalidParams).
+		return fault.Invalidf("an upload has content type %.80q", c.r.Header.Get("Content-Type")).
 			WithNext("send multipart/form-data, or a tar stream as %s", run.ContentTar)
 	}
 	client, _, err := a.runner(c.ctx(), c.actor, ref, who)
@@ -83,7 +83,7 @@ func (a *API) upload(c *call) error {
 // tarOfForm writes the files of a form as a tar.
 func tarOfForm(w io.Writer, form *multipart.Reader, now time.Time) error {
 	invalid := func(format string, args ...any) *fault.Error {
-		return fault.Invalidf(format, args...).WithReason(reasonInvalidParams)
+		return fault.Invalidf(format, args...)
 	}
 	t := tar.NewWriter(w)
 	for n := 0; ; n++ {
@@ -138,7 +138,7 @@ func unquoted(name string) string {
 // uploadPath checks the path of an uploaded file early; the runner confines it for good.
 func uploadPath(name string) (string, error) {
 	bad := func(why string) (string, error) {
-		return "", fault.Invalidf("the path %.200q of an uploaded file is not allowed: %s", name, why).WithReason(reasonInvalidParams).
+		return "", fault.Invalidf("the path %.200q of an uploaded file is not allowed: %s", name, why).
 			WithNext("use a path below the session's home directory")
 	}
 	clean := path.Clean(name)

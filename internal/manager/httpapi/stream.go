@@ -244,7 +244,7 @@ func (a *API) drive(c *call, s *socket, client *run.Client, ref string, who clus
 			return err
 		}
 	default:
-		return fault.Invalidf("mode %.40q cannot begin a stream", req.Mode).WithReason(reasonInvalidParams).WithNext("use query or batch")
+		return fault.Invalidf("mode %.40q cannot begin a stream", req.Mode).WithNext("use query or batch")
 	}
 	// The id is always ours: a client must not answer or interrupt what another client runs.
 	runID := newRunID()
@@ -377,7 +377,7 @@ func (a *API) terminal(s *socket, client *run.Client, start run.PTYStart) (again
 		case m := <-s.in:
 			var r api.PTYMessage
 			if err := json.Unmarshal(m.data, &r); err != nil {
-				return false, fault.Invalidf("a terminal takes JSON messages").WithReason(reasonInvalidParams)
+				return false, fault.Invalidf("a terminal takes JSON messages")
 			}
 			switch r.Type {
 			case api.PTYStdin:
@@ -389,7 +389,7 @@ func (a *API) terminal(s *socket, client *run.Client, start run.PTYStart) (again
 				return true, nil
 			case api.PTYPing:
 			default:
-				err = fault.Invalidf("a terminal does not know messages of type %.40q", r.Type).WithReason(reasonInvalidParams)
+				err = fault.Invalidf("a terminal does not know messages of type %.40q", r.Type)
 			}
 			if err != nil {
 				return false, err
@@ -532,7 +532,7 @@ func (s *socket) writeChannel(channel byte, data []byte) error {
 
 func execInput(t *run.Stream, m message) error {
 	if len(m.data) == 0 {
-		return fault.Invalidf("a message of a command begins with its channel").WithReason(reasonInvalidParams)
+		return fault.Invalidf("a message of a command begins with its channel")
 	}
 	switch data := m.data[1:]; m.data[0] {
 	case api.ChannelStdin:
@@ -543,7 +543,7 @@ func execInput(t *run.Stream, m message) error {
 	case api.ChannelResize:
 		var size api.TerminalSize
 		if err := json.Unmarshal(data, &size); err != nil {
-			return fault.Invalidf("a size is JSON with rows and cols").WithReason(reasonInvalidParams)
+			return fault.Invalidf("a size is JSON with rows and cols")
 		}
 		return t.Resize(size.Rows, size.Cols)
 	case api.ChannelSignal:
