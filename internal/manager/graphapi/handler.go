@@ -139,16 +139,9 @@ func setCosts(c *gqlexec.ComplexityRoot) {
 
 func pageCost(child, limit int) int { return child * min(max(limit, 1), 100) }
 
-type request struct {
-	Query          string         `json:"query"`
-	Variables      map[string]any `json:"variables"`
-	OperationName  string         `json:"operationName"`
-	OperationName2 string         `json:"operation_name"`
-}
-
 // ServeHTTP answers one request.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var req request
+	var req api.GraphQLRequest
 	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	dec.UseNumber()
 	if err := dec.Decode(&req); err != nil {
@@ -157,7 +150,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if req.OperationName == "" {
-		req.OperationName = req.OperationName2
+		req.OperationName = req.OldOperationName
 	}
 	resp := h.execute(r.Context(), req)
 	if strings.HasSuffix(r.URL.Path, "/graphql") {
@@ -171,7 +164,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, resp)
 }
 
-func (h *Handler) execute(ctx context.Context, req request) *graphql.Response {
+func (h *Handler) execute(ctx context.Context, req api.GraphQLRequest) *graphql.Response {
 	ctx = graphql.StartOperationTrace(withLoaders(ctx, h.deps))
 	opCtx, errs := h.exec.CreateOperationContext(ctx, &graphql.RawParams{
 		Query: req.Query, Variables: req.Variables, OperationName: req.OperationName,
