@@ -156,6 +156,20 @@ func (c *Client) SchedulerStatus(ctx context.Context) (SchedulerStatus, error) {
 	return out, err
 }
 
+// SchedulingPolicies are the names that resource groups can choose from, the default of each first.
+type SchedulingPolicies struct {
+	// Orders say which waiting session is next, Placements which agent it gets.
+	Orders     []string `json:"orders"`
+	Placements []string `json:"placements"`
+}
+
+// SchedulingPolicies lists the policies that the manager knows.
+func (c *Client) SchedulingPolicies(ctx context.Context) (SchedulingPolicies, error) {
+	var out SchedulingPolicies
+	err := c.call(ctx, request{method: http.MethodGet, path: "/config/scheduling-policies"}, &out)
+	return out, err
+}
+
 // SchedulerPolicy is how one resource group schedules, in the wire's words.
 type SchedulerPolicy struct {
 	ResourceGroup string `json:"name"`

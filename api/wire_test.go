@@ -43,7 +43,7 @@ var wireTypes = []any{
 	api.PasswordMismatch{}, api.PathResult{}, api.PathResults{}, api.PathsReply{}, api.PlannedKernel{}, api.Preset{}, api.PresetCheck{},
 	api.PresetCheckRequest{}, api.PresetList{}, api.Problem{}, api.ProxyVersion{}, api.Published{}, api.PullProgress{}, api.Quota{},
 	api.QuotaChange{}, api.QuotaLimit{}, api.ResourceGroup{}, api.ResourceGroupName{}, api.ResourceGroupNames{}, api.Roles{}, api.SSHKeypair{},
-	api.SSHPublicKey{}, api.Said{}, api.SchedulerOperation{}, api.SchedulerPolicy{}, api.SchedulerPolicyChange{}, api.SchedulerStatus{},
+	api.SSHPublicKey{}, api.Said{}, api.SchedulerOperation{}, api.SchedulerPolicy{}, api.SchedulerPolicyChange{}, api.SchedulerStatus{}, api.SchedulingPolicies{},
 	api.ServicePort{}, api.Session{}, api.SessionConfig{}, api.SessionDetails{}, api.SessionEvent{}, api.SessionID{}, api.SessionInfo{}, api.SessionMatch{},
 	api.SessionMatches{}, api.SessionMount{}, api.SessionMove{}, api.ShareChange{}, api.ShareChanges{}, api.ShareRequest{}, api.SharedTo{},
 	api.SharedUsers{}, api.SlotDetails{}, api.StartAppRequest{}, api.StatusChange{}, api.StatusHistory{}, api.StopAppRequest{}, api.TaskEvent{},

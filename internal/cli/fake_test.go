@@ -86,6 +86,12 @@ func newFake(t *testing.T) *fakeManager {
 		reply(w, 200, map[string]any{"global_role": "superadmin", "domain_role": "admin", "group_role": nil})
 	})
 	handle("POST /session", f.create)
+	handle("GET /config/resource-slots/details", func(w http.ResponseWriter, _ *http.Request) {
+		reply(w, 200, map[string]api.SlotDetails{"cpu": {Name: "cpu"}, "mem": {Name: "mem", Format: api.NumberFormat{Binary: true}}})
+	})
+	handle("GET /config/scheduling-policies", func(w http.ResponseWriter, _ *http.Request) {
+		reply(w, 200, api.SchedulingPolicies{Orders: []string{"fifo", "astrology"}, Placements: []string{"pack", "feng-shui"}})
+	})
 	handle("GET /session/{s}", f.info)
 	handle("DELETE /session/{s}", f.destroy)
 	handle("PATCH /session/{s}", f.noContent)

@@ -64,7 +64,7 @@ func (o *notebookOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Cl
 			return err
 		}
 	}
-	req, err := o.request(o.verbs, o.image)
+	req, err := o.request(ctx, o.verbs, c, o.image)
 	if err != nil {
 		return err
 	}

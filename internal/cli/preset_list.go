@@ -44,6 +44,7 @@ func (o *presetListOptions) run(ctx context.Context, cmd *cobra.Command, c *api.
 		frame.Say(cmd, "there are no presets")
 		return nil
 	}
+	slots := frame.SlotsOf(ctx, c)
 	t := frame.Table{Titles: []string{"NAME", "SLOTS", "SHARED MEMORY", "RESOURCE GROUP", "FITS NOW"}}
 	for _, p := range check.Presets {
 		fits := "no"
@@ -52,9 +53,9 @@ func (o *presetListOptions) run(ctx context.Context, cmd *cobra.Command, c *api.
 		}
 		shm := ""
 		if p.SharedMemory != nil {
-			shm = frame.SlotAmount("mem", *p.SharedMemory)
+			shm = frame.BytesOf(*p.SharedMemory)
 		}
-		t.Rows = append(t.Rows, []string{p.Name, frame.SlotsOf(p.Slots), shm, p.ResourceGroup, fits})
+		t.Rows = append(t.Rows, []string{p.Name, slots.Amounts(p.Slots), shm, p.ResourceGroup, fits})
 	}
 	return t.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }

@@ -110,7 +110,7 @@ func (o *runOptions) run(cmd *cobra.Command, c *api.Client) (err error) {
 	ctx, cancel := frame.Within(base, o.timeout)
 	defer cancel()
 
-	req, err := o.request(o.app, o.image)
+	req, err := o.request(ctx, o.app, c, o.image)
 	if err != nil {
 		return err
 	}

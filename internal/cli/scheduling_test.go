@@ -363,3 +363,14 @@ preemption.order       newest
 	}
 	require.Len(t, b.queue.patches, 2)
 }
+
+func TestSchedulerPoliciesAreAskedOfTheManager(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	require.Equal(t, "orders      fifo, astrology\nplacements  pack, feng-shui\n", b.do(t, "", "scheduler", "policies").out)
+	var p api.SchedulingPolicies
+	require.NoError(t, json.Unmarshal([]byte(b.do(t, "", "scheduler", "policies", "--json").out), &p))
+	require.Equal(t, api.SchedulingPolicies{Orders: []string{"fifo", "astrology"}, Placements: []string{"pack", "feng-shui"}}, p)
+	require.Contains(t, b.do(t, "", "__complete", "scheduler", "policy", "default", "--order", "as").out, "astrology\n")
+	require.Contains(t, b.do(t, "", "__complete", "scheduler", "policy", "default", "--placement", "").out, "pack\nfeng-shui\n")
+}

@@ -7,6 +7,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/scheduler"
 )
 
 // clusterAdminRoutes are our extensions for those who run the cluster.
@@ -14,6 +15,7 @@ func (a *API) clusterAdminRoutes() {
 	a.handle(signedOnly, a.agentWork, "GET /resource/agents/{a}")
 	a.handle(signedOnly, a.modifyAgent, "PATCH /resource/agents/{a}")
 	a.handle(signedOnly, a.schedulerStatus, "GET /manager/scheduler")
+	a.handle(signedOnly, a.schedulingPolicies, "GET /config/scheduling-policies")
 	a.handle(signedOnly, a.schedulerPolicy, "GET /scaling-groups/{sg}/scheduler")
 	a.handle(signedOnly, a.setSchedulerPolicy, "PATCH /scaling-groups/{sg}/scheduler")
 }
@@ -74,6 +76,11 @@ func (a *API) schedulerStatus(c *call) error {
 		}
 	}
 	return c.ok(out)
+}
+
+// schedulingPolicies are the names that resource groups can choose from.
+func (a *API) schedulingPolicies(c *call) error {
+	return c.ok(api.SchedulingPolicies{Orders: scheduler.Orders(), Placements: scheduler.Placements()})
 }
 
 func (a *API) schedulerPolicy(c *call) error {
