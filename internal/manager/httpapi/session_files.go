@@ -82,28 +82,25 @@ func (a *API) upload(c *call) error {
 
 // tarOfForm writes the files of a form as a tar.
 func tarOfForm(w io.Writer, form *multipart.Reader, now time.Time) error {
-	invalid := func(format string, args ...any) *fault.Error {
-		return fault.Invalidf(format, args...)
-	}
 	t := tar.NewWriter(w)
 	for n := 0; ; n++ {
 		part, err := form.NextRawPart()
 		if errors.Is(err, io.EOF) {
 			if n == 0 {
-				return invalid("the upload holds no file")
+				return fault.Invalidf("the upload holds no file")
 			}
 			return t.Close()
 		}
 		if err != nil {
-			return invalid("the upload is not a readable form").WithCause(err)
+			return fault.Invalidf("the upload is not a readable form").WithCause(err)
 		}
 		if n == maxUploadFiles {
-			return invalid("the upload holds more than %d files", maxUploadFiles).WithNext("upload them in several requests")
+			return fault.Invalidf("the upload holds more than %d files", maxUploadFiles).WithNext("upload them in several requests")
 		}
 		// FileName would cut the directories off.
 		_, attrs, err := mime.ParseMediaType(part.Header.Get("Content-Disposition"))
 		if err != nil {
-			return invalid("a part of the upload has no readable Content-Disposition").WithCause(err)
+			return fault.Invalidf("a part of the upload has no readable Content-Disposition").WithCause(err)
 		}
 		name, err := uploadPath(unquoted(attrs["filename"]))
 		if err != nil {
@@ -111,10 +108,10 @@ func tarOfForm(w io.Writer, form *multipart.Reader, now time.Time) error {
 		}
 		data, err := io.ReadAll(io.LimitReader(part, maxUploadFile+1))
 		if err != nil {
-			return invalid("the upload broke off in file %q", name).WithCause(err)
+			return fault.Invalidf("the upload broke off in file %q", name).WithCause(err)
 		}
 		if len(data) > maxUploadFile {
-			return invalid("file %q is larger than 1 MiB", name).WithNext("use `berth session upload`, which has no such bound")
+			return fault.Invalidf("file %q is larger than 1 MiB", name).WithNext("use `berth session upload`, which has no such bound")
 		}
 		head := &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(data)), Mode: 0o644, ModTime: now, Format: tar.FormatPAX}
 		if err := t.WriteHeader(head); err != nil {

@@ -91,11 +91,12 @@ func isUpgrade(c *call) bool {
 	return c.r.Header.Get("Upgrade") != "" && c.r.Header.Get("Sec-Websocket-Key") != ""
 }
 
+// maxCloseReason bounds the reason of a WebSocket's end in bytes; the protocol allows 123.
+const maxCloseReason = 120
+
 // end closes the socket and waits for its reader.
 func (s *socket) end(code websocket.StatusCode, why string) {
-	if len(why) > 120 {
-		why = why[:120]
-	}
+	why = clip(why, maxCloseReason)
 	select {
 	case <-s.left:
 	default:

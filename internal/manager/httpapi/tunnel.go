@@ -72,10 +72,7 @@ func (a *API) tunnel(c *call) error {
 }
 
 func closeWith(conn *websocket.Conn, code websocket.StatusCode, why string) {
-	if len(why) > 120 {
-		why = why[:120]
-	}
-	_ = conn.Close(code, why)
+	_ = conn.Close(code, clip(why, maxCloseReason))
 }
 
 // carry moves bytes both ways until either side ends.
