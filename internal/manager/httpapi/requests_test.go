@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -74,4 +75,45 @@ func TestRequestsAreRead(t *testing.T) {
 	for _, r := range requests {
 		check(reflect.TypeOf(r), reflect.TypeOf(r).Name())
 	}
+}
+
+// TestAnswersAreTypesOfTheAPI keeps the JSON of the wire in package api, where every type has a golden file: this package
+// gives no member a JSON name and answers with no map or struct of its own making.
+func TestAnswersAreTypesOfTheAPI(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	answers := 0
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		set := token.NewFileSet()
+		f, err := parser.ParseFile(set, name, nil, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.Field:
+				require.False(t, n.Tag != nil && strings.Contains(n.Tag.Value, "json:"), "%s: a JSON name", set.Position(n.Pos()))
+			case *ast.CallExpr:
+				sel, ok := n.Fun.(*ast.SelectorExpr)
+				if !ok || !slices.Contains([]string{"ok", "json", "send", "WithData"}, sel.Sel.Name) || len(n.Args) == 0 {
+					return true
+				}
+				answers++
+				lit, ok := n.Args[len(n.Args)-1].(*ast.CompositeLit)
+				if !ok {
+					return true
+				}
+				switch kind := lit.Type.(type) {
+				case *ast.SelectorExpr:
+					require.Equal(t, "api", kind.X.(*ast.Ident).Name, "%s", set.Position(n.Pos()))
+				case *ast.MapType:
+					require.NotEqual(t, "any", kind.Value.(*ast.Ident).Name, "%s: a map of anything", set.Position(n.Pos()))
+				}
+			}
+			return true
+		})
+	}
+	require.Greater(t, answers, 80)
 }
