@@ -108,8 +108,8 @@ func (t *tickets) shun(base string, until time.Time) {
 //
 // The connection goes through the app proxy that the manager names, with a ticket that is used again until it expires.
 // Such a connection can be closed by half: it has CloseWrite. When no app proxy is connected to the manager, or it cannot be
-// reached from here or has no way to the app itself, the bytes go through the manager as messages of a WebSocket. That connection has no CloseWrite,
-// since a WebSocket ends both ways at once, and it ends when the manager does.
+// reached from here or has no way to the app itself, the bytes go through the manager as messages of a WebSocket. That
+// connection has no CloseWrite, since a WebSocket ends both ways at once, and it ends when the manager does.
 func (c *Client) DialApp(ctx context.Context, session, app string, port int) (net.Conn, error) {
 	key := session + "\x00" + app + "\x00" + strconv.Itoa(port)
 	for try := 0; ; try++ {
@@ -161,7 +161,8 @@ func noProxy(err error) bool {
 	if !errors.As(err, &e) {
 		return false
 	}
-	return e.Code == CodeNoAppProxy || e.Status == http.StatusMethodNotAllowed || e.Status == http.StatusNotFound && e.Slug() != SlugNotFound
+	return e.Code == CodeNoAppProxy || e.Status == http.StatusMethodNotAllowed ||
+		e.Status == http.StatusNotFound && e.Slug() != SlugNotFound
 }
 
 // keptTicket returns a ticket that is still good; fresh says that it was fetched just now.

@@ -111,7 +111,8 @@ func (c *Client) SetFolderQuota(ctx context.Context, f FolderSummary, bytes int6
 
 // UnsetFolderQuota takes the limit of a folder's quota scope away; administrators only.
 func (c *Client) UnsetFolderQuota(ctx context.Context, f FolderSummary) error {
-	const q = `mutation($host:String!,$scope:String!){unset_quota_scope(storage_host_name:$host,quota_scope_id:$scope){quota_scope{quota_scope_id}}}`
+	const q = `mutation($host:String!,$scope:String!){unset_quota_scope(storage_host_name:$host,` +
+		`quota_scope_id:$scope){quota_scope{quota_scope_id}}}`
 	var out json.RawMessage
 	return c.GraphQL(ctx, q, map[string]any{"host": f.Host, "scope": f.QuotaScope}, &out)
 }

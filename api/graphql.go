@@ -118,7 +118,10 @@ func (c *Client) mutate(ctx context.Context, field, query string, variables map[
 		return err
 	}
 	if r := out[field]; !r.OK {
-		e := &Error{Status: http.StatusBadRequest, Op: field, Problem: Problem{Type: ProblemPrefix + SlugGraphQL, Title: "GraphQL error", Msg: or(r.Msg, field+" was refused")}}
+		e := &Error{
+			Status: http.StatusBadRequest, Op: field,
+			Problem: Problem{Type: ProblemPrefix + SlugGraphQL, Title: "GraphQL error", Msg: or(r.Msg, field+" was refused")},
+		}
 		if strings.HasPrefix(r.Msg, "no permission") {
 			e.Status, e.Type = http.StatusForbidden, ProblemPrefix+SlugForbidden
 		}

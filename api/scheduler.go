@@ -67,7 +67,9 @@ func (c *Client) ExplainSession(ctx context.Context, session string) (Explanatio
 // DryRun checks a create request as CreateSession would and says what would become of it. Nothing is created.
 func (c *Client) DryRun(ctx context.Context, s CreateSession) (Explanation, error) {
 	var out Explanation
-	err := c.call(ctx, request{method: http.MethodPost, path: "/session", query: url.Values{"dry_run": {"true"}}, json: c.withHome(s)}, &out)
+	err := c.call(
+		ctx, request{method: http.MethodPost, path: "/session", query: url.Values{"dry_run": {"true"}}, json: c.withHome(s)}, &out,
+	)
 	return out, err
 }
 

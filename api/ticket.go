@@ -75,7 +75,9 @@ func (t Ticket) Host() string {
 // Redeem sends a request to a storage proxy by a ticket alone, without the keypair; the caller closes the body.
 // A body has exactly length bytes. Every status but 2xx is an *Error. op stands for the request in errors, since its
 // URL is secret.
-func (c *Client) Redeem(ctx context.Context, method, op string, t Ticket, header http.Header, body io.Reader, length int64) (*http.Response, error) {
+func (c *Client) Redeem(
+	ctx context.Context, method, op string, t Ticket, header http.Header, body io.Reader, length int64,
+) (*http.Response, error) {
 	address, err := t.address()
 	if err != nil {
 		return nil, err

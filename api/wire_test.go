@@ -25,30 +25,33 @@ var update = flag.Bool("update", false, "write the golden files anew")
 
 // wireTypes are all types whose JSON form is part of the wire. Each has a golden file below testdata/wire; -update writes them.
 var wireTypes = []any{
-	api.Agent{}, api.AgentChange{}, api.AgentDetails{}, api.AgentSession{}, api.AgentWork{}, api.Announcement{}, api.App{}, api.AuthTest{}, api.BatchCommands{},
-	api.BootstrapScript{}, api.Circuit{}, api.CircuitChange{}, api.ClientAddress{}, api.CloneOptions{}, api.CloneRequest{}, api.CommitStarted{},
-	api.CommitStatus{}, api.CompleteOptions{}, api.CompleteRequest{}, api.Completion{}, api.CompletionReply{}, api.ConsoleItem{},
-	api.Container{}, api.CreateSession{}, api.CreatedSession{}, api.DependencyNode{}, api.DestroyedSession{}, api.DirectAccess{}, api.Done{},
-	api.Dotfile{}, api.DownloadRequest{}, api.Empty{}, api.Entry{}, api.ErrorLogs{}, api.Event{}, api.ExecuteFailure{}, api.ExecuteRefusal{},
-	api.ExecuteReply{}, api.ExecuteRequest{}, api.ExecuteResult{}, api.ExitStatus{}, api.Explanation{}, api.FileDeletion{}, api.FileInfo{},
-	api.FileList{}, api.FileMove{}, api.FilesReply{}, api.Finding{}, api.FindingList{}, api.Folder{}, api.FolderEntry{}, api.FolderHost{},
-	api.FolderHosts{}, api.FolderID{}, api.FolderItem{}, api.FolderOptions{}, api.FolderPage{}, api.FolderRef{}, api.FolderRename{},
-	api.FolderShare{}, api.FolderShareList{}, api.FolderSummary{}, api.FolderUsage{}, api.FullNameChange{}, api.GraphQLError{}, api.GraphQLReply{}, api.GraphQLRequest{}, api.GroupStatus{}, api.GroupUse{},
-	api.Hello{}, api.HostPermissions{}, api.IdleBinding{}, api.IdleCheck{}, api.IdleChecker{}, api.IdleCheckerList{}, api.IdleExtra{},
-	api.IdleReport{}, api.IdleReportList{}, api.IdleSpec{}, api.Image{}, api.InputOptions{}, api.Invitation{}, api.InvitationChange{},
-	api.InvitationList{}, api.InvitationRef{}, api.InviteRequest{}, api.InvitedUsers{}, api.KeepAliveRequest{}, api.KeptAlive{}, api.KeyValue{},
-	api.Keypair{}, api.Launch{}, api.LeaveRequest{}, api.Login{}, api.LoginReply{}, api.LoginRequest{}, api.LogsReply{}, api.LogsText{},
-	api.ManagerNode{}, api.ManagerStatus{}, api.MountOption{}, api.MountReport{}, api.MountedVolumes{}, api.MutationReply{}, api.NewDirectories{}, api.NewFolder{},
-	api.NewSSHKeypair{}, api.NumberFormat{}, api.ObjectStore{}, api.ObjectTransfer{}, api.OwnerChange{}, api.PTYMessage{}, api.PasswordChange{},
-	api.PasswordMismatch{}, api.PathResult{}, api.PathResults{}, api.PathsReply{}, api.PlannedKernel{}, api.Preset{}, api.PresetCheck{},
-	api.PresetCheckRequest{}, api.PresetList{}, api.Problem{}, api.ProxyVersion{}, api.Published{}, api.PullProgress{}, api.Quota{},
-	api.QuotaChange{}, api.QuotaLimit{}, api.ResourceGroup{}, api.ResourceGroupName{}, api.ResourceGroupNames{}, api.Roles{}, api.SSHKeypair{},
-	api.SSHPublicKey{}, api.Said{}, api.SchedulerOperation{}, api.SchedulerPolicy{}, api.SchedulerPolicyChange{}, api.SchedulerStatus{}, api.SchedulingPolicies{},
-	api.ServicePort{}, api.Session{}, api.SessionConfig{}, api.SessionDetails{}, api.SessionEvent{}, api.SessionID{}, api.SessionInfo{}, api.SessionMatch{},
-	api.SessionMatches{}, api.SessionMount{}, api.SessionMove{}, api.ShareChange{}, api.ShareChanges{}, api.ShareRequest{}, api.SharedTo{},
-	api.SharedUsers{}, api.SlotDetails{}, api.StartAppRequest{}, api.StatusChange{}, api.StatusHistory{}, api.StopAppRequest{}, api.TaskEvent{},
-	api.TaskStarted{}, api.TerminalSize{}, api.Ticket{}, api.TicketReply{}, api.Time{}, api.UnsharedUsers{}, api.UploadRequest{}, api.UsageRecalculated{},
-	api.UsedBytes{}, api.UserPermission{}, api.VersionParts{}, api.VisibilityChange{}, api.VolumeInfo{}, api.VolumeUsage{}, api.WaitReply{},
+	api.Agent{}, api.AgentChange{}, api.AgentDetails{}, api.AgentSession{}, api.AgentWork{}, api.Announcement{}, api.App{}, api.AuthTest{},
+	api.BatchCommands{}, api.BootstrapScript{}, api.Circuit{}, api.CircuitChange{}, api.ClientAddress{}, api.CloneOptions{},
+	api.CloneRequest{}, api.CommitStarted{}, api.CommitStatus{}, api.CompleteOptions{}, api.CompleteRequest{}, api.Completion{},
+	api.CompletionReply{}, api.ConsoleItem{}, api.Container{}, api.CreateSession{}, api.CreatedSession{}, api.DependencyNode{},
+	api.DestroyedSession{}, api.DirectAccess{}, api.Done{}, api.Dotfile{}, api.DownloadRequest{}, api.Empty{}, api.Entry{}, api.ErrorLogs{},
+	api.Event{}, api.ExecuteFailure{}, api.ExecuteRefusal{}, api.ExecuteReply{}, api.ExecuteRequest{}, api.ExecuteResult{},
+	api.ExitStatus{}, api.Explanation{}, api.FileDeletion{}, api.FileInfo{}, api.FileList{}, api.FileMove{}, api.FilesReply{},
+	api.Finding{}, api.FindingList{}, api.Folder{}, api.FolderEntry{}, api.FolderHost{}, api.FolderHosts{}, api.FolderID{},
+	api.FolderItem{}, api.FolderOptions{}, api.FolderPage{}, api.FolderRef{}, api.FolderRename{}, api.FolderShare{}, api.FolderShareList{},
+	api.FolderSummary{}, api.FolderUsage{}, api.FullNameChange{}, api.GraphQLError{}, api.GraphQLReply{}, api.GraphQLRequest{},
+	api.GroupStatus{}, api.GroupUse{}, api.Hello{}, api.HostPermissions{}, api.IdleBinding{}, api.IdleCheck{}, api.IdleChecker{},
+	api.IdleCheckerList{}, api.IdleExtra{}, api.IdleReport{}, api.IdleReportList{}, api.IdleSpec{}, api.Image{}, api.InputOptions{},
+	api.Invitation{}, api.InvitationChange{}, api.InvitationList{}, api.InvitationRef{}, api.InviteRequest{}, api.InvitedUsers{},
+	api.KeepAliveRequest{}, api.KeptAlive{}, api.KeyValue{}, api.Keypair{}, api.Launch{}, api.LeaveRequest{}, api.Login{}, api.LoginReply{},
+	api.LoginRequest{}, api.LogsReply{}, api.LogsText{}, api.ManagerNode{}, api.ManagerStatus{}, api.MountOption{}, api.MountReport{},
+	api.MountedVolumes{}, api.MutationReply{}, api.NewDirectories{}, api.NewFolder{}, api.NewSSHKeypair{}, api.NumberFormat{},
+	api.ObjectStore{}, api.ObjectTransfer{}, api.OwnerChange{}, api.PTYMessage{}, api.PasswordChange{}, api.PasswordMismatch{},
+	api.PathResult{}, api.PathResults{}, api.PathsReply{}, api.PlannedKernel{}, api.Preset{}, api.PresetCheck{}, api.PresetCheckRequest{},
+	api.PresetList{}, api.Problem{}, api.ProxyVersion{}, api.Published{}, api.PullProgress{}, api.Quota{}, api.QuotaChange{},
+	api.QuotaLimit{}, api.ResourceGroup{}, api.ResourceGroupName{}, api.ResourceGroupNames{}, api.Roles{}, api.SSHKeypair{},
+	api.SSHPublicKey{}, api.Said{}, api.SchedulerOperation{}, api.SchedulerPolicy{}, api.SchedulerPolicyChange{}, api.SchedulerStatus{},
+	api.SchedulingPolicies{}, api.ServicePort{}, api.Session{}, api.SessionConfig{}, api.SessionDetails{}, api.SessionEvent{},
+	api.SessionID{}, api.SessionInfo{}, api.SessionMatch{}, api.SessionMatches{}, api.SessionMount{}, api.SessionMove{}, api.ShareChange{},
+	api.ShareChanges{}, api.ShareRequest{}, api.SharedTo{}, api.SharedUsers{}, api.SlotDetails{}, api.StartAppRequest{}, api.StatusChange{},
+	api.StatusHistory{}, api.StopAppRequest{}, api.TaskEvent{}, api.TaskStarted{}, api.TerminalSize{}, api.Ticket{}, api.TicketReply{},
+	api.Time{}, api.UnsharedUsers{}, api.UploadRequest{}, api.UsageRecalculated{}, api.UsedBytes{}, api.UserPermission{},
+	api.VersionParts{}, api.VisibilityChange{}, api.VolumeInfo{}, api.VolumeUsage{}, api.WaitReply{},
 }
 
 // notWire are types with JSON names that no manager sends or reads.
@@ -122,7 +125,8 @@ func readsOtherwise(kind reflect.Type) bool {
 	case kind == textType:
 		return true
 	case kind.Kind() == reflect.Slice && kind.Elem() != kind, kind.Kind() == reflect.Pointer, kind.Kind() == reflect.Map:
-		return kind.Elem().Kind() != reflect.Struct && readsOtherwise(kind.Elem()) || kind.Elem().Kind() == reflect.Struct && structReads(kind.Elem())
+		return kind.Elem().Kind() != reflect.Struct && readsOtherwise(kind.Elem()) ||
+			kind.Elem().Kind() == reflect.Struct && structReads(kind.Elem())
 	case kind.Kind() == reflect.Struct:
 		return structReads(kind)
 	}
@@ -231,7 +235,9 @@ func TestEveryWireTypeHasAGoldenFile(t *testing.T) {
 		listed[name] = true
 	}
 	for name := range taggedTypes(t) {
-		require.True(t, listed[name] || slices.Contains(notWire, name), "type %s has JSON names but no golden file: add it to wireTypes", name)
+		require.True(
+			t, listed[name] || slices.Contains(notWire, name), "type %s has JSON names but no golden file: add it to wireTypes", name,
+		)
 	}
 	files, err := filepath.Glob(filepath.Join("testdata", "wire", "*.json"))
 	require.NoError(t, err)

@@ -49,7 +49,13 @@ func (o *agentListOptions) run(ctx context.Context, cmd *cobra.Command, c *api.C
 	slots := frame.SlotsOf(ctx, c)
 	t := frame.Table{Titles: []string{"ID", "STATUS", "ARCH", "RESOURCE GROUP", "HAS", "TAKEN", "CPU", "VERSION"}}
 	for _, a := range list {
-		t.Rows = append(t.Rows, []string{a.ID, agentStatus(a.Status, a.Schedulable), a.Architecture, a.ResourceGroup, slots.Text(a.Available), slots.Text(a.Occupied), percent(a.CPUPercent), frame.Deref(a.Version)})
+		t.Rows = append(
+			t.Rows,
+			[]string{
+				a.ID, agentStatus(a.Status, a.Schedulable), a.Architecture, a.ResourceGroup, slots.Text(a.Available),
+				slots.Text(a.Occupied), percent(a.CPUPercent), frame.Deref(a.Version),
+			},
+		)
 	}
 	return t.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }

@@ -18,9 +18,10 @@ type presetListOptions struct {
 func (a *verbs) newPresetList() *cobra.Command {
 	o := &presetListOptions{app: a}
 	cmd := &cobra.Command{
-		Use:     "list",
-		Short:   "List presets and whether they fit now",
-		Long:    "List presets, and whether a session of each would fit now: within your limits, your project's and your domain's, and on one agent.",
+		Use:   "list",
+		Short: "List presets and whether they fit now",
+		Long: "List presets, and whether a session of each would fit now: within your limits, your project's and your " +
+			"domain's, and on one agent.",
 		Example: "  berth preset list --resource-group gpus",
 		Args:    frame.Args(cobra.NoArgs),
 		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {

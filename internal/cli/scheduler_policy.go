@@ -143,7 +143,12 @@ func (o *schedulerPolicyOptions) patch(cmd *cobra.Command) (map[string]any, erro
 		for _, item := range list {
 			k, v, ok := strings.Cut(item, "=")
 			if !ok || strings.Trim(k, ".") != k || k == "" || strings.Contains(k, "..") {
-				failed = append(failed, frame.Usage(frame.Hint(fmt.Errorf("--%s %q is not of the form NAME=VALUE", flag, item), "%s --help", cmd.CommandPath())))
+				failed = append(
+					failed,
+					frame.Usage(
+						frame.Hint(fmt.Errorf("--%s %q is not of the form NAME=VALUE", flag, item), "%s --help", cmd.CommandPath()),
+					),
+				)
 				continue
 			}
 			failed = append(failed, put(under+k, optionValue(v)))
@@ -168,7 +173,10 @@ func (o *schedulerPolicyOptions) patch(cmd *cobra.Command) (map[string]any, erro
 		set("preemption", optPreemption+".enabled", o.preemption == "on")
 	default:
 		if cmd.Flags().Changed("preemption") {
-			failed = append(failed, frame.Usage(frame.Hint(fmt.Errorf("--preemption is on or off, not %q", o.preemption), "%s --help", cmd.CommandPath())))
+			failed = append(
+				failed,
+				frame.Usage(frame.Hint(fmt.Errorf("--preemption is on or off, not %q", o.preemption), "%s --help", cmd.CommandPath())),
+			)
 		}
 	}
 	for _, err := range failed {

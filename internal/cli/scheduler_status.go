@@ -50,7 +50,9 @@ func (o *schedulerStatusOptions) run(ctx context.Context, cmd *cobra.Command, c 
 		if !g.Active {
 			name += " (inactive)"
 		}
-		t.Rows = append(t.Rows, []string{name, g.Scheduler, g.Placement, waitingText(g), fmt.Sprint(g.Running), agentsText(g), usedText(slots, g)})
+		t.Rows = append(
+			t.Rows, []string{name, g.Scheduler, g.Placement, waitingText(g), fmt.Sprint(g.Running), agentsText(g), usedText(slots, g)},
+		)
 	}
 	if err := t.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout())); err != nil {
 		return err

@@ -76,7 +76,13 @@ func (o *sessionListOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 		if result == api.ResultUndefined {
 			result = ""
 		}
-		t.Rows = append(t.Rows, []string{s.ID, s.Name, strings.ToLower(s.Type), s.Status, s.Image, slots.Text(s.Slots), frame.Age(s.CreatedAt, o.app.Now()), result, s.StatusInfo})
+		t.Rows = append(
+			t.Rows,
+			[]string{
+				s.ID, s.Name, strings.ToLower(s.Type), s.Status, s.Image, slots.Text(s.Slots), frame.Age(s.CreatedAt, o.app.Now()), result,
+				s.StatusInfo,
+			},
+		)
 	}
 	return t.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }

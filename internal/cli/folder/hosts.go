@@ -37,7 +37,12 @@ func (a *verbs) newFolderHosts() *cobra.Command {
 				if p := h.Usage.Percent; p != nil {
 					used = strconv.FormatFloat(*p, 'f', 0, 64) + " %"
 				}
-				t.Rows = append(t.Rows, []string{h.Name, map[bool]string{true: "yes"}[h.Default], h.Backend, used, strings.Join(h.Capabilities, " "), h.Problem})
+				t.Rows = append(
+					t.Rows,
+					[]string{
+						h.Name, map[bool]string{true: "yes"}[h.Default], h.Backend, used, strings.Join(h.Capabilities, " "), h.Problem,
+					},
+				)
 			}
 			return t.Write(cmd.OutOrStdout(), a.Colour(cmd.OutOrStdout()))
 		}),

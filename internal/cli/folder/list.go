@@ -66,7 +66,12 @@ func (o *folderListOptions) run(ctx context.Context, cmd *cobra.Command, c *api.
 	}
 	t := frame.Table{Titles: []string{"NAME", "STATUS", "PERMISSION", "OWNER", "HOST", "SIZE", "AGE", "ID"}}
 	for _, f := range list {
-		t.Rows = append(t.Rows, []string{f.Name, f.Status, f.Permission, ownerOf(f), f.Host, bytesOrUnknown(f.CurSize), frame.Age(f.CreatedAt, o.app.Now()), f.ID})
+		t.Rows = append(
+			t.Rows,
+			[]string{
+				f.Name, f.Status, f.Permission, ownerOf(f), f.Host, bytesOrUnknown(f.CurSize), frame.Age(f.CreatedAt, o.app.Now()), f.ID,
+			},
+		)
 	}
 	return t.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }

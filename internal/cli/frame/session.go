@@ -47,7 +47,10 @@ func RunningSession(ctx context.Context, c *api.Client, session string) (api.Ses
 	case info.Status == api.StatusRunning:
 		return info, nil
 	case api.Ended(info.Status):
-		return info, Hint(fmt.Errorf("session %s has ended: it is %s", info.Name, info.Status), "berth session list shows those that run; berth run or berth session create starts one")
+		return info, Hint(
+			fmt.Errorf("session %s has ended: it is %s", info.Name, info.Status),
+			"berth session list shows those that run; berth run or berth session create starts one",
+		)
 	}
 	return info, Hint(fmt.Errorf("session %s does not run: it is %s", info.Name, info.Status), "berth session wait %s", info.Name)
 }
@@ -65,7 +68,10 @@ func missingSession(ctx context.Context, c *api.Client, session string, err erro
 	}
 	// A session that ended leaves its name to nobody.
 	if ended, e := c.Sessions(ctx, api.SessionFilter{Statuses: api.EndedStatuses, Name: session, Limit: 1}); e == nil && len(ended) > 0 {
-		return Hint(fmt.Errorf("session %s has ended: it is %s; running: %s%w", session, ended[0].Status, Names(names), silent(err)), "berth session info %s, or berth session create", ended[0].ID)
+		return Hint(
+			fmt.Errorf("session %s has ended: it is %s; running: %s%w", session, ended[0].Status, Names(names), silent(err)),
+			"berth session info %s, or berth session create", ended[0].ID,
+		)
 	}
 	return Hint(fmt.Errorf("there is no session %s; running: %s%w", session, Names(names), silent(err)), "berth session list")
 }

@@ -39,7 +39,9 @@ func TestTheClientAsksForWhatThereIs(t *testing.T) {
 	sessions, err := c.Sessions(t.Context(), api.SessionFilter{Name: "lab"})
 	require.NoError(t, err)
 	require.Len(t, sessions, 1)
-	require.Equal(t, []string{id, "lab", "blue", "default"}, []string{sessions[0].ID, sessions[0].Name, *sessions[0].Tag, sessions[0].ResourceGroup})
+	require.Equal(
+		t, []string{id, "lab", "blue", "default"}, []string{sessions[0].ID, sessions[0].Name, *sessions[0].Tag, sessions[0].ResourceGroup},
+	)
 	details, err := c.Session(t.Context(), id)
 	require.NoError(t, err)
 	require.Equal(t, sessions[0], details.Session)

@@ -14,10 +14,16 @@ import (
 // Administration of agents and resource groups.
 
 func (m mutations) ModifyAgent(ctx context.Context, id string, p model.ModifyAgentInput) (*model.MutationReply, error) {
-	return reply(m.svc.ModifyAgent(ctx, m.who(ctx), cluster.AgentID(id), service.AgentChange{Schedulable: p.Schedulable, ResourceGroup: p.ScalingGroup}))
+	return reply(
+		m.svc.ModifyAgent(
+			ctx, m.who(ctx), cluster.AgentID(id), service.AgentChange{Schedulable: p.Schedulable, ResourceGroup: p.ScalingGroup},
+		),
+	)
 }
 
-func (m mutations) CreateScalingGroup(ctx context.Context, name string, p model.CreateScalingGroupInput) (*model.CreateScalingGroupReply, error) {
+func (m mutations) CreateScalingGroup(
+	ctx context.Context, name string, p model.CreateScalingGroupInput,
+) (*model.CreateScalingGroupReply, error) {
 	props, err := groupProps(model.ModifyScalingGroupInput{
 		Description: p.Description, IsActive: p.IsActive, IsPublic: p.IsPublic, WsproxyAddr: p.WsproxyAddr, WsproxyAPIToken: p.WsproxyAPIToken,
 		Driver: &p.Driver, DriverOpts: p.DriverOpts, Scheduler: &p.Scheduler, SchedulerOpts: p.SchedulerOpts, UseHostNetwork: p.UseHostNetwork,

@@ -50,7 +50,9 @@ func (q queries) StorageVolumeList(ctx context.Context, limit, offset int, filte
 	if err != nil {
 		return nil, err
 	}
-	p, err := fs.SearchVolumes(ctx, q.who(ctx), folder.SearchQuery{Filter: value(filter), Order: value(order), Limit: limit, Offset: offset})
+	p, err := fs.SearchVolumes(
+		ctx, q.who(ctx), folder.SearchQuery{Filter: value(filter), Order: value(order), Limit: limit, Offset: offset},
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +67,11 @@ func (s storageVolumes) PerformanceMetric(ctx context.Context, v *model.StorageV
 	}
 	raw, err := fs.PerfMetric(ctx, s.who(ctx), value(v.ID))
 	switch {
-	case fault.Is(err, fault.Unavailable), fault.Is(err, fault.Timeout), fault.Is(err, fault.NotFound), fault.Is(err, fault.Invalid), fault.Is(err, fault.Denied):
+	case fault.Is(err, fault.Unavailable),
+		fault.Is(err, fault.Timeout),
+		fault.Is(err, fault.NotFound),
+		fault.Is(err, fault.Invalid),
+		fault.Is(err, fault.Denied):
 		return nil, nil
 	case err != nil:
 		return nil, err
@@ -86,8 +92,10 @@ func (q queries) VfolderHostPermissions(ctx context.Context) (*model.PredefinedA
 }
 
 func toQuota(q folder.Quota) *model.QuotaScope {
-	return &model.QuotaScope{ID: globalID(nodeOfScope, q.Host+"/"+q.Scope.String()), QuotaScopeID: q.Scope.String(), StorageHostName: q.Host,
-		Details: &model.QuotaDetails{UsageBytes: q.UsedBytes, HardLimitBytes: q.LimitBytes}}
+	return &model.QuotaScope{
+		ID: globalID(nodeOfScope, q.Host+"/"+q.Scope.String()), QuotaScopeID: q.Scope.String(), StorageHostName: q.Host,
+		Details: &model.QuotaDetails{UsageBytes: q.UsedBytes, HardLimitBytes: q.LimitBytes},
+	}
 }
 
 func (q queries) QuotaScope(ctx context.Context, host, scope string) (*model.QuotaScope, error) {
@@ -133,13 +141,17 @@ func (m mutations) UnsetQuotaScope(ctx context.Context, scope, host string) (*mo
 }
 
 func toUserPolicy(p folder.Policy) *model.UserResourcePolicy {
-	return &model.UserResourcePolicy{ID: p.Name, Name: p.Name, CreatedAt: p.CreatedAt, MaxVfolderCount: &p.MaxFolders, MaxQuotaScopeSize: &p.MaxScopeBytes,
-		MaxVfolderSize: &p.MaxScopeBytes, MaxSessionCountPerModelSession: p.MaxModelSessions, MaxCustomizedImageCount: p.MaxImages}
+	return &model.UserResourcePolicy{
+		ID: p.Name, Name: p.Name, CreatedAt: p.CreatedAt, MaxVfolderCount: &p.MaxFolders, MaxQuotaScopeSize: &p.MaxScopeBytes,
+		MaxVfolderSize: &p.MaxScopeBytes, MaxSessionCountPerModelSession: p.MaxModelSessions, MaxCustomizedImageCount: p.MaxImages,
+	}
 }
 
 func toProjectPolicy(p folder.Policy) *model.ProjectResourcePolicy {
-	return &model.ProjectResourcePolicy{ID: p.Name, Name: p.Name, CreatedAt: p.CreatedAt, MaxVfolderCount: &p.MaxFolders, MaxQuotaScopeSize: &p.MaxScopeBytes,
-		MaxVfolderSize: &p.MaxScopeBytes, MaxNetworkCount: p.MaxNetworks}
+	return &model.ProjectResourcePolicy{
+		ID: p.Name, Name: p.Name, CreatedAt: p.CreatedAt, MaxVfolderCount: &p.MaxFolders, MaxQuotaScopeSize: &p.MaxScopeBytes,
+		MaxVfolderSize: &p.MaxScopeBytes, MaxNetworkCount: p.MaxNetworks,
+	}
 }
 
 func one[T any](list []T, err error) (*T, error) {

@@ -11,7 +11,10 @@ import (
 )
 
 func toPreset(p service.Preset) *model.ResourcePreset {
-	return &model.ResourcePreset{ID: &p.ID, Name: &p.Name, ResourceSlots: slotsText(p.Slots), SharedMemory: p.SharedMemory, ScalingGroupName: optional(p.ResourceGroup)}
+	return &model.ResourcePreset{
+		ID: &p.ID, Name: &p.Name, ResourceSlots: slotsText(p.Slots), SharedMemory: p.SharedMemory,
+		ScalingGroupName: optional(p.ResourceGroup),
+	}
 }
 
 func (q queries) ResourcePresets(ctx context.Context) ([]*model.ResourcePreset, error) {
@@ -56,11 +59,16 @@ func slotsOf(text *string) (map[string]string, error) {
 	return out, nil
 }
 
-func (m mutations) CreateResourcePreset(ctx context.Context, name string, props model.CreateResourcePresetInput) (*model.CreateResourcePresetReply, error) {
+func (m mutations) CreateResourcePreset(
+	ctx context.Context, name string, props model.CreateResourcePresetInput,
+) (*model.CreateResourcePresetReply, error) {
 	slots, err := slotsOf(&props.ResourceSlots)
 	var p service.Preset
 	if err == nil {
-		p, err = m.svc.CreatePreset(ctx, m.who(ctx), service.PresetInput{Name: &name, Slots: slots, SharedMemory: props.SharedMemory, ResourceGroup: props.ScalingGroupName})
+		p, err = m.svc.CreatePreset(
+			ctx, m.who(ctx),
+			service.PresetInput{Name: &name, Slots: slots, SharedMemory: props.SharedMemory, ResourceGroup: props.ScalingGroupName},
+		)
 	}
 	said, failed := reply(err)
 	if failed != nil {
@@ -84,7 +92,9 @@ func presetRef(id, name *string) (string, error) {
 	return "", fault.Invalidf("no preset was named").WithNext("pass id or name")
 }
 
-func (m mutations) ModifyResourcePreset(ctx context.Context, id, name *string, props model.ModifyResourcePresetInput) (*model.MutationReply, error) {
+func (m mutations) ModifyResourcePreset(
+	ctx context.Context, id, name *string, props model.ModifyResourcePresetInput,
+) (*model.MutationReply, error) {
 	ref, err := presetRef(id, name)
 	if err != nil {
 		return reply(err)
@@ -93,7 +103,10 @@ func (m mutations) ModifyResourcePreset(ctx context.Context, id, name *string, p
 	if err != nil {
 		return reply(err)
 	}
-	_, err = m.svc.ModifyPreset(ctx, m.who(ctx), ref, service.PresetInput{Name: props.Name, Slots: slots, SharedMemory: props.SharedMemory, ResourceGroup: props.ScalingGroupName})
+	_, err = m.svc.ModifyPreset(
+		ctx, m.who(ctx), ref,
+		service.PresetInput{Name: props.Name, Slots: slots, SharedMemory: props.SharedMemory, ResourceGroup: props.ScalingGroupName},
+	)
 	return reply(err)
 }
 

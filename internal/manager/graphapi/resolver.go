@@ -94,7 +94,9 @@ func (q queries) Keypairs(ctx context.Context, domain, email *string, active *bo
 	return convert(p.Items, toKeypair), err
 }
 
-func (q queries) KeypairList(ctx context.Context, limit, offset int, filter, order, domain, email *string, active *bool) (*model.KeyPairList, error) {
+func (q queries) KeypairList(
+	ctx context.Context, limit, offset int, filter, order, domain, email *string, active *bool,
+) (*model.KeyPairList, error) {
 	p, err := q.svc.ListKeypairs(ctx, q.who(ctx), service.KeypairFilter{
 		ListQuery: page(filter, order, limit, offset), Active: active, Domain: value(domain), Email: value(email)})
 	if err != nil {
@@ -115,7 +117,9 @@ func (q queries) ComputeSession(ctx context.Context, id string) (*model.ComputeS
 	return toSession(s), nil
 }
 
-func (q queries) ComputeSessionList(ctx context.Context, limit, offset int, filter, order, domain, project, accessKey, status *string) (*model.ComputeSessionList, error) {
+func (q queries) ComputeSessionList(
+	ctx context.Context, limit, offset int, filter, order, domain, project, accessKey, status *string,
+) (*model.ComputeSessionList, error) {
 	f := service.SessionFilter{
 		ListQuery: page(filter, order, limit, offset), Domain: value(domain), AccessKey: cluster.AccessKey(value(accessKey)),
 		Project: cluster.ProjectID(value(project)),
@@ -139,19 +143,25 @@ func (q queries) ComputeContainer(ctx context.Context, id string) (*model.Comput
 	if err != nil {
 		return nil, err
 	}
-	p, err := q.svc.ListKernels(ctx, q.who(ctx), service.KernelsFilter{Kernel: cluster.KernelID(id), ListQuery: service.ListQuery{Limit: 1}})
+	p, err := q.svc.ListKernels(
+		ctx, q.who(ctx), service.KernelsFilter{Kernel: cluster.KernelID(id), ListQuery: service.ListQuery{Limit: 1}},
+	)
 	if err != nil || len(p.Items) == 0 {
 		return nil, err
 	}
 	return container(p.Items[0]), nil
 }
 
-func (q queries) ComputeContainerList(ctx context.Context, limit, offset int, filter, order *string, sessionID string, role *string) (*model.ComputeContainerList, error) {
+func (q queries) ComputeContainerList(
+	ctx context.Context, limit, offset int, filter, order *string, sessionID string, role *string,
+) (*model.ComputeContainerList, error) {
 	sessionID, err := uuid("session id", sessionID)
 	if err != nil {
 		return nil, err
 	}
-	p, err := q.svc.ListKernels(ctx, q.who(ctx), service.KernelsFilter{Session: cluster.SessionID(sessionID), ListQuery: page(filter, order, limit, offset)})
+	p, err := q.svc.ListKernels(
+		ctx, q.who(ctx), service.KernelsFilter{Session: cluster.SessionID(sessionID), ListQuery: page(filter, order, limit, offset)},
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -263,7 +273,9 @@ func (s sessions) Dependencies(ctx context.Context, obj *model.ComputeSession) (
 }
 
 func (a agents) ComputeContainers(ctx context.Context, obj *model.Agent, status *string) ([]*model.ComputeContainer, error) {
-	p, err := a.svc.ListKernels(ctx, a.who(ctx), service.KernelsFilter{Agent: cluster.AgentID(*obj.ID), ListQuery: service.ListQuery{Limit: maxList}})
+	p, err := a.svc.ListKernels(
+		ctx, a.who(ctx), service.KernelsFilter{Agent: cluster.AgentID(*obj.ID), ListQuery: service.ListQuery{Limit: maxList}},
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -305,7 +317,9 @@ func (m mutations) ForgetImage(ctx context.Context, reference, architecture stri
 }
 
 // ModifyComputeSession accepts a UUID or the relay id base64("compute_session_node:<uuid>").
-func (m mutations) ModifyComputeSession(ctx context.Context, in model.ModifyComputeSessionInput) (*model.ModifyComputeSessionPayload, error) {
+func (m mutations) ModifyComputeSession(
+	ctx context.Context, in model.ModifyComputeSessionInput,
+) (*model.ModifyComputeSessionPayload, error) {
 	_, ref := fromGlobalID(in.ID)
 	id, err := uuid("session id", ref)
 	if err != nil {

@@ -104,8 +104,10 @@ var (
 		{regexp.MustCompile(`token=[^&"]+`), "token=<secret>"},
 		{regexp.MustCompile(`(web|silent)-lab-[a-z0-9]{8}`), "$1-lab-<random>"},
 	}
-	changingMembers = []string{"age", "request_id", "secret_key", "session_token", "ssh_public_key", "ssh_private_key", "token", "ticket", "remaining",
-		"runId", "completions"}
+	changingMembers = []string{
+		"age", "request_id", "secret_key", "session_token", "ssh_public_key", "ssh_private_key", "token", "ticket", "remaining", "runId",
+		"completions",
+	}
 )
 
 // steady replaces what differs from run to run; the kind of each value stays visible.
@@ -365,7 +367,9 @@ func TestAnswersOfTheRest(t *testing.T) {
 	g.ask(s, "GET", "/auth/role?group=default", "")
 	g.ask(s, "GET", "/auth/role?group=nowhere", "")
 	g.ask(s, "GET", "/auth/my-ip", "")
-	login, err := json.Marshal(map[string]string{"type": "keypair", "domain": "default", "username": string(s.admin.Email), "password": s.admin.Password.Reveal()})
+	login, err := json.Marshal(
+		map[string]string{"type": "keypair", "domain": "default", "username": string(s.admin.Email), "password": s.admin.Password.Reveal()},
+	)
 	require.NoError(t, err)
 	in := s.send(s.request("POST", "/auth/authorize", "application/json", string(login)))
 	g.add("POST /auth/authorize", in.status, in.body)
@@ -407,8 +411,14 @@ func TestAnswersOfTheRest(t *testing.T) {
 	g.ask(s, "POST", "/resource/recalculate-usage", "")
 	g.ask(s, "GET", "/resource/agents/a1", "")
 	g.ask(s, "GET", "/resource/agents/nowhere", "")
-	g.ask(s, "PUT", "/resource/idle-checkers/life", `{"type":"session_lifetime","spec":{"max_lifetime_seconds":3600},"bindings":[{"project":"default"},{}]}`)
-	g.ask(s, "PUT", "/resource/idle-checkers/use", `{"type":"utilization","spec":{"time_window_seconds":3600,"resource_thresholds":{"cpu_util":5}}}`)
+	g.ask(
+		s, "PUT", "/resource/idle-checkers/life",
+		`{"type":"session_lifetime","spec":{"max_lifetime_seconds":3600},"bindings":[{"project":"default"},{}]}`,
+	)
+	g.ask(
+		s, "PUT", "/resource/idle-checkers/use",
+		`{"type":"utilization","spec":{"time_window_seconds":3600,"resource_thresholds":{"cpu_util":5}}}`,
+	)
 	g.ask(s, "GET", "/resource/idle-checkers", "")
 	g.ask(s, "GET", "/resource/idle-report", "")
 	s.runs("mine")

@@ -72,7 +72,10 @@ type API struct {
 
 // New builds the handler of every route.
 func New(d Deps) *API {
-	a := &API{svc: d.Service, folders: d.Folders, apps: d.Apps, graphql: d.GraphQL, log: d.Log, now: d.Clock, limiter: d.RateLimiter, info: d.Info, mux: http.NewServeMux()}
+	a := &API{
+		svc: d.Service, folders: d.Folders, apps: d.Apps, graphql: d.GraphQL, log: d.Log, now: d.Clock, limiter: d.RateLimiter,
+		info: d.Info, mux: http.NewServeMux(),
+	}
 	a.stopping, a.stop = context.WithCancel(context.Background())
 	if a.now == nil {
 		a.now = time.Now
@@ -345,7 +348,9 @@ func (a *API) notRouted(c *call) error {
 		return urlNotFound(c.r)
 	}
 	c.w.Header().Set("Allow", allowed)
-	return fault.Invalidf("%.20s is not allowed on %.200s", c.r.Method, c.r.URL.Path).WithReason(reasonMethodNotAllowed).WithNext("use one of %s", allowed)
+	return fault.Invalidf("%.20s is not allowed on %.200s", c.r.Method, c.r.URL.Path).
+		WithReason(reasonMethodNotAllowed).
+		WithNext("use one of %s", allowed)
 }
 
 // access logs one request. Queries stay out of the log: they may hold tokens.

@@ -184,7 +184,9 @@ func (a *API) patchCircuit(c *call) error {
 	if p.has("public") {
 		ch.Public = new(p.flag("public", false))
 	}
-	lists := map[string]**[]string{"allowed_client_ips": &ch.Allowed, "shared_users": &ch.SharedUsers, "shared_projects": &ch.SharedProjects}
+	lists := map[string]**[]string{
+		"allowed_client_ips": &ch.Allowed, "shared_users": &ch.SharedUsers, "shared_projects": &ch.SharedProjects,
+	}
 	for name, into := range lists {
 		if p.has(name) {
 			*into = new(p.list(name))

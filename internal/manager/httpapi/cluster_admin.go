@@ -36,7 +36,10 @@ func (a *API) agentWork(c *call) error {
 }
 
 func agentState(a *service.Agent) api.AgentWork {
-	return api.AgentWork{ID: string(a.ID), Status: string(a.Status), Schedulable: a.Schedulable, ResourceGroup: a.ResourceGroup, Sessions: []api.AgentSession{}}
+	return api.AgentWork{
+		ID: string(a.ID), Status: string(a.Status), Schedulable: a.Schedulable, ResourceGroup: a.ResourceGroup,
+		Sessions: []api.AgentSession{},
+	}
 }
 
 func (a *API) modifyAgent(c *call) error {

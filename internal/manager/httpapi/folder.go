@@ -116,7 +116,9 @@ func (a *API) createFolder(c *call, p *params) error {
 }
 
 func (a *API) listFolders(c *call, p *params) error {
-	q := folder.ListQuery{All: p.flag("all", false), Project: p.text("group_id|groupId", ""), OwnerEmail: p.text("owner_user_email|ownerUserEmail", "")}
+	q := folder.ListQuery{
+		All: p.flag("all", false), Project: p.text("group_id|groupId", ""), OwnerEmail: p.text("owner_user_email|ownerUserEmail", ""),
+	}
 	if err := p.err(); err != nil {
 		return err
 	}
@@ -430,5 +432,8 @@ func (a *API) mountElsewhere(c *call, _ *params) error {
 		return err
 	}
 	return fault.Invalidf("Berth does not mount file systems and does not edit fstab").WithReason(reasonNotImplemented).
-		WithNext("mount the file system on the hosts by their own means (fstab, systemd) and name its path as a volume in the storage proxy's configuration")
+		WithNext(
+			"mount the file system on the hosts by their own means (fstab, systemd) and name its path as a volume in the storage " +
+				"proxy's configuration",
+		)
 }

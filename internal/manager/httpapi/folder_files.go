@@ -58,7 +58,9 @@ func resultsOf(r folder.Results) api.PathsReply {
 }
 
 func (a *API) makeDirectories(c *call, p *params) error {
-	in := folder.MkdirInput{Paths: paths(p, "path|paths", maxNewDirectories), Parents: p.flag("parents", true), ExistOK: p.flag("exist_ok|existOk", false)}
+	in := folder.MkdirInput{
+		Paths: paths(p, "path|paths", maxNewDirectories), Parents: p.flag("parents", true), ExistOK: p.flag("exist_ok|existOk", false),
+	}
 	if err := p.err(); err != nil {
 		return err
 	}
@@ -190,7 +192,9 @@ func (a *API) listFiles(c *call, p *params) error {
 			Created: fileTime(e.Stat.Created), Modified: fileTime(e.Stat.Modified), Target: e.Target,
 		}
 		modified := seconds(e.Stat.Modified)
-		old[i] = api.FileInfo{Name: e.Name, Mode: e.Stat.Mode, Size: e.Stat.Size, CTime: seconds(e.Stat.Created), MTime: modified, ATime: modified}
+		old[i] = api.FileInfo{
+			Name: e.Name, Mode: e.Stat.Mode, Size: e.Stat.Size, CTime: seconds(e.Stat.Created), MTime: modified, ATime: modified,
+		}
 	}
 	out := api.FolderPage{Items: items, Files: api.TextOf(old), Truncated: l.Cut}
 	if l.Cut {

@@ -46,7 +46,9 @@ func (a *API) idleCheckers(c *call) error {
 }
 
 // specFields are the members of a specification; others are refused, so that a misspelt limit does not end or spare sessions.
-var specFields = []string{"max_lifetime_seconds", "max_network_inactivity_seconds", "time_window_seconds", "thresholds_check_operator", "resource_thresholds"}
+var specFields = []string{
+	"max_lifetime_seconds", "max_network_inactivity_seconds", "time_window_seconds", "thresholds_check_operator", "resource_thresholds",
+}
 
 const maxSpan = 10 * 365 * 24 * 60 * 60
 
@@ -95,7 +97,10 @@ func (a *API) setIdleChecker(c *call) error {
 				b.fail(name, "is not known; use domain, project or resource_group, or nothing for the whole cluster")
 			}
 		}
-		k.Bindings = append(k.Bindings, service.IdleBinding{Domain: b.text("domain", ""), Project: b.text("project", ""), ResourceGroup: b.text("resource_group", "")})
+		k.Bindings = append(
+			k.Bindings,
+			service.IdleBinding{Domain: b.text("domain", ""), Project: b.text("project", ""), ResourceGroup: b.text("resource_group", "")},
+		)
 		if i >= 1000 {
 			p.fail("bindings", "are too many")
 			break

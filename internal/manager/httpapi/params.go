@@ -331,7 +331,9 @@ func (p *params) span(names string) time.Duration {
 		return 0
 	}
 	unit, digits := time.Second, strings.TrimSpace(s)
-	if u, ok := map[byte]time.Duration{'s': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour, 'w': 7 * 24 * time.Hour}[digits[max(len(digits)-1, 0)]]; ok {
+	if u, ok := map[byte]time.Duration{
+		's': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour, 'w': 7 * 24 * time.Hour,
+	}[digits[max(len(digits)-1, 0)]]; ok {
 		unit, digits = u, digits[:len(digits)-1]
 	}
 	f, err := strconv.ParseFloat(digits, 64)

@@ -24,8 +24,11 @@ func paramsOf(t *testing.T, method, target, contentType, body string) (*params, 
 func TestParamsMergeQueryAndBodyOfEveryMethod(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"GET", "POST", "PATCH", "DELETE"} {
-		p, err := paramsOf(t, method, "/x?a=query&only=q&files=1&files=2", "application/json",
-			`{"a":"body","b":"body","flag":"True","n":"7","null":null,"list":["x",1],"obj":{"k":"v","n":1,"z":null},"id":"0123456789abcdef0123456789ABCDEF"}`)
+		p, err := paramsOf(
+			t, method, "/x?a=query&only=q&files=1&files=2", "application/json",
+			`{"a":"body","b":"body","flag":"True","n":"7","null":null,"list":["x",1],"obj":{"k":"v","n":1,"z":null},`+
+				`"id":"0123456789abcdef0123456789ABCDEF"}`,
+		)
 		require.NoError(t, err, method)
 		require.Equal(t, "query", p.text("a", ""))
 		require.Equal(t, "body", p.text("missing|b", ""))
@@ -94,7 +97,9 @@ func TestOversizedBody(t *testing.T) {
 
 func TestSpans(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]time.Duration{"90": 90 * time.Second, "90s": 90 * time.Second, "10m": 10 * time.Minute, "1.5h": 90 * time.Minute, "2d": 48 * time.Hour, "": 0} {
+	for text, want := range map[string]time.Duration{
+		"90": 90 * time.Second, "90s": 90 * time.Second, "10m": 10 * time.Minute, "1.5h": 90 * time.Minute, "2d": 48 * time.Hour, "": 0,
+	} {
 		p := &params{body: map[string]any{"x": text}, bad: map[string]string{}}
 		require.Equal(t, want, p.span("x"), text)
 		require.NoError(t, p.err(), text)

@@ -168,7 +168,10 @@ func (a *API) respondError(w *responseWriter, r *http.Request, err error) {
 	p := problemOf(err)
 	p.RequestID = w.requestID
 	if p.status >= 500 {
-		a.log.LogAttrs(r.Context(), slog.LevelError, "request failed", slog.String("request", w.requestID), slog.String("path", r.URL.Path), slog.Any("error", err))
+		a.log.LogAttrs(
+			r.Context(), slog.LevelError, "request failed", slog.String("request", w.requestID), slog.String("path", r.URL.Path),
+			slog.Any("error", err),
+		)
 	}
 	w.note = p.Type[len(problemBase):]
 	if w.status != 0 {

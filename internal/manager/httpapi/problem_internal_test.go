@@ -19,7 +19,9 @@ func TestProblems(t *testing.T) {
 		slug   string
 		msg    string
 	}{
-		{fault.NotFoundf("No such session: x").WithReason("object-not-found").WithData(map[string]string{"object": "session"}), 404, "object-not-found", "No such session: x"},
+		{fault.NotFoundf("No such session: x").WithReason("object-not-found").WithData(map[string]string{
+			"object": "session",
+		}), 404, "object-not-found", "No such session: x"},
 		{fmt.Errorf("place session x: %w", fault.Invalidf("too big").WithNext("ask for less")), 400, "invalid-api-params", "place session x: too big; ask for less"},
 		{fault.Conflictf("busy"), 400, "generic-bad-request", "busy"},
 		{fault.Deniedf("no"), 403, "generic-forbidden", "no"},
@@ -29,7 +31,9 @@ func TestProblems(t *testing.T) {
 		{fault.New(fault.Timeout, "late"), 504, "agent-timeout", "late"},
 		{fault.Deniedf("frozen").WithReason("server-frozen"), 503, "server-frozen", "frozen"},
 		{fault.Conflictf("x").WithReason("something-new"), 400, "generic-bad-request", "x"},
-		{fault.NotFoundf("No such resource group: project").WithData(map[string]string{"object": "resource group"}), 404, "object-not-found", "No such scaling group: project"},
+		{fault.NotFoundf("No such resource group: project").WithData(map[string]string{
+			"object": "resource group",
+		}), 404, "object-not-found", "No such scaling group: project"},
 	} {
 		p := problemOf(c.err)
 		require.Equal(t, c.status, p.status, c.slug)

@@ -18,7 +18,10 @@ const maxLogReply = 16 << 20
 
 func (a *API) sessionRoutes() {
 	on := func(who access, h handler, method, path string) { a.handle(who, h, withKernel(method, path)...) }
-	a.handle(unfrozen, a.lasting(a.createSession), "POST /session", "POST /session/_/create", "POST /kernel", "POST /kernel/_/create", "POST /kernel/create")
+	a.handle(
+		unfrozen, a.lasting(a.createSession), "POST /session", "POST /session/_/create", "POST /kernel", "POST /kernel/_/create",
+		"POST /kernel/create",
+	)
 	on(signedOnly, a.matchSessions, "GET", "/_/match")
 	on(signedOnly, a.taskLog, "GET", "/_/logs")
 	on(signedOnly, a.sessionInfo, "GET", "/{s}")

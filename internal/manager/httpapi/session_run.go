@@ -110,7 +110,9 @@ func (a *API) execute(c *call) error {
 		if err != nil {
 			return err
 		}
-		return c.ok(api.CompletionReply{Result: api.Completion{Status: string(run.StatusFinished), Completions: done.Completions, RunID: runID}})
+		return c.ok(
+			api.CompletionReply{Result: api.Completion{Status: string(run.StatusFinished), Completions: done.Completions, RunID: runID}},
+		)
 	}
 	step, err := client.Step(c.ctx(), runID, req)
 	if err != nil {
@@ -131,11 +133,15 @@ func (a *API) ended(c *call, ref string, who cluster.AccessKey) bool {
 }
 
 func batchOptions(p *params) *run.BatchOptions {
-	return &run.BatchOptions{Clean: p.optional("clean"), Build: p.optional("build"), Exec: p.optional("exec"), BuildLog: p.flag("buildLog|build_log", false)}
+	return &run.BatchOptions{
+		Clean: p.optional("clean"), Build: p.optional("build"), Exec: p.optional("exec"), BuildLog: p.flag("buildLog|build_log", false),
+	}
 }
 
 func completeOptions(p *params) run.CompleteOptions {
-	return run.CompleteOptions{Row: p.number("row", 0, 0, 1<<30), Col: p.number("col", 0, 0, 1<<30), Line: p.text("line", ""), Post: p.text("post", "")}
+	return run.CompleteOptions{
+		Row: p.number("row", 0, 0, 1<<30), Col: p.number("col", 0, 0, 1<<30), Line: p.text("line", ""), Post: p.text("post", ""),
+	}
 }
 
 func (a *API) interrupt(c *call) error {

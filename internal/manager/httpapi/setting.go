@@ -19,7 +19,9 @@ func (a *API) settingRoutes() {
 	a.handle(signedOnly, a.resourceSlots, "GET /config/resource-slots")
 	a.handle(signedOnly, a.resourceSlotDetails, "GET /config/resource-slots/details")
 	a.handle(signedOnly, func(c *call) error { return c.ok([]string{"user", "group"}) }, "GET /config/vfolder-types")
-	a.handle(signedOnly, func(c *call) error { return c.ok(api.Empty{}) }, "GET /resource/container-registries", "GET /config/docker-registries")
+	a.handle(
+		signedOnly, func(c *call) error { return c.ok(api.Empty{}) }, "GET /resource/container-registries", "GET /config/docker-registries",
+	)
 	a.handle(signedOnly, a.resourceGroups, "GET /scaling-groups")
 	// Errors of clients are not kept: the list is empty and reports are taken and dropped.
 	a.handle(signedOnly, func(c *call) error { return c.ok(api.ErrorLogs{Logs: []json.RawMessage{}}) }, "GET /logs/error")

@@ -56,7 +56,9 @@ type socket struct {
 // upgrade accepts the WebSocket of an authenticated request. The caller calls end.
 func (c *call) upgrade() (*socket, error) {
 	if !isUpgrade(c) {
-		return nil, fault.Invalidf("%.200s is a WebSocket", c.r.URL.Path).WithReason(reasonBadRequest).WithNext("connect with a WebSocket client")
+		return nil, fault.Invalidf("%.200s is a WebSocket", c.r.URL.Path).
+			WithReason(reasonBadRequest).
+			WithNext("connect with a WebSocket client")
 	}
 	// The signature proves the caller; a browser cannot make one for a foreign page.
 	conn, err := websocket.Accept(c.w, c.r, &websocket.AcceptOptions{InsecureSkipVerify: true})
@@ -301,7 +303,9 @@ func (a *API) streamPTY(c *call) error {
 	if err != nil {
 		return err
 	}
-	start := run.PTYStart{Terminal: p.text("terminal", ""), Rows: uint16(p.number("rows", 24, 1, 4096)), Cols: uint16(p.number("cols", 80, 1, 4096))}
+	start := run.PTYStart{
+		Terminal: p.text("terminal", ""), Rows: uint16(p.number("rows", 24, 1, 4096)), Cols: uint16(p.number("cols", 80, 1, 4096)),
+	}
 	if err := p.err(); err != nil {
 		return err
 	}
