@@ -213,7 +213,7 @@ func (x *tenant) quota() (v quotaView) {
 	}
 	x.p.eventually("all ways to ask for a quota tell the same", func() bool {
 		info := x.info()
-		told, err := x.api.FolderQuota(x.p.t.Context(), info)
+		told, err := x.api.FolderQuota(x.p.t.Context(), info.FolderSummary)
 		require.NoError(x.p.t, err)
 		require.False(x.p.t, told.LowerBound)
 		page, table := x.asks()

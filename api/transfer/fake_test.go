@@ -113,8 +113,12 @@ func newStore(t *testing.T) (*fakeStore, *api.Client) {
 	mux.HandleFunc("/download", s.trouble(s.download))
 	s.Server = httptest.NewServer(mux)
 	t.Cleanup(s.Close)
-	c, err := api.New(api.Config{Endpoint: s.URL, AccessKey: "AKIAFAKEFAKEFAKEFAKE", SecretKey: "fake-secret-0123456789abcdefghijklmnopqr",
-		Domain: "default", Group: "default"})
+	c, err := api.New(
+		api.Config{
+			Endpoint: s.URL, AccessKey: "AKIAFAKEFAKEFAKEFAKE", SecretKey: "fake-secret-0123456789abcdefghijklmnopqr", Domain: "default",
+			Group: "default",
+		},
+	)
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	return s, c
@@ -232,8 +236,10 @@ func (s *fakeStore) list(w http.ResponseWriter, r *http.Request) {
 	at := func(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000+00:00") }
 	for name, f := range s.files {
 		if path.Dir(name) == dir {
-			items = append(items, api.FolderEntry{Name: path.Base(name), Type: api.EntryFile, Size: int64(len(f.body)), Mode: "755",
-				Modified: at(f.at)})
+			items = append(
+				items,
+				api.FolderEntry{Name: path.Base(name), Type: api.EntryFile, Size: int64(len(f.body)), Mode: "755", Modified: at(f.at)},
+			)
 		}
 	}
 	for name := range s.dirs {

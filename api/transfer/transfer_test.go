@@ -306,8 +306,9 @@ func TestNothingWrongGetsTheName(t *testing.T) {
 			s.put("it", random(1000, 2))
 		}
 	}
-	require.ErrorIs(t, transfer.DownloadFile(t.Context(), c, data("it"), transfer.Target{Root: root, Name: "it", Place: dir}, o),
-		transfer.ErrDiffers)
+	require.ErrorIs(
+		t, transfer.DownloadFile(t.Context(), c, data("it"), transfer.Target{Root: root, Name: "it", Place: dir}, o), transfer.ErrDiffers,
+	)
 	there, err := os.ReadFile(filepath.Join(dir, "it"))
 	require.NoError(t, err)
 	require.Equal(t, "as it was", string(there))
@@ -510,8 +511,14 @@ func TestLinksAndSpecialFiles(t *testing.T) {
 	require.ErrorAs(t, err, &incomplete)
 	require.Equal(t, "x/bad\xffname could not be copied: the name is not valid UTF-8", err.Error())
 	require.Equal(t, int64(2), rep.Files)
-	require.Equal(t, map[string]string{"x/link": "a symbolic link", "x/d/up": "a symbolic link", "x/broken": "a symbolic link",
-		"x/pipe": "a named pipe", "x/bad\xffname": "the name is not valid UTF-8"}, why)
+	require.Equal(
+		t,
+		map[string]string{
+			"x/link": "a symbolic link", "x/d/up": "a symbolic link", "x/broken": "a symbolic link", "x/pipe": "a named pipe",
+			"x/bad\xffname": "the name is not valid UTF-8",
+		},
+		why,
+	)
 
 	o.FollowLinks = true
 	rep, err = transfer.UploadTree(t.Context(), c, up, o)
@@ -534,7 +541,9 @@ func TestDownloadsStayInside(t *testing.T) {
 	s.put("dir/secret", []byte("overwritten"))
 	s.put("victim", []byte("overwritten"))
 	for _, name := range []string{"../evil", "..", ".", "", "a/b", "/etc/evil", "nul\x00"} {
-		s.evil = append(s.evil, api.FolderEntry{Name: name, Type: api.EntryFile, Size: 4}, api.FolderEntry{Name: name, Type: api.EntryDirectory})
+		s.evil = append(
+			s.evil, api.FolderEntry{Name: name, Type: api.EntryFile, Size: 4}, api.FolderEntry{Name: name, Type: api.EntryDirectory},
+		)
 	}
 	outside := tree(t, "secret")
 	before := onDisk(t, outside)

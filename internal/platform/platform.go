@@ -220,7 +220,7 @@ func (p *platform) awaitAgent(ctx context.Context) error {
 			var alive []api.Agent
 			if alive, err = client.Agents(ctx, "ALIVE"); err == nil && len(alive) > 0 {
 				// The manager knows the agent's images from the moment it knows of the engine.
-				var a api.Agent
+				var a api.AgentDetails
 				if a, err = client.Agent(ctx, alive[0].ID); err == nil && engineKnown(a) {
 					return nil
 				}
@@ -244,7 +244,7 @@ func (p *platform) awaitAgent(ctx context.Context) error {
 	}
 }
 
-func engineKnown(a api.Agent) bool {
+func engineKnown(a api.AgentDetails) bool {
 	var hardware struct {
 		EngineOK bool `json:"engine_ok"`
 	}

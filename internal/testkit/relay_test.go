@@ -36,7 +36,7 @@ func TestAnyManagerAnswersForAnyAgent(t *testing.T) {
 		client := m.Client()
 		result, err := client.Poll(t.Context(), "faraway", "", api.Execute{Mode: "query", Code: "print(6*7)"})
 		require.NoError(t, err)
-		require.Equal(t, []api.ConsoleItem{{Type: "stdout", Text: "42\n"}}, result.Console)
+		require.Equal(t, []api.ConsoleItem{{"stdout", "42\n"}}, result.Console)
 		log, err := client.Logs(t.Context(), "faraway", "")
 		require.NoError(t, err)
 		require.Contains(t, log, "a line of the log")
@@ -85,7 +85,7 @@ func TestAgentOfAManagerThatIsGone(t *testing.T) {
 	c.Until("the agent is with the other manager", func() bool { return second.Holds(c.Agents[0].ID()) })
 	result, err := second.Client().Poll(t.Context(), "lost", "", api.Execute{Mode: "query", Code: "print(1)"})
 	require.NoError(t, err)
-	require.Equal(t, []api.ConsoleItem{{Type: "stdout", Text: "1\n"}}, result.Console)
+	require.Equal(t, []api.ConsoleItem{{"stdout", "1\n"}}, result.Console)
 }
 
 // echoes sends a text to an app that returns what it gets.

@@ -62,11 +62,11 @@ func TestTheSameRevisionComesTwice(t *testing.T) {
 	a := onPort("a", 5, 100)
 	table := tableOf(a)
 	changed := a
-	changed.Target = 99
+	changed.Targets = target("k-1", 99)
 	for revision, want := range map[int64]int{4: 80, 5: 80, 6: 99} {
 		changed.Revision = revision
 		next, closed := table.With(circuit.Change{Put: []proxy.Circuit{changed}})
-		require.Equal(t, want, next.ByID("a").Target, revision)
+		require.Equal(t, want, next.ByID("a").Targets[0].Port, revision)
 		require.Equal(t, want == 99, len(closed) > 0, revision)
 	}
 }
@@ -98,8 +98,8 @@ func TestWhatMovesACircuit(t *testing.T) {
 		"label":    func(c *proxy.Circuit) { c.Label = "other" },
 		"mode":     func(c *proxy.Circuit) { c.Mode = proxy.ModePort },
 		"protocol": func(c *proxy.Circuit) { c.Protocol = "tcp" },
-		"kernel":   func(c *proxy.Circuit) { c.Kernel = "k-2" },
-		"target":   func(c *proxy.Circuit) { c.Target = 81 },
+		"kernel":   func(c *proxy.Circuit) { c.Targets = target("k-2", 80) },
+		"target":   func(c *proxy.Circuit) { c.Targets = target("k-1", 81) },
 		"port":     func(c *proxy.Circuit) { c.Port = 7 },
 	} {
 		c := onLabel("a", 1, "app")
