@@ -295,9 +295,8 @@ func (c *Client) dial(ctx context.Context, path string, query map[string][]strin
 	dialCtx, cancel := context.WithTimeoutCause(ctx, quickTimeout,
 		fmt.Errorf("%s: no answer within %s: %w", r.op(), quickTimeout, context.DeadlineExceeded))
 	defer cancel()
-	conn, resp, err := websocket.Dial(
-		dialCtx, req.URL.String(), &websocket.DialOptions{HTTPClient: c.http, HTTPHeader: req.Header},
-	) //nolint:bodyclose // the WebSocket owns it
+	options := &websocket.DialOptions{HTTPClient: c.http, HTTPHeader: req.Header}
+	conn, resp, err := websocket.Dial(dialCtx, req.URL.String(), options) //nolint:bodyclose // the WebSocket owns it
 	if err != nil {
 		if resp != nil && resp.StatusCode != http.StatusSwitchingProtocols {
 			return nil, readProblem(r.op(), resp.StatusCode, resp.Body)
