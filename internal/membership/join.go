@@ -107,7 +107,8 @@ func (m *Member) accept(r *node.JoinReply) error {
 	}
 	roots := x509.NewCertPool()
 	roots.AddCert(ca)
-	if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: m.o.Clock.Now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+	if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: m.o.Clock.Now(),
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
 		return fmt.Errorf("check the node certificate: %w", err)
 	}
 	if !m.key.PublicKey.Equal(cert.PublicKey) || cert.Subject.CommonName != m.o.Name {

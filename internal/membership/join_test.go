@@ -40,7 +40,8 @@ func TestRenewalAtAnotherManager(t *testing.T) {
 	clock := &later{Clock: chassis.RealClock(), ticks: make(chan time.Time)}
 	dir := t.TempDir()
 	member, err := membership.Open(membership.Options{
-		Dir: dir, Name: "appproxy:p", Clock: clock, Log: slog.New(slog.DiscardHandler), Token: func() (chassis.Secret, error) { return m.Token, nil },
+		Dir: dir, Name: "appproxy:p", Clock: clock, Log: slog.New(slog.DiscardHandler),
+		Token: func() (chassis.Secret, error) { return m.Token, nil },
 	})
 	require.NoError(t, err)
 	require.NoError(t, member.EnsureJoined(t.Context(), m.Addr))

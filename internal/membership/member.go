@@ -100,7 +100,8 @@ func Open(o Options) (*Member, error) {
 
 // Dialer reaches managers: one that vanished without a word is noticed in half a minute.
 func Dialer() net.Dialer {
-	return net.Dialer{Timeout: 10 * time.Second, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 4}}
+	return net.Dialer{Timeout: 10 * time.Second, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second,
+		Interval: 5 * time.Second, Count: 4}}
 }
 
 // kind is the noun for this process, section its section of the configuration.

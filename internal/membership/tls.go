@@ -87,7 +87,8 @@ func (m *Member) check(s tls.ConnectionState, ca *x509.Certificate, right func(n
 	roots := x509.NewCertPool()
 	roots.AddCert(ca)
 	// Node certificates are made out for clients, whichever side shows them.
-	_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: m.o.Clock.Now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: m.o.Clock.Now(),
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	if err != nil {
 		return fault.New(fault.Unauthenticated, "the peer's certificate is not of this cluster").WithCause(err)
 	}

@@ -46,7 +46,8 @@ func newAuthorityRig(t *testing.T, dir string, may func(string) bool) *authority
 		m := new(dns.Msg)
 		m.SetReply(q)
 		if q.Question[0].Qtype == dns.TypeA {
-			m.Answer = append(m.Answer, &dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.IPv4(127, 0, 0, 1)})
+			m.Answer = append(m.Answer, &dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET},
+				A: net.IPv4(127, 0, 0, 1)})
 		}
 		_ = w.WriteMsg(m)
 	})}
@@ -55,7 +56,8 @@ func newAuthorityRig(t *testing.T, dir string, may func(string) bool) *authority
 	quiet := log.New(io.Discard, "", 0)
 	store := db.NewMemoryStore()
 	issuer := ca.New(quiet, store, "", "ecdsa", 0, 1, map[string]ca.Profile{"default": {ValidityPeriod: 7776000}})
-	front := wfe.New(quiet, store, va.New(quiet, 1, l.Addr().(*net.TCPAddr).Port, true, names.Addr().String(), store), issuer, nil, true, false, 1, 1)
+	front := wfe.New(quiet, store, va.New(quiet, 1, l.Addr().(*net.TCPAddr).Port, true, names.Addr().String(), store), issuer, nil, true,
+		false, 1, 1)
 	r := &authorityRig{at: l.Addr().String(), roots: x509.NewCertPool()}
 	pages := front.Handler()
 	r.server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {

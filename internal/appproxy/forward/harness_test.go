@@ -170,7 +170,8 @@ func (r *rig) client() *http.Client {
 		return new(net.Dialer).DialContext(ctx, "tcp", r.addr)
 	}, DisableCompression: true}
 	r.t.Cleanup(t.CloseIdleConnections)
-	return &http.Client{Transport: t, Timeout: patience, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{Transport: t, Timeout: patience,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 // readHeadOf reads a head and returns it, with what was read ahead in the reader.

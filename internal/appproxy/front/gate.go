@@ -53,7 +53,8 @@ func (g *gate[K]) end(k K) {
 func (f *Front) launching(session string, from netip.Addr) (done func(), err error) {
 	from = circuit.Network(from)
 	if !f.sessions.begin(session, sessionLaunches, maxLaunches) {
-		return nil, fault.Exhaustedf("too many apps are being started at the moment").WithReason("launches").WithNext("try again when those that you began are there")
+		return nil, fault.Exhaustedf("too many apps are being started at the moment").WithReason("launches").
+			WithNext("try again when those that you began are there")
 	}
 	if !f.launchers.begin(from, visitorLaunches, maxLaunches) {
 		f.sessions.end(session)

@@ -15,7 +15,8 @@ import (
 
 // carried are the parameters of a launch that /add hands on to /auth.
 var carried = []string{
-	"app", "protocol", "port", "envs", "args", "open_to_public", "allowed_client_ips", "subdomain", "redirect", "no_reuse", "is_inference", "mode", "app_port",
+	"app", "protocol", "port", "envs", "args", "open_to_public", "allowed_client_ips", "subdomain", "redirect", "no_reuse", "is_inference",
+	"mode", "app_port",
 }
 
 // add answers with the address that publishes an app; nothing happens before somebody asks for that.

@@ -69,7 +69,8 @@ func (f *Front) Setup(c *circuit.Circuit) http.Handler {
 			}
 			text, until := f.ticket(c, reply)
 			if text == "" {
-				f.fail(w, r, "You cannot be let in at the moment.", fault.Unavailablef("the proxy has no keys for tickets yet").WithReason("no-keys").WithNext("try again in a moment"))
+				f.fail(w, r, "You cannot be let in at the moment.", fault.Unavailablef("the proxy has no keys for tickets yet").WithReason("no-keys").
+					WithNext("try again in a moment"))
 				return
 			}
 			http.SetCookie(w, &http.Cookie{
@@ -130,14 +131,16 @@ func (f *Front) badCode(c *circuit.Circuit, err error) http.Handler {
 		return pageOf("You cannot be let in at the moment.", err)
 	}
 	return page{
-		status: http.StatusUnauthorized, slug: "bad-code", title: "This link was used already, or is too old.", words: "A link lets one visitor in, once.",
-		next: "Open the app from the console again, or with: berth app open " + sessionName(c) + " " + c.App,
+		status: http.StatusUnauthorized, slug: "bad-code", title: "This link was used already, or is too old.",
+		words: "A link lets one visitor in, once.",
+		next:  "Open the app from the console again, or with: berth app open " + sessionName(c) + " " + c.App,
 	}
 }
 
 // prefetched requests are made by browsers for pages that nobody has opened.
 func prefetched(r *http.Request) bool {
-	return strings.Contains(r.Header.Get("Sec-Purpose"), "prefetch") || r.Header.Get("Purpose") == "prefetch" || r.Header.Get("X-Moz") == "prefetch"
+	return strings.Contains(r.Header.Get("Sec-Purpose"), "prefetch") || r.Header.Get("Purpose") == "prefetch" ||
+		r.Header.Get("X-Moz") == "prefetch"
 }
 
 // warmUp recognizes the request that the web console's page makes in the background before it opens the same address in a
@@ -223,7 +226,8 @@ func (f *Front) setupRaw(w http.ResponseWriter, r *http.Request) {
 	}
 	gateway := f.o.Address(c)
 	if gateway.Scheme != "tcp" {
-		f.fail(w, r, "The app cannot be reached from outside.", fault.Unavailablef("this proxy opens no ports").WithReason("no-ports").WithNext("use: berth port-forward %s %s", sessionName(c), c.App))
+		f.fail(w, r, "The app cannot be reached from outside.", fault.Unavailablef("this proxy opens no ports").WithReason("no-ports").
+			WithNext("use: berth port-forward %s %s", sessionName(c), c.App))
 		return
 	}
 	// The visitor's address is admitted with the circuit's next revision: be sure to have it before the visitor connects.

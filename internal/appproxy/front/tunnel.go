@@ -40,7 +40,8 @@ func (f *Front) admit(r *http.Request, ticket string) (*circuit.Circuit, error) 
 	now := f.o.Clock.Now()
 	t, ok := proxy.ReadTicket(ticket, f.o.Manager.Table().Keys())
 	if !ok || t.Circuit != id || !now.Before(t.Expires) {
-		return nil, fault.New(fault.Unauthenticated, "the ticket is not valid, or not any more").WithReason("bad-ticket").WithNext("get another one from the manager")
+		return nil, fault.New(fault.Unauthenticated, "the ticket is not valid, or not any more").WithReason("bad-ticket").
+			WithNext("get another one from the manager")
 	}
 	c := f.o.Manager.Table().ByID(id)
 	if c == nil || c.Epoch < t.Epoch { // its event is on the way

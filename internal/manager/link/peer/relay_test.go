@@ -190,7 +190,8 @@ func (m *manager) RoundTrip(id cluster.AgentID, req *http.Request) (*http.Respon
 	h := m.agents[id]
 	m.mu.Unlock()
 	if h == nil {
-		return nil, fault.Unavailablef("agent %s is not connected to manager %s", id, m.id).WithReason("agent-not-connected").WithNext("wait for it")
+		return nil, fault.Unavailablef("agent %s is not connected to manager %s", id, m.id).WithReason("agent-not-connected").
+			WithNext("wait for it")
 	}
 	near, far := net.Pipe()
 	served := make(chan struct{})
@@ -449,7 +450,8 @@ func TestRelayEnds(t *testing.T) {
 // Only a manager may connect as one: agents and app proxies have other certificates, strangers none.
 func TestWhoIsAManager(t *testing.T) {
 	t.Parallel()
-	auth, err := ca.Open(t.Context(), ca.Options{ClusterID: "c", Vault: &vault{values: map[string][]byte{}}, Clock: chassis.RealClock(), Random: rand.Reader})
+	auth, err := ca.Open(t.Context(), ca.Options{ClusterID: "c", Vault: &vault{values: map[string][]byte{}}, Clock: chassis.RealClock(),
+		Random: rand.Reader})
 	require.NoError(t, err)
 	for name, test := range map[string]struct {
 		client *tls.Config

@@ -95,7 +95,8 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, store: storetest.New(t), clock: beating{chassis.RealClock(), make(chan time.Time)}, user: uuid.NewString(), session: uuid.NewString(), kernel: uuid.NewString()}
+	r := &rig{t: t, store: storetest.New(t), clock: beating{chassis.RealClock(), make(chan time.Time)}, user: uuid.NewString(),
+		session: uuid.NewString(), kernel: uuid.NewString()}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	var err error
 	r.app, err = app.New(app.Deps{Store: r.store, Sessions: sessions{}, Vault: &vault{}, Clock: r.clock.Now, Log: log})
@@ -110,7 +111,8 @@ func newRig(t *testing.T) *rig {
 	r.sql(`INSERT INTO agents (id, status, resource_group, boot_id, data_address) VALUES ('a1', 'ALIVE', 'g', 'boot', '10.0.0.1:7000')`)
 	r.sql(`INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots)
 		VALUES ($1, 'lab', 'interactive', 'd', $2, $3, 'K', 'g', 'img', 'RUNNING', '{}')`, r.session, project, r.user)
-	r.sql(`INSERT INTO kernels (id, session_id, image, architecture, agent_id, status, requested_slots) VALUES ($1, $2, 'img', 'x86_64', 'a1', 'RUNNING', '{}')`, r.kernel, r.session)
+	r.sql(`INSERT INTO kernels (id, session_id, image, architecture, agent_id, status, requested_slots)
+		VALUES ($1, $2, 'img', 'x86_64', 'a1', 'RUNNING', '{}')`, r.kernel, r.session)
 	ctx, stop := context.WithCancel(context.Background())
 	var parts sync.WaitGroup
 	parts.Go(func() { _ = r.app.Run(ctx) })
@@ -142,7 +144,8 @@ func serverTLS(t *testing.T) *tls.Config {
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	require.NoError(t, err)
-	return &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{proxy.ALPN}, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+	return &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{proxy.ALPN},
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 }
 
 func (r *rig) sql(text string, args ...any) {
@@ -154,8 +157,10 @@ func (r *rig) sql(text string, args ...any) {
 // circuits publishes n apps at once, past the use cases.
 func (r *rig) circuits(n int) {
 	r.t.Helper()
-	r.sql(`INSERT INTO circuits (id, proxy, mode, label, session_id, kernel_id, app, protocol, target, path, user_id, created_by, public, allowed, created_at)
-		SELECT gen_random_uuid(), 'p', 'subdomain', 'app-' || i || '-' || substr(md5(random()::text), 1, 6), $1, $2, 'web', 'http', 8000, '/', $3, $3, false, '{}', now() FROM generate_series(1, $4) i`,
+	r.sql(`INSERT INTO circuits (id, proxy, mode, label, session_id, kernel_id, app, protocol, target, path, user_id, created_by,
+			public, allowed, created_at)
+		SELECT gen_random_uuid(), 'p', 'subdomain', 'app-' || i || '-' || substr(md5(random()::text), 1, 6), $1, $2, 'web', 'http', 8000, '/',
+			$3, $3, false, '{}', now() FROM generate_series(1, $4) i`,
 		r.session, r.kernel, r.user, n)
 	r.store.Wake(store.TopicCircuits)
 }
@@ -169,7 +174,8 @@ type peer struct {
 
 func (r *rig) dial() *peer {
 	r.t.Helper()
-	conn, err := tls.Dial("tcp", r.address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{proxy.ALPN}}) //nolint:gosec // the test's own server
+	conn, err := tls.Dial("tcp", r.address, &tls.Config{InsecureSkipVerify: true,
+		NextProtos: []string{proxy.ALPN}}) //nolint:gosec // the test's own server
 	require.NoError(r.t, err)
 	h2, err := (&http2.Transport{}).NewClientConn(conn)
 	require.NoError(r.t, err)
@@ -256,7 +262,8 @@ func (s *stream) until(ok func() bool) {
 }
 
 func instance(node string) proxy.Instance {
-	return proxy.Instance{Name: "p", Node: node, Version: 1, URL: "https://apps.example.org", Domain: "apps.example.org", DomainURL: "https://apps.example.org"}
+	return proxy.Instance{Name: "p", Node: node, Version: 1, URL: "https://apps.example.org", Domain: "apps.example.org",
+		DomainURL: "https://apps.example.org"}
 }
 
 // TestWatch: a snapshot in bounded parts, changes, keys and beats; the replica is known for as long as it watches.
@@ -276,7 +283,8 @@ func TestWatch(t *testing.T) {
 	require.True(t, known[0].Connected)
 
 	var id string
-	require.NoError(t, r.store.Pool().QueryRow(t.Context(), `UPDATE circuits SET epoch = 2 WHERE id = (SELECT id FROM circuits LIMIT 1) RETURNING id`).Scan(&id))
+	require.NoError(t, r.store.Pool().QueryRow(t.Context(),
+		`UPDATE circuits SET epoch = 2 WHERE id = (SELECT id FROM circuits LIMIT 1) RETURNING id`).Scan(&id))
 	r.store.Wake(store.TopicCircuits)
 	s.until(func() bool { return s.known[id].Epoch == 2 })
 	r.sql(`UPDATE kernels SET status = 'TERMINATING' WHERE id = $1`, r.kernel)
@@ -341,15 +349,17 @@ func TestQuestions(t *testing.T) {
 		body any
 		kind fault.Kind
 	}{
-		"a wrong token":       {proxy.PathLaunch, proxy.LaunchRequest{Token: "x", Session: r.session, App: "web"}, fault.Denied},
-		"a wrong code":        {proxy.PathRedeem, proxy.RedeemRequest{Circuit: r.session, Code: "x"}, fault.Denied},
-		"a closing token":     {proxy.PathClose, proxy.CloseRequest{Token: "x", Session: r.session}, fault.Denied},
-		"a stranger's key":    {proxy.PathConf, proxy.ConfRequest{Session: r.session, AccessKey: "other"}, fault.NotFound},
-		"no JSON":             {proxy.PathRedeem, []byte("{"), fault.Invalid},
-		"too much":            {proxy.PathLaunch, bytes.Repeat([]byte("x"), proxy.MaxRequest+1), fault.Exhausted},
-		"an unknown route":    {"/v1/nothing", struct{}{}, fault.NotFound},
-		"another's name":      {proxy.PathWatch, proxy.WatchRequest{Instance: proxy.Instance{Name: "q", Node: "n", URL: "https://a"}}, fault.Denied},
-		"a bad address":       {proxy.PathWatch, proxy.WatchRequest{Instance: proxy.Instance{Node: "n", URL: "javascript:alert(1)"}}, fault.Invalid},
+		"a wrong token":    {proxy.PathLaunch, proxy.LaunchRequest{Token: "x", Session: r.session, App: "web"}, fault.Denied},
+		"a wrong code":     {proxy.PathRedeem, proxy.RedeemRequest{Circuit: r.session, Code: "x"}, fault.Denied},
+		"a closing token":  {proxy.PathClose, proxy.CloseRequest{Token: "x", Session: r.session}, fault.Denied},
+		"a stranger's key": {proxy.PathConf, proxy.ConfRequest{Session: r.session, AccessKey: "other"}, fault.NotFound},
+		"no JSON":          {proxy.PathRedeem, []byte("{"), fault.Invalid},
+		"too much":         {proxy.PathLaunch, bytes.Repeat([]byte("x"), proxy.MaxRequest+1), fault.Exhausted},
+		"an unknown route": {"/v1/nothing", struct{}{}, fault.NotFound},
+		"another's name": {proxy.PathWatch, proxy.WatchRequest{Instance: proxy.Instance{Name: "q", Node: "n", URL: "https://a"}},
+			fault.Denied},
+		"a bad address": {proxy.PathWatch, proxy.WatchRequest{Instance: proxy.Instance{Node: "n", URL: "javascript:alert(1)"}},
+			fault.Invalid},
 		"too many activities": {proxy.PathActivity, proxy.Activity{Circuits: make([]proxy.CircuitActivity, proxy.MaxCircuits+1)}, fault.Invalid},
 	} {
 		err := p.fails(c.path, c.body)
