@@ -106,7 +106,7 @@ func (p *Proxy) Findings() []Finding {
 		out = append(out, Finding{
 			Kind: "certificate", Object: m.Host,
 			Problem: "the authority gave no certificate since " + m.Since.Format(time.RFC3339) + ": " + m.Problem,
-			Next: "see that the name leads here from the internet, on port 443 or 80, and that the authority of appproxy.tls.acme can be reached",
+			Next:    "see that the name leads here from the internet, on port 443 or 80, and that the authority of appproxy.tls.acme can be reached",
 		})
 	}
 	at, ok := p.source.Expires()

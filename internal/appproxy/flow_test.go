@@ -32,7 +32,8 @@ func TestFromLaunchToApp(t *testing.T) {
 	s := newSite(t, nil)
 	s.m.template = func(proxy.LaunchRequest) (proxy.Circuit, error) { return labelled(1, "lab-1"), nil }
 	b := s.browser()
-	added := s.get(b, s.p.URL()+"/v2/proxy/launch-token/s-1/add?app=jupyter&protocol=http&open_to_public=true&allowed_client_ips=10.0.0.0/8,127.0.0.1"+
+	added := s.get(b, s.p.URL()+"/v2/proxy/launch-token/s-1/add?app=jupyter&protocol=http&open_to_public=true"+
+		"&allowed_client_ips=10.0.0.0/8,127.0.0.1"+
 		"&envs=%7B%7D&args=null&unknown=x", "Origin", "https://console.example.org")
 	require.Equal(t, 200, added.status)
 	require.Equal(t, "*", added.header.Get("Access-Control-Allow-Origin"))

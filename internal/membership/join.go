@@ -95,7 +95,7 @@ func (m *Member) join(ctx context.Context, addr, token string) error {
 	return m.accept(reply)
 }
 
-// accept checks and keeps what the manager gave.
+// accept checks the certificate that the manager signed, and stores it.
 func (m *Member) accept(r *node.JoinReply) error {
 	cert, err := x509.ParseCertificate(r.GetCertificateDer())
 	if err != nil {

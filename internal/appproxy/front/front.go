@@ -58,7 +58,7 @@ type Options struct {
 	Log        *slog.Logger
 }
 
-// Front answers.
+// Front answers requests that are for the proxy itself.
 type Front struct {
 	o       Options
 	base    http.Handler
@@ -104,7 +104,7 @@ func (f *Front) routes() http.Handler {
 	return mux
 }
 
-// cors lets pages of every origin read an answer; none of those that have it depends on cookies.
+// cors lets pages of every origin read an answer. It is for answers that do not depend on cookies.
 func cors(w http.ResponseWriter) { w.Header().Set("Access-Control-Allow-Origin", "*") }
 
 func preflight(w http.ResponseWriter, _ *http.Request) {
@@ -131,13 +131,13 @@ func (f *Front) status(w http.ResponseWriter, _ *http.Request) {
 
 func (f *Front) healthz(w http.ResponseWriter, _ *http.Request) { Healthz(w, f.o.Manager) }
 
-// Healthz answers load balancers: a proxy that has lost its manager still serves visitors, so it is well.
+// Healthz answers load balancers. A proxy without a manager still serves its visitors, so it is healthy.
 func Healthz(w http.ResponseWriter, m Manager) {
 	writeJSON(w, http.StatusOK, map[string]any{"ok": true, "manager_connected": m.State().Connected, "circuits": m.Table().Len()})
 }
 
-// conf makes a launch token for whoever knows the secret. Where the older protocol names an upstream it is not read: the
-// manager knows it.
+// conf makes a launch token for callers that know the secret. The older protocol sends the upstream's address along; it is
+// ignored, because the manager knows it.
 func (f *Front) conf(w http.ResponseWriter, r *http.Request) {
 	given := chassis.NewSecret(r.Header.Get("X-BackendAI-Token"))
 	if f.o.Secret.IsZero() || !f.o.Secret.Equal(given) {
@@ -220,7 +220,7 @@ func sessionName(c *circuit.Circuit) string {
 	return c.Session
 }
 
-// NotHTTP answers those who speak HTTP to an app that does not.
+// NotHTTP answers an HTTP request to an app that speaks another protocol.
 func (f *Front) NotHTTP(c *circuit.Circuit) http.Handler {
 	return page{
 		status: http.StatusBadRequest, slug: "no-http", title: "This app speaks no HTTP.", words: "A browser cannot show it.",
@@ -228,8 +228,8 @@ func (f *Front) NotHTTP(c *circuit.Circuit) http.Handler {
 	}
 }
 
-// NoWorkers refuses the script of a service worker on a circuit's port: it would outlive the circuit and serve, and see, whatever
-// app of whichever user has the port next.
+// NoWorkers refuses the script of a service worker on a circuit's port. The worker would outlive the circuit: the browser would
+// run it for the next app on that port, which may be another user's, and it could read that app's traffic.
 func (f *Front) NoWorkers() http.Handler {
 	return page{status: http.StatusForbidden, slug: "no-service-workers", title: "Apps on ports have no service workers.",
 		words: "The port may be another app's tomorrow.", next: "Open the app with mode=subdomain."}
@@ -241,7 +241,7 @@ func (f *Front) Misdirected() http.Handler {
 		words: "The app proxy does not serve it.", next: "Check the address."}
 }
 
-// Absent answers for a label that the table does not have, after asking the manager, whose news may be on their way.
+// Absent answers for a label that the table does not have. It asks the manager first: the circuit may be new.
 func (f *Front) Absent(label string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		found, err := f.o.Manager.Lookup(r.Context(), label, 0)
@@ -262,7 +262,7 @@ func (f *Front) Absent(label string) http.Handler {
 	})
 }
 
-// noApp says that there is no app here; err is why nobody knows for sure.
+// noApp says that there is no app here. err, when set, is why the manager could not be asked.
 func (f *Front) noApp(err error) http.Handler {
 	if err != nil || !f.o.Manager.State().Connected {
 		if err == nil {

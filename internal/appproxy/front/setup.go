@@ -15,10 +15,11 @@ import (
 // SetupPath is where codes are redeemed, on each circuit's own host, when the request names one.
 const SetupPath = "/setup"
 
-// awaitNews is how long a visitor with a code waits for the proxy to hear of what the manager already knows.
+// awaitNews is how long a visitor with a code waits for a circuit that the manager has published and the proxy does not know yet.
 const awaitNews = 2 * time.Second
 
-// IsSetup reports whether a request of a circuit's host is for the proxy: an app may have a page of that name itself.
+// IsSetup reports whether a request to a circuit's host is for the proxy. Without a code it is not: an app may have a page of
+// that name itself.
 func IsSetup(method, path, query string) bool {
 	if path != SetupPath || method != http.MethodGet && method != http.MethodHead && method != http.MethodOptions {
 		return false
@@ -88,7 +89,7 @@ func (f *Front) Setup(c *circuit.Circuit) http.Handler {
 	})
 }
 
-// redeem asks the manager what a visitor's code is worth.
+// redeem asks the manager who the visitor with a code is.
 func (f *Front) redeem(r *http.Request, c *circuit.Circuit, code string) (proxy.RedeemReply, error) {
 	from := visitor(r)
 	done, err := f.asking(from)
@@ -99,7 +100,7 @@ func (f *Front) redeem(r *http.Request, c *circuit.Circuit, code string) (proxy.
 	return f.o.Manager.Redeem(r.Context(), proxy.RedeemRequest{Circuit: c.ID, Code: code, Client: from})
 }
 
-// ticket signs what a redeemed code is worth.
+// ticket signs a ticket for a visitor whose code was redeemed.
 func (f *Front) ticket(c *circuit.Circuit, reply proxy.RedeemReply) (text string, until time.Time) {
 	keys := f.o.Manager.Table().Keys()
 	if len(keys) == 0 {
@@ -115,7 +116,7 @@ func (f *Front) ticket(c *circuit.Circuit, reply proxy.RedeemReply) (text string
 	return proxy.SignTicket(proxy.Ticket{Circuit: c.ID, User: reply.User, Epoch: reply.Epoch, Expires: until}, keys[0]), until
 }
 
-// holds reports whether the request has a good cookie already.
+// holds reports whether the request has a valid cookie of the circuit already.
 func (f *Front) holds(r *http.Request, c *circuit.Circuit, secure bool) bool {
 	cookies := r.CookiesNamed(c.CookieName(secure))
 	if len(cookies) != 1 {
@@ -160,8 +161,8 @@ func warmUp(r *http.Request) bool {
 // maxWarmUps bounds the connections that are opened to apps for visitors who are not in yet.
 const maxWarmUps = 16
 
-// warmUp answers whether the app can be reached, which is what the caller waits for. Strangers ask too: they are told nothing of
-// an app that their address may not use, and make the proxy open few connections.
+// warmUp answers whether the app can be reached, which is what the caller waits for. Anybody may ask. So nothing is said about an
+// app that the caller's address may not use, and few connections to apps are opened for this at the same time.
 func (f *Front) warmUp(w http.ResponseWriter, r *http.Request, c *circuit.Circuit) {
 	defer f.warming.Add(-1)
 	if f.warming.Add(1) > maxWarmUps || c.AdmitConn(visitor(r), f.o.Clock.Now()).Reason == "address-not-allowed" {
