@@ -64,7 +64,8 @@ type manager struct {
 	codeNo   int
 }
 
-func newManager(t *testing.T) *manager {
+// newManager starts a manager; one that is like another is of the same cluster.
+func newManager(t *testing.T, like ...*manager) *manager {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
@@ -83,6 +84,9 @@ func newManager(t *testing.T) *manager {
 		activity: map[string]proxy.CircuitActivity{},
 		keys:     [][]byte{[]byte("today's key of the manager, long")},
 		tls:      &tls.Config{RootCAs: pool, ServerName: "127.0.0.1", NextProtos: []string{proxy.ALPN}},
+	}
+	for _, other := range like {
+		m.cert, m.tls, m.keys = other.cert, other.tls, other.keys
 	}
 	m.start("127.0.0.1:0")
 	t.Cleanup(m.stop)

@@ -766,3 +766,23 @@ func TestFindingsOverTheSocket(t *testing.T) {
 	_, err = appproxy.AskFindings(t.Context(), s.cfg)
 	require.True(t, fault.Is(err, fault.Unavailable))
 }
+
+// A manager says where the others are, and the proxy goes to one of them when its own is gone.
+func TestProxyGoesToAnotherManager(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	c := s.known(s.m.publish(labelled(1, "lab-1")))
+	other := newManager(t, s.m)
+	other.publish(c)
+	s.m.mu.Lock()
+	s.m.tell(proxy.Event{Managers: []string{other.addr}})
+	s.m.mu.Unlock()
+	s.eventually(func() bool { return len(appproxy.Managers(s.p)) == 2 }, "it hears of the other manager")
+	s.m.stop()
+	s.eventually(func() bool {
+		other.mu.Lock()
+		defer other.mu.Unlock()
+		return len(other.watches) == 1
+	}, "it watches the other manager")
+	s.eventually(func() bool { return s.p.Status().Connected }, "it is connected")
+}

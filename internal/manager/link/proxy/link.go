@@ -233,8 +233,10 @@ func (l *Link) tell(ctx context.Context, out *events, watch *app.Watch) error {
 		}
 	}
 	if full { // a snapshot is the first that a proxy hears
-		if err := out.send(l.beat(out)); err != nil {
-			return err
+		if e := l.beat(out); len(e.Managers) > 0 {
+			if err := out.send(e); err != nil {
+				return err
+			}
 		}
 	}
 	if fresh != nil {

@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -91,6 +92,7 @@ type rig struct {
 	clock                 beating
 	address               string
 	user, session, kernel string
+	managers              atomic.Pointer[[]string]
 }
 
 func newRig(t *testing.T) *rig {
@@ -116,7 +118,12 @@ func newRig(t *testing.T) *rig {
 	ctx, stop := context.WithCancel(context.Background())
 	var parts sync.WaitGroup
 	parts.Go(func() { _ = r.app.Run(ctx) })
-	link := proxylink.New(proxylink.Deps{App: r.app, Clock: r.clock, Log: log})
+	link := proxylink.New(proxylink.Deps{App: r.app, Managers: func() []string {
+		if list := r.managers.Load(); list != nil {
+			return *list
+		}
+		return nil
+	}, Clock: r.clock, Log: log})
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", serverTLS(t))
 	require.NoError(t, err)
 	r.address = listener.Addr().String()
@@ -300,6 +307,21 @@ func TestWatch(t *testing.T) {
 		known, err := r.app.Proxies(t.Context())
 		return err == nil && len(known) == 0
 	}, 10*time.Second, 5*time.Millisecond, "who left is not connected")
+}
+
+// TestManagers: a proxy hears after the snapshot where managers are, and with the next beat when that changes.
+func TestManagers(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.managers.Store(&[]string{"m1:8082", "m2:8082"})
+	s := r.dial().watch(instance("n1"))
+	s.until(func() bool { return s.full })
+	require.Equal(t, []string{"m1:8082", "m2:8082"}, s.next().Managers)
+	r.clock.ticks <- time.Time{}
+	require.Empty(t, s.next().Managers, "nothing changed")
+	r.managers.Store(&[]string{"m2:8082"})
+	r.clock.ticks <- time.Time{}
+	require.Equal(t, []string{"m2:8082"}, s.next().Managers)
 }
 
 // TestTenThousand: with ten thousand circuits a change still reads only itself.
