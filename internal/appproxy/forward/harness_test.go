@@ -24,7 +24,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 20 * time.Second
+// patience bounds every wait; a busy machine may need much of it.
+const patience = 60 * time.Second
 
 // rig is an engine on a port of its own, with the circuits app-0, app-1... behind host names of the same name.
 type rig struct {

@@ -76,6 +76,16 @@ type beating struct {
 	ticks chan time.Time
 }
 
+// tick ticks once a ticker's owner waits for it.
+func (b beating) tick(t *testing.T) {
+	t.Helper()
+	select {
+	case b.ticks <- time.Time{}:
+	case <-time.After(time.Minute):
+		require.FailNow(t, "nobody waits for the next tick")
+	}
+}
+
 func (b beating) NewTicker(time.Duration) chassis.Ticker { return ticker{b.ticks} }
 
 type ticker struct{ c chan time.Time }
@@ -184,6 +194,7 @@ func (r *rig) dial() *peer {
 	conn, err := tls.Dial("tcp", r.address, &tls.Config{InsecureSkipVerify: true,
 		NextProtos: []string{proxy.ALPN}}) //nolint:gosec // the test's own server
 	require.NoError(r.t, err)
+	require.NoError(r.t, conn.SetDeadline(time.Now().Add(2*time.Minute)))
 	h2, err := (&http2.Transport{}).NewClientConn(conn)
 	require.NoError(r.t, err)
 	r.t.Cleanup(func() { _ = conn.Close() })
@@ -299,7 +310,7 @@ func TestWatch(t *testing.T) {
 	s.until(func() bool { return len(s.known) == 0 })
 
 	for beats := s.beats; s.beats < beats+2; {
-		r.clock.ticks <- time.Time{}
+		r.clock.tick(t)
 		s.next()
 	}
 	_ = s.body.Close()
@@ -317,10 +328,10 @@ func TestManagers(t *testing.T) {
 	s := r.dial().watch(instance("n1"))
 	s.until(func() bool { return s.full })
 	require.Equal(t, []string{"m1:8082", "m2:8082"}, s.next().Managers)
-	r.clock.ticks <- time.Time{}
+	r.clock.tick(t)
 	require.Empty(t, s.next().Managers, "nothing changed")
 	r.managers.Store(&[]string{"m2:8082"})
-	r.clock.ticks <- time.Time{}
+	r.clock.tick(t)
 	require.Equal(t, []string{"m2:8082"}, s.next().Managers)
 }
 
