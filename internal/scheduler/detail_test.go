@@ -70,11 +70,14 @@ func TestPositionsInALongQueue(t *testing.T) {
 
 func TestOptionsAreRead(t *testing.T) {
 	t.Parallel()
-	parse := func(order string, opts map[string]any) (scheduler.Group, error) { return scheduler.ParseGroup("g", order, opts) }
+	parse := func(order string, opts map[string]any) (scheduler.Group, error) {
+		return scheduler.ParseGroup("g", order, opts)
+	}
 	g, err := parse("", map[string]any{
 		"allowed_session_types": []string{"batch", "inference"}, "pending_timeout": nil, "config": nil, "preemption": nil,
 		"agent_selection_strategy": nil, "allow_fractional_resource_fragmentation": nil, "route_cleanup_target_statuses": []any{"x"},
-		"enforce_spreading_endpoint_replica": true, "backfill": map[string]any{"enabled": false, "reservations": 16, "passed_over_seconds": int64(2)},
+		"enforce_spreading_endpoint_replica": true,
+		"backfill":                           map[string]any{"enabled": false, "reservations": 16, "passed_over_seconds": int64(2)},
 	})
 	require.NoError(t, err)
 	require.Equal(t, scheduler.Group{
@@ -127,7 +130,11 @@ func TestShareOptionsAndWeights(t *testing.T) {
 	d, err := scheduler.ParseDecay(map[string]any{"ageing_seconds": 60.0, "default_weight": 4.0, "resource_weights": nil})
 	require.NoError(t, err)
 	day := 24 * time.Hour
-	require.Equal(t, scheduler.Decay{HalfLife: 7 * day, Lookback: 28 * day, Unit: day, Weight: 4, Resources: map[cluster.SlotName]float64{}}, d)
+	require.Equal(
+		t,
+		scheduler.Decay{HalfLife: 7 * day, Lookback: 28 * day, Unit: day, Weight: 4, Resources: map[cluster.SlotName]float64{}},
+		d,
+	)
 	full := func(slot cluster.SlotName, amount float64, at time.Time) []scheduler.Bucket {
 		return []scheduler.Bucket{{Start: at, Used: map[cluster.SlotName]float64{slot: amount * 28 * day.Seconds()}}}
 	}
@@ -284,7 +291,8 @@ func TestExplanationsInWords(t *testing.T) {
 		"the largest": {[]scheduler.Agent{agent("a", 2, 8), agent("b", 4, 8)}, job(1, 10, 0, ask(6, 1)), scheduler.TooBig,
 			"it asks for 6 cpu, 1 GiB mem, more than any agent has: the largest, b, is short of 2 cpu", []string{"ask for 4 cpu at most"}},
 		"gang": {[]scheduler.Agent{agent("a", 4, 8)}, together, scheduler.TooBig,
-			"each of its 2 kernels must be placed, one asks for 3 cpu, 1 GiB mem, more than any agent has: all agents together cannot hold its kernels",
+			"each of its 2 kernels must be placed, one asks for 3 cpu, 1 GiB mem, " +
+				"more than any agent has: all agents together cannot hold its kernels",
 			nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -324,7 +332,11 @@ func TestLimitsInWords(t *testing.T) {
 	e, _ := c.Explain("s01")
 	require.Equal(t, "user bob uses 2 cpu of its quota of 3 cpu, and it asks for 2 cpu", e.Text)
 	require.Equal(t, cluster.Slots{cluster.SlotCPU: cluster.Whole(1)}, e.Shortfall)
-	require.Equal(t, []string{"ask for 1 cpu at most", "end sessions of user bob that use 1 cpu", "ask for a larger quota of user bob"}, e.Remedies)
+	require.Equal(
+		t,
+		[]string{"ask for 1 cpu at most", "end sessions of user bob that use 1 cpu", "ask for a larger quota of user bob"},
+		e.Remedies,
+	)
 	e, _ = c.Explain("s02")
 	require.Equal(t, "user bob uses 2 cpu of its quota of 3 cpu, and it asks for 4 cpu, more than the whole quota", e.Text)
 	require.Equal(t, []string{"ask for 1 cpu at most", "ask for a larger quota of user bob"}, e.Remedies)

@@ -21,7 +21,7 @@ import (
 // The number of generated clusters that the scheduler and the oracle are compared on, and where the first one starts. Set
 // BERTH_ORACLE_CLUSTERS to 100000 for the full comparison, BERTH_ORACLE_SEED to begin elsewhere: a failure names its seed.
 const (
-	oracleClusters = 2500
+	oracleClusters = 1500
 	clustersEnv    = "BERTH_ORACLE_CLUSTERS"
 	seedEnv        = "BERTH_ORACLE_SEED"
 )
