@@ -404,3 +404,77 @@ func TestWorkBoundsAPass(t *testing.T) {
 	require.False(t, r.More)
 	require.Empty(t, run(scheduler.Work{}).Decisions)
 }
+
+func TestReasonsOfTheQueue(t *testing.T) {
+	t.Parallel()
+	lost := agent("big", 64, 256)
+	lost.Alive = false
+	shares := func(milli cluster.Amount) cluster.Slots { return cluster.Slots{"cuda.shares": milli} }
+	for want, s := range map[scheduler.Reason]scheduler.Session{
+		scheduler.WaitsForAgent: job(1, 10, 0, ask(8, 1)), scheduler.TooBig: job(1, 10, 0),
+		scheduler.WaitsForDevices: job(1, 10, 0, shares(900)), scheduler.WaitsForCapacity: job(1, 10, 0, shares(1500)),
+	} {
+		c := filled(t, scheduler.Group{WholeDevices: true})
+		c.SetAgent("g", withGPUs(agent("a", 4, 8), "cuda.shares", 2))
+		c.SetAgent("g", lost)
+		for n := range 2 {
+			c.Run("g", scheduler.Running{Session: job(10+n, 10, 0), StartedAt: now, Placements: []scheduler.Placement{{
+				Kernel: cluster.KernelID(fmt.Sprint(n)), Agent: "a",
+				Allocation: alloc.Allocation{"cuda.shares": {fmt.Sprintf("g%d", n): 500}},
+			}}})
+		}
+		c.Enqueue("g", s)
+		require.Empty(t, pass(t, c, now))
+		require.Equal(t, map[scheduler.Reason]int{want: 1}, c.Queue("g").Reasons)
+	}
+}
+
+func TestEqualSessionsAreExplainedAlike(t *testing.T) {
+	t.Parallel()
+	var pending []scheduler.Session
+	for n := range 6 {
+		pending = append(pending, job(n, 10, 0, ask(3, 1)))
+	}
+	got := plan(t, scheduler.Snapshot{Agents: []scheduler.Agent{agent("a", 4, 8)}, Pending: pending})
+	for n := 1; n < 6; n++ {
+		hold := got[cluster.SessionID(fmt.Sprintf("s%02d", n))].Hold
+		require.NotNil(t, hold)
+		require.Equal(t, scheduler.WaitsForCapacity, hold.Reason)
+		require.Equal(t, cluster.Slots{cluster.SlotCPU: cluster.Whole(2)}, hold.Shortfall)
+		require.Equal(t, n, hold.Position)
+	}
+}
+
+func TestProbeSaysWhyNot(t *testing.T) {
+	t.Parallel()
+	c := filled(t, scheduler.Group{}, "a")
+	pass(t, c, now)
+	probe := func(change func(s *scheduler.Session)) *scheduler.Explanation {
+		s := job(1, 10, 0, ask(1, 1), ask(1, 1))
+		change(&s)
+		d := c.Probe("g", now.Add(time.Hour), s)
+		if d.Hold == nil {
+			require.Len(t, d.Placements, 2)
+			require.Equal(t, cluster.KernelID("s01-k1"), d.Placements[1].Kernel)
+		}
+		return d.Hold
+	}
+	require.Nil(t, probe(func(*scheduler.Session) {}))
+	require.Nil(t, probe(func(s *scheduler.Session) { s.StartsAt = now.Add(time.Hour) }))
+	require.Equal(t, scheduler.WaitsForStartTime, probe(func(s *scheduler.Session) { s.StartsAt = now.Add(2 * time.Hour) }).Reason)
+	require.Equal(t, scheduler.WaitsForDependency, probe(func(s *scheduler.Session) { s.Waiting = "it waits" }).Reason)
+	later := job(2, 10, 0, ask(1, 1))
+	later.StartsAt = now.Add(30 * time.Minute)
+	c.Enqueue("g", later)
+	e, _ := c.Explain("s02")
+	require.Equal(t, scheduler.WaitsForStartTime, e.Reason, "a probe does not move the clock")
+	user := scheduler.Scope{Kind: scheduler.ScopeUser, ID: "bob"}
+	c.SetQuota(user, &scheduler.Quota{Sessions: 0, Private: 1})
+	require.Equal(t, scheduler.WaitsForConcurrency, probe(func(*scheduler.Session) {}).Reason)
+	require.Nil(t, probe(func(s *scheduler.Session) { s.Private = true }))
+	c.SetQuota(scheduler.Scope{Kind: scheduler.ScopeProject, ID: "p"}, &scheduler.Quota{Sessions: 5, Private: 0})
+	require.Equal(t, scheduler.WaitsForConcurrency, probe(func(s *scheduler.Session) { s.Private = true }).Reason)
+	c.SetQuota(user, nil)
+	require.NoError(t, c.SetGroup(scheduler.Group{Name: "g", Inactive: true}))
+	require.Equal(t, "its resource group g is not active", probe(func(*scheduler.Session) {}).Text)
+}
