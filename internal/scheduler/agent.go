@@ -48,24 +48,29 @@ type hold struct {
 // Invariants: used is the sum of the takes of holds; free is the capacity less used, and 0 for devices that are not healthy; room
 // follows from free; version grows with every change of them.
 type agent struct {
-	id    cluster.AgentID
-	group *group // nil while the agent is unknown
-	index int    // in search.agents
-	facts Agent
-	arch  int32
-	image []int32 // sorted
-	topo  *alloc.Topology
+	id      cluster.AgentID
+	group   *group // nil while the agent is unknown
+	index   int    // in search.agents
+	version uint64
+	arch    int32
+	model   int32 // number of the model of the first accelerator
+	kinds   int   // slots with capacity
+
+	// By number of the slot: room sums free over its devices, each rounded down to units that can be handed out; section is the
+	// slot's section of topo, -1 where the agent has no such slot. By section: units is the smallest amount that is handed out.
+	room    []cluster.Amount
+	section []int32
+	units   []cluster.Amount
+	topo    *alloc.Topology
+	facts   Agent
+
 	// By device: used is held, free is left of it, whole is left when nothing runs.
 	used, free, whole []cluster.Amount
-	// By number of the slot: room sums free over its devices, each rounded down to units that can be handed out; total sums whole.
-	room, total   []cluster.Amount
-	slot          []int32          // number of the slot of each section of topo
-	section       []int32          // section of each slot number; -1 where the agent has no such slot
-	units         []cluster.Amount // the smallest amount that is handed out, by section
-	kinds         int              // slots with capacity
-	holds         []*hold
-	version       uint64
-	model         int32  // number of the model of the first accelerator
+	total             []cluster.Amount // room when nothing runs
+	slot              []int32          // number of the slot of each section of topo
+	image             []int32          // sorted
+	holds             []*hold
+
 	fingerprintAt uint64 // version for which fingerprintIs was computed
 	fingerprintIs uint64
 }

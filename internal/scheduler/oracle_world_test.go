@@ -21,7 +21,7 @@ import (
 // The number of generated clusters that the scheduler and the oracle are compared on, and where the first one starts. Set
 // BERTH_ORACLE_CLUSTERS to 100000 for the full comparison, BERTH_ORACLE_SEED to begin elsewhere: a failure names its seed.
 const (
-	oracleClusters = 2500
+	oracleClusters = 1500
 	clustersEnv    = "BERTH_ORACLE_CLUSTERS"
 	seedEnv        = "BERTH_ORACLE_SEED"
 )
@@ -64,7 +64,7 @@ func (w *trial) policy() scheduler.Group {
 		Name: "g", Order: one(w, "fifo", "fifo", "lifo", "drf", "fair-share"), Placement: one(w, "pack", "pack", "spread", "round-robin"),
 		WholeDevices: w.chance(30), Inactive: w.chance(2),
 	}
-	g.Backfill = scheduler.Backfill{Disabled: w.chance(12), PassedOver: w.minutes(0, 0, 10), Reservations: one(w, 0, 0, 1, 2, 3)}
+	g.Backfill = scheduler.Backfill{Disabled: w.chance(20), PassedOver: w.minutes(0, 0, 10), Reservations: one(w, 0, 0, 1, 2, 3)}
 	if g.Order != "lifo" && w.chance(20) {
 		g.OrderOptions = map[string]any{"ageing_seconds": one(w, 60.0, 600.0, 3600.0)}
 	}
@@ -292,21 +292,26 @@ func (w *trial) change() {
 			w.log("policy %+v", g)
 		}
 	default:
-		s := w.session()
-		for range one(w, 1, 1, 1, 2, 3) { // several of one kind
-			w.enqueue(s)
-			s.ID = cluster.SessionID(fmt.Sprintf("s%02d", w.next))
-			s.Kernels = slices.Clone(s.Kernels)
-			for i := range s.Kernels {
-				s.Kernels[i].ID = cluster.KernelID(fmt.Sprintf("%s-%d", s.ID, i))
-			}
-			w.next++
-			if w.chance(30) {
-				s.Owner, s.Priority = w.owner(), one(w, 0, 10, 20, 50)
-			}
-			if w.chance(50) {
-				s.EnqueuedAt = w.o.now.Add(-w.minutes(0, 1, 5))
-			}
+		w.enqueueAlike()
+	}
+}
+
+// enqueueAlike adds up to four sessions of one kind.
+func (w *trial) enqueueAlike() {
+	s := w.session()
+	for range one(w, 1, 1, 1, 2, 3, 4) {
+		w.enqueue(s)
+		s.ID = cluster.SessionID(fmt.Sprintf("s%02d", w.next))
+		s.Kernels = slices.Clone(s.Kernels)
+		for i := range s.Kernels {
+			s.Kernels[i].ID = cluster.KernelID(fmt.Sprintf("%s-%d", s.ID, i))
+		}
+		w.next++
+		if w.chance(30) {
+			s.Owner, s.Priority = w.owner(), one(w, 0, 10, 20, 50)
+		}
+		if w.chance(50) {
+			s.EnqueuedAt = w.o.now.Add(-w.minutes(0, 1, 5))
 		}
 	}
 }
@@ -504,8 +509,8 @@ func oracleTrial(t *testing.T, seed uint64) (ok bool) {
 	for i := range one(w, 1, 1, 2, 3, 4) {
 		w.setAgent(cluster.AgentID(fmt.Sprintf("a%d", i)))
 	}
-	for range 3 + w.r.IntN(5) {
-		w.enqueue(w.session())
+	for range 2 + w.r.IntN(4) {
+		w.enqueueAlike()
 	}
 	for range 1 + w.r.IntN(4) {
 		w.compare()

@@ -171,7 +171,7 @@ type groupOwner struct {
 	lanes   []*lane
 }
 
-// band is a party's waiting sessions of one priority.
+// band is an owner's waiting sessions of one priority.
 type band struct {
 	owner    *groupOwner
 	group    *group

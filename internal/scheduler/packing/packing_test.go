@@ -35,7 +35,7 @@ func typical() *Workload {
 }
 
 func newPolicy(t interface{ Fatal(...any) }, w *Workload) *Policy {
-	p, err := New(w, Options{Sequences: 8, Length: 48, CacheSize: 64})
+	p, err := New(w, Options{Sequences: 8, Length: 48, cacheSize: 64})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +271,7 @@ func TestScoreRefusesWhatItDoesNotUnderstand(t *testing.T) {
 }
 
 func TestNewRefusesOptionsOutOfRange(t *testing.T) {
-	for _, o := range []Options{{Sequences: -1}, {Length: 1 << 20}, {CacheSize: 1 << 40}} {
+	for _, o := range []Options{{Sequences: -1}, {Length: 1 << 20}, {cacheSize: 1 << 40}} {
 		if _, err := New(&Workload{}, o); fault.KindOf(err) != fault.Invalid {
 			t.Errorf("%+v: %v", o, err)
 		}

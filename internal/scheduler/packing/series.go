@@ -45,7 +45,7 @@ func (s *series) draw(kinds []kind, o Options) {
 		}
 	}
 	// Every kind gets its exact share of the steps. Only their order is random.
-	random := splitmix(o.Seed)
+	random := splitmix(0)
 	total := o.Sequences * o.Length
 	next, sum := 0, kinds[0].share
 	for i := range total {
