@@ -33,7 +33,7 @@ const (
 const (
 	memoryKiB = 4 << 20
 	wallTime  = 3 * time.Minute
-	minCPU    = 3 // seconds
+	minCPU    = 2 // seconds
 )
 
 // progressEvery is after how many mutants the standard error output says how far the run is.
