@@ -409,7 +409,10 @@ func TestHoldsAndChooseAgree(t *testing.T) {
 			id := fmt.Sprint("g", i)
 			d := alloc.Device{Slot: slot, ID: id, NUMA: r.IntN(3) - 1, Model: fmt.Sprint("m", r.IntN(2)), Healthy: r.IntN(6) > 0}
 			d.Capacity = cluster.Amount(1+r.Int64N(2)) * 1000
-			used[slot][id] = cluster.Amount(r.Int64N(5)) * d.Capacity / 4
+			used[slot][id] = cluster.Amount(r.Int64N(101)) * d.Capacity / 100
+			if r.IntN(2) == 0 {
+				used[slot][id] = cluster.Amount(r.Int64N(3)) * d.Capacity / 2
+			}
 			devices = append(devices, d)
 		}
 		rule := alloc.Rule(r.IntN(5))
@@ -417,7 +420,7 @@ func TestHoldsAndChooseAgree(t *testing.T) {
 		if r.IntN(3) == 0 {
 			p.Models = []string{"m1"}
 		}
-		want := []cluster.Amount{1, 10, 15, 250, 500, 1000, 1500, 2000, 2010, 3000}[r.IntN(10)]
+		want := []cluster.Amount{1, 10, 15, 250, 500, 990, 1000, 1500, 1990, 2000, 2010, 3000}[r.IntN(12)]
 		topology := alloc.Prepare(devices, p.Rules)
 		free := topology.Free(used)
 		holds := topology.Holds(free, alloc.Want{Amount: want}, &p)

@@ -33,7 +33,13 @@ const (
 const (
 	memoryKiB = 4 << 20
 	wallTime  = 3 * time.Minute
-	minCPU    = 3 // seconds
+	minCPU    = 2 // seconds
+)
+
+// The codes with which the shell ends when it cannot run the test binary: the mutant is not to blame.
+const (
+	cannotExecute = 126
+	notFound      = 127
 )
 
 // progressEvery is after how many mutants the standard error output says how far the run is.
@@ -266,7 +272,7 @@ func (s *suite) runOne(ctx context.Context, m *mutant, worker int) (outcome, err
 		}
 		var exit *exec.ExitError
 		switch {
-		case errors.As(err, &exit):
+		case errors.As(err, &exit) && exit.ExitCode() != cannotExecute && exit.ExitCode() != notFound:
 			return killed, nil
 		case err != nil:
 			return notRun, fmt.Errorf("run the tests: %w", err)

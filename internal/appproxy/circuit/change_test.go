@@ -156,6 +156,36 @@ func TestPortsAreInOrder(t *testing.T) {
 	require.Len(t, ids, 2000)
 }
 
+// A change of a large table touches what it names and nothing else.
+func TestAChangeKeepsTheOthers(t *testing.T) {
+	t.Parallel()
+	want := map[string]int64{}
+	var put []proxy.Circuit
+	for i := range 3000 {
+		c := onLabel(fmt.Sprint("id-", i), int64(i+1), fmt.Sprint("label-", i))
+		put = append(put, c)
+		want[c.ID] = c.Revision
+	}
+	table := tableOf(put...)
+	for i := range 300 {
+		c := put[i*10]
+		if i%2 == 0 {
+			c.Revision += 10_000
+			want[c.ID] = c.Revision
+			table, _ = table.With(circuit.Change{Put: []proxy.Circuit{c}})
+		} else {
+			delete(want, c.ID)
+			table, _ = table.With(circuit.Change{Gone: []string{c.ID}})
+		}
+	}
+	got := map[string]int64{}
+	for _, c := range table.All() {
+		got[c.ID] = c.Revision
+	}
+	require.Equal(t, want, got)
+	check(t, table)
+}
+
 // Of several admitted addresses those that leave are named; others that were never admitted are not.
 func TestOnlyAddressesThatWereAdmittedLeave(t *testing.T) {
 	t.Parallel()
