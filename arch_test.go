@@ -57,6 +57,7 @@ var rules = []rule{
 	{dir: "internal/manager/idle/snapshot", allow: []string{"internal/manager/idle", "internal/manager/store", "internal/cluster", "internal/fault"}},
 	{dir: "internal/manager/seal", allow: []string{"internal/fault"}},
 	{dir: "internal/manager/store", allow: []string{"internal/cluster", "internal/fault"}},
+	{dir: "internal/manager/store/facts", allow: []string{"internal/manager/authz"}},
 	{dir: "internal/manager/store/storetest", allow: []string{"internal/manager/store", "internal/embedded", "internal/chassis"}, testOnly: true},
 	{dir: "internal/manager/service", allow: []string{"internal/manager/folder", "internal/manager/store", "internal/manager/authz", "internal/manager/idle", "internal/manager/seal", "internal/scheduler", "internal/alloc", "internal/cluster", "internal/fault"}},
 	{dir: "internal/manager/folder", allow: []string{"internal/manager/service/minilang", "internal/manager/store", "internal/manager/authz", "internal/manager/seal", "internal/wire/storage", "internal/cluster", "internal/fault"}},

@@ -35,6 +35,8 @@ type Actor struct {
 	RateLimit int
 	// Projects are the ids of the projects that the user is a member of.
 	Projects []cluster.ProjectID
+	// AllowedRegistries are the registries whose images the user's domain may run, besides those that are local to the agents.
+	AllowedRegistries []string
 	// AllowedClientIP are the addresses and prefixes that the user may come from; empty means any.
 	AllowedClientIP []string
 	// ClientIP is the caller's address, for records and allow-lists; may be empty.
