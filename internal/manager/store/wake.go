@@ -165,7 +165,9 @@ func (s *Store) Run(ctx context.Context) error {
 // exchange sends and receives on one connection. Using a single one makes own
 // notifications recognisable by the sender's process id.
 func (s *Store) exchange(ctx context.Context) error {
-	conn, err := pgx.ConnectConfig(ctx, s.pool.Config().ConnConfig)
+	config := s.pool.Config().ConnConfig
+	config.OnNotification = nil // WaitForNotification returns them
+	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return err
 	}
@@ -174,9 +176,10 @@ func (s *Store) exchange(ctx context.Context) error {
 		defer cancel()
 		_ = conn.Close(cctx)
 	}()
-	if _, err := conn.Exec(ctx, "LISTEN "+wakeChannel); err != nil {
+	if _, err := conn.Exec(ctx, "LISTEN "+wakeChannel+"; LISTEN "+actorsChannel); err != nil {
 		return err
 	}
+	s.actorsTurn.Add(1) // changes before may have been missed
 	s.wakes.mu.Lock()
 	s.wakes.deliver(TopicAll)
 	s.wakes.mu.Unlock()
@@ -218,6 +221,13 @@ func (s *Store) receive(ctx context.Context, conn *pgx.Conn, self uint32) error 
 				return nil // there is something to send
 			}
 			return err
+		}
+		if n.Channel == actorsChannel {
+			s.actorsTurn.Add(1)
+			s.wakes.mu.Lock()
+			s.wakes.deliver(TopicActors)
+			s.wakes.mu.Unlock()
+			continue
 		}
 		if n.PID == self {
 			continue

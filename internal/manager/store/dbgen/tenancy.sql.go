@@ -14,31 +14,32 @@ import (
 const actorByKey = `-- name: ActorByKey :one
 SELECT k.access_key, k.secret_sealed, k.is_active, k.is_admin, k.rate_limit, k.resource_policy, k.last_used,
        u.id AS user_id, u.email, u.username, u.full_name, u.role, u.domain_name, u.status AS user_status,
-       u.allowed_client_ip, d.is_active AS domain_active, k.bootstrap_script,
+       u.allowed_client_ip, d.is_active AS domain_active, d.allowed_docker_registries, k.bootstrap_script,
        ARRAY(SELECT m.project_id::text FROM project_members m WHERE m.user_id = u.id ORDER BY 1)::text[] AS projects
 FROM keypairs k JOIN users u ON u.id = k.user_id JOIN domains d ON d.name = u.domain_name
 WHERE k.access_key = $1
 `
 
 type ActorByKeyRow struct {
-	AccessKey       string
-	SecretSealed    []byte
-	IsActive        bool
-	IsAdmin         bool
-	RateLimit       int32
-	ResourcePolicy  string
-	LastUsed        *time.Time
-	UserID          string
-	Email           string
-	Username        string
-	FullName        string
-	Role            string
-	DomainName      string
-	UserStatus      string
-	AllowedClientIp []string
-	DomainActive    bool
-	BootstrapScript string
-	Projects        []string
+	AccessKey               string
+	SecretSealed            []byte
+	IsActive                bool
+	IsAdmin                 bool
+	RateLimit               int32
+	ResourcePolicy          string
+	LastUsed                *time.Time
+	UserID                  string
+	Email                   string
+	Username                string
+	FullName                string
+	Role                    string
+	DomainName              string
+	UserStatus              string
+	AllowedClientIp         []string
+	DomainActive            bool
+	AllowedDockerRegistries []string
+	BootstrapScript         string
+	Projects                []string
 }
 
 func (q *Queries) ActorByKey(ctx context.Context, accessKey string) (ActorByKeyRow, error) {
@@ -61,6 +62,7 @@ func (q *Queries) ActorByKey(ctx context.Context, accessKey string) (ActorByKeyR
 		&i.UserStatus,
 		&i.AllowedClientIp,
 		&i.DomainActive,
+		&i.AllowedDockerRegistries,
 		&i.BootstrapScript,
 		&i.Projects,
 	)
