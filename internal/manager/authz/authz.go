@@ -4,8 +4,6 @@
 package authz
 
 import (
-	"net/netip"
-
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 )
@@ -37,8 +35,8 @@ type Actor struct {
 	Projects []cluster.ProjectID
 	// AllowedRegistries are the registries whose images the user's domain may run, besides those that are local to the agents.
 	AllowedRegistries []string
-	// AllowedClientIP are the addresses and prefixes that the user may come from; empty means any.
-	AllowedClientIP []string
+	// AllowedClientIP are the addresses that the user may come from.
+	AllowedClientIP Networks
 	// ClientIP is the caller's address, for records and allow-lists; may be empty.
 	ClientIP string
 }
@@ -65,24 +63,6 @@ func (a Actor) Member(project cluster.ProjectID) bool {
 		}
 	}
 	return false
-}
-
-// From denies actors who come from an address that is not on their list.
-func From(a Actor, ip netip.Addr) error {
-	if len(a.AllowedClientIP) == 0 {
-		return nil
-	}
-	ip = ip.Unmap()
-	for _, text := range a.AllowedClientIP {
-		if p, err := netip.ParsePrefix(text); err == nil && p.Contains(ip) {
-			return nil
-		}
-		if one, err := netip.ParseAddr(text); err == nil && one.Unmap() == ip {
-			return nil
-		}
-	}
-	return fault.Deniedf("%s may not come from %s", a.Email, ip).WithReason("generic-forbidden").
-		WithNext("use a network that your administrator allows")
 }
 
 // Owned describes an object that belongs to a keypair: a session or the keypair itself.
