@@ -66,7 +66,7 @@ var rules = []rule{
 	{dir: "internal/manager/storagelink", allow: []string{"internal/wire/storage", "internal/cluster", "internal/fault", "internal/chassis"}},
 	{dir: "internal/manager/agentlink", allow: []string{"internal/wire", "internal/cluster", "internal/fault", "internal/chassis"}},
 	{dir: "internal/manager/reconcile", allow: []string{"internal/manager/folder", "internal/manager/store", "internal/manager/idle", "internal/manager/service", "internal/manager/agentlink", "internal/manager/seal", "internal/scheduler", "internal/alloc", "internal/cluster", "internal/fault", "internal/chassis"}},
-	{dir: "internal/manager/httpapi", allow: []string{"api", "internal/manager/service", "internal/manager/app", "internal/manager/folder", "internal/manager/seal", "internal/cluster", "internal/fault", "internal/wire/run", "internal/wire/tunnel"}},
+	{dir: "internal/manager/httpapi", allow: []string{"api", "internal/manager/authz", "internal/manager/service", "internal/manager/app", "internal/manager/folder", "internal/manager/seal", "internal/cluster", "internal/fault", "internal/wire/run", "internal/wire/tunnel"}},
 	{dir: "internal/manager/graphapi", allow: []string{"api", "internal/manager/service", "internal/manager/folder", "internal/manager/seal", "internal/cluster", "internal/fault", "internal/wire/tunnel"}},
 
 	{dir: "internal/agent", allow: []string{"internal/membership", "internal/alloc", "internal/chassis", "internal/cluster", "internal/fault", "internal/wire"}},

@@ -5,6 +5,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/seal"
 )
 
@@ -58,6 +59,13 @@ func (a *API) authorize(c *call) error {
 	}
 	k, err := a.svc.Authorize(c.ctx(), domain, user, seal.Secret(password))
 	if err != nil {
+		return err
+	}
+	actor, _, err := a.svc.Authenticate(c.ctx(), k.AccessKey)
+	if err != nil {
+		return err
+	}
+	if err := authz.From(actor, peer(c.r)); err != nil {
 		return err
 	}
 	return c.ok(object{"data": object{

@@ -24,7 +24,7 @@ func authFailed() error {
 
 // Authenticate finds the actor of an access key and its secret; httpapi verifies the signature with it.
 // Unknown and inactive keys are Unauthenticated with reason auth-failed (public). Every request asks, so what is known of
-// an active key is believed for a moment; see forgetActors.
+// an active key is believed for a moment, and forgotten when the database tells of a change (see store.ActorsTurn).
 func (s *Service) Authenticate(ctx context.Context, key cluster.AccessKey) (Actor, seal.Secret, error) {
 	if key == "" || len(key) > 20 {
 		return Actor{}, "", authFailed()
@@ -45,13 +45,6 @@ func (s *Service) Authenticate(ctx context.Context, key cluster.AccessKey) (Acto
 type knownActor struct {
 	actor  Actor
 	secret seal.Secret
-}
-
-// forgetActors makes the next request of everybody look at the stored domains, users, keypairs and memberships: at once here,
-// and within recentMemory at other managers. Whoever changes one of those calls it after the commit.
-func (s *Service) forgetActors() {
-	s.actors.forget(nil)
-	s.d.Store.Wake(store.TopicActors)
 }
 
 func (s *Service) findActor(ctx context.Context, key cluster.AccessKey) (Actor, seal.Secret, error) {
@@ -210,7 +203,6 @@ func (s *Service) UpdateFullName(ctx context.Context, a Actor, email, fullName s
 	if n == 0 {
 		return authz.NotFound("user", email)
 	}
-	s.forgetActors()
 	return nil
 }
 

@@ -21,6 +21,7 @@ const (
 
 // world is a bootstrapped cluster with a running service and the administrator.
 type world struct {
+	dsn   string
 	t     testing.TB
 	store *store.Store
 	svc   *service.Service
@@ -32,7 +33,8 @@ type world struct {
 
 func newWorld(t testing.TB, change ...func(*service.Deps)) *world {
 	t.Helper()
-	s := storetest.New(t)
+	dsn := storetest.DSN(t)
+	s := storetest.Open(t, dsn)
 	d := deps(t, s)
 	for _, c := range change {
 		c(&d)
@@ -53,7 +55,7 @@ func newWorld(t testing.TB, change ...func(*service.Deps)) *world {
 		stop()
 		<-ended
 	})
-	return &world{t: t, store: s, svc: svc, nodes: svc.Nodes(), admin: a, creds: c, epoch: map[cluster.AgentID]int64{}}
+	return &world{t: t, dsn: dsn, store: s, svc: svc, nodes: svc.Nodes(), admin: a, creds: c, epoch: map[cluster.AgentID]int64{}}
 }
 
 // agent registers an agent with the test image.

@@ -36,8 +36,6 @@ type hub struct {
 	log   *slog.Logger
 	// changed is told of every session that changed, "" standing for all, before waiters are; may be nil.
 	changed func(cluster.SessionID)
-	// actorsChanged is told that something changed about who may do what; may be nil.
-	actorsChanged func()
 
 	mu      sync.Mutex
 	waiters map[cluster.SessionID]map[chan struct{}]struct{}
@@ -65,7 +63,7 @@ func newHub(s *store.Store, log *slog.Logger) *hub {
 // run serves until ctx ends; then all subscribers are dropped.
 func (h *hub) run(ctx context.Context) {
 	w := h.store.Wakes(func(topic string) bool {
-		return topic == store.TopicEvents || topic == store.TopicActors || strings.HasPrefix(topic, "session:")
+		return topic == store.TopicEvents || strings.HasPrefix(topic, "session:")
 	})
 	defer w.Close()
 	tick := time.NewTicker(resync)
@@ -85,10 +83,7 @@ func (h *hub) run(ctx context.Context) {
 			switch id, session := strings.CutPrefix(t, "session:"); {
 			case session:
 				h.wake(cluster.SessionID(id))
-			case t == store.TopicActors:
-				h.forgetActors()
 			case t == store.TopicAll:
-				h.forgetActors()
 				h.wakeAll()
 				events = true
 			default:
@@ -101,12 +96,6 @@ func (h *hub) run(ctx context.Context) {
 		if err := h.tail(ctx); err != nil && ctx.Err() == nil {
 			h.log.Warn("could not read events; trying again", "error", err)
 		}
-	}
-}
-
-func (h *hub) forgetActors() {
-	if h.actorsChanged != nil {
-		h.actorsChanged()
 	}
 }
 

@@ -39,9 +39,9 @@ type Image struct {
 // imageNoun is the wire's word in errors.
 const imageNoun = "image reference"
 
-// resolveImage finds the alive image that a text means: the exact reference, an alias, or the newest image of a
-// name without tag. Architecture "" means any.
-func (s *Service) resolveImage(ctx context.Context, ref, architecture string) (dbgen.Image, error) {
+// resolveImage finds the alive image that a text means among those that the actor may see: the exact reference, an alias, or
+// the newest image of a name without tag. Architecture "" means any.
+func (s *Service) resolveImage(ctx context.Context, a Actor, ref, architecture string) (dbgen.Image, error) {
 	if !mayBeImage(ref) {
 		return dbgen.Image{}, noImage(ref)
 	}
@@ -49,7 +49,27 @@ func (s *Service) resolveImage(ctx context.Context, ref, architecture string) (d
 	if err != nil {
 		return dbgen.Image{}, fmt.Errorf("find image %q: %w", ref, err)
 	}
-	return chooseImage(rows, ref, architecture)
+	return chooseImage(visible(a, rows), ref, architecture)
+}
+
+// visible leaves out the images that the actor may not see.
+func visible(a Actor, rows []dbgen.FindImagesRow) []dbgen.FindImagesRow {
+	var out []dbgen.FindImagesRow
+	for _, r := range rows {
+		if authz.Images.May(a, authz.See, authz.Object{Registry: r.Registry}) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// runnable refuses images whose registry the domain of a session's owner does not allow.
+func runnable(owner Actor, i dbgen.Image) error {
+	if authz.Images.May(owner, authz.Use, authz.Object{Registry: i.Registry}) {
+		return nil
+	}
+	return fault.Deniedf("domain %s does not allow images of registry %s, such as %s", owner.Domain, i.Registry, i.Reference).WithReason("generic-forbidden").
+		WithNext("ask a superadmin to add the registry to the domain's allowed_docker_registries, or choose another image")
 }
 
 func chooseImage(rows []dbgen.FindImagesRow, ref, architecture string) (dbgen.Image, error) {
@@ -117,7 +137,7 @@ func (s *Service) GetImage(ctx context.Context, a Actor, ref, architecture strin
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
 	}
-	row, err := s.findImage(ctx, ref, architecture)
+	row, err := s.findImage(ctx, a, ref, architecture)
 	if err != nil {
 		return nil, err
 	}
@@ -128,10 +148,10 @@ func (s *Service) GetImage(ctx context.Context, a Actor, ref, architecture strin
 	return v[0], nil
 }
 
-func (s *Service) findImage(ctx context.Context, ref, architecture string) (dbgen.Image, error) {
+func (s *Service) findImage(ctx context.Context, a Actor, ref, architecture string) (dbgen.Image, error) {
 	id, ok := cluster.CanonicalUUID(ref)
 	if !ok {
-		return s.resolveImage(ctx, ref, architecture)
+		return s.resolveImage(ctx, a, ref, architecture)
 	}
 	row, err := s.d.Store.ImageByID(ctx, id)
 	if store.Missing(err) {
@@ -139,6 +159,9 @@ func (s *Service) findImage(ctx context.Context, ref, architecture string) (dbge
 	}
 	if err != nil {
 		return row, fmt.Errorf("find image %s: %w", ref, err)
+	}
+	if !authz.Images.May(a, authz.See, authz.Object{Registry: row.Registry}) {
+		return row, noImage(ref)
 	}
 	return row, nil
 }
@@ -151,7 +174,7 @@ func (s *Service) AliasImage(ctx context.Context, a Actor, alias, target, archit
 	if len(alias) == 0 || len(alias) > 255 || strings.ContainsFunc(alias, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
 		return fault.Invalidf("%q cannot be an alias", alias).WithReason("invalid-api-params").WithNext("use 1 to 255 characters without spaces")
 	}
-	row, err := s.findImage(ctx, target, architecture)
+	row, err := s.findImage(ctx, a, target, architecture)
 	if err != nil {
 		return err
 	}
@@ -181,7 +204,7 @@ func (s *Service) ForgetImage(ctx context.Context, a Actor, ref, architecture st
 	if err := authz.NeedSuperadmin(a, "forget images"); err != nil {
 		return nil, err
 	}
-	row, err := s.findImage(ctx, ref, architecture)
+	row, err := s.findImage(ctx, a, ref, architecture)
 	if err != nil {
 		return nil, err
 	}

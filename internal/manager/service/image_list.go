@@ -7,6 +7,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/service/minilang"
+	"berth.dev/berth/internal/manager/store/facts"
 )
 
 var imageFields = minilang.Fields{
@@ -15,12 +16,13 @@ var imageFields = minilang.Fields{
 	"created_at": minilang.Time("i.created_at"), "last_used_at": minilang.Time("i.last_used_at"), "status": minilang.Text("i.status"),
 }
 
-// ListImages lists alive images.
+// ListImages lists alive images that the actor may see.
 func (s *Service) ListImages(ctx context.Context, a Actor, q ListQuery) (Page[*Image], error) {
 	if err := authz.Authenticated(a); err != nil {
 		return Page[*Image]{}, err
 	}
 	l := &listSpec{from: "images i", key: "i.id::text", fields: imageFields, order: "i.reference", where: []string{"i.status = 'ALIVE'"}}
+	l.where = append(l.where, facts.Images.Where(a, authz.See, l.b.Arg))
 	keys, total, err := s.page(ctx, l, q)
 	if err != nil {
 		return Page[*Image]{}, err

@@ -12,13 +12,21 @@ const (
 	maxRecent    = 5000
 )
 
-// recent remembers answers that every request needs for a moment. Who changes what an answer was made from calls forget
-// after the commit; the hub does so for changes elsewhere.
+// recent remembers answers that every request needs for a moment. All are forgotten when the turn of actors ends, because each
+// holds a decision about an actor; forget drops those that a change of something else concerns.
 type recent[K comparable, V any] struct {
+	// actors is store.ActorsTurn.
+	actors func() uint64
+
 	mu    sync.Mutex
 	known map[K]believed[V]
-	// turn counts what was forgotten: an answer that was read before a change must not be kept after it.
-	turn int64
+	// turn changes with everything that was forgotten: an answer that was read before a change must not be kept after it.
+	turn turn
+}
+
+type turn struct {
+	actors    uint64
+	forgotten int64
 }
 
 type believed[V any] struct {
@@ -27,9 +35,10 @@ type believed[V any] struct {
 }
 
 // find returns what is known. Who finds nothing passes turn on to keep.
-func (c *recent[K, V]) find(key K, now time.Time) (v V, turn int64, ok bool) {
+func (c *recent[K, V]) find(key K, now time.Time) (v V, t turn, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.follow()
 	b, ok := c.known[key]
 	if !ok || !now.Before(b.expires) {
 		return v, c.turn, false
@@ -37,11 +46,20 @@ func (c *recent[K, V]) find(key K, now time.Time) (v V, turn int64, ok bool) {
 	return b.value, c.turn, true
 }
 
+// follow forgets everything when the turn of actors has ended.
+func (c *recent[K, V]) follow() {
+	if now := c.actors(); now != c.turn.actors {
+		c.turn.actors = now
+		clear(c.known)
+	}
+}
+
 // keep remembers an answer unless something was forgotten since find.
-func (c *recent[K, V]) keep(key K, v V, turn int64, now time.Time) {
+func (c *recent[K, V]) keep(key K, v V, t turn, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if turn != c.turn {
+	c.follow()
+	if t != c.turn {
 		return
 	}
 	if c.known == nil || len(c.known) >= maxRecent {
@@ -54,7 +72,7 @@ func (c *recent[K, V]) keep(key K, v V, turn int64, now time.Time) {
 func (c *recent[K, V]) forget(concern func(K, V) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.turn++
+	c.turn.forgotten++
 	for key, b := range c.known {
 		if concern == nil || concern(key, b.value) {
 			delete(c.known, key)

@@ -160,7 +160,8 @@ func New(d Deps) (*Service, error) {
 	s := &Service{Supply: supply.New(d.Store, d.Seal), d: d, passwords: seal.NewPasswords(0, d.Random), hub: newHub(d.Store, d.Log), work: newBackground(maxBackground)}
 	s.Idling = idling.New(idling.Deps{Store: d.Store, Clock: d.Clock, Usage: d.Usage, Log: d.Log, Session: s.findToChange, Project: s.findProject, Policy: s.keypairPolicyOf})
 	s.Presetting = preset.New(preset.Deps{Store: d.Store, IDs: d.IDs, Log: d.Log, Project: s.findProject, Slots: s.slotKinds})
-	s.hub.changed, s.hub.actorsChanged = s.forgetRoutes, func() { s.actors.forget(nil) }
+	s.hub.changed = s.forgetRoutes
+	s.routes.actors, s.actors.actors = d.Store.ActorsTurn, d.Store.ActorsTurn
 	return s, nil
 }
 

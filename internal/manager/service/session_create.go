@@ -50,8 +50,11 @@ func (s *Service) draft(ctx context.Context, q *lookups, a Actor, r CreateSessio
 	if err := r.Check(); err != nil {
 		return nil, nil, err
 	}
-	image, err := q.image(ctx, r.Image, r.Architecture)
+	image, err := q.image(ctx, a, r.Image, r.Architecture)
 	if err != nil {
+		return nil, nil, err
+	}
+	if err := runnable(actorOf(owner), image); err != nil {
 		return nil, nil, err
 	}
 	if found, err := s.reuse(ctx, q, owner, r, image); err != nil || found != nil {

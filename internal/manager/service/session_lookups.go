@@ -57,7 +57,7 @@ func (q *lookups) owner(ctx context.Context, key string) (dbgen.ActorByKeyRow, e
 }
 
 // image is resolveImage.
-func (q *lookups) image(ctx context.Context, ref, architecture string) (dbgen.Image, error) {
+func (q *lookups) image(ctx context.Context, a Actor, ref, architecture string) (dbgen.Image, error) {
 	if !mayBeImage(ref) {
 		return dbgen.Image{}, noImage(ref)
 	}
@@ -65,7 +65,7 @@ func (q *lookups) image(ctx context.Context, ref, architecture string) (dbgen.Im
 	if err != nil {
 		return dbgen.Image{}, fmt.Errorf("find image %q: %w", ref, err)
 	}
-	return chooseImage(rows, ref, architecture)
+	return chooseImage(visible(a, rows), ref, architecture)
 }
 
 // live finds the live session of a name.

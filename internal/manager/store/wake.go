@@ -13,8 +13,6 @@ import (
 const (
 	TopicSchedule = "schedule"
 	TopicEvents   = "events"
-	// TopicActors says that a domain, user, keypair or membership changed.
-	TopicActors = "actors"
 	// TopicFolders says that a storage proxy shall do something.
 	TopicFolders = "folders"
 	// TopicCircuits says that a published way to an app changed.
@@ -224,9 +222,6 @@ func (s *Store) receive(ctx context.Context, conn *pgx.Conn, self uint32) error 
 		}
 		if n.Channel == actorsChannel {
 			s.actorsTurn.Add(1)
-			s.wakes.mu.Lock()
-			s.wakes.deliver(TopicActors)
-			s.wakes.mu.Unlock()
 			continue
 		}
 		if n.PID == self {

@@ -3,6 +3,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -226,9 +227,8 @@ func (s *Session) Judge(now time.Time) []idle.Verdict { return idle.Judge(s.Sess
 type Filter struct {
 	// After is the last id of the page before; "" begins.
 	After string
-	// IDs, Domain and User narrow; empty means all.
-	IDs          []string
-	Domain, User string
+	// IDs narrows; empty means all.
+	IDs []string
 	// Limit is the largest number of sessions.
 	Limit int
 }
@@ -237,20 +237,7 @@ const firstID = "00000000-0000-0000-0000-000000000000"
 
 // Read reads one page of running sessions in the order of their ids, without measurements.
 func Read(ctx context.Context, q *dbgen.Queries, rules Rules, f Filter) ([]*Session, error) {
-	arg := dbgen.IdleSessionsParams{After: f.After, Ids: f.IDs, MaxRows: int32(f.Limit)}
-	if arg.After == "" {
-		arg.After = firstID
-	}
-	if arg.Ids == nil {
-		arg.Ids = []string{}
-	}
-	if f.Domain != "" {
-		arg.DomainName = &f.Domain
-	}
-	if f.User != "" {
-		arg.UserID = &f.User
-	}
-	rows, err := q.IdleSessions(ctx, arg)
+	rows, err := q.IdleSessions(ctx, cmp.Or(f.After, firstID), append([]string{}, f.IDs...), int32(f.Limit))
 	if err != nil {
 		return nil, fmt.Errorf("read running sessions: %w", err)
 	}

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
@@ -18,6 +20,7 @@ import (
 	"berth.dev/berth/internal/manager/idle/snapshot"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/manager/store/facts"
 )
 
 const checkerNoun = "idle checker"
@@ -294,32 +297,49 @@ func (s *Idling) IdleReport(ctx context.Context, a authz.Actor) (list []Report, 
 	if err := authz.Authenticated(a); err != nil {
 		return nil, 0, err
 	}
-	f := snapshot.Filter{Limit: idlePage}
-	switch {
-	case a.Superadmin() || a.Monitor():
-	case a.DomainAdmin(a.Domain):
-		f.Domain = a.Domain
-	default:
-		f.User = string(a.UserID)
-	}
-	now := s.d.Clock()
+	now, after := s.d.Clock(), ""
 	for total < idleScan {
-		page, n, err := s.idleReports(ctx, f, now)
+		ids, err := s.reportable(ctx, a, after)
 		if err != nil {
 			return nil, 0, err
 		}
-		for _, r := range page {
-			list = append(list, r)
-			f.After = string(r.Session)
+		if len(ids) == 0 {
+			break
 		}
+		after = ids[len(ids)-1]
+		page, n, err := s.idleReports(ctx, snapshot.Filter{IDs: ids, Limit: len(ids)}, now, a)
+		if err != nil {
+			return nil, 0, err
+		}
+		list = append(list, page...)
 		total += n
 		slices.SortStableFunc(list, func(x, y Report) int { return x.first().Compare(y.first()) })
 		list = list[:min(len(list), maxIdleReport)]
-		if n < idlePage {
+		if len(ids) < idlePage {
 			break
 		}
 	}
 	return list, total, nil
+}
+
+// reportable are the next running sessions after an id that the actor may see.
+func (s *Idling) reportable(ctx context.Context, a authz.Actor, after string) ([]string, error) {
+	var args []any
+	arg := func(v any) string { args = append(args, v); return fmt.Sprintf("$%d", len(args)) }
+	sql := "SELECT s.id::text FROM " + facts.Sessions.From + " WHERE s.status = 'RUNNING' AND s.ended_at IS NULL"
+	if after != "" {
+		sql += " AND s.id > " + arg(after) + "::uuid"
+	}
+	sql += " AND " + facts.Sessions.Where(a, authz.See, arg) + fmt.Sprintf(" ORDER BY s.id LIMIT %d", idlePage)
+	rows, err := s.d.Store.Pool().Query(ctx, sql, args...)
+	if err != nil {
+		return nil, fmt.Errorf("find running sessions: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("find running sessions: %w", err)
+	}
+	return ids, nil
 }
 
 // first is when the session ends; sessions that do not come last.
@@ -414,8 +434,8 @@ func (s *Idling) IdleChecks(ctx context.Context, a authz.Actor, ids []cluster.Se
 	return out, nil
 }
 
-// idleReports judges one page; readers, if given, leave out what they may not see. n is the number of sessions read.
-func (s *Idling) idleReports(ctx context.Context, f snapshot.Filter, now time.Time, readers ...authz.Actor) (list []Report, n int, err error) {
+// idleReports judges one page and leaves out what the actor may not see.
+func (s *Idling) idleReports(ctx context.Context, f snapshot.Filter, now time.Time, a authz.Actor) (list []Report, n int, err error) {
 	rules, _, err := snapshot.ReadRules(ctx, s.d.Store.Queries)
 	if err != nil {
 		return nil, 0, err
@@ -426,19 +446,18 @@ func (s *Idling) idleReports(ctx context.Context, f snapshot.Filter, now time.Ti
 	}
 	snapshot.Measure(ctx, s.d.Usage, page)
 	for _, x := range page {
-		o := authz.Owned{Noun: "session", Name: x.Row.Name, UserID: cluster.UserID(x.Row.UserID), AccessKey: cluster.AccessKey(x.Row.AccessKey),
-			Domain: x.Row.DomainName, OwnerRole: authz.Role(x.Row.UserRole)}
-		if slices.ContainsFunc(readers, func(a authz.Actor) bool { return authz.Read(a, o) != nil }) {
+		o := authz.Object{Owner: cluster.UserID(x.Row.UserID), OwnerRole: authz.Role(x.Row.UserRole), Domain: x.Row.DomainName}
+		if !authz.Sessions.May(a, authz.See, o) {
 			continue
 		}
-		r := Report{Session: x.ID, Name: x.Row.Name, UserEmail: x.Row.UserEmail, AccessKey: o.AccessKey, Project: cluster.ProjectID(x.Row.ProjectID),
+		r := Report{Session: x.ID, Name: x.Row.Name, UserEmail: x.Row.UserEmail, AccessKey: cluster.AccessKey(x.Row.AccessKey), Project: cluster.ProjectID(x.Row.ProjectID),
 			Group: x.Row.ResourceGroup, StartedAt: x.StartedAt.UTC(), LastAccess: utc(x.Row.LastAccess), Verdicts: x.Judge(now), At: now}
 		if x.Keep != nil && now.Before(x.Keep.Until) {
 			r.Keep = x.Keep
 		}
 		list = append(list, r)
 	}
-	return list, len(page), nil
+	return list, len(list), nil
 }
 
 // maxKeepAlive bounds what administrators grant.

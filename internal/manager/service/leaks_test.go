@@ -1,0 +1,106 @@
+package service_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/service"
+)
+
+// The idle report shows an administrator of a domain the sessions of its users, but nothing of superadmins.
+func TestIdleReportHidesSuperadmins(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx := t.Context()
+	w.agent("a1", 8, 16*gib)
+	roots := w.running("secret", "a1")
+	user, admin := w.stranger("user"), w.stranger("boss")
+	w.exec(`UPDATE users SET domain_name = 'default', role = CASE WHEN id = $1 THEN 'admin' ELSE role END WHERE id IN ($1, $2)`, string(admin.UserID), string(user.UserID))
+	admin.Role, admin.Domain, user.Domain = authz.RoleAdmin, "default", "default"
+	w.exec(`INSERT INTO project_members SELECT id, $1 FROM projects WHERE name = 'default'`, string(user.UserID))
+	users := w.running("plain", "a1", func(r *service.CreateSession) { r.OwnerAccessKey = user.AccessKey })
+
+	shown := func(a service.Actor) (out []cluster.SessionID, total int) {
+		t.Helper()
+		list, total, err := w.svc.IdleReport(ctx, a)
+		require.NoError(t, err)
+		for _, r := range list {
+			out = append(out, r.Session)
+		}
+		return out, total
+	}
+	got, total := shown(admin)
+	require.Equal(t, []cluster.SessionID{users}, got)
+	require.Equal(t, 1, total, "the number tells nothing of others either")
+	got, _ = shown(user)
+	require.Equal(t, []cluster.SessionID{users}, got)
+	got, total = shown(w.admin)
+	require.ElementsMatch(t, []cluster.SessionID{roots, users}, got)
+	require.Equal(t, 2, total)
+	monitor := w.stranger("monitor")
+	monitor.Role = authz.RoleMonitor
+	got, _ = shown(monitor)
+	require.Len(t, got, 2)
+	got, total = shown(w.stranger("nothing"))
+	require.Empty(t, got)
+	require.Zero(t, total)
+}
+
+// Sessions run images of registries that the owner's domain allows, and of none; lists show no others, except to superadmins
+// and monitors.
+func TestDomainsAllowRegistries(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx := t.Context()
+	w.agent("a1", 8, 16*gib)
+	w.exec(`INSERT INTO images (id, reference, registry, name, tag, architecture, digest, labels)
+SELECT '00000000-0000-4000-8000-000000000001', 'r.example/team/tool:1', 'r.example', 'tool', '1', architecture, 'sha256:7', labels FROM images LIMIT 1`)
+	user := w.stranger("user")
+	w.exec(`UPDATE users SET domain_name = 'default' WHERE id = $1`, string(user.UserID))
+	w.exec(`INSERT INTO project_members SELECT id, $1 FROM projects WHERE name = 'default'`, string(user.UserID))
+	const image = "r.example/team/tool:1"
+	now := func(a service.Actor) service.Actor {
+		t.Helper()
+		a, _, err := w.svc.Authenticate(ctx, a.AccessKey)
+		require.NoError(t, err)
+		return a
+	}
+	listed := func(a service.Actor) (out []string) {
+		t.Helper()
+		page, err := w.svc.ListImages(ctx, now(a), service.ListQuery{})
+		require.NoError(t, err)
+		require.Equal(t, len(page.Items), page.Total)
+		for _, i := range page.Items {
+			out = append(out, i.Reference)
+		}
+		return out
+	}
+	create := func(a, owner service.Actor, name string) error {
+		_, err := w.svc.CreateSession(ctx, now(a), service.CreateSession{Name: name, Image: image, OwnerAccessKey: owner.AccessKey})
+		return err
+	}
+	require.Equal(t, []string{testImage}, listed(user))
+	require.ElementsMatch(t, []string{testImage, image}, listed(w.admin))
+	_, err := w.svc.GetImage(ctx, now(user), image, "")
+	require.True(t, fault.Is(err, fault.NotFound), "%v", err)
+	err = create(user, user, "sessa")
+	require.True(t, fault.Is(err, fault.NotFound), "%v", err)
+	err = create(w.admin, user, "sessb")
+	require.True(t, fault.Is(err, fault.Denied), "acting for somebody lifts nothing: %v", err)
+	err = create(w.admin, w.admin, "sessc")
+	require.True(t, fault.Is(err, fault.Denied), "%v", err)
+	require.ErrorContains(t, err, "r.example")
+
+	w.exec(`UPDATE domains SET allowed_docker_registries = '{r.example}'`)
+	require.ElementsMatch(t, []string{testImage, image}, listed(user))
+	_, err = w.svc.GetImage(ctx, now(user), image, "")
+	require.NoError(t, err)
+	require.NoError(t, create(user, user, "sessd"))
+	require.NoError(t, create(w.admin, user, "sesse"))
+	_, err = w.svc.GetImage(ctx, now(user), "tool", "")
+	require.True(t, fault.Is(err, fault.NotFound))
+}
