@@ -1,6 +1,8 @@
 package service_test
 
 import (
+	"io"
+	"net/http"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,6 +50,44 @@ func TestIdleReportHidesSuperadmins(t *testing.T) {
 	got, total = shown(w.stranger("nothing"))
 	require.Empty(t, got)
 	require.Zero(t, total)
+}
+
+// A user makes as many images of sessions as the policy of users allows; one that is replaced is not counted twice.
+func TestCustomizedImagesAreLimited(t *testing.T) {
+	t.Parallel()
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /kernels/{id}/commit", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"image":{"reference":"x"}}`+"\n")
+	})
+	w := newWorld(t, func(d *service.Deps) { d.Streams = &fakeStreams{handler: mux} })
+	ctx := t.Context()
+	w.agent("a1", 8, 16*gib)
+	w.running("work", "a1")
+	commit := func(name string) error {
+		soon(t, "the commit before is done", func() bool {
+			status, _, err := w.svc.CommitStatus(ctx, w.admin, "work", "")
+			return err == nil && status == "ready"
+		})
+		_, err := w.svc.CommitSession(ctx, w.admin, "work", "", name)
+		return err
+	}
+	made := func(n int) {
+		w.exec(`DELETE FROM images WHERE name = 'made'`)
+		w.exec(`INSERT INTO images (id, reference, name, tag, architecture, digest, labels)
+SELECT gen_random_uuid(), 'berth/commit-work:' || n, 'made', n::text, 'x', '', jsonb_build_object('ai.backend.customized-image.owner', 'user:' || $2::text) FROM generate_series(1, $1) n`,
+			n, string(w.admin.UserID))
+	}
+	made(2)
+	require.NoError(t, commit("new"))
+	made(3)
+	err := commit("new")
+	require.Equal(t, "quota-exceeded", fault.ReasonOf(err), "%v", err)
+	require.NoError(t, commit("2"), "an image that is there is replaced")
+	w.exec(`UPDATE images SET status = 'DELETED' WHERE reference = 'berth/commit-work:1'`)
+	require.NoError(t, commit("new"))
+	made(5)
+	w.exec(`UPDATE user_resource_policies SET max_customized_image_count = 0`)
+	require.NoError(t, commit("new"), "0 is no limit")
 }
 
 // Sessions run images of registries that the owner's domain allows, and of none; lists show no others, except to superadmins
