@@ -53,6 +53,7 @@ var rules = []rule{
 
 	{dir: "internal/manager", allow: []string{"internal/scheduler", "internal/alloc", "internal/chassis", "internal/cluster", "internal/fault", "internal/wire"}},
 	{dir: "internal/manager/authz", allow: []string{"internal/cluster", "internal/fault"}, pure: true},
+	{dir: "internal/manager/authztest", allow: []string{"internal"}, testOnly: true},
 	{dir: "internal/manager/idle", allow: []string{"internal/cluster", "internal/fault"}, pure: true},
 	{dir: "internal/manager/idle/snapshot", allow: []string{"internal/manager/idle", "internal/manager/store", "internal/cluster", "internal/fault"}},
 	{dir: "internal/manager/seal", allow: []string{"internal/fault"}},

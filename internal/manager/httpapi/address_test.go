@@ -48,3 +48,17 @@ func TestUsersComeFromAllowedAddresses(t *testing.T) {
 		require.Equal(t, 200, s.call("GET", "/auth", "").status, "%v", fine)
 	}
 }
+
+// The rate of a keypair is what its row says.
+func TestKeypairsHaveTheirOwnRate(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	_, err := s.store.Pool().Exec(t.Context(), `UPDATE keypairs SET rate_limit = 2`)
+	require.NoError(t, err)
+	require.Equal(t, 200, s.call("GET", "/auth", "").status)
+	require.Equal(t, 200, s.call("GET", "/auth", "").status)
+	s.call("GET", "/auth", "").problem(t, 429, "rate-limit-exceeded")
+	_, err = s.store.Pool().Exec(t.Context(), `UPDATE keypairs SET rate_limit = 0`)
+	require.NoError(t, err)
+	require.Equal(t, 200, s.call("GET", "/auth", "").status, "0 is no limit")
+}

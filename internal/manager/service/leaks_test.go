@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -50,6 +51,51 @@ func TestIdleReportHidesSuperadmins(t *testing.T) {
 	got, total = shown(w.stranger("nothing"))
 	require.Empty(t, got)
 	require.Zero(t, total)
+}
+
+// Access keys of users and domains that are not active, and such keys, open nothing.
+func TestWhoIsRefusedAtTheDoor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx := t.Context()
+	user := w.stranger("user")
+	for change, back := range map[string]string{
+		`UPDATE users SET status = 'inactive'`:            `UPDATE users SET status = 'active'`,
+		`UPDATE users SET status = 'deleted'`:             `UPDATE users SET status = 'active'`,
+		`UPDATE users SET status = 'before-verification'`: `UPDATE users SET status = 'active'`,
+		`UPDATE domains SET is_active = false`:            `UPDATE domains SET is_active = true`,
+		`UPDATE keypairs SET is_active = false`:           `UPDATE keypairs SET is_active = true`,
+		`UPDATE keypairs SET access_key = 'AKIAOTHER00000' WHERE user_id = '` + string(user.UserID) + `'`: `UPDATE keypairs SET access_key = '` +
+			string(user.AccessKey) + `' WHERE access_key = 'AKIAOTHER00000'`,
+	} {
+		_, _, err := w.svc.Authenticate(ctx, user.AccessKey)
+		require.NoError(t, err, "before %s", change)
+		w.exec(change)
+		_, _, err = w.svc.Authenticate(ctx, user.AccessKey)
+		require.True(t, fault.Is(err, fault.Unauthenticated), "%s: %v", change, err)
+		w.exec(back)
+	}
+}
+
+// Owners keep their sessions alive for as long as their policy allows, administrators for longer.
+func TestOwnersKeepSessionsAliveAsLongAsTheirPolicyAllows(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx := t.Context()
+	w.agent("a1", 8, 16*gib)
+	user := w.stranger("user")
+	w.exec(`UPDATE users SET domain_name = 'default' WHERE id = $1`, string(user.UserID))
+	w.exec(`INSERT INTO project_members SELECT id, $1 FROM projects WHERE name = 'default'`, string(user.UserID))
+	id := string(w.running("work", "a1", func(r *service.CreateSession) { r.OwnerAccessKey = user.AccessKey }))
+	user, _, err := w.svc.Authenticate(ctx, user.AccessKey)
+	require.NoError(t, err)
+	w.exec(`UPDATE keypair_resource_policies SET max_keep_alive = 3600`)
+	_, err = w.svc.KeepAlive(ctx, user, id, "", time.Hour, "")
+	require.NoError(t, err)
+	_, err = w.svc.KeepAlive(ctx, user, id, "", time.Hour+time.Second, "")
+	require.True(t, fault.Is(err, fault.Denied), "%v", err)
+	_, err = w.svc.KeepAlive(ctx, w.admin, id, "", 100*time.Hour, "")
+	require.NoError(t, err)
 }
 
 // A user makes as many images of sessions as the policy of users allows; one that is replaced is not counted twice.
