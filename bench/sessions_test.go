@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/session"
+	"berth.dev/berth/internal/manager/session/request"
 	"berth.dev/berth/internal/testkit"
 )
 
@@ -56,11 +57,11 @@ func finish(b *testing.B, c *testkit.Cluster, ids []cluster.SessionID, ok string
 // wave brings n sessions to RUNNING and to their end.
 func wave(b *testing.B, c *testkit.Cluster, n int, prefix string) (toRunning, toEnd time.Duration) {
 	b.Helper()
-	actor, svc := c.Admin(), c.Service()
+	actor, svc := c.Admin(), c.Nouns()
 	ids := make([]cluster.SessionID, n)
 	began := time.Now()
 	for i := range ids {
-		s, err := svc.CreateSession(b.Context(), actor, service.CreateSession{
+		s, err := svc.Sessions.Create(b.Context(), actor, request.Session{
 			Name: fmt.Sprintf("%s-%04d", prefix, i), Image: testkit.Image, Type: cluster.Interactive, Resources: map[string]string{"cpu": "1", "mem": "128m"},
 		})
 		require.NoError(b, err)
@@ -69,7 +70,7 @@ func wave(b *testing.B, c *testkit.Cluster, n int, prefix string) (toRunning, to
 	finish(b, c, ids, "RUNNING")
 	toRunning = time.Since(began)
 	for _, id := range ids {
-		_, err := svc.DestroySession(b.Context(), actor, string(id), service.DestroyOptions{})
+		_, err := svc.Sessions.Destroy(b.Context(), actor, string(id), session.DestroyOptions{})
 		require.NoError(b, err)
 	}
 	finish(b, c, ids, "TERMINATED")

@@ -16,8 +16,8 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/seal"
-	"berth.dev/berth/internal/manager/service"
 	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 // resetPatience bounds the work of a reset.
@@ -98,7 +98,7 @@ func resetInDatabase(ctx context.Context, cmd *cobra.Command, file string) (logi
 		return login{}, "", err
 	}
 	defer db.Close()
-	email, password, err := service.ResetAdminPassword(ctx, db, rand.Reader)
+	email, password, err := tenancy.ResetAdminPassword(ctx, db, rand.Reader)
 	return login{email, password.Reveal()}, stateDir(s.Manager.StateDir), err
 }
 
@@ -111,7 +111,7 @@ func (p *platform) serveReset(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the cluster is still starting", http.StatusServiceUnavailable)
 		return
 	}
-	email, password, err := m.manager.Service().ResetAdminPassword(r.Context())
+	email, password, err := m.manager.Nouns().Tenancy.ResetAdminPassword(r.Context())
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
@@ -133,7 +133,7 @@ func replacePassword(path string, l login) error {
 	if err != nil {
 		return err
 	}
-	_, err = writeClientEnv(path, old["BACKEND_ENDPOINT"], service.Credentials{
+	_, err = writeClientEnv(path, old["BACKEND_ENDPOINT"], tenancy.Credentials{
 		Email: l.Email, Password: seal.Secret(l.Password), AccessKey: cluster.AccessKey(old["BACKEND_ACCESS_KEY"]), SecretKey: seal.Secret(old["BACKEND_SECRET_KEY"]),
 	}, true)
 	if err != nil {

@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"strings"
 
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 // writeClientEnv writes what the official clients and the command line need to reach the
 // cluster as its administrator, as lines for `set -a; . FILE`. The password is only known when
 // the administrator has just been made; afterwards the one in the file stays.
-func writeClientEnv(path, endpoint string, admin service.Credentials, created bool) (password string, err error) {
+func writeClientEnv(path, endpoint string, admin tenancy.Credentials, created bool) (password string, err error) {
 	old, err := readEnvFile(path)
 	if err != nil {
 		return "", fmt.Errorf("read %s: %w", path, err)

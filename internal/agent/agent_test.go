@@ -28,7 +28,7 @@ import (
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
-	"berth.dev/berth/internal/manager/agentlink"
+	agentlink "berth.dev/berth/internal/manager/link/agent"
 	"berth.dev/berth/internal/wire/node"
 	"berth.dev/berth/internal/wire/run"
 )

@@ -182,3 +182,37 @@ func ParseAmount(kind SlotKind, text string) (Amount, error) {
 	}
 	return Amount(r.Num().Int64()), nil
 }
+
+// FormatAmount writes an amount for people: bytes with a binary suffix where it is exact enough.
+func FormatAmount(slot SlotName, v Amount) string {
+	if slot != SlotMem {
+		return v.String()
+	}
+	n := v.Units()
+	for _, u := range []struct {
+		size   int64
+		suffix string
+	}{{1 << 40, "t"}, {1 << 30, "g"}, {1 << 20, "m"}, {1 << 10, "k"}} {
+		if n >= u.size {
+			if n%u.size == 0 {
+				return fmt.Sprintf("%d%s", n/u.size, u.suffix)
+			}
+			return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.2f", float64(n)/float64(u.size)), "0"), ".") + u.suffix
+		}
+	}
+	return fmt.Sprint(n)
+}
+
+// KindOf says how a slot is counted; kinds is what agents report.
+func KindOf(name SlotName, kinds map[SlotName]SlotKind) SlotKind {
+	if k, ok := kinds[name]; ok {
+		return k
+	}
+	if name == SlotMem {
+		return SlotBytes
+	}
+	return SlotCount
+}
+
+// DefaultShmem is the shared memory of a kernel when nobody says anything, in bytes.
+const DefaultShmem = 64 << 20

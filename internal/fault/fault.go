@@ -1,7 +1,7 @@
 // Package fault gives every error of Berth a kind, a stable reason and the next step for its reader.
 //
 // It is not a logging package and holds no transport: httpapi maps kinds to
-// HTTP statuses, agentlink to gRPC codes, cli to exit codes, each in one place.
+// HTTP statuses, link/agent to gRPC codes, cli to exit codes, each in one place.
 // Create a fault at the origin; wrap it on the way up with fmt.Errorf and %w.
 package fault
 

@@ -5,11 +5,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/fault"
-	"berth.dev/berth/internal/manager/agentlink"
+	agentlink "berth.dev/berth/internal/manager/link/agent"
 	"berth.dev/berth/internal/manager/reconcile"
+	"berth.dev/berth/internal/manager/session/scheduling"
 )
 
 // Config is everything an operator may set about the manager role.
@@ -25,7 +27,7 @@ type Config struct {
 	Etcd     EtcdConfig
 	// Agents is the port that agents dial.
 	Agents    agentlink.Config
-	Reconcile reconcile.Config
+	Reconcile ReconcileConfig
 	Callbacks CallbackConfig
 	Storage   StorageConfig
 	Wire      WireConfig
@@ -83,6 +85,51 @@ func shortSecret() error {
 		WithNext("make one with: head -c 32 /dev/urandom | base64")
 }
 
+// ReconcileConfig says how patient the control loops are.
+type ReconcileConfig struct {
+	// Debounce gathers hints before a scheduling pass.
+	Debounce time.Duration
+	// Resync is the time between scheduling passes without any hint.
+	Resync time.Duration
+	// Sweep is the time between looks at leases and deadlines.
+	Sweep time.Duration
+	// LostGrace is how long a LOST agent may return before its kernels end.
+	LostGrace time.Duration
+	// EventRetention is how long the history of ended sessions is kept; 0 keeps it for ever.
+	EventRetention time.Duration
+	// LeaderTTL is the lease of the leader in seconds; a dead leader is replaced after it.
+	LeaderTTL int
+}
+
+// DefaultReconcileConfig returns the documented defaults.
+func DefaultReconcileConfig() ReconcileConfig {
+	s := scheduling.DefaultConfig()
+	return ReconcileConfig{
+		Debounce: s.Debounce, Resync: s.Resync, Sweep: time.Second, LostGrace: 5 * time.Minute, EventRetention: 180 * 24 * time.Hour,
+		LeaderTTL: reconcile.DefaultConfig().LeaderTTL,
+	}
+}
+
+// Validate checks the ranges.
+func (c ReconcileConfig) Validate() error {
+	for _, v := range []struct {
+		name       string
+		value      time.Duration
+		least, top time.Duration
+	}{
+		{"debounce", c.Debounce, 0, time.Second},
+		{"resync", c.Resync, time.Second, time.Hour},
+		{"sweep", c.Sweep, 10 * time.Millisecond, time.Minute},
+		{"lost_grace", c.LostGrace, time.Second, 24 * time.Hour},
+		{"event_retention", c.EventRetention, 0, 100 * 365 * 24 * time.Hour},
+	} {
+		if v.value < v.least || v.value > v.top {
+			return fault.Invalidf("reconcile.%s is %s", v.name, v.value).WithNext("choose between %s and %s", v.least, v.top)
+		}
+	}
+	return reconcile.Config{LeaderTTL: c.LeaderTTL}.Validate()
+}
+
 // CallbackConfig says where session callbacks may go.
 type CallbackConfig struct {
 	// AllowPrivate lets callbacks go to private and loopback addresses.
@@ -99,7 +146,7 @@ type WireConfig struct {
 func DefaultConfig() Config {
 	return Config{
 		Listen: "127.0.0.1:8081", StateDir: "/var/lib/berth", Postgres: PostgresConfig{MaxConns: 16},
-		Etcd: EtcdConfig{Prefix: "/berth"}, Agents: agentlink.DefaultConfig(), Reconcile: reconcile.DefaultConfig(),
+		Etcd: EtcdConfig{Prefix: "/berth"}, Agents: agentlink.DefaultConfig(), Reconcile: DefaultReconcileConfig(),
 	}
 }
 

@@ -2,68 +2,84 @@ package manager
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"time"
+	"crypto/tls"
+	"net/http"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/cluster"
+	agentlink "berth.dev/berth/internal/manager/link/agent"
+	"berth.dev/berth/internal/manager/link/peer"
+	"berth.dev/berth/internal/manager/session"
+	"berth.dev/berth/internal/manager/store"
 )
 
-// Presence is how a manager announces itself in etcd under <prefix>/<cluster>/managers/<id>.
-type Presence struct {
-	ID        string    `json:"id"`
-	API       string    `json:"api"`    // host:port of REST and GraphQL
-	Agents    string    `json:"agents"` // host:port of the agent port
-	Version   string    `json:"version"`
-	StartedAt time.Time `json:"started_at"`
+// wirePeers prepares what managers do for each other. Without etcd there are no others.
+func (m *Manager) wirePeers(link *agentlink.Deps) {
+	if m.deps.Etcd == nil {
+		return
+	}
+	log := m.log.With("part", "peer")
+	m.peers = peer.NewDirectory(m.deps.Etcd, m.cfg.Etcd.Prefix+"/"+m.admin.ClusterID+"/managers/", m.deps.Clock, log)
+	m.relay = peer.NewRelay(peer.Options{
+		ID: m.cfg.id(), Local: localAgents{m}, Holder: m.holder, Find: m.peers.Find,
+		TLS: func() *tls.Config { return m.link.ManagerTLS(m.cfg.id()) }, Log: log,
+	})
+	link.Peers, link.Managers, link.Hold = m.relay.Serve, m.managers, m.hold
 }
 
-// presenceTTL is how long the announcement of a manager that died stays, in seconds.
-const presenceTTL = 15
+// localAgents is the agent port, which is made after the relay.
+type localAgents struct{ m *Manager }
 
-// announce keeps the manager's announcement alive until ctx ends. etcd being away costs
-// nothing but the announcement.
+func (l localAgents) Holds(a cluster.AgentID) bool { return l.m.link.Holds(a) }
+
+func (l localAgents) Await(ctx context.Context, a cluster.AgentID) error {
+	return l.m.link.Await(ctx, a)
+}
+
+func (l localAgents) RoundTrip(a cluster.AgentID, req *http.Request) (*http.Response, error) {
+	return l.m.link.RoundTrip(a, req)
+}
+
+// streams is the way to the agents of the whole cluster.
+func (m *Manager) streams() session.Streams {
+	if m.relay == nil {
+		return m.link
+	}
+	return m.relay
+}
+
+func (m *Manager) stopRelay(ctx context.Context) error {
+	if m.relay == nil {
+		return nil
+	}
+	return m.relay.Stop(ctx)
+}
+
+// managers are the agent ports of all managers, nil without etcd.
+func (m *Manager) managers() []string {
+	if m.peers == nil {
+		return nil
+	}
+	return m.peers.AgentPorts()
+}
+
+// hold notes that an agent registered with this manager.
+func (m *Manager) hold(ctx context.Context, agent cluster.AgentID, epoch int64) error {
+	_, err := m.store.HoldAgent(ctx, string(agent), m.cfg.id(), epoch)
+	return err
+}
+
+// holder is the manager that an agent registered with last, "" when there is none.
+func (m *Manager) holder(ctx context.Context, agent cluster.AgentID) (string, error) {
+	id, err := m.store.AgentHolder(ctx, string(agent))
+	if store.Missing(err) {
+		return "", nil
+	}
+	return id, err
+}
+
+// announce keeps the manager's announcement until ctx ends.
 func (m *Manager) announce(ctx context.Context) error {
-	p := Presence{ID: m.cfg.id(), API: m.APIAddr(), Agents: m.AgentAddr(), Version: m.deps.Build.Version, StartedAt: m.deps.Clock.Now().UTC()}
-	raw, err := json.Marshal(p)
-	if err != nil {
-		return fmt.Errorf("render announcement: %w", err)
-	}
-	backoff := chassis.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second}
-	for {
-		err := announceOnce(ctx, m.deps.Etcd, m.cfg.Etcd.Prefix+"/"+m.admin.ClusterID+"/managers/"+p.ID, string(raw))
-		if ctx.Err() != nil {
-			return nil
-		}
-		wait := backoff.Next()
-		m.log.Warn("the announcement of this manager in etcd ended; announcing again", "err", err, "retry_in", wait)
-		if chassis.Wait(ctx, m.deps.Clock, wait) != nil {
-			return nil
-		}
-	}
-}
-
-func announceOnce(ctx context.Context, etcd *clientv3.Client, key, value string) error {
-	lease, err := etcd.Grant(ctx, presenceTTL)
-	if err != nil {
-		return fmt.Errorf("get a lease: %w", err)
-	}
-	defer func() {
-		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		_, _ = etcd.Revoke(rctx, lease.ID) // else it runs out by itself
-	}()
-	if _, err := etcd.Put(ctx, key, value, clientv3.WithLease(lease.ID)); err != nil {
-		return fmt.Errorf("put: %w", err)
-	}
-	alive, err := etcd.KeepAlive(ctx, lease.ID)
-	if err != nil {
-		return fmt.Errorf("keep the lease: %w", err)
-	}
-	for range alive {
-	}
-	return errors.New("the lease ran out")
+	return m.peers.Announce(ctx, peer.Presence{
+		ID: m.cfg.id(), API: m.APIAddr(), Agents: m.link.Advertised(), Version: m.deps.Build.Version, StartedAt: m.deps.Clock.Now().UTC(),
+	})
 }

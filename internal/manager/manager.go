@@ -1,7 +1,7 @@
 // Package manager is the role that owns what should be true: tenancy, sessions, placement.
 // This package only wires its subpackages into services with a declared order:
 //
-//	store ─► service, apps ─► agent port, storage proxies ─► reconcile ─► API ─► presence
+//	store ─► nouns ─► agent port, storage proxies ─► reconcile ─► API ─► presence
 //
 // Clients of PostgreSQL, etcd and Redis come from outside, so that embedded and external
 // services are used through the same code.
@@ -18,25 +18,32 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valkey-io/valkey-go"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/manager/agentlink"
-	"berth.dev/berth/internal/manager/app"
-	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/graphapi"
 	"berth.dev/berth/internal/manager/httpapi"
+	"berth.dev/berth/internal/manager/idle"
+	agentlink "berth.dev/berth/internal/manager/link/agent"
+	"berth.dev/berth/internal/manager/link/peer"
+	proxylink "berth.dev/berth/internal/manager/link/proxy"
+	storagelink "berth.dev/berth/internal/manager/link/storage"
 	"berth.dev/berth/internal/manager/live"
-	"berth.dev/berth/internal/manager/proxylink"
+	"berth.dev/berth/internal/manager/node"
+	"berth.dev/berth/internal/manager/nouns"
+	"berth.dev/berth/internal/manager/operation/callback"
 	"berth.dev/berth/internal/manager/reconcile"
 	"berth.dev/berth/internal/manager/seal"
-	"berth.dev/berth/internal/manager/service"
-	"berth.dev/berth/internal/manager/storagelink"
+	"berth.dev/berth/internal/manager/session"
+	"berth.dev/berth/internal/manager/session/scheduling"
 	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/tenancy"
 	"berth.dev/berth/internal/wire/run"
 )
 
@@ -66,15 +73,15 @@ type Manager struct {
 	log  *slog.Logger
 
 	store   *store.Store
-	service *service.Service
+	nouns   *nouns.Set
 	link    *agentlink.Link
+	peers   *peer.Directory   // nil without etcd
+	relay   *peer.Relay       // nil without etcd
 	storage *storagelink.Link // nil without a shared secret
-	folders *folder.Service
-	apps    *app.Service
-	loops   *reconcile.Loops
+	loops   *reconcile.Leader
 	api     *chassis.HTTPServer
 	handler *httpapi.API
-	admin   service.Credentials
+	admin   tenancy.Credentials
 	created bool
 }
 
@@ -108,77 +115,92 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Manager, error) {
 }
 
 func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
-	streams := &lateStreams{}
-	deps := service.Deps{
-		Store: m.store, Seal: key, Clock: m.deps.Clock.Now, IDs: m.deps.IDs, Random: m.deps.Random, Streams: streams,
-		Callbacks: service.CallbackPolicy{AllowPrivate: m.cfg.Callbacks.AllowPrivate}, Log: m.log.With("part", "service"),
-	}
-	planner := reconcile.NewPlanner(m.store, m.deps.Clock)
-	deps.Explainer = planner
-	if m.admin, m.created, err = service.Bootstrap(ctx, deps); err != nil {
+	m.admin, m.created, err = Bootstrap(ctx, tenancy.Deps{Store: m.store, Seal: key, IDs: m.deps.IDs, Random: m.deps.Random, Log: m.log})
+	if err != nil {
 		return fmt.Errorf("make the first rows: %w", err)
 	}
-	secrets := &vault{m.store, key}
+	streams := &lateStreams{}
+	planner := scheduling.NewPlanner(m.store, m.deps.Clock)
+	deps := nouns.Deps{
+		Store: m.store, Seal: key, Vault: &vault{m.store, key}, Clock: m.deps.Clock.Now, IDs: m.deps.IDs, Random: m.deps.Random, Streams: streams, Explainer: planner,
+		Callbacks: callback.Policy{AllowPrivate: m.cfg.Callbacks.AllowPrivate}, Log: m.log,
+	}
 	linkDeps := agentlink.Deps{
-		ClusterID: m.admin.ClusterID, Vault: secrets, Clock: m.deps.Clock, Random: m.deps.Random,
+		ClusterID: m.admin.ClusterID, Vault: &vault{m.store, key}, Clock: m.deps.Clock, Random: m.deps.Random,
 		Wrap: m.deps.WrapAgents, Log: m.log.With("part", "agentlink"),
 	}
-	idle := reconcile.Idle{Busy: m.busy}
+	idleDeps := idle.LoopDeps{Clock: m.deps.Clock, Busy: m.busy}
 	limiter := httpapi.RateLimiter(httpapi.NewLocalLimiter(m.deps.Clock.Now))
 	if m.deps.Redis != nil {
 		figures := live.New(m.deps.Redis, "berth:"+m.admin.ClusterID+":", m.log.With("part", "live"))
-		deps.Live, deps.Usage, linkDeps.Live, idle.Usage = figures, figures, figures, figures
+		deps.Live, deps.Usage, linkDeps.Live, idleDeps.Usage = figures, figures, figures, figures
 		limiter = httpapi.NewRedisLimiter(m.deps.Redis, m.deps.Clock.Now)
 	}
-	if err := m.wireFolders(); err != nil {
+	if err := m.wireStorage(); err != nil {
 		return err
 	}
-	deps.Folders = m.folders
-	if m.service, err = service.New(deps); err != nil {
+	if m.storage != nil {
+		deps.Proxies = m.storage
+	}
+	if m.nouns, err = nouns.New(deps); err != nil {
 		return err
 	}
-	m.apps, err = app.New(app.Deps{Store: m.store, Sessions: m.service, Vault: secrets, Streams: streams, Clock: m.deps.Clock.Now, IDs: m.deps.IDs,
-		Random: m.deps.Random, Log: m.log.With("part", "app")})
-	if err != nil {
-		return err
-	}
-	proxies := proxylink.New(m.apps, m.deps.Clock, m.log.With("part", "proxylink"))
+	proxies := proxylink.New(proxylink.Deps{App: m.nouns.Apps, Managers: m.managers, Clock: m.deps.Clock, Log: m.log.With("part", "proxylink")})
 	linkDeps.Proxies = func(ctx context.Context, name string, conn *tls.Conn) { proxies.Serve(ctx, name, conn) }
-	linkDeps.Sink = m.service.Nodes()
+	linkDeps.Sink = m.nouns.Reports
 	if m.deps.WrapSink != nil {
 		linkDeps.Sink = m.deps.WrapSink(linkDeps.Sink)
 	}
+	m.wirePeers(&linkDeps)
 	if m.link, err = agentlink.New(m.cfg.Agents, linkDeps); err != nil {
 		return fmt.Errorf("prepare agent port: %w", err)
 	}
-	streams.Streams = m.link
-	loops := m.cfg.Reconcile
-	loops.AgentLease = m.cfg.Agents.Lease
-	loopDeps := reconcile.Deps{
-		Store: m.store, Nodes: m.service.Nodes(), History: m.service, Etcd: m.deps.Etcd, Clock: m.deps.Clock, Log: m.log.With("part", "reconcile"),
-		Folders: m.folders, Holder: m.cfg.id(), Prefix: m.cfg.Etcd.Prefix + "/" + m.admin.ClusterID, Planner: planner,
-	}
-	if m.deps.Health != nil {
-		loopDeps.Registry = m.deps.Health.Registry()
-		m.deps.Health.Check("postgres", m.store.Ping)
-	}
-	loopDeps.Idle = idle
-	if m.loops, err = reconcile.New(loops, loopDeps); err != nil {
+	streams.Streams = m.streams()
+	if err := m.wireLoops(planner, idleDeps); err != nil {
 		return err
 	}
-	graph := graphapi.New(graphapi.Deps{Service: m.service, Folders: m.folders, Actor: httpapi.ActorFrom, Fail: httpapi.Fail, Log: m.log.With("part", "graphapi")})
+	m.wireAPI(limiter)
+	return nil
+}
+
+// wireLoops gathers the control loops of all nouns.
+func (m *Manager) wireLoops(planner *scheduling.Planner, idleDeps idle.LoopDeps) error {
+	var registry prometheus.Registerer
+	if m.deps.Health != nil {
+		registry = m.deps.Health.Registry()
+		m.deps.Health.Check("postgres", m.store.Ping)
+	}
+	c, log := m.cfg.Reconcile, m.log.With("part", "reconcile")
+	placing, err := scheduling.New(scheduling.Config{Debounce: c.Debounce, Resync: c.Resync},
+		scheduling.Deps{Store: m.store, Clock: m.deps.Clock, Registry: registry, Planner: planner, Log: log})
+	if err != nil {
+		return err
+	}
+	idleDeps.Registry = registry
+	sweep := node.SweepConfig{Every: c.Sweep, Lease: m.cfg.Agents.Lease, LostGrace: c.LostGrace}
+	loops := slices.Concat(
+		placing.Loops(), []reconcile.Loop{m.nouns.Reports.Loop(sweep)}, m.nouns.Idle.Loops(idleDeps), m.nouns.Folders.Loops(),
+		m.nouns.Sessions.Loops(session.LoopConfig{Sweep: c.Sweep, EventRetention: c.EventRetention}),
+	)
+	m.loops, err = reconcile.New(reconcile.Config{LeaderTTL: c.LeaderTTL}, reconcile.Deps{
+		Store: m.store, Loops: loops, Etcd: m.deps.Etcd, Clock: m.deps.Clock, Registry: registry, Log: log,
+		Holder: m.cfg.id(), Prefix: m.cfg.Etcd.Prefix + "/" + m.admin.ClusterID,
+	})
+	return err
+}
+
+func (m *Manager) wireAPI(limiter httpapi.RateLimiter) {
+	graph := graphapi.New(graphapi.Deps{Nouns: m.nouns, Actor: httpapi.ActorFrom, Fail: httpapi.Fail, Log: m.log.With("part", "graphapi")})
 	m.handler = httpapi.New(httpapi.Deps{
-		Service: m.service, Folders: m.folders, Apps: m.apps, GraphQL: graph, Log: m.log.With("part", "httpapi"), Clock: m.deps.Clock.Now, RateLimiter: limiter,
+		Nouns: m.nouns, GraphQL: graph, Log: m.log.With("part", "httpapi"), Clock: m.deps.Clock.Now, RateLimiter: limiter,
 		Info: httpapi.Info{NodeID: m.cfg.id(), Build: m.deps.Build.String(), APIVersion: m.cfg.Wire.APIVersion, ManagerVersion: m.cfg.Wire.ManagerVersion},
 	})
 	m.api = chassis.NewHTTPServer("manager-api", chassis.HTTPOptions{Listen: m.cfg.Listen, Handler: m.handler, Log: m.log, Drain: 2 * time.Second,
 		Configure: func(s *http.Server) { s.WriteTimeout = 0 }})
-	return nil
 }
 
-// wireFolders prepares the use cases of folders. Without a shared secret there are no storage proxies.
-func (m *Manager) wireFolders() error {
-	deps := folder.Deps{Store: m.store, Clock: m.deps.Clock.Now, IDs: m.deps.IDs, Log: m.log.With("part", "folder")}
+// wireStorage prepares the connections to storage proxies. Without a shared secret there are none.
+func (m *Manager) wireStorage() error {
 	secret, err := m.cfg.Storage.secret()
 	if err != nil {
 		return err
@@ -186,10 +208,8 @@ func (m *Manager) wireFolders() error {
 	if !secret.IsZero() && m.deps.Etcd != nil {
 		m.storage = storagelink.New(storagelink.Config{Prefix: m.cfg.Etcd.Prefix, Secret: secret},
 			storagelink.Deps{Etcd: m.deps.Etcd, Clock: m.deps.Clock, Log: m.log.With("part", "storagelink")})
-		deps.Proxies = m.storage
 	}
-	m.folders, err = folder.New(deps)
-	return err
+	return nil
 }
 
 // Services are the manager's parts; a group starts them in the declared order.
@@ -199,12 +219,14 @@ func (m *Manager) Services() []*chassis.Service {
 			Run:  m.store.Run,
 			Stop: func(context.Context) error { m.store.Close(); return nil },
 		}),
-		chassis.NewService("service", chassis.Hooks{Run: m.service.Run}).After("store"),
-		chassis.NewService("apps", chassis.Hooks{Run: m.apps.Run}).After("store"),
-		m.link.Service("agent-port").After("service", "apps"),
+		chassis.NewService("operations", chassis.Hooks{Run: m.nouns.Operations.Run}).After("store"),
+		chassis.NewService("sessions", chassis.Hooks{Run: m.nouns.Sessions.Run}).After("operations"),
+		chassis.NewService("apps", chassis.Hooks{Run: m.nouns.Apps.Run}).After("sessions"),
+		m.link.Service("agent-port").After("sessions", "apps"),
+		chassis.NewService("agent-relay", chassis.Hooks{Stop: m.stopRelay}).After("agent-port"),
 		chassis.NewService("agent-wakes", chassis.Hooks{Run: m.wakeAgents}).After("agent-port"),
-		m.loops.Service().After("agent-port"),
-		m.api.After("service", "agent-port"),
+		m.loops.Service().After("agent-relay"),
+		m.api.After("sessions", "agent-port", "agent-relay"),
 		// Streams and held requests end with a word to their clients before the server drains the rest.
 		chassis.NewService("api-streams", chassis.Hooks{Stop: m.handler.Stop}).After(m.api.Name()),
 	}
@@ -213,8 +235,9 @@ func (m *Manager) Services() []*chassis.Service {
 			chassis.NewService("storage-volumes", chassis.Hooks{Start: m.hearOfVolumes}).After("storage-proxies"))
 		m.api.After("storage-volumes")
 	}
-	if m.deps.Etcd != nil {
-		services = append(services, chassis.NewService("presence", chassis.Hooks{Run: m.announce}).After("manager-api", "agent-port"))
+	if m.peers != nil {
+		services = append(services, chassis.NewService("presence", chassis.Hooks{Run: m.announce}).After("manager-api", "agent-port"),
+			chassis.NewService("managers", chassis.Hooks{Run: m.peers.Run}).After("store"))
 	}
 	return services
 }
@@ -257,7 +280,7 @@ func (m *Manager) wakeAgents(ctx context.Context) error {
 
 // busy asks a kernel's runner whether it executes something now.
 func (m *Manager) busy(ctx context.Context, agent cluster.AgentID, kernel cluster.KernelID) (bool, error) {
-	c := run.NewClient(run.Options{Transport: service.LookAtRunner(m.link, agent, kernel)})
+	c := run.NewClient(run.Options{Transport: session.LookAtRunner(m.streams(), agent, kernel)})
 	defer c.Close()
 	hello, err := c.Hello(ctx)
 	if err != nil {
@@ -268,24 +291,18 @@ func (m *Manager) busy(ctx context.Context, agent cluster.AgentID, kernel cluste
 
 // Admin returns the first administrator; created says that this start made it, and only
 // then is the password known.
-func (m *Manager) Admin() (c service.Credentials, created bool) { return m.admin, m.created }
+func (m *Manager) Admin() (c tenancy.Credentials, created bool) { return m.admin, m.created }
 
-// Service gives access to the use cases for commands that run in this process.
-func (m *Manager) Service() *service.Service { return m.service }
-
-// Folders gives access to the use cases of folders for commands that run in this process.
-func (m *Manager) Folders() *folder.Service { return m.folders }
-
-// Apps gives access to the use cases of apps for commands that run in this process.
-func (m *Manager) Apps() *app.Service { return m.apps }
+// Nouns gives access to the use cases for commands that run in this process.
+func (m *Manager) Nouns() *nouns.Set { return m.nouns }
 
 // Findings compares the rows with each other, for the machine's own administrator.
-func (m *Manager) Findings(ctx context.Context) ([]service.Finding, error) {
-	found, err := m.service.Findings(ctx)
+func (m *Manager) Findings(ctx context.Context) ([]cluster.Finding, error) {
+	found, err := m.nouns.Operations.Findings(ctx)
 	if err != nil {
 		return nil, err
 	}
-	apps, err := m.apps.Findings(ctx)
+	apps, err := m.nouns.Apps.Findings(ctx)
 	return append(found, apps...), err
 }
 
@@ -301,9 +318,9 @@ func (m *Manager) JoinToken(ctx context.Context) (string, error) {
 	return token.String(), err
 }
 
-// lateStreams breaks the ring between service (which opens streams) and agentlink (which
-// reports to service): it is filled before either runs.
-type lateStreams struct{ service.Streams }
+// lateStreams breaks the ring between session (which opens streams) and link/agent (which
+// reports to node): it is filled before either runs.
+type lateStreams struct{ session.Streams }
 
 // Close releases what New opened, for a Manager whose services were never started.
 func (m *Manager) Close() error { m.store.Close(); return nil }

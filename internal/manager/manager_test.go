@@ -13,6 +13,7 @@ import (
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager"
+	"berth.dev/berth/internal/manager/link/peer"
 	"berth.dev/berth/internal/testkit"
 )
 
@@ -42,11 +43,11 @@ func TestConfig(t *testing.T) {
 func TestPresence(t *testing.T) {
 	t.Parallel()
 	c := testkit.New(t, testkit.Options{Managers: 2, NoAgents: true})
-	present := func() []manager.Presence {
-		var out []manager.Presence
+	present := func() []peer.Presence {
+		var out []peer.Presence
 		for key, value := range c.Etcd("/berth/") {
 			if strings.Contains(key, "/managers/") {
-				var p manager.Presence
+				var p peer.Presence
 				require.NoError(t, json.Unmarshal([]byte(value), &p))
 				out = append(out, p)
 			}

@@ -13,7 +13,8 @@ import (
 	"berth.dev/berth/internal/agent/runtime/fake"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/session"
+	"berth.dev/berth/internal/manager/session/request"
 	"berth.dev/berth/internal/testkit"
 )
 
@@ -89,7 +90,7 @@ func (s *storm) create() {
 		s.jobs[s.Batch(name, fmt.Sprintf("print(\"x\"); sleep 0.%d; exit %d", s.rand.IntN(9), code))] = code
 		return
 	}
-	s.live = append(s.live, s.Create(service.CreateSession{Name: name}))
+	s.live = append(s.live, s.Create(request.Session{Name: name}))
 }
 
 func (s *storm) destroy() {
@@ -235,7 +236,7 @@ func (s *storm) verify() {
 }
 
 // once: no generation of a kernel was started twice.
-func (s *storm) once(got *service.Session) {
+func (s *storm) once(got *session.Session) {
 	for _, k := range got.Kernels {
 		starts := 0
 		for _, a := range s.Agents {

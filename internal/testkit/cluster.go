@@ -26,9 +26,13 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/embedded"
 	"berth.dev/berth/internal/manager"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/nouns"
+	"berth.dev/berth/internal/manager/session"
+	"berth.dev/berth/internal/manager/session/request"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/storetest"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 // Image is the image that every engine has; its alias is "python".
@@ -64,7 +68,7 @@ type Cluster struct {
 	dir   string
 	dsn   string
 	etcd  *embedded.Etcd
-	admin service.Credentials
+	admin tenancy.Credentials
 	held  holds
 
 	// Store is the test's own connection to the database, for looking and for moving time.
@@ -381,10 +385,10 @@ func (a *Agent) Containers() int {
 }
 
 // Service is the use cases of the first manager that runs.
-func (c *Cluster) Service() *service.Service {
+func (c *Cluster) Nouns() *nouns.Set {
 	for _, m := range c.Managers {
 		if m.Running() {
-			return m.Manager.Service()
+			return m.Manager.Nouns()
 		}
 	}
 	c.tb.Fatal("no manager runs")
@@ -392,9 +396,9 @@ func (c *Cluster) Service() *service.Service {
 }
 
 // Admin is the administrator, authenticated.
-func (c *Cluster) Admin() service.Actor {
+func (c *Cluster) Admin() authz.Actor {
 	c.tb.Helper()
-	a, _, err := c.Service().Authenticate(c.tb.Context(), c.admin.AccessKey)
+	a, _, err := c.Nouns().Tenancy.Authenticate(c.tb.Context(), c.admin.AccessKey)
 	c.check(err)
 	return a
 }
@@ -414,7 +418,7 @@ func (c *Cluster) Client() *api.Client {
 }
 
 // Create makes a session; what r leaves out is one core, 64 MiB and the common image.
-func (c *Cluster) Create(r service.CreateSession) cluster.SessionID {
+func (c *Cluster) Create(r request.Session) cluster.SessionID {
 	c.tb.Helper()
 	if r.Image == "" {
 		r.Image = Image
@@ -425,14 +429,14 @@ func (c *Cluster) Create(r service.CreateSession) cluster.SessionID {
 	if r.Resources == nil {
 		r.Resources = map[string]string{"cpu": "1", "mem": "128m"}
 	}
-	s, err := c.Service().CreateSession(c.tb.Context(), c.Admin(), r)
+	s, err := c.Nouns().Sessions.Create(c.tb.Context(), c.Admin(), r)
 	c.check(err)
 	return s.ID
 }
 
 // Batch makes a batch session that runs a command of the fake runner's language.
 func (c *Cluster) Batch(name, command string) cluster.SessionID {
-	return c.Create(service.CreateSession{Name: name, Type: cluster.Batch, StartupCommand: command})
+	return c.Create(request.Session{Name: name, Type: cluster.Batch, StartupCommand: command})
 }
 
 // Destroy asks for the end of a session.
@@ -444,24 +448,24 @@ func (c *Cluster) Destroy(id cluster.SessionID, forced bool) {
 // TryDestroy is Destroy that may be refused.
 func (c *Cluster) TryDestroy(id cluster.SessionID, forced bool) error {
 	c.tb.Helper()
-	_, err := c.Service().DestroySession(c.tb.Context(), c.Admin(), string(id), service.DestroyOptions{Forced: forced})
+	_, err := c.Nouns().Sessions.Destroy(c.tb.Context(), c.Admin(), string(id), session.DestroyOptions{Forced: forced})
 	return err
 }
 
 // Ended waits until a session is final and returns it.
-func (c *Cluster) Ended(id cluster.SessionID) *service.Session { return c.in(id, cluster.Status.Final) }
+func (c *Cluster) Ended(id cluster.SessionID) *session.Session { return c.in(id, cluster.Status.Final) }
 
 // Running waits until a session is RUNNING.
-func (c *Cluster) Running(id cluster.SessionID) *service.Session {
+func (c *Cluster) Running(id cluster.SessionID) *session.Session {
 	return c.in(id, func(s cluster.Status) bool { return s == cluster.Running })
 }
 
 // In waits until a session has a status.
-func (c *Cluster) In(id cluster.SessionID, status cluster.Status) *service.Session {
+func (c *Cluster) In(id cluster.SessionID, status cluster.Status) *session.Session {
 	return c.in(id, func(s cluster.Status) bool { return s == status })
 }
 
-func (c *Cluster) in(id cluster.SessionID, ok func(cluster.Status) bool) *service.Session {
+func (c *Cluster) in(id cluster.SessionID, ok func(cluster.Status) bool) *session.Session {
 	c.tb.Helper()
 	c.Until("session "+string(id)+" gets there", func() bool {
 		var status cluster.Status
@@ -476,9 +480,9 @@ func (c *Cluster) in(id cluster.SessionID, ok func(cluster.Status) bool) *servic
 }
 
 // Session reads a session.
-func (c *Cluster) Session(id cluster.SessionID) *service.Session {
+func (c *Cluster) Session(id cluster.SessionID) *session.Session {
 	c.tb.Helper()
-	s, err := c.Service().FindSession(c.tb.Context(), c.Admin(), string(id), "")
+	s, err := c.Nouns().Sessions.Find(c.tb.Context(), c.Admin(), string(id), "")
 	c.check(err)
 	return s
 }
@@ -505,7 +509,7 @@ func (c *Cluster) Clean() {
 
 func (c *Cluster) dirt() string {
 	ctx := c.tb.Context()
-	found, err := c.Service().Findings(ctx)
+	found, err := c.Nouns().Operations.Findings(ctx)
 	if err != nil {
 		return err.Error()
 	}

@@ -10,7 +10,7 @@ import (
 	"berth.dev/berth/internal/agent/runtime/fake"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/session/request"
 	"berth.dev/berth/internal/testkit"
 )
 
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 func TestLife(t *testing.T) {
 	t.Parallel()
 	c := testkit.New(t, testkit.Options{})
-	id := c.Create(service.CreateSession{Name: "hello", Image: "python"})
+	id := c.Create(request.Session{Name: "hello", Image: "python"})
 	s := c.Running(id)
 	require.Equal(t, c.Agents[0].ID(), s.MainKernel().Agent)
 	require.Equal(t, 1, c.Agents[0].Starts(s.MainKernel().ID))
@@ -59,7 +59,7 @@ func TestAgentDies(t *testing.T) {
 	t.Parallel()
 	c := testkit.New(t, testkit.Options{})
 	a := c.Agents[0]
-	stays, job := c.Create(service.CreateSession{Name: "stays"}), c.Batch("the-job", testkit.Held+"; exit 4")
+	stays, job := c.Create(request.Session{Name: "stays"}), c.Batch("the-job", testkit.Held+"; exit 4")
 	k := c.Running(stays).MainKernel()
 	c.Running(job)
 	a.Stop()
@@ -81,7 +81,7 @@ func TestEndedWhileStopped(t *testing.T) {
 	t.Parallel()
 	c := testkit.New(t, testkit.Options{})
 	a := c.Agents[0]
-	shell, job := c.Create(service.CreateSession{Name: "shell"}), c.Batch("the-job", testkit.Held+"; exit 0")
+	shell, job := c.Create(request.Session{Name: "shell"}), c.Batch("the-job", testkit.Held+"; exit 0")
 	k := c.Running(shell).MainKernel()
 	c.Running(job)
 	a.Stop()
@@ -104,7 +104,7 @@ func TestAgentStaysAway(t *testing.T) {
 	t.Parallel()
 	c := testkit.New(t, testkit.Options{})
 	a := c.Agents[0]
-	id := c.Create(service.CreateSession{Name: "lost"})
+	id := c.Create(request.Session{Name: "lost"})
 	k := c.Running(id).MainKernel()
 	lost := func() bool { return c.Session(id).MainKernel().Status == cluster.Lost }
 
@@ -133,10 +133,10 @@ func TestManagerDies(t *testing.T) {
 	t.Parallel()
 	c := testkit.New(t, testkit.Options{})
 	m := c.Managers[0]
-	stays, job := c.Create(service.CreateSession{Name: "stays"}), c.Batch("the-job", testkit.Held+"; exit 5")
+	stays, job := c.Create(request.Session{Name: "stays"}), c.Batch("the-job", testkit.Held+"; exit 5")
 	k := c.Running(stays).MainKernel()
 	c.Running(job)
-	waits := c.Create(service.CreateSession{Name: "waits"})
+	waits := c.Create(request.Session{Name: "waits"})
 	m.Stop()
 	c.Release()
 	m.Start()
@@ -154,14 +154,14 @@ func TestManagerDies(t *testing.T) {
 func TestLeaderDies(t *testing.T) {
 	t.Parallel()
 	c := testkit.New(t, testkit.Options{Managers: 2, Agents: 2})
-	first := c.Create(service.CreateSession{Name: "first"})
+	first := c.Create(request.Session{Name: "first"})
 	c.Running(first)
 	c.Managers[0].Stop()
-	second := c.Create(service.CreateSession{Name: "second", Agents: []string{string(c.Agents[1].ID())}})
+	second := c.Create(request.Session{Name: "second", Agents: []string{string(c.Agents[1].ID())}})
 	c.Running(second)
 	c.Managers[0].Start()
 	c.Managers[1].Stop()
-	third := c.Create(service.CreateSession{Name: "third", Agents: []string{string(c.Agents[0].ID())}})
+	third := c.Create(request.Session{Name: "third", Agents: []string{string(c.Agents[0].ID())}})
 	c.Running(third)
 	c.Managers[1].Start()
 	for _, id := range []cluster.SessionID{first, second, third} {
@@ -176,11 +176,11 @@ func TestFailsElsewhere(t *testing.T) {
 	t.Parallel()
 	c := testkit.New(t, testkit.Options{Agents: 2})
 	back := c.Agents[0].Engine.Inject(fake.Fault{Method: fake.Create, Err: errDisk})
-	id := c.Create(service.CreateSession{Name: "moves"})
+	id := c.Create(request.Session{Name: "moves"})
 	s := c.Running(id)
 	require.Equal(t, c.Agents[1].ID(), s.MainKernel().Agent)
 	c.Agents[1].Engine.Inject(fake.Fault{Method: fake.Create, Err: errDisk})
-	other := c.Create(service.CreateSession{Name: "fails"})
+	other := c.Create(request.Session{Name: "fails"})
 	s = c.Ended(other)
 	require.Equal(t, cluster.Error, s.Status)
 	require.Equal(t, string(cluster.ReasonFailedToCreate), s.StatusInfo)

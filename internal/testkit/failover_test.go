@@ -10,7 +10,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/session/request"
 	"berth.dev/berth/internal/testkit"
 )
 
@@ -37,12 +37,12 @@ func TestLeaderIsKilled(t *testing.T) {
 		return count(`SELECT count(*) FROM agents WHERE status = 'ALIVE' AND devices <> '[]'`) == 4
 	})
 	ids := make([]cluster.SessionID, jobs)
-	admin, svc := c.Admin(), c.Service()
+	admin, svc := c.Admin(), c.Nouns()
 	var group sync.WaitGroup
 	for w := range 16 {
 		group.Go(func() {
 			for i := w; i < jobs; i += 16 {
-				s, err := svc.CreateSession(t.Context(), admin, service.CreateSession{Name: fmt.Sprintf("job-%d", i), Image: testkit.Image,
+				s, err := svc.Sessions.Create(t.Context(), admin, request.Session{Name: fmt.Sprintf("job-%d", i), Image: testkit.Image,
 					Type: cluster.Batch, StartupCommand: "exit 0", Resources: map[string]string{"cpu": "1", "mem": "128m"}})
 				if err != nil {
 					t.Errorf("create job %d: %v", i, err)

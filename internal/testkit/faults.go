@@ -9,7 +9,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
-	"berth.dev/berth/internal/manager/agentlink"
+	agentlink "berth.dev/berth/internal/manager/link/agent"
 )
 
 // Faults stand between agents and managers. The zero value passes everything; all methods

@@ -9,7 +9,7 @@ import (
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/runtime/fake"
 	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/session/request"
 	"berth.dev/berth/internal/testkit"
 )
 
@@ -19,7 +19,7 @@ func TestSilentAgentIsPassedOver(t *testing.T) {
 	c := testkit.New(t, testkit.Options{Agents: 2})
 	quiet := c.Agents[0]
 	quiet.Stop()
-	id := c.Create(service.CreateSession{Name: "moves"})
+	id := c.Create(request.Session{Name: "moves"})
 	require.Equal(t, quiet.ID(), c.In(id, cluster.Scheduled).MainKernel().Agent)
 	// Its lease still runs, but the time to take the kernel up is over.
 	c.Overdue()
@@ -39,7 +39,7 @@ func TestHungEngine(t *testing.T) {
 	c := testkit.New(t, testkit.Options{})
 	a := c.Agents[0]
 	back := a.Engine.Inject(fake.Fault{Method: fake.Create, Hang: true})
-	id := c.Create(service.CreateSession{Name: "hangs"})
+	id := c.Create(request.Session{Name: "hangs"})
 	c.Until("it is being created", func() bool {
 		st := c.Session(id).Status
 		return st == cluster.Preparing || st == cluster.Prepared || st == cluster.Creating
@@ -63,7 +63,7 @@ func TestStubbornContainer(t *testing.T) {
 		o.Program = func(s runtime.Spec) fake.Program { p := fake.DefaultProgram(s); p.Stubborn = true; return p }
 	}})
 	a := c.Agents[0]
-	id := c.Create(service.CreateSession{Name: "stubborn"})
+	id := c.Create(request.Session{Name: "stubborn"})
 	c.Running(id)
 	a.Stop()
 	c.Destroy(id, false)
@@ -83,7 +83,7 @@ func TestDependencies(t *testing.T) {
 	t.Parallel()
 	c := testkit.New(t, testkit.Options{})
 	after := func(name string, deps ...string) cluster.SessionID {
-		return c.Create(service.CreateSession{Name: name, Type: cluster.Batch, StartupCommand: "exit 0", Dependencies: deps})
+		return c.Create(request.Session{Name: name, Type: cluster.Batch, StartupCommand: "exit 0", Dependencies: deps})
 	}
 	first := c.Batch("first", testkit.Held+"; exit 0")
 	c.Running(first)
@@ -110,7 +110,7 @@ func TestDependencies(t *testing.T) {
 func TestStartsAt(t *testing.T) {
 	t.Parallel()
 	c := testkit.New(t, testkit.Options{})
-	id := c.Create(service.CreateSession{Name: "later", Type: cluster.Batch, StartupCommand: "exit 0", StartsAt: "1h"})
+	id := c.Create(request.Session{Name: "later", Type: cluster.Batch, StartupCommand: "exit 0", StartsAt: "1h"})
 	c.Until("it says when it starts", func() bool { return c.Session(id).StatusInfo == "start-time" })
 	c.Pass(time.Hour)
 	require.Equal(t, cluster.ResultSuccess, c.Ended(id).Result)
@@ -120,9 +120,9 @@ func TestStartsAt(t *testing.T) {
 func TestQueueMovesOn(t *testing.T) {
 	t.Parallel()
 	c := testkit.New(t, testkit.Options{Cores: 2})
-	first := c.Create(service.CreateSession{Name: "first", Resources: map[string]string{"cpu": "2", "mem": "128m"}})
+	first := c.Create(request.Session{Name: "first", Resources: map[string]string{"cpu": "2", "mem": "128m"}})
 	c.Running(first)
-	second := c.Create(service.CreateSession{Name: "second"})
+	second := c.Create(request.Session{Name: "second"})
 	c.Until("it says what it lacks", func() bool { return c.Session(second).StatusInfo == "capacity" })
 	data := c.Session(second).StatusData["scheduler"].(map[string]any)
 	require.Equal(t, map[string]any{"cpu": "1"}, data["shortfall"])
@@ -139,7 +139,7 @@ func TestQueueMovesOn(t *testing.T) {
 func TestOverrunBatch(t *testing.T) {
 	t.Parallel()
 	c := testkit.New(t, testkit.Options{})
-	id := c.Create(service.CreateSession{Name: "slow", Type: cluster.Batch, StartupCommand: "sleep 600", BatchTimeout: 300 * time.Millisecond})
+	id := c.Create(request.Session{Name: "slow", Type: cluster.Batch, StartupCommand: "sleep 600", BatchTimeout: 300 * time.Millisecond})
 	c.Running(id)
 	c.Pass(2 * time.Minute)
 	s := c.Ended(id)

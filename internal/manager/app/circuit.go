@@ -65,7 +65,7 @@ func ownedCircuit(v dbgen.CircuitViewsRow) authz.Owned {
 }
 
 // mayVisit lets in the owner, administrators, whom it is shared with, and everybody when it is public.
-func mayVisit(a Actor, v dbgen.CircuitViewsRow) error {
+func mayVisit(a authz.Actor, v dbgen.CircuitViewsRow) error {
 	if err := authz.Authenticated(a); err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func mayVisit(a Actor, v dbgen.CircuitViewsRow) error {
 	return authz.Write(a, ownedCircuit(v))
 }
 
-func (s *Service) seen(a Actor, v dbgen.CircuitViewsRow, all map[string]Proxy) Circuit {
+func (s *Service) seen(a authz.Actor, v dbgen.CircuitViewsRow, all map[string]Proxy) Circuit {
 	c := v.Circuit
 	out := Circuit{ID: c.ID, App: c.App, Protocol: c.Protocol, SessionID: cluster.SessionID(c.SessionID), SessionName: v.SessionName, Mode: proxy.Mode(c.Mode), Public: c.Public,
 		Mine: authz.Write(a, ownedCircuit(v)) == nil, Allowed: []string{}, SharedUsers: []string{}, SharedProjects: []string{}, CreatedAt: c.CreatedAt.UTC()}
@@ -102,13 +102,13 @@ func (s *Service) seen(a Actor, v dbgen.CircuitViewsRow, all map[string]Proxy) C
 }
 
 // Circuits lists what the actor owns or may visit by a share; with a session, all of that session, which the actor must see.
-func (s *Service) Circuits(ctx context.Context, a Actor, session string, owner cluster.AccessKey) ([]Circuit, error) {
+func (s *Service) Circuits(ctx context.Context, a authz.Actor, session string, owner cluster.AccessKey) ([]Circuit, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
 	}
 	var of *string
 	if session != "" {
-		v, err := s.d.Sessions.FindSession(ctx, a, session, owner)
+		v, err := s.d.Sessions.Find(ctx, a, session, owner)
 		if err != nil {
 			return nil, err
 		}
@@ -143,7 +143,7 @@ type Entry struct {
 }
 
 // Enter gives whoever may visit a circuit a code and a ticket of their own.
-func (s *Service) Enter(ctx context.Context, a Actor, id string) (Entry, error) {
+func (s *Service) Enter(ctx context.Context, a authz.Actor, id string) (Entry, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return Entry{}, err
 	}
@@ -165,7 +165,7 @@ func (s *Service) Enter(ctx context.Context, a Actor, id string) (Entry, error) 
 			return err
 		}
 		// A change may have taken the right since; the epoch that is signed must be one at which it is held.
-		who, err := held(ctx, tx, string(a.UserID), func(Actor) error { return nil })
+		who, err := held(ctx, tx, string(a.UserID), func(authz.Actor) error { return nil })
 		if err != nil {
 			return err
 		}
@@ -226,7 +226,7 @@ type Change struct {
 
 // Patch changes who may visit a circuit (its owner and administrators). Whoever loses the right is thrown out: taking a
 // share away, or the public's right, revokes all tickets; those who keep the right get in again.
-func (s *Service) Patch(ctx context.Context, a Actor, id string, ch Change) (Circuit, error) {
+func (s *Service) Patch(ctx context.Context, a authz.Actor, id string, ch Change) (Circuit, error) {
 	var none Circuit
 	if err := authz.Authenticated(a); err != nil {
 		return none, err
@@ -286,7 +286,7 @@ func (s *Service) Patch(ctx context.Context, a Actor, id string, ch Change) (Cir
 }
 
 // lockMine reads a circuit that the actor may change and keeps it from changing otherwise.
-func (s *Service) lockMine(ctx context.Context, tx *store.Tx, a Actor, id string) (dbgen.CircuitViewsRow, error) {
+func (s *Service) lockMine(ctx context.Context, tx *store.Tx, a authz.Actor, id string) (dbgen.CircuitViewsRow, error) {
 	v, err := view(ctx, tx.Queries, id, string(a.UserID))
 	if err != nil {
 		return v, err
@@ -394,7 +394,7 @@ func unknown(list, known []string, noun, allowed string) error {
 }
 
 // Delete closes a circuit (its owner and administrators); the app runs on.
-func (s *Service) Delete(ctx context.Context, a Actor, id string) error {
+func (s *Service) Delete(ctx context.Context, a authz.Actor, id string) error {
 	if err := authz.Authenticated(a); err != nil {
 		return err
 	}

@@ -9,7 +9,8 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/wire/run"
 )
 
@@ -22,7 +23,7 @@ type Way struct {
 	Port int
 
 	session cluster.SessionID
-	kernel  service.Kernel
+	kernel  session.Kernel
 	s       *Service
 
 	mu      sync.Mutex
@@ -30,7 +31,7 @@ type Way struct {
 }
 
 // Reach starts an app, or names a port with App "", and returns the way to it. Nothing is connected yet.
-func (s *Service) Reach(ctx context.Context, a Actor, ref string, owner cluster.AccessKey, want Want) (*Way, error) {
+func (s *Service) Reach(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey, want Want) (*Way, error) {
 	r, way, err := s.use(ctx, a, ref, owner)
 	if err != nil {
 		return nil, err
@@ -61,6 +62,6 @@ func (w *Way) Used() {
 	defer w.mu.Unlock()
 	if now.Sub(w.touched) >= touchEvery {
 		w.touched = now
-		w.s.accesses.Touch(w.session, now)
+		w.s.d.Sessions.Uses().Touch(w.session, now)
 	}
 }

@@ -322,7 +322,7 @@ func (s *Service) Activity(ctx context.Context, name string, a proxy.Activity) e
 		return fmt.Errorf("note the use of circuits: %w", err)
 	}
 	for _, u := range used {
-		s.accesses.Touch(cluster.SessionID(u.SessionID), u.UsedAt)
+		s.d.Sessions.Uses().Touch(cluster.SessionID(u.SessionID), u.UsedAt)
 	}
 	return nil
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/store"
 )
 
@@ -89,23 +89,20 @@ func (s *Service) Tidy(ctx context.Context) error {
 	return nil
 }
 
-// Finding is something that should not be.
-type Finding = service.Finding
-
 // Findings compares circuits with sessions and proxies, for the machine's own administrator.
-func (s *Service) Findings(ctx context.Context) ([]Finding, error) {
+func (s *Service) Findings(ctx context.Context) ([]cluster.Finding, error) {
 	rows, err := s.d.Store.CircuitDoctorRows(ctx, s.d.Clock().Add(-seenFor))
 	if err != nil {
 		return nil, fmt.Errorf("examine circuits: %w", err)
 	}
-	out := []Finding{}
+	out := []cluster.Finding{}
 	for _, r := range rows {
 		switch r.Kind {
 		case "circuit-without-session":
-			out = append(out, Finding{Severity: "error", Kind: r.Kind, Object: r.Object, Detail: fmt.Sprintf("of app %s is there although its kernel is %s", r.A, r.B),
+			out = append(out, cluster.Finding{Severity: "error", Kind: r.Kind, Object: r.Object, Detail: fmt.Sprintf("of app %s is there although its kernel is %s", r.A, r.B),
 				Next: "restart the manager; report this as a defect"})
 		case "circuits-without-proxy":
-			out = append(out, Finding{Severity: "warning", Kind: r.Kind, Object: r.Object, Detail: fmt.Sprintf("is not connected, but %s circuits are published through it", r.A),
+			out = append(out, cluster.Finding{Severity: "warning", Kind: r.Kind, Object: r.Object, Detail: fmt.Sprintf("is not connected, but %s circuits are published through it", r.A),
 				Next: "start it, or look at its log"})
 		}
 	}

@@ -32,7 +32,7 @@ type Launched struct {
 }
 
 // Start starts an app and gives the actor a token with which an app proxy publishes it.
-func (s *Service) Start(ctx context.Context, a Actor, ref string, owner cluster.AccessKey, w Want) (Launched, error) {
+func (s *Service) Start(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey, w Want) (Launched, error) {
 	r, way, err := s.use(ctx, a, ref, owner)
 	if err != nil {
 		return Launched{}, err
@@ -124,7 +124,7 @@ func (s *Service) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.La
 	if err != nil {
 		return none, err
 	}
-	if _, err := s.visitor(ctx, l.UserID, func(a Actor) error { return authz.Write(a, owned(r)) }); err != nil {
+	if _, err := s.visitor(ctx, l.UserID, func(a authz.Actor) error { return authz.Write(a, owned(r)) }); err != nil {
 		return none, err
 	}
 	want, err := ParseWant(req.App, req.Port, req.Envs, req.Arguments)
@@ -145,7 +145,7 @@ func (s *Service) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.La
 	if w.target.protocol, err = spoken(w.target.protocol, req.Protocol); err != nil {
 		return none, err
 	}
-	s.accesses.Touch(cluster.SessionID(r.ID), s.d.Clock())
+	s.d.Sessions.Uses().Touch(cluster.SessionID(r.ID), s.d.Clock())
 	code, hash, err := s.secret()
 	if err != nil {
 		return none, err
@@ -153,7 +153,7 @@ func (s *Service) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.La
 	reply := proxy.LaunchReply{Code: code}
 	err = s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		// Starting the app may have taken long.
-		if _, err := held(ctx, tx, l.UserID, func(a Actor) error { return authz.Write(a, owned(r)) }); err != nil {
+		if _, err := held(ctx, tx, l.UserID, func(a authz.Actor) error { return authz.Write(a, owned(r)) }); err != nil {
 			return err
 		}
 		all, err := s.proxies(ctx, tx.Queries)
@@ -234,26 +234,26 @@ func (s *Service) addCode(ctx context.Context, tx *store.Tx, hash []byte, c prox
 const visitorKey cluster.AccessKey = "(a visitor, no keypair)"
 
 // visitor reads an active user and asks whether they may.
-func (s *Service) visitor(ctx context.Context, user string, may func(Actor) error) (Actor, error) {
+func (s *Service) visitor(ctx context.Context, user string, may func(authz.Actor) error) (authz.Actor, error) {
 	u, err := s.d.Store.Visitor(ctx, user)
 	return asked(dbgen.HoldVisitorRow(u), user, err, may)
 }
 
 // held is visitor for transactions that give something out: until the end of tx the answer stays true. It comes before what
 // locks sessions and circuits.
-func held(ctx context.Context, tx *store.Tx, user string, may func(Actor) error) (Actor, error) {
+func held(ctx context.Context, tx *store.Tx, user string, may func(authz.Actor) error) (authz.Actor, error) {
 	u, err := tx.HoldVisitor(ctx, user)
 	return asked(u, user, err, may)
 }
 
-func asked(u dbgen.HoldVisitorRow, user string, err error, may func(Actor) error) (Actor, error) {
+func asked(u dbgen.HoldVisitorRow, user string, err error, may func(authz.Actor) error) (authz.Actor, error) {
 	if store.Missing(err) {
-		return Actor{}, fault.Deniedf("this user is not active").WithReason("generic-forbidden")
+		return authz.Actor{}, fault.Deniedf("this user is not active").WithReason("generic-forbidden")
 	}
 	if err != nil {
-		return Actor{}, fmt.Errorf("read user %s: %w", user, err)
+		return authz.Actor{}, fmt.Errorf("read user %s: %w", user, err)
 	}
-	a := Actor{UserID: cluster.UserID(u.ID), Email: u.Email, Role: authz.Role(u.Role), Domain: u.DomainName, AccessKey: visitorKey}
+	a := authz.Actor{UserID: cluster.UserID(u.ID), Email: u.Email, Role: authz.Role(u.Role), Domain: u.DomainName, AccessKey: visitorKey}
 	return a, may(a)
 }
 
@@ -302,7 +302,7 @@ func (s *Service) redeem(ctx context.Context, tx *store.Tx, name, id string, req
 	}
 	// The user, the circuit, then its codes: whoever takes the right away takes them in this order too, and what is read here
 	// holds until the right is written.
-	who, denied := held(ctx, tx, user, func(Actor) error { return nil })
+	who, denied := held(ctx, tx, user, func(authz.Actor) error { return nil })
 	if denied != nil && !fault.Is(denied, fault.Denied) {
 		return reply, nil, denied
 	}
@@ -386,7 +386,7 @@ type Ticket struct {
 }
 
 // Ticket starts an app, or names a port with App "", and gives the actor a ticket for a circuit of it.
-func (s *Service) Ticket(ctx context.Context, a Actor, ref string, owner cluster.AccessKey, want Want) (Ticket, error) {
+func (s *Service) Ticket(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey, want Want) (Ticket, error) {
 	r, way, err := s.use(ctx, a, ref, owner)
 	if err != nil {
 		return Ticket{}, err
@@ -409,7 +409,7 @@ func (s *Service) Ticket(ctx context.Context, a Actor, ref string, owner cluster
 	var out Ticket
 	err = s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		// Starting the app may have taken long.
-		if _, err := held(ctx, tx, string(a.UserID), func(a Actor) error { return authz.Write(a, owned(r)) }); err != nil {
+		if _, err := held(ctx, tx, string(a.UserID), func(a authz.Actor) error { return authz.Write(a, owned(r)) }); err != nil {
 			return err
 		}
 		id, _, err := s.publish(ctx, tx, w)

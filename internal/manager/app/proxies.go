@@ -121,7 +121,7 @@ func (s *Service) Proxies(ctx context.Context) ([]Proxy, error) {
 }
 
 // ProxyVersion is what clients are told about the app proxy of a resource group.
-func (s *Service) ProxyVersion(ctx context.Context, a Actor, group string) (string, error) {
+func (s *Service) ProxyVersion(ctx context.Context, a authz.Actor, group string) (string, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return "", err
 	}

@@ -27,7 +27,6 @@ import (
 	"berth.dev/berth/internal/manager/app"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/seal"
-	"berth.dev/berth/internal/manager/service"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 	"berth.dev/berth/internal/manager/store/storetest"

@@ -1,6 +1,6 @@
 // Package app is the manager's side of apps: starting them through a session's runner, publishing them as circuits of app
 // proxies, and who may visit those. It owns the tables of circuits; a circuit is published while its kernel runs, and rows end
-// with their kernel. httpapi calls the use cases that take an Actor, proxylink those of proxies, whose right is a launch
+// with their kernel. httpapi calls the use cases that take an actor, link/proxy those of proxies, whose right is a launch
 // token, a one-time code or the proxy's certificate.
 //
 // Every use case is one transaction at most, with no network inside it: apps are started before, proxies hear of it after.
@@ -19,20 +19,18 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
-	"berth.dev/berth/internal/manager/service"
-	"berth.dev/berth/internal/manager/service/idling"
+	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/manager/store"
 )
 
-// Actor is the authenticated caller of a use case.
-type Actor = authz.Actor
-
-// Sessions is what this package needs of the use cases of sessions; service.Service satisfies it.
+// Sessions is what this package needs of the use cases of sessions; session.Service satisfies it.
 type Sessions interface {
-	// FindSession authorises reading a session.
-	FindSession(ctx context.Context, a Actor, ref string, owner cluster.AccessKey) (*service.Session, error)
+	// Find authorises reading a session.
+	Find(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey) (*session.Session, error)
 	// Runner authorises using a session that is RUNNING and opens the way to its runner.
-	Runner(ctx context.Context, a Actor, ref string, owner cluster.AccessKey) (*service.Runner, error)
+	Runner(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey) (*session.Runner, error)
+	// Uses is where visits are noted as uses of sessions.
+	Uses() *session.Uses
 }
 
 // Vault keeps the keys of tickets, sealed; Update alone against other managers.
@@ -47,7 +45,7 @@ type Deps struct {
 	Sessions Sessions
 	Vault    Vault
 	// Streams may be nil: no runner can be reached then.
-	Streams service.Streams
+	Streams session.Streams
 	// Clock, IDs and Random default to the system's.
 	Clock  func() time.Time
 	IDs    func() string
@@ -57,9 +55,8 @@ type Deps struct {
 
 // Service is the use cases of apps and circuits.
 type Service struct {
-	d        Deps
-	accesses idling.Accesses
-	table    table
+	d     Deps
+	table table
 
 	keysMu sync.Mutex
 	keys   keyRing
@@ -89,7 +86,6 @@ func (s *Service) Run(ctx context.Context) error {
 	var parts sync.WaitGroup
 	parts.Go(func() { s.follow(ctx) })
 	parts.Go(func() { s.keepHouse(ctx) })
-	parts.Go(func() { s.accesses.Run(ctx, s.d.Store, s.d.Clock, s.d.Log) })
 	parts.Wait()
 	return nil
 }

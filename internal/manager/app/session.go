@@ -11,7 +11,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 	"berth.dev/berth/internal/wire/run"
@@ -68,7 +68,7 @@ func notRunning(name string) error {
 }
 
 // use authorises the actor to use the apps of a session and reads it.
-func (s *Service) use(ctx context.Context, a Actor, ref string, owner cluster.AccessKey) (dbgen.AppSessionRow, *service.Runner, error) {
+func (s *Service) use(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey) (dbgen.AppSessionRow, *session.Runner, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return dbgen.AppSessionRow{}, nil, err
 	}
@@ -92,16 +92,16 @@ func (s *Service) look(r dbgen.AppSessionRow) (*run.Client, error) {
 	if s.d.Streams == nil {
 		return nil, fault.Unavailablef("agent %s is not connected", r.AgentID)
 	}
-	return run.NewClient(run.Options{Transport: service.LookAtRunner(s.d.Streams, cluster.AgentID(r.AgentID), cluster.KernelID(r.KernelID))}), nil
+	return run.NewClient(run.Options{Transport: session.LookAtRunner(s.d.Streams, cluster.AgentID(r.AgentID), cluster.KernelID(r.KernelID))}), nil
 }
 
 // Apps lists the apps of a session: as its runner knows them while it runs, else as its image declares them (their state is
 // "" then). Everybody who may see the session may.
-func (s *Service) Apps(ctx context.Context, a Actor, ref string, owner cluster.AccessKey) ([]run.App, error) {
+func (s *Service) Apps(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey) ([]run.App, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
 	}
-	v, err := s.d.Sessions.FindSession(ctx, a, ref, owner)
+	v, err := s.d.Sessions.Find(ctx, a, ref, owner)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func (s *Service) Apps(ctx context.Context, a Actor, ref string, owner cluster.A
 	if v.Status == cluster.Running && k.Status == cluster.Running && s.d.Streams != nil {
 		ctx, cancel := context.WithTimeout(ctx, listPatience)
 		defer cancel()
-		c := run.NewClient(run.Options{Transport: service.LookAtRunner(s.d.Streams, k.Agent, k.ID)})
+		c := run.NewClient(run.Options{Transport: session.LookAtRunner(s.d.Streams, k.Agent, k.ID)})
 		list, err := c.Apps(ctx)
 		if err == nil {
 			return list.Apps, nil
@@ -123,7 +123,7 @@ func (s *Service) Apps(ctx context.Context, a Actor, ref string, owner cluster.A
 }
 
 // declared are the apps of an image, with those that every session has.
-func declared(ports []service.ServicePort) []run.App {
+func declared(ports []session.ServicePort) []run.App {
 	out := make([]run.App, 0, len(intrinsic)+len(ports))
 	for _, p := range intrinsic {
 		out = append(out, run.App{AppPort: p, Origin: run.AppIntrinsic})
@@ -226,7 +226,7 @@ func noApp(app, session string) error {
 }
 
 // Stop ends an app and everything that is published of it.
-func (s *Service) Stop(ctx context.Context, a Actor, ref string, owner cluster.AccessKey, app string) error {
+func (s *Service) Stop(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey, app string) error {
 	r, way, err := s.use(ctx, a, ref, owner)
 	if err != nil {
 		return err

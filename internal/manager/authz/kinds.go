@@ -126,7 +126,7 @@ var Keypairs = Kind{"keypair", map[Verb]condition{
 }}
 
 // Projects are groups of users of one domain.
-var Projects = Kind{"user group (or project)", map[Verb]condition{
+var Projects = Kind{"project", map[Verb]condition{
 	See:    anyOf{member, inOffice, superadmin, monitor},
 	Use:    anyOf{member, superadmin},
 	Change: anyOf{inOffice, superadmin},
@@ -146,14 +146,14 @@ var Policies = Kind{"resource policy", map[Verb]condition{
 }}
 
 // ResourceGroups are sets of agents with one scheduling policy.
-var ResourceGroups = Kind{"scaling group", map[Verb]condition{
+var ResourceGroups = Kind{"resource group", map[Verb]condition{
 	See:        anyOf{allOf{flag(Active), assigned}, superadmin, monitor},
 	Use:        allOf{flag(Active), assigned},
 	Administer: superadmin,
 }}
 
 // Agents are the machines that run kernels.
-var Agents = Kind{"agent instance", map[Verb]condition{
+var Agents = Kind{"agent", map[Verb]condition{
 	See:        anyOf{superadmin, monitor},
 	Administer: superadmin,
 }}

@@ -33,7 +33,7 @@ type access struct {
 // accessOf decides. Owners may write and delete files unless the folder is read-only; members of a project have the
 // folder's permission unless they were given another one; administrators manage what their domain has, but not what
 // belongs to superadmins; monitors see that folders exist.
-func accessOf(a Actor, h holding) access {
+func accessOf(a authz.Actor, h holding) access {
 	if !a.Known() {
 		return access{}
 	}
@@ -95,7 +95,7 @@ func holdingOf(r dbgen.FolderViewsRow) holding {
 }
 
 // view is a folder as the actor sees it; ok is false for strangers.
-func view(a Actor, r dbgen.FolderViewsRow) (f Folder, ok bool) {
+func view(a authz.Actor, r dbgen.FolderViewsRow) (f Folder, ok bool) {
 	h := holdingOf(r)
 	x := accessOf(a, h)
 	if !x.visible {
@@ -126,7 +126,7 @@ func view(a Actor, r dbgen.FolderViewsRow) (f Folder, ok bool) {
 func (f Folder) ref() cluster.FolderRef { return cluster.FolderRef{Scope: f.Scope, Folder: f.ID} }
 
 // need refuses what the actor may not do with a folder that the actor sees.
-func (f Folder) needOwner(a Actor, what string) error {
+func (f Folder) needOwner(a authz.Actor, what string) error {
 	if f.IsOwner {
 		return nil
 	}
@@ -135,7 +135,7 @@ func (f Folder) needOwner(a Actor, what string) error {
 }
 
 // needFiles refuses work on files that needs more than the actor's permission.
-func (f Folder) needFiles(a Actor, least cluster.MountPermission, what string) error {
+func (f Folder) needFiles(a authz.Actor, least cluster.MountPermission, what string) error {
 	rank := map[cluster.MountPermission]int{cluster.ReadOnly: 1, cluster.ReadWrite: 2, cluster.ReadWriteDelete: 3}
 	if rank[f.Effective] >= rank[least] {
 		return nil

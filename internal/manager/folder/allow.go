@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
 )
 
@@ -21,7 +22,7 @@ func (h HostPermissions) check() (map[string]any, error) {
 		}
 		for _, one := range list {
 			if !slices.Contains(AllPermissions(), one) {
-				return nil, invalid("%.60q is no permission on folder hosts", string(one)).WithNext("use one of %v", AllPermissions())
+				return nil, fault.Invalidf("%.60q is no permission on folder hosts", string(one)).WithNext("use one of %v", AllPermissions())
 			}
 		}
 		slices.Sort(list)
@@ -31,7 +32,7 @@ func (h HostPermissions) check() (map[string]any, error) {
 }
 
 // AllowInDomain replaces what a domain allows on hosts (superadmins).
-func (s *Service) AllowInDomain(ctx context.Context, a Actor, domain string, hosts HostPermissions) error {
+func (s *Service) AllowInDomain(ctx context.Context, a authz.Actor, domain string, hosts HostPermissions) error {
 	if err := authz.NeedSuperadmin(a, "change what domains allow"); err != nil {
 		return err
 	}
@@ -50,11 +51,11 @@ func (s *Service) AllowInDomain(ctx context.Context, a Actor, domain string, hos
 }
 
 // AllowInProject replaces what a project allows on hosts, besides its domain (administrators of the domain).
-func (s *Service) AllowInProject(ctx context.Context, a Actor, project string, hosts HostPermissions) error {
+func (s *Service) AllowInProject(ctx context.Context, a authz.Actor, project string, hosts HostPermissions) error {
 	if err := authz.Authenticated(a); err != nil {
 		return err
 	}
-	p, err := s.project(ctx, a, project)
+	p, err := s.d.Tenancy.VisibleProject(ctx, a, project, a.Domain)
 	if err != nil {
 		return err
 	}

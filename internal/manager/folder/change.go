@@ -15,7 +15,7 @@ import (
 var updatable = []string{string(cluster.FolderReady), string(cluster.FolderMounted)}
 
 // toChange finds a folder that the actor may change as its owner does, and on whose host the actor has the permission.
-func (s *Service) toChange(ctx context.Context, a Actor, ref string, prefer preference, permit HostPermission, what string) (Folder, error) {
+func (s *Service) toChange(ctx context.Context, a authz.Actor, ref string, prefer preference, permit HostPermission, what string) (Folder, error) {
 	f, err := s.find(ctx, a, ref, prefer)
 	if err != nil {
 		return f, err
@@ -27,7 +27,7 @@ func (s *Service) toChange(ctx context.Context, a Actor, ref string, prefer pref
 }
 
 // Rename gives a folder another name.
-func (s *Service) Rename(ctx context.Context, a Actor, ref, name string) (Folder, error) {
+func (s *Service) Rename(ctx context.Context, a authz.Actor, ref, name string) (Folder, error) {
 	f, err := s.toChange(ctx, a, ref, living, PermitModify, "rename")
 	if err != nil {
 		return f, err
@@ -72,7 +72,7 @@ func changed(n int64, err error, f Folder, what string) error {
 }
 
 // UpdateOptions changes what the owner may choose.
-func (s *Service) UpdateOptions(ctx context.Context, a Actor, ref string, o Options) (Folder, error) {
+func (s *Service) UpdateOptions(ctx context.Context, a authz.Actor, ref string, o Options) (Folder, error) {
 	f, err := s.toChange(ctx, a, ref, living, PermitModify, "change")
 	if err != nil {
 		return f, err
@@ -88,7 +88,7 @@ func (s *Service) UpdateOptions(ctx context.Context, a Actor, ref string, o Opti
 		perm = new(string(*o.Permission))
 	}
 	if perm == nil && o.Cloneable == nil {
-		return f, invalid("there is nothing to change").WithNext("give cloneable or permission")
+		return f, fault.Invalidf("there is nothing to change").WithNext("give cloneable or permission")
 	}
 	n, err := s.d.Store.SetFolderOptions(ctx, o.Cloneable, perm, string(f.ID), updatable)
 	if err := changed(n, err, f, "changed"); err != nil {
@@ -98,7 +98,7 @@ func (s *Service) UpdateOptions(ctx context.Context, a Actor, ref string, o Opti
 }
 
 // leave is a move of a folder that nobody may be using.
-func (s *Service) leave(ctx context.Context, a Actor, f Folder, to cluster.FolderStatus, task *string, what string, from ...cluster.FolderStatus) (Folder, error) {
+func (s *Service) leave(ctx context.Context, a authz.Actor, f Folder, to cluster.FolderStatus, task *string, what string, from ...cluster.FolderStatus) (Folder, error) {
 	err := s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		// Sessions that are being created hold the row (Hold) until their mounts are written.
 		if _, err := tx.LockFolder(ctx, string(f.ID)); err != nil {
@@ -157,7 +157,7 @@ func unused(ctx context.Context, q *dbgen.Queries, f Folder, what string) error 
 }
 
 // Trash puts a folder into the trash bin; Conflict while live sessions mount it. Its files stay where they are.
-func (s *Service) Trash(ctx context.Context, a Actor, ref string) (Folder, error) {
+func (s *Service) Trash(ctx context.Context, a authz.Actor, ref string) (Folder, error) {
 	f, err := s.toChange(ctx, a, ref, living, PermitDelete, "delete")
 	if err != nil {
 		return f, err
@@ -169,7 +169,7 @@ func (s *Service) Trash(ctx context.Context, a Actor, ref string) (Folder, error
 }
 
 // Restore takes a folder out of the trash bin.
-func (s *Service) Restore(ctx context.Context, a Actor, ref string) (Folder, error) {
+func (s *Service) Restore(ctx context.Context, a authz.Actor, ref string) (Folder, error) {
 	f, err := s.toChange(ctx, a, ref, trashed, PermitModify, "restore")
 	if err != nil {
 		return f, err
@@ -212,7 +212,7 @@ func restoreClash(err error, f Folder) error {
 }
 
 // DeleteForever removes the files of a folder in the trash bin, in the background; its status tells how far that is.
-func (s *Service) DeleteForever(ctx context.Context, a Actor, ref string) (Folder, error) {
+func (s *Service) DeleteForever(ctx context.Context, a authz.Actor, ref string) (Folder, error) {
 	f, err := s.toChange(ctx, a, ref, trashed, PermitDelete, "delete")
 	if err != nil {
 		return f, err
@@ -220,7 +220,7 @@ func (s *Service) DeleteForever(ctx context.Context, a Actor, ref string) (Folde
 	return s.remove(ctx, a, f)
 }
 
-func (s *Service) remove(ctx context.Context, a Actor, f Folder) (Folder, error) {
+func (s *Service) remove(ctx context.Context, a authz.Actor, f Folder) (Folder, error) {
 	switch f.Status {
 	case cluster.FolderDeleteOngoing, cluster.FolderDeleteComplete:
 		return f, nil // as asked
@@ -233,7 +233,7 @@ func (s *Service) remove(ctx context.Context, a Actor, f Folder) (Folder, error)
 }
 
 // Purge is DeleteForever that also forgets the row of a folder that was removed already (administrators).
-func (s *Service) Purge(ctx context.Context, a Actor, ref string) (Folder, error) {
+func (s *Service) Purge(ctx context.Context, a authz.Actor, ref string) (Folder, error) {
 	if err := authz.NeedAdmin(a, "purge folders"); err != nil {
 		return Folder{}, err
 	}
@@ -249,7 +249,7 @@ func (s *Service) Purge(ctx context.Context, a Actor, ref string) (Folder, error
 }
 
 // ChangeOwnership gives a user folder to another user (superadmins). Its files stay in the scope that they are in.
-func (s *Service) ChangeOwnership(ctx context.Context, a Actor, ref, email string) error {
+func (s *Service) ChangeOwnership(ctx context.Context, a authz.Actor, ref, email string) error {
 	if err := authz.NeedSuperadmin(a, "change the owners of folders"); err != nil {
 		return err
 	}
@@ -258,17 +258,17 @@ func (s *Service) ChangeOwnership(ctx context.Context, a Actor, ref, email strin
 		return err
 	}
 	if f.Ownership != OfUser {
-		return invalid("folder %s (%s) belongs to project %s: only user folders change their owner", f.Name, f.Host, f.ProjectName)
+		return fault.Invalidf("folder %s (%s) belongs to project %s: only user folders change their owner", f.Name, f.Host, f.ProjectName)
 	}
 	if err := f.needStatus(f.Status.Updatable(), "given to another user"); err != nil {
 		return err
 	}
-	u, err := s.userByEmail(ctx, email)
+	u, err := s.d.Tenancy.UserByEmail(ctx, email)
 	if err != nil {
 		return err
 	}
 	if u.Status != "active" {
-		return invalid("user %s is %s", email, u.Status).WithNext("choose an active user")
+		return fault.Invalidf("user %s is %s", email, u.Status).WithNext("choose an active user")
 	}
 	if u.ID == string(f.UserID) {
 		return nil

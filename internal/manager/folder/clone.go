@@ -12,7 +12,7 @@ import (
 
 // Clone copies a folder in the background; task is the id of the background task. The copy is on the host of its source.
 // Only rows are written here: Loop asks the proxy, again and again until the copy is complete or cannot be.
-func (s *Service) Clone(ctx context.Context, a Actor, ref string, in CloneInput) (f Folder, task string, err error) {
+func (s *Service) Clone(ctx context.Context, a authz.Actor, ref string, in CloneInput) (f Folder, task string, err error) {
 	src, err := s.find(ctx, a, ref, living)
 	if err != nil {
 		return Folder{}, "", err
@@ -32,7 +32,7 @@ func (s *Service) Clone(ctx context.Context, a Actor, ref string, in CloneInput)
 	}
 	in = in.like(src)
 	if in.Host != src.Host {
-		return Folder{}, "", invalid("a copy of folder %s must be on its host %s, not on %s", src.Name, src.Host, in.Host).WithNext("leave the host out")
+		return Folder{}, "", fault.Invalidf("a copy of folder %s must be on its host %s, not on %s", src.Name, src.Host, in.Host).WithNext("leave the host out")
 	}
 	d, err := s.drafted(ctx, a, CreateInput{Name: in.Name, Host: in.Host, Usage: in.Usage, Permission: in.Permission, Project: in.Project, Cloneable: in.Cloneable})
 	if err != nil {

@@ -31,13 +31,13 @@ type draft struct {
 }
 
 // drafted checks what a new folder may be, for Create and Clone. It needs permission create-vfolder on its host.
-func (s *Service) drafted(ctx context.Context, a Actor, in CreateInput) (draft, error) {
+func (s *Service) drafted(ctx context.Context, a authz.Actor, in CreateInput) (draft, error) {
 	if in.Usage == "" {
 		in.Usage = UsageGeneral
 	}
 	switch {
 	case !in.Usage.Valid():
-		return draft{}, invalid("%.40q is no usage of folders", string(in.Usage)).WithNext("use general, model or data")
+		return draft{}, fault.Invalidf("%.40q is no usage of folders", string(in.Usage)).WithNext("use general, model or data")
 	case in.Permission != "" && !in.Permission.Valid():
 		return draft{}, wrongPermission(in.Permission)
 	}
@@ -45,7 +45,7 @@ func (s *Service) drafted(ctx context.Context, a Actor, in CreateInput) (draft, 
 		Cloneable: in.Cloneable, Status: string(cluster.FolderPerforming)}}
 	perm, of, project := cluster.ReadWrite, OfUser, cluster.ProjectID("")
 	if in.Project != "" {
-		p, err := s.project(ctx, a, in.Project)
+		p, err := s.d.Tenancy.VisibleProject(ctx, a, in.Project, a.Domain)
 		if err != nil {
 			return d, err
 		}
@@ -58,7 +58,7 @@ func (s *Service) drafted(ctx context.Context, a Actor, in CreateInput) (draft, 
 			return d, authz.NotFound(projectNoun, in.Project)
 		}
 		if !p.IsActive {
-			return d, invalid("project %s is not active and gets no more folders", p.Name).WithNext("ask an administrator to activate it, or choose another project")
+			return d, fault.Invalidf("project %s is not active and gets no more folders", p.Name).WithNext("ask an administrator to activate it, or choose another project")
 		}
 		if modelStore {
 			perm = cluster.ReadOnly
@@ -85,7 +85,7 @@ func (s *Service) drafted(ctx context.Context, a Actor, in CreateInput) (draft, 
 			return d, err
 		}
 		if in.Host == "" {
-			return d, invalid("the folder needs a host: there is no default one").WithNext("name one of `berth folder hosts`")
+			return d, fault.Invalidf("the folder needs a host: there is no default one").WithNext("name one of `berth folder hosts`")
 		}
 	}
 	if d.host, err = cluster.ParseVolumeHost(in.Host); err != nil {
@@ -96,12 +96,12 @@ func (s *Service) drafted(ctx context.Context, a Actor, in CreateInput) (draft, 
 }
 
 func wrongPermission(p cluster.MountPermission) error {
-	return invalid("%.40q is no permission", string(p)).WithNext("use ro, rw or wd")
+	return fault.Invalidf("%.40q is no permission", string(p)).WithNext("use ro, rw or wd")
 }
 
 // Create makes a folder and returns it when its proxy has made it. The row comes first: a manager that dies in between
 // leaves a folder that is performing, which Loop finishes.
-func (s *Service) Create(ctx context.Context, a Actor, in CreateInput) (Folder, error) {
+func (s *Service) Create(ctx context.Context, a authz.Actor, in CreateInput) (Folder, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return Folder{}, err
 	}
@@ -110,7 +110,7 @@ func (s *Service) Create(ctx context.Context, a Actor, in CreateInput) (Folder, 
 			return Folder{}, err
 		}
 		if !path.IsAbs(in.UnmanagedPath) || path.Clean(in.UnmanagedPath) != in.UnmanagedPath || len(in.UnmanagedPath) > 1024 || store.Text(in.UnmanagedPath) != in.UnmanagedPath {
-			return Folder{}, invalid("the unmanaged path %.200q is no clean absolute path", in.UnmanagedPath)
+			return Folder{}, fault.Invalidf("the unmanaged path %.200q is no clean absolute path", in.UnmanagedPath)
 		}
 	}
 	d, err := s.drafted(ctx, a, in)

@@ -37,7 +37,7 @@ func placeOf(f Folder) (place, error) {
 		return place{}, err
 	}
 	if f.UnmanagedPath != "" {
-		return place{}, invalid("folder %s is an unmanaged path, whose files no storage proxy serves", f.Name)
+		return place{}, fault.Invalidf("folder %s is an unmanaged path, whose files no storage proxy serves", f.Name)
 	}
 	return place{Folder: f, host: host, vfid: f.ref().String()}, nil
 }
@@ -55,15 +55,15 @@ func (s *Service) ask(ctx context.Context, p place, what, method, path string, r
 }
 
 // toRead and toWrite find a folder whose files the actor may read or change; permit "" needs nothing of the host.
-func (s *Service) toRead(ctx context.Context, a Actor, ref string, permit HostPermission, what string) (place, error) {
+func (s *Service) toRead(ctx context.Context, a authz.Actor, ref string, permit HostPermission, what string) (place, error) {
 	return s.toWork(ctx, a, ref, cluster.ReadOnly, cluster.FolderStatus.Readable, permit, what)
 }
 
-func (s *Service) toWrite(ctx context.Context, a Actor, ref string, least cluster.MountPermission, permit HostPermission, what string) (place, error) {
+func (s *Service) toWrite(ctx context.Context, a authz.Actor, ref string, least cluster.MountPermission, permit HostPermission, what string) (place, error) {
 	return s.toWork(ctx, a, ref, least, cluster.FolderStatus.Updatable, permit, what)
 }
 
-func (s *Service) toWork(ctx context.Context, a Actor, ref string, least cluster.MountPermission, status func(cluster.FolderStatus) bool, permit HostPermission, what string) (place, error) {
+func (s *Service) toWork(ctx context.Context, a authz.Actor, ref string, least cluster.MountPermission, status func(cluster.FolderStatus) bool, permit HostPermission, what string) (place, error) {
 	f, err := s.find(ctx, a, ref, living)
 	if err != nil {
 		return place{}, err
@@ -107,7 +107,7 @@ func results(r Results) Results {
 }
 
 // Mkdir makes directories; of several some may fail, which Results tell. The error is set when all failed.
-func (s *Service) Mkdir(ctx context.Context, a Actor, ref string, in MkdirInput) (Results, error) {
+func (s *Service) Mkdir(ctx context.Context, a authz.Actor, ref string, in MkdirInput) (Results, error) {
 	p, err := s.toWrite(ctx, a, ref, cluster.ReadWrite, PermitUpload, "make directories")
 	if err != nil {
 		return Results{}, err
@@ -126,7 +126,7 @@ func (s *Service) Mkdir(ctx context.Context, a Actor, ref string, in MkdirInput)
 }
 
 // RenameFile gives an entry another name in its directory.
-func (s *Service) RenameFile(ctx context.Context, a Actor, ref, path, name string) error {
+func (s *Service) RenameFile(ctx context.Context, a authz.Actor, ref, path, name string) error {
 	p, err := s.toWrite(ctx, a, ref, cluster.ReadWrite, PermitModify, "rename files")
 	if err != nil {
 		return err
@@ -136,13 +136,13 @@ func (s *Service) RenameFile(ctx context.Context, a Actor, ref, path, name strin
 		return err
 	}
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") || len(name) > 255 {
-		return invalid("%.80q is no name for a file", name).WithNext("use 1 to 255 bytes without /; to move a file into another directory use move")
+		return fault.Invalidf("%.80q is no name for a file", name).WithNext("use 1 to 255 bytes without /; to move a file into another directory use move")
 	}
 	return s.ask(ctx, p, "rename "+rel, "POST", storage.PathRename, storage.RenameRequest{PathRequest: p.path(rel), NewName: name}, nil)
 }
 
 // MoveFile moves an entry inside its folder.
-func (s *Service) MoveFile(ctx context.Context, a Actor, ref, src, dst string) error {
+func (s *Service) MoveFile(ctx context.Context, a authz.Actor, ref, src, dst string) error {
 	p, err := s.toWrite(ctx, a, ref, cluster.ReadWrite, PermitModify, "move files")
 	if err != nil {
 		return err
@@ -156,7 +156,7 @@ func (s *Service) MoveFile(ctx context.Context, a Actor, ref, src, dst string) e
 
 // ListFiles lists up to limit entries of a directory, 0 being MaxListing, after the entry of that name
 // ("" from the start).
-func (s *Service) ListFiles(ctx context.Context, a Actor, ref, path, after string, limit int) (Listing, error) {
+func (s *Service) ListFiles(ctx context.Context, a authz.Actor, ref, path, after string, limit int) (Listing, error) {
 	out := Listing{Items: []Entry{}}
 	p, err := s.toRead(ctx, a, ref, "", "list files")
 	if err != nil {
@@ -170,10 +170,10 @@ func (s *Service) ListFiles(ctx context.Context, a Actor, ref, path, after strin
 		limit = MaxListing
 	}
 	if limit < 1 || limit > MaxListing {
-		return out, invalid("a list has 1 to %d entries, not %d", MaxListing, limit)
+		return out, fault.Invalidf("a list has 1 to %d entries, not %d", MaxListing, limit)
 	}
 	if len(after) > 255 || strings.ContainsRune(after, 0) {
-		return out, invalid("%.80q is no name of a file", after)
+		return out, fault.Invalidf("%.80q is no name of a file", after)
 	}
 	for {
 		var page storage.ListReply
@@ -193,7 +193,7 @@ func (s *Service) ListFiles(ctx context.Context, a Actor, ref, path, after strin
 }
 
 // DeleteFiles deletes files now. The error is set when all failed.
-func (s *Service) DeleteFiles(ctx context.Context, a Actor, ref string, files []string, recursive bool) (Results, error) {
+func (s *Service) DeleteFiles(ctx context.Context, a authz.Actor, ref string, files []string, recursive bool) (Results, error) {
 	p, paths, err := s.toDelete(ctx, a, ref, files)
 	if err != nil {
 		return Results{}, err
@@ -207,7 +207,7 @@ func (s *Service) DeleteFiles(ctx context.Context, a Actor, ref string, files []
 	return r, allFailed(r, p, "delete files")
 }
 
-func (s *Service) toDelete(ctx context.Context, a Actor, ref string, files []string) (place, []string, error) {
+func (s *Service) toDelete(ctx context.Context, a authz.Actor, ref string, files []string) (place, []string, error) {
 	p, err := s.toWrite(ctx, a, ref, cluster.ReadWriteDelete, PermitModify, "delete files")
 	if err != nil {
 		return p, nil, err
@@ -217,7 +217,7 @@ func (s *Service) toDelete(ctx context.Context, a Actor, ref string, files []str
 }
 
 // DeleteFilesAsync deletes files in the background and returns the id of the background task.
-func (s *Service) DeleteFilesAsync(ctx context.Context, a Actor, ref string, files []string, recursive bool) (task string, err error) {
+func (s *Service) DeleteFilesAsync(ctx context.Context, a authz.Actor, ref string, files []string, recursive bool) (task string, err error) {
 	p, paths, err := s.toDelete(ctx, a, ref, files)
 	if err != nil {
 		return "", err
@@ -237,7 +237,7 @@ const (
 
 // begin asks a proxy for a background task with an id of ours. The row comes first, so that a task of a manager that dies
 // in between is found, and Loop follows it.
-func (s *Service) begin(ctx context.Context, a Actor, p place, kind, path string, request func(id string) any) (string, error) {
+func (s *Service) begin(ctx context.Context, a authz.Actor, p place, kind, path string, request func(id string) any) (string, error) {
 	id := s.d.IDs()
 	err := s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		return noteTask(ctx, tx, a, id, kind, string(p.ID), p.host.Proxy)
@@ -259,7 +259,7 @@ func (s *Service) begin(ctx context.Context, a Actor, p place, kind, path string
 	return id, err
 }
 
-func noteTask(ctx context.Context, tx *store.Tx, a Actor, id, kind, folder, proxy string) error {
+func noteTask(ctx context.Context, tx *store.Tx, a authz.Actor, id, kind, folder, proxy string) error {
 	if err := tx.AddTask(ctx, dbgen.AddTaskParams{ID: id, Kind: kind, Owner: new(string(a.UserID)), Subject: folder}); err != nil {
 		return fmt.Errorf("note task: %w", err)
 	}
@@ -306,7 +306,7 @@ func (s *Service) ticket(ctx context.Context, p place, what, path, door string, 
 }
 
 // RequestUpload lets a client write one file of that size in bytes.
-func (s *Service) RequestUpload(ctx context.Context, a Actor, ref, path string, size int64) (Ticket, error) {
+func (s *Service) RequestUpload(ctx context.Context, a authz.Actor, ref, path string, size int64) (Ticket, error) {
 	p, err := s.toWrite(ctx, a, ref, cluster.ReadWrite, PermitUpload, "upload files")
 	if err != nil {
 		return Ticket{}, err
@@ -316,13 +316,13 @@ func (s *Service) RequestUpload(ctx context.Context, a Actor, ref, path string, 
 		return Ticket{}, err
 	}
 	if size < 0 {
-		return Ticket{}, invalid("a file of %d bytes cannot be uploaded", size).WithNext("give the size of the file in bytes")
+		return Ticket{}, fault.Invalidf("a file of %d bytes cannot be uploaded", size).WithNext("give the size of the file in bytes")
 	}
 	return s.ticket(ctx, p, "begin the upload of "+rel, storage.PathUpload, "/upload", storage.UploadRequest{PathRequest: p.path(rel), Size: size})
 }
 
 // RequestDownload lets a client read one file, or a directory as an archive.
-func (s *Service) RequestDownload(ctx context.Context, a Actor, ref, path string, archive bool) (Ticket, error) {
+func (s *Service) RequestDownload(ctx context.Context, a authz.Actor, ref, path string, archive bool) (Ticket, error) {
 	p, err := s.toRead(ctx, a, ref, PermitDownload, "download files")
 	if err != nil {
 		return Ticket{}, err
@@ -335,13 +335,13 @@ func (s *Service) RequestDownload(ctx context.Context, a Actor, ref, path string
 }
 
 // RequestArchive lets a client read several paths as one archive; filename may be "".
-func (s *Service) RequestArchive(ctx context.Context, a Actor, ref string, files []string, filename string) (Ticket, error) {
+func (s *Service) RequestArchive(ctx context.Context, a authz.Actor, ref string, files []string, filename string) (Ticket, error) {
 	p, err := s.toRead(ctx, a, ref, PermitDownload, "download files")
 	if err != nil {
 		return Ticket{}, err
 	}
 	if len(files) == 0 || len(files) > maxFiles {
-		return Ticket{}, invalid("this takes 1 to %d paths, not %d", maxFiles, len(files))
+		return Ticket{}, fault.Invalidf("this takes 1 to %d paths, not %d", maxFiles, len(files))
 	}
 	paths := make([]string, len(files))
 	for i, f := range files {
@@ -352,7 +352,7 @@ func (s *Service) RequestArchive(ctx context.Context, a Actor, ref string, files
 	slices.Sort(paths)
 	paths = slices.Compact(paths)
 	if len(filename) > 255 || strings.ContainsAny(filename, "/\\\x00\r\n\"") {
-		return Ticket{}, invalid("%.80q is no name for an archive", filename)
+		return Ticket{}, fault.Invalidf("%.80q is no name for an archive", filename)
 	}
 	return s.ticket(ctx, p, "begin the download of an archive", storage.PathArchive, "/download-archive",
 		storage.ArchiveRequest{Volume: p.host.Volume, VFID: p.vfid, Files: paths, Filename: filename})
@@ -368,7 +368,7 @@ func usageFresh(files int64) time.Duration {
 }
 
 // Get is Find with a fresh count of what the folder holds, if the proxy has one soon.
-func (s *Service) Get(ctx context.Context, a Actor, ref string) (Folder, error) {
+func (s *Service) Get(ctx context.Context, a authz.Actor, ref string) (Folder, error) {
 	f, err := s.find(ctx, a, ref, living)
 	if err != nil || f.Effective == "" || !f.Status.Readable() || f.Status == cluster.FolderPerforming {
 		return f, err
@@ -406,7 +406,7 @@ func (s *Service) count(ctx context.Context, p place, within time.Duration) (Usa
 }
 
 // Usage counts what a folder holds (superadmins); host "" is the folder's.
-func (s *Service) Usage(ctx context.Context, a Actor, host, ref string) (Usage, error) {
+func (s *Service) Usage(ctx context.Context, a authz.Actor, host, ref string) (Usage, error) {
 	if err := authz.NeedSuperadmin(a, "count files of folders"); err != nil {
 		return Usage{}, err
 	}
@@ -422,7 +422,7 @@ func (s *Service) Usage(ctx context.Context, a Actor, host, ref string) (Usage, 
 }
 
 // onHost finds a folder that lies on the host, if one is named.
-func (s *Service) onHost(ctx context.Context, a Actor, host, ref string) (Folder, error) {
+func (s *Service) onHost(ctx context.Context, a authz.Actor, host, ref string) (Folder, error) {
 	f, err := s.find(ctx, a, ref, living)
 	if err != nil {
 		return f, err
@@ -434,7 +434,7 @@ func (s *Service) onHost(ctx context.Context, a Actor, host, ref string) (Folder
 }
 
 // UsedBytes is Usage without the number of files (superadmins).
-func (s *Service) UsedBytes(ctx context.Context, a Actor, host, ref string) (int64, error) {
+func (s *Service) UsedBytes(ctx context.Context, a authz.Actor, host, ref string) (int64, error) {
 	u, err := s.Usage(ctx, a, host, ref)
 	return u.UsedBytes, err
 }

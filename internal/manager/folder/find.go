@@ -13,14 +13,14 @@ import (
 )
 
 // Load returns those of the folders that the actor may see.
-func (s *Service) Load(ctx context.Context, a Actor, ids []cluster.FolderID) (map[cluster.FolderID]Folder, error) {
+func (s *Service) Load(ctx context.Context, a authz.Actor, ids []cluster.FolderID) (map[cluster.FolderID]Folder, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
 	}
-	return load(ctx, s.d.Store.Queries, a, texts(ids))
+	return load(ctx, s.d.Store.Queries, a, store.Texts(ids))
 }
 
-func load(ctx context.Context, q *dbgen.Queries, a Actor, ids []string) (map[cluster.FolderID]Folder, error) {
+func load(ctx context.Context, q *dbgen.Queries, a authz.Actor, ids []string) (map[cluster.FolderID]Folder, error) {
 	rows, err := q.FolderViews(ctx, string(a.UserID), ids)
 	if err != nil {
 		return nil, fmt.Errorf("read folders: %w", err)
@@ -36,7 +36,7 @@ func load(ctx context.Context, q *dbgen.Queries, a Actor, ids []string) (map[clu
 
 // Find finds a folder by id (with or without dashes) or by its name within the actor's reach. An ambiguous name is
 // NotFound with reason too-many-vfolders and matches.
-func (s *Service) Find(ctx context.Context, a Actor, ref string) (Folder, error) {
+func (s *Service) Find(ctx context.Context, a authz.Actor, ref string) (Folder, error) {
 	return s.find(ctx, a, ref, living)
 }
 
@@ -52,7 +52,7 @@ func (p preference) prefers(st cluster.FolderStatus) bool { return st.Deleting()
 
 // find finds a folder that the actor may see. Of those with the name the preferred ones count first; what an administrator
 // manages counts when nothing in reach has the name.
-func (s *Service) find(ctx context.Context, a Actor, ref string, prefer preference) (Folder, error) {
+func (s *Service) find(ctx context.Context, a authz.Actor, ref string, prefer preference) (Folder, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return Folder{}, err
 	}
@@ -88,12 +88,12 @@ func (s *Service) find(ctx context.Context, a Actor, ref string, prefer preferen
 
 type idAndStatus struct{ id, status string }
 
-func (s *Service) named(ctx context.Context, a Actor, name string, prefer preference) ([]string, error) {
+func (s *Service) named(ctx context.Context, a authz.Actor, name string, prefer preference) ([]string, error) {
 	if name != store.Text(name) || len(name) > 256 {
 		return nil, nil
 	}
 	var all []idAndStatus
-	rows, err := s.d.Store.FoldersInReach(ctx, name, string(a.UserID), texts(a.Projects), bool(prefer))
+	rows, err := s.d.Store.FoldersInReach(ctx, name, string(a.UserID), store.Texts(a.Projects), bool(prefer))
 	if err != nil {
 		return nil, fmt.Errorf("find folder %q: %w", name, err)
 	}
@@ -137,27 +137,6 @@ func tooMany(ref string, ids []string, found map[cluster.FolderID]Folder) error 
 	}
 	return fault.NotFoundf("several folders are called %q", ref).WithReason("too-many-vfolders").
 		WithData(map[string]any{"matches": matches}).WithNext("name the folder by its id")
-}
-
-// project finds a project that the actor is a member of or manages, by id or by name within the actor's domain.
-func (s *Service) project(ctx context.Context, a Actor, ref string) (dbgen.Project, error) {
-	byID, id := false, zeroUUID
-	if canonical, ok := cluster.CanonicalUUID(ref); ok {
-		byID, id = true, canonical
-	}
-	p, err := s.d.Store.FindProject(ctx, byID, id, ref, a.Domain)
-	if store.Missing(err) && byID {
-		p, err = s.d.Store.FindProject(ctx, false, id, ref, a.Domain)
-	}
-	switch {
-	case store.Missing(err):
-		return p, authz.NotFound(projectNoun, ref)
-	case err != nil:
-		return p, fmt.Errorf("find project %s: %w", ref, err)
-	case !a.Member(cluster.ProjectID(p.ID)) && !a.DomainAdmin(p.DomainName) && !a.Monitor():
-		return p, authz.NotFound(projectNoun, ref)
-	}
-	return p, nil
 }
 
 const zeroUUID = "00000000-0000-0000-0000-000000000000"

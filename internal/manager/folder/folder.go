@@ -4,19 +4,16 @@
 // A use case writes what should be true in one transaction and only then calls a proxy, never inside. What a proxy
 // must do besides (clones, removals, limits of scopes) is made true by Loop, by idempotent requests with ids of ours.
 //
-// Every exported method of Service takes the Actor and decides about it in its first lines.
+// Every exported method of Service takes the actor and decides about it in its first lines.
 package folder
 
 import (
 	"time"
 
 	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/store/list"
 	"berth.dev/berth/internal/wire/storage"
 )
-
-// Actor is the authenticated caller of a use case.
-type Actor = authz.Actor
 
 // What proxies say, passed on as it is.
 type (
@@ -34,7 +31,7 @@ const (
 	noun           = "virtual folder"
 	invitationNoun = "invitation"
 	hostNoun       = "folder host"
-	projectNoun    = "user group (or project)"
+	projectNoun    = "project"
 	userNoun       = "user"
 )
 
@@ -102,12 +99,6 @@ type Folder struct {
 	Rights []string
 }
 
-// Page is one page of a list and the number of items of the whole list.
-type Page[T any] struct {
-	Items []T
-	Total int
-}
-
 // HostPermission is what policies allow on a host.
 type HostPermission string
 
@@ -156,9 +147,7 @@ type ListQuery struct {
 // host, status, usage_mode, permission, ownership_type, user, user_email, group, group_name, domain_name, creator,
 // quota_scope_id, cloneable, created_at, last_used, num_files, cur_size, max_size, max_files.
 type SearchQuery struct {
-	Filter, Order string
-	// Limit is 1 to 100; 0 means 20.
-	Limit, Offset int
+	list.Query
 	// Scope is "", user:<uuid>, project:<uuid> or domain:<name>.
 	Scope string
 	// Right, one of Folder.Rights, leaves out folders on which the actor does not have it; "" is read_attribute.

@@ -12,6 +12,7 @@ import (
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/manager/tenancy"
 	"berth.dev/berth/internal/wire/storage"
 )
 
@@ -77,7 +78,7 @@ func (p permits) list(host string) []HostPermission {
 }
 
 // need refuses what is not allowed on the host of a folder; name may be "" for a folder that is not there yet.
-func (p permits) need(a Actor, what HostPermission, host, name string) error {
+func (p permits) need(a authz.Actor, what HostPermission, host, name string) error {
 	if p[host][what] {
 		return nil
 	}
@@ -90,10 +91,10 @@ func (p permits) need(a Actor, what HostPermission, host, name string) error {
 }
 
 // permits reads what the actor may do on hosts for something that belongs to a project, or to the actor (project "").
-func (s *Service) permits(ctx context.Context, q *dbgen.Queries, a Actor, project cluster.ProjectID) (permits, error) {
+func (s *Service) permits(ctx context.Context, q *dbgen.Queries, a authz.Actor, project cluster.ProjectID) (permits, error) {
 	projects := []string{string(project)}
 	if project == "" {
-		projects = texts(a.Projects)
+		projects = store.Texts(a.Projects)
 	}
 	r, err := q.HostsAllowed(ctx, a.Domain, projects, string(a.AccessKey))
 	if err != nil {
@@ -102,16 +103,8 @@ func (s *Service) permits(ctx context.Context, q *dbgen.Queries, a Actor, projec
 	return permitsOf(r), nil
 }
 
-func texts[T ~string](in []T) []string {
-	out := make([]string, len(in))
-	for i, v := range in {
-		out[i] = string(v)
-	}
-	return out
-}
-
 // needHost refuses what the actor has no permission for on the folder's host.
-func (s *Service) needHost(ctx context.Context, a Actor, f Folder, what HostPermission) error {
+func (s *Service) needHost(ctx context.Context, a authz.Actor, f Folder, what HostPermission) error {
 	p, err := s.permits(ctx, s.d.Store.Queries, a, f.ProjectID)
 	if err != nil {
 		return err
@@ -213,7 +206,7 @@ func (s *Service) defaultHost(ctx context.Context, among func(host string) bool)
 }
 
 // SetDefaultHost chooses the host of folders that name none; "" is none (superadmins).
-func (s *Service) SetDefaultHost(ctx context.Context, a Actor, host string) error {
+func (s *Service) SetDefaultHost(ctx context.Context, a authz.Actor, host string) error {
 	if err := authz.NeedSuperadmin(a, "choose the default folder host"); err != nil {
 		return err
 	}
@@ -233,13 +226,13 @@ func (s *Service) SetDefaultHost(ctx context.Context, a Actor, host string) erro
 }
 
 // Hosts are those that the actor may use, in a project (id or name) or "" for all of the actor's.
-func (s *Service) Hosts(ctx context.Context, a Actor, project string) (Hosts, error) {
+func (s *Service) Hosts(ctx context.Context, a authz.Actor, project string) (Hosts, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return Hosts{}, err
 	}
 	var id cluster.ProjectID
 	if project != "" {
-		p, err := s.project(ctx, a, project)
+		p, err := s.d.Tenancy.VisibleProject(ctx, a, project, a.Domain)
 		if err != nil {
 			return Hosts{}, err
 		}
@@ -273,7 +266,7 @@ func orEmpty(list []string) []string {
 }
 
 // AllHosts are all that are known (superadmins); Info is empty.
-func (s *Service) AllHosts(ctx context.Context, a Actor) (Hosts, error) {
+func (s *Service) AllHosts(ctx context.Context, a authz.Actor) (Hosts, error) {
 	if err := authz.NeedSuperadmin(a, "list all folder hosts"); err != nil {
 		return Hosts{}, err
 	}
@@ -288,7 +281,7 @@ func (s *Service) AllHosts(ctx context.Context, a Actor) (Hosts, error) {
 }
 
 // AllowedTypes are the kinds of ownership that folders may have.
-func (s *Service) AllowedTypes(_ context.Context, a Actor) ([]Ownership, error) {
+func (s *Service) AllowedTypes(_ context.Context, a authz.Actor) ([]Ownership, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
 	}
@@ -296,7 +289,7 @@ func (s *Service) AllowedTypes(_ context.Context, a Actor) ([]Ownership, error) 
 }
 
 // PermissionsOfHosts are all permissions that policies may list.
-func (s *Service) PermissionsOfHosts(_ context.Context, a Actor) ([]HostPermission, error) {
+func (s *Service) PermissionsOfHosts(_ context.Context, a authz.Actor) ([]HostPermission, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
 	}
@@ -304,7 +297,7 @@ func (s *Service) PermissionsOfHosts(_ context.Context, a Actor) ([]HostPermissi
 }
 
 // Volumes are all that proxies have (superadmins and monitors).
-func (s *Service) Volumes(_ context.Context, a Actor) ([]Volume, error) {
+func (s *Service) Volumes(_ context.Context, a authz.Actor) ([]Volume, error) {
 	if err := authz.NeedReadAll(a, "look at volumes"); err != nil {
 		return nil, err
 	}
@@ -319,7 +312,7 @@ func (s *Service) Volumes(_ context.Context, a Actor) ([]Volume, error) {
 }
 
 // Volume is one of Volumes.
-func (s *Service) Volume(ctx context.Context, a Actor, host string) (Volume, error) {
+func (s *Service) Volume(ctx context.Context, a authz.Actor, host string) (Volume, error) {
 	all, err := s.Volumes(ctx, a)
 	if err != nil {
 		return Volume{}, err
@@ -333,7 +326,7 @@ func (s *Service) Volume(ctx context.Context, a Actor, host string) (Volume, err
 }
 
 // PerfMetric is what a proxy measures of a volume, as it says it (superadmins).
-func (s *Service) PerfMetric(ctx context.Context, a Actor, host string) (json.RawMessage, error) {
+func (s *Service) PerfMetric(ctx context.Context, a authz.Actor, host string) (json.RawMessage, error) {
 	if err := authz.NeedSuperadmin(a, "look at the performance of volumes"); err != nil {
 		return nil, err
 	}
@@ -344,4 +337,22 @@ func (s *Service) PerfMetric(ctx context.Context, a Actor, host string) (json.Ra
 	var raw json.RawMessage
 	err = s.d.Proxies.Do(ctx, v.proxy, "GET", storage.PathMetric, map[string]string{"volume": v.Name}, &raw)
 	return raw, err
+}
+
+// AllowFirstHosts lets everybody of the first domain use the volume that comes with `berth up`, once: what administrators
+// change later stays.
+func AllowFirstHosts(ctx context.Context, tx *store.Tx) error {
+	_, err := tx.GetSetting(ctx, SettingDefaultHost)
+	if !store.Missing(err) {
+		return err
+	}
+	hosts, err := json.Marshal(FirstHosts())
+	if err != nil {
+		return err
+	}
+	if err := tx.AllowFirstHosts(ctx, hosts, tenancy.Default); err != nil {
+		return fmt.Errorf("allow the first folder hosts: %w", err)
+	}
+	host, _ := json.Marshal(FirstHost) // a string always encodes
+	return tx.SetSetting(ctx, SettingDefaultHost, host)
 }

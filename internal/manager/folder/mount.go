@@ -69,11 +69,11 @@ func (r MountRequest) sources() ([]source, error) {
 		return nil, err
 	}
 	if len(out) > maxMounts {
-		return nil, invalid("a session mounts at most %d folders, not %d", maxMounts, len(out))
+		return nil, fault.Invalidf("a session mounts at most %d folders, not %d", maxMounts, len(out))
 	}
 	for _, t := range sortedKeys(r.Options) {
 		if !used[t] {
-			return nil, invalid("there are mount options for %.80q, which is not among the mounts", t).WithNext("name it in mounts, too")
+			return nil, fault.Invalidf("there are mount options for %.80q, which is not among the mounts", t).WithNext("name it in mounts, too")
 		}
 	}
 	return out, nil
@@ -83,7 +83,7 @@ func readSource(text string, byID bool, o MountOption) (source, error) {
 	folder, sub, _ := strings.Cut(text, "/")
 	src := source{text: text, folder: folder, byID: byID, perm: o.Permission}
 	if folder == "" {
-		return src, invalid("%.80q names no folder to mount", text).WithNext("write name or name/sub/directory")
+		return src, fault.Invalidf("%.80q names no folder to mount", text).WithNext("write name or name/sub/directory")
 	}
 	if o.Permission != "" && !o.Permission.Valid() {
 		return src, wrongPermission(o.Permission)
@@ -91,7 +91,7 @@ func readSource(text string, byID bool, o MountOption) (source, error) {
 	if byID {
 		id, ok := cluster.CanonicalUUID(folder)
 		if !ok {
-			return src, invalid("%.80q is no id of a folder", folder).WithNext("give the id of a folder, or its name in mounts")
+			return src, fault.Invalidf("%.80q is no id of a folder", folder).WithNext("give the id of a folder, or its name in mounts")
 		}
 		src.folder = id
 	}
@@ -105,7 +105,7 @@ func readSource(text string, byID bool, o MountOption) (source, error) {
 			return src, err
 		}
 		if src.subpath != "." && src.subpath != more {
-			return src, invalid("the mount of %.80q has two different sub-paths", text)
+			return src, fault.Invalidf("the mount of %.80q has two different sub-paths", text)
 		}
 		src.subpath = more
 	}
@@ -139,7 +139,7 @@ func (m mountable) check(owner string, src source) error {
 	case !m.reach:
 		return authz.NotFound(noun, src.text)
 	case m.UnmanagedPath != "":
-		return invalid("folder %s is an unmanaged path, which sessions cannot mount", m.Name)
+		return fault.Invalidf("folder %s is an unmanaged path, which sessions cannot mount", m.Name)
 	case m.Effective == "":
 		return fault.Deniedf("%s has no permission for the files of folder %s (%s)", owner, m.Name, m.Host).WithReason("vfolder-permission-error")
 	case !m.permit:
@@ -148,7 +148,7 @@ func (m mountable) check(owner string, src source) error {
 		return fault.Unavailablef("folder %s cannot be mounted: no storage proxy has announced its host %s", m.Name, m.Host).
 			WithReason("storage-proxy-unavailable").WithNext("ask an administrator to start the storage proxy")
 	case src.perm.CanWrite() && !m.Effective.CanWrite():
-		return invalid("folder %s (%s) is read-only for %s and cannot be mounted as %s", m.Name, m.Host, owner, src.perm).
+		return fault.Invalidf("folder %s (%s) is read-only for %s and cannot be mounted as %s", m.Name, m.Host, owner, src.perm).
 			WithReason("vfolder-permission-error").WithNext("mount it as ro, or ask %s for another permission", m.ownerWords())
 	}
 	return m.needStatus(m.Status.Mountable(), "mounted")
@@ -186,7 +186,7 @@ func planMounts(owner string, sources []source, found []*mountable, auto []mount
 			return nil, err
 		}
 		if alias := path.Clean(src.target); src.target != "" && !path.IsAbs(alias) && alias != m.Name && names[alias] {
-			return nil, invalid("%s cannot be mounted as %s: another mounted folder has that name", src.text, alias).WithNext("choose another target")
+			return nil, fault.Invalidf("%s cannot be mounted as %s: another mounted folder has that name", src.text, alias).WithNext("choose another target")
 		}
 		next := m.at(src, target)
 		if i := slices.IndexFunc(out, func(o cluster.FolderMount) bool { return sameMount(o, next) }); i >= 0 {
@@ -221,10 +221,10 @@ func sameMount(a, b cluster.FolderMount) bool {
 func overlap(mounts []cluster.FolderMount, next cluster.FolderMount) error {
 	for _, m := range mounts {
 		if m.Folder == next.Folder && (within(m.Subpath, next.Subpath) || within(next.Subpath, m.Subpath)) {
-			return invalid("folder %s is mounted twice: %s and %s overlap", next.Name, m.Subpath, next.Subpath).WithNext("mount one of them")
+			return fault.Invalidf("folder %s is mounted twice: %s and %s overlap", next.Name, m.Subpath, next.Subpath).WithNext("mount one of them")
 		}
 		if within(m.Target, next.Target) || within(next.Target, m.Target) {
-			return invalid("folders %s and %s would be mounted over each other: %s and %s", m.Name, next.Name, m.Target, next.Target).
+			return fault.Invalidf("folders %s and %s would be mounted over each other: %s and %s", m.Name, next.Name, m.Target, next.Target).
 				WithNext("give them other targets")
 		}
 	}
@@ -245,7 +245,7 @@ func targetFor(name, wanted string) (string, error) {
 		wanted = name
 	}
 	bad := func(why string) (string, error) {
-		return "", invalid("folder %s cannot be mounted at %.200q: %s", name, wanted, why).WithNext("choose another target, such as %s/%s", sessionHome, name)
+		return "", fault.Invalidf("folder %s cannot be mounted at %.200q: %s", name, wanted, why).WithNext("choose another target, such as %s/%s", sessionHome, name)
 	}
 	if len(wanted) > 1024 || strings.ContainsAny(wanted, "\x00\n\r:") {
 		return bad("the path is too long or has characters that container engines do not take")

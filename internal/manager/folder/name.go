@@ -26,7 +26,7 @@ var systemDirs = []string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/m
 // checkName reports whether a folder may have the name; dot-names are for user folders of general use.
 func checkName(name string, of Ownership, usage UsageMode) error {
 	bad := func(why string) error {
-		return invalid("a folder cannot be called %.80q: %s", name, why).WithNext("use 1 to 64 letters, digits, spaces and . _ - + @ ( ) ~")
+		return fault.Invalidf("a folder cannot be called %.80q: %s", name, why).WithNext("use 1 to 64 letters, digits, spaces and . _ - + @ ( ) ~")
 	}
 	switch {
 	case !nameText.MatchString(name):
@@ -42,7 +42,7 @@ func checkName(name string, of Ownership, usage UsageMode) error {
 		return bad("it looks like the id of a folder")
 	}
 	if strings.HasPrefix(name, ".") && (of != OfUser || usage != UsageGeneral) {
-		return invalid("%s cannot be the name of a project folder or of one for models or data", name).
+		return fault.Invalidf("%s cannot be the name of a project folder or of one for models or data", name).
 			WithNext("names with a leading dot are for user folders of general use, which are mounted into all sessions of their owner")
 	}
 	return nil
@@ -51,10 +51,10 @@ func checkName(name string, of Ownership, usage UsageMode) error {
 // filePath cleans a path inside a folder as clients write it: a/b, ./a/b and /a/b are the same. "." is the folder itself.
 func filePath(text string) (string, error) {
 	if len(text) > 4096 || strings.ContainsRune(text, 0) {
-		return "", invalid("a path inside a folder has 1 to 4096 bytes and no zero byte")
+		return "", fault.Invalidf("a path inside a folder has 1 to 4096 bytes and no zero byte")
 	}
 	if slices.Contains(strings.Split(text, "/"), "..") {
-		return "", invalid("the path %.200q leaves its folder", text).WithNext("write it without ..")
+		return "", fault.Invalidf("the path %.200q leaves its folder", text).WithNext("write it without ..")
 	}
 	return strings.TrimPrefix(path.Clean("/"+text), "/") + dotIfEmpty(text), nil
 }
@@ -70,14 +70,14 @@ func dotIfEmpty(text string) string {
 func somePath(text string) (string, error) {
 	p, err := filePath(text)
 	if err == nil && p == "." {
-		return "", invalid("this needs the path of something inside the folder")
+		return "", fault.Invalidf("this needs the path of something inside the folder")
 	}
 	return p, err
 }
 
 func somePaths(texts []string, most int) ([]string, error) {
 	if len(texts) == 0 || len(texts) > most {
-		return nil, invalid("this takes 1 to %d paths, not %d", most, len(texts))
+		return nil, fault.Invalidf("this takes 1 to %d paths, not %d", most, len(texts))
 	}
 	out := make([]string, len(texts))
 	for i, t := range texts {
@@ -88,8 +88,4 @@ func somePaths(texts []string, most int) ([]string, error) {
 		out[i] = p
 	}
 	return out, nil
-}
-
-func invalid(format string, args ...any) *fault.Error {
-	return fault.Invalidf(format, args...).WithReason("invalid-api-params")
 }

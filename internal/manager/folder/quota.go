@@ -13,7 +13,7 @@ import (
 
 // QuotaScope tells what a scope holds on a host; scope is user:<uuid> or project:<uuid>. The actor's own, those of the
 // actor's projects and those that the actor administrates are told.
-func (s *Service) QuotaScope(ctx context.Context, a Actor, host, scope string) (Quota, error) {
+func (s *Service) QuotaScope(ctx context.Context, a authz.Actor, host, scope string) (Quota, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return Quota{}, err
 	}
@@ -27,12 +27,12 @@ func (s *Service) QuotaScope(ctx context.Context, a Actor, host, scope string) (
 	return s.quota(ctx, host, sc)
 }
 
-func (s *Service) maySeeScope(ctx context.Context, a Actor, sc cluster.QuotaScope) error {
+func (s *Service) maySeeScope(ctx context.Context, a authz.Actor, sc cluster.QuotaScope) error {
 	if a.Superadmin() || a.Monitor() {
 		return nil
 	}
 	if sc.Kind == cluster.ProjectScope {
-		_, err := s.project(ctx, a, sc.ID)
+		_, err := s.d.Tenancy.VisibleProject(ctx, a, sc.ID, a.Domain)
 		return err
 	}
 	if sc.ID == string(a.UserID) {
@@ -82,18 +82,18 @@ func (s *Service) quota(ctx context.Context, host string, sc cluster.QuotaScope)
 }
 
 // SetQuotaScope limits a scope on a host (superadmins).
-func (s *Service) SetQuotaScope(ctx context.Context, a Actor, host, scope string, bytes int64) (Quota, error) {
+func (s *Service) SetQuotaScope(ctx context.Context, a authz.Actor, host, scope string, bytes int64) (Quota, error) {
 	if err := authz.NeedSuperadmin(a, "limit what scopes hold"); err != nil {
 		return Quota{}, err
 	}
 	if bytes < 0 {
-		return Quota{}, invalid("a scope cannot be limited to %d bytes", bytes).WithNext("give 0 or more; to take a limit away, unset it")
+		return Quota{}, fault.Invalidf("a scope cannot be limited to %d bytes", bytes).WithNext("give 0 or more; to take a limit away, unset it")
 	}
 	return s.limitScope(ctx, host, scope, &bytes)
 }
 
 // UnsetQuotaScope takes back what SetQuotaScope set: the policy's limit holds again (superadmins).
-func (s *Service) UnsetQuotaScope(ctx context.Context, a Actor, host, scope string) (Quota, error) {
+func (s *Service) UnsetQuotaScope(ctx context.Context, a authz.Actor, host, scope string) (Quota, error) {
 	if err := authz.NeedSuperadmin(a, "limit what scopes hold"); err != nil {
 		return Quota{}, err
 	}
@@ -127,7 +127,7 @@ func (s *Service) limitScope(ctx context.Context, host, scope string, bytes *int
 }
 
 // GetQuota is QuotaScope of a folder's scope; host "" is the folder's.
-func (s *Service) GetQuota(ctx context.Context, a Actor, host, ref string) (Quota, error) {
+func (s *Service) GetQuota(ctx context.Context, a authz.Actor, host, ref string) (Quota, error) {
 	f, err := s.onHost(ctx, a, host, ref)
 	if err != nil {
 		return Quota{}, err
@@ -143,7 +143,7 @@ func (s *Service) GetQuota(ctx context.Context, a Actor, host, ref string) (Quot
 }
 
 // SetQuota is SetQuotaScope of a folder's scope.
-func (s *Service) SetQuota(ctx context.Context, a Actor, host, ref string, bytes int64) (Quota, error) {
+func (s *Service) SetQuota(ctx context.Context, a authz.Actor, host, ref string, bytes int64) (Quota, error) {
 	if err := authz.NeedSuperadmin(a, "limit what scopes hold"); err != nil {
 		return Quota{}, err
 	}
@@ -155,7 +155,7 @@ func (s *Service) SetQuota(ctx context.Context, a Actor, host, ref string, bytes
 }
 
 // UnsetQuota is UnsetQuotaScope of a folder's scope.
-func (s *Service) UnsetQuota(ctx context.Context, a Actor, host, ref string) (Quota, error) {
+func (s *Service) UnsetQuota(ctx context.Context, a authz.Actor, host, ref string) (Quota, error) {
 	if err := authz.NeedSuperadmin(a, "limit what scopes hold"); err != nil {
 		return Quota{}, err
 	}

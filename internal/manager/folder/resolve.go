@@ -7,12 +7,13 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
 
 // ResolveMounts plans the mounts of a session of owner: what the request names and, besides, the owner's dot-folders.
 // q may be of the store or of a transaction; Hold confirms the answer in the transaction that writes the session.
-func (s *Service) ResolveMounts(ctx context.Context, q *dbgen.Queries, owner Actor, r MountRequest) ([]cluster.FolderMount, error) {
+func (s *Service) ResolveMounts(ctx context.Context, q *dbgen.Queries, owner authz.Actor, r MountRequest) ([]cluster.FolderMount, error) {
 	if err := authz.Authenticated(owner); err != nil {
 		return nil, err
 	}
@@ -52,7 +53,7 @@ func (s *Service) ResolveMounts(ctx context.Context, q *dbgen.Queries, owner Act
 type mountLookup struct {
 	s       *Service
 	q       *dbgen.Queries
-	owner   Actor
+	owner   authz.Actor
 	project cluster.ProjectID
 	volumes map[string]seen
 	known   map[string]*mountable // nil for those that the owner does not see
@@ -110,7 +111,7 @@ func (l *mountLookup) find(ctx context.Context, src source) (*mountable, error) 
 	if src.byID {
 		return l.one(ctx, src, []string{src.folder})
 	}
-	rows, err := l.q.FoldersInReach(ctx, src.folder, string(l.owner.UserID), texts(l.owner.Projects), bool(living))
+	rows, err := l.q.FoldersInReach(ctx, src.folder, string(l.owner.UserID), store.Texts(l.owner.Projects), bool(living))
 	if err != nil {
 		return nil, fmt.Errorf("find folder %q: %w", src.folder, err)
 	}
@@ -169,7 +170,7 @@ func (s *Service) Hold(ctx context.Context, q *dbgen.Queries, folders []cluster.
 	if len(folders) == 0 {
 		return nil, nil
 	}
-	rows, err := q.HoldFolders(ctx, texts(folders))
+	rows, err := q.HoldFolders(ctx, store.Texts(folders))
 	if err != nil {
 		return nil, fmt.Errorf("hold folders: %w", err)
 	}

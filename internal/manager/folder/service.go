@@ -9,10 +9,11 @@ import (
 
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/tenancy"
 	"berth.dev/berth/internal/wire/storage"
 )
 
-// Proxies is the way to storage proxies; storagelink satisfies it.
+// Proxies is the way to storage proxies; link/storage satisfies it.
 type Proxies interface {
 	// View returns the nodes that announce themselves now, and those whose announcement ended and that were not
 	// replaced: the last that is known of them. While discovery is away everything stays live.
@@ -24,9 +25,10 @@ type Proxies interface {
 	Do(ctx context.Context, proxy, method, path string, request, reply any) error
 }
 
-// Deps are what a Service works with. Store and Log are required; Clock and IDs default to the system's.
+// Deps are what a Service works with. Store, Tenancy and Log are required; Clock and IDs default to the system's.
 type Deps struct {
-	Store *store.Store
+	Store   *store.Store
+	Tenancy *tenancy.Service
 	// Proxies may be nil: there are no hosts then.
 	Proxies Proxies
 	Clock   func() time.Time
@@ -41,8 +43,8 @@ type Service struct {
 
 // New makes the use cases.
 func New(d Deps) (*Service, error) {
-	if d.Store == nil || d.Log == nil {
-		return nil, fault.New(fault.Internal, "folder: store and log are required")
+	if d.Store == nil || d.Tenancy == nil || d.Log == nil {
+		return nil, fault.New(fault.Internal, "folder: store, tenancy and log are required")
 	}
 	if d.IDs == nil {
 		d.IDs = uuid.NewString

@@ -19,7 +19,7 @@ const maxPeople = 100
 // people finds users by email; unknown ones are an error that names them, and so are users who cannot log in, unless former.
 func (s *Service) people(ctx context.Context, project cluster.ProjectID, emails []string, former bool) ([]dbgen.UsersByEmailRow, error) {
 	if len(emails) == 0 || len(emails) > maxPeople {
-		return nil, invalid("this takes 1 to %d email addresses, not %d", maxPeople, len(emails))
+		return nil, fault.Invalidf("this takes 1 to %d email addresses, not %d", maxPeople, len(emails))
 	}
 	clean := make([]string, len(emails))
 	for i, e := range emails {
@@ -40,7 +40,7 @@ func (s *Service) people(ctx context.Context, project cluster.ProjectID, emails 
 }
 
 // toShare finds a folder whose permissions the actor gives.
-func (s *Service) toShare(ctx context.Context, a Actor, ref string, permit HostPermission) (Folder, error) {
+func (s *Service) toShare(ctx context.Context, a authz.Actor, ref string, permit HostPermission) (Folder, error) {
 	f, err := s.toChange(ctx, a, ref, living, permit, "share")
 	if err != nil {
 		return f, err
@@ -49,7 +49,7 @@ func (s *Service) toShare(ctx context.Context, a Actor, ref string, permit HostP
 }
 
 // stillToShare keeps a folder of toShare from being deleted or given to another owner until the transaction ends.
-func stillToShare(ctx context.Context, tx *store.Tx, a Actor, f Folder) error {
+func stillToShare(ctx context.Context, tx *store.Tx, a authz.Actor, f Folder) error {
 	held, err := tx.HoldFolders(ctx, []string{string(f.ID)})
 	if err != nil {
 		return fmt.Errorf("hold folder %s: %w", f.Name, err)
@@ -70,7 +70,7 @@ func stillToShare(ctx context.Context, tx *store.Tx, a Actor, f Folder) error {
 
 // Invite offers a user folder to other users and returns the emails of those who were invited. Who has the folder
 // already, or an invitation to it, is not invited again.
-func (s *Service) Invite(ctx context.Context, a Actor, ref string, perm cluster.MountPermission, emails []string) ([]string, error) {
+func (s *Service) Invite(ctx context.Context, a authz.Actor, ref string, perm cluster.MountPermission, emails []string) ([]string, error) {
 	f, err := s.toShare(ctx, a, ref, PermitInvite)
 	if err != nil {
 		return nil, err
@@ -79,10 +79,10 @@ func (s *Service) Invite(ctx context.Context, a Actor, ref string, perm cluster.
 	case !perm.Valid():
 		return nil, wrongPermission(perm)
 	case f.Ownership != OfUser:
-		return nil, invalid("folder %s (%s) belongs to project %s: its members have it without an invitation", f.Name, f.Host, f.ProjectName).
+		return nil, fault.Invalidf("folder %s (%s) belongs to project %s: its members have it without an invitation", f.Name, f.Host, f.ProjectName).
 			WithNext("use `berth folder share` to give single members another permission")
 	case strings.HasPrefix(f.Name, "."):
-		return nil, invalid("folder %s (%s) is mounted into all sessions of its owner and cannot be shared", f.Name, f.Host).WithNext("use another folder")
+		return nil, fault.Invalidf("folder %s (%s) is mounted into all sessions of its owner and cannot be shared", f.Name, f.Host).WithNext("use another folder")
 	}
 	users, err := s.people(ctx, "", emails, false)
 	if err != nil {
@@ -112,7 +112,7 @@ func (s *Service) Invite(ctx context.Context, a Actor, ref string, perm cluster.
 }
 
 // ListInvitations are the pending ones to the actor.
-func (s *Service) ListInvitations(ctx context.Context, a Actor) ([]Invitation, error) {
+func (s *Service) ListInvitations(ctx context.Context, a authz.Actor) ([]Invitation, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (s *Service) ListInvitations(ctx context.Context, a Actor) ([]Invitation, e
 }
 
 // ListSentInvitations are the pending ones of the actor.
-func (s *Service) ListSentInvitations(ctx context.Context, a Actor) ([]Invitation, error) {
+func (s *Service) ListSentInvitations(ctx context.Context, a authz.Actor) ([]Invitation, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
 	}
@@ -148,7 +148,7 @@ type invitation struct {
 
 // answer runs fn with a pending invitation that concerns the actor. Its folder stays as it is meanwhile. Locks are taken in
 // the order in which ChangeOwnership and Trash take them: owner, folder, invitation.
-func (s *Service) answer(ctx context.Context, a Actor, id string, concerns func(invitation) bool, fn func(ctx context.Context, tx *store.Tx, i invitation) error) error {
+func (s *Service) answer(ctx context.Context, a authz.Actor, id string, concerns func(invitation) bool, fn func(ctx context.Context, tx *store.Tx, i invitation) error) error {
 	if err := authz.Authenticated(a); err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (s *Service) answer(ctx context.Context, a Actor, id string, concerns func(
 }
 
 // AcceptInvitation accepts an invitation to the actor.
-func (s *Service) AcceptInvitation(ctx context.Context, a Actor, id string) error {
+func (s *Service) AcceptInvitation(ctx context.Context, a authz.Actor, id string) error {
 	if err := authz.Authenticated(a); err != nil {
 		return err
 	}
@@ -215,7 +215,7 @@ func (s *Service) AcceptInvitation(ctx context.Context, a Actor, id string) erro
 }
 
 // DeleteInvitation rejects an invitation to the actor, or cancels one of the actor or to a folder that the actor may share.
-func (s *Service) DeleteInvitation(ctx context.Context, a Actor, id string) error {
+func (s *Service) DeleteInvitation(ctx context.Context, a authz.Actor, id string) error {
 	if err := authz.Authenticated(a); err != nil {
 		return err
 	}
@@ -231,7 +231,7 @@ func (s *Service) DeleteInvitation(ctx context.Context, a Actor, id string) erro
 }
 
 // UpdateInvitation changes the permission that a pending invitation to a folder offers which the actor may share.
-func (s *Service) UpdateInvitation(ctx context.Context, a Actor, id string, perm cluster.MountPermission) error {
+func (s *Service) UpdateInvitation(ctx context.Context, a authz.Actor, id string, perm cluster.MountPermission) error {
 	if err := authz.Authenticated(a); err != nil {
 		return err
 	}
@@ -249,7 +249,7 @@ func (s *Service) UpdateInvitation(ctx context.Context, a Actor, id string, perm
 }
 
 // Share gives members of a project a permission on a project folder and returns their emails.
-func (s *Service) Share(ctx context.Context, a Actor, ref string, perm cluster.MountPermission, emails []string) ([]string, error) {
+func (s *Service) Share(ctx context.Context, a authz.Actor, ref string, perm cluster.MountPermission, emails []string) ([]string, error) {
 	f, err := s.toShare(ctx, a, ref, PermitShare)
 	if err != nil {
 		return nil, err
@@ -258,7 +258,7 @@ func (s *Service) Share(ctx context.Context, a Actor, ref string, perm cluster.M
 	case !perm.Valid():
 		return nil, wrongPermission(perm)
 	case f.Ownership != OfProject:
-		return nil, invalid("folder %s (%s) belongs to a user", f.Name, f.Host).WithNext("invite other users to it: `berth folder invite`")
+		return nil, fault.Invalidf("folder %s (%s) belongs to a user", f.Name, f.Host).WithNext("invite other users to it: `berth folder invite`")
 	}
 	users, err := s.people(ctx, f.ProjectID, emails, false)
 	if err != nil {
@@ -286,7 +286,7 @@ func (s *Service) Share(ctx context.Context, a Actor, ref string, perm cluster.M
 }
 
 // Unshare takes permissions on a folder back, whoever gave them, and returns the emails of those who had one.
-func (s *Service) Unshare(ctx context.Context, a Actor, ref string, emails []string) ([]string, error) {
+func (s *Service) Unshare(ctx context.Context, a authz.Actor, ref string, emails []string) ([]string, error) {
 	f, err := s.toShare(ctx, a, ref, PermitShare)
 	if err != nil {
 		return nil, err
@@ -307,7 +307,7 @@ func (s *Service) Unshare(ctx context.Context, a Actor, ref string, emails []str
 }
 
 // Leave gives up a folder that was shared with the actor; an administrator or the owner may name another user.
-func (s *Service) Leave(ctx context.Context, a Actor, ref string, user *cluster.UserID) error {
+func (s *Service) Leave(ctx context.Context, a authz.Actor, ref string, user *cluster.UserID) error {
 	f, err := s.find(ctx, a, ref, living)
 	if err != nil {
 		return err
@@ -325,9 +325,9 @@ func (s *Service) Leave(ctx context.Context, a Actor, ref string, user *cluster.
 	}
 	switch {
 	case f.Ownership == OfProject:
-		return invalid("folder %s (%s) belongs to project %s and cannot be left", f.Name, f.Host, f.ProjectName)
+		return fault.Invalidf("folder %s (%s) belongs to project %s and cannot be left", f.Name, f.Host, f.ProjectName)
 	case who == f.UserID:
-		return invalid("folder %s (%s) cannot be left by its owner", f.Name, f.Host).WithNext("delete it instead")
+		return fault.Invalidf("folder %s (%s) cannot be left by its owner", f.Name, f.Host).WithNext("delete it instead")
 	}
 	gone, err := s.d.Store.RevokeFolder(ctx, string(f.ID), []string{string(who)})
 	if err != nil {
@@ -340,7 +340,7 @@ func (s *Service) Leave(ctx context.Context, a Actor, ref string, user *cluster.
 }
 
 // Shared lists who has a permission on the actor's folders, or on one (ref).
-func (s *Service) Shared(ctx context.Context, a Actor, ref string) ([]Sharing, error) {
+func (s *Service) Shared(ctx context.Context, a authz.Actor, ref string) ([]Sharing, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
 	}
@@ -381,13 +381,13 @@ func (s *Service) Shared(ctx context.Context, a Actor, ref string) ([]Sharing, e
 }
 
 // UpdateSharing changes permissions that users have, all or none. Of user folders only those that have one can get another.
-func (s *Service) UpdateSharing(ctx context.Context, a Actor, ref string, changes []SharingChange) error {
+func (s *Service) UpdateSharing(ctx context.Context, a authz.Actor, ref string, changes []SharingChange) error {
 	f, err := s.toShare(ctx, a, ref, PermitShare)
 	if err != nil {
 		return err
 	}
 	if len(changes) == 0 || len(changes) > maxPeople {
-		return invalid("this takes 1 to %d changes, not %d", maxPeople, len(changes))
+		return fault.Invalidf("this takes 1 to %d changes, not %d", maxPeople, len(changes))
 	}
 	ids := make([]string, len(changes))
 	for i, c := range changes {

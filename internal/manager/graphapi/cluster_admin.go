@@ -7,14 +7,15 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/graphapi/model"
+	"berth.dev/berth/internal/manager/node"
+	"berth.dev/berth/internal/manager/resource"
 	"berth.dev/berth/internal/manager/seal"
-	"berth.dev/berth/internal/manager/service"
 )
 
 // Administration of agents and resource groups.
 
 func (m mutations) ModifyAgent(ctx context.Context, id string, p model.ModifyAgentInput) (*model.MutationReply, error) {
-	return reply(m.svc.ModifyAgent(ctx, m.who(ctx), cluster.AgentID(id), service.AgentChange{Schedulable: p.Schedulable, ResourceGroup: p.ScalingGroup}))
+	return reply(m.nodes.Modify(ctx, m.who(ctx), cluster.AgentID(id), node.Change{Schedulable: p.Schedulable, ResourceGroup: p.ScalingGroup}))
 }
 
 func (m mutations) CreateScalingGroup(ctx context.Context, name string, p model.CreateScalingGroupInput) (*model.CreateScalingGroupReply, error) {
@@ -23,7 +24,7 @@ func (m mutations) CreateScalingGroup(ctx context.Context, name string, p model.
 		Driver: &p.Driver, DriverOpts: p.DriverOpts, Scheduler: &p.Scheduler, SchedulerOpts: p.SchedulerOpts, UseHostNetwork: p.UseHostNetwork,
 	})
 	if err == nil {
-		err = m.svc.CreateResourceGroup(ctx, m.who(ctx), name, props)
+		err = m.resources.CreateGroup(ctx, m.who(ctx), name, props)
 	}
 	r, err := reply(err)
 	if err != nil {
@@ -31,7 +32,7 @@ func (m mutations) CreateScalingGroup(ctx context.Context, name string, p model.
 	}
 	out := &model.CreateScalingGroupReply{Ok: r.Ok, Msg: r.Msg}
 	if *r.Ok {
-		g, err := m.svc.GetResourceGroup(ctx, m.who(ctx), name)
+		g, err := m.resources.GetGroup(ctx, m.who(ctx), name)
 		if err != nil {
 			return nil, err
 		}
@@ -43,13 +44,13 @@ func (m mutations) CreateScalingGroup(ctx context.Context, name string, p model.
 func (m mutations) ModifyScalingGroup(ctx context.Context, name string, p model.ModifyScalingGroupInput) (*model.MutationReply, error) {
 	props, err := groupProps(p)
 	if err == nil {
-		err = m.svc.ModifyResourceGroup(ctx, m.who(ctx), name, props)
+		err = m.resources.ModifyGroup(ctx, m.who(ctx), name, props)
 	}
 	return reply(err)
 }
 
-func groupProps(p model.ModifyScalingGroupInput) (service.ResourceGroupProps, error) {
-	out := service.ResourceGroupProps{Description: p.Description, IsActive: p.IsActive, IsPublic: p.IsPublic, WsproxyAddr: p.WsproxyAddr,
+func groupProps(p model.ModifyScalingGroupInput) (resource.GroupProps, error) {
+	out := resource.GroupProps{Description: p.Description, IsActive: p.IsActive, IsPublic: p.IsPublic, WsproxyAddr: p.WsproxyAddr,
 		Driver: p.Driver, Scheduler: p.Scheduler, UseHostNetwork: p.UseHostNetwork}
 	if p.WsproxyAPIToken != nil {
 		out.WsproxyAPIToken = new(seal.Secret(*p.WsproxyAPIToken))
@@ -75,19 +76,19 @@ func options(name string, text *string) (map[string]any, error) {
 }
 
 func (m mutations) DeleteScalingGroup(ctx context.Context, name string) (*model.MutationReply, error) {
-	return reply(m.svc.DeleteResourceGroup(ctx, m.who(ctx), name))
+	return reply(m.resources.DeleteGroup(ctx, m.who(ctx), name))
 }
 
-func (m mutations) associate(ctx context.Context, name string, u service.GroupUser) (*model.MutationReply, error) {
-	return reply(m.svc.AssociateResourceGroup(ctx, m.who(ctx), name, u))
+func (m mutations) associate(ctx context.Context, name string, u resource.GroupUser) (*model.MutationReply, error) {
+	return reply(m.resources.AssociateGroup(ctx, m.who(ctx), name, u))
 }
 
-func (m mutations) disassociate(ctx context.Context, name string, u service.GroupUser) (*model.MutationReply, error) {
-	return reply(m.svc.DisassociateResourceGroup(ctx, m.who(ctx), name, u))
+func (m mutations) disassociate(ctx context.Context, name string, u resource.GroupUser) (*model.MutationReply, error) {
+	return reply(m.resources.DisassociateGroup(ctx, m.who(ctx), name, u))
 }
 
 func (m mutations) AssociateScalingGroupWithDomain(ctx context.Context, name, domain string) (*model.MutationReply, error) {
-	return m.associate(ctx, name, service.GroupUser{Domain: domain})
+	return m.associate(ctx, name, resource.GroupUser{Domain: domain})
 }
 
 func (m mutations) AssociateScalingGroupWithUserGroup(ctx context.Context, name, project string) (*model.MutationReply, error) {
@@ -95,15 +96,15 @@ func (m mutations) AssociateScalingGroupWithUserGroup(ctx context.Context, name,
 	if err != nil {
 		return reply(err)
 	}
-	return m.associate(ctx, name, service.GroupUser{Project: cluster.ProjectID(id)})
+	return m.associate(ctx, name, resource.GroupUser{Project: cluster.ProjectID(id)})
 }
 
 func (m mutations) AssociateScalingGroupWithKeypair(ctx context.Context, name, key string) (*model.MutationReply, error) {
-	return m.associate(ctx, name, service.GroupUser{Keypair: cluster.AccessKey(key)})
+	return m.associate(ctx, name, resource.GroupUser{Keypair: cluster.AccessKey(key)})
 }
 
 func (m mutations) DisassociateScalingGroupWithDomain(ctx context.Context, name, domain string) (*model.MutationReply, error) {
-	return m.disassociate(ctx, name, service.GroupUser{Domain: domain})
+	return m.disassociate(ctx, name, resource.GroupUser{Domain: domain})
 }
 
 func (m mutations) DisassociateScalingGroupWithUserGroup(ctx context.Context, name, project string) (*model.MutationReply, error) {
@@ -111,15 +112,15 @@ func (m mutations) DisassociateScalingGroupWithUserGroup(ctx context.Context, na
 	if err != nil {
 		return reply(err)
 	}
-	return m.disassociate(ctx, name, service.GroupUser{Project: cluster.ProjectID(id)})
+	return m.disassociate(ctx, name, resource.GroupUser{Project: cluster.ProjectID(id)})
 }
 
 func (m mutations) DisassociateScalingGroupWithKeypair(ctx context.Context, name, key string) (*model.MutationReply, error) {
-	return m.disassociate(ctx, name, service.GroupUser{Keypair: cluster.AccessKey(key)})
+	return m.disassociate(ctx, name, resource.GroupUser{Keypair: cluster.AccessKey(key)})
 }
 
 func (m mutations) DisassociateAllScalingGroupsWithDomain(ctx context.Context, domain string) (*model.MutationReply, error) {
-	return m.disassociate(ctx, "", service.GroupUser{Domain: domain})
+	return m.disassociate(ctx, "", resource.GroupUser{Domain: domain})
 }
 
 func (m mutations) DisassociateAllScalingGroupsWithGroup(ctx context.Context, project string) (*model.MutationReply, error) {
@@ -127,5 +128,5 @@ func (m mutations) DisassociateAllScalingGroupsWithGroup(ctx context.Context, pr
 	if err != nil {
 		return reply(err)
 	}
-	return m.disassociate(ctx, "", service.GroupUser{Project: cluster.ProjectID(id)})
+	return m.disassociate(ctx, "", resource.GroupUser{Project: cluster.ProjectID(id)})
 }

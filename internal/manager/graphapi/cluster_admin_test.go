@@ -13,9 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/graphapi"
 	"berth.dev/berth/internal/manager/seal"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/session"
+	"berth.dev/berth/internal/manager/session/request"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/storetest"
 )
@@ -25,15 +27,15 @@ type desk struct {
 	t       *testing.T
 	store   *store.Store
 	svc     *service.Service
-	actor   service.Actor
-	admin   service.Actor
+	actor   authz.Actor
+	admin   authz.Actor
 	handler http.Handler
 }
 
-type oracle struct{ service.Explainer }
+type oracle struct{ session.Explainer }
 
-func (oracle) Explain(_ context.Context, id cluster.SessionID) (service.Explanation, error) {
-	return service.Explanation{Session: id, Status: cluster.Pending, Reason: "quota", Text: "it is over a limit", Position: 1, Queue: 1,
+func (oracle) Explain(_ context.Context, id cluster.SessionID) (session.Explanation, error) {
+	return session.Explanation{Session: id, Status: cluster.Pending, Reason: "quota", Text: "it is over a limit", Position: 1, Queue: 1,
 		Shortfall: cluster.Slots{cluster.SlotCPU: cluster.Whole(2)}, Remedies: []string{"end a session"}}, nil
 }
 
@@ -48,11 +50,11 @@ func newDesk(t *testing.T) *desk {
 	svc, err := service.New(deps)
 	require.NoError(t, err)
 	d := &desk{t: t, store: st, svc: svc}
-	d.admin, _, err = svc.Authenticate(t.Context(), credentials.AccessKey)
+	d.admin, _, err = tenancy.Authenticate(t.Context(), credentials.AccessKey)
 	require.NoError(t, err)
 	d.actor = d.admin
 	d.handler = graphapi.New(graphapi.Deps{Service: svc, Log: deps.Log, Fail: func(w http.ResponseWriter, _ *http.Request, err error) { http.Error(w, err.Error(), 400) },
-		Actor: func(context.Context) (service.Actor, bool) { return d.actor, true }})
+		Actor: func(context.Context) (authz.Actor, bool) { return d.actor, true }})
 	return d
 }
 
@@ -164,8 +166,8 @@ func TestResourceGroups(t *testing.T) {
 	require.JSONEq(t, `{"config":{"half_life_days":3}}`, seen.G.Opts, "what is not named stays")
 	require.True(t, seen.G.Active)
 
-	allowed := func(who service.Actor) bool {
-		groups, err := d.svc.AllowedResourceGroups(t.Context(), who, "")
+	allowed := func(who authz.Actor) bool {
+		groups, err := d.resources.AllowedGroups(t.Context(), who, "")
 		require.NoError(t, err)
 		for _, g := range groups {
 			if g.Name == "gpus" {
@@ -238,7 +240,7 @@ func TestAgentsAndPolicies(t *testing.T) {
 	var made map[string]any
 	d.ask(createGroup, map[string]any{"name": "gpus", "input": map[string]any{"driver": "static", "scheduler": "fifo"}}, &made)
 	require.True(t, d.do("modify_agent", modifyAgent, map[string]any{"id": "a1", "props": map[string]any{"scaling_group": "gpus", "schedulable": true}}).OK)
-	a, err := d.svc.GetAgent(t.Context(), d.admin, "a1")
+	a, err := d.nodes.Get(t.Context(), d.admin, "a1")
 	require.NoError(t, err)
 	require.Equal(t, "gpus", a.ResourceGroup)
 	require.True(t, a.Schedulable)
@@ -282,7 +284,7 @@ func TestExplanation(t *testing.T) {
 		Capacity:  cluster.Slots{cluster.SlotCPU: cluster.Whole(8), cluster.SlotMem: cluster.Whole(16 << 30)},
 		SlotKinds: map[cluster.SlotName]cluster.SlotKind{cluster.SlotCPU: cluster.SlotCount, cluster.SlotMem: cluster.SlotBytes},
 		Images:    []cluster.NodeImage{{Reference: "berth/python:1.0", Digest: "sha256:1", Architecture: "x86_64", SizeBytes: 1}}}))
-	made, err := d.svc.CreateSession(t.Context(), d.admin, service.CreateSession{Name: "waits", Image: "python"})
+	made, err := d.sessions.Create(t.Context(), d.admin, request.Session{Name: "waits", Image: "python"})
 	require.NoError(t, err)
 
 	const query = `query($id: UUID!){compute_session(id:$id){name explanation{reason msg position queue shortfall remedies estimate}}}`

@@ -8,7 +8,11 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/graphapi/model"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/image"
+	"berth.dev/berth/internal/manager/node"
+	"berth.dev/berth/internal/manager/resource"
+	"berth.dev/berth/internal/manager/session"
+	"berth.dev/berth/internal/manager/tenancy"
 	"berth.dev/berth/internal/wire/tunnel"
 )
 
@@ -59,7 +63,7 @@ type wirePort struct {
 }
 
 // servicePorts is the JSON text of the apps of a session: those that every session has, then what its image declares.
-func servicePorts(declared []service.ServicePort) *string {
+func servicePorts(declared []session.ServicePort) *string {
 	out := []wirePort{
 		{Name: "sshd", Protocol: "tcp", ContainerPorts: []int{tunnel.PortSSH}}, {Name: "sftp", Protocol: "tcp", ContainerPorts: []int{tunnel.PortSFTP}},
 		{Name: "ttyd", Protocol: "http", ContainerPorts: []int{tunnel.PortTerminal}},
@@ -73,7 +77,7 @@ func servicePorts(declared []service.ServicePort) *string {
 	return jsonText(out)
 }
 
-func toSession(s *service.Session) *model.ComputeSession {
+func toSession(s *session.Session) *model.ComputeSession {
 	m := &model.ComputeSession{
 		ID: new(string(s.ID)), Name: &s.Name, Type: new(strings.ToUpper(string(s.Type))), Priority: &s.Priority,
 		Tag: s.Tag, Image: &s.Image, Architecture: &s.Architecture, Registry: &s.Registry,
@@ -107,7 +111,7 @@ func toSession(s *service.Session) *model.ComputeSession {
 	return m
 }
 
-func toContainer(k *service.Kernel, opts map[string]string) *model.ComputeContainer {
+func toContainer(k *session.Kernel, opts map[string]string) *model.ComputeContainer {
 	m := &model.ComputeContainer{
 		ID: new(string(k.ID)), KernelID: new(string(k.ID)), SessionID: new(string(k.SessionID)),
 		Idx: &k.ClusterIdx, ClusterIdx: &k.ClusterIdx, Role: &k.ClusterRole, ClusterRole: &k.ClusterRole,
@@ -163,7 +167,7 @@ func number(v float64) string {
 	return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.3f", v), "0"), ".")
 }
 
-func toAgent(a *service.Agent) *model.Agent {
+func toAgent(a *node.Agent) *model.Agent {
 	m := &model.Agent{
 		ID: new(string(a.ID)), Status: new(string(a.Status)), StatusChanged: &a.StatusChanged, Region: &a.Region,
 		Architecture: &a.Architecture, ScalingGroup: &a.ResourceGroup, Schedulable: &a.Schedulable,
@@ -200,7 +204,7 @@ func toAgent(a *service.Agent) *model.Agent {
 	return m
 }
 
-func toImage(im *service.Image) *model.Image {
+func toImage(im *image.Image) *model.Image {
 	name := im.Name // on the wire with its project
 	if im.Project != "" {
 		name = im.Project + "/" + im.Name
@@ -231,7 +235,7 @@ func toImage(im *service.Image) *model.Image {
 	return m
 }
 
-func toKeypair(k *service.Keypair) *model.KeyPair {
+func toKeypair(k *tenancy.Keypair) *model.KeyPair {
 	m := &model.KeyPair{
 		ID: new(globalID("KeyPairNode", string(k.AccessKey))), UserID: &k.UserEmail, User: new(string(k.UserID)), UserInfo: &model.UserInfo{Email: &k.UserEmail, FullName: &k.UserFullName},
 		Projects: texts(k.Projects), AccessKey: new(string(k.AccessKey)), IsActive: &k.IsActive, IsAdmin: &k.IsAdmin,
@@ -245,7 +249,7 @@ func toKeypair(k *service.Keypair) *model.KeyPair {
 	return m
 }
 
-func toResourceGroup(g *service.ResourceGroup) *model.ScalingGroup {
+func toResourceGroup(g *resource.Group) *model.ScalingGroup {
 	return &model.ScalingGroup{
 		Name: &g.Name, Description: g.Description, IsActive: &g.IsActive, IsPublic: &g.IsPublic, CreatedAt: &g.CreatedAt,
 		WsproxyAddr: g.WsproxyAddr, Driver: &g.Driver, DriverOpts: jsonObject(g.DriverOpts),
@@ -254,7 +258,7 @@ func toResourceGroup(g *service.ResourceGroup) *model.ScalingGroup {
 }
 
 // statusHistory is the wire's map of status to the time of its first arrival.
-func statusHistory(moves []service.SessionMove) *string {
+func statusHistory(moves []session.Move) *string {
 	at := map[string]string{}
 	for _, m := range moves {
 		if m.Kernel == "" && m.To != "" {

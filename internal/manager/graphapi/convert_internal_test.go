@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/session"
 )
 
 // TestServicePorts: the text that clients make their list of apps from.
@@ -15,5 +15,5 @@ func TestServicePorts(t *testing.T) {
 		{"name":"sftp","protocol":"tcp","container_ports":[2201],"host_ports":[],"is_inference":false},
 		{"name":"ttyd","protocol":"http","container_ports":[7681],"host_ports":[],"is_inference":false},
 		{"name":"jupyter","protocol":"http","container_ports":[8070],"host_ports":[],"is_inference":false}]`,
-		*servicePorts([]service.ServicePort{{Name: "jupyter", Protocol: "http", Ports: []int{8070}}}))
+		*servicePorts([]session.ServicePort{{Name: "jupyter", Protocol: "http", Ports: []int{8070}}}))
 }

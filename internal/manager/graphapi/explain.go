@@ -12,7 +12,7 @@ func (s sessions) Explanation(ctx context.Context, obj *model.ComputeSession) (*
 	if value(obj.Status) != string(cluster.Pending) {
 		return nil, nil
 	}
-	_, e, err := s.svc.ExplainSession(ctx, s.who(ctx), *obj.ID, "")
+	_, e, err := s.sessions.Explain(ctx, s.who(ctx), *obj.ID, "")
 	if err != nil || e.Reason == "" {
 		return nil, err
 	}

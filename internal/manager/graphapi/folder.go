@@ -128,7 +128,7 @@ func (q queries) folderList(ctx context.Context, of folder.Kind, limit, offset i
 		return nil, fault.Invalidf("folders are listed for their users, not for access keys").WithReason("invalid-api-params").
 			WithNext(`filter by user or user_email instead, as in user_email == "a@b.c"`)
 	}
-	s := folder.SearchQuery{Filter: value(filter), Order: value(order), Limit: limit, Offset: offset, Of: of}
+	s := folder.SearchQuery{Query: page(filter, order, limit, offset), Of: of}
 	if domain := value(domain); domain != "" {
 		s.Filter = also(s.Filter, "domain_name", domain)
 	}
@@ -234,7 +234,7 @@ func (q queries) VfolderNodes(ctx context.Context, scope, project, right, filter
 	bad := func(format string, args ...any) error {
 		return fault.Invalidf(format, args...).WithReason("invalid-api-params").WithNext("page with first and offset, or with first and after")
 	}
-	s := folder.SearchQuery{Filter: value(filter), Order: value(order), Limit: folderPageSize, Offset: value(offset), Scope: value(scope), Right: value(right)}
+	s := folder.SearchQuery{Query: page(filter, order, folderPageSize, value(offset)), Scope: value(scope), Right: value(right)}
 	if s.Scope == "" && value(project) != "" {
 		s.Scope = "project:" + *project
 	}

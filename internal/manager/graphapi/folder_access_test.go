@@ -12,14 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/manager/authz"
-	"berth.dev/berth/internal/manager/service"
 )
 
 // Every field of folders, asked by everybody who may come by: a value for those who may, null or a refusal for others.
 func TestWhoMayAskWhatAboutFolders(t *testing.T) {
 	t.Parallel()
 	d := newFolderDesk(t)
-	people := map[string]service.Actor{"superadmin": d.admin}
+	people := map[string]authz.Actor{"superadmin": d.admin}
 	for _, p := range []struct {
 		name   string
 		role   authz.Role

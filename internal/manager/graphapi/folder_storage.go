@@ -50,7 +50,7 @@ func (q queries) StorageVolumeList(ctx context.Context, limit, offset int, filte
 	if err != nil {
 		return nil, err
 	}
-	p, err := fs.SearchVolumes(ctx, q.who(ctx), folder.SearchQuery{Filter: value(filter), Order: value(order), Limit: limit, Offset: offset})
+	p, err := fs.SearchVolumes(ctx, q.who(ctx), folder.SearchQuery{Query: page(filter, order, limit, offset)})
 	if err != nil {
 		return nil, err
 	}
@@ -130,64 +130,4 @@ func (m mutations) UnsetQuotaScope(ctx context.Context, scope, host string) (*mo
 		return nil, err
 	}
 	return &model.UnsetQuotaScope{QuotaScope: toQuota(now)}, nil
-}
-
-func toUserPolicy(p folder.Policy) *model.UserResourcePolicy {
-	return &model.UserResourcePolicy{ID: p.Name, Name: p.Name, CreatedAt: p.CreatedAt, MaxVfolderCount: &p.MaxFolders, MaxQuotaScopeSize: &p.MaxScopeBytes,
-		MaxVfolderSize: &p.MaxScopeBytes, MaxSessionCountPerModelSession: p.MaxModelSessions, MaxCustomizedImageCount: p.MaxImages}
-}
-
-func toProjectPolicy(p folder.Policy) *model.ProjectResourcePolicy {
-	return &model.ProjectResourcePolicy{ID: p.Name, Name: p.Name, CreatedAt: p.CreatedAt, MaxVfolderCount: &p.MaxFolders, MaxQuotaScopeSize: &p.MaxScopeBytes,
-		MaxVfolderSize: &p.MaxScopeBytes, MaxNetworkCount: p.MaxNetworks}
-}
-
-func one[T any](list []T, err error) (*T, error) {
-	if err != nil || len(list) == 0 {
-		return nil, err
-	}
-	return &list[0], nil
-}
-
-// UserResourcePolicy is the named policy, or the caller's.
-func (q queries) UserResourcePolicy(ctx context.Context, name *string) (*model.UserResourcePolicy, error) {
-	fs, err := q.files()
-	if err != nil {
-		return nil, err
-	}
-	p, err := one(fs.UserPolicies(ctx, q.who(ctx), folder.PolicyQuery{Name: value(name), Mine: value(name) == ""}))
-	if p == nil || err != nil {
-		return nil, err
-	}
-	return toUserPolicy(*p), nil
-}
-
-func (q queries) UserResourcePolicies(ctx context.Context) ([]*model.UserResourcePolicy, error) {
-	fs, err := q.files()
-	if err != nil {
-		return nil, err
-	}
-	list, err := fs.UserPolicies(ctx, q.who(ctx), folder.PolicyQuery{})
-	return convert(list, toUserPolicy), err
-}
-
-func (q queries) ProjectResourcePolicy(ctx context.Context, name string) (*model.ProjectResourcePolicy, error) {
-	fs, err := q.files()
-	if err != nil {
-		return nil, err
-	}
-	p, err := one(fs.ProjectPolicies(ctx, q.who(ctx), folder.PolicyQuery{Name: name}))
-	if p == nil || err != nil {
-		return nil, err
-	}
-	return toProjectPolicy(*p), nil
-}
-
-func (q queries) ProjectResourcePolicies(ctx context.Context) ([]*model.ProjectResourcePolicy, error) {
-	fs, err := q.files()
-	if err != nil {
-		return nil, err
-	}
-	list, err := fs.ProjectPolicies(ctx, q.who(ctx), folder.PolicyQuery{})
-	return convert(list, toProjectPolicy), err
 }

@@ -21,7 +21,6 @@ import (
 	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/graphapi"
 	"berth.dev/berth/internal/manager/seal"
-	"berth.dev/berth/internal/manager/service"
 	"berth.dev/berth/internal/wire/storage"
 )
 
@@ -76,7 +75,7 @@ func newFolderDesk(t *testing.T) *desk {
 	folders, err := folder.New(folder.Deps{Store: d.store, Proxies: proxies{new(atomic.Pointer[int64])}, IDs: uuid.NewString, Log: log})
 	require.NoError(t, err)
 	d.handler = graphapi.New(graphapi.Deps{Service: d.svc, Folders: folders, Log: log, Fail: func(w http.ResponseWriter, _ *http.Request, err error) { http.Error(w, err.Error(), 400) },
-		Actor: func(context.Context) (service.Actor, bool) { return d.actor, true }})
+		Actor: func(context.Context) (authz.Actor, bool) { return d.actor, true }})
 	all, err := json.Marshal(folder.AllPermissions())
 	require.NoError(t, err)
 	d.exec(`UPDATE domains SET allowed_vfolder_hosts = jsonb_build_object('local:volume1', $1::jsonb, 'local:volume2', $1::jsonb, 'gone:old', $1::jsonb)`, string(all))
@@ -90,9 +89,9 @@ func (d *desk) exec(sql string, args ...any) {
 }
 
 // person adds a user of the domain "default", a member of its project if wanted, and returns who that is.
-func (d *desk) person(name string, role authz.Role, member bool) service.Actor {
+func (d *desk) person(name string, role authz.Role, member bool) authz.Actor {
 	d.t.Helper()
-	a := service.Actor{UserID: cluster.UserID(uuid.NewString()), Email: name + "@x", Username: name, Role: role, Domain: "default", AccessKey: cluster.AccessKey("AK" + strings.ToUpper(name))}
+	a := authz.Actor{UserID: cluster.UserID(uuid.NewString()), Email: name + "@x", Username: name, Role: role, Domain: "default", AccessKey: cluster.AccessKey("AK" + strings.ToUpper(name))}
 	d.exec(`INSERT INTO users (id, username, email, domain_name, resource_policy, role) VALUES ($1, $2, $3, 'default', 'default', $4)`, a.UserID, name, a.Email, role)
 	key, err := seal.New([]byte("0123456789abcdef0123456789abcdef"), rand.Reader)
 	require.NoError(d.t, err)
@@ -315,7 +314,7 @@ func TestFolderLists(t *testing.T) {
 		}
 		return names, out[field].Total
 	}
-	check := func(who service.Actor, all, own, invited, project []string) {
+	check := func(who authz.Actor, all, own, invited, project []string) {
 		t.Helper()
 		d.actor = who
 		for field, want := range map[string][]string{"vfolder_list": all, "vfolder_own_list": own, "vfolder_invited_list": invited, "vfolder_project_list": project} {

@@ -23,9 +23,9 @@ import (
 	"github.com/vektah/gqlparser/v2/validator/rules"
 
 	"berth.dev/berth/internal/fault"
-	"berth.dev/berth/internal/manager/folder"
+	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/graphapi/gqlexec"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/nouns"
 )
 
 const (
@@ -40,13 +40,11 @@ const (
 	maxBody = 1 << 20
 )
 
-// Deps are what a Handler works with; all but Folders are required.
+// Deps are what a Handler works with; all are required.
 type Deps struct {
-	Service *service.Service
-	// Folders may be nil: fields of folders are errors then.
-	Folders *folder.Service
+	Nouns *nouns.Set
 	// Actor returns the caller that httpapi authenticated; ok is false for anonymous requests.
-	Actor func(context.Context) (service.Actor, bool)
+	Actor func(context.Context) (authz.Actor, bool)
 	// Fail writes a fault as problem+json.
 	Fail func(http.ResponseWriter, *http.Request, error)
 	Log  *slog.Logger
@@ -61,7 +59,11 @@ type Handler struct {
 
 // New builds the handler.
 func New(deps Deps) *Handler {
-	cfg := gqlexec.Config{Resolvers: &resolver{svc: deps.Service, folders: deps.Folders, actor: deps.Actor}}
+	n := deps.Nouns
+	cfg := gqlexec.Config{Resolvers: &resolver{
+		tenancy: n.Tenancy, resources: n.Resources, images: n.Images, nodes: n.Nodes, folders: n.Folders, sessions: n.Sessions, idle: n.Idle,
+		actor: deps.Actor,
+	}}
 	setCosts(&cfg.Complexity)
 	e := executor.New(gqlexec.NewExecutableSchema(cfg))
 	e.SetParserTokenLimit(maxTokens)

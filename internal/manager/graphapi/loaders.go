@@ -8,14 +8,15 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/folder"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/idle"
+	"berth.dev/berth/internal/manager/session"
 )
 
 // loaders batch look-ups of one request: a list of sessions that asks for each one's
 // dependencies reads them in one statement.
 type loaders struct {
-	sessions *dataloader.Loader[cluster.SessionID, *service.Session]
-	idle     *dataloader.Loader[cluster.SessionID, service.IdleReport]
+	sessions *dataloader.Loader[cluster.SessionID, *session.Session]
+	idle     *dataloader.Loader[cluster.SessionID, idle.Report]
 	folders  *dataloader.Loader[cluster.FolderID, *folder.Folder]
 }
 
@@ -24,28 +25,28 @@ type loadersKey struct{}
 const batchWait = time.Millisecond
 
 func withLoaders(ctx context.Context, deps Deps) context.Context {
-	batch := func(ctx context.Context, ids []cluster.SessionID) []*dataloader.Result[*service.Session] {
-		out := make([]*dataloader.Result[*service.Session], len(ids))
+	batch := func(ctx context.Context, ids []cluster.SessionID) []*dataloader.Result[*session.Session] {
+		out := make([]*dataloader.Result[*session.Session], len(ids))
 		actor, _ := deps.Actor(ctx)
-		found, err := deps.Service.SessionsByID(ctx, actor, ids)
+		found, err := deps.Nouns.Sessions.ByID(ctx, actor, ids)
 		for i, id := range ids {
-			out[i] = &dataloader.Result[*service.Session]{Data: found[id], Error: err}
+			out[i] = &dataloader.Result[*session.Session]{Data: found[id], Error: err}
 		}
 		return out
 	}
-	idle := func(ctx context.Context, ids []cluster.SessionID) []*dataloader.Result[service.IdleReport] {
-		out := make([]*dataloader.Result[service.IdleReport], len(ids))
+	checks := func(ctx context.Context, ids []cluster.SessionID) []*dataloader.Result[idle.Report] {
+		out := make([]*dataloader.Result[idle.Report], len(ids))
 		actor, _ := deps.Actor(ctx)
-		found, err := deps.Service.IdleChecks(ctx, actor, ids)
+		found, err := deps.Nouns.Idle.Checks(ctx, actor, ids)
 		for i, id := range ids {
-			out[i] = &dataloader.Result[service.IdleReport]{Data: found[id], Error: err}
+			out[i] = &dataloader.Result[idle.Report]{Data: found[id], Error: err}
 		}
 		return out
 	}
 	folders := func(ctx context.Context, ids []cluster.FolderID) []*dataloader.Result[*folder.Folder] {
 		out := make([]*dataloader.Result[*folder.Folder], len(ids))
 		actor, _ := deps.Actor(ctx)
-		found, err := deps.Folders.Load(ctx, actor, ids)
+		found, err := deps.Nouns.Folders.Load(ctx, actor, ids)
 		for i, id := range ids {
 			out[i] = &dataloader.Result[*folder.Folder]{Error: err}
 			if f, ok := found[id]; ok {
@@ -56,11 +57,11 @@ func withLoaders(ctx context.Context, deps Deps) context.Context {
 	}
 	l := &loaders{
 		sessions: dataloader.NewBatchedLoader(batch,
-			dataloader.WithWait[cluster.SessionID, *service.Session](batchWait),
-			dataloader.WithBatchCapacity[cluster.SessionID, *service.Session](200)),
-		idle: dataloader.NewBatchedLoader(idle,
-			dataloader.WithWait[cluster.SessionID, service.IdleReport](batchWait),
-			dataloader.WithBatchCapacity[cluster.SessionID, service.IdleReport](200)),
+			dataloader.WithWait[cluster.SessionID, *session.Session](batchWait),
+			dataloader.WithBatchCapacity[cluster.SessionID, *session.Session](200)),
+		idle: dataloader.NewBatchedLoader(checks,
+			dataloader.WithWait[cluster.SessionID, idle.Report](batchWait),
+			dataloader.WithBatchCapacity[cluster.SessionID, idle.Report](200)),
 		folders: dataloader.NewBatchedLoader(folders,
 			dataloader.WithWait[cluster.FolderID, *folder.Folder](batchWait),
 			dataloader.WithBatchCapacity[cluster.FolderID, *folder.Folder](200)),
@@ -68,7 +69,7 @@ func withLoaders(ctx context.Context, deps Deps) context.Context {
 	return context.WithValue(ctx, loadersKey{}, l)
 }
 
-// session returns a session that the actor may see, nil otherwise.
-func session(ctx context.Context, id cluster.SessionID) (*service.Session, error) {
+// loadSession returns a session that the actor may see, nil otherwise.
+func loadSession(ctx context.Context, id cluster.SessionID) (*session.Session, error) {
 	return ctx.Value(loadersKey{}).(*loaders).sessions.Load(ctx, id)()
 }

@@ -7,11 +7,11 @@ import (
 
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/graphapi/model"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 func (q queries) KeypairResourcePolicy(ctx context.Context, name *string) (*model.KeyPairResourcePolicy, error) {
-	p, err := orNil(q.svc.GetKeypairPolicy(ctx, q.who(ctx), value(name)))
+	p, err := orNil(q.tenancy.GetKeypairPolicy(ctx, q.who(ctx), value(name)))
 	if p == nil || err != nil {
 		return nil, err
 	}
@@ -19,12 +19,12 @@ func (q queries) KeypairResourcePolicy(ctx context.Context, name *string) (*mode
 }
 
 func (q queries) KeypairResourcePolicies(ctx context.Context) ([]*model.KeyPairResourcePolicy, error) {
-	all, err := q.svc.ListKeypairPolicies(ctx, q.who(ctx))
+	all, err := q.tenancy.ListKeypairPolicies(ctx, q.who(ctx))
 	return convert(all, toPolicy), err
 }
 
 // toPolicy renders a policy; the limits of folders are those of an old kind that clients still ask for.
-func toPolicy(p *service.KeypairPolicy) *model.KeyPairResourcePolicy {
+func toPolicy(p *tenancy.KeypairPolicy) *model.KeyPairResourcePolicy {
 	m := &model.KeyPairResourcePolicy{
 		Name: &p.Name, CreatedAt: &p.CreatedAt, DefaultForUnspecified: &p.DefaultForUnspecified, TotalResourceSlots: slotsText(p.TotalSlots),
 		MaxSessionLifetime: &p.MaxSessionLifetime, MaxConcurrentSessions: &p.MaxConcurrentSessions, MaxConcurrentSftpSessions: &p.MaxConcurrentSFTP,
@@ -38,7 +38,7 @@ func toPolicy(p *service.KeypairPolicy) *model.KeyPairResourcePolicy {
 }
 
 func (m mutations) ModifyKeypairResourcePolicy(ctx context.Context, name string, p model.ModifyKeyPairResourcePolicyInput) (*model.MutationReply, error) {
-	props := service.KeypairPolicyProps{DefaultForUnspecified: p.DefaultForUnspecified, MaxSessionLifetime: p.MaxSessionLifetime,
+	props := tenancy.KeypairPolicyProps{DefaultForUnspecified: p.DefaultForUnspecified, MaxSessionLifetime: p.MaxSessionLifetime,
 		MaxConcurrentSessions: p.MaxConcurrentSessions, MaxConcurrentSFTP: p.MaxConcurrentSftpSessions, MaxPendingSessions: p.MaxPendingSessionCount,
 		MaxPriority: p.MaxPriority, MaxContainers: p.MaxContainersPerSession}
 	if p.IdleTimeout != nil {
@@ -54,7 +54,7 @@ func (m mutations) ModifyKeypairResourcePolicy(ctx context.Context, name string,
 	if props.MaxPendingSlots, err = amounts("max_pending_session_resource_slots", p.MaxPendingSessionResourceSlots); err != nil {
 		return reply(err)
 	}
-	return reply(m.svc.ModifyKeypairPolicy(ctx, m.who(ctx), name, props))
+	return reply(m.tenancy.ModifyKeypairPolicy(ctx, m.who(ctx), name, props))
 }
 
 // amounts reads slots as they are written: texts or numbers.

@@ -7,20 +7,20 @@ import (
 
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/graphapi/model"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/resource"
 )
 
-func toPreset(p service.Preset) *model.ResourcePreset {
+func toPreset(p resource.Preset) *model.ResourcePreset {
 	return &model.ResourcePreset{ID: &p.ID, Name: &p.Name, ResourceSlots: slotsText(p.Slots), SharedMemory: p.SharedMemory, ScalingGroupName: optional(p.ResourceGroup)}
 }
 
 func (q queries) ResourcePresets(ctx context.Context) ([]*model.ResourcePreset, error) {
-	presets, err := q.svc.Presets(ctx, q.who(ctx))
+	presets, err := q.resources.Presets(ctx, q.who(ctx))
 	return convert(presets, toPreset), err
 }
 
 func (q queries) ResourcePreset(ctx context.Context, name string) (*model.ResourcePreset, error) {
-	presets, err := q.svc.Presets(ctx, q.who(ctx))
+	presets, err := q.resources.Presets(ctx, q.who(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -58,9 +58,9 @@ func slotsOf(text *string) (map[string]string, error) {
 
 func (m mutations) CreateResourcePreset(ctx context.Context, name string, props model.CreateResourcePresetInput) (*model.CreateResourcePresetReply, error) {
 	slots, err := slotsOf(&props.ResourceSlots)
-	var p service.Preset
+	var p resource.Preset
 	if err == nil {
-		p, err = m.svc.CreatePreset(ctx, m.who(ctx), service.PresetInput{Name: &name, Slots: slots, SharedMemory: props.SharedMemory, ResourceGroup: props.ScalingGroupName})
+		p, err = m.resources.CreatePreset(ctx, m.who(ctx), resource.PresetInput{Name: &name, Slots: slots, SharedMemory: props.SharedMemory, ResourceGroup: props.ScalingGroupName})
 	}
 	said, failed := reply(err)
 	if failed != nil {
@@ -93,7 +93,7 @@ func (m mutations) ModifyResourcePreset(ctx context.Context, id, name *string, p
 	if err != nil {
 		return reply(err)
 	}
-	_, err = m.svc.ModifyPreset(ctx, m.who(ctx), ref, service.PresetInput{Name: props.Name, Slots: slots, SharedMemory: props.SharedMemory, ResourceGroup: props.ScalingGroupName})
+	_, err = m.resources.ModifyPreset(ctx, m.who(ctx), ref, resource.PresetInput{Name: props.Name, Slots: slots, SharedMemory: props.SharedMemory, ResourceGroup: props.ScalingGroupName})
 	return reply(err)
 }
 
@@ -102,5 +102,5 @@ func (m mutations) DeleteResourcePreset(ctx context.Context, id, name *string) (
 	if err != nil {
 		return reply(err)
 	}
-	return reply(m.svc.DeletePreset(ctx, m.who(ctx), ref))
+	return reply(m.resources.DeletePreset(ctx, m.who(ctx), ref))
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/graphapi"
 	"berth.dev/berth/internal/manager/seal"
-	"berth.dev/berth/internal/manager/service"
 	"berth.dev/berth/internal/manager/store/storetest"
 )
 
@@ -31,9 +31,9 @@ func ask(t *testing.T) (query func(text string, vars map[string]any) map[string]
 	require.NoError(t, err)
 	svc, err := service.New(deps)
 	require.NoError(t, err)
-	admin, _, err := svc.Authenticate(t.Context(), cred.AccessKey)
+	admin, _, err := tenancy.Authenticate(t.Context(), cred.AccessKey)
 	require.NoError(t, err)
-	h := graphapi.New(graphapi.Deps{Service: svc, Log: log, Actor: func(context.Context) (service.Actor, bool) { return admin, true },
+	h := graphapi.New(graphapi.Deps{Service: svc, Log: log, Actor: func(context.Context) (authz.Actor, bool) { return admin, true },
 		Fail: func(_ http.ResponseWriter, _ *http.Request, err error) { t.Error(err) }})
 	query = func(text string, vars map[string]any) map[string]any {
 		t.Helper()

@@ -8,19 +8,31 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/graphapi/gqlexec"
 	"berth.dev/berth/internal/manager/graphapi/model"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/idle"
+	"berth.dev/berth/internal/manager/image"
+	"berth.dev/berth/internal/manager/node"
+	"berth.dev/berth/internal/manager/resource"
+	"berth.dev/berth/internal/manager/session"
+	"berth.dev/berth/internal/manager/store/list"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 // maxList bounds the lists that the wire does not page.
 const maxList = 100
 
 type resolver struct {
-	svc     *service.Service
-	folders *folder.Service
-	actor   func(context.Context) (service.Actor, bool)
+	tenancy   *tenancy.Service
+	resources *resource.Service
+	images    *image.Service
+	nodes     *node.Service
+	folders   *folder.Service
+	sessions  *session.Service
+	idle      *idle.Service
+	actor     func(context.Context) (authz.Actor, bool)
 }
 
 type (
@@ -36,7 +48,7 @@ func (r *resolver) ComputeSession() gqlexec.ComputeSessionResolver { return sess
 func (r *resolver) Agent() gqlexec.AgentResolver                   { return agents{r} }
 
 // who is the caller; the zero actor is denied by every use case.
-func (r *resolver) who(ctx context.Context) service.Actor {
+func (r *resolver) who(ctx context.Context) authz.Actor {
 	a, _ := r.actor(ctx)
 	return a
 }
@@ -58,8 +70,8 @@ func convert[S, M any](in []S, to func(S) M) []M {
 	return out
 }
 
-func page(filter, order *string, limit, offset int) service.ListQuery {
-	return service.ListQuery{Filter: value(filter), Order: value(order), Limit: limit, Offset: offset}
+func page(filter, order *string, limit, offset int) list.Query {
+	return list.Query{Filter: value(filter), Order: value(order), Limit: limit, Offset: offset}
 }
 
 // orNil turns NotFound into null, the wire's answer to a look-up of something absent.
@@ -81,7 +93,7 @@ func uuid(name, text string) (string, error) {
 }
 
 func (q queries) Keypair(ctx context.Context, _, accessKey *string) (*model.KeyPair, error) {
-	k, err := orNil(q.svc.GetKeypair(ctx, q.who(ctx), cluster.AccessKey(value(accessKey))))
+	k, err := orNil(q.tenancy.GetKeypair(ctx, q.who(ctx), cluster.AccessKey(value(accessKey))))
 	if k == nil || err != nil {
 		return nil, err
 	}
@@ -89,14 +101,14 @@ func (q queries) Keypair(ctx context.Context, _, accessKey *string) (*model.KeyP
 }
 
 func (q queries) Keypairs(ctx context.Context, domain, email *string, active *bool) ([]*model.KeyPair, error) {
-	p, err := q.svc.ListKeypairs(ctx, q.who(ctx), service.KeypairFilter{
-		ListQuery: service.ListQuery{Limit: maxList}, Active: active, Domain: value(domain), Email: value(email)})
+	p, err := q.tenancy.ListKeypairs(ctx, q.who(ctx), tenancy.KeypairFilter{
+		Query: list.Query{Limit: maxList}, Active: active, Domain: value(domain), Email: value(email)})
 	return convert(p.Items, toKeypair), err
 }
 
 func (q queries) KeypairList(ctx context.Context, limit, offset int, filter, order, domain, email *string, active *bool) (*model.KeyPairList, error) {
-	p, err := q.svc.ListKeypairs(ctx, q.who(ctx), service.KeypairFilter{
-		ListQuery: page(filter, order, limit, offset), Active: active, Domain: value(domain), Email: value(email)})
+	p, err := q.tenancy.ListKeypairs(ctx, q.who(ctx), tenancy.KeypairFilter{
+		Query: page(filter, order, limit, offset), Active: active, Domain: value(domain), Email: value(email)})
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +120,7 @@ func (q queries) ComputeSession(ctx context.Context, id string) (*model.ComputeS
 	if err != nil {
 		return nil, err
 	}
-	s, err := session(ctx, cluster.SessionID(id))
+	s, err := loadSession(ctx, cluster.SessionID(id))
 	if s == nil || err != nil {
 		return nil, err
 	}
@@ -116,8 +128,8 @@ func (q queries) ComputeSession(ctx context.Context, id string) (*model.ComputeS
 }
 
 func (q queries) ComputeSessionList(ctx context.Context, limit, offset int, filter, order, domain, project, accessKey, status *string) (*model.ComputeSessionList, error) {
-	f := service.SessionFilter{
-		ListQuery: page(filter, order, limit, offset), Domain: value(domain), AccessKey: cluster.AccessKey(value(accessKey)),
+	f := session.Filter{
+		Query: page(filter, order, limit, offset), Domain: value(domain), AccessKey: cluster.AccessKey(value(accessKey)),
 		Project: cluster.ProjectID(value(project)),
 	}
 	for _, s := range strings.Split(value(status), ",") {
@@ -125,21 +137,21 @@ func (q queries) ComputeSessionList(ctx context.Context, limit, offset int, filt
 			f.Statuses = append(f.Statuses, strings.ToUpper(s))
 		}
 	}
-	p, err := q.svc.ListSessions(ctx, q.who(ctx), f)
+	p, err := q.sessions.List(ctx, q.who(ctx), f)
 	if err != nil {
 		return nil, err
 	}
 	return &model.ComputeSessionList{Items: convert(p.Items, toSession), TotalCount: &p.Total}, nil
 }
 
-func container(k service.Kernel) *model.ComputeContainer { return toContainer(&k, nil) }
+func container(k session.Kernel) *model.ComputeContainer { return toContainer(&k, nil) }
 
 func (q queries) ComputeContainer(ctx context.Context, id string) (*model.ComputeContainer, error) {
 	id, err := uuid("container id", id)
 	if err != nil {
 		return nil, err
 	}
-	p, err := q.svc.ListKernels(ctx, q.who(ctx), service.KernelsFilter{Kernel: cluster.KernelID(id), ListQuery: service.ListQuery{Limit: 1}})
+	p, err := q.sessions.ListKernels(ctx, q.who(ctx), session.KernelFilter{Kernel: cluster.KernelID(id), Query: list.Query{Limit: 1}})
 	if err != nil || len(p.Items) == 0 {
 		return nil, err
 	}
@@ -151,20 +163,20 @@ func (q queries) ComputeContainerList(ctx context.Context, limit, offset int, fi
 	if err != nil {
 		return nil, err
 	}
-	p, err := q.svc.ListKernels(ctx, q.who(ctx), service.KernelsFilter{Session: cluster.SessionID(sessionID), ListQuery: page(filter, order, limit, offset)})
+	p, err := q.sessions.ListKernels(ctx, q.who(ctx), session.KernelFilter{Session: cluster.SessionID(sessionID), Query: page(filter, order, limit, offset)})
 	if err != nil {
 		return nil, err
 	}
 	items := p.Items
 	if role != nil {
-		items = slices.DeleteFunc(slices.Clone(items), func(k service.Kernel) bool { return k.ClusterRole != *role })
+		items = slices.DeleteFunc(slices.Clone(items), func(k session.Kernel) bool { return k.ClusterRole != *role })
 		p.Total = len(items)
 	}
 	return &model.ComputeContainerList{Items: convert(items, container), TotalCount: &p.Total}, nil
 }
 
 func (q queries) Agent(ctx context.Context, id string) (*model.Agent, error) {
-	a, err := orNil(q.svc.GetAgent(ctx, q.who(ctx), cluster.AgentID(id)))
+	a, err := orNil(q.nodes.Get(ctx, q.who(ctx), cluster.AgentID(id)))
 	if a == nil || err != nil {
 		return nil, err
 	}
@@ -172,8 +184,8 @@ func (q queries) Agent(ctx context.Context, id string) (*model.Agent, error) {
 }
 
 func (q queries) AgentList(ctx context.Context, limit, offset int, filter, order, group, status *string) (*model.AgentList, error) {
-	p, err := q.svc.ListAgents(ctx, q.who(ctx), service.AgentFilter{
-		ListQuery: page(filter, order, limit, offset), Status: value(status), ResourceGroup: value(group)})
+	p, err := q.nodes.List(ctx, q.who(ctx), node.Filter{
+		Query: page(filter, order, limit, offset), Status: value(status), ResourceGroup: value(group)})
 	if err != nil {
 		return nil, err
 	}
@@ -181,8 +193,8 @@ func (q queries) AgentList(ctx context.Context, limit, offset int, filter, order
 }
 
 func (q queries) Agents(ctx context.Context, group, status *string) ([]*model.Agent, error) {
-	p, err := q.svc.ListAgents(ctx, q.who(ctx), service.AgentFilter{
-		ListQuery: service.ListQuery{Limit: maxList}, Status: value(status), ResourceGroup: value(group)})
+	p, err := q.nodes.List(ctx, q.who(ctx), node.Filter{
+		Query: list.Query{Limit: maxList}, Status: value(status), ResourceGroup: value(group)})
 	return convert(p.Items, toAgent), err
 }
 
@@ -195,7 +207,7 @@ func (q queries) Image(ctx context.Context, id, reference, architecture *string)
 	if ref == "" {
 		return nil, fault.Invalidf("no image was named").WithReason("invalid-api-params").WithNext("pass id or reference")
 	}
-	im, err := orNil(q.svc.GetImage(ctx, q.who(ctx), ref, arch))
+	im, err := orNil(q.images.Get(ctx, q.who(ctx), ref, arch))
 	if im == nil || err != nil {
 		return nil, err
 	}
@@ -205,7 +217,7 @@ func (q queries) Image(ctx context.Context, id, reference, architecture *string)
 func (q queries) Images(ctx context.Context, installed, _ *bool) ([]*model.Image, error) {
 	out := []*model.Image{}
 	for {
-		p, err := q.svc.ListImages(ctx, q.who(ctx), service.ListQuery{Limit: maxList, Offset: len(out)})
+		p, err := q.images.List(ctx, q.who(ctx), list.Query{Limit: maxList, Offset: len(out)})
 		if err != nil {
 			return nil, err
 		}
@@ -221,7 +233,7 @@ func (q queries) Images(ctx context.Context, installed, _ *bool) ([]*model.Image
 }
 
 func (q queries) ScalingGroup(ctx context.Context, name *string) (*model.ScalingGroup, error) {
-	g, err := orNil(q.svc.GetResourceGroup(ctx, q.who(ctx), value(name)))
+	g, err := orNil(q.resources.GetGroup(ctx, q.who(ctx), value(name)))
 	if g == nil || err != nil {
 		return nil, err
 	}
@@ -229,29 +241,29 @@ func (q queries) ScalingGroup(ctx context.Context, name *string) (*model.Scaling
 }
 
 func (q queries) ScalingGroups(ctx context.Context, name *string, active *bool) ([]*model.ScalingGroup, error) {
-	groups, err := q.svc.ListResourceGroups(ctx, q.who(ctx), active)
+	groups, err := q.resources.ListGroups(ctx, q.who(ctx), active)
 	if err != nil {
 		return nil, err
 	}
 	if name != nil {
-		groups = slices.DeleteFunc(slices.Clone(groups), func(g *service.ResourceGroup) bool { return g.Name != *name })
+		groups = slices.DeleteFunc(slices.Clone(groups), func(g *resource.Group) bool { return g.Name != *name })
 	}
 	return convert(groups, toResourceGroup), nil
 }
 
 func (s sessions) StatusHistory(ctx context.Context, obj *model.ComputeSession) (*string, error) {
-	_, moves, err := s.svc.SessionHistory(ctx, s.who(ctx), *obj.ID, "")
+	_, moves, err := s.sessions.History(ctx, s.who(ctx), *obj.ID, "")
 	return statusHistory(moves), err
 }
 
 func (s sessions) Dependencies(ctx context.Context, obj *model.ComputeSession) ([]*model.ComputeSession, error) {
-	self, err := session(ctx, cluster.SessionID(*obj.ID))
+	self, err := loadSession(ctx, cluster.SessionID(*obj.ID))
 	if err != nil || self == nil {
 		return []*model.ComputeSession{}, err
 	}
 	out := []*model.ComputeSession{}
 	for _, d := range self.DependsOn {
-		dep, err := session(ctx, d.ID)
+		dep, err := loadSession(ctx, d.ID)
 		if err != nil {
 			return nil, err
 		}
@@ -263,13 +275,13 @@ func (s sessions) Dependencies(ctx context.Context, obj *model.ComputeSession) (
 }
 
 func (a agents) ComputeContainers(ctx context.Context, obj *model.Agent, status *string) ([]*model.ComputeContainer, error) {
-	p, err := a.svc.ListKernels(ctx, a.who(ctx), service.KernelsFilter{Agent: cluster.AgentID(*obj.ID), ListQuery: service.ListQuery{Limit: maxList}})
+	p, err := a.sessions.ListKernels(ctx, a.who(ctx), session.KernelFilter{Agent: cluster.AgentID(*obj.ID), Query: list.Query{Limit: maxList}})
 	if err != nil {
 		return nil, err
 	}
 	items := p.Items
 	if status != nil {
-		items = slices.DeleteFunc(slices.Clone(items), func(k service.Kernel) bool { return string(k.Status) != *status })
+		items = slices.DeleteFunc(slices.Clone(items), func(k session.Kernel) bool { return string(k.Status) != *status })
 	}
 	return convert(items, container), nil
 }
@@ -292,15 +304,15 @@ func reply(err error) (*model.MutationReply, error) {
 }
 
 func (m mutations) AliasImage(ctx context.Context, alias, target string, architecture *string) (*model.MutationReply, error) {
-	return reply(m.svc.AliasImage(ctx, m.who(ctx), alias, target, value(architecture)))
+	return reply(m.images.Alias(ctx, m.who(ctx), alias, target, value(architecture)))
 }
 
 func (m mutations) DealiasImage(ctx context.Context, alias string) (*model.MutationReply, error) {
-	return reply(m.svc.DealiasImage(ctx, m.who(ctx), alias))
+	return reply(m.images.Dealias(ctx, m.who(ctx), alias))
 }
 
 func (m mutations) ForgetImage(ctx context.Context, reference, architecture string) (*model.MutationReply, error) {
-	_, err := m.svc.ForgetImage(ctx, m.who(ctx), reference, architecture)
+	_, err := m.images.Forget(ctx, m.who(ctx), reference, architecture)
 	return reply(err)
 }
 
@@ -311,7 +323,7 @@ func (m mutations) ModifyComputeSession(ctx context.Context, in model.ModifyComp
 	if err != nil {
 		return nil, err
 	}
-	s, err := m.svc.ModifySession(ctx, m.who(ctx), cluster.SessionID(id), in.Name, in.Priority)
+	s, err := m.sessions.Modify(ctx, m.who(ctx), cluster.SessionID(id), in.Name, in.Priority)
 	if err != nil {
 		return nil, err
 	}

@@ -21,7 +21,14 @@ import (
 	"berth.dev/berth/internal/manager/app"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/folder"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/idle"
+	"berth.dev/berth/internal/manager/image"
+	"berth.dev/berth/internal/manager/node"
+	"berth.dev/berth/internal/manager/nouns"
+	"berth.dev/berth/internal/manager/operation"
+	"berth.dev/berth/internal/manager/resource"
+	"berth.dev/berth/internal/manager/session"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 // Info is what a manager says about itself.
@@ -34,13 +41,9 @@ type Info struct {
 	APIVersion, ManagerVersion string
 }
 
-// Deps are what the interface works with. Service and Log are required.
+// Deps are what the interface works with. Nouns and Log are required.
 type Deps struct {
-	Service *service.Service
-	// Folders may be nil: folders answer not-implemented then.
-	Folders *folder.Service
-	// Apps may be nil: apps answer not-implemented then.
-	Apps *app.Service
+	Nouns *nouns.Set
 	// GraphQL serves /admin/gql and /admin/graphql for authenticated requests; nil answers not-implemented.
 	GraphQL http.Handler
 	Log     *slog.Logger
@@ -53,9 +56,16 @@ type Deps struct {
 
 // API is the handler. Its only state of requests is the number of streams, so that it can end them.
 type API struct {
-	svc     *service.Service
-	folders *folder.Service
-	apps    *app.Service
+	tenancy    *tenancy.Service
+	resources  *resource.Service
+	images     *image.Service
+	nodes      *node.Service
+	folders    *folder.Service
+	sessions   *session.Service
+	apps       *app.Service
+	idle       *idle.Service
+	operations *operation.Service
+
 	graphql http.Handler
 	log     *slog.Logger
 	now     func() time.Time
@@ -74,7 +84,12 @@ type API struct {
 
 // New builds the handler of every route.
 func New(d Deps) *API {
-	a := &API{svc: d.Service, folders: d.Folders, apps: d.Apps, graphql: d.GraphQL, log: d.Log, now: d.Clock, limiter: d.RateLimiter, info: d.Info, mux: http.NewServeMux()}
+	n := d.Nouns
+	a := &API{
+		tenancy: n.Tenancy, resources: n.Resources, images: n.Images, nodes: n.Nodes, folders: n.Folders, sessions: n.Sessions, apps: n.Apps,
+		idle: n.Idle, operations: n.Operations,
+		graphql: d.GraphQL, log: d.Log, now: d.Clock, limiter: d.RateLimiter, info: d.Info, mux: http.NewServeMux(),
+	}
 	a.stopping, a.stop = context.WithCancel(context.Background())
 	if a.now == nil {
 		a.now = time.Now
@@ -172,7 +187,7 @@ type call struct {
 	w *responseWriter
 	r *http.Request
 	// actor is the zero Actor on public routes.
-	actor service.Actor
+	actor authz.Actor
 }
 
 func (c *call) ctx() context.Context { return c.r.Context() }
@@ -199,8 +214,8 @@ func (a *API) handle(who access, h handler, patterns ...string) {
 type actorKey struct{}
 
 // ActorFrom returns the caller that was authenticated for the request of ctx.
-func ActorFrom(ctx context.Context) (service.Actor, bool) {
-	a, ok := ctx.Value(actorKey{}).(service.Actor)
+func ActorFrom(ctx context.Context) (authz.Actor, bool) {
+	a, ok := ctx.Value(actorKey{}).(authz.Actor)
 	return a, ok
 }
 
@@ -228,7 +243,7 @@ func (a *API) admit(c *call, who access) error {
 	if who != unfrozen {
 		return nil
 	}
-	frozen, err := a.svc.Frozen(c.r.Context())
+	frozen, err := a.operations.Frozen(c.r.Context())
 	if err != nil {
 		return err
 	}
@@ -240,8 +255,8 @@ func (a *API) admit(c *call, who access) error {
 }
 
 // authenticate verifies the signature of a request.
-func (a *API) authenticate(r *http.Request) (service.Actor, error) {
-	var none service.Actor
+func (a *API) authenticate(r *http.Request) (authz.Actor, error) {
+	var none authz.Actor
 	header := r.Header.Get("Authorization")
 	if header == "" {
 		return none, fault.New(fault.Unauthenticated, "the request is not signed").WithReason(reasonAuthFailed).
@@ -255,7 +270,7 @@ func (a *API) authenticate(r *http.Request) (service.Actor, error) {
 	if err != nil {
 		return none, err
 	}
-	actor, secret, err := a.svc.Authenticate(r.Context(), cred.AccessKey)
+	actor, secret, err := a.tenancy.Authenticate(r.Context(), cred.AccessKey)
 	if err != nil {
 		s.signature(cred.newHash, "unknown") // an unknown key takes as long as a wrong secret
 		return none, err

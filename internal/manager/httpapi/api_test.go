@@ -18,9 +18,9 @@ import (
 	"berth.dev/berth/internal/manager/app"
 	"berth.dev/berth/internal/manager/httpapi"
 	"berth.dev/berth/internal/manager/seal"
-	"berth.dev/berth/internal/manager/service"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/storetest"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 // site is a manager's interface on a database of its own, with its first administrator.
@@ -30,7 +30,7 @@ type site struct {
 	svc   *service.Service
 	apps  *app.Service // nil without streams
 	url   string
-	admin service.Credentials
+	admin tenancy.Credentials
 	log   *logbook
 	api   *httpapi.API
 }
@@ -224,14 +224,14 @@ func TestAuthRoutes(t *testing.T) {
 	require.JSONEq(t, `{"global_role":"superadmin","domain_role":"admin","group_role":null}`, s.call("GET", "/auth/role", "").body)
 
 	var login struct{ Data map[string]string }
-	a := s.send(s.request("POST", "/auth/authorize", "application/json", `{"type":"keypair","domain":"default","username":"`+service.AdminEmail+`","password":"`+s.admin.Password.Reveal()+`"}`))
+	a := s.send(s.request("POST", "/auth/authorize", "application/json", `{"type":"keypair","domain":"default","username":"`+tenancy.AdminEmail+`","password":"`+s.admin.Password.Reveal()+`"}`))
 	require.Equal(t, 200, a.status, a.body)
 	a.into(t, &login)
 	require.Equal(t, string(s.admin.AccessKey), login.Data["access_key"])
 	require.Equal(t, s.admin.SecretKey.Reveal(), login.Data["secret_key"])
 	require.Equal(t, "success", login.Data["response_type"])
 	require.NotEmpty(t, login.Data["session_token"])
-	s.send(s.request("POST", "/auth/authorize", "application/json", `{"domain":"default","username":"`+service.AdminEmail+`","password":"x"}`)).problem(t, 401, "auth-failed")
+	s.send(s.request("POST", "/auth/authorize", "application/json", `{"domain":"default","username":"`+tenancy.AdminEmail+`","password":"x"}`)).problem(t, 401, "auth-failed")
 
 	mismatch := s.call("POST", "/auth/update-password", `{"old_password":"a","new_password":"b","new_password2":"c"}`)
 	require.Equal(t, 400, mismatch.status)

@@ -53,7 +53,7 @@ func (a *API) listApps(c *call) error {
 		return err
 	}
 	if a.apps == nil {
-		ports, err := a.svc.Apps(c.ctx(), c.actor, ref, who)
+		ports, err := a.sessions.Apps(c.ctx(), c.actor, ref, who)
 		if err != nil {
 			return err
 		}

@@ -57,7 +57,7 @@ func (a *API) authorize(c *call) error {
 	if kind != "keypair" {
 		return fault.Invalidf("login of type %.40q is not supported", kind).WithReason(reasonInvalidParams).WithNext(`use type "keypair"`)
 	}
-	k, err := a.svc.Authorize(c.ctx(), domain, user, seal.Secret(password))
+	k, err := a.tenancy.Authorize(c.ctx(), domain, user, seal.Secret(password))
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (a *API) authRole(c *call) error {
 	if err := p.err(); err != nil {
 		return err
 	}
-	r, err := a.svc.Roles(c.ctx(), c.actor, group)
+	r, err := a.tenancy.Roles(c.ctx(), c.actor, group)
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (a *API) updatePassword(c *call) error {
 			"msg": "the two new passwords differ; type the same one twice",
 		})
 	}
-	if err := a.svc.UpdatePassword(c.ctx(), c.actor, seal.Secret(old), seal.Secret(fresh)); err != nil {
+	if err := a.tenancy.UpdatePassword(c.ctx(), c.actor, seal.Secret(old), seal.Secret(fresh)); err != nil {
 		return err
 	}
 	return c.ok(object{})
@@ -122,14 +122,14 @@ func (a *API) updateFullName(c *call) error {
 	if err := p.err(); err != nil {
 		return err
 	}
-	if err := a.svc.UpdateFullName(c.ctx(), c.actor, email, name); err != nil {
+	if err := a.tenancy.UpdateFullName(c.ctx(), c.actor, email, name); err != nil {
 		return err
 	}
 	return c.ok(object{})
 }
 
 func (a *API) getSSHKeypair(c *call) error {
-	k, err := a.svc.SSHKeypair(c.ctx(), c.actor)
+	k, err := a.tenancy.SSHKeypair(c.ctx(), c.actor)
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func (a *API) getSSHKeypair(c *call) error {
 }
 
 func (a *API) generateSSHKeypair(c *call) error {
-	k, err := a.svc.GenerateSSHKeypair(c.ctx(), c.actor)
+	k, err := a.tenancy.GenerateSSHKeypair(c.ctx(), c.actor)
 	if err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (a *API) setSSHKeypair(c *call) error {
 	if err := p.err(); err != nil {
 		return err
 	}
-	if err := a.svc.SetSSHKeypair(c.ctx(), c.actor, public, seal.Secret(private)); err != nil {
+	if err := a.tenancy.SetSSHKeypair(c.ctx(), c.actor, public, seal.Secret(private)); err != nil {
 		return err
 	}
 	return c.ok(object{"ssh_public_key": public, "ssh_private_key": private})

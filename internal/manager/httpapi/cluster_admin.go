@@ -6,7 +6,8 @@ import (
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/node"
+	"berth.dev/berth/internal/manager/resource"
 )
 
 // clusterAdminRoutes are our extensions for those who run the cluster.
@@ -20,7 +21,7 @@ func (a *API) clusterAdminRoutes() {
 
 // agentWork answers how an agent stands and whose sessions it holds.
 func (a *API) agentWork(c *call) error {
-	agent, sessions, total, err := a.svc.AgentWork(c.ctx(), c.actor, cluster.AgentID(c.r.PathValue("a")))
+	agent, sessions, total, err := a.nodes.Work(c.ctx(), c.actor, cluster.AgentID(c.r.PathValue("a")))
 	if err != nil {
 		return err
 	}
@@ -33,7 +34,7 @@ func (a *API) agentWork(c *call) error {
 	return c.ok(out)
 }
 
-func agentState(a *service.Agent) api.AgentWork {
+func agentState(a *node.Agent) api.AgentWork {
 	return api.AgentWork{ID: string(a.ID), Status: string(a.Status), Schedulable: a.Schedulable, ResourceGroup: a.ResourceGroup, Sessions: []api.AgentSession{}}
 }
 
@@ -42,21 +43,21 @@ func (a *API) modifyAgent(c *call) error {
 	if err != nil {
 		return err
 	}
-	change := service.AgentChange{ResourceGroup: p.optional("scaling_group|scalingGroup")}
+	change := node.Change{ResourceGroup: p.optional("scaling_group|scalingGroup")}
 	if p.has("schedulable") {
 		change.Schedulable = new(p.flag("schedulable", true))
 	}
 	if err := p.err(); err != nil {
 		return err
 	}
-	if err := a.svc.ModifyAgent(c.ctx(), c.actor, cluster.AgentID(c.r.PathValue("a")), change); err != nil {
+	if err := a.nodes.Modify(c.ctx(), c.actor, cluster.AgentID(c.r.PathValue("a")), change); err != nil {
 		return err
 	}
 	return a.agentWork(c)
 }
 
 func (a *API) schedulerStatus(c *call) error {
-	groups, err := a.svc.SchedulerStatus(c.ctx(), c.actor)
+	groups, err := a.sessions.SchedulerStatus(c.ctx(), c.actor)
 	if err != nil {
 		return err
 	}
@@ -77,14 +78,14 @@ func (a *API) schedulerStatus(c *call) error {
 }
 
 func (a *API) schedulerPolicy(c *call) error {
-	g, err := a.svc.GetResourceGroup(c.ctx(), c.actor, c.r.PathValue("sg"))
+	g, err := a.resources.GetGroup(c.ctx(), c.actor, c.r.PathValue("sg"))
 	if err != nil {
 		return err
 	}
 	return c.ok(policyOf(g))
 }
 
-func policyOf(g *service.ResourceGroup) api.SchedulerPolicy {
+func policyOf(g *resource.Group) api.SchedulerPolicy {
 	opts, err := json.Marshal(orEmpty(g.SchedulerOpts))
 	if err != nil {
 		opts = []byte("{}") // what comes out of jsonb always encodes
@@ -99,7 +100,7 @@ func (a *API) setSchedulerPolicy(c *call) error {
 	if err != nil {
 		return err
 	}
-	props := service.ResourceGroupProps{Scheduler: p.optional("scheduler")}
+	props := resource.GroupProps{Scheduler: p.optional("scheduler")}
 	if v, ok := p.get("scheduler_opts|schedulerOpts"); ok {
 		if props.SchedulerPatch, ok = plain(v).(map[string]any); !ok {
 			p.fail("scheduler_opts", "must be an object")
@@ -111,7 +112,7 @@ func (a *API) setSchedulerPolicy(c *call) error {
 	if props.Scheduler == nil && props.SchedulerPatch == nil {
 		return fault.Invalidf("nothing is said that should change").WithReason(reasonInvalidParams).WithNext("pass scheduler or scheduler_opts")
 	}
-	if err := a.svc.ModifyResourceGroup(c.ctx(), c.actor, c.r.PathValue("sg"), props); err != nil {
+	if err := a.resources.ModifyGroup(c.ctx(), c.actor, c.r.PathValue("sg"), props); err != nil {
 		return err
 	}
 	return a.schedulerPolicy(c)

@@ -12,31 +12,35 @@ import (
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/httpapi"
+	"berth.dev/berth/internal/manager/node"
 	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/session"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 // oracle is a scheduler that answers what it is told to.
 type oracle struct {
-	explanation service.Explanation
-	plan        service.Explanation
-	asked       []service.PlanRequest
+	explanation session.Explanation
+	plan        session.Explanation
+	asked       []session.PlanRequest
 }
 
-func (o *oracle) Explain(_ context.Context, id cluster.SessionID) (service.Explanation, error) {
+func (o *oracle) Explain(_ context.Context, id cluster.SessionID) (session.Explanation, error) {
 	e := o.explanation
 	e.Session = id
 	return e, nil
 }
 
-func (o *oracle) DryRun(_ context.Context, r service.PlanRequest) (service.Explanation, error) {
+func (o *oracle) DryRun(_ context.Context, r session.PlanRequest) (session.Explanation, error) {
 	o.asked = append(o.asked, r)
 	return o.plan, nil
 }
 
-func (o *oracle) Status(context.Context) ([]service.GroupStatus, error) {
-	return []service.GroupStatus{{Name: "default", Active: true, Scheduler: "fifo", Placement: "pack", Pending: 3, Reasons: map[string]int{"capacity": 2, "quota": 1}, Running: 1, Leader: true,
+func (o *oracle) Status(context.Context) ([]session.GroupStatus, error) {
+	return []session.GroupStatus{{Name: "default", Active: true, Scheduler: "fifo", Placement: "pack", Pending: 3, Reasons: map[string]int{"capacity": 2, "quota": 1}, Running: 1, Leader: true,
 		LastPass: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Drift: 2}}, nil
 }
 
@@ -58,7 +62,7 @@ func (s *site) user(name, role string, member bool) *site {
 		exec(`INSERT INTO project_members (project_id, user_id) SELECT id, $1 FROM projects WHERE name = 'default'`, id)
 	}
 	other := *s
-	other.admin = service.Credentials{AccessKey: cluster.AccessKey(key), SecretKey: "secret of " + seal.Secret(name)}
+	other.admin = tenancy.Credentials{AccessKey: cluster.AccessKey(key), SecretKey: "secret of " + seal.Secret(name)}
 	return &other
 }
 
@@ -67,17 +71,17 @@ type admins struct {
 	*site
 	oracle         *oracle
 	owner, another *site
-	nodes          *service.Nodes
+	nodes          *node.Reports
 }
 
 func newAdmins(t *testing.T) *admins {
 	t.Helper()
 	o := &oracle{
-		explanation: service.Explanation{Group: "default", Status: cluster.Pending, Reason: "capacity", Text: "it asks for 2 cpu, the best agent a1 lacks 1 cpu now",
+		explanation: session.Explanation{Group: "default", Status: cluster.Pending, Reason: "capacity", Text: "it asks for 2 cpu, the best agent a1 lacks 1 cpu now",
 			Rejected: map[string]int{"cpu": 1}, Shortfall: cluster.Slots{cluster.SlotCPU: cluster.Whole(1)}, Position: 2, Queue: 3,
 			Estimate: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Remedies: []string{"ask for 1 cpu"}, AsOf: time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)},
-		plan: service.Explanation{Group: "default", Text: "it would start now", AsOf: time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC),
-			Placements: []service.PlannedKernel{{Agent: "a1", Devices: map[cluster.SlotName]map[string]cluster.Amount{"cpu": {"0": cluster.Whole(1)}}}}},
+		plan: session.Explanation{Group: "default", Text: "it would start now", AsOf: time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC),
+			Placements: []session.PlannedKernel{{Agent: "a1", Devices: map[cluster.SlotName]map[string]cluster.Amount{"cpu": {"0": cluster.Whole(1)}}}}},
 	}
 	s := newSite(t, func(d *service.Deps, _ *httpapi.Deps) { d.Explainer = o })
 	a := &admins{site: s, oracle: o, owner: s.user("owner", "user", true), another: s.user("mallory", "user", false), nodes: s.svc.Nodes()}
@@ -124,7 +128,7 @@ func TestExplain(t *testing.T) {
 
 	// What ended says why.
 	require.Equal(t, 200, a.owner.call("DELETE", "/session/waits?forced=true", "").status)
-	a.oracle.explanation = service.Explanation{Status: cluster.Cancelled}
+	a.oracle.explanation = session.Explanation{Status: cluster.Cancelled}
 	var e api.Explanation
 	a.owner.call("GET", "/session/"+created.ID+"/explain", "").into(t, &e)
 	require.False(t, e.Waits)
@@ -288,5 +292,5 @@ func TestWithoutAScheduler(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.call("GET", "/manager/scheduler", "").problem(t, 503, "service-unavailable")
-	require.True(t, fault.Is(func() error { _, err := s.svc.SchedulerStatus(t.Context(), service.Actor{}); return err }(), fault.Denied))
+	require.True(t, fault.Is(func() error { _, err := s.sessions.SchedulerStatus(t.Context(), authz.Actor{}); return err }(), fault.Denied))
 }

@@ -4,22 +4,23 @@ import (
 	"context"
 
 	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 func (a *API) dotfileRoutes() {
-	for base, scope := range map[string]func(*params) service.DotfileScope{
-		"/user-config": func(p *params) service.DotfileScope { return service.DotfileScope{Owner: owner(p)} },
-		"/domain-config": func(p *params) service.DotfileScope {
-			return service.DotfileScope{Domain: p.need("domain")}
+	for base, scope := range map[string]func(*params) tenancy.DotfileScope{
+		"/user-config": func(p *params) tenancy.DotfileScope { return tenancy.DotfileScope{Owner: owner(p)} },
+		"/domain-config": func(p *params) tenancy.DotfileScope {
+			return tenancy.DotfileScope{Domain: p.need("domain")}
 		},
-		"/group-config": func(p *params) service.DotfileScope {
-			return service.DotfileScope{Project: p.need("group"), ProjectDomain: p.text("domain", "")}
+		"/group-config": func(p *params) tenancy.DotfileScope {
+			return tenancy.DotfileScope{Project: p.need("group"), ProjectDomain: p.text("domain", "")}
 		},
 	} {
 		path := base + "/dotfiles"
-		a.handle(unfrozen, a.putDotfile(scope, a.svc.CreateDotfile), "POST "+path)
-		a.handle(unfrozen, a.putDotfile(scope, a.svc.UpdateDotfile), "PATCH "+path)
+		a.handle(unfrozen, a.putDotfile(scope, a.tenancy.CreateDotfile), "POST "+path)
+		a.handle(unfrozen, a.putDotfile(scope, a.tenancy.UpdateDotfile), "PATCH "+path)
 		a.handle(signedOnly, a.getDotfiles(scope), "GET "+path)
 		a.handle(unfrozen, a.deleteDotfile(scope), "DELETE "+path)
 	}
@@ -27,9 +28,9 @@ func (a *API) dotfileRoutes() {
 	a.handle(unfrozen, a.setBootstrapScript, "POST /user-config/bootstrap-script")
 }
 
-type putDotfile = func(context.Context, service.Actor, service.DotfileScope, cluster.Dotfile) error
+type putDotfile = func(context.Context, authz.Actor, tenancy.DotfileScope, cluster.Dotfile) error
 
-func (a *API) putDotfile(scopeOf func(*params) service.DotfileScope, put putDotfile) handler {
+func (a *API) putDotfile(scopeOf func(*params) tenancy.DotfileScope, put putDotfile) handler {
 	return func(c *call) error {
 		p, err := c.params()
 		if err != nil {
@@ -47,7 +48,7 @@ func (a *API) putDotfile(scopeOf func(*params) service.DotfileScope, put putDotf
 	}
 }
 
-func (a *API) getDotfiles(scopeOf func(*params) service.DotfileScope) handler {
+func (a *API) getDotfiles(scopeOf func(*params) tenancy.DotfileScope) handler {
 	return func(c *call) error {
 		p, err := c.params()
 		if err != nil {
@@ -58,13 +59,13 @@ func (a *API) getDotfiles(scopeOf func(*params) service.DotfileScope) handler {
 			return err
 		}
 		if path != "" {
-			f, err := a.svc.GetDotfile(c.ctx(), c.actor, scope, path)
+			f, err := a.tenancy.GetDotfile(c.ctx(), c.actor, scope, path)
 			if err != nil {
 				return err
 			}
 			return c.ok(object{"path": f.Path, "perm": f.Perm, "permission": f.Perm, "data": f.Data})
 		}
-		files, err := a.svc.ListDotfiles(c.ctx(), c.actor, scope)
+		files, err := a.tenancy.ListDotfiles(c.ctx(), c.actor, scope)
 		if err != nil {
 			return err
 		}
@@ -76,7 +77,7 @@ func (a *API) getDotfiles(scopeOf func(*params) service.DotfileScope) handler {
 	}
 }
 
-func (a *API) deleteDotfile(scopeOf func(*params) service.DotfileScope) handler {
+func (a *API) deleteDotfile(scopeOf func(*params) tenancy.DotfileScope) handler {
 	return func(c *call) error {
 		p, err := c.params()
 		if err != nil {
@@ -86,7 +87,7 @@ func (a *API) deleteDotfile(scopeOf func(*params) service.DotfileScope) handler 
 		if err := p.err(); err != nil {
 			return err
 		}
-		if err := a.svc.DeleteDotfile(c.ctx(), c.actor, scope, path); err != nil {
+		if err := a.tenancy.DeleteDotfile(c.ctx(), c.actor, scope, path); err != nil {
 			return err
 		}
 		return c.ok(object{"success": true})
@@ -94,7 +95,7 @@ func (a *API) deleteDotfile(scopeOf func(*params) service.DotfileScope) handler 
 }
 
 func (a *API) bootstrapScript(c *call) error {
-	script, err := a.svc.BootstrapScript(c.ctx(), c.actor)
+	script, err := a.tenancy.BootstrapScript(c.ctx(), c.actor)
 	if err != nil {
 		return err
 	}
@@ -110,7 +111,7 @@ func (a *API) setBootstrapScript(c *call) error {
 	if err := p.err(); err != nil {
 		return err
 	}
-	if err := a.svc.SetBootstrapScript(c.ctx(), c.actor, script); err != nil {
+	if err := a.tenancy.SetBootstrapScript(c.ctx(), c.actor, script); err != nil {
 		return err
 	}
 	return c.ok(object{})

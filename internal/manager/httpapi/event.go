@@ -11,7 +11,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/session"
 )
 
 // keepAlive is how often a silent event stream says that it is alive.
@@ -78,7 +78,7 @@ func (a *API) sessionEvents(c *call) error {
 	if err != nil {
 		return err
 	}
-	f := service.EventFilter{Owner: owner(p), FromNow: true}
+	f := session.EventFilter{Owner: owner(p), FromNow: true}
 	if id := p.uuid("sessionId|session_id"); id != "" {
 		f.Session = id
 	} else {
@@ -125,14 +125,14 @@ func (a *API) sessionEvents(c *call) error {
 		f.Sessions = true // the end of the session ends the stream, whatever the scope
 	}
 	f.NoFollow = !follow
-	events, err := a.svc.Events(c.ctx(), c.actor, f)
+	events, err := a.sessions.Events(c.ctx(), c.actor, f)
 	if err != nil {
 		return err
 	}
 	// Once the followed session has ended, what is still on the way is sent and then the stream closed.
 	var over <-chan time.Time
 	if f.Session != "" {
-		s, err := a.svc.FindSession(c.ctx(), c.actor, f.Session, f.Owner)
+		s, err := a.sessions.Find(c.ctx(), c.actor, f.Session, f.Owner)
 		if err != nil {
 			return err
 		}
@@ -173,7 +173,7 @@ func (a *API) sessionEvents(c *call) error {
 	}
 }
 
-func eventData(e service.Event) object {
+func eventData(e session.Event) object {
 	d := object{"reason": e.Reason, "sessionName": e.SessionName, "ownerAccessKey": e.OwnerAccessKey, "sessionId": e.SessionID,
 		"exitCode": e.ExitCode, "status": e.Status, "at": isoTime(e.At)}
 	if e.Detail != "" {
@@ -204,7 +204,7 @@ func (a *API) taskEvents(c *call) error {
 	if !ok {
 		return fault.NotFoundf("No such background task: %.80s", id).WithReason("object-not-found").WithData(map[string]string{"object": "background task"})
 	}
-	states, err := a.svc.TaskEvents(c.ctx(), c.actor, canonical)
+	states, err := a.operations.TaskEvents(c.ctx(), c.actor, canonical)
 	if err != nil {
 		return err
 	}

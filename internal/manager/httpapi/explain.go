@@ -5,11 +5,12 @@ import (
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/session"
+	"berth.dev/berth/internal/manager/session/request"
 )
 
 // explanation is the wire's form of why a session waits or where it would start.
-func explanation(e service.Explanation) api.Explanation {
+func explanation(e session.Explanation) api.Explanation {
 	out := api.Explanation{
 		Session: string(e.Session), Status: string(e.Status), ResourceGroup: e.Group, Reason: e.Reason, Msg: e.Text,
 		Rejected: e.Rejected, Position: e.Position, Queue: e.Queue, Remedies: e.Remedies, AsOf: isoTime(e.AsOf),
@@ -61,7 +62,7 @@ func (a *API) explainSession(c *call) error {
 	if err != nil {
 		return err
 	}
-	s, e, err := a.svc.ExplainSession(c.ctx(), c.actor, ref, who)
+	s, e, err := a.sessions.Explain(c.ctx(), c.actor, ref, who)
 	if err != nil {
 		return err
 	}
@@ -72,8 +73,8 @@ func (a *API) explainSession(c *call) error {
 }
 
 // dryRun answers a create request that is only to be planned. Nothing is created and nothing is waited for.
-func (a *API) dryRun(c *call, r service.CreateSession) error {
-	e, err := a.svc.DryRunSession(c.ctx(), c.actor, r)
+func (a *API) dryRun(c *call, r request.Session) error {
+	e, err := a.sessions.DryRun(c.ctx(), c.actor, r)
 	if err != nil {
 		return err
 	}

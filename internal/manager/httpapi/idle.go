@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/idle"
+	"berth.dev/berth/internal/manager/idle/rule"
+	"berth.dev/berth/internal/manager/session"
 )
 
 // The routes of this file are our extensions; see docs/api-extensions.md.
@@ -21,7 +23,7 @@ func (a *API) idleRoutes() {
 }
 
 func (a *API) idleCheckers(c *call) error {
-	found, err := a.svc.IdleCheckers(c.ctx(), c.actor)
+	found, err := a.idle.Checkers(c.ctx(), c.actor)
 	if err != nil {
 		return err
 	}
@@ -54,7 +56,7 @@ func (a *API) setIdleChecker(c *call) error {
 	if err != nil {
 		return err
 	}
-	k := service.IdleChecker{Name: c.r.PathValue("name"), Description: p.text("description", ""), Type: service.IdleType(p.need("type")),
+	k := idle.Checker{Name: c.r.PathValue("name"), Description: p.text("description", ""), Type: rule.Type(p.need("type")),
 		InitialGrace: p.span("initial_grace_period"), NewUserGrace: p.span("new_user_grace_period"), WarnBefore: 5 * time.Minute,
 		DryRun: p.flag("dry_run", false), Enabled: p.flag("enabled", true)}
 	if p.has("warn_before") {
@@ -69,11 +71,11 @@ func (a *API) setIdleChecker(c *call) error {
 			spec.fail(name, "is not known; use one of %v", specFields)
 		}
 	}
-	k.Spec = service.IdleSpec{
+	k.Spec = idle.Spec{
 		MaxLifetime:          int64(spec.number("max_lifetime_seconds", 0, 0, maxSpan)),
 		MaxNetworkInactivity: int64(spec.number("max_network_inactivity_seconds", 0, 0, maxSpan)),
 		Window:               int64(spec.number("time_window_seconds", 0, 0, maxSpan)),
-		Operator:             service.IdleOperator(spec.text("thresholds_check_operator", "")),
+		Operator:             rule.Operator(spec.text("thresholds_check_operator", "")),
 	}
 	if k.Spec.Operator == "" && k.Type == "utilization" {
 		k.Spec.Operator = "and"
@@ -94,7 +96,7 @@ func (a *API) setIdleChecker(c *call) error {
 				b.fail(name, "is not known; use domain, project or resource_group, or nothing for the whole cluster")
 			}
 		}
-		k.Bindings = append(k.Bindings, service.IdleBinding{Domain: b.text("domain", ""), Project: b.text("project", ""), ResourceGroup: b.text("resource_group", "")})
+		k.Bindings = append(k.Bindings, idle.Binding{Domain: b.text("domain", ""), Project: b.text("project", ""), ResourceGroup: b.text("resource_group", "")})
 		if i >= 1000 {
 			p.fail("bindings", "are too many")
 			break
@@ -103,7 +105,7 @@ func (a *API) setIdleChecker(c *call) error {
 	if err := p.err(); err != nil {
 		return err
 	}
-	if err := a.svc.SetIdleChecker(c.ctx(), c.actor, k); err != nil {
+	if err := a.idle.SetChecker(c.ctx(), c.actor, k); err != nil {
 		return err
 	}
 	return c.nothing()
@@ -148,14 +150,14 @@ func (p *params) objects(name string) []*params {
 }
 
 func (a *API) removeIdleChecker(c *call) error {
-	if err := a.svc.RemoveIdleChecker(c.ctx(), c.actor, c.r.PathValue("name")); err != nil {
+	if err := a.idle.RemoveChecker(c.ctx(), c.actor, c.r.PathValue("name")); err != nil {
 		return err
 	}
 	return c.nothing()
 }
 
 func (a *API) idleReport(c *call) error {
-	found, total, err := a.svc.IdleReport(c.ctx(), c.actor)
+	found, total, err := a.idle.Report(c.ctx(), c.actor)
 	if err != nil {
 		return err
 	}
@@ -168,7 +170,7 @@ func (a *API) idleReport(c *call) error {
 	return c.ok(object{"sessions": list, "total": total})
 }
 
-func keptUntil(r service.IdleReport) any {
+func keptUntil(r idle.Report) any {
 	if r.Keep == nil {
 		return nil
 	}
@@ -187,7 +189,7 @@ func (a *API) keepAlive(c *call) error {
 	if err := p.err(); err != nil {
 		return err
 	}
-	until, err := a.svc.KeepAlive(c.ctx(), c.actor, ref, who, d, reason)
+	until, err := a.idle.KeepAlive(c.ctx(), c.actor, ref, who, d, reason)
 	if err != nil {
 		return err
 	}
@@ -202,18 +204,18 @@ func (a *API) endKeepAlive(c *call) error {
 	if err != nil {
 		return err
 	}
-	if _, err := a.svc.KeepAlive(c.ctx(), c.actor, ref, who, 0, ""); err != nil {
+	if _, err := a.idle.KeepAlive(c.ctx(), c.actor, ref, who, 0, ""); err != nil {
 		return err
 	}
 	return c.nothing()
 }
 
 // idleChecksOf is how a session stands with idle checks by their type; empty for one that does not run.
-func (a *API) idleChecksOf(c *call, s *service.Session) (any, error) {
+func (a *API) idleChecksOf(c *call, s *session.Session) (any, error) {
 	if s.Status != cluster.Running {
 		return object{}, nil
 	}
-	found, err := a.svc.IdleChecks(c.ctx(), c.actor, []cluster.SessionID{s.ID})
+	found, err := a.idle.Checks(c.ctx(), c.actor, []cluster.SessionID{s.ID})
 	if err != nil {
 		return nil, err
 	}

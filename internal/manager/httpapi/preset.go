@@ -2,7 +2,7 @@ package httpapi
 
 import (
 	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/resource"
 )
 
 func (a *API) presetRoutes() {
@@ -12,7 +12,7 @@ func (a *API) presetRoutes() {
 	a.handle(signedOnly, a.hideProjectResources, "PUT /resource/project-visibility") // ours
 }
 
-func presetOf(p service.Preset) object {
+func presetOf(p resource.Preset) object {
 	o := object{"id": p.ID, "name": p.Name, "resource_slots": p.Slots.Wire(), "shared_memory": nil}
 	if p.SharedMemory != nil {
 		o["shared_memory"] = cluster.Whole(*p.SharedMemory).String()
@@ -24,7 +24,7 @@ func presetOf(p service.Preset) object {
 }
 
 func (a *API) presets(c *call) error {
-	presets, err := a.svc.Presets(c.ctx(), c.actor)
+	presets, err := a.resources.Presets(c.ctx(), c.actor)
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (a *API) checkPresets(c *call) error {
 	if err := p.err(); err != nil {
 		return err
 	}
-	slots, err := a.svc.ResourceSlots(c.ctx())
+	slots, err := a.resources.Slots(c.ctx())
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func (a *API) checkPresets(c *call) error {
 	for i, s := range slots {
 		names[i] = cluster.SlotName(s.Name)
 	}
-	ck, err := a.svc.CheckPresets(c.ctx(), c.actor, project, group)
+	ck, err := a.resources.CheckPresets(c.ctx(), c.actor, project, group)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func over(out map[string]string, s cluster.Slots) map[string]string {
 
 // recalculateUsage finds nothing to do, because occupancy is derived; it looks all the same.
 func (a *API) recalculateUsage(c *call) error {
-	over, err := a.svc.RecalculateUsage(c.ctx(), c.actor)
+	over, err := a.resources.RecalculateUsage(c.ctx(), c.actor)
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (a *API) hideProjectResources(c *call) error {
 	if err := p.err(); err != nil {
 		return err
 	}
-	if err := a.svc.SetProjectResourcesHidden(c.ctx(), c.actor, !visible); err != nil {
+	if err := a.resources.SetProjectResourcesHidden(c.ctx(), c.actor, !visible); err != nil {
 		return err
 	}
 	return c.nothing()

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/session"
 )
 
 // maxLogReply bounds a log that is answered inside JSON; follow or plain text has no bound.
@@ -36,7 +36,7 @@ func (a *API) sessionRoutes() {
 	on(signedOnly, a.files, "GET", "/{s}/files")
 	on(unfrozen, a.commitSession, "POST", "/{s}/commit")
 	on(signedOnly, a.commitStatus, "GET", "/{s}/commit")
-	on(signedOnly, a.sessionWith(func(c *call, s *service.Session) error { return c.ok(object{}) }), "GET", "/{s}/abusing-report")
+	on(signedOnly, a.sessionWith(func(c *call, s *session.Session) error { return c.ok(object{}) }), "GET", "/{s}/abusing-report")
 	on(signedOnly, a.sessionWith(directAccess), "GET", "/{s}/direct-access-info")
 	on(signedOnly, a.statusHistory, "GET", "/{s}/status-history")
 	on(signedOnly, a.dependencyGraph, "GET", "/{s}/dependency-graph")
@@ -54,13 +54,13 @@ func (c *call) refOwner() (ref string, who cluster.AccessKey, p *params, err err
 }
 
 // sessionWith finds the session of the path first.
-func (a *API) sessionWith(then func(*call, *service.Session) error) handler {
+func (a *API) sessionWith(then func(*call, *session.Session) error) handler {
 	return func(c *call) error {
 		ref, who, _, err := c.refOwner()
 		if err != nil {
 			return err
 		}
-		s, err := a.svc.FindSession(c.ctx(), c.actor, ref, who)
+		s, err := a.sessions.Find(c.ctx(), c.actor, ref, who)
 		if err != nil {
 			return err
 		}
@@ -68,7 +68,7 @@ func (a *API) sessionWith(then func(*call, *service.Session) error) handler {
 	}
 }
 
-func directAccess(c *call, s *service.Session) error {
+func directAccess(c *call, s *session.Session) error {
 	if s.Type != cluster.System {
 		return c.ok(object{})
 	}
@@ -84,7 +84,7 @@ func (a *API) matchSessions(c *call) error {
 	if err := p.err(); err != nil {
 		return err
 	}
-	found, err := a.svc.MatchSessions(c.ctx(), c.actor, prefix)
+	found, err := a.sessions.Match(c.ctx(), c.actor, prefix)
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (a *API) sessionInfo(c *call) error {
 	if err != nil {
 		return err
 	}
-	s, err := a.svc.FindSession(c.ctx(), c.actor, ref, who)
+	s, err := a.sessions.Find(c.ctx(), c.actor, ref, who)
 	if err != nil {
 		return err
 	}
@@ -159,12 +159,12 @@ func (a *API) restartSession(c *call) error {
 	if err != nil {
 		return err
 	}
-	id, err := a.svc.RestartSession(c.ctx(), c.actor, ref, who)
+	id, err := a.sessions.Restart(c.ctx(), c.actor, ref, who)
 	if err != nil {
 		return err
 	}
 	// Clients go on using the session at once, so the answer waits until it runs again.
-	if _, _, err := a.svc.WaitSession(c.ctx(), c.actor, id, service.UntilStarted, restartPatience); err != nil {
+	if _, _, err := a.sessions.Wait(c.ctx(), c.actor, id, session.UntilStarted, restartPatience); err != nil {
 		return err
 	}
 	return c.nothing()
@@ -175,11 +175,11 @@ func (a *API) destroySession(c *call) error {
 	if err != nil {
 		return err
 	}
-	o := service.DestroyOptions{Owner: who, Forced: p.flag("forced|force", false), Recursive: p.flag("recursive", false)}
+	o := session.DestroyOptions{Owner: who, Forced: p.flag("forced|force", false), Recursive: p.flag("recursive", false)}
 	if err := p.err(); err != nil {
 		return err
 	}
-	done, err := a.svc.DestroySession(c.ctx(), c.actor, ref, o)
+	done, err := a.sessions.Destroy(c.ctx(), c.actor, ref, o)
 	if err != nil {
 		return err
 	}
@@ -212,7 +212,7 @@ func (a *API) renameSession(c *call) error {
 	if err := p.err(); err != nil {
 		return err
 	}
-	if err := a.svc.RenameSession(c.ctx(), c.actor, ref, who, name); err != nil {
+	if err := a.sessions.Rename(c.ctx(), c.actor, ref, who, name); err != nil {
 		return err
 	}
 	return c.nothing()
@@ -228,7 +228,7 @@ func (a *API) sessionLogs(c *call) error {
 	if err := p.err(); err != nil {
 		return err
 	}
-	log, err := a.svc.SessionLogs(c.ctx(), c.actor, ref, who, kernel, follow)
+	log, err := a.sessions.Logs(c.ctx(), c.actor, ref, who, kernel, follow)
 	if err != nil {
 		return err
 	}
@@ -294,7 +294,7 @@ func (a *API) taskLog(c *call) error {
 	}
 	var kernel cluster.KernelID
 	if id, ok := cluster.CanonicalUUID(ref); ok {
-		page, err := a.svc.ListKernels(c.ctx(), c.actor, service.KernelsFilter{Kernel: cluster.KernelID(id)})
+		page, err := a.sessions.ListKernels(c.ctx(), c.actor, session.KernelFilter{Kernel: cluster.KernelID(id)})
 		if err != nil {
 			return err
 		}
@@ -302,7 +302,7 @@ func (a *API) taskLog(c *call) error {
 			kernel, ref = page.Items[0].ID, string(page.Items[0].SessionID)
 		}
 	}
-	log, err := a.svc.SessionLogs(c.ctx(), c.actor, ref, who, kernel, false)
+	log, err := a.sessions.Logs(c.ctx(), c.actor, ref, who, kernel, false)
 	if err != nil {
 		return err
 	}
@@ -319,7 +319,11 @@ func (a *API) commitSession(c *call) error {
 	if err := p.err(); err != nil {
 		return err
 	}
-	t, err := a.svc.CommitSession(c.ctx(), c.actor, ref, who, filename)
+	task, err := a.sessions.Commit(c.ctx(), c.actor, ref, who, filename)
+	if err != nil {
+		return err
+	}
+	t, err := a.operations.Task(c.ctx(), c.actor, task)
 	if err != nil {
 		return err
 	}
@@ -331,7 +335,7 @@ func (a *API) commitStatus(c *call) error {
 	if err != nil {
 		return err
 	}
-	status, kernel, err := a.svc.CommitStatus(c.ctx(), c.actor, ref, who)
+	status, kernel, err := a.sessions.CommitStatus(c.ctx(), c.actor, ref, who)
 	if err != nil {
 		return err
 	}
@@ -345,7 +349,7 @@ func (a *API) statusHistory(c *call) error {
 	if err != nil {
 		return err
 	}
-	s, moves, err := a.svc.SessionHistory(c.ctx(), c.actor, ref, who)
+	s, moves, err := a.sessions.History(c.ctx(), c.actor, ref, who)
 	if err != nil {
 		return err
 	}
@@ -382,14 +386,14 @@ func (a *API) dependencyGraph(c *call) error {
 	if err != nil {
 		return err
 	}
-	n, err := a.svc.DependencyGraph(c.ctx(), c.actor, ref, who)
+	n, err := a.sessions.DependencyGraph(c.ctx(), c.actor, ref, who)
 	if err != nil {
 		return err
 	}
 	return c.ok(graphNode(n))
 }
 
-func graphNode(n *service.DependencyNode) object {
+func graphNode(n *session.DependencyNode) object {
 	needs := make([]object, 0, len(n.DependsOn))
 	for _, d := range n.DependsOn {
 		needs = append(needs, graphNode(d))

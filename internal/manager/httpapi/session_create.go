@@ -8,7 +8,8 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/folder"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/session"
+	"berth.dev/berth/internal/manager/session/request"
 )
 
 // maxHold is the longest that creating a session holds its request.
@@ -21,9 +22,9 @@ const (
 )
 
 // createRequest decodes the body of a create.
-func createRequest(p *params) service.CreateSession {
+func createRequest(p *params) request.Session {
 	cfg := p.object("config")
-	r := service.CreateSession{
+	r := request.Session{
 		Name:            p.need("name|clientSessionToken|session_name"),
 		Image:           p.need("image|lang"),
 		Architecture:    p.text("architecture|arch", ""),
@@ -120,7 +121,7 @@ func (a *API) createSession(c *call) error {
 	}
 	// The session is made whole or not at all, whether or not its client stays.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx()), 30*time.Second)
-	made, err := a.svc.CreateSession(ctx, c.actor, req)
+	made, err := a.sessions.Create(ctx, c.actor, req)
 	cancel()
 	if err != nil {
 		return err
@@ -134,7 +135,7 @@ func (a *API) createSession(c *call) error {
 		if maxWait > 0 {
 			wait = time.Duration(maxWait) * time.Second
 		}
-		st, timedOut, err := a.svc.WaitSession(c.ctx(), c.actor, made.ID, service.UntilStarted, wait)
+		st, timedOut, err := a.sessions.Wait(c.ctx(), c.actor, made.ID, session.UntilStarted, wait)
 		switch {
 		case err != nil && c.ctx().Err() != nil:
 			return context.Canceled
@@ -154,9 +155,9 @@ func (a *API) createSession(c *call) error {
 }
 
 // servicePorts is never null.
-func servicePorts(ports []service.ServicePort) []service.ServicePort {
+func servicePorts(ports []session.ServicePort) []session.ServicePort {
 	if ports == nil {
-		return []service.ServicePort{}
+		return []session.ServicePort{}
 	}
 	return ports
 }
@@ -175,15 +176,15 @@ func (a *API) waitSession(c *call) error {
 	if err := p.err(); err != nil {
 		return err
 	}
-	s, err := a.svc.FindSession(c.ctx(), c.actor, c.r.PathValue("s"), who)
+	s, err := a.sessions.Find(c.ctx(), c.actor, c.r.PathValue("s"), who)
 	if err != nil {
 		return err
 	}
-	u := service.UntilStarted
+	u := session.UntilStarted
 	if until == "ended" {
-		u = service.UntilEnded
+		u = session.UntilEnded
 	}
-	st, timedOut, err := a.svc.WaitSession(c.ctx(), c.actor, s.ID, u, time.Duration(timeout)*time.Second)
+	st, timedOut, err := a.sessions.Wait(c.ctx(), c.actor, s.ID, u, time.Duration(timeout)*time.Second)
 	if err != nil {
 		if c.ctx().Err() != nil {
 			return context.Canceled

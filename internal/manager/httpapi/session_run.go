@@ -8,7 +8,8 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/wire/run"
 )
 
@@ -25,8 +26,8 @@ const (
 )
 
 // runner opens the way to the runner of a session's main kernel.
-func (a *API) runner(ctx context.Context, actor service.Actor, ref string, who cluster.AccessKey) (*run.Client, *service.Runner, error) {
-	way, err := a.svc.Runner(ctx, actor, ref, who)
+func (a *API) runner(ctx context.Context, actor authz.Actor, ref string, who cluster.AccessKey) (*run.Client, *session.Runner, error) {
+	way, err := a.sessions.Runner(ctx, actor, ref, who)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -118,7 +119,7 @@ func (a *API) execute(c *call) error {
 
 // ended reports whether the session is over.
 func (a *API) ended(c *call, ref string, who cluster.AccessKey) bool {
-	s, err := a.svc.FindSession(c.ctx(), c.actor, ref, who)
+	s, err := a.sessions.Find(c.ctx(), c.actor, ref, who)
 	return fault.Is(err, fault.NotFound) || err == nil && (s.Status.Final() || s.Status == cluster.Terminating)
 }
 

@@ -29,6 +29,7 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/httpapi"
 	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/runner"
 	"berth.dev/berth/internal/wire/run"
@@ -95,7 +96,7 @@ func startNode(t *testing.T) *node {
 	return n
 }
 
-// RoundTrip implements service.Streams as an agent's proxy does it.
+// RoundTrip implements session.Streams as an agent's proxy does it.
 func (n *node) RoundTrip(_ cluster.AgentID, req *http.Request) (*http.Response, error) {
 	_, rest, ok := strings.Cut(req.URL.Path, "/runner/")
 	if !ok {
@@ -115,7 +116,7 @@ func (n *node) Upgrade(context.Context, cluster.AgentID, string, http.Header) (i
 type cell struct {
 	*site
 	node  *node
-	nodes *service.Nodes
+	nodes *node.Reports
 	epoch int64
 }
 
@@ -142,11 +143,11 @@ func newCell(t *testing.T) *cell {
 // begin does to a new session what scheduler and agent do.
 func (c *cell) begin(name string) cluster.SessionID {
 	c.t.Helper()
-	actor, _, err := c.svc.Authenticate(c.t.Context(), c.admin.AccessKey)
+	actor, _, err := c.tenancy.Authenticate(c.t.Context(), c.admin.AccessKey)
 	require.NoError(c.t, err)
-	var s *service.Session
+	var s *session.Session
 	require.Eventually(c.t, func() bool {
-		s, err = c.svc.FindSession(c.t.Context(), actor, name, "")
+		s, err = c.sessions.Find(c.t.Context(), actor, name, "")
 		return err == nil
 	}, patience, 2*time.Millisecond)
 	require.NoError(c.t, c.store.Tx(c.t.Context(), func(ctx context.Context, tx *store.Tx) error {
@@ -165,7 +166,7 @@ func (c *cell) begin(name string) cluster.SessionID {
 	return s.ID
 }
 
-func (c *cell) report(s *service.Session, phase cluster.Phase, change ...func(*cluster.KernelObservation)) {
+func (c *cell) report(s *session.Session, phase cluster.Phase, change ...func(*cluster.KernelObservation)) {
 	c.t.Helper()
 	k := s.MainKernel()
 	o := cluster.KernelObservation{Kernel: k.ID, Session: s.ID, Generation: k.Generation, Phase: phase, ContainerID: "c1"}
@@ -235,7 +236,7 @@ func TestCreateHoldsUntilTheSessionRuns(t *testing.T) {
 	var made struct {
 		SessionID, SessionName, Status string
 		Created                        bool
-		ServicePorts                   []service.ServicePort
+		ServicePorts                   []session.ServicePort
 	}
 	a.into(t, &made)
 	require.Equal(t, string(id), made.SessionID)
@@ -276,9 +277,9 @@ func TestCreateTimesOutAndSurvivesItsClient(t *testing.T) {
 	api.SignRequest(r, string(c.site.admin.AccessKey), c.site.admin.SecretKey.Reveal(), time.Now())
 	gone := make(chan error, 1)
 	go func() { _, err := http.DefaultClient.Do(r); gone <- err }()
-	actor, _, err := c.svc.Authenticate(t.Context(), c.site.admin.AccessKey)
+	actor, _, err := c.tenancy.Authenticate(t.Context(), c.site.admin.AccessKey)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { _, err := c.svc.FindSession(t.Context(), actor, "left-alone", ""); return err == nil }, patience, 2*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := c.sessions.Find(t.Context(), actor, "left-alone", ""); return err == nil }, patience, 2*time.Millisecond)
 	leave()
 	require.ErrorIs(t, <-gone, context.Canceled)
 	c.begin("left-alone")
@@ -624,9 +625,9 @@ func TestEventsOfASessionResumeAndEnd(t *testing.T) {
 	a := c.call("DELETE", "/session/tell-me?forced=true", "")
 	require.Equal(t, 200, a.status, a.body)
 	require.Contains(t, a.body, `"stats":{`)
-	actor, _, err := c.svc.Authenticate(t.Context(), c.site.admin.AccessKey)
+	actor, _, err := c.tenancy.Authenticate(t.Context(), c.site.admin.AccessKey)
 	require.NoError(t, err)
-	s, err := c.svc.FindSession(t.Context(), actor, string(id), "")
+	s, err := c.sessions.Find(t.Context(), actor, string(id), "")
 	require.NoError(t, err)
 	zero := 0
 	c.report(s, cluster.PhaseEnded, func(o *cluster.KernelObservation) { o.ExitCode = &zero })

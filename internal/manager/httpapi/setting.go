@@ -24,7 +24,7 @@ func (a *API) settingRoutes() {
 }
 
 func (a *API) announcement(c *call) error {
-	enabled, message, err := a.svc.Announcement(c.ctx())
+	enabled, message, err := a.operations.Announcement(c.ctx())
 	if err != nil {
 		return err
 	}
@@ -40,14 +40,14 @@ func (a *API) setAnnouncement(c *call) error {
 	if err := p.err(); err != nil {
 		return err
 	}
-	if err := a.svc.SetAnnouncement(c.ctx(), c.actor, enabled, message); err != nil {
+	if err := a.operations.SetAnnouncement(c.ctx(), c.actor, enabled, message); err != nil {
 		return err
 	}
 	return c.nothing()
 }
 
 func (a *API) managerStatus(c *call) error {
-	st, err := a.svc.ManagerStatus(c.ctx(), c.actor)
+	st, err := a.operations.ManagerStatus(c.ctx(), c.actor)
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (a *API) setManagerStatus(c *call) error {
 	if err := p.err(); err != nil {
 		return err
 	}
-	if err := a.svc.SetManagerStatus(c.ctx(), c.actor, status); err != nil {
+	if err := a.operations.SetManagerStatus(c.ctx(), c.actor, status); err != nil {
 		return err
 	}
 	return c.nothing()
@@ -93,7 +93,7 @@ func (a *API) schedulerOperation(c *call) error {
 	for i, id := range args {
 		ids[i] = cluster.AgentID(id)
 	}
-	if err := a.svc.SetAgentsSchedulable(c.ctx(), c.actor, ids, op == "include-agents"); err != nil {
+	if err := a.nodes.SetSchedulable(c.ctx(), c.actor, ids, op == "include-agents"); err != nil {
 		return err
 	}
 	return c.nothing()
@@ -101,7 +101,7 @@ func (a *API) schedulerOperation(c *call) error {
 
 // doctor is our extension: what the rows of the cluster say that should not be.
 func (a *API) doctor(c *call) error {
-	found, err := a.svc.Doctor(c.ctx(), c.actor)
+	found, err := a.operations.Doctor(c.ctx(), c.actor)
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (a *API) doctor(c *call) error {
 }
 
 func (a *API) resourceSlots(c *call) error {
-	slots, err := a.svc.ResourceSlots(c.ctx())
+	slots, err := a.resources.Slots(c.ctx())
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (a *API) resourceSlots(c *call) error {
 }
 
 func (a *API) resourceSlotDetails(c *call) error {
-	slots, err := a.svc.ResourceSlots(c.ctx())
+	slots, err := a.resources.Slots(c.ctx())
 	if err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func (a *API) resourceGroups(c *call) error {
 	if err := p.err(); err != nil {
 		return err
 	}
-	groups, err := a.svc.AllowedResourceGroups(c.ctx(), c.actor, project)
+	groups, err := a.resources.AllowedGroups(c.ctx(), c.actor, project)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/valkey-io/valkey-go"
 
 	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/manager/idle"
+	"berth.dev/berth/internal/manager/idle/rule"
 	"berth.dev/berth/internal/manager/live"
 )
 
@@ -48,12 +48,12 @@ func TestUsage(t *testing.T) {
 	s.Now = func() time.Time { return now }
 
 	s.Put(t.Context(), "a1", nil, map[cluster.KernelID]map[string]float64{"k1": {"cpu_util": 1}})
-	now = now.Add(idle.Bucket)
+	now = now.Add(rule.Bucket)
 	s.Put(t.Context(), "a1", nil, map[cluster.KernelID]map[string]float64{"k1": {"cpu_util": 1}})
 	require.Equal(t, []string{"c1:stat:agent:a1", "c1:stat:kernel:k1"}, server.Keys(), "nobody wants to know more")
 	s.KeepUsage(t.Context(), 2*time.Hour)
-	now = now.Add(idle.Bucket)
-	first := idle.BucketOf(now)
+	now = now.Add(rule.Bucket)
+	first := rule.BucketOf(now)
 	for i := range 200 { // minutes, two measurements each
 		for range 2 {
 			k := map[cluster.KernelID]map[string]float64{"k1": {"cpu_util": float64(i), "mem": 10, "cpu_used": 5, "net_rx": 1}}
@@ -61,13 +61,13 @@ func TestUsage(t *testing.T) {
 				k["k2"] = map[string]float64{"cpu_util": 100 * float64(i), "mem": math.NaN()}
 			}
 			s.Put(t.Context(), "a1", nil, k)
-			now = now.Add(idle.Bucket / 2)
+			now = now.Add(rule.Bucket / 2)
 		}
 	}
 	got := s.Usage(t.Context(), []cluster.KernelID{"k1", "k2", "k3"}, 3*time.Minute)
 	require.Equal(t, []cluster.KernelID{"k1"}, slices.Collect(maps.Keys(got)), "the others were not measured lately")
 	newest := got["k1"][len(got["k1"])-1]
-	require.Equal(t, idle.Sample{Bucket: first + 198, Values: map[string]float64{"cpu_util": 198, "mem": 10}}, newest, "the open minute does not count")
+	require.Equal(t, rule.Sample{Bucket: first + 198, Values: map[string]float64{"cpu_util": 198, "mem": 10}}, newest, "the open minute does not count")
 	require.LessOrEqual(t, len(got["k1"]), 4)
 	require.Len(t, s.Usage(t.Context(), []cluster.KernelID{"k2"}, 48*time.Hour)["k2"], 3)
 	all, err := server.List("c1:stat:use:k1")

@@ -11,7 +11,7 @@ import (
 	"github.com/valkey-io/valkey-go"
 
 	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/manager/idle"
+	"berth.dev/berth/internal/manager/idle/rule"
 )
 
 const (
@@ -53,7 +53,7 @@ func (s *Stats) wishKey() string { return s.prefix + "use-window" }
 // kept is how far back the use of kernels is to be kept, asked once a bucket; 0 is not at all.
 func (s *Stats) kept(ctx context.Context) time.Duration {
 	s.mu.Lock()
-	now := idle.BucketOf(s.Now())
+	now := rule.BucketOf(s.Now())
 	keep, fresh := s.keep, s.asked == now
 	s.mu.Unlock()
 	if fresh {
@@ -76,7 +76,7 @@ func (s *Stats) usageKey(id cluster.KernelID) string { return s.prefix + "use:" 
 // are not measured any more are stored and forgotten too, so that the map holds what runs.
 func (s *Stats) fold(ctx context.Context, kernels map[cluster.KernelID]map[string]float64) valkey.Commands {
 	keep := s.kept(ctx)
-	now := idle.BucketOf(s.Now())
+	now := rule.BucketOf(s.Now())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var full valkey.Commands
@@ -110,7 +110,7 @@ func (s *Stats) store(id cluster.KernelID, o *opened, keep time.Duration) valkey
 	if keep == 0 {
 		return nil
 	}
-	sample := idle.Sample{Bucket: o.bucket, Values: make(map[string]float64, len(o.sums))}
+	sample := rule.Sample{Bucket: o.bucket, Values: make(map[string]float64, len(o.sums))}
 	for name, sum := range o.sums {
 		sample.Values[name] = math.Round(sum/float64(o.counts[name])*100) / 100
 	}
@@ -121,16 +121,16 @@ func (s *Stats) store(id cluster.KernelID, o *opened, keep time.Duration) valkey
 	key := s.usageKey(id)
 	return valkey.Commands{
 		s.redis.B().Rpush().Key(key).Element(valkey.BinaryString(raw)).Build(),
-		s.redis.B().Ltrim().Key(key).Start(-int64(keep/idle.Bucket) - 1).Stop(-1).Build(),
+		s.redis.B().Ltrim().Key(key).Start(-int64(keep/rule.Bucket) - 1).Stop(-1).Build(),
 		s.redis.B().Expire().Key(key).Seconds(int64((keep + usageWish) / time.Second)).Build(),
 	}
 }
 
 // Usage returns what is known of the kernels' use over a window that ends now; kernels of which nothing is known are absent.
-func (s *Stats) Usage(ctx context.Context, kernels []cluster.KernelID, window time.Duration) map[cluster.KernelID][]idle.Sample {
-	out := make(map[cluster.KernelID][]idle.Sample, len(kernels))
-	length := min(int64(window/idle.Bucket)+1, int64(usageMax/idle.Bucket))
-	oldest := idle.BucketOf(s.Now()) - length
+func (s *Stats) Usage(ctx context.Context, kernels []cluster.KernelID, window time.Duration) map[cluster.KernelID][]rule.Sample {
+	out := make(map[cluster.KernelID][]rule.Sample, len(kernels))
+	length := min(int64(window/rule.Bucket)+1, int64(usageMax/rule.Bucket))
+	oldest := rule.BucketOf(s.Now()) - length
 	ctx, cancel := context.WithTimeout(ctx, usagePatience)
 	defer cancel()
 	for len(kernels) > 0 {
@@ -146,7 +146,7 @@ func (s *Stats) Usage(ctx context.Context, kernels []cluster.KernelID, window ti
 				return out
 			}
 			for _, text := range list {
-				var m idle.Sample
+				var m rule.Sample
 				if json.Unmarshal([]byte(text), &m) == nil && m.Bucket >= oldest {
 					out[kernels[i]] = append(out[kernels[i]], m)
 				}

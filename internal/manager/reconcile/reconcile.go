@@ -1,14 +1,15 @@
-// Package reconcile holds the control loops of the manager: load a snapshot, decide with
-// pure functions, apply in a transaction with a re-check. The loops run on the elected
-// leader only; every commit carries the leader's fencing token.
+// Package reconcile elects one manager of the cluster as the leader and runs the control loops on it. Every noun brings its own
+// loops; this package knows only their shape: look at what is stored, decide, commit. What a loop commits carries the
+// leader's fencing token, so that a manager that lost the lead without noticing cannot write any more.
 //
-// It never talks to agents: what it commits reaches them through agentlink, which is
-// woken by hints. Hints make the loops fast; a full pass every Config.Resync makes
-// them right when hints are lost.
+// Hints make loops fast, and passes that come without a hint make them right when hints are lost. Loops never talk to
+// agents: what they commit reaches agents through their connections, which hints wake.
 package reconcile
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -16,81 +17,93 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"berth.dev/berth/internal/chassis"
-	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/store"
 )
 
-// Config says how patient the loops are.
+// Loop makes one kind of thing true for as long as this manager leads.
+type Loop struct {
+	// Name labels the loop in logs and metrics.
+	Name string
+	// Hears reports which hints end the wait between two passes; nil: none.
+	Hears func(topic string) bool
+	// Begin starts the loop's work of one term.
+	Begin func(t Term) Work
+	// StandBy, if set, runs while another manager leads, so that taking over is quick.
+	StandBy func(ctx context.Context)
+}
+
+// Work is a loop during one term. It is used by one goroutine.
+type Work struct {
+	// Pass makes one bounded, idempotent step. wait is how long the loop may rest before the next one if no hint ends its
+	// rest; 0 asks for the next pass at once. After a failure the loop pauses for a moment, whatever hints say.
+	Pass func(ctx context.Context) (wait time.Duration, err error)
+	// Gather, if set, is how long hints are gathered before the pass that the first of them asked for.
+	Gather func() time.Duration
+	// End, if set, is called when the term is over.
+	End func()
+}
+
+// Term is one leadership of this manager.
+type Term struct {
+	// Token is larger than that of any earlier term of any manager.
+	Token int64
+	// Holder names this manager.
+	Holder string
+	store  *store.Store
+}
+
+// NewTerm makes a term for tests of single passes; the loops get theirs from an election.
+func NewTerm(s *store.Store, token int64, holder string) Term {
+	return Term{Token: token, Holder: holder, store: s}
+}
+
+// ErrDeposed ends the loops of a leader whose token is no longer the newest.
+var ErrDeposed = fault.Conflictf("another manager leads now")
+
+// Commit runs fn in a transaction that only the newest leader can commit; others get ErrDeposed.
+func (t Term) Commit(ctx context.Context, fn func(ctx context.Context, tx *store.Tx) error) error {
+	return t.store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+		newest, err := tx.LeaderToken(ctx)
+		if err != nil {
+			return fmt.Errorf("read leadership: %w", err)
+		}
+		if newest.Token != t.Token {
+			return ErrDeposed
+		}
+		return fn(ctx, tx)
+	})
+}
+
+// Check returns ErrDeposed when another manager leads. Steps that commit in transactions of their own are harmless when two
+// managers make them, and begin with it so that this stays rare.
+func (t Term) Check(ctx context.Context) error {
+	return t.Commit(ctx, func(context.Context, *store.Tx) error { return nil })
+}
+
+// Config says how leadership changes hands.
 type Config struct {
-	// Debounce gathers hints before a scheduling pass.
-	Debounce time.Duration
-	// Resync is the time between scheduling passes without any hint.
-	Resync time.Duration
-	// Sweep is the time between looks at leases and deadlines.
-	Sweep time.Duration
-	// AgentLease is how long an agent may be silent before it is LOST.
-	AgentLease time.Duration
-	// LostGrace is how long a LOST agent may return before its kernels end.
-	LostGrace time.Duration
-	// EventRetention is how long the history of ended sessions is kept; 0 keeps it for ever.
-	EventRetention time.Duration
 	// LeaderTTL is the lease of the leader in seconds; a dead leader is replaced after it.
 	LeaderTTL int
 }
 
 // DefaultConfig returns the documented defaults.
-func DefaultConfig() Config {
-	return Config{
-		Debounce: 2 * time.Millisecond, Resync: 30 * time.Second, Sweep: time.Second,
-		AgentLease: 30 * time.Second, LostGrace: 5 * time.Minute, EventRetention: 180 * 24 * time.Hour, LeaderTTL: 3,
-	}
-}
+func DefaultConfig() Config { return Config{LeaderTTL: 3} }
 
 // Validate checks the ranges.
 func (c Config) Validate() error {
-	for _, v := range []struct {
-		name       string
-		value      time.Duration
-		least, top time.Duration
-	}{
-		{"debounce", c.Debounce, 0, time.Second},
-		{"resync", c.Resync, time.Second, time.Hour},
-		{"sweep", c.Sweep, 10 * time.Millisecond, time.Minute},
-		{"agent_lease", c.AgentLease, time.Second, time.Hour},
-		{"lost_grace", c.LostGrace, time.Second, 24 * time.Hour},
-		{"event_retention", c.EventRetention, 0, 100 * 365 * 24 * time.Hour},
-	} {
-		if v.value < v.least || v.value > v.top {
-			return fault.Invalidf("reconcile.%s is %s", v.name, v.value).WithNext("choose between %s and %s", v.least, v.top)
-		}
-	}
 	if c.LeaderTTL < 1 || c.LeaderTTL > 60 {
 		return fault.Invalidf("reconcile.leader_ttl is %d", c.LeaderTTL).WithNext("choose between 1 and 60 seconds")
 	}
 	return nil
 }
 
-// Nodes are the rules about agents and their kernels; service.Nodes satisfies it. Each
-// call is one bounded, idempotent step.
-type Nodes interface {
-	// LoseSilent marks agents LOST that were silent for longer than the lease.
-	LoseSilent(ctx context.Context, lease time.Duration) ([]cluster.AgentID, error)
-	// ExpireLost ends the kernels of agents that stayed LOST for longer than the grace.
-	ExpireLost(ctx context.Context, grace time.Duration) (int, error)
-	// MissDeadlines gives kernels that stayed too long in a state their named outcome.
-	MissDeadlines(ctx context.Context) (int, error)
-}
-
 // Deps are what the loops work with. Etcd may be nil: this manager is the only one then.
 type Deps struct {
 	Store *store.Store
-	Nodes Nodes
-	// History may be nil: nothing is forgotten.
-	History History
-	// Folders may be nil: folders are left alone.
-	Folders  Folders
-	Etcd     *clientv3.Client
+	Loops []Loop
+	Etcd  *clientv3.Client
+	// Clock defaults to the real one; Registry may be nil.
 	Clock    chassis.Clock
 	Registry prometheus.Registerer
 	Log      *slog.Logger
@@ -98,89 +111,86 @@ type Deps struct {
 	Holder string
 	// Prefix is put before the keys in etcd.
 	Prefix string
-	// Idle is what idle checks know besides the database.
-	Idle Idle
-	// Planner answers from these loops' memory while they lead; nil makes one that nobody asks.
-	Planner *Planner
 }
 
-// Loops are the control loops of one manager.
-type Loops struct {
-	cfg     Config
-	deps    Deps
-	metrics metrics
-
-	idleMetrics idleMetrics
+// Leader campaigns for the lead and runs the loops while it has it.
+type Leader struct {
+	cfg      Config
+	deps     Deps
+	leading  prometheus.Gauge
+	failures *prometheus.CounterVec
 }
 
 // New prepares the loops.
-func New(cfg Config, deps Deps) (*Loops, error) {
+func New(cfg Config, deps Deps) (*Leader, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	if deps.Clock == nil {
 		deps.Clock = chassis.RealClock()
 	}
-	if deps.Planner == nil {
-		deps.Planner = NewPlanner(deps.Store, deps.Clock)
+	l := &Leader{
+		cfg: cfg, deps: deps,
+		leading: prometheus.NewGauge(prometheus.GaugeOpts{Name: "berth_reconcile_leader", Help: "1 while this manager leads."}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "berth_reconcile_failures_total",
+			Help: "Passes of a loop that failed."}, []string{"loop"}),
 	}
-	return &Loops{cfg: cfg, deps: deps, metrics: newMetrics(deps.Registry), idleMetrics: newIdleMetrics(deps.Registry)}, nil
+	if deps.Registry != nil {
+		deps.Registry.MustRegister(l.leading, l.failures)
+	}
+	return l, nil
 }
 
-// Service returns the loops as one service: it campaigns, and while it leads it runs
-// them. Losing the lead stops the loops and campaigns again.
-func (l *Loops) Service() *chassis.Service {
+// Service returns the loops as one service: it campaigns, and while it leads it runs them. Losing the lead stops the loops and
+// campaigns again.
+func (l *Leader) Service() *chassis.Service {
 	return chassis.NewService("reconcile", chassis.Hooks{Run: l.run})
 }
 
-type metrics struct {
-	pass      prometheus.Histogram
-	placed    prometheus.Counter
-	refused   *prometheus.CounterVec
-	waiting   *prometheus.GaugeVec
-	preempted prometheus.Counter
-	resyncs   prometheus.Counter
-	drift     prometheus.Counter
-	failures  *prometheus.CounterVec
-	leader    prometheus.Gauge
-}
-
-func newMetrics(r prometheus.Registerer) metrics {
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+// drive runs one loop until ctx ends or another manager leads.
+func (l *Leader) drive(ctx context.Context, loop Loop, term Term) error {
+	var hints <-chan struct{}
+	taken := func() {}
+	if loop.Hears != nil {
+		wakes := l.deps.Store.Wakes(loop.Hears)
+		defer wakes.Close()
+		hints, taken = wakes.C, func() { wakes.Take() }
 	}
-	m := metrics{
-		pass: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "berth_scheduler_pass_seconds", Help: "Duration of one scheduling pass over one resource group, without its commit.",
-			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14)}),
-		placed: counter("berth_scheduler_placements_total", "Kernels placed."),
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "berth_scheduler_refused_total",
-			Help: "Sessions whose placement the commit refused, by what had changed meanwhile: room, quota or changed (the session itself)."}, []string{"check"}),
-		waiting:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "berth_scheduler_waiting_sessions", Help: "Pending sessions by resource group and dominant reason."}, []string{"group", "reason"}),
-		preempted: counter("berth_scheduler_preempted_total", "Sessions that lost their place to one of higher priority."),
-		resyncs:   counter("berth_scheduler_resyncs_total", "Full comparisons of the leader's memory with the database."),
-		drift:     counter("berth_scheduler_drift_total", "Differences that full comparisons found and corrected; anything but 0 is a bug."),
-		failures:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "berth_reconcile_failures_total", Help: "Passes of a loop that failed."}, []string{"loop"}),
-		leader:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "berth_reconcile_leader", Help: "1 while this manager leads."}),
+	work := loop.Begin(term)
+	if work.End != nil {
+		defer work.End()
 	}
-	if r != nil {
-		r.MustRegister(m.pass, m.placed, m.refused, m.waiting, m.preempted, m.resyncs, m.drift, m.failures, m.leader)
-	}
-	return m
-}
-
-// gaugeEvery is how often the queues are counted.
-const gaugeEvery = 5 * time.Second
-
-// gauge counts the queues.
-func (d *desk) gauge(m *memory, now time.Time) {
-	if !d.gaugedAt.IsZero() && now.Sub(d.gaugedAt) < gaugeEvery {
-		return
-	}
-	d.gaugedAt = now
-	d.metrics.waiting.Reset()
-	for name := range m.groups {
-		for reason, n := range m.cluster.Queue(name).Reasons {
-			d.metrics.waiting.WithLabelValues(name, string(reason)).Set(float64(n))
+	retry := chassis.Backoff{Min: 50 * time.Millisecond, Max: 2 * time.Second}
+	timer := l.deps.Clock.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-hints:
+			if work.Gather != nil && chassis.Wait(ctx, l.deps.Clock, work.Gather()) != nil {
+				return nil
+			}
+			taken()
+		case <-timer.C():
+		case <-ctx.Done():
+			return nil
 		}
+		wait, err := work.Pass(ctx)
+		switch {
+		case errors.Is(err, ErrDeposed):
+			return err
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			l.failures.WithLabelValues(loop.Name).Inc()
+			pause := retry.Next()
+			l.deps.Log.Error("a control loop failed", "loop", loop.Name, "err", err, "again in", pause)
+			if chassis.Wait(ctx, l.deps.Clock, pause) != nil {
+				return nil
+			}
+			wait = 0
+		default:
+			retry.Reset()
+		}
+		timer.Reset(wait)
 	}
 }

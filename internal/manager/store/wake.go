@@ -17,6 +17,8 @@ const (
 	TopicFolders = "folders"
 	// TopicCircuits says that a published way to an app changed.
 	TopicCircuits = "circuits"
+	// TopicCallbacks says that a session with a callback changed.
+	TopicCallbacks = "callbacks"
 	// TopicAll is delivered after hints may have been lost: look at everything again.
 	TopicAll = "*"
 )

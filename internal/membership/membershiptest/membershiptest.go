@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/chassis"
-	"berth.dev/berth/internal/manager/agentlink"
+	agentlink "berth.dev/berth/internal/manager/link/agent"
 	"berth.dev/berth/internal/membership"
 )
 

@@ -4,14 +4,33 @@ package node
 
 // Version is the newest version of the control stream this build speaks. See the
 // dated list at the head of node.proto.
-const Version = 3
+const Version = 4
 
 // ALPNStream is the protocol name of the second connection of an agent, over which
 // the manager is the HTTP/2 client and the agent the server (byte streams).
 const ALPNStream = "berth-stream/1"
 
+// ALPNManager is the protocol name of a manager's connection to another manager's agent port, over which it relays byte
+// streams to the agents of that one: HTTP/2, the agent in HeaderAgent, the path as the agent serves it.
+const ALPNManager = "berth-manager/1"
+
+// The header fields of relayed requests and replies.
+const (
+	// HeaderAgent names the agent, HeaderManager the manager that the sender means: another one refuses.
+	HeaderAgent   = "Berth-Agent"
+	HeaderManager = "Berth-Manager"
+	// HeaderRelay is in replies that come from the other manager itself, with a run.Failure: the agent has not seen the request.
+	HeaderRelay = "Berth-Relay-Failed"
+)
+
 // ALPNData is the protocol name of an agent's data port over TCP: HTTP/1.1 with the upgrade of package wire/tunnel.
 const ALPNData = "http/1.1"
+
+// MaxManagers bounds the list of managers that anybody tells or keeps, MaxAddress the length of one address.
+const (
+	MaxManagers = 64
+	MaxAddress  = 300
+)
 
 // MaxMessage bounds one message of the control stream, in bytes; both sides allow that much.
 const MaxMessage = 64 << 20

@@ -148,6 +148,9 @@ type Event struct {
 	Gone     []string  `json:"gone,omitempty"` // ids
 	// Keys sign and check tickets: the first signs, all check. They come with a snapshot and whenever they change.
 	Keys [][]byte `json:"keys,omitempty"`
+	// Managers are the agent ports (host:port) of all managers that announce themselves now; they come after a snapshot and
+	// whenever the list changes, from managers of version 2 on.
+	Managers []string `json:"managers,omitempty"`
 }
 
 // LookupRequest asks for a circuit that the table does not have: its event may be on the way. One of the two is set.

@@ -42,6 +42,12 @@ type Agent struct {
 	DataSocket        string
 }
 
+type AgentConnection struct {
+	AgentID string
+	Manager string
+	Epoch   int64
+}
+
 type AgentImage struct {
 	AgentID string
 	ImageID string

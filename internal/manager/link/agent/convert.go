@@ -1,0 +1,178 @@
+package agent
+
+import (
+	"encoding/json"
+	"net"
+	"strconv"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/wire/node"
+)
+
+// Bounds of what one agent may claim; beyond them the report is refused or cut.
+const (
+	maxDevices = 4096
+	maxImages  = 20000
+	maxText    = 4096
+	maxLogTail = 1 << 20
+	maxHung    = 256
+)
+
+// device is a device as the agents.devices column and the scheduler read it.
+type device struct {
+	Slot     string         `json:"Slot"`
+	ID       string         `json:"ID"`
+	Model    string         `json:"Model,omitempty"`
+	NUMA     int            `json:"NUMA"`
+	PCI      string         `json:"PCI,omitempty"`
+	Capacity int64          `json:"Capacity"`
+	Healthy  bool           `json:"Healthy"`
+	Links    map[string]int `json:"Links,omitempty"`
+}
+
+func factsOf(f *node.Facts) (cluster.NodeFacts, error) {
+	if len(f.Devices) > maxDevices || len(f.Images) > maxImages {
+		return cluster.NodeFacts{}, fault.Exhaustedf("the agent reports %d devices and %d images, at most %d and %d are taken",
+			len(f.Devices), len(f.Images), maxDevices, maxImages)
+	}
+	out := cluster.NodeFacts{
+		Revision: f.Revision, Architecture: f.Architecture, Hostname: f.Hostname,
+		Capacity: cluster.Slots{}, SlotKinds: map[cluster.SlotName]cluster.SlotKind{},
+		Engine: f.Engine, EngineOK: f.EngineOk, EngineError: cut(f.EngineError, maxText), Warnings: f.Warnings,
+		HungVolumes: f.HungVolumes[:min(len(f.HungVolumes), maxHung)],
+	}
+	if dataAddress(f.DataAddress) {
+		out.DataAddress = f.DataAddress
+	}
+	if node.DataSocket(f.DataSocket) {
+		out.DataSocket = f.DataSocket
+	}
+	for slot, text := range f.Slots {
+		kind := cluster.SlotKind(f.SlotKinds[slot])
+		// Slots of bytes are plain numbers on this wire.
+		v, err := cluster.ParseAmount(kind, text)
+		if err != nil {
+			return cluster.NodeFacts{}, fault.Invalidf("the agent reports %q of slot %q", text, slot).WithCause(err)
+		}
+		out.Capacity[cluster.SlotName(slot)] = v
+		out.SlotKinds[cluster.SlotName(slot)] = kind
+	}
+	devices := make([]device, 0, len(f.Devices))
+	for _, d := range f.Devices {
+		if d.Capacity < 0 {
+			return cluster.NodeFacts{}, fault.Invalidf("the agent reports a capacity below zero for device %q", d.Id)
+		}
+		v := device{Slot: d.Slot, ID: d.Id, Model: d.Model, NUMA: int(d.Numa), PCI: d.Pci, Capacity: d.Capacity, Healthy: d.Healthy}
+		if len(d.Links) > 0 {
+			v.Links = make(map[string]int, len(d.Links))
+			for id, class := range d.Links {
+				v.Links[id] = int(class)
+			}
+		}
+		devices = append(devices, v)
+	}
+	raw, err := json.Marshal(devices)
+	if err != nil {
+		return cluster.NodeFacts{}, fault.Invalidf("the agent's devices cannot be stored").WithCause(err)
+	}
+	out.Devices = raw
+	for _, i := range f.Images {
+		out.Images = append(out.Images, cluster.NodeImage{
+			Reference: i.Reference, Digest: i.Digest, Architecture: i.Architecture, SizeBytes: i.SizeBytes, Labels: i.Labels,
+		})
+	}
+	return out, nil
+}
+
+// observationOf reads a kernel report; ok is false for one that names no kernel.
+func observationOf(k *node.ObservedKernel) (cluster.KernelObservation, bool) {
+	id, ok := cluster.CanonicalUUID(k.KernelId)
+	if !ok || k.Phase <= node.Phase_PHASE_UNKNOWN || k.Phase > node.Phase_PHASE_ENDED {
+		return cluster.KernelObservation{}, false
+	}
+	session, _ := cluster.CanonicalUUID(k.SessionId)
+	o := cluster.KernelObservation{
+		Kernel: cluster.KernelID(id), Session: cluster.SessionID(session), Generation: k.Generation, Phase: cluster.Phase(k.Phase),
+		Reason: cluster.Reason(cut(k.Reason, 64)), Detail: cut(k.Detail, maxText), Signal: int(k.Signal), OOMKilled: k.OomKilled,
+		Failed: k.Failed, RetryElsewhere: k.RetryElsewhere, StartedAt: fromMS(k.StartedUnixMs), EndedAt: fromMS(k.EndedUnixMs),
+		ContainerID: cut(k.ContainerId, 256), Allocation: k.Allocation, Batch: k.Batch, TimedOut: k.TimedOut,
+	}
+	if tail := k.LogTail; len(tail) > maxLogTail {
+		o.LogTail = tail[len(tail)-maxLogTail:]
+	} else {
+		o.LogTail = tail
+	}
+	if k.ExitCode != nil {
+		code := int(*k.ExitCode)
+		o.ExitCode = &code
+	}
+	return o, true
+}
+
+func fromMS(ms int64) time.Time {
+	if ms <= 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms).UTC()
+}
+
+func cut(s string, n int) string {
+	if len(s) > n {
+		return s[:n]
+	}
+	return s
+}
+
+func desiredOf(k *cluster.DesiredKernel) *node.DesiredKernel {
+	out := &node.DesiredKernel{
+		KernelId: string(k.Kernel), SessionId: string(k.Session), Generation: k.Generation,
+		Stop: k.Stop, Force: k.Force, GraceMs: k.Grace.Milliseconds(), StopReason: string(k.StopReason),
+	}
+	if k.Spec != nil {
+		out.Spec = specOf(k.Spec)
+	}
+	return out
+}
+
+func specOf(s *cluster.KernelSpec) *node.KernelSpec {
+	out := &node.KernelSpec{
+		Image: s.Image, ImageDigest: s.ImageDigest, ImageLabels: s.ImageLabels, RegistryType: s.RegistryType, RegistryAuth: s.RegistryAuth,
+		AutoPull: s.AutoPull, Hostname: s.Hostname, Hosts: s.Hosts, Env: s.Env, Slots: s.Slots.Wire(), Allocation: s.Allocation,
+		ShmBytes: s.ShmBytes, Uid: int32(s.UID), Gid: int32(s.GID), ExtraGids: int32s(s.ExtraGIDs),
+		SessionName: s.SessionName, SessionType: string(s.SessionType), RuntimeType: s.RuntimeType, RuntimePath: s.RuntimePath,
+		StartupCommand: s.StartupCommand, BatchTimeoutMs: s.BatchTimeout.Milliseconds(), BootstrapScript: s.BootstrapScript,
+		PreopenPorts: int32s(s.PreopenPorts), ServicePorts: s.ServicePorts,
+		ClusterRole: s.ClusterRole, ClusterIdx: int32(s.ClusterIdx), LocalRank: int32(s.LocalRank),
+	}
+	for _, d := range s.Dotfiles {
+		out.Dotfiles = append(out.Dotfiles, &node.Dotfile{Path: d.Path, Perm: d.Perm, Data: []byte(d.Data)})
+	}
+	for _, m := range s.Mounts {
+		out.Mounts = append(out.Mounts, &node.Mount{
+			FolderId: string(m.Folder), Name: m.Name, Host: m.Host, Scope: m.Scope, UsageMode: m.Usage, Permission: string(m.Perm),
+			Subpath: m.Subpath, Target: m.Target, VolumePath: m.VolumePath, OwnerUid: int32(m.OwnerUID), OwnerGid: int32(m.OwnerGID),
+		})
+	}
+	return out
+}
+
+func int32s(list []int) []int32 {
+	if list == nil {
+		return nil
+	}
+	out := make([]int32, len(list))
+	for i, v := range list {
+		out[i] = int32(v)
+	}
+	return out
+}
+
+// dataAddress reports whether an agent's data port can be there. What cannot is left out: apps are then reached over the
+// stream connection.
+func dataAddress(addr string) bool {
+	host, port, err := net.SplitHostPort(addr)
+	n, perr := strconv.ParseUint(port, 10, 16)
+	return err == nil && perr == nil && n > 0 && host != "" && len(host) <= 253
+}

@@ -1,0 +1,168 @@
+package agent
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/wire/node"
+)
+
+// maxDelta bounds the kernels of one Observe call that is not full.
+const maxDelta = 500
+
+// batch is what several messages of an agent amount to together.
+type batch struct {
+	facts    *node.Facts
+	kernels  map[string]*node.ObservedKernel
+	seen     bool // there was an Observed
+	full     bool
+	desired  int64 // the newest desired state the agent had seen
+	progress map[string]*node.Progress
+	metrics  *node.Metrics
+}
+
+// ingest passes reports to the Sink. While one batch is being stored the next gathers, so
+// that a busy agent costs few transactions.
+func (s *session) ingest() {
+	lastFull := int64(-1)
+	for {
+		var first *node.Up
+		select {
+		case first = <-s.inbox:
+		case <-s.ctx.Done():
+			return
+		}
+		b := &batch{kernels: map[string]*node.ObservedKernel{}, progress: map[string]*node.Progress{}}
+		b.add(first, &lastFull)
+	drain:
+		for range inboxSize {
+			select {
+			case up := <-s.inbox:
+				b.add(up, &lastFull)
+			default:
+				break drain
+			}
+		}
+		if !s.store(b) {
+			return
+		}
+	}
+}
+
+// add merges a message. The newest word about a kernel wins; of two words the higher
+// generation, then the higher phase is the newest, whatever order they came in.
+func (b *batch) add(up *node.Up, lastFull *int64) {
+	switch k := up.Kind.(type) {
+	case *node.Up_Facts:
+		if b.facts == nil || k.Facts.GetRevision() >= b.facts.GetRevision() {
+			b.facts = k.Facts
+		}
+	case *node.Up_Observed:
+		o := k.Observed
+		b.seen = true
+		if o.Full && o.Revision > *lastFull {
+			*lastFull = o.Revision
+			b.full = true
+			b.desired = o.DesiredRevision
+			// What only earlier messages named is gone from the agent by now, but their final
+			// words must not be lost: a full report names tombstones too.
+			clear(b.kernels)
+		} else if !b.full {
+			b.desired = max(b.desired, o.DesiredRevision)
+		}
+		for _, kernel := range o.Kernels {
+			if old := b.kernels[kernel.KernelId]; old == nil || !older(kernel, old) {
+				b.kernels[kernel.KernelId] = kernel
+			}
+		}
+	case *node.Up_Progress:
+		b.progress[k.Progress.KernelId] = k.Progress
+	case *node.Up_Metrics:
+		b.metrics = k.Metrics
+	}
+}
+
+func older(a, b *node.ObservedKernel) bool {
+	if a.Generation != b.Generation {
+		return a.Generation < b.Generation
+	}
+	return a.Phase < b.Phase
+}
+
+// store hands a batch to the Sink; false ends the session.
+func (s *session) store(b *batch) bool {
+	sink, epoch := s.link.d.Sink, s.epoch.Load()
+	if b.facts != nil {
+		facts, err := factsOf(b.facts)
+		if err != nil {
+			s.cancel(err)
+			return false
+		}
+		if !s.retry("store the facts", func(ctx context.Context) error { return sink.UpdateFacts(ctx, s.agent, epoch, facts) }) {
+			return false
+		}
+	}
+	if b.seen && !s.observe(b, epoch) {
+		return false
+	}
+	for _, p := range b.progress {
+		// Progress only extends a deadline and comes again; losing one is nothing.
+		ctx, cancel := context.WithTimeout(s.ctx, 10*time.Second)
+		err := sink.Progress(ctx, s.agent, cluster.KernelID(p.KernelId), p.Generation, p.Current, p.Total, p.Message)
+		cancel()
+		if err != nil && s.ctx.Err() == nil {
+			s.log.Debug("pull progress not stored", "kernel", p.KernelId, "error", err)
+		}
+	}
+	if b.metrics != nil && s.link.d.Live != nil {
+		kernels := make(map[cluster.KernelID]map[string]float64, len(b.metrics.Kernels))
+		for _, k := range b.metrics.Kernels {
+			kernels[cluster.KernelID(k.KernelId)] = k.Values
+		}
+		ctx, cancel := context.WithTimeout(s.ctx, 2*time.Second)
+		s.link.d.Live.Put(ctx, s.agent, b.metrics.Node, kernels)
+		cancel()
+	}
+	return true
+}
+
+func (s *session) observe(b *batch, epoch int64) bool {
+	list := make([]cluster.KernelObservation, 0, len(b.kernels))
+	for _, id := range slices.Sorted(maps.Keys(b.kernels)) {
+		if o, ok := observationOf(b.kernels[id]); ok {
+			list = append(list, o)
+			continue
+		}
+		s.log.Warn("ignoring a report about a kernel that cannot be one", "kernel", id)
+	}
+	desiredSeen := b.desired >= s.sent.Load() && b.desired > 0
+	for first := true; first || len(list) > 0; first = false {
+		part := list
+		if !b.full {
+			part = list[:min(len(list), maxDelta)]
+		}
+		list = list[len(part):]
+		var acked []cluster.Tombstone
+		ok := s.retry("store what was observed", func(ctx context.Context) (err error) {
+			acked, err = s.link.d.Sink.Observe(ctx, s.agent, epoch, b.full, desiredSeen, part)
+			return err
+		})
+		if !ok {
+			return false
+		}
+		if len(acked) == 0 {
+			continue
+		}
+		ack := &node.Ack{}
+		for _, t := range acked {
+			ack.Kernels = append(ack.Kernels, &node.Tombstone{KernelId: string(t.Kernel), Generation: t.Generation})
+		}
+		if !s.put(&node.Down{Kind: &node.Down_Ack{Ack: ack}}) {
+			return false
+		}
+	}
+	return true
+}

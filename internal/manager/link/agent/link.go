@@ -1,0 +1,397 @@
+// Package agent holds the manager's connections to its agents: it lets agents join,
+// carries desired state down and observed state up on one control stream per agent, and
+// opens byte streams to them over their second connection.
+//
+// It decides nothing: what an agent should run and what its reports mean is the Sink's
+// business. The manager wires it; service uses it as Streams, reconcile wakes it.
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+
+	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/link/ca"
+	"berth.dev/berth/internal/wire/node"
+	"berth.dev/berth/internal/wire/proxy"
+)
+
+// Config is how agents reach this manager.
+type Config struct {
+	// Listen is the host:port of the agent port; port 0 chooses a free one.
+	Listen string
+	// Advertise is the host:port under which agents, app proxies and other managers reach the port. Empty means the address
+	// that is listened on, with the host's name where that stands for all addresses.
+	Advertise string
+	// Lease is how long an agent may be silent before its connection counts as dead.
+	Lease time.Duration
+	// Heartbeat is how often either side says that it is alive; at most a third of Lease.
+	Heartbeat time.Duration
+	// Resync is how often the full desired state is sent although nothing changed.
+	Resync time.Duration
+	// JoinTokenFile is where a valid join token is kept for agents on this machine (mode 0600); "" keeps none.
+	JoinTokenFile string
+}
+
+// DefaultConfig listens on all addresses.
+func DefaultConfig() Config {
+	return Config{Listen: ":8082", Lease: 30 * time.Second, Heartbeat: 5 * time.Second, Resync: time.Minute}
+}
+
+// Validate reports the first value that cannot be used.
+func (c Config) Validate() error {
+	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+		return fault.Invalidf("the agent port's address %q cannot be used", c.Listen).WithCause(err).WithNext("write host:port, for example 0.0.0.0:8082")
+	}
+	if c.Advertise != "" {
+		if host, port, err := net.SplitHostPort(c.Advertise); err != nil || host == "" || port == "" || len(c.Advertise) > node.MaxAddress {
+			return fault.Invalidf("the advertised address of the agent port %q cannot be used", c.Advertise).WithCause(err).
+				WithNext("write host:port, for example manager-1.example.org:8082")
+		}
+	}
+	if c.Heartbeat < 50*time.Millisecond || c.Lease < 3*c.Heartbeat {
+		return fault.Invalidf("an agent lease of %s with a heartbeat of %s loses agents that are well", c.Lease, c.Heartbeat).
+			WithNext("make the lease at least three heartbeats")
+	}
+	if c.Resync < time.Second {
+		return fault.Invalidf("a resync every %s is too often", c.Resync).WithNext("use a second or more")
+	}
+	return nil
+}
+
+// Sink is where reports go and desired state comes from. Its methods may be called at the
+// same time for different agents, never for one.
+type Sink interface {
+	Register(ctx context.Context, h cluster.NodeHello) (epoch int64, err error)
+	UpdateFacts(ctx context.Context, agent cluster.AgentID, epoch int64, f cluster.NodeFacts) error
+	Observe(ctx context.Context, agent cluster.AgentID, epoch int64, full, desiredSeen bool, list []cluster.KernelObservation) ([]cluster.Tombstone, error)
+	Progress(ctx context.Context, agent cluster.AgentID, kernel cluster.KernelID, generation, current, total int64, message string) error
+	// told names the generations whose specification it has; those may come without.
+	Desired(ctx context.Context, agent cluster.AgentID, told map[cluster.KernelID]int64) ([]cluster.DesiredKernel, error)
+	Touch(ctx context.Context, agents []cluster.AgentID) error
+	Disconnected(ctx context.Context, agent cluster.AgentID, epoch int64) error
+}
+
+// Live takes what agents measured most recently. It must not block for long and keeps its
+// failures to itself: nothing depends on live figures.
+type Live interface {
+	Put(ctx context.Context, agent cluster.AgentID, node map[string]float64, kernels map[cluster.KernelID]map[string]float64)
+}
+
+// Deps are what a Link works with; Live, Hold, Managers, Wrap, Proxies and Peers may be nil.
+type Deps struct {
+	ClusterID string
+	Sink      Sink
+	Vault     ca.Vault
+	Live      Live
+	Clock     chassis.Clock
+	Random    io.Reader
+	// Hold notes that an agent registered with this manager in that epoch, so that the others find it here; nil when there are
+	// no others.
+	Hold func(ctx context.Context, agent cluster.AgentID, epoch int64) error
+	// Managers are the agent ports of all managers, for agents to choose from; nil or empty tells agents nothing.
+	Managers func() []string
+	// Wrap may replace a connection below its TLS; tests break connections there.
+	Wrap func(net.Conn) net.Conn
+	// Proxies serves a connection of an app proxy (ALPN proxy.ALPN) until it ends or ctx does; name is the proxy's, from its
+	// verified certificate, without proxy.NamePrefix. The link closes the connection afterwards. Nil refuses app proxies.
+	Proxies func(ctx context.Context, name string, conn *tls.Conn)
+	// Peers does the same for a connection of another manager (ALPN node.ALPNManager); id is its id. Nil refuses them.
+	Peers func(ctx context.Context, id string, conn *tls.Conn)
+	Log   *slog.Logger
+}
+
+// Link is the agent port of one manager.
+type Link struct {
+	node.UnimplementedNodeServer
+	cfg  Config
+	d    Deps
+	log  *slog.Logger
+	auth *ca.Authority
+	hub  *hub
+
+	listener net.Listener
+	grpc     *grpc.Server
+	control  *queueListener
+	shakes   chan struct{} // bounds handshakes under way
+	work     sync.WaitGroup
+
+	proxyConns, peerConns atomic.Int64
+
+	mu       sync.Mutex
+	sessions map[cluster.AgentID]*session
+	stopping bool
+}
+
+const (
+	handshakeTimeout = 10 * time.Second
+	maxHandshakes    = 256
+)
+
+// New makes a link; Start opens the port.
+func New(cfg Config, d Deps) (*Link, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	l := &Link{cfg: cfg, d: d, log: d.Log, shakes: make(chan struct{}, maxHandshakes), sessions: map[cluster.AgentID]*session{}}
+	l.hub = newHub(d.Log)
+	return l, nil
+}
+
+// Start prepares the cluster's certificate authority and opens the port.
+func (l *Link) Start(ctx context.Context) error {
+	auth, err := ca.Open(ctx, ca.Options{ClusterID: l.d.ClusterID, Vault: l.d.Vault, Clock: l.d.Clock, Random: l.d.Random})
+	if err != nil {
+		return err
+	}
+	l.auth = auth
+	if l.cfg.JoinTokenFile != "" {
+		if err := auth.KeepTokenFile(ctx, l.cfg.JoinTokenFile); err != nil {
+			return err
+		}
+	}
+	l.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", l.cfg.Listen)
+	if err != nil {
+		return fault.Unavailablef("the agent port %s cannot be opened", l.cfg.Listen).WithCause(err).
+			WithNext("free the address or choose another one")
+	}
+	l.control = newQueueListener(l.listener.Addr())
+	l.grpc = grpc.NewServer(
+		grpc.Creds(handshaken{}),
+		grpc.MaxRecvMsgSize(node.MaxMessage), grpc.MaxSendMsgSize(node.MaxMessage),
+		grpc.MaxConcurrentStreams(16),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.WaitForHandlers(true),
+		// Who neither joins nor opens a control stream does not keep its connection.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: l.cfg.Lease / 2, Timeout: l.cfg.Lease / 2, MaxConnectionIdle: time.Minute}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
+	)
+	node.RegisterNodeServer(l.grpc, l)
+	return nil
+}
+
+// Run serves agents until ctx ends.
+func (l *Link) Run(ctx context.Context) error {
+	l.work.Go(func() {
+		// The error only says that the server was stopped.
+		_ = l.grpc.Serve(l.control)
+	})
+	l.work.Go(func() { l.touch(ctx) })
+	stop := context.AfterFunc(ctx, func() { _ = l.listener.Close() })
+	defer stop()
+	backoff := chassis.Backoff{Min: 5 * time.Millisecond, Max: time.Second}
+	for {
+		conn, err := l.listener.Accept()
+		if ctx.Err() != nil {
+			if err == nil {
+				_ = conn.Close()
+			}
+			return nil
+		}
+		if errors.Is(err, net.ErrClosed) {
+			return fmt.Errorf("the agent port was closed: %w", err)
+		}
+		if err != nil {
+			wait := backoff.Next()
+			l.log.Warn("cannot accept a connection on the agent port", "error", err, "retry_in", wait)
+			if chassis.Wait(ctx, chassis.RealClock(), wait) != nil {
+				return nil
+			}
+			continue
+		}
+		backoff.Reset()
+		if l.d.Wrap != nil {
+			conn = l.d.Wrap(conn)
+		}
+		select {
+		case l.shakes <- struct{}{}:
+		case <-ctx.Done():
+			_ = conn.Close()
+			return nil
+		}
+		l.work.Go(func() {
+			defer func() { <-l.shakes }()
+			l.greet(ctx, conn)
+		})
+	}
+}
+
+// Stop ends all connections and waits for their goroutines. Containers are untouched.
+func (l *Link) Stop(ctx context.Context) error {
+	_ = l.listener.Close()
+	l.mu.Lock()
+	l.stopping = true
+	for _, s := range l.sessions {
+		s.cancel(errStopping)
+	}
+	l.mu.Unlock()
+	l.hub.close()
+	_ = l.control.Close()
+	l.grpc.Stop()
+	done := make(chan struct{})
+	go func() { l.work.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for agent connections to end: %w", ctx.Err())
+	}
+}
+
+var errStopping = fault.Unavailablef("this manager is stopping").WithNext("connect again")
+
+// Addr is the address of the open port.
+func (l *Link) Addr() net.Addr { return l.listener.Addr() }
+
+// Advertised is the host:port under which others reach the open port.
+func (l *Link) Advertised() string {
+	if l.cfg.Advertise != "" {
+		return l.cfg.Advertise
+	}
+	addr := l.listener.Addr().String()
+	host, port, err := net.SplitHostPort(addr)
+	if ip := net.ParseIP(host); err != nil || ip == nil || !ip.IsUnspecified() {
+		return addr
+	}
+	name, err := os.Hostname()
+	if err != nil || name == "" {
+		return addr
+	}
+	return net.JoinHostPort(name, port)
+}
+
+// Service is the link as a part of a process.
+func (l *Link) Service(name string) *chassis.Service {
+	return chassis.NewService(name, chassis.Hooks{Start: l.Start, Run: l.Run, Stop: l.Stop})
+}
+
+// Connected tells whether an agent's control stream is with this manager.
+func (l *Link) Connected(agent cluster.AgentID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sessions[agent] != nil
+}
+
+// Holds tells whether byte streams of an agent are with this manager and work.
+func (l *Link) Holds(agent cluster.AgentID) bool { return l.hub.holds(agent) }
+
+// Await waits until Holds is true, connectWait at most.
+func (l *Link) Await(ctx context.Context, agent cluster.AgentID) error {
+	c, err := l.hub.find(ctx, agent)
+	if err != nil {
+		return err
+	}
+	l.hub.release(c)
+	return nil
+}
+
+// ManagerTLS is the client configuration towards the agent ports of other managers.
+func (l *Link) ManagerTLS(id string) *tls.Config { return l.auth.ManagerTLS(id) }
+
+// Wake makes the link look at an agent's desired state again, soon. It never blocks, and
+// wakes that come close together are one.
+func (l *Link) Wake(agent cluster.AgentID) {
+	l.mu.Lock()
+	s := l.sessions[agent]
+	l.mu.Unlock()
+	if s != nil {
+		s.wake()
+	}
+}
+
+// WakeAll wakes every connected agent.
+func (l *Link) WakeAll() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.sessions {
+		s.wake()
+	}
+}
+
+// JoinToken makes a new join token, valid until it is revoked.
+func (l *Link) JoinToken(ctx context.Context) (node.JoinToken, error) { return l.auth.NewToken(ctx) }
+
+// RevokeJoinTokens makes all join tokens invalid. Agents that joined stay.
+func (l *Link) RevokeJoinTokens(ctx context.Context) error { return l.auth.RevokeTokens(ctx) }
+
+// greet finishes the handshake of a connection and passes it to what its protocol is for.
+func (l *Link) greet(ctx context.Context, raw net.Conn) {
+	conn := tls.Server(raw, l.auth.ServerTLS())
+	hctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	if err := conn.HandshakeContext(hctx); err != nil {
+		_ = raw.Close()
+		l.log.Debug("agent connection refused", "remote", raw.RemoteAddr(), "error", err)
+		return
+	}
+	switch conn.ConnectionState().NegotiatedProtocol {
+	case "h2":
+		if !l.control.put(conn) {
+			_ = conn.Close()
+		}
+	case node.ALPNStream:
+		if err := l.greetStream(hctx, conn); err != nil {
+			l.log.Warn("stream connection refused", "remote", raw.RemoteAddr(), "error", err)
+			_ = conn.Close()
+		}
+	case proxy.ALPN:
+		l.greetProxy(ctx, hctx, conn)
+	case node.ALPNManager:
+		l.greetManager(ctx, conn)
+	default:
+		_ = conn.Close()
+	}
+}
+
+func (l *Link) greetStream(ctx context.Context, conn *tls.Conn) error {
+	agent, _, err := l.auth.Agent(ctx, conn.ConnectionState())
+	if err != nil {
+		return err
+	}
+	return l.hub.add(ctx, agent, conn)
+}
+
+// touch renews the leases of agents that were heard lately, all in one statement.
+func (l *Link) touch(ctx context.Context) {
+	every := l.cfg.Lease / 6
+	tick := l.d.Clock.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C():
+		}
+		since := l.d.Clock.Now().Add(-every - l.cfg.Heartbeat)
+		var heard []cluster.AgentID
+		l.mu.Lock()
+		for id, s := range l.sessions {
+			if s.epoch.Load() > 0 && s.heard().After(since) {
+				heard = append(heard, id)
+			}
+		}
+		l.mu.Unlock()
+		if len(heard) == 0 {
+			continue
+		}
+		tctx, cancel := context.WithTimeout(ctx, every)
+		if err := l.d.Sink.Touch(tctx, heard); err != nil && ctx.Err() == nil {
+			l.log.Warn("cannot renew the leases of agents", "agents", len(heard), "error", err)
+		}
+		cancel()
+	}
+}

@@ -1,0 +1,202 @@
+package agent
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/wire/node"
+)
+
+// pushGap is the least time between two looks at an agent's desired state: wakes that come
+// faster are answered together. A look that takes long is followed by a longer pause, so that
+// looking never takes more than a third of the time.
+const pushGap = 10 * time.Millisecond
+
+// push sends the full desired state at first and at every resync, and what changed since
+// whenever somebody wakes it. It compares states, so a lost or doubled wake costs nothing.
+func (s *session) push() {
+	resync := s.link.d.Clock.NewTicker(s.link.cfg.Resync)
+	defer resync.Stop()
+	sent := sentState{version: s.version, sums: map[string][sha256.Size]byte{}, told: map[cluster.KernelID]int64{}}
+	// Revisions of a later session are higher than those of all earlier ones.
+	revision := s.epoch.Load() << 32
+	for full := true; ; {
+		began := time.Now()
+		var list []cluster.DesiredKernel
+		if full {
+			clear(sent.told)
+		}
+		ok := s.retry("load the desired state", func(ctx context.Context) (err error) {
+			list, err = s.link.d.Sink.Desired(ctx, s.agent, maps.Clone(sent.told))
+			return err
+		})
+		if !ok {
+			return
+		}
+		kernels, err := sent.changed(list, full)
+		if err != nil {
+			s.cancel(err)
+			return
+		}
+		if full || len(kernels) > 0 {
+			revision++
+			// Stored before sending: a report that says it has seen this revision comes after.
+			s.sent.Store(revision)
+			d := &node.Desired{Full: full, Revision: revision, Epoch: s.epoch.Load(), Kernels: kernels}
+			if !s.put(&node.Down{Kind: &node.Down_Desired{Desired: d}}) {
+				return
+			}
+		}
+		if chassis.Wait(s.ctx, chassis.RealClock(), max(pushGap, 2*time.Since(began))) != nil {
+			return
+		}
+		full = false
+		select {
+		case <-s.poke:
+		case <-resync.C():
+			full = true
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+// versionMounts is the first version of the stream whose agents know folders.
+const versionMounts = 2
+
+// sentState is what an agent was told on this connection.
+type sentState struct {
+	version int32                        // of the stream
+	sums    map[string][sha256.Size]byte // by kernel and generation
+	// told are the generations of kernels whose specification it has.
+	told map[cluster.KernelID]int64
+}
+
+// changed returns the messages for kernels that differ from what was sent, or all of them,
+// and notes them as sent.
+func (s *sentState) changed(list []cluster.DesiredKernel, full bool) ([]*node.DesiredKernel, error) {
+	var out []*node.DesiredKernel
+	present := make(map[string]bool, len(list))
+	for i := range list {
+		d := &list[i]
+		// One kernel may be named twice: its present generation to run, an older one to remove.
+		key := string(d.Kernel) + "/" + strconv.FormatInt(d.Generation, 10)
+		present[key] = true
+		if d.Spec == nil && !d.Stop {
+			continue // the agent has it
+		}
+		if d.Spec != nil && len(d.Spec.Mounts) > 0 && s.version < versionMounts {
+			continue // it would start without its folders; its deadline moves it to another agent
+		}
+		m := desiredOf(d)
+		raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+		if err != nil {
+			return nil, fmt.Errorf("encode kernel %s: %w", m.KernelId, err)
+		}
+		sum := sha256.Sum256(raw)
+		if full || s.sums[key] != sum {
+			out = append(out, m)
+			s.sums[key] = sum
+		}
+		if d.Spec != nil {
+			s.told[d.Kernel] = d.Generation
+		}
+	}
+	for key := range s.sums {
+		if !present[key] {
+			delete(s.sums, key)
+			kernel, _, _ := strings.Cut(key, "/")
+			delete(s.told, cluster.KernelID(kernel))
+		}
+	}
+	return out, nil
+}
+
+// Do runs a piece of imperative work on an agent and returns its answer (JSON of the verb).
+// The context must have a deadline.
+func (l *Link) Do(ctx context.Context, agent cluster.AgentID, verb string, body []byte) ([]byte, error) {
+	l.mu.Lock()
+	s := l.sessions[agent]
+	l.mu.Unlock()
+	if s == nil || s.epoch.Load() == 0 {
+		return nil, notConnected(agent)
+	}
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return nil, fault.New(fault.Internal, "action %s for agent %s has no deadline", verb, agent)
+	}
+	raw := make([]byte, 16)
+	if _, err := io.ReadFull(l.d.Random, raw); err != nil {
+		return nil, fmt.Errorf("make the id of an action: %w", err)
+	}
+	id := hex.EncodeToString(raw)
+	reply := make(chan *node.ActionReply, 1)
+	s.mu.Lock()
+	s.actions[id] = reply
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.actions, id)
+		s.mu.Unlock()
+	}()
+	m := &node.Down{Kind: &node.Down_Action{Action: &node.Action{
+		RequestId: id, DeadlineMs: time.Until(deadline).Milliseconds(), Verb: verb, Body: body,
+	}}}
+	select {
+	case s.out <- m:
+	case <-s.ctx.Done():
+		return nil, notConnected(agent)
+	case <-ctx.Done():
+		return nil, fault.New(fault.Timeout, "agent %s takes no more work", agent).WithCause(ctx.Err())
+	}
+	select {
+	case r := <-reply:
+		if r.Error != "" {
+			return nil, fault.New(kindOf(r.ErrorKind), "agent %s: %s", agent, r.Error)
+		}
+		return r.Body, nil
+	case <-s.ctx.Done():
+		return nil, notConnected(agent)
+	case <-ctx.Done():
+		return nil, fault.New(fault.Timeout, "agent %s did not answer %s in time", agent, verb).WithCause(ctx.Err())
+	}
+}
+
+func (s *session) reply(r *node.ActionReply) {
+	s.mu.Lock()
+	c := s.actions[r.GetRequestId()]
+	s.mu.Unlock()
+	if c == nil {
+		return // nobody waits any more
+	}
+	select {
+	case c <- r:
+	default: // answered twice
+	}
+}
+
+func notConnected(agent cluster.AgentID) error {
+	return fault.Unavailablef("agent %s is not connected to this manager", agent).WithReason("agent-not-connected").
+		WithNext("try again; if it stays away, look at it with berth agent info %s", agent)
+}
+
+func kindOf(text string) fault.Kind {
+	for k := fault.Internal; k <= fault.Timeout; k++ {
+		if k.String() == text {
+			return k
+		}
+	}
+	return fault.Internal
+}

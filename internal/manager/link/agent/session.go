@@ -1,0 +1,311 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/wire/node"
+)
+
+const (
+	helloTimeout = 10 * time.Second
+	// supersedeWait is how long a new connection waits for the older one of its agent to let go.
+	supersedeWait = 5 * time.Second
+	// inboxSize and outboxSize bound what is read ahead of the Sink and written ahead of the agent.
+	inboxSize  = 256
+	outboxSize = 64
+)
+
+// session is one control stream of one agent. Four goroutines share it: read, ingest (to the
+// Sink), push (desired state) and send; the first to fail ends all.
+type session struct {
+	link   *Link
+	agent  cluster.AgentID
+	remote string
+	// version is what both sides of the stream speak.
+	version int32
+	log     *slog.Logger
+	stream  grpc.BidiStreamingServer[node.Up, node.Down]
+
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	done   chan struct{} // closed when the stream is over
+
+	epoch    atomic.Int64 // 0 until registered
+	lastSeen atomic.Int64 // unix nanoseconds on the link's clock
+	sent     atomic.Int64 // revision of the newest desired state put on the wire
+
+	inbox chan *node.Up
+	out   chan *node.Down
+	poke  chan struct{} // capacity 1
+
+	mu      sync.Mutex
+	actions map[string]chan *node.ActionReply
+}
+
+var errSuperseded = fault.Conflictf("a newer connection of this agent took over").WithReason("superseded")
+
+// Session serves one control stream until either side ends it.
+func (l *Link) Session(stream grpc.BidiStreamingServer[node.Up, node.Down]) error {
+	err := l.session(stream)
+	if err != nil && stream.Context().Err() == nil && !errors.Is(err, io.EOF) {
+		l.log.Info("control stream ended", "remote", remote(stream.Context()), "error", err)
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return grpcError(err)
+}
+
+func (l *Link) session(stream grpc.BidiStreamingServer[node.Up, node.Down]) error {
+	state, ok := tlsState(stream.Context())
+	if !ok {
+		return fault.New(fault.Unauthenticated, "no TLS")
+	}
+	agent, serial, err := l.auth.Agent(stream.Context(), state)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
+	s := &session{
+		link: l, agent: agent, remote: remote(ctx), log: l.log.With("agent", agent), stream: stream,
+		ctx: ctx, cancel: cancel, done: make(chan struct{}),
+		inbox: make(chan *node.Up, inboxSize), out: make(chan *node.Down, outboxSize), poke: make(chan struct{}, 1),
+		actions: map[string]chan *node.ActionReply{},
+	}
+	defer close(s.done)
+	s.saw()
+	// The reader may stay in Recv until the stream is closed by our return, so Stop waits for it, not we.
+	l.work.Go(s.read)
+	hello, err := s.hello()
+	if err != nil {
+		return err
+	}
+	s.version = min(hello.Version, node.Version)
+	if err := l.enter(s); err != nil {
+		return err
+	}
+	defer l.leave(s)
+	epoch, err := l.d.Sink.Register(ctx, cluster.NodeHello{
+		Agent: agent, BootID: hello.BootId, Version: hello.AgentVersion, ResourceGroup: hello.ResourceGroup, Region: hello.Region,
+		Addr: s.remote, Serial: serial, HighestEpoch: hello.HighestEpoch,
+	})
+	if err != nil {
+		return fmt.Errorf("register agent %s: %w", agent, err)
+	}
+	if l.d.Hold != nil {
+		if err := l.d.Hold(ctx, agent, epoch); err != nil {
+			return fmt.Errorf("note that agent %s is connected here: %w", agent, err)
+		}
+	}
+	s.epoch.Store(epoch)
+	defer s.farewell()
+	s.log.Info("agent connected", "remote", s.remote, "epoch", epoch, "version", hello.AgentVersion)
+	s.out <- &node.Down{Kind: &node.Down_Welcome{Welcome: &node.Welcome{
+		Version: s.version, Epoch: epoch, LeaseMs: l.cfg.Lease.Milliseconds(), HeartbeatMs: l.cfg.Heartbeat.Milliseconds(),
+	}}}
+	// Send may hang in flow control until our return closes the stream; see read.
+	l.work.Go(s.send)
+	var wg sync.WaitGroup
+	wg.Go(s.ingest)
+	wg.Go(s.push)
+	wg.Wait()
+	return context.Cause(ctx)
+}
+
+// enter makes s the session of its agent and lets the older one end first, so that epochs
+// are handed out in the order of connections.
+func (l *Link) enter(s *session) error {
+	l.mu.Lock()
+	if l.stopping {
+		l.mu.Unlock()
+		return errStopping
+	}
+	old := l.sessions[s.agent]
+	l.sessions[s.agent] = s
+	l.mu.Unlock()
+	if old == nil {
+		return nil
+	}
+	old.cancel(errSuperseded)
+	limit := time.NewTimer(supersedeWait)
+	defer limit.Stop()
+	select {
+	case <-old.done:
+	case <-limit.C: // its epoch fences what it may still do
+	case <-s.ctx.Done():
+		return context.Cause(s.ctx)
+	}
+	return nil
+}
+
+func (l *Link) leave(s *session) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.sessions[s.agent] == s {
+		delete(l.sessions, s.agent)
+	}
+}
+
+// farewell tells the Sink that the stream is over; the agent's lease goes on.
+func (s *session) farewell() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), 5*time.Second)
+	defer cancel()
+	if err := s.link.d.Sink.Disconnected(ctx, s.agent, s.epoch.Load()); err != nil {
+		s.log.Warn("cannot note that the agent disconnected", "error", err)
+	}
+	s.log.Info("agent disconnected", "epoch", s.epoch.Load(), "why", context.Cause(s.ctx))
+}
+
+func (s *session) hello() (*node.Hello, error) {
+	timer := time.NewTimer(helloTimeout)
+	defer timer.Stop()
+	var up *node.Up
+	select {
+	case up = <-s.inbox:
+	case <-timer.C:
+		return nil, fault.New(fault.Timeout, "agent %s did not say hello", s.agent)
+	case <-s.ctx.Done():
+		return nil, context.Cause(s.ctx)
+	}
+	h := up.GetHello()
+	switch {
+	case h == nil:
+		return nil, fault.Invalidf("the first message of agent %s is no hello", s.agent)
+	case h.Version < 1:
+		return nil, fault.Invalidf("agent %s speaks version %d of the control stream", s.agent, h.Version).WithNext("upgrade the agent")
+	case h.AgentId != string(s.agent):
+		return nil, fault.Deniedf("the certificate belongs to agent %s, the hello to %q", s.agent, h.AgentId).WithReason("wrong-identity")
+	case h.ClusterId != "" && h.ClusterId != s.link.d.ClusterID:
+		return nil, fault.Deniedf("agent %s belongs to cluster %s, this is %s", s.agent, h.ClusterId, s.link.d.ClusterID).
+			WithReason("wrong-cluster").WithNext("join this cluster with an empty state directory of the agent")
+	}
+	return h, nil
+}
+
+func (s *session) saw()             { s.lastSeen.Store(s.link.d.Clock.Now().UnixNano()) }
+func (s *session) heard() time.Time { return time.Unix(0, s.lastSeen.Load()) }
+
+func (s *session) wake() {
+	select {
+	case s.poke <- struct{}{}:
+	default:
+	}
+}
+
+// read fills the inbox. A full inbox stops the reading, and by flow control the agent.
+func (s *session) read() {
+	for {
+		up, err := s.stream.Recv()
+		if err != nil {
+			s.cancel(err)
+			return
+		}
+		s.saw()
+		switch k := up.Kind.(type) {
+		case *node.Up_Heartbeat, nil:
+			continue
+		case *node.Up_ActionReply:
+			s.reply(k.ActionReply)
+			continue
+		}
+		select {
+		case s.inbox <- up:
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+// send is the only writer of the stream. It also notices an agent that fell silent.
+func (s *session) send() {
+	beat := s.link.d.Clock.NewTicker(s.link.cfg.Heartbeat)
+	defer beat.Stop()
+	var told []string // the managers that the agent knows of
+	for {
+		var m *node.Down
+		select {
+		case <-s.ctx.Done():
+			return
+		case m = <-s.out: // Welcome is the first
+		case <-beat.C():
+			now := s.link.d.Clock.Now()
+			if silence := now.Sub(s.heard()); silence > s.link.cfg.Lease {
+				s.cancel(fault.New(fault.Timeout, "agent %s was silent for %s", s.agent, silence.Round(time.Second)))
+				return
+			}
+			m = &node.Down{Kind: &node.Down_Heartbeat{Heartbeat: &node.Heartbeat{SentUnixMs: now.UnixMilli()}}}
+		}
+		err := s.stream.Send(m)
+		if managers := s.managers(); err == nil && !slices.Equal(managers, told) {
+			told = managers
+			err = s.stream.Send(&node.Down{Kind: &node.Down_Managers{Managers: &node.Managers{Addresses: managers}}})
+		}
+		if err != nil {
+			s.cancel(fmt.Errorf("send: %w", err))
+			return
+		}
+	}
+}
+
+// versionManagers is the first version of the stream whose agents take the list of managers.
+const versionManagers = 4
+
+// managers is the list to tell the agent; nil when there is nothing to tell.
+func (s *session) managers() []string {
+	if s.link.d.Managers == nil || s.version < versionManagers {
+		return nil
+	}
+	list := s.link.d.Managers()
+	return list[:min(len(list), node.MaxManagers)]
+}
+
+func (s *session) put(m *node.Down) bool {
+	select {
+	case s.out <- m:
+		return true
+	case <-s.ctx.Done():
+		return false
+	}
+}
+
+// retry calls fn until it succeeds, the session ends, or its failure cannot pass.
+func (s *session) retry(what string, fn func(ctx context.Context) error) bool {
+	backoff := chassis.Backoff{Min: 50 * time.Millisecond, Max: 2 * time.Second}
+	for attempt := 1; ; attempt++ {
+		ctx, cancel := context.WithTimeout(s.ctx, 30*time.Second)
+		err := fn(ctx)
+		cancel()
+		switch {
+		case err == nil:
+			return true
+		case s.ctx.Err() != nil:
+			return false
+		case fault.ReasonOf(err) == "stale-epoch":
+			s.cancel(errSuperseded)
+			return false
+		case attempt == 8:
+			// The agent connects again and tells everything anew.
+			s.cancel(fmt.Errorf("%s of agent %s: %w", what, s.agent, err))
+			return false
+		}
+		wait := backoff.Next()
+		s.log.Warn("cannot "+what+" now", "error", err, "attempt", attempt, "retry_in", wait)
+		if chassis.Wait(s.ctx, chassis.RealClock(), wait) != nil {
+			return false
+		}
+	}
+}

@@ -1,0 +1,165 @@
+// Package callback delivers session callbacks: rows that moves of sessions leave in the store become HTTP requests.
+// It is the one place that connects to addresses that users name, so it checks every address
+// at the moment of connecting. service runs it.
+package callback
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/store/dbgen"
+)
+
+// Policy says where session callbacks may go. Link-local, multicast and unspecified
+// addresses, which include the metadata services of clouds, are always refused.
+type Policy struct {
+	// AllowPrivate lets callbacks go to private and loopback addresses.
+	AllowPrivate bool
+	// Allowed lists prefixes that are allowed although they are private.
+	Allowed []netip.Prefix
+}
+
+// sharedSpace is carrier-grade NAT space (RFC 6598): as private as the private ranges.
+var sharedSpace = netip.MustParsePrefix("100.64.0.0/10")
+
+// Check refuses addresses that callbacks must not reach.
+func (p Policy) Check(ip netip.Addr) error {
+	ip = ip.Unmap()
+	switch {
+	case !ip.IsValid(), ip.IsUnspecified(), ip.IsMulticast(), ip.IsLinkLocalUnicast(), ip == netip.MustParseAddr("fd00:ec2::254"),
+		ip == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return fault.Deniedf("callbacks may not go to %s", ip)
+	case ip.IsPrivate(), ip.IsLoopback(), sharedSpace.Contains(ip):
+		if p.AllowPrivate {
+			return nil
+		}
+		for _, prefix := range p.Allowed {
+			if prefix.Contains(ip) {
+				return nil
+			}
+		}
+		return fault.Deniedf("callbacks may not go to the private address %s", ip).
+			WithNext("an administrator can allow its network in the manager's configuration")
+	}
+	return nil
+}
+
+const (
+	timeout  = 30 * time.Second
+	tries    = 5
+	atOnce   = 8
+	every    = 5 * time.Second
+	firstGap = 2 * time.Second
+)
+
+// Worker delivers callbacks.
+type Worker struct {
+	Store  *store.Store
+	Policy Policy
+	Log    *slog.Logger
+}
+
+// Run delivers callbacks until ctx ends, a few at a time.
+func (w *Worker) Run(ctx context.Context) {
+	client := w.client()
+	defer client.CloseIdleConnections()
+	wakes := w.Store.Wakes(func(topic string) bool { return topic == store.TopicCallbacks })
+	defer wakes.Close()
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		rows, err := w.Store.DueCallbacks(ctx, atOnce)
+		if err != nil && ctx.Err() == nil {
+			w.Log.Warn("could not read callbacks", "error", err)
+		}
+		var sending sync.WaitGroup
+		for _, r := range rows {
+			sending.Go(func() { w.deliver(ctx, client, r) })
+		}
+		sending.Wait()
+		if len(rows) == atOnce {
+			continue
+		}
+		select {
+		case <-wakes.C:
+			wakes.Take()
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// callbackClient checks the address at the moment of connecting, after the name is resolved, so that no name
+// can lead anywhere else. It follows no redirects and uses no proxy.
+func (w *Worker) client() *http.Client {
+	policy := w.Policy
+	dialer := &net.Dialer{Timeout: 10 * time.Second, Control: func(_, address string, _ syscall.RawConn) error {
+		ap, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return err
+		}
+		return policy.Check(ap.Addr())
+	}}
+	return &http.Client{
+		Timeout: timeout,
+		Transport: &http.Transport{DialContext: dialer.DialContext, MaxIdleConns: atOnce, IdleConnTimeout: 10 * time.Second,
+			TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: timeout, MaxResponseHeaderBytes: 64 << 10},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+func (w *Worker) deliver(ctx context.Context, client *http.Client, r dbgen.DueCallbacksRow) {
+	err := post(ctx, client, r.Url, r.Body)
+	if ctx.Err() != nil {
+		return // it is due again in a minute
+	}
+	if err != nil && int(r.Attempts) < tries && !fault.Is(err, fault.Denied) {
+		gap := firstGap << (2 * (r.Attempts - 1)) // 2 s, 8 s, 32 s, 128 s
+		if derr := w.Store.DeferCallback(ctx, gap, store.Text(err.Error()), r.ID); derr != nil {
+			w.Log.Warn("could not defer a callback", "error", derr)
+		}
+		return
+	}
+	if err != nil {
+		w.Log.Warn("gave up a session callback", "session", r.SessionID, "attempts", r.Attempts, "error", err)
+	}
+	if derr := w.Store.DropCallback(ctx, r.ID); derr != nil {
+		w.Log.Warn("could not forget a callback", "error", derr)
+	}
+}
+
+func post(ctx context.Context, client *http.Client, url string, body []byte) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "berth-callback/1")
+	resp, err := client.Do(req)
+	if err != nil {
+		var f *fault.Error
+		if errors.As(err, &f) {
+			return f
+		}
+		return err
+	}
+	defer resp.Body.Close()
+	_, _ = io.CopyN(io.Discard, resp.Body, 64<<10) // the body means nothing
+	if resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests {
+		return fmt.Errorf("the receiver answered %s", resp.Status)
+	}
+	return nil
+}

@@ -1,0 +1,51 @@
+// Package operation is what administrators need to run the cluster itself: the announcement, freezing, background tasks and
+// their progress, the doctor's comparison of rows, and the callbacks that sessions asked for.
+package operation
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/operation/callback"
+	"berth.dev/berth/internal/manager/store"
+)
+
+// maxWait is the longest time between two looks at a task that somebody watches, when a hint got lost.
+const maxWait = 10 * time.Second
+
+// Deps are what a Service works with; all but Callbacks are required.
+type Deps struct {
+	Store *store.Store
+	Clock func() time.Time
+	IDs   func() string
+	// Callbacks says where session callbacks may go.
+	Callbacks callback.Policy
+	Log       *slog.Logger
+}
+
+// Service is the use cases.
+type Service struct {
+	d      Deps
+	work   *background
+	frozen frozenCache
+}
+
+// New makes the use cases. Run must be running for callbacks to be delivered.
+func New(d Deps) (*Service, error) {
+	if d.Store == nil || d.Clock == nil || d.IDs == nil || d.Log == nil {
+		return nil, fault.New(fault.Internal, "operation: store, clock, ids and log are required")
+	}
+	return &Service{d: d, work: newBackground(maxBackground)}, nil
+}
+
+// Run delivers callbacks until ctx ends, and returns when all background work has stopped.
+func (s *Service) Run(ctx context.Context) error {
+	if _, err := s.d.Store.AbandonTasks(ctx); err != nil && ctx.Err() == nil {
+		s.d.Log.Warn("could not end tasks of an earlier manager", "error", err)
+	}
+	(&callback.Worker{Store: s.d.Store, Policy: s.d.Callbacks, Log: s.d.Log}).Run(ctx)
+	s.work.stop()
+	return nil
+}

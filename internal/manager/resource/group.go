@@ -1,0 +1,121 @@
+package resource
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/scheduler"
+)
+
+// Group is a set of agents with one scheduling policy.
+type Group struct {
+	Name          string
+	Description   *string
+	IsActive      bool
+	IsPublic      bool
+	CreatedAt     time.Time
+	WsproxyAddr   *string
+	Driver        string
+	DriverOpts    map[string]any
+	Scheduler     string
+	SchedulerOpts map[string]any
+	// Placement is the policy that SchedulerOpts mean; "" when they cannot be used.
+	Placement      string
+	UseHostNetwork bool
+}
+
+func groupView(r dbgen.ResourceGroup) *Group {
+	placement := ""
+	if p, err := scheduler.ParseGroup(r.Name, r.Scheduler, r.SchedulerOpts); err == nil {
+		placement = cmp.Or(p.Placement, scheduler.Placements()[0])
+	}
+	return &Group{Placement: placement, Name: r.Name, Description: r.Description, IsActive: r.IsActive, IsPublic: r.IsPublic, CreatedAt: r.CreatedAt.UTC(),
+		WsproxyAddr: r.WsproxyAddr, Driver: r.Driver, DriverOpts: r.DriverOpts, Scheduler: r.Scheduler, SchedulerOpts: r.SchedulerOpts, UseHostNetwork: r.UseHostNetwork}
+}
+
+// AllowedGroups lists the active groups that the actor may use with a project (name or id; "" is any of the actor's).
+func (s *Service) AllowedGroups(ctx context.Context, a authz.Actor, project string) ([]*Group, error) {
+	if err := authz.Authenticated(a); err != nil {
+		return nil, err
+	}
+	projects := store.Texts(a.Projects)
+	if project != "" {
+		p, err := s.d.Tenancy.FindProject(ctx, project, a.Domain)
+		if err != nil {
+			return nil, err
+		}
+		if !a.Member(cluster.ProjectID(p.ID)) && !a.DomainAdmin(p.DomainName) {
+			return nil, authz.NotFound(projectNoun, project)
+		}
+		projects = []string{p.ID}
+	}
+	rows, err := s.d.Store.AllowedResourceGroups(ctx, a.Domain, projects, string(a.AccessKey))
+	if err != nil {
+		return nil, fmt.Errorf("read resource groups: %w", err)
+	}
+	out := make([]*Group, len(rows))
+	for i, r := range rows {
+		out[i] = groupView(r)
+	}
+	return out, nil
+}
+
+// ListGroups lists all groups for superadmins and monitors, allowed ones otherwise; active nil means both.
+func (s *Service) ListGroups(ctx context.Context, a authz.Actor, active *bool) ([]*Group, error) {
+	if err := authz.Authenticated(a); err != nil {
+		return nil, err
+	}
+	if authz.NeedReadAll(a, "list resource groups") != nil {
+		if active != nil && !*active {
+			return []*Group{}, nil
+		}
+		return s.AllowedGroups(ctx, a, "")
+	}
+	rows, err := s.d.Store.ListResourceGroups(ctx, active)
+	if err != nil {
+		return nil, fmt.Errorf("read resource groups: %w", err)
+	}
+	out := make([]*Group, len(rows))
+	for i, r := range rows {
+		out[i] = groupView(r)
+	}
+	return out, nil
+}
+
+// GetGroup returns a group that the actor may use or administrate.
+func (s *Service) GetGroup(ctx context.Context, a authz.Actor, name string) (*Group, error) {
+	if err := authz.Authenticated(a); err != nil {
+		return nil, err
+	}
+	all, err := s.ListGroups(ctx, a, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range all {
+		if g.Name == name {
+			return g, nil
+		}
+	}
+	return nil, authz.NotFound(groupNoun, name)
+}
+
+// Takes reports whether a resource group runs sessions of a type.
+func Takes(g dbgen.ResourceGroup, t cluster.SessionType) bool {
+	return slices.Contains(SessionTypes(g), t)
+}
+
+// SessionTypes are the session types that a resource group runs.
+func SessionTypes(g dbgen.ResourceGroup) []cluster.SessionType {
+	policy, err := scheduler.ParseGroup(g.Name, g.Scheduler, g.SchedulerOpts)
+	if err != nil || len(policy.Types) == 0 { // the scheduler goes on with an earlier policy then, and says so
+		return []cluster.SessionType{cluster.Interactive, cluster.Batch, cluster.Inference}
+	}
+	return policy.Types
+}

@@ -1,0 +1,380 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/image"
+	"berth.dev/berth/internal/manager/resource"
+	"berth.dev/berth/internal/manager/session/request"
+	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/manager/tenancy"
+)
+
+// Created answers request.Session; Created is false when a live session was reused.
+type Created struct {
+	ID           cluster.SessionID
+	Name         string
+	Status       cluster.Status
+	ServicePorts []ServicePort
+	Created      bool
+}
+
+// Create validates the request, stores the session as PENDING and returns at once. A live session of the same
+// name and image is returned instead unless NoReuse; Wait waits for what becomes of it. Requests that
+// come at the same time share what they look up and their commit; each is answered after that.
+func (s *Service) Create(ctx context.Context, a authz.Actor, r request.Session) (Created, error) {
+	c := &creation{actor: a, request: r}
+	if err := s.creations.Do(ctx, c); err != nil {
+		return Created{}, fmt.Errorf("create session %s: %w", r.Name, err)
+	}
+	return c.created, c.err
+}
+
+// draft authorises and validates a request and writes nothing. Without an error it returns either what to write or the
+// live session that answers the request.
+func (s *Service) draft(ctx context.Context, q *lookups, a authz.Actor, r request.Session) (*sessionPlan, *Created, error) {
+	owner, err := tenancy.OwnerOf(a, r.OwnerAccessKey, func(key string) (dbgen.ActorByKeyRow, error) { return q.owner(ctx, key) })
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := r.Check(); err != nil {
+		return nil, nil, err
+	}
+	img, err := q.image(ctx, a, r.Image, r.Architecture)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := image.Runnable(tenancy.ActorOf(owner), img); err != nil {
+		return nil, nil, err
+	}
+	if found, err := s.reuse(ctx, q, owner, r, img); err != nil || found != nil {
+		return nil, found, err
+	}
+	p, err := s.planSession(ctx, q, a, owner, r, img)
+	return p, nil, err
+}
+
+// reuse returns the live session of that name when the request may have it.
+func (s *Service) reuse(ctx context.Context, q *lookups, owner dbgen.ActorByKeyRow, r request.Session, img dbgen.Image) (*Created, error) {
+	live, found, err := q.live(ctx, owner.AccessKey, r.Name)
+	if err != nil {
+		return nil, fmt.Errorf("look for a session called %s: %w", r.Name, err)
+	}
+	if !found {
+		return nil, nil
+	}
+	why := ""
+	switch {
+	case r.NoReuse:
+		why = "the request asks for a new one"
+	case live.Image != img.Reference:
+		why = "it runs another image, " + live.Image
+	}
+	if why != "" {
+		return nil, fault.Conflictf("a session called %s exists already and %s", r.Name, why).WithReason("session-already-exists").
+			WithData(map[string]any{"existingSessionId": live.ID}).WithNext("choose another name or destroy session %s tenancy.Default", r.Name)
+	}
+	st, err := s.sessionState(ctx, cluster.SessionID(live.ID))
+	if err != nil {
+		return nil, err
+	}
+	return &Created{ID: st.ID, Name: st.Name, Status: st.Status, ServicePorts: st.ServicePorts}, nil
+}
+
+// sessionPlan is everything that the transaction writes.
+type sessionPlan struct {
+	session  newSession
+	owner    dbgen.ActorByKeyRow
+	image    dbgen.Image
+	slots    cluster.Slots // of each kernel
+	limits   limits
+	services []ServicePort
+}
+
+// planSession validates the request against the cluster.
+func (s *Service) planSession(ctx context.Context, q *lookups, a authz.Actor, owner dbgen.ActorByKeyRow, r request.Session, img dbgen.Image) (*sessionPlan, error) {
+	project, err := s.projectFor(ctx, q, a, owner, r)
+	if err != nil {
+		return nil, err
+	}
+	limits, err := q.limits(ctx, owner.AccessKey)
+	if err != nil {
+		return nil, err
+	}
+	if err := limits.containers(r.ClusterSize); err != nil {
+		return nil, err
+	}
+	priority, err := limits.priority(r.Priority)
+	if err != nil {
+		return nil, err
+	}
+	groups, agents, err := s.groupsFor(ctx, q, owner, project, r)
+	if err != nil {
+		return nil, err
+	}
+	kinds := agents.kinds
+	slots, opts, err := r.Slots(img, kinds)
+	if err != nil {
+		return nil, err
+	}
+	total := cluster.Slots{}
+	for slot, v := range slots {
+		total[slot] = v * cluster.Amount(r.ClusterSize)
+	}
+	group, err := chooseGroup(groups, agents.rows, slots, total, r, img)
+	if err != nil {
+		return nil, err
+	}
+	if err := limits.waiting(ctx, s.d.Store.Queries, owner.UserID, owner.AccessKey, total); err != nil {
+		return nil, err // insertLimited decides; a dry run and what is refused anyway end here
+	}
+	designated, err := s.designated(a, r, agents.rows)
+	if err != nil {
+		return nil, err
+	}
+	services := parseServicePorts(img.Labels[image.LabelServicePorts])
+	preopen, err := r.Preopen(appPorts(services))
+	if err != nil {
+		return nil, err
+	}
+	var starts *time.Time
+	if r.StartsAt != "" {
+		now, err := s.d.Store.SessionNow(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("read the clock: %w", err)
+		}
+		if starts, err = request.StartsAt(r.StartsAt, now); err != nil {
+			return nil, err
+		}
+	}
+	depends, err := s.dependencies(ctx, owner, r.Dependencies)
+	if err != nil {
+		return nil, err
+	}
+	mounts, err := q.mounts(ctx, owner, project, r)
+	if err != nil {
+		return nil, err
+	}
+	script := r.BootstrapScript
+	if script == nil {
+		script = store.Optional(owner.BootstrapScript)
+	}
+	for _, p := range preopen {
+		services = append(services, ServicePort{Name: fmt.Sprint(p), Protocol: "preopen", Ports: []int{int(p)}})
+	}
+	ports, err := json.Marshal(services)
+	if err != nil {
+		return nil, fmt.Errorf("encode service ports: %w", err)
+	}
+	each, err := json.Marshal(slots)
+	if err != nil {
+		return nil, fmt.Errorf("encode slots: %w", err)
+	}
+	p := &sessionPlan{services: services, owner: owner, image: img, slots: slots, limits: limits}
+	p.session = newSession{
+		ID: s.d.IDs(), Name: r.Name, Type: r.Type, Priority: int32(priority), ClusterMode: r.ClusterMode, ClusterSize: int32(r.ClusterSize),
+		DomainName: owner.DomainName, ProjectID: project.ID, UserID: owner.UserID, AccessKey: owner.AccessKey, ResourceGroup: group,
+		DesignatedAgents: designated, ImageID: img.ID, Image: img.Reference, Tag: r.Tag, RequestedSlots: total, ResourceOpts: opts,
+		Environ: r.Environ, StartupCommand: store.Optional(r.StartupCommand), BootstrapScript: script, CallbackUrl: store.Optional(r.CallbackURL), StartsAt: starts,
+		Architecture: img.Architecture, Registry: img.Registry, KernelSlots: each, ServicePorts: ports, PreopenPorts: preopen,
+		KernelIDs: make([]string, r.ClusterSize), DependsOn: depends, Preemptible: r.Preemptible == nil || *r.Preemptible, Mounts: mounts,
+	}
+	if p.session.Environ == nil {
+		p.session.Environ = map[string]string{}
+	}
+	if r.BatchTimeout > 0 {
+		ms := r.BatchTimeout.Milliseconds()
+		p.session.BatchTimeoutMs = &ms
+	}
+	for i := range p.session.KernelIDs {
+		p.session.KernelIDs[i] = s.d.IDs()
+	}
+	return p, nil
+}
+
+// projectFor finds the request's project: one of the owner's, or any of the domain for superadmins.
+func (s *Service) projectFor(ctx context.Context, q *lookups, a authz.Actor, owner dbgen.ActorByKeyRow, r request.Session) (dbgen.Project, error) {
+	if r.Domain != "" && r.Domain != owner.DomainName {
+		return dbgen.Project{}, authz.NotFound("domain", r.Domain)
+	}
+	ref := r.Project
+	if ref == "" {
+		ref = tenancy.Default
+	}
+	p, err := q.project(ctx, ref, owner.DomainName)
+	if err != nil {
+		return p, err
+	}
+	if !p.IsActive || p.DomainName != owner.DomainName || !slices.Contains(owner.Projects, p.ID) && !a.Superadmin() {
+		return p, authz.NotFound(projectNoun, ref)
+	}
+	return p, nil
+}
+
+// groupsFor returns the resource groups that the request may use and their agents.
+func (s *Service) groupsFor(ctx context.Context, q *lookups, owner dbgen.ActorByKeyRow, project dbgen.Project, r request.Session) ([]string, *groupAgents, error) {
+	rows, err := q.groups(ctx, owner.DomainName, project.ID, owner.AccessKey)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read resource groups: %w", err)
+	}
+	var names []string
+	var other *dbgen.ResourceGroup // one that does not run sessions of this type
+	for i, g := range rows {
+		switch {
+		case !g.IsPublic || r.ResourceGroup != "" && r.ResourceGroup != g.Name:
+		case !resource.Takes(g, r.Type):
+			other = &rows[i]
+		default:
+			names = append(names, g.Name)
+		}
+	}
+	if len(names) == 0 && other != nil {
+		return nil, nil, fault.Invalidf("resource group %s runs %s sessions, not %s", other.Name, typeNames(resource.SessionTypes(*other)), r.Type).
+			WithNext("choose another resource group or session type")
+	}
+	if len(names) == 0 {
+		if r.ResourceGroup != "" {
+			return nil, nil, authz.NotFound(groupNoun, r.ResourceGroup)
+		}
+		return nil, nil, fault.NotFoundf("no resource group may be used with project %s", project.Name).WithReason("object-not-found").
+			WithData(map[string]string{"object": groupNoun}).WithNext("ask an administrator to associate one with your domain or project")
+	}
+	agents, err := q.agents(ctx, names)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read agents: %w", err)
+	}
+	return names, agents, nil
+}
+
+func slotKinds(agents []dbgen.LargestAgentsRow) map[cluster.SlotName]cluster.SlotKind {
+	kinds := map[cluster.SlotName]cluster.SlotKind{}
+	for _, a := range agents {
+		for k, v := range a.SlotKinds {
+			kinds[cluster.SlotName(k)] = cluster.SlotKind(v)
+		}
+	}
+	return kinds
+}
+
+// chooseGroup picks the tenancy.Default group where the session could run one day. Groups without known agents of the architecture
+// come after those that certainly could; when all are too small the refusal names the slot and the amount.
+func chooseGroup(groups []string, agents []dbgen.LargestAgentsRow, slots, total cluster.Slots, r request.Session, img dbgen.Image) (string, error) {
+	unit := slots
+	if r.ClusterMode == "single-node" {
+		unit = total
+	}
+	maybe, refusal := "", error(nil)
+	for _, g := range groups {
+		var here []dbgen.LargestAgentsRow
+		for _, a := range agents {
+			if a.ResourceGroup == g && a.Architecture == img.Architecture && len(a.Capacity) > 0 {
+				here = append(here, a)
+			}
+		}
+		err := request.TooBig(unit, img.Architecture, here)
+		switch {
+		case err == nil && len(here) > 0:
+			return g, nil
+		case err == nil && maybe == "":
+			maybe = g
+		case err != nil && refusal == nil:
+			refusal = err
+		}
+	}
+	if maybe != "" && refusal == nil {
+		return maybe, nil
+	}
+	return "", refusal
+}
+
+// designated checks the agents that the session is to run on.
+func (s *Service) designated(a authz.Actor, r request.Session, agents []dbgen.LargestAgentsRow) ([]string, error) {
+	out := []string{}
+	if len(r.Agents) == 0 {
+		return out, nil
+	}
+	if err := authz.NeedSuperadmin(a, "choose agents"); err != nil {
+		return nil, err
+	}
+	for _, id := range r.Agents {
+		if !slices.ContainsFunc(agents, func(x dbgen.LargestAgentsRow) bool { return x.ID == id }) {
+			return nil, authz.NotFound(agentNoun, id)
+		}
+		out = append(out, id)
+	}
+	return out, nil
+}
+
+// dependencies finds the owner's sessions that must succeed tenancy.Default.
+func (s *Service) dependencies(ctx context.Context, owner dbgen.ActorByKeyRow, refs []string) ([]string, error) {
+	if len(refs) == 0 {
+		return []string{}, nil
+	}
+	asked := make([]string, len(refs))
+	for i, ref := range refs {
+		if asked[i] = ref; ref == "" {
+			return nil, fault.Invalidf("a dependency is empty")
+		}
+		if id, ok := cluster.CanonicalUUID(ref); ok {
+			asked[i] = id
+		}
+	}
+	rows, err := s.d.Store.DependencyCandidates(ctx, asked, owner.UserID)
+	if err != nil {
+		return nil, fmt.Errorf("find dependencies: %w", err)
+	}
+	found := map[string]string{}
+	for _, r := range rows {
+		found[r.Ref] = r.ID
+	}
+	var out, missing []string
+	for _, ref := range asked {
+		id, ok := found[ref]
+		if !ok {
+			missing = append(missing, ref)
+		} else if !slices.Contains(out, id) {
+			out = append(out, id)
+		}
+	}
+	if len(missing) > 0 {
+		return nil, authz.NotFound(noun, strings.Join(missing, ", "))
+	}
+	return out, nil
+}
+
+// appPorts are the ports of an image's apps by app.
+func appPorts(services []ServicePort) map[int]string {
+	out := map[int]string{}
+	for _, s := range services {
+		for _, p := range s.Ports {
+			out[p] = s.Name
+		}
+	}
+	return out
+}
+
+func typeNames(types []cluster.SessionType) string {
+	out := make([]string, len(types))
+	for i, t := range types {
+		out[i] = string(t)
+	}
+	return strings.Join(out, ", ")
+}
+
+// parseServicePorts reads the label that declares apps.
+func parseServicePorts(label string) []ServicePort {
+	out := []ServicePort{}
+	for _, p := range cluster.ParseServicePorts(label) {
+		out = append(out, ServicePort{Name: p.Name, Protocol: p.Protocol, Ports: p.Ports})
+	}
+	return out
+}

@@ -1,0 +1,131 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/store"
+)
+
+// DestroyOptions say how far a destroy goes.
+type DestroyOptions struct {
+	Owner     cluster.AccessKey
+	Forced    bool
+	Recursive bool // with everything that depends on it
+}
+
+// Destroyed is the answer for one session; Stats may be empty.
+type Destroyed struct {
+	ID     cluster.SessionID
+	Name   string
+	Status cluster.Status // after the request: CANCELLED, TERMINATING or TERMINATED
+	Stats  map[string]any
+}
+
+// Destroy asks for the end of a session and answers at once. The first item is the named session. Waiting sessions are
+// CANCELLED; others become TERMINATING, or with Forced TERMINATED, while their agents still clean up.
+func (s *Service) Destroy(ctx context.Context, a authz.Actor, ref string, o DestroyOptions) ([]Destroyed, error) {
+	defer s.forgetRoutes("") // before the answer, so that the caller meets no old way
+	target, err := s.Changeable(ctx, a, ref, o.Owner)
+	if err != nil {
+		return nil, err
+	}
+	var out []Destroyed
+	err = s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+		out = nil
+		ids := []cluster.SessionID{cluster.SessionID(target.ID)}
+		if o.Recursive {
+			later, err := tx.DependentsOf(ctx, target.ID)
+			if err != nil {
+				return fmt.Errorf("find dependent sessions: %w", err)
+			}
+			for _, id := range later {
+				ids = append(ids, cluster.SessionID(id))
+			}
+		}
+		locked, err := tx.Lock(ctx, ids...)
+		if err != nil {
+			return err
+		}
+		for _, l := range locked {
+			named := l.ID == target.ID
+			refusal := mayDestroy(l.Name, l.Status, o.Forced)
+			if refusal != nil && named {
+				return refusal
+			}
+			if refusal == nil {
+				if err := destroy(ctx, l, o.Forced); err != nil {
+					return err
+				}
+				if l.CallbackUrl != nil {
+					tx.Wake(store.TopicCallbacks)
+				}
+			}
+			d := Destroyed{ID: cluster.SessionID(l.ID), Name: l.Name, Status: l.Status, Stats: map[string]any{"status": strings.ToLower(string(l.Status))}}
+			if named {
+				out = append([]Destroyed{d}, out...)
+			} else {
+				out = append(out, d)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("destroy session %s: %w", target.Name, err)
+	}
+	s.addLastStats(ctx, out)
+	return out, nil
+}
+
+func destroy(ctx context.Context, l *store.Locked, forced bool) error {
+	reason := cluster.ReasonUserRequested
+	if forced {
+		reason = cluster.ReasonForced
+	}
+	if err := l.Stop(ctx, reason, "", forced && l.Status != cluster.Pending); err != nil {
+		return err
+	}
+	return l.Settle(ctx, reason, "")
+}
+
+// mayDestroy is the wire's table: what has ended cannot end again, and what is between two states needs force.
+func mayDestroy(name string, status cluster.Status, forced bool) error {
+	switch status {
+	case cluster.Terminated, cluster.Cancelled, cluster.Error:
+		return fault.Deniedf("session %s has ended already (%s)", name, status).WithReason("generic-forbidden")
+	case cluster.Scheduled, cluster.Preparing, cluster.Pulling, cluster.Terminating:
+		if !forced {
+			return fault.Deniedf("session %s is %s and cannot be destroyed gracefully", name, status).WithReason("generic-forbidden").
+				WithNext("wait until it is RUNNING, or destroy it with force")
+		}
+	}
+	return nil
+}
+
+// addLastStats adds what is known of the main kernels' use; the answer does not depend on it.
+func (s *Service) addLastStats(ctx context.Context, list []Destroyed) {
+	ids := make([]string, len(list))
+	for i, d := range list {
+		ids[i] = string(d.ID)
+	}
+	kernels, err := s.d.Store.KernelViews(ctx, ids, []string{})
+	if err != nil {
+		s.d.Log.Warn("could not read the last statistics", "error", err)
+		return
+	}
+	for _, k := range kernels {
+		for i := range list {
+			var stat map[string]any
+			if k.LocalRank == 0 && k.SessionID == string(list[i].ID) && len(k.LastStat) > 0 && json.Unmarshal(k.LastStat, &stat) == nil {
+				for name, v := range stat {
+					list[i].Stats[name] = v
+				}
+			}
+		}
+	}
+}

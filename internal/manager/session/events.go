@@ -1,0 +1,149 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/store/dbgen"
+)
+
+// Event is one event of a session or kernel for SSE. Seq resumes a broken stream.
+type Event struct {
+	Seq            int64
+	Name           cluster.EventName
+	SessionID      cluster.SessionID
+	SessionName    string
+	OwnerAccessKey cluster.AccessKey
+	Reason         cluster.Reason
+	Detail         string // a sentence for people; may be empty
+	Status         cluster.Status
+	ExitCode       *int
+	At             time.Time
+	// Kernel facts; Kernel is "" for session events.
+	Kernel      cluster.KernelID
+	ClusterRole string
+	ClusterIdx  int
+}
+
+// EventFilter selects events. Session "" means all that the actor may see.
+type EventFilter struct {
+	Session  string // id or name
+	Owner    cluster.AccessKey
+	Sessions bool // events of sessions
+	Kernels  bool // events of kernels
+	After    int64
+	// FromNow starts with the next event; otherwise events after After are replayed first.
+	FromNow bool
+	// NoFollow closes the channel after the replay.
+	NoFollow bool
+}
+
+// Events streams events until ctx ends or the reader is too slow: then the channel is closed and the
+// reader may resume with the last Seq it saw. Events of one session come in order and complete; between sessions
+// the order is that of their commits, which numbers follow only roughly.
+func (s *Service) Events(ctx context.Context, a authz.Actor, f EventFilter) (<-chan Event, error) {
+	if err := authz.Authenticated(a); err != nil {
+		return nil, err
+	}
+	var session cluster.SessionID
+	if f.Session != "" {
+		o, err := s.findOwner(ctx, a, f.Session, f.Owner)
+		if err != nil {
+			return nil, err
+		}
+		session = cluster.SessionID(o.ID)
+	}
+	sub, err := s.hub.subscribe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	want := func(e hubEvent) bool {
+		switch {
+		case session != "" && e.SessionID != session:
+			return false
+		case e.Kernel == "" && !f.Sessions, e.Kernel != "" && !f.Kernels:
+			return false
+		}
+		return authz.Read(a, e.owner) == nil
+	}
+	out := make(chan Event, 64)
+	go func() {
+		defer close(out)
+		defer s.hub.unsubscribe(sub)
+		send := func(e Event) bool {
+			select {
+			case out <- e:
+				return true
+			case <-ctx.Done():
+				return false
+			}
+		}
+		replayed := map[int64]struct{}{}
+		if !f.FromNow {
+			if err := s.replay(ctx, session, f.After, func(e hubEvent) bool {
+				replayed[e.Seq] = struct{}{}
+				return !want(e) || send(e.Event)
+			}); err != nil {
+				if ctx.Err() == nil {
+					s.d.Log.Warn("could not replay events", "error", err)
+				}
+				return
+			}
+		}
+		if f.NoFollow {
+			return
+		}
+		for {
+			select {
+			case e, ok := <-sub.c:
+				if !ok {
+					return
+				}
+				if _, twice := replayed[e.Seq]; twice || !want(e) {
+					continue
+				}
+				if !send(e.Event) {
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out, nil
+}
+
+// maxReplay bounds what a resuming reader gets again.
+const maxReplay = 100_000
+
+func (s *Service) replay(ctx context.Context, session cluster.SessionID, after int64, each func(hubEvent) bool) error {
+	for n := 0; n < maxReplay; {
+		var rows []dbgen.EventsOfSessionAfterRow
+		var err error
+		if session != "" {
+			rows, err = s.d.Store.EventsOfSessionAfter(ctx, string(session), after, eventPage)
+		} else {
+			var all []dbgen.EventsAfterRow
+			all, err = s.d.Store.EventsAfter(ctx, after, []int64{}, eventPage)
+			for _, r := range all {
+				rows = append(rows, dbgen.EventsOfSessionAfterRow(r))
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("read events: %w", err)
+		}
+		for _, r := range rows {
+			after = r.Seq
+			if r.Event != "" && !each(eventOf(r)) {
+				return ctx.Err()
+			}
+		}
+		if n += len(rows); len(rows) < eventPage {
+			return nil
+		}
+	}
+	return nil
+}

@@ -1,0 +1,115 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/session/request"
+	"berth.dev/berth/internal/manager/store/dbgen"
+)
+
+// Limits are checked once, when what they count would grow. What a session may be (priority, containers, its type) and
+// how many may wait is checked here, when it is created; what live sessions hold together when the
+// scheduler's plan is committed: such a session waits and says why.
+//
+// The policy of a user's main keypair limits the user with all keypairs together. Another keypair's policy limits in
+// addition what is created with that keypair.
+
+func quota(format string, args ...any) *fault.Error {
+	return fault.Exhaustedf(format, args...).WithReason("quota-exceeded").WithNext("ask an administrator for a larger limit")
+}
+
+// limits are the policies that hold for an owner.
+type limits []dbgen.PoliciesOfOwnerRow
+
+func (s *Service) limitsOf(ctx context.Context, key string) (limits, error) {
+	rows, err := s.d.Store.PoliciesOfOwner(ctx, key)
+	if err != nil {
+		return nil, fmt.Errorf("read resource policies of keypair %s: %w", key, err)
+	}
+	return rows, nil
+}
+
+// containers checks the size of one session.
+func (l limits) containers(n int) error {
+	for _, r := range l {
+		p := r.KeypairResourcePolicy
+		if most := int(p.MaxContainersPerSession); most > 0 && n > most {
+			return quota("a session may have %d containers under policy %s, not %d", most, p.Name, n).
+				WithNext("ask for a cluster_size of %d or less, or an administrator for a larger limit", most)
+		}
+	}
+	return nil
+}
+
+// priority checks the one that is asked for; nil is the default, as far as it is allowed.
+func (l limits) priority(asked *int) (int, error) {
+	out := request.DefaultPriority
+	if asked != nil {
+		out = *asked
+	}
+	for _, r := range l {
+		p := r.KeypairResourcePolicy
+		if p.MaxPriority == nil || out <= int(*p.MaxPriority) {
+			continue
+		}
+		if asked != nil {
+			return 0, quota("priority %d is above %d, the highest that policy %s allows", out, *p.MaxPriority, p.Name).
+				WithNext("ask for a priority of %d or less, or an administrator for a larger limit", *p.MaxPriority)
+		}
+		out = int(*p.MaxPriority)
+	}
+	return out, nil
+}
+
+// ofWaiting reports whether waiting sessions are limited.
+func (l limits) ofWaiting() bool {
+	return slices.ContainsFunc(l, func(r dbgen.PoliciesOfOwnerRow) bool {
+		return r.KeypairResourcePolicy.MaxPendingSessionCount != nil || len(r.KeypairResourcePolicy.MaxPendingSessionResourceSlots) > 0
+	})
+}
+
+// waiting checks one more session with the given slots against what waits already, as q sees it. Only slots that it asks for
+// count.
+func (l limits) waiting(ctx context.Context, q *dbgen.Queries, user, key string, more cluster.Slots) error {
+	for _, r := range l {
+		p := r.KeypairResourcePolicy
+		arg, whose := &key, "keypair "+key
+		if r.OfUser {
+			arg, whose = nil, "you"
+		}
+		if limit := p.MaxPendingSessionCount; limit != nil {
+			n, err := q.WaitingOf(ctx, user, arg)
+			if err != nil {
+				return fmt.Errorf("count waiting sessions: %w", err)
+			}
+			if n >= int64(*limit) {
+				return quota("%d sessions of %s are waiting already, policy %s allows %d", n, whose, p.Name, *limit).
+					WithNext("wait until one has started, destroy one that waits, or ask an administrator for a larger limit")
+			}
+		}
+		if len(p.MaxPendingSessionResourceSlots) == 0 {
+			continue
+		}
+		rows, err := q.WaitingSlotsOf(ctx, user, arg)
+		if err != nil {
+			return fmt.Errorf("sum up waiting sessions: %w", err)
+		}
+		used := cluster.Slots{}
+		for _, r := range rows {
+			used[cluster.SlotName(r.Slot)] = cluster.Amount(r.Amount)
+		}
+		for _, slot := range p.MaxPendingSessionResourceSlots.Names() {
+			limit := p.MaxPendingSessionResourceSlots[slot]
+			if more[slot] > 0 && used[slot]+more[slot] > limit {
+				return quota("waiting sessions of %s hold %s of %s, this one asks for %s, policy %s allows %s together",
+					whose, cluster.FormatAmount(slot, used[slot]), slot, cluster.FormatAmount(slot, more[slot]), p.Name, cluster.FormatAmount(slot, limit)).
+					WithNext("wait until one has started, ask for less, or ask an administrator for a larger limit")
+			}
+		}
+	}
+	return nil
+}

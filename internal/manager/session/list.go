@@ -1,0 +1,127 @@
+package session
+
+import (
+	"context"
+	"fmt"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/store/list"
+	"berth.dev/berth/internal/manager/tenancy"
+)
+
+// Filter narrows ListSessions on top of list.Query.
+type Filter struct {
+	list.Query
+	Statuses  []string // wire names; unknown ones match nothing
+	AccessKey cluster.AccessKey
+	Domain    string
+	Project   cluster.ProjectID
+	Type      cluster.SessionType
+}
+
+var sessionFields = list.Fields{
+	"id": list.Text("s.id::text"), "type": list.Text("s.type"), "name": list.Text("s.name"), "priority": list.Number("s.priority"),
+	"image": list.Text("s.image"), "agent_ids": list.Texts("ARRAY(SELECT k.agent_id FROM kernels k WHERE k.session_id = s.id AND k.agent_id IS NOT NULL)"),
+	"agent_id":    list.Texts("ARRAY(SELECT k.agent_id FROM kernels k WHERE k.session_id = s.id AND k.agent_id IS NOT NULL)"),
+	"agents":      list.Texts("ARRAY(SELECT k.agent_id FROM kernels k WHERE k.session_id = s.id AND k.agent_id IS NOT NULL)"),
+	"domain_name": list.Text("s.domain_name"), "group_name": list.Text("p.name"), "user_email": list.Text("u.email"),
+	"user_id": list.Text("s.user_id::text"), "full_name": list.Text("u.full_name"), "access_key": list.Text("s.access_key"),
+	"scaling_group": list.Text("s.resource_group"), "cluster_mode": list.Text("s.cluster_mode"), "cluster_size": list.Number("s.cluster_size"),
+	"status": list.Text("s.status"), "status_info": list.Text("s.status_info"), "status_changed": list.Time("s.status_changed"),
+	"result": list.Text("s.result"), "created_at": list.Time("s.created_at"), "terminated_at": list.Time("s.ended_at"),
+	"starts_at": list.Time("s.starts_at"), "scheduled_at": list.Time("s.scheduled_at"), "startup_command": list.Text("s.startup_command"),
+	"tag": list.Text("s.tag"), "project_id": list.Text("s.project_id::text"),
+}
+
+// List lists what the actor may see: own sessions, of the domain for its administrators, all for superadmins.
+func (s *Service) List(ctx context.Context, a authz.Actor, f Filter) (list.Page[*Session], error) {
+	if err := authz.Authenticated(a); err != nil {
+		return list.Page[*Session]{}, err
+	}
+	l := &list.Spec{From: "sessions s JOIN projects p ON p.id = s.project_id JOIN users u ON u.id = s.user_id", Key: "s.id::text",
+		Fields: sessionFields, Order: "s.created_at DESC"}
+	tenancy.Restrict(l, a, "s.user_id", "s.domain_name", "u.role")
+	if len(f.Statuses) > 0 {
+		l.And("s.status = ANY(%s::text[])", f.Statuses)
+	}
+	if f.AccessKey != "" {
+		l.And("s.access_key = %s", string(f.AccessKey))
+	}
+	if f.Domain != "" {
+		l.And("s.domain_name = %s", f.Domain)
+	}
+	if f.Project != "" {
+		l.And("s.project_id::text = %s", string(f.Project))
+	}
+	if f.Type != "" {
+		l.And("s.type = %s", string(f.Type))
+	}
+	keys, total, err := l.Keys(ctx, s.d.Store.Pool(), f.Query)
+	if err != nil {
+		return list.Page[*Session]{}, err
+	}
+	ids := make([]cluster.SessionID, len(keys))
+	for i, k := range keys {
+		ids[i] = cluster.SessionID(k)
+	}
+	items, _, err := s.loadSessions(ctx, ids)
+	if err != nil {
+		return list.Page[*Session]{}, err
+	}
+	return list.Page[*Session]{Items: list.InOrder(keys, items), Total: total}, nil
+}
+
+// KernelFilter selects kernels: those of a session, or live ones of an agent.
+type KernelFilter struct {
+	Session cluster.SessionID
+	Agent   cluster.AgentID
+	Kernel  cluster.KernelID
+	list.Query
+}
+
+var kernelFields = list.Fields{
+	"id": list.Text("k.id::text"), "image": list.Text("k.image"), "architecture": list.Text("k.architecture"), "agent": list.Text("k.agent_id"),
+	"agent_addr": list.Text("ag.addr"), "cluster_idx": list.Number("k.cluster_idx"), "local_rank": list.Number("k.local_rank"),
+	"cluster_role": list.Text("k.cluster_role"), "cluster_hostname": list.Text("k.cluster_hostname"), "status": list.Text("k.status"),
+	"status_info": list.Text("k.status_info"), "created_at": list.Time("k.created_at"), "status_changed": list.Time("k.status_changed"),
+	"terminated_at": list.Time("k.ended_at"), "scheduled_at": list.Time("k.scheduled_at"),
+}
+
+// ListKernels lists kernels of sessions that the actor may see.
+func (s *Service) ListKernels(ctx context.Context, a authz.Actor, f KernelFilter) (list.Page[Kernel], error) {
+	if err := authz.Authenticated(a); err != nil {
+		return list.Page[Kernel]{}, err
+	}
+	l := &list.Spec{From: "kernels k JOIN sessions s ON s.id = k.session_id JOIN users u ON u.id = s.user_id LEFT JOIN agents ag ON ag.id = k.agent_id",
+		Key: "k.id::text", Fields: kernelFields, Order: "k.created_at DESC, k.local_rank"}
+	tenancy.Restrict(l, a, "s.user_id", "s.domain_name", "u.role")
+	if f.Session != "" {
+		l.And("k.session_id::text = %s", string(f.Session))
+		l.Order = "k.local_rank"
+	}
+	if f.Agent != "" {
+		l.And("k.agent_id = %s AND k.ended_at IS NULL", string(f.Agent))
+	}
+	if f.Kernel != "" {
+		l.And("k.id::text = %s", string(f.Kernel))
+	}
+	keys, total, err := l.Keys(ctx, s.d.Store.Pool(), f.Query)
+	if err != nil {
+		return list.Page[Kernel]{}, err
+	}
+	rows, err := s.d.Store.KernelViews(ctx, []string{}, keys)
+	if err != nil {
+		return list.Page[Kernel]{}, fmt.Errorf("read kernels: %w", err)
+	}
+	views := make([]Kernel, len(rows))
+	for i, r := range rows {
+		views[i] = kernelView(r)
+	}
+	s.addLive(ctx, views)
+	byID := map[cluster.KernelID]Kernel{}
+	for _, v := range views {
+		byID[v.ID] = v
+	}
+	return list.Page[Kernel]{Items: list.InOrder(keys, byID), Total: total}, nil
+}

@@ -1,0 +1,100 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/reconcile"
+	"berth.dev/berth/internal/manager/store"
+)
+
+const (
+	// batchAllowance is how long the runner and the agent have to enforce a batch timeout before the manager does.
+	batchAllowance = time.Minute
+	// pruneEvery is the time between looks for history that is too old; pruneRest that between two batches.
+	pruneEvery = time.Hour
+	pruneRest  = 200 * time.Millisecond
+	// pruneBatch is how many events one statement looks at.
+	pruneBatch = 1000
+)
+
+// LoopConfig says how patient the loops are.
+type LoopConfig struct {
+	// Sweep is the time between looks at the timeouts of batch sessions.
+	Sweep time.Duration
+	// EventRetention is how long the history of ended sessions is kept; 0 keeps it for ever.
+	EventRetention time.Duration
+}
+
+// Loops returns the control loops of sessions but for scheduling: batch sessions end at their timeout, old history is forgotten.
+func (s *Service) Loops(c LoopConfig) []reconcile.Loop {
+	loops := []reconcile.Loop{{Name: "batch-timeout", Begin: func(t reconcile.Term) reconcile.Work {
+		return reconcile.Work{Pass: func(ctx context.Context) (time.Duration, error) { return c.Sweep, t.Commit(ctx, stopOverdueBatches) }}
+	}}}
+	if c.EventRetention > 0 {
+		loops = append(loops, reconcile.Loop{Name: "prune", Begin: func(t reconcile.Term) reconcile.Work {
+			position := int64(0)
+			return reconcile.Work{Pass: func(ctx context.Context) (wait time.Duration, err error) {
+				if err := t.Check(ctx); err != nil {
+					return 0, err
+				}
+				removed := 0
+				if position, removed, err = s.pruneEvents(ctx, c.EventRetention, position); err != nil {
+					return 0, err
+				}
+				if removed > 0 {
+					s.d.Log.Info("forgot events of sessions that ended long ago", "events", removed, "retention", c.EventRetention)
+				}
+				if position == 0 {
+					return pruneEvery, nil
+				}
+				return pruneRest, nil
+			}}
+		}})
+	}
+	return loops
+}
+
+func stopOverdueBatches(ctx context.Context, tx *store.Tx) error {
+	ids, err := tx.OverdueBatches(ctx, batchAllowance)
+	if err != nil || len(ids) == 0 {
+		return err
+	}
+	overdue := make([]cluster.SessionID, len(ids))
+	for i, id := range ids {
+		overdue[i] = cluster.SessionID(id)
+	}
+	return StopAll(ctx, tx, overdue, cluster.Running, cluster.ReasonTaskTimeout, "the job ran longer than its timeout")
+}
+
+// StopAll ends those of some sessions that are still in a status, within a transaction of a control loop.
+func StopAll(ctx context.Context, tx *store.Tx, ids []cluster.SessionID, from cluster.Status, reason cluster.Reason, detail string) error {
+	locked, err := tx.Lock(ctx, ids...)
+	if err != nil {
+		return err
+	}
+	for _, s := range locked {
+		if s.Status != from {
+			continue
+		}
+		if err := s.Stop(ctx, reason, detail, false); err != nil {
+			return fmt.Errorf("stop session %s: %w", s.ID, err)
+		}
+		if err := s.Settle(ctx, reason, detail); err != nil {
+			return fmt.Errorf("settle session %s: %w", s.ID, err)
+		}
+	}
+	return nil
+}
+
+// pruneEvents forgets the history of sessions that ended longer ago than age, one small batch after the position. It returns where
+// the next batch begins, 0 when all old events were looked at, and how many events are gone.
+func (s *Service) pruneEvents(ctx context.Context, age time.Duration, after int64) (next int64, removed int, err error) {
+	row, err := s.d.Store.PruneEvents(ctx, after, pruneBatch, age)
+	if err != nil {
+		return 0, 0, fmt.Errorf("forget old events: %w", err)
+	}
+	return row.Next, int(row.Removed), nil
+}

@@ -1,0 +1,43 @@
+package session_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/managertest"
+)
+
+func TestOldHistoryIsForgotten(t *testing.T) {
+	t.Parallel()
+	w := managertest.New(t)
+	w.Agent("a1", 8, 16*managertest.GiB)
+	old, recent, lives := w.Running("long-ago", "a1"), w.Running("just-now", "a1"), w.Running("lives-on", "a1")
+	for _, id := range []cluster.SessionID{old, recent} {
+		w.Report(id, "a1", cluster.PhaseEnded, managertest.Ended(0, ""))
+	}
+	w.Exec(`UPDATE session_events SET at = at - interval '100 days' WHERE session_id <> $1`, string(recent))
+	w.Exec(`UPDATE sessions SET ended_at = ended_at - interval '100 days' WHERE id = $1`, string(old))
+	count := func(id cluster.SessionID) (n int) {
+		require.NoError(t, w.Store.Pool().QueryRow(t.Context(), `SELECT count(*) FROM session_events WHERE session_id = $1`, string(id)).Scan(&n))
+		return n
+	}
+	all, stays := count(old), []int{count(recent), count(lives)}
+	require.NotZero(t, all)
+	removed := 0
+	for after := int64(0); ; {
+		next, n, err := w.svc.PruneEvents(t.Context(), 90*24*time.Hour, after)
+		require.NoError(t, err)
+		removed += n
+		if next == 0 {
+			break
+		}
+		require.Greater(t, next, after)
+		after = next
+	}
+	require.Equal(t, all, removed)
+	require.Zero(t, count(old))
+	require.Equal(t, stays, []int{count(recent), count(lives)})
+}

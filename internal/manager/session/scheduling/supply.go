@@ -1,0 +1,323 @@
+package scheduling
+
+import (
+	"container/heap"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"berth.dev/berth/internal/alloc"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/scheduler"
+)
+
+// groupEntry is a resource group's policy in effect.
+type groupEntry struct {
+	digest uint64
+	policy scheduler.Group
+	// warning says why the stored policy is not the one in effect.
+	warning string
+	// waiting counts its waiting sessions.
+	waiting int
+	// wake is when time alone changes something, as of the last pass.
+	wake time.Time
+	// queue orders waiting sessions by age, while they may wait for too long. Those that no longer wait are dropped
+	// when they come up.
+	queue ages
+}
+
+type age struct {
+	since time.Time
+	id    cluster.SessionID
+}
+
+type ages []age
+
+func (a ages) Len() int           { return len(a) }
+func (a ages) Less(i, j int) bool { return a[i].since.Before(a[j].since) }
+func (a ages) Swap(i, j int)      { a[i], a[j] = a[j], a[i] }
+func (a *ages) Push(x any)        { *a = append(*a, x.(age)) }
+func (a *ages) Pop() any {
+	last := (*a)[len(*a)-1]
+	*a = (*a)[:len(*a)-1]
+	return last
+}
+
+func (g *groupEntry) wait(id cluster.SessionID, since time.Time) {
+	if g.policy.PendingTimeout > 0 {
+		heap.Push(&g.queue, age{since, id})
+	}
+}
+
+func (m *memory) group(name string) *groupEntry {
+	if m.groups[name] == nil {
+		m.groups[name] = &groupEntry{policy: scheduler.Group{Name: name}}
+	}
+	return m.groups[name]
+}
+
+// late returns sessions that waited longer than their group allows, a bounded number, and when the next will have.
+func (m *memory) late(now time.Time, most int) (ids []cluster.SessionID, next time.Time) {
+	for _, g := range m.groups {
+		var due []age
+		for len(g.queue) > 0 && len(ids) < most {
+			top := g.queue[0]
+			if e := m.sessions[top.id]; e == nil || e.status != cluster.Pending {
+				heap.Pop(&g.queue)
+				continue
+			}
+			at := top.since.Add(g.policy.PendingTimeout)
+			if now.Before(at) {
+				if next.IsZero() || at.Before(next) {
+					next = at
+				}
+				break
+			}
+			if heap.Pop(&g.queue); !slices.Contains(ids, top.id) {
+				ids, due = append(ids, top.id), append(due, top)
+			}
+		}
+		for _, a := range due { // until a look finds that they no longer wait
+			heap.Push(&g.queue, a)
+		}
+	}
+	return ids, next
+}
+
+// readGroups reads the policies of all resource groups. One that cannot be used leaves the last good one in
+// effect, or fifo, with a warning.
+func (m *memory) readGroups(ctx context.Context, q *dbgen.Queries) (changed int, err error) {
+	rows, err := q.GroupPolicies(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read resource groups: %w", err)
+	}
+	known := map[string]bool{}
+	for _, r := range rows {
+		known[r.Name] = true
+		opts, err := json.Marshal(r.SchedulerOpts)
+		if err != nil {
+			return changed, fmt.Errorf("read options of resource group %s: %w", r.Name, err)
+		}
+		g := m.group(r.Name)
+		digest := sum(fmt.Appendf(nil, "%t %s %s", r.IsActive, r.Scheduler, opts))
+		if g.digest == digest {
+			continue
+		}
+		changed++
+		policy, err := scheduler.ParseGroup(r.Name, r.Scheduler, r.SchedulerOpts)
+		g.warning = ""
+		if err != nil {
+			g.warning = "its stored policy cannot be used: " + words(err)
+			policy = g.policy
+		}
+		policy.Name, policy.Inactive = r.Name, !r.IsActive
+		if err := m.cluster.SetGroup(policy); err != nil {
+			g.warning = "its stored policy cannot be used: " + words(err)
+			policy = g.policy
+			policy.Name, policy.Inactive = r.Name, !r.IsActive
+			if err := m.cluster.SetGroup(policy); err != nil {
+				return changed, fmt.Errorf("set policy of resource group %s: %w", r.Name, err)
+			}
+		}
+		had := g.policy.PendingTimeout > 0
+		g.digest, g.policy = digest, policy
+		if !had && policy.PendingTimeout > 0 {
+			g.queue = nil
+			for id, e := range m.sessions {
+				if e.group == r.Name && e.status == cluster.Pending {
+					g.queue = append(g.queue, age{e.since, id})
+				}
+			}
+			heap.Init(&g.queue)
+		}
+	}
+	for name := range m.groups {
+		if !known[name] {
+			delete(m.groups, name)
+			m.cluster.RemoveGroup(name)
+			changed++
+		}
+	}
+	return changed, nil
+}
+
+// words are an error's message with what to do next.
+func words(err error) string {
+	if next := fault.NextOf(err); next != "" {
+		return err.Error() + "; " + next
+	}
+	return err.Error()
+}
+
+// readAgents reads agents by id, nil means all; those that are gone are forgotten.
+func (m *memory) readAgents(ctx context.Context, q *dbgen.Queries, ids []string) (changed int, err error) {
+	rows, err := q.AgentFacts(ctx, ids)
+	if err != nil {
+		return 0, fmt.Errorf("read agents: %w", err)
+	}
+	images, err := q.AgentImageFacts(ctx, ids)
+	if err != nil {
+		return 0, fmt.Errorf("read images of agents: %w", err)
+	}
+	present := map[string][]string{}
+	for _, im := range images {
+		present[im.AgentID] = append(present[im.AgentID], im.Reference)
+	}
+	found := map[cluster.AgentID]bool{}
+	for _, r := range rows {
+		id := cluster.AgentID(r.ID)
+		found[id] = true
+		slices.Sort(present[r.ID])
+		digest := sum(fmt.Appendf(nil, "%s %s %s %t %t %s %q %q", r.ResourceGroup, r.Architecture, r.Status, r.Schedulable, r.EngineOk, r.Devices, present[r.ID], r.HungVolumes))
+		if m.agents[id].digest == digest {
+			continue
+		}
+		changed++
+		devices, err := devicesOf(r.Devices)
+		if err != nil {
+			return changed, fmt.Errorf("read devices of agent %s: %w", r.ID, err)
+		}
+		for _, d := range devices {
+			m.slots[d.Slot] = true
+		}
+		a := scheduler.Agent{ID: id, Architecture: r.Architecture, Schedulable: r.Schedulable && r.EngineOk, Alive: r.Status == cluster.AgentAlive,
+			Devices: devices, Images: map[string]bool{}, Hung: r.HungVolumes}
+		for _, ref := range present[r.ID] {
+			a.Images[m.text(ref)] = true
+		}
+		m.cluster.SetAgent(r.ResourceGroup, a)
+		m.agents[id] = supply{seen{digest, r.ResourceGroup}, a.Alive && a.Schedulable, capacityOf(devices)}
+	}
+	gone := func(id cluster.AgentID) {
+		if _, known := m.agents[id]; known && !found[id] {
+			m.cluster.RemoveAgent(id)
+			delete(m.agents, id)
+			changed++
+		}
+	}
+	if ids == nil {
+		for id := range m.agents {
+			gone(id)
+		}
+	}
+	for _, id := range ids {
+		gone(cluster.AgentID(id))
+	}
+	return changed, nil
+}
+
+func capacityOf(devices []alloc.Device) cluster.Slots {
+	out := cluster.Slots{}
+	for _, d := range devices {
+		if d.Healthy {
+			out[d.Slot] += d.Capacity
+		}
+	}
+	return out
+}
+
+func devicesOf(raw json.RawMessage) ([]alloc.Device, error) {
+	var out []alloc.Device
+	if len(raw) == 0 {
+		return nil, nil
+	}
+	err := json.Unmarshal(raw, &out)
+	return out, err
+}
+
+func agentIDs(in []string) []cluster.AgentID {
+	if len(in) == 0 {
+		return nil
+	}
+	out := make([]cluster.AgentID, len(in))
+	for i, id := range in {
+		out[i] = cluster.AgentID(id)
+	}
+	return out
+}
+
+func (m *memory) knownOwners() map[scheduler.Scope]bool {
+	out := make(map[scheduler.Scope]bool, len(m.owners))
+	for s := range m.owners {
+		out[s] = true
+	}
+	return out
+}
+
+// readQuotas reads the limits of owners, and from then on remembers them.
+func (m *memory) readQuotas(ctx context.Context, q *dbgen.Queries, scopes map[scheduler.Scope]bool) (changed int, err error) {
+	if len(scopes) == 0 {
+		return 0, nil
+	}
+	quotas, listed, err := readQuotas(ctx, q, scopes, m.slots)
+	if err != nil {
+		return 0, err
+	}
+	m.listed = m.listed || listed
+	for s := range scopes {
+		var digest uint64 = 1
+		quota := quotas[s]
+		if quota != nil {
+			digest = sum(fmt.Appendf(nil, "%s %d %d %v", quota.Name, quota.Sessions, quota.Private, quota.Slots.Wire()))
+		}
+		if m.owners[s].digest == digest {
+			continue
+		}
+		m.owners[s] = seen{digest: digest}
+		m.cluster.SetQuota(s, quota)
+		changed++
+	}
+	return changed, nil
+}
+
+// readQuotas reads the limits of owners; one without any is absent. listed says that a policy allows listed slots
+// only: of all other kinds its owner may have none.
+func readQuotas(ctx context.Context, q *dbgen.Queries, scopes map[scheduler.Scope]bool, kinds map[cluster.SlotName]bool) (out map[scheduler.Scope]*scheduler.Quota, listed bool, err error) {
+	users, keypairs, projects, domains := []string{}, []string{}, []string{}, []string{}
+	for s := range scopes {
+		switch {
+		case s.ID == "":
+		case s.Kind == scheduler.ScopeUser:
+			users = append(users, s.ID)
+		case s.Kind == scheduler.ScopeKeypair:
+			keypairs = append(keypairs, s.ID)
+		case s.Kind == scheduler.ScopeProject:
+			projects = append(projects, s.ID)
+		case s.Kind == scheduler.ScopeDomain:
+			domains = append(domains, s.ID)
+		}
+	}
+	rows, err := q.QuotaFacts(ctx, users, keypairs, projects, domains)
+	if err != nil {
+		return nil, false, fmt.Errorf("read limits of owners: %w", err)
+	}
+	out = map[scheduler.Scope]*scheduler.Quota{}
+	for _, r := range rows {
+		quota := &scheduler.Quota{Name: r.Name, Slots: cluster.Slots{}, Sessions: -1, Private: -1}
+		if err := json.Unmarshal(r.Slots, &quota.Slots); err != nil {
+			return nil, false, fmt.Errorf("read limits of %s %s: %w", r.Kind, r.Name, err)
+		}
+		if r.ListedOnly {
+			listed = true
+			for kind := range kinds {
+				if _, ok := quota.Slots[kind]; !ok {
+					quota.Slots[kind] = 0
+				}
+			}
+		}
+		if r.Sessions > 0 {
+			quota.Sessions = int(r.Sessions)
+		}
+		if r.Private > 0 {
+			quota.Private = int(r.Private)
+		}
+		if len(quota.Slots) > 0 || quota.Sessions >= 0 || quota.Private >= 0 {
+			out[scheduler.Scope{Kind: scheduler.ScopeKind(r.Kind), ID: r.ID}] = quota
+		}
+	}
+	return out, listed, nil
+}

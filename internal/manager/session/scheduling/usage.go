@@ -1,0 +1,138 @@
+package scheduling
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/reconcile"
+	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/scheduler"
+)
+
+const (
+	usageEvery = time.Minute
+	// usageLag is how long after an instant its use is added up: what agents reported of it has been stored by then.
+	usageLag = 30 * time.Second
+	// usageBack is how far back a new cluster's use is added up.
+	usageBack = 60 * 24 * time.Hour
+	// sharesEvery is how often past use is turned into shares; a changed policy does it at once.
+	sharesEvery = 5 * time.Minute
+	usageKey    = "usage"
+)
+
+// account adds up one stretch of time, a day at most. Where it ends is stored in the same transaction as the sums, so
+// every instant counts once, whoever leads and whenever one dies.
+func account(ctx context.Context, term reconcile.Term) (more bool, err error) {
+	err = term.Commit(ctx, func(ctx context.Context, tx *store.Tx) error {
+		more = false
+		now, err := tx.SessionNow(ctx)
+		if err != nil {
+			return fmt.Errorf("read the clock: %w", err)
+		}
+		var until struct {
+			Until time.Time `json:"until"`
+		}
+		raw, err := tx.GetSetting(ctx, usageKey)
+		switch {
+		case store.Missing(err):
+			if until.Until, err = tx.FirstUse(ctx, usageBack); err != nil {
+				return fmt.Errorf("find the first use: %w", err)
+			}
+		case err != nil:
+			return fmt.Errorf("read how far use is added up: %w", err)
+		default:
+			if err := json.Unmarshal(raw, &until); err != nil {
+				return fmt.Errorf("read how far use is added up: %w", err)
+			}
+		}
+		from := until.Until.UTC()
+		midnight := from.Truncate(24 * time.Hour).Add(24 * time.Hour)
+		to := now.Add(-usageLag).UTC()
+		if more = midnight.Before(to); more {
+			to = midnight
+		}
+		if !from.Before(to) {
+			return nil
+		}
+		if err := tx.AddUsage(ctx, from, to); err != nil {
+			return fmt.Errorf("add up use: %w", err)
+		}
+		until.Until = to
+		if raw, err = json.Marshal(until); err != nil {
+			return fmt.Errorf("note how far use is added up: %w", err)
+		}
+		if err := tx.SetSetting(ctx, usageKey, raw); err != nil {
+			return fmt.Errorf("note how far use is added up: %w", err)
+		}
+		if more {
+			return nil
+		}
+		return errors.Join(tx.ForgetUsage(ctx), tx.ForgetChanges(ctx))
+	})
+	return more, err
+}
+
+// readShares turns past use into the shares of fair-share groups, when that is due.
+func (m *memory) readShares(ctx context.Context, q *dbgen.Queries, now time.Time) error {
+	if now.Before(m.sharesAt) {
+		return nil
+	}
+	decays := map[string]scheduler.Decay{}
+	var names []string
+	since := now
+	for name, g := range m.groups {
+		if g.policy.Order != "fair-share" {
+			continue
+		}
+		decay, err := scheduler.ParseDecay(g.policy.OrderOptions)
+		if err != nil {
+			return fmt.Errorf("read options of resource group %s: %w", name, err)
+		}
+		decays[name], names = decay, append(names, name)
+		if t := now.Add(-decay.Lookback - decay.Unit); t.Before(since) {
+			since = t
+		}
+	}
+	m.sharesAt = now.Add(sharesEvery)
+	if len(names) == 0 {
+		return nil
+	}
+	rows, err := q.UsageSince(ctx, names, since)
+	if err != nil {
+		return fmt.Errorf("read past use: %w", err)
+	}
+	type owner struct {
+		group string
+		scope scheduler.Scope
+	}
+	used := map[owner]map[time.Time]map[cluster.SlotName]float64{}
+	for _, r := range rows {
+		for _, scope := range []scheduler.Scope{{Kind: scheduler.ScopeUser, ID: r.UserID}, {Kind: scheduler.ScopeProject, ID: r.ProjectID}, {Kind: scheduler.ScopeDomain, ID: r.DomainName}} {
+			o := owner{r.ResourceGroup, scope}
+			if used[o] == nil {
+				used[o] = map[time.Time]map[cluster.SlotName]float64{}
+			}
+			if used[o][r.Day] == nil {
+				used[o][r.Day] = map[cluster.SlotName]float64{}
+			}
+			used[o][r.Day][cluster.SlotName(r.Slot)] += r.Amount
+		}
+	}
+	capacity := map[string]cluster.Slots{}
+	for _, a := range m.agents {
+		capacity[a.group] = capacity[a.group].Add(a.capacity)
+	}
+	for o, days := range used {
+		buckets := make([]scheduler.Bucket, 0, len(days))
+		for day, slots := range days {
+			buckets = append(buckets, scheduler.Bucket{Start: day, Used: slots})
+		}
+		m.cluster.SetShare(o.group, o.scope, decays[o.group].Share(now, capacity[o.group], buckets, 0))
+	}
+	return nil
+}

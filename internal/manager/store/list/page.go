@@ -1,0 +1,120 @@
+package list
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"berth.dev/berth/internal/fault"
+)
+
+const (
+	// defaultLimit is the size of a page when the query names none, maxLimit the largest one.
+	defaultLimit = 20
+	maxLimit     = 100
+	maxOffset    = 10_000_000
+)
+
+// Query selects a page. Filter and Order are the wire's mini-language: `status == "RUNNING" & name like "a%"` and
+// `+name,-created_at`.
+type Query struct {
+	Filter, Order string
+	// Limit is 1 to 100; 0 means 20.
+	Limit, Offset int
+}
+
+// Page is one page of a list and the number of items of the whole list.
+type Page[T any] struct {
+	Items []T
+	Total int
+}
+
+// Reader runs queries; a pool and a transaction satisfy it.
+type Reader interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Spec describes a list: where its rows come from and which of them belong to it. From, Key, Order and conditions are
+// SQL of our own, never a caller's text. It serves one query.
+type Spec struct {
+	// From is what follows FROM.
+	From string
+	// Key is the expression of the text key of a row.
+	Key    string
+	Fields Fields
+	// Order is the order of a query that names none. Rows that are equal in an order come in the order of their keys.
+	Order string
+
+	b     Builder
+	where []string
+}
+
+// Arg adds a parameter and returns its placeholder.
+func (s *Spec) Arg(v any) string { return s.b.Arg(v) }
+
+// Where adds a condition.
+func (s *Spec) Where(sql string) { s.where = append(s.where, sql) }
+
+// And adds a condition about a parameter, for which %s stands.
+func (s *Spec) And(sql string, v any) { s.Where(fmt.Sprintf(sql, s.b.Arg(v))) }
+
+func (q *Query) check() error {
+	if q.Limit == 0 {
+		q.Limit = defaultLimit
+	}
+	if q.Limit < 1 || q.Limit > maxLimit {
+		return fault.Invalidf("a page has 1 to %d items, not %d", maxLimit, q.Limit)
+	}
+	if q.Offset < 0 || q.Offset > maxOffset {
+		return fault.Invalidf("offset %d is not allowed", q.Offset)
+	}
+	return nil
+}
+
+// Keys returns the keys of a page in order and the number of rows of the whole list. A filter, an order or a page that
+// cannot be is Invalid.
+func (s *Spec) Keys(ctx context.Context, db Reader, q Query) (keys []string, total int, err error) {
+	if err := q.check(); err != nil {
+		return nil, 0, err
+	}
+	filter, err := Filter(&s.b, s.Fields, q.Filter)
+	if err != nil {
+		return nil, 0, err
+	}
+	order, err := Order(s.Fields, q.Order, s.Order, s.Key)
+	if err != nil {
+		return nil, 0, err
+	}
+	from := " FROM " + s.From + " WHERE " + strings.Join(append(s.where, filter), " AND ")
+	page := fmt.Sprintf(" ORDER BY %s LIMIT %d OFFSET %d", order, q.Limit, q.Offset)
+	rows, err := db.Query(ctx, "SELECT "+s.Key+", count(*) OVER ()"+from+page, s.b.Args...)
+	if err != nil {
+		return nil, 0, fmt.Errorf("list: %w", err)
+	}
+	var key string
+	keys = []string{}
+	if _, err := pgx.ForEachRow(rows, []any{&key, &total}, func() error { keys = append(keys, key); return nil }); err != nil {
+		return nil, 0, fmt.Errorf("list: %w", err)
+	}
+	if len(keys) == 0 && q.Offset > 0 {
+		// The window function says nothing when the page lies past the end.
+		if err := db.QueryRow(ctx, "SELECT count(*)"+from, s.b.Args...).Scan(&total); err != nil {
+			return nil, 0, fmt.Errorf("count list: %w", err)
+		}
+	}
+	return keys, total, nil
+}
+
+// InOrder puts loaded items into the order of the keys of their page. Items that were deleted meanwhile are left out.
+func InOrder[K ~string, V any](keys []string, items map[K]V) []V {
+	out := make([]V, 0, len(keys))
+	for _, k := range keys {
+		if v, ok := items[K(k)]; ok {
+			out = append(out, v)
+		}
+	}
+	return out
+}

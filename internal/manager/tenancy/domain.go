@@ -1,0 +1,74 @@
+package tenancy
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/store/dbgen"
+)
+
+// Domain is a tenant.
+type Domain struct {
+	Name              string
+	Description       *string
+	IsActive          bool
+	CreatedAt         time.Time
+	ModifiedAt        time.Time
+	TotalSlots        cluster.Slots
+	AllowedHosts      map[string]any
+	AllowedRegistries []string
+	IntegrationID     *string
+}
+
+func domainView(r dbgen.Domain) *Domain {
+	return &Domain{Name: r.Name, Description: r.Description, IsActive: r.IsActive, CreatedAt: r.CreatedAt.UTC(), ModifiedAt: r.ModifiedAt.UTC(),
+		TotalSlots: r.TotalResourceSlots, AllowedHosts: r.AllowedVfolderHosts, AllowedRegistries: r.AllowedDockerRegistries, IntegrationID: r.IntegrationID}
+}
+
+// GetDomain returns a domain; "" is the actor's own, the only one that most actors may see.
+func (s *Service) GetDomain(ctx context.Context, a authz.Actor, name string) (*Domain, error) {
+	if err := authz.Authenticated(a); err != nil {
+		return nil, err
+	}
+	if name == "" {
+		name = a.Domain
+	}
+	if name != a.Domain && authz.NeedReadAll(a, "look at domains") != nil {
+		return nil, authz.NotFound(domainNoun, name)
+	}
+	r, err := s.d.Store.GetDomain(ctx, name)
+	if store.Missing(err) {
+		return nil, authz.NotFound(domainNoun, name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read domain %s: %w", name, err)
+	}
+	return domainView(r), nil
+}
+
+// ListDomains lists all domains for superadmins and monitors, the actor's own otherwise.
+func (s *Service) ListDomains(ctx context.Context, a authz.Actor) ([]*Domain, error) {
+	if err := authz.Authenticated(a); err != nil {
+		return nil, err
+	}
+	if authz.NeedReadAll(a, "list domains") != nil {
+		own, err := s.GetDomain(ctx, a, "")
+		if err != nil {
+			return nil, err
+		}
+		return []*Domain{own}, nil
+	}
+	rows, err := s.d.Store.ListDomains(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read domains: %w", err)
+	}
+	out := make([]*Domain, len(rows))
+	for i, r := range rows {
+		out[i] = domainView(r)
+	}
+	return out, nil
+}

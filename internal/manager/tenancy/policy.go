@@ -1,0 +1,68 @@
+package tenancy
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"berth.dev/berth/internal/manager/authz"
+)
+
+// Policy limits what users or projects may have. What does not concern its kind is nil.
+type Policy struct {
+	Name      string
+	CreatedAt time.Time
+	// MaxFolders is 0 for no limit, MaxScopeBytes -1.
+	MaxFolders       int
+	MaxScopeBytes    int64
+	MaxModelSessions *int
+	MaxImages        *int
+	MaxNetworks      *int
+}
+
+// PolicyQuery selects policies among those that the actor may see: administrators and monitors all, others their own.
+type PolicyQuery struct {
+	Name string // "" is any
+	Mine bool   // only what holds for the actor
+}
+
+func (q PolicyQuery) of(a authz.Actor) *string {
+	if !q.Mine && (a.Superadmin() || a.Monitor() || a.DomainAdmin(a.Domain)) {
+		return nil
+	}
+	return new(string(a.UserID))
+}
+
+// UserPolicies are the policies of users, by name.
+func (s *Service) UserPolicies(ctx context.Context, a authz.Actor, q PolicyQuery) ([]Policy, error) {
+	if err := authz.Authenticated(a); err != nil {
+		return nil, err
+	}
+	rows, err := s.d.Store.UserPolicies(ctx, q.Name, q.of(a))
+	if err != nil {
+		return nil, fmt.Errorf("read policies of users: %w", err)
+	}
+	out := make([]Policy, len(rows))
+	for i, r := range rows {
+		out[i] = Policy{Name: r.Name, CreatedAt: r.CreatedAt.UTC(), MaxFolders: int(r.MaxVfolderCount), MaxScopeBytes: r.MaxQuotaScopeSize,
+			MaxModelSessions: new(int(r.MaxSessionCountPerModelSession)), MaxImages: new(int(r.MaxCustomizedImageCount))}
+	}
+	return out, nil
+}
+
+// ProjectPolicies are the policies of projects, by name.
+func (s *Service) ProjectPolicies(ctx context.Context, a authz.Actor, q PolicyQuery) ([]Policy, error) {
+	if err := authz.Authenticated(a); err != nil {
+		return nil, err
+	}
+	rows, err := s.d.Store.ProjectPolicies(ctx, q.Name, q.of(a))
+	if err != nil {
+		return nil, fmt.Errorf("read policies of projects: %w", err)
+	}
+	out := make([]Policy, len(rows))
+	for i, r := range rows {
+		out[i] = Policy{Name: r.Name, CreatedAt: r.CreatedAt.UTC(), MaxFolders: int(r.MaxVfolderCount), MaxScopeBytes: r.MaxQuotaScopeSize,
+			MaxNetworks: new(int(r.MaxNetworkCount))}
+	}
+	return out, nil
+}

@@ -1,0 +1,82 @@
+// Package tenancy is who may use the cluster: domains, projects, users, keypairs, what their policies allow, and what they
+// keep for their sessions (dotfiles, bootstrap scripts, SSH keypairs). It tells who a caller is, and makes the first rows
+// of an empty cluster. It knows no sessions; the other nouns ask it who owns what.
+package tenancy
+
+import (
+	"crypto/rand"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/recent"
+	"berth.dev/berth/internal/manager/seal"
+	"berth.dev/berth/internal/manager/store"
+)
+
+// Nouns of errors.
+const (
+	userNoun    = "user"
+	domainNoun  = "domain"
+	projectNoun = "project"
+	keypairNoun = "keypair"
+	policyNoun  = "resource policy"
+)
+
+const zeroUUID = "00000000-0000-0000-0000-000000000000"
+
+// Deps are what a Service works with. Store, Seal and Log are required; Clock, IDs and Random default to the system's.
+type Deps struct {
+	Store  *store.Store
+	Seal   *seal.Key
+	Clock  func() time.Time
+	IDs    func() string
+	Random io.Reader
+	Log    *slog.Logger
+}
+
+// Service is the use cases of tenancy.
+type Service struct {
+	d         Deps
+	passwords *seal.Passwords
+	// actors are who owns an access key.
+	actors *recent.Cache[cluster.AccessKey, knownActor]
+}
+
+// New makes the use cases.
+func New(d Deps) (*Service, error) {
+	if d.Store == nil || d.Seal == nil || d.Log == nil {
+		return nil, fault.New(fault.Internal, "tenancy: store, seal and log are required")
+	}
+	d = d.withDefaults()
+	return &Service{d: d, passwords: seal.NewPasswords(0, d.Random), actors: recent.New[cluster.AccessKey, knownActor](d.Store.ActorsTurn)}, nil
+}
+
+func (d Deps) withDefaults() Deps {
+	if d.Random == nil {
+		d.Random = rand.Reader
+	}
+	if d.Clock == nil {
+		d.Clock = time.Now
+	}
+	if d.IDs == nil {
+		d.IDs = RandomIDs(d.Random)
+	}
+	return d
+}
+
+// RandomIDs makes UUIDs of version 4 from random bytes.
+func RandomIDs(random io.Reader) func() string {
+	return func() string {
+		id, err := uuid.NewRandomFromReader(random)
+		if err != nil {
+			panic(fmt.Sprintf("make an id: %v", err)) // the system's randomness does not fail
+		}
+		return id.String()
+	}
+}
