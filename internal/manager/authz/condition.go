@@ -323,7 +323,7 @@ func (c allOf) given(a Actor) condition {
 
 func (c allOf) sql(q *query) string { return join(c, q, " AND ") }
 func (c allOf) facts() []Fact       { return factsOf(c) }
-func (c allOf) String() string      { return wordsOf(c, " and ") }
+func (c allOf) String() string      { return wordsOf(c, " and ", " and ") }
 
 // anyOf holds when one of the conditions does.
 type anyOf []condition
@@ -345,7 +345,7 @@ func (c anyOf) given(a Actor) condition {
 
 func (c anyOf) sql(q *query) string { return join(c, q, " OR ") }
 func (c anyOf) facts() []Fact       { return factsOf(c) }
-func (c anyOf) String() string      { return wordsOf(c, ", ") }
+func (c anyOf) String() string      { return wordsOf(c, ", ", " or ") }
 
 // reduce returns the conditions that are left for an actor; decided says that one of them has the decisive value.
 func reduce(conditions []condition, a Actor, decisive constant) (left []condition, decided bool) {
@@ -378,12 +378,19 @@ func factsOf(conditions []condition) []Fact {
 	return slices.Compact(out)
 }
 
-func wordsOf(conditions []condition, between string) string {
-	words := make([]string, len(conditions))
+func wordsOf(conditions []condition, between, last string) string {
+	words := ""
 	for i, one := range conditions {
-		words[i] = one.String()
+		switch {
+		case i == 0:
+		case i == len(conditions)-1:
+			words += last
+		default:
+			words += between
+		}
+		words += one.String()
 	}
-	return strings.Join(words, between)
+	return words
 }
 
 // named gives a condition the words that people use for it.

@@ -19,6 +19,7 @@ var (
 	// assigned is for objects that domains, projects and keypairs are given.
 	assigned = named{anyOf{match{ToDomains, itsDomain}, match{ToProjects, itsProjects}, match{ToKeys, itsKey}},
 		"whose domain, project or keypair it is assigned to"}
+	usable    = named{allOf{flag(Active), assigned}, "whose domain, project or keypair it is assigned to while it is active"}
 	everybody = constant(true)
 )
 
@@ -40,7 +41,8 @@ var (
 	none        = is{Granted, []string{""}}
 	ofProject   = not{is{Project, []string{""}}}
 	mayChange   = not{is{Permission, []string{string(cluster.ReadOnly)}}}
-	modelAuthor = named{allOf{member, is{ProjectType, []string{"model-store"}}, match{Creator, itsUser}},
+	ofModels    = is{ProjectType, []string{"model-store"}}
+	modelAuthor = named{allOf{member, ofModels, match{Creator, itsUser}},
 		"who made it in a model store that they are still a member of"}
 	// A permission that is left of a former member of a project gives nothing.
 	shared  = named{allOf{not{ofProject}, flag(Given)}, "whom it is shared with"}
@@ -71,15 +73,17 @@ func changesFiles(allowed ...string) condition {
 
 // Folders are virtual folders.
 var Folders = Kind{"virtual folder", map[Verb]condition{
-	See:       anyOf{owner, member, shared, manager, monitor},
-	Mount:     anyOf{owner, member, shared},
-	Create:    anyOf{named{not{ofProject}, "every user for themselves"}, allOf{ofProject, anyOf{inOffice, superadmin}}},
+	See:   anyOf{owner, member, shared, manager, monitor},
+	Reach: anyOf{owner, member, shared},
+	Create: anyOf{named{not{ofProject}, "every user for themselves"}, named{allOf{member, ofModels}, "members of a model store"},
+		named{allOf{ofProject, inOffice}, "an administrator of the project's domain"}, superadmin},
 	Change:    anyOf{owner, modelAuthor, manager},
 	ReadFiles: anyOf{owner, member, shared, manager},
 	WriteFiles: named{changesFiles(string(cluster.ReadWrite), string(cluster.ReadWriteDelete)),
 		"its owner unless it is read-only, members and whom it is shared with by their permission (rw, wd), " + manager.words},
 	DeleteFiles: named{changesFiles(string(cluster.ReadWriteDelete)),
 		"its owner unless it is read-only, members and whom it is shared with by their permission (wd), " + manager.words},
+	Purge:      manager,
 	Administer: superadmin,
 }}
 
@@ -127,9 +131,10 @@ var Keypairs = Kind{"keypair", map[Verb]condition{
 
 // Projects are groups of users of one domain.
 var Projects = Kind{"project", map[Verb]condition{
-	See:    anyOf{member, inOffice, superadmin, monitor},
-	Use:    anyOf{member, superadmin},
-	Change: anyOf{inOffice, superadmin},
+	See:        anyOf{member, inOffice, superadmin, monitor},
+	Use:        member,
+	Change:     anyOf{inOffice, superadmin},
+	Administer: superadmin,
 }}
 
 // Domains are the tenants of a cluster.
@@ -147,8 +152,8 @@ var Policies = Kind{"resource policy", map[Verb]condition{
 
 // ResourceGroups are sets of agents with one scheduling policy.
 var ResourceGroups = Kind{"resource group", map[Verb]condition{
-	See:        anyOf{allOf{flag(Active), assigned}, superadmin, monitor},
-	Use:        allOf{flag(Active), assigned},
+	See:        anyOf{usable, superadmin, monitor},
+	Use:        usable,
 	Administer: superadmin,
 }}
 
@@ -160,7 +165,8 @@ var Agents = Kind{"agent", map[Verb]condition{
 
 // Presets are named amounts of resources.
 var Presets = Kind{"resource preset", map[Verb]condition{
-	See:        everybody,
+	See: anyOf{named{flag(Public), "every user where it is for all resource groups"}, named{allOf{flag(Active), assigned}, "whoever may use its resource group"},
+		superadmin, monitor},
 	Administer: superadmin,
 }}
 

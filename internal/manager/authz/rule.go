@@ -19,15 +19,16 @@ const (
 	Act        Verb = "act"        // name it as the owner of a request
 	Reveal     Verb = "reveal"     // be told its secret
 	Visit      Verb = "visit"      // connect to the app behind it
+	Purge      Verb = "purge"      // forget it with its trash
 	// Of folders: what concerns the files in them.
-	Mount       Verb = "mount"        // have it among the folders of one's own sessions
+	Reach       Verb = "reach"        // have it among one's own folders: in lists, and to mount
 	ReadFiles   Verb = "read files"   // list and download
 	WriteFiles  Verb = "write files"  // make, change and upload
 	DeleteFiles Verb = "delete files" // remove
 )
 
 // reads reports whether the verb changes nothing. The others are refused to monitors whatever the rule says.
-func (v Verb) reads() bool { return v == See || v == ReadFiles }
+func (v Verb) reads() bool { return v == See || v == Reach || v == ReadFiles }
 
 // Kind is a kind of object with its rule: who may do what. Every decision about objects of the kind comes from it, those about
 // one object (May, Check) as well as those about all rows of a query (Where).

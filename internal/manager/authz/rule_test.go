@@ -96,9 +96,9 @@ func TestWhoMay(t *testing.T) {
 		{authz.Folders, given(mine), authz.See, seeAll},
 		{authz.Folders, ofProject, authz.See, "admin, admin and member, author, member, monitor, monitor and owner, superadmin"},
 		{authz.Folders, given(ofProject), authz.See, "admin, admin and member, author, member, monitor, monitor and owner, superadmin"},
-		{authz.Folders, mine, authz.Mount, "author, owner"},
-		{authz.Folders, given(mine), authz.Mount, all},
-		{authz.Folders, ofProject, authz.Mount, "admin and member, author, member"},
+		{authz.Folders, mine, authz.Reach, "author, monitor and owner, owner"},
+		{authz.Folders, given(mine), authz.Reach, seeAll},
+		{authz.Folders, ofProject, authz.Reach, "admin and member, author, member, monitor and owner"},
 		{authz.Folders, mine, authz.Change, owned},
 		{authz.Folders, roots, authz.Change, hidden},
 		{authz.Folders, given(mine), authz.Change, owned},
@@ -106,6 +106,10 @@ func TestWhoMay(t *testing.T) {
 		{authz.Folders, with(ofProject, func(o *authz.Object) { o.ProjectType = "model-store" }), authz.Change, "admin, admin and member, author, superadmin"},
 		{authz.Folders, mine, authz.Create, all},
 		{authz.Folders, ofProject, authz.Create, admins},
+		{authz.Folders, with(ofProject, func(o *authz.Object) { o.ProjectType = "model-store" }), authz.Create, "admin, admin and member, author, member, superadmin"},
+		{authz.Folders, mine, authz.Purge, admins},
+		{authz.Folders, roots, authz.Purge, "superadmin"},
+		{authz.Folders, ofProject, authz.Purge, admins},
 		{authz.Folders, mine, authz.ReadFiles, "admin, admin and member, author, monitor and owner, owner, superadmin"},
 		{authz.Folders, ofProject, authz.ReadFiles, "admin, admin and member, author, member, monitor and owner, superadmin"},
 		{authz.Folders, given(mine), authz.ReadFiles, seeAll},
@@ -137,7 +141,8 @@ func TestWhoMay(t *testing.T) {
 		{authz.Keypairs, mine, authz.Reveal, hidden},
 
 		{authz.Projects, ofProject, authz.See, "admin, admin and member, author, member, monitor, monitor and owner, superadmin"},
-		{authz.Projects, ofProject, authz.Use, "admin and member, author, member, superadmin"},
+		{authz.Projects, ofProject, authz.Use, "admin and member, author, member"},
+		{authz.Projects, ofProject, authz.Administer, "superadmin"},
 		{authz.Projects, ofProject, authz.Change, admins},
 
 		{authz.Domains, authz.Object{Domain: "d"}, authz.See,
@@ -160,7 +165,9 @@ func TestWhoMay(t *testing.T) {
 
 		{authz.Agents, authz.Object{}, authz.See, readAll},
 		{authz.Agents, authz.Object{}, authz.Administer, "superadmin"},
-		{authz.Presets, authz.Object{}, authz.See, seeAll},
+		{authz.Presets, authz.Object{Public: true}, authz.See, seeAll},
+		{authz.Presets, authz.Object{Active: true, Domains: []string{"e"}}, authz.See, "admin elsewhere, foreigner, monitor, monitor and owner, superadmin"},
+		{authz.Presets, authz.Object{Domains: []string{"e"}}, authz.See, readAll},
 		{authz.Presets, authz.Object{}, authz.Administer, "superadmin"},
 		{authz.IdleCheckers, authz.Object{}, authz.See, readAll},
 		{authz.IdleCheckers, authz.Object{}, authz.Administer, "superadmin"},
@@ -246,13 +253,13 @@ func TestRefusals(t *testing.T) {
 	require.True(t, fault.Is(authz.Sessions.Check(people["stranger"], authz.See, o), fault.NotFound))
 	require.EqualError(t, authz.Sessions.Check(people["stranger"], authz.See, o), authz.NotFound("session", "work").Error())
 	require.ErrorContains(t, authz.Sessions.Check(people["monitor"], authz.Change, o),
-		"o@x may not change this session: this needs its owner, an administrator of its domain unless it belongs to a superadmin, a superadmin")
+		"o@x may not change this session: this needs its owner, an administrator of its domain unless it belongs to a superadmin or a superadmin")
 	require.ErrorContains(t, authz.Sessions.Check(people["nobody"], authz.See, o), "authenticated")
 
 	require.NoError(t, authz.Agents.Need(people["monitor"], authz.See, authz.Object{}, "list agents"))
 	err := authz.Agents.Need(people["stranger"], authz.See, authz.Object{}, "list agents")
 	require.True(t, fault.Is(err, fault.Denied))
-	require.ErrorContains(t, err, "x@x may not list agents: this needs a superadmin, a monitor")
+	require.ErrorContains(t, err, "x@x may not list agents: this needs a superadmin or a monitor")
 	require.ErrorContains(t, authz.Agents.Need(people["nobody"], authz.See, authz.Object{}, "list agents"), "authenticated")
 }
 
@@ -287,7 +294,7 @@ func TestPredicates(t *testing.T) {
 
 	projects := authz.Columns{authz.Project: "p.id", authz.Domain: "p.domain_name"}
 	got, args = where(authz.Projects, people["member"], authz.Use, projects)
-	require.Equal(t, "(p.id = ANY($1::uuid[]))", got)
+	require.Equal(t, "p.id = ANY($1::uuid[])", got)
 	require.Equal(t, []any{[]string{"other", "p"}}, args)
 	got, _ = where(authz.Projects, people["owner"], authz.Use, projects)
 	require.Equal(t, "false", got, "who is in no project")
@@ -347,7 +354,7 @@ func TestInvariants(t *testing.T) {
 				if k.May(half, v, o) || k.May(authz.Actor{Role: a.Role, Domain: a.Domain, Projects: a.Projects}, v, o) {
 					says("who is not authenticated may do nothing")
 				}
-				reads := v == authz.See || v == authz.ReadFiles
+				reads := v == authz.See || v == authz.Reach || v == authz.ReadFiles
 				if a.Role == authz.RoleMonitor && !reads && allowed {
 					says("monitors change nothing")
 				}
@@ -398,6 +405,6 @@ func TestKindsAreWhole(t *testing.T) {
 		}
 	}
 	require.Equal(t, "nobody", authz.Sessions.Who("dance"))
-	require.Equal(t, "every user", authz.Presets.Who(authz.See))
+	require.Equal(t, "every user", authz.Announcements.Who(authz.See))
 	require.Equal(t, []authz.Fact{authz.Domain, authz.Owner, authz.OwnerRole}, authz.Sessions.Facts())
 }

@@ -61,7 +61,7 @@ func (a *API) authorize(c *call) error {
 	if err != nil {
 		return err
 	}
-	actor, _, err := a.svc.Authenticate(c.ctx(), k.AccessKey)
+	actor, _, err := a.tenancy.Authenticate(c.ctx(), k.AccessKey)
 	if err != nil {
 		return err
 	}

@@ -60,7 +60,7 @@ const (
 
 // Checkers lists all checkers (superadmins and monitors).
 func (s *Service) Checkers(ctx context.Context, a authz.Actor) ([]Checker, error) {
-	if err := authz.NeedReadAll(a, "list idle checkers"); err != nil {
+	if err := authz.IdleCheckers.Need(a, authz.See, authz.Object{}, "list idle checkers"); err != nil {
 		return nil, err
 	}
 	rows, err := s.d.Store.ListIdleCheckers(ctx)
@@ -94,7 +94,7 @@ func (s *Service) Checkers(ctx context.Context, a authz.Actor) ([]Checker, error
 
 // SetChecker makes a checker or replaces the one of that name with its bindings (superadmins). Sessions feel it within seconds.
 func (s *Service) SetChecker(ctx context.Context, a authz.Actor, c Checker) error {
-	if err := authz.NeedSuperadmin(a, "change idle checkers"); err != nil {
+	if err := authz.IdleCheckers.Need(a, authz.Administer, authz.Object{}, "change idle checkers"); err != nil {
 		return err
 	}
 	if err := c.check(); err != nil {
@@ -206,7 +206,7 @@ func (s *Service) idleBinding(ctx context.Context, a authz.Actor, b Binding) (ou
 
 // RemoveChecker removes a checker (superadmins).
 func (s *Service) RemoveChecker(ctx context.Context, a authz.Actor, name string) error {
-	if err := authz.NeedSuperadmin(a, "change idle checkers"); err != nil {
+	if err := authz.IdleCheckers.Need(a, authz.Administer, authz.Object{}, "change idle checkers"); err != nil {
 		return err
 	}
 	n, err := s.d.Store.DropIdleChecker(ctx, name)
@@ -430,7 +430,7 @@ func (s *Service) KeepAlive(ctx context.Context, a authz.Actor, ref string, owne
 	case o.Status.Final():
 		return time.Time{}, fault.Conflictf("session %s has ended", o.Name).WithReason("existing-session-not-running")
 	}
-	admin := a.DomainAdmin(o.DomainName)
+	admin := authz.Domains.May(a, authz.Change, authz.Object{Domain: o.DomainName})
 	if d == 0 {
 		if err := s.endKeepAlive(ctx, o, admin); err != nil {
 			return time.Time{}, err

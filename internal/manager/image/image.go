@@ -162,7 +162,7 @@ func (s *Service) findImage(ctx context.Context, a authz.Actor, ref, architectur
 
 // Alias makes or moves an alias (superadmins).
 func (s *Service) Alias(ctx context.Context, a authz.Actor, alias, target, architecture string) error {
-	if err := authz.NeedSuperadmin(a, "name images"); err != nil {
+	if err := authz.Images.Need(a, authz.Administer, authz.Object{}, "name images"); err != nil {
 		return err
 	}
 	if len(alias) == 0 || len(alias) > 255 || strings.ContainsFunc(alias, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
@@ -180,7 +180,7 @@ func (s *Service) Alias(ctx context.Context, a authz.Actor, alias, target, archi
 
 // Dealias removes an alias (superadmins).
 func (s *Service) Dealias(ctx context.Context, a authz.Actor, alias string) error {
-	if err := authz.NeedSuperadmin(a, "name images"); err != nil {
+	if err := authz.Images.Need(a, authz.Administer, authz.Object{}, "name images"); err != nil {
 		return err
 	}
 	n, err := s.store.DropAlias(ctx, alias)
@@ -195,7 +195,7 @@ func (s *Service) Dealias(ctx context.Context, a authz.Actor, alias string) erro
 
 // Forget hides an image from new sessions until an agent reports it with another content (superadmins).
 func (s *Service) Forget(ctx context.Context, a authz.Actor, ref, architecture string) (*Image, error) {
-	if err := authz.NeedSuperadmin(a, "forget images"); err != nil {
+	if err := authz.Images.Need(a, authz.Administer, authz.Object{}, "forget images"); err != nil {
 		return nil, err
 	}
 	row, err := s.findImage(ctx, a, ref, architecture)

@@ -11,7 +11,7 @@ import (
 
 // Doctor compares the rows with each other (superadmins). No findings means healthy.
 func (s *Service) Doctor(ctx context.Context, a authz.Actor) ([]cluster.Finding, error) {
-	if err := authz.NeedReadAll(a, "examine the cluster"); err != nil {
+	if err := authz.Cluster.Need(a, authz.See, authz.Object{}, "examine the cluster"); err != nil {
 		return nil, err
 	}
 	return s.Findings(ctx)

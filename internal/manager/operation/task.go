@@ -48,12 +48,12 @@ func (s *Service) Task(ctx context.Context, a authz.Actor, id string) (Task, err
 	if err != nil {
 		return Task{}, fmt.Errorf("read task %s: %w", id, err)
 	}
-	o := authz.Owned{Noun: taskNoun, Name: id}
+	o := authz.Object{Name: id}
 	if r.Owner != nil {
-		o.UserID = cluster.UserID(*r.Owner)
+		o.Owner = cluster.UserID(*r.Owner)
 	}
 	return Task{ID: r.ID, Kind: r.Kind, Subject: r.Subject, Status: r.Status, Message: r.Message, Current: r.Current, Total: r.Total,
-		CreatedAt: r.CreatedAt.UTC(), UpdatedAt: r.UpdatedAt.UTC()}, authz.Read(a, o)
+		CreatedAt: r.CreatedAt.UTC(), UpdatedAt: r.UpdatedAt.UTC()}, authz.Tasks.Check(a, authz.See, o)
 }
 
 // TaskEvents streams states of a task, the final one last, then closes the channel.

@@ -50,7 +50,7 @@ func (s *Service) Commit(ctx context.Context, a authz.Actor, ref string, owner c
 	}
 	reference := "berth/commit-" + imageWord(v.Name) + ":" + tag
 	if err := s.mayCustomize(ctx, v, reference); err != nil {
-		return Task{}, err
+		return "", err
 	}
 	// The names of this body are those of wire/node.CommitRequest.
 	body, err := json.Marshal(map[string]any{"reference": reference, "labels": map[string]string{

@@ -6,8 +6,10 @@ import (
 	"strings"
 
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/image"
 	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 // lookups remembers what was read for some requests for sessions that are checked together, so that a crowd of equal ones
@@ -117,9 +119,9 @@ func (q *lookups) limits(ctx context.Context, key string) (limits, error) {
 	return q.policies.get(key, func() (limits, error) { return q.s.limitsOf(ctx, key) })
 }
 
-func (q *lookups) groups(ctx context.Context, domain, project, key string) ([]dbgen.ResourceGroup, error) {
-	return q.allowed.get([3]string{domain, project, key}, func() ([]dbgen.ResourceGroup, error) {
-		return q.s.d.Store.AllowedResourceGroups(ctx, domain, []string{project}, key)
+func (q *lookups) groups(ctx context.Context, owner dbgen.ActorByKeyRow, project string) ([]dbgen.ResourceGroup, error) {
+	return q.allowed.get([3]string{owner.DomainName, project, owner.AccessKey}, func() ([]dbgen.ResourceGroup, error) {
+		return q.s.d.Resource.Usable(ctx, tenancy.ActorOf(owner), cluster.ProjectID(project))
 	})
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// actorsChannel is what the triggers of migration 0013 notify on when something changed about who may do what.
+// actorsChannel is what the triggers of migration 0015 notify on when something changed about who may do what.
 const actorsChannel = "berth_actors"
 
 // ActorsTurn is a number that is another one after every change of what actors are made of: users, keypairs, domains and

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"encoding/pem"
 	"fmt"
+	"slices"
 	"strings"
 
 	"berth.dev/berth/internal/cluster"
@@ -132,7 +133,7 @@ func (s *Service) Roles(ctx context.Context, a authz.Actor, project string) (Rol
 	if a.Superadmin() {
 		r.Global = "superadmin"
 	}
-	if a.DomainAdmin(a.Domain) {
+	if authz.Domains.May(a, authz.Change, authz.Object{Domain: a.Domain}) {
 		r.Domain = "admin"
 	}
 	if project == "" {
@@ -142,7 +143,7 @@ func (s *Service) Roles(ctx context.Context, a authz.Actor, project string) (Rol
 	if err != nil {
 		return Roles{}, err
 	}
-	if !a.Member(cluster.ProjectID(p.ID)) {
+	if !slices.Contains(a.Projects, cluster.ProjectID(p.ID)) {
 		return Roles{}, authz.NotFound(projectNoun, project)
 	}
 	member := "user"
@@ -191,8 +192,16 @@ func (s *Service) UpdateFullName(ctx context.Context, a authz.Actor, email, full
 	if email == "" {
 		email = a.Email
 	}
-	if email != a.Email && !a.Superadmin() {
-		return authz.NotFound(userNoun, email)
+	o := authz.Object{Name: email, Owner: a.UserID}
+	if email != a.Email {
+		u, err := s.UserByEmail(ctx, email)
+		if err != nil {
+			return err
+		}
+		o = authz.Object{Name: email, Owner: cluster.UserID(u.ID), OwnerRole: authz.Role(u.Role), Domain: u.DomainName}
+	}
+	if err := authz.Users.Check(a, authz.Change, o); err != nil {
+		return err
 	}
 	if len(fullName) > 255 {
 		return fault.Invalidf("the name has more than 255 bytes")
@@ -230,7 +239,7 @@ func (s *Service) SSHKeypair(ctx context.Context, a authz.Actor) (SSHKeypair, er
 
 // GenerateSSHKeypair replaces the keypair by a fresh ed25519 one and returns both halves.
 func (s *Service) GenerateSSHKeypair(ctx context.Context, a authz.Actor) (SSHKeypair, error) {
-	if err := authz.Authenticated(a); err != nil {
+	if err := authz.Keypairs.Need(a, authz.Change, authz.Object{Owner: a.UserID}, "change an SSH keypair"); err != nil {
 		return SSHKeypair{}, err
 	}
 	k, err := newSSHKeypair(s)
@@ -242,7 +251,7 @@ func (s *Service) GenerateSSHKeypair(ctx context.Context, a authz.Actor) (SSHKey
 
 // SetSSHKeypair stores a keypair that the user brings.
 func (s *Service) SetSSHKeypair(ctx context.Context, a authz.Actor, public string, private seal.Secret) error {
-	if err := authz.Authenticated(a); err != nil {
+	if err := authz.Keypairs.Need(a, authz.Change, authz.Object{Owner: a.UserID}, "change an SSH keypair"); err != nil {
 		return err
 	}
 	fields := strings.Fields(public)

@@ -37,8 +37,8 @@ func (s *Service) GetDomain(ctx context.Context, a authz.Actor, name string) (*D
 	if name == "" {
 		name = a.Domain
 	}
-	if name != a.Domain && authz.NeedReadAll(a, "look at domains") != nil {
-		return nil, authz.NotFound(domainNoun, name)
+	if err := authz.Domains.Check(a, authz.See, authz.Object{Name: name, Domain: name}); err != nil {
+		return nil, err
 	}
 	r, err := s.d.Store.GetDomain(ctx, name)
 	if store.Missing(err) {
@@ -55,20 +55,15 @@ func (s *Service) ListDomains(ctx context.Context, a authz.Actor) ([]*Domain, er
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
 	}
-	if authz.NeedReadAll(a, "list domains") != nil {
-		own, err := s.GetDomain(ctx, a, "")
-		if err != nil {
-			return nil, err
-		}
-		return []*Domain{own}, nil
-	}
 	rows, err := s.d.Store.ListDomains(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read domains: %w", err)
 	}
-	out := make([]*Domain, len(rows))
-	for i, r := range rows {
-		out[i] = domainView(r)
+	out := []*Domain{}
+	for _, r := range rows {
+		if authz.Domains.May(a, authz.See, authz.Object{Domain: r.Name}) {
+			out = append(out, domainView(r))
+		}
 	}
 	return out, nil
 }

@@ -195,49 +195,6 @@ func (q *Queries) AllowGroupForProject(ctx context.Context, resourceGroup string
 	return err
 }
 
-const allowedResourceGroups = `-- name: AllowedResourceGroups :many
-SELECT g.name, g.description, g.is_active, g.is_public, g.created_at, g.wsproxy_addr, g.wsproxy_api_token_sealed, g.driver, g.driver_opts, g.scheduler, g.scheduler_opts, g.use_host_network FROM resource_groups g
-WHERE g.is_active AND (
-    EXISTS (SELECT 1 FROM resource_groups_for_domains d WHERE d.resource_group = g.name AND d.domain_name = $1)
- OR EXISTS (SELECT 1 FROM resource_groups_for_projects p WHERE p.resource_group = g.name AND p.project_id = ANY($2::uuid[]))
- OR EXISTS (SELECT 1 FROM resource_groups_for_keypairs k WHERE k.resource_group = g.name AND k.access_key = $3))
-ORDER BY g.name
-`
-
-// The union of what the domain, the projects and the keypair may use; active ones, by name.
-func (q *Queries) AllowedResourceGroups(ctx context.Context, domainName string, projects []string, accessKey string) ([]ResourceGroup, error) {
-	rows, err := q.db.Query(ctx, allowedResourceGroups, domainName, projects, accessKey)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []ResourceGroup{}
-	for rows.Next() {
-		var i ResourceGroup
-		if err := rows.Scan(
-			&i.Name,
-			&i.Description,
-			&i.IsActive,
-			&i.IsPublic,
-			&i.CreatedAt,
-			&i.WsproxyAddr,
-			&i.WsproxyApiTokenSealed,
-			&i.Driver,
-			&i.DriverOpts,
-			&i.Scheduler,
-			&i.SchedulerOpts,
-			&i.UseHostNetwork,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const domainDotfiles = `-- name: DomainDotfiles :one
 SELECT dotfiles FROM domains WHERE name = $1 FOR UPDATE
 `
@@ -557,45 +514,6 @@ func (q *Queries) ListKeypairPolicies(ctx context.Context) ([]KeypairResourcePol
 			&i.IdleTimeout,
 			&i.AllowedVfolderHosts,
 			&i.MaxKeepAlive,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const listProjects = `-- name: ListProjects :many
-SELECT id, name, description, is_active, created_at, modified_at, domain_name, total_resource_slots, allowed_vfolder_hosts, integration_id, type, resource_policy, dotfiles FROM projects WHERE ($1::text IS NULL OR domain_name = $1)
-ORDER BY domain_name, name
-`
-
-func (q *Queries) ListProjects(ctx context.Context, domainName *string) ([]Project, error) {
-	rows, err := q.db.Query(ctx, listProjects, domainName)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Project{}
-	for rows.Next() {
-		var i Project
-		if err := rows.Scan(
-			&i.ID,
-			&i.Name,
-			&i.Description,
-			&i.IsActive,
-			&i.CreatedAt,
-			&i.ModifiedAt,
-			&i.DomainName,
-			&i.TotalResourceSlots,
-			&i.AllowedVfolderHosts,
-			&i.IntegrationID,
-			&i.Type,
-			&i.ResourcePolicy,
-			&i.Dotfiles,
 		); err != nil {
 			return nil, err
 		}

@@ -72,8 +72,11 @@ LEFT JOIN projects p ON q.quota_scope = 'project:' || p.id::text`, "q.host || '/
 		authz.ToProjects: `ARRAY(SELECT x.project_id FROM resource_groups_for_projects x WHERE x.resource_group = g.name)`,
 		authz.ToKeys:     `ARRAY(SELECT x.access_key FROM resource_groups_for_keypairs x WHERE x.resource_group = g.name)`}}
 
+	Presets = Source{authz.Presets, "resource_presets p LEFT JOIN resource_groups g ON g.name = p.resource_group", "p.id::text", authz.Columns{
+		authz.Public: "p.resource_group IS NULL", authz.Active: "g.is_active", authz.ToDomains: ResourceGroups.Columns[authz.ToDomains],
+		authz.ToProjects: ResourceGroups.Columns[authz.ToProjects], authz.ToKeys: ResourceGroups.Columns[authz.ToKeys]}}
+
 	Agents       = Source{authz.Agents, "agents a", "a.id", nil}
-	Presets      = Source{authz.Presets, "resource_presets p", "p.id::text", nil}
 	IdleCheckers = Source{authz.IdleCheckers, "idle_checkers i", "i.name", nil}
 	Tasks        = Source{authz.Tasks, "background_tasks t", "t.id::text", authz.Columns{authz.Owner: "t.owner"}}
 	Settings     = Source{authz.Announcements, "cluster_settings x", "x.key", nil}

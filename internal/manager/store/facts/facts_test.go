@@ -284,6 +284,7 @@ func (w *world) supply() {
 	}
 	w.add(`INSERT INTO agents (id, status, resource_group) VALUES ('a', 'ALIVE', 'g1')`)
 	w.add(`INSERT INTO resource_presets (id, name, resource_slots) VALUES ($1, 'small', '{}')`, w.id())
+	w.add(`INSERT INTO resource_presets (id, name, resource_group, resource_slots) VALUES ($1, 'small', 'g1', '{}'), ($2, 'small', 'g2', '{}')`, w.id(), w.id())
 	w.add(`INSERT INTO idle_checkers (name, type, spec, target_session_types) VALUES ('nightly', 'session_lifetime', '{"max_lifetime_seconds": 60}', '{interactive}')`)
 	w.add(`INSERT INTO cluster_settings (key, value) VALUES ('announcement', '"hello"') ON CONFLICT DO NOTHING`)
 	for i, r := range registries {
