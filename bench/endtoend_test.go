@@ -371,6 +371,8 @@ func TestRole(t *testing.T) {
 		runProxy(t, said)
 	case "echo":
 		runEcho(t, said)
+	case "reverse":
+		runReverse(t, said)
 	default:
 		t.Skip("a part of a benchmark")
 	}

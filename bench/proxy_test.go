@@ -42,7 +42,8 @@ func runProxy(t *testing.T, said map[string]string) {
 	many, _ := strconv.Atoi(os.Getenv("BERTH_ROLE_CIRCUITS"))
 	var circuits []proxy.Circuit
 	add := func(label string, n int) {
-		circuits = append(circuits, proxy.Circuit{ID: fmt.Sprintf("00000000-0000-0000-0000-%012d", n), Revision: 1, Mode: proxy.ModeSubdomain, Label: label, Protocol: "http", Public: true})
+		circuits = append(circuits, proxy.Circuit{ID: fmt.Sprintf("00000000-0000-0000-0000-%012d", n), Revision: 1, Mode: proxy.ModeSubdomain,
+			Label: label, Protocol: "http", Public: true, Targets: []proxy.Target{{Kernel: "k", Port: 1, Weight: 1}}})
 	}
 	for i, label := range []string{"files", "echo", "raw"} {
 		add(label, i)
@@ -52,7 +53,7 @@ func runProxy(t *testing.T, said map[string]string) {
 	}
 	var none *circuit.Table
 	table, _ := none.With(circuit.Change{Reset: true, Put: circuits, Keys: [][]byte{[]byte("bench")}})
-	dial := func(ctx context.Context, c *circuit.Circuit) (net.Conn, error) {
+	dial := func(ctx context.Context, c *circuit.Circuit, _ proxy.Target) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", cmp.Or(addr[c.Label], addr["echo"]))
 		if err != nil {
 			return nil, fault.Unavailablef("the app does not listen").WithCause(err)

@@ -135,7 +135,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		Stats: a.meter.Stats, OnCommit: a.facts.look,
 	})
 	a.link, err = link.New(link.Options{
-		Addr: c.Manager, Dir: filepath.Join(c.StateDir, "node"),
+		Managers: c.managers(), Dir: filepath.Join(c.StateDir, "node"),
 		Hello: cluster.NodeHello{Agent: cluster.AgentID(c.ID), BootID: chassis.BootID(), Version: chassis.Build().Version, ResourceGroup: c.ResourceGroup, Region: c.Region},
 		Token: c.token, Keeper: a.keeper, Ledger: a.ledger, Meter: a.meter, Facts: a.facts.get, NewFacts: a.facts.changed,
 		Handler: handler, Act: a.act, Log: d.Log, Clock: d.Clock,
@@ -145,7 +145,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	}
 	a.data = data.New(data.Options{
 		Find: a.keeper.Find, Runners: a.runners, Member: a.link.Member(), Dir: filepath.Join(c.StateDir, "data"),
-		Listen: c.DataListen, Advertise: c.DataAdvertise, Manager: c.Manager, Registry: d.Registry, Log: d.Log, Clock: d.Clock,
+		Listen: c.DataListen, Advertise: c.DataAdvertise, Manager: c.managers()[0], Registry: d.Registry, Log: d.Log, Clock: d.Clock,
 	})
 	a.facts.data = a.data
 	a.services = []*chassis.Service{
@@ -172,7 +172,7 @@ func (a *Agent) Ready(context.Context) error {
 	case !f.EngineOK:
 		return fault.Unavailablef("the container engine does not answer: %s", f.EngineError)
 	case !a.link.Connected():
-		return fault.Unavailablef("the manager at %s is not connected", a.c.Manager)
+		return fault.Unavailablef("no manager is connected; %s is tried next", a.link.Manager())
 	}
 	return nil
 }

@@ -21,8 +21,10 @@ import (
 type Config struct {
 	// ID names the agent in its cluster: letters, digits, '-', '_' and '.'; at most 64 characters.
 	ID string
-	// Manager is the host:port of the manager's agent port.
-	Manager string
+	// Manager is the host:port of the manager's agent port. Managers, where it is set, takes its place and names several: the
+	// agent is connected to one of them and goes to the next when that one is gone.
+	Manager  string
+	Managers []string
 	// JoinToken, or the file that holds it, lets the agent join; it is needed once.
 	JoinToken     chassis.Secret
 	JoinTokenFile string
@@ -93,6 +95,14 @@ func DefaultConfig() Config {
 	}
 }
 
+// managers are the addresses of managers' agent ports.
+func (c Config) managers() []string {
+	if len(c.Managers) > 0 {
+		return c.Managers
+	}
+	return []string{c.Manager}
+}
+
 var validID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
 // Validate reports the first value that cannot be used.
@@ -100,8 +110,10 @@ func (c Config) Validate() error {
 	if !validID.MatchString(c.ID) {
 		return fault.Invalidf("agent id %q cannot be used", c.ID).WithNext("use up to 64 letters, digits, '-', '_' and '.', beginning with a letter or digit")
 	}
-	if _, _, err := net.SplitHostPort(c.Manager); err != nil {
-		return fault.Invalidf("the manager's address %q cannot be used", c.Manager).WithCause(err).WithNext("write host:port, for example 10.0.0.1:8082")
+	for _, addr := range c.managers() {
+		if _, _, err := net.SplitHostPort(addr); err != nil {
+			return fault.Invalidf("the manager's address %q cannot be used", addr).WithCause(err).WithNext("write host:port, for example 10.0.0.1:8082")
+		}
 	}
 	if c.StateDir == "" {
 		return fault.Invalidf("the agent has no state directory").WithNext("set agent.state_dir")

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -42,6 +43,7 @@ type Proxy struct {
 	d          Deps
 	log        *slog.Logger
 	member     *membership.Member // nil in tests
+	managers   *membership.Managers
 	client     *control.Client
 	engine     *forward.Engine
 	source     *certs.Source // nil without TLS
@@ -112,12 +114,13 @@ func New(cfg Config, d Deps) (*Proxy, error) {
 	if err := p.loadCertificates(); err != nil {
 		return nil, err
 	}
+	p.managers = membership.NewManagers(cfg.Managers, d.Random())
 	p.client = control.New(control.Options{
-		Managers: cfg.Managers, Member: member, Instance: p.instance, Changed: p.changed, Clock: d.Clock, Random: d.Random, Log: d.Log,
+		Managers: p.managers, Member: member, Instance: p.instance, Changed: p.changed, Clock: d.Clock, Random: d.Random, Log: d.Log,
 	})
 	engine := cfg.engine(trusted)
 	engine.Current = func(id string) *circuit.Circuit { return p.client.Table().ByID(id) }
-	p.engine = forward.New(engine, p.route, p.dial, d.Clock, d.Log.With("part", "forward"))
+	p.engine = forward.New(engine, p.route, p.d.Dial, d.Clock, d.Log.With("part", "forward"))
 	p.ports = newPorts(p)
 	p.services = p.makeServices()
 	return p, nil
@@ -173,7 +176,7 @@ func (p *Proxy) makeServices() []*chassis.Service {
 	}
 	if p.member != nil {
 		services = append(services, chassis.NewService("appproxy-membership", chassis.Hooks{Run: func(ctx context.Context) error {
-			return p.member.KeepRenewed(ctx, p.cfg.Managers...)
+			return p.member.KeepRenewed(ctx, p.managers)
 		}}))
 	}
 	if p.cfg.TLS.ACME.Enabled && p.cfg.TLS.ACME.HTTPListen != "" {
@@ -195,7 +198,7 @@ func (p *Proxy) open(ctx context.Context) error {
 	p.at = p.cfg.addresses(ln.Addr().String())
 	p.front = front.New(front.Options{
 		Name: p.cfg.Name, Build: p.d.Build.Version, Base: p.at.base, Manager: p.client, Address: p.address, Open: p.ports.ensure,
-		Dial: p.d.Dial, Join: p.join, Tunnel: p.engine.Tunnel, Secret: p.secret, TicketLife: p.cfg.TicketLife, Clock: p.d.Clock, Log: p.log,
+		Dial: p.dialFor, Join: p.join, Tunnel: p.engine.Tunnel, Secret: p.secret, TicketLife: p.cfg.TicketLife, Clock: p.d.Clock, Log: p.log,
 	})
 	p.started.Store(true)
 	return nil
@@ -292,35 +295,35 @@ func (p *Proxy) instance() proxy.Instance {
 // changed acts on a new table: connections that lost their right end, listeners follow.
 func (p *Proxy) changed(_ *circuit.Table, closed []circuit.Closed) {
 	for _, c := range closed {
-		if len(c.From) > 0 {
+		switch {
+		case len(c.From) > 0:
 			p.engine.CloseAddresses(c.ID, c.From, c.Reason)
-		} else {
+		case len(c.Targets) > 0:
+			p.engine.CloseTargets(c.ID, c.Targets, c.Reason)
+		default:
 			p.engine.CloseCircuit(c.ID, c.Reason)
 		}
 	}
 	p.ports.poke()
 }
 
-// dialed carries a connection to an app that is open already to where the engine would dial.
-type dialed struct{}
-
-func (p *Proxy) dial(ctx context.Context, c *circuit.Circuit) (net.Conn, error) {
-	if given, ok := ctx.Value(dialed{}).(*atomic.Pointer[net.Conn]); ok {
-		if conn := given.Swap(nil); conn != nil {
-			return *conn, nil
-		}
+// dialFor connects to the target of a circuit that a visitor's address chooses.
+func (p *Proxy) dialFor(ctx context.Context, c *circuit.Circuit, visitor netip.Addr) (net.Conn, proxy.TargetID, error) {
+	var key uint64
+	if c.Several() {
+		key = circuit.KeyOfAddress(visitor)
 	}
-	return p.d.Dial(ctx, c)
+	t, ok := c.Pick(key)
+	if !ok {
+		return nil, proxy.TargetID{}, forward.Drained()
+	}
+	conn, err := p.d.Dial(ctx, c, t)
+	return conn, t.ID(), err
 }
 
 // join carries a visitor's connection to one to the app; the engine counts it and ends it with its circuit.
-func (p *Proxy) join(visitor, app net.Conn, c *circuit.Circuit) {
-	var given atomic.Pointer[net.Conn]
-	given.Store(&app)
-	p.engine.ServeTCP(context.WithValue(context.Background(), dialed{}, &given), visitor, c) // ends with the engine
-	if conn := given.Swap(nil); conn != nil {
-		_ = (*conn).Close() // it was not wanted
-	}
+func (p *Proxy) join(visitor, app net.Conn, c *circuit.Circuit, t proxy.TargetID) {
+	p.engine.Join(context.Background(), visitor, app, c, t) // ends with the engine
 }
 
 // The pauses between two looks at expired circuits, and between two reports of activity.

@@ -30,7 +30,6 @@ import (
 	"berth.dev/berth/internal/appproxy"
 	"berth.dev/berth/internal/appproxy/circuit"
 	"berth.dev/berth/internal/chassis"
-	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/wire/proxy"
 	"berth.dev/berth/internal/wire/run"
@@ -432,9 +431,9 @@ func (s *site) start() {
 	s.eventually(func() bool { return p.Status().Connected }, "the proxy follows the manager")
 }
 
-func (s *site) dial(ctx context.Context, c *circuit.Circuit) (net.Conn, error) {
+func (s *site) dial(ctx context.Context, _ *circuit.Circuit, t proxy.Target) (net.Conn, error) {
 	addr := s.web.Addr().String()
-	switch c.Target {
+	switch t.Port {
 	case 1:
 		return nil, fault.Unavailablef("the app does not listen").WithReason("app-away").WithNext("start it")
 	case 7:
@@ -459,14 +458,23 @@ func (s *site) known(c proxy.Circuit) proxy.Circuit {
 func uuid(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", n) }
 
 func labelled(n int, label string) proxy.Circuit {
-	return proxy.Circuit{ID: uuid(n), Epoch: 1, Mode: proxy.ModeSubdomain, Label: label, App: "jupyter", Protocol: "http", Session: "s-1", Name: "mine", Kernel: cluster.KernelID("k-1"), Target: 80}
+	return proxy.Circuit{ID: uuid(n), Epoch: 1, Mode: proxy.ModeSubdomain, Label: label, App: "jupyter", Protocol: "http", Session: "s-1", Name: "mine",
+		Targets: targets(80)}
+}
+
+// targets is one place per port; the port says what answers there.
+func targets(ports ...int) (out []proxy.Target) {
+	for _, port := range ports {
+		out = append(out, proxy.Target{Kernel: "k-1", Port: port, Weight: 1})
+	}
+	return out
 }
 
 func (s *site) ported(n, offset int, protocol string) proxy.Circuit {
 	c := labelled(n, "")
 	c.Mode, c.Port, c.Protocol = proxy.ModePort, s.cfg.Ports.From+offset, protocol
 	if protocol == "tcp" {
-		c.App, c.Target = "sshd", 7
+		c.App, c.Targets = "sshd", targets(7)
 	}
 	return c
 }

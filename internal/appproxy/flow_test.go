@@ -390,7 +390,7 @@ func TestSetupLeadsNowhereElse(t *testing.T) {
 	require.Equal(t, "/setup?x=1", s.get(s.browser(), s.url("own.apps.localhost", "/setup?x=1")).json(t)["path"])
 	require.Equal(t, 204, s.get(s.browser(), s.url("lab-1.apps.localhost", "/setup?token="+s.m.code(c.ID, "u")), "Sec-Purpose", "prefetch").status)
 	away := labelled(5, "away")
-	away.Target = 1
+	away.Targets = targets(1)
 	s.known(s.m.publish(away))
 	require.Equal(t, 502, s.get(s.browser(), s.url("away.apps.localhost", "/setup?token=x"), "Sec-Fetch-Mode", "no-cors").status, "the console tries again")
 }
@@ -717,7 +717,7 @@ func TestAppAway(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
 	c := labelled(1, "lab-1")
-	c.Target, c.Public = 1, true
+	c.Targets, c.Public = targets(1), true
 	s.known(s.m.publish(c))
 	got := s.get(s.browser(), s.url("lab-1.apps.localhost", "/"), "Accept", "text/html")
 	require.Contains(t, []int{502, 503}, got.status)

@@ -80,9 +80,23 @@ func (p *Proxy) visit(c *circuit.Circuit, table *circuit.Table, h forward.Head) 
 	}
 	verdict := c.Admit(table.Keys(), v)
 	if verdict.Decision == circuit.Pass {
-		return forward.Route{Circuit: c, User: verdict.User}
+		return forward.Route{Circuit: c, User: verdict.User, Key: p.key(c, verdict, h.Client)}
 	}
 	return forward.Route{Handler: p.front.Denied(c, verdict)}
+}
+
+// key chooses the target of a visitor. Browsers stay at one target: by the user that the circuit's cookie names or, at a
+// public app, by their address. Programs that show a ticket with every request are spread over all targets.
+func (p *Proxy) key(c *circuit.Circuit, v circuit.Verdict, client netip.Addr) uint64 {
+	switch {
+	case !c.Several():
+		return 0
+	case v.Reason == "bearer":
+		return uint64(p.d.Random() * (1 << 63))
+	case v.User != "":
+		return circuit.KeyOf("user " + v.User)
+	}
+	return circuit.KeyOfAddress(client)
 }
 
 // secure reports whether visitors reach a circuit over TLS, which its cookie's name depends on.

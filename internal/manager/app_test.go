@@ -20,7 +20,7 @@ import (
 	"berth.dev/berth/internal/appproxy"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/session/request"
 	"berth.dev/berth/internal/testkit"
 	"berth.dev/berth/internal/wire/run"
 )
@@ -31,7 +31,7 @@ func TestAppsWithAProxy(t *testing.T) {
 	t.Parallel()
 	c := testkit.New(t, testkit.Options{Managers: 2})
 	ctx := t.Context()
-	id := c.Create(service.CreateSession{Name: "my-lab"})
+	id := c.Create(request.Session{Name: "my-lab"})
 	kernel := c.Running(id).MainKernel().ID
 	hello := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "hello "+r.URL.Path+" "+strings.Join(r.Header["Cookie"], "|"))
@@ -66,7 +66,7 @@ func TestAppsWithAProxy(t *testing.T) {
 	require.NoError(t, group.Start(ctx))
 	t.Cleanup(func() { _ = group.Stop(context.Background()) })
 	c.Until("the proxy is connected", func() bool {
-		list, err := c.Managers[0].Apps().Proxies(ctx)
+		list, err := c.Managers[0].Nouns().Apps.Proxies(ctx)
 		return err == nil && len(list) == 1 && list[0].Connected
 	})
 	launch, err := client.StartApp(ctx, "my-lab", api.StartApp{App: "port-8000"})
@@ -142,7 +142,7 @@ func TestAppsWithAProxy(t *testing.T) {
 	require.Equal(t, []any{200, "hello /page "}, []any{status, body}, "without its manager")
 	c.Managers[1].Start()
 	c.Until("the proxy is back", func() bool {
-		list, err := c.Managers[0].Apps().Proxies(ctx)
+		list, err := c.Managers[0].Nouns().Apps.Proxies(ctx)
 		return err == nil && len(list) == 1 && list[0].Connected
 	})
 	echo(t, conn)

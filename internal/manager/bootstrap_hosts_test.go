@@ -5,8 +5,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"berth.dev/berth/internal/manager"
 	"berth.dev/berth/internal/manager/folder"
-	"berth.dev/berth/internal/manager/service"
 	"berth.dev/berth/internal/manager/store/storetest"
 )
 
@@ -21,7 +21,7 @@ func TestBootstrapAllowsTheFirstHostOnce(t *testing.T) {
 		return domain.AllowedVfolderHosts
 	}
 	boot := func() {
-		_, _, err := service.Bootstrap(ctx, d)
+		_, _, err := manager.Bootstrap(ctx, d)
 		require.NoError(t, err)
 	}
 	boot()

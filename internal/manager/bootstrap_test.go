@@ -1,7 +1,6 @@
 package manager_test
 
 import (
-	"crypto/rand"
 	"log/slog"
 	"testing"
 
@@ -9,23 +8,17 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager"
 	"berth.dev/berth/internal/manager/authz"
-	"berth.dev/berth/internal/manager/nouns"
+	"berth.dev/berth/internal/manager/managertest"
 	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/storetest"
 	"berth.dev/berth/internal/manager/tenancy"
 )
 
-func newKey(t testing.TB) *seal.Key {
-	t.Helper()
-	k, err := seal.New([]byte("0123456789abcdef0123456789abcdef"), rand.Reader)
-	require.NoError(t, err)
-	return k
-}
-
-func deps(t testing.TB, s *store.Store) nouns.Deps {
-	return nouns.Deps{Store: s, Seal: newKey(t), Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+func deps(t testing.TB, s *store.Store) tenancy.Deps {
+	return tenancy.Deps{Store: s, Seal: managertest.Key(t), Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 }
 
 func TestBootstrapMakesTheFirstRowsOnce(t *testing.T) {
@@ -43,7 +36,7 @@ func TestBootstrapMakesTheFirstRowsOnce(t *testing.T) {
 	results := make(chan result, 3)
 	for range 3 {
 		go func() {
-			c, created, err := service.Bootstrap(ctx, d)
+			c, created, err := manager.Bootstrap(ctx, d)
 			results <- result{c, created, err}
 		}()
 	}
@@ -70,15 +63,15 @@ func TestBootstrapMakesTheFirstRowsOnce(t *testing.T) {
 		}
 	}
 
-	svc, err := service.New(d)
+	people, err := tenancy.New(d)
 	require.NoError(t, err)
-	a, secret, err := tenancy.Authenticate(ctx, made.AccessKey)
+	a, secret, err := people.Authenticate(ctx, made.AccessKey)
 	require.NoError(t, err)
 	require.Equal(t, made.SecretKey, secret)
 	require.True(t, a.Superadmin())
 	require.Len(t, a.Projects, 1)
 
-	login, err := tenancy.Authorize(ctx, "default", tenancy.AdminEmail, made.Password)
+	login, err := people.Authorize(ctx, "default", tenancy.AdminEmail, made.Password)
 	require.NoError(t, err)
 	require.Equal(t, made.AccessKey, login.AccessKey)
 	require.Equal(t, authz.RoleSuperadmin, login.Role)
@@ -86,34 +79,34 @@ func TestBootstrapMakesTheFirstRowsOnce(t *testing.T) {
 		domain, email string
 		password      seal.Secret
 	}{{"default", tenancy.AdminEmail, "wrong"}, {"other", tenancy.AdminEmail, made.Password}, {"default", "nobody@berth.local", made.Password}, {"default", tenancy.AdminEmail, ""}} {
-		_, err := tenancy.Authorize(ctx, c.domain, c.email, c.password)
+		_, err := people.Authorize(ctx, c.domain, c.email, c.password)
 		require.True(t, fault.Is(err, fault.Unauthenticated), "%v", err)
 		require.Equal(t, "auth-failed", fault.ReasonOf(err))
 	}
 	for _, key := range []cluster.AccessKey{"", "AKIAAAAAAAAAAAAAAAAA", "x'; drop table users"} {
-		_, _, err := tenancy.Authenticate(ctx, key)
+		_, _, err := people.Authenticate(ctx, key)
 		require.True(t, fault.Is(err, fault.Unauthenticated), "%v", err)
 	}
 
-	require.NoError(t, tenancy.UpdatePassword(ctx, a, made.Password, "a fresh password"))
-	require.Error(t, tenancy.UpdatePassword(ctx, a, made.Password, "another password"))
-	_, err = tenancy.Authorize(ctx, "default", tenancy.AdminEmail, "a fresh password")
+	require.NoError(t, people.UpdatePassword(ctx, a, made.Password, "a fresh password"))
+	require.Error(t, people.UpdatePassword(ctx, a, made.Password, "another password"))
+	_, err = people.Authorize(ctx, "default", tenancy.AdminEmail, "a fresh password")
 	require.NoError(t, err)
 
-	email, password, err := tenancy.ResetAdminPassword(ctx)
+	email, password, err := people.ResetAdminPassword(ctx)
 	require.NoError(t, err)
 	require.Equal(t, tenancy.AdminEmail, email)
-	_, err = tenancy.Authorize(ctx, "default", email, "a fresh password")
+	_, err = people.Authorize(ctx, "default", email, "a fresh password")
 	require.True(t, fault.Is(err, fault.Unauthenticated), "%v", err)
-	login, err = tenancy.Authorize(ctx, "default", email, password)
+	login, err = people.Authorize(ctx, "default", email, password)
 	require.NoError(t, err)
 	require.Equal(t, made.AccessKey, login.AccessKey, "keypairs stay")
 
-	k, err := tenancy.GenerateSSHKeypair(ctx, a)
+	k, err := people.GenerateSSHKeypair(ctx, a)
 	require.NoError(t, err)
 	require.Contains(t, k.Public, "ssh-ed25519 ")
-	require.NoError(t, tenancy.SetSSHKeypair(ctx, a, k.Public, k.Private))
-	again, err := tenancy.SSHKeypair(ctx, a)
+	require.NoError(t, people.SetSSHKeypair(ctx, a, k.Public, k.Private))
+	again, err := people.SSHKeypair(ctx, a)
 	require.NoError(t, err)
 	require.Equal(t, k.Public, again.Public)
 }

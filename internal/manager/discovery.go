@@ -23,7 +23,7 @@ func (m *Manager) wirePeers(link *agentlink.Deps) {
 		ID: m.cfg.id(), Local: localAgents{m}, Holder: m.holder, Find: m.peers.Find,
 		TLS: func() *tls.Config { return m.link.ManagerTLS(m.cfg.id()) }, Log: log,
 	})
-	link.Peers, link.Managers, link.Hold = m.relay.Serve, m.managers, m.hold
+	link.Peers, link.Managers, link.Hold = m.relay.Serve, m.AgentPorts, m.hold
 }
 
 // localAgents is the agent port, which is made after the relay.
@@ -54,13 +54,16 @@ func (m *Manager) stopRelay(ctx context.Context) error {
 	return m.relay.Stop(ctx)
 }
 
-// managers are the agent ports of all managers, nil without etcd.
-func (m *Manager) managers() []string {
+// AgentPorts are the agent ports of all managers that announce themselves, nil without etcd.
+func (m *Manager) AgentPorts() []string {
 	if m.peers == nil {
 		return nil
 	}
 	return m.peers.AgentPorts()
 }
+
+// Holds tells whether an agent's byte streams are with this manager.
+func (m *Manager) Holds(agent cluster.AgentID) bool { return m.link.Holds(agent) }
 
 // hold notes that an agent registered with this manager.
 func (m *Manager) hold(ctx context.Context, agent cluster.AgentID, epoch int64) error {

@@ -46,9 +46,9 @@ func TestFoldersWithAProxy(t *testing.T) {
 	}
 	stop := start()
 	creds, _ := c.Managers[0].Admin()
-	admin, _, err := c.Managers[0].Service().Authenticate(ctx, creds.AccessKey)
+	admin, _, err := c.Managers[0].Nouns().Tenancy.Authenticate(ctx, creds.AccessKey)
 	require.NoError(t, err)
-	one, two := c.Managers[0].Folders(), c.Managers[1].Folders()
+	one, two := c.Managers[0].Nouns().Folders, c.Managers[1].Nouns().Folders
 	c.Until("both managers see the volume", func() bool {
 		a, err := one.Hosts(ctx, admin, "")
 		b, err2 := two.Hosts(ctx, admin, "")
@@ -86,7 +86,7 @@ func TestFoldersWithAProxy(t *testing.T) {
 		require.NotEqual(t, cluster.FolderError, got.Status, got.StatusInfo)
 		return got.Status == cluster.FolderReady
 	})
-	ended, err := c.Managers[0].Service().Task(ctx, admin, task)
+	ended, err := c.Managers[0].Nouns().Operations.Task(ctx, admin, task)
 	require.NoError(t, err)
 	require.Equal(t, "done", ended.Status)
 	ticket, err = one.RequestDownload(ctx, admin, "copy", "a/b/c.txt", false)
@@ -110,7 +110,7 @@ func TestFoldersWithAProxy(t *testing.T) {
 	deleting, err := two.DeleteFilesAsync(ctx, admin, "copy", []string{"a"}, true)
 	require.NoError(t, err)
 	c.Until("the files are deleted", func() bool {
-		ended, err := c.Managers[0].Service().Task(ctx, admin, deleting)
+		ended, err := c.Managers[0].Nouns().Operations.Task(ctx, admin, deleting)
 		require.NoError(t, err)
 		require.NotEqual(t, "failed", ended.Status, ended.Message)
 		return ended.Status == "done"

@@ -145,7 +145,7 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	if m.nouns, err = nouns.New(deps); err != nil {
 		return err
 	}
-	proxies := proxylink.New(proxylink.Deps{App: m.nouns.Apps, Managers: m.managers, Clock: m.deps.Clock, Log: m.log.With("part", "proxylink")})
+	proxies := proxylink.New(proxylink.Deps{App: m.nouns.Apps, Managers: m.AgentPorts, Clock: m.deps.Clock, Log: m.log.With("part", "proxylink")})
 	linkDeps.Proxies = func(ctx context.Context, name string, conn *tls.Conn) { proxies.Serve(ctx, name, conn) }
 	linkDeps.Sink = m.nouns.Reports
 	if m.deps.WrapSink != nil {

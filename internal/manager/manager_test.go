@@ -79,6 +79,6 @@ func TestStartStop(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	_, err := m.Service().Findings(ctx)
+	_, err := m.Nouns().Operations.Findings(ctx)
 	require.NoError(t, err)
 }

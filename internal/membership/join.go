@@ -132,9 +132,9 @@ func (m *Member) accept(r *node.JoinReply) error {
 // renewEvery is the pause between two looks at the certificate's age.
 const renewEvery = 10 * time.Minute
 
-// KeepRenewed renews the certificate in time until ctx ends, at the first of some managers that does it, for processes whose
+// KeepRenewed renews the certificate in time until ctx ends, at the first of the managers that does it, for processes whose
 // connection to a manager may outlast it.
-func (m *Member) KeepRenewed(ctx context.Context, addrs ...string) error {
+func (m *Member) KeepRenewed(ctx context.Context, managers *Managers) error {
 	tick := m.o.Clock.NewTicker(renewEvery)
 	defer tick.Stop()
 	for {
@@ -146,7 +146,7 @@ func (m *Member) KeepRenewed(ctx context.Context, addrs ...string) error {
 		if !m.Joined() {
 			continue // joining is up to whoever connects
 		}
-		for _, addr := range addrs {
+		for _, addr := range managers.All() {
 			before := m.RenewAt()
 			err := m.EnsureJoined(ctx, addr)
 			if ctx.Err() != nil {

@@ -57,7 +57,7 @@ func TestRenewalAtAnotherManager(t *testing.T) {
 	first := kept()
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- member.KeepRenewed(ctx, "127.0.0.1:1", m.Addr) }()
+	go func() { done <- member.KeepRenewed(ctx, membership.NewManagers([]string{"127.0.0.1:1", m.Addr}, 0)) }()
 	clock.ticks <- clock.Now()
 	clock.ticks <- clock.Now() // the look before is over
 	require.Equal(t, first, kept(), "it is not time yet")

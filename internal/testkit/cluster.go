@@ -343,6 +343,14 @@ func (a *Agent) Start() {
 	c.check(a.group.Start(context.Background()))
 }
 
+// Configure names managers in the agent's configuration, from its next start on.
+func (a *Agent) Configure(managers ...*Manager) {
+	a.cfg.Managers = nil
+	for _, m := range managers {
+		a.cfg.Managers = append(a.cfg.Managers, m.agents)
+	}
+}
+
 // Stop ends the agent; its containers go on.
 func (a *Agent) Stop() {
 	if a.group == nil {
@@ -408,13 +416,20 @@ func (c *Cluster) Client() *api.Client {
 	c.tb.Helper()
 	for _, m := range c.Managers {
 		if m.Running() {
-			client, err := api.New(api.Config{Endpoint: "http://" + m.APIAddr(), AccessKey: string(c.admin.AccessKey), SecretKey: api.Secret(c.admin.SecretKey.Reveal())})
-			c.check(err)
-			return client
+			return m.Client()
 		}
 	}
 	c.tb.Fatal("no manager runs")
 	return nil
+}
+
+// Client speaks to this manager as the administrator, over HTTP.
+func (m *Manager) Client() *api.Client {
+	m.c.tb.Helper()
+	admin := m.c.admin
+	client, err := api.New(api.Config{Endpoint: "http://" + m.APIAddr(), AccessKey: string(admin.AccessKey), SecretKey: api.Secret(admin.SecretKey.Reveal())})
+	m.c.check(err)
+	return client
 }
 
 // Create makes a session; what r leaves out is one core, 64 MiB and the common image.

@@ -14,6 +14,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -39,9 +40,9 @@ type Facts struct {
 
 // Options are what a link needs.
 type Options struct {
-	Addr  string // host:port of the manager's agent port
-	Dir   string // for the node's key and certificate
-	Hello cluster.NodeHello
+	Managers []string // host:port of managers' agent ports; at least one
+	Dir      string   // for the node's key and certificate
+	Hello    cluster.NodeHello
 	// Token returns the join token; an empty one, or os.ErrNotExist, when there is none.
 	Token    func() (chassis.Secret, error)
 	Keeper   *keeper.Keeper
@@ -58,13 +59,19 @@ type Options struct {
 
 // Link is the agent's connection to its manager.
 type Link struct {
-	o    Options
-	id   *membership.Member
-	dial net.Dialer
-	rev  int64
+	o        Options
+	id       *membership.Member
+	managers *membership.Managers
+	dial     net.Dialer
+	rev      int64
 
 	connected atomic.Bool
-	ready     chan struct{} // a session is open: byte streams may connect
+
+	// The manager that the control stream is with; byte streams belong to the same one.
+	mu     sync.Mutex
+	home   string                  // "" before the first session
+	opened chan struct{}           // closed and replaced when a control stream opens
+	leave  context.CancelCauseFunc // ends the stream connection
 }
 
 // New opens the node's identity; nothing is dialed yet.
@@ -74,12 +81,16 @@ func New(o Options) (*Link, error) {
 		return nil, err
 	}
 	return &Link{
-		o: o, id: id, rev: o.Clock.Now().UnixMilli(), ready: make(chan struct{}, 1), dial: membership.Dialer(),
+		o: o, id: id, rev: o.Clock.Now().UnixMilli(), opened: make(chan struct{}), dial: membership.Dialer(),
+		managers: membership.NewManagers(o.Managers, rand.Float64()),
 	}, nil
 }
 
 // Connected reports whether the control stream is open.
 func (l *Link) Connected() bool { return l.connected.Load() }
+
+// Manager is the manager that the agent is connected to, or tries next.
+func (l *Link) Manager() string { return l.managers.Present() }
 
 // Joined reports whether there is a valid node certificate.
 func (l *Link) Joined() bool { return l.id.Joined() }
@@ -96,26 +107,59 @@ const (
 
 // Run keeps the control stream open until ctx ends.
 func (l *Link) Run(ctx context.Context) error {
-	return l.keep(ctx, "control stream", func(ctx context.Context) error {
-		if err := l.id.EnsureJoined(ctx, l.o.Addr); err != nil {
-			return err
-		}
-		return l.session(ctx)
+	return l.managers.Keep(ctx, membership.Connect{
+		Clock: l.o.Clock, Random: rand.Float64, Log: l.o.Log,
+		To: func(ctx context.Context, addr string) (worked bool, err error) {
+			if err := l.id.EnsureJoined(ctx, addr); err != nil {
+				return false, err
+			}
+			return l.session(ctx, addr)
+		},
 	})
 }
 
-// RunStreams keeps the connection for byte streams open until ctx ends.
+// RunStreams keeps the connection for byte streams open until ctx ends, to the manager that the control stream is with. It
+// outlives the control stream, but not one that is with another manager.
 func (l *Link) RunStreams(ctx context.Context) error {
 	return l.keep(ctx, "stream connection", func(ctx context.Context) error {
-		if !l.connected.Load() {
+		ctx, leave := context.WithCancelCause(ctx)
+		defer leave(nil)
+		for {
+			home, opened := l.at(leave)
+			if l.connected.Load() {
+				return l.streams(ctx, home)
+			}
 			select {
 			case <-ctx.Done():
-				return ctx.Err()
-			case <-l.ready:
+				return context.Cause(ctx)
+			case <-opened:
 			}
 		}
-		return l.streams(ctx)
 	})
+}
+
+var errMoved = errors.New("the agent is connected to another manager now")
+
+// at is the manager of the last control stream, and a channel that is closed when the next one opens. leave is called when
+// that is with another manager.
+func (l *Link) at(leave context.CancelCauseFunc) (home string, opened <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leave = leave
+	return l.home, l.opened
+}
+
+// settle notes that a control stream is open.
+func (l *Link) settle(addr string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.home != "" && l.home != addr && l.leave != nil {
+		l.leave(errMoved)
+	}
+	l.home = addr
+	l.connected.Store(true)
+	close(l.opened)
+	l.opened = make(chan struct{})
 }
 
 // keep calls f again and again, with growing pauses while it fails quickly. The same
@@ -137,7 +181,7 @@ func (l *Link) keep(ctx context.Context, what string, f func(context.Context) er
 		}
 		if text := err.Error(); text != last {
 			last = text
-			l.o.Log.Warn("the "+what+" to the manager is down; trying again", "addr", l.o.Addr, "err", err, "next", fault.NextOf(err))
+			l.o.Log.Warn("the "+what+" to the manager is down; trying again", "manager", l.Manager(), "err", err, "next", fault.NextOf(err))
 		}
 		wait := backoff.Next()
 		wait = wait/2 + time.Duration(rand.Int64N(int64(wait/2)+1)) // many agents must not come back at once
@@ -151,19 +195,19 @@ func (l *Link) dialer() grpc.DialOption {
 	return grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return l.dial.DialContext(ctx, "tcp", addr) })
 }
 
-// session opens one control stream and works on it until it breaks.
-func (l *Link) session(ctx context.Context) error {
+// session opens one control stream and works on it until it breaks. welcome says whether the manager took it.
+func (l *Link) session(ctx context.Context, addr string) (welcome bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	conn, err := grpc.NewClient("passthrough:///"+l.o.Addr, grpc.WithTransportCredentials(credentials.NewTLS(l.id.TLS("h2"))), l.dialer(),
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(credentials.NewTLS(l.id.TLS("h2"))), l.dialer(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20), grpc.MaxCallSendMsgSize(32<<20)))
 	if err != nil {
-		return fmt.Errorf("connect: %w", err)
+		return false, fmt.Errorf("connect: %w", err)
 	}
 	defer conn.Close()
 	stream, err := node.NewNodeClient(conn).Session(ctx)
 	if err != nil {
-		return fmt.Errorf("connect: %w", node.FaultOf(err))
+		return false, fmt.Errorf("connect: %w", node.FaultOf(err))
 	}
 	h := l.o.Hello
 	err = stream.Send(&node.Up{Kind: &node.Up_Hello{Hello: &node.Hello{
@@ -171,35 +215,31 @@ func (l *Link) session(ctx context.Context) error {
 		HighestEpoch: l.o.Ledger.Epoch(), ResourceGroup: h.ResourceGroup, Region: h.Region,
 	}}})
 	if err != nil {
-		return l.broken(stream, err)
+		return false, l.broken(stream, err)
 	}
 	late := l.o.Clock.AfterFunc(20*time.Second, func() { cancel(errors.New("the manager did not welcome this agent in time")) })
 	down, err := stream.Recv()
 	late.Stop()
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
-			return cause
+			return false, cause
 		}
-		return fmt.Errorf("greet the manager: %w", node.FaultOf(err))
+		return false, fmt.Errorf("greet the manager: %w", node.FaultOf(err))
 	}
 	w := down.GetWelcome()
 	if w == nil {
-		return errors.New("the manager's first message is not a welcome")
+		return false, errors.New("the manager's first message is not a welcome")
 	}
 	if w.GetVersion() < 1 || w.GetVersion() > node.Version {
-		return fault.Invalidf("the manager speaks version %d of the control stream, this agent up to %d", w.GetVersion(), node.Version).
+		return false, fault.Invalidf("the manager speaks version %d of the control stream, this agent up to %d", w.GetVersion(), node.Version).
 			WithNext("update the agent")
 	}
 	if err := l.o.Ledger.SetEpoch(w.GetEpoch()); err != nil {
-		return err
+		return false, err
 	}
-	l.o.Log.Info("connected to the manager", "addr", l.o.Addr, "epoch", w.GetEpoch())
-	l.connected.Store(true)
-	select {
-	case l.ready <- struct{}{}:
-	default:
-	}
-	s := &session{l: l, stream: stream, welcome: w, replies: make(chan *node.ActionReply, 8), applied: make(chan struct{}, 1)}
+	l.o.Log.Info("connected to the manager", "addr", addr, "epoch", w.GetEpoch())
+	l.settle(addr)
+	s := &session{l: l, addr: addr, stream: stream, welcome: w, replies: make(chan *node.ActionReply, 8), applied: make(chan struct{}, 1)}
 	s.heard.Store(l.o.Clock.Now().UnixNano())
 	defer func() {
 		l.connected.Store(false)
@@ -210,9 +250,9 @@ func (l *Link) session(ctx context.Context) error {
 	s.group.Go(func() { cancel(s.receive(ctx)) })
 	err = s.send(ctx)
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
-		return cause
+		return true, cause
 	}
-	return err
+	return true, err
 }
 
 // broken finds out why a send failed: the status comes with the next receive.

@@ -23,6 +23,7 @@ import (
 // session is one open control stream.
 type session struct {
 	l       *Link
+	addr    string // of the manager
 	stream  node.Node_SessionClient
 	welcome *node.Welcome
 	replies chan *node.ActionReply
@@ -114,7 +115,7 @@ func (s *session) renew(ctx context.Context, now time.Time) {
 	}
 	s.renewed = now
 	s.group.Go(func() {
-		if err := s.l.id.EnsureJoined(ctx, s.l.o.Addr); err != nil && ctx.Err() == nil {
+		if err := s.l.id.EnsureJoined(ctx, s.addr); err != nil && ctx.Err() == nil {
 			s.l.o.Log.Warn("renew the node certificate", "err", err)
 		}
 	})
@@ -225,6 +226,8 @@ func (s *session) receive(ctx context.Context) error {
 			s.l.o.Keeper.Ack(tombs)
 		case *node.Down_Action:
 			s.action(ctx, m.Action)
+		case *node.Down_Managers:
+			s.l.managers.Learn(m.Managers.GetAddresses())
 		case *node.Down_Heartbeat:
 			s.beats.Store(true)
 		}
@@ -293,8 +296,8 @@ func (s *session) reply(ctx context.Context, a *node.Action, body []byte, err er
 }
 
 // streams opens one connection on which the manager is the HTTP/2 client, and serves it until it breaks.
-func (l *Link) streams(ctx context.Context) error {
-	raw, err := l.dial.DialContext(ctx, "tcp", l.o.Addr)
+func (l *Link) streams(ctx context.Context, addr string) error {
+	raw, err := l.dial.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}

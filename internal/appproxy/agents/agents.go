@@ -59,13 +59,13 @@ func New(o Options) *Dialer {
 		dialer: net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 4}}}
 }
 
-// Dial connects to the app of a circuit, within 5 s: over the agent's socket when it runs on this host, which gives the
+// Dial connects to a target of a circuit, within 5 s: over the agent's socket when it runs on this host, which gives the
 // app's own connection, else with mTLS to its address. ctx bounds the opening only. Errors are faults with words for
 // visitors.
-func (d *Dialer) Dial(ctx context.Context, c *circuit.Circuit) (net.Conn, error) {
+func (d *Dialer) Dial(ctx context.Context, c *circuit.Circuit, t proxy.Target) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	conn, err := d.reach(ctx, c.Agent)
+	conn, err := d.reach(ctx, t.Agent)
 	if err != nil {
 		var f *fault.Error
 		switch {
@@ -73,12 +73,12 @@ func (d *Dialer) Dial(ctx context.Context, c *circuit.Circuit) (net.Conn, error)
 			return nil, err
 		case ctx.Err() != nil:
 			return nil, fault.New(fault.Timeout, "the host of session %s does not answer", c.Name).WithReason("agent-unreachable").WithCause(err).
-				WithNext("try again in a moment; if it stays so, tell your administrator about agent %s", c.Agent.ID)
+				WithNext("try again in a moment; if it stays so, tell your administrator about agent %s", t.Agent.ID)
 		}
 		return nil, fault.Unavailablef("the host of session %s cannot be reached", c.Name).WithReason("agent-unreachable").WithCause(err).
-			WithNext("try again in a moment; if it stays so, tell your administrator about agent %s", c.Agent.ID)
+			WithNext("try again in a moment; if it stays so, tell your administrator about agent %s", t.Agent.ID)
 	}
-	return tunnel.Open(ctx, conn, fmt.Sprintf("/kernels/%s/ports/%d", c.Kernel, c.Target), http.Header{})
+	return tunnel.Open(ctx, conn, fmt.Sprintf("/kernels/%s/ports/%d", t.Kernel, t.Port), http.Header{})
 }
 
 // reach connects to an agent's data port; its errors are plain but for those that no retry heals.

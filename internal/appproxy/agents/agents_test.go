@@ -86,8 +86,10 @@ func newAgent(t *testing.T, member *membership.Member, id string) *agent {
 	return a
 }
 
-func to(a proxy.AgentAddress, port int) *circuit.Circuit {
-	return circuit.New(proxy.Circuit{ID: "c1", Name: "mine", Kernel: "k1", Target: port, Agent: a})
+var mine = circuit.New(proxy.Circuit{ID: "c1", Name: "mine"})
+
+func to(a proxy.AgentAddress, port int) proxy.Target {
+	return proxy.Target{Kernel: "k1", Port: port, Agent: a, Weight: 1}
 }
 
 func TestDial(t *testing.T) {
@@ -115,7 +117,7 @@ func TestDial(t *testing.T) {
 		"address alone":           {change(func(x *proxy.AgentAddress) { x.Socket = "" }), "remote"},
 		"socket that is no one's": {change(func(x *proxy.AgentAddress) { x.Socket = stale(t) }), "remote"},
 	} {
-		conn, err := d.Dial(t.Context(), to(c.at, 8080))
+		conn, err := d.Dial(t.Context(), mine, to(c.at, 8080))
 		require.NoError(t, err, name)
 		got, err := io.ReadAll(conn)
 		require.NoError(t, err, name)
@@ -159,7 +161,7 @@ func TestDialFails(t *testing.T) {
 		"not even an address":         {proxy.AgentAddress{ID: "i-a1", Address: "x"}, 8080, "agent-unreachable"},
 		"the manager is not an agent": {proxy.AgentAddress{ID: "i-a1", Address: manager.Addr}, 8080, "agent-unreachable"},
 	} {
-		conn, err := d.Dial(t.Context(), to(c.at, c.port))
+		conn, err := d.Dial(t.Context(), mine, to(c.at, c.port))
 		require.Nil(t, conn, name)
 		require.Error(t, err, name)
 		require.Equal(t, fault.Unavailable, fault.KindOf(err), "%s: %v", name, err)
@@ -168,7 +170,7 @@ func TestDialFails(t *testing.T) {
 	}
 	// A member of another cluster is refused by the agent, whatever it believes.
 	stranger := agents.New(agents.Options{Member: membershiptest.NewManager(t, nil).Join(t, proxy.NamePrefix+"web"), Log: slog.New(slog.DiscardHandler), Clock: chassis.RealClock()})
-	_, err := stranger.Dial(t.Context(), to(a.AgentAddress, 8080))
+	_, err := stranger.Dial(t.Context(), mine, to(a.AgentAddress, 8080))
 	require.Error(t, err)
 }
 
@@ -179,7 +181,7 @@ func TestAnAgentThatComesBack(t *testing.T) {
 	d := agents.New(agents.Options{BootID: boot, Log: slog.New(slog.DiscardHandler), Clock: chassis.RealClock()})
 	result := make(chan error, 1)
 	go func() {
-		conn, err := d.Dial(t.Context(), to(proxy.AgentAddress{ID: "i-a1", Socket: path, BootID: boot}, 8080))
+		conn, err := d.Dial(t.Context(), mine, to(proxy.AgentAddress{ID: "i-a1", Socket: path, BootID: boot}, 8080))
 		if err == nil {
 			_ = conn.Close()
 		}

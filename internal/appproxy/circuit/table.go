@@ -15,12 +15,16 @@ import (
 type Circuit struct {
 	proxy.Circuit
 	secureCookie string
+	seeds        []uint64 // of the targets, see Pick
 }
 
 // New makes a circuit of what the manager says. Addresses are brought to one form, in which IPv4 is never written as IPv6.
 func New(p proxy.Circuit) *Circuit {
-	c := &Circuit{Circuit: p, secureCookie: cookieOf(p.ID)}
-	c.Allowed, c.Admitted = slices.Clone(p.Allowed), slices.Clone(p.Admitted)
+	c := &Circuit{Circuit: p, secureCookie: cookieOf(p.ID), seeds: make([]uint64, len(p.Targets))}
+	for i := range p.Targets {
+		c.seeds[i] = seedOf(p.Targets[i].ID())
+	}
+	c.Allowed, c.Admitted, c.Targets = slices.Clone(p.Allowed), slices.Clone(p.Admitted), slices.Clone(p.Targets)
 	for i, prefix := range c.Allowed {
 		if prefix.Addr().Is4In6() && prefix.Bits() >= 96 {
 			c.Allowed[i] = netip.PrefixFrom(prefix.Addr().Unmap(), prefix.Bits()-96)
@@ -91,12 +95,15 @@ type Change struct {
 type Closed struct {
 	ID     string
 	Reason string // "gone", "revoked" or "moved"
-	// From limits it to raw connections that these addresses were admitted for; empty means all connections.
-	From []netip.Addr
+	// From limits it to raw connections that these addresses were admitted for, Targets to connections to these targets. Both
+	// empty means all connections; never are both set.
+	From    []netip.Addr
+	Targets []proxy.TargetID
 }
 
 // With returns the table after a change, and the circuits whose open connections have lost their right: those that are
-// gone, whose epoch rose, whose visitors are limited otherwise, or whose app is elsewhere now. t may be nil.
+// gone, whose epoch rose, whose visitors are limited otherwise, or whose app is elsewhere now; and the targets that are gone
+// from circuits which have others. t may be nil.
 //
 // Changes may come twice and late: a lower revision never replaces a higher one, a circuit that is named in Gone stays gone
 // (ids are never used again), and of two circuits that claim one port or label the newer has it and the other is gone. What
@@ -140,8 +147,13 @@ func (t *Table) With(c Change) (*Table, []Closed) {
 			now := next.byID.get(id)
 			if reason := lost(old, now); reason != "" {
 				closed = append(closed, Closed{ID: id, Reason: reason})
-			} else if out := leaving(old, now); len(out) > 0 {
+				continue
+			}
+			if out := leaving(old, now); len(out) > 0 {
 				closed = append(closed, Closed{ID: id, Reason: "revoked", From: out})
+			}
+			if out := goneTargets(old, now); len(out) > 0 {
+				closed = append(closed, Closed{ID: id, Reason: "moved", Targets: out})
 			}
 		}
 	}
@@ -216,10 +228,26 @@ func lost(old, now *Circuit) string {
 		return ""
 	case now.Epoch != old.Epoch, old.Public && !now.Public, !slices.Equal(old.Allowed, now.Allowed):
 		return "revoked"
-	case now.Kernel != old.Kernel, now.Target != old.Target, now.Protocol != old.Protocol, now.Mode != old.Mode, now.Port != old.Port, now.Label != old.Label:
+	case now.Protocol != old.Protocol, now.Mode != old.Mode, now.Port != old.Port, now.Label != old.Label:
+		return "moved"
+	case len(old.Targets) > 0 && len(goneTargets(old, now)) == len(old.Targets):
 		return "moved"
 	}
 	return ""
+}
+
+// goneTargets are the targets of old that now has no more, whatever they weigh.
+func goneTargets(old, now *Circuit) []proxy.TargetID {
+	if now == old {
+		return nil
+	}
+	var out []proxy.TargetID
+	for i := range old.Targets {
+		if id := old.Targets[i].ID(); !now.Has(id) {
+			out = append(out, id)
+		}
+	}
+	return out
 }
 
 // leaving are the addresses that were admitted and are not any more: it takes no right from the others.

@@ -10,15 +10,20 @@ import (
 	"pgregory.net/rapid"
 
 	"berth.dev/berth/internal/appproxy/circuit"
+	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/wire/proxy"
 )
 
+func target(kernel cluster.KernelID, port int) []proxy.Target {
+	return []proxy.Target{{Kernel: kernel, Port: port, Weight: 1}}
+}
+
 func onPort(id string, revision int64, port int) proxy.Circuit {
-	return proxy.Circuit{ID: id, Revision: revision, Epoch: 1, Mode: proxy.ModePort, Port: port, Protocol: "http", Kernel: "k-" + "1", Target: 80}
+	return proxy.Circuit{ID: id, Revision: revision, Epoch: 1, Mode: proxy.ModePort, Port: port, Protocol: "http", Targets: target("k-1", 80)}
 }
 
 func onLabel(id string, revision int64, label string) proxy.Circuit {
-	return proxy.Circuit{ID: id, Revision: revision, Epoch: 1, Mode: proxy.ModeSubdomain, Label: label, Protocol: "http", Kernel: "k-1", Target: 80}
+	return proxy.Circuit{ID: id, Revision: revision, Epoch: 1, Mode: proxy.ModeSubdomain, Label: label, Protocol: "http", Targets: target("k-1", 80)}
 }
 
 // check says what must be true of every table.
@@ -225,10 +230,12 @@ func TestWhoseConnectionsEnd(t *testing.T) {
 		"another allow list":      {func(c *proxy.Circuit) { c.Allowed = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} }, "revoked"},
 		"one more visitor":        {func(c *proxy.Circuit) { c.Admitted = append(slices.Clone(c.Admitted), office) }, ""},
 		"one visitor less":        {func(c *proxy.Circuit) { c.Admitted = nil }, ""},
-		"other port of the app":   {func(c *proxy.Circuit) { c.Target++ }, "moved"},
-		"other kernel":            {func(c *proxy.Circuit) { c.Kernel = "other" }, "moved"},
+		"other port of the app":   {func(c *proxy.Circuit) { c.Targets = target("k-1", 81) }, "moved"},
+		"other kernel":            {func(c *proxy.Circuit) { c.Targets = target("other", 80) }, "moved"},
 		"other port of the proxy": {func(c *proxy.Circuit) { c.Port++ }, "moved"},
-		"the agent's address":     {func(c *proxy.Circuit) { c.Agent.Address = "h:1" }, ""},
+		"the agent's address":     {func(c *proxy.Circuit) { c.Targets = target("k-1", 80); c.Targets[0].Agent.Address = "h:1" }, ""},
+		"drained":                 {func(c *proxy.Circuit) { c.Targets = target("k-1", 80); c.Targets[0].Weight = 0 }, ""},
+		"one more target":         {func(c *proxy.Circuit) { c.Targets = slices.Concat(c.Targets, target("k-2", 80)) }, ""},
 		"its limits":              {func(c *proxy.Circuit) { c.Limits.Connections = 3 }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -35,7 +35,7 @@ type Member interface {
 
 // Options are what a Client works with.
 type Options struct {
-	Managers []string // host:port of agent ports; any of them will do
+	Managers *membership.Managers // any of them will do
 	Member   Member
 	// Instance is how the proxy announces itself; asked at every new watch.
 	Instance func() proxy.Instance
@@ -49,8 +49,6 @@ type Options struct {
 // The times of the connection.
 const (
 	silence      = 3 * proxy.Beat
-	minPause     = 100 * time.Millisecond
-	maxPause     = 5 * time.Second
 	dialTimeout  = 10 * time.Second
 	joinTimeout  = 30 * time.Second
 	callTimeout  = 15 * time.Second
@@ -105,29 +103,13 @@ func (c *Client) State() State {
 
 // Run follows a manager until ctx ends.
 func (c *Client) Run(ctx context.Context) error {
-	pause := chassis.Backoff{Min: minPause, Max: maxPause}
-	next := int(c.o.Random() * float64(len(c.o.Managers)))
-	for {
-		addr := c.o.Managers[next%len(c.o.Managers)]
-		next++
-		began := c.o.Clock.Now()
-		synced, err := c.follow(ctx, addr)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		c.disconnected(addr, err)
-		// A manager that took the watch and ends it at once must not be asked in a loop.
-		if synced && c.o.Clock.Now().Sub(began) > maxPause {
-			pause.Reset()
-		}
-		wait := pause.Next()
-		if chassis.Wait(ctx, c.o.Clock, wait/2+time.Duration(c.o.Random()*float64(wait/2))) != nil {
-			return ctx.Err()
-		}
-	}
+	return c.o.Managers.Keep(ctx, membership.Connect{
+		Clock: c.o.Clock, Random: c.o.Random, Log: c.o.Log, To: c.follow,
+		Lost: func(_ string, _ bool, err error) { c.disconnected(err) },
+	})
 }
 
-func (c *Client) disconnected(addr string, err error) {
+func (c *Client) disconnected(err error) {
 	c.mu.Lock()
 	was := c.state
 	c.state = State{Since: was.Since, Error: err.Error()}
@@ -135,11 +117,8 @@ func (c *Client) disconnected(addr string, err error) {
 		c.state.Since = c.o.Clock.Now()
 	}
 	c.mu.Unlock()
-	switch {
-	case was.Connected:
-		c.o.Log.Warn("manager lost; visitors with tickets go on", "manager", addr, "error", err)
-	case was.Error != err.Error():
-		c.o.Log.Warn("no manager answers", "manager", addr, "error", err, "next", fault.NextOf(err))
+	if was.Connected {
+		c.o.Log.Warn("no manager is connected; visitors with tickets go on")
 	}
 }
 
@@ -252,6 +231,9 @@ type watch struct {
 }
 
 func (w *watch) take(e proxy.Event) error {
+	if len(e.Managers) > 0 {
+		w.client.o.Managers.Learn(e.Managers)
+	}
 	if !e.Snapshot {
 		if len(e.Circuits) > 0 || len(e.Gone) > 0 || e.Keys != nil {
 			if !w.synced {

@@ -14,7 +14,7 @@ import (
 	"berth.dev/berth/internal/fault"
 )
 
-// problem is an answer of the proxy's own to a request that does not get the app's.
+// problem is the answer of the proxy itself to a request that the app does not answer.
 type problem struct {
 	status int
 	reason string // slug
@@ -53,7 +53,7 @@ func busy(words string) *problem {
 	return &problem{503, "busy", words, "Try again in a moment.", 2 * time.Second}
 }
 
-// badAnswer turns what is wrong with an app's message into an answer for its visitor.
+// badAnswer is the answer to a visitor whose app sent a message that is malformed.
 func badAnswer(bad *problem) *problem {
 	return &problem{502, "bad-answer", "The app answered with something that is not HTTP. " + bad.words, "See the app's log.", 0}
 }
@@ -92,7 +92,7 @@ func sentence(s string) string {
 	return s
 }
 
-// body renders the problem for who accepts HTML, else as JSON.
+// body renders the problem as HTML for clients that accept it, else as JSON.
 func (p *problem) body(accept string) (kind string, text []byte) {
 	if strings.Contains(accept, "text/html") {
 		title := html.EscapeString(strconv.Itoa(p.status) + " " + http.StatusText(p.status))
@@ -145,7 +145,8 @@ const (
 	lingerBytes = 1 << 20
 )
 
-// linger ends our direction and reads on for a moment: closing with unread bytes would take the answer from the visitor too.
+// linger closes the sending direction and reads on for a moment. Closing a connection with unread bytes makes the kernel send a
+// reset, and the visitor would lose the answer.
 func (h *http1) linger() {
 	h.arm(phaseStall, lingerTime)
 	_ = h.sock.conn.SetReadDeadline(time.Time{})
@@ -162,7 +163,7 @@ func (h *http1) linger() {
 	}
 }
 
-// refuse answers a connection that is not let in.
+// refuse answers a connection that is not accepted, and closes it.
 func (h *http1) refuse(err error) {
 	p := dialProblem(err)
 	_, text := p.body("")

@@ -6,7 +6,8 @@ import (
 	"strconv"
 )
 
-// mover carries bodies from one connection to another. out holds what has been composed but not written, to save writes.
+// mover copies bodies from one connection to another. out holds bytes that are to be written before what follows: small pieces
+// are gathered there to save system calls.
 type mover struct {
 	dst, src *sock
 	out      []byte
@@ -15,7 +16,7 @@ type mover struct {
 	limit    int64 // of moved; 0 is none
 }
 
-// flushAt is when composed bytes are written although more is at hand.
+// flushAt is how many gathered bytes are written although more could be gathered.
 const flushAt = 32 << 10
 
 func (m *mover) flush() error {
@@ -32,7 +33,7 @@ func (m *mover) flush() error {
 	return nil
 }
 
-// fill writes what is composed, then reads more.
+// fill writes the gathered bytes, then reads more.
 func (m *mover) fill() error {
 	if err := m.flush(); err != nil {
 		return err
@@ -41,7 +42,7 @@ func (m *mover) fill() error {
 	return m.src.fill(pageSize)
 }
 
-// data moves n bytes of a body; n < 0: until the source ends. What is at hand may stay composed.
+// data copies n bytes of a body; n < 0 copies until the source ends. The last bytes may stay gathered in out: flush writes them.
 func (m *mover) data(n int64) error {
 	full := false // the last read filled the page: there is more where it came from
 	for n != 0 {
@@ -114,8 +115,8 @@ const (
 	maxTrailers  = 8 << 10
 )
 
-// chunks moves a chunked body with its trailers and checks every byte of the framing. framed says that the target wants
-// chunks; else it gets the plain bytes. What is composed at the end is not yet written.
+// chunks copies a chunked body with its trailers and checks every byte of the chunk headers. framed says that the target gets
+// chunks; else it gets the plain bytes. The last bytes may stay gathered in out: flush writes them.
 func (m *mover) chunks(framed bool, mostFields int) error {
 	for {
 		size, err := m.chunkSize()
@@ -150,7 +151,7 @@ func (m *mover) chunks(framed bool, mostFields int) error {
 	}
 }
 
-// more is fill where the source must not end.
+// more is fill for places where the end of the source is an error.
 func (m *mover) more() error {
 	err := m.fill()
 	if err == io.EOF {
@@ -228,7 +229,7 @@ func hexDigit(c byte) int {
 	return -1
 }
 
-// trailers moves the fields after the last chunk; those that would frame, route or authenticate are left out.
+// trailers copies the fields after the last chunk. Fields that concern framing, routing or authentication are left out.
 func (m *mover) trailers(framed bool, most int) error {
 	scan := 0
 	for {

@@ -28,7 +28,7 @@ type Engine struct {
 
 	began  time.Time
 	now    atomic.Int64 // of the last sweep, as of ticks: near enough for deadlines
-	closes atomic.Int64 // calls of CloseCircuit
+	closes atomic.Int64 // calls of CloseCircuit and CloseTargets
 	open   atomic.Int64 // upgraded and raw connections
 	kept   atomic.Int64 // idle connections to apps
 
@@ -48,7 +48,7 @@ type Engine struct {
 	h2 *h2side
 }
 
-// New returns an engine that nothing has been handed to yet.
+// New returns an engine without connections.
 func New(cfg Config, router Router, dial Dial, clock chassis.Clock, log *slog.Logger) *Engine {
 	e := &Engine{cfg: cfg, router: router, dial: dial, clock: clock, log: log,
 		conns: map[*visit]struct{}{}, groups: map[string]*group{}, addresses: tally{m: map[netip.Addr]int{}},
@@ -86,7 +86,7 @@ func (e *Engine) ticks() int64 {
 	return e.began.UnixNano() + int64(e.clock.Now().Sub(e.began))
 }
 
-// sweepEvery is how late a deadline may be noticed.
+// sweepEvery is the time between two sweeps, and so how late a deadline may be noticed.
 func (e *Engine) sweepEvery() time.Duration {
 	every := 500 * time.Millisecond
 	for _, d := range []time.Duration{e.cfg.HeaderTimeout, e.cfg.IdleTimeout, e.cfg.StallTimeout, e.cfg.ResponseTimeout, e.cfg.OpenIdle, e.cfg.Lifetime} {
@@ -153,6 +153,27 @@ func (e *Engine) ServeConn(ctx context.Context, conn net.Conn, l Listener) {
 // ServeTCP joins a visitor's raw connection, which it owns and which was admitted, with the circuit's app until both
 // directions have ended.
 func (e *Engine) ServeTCP(ctx context.Context, conn net.Conn, c *circuit.Circuit) {
+	e.serveRaw(ctx, conn, c, e.connectAny)
+}
+
+// Join is ServeTCP with a connection to one of the circuit's targets that is open already, which it owns too.
+func (e *Engine) Join(ctx context.Context, conn, app net.Conn, c *circuit.Circuit, t proxy.TargetID) {
+	taken := false
+	e.serveRaw(ctx, conn, c, func(v *visit, c *circuit.Circuit) (*upstream, error) {
+		v.aim(t)
+		if now := e.current(c); now == nil || !now.Has(t) {
+			return nil, closedMeanwhile()
+		}
+		taken = true
+		return v.over(app, t)
+	})
+	if !taken {
+		_ = app.Close()
+	}
+}
+
+// serveRaw serves a raw connection; open gives the connection to the app.
+func (e *Engine) serveRaw(ctx context.Context, conn net.Conn, c *circuit.Circuit, open func(*visit, *circuit.Circuit) (*upstream, error)) {
 	defer e.survive(conn)
 	v := new(visit)
 	if err := e.enter(ctx, conn, v); err != nil {
@@ -161,34 +182,33 @@ func (e *Engine) ServeTCP(ctx context.Context, conn net.Conn, c *circuit.Circuit
 		return
 	}
 	defer e.leave(v)
-	if err := e.joinRaw(v, c); err != nil {
+	if err := e.joinRaw(v, c, open); err != nil {
 		e.log.Debug("raw connection ended", "circuit", c.ID, "error", err)
 	}
 }
 
-// survive ends a connection that ran into a mistake of ours: the others have nothing to do with it. It is deferred first, so that
-// everything the connection held is given back before.
+// survive recovers from a panic and ends the connection that caused it; the others go on. It is deferred first, so that it runs
+// last, after everything the connection held was given back.
 func (e *Engine) survive(conn net.Conn) {
 	if p := recover(); p != nil {
-		e.log.Error("a visitor's connection failed by a mistake in this program", "remote", conn.RemoteAddr(), "panic", p, "stack", string(debug.Stack()))
+		e.log.Error("a visitor's connection failed by a defect of this program", "remote", conn.RemoteAddr(), "panic", p, "stack", string(debug.Stack()))
 		_ = conn.Close()
 	}
 }
 
-// joinRaw carries a visit to the circuit's app.
-func (e *Engine) joinRaw(v *visit, c *circuit.Circuit) error {
+// joinRaw connects a visit with the circuit's app and copies both ways until both have ended.
+func (e *Engine) joinRaw(v *visit, c *circuit.Circuit, open func(*visit, *circuit.Circuit) (*upstream, error)) error {
 	v.raw = true
 	g, ok := e.join(c, v)
 	if !ok {
 		return tooManyConnections()
 	}
 	v.group = g
-	now := e.current(c)
-	if now == nil {
+	if e.current(c) == nil {
 		return closedMeanwhile()
 	}
 	g.requests.Add(1)
-	u, err := e.connect(v, now)
+	u, err := open(v, c)
 	if err != nil {
 		return err
 	}
@@ -196,8 +216,8 @@ func (e *Engine) joinRaw(v *visit, c *circuit.Circuit) error {
 	return nil
 }
 
-// current is the circuit as the table has it now; nil when what c allowed is not allowed any more. Asked after joining its
-// group, it leaves no gap.
+// current is the circuit as the table has it now; nil when what c allowed is not allowed any more. It must be asked after the visit
+// has joined the circuit's group: from then on CloseCircuit finds the visit.
 func (e *Engine) current(c *circuit.Circuit) *circuit.Circuit {
 	if e.cfg.Current == nil {
 		return c
@@ -215,20 +235,54 @@ func closedMeanwhile() error {
 
 var errEnded = errors.New("the connection was ended")
 
-// connect opens a connection to the circuit's app; v's end ends it.
-func (e *Engine) connect(v *visit, c *circuit.Circuit) (*upstream, error) {
+// connect opens a connection to a target of the circuit; v's end ends it.
+func (e *Engine) connect(v *visit, c *circuit.Circuit, t proxy.Target) (*upstream, error) {
 	ctx, cancel := context.WithTimeout(v.ctx, e.cfg.DialTimeout)
-	conn, err := e.dial(ctx, c)
+	conn, err := e.dial(ctx, c, t)
 	cancel()
 	if err != nil {
 		return nil, err
 	}
-	u := new(upstream)
+	return v.over(conn, t.ID())
+}
+
+// over makes a connection to a target the app's side of the visit.
+func (v *visit) over(conn net.Conn, t proxy.TargetID) (*upstream, error) {
+	u := &upstream{target: t}
 	u.sock.init(conn)
 	if !v.use(&u.sock) {
 		return nil, errEnded
 	}
 	return u, nil
+}
+
+// connectAny opens a connection for a visitor of whom only the address is known. c is the circuit that admitted it.
+func (e *Engine) connectAny(v *visit, c *circuit.Circuit) (*upstream, error) {
+	for range maxRoutes {
+		closes := e.closes.Load()
+		now := e.current(c)
+		if now == nil {
+			break
+		}
+		var key uint64
+		if now.Several() {
+			key = circuit.KeyOfAddress(v.remote.Addr())
+		}
+		t, ok := now.Pick(key)
+		if !ok {
+			return nil, Drained()
+		}
+		v.aim(t.ID())
+		if e.closes.Load() == closes { // else the target may be gone
+			return e.connect(v, now, t)
+		}
+	}
+	return nil, closedMeanwhile()
+}
+
+// Drained says that all targets of a circuit have weight 0.
+func Drained() error {
+	return fault.Unavailablef("the app takes no new visitors at the moment").WithReason("drained").WithNext("try again in a moment")
 }
 
 // enter registers a visitor's connection.

@@ -8,9 +8,10 @@ import (
 	"sync"
 
 	"berth.dev/berth/internal/appproxy/circuit"
+	"berth.dev/berth/internal/wire/proxy"
 )
 
-// composed are buffers in which heads, and bodies that go with them, are put together.
+// composed keeps buffers for heads. A body that has arrived with its head is put behind it, to save a write.
 var composed = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
 
 // maxComposed is the largest buffer that is kept.
@@ -28,15 +29,15 @@ func composedBack(b *[]byte, used []byte) {
 // maxInterim bounds the 1xx answers to one request.
 const maxInterim = 16
 
-// forward lets the circuit's app answer the request and reports whether the connection can carry another.
-func (h *http1) forward(c *circuit.Circuit, keep bool) bool {
+// forward lets a target of the circuit answer the request and reports whether the connection can carry another.
+func (h *http1) forward(c *circuit.Circuit, t proxy.Target, keep bool) bool {
 	limit := h.e.bodyLimit(c)
 	if limit > 0 && h.req.length > limit {
 		return h.fail(bodyTooLarge(limit), keep)
 	}
 	asked, answered := compose(), compose()
 	h.up.out, h.down.out = (*asked)[:0], (*answered)[:0]
-	keep, switched := h.exchange(c, limit, keep)
+	keep, switched := h.exchange(c, t, limit, keep)
 	composedBack(asked, h.up.out)
 	composedBack(answered, h.down.out)
 	h.up.out, h.down.out = nil, nil
@@ -48,7 +49,7 @@ func (h *http1) forward(c *circuit.Circuit, keep bool) bool {
 }
 
 // exchange sends the request and passes the answer on. switched is set when both sides agreed to speak something else.
-func (h *http1) exchange(c *circuit.Circuit, limit int64, keep bool) (again bool, switched *upstream) {
+func (h *http1) exchange(c *circuit.Circuit, t proxy.Target, limit int64, keep bool) (again bool, switched *upstream) {
 	r := &h.req
 	h.up.out = appendRequest(h.up.out, r, h.told)
 	rest := r.length
@@ -61,7 +62,7 @@ func (h *http1) exchange(c *circuit.Circuit, limit int64, keep bool) (again bool
 	}
 	replay := !r.chunked && rest == 0 && r.replayable()
 	for attempt := 0; ; attempt++ {
-		u, err := h.upstream(c, attempt == 0, !replay)
+		u, err := h.upstream(c, t, attempt == 0, !replay)
 		if err != nil {
 			if h.ended.Load() != nil {
 				return false, nil
@@ -85,10 +86,10 @@ func (h *http1) exchange(c *circuit.Circuit, limit int64, keep bool) (again bool
 	}
 }
 
-// upstream takes or opens a connection to the app.
-func (h *http1) upstream(c *circuit.Circuit, kept, careful bool) (*upstream, error) {
+// upstream takes or opens a connection to the target.
+func (h *http1) upstream(c *circuit.Circuit, t proxy.Target, kept, careful bool) (*upstream, error) {
 	if kept {
-		if u := h.e.idleUpstream(h.group, careful); u != nil {
+		if u := h.e.idleUpstream(h.group, t.ID(), careful); u != nil {
 			if !h.use(&u.sock) {
 				return nil, errEnded
 			}
@@ -96,14 +97,15 @@ func (h *http1) upstream(c *circuit.Circuit, kept, careful bool) (*upstream, err
 		}
 	}
 	h.arm(phaseWait, 0)
-	return h.e.connect(&h.visit, c)
+	return h.e.connect(&h.visit, c, t)
 }
 
-// errSilent stands for a request whose visitor is gone, errStale for one that an app closed its connection on before it could
-// have seen it.
+// errSilent says that there is nobody to answer: the visitor is gone. errStale says that the app closed a kept connection before
+// it can have read the request, which may be sent again on another connection.
 var errSilent, errStale = &problem{}, &problem{}
 
-// ask sends the request that is composed, lets its body follow, and reads the head of the answer into resp.
+// ask sends the request head that was composed, starts sending the body, and reads the head of the answer into resp. replay
+// says that the request may be sent a second time.
 func (h *http1) ask(u *upstream, rest, limit int64, replay bool) (*upload, *problem) {
 	r := &h.req
 	h.arm(phaseSend, h.e.cfg.StallTimeout)
@@ -145,7 +147,7 @@ func (h *http1) ask(u *upstream, rest, limit int64, replay bool) (*upload, *prob
 	}
 }
 
-// readAnswer reads one head of the app's.
+// readAnswer reads one response head from the app.
 func (h *http1) readAnswer(u *upstream, up *upload, replay bool) (string, *problem) {
 	scan := 0
 	for {
@@ -181,7 +183,7 @@ func (h *http1) readAnswer(u *upstream, up *upload, replay bool) (string, *probl
 	}
 }
 
-// upload is a request's body on its way beside the answer.
+// upload is the sending of a request's body to the app, in a goroutine of its own, while the answer is read.
 type upload struct {
 	done  chan struct{}
 	err   error // valid after done
@@ -200,7 +202,8 @@ func (u *upload) finished() bool {
 	}
 }
 
-// failed returns why the visitor's side of the upload ended early; nil when it did not, or it was the app that stopped reading.
+// failed returns why the visitor's side of the upload ended early. It is nil when the upload goes on or is complete, and when it
+// was the app that stopped reading.
 func (u *upload) failed() error {
 	var app writeError
 	if u == nil || !u.finished() || u.err == nil || errors.As(u.err, &app) {
@@ -239,7 +242,7 @@ func (h *http1) startUpload(u *upstream, rest, limit int64) *upload {
 	return up
 }
 
-// stopUpload ends an upload that nobody needs any more.
+// stopUpload ends an upload whose answer is over, and waits for it.
 func (h *http1) stopUpload(up *upload) {
 	if up.finished() {
 		return
@@ -253,7 +256,7 @@ func (h *http1) stopUpload(up *upload) {
 	<-up.done
 }
 
-// uploadProblem answers for a body that did not arrive.
+// uploadProblem is the answer to a visitor whose body did not arrive.
 func uploadProblem(err error, limit int64) *problem {
 	var bad *problem
 	switch {
@@ -267,7 +270,7 @@ func uploadProblem(err error, limit int64) *problem {
 	return errSilent
 }
 
-// form decides how the answer's body reaches the visitor.
+// form decides how the end of the answer's body is marked for the visitor.
 func (h *http1) form() bodyForm {
 	f := &h.resp.framing
 	switch {
@@ -283,7 +286,8 @@ func (h *http1) form() bodyForm {
 	return endlessBody
 }
 
-// passAnswer sends the visitor the answer whose head is in resp.
+// passAnswer sends the visitor the answer whose head is in resp. again says that the visitor's connection can carry another
+// request; switched is the app's connection when both sides speak another protocol from now on.
 func (h *http1) passAnswer(u *upstream, up *upload, keep bool) (again bool, switched *upstream) {
 	m := &h.down
 	m.dst, m.src, m.moved = &h.sock, &u.sock, 0

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/appproxy/circuit"
+	"berth.dev/berth/internal/wire/proxy"
 )
 
 // Listener is where a connection came in.
@@ -49,6 +50,8 @@ type Route struct {
 	// Circuit gets the request. User is who the visitor is, for limits; empty when nobody said.
 	Circuit *circuit.Circuit
 	User    string
+	// Key chooses among the circuit's targets when it has several; see circuit.Pick.
+	Key uint64
 	// Handler answers the request in the proxy itself. Its ResponseWriter can Flush and Hijack (HTTP/1.1), the request's
 	// RemoteAddr is Head.Client's. A handler without an own limit gets Config.OwnBody bytes of body at most.
 	Handler http.Handler
@@ -57,8 +60,8 @@ type Route struct {
 // Router decides about one request. It must not block: a look-up that may wait belongs into a Handler.
 type Router func(Head) Route
 
-// Dial opens a connection to the app of a circuit. Errors are faults with words for visitors.
-type Dial func(context.Context, *circuit.Circuit) (net.Conn, error)
+// Dial opens a connection to a target of a circuit. Errors are faults with words for visitors.
+type Dial func(context.Context, *circuit.Circuit, proxy.Target) (net.Conn, error)
 
 // Config bounds what visitors and apps may do; DefaultConfig has the values that are not 0. In rates and counts 0 means
 // without limit.

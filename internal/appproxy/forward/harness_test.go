@@ -35,9 +35,11 @@ type rig struct {
 
 	mu       sync.Mutex
 	circuits map[string]*circuit.Circuit
-	apps     map[string]string // circuit -> address
-	handler  http.Handler      // of the host "own"
+	apps     map[string]string         // circuit -> address
+	targets  map[proxy.TargetID]string // target -> address, where it is not the circuit's
+	handler  http.Handler              // of the host "own"
 	routed   int
+	key      uint64 // of all visitors
 	onRoute  func(Head)
 }
 
@@ -81,12 +83,15 @@ func (r *rig) route(h Head) Route {
 	if name == "own" {
 		return Route{Handler: r.handler}
 	}
-	return Route{Circuit: r.circuits[name], User: h.Header.Get("Test-User")}
+	return Route{Circuit: r.circuits[name], User: h.Header.Get("Test-User"), Key: r.key}
 }
 
-func (r *rig) dial(ctx context.Context, c *circuit.Circuit) (net.Conn, error) {
+func (r *rig) dial(ctx context.Context, c *circuit.Circuit, t proxy.Target) (net.Conn, error) {
 	r.mu.Lock()
 	addr := r.apps[c.ID]
+	if other := r.targets[t.ID()]; other != "" {
+		addr = other
+	}
 	r.mu.Unlock()
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -119,7 +124,8 @@ func (r *rig) app(name string, each func(net.Conn)) *circuit.Circuit {
 }
 
 func (r *rig) circuit(name, protocol, addr string) *circuit.Circuit {
-	c := &circuit.Circuit{Circuit: proxy.Circuit{ID: name, Revision: 1, Protocol: protocol, Mode: proxy.ModeSubdomain, Label: name}}
+	c := &circuit.Circuit{Circuit: proxy.Circuit{ID: name, Revision: 1, Protocol: protocol, Mode: proxy.ModeSubdomain, Label: name,
+		Targets: []proxy.Target{{Kernel: "k-1", Port: 80, Weight: 1}}}}
 	r.mu.Lock()
 	r.circuits[name], r.apps[name] = c, addr
 	r.mu.Unlock()

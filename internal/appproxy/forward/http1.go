@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"berth.dev/berth/internal/appproxy/circuit"
+	"berth.dev/berth/internal/wire/proxy"
 )
 
 // http1 is a visitor's HTTP/1 connection: its requests one after the other.
@@ -108,6 +109,7 @@ func (h *http1) serveRequest(head string) bool {
 		return false
 	}
 	h.lookAtVisitor()
+	defer h.aim(proxy.TargetID{})
 	keep := !r.close && (r.minor == 1 || r.keepAlive)
 	now := h.e.ticks()
 	if wait, ok := h.byAddress.take(now, h.e.cfg.RequestsPerAddress); !ok {
@@ -138,8 +140,13 @@ func (h *http1) serveRequest(head string) bool {
 			}
 			h.group = g
 		}
+		t, ok := c.Pick(route.Key)
+		if !ok {
+			return h.fail(dialProblem(Drained()), keep)
+		}
+		h.aim(t.ID()) // no target once serveRequest is over
 		if h.e.closes.Load() != closes {
-			continue // a circuit was closed meanwhile: it may have been this one
+			continue // a circuit or a target was closed meanwhile: it may have been this one
 		}
 		if h.ended.Load() != nil {
 			return false
@@ -150,12 +157,12 @@ func (h *http1) serveRequest(head string) bool {
 		h.group.requests.Add(1)
 		h.group.sent(len(head), h.e.now.Load())
 		if multiplexed(c) {
-			return h.answerOwn(h.e.h2.toApp(c, h.group, h.told), keep, h.e.bodyLimit(c))
+			return h.answerOwn(h.e.h2.toApp(c, t, h.group, h.told), keep, h.e.bodyLimit(c))
 		}
 		if strings.HasPrefix(r.protocol, "berth-") { // ours: apps have nothing to do with it
 			r.protocol = ""
 		}
-		return h.forward(c, keep)
+		return h.forward(c, t, keep)
 	}
 	return h.fail(busy("The app is being changed."), keep)
 }

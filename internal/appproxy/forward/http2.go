@@ -3,12 +3,14 @@ package forward
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	stdlog "log"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -157,8 +159,13 @@ func (s *h2side) answer(w http.ResponseWriter, r *http.Request, v *visit, l List
 			writeProblem(w, r, trouble(404, "no-http", "This app does not speak HTTP."))
 			return
 		}
+		t, ok := c.Pick(route.Key)
+		if !ok {
+			writeProblem(w, r, dialProblem(Drained()))
+			return
+		}
 		ctx, cancel := context.WithCancel(r.Context())
-		m := &stream{cancel: cancel}
+		m := &stream{cancel: cancel, target: t.ID()}
 		g, ok := e.join(c, m)
 		if !ok {
 			cancel()
@@ -186,7 +193,7 @@ func (s *h2side) answer(w http.ResponseWriter, r *http.Request, v *visit, l List
 			func() {
 				defer cancel()
 				defer g.leave(m)
-				s.toApp(c, g, told(head.Client, head.Secure)).ServeHTTP(w, r.WithContext(ctx))
+				s.toApp(c, t, g, told(head.Client, head.Secure)).ServeHTTP(w, r.WithContext(ctx))
 			}()
 			return
 		}
@@ -198,22 +205,39 @@ func (s *h2side) answer(w http.ResponseWriter, r *http.Request, v *visit, l List
 }
 
 // stream is one request of an HTTP/2 connection.
-type stream struct{ cancel context.CancelFunc }
+type stream struct {
+	cancel context.CancelFunc
+	target proxy.TargetID
+}
 
 func (m *stream) end(string) { m.cancel() }
 
-type circuitKey struct{}
+func (m *stream) uses(targets []proxy.TargetID) bool { return slices.Contains(targets, m.target) }
 
-// toApp passes a request of net/http on to the circuit's app.
-func (s *h2side) toApp(c *circuit.Circuit, g *group, v visitor) http.Handler {
+// destination is where a transport's request goes; destinationKey is its key in the request's context.
+type destination struct {
+	circuit *circuit.Circuit
+	target  proxy.Target
+}
+
+type destinationKey struct{}
+
+// host stands for a target in a transport, whose connections of different hosts never meet.
+func (d destination) host() string {
+	return fmt.Sprintf("%s.%d.%s.invalid", d.target.Kernel, d.target.Port, d.circuit.ID)
+}
+
+// toApp passes a request of net/http on to a target of the circuit.
+func (s *h2side) toApp(c *circuit.Circuit, t proxy.Target, g *group, v visitor) http.Handler {
+	to := destination{c, t}
 	transport := s.one
 	if multiplexed(c) {
 		transport = s.two
 	}
 	reverse := &httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
-			p.Out = p.Out.WithContext(context.WithValue(p.Out.Context(), circuitKey{}, c))
-			p.Out.URL.Scheme, p.Out.URL.Host = "http", c.ID+".invalid"
+			p.Out = p.Out.WithContext(context.WithValue(p.Out.Context(), destinationKey{}, to))
+			p.Out.URL.Scheme, p.Out.URL.Host = "http", to.host()
 			p.Out.URL.RawQuery = p.In.URL.RawQuery
 			p.Out.Host = p.In.Host
 			cleanRequest(p.Out.Header, p.In.Host, v)
@@ -256,40 +280,47 @@ func (s *h2side) problem(err error) *problem {
 }
 
 func (s *h2side) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	c, _ := ctx.Value(circuitKey{}).(*circuit.Circuit)
-	if c == nil {
+	to, ok := ctx.Value(destinationKey{}).(destination)
+	if !ok {
 		return nil, errors.New("a connection to no circuit was asked for")
 	}
-	g := s.e.group(c.ID)
+	g, id := s.e.group(to.circuit.ID), to.target.ID()
 	// A transport dials on for others when its request has ended: the circuit may have been closed, and be elsewhere now.
-	now := s.e.current(c)
-	if now == nil {
+	now := s.e.current(to.circuit)
+	if now == nil || !now.Has(id) {
 		return nil, closedMeanwhile()
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.e.cfg.DialTimeout)
 	defer cancel()
-	conn, err := s.e.dial(ctx, now)
+	conn, err := s.e.dial(ctx, now, to.target)
 	if err != nil {
 		return nil, err
 	}
-	d := &dialed{Conn: conn, g: g}
+	d := &dialed{Conn: conn, g: g, target: id}
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed { // since the look at the table
-		_ = conn.Close()
+	closed := g.closed // since the look at the table
+	if !closed {
+		g.live[d] = struct{}{}
+		g.apps++
+	}
+	g.mu.Unlock()
+	// A target that was closed before the connection was entered is gone from the table; one that is closed later finds it.
+	if now = s.e.current(to.circuit); closed || now == nil || !now.Has(id) {
+		_ = d.Close()
 		return nil, closedMeanwhile()
 	}
-	g.live[d] = struct{}{}
-	g.apps++
 	return d, nil
 }
 
-// dialed is a transport's connection to an app.
+// dialed is a transport's connection to a target.
 type dialed struct {
 	net.Conn
-	g    *group
-	once sync.Once
+	g      *group
+	target proxy.TargetID
+	once   sync.Once
 }
+
+func (d *dialed) uses(targets []proxy.TargetID) bool { return slices.Contains(targets, d.target) }
 
 func (d *dialed) Close() error {
 	d.once.Do(func() { d.g.leave(d) })

@@ -27,6 +27,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"berth.dev/berth/internal/appproxy/circuit"
+	"berth.dev/berth/internal/wire/proxy"
 )
 
 // client2 speaks HTTP/2 without TLS.
@@ -281,9 +282,9 @@ func TestDialsThatComeLate(t *testing.T) {
 		}
 	})
 	old := r.app("app", canned("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nold"))
-	old.Revision, old.Target = 1, 80
+	old.Revision = 1
 	late := func() error {
-		conn, err := r.e.h2.dial(context.WithValue(t.Context(), circuitKey{}, old), "", "")
+		conn, err := r.e.h2.dial(context.WithValue(t.Context(), destinationKey{}, destination{old, old.Targets[0]}), "", "")
 		if err == nil {
 			_ = conn.Close()
 		}
@@ -292,7 +293,7 @@ func TestDialsThatComeLate(t *testing.T) {
 	require.NoError(t, late())
 	r.mu.Lock()
 	moved := *old
-	moved.Revision, moved.Target = 2, 81
+	moved.Revision, moved.Targets = 2, []proxy.Target{{Kernel: "k-1", Port: 81, Weight: 1}}
 	r.circuits["app"] = &moved
 	r.mu.Unlock()
 	require.Error(t, late(), "the table is replaced")

@@ -10,8 +10,8 @@ import (
 	"berth.dev/berth/internal/appproxy/circuit"
 )
 
-// bucket lets so many requests per second pass and a burst of twice that. It holds the time at which it will be full again,
-// in nanoseconds: that alone says how many tokens are left.
+// bucket is a token bucket for a rate of requests per second and bursts of twice that. It stores only the time, in nanoseconds,
+// at which it will be full again; the number of tokens follows from that.
 type bucket struct{ full atomic.Int64 }
 
 // take takes a token at now (nanoseconds); when there is none it returns how long it takes until there is.
@@ -56,8 +56,8 @@ func newBuckets[K comparable]() *buckets[K] {
 	return b
 }
 
-// of finds or makes the bucket of a key. A shard that is full forgets those that are full again, and failing that some that are
-// not: a flood of addresses must not take memory, and forgetting favours the one forgotten for a moment only.
+// of finds or makes the bucket of a key. When a shard has too many buckets it drops those that are full again; when that is not
+// enough it drops some others, whose owners get a full bucket anew. So many different addresses cannot exhaust the memory.
 func (b *buckets[K]) of(k K, now int64) *bucket {
 	s := &b.shards[maphash.Comparable(b.seed, k)%limitShards]
 	s.mu.Lock()

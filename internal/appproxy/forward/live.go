@@ -12,7 +12,11 @@ import (
 )
 
 // member is something live that belongs to a circuit and ends with it.
-type member interface{ end(reason string) }
+type member interface {
+	end(reason string)
+	// uses reports whether it uses one of some targets of the circuit.
+	uses(targets []proxy.TargetID) bool
+}
 
 // group is what is live of one circuit: the connections of visitors that use it, and those kept to its app.
 type group struct {
@@ -20,8 +24,8 @@ type group struct {
 	mu     sync.Mutex
 	closed bool // no longer in the engine's table: a new group has to be made
 	live   map[member]struct{}
-	apps   int         // of live: connections of the transports to the app, which are nobody's visit
-	idle   []*upstream // the one used last is the last
+	apps   int         // how many of live are connections of HTTP/2's transports to the app, which are not visitors
+	idle   []*upstream // in the order in which they became idle
 
 	rate     bucket
 	lastAt   atomic.Int64 // when a visitor last sent something, in ticks
@@ -29,7 +33,7 @@ type group struct {
 	in, out  atomic.Int64
 }
 
-// sent counts bytes from a visitor.
+// sent counts n bytes from a visitor at time now.
 func (g *group) sent(n int, now int64) {
 	if n > 0 {
 		g.in.Add(int64(n))
@@ -105,7 +109,7 @@ func (e *Engine) group(id string) *group {
 // CloseCircuit ends all live connections of a circuit at once: requests, upgraded and raw ones, and those kept to its app.
 // Call it after the table has been replaced: requests that are being admitted meanwhile are asked about again.
 func (e *Engine) CloseCircuit(id, reason string) {
-	// Whoever has joined before this is found below; whoever joins later sees the number and asks the Router again.
+	// Requests that joined before this line are found below. Those that join later see the new number and ask the Router again.
 	e.closes.Add(1)
 	e.groupsMu.Lock()
 	g := e.groups[id]
@@ -144,7 +148,43 @@ func (e *Engine) CloseAddresses(id string, from []netip.Addr, reason string) {
 	}
 }
 
-// disband closes a group that is out of the table and returns its members.
+// CloseTargets ends the connections of a circuit that use some of its targets, and no others: those of visitors, and those
+// kept for further requests. Like CloseCircuit it is called after the table has been replaced.
+func (e *Engine) CloseTargets(id string, targets []proxy.TargetID, reason string) {
+	e.closes.Add(1) // see CloseCircuit
+	e.groupsMu.RLock()
+	g := e.groups[id]
+	e.groupsMu.RUnlock()
+	if g == nil {
+		return
+	}
+	var out []member
+	var idle []*upstream
+	g.mu.Lock()
+	for m := range g.live {
+		if m.uses(targets) {
+			out = append(out, m)
+		}
+	}
+	g.idle = slices.DeleteFunc(g.idle, func(u *upstream) bool {
+		gone := slices.Contains(targets, u.target)
+		if gone {
+			idle = append(idle, u)
+		}
+		return gone
+	})
+	g.mu.Unlock()
+	e.log.Debug("targets are gone", "circuit", id, "reason", reason, "targets", len(targets), "connections", len(out))
+	for _, m := range out {
+		m.end(reason)
+	}
+	for _, u := range idle {
+		u.sock.kill()
+		e.kept.Add(-1)
+	}
+}
+
+// disband closes a group that was removed from the engine's groups, and returns its members.
 func (e *Engine) disband(g *group) []member {
 	g.mu.Lock()
 	g.closed = true
@@ -204,23 +244,27 @@ func (e *Engine) Live() Counts {
 
 // upstream is a connection to an app on which requests follow each other.
 type upstream struct {
-	sock  sock
-	since int64 // when it became idle
-	used  bool  // has answered before
+	sock   sock
+	target proxy.TargetID
+	since  int64 // when it became idle
+	used   bool  // has answered before
 }
 
-// idleUpstream takes the connection that was used last. Those that lie longer than a moment, or must not be lost, are looked
-// at first.
-func (e *Engine) idleUpstream(g *group, careful bool) *upstream {
+// idleUpstream takes the connection to a target that was used last. Those that were not used for more than a second, or
+// whose loss cannot be made good (careful), are checked first.
+func (e *Engine) idleUpstream(g *group, target proxy.TargetID, careful bool) *upstream {
 	for {
 		g.mu.Lock()
-		if len(g.idle) == 0 {
+		i := len(g.idle) - 1
+		for i >= 0 && g.idle[i].target != target {
+			i--
+		}
+		if i < 0 {
 			g.mu.Unlock()
 			return nil
 		}
-		u := g.idle[len(g.idle)-1]
-		g.idle[len(g.idle)-1] = nil
-		g.idle = g.idle[:len(g.idle)-1]
+		u := g.idle[i]
+		g.idle = slices.Delete(g.idle, i, i+1)
 		g.mu.Unlock()
 		e.kept.Add(-1)
 		if (careful || e.now.Load()-u.since > int64(time.Second)) && !u.sock.quiet() {
@@ -246,7 +290,7 @@ func (e *Engine) keepUpstream(g *group, u *upstream) {
 	u.sock.kill()
 }
 
-// tidy closes connections to apps that were not used for long, and forgets groups in which nothing is.
+// tidy closes connections to apps that were not used for KeepUpstream, and removes empty groups.
 func (e *Engine) tidy(now int64) {
 	e.groupsMu.RLock()
 	groups := make([]*group, 0, len(e.groups))

@@ -369,13 +369,8 @@ func (e *Engine) Tunnel(w http.ResponseWriter, r *http.Request, c *circuit.Circu
 		return
 	}
 	v.group = g
-	now := e.current(c)
-	if now == nil {
-		writeProblem(w, r, dialProblem(closedMeanwhile()))
-		return
-	}
 	v.arm(phaseWait, 0)
-	u, err := e.connect(v, now)
+	u, err := e.connectAny(v, c)
 	if err != nil {
 		writeProblem(w, r, dialProblem(err))
 		return

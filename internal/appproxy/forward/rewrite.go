@@ -8,18 +8,26 @@ import (
 	"berth.dev/berth/internal/appproxy/circuit"
 )
 
-// What an app gets of a visitor's request, and a visitor of an app's answer. appendRequest and appendResponse do it for heads
-// of HTTP/1, cleanRequest and cleanResponse for those of net/http; they must agree.
+// This file decides which header fields pass between visitors and apps.
 //
-// A port has one app after the other, of one user after the other, and to browsers they are all the same site. What they keep of
-// one must not come up in the next: answers there vary with the cookies, one of which names the circuit.
+// Towards the app: the platform's own cookies and credentials, hop-by-hop fields and every X-Forwarded-* and X-BackendAI-* that
+// the visitor sent are removed; X-Forwarded-For, -Proto and -Host are added. Towards the visitor: hop-by-hop fields, the
+// platform's own fields, and cookies that could reach another app are removed.
+//
+// There are two implementations of these rules, and they must agree: appendRequest and appendResponse write the heads of the
+// own HTTP/1 engine, cleanRequest and cleanResponse change the headers of net/http, which carries HTTP/2.
+//
+// In port mode one port serves different apps over time, and browsers take them for one site. A browser must not answer a
+// request to the present app from what it cached of an earlier one. That is why answers on ports carry "Vary: Cookie": the
+// name of the circuit's cookie differs from app to app. The callers add it.
 
-// visitor is what the app is told about who asks.
+// visitor is what the app is told about the visitor: address and scheme.
 type visitor struct {
 	addr, proto string
 }
 
-// appendRequest writes the head that the app gets.
+// appendRequest appends the request head that is sent to the app. Fields of the kinds that the switch does not name are left
+// out, among them Host, Connection, Transfer-Encoding and Upgrade: they are written anew from what the parser understood.
 func appendRequest(b []byte, r *request, v visitor) []byte {
 	b = append(b, r.method...)
 	b = append(b, ' ')
@@ -32,7 +40,7 @@ func appendRequest(b []byte, r *request, v visitor) []byte {
 		switch f.kind {
 		case other:
 		case expectField:
-			if !r.expect {
+			if !r.expect { // not "100-continue", or nothing to expect
 				continue
 			}
 		case authorizationField:
@@ -82,18 +90,19 @@ func appendField(b []byte, name, value string) []byte {
 	return append(b, "\r\n"...)
 }
 
-// bodyForm is how a body reaches the visitor.
+// bodyForm is how the end of an answer's body is marked for the visitor.
 type bodyForm int
 
 const (
 	noBody      bodyForm = iota
-	sizedBody            // Content-Length
-	chunkedBody          // chunks in, chunks out
-	plainBody            // chunks in, and the end of the connection ends it for a visitor of HTTP/1.0
-	endlessBody          // the end of the connection ends it on both sides
+	sizedBody            // by Content-Length
+	chunkedBody          // by the last chunk
+	plainBody            // by the end of the connection: the app sends chunks, which a visitor of HTTP/1.0 does not know
+	endlessBody          // by the end of the connection: the app marks the end in the same way
 )
 
-// appendResponse writes the head that the visitor gets. last says that the connection ends after it.
+// appendResponse appends the response head that is sent to the visitor. host is the one of the request, minor the visitor's
+// version of HTTP/1. last says that the connection is closed after this answer.
 func appendResponse(b []byte, r *response, form bodyForm, host string, last bool, minor int) []byte {
 	b = append(b, "HTTP/1.1 "...)
 	b = append(b, r.line...)
@@ -111,7 +120,7 @@ func appendResponse(b []byte, r *response, form bodyForm, host string, last bool
 			}
 			continue
 		case lengthField:
-			// A length where no body follows: only the answers to HEAD and 304 may say it.
+			// Without a body only answers to HEAD and those with status 304 may have a length.
 			if form != sizedBody && (form != noBody || r.status < 200 || r.status == 204) {
 				continue
 			}
@@ -144,14 +153,14 @@ func appendResponse(b []byte, r *response, form bodyForm, host string, last bool
 	return append(b, "\r\n"...)
 }
 
-// platformAuthorization reports whether credentials are ours.
+// platformAuthorization reports whether the value of an Authorization field has the platform's own scheme.
 func platformAuthorization(v string) bool {
 	const scheme = "Berth"
 	return len(v) >= len(scheme) && strings.EqualFold(v[:len(scheme)], scheme) &&
 		(len(v) == len(scheme) || v[len(scheme)] == ' ' || v[len(scheme)] == '\t')
 }
 
-// stripCookies takes our cookies out of a Cookie field's value.
+// stripCookies removes the platform's cookies from the value of a Cookie field. It is "" when nothing is left.
 func stripCookies(v string) string {
 	if !strings.Contains(v, "berth-") {
 		return v
@@ -168,13 +177,15 @@ func stripCookies(v string) string {
 	return strings.Join(kept, "; ")
 }
 
-// cleanSetCookie returns what may stay of a cookie that an app sets on host: "" when it is named as ours are. A Domain that
-// is not the app's very host would reach other apps and is left out.
+// cleanSetCookie returns the value of a Set-Cookie field as it may reach the visitor. It is "" for a cookie with a name of the
+// platform's. A Domain attribute is removed unless it names exactly host: the cookie would be sent to other apps, too.
 func cleanSetCookie(v, host string) string {
 	pair, rest, more := strings.Cut(v, ";")
 	name, _, _ := strings.Cut(pair, "=")
-	// A cookie without a name comes back as its value alone, which may look like one of ours.
-	if name = strings.Trim(name, " \t"); circuit.PlatformCookie(name) || (name == "" || name == strings.Trim(pair, " \t")) && strings.Contains(pair, "berth-") {
+	// A browser sends a cookie without a name back as its value alone, which could then be read as one of the platform's.
+	name = strings.Trim(name, " \t")
+	nameless := name == "" || name == strings.Trim(pair, " \t")
+	if circuit.PlatformCookie(name) || nameless && strings.Contains(pair, "berth-") {
 		return ""
 	}
 	if !more || !containsFold(rest, "domain") {
@@ -203,7 +214,7 @@ func containsFold(s, lower string) bool {
 	return false
 }
 
-// hostname takes the port off an authority.
+// hostname is an authority (host or host:port) without its port.
 func hostname(host string) string {
 	if i := strings.LastIndexByte(host, ':'); i >= 0 && strings.IndexByte(host[i:], ']') < 0 {
 		return host[:i]
@@ -211,7 +222,7 @@ func hostname(host string) string {
 	return host
 }
 
-// cleanRequest does to net/http's header what appendRequest does.
+// cleanRequest applies the rules of appendRequest to a header of net/http.
 func cleanRequest(h http.Header, host string, v visitor) {
 	for name, values := range h {
 		switch kindOf(name) {
@@ -247,7 +258,7 @@ func cleanRequest(h http.Header, host string, v visitor) {
 	h["X-Forwarded-Host"] = []string{host}
 }
 
-// cleanResponse does to net/http's header what appendResponse does.
+// cleanResponse applies the rules of appendResponse to a header of net/http.
 func cleanResponse(h http.Header, host string) {
 	for name, values := range h {
 		switch kindOf(name) {

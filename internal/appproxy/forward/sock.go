@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pageSize is what one read takes at most; idle connections of the kernel's own hold no page.
+// pageSize is what one read takes at most. Connections that wait on a plain socket hold no buffer.
 const pageSize = 16 << 10
 
 type page [pageSize]byte
 
 var pages = sync.Pool{New: func() any { return new(page) }}
 
-// sock is one connection with what has been read ahead of it.
+// sock is one connection with a buffer of bytes that were read and not consumed.
 type sock struct {
 	conn net.Conn
 	raw  syscall.RawConn // of a plain socket; nil for TLS and wrappers
@@ -79,7 +79,7 @@ func (s *sock) take(n int) {
 	}
 }
 
-// release gives the memory back; nothing may be buffered.
+// release gives the buffer back to the pool; it must be empty.
 func (s *sock) release() {
 	if s.page != nil {
 		pages.Put(s.page)
@@ -135,7 +135,7 @@ func (s *sock) fill(limit int) error {
 	return nil
 }
 
-// readReady reads into the buffer; while there is nothing to read it holds no page.
+// readReady reads into the buffer. While it waits for something to read it holds no memory for the buffer.
 func (s *sock) readReady(fd uintptr) bool {
 	if s.buf == nil {
 		s.page = pages.Get().(*page)
@@ -188,7 +188,7 @@ func (s *sock) writeReady(fd uintptr) bool {
 	return true
 }
 
-// halfClose ends the direction towards the other end.
+// halfClose closes the sending direction.
 func (s *sock) halfClose() error {
 	if h, ok := s.conn.(interface{ CloseWrite() error }); ok {
 		return h.CloseWrite()
@@ -196,7 +196,7 @@ func (s *sock) halfClose() error {
 	return errors.New("cannot be closed by half")
 }
 
-// kill ends the connection without waiting: closing TLS or a WebSocket in an orderly way may block.
+// kill closes the socket at once. The orderly close of TLS or of a WebSocket may block.
 func (s *sock) kill() {
 	switch c := socketBelow(s.conn).(type) {
 	case *net.TCPConn, *net.UnixConn:
@@ -207,7 +207,7 @@ func (s *sock) kill() {
 	}
 }
 
-// reset ends the connection so that the other end sees an error, not an end.
+// reset closes the socket so that the other end sees an error instead of the end of the data.
 func (s *sock) reset() {
 	if t, ok := socketBelow(s.conn).(*net.TCPConn); ok {
 		_ = t.SetLinger(0)
@@ -215,7 +215,7 @@ func (s *sock) reset() {
 	s.kill()
 }
 
-// quiet reports whether an idle connection is open and nothing has arrived on it.
+// quiet reports whether a kept connection is still open and nothing has arrived on it.
 func (s *sock) quiet() bool {
 	if s.r != s.w {
 		return false
@@ -237,7 +237,7 @@ func (s *sock) quiet() bool {
 	return err == nil && quiet
 }
 
-// hungUp reports whether the other end has closed the connection or at least its direction.
+// hungUp reports whether the other end has closed the connection, or its sending direction.
 func (s *sock) hungUp() bool {
 	c, ok := socketBelow(s.conn).(syscall.Conn)
 	if !ok {
@@ -259,9 +259,9 @@ func (s *sock) hungUp() bool {
 // past is a deadline that has passed: it wakes readers and writers.
 var past = time.Unix(1, 0)
 
-// The kernel's own move: what is worth a pipe, and how much goes through one at once. More would not cost less and would keep
-// the processor from others for longer; and users may have pipes of 64 MiB together, by default, before the kernel gives them
-// tiny ones.
+// Bounds of splicing: from which size on a body is spliced through a pipe, and the size of that pipe. Larger pipes do not cost
+// less CPU, and each call would occupy the processor for longer. All pipes of one user together may have 64 MiB by default;
+// above that the kernel makes them very small.
 const (
 	spliceFrom = 64 << 10
 	pipeSize   = 256 << 10
@@ -277,7 +277,7 @@ type pipe struct {
 	left    int // in the pipe
 }
 
-// pipes keeps pipes that are empty; more than its capacity are closed.
+// pipes keeps empty pipes for reuse; those above its capacity are closed.
 var pipes = make(chan *pipe, 64)
 
 func getPipe() (*pipe, error) {
@@ -338,9 +338,9 @@ func (p *pipe) moveOut(fd uintptr) bool {
 	}
 }
 
-// splice moves up to n bytes (without end when n < 0) from src to dst, as long as that pays: it may return early without
-// error after a small move when n < 0. Around every move in and out it calls progress. It returns the bytes moved; io.EOF
-// when src has ended.
+// splice moves up to n bytes (n < 0: without limit) from src to dst inside the kernel. With n < 0 it returns without an error
+// after a small move, because plain reads and writes are cheaper for those. It calls progress before it waits and after each
+// move. It returns the number of bytes moved, and io.EOF when src has ended.
 func splice(dst, src *sock, n int64, progress func(waiting waiting, moved int)) (int64, error) {
 	p, err := getPipe()
 	if err != nil {
@@ -384,7 +384,7 @@ func splice(dst, src *sock, n int64, progress func(waiting waiting, moved int)) 
 	return total, nil
 }
 
-// waiting says for whom a move waits next.
+// waiting says which side a copy waits for next.
 type waiting int
 
 const (

@@ -4,16 +4,19 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"berth.dev/berth/internal/wire/proxy"
 )
 
-// phase is what a visit waits for; it decides what its deadline means.
+// phase is what a visit waits for; it decides what happens when the deadline passes.
 type phase int64
 
 const (
-	phaseIdle   phase = iota + 1 // the next request; late: ended without a word
+	phaseIdle   phase = iota + 1 // the next request; late: closed without an answer
 	phaseHead                    // the rest of a head; late: 408
 	phaseUpload                  // more of a request's body; late: 408
 	phaseSend                    // the app to take it; late: 504
@@ -38,19 +41,21 @@ type visit struct {
 	group   *group // it belongs to; the visit's own goroutine sets it
 	raw     bool   // a raw connection, let in by its address; set before it joins a group
 
-	// state is the deadline in nanoseconds with the phase in its last bits, 0 in place of the deadline for none; expired once
-	// the sweep has struck.
+	// state is the deadline in nanoseconds (0 for none) with the phase in its lowest bits, in one word so that they change
+	// together. The sweep sets it to expired when it has acted on the deadline.
 	state atomic.Int64
 	half  atomic.Bool // one direction of an open connection has ended
 	ended atomic.Pointer[string]
 
 	mu     sync.Mutex
 	up     *sock // the app's side in use
-	struck bool  // a deadline has struck up: it must not be used again
+	struck bool  // the sweep has ended a wait for up: up must not be used again
+	// target is where up leads or is being opened to; the zero value while the visit uses no target.
+	target proxy.TargetID
 }
 
-// arm says what the visit waits for from now on, d at most (0 without limit). If the deadline before has just struck, the
-// sockets tell.
+// arm sets what the visit waits for from now on, and for how long at most (0 is without limit). When the sweep has just acted on
+// the deadline before, the sockets' next operation fails.
 func (v *visit) arm(p phase, d time.Duration) {
 	s := int64(p)
 	if d > 0 {
@@ -59,7 +64,7 @@ func (v *visit) arm(p phase, d time.Duration) {
 	v.state.Store(s)
 }
 
-// check is the sweep's look at a visit.
+// check acts on a deadline that has passed; the sweep calls it.
 func (v *visit) check(now int64) {
 	s := v.state.Load()
 	if s == expired {
@@ -79,8 +84,8 @@ func (v *visit) check(now int64) {
 	}
 }
 
-// expire wakes whoever waits in state s, in the way that its phase wants, unless that wait is over. Under the lock: the app's side
-// that is struck is the one that was waited for, not one that somebody else has by now.
+// expire ends the wait of state s as its phase wants, unless that wait is over already. The lock makes sure that the app's
+// connection which is ended is the one that was waited for, not one that was put in its place since.
 func (v *visit) expire(s int64) {
 	v.mu.Lock()
 	if !v.state.CompareAndSwap(s, expired) {
@@ -103,7 +108,7 @@ func (v *visit) expire(s int64) {
 	}
 }
 
-// end ends the visit at once from any goroutine.
+// end ends the visit at once; any goroutine may call it.
 func (v *visit) end(reason string) {
 	if !v.ended.CompareAndSwap(nil, &reason) {
 		return
@@ -118,13 +123,27 @@ func (v *visit) end(reason string) {
 	}
 }
 
-// use makes up the app's side of the visit, or none; the one before is closed unless keep took it. It fails, closing up, when
-// the visit has ended.
+// aim says which target the visit uses from now on; the zero value ends that.
+func (v *visit) aim(t proxy.TargetID) {
+	v.mu.Lock()
+	v.target = t
+	v.mu.Unlock()
+}
+
+// uses reports whether the visit uses one of some targets.
+func (v *visit) uses(targets []proxy.TargetID) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return slices.Contains(targets, v.target)
+}
+
+// use makes up the app's side of the visit; nil means none. The side before it is closed, unless part took it away. use fails and
+// closes up when the visit has ended.
 func (v *visit) use(up *sock) bool {
 	v.mu.Lock()
 	old := v.up
 	v.up, v.struck = up, false
-	v.arm(phaseIdle, 0) // what was waited for before is no concern of up's
+	v.arm(phaseIdle, 0) // the deadline before was not for up
 	v.mu.Unlock()
 	if old != nil && old != up {
 		old.kill()
@@ -137,11 +156,12 @@ func (v *visit) use(up *sock) bool {
 	return true
 }
 
-// part takes the app's side away from the visit without closing it. It fails when the visit has ended or a deadline has struck.
+// part takes the app's side away from the visit without closing it. It fails when the visit has ended or the sweep has ended a wait
+// for that side.
 func (v *visit) part() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.up = nil
+	v.up, v.target = nil, proxy.TargetID{}
 	v.arm(phaseIdle, 0)
 	return !v.struck && v.ended.Load() == nil
 }

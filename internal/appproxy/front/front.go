@@ -45,9 +45,10 @@ type Options struct {
 	Address func(*circuit.Circuit) *url.URL
 	// Open reports why visitors cannot reach a circuit's port; nil when they can.
 	Open func(*circuit.Circuit) error
-	// Dial connects to a circuit's app, Join carries a visitor's connection to one that Dial made, and owns both.
-	Dial func(context.Context, *circuit.Circuit) (net.Conn, error)
-	Join func(visitor, app net.Conn, c *circuit.Circuit)
+	// Dial connects to one of a circuit's targets, which the visitor's address chooses. Join carries a visitor's connection to
+	// one that Dial made, and owns both.
+	Dial func(context.Context, *circuit.Circuit, netip.Addr) (net.Conn, proxy.TargetID, error)
+	Join func(visitor, app net.Conn, c *circuit.Circuit, t proxy.TargetID)
 	// Tunnel answers an admitted request for a tunnel.
 	Tunnel func(http.ResponseWriter, *http.Request, *circuit.Circuit)
 	// Secret is what callers of /v2/conf must know; without one they are all refused.

@@ -167,7 +167,7 @@ func (f *Front) warmUp(w http.ResponseWriter, r *http.Request, c *circuit.Circui
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), 3*time.Second)
 	defer cancel()
-	conn, err := f.o.Dial(ctx, c)
+	conn, _, err := f.o.Dial(ctx, c, visitor(r))
 	if err != nil {
 		w.WriteHeader(http.StatusBadGateway)
 		return

@@ -47,10 +47,10 @@ func TestWarmUpsAreFew(t *testing.T) {
 	c := circuit.New(proxy.Circuit{ID: "11111111-2222-3333-4444-555555555555", Mode: proxy.ModeSubdomain, Label: "app", Protocol: "http"})
 	var dials atomic.Int32
 	f := front.New(front.Options{Base: &url.URL{Scheme: "http", Host: "apps.test"}, Clock: chassis.RealClock(), Log: slog.New(slog.DiscardHandler),
-		Dial: func(ctx context.Context, _ *circuit.Circuit) (net.Conn, error) {
+		Dial: func(ctx context.Context, _ *circuit.Circuit, _ netip.Addr) (net.Conn, proxy.TargetID, error) {
 			dials.Add(1)
 			<-ctx.Done()
-			return nil, ctx.Err()
+			return nil, proxy.TargetID{}, ctx.Err()
 		}})
 	ctx, cancel := context.WithCancel(t.Context())
 	ask := func(c *circuit.Circuit) int {

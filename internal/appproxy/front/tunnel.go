@@ -91,20 +91,22 @@ func (f *Front) socket(w http.ResponseWriter, r *http.Request) {
 		run.WriteFailure(w, err)
 		return
 	}
-	app, err := f.o.Dial(r.Context(), c)
+	app, target, err := f.o.Dial(r.Context(), c, visitor(r))
 	if err != nil {
 		run.WriteFailure(w, err)
 		return
 	}
 	// Any page may hold a ticket that it was given; no cookie counts here.
-	ws, err := websocket.Accept(&switching{ResponseWriter: w}, r, &websocket.AcceptOptions{Subprotocols: []string{socketProtocol}, InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
+	ws, err := websocket.Accept(&switching{ResponseWriter: w}, r, &websocket.AcceptOptions{
+		Subprotocols: []string{socketProtocol}, InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled,
+	})
 	if err != nil {
 		_ = app.Close()
 		return // Accept has answered
 	}
 	ws.SetReadLimit(1 << 20)
 	// Its life is that of the connection, not that of the request.
-	f.o.Join(websocket.NetConn(context.WithoutCancel(r.Context()), ws, websocket.MessageBinary), app, c)
+	f.o.Join(websocket.NetConn(context.WithoutCancel(r.Context()), ws, websocket.MessageBinary), app, c, target)
 }
 
 // switching sends the head of a switch of protocols when the connection is taken over, whatever the server below does then.

@@ -165,7 +165,7 @@ func TestTicketsOfPrograms(t *testing.T) {
 	r.must(err)
 	require.Equal(t, "https://apps.example.org", first.URL)
 	c := r.circuit(first.Circuit)
-	require.Equal(t, []any{proxy.ModeSubdomain, "tcp", 2200}, []any{c.Mode, c.Protocol, c.Target}, "no port is spent")
+	require.Equal(t, []any{proxy.ModeSubdomain, "tcp", 2200}, []any{c.Mode, c.Protocol, c.Targets[0].Port}, "no port is spent")
 	second, err := r.Ticket(ctx, r.alice, "My Lab", "", app.Want{App: "sshd"})
 	r.must(err)
 	require.Equal(t, first.Circuit, second.Circuit)
@@ -284,11 +284,7 @@ func TestActivityFeedsIdleChecks(t *testing.T) {
 		r.must(err)
 		require.Equal(t, at, *list[0].LastUsed, wrong)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() { defer close(ended); _ = r.Run(ctx) }()
-	stop()
-	<-ended // stores what was gathered
+	r.must(r.nouns.Sessions.Uses().Flush(t.Context(), r.store, r.clock()))
 	require.Equal(t, 1, r.count(`SELECT count(*) FROM session_accesses WHERE session_id = $1 AND last_access = $2`, r.session, at))
 }
 
@@ -347,7 +343,7 @@ func TestWatch(t *testing.T) {
 	until("a revocation arrives", func() bool { return w.circuits[c.ID].Epoch == 2 })
 	r.sql(`UPDATE agents SET data_address = '10.0.0.9:1' WHERE id = 'a1'`)
 	until("an agent that moved", func() bool {
-		return w.circuits[c.ID].Agent.Address == "10.0.0.9:1" && w.circuits[before.ID].Agent.Address == "10.0.0.9:1"
+		return w.circuits[c.ID].Targets[0].Agent.Address == "10.0.0.9:1" && w.circuits[before.ID].Targets[0].Agent.Address == "10.0.0.9:1"
 	})
 	r.sql(`UPDATE sessions SET name = 'new name' WHERE id = $1`, r.session)
 	until("a new name", func() bool { return w.circuits[c.ID].Name == "new name" })

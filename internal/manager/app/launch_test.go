@@ -36,9 +36,10 @@ func TestLaunchFlow(t *testing.T) {
 	require.Equal(t, "/lab", got.Path)
 	require.Regexp(t, `^jupyter-my-lab-[a-z0-9]{8}$`, c.Label)
 	require.Equal(t, "https://"+c.Label+".apps.example.org:8443", got.URL)
-	require.Equal(t, proxy.AgentAddress{ID: "a1", Address: "10.0.0.1:7000", Socket: "/run/a1.sock", BootID: "boot-1"}, c.Agent)
+	require.Equal(t, proxy.AgentAddress{ID: "a1", Address: "10.0.0.1:7000", Socket: "/run/a1.sock", BootID: "boot-1"}, c.Targets[0].Agent)
+	require.Equal(t, []int{1, 1}, []int{len(c.Targets), c.Targets[0].Weight})
 	require.Equal(t, []any{8888, "http", r.session, "My Lab", string(r.alice.UserID), false, int64(1), r.kernel},
-		[]any{c.Target, c.Protocol, c.Session, c.Name, c.Owner, c.Public, c.Epoch, string(c.Kernel)})
+		[]any{c.Targets[0].Port, c.Protocol, c.Session, c.Name, c.Owner, c.Public, c.Epoch, string(c.Targets[0].Kernel)})
 	require.Positive(t, c.Revision)
 
 	again, err := r.Launch(ctx, req)
@@ -215,7 +216,7 @@ func TestLaunchWhereTheAgentIsNot(t *testing.T) {
 	req := proxy.LaunchRequest{Proxy: "p", Token: token, Session: r.session, App: "jupyter"}
 	got, err := r.Launch(t.Context(), req)
 	r.must(err)
-	require.Equal(t, []any{8888, "http", "/lab"}, []any{got.Circuit.Target, got.Circuit.Protocol, got.Path})
+	require.Equal(t, []any{8888, "http", "/lab"}, []any{got.Circuit.Targets[0].Port, got.Circuit.Protocol, got.Path})
 	req.App = "web"
 	_, err = r.Launch(t.Context(), req)
 	wantKind(t, err, fault.Unavailable, "another app than the one that was started")

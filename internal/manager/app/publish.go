@@ -261,8 +261,9 @@ func wireCircuit(r dbgen.PublishedCircuitsRow) proxy.Circuit {
 	c := r.Circuit
 	w := proxy.Circuit{
 		ID: c.ID, Revision: c.Revision, Epoch: c.Epoch, Mode: proxy.Mode(c.Mode), App: c.App, Protocol: c.Protocol, Session: c.SessionID, Name: r.SessionName,
-		Kernel: cluster.KernelID(c.KernelID), Target: int(c.Target), Owner: c.UserID, Public: c.Public, Allowed: prefixes(c.Allowed),
-		Agent: proxy.AgentAddress{ID: cluster.AgentID(r.AgentID), Address: r.DataAddress, Socket: r.DataSocket, BootID: r.BootID},
+		Owner: c.UserID, Public: c.Public, Allowed: prefixes(c.Allowed),
+		Targets: []proxy.Target{{Kernel: cluster.KernelID(c.KernelID), Port: int(c.Target), Weight: 1,
+			Agent: proxy.AgentAddress{ID: cluster.AgentID(r.AgentID), Address: r.DataAddress, Socket: r.DataSocket, BootID: r.BootID}}},
 	}
 	if c.Label != nil {
 		w.Label = *c.Label

@@ -2,7 +2,6 @@ package app_test
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"io"
@@ -26,7 +25,8 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/app"
 	"berth.dev/berth/internal/manager/authz"
-	"berth.dev/berth/internal/manager/seal"
+	"berth.dev/berth/internal/manager/managertest"
+	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 	"berth.dev/berth/internal/manager/store/storetest"
@@ -113,35 +113,12 @@ func (r *runners) Upgrade(_ context.Context, _ cluster.AgentID, path string, _ h
 
 func itoa(n int) string { b, _ := json.Marshal(n); return string(b) }
 
-// memoryVault keeps secrets as the manager's vault does.
-type memoryVault struct {
-	mu   sync.Mutex
-	kept map[string][]byte
-}
-
-func (v *memoryVault) Get(_ context.Context, key string) ([]byte, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.kept[key], nil
-}
-
-func (v *memoryVault) Update(_ context.Context, key string, fn func([]byte) ([]byte, error)) ([]byte, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	fresh, err := fn(v.kept[key])
-	if err != nil || fresh == nil {
-		return v.kept[key], err
-	}
-	v.kept[key] = fresh
-	return fresh, nil
-}
-
 // rig is a cluster with people, a running session of alice, and an app proxy "p" that is connected.
 type rig struct {
 	*app.Service
 	t       *testing.T
 	store   *store.Store
-	svc     *service.Service
+	nouns   *nouns.Set
 	deps    app.Deps
 	runners *runners
 	mu      sync.Mutex
@@ -165,14 +142,12 @@ func newRig(t *testing.T) *rig {
 		}}}
 	ctx := t.Context()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	key, err := seal.New([]byte("0123456789abcdef0123456789abcdef"), rand.Reader)
-	r.must(err)
-	sdeps := service.Deps{Store: r.store, Seal: key, Clock: r.clock, Streams: r.runners, Log: log}
-	_, _, err = service.Bootstrap(ctx, sdeps)
-	r.must(err)
-	r.svc, err = service.New(sdeps)
-	r.must(err)
-	r.deps = app.Deps{Store: r.store, Sessions: r.svc, Vault: &memoryVault{kept: map[string][]byte{}}, Streams: r.runners, Clock: r.clock, Log: log}
+	nd := managertest.Deps(t, r.store)
+	nd.Clock, nd.Streams = r.clock, r.runners
+	world := managertest.On(t, nd)
+	r.nouns = world.Set
+	var err error
+	r.deps = app.Deps{Store: r.store, Sessions: r.nouns.Sessions, Vault: &managertest.Vault{}, Streams: r.runners, Clock: r.clock, Log: log}
 	r.Service, err = app.New(r.deps)
 	r.must(err)
 	for _, d := range []string{"d", "e"} {

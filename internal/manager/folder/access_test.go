@@ -11,8 +11,8 @@ import (
 
 func TestAccess(t *testing.T) {
 	t.Parallel()
-	actor := func(id, role, domain string, projects ...cluster.ProjectID) Actor {
-		return Actor{UserID: cluster.UserID(id), AccessKey: "k", Role: authz.Role(role), Domain: domain, Projects: projects}
+	actor := func(id, role, domain string, projects ...cluster.ProjectID) authz.Actor {
+		return authz.Actor{UserID: cluster.UserID(id), AccessKey: "k", Role: authz.Role(role), Domain: domain, Projects: projects}
 	}
 	const ro, rw, wd = cluster.ReadOnly, cluster.ReadWrite, cluster.ReadWriteDelete
 	mine := holding{user: "u", ownerRole: "user", domain: "d", permission: rw}
@@ -24,14 +24,14 @@ func TestAccess(t *testing.T) {
 	model := holding{project: "p", domain: "d", permission: ro, modelStore: true, creator: "u"}
 	for _, c := range []struct {
 		name string
-		a    Actor
+		a    authz.Actor
 		h    holding
 		want access
 	}{
 		{"owner", actor("u", "user", "d"), mine, access{true, true, true, false, wd}},
 		{"owner of a read-only folder", actor("u", "user", "d"), readOnly, access{true, true, true, false, ro}},
 		{"stranger", actor("x", "user", "d"), mine, access{}},
-		{"nobody", Actor{}, mine, access{}},
+		{"nobody", authz.Actor{}, mine, access{}},
 		{"granted", actor("x", "user", "d"), granted, access{true, true, false, true, ro}},
 		{"granted administrator", actor("x", "admin", "d"), granted, access{true, true, true, true, ro}},
 		{"domain administrator", actor("x", "admin", "d"), mine, access{true, false, true, false, wd}},

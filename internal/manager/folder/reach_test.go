@@ -10,6 +10,7 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/folder"
+	"berth.dev/berth/internal/manager/store/list"
 	"berth.dev/berth/internal/wire/storage"
 )
 
@@ -38,7 +39,7 @@ func TestSearchAgreesWithAccess(t *testing.T) {
 		seen, err := r.Load(ctx, a, ids)
 		r.must(err)
 		for _, right := range allRights {
-			page, err := r.Search(ctx, a, folder.SearchQuery{Right: right, Limit: 100})
+			page, err := r.Search(ctx, a, folder.SearchQuery{Right: right, Query: list.Query{Limit: 100}})
 			r.must(err)
 			for _, id := range ids {
 				want := slices.Contains(seen[id].Rights, right)
@@ -85,7 +86,8 @@ func TestSearchAgreesWithAccess(t *testing.T) {
 	wantKind(t, err, fault.NotFound, "list as a superadmin")
 	_, err = r.List(ctx, r.carol, folder.ListQuery{Project: "proj"})
 	wantKind(t, err, fault.NotFound, "list of a stranger's project")
-	page, err := r.Search(ctx, r.super, folder.SearchQuery{Filter: `name ilike "alices%" & ownership_type == "user"`, Order: "-name", Limit: 1, Offset: 1})
+	page, err := r.Search(ctx, r.super, folder.SearchQuery{
+		Query: list.Query{Filter: `name ilike "alices%" & ownership_type == "user"`, Order: "-name", Limit: 1, Offset: 1}})
 	r.must(err)
 	if page.Total != 2 || len(page.Items) != 1 || page.Items[0].Name != "alices" {
 		t.Errorf("page = %+v", page)

@@ -13,13 +13,17 @@ import (
 
 	"github.com/google/uuid"
 
+	"crypto/rand"
+
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/folder"
+	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 	"berth.dev/berth/internal/manager/store/storetest"
+	"berth.dev/berth/internal/manager/tenancy"
 	"berth.dev/berth/internal/wire/storage"
 )
 
@@ -219,8 +223,12 @@ func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{t: t, store: storetest.New(t), proxy: newProxy(), now: time.Now()}
 	ctx := t.Context()
-	var err error
-	r.Service, err = folder.New(folder.Deps{Store: r.store, Proxies: r.proxy, Clock: r.clock, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	key, err := seal.New([]byte("0123456789abcdef0123456789abcdef"), rand.Reader)
+	r.must(err)
+	people, err := tenancy.New(tenancy.Deps{Store: r.store, Seal: key, Clock: r.clock, Log: log})
+	r.must(err)
+	r.Service, err = folder.New(folder.Deps{Store: r.store, Tenancy: people, Proxies: r.proxy, Clock: r.clock, Log: log})
 	r.must(err)
 	hosts := fmt.Sprintf(`{"%s": %s}`, host, all())
 	for _, d := range []string{"d", "e"} {

@@ -2,9 +2,7 @@ package graphapi_test
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -15,18 +13,18 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/graphapi"
-	"berth.dev/berth/internal/manager/seal"
+	"berth.dev/berth/internal/manager/managertest"
+	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/manager/session/request"
 	"berth.dev/berth/internal/manager/store"
-	"berth.dev/berth/internal/manager/store/storetest"
 )
 
 // desk asks GraphQL on a database of its own, as whoever actor is.
 type desk struct {
 	t       *testing.T
 	store   *store.Store
-	svc     *service.Service
+	world   *managertest.World
 	actor   authz.Actor
 	admin   authz.Actor
 	handler http.Handler
@@ -39,21 +37,12 @@ func (oracle) Explain(_ context.Context, id cluster.SessionID) (session.Explanat
 		Shortfall: cluster.Slots{cluster.SlotCPU: cluster.Whole(2)}, Remedies: []string{"end a session"}}, nil
 }
 
-func newDesk(t *testing.T) *desk {
+func newDesk(t *testing.T, change ...func(*nouns.Deps)) *desk {
 	t.Helper()
-	st := storetest.New(t)
-	key, err := seal.New([]byte("0123456789abcdef0123456789abcdef"), rand.Reader)
-	require.NoError(t, err)
-	deps := service.Deps{Store: st, Seal: key, Explainer: oracle{}, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
-	credentials, _, err := service.Bootstrap(t.Context(), deps)
-	require.NoError(t, err)
-	svc, err := service.New(deps)
-	require.NoError(t, err)
-	d := &desk{t: t, store: st, svc: svc}
-	d.admin, _, err = tenancy.Authenticate(t.Context(), credentials.AccessKey)
-	require.NoError(t, err)
+	w := managertest.New(t, append([]func(*nouns.Deps){func(d *nouns.Deps) { d.Explainer = oracle{} }}, change...)...)
+	d := &desk{t: t, store: w.Store, world: w, admin: w.Admin}
 	d.actor = d.admin
-	d.handler = graphapi.New(graphapi.Deps{Service: svc, Log: deps.Log, Fail: func(w http.ResponseWriter, _ *http.Request, err error) { http.Error(w, err.Error(), 400) },
+	d.handler = graphapi.New(graphapi.Deps{Nouns: w.Set, Log: w.Deps.Log, Fail: func(w http.ResponseWriter, _ *http.Request, err error) { http.Error(w, err.Error(), 400) },
 		Actor: func(context.Context) (authz.Actor, bool) { return d.actor, true }})
 	return d
 }
@@ -167,7 +156,7 @@ func TestResourceGroups(t *testing.T) {
 	require.True(t, seen.G.Active)
 
 	allowed := func(who authz.Actor) bool {
-		groups, err := d.resources.AllowedGroups(t.Context(), who, "")
+		groups, err := d.world.Resources.AllowedGroups(t.Context(), who, "")
 		require.NoError(t, err)
 		for _, g := range groups {
 			if g.Name == "gpus" {
@@ -227,7 +216,7 @@ func TestResourceGroups(t *testing.T) {
 func TestAgentsAndPolicies(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	_, err := d.svc.Nodes().Register(t.Context(), cluster.NodeHello{Agent: "a1", Version: "test"})
+	_, err := d.world.Reports.Register(t.Context(), cluster.NodeHello{Agent: "a1", Version: "test"})
 	require.NoError(t, err)
 
 	require.True(t, d.do("modify_agent", modifyAgent, map[string]any{"id": "a1", "props": map[string]any{"schedulable": false}}).OK)
@@ -240,7 +229,7 @@ func TestAgentsAndPolicies(t *testing.T) {
 	var made map[string]any
 	d.ask(createGroup, map[string]any{"name": "gpus", "input": map[string]any{"driver": "static", "scheduler": "fifo"}}, &made)
 	require.True(t, d.do("modify_agent", modifyAgent, map[string]any{"id": "a1", "props": map[string]any{"scaling_group": "gpus", "schedulable": true}}).OK)
-	a, err := d.nodes.Get(t.Context(), d.admin, "a1")
+	a, err := d.world.Nodes.Get(t.Context(), d.admin, "a1")
 	require.NoError(t, err)
 	require.Equal(t, "gpus", a.ResourceGroup)
 	require.True(t, a.Schedulable)
@@ -277,14 +266,14 @@ func TestAgentsAndPolicies(t *testing.T) {
 func TestExplanation(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	nodes := d.svc.Nodes()
+	nodes := d.world.Reports
 	epoch, err := nodes.Register(t.Context(), cluster.NodeHello{Agent: "a1", Version: "test"})
 	require.NoError(t, err)
 	require.NoError(t, nodes.UpdateFacts(t.Context(), "a1", epoch, cluster.NodeFacts{Revision: 1, Architecture: "x86_64", EngineOK: true, Engine: "fake",
 		Capacity:  cluster.Slots{cluster.SlotCPU: cluster.Whole(8), cluster.SlotMem: cluster.Whole(16 << 30)},
 		SlotKinds: map[cluster.SlotName]cluster.SlotKind{cluster.SlotCPU: cluster.SlotCount, cluster.SlotMem: cluster.SlotBytes},
 		Images:    []cluster.NodeImage{{Reference: "berth/python:1.0", Digest: "sha256:1", Architecture: "x86_64", SizeBytes: 1}}}))
-	made, err := d.sessions.Create(t.Context(), d.admin, request.Session{Name: "waits", Image: "python"})
+	made, err := d.world.Sessions.Create(t.Context(), d.admin, request.Session{Name: "waits", Image: "python"})
 	require.NoError(t, err)
 
 	const query = `query($id: UUID!){compute_session(id:$id){name explanation{reason msg position queue shortfall remedies estimate}}}`

@@ -13,18 +13,6 @@ import (
 	"berth.dev/berth/internal/manager/graphapi/model"
 )
 
-// noFolders answers for a cluster without folders.
-var noFolders = fault.Invalidf("virtual folders are not part of this cluster").WithReason("not-implemented").
-	WithNext("ask your administrator to configure folders in the manager")
-
-// files are the use cases of folders.
-func (r *resolver) files() (*folder.Service, error) {
-	if r.folders == nil {
-		return nil, noFolders
-	}
-	return r.folders, nil
-}
-
 // globalID is how relay clients name an object: base64("<type>:<id>").
 func globalID(kind, id string) string {
 	return base64.StdEncoding.EncodeToString([]byte(kind + ":" + id))
@@ -119,10 +107,6 @@ func also(filter, field, text string) string {
 
 // folderList is a page of folders of some kind.
 func (q queries) folderList(ctx context.Context, of folder.Kind, limit, offset int, filter, order, domain, project, accessKey *string) (*model.VirtualFolderList, error) {
-	fs, err := q.files()
-	if err != nil {
-		return nil, err
-	}
 	a := q.who(ctx)
 	if key := value(accessKey); key != "" && cluster.AccessKey(key) != a.AccessKey {
 		return nil, fault.Invalidf("folders are listed for their users, not for access keys").WithReason("invalid-api-params").
@@ -139,7 +123,7 @@ func (q queries) folderList(ctx context.Context, of folder.Kind, limit, offset i
 		}
 		s.Filter = also(s.Filter, "group", id)
 	}
-	p, err := fs.Search(ctx, a, s)
+	p, err := q.folders.Search(ctx, a, s)
 	if err != nil {
 		return nil, err
 	}
@@ -164,9 +148,6 @@ func (q queries) VfolderProjectList(ctx context.Context, limit, offset int, filt
 
 // load finds folders of one request in one statement; nil where there is none that the caller may see.
 func (q queries) load(ctx context.Context, id string) (*folder.Folder, error) {
-	if _, err := q.files(); err != nil {
-		return nil, err
-	}
 	id, err := uuid("folder id", id)
 	if err != nil {
 		return nil, err
@@ -227,10 +208,6 @@ func (q queries) Node(ctx context.Context, id string) (model.Node, error) {
 func cursor(n int) string { return globalID("place", strconv.Itoa(n)) }
 
 func (q queries) VfolderNodes(ctx context.Context, scope, project, right, filter, order *string, offset *int, before, after *string, first, last *int) (*model.VirtualFolderConnection, error) {
-	fs, err := q.files()
-	if err != nil {
-		return nil, err
-	}
 	bad := func(format string, args ...any) error {
 		return fault.Invalidf(format, args...).WithReason("invalid-api-params").WithNext("page with first and offset, or with first and after")
 	}
@@ -258,7 +235,7 @@ func (q queries) VfolderNodes(ctx context.Context, scope, project, right, filter
 	case first != nil:
 		s.Limit = min(*first, folderPageSize)
 	}
-	p, err := fs.Search(ctx, q.who(ctx), s)
+	p, err := q.folders.Search(ctx, q.who(ctx), s)
 	if err != nil {
 		return nil, err
 	}
@@ -277,11 +254,7 @@ func (q queries) VfolderNodes(ctx context.Context, scope, project, right, filter
 }
 
 func (m mutations) createFolder(ctx context.Context, in folder.CreateInput) (*model.CreateVFolderV2Payload, error) {
-	fs, err := m.files()
-	if err != nil {
-		return nil, err
-	}
-	f, err := fs.Create(ctx, m.who(ctx), in)
+	f, err := m.folders.Create(ctx, m.who(ctx), in)
 	if err != nil {
 		return nil, err
 	}

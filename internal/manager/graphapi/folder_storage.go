@@ -31,11 +31,7 @@ func toVolume(v folder.Volume) *model.StorageVolume {
 }
 
 func (q queries) StorageVolume(ctx context.Context, id *string) (*model.StorageVolume, error) {
-	fs, err := q.files()
-	if err != nil {
-		return nil, err
-	}
-	v, err := fs.Volume(ctx, q.who(ctx), value(id))
+	v, err := q.folders.Volume(ctx, q.who(ctx), value(id))
 	if fault.Is(err, fault.NotFound) {
 		return nil, nil
 	}
@@ -46,11 +42,7 @@ func (q queries) StorageVolume(ctx context.Context, id *string) (*model.StorageV
 }
 
 func (q queries) StorageVolumeList(ctx context.Context, limit, offset int, filter, order *string) (*model.StorageVolumeList, error) {
-	fs, err := q.files()
-	if err != nil {
-		return nil, err
-	}
-	p, err := fs.SearchVolumes(ctx, q.who(ctx), folder.SearchQuery{Query: page(filter, order, limit, offset)})
+	p, err := q.folders.SearchVolumes(ctx, q.who(ctx), folder.SearchQuery{Query: page(filter, order, limit, offset)})
 	if err != nil {
 		return nil, err
 	}
@@ -59,11 +51,7 @@ func (q queries) StorageVolumeList(ctx context.Context, limit, offset int, filte
 
 // PerformanceMetric asks the volume's proxy, and only when a client wants it; null when it does not answer.
 func (s storageVolumes) PerformanceMetric(ctx context.Context, v *model.StorageVolume) (*string, error) {
-	fs, err := s.files()
-	if err != nil {
-		return nil, err
-	}
-	raw, err := fs.PerfMetric(ctx, s.who(ctx), value(v.ID))
+	raw, err := s.folders.PerfMetric(ctx, s.who(ctx), value(v.ID))
 	switch {
 	case fault.Is(err, fault.Unavailable), fault.Is(err, fault.Timeout), fault.Is(err, fault.NotFound), fault.Is(err, fault.Invalid), fault.Is(err, fault.Denied):
 		return nil, nil
@@ -74,11 +62,7 @@ func (s storageVolumes) PerformanceMetric(ctx context.Context, v *model.StorageV
 }
 
 func (q queries) VfolderHostPermissions(ctx context.Context) (*model.PredefinedAtomicPermission, error) {
-	fs, err := q.files()
-	if err != nil {
-		return nil, err
-	}
-	all, err := fs.PermissionsOfHosts(ctx, q.who(ctx))
+	all, err := q.folders.PermissionsOfHosts(ctx, q.who(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -91,11 +75,7 @@ func toQuota(q folder.Quota) *model.QuotaScope {
 }
 
 func (q queries) QuotaScope(ctx context.Context, host, scope string) (*model.QuotaScope, error) {
-	fs, err := q.files()
-	if err != nil {
-		return nil, err
-	}
-	found, err := fs.QuotaScope(ctx, q.who(ctx), host, scope)
+	found, err := q.folders.QuotaScope(ctx, q.who(ctx), host, scope)
 	if err != nil {
 		return nil, err
 	}
@@ -104,15 +84,12 @@ func (q queries) QuotaScope(ctx context.Context, host, scope string) (*model.Quo
 
 // SetQuotaScope limits a scope; a null limit is none of its own.
 func (m mutations) SetQuotaScope(ctx context.Context, scope, host string, p model.QuotaScopeInput) (*model.SetQuotaScope, error) {
-	fs, err := m.files()
-	if err != nil {
-		return nil, err
-	}
 	var now folder.Quota
+	var err error
 	if p.HardLimitBytes == nil {
-		now, err = fs.UnsetQuotaScope(ctx, m.who(ctx), host, scope)
+		now, err = m.folders.UnsetQuotaScope(ctx, m.who(ctx), host, scope)
 	} else {
-		now, err = fs.SetQuotaScope(ctx, m.who(ctx), host, scope, *p.HardLimitBytes)
+		now, err = m.folders.SetQuotaScope(ctx, m.who(ctx), host, scope, *p.HardLimitBytes)
 	}
 	if err != nil {
 		return nil, err
@@ -121,11 +98,7 @@ func (m mutations) SetQuotaScope(ctx context.Context, scope, host string, p mode
 }
 
 func (m mutations) UnsetQuotaScope(ctx context.Context, scope, host string) (*model.UnsetQuotaScope, error) {
-	fs, err := m.files()
-	if err != nil {
-		return nil, err
-	}
-	now, err := fs.UnsetQuotaScope(ctx, m.who(ctx), host, scope)
+	now, err := m.folders.UnsetQuotaScope(ctx, m.who(ctx), host, scope)
 	if err != nil {
 		return nil, err
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -19,7 +18,7 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/folder"
-	"berth.dev/berth/internal/manager/graphapi"
+	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/wire/storage"
 )
@@ -70,12 +69,7 @@ func (p proxies) Do(_ context.Context, proxy, method, path string, request, repl
 // newFolderDesk is a desk with folders, whose domain allows everything on all hosts.
 func newFolderDesk(t *testing.T) *desk {
 	t.Helper()
-	d := newDesk(t)
-	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	folders, err := folder.New(folder.Deps{Store: d.store, Proxies: proxies{new(atomic.Pointer[int64])}, IDs: uuid.NewString, Log: log})
-	require.NoError(t, err)
-	d.handler = graphapi.New(graphapi.Deps{Service: d.svc, Folders: folders, Log: log, Fail: func(w http.ResponseWriter, _ *http.Request, err error) { http.Error(w, err.Error(), 400) },
-		Actor: func(context.Context) (authz.Actor, bool) { return d.actor, true }})
+	d := newDesk(t, func(d *nouns.Deps) { d.Proxies = proxies{new(atomic.Pointer[int64])} })
 	all, err := json.Marshal(folder.AllPermissions())
 	require.NoError(t, err)
 	d.exec(`UPDATE domains SET allowed_vfolder_hosts = jsonb_build_object('local:volume1', $1::jsonb, 'local:volume2', $1::jsonb, 'gone:old', $1::jsonb)`, string(all))
@@ -449,14 +443,6 @@ func TestStorageAndQuotas(t *testing.T) {
 	require.NotNil(t, policies.Other)
 	require.Len(t, policies.All, 2)
 	require.Len(t, policies.Teams, 1)
-}
-
-func TestFoldersAreOptional(t *testing.T) {
-	t.Parallel()
-	d := newDesk(t)
-	require.NotEmpty(t, d.ask(`{vfolder_nodes{count}}`, nil, nil))
-	require.NotEmpty(t, d.ask(`{vfolder_node(id:"`+uuid.NewString()+`"){id}}`, nil, nil))
-	require.NotEmpty(t, d.ask(createMine, map[string]any{"input": map[string]any{"name": "x"}}, nil))
 }
 
 func TestWhatPoliciesAllowOnHosts(t *testing.T) {

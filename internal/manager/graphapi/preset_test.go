@@ -2,9 +2,7 @@ package graphapi_test
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -15,25 +13,14 @@ import (
 
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/graphapi"
-	"berth.dev/berth/internal/manager/seal"
-	"berth.dev/berth/internal/manager/store/storetest"
+	"berth.dev/berth/internal/manager/managertest"
 )
 
 // ask is a way to send a query as the administrator, and one to run SQL.
 func ask(t *testing.T) (query func(text string, vars map[string]any) map[string]any, exec func(sql string, args ...any)) {
 	t.Helper()
-	st := storetest.New(t)
-	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	key, err := seal.New([]byte("0123456789abcdef0123456789abcdef"), rand.Reader)
-	require.NoError(t, err)
-	deps := service.Deps{Store: st, Seal: key, Log: log}
-	cred, _, err := service.Bootstrap(t.Context(), deps)
-	require.NoError(t, err)
-	svc, err := service.New(deps)
-	require.NoError(t, err)
-	admin, _, err := tenancy.Authenticate(t.Context(), cred.AccessKey)
-	require.NoError(t, err)
-	h := graphapi.New(graphapi.Deps{Service: svc, Log: log, Actor: func(context.Context) (authz.Actor, bool) { return admin, true },
+	w := managertest.New(t)
+	h := graphapi.New(graphapi.Deps{Nouns: w.Set, Log: w.Deps.Log, Actor: func(context.Context) (authz.Actor, bool) { return w.Admin, true },
 		Fail: func(_ http.ResponseWriter, _ *http.Request, err error) { t.Error(err) }})
 	query = func(text string, vars map[string]any) map[string]any {
 		t.Helper()
@@ -53,7 +40,7 @@ func ask(t *testing.T) (query func(text string, vars map[string]any) map[string]
 	}
 	return query, func(sql string, args ...any) {
 		t.Helper()
-		_, err := st.Pool().Exec(t.Context(), sql, args...)
+		_, err := w.Store.Pool().Exec(t.Context(), sql, args...)
 		require.NoError(t, err)
 	}
 }

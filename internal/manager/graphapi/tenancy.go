@@ -104,30 +104,26 @@ func onlyHosts(props any) error {
 }
 
 func (m mutations) ModifyDomain(ctx context.Context, name string, p model.ModifyDomainInput) (*model.MutationReply, error) {
-	return m.allow(p, p.AllowedVfolderHosts, func(fs *folder.Service, hosts folder.HostPermissions) error {
-		return fs.AllowInDomain(ctx, m.who(ctx), name, hosts)
+	return m.allow(p, p.AllowedVfolderHosts, func(hosts folder.HostPermissions) error {
+		return m.folders.AllowInDomain(ctx, m.who(ctx), name, hosts)
 	})
 }
 
 func (m mutations) ModifyGroup(ctx context.Context, id string, p model.ModifyGroupInput) (*model.MutationReply, error) {
-	return m.allow(p, p.AllowedVfolderHosts, func(fs *folder.Service, hosts folder.HostPermissions) error {
-		return fs.AllowInProject(ctx, m.who(ctx), id, hosts)
+	return m.allow(p, p.AllowedVfolderHosts, func(hosts folder.HostPermissions) error {
+		return m.folders.AllowInProject(ctx, m.who(ctx), id, hosts)
 	})
 }
 
-func (m mutations) allow(props any, text *string, set func(*folder.Service, folder.HostPermissions) error) (*model.MutationReply, error) {
-	fs, err := m.files()
-	if err == nil {
-		err = onlyHosts(props)
-	}
-	if err != nil || text == nil {
+func (m mutations) allow(props any, text *string, set func(folder.HostPermissions) error) (*model.MutationReply, error) {
+	if err := onlyHosts(props); err != nil || text == nil {
 		return reply(err)
 	}
 	hosts, err := hostsOf(*text)
 	if err != nil {
 		return reply(err)
 	}
-	return reply(set(fs, hosts))
+	return reply(set(hosts))
 }
 
 func toUserPolicy(p tenancy.Policy) *model.UserResourcePolicy {

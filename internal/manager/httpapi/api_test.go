@@ -2,7 +2,6 @@ package httpapi_test
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -17,7 +16,8 @@ import (
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/manager/app"
 	"berth.dev/berth/internal/manager/httpapi"
-	"berth.dev/berth/internal/manager/seal"
+	"berth.dev/berth/internal/manager/managertest"
+	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/storetest"
 	"berth.dev/berth/internal/manager/tenancy"
@@ -27,50 +27,35 @@ import (
 type site struct {
 	t     *testing.T
 	store *store.Store
-	svc   *service.Service
-	apps  *app.Service // nil without streams
+	nouns *nouns.Set
+	apps  *app.Service
 	url   string
 	admin tenancy.Credentials
 	log   *logbook
 	api   *httpapi.API
 }
 
-type siteOption func(*service.Deps, *httpapi.Deps)
+type siteOption func(*nouns.Deps, *httpapi.Deps)
 
 func newSite(t *testing.T, options ...siteOption) *site {
 	t.Helper()
 	st := storetest.New(t)
-	key, err := seal.New([]byte("0123456789abcdef0123456789abcdef"), rand.Reader)
-	require.NoError(t, err)
 	logs := &logbook{}
 	log := slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), logs), &slog.HandlerOptions{Level: slog.LevelDebug}))
-	deps := service.Deps{Store: st, Seal: key, Log: log}
+	deps := managertest.Deps(t, st)
+	deps.Log = log
 	http := httpapi.Deps{Log: log}
 	for _, o := range options {
 		o(&deps, &http)
 	}
-	admin, created, err := service.Bootstrap(t.Context(), deps)
-	require.NoError(t, err)
-	require.True(t, created)
-	svc, err := service.New(deps)
-	require.NoError(t, err)
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() { defer close(ended); _ = svc.Run(ctx) }()
-	http.Service = svc
-	if deps.Streams != nil {
-		http.Apps, err = app.New(app.Deps{Store: st, Sessions: svc, Vault: &memoryVault{kept: map[string][]byte{}}, Streams: deps.Streams, Log: log})
-		require.NoError(t, err)
-		appsEnded := make(chan struct{})
-		go func() { defer close(appsEnded); _ = http.Apps.Run(ctx) }()
-		defer t.Cleanup(func() { stop(); <-appsEnded })
-	}
+	w := managertest.On(t, deps)
+	http.Nouns = w.Set
 	handler := httpapi.New(http)
 	server := httptest.NewUnstartedServer(handler)
 	server.Config = httpapi.NewServer(server.Config.Handler, log)
 	server.Start()
-	t.Cleanup(func() { server.Close(); stop(); <-ended })
-	return &site{t: t, store: st, svc: svc, apps: http.Apps, url: server.URL, admin: admin, log: logs, api: handler}
+	t.Cleanup(server.Close)
+	return &site{t: t, store: st, nouns: w.Set, apps: w.Apps, url: server.URL, admin: w.Creds, log: logs, api: handler}
 }
 
 // answer is what a request brought.
@@ -248,7 +233,7 @@ func TestAuthRoutes(t *testing.T) {
 
 func TestRateLimit(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, func(_ *service.Deps, d *httpapi.Deps) { d.RateLimiter = fewRequests{} })
+	s := newSite(t, func(_ *nouns.Deps, d *httpapi.Deps) { d.RateLimiter = fewRequests{} })
 	a := s.call("GET", "/auth", "")
 	a.problem(t, 429, "rate-limit-exceeded")
 	require.Equal(t, "0", a.header.Get("X-RateLimit-Remaining"))
@@ -260,7 +245,7 @@ func (fewRequests) Take(context.Context, string, int) (int, bool) { return 0, fa
 
 func TestPanicsAreProblems(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, func(_ *service.Deps, d *httpapi.Deps) {
+	s := newSite(t, func(_ *nouns.Deps, d *httpapi.Deps) {
 		d.GraphQL = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			if _, ok := httpapi.ActorFrom(r.Context()); ok {
 				panic("the actor is " + strings.Repeat("here", 1))

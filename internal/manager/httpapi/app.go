@@ -13,12 +13,7 @@ import (
 )
 
 func (a *API) appRoutes() {
-	handle := func(h handler, patterns ...string) {
-		if a.apps == nil {
-			h = func(*call) error { return notImplemented("reaching apps") }
-		}
-		a.handle(signedOnly, h, patterns...)
-	}
+	handle := func(h handler, patterns ...string) { a.handle(signedOnly, h, patterns...) }
 	for _, base := range []string{"GET /stream/session/{s}", "GET /stream/kernel/{s}"} {
 		a.handle(signedOnly, a.listApps, base+"/apps")
 		handle(a.lasting(a.tunnel), base+"/tcpproxy", base+"/httpproxy")
@@ -51,13 +46,6 @@ func (a *API) listApps(c *call) error {
 	ref, who, _, err := c.refOwner()
 	if err != nil {
 		return err
-	}
-	if a.apps == nil {
-		ports, err := a.sessions.Apps(c.ctx(), c.actor, ref, who)
-		if err != nil {
-			return err
-		}
-		return c.ok(servicePorts(ports))
 	}
 	list, err := a.apps.Apps(c.ctx(), c.actor, ref, who)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/httpapi"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/wire/proxy"
 	"berth.dev/berth/internal/wire/run"
 )
@@ -97,7 +97,7 @@ func (appNode) Upgrade(_ context.Context, _ cluster.AgentID, path string, _ http
 // appSite has a running session "lab" of the administrator, and an app proxy "p".
 func appSite(t *testing.T) *site {
 	t.Helper()
-	s := newSite(t, func(d *service.Deps, _ *httpapi.Deps) { d.Streams = appNode{} })
+	s := newSite(t, func(d *nouns.Deps, _ *httpapi.Deps) { d.Streams = appNode{} })
 	id := uuid.NewString()
 	for _, q := range []string{
 		`INSERT INTO agents (id, status, resource_group) VALUES ('a1', 'ALIVE', 'default') ON CONFLICT DO NOTHING`,

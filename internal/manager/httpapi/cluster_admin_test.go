@@ -15,8 +15,8 @@ import (
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/httpapi"
 	"berth.dev/berth/internal/manager/node"
+	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/seal"
-	"berth.dev/berth/internal/manager/service"
 	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/manager/tenancy"
 )
@@ -83,8 +83,8 @@ func newAdmins(t *testing.T) *admins {
 		plan: session.Explanation{Group: "default", Text: "it would start now", AsOf: time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC),
 			Placements: []session.PlannedKernel{{Agent: "a1", Devices: map[cluster.SlotName]map[string]cluster.Amount{"cpu": {"0": cluster.Whole(1)}}}}},
 	}
-	s := newSite(t, func(d *service.Deps, _ *httpapi.Deps) { d.Explainer = o })
-	a := &admins{site: s, oracle: o, owner: s.user("owner", "user", true), another: s.user("mallory", "user", false), nodes: s.svc.Nodes()}
+	s := newSite(t, func(d *nouns.Deps, _ *httpapi.Deps) { d.Explainer = o })
+	a := &admins{site: s, oracle: o, owner: s.user("owner", "user", true), another: s.user("mallory", "user", false), nodes: s.nouns.Reports}
 	epoch, err := a.nodes.Register(t.Context(), cluster.NodeHello{Agent: "a1", Version: "test"})
 	require.NoError(t, err)
 	require.NoError(t, a.nodes.UpdateFacts(t.Context(), "a1", epoch, cluster.NodeFacts{
@@ -292,5 +292,5 @@ func TestWithoutAScheduler(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.call("GET", "/manager/scheduler", "").problem(t, 503, "service-unavailable")
-	require.True(t, fault.Is(func() error { _, err := s.sessions.SchedulerStatus(t.Context(), authz.Actor{}); return err }(), fault.Denied))
+	require.True(t, fault.Is(func() error { _, err := s.nouns.Sessions.SchedulerStatus(t.Context(), authz.Actor{}); return err }(), fault.Denied))
 }

@@ -15,9 +15,6 @@ type folderHandler func(c *call, p *params) error
 // onFolders registers a route of folders.
 func (a *API) onFolders(who access, h folderHandler, patterns ...string) {
 	a.handle(who, func(c *call) error {
-		if a.folders == nil {
-			return notImplemented("virtual folders")
-		}
 		p, err := c.params()
 		if err != nil {
 			return err

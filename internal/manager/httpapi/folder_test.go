@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"path"
 	"strings"
 	"sync"
@@ -15,9 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/fault"
-	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/httpapi"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/wire/storage"
 )
 
@@ -126,11 +124,7 @@ func (p *proxies) answer(at string, body []byte) string {
 func withFolders(t *testing.T) (*site, *proxies) {
 	t.Helper()
 	p := &proxies{}
-	s := newSite(t, func(sd *service.Deps, hd *httpapi.Deps) {
-		var err error
-		hd.Folders, err = folder.New(folder.Deps{Store: sd.Store, Proxies: discovered{p}, IDs: uuid.NewString, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
-		require.NoError(t, err)
-	})
+	s := newSite(t, func(d *nouns.Deps, _ *httpapi.Deps) { d.Proxies = discovered{p} })
 	all := `["create-vfolder","modify-vfolder","delete-vfolder","mount-in-session","upload-file","download-file","invite-others","set-user-specific-permission"]`
 	_, err := s.store.Pool().Exec(t.Context(), `UPDATE domains SET allowed_vfolder_hosts = jsonb_build_object('local:volume1', $1::jsonb, 'gone:old', $1::jsonb)`, all)
 	require.NoError(t, err)

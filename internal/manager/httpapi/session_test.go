@@ -28,7 +28,8 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/httpapi"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/node"
+	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/runner"
@@ -48,14 +49,14 @@ func TestMain(m *testing.M) {
 
 const patience = 30 * time.Second
 
-// node is an agent with one runner for whatever kernel is asked for.
-type node struct {
+// fakeNode is an agent with one runner for whatever kernel is asked for.
+type fakeNode struct {
 	client *http.Client
 	token  string
 	home   string
 }
 
-func startNode(t *testing.T) *node {
+func startNode(t *testing.T) *fakeNode {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "bh") // short: a socket lives below it
 	require.NoError(t, err)
@@ -86,7 +87,7 @@ func startNode(t *testing.T) *node {
 			<-ended
 		}
 	})
-	n := &node{token: cfg.Token, home: cfg.User.Home}
+	n := &fakeNode{token: cfg.Token, home: cfg.User.Home}
 	dial := run.UnixDialer(cfg.WithDefaults().Socket)
 	transport := &http.Transport{DisableCompression: true, DialContext: dialContext(dial)}
 	t.Cleanup(transport.CloseIdleConnections)
@@ -97,7 +98,7 @@ func startNode(t *testing.T) *node {
 }
 
 // RoundTrip implements session.Streams as an agent's proxy does it.
-func (n *node) RoundTrip(_ cluster.AgentID, req *http.Request) (*http.Response, error) {
+func (n *fakeNode) RoundTrip(_ cluster.AgentID, req *http.Request) (*http.Response, error) {
 	_, rest, ok := strings.Cut(req.URL.Path, "/runner/")
 	if !ok {
 		return nil, fault.NotFoundf("no such path")
@@ -108,14 +109,14 @@ func (n *node) RoundTrip(_ cluster.AgentID, req *http.Request) (*http.Response, 
 	return n.client.Transport.RoundTrip(out)
 }
 
-func (n *node) Upgrade(context.Context, cluster.AgentID, string, http.Header) (io.ReadWriteCloser, error) {
+func (n *fakeNode) Upgrade(context.Context, cluster.AgentID, string, http.Header) (io.ReadWriteCloser, error) {
 	return nil, fault.Unavailablef("not here")
 }
 
 // cell is a site with an agent and its runner.
 type cell struct {
 	*site
-	node  *node
+	node  *fakeNode
 	nodes *node.Reports
 	epoch int64
 }
@@ -125,8 +126,8 @@ const testAgent = cluster.AgentID("i-test")
 func newCell(t *testing.T) *cell {
 	t.Helper()
 	n := startNode(t)
-	s := newSite(t, func(d *service.Deps, _ *httpapi.Deps) { d.Streams = n })
-	c := &cell{site: s, node: n, nodes: s.svc.Nodes()}
+	s := newSite(t, func(d *nouns.Deps, _ *httpapi.Deps) { d.Streams = n })
+	c := &cell{site: s, node: n, nodes: s.nouns.Reports}
 	var err error
 	c.epoch, err = c.nodes.Register(t.Context(), cluster.NodeHello{Agent: testAgent, Version: "test"})
 	require.NoError(t, err)
@@ -143,11 +144,11 @@ func newCell(t *testing.T) *cell {
 // begin does to a new session what scheduler and agent do.
 func (c *cell) begin(name string) cluster.SessionID {
 	c.t.Helper()
-	actor, _, err := c.tenancy.Authenticate(c.t.Context(), c.admin.AccessKey)
+	actor, _, err := c.nouns.Tenancy.Authenticate(c.t.Context(), c.admin.AccessKey)
 	require.NoError(c.t, err)
 	var s *session.Session
 	require.Eventually(c.t, func() bool {
-		s, err = c.sessions.Find(c.t.Context(), actor, name, "")
+		s, err = c.nouns.Sessions.Find(c.t.Context(), actor, name, "")
 		return err == nil
 	}, patience, 2*time.Millisecond)
 	require.NoError(c.t, c.store.Tx(c.t.Context(), func(ctx context.Context, tx *store.Tx) error {
@@ -277,9 +278,9 @@ func TestCreateTimesOutAndSurvivesItsClient(t *testing.T) {
 	api.SignRequest(r, string(c.site.admin.AccessKey), c.site.admin.SecretKey.Reveal(), time.Now())
 	gone := make(chan error, 1)
 	go func() { _, err := http.DefaultClient.Do(r); gone <- err }()
-	actor, _, err := c.tenancy.Authenticate(t.Context(), c.site.admin.AccessKey)
+	actor, _, err := c.nouns.Tenancy.Authenticate(t.Context(), c.site.admin.AccessKey)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { _, err := c.sessions.Find(t.Context(), actor, "left-alone", ""); return err == nil }, patience, 2*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := c.nouns.Sessions.Find(t.Context(), actor, "left-alone", ""); return err == nil }, patience, 2*time.Millisecond)
 	leave()
 	require.ErrorIs(t, <-gone, context.Canceled)
 	c.begin("left-alone")
@@ -625,9 +626,9 @@ func TestEventsOfASessionResumeAndEnd(t *testing.T) {
 	a := c.call("DELETE", "/session/tell-me?forced=true", "")
 	require.Equal(t, 200, a.status, a.body)
 	require.Contains(t, a.body, `"stats":{`)
-	actor, _, err := c.tenancy.Authenticate(t.Context(), c.site.admin.AccessKey)
+	actor, _, err := c.nouns.Tenancy.Authenticate(t.Context(), c.site.admin.AccessKey)
 	require.NoError(t, err)
-	s, err := c.sessions.Find(t.Context(), actor, string(id), "")
+	s, err := c.nouns.Sessions.Find(t.Context(), actor, string(id), "")
 	require.NoError(t, err)
 	zero := 0
 	c.report(s, cluster.PhaseEnded, func(o *cluster.KernelObservation) { o.ExitCode = &zero })

@@ -13,6 +13,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/idle"
+	"berth.dev/berth/internal/manager/idle/rule"
 	"berth.dev/berth/internal/manager/managertest"
 	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/session"
@@ -22,7 +23,7 @@ func TestIdleCheckers(t *testing.T) {
 	t.Parallel()
 	w := managertest.New(t)
 	ctx := t.Context()
-	life := idle.Checker{Name: "day", Type: idle.Lifetime, WarnBefore: time.Minute, Enabled: true, Spec: idle.Spec{MaxLifetime: 86400},
+	life := idle.Checker{Name: "day", Type: rule.Lifetime, WarnBefore: time.Minute, Enabled: true, Spec: idle.Spec{MaxLifetime: 86400},
 		Bindings: []idle.Binding{{Project: "default"}, {ResourceGroup: "default"}, {Domain: "default"}, {}, {}}}
 	require.NoError(t, w.Idle.SetChecker(ctx, w.Admin, life))
 	list, err := w.Idle.Checkers(ctx, w.Admin)
@@ -37,29 +38,29 @@ func TestIdleCheckers(t *testing.T) {
 	require.Empty(t, list[0].Bindings)
 	require.True(t, list[0].DryRun)
 
-	use := idle.Spec{Window: 600, Operator: idle.And, Thresholds: map[string]float64{"cpu_util": 5}}
+	use := idle.Spec{Window: 600, Operator: rule.And, Thresholds: map[string]float64{"cpu_util": 5}}
 	for name, c := range map[string]idle.Checker{
-		"a name of nothing":       {Type: idle.Lifetime, Spec: idle.Spec{MaxLifetime: 60}},
-		"a name like a policy's":  {Name: "policy:session_lifetime", Type: idle.Lifetime, Spec: idle.Spec{MaxLifetime: 60}},
+		"a name of nothing":       {Type: rule.Lifetime, Spec: idle.Spec{MaxLifetime: 60}},
+		"a name like a policy's":  {Name: "policy:session_lifetime", Type: rule.Lifetime, Spec: idle.Spec{MaxLifetime: 60}},
 		"no type":                 {Name: "x", Spec: use},
-		"no limit":                {Name: "x", Type: idle.Lifetime},
-		"a huge limit":            {Name: "x", Type: idle.Lifetime, Spec: idle.Spec{MaxLifetime: 1 << 60}},
-		"a warning before birth":  {Name: "x", Type: idle.Lifetime, WarnBefore: time.Hour, Spec: idle.Spec{MaxLifetime: 3600}},
-		"no inactivity":           {Name: "x", Type: idle.Network, Spec: idle.Spec{MaxLifetime: 60}},
-		"a short window":          {Name: "x", Type: idle.Utilization, Spec: idle.Spec{Window: 60, Operator: idle.And, Thresholds: use.Thresholds}},
-		"no operator":             {Name: "x", Type: idle.Utilization, Spec: idle.Spec{Window: 600, Thresholds: use.Thresholds}},
-		"no thresholds":           {Name: "x", Type: idle.Utilization, Spec: idle.Spec{Window: 600, Operator: idle.Or}},
-		"a threshold of nothing":  {Name: "x", Type: idle.Utilization, Spec: idle.Spec{Window: 600, Operator: idle.Or, Thresholds: map[string]float64{"luck": 5}}},
-		"a threshold of 0":        {Name: "x", Type: idle.Utilization, Spec: idle.Spec{Window: 600, Operator: idle.Or, Thresholds: map[string]float64{"mem": 0}}},
-		"inference":               {Name: "x", Type: idle.Lifetime, Spec: idle.Spec{MaxLifetime: 60}, Targets: []cluster.SessionType{cluster.Inference}},
-		"network of batch":        {Name: "x", Type: idle.Network, Spec: idle.Spec{MaxNetworkInactivity: 60}, Targets: []cluster.SessionType{cluster.Batch}},
-		"a binding to two places": {Name: "x", Type: idle.Lifetime, Spec: idle.Spec{MaxLifetime: 60}, Bindings: []idle.Binding{{Domain: "default", ResourceGroup: "default"}}},
+		"no limit":                {Name: "x", Type: rule.Lifetime},
+		"a huge limit":            {Name: "x", Type: rule.Lifetime, Spec: idle.Spec{MaxLifetime: 1 << 60}},
+		"a warning before birth":  {Name: "x", Type: rule.Lifetime, WarnBefore: time.Hour, Spec: idle.Spec{MaxLifetime: 3600}},
+		"no inactivity":           {Name: "x", Type: rule.Network, Spec: idle.Spec{MaxLifetime: 60}},
+		"a short window":          {Name: "x", Type: rule.Utilization, Spec: idle.Spec{Window: 60, Operator: rule.And, Thresholds: use.Thresholds}},
+		"no operator":             {Name: "x", Type: rule.Utilization, Spec: idle.Spec{Window: 600, Thresholds: use.Thresholds}},
+		"no thresholds":           {Name: "x", Type: rule.Utilization, Spec: idle.Spec{Window: 600, Operator: rule.Or}},
+		"a threshold of nothing":  {Name: "x", Type: rule.Utilization, Spec: idle.Spec{Window: 600, Operator: rule.Or, Thresholds: map[string]float64{"luck": 5}}},
+		"a threshold of 0":        {Name: "x", Type: rule.Utilization, Spec: idle.Spec{Window: 600, Operator: rule.Or, Thresholds: map[string]float64{"mem": 0}}},
+		"inference":               {Name: "x", Type: rule.Lifetime, Spec: idle.Spec{MaxLifetime: 60}, Targets: []cluster.SessionType{cluster.Inference}},
+		"network of batch":        {Name: "x", Type: rule.Network, Spec: idle.Spec{MaxNetworkInactivity: 60}, Targets: []cluster.SessionType{cluster.Batch}},
+		"a binding to two places": {Name: "x", Type: rule.Lifetime, Spec: idle.Spec{MaxLifetime: 60}, Bindings: []idle.Binding{{Domain: "default", ResourceGroup: "default"}}},
 	} {
 		err := w.Idle.SetChecker(ctx, w.Admin, c)
 		require.True(t, fault.Is(err, fault.Invalid), "%s: %v", name, err)
 	}
 	for _, b := range []idle.Binding{{Domain: "nowhere"}, {Project: "nowhere"}, {ResourceGroup: "nowhere"}} {
-		err := w.Idle.SetChecker(ctx, w.Admin, idle.Checker{Name: "x", Type: idle.Utilization, Spec: use, Bindings: []idle.Binding{b}})
+		err := w.Idle.SetChecker(ctx, w.Admin, idle.Checker{Name: "x", Type: rule.Utilization, Spec: use, Bindings: []idle.Binding{b}})
 		require.True(t, fault.Is(err, fault.NotFound), "%v", err)
 	}
 	require.NoError(t, w.Idle.RemoveChecker(ctx, w.Admin, "day"))
@@ -75,10 +76,10 @@ func TestIdleReportsAndGrants(t *testing.T) {
 	ctx := t.Context()
 	w.Agent("a1", 8, 16*managertest.GiB)
 	id := w.Running("mine", "a1")
-	require.NoError(t, w.Idle.SetChecker(ctx, w.Admin, idle.Checker{Name: "day", Type: idle.Lifetime, WarnBefore: time.Minute, Enabled: true, DryRun: true,
+	require.NoError(t, w.Idle.SetChecker(ctx, w.Admin, idle.Checker{Name: "day", Type: rule.Lifetime, WarnBefore: time.Minute, Enabled: true, DryRun: true,
 		Spec: idle.Spec{MaxLifetime: 600}, Bindings: []idle.Binding{{}}}))
-	require.NoError(t, w.Idle.SetChecker(ctx, w.Admin, idle.Checker{Name: "use", Type: idle.Utilization, Enabled: true, Bindings: []idle.Binding{{Project: "default"}},
-		Spec: idle.Spec{Window: 300, Operator: idle.Or, Thresholds: map[string]float64{"cpu_util": 5}}}))
+	require.NoError(t, w.Idle.SetChecker(ctx, w.Admin, idle.Checker{Name: "use", Type: rule.Utilization, Enabled: true, Bindings: []idle.Binding{{Project: "default"}},
+		Spec: idle.Spec{Window: 300, Operator: rule.Or, Thresholds: map[string]float64{"cpu_util": 5}}}))
 	clock.Add(int64(6 * time.Minute))
 
 	list, total, err := w.Idle.Report(ctx, w.Admin)
@@ -88,15 +89,15 @@ func TestIdleReportsAndGrants(t *testing.T) {
 	checks, err := w.Idle.Checks(ctx, w.Admin, []cluster.SessionID{id})
 	require.NoError(t, err)
 	by := checks[id].ByType()
-	require.Equal(t, "day", by[idle.Lifetime].Checker)
-	require.True(t, by[idle.Lifetime].DryRun)
-	require.InDelta(t, 240, *by[idle.Lifetime].Remaining, 5)
-	require.Equal(t, "policy:network_timeout", by[idle.Network].Checker)
-	require.InDelta(t, 3240, *by[idle.Network].Remaining, 5)
-	require.Equal(t, idle.Unknown, by[idle.Utilization].Phase, "nothing was measured")
-	require.Nil(t, by[idle.Utilization].Remaining)
-	require.Equal(t, 5.0, *by[idle.Utilization].Extra.Resources["cpu_util"][1])
-	require.Nil(t, by[idle.Utilization].Extra.Resources["cpu_util"][0])
+	require.Equal(t, "day", by[rule.Lifetime].Checker)
+	require.True(t, by[rule.Lifetime].DryRun)
+	require.InDelta(t, 240, *by[rule.Lifetime].Remaining, 5)
+	require.Equal(t, "policy:network_timeout", by[rule.Network].Checker)
+	require.InDelta(t, 3240, *by[rule.Network].Remaining, 5)
+	require.Equal(t, rule.Unknown, by[rule.Utilization].Phase, "nothing was measured")
+	require.Nil(t, by[rule.Utilization].Remaining)
+	require.Equal(t, 5.0, *by[rule.Utilization].Extra.Resources["cpu_util"][1])
+	require.Nil(t, by[rule.Utilization].Extra.Resources["cpu_util"][0])
 
 	// Strangers see and grant nothing.
 	stranger := w.Stranger("mallory")
@@ -117,8 +118,8 @@ func TestIdleReportsAndGrants(t *testing.T) {
 	require.WithinDuration(t, now().Add(2*time.Hour), until, time.Second)
 	checks, err = w.Idle.Checks(ctx, owner, []cluster.SessionID{id})
 	require.NoError(t, err)
-	require.Equal(t, idle.Excluded, checks[id].ByType()[idle.Network].Phase)
-	require.Equal(t, idle.Active, checks[id].ByType()[idle.Lifetime].Phase)
+	require.Equal(t, rule.Excluded, checks[id].ByType()[rule.Network].Phase)
+	require.Equal(t, rule.Active, checks[id].ByType()[rule.Lifetime].Phase)
 	long, err := w.Idle.KeepAlive(ctx, w.Admin, "mine", "", 48*time.Hour, "")
 	require.NoError(t, err)
 	until, err = w.Idle.KeepAlive(ctx, owner, "mine", "", time.Hour, "")
@@ -160,7 +161,7 @@ func TestUseIsRemembered(t *testing.T) {
 	require.Nil(t, last())
 	way, err := w.Sessions.Runner(ctx, w.Admin, "mine", "")
 	require.NoError(t, err)
-	require.NoError(t, service.FlushAccesses(ctx, w.svc))
+	require.NoError(t, w.Sessions.Uses().Flush(ctx, w.Store, now()))
 	require.WithinDuration(t, now(), *last(), time.Millisecond)
 
 	clock.Add(int64(time.Minute))
@@ -170,16 +171,16 @@ func TestUseIsRemembered(t *testing.T) {
 	require.NoError(t, err)
 	for range 3 { // an open stream is use, however quiet
 		clock.Add(int64(time.Minute))
-		require.NoError(t, service.FlushAccesses(ctx, w.svc))
+		require.NoError(t, w.Sessions.Uses().Flush(ctx, w.Store, now()))
 		require.WithinDuration(t, now(), *last(), time.Millisecond)
 	}
 	clock.Add(int64(time.Minute))
 	require.NoError(t, resp.Body.Close())
 	end := now()
 	clock.Add(int64(time.Minute))
-	require.NoError(t, service.FlushAccesses(ctx, w.svc))
+	require.NoError(t, w.Sessions.Uses().Flush(ctx, w.Store, now()))
 	require.WithinDuration(t, end, *last(), time.Millisecond, "its end is the last use")
 	clock.Add(int64(time.Hour))
-	require.NoError(t, service.FlushAccesses(ctx, w.svc))
+	require.NoError(t, w.Sessions.Uses().Flush(ctx, w.Store, now()))
 	require.WithinDuration(t, end, *last(), time.Millisecond)
 }

@@ -3,9 +3,12 @@ package idle
 import (
 	"context"
 	"time"
+
+	"berth.dev/berth/internal/manager/reconcile"
 )
 
-// LookForIdle is one look of the idle loop at an instant.
-func (l *Loops) LookForIdle(ctx context.Context, token int64, now time.Time, full bool) (time.Time, error) {
-	return l.idle(ctx, token, now, full)
+// LookOnce is one look of the loop at an instant; full looks at measurements too.
+func (s *Service) LookOnce(ctx context.Context, deps LoopDeps, t reconcile.Term, now time.Time, full bool) (time.Time, error) {
+	l := &looker{Service: s, deps: deps, term: t, metrics: newIdleMetrics(nil)}
+	return l.idle(ctx, now, full)
 }

@@ -2,7 +2,6 @@ package idle_test
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -16,21 +15,23 @@ import (
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/idle"
+	"berth.dev/berth/internal/manager/idle/rule"
+	"berth.dev/berth/internal/manager/managertest"
 	"berth.dev/berth/internal/manager/reconcile"
-	"berth.dev/berth/internal/manager/seal"
-	"berth.dev/berth/internal/manager/service"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/storetest"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 // idleSite is a database with the idle loop of one or more managers, and what they know of the use of kernels.
 type idleSite struct {
 	t     *testing.T
 	store *store.Store
-	cred  service.Credentials
+	world *managertest.World
+	cred  tenancy.Credentials
 
 	mu      sync.Mutex
-	usage   map[cluster.KernelID][]idle.Sample
+	usage   map[cluster.KernelID][]rule.Sample
 	busy    map[cluster.KernelID]error // nil value: busy
 	windows []time.Duration
 }
@@ -42,12 +43,8 @@ var idleStart = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 func newIdleSite(t *testing.T) *idleSite {
 	t.Helper()
 	s := storetest.New(t)
-	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	key, err := seal.New([]byte("0123456789abcdef0123456789abcdef"), rand.Reader)
-	require.NoError(t, err)
-	cred, _, err := service.Bootstrap(t.Context(), service.Deps{Store: s, Seal: key, Random: rand.Reader, Log: log})
-	require.NoError(t, err)
-	x := &idleSite{t: t, store: s, cred: cred, usage: map[cluster.KernelID][]idle.Sample{}, busy: map[cluster.KernelID]error{}}
+	w := managertest.On(t, managertest.Deps(t, s))
+	x := &idleSite{t: t, store: s, world: w, cred: w.Creds, usage: map[cluster.KernelID][]rule.Sample{}, busy: map[cluster.KernelID]error{}}
 	x.exec(`INSERT INTO agents (id, status, resource_group, architecture, engine_ok) VALUES ('a1', 'ALIVE', 'default', 'x86_64', true)`)
 	x.exec(`UPDATE keypair_resource_policies SET idle_timeout = 0`)
 	return x
@@ -65,10 +62,10 @@ func (x *idleSite) text(sql string, args ...any) (out string) {
 	return out
 }
 
-func (x *idleSite) Usage(_ context.Context, kernels []cluster.KernelID, _ time.Duration) map[cluster.KernelID][]idle.Sample {
+func (x *idleSite) Usage(_ context.Context, kernels []cluster.KernelID, _ time.Duration) map[cluster.KernelID][]rule.Sample {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	out := map[cluster.KernelID][]idle.Sample{}
+	out := map[cluster.KernelID][]rule.Sample{}
 	for _, k := range kernels {
 		if s, ok := x.usage[k]; ok {
 			out[k] = s
@@ -90,18 +87,26 @@ func (x *idleSite) isBusy(_ context.Context, _ cluster.AgentID, k cluster.Kernel
 	return ok && err == nil, err
 }
 
-// manager makes the loops of a manager that has just become the leader.
-func (x *idleSite) manager(holder string, clock chassis.Clock) (*reconcile.Loops, int64) {
+// looker is one manager's loop.
+type looker struct {
+	look func(ctx context.Context, now time.Time, full bool) (time.Time, error)
+}
+
+// manager makes the loop of a manager that has just become the leader.
+func (x *idleSite) manager(holder string) looker {
 	x.t.Helper()
-	loops, err := reconcile.New(reconcile.DefaultConfig(), reconcile.Deps{Store: x.store, Nodes: noNodes{}, Clock: clock, Holder: holder,
-		Log: slog.New(slog.NewTextHandler(x.t.Output(), nil)), Idle: reconcile.Idle{Usage: x, Busy: x.isBusy}})
+	svc, err := idle.New(idle.Deps{Store: x.store, Clock: time.Now, Tenancy: x.world.Tenancy, Sessions: x.world.Sessions, Usage: x,
+		Log: slog.New(slog.NewTextHandler(x.t.Output(), nil))})
 	require.NoError(x.t, err)
 	var token int64
 	require.NoError(x.t, x.store.Tx(x.t.Context(), func(ctx context.Context, tx *store.Tx) (err error) {
 		token, err = tx.TakeLeadership(ctx, holder)
 		return err
 	}))
-	return loops, token
+	term := reconcile.NewTerm(x.store, token, holder)
+	return looker{func(ctx context.Context, now time.Time, full bool) (time.Time, error) {
+		return svc.LookOnce(ctx, idle.LoopDeps{Usage: x, Busy: x.isBusy}, term, now, full)
+	}}
 }
 
 // session inserts one that runs since idleStart.
@@ -132,9 +137,9 @@ func (x *idleSite) warnings(id cluster.SessionID) string {
 	return x.text(`SELECT count(*)::text FROM session_events WHERE session_id = $1 AND event = 'session_idle_warning'`, string(id))
 }
 
-func (x *idleSite) look(l *reconcile.Loops, token int64, after time.Duration) time.Time {
+func (x *idleSite) look(l looker, after time.Duration) time.Time {
 	x.t.Helper()
-	next, err := l.LookForIdle(x.t.Context(), token, idleStart.Add(after), true)
+	next, err := l.look(x.t.Context(), idleStart.Add(after), true)
 	require.NoError(x.t, err)
 	return next.UTC()
 }
@@ -146,12 +151,12 @@ func TestIdleSessionsAreWarnedOnceAndEndedOnceAcrossLeaders(t *testing.T) {
 	used, _ := x.session("interactive")
 	batch, _ := x.session("batch")
 	idleOne, kernel := x.session("interactive")
-	one, first := x.manager("one", nil)
+	one := x.manager("one")
 
-	require.Equal(t, idleStart.Add(55*time.Minute), x.look(one, first, time.Minute), "nothing happens before the first warning")
+	require.Equal(t, idleStart.Add(55*time.Minute), x.look(one, time.Minute), "nothing happens before the first warning")
 	x.exec(`INSERT INTO session_accesses VALUES ($1, $2)`, string(used), idleStart.Add(50*time.Minute))
-	require.Equal(t, idleStart.Add(time.Hour), x.look(one, first, 55*time.Minute))
-	x.look(one, first, 56*time.Minute)
+	require.Equal(t, idleStart.Add(time.Hour), x.look(one, 55*time.Minute))
+	x.look(one, 56*time.Minute)
 	require.Equal(t, "1", x.warnings(idleOne))
 	require.Equal(t, "0", x.warnings(used))
 	require.Equal(t, "0", x.warnings(batch))
@@ -159,48 +164,48 @@ func TestIdleSessionsAreWarnedOnceAndEndedOnceAcrossLeaders(t *testing.T) {
 		"idle check policy:network_timeout (keypair policy default): nobody used it for 55m, the limit is 1h; the session ends at 2026-03-01T13:00:00Z unless it is used")
 
 	// Another manager takes over: it tells nobody twice and ends at the time that was announced.
-	two, second := x.manager("two", nil)
-	_, err := one.LookForIdle(t.Context(), first, idleStart.Add(61*time.Minute), true)
+	two := x.manager("two")
+	_, err := one.look(t.Context(), idleStart.Add(61*time.Minute), true)
 	require.Error(t, err, "an older leader does nothing")
 	require.Equal(t, "RUNNING", x.status(idleOne))
-	x.look(two, second, 59*time.Minute)
+	x.look(two, 59*time.Minute)
 	require.Equal(t, "RUNNING", x.status(idleOne))
-	x.look(two, second, time.Hour)
-	x.look(two, second, time.Hour+time.Minute)
+	x.look(two, time.Hour)
+	x.look(two, time.Hour+time.Minute)
 	require.Equal(t, "TERMINATING", x.status(idleOne))
 	require.Equal(t, "1", x.warnings(idleOne))
 	require.Equal(t, "1", x.text(`SELECT count(*)::text FROM session_events WHERE session_id = $1 AND event = 'session_terminating' AND reason = 'idle-timeout'`, string(idleOne)))
 	require.Equal(t, "idle-timeout", x.text(`SELECT stop_reason FROM kernels WHERE id = $1`, string(kernel)))
-	var e idle.Evidence
+	var e rule.Evidence
 	require.NoError(t, json.Unmarshal([]byte(x.text(`SELECT status_data->>'idle' FROM sessions WHERE id = $1`, string(idleOne))), &e))
 	warned := idleStart.Add(55 * time.Minute)
-	require.Equal(t, idle.Evidence{Checker: "policy:network_timeout", Type: idle.Network, Source: "keypair policy default", Reason: cluster.ReasonIdleTimeout,
+	require.Equal(t, rule.Evidence{Checker: "policy:network_timeout", Type: rule.Network, Source: "keypair policy default", Reason: cluster.ReasonIdleTimeout,
 		Why: "nobody used it for 1h, the limit is 1h", By: "two", At: idleStart.Add(time.Hour), WarnedAt: &warned, Deadline: idleStart.Add(time.Hour),
 		Since: idleStart, Limit: 3600}, e)
 	require.Equal(t, "RUNNING", x.status(used))
 	require.Equal(t, "RUNNING", x.status(batch))
 
 	// Use takes a warning back; the next one is told anew.
-	x.look(two, second, 106*time.Minute)
+	x.look(two, 106*time.Minute)
 	require.Equal(t, "1", x.warnings(used))
 	x.exec(`UPDATE session_accesses SET last_access = $1`, idleStart.Add(107*time.Minute))
-	x.look(two, second, 108*time.Minute)
+	x.look(two, 108*time.Minute)
 	require.Equal(t, "0", x.text(`SELECT count(*)::text FROM session_idle_warnings WHERE session_id = $1 AND checker = 'policy:network_timeout'`, string(used)))
 
 	// The lifetime holds for batch sessions and for those in use.
-	x.look(two, second, 116*time.Minute)
+	x.look(two, 116*time.Minute)
 	require.Equal(t, "2", x.warnings(used))
 	require.Equal(t, "1", x.warnings(batch))
-	x.look(two, second, 2*time.Hour)
+	x.look(two, 2*time.Hour)
 	require.Equal(t, "RUNNING", x.status(batch), "five minutes were promised")
-	x.look(two, second, 121*time.Minute)
+	x.look(two, 121*time.Minute)
 	require.Equal(t, "TERMINATING", x.status(batch))
 	require.Equal(t, "idle-session-lifetime", x.text(`SELECT status_info FROM sessions WHERE id = $1`, string(used)))
 
 	// What was kept for them goes when they have ended.
 	x.exec(`UPDATE kernels SET status = 'TERMINATED', ended_at = now()`)
 	x.exec(`UPDATE sessions SET status = 'TERMINATED', ended_at = now()`)
-	x.look(two, second, 3*time.Hour)
+	x.look(two, 3*time.Hour)
 	require.Equal(t, "0", x.text(`SELECT ((SELECT count(*) FROM session_accesses) + (SELECT count(*) FROM session_idle_warnings))::text`))
 }
 
@@ -214,8 +219,8 @@ func TestBusyAndUnreachableRunnersAreNotUnused(t *testing.T) {
 	free, _ := x.session("interactive")
 	x.busy[busyKernel], x.busy[silentKernel] = nil, errUnreachable
 	x.exec(`UPDATE kernels SET status = 'LOST', status_before_lost = 'RUNNING' WHERE id = $1`, string(lostKernel))
-	l, token := x.manager("one", nil)
-	x.look(l, token, time.Hour)
+	l := x.manager("one")
+	x.look(l, time.Hour)
 	require.Equal(t, "RUNNING", x.status(busy))
 	require.Equal(t, "RUNNING", x.status(silent), "what does not answer is not unused")
 	require.Equal(t, "RUNNING", x.status(lost))
@@ -224,17 +229,17 @@ func TestBusyAndUnreachableRunnersAreNotUnused(t *testing.T) {
 	x.mu.Lock()
 	clear(x.busy)
 	x.mu.Unlock()
-	x.look(l, token, time.Hour+9*time.Minute)
+	x.look(l, time.Hour+9*time.Minute)
 	require.Equal(t, "RUNNING", x.status(busy), "executing counts as use")
 	require.Equal(t, "TERMINATING", x.status(silent))
-	x.look(l, token, time.Hour+10*time.Minute)
+	x.look(l, time.Hour+10*time.Minute)
 	require.Equal(t, "TERMINATING", x.status(busy))
 
 	// The lifetime does not depend on what the runner says.
 	old, oldKernel := x.session("interactive")
 	x.busy[oldKernel] = errUnreachable
 	x.checker("life", "session_lifetime", `{"max_lifetime_seconds": 3600}`, 0, false)
-	x.look(l, token, 2*time.Hour)
+	x.look(l, 2*time.Hour)
 	require.Equal(t, "idle-session-lifetime", x.text(`SELECT status_info FROM sessions WHERE id = $1`, string(old)))
 }
 
@@ -252,41 +257,41 @@ func TestUtilization(t *testing.T) {
 		defer x.mu.Unlock()
 		x.usage[k] = nil
 		for b := range int64(180) {
-			x.usage[k] = append(x.usage[k], idle.Sample{Bucket: idle.BucketOf(idleStart) + b, Values: map[string]float64{"cpu_util": cpu, "mem": 1 << 20}})
+			x.usage[k] = append(x.usage[k], rule.Sample{Bucket: rule.BucketOf(idleStart) + b, Values: map[string]float64{"cpu_util": cpu, "mem": 1 << 20}})
 		}
 	}
 	measure(idlerKernel, 1)
 	measure(workerKernel, 60)
-	l, token := x.manager("one", nil)
-	x.look(l, token, 9*time.Minute)
+	l := x.manager("one")
+	x.look(l, 9*time.Minute)
 	require.Equal(t, "0", x.warnings(idler), "younger than the window")
-	x.look(l, token, 10*time.Minute)
+	x.look(l, 10*time.Minute)
 	require.Equal(t, "1", x.warnings(idler))
-	_, err := l.LookForIdle(t.Context(), token, idleStart.Add(12*time.Minute), false)
+	_, err := l.look(t.Context(), idleStart.Add(12*time.Minute), false)
 	require.NoError(t, err)
 	require.Equal(t, "RUNNING", x.status(idler), "a look without measurements decides nothing about them")
 	require.Equal(t, "1", x.text(`SELECT count(*)::text FROM session_idle_warnings`))
-	two, second := x.manager("two", nil)
-	x.look(two, second, 12*time.Minute)
+	two := x.manager("two")
+	x.look(two, 12*time.Minute)
 	require.Equal(t, "TERMINATING", x.status(idler))
 	require.Equal(t, "idle-utilization", x.text(`SELECT status_info FROM sessions WHERE id = $1`, string(idler)))
-	var e idle.Evidence
+	var e rule.Evidence
 	require.NoError(t, json.Unmarshal([]byte(x.text(`SELECT status_data->>'idle' FROM sessions WHERE id = $1`, string(idler))), &e))
 	require.Equal(t, "resource group default", e.Source)
 	require.Len(t, e.Resources, 2)
 	require.InDelta(t, 1, *e.Resources[0].Percent, 1e-9)
 	require.Equal(t, 600.0, e.Window)
-	x.look(two, second, 100*time.Minute)
+	x.look(two, 100*time.Minute)
 	require.Equal(t, "RUNNING", x.status(worker), "busy, and the other check only reports")
 	require.Equal(t, "RUNNING", x.status(dark), "no data is not idle")
 	require.Equal(t, []time.Duration{600 * time.Second}, x.windows[:1])
 
 	// It becomes idle, is warned, and works again: the warning is taken back.
 	measure(workerKernel, 0)
-	x.look(two, second, 101*time.Minute)
+	x.look(two, 101*time.Minute)
 	require.Equal(t, "1", x.warnings(worker))
 	measure(workerKernel, 60)
-	x.look(two, second, 103*time.Minute)
+	x.look(two, 103*time.Minute)
 	require.Equal(t, "RUNNING", x.status(worker))
 	require.Equal(t, "0", x.text(`SELECT count(*)::text FROM session_idle_warnings WHERE session_id = $1`, string(worker)))
 }
@@ -302,16 +307,16 @@ func TestKeepAlive(t *testing.T) {
 	for id, admin := range map[cluster.SessionID]bool{byOwner: false, byAdmin: true} {
 		x.exec(`INSERT INTO keep_alive_grants (session_id, until, by_admin, granted_by) VALUES ($1, $2, $3, 'x')`, string(id), idleStart.Add(4*time.Hour), admin)
 	}
-	l, token := x.manager("one", nil)
-	x.look(l, token, time.Hour)
+	l := x.manager("one")
+	x.look(l, time.Hour)
 	require.Equal(t, "RUNNING", x.status(byOwner))
-	x.look(l, token, 3*time.Hour)
+	x.look(l, 3*time.Hour)
 	require.Equal(t, "idle-session-lifetime", x.text(`SELECT status_info FROM sessions WHERE id = $1`, string(byOwner)))
 	require.Equal(t, "RUNNING", x.status(byAdmin))
 	require.Equal(t, "1", x.text(`SELECT count(*)::text FROM session_idle_warnings WHERE dry_run`), "kept alive by an administrator: not even reported")
 	require.Equal(t, "0", x.warnings(byOwner), "a dry run tells nobody")
 	x.exec(`UPDATE keep_alive_grants SET by_admin = true, until = $1`, idleStart.Add(200*time.Minute))
-	x.look(l, token, 205*time.Minute)
+	x.look(l, 205*time.Minute)
 	require.Equal(t, "TERMINATING", x.status(byAdmin))
 }
 
@@ -324,8 +329,9 @@ type steadyClock struct {
 }
 
 type steadyTimer struct {
-	at time.Time
-	c  chan time.Time
+	clock *steadyClock
+	at    time.Time
+	c     chan time.Time
 }
 
 func (c *steadyClock) Now() time.Time { c.mu.Lock(); defer c.mu.Unlock(); return c.now }
@@ -333,14 +339,28 @@ func (c *steadyClock) Now() time.Time { c.mu.Lock(); defer c.mu.Unlock(); return
 func (c *steadyClock) NewTimer(d time.Duration) chassis.Timer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := &steadyTimer{at: c.now.Add(d), c: make(chan time.Time, 1)}
-	c.timers = append(c.timers, t)
+	t := &steadyTimer{clock: c, at: c.now.Add(d), c: make(chan time.Time, 1)}
+	if c.timers = append(c.timers, t); d <= 0 {
+		t.c <- c.now
+	}
 	return t
 }
 
-func (t *steadyTimer) C() <-chan time.Time      { return t.c }
-func (t *steadyTimer) Stop() bool               { return true }
-func (t *steadyTimer) Reset(time.Duration) bool { return true }
+func (t *steadyTimer) C() <-chan time.Time { return t.c }
+func (t *steadyTimer) Stop() bool          { return true }
+
+func (t *steadyTimer) Reset(d time.Duration) bool {
+	t.clock.mu.Lock()
+	defer t.clock.mu.Unlock()
+	select {
+	case <-t.c:
+	default:
+	}
+	if t.at = t.clock.now.Add(d); d <= 0 {
+		t.c <- t.clock.now
+	}
+	return true
+}
 
 func (c *steadyClock) set(now time.Time) {
 	c.mu.Lock()
@@ -362,7 +382,12 @@ func TestTheLoopWakesForDeadlines(t *testing.T) {
 	x.exec(`UPDATE keypair_resource_policies SET idle_timeout = 3600`)
 	id, _ := x.session("interactive")
 	clock := &steadyClock{Clock: chassis.RealClock(), now: idleStart}
-	l, _ := x.manager("one", clock)
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	ends, err := idle.New(idle.Deps{Store: x.store, Clock: clock.Now, Tenancy: x.world.Tenancy, Sessions: x.world.Sessions, Usage: x, Log: log})
+	require.NoError(t, err)
+	l, err := reconcile.New(reconcile.DefaultConfig(), reconcile.Deps{Store: x.store, Clock: clock, Holder: "one", Log: log,
+		Loops: ends.Loops(idle.LoopDeps{Clock: clock, Usage: x, Busy: x.isBusy})})
+	require.NoError(t, err)
 	svc := l.Service()
 	require.NoError(t, svc.Start(t.Context()))
 	t.Cleanup(func() { _ = svc.Stop(context.Background()) })

@@ -146,6 +146,14 @@ func (w *World) Agent(id cluster.AgentID, cpu, mem int64) {
 	}))
 }
 
+// Reconnect registers an agent again, as a new process of it does.
+func (w *World) Reconnect(id cluster.AgentID) {
+	w.T.Helper()
+	epoch, err := w.Reports.Register(w.T.Context(), cluster.NodeHello{Agent: id})
+	require.NoError(w.T, err)
+	w.epoch[id] = epoch
+}
+
 // Epoch is that of an agent's registration.
 func (w *World) Epoch(id cluster.AgentID) int64 { return w.epoch[id] }
 

@@ -16,7 +16,7 @@ import (
 )
 
 // holds inserts a running session of one kernel.
-func (w *managertest.World) holds(owner cluster.AccessKey, typ, agent string, slots cluster.Slots, a alloc.Allocation) {
+func holds(w *managertest.World, owner cluster.AccessKey, typ, agent string, slots cluster.Slots, a alloc.Allocation) {
 	w.T.Helper()
 	id := uuid.NewString()
 	w.Exec(`INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots, started_at)
@@ -63,14 +63,14 @@ func TestPresetsFollowWhatRemains(t *testing.T) {
 	require.Equal(t, cluster.Whole(10), c.Remaining[cluster.SlotCPU])
 
 	// What system sessions hold counts on agents and against nobody's limits.
-	w.holds(w.Admin.AccessKey, "system", "a2", cores(2), nil)
+	holds(w, w.Admin.AccessKey, "system", "a2", cores(2), nil)
 	c, fit = check()
 	require.False(t, fit["five"])
 	require.Empty(t, c.KeypairUsing)
 	require.Equal(t, cluster.Whole(8), c.ResourceGroups["default"].Remaining[cluster.SlotCPU])
 	require.Equal(t, cluster.Whole(2), c.ResourceGroups["default"].Using[cluster.SlotCPU])
 
-	w.holds(w.Admin.AccessKey, "interactive", "a2", cores(1), nil)
+	holds(w, w.Admin.AccessKey, "interactive", "a2", cores(1), nil)
 	for _, limit := range []struct{ table, name string }{{"domains", "name = 'default'"}, {"projects", "name = 'default'"}, {"keypair_resource_policies", "name = 'default'"}} {
 		w.Exec(`UPDATE ` + limit.table + ` SET total_resource_slots = '{"cpu": 1500}' WHERE ` + limit.name)
 		c, fit = check()
@@ -88,12 +88,12 @@ func TestPresetsFollowWhatRemains(t *testing.T) {
 	w.Exec(`UPDATE keypair_resource_policies SET total_resource_slots = '{}', default_for_unspecified = 'UNLIMITED'`)
 
 	// A second keypair of the user: the user's limit holds for both together.
-	second, err := w.Resources.CheckPresets(ctx, w.secondKey("limited", `{"cpu": 3000}`), "", "")
+	second, err := w.Resources.CheckPresets(ctx, secondKey(w, "limited", `{"cpu": 3000}`), "", "")
 	require.NoError(t, err)
 	require.Equal(t, cluster.Whole(3), second.KeypairLimits[cluster.SlotCPU])
 	require.Empty(t, second.KeypairUsing)
 	w.Exec(`UPDATE keypair_resource_policies SET total_resource_slots = '{"cpu": 2000}' WHERE name = 'default'`)
-	second, err = w.Resources.CheckPresets(ctx, w.secondKey("limited2", `{"cpu": 3000}`), "", "")
+	second, err = w.Resources.CheckPresets(ctx, secondKey(w, "limited2", `{"cpu": 3000}`), "", "")
 	require.NoError(t, err)
 	require.Equal(t, cluster.Whole(1), second.KeypairRemaining[cluster.SlotCPU])
 	w.Exec(`UPDATE keypair_resource_policies SET total_resource_slots = '{}'`)
@@ -111,14 +111,14 @@ func TestPresetsFollowWhatRemains(t *testing.T) {
 	over, err := w.Resources.RecalculateUsage(ctx, w.Admin)
 	require.NoError(t, err)
 	require.Empty(t, over)
-	w.holds(w.Admin.AccessKey, "interactive", "a1", cores(99), nil)
+	holds(w, w.Admin.AccessKey, "interactive", "a1", cores(99), nil)
 	over, err = w.Resources.RecalculateUsage(ctx, w.Admin)
 	require.NoError(t, err)
 	require.Equal(t, []cluster.AgentID{"a1"}, over)
 }
 
 // secondKey is another keypair of the administrator under a policy of its own.
-func (w *managertest.World) secondKey(policy, slots string) authz.Actor {
+func secondKey(w *managertest.World, policy, slots string) authz.Actor {
 	w.T.Helper()
 	w.Exec(`INSERT INTO keypair_resource_policies (name, total_resource_slots) VALUES ($1, $2)`, policy, slots)
 	a := w.Admin
@@ -146,7 +146,7 @@ func TestPresetsOfSharesAskDevices(t *testing.T) {
 		}
 	}
 	for _, g := range []string{"g0", "g1"} {
-		w.holds(w.Admin.AccessKey, "interactive", "a1", cluster.Slots{"cuda.shares": 600}, alloc.Allocation{"cuda.shares": {g: 600}})
+		holds(w, w.Admin.AccessKey, "interactive", "a1", cluster.Slots{"cuda.shares": 600}, alloc.Allocation{"cuda.shares": {g: 600}})
 	}
 	check := func() map[string]bool {
 		t.Helper()

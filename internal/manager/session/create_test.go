@@ -42,44 +42,44 @@ func TestBadRequestsAreNamedExactly(t *testing.T) {
 		reason string
 		words  string
 	}{
-		"unknown image":         {func(r *request.Session) { r.Image = "nowhere/image:1" }, fault.NotFound, "object-not-found", "image reference"},
-		"sql in image":          {func(r *request.Session) { r.Image = "%" }, fault.NotFound, "object-not-found", "image reference"},
-		"wrong architecture":    {func(r *request.Session) { r.Architecture = "aarch64" }, fault.NotFound, "object-not-found", "only for x86_64"},
-		"short name":            {func(r *request.Session) { r.Name = "abc" }, fault.Invalid, "invalid-api-params", "4 to 64"},
-		"name with a slash":     {func(r *request.Session) { r.Name = "ab/cd" }, fault.Invalid, "invalid-api-params", "not allowed"},
-		"unknown slot":          {res("cuda.device", "1"), fault.Invalid, "invalid-api-params", `unknown resource slot "cuda.device"`},
-		"bad amount":            {res("cpu", "many"), fault.Invalid, "invalid-api-params", "many"},
-		"infinite":              {res("mem", "infinity"), fault.Invalid, "invalid-api-params", "infinity"},
-		"negative":              {res("cpu", "-1"), fault.Invalid, "invalid-api-params", "-1"},
-		"below the minimum":     {res("mem", "100m"), fault.Invalid, "invalid-api-params", "at least 128m"},
-		"shmem as a resource":   {res("shmem", "1g"), fault.Invalid, "invalid-api-params", "shmem is not a resource slot"},
-		"shmem over memory":     {func(r *request.Session) { res("mem", "1g")(r); r.ResourceOpts = map[string]string{"shmem": "1g"} }, fault.Invalid, "invalid-api-params", "at least 1.06g"},
-		"no cpu":                {res("cpu", "0"), fault.Invalid, "invalid-api-params", "at least 1"},
-		"too many cores":        {res("cpu", "12"), fault.Invalid, "invalid-api-params", "cpu: 12 asked for, 4 too much for the largest agent a2"},
-		"too much memory":       {res("mem", "9g"), fault.Invalid, "invalid-api-params", "mem: 9g asked for, 1g too much for the largest agent a1"},
-		"too much of both":      {res("cpu", "9", "mem", "8g"), fault.Invalid, "invalid-api-params", "no agent could ever run"},
-		"batch without command": {func(r *request.Session) { r.Type = cluster.Batch; r.StartupCommand = " " }, fault.Invalid, "invalid-api-params", "startup command"},
-		"type of its own":       {func(r *request.Session) { r.Type = "strange" }, fault.Invalid, "invalid-api-params", "strange"},
-		"start time":            {func(r *request.Session) { r.StartsAt = "10m" }, fault.Invalid, "invalid-api-params", "batch"},
-		"bad start time":        {func(r *request.Session) { managertest.Batch("true")(r); r.StartsAt = "soon" }, fault.Invalid, "invalid-api-params", "soon"},
-		"priority":              {func(r *request.Session) { r.Priority = &hundred }, fault.Invalid, "invalid-api-params", "101"},
+		"unknown image":         {func(r *request.Session) { r.Image = "nowhere/image:1" }, fault.NotFound, "", "image reference"},
+		"sql in image":          {func(r *request.Session) { r.Image = "%" }, fault.NotFound, "", "image reference"},
+		"wrong architecture":    {func(r *request.Session) { r.Architecture = "aarch64" }, fault.NotFound, "", "only for x86_64"},
+		"short name":            {func(r *request.Session) { r.Name = "abc" }, fault.Invalid, "", "4 to 64"},
+		"name with a slash":     {func(r *request.Session) { r.Name = "ab/cd" }, fault.Invalid, "", "not allowed"},
+		"unknown slot":          {res("cuda.device", "1"), fault.Invalid, "", `unknown resource slot "cuda.device"`},
+		"bad amount":            {res("cpu", "many"), fault.Invalid, "", "many"},
+		"infinite":              {res("mem", "infinity"), fault.Invalid, "", "infinity"},
+		"negative":              {res("cpu", "-1"), fault.Invalid, "", "-1"},
+		"below the minimum":     {res("mem", "100m"), fault.Invalid, "", "at least 128m"},
+		"shmem as a resource":   {res("shmem", "1g"), fault.Invalid, "", "shmem is not a resource slot"},
+		"shmem over memory":     {func(r *request.Session) { res("mem", "1g")(r); r.ResourceOpts = map[string]string{"shmem": "1g"} }, fault.Invalid, "", "at least 1.06g"},
+		"no cpu":                {res("cpu", "0"), fault.Invalid, "", "at least 1"},
+		"too many cores":        {res("cpu", "12"), fault.Invalid, "", "cpu: 12 asked for, 4 too much for the largest agent a2"},
+		"too much memory":       {res("mem", "9g"), fault.Invalid, "", "mem: 9g asked for, 1g too much for the largest agent a1"},
+		"too much of both":      {res("cpu", "9", "mem", "8g"), fault.Invalid, "", "no agent could ever run"},
+		"batch without command": {func(r *request.Session) { r.Type = cluster.Batch; r.StartupCommand = " " }, fault.Invalid, "", "startup command"},
+		"type of its own":       {func(r *request.Session) { r.Type = "strange" }, fault.Invalid, "", "strange"},
+		"start time":            {func(r *request.Session) { r.StartsAt = "10m" }, fault.Invalid, "", "batch"},
+		"bad start time":        {func(r *request.Session) { managertest.Batch("true")(r); r.StartsAt = "soon" }, fault.Invalid, "", "soon"},
+		"priority":              {func(r *request.Session) { r.Priority = &hundred }, fault.Invalid, "", "101"},
 		"two containers":        {func(r *request.Session) { r.ClusterSize = 2 }, fault.Exhausted, "quota-exceeded", "1 containers"},
-		"cluster mode":          {func(r *request.Session) { r.ClusterMode = "galaxy" }, fault.Invalid, "invalid-api-params", "galaxy"},
+		"cluster mode":          {func(r *request.Session) { r.ClusterMode = "galaxy" }, fault.Invalid, "", "galaxy"},
 		"dependency":            {func(r *request.Session) { r.Dependencies = []string{"nobody"} }, fault.NotFound, "object-not-found", "nobody"},
-		"mounts":                {func(r *request.Session) { r.Mounts = []string{"data"} }, fault.NotFound, "object-not-found", "virtual folder: data"},
+		"mounts":                {func(r *request.Session) { r.Mounts = []string{"data"} }, fault.NotFound, "", "virtual folder: data"},
 		"project":               {func(r *request.Session) { r.Project = "elsewhere" }, fault.NotFound, "object-not-found", "elsewhere"},
 		"domain":                {func(r *request.Session) { r.Domain = "elsewhere" }, fault.NotFound, "object-not-found", "elsewhere"},
 		"resource group":        {func(r *request.Session) { r.ResourceGroup = "private" }, fault.NotFound, "object-not-found", "private"},
-		"reserved port":         {func(r *request.Session) { r.PreopenPorts = []int{7681} }, fault.Invalid, "invalid-api-params", "7681"},
-		"port of an app":        {func(r *request.Session) { r.PreopenPorts = []int{9002} }, fault.Invalid, "invalid-api-params", "web"},
-		"low port":              {func(r *request.Session) { r.PreopenPorts = []int{80} }, fault.Invalid, "invalid-api-params", "80"},
-		"environ name":          {func(r *request.Session) { r.Environ = map[string]string{"A=B": "c"} }, fault.Invalid, "invalid-api-params", "A=B"},
-		"environ NUL":           {func(r *request.Session) { r.Environ = map[string]string{"A": "b\x00"} }, fault.Invalid, "invalid-api-params", "A"},
-		"environ size":          {func(r *request.Session) { r.Environ = map[string]string{"A": strings.Repeat("x", 200_000)} }, fault.Invalid, "invalid-api-params", "bytes"},
-		"callback scheme":       {func(r *request.Session) { r.CallbackURL = "file:///etc/passwd" }, fault.Invalid, "invalid-api-params", "callback_url"},
+		"reserved port":         {func(r *request.Session) { r.PreopenPorts = []int{7681} }, fault.Invalid, "", "7681"},
+		"port of an app":        {func(r *request.Session) { r.PreopenPorts = []int{9002} }, fault.Invalid, "", "web"},
+		"low port":              {func(r *request.Session) { r.PreopenPorts = []int{80} }, fault.Invalid, "", "80"},
+		"environ name":          {func(r *request.Session) { r.Environ = map[string]string{"A=B": "c"} }, fault.Invalid, "", "A=B"},
+		"environ NUL":           {func(r *request.Session) { r.Environ = map[string]string{"A": "b\x00"} }, fault.Invalid, "", "A"},
+		"environ size":          {func(r *request.Session) { r.Environ = map[string]string{"A": strings.Repeat("x", 200_000)} }, fault.Invalid, "", "bytes"},
+		"callback scheme":       {func(r *request.Session) { r.CallbackURL = "file:///etc/passwd" }, fault.Invalid, "", "callback_url"},
 		"agents":                {func(r *request.Session) { r.Agents = []string{"a9"} }, fault.NotFound, "object-not-found", "a9"},
-		"two agents":            {func(r *request.Session) { r.Agents = []string{"a1", "a2"} }, fault.Invalid, "invalid-api-params", "exactly 1"},
-		"owner":                 {func(r *request.Session) { r.OwnerAccessKey = "AKIANOBODY" }, fault.Invalid, "invalid-api-params", "AKIANOBODY"},
+		"two agents":            {func(r *request.Session) { r.Agents = []string{"a1", "a2"} }, fault.Invalid, "", "exactly 1"},
+		"owner":                 {func(r *request.Session) { r.OwnerAccessKey = "AKIANOBODY" }, fault.Invalid, "", "AKIANOBODY"},
 	} {
 		r := request.Session{Name: "good-name", Image: "python"}
 		c.change(&r)
@@ -216,7 +216,7 @@ func TestListsAreFilteredOrderedAndPaged(t *testing.T) {
 		w.Create(fmt.Sprintf("list-%d", i), func(r *request.Session) { p := i * 10; r.Priority = &p })
 	}
 	w.Running("list-9", "a1")
-	list := func(q list.Query) (names []string, total int, err error) {
+	search := func(q list.Query) (names []string, total int, err error) {
 		p, err := w.Sessions.List(ctx, w.Admin, session.Filter{Query: q})
 		for _, s := range p.Items {
 			names = append(names, s.Name)
@@ -236,25 +236,25 @@ func TestListsAreFilteredOrderedAndPaged(t *testing.T) {
 		`name == "x' OR true --"`:                                 "",
 		`user_email == "admin@berth.local" & priority == 0`:       "list-0",
 	} {
-		names, total, err := list(list.Query{Filter: filter, Order: "name"})
+		names, total, err := search(list.Query{Filter: filter, Order: "name"})
 		require.NoError(t, err, filter)
 		require.Equal(t, want, strings.Join(names, " "), filter)
 		require.Equal(t, len(names), total)
 	}
 	for _, bad := range []string{`secret == 1`, `name ==`, `name == 1`, `name "x"`, `(name == "x"`, `name == "x" extra`, `priority like "1"`, `created_at > "yesterday"`,
 		`name == [1]`, `name == "x`, strings.Repeat("(", 100), strings.Repeat("!", 5000), `name like "x\`, `; drop table sessions`, `priority == 1e`, `name in "x"`, "name == \"\x00\""} {
-		_, _, err := list(list.Query{Filter: bad})
+		_, _, err := search(list.Query{Filter: bad})
 		require.True(t, fault.Is(err, fault.Invalid), "%s: %v", bad, err)
 	}
-	names, total, err := list(list.Query{Order: "-priority,+name", Limit: 3, Offset: 1})
+	names, total, err := search(list.Query{Order: "-priority,+name", Limit: 3, Offset: 1})
 	require.NoError(t, err)
 	require.Equal(t, []string{"list-5", "list-4", "list-3"}, names)
 	require.Equal(t, 8, total)
-	_, total, err = list(list.Query{Offset: 100})
+	_, total, err = search(list.Query{Offset: 100})
 	require.NoError(t, err)
 	require.Equal(t, 8, total)
 	for _, q := range []list.Query{{Limit: 101}, {Limit: -1}, {Offset: -1}, {Order: "secret"}, {Order: "name; drop"}} {
-		_, _, err := list(q)
+		_, _, err := search(q)
 		require.True(t, fault.Is(err, fault.Invalid), "%+v: %v", q, err)
 	}
 	k, err := w.Sessions.ListKernels(ctx, w.Admin, session.KernelFilter{Agent: "a1"})

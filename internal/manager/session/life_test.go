@@ -241,8 +241,7 @@ func TestLostAgentsReturnOrExpire(t *testing.T) {
 
 	// It comes back as a new process that reports what it has.
 	lose()
-	w.Epoch("a1"), err = w.Reports.Register(ctx, cluster.NodeHello{Agent: "a1"})
-	require.NoError(t, err)
+	w.Reconnect("a1")
 	w.Report(run, "a1", cluster.PhaseRunning)
 	require.Equal(t, cluster.Running, kernel(run).Status)
 	_, err = w.Reports.Observe(ctx, "a1", w.Epoch("a1")-1, false, false, nil)
@@ -261,8 +260,7 @@ func TestLostAgentsReturnOrExpire(t *testing.T) {
 	require.Equal(t, cluster.Pending, w.Session(early).Status, "what never ran is placed again")
 
 	// Late it returns with everything: it is told to remove all of it, and then nothing is left.
-	w.Epoch("a1"), err = w.Reports.Register(ctx, cluster.NodeHello{Agent: "a1"})
-	require.NoError(t, err)
+	w.Reconnect("a1")
 	desired, err := w.Reports.Desired(ctx, "a1", nil)
 	require.NoError(t, err)
 	require.Len(t, desired, 3)

@@ -14,7 +14,7 @@ import (
 )
 
 // createAll creates sessions at once and counts those that were refused for a limit.
-func (w *managertest.World) createAll(prefix string, n int, change func(i int, r *request.Session)) (refused int) {
+func createAll(w *managertest.World, prefix string, n int, change func(i int, r *request.Session)) (refused int) {
 	w.T.Helper()
 	errs := make([]error, n)
 	var wg sync.WaitGroup
@@ -39,7 +39,7 @@ func (w *managertest.World) createAll(prefix string, n int, change func(i int, r
 	return refused
 }
 
-func (w *managertest.World) waiting() (n int) {
+func waiting(w *managertest.World) (n int) {
 	w.T.Helper()
 	require.NoError(w.T, w.Store.Pool().QueryRow(w.T.Context(), `SELECT count(*) FROM sessions WHERE status = 'PENDING'`).Scan(&n))
 	return n
@@ -50,22 +50,22 @@ func TestWaitingSessionsNeverExceedTheirLimits(t *testing.T) {
 	w := managertest.New(t)
 	w.Agent("a1", 64, 64*managertest.GiB)
 	w.Exec(`UPDATE keypair_resource_policies SET max_pending_session_count = 7`)
-	require.Equal(t, 33, w.createAll("count", 40, nil))
-	require.Equal(t, 7, w.waiting())
+	require.Equal(t, 33, createAll(w, "count", 40, nil))
+	require.Equal(t, 7, waiting(w))
 
 	// A second keypair of the same user counts for the user, and its own policy holds too.
 	w.Exec(`INSERT INTO keypair_resource_policies (name, max_pending_session_count) VALUES ('narrow', 2)`)
 	w.Exec(`INSERT INTO keypairs (access_key, secret_sealed, user_id, is_admin, resource_policy) SELECT 'SECOND', '', user_id, true, 'narrow' FROM keypairs WHERE access_key = $1`, string(w.Creds.AccessKey))
 	second := func(_ int, r *request.Session) { r.OwnerAccessKey = "SECOND" }
-	require.Equal(t, 10, w.createAll("full", 10, second))
+	require.Equal(t, 10, createAll(w, "full", 10, second))
 	w.Exec(`UPDATE keypair_resource_policies SET max_pending_session_count = 20 WHERE name <> 'narrow'`)
-	require.Equal(t, 8, w.createAll("second", 10, second))
-	require.Equal(t, 9, w.waiting())
+	require.Equal(t, 8, createAll(w, "second", 10, second))
+	require.Equal(t, 9, waiting(w))
 
 	// Slots: only what a session asks for counts.
 	w.Exec(`UPDATE keypair_resource_policies SET max_pending_session_count = NULL, max_pending_session_resource_slots = $1`, []byte(`{"cpu": 12000, "toy": 0}`))
-	require.Equal(t, 17, w.createAll("slots", 20, nil))
-	require.Equal(t, 12, w.waiting())
+	require.Equal(t, 17, createAll(w, "slots", 20, nil))
+	require.Equal(t, 12, waiting(w))
 }
 
 func TestLimitsOfOneSession(t *testing.T) {

@@ -3,12 +3,9 @@ package session_test
 import (
 	"context"
 	"fmt"
-	"io"
-	"log/slog"
 	"sync"
 	"testing"
 
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/cluster"
@@ -52,10 +49,7 @@ func withFolders(t *testing.T) (*managertest.World, *folders) {
 	t.Helper()
 	f := &folders{}
 	w := managertest.New(t, func(d *nouns.Deps) {
-		var err error
-		f.Service, err = folder.New(folder.Deps{Store: d.Store, IDs: uuid.NewString, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
-		require.NoError(t, err)
-		d.Folders = f
+		d.WrapFolders = func(real session.Folders) session.Folders { f.Service = real.(*folder.Service); return f }
 	})
 	w.Exec(`UPDATE domains SET allowed_vfolder_hosts = '{"local:volume1": ["create-vfolder","modify-vfolder","delete-vfolder","mount-in-session"]}'`)
 	for i, name := range []string{"data", "other"} {

@@ -20,6 +20,7 @@ import (
 	"berth.dev/berth/internal/manager/managertest"
 	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/operation"
+	"berth.dev/berth/internal/manager/operation/callback"
 	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/manager/session/request"
 	"berth.dev/berth/internal/manager/tenancy"
@@ -82,7 +83,7 @@ func TestRunnersLogsAndCommitsGoThroughTheAgent(t *testing.T) {
 
 	task, err := w.Sessions.Commit(ctx, w.Admin, "stream", "", "My Result.tar.gz")
 	require.NoError(t, err)
-	states, err := w.Operations.TaskEvents(ctx, w.Admin, task.ID)
+	states, err := w.Operations.TaskEvents(ctx, w.Admin, task)
 	require.NoError(t, err)
 	var last operation.Task
 	for s := range states {
@@ -151,7 +152,7 @@ func TestCallbacksAreDelivered(t *testing.T) {
 
 func TestCallbacksStayOutside(t *testing.T) {
 	t.Parallel()
-	var p service.CallbackPolicy
+	var p callback.Policy
 	for ip, ok := range map[string]bool{"93.184.216.34": true, "2606:4700::1": true, "127.0.0.1": false, "10.1.2.3": false, "::1": false, "169.254.169.254": false,
 		"::ffff:169.254.169.254": false, "fe80::1": false, "0.0.0.0": false, "224.0.0.1": false, "100.64.0.1": false, "fd00:ec2::254": false, "::ffff:10.0.0.1": false} {
 		require.Equal(t, ok, p.Check(netip.MustParseAddr(ip)) == nil, ip)

@@ -14,6 +14,7 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/managertest"
 	"berth.dev/berth/internal/manager/nouns"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 func TestActorsAreBelievedForAMomentAndForgottenAtOnce(t *testing.T) {
@@ -23,12 +24,12 @@ func TestActorsAreBelievedForAMomentAndForgottenAtOnce(t *testing.T) {
 	w := managertest.New(t, func(d *nouns.Deps) { d.Clock = func() time.Time { return began.Add(time.Duration(late.Load())) } })
 	ctx := t.Context()
 	key := w.Stranger("someone").AccessKey
-	refused := func(svc *service.Service) bool {
-		_, _, err := tenancy.Authenticate(ctx, key)
+	refused := func(svc *tenancy.Service) bool {
+		_, _, err := svc.Authenticate(ctx, key)
 		require.True(t, err == nil || fault.Is(err, fault.Unauthenticated), "%v", err)
 		return err != nil
 	}
-	require.False(t, refused(w.svc))
+	require.False(t, refused(w.Tenancy))
 
 	// A change of which nothing was heard counts after a second.
 	set := func(active bool) {
@@ -36,14 +37,12 @@ func TestActorsAreBelievedForAMomentAndForgottenAtOnce(t *testing.T) {
 	}
 	set(false)
 	late.Add(int64(time.Second))
-	require.True(t, refused(w.svc), "an answer was believed for too long")
+	require.True(t, refused(w.Tenancy), "an answer was believed for too long")
 	set(true)
-	require.False(t, refused(w.svc), "a refusal was remembered")
+	require.False(t, refused(w.Tenancy), "a refusal was remembered")
 
 	// A change through this manager counts at once; another manager hears of it soon, without its clock moving.
-	d := deps(t, w.Store)
-	d.Clock = func() time.Time { return began }
-	other, err := service.New(d)
+	other, err := tenancy.New(tenancy.Deps{Store: w.Store, Seal: w.Deps.Seal, Clock: func() time.Time { return began }, Log: w.Deps.Log})
 	require.NoError(t, err)
 	octx, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -52,7 +51,7 @@ func TestActorsAreBelievedForAMomentAndForgottenAtOnce(t *testing.T) {
 	require.False(t, refused(other))
 	set(false)
 	require.NoError(t, w.Tenancy.UpdateFullName(ctx, w.Admin, "", "Ada")) // any change of anybody forgets all
-	require.True(t, refused(w.svc))
+	require.True(t, refused(w.Tenancy))
 	managertest.Soon(t, "the other manager hears of the change", func() bool {
 		if refused(other) {
 			return true

@@ -13,10 +13,15 @@ import (
 	"berth.dev/berth/internal/cluster"
 )
 
-// ALPN is the protocol's name on the agent port; Version 1 (2026-11-21).
+// ALPN is the protocol's name on the agent port. Version is the newest version of the messages that this build speaks, which
+// a proxy tells in Instance.Version:
+//
+//	1  2026-11-21  first.
+//	2  2026-11-22  Circuit.targets in place of kernel, target and agent; Event.managers. Both forms of a circuit are read, and
+//	               both are written, so that a proxy of version 1 sees the first target alone.
 const (
 	ALPN    = "berth-proxy/1"
-	Version = 1
+	Version = 2
 )
 
 // NamePrefix stands before a proxy's name in the common name of its certificate.
@@ -38,6 +43,7 @@ const (
 	MaxRequest  = 1 << 20 // bytes of a request
 	MaxLine     = 1 << 20 // bytes of one Event
 	MaxCircuits = 256     // circuits of one Event, and of one Activity
+	MaxTargets  = 256     // targets of one circuit
 	// Beat is how often the manager says something on a watch; a proxy that hears nothing for three beats dials anew.
 	Beat = 5 * time.Second
 )
@@ -69,10 +75,8 @@ type Circuit struct {
 	Session  string `json:"session"`
 	Name     string `json:"name"` // of the session, for people
 
-	// Where the app is, as its agent reported it; never what a caller said.
-	Kernel cluster.KernelID `json:"kernel"`
-	Target int              `json:"target"` // port inside the kernel
-	Agent  AgentAddress     `json:"agent"`
+	// Targets are where the app is; each visitor is sent to one of them.
+	Targets []Target `json:"targets"`
 
 	Owner  string `json:"owner"` // user id
 	Public bool   `json:"public,omitempty"`

@@ -29,7 +29,7 @@ import (
 	"berth.dev/berth/internal/manager/app"
 	"berth.dev/berth/internal/manager/authz"
 	proxylink "berth.dev/berth/internal/manager/link/proxy"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/storetest"
 	"berth.dev/berth/internal/wire/proxy"
@@ -39,11 +39,13 @@ import (
 // sessions stands for the use cases of sessions, which proxies never reach.
 type sessions struct{}
 
-func (sessions) FindSession(context.Context, authz.Actor, string, cluster.AccessKey) (*service.Session, error) {
+func (sessions) Find(context.Context, authz.Actor, string, cluster.AccessKey) (*session.Session, error) {
 	return nil, fault.NotFoundf("no sessions here")
 }
 
-func (sessions) Runner(context.Context, authz.Actor, string, cluster.AccessKey) (*service.Runner, error) {
+func (sessions) Uses() *session.Uses { return &session.Uses{} }
+
+func (sessions) Runner(context.Context, authz.Actor, string, cluster.AccessKey) (*session.Runner, error) {
 	return nil, fault.NotFoundf("no sessions here")
 }
 

@@ -22,8 +22,8 @@ import (
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/embedded"
-	"berth.dev/berth/internal/manager/reconcile"
 	"berth.dev/berth/internal/manager/session"
+	"berth.dev/berth/internal/manager/session/scheduling"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/storetest"
 )
@@ -31,7 +31,7 @@ import (
 // manager is one of several that compete for the lead over one database and one etcd. It can be killed: then
 // nothing that it sends arrives any more, and nobody hears why.
 type manager struct {
-	planner *reconcile.Planner
+	planner *scheduling.Planner
 	service *chassis.Service
 	store   *store.Store
 	dead    atomic.Bool
@@ -130,11 +130,9 @@ func (a *arena) manager(name string) *manager {
 	}
 	m.store, err = store.Open(a.t.Context(), store.Config{DSN: a.dsn + sep + "application_name=" + name, SkipMigrations: true}, slog.New(slog.DiscardHandler))
 	require.NoError(a.t, err)
-	m.planner = reconcile.NewPlanner(m.store, nil)
+	m.planner = scheduling.NewPlanner(m.store, nil)
 	log := slog.New(slog.NewTextHandler(a.t.Output(), nil)).With("manager", name)
-	loops, err := reconcile.New(reconcile.DefaultConfig(), reconcile.Deps{Store: m.store, Nodes: noNodes{}, Etcd: client, Log: log, Holder: name, Prefix: "/test", Planner: m.planner})
-	require.NoError(a.t, err)
-	m.service = loops.Service()
+	m.service = leading(a.t, scheduling.DefaultConfig(), scheduling.Deps{Store: m.store, Log: log, Planner: m.planner}, client, name)
 	ctx, stop := context.WithCancel(context.Background())
 	ran := make(chan struct{})
 	go func() { defer close(ran); _ = m.store.Run(ctx) }()

@@ -12,10 +12,12 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"berth.dev/berth/internal/manager/resource"
 	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 	"berth.dev/berth/internal/manager/store/storetest"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 // writer is one open transaction with the sessions that it has changed.
@@ -134,13 +136,19 @@ func (c *churn) end(i int) {
 }
 
 // newDatabase is an empty cluster with its administrator.
-func newDatabase(t *testing.T) (*store.Store, service.Credentials) {
+func newDatabase(t *testing.T) (*store.Store, tenancy.Credentials) {
 	t.Helper()
 	s := storetest.New(t)
 	key, err := seal.New([]byte("0123456789abcdef0123456789abcdef"), rand.Reader)
 	require.NoError(t, err)
-	cred, _, err := service.Bootstrap(t.Context(), service.Deps{Store: s, Seal: key, Random: rand.Reader, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
-	require.NoError(t, err)
+	var cred tenancy.Credentials
+	require.NoError(t, s.Tx(t.Context(), func(ctx context.Context, tx *store.Tx) (err error) {
+		d := tenancy.Deps{Store: s, Seal: key, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+		if cred, _, err = tenancy.Prepare(ctx, tx, d); err != nil {
+			return err
+		}
+		return resource.FirstRows(ctx, tx, uuid.NewString)
+	}))
 	return s, cred
 }
 

@@ -12,21 +12,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/manager/reconcile"
+	"berth.dev/berth/internal/manager/session/scheduling"
 	"berth.dev/berth/internal/manager/store"
 )
 
 // measured runs the loops with metrics and a planner.
-func (b *bundle) measured(change func(*reconcile.Config)) (*reconcile.Planner, *prometheus.Registry) {
+func (b *bundle) measured(change func(*scheduling.Config)) (*scheduling.Planner, *prometheus.Registry) {
 	b.t.Helper()
-	cfg := reconcile.DefaultConfig()
+	cfg := scheduling.DefaultConfig()
 	if change != nil {
 		change(&cfg)
 	}
-	registry, planner := prometheus.NewRegistry(), reconcile.NewPlanner(b.store, nil)
-	loops, err := reconcile.New(cfg, reconcile.Deps{Store: b.store, Nodes: noNodes{}, Log: slog.New(slog.NewTextHandler(b.t.Output(), nil)), Holder: "one", Registry: registry, Planner: planner})
-	require.NoError(b.t, err)
-	svc := loops.Service()
+	registry, planner := prometheus.NewRegistry(), scheduling.NewPlanner(b.store, nil)
+	log := slog.New(slog.NewTextHandler(b.t.Output(), nil))
+	svc := leading(b.t, cfg, scheduling.Deps{Store: b.store, Log: log, Registry: registry, Planner: planner}, nil, "one")
 	require.NoError(b.t, svc.Start(b.t.Context()))
 	b.t.Cleanup(func() { _ = svc.Stop(context.Background()) })
 	return planner, registry
@@ -143,9 +142,7 @@ func TestUseIsCountedOnce(t *testing.T) {
 		return amount
 	}
 	for i := range 5 { // leaders that stop as soon as they have done something
-		loops, err := reconcile.New(reconcile.DefaultConfig(), reconcile.Deps{Store: b.store, Nodes: noNodes{}, Log: slog.New(slog.DiscardHandler), Holder: fmt.Sprint(i)})
-		require.NoError(t, err)
-		svc := loops.Service()
+		svc := leading(t, scheduling.DefaultConfig(), scheduling.Deps{Store: b.store, Log: slog.New(slog.DiscardHandler)}, nil, fmt.Sprint(i))
 		before := used()
 		require.NoError(t, svc.Start(t.Context()))
 		require.Eventually(t, func() bool { return used() > before || before >= 2*9*86400*1000-1 }, patience, time.Millisecond)
@@ -164,7 +161,7 @@ func TestResyncsFindNothing(t *testing.T) {
 	for i := range 4 {
 		b.agent(fmt.Sprint("a", i), 4, 1<<40)
 	}
-	_, registry := b.measured(func(c *reconcile.Config) { c.Resync = time.Second })
+	_, registry := b.measured(func(c *scheduling.Config) { c.Resync = time.Second })
 	var ids []cluster.SessionID
 	for i := range 60 {
 		ids = append(ids, b.session("", 1+i%3))
@@ -274,7 +271,7 @@ func TestRescheduling(t *testing.T) {
 	b := setup(t)
 	b.agent("a1", 2, 1<<40)
 	b.exec(`UPDATE resource_groups SET scheduler_opts = '{"preemption": {"enabled": true, "mode": "reschedule"}}'`)
-	_, registry := b.measured(func(c *reconcile.Config) { c.Resync = time.Second })
+	_, registry := b.measured(func(c *scheduling.Config) { c.Resync = time.Second })
 	low := b.session("priority = 1, type = 'batch', startup_command = 'x'", 1, 1)
 	b.becomes(low, "SCHEDULED", "")
 	b.exec(`UPDATE kernels SET status = 'RUNNING', started_at = now()`)

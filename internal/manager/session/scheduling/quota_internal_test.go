@@ -15,6 +15,7 @@ import (
 
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/reconcile"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/scheduler"
 )
@@ -115,7 +116,7 @@ func TestCommitsNeverExceedALimit(t *testing.T) {
 		for i := 0; i < len(all); i += size {
 			batch := all[i:min(i+size, len(all))]
 			wg.Go(func() {
-				no, err := l.commit(context.Background(), 1, batch, kinds)
+				no, err := (&desk{Scheduling: l, term: reconcile.NewTerm(s, 1, "test")}).commit(context.Background(), batch, kinds)
 				mu.Lock()
 				defer mu.Unlock()
 				for id, why := range no {

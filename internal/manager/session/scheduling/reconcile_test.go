@@ -2,7 +2,6 @@ package scheduling_test
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -11,29 +10,26 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"berth.dev/berth/internal/alloc"
+	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/managertest"
 	"berth.dev/berth/internal/manager/reconcile"
-	"berth.dev/berth/internal/manager/seal"
+	"berth.dev/berth/internal/manager/session/scheduling"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/storetest"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 const patience = 20 * time.Second
-
-// noNodes stands in for the rules about agents, which these tests do not need.
-type noNodes struct{}
-
-func (noNodes) LoseSilent(context.Context, time.Duration) ([]cluster.AgentID, error) { return nil, nil }
-func (noNodes) ExpireLost(context.Context, time.Duration) (int, error)               { return 0, nil }
-func (noNodes) MissDeadlines(context.Context) (int, error)                           { return 0, nil }
 
 // bundle is a bootstrapped database with the loops running over it.
 type bundle struct {
 	t     *testing.T
 	store *store.Store
-	cred  service.Credentials
+	cred  tenancy.Credentials
 }
 
 func setup(t *testing.T) *bundle {
@@ -43,20 +39,24 @@ func setup(t *testing.T) *bundle {
 
 func bootstrapped(t *testing.T, s *store.Store) *bundle {
 	t.Helper()
-	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	key, err := seal.New([]byte("0123456789abcdef0123456789abcdef"), rand.Reader)
+	return &bundle{t: t, store: s, cred: managertest.On(t, managertest.Deps(t, s)).Creds}
+}
+
+// leading makes the service of one manager that places sessions.
+func leading(t testing.TB, cfg scheduling.Config, deps scheduling.Deps, etcd *clientv3.Client, holder string) *chassis.Service {
+	t.Helper()
+	s, err := scheduling.New(cfg, deps)
 	require.NoError(t, err)
-	cred, _, err := service.Bootstrap(t.Context(), service.Deps{Store: s, Seal: key, Random: rand.Reader, Log: log})
+	l, err := reconcile.New(reconcile.DefaultConfig(), reconcile.Deps{Store: deps.Store, Loops: s.Loops(), Etcd: etcd, Log: deps.Log,
+		Holder: holder, Prefix: "/test"})
 	require.NoError(t, err)
-	return &bundle{t: t, store: s, cred: cred}
+	return l.Service()
 }
 
 func (b *bundle) lead(holder string) {
 	b.t.Helper()
 	log := slog.New(slog.NewTextHandler(b.t.Output(), nil))
-	loops, err := reconcile.New(reconcile.DefaultConfig(), reconcile.Deps{Store: b.store, Nodes: noNodes{}, Log: log, Holder: holder})
-	require.NoError(b.t, err)
-	svc := loops.Service()
+	svc := leading(b.t, scheduling.DefaultConfig(), scheduling.Deps{Store: b.store, Log: log}, nil, holder)
 	require.NoError(b.t, svc.Start(b.t.Context()))
 	b.t.Cleanup(func() { _ = svc.Stop(context.Background()) })
 }

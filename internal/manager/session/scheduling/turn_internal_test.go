@@ -13,6 +13,7 @@ import (
 
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/reconcile"
 	"berth.dev/berth/internal/manager/store"
 )
 
@@ -37,11 +38,12 @@ func newStage(t *testing.T, cores int) *stage {
 	t.Helper()
 	s, cred := newDatabase(t)
 	clock := &handClock{chassis.RealClock(), time.Now().UTC().Truncate(time.Microsecond)}
-	l, err := New(DefaultConfig(), Deps{Store: s, Clock: clock, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Holder: "test"})
+	l, err := New(DefaultConfig(), Deps{Store: s, Clock: clock, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	require.NoError(t, err)
-	st := &stage{t: t, clock: clock, key: string(cred.AccessKey), desk: &desk{Loops: l, kept: newKept()}}
+	st := &stage{t: t, clock: clock, key: string(cred.AccessKey), desk: &desk{Scheduling: l, kept: newKept()}}
 	require.NoError(t, s.Tx(t.Context(), func(ctx context.Context, tx *store.Tx) (err error) {
-		st.token, err = tx.TakeLeadership(ctx, "test")
+		token, err := tx.TakeLeadership(ctx, "test")
+		st.term = reconcile.NewTerm(s, token, "test")
 		return err
 	}))
 	st.exec(`INSERT INTO agents (id, status, resource_group, architecture, engine_ok, devices) SELECT 'a', 'ALIVE', 'default', 'x86_64', true,
@@ -152,17 +154,21 @@ func TestALeaderThatDiesAnywhereLosesNothing(t *testing.T) {
 	}
 	require.NoError(t, err)
 	defer broken.Close()
-	l := *s.Loops
-	l.deps.Store = broken
-	s.desk.Loops = &l
+	l := *s.Scheduling
+	s.Scheduling = &l
+	use := func(db *store.Store) {
+		l.deps.Store = db
+		s.term = reconcile.NewTerm(db, s.term.Token, "test")
+	}
+	use(broken)
 
 	failed, placed := 0, 0
 	for i := 0; placed < sessions; i++ {
 		require.Less(t, i, 10*sessions)
 		if i < sessions {
-			l.deps.Store = admin
+			use(admin)
 			s.session("")
-			l.deps.Store = broken
+			use(broken)
 		}
 		var killed sync.WaitGroup
 		if i%3 != 0 { // at some moment of the turn

@@ -1,4 +1,4 @@
-package list
+package list_test
 
 import (
 	"regexp"
@@ -9,11 +9,11 @@ import (
 	"pgregory.net/rapid"
 
 	"berth.dev/berth/internal/fault"
-	"berth.dev/berth/internal/manager/service/minilang"
+	"berth.dev/berth/internal/manager/store/list"
 )
 
-var fields = minilang.Fields{"name": minilang.Text("t.name"), "n": minilang.Number("t.n"), "at": minilang.Time("t.at"), "on": minilang.Bool("t.on"),
-	"tags": minilang.Texts("t.tags"), "sort": minilang.OrderOnly("t.sort")}
+var fields = list.Fields{"name": list.Text("t.name"), "n": list.Number("t.n"), "at": list.Time("t.at"), "on": list.Bool("t.on"),
+	"tags": list.Texts("t.tags"), "sort": list.OrderOnly("t.sort")}
 
 // onlyOurs matches SQL that is made of our own words and placeholders alone.
 var onlyOurs = regexp.MustCompile(`^(\(|\)| |true|false|AND|OR|IS|NOT|NULL|TRUE|LIKE|ILIKE|ANY|strpos|t\.(name|n|at|on|tags)|\$\d+|::(text|float8|boolean|timestamptz)|=|<>|<=|>=|<|>|,|0)*$`)
@@ -25,8 +25,8 @@ func TestNothingOfTheTextBecomesSQL(t *testing.T) {
 		"(", ")", "[", "]", ",", `"x' OR 1=1 --"`, `'y'`, "12", "-1.5", "null", "true", `"2026-01-01"`, ";", "--", "/*", "\\", "\"", "ß", "\x00"})
 	rapid.Check(t, func(t *rapid.T) {
 		text := strings.Join(rapid.SliceOfN(word, 0, 12).Draw(t, "words"), rapid.SampledFrom([]string{" ", ""}).Draw(t, "between"))
-		var b minilang.Builder
-		sql, err := minilang.Filter(&b, fields, text)
+		var b list.Builder
+		sql, err := list.Filter(&b, fields, text)
 		if err != nil {
 			if !fault.Is(err, fault.Invalid) {
 				t.Fatalf("%q: %v", text, err)
@@ -41,39 +41,39 @@ func TestNothingOfTheTextBecomesSQL(t *testing.T) {
 
 func TestPrecedenceAndOrder(t *testing.T) {
 	t.Parallel()
-	var b minilang.Builder
-	sql, err := minilang.Filter(&b, fields, `n == 1 | n == 2 & !(name == "a\"b\\" | on == true)`)
+	var b list.Builder
+	sql, err := list.Filter(&b, fields, `n == 1 | n == 2 & !(name == "a\"b\\" | on == true)`)
 	require.NoError(t, err)
 	require.Equal(t, `((t.n = $1::float8) OR (t.n = $2::float8 AND (((t.name = $3::text) OR (t.on = $4::boolean))) IS NOT TRUE))`, sql)
 	require.Equal(t, []any{1.0, 2.0, `a"b\`, true}, b.Args)
-	order, err := minilang.Order(fields, "+name, -sort,n", "t.n", "t.id")
+	order, err := list.Order(fields, "+name, -sort,n", "t.n", "t.id")
 	require.NoError(t, err)
 	require.Equal(t, "t.name ASC NULLS LAST, t.sort DESC NULLS LAST, t.n ASC NULLS LAST, t.id", order)
-	order, err = minilang.Order(fields, "", "t.n DESC", "t.id")
+	order, err = list.Order(fields, "", "t.n DESC", "t.id")
 	require.NoError(t, err)
 	require.Equal(t, "t.n DESC, t.id", order)
 	for _, bad := range []string{"nope", "name;", "name desc", "-", strings.Repeat("n,", 20) + "n"} {
-		_, err := minilang.Order(fields, bad, "t.n", "t.id")
+		_, err := list.Order(fields, bad, "t.n", "t.id")
 		require.True(t, fault.Is(err, fault.Invalid), bad)
 	}
 }
 
 func TestEnumsAreComparedByAnyOfTheirNames(t *testing.T) {
 	t.Parallel()
-	f := minilang.Fields{"id": minilang.ID("t.id"), "status": minilang.Enum("t.status", []string{"ready", "delete-pending"}, nil),
-		"perm": minilang.Enum("t.perm", []string{"ro", "wd"}, map[string]string{"READ_ONLY": "ro", "RW_DELETE": "wd", "OWNER_PERM": "wd"})}
-	var b minilang.Builder
-	sql, err := minilang.Filter(&b, f, `status == "READY" & status != "DELETE_PENDING" & perm in ["read_only", "OWNER_PERM", "ro", "moon"] & status ilike "del%"`)
+	f := list.Fields{"id": list.ID("t.id"), "status": list.Enum("t.status", []string{"ready", "delete-pending"}, nil),
+		"perm": list.Enum("t.perm", []string{"ro", "wd"}, map[string]string{"READ_ONLY": "ro", "RW_DELETE": "wd", "OWNER_PERM": "wd"})}
+	var b list.Builder
+	sql, err := list.Filter(&b, f, `status == "READY" & status != "DELETE_PENDING" & perm in ["read_only", "OWNER_PERM", "ro", "moon"] & status ilike "del%"`)
 	require.NoError(t, err)
 	require.Equal(t, `((t.status = $1::text AND t.status <> $2::text AND (t.perm = $3::text OR t.perm = $4::text OR t.perm = $5::text OR t.perm = $6::text) AND t.status ILIKE $7::text))`, sql)
 	require.Equal(t, []any{"ready", "delete-pending", "ro", "wd", "ro", "moon", "del%"}, b.Args)
-	b = minilang.Builder{}
-	sql, err = minilang.Filter(&b, f, `id == "0123456789ABCDEF0123456789abcdef" & id != "x"`)
+	b = list.Builder{}
+	sql, err = list.Filter(&b, f, `id == "0123456789ABCDEF0123456789abcdef" & id != "x"`)
 	require.NoError(t, err)
 	require.Equal(t, `((t.id = $1::text AND t.id <> $2::text))`, sql)
 	require.Equal(t, []any{"01234567-89ab-cdef-0123-456789abcdef", "x"}, b.Args)
 	for _, bad := range []string{`status == 1`, `status == true`, `perm in [1]`, `id == 1`} {
-		_, err := minilang.Filter(&b, f, bad)
+		_, err := list.Filter(&b, f, bad)
 		require.True(t, fault.Is(err, fault.Invalid), bad)
 	}
 }
