@@ -123,8 +123,9 @@ func (s *Service) Search(ctx context.Context, a authz.Actor, q SearchQuery) (lis
 		return out, err
 	}
 	l := &list.Spec{Key: "f.id::text", Fields: folderFields, Order: "f.created_at DESC"}
-	l.From = searchFrom + l.Arg(string(a.UserID)) + "::uuid"
-	if err := searchWhere(l, a, q); err != nil {
+	me := l.Arg(string(a.UserID)) + "::uuid"
+	l.From = searchFrom + me
+	if err := searchWhere(l, me, a, q); err != nil {
 		return out, err
 	}
 	ids, total, err := l.Keys(ctx, s.d.Store.Pool(), q.Query)
@@ -139,9 +140,8 @@ func (s *Service) Search(ctx context.Context, a authz.Actor, q SearchQuery) (lis
 	return out, nil
 }
 
-// searchWhere narrows a search to what the actor may see and asks for.
-func searchWhere(l *list.Spec, a authz.Actor, q SearchQuery) error {
-	me := l.Arg(string(a.UserID)) + "::uuid"
+// searchWhere narrows a search to what the actor may see and asks for; me is the placeholder of the actor.
+func searchWhere(l *list.Spec, me string, a authz.Actor, q SearchQuery) error {
 	// Folders of which only the row remains are left out, as everywhere.
 	l.Where("f.status <> 'delete-complete'")
 	l.Where(facts.Folders.Where(a, authz.See, l.Arg))

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/api"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 // A user who may come from some addresses only is refused from all others: requests, streams, GraphQL and logins with a
@@ -34,7 +34,7 @@ func TestUsersComeFromAllowedAddresses(t *testing.T) {
 			require.Contains(t, s.send(r).problem(t, 401, "auth-failed"), "may not come from 127.0.0.1", "%s with %v", target, refused)
 		}
 		login := s.send(s.request("POST", "/auth/authorize", "application/json",
-			`{"domain":"default","username":"`+service.AdminEmail+`","password":"`+s.admin.Password.Reveal()+`"}`))
+			`{"domain":"default","username":"`+tenancy.AdminEmail+`","password":"`+s.admin.Password.Reveal()+`"}`))
 		login.problem(t, 401, "auth-failed")
 		require.NotContains(t, login.body, s.admin.SecretKey.Reveal())
 
