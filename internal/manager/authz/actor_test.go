@@ -11,7 +11,13 @@ import (
 )
 
 func actor(role authz.Role, user, domain string) authz.Actor {
-	return authz.Actor{UserID: cluster.UserID(user), AccessKey: cluster.AccessKey("AK-" + user), Email: user + "@x", Role: role, Domain: domain}
+	return authz.Actor{
+		UserID:    cluster.UserID(user),
+		AccessKey: cluster.AccessKey("AK-" + user),
+		Email:     user + "@x",
+		Role:      role,
+		Domain:    domain,
+	}
 }
 
 func TestActors(t *testing.T) {

@@ -15,7 +15,7 @@ var (
 	inOffice = named{allOf{role(RoleAdmin), match{Domain, itsDomain}}, "an administrator of its domain"}
 	// above administers the domain of the object's owner. Nobody but superadmins touches what belongs to superadmins.
 	above = named{allOf{role(RoleAdmin), match{Domain, itsDomain}, not{is{OwnerRole, []string{string(RoleSuperadmin)}}}},
-		"an administrator of its domain unless it belongs to a superadmin"}
+		"an administrator of its domain (not over superadmins)"}
 	// assigned is for objects that domains, projects and keypairs are given.
 	assigned = named{anyOf{match{ToDomains, itsDomain}, match{ToProjects, itsProjects}, match{ToKeys, itsKey}},
 		"whose domain, project or keypair it is assigned to"}
@@ -46,7 +46,7 @@ var (
 		"who made it in a model store that they are still a member of"}
 	// A permission that is left of a former member of a project gives nothing.
 	shared  = named{allOf{not{ofProject}, flag(Given)}, "whom it is shared with"}
-	manager = named{anyOf{above, superadmin}, "an administrator of its domain unless it belongs to a superadmin, a superadmin"}
+	manager = named{anyOf{above, superadmin}, "an administrator of its domain (not over superadmins), a superadmin"}
 )
 
 // withPermission holds for whoever has one of the permissions as a member or by a share: what was given to the actor counts
@@ -165,8 +165,12 @@ var Agents = Kind{"agent", map[Verb]condition{
 
 // Presets are named amounts of resources.
 var Presets = Kind{"resource preset", map[Verb]condition{
-	See: anyOf{named{flag(Public), "every user where it is for all resource groups"}, named{allOf{flag(Active), assigned}, "whoever may use its resource group"},
-		superadmin, monitor},
+	See: anyOf{
+		named{flag(Public), "every user where it is for all resource groups"},
+		named{allOf{flag(Active), assigned}, "whoever may use its resource group"},
+		superadmin,
+		monitor,
+	},
 	Administer: superadmin,
 }}
 
@@ -196,6 +200,24 @@ var Cluster = Kind{"cluster", map[Verb]condition{
 
 // Kinds are all of them.
 func Kinds() []Kind {
-	return []Kind{Sessions, Circuits, Folders, FolderHosts, QuotaScopes, Images, Users, Keypairs, Projects, Domains, Policies, ResourceGroups, Agents,
-		Presets, IdleCheckers, Tasks, Announcements, Cluster}
+	return []Kind{
+		Sessions,
+		Circuits,
+		Folders,
+		FolderHosts,
+		QuotaScopes,
+		Images,
+		Users,
+		Keypairs,
+		Projects,
+		Domains,
+		Policies,
+		ResourceGroups,
+		Agents,
+		Presets,
+		IdleCheckers,
+		Tasks,
+		Announcements,
+		Cluster,
+	}
 }

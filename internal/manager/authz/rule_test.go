@@ -228,7 +228,13 @@ func TestFilesOfFolders(t *testing.T) {
 		{"admin elsewhere", "general", "wd", "", ""}, {"superadmin", "general", "ro", "", "wd"},
 		{"monitor and owner", "general", "wd", "", "ro"},
 	} {
-		o := authz.Object{Domain: "d", Creator: "u", Permission: cluster.MountPermission(c.folder), Granted: cluster.MountPermission(c.granted), Given: c.granted != ""}
+		o := authz.Object{
+			Domain:     "d",
+			Creator:    "u",
+			Permission: cluster.MountPermission(c.folder),
+			Granted:    cluster.MountPermission(c.granted),
+			Given:      c.granted != "",
+		}
 		if c.project == "" {
 			o.Owner, o.OwnerRole = "u", authz.RoleUser
 		} else {
@@ -253,7 +259,7 @@ func TestRefusals(t *testing.T) {
 	require.True(t, fault.Is(authz.Sessions.Check(people["stranger"], authz.See, o), fault.NotFound))
 	require.EqualError(t, authz.Sessions.Check(people["stranger"], authz.See, o), authz.NotFound("session", "work").Error())
 	require.ErrorContains(t, authz.Sessions.Check(people["monitor"], authz.Change, o),
-		"o@x may not change this session: this needs its owner, an administrator of its domain unless it belongs to a superadmin or a superadmin")
+		"o@x may not change this session: this needs its owner, an administrator of its domain (not over superadmins) or a superadmin")
 	require.ErrorContains(t, authz.Sessions.Check(people["nobody"], authz.See, o), "authenticated")
 
 	require.NoError(t, authz.Agents.Need(people["monitor"], authz.See, authz.Object{}, "list agents"))
@@ -301,7 +307,13 @@ func TestPredicates(t *testing.T) {
 	groups := authz.Columns{authz.Active: "g.is_active", authz.ToDomains: "d", authz.ToProjects: "p", authz.ToKeys: "k"}
 	got, _ = where(authz.ResourceGroups, people["member"], authz.Use, groups)
 	require.Equal(t, "(g.is_active AND (d && $1::text[] OR p && $2::uuid[] OR k && $3::text[]))", got)
-	shares := authz.Columns{authz.Owner: "c.user_id", authz.OwnerRole: "u.role", authz.Domain: "d", authz.Given: "x({user}, {projects}, {key}, {user})", authz.Public: "c.public"}
+	shares := authz.Columns{
+		authz.Owner:     "c.user_id",
+		authz.OwnerRole: "u.role",
+		authz.Domain:    "d",
+		authz.Given:     "x({user}, {projects}, {key}, {user})",
+		authz.Public:    "c.public",
+	}
 	got, args = where(authz.Circuits, people["member"], authz.Visit, shares)
 	require.Equal(t, "(c.user_id = $1::uuid OR x($2::uuid, $3::uuid[], $4::text, $2::uuid) OR c.public)", got)
 	require.Equal(t, []any{"m", "m", []string{"other", "p"}, "AK-m"}, args)
@@ -329,9 +341,15 @@ func anything(t *rapid.T) authz.Object {
 	o := authz.Object{
 		Owner:     rapid.SampledFrom([]cluster.UserID{"u", "v", ""}).Draw(t, "owner"),
 		OwnerRole: rapid.SampledFrom([]authz.Role{authz.RoleSuperadmin, authz.RoleAdmin, authz.RoleUser, ""}).Draw(t, "owner's role"),
-		Domain:    domain.Draw(t, "domain"), Project: project.Draw(t, "project"), ProjectType: rapid.SampledFrom([]string{"general", "model-store"}).Draw(t, "type"),
-		Creator:    rapid.SampledFrom([]cluster.UserID{"u", "v", ""}).Draw(t, "creator"),
-		Permission: permission.Draw(t, "permission"), Granted: permission.Draw(t, "granted"), Given: flag.Draw(t, "given"), Public: flag.Draw(t, "public"),
+		Domain: domain.Draw(
+			t,
+			"domain",
+		), Project: project.Draw(t, "project"), ProjectType: rapid.SampledFrom([]string{"general", "model-store"}).Draw(t, "type"),
+		Creator: rapid.SampledFrom([]cluster.UserID{"u", "v", ""}).Draw(t, "creator"),
+		Permission: permission.Draw(
+			t,
+			"permission",
+		), Granted: permission.Draw(t, "granted"), Given: flag.Draw(t, "given"), Public: flag.Draw(t, "public"),
 		Active: flag.Draw(t, "active"), Registry: rapid.SampledFrom([]string{"local", "r", ""}).Draw(t, "registry"),
 		Domains: rapid.SliceOfN(domain, 0, 2).Draw(t, "domains"), Projects: rapid.SliceOfN(project, 0, 2).Draw(t, "to projects"),
 		Keys: rapid.SliceOfN(rapid.SampledFrom([]cluster.AccessKey{"AK-u", "AK-v", ""}), 0, 2).Draw(t, "keys"),
@@ -369,11 +387,14 @@ func TestInvariants(t *testing.T) {
 				if v == authz.Administer && a.Role != authz.RoleSuperadmin && allowed {
 					says("only superadmins administer")
 				}
-				personal := k.Noun == authz.Sessions.Noun || k.Noun == authz.Circuits.Noun || k.Noun == authz.Keypairs.Noun || k.Noun == authz.Users.Noun
-				if personal && a.Role == authz.RoleAdmin && o.OwnerRole == authz.RoleSuperadmin && o.Owner != a.UserID && !o.Given && !o.Public && allowed {
+				personal := k.Noun == authz.Sessions.Noun || k.Noun == authz.Circuits.Noun || k.Noun == authz.Keypairs.Noun ||
+					k.Noun == authz.Users.Noun
+				if personal && a.Role == authz.RoleAdmin && o.OwnerRole == authz.RoleSuperadmin && o.Owner != a.UserID && !o.Given && !o.Public &&
+					allowed {
 					says("an administrator of a domain never touches what belongs to a superadmin")
 				}
-				if a.Role == authz.RoleAdmin && a.Domain == "" && o.Domain == "" && personal && o.Owner != a.UserID && !o.Given && !o.Public && allowed {
+				if a.Role == authz.RoleAdmin && a.Domain == "" && o.Domain == "" && personal && o.Owner != a.UserID && !o.Given && !o.Public &&
+					allowed {
 					says("no domain is not a domain")
 				}
 				if allowed && v != authz.See && v != authz.Use && v != authz.Create && v != authz.Visit && !k.May(a, authz.See, o) {

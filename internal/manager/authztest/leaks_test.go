@@ -28,7 +28,11 @@ func TestIdleReportHidesSuperadmins(t *testing.T) {
 	w.Agent("a1", 8, 16*managertest.GiB)
 	roots := w.Running("secret", "a1")
 	user, admin := w.Stranger("user"), w.Stranger("boss")
-	w.Exec(`UPDATE users SET domain_name = 'default', role = CASE WHEN id = $1 THEN 'admin' ELSE role END WHERE id IN ($1, $2)`, string(admin.UserID), string(user.UserID))
+	w.Exec(
+		`UPDATE users SET domain_name = 'default', role = CASE WHEN id = $1 THEN 'admin' ELSE role END WHERE id IN ($1, $2)`,
+		string(admin.UserID),
+		string(user.UserID),
+	)
 	admin.Role, admin.Domain, user.Domain = authz.RoleAdmin, "default", "default"
 	w.Exec(`INSERT INTO project_members SELECT id, $1 FROM projects WHERE name = 'default'`, string(user.UserID))
 	users := w.Running("plain", "a1", func(r *request.Session) { r.OwnerAccessKey = user.AccessKey })

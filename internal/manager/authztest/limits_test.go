@@ -38,7 +38,11 @@ var enforced = map[string]map[string]string{
 		"is_active": "TestWhoIsRefusedAtTheDoor", "total_resource_slots": "TestCommitsNeverExceedALimit", "allowed_vfolder_hosts": "TestProjectsHaveLimits",
 		"allowed_docker_registries": "TestDomainsAllowRegistries",
 	},
-	"projects": {"is_active": "TestProjectsThatEndedGetNoFolders", "total_resource_slots": "TestCommitsNeverExceedALimit", "allowed_vfolder_hosts": "TestProjectsHaveLimits"},
+	"projects": {
+		"is_active":             "TestProjectsThatEndedGetNoFolders",
+		"total_resource_slots":  "TestCommitsNeverExceedALimit",
+		"allowed_vfolder_hosts": "TestProjectsHaveLimits",
+	},
 	"users":    {"status": "TestWhoIsRefusedAtTheDoor", "allowed_client_ip": "TestUsersComeFromAllowedAddresses"},
 	"keypairs": {"is_active": "TestActorsAreBelievedForAMomentAndForgottenAtOnce", "rate_limit": "TestKeypairsHaveTheirOwnRate"},
 }
@@ -55,12 +59,56 @@ var plain = map[string][]string{
 	"user_resource_policies":    {"name", "created_at"},
 	"project_resource_policies": {"name", "created_at"},
 	"domains":                   {"name", "description", "created_at", "modified_at", "integration_id", "dotfiles"},
-	"projects":                  {"id", "name", "description", "created_at", "modified_at", "domain_name", "integration_id", "type", "resource_policy", "dotfiles"},
-	"users": {"id", "username", "email", "password_hash", "need_password_change", "password_changed_at", "full_name", "description", "status_info", "domain_name", "role",
-		"resource_policy", "totp_activated", "sudo_session_enabled", "main_access_key", "container_uid", "container_main_gid", "container_gids", "integration_id",
-		"created_at", "modified_at"},
-	"keypairs": {"access_key", "secret_sealed", "user_id", "is_admin", "resource_policy", "num_queries", "last_used", "ssh_public_key", "ssh_private_sealed", "dotfiles",
-		"bootstrap_script", "created_at", "modified_at"},
+	"projects": {
+		"id",
+		"name",
+		"description",
+		"created_at",
+		"modified_at",
+		"domain_name",
+		"integration_id",
+		"type",
+		"resource_policy",
+		"dotfiles",
+	},
+	"users": {
+		"id",
+		"username",
+		"email",
+		"password_hash",
+		"need_password_change",
+		"password_changed_at",
+		"full_name",
+		"description",
+		"status_info",
+		"domain_name",
+		"role",
+		"resource_policy",
+		"totp_activated",
+		"sudo_session_enabled",
+		"main_access_key",
+		"container_uid",
+		"container_main_gid",
+		"container_gids",
+		"integration_id",
+		"created_at",
+		"modified_at",
+	},
+	"keypairs": {
+		"access_key",
+		"secret_sealed",
+		"user_id",
+		"is_admin",
+		"resource_policy",
+		"num_queries",
+		"last_used",
+		"ssh_public_key",
+		"ssh_private_sealed",
+		"dotfiles",
+		"bootstrap_script",
+		"created_at",
+		"modified_at",
+	},
 }
 
 // Every column in which administrators limit somebody has a test that proves that the limit holds.
@@ -90,9 +138,24 @@ WHERE table_schema = 'public' AND (table_name LIKE '%\_resource\_policies' OR ta
 				require.Contains(t, body, column, "%s does not speak of %s.%s", test, table, column)
 			case later:
 				_, err := os.Stat(filepath.Join("..", noun))
-				require.ErrorIs(t, err, fs.ErrNotExist, "%s.%s: package %s is there now; name the test that proves that the limit holds", table, column, noun)
+				require.ErrorIs(
+					t,
+					err,
+					fs.ErrNotExist,
+					"%s.%s: package %s is there now; name the test that proves that the limit holds",
+					table,
+					column,
+					noun,
+				)
 			default:
-				require.Contains(t, plain[table], column, "%s.%s: name the test that proves that the limit holds, or say that it is none", table, column)
+				require.Contains(
+					t,
+					plain[table],
+					column,
+					"%s.%s: name the test that proves that the limit holds, or say that it is none",
+					table,
+					column,
+				)
 			}
 		}
 	}

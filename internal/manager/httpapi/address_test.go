@@ -19,7 +19,14 @@ func TestUsersComeFromAllowedAddresses(t *testing.T) {
 		_, err := s.store.Pool().Exec(t.Context(), `UPDATE users SET allowed_client_ip = $1`, list)
 		require.NoError(t, err)
 	}
-	targets := []string{"GET /auth", "GET /session/none", "GET /stream/session/none/execute", "GET /events/session?sessionName=*&scope=kernel", "POST /admin/gql", "GET /auth/my-ip"}
+	targets := []string{
+		"GET /auth",
+		"GET /session/none",
+		"GET /stream/session/none/execute",
+		"GET /events/session?sessionName=*&scope=kernel",
+		"POST /admin/gql",
+		"GET /auth/my-ip",
+	}
 	for _, refused := range [][]string{{"10.0.0.0/8"}, {"junk"}, {"::1", "192.0.2.*"}} {
 		allow(refused)
 		for _, target := range targets {

@@ -38,6 +38,9 @@ type Image struct {
 // Resolve finds the alive image that a text means among those that the actor may see: the exact reference, an alias, or the
 // newest image of a name without tag. Architecture "" means any.
 func (s *Service) Resolve(ctx context.Context, a authz.Actor, ref, architecture string) (dbgen.Image, error) {
+	if err := authz.Authenticated(a); err != nil {
+		return dbgen.Image{}, err
+	}
 	if !MayBeReference(ref) {
 		return dbgen.Image{}, NotFound(ref)
 	}

@@ -97,6 +97,9 @@ func (s *Service) TaskEvents(ctx context.Context, a authz.Actor, id string) (<-c
 
 // StartTask runs work as a task of the actor; report says how far it is.
 func (s *Service) StartTask(ctx context.Context, a authz.Actor, kind, subject string, work func(ctx context.Context, report func(message string)) (string, error)) (id string, err error) {
+	if err := authz.Authenticated(a); err != nil {
+		return "", err
+	}
 	id = s.d.IDs()
 	owner := string(a.UserID)
 	if err := s.d.Store.AddTask(ctx, dbgen.AddTaskParams{ID: id, Kind: kind, Owner: &owner, Subject: subject, Message: ""}); err != nil {

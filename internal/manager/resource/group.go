@@ -89,6 +89,9 @@ func (s *Service) ListGroups(ctx context.Context, a authz.Actor, active *bool) (
 
 // Usable are the groups that sessions of an owner may use with the project that is the owner's only one here.
 func (s *Service) Usable(ctx context.Context, owner authz.Actor, project cluster.ProjectID) ([]dbgen.ResourceGroup, error) {
+	if err := authz.Authenticated(owner); err != nil {
+		return nil, err
+	}
 	owner.Projects = []cluster.ProjectID{project}
 	return s.groups(ctx, owner, authz.Use)
 }

@@ -66,7 +66,7 @@ func TestBadRequestsAreNamedExactly(t *testing.T) {
 		"two containers":        {func(r *request.Session) { r.ClusterSize = 2 }, fault.Exhausted, "quota-exceeded", "1 containers"},
 		"cluster mode":          {func(r *request.Session) { r.ClusterMode = "galaxy" }, fault.Invalid, "", "galaxy"},
 		"dependency":            {func(r *request.Session) { r.Dependencies = []string{"nobody"} }, fault.NotFound, "object-not-found", "nobody"},
-		"mounts":                {func(r *request.Session) { r.Mounts = []string{"data"} }, fault.NotFound, "", "virtual folder: data"},
+		"mounts":                {func(r *request.Session) { r.Mounts = []string{"data"} }, fault.NotFound, "object-not-found", "virtual folder: data"},
 		"project":               {func(r *request.Session) { r.Project = "elsewhere" }, fault.NotFound, "object-not-found", "elsewhere"},
 		"domain":                {func(r *request.Session) { r.Domain = "elsewhere" }, fault.NotFound, "object-not-found", "elsewhere"},
 		"resource group":        {func(r *request.Session) { r.ResourceGroup = "private" }, fault.NotFound, "object-not-found", "private"},

@@ -90,11 +90,19 @@ func TestTriggersNameTheColumnsOfActors(t *testing.T) {
 		}
 		slices.Sort(read)
 		var named []string
-		require.NoError(t, s.Pool().QueryRow(t.Context(), `SELECT array_agg(a.attname::text ORDER BY a.attname::text COLLATE "C") FROM pg_trigger g
-JOIN pg_attribute a ON a.attrelid = g.tgrelid AND a.attnum = ANY(g.tgattr) WHERE g.tgname = 'actors_changed' AND g.tgrelid = $1::text::regclass`, table).Scan(&named))
+		require.NoError(
+			t,
+			s.Pool().QueryRow(t.Context(), `SELECT array_agg(a.attname::text ORDER BY a.attname::text COLLATE "C") FROM pg_trigger g
+JOIN pg_attribute a ON a.attrelid = g.tgrelid AND a.attnum = ANY(g.tgattr) WHERE g.tgname = 'actors_changed' AND g.tgrelid = $1::text::regclass`, table).Scan(&named),
+		)
 		require.Equal(t, slices.Compact(read), named, table)
 	}
 	var whole int
-	require.NoError(t, s.Pool().QueryRow(t.Context(), `SELECT cardinality(tgattr::int2[]) FROM pg_trigger WHERE tgname = 'actors_changed' AND tgrelid = 'project_members'::regclass`).Scan(&whole))
+	require.NoError(
+		t,
+		s.Pool().
+			QueryRow(t.Context(), `SELECT cardinality(tgattr::int2[]) FROM pg_trigger WHERE tgname = 'actors_changed' AND tgrelid = 'project_members'::regclass`).
+			Scan(&whole),
+	)
 	require.Zero(t, whole, "every column of memberships counts")
 }

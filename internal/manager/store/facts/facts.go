@@ -29,20 +29,40 @@ var ownedBySession = authz.Columns{authz.Owner: "s.user_id", authz.OwnerRole: "u
 var (
 	Sessions = Source{authz.Sessions, "sessions s JOIN users u ON u.id = s.user_id", "s.id::text", ownedBySession}
 	// Kernels are seen by whoever sees their session.
-	Kernels = Source{authz.Sessions, "kernels k JOIN sessions s ON s.id = k.session_id JOIN users u ON u.id = s.user_id", "k.id::text", ownedBySession}
+	Kernels = Source{
+		authz.Sessions,
+		"kernels k JOIN sessions s ON s.id = k.session_id JOIN users u ON u.id = s.user_id",
+		"k.id::text",
+		ownedBySession,
+	}
 	// Events are seen by whoever sees their session.
-	Events = Source{authz.Sessions, "session_events e JOIN sessions s ON s.id = e.session_id JOIN users u ON u.id = s.user_id", "e.seq::text", ownedBySession}
+	Events = Source{
+		authz.Sessions,
+		"session_events e JOIN sessions s ON s.id = e.session_id JOIN users u ON u.id = s.user_id",
+		"e.seq::text",
+		ownedBySession,
+	}
 
-	Circuits = Source{authz.Circuits, "circuits c JOIN sessions s ON s.id = c.session_id JOIN users u ON u.id = c.user_id", "c.id::text", authz.Columns{
-		authz.Owner: "c.user_id", authz.OwnerRole: "u.role", authz.Domain: "s.domain_name", authz.Public: "c.public",
-		authz.Given: `EXISTS (SELECT 1 FROM circuit_shares h WHERE h.circuit_id = c.id AND (h.user_id = {user} OR h.project_id = ANY({projects})))`}}
+	Circuits = Source{
+		authz.Circuits,
+		"circuits c JOIN sessions s ON s.id = c.session_id JOIN users u ON u.id = c.user_id",
+		"c.id::text",
+		authz.Columns{
+			authz.Owner: "c.user_id", authz.OwnerRole: "u.role", authz.Domain: "s.domain_name", authz.Public: "c.public",
+			authz.Given: `EXISTS (SELECT 1 FROM circuit_shares h WHERE h.circuit_id = c.id AND (h.user_id = {user} OR h.project_id = ANY({projects})))`},
+	}
 
-	Folders = Source{authz.Folders, "folders f LEFT JOIN users u ON u.id = f.user_id LEFT JOIN projects p ON p.id = f.project_id", "f.id::text", authz.Columns{
-		authz.Owner: "f.user_id", authz.OwnerRole: "u.role", authz.Domain: "f.domain_name", authz.Project: "f.project_id", authz.ProjectType: "p.type",
-		authz.Creator: "f.creator_id", authz.Permission: "f.permission",
-		authz.Granted: `(SELECT g.permission FROM folder_permissions g WHERE g.folder_id = f.id AND g.user_id = {user})`,
-		// Read once, however many folders there are.
-		authz.Given: `f.id = ANY(ARRAY(SELECT g.folder_id FROM folder_permissions g WHERE g.user_id = {user}))`}}
+	Folders = Source{
+		authz.Folders,
+		"folders f LEFT JOIN users u ON u.id = f.user_id LEFT JOIN projects p ON p.id = f.project_id",
+		"f.id::text",
+		authz.Columns{
+			authz.Owner: "f.user_id", authz.OwnerRole: "u.role", authz.Domain: "f.domain_name", authz.Project: "f.project_id", authz.ProjectType: "p.type",
+			authz.Creator: "f.creator_id", authz.Permission: "f.permission",
+			authz.Granted: `(SELECT g.permission FROM folder_permissions g WHERE g.folder_id = f.id AND g.user_id = {user})`,
+			// Read once, however many folders there are.
+			authz.Given: `f.id = ANY(ARRAY(SELECT g.folder_id FROM folder_permissions g WHERE g.user_id = {user}))`},
+	}
 
 	QuotaScopes = Source{authz.QuotaScopes, `folder_scopes q LEFT JOIN users u ON q.quota_scope = 'user:' || u.id::text
 LEFT JOIN projects p ON q.quota_scope = 'project:' || p.id::text`, "q.host || '/' || q.quota_scope", authz.Columns{
@@ -50,7 +70,12 @@ LEFT JOIN projects p ON q.quota_scope = 'project:' || p.id::text`, "q.host || '/
 
 	Images = Source{authz.Images, "images i", "i.id::text", authz.Columns{authz.Registry: "i.registry"}}
 
-	Users = Source{authz.Users, "users u", "u.id::text", authz.Columns{authz.Owner: "u.id", authz.OwnerRole: "u.role", authz.Domain: "u.domain_name"}}
+	Users = Source{
+		authz.Users,
+		"users u",
+		"u.id::text",
+		authz.Columns{authz.Owner: "u.id", authz.OwnerRole: "u.role", authz.Domain: "u.domain_name"},
+	}
 
 	Keypairs = Source{authz.Keypairs, "keypairs k JOIN users u ON u.id = k.user_id", "k.access_key", authz.Columns{
 		authz.Owner: "k.user_id", authz.OwnerRole: "u.role", authz.Domain: "u.domain_name"}}

@@ -240,14 +240,35 @@ func (w *world) build() {
 	for i := range 4 {
 		p := project{w.id(), pick(w, "domain of a project", w.domains)}
 		w.projects = append(w.projects, p)
-		w.add(`INSERT INTO projects (id, name, domain_name, type, resource_policy) VALUES ($1, $2, $3, $4, $5)`, p.id, fmt.Sprint("p", i), p.domain,
-			pick(w, "type of a project", []string{"general", "model-store"}), pick(w, "policy", policies))
+		w.add(
+			`INSERT INTO projects (id, name, domain_name, type, resource_policy) VALUES ($1, $2, $3, $4, $5)`,
+			p.id,
+			fmt.Sprint("p", i),
+			p.domain,
+			pick(w, "type of a project", []string{"general", "model-store"}),
+			pick(w, "policy", policies),
+		)
 	}
 	for i := range w.some("users", 4) + 3 {
-		u := user{id: w.id(), domain: pick(w, "domain of a user", w.domains), role: pick(w, "role", []string{"superadmin", "admin", "user", "user", "monitor"})}
-		w.add(`INSERT INTO users (id, username, email, domain_name, role, resource_policy) VALUES ($1, $2, $2, $3, $4, $5)`, u.id, fmt.Sprint("u", i), u.domain, u.role,
-			pick(w, "policy", policies))
-		w.add(`INSERT INTO keypairs (access_key, secret_sealed, user_id, resource_policy) VALUES ($1, '', $2, $3)`, key(u.id), u.id, pick(w, "policy", policies))
+		u := user{
+			id:     w.id(),
+			domain: pick(w, "domain of a user", w.domains),
+			role:   pick(w, "role", []string{"superadmin", "admin", "user", "user", "monitor"}),
+		}
+		w.add(
+			`INSERT INTO users (id, username, email, domain_name, role, resource_policy) VALUES ($1, $2, $2, $3, $4, $5)`,
+			u.id,
+			fmt.Sprint("u", i),
+			u.domain,
+			u.role,
+			pick(w, "policy", policies),
+		)
+		w.add(
+			`INSERT INTO keypairs (access_key, secret_sealed, user_id, resource_policy) VALUES ($1, '', $2, $3)`,
+			key(u.id),
+			u.id,
+			pick(w, "policy", policies),
+		)
 		for _, p := range w.projects {
 			if w.flip("member") {
 				u.projects = append(u.projects, p.id)
@@ -284,11 +305,22 @@ func (w *world) supply() {
 	}
 	w.add(`INSERT INTO agents (id, status, resource_group) VALUES ('a', 'ALIVE', 'g1')`)
 	w.add(`INSERT INTO resource_presets (id, name, resource_slots) VALUES ($1, 'small', '{}')`, w.id())
-	w.add(`INSERT INTO resource_presets (id, name, resource_group, resource_slots) VALUES ($1, 'small', 'g1', '{}'), ($2, 'small', 'g2', '{}')`, w.id(), w.id())
-	w.add(`INSERT INTO idle_checkers (name, type, spec, target_session_types) VALUES ('nightly', 'session_lifetime', '{"max_lifetime_seconds": 60}', '{interactive}')`)
+	w.add(
+		`INSERT INTO resource_presets (id, name, resource_group, resource_slots) VALUES ($1, 'small', 'g1', '{}'), ($2, 'small', 'g2', '{}')`,
+		w.id(),
+		w.id(),
+	)
+	w.add(
+		`INSERT INTO idle_checkers (name, type, spec, target_session_types) VALUES ('nightly', 'session_lifetime', '{"max_lifetime_seconds": 60}', '{interactive}')`,
+	)
 	w.add(`INSERT INTO cluster_settings (key, value) VALUES ('announcement', '"hello"') ON CONFLICT DO NOTHING`)
 	for i, r := range registries {
-		w.add(`INSERT INTO images (id, reference, registry, name, tag, architecture, digest) VALUES ($1, $2, $3, 'x', 'y', 'z', '')`, w.id(), fmt.Sprint("i", i), r)
+		w.add(
+			`INSERT INTO images (id, reference, registry, name, tag, architecture, digest) VALUES ($1, $2, $3, 'x', 'y', 'z', '')`,
+			w.id(),
+			fmt.Sprint("i", i),
+			r,
+		)
 	}
 }
 
@@ -298,12 +330,24 @@ func (w *world) work() {
 		u, p, s, k := pick(w, "owner", w.users), pick(w, "project", w.projects), w.id(), w.id()
 		w.add(`INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots)
 VALUES ($1, $2, 'interactive', $3, $4, $5, $6, 'g1', 'x', 'PENDING', '{}')`, s, fmt.Sprint("s", i), u.domain, p.id, u.id, key(u.id))
-		w.add(`INSERT INTO kernels (id, session_id, image, architecture, status, requested_slots) VALUES ($1, $2, 'x', 'y', 'PENDING', '{}')`, k, s)
+		w.add(
+			`INSERT INTO kernels (id, session_id, image, architecture, status, requested_slots) VALUES ($1, $2, 'x', 'y', 'PENDING', '{}')`,
+			k,
+			s,
+		)
 		w.add(`INSERT INTO session_events (session_id, event, from_status, to_status) VALUES ($1, 'x', '', '')`, s)
 		w.add(`INSERT INTO background_tasks (id, kind, owner) VALUES ($1, 'x', $2)`, w.id(), u.id)
 		c := w.id()
-		w.add(`INSERT INTO circuits (id, proxy, mode, label, session_id, kernel_id, app, protocol, target, path, user_id, created_by, public, allowed, created_at)
-VALUES ($1, 'p', 'subdomain', $2, $3, $4, 'a', 'http', 1, '/', $5, $5, $6, '{}', now())`, c, fmt.Sprint("l", i), s, k, u.id, w.flip("public"))
+		w.add(
+			`INSERT INTO circuits (id, proxy, mode, label, session_id, kernel_id, app, protocol, target, path, user_id, created_by, public, allowed, created_at)
+VALUES ($1, 'p', 'subdomain', $2, $3, $4, 'a', 'http', 1, '/', $5, $5, $6, '{}', now())`,
+			c,
+			fmt.Sprint("l", i),
+			s,
+			k,
+			u.id,
+			w.flip("public"),
+		)
 		if w.flip("shared with a user") {
 			w.add(`INSERT INTO circuit_shares (circuit_id, user_id) VALUES ($1, $2)`, c, pick(w, "visitor", w.users).id)
 		}
@@ -327,8 +371,18 @@ func (w *world) folders() {
 			p := pick(w, "project", w.projects)
 			project, domain, scope = &p.id, p.domain, "project:"+p.id
 		}
-		w.add(`INSERT INTO folders (id, name, host, domain_name, quota_scope, usage_mode, permission, user_id, project_id, creator_id, cloneable, status)
-VALUES ($1, $2, 'x:y', $3, $4, 'general', $5, $6, $7, $8, false, 'ready')`, id, fmt.Sprint("f", i), domain, scope, pick(w, "permission", permissions), owner, project, creator.id)
+		w.add(
+			`INSERT INTO folders (id, name, host, domain_name, quota_scope, usage_mode, permission, user_id, project_id, creator_id, cloneable, status)
+VALUES ($1, $2, 'x:y', $3, $4, 'general', $5, $6, $7, $8, false, 'ready')`,
+			id,
+			fmt.Sprint("f", i),
+			domain,
+			scope,
+			pick(w, "permission", permissions),
+			owner,
+			project,
+			creator.id,
+		)
 		w.add(`INSERT INTO folder_scopes (host, quota_scope) VALUES ('x:y', $1) ON CONFLICT DO NOTHING`, scope)
 		for _, u := range w.users {
 			if w.flip("granted") {
@@ -342,8 +396,14 @@ VALUES ($1, $2, 'x:y', $3, $4, 'general', $5, $6, $7, $8, false, 'ready')`, id, 
 func (w *world) actors() []authz.Actor {
 	out := []authz.Actor{{Email: "nobody"}}
 	for i, u := range w.users {
-		a := authz.Actor{UserID: cluster.UserID(u.id), Email: fmt.Sprint("u", i), Role: authz.Role(u.role), Domain: u.domain, AccessKey: cluster.AccessKey(key(u.id)),
-			AllowedRegistries: w.allowed(u.domain)}
+		a := authz.Actor{
+			UserID:            cluster.UserID(u.id),
+			Email:             fmt.Sprint("u", i),
+			Role:              authz.Role(u.role),
+			Domain:            u.domain,
+			AccessKey:         cluster.AccessKey(key(u.id)),
+			AllowedRegistries: w.allowed(u.domain),
+		}
 		for _, p := range u.projects {
 			a.Projects = append(a.Projects, cluster.ProjectID(p))
 		}
