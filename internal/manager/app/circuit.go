@@ -73,7 +73,8 @@ func mayVisit(a authz.Actor, v dbgen.CircuitViewsRow) error {
 func (s *Service) seen(a authz.Actor, v dbgen.CircuitViewsRow, all map[string]Proxy) Circuit {
 	c := v.Circuit
 	out := Circuit{ID: c.ID, App: c.App, Protocol: c.Protocol, SessionID: cluster.SessionID(c.SessionID), SessionName: v.SessionName, Mode: proxy.Mode(c.Mode), Public: c.Public,
-		Mine: authz.Circuits.May(a, authz.Change, circuitObject(v)), Allowed: []string{}, SharedUsers: []string{}, SharedProjects: []string{}, CreatedAt: c.CreatedAt.UTC()}
+		Mine: authz.Circuits.May(a, authz.Change, circuitObject(v)), Allowed: []string{}, SharedUsers: []string{}, SharedProjects: []string{},
+		CreatedAt: c.CreatedAt.UTC()}
 	label, port := "", 0
 	if c.Label != nil {
 		label = *c.Label

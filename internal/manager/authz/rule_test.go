@@ -32,7 +32,8 @@ func cast() map[string]authz.Actor {
 		"member": member, "author": author, "runner": runner,
 		"admin": actor(authz.RoleAdmin, "a", "d"), "admin elsewhere": actor(authz.RoleAdmin, "a", "e"), "admin and member": adminMember,
 		"superadmin": actor(authz.RoleSuperadmin, "s", "e"), "monitor": actor(authz.RoleMonitor, "o", "e"), "monitor and owner": watcher,
-		"nobody": {}, "without a key": {UserID: "u", Role: authz.RoleSuperadmin, Domain: "d"}, "without a user": {AccessKey: "AK-u", Role: authz.RoleSuperadmin, Domain: "d"},
+		"nobody": {}, "without a key": {UserID: "u", Role: authz.RoleSuperadmin, Domain: "d"}, "without a user": {AccessKey: "AK-u",
+			Role: authz.RoleSuperadmin, Domain: "d"},
 	}
 }
 
@@ -51,9 +52,10 @@ func may(k authz.Kind, v authz.Verb, o authz.Object) string {
 func TestWhoMay(t *testing.T) {
 	t.Parallel()
 	const (
-		admins  = "admin, admin and member, superadmin"
-		all     = "admin, admin and member, admin elsewhere, author, foreigner, member, owner, runner, stranger, superadmin"
-		seeAll  = "admin, admin and member, admin elsewhere, author, foreigner, member, monitor, monitor and owner, owner, runner, stranger, superadmin"
+		admins = "admin, admin and member, superadmin"
+		all    = "admin, admin and member, admin elsewhere, author, foreigner, member, owner, runner, stranger, superadmin"
+		seeAll = "admin, admin and member, admin elsewhere, author, foreigner, member, " +
+			"monitor, monitor and owner, owner, runner, stranger, superadmin"
 		readAll = "monitor, monitor and owner, superadmin"
 		// Owners are u alone.
 		owned  = "admin, admin and member, author, owner, superadmin"
@@ -103,10 +105,12 @@ func TestWhoMay(t *testing.T) {
 		{authz.Folders, roots, authz.Change, hidden},
 		{authz.Folders, given(mine), authz.Change, owned},
 		{authz.Folders, ofProject, authz.Change, admins},
-		{authz.Folders, with(ofProject, func(o *authz.Object) { o.ProjectType = "model-store" }), authz.Change, "admin, admin and member, author, superadmin"},
+		{authz.Folders, with(ofProject, func(o *authz.Object) { o.ProjectType = "model-store" }), authz.Change,
+			"admin, admin and member, author, superadmin"},
 		{authz.Folders, mine, authz.Create, all},
 		{authz.Folders, ofProject, authz.Create, admins},
-		{authz.Folders, with(ofProject, func(o *authz.Object) { o.ProjectType = "model-store" }), authz.Create, "admin, admin and member, author, member, superadmin"},
+		{authz.Folders, with(ofProject, func(o *authz.Object) { o.ProjectType = "model-store" }), authz.Create,
+			"admin, admin and member, author, member, superadmin"},
 		{authz.Folders, mine, authz.Purge, admins},
 		{authz.Folders, roots, authz.Purge, "superadmin"},
 		{authz.Folders, ofProject, authz.Purge, admins},
@@ -156,8 +160,10 @@ func TestWhoMay(t *testing.T) {
 
 		{authz.ResourceGroups, authz.Object{Active: true}, authz.See, readAll},
 		{authz.ResourceGroups, authz.Object{Active: true, Domains: []string{"f", "e"}}, authz.Use, "admin elsewhere, foreigner, superadmin"},
-		{authz.ResourceGroups, authz.Object{Active: true, Domains: []string{"f", "e"}}, authz.See, "admin elsewhere, foreigner, monitor, monitor and owner, superadmin"},
-		{authz.ResourceGroups, authz.Object{Active: true, Projects: []cluster.ProjectID{"q", "p"}}, authz.Use, "admin and member, author, member"},
+		{authz.ResourceGroups, authz.Object{Active: true, Domains: []string{"f", "e"}}, authz.See,
+			"admin elsewhere, foreigner, monitor, monitor and owner, superadmin"},
+		{authz.ResourceGroups, authz.Object{Active: true, Projects: []cluster.ProjectID{"q", "p"}}, authz.Use,
+			"admin and member, author, member"},
 		{authz.ResourceGroups, authz.Object{Active: true, Keys: []cluster.AccessKey{"AK-u"}}, authz.Use, "author, owner"},
 		{authz.ResourceGroups, authz.Object{Domains: []string{"e"}}, authz.Use, ""},
 		{authz.ResourceGroups, authz.Object{Domains: []string{"e"}}, authz.See, readAll},
@@ -166,7 +172,8 @@ func TestWhoMay(t *testing.T) {
 		{authz.Agents, authz.Object{}, authz.See, readAll},
 		{authz.Agents, authz.Object{}, authz.Administer, "superadmin"},
 		{authz.Presets, authz.Object{Public: true}, authz.See, seeAll},
-		{authz.Presets, authz.Object{Active: true, Domains: []string{"e"}}, authz.See, "admin elsewhere, foreigner, monitor, monitor and owner, superadmin"},
+		{authz.Presets, authz.Object{Active: true, Domains: []string{"e"}}, authz.See,
+			"admin elsewhere, foreigner, monitor, monitor and owner, superadmin"},
 		{authz.Presets, authz.Object{Domains: []string{"e"}}, authz.See, readAll},
 		{authz.Presets, authz.Object{}, authz.Administer, "superadmin"},
 		{authz.IdleCheckers, authz.Object{}, authz.See, readAll},
@@ -210,7 +217,8 @@ func TestFilesOfFolders(t *testing.T) {
 		{"owner", "", "ro", "", "ro"}, {"owner", "", "rw", "", "wd"}, {"owner", "", "wd", "", "wd"},
 		// A permission that was given before the folder was: the owner's right counts.
 		{"owner", "", "ro", "wd", "ro"}, {"owner", "", "rw", "ro", "wd"},
-		{"stranger", "", "wd", "", ""}, {"stranger", "", "wd", "ro", "ro"}, {"stranger", "", "ro", "rw", "rw"}, {"stranger", "", "ro", "wd", "wd"},
+		{"stranger", "", "wd", "", ""}, {"stranger", "", "wd", "ro", "ro"}, {"stranger", "", "ro", "rw", "rw"}, {"stranger", "", "ro", "wd",
+			"wd"},
 		{"admin", "", "ro", "", "ro"}, {"admin", "", "rw", "", "wd"}, {"admin", "", "wd", "", "wd"},
 		{"admin", "", "rw", "ro", "ro"}, {"admin", "", "ro", "rw", "rw"}, {"admin", "", "ro", "wd", "wd"},
 		{"admin elsewhere", "", "wd", "", ""}, {"admin elsewhere", "", "wd", "rw", "rw"},
@@ -253,7 +261,8 @@ func TestRefusals(t *testing.T) {
 	people := cast()
 	o := authz.Object{Name: "work", Owner: "u", OwnerRole: authz.RoleUser, Domain: "d"}
 	require.NoError(t, authz.Sessions.Check(people["owner"], authz.Change, o))
-	for who, want := range map[string]fault.Kind{"stranger": fault.NotFound, "monitor": fault.Denied, "nobody": fault.Denied, "without a key": fault.Denied} {
+	for who, want := range map[string]fault.Kind{"stranger": fault.NotFound, "monitor": fault.Denied, "nobody": fault.Denied,
+		"without a key": fault.Denied} {
 		require.True(t, fault.Is(authz.Sessions.Check(people[who], authz.Change, o), want), who)
 	}
 	require.True(t, fault.Is(authz.Sessions.Check(people["stranger"], authz.See, o), fault.NotFound))

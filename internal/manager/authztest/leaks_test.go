@@ -130,7 +130,8 @@ func TestCustomizedImagesAreLimited(t *testing.T) {
 	made := func(n int) {
 		w.Exec(`DELETE FROM images WHERE name = 'made'`)
 		w.Exec(`INSERT INTO images (id, reference, name, tag, architecture, digest, labels)
-SELECT gen_random_uuid(), 'berth/commit-work:' || n, 'made', n::text, 'x', '', jsonb_build_object('ai.backend.customized-image.owner', 'user:' || $2::text) FROM generate_series(1, $1) n`,
+SELECT gen_random_uuid(), 'berth/commit-work:' || n, 'made', n::text, 'x', '', jsonb_build_object('ai.backend.customized-image.owner',
+'user:' || $2::text) FROM generate_series(1, $1) n`,
 			n, string(w.Admin.UserID))
 	}
 	made(2)
@@ -154,7 +155,8 @@ func TestDomainsAllowRegistries(t *testing.T) {
 	ctx := t.Context()
 	w.Agent("a1", 8, 16*managertest.GiB)
 	w.Exec(`INSERT INTO images (id, reference, registry, name, tag, architecture, digest, labels)
-SELECT '00000000-0000-4000-8000-000000000001', 'r.example/team/tool:1', 'r.example', 'tool', '1', architecture, 'sha256:7', labels FROM images LIMIT 1`)
+SELECT '00000000-0000-4000-8000-000000000001', 'r.example/team/tool:1', 'r.example', 'tool', '1', architecture, 'sha256:7', labels FROM
+images LIMIT 1`)
 	user := w.Stranger("user")
 	w.Exec(`UPDATE users SET domain_name = 'default' WHERE id = $1`, string(user.UserID))
 	w.Exec(`INSERT INTO project_members SELECT id, $1 FROM projects WHERE name = 'default'`, string(user.UserID))
@@ -191,7 +193,11 @@ SELECT '00000000-0000-4000-8000-000000000001', 'r.example/team/tool:1', 'r.examp
 	require.True(t, fault.Is(err, fault.Denied), "%v", err)
 	require.ErrorContains(t, err, "r.example")
 
-	w.Exec(`UPDATE domains SET allowed_docker_registries = '{r.example}'`)
+	require.NoError(t, w.Tenancy.AllowRegistries(ctx, w.Admin, "default", []string{"r.example"}))
+	for _, bad := range []string{"", "r.example/team", "a b"} {
+		err := w.Tenancy.AllowRegistries(ctx, w.Admin, "default", []string{bad})
+		require.True(t, fault.Is(err, fault.Invalid), "%q: %v", bad, err)
+	}
 	require.ElementsMatch(t, []string{managertest.Image, image}, listed(user))
 	_, err = w.Images.Get(ctx, now(user), image, "")
 	require.NoError(t, err)

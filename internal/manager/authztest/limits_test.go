@@ -24,10 +24,13 @@ var enforced = map[string]map[string]string{
 	"keypair_resource_policies": {
 		"default_for_unspecified": "TestCommitsNeverExceedALimit", "total_resource_slots": "TestCommitsNeverExceedALimit",
 		"max_concurrent_sessions": "TestCommitsNeverExceedALimit", "max_concurrent_sftp_sessions": "TestCommitsNeverExceedALimit",
-		"max_pending_session_count": "TestWaitingSessionsNeverExceedTheirLimits", "max_pending_session_resource_slots": "TestWaitingSessionsNeverExceedTheirLimits",
-		"max_priority": "TestLimitsOfOneSession", "max_containers_per_session": "TestLimitsOfOneSession",
-		"max_session_lifetime": "TestIdleSessionsAreWarnedOnceAndEndedOnceAcrossLeaders", "idle_timeout": "TestIdleSessionsAreWarnedOnceAndEndedOnceAcrossLeaders",
-		"max_keep_alive": "TestOwnersKeepSessionsAliveAsLongAsTheirPolicyAllows", "allowed_vfolder_hosts": "TestHostRefusalNamesHostAndPermission",
+		"max_pending_session_count":          "TestWaitingSessionsNeverExceedTheirLimits",
+		"max_pending_session_resource_slots": "TestWaitingSessionsNeverExceedTheirLimits",
+		"max_priority":                       "TestLimitsOfOneSession", "max_containers_per_session": "TestLimitsOfOneSession",
+		"max_session_lifetime":  "TestIdleSessionsAreWarnedOnceAndEndedOnceAcrossLeaders",
+		"idle_timeout":          "TestIdleSessionsAreWarnedOnceAndEndedOnceAcrossLeaders",
+		"max_keep_alive":        "TestOwnersKeepSessionsAliveAsLongAsTheirPolicyAllows",
+		"allowed_vfolder_hosts": "TestHostRefusalNamesHostAndPermission",
 	},
 	"user_resource_policies": {
 		"max_vfolder_count": "TestConcurrentCreatesStayBelowTheLimit", "max_quota_scope_size": "TestAScopeGetsItsLimitAtFirst",
@@ -35,7 +38,8 @@ var enforced = map[string]map[string]string{
 	},
 	"project_resource_policies": {"max_vfolder_count": "TestProjectsHaveLimits", "max_quota_scope_size": "TestProjectsHaveLimits"},
 	"domains": {
-		"is_active": "TestWhoIsRefusedAtTheDoor", "total_resource_slots": "TestCommitsNeverExceedALimit", "allowed_vfolder_hosts": "TestProjectsHaveLimits",
+		"is_active": "TestWhoIsRefusedAtTheDoor", "total_resource_slots": "TestCommitsNeverExceedALimit",
+		"allowed_vfolder_hosts":     "TestProjectsHaveLimits",
 		"allowed_docker_registries": "TestDomainsAllowRegistries",
 	},
 	"projects": {
@@ -116,7 +120,8 @@ func TestEveryLimitIsEnforced(t *testing.T) {
 	t.Parallel()
 	s := storetest.New(t)
 	rows, err := s.Pool().Query(t.Context(), `SELECT table_name::text, column_name::text FROM information_schema.columns
-WHERE table_schema = 'public' AND (table_name LIKE '%\_resource\_policies' OR table_name = ANY($1)) ORDER BY 1, 2`, slices.Collect(maps.Keys(enforced)))
+WHERE table_schema = 'public' AND (table_name LIKE '%\_resource\_policies' OR table_name = ANY($1)) ORDER BY 1, 2`,
+		slices.Collect(maps.Keys(enforced)))
 	require.NoError(t, err)
 	defer rows.Close()
 	there := map[string][]string{}

@@ -35,7 +35,9 @@ type world struct {
 // people are the columns of the matrix, in their order.
 var people = []string{"owner", "member", "other project", "stranger", "domain admin", "superadmin", "monitor", "inactive"}
 
-const hosts = `{"p:v": ["create-vfolder","modify-vfolder","delete-vfolder","mount-in-session","upload-file","download-file","invite-others","set-user-specific-permission"]}`
+const hosts = `{"p:v":
+["create-vfolder","modify-vfolder","delete-vfolder","mount-in-session","upload-file",
+"download-file","invite-others","set-user-specific-permission"]}`
 
 func (w *world) id() string {
 	w.serial++
@@ -58,7 +60,8 @@ func newWorld(t *testing.T) (*world, map[string]authz.Actor) {
 	w.Exec(`UPDATE images SET registry = 'r.example'`) // which no domain allows
 	require.NoError(t, w.Store.Pool().QueryRow(t.Context(), `SELECT id::text FROM images`).Scan(&w.image))
 	w.Exec(
-		`INSERT INTO idle_checkers (name, type, target_session_types, spec) VALUES ('c', 'session_lifetime', '{interactive}', '{"max_lifetime_seconds": 60}')`,
+		`INSERT INTO idle_checkers (name, type, target_session_types, spec) VALUES ('c', 'session_lifetime', '{interactive}',
+'{"max_lifetime_seconds": 60}')`,
 	)
 	actors := map[string]authz.Actor{}
 	add := func(name, domain string, role authz.Role, projects ...string) set {
@@ -115,12 +118,14 @@ VALUES ($1, $5, 'interactive', 'd', $2, $3, $4, 'g', 'x', 'RUNNING', '{}')`,
 			"s"+s.session,
 		)
 		b.Queue(
-			`INSERT INTO kernels (id, session_id, image, architecture, status, requested_slots, agent_id, allocation) VALUES ($1, $2, 'x', 'y', 'RUNNING', '{}', 'a1', '{}')`,
+			`INSERT INTO kernels (id, session_id, image, architecture, status, requested_slots, agent_id, allocation) VALUES ($1, $2, 'x', 'y',
+'RUNNING', '{}', 'a1', '{}')`,
 			s.kernel,
 			s.session,
 		)
 		b.Queue(
-			`INSERT INTO circuits (id, proxy, mode, label, session_id, kernel_id, app, protocol, target, path, user_id, created_by, public, allowed, created_at)
+			`INSERT INTO circuits (id, proxy, mode, label, session_id, kernel_id, app, protocol, target, path, user_id, created_by, public,
+allowed, created_at)
 VALUES ($1, 'p', 'subdomain', $2, $3, $4, 'a', 'http', 1, '/', $5, $5, false, '{}', now())`,
 			s.circuit,
 			fmt.Sprint("l", w.serial),
@@ -139,5 +144,6 @@ VALUES ($1, 'p', 'subdomain', $2, $3, $4, 'a', 'http', 1, '/', $5, $5, false, '{
 	require.NoError(w.T, w.Store.Pool().SendBatch(w.T.Context(), &b).Close())
 }
 
-const folderSQL = `INSERT INTO folders (id, name, host, domain_name, quota_scope, usage_mode, permission, user_id, project_id, cloneable, status)
+const folderSQL = `INSERT INTO folders (id, name, host, domain_name, quota_scope, usage_mode, permission, user_id, project_id, cloneable,
+status)
 VALUES ($1, $5, 'p:v', 'd', $2, 'general', 'rw', $3, $4, true, 'ready')`

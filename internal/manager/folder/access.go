@@ -58,7 +58,8 @@ func rightsOf(a authz.Actor, o authz.Object) []string {
 }
 
 func objectOf(r dbgen.FolderViewsRow) authz.Object {
-	return authz.Object{Name: r.Folder.Name, Owner: cluster.UserID(text(r.Folder.UserID)), OwnerRole: authz.Role(r.OwnerRole), Domain: r.Folder.DomainName,
+	return authz.Object{Name: r.Folder.Name, Owner: cluster.UserID(text(r.Folder.UserID)), OwnerRole: authz.Role(r.OwnerRole),
+		Domain:  r.Folder.DomainName,
 		Project: cluster.ProjectID(text(r.Folder.ProjectID)), ProjectType: r.ProjectType, Creator: cluster.UserID(text(r.Folder.CreatorID)),
 		Permission: cluster.MountPermission(r.Folder.Permission), Granted: cluster.MountPermission(r.Granted), Given: r.Granted != ""}
 }
@@ -76,9 +77,11 @@ func view(a authz.Actor, r dbgen.FolderViewsRow) (f Folder, ok bool) {
 	}
 	f = Folder{
 		ID: cluster.FolderID(r.Folder.ID), Name: r.Folder.Name, Host: r.Folder.Host, Scope: scope, Status: cluster.FolderStatus(r.Folder.Status),
-		StatusInfo: r.Folder.StatusInfo, StatusChangedAt: r.Folder.StatusChanged.UTC(), Usage: UsageMode(r.Folder.UsageMode), Permission: o.Permission,
-		Ownership: OfUser, Domain: o.Domain, UserID: o.Owner, UserEmail: r.UserEmail, ProjectID: o.Project, ProjectName: r.ProjectName, CreatorID: o.Creator,
-		Creator: r.Creator, Cloneable: r.Folder.Cloneable, UnmanagedPath: text(r.Folder.UnmanagedPath), CreatedAt: r.Folder.CreatedAt.UTC(),
+		StatusInfo: r.Folder.StatusInfo, StatusChangedAt: r.Folder.StatusChanged.UTC(), Usage: UsageMode(r.Folder.UsageMode),
+		Permission: o.Permission,
+		Ownership:  OfUser, Domain: o.Domain, UserID: o.Owner, UserEmail: r.UserEmail, ProjectID: o.Project, ProjectName: r.ProjectName,
+		CreatorID: o.Creator,
+		Creator:   r.Creator, Cloneable: r.Folder.Cloneable, UnmanagedPath: text(r.Folder.UnmanagedPath), CreatedAt: r.Folder.CreatedAt.UTC(),
 		LastUsed: utc(r.Folder.LastUsed), Files: r.Folder.NumFiles, Bytes: r.Folder.CurSize, Complete: r.Folder.SizeComplete, SizedAt: utc(r.Folder.SizedAt),
 		IsOwner: x.owner, Purgeable: authz.Folders.May(a, authz.Purge, o), Granted: x.granted, Effective: x.files, Rights: rightsOf(a, o),
 	}

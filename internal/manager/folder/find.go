@@ -121,8 +121,10 @@ func (s *Service) named(ctx context.Context, a authz.Actor, name string, prefer 
 // row remains are left out.
 func (s *Service) called(ctx context.Context, a authz.Actor, v authz.Verb, name string, prefer preference) ([]idAndStatus, error) {
 	var b list.Builder
-	sql := "SELECT f.id::text, f.status FROM " + facts.Folders.From + " WHERE f.name = " + b.Arg(name) + " AND f.status <> 'delete-complete' AND " +
-		facts.Folders.Where(a, v, b.Arg) + " ORDER BY (f.status LIKE 'delete-%') <> " + b.Arg(bool(prefer)) + "::boolean, f.created_at, f.id LIMIT 20"
+	sql := "SELECT f.id::text, f.status FROM " + facts.Folders.From + " WHERE f.name = " + b.Arg(name) +
+		" AND f.status <> 'delete-complete' AND " +
+		facts.Folders.Where(a, v, b.Arg) + " ORDER BY (f.status LIKE 'delete-%') <> " + b.Arg(bool(prefer)) +
+		"::boolean, f.created_at, f.id LIMIT 20"
 	rows, err := s.d.Store.Pool().Query(ctx, sql, b.Args...)
 	if err != nil {
 		return nil, fmt.Errorf("find folder %q: %w", name, err)

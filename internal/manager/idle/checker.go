@@ -402,8 +402,9 @@ func (s *Service) idleReports(ctx context.Context, f filter, now time.Time, a au
 		if !authz.Sessions.May(a, authz.See, o) {
 			continue
 		}
-		r := Report{Session: x.ID, Name: x.Row.Name, UserEmail: x.Row.UserEmail, AccessKey: cluster.AccessKey(x.Row.AccessKey), Project: cluster.ProjectID(x.Row.ProjectID),
-			Group: x.Row.ResourceGroup, StartedAt: x.StartedAt.UTC(), LastAccess: store.UTC(x.Row.LastAccess), Verdicts: x.Judge(now), At: now}
+		r := Report{Session: x.ID, Name: x.Row.Name, UserEmail: x.Row.UserEmail, AccessKey: cluster.AccessKey(x.Row.AccessKey),
+			Project: cluster.ProjectID(x.Row.ProjectID),
+			Group:   x.Row.ResourceGroup, StartedAt: x.StartedAt.UTC(), LastAccess: store.UTC(x.Row.LastAccess), Verdicts: x.Judge(now), At: now}
 		if x.Keep != nil && now.Before(x.Keep.Until) {
 			r.Keep = x.Keep
 		}

@@ -133,7 +133,8 @@ func (s *Service) loadSession(ctx context.Context, id cluster.SessionID) (*Sessi
 }
 
 // loadSessions reads whole sessions in three queries, however many there are.
-func (s *Service) loadSessions(ctx context.Context, ids []cluster.SessionID) (map[cluster.SessionID]*Session, map[cluster.SessionID]authz.Object, error) {
+func (s *Service) loadSessions(ctx context.Context, ids []cluster.SessionID) (map[cluster.SessionID]*Session,
+	map[cluster.SessionID]authz.Object, error) {
 	texts := store.Texts(ids)
 	rows, err := s.d.Store.SessionViews(ctx, texts)
 	if err != nil {

@@ -93,7 +93,8 @@ func TestTriggersNameTheColumnsOfActors(t *testing.T) {
 		require.NoError(
 			t,
 			s.Pool().QueryRow(t.Context(), `SELECT array_agg(a.attname::text ORDER BY a.attname::text COLLATE "C") FROM pg_trigger g
-JOIN pg_attribute a ON a.attrelid = g.tgrelid AND a.attnum = ANY(g.tgattr) WHERE g.tgname = 'actors_changed' AND g.tgrelid = $1::text::regclass`, table).Scan(&named),
+JOIN pg_attribute a ON a.attrelid = g.tgrelid AND a.attnum = ANY(g.tgattr) WHERE g.tgname = 'actors_changed' AND g.tgrelid =
+$1::text::regclass`, table).Scan(&named),
 		)
 		require.Equal(t, slices.Compact(read), named, table)
 	}
@@ -101,7 +102,8 @@ JOIN pg_attribute a ON a.attrelid = g.tgrelid AND a.attnum = ANY(g.tgattr) WHERE
 	require.NoError(
 		t,
 		s.Pool().
-			QueryRow(t.Context(), `SELECT cardinality(tgattr::int2[]) FROM pg_trigger WHERE tgname = 'actors_changed' AND tgrelid = 'project_members'::regclass`).
+			QueryRow(t.Context(), `SELECT cardinality(tgattr::int2[]) FROM pg_trigger WHERE tgname = 'actors_changed' AND tgrelid =
+'project_members'::regclass`).
 			Scan(&whole),
 	)
 	require.Zero(t, whole, "every column of memberships counts")

@@ -70,7 +70,8 @@ func ActorOf(row dbgen.ActorByKeyRow) authz.Actor {
 	a := authz.Actor{
 		UserID: cluster.UserID(row.UserID), Email: row.Email, Username: row.Username, FullName: row.FullName,
 		Role: authz.Role(row.Role), Domain: row.DomainName, AccessKey: cluster.AccessKey(row.AccessKey),
-		KeypairAdmin: row.IsAdmin, RateLimit: int(row.RateLimit), AllowedClientIP: authz.ParseNetworks(row.AllowedClientIp), AllowedRegistries: row.AllowedDockerRegistries,
+		KeypairAdmin: row.IsAdmin, RateLimit: int(row.RateLimit), AllowedClientIP: authz.ParseNetworks(row.AllowedClientIp),
+		AllowedRegistries: row.AllowedDockerRegistries,
 	}
 	for _, p := range row.Projects {
 		a.Projects = append(a.Projects, cluster.ProjectID(p))

@@ -45,7 +45,8 @@ func (s *Service) dotfiles(ctx context.Context, a authz.Actor, scope DotfileScop
 	}
 	switch {
 	case scope.Domain != "":
-		if err := authz.Domains.Need(a, authz.Change, authz.Object{Domain: scope.Domain}, "change the dotfiles of domain "+scope.Domain); err != nil {
+		if err := authz.Domains.Need(a, authz.Change, authz.Object{Domain: scope.Domain},
+			"change the dotfiles of domain "+scope.Domain); err != nil {
 			return dotfileStore{}, err
 		}
 		return dotfileStore{

@@ -110,7 +110,8 @@ func (s *Service) keypairViews(ctx context.Context, a authz.Actor, keys []string
 		if !authz.Keypairs.May(a, authz.See, o) {
 			continue
 		}
-		v := &Keypair{AccessKey: cluster.AccessKey(r.AccessKey), UserID: o.Owner, UserEmail: r.Email, UserFullName: r.FullName, Domain: r.DomainName, Projects: r.Projects,
+		v := &Keypair{AccessKey: cluster.AccessKey(r.AccessKey), UserID: o.Owner, UserEmail: r.Email, UserFullName: r.FullName,
+			Domain: r.DomainName, Projects: r.Projects,
 			IsActive: r.IsActive, IsAdmin: r.IsAdmin, ResourcePolicy: r.ResourcePolicy, RateLimit: int(r.RateLimit), NumQueries: r.NumQueries,
 			ConcurrencyUsed: int(r.ConcurrencyUsed), CreatedAt: r.CreatedAt.UTC(), ModifiedAt: r.ModifiedAt.UTC(), LastUsed: store.UTC(r.LastUsed),
 			Dotfiles: ReadDotfiles(r.Dotfiles), BootstrapScript: r.BootstrapScript}

@@ -29,7 +29,8 @@ func TestActorsAreBelievedForAMomentAndForgottenAtOnce(t *testing.T) {
 	require.False(t, refused(w.Tenancy))
 
 	// A change counts at once, whoever makes it; another manager hears of it soon, without its clock moving.
-	other, err := tenancy.New(tenancy.Deps{Store: storetest.Beside(t, w.Store), Seal: w.Deps.Seal, Clock: func() time.Time { return began }, Log: w.Deps.Log})
+	other, err := tenancy.New(tenancy.Deps{Store: storetest.Beside(t, w.Store), Seal: w.Deps.Seal, Clock: func() time.Time { return began },
+		Log: w.Deps.Log})
 	require.NoError(t, err)
 	require.False(t, refused(other))
 	set := func(active bool) {

@@ -54,7 +54,8 @@ func New(d Deps) (*Service, error) {
 		return nil, fault.New(fault.Internal, "tenancy: store, seal and log are required")
 	}
 	d = d.withDefaults()
-	return &Service{d: d, passwords: seal.NewPasswords(0, d.Random), actors: recent.New[cluster.AccessKey, knownActor](d.Store.ActorsTurn)}, nil
+	return &Service{d: d, passwords: seal.NewPasswords(0, d.Random), actors: recent.New[cluster.AccessKey, knownActor](d.Store.ActorsTurn)},
+		nil
 }
 
 func (d Deps) withDefaults() Deps {

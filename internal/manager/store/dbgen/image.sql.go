@@ -77,7 +77,8 @@ func (q *Queries) ClearAgentImages(ctx context.Context, agentID string, keep []s
 
 const customizedImages = `-- name: CustomizedImages :one
 SELECT p.name AS policy, p.max_customized_image_count AS most,
-       ((SELECT count(*) FROM images i WHERE i.status = 'ALIVE' AND i.labels->>'ai.backend.customized-image.owner' = 'user:' || u.id::text AND i.reference <> $1::text)
+       ((SELECT count(*) FROM images i WHERE i.status = 'ALIVE' AND i.reference <> $1::text
+         AND i.labels->>'ai.backend.customized-image.owner' = 'user:' || u.id::text)
       + (SELECT count(*) FROM background_tasks t JOIN sessions s ON s.id::text = t.subject
          WHERE t.kind = 'commit_session' AND t.status = 'started' AND s.user_id = u.id))::bigint AS made
 FROM users u JOIN user_resource_policies p ON p.name = u.resource_policy WHERE u.id = $2

@@ -731,6 +731,18 @@ func (q *Queries) SetProjectDotfiles(ctx context.Context, iD string, dotfiles js
 	return err
 }
 
+const setRegistriesOfDomain = `-- name: SetRegistriesOfDomain :execrows
+UPDATE domains SET allowed_docker_registries = $1::text[], modified_at = now() WHERE name = $2
+`
+
+func (q *Queries) SetRegistriesOfDomain(ctx context.Context, registries []string, name string) (int64, error) {
+	result, err := q.db.Exec(ctx, setRegistriesOfDomain, registries, name)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const setSSHKeypair = `-- name: SetSSHKeypair :exec
 UPDATE keypairs SET ssh_public_key = $2, ssh_private_sealed = $3, modified_at = now() WHERE access_key = $1
 `

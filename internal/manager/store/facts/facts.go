@@ -49,7 +49,8 @@ var (
 		"c.id::text",
 		authz.Columns{
 			authz.Owner: "c.user_id", authz.OwnerRole: "u.role", authz.Domain: "s.domain_name", authz.Public: "c.public",
-			authz.Given: `EXISTS (SELECT 1 FROM circuit_shares h WHERE h.circuit_id = c.id AND (h.user_id = {user} OR h.project_id = ANY({projects})))`},
+			authz.Given: `EXISTS (SELECT 1 FROM circuit_shares h WHERE h.circuit_id = c.id AND (h.user_id = {user} OR h.project_id =
+ANY({projects})))`},
 	}
 
 	Folders = Source{
@@ -57,8 +58,9 @@ var (
 		"folders f LEFT JOIN users u ON u.id = f.user_id LEFT JOIN projects p ON p.id = f.project_id",
 		"f.id::text",
 		authz.Columns{
-			authz.Owner: "f.user_id", authz.OwnerRole: "u.role", authz.Domain: "f.domain_name", authz.Project: "f.project_id", authz.ProjectType: "p.type",
-			authz.Creator: "f.creator_id", authz.Permission: "f.permission",
+			authz.Owner: "f.user_id", authz.OwnerRole: "u.role", authz.Domain: "f.domain_name", authz.Project: "f.project_id",
+			authz.ProjectType: "p.type",
+			authz.Creator:     "f.creator_id", authz.Permission: "f.permission",
 			authz.Granted: `(SELECT g.permission FROM folder_permissions g WHERE g.folder_id = f.id AND g.user_id = {user})`,
 			// Read once, however many folders there are.
 			authz.Given: `f.id = ANY(ARRAY(SELECT g.folder_id FROM folder_permissions g WHERE g.user_id = {user}))`},
@@ -110,8 +112,9 @@ LEFT JOIN projects p ON q.quota_scope = 'project:' || p.id::text`, "q.host || '/
 // Sources are all of them.
 func Sources() map[string]Source {
 	return map[string]Source{
-		"sessions": Sessions, "kernels": Kernels, "events": Events, "circuits": Circuits, "folders": Folders, "quota scopes": QuotaScopes, "images": Images,
-		"users": Users, "keypairs": Keypairs, "projects": Projects, "domains": Domains, "policies of keypairs": KeypairPolicies,
+		"sessions": Sessions, "kernels": Kernels, "events": Events, "circuits": Circuits, "folders": Folders, "quota scopes": QuotaScopes,
+		"images": Images,
+		"users":  Users, "keypairs": Keypairs, "projects": Projects, "domains": Domains, "policies of keypairs": KeypairPolicies,
 		"policies of users": UserPolicies, "policies of projects": ProjectPolicies, "resource groups": ResourceGroups, "agents": Agents,
 		"presets": Presets, "idle checkers": IdleCheckers, "tasks": Tasks, "settings": Settings,
 	}

@@ -311,7 +311,8 @@ func (w *world) supply() {
 		w.id(),
 	)
 	w.add(
-		`INSERT INTO idle_checkers (name, type, spec, target_session_types) VALUES ('nightly', 'session_lifetime', '{"max_lifetime_seconds": 60}', '{interactive}')`,
+		`INSERT INTO idle_checkers (name, type, spec, target_session_types) VALUES ('nightly', 'session_lifetime',
+'{"max_lifetime_seconds": 60}', '{interactive}')`,
 	)
 	w.add(`INSERT INTO cluster_settings (key, value) VALUES ('announcement', '"hello"') ON CONFLICT DO NOTHING`)
 	for i, r := range registries {
@@ -339,7 +340,8 @@ VALUES ($1, $2, 'interactive', $3, $4, $5, $6, 'g1', 'x', 'PENDING', '{}')`, s, 
 		w.add(`INSERT INTO background_tasks (id, kind, owner) VALUES ($1, 'x', $2)`, w.id(), u.id)
 		c := w.id()
 		w.add(
-			`INSERT INTO circuits (id, proxy, mode, label, session_id, kernel_id, app, protocol, target, path, user_id, created_by, public, allowed, created_at)
+			`INSERT INTO circuits (id, proxy, mode, label, session_id, kernel_id, app, protocol, target, path, user_id, created_by, public,
+allowed, created_at)
 VALUES ($1, 'p', 'subdomain', $2, $3, $4, 'a', 'http', 1, '/', $5, $5, $6, '{}', now())`,
 			c,
 			fmt.Sprint("l", i),
@@ -372,7 +374,8 @@ func (w *world) folders() {
 			project, domain, scope = &p.id, p.domain, "project:"+p.id
 		}
 		w.add(
-			`INSERT INTO folders (id, name, host, domain_name, quota_scope, usage_mode, permission, user_id, project_id, creator_id, cloneable, status)
+			`INSERT INTO folders (id, name, host, domain_name, quota_scope, usage_mode, permission, user_id, project_id, creator_id, cloneable,
+status)
 VALUES ($1, $2, 'x:y', $3, $4, 'general', $5, $6, $7, $8, false, 'ready')`,
 			id,
 			fmt.Sprint("f", i),

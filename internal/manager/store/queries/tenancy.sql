@@ -140,3 +140,6 @@ SELECT * FROM users WHERE id = ANY(@ids::uuid[]);
 
 -- name: UserByRef :one
 SELECT * FROM users WHERE email = @ref::text OR id::text = @ref::text LIMIT 1;
+
+-- name: SetRegistriesOfDomain :execrows
+UPDATE domains SET allowed_docker_registries = @registries::text[], modified_at = now() WHERE name = @name;
