@@ -193,6 +193,7 @@ images LIMIT 1`)
 	require.True(t, fault.Is(err, fault.Denied), "%v", err)
 	require.ErrorContains(t, err, "r.example")
 
+	// This writes domains.allowed_docker_registries.
 	require.NoError(t, w.Tenancy.AllowRegistries(ctx, w.Admin, "default", []string{"r.example"}))
 	for _, bad := range []string{"", "r.example/team", "a b"} {
 		err := w.Tenancy.AllowRegistries(ctx, w.Admin, "default", []string{bad})
