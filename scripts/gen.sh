@@ -33,3 +33,4 @@ command -v protoc >/dev/null || { echo "gen: protoc is missing; next: apt-get in
 (cd internal/wire/node && protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative node.proto)
 (cd internal/manager/graphapi && gqlgen generate --config gqlgen.yml)
 go test ./internal/cluster -run '^TestDrawing$' -update
+go test ./internal/manager/authztest -run '^TestDocument$' -update

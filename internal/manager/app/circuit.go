@@ -60,25 +60,21 @@ func view(ctx context.Context, q *dbgen.Queries, id, viewer string) (dbgen.Circu
 	return rows[0], nil
 }
 
-func ownedCircuit(v dbgen.CircuitViewsRow) authz.Owned {
-	return authz.Owned{Noun: circuitNoun, Name: v.Circuit.ID, UserID: cluster.UserID(v.Circuit.UserID), AccessKey: cluster.AccessKey(v.AccessKey), Domain: v.DomainName, OwnerRole: authz.Role(v.OwnerRole)}
+func circuitObject(v dbgen.CircuitViewsRow) authz.Object {
+	return authz.Object{Name: v.Circuit.ID, Owner: cluster.UserID(v.Circuit.UserID), OwnerRole: authz.Role(v.OwnerRole), Domain: v.DomainName,
+		Public: v.Circuit.Public, Given: v.Shared}
 }
 
 // mayVisit lets in the owner, administrators, whom it is shared with, and everybody when it is public.
 func mayVisit(a authz.Actor, v dbgen.CircuitViewsRow) error {
-	if err := authz.Authenticated(a); err != nil {
-		return err
-	}
-	if v.Shared || v.Circuit.Public {
-		return nil
-	}
-	return authz.Write(a, ownedCircuit(v))
+	return authz.Circuits.Check(a, authz.Visit, circuitObject(v))
 }
 
 func (s *Service) seen(a authz.Actor, v dbgen.CircuitViewsRow, all map[string]Proxy) Circuit {
 	c := v.Circuit
 	out := Circuit{ID: c.ID, App: c.App, Protocol: c.Protocol, SessionID: cluster.SessionID(c.SessionID), SessionName: v.SessionName, Mode: proxy.Mode(c.Mode), Public: c.Public,
-		Mine: authz.Write(a, ownedCircuit(v)) == nil, Allowed: []string{}, SharedUsers: []string{}, SharedProjects: []string{}, CreatedAt: c.CreatedAt.UTC()}
+		Mine: authz.Circuits.May(a, authz.Change, circuitObject(v)), Allowed: []string{}, SharedUsers: []string{}, SharedProjects: []string{},
+		CreatedAt: c.CreatedAt.UTC()}
 	label, port := "", 0
 	if c.Label != nil {
 		label = *c.Label
@@ -95,7 +91,7 @@ func (s *Service) seen(a authz.Actor, v dbgen.CircuitViewsRow, all map[string]Pr
 		at := c.LastActivity.UTC()
 		out.LastUsed = &at
 	}
-	if out.Mine || authz.Read(a, ownedCircuit(v)) == nil {
+	if authz.Sessions.May(a, authz.See, circuitObject(v)) {
 		out.Allowed, out.SharedUsers, out.SharedProjects = c.Allowed, v.SharedUsers, v.SharedProjects
 	}
 	return out
@@ -291,10 +287,7 @@ func (s *Service) lockMine(ctx context.Context, tx *store.Tx, a authz.Actor, id 
 	if err != nil {
 		return v, err
 	}
-	if err := authz.Write(a, ownedCircuit(v)); err != nil {
-		if fault.Is(err, fault.NotFound) && v.Shared {
-			return v, fault.Deniedf("this circuit is shared with you, but only its owner may change it").WithReason("generic-forbidden")
-		}
+	if err := authz.Circuits.Check(a, authz.Change, circuitObject(v)); err != nil {
 		return v, err
 	}
 	return locked(ctx, tx, v.Circuit.ID, string(a.UserID))

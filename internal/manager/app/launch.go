@@ -124,7 +124,10 @@ func (s *Service) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.La
 	if err != nil {
 		return none, err
 	}
-	if _, err := s.visitor(ctx, l.UserID, func(a authz.Actor) error { return authz.Write(a, owned(r)) }); err != nil {
+	if _, err := s.visitor(ctx, l.UserID, func(a authz.Actor) error {
+		return authz.Sessions.Check(a, authz.Change,
+			objectOf(r))
+	}); err != nil {
 		return none, err
 	}
 	want, err := ParseWant(req.App, req.Port, req.Envs, req.Arguments)
@@ -153,7 +156,10 @@ func (s *Service) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.La
 	reply := proxy.LaunchReply{Code: code}
 	err = s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		// Starting the app may have taken long.
-		if _, err := held(ctx, tx, l.UserID, func(a authz.Actor) error { return authz.Write(a, owned(r)) }); err != nil {
+		if _, err := held(ctx, tx, l.UserID, func(a authz.Actor) error {
+			return authz.Sessions.Check(a, authz.Change,
+				objectOf(r))
+		}); err != nil {
 			return err
 		}
 		all, err := s.proxies(ctx, tx.Queries)
@@ -409,7 +415,10 @@ func (s *Service) Ticket(ctx context.Context, a authz.Actor, ref string, owner c
 	var out Ticket
 	err = s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		// Starting the app may have taken long.
-		if _, err := held(ctx, tx, string(a.UserID), func(a authz.Actor) error { return authz.Write(a, owned(r)) }); err != nil {
+		if _, err := held(ctx, tx, string(a.UserID), func(a authz.Actor) error {
+			return authz.Sessions.Check(a, authz.Change,
+				objectOf(r))
+		}); err != nil {
 			return err
 		}
 		id, _, err := s.publish(ctx, tx, w)

@@ -83,8 +83,8 @@ func (s *Service) use(ctx context.Context, a authz.Actor, ref string, owner clus
 	return r, way, nil
 }
 
-func owned(r dbgen.AppSessionRow) authz.Owned {
-	return authz.Owned{Noun: sessionNoun, Name: r.Name, UserID: cluster.UserID(r.UserID), AccessKey: cluster.AccessKey(r.AccessKey), Domain: r.DomainName, OwnerRole: authz.Role(r.OwnerRole)}
+func objectOf(r dbgen.AppSessionRow) authz.Object {
+	return authz.Object{Name: r.Name, Owner: cluster.UserID(r.UserID), OwnerRole: authz.Role(r.OwnerRole), Domain: r.DomainName}
 }
 
 // look is the way to a session's runner for the manager's own questions.

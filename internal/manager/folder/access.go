@@ -7,97 +7,67 @@ import (
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
 
-// holding is what decides about an actor's rights on a folder.
-type holding struct {
-	user       cluster.UserID // of user folders
-	ownerRole  authz.Role     // of user folders
-	project    cluster.ProjectID
-	modelStore bool // of project folders
-	domain     string
-	creator    cluster.UserID
-	permission cluster.MountPermission
-	granted    cluster.MountPermission // to the actor; "" is nothing
-}
-
-// access is what an actor may do with a folder.
+// access is what an actor may do with a folder, as authz.Folders decides.
 type access struct {
 	visible bool
 	// reach reports whether the folder is the actor's own, shared with the actor or of a project of the actor; what
 	// administrators merely manage is not, and is not mounted.
 	reach   bool
-	owner   bool // may change the folder itself
-	granted bool
+	owner   bool                    // may change the folder itself
+	granted bool                    // the folder is another user's and shared with the actor
 	files   cluster.MountPermission // "" is nothing
 }
 
-// accessOf decides. Owners may write and delete files unless the folder is read-only; members of a project have the
-// folder's permission unless they were given another one; administrators manage what their domain has, but not what
-// belongs to superadmins; monitors see that folders exist.
-func accessOf(a authz.Actor, h holding) access {
-	if !a.Known() {
-		return access{}
+func accessOf(a authz.Actor, o authz.Object) access {
+	out := access{
+		visible: authz.Folders.May(a, authz.See, o), reach: authz.Folders.May(a, authz.Reach, o), owner: authz.Folders.May(a, authz.Change, o),
+		granted: o.Given && o.Owner != "" && o.Owner != a.UserID && a.Known(),
 	}
-	manages := a.DomainAdmin(h.domain) && (h.ownerRole != authz.RoleSuperadmin || a.Superadmin())
-	own := cluster.ReadWriteDelete
-	if h.permission == cluster.ReadOnly {
-		own = cluster.ReadOnly
-	}
-	var out access
 	switch {
-	case h.user != "" && h.user == a.UserID:
-		out = access{visible: true, reach: true, owner: true, files: own}
-	case h.project != "" && a.Member(h.project):
-		out = access{visible: true, reach: true, files: h.permission}
-		if h.granted != "" {
-			out.files = h.granted
-		}
-		if h.modelStore && h.creator == a.UserID {
-			out.owner, out.files = true, cluster.ReadWriteDelete
-		}
-	case h.user != "" && h.granted != "":
-		out = access{visible: true, reach: true, granted: true, files: h.granted}
-	}
-	if manages && !out.owner {
-		out.visible, out.owner = true, true
-		if out.files != cluster.ReadWriteDelete && !out.granted {
-			out.files = own
-			if h.project != "" {
-				out.files = cluster.ReadWriteDelete
-			}
-		}
-	}
-	if a.Monitor() {
-		out.visible = true
+	case authz.Folders.May(a, authz.DeleteFiles, o):
+		out.files = cluster.ReadWriteDelete
+	case authz.Folders.May(a, authz.WriteFiles, o):
+		out.files = cluster.ReadWrite
+	case authz.Folders.May(a, authz.ReadFiles, o):
+		out.files = cluster.ReadOnly
 	}
 	return out
 }
 
-// rights are the access in the wire's words.
-func (x access) rights() []string {
+// rightVerbs says which verb of authz.Folders the wire's rights mean.
+var rightVerbs = []struct {
+	verb   authz.Verb
+	rights []string
+}{
+	{authz.See, []string{"read_attribute"}},
+	{authz.Change, []string{"update_attribute", "delete_vfolder", "assign_permission_to_others", "clone"}},
+	{authz.ReadFiles, []string{"read_content", "mount_ro"}},
+	{authz.WriteFiles, []string{"write_content", "mount_rw"}},
+	{authz.DeleteFiles, []string{"delete_content", "mount_wd"}},
+}
+
+// rightsOf are the actor's rights in the wire's words.
+func rightsOf(a authz.Actor, o authz.Object) []string {
 	out := []string{}
-	add := func(is bool, names ...string) {
-		if is {
-			out = append(out, names...)
+	for _, r := range rightVerbs {
+		if authz.Folders.May(a, r.verb, o) {
+			out = append(out, r.rights...)
 		}
 	}
-	add(x.visible, "read_attribute")
-	add(x.owner, "update_attribute", "delete_vfolder", "assign_permission_to_others", "clone")
-	add(x.files != "", "read_content", "mount_ro")
-	add(x.files.CanWrite(), "write_content", "mount_rw")
-	add(x.files == cluster.ReadWriteDelete, "delete_content", "mount_wd")
 	return out
 }
 
-func holdingOf(r dbgen.FolderViewsRow) holding {
-	return holding{user: cluster.UserID(text(r.Folder.UserID)), ownerRole: authz.Role(r.OwnerRole), project: cluster.ProjectID(text(r.Folder.ProjectID)),
-		modelStore: r.ProjectType == "model-store", domain: r.Folder.DomainName, creator: cluster.UserID(text(r.Folder.CreatorID)),
-		permission: cluster.MountPermission(r.Folder.Permission), granted: cluster.MountPermission(r.Granted)}
+func objectOf(r dbgen.FolderViewsRow) authz.Object {
+	return authz.Object{Name: r.Folder.Name, Owner: cluster.UserID(text(r.Folder.UserID)), OwnerRole: authz.Role(r.OwnerRole),
+		Domain:  r.Folder.DomainName,
+		Project: cluster.ProjectID(text(r.Folder.ProjectID)), ProjectType: r.ProjectType, Creator: cluster.UserID(text(r.Folder.CreatorID)),
+		Permission: cluster.MountPermission(r.Folder.Permission), Granted: cluster.MountPermission(r.Granted), Given: r.Granted != ""}
 }
 
 // view is a folder as the actor sees it; ok is false for strangers.
 func view(a authz.Actor, r dbgen.FolderViewsRow) (f Folder, ok bool) {
-	h := holdingOf(r)
-	x := accessOf(a, h)
+	o := objectOf(r)
+	x := accessOf(a, o)
 	if !x.visible {
 		return Folder{}, false
 	}
@@ -107,16 +77,18 @@ func view(a authz.Actor, r dbgen.FolderViewsRow) (f Folder, ok bool) {
 	}
 	f = Folder{
 		ID: cluster.FolderID(r.Folder.ID), Name: r.Folder.Name, Host: r.Folder.Host, Scope: scope, Status: cluster.FolderStatus(r.Folder.Status),
-		StatusInfo: r.Folder.StatusInfo, StatusChangedAt: r.Folder.StatusChanged.UTC(), Usage: UsageMode(r.Folder.UsageMode), Permission: h.permission,
-		Ownership: OfUser, Domain: h.domain, UserID: h.user, UserEmail: r.UserEmail, ProjectID: h.project, ProjectName: r.ProjectName, CreatorID: h.creator,
-		Creator: r.Creator, Cloneable: r.Folder.Cloneable, UnmanagedPath: text(r.Folder.UnmanagedPath), CreatedAt: r.Folder.CreatedAt.UTC(),
+		StatusInfo: r.Folder.StatusInfo, StatusChangedAt: r.Folder.StatusChanged.UTC(), Usage: UsageMode(r.Folder.UsageMode),
+		Permission: o.Permission,
+		Ownership:  OfUser, Domain: o.Domain, UserID: o.Owner, UserEmail: r.UserEmail, ProjectID: o.Project, ProjectName: r.ProjectName,
+		CreatorID: o.Creator,
+		Creator:   r.Creator, Cloneable: r.Folder.Cloneable, UnmanagedPath: text(r.Folder.UnmanagedPath), CreatedAt: r.Folder.CreatedAt.UTC(),
 		LastUsed: utc(r.Folder.LastUsed), Files: r.Folder.NumFiles, Bytes: r.Folder.CurSize, Complete: r.Folder.SizeComplete, SizedAt: utc(r.Folder.SizedAt),
-		IsOwner: x.owner, Granted: x.granted, Effective: x.files, Rights: x.rights(),
+		IsOwner: x.owner, Purgeable: authz.Folders.May(a, authz.Purge, o), Granted: x.granted, Effective: x.files, Rights: rightsOf(a, o),
 	}
 	if f.Bytes == nil {
 		f.SizedAt = nil // a count that failed is not one
 	}
-	if h.project != "" {
+	if o.Project != "" {
 		f.Ownership = OfProject
 	}
 	return f, true

@@ -15,17 +15,17 @@ func TestAccess(t *testing.T) {
 		return authz.Actor{UserID: cluster.UserID(id), AccessKey: "k", Role: authz.Role(role), Domain: domain, Projects: projects}
 	}
 	const ro, rw, wd = cluster.ReadOnly, cluster.ReadWrite, cluster.ReadWriteDelete
-	mine := holding{user: "u", ownerRole: "user", domain: "d", permission: rw}
-	readOnly := holding{user: "u", ownerRole: "user", domain: "d", permission: ro}
-	granted := holding{user: "u", ownerRole: "user", domain: "d", permission: rw, granted: ro}
-	roots := holding{user: "u", ownerRole: "superadmin", domain: "d", permission: rw}
-	project := holding{project: "p", domain: "d", permission: rw}
-	override := holding{project: "p", domain: "d", permission: rw, granted: ro}
-	model := holding{project: "p", domain: "d", permission: ro, modelStore: true, creator: "u"}
+	mine := authz.Object{Owner: "u", OwnerRole: "user", Domain: "d", Permission: rw}
+	readOnly := authz.Object{Owner: "u", OwnerRole: "user", Domain: "d", Permission: ro}
+	granted := authz.Object{Owner: "u", OwnerRole: "user", Domain: "d", Permission: rw, Granted: ro, Given: true}
+	roots := authz.Object{Owner: "u", OwnerRole: "superadmin", Domain: "d", Permission: rw}
+	project := authz.Object{Project: "p", Domain: "d", Permission: rw}
+	override := authz.Object{Project: "p", Domain: "d", Permission: rw, Granted: ro, Given: true}
+	model := authz.Object{Project: "p", Domain: "d", Permission: ro, ProjectType: "model-store", Creator: "u"}
 	for _, c := range []struct {
 		name string
 		a    authz.Actor
-		h    holding
+		h    authz.Object
 		want access
 	}{
 		{"owner", actor("u", "user", "d"), mine, access{true, true, true, false, wd}},
@@ -52,7 +52,7 @@ func TestAccess(t *testing.T) {
 			t.Errorf("%s: got %+v, want %+v", c.name, got, c.want)
 		}
 	}
-	if got := accessOf(actor("x", "user", "d"), granted).rights(); !slices.Equal(got, []string{"read_attribute", "read_content", "mount_ro"}) {
+	if got := rightsOf(actor("x", "user", "d"), granted); !slices.Equal(got, []string{"read_attribute", "read_content", "mount_ro"}) {
 		t.Errorf("rights of a reader = %v", got)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 // HostPermissions are permissions by host, as policies list them.
@@ -33,7 +34,7 @@ func (h HostPermissions) check() (map[string]any, error) {
 
 // AllowInDomain replaces what a domain allows on hosts (superadmins).
 func (s *Service) AllowInDomain(ctx context.Context, a authz.Actor, domain string, hosts HostPermissions) error {
-	if err := authz.NeedSuperadmin(a, "change what domains allow"); err != nil {
+	if err := authz.Domains.Need(a, authz.Administer, authz.Object{}, "change what domains allow"); err != nil {
 		return err
 	}
 	allowed, err := hosts.check()
@@ -59,8 +60,8 @@ func (s *Service) AllowInProject(ctx context.Context, a authz.Actor, project str
 	if err != nil {
 		return err
 	}
-	if !a.DomainAdmin(p.DomainName) {
-		return authz.NeedSuperadmin(a, "change what projects allow")
+	if err := authz.Projects.Check(a, authz.Change, tenancy.ProjectObject(p, project)); err != nil {
+		return err
 	}
 	allowed, err := hosts.check()
 	if err != nil {

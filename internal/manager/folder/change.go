@@ -234,12 +234,12 @@ func (s *Service) remove(ctx context.Context, a authz.Actor, f Folder) (Folder, 
 
 // Purge is DeleteForever that also forgets the row of a folder that was removed already (administrators).
 func (s *Service) Purge(ctx context.Context, a authz.Actor, ref string) (Folder, error) {
-	if err := authz.NeedAdmin(a, "purge folders"); err != nil {
-		return Folder{}, err
-	}
 	f, err := s.toChange(ctx, a, ref, trashed, PermitDelete, "purge")
 	if err != nil {
 		return f, err
+	}
+	if !f.Purgeable {
+		return f, authz.Folders.Need(a, authz.Purge, authz.Object{}, fmt.Sprintf("purge folder %s (%s)", f.Name, f.Host))
 	}
 	if f.Status == cluster.FolderDeleteComplete {
 		n, err := s.d.Store.ForgetFolder(ctx, string(f.ID))
@@ -250,7 +250,7 @@ func (s *Service) Purge(ctx context.Context, a authz.Actor, ref string) (Folder,
 
 // ChangeOwnership gives a user folder to another user (superadmins). Its files stay in the scope that they are in.
 func (s *Service) ChangeOwnership(ctx context.Context, a authz.Actor, ref, email string) error {
-	if err := authz.NeedSuperadmin(a, "change the owners of folders"); err != nil {
+	if err := authz.Folders.Need(a, authz.Administer, authz.Object{}, "change the owners of folders"); err != nil {
 		return err
 	}
 	f, err := s.find(ctx, a, ref, living)

@@ -50,12 +50,9 @@ func (s *Service) drafted(ctx context.Context, a authz.Actor, in CreateInput) (d
 			return d, err
 		}
 		modelStore := p.Type == "model-store"
-		if !modelStore {
-			if err := authz.NeedDomainAdmin(a, p.DomainName, "create folders of project "+p.Name); err != nil {
-				return d, err
-			}
-		} else if a.Monitor() && !a.Member(cluster.ProjectID(p.ID)) {
-			return d, authz.NotFound(projectNoun, in.Project)
+		o := authz.Object{Project: cluster.ProjectID(p.ID), ProjectType: p.Type, Domain: p.DomainName}
+		if err := authz.Folders.Need(a, authz.Create, o, "create folders of project "+p.Name); err != nil {
+			return d, err
 		}
 		if !p.IsActive {
 			return d, fault.Invalidf("project %s is not active and gets no more folders", p.Name).WithNext("ask an administrator to activate it, or choose another project")
@@ -66,6 +63,9 @@ func (s *Service) drafted(ctx context.Context, a authz.Actor, in CreateInput) (d
 		of, project = OfProject, cluster.ProjectID(p.ID)
 		d.scope, d.owner, d.row.ProjectID, d.row.DomainName = cluster.QuotaScope{Kind: cluster.ProjectScope, ID: p.ID}, p.ID, &p.ID, p.DomainName
 	} else {
+		if err := authz.Folders.Need(a, authz.Create, authz.Object{}, "create folders"); err != nil {
+			return d, err
+		}
 		d.scope, d.owner, d.row.UserID = cluster.QuotaScope{Kind: cluster.UserScope, ID: string(a.UserID)}, string(a.UserID), new(string(a.UserID))
 		d.email = a.Email
 	}
@@ -106,7 +106,7 @@ func (s *Service) Create(ctx context.Context, a authz.Actor, in CreateInput) (Fo
 		return Folder{}, err
 	}
 	if in.UnmanagedPath != "" {
-		if err := authz.NeedSuperadmin(a, "create folders with an unmanaged path"); err != nil {
+		if err := authz.Folders.Need(a, authz.Administer, authz.Object{}, "create folders with an unmanaged path"); err != nil {
 			return Folder{}, err
 		}
 		if !path.IsAbs(in.UnmanagedPath) || path.Clean(in.UnmanagedPath) != in.UnmanagedPath || len(in.UnmanagedPath) > 1024 || store.Text(in.UnmanagedPath) != in.UnmanagedPath {

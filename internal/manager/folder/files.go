@@ -407,7 +407,7 @@ func (s *Service) count(ctx context.Context, p place, within time.Duration) (Usa
 
 // Usage counts what a folder holds (superadmins); host "" is the folder's.
 func (s *Service) Usage(ctx context.Context, a authz.Actor, host, ref string) (Usage, error) {
-	if err := authz.NeedSuperadmin(a, "count files of folders"); err != nil {
+	if err := authz.Folders.Need(a, authz.Administer, authz.Object{}, "count files of folders"); err != nil {
 		return Usage{}, err
 	}
 	f, err := s.onHost(ctx, a, host, ref)

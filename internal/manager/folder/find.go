@@ -5,11 +5,15 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/manager/store/facts"
+	"berth.dev/berth/internal/manager/store/list"
 )
 
 // Load returns those of the folders that the actor may see.
@@ -92,26 +96,12 @@ func (s *Service) named(ctx context.Context, a authz.Actor, name string, prefer 
 	if name != store.Text(name) || len(name) > 256 {
 		return nil, nil
 	}
-	var all []idAndStatus
-	rows, err := s.d.Store.FoldersInReach(ctx, name, string(a.UserID), store.Texts(a.Projects), bool(prefer))
+	all, err := s.called(ctx, a, authz.Reach, name, prefer)
+	if err == nil && len(all) == 0 {
+		all, err = s.called(ctx, a, authz.See, name, prefer)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("find folder %q: %w", name, err)
-	}
-	for _, r := range rows {
-		all = append(all, idAndStatus{r.ID, r.Status})
-	}
-	if len(all) == 0 && (a.Superadmin() || a.Monitor() || a.Role == authz.RoleAdmin) {
-		domain := &a.Domain
-		if a.Superadmin() || a.Monitor() {
-			domain = nil
-		}
-		rows, err := s.d.Store.FoldersManaged(ctx, name, domain, bool(prefer))
-		if err != nil {
-			return nil, fmt.Errorf("find folder %q: %w", name, err)
-		}
-		for _, r := range rows {
-			all = append(all, idAndStatus{r.ID, r.Status})
-		}
+		return nil, err
 	}
 	var preferred, others []string
 	for _, r := range all {
@@ -127,6 +117,25 @@ func (s *Service) named(ctx context.Context, a authz.Actor, name string, prefer 
 	return others, nil
 }
 
+// called are the folders of a name with which the actor may do it, the preferred ones first, at most 20. Folders of which only the
+// row remains are left out.
+func (s *Service) called(ctx context.Context, a authz.Actor, v authz.Verb, name string, prefer preference) ([]idAndStatus, error) {
+	var b list.Builder
+	sql := "SELECT f.id::text, f.status FROM " + facts.Folders.From + " WHERE f.name = " + b.Arg(name) +
+		" AND f.status <> 'delete-complete' AND " +
+		facts.Folders.Where(a, v, b.Arg) + " ORDER BY (f.status LIKE 'delete-%') <> " + b.Arg(bool(prefer)) +
+		"::boolean, f.created_at, f.id LIMIT 20"
+	rows, err := s.d.Store.Pool().Query(ctx, sql, b.Args...)
+	if err != nil {
+		return nil, fmt.Errorf("find folder %q: %w", name, err)
+	}
+	out, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (f idAndStatus, err error) { return f, r.Scan(&f.id, &f.status) })
+	if err != nil {
+		return nil, fmt.Errorf("find folder %q: %w", name, err)
+	}
+	return out, nil
+}
+
 func tooMany(ref string, ids []string, found map[cluster.FolderID]Folder) error {
 	matches := []map[string]any{}
 	for _, id := range ids {
@@ -138,5 +147,3 @@ func tooMany(ref string, ids []string, found map[cluster.FolderID]Folder) error 
 	return fault.NotFoundf("several folders are called %q", ref).WithReason("too-many-vfolders").
 		WithData(map[string]any{"matches": matches}).WithNext("name the folder by its id")
 }
-
-const zeroUUID = "00000000-0000-0000-0000-000000000000"

@@ -90,6 +90,8 @@ type Folder struct {
 
 	// IsOwner reports whether the actor may change the folder as its owner does.
 	IsOwner bool
+	// Purgeable reports whether the actor may purge it.
+	Purgeable bool
 	// Granted reports whether the folder is another user's that was shared with the actor.
 	Granted bool
 	// Effective is what the actor may do with the files; "" is nothing.

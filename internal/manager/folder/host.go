@@ -207,7 +207,7 @@ func (s *Service) defaultHost(ctx context.Context, among func(host string) bool)
 
 // SetDefaultHost chooses the host of folders that name none; "" is none (superadmins).
 func (s *Service) SetDefaultHost(ctx context.Context, a authz.Actor, host string) error {
-	if err := authz.NeedSuperadmin(a, "choose the default folder host"); err != nil {
+	if err := authz.FolderHosts.Need(a, authz.Administer, authz.Object{}, "choose the default folder host"); err != nil {
 		return err
 	}
 	if host != "" {
@@ -267,7 +267,7 @@ func orEmpty(list []string) []string {
 
 // AllHosts are all that are known (superadmins); Info is empty.
 func (s *Service) AllHosts(ctx context.Context, a authz.Actor) (Hosts, error) {
-	if err := authz.NeedSuperadmin(a, "list all folder hosts"); err != nil {
+	if err := authz.FolderHosts.Need(a, authz.Administer, authz.Object{}, "list all folder hosts"); err != nil {
 		return Hosts{}, err
 	}
 	known := s.volumes()
@@ -298,7 +298,7 @@ func (s *Service) PermissionsOfHosts(_ context.Context, a authz.Actor) ([]HostPe
 
 // Volumes are all that proxies have (superadmins and monitors).
 func (s *Service) Volumes(_ context.Context, a authz.Actor) ([]Volume, error) {
-	if err := authz.NeedReadAll(a, "look at volumes"); err != nil {
+	if err := authz.FolderHosts.Need(a, authz.See, authz.Object{}, "look at volumes"); err != nil {
 		return nil, err
 	}
 	known := s.volumes()
@@ -327,7 +327,7 @@ func (s *Service) Volume(ctx context.Context, a authz.Actor, host string) (Volum
 
 // PerfMetric is what a proxy measures of a volume, as it says it (superadmins).
 func (s *Service) PerfMetric(ctx context.Context, a authz.Actor, host string) (json.RawMessage, error) {
-	if err := authz.NeedSuperadmin(a, "look at the performance of volumes"); err != nil {
+	if err := authz.FolderHosts.Need(a, authz.Administer, authz.Object{}, "look at the performance of volumes"); err != nil {
 		return nil, err
 	}
 	v, err := s.knownHost(host)

@@ -6,11 +6,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
+
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
-	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/manager/store/facts"
 	"berth.dev/berth/internal/manager/store/list"
 )
 
@@ -33,46 +35,65 @@ func (s *Service) List(ctx context.Context, a authz.Actor, q ListQuery) ([]Folde
 		}
 		q.All = false
 	}
-	arg := dbgen.ListFoldersParams{AfterID: zeroUUID, UserID: string(viewer.UserID), Projects: store.Texts(viewer.Projects), MaxRows: listPage}
-	switch {
-	case q.All && (a.Superadmin() || a.Monitor()):
-		arg.Every = true
-	case q.All && a.DomainAdmin(a.Domain):
-		arg.Every, arg.DomainName = true, a.Domain
+	verb := authz.Reach
+	if q.All {
+		verb = authz.See
 	}
+	project := ""
 	if q.Project != "" {
 		p, err := s.d.Tenancy.VisibleProject(ctx, a, q.Project, a.Domain)
 		if err != nil {
 			return nil, err
 		}
-		arg.ProjectID = &p.ID
-		if !a.Member(cluster.ProjectID(p.ID)) && !slices.Contains(arg.Projects, p.ID) {
-			arg.Projects = append(arg.Projects, p.ID) // an administrator looks
-		}
+		project = p.ID
 	}
 	out := []Folder{}
+	after := folderKey{}
 	for len(out) < ListMost {
-		page, err := s.d.Store.ListFolders(ctx, arg)
+		page, err := s.listPage(ctx, a, viewer, verb, project, after)
 		if err != nil {
-			return nil, fmt.Errorf("list folders: %w", err)
+			return nil, err
 		}
 		ids := make([]string, len(page))
-		for i, r := range page {
-			ids[i] = r.ID
-			arg.AfterName, arg.AfterID = r.Name, r.ID
+		for i, k := range page {
+			ids[i], after = k.id, k
 		}
 		found, err := load(ctx, s.d.Store.Queries, viewer, ids)
 		if err != nil {
 			return nil, err
 		}
-		for _, id := range ids {
-			if f, ok := found[cluster.FolderID(id)]; ok {
-				out = append(out, f)
-			}
-		}
+		out = append(out, list.InOrder(ids, found)...)
 		if len(page) < listPage {
 			break
 		}
+	}
+	return out, nil
+}
+
+type folderKey struct{ name, id string }
+
+// listPage are the next folders of a list by name. With a project the list holds that project's folders, which an administrator
+// who looks at them need not have in reach, and those that belong to no project.
+func (s *Service) listPage(ctx context.Context, a, viewer authz.Actor, v authz.Verb, project string, after folderKey) ([]folderKey, error) {
+	var b list.Builder
+	sql := "SELECT f.name, f.id::text FROM " + facts.Folders.From + " WHERE f.status <> 'delete-complete'"
+	if after.id != "" {
+		sql += " AND (f.name, f.id) > (" + b.Arg(after.name) + ", " + b.Arg(after.id) + "::uuid)"
+	}
+	may := facts.Folders.Where(viewer, v, b.Arg)
+	if project == "" {
+		sql += " AND " + may
+	} else {
+		id := b.Arg(project) + "::uuid"
+		sql += " AND (f.project_id IS NULL AND " + may + " OR f.project_id = " + id + " AND " + facts.Folders.Where(a, authz.See, b.Arg) + ")"
+	}
+	rows, err := s.d.Store.Pool().Query(ctx, sql+fmt.Sprintf(" ORDER BY f.name, f.id LIMIT %d", listPage), b.Args...)
+	if err != nil {
+		return nil, fmt.Errorf("list folders: %w", err)
+	}
+	out, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (k folderKey, err error) { return k, r.Scan(&k.name, &k.id) })
+	if err != nil {
+		return nil, fmt.Errorf("list folders: %w", err)
 	}
 	return out, nil
 }
@@ -102,8 +123,9 @@ func (s *Service) Search(ctx context.Context, a authz.Actor, q SearchQuery) (lis
 		return out, err
 	}
 	l := &list.Spec{Key: "f.id::text", Fields: folderFields, Order: "f.created_at DESC"}
-	l.From = searchFrom + l.Arg(string(a.UserID)) + "::uuid"
-	if err := searchWhere(l, a, q); err != nil {
+	me := l.Arg(string(a.UserID)) + "::uuid"
+	l.From = searchFrom + me
+	if err := searchWhere(l, me, a, q); err != nil {
 		return out, err
 	}
 	ids, total, err := l.Keys(ctx, s.d.Store.Pool(), q.Query)
@@ -118,24 +140,11 @@ func (s *Service) Search(ctx context.Context, a authz.Actor, q SearchQuery) (lis
 	return out, nil
 }
 
-// searchWhere says in SQL what accessOf says in Go: the former finds, the latter decides again about what was found.
-func searchWhere(l *list.Spec, a authz.Actor, q SearchQuery) error {
-	me, mine := l.Arg(string(a.UserID))+"::uuid", l.Arg(store.Texts(a.Projects))+"::uuid[]"
-	reach := "(f.user_id = " + me + " OR f.project_id = ANY(" + mine + ") OR f.user_id IS NOT NULL AND g.permission IS NOT NULL)"
-	manages := "false"
-	switch {
-	case a.Superadmin():
-		manages = "true"
-	case a.Role == authz.RoleAdmin:
-		manages = "(f.domain_name = " + l.Arg(a.Domain) + " AND coalesce(u.role, '') <> 'superadmin')"
-	}
-	sees := manages
-	if a.Monitor() {
-		sees = "true"
-	}
+// searchWhere narrows a search to what the actor may see and asks for; me is the placeholder of the actor.
+func searchWhere(l *list.Spec, me string, a authz.Actor, q SearchQuery) error {
 	// Folders of which only the row remains are left out, as everywhere.
 	l.Where("f.status <> 'delete-complete'")
-	l.Where("(" + reach + " OR " + sees + ")")
+	l.Where(facts.Folders.Where(a, authz.See, l.Arg))
 	switch q.Of {
 	case "":
 	case OwnFolders:
@@ -154,12 +163,16 @@ func searchWhere(l *list.Spec, a authz.Actor, q SearchQuery) error {
 		}
 		l.Where(in)
 	}
-	with, err := rightSQL(q.Right, "(f.user_id = "+me+")", "(f.project_id = ANY("+mine+"))", manages, me)
-	if err != nil {
-		return err
+	if q.Right == "" {
+		return nil
 	}
-	l.Where(with)
-	return nil
+	for _, r := range rightVerbs {
+		if slices.Contains(r.rights, q.Right) {
+			l.Where(facts.Folders.Where(a, r.verb, l.Arg))
+			return nil
+		}
+	}
+	return fault.Invalidf("%.80q is no right on folders", q.Right)
 }
 
 // scopeSQL says what lies in a scope. That of a project holds, besides the project's folders, those which the actor uses in every
@@ -178,30 +191,4 @@ func scopeSQL(l *list.Spec, scope, me string) (string, error) {
 		return "(f.user_id = " + arg + " OR EXISTS (SELECT 1 FROM folder_permissions x WHERE x.folder_id = f.id AND x.user_id = " + arg + "))", nil
 	}
 	return "", fault.Invalidf("%.80q is no scope of folders", scope).WithNext("write user:<uuid>, project:<uuid> or domain:<name>")
-}
-
-// rightSQL says in SQL who has one of the wire's rights.
-func rightSQL(right, own, member, manages, me string) (string, error) {
-	creator := "(" + member + " AND p.type = 'model-store' AND f.creator_id = " + me + ")"
-	owner := "(" + own + " OR " + creator + " OR " + manages + ")"
-	// The permission for files, in the order of accessOf.
-	files := "CASE WHEN " + own + " THEN CASE f.permission WHEN 'ro' THEN 'ro' ELSE 'wd' END" +
-		" WHEN " + creator + " THEN 'wd'" +
-		" WHEN f.project_id IS NOT NULL AND " + manages + " THEN 'wd'" +
-		" WHEN " + member + " THEN coalesce(g.permission, f.permission)" +
-		" WHEN f.user_id IS NOT NULL AND g.permission IS NOT NULL THEN g.permission" +
-		" WHEN " + manages + " THEN CASE f.permission WHEN 'ro' THEN 'ro' ELSE 'wd' END END"
-	switch right {
-	case "", "read_attribute":
-		return "true", nil
-	case "update_attribute", "delete_vfolder", "assign_permission_to_others", "clone":
-		return owner, nil
-	case "read_content", "mount_ro":
-		return "(" + files + ") IS NOT NULL", nil
-	case "write_content", "mount_rw":
-		return "(" + files + ") IN ('rw','wd')", nil
-	case "delete_content", "mount_wd":
-		return "(" + files + ") = 'wd'", nil
-	}
-	return "", fault.Invalidf("%.80q is no right on folders", right)
 }

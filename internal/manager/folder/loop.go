@@ -284,8 +284,11 @@ func (l *Loop) copy(ctx context.Context, f dbgen.Folder, host cluster.VolumeHost
 	return l.progress(ctx, *f.TaskID, t)
 }
 
+// noViewer reads folders for nobody.
+const noViewer = "00000000-0000-0000-0000-000000000000"
+
 func (l *Loop) beginCopy(ctx context.Context, f dbgen.Folder, host cluster.VolumeHost, scope cluster.QuotaScope) error {
-	rows, err := l.s.d.Store.FolderViews(ctx, zeroUUID, []string{*f.SourceID})
+	rows, err := l.s.d.Store.FolderViews(ctx, noViewer, []string{*f.SourceID})
 	if err != nil {
 		return fmt.Errorf("read the source: %w", err)
 	}

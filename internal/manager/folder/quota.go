@@ -28,24 +28,21 @@ func (s *Service) QuotaScope(ctx context.Context, a authz.Actor, host, scope str
 }
 
 func (s *Service) maySeeScope(ctx context.Context, a authz.Actor, sc cluster.QuotaScope) error {
-	if a.Superadmin() || a.Monitor() {
-		return nil
-	}
+	o := authz.Object{Name: sc.String()}
 	if sc.Kind == cluster.ProjectScope {
-		_, err := s.d.Tenancy.VisibleProject(ctx, a, sc.ID, a.Domain)
-		return err
+		p, err := s.d.Tenancy.FindProject(ctx, sc.ID, a.Domain)
+		if err != nil && !fault.Is(err, fault.NotFound) {
+			return err
+		}
+		o.Project, o.Domain = cluster.ProjectID(p.ID), p.DomainName
+	} else {
+		u, err := s.d.Store.UserByRef(ctx, sc.ID)
+		if err != nil && !store.Missing(err) {
+			return fmt.Errorf("find user %s: %w", sc.ID, err)
+		}
+		o.Owner, o.OwnerRole, o.Domain = cluster.UserID(u.ID), authz.Role(u.Role), u.DomainName
 	}
-	if sc.ID == string(a.UserID) {
-		return nil
-	}
-	u, err := s.d.Store.UserByRef(ctx, sc.ID)
-	if store.Missing(err) {
-		return authz.NotFound("quota scope", sc.String())
-	}
-	if err != nil {
-		return fmt.Errorf("find user %s: %w", sc.ID, err)
-	}
-	return authz.Read(a, authz.Owned{Noun: "quota scope", Name: sc.String(), UserID: cluster.UserID(u.ID), Domain: u.DomainName, OwnerRole: authz.Role(u.Role)})
+	return authz.QuotaScopes.Check(a, authz.See, o) // superadmins and monitors see scopes whose owners are gone, too
 }
 
 func (s *Service) quota(ctx context.Context, host string, sc cluster.QuotaScope) (Quota, error) {
@@ -83,7 +80,7 @@ func (s *Service) quota(ctx context.Context, host string, sc cluster.QuotaScope)
 
 // SetQuotaScope limits a scope on a host (superadmins).
 func (s *Service) SetQuotaScope(ctx context.Context, a authz.Actor, host, scope string, bytes int64) (Quota, error) {
-	if err := authz.NeedSuperadmin(a, "limit what scopes hold"); err != nil {
+	if err := authz.QuotaScopes.Need(a, authz.Administer, authz.Object{}, "limit what scopes hold"); err != nil {
 		return Quota{}, err
 	}
 	if bytes < 0 {
@@ -94,7 +91,7 @@ func (s *Service) SetQuotaScope(ctx context.Context, a authz.Actor, host, scope 
 
 // UnsetQuotaScope takes back what SetQuotaScope set: the policy's limit holds again (superadmins).
 func (s *Service) UnsetQuotaScope(ctx context.Context, a authz.Actor, host, scope string) (Quota, error) {
-	if err := authz.NeedSuperadmin(a, "limit what scopes hold"); err != nil {
+	if err := authz.QuotaScopes.Need(a, authz.Administer, authz.Object{}, "limit what scopes hold"); err != nil {
 		return Quota{}, err
 	}
 	return s.limitScope(ctx, host, scope, nil)
@@ -144,7 +141,7 @@ func (s *Service) GetQuota(ctx context.Context, a authz.Actor, host, ref string)
 
 // SetQuota is SetQuotaScope of a folder's scope.
 func (s *Service) SetQuota(ctx context.Context, a authz.Actor, host, ref string, bytes int64) (Quota, error) {
-	if err := authz.NeedSuperadmin(a, "limit what scopes hold"); err != nil {
+	if err := authz.QuotaScopes.Need(a, authz.Administer, authz.Object{}, "limit what scopes hold"); err != nil {
 		return Quota{}, err
 	}
 	f, err := s.onHost(ctx, a, host, ref)
@@ -156,7 +153,7 @@ func (s *Service) SetQuota(ctx context.Context, a authz.Actor, host, ref string,
 
 // UnsetQuota is UnsetQuotaScope of a folder's scope.
 func (s *Service) UnsetQuota(ctx context.Context, a authz.Actor, host, ref string) (Quota, error) {
-	if err := authz.NeedSuperadmin(a, "limit what scopes hold"); err != nil {
+	if err := authz.QuotaScopes.Need(a, authz.Administer, authz.Object{}, "limit what scopes hold"); err != nil {
 		return Quota{}, err
 	}
 	f, err := s.onHost(ctx, a, host, ref)

@@ -79,7 +79,7 @@ func (l *mountLookup) load(ctx context.Context, ids []string) error {
 		if !ok {
 			continue
 		}
-		m := &mountable{Folder: f, reach: accessOf(l.owner, holdingOf(r)).reach, project: l.project}
+		m := &mountable{Folder: f, reach: authz.Folders.May(l.owner, authz.Reach, objectOf(r)), project: l.project}
 		if m.permit, err = l.permitted(ctx, f); err != nil {
 			return err
 		}
@@ -111,15 +111,15 @@ func (l *mountLookup) find(ctx context.Context, src source) (*mountable, error) 
 	if src.byID {
 		return l.one(ctx, src, []string{src.folder})
 	}
-	rows, err := l.q.FoldersInReach(ctx, src.folder, string(l.owner.UserID), store.Texts(l.owner.Projects), bool(living))
+	rows, err := l.s.called(ctx, l.owner, authz.Reach, src.folder, living)
 	if err != nil {
-		return nil, fmt.Errorf("find folder %q: %w", src.folder, err)
+		return nil, err
 	}
 	var alive, all []string
 	for _, r := range rows {
-		all = append(all, r.ID)
-		if living.prefers(cluster.FolderStatus(r.Status)) {
-			alive = append(alive, r.ID)
+		all = append(all, r.id)
+		if living.prefers(cluster.FolderStatus(r.status)) {
+			alive = append(alive, r.id)
 		}
 	}
 	if len(alive) > 0 {

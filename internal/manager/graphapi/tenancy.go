@@ -108,8 +108,8 @@ func onlyHosts(props any) error {
 	v := reflect.ValueOf(props)
 	for i := range v.NumField() {
 		if name := v.Type().Field(i).Tag.Get("json"); !v.Field(i).IsNil() && name != "allowed_vfolder_hosts,omitempty" {
-			return fault.Invalidf("of domains and projects only allowed_vfolder_hosts can be changed in this version").
-				WithReason("not-implemented").
+			return fault.Invalidf("of domains and projects only allowed_vfolder_hosts and allowed_docker_registries can be changed "+
+				"in this version").WithReason("not-implemented").
 				WithNext("leave the other properties out")
 		}
 	}
@@ -117,6 +117,19 @@ func onlyHosts(props any) error {
 }
 
 func (m mutations) ModifyDomain(ctx context.Context, name string, p model.ModifyDomainInput) (*model.MutationReply, error) {
+	if registries := p.AllowedDockerRegistries; registries != nil {
+		p.AllowedDockerRegistries = nil
+		if err := onlyHosts(p); err != nil {
+			return reply(err)
+		}
+		list := make([]string, len(registries))
+		for i, r := range registries {
+			list[i] = value(r)
+		}
+		if err := m.tenancy.AllowRegistries(ctx, m.who(ctx), name, list); err != nil {
+			return reply(err)
+		}
+	}
 	return m.allow(p, p.AllowedVfolderHosts, func(hosts folder.HostPermissions) error {
 		return m.folders.AllowInDomain(ctx, m.who(ctx), name, hosts)
 	})

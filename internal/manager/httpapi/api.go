@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"path"
 	"runtime/debug"
 	"strconv"
@@ -279,7 +280,19 @@ func (a *API) authenticate(r *http.Request) (authz.Actor, error) {
 			WithNext("check the secret key, and that proxies on the way keep the Host header")
 	}
 	actor.ClientIP = clientIP(r)
+	if err := authz.From(actor, peer(r)); err != nil {
+		return none, err
+	}
 	return actor, nil
+}
+
+// peer is the address at the other end of the connection; the zero address when it has none, as on a local socket.
+func peer(r *http.Request) netip.Addr {
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return from.Addr()
 }
 
 func clientIP(r *http.Request) string {

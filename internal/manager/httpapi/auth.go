@@ -6,6 +6,7 @@ import (
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/seal"
 )
 
@@ -56,6 +57,13 @@ func (a *API) authorize(c *call) error {
 	}
 	k, err := a.tenancy.Authorize(c.ctx(), domain, user, seal.Secret(password))
 	if err != nil {
+		return err
+	}
+	actor, _, err := a.tenancy.Authenticate(c.ctx(), k.AccessKey)
+	if err != nil {
+		return err
+	}
+	if err := authz.From(actor, peer(c.r)); err != nil {
 		return err
 	}
 	return c.ok(api.LoginReply{Data: api.Login{

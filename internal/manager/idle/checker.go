@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
@@ -15,6 +17,7 @@ import (
 
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/manager/store/facts"
 )
 
 // Binding says where a checker applies; all empty is the whole cluster. Project is a name or an id (ids when read).
@@ -57,7 +60,7 @@ const (
 
 // Checkers lists all checkers (superadmins and monitors).
 func (s *Service) Checkers(ctx context.Context, a authz.Actor) ([]Checker, error) {
-	if err := authz.NeedReadAll(a, "list idle checkers"); err != nil {
+	if err := authz.IdleCheckers.Need(a, authz.See, authz.Object{}, "list idle checkers"); err != nil {
 		return nil, err
 	}
 	rows, err := s.d.Store.ListIdleCheckers(ctx)
@@ -91,7 +94,7 @@ func (s *Service) Checkers(ctx context.Context, a authz.Actor) ([]Checker, error
 
 // SetChecker makes a checker or replaces the one of that name with its bindings (superadmins). Sessions feel it within seconds.
 func (s *Service) SetChecker(ctx context.Context, a authz.Actor, c Checker) error {
-	if err := authz.NeedSuperadmin(a, "change idle checkers"); err != nil {
+	if err := authz.IdleCheckers.Need(a, authz.Administer, authz.Object{}, "change idle checkers"); err != nil {
 		return err
 	}
 	if err := c.check(); err != nil {
@@ -203,7 +206,7 @@ func (s *Service) idleBinding(ctx context.Context, a authz.Actor, b Binding) (ou
 
 // RemoveChecker removes a checker (superadmins).
 func (s *Service) RemoveChecker(ctx context.Context, a authz.Actor, name string) error {
-	if err := authz.NeedSuperadmin(a, "change idle checkers"); err != nil {
+	if err := authz.IdleCheckers.Need(a, authz.Administer, authz.Object{}, "change idle checkers"); err != nil {
 		return err
 	}
 	n, err := s.d.Store.DropIdleChecker(ctx, name)
@@ -246,32 +249,49 @@ func (s *Service) Report(ctx context.Context, a authz.Actor) (list []Report, tot
 	if err := authz.Authenticated(a); err != nil {
 		return nil, 0, err
 	}
-	f := filter{Limit: reportPage}
-	switch {
-	case a.Superadmin() || a.Monitor():
-	case a.DomainAdmin(a.Domain):
-		f.Domain = a.Domain
-	default:
-		f.User = string(a.UserID)
-	}
-	now := s.d.Clock()
+	now, after := s.d.Clock(), ""
 	for total < reportScan {
-		page, n, err := s.idleReports(ctx, f, now)
+		ids, err := s.reportable(ctx, a, after)
 		if err != nil {
 			return nil, 0, err
 		}
-		for _, r := range page {
-			list = append(list, r)
-			f.After = string(r.Session)
+		if len(ids) == 0 {
+			break
 		}
+		after = ids[len(ids)-1]
+		page, n, err := s.idleReports(ctx, filter{IDs: ids, Limit: len(ids)}, now, a)
+		if err != nil {
+			return nil, 0, err
+		}
+		list = append(list, page...)
 		total += n
 		slices.SortStableFunc(list, func(x, y Report) int { return x.first().Compare(y.first()) })
 		list = list[:min(len(list), maxReport)]
-		if n < reportPage {
+		if len(ids) < reportPage {
 			break
 		}
 	}
 	return list, total, nil
+}
+
+// reportable are the next running sessions after an id that the actor may see.
+func (s *Service) reportable(ctx context.Context, a authz.Actor, after string) ([]string, error) {
+	var args []any
+	arg := func(v any) string { args = append(args, v); return fmt.Sprintf("$%d", len(args)) }
+	sql := "SELECT s.id::text FROM " + facts.Sessions.From + " WHERE s.status = 'RUNNING' AND s.ended_at IS NULL"
+	if after != "" {
+		sql += " AND s.id > " + arg(after) + "::uuid"
+	}
+	sql += " AND " + facts.Sessions.Where(a, authz.See, arg) + fmt.Sprintf(" ORDER BY s.id LIMIT %d", reportPage)
+	rows, err := s.d.Store.Pool().Query(ctx, sql, args...)
+	if err != nil {
+		return nil, fmt.Errorf("find running sessions: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("find running sessions: %w", err)
+	}
+	return ids, nil
 }
 
 // first is when the session ends; sessions that do not come last.
@@ -366,8 +386,8 @@ func (s *Service) Checks(ctx context.Context, a authz.Actor, ids []cluster.Sessi
 	return out, nil
 }
 
-// idleReports judges one page; readers, if given, leave out what they may not see. n is the number of sessions read.
-func (s *Service) idleReports(ctx context.Context, f filter, now time.Time, readers ...authz.Actor) (list []Report, n int, err error) {
+// idleReports judges one page and leaves out what the actor may not see.
+func (s *Service) idleReports(ctx context.Context, f filter, now time.Time, a authz.Actor) (list []Report, n int, err error) {
 	rules, _, err := readRules(ctx, s.d.Store.Queries)
 	if err != nil {
 		return nil, 0, err
@@ -378,19 +398,19 @@ func (s *Service) idleReports(ctx context.Context, f filter, now time.Time, read
 	}
 	measure(ctx, s.d.Usage, page)
 	for _, x := range page {
-		o := authz.Owned{Noun: "session", Name: x.Row.Name, UserID: cluster.UserID(x.Row.UserID), AccessKey: cluster.AccessKey(x.Row.AccessKey),
-			Domain: x.Row.DomainName, OwnerRole: authz.Role(x.Row.UserRole)}
-		if slices.ContainsFunc(readers, func(a authz.Actor) bool { return authz.Read(a, o) != nil }) {
+		o := authz.Object{Owner: cluster.UserID(x.Row.UserID), OwnerRole: authz.Role(x.Row.UserRole), Domain: x.Row.DomainName}
+		if !authz.Sessions.May(a, authz.See, o) {
 			continue
 		}
-		r := Report{Session: x.ID, Name: x.Row.Name, UserEmail: x.Row.UserEmail, AccessKey: o.AccessKey, Project: cluster.ProjectID(x.Row.ProjectID),
-			Group: x.Row.ResourceGroup, StartedAt: x.StartedAt.UTC(), LastAccess: store.UTC(x.Row.LastAccess), Verdicts: x.Judge(now), At: now}
+		r := Report{Session: x.ID, Name: x.Row.Name, UserEmail: x.Row.UserEmail, AccessKey: cluster.AccessKey(x.Row.AccessKey),
+			Project: cluster.ProjectID(x.Row.ProjectID),
+			Group:   x.Row.ResourceGroup, StartedAt: x.StartedAt.UTC(), LastAccess: store.UTC(x.Row.LastAccess), Verdicts: x.Judge(now), At: now}
 		if x.Keep != nil && now.Before(x.Keep.Until) {
 			r.Keep = x.Keep
 		}
 		list = append(list, r)
 	}
-	return list, len(page), nil
+	return list, len(list), nil
 }
 
 // maxKeepAlive bounds what administrators grant.
@@ -411,7 +431,7 @@ func (s *Service) KeepAlive(ctx context.Context, a authz.Actor, ref string, owne
 	case o.Status.Final():
 		return time.Time{}, fault.Conflictf("session %s has ended", o.Name).WithReason("existing-session-not-running")
 	}
-	admin := a.DomainAdmin(o.DomainName)
+	admin := authz.Domains.May(a, authz.Change, authz.Object{Domain: o.DomainName})
 	if d == 0 {
 		if err := s.endKeepAlive(ctx, o, admin); err != nil {
 			return time.Time{}, err

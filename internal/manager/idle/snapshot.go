@@ -1,6 +1,7 @@
 package idle
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -226,9 +227,8 @@ func (s *candidate) Judge(now time.Time) []rule.Verdict {
 type filter struct {
 	// After is the last id of the page before; "" begins.
 	After string
-	// IDs, Domain and User narrow; empty means all.
-	IDs          []string
-	Domain, User string
+	// IDs narrows; empty means all.
+	IDs []string
 	// Limit is the largest number of sessions.
 	Limit int
 }
@@ -237,20 +237,7 @@ const firstID = "00000000-0000-0000-0000-000000000000"
 
 // readCandidates reads one page of running sessions in the order of their ids, without measurements.
 func readCandidates(ctx context.Context, q *dbgen.Queries, rules rules, f filter) ([]*candidate, error) {
-	arg := dbgen.IdleSessionsParams{After: f.After, Ids: f.IDs, MaxRows: int32(f.Limit)}
-	if arg.After == "" {
-		arg.After = firstID
-	}
-	if arg.Ids == nil {
-		arg.Ids = []string{}
-	}
-	if f.Domain != "" {
-		arg.DomainName = &f.Domain
-	}
-	if f.User != "" {
-		arg.UserID = &f.User
-	}
-	rows, err := q.IdleSessions(ctx, arg)
+	rows, err := q.IdleSessions(ctx, cmp.Or(f.After, firstID), append([]string{}, f.IDs...), int32(f.Limit))
 	if err != nil {
 		return nil, fmt.Errorf("read running sessions: %w", err)
 	}

@@ -35,9 +35,12 @@ type Image struct {
 	Agents   []cluster.AgentID // that have it
 }
 
-// Resolve finds the alive image that a text means: the exact reference, an alias, or the newest image of a
-// name without tag. Architecture "" means any.
-func (s *Service) Resolve(ctx context.Context, ref, architecture string) (dbgen.Image, error) {
+// Resolve finds the alive image that a text means among those that the actor may see: the exact reference, an alias, or the
+// newest image of a name without tag. Architecture "" means any.
+func (s *Service) Resolve(ctx context.Context, a authz.Actor, ref, architecture string) (dbgen.Image, error) {
+	if err := authz.Authenticated(a); err != nil {
+		return dbgen.Image{}, err
+	}
 	if !MayBeReference(ref) {
 		return dbgen.Image{}, NotFound(ref)
 	}
@@ -45,11 +48,17 @@ func (s *Service) Resolve(ctx context.Context, ref, architecture string) (dbgen.
 	if err != nil {
 		return dbgen.Image{}, fmt.Errorf("find image %q: %w", ref, err)
 	}
-	return Choose(rows, ref, architecture)
+	return Choose(a, rows, ref, architecture)
 }
 
-// Choose picks the first image of an architecture ("" is any) among those that a reference may mean.
-func Choose(rows []dbgen.FindImagesRow, ref, architecture string) (dbgen.Image, error) {
+// Choose picks the first image of an architecture ("" is any) among those that a reference may mean and that the actor may see.
+func Choose(a authz.Actor, found []dbgen.FindImagesRow, ref, architecture string) (dbgen.Image, error) {
+	var rows []dbgen.FindImagesRow
+	for _, r := range found {
+		if authz.Images.May(a, authz.See, authz.Object{Registry: r.Registry}) {
+			rows = append(rows, r)
+		}
+	}
 	for _, r := range rows {
 		if architecture == "" || r.Architecture == architecture {
 			return dbgen.Image{ID: r.ID, Reference: r.Reference, Registry: r.Registry, RegistryType: r.RegistryType, Project: r.Project, Name: r.Name,
@@ -63,6 +72,15 @@ func Choose(rows []dbgen.FindImagesRow, ref, architecture string) (dbgen.Image, 
 			WithNext("ask for architecture %s", rows[0].Architecture)
 	}
 	return dbgen.Image{}, NotFound(ref)
+}
+
+// Runnable refuses images whose registry the domain of a session's owner does not allow.
+func Runnable(owner authz.Actor, i dbgen.Image) error {
+	if authz.Images.May(owner, authz.Use, authz.Object{Registry: i.Registry}) {
+		return nil
+	}
+	return fault.Deniedf("domain %s does not allow images of registry %s, such as %s", owner.Domain, i.Registry, i.Reference).
+		WithNext("ask a superadmin to add the registry to the domain's allowed_docker_registries, or choose another image")
 }
 
 // MayBeReference reports whether a text may be a reference at all.
@@ -116,7 +134,7 @@ func (s *Service) Get(ctx context.Context, a authz.Actor, ref, architecture stri
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
 	}
-	row, err := s.findImage(ctx, ref, architecture)
+	row, err := s.findImage(ctx, a, ref, architecture)
 	if err != nil {
 		return nil, err
 	}
@@ -127,10 +145,10 @@ func (s *Service) Get(ctx context.Context, a authz.Actor, ref, architecture stri
 	return v[0], nil
 }
 
-func (s *Service) findImage(ctx context.Context, ref, architecture string) (dbgen.Image, error) {
+func (s *Service) findImage(ctx context.Context, a authz.Actor, ref, architecture string) (dbgen.Image, error) {
 	id, ok := cluster.CanonicalUUID(ref)
 	if !ok {
-		return s.Resolve(ctx, ref, architecture)
+		return s.Resolve(ctx, a, ref, architecture)
 	}
 	row, err := s.store.ImageByID(ctx, id)
 	if store.Missing(err) {
@@ -139,18 +157,21 @@ func (s *Service) findImage(ctx context.Context, ref, architecture string) (dbge
 	if err != nil {
 		return row, fmt.Errorf("find image %s: %w", ref, err)
 	}
+	if !authz.Images.May(a, authz.See, authz.Object{Registry: row.Registry}) {
+		return row, NotFound(ref)
+	}
 	return row, nil
 }
 
 // Alias makes or moves an alias (superadmins).
 func (s *Service) Alias(ctx context.Context, a authz.Actor, alias, target, architecture string) error {
-	if err := authz.NeedSuperadmin(a, "name images"); err != nil {
+	if err := authz.Images.Need(a, authz.Administer, authz.Object{}, "name images"); err != nil {
 		return err
 	}
 	if len(alias) == 0 || len(alias) > 255 || strings.ContainsFunc(alias, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
 		return fault.Invalidf("%q cannot be an alias", alias).WithNext("use 1 to 255 characters without spaces")
 	}
-	row, err := s.findImage(ctx, target, architecture)
+	row, err := s.findImage(ctx, a, target, architecture)
 	if err != nil {
 		return err
 	}
@@ -162,7 +183,7 @@ func (s *Service) Alias(ctx context.Context, a authz.Actor, alias, target, archi
 
 // Dealias removes an alias (superadmins).
 func (s *Service) Dealias(ctx context.Context, a authz.Actor, alias string) error {
-	if err := authz.NeedSuperadmin(a, "name images"); err != nil {
+	if err := authz.Images.Need(a, authz.Administer, authz.Object{}, "name images"); err != nil {
 		return err
 	}
 	n, err := s.store.DropAlias(ctx, alias)
@@ -177,10 +198,10 @@ func (s *Service) Dealias(ctx context.Context, a authz.Actor, alias string) erro
 
 // Forget hides an image from new sessions until an agent reports it with another content (superadmins).
 func (s *Service) Forget(ctx context.Context, a authz.Actor, ref, architecture string) (*Image, error) {
-	if err := authz.NeedSuperadmin(a, "forget images"); err != nil {
+	if err := authz.Images.Need(a, authz.Administer, authz.Object{}, "forget images"); err != nil {
 		return nil, err
 	}
-	row, err := s.findImage(ctx, ref, architecture)
+	row, err := s.findImage(ctx, a, ref, architecture)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/store/facts"
 	"berth.dev/berth/internal/manager/store/list"
 )
 
@@ -15,13 +16,14 @@ var imageFields = list.Fields{
 	"created_at": list.Time("i.created_at"), "last_used_at": list.Time("i.last_used_at"), "status": list.Text("i.status"),
 }
 
-// List lists alive images.
+// List lists alive images that the actor may see.
 func (s *Service) List(ctx context.Context, a authz.Actor, q list.Query) (list.Page[*Image], error) {
 	if err := authz.Authenticated(a); err != nil {
 		return list.Page[*Image]{}, err
 	}
 	l := &list.Spec{From: "images i", Key: "i.id::text", Fields: imageFields, Order: "i.reference"}
 	l.Where("i.status = 'ALIVE'")
+	l.Where(facts.Images.Where(a, authz.See, l.Arg))
 	keys, total, err := l.Keys(ctx, s.store.Pool(), q)
 	if err != nil {
 		return list.Page[*Image]{}, err

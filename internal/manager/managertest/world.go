@@ -113,7 +113,7 @@ func On(t testing.TB, d nouns.Deps) *World {
 func Serve(t testing.TB, set *nouns.Set) {
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	for _, run := range []func(context.Context) error{set.Tenancy.Run, set.Operations.Run, set.Sessions.Run, set.Apps.Run} {
+	for _, run := range []func(context.Context) error{set.Operations.Run, set.Sessions.Run, set.Apps.Run} {
 		running.Go(func() { _ = run(ctx) })
 	}
 	t.Cleanup(func() { stop(); running.Wait() })

@@ -55,7 +55,7 @@ var agentFields = list.Fields{
 
 // List lists agents (superadmins and monitors).
 func (s *Service) List(ctx context.Context, a authz.Actor, f Filter) (list.Page[*Agent], error) {
-	if err := authz.NeedReadAll(a, "list agents"); err != nil {
+	if err := authz.Agents.Need(a, authz.See, authz.Object{}, "list agents"); err != nil {
 		return list.Page[*Agent]{}, err
 	}
 	l := &list.Spec{From: "agents a", Key: "a.id", Fields: agentFields, Order: "a.first_contact"}
@@ -78,7 +78,7 @@ func (s *Service) List(ctx context.Context, a authz.Actor, f Filter) (list.Page[
 
 // Get returns one agent (superadmins and monitors).
 func (s *Service) Get(ctx context.Context, a authz.Actor, id cluster.AgentID) (*Agent, error) {
-	if err := authz.NeedReadAll(a, "look at agents"); err != nil {
+	if err := authz.Agents.Need(a, authz.See, authz.Object{}, "look at agents"); err != nil {
 		return nil, err
 	}
 	views, err := s.agentViews(ctx, []string{string(id)})

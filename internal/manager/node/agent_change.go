@@ -20,7 +20,7 @@ type Change struct {
 
 // Modify changes an agent (superadmins).
 func (s *Service) Modify(ctx context.Context, a authz.Actor, id cluster.AgentID, c Change) error {
-	if err := authz.NeedSuperadmin(a, "change agents"); err != nil {
+	if err := authz.Agents.Need(a, authz.Administer, authz.Object{}, "change agents"); err != nil {
 		return err
 	}
 	if c.Schedulable == nil && c.ResourceGroup == nil {
@@ -63,7 +63,7 @@ func (s *Service) Modify(ctx context.Context, a authz.Actor, id cluster.AgentID,
 
 // SetSchedulable includes or excludes agents from scheduling (superadmins).
 func (s *Service) SetSchedulable(ctx context.Context, a authz.Actor, ids []cluster.AgentID, schedulable bool) error {
-	if err := authz.NeedSuperadmin(a, "change agents"); err != nil {
+	if err := authz.Agents.Need(a, authz.Administer, authz.Object{}, "change agents"); err != nil {
 		return err
 	}
 	return s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error { return setSchedulable(ctx, tx, ids, schedulable) })

@@ -11,7 +11,7 @@ import (
 
 // Doctor compares the rows with each other (superadmins). No findings means healthy.
 func (s *Service) Doctor(ctx context.Context, a authz.Actor) ([]cluster.Finding, error) {
-	if err := authz.NeedReadAll(a, "examine the cluster"); err != nil {
+	if err := authz.Cluster.Need(a, authz.See, authz.Object{}, "examine the cluster"); err != nil {
 		return nil, err
 	}
 	return s.Findings(ctx)
@@ -38,10 +38,21 @@ func (s *Service) Findings(ctx context.Context) ([]cluster.Finding, error) {
 		}
 		switch {
 		case len(kernels) == 0:
-			out = append(out, cluster.Finding{"error", "session-without-kernels", "session " + r.ID, fmt.Sprintf("%s is %s and has no kernels", r.Name, r.Status), "berth session rm --force " + r.ID})
+			out = append(out, cluster.Finding{
+				Severity: "error",
+				Kind:     "session-without-kernels",
+				Object:   "session " + r.ID,
+				Detail:   fmt.Sprintf("%s is %s and has no kernels", r.Name, r.Status),
+				Next:     "berth session rm --force " + r.ID,
+			})
 		case cluster.SessionStatus(kernels) != r.Status:
-			out = append(out, cluster.Finding{"error", "session-disagrees", "session " + r.ID,
-				fmt.Sprintf("%s is %s, but its kernels (%v) say %s", r.Name, r.Status, r.Kernels, cluster.SessionStatus(kernels)), "restart the manager; report this as a defect"})
+			out = append(out, cluster.Finding{
+				Severity: "error",
+				Kind:     "session-disagrees",
+				Object:   "session " + r.ID,
+				Detail:   fmt.Sprintf("%s is %s, but its kernels (%v) say %s", r.Name, r.Status, r.Kernels, cluster.SessionStatus(kernels)),
+				Next:     "restart the manager; report this as a defect",
+			})
 		}
 	}
 	return out, nil
@@ -61,7 +72,19 @@ var findingText = map[string]struct{ severity, text, next string }{
 func finding(r dbgen.DoctorRowsRow) cluster.Finding {
 	t, ok := findingText[r.Kind]
 	if !ok {
-		return cluster.Finding{"warning", r.Kind, r.Object, r.A + " " + r.B, ""}
+		return cluster.Finding{
+			Severity: "warning",
+			Kind:     r.Kind,
+			Object:   r.Object,
+			Detail:   r.A + " " + r.B,
+			Next:     "",
+		}
 	}
-	return cluster.Finding{t.severity, r.Kind, r.Object, r.Object + " " + fmt.Sprintf(t.text, r.A, r.B), t.next}
+	return cluster.Finding{
+		Severity: t.severity,
+		Kind:     r.Kind,
+		Object:   r.Object,
+		Detail:   r.Object + " " + fmt.Sprintf(t.text, r.A, r.B),
+		Next:     t.next,
+	}
 }

@@ -69,7 +69,7 @@ func (s *Service) Announcement(ctx context.Context) (enabled bool, message strin
 
 // SetAnnouncement shows or hides an announcement (superadmins); message nil keeps the text.
 func (s *Service) SetAnnouncement(ctx context.Context, a authz.Actor, enabled bool, message *string) error {
-	if err := authz.NeedSuperadmin(a, "announce"); err != nil {
+	if err := authz.Announcements.Need(a, authz.Administer, authz.Object{}, "announce"); err != nil {
 		return err
 	}
 	var now announcement
@@ -137,7 +137,7 @@ func (s *Service) Frozen(ctx context.Context) (bool, error) {
 
 // SetManagerStatus freezes or thaws the cluster (superadmins).
 func (s *Service) SetManagerStatus(ctx context.Context, a authz.Actor, status string) error {
-	if err := authz.NeedSuperadmin(a, "freeze the cluster"); err != nil {
+	if err := authz.Cluster.Need(a, authz.Administer, authz.Object{}, "freeze the cluster"); err != nil {
 		return err
 	}
 	if status != statusRunning && status != statusFrozen {

@@ -48,12 +48,12 @@ func (s *Service) Task(ctx context.Context, a authz.Actor, id string) (Task, err
 	if err != nil {
 		return Task{}, fmt.Errorf("read task %s: %w", id, err)
 	}
-	o := authz.Owned{Noun: taskNoun, Name: id}
+	o := authz.Object{Name: id}
 	if r.Owner != nil {
-		o.UserID = cluster.UserID(*r.Owner)
+		o.Owner = cluster.UserID(*r.Owner)
 	}
 	return Task{ID: r.ID, Kind: r.Kind, Subject: r.Subject, Status: r.Status, Message: r.Message, Current: r.Current, Total: r.Total,
-		CreatedAt: r.CreatedAt.UTC(), UpdatedAt: r.UpdatedAt.UTC()}, authz.Read(a, o)
+		CreatedAt: r.CreatedAt.UTC(), UpdatedAt: r.UpdatedAt.UTC()}, authz.Tasks.Check(a, authz.See, o)
 }
 
 // TaskEvents streams states of a task, the final one last, then closes the channel.
@@ -97,6 +97,9 @@ func (s *Service) TaskEvents(ctx context.Context, a authz.Actor, id string) (<-c
 
 // StartTask runs work as a task of the actor; report says how far it is.
 func (s *Service) StartTask(ctx context.Context, a authz.Actor, kind, subject string, work func(ctx context.Context, report func(message string)) (string, error)) (id string, err error) {
+	if err := authz.Authenticated(a); err != nil {
+		return "", err
+	}
 	id = s.d.IDs()
 	owner := string(a.UserID)
 	if err := s.d.Store.AddTask(ctx, dbgen.AddTaskParams{ID: id, Kind: kind, Owner: &owner, Subject: subject, Message: ""}); err != nil {

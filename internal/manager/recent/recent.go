@@ -1,5 +1,6 @@
-// Package recent remembers answers that every request needs, such as who an access key belongs to, for a moment. Who hears
-// that the facts below an answer changed calls Forget. It reads nothing itself.
+// Package recent remembers answers that every request needs, such as who an access key belongs to, for a moment. All are
+// forgotten when the turn of actors ends, because each holds a decision about an actor; who hears that something else below an
+// answer changed calls Forget. It reads nothing itself.
 package recent
 
 import (
@@ -14,12 +15,25 @@ const (
 	most = 5000
 )
 
-// Cache remembers answers by key. The zero value is ready.
+// Cache remembers answers by key.
 type Cache[K comparable, V any] struct {
+	// actors is store.ActorsTurn.
+	actors func() uint64
+
 	mu    sync.Mutex
 	known map[K]answer[V]
-	// turn counts calls of Forget: an answer that was read before one must not be kept after it.
-	turn int64
+	turn  Turn
+}
+
+// New makes a cache; actors tells the turn of actors, as store.ActorsTurn does.
+func New[K comparable, V any](actors func() uint64) *Cache[K, V] {
+	return &Cache[K, V]{actors: actors}
+}
+
+// Turn changes whenever something is forgotten: an answer that was read before must not be kept after it.
+type Turn struct {
+	actors    uint64
+	forgotten int64
 }
 
 type answer[V any] struct {
@@ -28,9 +42,10 @@ type answer[V any] struct {
 }
 
 // Find returns what is known. Who finds nothing passes turn on to Keep.
-func (c *Cache[K, V]) Find(key K, now time.Time) (v V, turn int64, ok bool) {
+func (c *Cache[K, V]) Find(key K, now time.Time) (v V, turn Turn, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.follow()
 	a, ok := c.known[key]
 	if !ok || !now.Before(a.expires) {
 		return v, c.turn, false
@@ -38,10 +53,19 @@ func (c *Cache[K, V]) Find(key K, now time.Time) (v V, turn int64, ok bool) {
 	return a.value, c.turn, true
 }
 
+// follow forgets everything when the turn of actors has ended.
+func (c *Cache[K, V]) follow() {
+	if now := c.actors(); now != c.turn.actors {
+		c.turn.actors = now
+		clear(c.known)
+	}
+}
+
 // Keep remembers an answer unless something was forgotten since Find.
-func (c *Cache[K, V]) Keep(key K, v V, turn int64, now time.Time) {
+func (c *Cache[K, V]) Keep(key K, v V, turn Turn, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.follow()
 	if turn != c.turn {
 		return
 	}
@@ -55,7 +79,7 @@ func (c *Cache[K, V]) Keep(key K, v V, turn int64, now time.Time) {
 func (c *Cache[K, V]) Forget(concerns func(K, V) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.turn++
+	c.turn.forgotten++
 	for key, a := range c.known {
 		if concerns == nil || concerns(key, a.value) {
 			delete(c.known, key)

@@ -7,10 +7,13 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
-	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/manager/store/facts"
+	"berth.dev/berth/internal/manager/tenancy"
 	"berth.dev/berth/internal/scheduler"
 )
 
@@ -45,20 +48,19 @@ func (s *Service) AllowedGroups(ctx context.Context, a authz.Actor, project stri
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
 	}
-	projects := store.Texts(a.Projects)
 	if project != "" {
 		p, err := s.d.Tenancy.FindProject(ctx, project, a.Domain)
 		if err != nil {
 			return nil, err
 		}
-		if !a.Member(cluster.ProjectID(p.ID)) && !a.DomainAdmin(p.DomainName) {
-			return nil, authz.NotFound(projectNoun, project)
+		if err := authz.Projects.Check(a, authz.See, tenancy.ProjectObject(p, project)); err != nil {
+			return nil, err
 		}
-		projects = []string{p.ID}
+		a.Projects = []cluster.ProjectID{cluster.ProjectID(p.ID)}
 	}
-	rows, err := s.d.Store.AllowedResourceGroups(ctx, a.Domain, projects, string(a.AccessKey))
+	rows, err := s.groups(ctx, a, authz.Use)
 	if err != nil {
-		return nil, fmt.Errorf("read resource groups: %w", err)
+		return nil, err
 	}
 	out := make([]*Group, len(rows))
 	for i, r := range rows {
@@ -72,19 +74,40 @@ func (s *Service) ListGroups(ctx context.Context, a authz.Actor, active *bool) (
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
 	}
-	if authz.NeedReadAll(a, "list resource groups") != nil {
-		if active != nil && !*active {
-			return []*Group{}, nil
-		}
-		return s.AllowedGroups(ctx, a, "")
+	rows, err := s.groups(ctx, a, authz.See)
+	if err != nil {
+		return nil, err
 	}
-	rows, err := s.d.Store.ListResourceGroups(ctx, active)
+	out := []*Group{}
+	for _, r := range rows {
+		if active == nil || r.IsActive == *active {
+			out = append(out, groupView(r))
+		}
+	}
+	return out, nil
+}
+
+// Usable are the groups that sessions of an owner may use with the project that is the owner's only one here.
+func (s *Service) Usable(ctx context.Context, owner authz.Actor, project cluster.ProjectID) ([]dbgen.ResourceGroup, error) {
+	if err := authz.Authenticated(owner); err != nil {
+		return nil, err
+	}
+	owner.Projects = []cluster.ProjectID{project}
+	return s.groups(ctx, owner, authz.Use)
+}
+
+// groups are those with which the actor may do it, by name.
+func (s *Service) groups(ctx context.Context, a authz.Actor, v authz.Verb) ([]dbgen.ResourceGroup, error) {
+	var args []any
+	arg := func(x any) string { args = append(args, x); return fmt.Sprintf("$%d", len(args)) }
+	sql := "SELECT g.* FROM " + facts.ResourceGroups.From + " WHERE " + facts.ResourceGroups.Where(a, v, arg) + " ORDER BY g.name"
+	rows, err := s.d.Store.Pool().Query(ctx, sql, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read resource groups: %w", err)
 	}
-	out := make([]*Group, len(rows))
-	for i, r := range rows {
-		out[i] = groupView(r)
+	out, err := pgx.CollectRows(rows, pgx.RowToStructByPos[dbgen.ResourceGroup])
+	if err != nil {
+		return nil, fmt.Errorf("read resource groups: %w", err)
 	}
 	return out, nil
 }

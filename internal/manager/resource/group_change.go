@@ -39,7 +39,7 @@ type GroupProps struct {
 
 // CreateGroup adds a group (superadmins). It has no agents, and nobody may use it before it is associated.
 func (s *Service) CreateGroup(ctx context.Context, a authz.Actor, name string, p GroupProps) error {
-	if err := authz.NeedSuperadmin(a, "create resource groups"); err != nil {
+	if err := authz.ResourceGroups.Need(a, authz.Administer, authz.Object{}, "create resource groups"); err != nil {
 		return err
 	}
 	if name == "" || len(name) > 64 || strings.ContainsFunc(name, func(r rune) bool { return r == '/' || unicode.IsSpace(r) || !unicode.IsPrint(r) }) {
@@ -51,7 +51,7 @@ func (s *Service) CreateGroup(ctx context.Context, a authz.Actor, name string, p
 // ModifyGroup changes a group (superadmins). A changed policy holds from the next scheduling pass on;
 // sessions that run or wait stay.
 func (s *Service) ModifyGroup(ctx context.Context, a authz.Actor, name string, p GroupProps) error {
-	if err := authz.NeedSuperadmin(a, "change resource groups"); err != nil {
+	if err := authz.ResourceGroups.Need(a, authz.Administer, authz.Object{}, "change resource groups"); err != nil {
 		return err
 	}
 	return s.write(ctx, name, false, p)
@@ -201,7 +201,7 @@ func mergePatch(old, patch map[string]any) map[string]any {
 
 // DeleteGroup removes a group that nothing names any more (superadmins).
 func (s *Service) DeleteGroup(ctx context.Context, a authz.Actor, name string) error {
-	if err := authz.NeedSuperadmin(a, "delete resource groups"); err != nil {
+	if err := authz.ResourceGroups.Need(a, authz.Administer, authz.Object{}, "delete resource groups"); err != nil {
 		return err
 	}
 	if name == DefaultGroup {
@@ -239,7 +239,7 @@ type GroupUser struct {
 
 // AssociateGroup lets somebody use a group (superadmins). It may be done twice.
 func (s *Service) AssociateGroup(ctx context.Context, a authz.Actor, name string, u GroupUser) error {
-	if err := authz.NeedSuperadmin(a, "associate resource groups"); err != nil {
+	if err := authz.ResourceGroups.Need(a, authz.Administer, authz.Object{}, "associate resource groups"); err != nil {
 		return err
 	}
 	return s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -279,7 +279,7 @@ func associated(err error, noun, name string) error {
 // DisassociateGroup takes a group, or with an empty name all groups, away from somebody (superadmins). What
 // runs or waits there goes on.
 func (s *Service) DisassociateGroup(ctx context.Context, a authz.Actor, name string, u GroupUser) error {
-	if err := authz.NeedSuperadmin(a, "associate resource groups"); err != nil {
+	if err := authz.ResourceGroups.Need(a, authz.Administer, authz.Object{}, "associate resource groups"); err != nil {
 		return err
 	}
 	var n int64

@@ -44,24 +44,18 @@ func (s *Service) Presets(ctx context.Context, a authz.Actor) ([]Preset, error) 
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
 	}
-	every := a.Superadmin() || a.Monitor()
-	names := []string{}
-	if !every {
-		projects := make([]string, len(a.Projects))
-		for i, p := range a.Projects {
-			projects[i] = string(p)
-		}
-		groups, err := s.d.Store.AllowedResourceGroups(ctx, a.Domain, projects, string(a.AccessKey))
-		if err != nil {
-			return nil, fmt.Errorf("read resource groups: %w", err)
-		}
-		for _, g := range groups {
-			names = append(names, g.Name)
-		}
+	groups, err := s.groups(ctx, a, authz.See)
+	if err != nil {
+		return nil, err
 	}
-	return s.presets(ctx, every, names)
+	names := []string{}
+	for _, g := range groups {
+		names = append(names, g.Name)
+	}
+	return s.presets(ctx, false, names)
 }
 
+// presets are those for every resource group and those for the given ones, or all.
 func (s *Service) presets(ctx context.Context, every bool, groups []string) ([]Preset, error) {
 	rows, err := s.d.Store.ListPresets(ctx, every, groups)
 	if err != nil {
@@ -91,7 +85,7 @@ var presetName = regexp.MustCompile(`^[\p{L}\p{N}][\p{L}\p{N} ._/+:()-]{0,63}$`)
 
 // CreatePreset makes a preset (superadmins).
 func (s *Service) CreatePreset(ctx context.Context, a authz.Actor, in PresetInput) (Preset, error) {
-	if err := authz.NeedSuperadmin(a, "change resource presets"); err != nil {
+	if err := authz.Presets.Need(a, authz.Administer, authz.Object{}, "change resource presets"); err != nil {
 		return Preset{}, err
 	}
 	p := Preset{ID: s.d.IDs()}
@@ -117,7 +111,7 @@ func (s *Service) CreatePreset(ctx context.Context, a authz.Actor, in PresetInpu
 
 // ModifyPreset changes the preset of that id or name (superadmins).
 func (s *Service) ModifyPreset(ctx context.Context, a authz.Actor, ref string, in PresetInput) (Preset, error) {
-	if err := authz.NeedSuperadmin(a, "change resource presets"); err != nil {
+	if err := authz.Presets.Need(a, authz.Administer, authz.Object{}, "change resource presets"); err != nil {
 		return Preset{}, err
 	}
 	p, err := s.findPreset(ctx, ref)
@@ -136,7 +130,7 @@ func (s *Service) ModifyPreset(ctx context.Context, a authz.Actor, ref string, i
 
 // DeletePreset deletes the preset of that id or name (superadmins).
 func (s *Service) DeletePreset(ctx context.Context, a authz.Actor, ref string) error {
-	if err := authz.NeedSuperadmin(a, "change resource presets"); err != nil {
+	if err := authz.Presets.Need(a, authz.Administer, authz.Object{}, "change resource presets"); err != nil {
 		return err
 	}
 	p, err := s.findPreset(ctx, ref)
@@ -290,7 +284,7 @@ const settingHideProjects = "hide-project-resources"
 
 // SetProjectResourcesHidden shows or hides the totals of projects in preset checks of those who do not administrate them (superadmins).
 func (s *Service) SetProjectResourcesHidden(ctx context.Context, a authz.Actor, hidden bool) error {
-	if err := authz.NeedSuperadmin(a, "hide the resources of projects"); err != nil {
+	if err := authz.Cluster.Need(a, authz.Administer, authz.Object{}, "hide the resources of projects"); err != nil {
 		return err
 	}
 	raw, _ := json.Marshal(hidden) // a boolean always encodes
@@ -313,12 +307,12 @@ func (s *Service) CheckPresets(ctx context.Context, a authz.Actor, project, reso
 	if err != nil {
 		return PresetCheck{}, err
 	}
-	if !a.Member(cluster.ProjectID(p.ID)) && !a.DomainAdmin(p.DomainName) {
-		return PresetCheck{}, authz.NotFound(projectNoun, project)
+	if err := authz.Projects.Check(a, authz.See, tenancy.ProjectObject(p, project)); err != nil {
+		return PresetCheck{}, err
 	}
-	groups, err := s.d.Store.AllowedResourceGroups(ctx, a.Domain, []string{p.ID}, string(a.AccessKey))
+	groups, err := s.Usable(ctx, a, cluster.ProjectID(p.ID))
 	if err != nil {
-		return PresetCheck{}, fmt.Errorf("read resource groups: %w", err)
+		return PresetCheck{}, err
 	}
 	names, whole := []string{}, map[string]bool{}
 	for _, g := range groups {
@@ -332,7 +326,7 @@ func (s *Service) CheckPresets(ctx context.Context, a authz.Actor, project, reso
 		return PresetCheck{}, authz.NotFound(groupNoun, resourceGroup)
 	}
 	c := PresetCheck{ResourceGroups: map[string]GroupUse{}}
-	if !a.DomainAdmin(p.DomainName) && !a.Monitor() {
+	if !authz.Projects.May(a, authz.Change, tenancy.ProjectObject(p, project)) && !authz.Cluster.May(a, authz.See, authz.Object{}) {
 		raw, err := s.d.Store.GetSetting(ctx, settingHideProjects)
 		if err == nil {
 			err = json.Unmarshal(raw, &c.GroupHidden)
@@ -563,7 +557,7 @@ func needsDevices(want cluster.Slots) bool {
 // RecalculateUsage compares what agents hold with what they have (superadmins). Occupancy is derived from live kernels at
 // every look, so there is nothing to correct; it returns the agents that hold more than they have, which would be a fault.
 func (s *Service) RecalculateUsage(ctx context.Context, a authz.Actor) ([]cluster.AgentID, error) {
-	if err := authz.NeedSuperadmin(a, "recalculate usage"); err != nil {
+	if err := authz.Cluster.Need(a, authz.Administer, authz.Object{}, "recalculate usage"); err != nil {
 		return nil, err
 	}
 	groups, err := s.d.Store.ListResourceGroups(ctx, nil)

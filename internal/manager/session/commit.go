@@ -49,6 +49,9 @@ func (s *Service) Commit(ctx context.Context, a authz.Actor, ref string, owner c
 		tag = s.d.Clock().UTC().Format("20060102-150405")
 	}
 	reference := "berth/commit-" + imageWord(v.Name) + ":" + tag
+	if err := s.mayCustomize(ctx, v, reference); err != nil {
+		return "", err
+	}
 	// The names of this body are those of wire/node.CommitRequest.
 	body, err := json.Marshal(map[string]any{"reference": reference, "labels": map[string]string{
 		"ai.backend.customized-image.owner": "user:" + string(v.UserID), "ai.backend.customized-image.name": tag,
@@ -62,6 +65,19 @@ func (s *Service) Commit(ctx context.Context, a authz.Actor, ref string, owner c
 		defer cancel()
 		return s.commit(ctx, agent, kernel, body, report)
 	})
+}
+
+// mayCustomize refuses one more image than the policy of the session's user allows; 0 or less is no limit.
+func (s *Service) mayCustomize(ctx context.Context, v *Session, reference string) error {
+	has, err := s.d.Store.CustomizedImages(ctx, reference, string(v.UserID))
+	if err != nil {
+		return fmt.Errorf("count the images that %s made: %w", v.UserEmail, err)
+	}
+	if has.Most <= 0 || has.Made < int64(has.Most) {
+		return nil
+	}
+	return quota("%s has made %d images of sessions, policy %s allows %d", v.UserEmail, has.Made, has.Policy, has.Most).
+		WithNext("commit under the name of an earlier one to replace it, or ask an administrator to forget one or for a larger limit")
 }
 
 // commit asks the agent and follows its lines of progress.

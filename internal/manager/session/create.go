@@ -49,8 +49,11 @@ func (s *Service) draft(ctx context.Context, q *lookups, a authz.Actor, r reques
 	if err := r.Check(); err != nil {
 		return nil, nil, err
 	}
-	img, err := q.image(ctx, r.Image, r.Architecture)
+	img, err := q.image(ctx, a, r.Image, r.Architecture)
 	if err != nil {
+		return nil, nil, err
+	}
+	if err := image.Runnable(tenancy.ActorOf(owner), img); err != nil {
 		return nil, nil, err
 	}
 	if found, err := s.reuse(ctx, q, owner, r, img); err != nil || found != nil {
@@ -211,7 +214,9 @@ func (s *Service) projectFor(ctx context.Context, q *lookups, a authz.Actor, own
 	if err != nil {
 		return p, err
 	}
-	if !p.IsActive || p.DomainName != owner.DomainName || !slices.Contains(owner.Projects, p.ID) && !a.Superadmin() {
+	o := authz.Object{Name: ref, Project: cluster.ProjectID(p.ID), Domain: p.DomainName}
+	usable := authz.Projects.May(tenancy.ActorOf(owner), authz.Use, o) || authz.Projects.May(a, authz.Administer, o)
+	if !p.IsActive || p.DomainName != owner.DomainName || !usable {
 		return p, authz.NotFound(projectNoun, ref)
 	}
 	return p, nil
@@ -219,7 +224,7 @@ func (s *Service) projectFor(ctx context.Context, q *lookups, a authz.Actor, own
 
 // groupsFor returns the resource groups that the request may use and their agents.
 func (s *Service) groupsFor(ctx context.Context, q *lookups, owner dbgen.ActorByKeyRow, project dbgen.Project, r request.Session) ([]string, *groupAgents, error) {
-	rows, err := q.groups(ctx, owner.DomainName, project.ID, owner.AccessKey)
+	rows, err := q.groups(ctx, owner, project.ID)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read resource groups: %w", err)
 	}
@@ -299,7 +304,7 @@ func (s *Service) designated(a authz.Actor, r request.Session, agents []dbgen.La
 	if len(r.Agents) == 0 {
 		return out, nil
 	}
-	if err := authz.NeedSuperadmin(a, "choose agents"); err != nil {
+	if err := authz.Agents.Need(a, authz.Administer, authz.Object{}, "choose agents"); err != nil {
 		return nil, err
 	}
 	for _, id := range r.Agents {

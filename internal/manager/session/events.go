@@ -67,7 +67,7 @@ func (s *Service) Events(ctx context.Context, a authz.Actor, f EventFilter) (<-c
 		case e.Kernel == "" && !f.Sessions, e.Kernel != "" && !f.Kernels:
 			return false
 		}
-		return authz.Read(a, e.owner) == nil
+		return authz.Sessions.May(a, authz.See, e.object)
 	}
 	out := make(chan Event, 64)
 	go func() {

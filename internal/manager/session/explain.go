@@ -88,7 +88,8 @@ func (s *Service) adviseElsewhere(ctx context.Context, e *Explanation, r PlanReq
 	if len(room) == 0 {
 		return nil
 	}
-	groups, err := s.lookups().groups(ctx, r.Domain, string(r.Project), string(r.AccessKey))
+	owner := authz.Actor{UserID: r.User, AccessKey: r.AccessKey, Domain: r.Domain}
+	groups, err := s.d.Resource.Usable(ctx, owner, r.Project)
 	if err != nil {
 		return fmt.Errorf("read resource groups: %w", err)
 	}
@@ -133,7 +134,7 @@ func (p *sessionPlan) request() PlanRequest {
 
 // SchedulerStatus describes the queue of every resource group (superadmins and monitors).
 func (s *Service) SchedulerStatus(ctx context.Context, a authz.Actor) ([]GroupReport, error) {
-	if err := authz.NeedReadAll(a, "look at the scheduler"); err != nil {
+	if err := authz.Cluster.Need(a, authz.See, authz.Object{}, "look at the scheduler"); err != nil {
 		return nil, err
 	}
 	if s.d.Explainer == nil {

@@ -22,12 +22,11 @@ func (s *Service) ownerByID(ctx context.Context, a authz.Actor, id cluster.Sessi
 	if err != nil {
 		return r, fmt.Errorf("find session %s: %w", id, err)
 	}
-	return r, authz.Read(a, ownedBy(r))
+	return r, authz.Sessions.Check(a, authz.See, objectOf(r))
 }
 
-func ownedBy(r dbgen.SessionOwnerRow) authz.Owned {
-	return authz.Owned{Noun: noun, Name: r.Name, UserID: cluster.UserID(r.UserID), AccessKey: cluster.AccessKey(r.AccessKey),
-		Domain: r.DomainName, OwnerRole: authz.Role(r.OwnerRole)}
+func objectOf(r dbgen.SessionOwnerRow) authz.Object {
+	return authz.Object{Name: r.Name, Owner: cluster.UserID(r.UserID), OwnerRole: authz.Role(r.OwnerRole), Domain: r.DomainName}
 }
 
 // findOwner finds a session by id (any state) or by name (live ones of owner; "" is the actor) and
@@ -68,7 +67,7 @@ func (s *Service) Changeable(ctx context.Context, a authz.Actor, ref string, own
 	if err != nil {
 		return r, err
 	}
-	return r, authz.Write(a, ownedBy(r))
+	return r, authz.Sessions.Check(a, authz.Change, objectOf(r))
 }
 
 func tooManySessions(ref string, rows []dbgen.SessionsNamedRow) error {
@@ -115,7 +114,7 @@ func (s *Service) ByID(ctx context.Context, a authz.Actor, ids []cluster.Session
 		return nil, err
 	}
 	for id, o := range owners {
-		if authz.Read(a, o) != nil {
+		if !authz.Sessions.May(a, authz.See, o) {
 			delete(out, id)
 		}
 	}
@@ -134,7 +133,8 @@ func (s *Service) loadSession(ctx context.Context, id cluster.SessionID) (*Sessi
 }
 
 // loadSessions reads whole sessions in three queries, however many there are.
-func (s *Service) loadSessions(ctx context.Context, ids []cluster.SessionID) (map[cluster.SessionID]*Session, map[cluster.SessionID]authz.Owned, error) {
+func (s *Service) loadSessions(ctx context.Context, ids []cluster.SessionID) (map[cluster.SessionID]*Session,
+	map[cluster.SessionID]authz.Object, error) {
 	texts := store.Texts(ids)
 	rows, err := s.d.Store.SessionViews(ctx, texts)
 	if err != nil {
@@ -149,11 +149,11 @@ func (s *Service) loadSessions(ctx context.Context, ids []cluster.SessionID) (ma
 		return nil, nil, fmt.Errorf("read dependencies: %w", err)
 	}
 	out := make(map[cluster.SessionID]*Session, len(rows))
-	owners := make(map[cluster.SessionID]authz.Owned, len(rows))
+	owners := make(map[cluster.SessionID]authz.Object, len(rows))
 	for _, r := range rows {
 		v := sessionView(r)
 		out[v.ID] = v
-		owners[v.ID] = authz.Owned{Noun: noun, Name: v.Name, UserID: v.UserID, AccessKey: v.AccessKey, Domain: v.Domain, OwnerRole: authz.Role(r.OwnerRole)}
+		owners[v.ID] = authz.Object{Name: v.Name, Owner: v.UserID, OwnerRole: authz.Role(r.OwnerRole), Domain: v.Domain}
 	}
 	views := make([]Kernel, len(kernels))
 	for i, k := range kernels {

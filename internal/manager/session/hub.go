@@ -56,7 +56,7 @@ type hub struct {
 
 type hubEvent struct {
 	Event
-	owner authz.Owned
+	object authz.Object // the session
 }
 
 // subscriber gets every event; it is dropped (c is closed) when it does not keep up.
@@ -316,8 +316,7 @@ func eventOf(r dbgen.EventsOfSessionAfterRow) hubEvent {
 			OwnerAccessKey: cluster.AccessKey(r.AccessKey), Reason: cluster.Reason(r.Reason), Detail: r.Detail, Status: cluster.Status(r.ToStatus),
 			ExitCode: store.Int(r.ExitCode), At: r.At.UTC(),
 		},
-		owner: authz.Owned{Noun: "session", UserID: cluster.UserID(r.UserID), AccessKey: cluster.AccessKey(r.AccessKey),
-			Domain: r.DomainName, OwnerRole: authz.Role(r.OwnerRole)},
+		object: authz.Object{Owner: cluster.UserID(r.UserID), OwnerRole: authz.Role(r.OwnerRole), Domain: r.DomainName},
 	}
 	if r.KernelID != nil {
 		e.Kernel = cluster.KernelID(*r.KernelID)

@@ -6,8 +6,8 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/store/facts"
 	"berth.dev/berth/internal/manager/store/list"
-	"berth.dev/berth/internal/manager/tenancy"
 )
 
 // Filter narrows ListSessions on top of list.Query.
@@ -41,7 +41,7 @@ func (s *Service) List(ctx context.Context, a authz.Actor, f Filter) (list.Page[
 	}
 	l := &list.Spec{From: "sessions s JOIN projects p ON p.id = s.project_id JOIN users u ON u.id = s.user_id", Key: "s.id::text",
 		Fields: sessionFields, Order: "s.created_at DESC"}
-	tenancy.Restrict(l, a, "s.user_id", "s.domain_name", "u.role")
+	l.Where(facts.Sessions.Where(a, authz.See, l.Arg))
 	if len(f.Statuses) > 0 {
 		l.And("s.status = ANY(%s::text[])", f.Statuses)
 	}
@@ -95,7 +95,7 @@ func (s *Service) ListKernels(ctx context.Context, a authz.Actor, f KernelFilter
 	}
 	l := &list.Spec{From: "kernels k JOIN sessions s ON s.id = k.session_id JOIN users u ON u.id = s.user_id LEFT JOIN agents ag ON ag.id = k.agent_id",
 		Key: "k.id::text", Fields: kernelFields, Order: "k.created_at DESC, k.local_rank"}
-	tenancy.Restrict(l, a, "s.user_id", "s.domain_name", "u.role")
+	l.Where(facts.Sessions.Where(a, authz.See, l.Arg))
 	if f.Session != "" {
 		l.And("k.session_id::text = %s", string(f.Session))
 		l.Order = "k.local_rank"

@@ -6,8 +6,10 @@ import (
 	"strings"
 
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/image"
 	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 // lookups remembers what was read for some requests for sessions that are checked together, so that a crowd of equal ones
@@ -57,8 +59,8 @@ func (q *lookups) owner(ctx context.Context, key string) (dbgen.ActorByKeyRow, e
 	return q.owners.get(key, func() (dbgen.ActorByKeyRow, error) { return q.s.d.Store.ActorByKey(ctx, key) })
 }
 
-// image is resolveImage.
-func (q *lookups) image(ctx context.Context, ref, architecture string) (dbgen.Image, error) {
+// image finds the image that a reference means.
+func (q *lookups) image(ctx context.Context, a authz.Actor, ref, architecture string) (dbgen.Image, error) {
 	if !image.MayBeReference(ref) {
 		return dbgen.Image{}, image.NotFound(ref)
 	}
@@ -66,7 +68,7 @@ func (q *lookups) image(ctx context.Context, ref, architecture string) (dbgen.Im
 	if err != nil {
 		return dbgen.Image{}, fmt.Errorf("find image %q: %w", ref, err)
 	}
-	return image.Choose(rows, ref, architecture)
+	return image.Choose(a, rows, ref, architecture)
 }
 
 // live finds the live session of a name.
@@ -117,9 +119,9 @@ func (q *lookups) limits(ctx context.Context, key string) (limits, error) {
 	return q.policies.get(key, func() (limits, error) { return q.s.limitsOf(ctx, key) })
 }
 
-func (q *lookups) groups(ctx context.Context, domain, project, key string) ([]dbgen.ResourceGroup, error) {
-	return q.allowed.get([3]string{domain, project, key}, func() ([]dbgen.ResourceGroup, error) {
-		return q.s.d.Store.AllowedResourceGroups(ctx, domain, []string{project}, key)
+func (q *lookups) groups(ctx context.Context, owner dbgen.ActorByKeyRow, project string) ([]dbgen.ResourceGroup, error) {
+	return q.allowed.get([3]string{owner.DomainName, project, owner.AccessKey}, func() ([]dbgen.ResourceGroup, error) {
+		return q.s.d.Resource.Usable(ctx, tenancy.ActorOf(owner), cluster.ProjectID(project))
 	})
 }
 

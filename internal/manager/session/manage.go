@@ -57,7 +57,7 @@ func (s *Service) Modify(ctx context.Context, a authz.Actor, id cluster.SessionI
 		if *priority < 0 || *priority > 100 {
 			return nil, fault.Invalidf("priority %d is not between 0 and 100", *priority)
 		}
-		if !a.Superadmin() {
+		if !authz.Cluster.May(a, authz.Administer, authz.Object{}) {
 			limits, err := s.limitsOf(ctx, o.AccessKey)
 			if err != nil {
 				return nil, err

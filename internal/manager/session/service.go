@@ -88,7 +88,7 @@ type Service struct {
 	counts counts
 	uses   Uses
 	// routes are the ways to runners.
-	routes recent.Cache[routeKey, route]
+	routes *recent.Cache[routeKey, route]
 	// creations are requests for sessions on their way to a shared commit.
 	creations *store.Group[*creation]
 }
@@ -98,7 +98,7 @@ func New(d Deps) (*Service, error) {
 	if d.Store == nil || d.Tenancy == nil || d.Resource == nil || d.Image == nil || d.Tasks == nil || d.Clock == nil || d.IDs == nil || d.Log == nil {
 		return nil, fault.New(fault.Internal, "session: a required dependency is missing")
 	}
-	s := &Service{d: d, hub: newHub(d.Store, d.Log)}
+	s := &Service{d: d, hub: newHub(d.Store, d.Log), routes: recent.New[routeKey, route](d.Store.ActorsTurn)}
 	s.hub.changed = s.forgetRoutes
 	s.creations = store.NewGroup(maxCreations, s.create)
 	return s, nil

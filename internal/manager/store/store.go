@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -61,6 +62,8 @@ type Store struct {
 	pool  *pgxpool.Pool
 	log   *slog.Logger
 	wakes *wakes
+	// actorsTurn is that of ActorsTurn.
+	actorsTurn atomic.Uint64
 }
 
 // Open connects, brings the schema up to date and returns the store. Close it after use.
@@ -89,11 +92,13 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Store, error) {
 			params[k] = v
 		}
 	}
+	s := &Store{log: log, wakes: newWakes()}
+	s.listenForActors(pc)
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
 	if err != nil {
 		return nil, fmt.Errorf("connect to PostgreSQL: %w", wrap(err))
 	}
-	s := &Store{Queries: dbgen.New(pool), pool: pool, log: log, wakes: newWakes()}
+	s.Queries, s.pool = dbgen.New(pool), pool
 	if !c.SkipMigrations {
 		if err := s.migrate(ctx); err != nil {
 			pool.Close()

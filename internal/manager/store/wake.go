@@ -14,8 +14,6 @@ import (
 const (
 	TopicSchedule = "schedule"
 	TopicEvents   = "events"
-	// TopicActors says that a domain, user, keypair or membership changed.
-	TopicActors = "actors"
 	// TopicFolders says that a storage proxy shall do something.
 	TopicFolders = "folders"
 	// TopicCircuits says that a published way to an app changed.
@@ -174,7 +172,9 @@ func (s *Store) Run(ctx context.Context) error {
 // exchange sends and receives on one connection. Using a single one makes own
 // notifications recognisable by the sender's process id.
 func (s *Store) exchange(ctx context.Context) error {
-	conn, err := pgx.ConnectConfig(ctx, s.pool.Config().ConnConfig)
+	config := s.pool.Config().ConnConfig
+	config.OnNotification = nil // WaitForNotification returns them
+	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return err
 	}
@@ -183,11 +183,12 @@ func (s *Store) exchange(ctx context.Context) error {
 		defer cancel()
 		_ = conn.Close(cctx)
 	}()
-	if _, err := conn.Exec(ctx, "LISTEN "+wakeChannel); err != nil {
+	if _, err := conn.Exec(ctx, "LISTEN "+wakeChannel+"; LISTEN "+actorsChannel); err != nil {
 		return err
 	}
 	s.wakes.connections.Add(1)
 	defer s.wakes.connections.Add(1)
+	s.actorsTurn.Add(1) // changes before may have been missed
 	s.wakes.mu.Lock()
 	s.wakes.deliver(TopicAll)
 	s.wakes.mu.Unlock()
@@ -229,6 +230,10 @@ func (s *Store) receive(ctx context.Context, conn *pgx.Conn, self uint32) error 
 				return nil // there is something to send
 			}
 			return err
+		}
+		if n.Channel == actorsChannel {
+			s.actorsTurn.Add(1)
+			continue
 		}
 		if n.PID == self {
 			continue

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"encoding/pem"
 	"fmt"
+	"slices"
 	"strings"
 
 	"berth.dev/berth/internal/cluster"
@@ -24,7 +25,7 @@ func authFailed() error {
 
 // Authenticate finds the actor of an access key and its secret; httpapi verifies the signature with it.
 // Unknown and inactive keys are Unauthenticated with reason auth-failed (public). Every request asks, so what is known of
-// an active key is believed for a moment; see forgetActors.
+// an active key is believed for a moment, and forgotten when the database tells of a change (see store.ActorsTurn).
 func (s *Service) Authenticate(ctx context.Context, key cluster.AccessKey) (authz.Actor, seal.Secret, error) {
 	if key == "" || len(key) > 20 {
 		return authz.Actor{}, "", authFailed()
@@ -45,13 +46,6 @@ func (s *Service) Authenticate(ctx context.Context, key cluster.AccessKey) (auth
 type knownActor struct {
 	actor  authz.Actor
 	secret seal.Secret
-}
-
-// forgetActors makes the next request of everybody look at the stored domains, users, keypairs and memberships: at once here,
-// and within recentMemory at other managers. Whoever changes one of those calls it after the commit.
-func (s *Service) forgetActors() {
-	s.actors.Forget(nil)
-	s.d.Store.Wake(store.TopicActors)
 }
 
 func (s *Service) findActor(ctx context.Context, key cluster.AccessKey) (authz.Actor, seal.Secret, error) {
@@ -76,7 +70,8 @@ func ActorOf(row dbgen.ActorByKeyRow) authz.Actor {
 	a := authz.Actor{
 		UserID: cluster.UserID(row.UserID), Email: row.Email, Username: row.Username, FullName: row.FullName,
 		Role: authz.Role(row.Role), Domain: row.DomainName, AccessKey: cluster.AccessKey(row.AccessKey),
-		KeypairAdmin: row.IsAdmin, RateLimit: int(row.RateLimit), AllowedClientIP: row.AllowedClientIp,
+		KeypairAdmin: row.IsAdmin, RateLimit: int(row.RateLimit), AllowedClientIP: authz.ParseNetworks(row.AllowedClientIp),
+		AllowedRegistries: row.AllowedDockerRegistries,
 	}
 	for _, p := range row.Projects {
 		a.Projects = append(a.Projects, cluster.ProjectID(p))
@@ -139,7 +134,7 @@ func (s *Service) Roles(ctx context.Context, a authz.Actor, project string) (Rol
 	if a.Superadmin() {
 		r.Global = "superadmin"
 	}
-	if a.DomainAdmin(a.Domain) {
+	if authz.Domains.May(a, authz.Change, authz.Object{Domain: a.Domain}) {
 		r.Domain = "admin"
 	}
 	if project == "" {
@@ -149,7 +144,7 @@ func (s *Service) Roles(ctx context.Context, a authz.Actor, project string) (Rol
 	if err != nil {
 		return Roles{}, err
 	}
-	if !a.Member(cluster.ProjectID(p.ID)) {
+	if !slices.Contains(a.Projects, cluster.ProjectID(p.ID)) {
 		return Roles{}, authz.NotFound(projectNoun, project)
 	}
 	member := "user"
@@ -198,8 +193,16 @@ func (s *Service) UpdateFullName(ctx context.Context, a authz.Actor, email, full
 	if email == "" {
 		email = a.Email
 	}
-	if email != a.Email && !a.Superadmin() {
-		return authz.NotFound(userNoun, email)
+	o := authz.Object{Name: email, Owner: a.UserID}
+	if email != a.Email {
+		u, err := s.UserByEmail(ctx, email)
+		if err != nil {
+			return err
+		}
+		o = authz.Object{Name: email, Owner: cluster.UserID(u.ID), OwnerRole: authz.Role(u.Role), Domain: u.DomainName}
+	}
+	if err := authz.Users.Check(a, authz.Change, o); err != nil {
+		return err
 	}
 	if len(fullName) > 255 {
 		return fault.Invalidf("the name has more than 255 bytes")
@@ -211,7 +214,6 @@ func (s *Service) UpdateFullName(ctx context.Context, a authz.Actor, email, full
 	if n == 0 {
 		return authz.NotFound(userNoun, email)
 	}
-	s.forgetActors()
 	return nil
 }
 
@@ -238,7 +240,7 @@ func (s *Service) SSHKeypair(ctx context.Context, a authz.Actor) (SSHKeypair, er
 
 // GenerateSSHKeypair replaces the keypair by a fresh ed25519 one and returns both halves.
 func (s *Service) GenerateSSHKeypair(ctx context.Context, a authz.Actor) (SSHKeypair, error) {
-	if err := authz.Authenticated(a); err != nil {
+	if err := authz.Keypairs.Need(a, authz.Change, authz.Object{Owner: a.UserID}, "change an SSH keypair"); err != nil {
 		return SSHKeypair{}, err
 	}
 	k, err := newSSHKeypair(s)
@@ -250,7 +252,7 @@ func (s *Service) GenerateSSHKeypair(ctx context.Context, a authz.Actor) (SSHKey
 
 // SetSSHKeypair stores a keypair that the user brings.
 func (s *Service) SetSSHKeypair(ctx context.Context, a authz.Actor, public string, private seal.Secret) error {
-	if err := authz.Authenticated(a); err != nil {
+	if err := authz.Keypairs.Need(a, authz.Change, authz.Object{Owner: a.UserID}, "change an SSH keypair"); err != nil {
 		return err
 	}
 	fields := strings.Fields(public)

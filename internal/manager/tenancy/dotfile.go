@@ -45,7 +45,8 @@ func (s *Service) dotfiles(ctx context.Context, a authz.Actor, scope DotfileScop
 	}
 	switch {
 	case scope.Domain != "":
-		if err := authz.NeedDomainAdmin(a, scope.Domain, "change the dotfiles of domain "+scope.Domain); err != nil {
+		if err := authz.Domains.Need(a, authz.Change, authz.Object{Domain: scope.Domain},
+			"change the dotfiles of domain "+scope.Domain); err != nil {
 			return dotfileStore{}, err
 		}
 		return dotfileStore{
@@ -69,7 +70,7 @@ func (s *Service) dotfiles(ctx context.Context, a authz.Actor, scope DotfileScop
 		if err != nil {
 			return dotfileStore{}, err
 		}
-		if err := authz.NeedDomainAdmin(a, p.DomainName, "change the dotfiles of project "+p.Name); err != nil {
+		if err := authz.Projects.Check(a, authz.Change, ProjectObject(p, scope.Project)); err != nil {
 			return dotfileStore{}, err
 		}
 		return dotfileStore{
@@ -219,7 +220,7 @@ func (s *Service) BootstrapScript(ctx context.Context, a authz.Actor) (string, e
 
 // SetBootstrapScript replaces it; "" removes it.
 func (s *Service) SetBootstrapScript(ctx context.Context, a authz.Actor, script string) error {
-	if err := authz.Authenticated(a); err != nil {
+	if err := authz.Keypairs.Need(a, authz.Change, authz.Object{Owner: a.UserID}, "change a bootstrap script"); err != nil {
 		return err
 	}
 	if len(script) > MaxScript || strings.ContainsRune(script, 0) {

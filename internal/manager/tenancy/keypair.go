@@ -10,6 +10,7 @@ import (
 	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/manager/store/facts"
 	"berth.dev/berth/internal/manager/store/list"
 )
 
@@ -76,7 +77,7 @@ func (s *Service) ListKeypairs(ctx context.Context, a authz.Actor, f KeypairFilt
 		return list.Page[*Keypair]{}, err
 	}
 	l := &list.Spec{From: "keypairs k JOIN users u ON u.id = k.user_id", Key: "k.access_key", Fields: keypairFields, Order: "k.created_at"}
-	Restrict(l, a, "k.user_id", "u.domain_name", "u.role")
+	l.Where(facts.Keypairs.Where(a, authz.See, l.Arg))
 	if f.Active != nil {
 		l.And("k.is_active = %s", *f.Active)
 	}
@@ -105,19 +106,19 @@ func (s *Service) keypairViews(ctx context.Context, a authz.Actor, keys []string
 	}
 	out := map[cluster.AccessKey]*Keypair{}
 	for _, r := range rows {
-		o := authz.Owned{Noun: keypairNoun, Name: r.AccessKey, UserID: cluster.UserID(r.UserID), AccessKey: cluster.AccessKey(r.AccessKey),
-			Domain: r.DomainName, OwnerRole: authz.Role(r.Role)}
-		if authz.Read(a, o) != nil {
+		o := authz.Object{Owner: cluster.UserID(r.UserID), OwnerRole: authz.Role(r.Role), Domain: r.DomainName}
+		if !authz.Keypairs.May(a, authz.See, o) {
 			continue
 		}
-		v := &Keypair{AccessKey: o.AccessKey, UserID: o.UserID, UserEmail: r.Email, UserFullName: r.FullName, Domain: r.DomainName, Projects: r.Projects,
+		v := &Keypair{AccessKey: cluster.AccessKey(r.AccessKey), UserID: o.Owner, UserEmail: r.Email, UserFullName: r.FullName,
+			Domain: r.DomainName, Projects: r.Projects,
 			IsActive: r.IsActive, IsAdmin: r.IsAdmin, ResourcePolicy: r.ResourcePolicy, RateLimit: int(r.RateLimit), NumQueries: r.NumQueries,
 			ConcurrencyUsed: int(r.ConcurrencyUsed), CreatedAt: r.CreatedAt.UTC(), ModifiedAt: r.ModifiedAt.UTC(), LastUsed: store.UTC(r.LastUsed),
 			Dotfiles: ReadDotfiles(r.Dotfiles), BootstrapScript: r.BootstrapScript}
 		if r.SshPublicKey != nil {
 			v.SSHPublicKey = *r.SshPublicKey
 		}
-		if a.Superadmin() || a.UserID == v.UserID {
+		if authz.Keypairs.May(a, authz.Reveal, o) {
 			if v.SecretKey, err = s.d.Seal.Open(r.SecretSealed, keypairPurpose(r.AccessKey)); err != nil {
 				return nil, fmt.Errorf("open secret key of %s: %w", r.AccessKey, err)
 			}
@@ -160,11 +161,11 @@ func (s *Service) GetKeypairPolicy(ctx context.Context, a authz.Actor, name stri
 	if err != nil {
 		return nil, err
 	}
-	if name == "" || name == own.Name {
-		return policyView(own), nil
+	if name == "" {
+		name = own.Name
 	}
-	if authz.NeedAdmin(a, "look at policies") != nil && !a.Monitor() {
-		return nil, authz.NotFound(policyNoun, name)
+	if err := authz.Policies.Check(a, authz.See, authz.Object{Name: name, Given: name == own.Name}); err != nil {
+		return nil, err
 	}
 	r, err := s.d.Store.GetKeypairPolicy(ctx, name)
 	if store.Missing(err) {
@@ -181,20 +182,19 @@ func (s *Service) ListKeypairPolicies(ctx context.Context, a authz.Actor) ([]*Ke
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
 	}
-	if authz.NeedAdmin(a, "list policies") != nil && !a.Monitor() {
-		own, err := s.GetKeypairPolicy(ctx, a, "")
-		if err != nil {
-			return nil, err
-		}
-		return []*KeypairPolicy{own}, nil
+	own, err := s.PolicyOfKey(ctx, a.AccessKey)
+	if err != nil {
+		return nil, err
 	}
 	rows, err := s.d.Store.ListKeypairPolicies(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read resource policies: %w", err)
 	}
-	out := make([]*KeypairPolicy, len(rows))
-	for i, r := range rows {
-		out[i] = policyView(r)
+	out := []*KeypairPolicy{}
+	for _, r := range rows {
+		if authz.Policies.May(a, authz.See, authz.Object{Given: r.Name == own.Name}) {
+			out = append(out, policyView(r))
+		}
 	}
 	return out, nil
 }

@@ -9,7 +9,6 @@ import (
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
-	"berth.dev/berth/internal/manager/store/list"
 )
 
 // Owner authorises a request on behalf of a keypair ("" is the actor's own) and returns that keypair with its user: whose
@@ -36,25 +35,12 @@ func OwnerOf(
 	if err != nil && !store.Missing(err) {
 		return none, fmt.Errorf("find owner: %w", err)
 	}
-	o := authz.Owned{Noun: keypairNoun, Name: string(key), AccessKey: key, UserID: cluster.UserID(row.UserID), Domain: row.DomainName,
-		OwnerRole: authz.Role(row.Role)}
-	if err := authz.ActFor(a, o); err != nil {
+	o := authz.Object{Name: string(key), Owner: cluster.UserID(row.UserID), OwnerRole: authz.Role(row.Role), Domain: row.DomainName}
+	if err := authz.Keypairs.Need(a, authz.Act, o, "act for access key "+string(key)); err != nil {
 		return none, err // also for keys that do not exist: strangers learn nothing
 	}
 	if row.AccessKey == "" || !row.IsActive || row.UserStatus != "active" {
 		return none, fault.Invalidf("access key %s does not exist or is not active", key)
 	}
 	return row, nil
-}
-
-// Restrict narrows a list of owned objects to what authz.Read allows. The arguments are SQL expressions of our own.
-func Restrict(l *list.Spec, a authz.Actor, userID, domain, ownerRole string) {
-	switch {
-	case a.Superadmin() || a.Monitor():
-	case a.Role == authz.RoleAdmin:
-		own, dom := l.Arg(string(a.UserID)), l.Arg(a.Domain)
-		l.Where(fmt.Sprintf("(%s = %s::uuid OR %s = %s AND %s <> 'superadmin')", userID, own, domain, dom, ownerRole))
-	default:
-		l.And(userID+" = %s::uuid", string(a.UserID))
-	}
 }

@@ -30,7 +30,7 @@ type KeypairPolicyProps struct {
 // ModifyKeypairPolicy changes what keypairs of a policy may hold (superadmins). Sessions that run stay; waiting ones meet
 // the new limits in the next scheduling pass.
 func (s *Service) ModifyKeypairPolicy(ctx context.Context, a authz.Actor, name string, p KeypairPolicyProps) error {
-	if err := authz.NeedSuperadmin(a, "change resource policies"); err != nil {
+	if err := authz.Policies.Need(a, authz.Administer, authz.Object{}, "change resource policies"); err != nil {
 		return err
 	}
 	return s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {

@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/manager/store/facts"
 )
 
 // Project is a group of users of one domain.
@@ -71,38 +74,37 @@ func (s *Service) VisibleProject(ctx context.Context, a authz.Actor, ref, domain
 	if err != nil {
 		return p, err
 	}
-	if !a.Member(cluster.ProjectID(p.ID)) && !a.DomainAdmin(p.DomainName) && !a.Monitor() {
-		return p, authz.NotFound(projectNoun, ref)
-	}
-	return p, nil
+	return p, authz.Projects.Check(a, authz.See, ProjectObject(p, ref))
 }
 
-// ListProjects lists projects of a domain ("" is the actor's; superadmins get all): those that the actor may see.
+// ProjectObject are the facts of a project that decide who may do what; name is how the caller calls it.
+func ProjectObject(p dbgen.Project, name string) authz.Object {
+	return authz.Object{Name: name, Project: cluster.ProjectID(p.ID), Domain: p.DomainName}
+}
+
+// ListProjects lists projects that the actor may see: of a domain, "" is the actor's. Superadmins and monitors get those of all
+// domains for "", and everybody the own ones in other domains.
 func (s *Service) ListProjects(ctx context.Context, a authz.Actor, domain string) ([]*Project, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
 	}
-	var rows []dbgen.Project
-	var err error
-	switch {
-	case (a.Superadmin() || a.Monitor()) && domain == "":
-		rows, err = s.d.Store.ListProjects(ctx, nil)
-	case a.Monitor() || a.DomainAdmin(domain) || domain == "" && a.DomainAdmin(a.Domain):
-		if domain == "" {
-			domain = a.Domain
-		}
-		rows, err = s.d.Store.ListProjects(ctx, &domain)
-	default:
-		rows, err = s.d.Store.ListProjectsOf(ctx, string(a.UserID))
+	var args []any
+	arg := func(v any) string { args = append(args, v); return fmt.Sprintf("$%d", len(args)) }
+	sql := "SELECT p.* FROM " + facts.Projects.From + " WHERE " + facts.Projects.Where(a, authz.See, arg)
+	if domain != "" {
+		sql += " AND p.domain_name = " + arg(domain)
 	}
+	rows, err := s.d.Store.Pool().Query(ctx, sql+" ORDER BY p.domain_name, p.name", args...)
+	if err != nil {
+		return nil, fmt.Errorf("read projects: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[dbgen.Project])
 	if err != nil {
 		return nil, fmt.Errorf("read projects: %w", err)
 	}
 	out := []*Project{}
-	for _, r := range rows {
-		if domain == "" || r.DomainName == domain {
-			out = append(out, projectView(r))
-		}
+	for _, r := range found {
+		out = append(out, projectView(r))
 	}
 	return out, nil
 }

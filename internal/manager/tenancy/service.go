@@ -4,7 +4,6 @@
 package tenancy
 
 import (
-	"context"
 	"crypto/rand"
 	"fmt"
 	"io"
@@ -46,16 +45,17 @@ type Service struct {
 	d         Deps
 	passwords *seal.Passwords
 	// actors are who owns an access key.
-	actors recent.Cache[cluster.AccessKey, knownActor]
+	actors *recent.Cache[cluster.AccessKey, knownActor]
 }
 
-// New makes the use cases. Run must be running for changes by other managers to count at once.
+// New makes the use cases.
 func New(d Deps) (*Service, error) {
 	if d.Store == nil || d.Seal == nil || d.Log == nil {
 		return nil, fault.New(fault.Internal, "tenancy: store, seal and log are required")
 	}
 	d = d.withDefaults()
-	return &Service{d: d, passwords: seal.NewPasswords(0, d.Random)}, nil
+	return &Service{d: d, passwords: seal.NewPasswords(0, d.Random), actors: recent.New[cluster.AccessKey, knownActor](d.Store.ActorsTurn)},
+		nil
 }
 
 func (d Deps) withDefaults() Deps {
@@ -79,20 +79,5 @@ func RandomIDs(random io.Reader) func() string {
 			panic(fmt.Sprintf("make an id: %v", err)) // the system's randomness does not fail
 		}
 		return id.String()
-	}
-}
-
-// Run forgets who callers are when somebody changed that, here or at another manager, until ctx ends.
-func (s *Service) Run(ctx context.Context) error {
-	wakes := s.d.Store.Wakes(func(topic string) bool { return topic == store.TopicActors })
-	defer wakes.Close()
-	for {
-		select {
-		case <-wakes.C:
-			wakes.Take()
-			s.actors.Forget(nil)
-		case <-ctx.Done():
-			return nil
-		}
 	}
 }

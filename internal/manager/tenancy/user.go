@@ -9,6 +9,7 @@ import (
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/manager/store/facts"
 	"berth.dev/berth/internal/manager/store/list"
 )
 
@@ -70,15 +71,15 @@ func (s *Service) GetUser(ctx context.Context, a authz.Actor, ref string) (*User
 	if err != nil {
 		return nil, fmt.Errorf("find user: %w", err)
 	}
-	o := authz.Owned{Noun: userNoun, Name: ref, UserID: cluster.UserID(r.ID), Domain: r.DomainName, OwnerRole: authz.Role(r.Role)}
-	if err := authz.Read(a, o); err != nil {
+	o := authz.Object{Name: ref, Owner: cluster.UserID(r.ID), OwnerRole: authz.Role(r.Role), Domain: r.DomainName}
+	if err := authz.Users.Check(a, authz.See, o); err != nil {
 		return nil, err
 	}
 	views, err := s.userViews(ctx, []dbgen.User{r})
 	if err != nil {
 		return nil, err
 	}
-	return views[o.UserID], nil
+	return views[o.Owner], nil
 }
 
 // ListUsers lists the actor, the domain for its administrators, all for superadmins.
@@ -87,7 +88,7 @@ func (s *Service) ListUsers(ctx context.Context, a authz.Actor, f UserFilter) (l
 		return list.Page[*User]{}, err
 	}
 	l := &list.Spec{From: "users u", Key: "u.id::text", Fields: userFields, Order: "u.created_at"}
-	Restrict(l, a, "u.id", "u.domain_name", "u.role")
+	l.Where(facts.Users.Where(a, authz.See, l.Arg))
 	if f.Status != "" {
 		l.And("u.status = %s", f.Status)
 	}
@@ -155,15 +156,15 @@ func (s *Service) ActorOfUser(ctx context.Context, a authz.Actor, email string) 
 	if err != nil {
 		return authz.Actor{}, err
 	}
-	o := authz.Owned{Noun: userNoun, Name: email, UserID: cluster.UserID(u.ID), Domain: u.DomainName, OwnerRole: authz.Role(u.Role)}
-	if err := authz.Read(a, o); err != nil {
+	o := authz.Object{Name: email, Owner: cluster.UserID(u.ID), OwnerRole: authz.Role(u.Role), Domain: u.DomainName}
+	if err := authz.Users.Check(a, authz.See, o); err != nil {
 		return authz.Actor{}, err
 	}
 	projects, err := s.d.Store.ListProjectsOf(ctx, u.ID)
 	if err != nil {
 		return authz.Actor{}, fmt.Errorf("read projects of %s: %w", email, err)
 	}
-	other := authz.Actor{UserID: o.UserID, Email: u.Email, Domain: u.DomainName, Role: o.OwnerRole, AccessKey: a.AccessKey}
+	other := authz.Actor{UserID: o.Owner, Email: u.Email, Domain: u.DomainName, Role: o.OwnerRole, AccessKey: a.AccessKey}
 	for _, p := range projects {
 		other.Projects = append(other.Projects, cluster.ProjectID(p.ID))
 	}

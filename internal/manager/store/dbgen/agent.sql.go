@@ -9,10 +9,9 @@ import (
 	"context"
 	"encoding/json"
 
-	"time"
-
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/store/dbtype"
+	"time"
 )
 
 const agentEpochs = `-- name: AgentEpochs :many

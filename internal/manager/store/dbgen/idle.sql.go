@@ -158,18 +158,8 @@ LEFT JOIN session_accesses a ON a.session_id = s.id
 LEFT JOIN keep_alive_grants g ON g.session_id = s.id
 WHERE s.status = 'RUNNING' AND s.ended_at IS NULL AND s.type <> 'inference' AND s.id > $1::uuid
   AND (cardinality($2::uuid[]) = 0 OR s.id = ANY($2::uuid[]))
-  AND ($3::text IS NULL OR s.domain_name = $3)
-  AND ($4::uuid IS NULL OR s.user_id = $4)
-ORDER BY s.id LIMIT $5
+ORDER BY s.id LIMIT $3
 `
-
-type IdleSessionsParams struct {
-	After      string
-	Ids        []string
-	DomainName *string
-	UserID     *string
-	MaxRows    int32
-}
 
 type IdleSessionsRow struct {
 	ID                 string
@@ -196,14 +186,8 @@ type IdleSessionsRow struct {
 
 // What idle checks read and write. Decisions are made in package idle.
 // RUNNING sessions by id with what idle checks decide about; the limits are those of the user's main keypair.
-func (q *Queries) IdleSessions(ctx context.Context, arg IdleSessionsParams) ([]IdleSessionsRow, error) {
-	rows, err := q.db.Query(ctx, idleSessions,
-		arg.After,
-		arg.Ids,
-		arg.DomainName,
-		arg.UserID,
-		arg.MaxRows,
-	)
+func (q *Queries) IdleSessions(ctx context.Context, after string, ids []string, maxRows int32) ([]IdleSessionsRow, error) {
+	rows, err := q.db.Query(ctx, idleSessions, after, ids, maxRows)
 	if err != nil {
 		return nil, err
 	}

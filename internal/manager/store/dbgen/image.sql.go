@@ -75,6 +75,29 @@ func (q *Queries) ClearAgentImages(ctx context.Context, agentID string, keep []s
 	return err
 }
 
+const customizedImages = `-- name: CustomizedImages :one
+SELECT p.name AS policy, p.max_customized_image_count AS most,
+       ((SELECT count(*) FROM images i WHERE i.status = 'ALIVE' AND i.reference <> $1::text
+         AND i.labels->>'ai.backend.customized-image.owner' = 'user:' || u.id::text)
+      + (SELECT count(*) FROM background_tasks t JOIN sessions s ON s.id::text = t.subject
+         WHERE t.kind = 'commit_session' AND t.status = 'started' AND s.user_id = u.id))::bigint AS made
+FROM users u JOIN user_resource_policies p ON p.name = u.resource_policy WHERE u.id = $2
+`
+
+type CustomizedImagesRow struct {
+	Policy string
+	Most   int32
+	Made   int64
+}
+
+// How many images a user has made of sessions or is making, besides one that would be replaced, and how many the user's policy allows.
+func (q *Queries) CustomizedImages(ctx context.Context, reference string, userID string) (CustomizedImagesRow, error) {
+	row := q.db.QueryRow(ctx, customizedImages, reference, userID)
+	var i CustomizedImagesRow
+	err := row.Scan(&i.Policy, &i.Most, &i.Made)
+	return i, err
+}
+
 const dropAlias = `-- name: DropAlias :execrows
 DELETE FROM image_aliases WHERE alias = $1
 `

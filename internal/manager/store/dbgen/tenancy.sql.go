@@ -14,31 +14,32 @@ import (
 const actorByKey = `-- name: ActorByKey :one
 SELECT k.access_key, k.secret_sealed, k.is_active, k.is_admin, k.rate_limit, k.resource_policy, k.last_used,
        u.id AS user_id, u.email, u.username, u.full_name, u.role, u.domain_name, u.status AS user_status,
-       u.allowed_client_ip, d.is_active AS domain_active, k.bootstrap_script,
+       u.allowed_client_ip, d.is_active AS domain_active, d.allowed_docker_registries, k.bootstrap_script,
        ARRAY(SELECT m.project_id::text FROM project_members m WHERE m.user_id = u.id ORDER BY 1)::text[] AS projects
 FROM keypairs k JOIN users u ON u.id = k.user_id JOIN domains d ON d.name = u.domain_name
 WHERE k.access_key = $1
 `
 
 type ActorByKeyRow struct {
-	AccessKey       string
-	SecretSealed    []byte
-	IsActive        bool
-	IsAdmin         bool
-	RateLimit       int32
-	ResourcePolicy  string
-	LastUsed        *time.Time
-	UserID          string
-	Email           string
-	Username        string
-	FullName        string
-	Role            string
-	DomainName      string
-	UserStatus      string
-	AllowedClientIp []string
-	DomainActive    bool
-	BootstrapScript string
-	Projects        []string
+	AccessKey               string
+	SecretSealed            []byte
+	IsActive                bool
+	IsAdmin                 bool
+	RateLimit               int32
+	ResourcePolicy          string
+	LastUsed                *time.Time
+	UserID                  string
+	Email                   string
+	Username                string
+	FullName                string
+	Role                    string
+	DomainName              string
+	UserStatus              string
+	AllowedClientIp         []string
+	DomainActive            bool
+	AllowedDockerRegistries []string
+	BootstrapScript         string
+	Projects                []string
 }
 
 func (q *Queries) ActorByKey(ctx context.Context, accessKey string) (ActorByKeyRow, error) {
@@ -61,6 +62,7 @@ func (q *Queries) ActorByKey(ctx context.Context, accessKey string) (ActorByKeyR
 		&i.UserStatus,
 		&i.AllowedClientIp,
 		&i.DomainActive,
+		&i.AllowedDockerRegistries,
 		&i.BootstrapScript,
 		&i.Projects,
 	)
@@ -191,49 +193,6 @@ INSERT INTO resource_groups_for_projects (resource_group, project_id) VALUES ($1
 func (q *Queries) AllowGroupForProject(ctx context.Context, resourceGroup string, projectID string) error {
 	_, err := q.db.Exec(ctx, allowGroupForProject, resourceGroup, projectID)
 	return err
-}
-
-const allowedResourceGroups = `-- name: AllowedResourceGroups :many
-SELECT g.name, g.description, g.is_active, g.is_public, g.created_at, g.wsproxy_addr, g.wsproxy_api_token_sealed, g.driver, g.driver_opts, g.scheduler, g.scheduler_opts, g.use_host_network FROM resource_groups g
-WHERE g.is_active AND (
-    EXISTS (SELECT 1 FROM resource_groups_for_domains d WHERE d.resource_group = g.name AND d.domain_name = $1)
- OR EXISTS (SELECT 1 FROM resource_groups_for_projects p WHERE p.resource_group = g.name AND p.project_id = ANY($2::uuid[]))
- OR EXISTS (SELECT 1 FROM resource_groups_for_keypairs k WHERE k.resource_group = g.name AND k.access_key = $3))
-ORDER BY g.name
-`
-
-// The union of what the domain, the projects and the keypair may use; active ones, by name.
-func (q *Queries) AllowedResourceGroups(ctx context.Context, domainName string, projects []string, accessKey string) ([]ResourceGroup, error) {
-	rows, err := q.db.Query(ctx, allowedResourceGroups, domainName, projects, accessKey)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []ResourceGroup{}
-	for rows.Next() {
-		var i ResourceGroup
-		if err := rows.Scan(
-			&i.Name,
-			&i.Description,
-			&i.IsActive,
-			&i.IsPublic,
-			&i.CreatedAt,
-			&i.WsproxyAddr,
-			&i.WsproxyApiTokenSealed,
-			&i.Driver,
-			&i.DriverOpts,
-			&i.Scheduler,
-			&i.SchedulerOpts,
-			&i.UseHostNetwork,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const domainDotfiles = `-- name: DomainDotfiles :one
@@ -566,45 +525,6 @@ func (q *Queries) ListKeypairPolicies(ctx context.Context) ([]KeypairResourcePol
 	return items, nil
 }
 
-const listProjects = `-- name: ListProjects :many
-SELECT id, name, description, is_active, created_at, modified_at, domain_name, total_resource_slots, allowed_vfolder_hosts, integration_id, type, resource_policy, dotfiles FROM projects WHERE ($1::text IS NULL OR domain_name = $1)
-ORDER BY domain_name, name
-`
-
-func (q *Queries) ListProjects(ctx context.Context, domainName *string) ([]Project, error) {
-	rows, err := q.db.Query(ctx, listProjects, domainName)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []Project{}
-	for rows.Next() {
-		var i Project
-		if err := rows.Scan(
-			&i.ID,
-			&i.Name,
-			&i.Description,
-			&i.IsActive,
-			&i.CreatedAt,
-			&i.ModifiedAt,
-			&i.DomainName,
-			&i.TotalResourceSlots,
-			&i.AllowedVfolderHosts,
-			&i.IntegrationID,
-			&i.Type,
-			&i.ResourcePolicy,
-			&i.Dotfiles,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const listProjectsOf = `-- name: ListProjectsOf :many
 SELECT p.id, p.name, p.description, p.is_active, p.created_at, p.modified_at, p.domain_name, p.total_resource_slots, p.allowed_vfolder_hosts, p.integration_id, p.type, p.resource_policy, p.dotfiles FROM projects p JOIN project_members m ON m.project_id = p.id WHERE m.user_id = $1 ORDER BY p.name
 `
@@ -809,6 +729,18 @@ UPDATE projects SET dotfiles = $2, modified_at = now() WHERE id = $1
 func (q *Queries) SetProjectDotfiles(ctx context.Context, iD string, dotfiles json.RawMessage) error {
 	_, err := q.db.Exec(ctx, setProjectDotfiles, iD, dotfiles)
 	return err
+}
+
+const setRegistriesOfDomain = `-- name: SetRegistriesOfDomain :execrows
+UPDATE domains SET allowed_docker_registries = $1::text[], modified_at = now() WHERE name = $2
+`
+
+func (q *Queries) SetRegistriesOfDomain(ctx context.Context, registries []string, name string) (int64, error) {
+	result, err := q.db.Exec(ctx, setRegistriesOfDomain, registries, name)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const setSSHKeypair = `-- name: SetSSHKeypair :exec

@@ -13,35 +13,9 @@ FROM folders f LEFT JOIN users u ON u.id = f.user_id LEFT JOIN projects p ON p.i
 LEFT JOIN folder_permissions g ON g.folder_id = f.id AND g.user_id = @viewer::uuid
 WHERE f.id = ANY(@ids::uuid[]);
 
--- name: FoldersInReach :many
--- The folders of that name that a user owns, was granted or sees as a member of projects, those in the trash bin first or last; those whose
--- rows alone remain are left out.
-SELECT f.id, f.status FROM folders f
-WHERE f.name = @name AND f.status <> 'delete-complete'
-  AND (f.user_id = @user_id::uuid OR f.project_id = ANY(@projects::uuid[])
-    OR f.user_id IS NOT NULL AND EXISTS (SELECT 1 FROM folder_permissions g WHERE g.folder_id = f.id AND g.user_id = @user_id::uuid))
-ORDER BY (f.status LIKE 'delete-%') <> @trashed::boolean, f.created_at, f.id LIMIT 20;
-
--- name: FoldersManaged :many
--- The folders of that name that an administrator of a domain (null: of all) manages, in the order of FoldersInReach.
-SELECT f.id, f.status FROM folders f LEFT JOIN users u ON u.id = f.user_id
-WHERE f.name = @name AND f.status <> 'delete-complete'
-  AND (sqlc.narg('domain_name')::text IS NULL OR f.domain_name = sqlc.narg('domain_name') AND coalesce(u.role, '') <> 'superadmin')
-ORDER BY (f.status LIKE 'delete-%') <> @trashed::boolean, f.created_at, f.id LIMIT 20;
-
 -- name: AutoMounted :many
 -- The living dot-folders of a user.
 SELECT id FROM folders WHERE user_id = $1 AND name LIKE '.%' AND usage_mode = 'general' AND status IN ('ready','mounted') ORDER BY name, id LIMIT 64;
-
--- name: ListFolders :many
--- A page of what a user has in reach, or of all that an administrator manages, by name.
-SELECT f.id, f.name FROM folders f LEFT JOIN users u ON u.id = f.user_id
-WHERE f.status <> 'delete-complete' AND (f.name, f.id) > (@after_name::text, @after_id::uuid)
-  AND (@every::boolean AND (@domain_name::text = '' OR f.domain_name = @domain_name AND coalesce(u.role, '') <> 'superadmin')
-    OR f.user_id = @user_id::uuid OR f.project_id = ANY(@projects::uuid[])
-    OR f.user_id IS NOT NULL AND EXISTS (SELECT 1 FROM folder_permissions g WHERE g.folder_id = f.id AND g.user_id = @user_id::uuid))
-  AND (sqlc.narg('project_id')::uuid IS NULL OR f.project_id IS NULL OR f.project_id = sqlc.narg('project_id'))
-ORDER BY f.name, f.id LIMIT @max_rows;
 
 -- name: LockFolderOwner :exec
 -- Whoever gives an owner one more folder waits here.

@@ -12,8 +12,6 @@ LEFT JOIN session_accesses a ON a.session_id = s.id
 LEFT JOIN keep_alive_grants g ON g.session_id = s.id
 WHERE s.status = 'RUNNING' AND s.ended_at IS NULL AND s.type <> 'inference' AND s.id > @after::uuid
   AND (cardinality(@ids::uuid[]) = 0 OR s.id = ANY(@ids::uuid[]))
-  AND (sqlc.narg('domain_name')::text IS NULL OR s.domain_name = sqlc.narg('domain_name'))
-  AND (sqlc.narg('user_id')::uuid IS NULL OR s.user_id = sqlc.narg('user_id'))
 ORDER BY s.id LIMIT @max_rows;
 
 -- name: IdleKernels :many

@@ -48,3 +48,12 @@ UPDATE images SET last_used_at = now() WHERE id = $1;
 
 -- name: ImagesByID :many
 SELECT * FROM images WHERE id = ANY(@ids::uuid[]);
+
+-- name: CustomizedImages :one
+-- How many images a user has made of sessions or is making, besides one that would be replaced, and how many the user's policy allows.
+SELECT p.name AS policy, p.max_customized_image_count AS most,
+       ((SELECT count(*) FROM images i WHERE i.status = 'ALIVE' AND i.reference <> @reference::text
+         AND i.labels->>'ai.backend.customized-image.owner' = 'user:' || u.id::text)
+      + (SELECT count(*) FROM background_tasks t JOIN sessions s ON s.id::text = t.subject
+         WHERE t.kind = 'commit_session' AND t.status = 'started' AND s.user_id = u.id))::bigint AS made
+FROM users u JOIN user_resource_policies p ON p.name = u.resource_policy WHERE u.id = @user_id;

@@ -47,7 +47,7 @@ ORDER BY u.created_at, u.id LIMIT 1;
 -- name: ActorByKey :one
 SELECT k.access_key, k.secret_sealed, k.is_active, k.is_admin, k.rate_limit, k.resource_policy, k.last_used,
        u.id AS user_id, u.email, u.username, u.full_name, u.role, u.domain_name, u.status AS user_status,
-       u.allowed_client_ip, d.is_active AS domain_active, k.bootstrap_script,
+       u.allowed_client_ip, d.is_active AS domain_active, d.allowed_docker_registries, k.bootstrap_script,
        ARRAY(SELECT m.project_id::text FROM project_members m WHERE m.user_id = u.id ORDER BY 1)::text[] AS projects
 FROM keypairs k JOIN users u ON u.id = k.user_id JOIN domains d ON d.name = u.domain_name
 WHERE k.access_key = $1;
@@ -86,10 +86,6 @@ UPDATE keypairs SET ssh_public_key = $2, ssh_private_sealed = $3, modified_at = 
 SELECT * FROM projects
 WHERE CASE WHEN @by_id::boolean THEN id = @id::uuid ELSE name = @name::text AND domain_name = @domain_name::text END;
 
--- name: ListProjects :many
-SELECT * FROM projects WHERE (sqlc.narg('domain_name')::text IS NULL OR domain_name = sqlc.narg('domain_name'))
-ORDER BY domain_name, name;
-
 -- name: ListProjectsOf :many
 SELECT p.* FROM projects p JOIN project_members m ON m.project_id = p.id WHERE m.user_id = $1 ORDER BY p.name;
 
@@ -108,15 +104,6 @@ SELECT * FROM keypair_resource_policies WHERE name = $1;
 
 -- name: ListKeypairPolicies :many
 SELECT * FROM keypair_resource_policies ORDER BY name;
-
--- name: AllowedResourceGroups :many
--- The union of what the domain, the projects and the keypair may use; active ones, by name.
-SELECT g.* FROM resource_groups g
-WHERE g.is_active AND (
-    EXISTS (SELECT 1 FROM resource_groups_for_domains d WHERE d.resource_group = g.name AND d.domain_name = @domain_name)
- OR EXISTS (SELECT 1 FROM resource_groups_for_projects p WHERE p.resource_group = g.name AND p.project_id = ANY(@projects::uuid[]))
- OR EXISTS (SELECT 1 FROM resource_groups_for_keypairs k WHERE k.resource_group = g.name AND k.access_key = @access_key))
-ORDER BY g.name;
 
 -- name: ListResourceGroups :many
 SELECT * FROM resource_groups WHERE (sqlc.narg('active')::boolean IS NULL OR is_active = sqlc.narg('active')) ORDER BY name;
@@ -153,3 +140,6 @@ SELECT * FROM users WHERE id = ANY(@ids::uuid[]);
 
 -- name: UserByRef :one
 SELECT * FROM users WHERE email = @ref::text OR id::text = @ref::text LIMIT 1;
+
+-- name: SetRegistriesOfDomain :execrows
+UPDATE domains SET allowed_docker_registries = @registries::text[], modified_at = now() WHERE name = @name;

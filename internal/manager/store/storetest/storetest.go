@@ -65,6 +65,16 @@ func Open(t testing.TB, dsn string) *store.Store {
 	return s
 }
 
+// Beside returns another store on the database of s: a second manager of the same cluster.
+func Beside(t testing.TB, s *store.Store) *store.Store {
+	t.Helper()
+	dsn, err := server()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Open(t, with(dsn, s.Pool().Config().ConnConfig.Database))
+}
+
 // DSN makes a database of the test's own and returns its address; it is dropped after the test.
 func DSN(t testing.TB) string {
 	t.Helper()

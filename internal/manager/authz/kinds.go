@@ -1,0 +1,223 @@
+package authz
+
+import "berth.dev/berth/internal/cluster"
+
+// Who somebody is to an object, in the words of refusals and of docs/authorisation.md.
+var (
+	superadmin = named{role(RoleSuperadmin), "a superadmin"}
+	monitor    = named{role(RoleMonitor), "a monitor"}
+	anyAdmin   = named{role(RoleAdmin), "an administrator of a domain"}
+	owner      = named{match{Owner, itsUser}, "its owner"}
+	member     = named{match{Project, itsProjects}, "a member of its project"}
+	given      = named{flag(Given), "whom it is shared with"}
+	ofDomain   = named{match{Domain, itsDomain}, "every user of the domain"}
+	// inOffice administers the domain of an object that belongs to no user.
+	inOffice = named{allOf{role(RoleAdmin), match{Domain, itsDomain}}, "an administrator of its domain"}
+	// above administers the domain of the object's owner. Nobody but superadmins touches what belongs to superadmins.
+	above = named{allOf{role(RoleAdmin), match{Domain, itsDomain}, not{is{OwnerRole, []string{string(RoleSuperadmin)}}}},
+		"an administrator of its domain (not over superadmins)"}
+	// assigned is for objects that domains, projects and keypairs are given.
+	assigned = named{anyOf{match{ToDomains, itsDomain}, match{ToProjects, itsProjects}, match{ToKeys, itsKey}},
+		"whose domain, project or keypair it is assigned to"}
+	usable    = named{allOf{flag(Active), assigned}, "whose domain, project or keypair it is assigned to while it is active"}
+	everybody = constant(true)
+)
+
+// Sessions, with their kernels, events, logs and idle reports.
+var Sessions = Kind{"session", map[Verb]condition{
+	See:    anyOf{owner, above, superadmin, monitor},
+	Change: anyOf{owner, above, superadmin},
+}}
+
+// Circuits are published ways to apps of sessions.
+var Circuits = Kind{"circuit", map[Verb]condition{
+	See:    anyOf{owner, above, superadmin, monitor, given},
+	Visit:  anyOf{owner, above, superadmin, given, named{flag(Public), "every user where it is public"}},
+	Change: anyOf{owner, above, superadmin},
+}}
+
+// What decides about the files of a folder.
+var (
+	none        = is{Granted, []string{""}}
+	ofProject   = not{is{Project, []string{""}}}
+	mayChange   = not{is{Permission, []string{string(cluster.ReadOnly)}}}
+	ofModels    = is{ProjectType, []string{"model-store"}}
+	modelAuthor = named{allOf{member, ofModels, match{Creator, itsUser}},
+		"who made it in a model store that they are still a member of"}
+	// A permission that is left of a former member of a project gives nothing.
+	shared  = named{allOf{not{ofProject}, flag(Given)}, "whom it is shared with"}
+	manager = named{anyOf{above, superadmin}, "an administrator of its domain (not over superadmins), a superadmin"}
+)
+
+// withPermission holds for whoever has one of the permissions as a member or by a share: what was given to the actor counts
+// before what the project's folder allows all members.
+func withPermission(allowed ...string) condition {
+	return anyOf{
+		allOf{member, none, is{Permission, allowed}},
+		allOf{member, is{Granted, allowed}},
+		allOf{not{ofProject}, not{owner}, is{Granted, allowed}},
+	}
+}
+
+// changesFiles is who may change files with one of the permissions. Owners and administrators may unless the folder is
+// read-only; a folder that was given to an administrator is used with the permission that was given.
+func changesFiles(allowed ...string) condition {
+	return anyOf{
+		allOf{owner, mayChange},
+		modelAuthor,
+		withPermission(allowed...),
+		allOf{manager, ofProject},
+		allOf{manager, not{owner}, none, mayChange},
+	}
+}
+
+// Folders are virtual folders.
+var Folders = Kind{"virtual folder", map[Verb]condition{
+	See:   anyOf{owner, member, shared, manager, monitor},
+	Reach: anyOf{owner, member, shared},
+	Create: anyOf{named{not{ofProject}, "every user for themselves"}, named{allOf{member, ofModels}, "members of a model store"},
+		named{allOf{ofProject, inOffice}, "an administrator of the project's domain"}, superadmin},
+	Change:    anyOf{owner, modelAuthor, manager},
+	ReadFiles: anyOf{owner, member, shared, manager},
+	WriteFiles: named{changesFiles(string(cluster.ReadWrite), string(cluster.ReadWriteDelete)),
+		"its owner unless it is read-only, members and whom it is shared with by their permission (rw, wd), " + manager.words},
+	DeleteFiles: named{changesFiles(string(cluster.ReadWriteDelete)),
+		"its owner unless it is read-only, members and whom it is shared with by their permission (wd), " + manager.words},
+	Purge:      manager,
+	Administer: superadmin,
+}}
+
+// FolderHosts are the volumes of storage proxies.
+var FolderHosts = Kind{"folder host", map[Verb]condition{
+	See:        anyOf{superadmin, monitor},
+	Administer: superadmin,
+}}
+
+// QuotaScopes are what the folders of one user or one project hold on a host.
+var QuotaScopes = Kind{"quota scope", map[Verb]condition{
+	See:        anyOf{owner, member, above, superadmin, monitor},
+	Administer: superadmin,
+}}
+
+// Images are what sessions run. An image that names no registry is local to the agents; the others need a domain that allows
+// their registry. Sessions of superadmins, too, run what their domain allows.
+var Images = Kind{"image reference", map[Verb]condition{
+	See:        anyOf{local, allowed, superadmin, monitor},
+	Use:        anyOf{local, allowed},
+	Administer: superadmin,
+}}
+
+var (
+	local   = named{is{Registry, []string{LocalRegistry}}, "every user where it is local to the agents"}
+	allowed = named{match{Registry, itsRegistries}, "every user whose domain allows its registry"}
+)
+
+// LocalRegistry stands for images without a registry in their reference.
+const LocalRegistry = "local"
+
+// Users are persons.
+var Users = Kind{"user", map[Verb]condition{
+	See:    anyOf{owner, above, superadmin, monitor},
+	Change: anyOf{owner, superadmin},
+}}
+
+// Keypairs are access keys of users, with their dotfiles, bootstrap scripts and SSH keypairs.
+var Keypairs = Kind{"keypair", map[Verb]condition{
+	See:    anyOf{owner, above, superadmin, monitor},
+	Change: anyOf{owner, above, superadmin},
+	Act:    anyOf{owner, above, superadmin},
+	Reveal: anyOf{owner, superadmin},
+}}
+
+// Projects are groups of users of one domain.
+var Projects = Kind{"project", map[Verb]condition{
+	See:        anyOf{member, inOffice, superadmin, monitor},
+	Use:        member,
+	Change:     anyOf{inOffice, superadmin},
+	Administer: superadmin,
+}}
+
+// Domains are the tenants of a cluster.
+var Domains = Kind{"domain", map[Verb]condition{
+	See:        anyOf{ofDomain, superadmin, monitor},
+	Change:     anyOf{inOffice, superadmin},
+	Administer: superadmin,
+}}
+
+// Policies limit what keypairs, users and projects may have.
+var Policies = Kind{"resource policy", map[Verb]condition{
+	See:        anyOf{named{flag(Given), "whom it limits"}, anyAdmin, superadmin, monitor},
+	Administer: superadmin,
+}}
+
+// ResourceGroups are sets of agents with one scheduling policy.
+var ResourceGroups = Kind{"resource group", map[Verb]condition{
+	See:        anyOf{usable, superadmin, monitor},
+	Use:        usable,
+	Administer: superadmin,
+}}
+
+// Agents are the machines that run kernels.
+var Agents = Kind{"agent", map[Verb]condition{
+	See:        anyOf{superadmin, monitor},
+	Administer: superadmin,
+}}
+
+// Presets are named amounts of resources.
+var Presets = Kind{"resource preset", map[Verb]condition{
+	See: anyOf{
+		named{flag(Public), "every user where it is for all resource groups"},
+		named{allOf{flag(Active), assigned}, "whoever may use its resource group"},
+		superadmin,
+		monitor,
+	},
+	Administer: superadmin,
+}}
+
+// IdleCheckers are the rules that end sessions which nobody uses.
+var IdleCheckers = Kind{"idle checker", map[Verb]condition{
+	See:        anyOf{superadmin, monitor},
+	Administer: superadmin,
+}}
+
+// Tasks are background work that users started.
+var Tasks = Kind{"background task", map[Verb]condition{
+	See:    anyOf{owner, superadmin, monitor},
+	Change: anyOf{owner, superadmin},
+}}
+
+// Announcements are what all users are told, with the settings of the whole cluster that everybody may know.
+var Announcements = Kind{"announcement", map[Verb]condition{
+	See:        everybody,
+	Administer: superadmin,
+}}
+
+// Cluster is the state of the whole: what the scheduler sees, and what a doctor finds.
+var Cluster = Kind{"cluster", map[Verb]condition{
+	See:        anyOf{superadmin, monitor},
+	Administer: superadmin,
+}}
+
+// Kinds are all of them.
+func Kinds() []Kind {
+	return []Kind{
+		Sessions,
+		Circuits,
+		Folders,
+		FolderHosts,
+		QuotaScopes,
+		Images,
+		Users,
+		Keypairs,
+		Projects,
+		Domains,
+		Policies,
+		ResourceGroups,
+		Agents,
+		Presets,
+		IdleCheckers,
+		Tasks,
+		Announcements,
+		Cluster,
+	}
+}
