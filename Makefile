@@ -14,7 +14,7 @@ TAGS := runner,pgbundle
 BUNDLE_DEP := bundle
 endif
 
-.PHONY: help up down build runner bundle check test test-quota e2e bench images gen deps lint
+.PHONY: help up down build runner bundle check test test-quota e2e bench mutation images gen deps lint
 
 help: ## list the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -41,7 +41,7 @@ deps: ## install the Debian packages that are missing
 images: ## build the base images
 	images/build.sh
 
-check: ## format, vet, lint, architecture, unit and PostgreSQL tests with -race; no engine
+check: ## format, go.mod, vet, lint, architecture, unit and PostgreSQL tests with -race; no engine
 	scripts/check.sh
 
 test: ## everything, with the real engine
@@ -55,6 +55,9 @@ e2e: build ## the stories alone, with the real engine
 
 bench: build ## measure beside peers
 	scripts/bench.sh
+
+mutation: ## measure what the tests of the pure packages notice
+	scripts/mutation.sh $(ARGS)
 
 gen: ## regenerate SQL, protobuf, GraphQL and drawings
 	scripts/gen.sh

@@ -1,6 +1,6 @@
-// Package berth_test holds the architecture: which package may import which, and the budgets
-// of packages and files. It parses the sources itself, because the go command caches the
-// result of a test that calls it although the sources changed.
+// Package berth_test holds the architecture: every package with its duty, which package may import which, and the budgets of
+// packages, files and lines. It parses the sources itself, because the go command caches the result of a test that calls it
+// although the sources changed.
 package berth_test
 
 import (
@@ -16,19 +16,21 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 const (
 	module          = "berth.dev/berth/"
 	maxPackageLines = 6000
 	maxFileLines    = 800
+	// maxColumns counts characters; a tab is one.
+	maxColumns = 140
 )
 
-// rule is what the packages below one directory may import of this module. The longest
-// directory that holds a package decides. A package may always import what lies below its
-// own rule's directory.
+// rule is one package: what it is for and what it may import of this module. A package may also import what lies below it.
 type rule struct {
 	dir   string
+	duty  string
 	allow []string // directories; each includes everything below it
 	// stdOnly forbids third-party modules.
 	stdOnly bool
@@ -38,94 +40,312 @@ type rule struct {
 	testOnly bool
 }
 
-// The table. To add a package, add its line; to allow an import, think first (docs/architecture.md).
+// The table: one rule per package. To add a package, add its line; to allow an import, think first (docs/architecture.md).
 var rules = []rule{
-	{dir: "internal/fault", pure: true},
-	{dir: "internal/cluster", allow: []string{"internal/fault"}, pure: true},
-	{dir: "internal/cluster/draw", allow: []string{"internal/cluster"}, stdOnly: true},
-	{dir: "internal/alloc", allow: []string{"internal/cluster", "internal/fault"}, pure: true},
-	{dir: "internal/scheduler", allow: []string{"internal/alloc", "internal/cluster", "internal/fault"}, pure: true},
-	{dir: "internal/scheduler/sim", allow: []string{"internal/scheduler", "internal/alloc", "internal/cluster", "internal/fault"}},
-	{dir: "internal/chassis", allow: []string{"internal/fault"}},
-	{dir: "internal/embedded", allow: []string{"internal/chassis", "internal/fault"}},
-	{dir: "internal/wire", allow: []string{"internal/cluster", "internal/fault"}},
-	{dir: "internal/depspin"},
+	// What everything rests on.
+	{dir: "internal/fault", duty: "kinds, reasons and next steps of errors", pure: true},
+	{dir: "internal/cluster", duty: "the nouns: identifiers, slot arithmetic, states and their moves, rules of names", pure: true,
+		allow: []string{"internal/fault"}},
+	{dir: "internal/alloc", duty: "chooses devices on one agent", pure: true, allow: []string{"internal/cluster", "internal/fault"}},
+	{dir: "internal/scheduler", duty: "decides which session runs where, and why the others wait", pure: true,
+		allow: []string{"internal/alloc", "internal/cluster", "internal/fault"}},
+	{dir: "internal/scheduler/packing", duty: "prices a node for a request by what the placement leaves", pure: true,
+		allow: []string{"internal/fault"}},
+	{dir: "internal/scheduler/sim", duty: "runs the scheduler on workloads in virtual time",
+		allow: []string{"internal/scheduler", "internal/alloc", "internal/cluster", "internal/fault"}},
+	{dir: "internal/chassis", duty: "process frame: services, order of start and stop, logs, health, metrics, configuration",
+		allow: []string{"internal/fault"}},
+	{dir: "internal/embedded", duty: "PostgreSQL, etcd and Redis for a cluster that was given none",
+		allow: []string{"internal/chassis", "internal/fault"}},
+	{dir: "internal/wire/node", duty: "messages between manager and agent", allow: []string{"internal/fault"}},
+	{dir: "internal/wire/proxy", duty: "messages between manager and app proxy", allow: []string{"internal/cluster"}},
+	{dir: "internal/wire/run", duty: "protocol between agent and runner", allow: []string{"internal/fault"}},
+	{dir: "internal/wire/storage", duty: "messages between manager and storage proxy"},
+	{dir: "internal/wire/tunnel", duty: "opens a connection to what listens inside a kernel",
+		allow: []string{"internal/fault", "internal/wire/run"}},
+	{dir: "internal/membership", duty: "a process's key and certificate in the cluster, and their renewal",
+		allow: []string{"internal/wire", "internal/chassis", "internal/fault"}},
+	{dir: "internal/membership/membershiptest", duty: "the agent port of a manager, for tests of members", testOnly: true,
+		allow: []string{"internal/membership", "internal/manager/link/agent", "internal/chassis"}},
 
-	{dir: "internal/manager", allow: []string{"internal/scheduler", "internal/alloc", "internal/chassis", "internal/cluster", "internal/fault", "internal/wire"}},
-	{dir: "internal/manager/authz", allow: []string{"internal/cluster", "internal/fault"}, pure: true},
-	{dir: "internal/manager/authztest", allow: []string{"internal"}, testOnly: true},
-	{dir: "internal/manager/idle", allow: []string{"internal/cluster", "internal/fault"}, pure: true},
-	{dir: "internal/manager/idle/snapshot", allow: []string{"internal/manager/idle", "internal/manager/store", "internal/cluster", "internal/fault"}},
-	{dir: "internal/manager/seal", allow: []string{"internal/fault"}},
-	{dir: "internal/manager/store", allow: []string{"internal/cluster", "internal/fault"}},
-	{dir: "internal/manager/store/facts", allow: []string{"internal/manager/authz"}},
-	{dir: "internal/manager/store/storetest", allow: []string{"internal/manager/store", "internal/embedded", "internal/chassis"}, testOnly: true},
-	{dir: "internal/manager/service", allow: []string{"internal/manager/folder", "internal/manager/store", "internal/manager/authz", "internal/manager/idle", "internal/manager/seal", "internal/scheduler", "internal/alloc", "internal/cluster", "internal/fault"}},
-	{dir: "internal/manager/folder", allow: []string{"internal/manager/service/minilang", "internal/manager/store", "internal/manager/authz", "internal/manager/seal", "internal/wire/storage", "internal/cluster", "internal/fault"}},
-	{dir: "internal/manager/app", allow: []string{"internal/manager/service", "internal/manager/store", "internal/manager/authz", "internal/manager/seal", "internal/wire/proxy", "internal/wire/run", "internal/wire/tunnel", "internal/cluster", "internal/fault"}},
-	{dir: "internal/manager/link/proxy", allow: []string{"internal/manager/app", "internal/manager/link/h2", "internal/wire", "internal/cluster", "internal/fault", "internal/chassis"}},
-	{dir: "internal/manager/link/storage", allow: []string{"internal/manager/link/announce", "internal/wire/storage", "internal/cluster", "internal/fault", "internal/chassis"}},
-	{dir: "internal/manager/link/h2"},
-	{dir: "internal/manager/link/announce", allow: []string{"internal/chassis"}},
-	{dir: "internal/manager/link/ca", allow: []string{"internal/wire/node", "internal/wire/proxy", "internal/cluster", "internal/fault", "internal/chassis"}},
-	{dir: "internal/manager/link/agent", allow: []string{"internal/manager/link/ca", "internal/manager/link/h2", "internal/wire", "internal/cluster", "internal/fault", "internal/chassis"}},
-	{dir: "internal/manager/link/peer", allow: []string{"internal/manager/link/agent", "internal/manager/link/announce", "internal/manager/link/h2", "internal/wire/node", "internal/wire/run", "internal/cluster", "internal/fault", "internal/chassis"}},
-	{dir: "internal/manager/reconcile", allow: []string{"internal/manager/folder", "internal/manager/store", "internal/manager/idle", "internal/manager/service", "internal/manager/link/agent", "internal/manager/seal", "internal/scheduler", "internal/alloc", "internal/cluster", "internal/fault", "internal/chassis"}},
-	{dir: "internal/manager/httpapi", allow: []string{"api", "internal/manager/authz", "internal/manager/service", "internal/manager/app", "internal/manager/folder", "internal/manager/seal", "internal/cluster", "internal/fault", "internal/wire/run", "internal/wire/tunnel"}},
-	{dir: "internal/manager/graphapi", allow: []string{"api", "internal/manager/service", "internal/manager/folder", "internal/manager/seal", "internal/cluster", "internal/fault", "internal/wire/tunnel"}},
+	// The manager: the role, its nouns, what they share, its connections, its APIs.
+	{dir: "internal/manager", duty: "the role: wires stores, nouns, links, loops and APIs",
+		allow: []string{"internal/chassis", "internal/cluster", "internal/fault", "internal/wire"}},
+	{dir: "internal/manager/nouns", duty: "makes the use cases of all nouns and joins them",
+		allow: []string{"internal/manager/app", "internal/manager/folder", "internal/manager/idle", "internal/manager/image",
+			"internal/manager/node", "internal/manager/operation", "internal/manager/resource", "internal/manager/seal",
+			"internal/manager/session", "internal/manager/store", "internal/manager/tenancy"}},
+	{dir: "internal/manager/tenancy", duty: "domains, projects, users, keypairs and their policies; who a caller is",
+		allow: []string{"internal/cluster", "internal/fault", "internal/manager/authz", "internal/manager/store",
+			"internal/manager/recent", "internal/manager/seal"}},
+	{dir: "internal/manager/resource", duty: "resource groups, slots and presets",
+		allow: []string{"internal/cluster", "internal/fault", "internal/manager/authz", "internal/manager/store",
+			"internal/alloc", "internal/scheduler", "internal/manager/seal", "internal/manager/tenancy"}},
+	{dir: "internal/manager/image", duty: "the catalogue of images: references, aliases, labels, where they are",
+		allow: []string{"internal/cluster", "internal/fault", "internal/manager/authz", "internal/manager/store"}},
+	{dir: "internal/manager/node", duty: "agents: what administrators change, what agents report, what they should do",
+		allow: []string{"internal/cluster", "internal/fault", "internal/manager/authz", "internal/manager/store",
+			"internal/manager/image", "internal/manager/reconcile", "internal/manager/tenancy"}},
+	{dir: "internal/manager/folder", duty: "folders: names, rights, shares, quotas, and the loop that has proxies make them true",
+		allow: []string{"internal/cluster", "internal/fault", "internal/manager/authz", "internal/manager/store",
+			"internal/manager/reconcile", "internal/manager/tenancy", "internal/wire/storage"}},
+	{dir: "internal/manager/session", duty: "sessions and kernels: use cases, waits, events, the way to runners",
+		allow: []string{"internal/cluster", "internal/fault", "internal/manager/authz", "internal/manager/store",
+			"internal/manager/folder", "internal/manager/image", "internal/manager/recent", "internal/manager/reconcile",
+			"internal/manager/resource", "internal/manager/tenancy"}},
+	{dir: "internal/manager/session/request", duty: "reads and checks what the creator of a session asks for",
+		allow: []string{"internal/cluster", "internal/fault", "internal/manager/folder", "internal/manager/image",
+			"internal/manager/store"}},
+	{dir: "internal/manager/session/scheduling", duty: "places waiting sessions: the leader's memory of the cluster, commits, explanations, accounting of use",
+		allow: []string{"internal/cluster", "internal/fault", "internal/alloc", "internal/chassis", "internal/scheduler",
+			"internal/manager/reconcile", "internal/manager/session", "internal/manager/store"}},
+	{dir: "internal/manager/app", duty: "starts apps, publishes circuits, decides who may visit",
+		allow: []string{"internal/cluster", "internal/fault", "internal/manager/authz", "internal/manager/store",
+			"internal/manager/session", "internal/wire/proxy", "internal/wire/run", "internal/wire/tunnel"}},
+	{dir: "internal/manager/idle", duty: "idle checks: checkers, reports, keeping alive, and the loop that ends idle sessions",
+		allow: []string{"internal/cluster", "internal/fault", "internal/manager/authz", "internal/manager/store",
+			"internal/chassis", "internal/manager/idle/rule", "internal/manager/reconcile", "internal/manager/session",
+			"internal/manager/tenancy"}},
+	{dir: "internal/manager/idle/rule", duty: "decides which sessions are idle", pure: true, allow: []string{"internal/cluster"}},
+	{dir: "internal/manager/operation", duty: "announcement, freezing, background tasks, the doctor's comparison of rows",
+		allow: []string{"internal/cluster", "internal/fault", "internal/manager/authz", "internal/manager/store"}},
+	{dir: "internal/manager/operation/callback", duty: "delivers callbacks of sessions over HTTP",
+		allow: []string{"internal/fault", "internal/manager/store"}},
+	{dir: "internal/manager/authz", duty: "who may do what", pure: true, allow: []string{"internal/cluster", "internal/fault"}},
+	{dir: "internal/manager/seal", duty: "sealing of stored secrets, hashing of passwords", allow: []string{"internal/fault"}},
+	{dir: "internal/manager/recent", duty: "remembers answers that every request needs for a moment"},
+	{dir: "internal/manager/live", duty: "live statistics in Redis", allow: []string{"internal/cluster", "internal/manager/idle/rule"}},
+	{dir: "internal/manager/store", duty: "the only way to PostgreSQL: pool, transactions, guarded moves, hints",
+		allow: []string{"internal/cluster", "internal/fault"}},
+	{dir: "internal/manager/store/dbgen", duty: "queries that sqlc generates",
+		allow: []string{"internal/cluster", "internal/manager/store/dbtype"}},
+	{dir: "internal/manager/store/dbtype", duty: "Go types of jsonb columns"},
+	{dir: "internal/manager/store/feed", duty: "follows what changes in tables", allow: []string{"internal/chassis", "internal/manager/store"}},
+	{dir: "internal/manager/store/list", duty: "lists page by page: the filter and order language, compiled to SQL",
+		allow: []string{"internal/cluster", "internal/fault"}},
+	{dir: "internal/manager/store/facts", duty: "where the tables hold what rules look at", allow: []string{"internal/manager/authz"}},
+	{dir: "internal/manager/store/storetest", duty: "a migrated database of its own for every test", testOnly: true,
+		allow: []string{"internal/manager/store"}},
+	{dir: "internal/manager/authztest", duty: "every method against its rule, every limit against its test", testOnly: true},
+	{dir: "internal/manager/managertest", duty: "the use cases on a database of their own, with agents and sessions in any state", testOnly: true,
+		allow: []string{"internal/cluster", "internal/manager"}},
+	{dir: "internal/manager/reconcile", duty: "elects the leader and runs the control loops that nouns bring",
+		allow: []string{"internal/chassis", "internal/fault", "internal/manager/store"}},
+	{dir: "internal/manager/link/ca", duty: "the cluster's certificate authority and join tokens",
+		allow: []string{"internal/cluster", "internal/fault", "internal/chassis", "internal/wire/node", "internal/wire/proxy"}},
+	{dir: "internal/manager/link/h2", duty: "HTTP/2 with the roles of client and server reversed"},
+	{dir: "internal/manager/link/announce", duty: "announcements in etcd, and the table of those of others",
+		allow: []string{"internal/chassis"}},
+	{dir: "internal/manager/link/agent", duty: "the connections of agents",
+		allow: []string{"internal/cluster", "internal/fault", "internal/chassis", "internal/manager/link/ca",
+			"internal/manager/link/h2", "internal/wire"}},
+	{dir: "internal/manager/link/peer", duty: "the connections of managers to each other: relays to the one that holds an agent",
+		allow: []string{"internal/cluster", "internal/fault", "internal/chassis", "internal/manager/link/agent",
+			"internal/manager/link/announce", "internal/manager/link/h2", "internal/wire/node", "internal/wire/run"}},
+	{dir: "internal/manager/link/proxy", duty: "the connections of app proxies",
+		allow: []string{"internal/cluster", "internal/fault", "internal/chassis", "internal/manager/app",
+			"internal/manager/link/h2", "internal/wire"}},
+	{dir: "internal/manager/link/storage", duty: "the way to storage proxies",
+		allow: []string{"internal/cluster", "internal/fault", "internal/chassis", "internal/manager/link/announce",
+			"internal/wire/storage"}},
+	{dir: "internal/manager/httpapi", duty: "REST and streams of the wire",
+		allow: []string{"api", "internal/cluster", "internal/fault", "internal/manager/app", "internal/manager/authz",
+			"internal/manager/folder", "internal/manager/idle", "internal/manager/image", "internal/manager/node",
+			"internal/manager/nouns", "internal/manager/operation", "internal/manager/resource", "internal/manager/seal",
+			"internal/manager/session", "internal/manager/store/list", "internal/manager/tenancy", "internal/wire/run",
+			"internal/wire/tunnel"}},
+	{dir: "internal/manager/graphapi", duty: "GraphQL of the wire: decodes, resolves, encodes",
+		allow: []string{"api", "internal/cluster", "internal/fault", "internal/manager/authz", "internal/manager/folder",
+			"internal/manager/idle", "internal/manager/image", "internal/manager/node", "internal/manager/nouns",
+			"internal/manager/resource", "internal/manager/seal", "internal/manager/session", "internal/manager/store/list",
+			"internal/manager/tenancy", "internal/wire/tunnel"}},
+	{dir: "internal/manager/graphapi/gqlexec", duty: "execution of GraphQL that gqlgen generates",
+		allow: []string{"internal/manager/graphapi/model"}},
+	{dir: "internal/manager/graphapi/model", duty: "types of the GraphQL schema that gqlgen generates"},
 
-	{dir: "internal/agent", allow: []string{"internal/membership", "internal/alloc", "internal/chassis", "internal/cluster", "internal/fault", "internal/wire"}},
-	{dir: "internal/agent/runtime", allow: []string{"internal/alloc", "internal/cluster", "internal/fault", "internal/wire/run", "internal/wire/tunnel"}},
-	{dir: "internal/agent/runtime/conformance", allow: []string{"internal/agent/runtime", "internal/cluster", "internal/fault"}, testOnly: true},
-	{dir: "internal/agent/runtime/testimage", allow: []string{"internal/agent/runtime"}, testOnly: true},
-	{dir: "internal/agent/device", allow: []string{"internal/alloc", "internal/cluster", "internal/fault"}},
+	// The agent.
+	{dir: "internal/agent", duty: "the role on a worker host: wires everything below it",
+		allow: []string{"internal/alloc", "internal/chassis", "internal/cluster", "internal/fault"}},
+	{dir: "internal/agent/data", duty: "data port: the way of app proxies to what listens inside kernels",
+		allow: []string{"internal/agent/keeper", "internal/agent/runners", "internal/chassis", "internal/cluster", "internal/fault",
+			"internal/membership", "internal/wire/node", "internal/wire/proxy", "internal/wire/run", "internal/wire/tunnel"}},
+	{dir: "internal/agent/device", duty: "the contract of a device driver, and the inventory of an agent's host",
+		allow: []string{"internal/agent/runtime", "internal/alloc", "internal/cluster", "internal/fault"}},
+	{dir: "internal/agent/device/conformance", duty: "tests that every device driver passes", testOnly: true,
+		allow: []string{"internal/agent/device", "internal/alloc", "internal/cluster"}},
+	{dir: "internal/agent/device/cpu", duty: "cores of the host and how busy it is",
+		allow: []string{"internal/agent/device", "internal/alloc", "internal/cluster", "internal/fault", "internal/wire/node"}},
+	{dir: "internal/agent/device/devicetest", duty: "device drivers of a host that tests make up", testOnly: true,
+		allow: []string{"internal/agent/device", "internal/agent/device/cpu", "internal/agent/device/mem"}},
+	{dir: "internal/agent/device/mem", duty: "memory of the host and how much is used",
+		allow: []string{"internal/agent/device", "internal/alloc", "internal/cluster", "internal/fault", "internal/wire/node"}},
+	{dir: "internal/agent/device/mock", duty: "devices that a file describes",
+		allow: []string{"internal/agent/device", "internal/agent/runtime", "internal/alloc", "internal/cluster", "internal/fault"}},
+	{dir: "internal/agent/host", duty: "the contract of where kernels have their files, folders and runners",
+		allow: []string{"internal/agent/runtime", "internal/cluster", "internal/fault", "internal/wire/run"}},
+	{dir: "internal/agent/host/conformance", duty: "tests that every host passes", testOnly: true,
+		allow: []string{"internal/agent/host", "internal/agent/runtime", "internal/agent/runtime/fake", "internal/cluster",
+			"internal/fault", "internal/wire/run"}},
+	{dir: "internal/agent/host/fake", duty: "that place in memory, for tests of the keeper", testOnly: true,
+		allow: []string{"internal/agent/host", "internal/agent/runtime", "internal/cluster", "internal/fault", "internal/wire/run"}},
+	{dir: "internal/agent/host/local", duty: "that place on this machine",
+		allow: []string{"internal/agent/host", "internal/agent/mount", "internal/agent/runners", "internal/agent/runtime",
+			"internal/agent/scratch", "internal/cluster", "internal/fault", "internal/wire/run"}},
+	{dir: "internal/agent/keeper", duty: "makes kernels as the manager wants them and reports what is true",
+		allow: []string{"internal/agent/device", "internal/agent/host", "internal/agent/ledger", "internal/agent/runtime",
+			"internal/alloc", "internal/chassis", "internal/cluster", "internal/fault", "internal/wire/run"}},
+	{dir: "internal/agent/ledger", duty: "records side effects before they are made", allow: []string{"internal/cluster", "internal/fault"}},
+	{dir: "internal/agent/link", duty: "joins the manager and carries desired and observed state",
+		allow: []string{"internal/agent/keeper", "internal/agent/ledger", "internal/agent/meter", "internal/alloc", "internal/chassis",
+			"internal/cluster", "internal/fault", "internal/membership", "internal/wire/node"}},
+	{dir: "internal/agent/meter", duty: "samples the use of host and kernels",
+		allow: []string{"internal/agent/device", "internal/agent/keeper", "internal/agent/runtime", "internal/alloc", "internal/chassis",
+			"internal/cluster", "internal/wire/node"}},
+	{dir: "internal/agent/mount", duty: "puts folders where the engine can bind them",
+		allow: []string{"internal/agent/runtime", "internal/cluster", "internal/fault"}},
+	{dir: "internal/agent/runners", duty: "reaches the runners inside containers",
+		allow: []string{"internal/cluster", "internal/fault", "internal/wire/run", "internal/wire/tunnel"}},
+	{dir: "internal/agent/runtime", duty: "the contract of a container engine", allow: []string{"internal/cluster", "internal/fault"}},
+	{dir: "internal/agent/runtime/conformance", duty: "tests that every runtime passes", testOnly: true,
+		allow: []string{"internal/agent/runtime", "internal/cluster", "internal/fault"}},
+	{dir: "internal/agent/runtime/conformance/box", duty: "the program of images that tests build", testOnly: true},
+	{dir: "internal/agent/runtime/docker", duty: "the runtime on a Docker engine",
+		allow: []string{"internal/agent/runtime", "internal/agent/runtime/hoststats", "internal/cluster", "internal/fault"}},
+	{dir: "internal/agent/runtime/fake", duty: "the runtime in memory, with faults",
+		allow: []string{"internal/agent/runtime", "internal/cluster", "internal/fault", "internal/wire/run", "internal/wire/tunnel"}},
+	{dir: "internal/agent/runtime/hoststats", duty: "use of one container from cgroups and /proc",
+		allow: []string{"internal/agent/runtime", "internal/fault"}},
+	{dir: "internal/agent/runtime/testimage", duty: "builds container images from nothing", testOnly: true,
+		allow: []string{"internal/agent/runtime/conformance/box"}},
+	{dir: "internal/agent/scratch", duty: "directories and configuration files of kernels on the agent's disk",
+		allow: []string{"internal/agent/host", "internal/cluster", "internal/fault", "internal/wire/run"}},
+	{dir: "internal/agent/stream", duty: "byte streams of kernels for the manager",
+		allow: []string{"internal/agent/keeper", "internal/agent/runners", "internal/agent/runtime", "internal/cluster",
+			"internal/fault", "internal/wire/node", "internal/wire/run"}},
 
-	{dir: "internal/storage", allow: []string{"internal/chassis", "internal/cluster", "internal/fault", "internal/wire/storage"}},
-	{dir: "internal/storage/volume", allow: []string{"internal/cluster", "internal/fault"}},
-	{dir: "internal/storage/volume/conformance", allow: []string{"internal/storage/volume", "internal/cluster", "internal/fault"}, testOnly: true},
-	{dir: "internal/storage/transfer", allow: []string{"internal/chassis", "internal/storage/volume", "internal/cluster", "internal/fault"}},
-	{dir: "internal/storage/task", allow: []string{"internal/storage/volume", "internal/cluster", "internal/fault", "internal/wire/storage"}},
-	{dir: "internal/membership", allow: []string{"internal/wire", "internal/chassis", "internal/cluster", "internal/fault"}},
-	{dir: "internal/membership/membershiptest", allow: []string{"internal/membership", "internal/manager/link/agent", "internal/chassis"}, testOnly: true},
-	{dir: "internal/appproxy", allow: []string{"internal/membership", "internal/chassis", "internal/cluster", "internal/fault", "internal/wire"}},
-	{dir: "internal/appproxy/circuit", allow: []string{"internal/cluster", "internal/fault", "internal/wire/proxy"}},
-	{dir: "internal/agent/mount", allow: []string{"internal/cluster", "internal/fault"}},
+	// The storage proxy.
+	{dir: "internal/storage", duty: "the role: volumes, their API for managers, the announcement in etcd",
+		allow: []string{"internal/chassis", "internal/cluster", "internal/fault", "internal/wire/storage"}},
+	{dir: "internal/storage/transfer", duty: "uploads and downloads of clients",
+		allow: []string{"internal/chassis", "internal/storage/volume", "internal/cluster", "internal/fault"}},
+	{dir: "internal/storage/task", duty: "work on volumes that takes long: clones, deletions, transfers, the reaper of trash",
+		allow: []string{"internal/storage/volume", "internal/cluster", "internal/fault", "internal/wire/storage"}},
+	{dir: "internal/storage/task/s3", duty: "copies between folders and object stores",
+		allow: []string{"internal/cluster", "internal/fault", "internal/storage/volume", "internal/wire/storage"}},
+	{dir: "internal/storage/volume", duty: "the contract of a file system that holds folders",
+		allow: []string{"internal/cluster", "internal/fault"}},
+	{dir: "internal/storage/volume/conformance", duty: "tests that every volume passes", testOnly: true,
+		allow: []string{"internal/storage/volume", "internal/cluster", "internal/fault"}},
+	{dir: "internal/storage/volume/memory", duty: "the volume in memory",
+		allow: []string{"internal/cluster", "internal/fault", "internal/storage/volume"}},
+	{dir: "internal/storage/volume/posix", duty: "the volume on any mounted file system",
+		allow: []string{"internal/cluster", "internal/fault", "internal/storage/volume", "internal/storage/volume/tree"}},
+	{dir: "internal/storage/volume/cephfs", duty: "the volume on CephFS",
+		allow: []string{"internal/cluster", "internal/fault", "internal/storage/volume", "internal/storage/volume/posix"}},
+	{dir: "internal/storage/volume/xfs", duty: "the volume with project quotas of XFS",
+		allow: []string{"internal/cluster", "internal/fault", "internal/storage/volume", "internal/storage/volume/posix"}},
+	{dir: "internal/storage/volume/tree", duty: "counts, copies and removes trees of files",
+		allow: []string{"internal/fault", "internal/storage/volume"}},
 
-	{dir: "internal/runner", allow: []string{"internal/wire/run", "internal/wire/tunnel", "internal/fault"}, stdOnly: true},
-	{dir: "internal/runnerbin", allow: []string{"internal/fault"}},
-	{dir: "internal/cli", allow: []string{"api"}},
-	{dir: "internal/cli/frame", allow: []string{"api"}},
-	{dir: "internal/cli/folder", allow: []string{"api", "internal/cli/frame"}},
-	{dir: "internal/cli/app", allow: []string{"api", "internal/cli/frame"}},
-	{dir: "internal/cli/ssh", allow: []string{"api", "internal/cli/frame", "internal/cli/app"}},
-	{dir: "internal/cli/console", allow: []string{"api", "internal/cli/frame"}},
-	{dir: "internal/testkit", allow: []string{"api", "internal", "cmd"}, testOnly: true},
+	// The app proxy.
+	{dir: "internal/appproxy", duty: "the role that lets visitors reach apps inside sessions",
+		allow: []string{"internal/membership", "internal/chassis", "internal/cluster", "internal/fault", "internal/wire"}},
+	{dir: "internal/appproxy/agents", duty: "connections to apps through the data ports of agents",
+		allow: []string{"internal/appproxy/circuit", "internal/chassis", "internal/fault", "internal/membership", "internal/wire/node",
+			"internal/wire/proxy", "internal/wire/tunnel"}},
+	{dir: "internal/appproxy/certs", duty: "certificates: from files, self-signed or by ACME",
+		allow: []string{"internal/chassis", "internal/fault"}},
+	{dir: "internal/appproxy/circuit", duty: "decides who may pass", allow: []string{"internal/wire/proxy"}},
+	{dir: "internal/appproxy/control", duty: "keeps the proxy's copy of the manager's circuits",
+		allow: []string{"internal/appproxy/circuit", "internal/chassis", "internal/fault", "internal/membership", "internal/wire/proxy",
+			"internal/wire/run"}},
+	{dir: "internal/appproxy/forward", duty: "carries requests and connections to apps",
+		allow: []string{"internal/appproxy/circuit", "internal/chassis", "internal/fault", "internal/wire/proxy", "internal/wire/tunnel"}},
+	{dir: "internal/appproxy/front", duty: "pages and API of the proxy itself",
+		allow: []string{"internal/appproxy/circuit", "internal/appproxy/control", "internal/chassis", "internal/fault",
+			"internal/wire/proxy", "internal/wire/run", "internal/wire/tunnel"}},
 
-	{dir: "api", stdOnly: true},
-	{dir: "api/transfer", allow: []string{"api"}, stdOnly: true},
-	{dir: "cmd/berth", allow: []string{"api", "internal/manager", "internal/agent", "internal/storage", "internal/appproxy", "internal/cli", "internal/chassis", "internal/embedded", "internal/runnerbin", "internal/scheduler", "internal/cluster", "internal/fault"}},
-	{dir: "cmd/berth-runner", allow: []string{"internal/runner"}, stdOnly: true},
-	{dir: "scripts", allow: []string{"internal/cluster", "internal/fault"}},
-	{dir: "e2e", allow: []string{"api", "internal", "cmd"}, testOnly: true},
-	{dir: "bench", allow: []string{"api", "internal", "cmd"}, testOnly: true},
-	{dir: ".", testOnly: true},
+	// PID 1 of every container.
+	{dir: "internal/runner", duty: "executes cells, batches and apps as the session's user", stdOnly: true,
+		allow: []string{"internal/wire/run", "internal/wire/tunnel", "internal/fault"}},
+	{dir: "internal/runner/app", duty: "starts, watches and stops the apps of a session", stdOnly: true,
+		allow: []string{"internal/fault", "internal/runner/proc", "internal/runner/recipe", "internal/wire/run"}},
+	{dir: "internal/runner/cell", duty: "the contract between a run and what executes its code", stdOnly: true},
+	{dir: "internal/runner/files", duty: "access to the home directory of the session's user", stdOnly: true,
+		allow: []string{"internal/fault", "internal/runner/proc", "internal/wire/run"}},
+	{dir: "internal/runner/jupyter", duty: "drives a Jupyter kernel", stdOnly: true,
+		allow: []string{"internal/runner/cell", "internal/runner/output", "internal/runner/zmtp"}},
+	{dir: "internal/runner/output", duty: "output of runs until its reader acknowledges it", stdOnly: true},
+	{dir: "internal/runner/proc", duty: "starts, signals and reaps processes", stdOnly: true},
+	{dir: "internal/runner/python", duty: "executes cells in a persistent Python interpreter", stdOnly: true,
+		allow: []string{"internal/runner/cell", "internal/runner/jupyter", "internal/runner/output", "internal/runner/proc"}},
+	{dir: "internal/runner/recipe", duty: "how code of a language is compiled and run, as data", stdOnly: true},
+	{dir: "internal/runner/sshd", duty: "SSH server of a session", stdOnly: true,
+		allow: []string{"internal/runner/proc", "internal/runner/recipe", "internal/wire/run", "internal/wire/tunnel"}},
+	{dir: "internal/runner/terminal", duty: "shells that outlive the connection to them", stdOnly: true,
+		allow: []string{"internal/fault", "internal/runner/proc"}},
+	{dir: "internal/runner/webterm", duty: "the terminal for browsers", stdOnly: true,
+		allow: []string{"internal/fault", "internal/runner/terminal", "internal/wire/run", "internal/wire/tunnel"}},
+	{dir: "internal/runner/zmtp", duty: "connecting half of ZMTP 3.0", stdOnly: true},
+	{dir: "internal/runnerbin", duty: "the runner inside the berth binary", allow: []string{"internal/fault"}},
+
+	// Clients.
+	{dir: "api", duty: "public types of the wire and the Go client", stdOnly: true},
+	{dir: "api/transfer", duty: "moves files between this machine and folders", stdOnly: true, allow: []string{"api"}},
+	{dir: "internal/cli", duty: "client verbs of the command line", allow: []string{"api"}},
+	{dir: "internal/cli/frame", duty: "what all client verbs share: cluster, errors, tables, progress", allow: []string{"api"}},
+	{dir: "internal/cli/app", duty: "client verbs about apps", allow: []string{"api", "internal/cli/frame"}},
+	{dir: "internal/cli/console", duty: "the local app proxy of a remote cluster", allow: []string{"api", "internal/cli/frame"}},
+	{dir: "internal/cli/folder", duty: "client verbs about folders", allow: []string{"api", "internal/cli/frame"}},
+	{dir: "internal/cli/mountflag", duty: "reads how mounts are written on the command line", allow: []string{"api"}},
+	{dir: "internal/cli/ssh", duty: "client verbs that use SSH programs and editors",
+		allow: []string{"api", "internal/cli/frame", "internal/cli/app"}},
+
+	// Programs.
+	{dir: "internal/platform", duty: "puts roles together in one process: berth up, a role alone, the clusters of testkit",
+		allow: []string{"api", "internal/agent", "internal/appproxy", "internal/chassis", "internal/cluster", "internal/embedded",
+			"internal/fault", "internal/manager", "internal/runnerbin", "internal/storage"}},
+	{dir: "internal/platform/doctor", duty: "looks for what should not be, on running and stopped clusters",
+		allow: []string{"internal/platform", "internal/agent", "internal/appproxy", "internal/chassis", "internal/fault", "internal/storage"}},
+	{dir: "cmd/berth", duty: "the one binary: commands, flags and output of roles; client verbs come from cli",
+		allow: []string{"internal/platform", "internal/appproxy", "internal/chassis", "internal/cli", "internal/fault", "internal/scheduler"}},
+	{dir: "cmd/berth-runner", duty: "PID 1 of every container", stdOnly: true, allow: []string{"internal/runner"}},
+	{dir: "scripts/pack", duty: "prepares what the berth binary carries"},
+
+	// Tests alone.
+	{dir: "internal/testkit", duty: "a whole cluster in one process, with faults", testOnly: true, allow: []string{"api", "internal"}},
+	{dir: "internal/testkit/await", duty: "receives from channels with a deadline", testOnly: true},
+	{dir: "internal/testkit/testserver", duty: "starts the servers of the module testservers", testOnly: true},
+	{dir: "testservers/acme", duty: "an ACME authority in memory, a module of its own with s3", testOnly: true},
+	{dir: "testservers/s3", duty: "an object store in memory", testOnly: true},
+	{dir: "e2e", duty: "stories about the real binary and engine", testOnly: true, allow: []string{"api", "internal"}},
+	{dir: "e2e/webdemo", duty: "an app for tests that shows what reaches it", testOnly: true},
+	{dir: "bench", duty: "measurements beside a peer", testOnly: true, allow: []string{"api", "internal"}},
+	{dir: ".", duty: "this test", testOnly: true},
 }
 
 // thirdPartyExceptions are modules that a stdOnly directory may use all the same.
 var thirdPartyExceptions = map[string][]string{
 	"api": {"github.com/coder/websocket"},
 	// What PID 1 of every container carries: the SSH server and the web terminal.
-	"internal/runner": {"golang.org/x/sys", "golang.org/x/crypto", "github.com/gliderlabs/ssh", "github.com/pkg/sftp", "github.com/coder/websocket"},
+	"internal/runner": {"golang.org/x/sys", "golang.org/x/crypto", "github.com/pkg/sftp", "github.com/coder/websocket"},
 }
 
 // impure are the standard packages that a pure package must not see.
 var impure = []string{"net", "os", "io/ioutil", "database", "math/rand", "crypto/rand", "syscall", "log", "plugin", "net/http"}
 
 // impureCalls are functions of allowed packages that a pure package must not call.
-var impureCalls = []string{"time.Now", "time.Since", "time.Until", "time.After", "time.AfterFunc", "time.Tick", "time.NewTimer", "time.NewTicker", "time.Sleep"}
+var impureCalls = []string{"time.Now", "time.Since", "time.Until", "time.After", "time.AfterFunc", "time.Tick", "time.NewTimer",
+	"time.NewTicker", "time.Sleep"}
 
 // forbiddenNames say nothing about what is inside.
 var forbiddenNames = []string{"util", "utils", "common", "helper", "helpers", "types", "misc", "base", "shared"}
+
+// wide are directories that still hold lines over the budget; each includes everything below it. Take them out, add none.
+var wide = []string{
+	"internal/agent", "internal/alloc", "internal/appproxy", "internal/cli", "internal/cluster", "internal/fault", "internal/manager",
+	"internal/membership", "internal/scheduler", "internal/wire",
+}
 
 // source is one parsed file.
 type source struct {
@@ -133,21 +353,33 @@ type source struct {
 	dir       string
 	test      bool
 	generated bool
-	lines     int
+	text      []byte
 	file      *ast.File
 }
 
+func (s source) lines() int { return bytes.Count(s.text, []byte("\n")) }
+
 func (s source) testSide() bool { return s.test || ruleOf(s.dir).testOnly }
 
-// ruleOf returns the rule of a directory; its dir is "" when there is none.
+// ruleOf returns the rule of a package; its dir is "" when there is none.
 func ruleOf(dir string) rule {
-	var best rule
 	for _, r := range rules {
-		if below(dir, r.dir) && len(r.dir) > len(best.dir) {
-			best = r
+		if r.dir == dir {
+			return r
 		}
 	}
-	return best
+	return rule{}
+}
+
+// exceptions returns the modules that a stdOnly package may use.
+func exceptions(dir string) []string {
+	var out []string
+	for parent, modules := range thirdPartyExceptions {
+		if below(dir, parent) {
+			out = append(out, modules...)
+		}
+	}
+	return out
 }
 
 // below reports whether dir is parent or lies inside it; "." is only itself.
@@ -164,7 +396,8 @@ func parseAll(t *testing.T) (*token.FileSet, []source) {
 			return err
 		}
 		if d.IsDir() {
-			if base := d.Name(); name != "." && (strings.HasPrefix(base, ".") || base == "testdata" || base == "node_modules" || base == "vendor" || base == "bin") {
+			base := d.Name()
+			if name != "." && (strings.HasPrefix(base, ".") || slices.Contains([]string{"testdata", "node_modules", "vendor", "bin"}, base)) {
 				return fs.SkipDir
 			}
 			return nil
@@ -183,7 +416,7 @@ func parseAll(t *testing.T) (*token.FileSet, []source) {
 		slash := filepath.ToSlash(name)
 		out = append(out, source{
 			path: slash, dir: path.Dir(slash), test: strings.HasSuffix(name, "_test.go"),
-			generated: ast.IsGenerated(f), lines: bytes.Count(text, []byte("\n")), file: f,
+			generated: ast.IsGenerated(f), text: text, file: f,
 		})
 		return nil
 	})
@@ -210,26 +443,22 @@ func TestArchitecture(t *testing.T) {
 	}
 	lines, documented := map[string]int{}, map[string]bool{}
 	for _, s := range sources {
-		if !s.generated && !s.test {
-			lines[s.dir] += s.lines
-		}
-		if !s.generated && s.lines > maxFileLines {
-			offend(s.path, "%d lines, the budget is %d: split it by noun or verb", s.lines, maxFileLines)
+		documented[s.dir] = documented[s.dir] || hasPackageComment(s)
+		r := ruleOf(s.dir)
+		if r.dir == "" {
+			offend(s.dir, "no rule of its own: add the package with its duty to the table in arch_test.go")
+			continue
 		}
 		if s.generated {
 			continue
 		}
-		if _, known := documented[s.dir]; !known {
-			documented[s.dir] = false
+		if !s.test {
+			lines[s.dir] += s.lines()
 		}
-		if doc := s.file.Doc; doc != nil && (strings.HasPrefix(doc.Text(), "Package ") || strings.HasPrefix(doc.Text(), "Command ")) {
-			documented[s.dir] = true
+		if s.lines() > maxFileLines {
+			offend(s.path, "%d lines, the budget is %d: split it by noun or verb", s.lines(), maxFileLines)
 		}
-		r := ruleOf(s.dir)
-		if r.dir == "" {
-			offend(s.path, "no rule: add %s to the table in arch_test.go", s.dir)
-			continue
-		}
+		checkColumns(s, offend)
 		if name := strings.TrimSuffix(s.file.Name.Name, "_test"); slices.Contains(forbiddenNames, name) {
 			offend(s.path, "package %s: name it after what it is for", name)
 		}
@@ -249,6 +478,24 @@ func TestArchitecture(t *testing.T) {
 	slices.Sort(offences)
 	for _, o := range slices.Compact(offences) {
 		t.Error(o)
+	}
+}
+
+func hasPackageComment(s source) bool {
+	doc := s.file.Doc
+	return doc != nil && (strings.HasPrefix(doc.Text(), "Package ") || strings.HasPrefix(doc.Text(), "Command "))
+}
+
+func checkColumns(s source, offend func(string, string, ...any)) {
+	if slices.ContainsFunc(wide, func(d string) bool { return below(s.dir, d) }) {
+		return
+	}
+	n := 0
+	for line := range bytes.Lines(s.text) {
+		n++
+		if columns := utf8.RuneCount(bytes.TrimRight(line, "\n")); columns > maxColumns {
+			offend(fmt.Sprintf("%s:%d", s.path, n), "%d columns, the budget is %d: wrap the line", columns, maxColumns)
+		}
 	}
 }
 
@@ -275,7 +522,7 @@ func checkImports(s source, r rule, offend func(string, string, ...any)) {
 				offend(s.path, "%s is pure and must not import %s", r.dir, imp)
 			}
 		case (r.stdOnly || r.pure) && !s.test:
-			if !slices.ContainsFunc(thirdPartyExceptions[r.dir], func(p string) bool { return below(imp, p) }) {
+			if !slices.ContainsFunc(exceptions(r.dir), func(p string) bool { return below(imp, p) }) {
 				offend(s.path, "%s uses the standard library only, not %s", r.dir, imp)
 			}
 		}
@@ -307,17 +554,45 @@ func checkCalls(set *token.FileSet, s source, r rule, offend func(string, string
 	})
 }
 
-// TestRulesAreUsed keeps the table free of lines that nothing needs.
+// TestRulesAreUsed keeps the table free of what nothing needs: rules without a package, and allowed imports that nobody makes.
 func TestRulesAreUsed(t *testing.T) {
 	t.Parallel()
 	_, sources := parseAll(t)
-	planned := []string{"internal/depspin", "bench", "scripts", "internal/cluster/draw"}
 	for i, r := range rules {
+		if r.duty == "" {
+			t.Errorf("%s: say in one line what the package is for", r.dir)
+		}
 		if slices.ContainsFunc(rules[:i], func(o rule) bool { return o.dir == r.dir }) {
 			t.Errorf("%s has two rules", r.dir)
 		}
-		if !slices.Contains(planned, r.dir) && !slices.ContainsFunc(sources, func(s source) bool { return below(s.dir, r.dir) }) {
-			t.Logf("%s: no package uses this rule", r.dir)
+		used, exists := map[string]bool{}, false
+		for _, s := range sources {
+			if s.dir != r.dir {
+				continue
+			}
+			exists = true
+			for _, imp := range imports(s) {
+				own, ours := strings.CutPrefix(imp, module)
+				for _, a := range r.allow {
+					if ours && (!s.test || r.testOnly) && below(own, a) {
+						used[a] = true
+					}
+				}
+			}
+		}
+		if !exists {
+			t.Errorf("%s: there is no such package, remove its rule", r.dir)
+			continue
+		}
+		for _, a := range r.allow {
+			if !used[a] {
+				t.Errorf("%s: it does not import %s, take that out of its rule", r.dir, a)
+			}
+		}
+	}
+	for _, d := range wide {
+		if !slices.ContainsFunc(sources, func(s source) bool { return below(s.dir, d) }) {
+			t.Errorf("%s: there is no such directory, remove it from wide", d)
 		}
 	}
 }

@@ -90,6 +90,25 @@ type StartApp struct {
 	Arguments map[string]any
 }
 
+// StartAppRequest is the body of POST /session/{s}/start-service and, without Envs and Arguments, of the one for a ticket.
+type StartAppRequest struct {
+	App  string `json:"app"`
+	Port int    `json:"port,omitempty"`
+	// Envs and Arguments are JSON objects in a text.
+	Envs      string `json:"envs,omitempty"`
+	Arguments string `json:"arguments,omitempty"`
+}
+
+// StopAppRequest is the body of POST /session/{s}/shutdown-service.
+type StopAppRequest struct {
+	App string `json:"service_name"`
+}
+
+// ProxyVersion tells which protocol of app proxies a resource group uses.
+type ProxyVersion struct {
+	Version string `json:"wsproxy_version"`
+}
+
 // Launch is the right to publish an app, for a short while.
 type Launch struct {
 	Token string `json:"token"`
@@ -99,15 +118,16 @@ type Launch struct {
 
 // StartApp starts an app, waits until it answers, and returns the right to publish it. An app that runs goes on.
 func (c *Client) StartApp(ctx context.Context, session string, s StartApp) (Launch, error) {
-	body := map[string]any{"app": s.App}
-	if s.Port != 0 {
-		body["port"] = s.Port
-	}
-	for name, v := range map[string]any{"envs": s.Envs, "arguments": s.Arguments} {
-		if b, err := json.Marshal(v); err != nil {
-			return Launch{}, fmt.Errorf("write %s: %w", name, err)
+	body := StartAppRequest{App: s.App, Port: s.Port}
+	for _, f := range []struct {
+		name string
+		v    any
+		to   *string
+	}{{"envs", s.Envs, &body.Envs}, {"arguments", s.Arguments, &body.Arguments}} {
+		if b, err := json.Marshal(f.v); err != nil {
+			return Launch{}, fmt.Errorf("write %s: %w", f.name, err)
 		} else if string(b) != "null" {
-			body[name] = string(b)
+			*f.to = string(b)
 		}
 	}
 	var out Launch
@@ -117,7 +137,8 @@ func (c *Client) StartApp(ctx context.Context, session string, s StartApp) (Laun
 
 // StopApp stops an app and closes the circuits of it.
 func (c *Client) StopApp(ctx context.Context, session, app string) error {
-	return c.sessionCall(ctx, session, "shutdown-service", request{method: http.MethodPost, json: map[string]string{"service_name": app}, timeout: slowTimeout}, nil)
+	r := request{method: http.MethodPost, json: StopAppRequest{App: app}, timeout: slowTimeout}
+	return c.sessionCall(ctx, session, "shutdown-service", r, nil)
 }
 
 // Publish is how an app is made reachable.

@@ -86,7 +86,10 @@ func (m *appManager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewDecoder(r.Body).Decode(&body)
 		if body["app"] != "sshd" && body["port"] != float64(8000) {
 			w.WriteHeader(http.StatusNotFound)
-			fmt.Fprint(w, `{"type":"x/object-not-found","title":"No such app.","msg":"session lab has no app `+fmt.Sprint(body["app"])+`","next":"berth app list lab"}`)
+			fmt.Fprint(
+				w,
+				`{"type":"x/object-not-found","title":"No such app.","msg":"session lab has no app `+fmt.Sprint(body["app"])+`","next":"berth app list lab"}`,
+			)
 			return
 		}
 		_ = json.NewEncoder(w).Encode(map[string]any{
@@ -323,7 +326,12 @@ func TestPublishApp(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Equal(t, api.Published{URL: "http://127.0.0.1:10200/setup?token=y", Reuse: true}, got)
-	require.Equal(t, "/v2/proxy/a%2Fb/id/add?allowed_client_ips=10.0.0.0%2F8%2C%3A%3A1&app=jupyter&app_port=8070&mode=port&open_to_public=true&port=10201&protocol=http", asked[0])
+	require.Equal(
+		t,
+		"/v2/proxy/a%2Fb/id/add?allowed_client_ips=10.0.0.0%2F8%2C%3A%3A1&app=jupyter&app_port=8070"+
+			"&mode=port&open_to_public=true&port=10201&protocol=http",
+		asked[0],
+	)
 
 	proxy.Close()
 	_, err = c.PublishApp(t.Context(), api.Launch{Token: "a", Proxy: proxy.URL}, "id", api.Publish{App: "x"})

@@ -15,21 +15,21 @@ const (
 
 // Circuit is a published way to an app. It lasts until it is closed or expires, and no longer than its session's container.
 type Circuit struct {
-	ID          string     `json:"id"`
-	App         string     `json:"app"`
-	Protocol    string     `json:"protocol"`
-	SessionID   string     `json:"session_id"`
-	SessionName string     `json:"session_name"`
-	Mode        string     `json:"mode"`
-	URL         string     `json:"url"`
-	Public      bool       `json:"public"`
-	Mine        bool       `json:"mine"`               // else it is shared with the caller
-	Allowed     []string   `json:"allowed_client_ips"` // addresses and prefixes; empty allows all
-	Users       []string   `json:"shared_users"`
-	Projects    []string   `json:"shared_projects"`
-	CreatedAt   time.Time  `json:"created_at"`
-	ExpiresAt   *time.Time `json:"expires_at"`
-	LastUsed    *time.Time `json:"last_used"`
+	ID          string   `json:"id"`
+	App         string   `json:"app"`
+	Protocol    string   `json:"protocol"`
+	SessionID   string   `json:"session_id"`
+	SessionName string   `json:"session_name"`
+	Mode        string   `json:"mode"`
+	URL         string   `json:"url"`
+	Public      bool     `json:"public"`
+	Mine        bool     `json:"mine"`               // else it is shared with the caller
+	Allowed     []string `json:"allowed_client_ips"` // addresses and prefixes; empty allows all
+	Users       []string `json:"shared_users"`
+	Projects    []string `json:"shared_projects"`
+	CreatedAt   Time     `json:"created_at"`
+	ExpiresAt   *Time    `json:"expires_at"`
+	LastUsed    *Time    `json:"last_used"`
 }
 
 // HTTP reports whether visitors speak HTTP on the circuit; all others carry bytes.
@@ -67,11 +67,18 @@ func (c *Client) CloseCircuit(ctx context.Context, id string) error {
 	return c.call(ctx, request{method: http.MethodDelete, path: "/apps/circuits/" + url.PathEscape(id)}, nil)
 }
 
+// Entry lets the caller into a circuit: browsers by URL, others by BaseURL and Ticket.
+type Entry struct {
+	URL       string `json:"url"`
+	BaseURL   string `json:"base_url"`
+	Circuit   string `json:"circuit"`
+	Ticket    string `json:"ticket"`
+	ExpiresAt Time   `json:"expires_at"`
+}
+
 // EnterCircuit returns an address that lets the caller into a circuit, once and for minutes only.
 func (c *Client) EnterCircuit(ctx context.Context, id string) (string, error) {
-	var out struct {
-		URL string `json:"url"`
-	}
+	var out Entry
 	err := c.call(ctx, request{method: http.MethodPost, path: "/apps/circuits/" + url.PathEscape(id) + "/enter"}, &out)
 	return out.URL, err
 }

@@ -236,30 +236,3 @@ func (c *Client) sessionCall(ctx context.Context, session, verb string, r reques
 	r.path = p
 	return c.call(ctx, r, out)
 }
-
-// Hello is the answer of the version probe.
-type Hello struct {
-	Version string `json:"version"`
-	Manager string `json:"manager"`
-}
-
-// Hello asks the manager for its versions.
-func (c *Client) Hello(ctx context.Context) (Hello, error) {
-	var h Hello
-	err := c.call(ctx, request{method: http.MethodGet, path: "/"}, &h)
-	return h, err
-}
-
-// Roles are the caller's roles.
-type Roles struct {
-	Global string  `json:"global_role"`
-	Domain string  `json:"domain_role"`
-	Group  *string `json:"group_role"`
-}
-
-// Roles asks who the caller is allowed to be.
-func (c *Client) Roles(ctx context.Context) (Roles, error) {
-	var r Roles
-	err := c.call(ctx, request{method: http.MethodGet, path: "/auth/role"}, &r)
-	return r, err
-}

@@ -36,7 +36,11 @@ func TestProblemsBecomeErrors(t *testing.T) {
 	c := client(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/problem+json")
 		w.WriteHeader(404)
-		fmt.Fprint(w, `{"type":"https://api.backend.ai/probs/object-not-found","title":"No such session.","msg":"session x is gone","next":"berth session list","data":{"a":1}}`)
+		fmt.Fprint(
+			w,
+			`{"type":"https://api.backend.ai/probs/object-not-found","title":"No such session.","msg":"session x is gone",`+
+				`"next":"berth session list","data":{"a":1}}`,
+		)
 	})
 
 	_, err := c.SessionInfo(t.Context(), "x")
@@ -162,7 +166,12 @@ func TestContextsEndCalls(t *testing.T) {
 func TestGraphQLErrors(t *testing.T) {
 	t.Parallel()
 	c := client(t, func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprint(w, `{"data":{"keypair":null},"errors":[{"message":"agent x does not exist","path":["agent"],"extensions":{"type":"https://api.backend.ai/probs/object-not-found","next":"berth agent list"}},{"message":"and more"}]}`)
+		fmt.Fprint(
+			w,
+			`{"data":{"keypair":null},"errors":[{"message":"agent x does not exist","path":["agent"],`+
+				`"extensions":{"type":"https://api.backend.ai/probs/object-not-found","next":"berth agent list"}},`+
+				`{"message":"and more"}]}`,
+		)
 	})
 
 	_, err := c.Keypair(t.Context())
@@ -181,11 +190,18 @@ func TestEventsAreResumed(t *testing.T) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		switch connections.Add(1) {
 		case 1:
-			fmt.Fprint(w, "retry: 100\n\n:comment\nid: 7\nevent: session_started\ndata: {\"sessionName\":\"a\",\ndata: \"sessionId\":\"b\"}\n\nid: 8\nevent: lost\ndata: half")
+			fmt.Fprint(
+				w,
+				"retry: 100\n\n:comment\nid: 7\nevent: session_started\ndata: {\"sessionName\":\"a\",\ndata: \"sessionId\":\"b\"}"+
+					"\n\nid: 8\nevent: lost\ndata: half",
+			)
 		case 2:
 			w.WriteHeader(503)
 		case 3:
-			fmt.Fprintf(w, "id: 9\r\nevent:session_terminated\r\ndata: {\"reason\":%q}\r\n\r\nevent: server_close\ndata: {}\n\n", r.Header.Get("Last-Event-ID"))
+			fmt.Fprintf(
+				w, "id: 9\r\nevent:session_terminated\r\ndata: {\"reason\":%q}\r\n\r\nevent: server_close\ndata: {}\n\n",
+				r.Header.Get("Last-Event-ID"),
+			)
 		}
 	})
 
@@ -242,7 +258,13 @@ func TestExecuteStreamTellsWhyItEnded(t *testing.T) {
 			return
 		}
 		_, _, _ = conn.Read(r.Context())
-		_ = conn.Write(r.Context(), websocket.MessageText, []byte(`{"status":"continued","console":[["stdout","a"],["media",["image/png","x"]],["html","h"]],"exitCode":null,"options":null,"files":[]}`))
+		_ = conn.Write(
+			r.Context(),
+			websocket.MessageText,
+			[]byte(
+				`{"status":"continued","console":[["stdout","a"],["media",["image/png","x"]],["html","h"]],"exitCode":null,"options":null,"files":[]}`,
+			),
+		)
 		_ = conn.Close(websocket.StatusGoingAway, "the manager stops")
 	})
 
@@ -251,7 +273,12 @@ func TestExecuteStreamTellsWhyItEnded(t *testing.T) {
 	defer s.Close()
 	r, err := s.Next(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, []api.ConsoleItem{{Type: "stdout", Text: "a"}, {Type: "media", Mime: "image/png", Data: "x"}, {Type: "html", Text: "h"}}, r.Console)
+	require.Equal(t, []api.ConsoleItem{{"stdout", "a"}, {"media", []any{"image/png", "x"}}, {"html", "h"}}, r.Console)
+	mime, data := r.Console[1].Media()
+	require.Equal(
+		t, []string{"stdout", "a", "", "image/png", "x"},
+		[]string{r.Console[0].Kind(), r.Console[0].Text(), r.Console[1].Text(), mime, data},
+	)
 	_, err = s.Next(t.Context())
 	require.ErrorContains(t, err, "the manager stops")
 }
@@ -260,7 +287,9 @@ func TestRefusedUpgradesAreProblems(t *testing.T) {
 	t.Parallel()
 	c := client(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(404)
-		fmt.Fprint(w, `{"type":"https://api.backend.ai/probs/object-not-found","title":"No such session.","msg":"session x does not exist"}`)
+		fmt.Fprint(
+			w, `{"type":"https://api.backend.ai/probs/object-not-found","title":"No such session.","msg":"session x does not exist"}`,
+		)
 	})
 
 	_, err := c.Execute(t.Context(), "x", api.Execute{Mode: api.ModeQuery})
@@ -326,21 +355,33 @@ func TestLoadConfig(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(d, "client.env"), []byte(text), 0o600))
 		return d
 	}
-	file := write("good", "export BACKEND_ENDPOINT=http://file:1/\nBACKEND_ACCESS_KEY='fa'\nBACKEND_SECRET_KEY=\"fs\"\n\n# more\nBACKEND_GROUP=team\n")
+	file := write(
+		"good",
+		"export BACKEND_ENDPOINT=http://file:1/\nBACKEND_ACCESS_KEY='fa'\nBACKEND_SECRET_KEY=\"fs\"\n\n# more\nBACKEND_GROUP=team\n",
+	)
 	bad := write("bad", "nonsense\n")
 	env := map[string]string{api.EnvEndpoint: "http://env:1,http://env:2", api.EnvAccessKey: "ea", api.EnvSecretKey: "hushhush"}
 	get := func(m map[string]string) func(string) string { return func(k string) string { return m[k] } }
 
 	c, err := api.LoadConfig(api.Lookup{Getenv: get(env)})
 	require.NoError(t, err)
-	require.Equal(t, api.Config{Endpoint: "http://env:1", AccessKey: "ea", SecretKey: "hushhush", Domain: "default", Group: "default", Source: "the environment"}, c)
+	require.Equal(
+		t,
+		api.Config{
+			Endpoint: "http://env:1", AccessKey: "ea", SecretKey: "hushhush", Domain: "default", Group: "default",
+			Source: "the environment",
+		},
+		c,
+	)
 
 	c, err = api.LoadConfig(api.Lookup{Getenv: get(env), StateDir: file})
 	require.NoError(t, err)
 	require.Equal(t, "http://file:1", c.Endpoint)
 	require.Equal(t, "team", c.Group)
 
-	c, err = api.LoadConfig(api.Lookup{Getenv: get(map[string]string{api.EnvStateDir: file, api.EnvGroup: "mine"}), Endpoint: "https://other:2"})
+	c, err = api.LoadConfig(
+		api.Lookup{Getenv: get(map[string]string{api.EnvStateDir: file, api.EnvGroup: "mine"}), Endpoint: "https://other:2"},
+	)
 	require.NoError(t, err)
 	require.Equal(t, "https://other:2", c.Endpoint)
 	require.Equal(t, "fa", c.AccessKey)

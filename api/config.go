@@ -213,3 +213,10 @@ func or(values ...string) string {
 	}
 	return ""
 }
+
+func deref(p *string) string {
+	if p == nil {
+		return ""
+	}
+	return *p
+}

@@ -39,25 +39,26 @@ const (
 
 // AppTicket is the right to connect to an app without a browser.
 type AppTicket struct {
-	URL       string    `json:"url"` // base of the app proxy
-	Circuit   string    `json:"circuit"`
-	Ticket    Secret    `json:"-"`
-	ExpiresAt time.Time `json:"expires_at"`
+	URL       string // base of the app proxy
+	Circuit   string
+	Ticket    Secret
+	ExpiresAt time.Time
+}
+
+// TicketReply is the answer of POST /session/{s}/tickets; the ticket is in the clear.
+type TicketReply struct {
+	URL       string `json:"url"`
+	Circuit   string `json:"circuit"`
+	Ticket    string `json:"ticket"`
+	ExpiresAt Time   `json:"expires_at"`
 }
 
 // AppTicket asks for the right to connect to an app; it starts the app. With an empty app, port names it.
 func (c *Client) AppTicket(ctx context.Context, session, app string, port int) (AppTicket, error) {
-	body := map[string]any{"app": app}
-	if port != 0 {
-		body["port"] = port
-	}
-	var out struct {
-		AppTicket
-		Text string `json:"ticket"`
-	}
-	err := c.sessionCall(ctx, session, "tickets", request{method: http.MethodPost, json: body, timeout: slowTimeout}, &out)
-	out.Ticket = Secret(out.Text)
-	return out.AppTicket, err
+	var out TicketReply
+	r := request{method: http.MethodPost, json: StartAppRequest{App: app, Port: port}, timeout: slowTimeout}
+	err := c.sessionCall(ctx, session, "tickets", r, &out)
+	return AppTicket{URL: out.URL, Circuit: out.Circuit, Ticket: Secret(out.Ticket), ExpiresAt: out.ExpiresAt.Time}, err
 }
 
 // tickets are kept until they expire, by what they are for.
@@ -107,8 +108,8 @@ func (t *tickets) shun(base string, until time.Time) {
 //
 // The connection goes through the app proxy that the manager names, with a ticket that is used again until it expires.
 // Such a connection can be closed by half: it has CloseWrite. When no app proxy is connected to the manager, or it cannot be
-// reached from here or has no way to the app itself, the bytes go through the manager as messages of a WebSocket. That connection has no CloseWrite,
-// since a WebSocket ends both ways at once, and it ends when the manager does.
+// reached from here or has no way to the app itself, the bytes go through the manager as messages of a WebSocket. That
+// connection has no CloseWrite, since a WebSocket ends both ways at once, and it ends when the manager does.
 func (c *Client) DialApp(ctx context.Context, session, app string, port int) (net.Conn, error) {
 	key := session + "\x00" + app + "\x00" + strconv.Itoa(port)
 	for try := 0; ; try++ {
@@ -160,7 +161,8 @@ func noProxy(err error) bool {
 	if !errors.As(err, &e) {
 		return false
 	}
-	return e.Code == CodeNoAppProxy || e.Status == http.StatusMethodNotAllowed || e.Status == http.StatusNotFound && e.Slug() != SlugNotFound
+	return e.Code == CodeNoAppProxy || e.Status == http.StatusMethodNotAllowed ||
+		e.Status == http.StatusNotFound && e.Slug() != SlugNotFound
 }
 
 // keptTicket returns a ticket that is still good; fresh says that it was fetched just now.

@@ -14,11 +14,14 @@ type Finding struct {
 	Next     string `json:"next"`
 }
 
+// FindingList is the answer of GET /manager/doctor.
+type FindingList struct {
+	Findings []Finding `json:"findings"`
+}
+
 // Findings asks the manager what its rows say that should not be; none is well. Superadmins only.
 func (c *Client) Findings(ctx context.Context) ([]Finding, error) {
-	var out struct {
-		Findings []Finding `json:"findings"`
-	}
+	var out FindingList
 	err := c.call(ctx, request{method: http.MethodGet, path: "/manager/doctor"}, &out)
 	return out.Findings, err
 }

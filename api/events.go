@@ -65,13 +65,14 @@ type SessionEvent struct {
 	OwnerAccessKey string `json:"ownerAccessKey"`
 	SessionID      string `json:"sessionId"`
 	ExitCode       *int   `json:"exitCode"`
-	KernelID       string `json:"kernelId,omitempty"`
-	ClusterRole    string `json:"clusterRole,omitempty"`
-	ClusterIdx     int    `json:"clusterIdx,omitempty"`
 	// Status, At (ISO time) and Detail (a sentence for people) are extensions.
-	Status string `json:"status,omitempty"`
-	At     string `json:"at,omitempty"`
+	Status string `json:"status"`
+	At     string `json:"at"`
 	Detail string `json:"detail,omitempty"`
+	// The next are set in events of a container.
+	KernelID    string  `json:"kernelId,omitempty"`
+	ClusterRole *string `json:"clusterRole,omitempty"`
+	ClusterIdx  *int    `json:"clusterIdx,omitempty"`
 }
 
 // Session decodes the data of a session or kernel event.
@@ -89,6 +90,7 @@ type TaskEvent struct {
 	Message string  `json:"message"`
 	Current float64 `json:"current_progress"`
 	Total   float64 `json:"total_progress"`
+	Subject string  `json:"subject"`
 }
 
 // Task decodes the data of a background-task event.

@@ -20,6 +20,7 @@ const (
 	ChannelResize   = 3 // JSON TerminalSize
 	ChannelExit     = 4 // JSON ExitStatus; always last
 	ChannelStdinEOF = 5 // empty; the end of the input
+	ChannelSignal   = 6 // the name of a signal, such as INT
 )
 
 // MaxExecFrame bounds the payload of one exec frame in bytes, without the channel byte.
@@ -34,6 +35,7 @@ type TerminalSize struct {
 // ExitStatus is how a process ended; 128 + n stands for the signal n.
 type ExitStatus struct {
 	ExitCode int `json:"exitCode"`
+	Signal   int `json:"signal"`
 }
 
 // Exec is a process to start beside the session's own.

@@ -50,48 +50,62 @@ type Execute struct {
 	Batch *BatchCommands
 }
 
-// ConsoleItem is one piece of output. Type is stdout, stderr, html, log or media.
-type ConsoleItem struct {
-	Type string
-	Text string
-	// Mime and Data are set for media.
-	Mime string
-	Data string
+// ConsoleItem is one piece of output: a kind with its text, or "media" with a pair of MIME type and data. It is an array so that
+// it encodes as the wire wants it without a method: what a MarshalJSON returns is copied once more, and output comes by the
+// megabyte.
+type ConsoleItem [2]any
+
+// KindMedia is the kind of console items that are no text. The kinds of text are stdout, stderr, html and log.
+const KindMedia = "media"
+
+// ConsoleText makes an item of text.
+func ConsoleText(kind, text string) ConsoleItem { return ConsoleItem{kind, text} }
+
+// ConsoleMedia makes an item that is no text.
+func ConsoleMedia(mime, data string) ConsoleItem {
+	return ConsoleItem{KindMedia, [2]string{mime, data}}
 }
 
-// UnmarshalJSON reads the pair form of the wire.
-func (i *ConsoleItem) UnmarshalJSON(b []byte) error {
-	var pair []json.RawMessage
-	if err := json.Unmarshal(b, &pair); err != nil {
-		return err
-	}
-	if len(pair) != 2 {
-		return fmt.Errorf("console item has %d members, want 2", len(pair))
-	}
-	*i = ConsoleItem{}
-	if err := json.Unmarshal(pair[0], &i.Type); err != nil {
-		return err
-	}
-	if i.Type == "media" {
-		var media [2]string
-		if err := json.Unmarshal(pair[1], &media); err != nil {
-			return err
+// Kind is stdout, stderr, html, log or media.
+func (i ConsoleItem) Kind() string {
+	s, _ := i[0].(string)
+	return s
+}
+
+// Text is the text of an item; "" for media.
+func (i ConsoleItem) Text() string {
+	s, _ := i[1].(string)
+	return s
+}
+
+// Media is the MIME type and the data of an item that is no text.
+func (i ConsoleItem) Media() (mime, data string) {
+	switch pair := i[1].(type) {
+	case [2]string:
+		return pair[0], pair[1]
+	case []any: // as encoding/json reads it
+		if len(pair) == 2 {
+			mime, _ = pair[0].(string)
+			data, _ = pair[1].(string)
 		}
-		i.Mime, i.Data = media[0], media[1]
-		return nil
 	}
-	if json.Unmarshal(pair[1], &i.Text) != nil {
-		i.Text = string(pair[1])
-	}
-	return nil
+	return mime, data
 }
 
-// MarshalJSON writes the pair form of the wire.
-func (i ConsoleItem) MarshalJSON() ([]byte, error) {
-	if i.Type == "media" {
-		return json.Marshal([]any{i.Type, []string{i.Mime, i.Data}})
-	}
-	return json.Marshal([]string{i.Type, i.Text})
+// ExecuteRequest is the body of POST /session/{s}, and the first message of a stream.
+type ExecuteRequest struct {
+	Mode  string  `json:"mode"`
+	Code  string  `json:"code"`
+	RunID *string `json:"runId"`
+	// Options are BatchCommands or CompleteOptions, as Mode says.
+	Options json.RawMessage `json:"options"`
+	// Keep leaves a stream open for the next request after this one; an extension.
+	Keep bool `json:"keep,omitempty"`
+}
+
+// ExecuteReply is the answer to an ExecuteRequest.
+type ExecuteReply struct {
+	Result ExecuteResult `json:"result"`
 }
 
 // ExecuteResult is one flush of an execution.
@@ -100,9 +114,27 @@ type ExecuteResult struct {
 	RunID    string        `json:"runId,omitempty"`
 	ExitCode *int          `json:"exitCode"`
 	Options  *InputOptions `json:"options"`
-	Console  []ConsoleItem `json:"console"`
+	// Files is always empty; clients iterate over it. It is nil, and left out, in messages that carry no output.
+	Files   []string      `json:"files,omitzero"`
+	Console []ConsoleItem `json:"console"`
 	// Msg is set with the statuses error and server-restarting.
 	Msg string `json:"msg,omitempty"`
+}
+
+// ExecuteRefusal ends a stream whose first message cannot be read.
+type ExecuteRefusal struct {
+	Status  string        `json:"status"` // error
+	Msg     string        `json:"msg"`
+	Console []ConsoleItem `json:"console"`
+}
+
+// ExecuteFailure ends a stream whose code could not be run. Type, Title, Msg and Next are those of the problem.
+type ExecuteFailure struct {
+	ExecuteRefusal
+	Type     string `json:"type"`
+	Title    string `json:"title"`
+	Next     string `json:"next"`
+	ExitCode *int   `json:"exitCode"` // nil
 }
 
 // InputOptions come with the status waiting-input.
@@ -113,22 +145,28 @@ type InputOptions struct {
 // Poll is one step of an execution by polling: the first call has an empty run id, the
 // next ones that of the reply with the modes continue or input.
 func (c *Client) Poll(ctx context.Context, session, runID string, e Execute) (ExecuteResult, error) {
-	body := map[string]any{"mode": e.Mode, "code": e.Code, "runId": nil, "options": executeOptions(e)}
+	body, err := e.request()
+	if err != nil {
+		return ExecuteResult{}, err
+	}
 	if runID != "" {
-		body["runId"] = runID
+		body.RunID = &runID
 	}
-	var out struct {
-		Result ExecuteResult `json:"result"`
-	}
-	err := c.sessionCall(ctx, session, "", request{method: http.MethodPost, json: body}, &out)
+	var out ExecuteReply
+	err = c.sessionCall(ctx, session, "", request{method: http.MethodPost, json: body}, &out)
 	return out.Result, err
 }
 
-func executeOptions(e Execute) any {
+func (e Execute) request() (ExecuteRequest, error) {
+	r := ExecuteRequest{Mode: e.Mode, Code: e.Code, Options: json.RawMessage("{}")}
 	if e.Mode == ModeBatch && e.Batch != nil {
-		return e.Batch
+		b, err := json.Marshal(e.Batch)
+		if err != nil {
+			return r, fmt.Errorf("write options: %w", err)
+		}
+		r.Options = b
 	}
-	return struct{}{}
+	return r, nil
 }
 
 // executeAhead is how many results are read before they are asked for.
@@ -155,7 +193,11 @@ func (c *Client) Execute(ctx context.Context, session string, e Execute) (*Execu
 	if err != nil {
 		return nil, err
 	}
-	start, err := json.Marshal(map[string]any{"code": e.Code, "mode": e.Mode, "options": executeOptions(e)})
+	var start []byte
+	body, err := e.request()
+	if err == nil {
+		start, err = json.Marshal(body)
+	}
 	if err == nil {
 		err = conn.Write(ctx, websocket.MessageText, start)
 	}
@@ -253,7 +295,8 @@ func (c *Client) dial(ctx context.Context, path string, query map[string][]strin
 	dialCtx, cancel := context.WithTimeoutCause(ctx, quickTimeout,
 		fmt.Errorf("%s: no answer within %s: %w", r.op(), quickTimeout, context.DeadlineExceeded))
 	defer cancel()
-	conn, resp, err := websocket.Dial(dialCtx, req.URL.String(), &websocket.DialOptions{HTTPClient: c.http, HTTPHeader: req.Header}) //nolint:bodyclose // the WebSocket owns it
+	options := &websocket.DialOptions{HTTPClient: c.http, HTTPHeader: req.Header}
+	conn, resp, err := websocket.Dial(dialCtx, req.URL.String(), options) //nolint:bodyclose // the WebSocket owns it
 	if err != nil {
 		if resp != nil && resp.StatusCode != http.StatusSwitchingProtocols {
 			return nil, readProblem(r.op(), resp.StatusCode, resp.Body)

@@ -44,13 +44,16 @@ type FileList struct {
 	Path string `json:"abspath"`
 }
 
+// FilesReply is the answer of GET /session/{s}/files.
+type FilesReply struct {
+	Files  JSONText `json:"files"` // of FileInfo
+	Errors string   `json:"errors"`
+	Path   string   `json:"abspath"`
+}
+
 // ListFiles lists a directory below the session's home.
 func (c *Client) ListFiles(ctx context.Context, session, dir string) (FileList, error) {
-	var out struct {
-		Files  JSONText `json:"files"`
-		Errors string   `json:"errors"`
-		Path   string   `json:"abspath"`
-	}
+	var out FilesReply
 	r := request{method: http.MethodGet, query: url.Values{"path": {or(dir, ".")}}}
 	if err := c.sessionCall(ctx, session, "files", r, &out); err != nil {
 		return FileList{}, err

@@ -31,35 +31,67 @@ const (
 	PermReadWriteDelete = "wd"
 )
 
-// Folder is a virtual folder as lists, descriptions and create replies show it. What a reply lacks is empty;
-// numbers that are not known are nil.
-type Folder struct {
-	ID         string  `json:"id"` // 32 hex digits, or dashed
-	Name       string  `json:"name"`
-	Host       string  `json:"host"` // proxy:volume
-	QuotaScope string  `json:"quota_scope_id"`
-	Status     string  `json:"status"`
-	UsageMode  string  `json:"usage_mode"` // general, model or data
-	Permission string  `json:"permission"` // of the caller: ro, rw or wd
-	Ownership  string  `json:"ownership_type,omitempty"`
-	Type       string  `json:"type,omitempty"` // the same as Ownership: user or group
-	User       *string `json:"user"`
-	Group      *string `json:"group"`
-	Creator    string  `json:"creator,omitempty"`
-	UserEmail  *string `json:"user_email,omitempty"`
-	GroupName  *string `json:"group_name,omitempty"`
-	IsOwner    bool    `json:"is_owner"`
-	Cloneable  bool    `json:"cloneable"`
-	CreatedAt  string  `json:"created_at,omitempty"`
-	LastUsed   *string `json:"last_used,omitempty"`
-	Files      *int64  `json:"num_files,omitempty"`
-	UsedBytes  *int64  `json:"used_bytes,omitempty"`
-	CurSize    *int64  `json:"cur_size,omitempty"` // in lists, the same as UsedBytes
-	// Complete false says that Files and UsedBytes are lower bounds. It and the next are extensions.
-	Complete   *bool  `json:"complete,omitempty"`
-	StatusInfo string `json:"status_info,omitempty"` // why it is in error
+// FolderSummary is what all descriptions of a folder say; creating and cloning answer it.
+type FolderSummary struct {
+	ID            string  `json:"id"` // 32 hex digits, or dashed
+	Name          string  `json:"name"`
+	Host          string  `json:"host"` // proxy:volume
+	QuotaScope    string  `json:"quota_scope_id"`
+	Status        string  `json:"status"`
+	UsageMode     string  `json:"usage_mode"` // general, model or data
+	Permission    string  `json:"permission"` // of the caller: ro, rw or wd
+	MaxSize       int64   `json:"max_size"`   // 0: folders have no limit of their own
+	Ownership     string  `json:"ownership_type"`
+	User          *string `json:"user"`
+	Group         *string `json:"group"`
+	Creator       *string `json:"creator"`
+	Cloneable     bool    `json:"cloneable"`
+	UnmanagedPath *string `json:"unmanaged_path"`
 	// TaskID is the background task that fills a clone.
 	TaskID string `json:"bgtask_id,omitempty"`
+}
+
+// FolderItem is a folder in a list. Numbers that are not known are nil.
+type FolderItem struct {
+	FolderSummary
+	Type       string  `json:"type"` // the same as Ownership: user or group
+	UserEmail  *string `json:"user_email"`
+	GroupName  *string `json:"group_name"`
+	IsOwner    bool    `json:"is_owner"`
+	CreatedAt  string  `json:"created_at"`
+	MaxFiles   int64   `json:"max_files"` // 0: folders have no limit of their own
+	CurSize    *int64  `json:"cur_size"`
+	StatusInfo string  `json:"status_info,omitempty"` // why it is in error
+}
+
+// Folder is a folder in full.
+type Folder struct {
+	FolderItem
+	NumFiles  *int64  `json:"numFiles"` // the same as Files
+	Files     *int64  `json:"num_files"`
+	UsedBytes *int64  `json:"used_bytes"`
+	Created   string  `json:"created"` // the same as CreatedAt
+	LastUsed  *string `json:"last_used"`
+	// Complete false says that Files and UsedBytes are lower bounds, SizedAt when they were counted; extensions.
+	Complete    *bool    `json:"complete"`
+	SizedAt     *string  `json:"sized_at"`
+	Permissions []string `json:"permissions"` // of the caller, one for each kind of use
+}
+
+// FolderID is the answer of GET /folders/_/id.
+type FolderID struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+}
+
+// FolderRef is the body of requests about one folder that is named by its id.
+type FolderRef struct {
+	ID string `json:"id"`
+}
+
+// FolderRename is the body of POST /folders/{v}/rename.
+type FolderRename struct {
+	NewName string `json:"new_name"`
 }
 
 // FolderFilter selects folders.
@@ -73,12 +105,12 @@ type FolderFilter struct {
 }
 
 // Folders lists the folders that the caller can use, those in the trash among them.
-func (c *Client) Folders(ctx context.Context, f FolderFilter) ([]Folder, error) {
+func (c *Client) Folders(ctx context.Context, f FolderFilter) ([]FolderItem, error) {
 	limit := f.Limit
 	if limit <= 0 {
 		limit = maxListed
 	}
-	all, known := []Folder{}, map[string]bool{}
+	all, known := []FolderItem{}, map[string]bool{}
 	for len(all) < limit {
 		q := url.Values{"limit": {strconv.Itoa(folderPage)}, "offset": {strconv.Itoa(len(all))}}
 		if f.All {
@@ -87,7 +119,7 @@ func (c *Client) Folders(ctx context.Context, f FolderFilter) ([]Folder, error) 
 		if f.Group != "" {
 			q.Set("group_id", f.Group)
 		}
-		var page []Folder
+		var page []FolderItem
 		if err := c.call(ctx, request{method: http.MethodGet, path: "/folders", query: q}, &page); err != nil {
 			return nil, err
 		}
@@ -122,8 +154,8 @@ type NewFolder struct {
 }
 
 // CreateFolder makes a folder.
-func (c *Client) CreateFolder(ctx context.Context, n NewFolder) (Folder, error) {
-	var out Folder
+func (c *Client) CreateFolder(ctx context.Context, n NewFolder) (FolderSummary, error) {
+	var out FolderSummary
 	err := c.call(ctx, request{method: http.MethodPost, path: "/folders", json: n, timeout: slowTimeout}, &out)
 	return out, err
 }
@@ -163,7 +195,7 @@ func (c *Client) Folder(ctx context.Context, folder string) (Folder, error) {
 
 // RenameFolder gives a folder another name.
 func (c *Client) RenameFolder(ctx context.Context, folder, name string) error {
-	return c.folderCall(ctx, folder, "rename", request{method: http.MethodPost, json: map[string]string{"new_name": name}}, nil)
+	return c.folderCall(ctx, folder, "rename", request{method: http.MethodPost, json: FolderRename{NewName: name}}, nil)
 }
 
 // FolderOptions are what UpdateFolder changes; nil and "" leave things as they are.
@@ -183,34 +215,35 @@ func (c *Client) TrashFolder(ctx context.Context, folder string) (Folder, error)
 	if err != nil {
 		return f, err
 	}
-	return f, c.call(ctx, request{method: http.MethodDelete, path: "/folders", json: map[string]string{"id": f.ID}}, nil)
+	return f, c.call(ctx, request{method: http.MethodDelete, path: "/folders", json: FolderRef{ID: f.ID}}, nil)
 }
 
 // RestoreFolder brings a folder back from the trash, by its id.
 func (c *Client) RestoreFolder(ctx context.Context, id string) error {
-	return c.call(ctx, request{method: http.MethodPost, path: "/folders/restore-from-trash-bin", json: map[string]string{"id": id}}, nil)
+	return c.call(ctx, request{method: http.MethodPost, path: "/folders/restore-from-trash-bin", json: FolderRef{ID: id}}, nil)
 }
 
 // PurgeFolder deletes a folder of the trash for good, by its id.
 func (c *Client) PurgeFolder(ctx context.Context, id string) error {
-	return c.call(ctx, request{method: http.MethodPost, path: "/folders/delete-from-trash-bin", json: map[string]string{"id": id}}, nil)
+	return c.call(ctx, request{method: http.MethodPost, path: "/folders/delete-from-trash-bin", json: FolderRef{ID: id}}, nil)
 }
 
 // TrashedFolder finds a folder in the trash, or one whose deletion failed, by name or id. Those in the trash come first; a
 // name can belong to several.
-func (c *Client) TrashedFolder(ctx context.Context, folder string) (Folder, error) {
-	var all []Folder
+func (c *Client) TrashedFolder(ctx context.Context, folder string) (FolderItem, error) {
+	var all []FolderItem
 	var err error
 	if isUUID(folder) { // may be another user's, for administrators
-		all = make([]Folder, 1)
-		all[0], err = c.Folder(ctx, folder)
+		var one Folder
+		one, err = c.Folder(ctx, folder)
+		all = []FolderItem{one.FolderItem}
 	} else {
 		all, err = c.Folders(ctx, FolderFilter{})
 	}
 	if err != nil {
-		return Folder{}, err
+		return FolderItem{}, err
 	}
-	var found, undeleted []Folder
+	var found, undeleted []FolderItem
 	var live bool
 	for _, f := range all {
 		switch {
@@ -234,18 +267,18 @@ func (c *Client) TrashedFolder(ctx context.Context, folder string) (Folder, erro
 		for i, f := range found {
 			ids[i] = f.ID
 		}
-		return Folder{}, &Error{Status: http.StatusConflict, Op: "GET /folders", Problem: Problem{
+		return FolderItem{}, &Error{Status: http.StatusConflict, Op: "GET /folders", Problem: Problem{
 			Type: ProblemPrefix + SlugInvalidParams, Title: "Several folders",
 			Msg:  fmt.Sprintf("%d folders called %s are in the trash: %s", len(found), folder, strings.Join(ids, ", ")),
 			Next: "name one by its id",
 		}}
 	case live:
-		return Folder{}, &Error{Status: http.StatusConflict, Op: "GET /folders", Problem: Problem{
+		return FolderItem{}, &Error{Status: http.StatusConflict, Op: "GET /folders", Problem: Problem{
 			Type: ProblemPrefix + SlugInvalidParams, Title: "Not in the trash",
 			Msg: fmt.Sprintf("folder %s is not in the trash", folder), Next: "berth folder rm " + folder + " puts it there",
 		}}
 	}
-	return Folder{}, notFound("GET /folders", "there is no folder %s in the trash", folder)
+	return FolderItem{}, notFound("GET /folders", "there is no folder %s in the trash", folder)
 }
 
 // sameID compares ids, dashed or not.
@@ -262,14 +295,17 @@ type CloneOptions struct {
 	Cloneable  bool   `json:"cloneable"`
 }
 
+// CloneRequest is the body of POST /folders/{v}/clone.
+type CloneRequest struct {
+	Name string `json:"target_name"`
+	CloneOptions
+}
+
 // CloneFolder copies a folder to a new one of the caller. The reply's TaskID names the background task that
 // copies the files, which TaskEvents follows.
-func (c *Client) CloneFolder(ctx context.Context, folder, name string, o CloneOptions) (Folder, error) {
-	body := struct {
-		Name string `json:"target_name"`
-		CloneOptions
-	}{name, o}
-	var out Folder
+func (c *Client) CloneFolder(ctx context.Context, folder, name string, o CloneOptions) (FolderSummary, error) {
+	body := CloneRequest{Name: name, CloneOptions: o}
+	var out FolderSummary
 	err := c.folderCall(ctx, folder, "clone", request{method: http.MethodPost, json: body}, &out)
 	return out, err
 }

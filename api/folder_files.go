@@ -79,6 +79,7 @@ type FolderEntry struct {
 	Mode     string `json:"mode"` // octal, such as 755
 	Created  string `json:"created,omitempty"`
 	Modified string `json:"modified"` // ISO time
+	Target   string `json:"symlink_target,omitempty"`
 }
 
 // ModTime is when the content changed last; the zero time when that is not told.
@@ -94,7 +95,9 @@ func (e FolderEntry) ModTime() time.Time {
 // FolderPage is a part of a directory. Next continues it; "" means that it is complete.
 type FolderPage struct {
 	Items []FolderEntry `json:"items"`
-	Next  string        `json:"next,omitempty"`
+	// Files is the list as clients before 24.03 read it, of FileInfo.
+	Files JSONText `json:"files"`
+	Next  string   `json:"next,omitempty"`
 	// Truncated says that there is more, but not how to get it.
 	Truncated bool `json:"truncated,omitempty"`
 }
@@ -148,23 +151,49 @@ func (c *Client) FolderEntries(ctx context.Context, at FolderPath) iter.Seq2[Fol
 	}
 }
 
-// pathsReply says what became of several paths.
-type pathsReply struct {
-	Results struct {
-		Failed []struct {
-			Msg  string `json:"msg"`
-			Item string `json:"item"`
-		} `json:"failed"`
-	} `json:"results"`
+// PathResult says what became of one path; Msg is nil when there is nothing to say.
+type PathResult struct {
+	Msg  *string `json:"msg"`
+	Item string  `json:"item"`
+}
+
+// PathResults say what became of several paths.
+type PathResults struct {
+	Success []PathResult `json:"success"`
+	Failed  []PathResult `json:"failed"`
+}
+
+// PathsReply is the answer to requests for several paths, and the data of the problem when some of them failed.
+type PathsReply struct {
+	Results PathResults `json:"results"`
+}
+
+// NewDirectories is the body of POST /folders/{v}/mkdir.
+type NewDirectories struct {
+	Paths   []string `json:"path"`
+	Parents bool     `json:"parents"`
+	ExistOK bool     `json:"exist_ok"`
+}
+
+// FileMove is the body of POST /folders/{v}/move-file.
+type FileMove struct {
+	From string `json:"src"`
+	To   string `json:"dst"`
+}
+
+// FileDeletion is the body of DELETE /folders/{v}/delete-files.
+type FileDeletion struct {
+	Files     []string `json:"files"`
+	Recursive bool     `json:"recursive"`
 }
 
 // err is what a request for several paths ends with of which some failed.
-func (r pathsReply) err(method, folder, verb string) error {
+func (r PathsReply) err(method, folder, verb string) error {
 	failed := r.Results.Failed
 	if len(failed) == 0 {
 		return nil
 	}
-	text := fmt.Sprintf("%s: %s", FolderPath{folder, failed[0].Item}, or(failed[0].Msg, "it was refused"))
+	text := fmt.Sprintf("%s: %s", FolderPath{folder, failed[0].Item}, or(deref(failed[0].Msg), "it was refused"))
 	if more := len(failed) - 1; more > 0 {
 		text += fmt.Sprintf(", and %d more", more)
 	}
@@ -185,8 +214,8 @@ func (c *Client) MakeDirs(ctx context.Context, folder string, paths []string, pa
 	}
 	for len(paths) > 0 {
 		n := min(len(paths), MaxMkdir)
-		var out pathsReply
-		body := map[string]any{"path": paths[:n], "parents": parents, "exist_ok": existOK}
+		var out PathsReply
+		body := NewDirectories{Paths: paths[:n], Parents: parents, ExistOK: existOK}
 		if err := c.folderCall(ctx, folder, "mkdir", request{method: http.MethodPost, json: body}, &out); err != nil {
 			return err
 		}
@@ -205,7 +234,7 @@ func (c *Client) MoveFile(ctx context.Context, folder, from, to string) error {
 			return fmt.Errorf("move %s: %w", FolderPath{folder, p}, err)
 		}
 	}
-	return c.folderCall(ctx, folder, "move-file", request{method: http.MethodPost, json: map[string]string{"src": from, "dst": to}}, nil)
+	return c.folderCall(ctx, folder, "move-file", request{method: http.MethodPost, json: FileMove{From: from, To: to}}, nil)
 }
 
 // DeleteFiles deletes files, and with recursive directories with all they hold. It cannot be undone.
@@ -219,10 +248,10 @@ func (c *Client) DeleteFiles(ctx context.Context, folder string, paths []string,
 		}
 	}
 	var out struct {
-		pathsReply
-		TaskID string `json:"bgtask_id"`
+		PathsReply
+		TaskStarted
 	}
-	body := map[string]any{"files": paths, "recursive": recursive}
+	body := FileDeletion{Files: paths, Recursive: recursive}
 	if err := c.folderCall(ctx, folder, "delete-files", request{method: http.MethodPost, json: body}, &out); err != nil {
 		return err
 	}

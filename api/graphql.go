@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"strings"
 )
 
@@ -30,16 +31,58 @@ var slugStatus = map[string]int{
 	SlugInvalidParams: http.StatusBadRequest,
 }
 
+// GraphQLRequest is the body of POST /admin/gql.
+type GraphQLRequest struct {
+	Query         string         `json:"query"`
+	Variables     map[string]any `json:"variables"`
+	OperationName string         `json:"operationName,omitempty"`
+	// OldOperationName is the same in the spelling of older clients.
+	OldOperationName string `json:"operation_name,omitempty"`
+}
+
+// GraphQLReply is the answer to a GraphQLRequest.
+type GraphQLReply struct {
+	Data   json.RawMessage `json:"data"`
+	Errors []GraphQLError  `json:"errors,omitempty"`
+}
+
+// MutationReply is what mutations without a result of their own answer.
+type MutationReply struct {
+	OK  bool   `json:"ok"`
+	Msg string `json:"msg"`
+}
+
+// selection is the GraphQL selection of everything that T reads: the JSON names of its members.
+func selection[T any]() string { return selectionOf(reflect.TypeFor[T]()) }
+
+func selectionOf(t reflect.Type) string {
+	var names []string
+	for i := range t.NumField() {
+		f := t.Field(i)
+		inner := f.Type
+		for inner.Kind() == reflect.Slice || inner.Kind() == reflect.Pointer {
+			inner = inner.Elem()
+		}
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case f.Anonymous:
+			names = append(names, selectionOf(f.Type))
+		case inner.Kind() == reflect.Struct:
+			names = append(names, name+"{"+selectionOf(inner)+"}")
+		default:
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, " ")
+}
+
 // GraphQL sends a query or mutation and decodes its data into out.
 func (c *Client) GraphQL(ctx context.Context, query string, variables map[string]any, out any) error {
 	if variables == nil {
 		variables = map[string]any{}
 	}
-	r := request{method: http.MethodPost, path: "/admin/gql", json: map[string]any{"query": query, "variables": variables}}
-	var reply struct {
-		Data   json.RawMessage `json:"data"`
-		Errors []GraphQLError  `json:"errors"`
-	}
+	r := request{method: http.MethodPost, path: "/admin/gql", json: GraphQLRequest{Query: query, Variables: variables}}
+	var reply GraphQLReply
 	if err := c.call(ctx, r, &reply); err != nil {
 		return err
 	}
@@ -70,15 +113,15 @@ func graphQLFailure(op string, errs []GraphQLError) *Error {
 
 // mutate runs a mutation whose field answers ok and msg.
 func (c *Client) mutate(ctx context.Context, field, query string, variables map[string]any) error {
-	var out map[string]struct {
-		OK  bool   `json:"ok"`
-		Msg string `json:"msg"`
-	}
+	var out map[string]MutationReply
 	if err := c.GraphQL(ctx, query, variables, &out); err != nil {
 		return err
 	}
 	if r := out[field]; !r.OK {
-		e := &Error{Status: http.StatusBadRequest, Op: field, Problem: Problem{Type: ProblemPrefix + SlugGraphQL, Title: "GraphQL error", Msg: or(r.Msg, field+" was refused")}}
+		e := &Error{
+			Status: http.StatusBadRequest, Op: field,
+			Problem: Problem{Type: ProblemPrefix + SlugGraphQL, Title: "GraphQL error", Msg: or(r.Msg, field+" was refused")},
+		}
 		if strings.HasPrefix(r.Msg, "no permission") {
 			e.Status, e.Type = http.StatusForbidden, ProblemPrefix+SlugForbidden
 		}

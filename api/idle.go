@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/url"
 )
@@ -10,12 +9,12 @@ import (
 // IdleChecker is a rule by which sessions count as idle. Times are in seconds, thresholds in percent of what is allocated.
 type IdleChecker struct {
 	Name         string        `json:"name,omitempty"`
-	Description  string        `json:"description,omitempty"`
+	Description  string        `json:"description"`
 	Type         string        `json:"type"` // session_lifetime, network_timeout or utilization
-	Targets      []string      `json:"target_session_types,omitempty"`
-	InitialGrace float64       `json:"initial_grace_period,omitempty"`
-	NewUserGrace float64       `json:"new_user_grace_period,omitempty"`
-	WarnBefore   *float64      `json:"warn_before,omitempty"` // nil: five minutes
+	Targets      []string      `json:"target_session_types"`
+	InitialGrace float64       `json:"initial_grace_period"`
+	NewUserGrace float64       `json:"new_user_grace_period"`
+	WarnBefore   *float64      `json:"warn_before"` // nil: five minutes
 	DryRun       bool          `json:"dry_run"`
 	Enabled      bool          `json:"enabled"`
 	Spec         IdleSpec      `json:"spec"`
@@ -43,15 +42,22 @@ type IdleBinding struct {
 
 // IdleCheck is how a session stands with its strictest check of one type.
 type IdleCheck struct {
-	Remaining *int64          `json:"remaining"` // seconds; -1: ends now; nil: time alone does not end it
-	Kind      string          `json:"remaining_time_type"`
-	Extra     json.RawMessage `json:"extra"`
-	Phase     string          `json:"phase"`
-	Checker   string          `json:"checker"`
-	Source    string          `json:"source"`
-	Why       string          `json:"why"`
-	DryRun    bool            `json:"dry_run"`
-	EndsAt    *string         `json:"ends_at"`
+	Remaining *int64     `json:"remaining"` // seconds; -1: ends now; nil: time alone does not end it
+	Kind      string     `json:"remaining_time_type"`
+	Extra     *IdleExtra `json:"extra"`
+	Phase     string     `json:"phase"`
+	Checker   string     `json:"checker"`
+	Source    string     `json:"source"`
+	Why       string     `json:"why"`
+	DryRun    bool       `json:"dry_run"`
+	EndsAt    *string    `json:"ends_at"`
+}
+
+// IdleExtra is what a check of utilisation saw: the mean and the threshold of each resource in percent; a mean that is not
+// known is nil.
+type IdleExtra struct {
+	Operator  string                 `json:"thresholds_check_operator"`
+	Resources map[string][2]*float64 `json:"resources"`
 }
 
 // IdleReport is how one running session stands with idle checks, by their type.
@@ -59,6 +65,8 @@ type IdleReport struct {
 	SessionID      string               `json:"session_id"`
 	SessionName    string               `json:"session_name"`
 	UserEmail      string               `json:"user_email"`
+	AccessKey      string               `json:"access_key"`
+	ProjectID      string               `json:"project_id"`
 	ResourceGroup  string               `json:"resource_group"`
 	StartedAt      string               `json:"started_at"`
 	LastAccess     *string              `json:"last_access"`
@@ -66,11 +74,31 @@ type IdleReport struct {
 	Checks         map[string]IdleCheck `json:"idle_checks"`
 }
 
+// IdleCheckerList is the answer of GET /resource/idle-checkers.
+type IdleCheckerList struct {
+	Checkers []IdleChecker `json:"idle_checkers"`
+}
+
+// IdleReportList is the answer of GET /resource/idle-report; Total is how many sessions were looked at.
+type IdleReportList struct {
+	Sessions []IdleReport `json:"sessions"`
+	Total    int          `json:"total"`
+}
+
+// KeepAliveRequest is the body of POST /session/{s}/keep-alive.
+type KeepAliveRequest struct {
+	For    string `json:"for"` // such as 90m or 2h
+	Reason string `json:"reason"`
+}
+
+// KeptAlive says until when a session is kept from ending as idle (ISO time); nil is not at all.
+type KeptAlive struct {
+	Until *string `json:"until"`
+}
+
 // IdleCheckers lists all checkers.
 func (c *Client) IdleCheckers(ctx context.Context) ([]IdleChecker, error) {
-	var out struct {
-		Checkers []IdleChecker `json:"idle_checkers"`
-	}
+	var out IdleCheckerList
 	err := c.call(ctx, request{method: http.MethodGet, path: "/resource/idle-checkers"}, &out)
 	return out.Checkers, err
 }
@@ -89,21 +117,17 @@ func (c *Client) RemoveIdleChecker(ctx context.Context, name string) error {
 
 // IdleReport lists running sessions, those that end first; total is how many were looked at.
 func (c *Client) IdleReport(ctx context.Context) (list []IdleReport, total int, err error) {
-	var out struct {
-		Sessions []IdleReport `json:"sessions"`
-		Total    int          `json:"total"`
-	}
+	var out IdleReportList
 	err = c.call(ctx, request{method: http.MethodGet, path: "/resource/idle-report"}, &out)
 	return out.Sessions, out.Total, err
 }
 
 // KeepAlive keeps a session from ending as idle; duration is a text such as 90m or 2h. It returns until when (ISO time).
 func (c *Client) KeepAlive(ctx context.Context, session, duration, reason string) (string, error) {
-	var out struct {
-		Until string `json:"until"`
-	}
-	err := c.sessionCall(ctx, session, "keep-alive", request{method: http.MethodPost, json: map[string]string{"for": duration, "reason": reason}}, &out)
-	return out.Until, err
+	var out KeptAlive
+	r := request{method: http.MethodPost, json: KeepAliveRequest{For: duration, Reason: reason}}
+	err := c.sessionCall(ctx, session, "keep-alive", r, &out)
+	return deref(out.Until), err
 }
 
 // EndKeepAlive takes back what KeepAlive gave.

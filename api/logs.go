@@ -8,14 +8,20 @@ import (
 	"net/url"
 )
 
+// LogsReply is the answer of GET /session/{s}/logs to those who want JSON.
+type LogsReply struct {
+	Result LogsText `json:"result"`
+}
+
+// LogsText is console output.
+type LogsText struct {
+	Logs string `json:"logs"`
+}
+
 // Logs returns the console output of a session so far; it works for ended sessions too.
 // kernelID selects one container of a cluster session, "" the main one.
 func (c *Client) Logs(ctx context.Context, session, kernelID string) (string, error) {
-	var out struct {
-		Result struct {
-			Logs string `json:"logs"`
-		} `json:"result"`
-	}
+	var out LogsReply
 	err := c.sessionCall(ctx, session, "logs", request{method: http.MethodGet, query: kernelQuery(kernelID)}, &out)
 	return out.Result.Logs, err
 }

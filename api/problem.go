@@ -48,6 +48,8 @@ type Problem struct {
 	Msg string `json:"msg,omitempty"`
 	// Next tells the reader what to do now.
 	Next string `json:"next,omitempty"`
+	// RequestID finds the request in the manager's log.
+	RequestID string `json:"request_id,omitempty"`
 	// Code is the precise reason where Type names only its class.
 	Code string `json:"error_code,omitempty"`
 	// Data holds details whose shape depends on Type.

@@ -20,6 +20,16 @@ type PTYMessage struct {
 	Text  string
 }
 
+// Types of PTYMessage.
+const (
+	PTYStdin   = "stdin"
+	PTYResize  = "resize"
+	PTYPing    = "ping"
+	PTYRestart = "restart"
+	PTYOut     = "out"
+	PTYError   = "error"
+)
+
 type ptyWire struct {
 	Type  string          `json:"type"`
 	Chars []byte          `json:"chars,omitempty"`
@@ -33,13 +43,13 @@ func (m PTYMessage) MarshalJSON() ([]byte, error) {
 	w := ptyWire{Type: m.Type}
 	var err error
 	switch m.Type {
-	case "stdin":
+	case PTYStdin:
 		w.Chars = m.Bytes
-	case "resize":
+	case PTYResize:
 		w.Rows, w.Cols = m.Size.Rows, m.Size.Cols
-	case "out":
+	case PTYOut:
 		w.Data, err = json.Marshal(m.Bytes)
-	case "error":
+	case PTYError:
 		w.Data, err = json.Marshal(m.Text)
 	}
 	if err != nil {
@@ -56,9 +66,9 @@ func (m *PTYMessage) UnmarshalJSON(b []byte) error {
 	}
 	*m = PTYMessage{Type: w.Type, Bytes: w.Chars, Size: TerminalSize{Rows: w.Rows, Cols: w.Cols}}
 	switch w.Type {
-	case "out":
+	case PTYOut:
 		return json.Unmarshal(w.Data, &m.Bytes)
-	case "error":
+	case PTYError:
 		if json.Unmarshal(w.Data, &m.Text) != nil {
 			m.Text = string(w.Data)
 		}

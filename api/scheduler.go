@@ -67,7 +67,9 @@ func (c *Client) ExplainSession(ctx context.Context, session string) (Explanatio
 // DryRun checks a create request as CreateSession would and says what would become of it. Nothing is created.
 func (c *Client) DryRun(ctx context.Context, s CreateSession) (Explanation, error) {
 	var out Explanation
-	err := c.call(ctx, request{method: http.MethodPost, path: "/session", query: url.Values{"dry_run": {"true"}}, json: c.withHome(s)}, &out)
+	err := c.call(
+		ctx, request{method: http.MethodPost, path: "/session", query: url.Values{"dry_run": {"true"}}, json: c.withHome(s)}, &out,
+	)
 	return out, err
 }
 
@@ -105,10 +107,16 @@ func (c *Client) AgentWork(ctx context.Context, id string) (AgentWork, error) {
 	return out, err
 }
 
+// AgentChange is the body of PATCH /resource/agents/{a}; nil leaves a value as it is.
+type AgentChange struct {
+	Schedulable   *bool   `json:"schedulable,omitempty"`
+	ResourceGroup *string `json:"scaling_group,omitempty"`
+}
+
 // SetSchedulable cordons an agent (false) or takes it back into scheduling (superadmins). Its sessions stay.
 func (c *Client) SetSchedulable(ctx context.Context, id string, schedulable bool) (AgentWork, error) {
 	var out AgentWork
-	err := c.call(ctx, request{method: http.MethodPatch, path: agentPath(id), json: map[string]any{"schedulable": schedulable}}, &out)
+	err := c.call(ctx, request{method: http.MethodPatch, path: agentPath(id), json: AgentChange{Schedulable: &schedulable}}, &out)
 	return out, err
 }
 
@@ -150,6 +158,20 @@ func (c *Client) SchedulerStatus(ctx context.Context) (SchedulerStatus, error) {
 	return out, err
 }
 
+// SchedulingPolicies are the names that resource groups can choose from, the default of each first.
+type SchedulingPolicies struct {
+	// Orders say which waiting session is next, Placements which agent it gets.
+	Orders     []string `json:"orders"`
+	Placements []string `json:"placements"`
+}
+
+// SchedulingPolicies lists the policies that the manager knows.
+func (c *Client) SchedulingPolicies(ctx context.Context) (SchedulingPolicies, error) {
+	var out SchedulingPolicies
+	err := c.call(ctx, request{method: http.MethodGet, path: "/config/scheduling-policies"}, &out)
+	return out, err
+}
+
 // SchedulerPolicy is how one resource group schedules, in the wire's words.
 type SchedulerPolicy struct {
 	ResourceGroup string `json:"name"`
@@ -171,16 +193,16 @@ func (c *Client) SchedulerPolicy(ctx context.Context, group string) (SchedulerPo
 	return out, err
 }
 
+// SchedulerPolicyChange is the body of PATCH /scaling-groups/{sg}/scheduler. Options are a JSON merge patch.
+type SchedulerPolicyChange struct {
+	Scheduler string         `json:"scheduler,omitempty"`
+	Options   map[string]any `json:"scheduler_opts,omitempty"`
+}
+
 // SetSchedulerPolicy changes the policy of a resource group (superadmins): the order, when it is not "", and the options
 // that are named; a nil value removes one.
 func (c *Client) SetSchedulerPolicy(ctx context.Context, group, scheduler string, options map[string]any) (SchedulerPolicy, error) {
-	body := map[string]any{}
-	if scheduler != "" {
-		body["scheduler"] = scheduler
-	}
-	if len(options) > 0 {
-		body["scheduler_opts"] = options
-	}
+	body := SchedulerPolicyChange{Scheduler: scheduler, Options: options}
 	var out SchedulerPolicy
 	err := c.call(ctx, request{method: http.MethodPatch, path: policyPath(group), json: body}, &out)
 	return out, err

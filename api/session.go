@@ -102,12 +102,12 @@ type CreateSession struct {
 
 // ServicePort is an app inside a session.
 type ServicePort struct {
-	Name             string          `json:"name"`
-	Protocol         string          `json:"protocol"`
-	Ports            []int           `json:"ports"`
-	URLTemplate      string          `json:"url_template,omitempty"`
-	AllowedArguments json.RawMessage `json:"allowed_arguments,omitempty"`
-	AllowedEnvs      json.RawMessage `json:"allowed_envs,omitempty"`
+	Name             string   `json:"name"`
+	Protocol         string   `json:"protocol"`
+	Ports            []int    `json:"ports"`
+	URLTemplate      string   `json:"url_template,omitempty"`
+	AllowedArguments []string `json:"allowed_arguments,omitempty"`
+	AllowedEnvs      []string `json:"allowed_envs,omitempty"`
 }
 
 // CreatedSession is the answer to a create request.
@@ -116,8 +116,12 @@ type CreatedSession struct {
 	Name         string        `json:"sessionName"`
 	Status       string        `json:"status"`
 	ServicePorts []ServicePort `json:"servicePorts"`
+	// OldServicePorts are the same for older clients.
+	OldServicePorts []ServicePort `json:"service_ports"`
 	// Created is false when a live session was reused.
 	Created bool `json:"created"`
+	// StatusInfo says more of the status of a session that was waited for.
+	StatusInfo string `json:"statusInfo,omitempty"`
 }
 
 // CreateSession asks for a session. Unless EnqueueOnly is set the call lasts until the
@@ -146,39 +150,46 @@ func (c *Client) withHome(s CreateSession) CreateSession {
 // SessionInfo is the answer of GET /session/{s}. The second group of fields are
 // extensions; they are empty when another implementation answers.
 type SessionInfo struct {
-	Domain        string   `json:"domainName"`
-	GroupID       string   `json:"groupId"`
-	UserID        string   `json:"userId"`
-	Image         string   `json:"image"`
-	Architecture  string   `json:"architecture"`
-	Registry      string   `json:"registry"`
-	Tag           *string  `json:"tag"`
-	ContainerID   *string  `json:"containerId"`
-	Occupied      JSONText `json:"occupiedSlots"`
-	Occupying     JSONText `json:"occupyingSlots"`
-	Requested     JSONText `json:"requestedSlots"`
-	Environ       JSONText `json:"environ"`
-	ResourceOpts  JSONText `json:"resourceOpts"`
-	Status        string   `json:"status"`
-	StatusInfo    string   `json:"statusInfo"`
-	StatusData    JSONText `json:"statusData"`
-	AgeMillis     float64  `json:"age"`
-	CreatedAt     string   `json:"creationTime"`
-	TerminatedAt  *string  `json:"terminationTime"`
-	NumQueries    int64    `json:"numQueriesExecuted"`
-	LastStat      JSONText `json:"lastStat"`
-	IdleChecks    JSONText `json:"idleChecks"`
-	ID            string   `json:"sessionId,omitempty"`
-	Name          string   `json:"sessionName,omitempty"`
-	Type          string   `json:"sessionType,omitempty"`
-	Result        string   `json:"result,omitempty"`
-	ExitCode      *int     `json:"exitCode,omitempty"`
-	AgentIDs      []string `json:"agentIds,omitempty"`
-	ResourceGroup string   `json:"scalingGroup,omitempty"`
-	ClusterSize   int      `json:"clusterSize,omitempty"`
-	Priority      *int     `json:"priority,omitempty"`
+	Domain         string   `json:"domainName"`
+	GroupID        string   `json:"groupId"`
+	UserID         string   `json:"userId"`
+	Lang           string   `json:"lang"` // the same as Image
+	Image          string   `json:"image"`
+	Architecture   string   `json:"architecture"`
+	Registry       string   `json:"registry"`
+	Tag            *string  `json:"tag"`
+	ContainerID    *string  `json:"containerId"`
+	Occupied       JSONText `json:"occupiedSlots"`
+	Occupying      JSONText `json:"occupyingSlots"`
+	Requested      JSONText `json:"requestedSlots"`
+	OccupiedShares JSONText `json:"occupiedShares"` // {}
+	Environ        JSONText `json:"environ"`
+	ResourceOpts   JSONText `json:"resourceOpts"`
+	Status         string   `json:"status"`
+	StatusInfo     string   `json:"statusInfo"`
+	StatusData     JSONText `json:"statusData"`
+	AgeMillis      float64  `json:"age"`
+	CreatedAt      string   `json:"creationTime"`
+	TerminatedAt   *string  `json:"terminationTime"`
+	NumQueries     int64    `json:"numQueriesExecuted"`
+	LastStat       JSONText `json:"lastStat"`
+	IdleChecks     JSONText `json:"idleChecks"` // of IdleCheck, by type
+	MountNames     []string `json:"mounts"`
+
+	ID            string   `json:"sessionId"`
+	Name          string   `json:"sessionName"`
+	Type          string   `json:"sessionType"`
+	GroupName     string   `json:"groupName"`
+	UserEmail     string   `json:"userEmail"`
+	Result        string   `json:"result"`
+	ExitCode      *int     `json:"exitCode"`
+	AgentIDs      []string `json:"agentIds"`
+	ResourceGroup string   `json:"scalingGroup"`
+	ClusterMode   string   `json:"clusterMode"`
+	ClusterSize   int      `json:"clusterSize"`
+	Priority      int      `json:"priority"`
 	// Mounts are the folders in its containers.
-	Mounts []SessionMount `json:"vfolder_mounts,omitempty"`
+	Mounts []SessionMount `json:"vfolder_mounts"`
 }
 
 // PullProgress is the member "pull" of StatusData while an image is being pulled.
@@ -234,11 +245,14 @@ type SessionMatch struct {
 	Status string `json:"status"`
 }
 
+// SessionMatches is the answer of GET /session/_/match.
+type SessionMatches struct {
+	Matches []SessionMatch `json:"matches"`
+}
+
 // MatchSessions finds sessions whose id or name begins with the given text.
 func (c *Client) MatchSessions(ctx context.Context, prefix string) ([]SessionMatch, error) {
-	var out struct {
-		Matches []SessionMatch `json:"matches"`
-	}
+	var out SessionMatches
 	err := c.call(ctx, request{method: http.MethodGet, path: "/session/_/match", query: url.Values{"id": {prefix}}}, &out)
 	return out.Matches, err
 }
@@ -249,6 +263,63 @@ type DestroyOptions struct {
 	Forced bool
 	// Recursive also ends the sessions that depend on this one.
 	Recursive bool
+}
+
+// SessionStats are the status and the measurements of a session that was ended, by name.
+type SessionStats map[string]any
+
+// DestroyedSession is the answer of DELETE /session/{s}; with recursive it is a list of SessionStats.
+type DestroyedSession struct {
+	Stats SessionStats `json:"stats"`
+}
+
+// DirectAccess is how a system session is reached; the answer about all others is Empty.
+type DirectAccess struct {
+	Role        string `json:"kernel_role"`
+	SessionType string `json:"session_type"`
+	PublicHost  string `json:"public_host"`
+	SSHDPorts   []int  `json:"sshd_ports"`
+}
+
+// WaitReply is the answer of GET /session/{s}/wait.
+type WaitReply struct {
+	ID         string `json:"id"`
+	Name       string `json:"name"`
+	Status     string `json:"status"`
+	StatusInfo string `json:"statusInfo"`
+	Result     string `json:"result"`
+	ExitCode   *int   `json:"exitCode"`
+	TimedOut   bool   `json:"timedOut"`
+}
+
+// StatusHistory tells when a session reached its statuses.
+type StatusHistory struct {
+	// Result has the first time of every status, in small letters; nil for those that it did not reach.
+	Result map[string]*string `json:"result"`
+	// Moves is the whole history; an extension.
+	Moves []SessionMove `json:"moves"`
+}
+
+// SessionMove is a step in the life of a session or, with Kernel, of one of its containers.
+type SessionMove struct {
+	Seq      int64  `json:"seq"`
+	Kernel   string `json:"kernel"`
+	Event    string `json:"event"`
+	From     string `json:"from"`
+	To       string `json:"to"`
+	Reason   string `json:"reason"`
+	Detail   string `json:"detail"`
+	ExitCode *int   `json:"exitCode"`
+	At       string `json:"at"` // ISO time
+}
+
+// DependencyNode is a session with the sessions that it waits for.
+type DependencyNode struct {
+	ID            string           `json:"session_id"`
+	Name          string           `json:"session_name"`
+	Status        string           `json:"status"` // such as KernelStatus.RUNNING
+	StatusChanged string           `json:"status_changed"`
+	DependsOn     []DependencyNode `json:"depends_on"`
 }
 
 // DestroySession ends a session. It returns the statistics that the manager answers.
@@ -287,77 +358,41 @@ func (c *Client) CommitSession(ctx context.Context, session, filename string) (s
 	if filename != "" {
 		q.Set("filename", filename)
 	}
-	var out struct {
-		TaskID string `json:"bgtask_id"`
-	}
+	var out CommitStarted
 	err := c.sessionCall(ctx, session, "commit", request{method: http.MethodPost, query: q, timeout: slowTimeout}, &out)
 	return out.TaskID, err
 }
 
 // Completion is the answer to a completion request.
 type Completion struct {
-	Status      string          `json:"status"`
-	Completions json.RawMessage `json:"completions"`
+	Status      string   `json:"status"`
+	Completions []string `json:"completions"`
+	RunID       string   `json:"runId,omitempty"`
+}
+
+// CompletionReply is the answer to a completion request.
+type CompletionReply struct {
+	Result Completion `json:"result"`
+}
+
+// CompleteRequest is the body of POST /session/{s}/complete.
+type CompleteRequest struct {
+	Code    string          `json:"code"`
+	Options CompleteOptions `json:"options"`
+}
+
+// CompleteOptions are the place in the code: the cursor, its line, and what follows it.
+type CompleteOptions struct {
+	Row  int    `json:"row"`
+	Col  int    `json:"col"`
+	Line string `json:"line"`
+	Post string `json:"post"`
 }
 
 // Complete asks the interpreter how the code could go on at the given place.
 func (c *Client) Complete(ctx context.Context, session, code string, row, col int, line, post string) (Completion, error) {
-	var out struct {
-		Result Completion `json:"result"`
-	}
-	body := map[string]any{"code": code, "options": map[string]any{"row": row, "col": col, "line": line, "post": post}}
+	var out CompletionReply
+	body := CompleteRequest{Code: code, Options: CompleteOptions{Row: row, Col: col, Line: line, Post: post}}
 	err := c.sessionCall(ctx, session, "complete", request{method: http.MethodPost, json: body}, &out)
 	return out.Result, err
 }
-
-// JSONText is a JSON value that the wire carries as text inside a string. It also
-// accepts the bare value, and is written as one, so that readers of our output need
-// not decode twice.
-type JSONText json.RawMessage
-
-// UnmarshalJSON takes a string holding JSON, a bare value, or null.
-func (t *JSONText) UnmarshalJSON(b []byte) error {
-	var s string
-	if json.Unmarshal(b, &s) == nil {
-		if s == "" {
-			*t = JSONText("null")
-			return nil
-		}
-		if !json.Valid([]byte(s)) {
-			*t = append(JSONText(nil), b...)
-			return nil
-		}
-		b = []byte(s)
-	}
-	*t = append(JSONText(nil), b...)
-	return nil
-}
-
-// MarshalJSON writes the bare value.
-func (t JSONText) MarshalJSON() ([]byte, error) {
-	if len(t) == 0 {
-		return []byte("null"), nil
-	}
-	return t, nil
-}
-
-// Map returns the members of an object, nil when the value is no object. Values that
-// are not strings come as their JSON text.
-func (t JSONText) Map() map[string]string {
-	var raw map[string]json.RawMessage
-	if json.Unmarshal(t, &raw) != nil {
-		return nil
-	}
-	m := make(map[string]string, len(raw))
-	for k, v := range raw {
-		var s string
-		if json.Unmarshal(v, &s) != nil {
-			s = string(v)
-		}
-		m[k] = s
-	}
-	return m
-}
-
-// String is the bare JSON text.
-func (t JSONText) String() string { return string(t) }

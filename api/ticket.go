@@ -15,21 +15,33 @@ type Ticket struct {
 	URL   string `json:"url"`
 }
 
+// UploadRequest is the body of POST /folders/{v}/request-upload.
+type UploadRequest struct {
+	Path string `json:"path"`
+	Size int64  `json:"size"`
+}
+
+// DownloadRequest is the body of POST /folders/{v}/request-download; Archive asks for a directory as one file.
+type DownloadRequest struct {
+	Path    string `json:"path"`
+	Archive bool   `json:"archive"`
+}
+
 // ErrTicket is a ticket that leads nowhere.
 var ErrTicket = errors.New("the manager sent no usable address of a storage proxy")
 
 // RequestUpload asks for a ticket that writes one file of size bytes. It begins a new upload; an empty file is
 // there with the answer.
 func (c *Client) RequestUpload(ctx context.Context, to FolderPath, size int64) (Ticket, error) {
-	return c.ticket(ctx, to, "request-upload", map[string]any{"path": to.Clean(), "size": size})
+	return c.ticket(ctx, to, "request-upload", UploadRequest{Path: to.Clean(), Size: size})
 }
 
 // RequestDownload asks for a ticket that reads one file.
 func (c *Client) RequestDownload(ctx context.Context, from FolderPath) (Ticket, error) {
-	return c.ticket(ctx, from, "request-download", map[string]any{"path": from.Clean(), "archive": false})
+	return c.ticket(ctx, from, "request-download", DownloadRequest{Path: from.Clean()})
 }
 
-func (c *Client) ticket(ctx context.Context, at FolderPath, verb string, body map[string]any) (Ticket, error) {
+func (c *Client) ticket(ctx context.Context, at FolderPath, verb string, body any) (Ticket, error) {
 	var t Ticket
 	if err := CheckFolderPath(at.Path); err != nil {
 		return t, err
@@ -63,7 +75,9 @@ func (t Ticket) Host() string {
 // Redeem sends a request to a storage proxy by a ticket alone, without the keypair; the caller closes the body.
 // A body has exactly length bytes. Every status but 2xx is an *Error. op stands for the request in errors, since its
 // URL is secret.
-func (c *Client) Redeem(ctx context.Context, method, op string, t Ticket, header http.Header, body io.Reader, length int64) (*http.Response, error) {
+func (c *Client) Redeem(
+	ctx context.Context, method, op string, t Ticket, header http.Header, body io.Reader, length int64,
+) (*http.Response, error) {
 	address, err := t.address()
 	if err != nil {
 		return nil, err

@@ -65,7 +65,8 @@ func firstByte(b *testing.B, enter string) {
 	require.Equal(b, 200, resp.StatusCode)
 	at := *resp.Request.URL
 	origin := at.Scheme + "://" + at.Host
-	ws, _, err := websocket.Dial(ctx, "ws"+strings.TrimPrefix(origin, "http")+"/ws?rows=24&cols=80", &websocket.DialOptions{HTTPClient: client, HTTPHeader: http.Header{"Origin": {origin}}})
+	ws, _, err := websocket.Dial(ctx, "ws"+strings.TrimPrefix(origin, "http")+"/ws?rows=24&cols=80",
+		&websocket.DialOptions{HTTPClient: client, HTTPHeader: http.Header{"Origin": {origin}}})
 	require.NoError(b, err)
 	defer func() { _ = ws.CloseNow() }()
 	for {
@@ -84,7 +85,8 @@ func BenchmarkSSHPrompt(b *testing.B) {
 	s := create(b, p.client(), "prompt")
 	config := filepath.Join(b.TempDir(), "config")
 	require.NoError(b, os.WriteFile(config, []byte(p.must("ssh-config")), 0o600))
-	for name, command := range map[string]string{"berth-ssh": p.bin + " ssh " + s.Name, "openssh": "ssh -F " + config + " " + s.Name + ".berth"} {
+	for name, command := range map[string]string{"berth-ssh": p.bin + " ssh " + s.Name,
+		"openssh": "ssh -F " + config + " " + s.Name + ".berth"} {
 		var all []time.Duration
 		for range rounds {
 			all = append(all, prompt(b, p, command))
@@ -131,7 +133,8 @@ func BenchmarkSCP(b *testing.B) {
 	s := create(b, p.client(), "copies")
 	dir := b.TempDir()
 	file := filepath.Join(dir, "big")
-	run(b, "sh", "-c", fmt.Sprintf("head -c %d /dev/zero | openssl enc -aes-128-ctr -pass pass:x -nosalt 2>/dev/null > %s || head -c %d /dev/urandom > %s", size, file, size, file))
+	run(b, "sh", "-c", fmt.Sprintf("head -c %d /dev/zero | openssl enc -aes-128-ctr -pass pass:x -nosalt 2>/dev/null > %s || head -c %d "+
+		"/dev/urandom > %s", size, file, size, file))
 	config := filepath.Join(dir, "config")
 	require.NoError(b, os.WriteFile(config, []byte(p.must("ssh-config")), 0o600))
 	peer := sshd(b, dir)
@@ -170,13 +173,16 @@ func sshd(b *testing.B, dir string) []string {
 	}
 	port := closedPort(b)
 	conf := filepath.Join(dir, "sshd_config")
-	require.NoError(b, os.WriteFile(conf, fmt.Appendf(nil, "ListenAddress 127.0.0.1:%s\nHostKey %s/host\nAuthorizedKeysFile %s/user.pub\nStrictModes no\nPidFile none\nUsePAM no\nPermitRootLogin yes\nSubsystem sftp internal-sftp\n", port, dir, dir), 0o600))
+	require.NoError(b, os.WriteFile(conf, fmt.Appendf(nil,
+		"ListenAddress 127.0.0.1:%s\nHostKey %s/host\nAuthorizedKeysFile %s/user.pub\nStrictModes no\nPidFile none\nUsePAM no\n"+
+			"PermitRootLogin yes\nSubsystem sftp internal-sftp\n", port, dir, dir), 0o600))
 	_ = os.MkdirAll("/run/sshd", 0o755)
 	c := exec.Command(bin, "-f", conf, "-D", "-e")
 	require.NoError(b, c.Start())
 	b.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
 	answering(b, "127.0.0.1:"+port)
-	return []string{"-F", "none", "-P", port, "-i", filepath.Join(dir, "user"), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"}
+	return []string{"-F", "none", "-P", port, "-i", filepath.Join(dir, "user"), "-o", "StrictHostKeyChecking=no", "-o",
+		"UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR"}
 }
 
 func closedPort(b *testing.B) string {
@@ -207,7 +213,8 @@ func BenchmarkTCP(b *testing.B) {
 	p := up(b)
 	const turns, messages = 7, 5_000
 	c := p.client()
-	s, err := c.CreateSession(b.Context(), api.CreateSession{Name: "echo", Image: "berth/web-demo:1", Config: api.SessionConfig{Resources: map[string]string{"cpu": "2", "mem": "256m"}}})
+	s, err := c.CreateSession(b.Context(), api.CreateSession{Name: "echo", Image: "berth/web-demo:1",
+		Config: api.SessionConfig{Resources: map[string]string{"cpu": "2", "mem": "256m"}}})
 	require.NoError(b, err)
 	demo := filepath.Join(b.TempDir(), "webdemo")
 	run(b, "go", "build", "-o", demo, "../e2e/webdemo")

@@ -25,9 +25,9 @@ import (
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/agent"
+	"berth.dev/berth/internal/agent/device/devicetest"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/runtime/fake"
-	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/embedded"
@@ -36,7 +36,8 @@ import (
 
 // BenchmarkEndToEnd takes short batch sessions from a signed POST /session to SUCCESS. The manager, all agents and the
 // clients are three processes, PostgreSQL is the one of `berth up` with its durability, so that the CPU time of each can
-// be told apart; Slurm runs beside it as the peer. Every acknowledged session is on disk before its answer. It prints sessions/s over the whole, and CPU per session.
+// be told apart; Slurm runs beside it as the peer. Every acknowledged session is on disk before its answer. It prints sessions/s
+// over the whole, and CPU per session.
 //
 //	BERTH_BENCH_SESSIONS    how many (8000); BERTH_BENCH_CLIENTS at a time (64); BERTH_BENCH_AGENTS (4)
 //	BERTH_BENCH_STATEMENTS  counts statements with pg_stat_statements and prints the dearest; that costs some CPU itself
@@ -153,11 +154,14 @@ func newController(b *testing.B, agents int) *controller {
 		memory = b.TempDir()
 	}
 	b.Cleanup(func() { _ = os.RemoveAll(memory) })
-	c.agents = newRole(b, "agents", "DIR="+memory, "MANAGER="+c.manager.said["agents"], "TOKEN="+filepath.Join(dir, "manager", "join.token"), "AGENTS="+strconv.Itoa(agents))
-	c.api, err = api.New(api.Config{Endpoint: "http://" + c.manager.said["api"], AccessKey: c.manager.said["access"], SecretKey: api.Secret(c.manager.said["secret"])})
+	c.agents = newRole(b, "agents", "DIR="+memory, "MANAGER="+c.manager.said["agents"], "TOKEN="+filepath.Join(dir, "manager", "join.token"),
+		"AGENTS="+strconv.Itoa(agents))
+	c.api, err = api.New(api.Config{Endpoint: "http://" + c.manager.said["api"], AccessKey: c.manager.said["access"],
+		SecretKey: api.Secret(c.manager.said["secret"])})
 	require.NoError(b, err)
 	// As an administrator would for somebody who submits in bulk.
-	_, err = c.db.Exec(b.Context(), `UPDATE keypair_resource_policies SET max_concurrent_sessions = 1000000; UPDATE keypairs SET rate_limit = 100000000`)
+	_, err = c.db.Exec(b.Context(), `UPDATE keypair_resource_policies SET max_concurrent_sessions = 1000000; `+
+		`UPDATE keypairs SET rate_limit = 100000000`)
 	require.NoError(b, err)
 	c.until(b, agents, `SELECT count(*) FROM agents WHERE status = 'ALIVE' AND devices <> '[]'`)
 	return c
@@ -219,7 +223,8 @@ func (c *controller) run(b *testing.B, prefix string, n, clients int) time.Durat
 		c.timeline(b, prefix)
 	}
 	var good, started int
-	require.NoError(b, c.db.QueryRow(b.Context(), `SELECT count(*) FILTER (WHERE result = 'SUCCESS' AND status = 'TERMINATED'), count(*) FILTER (WHERE started_at IS NOT NULL)
+	require.NoError(b, c.db.QueryRow(b.Context(),
+		`SELECT count(*) FILTER (WHERE result = 'SUCCESS' AND status = 'TERMINATED'), count(*) FILTER (WHERE started_at IS NOT NULL)
 		FROM sessions WHERE name LIKE $1`, prefix+"-%").Scan(&good, &started))
 	require.Equal(b, n, good, "all end with SUCCESS")
 	require.Equal(b, n, started, "all are known to have run")
@@ -230,7 +235,11 @@ func (c *controller) run(b *testing.B, prefix string, n, clients int) time.Durat
 // timeline prints when the moves happened, in seconds since the first session was created.
 func (c *controller) timeline(b *testing.B, prefix string) {
 	b.Helper()
-	rows, err := c.db.Query(b.Context(), `SELECT CASE WHEN e.kernel_id IS NULL THEN 'session' ELSE 'kernel' END || ' ' || e.from_status || '->' || e.to_status || ' ' || e.reason AS move, count(*), percentile_cont(ARRAY[0, 0.1, 0.5, 0.9, 1]) WITHIN GROUP (ORDER BY extract(epoch FROM e.at - (SELECT min(created_at) FROM sessions WHERE name LIKE $1)))::text
+	rows, err := c.db.Query(b.Context(), `
+		SELECT CASE WHEN e.kernel_id IS NULL THEN 'session' ELSE 'kernel' END || ' ' || e.from_status || '->' ||
+			e.to_status || ' ' || e.reason AS move, count(*),
+			percentile_cont(ARRAY[0, 0.1, 0.5, 0.9, 1]) WITHIN GROUP (ORDER BY
+				extract(epoch FROM e.at - (SELECT min(created_at) FROM sessions WHERE name LIKE $1)))::text
 		FROM session_events e JOIN sessions s ON s.id = e.session_id WHERE s.name LIKE $1 GROUP BY 1 ORDER BY min(e.seq)`, prefix+"-%")
 	require.NoError(b, err)
 	defer rows.Close()
@@ -257,7 +266,9 @@ func (c *controller) usage(b *testing.B) (s spent) {
 	}
 	_, err := c.db.Exec(b.Context(), `SELECT pg_stat_force_next_flush()`)
 	require.NoError(b, err)
-	require.NoError(b, c.db.QueryRow(b.Context(), `SELECT xact_commit, (pg_current_wal_insert_lsn() - '0/0')::bigint FROM pg_stat_database WHERE datname = current_database()`).Scan(&s.commits, &s.wal))
+	require.NoError(b, c.db.QueryRow(b.Context(),
+		`SELECT xact_commit, (pg_current_wal_insert_lsn() - '0/0')::bigint FROM pg_stat_database WHERE datname = current_database()`).
+		Scan(&s.commits, &s.wal))
 	if c.counting {
 		require.NoError(b, c.db.QueryRow(b.Context(), `SELECT sum(calls)::bigint FROM pg_stat_statements`).Scan(&s.statements))
 	}
@@ -267,7 +278,9 @@ func (c *controller) usage(b *testing.B) (s spent) {
 // dearest prints the statements that cost most.
 func (c *controller) dearest(b *testing.B) {
 	b.Helper()
-	rows, err := c.db.Query(b.Context(), `SELECT calls, round(total_exec_time)::bigint, round((total_exec_time / calls)::numeric, 3)::text, rows, left(regexp_replace(query, '\s+', ' ', 'g'), 90)
+	rows, err := c.db.Query(b.Context(), `
+		SELECT calls, round(total_exec_time)::bigint, round((total_exec_time / calls)::numeric, 3)::text, rows,
+			left(regexp_replace(query, '\s+', ' ', 'g'), 90)
 		FROM pg_stat_statements ORDER BY total_exec_time DESC LIMIT 25`)
 	require.NoError(b, err)
 	defer rows.Close()
@@ -412,11 +425,6 @@ const (
 )
 
 func runAgents(t *testing.T) {
-	var devices []alloc.Device
-	for n := range benchCores {
-		devices = append(devices, alloc.Device{Slot: cluster.SlotCPU, ID: fmt.Sprint(n), NUMA: -1, Capacity: cluster.Whole(1), Healthy: true})
-	}
-	devices = append(devices, alloc.Device{Slot: cluster.SlotMem, ID: "root", NUMA: -1, Capacity: cluster.Whole(512 << 30), Healthy: true})
 	count, err := strconv.Atoi(os.Getenv("BERTH_ROLE_AGENTS"))
 	require.NoError(t, err)
 	for i := range count {
@@ -427,7 +435,10 @@ func runAgents(t *testing.T) {
 		cfg := agent.DefaultConfig()
 		cfg.ID, cfg.Manager, cfg.JoinTokenFile = fmt.Sprintf("i-%02d", i), os.Getenv("BERTH_ROLE_MANAGER"), os.Getenv("BERTH_ROLE_TOKEN")
 		cfg.StateDir, cfg.MinFree = filepath.Join(os.Getenv("BERTH_ROLE_DIR"), cfg.ID), 0
-		a, err := agent.New(cfg, agent.Deps{Runtime: engine.Runtime(cfg.Scope(), cluster.AgentID(cfg.ID)), RunnerPath: "/nonexistent/runner", Log: quiet(), Devices: devices})
+		a, err := agent.New(cfg, agent.Deps{
+			Runtime: engine.Runtime(cfg.Scope(), cluster.AgentID(cfg.ID)), RunnerPath: "/nonexistent/runner", Log: quiet(),
+			Drivers: devicetest.Host(benchCores, 512<<30),
+		})
 		require.NoError(t, err)
 		start(t, a.Services()...)
 	}

@@ -187,8 +187,9 @@ func BenchmarkJobs(b *testing.B) {
 	batch := func(prefix string, n int) {
 		ids := make([]string, n)
 		for i := range n {
-			s, err := c.CreateSession(b.Context(), api.CreateSession{Name: fmt.Sprintf("%s-%d", prefix, i), Image: image, Type: "batch", StartupCommand: "true",
-				EnqueueOnly: true, Config: api.SessionConfig{Resources: map[string]string{"cpu": "1", "mem": "128m"}}})
+			s, err := c.CreateSession(b.Context(), api.CreateSession{Name: fmt.Sprintf("%s-%d", prefix, i), Image: image, Type: "batch",
+				StartupCommand: "true",
+				EnqueueOnly:    true, Config: api.SessionConfig{Resources: map[string]string{"cpu": "1", "mem": "128m"}}})
 			require.NoError(b, err)
 			ids[i] = s.ID
 		}
@@ -205,7 +206,8 @@ func BenchmarkJobs(b *testing.B) {
 	batch("warm", 4)
 	ours := timed(func() { batch("job", jobs) })
 	peer := spread(func(int) {
-		out, err := exec.Command("docker", "run", "--rm", "--memory", "128m", "--memory-swap", "128m", "--pids-limit", "4096", image, "true").CombinedOutput()
+		out, err := exec.Command("docker", "run", "--rm", "--memory", "128m", "--memory-swap", "128m", "--pids-limit", "4096", image, "true").
+			CombinedOutput()
 		if err != nil {
 			b.Errorf("docker run: %v: %s", err, out)
 		}

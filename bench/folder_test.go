@@ -152,9 +152,11 @@ func BenchmarkWideDirectory(b *testing.B) {
 	away := timed(func() { f.ask("POST", wire.PathFolderDelete, f.folder(), nil) })
 	_, err := os.Stat(f.path())
 	require.ErrorIs(b, err, os.ErrNotExist)
-	fmt.Printf("directory of %d entries: first page of %d after %.1f ms; in pages of 10,000 the median page %.1f ms, the last %.1f ms; folder gone after %.1f ms\n",
+	fmt.Printf("directory of %d entries: first page of %d after %.1f ms; in pages of 10,000 the median page %.1f ms, the last %.1f ms; "+
+		"folder gone after %.1f ms\n",
 		entries, len(first.Items), ms(cold), ms(median(pages)), ms(pages[len(pages)-1]), ms(away))
-	fmt.Printf("directory of %d entries: most memory of the whole proxy before %.0f MiB, with the first page %.0f MiB, with all %.0f MiB\n", entries, before, one, peak)
+	fmt.Printf("directory of %d entries: most memory of the whole proxy before %.0f MiB, with the first page %.0f MiB, with all %.0f MiB\n",
+		entries, before, one, peak)
 }
 
 // memoryPeak is the most a process has been resident with, in MiB.

@@ -163,9 +163,11 @@ func nginxWith(b *testing.B, servers string) (address string, pid int) {
 	address = "127.0.0.1:" + closedPort(b)
 	work := b.TempDir()
 	conf := filepath.Join(work, "nginx.conf")
-	require.NoError(b, os.WriteFile(conf, fmt.Appendf(nil, `daemon off; master_process off; worker_processes 1; worker_rlimit_nofile 20000; pid %[1]s/pid; error_log %[1]s/error.log;
+	require.NoError(b, os.WriteFile(conf, fmt.Appendf(nil,
+		`daemon off; master_process off; worker_processes 1; worker_rlimit_nofile 20000; pid %[1]s/pid; error_log %[1]s/error.log;
 events { worker_connections 16000; }
-http { access_log off; sendfile on; tcp_nopush on; keepalive_requests 100000000; default_type application/octet-stream; client_body_temp_path %[1]s/b; proxy_temp_path %[1]s/p;
+http { access_log off; sendfile on; tcp_nopush on; keepalive_requests 100000000; default_type application/octet-stream;
+client_body_temp_path %[1]s/b; proxy_temp_path %[1]s/p;
 fastcgi_temp_path %[1]s/f; uwsgi_temp_path %[1]s/u; scgi_temp_path %[1]s/s; map $http_upgrade $wants { default upgrade; '' ''; }
 %[2]s }
 `, work, strings.ReplaceAll(servers, "%s", address)), 0o644))
@@ -208,8 +210,10 @@ func newProxies(b *testing.B, circuits int) *proxies {
 	p.pid, err = strconv.Atoi(p.proxied.said["pid"])
 	require.NoError(b, err)
 	p.peer, p.peerPID = nginxWith(b, `upstream files { server `+p.files+`; keepalive 64; } upstream echo { server `+p.echo.said["echo"]+`; }
-server { listen %s; server_name files.bench; location / { proxy_pass http://files; proxy_http_version 1.1; proxy_set_header Connection ''; proxy_set_header Host $host; proxy_set_header X-Forwarded-For $remote_addr; } }
-server { listen %s; server_name *.bench; location / { proxy_pass http://echo; proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $wants; proxy_set_header Host $host; } }`)
+server { listen %s; server_name files.bench; location / { proxy_pass http://files; proxy_http_version 1.1;
+proxy_set_header Connection ''; proxy_set_header Host $host; proxy_set_header X-Forwarded-For $remote_addr; } }
+server { listen %s; server_name *.bench; location / { proxy_pass http://echo; proxy_http_version 1.1;
+proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $wants; proxy_set_header Host $host; } }`)
 	return p
 }
 
@@ -232,8 +236,10 @@ func (p *proxies) wrk(address, path string, pid, connections int, seconds int) l
 		p.b.Skip("needs wrk: scripts/install-deps.sh bench")
 	}
 	before := cpuOf(pid, false)
-	out, err := exec.Command(bin, "-t1", "-c"+strconv.Itoa(connections), "-d"+strconv.Itoa(seconds)+"s", "--latency", "-H", "Host: files.bench",
-		"-H", "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0", "-H", "Accept: */*", "-H", "Accept-Language: en", "-H", "Cookie: _xsrf=2|d0b1c1c0|6f5c; theme=dark",
+	out, err := exec.Command(bin, "-t1", "-c"+strconv.Itoa(connections), "-d"+strconv.Itoa(seconds)+"s", "--latency", "-H",
+		"Host: files.bench",
+		"-H", "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0", "-H", "Accept: */*", "-H",
+		"Accept-Language: en", "-H", "Cookie: _xsrf=2|d0b1c1c0|6f5c; theme=dark",
 		"http://"+address+"/"+path).CombinedOutput()
 	require.NoError(p.b, err, "%s", out)
 	cpu := cpuOf(pid, false) - before
@@ -279,7 +285,8 @@ func BenchmarkProxyHTTP(b *testing.B) {
 			ours, peer = append(ours, l1), append(peer, l2)
 		}
 		o, q := middle(ours), middle(peer)
-		fmt.Printf("proxy %s: %.1f us CPU per request, nginx %.1f us, ratio %.2f (less is better); %.0f/s, nginx %.0f/s; p50 %.2f ms p99 %.2f ms, nginx %.2f ms %.2f ms\n", path,
+		fmt.Printf("proxy %s: %.1f us CPU per request, nginx %.1f us, ratio %.2f (less is better); %.0f/s, nginx %.0f/s; "+
+			"p50 %.2f ms p99 %.2f ms, nginx %.2f ms %.2f ms\n", path,
 			us(o.cpu), us(q.cpu), us(o.cpu)/us(q.cpu), o.rate, q.rate, ms(o.p50), ms(o.p99), ms(q.p50), ms(q.p99))
 	}
 }
@@ -289,7 +296,8 @@ func webSocket(b *testing.B, address, host string) (echo func() error, closed fu
 	b.Helper()
 	c, err := net.Dial("tcp", address)
 	require.NoError(b, err)
-	_, err = io.WriteString(c, "GET / HTTP/1.1\r\nHost: "+host+"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
+	_, err = io.WriteString(c, "GET / HTTP/1.1\r\nHost: "+host+
+		"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
 	require.NoError(b, err)
 	r := bufio.NewReaderSize(c, 512)
 	res, err := http.ReadResponse(r, nil)
@@ -340,7 +348,8 @@ func (p *proxies) echoes(address string, pid, connections int, d time.Duration) 
 	all.Wait()
 	cpu := cpuOf(pid, false) - before
 	slices.Sort(times)
-	return load{rate: float64(count.Load()) / d.Seconds(), cpu: cpu / time.Duration(max(count.Load(), 1)), p50: times[len(times)/2], p99: times[len(times)*99/100]}
+	return load{rate: float64(count.Load()) / d.Seconds(), cpu: cpu / time.Duration(max(count.Load(), 1)), p50: times[len(times)/2],
+		p99: times[len(times)*99/100]}
 }
 
 // BenchmarkProxyWebSocket compares 128-byte echoes with nginx.
@@ -356,7 +365,8 @@ func BenchmarkProxyWebSocket(b *testing.B) {
 		}
 	}
 	o, q := middle(ours), middle(peer)
-	fmt.Printf("proxy websocket: %.1f us CPU per echo, nginx %.1f us, ratio %.2f (less is better); %.0f/s, nginx %.0f/s; p50 %.2f ms p99 %.2f ms, nginx %.2f ms %.2f ms\n",
+	fmt.Printf("proxy websocket: %.1f us CPU per echo, nginx %.1f us, ratio %.2f (less is better); %.0f/s, nginx %.0f/s; "+
+		"p50 %.2f ms p99 %.2f ms, nginx %.2f ms %.2f ms\n",
 		us(o.cpu), us(q.cpu), us(o.cpu)/us(q.cpu), o.rate, q.rate, ms(o.p50), ms(o.p99), ms(q.p50), ms(q.p99))
 }
 
@@ -424,8 +434,10 @@ func BenchmarkProxyMany(b *testing.B) {
 	idleBefore := cpuOf(p.pid, false)
 	wait(b, 5*time.Second)
 	idle := cpuOf(p.pid, false) - idleBefore
-	fmt.Printf("proxy many: %d circuits, %d open websockets: %d MiB resident, %d MiB without connections, %.1f KiB each; echo one at a time p50 %.3f ms p99 %.3f ms, %.1f us CPU; idle %.1f %% of a core\n",
-		circuits, open, held>>20, empty>>20, float64(held-empty)/open/1024, ms(times[len(times)/2]), ms(times[len(times)*99/100]), us(cpu)/float64(len(times)), idle.Seconds()/5*100)
+	fmt.Printf("proxy many: %d circuits, %d open websockets: %d MiB resident, %d MiB without connections, %.1f KiB each; "+
+		"echo one at a time p50 %.3f ms p99 %.3f ms, %.1f us CPU; idle %.1f %% of a core\n",
+		circuits, open, held>>20, empty>>20, float64(held-empty)/open/1024, ms(times[len(times)/2]), ms(times[len(times)*99/100]),
+		us(cpu)/float64(len(times)), idle.Seconds()/5*100)
 }
 
 // resident is a process's memory in bytes.

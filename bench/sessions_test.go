@@ -49,7 +49,8 @@ func finish(b *testing.B, c *testkit.Cluster, ids []cluster.SessionID, ok string
 	c.Until("all sessions are "+ok, func() bool {
 		n := 0
 		polls++
-		err := c.Store.Pool().QueryRow(b.Context(), `SELECT count(*) FROM sessions WHERE id = ANY($1::uuid[]) AND status = $2`, texts, ok).Scan(&n)
+		err := c.Store.Pool().QueryRow(b.Context(), `SELECT count(*) FROM sessions WHERE id = ANY($1::uuid[]) AND status = $2`, texts, ok).
+			Scan(&n)
 		return err == nil && n == len(ids)
 	})
 }
@@ -62,7 +63,8 @@ func wave(b *testing.B, c *testkit.Cluster, n int, prefix string) (toRunning, to
 	began := time.Now()
 	for i := range ids {
 		s, err := svc.Sessions.Create(b.Context(), actor, request.Session{
-			Name: fmt.Sprintf("%s-%04d", prefix, i), Image: testkit.Image, Type: cluster.Interactive, Resources: map[string]string{"cpu": "1", "mem": "128m"},
+			Name: fmt.Sprintf("%s-%04d", prefix, i), Image: testkit.Image, Type: cluster.Interactive,
+			Resources: map[string]string{"cpu": "1", "mem": "128m"},
 		})
 		require.NoError(b, err)
 		ids[i] = s.ID
@@ -90,7 +92,8 @@ func transactions(b *testing.B, c *testkit.Cluster) int64 {
 	var n int64
 	_, err := c.Store.Pool().Exec(b.Context(), `SELECT pg_stat_force_next_flush()`)
 	require.NoError(b, err)
-	require.NoError(b, c.Store.Pool().QueryRow(b.Context(), `SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()`).Scan(&n))
+	require.NoError(b, c.Store.Pool().QueryRow(b.Context(), `SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()`).
+		Scan(&n))
 	return n
 }
 

@@ -145,7 +145,8 @@ func (t *transfers) token(path string, size int64) string {
 func (t *transfers) upload(name string, size int64) {
 	at := t.said["berth"] + "/upload?token=" + t.token(name, size)
 	for sent := int64(0); sent < size; sent += patchBytes {
-		h := http.Header{"Tus-Resumable": {"1.0.0"}, "Content-Type": {"application/offset+octet-stream"}, "Upload-Offset": {strconv.FormatInt(sent, 10)}}
+		h := http.Header{"Tus-Resumable": {"1.0.0"}, "Content-Type": {"application/offset+octet-stream"},
+			"Upload-Offset": {strconv.FormatInt(sent, 10)}}
 		status, text := t.do("PATCH", at, h, t.body)
 		require.Equal(t.b, http.StatusNoContent, status, string(text))
 	}
@@ -194,9 +195,11 @@ func BenchmarkUpload(b *testing.B) {
 	}
 	rate := func(bytes int64, d time.Duration) float64 { return float64(bytes) / 1e6 / d.Seconds() }
 	one, eightRate := rate(oneUpload, median(berth)), rate(8*eachOfEight, median(eight))
-	fmt.Printf("upload: %.0f MB/s, plain handler %.0f MB/s, ratio %.2f (1 is equal, more is better)\n", one, rate(oneUpload, median(plain)), median(plain).Seconds()/median(berth).Seconds())
+	fmt.Printf("upload: %.0f MB/s, plain handler %.0f MB/s, ratio %.2f (1 is equal, more is better)\n", one, rate(oneUpload, median(plain)),
+		median(plain).Seconds()/median(berth).Seconds())
 	fmt.Printf("upload: server CPU per 256 MiB: %.2f s, plain handler %.2f s\n", median(berthCPU).Seconds(), median(plainCPU).Seconds())
-	fmt.Printf("upload: 8 streams %.0f MB/s, %.2f of one; plain handler %.0f MB/s\n", eightRate, eightRate/one, rate(8*eachOfEight, median(eightPlain)))
+	fmt.Printf("upload: 8 streams %.0f MB/s, %.2f of one; plain handler %.0f MB/s\n", eightRate, eightRate/one,
+		rate(8*eachOfEight, median(eightPlain)))
 }
 
 // nginx serves a directory with sendfile on.
@@ -248,6 +251,7 @@ func BenchmarkDownload(b *testing.B) {
 		berth, other, berthCPU, otherCPU = append(berth, w1), append(other, w2), append(berthCPU, c1), append(otherCPU, c2)
 	}
 	rate := func(d time.Duration) float64 { return oneDownload / 1e6 / d.Seconds() }
-	fmt.Printf("download: %.0f MB/s, nginx %.0f MB/s, ratio %.2f (1 is equal, more is better)\n", rate(median(berth)), rate(median(other)), median(other).Seconds()/median(berth).Seconds())
+	fmt.Printf("download: %.0f MB/s, nginx %.0f MB/s, ratio %.2f (1 is equal, more is better)\n", rate(median(berth)), rate(median(other)),
+		median(other).Seconds()/median(berth).Seconds())
 	fmt.Printf("download: server CPU per GiB: %.2f s, nginx %.2f s\n", median(berthCPU).Seconds(), median(otherCPU).Seconds())
 }

@@ -32,7 +32,8 @@ func TestAppsInTheBrowser(t *testing.T) {
 }
 
 func jupyterCell(t *testing.T, p *platform, b *browser, py, mode string) {
-	p.sessionHome("notebook", "jupyter-"+mode+".ipynb", `{"cells":[{"cell_type":"code","execution_count":null,"id":"a","metadata":{},"outputs":[],"source":["print('the answer is', 6*7)"]}],
+	p.sessionHome("notebook", "jupyter-"+mode+".ipynb",
+		`{"cells":[{"cell_type":"code","execution_count":null,"id":"a","metadata":{},"outputs":[],"source":["print('the answer is', 6*7)"]}],
 		"metadata":{"kernelspec":{"display_name":"Python 3","language":"python","name":"python3"}},"nbformat":4,"nbformat_minor":5}`)
 	c := newConsole(t, p.env())
 	app := c.launch(py, "jupyter", "mode="+mode)
@@ -44,9 +45,11 @@ func jupyterCell(t *testing.T, p *platform, b *browser, py, mode string) {
 	require.NotContains(t, v.URL, "token=", "the one-time code stays in the address")
 	tab.open(app.Base + "/notebooks/jupyter-" + mode + ".ipynb")
 	// The classic notebook says by its kernel indicator that the WebSocket to the kernel is open.
-	tab.until(`window.Jupyter && Jupyter.notebook && Jupyter.notebook._fully_loaded && Jupyter.notebook.kernel && Jupyter.notebook.kernel.is_connected()`)
+	tab.until(`window.Jupyter && Jupyter.notebook && Jupyter.notebook._fully_loaded && Jupyter.notebook.kernel && ` +
+		`Jupyter.notebook.kernel.is_connected()`)
 	tab.eval(`Jupyter.notebook.execute_all_cells()`, nil)
-	tab.until(`document.querySelector('.output_stdout, .output_text') && document.querySelector('.output_stdout, .output_text').innerText.includes('the answer is 42')`)
+	tab.until(`document.querySelector('.output_stdout, .output_text') && document.querySelector('.output_stdout, ` +
+		`.output_text').innerText.includes('the answer is 42')`)
 }
 
 // sessionHome writes a file into the home directory of a session.

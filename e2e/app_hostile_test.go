@@ -41,7 +41,8 @@ func TestHostileVisitors(t *testing.T) {
 		u, err := url.Parse(app.Base)
 		require.NoError(t, err)
 		label, domain, _ := strings.Cut(u.Hostname(), ".")
-		for _, name := range []string{"nobody." + domain, "x" + label + "." + domain, label + ".evil." + domain, "a." + u.Hostname(), domain, "127.0.0.1", strings.Repeat("a", 63) + "." + domain} {
+		for _, name := range []string{"nobody." + domain, "x" + label + "." + domain, label + ".evil." + domain, "a." + u.Hostname(), domain,
+			"127.0.0.1", strings.Repeat("a", 63) + "." + domain} {
 			v.shut(u.Scheme+"://127.0.0.1:"+u.Port()+"/headers", "Host: "+name+":"+u.Port())
 		}
 	})
@@ -93,7 +94,8 @@ func hostileRequests(t *testing.T, v *visitor, app published) {
 	t.Run("a request that can be read in two ways is refused", func(t *testing.T) {
 		tail := "GET /headers?smuggled HTTP/1.1\r\n" + head + "\r\n"
 		for name, request := range map[string]string{
-			"length and chunks":       "POST /headers HTTP/1.1\r\n" + head + "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + tail,
+			"length and chunks": "POST /headers HTTP/1.1\r\n" + head +
+				"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + tail,
 			"two lengths":             "POST /headers HTTP/1.1\r\n" + head + "Content-Length: 0\r\nContent-Length: 90\r\n\r\n" + tail,
 			"length with a sign":      "POST /headers HTTP/1.1\r\n" + head + "Content-Length: +0\r\n\r\n" + tail,
 			"two codings":             "POST /headers HTTP/1.1\r\n" + head + "Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n" + tail,
@@ -118,7 +120,8 @@ func hostileRequests(t *testing.T, v *visitor, app published) {
 	t.Run("targets that are not the app's", func(t *testing.T) {
 		for _, line := range []string{
 			"GET http://169.254.169.254/latest/meta-data/ HTTP/1.1", "GET http://127.0.0.1:22/ HTTP/1.1", "GET http://[::1]:6379/ HTTP/1.1",
-			"CONNECT 169.254.169.254:80 HTTP/1.1", "CONNECT 127.0.0.1:22 HTTP/1.1", "OPTIONS * HTTP/1.1", "GET //169.254.169.254/ HTTP/1.1", "GET @169.254.169.254/ HTTP/1.1",
+			"CONNECT 169.254.169.254:80 HTTP/1.1", "CONNECT 127.0.0.1:22 HTTP/1.1", "OPTIONS * HTTP/1.1", "GET //169.254.169.254/ HTTP/1.1",
+			"GET @169.254.169.254/ HTTP/1.1",
 		} {
 			got := rawly(t, app.Base, line+"\r\n"+head+"Connection: close\r\n\r\n")
 			require.NotContains(t, got, "meta-data")
@@ -142,7 +145,8 @@ func hostileRequests(t *testing.T, v *visitor, app published) {
 		}
 	})
 	t.Run("pages of other origins", func(t *testing.T) {
-		for _, origin := range []string{"https://evil.example.org", "null", "http://127.0.0.1:1", "http://evil.localhost", app.Base + ".evil.example.org"} {
+		for _, origin := range []string{"https://evil.example.org", "null", "http://127.0.0.1:1", "http://evil.localhost",
+			app.Base + ".evil.example.org"} {
 			ws, err := v.socket(app.Base, origin)
 			if err == nil {
 				_ = ws.CloseNow()
@@ -161,7 +165,8 @@ func hostileRequests(t *testing.T, v *visitor, app published) {
 	t.Run("tickets that are none", func(t *testing.T) {
 		name, value, _ := strings.Cut(cookie, "=")
 		payload, mac, _ := strings.Cut(value, ".")
-		for _, forged := range []string{"", "x", payload, payload + ".", payload + "." + strings.Repeat("A", len(mac)), payload + "x." + mac, value + "x", strings.Repeat("a", 5000), value + "; " + name + "=x"} {
+		for _, forged := range []string{"", "x", payload, payload + ".", payload + "." + strings.Repeat("A", len(mac)), payload + "x." + mac,
+			value + "x", strings.Repeat("a", 5000), value + "; " + name + "=x"} {
 			newVisitor(t, "").shut(app.Base+"/headers", "Cookie: "+name+"="+forged)
 		}
 	})
@@ -216,7 +221,8 @@ func hostileRequests(t *testing.T, v *visitor, app published) {
 		v.sees(app.Base)
 	})
 	t.Run("hostile redirects of the proxy itself", func(t *testing.T) {
-		for _, path := range []string{"/setup?token=x&redirect=https://evil.example.org/", "/setup", "/setup?token=" + strings.Repeat("a", 10_000), "/v2/proxy/auth?token=x&redirect=https://evil.example.org"} {
+		for _, path := range []string{"/setup?token=x&redirect=https://evil.example.org/", "/setup",
+			"/setup?token=" + strings.Repeat("a", 10_000), "/v2/proxy/auth?token=x&redirect=https://evil.example.org"} {
 			plain := *newVisitor(t, "").client
 			plain.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 			resp, err := plain.Get(app.Base + path)
@@ -241,7 +247,9 @@ func upstreams(t *testing.T, owner *console, demo string) {
 	v := newVisitor(t, "")
 	t.Run("the old configuration request has no secret", func(t *testing.T) {
 		for _, header := range []string{"X-None: 1", "X-BackendAI-Token: guess", "Authorization: Bearer guess"} {
-			status, text, _ := v.send("POST", base+"/v2/conf", `{"login_session_token":"x","kernel_host":"169.254.169.254","kernel_port":80,"session":{"id":"demo","user_uuid":"x","access_key":"x"}}`, "Content-Type: application/json", header)
+			status, text, _ := v.send("POST", base+"/v2/conf",
+				`{"login_session_token":"x","kernel_host":"169.254.169.254","kernel_port":80,"session":{"id":"demo","user_uuid":"x","access_key":"x"}}`,
+				"Content-Type: application/json", header)
 			require.Contains(t, []int{400, 401, 403, 404}, status, text)
 			require.NotContains(t, text, "token\":")
 		}
@@ -264,7 +272,8 @@ func upstreams(t *testing.T, owner *console, demo string) {
 		}
 	})
 	t.Run("parameters that would name another host are nothing", func(t *testing.T) {
-		app := c.launch(demo, "web", "host=169.254.169.254", "kernel_host=169.254.169.254", "upstream=127.0.0.1:22", "redirect=//evil.example.org/")
+		app := c.launch(demo, "web", "host=169.254.169.254", "kernel_host=169.254.169.254", "upstream=127.0.0.1:22",
+			"redirect=//evil.example.org/")
 		v := newVisitor(t, "").enters(app)
 		v.sees(app.Base)
 	})

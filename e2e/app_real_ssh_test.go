@@ -92,7 +92,8 @@ func TestEditorsOverSSH(t *testing.T) {
 	})
 	t.Run("it is reached by SOCKS, by a forwarded port and by a forwarded socket", func(t *testing.T) {
 		socks, port, local := freePort(t), freePort(t), filepath.Join(dir, "s")
-		process(t, dir, "forwards", append(append(p.prefix(), base...), "-T", "-N", "-o", "ExitOnForwardFailure=yes", "-D", "127.0.0.1:"+socks, "-L", "127.0.0.1:"+port+":localhost:"+listening,
+		process(t, dir, "forwards", append(append(p.prefix(), base...), "-T", "-N", "-o", "ExitOnForwardFailure=yes", "-D", "127.0.0.1:"+socks,
+			"-L", "127.0.0.1:"+port+":localhost:"+listening,
 			"-L", local+":/home/work/.editor/socket", "crate.berth")...)
 		p.eventually("the port answers", func() bool { return says("tcp", "127.0.0.1:"+port, "hi") == "port hi\n" })
 		require.Equal(t, "socket hi\n", says("unix", local, "hi"))
@@ -127,15 +128,20 @@ s = socket.socket(socket.AF_UNIX) if sys.argv[1][0] == '/' else socket.socket()
 s.connect(sys.argv[1] if sys.argv[1][0] == '/' else ('127.0.0.1', int(sys.argv[1])))
 print(s.recv(99).decode(), end='')`
 		p.sessionHome("crate", "back.py", back)
-		require.Equal(t, "from home\n", ok(ssh("", "-R", "8456:"+l.Addr().String(), "-o", "ExitOnForwardFailure=yes", "crate.berth", "python3 back.py 8456")))
-		require.Equal(t, "from home\n", ok(ssh("", "-R", "/home/work/back.sock:"+l.Addr().String(), "-o", "ExitOnForwardFailure=yes", "crate.berth", "python3 back.py /home/work/back.sock")))
+		require.Equal(t, "from home\n", ok(ssh("", "-R", "8456:"+l.Addr().String(), "-o", "ExitOnForwardFailure=yes", "crate.berth",
+			"python3 back.py 8456")))
+		require.Equal(t, "from home\n", ok(ssh("", "-R", "/home/work/back.sock:"+l.Addr().String(), "-o", "ExitOnForwardFailure=yes",
+			"crate.berth", "python3 back.py /home/work/back.sock")))
 	})
 	t.Run("the user's key agent", func(t *testing.T) {
 		key := filepath.Join(dir, "own")
 		ok(p.tool(dir, "", "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key))
 		sock := filepath.Join(dir, "agent")
 		process(t, dir, "agent", "ssh-agent", "-D", "-a", sock)
-		p.eventually("the agent has the key", func() bool { return p.tool(dir, "", "env", "SSH_AUTH_SOCK="+sock, "ssh-add", "-q", key).code == 0 })
+		p.eventually("the agent has the key", func() bool {
+			return p.tool(dir, "", "env", "SSH_AUTH_SOCK="+sock, "ssh-add", "-q",
+				key).code == 0
+		})
 		ask := `import os, socket
 s = socket.socket(socket.AF_UNIX)
 s.connect(os.environ['SSH_AUTH_SOCK'])
@@ -143,7 +149,8 @@ s.sendall(b'\0\0\0\1\x0b')
 b = s.recv(9)
 print(b[4], b[8])`
 		p.sessionHome("crate", "ask.py", ask)
-		r := p.tool(dir, "", "env", append([]string{"SSH_AUTH_SOCK=" + sock}, append(base[:len(base):len(base)], "-A", "crate.berth", "python3 ask.py")...)...)
+		r := p.tool(dir, "", "env", append([]string{"SSH_AUTH_SOCK=" + sock},
+			append(base[:len(base):len(base)], "-A", "crate.berth", "python3 ask.py")...)...)
 		require.Equal(t, "12 1\n", ok(r), "a list of one key")
 	})
 	t.Run("many commands on one connection", func(t *testing.T) {
@@ -154,7 +161,8 @@ print(b[4], b[8])`
 		results := make([]result, 25)
 		for i := range results {
 			all.Go(func() {
-				results[i] = p.tool(dir, fmt.Sprint("in ", i), "ssh", "-S", control, "-F", config, "-o", "ProxyCommand=false", "crate.berth", fmt.Sprintf("cat; echo err >&2; exit %d", i))
+				results[i] = p.tool(dir, fmt.Sprint("in ", i), "ssh", "-S", control, "-F", config, "-o", "ProxyCommand=false", "crate.berth",
+					fmt.Sprintf("cat; echo err >&2; exit %d", i))
 			})
 		}
 		all.Wait()
@@ -176,7 +184,8 @@ print(b[4], b[8])`
 		require.Equal(t, 255, r.code)
 		require.Contains(t, r.stderr, "log in as work")
 		// Unanswered questions of liveness would end the connection before the command ends.
-		require.Equal(t, "alive\n", ok(ssh("", "-o", "ServerAliveInterval=1", "-o", "ServerAliveCountMax=1", "crate.berth", "sleep 3; echo alive")))
+		require.Equal(t, "alive\n", ok(ssh("", "-o", "ServerAliveInterval=1", "-o", "ServerAliveCountMax=1", "crate.berth",
+			"sleep 3; echo alive")))
 	})
 	t.Run("files", func(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "f"), []byte("text\n"), 0o600))

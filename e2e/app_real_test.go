@@ -54,7 +54,8 @@ func (p *platform) install(session string, packages ...string) {
 	from := wheels(p.t, packages...)
 	r := p.tool(from, "", "sh", "-c", `tar -c . | "$0" ssh "$1" "mkdir -p wheels && tar -x -C wheels"`, binary, session)
 	require.Zero(p.t, r.code, r.stdout+r.stderr)
-	p.must(append([]string{"session", "exec", session, "--", "pip", "install", "--user", "--quiet", "--no-compile", "--no-index", "--find-links", "/home/work/wheels"}, packages...)...)
+	p.must(append([]string{"session", "exec", session, "--", "pip", "install", "--user", "--quiet", "--no-compile", "--no-index",
+		"--find-links", "/home/work/wheels"}, packages...)...)
 }
 
 // curves writes what a training run would: a falling loss.
@@ -64,7 +65,8 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 w = EventFileWriter('/home/work/runs/first')
 for step in range(50):
-    w.add_event(Event(step=step, wall_time=1e9 + step, summary=Summary(value=[Summary.Value(tag='loss/train', simple_value=1 / (1 + step))])))
+    w.add_event(Event(step=step, wall_time=1e9 + step,
+        summary=Summary(value=[Summary.Value(tag='loss/train', simple_value=1 / (1 + step))])))
 w.close()
 `
 
@@ -99,7 +101,8 @@ func TestInstalledApps(t *testing.T) {
 			v := tab.open(strings.TrimSpace(p.must(argv...)))
 			require.Equal(t, 200, v.Status)
 			// The card of the scalar, with the row of the run that shows its last step.
-			tab.until(`document.title === 'TensorBoard' && document.querySelector('scalar-card') && /first[^]*49/.test(document.querySelector('scalar-card').innerText)`)
+			tab.until(`document.title === 'TensorBoard' && document.querySelector('scalar-card') && ` +
+				`/first[^]*49/.test(document.querySelector('scalar-card').innerText)`)
 			var tags map[string]map[string]any
 			tab.eval(`fetch('data/plugin/scalars/tags').then(r => r.json())`, &tags)
 			require.Contains(t, tags["first"], "loss/train")
@@ -111,7 +114,9 @@ func TestInstalledApps(t *testing.T) {
 	p.must("app", "stop", "board", "tensorboard")
 
 	t.Run("a page server that was started by hand, under a prefix of its own", func(t *testing.T) {
-		p.must("session", "exec", "board", "--", "sh", "-c", "mkdir -p www/deep && echo '<h1>by hand</h1>' > www/deep/index.html && cd www && (setsid python3 -m http.server --bind 127.0.0.1 8123 </dev/null >/dev/null 2>&1 &)")
+		p.must("session", "exec", "board", "--", "sh", "-c",
+			"mkdir -p www/deep && echo '<h1>by hand</h1>' > www/deep/index.html && cd www && (setsid python3 -m http.server --bind 127.0.0.1 8123 "+
+				"</dev/null >/dev/null 2>&1 &)")
 		p.eventually("the port is noticed", func() bool {
 			var list []struct{ Name, Protocol, Origin string }
 			require.NoError(t, json.Unmarshal([]byte(p.must("app", "list", "board", "--json")), &list))

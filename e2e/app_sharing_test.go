@@ -116,7 +116,8 @@ func sharing(t *testing.T, owner, friend, stranger *console, demo, mode string) 
 
 	t.Log("limited to addresses")
 	owner.change(row.ID, `{"public":true,"allowed_client_ips":["127.0.0.9"]}`)
-	self.eventually("other addresses may not enter, the owner neither", func() bool { status, _, _ := self.get(app.Base + "/headers"); return status == 403 })
+	self.eventually("other addresses may not enter, the owner neither",
+		func() bool { status, _, _ := self.get(app.Base + "/headers"); return status == 403 })
 	newVisitor(t, "127.0.0.9").sees(app.Base)
 	owner.change(row.ID, `{"public":false,"allowed_client_ips":[]}`)
 

@@ -52,7 +52,8 @@ func needTools(t *testing.T, names ...string) {
 func tree(t *testing.T, dir string) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "deep", "er"), 0o755))
-	for name, text := range map[string]string{"a.txt": "forty-two\n", "deep/empty": "", "deep/er/with space.txt": "spaces\n", "deep/big": strings.Repeat("0123456789abcdef", 1<<17)} {
+	for name, text := range map[string]string{"a.txt": "forty-two\n", "deep/empty": "", "deep/er/with space.txt": "spaces\n",
+		"deep/big": strings.Repeat("0123456789abcdef", 1<<17)} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "run.sh"), []byte("#!/bin/sh\necho ran\n"), 0o755))
@@ -119,7 +120,8 @@ func TestOpenSSH(t *testing.T) {
 	})
 	t.Run("sftp", func(t *testing.T) {
 		tree(t, filepath.Join(dir, "ftp"))
-		batch := "mkdir s\ncd s\nput -R ftp\nrename ftp/a.txt ftp/b.txt\nls -l ftp\nchmod 600 ftp/b.txt\nget -R ftp ftp-back\nrm ftp/b.txt\ndf .\npwd\n"
+		batch := "mkdir s\ncd s\nput -R ftp\nrename ftp/a.txt ftp/b.txt\nls -l ftp\nchmod 600 ftp/b.txt\nget -R ftp ftp-back\nrm ftp/b.txt\n" +
+			"df .\npwd\n"
 		out := ok(p.tool(dir, batch, "sftp", "-F", config, "-b", "-", "crate.berth"))
 		require.Contains(t, out, "b.txt")
 		require.Contains(t, out, "/home/work/s")
@@ -140,8 +142,10 @@ func TestOpenSSH(t *testing.T) {
 	})
 	t.Run("local port forwarding", func(t *testing.T) {
 		local := freePort(t)
-		ok(ssh("", "crate.berth", "mkdir -p www && echo forwarded > www/index.html && cd www && (nohup python3 -m http.server --bind 127.0.0.1 8123 </dev/null >/dev/null 2>&1 &)"))
-		process(t, dir, "forward", append(p.prefix(), "ssh", "-F", config, "-N", "-o", "ExitOnForwardFailure=yes", "-L", "127.0.0.1:"+local+":127.0.0.1:8123", "crate.berth")...)
+		ok(ssh("", "crate.berth", "mkdir -p www && echo forwarded > www/index.html && cd www && (nohup python3 -m http.server --bind 127.0.0.1 "+
+			"8123 </dev/null >/dev/null 2>&1 &)"))
+		process(t, dir, "forward", append(p.prefix(), "ssh", "-F", config, "-N", "-o", "ExitOnForwardFailure=yes", "-L",
+			"127.0.0.1:"+local+":127.0.0.1:8123", "crate.berth")...)
 		p.eventually("the page comes through the tunnel", func() bool { return page200(t, "http://127.0.0.1:"+local+"/", "forwarded") })
 	})
 	t.Run("berth port-forward", func(t *testing.T) {

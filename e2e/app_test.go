@@ -159,7 +159,8 @@ func (c *console) tryLaunch(session, app string, query ...string) (p published, 
 		Code int    `json:"code"`
 		URL  string `json:"url"`
 	}
-	if status, text, _ = v.get(strings.TrimRight(started.Addr, "/") + "/v2/proxy/" + started.Token + "/" + session + "/add?" + q.Encode()); status != 200 {
+	if status, text, _ = v.get(strings.TrimRight(started.Addr, "/") + "/v2/proxy/" + started.Token + "/" + session + "/add?" +
+		q.Encode()); status != 200 {
 		return p, status, text
 	}
 	require.NoError(c.t, json.Unmarshal([]byte(text), &add), text)
@@ -328,7 +329,8 @@ func httpWalk(t *testing.T, v *visitor, app published) {
 		require.Contains(t, body, "It works")
 	})
 	t.Run("the app sees the visitor's own headers and none of ours", func(t *testing.T) {
-		s := v.sees(app.Base, "X-Mine: one", "X-Mine: two", "Cookie: mine=1", "X-Forwarded-For: 6.6.6.6", "X-BackendAI-Token: forged", "Authorization: Bearer of-the-app", "Connection: X-Hop", "X-Hop: no")
+		s := v.sees(app.Base, "X-Mine: one", "X-Mine: two", "Cookie: mine=1", "X-Forwarded-For: 6.6.6.6", "X-BackendAI-Token: forged",
+			"Authorization: Bearer of-the-app", "Connection: X-Hop", "X-Hop: no")
 		require.Equal(t, base.Host, s.Host)
 		require.Equal(t, []string{"one", "two"}, s.Headers["X-Mine"])
 		require.Equal(t, []string{"mine=1"}, s.Headers["Cookie"])
@@ -467,7 +469,8 @@ func (v *visitor) socket(base, origin string) (*websocket.Conn, error) {
 	client := *v.client
 	client.Timeout = 0
 	// The library hands ws addresses to the client as http ones, so the jar's cookies come along.
-	ws, resp, err := websocket.Dial(ctx, strings.Replace(base, "http", "ws", 1)+"/ws", &websocket.DialOptions{HTTPClient: &client, HTTPHeader: http.Header{"Origin": {origin}}})
+	ws, resp, err := websocket.Dial(ctx, strings.Replace(base, "http", "ws", 1)+"/ws",
+		&websocket.DialOptions{HTTPClient: &client, HTTPHeader: http.Header{"Origin": {origin}}})
 	if resp != nil && resp.Body != nil && err != nil {
 		_ = resp.Body.Close()
 	}
@@ -524,7 +527,8 @@ func calls(t *testing.T, app published) {
 	_, err = client.EmptyCall(ctx, &grpc_testing.Empty{})
 	require.Error(t, err, "a call without a ticket")
 
-	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Berth "+jar[0].Value, "cookie", jar[0].Name+"="+jar[0].Value+"; mine=1", "x-mine", "one")
+	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Berth "+jar[0].Value, "cookie", jar[0].Name+"="+jar[0].Value+"; mine=1",
+		"x-mine", "one")
 	var header, trailer metadata.MD
 	payload := &grpc_testing.Payload{Body: bytes.Repeat([]byte("x"), 1<<20)}
 	reply, err := client.UnaryCall(ctx, &grpc_testing.SimpleRequest{Payload: payload}, grpc.Header(&header), grpc.Trailer(&trailer))

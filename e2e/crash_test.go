@@ -32,7 +32,8 @@ func survive(t *testing.T, p *platform, label string, crash func()) {
 	for i := range n - 2 {
 		p.must("session", "create", "python", "--detach", "--name", fmt.Sprintf("%s-%02d", tag, i), "-r", "cpu=1", "-r", "mem=128m")
 	}
-	p.must("session", "create", "python", "--detach", "--name", tag+"-ok", "--batch", "while [ ! -e /home/work/go ]; do sleep 0.1; done; exit 0", "-r", "mem=128m")
+	p.must("session", "create", "python", "--detach", "--name", tag+"-ok", "--batch",
+		"while [ ! -e /home/work/go ]; do sleep 0.1; done; exit 0", "-r", "mem=128m")
 	p.must("session", "create", "python", "--detach", "--name", tag+"-bad", "--batch", "sleep 8; exit 7", "-r", "mem=128m")
 	p.eventually("all sessions run", func() bool {
 		running := 0

@@ -23,7 +23,8 @@ func dockerTo(stdin io.Reader, args ...string) (string, error) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
 	err := cmd.Run()
 	if ctx.Err() != nil {
-		return "", fmt.Errorf("the container engine did not end 'docker %s' within %s; look at it with scripts/engine.sh status", strings.Join(args, " "), engineDeadline)
+		return "", fmt.Errorf("the container engine did not end 'docker %s' within %s; look at it with scripts/engine.sh status",
+			strings.Join(args, " "), engineDeadline)
 	}
 	if err != nil {
 		return "", fmt.Errorf("docker %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))

@@ -33,13 +33,15 @@ func newApart(t *testing.T, agentID, agentConfig, more string) *apart {
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o755))
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	a := &apart{platform: &platform{t: t, dir: filepath.Join(dir, "manager")}, config: filepath.Join(dir, "berth.toml"), processes: map[string]*exec.Cmd{}}
+	a := &apart{platform: &platform{t: t, dir: filepath.Join(dir, "manager")}, config: filepath.Join(dir, "berth.toml"),
+		processes: map[string]*exec.Cmd{}}
 
 	redis, etcd, peer, agents := freePort(t), freePort(t), freePort(t), freePort(t)
 	a.api = freePort(t)
 	process(t, dir, "redis", "redis-server", "--port", redis, "--bind", "127.0.0.1", "--save", "", "--dir", dir)
 	client, member := "http://127.0.0.1:"+etcd, "http://127.0.0.1:"+peer
-	process(t, dir, "etcd", "etcd", "--data-dir", filepath.Join(dir, "etcd"), "--listen-client-urls", client, "--advertise-client-urls", client,
+	process(t, dir, "etcd", "etcd", "--data-dir", filepath.Join(dir, "etcd"), "--listen-client-urls", client, "--advertise-client-urls",
+		client,
 		"--listen-peer-urls", member, "--initial-advertise-peer-urls", member, "--initial-cluster", "default="+member)
 	for _, port := range []string{redis, etcd} {
 		listening(t, port)

@@ -126,7 +126,8 @@ func TestConsoleFolders(t *testing.T) {
 		} `json:"vfolder_nodes"`
 	}
 	list := func(filter string) int {
-		c.graph(&nodes, `query($filter:String){vfolder_nodes(filter:$filter, first:10, offset:0, order:"-created_at"){edges{node{row_id status permissions}} count}}`, map[string]any{"filter": filter})
+		c.graph(&nodes, `query($filter:String){vfolder_nodes(filter:$filter, first:10, offset:0, `+
+			`order:"-created_at"){edges{node{row_id status permissions}} count}}`, map[string]any{"filter": filter})
 		return nodes.Nodes.Count
 	}
 	require.Equal(t, 1, list(`status == "READY"`))
@@ -151,14 +152,16 @@ func TestConsoleFolders(t *testing.T) {
 		} `json:"quota_scope"`
 	}
 	scope := map[string]any{"s": made.CreateVfolderV2.Vfolder.Metadata.QuotaScopeID, "h": "local:volume1"}
-	c.graph(&quota, `query($s:String! $h:String!){quota_scope(quota_scope_id:$s, storage_host_name:$h){details{usage_bytes hard_limit_bytes}}}`, scope)
+	c.graph(&quota, `query($s:String! $h:String!){
+		quota_scope(quota_scope_id:$s, storage_host_name:$h){details{usage_bytes hard_limit_bytes}}}`, scope)
 	require.NotNil(t, quota.Scope.Details.Used)
 	require.Nil(t, quota.Scope.Details.Limit)
 
 	var task struct {
 		ID string `json:"bgtask_id"`
 	}
-	c.into(&task, 201, "POST", "/folders/"+id+"/clone", `{"target_name":"copy","target_host":"local:volume1","usage_mode":"general","permission":"rw"}`)
+	c.into(&task, 201, "POST", "/folders/"+id+"/clone",
+		`{"target_name":"copy","target_host":"local:volume1","usage_mode":"general","permission":"rw"}`)
 	require.Contains(t, c.follow(task.ID), "event: bgtask_done\n")
 	require.Equal(t, 2, list(`status == "ready"`))
 	c.into(&files, 200, "GET", "/folders/copy/files?path=./dir", "")

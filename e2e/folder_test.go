@@ -28,7 +28,8 @@ func (p *platform) member(name string) []string {
 	sealed, err := key.Seal(secret, "keypair "+access)
 	require.NoError(p.t, err)
 	sockets := embedded.SocketDir(p.dir, "pg", ".s.PGSQL.5432")
-	db, err := pgx.Connect(p.t.Context(), (&url.URL{Scheme: "postgres", User: url.User("berth"), Path: "/berth", RawQuery: url.Values{"host": {sockets}}.Encode()}).String())
+	db, err := pgx.Connect(p.t.Context(), (&url.URL{Scheme: "postgres", User: url.User("berth"), Path: "/berth",
+		RawQuery: url.Values{"host": {sockets}}.Encode()}).String())
 	require.NoError(p.t, err)
 	defer func() { _ = db.Close(p.t.Context()) }()
 	id := uuid.NewString()
@@ -36,7 +37,8 @@ func (p *platform) member(name string) []string {
 		sql  string
 		args []any
 	}{
-		{`INSERT INTO users (id, username, email, domain_name, resource_policy) VALUES ($1, $2, $2 || '@berth.local', 'default', 'default')`, []any{id, name}},
+		{`INSERT INTO users (id, username, email, domain_name, resource_policy) VALUES ($1, $2, $2 || '@berth.local', 'default', 'default')`,
+			[]any{id, name}},
 		{`INSERT INTO keypairs (access_key, secret_sealed, user_id, resource_policy) VALUES ($1, $2, $3, 'default')`, []any{access, sealed, id}},
 		{`UPDATE users SET main_access_key = $1 WHERE id = $2`, []any{access, id}},
 		{`INSERT INTO project_members (project_id, user_id) SELECT id, $1 FROM projects WHERE name = 'default'`, []any{id}},
@@ -178,12 +180,14 @@ func TestOfficialClientFolders(t *testing.T) {
 	})
 	t.Run("mounted in a session", func(t *testing.T) {
 		out := owner.must("run", "--rm", "-v", "data=/home/work/data", "python", "-c",
-			`import os; print(open("/home/work/data/a/b/moved.txt").read()); open("/home/work/data/made.txt","w").write("by a session"); print("uid", os.stat("/home/work/data/made.txt").st_uid == os.getuid())`)
+			`import os; print(open("/home/work/data/a/b/moved.txt").read()); open("/home/work/data/made.txt","w").write("by a session"); `+
+				`print("uid", os.stat("/home/work/data/made.txt").st_uid == os.getuid())`)
 		require.Contains(t, out, "hello")
 		require.Contains(t, out, "uid True")
 		owner.must("vfolder", "download", "-b", "back", "data", "made.txt")
 		require.Equal(t, "by a session", owner.read("back/made.txt"))
-		require.Contains(t, owner.must("run", "--rm", "-v", "data", "python", "-c", `print(open("/home/work/data/made.txt").read())`), "by a session")
+		require.Contains(t, owner.must("run", "--rm", "-v", "data", "python", "-c", `print(open("/home/work/data/made.txt").read())`),
+			"by a session")
 		r := owner.run("", "run", "--rm", "-v", "no-such-folder", "python", "-c", "1")
 		require.Contains(t, r.stdout+r.stderr, "no-such-folder")
 	})

@@ -22,7 +22,8 @@ import (
 func (p *platform) sql(query string, args ...any) {
 	p.t.Helper()
 	sockets := embedded.SocketDir(p.dir, "pg", ".s.PGSQL.5432")
-	db, err := pgx.Connect(p.t.Context(), (&url.URL{Scheme: "postgres", User: url.User("berth"), Path: "/berth", RawQuery: url.Values{"host": {sockets}}.Encode()}).String())
+	db, err := pgx.Connect(p.t.Context(), (&url.URL{Scheme: "postgres", User: url.User("berth"), Path: "/berth",
+		RawQuery: url.Values{"host": {sockets}}.Encode()}).String())
 	require.NoError(p.t, err)
 	defer func() { _ = db.Close(p.t.Context()) }()
 	_, err = db.Exec(p.t.Context(), query, args...)
@@ -79,7 +80,8 @@ func TestFoldersInSessions(t *testing.T) {
 
 	t.Run("read and write", func(t *testing.T) {
 		require.Equal(t, "deep\n\n/home/work/data\n", p.must("run", "python", "-v", "data", "-c",
-			`import os; print(open("/home/work/data/sub/deep.txt").read()); open("/home/work/data/made", "w").write("by a session"); print(os.environ["BACKENDAI_PERSISTENT_PATHS"])`))
+			`import os; print(open("/home/work/data/sub/deep.txt").read()); open("/home/work/data/made", "w").write("by a session"); `+
+				`print(os.environ["BACKENDAI_PERSISTENT_PATHS"])`))
 		require.Equal(t, "by a session", p.must("folder", "cat", "data:made"))
 	})
 	t.Run("read-only and a directory of it", func(t *testing.T) {

@@ -241,7 +241,8 @@ func walk(t *testing.T, o *official) {
 		require.NotContains(t, r.stderr, "Traceback")
 	})
 	t.Run("session create", func(t *testing.T) {
-		require.Contains(t, o.must("session", "create", "--name", name, "-r", "cpu=1", "-r", "mem=512m", "-e", "GREETING=hello", "python"), "is created and ready")
+		require.Contains(t, o.must("session", "create", "--name", name, "-r", "cpu=1", "-r", "mem=512m", "-e", "GREETING=hello", "python"),
+			"is created and ready")
 	})
 	s, found := o.session(name)
 	require.True(t, found, "the created session is listed")

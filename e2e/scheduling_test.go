@@ -292,7 +292,8 @@ func TestOfficialClientSchedules(t *testing.T) {
 		o.must("admin", "keypair-resource-policy", "update", "--max-containers-per-session", "8", "default")
 		require.Contains(t, create("trio", "--cluster-size", "3", "--cluster-mode", "single-node"), "is created and ready")
 		env := p.must("session", "exec", "trio", "--", "sh", "-c", "hostname; env")
-		for _, line := range []string{"main1\n", "BACKENDAI_CLUSTER_SIZE=3\n", "BACKENDAI_CLUSTER_HOSTS=main1,sub1,sub2\n", "BACKENDAI_CLUSTER_REPLICAS=main:1,sub:2\n",
+		for _, line := range []string{"main1\n", "BACKENDAI_CLUSTER_SIZE=3\n", "BACKENDAI_CLUSTER_HOSTS=main1,sub1,sub2\n",
+			"BACKENDAI_CLUSTER_REPLICAS=main:1,sub:2\n",
 			"BACKENDAI_CLUSTER_HOST=main1\n", "BACKENDAI_CLUSTER_ROLE=main\n", "BACKENDAI_CLUSTER_IDX=1\n", "BACKENDAI_CLUSTER_LOCAL_RANK=0\n"} {
 			require.Contains(t, env, line)
 		}
@@ -333,7 +334,8 @@ func TestOfficialClientSchedules(t *testing.T) {
 		require.Contains(t, r.stdout+r.stderr, "No such agent")
 	})
 	t.Run("resource groups", func(t *testing.T) {
-		o.must("admin", "scaling-group", "add", "--driver", "static", "--scheduler", "drf", "--driver-opts", "{}", "--scheduler-opts", "{}", "night")
+		o.must("admin", "scaling-group", "add", "--driver", "static", "--scheduler", "drf", "--driver-opts", "{}", "--scheduler-opts", "{}",
+			"night")
 		require.Contains(t, o.must("admin", "scaling-group", "list"), "night")
 		o.must("admin", "scaling-group", "associate-scaling-group", "night", "default")
 		require.Contains(t, o.must("admin", "scaling-group", "get-available", "default"), "night")

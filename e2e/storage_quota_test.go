@@ -70,14 +70,19 @@ type quotaView struct{ Used, Limit, Size int64 }
 // What the web console asks about quotas: its storage page of one's own scopes, and the administrator's table and buttons.
 const (
 	askPanel = `query($project_quota_scope_id:String! $user_quota_scope_id:String! $storage_host_name:String! $skipQuotaScope:Boolean!){
-		project_quota_scope:quota_scope(quota_scope_id:$project_quota_scope_id, storage_host_name:$storage_host_name) @skip(if: $skipQuotaScope){details{usage_bytes hard_limit_bytes} id}
-		user_quota_scope:quota_scope(quota_scope_id:$user_quota_scope_id, storage_host_name:$storage_host_name) @skip(if: $skipQuotaScope){details{usage_bytes hard_limit_bytes} id}}`
+		project_quota_scope:quota_scope(quota_scope_id:$project_quota_scope_id, storage_host_name:$storage_host_name)
+			@skip(if: $skipQuotaScope){details{usage_bytes hard_limit_bytes} id}
+		user_quota_scope:quota_scope(quota_scope_id:$user_quota_scope_id, storage_host_name:$storage_host_name)
+			@skip(if: $skipQuotaScope){details{usage_bytes hard_limit_bytes} id}}`
 	askTable = `query($quota_scope_id:String! $storage_host_name:String! $skip:Boolean!){
-		quota_scope(storage_host_name:$storage_host_name, quota_scope_id:$quota_scope_id) @skip(if: $skip){id quota_scope_id storage_host_name details{hard_limit_bytes usage_bytes}}}`
+		quota_scope(storage_host_name:$storage_host_name, quota_scope_id:$quota_scope_id)
+			@skip(if: $skip){id quota_scope_id storage_host_name details{hard_limit_bytes usage_bytes}}}`
 	setScope = `mutation($quota_scope_id:String! $storage_host_name:String! $props:QuotaScopeInput!){
-		set_quota_scope(quota_scope_id:$quota_scope_id, storage_host_name:$storage_host_name, props:$props){quota_scope{id quota_scope_id storage_host_name details{hard_limit_bytes}}}}`
+		set_quota_scope(quota_scope_id:$quota_scope_id, storage_host_name:$storage_host_name, props:$props){
+			quota_scope{id quota_scope_id storage_host_name details{hard_limit_bytes}}}}`
 	unsetScope = `mutation($quota_scope_id:String! $storage_host_name:String!){
-		unset_quota_scope(quota_scope_id:$quota_scope_id, storage_host_name:$storage_host_name){quota_scope{id quota_scope_id storage_host_name details{hard_limit_bytes}}}}`
+		unset_quota_scope(quota_scope_id:$quota_scope_id, storage_host_name:$storage_host_name){
+			quota_scope{id quota_scope_id storage_host_name details{hard_limit_bytes}}}}`
 )
 
 // scopeReply is a scope as the console reads it. What is null is unknown, or no limit.
@@ -185,7 +190,8 @@ func (x *tenant) asks() (page, table scopeReply) {
 		Project scopeReply `json:"project_quota_scope"`
 		User    scopeReply `json:"user_quota_scope"`
 	}
-	x.console.graph(&panel, askPanel, map[string]any{"project_quota_scope_id": x.project, "user_quota_scope_id": x.scope, "storage_host_name": quotaHost, "skipQuotaScope": false})
+	x.console.graph(&panel, askPanel, map[string]any{"project_quota_scope_id": x.project, "user_quota_scope_id": x.scope,
+		"storage_host_name": quotaHost, "skipQuotaScope": false})
 	require.NotNil(x.p.t, panel.Project.Details.Used)
 	require.Zero(x.p.t, *panel.Project.Details.Used, "nobody wrote for the project")
 	var one struct {
@@ -207,7 +213,7 @@ func (x *tenant) quota() (v quotaView) {
 	}
 	x.p.eventually("all ways to ask for a quota tell the same", func() bool {
 		info := x.info()
-		told, err := x.api.FolderQuota(x.p.t.Context(), info)
+		told, err := x.api.FolderQuota(x.p.t.Context(), info.FolderSummary)
 		require.NoError(x.p.t, err)
 		require.False(x.p.t, told.LowerBound)
 		page, table := x.asks()
@@ -387,7 +393,8 @@ func TestQuotaStopsSessions(t *testing.T) {
 				if query == askTable && scope == friend.scope {
 					continue
 				}
-				vars := map[string]any{"quota_scope_id": scope, "storage_host_name": quotaHost, "skip": false, "props": map[string]any{"hard_limit_bytes": 1 << 30}}
+				vars := map[string]any{"quota_scope_id": scope, "storage_host_name": quotaHost, "skip": false,
+					"props": map[string]any{"hard_limit_bytes": 1 << 30}}
 				if query != setScope {
 					delete(vars, "props")
 				}

@@ -225,7 +225,8 @@ path = %q
 			Msg string `json:"msg"`
 		} `json:"modify_domain"`
 	}
-	p.graphql(`mutation($h:JSONString){modify_domain(name:"default",props:{allowed_vfolder_hosts:$h}){ok msg}}`, map[string]any{"h": string(allowed)}, &reply)
+	p.graphql(`mutation($h:JSONString){modify_domain(name:"default",props:{allowed_vfolder_hosts:$h}){ok msg}}`,
+		map[string]any{"h": string(allowed)}, &reply)
 	require.True(t, reply.Modify.OK, reply.Modify.Msg)
 	p.eventually("the volume is known", func() bool { return strings.Contains(p.must("folder", "hosts"), "nas:shared") })
 	return c
@@ -487,7 +488,8 @@ func TestStorageReplicasShareTasks(t *testing.T) {
 		var f api.Folder
 		require.NoError(t, json.Unmarshal([]byte(c.must("folder", "create", "twice", "--host", "nas:shared", "--json")), &f))
 		dst, src := c.folderInfo("twice"), c.folderInfo("source")
-		req := wire.CloneRequest{SrcVolume: "shared", SrcVFID: src.QuotaScope + "/" + src.ID, DstVFID: dst.QuotaScope + "/" + dst.ID, TaskID: "both-at-once"}
+		req := wire.CloneRequest{SrcVolume: "shared", SrcVFID: src.QuotaScope + "/" + src.ID, DstVFID: dst.QuotaScope + "/" + dst.ID,
+			TaskID: "both-at-once"}
 		require.NoError(t, os.Remove(c.dirOf("twice")))
 		var asking sync.WaitGroup
 		status := make([]int, 8)
@@ -508,7 +510,8 @@ func TestStorageReplicasShareTasks(t *testing.T) {
 		c.must("folder", "rm", "--yes", "copy", "twice")
 		c.must("folder", "purge", "--yes", "copy", "twice")
 		trash := func() (n int) {
-			for _, d := range append(glob(t, filepath.Join(c.volume, "*", ".berth", "trash", "*")), glob(t, filepath.Join(c.volume, ".berth", "trash", "*"))...) {
+			for _, d := range append(glob(t, filepath.Join(c.volume, "*", ".berth", "trash", "*")),
+				glob(t, filepath.Join(c.volume, ".berth", "trash", "*"))...) {
 				_ = filepath.WalkDir(d, func(_ string, _ fs.DirEntry, err error) error { // it is vanishing
 					if err == nil {
 						n++

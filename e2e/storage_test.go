@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -23,11 +22,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/johannesboyne/gofakes3"
-	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/embedded"
+	"berth.dev/berth/internal/testkit/testserver"
 	wire "berth.dev/berth/internal/wire/storage"
 )
 
@@ -243,7 +241,8 @@ func TestStorageProxySurvivesKill(t *testing.T) {
 	stored := objects(t, 2000)
 	imported := folder(5)
 	n.ask("POST", wire.PathFolderCreate, wire.FolderRequest{Volume: "vol", VFID: imported}, 204)
-	n.ask("POST", wire.PathImport, wire.TransferRequest{PathRequest: wire.PathRequest{Volume: "vol", VFID: imported, RelPath: "."}, TaskID: "import", Prefix: "in/",
+	n.ask("POST", wire.PathImport, wire.TransferRequest{PathRequest: wire.PathRequest{Volume: "vol", VFID: imported, RelPath: "."},
+		TaskID: "import", Prefix: "in/",
 		Store: wire.ObjectStore{Endpoint: stored.url, Bucket: "bucket", Region: "us-east-1", AccessKey: "someone", SecretKey: "hush-hush"}}, 202)
 	require.Eventually(t, func() bool { return n.task("import").Current > 0 }, patience, time.Millisecond)
 	random := rand.NewChaCha8([32]byte{5})
@@ -272,12 +271,14 @@ func TestStorageProxySurvivesKill(t *testing.T) {
 	}, patience, time.Millisecond, "all uploads are under way")
 	n.ask("POST", wire.PathFolderDelete, wire.FolderRequest{Volume: "vol", VFID: doomed, TaskID: "purge"}, 202)
 	n.ask("POST", wire.PathFolderClone, wire.CloneRequest{SrcVolume: "vol", SrcVFID: source, DstVFID: clone, TaskID: "clone"}, 202)
-	require.Eventually(t, func() bool { c := n.task("clone"); return c.Current > 0 || c.State != wire.TaskRunning }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { c := n.task("clone"); return c.Current > 0 || c.State != wire.TaskRunning }, patience,
+		time.Millisecond)
 	before, importing := n.task("clone"), n.task("import")
 	n.kill()
 	require.Positive(t, n.left("trash"), "the purge was under way")
 	require.NoDirExists(t, mounts[doomed])
-	t.Logf("killed with the clone at %d of %d bytes (%s), the import at %d of %d (%s) and %d of 8 uploads complete", before.Current, before.Total, before.State,
+	t.Logf("killed with the clone at %d of %d bytes (%s), the import at %d of %d (%s) and %d of 8 uploads complete", before.Current,
+		before.Total, before.State,
 		importing.Current, importing.Total, importing.State, len(glob(t, mounts[uploads]+"/up/file*")))
 
 	n.start()
@@ -317,9 +318,9 @@ type store struct {
 
 func objects(t *testing.T, count int) store {
 	t.Helper()
-	backend := s3mem.New()
-	require.NoError(t, backend.CreateBucket("bucket"))
-	s := store{sums: map[string][sha256.Size]byte{}}
+	backend := testserver.StartS3(t)
+	backend.CreateBucket("bucket")
+	s := store{url: backend.URL, sums: map[string][sha256.Size]byte{}}
 	random := rand.NewChaCha8([32]byte{6})
 	for i := range count {
 		text := make([]byte, 1000+i)
@@ -328,13 +329,9 @@ func objects(t *testing.T, count int) store {
 		}
 		_, _ = random.Read(text)
 		name := fmt.Sprintf("d%d/o%d", i%7, i)
-		_, err := backend.PutObject("bucket", "in/"+name, map[string]string{"Last-Modified": "Sat, 21 Nov 2026 10:00:00 GMT"}, bytes.NewReader(text), int64(len(text)), nil)
-		require.NoError(t, err)
+		backend.Put("bucket", "in/"+name, text)
 		s.sums[name] = sha256.Sum256(text)
 	}
-	server := httptest.NewServer(gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog())).Server())
-	t.Cleanup(server.Close)
-	s.url = server.URL
 	return s
 }
 

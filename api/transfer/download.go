@@ -240,7 +240,8 @@ func readRange(resp *http.Response) (start int64, v fileVersion, err error) {
 	}
 	var last, total int64
 	text := resp.Header.Get("Content-Range")
-	if n, err := fmt.Sscanf(text, "bytes %d-%d/%d", &start, &last, &total); err != nil || n != 3 || start < 0 || last < start || total <= last {
+	if n, err := fmt.Sscanf(text, "bytes %d-%d/%d", &start, &last, &total); err != nil || n != 3 || start < 0 || last < start ||
+		total <= last {
 		return 0, v, fmt.Errorf("the storage proxy answered Content-Range %q", text)
 	}
 	return start, versionOf(resp, total), nil

@@ -102,7 +102,9 @@ func (w *downloadWalk) file(from api.FolderPath, name, label string, e api.Folde
 				return e.Size, true, nil
 			}
 		}
-		size, err := w.c.downloadAs(ctx, label, from, Target{Root: w.root, Name: name, Place: w.place, Mode: modeOf(e), Modified: e.ModTime()}, o)
+		size, err := w.c.downloadAs(
+			ctx, label, from, Target{Root: w.root, Name: name, Place: w.place, Mode: modeOf(e), Modified: e.ModTime()}, o,
+		)
 		return size, false, err
 	}})
 }

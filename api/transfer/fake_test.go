@@ -43,6 +43,8 @@ type trouble struct {
 	cut int64
 	// status answers instead, when it is not 0.
 	status int
+	// hold stops sending after cut bytes and waits for the client to leave, instead of ending the connection.
+	hold bool
 	// lose does the work and ends the connection instead of answering.
 	lose bool
 	// expire makes the token invalid before the request.
@@ -111,7 +113,12 @@ func newStore(t *testing.T) (*fakeStore, *api.Client) {
 	mux.HandleFunc("/download", s.trouble(s.download))
 	s.Server = httptest.NewServer(mux)
 	t.Cleanup(s.Close)
-	c, err := api.New(api.Config{Endpoint: s.URL, AccessKey: "AKIAFAKEFAKEFAKEFAKE", SecretKey: "fake-secret-0123456789abcdefghijklmnopqr", Domain: "default", Group: "default"})
+	c, err := api.New(
+		api.Config{
+			Endpoint: s.URL, AccessKey: "AKIAFAKEFAKEFAKEFAKE", SecretKey: "fake-secret-0123456789abcdefghijklmnopqr", Domain: "default",
+			Group: "default",
+		},
+	)
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	return s, c
@@ -146,6 +153,14 @@ func (s *fakeStore) put(name string, body []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.write(name, body)
+}
+
+// holdNext makes the next request to the proxy send that many bytes of a file and then wait for the client to leave: a
+// download that the test means to interrupt cannot end before.
+func (s *fakeStore) holdNext(after int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.troubles = append(s.troubles, trouble{cut: after, hold: true})
 }
 
 // write stores a file with its directories; the caller holds mu.
@@ -221,7 +236,10 @@ func (s *fakeStore) list(w http.ResponseWriter, r *http.Request) {
 	at := func(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000+00:00") }
 	for name, f := range s.files {
 		if path.Dir(name) == dir {
-			items = append(items, api.FolderEntry{Name: path.Base(name), Type: api.EntryFile, Size: int64(len(f.body)), Mode: "755", Modified: at(f.at)})
+			items = append(
+				items,
+				api.FolderEntry{Name: path.Base(name), Type: api.EntryFile, Size: int64(len(f.body)), Mode: "755", Modified: at(f.at)},
+			)
 		}
 	}
 	for name := range s.dirs {
@@ -280,7 +298,10 @@ func (s *fakeStore) trouble(h func(w http.ResponseWriter, r *http.Request, t tro
 			s.mu.Unlock()
 		}()
 		if here != nil && s.meet > 0 {
-			<-here
+			select {
+			case <-here:
+			case <-r.Context().Done(): // the test gave up
+			}
 		}
 		switch {
 		case !known:
@@ -347,12 +368,17 @@ func (s *fakeStore) upload(w http.ResponseWriter, r *http.Request, t trouble, to
 type ranged struct {
 	http.ResponseWriter
 	left int64
+	// gone, when it is set, ends when the client left; the connection is not cut before.
+	gone <-chan struct{}
 }
 
 func (c *ranged) Write(p []byte) (int, error) {
 	if int64(len(p)) > c.left {
 		_, _ = c.ResponseWriter.Write(p[:c.left])
 		_ = http.NewResponseController(c.ResponseWriter).Flush()
+		if c.gone != nil {
+			<-c.gone
+		}
 		hangUp()
 	}
 	c.left -= int64(len(p))
@@ -373,7 +399,11 @@ func (s *fakeStore) download(w http.ResponseWriter, r *http.Request, t trouble, 
 		w.Header().Set("ETag", fmt.Sprintf(`"%x-%x"`, f.at.UnixNano(), sha256.Sum256(f.body)))
 	}
 	if t.cut >= 0 {
-		w = &ranged{w, t.cut}
+		cut := &ranged{ResponseWriter: w, left: t.cut}
+		if t.hold {
+			cut.gone = r.Context().Done()
+		}
+		w = cut
 	}
 	if t.lose {
 		hangUp()

@@ -173,7 +173,7 @@ func TestUploadGoesOnInAnotherProcess(t *testing.T) {
 
 func TestDownloadGoesOnInAnotherProcess(t *testing.T) {
 	t.Parallel()
-	body := random(16<<20, 8)
+	body := random(1<<20, 8)
 	for name, change := range map[string]bool{"unchanged": false, "changed meanwhile": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -198,11 +198,12 @@ func TestDownloadGoesOnInAnotherProcess(t *testing.T) {
 					kill(errKilled)
 				}
 			}
+			s.holdNext(400_000)
 			require.ErrorIs(t, transfer.DownloadFile(ctx, c, data("it"), to, o), errKilled)
 			require.NoFileExists(t, filepath.Join(dir, "it"))
 			want := body
 			if change {
-				want = random(16<<20, 9)
+				want = random(1<<20, 9)
 				s.put("it", want)
 			}
 			o.Seen = nil
@@ -225,7 +226,7 @@ func TestDownloadGoesOnInAnotherProcess(t *testing.T) {
 // A try that does not get as far as the first byte loses nothing of what the one before it had.
 func TestADownloadThatCannotGoOnKeepsWhatThereIs(t *testing.T) {
 	t.Parallel()
-	body := random(16<<20, 8)
+	body := random(1<<20, 8)
 	s, c := newStore(t)
 	s.put("it", body)
 	resume, err := transfer.OpenResumeDir(t.TempDir(), time.Now)
@@ -247,6 +248,7 @@ func TestADownloadThatCannotGoOnKeepsWhatThereIs(t *testing.T) {
 			kill(errKilled)
 		}
 	}
+	s.holdNext(400_000)
 	require.ErrorIs(t, transfer.DownloadFile(ctx, c, data("it"), to, o), errKilled)
 	o.Seen = nil
 	s.mu.Lock()
@@ -266,7 +268,7 @@ func TestADownloadThatCannotGoOnKeepsWhatThereIs(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(body, got))
 	// Of a file that is gone, nothing is kept.
-	s.put("it", random(16<<20, 9))
+	s.put("it", random(1<<20, 9))
 	sent = 0
 	ctx, kill = context.WithCancelCause(t.Context())
 	o.Seen = func(e transfer.Event) {
@@ -274,6 +276,7 @@ func TestADownloadThatCannotGoOnKeepsWhatThereIs(t *testing.T) {
 			kill(errKilled)
 		}
 	}
+	s.holdNext(400_000)
 	require.ErrorIs(t, transfer.DownloadFile(ctx, c, data("it"), to, o), errKilled)
 	o.Seen = nil
 	s.mu.Lock()
@@ -303,7 +306,9 @@ func TestNothingWrongGetsTheName(t *testing.T) {
 			s.put("it", random(1000, 2))
 		}
 	}
-	require.ErrorIs(t, transfer.DownloadFile(t.Context(), c, data("it"), transfer.Target{Root: root, Name: "it", Place: dir}, o), transfer.ErrDiffers)
+	require.ErrorIs(
+		t, transfer.DownloadFile(t.Context(), c, data("it"), transfer.Target{Root: root, Name: "it", Place: dir}, o), transfer.ErrDiffers,
+	)
 	there, err := os.ReadFile(filepath.Join(dir, "it"))
 	require.NoError(t, err)
 	require.Equal(t, "as it was", string(there))
@@ -506,7 +511,14 @@ func TestLinksAndSpecialFiles(t *testing.T) {
 	require.ErrorAs(t, err, &incomplete)
 	require.Equal(t, "x/bad\xffname could not be copied: the name is not valid UTF-8", err.Error())
 	require.Equal(t, int64(2), rep.Files)
-	require.Equal(t, map[string]string{"x/link": "a symbolic link", "x/d/up": "a symbolic link", "x/broken": "a symbolic link", "x/pipe": "a named pipe", "x/bad\xffname": "the name is not valid UTF-8"}, why)
+	require.Equal(
+		t,
+		map[string]string{
+			"x/link": "a symbolic link", "x/d/up": "a symbolic link", "x/broken": "a symbolic link", "x/pipe": "a named pipe",
+			"x/bad\xffname": "the name is not valid UTF-8",
+		},
+		why,
+	)
 
 	o.FollowLinks = true
 	rep, err = transfer.UploadTree(t.Context(), c, up, o)
@@ -529,7 +541,9 @@ func TestDownloadsStayInside(t *testing.T) {
 	s.put("dir/secret", []byte("overwritten"))
 	s.put("victim", []byte("overwritten"))
 	for _, name := range []string{"../evil", "..", ".", "", "a/b", "/etc/evil", "nul\x00"} {
-		s.evil = append(s.evil, api.FolderEntry{Name: name, Type: api.EntryFile, Size: 4}, api.FolderEntry{Name: name, Type: api.EntryDirectory})
+		s.evil = append(
+			s.evil, api.FolderEntry{Name: name, Type: api.EntryFile, Size: 4}, api.FolderEntry{Name: name, Type: api.EntryDirectory},
+		)
 	}
 	outside := tree(t, "secret")
 	before := onDisk(t, outside)

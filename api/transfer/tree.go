@@ -176,7 +176,8 @@ func concernsAll(err error) bool {
 		case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout: // after all tries
 			return true
 		}
-		return gone || api.IsDenied(err) || refused.Status == http.StatusInsufficientStorage || refused.Status == http.StatusTooManyRequests ||
+		return gone || api.IsDenied(err) || refused.Status == http.StatusInsufficientStorage ||
+			refused.Status == http.StatusTooManyRequests ||
 			api.HasSlug(err, api.SlugQuotaExceeded)
 	}
 	return true // The network, after all tries.

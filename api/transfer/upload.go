@@ -260,7 +260,9 @@ func (u *upload) head(ctx context.Context) (int64, error) {
 func (u *upload) readOffset(resp *http.Response) (int64, error) {
 	offset, err := strconv.ParseInt(resp.Header.Get("Upload-Offset"), 10, 64)
 	if err != nil || offset < 0 || offset > u.src.Size {
-		return 0, &LocalError{fmt.Errorf("the storage proxy answered Upload-Offset %q for a file of %d bytes", resp.Header.Get("Upload-Offset"), u.src.Size)}
+		return 0, &LocalError{
+			fmt.Errorf("the storage proxy answered Upload-Offset %q for a file of %d bytes", resp.Header.Get("Upload-Offset"), u.src.Size),
+		}
 	}
 	return offset, nil
 }

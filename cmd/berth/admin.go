@@ -2,22 +2,14 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net/http"
 	"os"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/fault"
-	"berth.dev/berth/internal/manager/seal"
-	"berth.dev/berth/internal/manager/store"
-	"berth.dev/berth/internal/manager/tenancy"
+	"berth.dev/berth/internal/platform"
 )
 
 // resetPatience bounds the work of a reset.
@@ -27,12 +19,6 @@ func newAdmin() *cobra.Command {
 	c := &cobra.Command{Use: "admin", Short: "Help an administrator who has lost the way in"}
 	c.AddCommand(newResetPassword())
 	return c
-}
-
-// login is what a reset tells.
-type login struct {
-	Email    string `json:"email"`
-	Password string `json:"password"`
 }
 
 func newResetPassword() *cobra.Command {
@@ -47,21 +33,25 @@ func newResetPassword() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			ctx, cancel := context.WithTimeout(cmd.Context(), resetPatience)
 			defer cancel()
-			var l login
-			var dir stateDir
+			var l platform.Login
+			var dir platform.StateDir
 			if config != "" {
-				l, dir, err = resetInDatabase(ctx, cmd, config)
-			} else if dir, err = findStateDir(dirFlag); err == nil {
-				l, err = resetInCluster(ctx, dir)
+				var s platform.Settings
+				if s, _, err = platform.LoadSettings(config, platform.RoleManager, cmd.ErrOrStderr()); err == nil {
+					dir = platform.StateDir(s.Manager.StateDir)
+					l, err = platform.ResetPasswordInDatabase(ctx, s.Manager)
+				}
+			} else if dir, err = platform.FindStateDir(dirFlag); err == nil {
+				l, err = platform.ResetPassword(ctx, dir)
 			}
 			if err != nil {
 				return err
 			}
 			// The old password has gone: the new one is shown whatever becomes of the file.
-			switch err := replacePassword(dir.clientEnv(), l); {
+			switch err := l.Keep(dir.ClientEnv()); {
 			case errors.Is(err, os.ErrNotExist):
 			case err != nil:
-				say(cmd, "note: %s keeps the old password: %v", dir.clientEnv(), err)
+				say(cmd, "note: %s keeps the old password: %v", dir.ClientEnv(), err)
 			}
 			if asJSON {
 				return printJSON(cmd, l)
@@ -75,72 +65,4 @@ func newResetPassword() *cobra.Command {
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON for programs")
 	c.MarkFlagsMutuallyExclusive("state-dir", "config")
 	return c
-}
-
-// resetInCluster asks the process that `berth up` started.
-func resetInCluster(ctx context.Context, dir stateDir) (login, error) {
-	if _, running := dir.owner(); !running {
-		return login{}, fault.Unavailablef("no cluster runs in %s", dir).WithNext("berth up --detach --state-dir %s, then try again", dir)
-	}
-	var l login
-	err := dir.call(ctx, http.MethodPost, "/admin/reset-password", &l)
-	return l, err
-}
-
-// resetInDatabase works without the manager, on its database; dir is the manager's.
-func resetInDatabase(ctx context.Context, cmd *cobra.Command, file string) (login, stateDir, error) {
-	s, _, err := loadSettings(file, roleManager, cmd.ErrOrStderr())
-	if err != nil {
-		return login{}, "", err
-	}
-	db, err := store.Open(ctx, store.Config{DSN: s.Manager.Postgres.DSN.Reveal(), SkipMigrations: true, MaxConns: 1}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return login{}, "", err
-	}
-	defer db.Close()
-	email, password, err := tenancy.ResetAdminPassword(ctx, db, rand.Reader)
-	return login{email, password.Reveal()}, stateDir(s.Manager.StateDir), err
-}
-
-// serveReset answers on the control socket, which only the cluster's own user and root may open.
-func (p *platform) serveReset(w http.ResponseWriter, r *http.Request) {
-	p.mu.Lock()
-	m := p.manager
-	p.mu.Unlock()
-	if m == nil {
-		http.Error(w, "the cluster is still starting", http.StatusServiceUnavailable)
-		return
-	}
-	email, password, err := m.manager.Nouns().Tenancy.ResetAdminPassword(r.Context())
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		return
-	}
-	p.log.Warn("the administrator's password was reset from this machine", "user", email)
-	writeJSON(w, login{email, password.Reveal()})
-}
-
-// replacePassword puts a new password into a client.env of that administrator. The file keeps its owner.
-func replacePassword(path string, l login) error {
-	old, err := readEnvFile(path)
-	if err != nil {
-		return err
-	}
-	if old["BERTH_ADMIN_EMAIL"] != l.Email {
-		return os.ErrNotExist // it is not about this administrator
-	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	_, err = writeClientEnv(path, old["BACKEND_ENDPOINT"], tenancy.Credentials{
-		Email: l.Email, Password: seal.Secret(l.Password), AccessKey: cluster.AccessKey(old["BACKEND_ACCESS_KEY"]), SecretKey: seal.Secret(old["BACKEND_SECRET_KEY"]),
-	}, true)
-	if err != nil {
-		return err
-	}
-	if owner, ok := info.Sys().(*syscall.Stat_t); ok && os.Geteuid() == 0 {
-		return os.Chown(path, int(owner.Uid), int(owner.Gid))
-	}
-	return nil
 }

@@ -39,7 +39,8 @@ func newRoot() *cobra.Command {
 		root.AddCommand(c)
 	}
 	addAgentRole(root)
-	for _, c := range []*cobra.Command{newUp(), newDown(), newStatus(), newDoctor(), newAdmin(), newManager(), newStorage(), newAppProxy(), newConfig(), newSim(), newVersion()} {
+	for _, c := range []*cobra.Command{newUp(), newDown(), newStatus(), newDoctor(), newAdmin(), newManager(), newStorage(), newAppProxy(),
+		newConfig(), newSim(), newVersion()} {
 		c.GroupID = "server"
 		root.AddCommand(c)
 	}
@@ -81,4 +82,9 @@ func newVersion() *cobra.Command {
 // say writes talk to standard error; data goes to standard output.
 func say(cmd *cobra.Command, format string, args ...any) {
 	fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", args...)
+}
+
+// sayer is say for functions that know no commands.
+func sayer(cmd *cobra.Command) func(format string, args ...any) {
+	return func(format string, args ...any) { say(cmd, format, args...) }
 }

@@ -13,6 +13,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/platform"
+	"berth.dev/berth/internal/platform/doctor"
 )
 
 // actAsBerth turns the test binary into berth, so that tests run whole processes without a build.
@@ -92,17 +95,18 @@ func TestClusterWithoutEngine(t *testing.T) {
 	require.Zero(t, first.code, first.stderr)
 	require.Contains(t, first.stdout, "is up")
 	require.Contains(t, first.stdout, "the container engine does not answer")
-	env, err := readEnvFile(filepath.Join(dir, "client.env"))
+	env, err := platform.ReadEnvFile(filepath.Join(dir, "client.env"))
 	require.NoError(t, err)
-	for _, name := range []string{"BACKEND_ENDPOINT", "BACKEND_ENDPOINT_TYPE", "BACKEND_ACCESS_KEY", "BACKEND_SECRET_KEY", "BERTH_ADMIN_EMAIL", "BERTH_ADMIN_PASSWORD"} {
+	for _, name := range []string{"BACKEND_ENDPOINT", "BACKEND_ENDPOINT_TYPE", "BACKEND_ACCESS_KEY", "BACKEND_SECRET_KEY", "BERTH_ADMIN_EMAIL",
+		"BERTH_ADMIN_PASSWORD"} {
 		require.NotEmpty(t, env[name], name)
 	}
 	require.Contains(t, first.stdout, "storage     http://127.0.0.1:")
-	secret, err := os.Stat(filepath.Join(dir, storageSecretFile))
+	secret, err := os.Stat(filepath.Join(dir, platform.StorageSecretFile))
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), secret.Mode())
-	require.FileExists(t, filepath.Join(dir, "volumes", firstVolume, ".berth", "volume.json"))
-	require.Contains(t, berth(t, dir, "status").stdout, "local:"+firstVolume)
+	require.FileExists(t, filepath.Join(dir, "volumes", platform.FirstVolume, ".berth", "volume.json"))
+	require.Contains(t, berth(t, dir, "status").stdout, "local:"+platform.FirstVolume)
 	log, err := os.ReadFile(filepath.Join(dir, "berth.log"))
 	require.NoError(t, err)
 	require.NotContains(t, string(log), env["BERTH_ADMIN_PASSWORD"])
@@ -122,15 +126,15 @@ func TestClusterWithoutEngine(t *testing.T) {
 	require.NotZero(t, status.Pid)
 	require.Contains(t, second.stderr, "pid ")
 
-	doctor := berth(t, dir, "doctor")
-	require.Equal(t, 1, doctor.code)
-	require.Contains(t, doctor.stdout, "engine")
+	examined := berth(t, dir, "doctor")
+	require.Equal(t, 1, examined.code)
+	require.Contains(t, examined.stdout, "engine")
 
 	require.NoError(t, syscall.Kill(status.Pid, syscall.SIGKILL))
-	require.Eventually(t, func() bool { _, running := stateDir(dir).owner(); return !running }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { _, running := platform.StateDir(dir).Owner(); return !running }, time.Minute, 5*time.Millisecond)
 	again := berth(t, dir, "up", "--detach")
 	require.Zero(t, again.code, again.stderr)
-	after, err := readEnvFile(filepath.Join(dir, "client.env"))
+	after, err := platform.ReadEnvFile(filepath.Join(dir, "client.env"))
 	require.NoError(t, err)
 	require.Equal(t, env, after, "addresses, keys and the password stay")
 
@@ -142,7 +146,7 @@ func TestClusterWithoutEngine(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(reset.stdout), &fresh))
 	require.NotEqual(t, env["BERTH_ADMIN_PASSWORD"], fresh.Password)
 	after["BERTH_ADMIN_PASSWORD"] = fresh.Password
-	env, err = readEnvFile(filepath.Join(dir, "client.env"))
+	env, err = platform.ReadEnvFile(filepath.Join(dir, "client.env"))
 	require.NoError(t, err)
 	require.Equal(t, after, env, "nothing but the password changes")
 	info, err := os.Stat(filepath.Join(dir, "client.env"))
@@ -157,7 +161,9 @@ func TestClusterWithoutEngine(t *testing.T) {
 	reset = berth(t, dir, "admin", "reset-password")
 	require.Equal(t, 5, reset.code)
 	require.Contains(t, reset.stderr, "next: berth up --detach")
-	require.Empty(t, findOrphans(stateDir(dir), 0), "children are left")
+	for _, f := range doctor.Examine(t.Context(), platform.StateDir(dir)).Findings {
+		require.NotEqual(t, "process", f.Kind, "children are left: %+v", f)
+	}
 	require.Zero(t, berth(t, dir, "down").code, "down of a stopped cluster is no error")
 	gone := berth(t, dir, "status")
 	require.Equal(t, 5, gone.code)
@@ -184,15 +190,16 @@ func TestConfigIsCheckedAndPrinted(t *testing.T) {
 		role, text string
 		want       []string
 	}{
-		"unknown key":    {"up", "[manager]\nlissten = \"x\"\n", []string{"lissten", `did you mean "manager.listen"`}},
-		"no database":    {"manager", "", []string{"manager.postgres.dsn is not set", "next: "}},
-		"no address":     {"up", "[manager]\nlisten = \"nonsense\"\n", []string{"manager.listen", "host:port"}},
-		"syntax":         {"up", "[log]\nformat = \"text\"\n[manager\n", []string{"line 3"}},
-		"bad agent id":   {"agent", "[agent]\nid = \"a b\"\n", []string{"a b"}},
-		"unknown role":   {"king", "", []string{"there is no role"}},
-		"no secret":      {"storage", "", []string{"storage.secret is not set", "next: "}},
-		"no volumes":     {"storage", "[storage]\nsecret = \"0123456789abcdef\"\n", []string{"storage.volumes"}},
-		"no etcd":        {"storage", "[storage]\nsecret = \"0123456789abcdef\"\n[storage.volumes.v]\nbackend = \"posix\"\npath = \"/x\"\n", []string{"storage.etcd.endpoints"}},
+		"unknown key":  {"up", "[manager]\nlissten = \"x\"\n", []string{"lissten", `did you mean "manager.listen"`}},
+		"no database":  {"manager", "", []string{"manager.postgres.dsn is not set", "next: "}},
+		"no address":   {"up", "[manager]\nlisten = \"nonsense\"\n", []string{"manager.listen", "host:port"}},
+		"syntax":       {"up", "[log]\nformat = \"text\"\n[manager\n", []string{"line 3"}},
+		"bad agent id": {"agent", "[agent]\nid = \"a b\"\n", []string{"a b"}},
+		"unknown role": {"king", "", []string{"there is no role"}},
+		"no secret":    {"storage", "", []string{"storage.secret is not set", "next: "}},
+		"no volumes":   {"storage", "[storage]\nsecret = \"0123456789abcdef\"\n", []string{"storage.volumes"}},
+		"no etcd": {"storage", "[storage]\nsecret = \"0123456789abcdef\"\n[storage.volumes.v]\nbackend = \"posix\"\npath = \"/x\"\n",
+			[]string{"storage.etcd.endpoints"}},
 		"wrong backend":  {"storage", "[storage.volumes.v]\nbackend = \"tape\"\npath = \"/x\"\n", []string{"tape", "cephfs, posix, xfs"}},
 		"unknown field":  {"up", "[storage.volumes.v]\nbakend = \"posix\"\n", []string{"backend, path, options"}},
 		"unknown format": {"up", "[log]\nformat = \"xml\"\n", []string{"log.format"}},
@@ -215,26 +222,10 @@ func TestConfigIsCheckedAndPrinted(t *testing.T) {
 	require.Zero(t, berth(t, dir, "config", "check", "--config", file).code)
 }
 
-func TestStateDirIsLockedOnce(t *testing.T) {
-	t.Parallel()
-	dir := stateDir(t.TempDir())
-	_, running := dir.owner()
-	require.False(t, running)
-	release, err := dir.lock()
-	require.NoError(t, err)
-	pid, running := dir.owner()
-	require.True(t, running)
-	require.Equal(t, os.Getpid(), pid)
-	_, err = dir.lock()
-	require.ErrorContains(t, err, "already")
-	release()
-	_, running = dir.owner()
-	require.False(t, running)
-}
-
 func TestEveryCommandExplainsItself(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"up", "down", "status", "doctor", "admin", "manager", "config", "version", "run", "session", "agent", "image"} {
+	for _, name := range []string{"up", "down", "status", "doctor", "admin", "manager", "config", "version", "run", "session", "agent",
+		"image"} {
 		r := berth(t, t.TempDir(), name, "--help")
 		require.Zero(t, r.code, name)
 		require.Contains(t, r.stdout, "Usage:", name)

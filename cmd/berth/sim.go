@@ -131,11 +131,13 @@ func (s *simulation) read() (*sim.Workload, error) {
 		opts[key] = v
 	}
 	if s.placement != "" && !slices.Contains(scheduler.Placements(), s.placement) {
-		return nil, fault.Invalidf("the placement policy %q does not exist", s.placement).WithNext("use one of %s", strings.Join(scheduler.Placements(), ", "))
+		return nil, fault.Invalidf("the placement policy %q does not exist", s.placement).
+			WithNext("use one of %s", strings.Join(scheduler.Placements(), ", "))
 	}
 	if len(opts) > 0 || s.order != "" {
 		if s.workload != "" && len(opts) > 0 {
-			return nil, fault.Invalidf("options stand in the workload file").WithNext("leave --option out or change scheduler_opts in %s", s.workload)
+			return nil, fault.Invalidf("options stand in the workload file").
+				WithNext("leave --option out or change scheduler_opts in %s", s.workload)
 		}
 		keep := w.Group
 		if w.Group, err = scheduler.ParseGroup("sim", cmp.Or(s.order, keep.Order), opts); err != nil {
@@ -167,7 +169,8 @@ func fromFile[T any](path string, read func(io.Reader, string) (T, error)) (T, e
 
 func printReport(out io.Writer, r *sim.Report) error {
 	w := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
-	fmt.Fprintf(w, "jobs\t%d\nstarted\t%d\nended\t%d\nrefused\t%d\nwaiting\t%d\npreempted\t%d\n", r.Jobs, r.Started, r.Ended, r.Refused, r.Waiting, r.Preempted)
+	fmt.Fprintf(w, "jobs\t%d\nstarted\t%d\nended\t%d\nrefused\t%d\nwaiting\t%d\npreempted\t%d\n", r.Jobs, r.Started, r.Ended, r.Refused,
+		r.Waiting, r.Preempted)
 	fmt.Fprintf(w, "allocation\t%.2f %%\nfragmentation\t%.2f %% of what is free\n", 100*r.Allocation, 100*r.Fragmentation)
 	if len(r.Offered) > 0 {
 		fmt.Fprint(w, "\nOFFERED\tALLOCATED\tUNUSABLE OF FREE\n")

@@ -275,12 +275,13 @@ func raw(w http.ResponseWriter, r *http.Request) {
 	texts := map[string]string{
 		"two-lengths":      "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
 		"length-and-chunk": "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
-		"two-replies":      "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhelloHTTP/1.1 200 OK\r\nContent-Length: 9\r\nSet-Cookie: smuggled=1\r\n\r\npoisoned!",
-		"no-http":          "220 mail.example.org ESMTP\r\n",
-		"bad-header":       "HTTP/1.1 200 OK\r\nBad Header: 1\r\nContent-Length: 2\r\n\r\nok",
-		"switch":           "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: nobody-asked\r\n\r\n",
-		"early-hints":      "HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
-		"to-the-end":       "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nuntil the connection ends",
+		"two-replies": "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhelloHTTP/1.1 200 OK\r\nContent-Length: 9\r\n" +
+			"Set-Cookie: smuggled=1\r\n\r\npoisoned!",
+		"no-http":     "220 mail.example.org ESMTP\r\n",
+		"bad-header":  "HTTP/1.1 200 OK\r\nBad Header: 1\r\nContent-Length: 2\r\n\r\nok",
+		"switch":      "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: nobody-asked\r\n\r\n",
+		"early-hints": "HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+		"to-the-end":  "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nuntil the connection ends",
 	}
 	kind := r.URL.Query().Get("kind")
 	text, known := texts[kind]

@@ -29,8 +29,10 @@ func TestPages(t *testing.T) {
 		return r.StatusCode, string(b)
 	}
 	for path, want := range map[string]string{
-		"/": "It works", "/attack": "hostile", "/headers?a=1": `"target":"/headers?a=1"`, "/sse?n=2&every=1": "data: 2", "/slow?line=1&n=2": "line 2",
-		"/cookies?domain=x.test&name=berth-1": "berth-1=forged", "/hop": "hop", "/trailers": "", "/raw?kind=to-the-end": "until the connection ends",
+		"/": "It works", "/attack": "hostile", "/headers?a=1": `"target":"/headers?a=1"`, "/sse?n=2&every=1": "data: 2",
+		"/slow?line=1&n=2":                    "line 2",
+		"/cookies?domain=x.test&name=berth-1": "berth-1=forged", "/hop": "hop", "/trailers": "",
+		"/raw?kind=to-the-end": "until the connection ends",
 	} {
 		code, text := get(path)
 		require.Equal(t, 200, code, path)

@@ -1,9 +1,9 @@
-// Package agent is the role that runs on every worker host: it keeps the kernels that
-// the manager wants on this host, and reports what is true of them and of the host.
+// Package agent is the role that runs on every worker host: it runs the kernels that the manager assigns to this host, and
+// reports their state and the state of the host.
 //
-// It wires its parts and holds no logic of its own: package keeper makes kernels so, link
-// speaks to the manager, stream serves terminals and logs, meter measures, ledger remembers,
-// scratch keeps the directories and runtime runs containers. cmd/berth makes an Agent, also for `berth up`.
+// It connects its parts and has little logic of its own. Package keeper creates and ends kernels, device finds and measures
+// devices, host holds files and folders of kernels, runtime runs containers, link speaks to the manager, stream serves
+// terminals and logs, data the connections to apps, meter takes samples and ledger records what must survive a restart.
 package agent
 
 import (
@@ -21,6 +21,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"berth.dev/berth/internal/agent/data"
+	"berth.dev/berth/internal/agent/device"
+	"berth.dev/berth/internal/agent/host/local"
 	"berth.dev/berth/internal/agent/keeper"
 	"berth.dev/berth/internal/agent/ledger"
 	"berth.dev/berth/internal/agent/link"
@@ -30,7 +32,6 @@ import (
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/scratch"
 	"berth.dev/berth/internal/agent/stream"
-	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
@@ -47,8 +48,8 @@ type Deps struct {
 	Clock      chassis.Clock // nil means the real one
 	// Registry takes the agent's metrics; nil keeps none.
 	Registry prometheus.Registerer
-	// Devices replace those found on this host; nil finds them.
-	Devices []alloc.Device
+	// Drivers replace those of this host's devices; nil means cores, memory and what the configuration names.
+	Drivers []device.Driver
 	// Times change the keeper's deadlines; zero values mean the defaults.
 	Times keeper.Times
 	// Before is called before every step of a kernel; tests stop the agent there. Nil otherwise.
@@ -86,10 +87,9 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if c.StateDir, err = filepath.Abs(c.StateDir); err != nil {
 		return nil, fmt.Errorf("find the state directory: %w", err)
 	}
-	if d.Devices == nil {
-		if d.Devices, err = Devices(c); err != nil {
-			return nil, err
-		}
+	devices, err := inventory(c, d)
+	if err != nil {
+		return nil, err
 	}
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("open the agent's state: %w", err)
@@ -118,25 +118,29 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		dial = r.DialRunner
 	}
 	a.runners = runners.New(dial)
-	a.facts = newFacts(d.Runtime, d.Clock, d.Devices)
+	a.facts = newFacts(d.Runtime, d.Clock, d.Log, devices)
 	a.keeper, err = keeper.New(keeper.Options{
-		Agent: cluster.AgentID(c.ID), Scope: c.Scope(), Runtime: d.Runtime, Ledger: a.ledger, Scratch: a.scratch, Mounts: a.mounts, Runners: a.runners,
-		Log: d.Log, Clock: d.Clock, RunnerPath: d.RunnerPath, LogDir: filepath.Join(c.StateDir, "logs"), CacheDir: filepath.Join(c.StateDir, "images"), UID: c.UID, GID: c.GID,
-		Devices: func() []alloc.Device { return d.Devices }, OnPull: a.facts.look, Times: d.Times,
+		Agent: cluster.AgentID(c.ID), Scope: c.Scope(), Runtime: d.Runtime, Ledger: a.ledger, Devices: devices,
+		Host: &local.Host{Scratch: a.scratch, Mounts: a.mounts, Runners: a.runners, RunnerPath: d.RunnerPath},
+		Log:  d.Log, Clock: d.Clock, LogDir: filepath.Join(c.StateDir, "logs"), CacheDir: filepath.Join(c.StateDir, "images"),
+		UID: c.UID, GID: c.GID, OnPull: a.facts.look, Times: d.Times,
 		MaxCreating: c.MaxCreating, LogLevel: c.RunnerLogLevel, Before: d.Before,
 	})
 	if err != nil {
 		return nil, err
 	}
-	a.facts.fenced, a.facts.seen, a.facts.mounts = a.keeper.Fenced, a.keeper.Prune, a.mounts
-	a.meter = meter.New(d.Runtime, a.keeper.Running, d.Clock, c.SampleInterval)
+	a.facts.fenced, a.facts.seen, a.facts.mounts, a.facts.interval = a.keeper.Fenced, a.keeper.Prune, a.mounts, c.DeviceInterval
+	a.meter = meter.New(d.Runtime, devices, a.keeper.Running, d.Clock, c.SampleInterval)
 	handler := stream.New(stream.Options{
 		Find: a.keeper.Find, LogTail: a.keeper.LogTail, Runtime: d.Runtime, Runners: a.runners, Log: d.Log,
 		Stats: a.meter.Stats, OnCommit: a.facts.look,
 	})
 	a.link, err = link.New(link.Options{
 		Managers: c.managers(), Dir: filepath.Join(c.StateDir, "node"),
-		Hello: cluster.NodeHello{Agent: cluster.AgentID(c.ID), BootID: chassis.BootID(), Version: chassis.Build().Version, ResourceGroup: c.ResourceGroup, Region: c.Region},
+		Hello: cluster.NodeHello{
+			Agent: cluster.AgentID(c.ID), BootID: chassis.BootID(), Version: chassis.Build().Version,
+			ResourceGroup: c.ResourceGroup, Region: c.Region,
+		},
 		Token: c.token, Keeper: a.keeper, Ledger: a.ledger, Meter: a.meter, Facts: a.facts.get, NewFacts: a.facts.changed,
 		Handler: handler, Act: a.act, Log: d.Log, Clock: d.Clock,
 	})
@@ -152,6 +156,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		chassis.NewService("agent-state", chassis.Hooks{Stop: func(context.Context) error { return a.close() }}),
 		chassis.NewService("agent-facts", chassis.Hooks{Start: a.facts.start, Run: a.facts.run}).After("agent-data"),
 		chassis.NewService("agent-keeper", chassis.Hooks{Run: a.keeper.Run}).After("agent-state"),
+		chassis.NewService("agent-devices", chassis.Hooks{Run: a.facts.watchDevices}).After("agent-facts"),
 		a.data.Service("agent-data").After("agent-keeper"),
 		chassis.NewService("agent-mounts", chassis.Hooks{Run: a.probeMounts}).After("agent-state"),
 		chassis.NewService("agent-meter", chassis.Hooks{Run: a.meter.Run}).After("agent-keeper"),
@@ -160,6 +165,28 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		a.local().After("agent-keeper"),
 	}
 	return a, nil
+}
+
+// inventory looks for this host's devices. An agent that does not know its host takes no kernels: it does not start.
+func inventory(c Config, d Deps) (*device.Inventory, error) {
+	found := d.Drivers
+	if found == nil {
+		var err error
+		if found, err = drivers(c, d.Clock); err != nil {
+			return nil, err
+		}
+		if c.MockDevices != "" {
+			d.Log.Warn("this agent offers devices that do not exist", "file", c.MockDevices)
+		}
+	}
+	v, err := device.NewInventory(found...)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := v.Refresh(context.Background()); err != nil {
+		return nil, err
+	}
+	return v, nil
 }
 
 // Services are the agent's parts, to be run in one group.
@@ -177,10 +204,10 @@ func (a *Agent) Ready(context.Context) error {
 	return nil
 }
 
-// probeEvery is the time between two looks whether volumes answer.
+// probeEvery is the time between two checks whether volumes answer.
 const probeEvery = 10 * time.Second
 
-// probeMounts looks whether volumes answer and makes every change of that known.
+// probeMounts checks regularly whether volumes answer; a change is reported with the facts.
 func (a *Agent) probeMounts(ctx context.Context) error {
 	tick := a.d.Clock.NewTicker(probeEvery)
 	defer tick.Stop()
@@ -230,7 +257,7 @@ func (a *Agent) act(_ context.Context, verb string, _ []byte) ([]byte, error) {
 	return nil, fault.Invalidf("this agent knows no action %q", verb).WithNext("update the agent")
 }
 
-// local serves doctor on a socket that only the agent's own user may open.
+// local serves `berth doctor` on a unix socket that only the user of this process may open.
 func (a *Agent) local() *chassis.Service {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /findings", func(w http.ResponseWriter, r *http.Request) {

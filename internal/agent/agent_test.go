@@ -21,10 +21,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/agent"
+	"berth.dev/berth/internal/agent/device"
+	"berth.dev/berth/internal/agent/device/devicetest"
 	"berth.dev/berth/internal/agent/keeper"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/runtime/fake"
-	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
@@ -62,7 +63,8 @@ type manager struct {
 
 func newManager(t testing.TB) *manager {
 	m := &manager{t: t, vault: map[string][]byte{}, desired: map[cluster.KernelID]cluster.DesiredKernel{},
-		seen: map[cluster.KernelID]cluster.KernelObservation{}, missing: map[cluster.KernelID]int{}, acked: map[cluster.KernelID]int64{}, news: make(chan struct{})}
+		seen: map[cluster.KernelID]cluster.KernelObservation{}, missing: map[cluster.KernelID]int{}, acked: map[cluster.KernelID]int64{},
+		news: make(chan struct{})}
 	m.cfg = agentlink.DefaultConfig()
 	m.cfg.Listen, m.cfg.Heartbeat, m.cfg.Lease = "127.0.0.1:0", 200*time.Millisecond, 2*time.Second
 	m.cfg.JoinTokenFile = filepath.Join(t.TempDir(), "join.token")
@@ -73,8 +75,8 @@ func newManager(t testing.TB) *manager {
 
 func (m *manager) start() {
 	var err error
-	m.link, err = agentlink.New(m.cfg, agentlink.Deps{ClusterID: "c1", Sink: m, Vault: m, Live: m, Clock: chassis.RealClock(), Random: rand.Reader,
-		Log: slog.New(slog.DiscardHandler)})
+	m.link, err = agentlink.New(m.cfg, agentlink.Deps{ClusterID: "c1", Sink: m, Vault: m, Live: m, Clock: chassis.RealClock(),
+		Random: rand.Reader, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(m.t, err)
 	m.svc = m.link.Service("agentlink")
 	require.NoError(m.t, m.svc.Start(context.Background()))
@@ -176,7 +178,9 @@ func (m *manager) UpdateFacts(_ context.Context, _ cluster.AgentID, _ int64, f c
 	return nil
 }
 
-func (m *manager) Observe(_ context.Context, _ cluster.AgentID, _ int64, full, seen bool, list []cluster.KernelObservation) (acked []cluster.Tombstone, _ error) {
+func (m *manager) Observe(
+	_ context.Context, _ cluster.AgentID, _ int64, full, seen bool, list []cluster.KernelObservation,
+) (acked []cluster.Tombstone, _ error) {
 	m.change(func() {
 		present := map[cluster.KernelID]bool{}
 		for _, o := range list {
@@ -243,17 +247,21 @@ type host struct {
 	times  keeper.Times
 	clock  chassis.Clock
 	wrap   func(runtime.Runtime) runtime.Runtime
+	// drivers are those of other devices than cores and memory.
+	drivers []device.Driver
 }
 
 func newHost(t testing.TB, m *manager) *host {
-	h := &host{t: t, cfg: agent.DefaultConfig(), engine: fake.NewEngine(fake.Options{}), cores: 8, log: slog.New(slog.DiscardHandler), times: keeper.Times{Sweep: 50 * time.Millisecond}}
+	h := &host{t: t, cfg: agent.DefaultConfig(), engine: fake.NewEngine(fake.Options{}), cores: 8, log: slog.New(slog.DiscardHandler),
+		times: keeper.Times{Sweep: 50 * time.Millisecond}}
 	if testing.Verbose() {
 		h.log = slog.New(slog.NewTextHandler(t.Output(), nil))
 	}
 	h.cfg.ID, h.cfg.StateDir, h.cfg.JoinTokenFile, h.cfg.Manager = "i-test", t.TempDir(), m.cfg.JoinTokenFile, m.cfg.Listen
 	h.cfg.SampleInterval, h.cfg.MinFree = 100*time.Millisecond, 0
 	h.cfg.DataListen = "off" // managers of these tests come back on the port they had, which another listener might get
-	h.engine.AddImage(runtime.Image{References: []string{image}, Labels: map[string]string{"x": "y"}}, map[string][]byte{"/etc/passwd": []byte("root:x:0:0::/root:/bin/sh\n")})
+	h.engine.AddImage(runtime.Image{References: []string{image}, Labels: map[string]string{"x": "y"}},
+		map[string][]byte{"/etc/passwd": []byte("root:x:0:0::/root:/bin/sh\n")})
 	t.Cleanup(h.engine.Close)
 	t.Cleanup(h.stop)
 	return h
@@ -261,19 +269,14 @@ func newHost(t testing.TB, m *manager) *host {
 
 func (h *host) start() {
 	h.t.Helper()
-	var devices []alloc.Device
-	for i := range h.cores {
-		devices = append(devices, alloc.Device{Slot: cluster.SlotCPU, ID: fmt.Sprint(i), NUMA: -1, Capacity: cluster.Whole(1), Healthy: true})
-	}
-	devices = append(devices, alloc.Device{Slot: cluster.SlotMem, ID: "root", NUMA: -1, Capacity: cluster.Whole(4 << 40), Healthy: true})
 	var err error
 	var rt runtime.Runtime = h.engine.Runtime(h.cfg.Scope(), cluster.AgentID(h.cfg.ID))
 	if h.wrap != nil {
 		rt = h.wrap(rt)
 	}
 	h.agent, err = agent.New(h.cfg, agent.Deps{
-		Runtime: rt, RunnerPath: "/nonexistent/runner", Log: h.log, Devices: devices, Clock: h.clock,
-		Times: h.times,
+		Runtime: rt, RunnerPath: "/nonexistent/runner", Log: h.log, Clock: h.clock, Times: h.times,
+		Drivers: append(devicetest.Host(h.cores, 4<<40), h.drivers...),
 	})
 	require.NoError(h.t, err)
 	h.group, err = chassis.NewGroup(h.log, h.agent.Services()...)
@@ -303,7 +306,8 @@ func desired(i int) cluster.DesiredKernel {
 }
 
 func stopped(i int) cluster.DesiredKernel {
-	return cluster.DesiredKernel{Kernel: kernelID(i), Session: "11111111-0000-4000-8000-000000000000", Generation: 1, Stop: true, StopReason: cluster.ReasonUserRequested}
+	return cluster.DesiredKernel{Kernel: kernelID(i), Session: "11111111-0000-4000-8000-000000000000", Generation: 1, Stop: true,
+		StopReason: cluster.ReasonUserRequested}
 }
 
 // to carries requests to the agent as the manager does.
@@ -570,7 +574,8 @@ func TestStreams(t *testing.T) {
 		}
 		require.NoError(t, s.Close())
 	}
-	require.Eventually(t, func() bool { return echo.ended.Load() == 3 }, 10*time.Second, 5*time.Millisecond, "the runner sees that the callers left")
+	require.Eventually(t, func() bool { return echo.ended.Load() == 3 }, 10*time.Second, 5*time.Millisecond,
+		"the runner sees that the callers left")
 	require.Equal(t, "/echo?x=%2F", echo.uri.Load())
 	require.Equal(t, "kept", echo.mine.Load())
 	require.NotEqual(t, "Bearer mine", echo.auth.Load(), "the agent adds the token, whatever the caller says")

@@ -44,12 +44,16 @@ type Config struct {
 	// CPUOvercommit is how many sessions' cores one core of the host stands for; 1 gives every
 	// session cores of its own. Memory is never overcommitted.
 	CPUOvercommit int
+	// MockDevices is a TOML file that describes accelerators which do not exist, for tests and demonstrations; "" means none.
+	MockDevices string
 	// MinFree is how much of the scratch disk must be free for a kernel to be created.
 	MinFree Bytes
 	// UID and GID are the session's user inside containers when the manager names none.
 	UID, GID int
 	// SampleInterval is the time between two metrics samples.
 	SampleInterval time.Duration
+	// DeviceInterval is the time between two looks for devices.
+	DeviceInterval time.Duration
 	// MaxCreating bounds how many kernels are created at the same time.
 	MaxCreating int
 	// RunnerLogLevel is debug, info, warn or error.
@@ -90,7 +94,7 @@ func DefaultConfig() Config {
 	return Config{
 		ID: ("i-" + host)[:min(64, len(host)+2)], Manager: "127.0.0.1:8082", StateDir: "/var/lib/berth/agent",
 		ReservedMem: -1, CPUOvercommit: 1, MinFree: 256 << 20, UID: 9001, GID: 9001,
-		SampleInterval: 5 * time.Second, MaxCreating: 16, RunnerLogLevel: "warn",
+		SampleInterval: 5 * time.Second, DeviceInterval: 10 * time.Second, MaxCreating: 16, RunnerLogLevel: "warn",
 		DataListen: ":0",
 	}
 }
@@ -108,11 +112,13 @@ var validID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 // Validate reports the first value that cannot be used.
 func (c Config) Validate() error {
 	if !validID.MatchString(c.ID) {
-		return fault.Invalidf("agent id %q cannot be used", c.ID).WithNext("use up to 64 letters, digits, '-', '_' and '.', beginning with a letter or digit")
+		return fault.Invalidf("agent id %q cannot be used", c.ID).
+			WithNext("use up to 64 letters, digits, '-', '_' and '.', beginning with a letter or digit")
 	}
 	for _, addr := range c.managers() {
 		if _, _, err := net.SplitHostPort(addr); err != nil {
-			return fault.Invalidf("the manager's address %q cannot be used", addr).WithCause(err).WithNext("write host:port, for example 10.0.0.1:8082")
+			return fault.Invalidf("the manager's address %q cannot be used", addr).WithCause(err).
+				WithNext("write host:port, for example 10.0.0.1:8082")
 		}
 	}
 	if c.StateDir == "" {
@@ -130,15 +136,20 @@ func (c Config) Validate() error {
 	if c.SampleInterval < 100*time.Millisecond {
 		return fault.Invalidf("a sample every %s is too often", c.SampleInterval).WithNext("set agent.sample_interval to 1s or more")
 	}
+	if c.DeviceInterval < 10*time.Millisecond {
+		return fault.Invalidf("looking for devices every %s is too often", c.DeviceInterval).WithNext("set agent.device_interval to 1s or more")
+	}
 	if c.MaxCreating < 1 {
 		return fault.Invalidf("agent.max_creating is %d", c.MaxCreating).WithNext("set it to 1 or more")
 	}
 	if c.DataListen != "" && c.DataListen != data.Off {
 		if _, _, err := net.SplitHostPort(c.DataListen); err != nil {
-			return fault.Invalidf("agent.data_listen is %q", c.DataListen).WithCause(err).WithNext("write host:port, for example 10.0.0.2:6010, or %q", data.Off)
+			return fault.Invalidf("agent.data_listen is %q", c.DataListen).WithCause(err).
+				WithNext("write host:port, for example 10.0.0.2:6010, or %q", data.Off)
 		}
 	}
-	if _, port, err := net.SplitHostPort(c.DataAdvertise); err == nil && (port == "" || port == "0") || strings.ContainsAny(c.DataAdvertise, "/ ") {
+	if _, port, err := net.SplitHostPort(c.DataAdvertise); err == nil && (port == "" || port == "0") ||
+		strings.ContainsAny(c.DataAdvertise, "/ ") {
 		return fault.Invalidf("agent.data_advertise is %q", c.DataAdvertise).WithNext("write a host, or host:port as app proxies reach it")
 	}
 	for host, path := range c.Volumes {
@@ -146,7 +157,8 @@ func (c Config) Validate() error {
 			return fmt.Errorf("read agent.volumes: %w", err)
 		}
 		if !filepath.IsAbs(path) {
-			return fault.Invalidf("the path %q of volume %s is not absolute", path, host).WithNext("set agent.volumes.%q to where the volume is mounted on this node", host)
+			return fault.Invalidf("the path %q of volume %s is not absolute", path, host).
+				WithNext("set agent.volumes.%q to where the volume is mounted on this node", host)
 		}
 	}
 	switch c.RunnerLogLevel {

@@ -32,7 +32,8 @@ func (m *manager) appProxy() *membership.Member {
 	m.t.Helper()
 	token, err := m.link.JoinToken(m.t.Context())
 	require.NoError(m.t, err)
-	p, err := membership.Open(membership.Options{Dir: filepath.Join(m.t.TempDir(), "node"), Name: proxy.NamePrefix + "web", Log: slog.New(slog.DiscardHandler),
+	p, err := membership.Open(membership.Options{Dir: filepath.Join(m.t.TempDir(), "node"), Name: proxy.NamePrefix + "web",
+		Log:   slog.New(slog.DiscardHandler),
 		Clock: chassis.RealClock(), Token: func() (chassis.Secret, error) { return chassis.NewSecret(token.String()), nil }})
 	require.NoError(m.t, err)
 	require.NoError(m.t, p.EnsureJoined(m.t.Context(), m.cfg.Listen))
@@ -51,7 +52,8 @@ func (m *manager) dialApp(member *membership.Member, local bool, id cluster.Kern
 	d := agents.New(agents.Options{Member: member, BootID: boot, Log: slog.New(slog.DiscardHandler), Clock: chassis.RealClock()})
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	conn, err := d.Dial(ctx, circuit.New(proxy.Circuit{ID: "c", Name: "sess", Kernel: id, Target: port, Agent: at}))
+	target := proxy.Target{Kernel: id, Port: port, Agent: at, Weight: 1}
+	conn, err := d.Dial(ctx, circuit.New(proxy.Circuit{ID: "c", Name: "sess", Targets: []proxy.Target{target}}), target)
 	if err == nil {
 		m.t.Cleanup(func() { _ = conn.Close() })
 		require.NoError(m.t, conn.SetDeadline(time.Now().Add(30*time.Second)))
@@ -194,7 +196,8 @@ func TestHandedOverConnectionsOutliveTheAgent(t *testing.T) {
 	require.NoError(t, err)
 	say(again)
 	say(c)
-	require.Zero(t, peek(m, func() int { return m.wayless }), "an agent that comes back tells the way to its apps at once, whatever its engine does")
+	require.Zero(t, peek(m, func() int { return m.wayless }),
+		"an agent that comes back tells the way to its apps at once, whatever its engine does")
 }
 
 // TestRealApp reaches a web server in a real container on all three ways, across a restart of the agent.
@@ -218,7 +221,8 @@ server = """import http.server, os; os.chdir('/tmp')
 h = http.server.SimpleHTTPRequestHandler
 h.protocol_version = 'HTTP/1.1'
 http.server.ThreadingHTTPServer(('127.0.0.1', 8000), h).serve_forever()"""
-p = subprocess.Popen(['python3', '-c', server], start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)`}
+p = subprocess.Popen(['python3', '-c', server], start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+	stderr=subprocess.DEVNULL)`}
 	for {
 		res, err := m.runner(id).Step(t.Context(), "r1", req)
 		require.NoError(t, err)

@@ -87,12 +87,14 @@ func TestFoldersOnTheRealEngine(t *testing.T) {
 		d := onDocker(20 + i)
 		d.Spec.UID, d.Spec.GID = uid, uid
 		d.Spec.Mounts = []cluster.FolderMount{
-			v.at("/home/work/data", ".", cluster.ReadWrite), v.at("/home/work/deep/look", ".", cluster.ReadOnly), v.at("/inner", "sub/inner", cluster.ReadWriteDelete),
+			v.at("/home/work/data", ".", cluster.ReadWrite), v.at("/home/work/deep/look", ".", cluster.ReadOnly),
+			v.at("/inner", "sub/inner", cluster.ReadWriteDelete),
 		}
 		m.want(d)
 		m.until("it runs", func() bool { return m.phase(id) >= cluster.PhaseRunning })
 		require.Equal(t, cluster.PhaseRunning, m.of(id).Phase, "%+v", m.of(id))
-		out, code := shell(t, m, id, "id -u; cat data/sub/inner/file; stat -c %u:%g data/sub; umask 022; echo $$ > data/new-$(id -u) && mkdir -p data/dir-$(id -u) && stat -c %u:%g data/new-$(id -u)")
+		out, code := shell(t, m, id, "id -u; cat data/sub/inner/file; stat -c %u:%g data/sub; "+
+			"umask 022; echo $$ > data/new-$(id -u) && mkdir -p data/dir-$(id -u) && stat -c %u:%g data/new-$(id -u)")
 		require.Zero(t, code, out)
 		own := fmt.Sprintf("%d:%d", uid, uid)
 		require.Equal(t, fmt.Sprintf("%d\nfrom outside\n%s\n%s", uid, own, own), out)
@@ -101,7 +103,8 @@ func TestFoldersOnTheRealEngine(t *testing.T) {
 		out, code = shell(t, m, id, "echo x > deep/look/sub/nope")
 		require.NotZero(t, code)
 		require.Contains(t, out, "Read-only file system")
-		out, code = shell(t, m, id, "touch deep/mine && stat -c %u deep && cat /inner/file && rm /inner/file && echo 'from outside' > /inner/file && echo $BACKENDAI_PERSISTENT_PATHS")
+		out, code = shell(t, m, id, "touch deep/mine && stat -c %u deep && cat /inner/file"+
+			" && rm /inner/file && echo 'from outside' > /inner/file && echo $BACKENDAI_PERSISTENT_PATHS")
 		require.Zero(t, code, out)
 		require.Equal(t, fmt.Sprintf("%d\nfrom outside\n/home/work/data:/home/work/deep/look:/inner", uid), out)
 

@@ -15,17 +15,16 @@ import (
 
 	"berth.dev/berth/internal/agent"
 	"berth.dev/berth/internal/agent/runtime/docker"
+	"berth.dev/berth/internal/agent/runtime/testimage"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/wire/run"
 )
 
-// newDockerHost is a host with the real engine and the real runner; the test is skipped where
-// there is no engine or no image.
+// newDockerHost is a host with the real engine and the real runner. The test is skipped unless BERTH_TEST_ENGINE=1 says that
+// there is an engine, and where it lacks the image.
 func newDockerHost(t *testing.T, m *manager) *host {
-	if testing.Short() {
-		t.Skip("starts containers")
-	}
+	testimage.Engine(t)
 	h := newHost(t, m)
 	probe, err := docker.New(docker.Config{Cluster: "probe", Agent: "probe"}, h.log)
 	require.NoError(t, err)
@@ -33,7 +32,7 @@ func newDockerHost(t *testing.T, m *manager) *host {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	if _, err := probe.Image(ctx, dockerImage); err != nil {
-		t.Skipf("needs an engine with %s: %v", dockerImage, err)
+		t.Skipf("SKIPPED: needs the image %s; make images builds it: %v", dockerImage, err)
 	}
 	runner := filepath.Join(t.TempDir(), "runner")
 	build := exec.Command("go", "build", "-o", runner, "berth.dev/berth/cmd/berth-runner")

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	goruntime "runtime"
@@ -12,8 +13,10 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/agent/data"
+	"berth.dev/berth/internal/agent/device"
 	"berth.dev/berth/internal/agent/device/cpu"
 	"berth.dev/berth/internal/agent/device/mem"
+	"berth.dev/berth/internal/agent/device/mock"
 	"berth.dev/berth/internal/agent/link"
 	"berth.dev/berth/internal/agent/mount"
 	"berth.dev/berth/internal/agent/runtime"
@@ -22,15 +25,18 @@ import (
 	"berth.dev/berth/internal/cluster"
 )
 
-// facts keeps what is true of this node and tells when it changes.
+// facts holds the description of this node that is sent to the manager, and signals when it changes.
 type facts struct {
 	rt      runtime.Runtime
 	clock   chassis.Clock
-	devices []alloc.Device
-	fenced  func() []cluster.KernelID
-	seen    func([]runtime.Image)
-	mounts  *mount.Mounts
-	data    *data.Port
+	devices *device.Inventory
+	// interval is the time between two looks for devices.
+	interval time.Duration
+	log      *slog.Logger
+	fenced   func() []cluster.KernelID
+	seen     func([]runtime.Image)
+	mounts   *mount.Mounts
+	data     *data.Port
 
 	mu      sync.Mutex
 	now     link.Facts
@@ -39,48 +45,48 @@ type facts struct {
 	rescan  chan struct{}
 }
 
-// Devices finds the cores and the memory of this host.
-func Devices(c Config) ([]alloc.Device, error) {
+// drivers are the device drivers of this host.
+func drivers(c Config, clock chassis.Clock) ([]device.Driver, error) {
 	sys, proc := os.DirFS("/sys"), os.DirFS("/proc")
-	cores, err := cpu.Devices(sys, c.ReservedCPU)
-	if err != nil {
-		return nil, err
+	out := []device.Driver{
+		cpu.New(cpu.Options{Sys: sys, Proc: proc, Reserved: c.ReservedCPU, Overcommit: c.CPUOvercommit}),
+		mem.New(mem.Options{Sys: sys, Proc: proc, Reserved: int64(c.ReservedMem)}),
 	}
-	for i := range cores {
-		cores[i].Capacity *= cluster.Amount(max(1, c.CPUOvercommit))
-	}
-	reserved := int64(c.ReservedMem)
-	if reserved < 0 {
-		info, err := mem.Info(proc)
+	if c.MockDevices != "" {
+		machine, err := mock.Read(c.MockDevices)
 		if err != nil {
 			return nil, err
 		}
-		reserved = min(info["MemTotal"]/10, 512<<20)
+		d, err := mock.New(machine, clock.Now)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, d)
 	}
-	memory, err := mem.Devices(sys, proc, reserved)
-	if err != nil {
-		return nil, err
-	}
-	return append(cores, memory...), nil
+	return out, nil
 }
 
-func newFacts(rt runtime.Runtime, clock chassis.Clock, devices []alloc.Device) *facts {
-	f := &facts{rt: rt, clock: clock, devices: devices, changed: make(chan struct{}, 1), rescan: make(chan struct{}, 1)}
+func newFacts(rt runtime.Runtime, clock chassis.Clock, log *slog.Logger, devices *device.Inventory) *facts {
+	f := &facts{rt: rt, clock: clock, log: log, devices: devices, changed: make(chan struct{}, 1), rescan: make(chan struct{}, 1)}
 	host, _ := os.Hostname() // only shown
-	f.now = link.Facts{Devices: devices, NodeFacts: cluster.NodeFacts{
-		Architecture: architecture(goruntime.GOARCH), Hostname: host, Capacity: cluster.Slots{},
-		SlotKinds:   map[cluster.SlotName]cluster.SlotKind{cluster.SlotCPU: cluster.SlotCount, cluster.SlotMem: cluster.SlotBytes},
+	f.now = link.Facts{NodeFacts: cluster.NodeFacts{
+		Architecture: architecture(goruntime.GOARCH), Hostname: host, SlotKinds: devices.Kinds(),
 		EngineError: "the container engine has not answered yet", Revision: clock.Now().UnixMilli(),
 	}}
+	f.now.Devices, f.now.Capacity = f.found()
+	return f
+}
+
+// found returns all devices, and per slot the sum of the capacities of the healthy ones.
+func (f *facts) found() ([]alloc.Device, cluster.Slots) {
+	devices, capacity := f.devices.Allocatable(), cluster.Slots{}
 	for _, d := range devices {
+		capacity[d.Slot] += 0 // a slot of which every device is broken is reported with zero
 		if d.Healthy {
-			f.now.Capacity[d.Slot] += d.Capacity
-		}
-		if _, ok := f.now.SlotKinds[d.Slot]; !ok {
-			f.now.SlotKinds[d.Slot] = cluster.SlotCount
+			capacity[d.Slot] += d.Capacity
 		}
 	}
-	return f
+	return devices, capacity
 }
 
 // architecture gives the wire's name of a Go architecture.
@@ -100,7 +106,7 @@ func (f *facts) get() link.Facts {
 	return f.now
 }
 
-// look makes the next look at engine and images happen at once.
+// look starts the next scan at once.
 func (f *facts) look() {
 	select {
 	case f.rescan <- struct{}{}:
@@ -113,7 +119,34 @@ const (
 	lookSick = 2 * time.Second
 )
 
-// run looks at the engine until ctx ends: seldom while it is well, often while it is not.
+// watchDevices discovers devices at an interval until ctx ends, and starts a scan when something has changed. From then on
+// a broken or vanished device is given to no other kernel. Kernels that hold it keep it.
+func (f *facts) watchDevices(ctx context.Context) error {
+	tick := f.clock.NewTicker(f.interval)
+	defer tick.Stop()
+	failing := false
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C():
+		}
+		changed, err := f.devices.Refresh(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if (err != nil) != failing {
+			failing = err != nil
+			f.log.Warn("the devices of this host were looked for", "failing", failing, "err", err)
+		}
+		if changed {
+			f.log.Info("the devices of this host have changed", "warnings", f.devices.Warnings())
+			f.look()
+		}
+	}
+}
+
+// run scans until ctx ends: once a minute while the engine answers, every two seconds while it does not.
 func (f *facts) run(ctx context.Context) error {
 	for {
 		wait := lookSick
@@ -133,8 +166,8 @@ func (f *facts) run(ctx context.Context) error {
 	}
 }
 
-// start says how apps are reached before anything else is known: an agent that comes back to an engine that hangs still leads
-// to the apps that run.
+// start fills in the addresses of the data port before the first scan: after a restart of the agent the apps of running
+// kernels are reachable even if the engine hangs.
 func (f *facts) start(ctx context.Context) error {
 	address, socket := f.ways(ctx)
 	f.mu.Lock()
@@ -150,7 +183,7 @@ func (f *facts) ways(ctx context.Context) (address, socket string) {
 	return f.data.Address(ctx), f.data.Socket()
 }
 
-// scan asks the engine; it reports whether the engine answered.
+// scan collects the facts anew and reports whether the engine answered.
 func (f *facts) scan(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -162,9 +195,11 @@ func (f *facts) scan(ctx context.Context) bool {
 		}
 	}
 	address, socket := f.ways(ctx)
+	devices, capacity := f.found()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	next := f.now
+	next.Devices, next.Capacity = devices, capacity
 	if err != nil {
 		next.EngineOK, next.EngineError = false, err.Error()
 	} else {
@@ -176,7 +211,7 @@ func (f *facts) scan(ctx context.Context) bool {
 		f.engine = info.Warnings
 		next.Images = imagesOf(images)
 	}
-	next.Warnings = slices.Clone(f.engine)
+	next.Warnings = append(slices.Clone(f.engine), f.devices.Warnings()...)
 	for _, id := range f.fenced() {
 		next.Warnings = append(next.Warnings, fmt.Sprintf("the container of kernel %s cannot be removed", id))
 	}
@@ -199,16 +234,23 @@ func imagesOf(images []runtime.Image) []cluster.NodeImage {
 	var out []cluster.NodeImage
 	for _, img := range images {
 		for _, ref := range img.References {
-			out = append(out, cluster.NodeImage{Reference: ref, Digest: img.ID, Architecture: img.Architecture, SizeBytes: img.SizeBytes, Labels: img.Labels})
+			out = append(out, cluster.NodeImage{Reference: ref, Digest: img.ID, Architecture: img.Architecture, SizeBytes: img.SizeBytes,
+				Labels: img.Labels})
 		}
 	}
 	slices.SortFunc(out, func(a, b cluster.NodeImage) int { return strings.Compare(a.Reference, b.Reference) })
 	return out
 }
 
+// sameFacts compares what scan may change.
 func sameFacts(a, b link.Facts) bool {
-	return a.EngineOK == b.EngineOK && a.DataAddress == b.DataAddress && a.DataSocket == b.DataSocket && a.EngineError == b.EngineError && a.Engine == b.Engine && a.Architecture == b.Architecture &&
-		slices.Equal(a.Warnings, b.Warnings) && slices.Equal(a.HungVolumes, b.HungVolumes) && slices.EqualFunc(a.Images, b.Images, func(x, y cluster.NodeImage) bool {
-		return x.Reference == y.Reference && x.Digest == y.Digest && x.SizeBytes == y.SizeBytes && x.Architecture == y.Architecture && maps.Equal(x.Labels, y.Labels)
-	})
+	sameImage := func(x, y cluster.NodeImage) bool {
+		return x.Reference == y.Reference && x.Digest == y.Digest && x.SizeBytes == y.SizeBytes && x.Architecture == y.Architecture &&
+			maps.Equal(x.Labels, y.Labels)
+	}
+	sameDevice := func(x, y alloc.Device) bool { return device.Device{Device: x}.Equal(device.Device{Device: y}) }
+	return a.EngineOK == b.EngineOK && a.EngineError == b.EngineError && a.Engine == b.Engine && a.Architecture == b.Architecture &&
+		a.DataAddress == b.DataAddress && a.DataSocket == b.DataSocket && maps.Equal(a.Capacity, b.Capacity) &&
+		slices.Equal(a.Warnings, b.Warnings) && slices.Equal(a.HungVolumes, b.HungVolumes) &&
+		slices.EqualFunc(a.Devices, b.Devices, sameDevice) && slices.EqualFunc(a.Images, b.Images, sameImage)
 }

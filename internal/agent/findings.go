@@ -94,7 +94,8 @@ func findings(ctx context.Context, c Config, rt runtime.Runtime, l *ledger.Ledge
 			records[r.Kernel] = r
 		}
 		for _, id := range l.Broken() {
-			out = append(out, Finding{Kind: "ledger", Object: id, Problem: "this record cannot be read", Next: "start the agent; it adopts the container by its labels"})
+			out = append(out, Finding{Kind: "ledger", Object: id, Problem: "this record cannot be read",
+				Next: "start the agent; it adopts the container by its labels"})
 		}
 	}
 	containers := map[cluster.KernelID]bool{}
@@ -108,11 +109,14 @@ func findings(ctx context.Context, c Config, rt runtime.Runtime, l *ledger.Ledge
 			containers[id] = true
 			switch r := records[id]; {
 			case r == nil:
-				out = append(out, Finding{Kind: "container", Object: o.ID, Kernel: id, Problem: "no record owns this container", Next: "start the agent; it removes it after two looks"})
+				out = append(out, Finding{Kind: "container", Object: o.ID, Kernel: id, Problem: "no record owns this container",
+					Next: "start the agent; it removes it after two looks"})
 			case r.Fenced:
-				out = append(out, Finding{Kind: "container", Object: o.ID, Kernel: id, Problem: "it could not be removed when its kernel ended", Next: "look at the engine's log; the agent tries again"})
+				out = append(out, Finding{Kind: "container", Object: o.ID, Kernel: id, Problem: "it could not be removed when its kernel ended",
+					Next: "look at the engine's log; the agent tries again"})
 			case r.Final != nil && time.Since(r.EndsAt) > time.Minute:
-				out = append(out, Finding{Kind: "container", Object: o.ID, Kernel: id, Problem: "its kernel has ended", Next: "start the agent; it removes it"})
+				out = append(out, Finding{Kind: "container", Object: o.ID, Kernel: id, Problem: "its kernel has ended",
+					Next: "start the agent; it removes it"})
 			}
 		}
 	}
@@ -124,16 +128,20 @@ func findings(ctx context.Context, c Config, rt runtime.Runtime, l *ledger.Ledge
 		for _, id := range ids {
 			switch r := records[id]; {
 			case r == nil && !containers[id]:
-				out = append(out, Finding{Kind: "scratch", Object: root.Layout(id).Dir, Kernel: id, Problem: "no record owns this directory", Next: "start the agent; it removes it after two looks"})
+				out = append(out, Finding{Kind: "scratch", Object: root.Layout(id).Dir, Kernel: id, Problem: "no record owns this directory",
+					Next: "start the agent; it removes it after two looks"})
 			case r != nil && r.Final != nil && time.Since(r.EndsAt) > time.Minute:
-				out = append(out, Finding{Kind: "scratch", Object: root.Layout(id).Dir, Kernel: id, Problem: "its kernel has ended", Next: "start the agent; it removes it"})
+				out = append(out, Finding{Kind: "scratch", Object: root.Layout(id).Dir, Kernel: id, Problem: "its kernel has ended",
+					Next: "start the agent; it removes it"})
 			}
 		}
 		for _, name := range strangers {
-			out = append(out, Finding{Kind: "scratch", Object: filepath.Join(c.scratchDir(), name), Problem: "this is no kernel's directory", Next: "remove it if you do not know it"})
+			out = append(out, Finding{Kind: "scratch", Object: filepath.Join(c.scratchDir(), name), Problem: "this is no kernel's directory",
+				Next: "remove it if you do not know it"})
 		}
 		if n := root.Gone(); n > 0 {
-			out = append(out, Finding{Kind: "deletion", Object: c.scratchDir(), Problem: strconv.Itoa(n) + " old directories wait to be deleted", Next: "wait a moment; if they stay, look at the agent's log"})
+			out = append(out, Finding{Kind: "deletion", Object: c.scratchDir(), Problem: strconv.Itoa(n) + " old directories wait to be deleted",
+				Next: "wait a moment; if they stay, look at the agent's log"})
 		}
 	}
 	mounted, err := mountFindings(c.mountDir(), records, containers)
@@ -145,7 +153,8 @@ func findings(ctx context.Context, c Config, rt runtime.Runtime, l *ledger.Ledge
 	for _, e := range logs {
 		id, ok := cluster.CanonicalUUID(trimLog(e.Name()))
 		if !ok || records[cluster.KernelID(id)] == nil {
-			out = append(out, Finding{Kind: "log", Object: filepath.Join(c.StateDir, "logs", e.Name()), Problem: "no record owns this log", Next: "remove it"})
+			out = append(out, Finding{Kind: "log", Object: filepath.Join(c.StateDir, "logs", e.Name()), Problem: "no record owns this log",
+				Next: "remove it"})
 		}
 	}
 	return out, nil
@@ -162,14 +171,17 @@ func mountFindings(dir string, records map[cluster.KernelID]*ledger.Record, cont
 		path := filepath.Join(dir, string(id))
 		switch r := records[id]; {
 		case r == nil && !containers[id]:
-			out = append(out, Finding{Kind: "mount", Object: path, Kernel: id, Problem: "no record owns these mounts of folders", Next: "start the agent; it unmounts them after two looks"})
+			out = append(out, Finding{Kind: "mount", Object: path, Kernel: id, Problem: "no record owns these mounts of folders",
+				Next: "start the agent; it unmounts them after two looks"})
 		case r != nil && r.Final != nil && time.Since(r.EndsAt) > time.Minute:
-			out = append(out, Finding{Kind: "mount", Object: path, Kernel: id, Problem: "the kernel of these mounts of folders has ended", Next: "start the agent; it unmounts them"})
+			out = append(out, Finding{Kind: "mount", Object: path, Kernel: id, Problem: "the kernel of these mounts of folders has ended",
+				Next: "start the agent; it unmounts them"})
 		}
 	}
 	for _, name := range strangers {
-		out = append(out, Finding{Kind: "mount", Object: filepath.Join(dir, name), Problem: "this is no mount of a folder; files may have been written while a folder was not mounted",
-			Next: "look at the files, and remove them if you do not need them"})
+		out = append(out, Finding{Kind: "mount", Object: filepath.Join(dir, name),
+			Problem: "this is no mount of a folder; files may have been written while a folder was not mounted",
+			Next:    "look at the files, and remove them if you do not need them"})
 	}
 	return out, nil
 }

@@ -207,7 +207,7 @@ func (c *Chooser) takeSiblings(want cluster.Amount, placement Placement) {
 		}
 		return 1
 	})
-	from := 0
+	from := 0 // the first that is not taken
 	for want > 0 {
 		// The first card that is used up, else the one with the least left over, else the largest.
 		at := -1
@@ -228,10 +228,8 @@ func (c *Chooser) takeSiblings(want cluster.Amount, placement Placement) {
 				}
 			}
 		}
-		for i := from; at < 0; i++ {
-			if !c.cards[i].used {
-				at = i
-			}
+		if at < 0 {
+			at = from
 		}
 		k := &c.cards[at]
 		k.used = true
@@ -294,7 +292,6 @@ func (c *Chooser) takeNearest(s *section, count int, amount cluster.Amount, plac
 		return int(s.distance[(int(c.node[a].device)-s.from)*n+int(c.node[b].device)-s.from])
 	}
 	bestInside, bestOutside := -1, 0
-	c.best = c.best[:0]
 	for seed := range c.node {
 		c.set = append(c.set[:0], seed)
 		inside := 0

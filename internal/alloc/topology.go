@@ -117,8 +117,6 @@ func (t *Topology) link(s *section) {
 					class, known = other, true
 				}
 				switch {
-				case i == j:
-					class = 0
 				case !known && d.NUMA >= 0 && d.NUMA == e.NUMA:
 					class = DistanceNode
 				case !known:

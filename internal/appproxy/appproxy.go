@@ -144,7 +144,8 @@ func (p *Proxy) loadCertificates() (err error) {
 		}
 		p.source, err = certs.SelfSigned(p.cfg.StateDir, names, p.d.Clock, p.log)
 	case t.ACME.Enabled:
-		p.source = certs.ACME(certs.Authority{Directory: t.ACME.Directory, Email: t.ACME.Email, Dir: filepath.Join(p.cfg.StateDir, "acme")}, p.mayHaveCertificate, p.d.Clock, p.log)
+		p.source = certs.ACME(certs.Authority{Directory: t.ACME.Directory, Email: t.ACME.Email, Dir: filepath.Join(p.cfg.StateDir, "acme")},
+			p.mayHaveCertificate, p.d.Clock, p.log)
 	}
 	return err
 }

@@ -170,10 +170,12 @@ func (c Config) Validate() error {
 		return nil
 	}
 	if !validName.MatchString(c.Name) {
-		return fault.Invalidf("appproxy.name is %q", c.Name).WithNext("use up to 52 letters, digits, '-', '_' and '.', beginning with a letter or digit")
+		return fault.Invalidf("appproxy.name is %q", c.Name).
+			WithNext("use up to 52 letters, digits, '-', '_' and '.', beginning with a letter or digit")
 	}
 	if c.Node != "" && !validName.MatchString(c.Node) {
-		return fault.Invalidf("appproxy.node is %q", c.Node).WithNext("use up to 52 letters, digits, '-', '_' and '.', beginning with a letter or digit")
+		return fault.Invalidf("appproxy.node is %q", c.Node).
+			WithNext("use up to 52 letters, digits, '-', '_' and '.', beginning with a letter or digit")
 	}
 	if len(c.Managers) == 0 {
 		return fault.Invalidf("appproxy.managers is empty").WithNext("set it to the managers' agent ports, a list such as [\"10.0.0.1:8082\"]")
@@ -184,7 +186,8 @@ func (c Config) Validate() error {
 		}
 	}
 	if !filepath.IsAbs(c.StateDir) {
-		return fault.Invalidf("appproxy.state_dir %q is not an absolute path", c.StateDir).WithNext("set it to a directory such as /var/lib/berth/appproxy")
+		return fault.Invalidf("appproxy.state_dir %q is not an absolute path", c.StateDir).
+			WithNext("set it to a directory such as /var/lib/berth/appproxy")
 	}
 	if _, port, err := net.SplitHostPort(c.Listen); err != nil || port == "" {
 		return fault.Invalidf("appproxy.listen %q is no address", c.Listen).WithNext("set it to host:port, for example 0.0.0.0:443")
@@ -195,26 +198,31 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.Domain != "" && (!validDomain.MatchString(c.Domain) || len(c.Domain) > maxDomain) {
-		return fault.Invalidf("appproxy.domain %q is no domain", c.Domain).WithNext("write it in lower case, for example apps.example.org; apps are at LABEL.apps.example.org")
+		return fault.Invalidf("appproxy.domain %q is no domain", c.Domain).
+			WithNext("write it in lower case, for example apps.example.org; apps are at LABEL.apps.example.org")
 	}
 	if u, err := origin(c.DomainURL); c.DomainURL != "" && (err != nil || u.Hostname() != c.Domain) {
-		return fault.Invalidf("the host of appproxy.domain_url %q is not appproxy.domain %q", c.DomainURL, c.Domain).WithNext("set both to the same domain")
+		return fault.Invalidf("the host of appproxy.domain_url %q is not appproxy.domain %q", c.DomainURL, c.Domain).
+			WithNext("set both to the same domain")
 	}
 	// An app's host that is the base URL's too could take its place.
 	if u, err := origin(c.URL); c.URL != "" && c.Domain != "" && err == nil && strings.HasSuffix(u.Hostname(), "."+c.Domain) {
-		return fault.Invalidf("the host of appproxy.url %q lies below appproxy.domain %q, where apps are", c.URL, c.Domain).WithNext("use the domain itself or a name beside it")
+		return fault.Invalidf("the host of appproxy.url %q lies below appproxy.domain %q, where apps are", c.URL, c.Domain).
+			WithNext("use the domain itself or a name beside it")
 	}
 	if err := c.Ports.validate(c); err != nil {
 		return err
 	}
 	if c.Domain == "" && c.Ports.From == 0 {
-		return fault.Invalidf("the app proxy has no way to tell apps apart").WithNext("set appproxy.domain, or appproxy.ports.from and .to, or both")
+		return fault.Invalidf("the app proxy has no way to tell apps apart").
+			WithNext("set appproxy.domain, or appproxy.ports.from and .to, or both")
 	}
 	switch proxy.Mode(c.Prefer) {
 	case "":
 	case proxy.ModeSubdomain, proxy.ModePort:
 		if proxy.Mode(c.Prefer) == proxy.ModePort && c.Ports.From == 0 || proxy.Mode(c.Prefer) == proxy.ModeSubdomain && c.Domain == "" {
-			return fault.Invalidf("appproxy.prefer is %q, which is turned off", c.Prefer).WithNext("set appproxy.domain or appproxy.ports, or prefer the other mode")
+			return fault.Invalidf("appproxy.prefer is %q, which is turned off", c.Prefer).
+				WithNext("set appproxy.domain or appproxy.ports, or prefer the other mode")
 		}
 	default:
 		return fault.Invalidf("appproxy.prefer is %q", c.Prefer).WithNext("use \"subdomain\" or \"port\"")
@@ -226,7 +234,8 @@ func (c Config) Validate() error {
 		return err
 	}
 	if n := len(c.Secret.Reveal()); n > 0 && n < minSecret {
-		return fault.Invalidf("appproxy.secret is shorter than %d characters", minSecret).WithNext("make one with: head -c 32 /dev/urandom | base64")
+		return fault.Invalidf("appproxy.secret is shorter than %d characters", minSecret).
+			WithNext("make one with: head -c 32 /dev/urandom | base64")
 	}
 	if c.TicketLife < time.Minute || c.TicketLife > 7*24*time.Hour {
 		return fault.Invalidf("appproxy.ticket_life is %s", c.TicketLife).WithNext("choose between 1m and 168h")
@@ -239,7 +248,8 @@ func (p PortsConfig) validate(c Config) error {
 		return nil
 	}
 	if p.From < 1 || p.To > 65535 || p.To < p.From || p.To-p.From >= maxPorts {
-		return fault.Invalidf("appproxy.ports is %d to %d", p.From, p.To).WithNext("choose at most %d ports between 1 and 65535, or 0 and 0 for none", maxPorts)
+		return fault.Invalidf("appproxy.ports is %d to %d", p.From, p.To).
+			WithNext("choose at most %d ports between 1 and 65535, or 0 and 0 for none", maxPorts)
 	}
 	if _, port, err := net.SplitHostPort(c.Listen); err == nil {
 		if n, err := strconv.Atoi(port); err == nil && n >= p.From && n <= p.To {
@@ -250,7 +260,8 @@ func (p PortsConfig) validate(c Config) error {
 		return fault.Invalidf("appproxy.ports.bind %q is no IP address", p.Bind).WithNext("write an address of this host, or 0.0.0.0 for all")
 	}
 	if p.Host == "" || strings.ContainsAny(p.Host, "/:@?#[] ") && net.ParseIP(p.Host) == nil {
-		return fault.Invalidf("appproxy.ports.host %q is no host", p.Host).WithNext("set it to the name or address that clients reach this host by")
+		return fault.Invalidf("appproxy.ports.host %q is no host", p.Host).
+			WithNext("set it to the name or address that clients reach this host by")
 	}
 	if p.TLS && !c.TLS.on() {
 		return fault.Invalidf("appproxy.ports.tls needs a certificate").WithNext("set appproxy.tls")
@@ -271,18 +282,21 @@ func (t TLSConfig) validate(c Config) error {
 		}
 	}
 	if ways > 1 {
-		return fault.Invalidf("appproxy.tls says more than one way to a certificate").WithNext("keep one of cert and key, self_signed, and acme.enabled")
+		return fault.Invalidf("appproxy.tls says more than one way to a certificate").
+			WithNext("keep one of cert and key, self_signed, and acme.enabled")
 	}
 	if !t.ACME.Enabled {
 		return nil
 	}
 	u, err := origin(c.URL)
 	if err != nil || u.Scheme != "https" || net.ParseIP(u.Hostname()) != nil || !strings.Contains(u.Hostname(), ".") {
-		return fault.Invalidf("appproxy.tls.acme needs a public name, appproxy.url is %q", c.URL).WithNext("set appproxy.url to https://NAME, a name that leads to this host from everywhere")
+		return fault.Invalidf("appproxy.tls.acme needs a public name, appproxy.url is %q", c.URL).
+			WithNext("set appproxy.url to https://NAME, a name that leads to this host from everywhere")
 	}
 	if t.ACME.Directory != "" {
 		if d, err := url.Parse(t.ACME.Directory); err != nil || d.Scheme != "https" || d.Host == "" {
-			return fault.Invalidf("appproxy.tls.acme.directory %q is no https address", t.ACME.Directory).WithNext("write the authority's directory URL")
+			return fault.Invalidf("appproxy.tls.acme.directory %q is no https address", t.ACME.Directory).
+				WithNext("write the authority's directory URL")
 		}
 	}
 	return nil
@@ -299,7 +313,8 @@ func (l LimitsConfig) validate() error {
 			return fault.Invalidf("appproxy.limits.%s is %s", key, d).WithNext("choose between 1s and 24h")
 		}
 	}
-	if l.OpenIdle < 0 || l.Lifetime < 0 || l.BodyBytes < 0 || l.Connections < 0 || l.ConnectionsPerCircuit < 0 || l.ConnectionsPerAddress < 0 ||
+	if l.OpenIdle < 0 || l.Lifetime < 0 || l.BodyBytes < 0 || l.Connections < 0 || l.ConnectionsPerCircuit < 0 ||
+		l.ConnectionsPerAddress < 0 ||
 		l.RequestsPerCircuit < 0 || l.RequestsPerUser < 0 || l.RequestsPerAddress < 0 {
 		return fault.Invalidf("a value of appproxy.limits is below zero").WithNext("write 0 for no limit")
 	}
@@ -312,7 +327,8 @@ func origin(text string) (*url.URL, error) {
 	if err != nil {
 		return nil, err
 	}
-	if u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+	if u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" ||
+		u.Fragment != "" || u.User != nil {
 		return nil, fmt.Errorf("%q is not scheme://host[:port]", text)
 	}
 	u.Path, u.Host = "", joinPort(strings.ToLower(u.Hostname()), u.Port(), u.Scheme)
@@ -327,7 +343,8 @@ func (c Config) trusted() ([]netip.Prefix, error) {
 		if err != nil {
 			a, aerr := netip.ParseAddr(text)
 			if aerr != nil {
-				return nil, fault.Invalidf("appproxy.trusted_proxies: %q is no address or prefix", text).WithNext("write addresses such as 10.0.0.5 or 10.0.0.0/24")
+				return nil, fault.Invalidf("appproxy.trusted_proxies: %q is no address or prefix", text).
+					WithNext("write addresses such as 10.0.0.5 or 10.0.0.0/24")
 			}
 			p = netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen())
 		}
@@ -343,11 +360,13 @@ func (c Config) secret() (chassis.Secret, error) {
 	}
 	raw, err := os.ReadFile(c.SecretFile)
 	if err != nil {
-		return chassis.Secret{}, fault.Invalidf("the secret of the app proxy cannot be read").WithCause(err).WithNext("correct appproxy.secret_file")
+		return chassis.Secret{}, fault.Invalidf("the secret of the app proxy cannot be read").WithCause(err).
+			WithNext("correct appproxy.secret_file")
 	}
 	text := strings.TrimSpace(string(raw))
 	if len(text) < minSecret {
-		return chassis.Secret{}, fault.Invalidf("the secret of the app proxy is shorter than %d characters", minSecret).WithNext("make one with: head -c 32 /dev/urandom | base64")
+		return chassis.Secret{}, fault.Invalidf("the secret of the app proxy is shorter than %d characters", minSecret).
+			WithNext("make one with: head -c 32 /dev/urandom | base64")
 	}
 	return chassis.NewSecret(text), nil
 }

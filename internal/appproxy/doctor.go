@@ -104,17 +104,22 @@ func (p *Proxy) Findings() []Finding {
 	}
 	for _, m := range p.source.Missing() {
 		out = append(out, Finding{
-			Kind: "certificate", Object: m.Host, Problem: "the authority gave no certificate since " + m.Since.Format(time.RFC3339) + ": " + m.Problem,
-			Next: "see that the name leads here from the internet, on port 443 or 80, and that the authority of appproxy.tls.acme can be reached",
+			Kind: "certificate", Object: m.Host,
+			Problem: "the authority gave no certificate since " + m.Since.Format(time.RFC3339) + ": " + m.Problem,
+			Next:    "see that the name leads here from the internet, on port 443 or 80, and that the authority of appproxy.tls.acme can be reached",
 		})
 	}
 	at, ok := p.source.Expires()
 	switch left := at.Sub(now); {
 	case !ok:
 	case left <= 0:
-		out = append(out, Finding{Kind: "certificate", Object: p.cfg.Name, Problem: "the app proxy's certificate expired at " + at.Format(time.RFC3339), Next: "renew the files of appproxy.tls; they are read again by themselves"})
+		out = append(out, Finding{Kind: "certificate", Object: p.cfg.Name,
+			Problem: "the app proxy's certificate expired at " + at.Format(time.RFC3339),
+			Next:    "renew the files of appproxy.tls; they are read again by themselves"})
 	case left < expiresSoon:
-		out = append(out, Finding{Warning: true, Kind: "certificate", Object: p.cfg.Name, Problem: "the app proxy's certificate expires at " + at.Format(time.RFC3339), Next: "renew the files of appproxy.tls; they are read again by themselves"})
+		out = append(out, Finding{Warning: true, Kind: "certificate", Object: p.cfg.Name,
+			Problem: "the app proxy's certificate expires at " + at.Format(time.RFC3339),
+			Next:    "renew the files of appproxy.tls; they are read again by themselves"})
 	}
 	return out
 }
@@ -135,7 +140,8 @@ func (p *Proxy) local() *chassis.Service {
 	}
 	mux.HandleFunc("GET /findings", func(w http.ResponseWriter, _ *http.Request) { answer(w, p.Findings()) })
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { answer(w, p.Status()) })
-	return chassis.NewHTTPServer("appproxy-local", chassis.HTTPOptions{Listen: "unix:" + path, Handler: mux, Log: p.log, Drain: time.Second}).Service
+	return chassis.NewHTTPServer("appproxy-local", chassis.HTTPOptions{Listen: "unix:" + path, Handler: mux, Log: p.log,
+		Drain: time.Second}).Service
 }
 
 // AskFindings asks the proxy of this configuration, which runs on this host, for its findings. It is Unavailable when none does.

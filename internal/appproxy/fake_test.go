@@ -64,11 +64,13 @@ type manager struct {
 	codeNo   int
 }
 
-func newManager(t *testing.T) *manager {
+// newManager starts a manager; one that is like another is of the same cluster.
+func newManager(t *testing.T, like ...*manager) *manager {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	require.NoError(t, err)
 	leaf, err := x509.ParseCertificate(der)
@@ -76,10 +78,15 @@ func newManager(t *testing.T) *manager {
 	pool := x509.NewCertPool()
 	pool.AddCert(leaf)
 	m := &manager{
-		t: t, cert: tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, conns: map[net.Conn]bool{}, circuits: map[string]proxy.Circuit{}, late: map[string]proxy.Circuit{},
-		codes: map[string]proxy.RedeemReply{}, codeOf: map[string]string{}, watches: map[chan proxy.Event]bool{}, activity: map[string]proxy.CircuitActivity{},
-		keys: [][]byte{[]byte("today's key of the manager, long")},
-		tls:  &tls.Config{RootCAs: pool, ServerName: "127.0.0.1", NextProtos: []string{proxy.ALPN}},
+		t: t, cert: tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, conns: map[net.Conn]bool{},
+		circuits: map[string]proxy.Circuit{}, late: map[string]proxy.Circuit{},
+		codes: map[string]proxy.RedeemReply{}, codeOf: map[string]string{}, watches: map[chan proxy.Event]bool{},
+		activity: map[string]proxy.CircuitActivity{},
+		keys:     [][]byte{[]byte("today's key of the manager, long")},
+		tls:      &tls.Config{RootCAs: pool, ServerName: "127.0.0.1", NextProtos: []string{proxy.ALPN}},
+	}
+	for _, other := range like {
+		m.cert, m.tls, m.keys = other.cert, other.tls, other.keys
 	}
 	m.start("127.0.0.1:0")
 	t.Cleanup(m.stop)
@@ -114,7 +121,8 @@ func (m *manager) serve(raw net.Conn) {
 	m.conns[raw] = true
 	m.mu.Unlock()
 	if conn.HandshakeContext(context.Background()) == nil {
-		(&http2.Server{}).ServeConn(conn, &http2.ServeConnOpts{Handler: http.HandlerFunc(m.answer), BaseConfig: &http.Server{ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}})
+		(&http2.Server{}).ServeConn(conn, &http2.ServeConnOpts{Handler: http.HandlerFunc(m.answer),
+			BaseConfig: &http.Server{ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}})
 	}
 	_ = conn.Close()
 	m.mu.Lock()
@@ -254,7 +262,8 @@ func (m *manager) decide(path string, body []byte) (any, error) {
 		_ = json.Unmarshal(body, &q)
 		m.launched = append(m.launched, q)
 		if q.Token != "launch-token" {
-			return nil, fault.New(fault.Unauthenticated, "the launch token is not valid any more").WithReason("bad-token").WithNext("open the app again")
+			return nil, fault.New(fault.Unauthenticated, "the launch token is not valid any more").WithReason("bad-token").
+				WithNext("open the app again")
 		}
 		c, err := m.template(q)
 		if err != nil {
@@ -458,7 +467,8 @@ func (s *site) known(c proxy.Circuit) proxy.Circuit {
 func uuid(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012d", n) }
 
 func labelled(n int, label string) proxy.Circuit {
-	return proxy.Circuit{ID: uuid(n), Epoch: 1, Mode: proxy.ModeSubdomain, Label: label, App: "jupyter", Protocol: "http", Session: "s-1", Name: "mine",
+	return proxy.Circuit{ID: uuid(n), Epoch: 1, Mode: proxy.ModeSubdomain, Label: label, App: "jupyter", Protocol: "http", Session: "s-1",
+		Name:    "mine",
 		Targets: targets(80)}
 }
 
@@ -483,7 +493,8 @@ func (s *site) ported(n, offset int, protocol string) proxy.Circuit {
 func (s *site) browser() *http.Client {
 	jar, err := cookiejar.New(nil)
 	require.NoError(s.t, err)
-	return &http.Client{Jar: jar, Timeout: 20 * time.Second, Transport: s.transport(), CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{Jar: jar, Timeout: 20 * time.Second, Transport: s.transport(),
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 func (s *site) transport() *http.Transport {

@@ -32,7 +32,9 @@ func TestFromLaunchToApp(t *testing.T) {
 	s := newSite(t, nil)
 	s.m.template = func(proxy.LaunchRequest) (proxy.Circuit, error) { return labelled(1, "lab-1"), nil }
 	b := s.browser()
-	added := s.get(b, s.p.URL()+"/v2/proxy/launch-token/s-1/add?app=jupyter&protocol=http&open_to_public=true&allowed_client_ips=10.0.0.0/8,127.0.0.1&envs=%7B%7D&args=null&unknown=x", "Origin", "https://console.example.org")
+	added := s.get(b, s.p.URL()+"/v2/proxy/launch-token/s-1/add?app=jupyter&protocol=http&open_to_public=true"+
+		"&allowed_client_ips=10.0.0.0/8,127.0.0.1"+
+		"&envs=%7B%7D&args=null&unknown=x", "Origin", "https://console.example.org")
 	require.Equal(t, 200, added.status)
 	require.Equal(t, "*", added.header.Get("Access-Control-Allow-Origin"))
 	require.EqualValues(t, 200, added.json(t)["code"])
@@ -201,7 +203,8 @@ func TestAdmittedByAnotherReplica(t *testing.T) {
 		require.Error(t, err)
 		_ = conn.Close()
 	}
-	require.True(t, s.m.seen(func() bool { return s.m.lookups <= 2+int(time.Since(began)/time.Second) })(), "strangers cannot make it ask for each of them")
+	require.True(t, s.m.seen(func() bool { return s.m.lookups <= 2+int(time.Since(began)/time.Second) })(),
+		"strangers cannot make it ask for each of them")
 	s.m.mu.Lock()
 	s.m.revision++
 	c.Revision, c.Admitted = s.m.revision, []netip.Addr{loopbackAddr}
@@ -238,7 +241,8 @@ func TestLaunchesThatHang(t *testing.T) {
 	for n := range 40 {
 		for range 6 {
 			all.Go(func() {
-				a := s.get(s.browser(), fmt.Sprintf("%s/v2/proxy/auth?token=launch-token&app=jupyter&session_id=s-%d", s.p.URL(), n), "Accept", "application/json")
+				a := s.get(s.browser(), fmt.Sprintf("%s/v2/proxy/auth?token=launch-token&app=jupyter&session_id=s-%d", s.p.URL(), n), "Accept",
+					"application/json")
 				if a.status == 429 {
 					refused.Add(1)
 				}
@@ -304,7 +308,8 @@ func TestCodesWithoutEnd(t *testing.T) {
 func TestSecretOfConf(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, nil)
-	body := `{"login_session_token":"x","kernel_host":"169.254.169.254","kernel_port":80,"session":{"id":"s-1","access_key":"AK","user_uuid":"u"}}`
+	body := `{"login_session_token":"x","kernel_host":"169.254.169.254","kernel_port":80,` +
+		`"session":{"id":"s-1","access_key":"AK","user_uuid":"u"}}`
 	for _, method := range []string{"POST", "PUT"} {
 		require.Equal(t, 401, s.do(s.browser(), method, s.p.URL()+"/v2/conf", body).status)
 		require.Equal(t, 401, s.do(s.browser(), method, s.p.URL()+"/v2/conf", body, "X-BackendAI-Token", "wrong").status)
@@ -331,14 +336,16 @@ func TestHosts(t *testing.T) {
 	for host, want := range map[string]int{
 		"": 200, "127.0.0.1": 200, "localhost": 200, "localhost.": 200, "LOCALHOST:9": 200, "apps.localhost": 200, "[::1]:80": 200,
 		"evil.example.com": 421, "169.254.169.254": 421, "10.0.0.1": 421, "apps.localhost.evil.com": 421, "xapps.localhost": 421,
-		"lab-1.apps.localhost": 401, "LAB-1.Apps.LocalHost:1": 401, "nobody.apps.localhost": 404, "a.lab-1.apps.localhost": 421, "_.apps.localhost": 421, ".apps.localhost": 421,
+		"lab-1.apps.localhost": 401, "LAB-1.Apps.LocalHost:1": 401, "nobody.apps.localhost": 404, "a.lab-1.apps.localhost": 421,
+		"_.apps.localhost": 421, ".apps.localhost": 421,
 	} {
 		at := s.get(b, s.p.URL()+"/status", "Host", host)
 		require.Equal(t, want, at.status, host)
 	}
 	require.Equal(t, 200, s.get(b, s.p.URL()+"/healthz", "Host", "10.1.2.3").status, "load balancers ask by address")
 	port := fmt.Sprintf("http://127.0.0.1:%d", public.Port)
-	for host, want := range map[string]int{"": 200, "localhost": 200, "192.168.1.5:80": 200, "rebound.example.com": 421, "lab-1.apps.localhost": 421} {
+	for host, want := range map[string]int{"": 200, "localhost": 200, "192.168.1.5:80": 200, "rebound.example.com": 421,
+		"lab-1.apps.localhost": 421} {
 		require.Equal(t, want, s.get(b, port+"/status", "Host", host).status, host)
 	}
 	require.Equal(t, "/v2/conf", s.do(b, "POST", port+"/v2/conf", "").json(t)["path"], "an app's port is the app's alone")
@@ -376,7 +383,8 @@ func TestSetupLeadsNowhereElse(t *testing.T) {
 	s := newSite(t, nil)
 	c := s.known(s.m.publish(labelled(1, "lab-1")))
 	for redirect, want := range map[string]string{
-		"/tree?a=b": "/tree?a=b", "": "/", "//evil.example.com": "/", "https://evil.example.com/": "/", `/\evil.example.com`: "/", "javascript:alert(1)": "/",
+		"/tree?a=b": "/tree?a=b", "": "/", "//evil.example.com": "/", "https://evil.example.com/": "/", `/\evil.example.com`: "/",
+		"javascript:alert(1)":   "/",
 		"/a\r\nSet-Cookie: x=y": "/", "evil": "/", "/%0d%0ax": "/%0d%0ax", "/\t/evil": "/", "///evil.example.com": "/",
 	} {
 		got := s.get(s.browser(), s.url("lab-1.apps.localhost", "/setup?token="+s.m.code(c.ID, "u")+"&redirect="+url.QueryEscape(redirect)))
@@ -388,16 +396,19 @@ func TestSetupLeadsNowhereElse(t *testing.T) {
 	public.Public = true
 	s.known(s.m.publish(public))
 	require.Equal(t, "/setup?x=1", s.get(s.browser(), s.url("own.apps.localhost", "/setup?x=1")).json(t)["path"])
-	require.Equal(t, 204, s.get(s.browser(), s.url("lab-1.apps.localhost", "/setup?token="+s.m.code(c.ID, "u")), "Sec-Purpose", "prefetch").status)
+	require.Equal(t, 204, s.get(s.browser(), s.url("lab-1.apps.localhost", "/setup?token="+s.m.code(c.ID, "u")), "Sec-Purpose",
+		"prefetch").status)
 	away := labelled(5, "away")
 	away.Targets = targets(1)
 	s.known(s.m.publish(away))
-	require.Equal(t, 502, s.get(s.browser(), s.url("away.apps.localhost", "/setup?token=x"), "Sec-Fetch-Mode", "no-cors").status, "the console tries again")
+	require.Equal(t, 502, s.get(s.browser(), s.url("away.apps.localhost", "/setup?token=x"), "Sec-Fetch-Mode", "no-cors").status,
+		"the console tries again")
 }
 
 func (s *site) socket(label string, header http.Header) (*websocket.Conn, int, error) {
 	s.t.Helper()
-	c, resp, err := websocket.Dial(s.t.Context(), s.url(label+".apps.localhost", "/ws"), &websocket.DialOptions{HTTPClient: &http.Client{Transport: s.transport()}, HTTPHeader: header})
+	c, resp, err := websocket.Dial(s.t.Context(), s.url(label+".apps.localhost", "/ws"),
+		&websocket.DialOptions{HTTPClient: &http.Client{Transport: s.transport()}, HTTPHeader: header})
 	status := 0
 	if resp != nil {
 		status = resp.StatusCode
@@ -623,7 +634,8 @@ func TestRawApps(t *testing.T) {
 	defer through.Close()
 	echoes(t, through, "through the tunnel")
 
-	ws, _, err := websocket.Dial(t.Context(), s.url("", "/v2/tunnel?circuit="+c.ID), &websocket.DialOptions{Subprotocols: []string{"berth-conn-1", "berth-ticket." + s.m.ticket(c.ID, 1)}})
+	ws, _, err := websocket.Dial(t.Context(), s.url("", "/v2/tunnel?circuit="+c.ID),
+		&websocket.DialOptions{Subprotocols: []string{"berth-conn-1", "berth-ticket." + s.m.ticket(c.ID, 1)}})
 	require.NoError(t, err)
 	require.Equal(t, "berth-conn-1", ws.Subprotocol())
 	nc := websocket.NetConn(t.Context(), ws, websocket.MessageBinary)
@@ -700,7 +712,8 @@ func TestTLS(t *testing.T) {
 
 	conn, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", raw.Port), &tls.Config{InsecureSkipVerify: true})
 	require.NoError(t, err)
-	through, err := tunnel.Open(t.Context(), conn, "/v2/tunnel?circuit="+raw.ID, http.Header{"Authorization": {"Berth " + s.m.ticket(raw.ID, 1)}})
+	through, err := tunnel.Open(t.Context(), conn, "/v2/tunnel?circuit="+raw.ID,
+		http.Header{"Authorization": {"Berth " + s.m.ticket(raw.ID, 1)}})
 	require.NoError(t, err)
 	defer through.Close()
 	echoes(t, through, "inside TLS")
@@ -752,4 +765,24 @@ func TestFindingsOverTheSocket(t *testing.T) {
 	require.NoError(t, s.group.Stop(t.Context()))
 	_, err = appproxy.AskFindings(t.Context(), s.cfg)
 	require.True(t, fault.Is(err, fault.Unavailable))
+}
+
+// A manager says where the others are, and the proxy goes to one of them when its own is gone.
+func TestProxyGoesToAnotherManager(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, nil)
+	c := s.known(s.m.publish(labelled(1, "lab-1")))
+	other := newManager(t, s.m)
+	other.publish(c)
+	s.m.mu.Lock()
+	s.m.tell(proxy.Event{Managers: []string{other.addr}})
+	s.m.mu.Unlock()
+	s.eventually(func() bool { return len(appproxy.Managers(s.p)) == 2 }, "it hears of the other manager")
+	s.m.stop()
+	s.eventually(func() bool {
+		other.mu.Lock()
+		defer other.mu.Unlock()
+		return len(other.watches) == 1
+	}, "it watches the other manager")
+	s.eventually(func() bool { return s.p.Status().Connected }, "it is connected")
 }

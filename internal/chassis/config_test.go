@@ -47,11 +47,13 @@ func writeFile(t *testing.T, text string) string {
 
 func TestLayersOverrideInOrder(t *testing.T) {
 	t.Parallel()
-	path := writeFile(t, "[manager]\nlisten = \"file\"\nlease = \"5s\"\norigins = [\"a\", \"b\"]\nmax_body_bytes = 7\n[manager.labels]\nzone = \"x\"\n[manager.http2]\nenabled = true\n")
+	path := writeFile(t, "[manager]\nlisten = \"file\"\nlease = \"5s\"\norigins = [\"a\", \"b\"]\nmax_body_bytes = 7\n[manager.labels]\n"+
+		"zone = \"x\"\n[manager.http2]\nenabled = true\n")
 	c, err := chassis.Load(defaults(), chassis.Sources{
-		File:    path,
-		Environ: []string{"BERTH_MANAGER__LISTEN=environment", "BERTH_MANAGER__MAX_BODY_BYTES=8", "BERTH_MANAGER__TOKEN=s3cret", "BERTH_ADMIN_EMAIL=x", "HOME=/"},
-		Flags:   map[string]string{"manager.listen": "flag"},
+		File: path,
+		Environ: []string{"BERTH_MANAGER__LISTEN=environment", "BERTH_MANAGER__MAX_BODY_BYTES=8", "BERTH_MANAGER__TOKEN=s3cret",
+			"BERTH_ADMIN_EMAIL=x", "HOME=/"},
+		Flags: map[string]string{"manager.listen": "flag"},
 	})
 	require.NoError(t, err)
 	require.Equal(t, "flag", c.Value.Manager.Listen)
@@ -71,12 +73,16 @@ func TestUnknownAndUnreadableKeysAreNamed(t *testing.T) {
 		environ []string
 		want    []string
 	}{
-		"typo in file":       {file: "[manager]\nlistn = \"x\"\n", want: []string{"berth.toml", `"manager.listn"`, `did you mean "manager.listen"`}},
-		"typo in variable":   {environ: []string{"BERTH_MANAGER__LEESE=1s"}, want: []string{"BERTH_MANAGER__LEESE", "did you mean BERTH_MANAGER__LEASE"}},
-		"single underscore":  {environ: []string{"BERTH_MANAGER_LISTEN=x"}, want: []string{"BERTH_MANAGER_LISTEN is not read", "BERTH_MANAGER__LISTEN"}},
-		"wrong section":      {file: "[log]\nlisten = \"x\"\n", want: []string{`did you mean "manager.listen"`}},
-		"duration unit":      {file: "[manager]\nlease = 30\n", want: []string{"manager.lease", "with its unit"}},
-		"not a number":       {environ: []string{"BERTH_MANAGER__MAX_BODY_BYTES=many"}, want: []string{"manager.max_body_bytes", "a whole number"}},
+		"typo in file": {file: "[manager]\nlistn = \"x\"\n",
+			want: []string{"berth.toml", `"manager.listn"`, `did you mean "manager.listen"`}},
+		"typo in variable": {environ: []string{"BERTH_MANAGER__LEESE=1s"},
+			want: []string{"BERTH_MANAGER__LEESE", "did you mean BERTH_MANAGER__LEASE"}},
+		"single underscore": {environ: []string{"BERTH_MANAGER_LISTEN=x"},
+			want: []string{"BERTH_MANAGER_LISTEN is not read", "BERTH_MANAGER__LISTEN"}},
+		"wrong section": {file: "[log]\nlisten = \"x\"\n", want: []string{`did you mean "manager.listen"`}},
+		"duration unit": {file: "[manager]\nlease = 30\n", want: []string{"manager.lease", "with its unit"}},
+		"not a number": {environ: []string{"BERTH_MANAGER__MAX_BODY_BYTES=many"},
+			want: []string{"manager.max_body_bytes", "a whole number"}},
 		"syntax":             {file: "[manager\n", want: []string{"cannot be read", "line 1"}},
 		"hidden field":       {file: "[manager]\nhook = 1\n", want: []string{`unknown key "manager.hook"`}},
 		"value for a table":  {file: "log = 3\n", want: []string{`unknown key "log"`}},

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/testkit/await"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -160,7 +161,7 @@ func TestNestedGroupFailsItsService(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, outer.Start(t.Context()))
 	close(boom)
-	<-outer.Failed()
+	await.Value(t, outer.Failed())
 	require.NoError(t, outer.Stop(t.Context()))
 	require.ErrorContains(t, outer.Err(), "dies: gone")
 	require.Less(t, j.index("stop inner"), j.index("stop db"))
@@ -262,7 +263,7 @@ func TestAdminServerTellsHealth(t *testing.T) {
 	})
 	admin := chassis.NewAdminServer(chassis.AdminConfig{Listen: "127.0.0.1:0"}, h, quiet())
 	require.NoError(t, admin.Start(t.Context()))
-	client := &http.Client{Transport: &http.Transport{}}
+	client := &http.Client{Transport: &http.Transport{}, Timeout: time.Minute}
 	defer client.CloseIdleConnections()
 	base := "http://" + admin.Addr()
 

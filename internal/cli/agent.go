@@ -7,6 +7,9 @@ import (
 )
 
 func (a *verbs) newAgent() *cobra.Command {
-	return frame.Group("agent", "Look at worker hosts and empty them", "Look at the hosts that run sessions, and empty them for maintenance. Administrators only.", a.newAgentList(), a.newAgentInfo(), a.newAgentCordon(),
-		a.newAgentUncordon(), a.newAgentDrain())
+	return frame.Group(
+		"agent", "Look at worker hosts and empty them",
+		"Look at the hosts that run sessions, and empty them for maintenance. Administrators only.", a.newAgentList(), a.newAgentInfo(),
+		a.newAgentCordon(), a.newAgentUncordon(), a.newAgentDrain(),
+	)
 }

@@ -49,7 +49,10 @@ func (a *verbs) cordonVerb(schedulable bool, cmd *cobra.Command) *cobra.Command 
 			case w.SessionCount == 0:
 				frame.Say(cmd, "agent %s is cordoned and holds nothing", id)
 			default:
-				frame.Say(cmd, "agent %s is cordoned and keeps %s; berth agent drain %s waits for them", id, frame.Count(w.SessionCount, "session"), id)
+				frame.Say(
+					cmd, "agent %s is cordoned and keeps %s; berth agent drain %s waits for them", id,
+					frame.Count(w.SessionCount, "session"), id,
+				)
 			}
 		}
 		return failed

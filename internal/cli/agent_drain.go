@@ -95,7 +95,9 @@ func (o *agentDrainOptions) run(ctx context.Context, cmd *cobra.Command, c *api.
 
 // wait looks at the agent until it holds nothing and does with each look what is to be done. It returns the last look
 // also with an error.
-func (o *agentDrainOptions) wait(ctx context.Context, c *api.Client, w api.AgentWork, p *frame.Progress, word string, each func(api.AgentWork) error) (api.AgentWork, error) {
+func (o *agentDrainOptions) wait(
+	ctx context.Context, c *api.Client, w api.AgentWork, p *frame.Progress, word string, each func(api.AgentWork) error,
+) (api.AgentWork, error) {
 	silent := 0
 	for w.SessionCount > 0 {
 		if err := each(w); err != nil {
@@ -150,7 +152,14 @@ func (o *agentDrainOptions) ender(ctx context.Context, cmd *cobra.Command, c *ap
 // unfinished says what is left when a drain ends early.
 func (o *agentDrainOptions) unfinished(w api.AgentWork, err error) error {
 	next := fmt.Sprintf("berth agent drain %s goes on waiting, --force ends them, berth agent uncordon %s takes the agent back", w.ID, w.ID)
-	return frame.Hint(fmt.Errorf("agent %s stays cordoned with %s left (%s): %w", w.ID, frame.Count(w.SessionCount, "session"), names(w.Sessions, w.SessionCount), err), "%s", next)
+	return frame.Hint(
+		fmt.Errorf(
+			"agent %s stays cordoned with %s left (%s): %w", w.ID, frame.Count(w.SessionCount, "session"),
+			names(w.Sessions, w.SessionCount), err,
+		),
+		"%s",
+		next,
+	)
 }
 
 // names lists the first sessions with whose they are.

@@ -42,6 +42,7 @@ func (o *agentInfoOptions) run(ctx context.Context, cmd *cobra.Command, c *api.C
 	if o.json {
 		return frame.PrintJSON(cmd.OutOrStdout(), a)
 	}
+	slots := frame.SlotsOf(ctx, c)
 	var f frame.Fields
 	f.Add("id", a.ID)
 	f.Add("status", agentStatus(a.Status, a.Schedulable))
@@ -50,8 +51,8 @@ func (o *agentInfoOptions) run(ctx context.Context, cmd *cobra.Command, c *api.C
 	f.Add("resource group", a.ResourceGroup)
 	f.Add("address", frame.Deref(a.Addr))
 	f.Add("version", frame.Deref(a.Version))
-	f.Add("has", frame.Slots(a.Available))
-	f.Add("taken", frame.Slots(a.Occupied))
+	f.Add("has", slots.Text(a.Available))
+	f.Add("taken", slots.Text(a.Occupied))
 	f.Add("cpu use", percent(a.CPUPercent))
 	if a.MemBytes != nil {
 		f.Add("memory use", frame.BytesText(*a.MemBytes))

@@ -46,9 +46,16 @@ func (o *agentListOptions) run(ctx context.Context, cmd *cobra.Command, c *api.C
 		frame.Say(cmd, "no agents are %s; berth status tells about this machine", strings.ToUpper(o.status))
 		return nil
 	}
+	slots := frame.SlotsOf(ctx, c)
 	t := frame.Table{Titles: []string{"ID", "STATUS", "ARCH", "RESOURCE GROUP", "HAS", "TAKEN", "CPU", "VERSION"}}
 	for _, a := range list {
-		t.Rows = append(t.Rows, []string{a.ID, agentStatus(a.Status, a.Schedulable), a.Architecture, a.ResourceGroup, frame.Slots(a.Available), frame.Slots(a.Occupied), percent(a.CPUPercent), frame.Deref(a.Version)})
+		t.Rows = append(
+			t.Rows,
+			[]string{
+				a.ID, agentStatus(a.Status, a.Schedulable), a.Architecture, a.ResourceGroup, slots.Text(a.Available),
+				slots.Text(a.Occupied), percent(a.CPUPercent), frame.Deref(a.Version),
+			},
+		)
 	}
 	return t.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }

@@ -52,7 +52,9 @@ func (f *fakeManager) appRoutes(handle func(pattern string, h func(w http.Respon
 	}
 	missing := declared("vscode", "http", api.AppMissing, 8180)
 	missing.Detail = "the image has no program code-server"
-	a.list = []api.App{own("sshd", 2200), declared("jupyter", "http", api.AppStopped, 8888), missing, declared("db", "tcp", api.AppReady, 5432)}
+	a.list = []api.App{
+		own("sshd", 2200), declared("jupyter", "http", api.AppStopped, 8888), missing, declared("db", "tcp", api.AppReady, 5432),
+	}
 	a.proxy = httptest.NewServer(http.HandlerFunc(a.serveProxy))
 	f.t.Cleanup(a.proxy.Close)
 
@@ -80,7 +82,11 @@ func (f *fakeManager) appRoutes(handle func(pattern string, h func(w http.Respon
 		if body["app"] == "tensorboard" && !slices.ContainsFunc(a.list, func(k api.App) bool { return k.Name == "tensorboard" }) {
 			w.Header().Set("Content-Type", "application/problem+json")
 			w.WriteHeader(http.StatusNotFound)
-			_ = json.NewEncoder(w).Encode(api.Problem{Type: api.ProblemPrefix + api.SlugNotFound, Title: "No such object", Msg: "the session has no program for app tensorboard", Code: api.CodeAppMissing, Next: "pip install --user tensorboard"})
+			_ = json.NewEncoder(w).
+				Encode(api.Problem{
+					Type: api.ProblemPrefix + api.SlugNotFound, Title: "No such object",
+					Msg: "the session has no program for app tensorboard", Code: api.CodeAppMissing, Next: "pip install --user tensorboard",
+				})
 			return
 		}
 		a.started = append(a.started, fmt.Sprint(body["app"]))
@@ -120,7 +126,14 @@ func (f *fakeManager) appRoutes(handle func(pattern string, h func(w http.Respon
 			noProxyProblem(w)
 			return
 		}
-		reply(w, 200, map[string]any{"url": a.proxy.URL, "circuit": fmt.Sprintf("%s:%d", body.App, body.Port), "ticket": a.ticket, "expires_at": time.Now().Add(time.Hour)})
+		reply(
+			w,
+			200,
+			map[string]any{
+				"url": a.proxy.URL, "circuit": fmt.Sprintf("%s:%d", body.App, body.Port), "ticket": a.ticket,
+				"expires_at": time.Now().Add(time.Hour),
+			},
+		)
 	})
 	handle("GET /stream/session/{s}/tcpproxy", func(w http.ResponseWriter, r *http.Request) {
 		a.mu.Lock()
@@ -189,7 +202,10 @@ func (f *fakeManager) appRoutes(handle func(pattern string, h func(w http.Respon
 func noProxyProblem(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(http.StatusServiceUnavailable)
-	_ = json.NewEncoder(w).Encode(api.Problem{Type: api.ProblemPrefix + api.SlugUnavailable, Title: "It failed", Msg: "no app proxy is connected", Code: api.CodeNoAppProxy})
+	_ = json.NewEncoder(w).
+		Encode(api.Problem{
+			Type: api.ProblemPrefix + api.SlugUnavailable, Title: "It failed", Msg: "no app proxy is connected", Code: api.CodeNoAppProxy,
+		})
 }
 
 // serveProxy is the app proxy. Its app echoes in capitals; as an HTTP app it says what it was asked.
@@ -206,7 +222,9 @@ func (a *fakeApps) serveProxy(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/v2/proxy/auth":
 		reply(w, 200, map[string]any{"redirect_url": a.proxy.URL + "/setup?token=once", "reuse": false})
 	case r.URL.Path == "/setup" && r.URL.Query().Get("do-not-redirect") == "true":
-		reply(w, 200, map[string]string{"redirectURI": "http://localhost:45678/start?directTCP=true&proto=tcp&gateway=tcp://127.0.0.1:10300"})
+		reply(
+			w, 200, map[string]string{"redirectURI": "http://localhost:45678/start?directTCP=true&proto=tcp&gateway=tcp://127.0.0.1:10300"},
+		)
 	case r.URL.Path == "/v2/tunnel" && r.Header.Get("Authorization") == "Berth "+ticket:
 		conn, buffered, err := http.NewResponseController(w).Hijack()
 		if err != nil {

@@ -16,7 +16,10 @@ import (
 )
 
 func circuitOf(id, session, app string) map[string]any {
-	return map[string]any{"id": id, "app": app, "protocol": "http", "session_id": firstID, "session_name": session, "mode": "port", "url": "http://127.0.0.1:1020" + id, "created_at": "2026-11-20T08:00:00Z"}
+	return map[string]any{
+		"id": id, "app": app, "protocol": "http", "session_id": firstID, "session_name": session, "mode": "port",
+		"url": "http://127.0.0.1:1020" + id, "created_at": "2026-11-20T08:00:00Z",
+	}
 }
 
 func TestAppList(t *testing.T) {
@@ -64,7 +67,10 @@ func TestAppOpen(t *testing.T) {
 	require.Equal(t, 0, o.code, o.err)
 	require.Contains(t, o.err, "opened in the browser")
 	require.Equal(t, [][]string{{"/usr/bin/xdg-open", b.apps.proxy.URL + "/setup?token=once"}}, b.started.runs)
-	require.Equal(t, "allowed_client_ips=10.0.0.0%2F8%2C%3A%3A1&app=jupyter&mode=subdomain&open_to_public=true&protocol=http&subdomain=mine", b.apps.added[1])
+	require.Equal(
+		t, "allowed_client_ips=10.0.0.0%2F8%2C%3A%3A1&app=jupyter&mode=subdomain&open_to_public=true&protocol=http&subdomain=mine",
+		b.apps.added[1],
+	)
 
 	o = b.do(t, "", "app", "open", "mylab", "jupyter", "--json", "--no-browser")
 	var got map[string]any
@@ -91,11 +97,16 @@ func TestAppsThatAreInstalled(t *testing.T) {
 	o = b.do(t, "", "app", "open", "mylab", "--no-browser")
 	require.Equal(t, 0, o.code, o.err)
 	require.Equal(t, []string{"jupyter"}, b.apps.started, "a session is for what its image declares")
-	o = b.do(t, "", "app", "open", "mylab", "tensorboard", "--no-browser", "--arg", "--logdir=/a b=c", "--arg", "--quick", "--arg", "-x=1", "--arg", "-x=2", "--env", "A=b=c")
+	o = b.do(
+		t, "", "app", "open", "mylab", "tensorboard", "--no-browser", "--arg", "--logdir=/a b=c", "--arg", "--quick", "--arg", "-x=1",
+		"--arg", "-x=2", "--env", "A=b=c",
+	)
 	require.Equal(t, 0, o.code, o.err)
 	require.Equal(t, []string{`{"--logdir":["/a b=c"],"--quick":null,"-x":["1","2"]}`, `{"A":"b=c"}`}, b.apps.how)
 
-	for args, want := range map[string]string{"--arg ": "names no argument", "--arg =x": "names no argument", "--env A": "is not NAME=VALUE", "--env =x": "is not NAME=VALUE"} {
+	for args, want := range map[string]string{
+		"--arg ": "names no argument", "--arg =x": "names no argument", "--env A": "is not NAME=VALUE", "--env =x": "is not NAME=VALUE",
+	} {
 		flag, value, _ := strings.Cut(args, " ")
 		o = b.do(t, "", "app", "open", "mylab", "tensorboard", flag, value)
 		require.Equal(t, 2, o.code, args)
@@ -104,7 +115,9 @@ func TestAppsThatAreInstalled(t *testing.T) {
 	b.apps.list[2].State = api.AppReady
 	o = b.do(t, "", "app", "open", "mylab", "tensorboard", "--arg", "--logdir=x")
 	require.Equal(t, 1, o.code)
-	require.Contains(t, o.err, "app tensorboard of session mylab runs already, so it takes no arguments\n  next: berth app stop mylab tensorboard")
+	require.Contains(
+		t, o.err, "app tensorboard of session mylab runs already, so it takes no arguments\n  next: berth app stop mylab tensorboard",
+	)
 	b.apps.list = append(b.apps.list[:1], b.apps.list[2])
 	require.Equal(t, 0, b.do(t, "", "app", "open", "mylab", "--no-browser").code, "it is the only one")
 }
@@ -129,8 +142,13 @@ func TestAppsThatCannotBeOpened(t *testing.T) {
 		want string
 	}{
 		{[]string{"open", "nolab", "jupyter"}, 3, "berth: there is no session nolab; running: mylab\n  next: berth session list\n"},
-		{[]string{"open", "mylab", "9999"}, 1, "berth: nothing listens on port 9999 of session mylab\n  next: start the program in the session, then look with berth app list mylab\n"},
-		{[]string{"open", "mylab", "nope"}, 1, "berth: session mylab has no app nope; it has: db, jupyter, sshd, vscode\n  next: berth app list mylab\n"},
+		{[]string{
+			"open", "mylab", "9999",
+		}, 1, "berth: nothing listens on port 9999 of session mylab\n  next: start the program in the session, then look with " +
+			"berth app list mylab\n"},
+		{[]string{
+			"open", "mylab", "nope",
+		}, 1, "berth: session mylab has no app nope; it has: db, jupyter, sshd, vscode\n  next: berth app list mylab\n"},
 		{[]string{"open", "mylab", "vscode"}, 1, "berth: app vscode of session mylab cannot be started: the image has no program code-server\n"},
 		{[]string{"open", "mylab", "jupyter", "--allow", "localhost"}, 2, "--allow \"localhost\" is no address and no prefix"},
 		{[]string{"open", "mylab", "jupyter", "--mode", "path"}, 2, "--mode is port or subdomain"},
@@ -168,18 +186,40 @@ func TestAppsAreStoppedSharedAndClosed(t *testing.T) {
 	first := circuitOf("1", "mylab", "jupyter")
 	first["shared_users"] = []string{"bob@example.com"}
 	b.apps.circuits = []map[string]any{first, circuitOf("2", "mylab", "db")}
-	o := b.do(t, "", "app", "share", "mylab", "jupyter", "--user", "ada@example.com,bob@example.com", "--project", "physics", "--expire", "2h", "--allow", "192.0.2.7")
-	require.Equal(t, outcome{"http://127.0.0.1:10201\n", "open to ada@example.com, bob@example.com, project physics from 192.0.2.7, until 2026-11-20 10:05 UTC\n", 0}, o)
+	o := b.do(
+		t, "", "app", "share", "mylab", "jupyter", "--user", "ada@example.com,bob@example.com", "--project", "physics", "--expire", "2h",
+		"--allow", "192.0.2.7",
+	)
+	require.Equal(
+		t,
+		outcome{
+			"http://127.0.0.1:10201\n",
+			"open to ada@example.com, bob@example.com, project physics from 192.0.2.7, until 2026-11-20 10:05 UTC\n", 0,
+		},
+		o,
+	)
 	require.Equal(t, []map[string]any{{
 		"shared_users": []any{"bob@example.com", "ada@example.com"}, "shared_projects": []any{"physics"},
 		"allowed_client_ips": []any{"192.0.2.7"}, "expires_at": "2026-11-20T10:05:00Z",
 	}}, b.apps.changes)
 	o = b.do(t, "", "app", "share", "mylab", "jupyter", "--private", "--revoke", "--allow", "any")
 	require.Equal(t, 0, o.code, o.err)
-	require.Equal(t, map[string]any{"public": false, "shared_users": []any{}, "shared_projects": []any{}, "allowed_client_ips": []any{}, "revoke_tickets": true}, b.apps.changes[1])
+	require.Equal(
+		t,
+		map[string]any{
+			"public": false, "shared_users": []any{}, "shared_projects": []any{}, "allowed_client_ips": []any{}, "revoke_tickets": true,
+		},
+		b.apps.changes[1],
+	)
 
 	// Somebody else's app is opened by its circuit alone.
-	b.apps.circuits = append(b.apps.circuits, map[string]any{"id": "3", "app": "board", "session_id": "ffff", "session_name": "theirs", "protocol": "http", "created_at": "2026-11-20T08:00:00Z"})
+	b.apps.circuits = append(
+		b.apps.circuits,
+		map[string]any{
+			"id": "3", "app": "board", "session_id": "ffff", "session_name": "theirs", "protocol": "http",
+			"created_at": "2026-11-20T08:00:00Z",
+		},
+	)
 	require.Equal(t, "http://apps.test/setup?token=shared\n", b.do(t, "", "app", "open", "theirs", "board").out)
 
 	require.Equal(t, "http://127.0.0.1:10201 is closed (app jupyter)\n", b.do(t, "", "app", "close", "mylab", "jupyter").err)
@@ -328,7 +368,9 @@ func TestPortsThatCannotBeForwarded(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"mylab", "db:" + busy}, 1, "port " + busy + " of this machine is taken\n  next: berth port-forward SESSION db:0 takes a free one\n"},
+		{[]string{
+			"mylab", "db:" + busy,
+		}, 1, "port " + busy + " of this machine is taken\n  next: berth port-forward SESSION db:0 takes a free one\n"},
 		{[]string{"mylab", "nope"}, 1, "session mylab has no app nope; it has: db, jupyter, sshd, vscode"},
 		{[]string{"mylab", "70000"}, 2, "ports go from 1 to 65535"},
 		{[]string{"mylab", "db:x"}, 2, "the local port is a number"},
@@ -412,7 +454,9 @@ func TestConsoleIsServedHere(t *testing.T) {
 		require.Equal(t, 403, code, "a code works once")
 		code, text, _ = ask("GET", appBase+"/tree?a=b", "", "Cookie", cookie+"; mine=1")
 		require.Equal(t, 200, code)
-		require.Equal(t, "GET /tree?a=b host="+strings.TrimPrefix(appBase, "http://")+" cookie=mine=1", text, "our cookie does not reach the app")
+		require.Equal(
+			t, "GET /tree?a=b host="+strings.TrimPrefix(appBase, "http://")+" cookie=mine=1", text, "our cookie does not reach the app",
+		)
 		code, _, _ = ask("POST", appBase+"/", "", "Cookie", cookie, "Origin", "http://127.0.0.1:1")
 		require.Equal(t, 403, code)
 		code, _, _ = ask("GET", appBase+"/", "", "Cookie", cookie, "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors")

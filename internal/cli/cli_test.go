@@ -263,7 +263,10 @@ func TestRunSecondCtrlCEndsTheSession(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 
-	o := b.doWith(t, strings.NewReader(""), &onText{f: func() { b.signals <- os.Interrupt; b.signals <- os.Interrupt }}, "run", "-q", "python", "-c", "hang:again")
+	o := b.doWith(
+		t, strings.NewReader(""), &onText{f: func() { b.signals <- os.Interrupt; b.signals <- os.Interrupt }}, "run", "-q", "python", "-c",
+		"hang:again",
+	)
 
 	require.Equal(t, 130, o.code)
 	require.Len(t, b.destroys, 1)
@@ -310,9 +313,9 @@ func TestRunShowsOrSavesMedia(t *testing.T) {
 	b := setup(t)
 	b.cell = func(c *fakeCellConn, _ string) {
 		c.send(api.ExecuteResult{Status: api.ExecContinued, Console: []api.ConsoleItem{
-			{Type: "media", Mime: "image/png", Data: "iVBORw0KGgo="},
-			{Type: "media", Mime: "image/svg+xml", Data: "<svg/>"},
-			{Type: "html", Text: "<b>hi</b>"},
+			api.ConsoleMedia("image/png", "iVBORw0KGgo="),
+			api.ConsoleMedia("image/svg+xml", "<svg/>"),
+			api.ConsoleText("html", "<b>hi</b>"),
 		}})
 		c.finish(0)
 	}
@@ -346,10 +349,10 @@ func TestWrongUsage(t *testing.T) {
 	t.Parallel()
 
 	for _, line := range []string{
-		"run", "run python", "run python -c x file.py", "run python --batch x -c y", "run python --batch x file.py", "run python -c x -r cpu",
-		"run python -c x --nope", "session", "session nope", "session create", "session rename mylab", "session wait mylab --for ever",
-		"session create python --starts-at 10m", "session exec mylab", "session exec -t mylab -- sh", "image alias x", "session list --all --status RUNNING",
-		"session events --scope moon", "agent info",
+		"run", "run python", "run python -c x file.py", "run python --batch x -c y", "run python --batch x file.py",
+		"run python -c x -r cpu", "run python -c x --nope", "session", "session nope", "session create", "session rename mylab",
+		"session wait mylab --for ever", "session create python --starts-at 10m", "session exec mylab", "session exec -t mylab -- sh",
+		"image alias x", "session list --all --status RUNNING", "session events --scope moon", "agent info",
 	} {
 		b := setup(t)
 		o := b.do(t, "", strings.Fields(line)...)
@@ -390,7 +393,11 @@ func TestErrorsHaveExitCodesAndNextSteps(t *testing.T) {
 			}
 			return b
 		}, "session list", frame.ExitDenied, "signature does not match", "check BACKEND_ACCESS_KEY"},
-		"nobody listens": {func(t *testing.T) *bench { b := setup(t); b.Close(); return b }, "session list", frame.ExitUnavailable, "connection refused", "berth up"},
+		"nobody listens": {func(t *testing.T) *bench {
+			b := setup(t)
+			b.Close()
+			return b
+		}, "session list", frame.ExitUnavailable, "connection refused", "berth up"},
 		"half a configuration": {func(t *testing.T) *bench { return setup(t).without(api.EnvSecretKey) }, "session list", frame.ExitFailure,
 			"must be set together", ""},
 		"no configuration": {func(t *testing.T) *bench {
@@ -419,7 +426,8 @@ func TestConfigurationFromTheStateDirectory(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	dir := t.TempDir()
-	env := "# written by berth up\nexport BACKEND_ENDPOINT=" + b.URL + "\nBACKEND_ENDPOINT_TYPE=api\nBACKEND_ACCESS_KEY='" + fakeAccess + "'\nBACKEND_SECRET_KEY=\"" + fakeSecret + "\"\n"
+	env := "# written by berth up\nexport BACKEND_ENDPOINT=" + b.URL + "\nBACKEND_ENDPOINT_TYPE=api\nBACKEND_ACCESS_KEY='" +
+		fakeAccess + "'\nBACKEND_SECRET_KEY=\"" + fakeSecret + "\"\n"
 	require.NoError(t, os.WriteFile(dir+"/client.env", []byte(env), 0o600))
 	b.app.Getenv = func(string) string { return "" }
 

@@ -22,7 +22,10 @@ func Commands(build string) []*cobra.Command {
 
 func commands(f *frame.Frame) []*cobra.Command {
 	v := &verbs{f}
-	all := []*cobra.Command{v.newRun(), v.newNotebook(), v.newSession(), v.newAgent(), v.newScheduler(), v.newIdle(), v.newPreset(), v.newImage(), v.newWhoami()}
+	all := []*cobra.Command{
+		v.newRun(), v.newNotebook(), v.newSession(), v.newAgent(), v.newScheduler(), v.newIdle(), v.newPreset(), v.newImage(),
+		v.newWhoami(),
+	}
 	all = append(all, folder.Commands(f)...)
 	all = append(all, app.Commands(f)...)
 	all = append(all, ssh.Commands(f, os.Executable)...)

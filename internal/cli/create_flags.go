@@ -6,7 +6,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -70,7 +72,7 @@ func (f *createFlags) add(cmd *cobra.Command) {
 }
 
 // request makes a create request for an image.
-func (f *createFlags) request(a *verbs, image string) (api.CreateSession, error) {
+func (f *createFlags) request(ctx context.Context, a *verbs, c *api.Client, image string) (api.CreateSession, error) {
 	s := api.CreateSession{Name: f.name, Image: image, Type: api.TypeInteractive, Tag: f.tag, EnqueueOnly: true, ReuseIfExists: true,
 		Dependencies: f.depends, StartsAt: f.startsAt, BatchTimeout: f.limit}
 	if f.batch == "" && (f.startsAt != "" || f.limit != "") {
@@ -90,8 +92,8 @@ func (f *createFlags) request(a *verbs, image string) (api.CreateSession, error)
 	if s.Config.Resources, err = pairs("--resource", f.resources, nil); err != nil {
 		return s, err
 	}
-	if mem, ok := s.Config.Resources["mem"]; ok && strings.Trim(mem, "0123456789") == "" {
-		s.Config.Resources["mem"] = mem + "m"
+	if err = mebibytes(ctx, c, s.Config.Resources); err != nil {
+		return s, err
 	}
 	if s.Config.ResourceOpts, err = pairs("--resource-opt", f.options, nil); err != nil {
 		return s, err
@@ -119,6 +121,24 @@ func (f *createFlags) request(a *verbs, image string) (api.CreateSession, error)
 	return s, nil
 }
 
+// mebibytes makes bare numbers of slots that count bytes mean MiB.
+func mebibytes(ctx context.Context, c *api.Client, resources map[string]string) error {
+	bare := func(v string) bool { return v != "" && strings.Trim(v, "0123456789") == "" }
+	if !slices.ContainsFunc(slices.Collect(maps.Values(resources)), bare) {
+		return nil
+	}
+	known, err := c.Slots(ctx)
+	if err != nil {
+		return fmt.Errorf("ask for the units of resources: %w", err)
+	}
+	for name, v := range resources {
+		if frame.Slots(known).Bytes(name) && bare(v) {
+			resources[name] = v + "m"
+		}
+	}
+	return nil
+}
+
 // hint says where to look when a session could not be created.
 func (f *createFlags) hint(err error) error {
 	if len(f.mounts) > 0 && api.IsNotFound(err) {
@@ -136,7 +156,7 @@ func (f *createFlags) plan(ctx context.Context, a *verbs, cmd *cobra.Command, c 
 	if asJSON {
 		return frame.PrintJSON(cmd.OutOrStdout(), e)
 	}
-	return a.printExplanation(cmd.OutOrStdout(), e)
+	return a.printExplanation(cmd.OutOrStdout(), frame.SlotsOf(ctx, c), e)
 }
 
 // pairs reads K=V; with getenv a bare K takes the value of the own environment.

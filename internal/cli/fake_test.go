@@ -86,6 +86,12 @@ func newFake(t *testing.T) *fakeManager {
 		reply(w, 200, map[string]any{"global_role": "superadmin", "domain_role": "admin", "group_role": nil})
 	})
 	handle("POST /session", f.create)
+	handle("GET /config/resource-slots/details", func(w http.ResponseWriter, _ *http.Request) {
+		reply(w, 200, map[string]api.SlotDetails{"cpu": {Name: "cpu"}, "mem": {Name: "mem", Format: api.NumberFormat{Binary: true}}})
+	})
+	handle("GET /config/scheduling-policies", func(w http.ResponseWriter, _ *http.Request) {
+		reply(w, 200, api.SchedulingPolicies{Orders: []string{"fifo", "astrology"}, Placements: []string{"pack", "feng-shui"}})
+	})
 	handle("GET /session/{s}", f.info)
 	handle("DELETE /session/{s}", f.destroy)
 	handle("PATCH /session/{s}", f.noContent)
@@ -94,17 +100,30 @@ func newFake(t *testing.T) *fakeManager {
 		f.interrupted <- struct{}{}
 		f.noContent(w, r)
 	})
-	handle("POST /session/{s}/commit", func(w http.ResponseWriter, _ *http.Request) { reply(w, 201, map[string]string{"bgtask_id": "task-1"}) })
+	handle(
+		"POST /session/{s}/commit",
+		func(w http.ResponseWriter, _ *http.Request) { reply(w, 201, map[string]string{"bgtask_id": "task-1"}) },
+	)
 	handle("GET /session/{s}/logs", f.logs)
 	handle("POST /session/{s}/upload", f.upload)
 	handle("POST /session/{s}/download", f.download)
 	handle("GET /session/{s}/files", func(w http.ResponseWriter, _ *http.Request) {
-		reply(w, 200, map[string]string{"errors": "", "abspath": "/home/work", "files": `[{"mode":"-rw-r--r--","size":5,"ctime":1,"mtime":86400,"atime":1,"filename":"a.txt"}]`})
+		reply(
+			w,
+			200,
+			map[string]string{
+				"errors": "", "abspath": "/home/work",
+				"files": `[{"mode":"-rw-r--r--","size":5,"ctime":1,"mtime":86400,"atime":1,"filename":"a.txt"}]`,
+			},
+		)
 	})
 	handle("GET /events/session", f.sessionEvents)
 	handle("GET /events/background-task", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
-		fmt.Fprint(w, "event: bgtask_updated\ndata: {\"task_id\":\"task-1\",\"message\":\"packing\",\"current_progress\":1,\"total_progress\":2}\n\n")
+		fmt.Fprint(
+			w,
+			"event: bgtask_updated\ndata: {\"task_id\":\"task-1\",\"message\":\"packing\",\"current_progress\":1,\"total_progress\":2}\n\n",
+		)
 		fmt.Fprint(w, "event: bgtask_done\ndata: {\"task_id\":\"task-1\",\"message\":\"\"}\n\nevent: server_close\ndata: {}\n\n")
 	})
 	handle("GET /stream/session/{s}/execute", f.execute)
@@ -357,8 +376,16 @@ func (f *fakeManager) sessionEvents(w http.ResponseWriter, r *http.Request) {
 		problem(w, 404, api.SlugNotFound, "session gone does not exist", "")
 		return
 	}
-	fmt.Fprint(w, "id: 1\nevent: session_enqueued\ndata: {\"sessionName\":\"mylab\",\"sessionId\":\"x\",\"reason\":\"user-requested\",\"exitCode\":null,\"at\":\"2026-11-20T08:00:00Z\"}\n\n")
-	fmt.Fprint(w, ": still here\n\nid: 2\nevent: session_started\ndata: {\"sessionName\":\"mylab\",\"sessionId\":\"x\",\"reason\":\"\",\"exitCode\":null,\"at\":\"2026-11-20T08:00:01Z\"}\n\n")
+	fmt.Fprint(
+		w,
+		"id: 1\nevent: session_enqueued\ndata: {\"sessionName\":\"mylab\",\"sessionId\":\"x\",\"reason\":\"user-requested\","+
+			"\"exitCode\":null,\"at\":\"2026-11-20T08:00:00Z\"}\n\n",
+	)
+	fmt.Fprint(
+		w,
+		": still here\n\nid: 2\nevent: session_started\ndata: {\"sessionName\":\"mylab\",\"sessionId\":\"x\",\"reason\":\"\","+
+			"\"exitCode\":null,\"at\":\"2026-11-20T08:00:01Z\"}\n\n",
+	)
 	fmt.Fprint(w, "event: server_close\ndata: {}\n\n")
 }
 
@@ -378,7 +405,7 @@ func (c *fakeCellConn) send(r api.ExecuteResult) {
 }
 
 func (c *fakeCellConn) print(stream, text string) {
-	c.send(api.ExecuteResult{Status: api.ExecContinued, Console: []api.ConsoleItem{{Type: stream, Text: text}}})
+	c.send(api.ExecuteResult{Status: api.ExecContinued, Console: []api.ConsoleItem{api.ConsoleText(stream, text)}})
 }
 
 func (c *fakeCellConn) input(password bool) string {
@@ -530,7 +557,10 @@ func (f *fakeManager) graphql(w http.ResponseWriter, r *http.Request) {
 			"labels": []any{map[string]string{"key": "ai.backend.runtime-type", "value": "python"}},
 		}}
 	case strings.Contains(req.Query, "keypair"):
-		data["keypair"] = map[string]any{"access_key": fakeAccess, "user_id": "admin@berth.local", "is_active": true, "is_admin": true, "resource_policy": "default", "rate_limit": 1000}
+		data["keypair"] = map[string]any{
+			"access_key": fakeAccess, "user_id": "admin@berth.local", "is_active": true, "is_admin": true, "resource_policy": "default",
+			"rate_limit": 1000,
+		}
 	default:
 		reply(w, 200, map[string]any{"data": nil, "errors": []any{map[string]any{"message": "unknown field"}}})
 		return

@@ -139,7 +139,10 @@ func (f *fakeManager) folderRoutes(mux *http.ServeMux, handle func(string, func(
 	})
 	note("POST /folders/{v}/invite", 201, map[string]any{"invited_ids": []string{"ada@example.org"}})
 	invitations := map[string]any{"invitations": []api.Invitation{
-		{ID: "inv-1", Inviter: "ada@example.org", Invitee: "admin@berth.local", Permission: "ro", FolderName: "maps", CreatedAt: "2026-11-20T08:00:00+00:00"},
+		{
+			ID: "inv-1", Inviter: "ada@example.org", Invitee: "admin@berth.local", Permission: "ro", FolderName: "maps",
+			CreatedAt: "2026-11-20T08:00:00+00:00",
+		},
 		{ID: "inv-2", Inviter: "ada@example.org", Invitee: "admin@berth.local", Permission: "rw", FolderName: "twice"},
 		{ID: "inv-3", Inviter: "bob@example.org", Invitee: "admin@berth.local", Permission: "rw", FolderName: "twice"},
 	}}
@@ -154,13 +157,27 @@ func (f *fakeManager) folderRoutes(mux *http.ServeMux, handle func(string, func(
 	note("POST /folders/{v}/import", 202, map[string]any{"bgtask_id": "task-1"})
 	note("POST /folders/{v}/export", 202, map[string]any{"bgtask_id": "task-1"})
 	on("GET /folders/_/shared", func(w http.ResponseWriter, _ *http.Request, _ *fakeFolder, _ map[string]any) {
-		reply(w, 200, map[string]any{"shared": []any{map[string]any{"vfolder_name": "data", "shared_to": map[string]string{"email": "ada@example.org"}, "perm": "ro"}}})
+		reply(
+			w,
+			200,
+			map[string]any{
+				"shared": []any{
+					map[string]any{"vfolder_name": "data", "shared_to": map[string]string{"email": "ada@example.org"}, "perm": "ro"},
+				},
+			},
+		)
 	})
 	on("GET /folders/_/hosts", func(w http.ResponseWriter, _ *http.Request, _ *fakeFolder, _ map[string]any) {
-		reply(w, 200, map[string]any{"default": "local:volume1", "allowed": []string{"nas:a", "local:volume1"}, "volume_info": map[string]any{
-			"local:volume1": map[string]any{"backend": "posix", "capabilities": []string{"vfolder"}, "usage": map[string]any{"percentage": 14.2}},
-			"nas:a":         map[string]any{"backend": "xfs", "problem": "it does not answer"},
-		}})
+		reply(
+			w,
+			200,
+			map[string]any{"default": "local:volume1", "allowed": []string{"nas:a", "local:volume1"}, "volume_info": map[string]any{
+				"local:volume1": map[string]any{
+					"backend": "posix", "capabilities": []string{"vfolder"}, "usage": map[string]any{"percentage": 14.2},
+				},
+				"nas:a": map[string]any{"backend": "xfs", "problem": "it does not answer"},
+			}},
+		)
 	})
 	quota := func(w http.ResponseWriter) {
 		reply(w, 200, api.Quota{UsedBytes: new(int64(2048)), LimitBytes: s.limit})
@@ -173,7 +190,9 @@ func (f *fakeManager) folderRoutes(mux *http.ServeMux, handle func(string, func(
 	f.fileRoutes(mux, on)
 }
 
-func (f *fakeManager) fileRoutes(mux *http.ServeMux, on func(string, func(http.ResponseWriter, *http.Request, *fakeFolder, map[string]any))) {
+func (f *fakeManager) fileRoutes(
+	mux *http.ServeMux, on func(string, func(http.ResponseWriter, *http.Request, *fakeFolder, map[string]any)),
+) {
 	s := &f.folders
 	on("GET /folders/{v}/files", func(w http.ResponseWriter, r *http.Request, d *fakeFolder, _ map[string]any) {
 		dir, after := path.Clean(r.URL.Query().Get("path")), r.URL.Query().Get("after")
@@ -184,12 +203,23 @@ func (f *fakeManager) fileRoutes(mux *http.ServeMux, on func(string, func(http.R
 		items := []api.FolderEntry{}
 		for name, body := range d.files {
 			if path.Dir(name) == dir {
-				items = append(items, api.FolderEntry{Name: path.Base(name), Type: api.EntryFile, Size: int64(len(body)), Mode: "644", Modified: "2026-11-20T08:00:00.000000+00:00"})
+				items = append(
+					items,
+					api.FolderEntry{
+						Name: path.Base(name), Type: api.EntryFile, Size: int64(len(body)), Mode: "644",
+						Modified: "2026-11-20T08:00:00.000000+00:00",
+					},
+				)
 			}
 		}
 		for name := range d.dirs {
 			if name != "." && path.Dir(name) == dir {
-				items = append(items, api.FolderEntry{Name: path.Base(name), Type: api.EntryDirectory, Mode: "755", Modified: "2026-11-20T08:00:00.000000+00:00"})
+				items = append(
+					items,
+					api.FolderEntry{
+						Name: path.Base(name), Type: api.EntryDirectory, Mode: "755", Modified: "2026-11-20T08:00:00.000000+00:00",
+					},
+				)
 			}
 		}
 		slices.SortFunc(items, func(a, b api.FolderEntry) int { return strings.Compare(a.Name, b.Name) })

@@ -28,9 +28,15 @@ func TestFolderLife(t *testing.T) {
 	b := setup(t)
 
 	require.Equal(t, outcome{"", "no folders; berth folder create makes one\n", 0}, b.do(t, "", "folder", "list"))
-	o := b.do(t, "", "folder", "create", "data", "--host", "local:volume1", "--usage-mode", "model", "-p", "ro", "--cloneable", "--project", "p")
+	o := b.do(
+		t, "", "folder", "create", "data", "--host", "local:volume1", "--usage-mode", "model", "-p", "ro", "--cloneable", "--project", "p",
+	)
 	require.Equal(t, outcome{"00000000000000000000000000000001\n", "", 0}, o)
-	require.Equal(t, map[string]any{"name": "data", "host": "local:volume1", "usage_mode": "model", "permission": "ro", "cloneable": true, "group": "p"}, b.folders.asked[0])
+	require.Equal(
+		t,
+		map[string]any{"name": "data", "host": "local:volume1", "usage_mode": "model", "permission": "ro", "cloneable": true, "group": "p"},
+		b.folders.asked[0],
+	)
 	o = b.do(t, "", "folder", "create", "data")
 	require.Equal(t, frame.ExitFailure, o.code)
 	require.Contains(t, o.err, "next: berth folder list")
@@ -74,8 +80,12 @@ func TestFolderLife(t *testing.T) {
 func TestFolderUpdate(t *testing.T) {
 	t.Parallel()
 	b, _ := withData(t)
-	require.Equal(t, outcome{"", "folder data is changed\n", 0}, b.do(t, "", "folder", "update", "data", "--permission", "ro", "--cloneable=false"))
-	require.Equal(t, map[string]any{"route": "POST /folders/data/update-options", "permission": "ro", "cloneable": false}, b.folders.asked[0])
+	require.Equal(
+		t, outcome{"", "folder data is changed\n", 0}, b.do(t, "", "folder", "update", "data", "--permission", "ro", "--cloneable=false"),
+	)
+	require.Equal(
+		t, map[string]any{"route": "POST /folders/data/update-options", "permission": "ro", "cloneable": false}, b.folders.asked[0],
+	)
 	require.Equal(t, 0, b.do(t, "", "folder", "update", "data", "-p", "rw").code)
 	require.Equal(t, map[string]any{"route": "POST /folders/data/update-options", "permission": "rw"}, b.folders.asked[1])
 	o := b.do(t, "", "folder", "update", "data")
@@ -143,7 +153,9 @@ func TestFoldersAreShared(t *testing.T) {
 	require.Equal(t, "DELETE /folders/invitations/delete", asked("route"))
 	o := b.do(t, "", "folder", "invitations", "accept", "twice")
 	require.Contains(t, o.err, "2 invitations to folders called twice; use the id")
-	require.Contains(t, b.do(t, "", "folder", "invitations", "cancel", "nope").err, "no open invitation nope\n  next: berth folder invitations")
+	require.Contains(
+		t, b.do(t, "", "folder", "invitations", "cancel", "nope").err, "no open invitation nope\n  next: berth folder invitations",
+	)
 
 	require.Equal(t, "ada@example.org may use folder data now: rw\n", b.do(t, "", "folder", "share", "data", "ada@example.org").err)
 	require.Equal(t, "USER             PERMISSION\nada@example.org  ro\n", b.do(t, "", "folder", "share", "data").out)
@@ -163,7 +175,9 @@ func TestFolderHostsAndQuota(t *testing.T) {
 	require.Equal(t, "scope  user:u\nhost   local:volume1\nused   2 KiB\nlimit  none\n", b.do(t, "", "folder", "quota", "data").out)
 	require.Contains(t, b.do(t, "", "folder", "quota", "data", "--limit", "1.5g").out, "limit  1.5 GiB\n")
 	require.Equal(t, int64(3<<29), *b.folders.limit)
-	require.JSONEq(t, `{"used_bytes":2048,"limit_bytes":1610612736}`, b.do(t, "", "folder", "quota", "data", "--json").out)
+	var shown api.Quota
+	require.NoError(t, json.Unmarshal([]byte(b.do(t, "", "folder", "quota", "data", "--json").out), &shown))
+	require.Equal(t, api.Quota{UsedBytes: new(int64(2048)), LimitBytes: new(int64(1610612736))}, shown)
 	for _, bad := range []string{"much", "-1g", "1e30t", "g", "NaN"} {
 		require.Equal(t, frame.ExitUsage, b.do(t, "", "folder", "quota", "data", "--limit", bad).code, bad)
 	}
@@ -179,7 +193,10 @@ func TestFolderFiles(t *testing.T) {
 	d.put("dir/evil\x1b[2J", "")
 
 	o := b.do(t, "", "folder", "ls", "data")
-	require.Equal(t, "MODE  SIZE  MODIFIED          NAME\n755         2026-11-20 08:00  dir/\n644   0     2026-11-20 08:00  f0\n", firstLines(o.out, 3))
+	require.Equal(
+		t, "MODE  SIZE  MODIFIED          NAME\n755         2026-11-20 08:00  dir/\n644   0     2026-11-20 08:00  f0\n",
+		firstLines(o.out, 3),
+	)
 	require.Len(t, strings.Split(o.out, "\n"), 8)
 	o = b.do(t, "", "folder", "ls", "data", "-n", "3")
 	require.Equal(t, "there is more than these 3 entries: --limit 0 shows all\n", o.err)
@@ -193,7 +210,9 @@ func TestFolderFiles(t *testing.T) {
 	require.Equal(t, frame.ExitNotFound, b.do(t, "", "folder", "cat", "data:nope").code)
 
 	require.Equal(t, 0, b.do(t, "", "folder", "mkdir", "data:new").code)
-	require.Contains(t, b.do(t, "", "folder", "mkdir", "data:new").err, "make directory data:new: it exists\n  next: berth folder ls data, or mkdir -p")
+	require.Contains(
+		t, b.do(t, "", "folder", "mkdir", "data:new").err, "make directory data:new: it exists\n  next: berth folder ls data, or mkdir -p",
+	)
 	require.Equal(t, 0, b.do(t, "", "folder", "mkdir", "-p", "data:new").code)
 
 	require.Equal(t, 0, b.do(t, "", "folder", "mv", "data:f1", "data:g1").code)
@@ -201,9 +220,13 @@ func TestFolderFiles(t *testing.T) {
 	require.Equal(t, 0, b.do(t, "", "folder", "mv", "data:f3", "data:new").code)
 	require.Equal(t, 0, b.do(t, "", "folder", "mv", "data:new/f3", "data:").code)
 	require.Equal(t, []string{"x", "xx", "xxx"}, []string{d.files["new/g1"], d.files["new/f2"], d.files["f3"]})
-	require.Contains(t, b.do(t, "", "folder", "mv", "data:f3", "other:").err, "next: berth folder cp -r data:f3 other:, then berth folder rm -r data:f3")
+	require.Contains(
+		t, b.do(t, "", "folder", "mv", "data:f3", "other:").err, "next: berth folder cp -r data:f3 other:, then berth folder rm -r data:f3",
+	)
 
-	require.Equal(t, "SIZE  FILES  PATH\n12 B  2      data:dir\n4 B   1      data:f4\n", b.do(t, "", "folder", "du", "data:dir", "data:f4").out)
+	require.Equal(
+		t, "SIZE  FILES  PATH\n12 B  2      data:dir\n4 B   1      data:f4\n", b.do(t, "", "folder", "du", "data:dir", "data:f4").out,
+	)
 	d.UsedBytes, d.Files, d.Complete = new(int64(4096)), new(int64(9)), new(false)
 	require.JSONEq(t, `[{"path":"data","bytes":4096,"files":9,"complete":false}]`, b.do(t, "", "folder", "du", "data", "--json").out)
 
@@ -323,7 +346,13 @@ func TestCopiesThatCannotBe(t *testing.T) {
 	}
 	d.put("q/same", "q")
 	d.put("r/same", "r")
-	for _, args := range [][]string{{one + "/x/same", two + "/x/same", "data:w"}, {"-r", one + "/x", two + "/x", "data:"}, {"data:q/same", "data:r/same", dir}} {
+	for _, args := range [][]string{{
+		one + "/x/same", two + "/x/same", "data:w",
+	}, {
+		"-r", one + "/x", two + "/x", "data:",
+	}, {
+		"data:q/same", "data:r/same", dir,
+	}} {
 		o := b.do(t, "", append([]string{"cp"}, args...)...)
 		require.Equal(t, frame.ExitUsage, o.code, o.err)
 		require.Contains(t, o.err, "would both be copied to")
@@ -371,19 +400,28 @@ func TestRunMountsFolders(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 
-	o := b.do(t, "", "run", "-q", "python", "-c", "print:1", "-v", "data", "-v", "maps:/mnt/maps:ro", "-v", "type=bind,source=logs/2025,target=l,perm=readonly", "-v", "w=x", "-v", `a\:b:t`)
+	o := b.do(
+		t, "", "run", "-q", "python", "-c", "print:1", "-v", "data", "-v", "maps:/mnt/maps:ro", "-v",
+		"type=bind,source=logs/2025,target=l,perm=readonly", "-v", "w=x", "-v", `a\:b:t`,
+	)
 	require.Equal(t, 0, o.code, o.err)
 	c := b.creates[0].Config
 	require.Equal(t, []string{"data", "maps", "logs/2025", "w", "a:b"}, c.Mounts)
 	require.Equal(t, map[string]string{"maps": "/mnt/maps", "logs/2025": "l", "w": "x", "a:b": "t"}, c.MountMap)
-	require.Equal(t, map[string]api.MountOption{"maps": {Type: "bind", Permission: "ro"}, "logs/2025": {Type: "bind", Permission: "ro"}}, c.MountOptions)
+	require.Equal(
+		t, map[string]api.MountOption{"maps": {Type: "bind", Permission: "ro"}, "logs/2025": {Type: "bind", Permission: "ro"}},
+		c.MountOptions,
+	)
 	text, err := json.Marshal(c)
 	require.NoError(t, err)
 	require.Contains(t, string(text), `"mount_options":{"logs/2025":{"type":"bind","permission":"ro"}`)
 
 	require.Equal(t, 0, b.do(t, "", "session", "create", "-d", "python", "-v", "data:/home/work/data").code)
 	require.Equal(t, map[string]string{"data": "/home/work/data"}, b.creates[1].Config.MountMap)
-	for _, bad := range []string{"", "/home/me:/data", "./x", "data:ro", "data:/a:b:c", "type=tmpfs,source=x", "type=bind,target=x", "data:", "source=x,size=1", "type=bind,source=x,perm=all"} {
+	for _, bad := range []string{
+		"", "/home/me:/data", "./x", "data:ro", "data:/a:b:c", "type=tmpfs,source=x", "type=bind,target=x", "data:", "source=x,size=1",
+		"type=bind,source=x,perm=all",
+	} {
 		o := b.do(t, "", "session", "create", "-d", "python", "-v", bad)
 		require.Equal(t, frame.ExitUsage, o.code, bad)
 		require.Contains(t, o.err, "next: ")

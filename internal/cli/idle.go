@@ -7,6 +7,14 @@ import (
 )
 
 func (a *verbs) newIdle() *cobra.Command {
-	return frame.Group("idle", "Decide which sessions are idle", "Keep the rules by which sessions count as idle and end, and see how sessions stand with them.\n\n"+
-		"The limits of keypair policies hold besides.", a.newIdleReport(), a.newIdleList(), a.newIdleSet(), a.newIdleRemove())
+	return frame.Group(
+		"idle",
+		"Decide which sessions are idle",
+		"Keep the rules by which sessions count as idle and end, and see how sessions stand with them.\n\n"+
+			"The limits of keypair policies hold besides.",
+		a.newIdleReport(),
+		a.newIdleList(),
+		a.newIdleSet(),
+		a.newIdleRemove(),
+	)
 }

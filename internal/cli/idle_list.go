@@ -56,7 +56,13 @@ func (o *idleListOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Cl
 		if !k.Enabled {
 			state = "off"
 		}
-		t.Rows = append(t.Rows, []string{k.Name, k.Type, idleRule(k.Spec), strings.Join(k.Targets, ", "), seconds(frame.Deref(k.WarnBefore)) + " before", idlePlaces(k.Bindings), state})
+		t.Rows = append(
+			t.Rows,
+			[]string{
+				k.Name, k.Type, idleRule(k.Spec), strings.Join(k.Targets, ", "), seconds(frame.Deref(k.WarnBefore)) + " before",
+				idlePlaces(k.Bindings), state,
+			},
+		)
 	}
 	return t.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }

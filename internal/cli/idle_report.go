@@ -20,9 +20,10 @@ type idleReportOptions struct {
 func (a *verbs) newIdleReport() *cobra.Command {
 	o := &idleReportOptions{app: a}
 	cmd := &cobra.Command{
-		Use:     "report",
-		Short:   "Show which sessions will end as idle",
-		Long:    "Show how running sessions stand with idle checks, those that end first. You see your own sessions, administrators those they administrate.",
+		Use:   "report",
+		Short: "Show which sessions will end as idle",
+		Long: "Show how running sessions stand with idle checks, those that end first. You see your own sessions, " +
+			"administrators those they administrate.",
 		Example: "  berth idle report",
 		Args:    frame.Args(cobra.NoArgs),
 		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {

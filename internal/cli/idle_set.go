@@ -41,7 +41,10 @@ it applies. Sessions are warned before they end; what is not measured is not idl
 	f := cmd.Flags()
 	f.DurationVar(&o.lifetime, "max-lifetime", 0, "end sessions that run for so long")
 	f.DurationVar(&o.inactivity, "max-inactivity", 0, "end interactive sessions that nobody used for so long")
-	f.StringArrayVar(&o.thresholds, "below", nil, "end sessions whose mean use is below, RESOURCE=PERCENT of cpu_util, mem, cuda_util, cuda_mem (repeatable)")
+	f.StringArrayVar(
+		&o.thresholds, "below", nil,
+		"end sessions whose mean use is below, RESOURCE=PERCENT of cpu_util, mem, cuda_util, cuda_mem (repeatable)",
+	)
 	f.DurationVar(&o.window, "window", time.Hour, "time over which --below takes the mean")
 	f.StringVar(&o.operator, "operator", "and", "and: every resource is below; or: one is enough")
 	f.DurationVar(&o.warn, "warn-before", 5*time.Minute, "tell sessions so long before they end; 0 does not")
@@ -79,8 +82,10 @@ func (o *idleSetOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Cli
 
 func (o *idleSetOptions) checker(name string) (api.IdleChecker, error) {
 	warn := o.warn.Seconds()
-	k := api.IdleChecker{Name: name, Description: o.description, Targets: o.targets, InitialGrace: o.grace.Seconds(), NewUserGrace: o.newUserGrace.Seconds(),
-		WarnBefore: &warn, DryRun: o.dryRun, Enabled: !o.disabled, Bindings: []api.IdleBinding{}}
+	k := api.IdleChecker{
+		Name: name, Description: o.description, Targets: o.targets, InitialGrace: o.grace.Seconds(), NewUserGrace: o.newUserGrace.Seconds(),
+		WarnBefore: &warn, DryRun: o.dryRun, Enabled: !o.disabled, Bindings: []api.IdleBinding{},
+	}
 	rules := 0
 	if o.lifetime > 0 {
 		rules++
@@ -96,7 +101,9 @@ func (o *idleSetOptions) checker(name string) (api.IdleChecker, error) {
 		if err != nil {
 			return k, err
 		}
-		k.Type, k.Spec = "utilization", api.IdleSpec{Window: int64(o.window.Seconds()), Operator: o.operator, Thresholds: map[string]float64{}}
+		k.Type, k.Spec = "utilization", api.IdleSpec{
+			Window: int64(o.window.Seconds()), Operator: o.operator, Thresholds: map[string]float64{},
+		}
 		for resource, text := range below {
 			v, err := strconv.ParseFloat(text, 64)
 			if err != nil {

@@ -50,8 +50,13 @@ func (f *fakeManager) idleRoutes(handle func(pattern string, h func(w http.Respo
 	handle("GET /resource/idle-report", func(w http.ResponseWriter, _ *http.Request) {
 		left := int64(3300)
 		reply(w, 200, map[string]any{"total": 7, "sessions": []any{map[string]any{"session_name": "mylab", "user_email": "a@b.c",
-			"idle_checks": map[string]api.IdleCheck{"network_timeout": {Remaining: &left, Kind: "expire_after", Phase: "active", Checker: "policy:network_timeout", Why: "nobody used it for 5m, the limit is 1h"},
-				"utilization": {Kind: "expire_after", Phase: "unknown", Checker: "gpu", Why: "cuda_util is not known", DryRun: true}}}}})
+			"idle_checks": map[string]api.IdleCheck{
+				"network_timeout": {
+					Remaining: &left, Kind: "expire_after", Phase: "active", Checker: "policy:network_timeout",
+					Why: "nobody used it for 5m, the limit is 1h",
+				},
+				"utilization": {Kind: "expire_after", Phase: "unknown", Checker: "gpu", Why: "cuda_util is not known", DryRun: true},
+			}}}})
 	})
 	handle("POST /session/{s}/keep-alive", func(w http.ResponseWriter, r *http.Request) {
 		if body(r)["for"] != "2h" {
@@ -63,8 +68,16 @@ func (f *fakeManager) idleRoutes(handle func(pattern string, h func(w http.Respo
 	handle("DELETE /session/{s}/keep-alive", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) })
 	handle("POST /resource/check-presets", func(w http.ResponseWriter, _ *http.Request) {
 		yes, shm := true, "67108864"
-		reply(w, 200, map[string]any{"presets": []api.Preset{{Name: "small", Slots: map[string]string{"cpu": "1", "mem": "1073741824"}, SharedMemory: &shm, Allocatable: &yes},
-			{Name: "large", Slots: map[string]string{"cpu": "64"}}}})
+		reply(
+			w,
+			200,
+			map[string]any{
+				"presets": []api.Preset{
+					{Name: "small", Slots: map[string]string{"cpu": "1", "mem": "1073741824"}, SharedMemory: &shm, Allocatable: &yes},
+					{Name: "large", Slots: map[string]string{"cpu": "64"}},
+				},
+			},
+		)
 	})
 }
 
@@ -72,16 +85,29 @@ func TestIdleVerbs(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	require.Contains(t, b.do(t, "", "idle", "list").err, "there are no idle checkers")
-	for _, bad := range [][]string{{}, {"--max-lifetime", "1h", "--max-inactivity", "1h"}, {"--below", "cpu_util"}, {"--below", "cpu_util=low"}} {
+	for _, bad := range [][]string{{}, {
+		"--max-lifetime", "1h", "--max-inactivity", "1h",
+	}, {
+		"--below", "cpu_util",
+	}, {
+		"--below", "cpu_util=low",
+	}} {
 		o := b.do(t, "", append([]string{"idle", "set", "x"}, bad...)...)
 		require.Equal(t, 2, o.code, o.err)
 	}
-	o := b.do(t, "", "idle", "set", "gpu", "--below", "cuda_util=5", "--below", "cpu_util=10", "--window", "2h", "--resource-group", "gpus", "--dry-run")
+	o := b.do(
+		t, "", "idle", "set", "gpu", "--below", "cuda_util=5", "--below", "cpu_util=10", "--window", "2h", "--resource-group", "gpus",
+		"--dry-run",
+	)
 	require.Equal(t, 0, o.code, o.err)
 	require.Contains(t, o.err, "reports on resource group gpus")
 	require.Contains(t, b.do(t, "", "idle", "set", "week", "--max-lifetime", "168h").err, "applies nowhere")
 	require.Equal(t, 0, b.do(t, "", "idle", "remove", "week").code)
-	require.Regexp(t, `(?m)^gpu +utilization +cpu_util < 10 % and cuda_util < 5 % over 2h +interactive, batch +5m before +resource group gpus +dry run$`, b.do(t, "", "idle", "list").out)
+	require.Regexp(
+		t,
+		`(?m)^gpu +utilization +cpu_util < 10 % and cuda_util < 5 % over 2h +interactive, batch +5m before +resource group gpus +dry run$`,
+		b.do(t, "", "idle", "list").out,
+	)
 	o = b.do(t, "", "idle", "remove", "week")
 	require.Equal(t, 3, o.code)
 	require.Contains(t, o.err, "berth idle list")
@@ -107,7 +133,9 @@ func TestPresetVerbs(t *testing.T) {
 
 func TestSeconds(t *testing.T) {
 	t.Parallel()
-	for n, want := range map[float64]string{0: "0s", 5: "5s", 60: "1m", 90: "1m30s", 600: "10m", 3600: "1h", 3660: "1h1m", 36000: "10h", 604800: "168h"} {
+	for n, want := range map[float64]string{
+		0: "0s", 5: "5s", 60: "1m", 90: "1m30s", 600: "10m", 3600: "1h", 3660: "1h1m", 36000: "10h", 604800: "168h",
+	} {
 		require.Equal(t, want, seconds(n))
 	}
 }
@@ -116,7 +144,12 @@ func TestIdleLine(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, idleLine(api.JSONText("{}")))
 	require.Empty(t, idleLine(nil))
-	require.Equal(t, "ends in 1m by b: w2", idleLine(api.JSONText(`{"a":{"remaining":600,"remaining_time_type":"expire_after","checker":"a","why":"w1"},
-		"b":{"remaining":60,"remaining_time_type":"expire_after","checker":"b","why":"w2"},"c":{"remaining":1,"remaining_time_type":"expire_after","dry_run":true},
-		"d":{"remaining":2,"remaining_time_type":"grace_period"},"e":{"remaining":null,"remaining_time_type":"expire_after"}}`)))
+	require.Equal(
+		t,
+		"ends in 1m by b: w2",
+		idleLine(api.JSONText(`{"a":{"remaining":600,"remaining_time_type":"expire_after","checker":"a","why":"w1"},
+		"b":{"remaining":60,"remaining_time_type":"expire_after","checker":"b","why":"w2"},"c":{"remaining":1,
+			"remaining_time_type":"expire_after","dry_run":true},
+		"d":{"remaining":2,"remaining_time_type":"grace_period"},"e":{"remaining":null,"remaining_time_type":"expire_after"}}`)),
+	)
 }

@@ -8,8 +8,10 @@ import (
 )
 
 func (a *verbs) newImage() *cobra.Command {
-	return frame.Group("image", "Look at images and name them", "Look at the images that sessions can be made of, and give them short names.",
-		a.newImageList(), a.newImageAlias(), a.newImageInspect())
+	return frame.Group(
+		"image", "Look at images and name them", "Look at the images that sessions can be made of, and give them short names.",
+		a.newImageList(), a.newImageAlias(), a.newImageInspect(),
+	)
 }
 
 // imageHint points at the list of images when one was not found.

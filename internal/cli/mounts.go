@@ -14,11 +14,20 @@ func setMounts(c *api.SessionConfig, list []string) error {
 	for _, text := range list {
 		m, err := mountflag.Parse(text)
 		if err != nil {
-			return frame.Usage(frame.Hint(fmt.Errorf("--mount %w", err), "write it as data, data:/home/work/data or data/sub:/mnt/data:ro; berth folder list"))
+			return frame.Usage(
+				frame.Hint(
+					fmt.Errorf("--mount %w", err), "write it as data, data:/home/work/data or data/sub:/mnt/data:ro; berth folder list",
+				),
+			)
 		}
 		for _, other := range c.Mounts {
 			if other == m.Source {
-				return frame.Usage(frame.Hint(errors.New("--mount names "+m.Source+" twice"), "mount it once, or different directories of it: %s/a and %s/b", m.Source, m.Source))
+				return frame.Usage(
+					frame.Hint(
+						errors.New("--mount names "+m.Source+" twice"), "mount it once, or different directories of it: %s/a and %s/b",
+						m.Source, m.Source,
+					),
+				)
 			}
 		}
 		c.Mounts = append(c.Mounts, m.Source)

@@ -64,7 +64,7 @@ func (o *notebookOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Cl
 			return err
 		}
 	}
-	req, err := o.request(o.verbs, o.image)
+	req, err := o.request(ctx, o.verbs, c, o.image)
 	if err != nil {
 		return err
 	}
@@ -121,12 +121,19 @@ func checkNotebook(name string) error {
 	case err != nil:
 		return fmt.Errorf("read notebook: %w", err)
 	case filepath.Ext(name) != ".ipynb":
-		return frame.Usage(frame.Hint(fmt.Errorf("%s is no notebook", name), "name a file that ends in .ipynb, or bring others with berth session upload"))
+		return frame.Usage(
+			frame.Hint(fmt.Errorf("%s is no notebook", name), "name a file that ends in .ipynb, or bring others with berth session upload"),
+		)
 	case !info.Mode().IsRegular():
 		return fmt.Errorf("%s is not a regular file", name)
 	case info.Size() >= api.MaxUploadSize:
-		return frame.Hint(fmt.Errorf("%s has %s; only files below %s can be brought", name, frame.BytesText(float64(info.Size())), frame.BytesText(api.MaxUploadSize)),
-			"clear the outputs of its cells, or put it into a folder (berth cp) and mount that with -v")
+		return frame.Hint(
+			fmt.Errorf(
+				"%s has %s; only files below %s can be brought", name, frame.BytesText(float64(info.Size())),
+				frame.BytesText(api.MaxUploadSize),
+			),
+			"clear the outputs of its cells, or put it into a folder (berth cp) and mount that with -v",
+		)
 	}
 	return nil
 }
@@ -174,6 +181,8 @@ func notebookApp(info api.SessionInfo, list []api.App) (api.App, error) {
 			return list[i], nil
 		}
 	}
-	return api.App{}, frame.Hint(fmt.Errorf("the image of session %s has no Jupyter: %w", info.Name, errors.New("its apps are "+frame.Names(names))),
-		"choose another --image with another --name; berth session rm %s ends this one", info.Name)
+	return api.App{}, frame.Hint(
+		fmt.Errorf("the image of session %s has no Jupyter: %w", info.Name, errors.New("its apps are "+frame.Names(names))),
+		"choose another --image with another --name; berth session rm %s ends this one", info.Name,
+	)
 }

@@ -7,5 +7,8 @@ import (
 )
 
 func (a *verbs) newPreset() *cobra.Command {
-	return frame.Group("preset", "Amounts of resources with a name", "See which amounts of resources fit now, and keep the list of them.", a.newPresetList(), a.newPresetCreate(), a.newPresetDelete())
+	return frame.Group(
+		"preset", "Amounts of resources with a name", "See which amounts of resources fit now, and keep the list of them.",
+		a.newPresetList(), a.newPresetCreate(), a.newPresetDelete(),
+	)
 }

@@ -18,9 +18,10 @@ type presetListOptions struct {
 func (a *verbs) newPresetList() *cobra.Command {
 	o := &presetListOptions{app: a}
 	cmd := &cobra.Command{
-		Use:     "list",
-		Short:   "List presets and whether they fit now",
-		Long:    "List presets, and whether a session of each would fit now: within your limits, your project's and your domain's, and on one agent.",
+		Use:   "list",
+		Short: "List presets and whether they fit now",
+		Long: "List presets, and whether a session of each would fit now: within your limits, your project's and your " +
+			"domain's, and on one agent.",
 		Example: "  berth preset list --resource-group gpus",
 		Args:    frame.Args(cobra.NoArgs),
 		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {
@@ -44,6 +45,7 @@ func (o *presetListOptions) run(ctx context.Context, cmd *cobra.Command, c *api.
 		frame.Say(cmd, "there are no presets")
 		return nil
 	}
+	slots := frame.SlotsOf(ctx, c)
 	t := frame.Table{Titles: []string{"NAME", "SLOTS", "SHARED MEMORY", "RESOURCE GROUP", "FITS NOW"}}
 	for _, p := range check.Presets {
 		fits := "no"
@@ -52,9 +54,9 @@ func (o *presetListOptions) run(ctx context.Context, cmd *cobra.Command, c *api.
 		}
 		shm := ""
 		if p.SharedMemory != nil {
-			shm = frame.SlotAmount("mem", *p.SharedMemory)
+			shm = frame.BytesOf(*p.SharedMemory)
 		}
-		t.Rows = append(t.Rows, []string{p.Name, frame.SlotsOf(p.Slots), shm, p.ResourceGroup, fits})
+		t.Rows = append(t.Rows, []string{p.Name, slots.Amounts(p.Slots), shm, p.ResourceGroup, fits})
 	}
 	return t.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }

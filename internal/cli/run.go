@@ -88,9 +88,16 @@ func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 	case code && len(o.files) > 0:
 		return frame.Usage(frame.Hint(errors.New("-c and files do not go together"), "berth run --help"))
 	case o.batch != "" && len(o.files) > 0:
-		return frame.Usage(frame.Hint(errors.New("--batch starts before files could be uploaded"), "bring the files with --bootstrap, or berth run %s FILE", o.image))
+		return frame.Usage(
+			frame.Hint(
+				errors.New("--batch starts before files could be uploaded"), "bring the files with --bootstrap, or berth run %s FILE",
+				o.image,
+			),
+		)
 	case !code && o.batch == "" && len(o.files) == 0 && !o.dryRun:
-		return frame.Usage(frame.Hint(errors.New("there is nothing to run"), "berth run %s -c CODE, or berth run %s FILE", o.image, o.image))
+		return frame.Usage(
+			frame.Hint(errors.New("there is nothing to run"), "berth run %s -c CODE, or berth run %s FILE", o.image, o.image),
+		)
 	}
 	return nil
 }
@@ -110,7 +117,7 @@ func (o *runOptions) run(cmd *cobra.Command, c *api.Client) (err error) {
 	ctx, cancel := frame.Within(base, o.timeout)
 	defer cancel()
 
-	req, err := o.request(o.app, o.image)
+	req, err := o.request(ctx, o.app, c, o.image)
 	if err != nil {
 		return err
 	}
@@ -187,7 +194,9 @@ func (o *runOptions) remove(ctx context.Context, cmd *cobra.Command, c *api.Clie
 }
 
 // followBatch shows the log of a batch session until it ends.
-func (o *runOptions) followBatch(ctx context.Context, cmd *cobra.Command, c *api.Client, id string, signals <-chan os.Signal) (api.SessionInfo, error) {
+func (o *runOptions) followBatch(
+	ctx context.Context, cmd *cobra.Command, c *api.Client, id string, signals <-chan os.Signal,
+) (api.SessionInfo, error) {
 	ctx, stop := frame.UntilSignal(ctx, signals)
 	defer stop()
 	if err := c.StreamLogs(ctx, id, "", true, cmd.OutOrStdout()); err != nil {

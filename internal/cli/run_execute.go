@@ -64,7 +64,10 @@ func (o *runOptions) execute(ctx context.Context, cmd *cobra.Command, c *api.Cli
 			case api.ExecWaitingInput:
 				in.request(r.Options != nil && r.Options.IsPassword)
 			case api.ExecTimeout:
-				return 0, frame.Hint(fmt.Errorf("the code in session %s ran into the time limit of the manager: %w", id, frame.ErrTimeout), "berth run --batch (has no such limit)")
+				return 0, frame.Hint(
+					fmt.Errorf("the code in session %s ran into the time limit of the manager: %w", id, frame.ErrTimeout),
+					"berth run --batch (has no such limit)",
+				)
 			case api.ExecError, api.ExecRestarting:
 				return 0, frame.Hint(fmt.Errorf("the execution in session %s broke: %s", id, r.Msg), "berth session info %s", id)
 			}

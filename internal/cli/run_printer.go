@@ -34,19 +34,20 @@ func (c *printer) write(items []api.ConsoleItem) error {
 
 func (c *printer) item(i api.ConsoleItem) error {
 	var err error
-	switch i.Type {
+	switch i.Kind() {
 	case "stdout":
-		_, err = io.WriteString(c.out, i.Text)
+		_, err = io.WriteString(c.out, i.Text())
 	case "stderr", "log":
-		_, err = io.WriteString(c.err, i.Text)
+		_, err = io.WriteString(c.err, i.Text())
 	case "html":
-		return c.rich("text/html", []byte(i.Text))
-	case "media":
-		if i.Mime == "text/plain" {
-			_, err = io.WriteString(c.out, strings.TrimSuffix(i.Data, "\n")+"\n")
+		return c.rich("text/html", []byte(i.Text()))
+	case api.KindMedia:
+		mime, data := i.Media()
+		if mime == "text/plain" {
+			_, err = io.WriteString(c.out, strings.TrimSuffix(data, "\n")+"\n")
 			break
 		}
-		return c.rich(i.Mime, mediaBytes(i.Mime, i.Data))
+		return c.rich(mime, mediaBytes(mime, data))
 	}
 	return err
 }

@@ -48,10 +48,9 @@ func (a *verbs) newSchedulerPolicy() *cobra.Command {
 		Long: `Show how a resource group is served, or change it with flags. A change holds from the
 next scheduling pass on; nothing restarts, and sessions that run or wait stay.
 
-Orders: fifo, lifo, drf (the owner who holds least first), fair-share (who used least
-lately first). Placements: pack, spread, round-robin, least-fragmentation. The manager
-checks every name and value and says which it knows. An empty value removes an option;
-options of an order or placement that the new one does not know go with the old one.`,
+berth scheduler policies lists the orders and placements. The manager checks every name
+and value and says which it knows. An empty value removes an option; options of an order
+or placement that the new one does not know go with the old one.`,
 		Example: `  berth scheduler policy default
   berth scheduler policy default --order fair-share --order-option half_life_days=3
   berth scheduler policy gpus --placement least-fragmentation --preemption on --victims project`,
@@ -61,8 +60,8 @@ options of an order or placement that the new one does not know go with the old 
 		}),
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.order, "order", "", "who goes first: fifo, lifo, drf or fair-share")
-	f.StringVar(&o.placement, "placement", "", "which agent: pack, spread, round-robin or least-fragmentation")
+	f.StringVar(&o.order, "order", "", "which waiting session goes first; berth scheduler policies lists the orders")
+	f.StringVar(&o.placement, "placement", "", "which agent a session gets; berth scheduler policies lists the placements")
 	f.StringArrayVar(&o.orderOptions, "order-option", nil, "option of the order, NAME=VALUE (repeatable)")
 	f.StringArrayVar(&o.placementOptions, "placement-option", nil, "option of the placement, NAME=VALUE (repeatable)")
 	f.StringArrayVar(&o.options, "option", nil, "any member of scheduler_opts, such as backfill.enabled=false (repeatable)")
@@ -73,6 +72,8 @@ options of an order or placement that the new one does not know go with the old 
 	f.StringVar(&o.victimOrder, "victim-order", "", "which go first: oldest, newest, fewest-sessions or smallest-resources")
 	f.StringVar(&o.victimFate, "victim-fate", "", "terminate or reschedule")
 	frame.JSONFlag(cmd, &o.json)
+	_ = cmd.RegisterFlagCompletionFunc("order", a.completePolicies(func(p api.SchedulingPolicies) []string { return p.Orders }))
+	_ = cmd.RegisterFlagCompletionFunc("placement", a.completePolicies(func(p api.SchedulingPolicies) []string { return p.Placements }))
 	return cmd
 }
 
@@ -142,7 +143,12 @@ func (o *schedulerPolicyOptions) patch(cmd *cobra.Command) (map[string]any, erro
 		for _, item := range list {
 			k, v, ok := strings.Cut(item, "=")
 			if !ok || strings.Trim(k, ".") != k || k == "" || strings.Contains(k, "..") {
-				failed = append(failed, frame.Usage(frame.Hint(fmt.Errorf("--%s %q is not of the form NAME=VALUE", flag, item), "%s --help", cmd.CommandPath())))
+				failed = append(
+					failed,
+					frame.Usage(
+						frame.Hint(fmt.Errorf("--%s %q is not of the form NAME=VALUE", flag, item), "%s --help", cmd.CommandPath()),
+					),
+				)
 				continue
 			}
 			failed = append(failed, put(under+k, optionValue(v)))
@@ -167,7 +173,10 @@ func (o *schedulerPolicyOptions) patch(cmd *cobra.Command) (map[string]any, erro
 		set("preemption", optPreemption+".enabled", o.preemption == "on")
 	default:
 		if cmd.Flags().Changed("preemption") {
-			failed = append(failed, frame.Usage(frame.Hint(fmt.Errorf("--preemption is on or off, not %q", o.preemption), "%s --help", cmd.CommandPath())))
+			failed = append(
+				failed,
+				frame.Usage(frame.Hint(fmt.Errorf("--preemption is on or off, not %q", o.preemption), "%s --help", cmd.CommandPath())),
+			)
 		}
 	}
 	for _, err := range failed {

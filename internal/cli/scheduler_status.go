@@ -43,13 +43,16 @@ func (o *schedulerStatusOptions) run(ctx context.Context, cmd *cobra.Command, c 
 	if o.json {
 		return frame.PrintJSON(cmd.OutOrStdout(), st)
 	}
+	slots := frame.SlotsOf(ctx, c)
 	t := frame.Table{Titles: []string{"GROUP", "ORDER", "PLACEMENT", "WAITING", "RUNNING", "AGENTS", "USED"}}
 	for _, g := range st.Groups {
 		name := g.Name
 		if !g.Active {
 			name += " (inactive)"
 		}
-		t.Rows = append(t.Rows, []string{name, g.Scheduler, g.Placement, waitingText(g), fmt.Sprint(g.Running), agentsText(g), usedText(g)})
+		t.Rows = append(
+			t.Rows, []string{name, g.Scheduler, g.Placement, waitingText(g), fmt.Sprint(g.Running), agentsText(g), usedText(slots, g)},
+		)
 	}
 	if err := t.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout())); err != nil {
 		return err
@@ -99,14 +102,14 @@ func agentsText(g api.GroupStatus) string {
 }
 
 // usedText compares what is taken with what there is: "cpu 2 of 8, mem 1 GiB of 16 GiB".
-func usedText(g api.GroupStatus) string {
+func usedText(slots frame.Slots, g api.GroupStatus) string {
 	var parts []string
 	for _, slot := range slices.Sorted(maps.Keys(g.Capacity)) {
 		used := g.Occupied[slot]
 		if used == "" {
 			used = "0"
 		}
-		parts = append(parts, slot+" "+frame.SlotAmount(slot, used)+" of "+frame.SlotAmount(slot, g.Capacity[slot]))
+		parts = append(parts, slot+" "+slots.Amount(slot, used)+" of "+slots.Amount(slot, g.Capacity[slot]))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -77,7 +77,9 @@ func (f *fakeManager) agentWork(w http.ResponseWriter, r *http.Request) {
 			q.work = q.work[1:]
 		}
 	}
-	out := api.AgentWork{ID: "i-worker1", Status: "ALIVE", Schedulable: !q.cordoned, ResourceGroup: "default", Sessions: []api.AgentSession{}}
+	out := api.AgentWork{
+		ID: "i-worker1", Status: "ALIVE", Schedulable: !q.cordoned, ResourceGroup: "default", Sessions: []api.AgentSession{},
+	}
 	for _, s := range now {
 		if fake := f.sessions[s.ID]; fake != nil && api.Ended(fake.Status) {
 			continue
@@ -105,20 +107,37 @@ func (f *fakeManager) policy(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	reply(w, 200, api.SchedulerPolicy{ResourceGroup: "default", Active: true, Scheduler: "drf", Placement: "pack",
-		Options: json.RawMessage(`{"agent_selection_strategy":"pack","preemption":{"enabled":true,"order":"newest"},"pending_timeout":600,"allowed_session_types":["batch"]}`)})
+		Options: json.RawMessage(
+			`{"agent_selection_strategy":"pack","preemption":{"enabled":true,"order":"newest"},"pending_timeout":600,` +
+				`"allowed_session_types":["batch"]}`,
+		)})
 }
 
 // pending adds a waiting session.
 func (b *bench) pending(name string) {
 	b.sessions["00000000-0000-4000-8000-0000000000aa"] = &fakeSession{SessionInfo: api.SessionInfo{
-		ID: "00000000-0000-4000-8000-0000000000aa", Name: name, Status: api.StatusPending, Type: api.TypeInteractive, CreatedAt: "2026-11-20T08:00:00+00:00"}}
+		ID: "00000000-0000-4000-8000-0000000000aa", Name: name, Status: api.StatusPending, Type: api.TypeInteractive,
+		CreatedAt: "2026-11-20T08:00:00+00:00",
+	}}
 }
 
 func waits() api.Explanation {
 	by := "2026-11-20T08:15:00+00:00"
-	return api.Explanation{Waits: true, ResourceGroup: "default", Reason: "capacity", Msg: "it asks for 4 cpu, 2 GiB mem, the best agent i-worker2 lacks 1 cpu now",
-		Rejected: map[string]int{"cpu": 2, "not-schedulable": 1, "mystery": 1}, Shortfall: map[string]string{"cpu": "1", "mem": "536870912"},
-		Position: 2, Queue: 7, Estimate: &by, Remedies: []string{"ask for 3 cpu", "resource group rg-b has room"}, AsOf: "2026-11-20T08:05:00+00:00"}
+	return api.Explanation{
+		Waits:         true,
+		ResourceGroup: "default",
+		Reason:        "capacity",
+		Msg:           "it asks for 4 cpu, 2 GiB mem, the best agent i-worker2 lacks 1 cpu now",
+		Rejected: map[string]int{
+			"cpu": 2, "not-schedulable": 1, "mystery": 1,
+		},
+		Shortfall: map[string]string{"cpu": "1", "mem": "536870912"},
+		Position:  2,
+		Queue:     7,
+		Estimate:  &by,
+		Remedies:  []string{"ask for 3 cpu", "resource group rg-b has room"},
+		AsOf:      "2026-11-20T08:05:00+00:00",
+	}
 }
 
 func TestSessionWhy(t *testing.T) {
@@ -167,7 +186,10 @@ func TestSessionWhyOfWhatDoesNotWait(t *testing.T) {
 	b.sessions["00000000-0000-4000-8000-0000000000aa"].Status = api.StatusCancelled
 	b.queue.explanation = api.Explanation{Msg: "it is CANCELLED (dependency-failed)"}
 
-	require.Equal(t, "mylab does not wait: it is CANCELLED (dependency-failed).\n", b.do(t, "", "session", "why", "00000000-0000-4000-8000-0000000000aa").out)
+	require.Equal(
+		t, "mylab does not wait: it is CANCELLED (dependency-failed).\n",
+		b.do(t, "", "session", "why", "00000000-0000-4000-8000-0000000000aa").out,
+	)
 
 	o := b.do(t, "", "session", "why", "nobody")
 	require.Equal(t, frame.ExitNotFound, o.code)
@@ -178,10 +200,16 @@ func TestDryRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.queue.plan = api.Explanation{DryRun: true, Name: "train", ResourceGroup: "gpus", Msg: "it would start now",
-		Placements: []api.PlannedKernel{{Agent: "i-worker1", Devices: map[string]map[string]string{"cpu": {"0": "1", "1": "1"}, "cuda.shares": {"GPU-1": "0.5"}}}, {Agent: "i-worker2"}}}
+		Placements: []api.PlannedKernel{
+			{Agent: "i-worker1", Devices: map[string]map[string]string{"cpu": {"0": "1", "1": "1"}, "cuda.shares": {"GPU-1": "0.5"}}},
+			{Agent: "i-worker2"},
+		}}
 
-	o := b.do(t, "", "session", "create", "python", "--name", "train", "--batch", "true", "--starts-at", "10m", "--batch-timeout", "2h", "--depends", "other",
-		"--priority", "30", "--cluster-size", "2", "--cluster-mode", "multi-node", "--no-preempt", "--agent", "i-worker1", "--agent", "i-worker2", "--dry-run")
+	o := b.do(
+		t, "", "session", "create", "python", "--name", "train", "--batch", "true", "--starts-at", "10m", "--batch-timeout", "2h",
+		"--depends", "other", "--priority", "30", "--cluster-size", "2", "--cluster-mode", "multi-node", "--no-preempt", "--agent",
+		"i-worker1", "--agent", "i-worker2", "--dry-run",
+	)
 
 	require.Zero(t, o.code, o.err)
 	require.Equal(t, `train would start at once.
@@ -223,7 +251,9 @@ func TestCordon(t *testing.T) {
 	b.queue.work = [][]api.AgentSession{{{ID: "s1", Name: "mylab", User: "ada@x", Status: api.StatusRunning}}}
 
 	o := b.do(t, "", "agent", "cordon", "i-worker1")
-	require.Equal(t, outcome{"i-worker1\n", "agent i-worker1 is cordoned and keeps 1 session; berth agent drain i-worker1 waits for them\n", 0}, o)
+	require.Equal(
+		t, outcome{"i-worker1\n", "agent i-worker1 is cordoned and keeps 1 session; berth agent drain i-worker1 waits for them\n", 0}, o,
+	)
 	require.True(t, b.queue.cordoned)
 	o = b.do(t, "", "agent", "cordon", "nobody", "i-worker1")
 	require.Equal(t, frame.ExitNotFound, o.code)
@@ -311,11 +341,20 @@ agent i-worker1 is drained: it holds nothing and takes nothing new; berth agent 
 func TestSchedulerStatus(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.queue.status = api.SchedulerStatus{Manager: "m1", Leader: true, LastPass: "2026-11-20T08:04:58+00:00", Drift: 1, Groups: []api.GroupStatus{
-		{Name: "default", Active: true, Scheduler: "fifo", Placement: "pack", Pending: 5, Reasons: map[string]int{"quota": 1, "capacity": 4}, Running: 3,
-			AgentsAlive: 2, AgentsCordoned: 1, Capacity: map[string]string{"cpu": "8", "mem": "2147483648"}, Occupied: map[string]string{"cpu": "3"}},
-		{Name: "old", Scheduler: "fifo", AgentsLost: 2, Warning: "its options cannot be used"},
-	}}
+	b.queue.status = api.SchedulerStatus{
+		Manager:  "m1",
+		Leader:   true,
+		LastPass: "2026-11-20T08:04:58+00:00",
+		Drift:    1,
+		Groups: []api.GroupStatus{
+			{
+				Name: "default", Active: true, Scheduler: "fifo", Placement: "pack", Pending: 5,
+				Reasons: map[string]int{"quota": 1, "capacity": 4}, Running: 3, AgentsAlive: 2, AgentsCordoned: 1,
+				Capacity: map[string]string{"cpu": "8", "mem": "2147483648"}, Occupied: map[string]string{"cpu": "3"},
+			},
+			{Name: "old", Scheduler: "fifo", AgentsLost: 2, Warning: "its options cannot be used"},
+		},
+	}
 
 	o := b.do(t, "", "scheduler", "status")
 
@@ -346,11 +385,16 @@ preemption.order       newest
 `, o.out)
 	require.Empty(t, b.queue.patches)
 
-	o = b.do(t, "", "scheduler", "policy", "default", "--order", "fair-share", "--order-option", "half_life_days=3", "--placement", "spread", "--preemption", "on",
-		"--min-runtime", "10m", "--victims", "project", "--pending-timeout", "0", "--option", "allowed_session_types=", "--option", "config.word=three words")
+	o = b.do(
+		t, "", "scheduler", "policy", "default", "--order", "fair-share", "--order-option", "half_life_days=3", "--placement", "spread",
+		"--preemption", "on", "--min-runtime", "10m", "--victims", "project", "--pending-timeout", "0", "--option",
+		"allowed_session_types=", "--option", "config.word=three words",
+	)
 	require.Zero(t, o.code, o.err)
 	require.Equal(t, map[string]any{"scheduler": "fair-share", "scheduler_opts": map[string]any{
-		"config": map[string]any{"half_life_days": 3.0, "word": "three words"}, "agent_selection_strategy": "spread", "pending_timeout": 0.0, "allowed_session_types": nil,
+		"config": map[string]any{
+			"half_life_days": 3.0, "word": "three words",
+		}, "agent_selection_strategy": "spread", "pending_timeout": 0.0, "allowed_session_types": nil,
 		"preemption": map[string]any{"enabled": true, "preemption_min_runtime": 600.0, "victim_scope": "project"},
 	}}, b.queue.patches[0])
 
@@ -358,8 +402,27 @@ preemption.order       newest
 	require.Equal(t, frame.ExitFailure, o.code)
 	require.Contains(t, o.err, "next: use one of fifo, lifo, drf, fair-share")
 	require.Equal(t, frame.ExitNotFound, b.do(t, "", "scheduler", "policy", "nowhere").code)
-	for _, wrong := range [][]string{{"--preemption", "maybe"}, {"--option", "noequals"}, {"--option", ".x=1"}, {"--option", "a=1", "--option", "a=2"}} {
+	for _, wrong := range [][]string{{
+		"--preemption", "maybe",
+	}, {
+		"--option", "noequals",
+	}, {
+		"--option", ".x=1",
+	}, {
+		"--option", "a=1", "--option", "a=2",
+	}} {
 		require.Equal(t, frame.ExitUsage, b.do(t, "", append([]string{"scheduler", "policy", "default"}, wrong...)...).code, wrong)
 	}
 	require.Len(t, b.queue.patches, 2)
+}
+
+func TestSchedulerPoliciesAreAskedOfTheManager(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	require.Equal(t, "orders      fifo, astrology\nplacements  pack, feng-shui\n", b.do(t, "", "scheduler", "policies").out)
+	var p api.SchedulingPolicies
+	require.NoError(t, json.Unmarshal([]byte(b.do(t, "", "scheduler", "policies", "--json").out), &p))
+	require.Equal(t, api.SchedulingPolicies{Orders: []string{"fifo", "astrology"}, Placements: []string{"pack", "feng-shui"}}, p)
+	require.Contains(t, b.do(t, "", "__complete", "scheduler", "policy", "default", "--order", "as").out, "astrology\n")
+	require.Contains(t, b.do(t, "", "__complete", "scheduler", "policy", "default", "--placement", "").out, "pack\nfeng-shui\n")
 }

@@ -47,7 +47,7 @@ waiting, not the session.`,
 }
 
 func (o *sessionCreateOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client, image string) error {
-	req, err := o.request(o.app, image)
+	req, err := o.request(ctx, o.app, c, image)
 	if err != nil {
 		return err
 	}

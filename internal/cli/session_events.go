@@ -76,8 +76,8 @@ func (o *sessionEventsOptions) print(cmd *cobra.Command, e api.Event) error {
 	if s.At == "" {
 		words = words[1:]
 	}
-	if s.ClusterRole != "" {
-		words = append(words, s.ClusterRole+strconv.Itoa(s.ClusterIdx))
+	if role := frame.Deref(s.ClusterRole); role != "" {
+		words = append(words, role+strconv.Itoa(frame.Deref(s.ClusterIdx)))
 	}
 	if s.Reason != "" {
 		words = append(words, s.Reason)

@@ -53,7 +53,9 @@ func (o *sessionExecOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 	}
 	if o.tty {
 		if !o.stdin || !frame.IsTerminal(cmd.InOrStdin()) {
-			return frame.Usage(frame.Hint(errors.New("-t needs -i and a terminal as standard input"), "leave -t out, as in %s -i", cmd.CommandPath()))
+			return frame.Usage(
+				frame.Hint(errors.New("-t needs -i and a terminal as standard input"), "leave -t out, as in %s -i", cmd.CommandPath()),
+			)
 		}
 		var restore func()
 		var err error

@@ -57,6 +57,7 @@ func (o *sessionInfoOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 			Explanation *api.Explanation `json:"explanation,omitempty"`
 		}{s, e})
 	}
+	slots := frame.SlotsOf(ctx, c)
 	var f frame.Fields
 	f.Add("id", s.ID)
 	f.Add("name", s.Name)
@@ -70,8 +71,8 @@ func (o *sessionInfoOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 		f.Add("exit code", strconv.Itoa(*s.ExitCode))
 	}
 	f.Add("image", s.Image)
-	f.Add("slots", frame.Slots(s.Occupying))
-	f.Add("requested", frame.Slots(s.Requested))
+	f.Add("slots", slots.Text(s.Occupying))
+	f.Add("requested", slots.Text(s.Requested))
 	f.Add("agents", strings.Join(s.AgentIDs, ", "))
 	f.Add("resource group", s.ResourceGroup)
 	f.Add("domain", s.Domain)
@@ -85,7 +86,7 @@ func (o *sessionInfoOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 		f.Add("cells run", strconv.FormatInt(s.NumQueries, 10))
 	}
 	if e != nil {
-		f = append(f, o.app.explanationFields(*e)...)
+		f = append(f, o.app.explanationFields(slots, *e)...)
 	}
 	return f.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }

@@ -69,13 +69,20 @@ func (o *sessionListOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 		frame.Say(cmd, "no sessions; berth run or berth session create makes one")
 		return nil
 	}
+	slots := frame.SlotsOf(ctx, c)
 	t := frame.Table{Titles: []string{"ID", "NAME", "TYPE", "STATUS", "IMAGE", "SLOTS", "AGE", "RESULT", "INFO"}}
 	for _, s := range list {
 		result := s.Result
 		if result == api.ResultUndefined {
 			result = ""
 		}
-		t.Rows = append(t.Rows, []string{s.ID, s.Name, strings.ToLower(s.Type), s.Status, s.Image, frame.Slots(s.Slots), frame.Age(s.CreatedAt, o.app.Now()), result, s.StatusInfo})
+		t.Rows = append(
+			t.Rows,
+			[]string{
+				s.ID, s.Name, strings.ToLower(s.Type), s.Status, s.Image, slots.Text(s.Slots), frame.Age(s.CreatedAt, o.app.Now()), result,
+				s.StatusInfo,
+			},
+		)
 	}
 	return t.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }

@@ -50,11 +50,11 @@ func (o *sessionWhyOptions) run(ctx context.Context, cmd *cobra.Command, c *api.
 	if o.json {
 		return frame.PrintJSON(cmd.OutOrStdout(), e)
 	}
-	return o.app.printExplanation(cmd.OutOrStdout(), e)
+	return o.app.printExplanation(cmd.OutOrStdout(), frame.SlotsOf(ctx, c), e)
 }
 
 // printExplanation tells an explanation to people: the sentence first, then what it rests on.
-func (a *verbs) printExplanation(w io.Writer, e api.Explanation) error {
+func (a *verbs) printExplanation(w io.Writer, slots frame.Slots, e api.Explanation) error {
 	name := e.Name
 	if name == "" {
 		name = e.Session
@@ -78,7 +78,7 @@ func (a *verbs) printExplanation(w io.Writer, e api.Explanation) error {
 	if _, err := fmt.Fprintln(w, head+"."); err != nil {
 		return err
 	}
-	f := a.explanationFields(e)
+	f := a.explanationFields(slots, e)
 	if len(f) == 0 {
 		return nil
 	}
@@ -89,10 +89,10 @@ func (a *verbs) printExplanation(w io.Writer, e api.Explanation) error {
 }
 
 // explanationFields are the numbers behind an explanation.
-func (a *verbs) explanationFields(e api.Explanation) frame.Fields {
+func (a *verbs) explanationFields(slots frame.Slots, e api.Explanation) frame.Fields {
 	var f frame.Fields
 	f.Add("reason", e.Reason)
-	f.Add("short of", slotTexts(e.Shortfall))
+	f.Add("short of", slots.Amounts(e.Shortfall))
 	f.Add("agents", rejectedText(e.Rejected))
 	if e.Position > 0 {
 		place := strconv.Itoa(e.Position)
@@ -113,7 +113,7 @@ func (a *verbs) explanationFields(e api.Explanation) frame.Fields {
 		f.Add(map[bool]string{true: "what helps", false: " "}[i == 0], r)
 	}
 	for i, p := range e.Placements {
-		f.Add(map[bool]string{true: "would run on", false: " "}[i == 0], p.Agent+": "+devicesText(p.Devices))
+		f.Add(map[bool]string{true: "would run on", false: " "}[i == 0], p.Agent+": "+devicesText(slots, p.Devices))
 	}
 	f.Add("folders", foldersText(e.Mounts))
 	return f
@@ -173,22 +173,13 @@ func rejectedText(counts map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// slotTexts prints amounts per slot: "cpu 2, mem 1 GiB".
-func slotTexts(m map[string]string) string {
-	var parts []string
-	for _, name := range slices.Sorted(maps.Keys(m)) {
-		parts = append(parts, name+" "+frame.SlotAmount(name, m[name]))
-	}
-	return strings.Join(parts, ", ")
-}
-
 // devicesText prints chosen devices: "cpu 2 (of 0, 1), cuda.shares 0.5 (of gpu-1)".
-func devicesText(devices map[string]map[string]string) string {
+func devicesText(slots frame.Slots, devices map[string]map[string]string) string {
 	var parts []string
 	for _, slot := range slices.Sorted(maps.Keys(devices)) {
 		var each []string
 		for _, id := range slices.Sorted(maps.Keys(devices[slot])) {
-			each = append(each, id+"="+frame.SlotAmount(slot, devices[slot][id]))
+			each = append(each, id+"="+slots.Amount(slot, devices[slot][id]))
 		}
 		parts = append(parts, slot+" "+strings.Join(each, " "))
 	}

@@ -40,8 +40,9 @@ func TestSSH(t *testing.T) {
 	require.Equal(t, "/usr/bin/ssh", argv[0])
 	text := strings.Join(argv, " ")
 	for _, want := range []string{
-		"-o User=work", "-o HostKeyAlias=berth-" + firstID, `-o UserKnownHostsFile="` + dir + `/known_hosts"`, "-o StrictHostKeyChecking=accept-new",
-		`-o IdentityFile="` + dir + `/id_container"`, "-o IdentitiesOnly=yes", " ssh-proxy " + firstID + " ", " -A -L 1:h:2 -- mylab.berth ls -l",
+		"-o User=work", "-o HostKeyAlias=berth-" + firstID, `-o UserKnownHostsFile="` + dir + `/known_hosts"`,
+		"-o StrictHostKeyChecking=accept-new", `-o IdentityFile="` + dir + `/id_container"`, "-o IdentitiesOnly=yes",
+		" ssh-proxy " + firstID + " ", " -A -L 1:h:2 -- mylab.berth ls -l",
 	} {
 		require.Contains(t, text, want)
 	}
@@ -66,13 +67,19 @@ func TestSSH(t *testing.T) {
 func TestSSHThatCannotBe(t *testing.T) {
 	t.Parallel()
 	b, home := withHome(t)
-	require.Equal(t, outcome{"", "berth: there is no session nolab; running: mylab\n  next: berth session list\n", 3}, b.do(t, "", "ssh", "nolab"))
+	require.Equal(
+		t, outcome{"", "berth: there is no session nolab; running: mylab\n  next: berth session list\n", 3}, b.do(t, "", "ssh", "nolab"),
+	)
 	b.apps.key = "not a key"
 	o := b.do(t, "", "ssh", "mylab")
 	require.Contains(t, o.err, "is no private key")
 	require.NoFileExists(t, filepath.Join(home, ".cache", "berth", "ssh", firstID, "id_container"))
 	b.started.have = nil
-	require.Contains(t, b.do(t, "", "ssh", "mylab").err, "this machine has no ssh program\n  next: install it (apt install openssh-client, for example), or berth session exec -it mylab -- bash\n")
+	require.Contains(
+		t, b.do(t, "", "ssh", "mylab").err,
+		"this machine has no ssh program\n  next: install it (apt install openssh-client, for example), or berth session exec "+
+			"-it mylab -- bash\n",
+	)
 	b.mu.Lock()
 	b.sessions[firstID].Status = api.StatusPending
 	b.mu.Unlock()
@@ -85,7 +92,10 @@ func TestSSHProxy(t *testing.T) {
 	b, home := withHome(t)
 	o := b.do(t, "ssh-2.0-x", "ssh-proxy", firstID)
 	require.Equal(t, outcome{"SSH-2.0-X", "", 0}, o)
-	require.FileExists(t, filepath.Join(home, ".cache", "berth", "ssh", firstID, "id_container"), "programs that know the configuration alone find the key")
+	require.FileExists(
+		t, filepath.Join(home, ".cache", "berth", "ssh", firstID, "id_container"),
+		"programs that know the configuration alone find the key",
+	)
 
 	// A key that was fetched long ago is fetched anew beside the connection.
 	key := filepath.Join(home, ".cache", "berth", "ssh", firstID, "id_container")

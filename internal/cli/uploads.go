@@ -44,8 +44,13 @@ func collectUploads(names []string) ([]api.Upload, error) {
 			case !info.Mode().IsRegular():
 				return fmt.Errorf("%s is not a regular file", p)
 			case info.Size() >= api.MaxUploadSize:
-				return frame.Hint(fmt.Errorf("%s has %s; only files below %s can be uploaded into a session", p, frame.BytesText(float64(info.Size())), frame.BytesText(api.MaxUploadSize)),
-					"split it, or let the session fetch it")
+				return frame.Hint(
+					fmt.Errorf(
+						"%s has %s; only files below %s can be uploaded into a session", p, frame.BytesText(float64(info.Size())),
+						frame.BytesText(api.MaxUploadSize),
+					),
+					"split it, or let the session fetch it",
+				)
 			case len(all) == maxUploads:
 				return fmt.Errorf("more than %d files", maxUploads)
 			}
@@ -53,7 +58,9 @@ func collectUploads(names []string) ([]api.Upload, error) {
 			if err != nil {
 				return err
 			}
-			all = append(all, api.Upload{Path: path.Join(target, filepath.ToSlash(rel)), Open: func() (io.ReadCloser, error) { return os.Open(p) }})
+			all = append(
+				all, api.Upload{Path: path.Join(target, filepath.ToSlash(rel)), Open: func() (io.ReadCloser, error) { return os.Open(p) }},
+			)
 			return nil
 		})
 		if err != nil {

@@ -40,10 +40,16 @@ func TestSessionCreate(t *testing.T) {
 	require.Contains(t, o.err, "lives already and is used again")
 	require.Equal(t, firstID+"\n", o.out)
 
-	o = b.do(t, "", "session", "create", "python", "--batch", "true", "--starts-at", "10m", "--batch-timeout", "2h", "--depends", "mylab", "--callback-url", "http://x/y", "-d", "--no-reuse")
+	o = b.do(
+		t, "", "session", "create", "python", "--batch", "true", "--starts-at", "10m", "--batch-timeout", "2h", "--depends", "mylab",
+		"--callback-url", "http://x/y", "-d", "--no-reuse",
+	)
 	require.Equal(t, 0, o.code, o.err)
 	got := b.creates[2]
-	require.Equal(t, []string{"batch", "true", "10m", "2h", "mylab", "http://x/y"}, []string{got.Type, got.StartupCommand, got.StartsAt, got.BatchTimeout, got.Dependencies[0], got.CallbackURL})
+	require.Equal(
+		t, []string{"batch", "true", "10m", "2h", "mylab", "http://x/y"},
+		[]string{got.Type, got.StartupCommand, got.StartsAt, got.BatchTimeout, got.Dependencies[0], got.CallbackURL},
+	)
 	require.False(t, got.ReuseIfExists)
 	require.Equal(t, 0, b.called("GET /session/00000000-0000-4000-8000-000000000002"))
 }
@@ -296,9 +302,14 @@ func TestSessionLs(t *testing.T) {
 	t.Parallel()
 	b := withLab(t)
 
-	require.Equal(t, "MODE        SIZE  MODIFIED          NAME\n-rw-r--r--  5     1970-01-02 00:00  a.txt\n", b.do(t, "", "session", "ls", "mylab").out)
-	require.JSONEq(t, `{"abspath":"/home/work","files":[{"filename":"a.txt","mode":"-rw-r--r--","size":5,"ctime":1,"mtime":86400,"atime":1}]}`,
-		b.do(t, "", "session", "ls", "mylab", "--json").out)
+	require.Equal(
+		t, "MODE        SIZE  MODIFIED          NAME\n-rw-r--r--  5     1970-01-02 00:00  a.txt\n",
+		b.do(t, "", "session", "ls", "mylab").out,
+	)
+	require.JSONEq(
+		t, `{"abspath":"/home/work","files":[{"filename":"a.txt","mode":"-rw-r--r--","size":5,"ctime":1,"mtime":86400,"atime":1}]}`,
+		b.do(t, "", "session", "ls", "mylab", "--json").out,
+	)
 }
 
 func TestSessionEvents(t *testing.T) {
@@ -306,7 +317,10 @@ func TestSessionEvents(t *testing.T) {
 	b := withLab(t)
 
 	o := b.do(t, "", "session", "events", "mylab")
-	require.Equal(t, outcome{"2026-11-20T08:00:00Z  mylab  session_enqueued  user-requested\n2026-11-20T08:00:01Z  mylab  session_started\n", "", 0}, o)
+	require.Equal(
+		t, outcome{"2026-11-20T08:00:00Z  mylab  session_enqueued  user-requested\n2026-11-20T08:00:01Z  mylab  session_started\n", "", 0},
+		o,
+	)
 
 	lines := strings.Split(strings.TrimSpace(b.do(t, "", "session", "events", "mylab", "--json").out), "\n")
 	require.Len(t, lines, 2)

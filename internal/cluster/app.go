@@ -22,6 +22,9 @@ var ReservedPorts = []int{2000, 2001, 2002, 2003, 2200, 2201, 7681}
 // reservedApps are served by the runner of every container.
 var reservedApps = []string{"sshd", "sftp", "ttyd"}
 
+// appProtocols are what an image can declare.
+var appProtocols = []string{"tcp", "http", "preopen", "vnc", "rdp"}
+
 // The bounds of what an image can declare.
 const (
 	maxAppName  = 64
@@ -35,15 +38,16 @@ func ParseServicePorts(label string) []AppPort {
 	seen := map[int]bool{}
 	for label != "" {
 		var item string
-		if open, shut := strings.IndexByte(label, '['), strings.IndexByte(label, ']'); open >= 0 && shut > open && !strings.Contains(label[:open], ",") {
+		open, shut := strings.IndexByte(label, '['), strings.IndexByte(label, ']')
+		if open >= 0 && shut > open && !strings.Contains(label[:open], ",") {
 			item = label[:shut+1]
 			label = strings.TrimPrefix(label[shut+1:], ",")
 		} else {
 			item, label, _ = strings.Cut(label, ",")
 		}
 		p, ok := parseServicePort(item)
-		if !ok || slices.ContainsFunc(p.Ports, func(n int) bool { return seen[n] }) || slices.ContainsFunc(out, func(o AppPort) bool { return o.Name == p.Name }) ||
-			len(seen)+len(p.Ports) > maxAppPorts {
+		if !ok || slices.ContainsFunc(p.Ports, func(n int) bool { return seen[n] }) ||
+			slices.ContainsFunc(out, func(o AppPort) bool { return o.Name == p.Name }) || len(seen)+len(p.Ports) > maxAppPorts {
 			continue
 		}
 		for _, n := range p.Ports {
@@ -56,14 +60,14 @@ func ParseServicePorts(label string) []AppPort {
 
 func parseServicePort(item string) (p AppPort, ok bool) {
 	part := strings.SplitN(strings.TrimSpace(item), ":", 3)
-	if len(part) != 3 || !appName(part[0]) || slices.Contains(reservedApps, part[0]) || !slices.Contains([]string{"tcp", "http", "preopen", "vnc", "rdp"}, part[1]) {
-		return p, false
+	if len(part) != 3 || !appName(part[0]) || slices.Contains(reservedApps, part[0]) || !slices.Contains(appProtocols, part[1]) {
+		return AppPort{}, false
 	}
 	p = AppPort{Name: part[0], Protocol: part[1]}
 	for text := range strings.SplitSeq(strings.Trim(part[2], "[]"), ",") {
 		n, err := strconv.Atoi(strings.TrimSpace(text))
 		if err != nil || n < 1025 || n > 65534 || slices.Contains(ReservedPorts, n) || slices.Contains(p.Ports, n) {
-			return p, false
+			return AppPort{}, false
 		}
 		p.Ports = append(p.Ports, n)
 	}

@@ -169,7 +169,7 @@ func ParseAmount(kind SlotKind, text string) (Amount, error) {
 	t := strings.ReplaceAll(strings.TrimSpace(text), "_", "")
 	bad := fault.Invalidf("%q is not a valid amount", text).WithReason("invalid-api-params").
 		WithNext("write a plain number such as 2 or 0.5")
-	if t == "" || len(t) > 20 || strings.ContainsAny(t, "eE/+-") {
+	if t == "" || len(t) > 20 || strings.Trim(t, "0123456789.") != "" { // SetString also reads other bases and exponents
 		return 0, bad
 	}
 	r, ok := new(big.Rat).SetString(t)

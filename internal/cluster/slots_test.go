@@ -21,7 +21,9 @@ func TestParseBytes(t *testing.T) {
 		require.NoError(t, err, text)
 		require.Equal(t, want, got, text)
 	}
-	for _, text := range []string{"", "g", "-1", "1.5", "0.3k", "1x", "1gx", "1e9", "1/2g", "1..2g", "9999p", "ib", "1ib", "99999999999999999999999999"} {
+	for _, text := range []string{
+		"", "g", "-1", "1.5", "0.3k", "1x", "1gx", "1e9", "1/2g", "1..2g", "9999p", "ib", "1ib", "99999999999999999999999999",
+	} {
 		_, err := cluster.ParseBytes(text)
 		require.Error(t, err, text)
 		require.Equal(t, fault.Invalid, fault.KindOf(err), text)
@@ -55,7 +57,8 @@ func TestAmountTextRoundTrips(t *testing.T) {
 func TestSlotsShortfallIsWhatIsMissing(t *testing.T) {
 	t.Parallel()
 
-	slots := rapid.MapOf(rapid.SampledFrom([]cluster.SlotName{"cpu", "mem", "cuda.device"}), rapid.Custom(func(t *rapid.T) cluster.Amount {
+	names := rapid.SampledFrom([]cluster.SlotName{"cpu", "mem", "cuda.device"})
+	slots := rapid.MapOf(names, rapid.Custom(func(t *rapid.T) cluster.Amount {
 		return cluster.Amount(rapid.Int64Range(0, 1e6).Draw(t, "a"))
 	}))
 	rapid.Check(t, func(t *rapid.T) {

@@ -231,6 +231,7 @@ func TestChildrenDieWithTheirParent(t *testing.T) {
 		out, err := cmd.StdoutPipe()
 		require.NoError(t, err)
 		require.NoError(t, cmd.Start())
+		require.NoError(t, out.(*os.File).SetReadDeadline(time.Now().Add(time.Minute)))
 		var pg, redis int
 		_, err = fmt.Fscan(out, &pg, &redis)
 		require.NoError(t, err)

@@ -110,7 +110,8 @@ func (a account) checkReachable(path string) error {
 			bit = 0o010
 		}
 		if info.Mode().Perm()&bit == 0 {
-			return fault.Invalidf("user %s, which the database runs as, cannot enter %s (mode %04o), so nothing below it can hold the state", a.name, dir, info.Mode().Perm()).
+			return fault.Invalidf("user %s, which the database runs as, cannot enter %s (mode %04o), so nothing below it can hold the state", a.name,
+				dir, info.Mode().Perm()).
 				WithReason("state-dir-unreachable").
 				WithNext("choose a state directory such as /var/lib/berth with --state-dir, or allow passing with: chmod o+x %s", dir)
 		}

@@ -140,6 +140,21 @@ func ReasonOf(err error) string {
 	return ""
 }
 
+// DataOf returns the first details in err's chain, nil when there are none.
+func DataOf(err error) any {
+	for err != nil {
+		var e *Error
+		if !errors.As(err, &e) {
+			return nil
+		}
+		if e.Data != nil {
+			return e.Data
+		}
+		err = e.Err
+	}
+	return nil
+}
+
 // NextOf returns the first non-empty advice in err's chain.
 func NextOf(err error) string {
 	for err != nil {

@@ -95,7 +95,7 @@ func (m *Member) join(ctx context.Context, addr, token string) error {
 	return m.accept(reply)
 }
 
-// accept checks and keeps what the manager gave.
+// accept checks the certificate that the manager signed, and stores it.
 func (m *Member) accept(r *node.JoinReply) error {
 	cert, err := x509.ParseCertificate(r.GetCertificateDer())
 	if err != nil {
@@ -107,7 +107,8 @@ func (m *Member) accept(r *node.JoinReply) error {
 	}
 	roots := x509.NewCertPool()
 	roots.AddCert(ca)
-	if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: m.o.Clock.Now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+	if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: m.o.Clock.Now(),
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
 		return fmt.Errorf("check the node certificate: %w", err)
 	}
 	if !m.key.PublicKey.Equal(cert.PublicKey) || cert.Subject.CommonName != m.o.Name {

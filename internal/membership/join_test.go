@@ -25,6 +25,16 @@ type later struct {
 
 func (c *later) Now() time.Time { return time.Now().Add(time.Duration(c.by.Load())) }
 
+// tick ticks once the ticker's owner waits for it.
+func (c *later) tick(t *testing.T) {
+	t.Helper()
+	select {
+	case c.ticks <- c.Now():
+	case <-time.After(time.Minute):
+		require.FailNow(t, "nobody waits for the next tick")
+	}
+}
+
 func (c *later) NewTicker(time.Duration) chassis.Ticker { return ticker{c.ticks} }
 
 type ticker struct{ c chan time.Time }
@@ -40,7 +50,8 @@ func TestRenewalAtAnotherManager(t *testing.T) {
 	clock := &later{Clock: chassis.RealClock(), ticks: make(chan time.Time)}
 	dir := t.TempDir()
 	member, err := membership.Open(membership.Options{
-		Dir: dir, Name: "appproxy:p", Clock: clock, Log: slog.New(slog.DiscardHandler), Token: func() (chassis.Secret, error) { return m.Token, nil },
+		Dir: dir, Name: "appproxy:p", Clock: clock, Log: slog.New(slog.DiscardHandler),
+		Token: func() (chassis.Secret, error) { return m.Token, nil },
 	})
 	require.NoError(t, err)
 	require.NoError(t, member.EnsureJoined(t.Context(), m.Addr))
@@ -58,13 +69,18 @@ func TestRenewalAtAnotherManager(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- member.KeepRenewed(ctx, membership.NewManagers([]string{"127.0.0.1:1", m.Addr}, 0)) }()
-	clock.ticks <- clock.Now()
-	clock.ticks <- clock.Now() // the look before is over
+	clock.tick(t)
+	clock.tick(t) // the look before is over
 	require.Equal(t, first, kept(), "it is not time yet")
 	clock.by.Store(int64(time.Until(member.RenewAt()) + time.Hour))
-	clock.ticks <- clock.Now()
-	clock.ticks <- clock.Now()
+	clock.tick(t)
+	clock.tick(t)
 	require.NotEqual(t, first, kept())
 	stop()
-	require.ErrorIs(t, <-done, context.Canceled)
+	select {
+	case err := <-done:
+		require.ErrorIs(t, err, context.Canceled)
+	case <-time.After(time.Minute):
+		require.FailNow(t, "it goes on")
+	}
 }

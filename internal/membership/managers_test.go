@@ -92,7 +92,8 @@ type attempt struct {
 }
 
 // keep runs Keep on the fake clock until to says that it is enough.
-func keep(t *testing.T, m *membership.Managers, log *slog.Logger, to func(n int, addr string) (lasts time.Duration, worked, enough bool)) (all []attempt) {
+func keep(t *testing.T, m *membership.Managers, log *slog.Logger,
+	to func(n int, addr string) (lasts time.Duration, worked, enough bool)) (all []attempt) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

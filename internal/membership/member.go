@@ -98,9 +98,10 @@ func Open(o Options) (*Member, error) {
 	return m, nil
 }
 
-// Dialer reaches managers: one that vanished without a word is noticed in half a minute.
+// Dialer is for connections to managers. Keep-alive probes notice within half a minute that the other end is gone.
 func Dialer() net.Dialer {
-	return net.Dialer{Timeout: 10 * time.Second, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 4}}
+	return net.Dialer{Timeout: 10 * time.Second, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second,
+		Interval: 5 * time.Second, Count: 4}}
 }
 
 // kind is the noun for this process, section its section of the configuration.
@@ -131,7 +132,7 @@ func (m *Member) certificate(name string) (*x509.Certificate, error) {
 	return x509.ParseCertificate(der)
 }
 
-// write replaces a file whole or not at all.
+// write replaces a file atomically.
 func (m *Member) write(name, kind string, der []byte) error {
 	b := der
 	if kind != "" {
@@ -151,8 +152,8 @@ func (m *Member) Joined() bool {
 	return m.cert != nil && m.o.Clock.Now().Before(m.cert.NotAfter)
 }
 
-// leave gives up the certificate of a cluster that the operator's token does not belong to:
-// the manager was set up anew, or the process moves. It reports whether it did.
+// leave drops the certificate when the operator's token belongs to another cluster: the manager was set up anew, or the process
+// is moved to another cluster. It reports whether it did.
 func (m *Member) leave(t node.JoinToken) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -78,7 +78,7 @@ func (m *Member) DialTLS(name, alpn string, sessions tls.ClientSessionCache) (*t
 	}, nil
 }
 
-// check verifies that the peer is a member below ca whose name is right.
+// check verifies that the peer's certificate was signed by ca and that its name is right.
 func (m *Member) check(s tls.ConnectionState, ca *x509.Certificate, right func(name string) bool) error {
 	if len(s.PeerCertificates) == 0 {
 		return fault.New(fault.Unauthenticated, "the peer shows no node certificate")
@@ -86,8 +86,9 @@ func (m *Member) check(s tls.ConnectionState, ca *x509.Certificate, right func(n
 	leaf := s.PeerCertificates[0]
 	roots := x509.NewCertPool()
 	roots.AddCert(ca)
-	// Node certificates are made out for clients, whichever side shows them.
-	_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: m.o.Clock.Now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	// Node certificates are client certificates, also where their owner is the server.
+	_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: m.o.Clock.Now(),
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	if err != nil {
 		return fault.New(fault.Unauthenticated, "the peer's certificate is not of this cluster").WithCause(err)
 	}

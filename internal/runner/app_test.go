@@ -100,7 +100,8 @@ func TestAProgramOfTheSessionIsNoticed(t *testing.T) {
 	b := start(t, config(t))
 	port := unused(t)
 	name := "port-" + strconv.Itoa(port)
-	b.put("serve.py", "import http.server\nhttp.server.HTTPServer(('127.0.0.1', "+strconv.Itoa(port)+"), http.server.SimpleHTTPRequestHandler).serve_forever()\n")
+	b.put("serve.py", "import http.server\nhttp.server.HTTPServer(('127.0.0.1', "+strconv.Itoa(port)+
+		"), http.server.SimpleHTTPRequestHandler).serve_forever()\n")
 	s, err := b.c.Exec(ctx(t), run.ExecStart{Argv: []string{"python3", "serve.py"}})
 	require.NoError(t, err)
 	defer s.Close()

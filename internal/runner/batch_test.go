@@ -50,14 +50,16 @@ func TestBatchSteps(t *testing.T) {
 func TestBatchInput(t *testing.T) {
 	t.Parallel()
 	b := start(t, config(t))
-	b.put("ask.py", "import getpass\nprint('before')\nprint('hi', input('name? '))\nprint(getpass.getpass('pw? '))\ntry:\n    input()\nexcept EOFError:\n    print('eof')")
+	b.put("ask.py", "import getpass\nprint('before')\nprint('hi', input('name? '))\nprint(getpass.getpass('pw? '))\ntry:\n    input()\n"+
+		"except EOFError:\n    print('eof')")
 	r := b.shell("ask", "python3 ask.py", "Ada", "secret")
 	require.Equal(t, "before\nname? hi Ada\npw? secret\neof\n", r.stdout, r.stderr)
 	require.Equal(t, 0, r.exit)
 	r = b.shell("file", "echo Bob > name.txt; python3 -c 'print(input())' < name.txt; echo Eve | python3 -c 'print(input())'")
 	require.Equal(t, "Bob\nEve\n", r.stdout, "real standard input is read as ever")
 	from := int64(0)
-	res, err := b.c.Step(ctx(t), "cut", run.StepRequest{Mode: run.ModeBatch, Options: &run.BatchOptions{Exec: ptr("python3 -c 'input()'")}, From: &from, WaitMS: 20000})
+	res, err := b.c.Step(ctx(t), "cut", run.StepRequest{Mode: run.ModeBatch, Options: &run.BatchOptions{Exec: ptr("python3 -c 'input()'")},
+		From: &from, WaitMS: 20000})
 	require.NoError(t, err)
 	require.Equal(t, run.StatusWaitingInput, res.Status)
 	_, err = b.c.Interrupt(ctx(t), "")

@@ -13,6 +13,7 @@ import (
 
 	"berth.dev/berth/internal/runner/cell"
 	"berth.dev/berth/internal/runner/jupyter"
+	"berth.dev/berth/internal/testkit/await"
 	"berth.dev/berth/internal/wire/run"
 )
 
@@ -72,13 +73,14 @@ func BenchmarkCell(b *testing.B) {
 			box := start(t, cfg)
 			defer func() {
 				_ = box.cmd.Process.Kill()
-				<-box.exit
+				await.Value(b, box.exit)
 			}()
 			box.query("warm", "pass")
 			i, from := 0, int64(0)
 			for b.Loop() {
 				i++
-				res, err := box.c.Step(context.Background(), fmt.Sprint(i), run.StepRequest{Mode: run.ModeQuery, Code: "1+1", From: &from, WaitMS: 2000})
+				res, err := box.c.Step(context.Background(), fmt.Sprint(i),
+					run.StepRequest{Mode: run.ModeQuery, Code: "1+1", From: &from, WaitMS: 2000})
 				if err != nil || res.Status != run.StatusFinished || res.Console[0].Data != "2\n" {
 					b.Fatal(res, err)
 				}

@@ -29,7 +29,8 @@ func (r *Runner) serveDial(w http.ResponseWriter, q *http.Request) {
 		case r.carried <- struct{}{}:
 			defer func() { <-r.carried }()
 		default:
-			err = fault.Exhaustedf("%d connections to apps of the session are open already", maxCarried).WithReason("too-many-connections").WithNext("close some of them")
+			err = fault.Exhaustedf("%d connections to apps of the session are open already", maxCarried).WithReason("too-many-connections").
+				WithNext("close some of them")
 		}
 	}
 	var target net.Conn

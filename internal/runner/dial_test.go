@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/testkit/await"
 	"berth.dev/berth/internal/wire/run"
 	"berth.dev/berth/internal/wire/tunnel"
 )
@@ -107,7 +108,7 @@ func TestAnAppThatEndsItsHalfFirstIsHeardOn(t *testing.T) {
 	_, err = io.WriteString(conn, "still here")
 	require.NoError(t, err)
 	require.NoError(t, conn.Close())
-	require.Equal(t, "still here", <-heard)
+	require.Equal(t, "still here", await.Value(t, heard))
 }
 
 func TestDialSaysWhyNot(t *testing.T) {
@@ -129,7 +130,7 @@ func TestDialSaysWhyNot(t *testing.T) {
 	req.Header.Set("Authorization", "Bearer "+token)
 	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return run.UnixDialer(b.cfg.Socket)(ctx)
-	}}}
+	}}, Timeout: time.Minute}
 	defer client.CloseIdleConnections()
 	resp, err := client.Do(req)
 	require.NoError(t, err)

@@ -111,7 +111,8 @@ func (r *Runner) interrupt(id string) bool {
 // queryRecipe runs a cell by the recipe of the image's language.
 func (r *Runner) queryRecipe(j *job) int {
 	if !r.hasTool {
-		j.TextNow(cell.Stderr, fmt.Sprintf("This image (runtime type %q) has nothing to execute code with: no %s was found.\n", r.cfg.Runtime.Type, toolNames(r.recipe)))
+		j.TextNow(cell.Stderr, fmt.Sprintf("This image (runtime type %q) has nothing to execute code with: no %s was found.\n",
+			r.cfg.Runtime.Type, toolNames(r.recipe)))
 		return 127
 	}
 	var dir string
@@ -126,7 +127,8 @@ func (r *Runner) queryRecipe(j *job) int {
 	}
 	// A left-over in a private directory does no harm.
 	defer func() { _ = proc.AsUser(r.user, func() error { return os.RemoveAll(dir) }) }()
-	vars := map[string][]string{"{tool}": {r.tool}, "{src}": {filepath.Join(dir, r.recipe.Query.File)}, "{out}": {filepath.Join(dir, "cell.out")}}
+	vars := map[string][]string{"{tool}": {r.tool}, "{src}": {filepath.Join(dir, r.recipe.Query.File)},
+		"{out}": {filepath.Join(dir, "cell.out")}}
 	if b := r.recipe.Query.Build; len(b) > 0 {
 		if st := r.command(j, command{argv: recipe.Expand(b, vars), env: r.env}); st.Code != 0 {
 			return st.Code
@@ -177,7 +179,8 @@ func (r *Runner) batchStep(j *job, name, line string, steps []recipe.Step) int {
 		j.TextNow(cell.Stderr, fmt.Sprintf("This image has no %s to %s with.\n", toolNames(r.recipe), name))
 		return 127
 	case name == "exec":
-		j.TextNow(cell.Stderr, fmt.Sprintf("There is nothing to run for %q: no main program and not exactly one program file is in %s. Say which command to execute.\n", r.recipe.Name, r.cfg.WorkDir))
+		j.TextNow(cell.Stderr, fmt.Sprintf("There is nothing to run for %q: no main program and not exactly one program file is in %s. Say "+
+			"which command to execute.\n", r.recipe.Name, r.cfg.WorkDir))
 		return 127
 	}
 	return 0

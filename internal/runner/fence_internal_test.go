@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"berth.dev/berth/internal/testkit/await"
 )
 
 // TestFence asks the kernel for what is fenced, and for some of what is not, in a process of its own.
@@ -43,7 +45,7 @@ func TestFence(t *testing.T) {
 		}()
 		require.NoError(t, fence())
 		close(ask)
-		<-answered
+		await.Value(t, answered)
 		check(t)
 	}
 	all(func(t *testing.T) {

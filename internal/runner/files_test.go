@@ -49,7 +49,8 @@ func TestFiles(t *testing.T) {
 	t.Parallel()
 	b := start(t, config(t))
 	home := b.cfg.User.Home
-	res, err := b.c.Upload(ctx(t), run.ContentTar, tarOf(t, "a.txt", "alpha", "dir/sub/b.txt", "beta", filepath.Join(home, "abs.txt"), "gamma"))
+	res, err := b.c.Upload(ctx(t), run.ContentTar,
+		tarOf(t, "a.txt", "alpha", "dir/sub/b.txt", "beta", filepath.Join(home, "abs.txt"), "gamma"))
 	require.NoError(t, err)
 	require.Equal(t, run.UploadResult{Files: 3, Bytes: 14}, res)
 	fi, err := os.Stat(filepath.Join(home, "dir/sub/b.txt"))
@@ -59,7 +60,8 @@ func TestFiles(t *testing.T) {
 
 	var body bytes.Buffer
 	mw := multipart.NewWriter(&body)
-	p, err := mw.CreatePart(textproto.MIMEHeader{"Content-Disposition": {`form-data; name="src"; filename="form/c.txt"`}, "Content-Type": {"application/octet-stream"}})
+	p, err := mw.CreatePart(textproto.MIMEHeader{"Content-Disposition": {`form-data; name="src"; filename="form/c.txt"`},
+		"Content-Type": {"application/octet-stream"}})
 	require.NoError(t, err)
 	_, _ = io.WriteString(p, "delta")
 	require.NoError(t, mw.Close())

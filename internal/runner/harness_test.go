@@ -19,6 +19,7 @@ import (
 
 	"berth.dev/berth/internal/runner"
 	"berth.dev/berth/internal/runner/sshd"
+	"berth.dev/berth/internal/testkit/await"
 	"berth.dev/berth/internal/wire/run"
 )
 
@@ -122,7 +123,7 @@ func launch(t *testing.T, cfg run.Config, change ...func(*exec.Cmd)) *box {
 		b.code = b.cmd.ProcessState.ExitCode()
 		close(b.exit)
 	}()
-	require.NoError(t, <-began)
+	require.NoError(t, await.Value(t, began))
 	b.c = run.NewClient(run.Options{Dial: run.UnixDialer(b.cfg.Socket), Token: cfg.Token})
 	t.Cleanup(func() {
 		_ = b.cmd.Process.Signal(syscall.SIGTERM)
@@ -130,7 +131,7 @@ func launch(t *testing.T, cfg run.Config, change ...func(*exec.Cmd)) *box {
 		case <-b.exit:
 		case <-time.After(20 * time.Second):
 			_ = b.cmd.Process.Kill()
-			<-b.exit
+			await.Value(t, b.exit)
 			t.Error("the runner did not end in time")
 		}
 		b.c.Close()

@@ -34,7 +34,8 @@ func (r *Runner) intrinsics() []Intrinsic {
 	if err != nil {
 		exe = os.Args[0] // in a root without /proc; the agent names the file in full
 	}
-	ssh := sshd.New(sshd.Config{Name: r.cfg.User.Name, Home: r.cfg.User.Home, User: r.user, Shell: r.shell, Dir: r.workDir, Env: r.env, Table: r.table, Executable: exe,
+	ssh := sshd.New(sshd.Config{Name: r.cfg.User.Name, Home: r.cfg.User.Home, User: r.user, Shell: r.shell, Dir: r.workDir, Env: r.env,
+		Table: r.table, Executable: exe,
 		HostKey: filepath.Join(r.cfg.Dir, "ssh_host_key"), Sockets: r.userDir(), Authorized: r.cfg.AuthorizedKeys, Log: r.log})
 	title := "Terminal"
 	if name := recipe.Getenv(r.env, "BACKENDAI_SESSION_NAME"); name != "" {
@@ -76,7 +77,8 @@ func (s *intrinsicSet) connect(a Intrinsic) (net.Conn, error) {
 	select {
 	case s.free <- struct{}{}:
 	default:
-		return nil, fault.Exhaustedf("%d connections to the session's own apps are open already", maxIntrinsic).WithReason("too-many-connections").WithNext("close some of them")
+		return nil, fault.Exhaustedf("%d connections to the session's own apps are open already", maxIntrinsic).
+			WithReason("too-many-connections").WithNext("close some of them")
 	}
 	near, far, err := socketPair()
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/testkit/await"
 	"berth.dev/berth/internal/wire/run"
 	"berth.dev/berth/internal/wire/tunnel"
 )
@@ -103,7 +104,7 @@ func TestIntrinsicAppsAreReachedByTunnels(t *testing.T) {
 			_, err = io.ReadFull(conns[1], make([]byte, len("staying\n")))
 			require.NoError(t, err)
 			r.own.close()
-			<-app.left
+			await.Value(t, app.left)
 			_, err = conns[2].Read(make([]byte, 1))
 			require.Error(t, err, "the runner's end ends its apps")
 		})

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/ssh"
@@ -26,7 +27,8 @@ func (b *box) ssh(home string) *ssh.Client {
 	require.NoError(b.t, err)
 	conn, err := b.dial(strconv.Itoa(tunnel.PortSSH), false)
 	require.NoError(b.t, err)
-	c, chans, reqs, err := ssh.NewClientConn(conn, "", &ssh.ClientConfig{User: "work", Auth: []ssh.AuthMethod{ssh.PublicKeys(key)}, HostKeyCallback: ssh.InsecureIgnoreHostKey()})
+	c, chans, reqs, err := ssh.NewClientConn(conn, "",
+		&ssh.ClientConfig{User: "work", Auth: []ssh.AuthMethod{ssh.PublicKeys(key)}, HostKeyCallback: ssh.InsecureIgnoreHostKey()})
 	require.NoError(b.t, err)
 	client := ssh.NewClient(c, chans, reqs)
 	b.t.Cleanup(func() { client.Close() })
@@ -54,7 +56,7 @@ func TestTerminalPageOfTheSession(t *testing.T) {
 	b := start(t, config(t))
 	client := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
 		return b.dial(strconv.Itoa(tunnel.PortTerminal), false)
-	}}}
+	}}, Timeout: time.Minute}
 	defer client.CloseIdleConnections()
 	r, err := client.Get("http://session/")
 	require.NoError(t, err)

@@ -93,7 +93,8 @@ func TestQueryPython(t *testing.T) {
 		res, err := b.c.Complete(ctx(t), run.CompleteRequest{Code: "import os; os.path.isab"})
 		require.NoError(t, err)
 		require.Contains(t, strings.Join(res.Completions, " "), "isabs")
-		require.Contains(t, b.query("uid", "import os; print(os.getuid(), os.getcwd(), os.environ['HOME'])").stdout, fmt.Sprint(b.cfg.User.UID, " ", b.cfg.User.Home, " ", b.cfg.User.Home))
+		require.Contains(t, b.query("uid", "import os; print(os.getuid(), os.getcwd(), os.environ['HOME'])").stdout,
+			fmt.Sprint(b.cfg.User.UID, " ", b.cfg.User.Home, " ", b.cfg.User.Home))
 		require.Equal(t, "7\n", b.query("await", "import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    return 7\nawait f()").stdout)
 	})
 }
@@ -102,7 +103,8 @@ func TestQueryInterrupt(t *testing.T) {
 	t.Parallel()
 	eachPython(t, func(t *testing.T, b *box, how string) {
 		require.Equal(t, 0, b.query("warm", "pass").exit)
-		for i, code := range []string{"print('go', flush=True)\nwhile True: pass", "print('go', flush=True)\nimport time\ntime.sleep(1000)", "print('go', flush=True)\ninput()"} {
+		for i, code := range []string{"print('go', flush=True)\nwhile True: pass", "print('go', flush=True)\nimport time\ntime.sleep(1000)",
+			"print('go', flush=True)\ninput()"} {
 			id := fmt.Sprint("loop", i)
 			from := int64(0)
 			res, err := b.c.Step(ctx(t), id, run.StepRequest{Mode: run.ModeQuery, Code: code, From: &from, WaitMS: 20000, FlushMS: 1})
@@ -141,7 +143,8 @@ func TestQueryRepeatsAndResumes(t *testing.T) {
 	cfg := config(t)
 	b := start(t, cfg)
 	from := int64(0)
-	req := run.StepRequest{Mode: run.ModeQuery, Code: "n = globals().get('n', 0) + 1\nfor i in range(1000): print(i)\nprint('n', n)", From: &from, WaitMS: 5000, MaxBytes: 100}
+	req := run.StepRequest{Mode: run.ModeQuery, Code: "n = globals().get('n', 0) + 1\nfor i in range(1000): print(i)\nprint('n', n)",
+		From: &from, WaitMS: 5000, MaxBytes: 100}
 	var out string
 	var last run.StepResult
 	for {
@@ -194,7 +197,8 @@ func TestQueryQueue(t *testing.T) {
 	begin := func(id string) (run.StepResult, error) {
 		return b.c.Step(ctx(t), id, run.StepRequest{Mode: run.ModeQuery, Code: "print(input())", From: &from, WaitMS: 0})
 	}
-	require.Eventually(t, func() bool { res, err := begin("first"); return err == nil && res.Status == run.StatusWaitingInput }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { res, err := begin("first"); return err == nil && res.Status == run.StatusWaitingInput },
+		20*time.Second, 5*time.Millisecond)
 	for _, id := range []string{"second", "third"} {
 		res, err := begin(id)
 		require.NoError(t, err)
@@ -220,7 +224,8 @@ func TestQueryAbandoned(t *testing.T) {
 		from := int64(0)
 		_, err := b.c.Step(ctx(t), fmt.Sprint("left", i), run.StepRequest{Mode: run.ModeQuery, Code: code, From: &from})
 		require.NoError(t, err)
-		require.Equal(t, "mine\n", b.query(fmt.Sprint("next", i), "print('mine')").stdout, "a run whose reader left does not hold up others for ever")
+		require.Equal(t, "mine\n", b.query(fmt.Sprint("next", i), "print('mine')").stdout,
+			"a run whose reader left does not hold up others for ever")
 		res, err := b.c.Step(ctx(t), fmt.Sprint("left", i), run.StepRequest{Mode: run.ModeContinue, From: &from})
 		for err == nil && !res.Status.Final() {
 			from = res.Seq
@@ -247,7 +252,8 @@ func TestQueryBackPressure(t *testing.T) {
 		// Many small messages: a kernel would drop some of them when its reader is late.
 		require.Equal(t, 48890, len(b.query("small", "for i in range(10000): print(i, flush=True)").stdout))
 		// An interrupt ends code that waits for a reader who never comes.
-		_, err = b.c.Step(ctx(t), "endless", run.StepRequest{Mode: run.ModeQuery, Code: "while True: print('y' * 9999)", From: &from, WaitMS: 500, MaxBytes: 1})
+		_, err = b.c.Step(ctx(t), "endless", run.StepRequest{Mode: run.ModeQuery, Code: "while True: print('y' * 9999)", From: &from, WaitMS: 500,
+			MaxBytes: 1})
 		require.NoError(t, err)
 		require.Eventually(t, func() bool {
 			files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", b.cmd.Process.Pid))

@@ -81,7 +81,8 @@ func (q *queue) start(id string, req run.StepRequest) (*job, error) {
 		case same && (req.From != nil || !over || !delivered):
 			return j, nil // the same request again
 		case !over:
-			return nil, fault.Conflictf("run %s is still going on with other code", id).WithReason("run-in-progress").WithNext("wait for its end, or interrupt it")
+			return nil, fault.Conflictf("run %s is still going on with other code", id).WithReason("run-in-progress").
+				WithNext("wait for its end, or interrupt it")
 		}
 		q.forget(j)
 	}
@@ -92,7 +93,8 @@ func (q *queue) start(id string, req run.StepRequest) (*job, error) {
 		return nil, fault.Conflictf("the run id %s is reserved", id)
 	}
 	if len(q.waiting) >= q.limits.MaxRuns {
-		return nil, fault.Exhaustedf("%d runs wait for their turn in this session already", len(q.waiting)).WithReason("too-many-runs").WithNext("wait for the running code, or interrupt it")
+		return nil, fault.Exhaustedf("%d runs wait for their turn in this session already", len(q.waiting)).WithReason("too-many-runs").
+			WithNext("wait for the running code, or interrupt it")
 	}
 	j := q.newJob(id, output.Wait)
 	j.mode, j.code, j.hash = req.Mode, req.Code, hash
@@ -107,7 +109,8 @@ func (q *queue) start(id string, req run.StepRequest) (*job, error) {
 // newJob registers a run; q.mu is held.
 func (q *queue) newJob(id string, p output.Policy) *job {
 	j := &job{id: id, maxItem: q.limits.MaxMedia, mirror: q.mirror, read: time.Now()}
-	j.log = output.NewLog(output.Limits{Memory: q.limits.OutputMemory, Spill: q.limits.OutputSpill, Overshoot: zmtp.MaxMessage + 8<<20, SpillDir: q.spillDir}, p)
+	j.log = output.NewLog(output.Limits{Memory: q.limits.OutputMemory, Spill: q.limits.OutputSpill, Overshoot: zmtp.MaxMessage + 8<<20,
+		SpillDir: q.spillDir}, p)
 	j.ctx, j.cancel = context.WithCancel(context.Background())
 	q.jobs[id] = j
 	return j

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/testkit/await"
 	"berth.dev/berth/internal/wire/run"
 )
 
@@ -107,7 +108,7 @@ func enter(t *testing.T, root string, cfg run.Config) *box {
 		}
 		close(b.exit)
 	}()
-	require.NoError(t, <-began)
+	require.NoError(t, await.Value(t, began))
 	b.c = run.NewClient(run.Options{Dial: run.UnixDialer(filepath.Join(root, ".berth/run.sock")), Token: token})
 	t.Cleanup(func() {
 		_ = b.cmd.Process.Signal(syscall.SIGTERM)
@@ -115,7 +116,7 @@ func enter(t *testing.T, root string, cfg run.Config) *box {
 		case <-b.exit:
 		case <-time.After(20 * time.Second):
 			_ = b.cmd.Process.Kill()
-			<-b.exit
+			await.Value(t, b.exit)
 			t.Error("PID 1 did not end in time")
 		}
 		b.c.Close()
@@ -208,7 +209,8 @@ func TestMuslRoot(t *testing.T) {
 	}
 	root := newRoot(t)
 	src := filepath.Join(t.TempDir(), "hello.c")
-	require.NoError(t, os.WriteFile(src, []byte("#include <stdio.h>\n#include <unistd.h>\nint main(int n, char **a) { printf(\"musl %d %d\\n\", n, getuid()); fflush(stdout); return n; }\n"), 0o644))
+	require.NoError(t, os.WriteFile(src, []byte("#include <stdio.h>\n#include <unistd.h>\nint main(int n, char **a) { printf(\"musl %d %d\\n"+
+		"\", n, getuid()); fflush(stdout); return n; }\n"), 0o644))
 	out, err := exec.Command(cc, "-o", filepath.Join(root, "hello"), src).CombinedOutput()
 	require.NoError(t, err, string(out))
 	loaders, err := filepath.Glob("/lib/ld-musl-*.so.1")

@@ -76,7 +76,8 @@ type Runner struct {
 func New(cfg run.Config, stdout, stderr io.Writer) (*Runner, error) {
 	level := slog.LevelInfo
 	_ = level.UnmarshalText([]byte(cfg.LogLevel)) // an unknown name leaves info
-	r := &Runner{cfg: cfg, started: time.Now(), user: credential(cfg.User), stop: make(chan time.Duration, 1), batchSt: run.BatchState{Phase: run.BatchNone}}
+	r := &Runner{cfg: cfg, started: time.Now(), user: credential(cfg.User), stop: make(chan time.Duration, 1),
+		batchSt: run.BatchState{Phase: run.BatchNone}}
 	drop := cfg.SessionType != "batch" // a batch session's log is its result, a cell's is a copy
 	r.out, r.err = newMirror(stdout, drop), newMirror(stderr, drop)
 	r.log = slog.New(slog.NewTextHandler(r.err, &slog.HandlerOptions{Level: level}))
@@ -94,12 +95,14 @@ func New(cfg run.Config, stdout, stderr io.Writer) (*Runner, error) {
 	r.table = proc.NewTable()
 	r.queue = newQueue(cfg.Limits, r.spillDir(), r.mirror)
 	r.tree = files.Tree{Home: cfg.User.Home, User: r.user, MaxBytes: cfg.Limits.MaxUpload, MaxFiles: cfg.Limits.MaxFiles}
-	r.terminals = terminal.NewSet(terminal.Config{Shell: r.shell, Dir: r.workDir(), Env: r.env, User: r.user, Table: r.table, Scrollback: cfg.Limits.Scrollback, Max: cfg.Limits.MaxTerminals})
+	r.terminals = terminal.NewSet(terminal.Config{Shell: r.shell, Dir: r.workDir(), Env: r.env, User: r.user, Table: r.table,
+		Scrollback: cfg.Limits.Scrollback, Max: cfg.Limits.MaxTerminals})
 	if r.recipe.Name == "python" && r.hasTool {
 		if err := python.Install(r.libDir()); err != nil {
 			return nil, err
 		}
-		r.python = python.New(python.Config{Path: r.tool, LibDir: r.libDir(), UserDir: r.userDir(), Dir: r.workDir(), Env: r.env, User: r.user, Table: r.table, Log: r.log,
+		r.python = python.New(python.Config{Path: r.tool, LibDir: r.libDir(), UserDir: r.userDir(), Dir: r.workDir(), Env: r.env, User: r.user,
+			Table: r.table, Log: r.log,
 			Stray:    func(stream, text string) { logSink{r}.Text(stream, text) },
 			NoKernel: recipe.Getenv(r.env, "BERTH_NO_IPYKERNEL") != ""})
 	}
@@ -272,7 +275,8 @@ func Main(args []string) int {
 		return 0
 	}
 	if len(args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: berth-runner CONFIG-FILE\nThe agent starts it as PID 1 of a container; see internal/wire/run for the file.")
+		fmt.Fprintln(os.Stderr, "usage: berth-runner CONFIG-FILE\nThe agent starts it as PID 1 of a container; "+
+			"see internal/wire/run for the file.")
 		return 64
 	}
 	// SIGPIPE is taken so that a closed log does not end the container; unlike an

@@ -266,7 +266,8 @@ func (j *job) deliverer(req run.StepRequest, res run.StepResult) func() {
 func (j *job) report(b output.Batch, done bool) run.StepResult {
 	res := run.StepResult{RunID: j.id, Status: run.StatusContinued, Console: []run.Console{}, Seq: b.Next, Lost: b.Lost}
 	if b.Lost > 0 {
-		res.Console = append(res.Console, run.Console{Type: run.Stderr, Data: fmt.Sprintf("[%d bytes of output were left out here: they were not read in time]\n", b.Lost)})
+		res.Console = append(res.Console, run.Console{Type: run.Stderr,
+			Data: fmt.Sprintf("[%d bytes of output were left out here: they were not read in time]\n", b.Lost)})
 	}
 	for i := 0; i < len(b.Records); {
 		r := b.Records[i]

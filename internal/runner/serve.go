@@ -175,7 +175,8 @@ func (r *Runner) handler() http.Handler {
 		}
 		if v := q.Header.Get(run.HeaderVersion); v != "" {
 			if n, err := strconv.Atoi(v); err != nil || n < run.MinVersion || n > run.Version {
-				run.WriteFailure(w, fault.Invalidf("this runner serves protocol versions %d to %d, not %q", run.MinVersion, run.Version, v).WithReason("version"))
+				run.WriteFailure(w, fault.Invalidf("this runner serves protocol versions %d to %d, not %q", run.MinVersion, run.Version, v).
+					WithReason("version"))
 				return
 			}
 		}
@@ -224,7 +225,8 @@ func readJSON(q *http.Request, v any) error {
 }
 
 func (r *Runner) serveHello(*http.Request) (run.Hello, error) {
-	h := run.Hello{Version: run.Version, MinVersion: run.MinVersion, Build: build(), KernelID: r.cfg.KernelID, PID: os.Getpid(), StartedAt: r.started,
+	h := run.Hello{Version: run.Version, MinVersion: run.MinVersion, Build: build(), KernelID: r.cfg.KernelID, PID: os.Getpid(),
+		StartedAt:    r.started,
 		Runtime:      run.RuntimeInfo{Type: r.recipe.Name, Path: r.tool, How: "none"},
 		Capabilities: []string{run.CanApps, run.CanBatch, run.CanDial, run.CanExec, run.CanFiles},
 		Kernel:       run.KernelInfo{State: run.KernelNone},

@@ -127,7 +127,8 @@ func (r *Runner) upgraded(w http.ResponseWriter, begin func(first run.Frame) (fu
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
-	if _, err := io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+run.UpgradeProtocol+"\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+run.UpgradeProtocol+
+		"\r\n\r\n"); err != nil {
 		return
 	}
 	s := &stream{in: buf.Reader, out: conn, flush: func() error { return nil }, close: func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) }}

@@ -21,7 +21,8 @@ import (
 func TestExec(t *testing.T) {
 	t.Parallel()
 	b := start(t, config(t))
-	s, err := b.c.Exec(ctx(t), run.ExecStart{Argv: []string{"sh", "-c", "echo $X; cat; echo err >&2; exit 7"}, Env: map[string]string{"X": "env"}})
+	s, err := b.c.Exec(ctx(t), run.ExecStart{Argv: []string{"sh", "-c", "echo $X; cat; echo err >&2; exit 7"},
+		Env: map[string]string{"X": "env"}})
 	require.NoError(t, err)
 	big := bytes.Repeat([]byte("0123456789"), 300_000)
 	go func() {
@@ -36,7 +37,8 @@ func TestExec(t *testing.T) {
 	require.Equal(t, "err\n", errs.String())
 	s.Close()
 
-	s, err = b.c.Exec(ctx(t), run.ExecStart{Argv: []string{"sh", "-c", "stty size; tty >/dev/null && echo tty"}, TTY: true, Rows: 33, Cols: 77})
+	s, err = b.c.Exec(ctx(t), run.ExecStart{Argv: []string{"sh", "-c", "stty size; tty >/dev/null && echo tty"}, TTY: true, Rows: 33,
+		Cols: 77})
 	require.NoError(t, err)
 	out.Reset()
 	exit, err = s.Wait(&out, nil)
@@ -75,7 +77,8 @@ func TestExecEndsWithItsStream(t *testing.T) {
 	_, err = fmt.Sscan(string(f.Data), &pid)
 	require.NoError(t, err)
 	s.Close()
-	require.Eventually(t, func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH }, 20*time.Second, 5*time.Millisecond, "the command goes on without its stream")
+	require.Eventually(t, func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH }, 20*time.Second, 5*time.Millisecond,
+		"the command goes on without its stream")
 	s, err = b.c.Exec(ctx(t), run.ExecStart{Argv: []string{"sleep", "600"}})
 	require.NoError(t, err)
 	require.NoError(t, s.Send(run.Frame{Type: run.FrameSignal, Data: []byte("INT")}))
@@ -121,7 +124,8 @@ func TestStreamsEndThoughNobodyTakesTheInput(t *testing.T) {
 	_, err = fmt.Sscan(string(f.Data), &pid)
 	require.NoError(t, err)
 	stuck(s)
-	require.Eventually(t, func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH }, 20*time.Second, 5*time.Millisecond, "the command goes on without its stream")
+	require.Eventually(t, func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH }, 20*time.Second, 5*time.Millisecond,
+		"the command goes on without its stream")
 	again(func() (*run.Stream, error) { return b.c.PTY(ctx(t), run.PTYStart{}) })
 	_, err = s.Write([]byte("stty raw -echo; echo ready$((4+4)); exec sleep 600\n"))
 	require.NoError(t, err)
@@ -199,7 +203,9 @@ func TestUpgradedStream(t *testing.T) {
 	conn, err := net.Dial("unix", b.cfg.Socket)
 	require.NoError(t, err)
 	defer conn.Close()
-	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: r\r\nAuthorization: Bearer %s\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", run.PathExec, token, run.UpgradeProtocol)
+	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: r\r\nAuthorization: Bearer %s\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", run.PathExec,
+		token, run.UpgradeProtocol)
 	in := bufio.NewReader(conn)
 	line, err := in.ReadString('\n')
 	require.NoError(t, err)

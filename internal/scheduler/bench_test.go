@@ -35,10 +35,16 @@ func farm(b *testing.B, n int, placement string) *scheduler.Cluster {
 			a.Devices = append(a.Devices, alloc.Device{Slot: cluster.SlotCPU, ID: fmt.Sprint(core), NUMA: core / 32, Capacity: 1000, Healthy: true})
 		}
 		for node := range 2 {
-			a.Devices = append(a.Devices, alloc.Device{Slot: cluster.SlotMem, ID: fmt.Sprint(node), NUMA: node, Capacity: cluster.Whole(256 << 30), Healthy: true})
+			a.Devices = append(
+				a.Devices,
+				alloc.Device{Slot: cluster.SlotMem, ID: fmt.Sprint(node), NUMA: node, Capacity: cluster.Whole(256 << 30), Healthy: true},
+			)
 		}
 		for gpu := range 8 {
-			a.Devices = append(a.Devices, alloc.Device{Slot: "cuda.shares", ID: fmt.Sprint(gpu), NUMA: gpu / 4, Model: "H100", Capacity: 1000, Healthy: true})
+			a.Devices = append(
+				a.Devices,
+				alloc.Device{Slot: "cuda.shares", ID: fmt.Sprint(gpu), NUMA: gpu / 4, Model: "H100", Capacity: 1000, Healthy: true},
+			)
 		}
 		c.SetAgent("g", a)
 	}
@@ -60,7 +66,12 @@ func arrival(i int, slots cluster.Slots) scheduler.Session {
 	id := fmt.Sprintf("%08d-0000-4000-8000-000000000000", i)
 	return scheduler.Session{
 		ID: cluster.SessionID(id), Name: "job", Type: cluster.Batch, Priority: 10, EnqueuedAt: now.Add(time.Duration(i) * time.Millisecond),
-		Owner:   scheduler.Owner{AccessKey: cluster.AccessKey(user), User: cluster.UserID(user), Project: cluster.ProjectID(user[:6]), Domain: "default"},
+		Owner: scheduler.Owner{
+			AccessKey: cluster.AccessKey(user),
+			User:      cluster.UserID(user),
+			Project:   cluster.ProjectID(user[:6]),
+			Domain:    "default",
+		},
 		Kernels: []scheduler.Kernel{{ID: cluster.KernelID(id), Slots: slots, Architecture: "x86_64"}},
 	}
 }
@@ -91,7 +102,7 @@ func BenchmarkPlacements(b *testing.B) {
 				b.StartTimer()
 				for placed < 20_000 {
 					began := processor()
-					r, err := farm.Pass("g", now.Add(time.Hour), scheduler.DefaultWork)
+					r, err := farm.Pass("g", now.Add(time.Hour), scheduler.Work{Placements: 256, Steps: 60_000})
 					if err != nil {
 						b.Fatal(err)
 					}

@@ -55,7 +55,7 @@ func (w *world) setAgent(id cluster.AgentID) {
 	a := scheduler.Agent{
 		ID: id, Architecture: rapid.SampledFrom([]string{"x86_64", "x86_64", "aarch64"}).Draw(w.t, "arch"),
 		Alive: rapid.IntRange(0, 7).Draw(w.t, "alive") > 0, Schedulable: rapid.IntRange(0, 7).Draw(w.t, "schedulable") > 0,
-		ContainerLimit: rapid.SampledFrom([]int{0, 0, 3}).Draw(w.t, "limit"), Images: map[string]bool{"python": rapid.Bool().Draw(w.t, "python")},
+		Images: map[string]bool{"python": rapid.Bool().Draw(w.t, "python")},
 	}
 	for i := range rapid.IntRange(1, 6).Draw(w.t, "cores") {
 		a.Devices = append(a.Devices, alloc.Device{Slot: cluster.SlotCPU, ID: fmt.Sprint(i), NUMA: i % 2, Capacity: 1000, Healthy: true})
@@ -64,7 +64,8 @@ func (w *world) setAgent(id cluster.AgentID) {
 	model := rapid.SampledFrom([]string{"", "A100", "H100"}).Draw(w.t, "model")
 	for i := range rapid.IntRange(0, 3).Draw(w.t, "gpus") {
 		a.Devices = append(a.Devices, alloc.Device{
-			Slot: "cuda.shares", ID: fmt.Sprintf("g%d", i), NUMA: i % 2, Model: model, Capacity: 1000, Healthy: rapid.IntRange(0, 9).Draw(w.t, "healthy") > 0,
+			Slot: "cuda.shares", ID: fmt.Sprintf("g%d", i), NUMA: i % 2, Model: model, Capacity: 1000,
+			Healthy: rapid.IntRange(0, 9).Draw(w.t, "healthy") > 0,
 		})
 	}
 	if rapid.IntRange(0, 3).Draw(w.t, "hangs") == 0 {
@@ -79,7 +80,12 @@ func (w *world) draw() scheduler.Session {
 	user := rapid.SampledFrom([]string{"ada", "bob", "cyd"}).Draw(t, "user")
 	s := scheduler.Session{
 		ID: cluster.SessionID(fmt.Sprintf("s%03d", w.next)), Name: fmt.Sprintf("n%d", w.next),
-		Owner:      scheduler.Owner{AccessKey: cluster.AccessKey(user), User: cluster.UserID(user), Project: cluster.ProjectID("p" + user[:1]), Domain: "d"},
+		Owner: scheduler.Owner{
+			AccessKey: cluster.AccessKey(user),
+			User:      cluster.UserID(user),
+			Project:   cluster.ProjectID("p" + user[:1]),
+			Domain:    "d",
+		},
 		Priority:   rapid.IntRange(0, 2).Draw(t, "priority") * 10,
 		EnqueuedAt: w.s.Now.Add(-time.Duration(rapid.IntRange(0, 50).Draw(t, "age")) * time.Minute),
 		Lifetime:   time.Duration(rapid.SampledFrom([]int{0, 0, 5, 30, 90}).Draw(t, "life")) * time.Minute,
@@ -88,7 +94,10 @@ func (w *world) draw() scheduler.Session {
 	}
 	w.next++
 	for i := range rapid.SampledFrom([]int{1, 1, 1, 2, 3}).Draw(t, "kernels") {
-		k := scheduler.Kernel{ID: cluster.KernelID(fmt.Sprintf("%s-%d", s.ID, i)), Slots: ask(rapid.Int64Range(1, 4).Draw(t, "cpu"), rapid.Int64Range(0, 4).Draw(t, "mem"))}
+		k := scheduler.Kernel{
+			ID:    cluster.KernelID(fmt.Sprintf("%s-%d", s.ID, i)),
+			Slots: ask(rapid.Int64Range(1, 4).Draw(t, "cpu"), rapid.Int64Range(0, 4).Draw(t, "mem")),
+		}
 		k.Architecture = rapid.SampledFrom([]string{"", "x86_64", "aarch64"}).Draw(t, "kernel-arch")
 		k.Image = rapid.SampledFrom([]string{"", "python"}).Draw(t, "image")
 		if g := rapid.SampledFrom([]int64{0, 0, 300, 500, 1000, 2000}).Draw(t, "shares"); g > 0 {
@@ -139,14 +148,10 @@ func (w *world) change() {
 			w.c.RemoveAgent(id)
 		}
 	case 14:
-		if len(w.agents) > 0 { // what runs beside changed
+		if len(w.agents) > 0 { // another image is present
 			id := slices.Min(slices.Collect(maps.Keys(w.agents)))
 			a := w.agents[id]
-			a.Containers = rapid.IntRange(0, 1).Draw(w.t, "containers")
-			a.Used = alloc.Allocation{}
-			if rapid.Bool().Draw(w.t, "busy") {
-				a.Used = alloc.Allocation{cluster.SlotCPU: {"0": 1000}}
-			}
+			a.Images = map[string]bool{"python": rapid.Bool().Draw(w.t, "python")}
 			w.agents[id] = a
 			w.c.SetAgent(w.s.Group.Name, a)
 		}
@@ -284,14 +289,10 @@ func TestNobodyWaitsForRoomThatIsThere(t *testing.T) {
 				w.change()
 			}
 			w.start(pass(t, w.c, w.s.Now))
-			used, containers := map[cluster.AgentID]alloc.Allocation{}, map[cluster.AgentID]int{}
-			for id, a := range w.agents {
-				used[id], containers[id] = a.Used, a.Containers
-			}
+			used := map[cluster.AgentID]alloc.Allocation{}
 			for _, r := range w.running {
 				for _, p := range r.Placements {
 					used[p.Agent] = used[p.Agent].Add(p.Allocation)
-					containers[p.Agent]++
 				}
 			}
 			for id, s := range w.pending {
@@ -305,7 +306,7 @@ func TestNobodyWaitsForRoomThatIsThere(t *testing.T) {
 				k := s.Kernels[0]
 				for _, a := range w.agents {
 					if !a.Alive || !a.Schedulable || k.Architecture != "" && k.Architecture != a.Architecture ||
-						len(s.Designated) > 0 && !slices.Contains(s.Designated, a.ID) || a.ContainerLimit > 0 && containers[a.ID] >= a.ContainerLimit || hangs(a, s) {
+						len(s.Designated) > 0 && !slices.Contains(s.Designated, a.ID) || hangs(a, s) {
 						continue
 					}
 					got, err := alloc.Fit(a.Devices, used[a.ID], k.Slots, alloc.Policy{NoFragment: w.s.Group.WholeDevices, Models: k.Models})

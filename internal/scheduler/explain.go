@@ -20,7 +20,7 @@ func (c *Cluster) Explain(id cluster.SessionID) (e Explanation, ok bool) {
 	g := w.lane.band.group
 	g.sync()
 	out := g.explain(w)
-	out.Position = g.position(w)
+	out.Position = g.queue.position(w)
 	return *out, true
 }
 
@@ -28,38 +28,38 @@ func (c *Cluster) Explain(id cluster.SessionID) (e Explanation, ok bool) {
 func (c *Cluster) Probe(name string, now time.Time, s Session) Decision {
 	g := c.group(name)
 	g.sync()
-	at := g.at
-	g.at = max(at, nanos(now))
+	at := g.queue.now
+	g.queue.now = max(at, nanos(now))
 	k := c.kindOf(&s)
 	defer func() {
-		g.at = at
+		g.queue.now = at
 		c.drop(k)
 	}()
-	b := &band{party: g.partyOf(c.accountOf(s.Owner)), group: g, priority: min(max(s.Priority, 0), maxPriority)}
-	w := &waiting{id: s.ID, name: s.Name, enqueued: nanos(s.EnqueuedAt), starts: nanos(s.StartsAt), waits: s.Waiting, typ: s.Type,
+	b := &band{owner: g.fairness.ownerOf(c.accountOf(s.Owner)), group: g, priority: min(max(s.Priority, 0), maxPriority)}
+	w := &waiting{id: s.ID, name: s.Name, enqueued: nanos(s.EnqueuedAt), starts: nanos(s.StartsAt), dependency: s.Waiting,
 		lane: &lane{band: b, kind: k}}
 	for i := range s.Kernels {
 		if i == 0 {
 			w.kernel = s.Kernels[0].ID
 		} else {
-			w.more = append(w.more, s.Kernels[i].ID)
+			w.others = append(w.others, s.Kernels[i].ID)
 		}
 	}
 	d := Decision{Session: s.ID}
-	if w.starts <= g.at && w.waits == "" && !g.policy.Inactive && g.over(b.party.account, k) == nil {
-		cursor := g.cursor
-		if holds, why, _ := g.place(w); why == inTurn {
+	if w.starts <= g.queue.now && w.dependency == "" && !g.policy.Inactive && b.owner.account.over(k) == nil {
+		cursor := g.search.cursor
+		if holds, why, _ := g.place(w, false); why == mayStart {
 			for _, h := range holds {
-				d.Placements = append(d.Placements, Placement{Kernel: h.kernel, Agent: h.machine.id, Allocation: h.machine.topo.Allocation(h.takes)})
-				h.machine.take(h.takes, -1)
-				g.changed(h.machine)
+				d.Placements = append(d.Placements, Placement{Kernel: h.kernel, Agent: h.agent.id, Allocation: h.agent.topo.Allocation(h.takes)})
+				h.agent.take(h.takes, -1)
+				g.search.changed(h.agent)
 			}
-			g.cursor = cursor
+			g.search.cursor = cursor
 			return d
 		}
 	}
 	d.Hold = g.explain(w)
-	d.Hold.Position = g.position(w)
+	d.Hold.Position = g.queue.position(w)
 	return d
 }
 
@@ -70,33 +70,33 @@ func (c *Cluster) Queue(name string) Depth {
 	if g == nil {
 		return d
 	}
-	d.Pending = g.pending
+	d.Pending = g.queue.pending
 	count := func(r Reason, n int) {
 		if n > 0 {
 			d.Reasons[r] += n
 		}
 	}
-	count(WaitsForDependency, g.dependent)
-	count(WaitsForStartTime, len(g.future))
-	count(WaitsForVictims, len(g.claims))
-	for _, l := range g.lanes {
-		switch l.aside {
-		case inTurn:
-			if t := g.kinds[l.kind]; t.refused == inTurn {
+	count(WaitsForDependency, g.queue.dependent)
+	count(WaitsForStartTime, len(g.queue.future))
+	count(WaitsForVictims, len(g.reservations.claims))
+	for _, l := range g.queue.lanes {
+		switch l.standing {
+		case mayStart:
+			if t := g.queue.kinds[l.kind]; t.refused == mayStart {
 				count(WaitsForPass, l.list.n)
 			} else {
 				count(t.reason, l.list.n)
 			}
 		case limited:
 			r := WaitsForQuota
-			if o := g.over(l.band.party.account, l.kind); o != nil && o.slot < 0 {
+			if o := l.band.owner.account.over(l.kind); o != nil && o.slot < 0 {
 				r = WaitsForConcurrency
 			}
 			count(r, l.list.n)
 		}
 	}
-	for _, claim := range g.claims { // counted above as preempting
-		if r := g.kinds[claim.w.lane.kind].reason; claim.w.lane.aside == inTurn && d.Reasons[r] > 0 {
+	for _, claim := range g.reservations.claims { // counted above as preempting
+		if r := g.queue.kinds[claim.w.lane.kind].reason; claim.w.lane.standing == mayStart && d.Reasons[r] > 0 {
 			if d.Reasons[r]--; d.Reasons[r] == 0 {
 				delete(d.Reasons, r)
 			}
@@ -105,150 +105,92 @@ func (c *Cluster) Queue(name string) Depth {
 	return d
 }
 
-// position counts the sessions before w in the queue, and w.
-func (g *group) position(w *waiting) int {
-	n := 1
-	rank, mine := g.rank(w), &w.lane.band.party.Party
-	for priority, bands := range g.bands {
-		for _, b := range bands {
-			before, equal := 0, b.all.n
-			switch {
-			case g.ageing > 0:
-				before = b.all.n
-				if priority <= rank {
-					before = 0
-					if rank < maxPriority {
-						before = b.all.until(g.aged - int64(rank+1-priority)*int64(g.ageing))
-					}
-					equal = b.all.until(g.aged-int64(rank-priority)*int64(g.ageing)) - before
-				}
-			case priority > rank:
-				before = b.all.n
-			}
-			n += before
-			if priority > rank || g.ageing == 0 && priority < rank {
-				continue
-			}
-			switch c := g.order.Compare(&b.party.Party, mine); {
-			case b.party != w.lane.band.party && c < 0:
-				n += equal
-			case b.party != w.lane.band.party && c > 0:
-			case g.youngest:
-				n += b.all.n - b.all.before(w)
-				if _, _, in := b.all.find(w); in {
-					n--
-				}
-			default:
-				n += min(max(b.all.before(w)-before, 0), equal)
-			}
-		}
-	}
-	return n
-}
-
 // explain says why a session waits now, without its position.
 func (g *group) explain(w *waiting) *Explanation {
 	k := w.lane.kind
 	switch {
 	case k.kernels == 0:
 		return &Explanation{Reason: TooBig, Text: "it has no kernels"}
-	case w.starts > g.at:
+	case w.starts > g.queue.now:
 		return &Explanation{Reason: WaitsForStartTime, Text: "it starts at " + timeText(time.Unix(0, w.starts))}
-	case w.waits != "":
-		return &Explanation{Reason: WaitsForDependency, Text: w.waits}
+	case w.dependency != "":
+		return &Explanation{Reason: WaitsForDependency, Text: w.dependency}
 	case g.policy.Inactive:
 		return &Explanation{Reason: WaitsForAgent, Text: "its resource group " + g.policy.Name + " is not active", Elsewhere: g.elsewhere(w)}
 	}
-	if c := g.claimOf(w); c != nil && len(c.victims) > 0 {
-		return g.claimed(c)
+	if c := g.reservations.claimOf(w); c != nil && len(c.victims) > 0 {
+		return claimed(c)
 	}
-	if o := g.over(w.lane.band.party.account, k); o != nil {
+	if o := w.lane.band.owner.account.over(k); o != nil {
 		return o.explain(g.cluster, k)
 	}
 	return g.explainRoom(w)
 }
 
 // claimed explains that a session's place is being cleared.
-func (g *group) claimed(c *claim) *Explanation {
+func claimed(c *claim) *Explanation {
 	text := fmt.Sprintf("%d running sessions of lower priority end to make room for it", len(c.victims))
 	if len(c.victims) == 1 {
 		text = "a running session of lower priority ends to make room for it"
 	}
-	return &Explanation{Reason: WaitsForVictims, Text: text + ", on agent " + string(c.parts[0].m.id)}
+	return &Explanation{Reason: WaitsForVictims, Text: text + ", on agent " + string(c.parts[0].agent.id)}
 }
 
-// verdict is what one machine says to one shape.
+// verdict is whether a shape fits an agent, or why not.
 type verdict struct {
-	m          *machine
+	agent      *agent
 	filter     string // "" when it fits
 	fragmented bool
 }
 
-// judge finds out why a machine does not take a shape.
-func (g *group) judge(m *machine, w *waiting, sh *shape) verdict {
+// judge finds out why a shape of w does not fit an agent.
+func (g *group) judge(a *agent, w *waiting, sh *shape) verdict {
 	k := w.lane.kind
-	v := verdict{m: m, filter: m.eligible(k, sh)}
+	v := verdict{agent: a, filter: a.eligible(k, sh)}
 	switch {
 	case v.filter != "":
 		return v
-	case g.tier(k, m) < 0:
+	case g.search.preference(k, a) < 0:
 		v.filter = filterCompanions
 		return v
-	case m.facts.ContainerLimit > 0 && m.containers+len(sh.requests) > m.facts.ContainerLimit:
-		v.filter = filterContainers
-		return v
 	}
-	if short := g.shortfall(m.now(), sh); len(short) > 0 {
+	if short := g.search.shortfall(a.now(), sh); len(short) > 0 {
 		v.filter = string(short.Names()[0])
 		return v
 	}
-	if !g.fits(m, m.now(), sh) {
+	if !g.search.fits(a, a.now(), sh) {
 		v.filter, v.fragmented = filterDevices, true
-		if !g.fits(m, m.empty(), sh) && slices.ContainsFunc(sh.requests, func(r request) bool { return len(r.models) > 0 }) {
+		if !g.search.fits(a, a.empty(), sh) && slices.ContainsFunc(sh.requests, func(r request) bool { return len(r.models) > 0 }) {
 			v.filter = filterModels
 		}
 		return v
 	}
-	if bars := g.bars(w); bars != nil && bars[m.index] || g.keptFrom(m, w) && !g.fits(m, g.masked, sh) {
+	if closed := g.reservations.closedFor(w); closed != nil && closed[a.index] ||
+		g.reservations.keptFrom(a, w) && !g.search.fits(a, g.reservations.masked, sh) {
 		v.filter = filterReserved
 	}
 	return v
 }
 
-// shortfall is what a state is short of for a shape.
-func (g *group) shortfall(s state, sh *shape) cluster.Slots {
-	out := cluster.Slots{}
-	for _, w := range sh.sum {
-		have := cluster.Amount(0)
-		if int(w.slot) < len(s.room) {
-			have = s.room[w.slot]
-		}
-		if w.amount > have {
-			out[g.cluster.slots.name[w.slot]] = w.amount - have
-		}
-	}
-	return out
-}
-
-// explainRoom explains why no machine takes a session now.
+// explainRoom says why a session does not fit now.
 func (g *group) explainRoom(w *waiting) *Explanation {
 	k := w.lane.kind
-	// Units that fit are booked for the moment: the next one is judged beside its siblings.
+	// Units that fit are booked for the moment, so that the next one is judged beside them.
 	var booked []*hold
 	defer func() {
 		for _, h := range booked {
-			h.machine.take(h.takes, -1)
-			g.changed(h.machine)
+			h.agent.take(h.takes, -1)
+			g.search.changed(h.agent)
 		}
 	}()
-	for _, i := range g.sequence(k) {
+	for _, i := range g.search.placementOrder(k) {
 		sh := k.units[i].shape
-		if m, takes, _ := g.seat(w, k, sh); m != nil {
+		if a, takes, _ := g.findAgent(w, k, sh, false); a != nil {
 			for _, t := range takes {
-				m.take(t, 1)
-				booked = append(booked, &hold{machine: m, takes: t})
+				a.take(t, 1)
+				booked = append(booked, &hold{agent: a, takes: t})
 			}
-			g.changed(m)
+			g.search.changed(a)
 			continue
 		}
 		return g.explainShape(w, sh)
@@ -264,10 +206,10 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 		asked[g.cluster.slots.name[x.slot]] = x.amount
 	}
 	usable, reserved, fragmented := 0, 0, 0
-	var best *machine
+	var best *agent
 	bestMissing := 0.0
-	for _, m := range g.machines {
-		v := g.judge(m, w, sh)
+	for _, a := range g.search.agents {
+		v := g.judge(a, w, sh)
 		if v.filter == "" {
 			continue
 		}
@@ -281,12 +223,12 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 			fragmented++
 		}
 		usable++
-		if x := missing(g.shortfall(m.now(), sh), asked); best == nil || x < bestMissing {
-			best, bestMissing = m, x
+		if x := missing(g.search.shortfall(a.now(), sh), asked); best == nil || x < bestMissing {
+			best, bestMissing = a, x
 		}
 	}
 	if best != nil {
-		e.Shortfall = g.shortfall(best.now(), sh)
+		e.Shortfall = g.search.shortfall(best.now(), sh)
 	}
 	asks := "it asks for " + describe(asked)
 	if k.kernels > 1 {
@@ -301,8 +243,8 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 	case usable == 0:
 		e.Reason = WaitsForAgent
 		e.Text = "no agent can take it: " + g.whyNone(k, sh, e.Rejected)
-	case !g.couldEver(k, false):
-		if g.couldEver(k, true) {
+	case !g.search.fitsEver(k, false):
+		if g.search.fitsEver(k, true) {
 			e.Reason = WaitsForAgent
 			e.Text = asks + ", and the agents that are large enough are lost or not schedulable"
 			break
@@ -320,10 +262,7 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 		e.Text = asks + ", and no agent is left that suits its companions"
 	case len(e.Shortfall) == 0:
 		e.Reason = WaitsForCapacity
-		e.Text = asks + ", and every agent runs as many containers as it may"
-		if e.Rejected[filterContainers] == 0 {
-			e.Text = asks + ", which does not fit beside its own other kernels now"
-		}
+		e.Text = asks + ", which does not fit beside its own other kernels now"
 	default:
 		e.Reason = WaitsForCapacity
 		e.Text = fmt.Sprintf("%s, the best agent %s lacks %s now", asks, best.id, describe(e.Shortfall))
@@ -332,7 +271,7 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 	return e
 }
 
-// missing weighs a shortfall: the sum over slots of the missing part of what is asked.
+// missing is the size of a shortfall: the sum over slots of the missing part of what is asked.
 func missing(short, want cluster.Slots) float64 {
 	total := 0.0
 	for _, slot := range short.Names() {
@@ -343,7 +282,7 @@ func missing(short, want cluster.Slots) float64 {
 
 // whyNone turns the counts of refused agents into words.
 func (g *group) whyNone(k *kind, sh *shape, counts map[string]int) string {
-	if len(g.machines) == 0 {
+	if len(g.search.agents) == 0 {
 		return "its resource group has no agents"
 	}
 	arch := "its own"
@@ -361,25 +300,25 @@ func (g *group) whyNone(k *kind, sh *shape, counts map[string]int) string {
 	for _, f := range slices.Sorted(maps.Keys(counts)) {
 		parts = append(parts, fmt.Sprintf("%d %s", counts[f], words[f]))
 	}
-	return fmt.Sprintf("of %d agents, %s", len(g.machines), strings.Join(parts, ", "))
+	return fmt.Sprintf("of %d agents, %s", len(g.search.agents), strings.Join(parts, ", "))
 }
 
 // tooMuch says by how much a request is over the largest usable agent.
 func (g *group) tooMuch(k *kind, sh *shape, asked cluster.Slots) string {
-	var best *machine
+	var best *agent
 	bestMissing := 0.0
-	for _, m := range g.machines {
-		if m.eligible(k, sh) != "" {
+	for _, a := range g.search.agents {
+		if a.eligible(k, sh) != "" {
 			continue
 		}
-		if x := missing(g.shortfall(m.empty(), sh), asked); best == nil || x < bestMissing {
-			best, bestMissing = m, x
+		if x := missing(g.search.shortfall(a.empty(), sh), asked); best == nil || x < bestMissing {
+			best, bestMissing = a, x
 		}
 	}
 	if best == nil {
 		return "none is usable"
 	}
-	if short := g.shortfall(best.empty(), sh); len(short) > 0 {
+	if short := g.search.shortfall(best.empty(), sh); len(short) > 0 {
 		return fmt.Sprintf("the largest, %s, is short of %s", best.id, describe(short))
 	}
 	if k.kernels > 1 && !k.session.SingleNode {
@@ -389,7 +328,7 @@ func (g *group) tooMuch(k *kind, sh *shape, asked cluster.Slots) string {
 }
 
 // advise adds what would let a session start, and when it will.
-func (g *group) advise(w *waiting, sh *shape, best *machine, e *Explanation) {
+func (g *group) advise(w *waiting, sh *shape, best *agent, e *Explanation) {
 	k := w.lane.kind
 	if best != nil && k.kernels == 1 && len(e.Shortfall) > 0 {
 		less := cluster.Slots{}
@@ -410,19 +349,21 @@ func (g *group) advise(w *waiting, sh *shape, best *machine, e *Explanation) {
 	}
 	switch {
 	case e.Reason == WaitsForAgent && e.Rejected[filterNotSchedulable] > 0:
-		e.Remedies = append(e.Remedies, fmt.Sprintf("ask an administrator to allow scheduling on one of %d excluded agents", e.Rejected[filterNotSchedulable]))
+		e.Remedies = append(e.Remedies,
+			fmt.Sprintf("ask an administrator to allow scheduling on one of %d excluded agents", e.Rejected[filterNotSchedulable]))
 	case e.Reason == WaitsForAgent && e.Rejected[filterArchitecture] > 0:
 		var archs []string
-		for _, m := range g.machines {
-			if m.facts.Alive && m.facts.Schedulable && !slices.Contains(archs, m.facts.Architecture) {
-				archs = append(archs, m.facts.Architecture)
+		for _, a := range g.search.agents {
+			if a.facts.Alive && a.facts.Schedulable && !slices.Contains(archs, a.facts.Architecture) {
+				archs = append(archs, a.facts.Architecture)
 			}
 		}
 		if slices.Sort(archs); len(archs) > 0 {
 			e.Remedies = append(e.Remedies, "choose an image for "+strings.Join(archs, " or "))
 		}
 	case e.Reason == WaitsForAgent && e.Rejected[filterVolume] > 0:
-		e.Remedies = append(e.Remedies, fmt.Sprintf("wait until its folders' volume answers on one of %d agents, or start it without folders", e.Rejected[filterVolume]))
+		e.Remedies = append(e.Remedies, fmt.Sprintf("wait until its folders' volume answers on one of %d agents, or start it without folders",
+			e.Rejected[filterVolume]))
 	case e.Reason == WaitsForAgent && e.Rejected[filterDesignated] > 0:
 		e.Remedies = append(e.Remedies, "leave the choice of the agent open")
 	}
@@ -435,29 +376,31 @@ func (g *group) advise(w *waiting, sh *shape, best *machine, e *Explanation) {
 // estimate tells when a blocked session starts at the latest, where declared lifetimes tell it:
 // for those with a reservation, and for the next ones if nobody before them waits for the same agents.
 func (g *group) estimate(w *waiting, e *Explanation) {
-	r := g.reservationOf(w)
-	if r == nil && g.position(w) <= len(g.reserved)+1 {
-		r = g.reserve(w)
+	r := g.reservations.reservationOf(w)
+	if r == nil && g.queue.position(w) <= len(g.reservations.reserved)+1 {
+		r = g.reservations.reserve(w)
 	}
 	if r == nil || len(r.parts) == 0 {
 		return
 	}
 	if r.end == forever {
-		e.Remedies = append(e.Remedies, fmt.Sprintf("wait for sessions on agent %s to end", r.parts[0].m.id))
+		e.Remedies = append(e.Remedies, fmt.Sprintf("wait for sessions on agent %s to end", r.parts[0].agent.id))
 		return
 	}
 	e.Estimate = time.Unix(0, r.end).UTC()
 	name, first := "a session", cluster.SessionID("")
-	for _, h := range r.parts[0].m.holds {
-		if o := h.run; max(o.end, g.at) == r.end && o.name != "" && g.sameUser(o.account.owner, w.lane.band.party.Owner) && (first == "" || o.id < first) {
+	for _, h := range r.parts[0].agent.holds {
+		o := h.run
+		mine := o.name != "" && sameUser(o.account.owner, w.lane.band.owner.Owner)
+		if mine && max(o.end, g.queue.now) == r.end && (first == "" || o.id < first) {
 			name, first = "session "+o.name, o.id
 		}
 	}
-	e.Remedies = append(e.Remedies, fmt.Sprintf("wait for %s on agent %s to end, by %s", name, r.parts[0].m.id, timeText(e.Estimate)))
+	e.Remedies = append(e.Remedies, fmt.Sprintf("wait for %s on agent %s to end, by %s", name, r.parts[0].agent.id, timeText(e.Estimate)))
 }
 
-// sameUser reports whether two owners are one person, who may read the names of both's sessions.
-func (g *group) sameUser(a, b Owner) bool {
+// sameUser reports whether two owners are one person, who may read the names of the sessions of both.
+func sameUser(a, b Owner) bool {
 	return a.User == b.User && (a.User != "" || a.AccessKey == b.AccessKey)
 }
 
@@ -479,28 +422,28 @@ func (g *group) elsewhere(w *waiting) []string {
 
 // hasRoom reports whether a kind of session of another group would fit now.
 func (g *group) hasRoom(k *kind) bool {
-	rest := map[*machine]*state{}
+	rest := map[*agent]*freeVector{}
 	for _, u := range k.units {
 		found := false
-		for _, m := range g.machines {
-			s := m.now()
-			if rest[m] != nil {
-				s = *rest[m]
+		for _, a := range g.search.agents {
+			v := a.now()
+			if rest[a] != nil {
+				v = *rest[a]
 			}
-			if m.eligible(k, u.shape) != "" || slices.ContainsFunc(g.reserved, func(r *reservation) bool { return r.on(m) != nil }) ||
-				!g.fits(m, s, u.shape) {
+			if a.eligible(k, u.shape) != "" || slices.ContainsFunc(g.reservations.reserved, func(r *reservation) bool { return r.on(a) != nil }) ||
+				!g.search.fits(a, v, u.shape) {
 				continue
 			}
-			all := g.devices(m, s, u.shape)
+			all := g.search.devices(a, v, u.shape)
 			if all == nil {
 				continue
 			}
-			if rest[m] == nil {
-				rest[m] = &state{}
-				m.copyTo(rest[m])
+			if rest[a] == nil {
+				rest[a] = &freeVector{}
+				a.copyTo(rest[a])
 			}
 			for _, takes := range all {
-				m.give(rest[m], takes, -1)
+				a.give(rest[a], takes, -1)
 			}
 			found = true
 			break

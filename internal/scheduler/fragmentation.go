@@ -6,8 +6,8 @@ import (
 	"berth.dev/berth/internal/scheduler/packing"
 )
 
-// leastFragmentation takes the agent that loses least of what it could still do for typical
-// requests, see package packing. It learns what is typical from the sessions that are enqueued.
+// leastFragmentation takes the agent that loses least of what it could still do for typical requests, see package packing. What is
+// typical it learns from the sessions that are enqueued, or from a list.
 type leastFragmentation struct {
 	policy   *packing.Policy
 	workload packing.Workload
@@ -15,8 +15,8 @@ type leastFragmentation struct {
 	arrivals int  // since the policy learnt
 	learnt   int  // arrivals that the policy has learnt from
 	dirty    bool
-	surveyed int    // position in group.changes at the last survey, -1 before the first
-	facts    uint64 // of the group at the last survey
+	surveyed int    // search.position at the last survey, -1 before the first
+	facts    uint64 // search.facts at the last survey
 	memo     []memo
 	node     packing.Node
 	free     [packing.MaxGPUs]int32
@@ -31,7 +31,7 @@ const (
 	memory = 1 << 15
 )
 
-func newLeastFragmentation(o *Options) (Strategy, error) {
+func newLeastFragmentation(o *optionReader) (strategy, error) {
 	l := &leastFragmentation{models: map[int32]uint8{}}
 	l.workload.HalfLife = o.Number("memory", memory, 16, 1e9)
 	p, err := packing.New(&l.workload, packing.Options{
@@ -47,7 +47,7 @@ func (l *leastFragmentation) Epoch() uint64 { return l.policy.Epoch() }
 // Turns is false: equal scores go by id.
 func (l *leastFragmentation) Turns() bool { return false }
 
-// memo is the score of a shape for a state of a machine at an epoch of the policy.
+// memo is the score of a shape for a state of an agent at an epoch of the policy.
 type memo struct {
 	shape *shape
 	state uint64
@@ -58,13 +58,13 @@ type memo struct {
 // memos is the size of the memory of scores, a power of two.
 const memos = 1 << 16
 
-// Score is the loss, or beyond all losses the worth under pack where the policy knows nothing.
-// Machines are often alike: a state is scored once.
-func (l *leastFragmentation) Score(v *View) int64 {
+// Score is the loss. Where package packing knows nothing of the request, it is the score of pack, which is larger than every loss.
+// Many agents have equal free vectors: one of them is scored and the score remembered.
+func (l *leastFragmentation) Score(v *view) int64 {
 	if l.memo == nil {
 		l.memo = make([]memo, memos)
 	}
-	key := memo{shape: v.w.s, state: v.m.alike(), epoch: l.policy.Epoch()}
+	key := memo{shape: v.w.s, state: v.agent.fingerprint(), epoch: l.policy.Epoch()}
 	m := &l.memo[(key.state^v.w.s.id*0x9e3779b97f4a7c15>>32)%memos]
 	if m.shape == key.shape && m.state == key.state && m.epoch == key.epoch {
 		return m.score
@@ -77,10 +77,10 @@ func (l *leastFragmentation) Score(v *View) int64 {
 	return m.score
 }
 
-// alike is a number that machines of the same devices and the same room share.
-func (m *machine) alike() uint64 {
-	if m.alikeAt == m.version {
-		return m.alikeIs
+// fingerprint is a number that agents with the same devices and the same free vector share.
+func (a *agent) fingerprint() uint64 {
+	if a.fingerprintAt == a.version {
+		return a.fingerprintIs
 	}
 	h := uint64(14695981039346656037)
 	add := func(x uint64) {
@@ -88,47 +88,47 @@ func (m *machine) alike() uint64 {
 		h *= 0x9e3779b97f4a7c15
 		h ^= h >> 29
 	}
-	for slot, v := range m.room {
-		if v > 0 || m.totalOf(int32(slot)) > 0 {
+	for slot, v := range a.room {
+		if v > 0 || a.totalOf(int32(slot)) > 0 {
 			add(uint64(slot))
 			add(uint64(v))
 		}
 	}
-	if own, from := m.gpus(); own >= 0 {
-		_, _, _, to := m.topo.Slot(m.sectionOf(own))
-		add(uint64(own)<<32 | uint64(m.model))
+	if own, from := a.gpus(); own >= 0 {
+		_, _, _, to := a.topo.Slot(a.sectionOf(own))
+		add(uint64(own)<<32 | uint64(a.model))
 		for d := from; d < to; d++ {
-			add(uint64(m.free[d]))
-			add(uint64(m.whole[d]))
+			add(uint64(a.free[d]))
+			add(uint64(a.whole[d]))
 		}
 	}
-	m.alikeAt, m.alikeIs = m.version, h
+	a.fingerprintAt, a.fingerprintIs = a.version, h
 	return h
 }
 
 // Pick is the device that a share goes to.
-func (l *leastFragmentation) Pick(v *View) int {
+func (l *leastFragmentation) Pick(v *view) int {
 	c, ok := l.choice(v)
 	if !ok || c.GPU < 0 {
 		return -1
 	}
-	_, from := v.m.gpus()
+	_, from := v.agent.gpus()
 	return from + c.GPU
 }
 
-func (l *leastFragmentation) choice(v *View) (packing.Choice, bool) {
-	r, slot, ok := l.request(v.w.g, v.w.s)
-	if !ok || !l.describe(v.w.g, v.m, slot) {
+func (l *leastFragmentation) choice(v *view) (packing.Choice, bool) {
+	r, slot, ok := l.request(v.w.in, v.w.s)
+	if !ok || !l.describe(v.w.in, v.agent, slot) {
 		return packing.Choice{}, false
 	}
 	return l.policy.Score(&l.node, &r)
 }
 
 // gpus finds the slot with the most accelerators, -1 when there are none, and its first device.
-func (m *machine) gpus() (slot int32, from int) {
+func (a *agent) gpus() (slot int32, from int) {
 	slot, most := int32(-1), 0
-	for i, s := range m.slot {
-		name, rule, first, to := m.topo.Slot(i)
+	for i, s := range a.slot {
+		name, rule, first, to := a.topo.Slot(i)
 		if accelerates(name) && rule != alloc.Bulk && to-first > most {
 			slot, from, most = s, first, to-first
 		}
@@ -136,30 +136,30 @@ func (m *machine) gpus() (slot int32, from int) {
 	return slot, from
 }
 
-// describe fills l.node with what a machine has left; slot is that of the accelerators that are
+// describe fills l.node with what an agent has left; slot is that of the accelerators that are
 // asked for, -1 when none are.
-func (l *leastFragmentation) describe(g *group, m *machine, slot int32) bool {
-	own, from := m.gpus()
+func (l *leastFragmentation) describe(in *search, a *agent, slot int32) bool {
+	own, from := a.gpus()
 	if slot >= 0 && slot != own {
 		return false
 	}
 	n := &l.node
-	n.CPU, n.Mem, n.GPUs, n.Model = int64(m.roomOf(g.cluster.cpu)), int64(m.roomOf(g.cluster.mem)/cluster.Milli)>>20, l.free[:0], 0
+	n.CPU, n.Mem, n.GPUs, n.Model = int64(a.roomOf(in.cluster.cpu)), int64(a.roomOf(in.cluster.mem)/cluster.Milli)>>20, l.free[:0], 0
 	if own < 0 {
 		return true
 	}
-	_, _, _, to := m.topo.Slot(m.sectionOf(own))
+	_, _, _, to := a.topo.Slot(a.sectionOf(own))
 	if to-from > packing.MaxGPUs {
 		return false
 	}
 	for d := from; d < to; d++ {
-		f := m.free[d]
-		if c := m.topo.Device(d).Capacity; c != cluster.Milli && c > 0 {
+		f := a.free[d]
+		if c := a.topo.Device(d).Capacity; c != cluster.Milli && c > 0 {
 			f = f * cluster.Milli / c
 		}
 		n.GPUs = append(n.GPUs, int32(f))
 	}
-	n.Model = l.model(m.model)
+	n.Model = l.model(a.model)
 	return true
 }
 
@@ -174,15 +174,15 @@ func (l *leastFragmentation) model(name int32) uint8 {
 }
 
 // request turns a shape into a request of the policy; false when it has none like it.
-func (l *leastFragmentation) request(g *group, sh *shape) (r packing.Request, slot int32, ok bool) {
+func (l *leastFragmentation) request(in *search, sh *shape) (r packing.Request, slot int32, ok bool) {
 	slot = -1
 	for i := range sh.requests {
 		q := &sh.requests[i]
 		for _, w := range q.wants {
 			switch w.slot {
-			case g.cluster.cpu:
+			case in.cluster.cpu:
 				r.CPU += int64(w.amount)
-			case g.cluster.mem:
+			case in.cluster.mem:
 				r.Mem += int64(w.amount/cluster.Milli) >> 20
 			default:
 				if slot >= 0 && slot != w.slot || r.GPUs > 0 && (w.amount < cluster.Milli || r.Milli < packing.Whole) {
@@ -197,21 +197,21 @@ func (l *leastFragmentation) request(g *group, sh *shape) (r packing.Request, sl
 			}
 		}
 		for _, name := range q.models {
-			r.Models |= 1 << l.model(g.cluster.models.of(name))
+			r.Models |= 1 << l.model(in.cluster.models.of(name))
 		}
 	}
 	return r, slot, r.GPUs <= packing.MaxGPUs
 }
 
 // Learn counts an arrival.
-func (l *leastFragmentation) Learn(w *Wanted, typical bool) {
+func (l *leastFragmentation) Learn(w *wanted, typical bool) {
 	switch {
 	case typical && !l.typical:
 		l.typical, l.workload = true, packing.Workload{}
 	case !typical && l.typical:
 		return
 	}
-	if r, _, ok := l.request(w.g, w.s); ok && r.CPU >= 0 && r.Mem >= 0 && r.GPUs >= 0 {
+	if r, _, ok := l.request(w.in, w.s); ok && r.CPU >= 0 && r.Mem >= 0 && r.GPUs >= 0 {
 		l.workload.Add(r)
 		l.arrivals++
 		l.dirty = l.dirty || typical
@@ -219,24 +219,25 @@ func (l *leastFragmentation) Learn(w *Wanted, typical bool) {
 }
 
 // Settle learns when enough has arrived, and looks at what is scarce when enough has changed.
-func (l *leastFragmentation) Settle(g *group) {
+func (l *leastFragmentation) Settle(in *search) {
 	if l.dirty || !l.typical && l.arrivals >= min(max(firstLesson, l.learnt/2), lastLesson) {
 		l.learnt += l.arrivals
 		l.arrivals, l.dirty = 0, false
 		l.policy.Learn(&l.workload)
 		l.surveyed = -1
 	}
-	at := g.forgotten + len(g.changes)
-	if l.workload.Len() == 0 || l.surveyed >= 0 && l.facts == g.facts && at-l.surveyed < max(8, len(g.machines)/16, len(g.boards)*len(g.machines)/2000) {
+	at := in.position()
+	seldom := max(8, len(in.agents)/16, len(in.cache)*len(in.agents)/2000) // changes between two surveys
+	if l.workload.Len() == 0 || l.surveyed >= 0 && l.facts == in.facts && at-l.surveyed < seldom {
 		return
 	}
-	l.surveyed, l.facts = at, g.facts
+	l.surveyed, l.facts = at, in.facts
 	l.policy.Survey(func(yield func(*packing.Node) bool) {
-		for _, m := range g.machines {
-			if m.facts.Alive && m.facts.Schedulable && l.describe(g, m, -1) && !yield(&l.node) {
+		for _, a := range in.agents {
+			if a.facts.Alive && a.facts.Schedulable && l.describe(in, a, -1) && !yield(&l.node) {
 				return
 			}
 		}
 	})
-	g.steps += len(g.machines) / 4
+	in.steps += len(in.agents) / 4
 }

@@ -1,122 +1,270 @@
 package scheduler
 
 import (
-	"reflect"
-	"strings"
+	"cmp"
+	"maps"
+	"slices"
 	"time"
 
-	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
 )
 
-// Group is the policy of one resource group. The zero policy is fifo, pack, backfill on and
-// preemption off.
-type Group struct {
-	Name string
-	// Inactive groups start nothing.
-	Inactive bool
-	// Order and Placement name registered policies; empty means the first of Orders and
-	// Placements. Their options were validated by ParseGroup.
-	Order, Placement               string
-	OrderOptions, PlacementOptions map[string]any
-	Backfill                       Backfill
-	Preemption                     Preemption
-	// PendingTimeout cancels sessions that waited longer; 0: never. The caller acts on it.
-	PendingTimeout time.Duration
-	// Types are the allowed session types; empty means interactive, batch and inference.
-	Types []cluster.SessionType
-	// WholeDevices forbids cutting a fractional request over several devices.
-	WholeDevices bool
-	// Rules overrides alloc.DefaultRule per slot, for simulated clusters whose recorded
-	// requests are finer than ours; live groups leave it empty.
-	Rules map[cluster.SlotName]alloc.Rule
-}
-
-// Backfill lets sessions start behind a blocked one that they do not delay.
-type Backfill struct {
-	// Disabled makes the blocked head stop everything behind it that could use its agents.
-	Disabled bool
-	// PassedOver bounds how long a blocked session may be overtaken by sessions whose end is not
-	// known: after it, nothing starts on the agents reserved for it that does not end in time. 0: at once.
-	PassedOver time.Duration
-	// Reservations is how many blocked sessions, from the head on, have their place kept; 0: one.
-	Reservations int
-}
-
-// Preemption ends running sessions for waiting ones of higher priority.
-type Preemption struct {
-	Enabled bool
-	// MinRuntime is what every session may run before it can become a victim.
-	MinRuntime time.Duration
-	// VictimScope says whose sessions may be victims: those of the same "user" (the default),
-	// "project" or "domain", or all of the "resource-group".
-	VictimScope string
-	// Order says which of several victims goes first: "oldest", "newest" (the default),
-	// "fewest-sessions" or "smallest-resources". Lower priority always goes before it.
-	Order string
-	// Reschedule gives victims back to the queue; otherwise they end.
-	Reschedule bool
-}
-
-// ParseGroup reads a group's policy from the wire's fields: the name of its scheduler (the
-// order) and its scheduler_opts. The error is Invalid and names the field: an unknown policy,
-// an unknown option, a value out of range.
+// group is one resource group: its policy and the parts that decide about it.
 //
-// Of scheduler_opts it reads allowed_session_types, pending_timeout (seconds), config (the
-// order's options), agent_selection_strategy (a placement policy or its older name: concentrated,
-// dispersed, roundrobin, legacy), agent_selector_config (its options),
-// allow_fractional_resource_fragmentation, preemption, and backfill {enabled, passed_over_seconds,
-// reservations}; it takes and ignores enforce_spreading_endpoint_replica and
-// route_cleanup_target_statuses.
-func ParseGroup(name, order string, opts map[string]any) (Group, error) {
-	g := Group{Name: name, Order: order}
-	o := &Options{of: "scheduler_opts", values: opts}
-	seconds := func(o *Options, name string) time.Duration {
-		return time.Duration(o.Number(name, 0, 0, 1e9) * float64(time.Second))
-	}
-	g.PendingTimeout = seconds(o, "pending_timeout")
-	g.WholeDevices = !o.Flag("allow_fractional_resource_fragmentation", true)
-	o.Flag("enforce_spreading_endpoint_replica", false)
-	o.read = append(o.read, "route_cleanup_target_statuses")
-	for _, t := range o.words("allowed_session_types") {
-		g.Types = append(g.Types, cluster.SessionType(t))
-	}
-	g.OrderOptions, g.PlacementOptions = o.table("config"), o.table("agent_selector_config")
-	strategy := o.text("agent_selection_strategy")
-	for _, k := range placements {
-		if strategy == k.wire || strategy == k.name || strategy == "legacy" && k.name == "spread" {
-			g.Placement = k.name
-		}
-	}
-	if strategy != "" && g.Placement == "" {
-		o.fail("agent_selection_strategy", "is %q, which does not exist; use one of %s", strategy, strings.Join(Placements(), ", "))
-	}
-	p := &Options{of: "scheduler_opts.preemption", values: o.table("preemption")}
-	g.Preemption = Preemption{
-		Enabled: p.Flag("enabled", false), MinRuntime: seconds(p, "preemption_min_runtime"),
-		VictimScope: p.Text("victim_scope", victimScopes...), Order: p.Text("order", victimOrders...),
-		Reschedule: p.Text("mode", "terminate", "reschedule") == "reschedule",
-	}
-	p.Number("preemptible_priority", 0, 0, maxPriority)
-	b := &Options{of: "scheduler_opts.backfill", values: o.table("backfill")}
-	g.Backfill = Backfill{
-		Disabled: !b.Flag("enabled", true), PassedOver: seconds(b, "passed_over_seconds"), Reservations: int(b.Number("reservations", 0, 0, 16)),
-	}
-	for _, x := range []*Options{o, p, b} {
-		if err := x.Done(); err != nil {
-			return Group{}, err
-		}
-	}
-	if _, _, err := newOrder(order, g.OrderOptions); err != nil {
-		return Group{}, err
-	}
-	if _, err := newPlacement(g.Placement, g.PlacementOptions); err != nil {
-		return Group{}, err
-	}
-	return g, nil
+//	queue         who waits, of which kinds, in which order
+//	search        where a session fits, and which of these agents is best
+//	reservations  which places are kept for whom
+//	preemption    which live sessions end for whom
+//	fairness      what owners hold and held, for the order of the queue
+//
+// queue, search and fairness do not know of the others. reservations asks queue and search, preemption asks all. What concerns
+// several of them at once (a session starts, ends, is refused) is a method of group.
+type group struct {
+	cluster *Cluster
+	policy  Group
+
+	queue        *queue
+	search       *search
+	reservations *reservations
+	preemption   *preemption
+	fairness     *fairness
+
+	// What happened since the last pass.
+	factsChanged bool     // agents or policies are others: every session is tried again
+	uncounted    bool     // the set of agents changed: the capacity is counted again
+	freed        []*agent // agents that have more room
+	unfinished   bool     // the bound on work ended the last pass
 }
 
-// sameOptions compares decoded options.
-func sameOptions(a, b map[string]any) bool {
-	return len(a) == 0 && len(b) == 0 || reflect.DeepEqual(a, b)
+// running is a live session.
+type running struct {
+	id          cluster.SessionID
+	name        string
+	group       *group
+	account     *account
+	sum         []want // what it holds
+	holds       []*hold
+	started     int64
+	end         int64 // by its declared lifetime; forever when unknown
+	priority    int
+	private     bool
+	preemptible bool
+	companions  Companions
+	victimOf    *claim
+}
+
+func (c *Cluster) group(name string) *group {
+	g := c.groups[name]
+	if g == nil {
+		q := &queue{order: byAge{}, lanes: map[laneKey]*lane{}, kinds: map[*kind]*kindQueue{}}
+		s := &search{cluster: c, strategy: pack{}, companions: map[string]map[*agent]int{}, cache: map[*shape]*candidates{}}
+		f := &fairness{decayed: map[Scope]float64{}, owners: map[*account]*groupOwner{}, usages: map[Scope]*usage{}}
+		rs := &reservations{queue: q, search: s}
+		g = &group{
+			cluster: c, policy: Group{Name: name}, queue: q, search: s, fairness: f, reservations: rs,
+			preemption: &preemption{queue: q, search: s, fairness: f, reservations: rs},
+		}
+		c.groups[name] = g
+	}
+	return g
+}
+
+// endOf is when a session ends at the latest, forever when that is not known.
+func endOf(started time.Time, life time.Duration) int64 {
+	if life <= 0 || started.IsZero() {
+		return forever
+	}
+	return started.Add(life).UnixNano()
+}
+
+// same reports whether what a session holds is unchanged.
+func (r *running) same(other *Running) bool {
+	if len(r.holds) != len(other.Placements) || r.private != other.Private || r.companions != other.Companions ||
+		r.account.owner != other.Owner {
+		return false
+	}
+	for i, h := range r.holds {
+		p := &other.Placements[i]
+		if h.kernel != p.Kernel || h.agent.id != p.Agent ||
+			!maps.EqualFunc(h.allocation, p.Allocation, func(x, y map[string]cluster.Amount) bool { return maps.Equal(x, y) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// start adds a running session whose devices are booked.
+func (g *group) start(r *running) {
+	g.cluster.sessions[r.id] = entry{running: r}
+	for _, h := range r.holds {
+		h.agent.holds = append(h.agent.holds, h)
+		g.countCompanions(r, h.agent, 1)
+	}
+	g.queue.events++
+	g.preemption.countPreemptible(r, 1)
+	g.charge(r, 1)
+}
+
+// stop removes a running session.
+func (g *group) stop(r *running) {
+	for _, h := range r.holds {
+		a := h.agent
+		if i := slices.Index(a.holds, h); i >= 0 {
+			a.holds = slices.Delete(a.holds, i, i+1)
+		}
+		a.take(h.takes, -1)
+		if a.group != nil {
+			a.group.search.changed(a)
+			a.group.freed = append(a.group.freed, a)
+		}
+		g.countCompanions(r, a, -1)
+		g.cluster.forgetShadow(a)
+	}
+	g.queue.events++
+	g.preemption.countPreemptible(r, -1)
+	g.charge(r, -1)
+	g.reservations.victimGone(r)
+}
+
+// countCompanions counts where companions run. The preferences of those that wait change with it, so they are tried again.
+func (g *group) countCompanions(r *running, a *agent, n int) {
+	name := r.companions.Name
+	if name == "" {
+		return
+	}
+	at := g.search.companions[name]
+	if at == nil {
+		at = map[*agent]int{}
+		g.search.companions[name] = at
+	}
+	if at[a] += n; at[a] == 0 {
+		delete(at, a)
+	}
+	if len(at) == 0 {
+		delete(g.search.companions, name)
+	}
+	for _, k := range slices.Clone(g.queue.refusals) {
+		if k.session.Companions.Name == name {
+			g.queue.tryAgain(k)
+		}
+	}
+}
+
+// touch notes that the times of a running session changed, which matters to reservations and victims.
+func (g *group) touch(r *running) {
+	g.queue.events++
+	for _, h := range r.holds {
+		h.agent.version++
+		if h.agent.group != nil {
+			h.agent.group.search.changed(h.agent)
+		}
+	}
+}
+
+// withdraw takes a waiting session out of the queue.
+func (g *group) withdraw(w *waiting) {
+	l := w.lane
+	if w.dependency != "" {
+		g.queue.dependent--
+	}
+	if w.queued {
+		g.queue.dequeue(w)
+	} else if w.dependency == "" {
+		g.queue.dropFuture(w)
+	}
+	l.band.all.remove(w)
+	g.queue.pending--
+	if l.refs--; l.refs == 0 {
+		delete(g.queue.lanes, laneKey{l.band, l.kind})
+		p := l.band.owner
+		last := p.lanes[len(p.lanes)-1]
+		p.lanes[l.nth], last.nth = last, l.nth
+		p.lanes = p.lanes[:len(p.lanes)-1]
+	}
+	if b := l.band; b.all.n == 0 {
+		b.owner.bands = slices.DeleteFunc(b.owner.bands, func(x *band) bool { return x == b })
+		g.queue.bands[b.priority] = slices.DeleteFunc(g.queue.bands[b.priority], func(x *band) bool { return x == b })
+	}
+	g.cluster.drop(l.kind)
+}
+
+// sync brings up to date what follows from the set of agents.
+func (g *group) sync() {
+	if g.search.unsorted {
+		slices.SortFunc(g.search.agents, func(x, y *agent) int { return cmp.Compare(x.id, y.id) })
+		for i, a := range g.search.agents {
+			a.index = i
+		}
+		g.search.unsorted = false
+	}
+	if g.uncounted {
+		g.count()
+		g.uncounted = false
+	}
+}
+
+// count sums the capacity of the group's agents.
+func (g *group) count() {
+	clear(g.fairness.capacity)
+	for len(g.fairness.capacity) < len(g.cluster.slots.name) {
+		g.fairness.capacity = append(g.fairness.capacity, 0)
+	}
+	for _, a := range g.search.agents {
+		for slot, v := range a.total {
+			g.fairness.capacity[slot] += v
+		}
+	}
+	for _, u := range g.fairness.usages {
+		share := g.fairness.dominant(u)
+		for _, p := range u.owners {
+			p.Dominant = share
+		}
+	}
+	g.queue.reorder()
+}
+
+// noteFacts notes a change of agents or policies, which may help any session: all are tried again.
+func (g *group) noteFacts() {
+	g.search.facts++
+	g.factsChanged = true
+}
+
+// charge adds what a live session holds to its owners' limits and shares; sign -1 takes it off.
+func (g *group) charge(r *running, sign int) {
+	for _, s := range r.account.scopes {
+		if r.private {
+			s.private += sign
+		} else {
+			s.sessions += sign
+			s.used = addTo(s.used, r.sum, cluster.Amount(sign))
+		}
+		if sign < 0 {
+			g.cluster.loosen(s)
+		}
+	}
+	if r.private {
+		return
+	}
+	u := g.fairness.usageOf(r.account.owner)
+	u.used = addTo(u.used, r.sum, cluster.Amount(sign))
+	share := g.fairness.dominant(u)
+	if len(u.owners) == 0 || u.owners[0].Dominant == share {
+		return
+	}
+	// Lanes leave the heaps by their old order and return by the new one.
+	var moved []*lane
+	for _, p := range u.owners {
+		for _, l := range p.lanes {
+			if g.queue.byShare && l.standing == mayStart {
+				g.queue.kinds[l.kind].leave(l)
+				moved = append(moved, l)
+			}
+		}
+	}
+	for _, p := range u.owners {
+		p.Dominant = share
+	}
+	for _, l := range moved {
+		g.queue.kinds[l.kind].enter(l)
+	}
 }

@@ -6,19 +6,17 @@ import (
 	"slices"
 	"time"
 
-	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
 )
 
-// request is what one kernel asks of one machine.
+// request is what one kernel asks for.
 type request struct {
-	wants []want // above zero, by slot number
-	// models restrict accelerators.
-	models []string
+	wants  []want   // not zero, in the order of slot numbers
+	models []string // acceptable models of accelerators; empty: any
 }
 
-// shape is what goes to one machine together: one kernel, or all of a single-node session.
-// Shapes are interned: equal requests share one.
+// shape is what one agent must have room for at once: the request of one kernel, or those of all kernels of a single-node session.
+// Equal requests share one shape.
 type shape struct {
 	key      string
 	id       uint64
@@ -31,8 +29,8 @@ type shape struct {
 	negative bool   // asks for less than nothing: fits nowhere
 }
 
-// kind is everything of a waiting session that decides where it may go, save whose it is.
-// Kinds are interned, so that a long queue of equal sessions is looked at once.
+// kind is what decides where a session fits: everything but its owner, priority, age and name. Equal sessions share one kind, so that
+// a long queue of them is looked at once.
 type kind struct {
 	key     string
 	refs    int
@@ -40,33 +38,29 @@ type kind struct {
 	kernels int
 	sum     []want // of all kernels, by slot number
 
-	session Session // the first of the kind; only fields that are part of the key may be read
+	session Session // the first of the kind, without the fields that are not part of the key
 	private bool
 	life    int64 // declared lifetime in nanoseconds, 0: unknown
 }
 
-// unit is a shape with the session's kernels that it stands for.
+// unit is a shape of a session with the kernels that make it. A session with several units is a gang.
 type unit struct {
 	shape   *shape
 	kernels []int // by request of the shape
 }
 
-// plain kinds have no wishes that depend on more than their shapes.
+// plain reports whether a kind has no wishes about agents, apart from volumes.
 func (k *kind) plain() bool {
 	s := &k.session
 	return len(s.Designated) == 0 && len(s.Failed) == 0 && s.Companions.Name == ""
 }
 
-// plain reports whether a kind's wishes rule nothing out in this group: volumes are one only while some hang.
-func (g *group) plain(k *kind) bool {
-	return k.plain() && (len(k.session.Volumes) == 0 || !slices.ContainsFunc(g.machines, func(m *machine) bool { return len(m.facts.Hung) > 0 }))
+// hangs reports whether a volume that a kind needs does not answer on the agent.
+func (a *agent) hangs(k *kind) bool {
+	return len(a.facts.Hung) > 0 && slices.ContainsFunc(k.session.Volumes, func(v string) bool { return slices.Contains(a.facts.Hung, v) })
 }
 
-// hangs reports whether a volume that the kind needs does not answer on the machine.
-func (m *machine) hangs(k *kind) bool {
-	return len(m.facts.Hung) > 0 && slices.ContainsFunc(k.session.Volumes, func(v string) bool { return slices.Contains(m.facts.Hung, v) })
-}
-
+// keyText builds the key of a kind or shape: equal keys mean equal values.
 type keyText []byte
 
 func (k *keyText) text(s string) {
@@ -150,7 +144,8 @@ func (c *Cluster) newKind(key string, s *Session) *kind {
 	k := &kind{key: key, kernels: len(s.Kernels), private: s.Private, life: int64(max(0, s.Lifetime))}
 	k.session = Session{
 		SingleNode: s.SingleNode, Private: s.Private, Preemptible: s.Preemptible, Lifetime: s.Lifetime, Companions: s.Companions,
-		Designated: slices.Clone(s.Designated), Failed: slices.Clone(s.Failed), Volumes: slices.Clone(s.Volumes), Kernels: slices.Clone(s.Kernels),
+		Designated: slices.Clone(s.Designated), Failed: slices.Clone(s.Failed), Volumes: slices.Clone(s.Volumes),
+		Kernels: slices.Clone(s.Kernels),
 	}
 	for i := range k.session.Kernels {
 		k.session.Kernels[i].ID = "" // not part of the kind
@@ -193,7 +188,7 @@ func (c *Cluster) shapeOf(s *Session, kernels []int) *shape {
 			}
 			if k.Architecture != "" {
 				arch := c.archs.of(k.Architecture)
-				sh.negative = sh.negative || sh.arch >= 0 && sh.arch != arch // two architectures on one machine
+				sh.negative = sh.negative || sh.arch >= 0 && sh.arch != arch // two architectures on one agent
 				sh.arch = arch
 			}
 			if k.Image != "" && sh.image < 0 {
@@ -214,10 +209,10 @@ func (c *Cluster) drop(k *kind) {
 	}
 	delete(c.kinds, k.key)
 	for _, g := range c.groups {
-		if t := g.kinds[k]; t != nil {
-			g.unrefuse(t)
+		if t := g.queue.kinds[k]; t != nil {
+			g.queue.unrefuse(t)
 			t.join(nil)
-			delete(g.kinds, k)
+			delete(g.queue.kinds, k)
 		}
 	}
 	for _, u := range k.units {
@@ -232,7 +227,7 @@ func (c *Cluster) drop(k *kind) {
 		if sh.idle = false; sh.refs == 0 {
 			delete(c.shapes, sh.key)
 			for _, g := range c.groups {
-				delete(g.boards, sh)
+				delete(g.search.cache, sh)
 			}
 		}
 	}
@@ -271,17 +266,17 @@ func accelerates(slot cluster.SlotName) bool {
 }
 
 // eligible applies the filters that do not depend on what is free; "" passes.
-func (m *machine) eligible(k *kind, sh *shape) string {
+func (a *agent) eligible(k *kind, sh *shape) string {
 	switch {
-	case sh.arch >= 0 && m.arch != sh.arch:
+	case sh.arch >= 0 && a.arch != sh.arch:
 		return filterArchitecture
-	case k != nil && len(k.session.Designated) > 0 && !slices.Contains(k.session.Designated, m.id):
+	case k != nil && len(k.session.Designated) > 0 && !slices.Contains(k.session.Designated, a.id):
 		return filterDesignated
-	case !m.facts.Alive:
+	case !a.facts.Alive:
 		return filterLost
-	case !m.facts.Schedulable:
+	case !a.facts.Schedulable:
 		return filterNotSchedulable
-	case k != nil && m.hangs(k):
+	case k != nil && a.hangs(k):
 		return filterVolume
 	}
 	return ""
@@ -294,77 +289,11 @@ const (
 	filterArchitecture   = "architecture"
 	filterDesignated     = "designated"
 	filterVolume         = "hung-volume"
-	filterContainers     = "containers"
 	filterDevices        = "devices"
 	filterModels         = "models"
 	filterReserved       = "reserved"
 	filterCompanions     = "companions"
 )
-
-// fits reports whether a state of an eligible machine has room for a shape.
-func (g *group) fits(m *machine, s state, sh *shape) bool {
-	if m.facts.ContainerLimit > 0 && s.containers+len(sh.requests) > m.facts.ContainerLimit || sh.negative {
-		return false
-	}
-	for _, w := range sh.sum {
-		if int(w.slot) >= len(s.room) || s.room[w.slot] < w.amount {
-			return false
-		}
-	}
-	if len(sh.requests) > 1 {
-		return g.trial(m, s, sh)
-	}
-	r := &sh.requests[0]
-	for _, w := range r.wants {
-		section := m.section[w.slot]
-		_, rule, _, _ := m.topo.Slot(int(section))
-		if w.amount%m.units[section] != 0 {
-			return false
-		}
-		if len(r.models) == 0 && (rule != alloc.Fraction || !g.policy.WholeDevices) && rule != alloc.Unique {
-			continue
-		}
-		p := alloc.Policy{NoFragment: g.policy.WholeDevices, Models: r.models}
-		if !m.topo.Holds(s.free, alloc.Want{Slot: int(section), Amount: w.amount}, &p) {
-			return false
-		}
-	}
-	return true
-}
-
-// trial tries to choose devices for all requests of a shape one after the other.
-func (g *group) trial(m *machine, s state, sh *shape) bool {
-	g.scratch.free = append(g.scratch.free[:0], s.free...)
-	g.scratch.room = append(g.scratch.room[:0], s.room...)
-	for i := range sh.requests {
-		var ok bool
-		if g.takes, ok = g.choose(m, g.scratch.free, &sh.requests[i], 0, g.takes[:0]); !ok {
-			return false
-		}
-		m.give(&g.scratch, g.takes, -1)
-	}
-	return true
-}
-
-// choose picks devices for one request among those that are free; on restricts shares to one
-// device, 1 + its number.
-func (g *group) choose(m *machine, free []cluster.Amount, r *request, on int32, takes []alloc.Take) ([]alloc.Take, bool) {
-	g.asked = g.asked[:0]
-	for _, w := range r.wants {
-		section := m.sectionOf(w.slot)
-		if section < 0 || w.amount < 0 {
-			return takes, false
-		}
-		a := alloc.Want{Slot: section, Amount: w.amount}
-		if _, _, from, to := m.topo.Slot(section); on > 0 && int(on) > from && int(on) <= to {
-			a.On = on
-		}
-		g.asked = append(g.asked, a)
-	}
-	slices.SortFunc(g.asked, func(a, b alloc.Want) int { return a.Slot - b.Slot })
-	p := alloc.Policy{Placement: g.within, NoFragment: g.policy.WholeDevices, Models: r.models}
-	return g.chooser.Choose(m.topo, free, g.asked, &p, takes)
-}
 
 func nanos(t time.Time) int64 {
 	if t.IsZero() {

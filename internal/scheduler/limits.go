@@ -8,30 +8,28 @@ import (
 	"berth.dev/berth/internal/cluster"
 )
 
-// scope is somebody with a quota, with what his live sessions hold in all groups.
+// scope is an owner with a quota (a keypair, user, project or domain) and what its live sessions hold in all groups.
 type scope struct {
-	key   Scope
-	quota *Quota
-	// limits are quota.Slots by number.
-	limits    []want
-	used      []cluster.Amount // by slot number
-	elsewhere Usage
-	sessions  int // live, without private ones
-	private   int
-	lanes     map[*lane]struct{} // that wait for this quota
-	loosened  bool               // use shrank or the quota changed since the last look
+	key      Scope
+	quota    *Quota
+	limits   []want           // quota.Slots, by slot number
+	used     []cluster.Amount // by slot number
+	sessions int              // live, without private ones
+	private  int
+	lanes    map[*lane]struct{} // that wait for this quota
+	loosened bool               // it holds less, or the quota changed, since lanes were looked at
 }
 
-// account is one owner with his scopes.
+// account is one owner of sessions with its scopes.
 type account struct {
 	owner  Owner
 	scopes []*scope
 }
 
-// usage is what one user holds in one group, for dominant shares.
+// usage is what one user holds in one group: its dominant share is made of it.
 type usage struct {
-	used    []cluster.Amount
-	parties []*party
+	used   []cluster.Amount
+	owners []*groupOwner
 }
 
 func (c *Cluster) scopeOf(key Scope) *scope {
@@ -57,48 +55,6 @@ func (c *Cluster) accountOf(o Owner) *account {
 	return a
 }
 
-// partyOf finds an owner in a group.
-func (g *group) partyOf(a *account) *party {
-	p := g.parties[a]
-	if p == nil {
-		p = &party{account: a, Party: Party{Owner: a.owner}, usage: g.usageOf(a.owner)}
-		p.usage.parties = append(p.usage.parties, p)
-		p.Domain, p.Project, p.User = g.sharesOf(a.owner)
-		p.Dominant = g.dominant(p.usage)
-		g.parties[a] = p
-	}
-	return p
-}
-
-// usageOf finds what a user holds in the group; a keypair without a user stands for itself.
-func (g *group) usageOf(o Owner) *usage {
-	key := Scope{ScopeUser, string(o.User)}
-	if o.User == "" {
-		key = Scope{ScopeKeypair, string(o.AccessKey)}
-	}
-	u := g.usages[key]
-	if u == nil {
-		u = &usage{}
-		g.usages[key] = u
-	}
-	return u
-}
-
-func (g *group) sharesOf(o Owner) (domain, project, user float64) {
-	return g.shares[Scope{ScopeDomain, o.Domain}], g.shares[Scope{ScopeProject, string(o.Project)}], g.shares[Scope{ScopeUser, string(o.User)}]
-}
-
-// dominant is the largest part of the group's capacity of a slot that is held.
-func (g *group) dominant(u *usage) float64 {
-	most := 0.0
-	for slot, v := range u.used {
-		if v > 0 && slot < len(g.capacity) && g.capacity[slot] > 0 {
-			most = max(most, float64(v)/float64(g.capacity[slot]))
-		}
-	}
-	return most
-}
-
 func addTo(sums []cluster.Amount, wants []want, sign cluster.Amount) []cluster.Amount {
 	for _, w := range wants {
 		for int(w.slot) >= len(sums) {
@@ -109,47 +65,7 @@ func addTo(sums []cluster.Amount, wants []want, sign cluster.Amount) []cluster.A
 	return sums
 }
 
-// charge books a live session to its owners; sign -1 gives back.
-func (g *group) charge(r *running, sign int) {
-	for _, s := range r.account.scopes {
-		if r.private {
-			s.private += sign
-		} else {
-			s.sessions += sign
-			s.used = addTo(s.used, r.sum, cluster.Amount(sign))
-		}
-		if sign < 0 {
-			g.cluster.loosen(s)
-		}
-	}
-	if r.private {
-		return
-	}
-	u := g.usageOf(r.account.owner)
-	u.used = addTo(u.used, r.sum, cluster.Amount(sign))
-	share := g.dominant(u)
-	if len(u.parties) == 0 || u.parties[0].Dominant == share {
-		return
-	}
-	// Lanes leave the heaps by their old order and return by the new one.
-	var moved []*lane
-	for _, p := range u.parties {
-		for _, l := range p.lanes {
-			if g.byShare && l.aside == inTurn {
-				g.kinds[l.kind].leave(l)
-				moved = append(moved, l)
-			}
-		}
-	}
-	for _, p := range u.parties {
-		p.Dominant = share
-	}
-	for _, l := range moved {
-		g.kinds[l.kind].enter(l)
-	}
-}
-
-// loosen notes that sessions that wait for a quota should be looked at again.
+// loosen notes that lanes that wait for a quota are to be looked at again.
 func (c *Cluster) loosen(s *scope) {
 	if !s.loosened && len(s.lanes) > 0 {
 		s.loosened = true
@@ -157,14 +73,14 @@ func (c *Cluster) loosen(s *scope) {
 	}
 }
 
-// wakeLoosened makes lanes ready whose quota has room again.
+// wakeLoosened puts lanes back into their heaps that the quota does not keep any more.
 func (c *Cluster) wakeLoosened() {
 	for _, s := range c.loosened {
 		s.loosened = false
 		for _, l := range slices.SortedFunc(maps.Keys(s.lanes), byLane) {
 			g := l.band.group
-			if o := g.over(l.band.party.account, l.kind); o == nil || o.scope != s {
-				g.unlimit(l)
+			if o := l.band.owner.account.over(l.kind); o == nil || o.scope != s {
+				g.queue.unlimit(l)
 			}
 		}
 	}
@@ -180,20 +96,19 @@ type excess struct {
 	asked cluster.Amount
 }
 
-// over finds a quota that one more session of the kind would exceed, nil when there is none.
-// Only slots that the session asks for are looked at.
-func (g *group) over(a *account, k *kind) *excess {
+// over finds a quota that one more session of a kind would exceed, nil when there is none. Only slots that the session asks for count.
+func (a *account) over(k *kind) *excess {
 	for _, s := range a.scopes {
 		if s.quota == nil {
 			continue
 		}
 		if k.private {
-			if n := s.private + s.elsewhere.Private; s.quota.Private >= 0 && n >= s.quota.Private {
+			if n := s.private; s.quota.Private >= 0 && n >= s.quota.Private {
 				return &excess{scope: s, slot: -1, used: cluster.Amount(n), limit: cluster.Amount(s.quota.Private), asked: 1}
 			}
 			continue
 		}
-		if n := s.sessions + s.elsewhere.Sessions; s.quota.Sessions >= 0 && n >= s.quota.Sessions {
+		if n := s.sessions; s.quota.Sessions >= 0 && n >= s.quota.Sessions {
 			return &excess{scope: s, slot: -1, used: cluster.Amount(n), limit: cluster.Amount(s.quota.Sessions), asked: 1}
 		}
 		for _, w := range k.sum {
@@ -201,9 +116,9 @@ func (g *group) over(a *account, k *kind) *excess {
 				if l.slot != w.slot || w.amount <= 0 {
 					continue
 				}
-				used := s.elsewhere.Slots[g.cluster.slots.name[l.slot]]
+				used := cluster.Amount(0)
 				if int(l.slot) < len(s.used) {
-					used += s.used[l.slot]
+					used = s.used[l.slot]
 				}
 				if used+w.amount > l.amount {
 					return &excess{scope: s, slot: l.slot, used: used, limit: l.amount, asked: w.amount}

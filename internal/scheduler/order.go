@@ -14,12 +14,12 @@ import (
 
 const (
 	maxPriority = 100
-	// ageingReach bounds the waiting that ageing looks at, ten years.
-	ageingReach = int64(10 * 365 * 24 * time.Hour)
+	// agingReach bounds the waiting that aging looks at, ten years.
+	agingReach = int64(10 * 365 * 24 * time.Hour)
 )
 
-// Party is an owner as order policies see it.
-type Party struct {
+// ownerShares is an owner as order policies see it.
+type ownerShares struct {
 	Owner Owner
 	// Dominant is the largest part, over slots, of the group's capacity that the owner's user
 	// holds now, with what this pass has placed already.
@@ -28,12 +28,12 @@ type Party struct {
 	Domain, Project, User float64
 }
 
-// Order decides between owners whose sessions have equal priority. Sessions of one owner, and
-// of owners that compare equal, go by age.
-type Order interface {
+// ordering is an order policy: it decides between owners whose sessions have equal priority. Sessions of one owner, and of owners that
+// compare equal, go by age.
+type ordering interface {
 	// Compare is negative when a goes before b. It must be a total order up to equality and
 	// depend on nothing but the arguments.
-	Compare(a, b *Party) int
+	Compare(a, b *ownerShares) int
 	// Youngest reports that the youngest session goes first, not the oldest.
 	Youngest() bool
 }
@@ -41,27 +41,18 @@ type Order interface {
 // orderKind is a registered order policy.
 type orderKind struct {
 	name string
-	make func(*Options) (Order, error)
+	make func(*optionReader) (ordering, error)
 }
 
 // orders lists the order policies, the default first.
 var orders = []orderKind{
-	{"fifo", func(*Options) (Order, error) { return byAge{}, nil }},
-	{"lifo", func(*Options) (Order, error) { return byAge{youngest: true}, nil }},
-	{"drf", func(*Options) (Order, error) { return dominant{}, nil }},
-	{"fair-share", func(o *Options) (Order, error) {
+	{"fifo", func(*optionReader) (ordering, error) { return byAge{}, nil }},
+	{"lifo", func(*optionReader) (ordering, error) { return byAge{youngest: true}, nil }},
+	{"drf", func(*optionReader) (ordering, error) { return dominant{}, nil }},
+	{"fair-share", func(o *optionReader) (ordering, error) {
 		_, err := parseDecay(o)
 		return fairShare{}, err
 	}},
-}
-
-// RegisterOrder adds an order policy. It is for package initialisation and panics on a name that
-// is taken. Its options must be read from the argument: those that are not read are refused.
-func RegisterOrder(name string, build func(*Options) (Order, error)) {
-	if slices.ContainsFunc(orders, func(k orderKind) bool { return k.name == name }) {
-		panic("scheduler: the order policy " + name + " is registered already")
-	}
-	orders = append(orders, orderKind{name, build})
 }
 
 // Orders lists the registered queue orders, the default first.
@@ -73,9 +64,9 @@ func Orders() []string {
 	return out
 }
 
-// newOrder makes an order policy with its options. ageing is how long a session waits for each
+// newOrder makes an order policy with its options. aging is how long a session waits for each
 // step of priority that it gains, 0 for never.
-func newOrder(name string, options map[string]any) (order Order, ageing time.Duration, err error) {
+func newOrder(name string, options map[string]any) (order ordering, aging time.Duration, err error) {
 	if name == "" {
 		name = orders[0].name
 	}
@@ -83,24 +74,24 @@ func newOrder(name string, options map[string]any) (order Order, ageing time.Dur
 		if k.name != name {
 			continue
 		}
-		o := &Options{of: "the scheduler " + name, values: options}
-		ageing = time.Duration(o.Number("ageing_seconds", 0, 0, 1e9) * float64(time.Second))
+		o := &optionReader{of: "the scheduler " + name, values: options}
+		aging = time.Duration(o.Number("ageing_seconds", 0, 0, 1e9) * float64(time.Second))
 		order, err = k.make(o)
 		if err == nil {
 			err = o.Done()
 		}
-		if err == nil && ageing > 0 && order.Youngest() {
+		if err == nil && aging > 0 && order.Youngest() {
 			err = fault.Invalidf("ageing_seconds does not go with the scheduler %s, which prefers the youngest", name).
 				WithNext("leave ageing_seconds out")
 		}
-		return order, ageing, err
+		return order, aging, err
 	}
 	return nil, 0, fault.Invalidf("the scheduler %q does not exist", name).WithNext("use one of %s", strings.Join(Orders(), ", "))
 }
 
-// Options are a policy's options. A reader asks for each by name; Done refuses those that
+// optionReader reads a policy's options. A reader asks for each by name; Done refuses those that
 // nobody asked for.
-type Options struct {
+type optionReader struct {
 	of     string
 	values map[string]any
 	read   []string
@@ -108,7 +99,7 @@ type Options struct {
 }
 
 // Number reads a number between low and high; absent gives the default.
-func (o *Options) Number(name string, otherwise, low, high float64) float64 {
+func (o *optionReader) Number(name string, otherwise, low, high float64) float64 {
 	o.read = append(o.read, name)
 	v, ok := o.values[name]
 	if !ok || v == nil {
@@ -123,7 +114,7 @@ func (o *Options) Number(name string, otherwise, low, high float64) float64 {
 }
 
 // Weights reads a table of numbers between 0 and high.
-func (o *Options) Weights(name string, high float64) map[string]float64 {
+func (o *optionReader) Weights(name string, high float64) map[string]float64 {
 	o.read = append(o.read, name)
 	v, ok := o.values[name]
 	if !ok || v == nil {
@@ -144,7 +135,7 @@ func (o *Options) Weights(name string, high float64) map[string]float64 {
 }
 
 // Text reads one of several words; absent gives the first.
-func (o *Options) Text(name string, words ...string) string {
+func (o *optionReader) Text(name string, words ...string) string {
 	o.read = append(o.read, name)
 	v, ok := o.values[name]
 	if !ok || v == nil {
@@ -159,7 +150,7 @@ func (o *Options) Text(name string, words ...string) string {
 }
 
 // Flag reads a boolean.
-func (o *Options) Flag(name string, otherwise bool) bool {
+func (o *optionReader) Flag(name string, otherwise bool) bool {
 	o.read = append(o.read, name)
 	v, ok := o.values[name]
 	if !ok || v == nil {
@@ -174,7 +165,7 @@ func (o *Options) Flag(name string, otherwise bool) bool {
 }
 
 // text reads any text.
-func (o *Options) text(name string) string {
+func (o *optionReader) text(name string) string {
 	o.read = append(o.read, name)
 	v, ok := o.values[name]
 	if !ok || v == nil {
@@ -188,7 +179,7 @@ func (o *Options) text(name string) string {
 }
 
 // words reads a list of texts.
-func (o *Options) words(name string) []string {
+func (o *optionReader) words(name string) []string {
 	o.read = append(o.read, name)
 	v, ok := o.values[name]
 	if !ok || v == nil {
@@ -211,7 +202,7 @@ func (o *Options) words(name string) []string {
 }
 
 // table reads options within options.
-func (o *Options) table(name string) map[string]any {
+func (o *optionReader) table(name string) map[string]any {
 	o.read = append(o.read, name)
 	v, ok := o.values[name]
 	if !ok || v == nil {
@@ -224,7 +215,7 @@ func (o *Options) table(name string) map[string]any {
 	return t
 }
 
-func (o *Options) fail(name, format string, args ...any) {
+func (o *optionReader) fail(name, format string, args ...any) {
 	if o.err == nil {
 		o.err = fault.Invalidf("%s: option %s %s", o.of, name, fmt.Sprintf(format, args...)).
 			WithNext("correct %s or leave it out", name)
@@ -232,7 +223,7 @@ func (o *Options) fail(name, format string, args ...any) {
 }
 
 // Done is the first error, or Invalid for an option that was not read.
-func (o *Options) Done() error {
+func (o *optionReader) Done() error {
 	if o.err != nil {
 		return o.err
 	}
@@ -260,19 +251,19 @@ func number(v any) (float64, bool) {
 // byAge treats all owners alike.
 type byAge struct{ youngest bool }
 
-func (byAge) Compare(_, _ *Party) int { return 0 }
-func (o byAge) Youngest() bool        { return o.youngest }
+func (byAge) Compare(_, _ *ownerShares) int { return 0 }
+func (o byAge) Youngest() bool              { return o.youngest }
 
 // dominant is dominant resource fairness: who holds least of what he holds most goes first.
 type dominant struct{}
 
-func (dominant) Compare(a, b *Party) int { return cmp.Compare(a.Dominant, b.Dominant) }
-func (dominant) Youngest() bool          { return false }
+func (dominant) Compare(a, b *ownerShares) int { return cmp.Compare(a.Dominant, b.Dominant) }
+func (dominant) Youngest() bool                { return false }
 
 // fairShare lets those go first who used least, by domain, then project, then user.
 type fairShare struct{}
 
-func (fairShare) Compare(a, b *Party) int {
+func (fairShare) Compare(a, b *ownerShares) int {
 	return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Project, b.Project), cmp.Compare(a.User, b.User))
 }
 

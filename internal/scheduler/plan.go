@@ -30,16 +30,16 @@ func Plan(s Snapshot) ([]Decision, error) {
 	g := c.groups[s.Group.Name]
 	var queue []*waiting
 	for _, x := range s.Pending {
-		if w := c.sessions[x.ID].waiting; w != nil && g.claimOf(w) == nil {
+		if w := c.sessions[x.ID].waiting; w != nil && g.reservations.claimOf(w) == nil {
 			queue = append(queue, w)
 		}
 	}
 	positions := map[cluster.SessionID]int{}
 	all := slices.Clone(queue)
-	for _, claim := range g.claims {
+	for _, claim := range g.reservations.claims {
 		all = append(all, claim.w)
 	}
-	slices.SortFunc(all, g.before)
+	slices.SortFunc(all, g.queue.before)
 	for i, w := range all {
 		positions[w.id] = i + 1
 	}
@@ -48,12 +48,14 @@ func Plan(s Snapshot) ([]Decision, error) {
 			d.Hold.Position = positions[d.Session]
 		}
 	}
-	slices.SortFunc(queue, g.before)
+	slices.SortFunc(queue, g.queue.before)
 	known := map[*kind]*Explanation{}
 	for _, w := range queue {
 		var e *Explanation
 		k := w.lane.kind
-		alike := w.queued && positions[w.id] > len(g.reserved)+1 && g.reservationOf(w) == nil && g.over(w.lane.band.party.account, k) == nil
+		// Sessions of a kind have one explanation, apart from those with an estimate of their own or over a limit.
+		alike := w.queued && positions[w.id] > len(g.reservations.reserved)+1 && g.reservations.reservationOf(w) == nil &&
+			w.lane.band.owner.account.over(k) == nil
 		if alike && known[k] != nil {
 			e = known[k].clone()
 		} else {
@@ -74,16 +76,13 @@ func (c *Cluster) Fill(s Snapshot) error {
 		return err
 	}
 	name := s.Group.Name
-	c.group(name).at = nanos(s.Now)
+	c.group(name).queue.now = nanos(s.Now)
 	for i := range s.Agents {
 		c.SetAgent(name, s.Agents[i])
 	}
 	for _, key := range sortedScopes(s.Quotas) {
 		q := s.Quotas[key]
 		c.SetQuota(key, &q)
-	}
-	for _, key := range sortedScopes(s.Elsewhere) {
-		c.SetElsewhere(key, s.Elsewhere[key])
 	}
 	for _, key := range sortedScopes(s.Shares) {
 		c.SetShare(name, key, s.Shares[key])
@@ -108,16 +107,6 @@ func (e *Explanation) clone() *Explanation {
 	out.Rejected, out.Shortfall, out.Remedies = maps.Clone(e.Rejected), e.Shortfall.Clone(), slices.Clone(e.Remedies)
 	out.Elsewhere = slices.Clone(e.Elsewhere)
 	return &out
-}
-
-// reservationOf finds what is kept for a session.
-func (g *group) reservationOf(w *waiting) *reservation {
-	for _, r := range g.reserved {
-		if r.w == w {
-			return r
-		}
-	}
-	return nil
 }
 
 // describe renders slots for people: "2 cpu, 512 MiB mem".

@@ -19,7 +19,7 @@ var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 // agent makes an agent of n cores and gib GiB of memory on one NUMA node.
 func agent(id string, n int, gib int64) scheduler.Agent {
-	a := scheduler.Agent{ID: cluster.AgentID(id), Architecture: "x86_64", Schedulable: true, Alive: true, Used: alloc.Allocation{}}
+	a := scheduler.Agent{ID: cluster.AgentID(id), Architecture: "x86_64", Schedulable: true, Alive: true}
 	for i := range n {
 		a.Devices = append(a.Devices, alloc.Device{Slot: cluster.SlotCPU, ID: fmt.Sprint(i), Capacity: cluster.Whole(1), Healthy: true})
 	}
@@ -29,6 +29,14 @@ func agent(id string, n int, gib int64) scheduler.Agent {
 
 func ask(cpu, gib int64) cluster.Slots {
 	return cluster.Slots{cluster.SlotCPU: cluster.Whole(cpu), cluster.SlotMem: cluster.Whole(gib << 30)}
+}
+
+// holding is a running session that holds devices of an agent and declares no lifetime.
+func holding(id cluster.AgentID, held alloc.Allocation) scheduler.Running {
+	return scheduler.Running{
+		Session: scheduler.Session{ID: cluster.SessionID("on-" + id)}, StartedAt: now,
+		Placements: []scheduler.Placement{{Kernel: cluster.KernelID("on-" + id), Agent: id, Allocation: held}},
+	}
 }
 
 // session makes a session enqueued at minute n with one kernel per request.
@@ -54,18 +62,23 @@ func plan(t require.TestingT, s scheduler.Snapshot) map[cluster.SessionID]schedu
 func TestPlanExplains(t *testing.T) {
 	t.Parallel()
 	busy := agent("a", 4, 8)
-	busy.Used = alloc.Allocation{cluster.SlotCPU: {"0": 1000, "1": 1000, "2": 1000}}
 	lost := agent("big", 64, 256)
 	lost.Alive = false
 	off := agent("off", 4, 8)
 	off.Schedulable = false
 	arm := agent("arm", 4, 8)
 	arm.Architecture = "aarch64"
-	full := agent("full", 4, 8)
-	full.Containers, full.ContainerLimit = 2, 2
 	gpu := agent("gpu", 4, 8)
-	gpu.Devices = append(gpu.Devices, alloc.Device{Slot: "cuda.shares", ID: "g0", Capacity: 1000, Healthy: true}, alloc.Device{Slot: "cuda.shares", ID: "g1", Capacity: 1000, Healthy: true})
-	gpu.Used = alloc.Allocation{"cuda.shares": {"g0": 500, "g1": 500}}
+	gpu.Devices = append(
+		gpu.Devices,
+		alloc.Device{Slot: "cuda.shares", ID: "g0", Capacity: 1000, Healthy: true},
+		alloc.Device{Slot: "cuda.shares", ID: "g1", Capacity: 1000, Healthy: true},
+	)
+
+	running := []scheduler.Running{
+		holding("a", alloc.Allocation{cluster.SlotCPU: {"0": 1000, "1": 1000, "2": 1000}}),
+		holding("gpu", alloc.Allocation{"cuda.shares": {"g0": 500, "g1": 500}}),
+	}
 
 	later := session(1, ask(1, 1))
 	later.StartsAt = now.Add(48 * time.Hour)
@@ -95,7 +108,8 @@ func TestPlanExplains(t *testing.T) {
 		{"none usable", []scheduler.Agent{lost, off, arm}, session(1, ask(1, 1)), scheduler.WaitsForAgent,
 			map[string]int{"lost": 1, "not-schedulable": 1, "architecture": 1}, nil, "1 lost"},
 		{"designated", []scheduler.Agent{busy}, designated, scheduler.WaitsForAgent, map[string]int{"designated": 1}, nil, "designated"},
-		{"volume hangs", []scheduler.Agent{hung, lost}, foldered, scheduler.WaitsForAgent, map[string]int{"hung-volume": 1, "lost": 1}, nil, "1 where local:v1 does not answer"},
+		{"volume hangs", []scheduler.Agent{hung, lost}, foldered, scheduler.WaitsForAgent,
+			map[string]int{"hung-volume": 1, "lost": 1}, nil, "1 where local:v1 does not answer"},
 		{"too big", []scheduler.Agent{busy}, session(1, ask(6, 1)), scheduler.TooBig, map[string]int{"cpu": 1},
 			cluster.Slots{cluster.SlotCPU: cluster.Whole(5)}, "short of 2 cpu"},
 		{"too big together", []scheduler.Agent{busy}, together, scheduler.TooBig, map[string]int{"cpu": 1},
@@ -104,8 +118,9 @@ func TestPlanExplains(t *testing.T) {
 			map[string]int{"cpu": 1, "lost": 1}, cluster.Slots{cluster.SlotCPU: cluster.Whole(5)}, "lost or not schedulable"},
 		{"capacity", []scheduler.Agent{busy}, session(1, ask(2, 1)), scheduler.WaitsForCapacity, map[string]int{"cpu": 1},
 			cluster.Slots{cluster.SlotCPU: cluster.Whole(1)}, "lacks 1 cpu"},
-		{"containers", []scheduler.Agent{full}, session(1, ask(1, 1)), scheduler.WaitsForCapacity, map[string]int{"containers": 1},
-			cluster.Slots{}, "as many containers"},
+		{"devices", []scheduler.Agent{gpu}, session(1, cluster.Slots{"cuda.shares": 1000}), scheduler.WaitsForDevices,
+			map[string]int{"devices": 1},
+			cluster.Slots{}, "not in devices that fit together"},
 		{"gang", []scheduler.Agent{agent("b", 4, 8), busy}, session(1, ask(4, 1), ask(4, 1)), scheduler.WaitsForCapacity,
 			map[string]int{"cpu": 2}, cluster.Slots{cluster.SlotCPU: cluster.Whole(3)}, "each of its 2 kernels"},
 		{"unknown slot", []scheduler.Agent{busy}, session(1, cluster.Slots{"tpu.device": 1000}), scheduler.TooBig,
@@ -113,7 +128,9 @@ func TestPlanExplains(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			d := plan(t, scheduler.Snapshot{Agents: c.agents, Pending: []scheduler.Session{c.session}})[c.session.ID]
+			d := plan(t, scheduler.Snapshot{
+				Group: scheduler.Group{WholeDevices: true}, Agents: c.agents, Running: running, Pending: []scheduler.Session{c.session},
+			})[c.session.ID]
 			require.NotNil(t, d.Hold)
 			require.Empty(t, d.Placements)
 			require.Equal(t, c.reason, d.Hold.Reason, d.Hold.Text)
@@ -149,15 +166,17 @@ func TestPlanReservesForTheHead(t *testing.T) {
 	t.Parallel()
 	gpu := agent("a", 4, 64)
 	gpu.Devices = append(gpu.Devices, alloc.Device{Slot: "cuda.device", ID: "g0", Capacity: 1000, Healthy: true})
-	gpu.Used = alloc.Allocation{"cuda.device": {"g0": 1000}, cluster.SlotCPU: {"0": 1000}}
+	running := []scheduler.Running{holding("a", alloc.Allocation{"cuda.device": {"g0": 1000}, cluster.SlotCPU: {"0": 1000}})}
 	head := session(1, cluster.Slots{"cuda.device": 1000, cluster.SlotCPU: 2000})
-	got := plan(t, scheduler.Snapshot{Agents: []scheduler.Agent{gpu}, Pending: []scheduler.Session{head, session(2, ask(1, 1)), session(3, ask(1, 1))}})
+	got := plan(t, scheduler.Snapshot{
+		Agents: []scheduler.Agent{gpu}, Running: running, Pending: []scheduler.Session{head, session(2, ask(1, 1)), session(3, ask(1, 1))},
+	})
 	require.Equal(t, scheduler.WaitsForCapacity, got["s01"].Hold.Reason)
 	require.NotEmpty(t, got["s02"].Placements, "one core is beyond what the head needs")
 	require.Equal(t, scheduler.WaitsBehind, got["s03"].Hold.Reason, "the last two cores are kept")
 
 	// Another agent that the head does not wait for is not held back.
-	got = plan(t, scheduler.Snapshot{Agents: []scheduler.Agent{gpu, agent("b", 4, 8)},
+	got = plan(t, scheduler.Snapshot{Agents: []scheduler.Agent{gpu, agent("b", 4, 8)}, Running: running,
 		Pending: []scheduler.Session{head, session(2, ask(4, 1)), session(3, ask(1, 1))}})
 	require.Equal(t, cluster.AgentID("b"), got["s02"].Placements[0].Agent)
 }
@@ -187,17 +206,20 @@ func TestPlanProperties(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var agents []scheduler.Agent
+		var running []scheduler.Running
+		used := map[cluster.AgentID]alloc.Allocation{}
 		for i := range rapid.IntRange(0, 5).Draw(t, "agents") {
 			a := agent(fmt.Sprintf("a%d", i), rapid.IntRange(1, 8).Draw(t, "cores"), rapid.Int64Range(1, 16).Draw(t, "gib"))
 			a.Alive = rapid.IntRange(0, 5).Draw(t, "alive") > 0
 			a.Schedulable = rapid.IntRange(0, 5).Draw(t, "schedulable") > 0
-			a.ContainerLimit = rapid.IntRange(0, 4).Draw(t, "limit")
 			if rapid.IntRange(0, 3).Draw(t, "arm") == 0 {
 				a.Architecture = "aarch64"
 			}
+			used[a.ID] = alloc.Allocation{cluster.SlotCPU: {}}
 			for j := range rapid.IntRange(0, len(a.Devices)-1).Draw(t, "used") {
-				a.Used = a.Used.Add(alloc.Allocation{cluster.SlotCPU: {fmt.Sprint(j): 1000}})
+				used[a.ID][cluster.SlotCPU][fmt.Sprint(j)] = 1000
 			}
+			running = append(running, holding(a.ID, used[a.ID]))
 			for j := range a.Devices {
 				a.Devices[j].Healthy = rapid.IntRange(0, 9).Draw(t, "healthy") > 0
 			}
@@ -214,13 +236,12 @@ func TestPlanProperties(t *testing.T) {
 			s.SingleNode = rapid.Bool().Draw(t, "single")
 			pending = append(pending, s)
 		}
-		snapshot := scheduler.Snapshot{Now: now, Agents: agents, Pending: pending}
+		snapshot := scheduler.Snapshot{Now: now, Agents: agents, Running: running, Pending: pending}
 		got, err := scheduler.Plan(snapshot)
 		require.NoError(t, err)
 		require.Len(t, got, len(pending))
 
 		byAgent := map[cluster.AgentID]alloc.Allocation{}
-		count := map[cluster.AgentID]int{}
 		for _, d := range got {
 			s := pending[slices.IndexFunc(pending, func(s scheduler.Session) bool { return s.ID == d.Session })]
 			if d.Hold != nil {
@@ -243,14 +264,12 @@ func TestPlanProperties(t *testing.T) {
 					require.Equal(t, v, p.Allocation.Totals()[slot])
 				}
 				byAgent[p.Agent] = byAgent[p.Agent].Add(p.Allocation)
-				count[p.Agent]++
 			}
 		}
 		for _, a := range agents {
-			require.True(t, a.ContainerLimit == 0 || count[a.ID] <= a.ContainerLimit)
 			taken := byAgent[a.ID]
 			for _, d := range a.Devices {
-				limit := d.Capacity - a.Used[d.Slot][d.ID]
+				limit := d.Capacity - used[a.ID][d.Slot][d.ID]
 				if !d.Healthy {
 					limit = 0
 				}
@@ -258,8 +277,9 @@ func TestPlanProperties(t *testing.T) {
 			}
 		}
 
-		shuffled := scheduler.Snapshot{Now: now, Agents: slices.Clone(agents), Pending: slices.Clone(pending)}
+		shuffled := scheduler.Snapshot{Now: now, Agents: slices.Clone(agents), Running: slices.Clone(running), Pending: slices.Clone(pending)}
 		slices.Reverse(shuffled.Agents)
+		slices.Reverse(shuffled.Running)
 		slices.Reverse(shuffled.Pending)
 		again, err := scheduler.Plan(shuffled)
 		require.NoError(t, err)

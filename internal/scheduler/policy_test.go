@@ -86,7 +86,6 @@ func TestDecayedShare(t *testing.T) {
 	require.InDelta(t, 0.25, share, 1e-9, "one full day of two, half of it decayed")
 	require.InDelta(t, 0.125, d.Share(now, ask(4, 8), []scheduler.Bucket{{Start: now.Add(-day), Used: all}}, 2), 1e-9)
 	require.Zero(t, d.Share(now, ask(4, 8), []scheduler.Bucket{{Start: now.Add(-5 * day), Used: all}}, 1))
-	require.InDelta(t, 0.5, scheduler.Factor(1), 1e-9)
 }
 
 func TestParseGroup(t *testing.T) {
@@ -100,7 +99,11 @@ func TestParseGroup(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "spread", g.Placement)
 	require.True(t, g.WholeDevices && g.Preemption.Enabled && g.Preemption.Reschedule)
-	require.Equal(t, []time.Duration{time.Minute, 30 * time.Second, 9 * time.Second}, []time.Duration{g.PendingTimeout, g.Preemption.MinRuntime, g.Backfill.PassedOver})
+	require.Equal(
+		t,
+		[]time.Duration{time.Minute, 30 * time.Second, 9 * time.Second},
+		[]time.Duration{g.PendingTimeout, g.Preemption.MinRuntime, g.Backfill.PassedOver},
+	)
 	for name, opts := range map[string]map[string]any{
 		"coin":  nil,
 		"fifo":  {"config": map[string]any{"half_life_days": 7.0}},
@@ -138,7 +141,10 @@ func TestQuotasHoldAndNameTheOwner(t *testing.T) {
 	t.Parallel()
 	c := filled(t, scheduler.Group{}, "a")
 	user := scheduler.Scope{Kind: scheduler.ScopeUser, ID: "ada"}
-	c.SetQuota(user, &scheduler.Quota{Name: "ada@example.org", Slots: cluster.Slots{cluster.SlotCPU: cluster.Whole(2)}, Sessions: 2, Private: 0})
+	c.SetQuota(
+		user,
+		&scheduler.Quota{Name: "ada@example.org", Slots: cluster.Slots{cluster.SlotCPU: cluster.Whole(2)}, Sessions: 2, Private: 0},
+	)
 	c.Enqueue("g", owned(0, "ada", ask(1, 1)))
 	c.Enqueue("g", owned(1, "ada", ask(2, 1)))
 	c.Enqueue("g", owned(2, "bob", ask(1, 1)))
@@ -161,9 +167,12 @@ func TestQuotasHoldAndNameTheOwner(t *testing.T) {
 	require.Equal(t, map[scheduler.Reason]int{scheduler.WaitsForConcurrency: 1}, c.Queue("g").Reasons)
 	c.Remove("s00")
 	require.Empty(t, started(pass(t, c, now.Add(time.Hour)))[1:], "its place is free again")
-	c.SetElsewhere(user, scheduler.Usage{Sessions: 1})
-	c.Enqueue("g", owned(4, "ada", ask(1, 1)))
-	require.Empty(t, pass(t, c, now.Add(time.Hour)), "what is used elsewhere counts")
+	require.NoError(t, c.SetGroup(scheduler.Group{Name: "other"}))
+	c.SetAgent("other", agent("b", 4, 8))
+	c.Enqueue("other", owned(4, "ada", ask(1, 1)))
+	r, err := c.Pass("other", now.Add(time.Hour), scheduler.Work{})
+	require.NoError(t, err)
+	require.Empty(t, r.Decisions, "what is used in other groups counts")
 }
 
 func TestExplainTellsWhatWouldHelp(t *testing.T) {

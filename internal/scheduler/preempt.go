@@ -8,11 +8,24 @@ import (
 	"berth.dev/berth/internal/fault"
 )
 
-// claim is the room that victims are to leave to a session. It is kept until the session starts
-// or leaves the queue, or until it does not fit although all victims have gone.
-type claim struct {
-	reservation
-	victims []*running // that have not gone yet
+// preemption chooses live sessions that end for waiting ones of higher priority.
+//
+// A search is repeated only when queue.events shows that it may find more, or when a session has become old enough to be a victim.
+// Invariant: preemptible[p] is the number of live sessions of priority p that are preemptible and not private.
+type preemption struct {
+	queue        *queue
+	search       *search
+	reservations *reservations
+	fairness     *fairness
+	policy       Preemption
+
+	searches    []victimSearch // that are due in this pass
+	tries       int            // searches made in this pass
+	searched    uint64         // queue.events at the last complete round of searches
+	nextRipe    int64          // when a session that was too young becomes a possible victim; 0: none was
+	preemptible [maxPriority + 1]int
+
+	cleared freeVector // scratch
 }
 
 // maxTries bounds the searches for victims of one pass.
@@ -24,6 +37,7 @@ var (
 	victimOrders = []string{"newest", "oldest", "fewest-sessions", "smallest-resources"}
 )
 
+// check is Invalid for a scope or an order that does not exist.
 func (p Preemption) check() error {
 	if p.VictimScope != "" && !slices.Contains(victimScopes, p.VictimScope) {
 		return fault.Invalidf("preemption: the victim scope %q does not exist", p.VictimScope).WithNext("use one of %q", victimScopes)
@@ -34,139 +48,120 @@ func (p Preemption) check() error {
 	return nil
 }
 
-func (g *group) claimOf(w *waiting) *claim {
-	for _, c := range g.claims {
-		if c.w == w {
-			return c
-		}
-	}
-	return nil
+// victimSearch is a lane whose sessions look for victims in this pass, and how many of them did.
+type victimSearch struct {
+	lane *lane
+	done int
 }
 
-// unclaim notes that a victim has gone.
-func (g *group) unclaim(r *running) {
-	if c := r.victimOf; c != nil {
-		c.victims = slices.DeleteFunc(c.victims, func(x *running) bool { return x == r })
-		r.victimOf = nil
-	}
-}
+// Bounds of the searches for victims of one pass: lanes that are looked at, of one kind and altogether, and sessions of one lane.
+const (
+	maxSearches     = 256
+	maxKindSearches = 16
+	maxLaneSearches = 16
+)
 
-// unclaimFor drops a claim; its victims may be asked for again.
-func (g *group) unclaimFor(c *claim) {
-	for _, r := range c.victims {
-		r.victimOf = nil
-	}
-	g.claims = slices.DeleteFunc(g.claims, func(x *claim) bool { return x == c })
-	g.unreserved = true
-}
-
-// fulfil settles claims when a session starts: its own is done, unless it took the room that
-// was cleared for a later one like it, which then waits for the room of this one.
-func (g *group) fulfil(w *waiting, r *running) {
-	if len(g.claims) == 0 {
+// searchBlocked makes searches due for the kinds that are blocked since an earlier pass, if they could find more than the last ones.
+func (pr *preemption) searchBlocked() {
+	pr.tries, pr.searches = 0, pr.searches[:0]
+	if !pr.policy.Enabled || len(pr.queue.blocked) == 0 || pr.searched == pr.queue.events && (pr.nextRipe == 0 || pr.queue.now < pr.nextRipe) {
 		return
 	}
-	own := g.claimOf(w)
-	for _, c := range slices.Clone(g.claims) {
-		if c == own || c.w.lane != w.lane || !slices.ContainsFunc(r.holds, func(h *hold) bool { return c.on(h.machine) != nil }) {
+	pr.nextRipe = 0
+	var kinds []*kindQueue
+	for len(pr.queue.blocked) > 0 && len(kinds) < maxTries {
+		kinds = append(kinds, pr.queue.blocked[0])
+		pr.queue.blocked[0].join(nil)
+	}
+	for _, t := range kinds {
+		t.join(&pr.queue.blocked)
+	}
+	for _, t := range kinds {
+		pr.searchFor(t)
+	}
+}
+
+// searchFor makes searches due for the first lanes of a blocked kind.
+func (pr *preemption) searchFor(t *kindQueue) {
+	if !pr.policy.Enabled || t.kind.private || pr.tries >= maxTries {
+		return
+	}
+	for _, l := range t.firstLanes(maxKindSearches) {
+		if pr.anyBelow(l.band.priority) && len(pr.searches) < maxSearches {
+			pr.searches = append(pr.searches, victimSearch{lane: l})
+		}
+	}
+}
+
+// nextSearch is the first session, in the order of the queue, for which a search is due, with the index of its lane in pr.searches.
+func (pr *preemption) nextSearch() (w *waiting, i int) {
+	for n := range pr.searches {
+		x := &pr.searches[n]
+		if x.done >= min(x.lane.list.n, maxLaneSearches) {
 			continue
 		}
-		if own != nil && !slices.ContainsFunc(r.holds, func(h *hold) bool { return own.on(h.machine) != nil }) {
-			own.w, c.w = c.w, own.w
-			own = c
+		if s := x.lane.at(pr.queue, x.done); w == nil || pr.queue.before(s, w) < 0 {
+			w, i = s, n
 		}
-		break
 	}
-	if own != nil {
-		g.unclaimFor(own)
-	}
+	return w, i
 }
 
-// preemptBlocked looks for victims for the sessions that are blocked since an earlier pass.
-func (g *group) preemptBlocked(decisions []Decision) []Decision {
-	g.tries = 0
-	if !g.policy.Preemption.Enabled || len(g.blocked) == 0 || g.tried == g.moves && (g.ripe == 0 || g.at < g.ripe) {
+// searchNext looks for victims for the session that nextSearch named, and adds a decision if it finds some.
+func (pr *preemption) searchNext(i int, decisions []Decision) []Decision {
+	x := &pr.searches[i]
+	w := x.lane.at(pr.queue, x.done)
+	x.done++
+	if pr.reservations.claimOf(w) != nil {
 		return decisions
 	}
-	g.ripe = 0
-	var kinds []*turn
-	for len(g.blocked) > 0 && len(kinds) < maxTries {
-		kinds = append(kinds, g.blocked[0])
-		g.blocked[0].join(nil)
-	}
-	for _, t := range kinds {
-		t.join(&g.blocked)
-	}
-	for _, t := range kinds {
-		decisions = g.preemptFor(t, decisions)
-	}
-	g.tried = g.moves
-	return decisions
-}
-
-// preemptFor looks for victims for the first sessions of a blocked kind.
-func (g *group) preemptFor(t *turn, decisions []Decision) []Decision {
-	if !g.policy.Preemption.Enabled || t.refused != blocked || t.kind.private || g.tries >= maxTries {
+	if o := x.lane.band.owner.account.over(x.lane.kind); o != nil {
+		pr.reservations.notReserved(w)
+		pr.queue.limit(x.lane, o.scope)
+		x.done = maxLaneSearches
 		return decisions
 	}
-	for _, l := range t.firsts(16) {
-		if g.below(l.band.priority) && g.over(l.band.party.account, l.kind) == nil {
-			decisions = g.preemptForLane(l, decisions)
-		}
+	if pr.tries >= maxTries {
+		pr.searches = pr.searches[:0]
+		return decisions
 	}
-	return decisions
+	pr.tries++
+	c := pr.findVictims(w)
+	if c == nil {
+		x.done = maxLaneSearches // the others of its lane would find none either
+		return decisions
+	}
+	pr.reservations.claims = append(pr.reservations.claims, c)
+	d := Decision{Session: w.id}
+	for _, r := range c.victims {
+		r.victimOf = c
+		d.Preempt = append(d.Preempt, r.id)
+	}
+	d.Hold = claimed(c)
+	return append(decisions, d)
 }
 
-func (g *group) preemptForLane(l *lane, decisions []Decision) []Decision {
-	for n := range min(l.list.n, 16) {
-		w := l.at(g, n)
-		if c := g.claimOf(w); c != nil {
-			if len(c.victims) > 0 {
-				continue
-			}
-			g.unclaimFor(c) // all have gone and it does not fit: something else came between
-		}
-		if g.tries >= maxTries {
-			break
-		}
-		g.tries++
-		c := g.findVictims(w)
-		if c == nil {
-			break
-		}
-		g.claims = append(g.claims, c)
-		d := Decision{Session: w.id}
-		for _, r := range c.victims {
-			r.victimOf = c
-			d.Preempt = append(d.Preempt, r.id)
-		}
-		d.Hold = g.claimed(c)
-		decisions = append(decisions, d)
-	}
-	return decisions
-}
-
-// below reports whether something preemptible of lower priority runs.
-func (g *group) below(priority int) bool {
+// anyBelow reports whether something preemptible of lower priority runs.
+func (pr *preemption) anyBelow(priority int) bool {
 	for p := range priority {
-		if g.preemptible[p] > 0 {
+		if pr.preemptible[p] > 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// victim reports whether a session may be ended for w. Sessions that are too young make g.ripe
-// the time when they no longer are.
-func (g *group) victim(r *running, w *waiting) bool {
-	owner := w.lane.band.party.Owner
-	if !r.preemptible || r.private || r.victimOf != nil || r.group != g || r.priority >= w.lane.band.priority {
+// mayEnd reports whether a session may be a victim of w. For one that is only too young, pr.nextRipe is moved to the time when it is
+// old enough.
+func (pr *preemption) mayEnd(r *running, w *waiting) bool {
+	owner := w.lane.band.owner.Owner
+	if !r.preemptible || r.private || r.victimOf != nil || r.group.preemption != pr || r.priority >= w.lane.band.priority {
 		return false
 	}
 	mine := true
-	switch g.policy.Preemption.VictimScope {
+	switch pr.policy.VictimScope {
 	case "", "user":
-		mine = g.sameUser(r.account.owner, owner)
+		mine = sameUser(r.account.owner, owner)
 	case "project":
 		mine = r.account.owner.Project == owner.Project
 	case "domain":
@@ -175,104 +170,107 @@ func (g *group) victim(r *running, w *waiting) bool {
 	if !mine {
 		return false
 	}
-	if ripe := r.started + int64(g.policy.Preemption.MinRuntime); ripe > g.at {
-		if g.ripe == 0 || ripe < g.ripe {
-			g.ripe = ripe
+	if ripe := r.started + int64(pr.policy.MinRuntime); ripe > pr.queue.now {
+		if pr.nextRipe == 0 || ripe < pr.nextRipe {
+			pr.nextRipe = ripe
 		}
 		return false
 	}
 	return true
 }
 
-// preemptTime is when a session that is too young now may become a victim; 0: never.
-func (g *group) preemptTime() int64 {
-	if !g.policy.Preemption.Enabled || len(g.blocked) == 0 {
+// ripeAt is when a session that is too young now may become a victim; 0: never.
+func (pr *preemption) ripeAt() int64 {
+	if !pr.policy.Enabled || len(pr.queue.blocked) == 0 {
 		return 0
 	}
-	return g.ripe
+	return pr.nextRipe
 }
 
-// size weighs what a session holds, as parts of the group's capacity.
-func (g *group) size(r *running) float64 {
+// sizeOf is the size of a session: the sum over slots of the part of the group's capacity that it holds.
+func (pr *preemption) sizeOf(r *running) float64 {
 	size := 0.0
 	for _, w := range r.sum {
-		if c := g.capacity[w.slot]; c > 0 {
+		if c := pr.fairness.capacityOf(w.slot); c > 0 {
 			size += float64(w.amount) / float64(c)
 		}
 	}
 	return size
 }
 
-// first orders victims: lower priority always goes before the policy's order.
-func (g *group) first(a, b *running) int {
+// first orders candidates for victims: lower priority first, then by the policy's order.
+func (pr *preemption) first(a, b *running) int {
 	c := 0
-	switch g.policy.Preemption.Order {
+	switch pr.policy.Order {
 	case "oldest":
 		c = cmp.Compare(a.started, b.started)
 	case "fewest-sessions":
-		c = cmp.Compare(g.size(b), g.size(a))
+		c = cmp.Compare(pr.sizeOf(b), pr.sizeOf(a))
 	case "smallest-resources":
-		c = cmp.Compare(g.size(a), g.size(b))
+		c = cmp.Compare(pr.sizeOf(a), pr.sizeOf(b))
 	default:
 		c = cmp.Compare(b.started, a.started)
 	}
 	return cmp.Or(cmp.Compare(a.priority, b.priority), c, cmp.Compare(a.id, b.id))
 }
 
-// clearing is a trial of ending sessions.
-type clearing struct {
-	states  map[*machine]*state
+// endTrial is what would be free if victims ended and earlier units of a session were placed.
+type endTrial struct {
 	victims []*running
+	then    map[*agent]*freeVector
 }
 
-func (c *clearing) state(m *machine) *state {
-	s := c.states[m]
-	if s == nil {
-		s = &state{}
-		m.copyTo(s)
-		for _, r := range c.victims {
-			c.free(m, s, r, 1)
+// freeOn is the free vector of an agent in the trial.
+func (t *endTrial) freeOn(a *agent) *freeVector {
+	v := t.then[a]
+	if v == nil {
+		v = &freeVector{}
+		a.copyTo(v)
+		for _, r := range t.victims {
+			giveBack(a, v, r, 1)
 		}
-		c.states[m] = s
+		t.then[a] = v
 	}
-	return s
+	return v
 }
 
-// free gives what a session holds on a machine to a state; sign -1 takes it back.
-func (c *clearing) free(m *machine, s *state, r *running, sign cluster.Amount) {
+// giveBack gives what a session holds on an agent to a free vector; sign -1 takes it from there again.
+func giveBack(a *agent, v *freeVector, r *running, sign cluster.Amount) {
 	for _, h := range r.holds {
-		if h.machine == m {
-			m.give(s, h.takes, sign)
+		if h.agent == a {
+			a.give(v, h.takes, sign)
 		}
 	}
 }
 
-func (c *clearing) end(victims []*running) {
-	c.victims = append(c.victims, victims...)
-	for m, s := range c.states {
+// end adds victims.
+func (t *endTrial) end(victims []*running) {
+	t.victims = append(t.victims, victims...)
+	for a, v := range t.then {
 		for _, r := range victims {
-			c.free(m, s, r, 1)
+			giveBack(a, v, r, 1)
 		}
 	}
 }
 
-// findVictims finds the sessions that must end for w to start, and where, nil when no set does.
-func (g *group) findVictims(w *waiting) *claim {
+// findVictims finds sessions to end so that w can start, and the place that they leave to it; nil when there are none. Units are looked
+// at one after the other: each takes the agent whose further victims are cheapest.
+func (pr *preemption) findVictims(w *waiting) *claim {
 	k := w.lane.kind
-	trial := &clearing{states: map[*machine]*state{}}
+	trial := &endTrial{then: map[*agent]*freeVector{}}
 	out := &claim{reservation: reservation{w: w, end: forever}}
 	for i := range k.units {
 		sh := k.units[i].shape
-		var best *machine
+		var best *agent
 		var bestVictims []*running
-		for _, m := range g.machines {
-			if m.eligible(k, sh) != "" || g.tier(k, m) < 0 || g.takenBefore(m, w) || !g.fits(m, m.empty(), sh) {
+		for _, a := range pr.search.agents {
+			if a.eligible(k, sh) != "" || pr.search.preference(k, a) < 0 || pr.reservations.takenBefore(a, w) || !pr.search.fits(a, a.empty(), sh) {
 				continue
 			}
-			g.steps++
-			victims, ok := g.clear(trial, m, w, sh)
-			if ok && (best == nil || g.cheaper(victims, bestVictims)) {
-				best, bestVictims = m, victims
+			pr.search.steps++
+			victims, ok := pr.victimsOn(trial, a, w, sh)
+			if ok && (best == nil || pr.cheaper(victims, bestVictims)) {
+				best, bestVictims = a, victims
 				if len(victims) == 0 {
 					break
 				}
@@ -282,56 +280,50 @@ func (g *group) findVictims(w *waiting) *claim {
 			return nil
 		}
 		trial.end(bestVictims)
-		s := trial.state(best)
-		all := g.devices(best, *s, sh)
+		v := trial.freeOn(best)
+		all := pr.search.devices(best, *v, sh)
 		if all == nil {
 			return nil
 		}
-		p := part{m: best, sum: sh.sum, containers: len(sh.requests)}
+		p := part{agent: best, sum: sh.sum}
 		for _, takes := range all {
-			best.give(s, takes, -1)
-			p.takes = append(p.takes, g.accelerators(best, takes)...)
+			best.give(v, takes, -1)
+			p.takes = addTakes(p.takes, pr.reservations.accelerators(best, takes))
 		}
 		out.merge(p)
 	}
 	if len(trial.victims) == 0 {
-		return nil // it fits as it is: what keeps it waiting is not for victims to clear
+		return nil // there is room: it waits for another reason than running sessions
 	}
 	out.victims = trial.victims
 	return out
 }
 
-// takenBefore reports whether a machine is kept for a session that comes before w.
-func (g *group) takenBefore(m *machine, w *waiting) bool {
-	return slices.ContainsFunc(g.claims, func(c *claim) bool { return c.w != w && c.on(m) != nil }) ||
-		slices.ContainsFunc(g.reserved, func(r *reservation) bool { return g.keeps(r, w) && r.on(m) != nil })
-}
-
-// clear finds a minimal set of further victims on one machine for a shape.
-func (g *group) clear(trial *clearing, m *machine, w *waiting, sh *shape) (victims []*running, ok bool) {
-	s := m.now()
-	if len(trial.victims) > 0 || trial.states[m] != nil {
-		s = *trial.state(m)
+// victimsOn finds further victims on one agent, so that a shape fits it. None of them could be spared, and their highest priority is as
+// low as can be.
+func (pr *preemption) victimsOn(trial *endTrial, a *agent, w *waiting, sh *shape) (victims []*running, ok bool) {
+	v := a.now()
+	if len(trial.victims) > 0 || trial.then[a] != nil {
+		v = *trial.freeOn(a)
 	}
-	if g.fits(m, s, sh) {
+	if pr.search.fits(a, v, sh) {
 		return nil, true
 	}
 	var candidates []*running
-	for _, h := range m.holds {
-		if !slices.Contains(candidates, h.run) && !slices.Contains(trial.victims, h.run) && g.victim(h.run, w) {
+	for _, h := range a.holds {
+		if !slices.Contains(candidates, h.run) && !slices.Contains(trial.victims, h.run) && pr.mayEnd(h.run, w) {
 			candidates = append(candidates, h.run)
 		}
 	}
 	if len(candidates) == 0 {
 		return nil, false
 	}
-	slices.SortFunc(candidates, g.first)
-	g.cleared.free = append(g.cleared.free[:0], s.free...)
-	g.cleared.room = append(g.cleared.room[:0], s.room...)
-	g.cleared.containers = s.containers
+	slices.SortFunc(candidates, pr.first)
+	pr.cleared.free = append(pr.cleared.free[:0], v.free...)
+	pr.cleared.room = append(pr.cleared.room[:0], v.room...)
 	for _, r := range candidates {
 		victims = append(victims, r)
-		if trial.free(m, &g.cleared, r, 1); g.fits(m, g.cleared, sh) {
+		if giveBack(a, &pr.cleared, r, 1); pr.search.fits(a, pr.cleared, sh) {
 			ok = true
 			break
 		}
@@ -339,24 +331,25 @@ func (g *group) clear(trial *clearing, m *machine, w *waiting, sh *shape) (victi
 	if !ok {
 		return nil, false
 	}
-	// Spare those that need not go, the last in order first.
+	// Spare those that need not end, the last in order first.
 	for i := len(victims) - 1; i >= 0 && len(victims) > 1; i-- {
 		r := victims[i]
-		if trial.free(m, &g.cleared, r, -1); g.fits(m, g.cleared, sh) {
+		if giveBack(a, &pr.cleared, r, -1); pr.search.fits(a, pr.cleared, sh) {
 			victims = slices.Delete(victims, i, i+1)
 			continue
 		}
-		trial.free(m, &g.cleared, r, 1)
+		giveBack(a, &pr.cleared, r, 1)
 	}
 	return victims, true
 }
 
-// cheaper compares two sets of victims.
-func (g *group) cheaper(a, b []*running) bool {
+// cheaper reports whether the first of two sets of victims costs less: a lower highest priority, then fewer sessions, or less size where
+// the policy orders victims by size.
+func (pr *preemption) cheaper(a, b []*running) bool {
 	top := func(list []*running) (priority int, size float64) {
 		for _, r := range list {
 			priority = max(priority, r.priority)
-			size += g.size(r)
+			size += pr.sizeOf(r)
 		}
 		return priority, size
 	}
@@ -365,8 +358,15 @@ func (g *group) cheaper(a, b []*running) bool {
 	}
 	pa, sa := top(a)
 	pb, sb := top(b)
-	if g.policy.Preemption.Order == "smallest-resources" {
+	if pr.policy.Order == "smallest-resources" {
 		return cmp.Or(cmp.Compare(pa, pb), cmp.Compare(sa, sb), cmp.Compare(len(a), len(b))) < 0
 	}
-	return cmp.Or(cmp.Compare(pa, pb), cmp.Compare(len(a), len(b)), g.first(a[0], b[0])) < 0
+	return cmp.Or(cmp.Compare(pa, pb), cmp.Compare(len(a), len(b)), pr.first(a[0], b[0])) < 0
+}
+
+// countPreemptible counts a live session if it is preemptible.
+func (pr *preemption) countPreemptible(r *running, n int) {
+	if r.preemptible && !r.private {
+		pr.preemptible[r.priority] += n
+	}
 }

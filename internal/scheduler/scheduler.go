@@ -16,33 +16,24 @@ type Snapshot struct {
 	Now    time.Time
 	Group  Group
 	Agents []Agent
-	// Running are the live sessions of the group; what agents hold follows from them and
-	// from Agent.Used.
+	// Running are the live sessions of the group; what is left of agents follows from them.
 	Running []Running
 	Pending []Session
-	// Quotas limit owners. Elsewhere is what each owner uses outside this group: quotas count
-	// everywhere.
-	Quotas    map[Scope]Quota
-	Elsewhere map[Scope]Usage
+	// Quotas limit owners.
+	Quotas map[Scope]Quota
 	// Shares orders owners under fair-share; an owner without an entry has used nothing.
 	Shares map[Scope]float64
 }
 
-// Agent is one machine as the scheduler sees it.
+// Agent is one agent as the scheduler sees it.
 type Agent struct {
 	ID           cluster.AgentID
 	Architecture string
 	Schedulable  bool
 	Alive        bool
 	Devices      []alloc.Device
-	// Used is what is held beside the running sessions that the snapshot or cluster names.
-	Used alloc.Allocation
-	// Containers counts live kernels beside those of the named running sessions;
-	// ContainerLimit 0 means unlimited.
-	Containers, ContainerLimit int
 	// Images are references known to be present; used as a tie-break only.
 	Images map[string]bool
-	Labels map[string]string
 	// Hung names volumes of folders that do not answer there, in order.
 	Hung []string
 }
@@ -71,7 +62,7 @@ type Session struct {
 	Companions Companions
 	// Designated restricts the agents; empty means any.
 	Designated []cluster.AgentID
-	// Volumes are those that its folders lie on, in order; it starts nowhere where one of them hangs.
+	// Volumes are those that its folders lie on, in order; it starts noRoom where one of them hangs.
 	Volumes []string
 	// Failed lists agents that just failed this session; they are tried last.
 	Failed []cluster.AgentID
@@ -192,8 +183,7 @@ type Explanation struct {
 	Reason Reason
 	// Text is one sentence for people.
 	Text string
-	// Rejected counts agents per filter: "architecture", "not-schedulable", "lost", "cpu", "mem", "designated", "hung-volume",
-	// "containers".
+	// Rejected counts agents per filter: "architecture", "not-schedulable", "lost", "cpu", "mem", "designated", "hung-volume".
 	Rejected map[string]int
 	// Shortfall is what the best agent lacks, per slot.
 	Shortfall cluster.Slots

@@ -21,7 +21,7 @@ type Decay struct {
 // ParseDecay reads the options of the fair-share order: half_life_days (7), lookback_days (28),
 // decay_unit_days (1), default_weight (1), resource_weights. The error is Invalid.
 func ParseDecay(options map[string]any) (Decay, error) {
-	o := &Options{of: "the scheduler fair-share", values: options}
+	o := &optionReader{of: "the scheduler fair-share", values: options}
 	o.Number("ageing_seconds", 0, 0, 1e9)
 	d, err := parseDecay(o)
 	if err != nil {
@@ -30,7 +30,7 @@ func ParseDecay(options map[string]any) (Decay, error) {
 	return d, o.Done()
 }
 
-func parseDecay(o *Options) (Decay, error) {
+func parseDecay(o *optionReader) (Decay, error) {
 	day := float64(24 * time.Hour)
 	d := Decay{
 		HalfLife:  time.Duration(o.Number("half_life_days", 7, 0.001, 3650) * day),
@@ -88,9 +88,6 @@ func (d Decay) Share(now time.Time, capacity cluster.Slots, buckets []Bucket, we
 	}
 	return sum / weights / weight
 }
-
-// Factor is the same as a number from 0 to 1, larger going first, for people.
-func Factor(share float64) float64 { return min(1, max(0, math.Exp2(-share))) }
 
 func (d Decay) resource(slot cluster.SlotName) float64 {
 	if w, ok := d.Resources[slot]; ok {

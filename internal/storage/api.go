@@ -22,7 +22,8 @@ const maxBody = 4 << 20
 var statuses = map[fault.Kind]int{
 	fault.Internal: http.StatusInternalServerError, fault.NotFound: http.StatusNotFound, fault.Conflict: http.StatusConflict,
 	fault.Denied: http.StatusForbidden, fault.Unauthenticated: http.StatusUnauthorized, fault.Invalid: http.StatusBadRequest,
-	fault.Exhausted: http.StatusInsufficientStorage, fault.Unavailable: http.StatusServiceUnavailable, fault.Timeout: http.StatusGatewayTimeout,
+	fault.Exhausted: http.StatusInsufficientStorage, fault.Unavailable: http.StatusServiceUnavailable,
+	fault.Timeout: http.StatusGatewayTimeout,
 }
 
 // managerAPI is the manager-facing API. Bodies are JSON, also of GET, as older managers send them; a GET without a
@@ -31,7 +32,8 @@ func (p *Proxy) managerAPI() http.Handler {
 	open := http.NewServeMux()
 	for _, path := range []string{"GET /{$}", "GET /status", "GET /health", "GET /livez"} {
 		open.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
-			answer(w, http.StatusOK, map[string]any{"status": "ok", "type": "storage-proxy", "proxy": p.cfg.Proxy, "version": p.deps.Build.Version, "protocol": wire.Version})
+			answer(w, http.StatusOK, map[string]any{"status": "ok", "type": "storage-proxy", "proxy": p.cfg.Proxy, "version": p.deps.Build.Version,
+				"protocol": wire.Version})
 		})
 	}
 	open.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
@@ -47,13 +49,14 @@ func (p *Proxy) managerAPI() http.Handler {
 	p.fileRoutes(known)
 	p.taskRoutes(known)
 	known.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		p.fail(w, r, fault.NotFoundf("there is no %s %s", r.Method, clip(r.URL.Path)).WithReason("url-not-found").
+		p.fail(w, r, fault.NotFoundf("there is no %s %s", r.Method, fault.Clip(r.URL.Path, maxEcho)).WithReason("url-not-found").
 			WithNext("see whether manager and storage proxy are of the same version"))
 	})
 	open.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		shown := sha256.Sum256([]byte(r.Header.Get(wire.Auth)))
 		if subtle.ConstantTimeCompare(shown[:], p.auth[:]) != 1 {
-			p.fail(w, r, fault.New(fault.Unauthenticated, "the manager's key is not the one of storage proxy %s", p.cfg.Proxy).WithReason("auth-failed").
+			p.fail(w, r, fault.New(fault.Unauthenticated, "the manager's key is not the one of storage proxy %s", p.cfg.Proxy).
+				WithReason("auth-failed").
 				WithNext("give manager and proxy the same secret: manager.storage.secret and storage.secret"))
 			return
 		}
@@ -63,7 +66,8 @@ func (p *Proxy) managerAPI() http.Handler {
 }
 
 // handle serves one path: it decodes a Req, asks f and encodes what f returns. A nil body is no content.
-func handle[Req any](p *Proxy, mux *http.ServeMux, methods, path string, f func(ctx context.Context, q Req) (status int, body any, err error)) {
+func handle[Req any](p *Proxy, mux *http.ServeMux, methods, path string,
+	f func(ctx context.Context, q Req) (status int, body any, err error)) {
 	for method := range strings.FieldsSeq(methods) {
 		mux.HandleFunc(method+" "+path, func(w http.ResponseWriter, r *http.Request) {
 			var q Req
@@ -101,7 +105,8 @@ func decode(w http.ResponseWriter, r *http.Request, into any) error {
 		}
 	}
 	if err := json.Unmarshal(body, into); err != nil {
-		return fault.Invalidf("the request cannot be read: %v", err).WithReason("invalid-api-params").WithNext("see whether manager and storage proxy are of the same version")
+		return fault.Invalidf("the request cannot be read: %v", err).WithReason("invalid-api-params").
+			WithNext("see whether manager and storage proxy are of the same version")
 	}
 	return nil
 }
@@ -134,7 +139,8 @@ func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	status := statuses[kind]
 	text, merr := json.Marshal(wire.Problem{
-		Type: "about:blank", Title: http.StatusText(status), Status: status, Kind: kind.String(), Reason: fault.ReasonOf(err), Msg: err.Error(), Next: fault.NextOf(err),
+		Type: "about:blank", Title: http.StatusText(status), Status: status, Kind: kind.String(), Reason: fault.ReasonOf(err), Msg: err.Error(),
+		Next: fault.NextOf(err),
 	})
 	if merr != nil {
 		text = []byte("{}")

@@ -79,7 +79,8 @@ func (p *Proxy) mkdir(ctx context.Context, q mkdirQuery) (int, any, error) {
 		return 0, nil, err
 	}
 	if len(q.RelPaths) == 0 || len(q.RelPaths) > maxMkdir {
-		return 0, nil, fault.Invalidf("%d directories cannot be made at once", len(q.RelPaths)).WithReason("invalid-api-params").WithNext("name 1 to %d", maxMkdir)
+		return 0, nil, fault.Invalidf("%d directories cannot be made at once", len(q.RelPaths)).WithReason("invalid-api-params").
+			WithNext("name 1 to %d", maxMkdir)
 	}
 	parents := q.Parents == nil || *q.Parents
 	out, err := inFolder(ctx, m, f, func(ctx context.Context, v volume.Volume, t volume.Tree) (wire.ResultsReply, error) {
@@ -139,7 +140,8 @@ func (p *Proxy) list(ctx context.Context, q wire.ListRequest) (int, any, error) 
 	limit := q.Limit
 	switch {
 	case limit < 0 || limit > maxPage:
-		return 0, nil, fault.Invalidf("a page of %d entries is not possible", q.Limit).WithReason("invalid-api-params").WithNext("ask for up to %d", maxPage)
+		return 0, nil, fault.Invalidf("a page of %d entries is not possible", q.Limit).WithReason("invalid-api-params").
+			WithNext("ask for up to %d", maxPage)
 	case limit == 0:
 		limit = defaultPage
 	}
@@ -149,7 +151,8 @@ func (p *Proxy) list(ctx context.Context, q wire.ListRequest) (int, any, error) 
 		for _, e := range page {
 			out.Items = append(out.Items, wire.Entry{
 				Name: strings.ToValidUTF8(e.Name, "�"), Type: string(e.Kind), Target: strings.ToValidUTF8(e.Target, "�"),
-				Stat: wire.EntryStat{Mode: strconv.FormatUint(uint64(e.Mode.Perm()), 8), Size: e.Size, Created: e.Created.UTC(), Modified: e.Modified.UTC()},
+				Stat: wire.EntryStat{Mode: strconv.FormatUint(uint64(e.Mode.Perm()), 8), Size: e.Size, Created: e.Created.UTC(),
+					Modified: e.Modified.UTC()},
 			})
 		}
 		return out, err
@@ -163,7 +166,7 @@ func (p *Proxy) rename(ctx context.Context, q wire.RenameRequest) (int, any, err
 		return 0, nil, err
 	}
 	if clean == "." || strings.Contains(q.NewName, "/") {
-		return 0, nil, fault.Invalidf("%q is no name for an entry", clip(q.NewName)).WithReason("invalid-api-params").
+		return 0, nil, fault.Invalidf("%q is no name for an entry", fault.Clip(q.NewName, maxEcho)).WithReason("invalid-api-params").
 			WithNext("give a name without a slash; move it to change its directory")
 	}
 	from, err := volume.CleanPath(q.RelPath)
@@ -184,7 +187,8 @@ func (p *Proxy) move(ctx context.Context, name, vfid, src, dst string) (int, any
 			return 0, nil, err
 		}
 		if ends[i] == "." {
-			return 0, nil, fault.Invalidf("the folder itself cannot be moved inside itself").WithReason("invalid-api-params").WithNext("name a file or directory in it")
+			return 0, nil, fault.Invalidf("the folder itself cannot be moved inside itself").WithReason("invalid-api-params").
+				WithNext("name a file or directory in it")
 		}
 	}
 	_, err = inFolder(ctx, m, f, func(_ context.Context, _ volume.Volume, t volume.Tree) (struct{}, error) {
@@ -250,7 +254,8 @@ func (p *Proxy) send(w http.ResponseWriter, r *http.Request, q wire.PathRequest)
 // cleanAll cleans the paths of a deletion. The folder itself is none.
 func cleanAll(names []string) ([]string, error) {
 	if len(names) == 0 || len(names) > maxDeletions {
-		return nil, fault.Invalidf("%d paths cannot be deleted at once", len(names)).WithReason("invalid-api-params").WithNext("name 1 to %d", maxDeletions)
+		return nil, fault.Invalidf("%d paths cannot be deleted at once", len(names)).WithReason("invalid-api-params").
+			WithNext("name 1 to %d", maxDeletions)
 	}
 	out := make([]string, len(names))
 	for i, name := range names {
@@ -266,7 +271,8 @@ func cleanAll(names []string) ([]string, error) {
 func cleanOne(name string) (string, error) {
 	clean, err := volume.CleanPath(name)
 	if err == nil && clean == "." {
-		err = fault.Invalidf("the folder itself cannot be deleted as one of its files").WithReason("invalid-api-params").WithNext("name what is in it, or delete the folder")
+		err = fault.Invalidf("the folder itself cannot be deleted as one of its files").WithReason("invalid-api-params").
+			WithNext("name what is in it, or delete the folder")
 	}
 	return clean, err
 }

@@ -65,7 +65,8 @@ func (p *Proxy) volumeRoutes(mux *http.ServeMux) {
 	})
 }
 
-func (p *Proxy) onScope(ctx context.Context, q wire.ScopeRequest, f func(context.Context, volume.Volume, cluster.QuotaScope) error) (int, any, error) {
+func (p *Proxy) onScope(ctx context.Context, q wire.ScopeRequest,
+	f func(context.Context, volume.Volume, cluster.QuotaScope) error) (int, any, error) {
 	m, err := p.volumes.find(q.Volume)
 	if err != nil {
 		return 0, nil, err
@@ -80,7 +81,8 @@ func (p *Proxy) onScope(ctx context.Context, q wire.ScopeRequest, f func(context
 
 func limitOf(o *wire.ScopeOptions) (int64, error) {
 	if o.LimitBytes < volume.NoLimit {
-		return 0, fault.Invalidf("a limit of %d bytes is not possible", o.LimitBytes).WithReason("invalid-api-params").WithNext("write -1 for no limit")
+		return 0, fault.Invalidf("a limit of %d bytes is not possible", o.LimitBytes).WithReason("invalid-api-params").
+			WithNext("write -1 for no limit")
 	}
 	return o.LimitBytes, nil
 }
@@ -193,7 +195,8 @@ func (p *Proxy) createFolder(ctx context.Context, q wire.FolderRequest) (int, an
 
 func (p *Proxy) clone(ctx context.Context, q wire.CloneRequest) (int, any, error) {
 	if q.DstVolume != "" && q.DstVolume != q.SrcVolume {
-		return 0, nil, fault.Invalidf("a folder cannot be cloned from volume %q to volume %q", clip(q.SrcVolume), clip(q.DstVolume)).
+		return 0, nil, fault.Invalidf("a folder cannot be cloned from volume %q to volume %q", fault.Clip(q.SrcVolume, maxEcho),
+			fault.Clip(q.DstVolume, maxEcho)).
 			WithReason("invalid-api-params").WithNext("clone it on its own volume")
 	}
 	src, err := ref(q.SrcVFID)
@@ -205,7 +208,8 @@ func (p *Proxy) clone(ctx context.Context, q wire.CloneRequest) (int, any, error
 		return 0, nil, err
 	}
 	if src == dst {
-		return 0, nil, fault.Invalidf("folder %s cannot be cloned onto itself", src).WithReason("invalid-api-params").WithNext("name another folder")
+		return 0, nil, fault.Invalidf("folder %s cannot be cloned onto itself", src).WithReason("invalid-api-params").
+			WithNext("name another folder")
 	}
 	return p.begin(ctx, q.TaskID, task.Spec{Kind: task.Clone, Volume: q.SrcVolume, Source: src, Folder: dst})
 }
@@ -238,7 +242,8 @@ func (p *Proxy) mount(ctx context.Context, q wire.FolderRequest) (int, any, erro
 }
 
 // inFolder does something with the files of a folder, for a bounded time.
-func inFolder[T any](ctx context.Context, m *mounted, f cluster.FolderRef, do func(ctx context.Context, v volume.Volume, t volume.Tree) (T, error)) (T, error) {
+func inFolder[T any](ctx context.Context, m *mounted, f cluster.FolderRef,
+	do func(ctx context.Context, v volume.Volume, t volume.Tree) (T, error)) (T, error) {
 	return ask(ctx, m, func(ctx context.Context, v volume.Volume) (out T, err error) {
 		t, err := v.OpenFolder(ctx, f)
 		if err != nil {

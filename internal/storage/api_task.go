@@ -49,7 +49,8 @@ func (p *Proxy) copyStore(ctx context.Context, kind task.Kind, q wire.TransferRe
 	}
 	for _, text := range []string{q.Prefix, q.Store.Endpoint, q.Store.Region, q.Store.Bucket, q.Store.AccessKey, q.Store.SecretKey} {
 		if len(text) > maxStoreText {
-			return 0, nil, fault.Invalidf("a part of the object store's description is longer than %d bytes", maxStoreText).WithReason("invalid-api-params")
+			return 0, nil, fault.Invalidf("a part of the object store's description is longer than %d bytes", maxStoreText).
+				WithReason("invalid-api-params")
 		}
 	}
 	return p.begin(ctx, q.TaskID, task.Spec{Kind: kind, Volume: q.Volume, Folder: f, Path: clean, Prefix: q.Prefix, Store: q.Store})
@@ -62,7 +63,8 @@ type transferTarget struct {
 }
 
 // token asks the client-facing side for a token, for a bounded time.
-func (p *Proxy) token(ctx context.Context, name, vfid string, make func(context.Context, transferTarget) (string, error)) (int, any, error) {
+func (p *Proxy) token(ctx context.Context, name, vfid string,
+	make func(context.Context, transferTarget) (string, error)) (int, any, error) {
 	m, f, err := p.onFolder(name, vfid)
 	if err != nil {
 		return 0, nil, err

@@ -121,10 +121,12 @@ var (
 // `berth up` brings them.
 func (c Config) Validate() error {
 	if !validName.MatchString(c.Proxy) {
-		return fault.Invalidf("storage.proxy is %q", c.Proxy).WithNext("use up to 64 letters, digits, '-', '_' and '.', beginning with a letter or digit")
+		return fault.Invalidf("storage.proxy is %q", c.Proxy).
+			WithNext("use up to 64 letters, digits, '-', '_' and '.', beginning with a letter or digit")
 	}
 	if c.Node != "" && !validName.MatchString(c.Node) {
-		return fault.Invalidf("storage.node is %q", c.Node).WithNext("use up to 64 letters, digits, '-', '_' and '.', beginning with a letter or digit")
+		return fault.Invalidf("storage.node is %q", c.Node).
+			WithNext("use up to 64 letters, digits, '-', '_' and '.', beginning with a letter or digit")
 	}
 	for key, addr := range map[string]string{"client_listen": c.ClientListen, "manager_listen": c.ManagerListen} {
 		if _, port, err := net.SplitHostPort(addr); err != nil || port == "" {
@@ -141,7 +143,8 @@ func (c Config) Validate() error {
 		}
 	}
 	if !filepath.IsAbs(c.StateDir) {
-		return fault.Invalidf("storage.state_dir %q is not an absolute path", c.StateDir).WithNext("set it to a directory such as /var/lib/berth/storage")
+		return fault.Invalidf("storage.state_dir %q is not an absolute path", c.StateDir).
+			WithNext("set it to a directory such as /var/lib/berth/storage")
 	}
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		return fault.Invalidf("storage.tls has a certificate or a key alone").WithNext("set both cert and key, or neither")
@@ -169,16 +172,19 @@ func (c Config) Validate() error {
 	paths := map[string]string{}
 	for name, v := range c.Volumes {
 		if !validName.MatchString(name) {
-			return fault.Invalidf("volume name %q cannot be used", name).WithNext("use up to 64 letters, digits, '-', '_' and '.', beginning with a letter or digit")
+			return fault.Invalidf("volume name %q cannot be used", name).
+				WithNext("use up to 64 letters, digits, '-', '_' and '.', beginning with a letter or digit")
 		}
 		if drivers[v.Backend] == nil && v.Backend != backendMemory {
 			return fault.Invalidf("storage.volumes.%s.backend is %q", name, v.Backend).WithNext("use one of %s", strings.Join(Backends(), ", "))
 		}
 		if v.Backend != backendMemory && !filepath.IsAbs(v.Path) {
-			return fault.Invalidf("storage.volumes.%s.path %q is not an absolute path", name, v.Path).WithNext("name the directory where it is mounted")
+			return fault.Invalidf("storage.volumes.%s.path %q is not an absolute path", name, v.Path).
+				WithNext("name the directory where it is mounted")
 		}
 		if other, twice := paths[filepath.Clean(v.Path)]; twice && v.Backend != backendMemory {
-			return fault.Invalidf("volumes %s and %s have the same path", min(name, other), max(name, other)).WithNext("give each volume a directory of its own")
+			return fault.Invalidf("volumes %s and %s have the same path", min(name, other), max(name, other)).
+				WithNext("give each volume a directory of its own")
 		}
 		paths[filepath.Clean(v.Path)] = name
 	}
@@ -192,7 +198,8 @@ func (c Config) Complete() error {
 			WithNext("set storage.secret or storage.secret_file to the secret that the managers have in manager.storage")
 	}
 	if len(c.Volumes) == 0 {
-		return fault.Invalidf("storage.volumes is empty").WithNext("add a section such as [storage.volumes.volume1] with backend = \"posix\" and path = \"/mnt/vol1\"")
+		return fault.Invalidf("storage.volumes is empty").
+			WithNext("add a section such as [storage.volumes.volume1] with backend = \"posix\" and path = \"/mnt/vol1\"")
 	}
 	return nil
 }

@@ -38,17 +38,18 @@ func AskFindings(ctx context.Context, cfg Config) ([]Finding, error) {
 	if cfg.TLS.Cert != "" {
 		scheme = "https"
 		// The proxy is known by its certificate file, whatever name is in it.
-		transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true, VerifyPeerCertificate: func(raw [][]byte, _ [][]*x509.Certificate) error {
-			text, err := os.ReadFile(cfg.TLS.Cert)
-			if err != nil {
-				return err
-			}
-			block, _ := pem.Decode(text)
-			if block == nil || len(raw) == 0 || !bytes.Equal(block.Bytes, raw[0]) {
-				return errors.New("somebody else answers: the certificate is not the one of storage.tls.cert")
-			}
-			return nil
-		}}
+		transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true,
+			VerifyPeerCertificate: func(raw [][]byte, _ [][]*x509.Certificate) error {
+				text, err := os.ReadFile(cfg.TLS.Cert)
+				if err != nil {
+					return err
+				}
+				block, _ := pem.Decode(text)
+				if block == nil || len(raw) == 0 || !bytes.Equal(block.Bytes, raw[0]) {
+					return errors.New("somebody else answers: the certificate is not the one of storage.tls.cert")
+				}
+				return nil
+			}}
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+net.JoinHostPort(host, port)+"/findings", nil)
 	if err != nil {
@@ -65,7 +66,8 @@ func AskFindings(ctx context.Context, cfg Config) ([]Finding, error) {
 		return nil, err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return nil, fault.New(fault.Internal, "the storage proxy answers %s: %s", resp.Status, clip(strings.TrimSpace(string(body)))).
+		return nil, fault.New(fault.Internal, "the storage proxy answers %s: %s", resp.Status,
+			fault.Clip(strings.TrimSpace(string(body)), maxEcho)).
 			WithNext("see whether it runs with this configuration")
 	}
 	var out []Finding

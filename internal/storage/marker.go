@@ -35,7 +35,8 @@ func readMarker(path string) (id string, err error) {
 		return "", nil
 	}
 	if err != nil {
-		return "", fault.Unavailablef("the marker of %s cannot be read", path).WithCause(err).WithNext("see whether the proxy may read %s", markerFile)
+		return "", fault.Unavailablef("the marker of %s cannot be read", path).WithCause(err).
+			WithNext("see whether the proxy may read %s", markerFile)
 	}
 	var m marker
 	if err := json.Unmarshal(text, &m); err != nil || m.ID == "" {
@@ -102,7 +103,8 @@ func openMemory(dir string) (*memory, error) {
 		err = json.Unmarshal(text, &m.seen)
 	}
 	if err != nil {
-		return nil, fault.Invalidf("the file %s cannot be read", m.file).WithCause(err).WithNext("look at it; without it a missing mount is not noticed")
+		return nil, fault.Invalidf("the file %s cannot be read", m.file).WithCause(err).
+			WithNext("look at it; without it a missing mount is not noticed")
 	}
 	return m, nil
 }

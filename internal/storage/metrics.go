@@ -10,9 +10,10 @@ var (
 	usableDesc   = prometheus.NewDesc("berth_storage_volume_usable", "1 while the volume can be used, else 0.", volumeLabels, nil)
 	capacityDesc = prometheus.NewDesc("berth_storage_volume_capacity_bytes", "Size of the volume's file system.", volumeLabels, nil)
 	usedDesc     = prometheus.NewDesc("berth_storage_volume_used_bytes", "Used bytes of the volume's file system.", volumeLabels, nil)
-	tasksDesc    = prometheus.NewDesc("berth_storage_tasks", "Background tasks of the volume: running in this process, and waiting.", append(volumeLabels, "state"), nil)
-	reapedDesc   = prometheus.NewDesc("berth_storage_reaped_entries_total", "Entries of trash that this process removed.", volumeLabels, nil)
-	expiredDesc  = prometheus.NewDesc("berth_storage_expired_uploads_total", "Unfinished uploads that this process removed.", volumeLabels, nil)
+	tasksDesc    = prometheus.NewDesc("berth_storage_tasks", "Background tasks of the volume: running in this process, and waiting.",
+		append(volumeLabels, "state"), nil)
+	reapedDesc  = prometheus.NewDesc("berth_storage_reaped_entries_total", "Entries of trash that this process removed.", volumeLabels, nil)
+	expiredDesc = prometheus.NewDesc("berth_storage_expired_uploads_total", "Unfinished uploads that this process removed.", volumeLabels, nil)
 )
 
 func (f figures) Describe(ch chan<- *prometheus.Desc) {

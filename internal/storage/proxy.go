@@ -125,8 +125,9 @@ func New(_ context.Context, cfg Config, deps Deps) (*Proxy, error) {
 		MaxUploadSize: int64(cfg.MaxUploadSize), UploadLife: cfg.TokenLife, UploadExpiry: cfg.UploadExpiry,
 		AllowedOrigins: cfg.AllowedOrigins, Clock: deps.Clock, Log: deps.Log.With("part", "transfer"),
 	})
-	p.client = chassis.NewHTTPServer("storage-client-api", chassis.HTTPOptions{Listen: cfg.ClientListen, Handler: p.transfer, TLS: tlsConfig.Clone(), Log: deps.Log,
-		Configure: p.transfer.Configure})
+	p.client = chassis.NewHTTPServer("storage-client-api",
+		chassis.HTTPOptions{Listen: cfg.ClientListen, Handler: p.transfer, TLS: tlsConfig.Clone(), Log: deps.Log,
+			Configure: p.transfer.Configure})
 	p.manager = chassis.NewHTTPServer("storage-manager-api", chassis.HTTPOptions{
 		Listen: cfg.ManagerListen, Handler: p.managerAPI(), TLS: tlsConfig.Clone(), Log: deps.Log,
 		Configure: func(s *http.Server) { s.ReadTimeout = time.Minute },
@@ -272,7 +273,8 @@ func (p *Proxy) Findings() []Finding {
 		}
 	}
 	for _, f := range p.tasks.Findings() {
-		out = append(out, Finding{Kind: "storage " + f.Kind, Object: p.cfg.Proxy + ":" + f.Volume + " " + f.Object, Problem: f.Problem, Next: f.Next})
+		out = append(out, Finding{Kind: "storage " + f.Kind, Object: p.cfg.Proxy + ":" + f.Volume + " " + f.Object, Problem: f.Problem,
+			Next: f.Next})
 	}
 	return out
 }
@@ -291,7 +293,8 @@ func (c TLSConfig) load(clock chassis.Clock) (*tls.Config, error) {
 	}
 	r := &renewed{c: c, clock: clock}
 	if _, err := r.get(nil); err != nil {
-		return nil, fault.Invalidf("the certificate of the storage proxy cannot be used").WithCause(err).WithNext("correct storage.tls.cert and storage.tls.key")
+		return nil, fault.Invalidf("the certificate of the storage proxy cannot be used").WithCause(err).
+			WithNext("correct storage.tls.cert and storage.tls.key")
 	}
 	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: r.get}, nil
 }

@@ -22,8 +22,12 @@ import (
 	"berth.dev/berth/internal/storage"
 	"berth.dev/berth/internal/storage/volume"
 	"berth.dev/berth/internal/storage/volume/memory"
+	"berth.dev/berth/internal/testkit/await"
 	wire "berth.dev/berth/internal/wire/storage"
 )
+
+// client waits for no answer longer than anything in a test takes.
+var client = &http.Client{Timeout: time.Minute}
 
 const (
 	secret = "a secret that nobody knows"
@@ -93,7 +97,7 @@ func (n *node) send(method, path, key string, body any) reply {
 	req, err := http.NewRequestWithContext(n.t.Context(), method, n.ManagerURL()+path, bytes.NewReader(text))
 	require.NoError(n.t, err)
 	req.Header.Set(wire.Auth, key)
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := client.Do(req)
 	require.NoError(n.t, err)
 	defer resp.Body.Close()
 	out, err := io.ReadAll(resp.Body)
@@ -151,7 +155,8 @@ func TestKeyOfManagers(t *testing.T) {
 	t.Parallel()
 	cfg, _ := onDisk(t)
 	n := run(t, cfg, storage.Deps{})
-	for _, key := range []string{"", "wrong", secret, wire.Key(secret, "another", wire.ManagerKey), wire.Key(secret, n.Name(), wire.ClientKey)} {
+	for _, key := range []string{"", "wrong", secret, wire.Key(secret, "another", wire.ManagerKey),
+		wire.Key(secret, n.Name(), wire.ClientKey)} {
 		r := n.send("GET", wire.PathVolumes, key, nil)
 		require.Equal(t, 401, r.status, key)
 		require.NotContains(t, string(r.body), secret)
@@ -222,7 +227,8 @@ func TestFoldersAndFiles(t *testing.T) {
 		"dst_vfid": strings.Replace(vfid, "22222222-", "33333333-", 1), "task_id": "clone-1"}, 202))
 	require.Equal(t, "clone-1", task.TaskID)
 	require.Equal(t, wire.TaskDone, n.ends("clone-1").State)
-	n.refused("POST", wire.PathFolderClone, map[string]string{"src_volume": "disk", "dst_volume": "else", "src_vfid": vfid, "dst_vfid": vfid}, 400, "invalid")
+	n.refused("POST", wire.PathFolderClone, map[string]string{"src_volume": "disk", "dst_volume": "else", "src_vfid": vfid, "dst_vfid": vfid},
+		400, "invalid")
 
 	gone := read[wire.ResultsReply](t, n.ask("POST", wire.PathDelete, request(`,"relpaths":["a/z","a/none","."]`), 200))
 	require.Len(t, gone.Success, 1)
@@ -281,7 +287,7 @@ func TestVolumeThatHangsHarmsNoOther(t *testing.T) {
 		return "gone"
 	}
 	n.until("the problem is announced", func() bool { return problem("sick") != "" })
-	require.Equal(t, 503, (<-answered).status)
+	require.Equal(t, 503, (await.Value(t, answered)).status)
 	n.refused("POST", wire.PathFolderCreate, on("sick"), 503, "unavailable")
 	n.ask("POST", wire.PathFolderCreate, on("well"), 204)
 	require.Empty(t, problem("well"))
@@ -326,15 +332,17 @@ func TestUploadHopsBetweenNodes(t *testing.T) {
 	two := run(t, cfg, storage.Deps{})
 	one.ask("POST", wire.PathFolderCreate, request(""), 204)
 	text := strings.Repeat("0123456789", 1000)
-	token := read[wire.TokenReply](t, one.ask("POST", wire.PathUpload, request(fmt.Sprintf(`,"relpath":"dir/f","size":%d`, len(text))), 200)).Token
+	token := read[wire.TokenReply](t, one.ask("POST", wire.PathUpload, request(fmt.Sprintf(`,"relpath":"dir/f","size":%d`, len(text))),
+		200)).Token
 	half := len(text) / 2
 	for i, n := range []*node{one, two} {
-		req, err := http.NewRequestWithContext(t.Context(), "PATCH", n.ClientURL()+"/upload?token="+token, strings.NewReader(text[i*half:(i+1)*half]))
+		req, err := http.NewRequestWithContext(t.Context(), "PATCH", n.ClientURL()+"/upload?token="+token,
+			strings.NewReader(text[i*half:(i+1)*half]))
 		require.NoError(t, err)
 		req.Header.Set("Tus-Resumable", "1.0.0")
 		req.Header.Set("Content-Type", "application/offset+octet-stream")
 		req.Header.Set("Upload-Offset", fmt.Sprint(i*half))
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := client.Do(req)
 		require.NoError(t, err)
 		body, _ := io.ReadAll(resp.Body)
 		require.NoError(t, resp.Body.Close())
@@ -342,7 +350,7 @@ func TestUploadHopsBetweenNodes(t *testing.T) {
 	}
 	require.Equal(t, text, string(two.ask("POST", wire.PathFetch, request(`,"relpath":"dir/f"`), 200).body))
 	token = read[wire.TokenReply](t, two.ask("POST", wire.PathDownload, request(`,"relpath":"dir/f"`), 200)).Token
-	resp, err := http.Get(one.ClientURL() + "/download?token=" + token)
+	resp, err := client.Get(one.ClientURL() + "/download?token=" + token)
 	require.NoError(t, err)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)

@@ -51,7 +51,8 @@ type mounted struct {
 	sick     chan struct{} // closed when the volume stops answering; made anew when it is back
 }
 
-func newMounted(name string, c VolumeConfig, open func() (volume.Volume, error), clock chassis.Clock, log *slog.Logger, changed func()) *mounted {
+func newMounted(name string, c VolumeConfig, open func() (volume.Volume, error), clock chassis.Clock, log *slog.Logger,
+	changed func()) *mounted {
 	return &mounted{
 		name: name, config: c, open: open, clock: clock, log: log, changed: changed, calls: make(chan struct{}, callsAtOnce),
 		problem: fault.Unavailablef("volume %s is being opened", name).WithReason("volume-unavailable").WithNext("try again in a moment"),
@@ -242,7 +243,8 @@ func ask[T any](ctx context.Context, m *mounted, f func(ctx context.Context, v v
 	select {
 	case m.calls <- struct{}{}:
 	default:
-		return zero, fault.Unavailablef("volume %s is busy with %d requests", m.name, callsAtOnce).WithReason("volume-unavailable").WithNext("try again in a moment")
+		return zero, fault.Unavailablef("volume %s is busy with %d requests", m.name, callsAtOnce).WithReason("volume-unavailable").
+			WithNext("try again in a moment")
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, callPatience, fault.New(fault.Timeout, "volume %s took longer than %s", m.name, callPatience).
 		WithNext("try again"))
@@ -292,14 +294,15 @@ func (v volumes) Volume(name string) (volume.Volume, error) {
 func (v volumes) find(name string) (*mounted, error) {
 	m := v[name]
 	if m == nil {
-		return nil, fault.NotFoundf("there is no volume %q on this storage proxy", clip(name)).WithReason("volume-not-found").
+		return nil, fault.NotFoundf("there is no volume %q on this storage proxy", fault.Clip(name, maxEcho)).WithReason("volume-not-found").
 			WithNext("see `berth folder hosts`")
 	}
 	return m, nil
 }
 
 // opener opens a volume on disk, once its marker was found to be the right one.
-func opener(name string, c VolumeConfig, uid, gid int, seen *memory, newID func() string, clock chassis.Clock, log *slog.Logger) func() (volume.Volume, error) {
+func opener(name string, c VolumeConfig, uid, gid int, seen *memory, newID func() string, clock chassis.Clock,
+	log *slog.Logger) func() (volume.Volume, error) {
 	open := drivers[c.Backend]
 	return func() (volume.Volume, error) {
 		path := filepath.Clean(c.Path)
@@ -350,10 +353,5 @@ func mark(v volume.Volume, name, path string, newID func() string, clock chassis
 // ref parses the folder of a request.
 func ref(vfid string) (cluster.FolderRef, error) { return cluster.ParseFolderRef(vfid) }
 
-func clip(s string) string {
-	const most = 120
-	if len(s) > most {
-		return s[:most] + "…"
-	}
-	return s
-}
+// maxEcho bounds what is repeated of text that others sent.
+const maxEcho = 120

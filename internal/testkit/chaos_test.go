@@ -198,7 +198,8 @@ func (s *storm) verify() {
 		s.once(got)
 		var results int
 		require.NoError(s.t, s.Store.Pool().QueryRow(s.t.Context(),
-			`SELECT count(*) FROM session_events WHERE session_id = $1 AND event IN ('session_success', 'session_failure')`, string(id)).Scan(&results))
+			`SELECT count(*) FROM session_events WHERE session_id = $1 AND event IN ('session_success', 'session_failure')`, string(id)).
+			Scan(&results))
 		k := got.MainKernel()
 		if got.Status == cluster.Error {
 			require.Nil(s.t, k.StartedAt, "%s: a job that ran has its own result: %s", got.Name, got.StatusInfo)

@@ -1,12 +1,11 @@
-// Package testkit runs a whole cluster in one process: a database of its own, managers and
-// agents exactly as cmd/berth wires them, engines in memory, and faults between them.
+// Package testkit runs a whole cluster in one process: a database of its own, managers and agents that package platform builds as it
+// does for `berth up`, engines in memory, and faults between them.
 //
 // Only tests and benchmarks import it.
 package testkit
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"log/slog"
 	"os"
@@ -18,6 +17,8 @@ import (
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/agent"
+	"berth.dev/berth/internal/agent/device"
+	"berth.dev/berth/internal/agent/device/devicetest"
 	"berth.dev/berth/internal/agent/keeper"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/runtime/fake"
@@ -33,6 +34,7 @@ import (
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/storetest"
 	"berth.dev/berth/internal/manager/tenancy"
+	"berth.dev/berth/internal/platform"
 )
 
 // Image is the image that every engine has; its alias is "python".
@@ -50,6 +52,8 @@ type Options struct {
 	// Cores per agent default to 8, Memory in bytes to 64 GiB.
 	Cores  int
 	Memory int64
+	// Drivers makes the drivers of an agent's devices beside cores and memory, for the agent of that number.
+	Drivers func(agent int) []device.Driver
 	// Engine changes the options of every agent's engine.
 	Engine func(*fake.Options)
 	// Manager and Agent change configurations before they are used.
@@ -65,7 +69,7 @@ type Options struct {
 type Cluster struct {
 	tb    testing.TB
 	o     Options
-	dir   string
+	dir   platform.StateDir
 	dsn   string
 	etcd  *embedded.Etcd
 	admin tenancy.Credentials
@@ -85,7 +89,7 @@ func New(tb testing.TB, o Options) *Cluster {
 	if !o.NoAgents {
 		o.Agents = max(o.Agents, 1)
 	}
-	c := &Cluster{tb: tb, o: o, dir: tb.TempDir(), dsn: storetest.DSN(tb)}
+	c := &Cluster{tb: tb, o: o, dir: platform.StateDir(tb.TempDir()), dsn: storetest.DSN(tb)}
 	c.Store = storetest.Open(tb, c.dsn)
 	if o.Managers > 1 {
 		c.startEtcd()
@@ -123,7 +127,7 @@ func (c *Cluster) log(name string) *slog.Logger {
 
 func (c *Cluster) startEtcd() {
 	c.tb.Helper()
-	dir := filepath.Join(c.dir, "etcd")
+	dir := c.dir.Path("etcd")
 	c.check(os.MkdirAll(filepath.Join(dir, "run"), 0o700))
 	c.etcd = embedded.NewEtcd(dir, slog.New(slog.DiscardHandler))
 	c.check(c.etcd.Service().Start(c.tb.Context()))
@@ -155,7 +159,8 @@ func (c *Cluster) Until(what string, ok func() bool) {
 // Dump writes what the database knows of live sessions, and the newest events of all, for a failed test.
 func (c *Cluster) Dump() {
 	c.dump("live", `SELECT s.name || ' ' || s.status || ' ' || s.status_info || ' | ' ||
-		coalesce(k.id::text, '-') || ' ' || coalesce(k.status, '-') || ' gen ' || coalesce(k.generation, 0) || ' ' || coalesce(k.desired, '') || ' on ' || coalesce(k.agent_id, '-') || ' ' || coalesce(k.status_info, '')
+		coalesce(k.id::text, '-') || ' ' || coalesce(k.status, '-') || ' gen ' || coalesce(k.generation, 0) || ' ' ||
+		coalesce(k.desired, '') || ' on ' || coalesce(k.agent_id, '-') || ' ' || coalesce(k.status_info, '')
 		FROM sessions s LEFT JOIN kernels k ON k.session_id = s.id WHERE s.ended_at IS NULL OR k.ended_at IS NULL ORDER BY s.created_at LIMIT 30`)
 	c.dump("event", `SELECT to_char(e.at, 'MI:SS.MS ') || s.name || ' ' || coalesce(e.kernel_id::text, '-') || ' ' || e.event || ' ' ||
 		e.from_status || '>' || e.to_status || ' ' || e.reason || ' ' || e.detail
@@ -187,7 +192,8 @@ func (c *Cluster) Pass(d time.Duration) {
 	for _, sql := range []string{
 		`UPDATE agents SET last_seen = last_seen - $1::interval, lost_at = lost_at - $1::interval`,
 		`UPDATE kernels SET deadline = deadline - $1::interval, status_changed = status_changed - $1::interval WHERE ended_at IS NULL`,
-		`UPDATE sessions SET created_at = created_at - $1::interval, started_at = started_at - $1::interval, starts_at = starts_at - $1::interval WHERE ended_at IS NULL`,
+		`UPDATE sessions SET created_at = created_at - $1::interval, started_at = started_at - $1::interval, ` +
+			`starts_at = starts_at - $1::interval WHERE ended_at IS NULL`,
 	} {
 		_, err := c.Store.Pool().Exec(c.tb.Context(), sql, d)
 		c.check(err)
@@ -198,7 +204,8 @@ func (c *Cluster) Pass(d time.Duration) {
 // Overdue makes every present deadline of a kernel pass, while leases go on.
 func (c *Cluster) Overdue() {
 	c.tb.Helper()
-	_, err := c.Store.Pool().Exec(c.tb.Context(), `UPDATE kernels SET deadline = now() - interval '1 second' WHERE ended_at IS NULL AND deadline IS NOT NULL`)
+	_, err := c.Store.Pool().Exec(c.tb.Context(),
+		`UPDATE kernels SET deadline = now() - interval '1 second' WHERE ended_at IS NULL AND deadline IS NOT NULL`)
 	c.check(err)
 }
 
@@ -208,17 +215,17 @@ type Manager struct {
 	id          string
 	api, agents string
 
-	*manager.Manager
+	*platform.Manager
 	group *chassis.Group
 }
 
 // managerConfig is the configuration of every manager but its addresses.
 func (c *Cluster) managerConfig(id string) manager.Config {
 	cfg := manager.DefaultConfig()
-	cfg.ID, cfg.StateDir = id, filepath.Join(c.dir, "manager")
+	cfg.ID = id
+	c.check(c.dir.PlaceManager(&cfg))
 	cfg.Postgres.DSN = chassis.NewSecret(c.dsn)
 	cfg.Agents.Heartbeat, cfg.Agents.Lease = time.Second, 10*time.Second
-	cfg.Agents.JoinTokenFile = filepath.Join(c.dir, "join.token")
 	cfg.Reconcile.Sweep, cfg.Reconcile.LeaderTTL = 50*time.Millisecond, 1
 	if c.o.Manager != nil {
 		c.o.Manager(&cfg)
@@ -232,7 +239,7 @@ func (m *Manager) Start() {
 	c.tb.Helper()
 	cfg := c.managerConfig(m.id)
 	cfg.Listen, cfg.Agents.Listen = m.api, m.agents
-	deps := manager.Deps{Random: rand.Reader, Build: chassis.Build(), Log: c.log(m.id)}
+	deps := manager.Deps{Log: c.log(m.id)}
 	if c.etcd != nil {
 		deps.Etcd = c.etcd.Client()
 	}
@@ -240,14 +247,13 @@ func (m *Manager) Start() {
 		deps.WrapAgents, deps.WrapSink = f.conn, f.sink
 	}
 	var err error
-	m.Manager, err = manager.New(c.tb.Context(), cfg, deps)
+	m.Manager, err = platform.NewManager(c.tb.Context(), cfg, nil, deps)
 	c.check(err)
 	if cred, created := m.Admin(); created || c.admin.AccessKey == "" {
 		c.admin = cred
 	}
-	m.group, err = chassis.NewGroup(c.log(m.id), m.Services()...)
+	m.group, err = platform.Start(context.Background(), c.log(m.id), m.Services()...)
 	c.check(err)
-	c.check(m.group.Start(context.Background()))
 	m.api, m.agents = m.APIAddr(), m.AgentAddr()
 }
 
@@ -284,7 +290,7 @@ func (m *Manager) Running() bool { return m.group != nil }
 type Agent struct {
 	c       *Cluster
 	cfg     agent.Config
-	devices []alloc.Device
+	drivers []device.Driver
 	// Engine is the host's container engine.
 	Engine *fake.Engine
 
@@ -308,21 +314,31 @@ func (c *Cluster) AddAgent() *Agent {
 	for n := 1; !m.Running() && n < len(c.Managers); n++ {
 		m = c.Managers[(i+n)%len(c.Managers)]
 	}
-	a.cfg.ID, a.cfg.Manager = fmt.Sprintf("i-%02d", i), m.agents
-	a.cfg.StateDir, a.cfg.JoinTokenFile = filepath.Join(c.dir, a.cfg.ID), filepath.Join(c.dir, "join.token")
+	a.cfg.ID = fmt.Sprintf("i-%02d", i)
+	c.dir.PlaceAgent(&a.cfg, a.cfg.ID, m.agents)
 	a.cfg.MinFree, a.cfg.SampleInterval = 0, 5*time.Second
-	a.cfg.DataListen = "127.0.0.1:0"
 	if c.o.Agent != nil {
 		c.o.Agent(&a.cfg)
 	}
-	for n := range c.o.Cores {
-		a.devices = append(a.devices, alloc.Device{Slot: cluster.SlotCPU, ID: fmt.Sprint(n), NUMA: -1, Capacity: cluster.Whole(1), Healthy: true})
+	a.drivers = devicetest.Host(c.o.Cores, c.o.Memory)
+	if c.o.Drivers != nil {
+		a.drivers = append(a.drivers, c.o.Drivers(i)...)
 	}
-	a.devices = append(a.devices, alloc.Device{Slot: cluster.SlotMem, ID: "root", NUMA: -1, Capacity: cluster.Whole(c.o.Memory), Healthy: true})
 	c.Agents = append(c.Agents, a)
 	c.tb.Cleanup(a.Stop)
 	a.Start()
 	return a
+}
+
+// devices are those that the agent's host has now.
+func (a *Agent) devices() (out []device.Device) {
+	a.c.tb.Helper()
+	for _, d := range a.drivers {
+		found, err := d.Discover(a.c.tb.Context())
+		a.c.check(err)
+		out = append(out, found...)
+	}
+	return out
 }
 
 // ID is the agent's name in the cluster.
@@ -334,13 +350,12 @@ func (a *Agent) Start() {
 	c.tb.Helper()
 	var err error
 	a.Agent, err = agent.New(a.cfg, agent.Deps{
-		Runtime: a.Engine.Runtime(a.cfg.Scope(), a.ID()), RunnerPath: "/nonexistent/runner", Log: c.log(a.cfg.ID), Devices: a.devices,
+		Runtime: a.Engine.Runtime(a.cfg.Scope(), a.ID()), RunnerPath: "/nonexistent/runner", Log: c.log(a.cfg.ID), Drivers: a.drivers,
 		Times: keeper.Times{Sweep: 100 * time.Millisecond},
 	})
 	c.check(err)
-	a.group, err = chassis.NewGroup(c.log(a.cfg.ID), a.Services()...)
+	a.group, err = platform.Start(context.Background(), c.log(a.cfg.ID), a.Services()...)
 	c.check(err)
-	c.check(a.group.Start(context.Background()))
 }
 
 // Configure names managers in the agent's configuration, from its next start on.
@@ -581,7 +596,7 @@ func (c *Cluster) Allocations() {
 	}
 	c.check(rows.Err())
 	for _, a := range c.Agents {
-		for _, d := range a.devices {
+		for _, d := range a.devices() {
 			if got := used[a.cfg.ID][d.Slot][d.ID]; got > d.Capacity {
 				c.tb.Errorf("%s %s of %s is given away %s times over", d.Slot, d.ID, a.cfg.ID, got)
 			}

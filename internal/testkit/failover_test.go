@@ -64,7 +64,8 @@ func TestLeaderIsKilled(t *testing.T) {
 		return count(`SELECT count(*) FROM sessions WHERE result = 'SUCCESS' AND ended_at IS NOT NULL`) == jobs
 	})
 	require.Zero(t, count(`SELECT count(*) FROM kernels WHERE generation <> 1`), "nothing was placed again")
-	require.Equal(t, jobs, count(`SELECT count(*) FROM session_events WHERE kernel_id IS NOT NULL AND to_status = 'SCHEDULED'`), "each was placed once")
+	require.Equal(t, jobs, count(`SELECT count(*) FROM session_events WHERE kernel_id IS NOT NULL AND to_status = 'SCHEDULED'`),
+		"each was placed once")
 	for _, id := range ids {
 		s := c.Session(id)
 		starts := 0

@@ -116,7 +116,8 @@ func (f *Faults) draw() (before, after, double, reorder bool) {
 	return f.chance(f.lose), f.chance(f.lose), f.chance(f.double), f.chance(f.reorder)
 }
 
-func (s *faultySink) Observe(ctx context.Context, agent cluster.AgentID, epoch int64, full, seen bool, list []cluster.KernelObservation) ([]cluster.Tombstone, error) {
+func (s *faultySink) Observe(ctx context.Context, agent cluster.AgentID, epoch int64, full, seen bool,
+	list []cluster.KernelObservation) ([]cluster.Tombstone, error) {
 	before, after, double, reorder := s.f.draw()
 	if before {
 		return nil, fault.Unavailablef("a test lost the report")

@@ -3,7 +3,6 @@ package testkit
 import (
 	"bufio"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,10 +11,8 @@ import (
 	"os/exec"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"berth.dev/berth/internal/chassis"
-	"berth.dev/berth/internal/manager"
+	"berth.dev/berth/internal/platform"
 )
 
 // processEnv tells a test binary that it is a manager; its value is a processConfig.
@@ -67,6 +64,7 @@ func (c *Cluster) StartProcess(id string) *Process {
 	c.check(err)
 	c.check(p.cmd.Start())
 	c.tb.Cleanup(p.Kill)
+	c.check(stdout.(*os.File).SetReadDeadline(time.Now().Add(time.Minute)))
 	if _, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
 		c.tb.Fatalf("manager %s did not start: %v", id, err)
 	}
@@ -85,29 +83,19 @@ func serveProcess(raw string) error {
 	if err := json.Unmarshal([]byte(raw), &pc); err != nil {
 		return fmt.Errorf("read the configuration of a test manager: %w", err)
 	}
-	etcd, err := clientv3.New(clientv3.Config{Endpoints: pc.Etcd, DialTimeout: 5 * time.Second})
-	if err != nil {
-		return fmt.Errorf("reach etcd: %w", err)
-	}
-	defer etcd.Close()
-	cfg := manager.DefaultConfig()
+	s := platform.DefaultSettings()
+	s.Admin.Listen = ""
+	cfg := &s.Manager
 	cfg.ID, cfg.Listen, cfg.Agents.Listen = pc.ID, "127.0.0.1:0", "127.0.0.1:0"
 	cfg.StateDir, cfg.Agents.JoinTokenFile = pc.StateDir, pc.JoinTokenFile
-	cfg.Postgres.DSN = chassis.NewSecret(pc.DSN)
+	cfg.Postgres.DSN, cfg.Etcd.Endpoints = chassis.NewSecret(pc.DSN), pc.Etcd
 	cfg.Reconcile.Sweep, cfg.Reconcile.LeaderTTL = 50*time.Millisecond, pc.LeaderTTL
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})).With("role", pc.ID)
-	m, err := manager.New(context.Background(), cfg, manager.Deps{Etcd: etcd, Random: rand.Reader, Build: chassis.Build(), Log: log})
-	if err != nil {
-		return err
-	}
-	g, err := chassis.NewGroup(log, m.Services()...)
-	if err != nil {
-		return err
-	}
-	if err := g.Start(context.Background()); err != nil {
-		return err
-	}
-	fmt.Println(m.APIAddr())
-	_, _ = io.Copy(io.Discard, os.Stdin) // the parent is gone
-	return g.Stop(context.Background())
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin) // the parent is gone
+		cancel()
+	}()
+	return platform.RunManager(ctx, s, log, func(m *platform.Manager) { fmt.Println(m.APIAddr()) })
 }

@@ -12,7 +12,7 @@ import (
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/agent/runtime/fake"
-	"berth.dev/berth/internal/manager/service"
+	"berth.dev/berth/internal/manager/session/request"
 	"berth.dev/berth/internal/testkit"
 	"berth.dev/berth/internal/wire/run"
 )
@@ -23,7 +23,7 @@ func TestAnyManagerAnswersForAnyAgent(t *testing.T) {
 	t.Parallel()
 	c := testkit.New(t, testkit.Options{Managers: 2})
 	first, second := c.Managers[0], c.Managers[1]
-	id := c.Create(service.CreateSession{Name: "faraway"})
+	id := c.Create(request.Session{Name: "faraway"})
 	kernel := c.Running(id).MainKernel().ID
 	c.Agents[0].Engine.Print(kernel, "a line of the log\n")
 	_, err := c.Agents[0].Engine.Listen(kernel, 9000, run.AppProtocol("tcp"), fake.Echo)
@@ -36,7 +36,7 @@ func TestAnyManagerAnswersForAnyAgent(t *testing.T) {
 		client := m.Client()
 		result, err := client.Poll(t.Context(), "faraway", "", api.Execute{Mode: "query", Code: "print(6*7)"})
 		require.NoError(t, err)
-		require.Equal(t, []api.ConsoleItem{{Type: "stdout", Text: "42\n"}}, result.Console)
+		require.Equal(t, []api.ConsoleItem{{"stdout", "42\n"}}, result.Console)
 		log, err := client.Logs(t.Context(), "faraway", "")
 		require.NoError(t, err)
 		require.Contains(t, log, "a line of the log")
@@ -73,7 +73,7 @@ func TestAnyManagerAnswersForAnyAgent(t *testing.T) {
 func TestAgentOfAManagerThatIsGone(t *testing.T) {
 	t.Parallel()
 	c := testkit.New(t, testkit.Options{Managers: 2})
-	id := c.Create(service.CreateSession{Name: "lost"})
+	id := c.Create(request.Session{Name: "lost"})
 	c.Running(id)
 	second := c.Managers[1]
 	c.Agents[0].Stop()
@@ -85,7 +85,7 @@ func TestAgentOfAManagerThatIsGone(t *testing.T) {
 	c.Until("the agent is with the other manager", func() bool { return second.Holds(c.Agents[0].ID()) })
 	result, err := second.Client().Poll(t.Context(), "lost", "", api.Execute{Mode: "query", Code: "print(1)"})
 	require.NoError(t, err)
-	require.Equal(t, []api.ConsoleItem{{Type: "stdout", Text: "1\n"}}, result.Console)
+	require.Equal(t, []api.ConsoleItem{{"stdout", "1\n"}}, result.Console)
 }
 
 // echoes sends a text to an app that returns what it gets.

@@ -88,7 +88,8 @@ func unneeded(name string) bool {
 			return true
 		}
 	}
-	for _, prefix := range []string{"libecpg", "plperl", "plpython", "pltcl", "libpgtypes", "bool_plperl", "hstore_pl", "jsonb_pl", "ltree_pl", "pgxml", "xml2", "libperl", "libpython", "libtcl"} {
+	for _, prefix := range []string{"libecpg", "plperl", "plpython", "pltcl", "libpgtypes", "bool_plperl", "hstore_pl", "jsonb_pl", "ltree_pl",
+		"pgxml", "xml2", "libperl", "libpython", "libtcl"} {
 		if strings.HasPrefix(base, prefix) {
 			return true
 		}

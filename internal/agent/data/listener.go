@@ -13,7 +13,7 @@ import (
 	"berth.dev/berth/internal/fault"
 )
 
-// listener bounds the connections that wait for their request: it accepts no more than maxWaiting at a time.
+// listener accepts at most maxWaiting connections that have not sent their request yet.
 type listener struct {
 	net.Listener
 	admit func(net.Conn) error // may be nil
@@ -70,7 +70,7 @@ func (w *waiting) Close() error {
 	return w.Conn.Close()
 }
 
-// settle stops counting a connection once it is a tunnel.
+// settle is called when a connection has become a tunnel: it no longer counts as waiting.
 func settle(c net.Conn, s http.ConnState) {
 	if s != http.StateHijacked {
 		return

@@ -12,7 +12,8 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{
 		opened: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "berth_agent_tunnels_total", Help: "Connections to apps that ended (way remote) or were given to an app proxy of this host (way local).",
+			Name: "berth_agent_tunnels_total",
+			Help: "Connections to apps that ended (way remote) or were given to an app proxy of this host (way local).",
 		}, []string{"way"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "berth_agent_tunnels_refused_total", Help: "Connections to apps that were not opened, by kind of failure.",

@@ -54,7 +54,7 @@ const Off = "off"
 const (
 	// maxWaiting are connections that have not asked for anything yet, or for nothing that they got.
 	maxWaiting = 1024
-	// maxOpen are tunnels that are being opened or carried.
+	// maxOpen are tunnels that are being opened or whose bytes pass through this process.
 	maxOpen    = 8192
 	headWait   = 5 * time.Second
 	idleWait   = 30 * time.Second
@@ -77,7 +77,7 @@ type Port struct {
 	work    sync.WaitGroup
 }
 
-// carriage is a tunnel that this process carries.
+// carriage is a tunnel whose bytes pass through this process.
 type carriage struct {
 	kernel     cluster.KernelID
 	generation int64
@@ -147,7 +147,8 @@ func (p *Port) start(ctx context.Context) (err error) {
 	if p.o.Listen == "" || p.o.Listen == Off {
 		return nil
 	}
-	l, err := (&net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 4}}).Listen(ctx, "tcp", p.o.Listen)
+	l, err := (&net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second,
+		Count: 4}}).Listen(ctx, "tcp", p.o.Listen)
 	if err != nil {
 		_ = p.socket.Close()
 		return fault.Unavailablef("the data port %s cannot be opened", p.o.Listen).WithCause(err).
@@ -195,7 +196,7 @@ func (p *Port) run(ctx context.Context) error {
 	}
 }
 
-// stop ends what is carried. What was handed over lives on.
+// stop ends the tunnels whose bytes pass through this process. Sockets that were handed over stay open.
 func (p *Port) stop(ctx context.Context) error {
 	p.mu.Lock()
 	p.stopped = true
@@ -222,7 +223,7 @@ func (p *Port) stop(ctx context.Context) error {
 	}
 }
 
-// sweep ends what is carried for kernels that have ended: the app's side of a connection may have gone without a word.
+// sweep closes tunnels of kernels that have ended. The end of an app does not always close its connection.
 func (p *Port) sweep() {
 	p.mu.Lock()
 	list := make([]*carriage, 0, len(p.carried))
@@ -244,7 +245,7 @@ func (p *Port) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// tunnel answers r unless it fails.
+// tunnel opens a tunnel and answers r; when it returns an error, r has no answer yet.
 func (p *Port) tunnel(w http.ResponseWriter, r *http.Request) error {
 	if !tunnel.Asked(r) {
 		return fault.Invalidf("this call takes an upgrade to %s", tunnel.Protocol).WithReason("no-upgrade")
@@ -288,7 +289,7 @@ func (p *Port) tunnel(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// enter counts a tunnel; leave follows.
+// enter counts a tunnel that begins; every call is followed by one of leave.
 func (p *Port) enter() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -75,7 +75,8 @@ func newHost(t *testing.T) *host {
 	t.Helper()
 	j := membershiptest.NewManager(t, nil)
 	h := &host{manager: j, member: j.Join(t, "i-a1"), reg: prometheus.NewRegistry()}
-	h.kernel = keeper.Kernel{ID: kernelID, Generation: 3, Phase: cluster.PhaseRunning, Token: "secret", Exists: true, Container: runtime.Observed{Phase: runtime.PhaseRunning}}
+	h.kernel = keeper.Kernel{ID: kernelID, Generation: 3, Phase: cluster.PhaseRunning, Token: "secret", Exists: true,
+		Container: runtime.Observed{Phase: runtime.PhaseRunning}}
 	app, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	dir, err := os.MkdirTemp("", "data")
@@ -102,7 +103,8 @@ func newHost(t *testing.T) *host {
 		h.mu.Lock()
 		err := h.refusal
 		h.mu.Unlock()
-		if err == nil && (r.URL.RequestURI() != run.PathDial+"?port=8080" || r.Header.Get("Authorization") != "Bearer secret" || r.Header.Get(run.HeaderVersion) == "") {
+		if err == nil && (r.URL.RequestURI() != run.PathDial+"?port=8080" || r.Header.Get("Authorization") != "Bearer secret" ||
+			r.Header.Get(run.HeaderVersion) == "") {
 			err = fault.New(fault.Internal, "%s %v", r.URL, r.Header)
 		}
 		var c net.Conn
@@ -330,7 +332,8 @@ func TestAddress(t *testing.T) {
 		{data.Off, "worker-1", "127.0.0.1:1", ""},
 		{"", "", "127.0.0.1:1", ""},
 	} {
-		p := data.New(data.Options{Dir: t.TempDir(), Listen: c.listen, Advertise: c.advertise, Manager: c.manager, Log: slog.New(slog.DiscardHandler), Clock: chassis.RealClock()})
+		p := data.New(data.Options{Dir: t.TempDir(), Listen: c.listen, Advertise: c.advertise, Manager: c.manager,
+			Log: slog.New(slog.DiscardHandler), Clock: chassis.RealClock()})
 		svc := p.Service("agent-data")
 		require.NoError(t, svc.Start(t.Context()))
 		got := p.Address(t.Context())

@@ -87,7 +87,8 @@ func stories() []story {
 			func(t *testing.T, r *rig, o cluster.KernelObservation) {
 				require.Equal(t, cluster.ReasonUserRequested, o.Reason)
 			}},
-		{"restart", []act{{desired(1, withFolder), at(1, cluster.PhaseRunning)}, {second, at(2, cluster.PhaseRunning)}, {stopSecond, at(2, cluster.PhaseEnded)}}, 2,
+		{"restart", []act{{desired(1, withFolder), at(1, cluster.PhaseRunning)}, {second, at(2, cluster.PhaseRunning)},
+			{stopSecond, at(2, cluster.PhaseEnded)}}, 2,
 			func(t *testing.T, _ *rig, o cluster.KernelObservation) {
 				require.Equal(t, cluster.ReasonUserRequested, o.Reason)
 			}},
@@ -160,7 +161,7 @@ func tell(t *testing.T, s story, at int) []string {
 		}
 		r.keeper.Ack(ack)
 		_, known := r.keeper.Find(kernelID(1))
-		return !known && r.engine.Count() == 0 && len(r.ledger.Records()) == 0 && r.mounts.count() == 0
+		return !known && r.engine.Count() == 0 && len(r.ledger.Records()) == 0 && r.host.Attached() == 0
 	})
 	dirs, err := filepath.Glob(filepath.Join(r.dir, "kernels", "0*"))
 	require.NoError(t, err)

@@ -41,7 +41,7 @@ type baseFiles struct{ passwd, group []byte }
 // storedFiles is baseFiles on disk.
 type storedFiles struct{ Passwd, Group []byte }
 
-// pull is one fetch with those who wait for it. It is given up when the last one leaves.
+// pull is one pull of an image for all kernels that wait for it. It is cancelled when the last one stops waiting.
 type pull struct {
 	done     chan struct{}
 	image    runtime.Image
@@ -60,7 +60,9 @@ const (
 )
 
 // need returns the image of a specification; pulling is called before a pull begins.
-func (i *images) need(ctx context.Context, s *cluster.KernelSpec, pulling func(), progress func(runtime.PullProgress)) (runtime.Image, error) {
+func (i *images) need(
+	ctx context.Context, s *cluster.KernelSpec, pulling func(), progress func(runtime.PullProgress),
+) (runtime.Image, error) {
 	img, err := i.rt.Image(ctx, s.Image)
 	switch {
 	case err == nil && (s.ImageDigest == "" || s.AutoPull != "digest" || isDigest(img, s.ImageDigest)):
@@ -76,7 +78,8 @@ func (i *images) need(ctx context.Context, s *cluster.KernelSpec, pulling func()
 		return img, fault.NotFoundf("image %s is not on this agent and pulling is switched off", s.Image).
 			WithReason("image-missing").WithNext("pull it on the agent's host or set auto-pull to digest")
 	case s.AutoPull == "none":
-		return img, fault.Conflictf("image %s on this agent is %s, expected %s, and pulling is switched off", s.Image, img.ID, s.ImageDigest).WithReason("image-digest")
+		return img, fault.Conflictf("image %s on this agent is %s, expected %s, and pulling is switched off", s.Image, img.ID, s.ImageDigest).
+			WithReason("image-digest")
 	}
 	pulling()
 	return i.pull(ctx, s.Image, s.ImageDigest, progress)
@@ -152,8 +155,8 @@ func (i *images) fetch(ctx context.Context, key, reference, digest string, p *pu
 	var err error
 	for attempt := 1; ; attempt++ {
 		img, err = i.rt.Pull(ctx, reference, digest, report)
-		// Only a missing engine or registry may be back in a moment; "not found", "denied" and a
-		// wrong digest will be the same again.
+		// An engine or a registry that does not answer may answer soon. "Not found", "denied" and a wrong digest would be the
+		// result of another attempt, too.
 		if err == nil || attempt == pullAttempts || !fault.Is(err, fault.Unavailable) {
 			break
 		}

@@ -1,11 +1,9 @@
-// Package keeper makes the kernels of one agent as the manager wants them, and reports what
-// is true of them.
+// Package keeper creates and ends the kernels of one agent as the manager wants them, and reports their state.
 //
-// Every kernel has a goroutine that looks at what is wanted, what is recorded and what the
-// runtime shows, asks the pure function plan for the next step and carries it out. There
-// is no queue of events: hints only wake a kernel to look again. Nothing is destroyed
-// because of a difference seen once. The keeper knows no network: package link speaks to
-// the manager, and the runtime to the engine.
+// Every kernel has a goroutine that compares what is wanted, what is recorded and what the runtime shows, asks the pure
+// function plan for the next step and carries it out. There is no queue of events: hints only make a kernel compare again.
+// Nothing is destroyed because of a difference seen once. The keeper knows no network and no file: package link speaks to
+// the manager, the runtime to the engine, and a host.Host has the files, folders and runners of kernels.
 package keeper
 
 import (
@@ -21,29 +19,24 @@ import (
 	"sync"
 	"time"
 
+	"berth.dev/berth/internal/agent/device"
+	"berth.dev/berth/internal/agent/host"
 	"berth.dev/berth/internal/agent/ledger"
-	"berth.dev/berth/internal/agent/mount"
 	"berth.dev/berth/internal/agent/runtime"
-	"berth.dev/berth/internal/agent/scratch"
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
-	"berth.dev/berth/internal/wire/run"
 )
 
-// Runners reaches the runners inside containers.
-type Runners interface {
-	Hello(ctx context.Context, kernel cluster.KernelID, generation int64, token string) (run.Hello, error)
-	// Forget drops what is kept open to a runner that is gone.
-	Forget(kernel cluster.KernelID, generation int64)
-}
-
-// Mounts attaches folders for kernels; *mount.Mounts satisfies it.
-type Mounts interface {
-	Prepare(ctx context.Context, kernel cluster.KernelID, uid, gid int, folders []cluster.FolderMount) ([]mount.Bind, error)
-	Release(kernel cluster.KernelID) error
-	List() (kernels []cluster.KernelID, strangers []string, err error)
+// Devices are the devices of this host; *device.Inventory satisfies it.
+type Devices interface {
+	// Allocatable returns what can be allocated, broken devices too.
+	Allocatable() []alloc.Device
+	// Usable reports, as a Conflict, the first device of an allocation that must not be given to a container now.
+	Usable(a alloc.Allocation) error
+	// Grant turns an allocation into what a container needs.
+	Grant(a alloc.Allocation) (device.Grant, error)
 }
 
 // Options are what a keeper needs; all fields without "optional" are required.
@@ -53,18 +46,14 @@ type Options struct {
 	Scope   string
 	Runtime runtime.Runtime
 	Ledger  *ledger.Ledger
-	Scratch *scratch.Root
-	// Mounts attaches folders; nil is an agent that has none and refuses kernels that need some.
-	Mounts     Mounts
-	Runners    Runners
-	Log        *slog.Logger
-	Clock      chassis.Clock
-	RunnerPath string // of the runner's binary on the host
-	LogDir     string // logs of ended kernels, until they are acknowledged
-	CacheDir   string // small files of images; optional
-	UID, GID   int    // of the session's user when the manager names none
-	// Devices returns what can be allocated on this host.
-	Devices func() []alloc.Device
+	// Host keeps the files and folders of kernels and knows the way to their runners.
+	Host     host.Host
+	Devices  Devices
+	Log      *slog.Logger
+	Clock    chassis.Clock
+	LogDir   string // logs of ended kernels, until they are acknowledged
+	CacheDir string // small files of images; optional
+	UID, GID int    // of the session's user when the manager names none
 	// OnPull is called after an image was pulled; optional.
 	OnPull func()
 	// Limits of waiting; zero values mean the defaults below.
@@ -138,8 +127,10 @@ func New(o Options) (*Keeper, error) {
 		kernels: map[cluster.KernelID]*kernel{}, forgotten: map[cluster.KernelID]int64{}, orphans: map[cluster.KernelID]int{},
 		report: newReport(), reap: make(chan struct{}, 1),
 	}
-	k.images = &images{rt: o.Runtime, clock: o.Clock, silence: k.times.Silence, pulled: o.OnPull, group: &k.group, cache: o.CacheDir,
-		pulls: map[string]*pull{}, base: map[string]baseFiles{}}
+	k.images = &images{
+		rt: o.Runtime, clock: o.Clock, silence: k.times.Silence, pulled: o.OnPull, group: &k.group, cache: o.CacheDir,
+		pulls: map[string]*pull{}, base: map[string]baseFiles{},
+	}
 	for _, id := range o.Ledger.Broken() {
 		o.Log.Warn("a record of the ledger cannot be read; its container is known by its labels only", "kernel", id)
 	}
@@ -216,7 +207,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// firstList waits for an engine that answers; until then nothing can be decided.
+// firstList waits until the engine has listed its containers once. Before that nothing can be decided.
 func (k *Keeper) firstList(ctx context.Context) error {
 	backoff := chassis.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second}
 	told := false
@@ -248,8 +239,8 @@ func (k *Keeper) firstList(ctx context.Context) error {
 	return nil
 }
 
-// list looks at all containers. It only ever adds: whoever is missing from the list
-// is asked for by name, because a kernel may have been born while the list was made.
+// list compares all containers with what is known. It only adds: a kernel that is missing from the list is inspected by its
+// name, because its container may have been created while the list was made.
 func (k *Keeper) list(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -300,18 +291,9 @@ func (k *Keeper) hint(h runtime.Hint) {
 // directories that belong to no kernel.
 func (k *Keeper) sweep() {
 	k.wakeReaper()
-	ids, _, err := k.o.Scratch.List()
+	ids, err := k.o.Host.List()
 	if err != nil {
 		k.o.Log.Warn("sweep", "err", err)
-	}
-	if k.o.Mounts != nil {
-		mounted, _, err := k.o.Mounts.List()
-		if err != nil {
-			k.o.Log.Warn("sweep", "err", err)
-		}
-		ids = append(ids, mounted...)
-		slices.Sort(ids)
-		ids = slices.Compact(ids)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -334,7 +316,7 @@ func (k *Keeper) sweep() {
 		}
 		if k.orphans[id]++; k.orphans[id] >= looks {
 			delete(k.orphans, id)
-			if err := k.putAway(id); err != nil {
+			if err := k.o.Host.Release(id); err != nil {
 				k.o.Log.Warn("a directory without an owner cannot be removed", "kernel", id, "err", err)
 				continue
 			}
@@ -345,16 +327,6 @@ func (k *Keeper) sweep() {
 	maps.DeleteFunc(k.orphans, func(id cluster.KernelID, _ int) bool { return !present[id] })
 }
 
-// putAway lets go of a kernel's mounts and its directory, in this order.
-func (k *Keeper) putAway(id cluster.KernelID) error {
-	if k.o.Mounts != nil {
-		if err := k.o.Mounts.Release(id); err != nil {
-			return err
-		}
-	}
-	return k.o.Scratch.Release(id)
-}
-
 func (k *Keeper) wakeReaper() {
 	select {
 	case k.reap <- struct{}{}:
@@ -362,7 +334,7 @@ func (k *Keeper) wakeReaper() {
 	}
 }
 
-// reaper deletes what was moved out of sight.
+// reaper deletes the files of kernels that were released.
 func (k *Keeper) reaper(ctx context.Context) {
 	k.wakeReaper()
 	for {
@@ -370,7 +342,7 @@ func (k *Keeper) reaper(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-k.reap:
-			if err := k.o.Scratch.Reap(ctx); err != nil {
+			if err := k.o.Host.Reap(ctx); err != nil {
 				k.o.Log.Warn("delete old directories", "err", err)
 			}
 		}
@@ -415,8 +387,8 @@ func (k *Keeper) SetDesired(full bool, revision int64, kernels []cluster.Desired
 	}
 }
 
-// Disconnected tells that the desired state is of the past: it is still followed, but
-// absence from it means nothing any more, and a full report does not answer the next one.
+// Disconnected is called when the connection to the manager ends. The last desired state is still followed, but a kernel that
+// is absent from it is no longer taken for unwanted, until a full desired state arrives on the next connection.
 func (k *Keeper) Disconnected() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -451,14 +423,15 @@ func (k *Keeper) Ack(tombs []cluster.Tombstone) {
 func (k *Keeper) used(except *kernel) alloc.Allocation {
 	out := alloc.Allocation{}
 	for _, n := range k.kernels {
-		if n != except {
-			for slot, devices := range n.reserved {
-				if out[slot] == nil {
-					out[slot] = map[string]cluster.Amount{}
-				}
-				for id, v := range devices {
-					out[slot][id] += v
-				}
+		if n == except {
+			continue
+		}
+		for slot, devices := range n.reserved {
+			if out[slot] == nil {
+				out[slot] = map[string]cluster.Amount{}
+			}
+			for id, v := range devices {
+				out[slot][id] += v
 			}
 		}
 	}
@@ -475,28 +448,27 @@ type Kernel struct {
 	Container  runtime.Observed
 	// Exists: Container is valid.
 	Exists bool
-	Cores  int
-	Memory int64
+	// Allocation is what the kernel holds; nobody changes it.
+	Allocation alloc.Allocation
 }
 
 // Serving reports why the kernel's runner cannot be called; nil when it can.
 func (k Kernel) Serving() error {
 	if k.Phase < cluster.PhaseRunning || !k.Exists || k.Container.Phase != runtime.PhaseRunning {
-		return fault.Conflictf("kernel %s does not run (it is %s)", k.ID, strings.ToLower(string(k.Phase.Status()))).WithReason("kernel-not-running")
+		return fault.Conflictf("kernel %s does not run (it is %s)", k.ID, strings.ToLower(string(k.Phase.Status()))).
+			WithReason("kernel-not-running")
 	}
 	return nil
 }
 
 func (n *kernel) info() Kernel {
-	out := Kernel{ID: n.id, Phase: n.obs.Phase}
+	out := Kernel{ID: n.id, Phase: n.obs.Phase, Allocation: n.reserved}
 	if n.record != nil {
 		out.Session, out.Generation, out.Token = n.record.Session, n.record.Generation, n.record.Token
 	}
 	if n.container != nil {
 		out.Container, out.Exists = *n.container, true
 	}
-	t := n.reserved.Totals()
-	out.Cores, out.Memory = int(t[cluster.SlotCPU].Units()), t[cluster.SlotMem].Units()
 	return out
 }
 

@@ -47,7 +47,8 @@ func TestLife(t *testing.T) {
 	require.Contains(t, string(text), "CID="+o.ContainerID)
 	text, err = os.ReadFile(filepath.Join(home, "etc", "passwd"))
 	require.NoError(t, err)
-	require.Equal(t, "work:x:9001:9001::/home/work:/bin/bash\nroot:x:0:0:root:/root:/bin/bash\nnode:x:9001:9001::/home/node:/bin/sh\n", string(text))
+	require.Equal(t, "work:x:9001:9001::/home/work:/bin/bash\nroot:x:0:0:root:/root:/bin/bash\nnode:x:9001:9001::/home/node:/bin/sh\n",
+		string(text))
 	st, err := os.Stat(filepath.Join(home, "work", ".config", "x"))
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), st.Mode())
@@ -225,20 +226,28 @@ func TestNamedFailures(t *testing.T) {
 		retry  bool
 		words  string
 	}{
-		{"image missing", nil, func(d *cluster.DesiredKernel) { d.Spec.Image = "berth/none:1" }, cluster.ReasonFailedToPull, true, "not on this agent"},
-		{"pull refused", nil, func(d *cluster.DesiredKernel) { d.Spec.Image, d.Spec.RegistryType = "example.org/none:1", "docker" }, cluster.ReasonFailedToPull, true, "pull image"},
-		{"too many cores", nil, func(d *cluster.DesiredKernel) { d.Spec.Slots[cluster.SlotCPU] = cluster.Whole(9) }, cluster.ReasonFailedToCreate, false, "slot cpu: 9 asked for"},
+		{"image missing", nil, func(d *cluster.DesiredKernel) { d.Spec.Image = "berth/none:1" }, cluster.ReasonFailedToPull, true,
+			"not on this agent"},
+		{"pull refused", nil, func(d *cluster.DesiredKernel) { d.Spec.Image, d.Spec.RegistryType = "example.org/none:1", "docker" },
+			cluster.ReasonFailedToPull, true, "pull image"},
+		{"too many cores", nil, func(d *cluster.DesiredKernel) { d.Spec.Slots[cluster.SlotCPU] = cluster.Whole(9) },
+			cluster.ReasonFailedToCreate, false, "slot cpu: 9 asked for"},
 		{"cores of others", nil, func(d *cluster.DesiredKernel) {
 			d.Spec.Allocation = `{"cpu":{"77":1000},"mem":{"root":1073741824000}}`
 		}, cluster.ReasonFailedToCreate, true, "is not a device"},
 		{"dotfile of the host", nil, func(d *cluster.DesiredKernel) {
 			d.Spec.Dotfiles = []cluster.Dotfile{{Path: "/etc/cron.d/x", Data: "evil"}}
 		}, cluster.ReasonFailedToCreate, false, "does not belong into /home/work"},
-		{"engine refuses", &fake.Fault{Method: fake.Create, Err: fault.Invalidf("no such device")}, nil, cluster.ReasonFailedToCreate, false, "no such device"},
-		{"engine's disk is full", &fake.Fault{Method: fake.Create, Err: fault.Exhaustedf("no space left on device")}, nil, cluster.ReasonFailedToCreate, true, "no space left"},
-		{"start fails after creation", &fake.Fault{Method: fake.Start, Err: fault.Invalidf("exec format error")}, nil, cluster.ReasonFailedToCreate, false, "exec format error"},
-		{"engine stays away", &fake.Fault{Method: fake.Create, Err: fault.Unavailablef("engine away")}, nil, cluster.ReasonCreateTimeout, true, "engine away"},
-		{"runner never answers", &fake.Fault{Method: fake.Dial, Err: fault.Unavailablef("refused")}, nil, cluster.ReasonStartTimeout, true, "did not answer"},
+		{"engine refuses", &fake.Fault{Method: fake.Create, Err: fault.Invalidf("no such device")}, nil, cluster.ReasonFailedToCreate, false,
+			"no such device"},
+		{"engine's disk is full", &fake.Fault{Method: fake.Create, Err: fault.Exhaustedf("no space left on device")}, nil,
+			cluster.ReasonFailedToCreate, true, "no space left"},
+		{"start fails after creation", &fake.Fault{Method: fake.Start, Err: fault.Invalidf("exec format error")}, nil,
+			cluster.ReasonFailedToCreate, false, "exec format error"},
+		{"engine stays away", &fake.Fault{Method: fake.Create, Err: fault.Unavailablef("engine away")}, nil, cluster.ReasonCreateTimeout, true,
+			"engine away"},
+		{"runner never answers", &fake.Fault{Method: fake.Dial, Err: fault.Unavailablef("refused")}, nil, cluster.ReasonStartTimeout, true,
+			"did not answer"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -269,15 +278,15 @@ func TestNamedFailures(t *testing.T) {
 func TestFullScratchDisk(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.free = 1 << 62
+	r.host.Fill()
 	r.start()
 	r.want(true, desired(1))
 	o := r.awaitPhase(kernelID(1), 1, cluster.PhaseEnded)
 	require.True(t, o.Failed)
 	require.True(t, o.RetryElsewhere)
 	require.Equal(t, cluster.ReasonFailedToCreate, o.Reason)
-	require.Contains(t, o.Detail, "MiB free")
-	require.Contains(t, o.Detail, "free space under the agent's state directory")
+	require.Contains(t, o.Detail, "the disk of the agent's scratch directory is full")
+	require.Contains(t, o.Detail, "free space")
 	r.keeper.Ack([]cluster.Tombstone{{Kernel: kernelID(1), Generation: 1}})
 	r.gone(kernelID(1))
 }

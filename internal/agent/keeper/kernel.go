@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/agent/ledger"
-	"berth.dev/berth/internal/agent/mount"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
@@ -42,7 +41,7 @@ type kernel struct {
 
 	// Owned by the goroutine.
 	image    runtime.Image
-	binds    []mount.Bind // of generation mounted
+	folders  []runtime.Mount // of generation mounted
 	mounted  int64
 	step     Step // tried last
 	attempts int  // of that step
@@ -122,7 +121,7 @@ func (n *kernel) run(ctx context.Context) {
 	}
 }
 
-// stageOf joins steps that share their attempts and their deadline.
+// stageOf groups steps that share one count of attempts and one deadline.
 func stageOf(s Step) Step {
 	switch s {
 	case StepReserve, StepMount, StepImage, StepScratch, StepCreate:
@@ -389,8 +388,8 @@ func (n *kernel) giveUp(v view, reason cluster.Reason, cause error) error {
 	return nil
 }
 
-// fence reports the end of a kernel that cannot be removed, keeps its devices reserved
-// and goes on trying.
+// fence reports the end of a kernel whose container cannot be removed. Its devices stay reserved, and the removal is tried
+// again.
 func (n *kernel) fence(v view, cause error) error {
 	k := n.k
 	if n.record == nil || n.record.Fenced {
@@ -438,7 +437,7 @@ func (n *kernel) giveSeat() {
 // remember keeps the generation of a forgotten kernel; the caller holds mu.
 func (k *Keeper) remember(id cluster.KernelID, generation int64) {
 	if len(k.forgotten) >= maxForgotten {
-		// Half of them, any half: late messages are rare and come soon.
+		// Any half of them is dropped: late messages are rare and arrive soon.
 		drop := maxForgotten / 2
 		maps.DeleteFunc(k.forgotten, func(cluster.KernelID, int64) bool { drop--; return drop >= 0 })
 	}

@@ -53,13 +53,18 @@ func TestPlan(t *testing.T) {
 		{"runs", view{desired: run(1), record: record(1, ran), container: running}, nil},
 		{"runs, manager away", view{record: record(1, ran), container: running}, nil},
 		{"runs, seen absent once", view{absent: 1, record: record(1, ran), container: running}, nil},
-		{"runs, seen absent twice", view{absent: 2, record: record(1, ran), container: running}, []Step{StepStop, StepCollect, StepRemove, StepRelease}},
+		{"runs, seen absent twice", view{absent: 2, record: record(1, ran), container: running},
+			[]Step{StepStop, StepCollect, StepRemove, StepRelease}},
 		{"an old message to stop", view{desired: stop(1), record: record(2, ran), container: box(2, runtime.PhaseRunning)}, nil},
-		{"told to stop", view{desired: stop(1), record: record(1, ran), container: running}, []Step{StepStop, StepCollect, StepRemove, StepRelease}},
+		{"told to stop", view{desired: stop(1), record: record(1, ran), container: running},
+			[]Step{StepStop, StepCollect, StepRemove, StepRelease}},
 		{"told to stop before it was created", view{desired: stop(1), record: record(1)}, []Step{StepCollect, StepRelease}},
-		{"stopping, then crashed, manager away", view{record: record(1, ran, stopping), container: running}, []Step{StepStop, StepCollect, StepRemove, StepRelease}},
-		{"stopping, wanted again by an old message", view{desired: run(1), record: record(1, ran, stopping), container: running}, []Step{StepStop, StepCollect, StepRemove, StepRelease}},
-		{"stopped, then crashed", view{desired: stop(1), record: record(1, ran, stopping), container: exited}, []Step{StepCollect, StepRemove, StepRelease}},
+		{"stopping, then crashed, manager away", view{record: record(1, ran, stopping), container: running},
+			[]Step{StepStop, StepCollect, StepRemove, StepRelease}},
+		{"stopping, wanted again by an old message", view{desired: run(1), record: record(1, ran, stopping), container: running},
+			[]Step{StepStop, StepCollect, StepRemove, StepRelease}},
+		{"stopped, then crashed", view{desired: stop(1), record: record(1, ran, stopping), container: exited},
+			[]Step{StepCollect, StepRemove, StepRelease}},
 		{"exited by itself", view{desired: run(1), record: record(1, ran), container: exited}, []Step{StepCollect, StepRemove, StepRelease}},
 		{"exited by itself, manager away", view{record: record(1, ran), container: exited}, []Step{StepCollect, StepRemove, StepRelease}},
 		{"ended, container still there", view{record: record(1, final), container: exited, scratch: true}, []Step{StepRemove, StepRelease}},
@@ -69,12 +74,15 @@ func TestPlan(t *testing.T) {
 		{"ended and wanted again as a new generation", view{desired: run(2), record: record(1, final)}, creation},
 		{"vanished, seen once", view{desired: run(1), record: record(1, ran)}, []Step{StepLook}},
 		{"vanished, seen twice", view{desired: run(1), record: record(1, ran), missing: 2}, []Step{StepCollect, StepRelease}},
-		{"restart of a running one", view{desired: run(2), record: record(1, ran), container: running}, append([]Step{StepStop, StepRemove}, creation...)},
-		{"restart, stopped, crashed", view{desired: run(2), record: record(1, ran, restarting), container: exited}, append([]Step{StepRemove}, creation...)},
+		{"restart of a running one", view{desired: run(2), record: record(1, ran), container: running},
+			append([]Step{StepStop, StepRemove}, creation...)},
+		{"restart, stopped, crashed", view{desired: run(2), record: record(1, ran, restarting), container: exited},
+			append([]Step{StepRemove}, creation...)},
 		{"restart, stopped, crashed, manager away", view{record: record(1, ran, restarting), container: exited}, nil},
 		{"restart, removed, crashed", view{desired: run(2), record: record(1, ran, restarting)}, creation},
 		{"restart, removed, crashed, manager away", view{record: record(1, ran, restarting)}, nil},
-		{"restart, then destroyed", view{desired: stop(2), record: record(1, ran, restarting), container: exited}, []Step{StepCollect, StepRemove, StepRelease}},
+		{"restart, then destroyed", view{desired: stop(2), record: record(1, ran, restarting), container: exited},
+			[]Step{StepCollect, StepRemove, StepRelease}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -103,7 +111,8 @@ func TestPlanNeverDestroysOnOneLook(t *testing.T) {
 			v.absent = 0
 			v.desired = &cluster.DesiredKernel{Generation: rapid.Int64Range(1, 3).Draw(t, "gen"), Stop: rapid.Bool().Draw(t, "stop")}
 		}
-		told := v.desired != nil && v.record != nil && (v.desired.Generation > v.record.Generation || v.desired.Stop && v.desired.Generation == v.record.Generation)
+		told := v.desired != nil && v.record != nil && (v.desired.Generation > v.record.Generation ||
+			v.desired.Stop && v.desired.Generation == v.record.Generation)
 		stopping := v.record != nil && v.record.Stopping != nil && !v.record.Stopping.Restart
 		if told || stopping || v.absent >= looks {
 			return

@@ -10,8 +10,8 @@ import (
 	"berth.dev/berth/internal/cluster"
 )
 
-// report gathers what has to be told to the manager. It holds state, not events: a slow
-// connection sees the newest state of each kernel, never a growing queue.
+// report collects which kernels changed since the manager was last told. It holds no events: a slow connection gets the
+// newest state of each kernel, and the report cannot grow beyond the number of kernels.
 type report struct {
 	dirty    map[cluster.KernelID]bool
 	changed  chan struct{}
@@ -42,7 +42,7 @@ func (r *report) notify() {
 // Changed receives whenever TakeChanges has something new.
 func (k *Keeper) Changed() <-chan struct{} { return k.report.changed }
 
-// Pressing reports whether somebody waits for one of the changes: a kernel runs or has ended. Others are steps on the way.
+// Pressing reports whether one of the changes should be sent at once: a kernel began to run or ended. Other changes may wait.
 func (k *Keeper) Pressing() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -65,7 +65,7 @@ func (k *Keeper) TakeAll() []cluster.KernelObservation {
 		case n.obs.Phase != cluster.PhaseUnknown:
 			out = append(out, n.obs)
 		case n.desired != nil:
-			// Accepted and not begun: what is missing from a full report counts as lost.
+			// It was accepted and nothing is done yet. Left out of a full report it would count as lost.
 			o := cluster.KernelObservation{Kernel: id, Session: n.desired.Session, Generation: n.desired.Generation, Phase: cluster.PhasePreparing}
 			if n.desired.Stop {
 				o.Phase = cluster.PhaseTerminating
@@ -98,7 +98,7 @@ func (k *Keeper) TakeChanges(limit int) (kernels []cluster.KernelObservation, pr
 	return kernels, progress
 }
 
-// Retell marks a kernel as not told, after it could not be sent.
+// Retell marks kernels as changed again, because their state could not be sent.
 func (k *Keeper) Retell(ids ...cluster.KernelID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -138,7 +138,8 @@ func (n *kernel) publish(phase cluster.Phase) {
 	if phase == cluster.PhaseEnded {
 		o = *r.Final
 	}
-	if old.Generation == o.Generation && old.Phase == o.Phase && old.ContainerID == o.ContainerID && old.StartedAt.Equal(o.StartedAt) && old.Detail == o.Detail {
+	if old.Generation == o.Generation && old.Phase == o.Phase && old.ContainerID == o.ContainerID && old.StartedAt.Equal(o.StartedAt) &&
+		old.Detail == o.Detail {
 		return
 	}
 	n.obs = o
@@ -152,7 +153,7 @@ func (n *kernel) progress(p runtime.PullProgress) {
 	defer k.mu.Unlock()
 	if n.record != nil {
 		k.report.progress[n.id] = Progress{Kernel: n.id, Generation: n.record.Generation, PullProgress: p}
-		// Engines report many times a second and layer; the last word travels with the next phase.
+		// Engines report many times a second for every layer. The end of a pull is reported by the next phase.
 		if now := k.o.Clock.Now(); now.Sub(n.told) >= progressEvery {
 			n.told = now
 			k.report.notify()

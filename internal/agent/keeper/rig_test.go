@@ -3,7 +3,6 @@ package keeper_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"path/filepath"
 	"strings"
@@ -13,14 +12,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"berth.dev/berth/internal/agent/device"
+	"berth.dev/berth/internal/agent/device/devicetest"
+	hostfake "berth.dev/berth/internal/agent/host/fake"
 	"berth.dev/berth/internal/agent/keeper"
 	"berth.dev/berth/internal/agent/ledger"
-	"berth.dev/berth/internal/agent/mount"
-	"berth.dev/berth/internal/agent/runners"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/runtime/fake"
-	"berth.dev/berth/internal/agent/scratch"
-	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 )
@@ -39,9 +37,11 @@ type rig struct {
 	times  keeper.Times
 	before func(ctx context.Context, kernel cluster.KernelID, point string) error
 	cores  int
-	free   int64 // bytes of disk that must be free
-	wrap   func(runtime.Runtime) runtime.Runtime
-	mounts *mounts
+	// drivers are those of other devices than cores and memory; devices is what all of them found.
+	drivers []device.Driver
+	devices *device.Inventory
+	wrap    func(runtime.Runtime) runtime.Runtime
+	host    *hostfake.Host
 
 	ledger *ledger.Ledger
 	keeper *keeper.Keeper
@@ -58,25 +58,17 @@ type rig struct {
 func newRig(t testing.TB) *rig {
 	r := &rig{
 		t: t, dir: t.TempDir(), engine: fake.NewEngine(fake.Options{}), cores: 8, news: make(chan struct{}),
-		times:  keeper.Times{Sweep: 20 * time.Millisecond, Start: 5 * time.Second, Create: 3 * time.Second},
-		mounts: &mounts{attached: map[cluster.KernelID][]mount.Bind{}},
-		seen:   map[cluster.KernelID]cluster.KernelObservation{}, path: map[cluster.KernelID][]string{},
+		times: keeper.Times{Sweep: 20 * time.Millisecond, Start: 5 * time.Second, Create: 3 * time.Second},
+		seen:  map[cluster.KernelID]cluster.KernelObservation{}, path: map[cluster.KernelID][]string{},
 	}
 	t.Cleanup(r.engine.Close)
 	t.Cleanup(func() { r.kill() })
+	r.host = hostfake.New(filepath.Join(r.dir, "kernels"), r.engine.Runtime(scope, agent).DialRunner)
 	r.engine.AddImage(runtime.Image{References: []string{image}}, map[string][]byte{
 		"/etc/passwd": []byte("root:x:0:0:root:/root:/bin/bash\nnode:x:9001:9001::/home/node:/bin/sh\n"),
 		"/etc/group":  []byte("root:x:0:\nvideo:x:44:\n"),
 	})
 	return r
-}
-
-func (r *rig) devices() []alloc.Device {
-	var out []alloc.Device
-	for i := range r.cores {
-		out = append(out, alloc.Device{Slot: cluster.SlotCPU, ID: fmt.Sprint(i), NUMA: -1, Capacity: cluster.Whole(1), Healthy: true})
-	}
-	return append(out, alloc.Device{Slot: cluster.SlotMem, ID: "root", NUMA: -1, Capacity: cluster.Whole(64 << 30), Healthy: true})
 }
 
 // start begins a new agent on the old state.
@@ -85,23 +77,23 @@ func (r *rig) start() {
 	var err error
 	r.ledger, err = ledger.Open(filepath.Join(r.dir, "ledger.db"))
 	require.NoError(r.t, err)
-	root, err := scratch.Open(filepath.Join(r.dir, "kernels"), r.free)
+	devices, err := device.NewInventory(append(devicetest.Host(r.cores, 64<<30), r.drivers...)...)
 	require.NoError(r.t, err)
-	host := r.engine.Runtime(scope, agent)
-	var rt runtime.Runtime = host
+	_, err = devices.Refresh(r.t.Context())
+	require.NoError(r.t, err)
+	r.devices = devices
+	var rt runtime.Runtime = r.engine.Runtime(scope, agent)
 	if r.wrap != nil {
 		rt = r.wrap(rt)
 	}
-	pool := runners.New(host.DialRunner)
 	r.keeper, err = keeper.New(keeper.Options{
-		Agent: agent, Scope: scope, Runtime: rt, Ledger: r.ledger, Scratch: root, Mounts: r.mounts, Runners: pool,
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Clock: chassis.RealClock(),
-		RunnerPath: "/nonexistent/runner", LogDir: filepath.Join(r.dir, "logs"), UID: 9001, GID: 9001,
-		Devices: r.devices, Times: r.times, Before: r.before,
+		Agent: agent, Scope: scope, Runtime: rt, Ledger: r.ledger, Host: r.host, Devices: devices,
+		Log: slog.New(slog.DiscardHandler), Clock: chassis.RealClock(), LogDir: filepath.Join(r.dir, "logs"), UID: 9001, GID: 9001,
+		Times: r.times, Before: r.before,
 	})
 	require.NoError(r.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
-	r.stop = func() { cancel(); pool.Close() }
+	r.stop = cancel
 	k := r.keeper
 	r.group.Go(func() { _ = k.Run(ctx) })
 	r.group.Go(func() { // the manager's ear
@@ -191,7 +183,7 @@ func (r *rig) gone(id cluster.KernelID) {
 		_, known := r.keeper.Find(id)
 		dirs, _ := filepath.Glob(filepath.Join(r.dir, "kernels", string(id)))
 		logs, _ := filepath.Glob(filepath.Join(r.dir, "logs", string(id)+"*"))
-		return !known && len(dirs) == 0 && len(logs) == 0 && len(r.ledger.Records()) == 0 && r.engine.Count() == 0 && r.mounts.count() == 0
+		return !known && len(dirs) == 0 && len(logs) == 0 && len(r.ledger.Records()) == 0 && r.engine.Count() == 0 && r.host.Attached() == 0
 	})
 }
 
@@ -218,7 +210,9 @@ func batch(command string) func(*cluster.DesiredKernel) {
 }
 
 func stopped(i int) cluster.DesiredKernel {
-	return cluster.DesiredKernel{Kernel: kernelID(i), Session: "11111111-0000-4000-8000-000000000000", Generation: 1, Stop: true, StopReason: cluster.ReasonUserRequested}
+	return cluster.DesiredKernel{
+		Kernel: kernelID(i), Session: "11111111-0000-4000-8000-000000000000", Generation: 1, Stop: true, StopReason: cluster.ReasonUserRequested,
+	}
 }
 
 func (r *rig) phases(id cluster.KernelID) string {

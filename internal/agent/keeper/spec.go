@@ -8,41 +8,35 @@ import (
 	"strconv"
 	"strings"
 
+	"berth.dev/berth/internal/agent/device"
+	"berth.dev/berth/internal/agent/host"
 	"berth.dev/berth/internal/agent/ledger"
-	"berth.dev/berth/internal/agent/mount"
 	"berth.dev/berth/internal/agent/runtime"
-	"berth.dev/berth/internal/agent/scratch"
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/wire/run"
 )
 
-// Where the parts of a kernel's directory appear inside the container.
-const (
-	insidePrivate = "/.berth"
-	insideConfig  = "/home/config"
-)
-
-// build is everything that a kernel's creation needs, computed from its specification.
+// build is what is needed to create a kernel, computed from its specification. The mounts of its files are not in it: the
+// host returns them when it has written the content.
 type build struct {
-	content scratch.Content
+	content host.Content
 	spec    runtime.Spec
 }
 
 // input of the computation of a build.
 type buildInput struct {
-	identity   runtime.Identity
-	desired    *cluster.DesiredKernel
-	record     *ledger.Record
-	image      runtime.Image
-	passwd     []byte // of the image
-	group      []byte
-	uid, gid   int // of the agent's configuration
-	runnerPath string
-	layout     scratch.Layout
-	binds      []mount.Bind // of folders
-	logLevel   string
+	identity runtime.Identity
+	desired  *cluster.DesiredKernel
+	record   *ledger.Record
+	image    runtime.Image
+	passwd   []byte // of the image
+	group    []byte
+	uid, gid int // of the agent's configuration
+	grant    device.Grant
+	folders  []runtime.Mount
+	logLevel string
 }
 
 // newBuild is pure: the same specification always gives the same container.
@@ -53,28 +47,25 @@ func newBuild(in buildInput) (build, error) {
 	if err != nil {
 		return build{}, err
 	}
-	cores, err := coresOf(chosen)
-	if err != nil {
-		return build{}, err
-	}
+	cores := len(in.grant.CPUSet)
 	home, err := homeFiles(s)
 	if err != nil {
 		return build{}, err
 	}
-	env := environ(in, s, uid, gid, len(cores))
+	env := environ(in, s, uid, gid, cores)
 	shell := "/bin/sh"
 	for _, line := range strings.Split(string(in.passwd), "\n") {
-		// The image's own root shell tells which one it has.
+		// The shell of root in the image is one that the image has.
 		if f := strings.Split(line, ":"); len(f) == 7 && f[0] == "root" && f[6] != "" {
 			shell = f[6]
 		}
 	}
 	conf := run.Config{
-		Version: run.Version, Token: in.record.Token, KernelID: string(in.identity.Kernel), Dir: insidePrivate,
+		Version: run.Version, Token: in.record.Token, KernelID: string(in.identity.Kernel), Dir: host.PrivateDir,
 		SessionType: string(s.SessionType),
 		Runtime:     run.RuntimeConfig{Type: s.RuntimeType, Path: s.RuntimePath},
-		User:        run.User{UID: uid, GID: gid, Groups: s.ExtraGIDs, Name: scratch.UserName, Home: scratch.Home, Shell: shell},
-		WorkDir:     scratch.Home, Env: env, Cores: len(cores), Bootstrap: s.BootstrapScript, LogLevel: in.logLevel,
+		User:        run.User{UID: uid, GID: gid, Groups: s.ExtraGIDs, Name: host.UserName, Home: host.Home, Shell: shell},
+		WorkDir:     host.Home, Env: env, Cores: cores, Bootstrap: s.BootstrapScript, LogLevel: in.logLevel,
 		Apps: appsOf(s), AuthorizedKeys: keysOf(s),
 	}
 	if s.SessionType == cluster.Batch {
@@ -83,33 +74,25 @@ func newBuild(in buildInput) (build, error) {
 	if err := conf.WithDefaults().Validate(); err != nil {
 		return build{}, fault.Invalidf("the session's specification cannot be run").WithCause(err)
 	}
-	mem := chosen.Totals()[cluster.SlotMem].Units()
-	folders, points := bindsOf(in.binds)
+	folders, points := placesOf(in.folders)
 	return build{
-		content: scratch.Content{
+		content: host.Content{
 			UID: uid, GID: gid, Generation: in.identity.Generation, Work: home, Points: points,
-			Config: []scratch.File{
+			Config: []host.File{
 				{Path: "environ.txt", Mode: 0o644, Data: environText(env)},
-				{Path: "resource.txt", Mode: 0o644, Data: resourceText(in.layout, s, chosen, "")},
+				{Path: "resource.txt", Mode: 0o644, Data: resourceText(s, chosen, "")},
 				{Path: "dotfiles.json", Mode: 0o644, Data: dotfilesJSON(s.Dotfiles)},
 			},
-			Passwd: scratch.Passwd(in.passwd, uid, gid, shell),
-			Group:  scratch.Group(in.group, gid, s.ExtraGIDs),
+			Passwd: host.Passwd(in.passwd, uid, gid, shell),
+			Group:  host.Group(in.group, gid, s.ExtraGIDs),
 			Runner: conf,
 		},
 		spec: runtime.Spec{
 			Identity: in.identity, Image: s.Image, Hostname: s.Hostname, ExtraHosts: s.Hosts,
-			Entry:      []string{insidePrivate + "/" + scratch.RunnerName, insidePrivate + "/" + scratch.ConfigName},
-			WorkingDir: "/",
-			Mounts: append([]runtime.Mount{
-				{Source: in.layout.Private, Target: insidePrivate},
-				{Source: in.runnerPath, Target: insidePrivate + "/" + scratch.RunnerName, ReadOnly: true},
-				{Source: in.layout.Work, Target: scratch.Home},
-				{Source: in.layout.Config, Target: insideConfig, ReadOnly: true},
-				{Source: in.layout.Passwd, Target: "/etc/passwd", ReadOnly: true},
-				{Source: in.layout.Group, Target: "/etc/group", ReadOnly: true},
-			}, folders...),
-			CPUSet: cores, MemoryMax: mem, ShmSize: s.ShmBytes,
+			Entry: host.Entry(), Env: variablesOf(in.grant.Env), WorkingDir: "/",
+			Mounts:  append(folders, in.grant.Mounts...),
+			Devices: in.grant.Nodes, CDI: in.grant.CDI,
+			CPUSet: in.grant.CPUSet, MemoryMax: in.grant.Memory, ShmSize: s.ShmBytes,
 			Ulimits: []runtime.Ulimit{
 				{Name: "nofile", Soft: 1048576, Hard: 1048576},
 				{Name: "memlock", Soft: -1, Hard: -1},
@@ -117,6 +100,16 @@ func newBuild(in buildInput) (build, error) {
 			StopSignal: "SIGTERM",
 		},
 	}, nil
+}
+
+// variablesOf renders the variables of devices for the container. Engines' hooks that inject devices read them from there, and
+// they replace the values that the image sets.
+func variablesOf(env map[string]string) []string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		out = append(out, name+"="+env[name])
+	}
+	return out
 }
 
 // appsOf are the apps that the image declares and the ports that the session wants open, each an app named like its number.
@@ -131,8 +124,8 @@ func appsOf(s *cluster.KernelSpec) []run.AppPort {
 	return out
 }
 
-// keysOf are the keys of the session's owner. The manager sends them as the file that begins the home, too; told apart from it they
-// count even where a folder is mounted over ~/.ssh, or the file was spoiled.
+// keysOf are the SSH keys of the session's owner. They are also in the home, as .ssh/authorized_keys. The runner gets them
+// separately, so that they work even where a folder is mounted over ~/.ssh or the user has damaged that file.
 func keysOf(s *cluster.KernelSpec) []string {
 	var out []string
 	for _, d := range s.Dotfiles {
@@ -154,11 +147,11 @@ func userOf(s *cluster.KernelSpec, uid, gid int) (int, int) {
 	return uid, gid
 }
 
-// bindsOf are the mounts of folders, outer ones first, and their mount points below the home.
-func bindsOf(binds []mount.Bind) (mounts []runtime.Mount, points []string) {
-	for _, b := range binds {
-		mounts = append(mounts, runtime.Mount{Source: b.Source, Target: b.Target, ReadOnly: b.ReadOnly})
-		if p, ok := strings.CutPrefix(b.Target, scratch.Home+"/"); ok {
+// placesOf puts the mounts of folders in order, outer ones first, and names their mount points below the home.
+func placesOf(folders []runtime.Mount) (mounts []runtime.Mount, points []string) {
+	mounts = slices.Clone(folders)
+	for _, m := range mounts {
+		if p, ok := strings.CutPrefix(m.Target, host.Home+"/"); ok {
 			points = append(points, p)
 		}
 	}
@@ -167,21 +160,8 @@ func bindsOf(binds []mount.Bind) (mounts []runtime.Mount, points []string) {
 	return mounts, points
 }
 
-// coresOf lists the host's core numbers of an allocation in order.
-func coresOf(a alloc.Allocation) ([]int, error) {
-	var out []int
-	for id := range a[cluster.SlotCPU] {
-		n, err := strconv.Atoi(id)
-		if err != nil {
-			return nil, fmt.Errorf("core %q is not a number", id)
-		}
-		out = append(out, n)
-	}
-	slices.Sort(out)
-	return out, nil
-}
-
-// environ is the environment of the session's commands: what the manager gives, and what only the agent knows.
+// environ is the environment of the session's commands: what the manager gives, and what only the agent knows. Variables of
+// devices replace whatever anybody else set, because they are the limit of what the session got.
 func environ(in buildInput, s *cluster.KernelSpec, uid, gid, cores int) map[string]string {
 	env := map[string]string{}
 	set := func(k, v string) {
@@ -223,6 +203,7 @@ func environ(in buildInput, s *cluster.KernelSpec, uid, gid, cores int) map[stri
 			set(name, strconv.Itoa(cores))
 		}
 	}
+	maps.Copy(env, in.grant.Env)
 	return env
 }
 
@@ -238,7 +219,7 @@ func environText(env map[string]string) []byte {
 }
 
 // resourceText renders resource.txt, which hooks inside the container read.
-func resourceText(l scratch.Layout, s *cluster.KernelSpec, a alloc.Allocation, container string) []byte {
+func resourceText(s *cluster.KernelSpec, a alloc.Allocation, container string) []byte {
 	var b strings.Builder
 	slots, _ := json.Marshal(s.Slots.Wire()) // a map of strings always encodes
 	fmt.Fprintf(&b, "SCRATCH_SIZE=0m\nMOUNTS=\nSLOTS=%s\nUNIFIED_DEVICES=[]\n", slots)
@@ -272,20 +253,20 @@ alias ls='ls --color=auto' ll='ls -l'
 
 // homeFiles are the files that a home begins with. The owner's dotfiles replace older
 // ones, everything else is written only when absent.
-func homeFiles(s *cluster.KernelSpec) ([]scratch.File, error) {
-	files := []scratch.File{
+func homeFiles(s *cluster.KernelSpec) ([]host.File, error) {
+	files := []host.File{
 		{Path: ".bashrc", Mode: 0o644, Data: []byte(bashrc)},
 		{Path: ".bash_profile", Mode: 0o644, Data: []byte("[ -f ~/.bashrc ] && . ~/.bashrc\n")},
 	}
 	for _, d := range s.Dotfiles {
-		f, err := scratch.Dotfile(d)
+		f, err := host.Dotfile(d)
 		if err != nil {
 			return nil, err
 		}
 		files = append(files, f)
 	}
 	if s.BootstrapScript != "" {
-		files = append(files, scratch.File{Path: "bootstrap.sh", Mode: 0o755, Data: []byte(s.BootstrapScript), Replace: true})
+		files = append(files, host.File{Path: "bootstrap.sh", Mode: 0o755, Data: []byte(s.BootstrapScript), Replace: true})
 	}
 	return files, nil
 }

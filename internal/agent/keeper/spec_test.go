@@ -22,5 +22,6 @@ func TestTheRunnerIsToldTheApps(t *testing.T) {
 func TestTheRunnerIsToldTheOwnersKeys(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, keysOf(&cluster.KernelSpec{Dotfiles: []cluster.Dotfile{{Path: ".bashrc", Data: "x"}}}))
-	require.Equal(t, []string{"ssh-ed25519 AAAA me", "ssh-rsa BBBB"}, keysOf(&cluster.KernelSpec{Dotfiles: []cluster.Dotfile{{Path: ".ssh/authorized_keys", Data: "ssh-ed25519 AAAA me\r\n\nssh-rsa BBBB\n"}}}))
+	require.Equal(t, []string{"ssh-ed25519 AAAA me", "ssh-rsa BBBB"},
+		keysOf(&cluster.KernelSpec{Dotfiles: []cluster.Dotfile{{Path: ".ssh/authorized_keys", Data: "ssh-ed25519 AAAA me\r\n\nssh-rsa BBBB\n"}}}))
 }

@@ -9,10 +9,10 @@ import (
 	"os"
 	"time"
 
+	"berth.dev/berth/internal/agent/device"
+	"berth.dev/berth/internal/agent/host"
 	"berth.dev/berth/internal/agent/ledger"
-	"berth.dev/berth/internal/agent/mount"
 	"berth.dev/berth/internal/agent/runtime"
-	"berth.dev/berth/internal/agent/scratch"
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
@@ -73,7 +73,7 @@ func (n *kernel) adopt(v view) error {
 		// Whether its runner ever answered is unknown; a running container is taken as it is.
 		Running: c.Phase == runtime.PhaseRunning, StartedAt: c.StartedAt,
 	}
-	if conf, err := n.k.o.Scratch.Runner(n.id); err == nil {
+	if conf, err := n.k.o.Host.Runner(n.id); err == nil {
 		r.Token, r.Batch = conf.Token, conf.Batch != nil
 	}
 	a, err := alloc.Parse(r.Allocation)
@@ -116,7 +116,7 @@ func (n *kernel) reserve(ctx context.Context, v view) error {
 	if err != nil {
 		return fault.Invalidf("the manager's choice of devices cannot be read").WithCause(err)
 	}
-	devices := k.o.Devices()
+	devices := k.o.Devices.Allocatable()
 	k.mu.Lock()
 	used := k.used(n)
 	if d.Spec.Allocation != "" {
@@ -133,7 +133,8 @@ func (n *kernel) reserve(ctx context.Context, v view) error {
 	}
 	r := &ledger.Record{
 		Kernel: n.id, Session: d.Session, Generation: d.Generation, Image: d.Spec.Image,
-		Batch: d.Spec.SessionType == cluster.Batch, Allocation: chosen.Text(), Token: newToken(), Rows: rows(n.id, d.Generation, len(d.Spec.Mounts)),
+		Batch: d.Spec.SessionType == cluster.Batch, Allocation: chosen.Text(), Token: newToken(),
+		Rows: rows(n.id, d.Generation, len(d.Spec.Mounts)),
 	}
 	if err := k.o.Ledger.Put(r); err != nil {
 		return err
@@ -145,8 +146,8 @@ func (n *kernel) reserve(ctx context.Context, v view) error {
 	return nil
 }
 
-// mount attaches the folders and goes on to the image. A volume that does not answer makes the kernel wait without a
-// seat, so that others are created.
+// mount attaches the folders and goes on to the image. Attaching may wait for a volume; it holds no place among the kernels
+// being created, so that others are created meanwhile.
 func (n *kernel) mount(ctx context.Context, v view) error {
 	if len(v.desired.Spec.Mounts) > 0 {
 		n.giveSeat()
@@ -158,32 +159,29 @@ func (n *kernel) mount(ctx context.Context, v view) error {
 	return n.findImage(ctx, v)
 }
 
-// attach makes the binds of the present generation. They are needed until the container runs.
+// attach makes the mounts of the present generation's folders. They are needed until the container runs.
 func (n *kernel) attach(ctx context.Context, v view) error {
 	k, s := n.k, v.desired.Spec
 	if len(s.Mounts) == 0 || n.mounted == v.record.Generation {
 		return nil
-	}
-	if k.o.Mounts == nil {
-		return fault.Invalidf("this agent mounts no folders")
 	}
 	uid, gid := userOf(s, k.o.UID, k.o.GID)
 	n.show(cluster.PhasePreparing)
 	if err := k.o.Before(ctx, n.id, "mounts:before"); err != nil {
 		return err
 	}
-	binds, err := k.o.Mounts.Prepare(ctx, n.id, uid, gid, s.Mounts)
+	folders, err := k.o.Host.Attach(ctx, n.id, host.Owner{UID: uid, GID: gid}, s.Mounts)
 	if err != nil {
 		return err
 	}
 	if err := k.o.Before(ctx, n.id, "mounts:after"); err != nil {
 		return err
 	}
-	n.binds, n.mounted = binds, v.record.Generation
+	n.folders, n.mounted = folders, v.record.Generation
 	return nil
 }
 
-// findImage runs without a seat while it pulls: pulls share the network, not the engine's creation.
+// findImage holds no place among the kernels being created while it pulls, because a pull may take long.
 func (n *kernel) findImage(ctx context.Context, v view) error {
 	pulled := false
 	img, err := n.k.images.need(ctx, v.desired.Spec, func() {
@@ -212,6 +210,10 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 	if err := n.attach(ctx, v); err != nil {
 		return err
 	}
+	grant, err := n.grantOf(v)
+	if err != nil {
+		return err
+	}
 	base, err := k.images.files(ctx, n.image, v.desired.Spec.Image)
 	if err != nil {
 		return err
@@ -220,7 +222,7 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 		identity: runtime.Identity{Cluster: k.o.Scope, Agent: k.o.Agent, Kernel: n.id, Session: v.record.Session,
 			Generation: v.record.Generation, Allocation: v.record.Allocation, Schema: 1},
 		desired: v.desired, record: v.record, image: n.image, passwd: base.passwd, group: base.group,
-		uid: k.o.UID, gid: k.o.GID, runnerPath: k.o.RunnerPath, layout: k.o.Scratch.Layout(n.id), binds: n.bindsOf(v), logLevel: k.o.LogLevel,
+		uid: k.o.UID, gid: k.o.GID, grant: grant, folders: n.foldersOf(v), logLevel: k.o.LogLevel,
 	})
 	if err != nil {
 		return err
@@ -228,9 +230,11 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 	if err := k.o.Before(ctx, n.id, "scratch:before"); err != nil {
 		return err
 	}
-	if _, err := k.o.Scratch.Prepare(n.id, b.content); err != nil {
+	files, err := k.o.Host.Prepare(n.id, b.content)
+	if err != nil {
 		return err
 	}
+	b.spec.Mounts = append(files, b.spec.Mounts...)
 	if err := k.o.Before(ctx, n.id, "scratch:after"); err != nil {
 		return err
 	}
@@ -242,12 +246,24 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 	return n.ensure(ctx, v, b.spec)
 }
 
-// bindsOf are what attach made for the specification at hand.
-func (n *kernel) bindsOf(v view) []mount.Bind {
+// foldersOf are what attach made for the specification at hand.
+func (n *kernel) foldersOf(v view) []runtime.Mount {
 	if len(v.desired.Spec.Mounts) == 0 {
 		return nil
 	}
-	return n.binds
+	return n.folders
+}
+
+// grantOf returns what the container needs to use its reserved devices. It is a Conflict if one of them broke meanwhile.
+func (n *kernel) grantOf(v view) (device.Grant, error) {
+	chosen, err := alloc.Parse(v.record.Allocation)
+	if err != nil {
+		return device.Grant{}, err
+	}
+	if err := n.k.o.Devices.Usable(chosen); err != nil {
+		return device.Grant{}, err
+	}
+	return n.k.o.Devices.Grant(chosen)
 }
 
 // create starts a container that was left half-made: it needs no new directory.
@@ -267,7 +283,7 @@ func (n *kernel) ensure(ctx context.Context, v view, spec runtime.Spec) error {
 	k := n.k
 	ctx, cancel := context.WithTimeout(ctx, k.times.Create)
 	defer cancel()
-	// What is told from here on may be newer than the answer: a short job ends before it arrives.
+	// A hint that arrives from here on may be newer than the engine's answer: a short job may end before the answer arrives.
 	k.mu.Lock()
 	n.stale = false
 	k.mu.Unlock()
@@ -280,17 +296,16 @@ func (n *kernel) ensure(ctx context.Context, v view, spec runtime.Spec) error {
 	n.publish(cluster.PhaseCreating)
 	k.mu.Unlock()
 	if o.Phase != runtime.PhaseCreated && n.mounted != 0 {
-		// The container has its own mounts by now. Those of the host would only be in the way of whoever
-		// deletes the agent's state, and lead into folders.
+		// The container has mounts of its own by now. Mounts left on the host would expose folders to whoever deletes the
+		// agent's state directory.
 		n.mounted = 0
-		if err := k.o.Mounts.Release(n.id); err != nil {
+		if err := k.o.Host.Detach(n.id); err != nil {
 			k.o.Log.Warn("the mounts of a running kernel stay until its end", "kernel", n.id, "err", err)
 		}
 	}
 	// Containers learn their own id from this file; nothing depends on it.
 	if a, err := alloc.Parse(spec.Identity.Allocation); err == nil {
-		_ = k.o.Scratch.AddConfig(n.id, scratch.File{Path: "resource.txt", Mode: 0o644,
-			Data: resourceText(k.o.Scratch.Layout(n.id), v.desired.Spec, a, o.ID)})
+		_ = k.o.Host.AddConfig(n.id, host.File{Path: "resource.txt", Mode: 0o644, Data: resourceText(v.desired.Spec, a, o.ID)})
 	}
 	return nil
 }
@@ -304,7 +319,7 @@ func (n *kernel) await(ctx context.Context) error {
 	var last error
 	for {
 		callCtx, cancel := context.WithTimeout(ctx, 5*time.Second)
-		_, err := k.o.Runners.Hello(callCtx, n.id, n.record.Generation, n.record.Token)
+		_, err := k.o.Host.Hello(callCtx, n.id, n.record.Generation, n.record.Token)
 		cancel()
 		if err == nil {
 			break
@@ -351,7 +366,7 @@ func (n *kernel) await(ctx context.Context) error {
 	if c := n.container; c != nil && !c.StartedAt.IsZero() {
 		now = c.StartedAt
 	}
-	// Told before it is recorded: after a crash between the two it is merely told again.
+	// It is reported before it is recorded. After a crash between the two it is reported again, which changes nothing.
 	r := n.record.Clone()
 	r.Running, r.StartedAt = true, now
 	k.mu.Lock()
@@ -364,7 +379,7 @@ func (n *kernel) await(ctx context.Context) error {
 	return k.o.Ledger.Put(r)
 }
 
-// stop ends the container: politely at first, by force when it comes back.
+// stop ends the container: with a grace in the first attempt, by force in later ones.
 func (n *kernel) stop(ctx context.Context, v view) error {
 	k := n.k
 	restart := v.wish() == replace
@@ -388,7 +403,7 @@ func (n *kernel) stop(ctx context.Context, v view) error {
 		grace = 0
 	}
 	if n.attempts >= 3 && !restart {
-		// It does not listen. What is known of it is recorded, then it is removed by force.
+		// It does not stop. Its end is recorded with what is known, and then the container is removed by force.
 		return n.collect(ctx, v)
 	}
 	callCtx, cancel := context.WithTimeout(ctx, grace+20*time.Second)
@@ -417,7 +432,7 @@ func (n *kernel) collect(ctx context.Context, v view) error {
 	e.oom = n.oom
 	k.mu.Unlock()
 	if n.record.Batch {
-		res, err := k.o.Scratch.Result(n.id)
+		res, err := k.o.Host.Result(n.id)
 		if err != nil {
 			k.o.Log.Warn("the result of a batch job cannot be read", "kernel", n.id, "err", err)
 		}
@@ -441,8 +456,8 @@ func (n *kernel) collect(ctx context.Context, v view) error {
 // maxLog bounds the log that is kept of an ended kernel.
 const maxLog = 1 << 20
 
-// saveLog keeps the end of the container's output. A log that cannot be read keeps no
-// kernel from ending; one that was not read because ctx ended is the caller's to read again.
+// saveLog keeps the end of the container's output. A log that cannot be read does not keep the kernel from ending. When ctx
+// has ended, the caller must read the log again later.
 func (n *kernel) saveLog(ctx context.Context) {
 	k := n.k
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -495,7 +510,7 @@ func (t *tailBuffer) Write(p []byte) (int, error) {
 
 func (t *tailBuffer) bytes() []byte { return t.b[max(0, len(t.b)-t.max):] }
 
-// bury answers for a kernel that is to be stopped and was never here.
+// bury records the end of a kernel that is to be stopped and never existed here, so that the manager gets an answer.
 func (n *kernel) bury(v view) error {
 	k, d := n.k, v.desired
 	now := k.o.Clock.Now()
@@ -525,7 +540,7 @@ func (n *kernel) remove(ctx context.Context, v view) error {
 	if err := k.o.Runtime.Remove(callCtx, n.id); err != nil && !fault.Is(err, fault.NotFound) {
 		return fmt.Errorf("remove the container: %w", err)
 	}
-	k.o.Runners.Forget(n.id, v.record.Generation)
+	k.o.Host.Forget(n.id, v.record.Generation)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	n.container = nil
@@ -536,7 +551,7 @@ func (n *kernel) remove(ctx context.Context, v view) error {
 
 func (n *kernel) release(v view) error {
 	k := n.k
-	if err := k.putAway(n.id); err != nil {
+	if err := k.o.Host.Release(n.id); err != nil {
 		return err
 	}
 	n.mounted = 0

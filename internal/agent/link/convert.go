@@ -30,11 +30,7 @@ func desiredOf(p *node.DesiredKernel) (cluster.DesiredKernel, error) {
 	}
 	slots := cluster.Slots{}
 	for name, text := range s.GetSlots() {
-		kind := cluster.SlotCount
-		if cluster.SlotName(name) == cluster.SlotMem {
-			kind = cluster.SlotBytes
-		}
-		a, err := cluster.ParseAmount(kind, text)
+		a, err := cluster.ParseAmount(cluster.SlotCount, text) // plain decimals, whatever the slot counts
 		if err != nil {
 			return d, fmt.Errorf("kernel %s: slot %s: %w", id, name, err)
 		}
@@ -47,7 +43,8 @@ func desiredOf(p *node.DesiredKernel) (cluster.DesiredKernel, error) {
 		RegistryAuth: s.GetRegistryAuth(), AutoPull: s.GetAutoPull(), Hostname: s.GetHostname(), Hosts: s.GetHosts(), Env: s.GetEnv(),
 		Slots: slots, Allocation: s.GetAllocation(), ShmBytes: s.GetShmBytes(), UID: int(s.GetUid()), GID: int(s.GetGid()),
 		SessionName: s.GetSessionName(), SessionType: cluster.SessionType(s.GetSessionType()), RuntimeType: s.GetRuntimeType(),
-		RuntimePath: s.GetRuntimePath(), StartupCommand: s.GetStartupCommand(), BatchTimeout: time.Duration(s.GetBatchTimeoutMs()) * time.Millisecond,
+		RuntimePath: s.GetRuntimePath(), StartupCommand: s.GetStartupCommand(),
+		BatchTimeout:    time.Duration(s.GetBatchTimeoutMs()) * time.Millisecond,
 		BootstrapScript: s.GetBootstrapScript(), ServicePorts: s.GetServicePorts(), ClusterRole: s.GetClusterRole(),
 		ClusterIdx: int(s.GetClusterIdx()), LocalRank: int(s.GetLocalRank()),
 	}
@@ -89,6 +86,14 @@ func observedOf(o cluster.KernelObservation, logTail string) *node.ObservedKerne
 // encoded would end the control stream.
 func text(s string) string { return strings.ToValidUTF8(s, "\ufffd") }
 
+func texts(list []string) []string {
+	var out []string
+	for _, s := range list {
+		out = append(out, text(s))
+	}
+	return out
+}
+
 func unixMS(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -112,14 +117,15 @@ func metricsOf(s meter.Sample) *node.Up {
 func factsOf(f Facts) *node.Up {
 	p := &node.Facts{
 		Architecture: f.Architecture, Hostname: f.Hostname, Slots: f.Capacity.Wire(), SlotKinds: map[string]string{},
-		Engine: f.Engine, EngineOk: f.EngineOK, EngineError: text(f.EngineError), Warnings: f.Warnings, Revision: f.Revision,
+		Engine: f.Engine, EngineOk: f.EngineOK, EngineError: text(f.EngineError), Warnings: texts(f.Warnings), Revision: f.Revision,
 		HungVolumes: f.HungVolumes, DataAddress: f.DataAddress, DataSocket: f.DataSocket,
 	}
 	for name, kind := range f.SlotKinds {
 		p.SlotKinds[string(name)] = string(kind)
 	}
 	for _, d := range f.Devices {
-		q := &node.Device{Slot: string(d.Slot), Id: d.ID, Numa: int32(d.NUMA), Pci: d.PCI, Capacity: int64(d.Capacity), Healthy: d.Healthy}
+		q := &node.Device{Slot: string(d.Slot), Id: d.ID, Model: text(d.Model), Numa: int32(d.NUMA), Pci: d.PCI,
+			Capacity: int64(d.Capacity), Healthy: d.Healthy}
 		for id, distance := range d.Links {
 			if q.Links == nil {
 				q.Links = map[string]int32{}
@@ -129,7 +135,9 @@ func factsOf(f Facts) *node.Up {
 		p.Devices = append(p.Devices, q)
 	}
 	for _, i := range f.Images {
-		p.Images = append(p.Images, &node.Image{Reference: i.Reference, Digest: i.Digest, Architecture: i.Architecture, SizeBytes: i.SizeBytes, Labels: i.Labels})
+		p.Images = append(p.Images, &node.Image{
+			Reference: i.Reference, Digest: i.Digest, Architecture: i.Architecture, SizeBytes: i.SizeBytes, Labels: i.Labels,
+		})
 	}
 	return &node.Up{Kind: &node.Up_Facts{Facts: p}}
 }

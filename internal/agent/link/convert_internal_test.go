@@ -12,17 +12,20 @@ import (
 
 func TestMountsAreRead(t *testing.T) {
 	t.Parallel()
-	raw, err := proto.Marshal(&node.DesiredKernel{KernelId: "0b5e4a3c-0000-4000-8000-000000000001", Generation: 1, Spec: &node.KernelSpec{Image: "img", Mounts: []*node.Mount{{
-		FolderId: "0b5e4a3c-0000-4000-8000-000000000002", Name: "data", Host: "local:volume1", Scope: "user:0b5e4a3c-0000-4000-8000-000000000003",
-		UsageMode: "general", Permission: "rw", Subpath: ".", Target: "/home/work/data", VolumePath: "/srv/v", OwnerUid: 9001, OwnerGid: 9002}}}})
+	raw, err := proto.Marshal(&node.DesiredKernel{KernelId: "0b5e4a3c-0000-4000-8000-000000000001", Generation: 1,
+		Spec: &node.KernelSpec{Image: "img", Mounts: []*node.Mount{{
+			FolderId: "0b5e4a3c-0000-4000-8000-000000000002", Name: "data", Host: "local:volume1",
+			Scope:     "user:0b5e4a3c-0000-4000-8000-000000000003",
+			UsageMode: "general", Permission: "rw", Subpath: ".", Target: "/home/work/data", VolumePath: "/srv/v",
+			OwnerUid: 9001, OwnerGid: 9002}}}})
 	require.NoError(t, err)
 	var p node.DesiredKernel
 	require.NoError(t, proto.Unmarshal(raw, &p))
 	d, err := desiredOf(&p)
 	require.NoError(t, err)
 	require.Equal(t, []cluster.FolderMount{{
-		Folder: "0b5e4a3c-0000-4000-8000-000000000002", Name: "data", Host: "local:volume1", Scope: "user:0b5e4a3c-0000-4000-8000-000000000003", Usage: "general",
-		Perm: cluster.ReadWrite, Subpath: ".", Target: "/home/work/data", VolumePath: "/srv/v", OwnerUID: 9001, OwnerGID: 9002,
+		Folder: "0b5e4a3c-0000-4000-8000-000000000002", Name: "data", Host: "local:volume1", Scope: "user:0b5e4a3c-0000-4000-8000-000000000003",
+		Usage: "general", Perm: cluster.ReadWrite, Subpath: ".", Target: "/home/work/data", VolumePath: "/srv/v", OwnerUID: 9001, OwnerGID: 9002,
 	}}, d.Spec.Mounts)
 }
 

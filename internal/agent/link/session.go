@@ -236,7 +236,8 @@ func (s *session) receive(ctx context.Context) error {
 
 func (s *session) desired(d *node.Desired) error {
 	if d.GetEpoch() < s.l.o.Ledger.Epoch() {
-		return fault.Conflictf("a desired state of epoch %d came, epoch %d was seen before", d.GetEpoch(), s.l.o.Ledger.Epoch()).WithReason("stale-epoch")
+		return fault.Conflictf("a desired state of epoch %d came, epoch %d was seen before", d.GetEpoch(), s.l.o.Ledger.Epoch()).
+			WithReason("stale-epoch")
 	}
 	if err := s.l.o.Ledger.SetEpoch(d.GetEpoch()); err != nil {
 		return err

@@ -1,16 +1,18 @@
-// Package meter samples the use of the host and of its kernels. A counter that cannot be read is
-// left out: unknown is never zero. One stuck kernel costs its own second, not the others'.
+// Package meter samples the use of the host and of its kernels: what the device drivers measure, and the counters of the
+// containers. A counter that cannot be read is left out: unknown is never zero. One stuck kernel costs its own second, not
+// the others'.
 package meter
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
-	"berth.dev/berth/internal/agent/device/cpu"
-	"berth.dev/berth/internal/agent/device/mem"
+	"berth.dev/berth/internal/agent/device"
 	"berth.dev/berth/internal/agent/keeper"
 	"berth.dev/berth/internal/agent/runtime"
+	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/wire/node"
@@ -23,24 +25,39 @@ type Sample struct {
 	Kernels map[cluster.KernelID]map[string]float64
 }
 
+// Devices measures devices for the kernels that hold them; *device.Inventory satisfies it.
+type Devices interface {
+	Sample(ctx context.Context, held map[cluster.KernelID]alloc.Allocation) device.Usage
+}
+
 // Meter takes samples at an interval and keeps the newest.
 type Meter struct {
 	Runtime  runtime.Runtime
+	Devices  Devices
 	Running  func() []keeper.Kernel
 	Clock    chassis.Clock
 	Interval time.Duration
 
-	cpu cpu.Sampler
-
 	mu     sync.Mutex
 	newest *Sample
 	last   map[cluster.KernelID]reading
+	host   reading // of the host's cores; Run's own
 	ready  chan struct{}
 }
 
+// reading is a total of milliseconds of cores at one time.
 type reading struct {
-	at  time.Time
-	cpu int64
+	at     time.Time
+	usedMS float64
+}
+
+// percent is the use of cores between two readings, 100 for each that was busy; ok is false when there is no telling.
+func percent(from, to reading) (float64, bool) {
+	passed := float64(to.at.Sub(from.at)) / float64(time.Millisecond)
+	if from.at.IsZero() || passed <= 0 || to.usedMS < from.usedMS {
+		return 0, false
+	}
+	return (to.usedMS - from.usedMS) / passed * 100, true
 }
 
 const (
@@ -49,8 +66,8 @@ const (
 )
 
 // New returns a meter; Run makes it sample.
-func New(rt runtime.Runtime, running func() []keeper.Kernel, clock chassis.Clock, interval time.Duration) *Meter {
-	return &Meter{Runtime: rt, Running: running, Clock: clock, Interval: interval,
+func New(rt runtime.Runtime, devices Devices, running func() []keeper.Kernel, clock chassis.Clock, interval time.Duration) *Meter {
+	return &Meter{Runtime: rt, Devices: devices, Running: running, Clock: clock, Interval: interval,
 		last: map[cluster.KernelID]reading{}, ready: make(chan struct{}, 1)}
 }
 
@@ -72,7 +89,7 @@ func (m *Meter) Take() (s Sample, ok bool) {
 func (m *Meter) Run(ctx context.Context) error {
 	tick := m.Clock.NewTicker(m.Interval)
 	defer tick.Stop()
-	m.cpu.Sample()
+	m.node(m.Clock.Now(), m.Devices.Sample(ctx, nil).Node) // the first tick has something to compare with
 	for {
 		select {
 		case <-ctx.Done():
@@ -90,15 +107,29 @@ func (m *Meter) Run(ctx context.Context) error {
 	}
 }
 
+// node adds the rate of use to what was measured of the host.
+func (m *Meter) node(at time.Time, values map[string]float64) map[string]float64 {
+	used, ok := values[node.MetricCPUUsed]
+	if !ok {
+		return values
+	}
+	now := reading{at, used}
+	if rate, ok := percent(m.host, now); ok {
+		values[node.MetricCPUUtil] = rate
+	}
+	m.host = now
+	return values
+}
+
 func (m *Meter) sample(ctx context.Context) Sample {
-	s := Sample{At: m.Clock.Now(), Node: map[string]float64{}, Kernels: map[cluster.KernelID]map[string]float64{}}
-	if percent, used, ok := m.cpu.Sample(); ok {
-		s.Node[node.MetricCPUUtil], s.Node[node.MetricCPUUsed] = percent, used
-	}
-	if used, total, ok := mem.Sample(); ok {
-		s.Node[node.MetricMem], s.Node[node.MetricMemCap] = used, total
-	}
+	s := Sample{At: m.Clock.Now(), Kernels: map[cluster.KernelID]map[string]float64{}}
 	running := m.Running()
+	held := map[cluster.KernelID]alloc.Allocation{}
+	for _, k := range running {
+		held[k.ID] = k.Allocation
+	}
+	usage := m.Devices.Sample(ctx, held)
+	s.Node = m.node(s.At, usage.Node)
 	jobs := make(chan keeper.Kernel)
 	var mu sync.Mutex
 	var group sync.WaitGroup
@@ -106,6 +137,7 @@ func (m *Meter) sample(ctx context.Context) Sample {
 		group.Go(func() {
 			for k := range jobs {
 				if v, err := m.values(ctx, k); err == nil {
+					maps.Copy(v, usage.Kernels[k.ID])
 					mu.Lock()
 					s.Kernels[k.ID] = v
 					mu.Unlock()
@@ -140,7 +172,9 @@ func (m *Meter) Stats(ctx context.Context, k keeper.Kernel) (node.KernelStats, e
 	if err != nil {
 		return node.KernelStats{}, err
 	}
-	return node.KernelStats{AtUnixMS: m.Clock.Now().UnixMilli(), Values: counters(st, k)}, nil
+	values := counters(st)
+	maps.Copy(values, m.Devices.Sample(ctx, map[cluster.KernelID]alloc.Allocation{k.ID: k.Allocation}).Kernels[k.ID])
+	return node.KernelStats{AtUnixMS: m.Clock.Now().UnixMilli(), Values: values}, nil
 }
 
 func (m *Meter) values(ctx context.Context, k keeper.Kernel) (map[string]float64, error) {
@@ -150,24 +184,24 @@ func (m *Meter) values(ctx context.Context, k keeper.Kernel) (map[string]float64
 	if err != nil {
 		return nil, err
 	}
-	v := counters(st, k)
-	if st.CPUUsedNs != nil {
-		at := st.At
-		if at.IsZero() {
-			at = m.Clock.Now()
+	v := counters(st)
+	if used, ok := v[node.MetricCPUUsed]; ok {
+		now := reading{st.At, used}
+		if st.At.IsZero() {
+			now.at = m.Clock.Now()
 		}
 		m.mu.Lock()
-		before, known := m.last[k.ID]
-		m.last[k.ID] = reading{at, *st.CPUUsedNs}
+		before := m.last[k.ID]
+		m.last[k.ID] = now
 		m.mu.Unlock()
-		if d := at.Sub(before.at); known && d > 0 && *st.CPUUsedNs >= before.cpu {
-			v[node.MetricCPUUtil] = float64(*st.CPUUsedNs-before.cpu) / float64(d) * 100
+		if rate, ok := percent(before, now); ok {
+			v[node.MetricCPUUtil] = rate
 		}
 	}
 	return v, nil
 }
 
-func counters(st runtime.Stats, k keeper.Kernel) map[string]float64 {
+func counters(st runtime.Stats) map[string]float64 {
 	v := map[string]float64{}
 	set := func(name string, p *int64, scale float64) {
 		if p != nil {
@@ -183,11 +217,5 @@ func counters(st runtime.Stats, k keeper.Kernel) map[string]float64 {
 	set(node.MetricNetTx, st.NetTxBytes, 1)
 	set(node.MetricPids, st.Pids, 1)
 	set(node.MetricOOM, st.OOMKills, 1)
-	if k.Memory > 0 {
-		v[node.MetricMemCap] = float64(k.Memory)
-	}
-	if k.Cores > 0 {
-		v[node.MetricCores] = float64(k.Cores)
-	}
 	return v
 }

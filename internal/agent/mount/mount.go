@@ -8,7 +8,7 @@
 //
 // Mounts are attached while a container is made, which then has its own.
 // The directory of attached mounts is apart from the kernels' scratch directories and nothing in
-// it is ever deleted recursively: a mount that was forgotten costs a mount, never files.
+// it is ever deleted recursively, so that a mount that was forgotten there never costs a user's files.
 //
 // A file system may hang. Everything that touches one runs in a goroutine that is given up after a
 // while, a few for each volume; they alone outlive the caller, because nothing can end them.
@@ -30,6 +30,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 )
@@ -61,12 +62,6 @@ type Options struct {
 	// Plain binds checked paths and makes no mounts, as an agent that is not root must.
 	Plain bool
 	Log   *slog.Logger
-}
-
-// Bind is a mount as the engine is asked for it.
-type Bind struct {
-	Source, Target string
-	ReadOnly       bool
 }
 
 // Mounts keeps the mounts of one agent. All methods may be called concurrently.
@@ -137,7 +132,7 @@ func (m *Mounts) warn(about, text string) {
 	m.notify()
 }
 
-// Warnings are for people: what mounts on this node lack, in order.
+// Warnings describe, in words and in order, what does not work with mounts on this node.
 func (m *Mounts) Warnings() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -147,7 +142,8 @@ func (m *Mounts) Warnings() []string {
 	}
 	for _, v := range m.volumes {
 		if since, hung := v.hungSince(); hung {
-			out = append(out, fmt.Sprintf("the file system of volume %s (%s) does not answer since %s", v.host, v.path, since.UTC().Format(time.TimeOnly+"Z")))
+			out = append(out, fmt.Sprintf("the file system of volume %s (%s) does not answer since %s", v.host, v.path,
+				since.UTC().Format(time.TimeOnly+"Z")))
 		}
 	}
 	slices.Sort(out)
@@ -211,7 +207,9 @@ func (m *Mounts) volumeOf(f cluster.FolderMount) (*volume, error) {
 // Prepare attaches a kernel's folders for a session whose user has these ids and returns what
 // the engine is to bind, in the order given. What an earlier call attached is replaced: containers
 // keep what they have. After an error the caller releases the kernel.
-func (m *Mounts) Prepare(ctx context.Context, kernel cluster.KernelID, uid, gid int, folders []cluster.FolderMount) ([]Bind, error) {
+func (m *Mounts) Prepare(
+	ctx context.Context, kernel cluster.KernelID, uid, gid int, folders []cluster.FolderMount,
+) ([]runtime.Mount, error) {
 	if len(folders) == 0 {
 		return nil, nil
 	}
@@ -222,7 +220,7 @@ func (m *Mounts) Prepare(ctx context.Context, kernel cluster.KernelID, uid, gid 
 	if err := m.Release(kernel); err != nil {
 		return nil, err
 	}
-	var out []Bind
+	var out []runtime.Mount
 	for i, f := range folders {
 		b, err := m.attach(ctx, dir, i, uid, gid, f)
 		if err != nil {
@@ -240,8 +238,8 @@ func (m *Mounts) dirOf(kernel cluster.KernelID) (string, error) {
 	return filepath.Join(m.o.Dir, string(kernel)), nil
 }
 
-func (m *Mounts) attach(ctx context.Context, dir string, i, uid, gid int, f cluster.FolderMount) (Bind, error) {
-	b := Bind{Target: f.Target, ReadOnly: !f.Perm.CanWrite()}
+func (m *Mounts) attach(ctx context.Context, dir string, i, uid, gid int, f cluster.FolderMount) (runtime.Mount, error) {
+	b := runtime.Mount{Target: f.Target, ReadOnly: !f.Perm.CanWrite()}
 	v, err := m.volumeOf(f)
 	if err != nil {
 		return b, err
@@ -253,7 +251,8 @@ func (m *Mounts) attach(ctx context.Context, dir string, i, uid, gid int, f clus
 	}
 	defer p.close()
 	if p.refused != nil {
-		m.warn("clone "+f.Host, fmt.Sprintf("folders of volume %s are bound as they are, because their mount cannot be cloned: %v", f.Host, p.refused))
+		m.warn("clone "+f.Host, fmt.Sprintf("folders of volume %s are bound as they are, because their mount cannot be cloned: %v", f.Host,
+			p.refused))
 	}
 	if p.tree < 0 {
 		return m.plain(b, p, f, uid, gid)
@@ -301,7 +300,7 @@ func (m *Mounts) mapIDs(p place, f cluster.FolderMount, uid, gid int) {
 	m.tellIDs(f, err)
 }
 
-// errOwnerRoot: a session's user never acts as root on a volume.
+// errOwnerRoot: files of root are not mapped, because a session's user must never act as root on a volume.
 var errOwnerRoot = errors.New("they belong to root")
 
 func (m *Mounts) tellIDs(f cluster.FolderMount, err error) {
@@ -309,12 +308,13 @@ func (m *Mounts) tellIDs(f cluster.FolderMount, err error) {
 		m.warn("ids "+f.Host, "")
 		return
 	}
-	m.warn("ids "+f.Host, fmt.Sprintf("files of volume %s keep their owner %d:%d inside sessions, which may not be able to write them: %v", f.Host, f.OwnerUID, f.OwnerGID, err))
+	m.warn("ids "+f.Host, fmt.Sprintf("files of volume %s keep their owner %d:%d inside sessions, which may not be able to write them: %v",
+		f.Host, f.OwnerUID, f.OwnerGID, err))
 }
 
-// plain binds the checked path itself. The folder's own path is nobody's to exchange; a directory
-// in it is, between the check and the engine's bind, so that is refused.
-func (m *Mounts) plain(b Bind, p place, f cluster.FolderMount, uid, gid int) (Bind, error) {
+// plain lets the engine bind the path itself. Users cannot replace the folder's own path. They can replace a directory inside
+// the folder between the check and the engine's bind, so such a directory is refused.
+func (m *Mounts) plain(b runtime.Mount, p place, f cluster.FolderMount, uid, gid int) (runtime.Mount, error) {
 	if f.Subpath != "." && f.Subpath != "" {
 		return b, fault.Invalidf("%s is a directory in a folder, which this agent cannot mount safely", f.Subpath).WithReason(ReasonPath).
 			WithNext("mount the whole folder, or run the agent as root in the mount namespace of the engine")

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/internal/agent/mount"
+	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 )
@@ -122,7 +123,7 @@ func (w *world) open(change ...func(*mount.Options)) *mount.Mounts {
 	return m
 }
 
-func (w *world) prepare(m *mount.Mounts, uid int, folders ...cluster.FolderMount) []mount.Bind {
+func (w *world) prepare(m *mount.Mounts, uid int, folders ...cluster.FolderMount) []runtime.Mount {
 	w.Helper()
 	b, err := m.Prepare(w.Context(), kernelA, uid, uid, folders)
 	require.NoError(w, err)
@@ -233,7 +234,8 @@ func TestRefusals(t *testing.T) {
 		kind   fault.Kind
 		reason string
 	}{
-		"folder gone":      {with(func(f *cluster.FolderMount) { f.Folder = "0b5e4a3c-0000-4000-8000-0000000000ff" }), fault.NotFound, mount.ReasonFolder},
+		"folder gone": {with(func(f *cluster.FolderMount) { f.Folder = "0b5e4a3c-0000-4000-8000-0000000000ff" }), fault.NotFound,
+			mount.ReasonFolder},
 		"volume gone":      {with(func(f *cluster.FolderMount) { f.VolumePath += "-not" }), fault.NotFound, mount.ReasonVolume},
 		"no path":          {with(func(f *cluster.FolderMount) { f.VolumePath = "" }), fault.NotFound, mount.ReasonVolume},
 		"relative volume":  {with(func(f *cluster.FolderMount) { f.VolumePath = "volume" }), fault.NotFound, mount.ReasonVolume},

@@ -37,8 +37,8 @@ func (p place) close() {
 	}
 }
 
-// open never leaves the volume: the folder's own path may hold no links at all, one inside the folder only such that
-// stay in it. It may hang with the file system.
+// open finds the directory and never leaves the volume. The folder's own path must hold no symbolic links; the path inside
+// the folder may hold links that stay inside the folder. It hangs when the file system does.
 func (r reach) open() (place, error) {
 	none := place{tree: -1}
 	ref, err := r.folder.Ref()
@@ -47,7 +47,8 @@ func (r reach) open() (place, error) {
 	}
 	sub := path.Clean("./" + r.folder.Subpath)
 	if path.IsAbs(r.folder.Subpath) || sub == ".." || strings.HasPrefix(sub, "../") || strings.ContainsRune(sub, 0) {
-		return none, fault.Invalidf("%q leads out of the folder", r.folder.Subpath).WithReason(ReasonPath).WithNext("name a directory in the folder")
+		return none, fault.Invalidf("%q leads out of the folder", r.folder.Subpath).WithReason(ReasonPath).
+			WithNext("name a directory in the folder")
 	}
 	root, err := retry(func() (int, error) { return unix.Open(r.volume.path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) })
 	if err != nil {

@@ -36,7 +36,7 @@ func (v *volume) hungSince() (time.Time, bool) {
 	return v.hung, !v.hung.IsZero()
 }
 
-// answered notes that a call came back; gaveUp that one did not in its time. Both report a change.
+// answered records that a call returned, gaveUp that one did not return in time. Both report whether the state changed.
 func (v *volume) answered() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -142,7 +142,7 @@ func (v *volume) probe(ctx context.Context, patience time.Duration) (changed boo
 	}
 }
 
-// ask makes a file system say anything at all; what it says does not matter.
+// ask makes one call that only the file system itself can answer. The answer does not matter.
 func ask(path string) {
 	fd, err := retry(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) })
 	if err != nil {

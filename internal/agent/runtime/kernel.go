@@ -1,6 +1,9 @@
 package runtime
 
 import (
+	"path"
+	"strings"
+
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 )
@@ -14,6 +17,15 @@ func CheckKernel(kernel cluster.KernelID) error {
 	}
 	if !ok {
 		return fault.Invalidf("kernel id %q cannot name a container", kernel)
+	}
+	return nil
+}
+
+// CheckDevice refuses a device file that no engine should be asked for.
+func CheckDevice(kernel cluster.KernelID, d DeviceNode) error {
+	clean := func(p string) bool { return path.IsAbs(p) && path.Clean(p) == p }
+	if !clean(d.Source) || !clean(d.Target) || d.Permissions == "" || strings.Trim(d.Permissions, "rwm") != "" {
+		return fault.Invalidf("kernel %s asks for device %q as %q with permissions %q", kernel, d.Source, d.Target, d.Permissions)
 	}
 	return nil
 }

@@ -44,6 +44,19 @@ type Mount struct {
 	ReadOnly       bool
 }
 
+// DeviceNode is one device file of the host, such as /dev/nvidia0, and where the container finds it.
+type DeviceNode struct {
+	Source, Target string
+	// Permissions are letters of "rwm": read, write, make a node of it.
+	Permissions string
+}
+
+// Network is one network that a container joins, by the name under which the engine knows it.
+type Network struct{ Name string }
+
+// NetworkDefault is the engine's own network, which containers join when no other is named.
+const NetworkDefault = "default"
+
 // Ulimit is a soft and hard limit; the docker runtime clamps both to what the engine itself may use.
 type Ulimit struct {
 	Name       string
@@ -69,6 +82,12 @@ type Spec struct {
 	CapAdd     []string // on top of the runtime's minimal set
 	StopSignal string
 	ExtraHosts []string // "name:ip"
+	// Devices are device files; CDI are devices that the engine injects by their specification of the Container Device
+	// Interface, by names such as "nvidia.com/gpu=0". The host must have all of them.
+	Devices []DeviceNode
+	CDI     []string
+	// Networks are joined before PID 1 starts, in this order; none means NetworkDefault.
+	Networks []Network
 }
 
 // Observed is one container of this agent, running or exited.
@@ -161,6 +180,10 @@ const (
 	ReasonGeneration = "other-generation"
 	// ReasonDisk: the engine's disk is full (Exhausted).
 	ReasonDisk = "disk-full"
+	// ReasonDevice: the host has no such device, or the engine cannot inject it (NotFound).
+	ReasonDevice = "device-not-found"
+	// ReasonNetwork: the engine has no such network (NotFound).
+	ReasonNetwork = "network-not-found"
 )
 
 // Runtime runs containers. All methods may be called concurrently, also for one kernel.

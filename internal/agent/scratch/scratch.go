@@ -1,8 +1,8 @@
 // Package scratch keeps the directories of kernels on the agent's disk: the user's home,
 // the runner's private directory, the configuration files and the passwd and group overlays.
 //
-// It decides nothing: package keeper says what to make and when to remove it. Removal is a
-// rename out of sight followed by a slow deletion, so that an end never waits for a large home.
+// It decides nothing: package keeper says what to create and when to remove it. Removal renames a directory first and deletes
+// it later, so that the end of a kernel never waits for the deletion of a large home.
 package scratch
 
 import (
@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth.dev/berth/internal/agent/host"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/wire/run"
@@ -70,33 +71,10 @@ func (r *Root) Layout(kernel cluster.KernelID) Layout {
 	}
 }
 
-// Content is what a kernel's directory is to hold.
-type Content struct {
-	UID, GID int
-	// Generation keeps the private parts of different generations apart.
-	Generation int64
-	// Work files are written below the home unless they exist; with Replace they are written anyway.
-	Work []File
-	// Points are directories below the home, relative, that something will be mounted on: the user's, not the engine's.
-	Points []string
-	// Config files are written below /home/config.
-	Config        []File
-	Passwd, Group []byte
-	Runner        run.Config
-}
-
-// File is one small file to write.
-type File struct {
-	Path    string // relative, slashes
-	Mode    fs.FileMode
-	Data    []byte
-	Replace bool
-}
-
 // Prepare makes a kernel's directory. The home of an earlier generation is kept, everything else of
 // it is put away. Doing it twice is no error. Out of space is Exhausted; the caller
 // releases what was made.
-func (r *Root) Prepare(kernel cluster.KernelID, c Content) (Layout, error) {
+func (r *Root) Prepare(kernel cluster.KernelID, c host.Content) (Layout, error) {
 	l := r.Layout(kernel)
 	err := r.prepare(l, c)
 	if err == nil {
@@ -109,7 +87,7 @@ func (r *Root) Prepare(kernel cluster.KernelID, c Content) (Layout, error) {
 	return l, fmt.Errorf("prepare scratch: %w", err)
 }
 
-func (r *Root) prepare(l Layout, c Content) error {
+func (r *Root) prepare(l Layout, c host.Content) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(r.dir, &st); err != nil {
 		return fmt.Errorf("look at %s: %w", r.dir, err)
@@ -163,16 +141,14 @@ func (r *Root) prepare(l Layout, c Content) error {
 	}
 	// The runner's binary is mounted over this file; its mount point must exist in a directory
 	// that is itself mounted, or the engine would write one into the image's layer.
-	if err := os.WriteFile(filepath.Join(l.Private, RunnerName), nil, 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(l.Private, host.RunnerName), nil, 0o755); err != nil {
 		return err
 	}
-	return run.WriteConfig(filepath.Join(l.Private, ConfigName), c.Runner)
+	return run.WriteConfig(filepath.Join(l.Private, host.ConfigName), c.Runner)
 }
 
-// Names of files in the private directory.
+// Names of files in the private directory, beside host.RunnerName and host.ConfigName.
 const (
-	RunnerName = "runner"
-	ConfigName = "config.json"
 	socketName = "run.sock"
 	resultName = "result.json"
 )
@@ -198,7 +174,7 @@ func chown(path string, uid, gid int) error {
 
 // writeWork writes into the home, which after a restart holds whatever the user put there:
 // links that lead out of it are refused by os.Root.
-func writeWork(dir string, c Content) error {
+func writeWork(dir string, c host.Content) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
@@ -262,7 +238,7 @@ func writeWork(dir string, c Content) error {
 }
 
 // AddConfig adds a file to an existing kernel's /home/config.
-func (r *Root) AddConfig(kernel cluster.KernelID, f File) error {
+func (r *Root) AddConfig(kernel cluster.KernelID, f host.File) error {
 	return os.WriteFile(filepath.Join(r.Layout(kernel).Config, filepath.FromSlash(f.Path)), f.Data, f.Mode)
 }
 
@@ -394,7 +370,7 @@ func (r *Root) Runner(kernel cluster.KernelID) (run.Config, error) {
 		return run.Config{}, fmt.Errorf("read runner configuration: %w", err)
 	}
 	defer root.Close()
-	b, err := root.ReadFile(ConfigName)
+	b, err := root.ReadFile(host.ConfigName)
 	if err != nil {
 		return run.Config{}, fmt.Errorf("read runner configuration: %w", err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"berth.dev/berth/internal/agent/host"
 	"berth.dev/berth/internal/agent/scratch"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
@@ -20,8 +21,8 @@ import (
 
 const kernel = cluster.KernelID("00000000-0000-4000-8000-000000000001")
 
-func content(generation int64, files ...scratch.File) scratch.Content {
-	return scratch.Content{UID: os.Getuid(), GID: os.Getgid(), Generation: generation, Work: files,
+func content(generation int64, files ...host.File) host.Content {
+	return host.Content{UID: os.Getuid(), GID: os.Getgid(), Generation: generation, Work: files,
 		Runner: run.Config{Version: 1, Token: "0123456789abcdef"}}
 }
 
@@ -36,7 +37,7 @@ func TestHomeOfTheUserLeadsNowhere(t *testing.T) {
 	require.NoError(t, err)
 	// The user replaces a directory by a link before the restart.
 	require.NoError(t, os.Symlink(outside, filepath.Join(l.Work, ".ssh")))
-	_, err = root.Prepare(kernel, content(2, scratch.File{Path: ".ssh/authorized_keys", Mode: 0o600, Data: []byte("key"), Replace: true}))
+	_, err = root.Prepare(kernel, content(2, host.File{Path: ".ssh/authorized_keys", Mode: 0o600, Data: []byte("key"), Replace: true}))
 	require.Error(t, err)
 	entries, err := os.ReadDir(outside)
 	require.NoError(t, err)
@@ -103,9 +104,9 @@ func TestDialRunner(t *testing.T) {
 
 	// A container that puts a link to a socket of the host in its place gets no connection to it.
 	elsewhere := filepath.Join(t.TempDir(), "s")
-	host, err := net.Listen("unix", elsewhere)
+	other, err := net.Listen("unix", elsewhere)
 	require.NoError(t, err)
-	defer host.Close()
+	defer other.Close()
 	require.NoError(t, os.Remove(filepath.Join(l.Private, "run.sock")))
 	require.NoError(t, os.Symlink(elsewhere, filepath.Join(l.Private, "run.sock")))
 	_, err = root.DialRunner(t.Context(), kernel)
@@ -133,30 +134,4 @@ func TestResultOfAHostileContainer(t *testing.T) {
 	require.NoError(t, os.Symlink("/etc/passwd", file))
 	_, err = root.Result(kernel)
 	require.Error(t, err)
-}
-
-func TestDotfiles(t *testing.T) {
-	t.Parallel()
-	for path, want := range map[string]string{
-		".vimrc": ".vimrc", "a/b": "a/b", "/home/work/.x": ".x", "./y": "y",
-		"../z": "", "/etc/passwd": "", "/home/other/.x": "", "": "", "a/../../b": "", "/home/work/../other/x": "", "/home/work": "",
-	} {
-		f, err := scratch.Dotfile(cluster.Dotfile{Path: path, Perm: "600"})
-		if want == "" {
-			require.True(t, fault.Is(err, fault.Invalid), "%q: %v", path, err)
-			continue
-		}
-		require.NoError(t, err, path)
-		require.Equal(t, want, f.Path)
-		require.Equal(t, fs.FileMode(0o600), f.Mode)
-	}
-	_, err := scratch.Dotfile(cluster.Dotfile{Path: "x", Perm: "4755"})
-	require.Error(t, err)
-}
-
-func TestGroups(t *testing.T) {
-	t.Parallel()
-	require.Equal(t, "work:x:9001:\nroot:x:0:\nvideo:x:44:me,work\ngroup77:x:77:work\n",
-		string(scratch.Group([]byte("root:x:0:\nwork:x:1:\nvideo:x:44:me\nbroken\n"), 9001, []int{44, 77})))
-	require.Equal(t, "work:x:9001:9001::/home/work:/bin/sh\nroot:x:0:0:root:/root:/bin/sh\n", string(scratch.Passwd(nil, 9001, 9001, "")))
 }

@@ -51,7 +51,7 @@ func (h *handler) port(w http.ResponseWriter, r *http.Request) {
 	_, err = io.Copy(flushing{w}, conn)
 	stop()
 	_ = conn.Close()
-	// A body that is being read would make the server wait: nobody takes its bytes any more.
+	// The server waits for a read of the body that is under way. End it, because nobody takes the bytes any more.
 	_ = control.SetReadDeadline(time.Unix(1, 0))
 	_ = r.Body.Close()
 	<-sent

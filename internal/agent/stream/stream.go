@@ -106,7 +106,7 @@ func (b *buffers) Get() []byte {
 
 func (b *buffers) Put(p []byte) { b.pool.Put(&p) }
 
-// kernel finds the kernel of a request or answers it.
+// kernel finds the kernel that a request names. Where it returns false it has answered the request with an error.
 func (h *handler) kernel(w http.ResponseWriter, r *http.Request) (keeper.Kernel, bool) {
 	id, ok := cluster.CanonicalUUID(r.PathValue("id"))
 	if ok {

@@ -46,7 +46,8 @@ func way(t *testing.T, runner http.HandlerFunc) (url string, writes *atomic.Int6
 	t.Cleanup(pool.Close)
 	agent := httptest.NewServer(stream.New(stream.Options{Runners: pool, Log: slog.New(slog.DiscardHandler),
 		Find: func(id cluster.KernelID) (keeper.Kernel, bool) {
-			return keeper.Kernel{ID: id, Phase: cluster.PhaseRunning, Token: "secret", Exists: true, Container: runtime.Observed{Phase: runtime.PhaseRunning}}, true
+			return keeper.Kernel{ID: id, Phase: cluster.PhaseRunning, Token: "secret", Exists: true,
+				Container: runtime.Observed{Phase: runtime.PhaseRunning}}, true
 		}}))
 	t.Cleanup(agent.Close)
 	return agent.URL + "/kernels/" + kernelID + "/runner", writes

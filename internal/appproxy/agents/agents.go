@@ -138,7 +138,8 @@ func (d *Dialer) once(ctx context.Context, a proxy.AgentAddress, local bool) (ne
 		if ctx.Err() != nil || fault.KindOf(err) == fault.Internal {
 			return nil, fmt.Errorf("shake hands with agent %s at %s: %w", a.ID, a.Address, err)
 		}
-		return nil, fault.Unavailablef("what answers at the address of agent %s is not that agent", a.ID).WithReason("agent-unreachable").WithCause(err).
+		return nil, fault.Unavailablef("what answers at the address of agent %s is not that agent", a.ID).WithReason("agent-unreachable").
+			WithCause(err).
 			WithNext("tell your administrator: agent.data_advertise of agent %s may be wrong", a.ID)
 	}
 	return conn, nil
@@ -155,6 +156,7 @@ func (d *Dialer) warn(a proxy.AgentAddress, err error) {
 		clear(d.warned)
 	}
 	d.warned[a.Socket] = true
-	d.o.Log.Warn("the data socket of an agent on this host cannot be opened; its apps are reached over TCP", "agent", a.ID, "socket", a.Socket, "err", err,
+	d.o.Log.Warn("the data socket of an agent on this host cannot be opened; its apps are reached over TCP", "agent", a.ID, "socket",
+		a.Socket, "err", err,
 		"next", "run the app proxy as the agent's user")
 }

@@ -169,7 +169,8 @@ func TestDialFails(t *testing.T) {
 		require.NotEmpty(t, fault.NextOf(err), name)
 	}
 	// A member of another cluster is refused by the agent, whatever it believes.
-	stranger := agents.New(agents.Options{Member: membershiptest.NewManager(t, nil).Join(t, proxy.NamePrefix+"web"), Log: slog.New(slog.DiscardHandler), Clock: chassis.RealClock()})
+	stranger := agents.New(agents.Options{Member: membershiptest.NewManager(t, nil).Join(t, proxy.NamePrefix+"web"),
+		Log: slog.New(slog.DiscardHandler), Clock: chassis.RealClock()})
 	_, err := stranger.Dial(t.Context(), mine, to(a.AgentAddress, 8080))
 	require.Error(t, err)
 }

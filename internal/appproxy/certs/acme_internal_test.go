@@ -4,9 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
-	"io"
-	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -14,14 +11,10 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/letsencrypt/pebble/v2/ca"
-	"github.com/letsencrypt/pebble/v2/db"
-	"github.com/letsencrypt/pebble/v2/va"
-	"github.com/letsencrypt/pebble/v2/wfe"
-	"github.com/miekg/dns"
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/testkit/testserver"
 )
 
 // authorityRig is a whole ACME authority for which every name leads to this machine, and a listener for visitors.
@@ -36,28 +29,11 @@ type authorityRig struct {
 
 func newAuthorityRig(t *testing.T, dir string, may func(string) bool) *authorityRig {
 	t.Helper()
-	t.Setenv("PEBBLE_VA_NOSLEEP", "1")
-	t.Setenv("PEBBLE_WFE_NONCEREJECT", "0")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	names, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	resolver := &dns.Server{Listener: names, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
-		m := new(dns.Msg)
-		m.SetReply(q)
-		if q.Question[0].Qtype == dns.TypeA {
-			m.Answer = append(m.Answer, &dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.IPv4(127, 0, 0, 1)})
-		}
-		_ = w.WriteMsg(m)
-	})}
-	go func() { _ = resolver.ActivateAndServe() }()
-	t.Cleanup(func() { _ = resolver.Shutdown() })
-	quiet := log.New(io.Discard, "", 0)
-	store := db.NewMemoryStore()
-	issuer := ca.New(quiet, store, "", "ecdsa", 0, 1, map[string]ca.Profile{"default": {ValidityPeriod: 7776000}})
-	front := wfe.New(quiet, store, va.New(quiet, 1, l.Addr().(*net.TCPAddr).Port, true, names.Addr().String(), store), issuer, nil, true, false, 1, 1)
+	issuer := testserver.StartACME(t, l.Addr().(*net.TCPAddr).Port)
 	r := &authorityRig{at: l.Addr().String(), roots: x509.NewCertPool()}
-	pages := front.Handler()
+	pages := issuer.Handler()
 	r.server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		r.asked.Add(1)
 		if r.away.Load() {
@@ -85,10 +61,7 @@ func newAuthorityRig(t *testing.T, dir string, may func(string) bool) *authority
 		}
 	}()
 	t.Cleanup(func() { _ = l.Close(); <-served })
-	block, _ := pem.Decode(issuer.GetRootCert(0).PEM())
-	root, err := x509.ParseCertificate(block.Bytes)
-	require.NoError(t, err)
-	r.roots.AddCert(root)
+	r.roots.AddCert(issuer.Root)
 	return r
 }
 

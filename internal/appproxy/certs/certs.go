@@ -89,7 +89,8 @@ type files struct {
 func Files(cert, key string, clock chassis.Clock, log *slog.Logger) (*Source, error) {
 	f := &files{cert: cert, key: key, clock: clock, log: log}
 	if _, err := f.get(nil); err != nil {
-		return nil, fault.Invalidf("the certificate of the app proxy cannot be used").WithCause(err).WithNext("correct appproxy.tls.cert and appproxy.tls.key")
+		return nil, fault.Invalidf("the certificate of the app proxy cannot be used").WithCause(err).
+			WithNext("correct appproxy.tls.cert and appproxy.tls.key")
 	}
 	return f.source(), nil
 }

@@ -28,7 +28,7 @@ type Visitor struct {
 // Decision is the outcome of an admission.
 type Decision int
 
-// The decisions. Login: who has the right may get a ticket; Refuse: this one never passes.
+// The decisions. Pass: forward it. Login: the visitor needs a ticket first. Refuse: no ticket would help.
 const (
 	Pass Decision = iota + 1
 	Login
@@ -43,10 +43,10 @@ type Verdict struct {
 	Words    string
 }
 
-// Admit decides about one request of a circuit that visitors speak HTTP on.
+// Admit decides about one request to a circuit whose app speaks HTTP.
 //
-// A cookie alone proves only that the browser has been here, not that one of the circuit's own pages asks: requests that
-// a page of another origin makes a browser send are refused, except for plain navigation.
+// A browser sends the circuit's cookie whichever page caused the request, so the cookie does not prove that one of the circuit's
+// own pages did. Requests that a page of another origin caused are refused, except for plain navigation.
 func (c *Circuit) Admit(keys [][]byte, v Visitor) Verdict {
 	if r := c.closedTo(v); r != nil {
 		return *r
@@ -61,7 +61,7 @@ func (c *Circuit) Admit(keys [][]byte, v Visitor) Verdict {
 		}
 		return Verdict{Login, "", "bad-ticket", "The ticket is not valid any more."}
 	}
-	// Whoever a foreign page's visitor is, a public app is open to that page as to everybody; the cookie does not come along.
+	// A public app answers requests that foreign pages caused, but as those of an unknown visitor: the ticket does not count.
 	if t, ok := c.Verify(v.Cookie, keys, v.At); ok && !(c.Public && (foreign || crossSite(v))) {
 		if foreign || crossSite(v) {
 			return Verdict{Refuse, t.User, "foreign-origin", "A page of another site may not use this app."}
@@ -74,8 +74,8 @@ func (c *Circuit) Admit(keys [][]byte, v Visitor) Verdict {
 	return Verdict{Login, "", "no-ticket", "This app is open only to those whom its owner let in."}
 }
 
-// crossSite reports whether the browser says that another site's page caused the request, other apps of the same domain
-// included. Following a link is allowed, showing the app inside a foreign page is not.
+// crossSite reports whether the browser says that a page of another origin caused the request; other apps of the same domain are
+// other origins. Following a link does not count, showing the app in a frame of a foreign page does.
 func crossSite(v Visitor) bool {
 	switch v.FetchSite {
 	case "", "none", "same-origin":
@@ -97,7 +97,8 @@ func (c *Circuit) AdmitConn(addr netip.Addr, now time.Time) Verdict {
 	return Verdict{Refuse, "", "address-not-admitted", "This address was not let in."}
 }
 
-// closedTo refuses whom nothing can let in.
+// closedTo refuses visitors whom no ticket could help: the circuit has expired, or their address is not allowed. It is nil for
+// all others.
 func (c *Circuit) closedTo(v Visitor) *Verdict {
 	if c.ExpiresAt != nil && !v.At.Before(*c.ExpiresAt) {
 		return &Verdict{Refuse, "", "expired", "This app was published for a time that is over."}
@@ -114,7 +115,7 @@ func (c *Circuit) closedTo(v Visitor) *Verdict {
 	return &Verdict{Refuse, "", "address-not-allowed", "This app is not open to your address."}
 }
 
-// Network is what counts as one address where visitors are counted: of IPv6 a visitor has a whole /64.
+// Network is what visitors' addresses are counted by: an IPv4 address, or the /64 of an IPv6 address.
 func Network(a netip.Addr) netip.Addr {
 	a = plain(a)
 	if a.Is6() {

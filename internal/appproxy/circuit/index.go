@@ -6,16 +6,16 @@ import (
 	"maps"
 )
 
-// shards is into how many parts an index is cut: a change copies one part and the list of them, not the whole.
+// shards is the number of parts of an index. A change copies one part and the list of parts instead of the whole index.
 const shards = 512
 
 var seed = maphash.MakeSeed()
 
-// index is a map that is never changed once its table is out: set and drop are for the table that is being made, which owns
-// the shards that it has copied already.
+// index is a map that is immutable once its table is published. set and drop work on an index between edit and seal; they copy
+// a shard before its first change.
 type index[K comparable] struct {
 	shard *[shards]map[K]*Circuit
-	own   *[shards / 64]uint64 // which shards this maker may change; nil once the table is out
+	own   *[shards / 64]uint64 // which shards are copied and may be changed; nil once the table is published
 	n     int
 }
 
@@ -57,10 +57,8 @@ func (x *index[K]) set(k K, c *Circuit) {
 	part[k] = c
 }
 
+// drop removes a key that is there.
 func (x *index[K]) drop(k K) {
-	if x.get(k) == nil {
-		return
-	}
 	delete(x.part(k), k)
 	x.n--
 }

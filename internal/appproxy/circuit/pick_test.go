@@ -113,7 +113,8 @@ func TestVisitorsSpread(t *testing.T) {
 		got[target.Kernel]++
 	}
 	require.InDelta(t, 1000, got["k0"], 120)
-	require.Equal(t, circuit.KeyOfAddress(netip.MustParseAddr("2001:db8::1")), circuit.KeyOfAddress(netip.MustParseAddr("2001:db8::2")), "one visitor has a whole /64")
+	require.Equal(t, circuit.KeyOfAddress(netip.MustParseAddr("2001:db8::1")), circuit.KeyOfAddress(netip.MustParseAddr("2001:db8::2")),
+		"one visitor has a whole /64")
 	require.NotEqual(t, circuit.KeyOfAddress(netip.MustParseAddr("192.0.2.1")), circuit.KeyOfAddress(netip.MustParseAddr("192.0.2.2")))
 }
 

@@ -18,7 +18,7 @@ type Circuit struct {
 	seeds        []uint64 // of the targets, see Pick
 }
 
-// New makes a circuit of what the manager says. Addresses are brought to one form, in which IPv4 is never written as IPv6.
+// New makes a circuit from what the manager sent. IPv4 addresses that are written as IPv6 become plain IPv4.
 func New(p proxy.Circuit) *Circuit {
 	c := &Circuit{Circuit: p, secureCookie: cookieOf(p.ID), seeds: make([]uint64, len(p.Targets))}
 	for i := range p.Targets {
@@ -36,7 +36,7 @@ func New(p proxy.Circuit) *Circuit {
 	return c
 }
 
-// plain is an address as rules compare it.
+// plain is an address in the form in which rules compare it.
 func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
 // Table is a set of circuits that is never changed: With makes another one, at a cost that does not grow with the table.
@@ -101,13 +101,16 @@ type Closed struct {
 	Targets []proxy.TargetID
 }
 
-// With returns the table after a change, and the circuits whose open connections have lost their right: those that are
-// gone, whose epoch rose, whose visitors are limited otherwise, or whose app is elsewhere now; and the targets that are gone
-// from circuits which have others. t may be nil.
+// With returns the table after a change, and what has to be closed because of it: circuits that are gone, whose epoch rose,
+// whose visitors are limited otherwise, or whose app is elsewhere now; and targets that are gone from circuits which have
+// others. t may be nil.
 //
-// Changes may come twice and late: a lower revision never replaces a higher one, a circuit that is named in Gone stays gone
-// (ids are never used again), and of two circuits that claim one port or label the newer has it and the other is gone. What
-// a snapshot leaves out may come again: it may be newer than the snapshot. Callers must not put what is older than one.
+// The same change may come twice, and changes may come late:
+//   - A lower revision of a circuit never replaces a higher one.
+//   - A circuit that Gone named stays gone; ids are never used again.
+//   - Of two circuits that claim one port or label the one with the higher revision has it, and the other is gone.
+//   - A circuit that a snapshot does not name may come again later, because it may be newer than the snapshot. Callers must
+//     not put what is older than the last snapshot.
 func (t *Table) With(c Change) (*Table, []Closed) {
 	if t == nil {
 		t = &Table{}
@@ -170,7 +173,7 @@ func (t *Table) put(c *Circuit, touched map[string]bool) {
 	}
 	if other := t.rival(c); other != nil {
 		if other.Revision > c.Revision {
-			// The manager gave the place away since: this news is old, and what it replaces is gone as well.
+			// The manager has given the port or label to another circuit since. So c is outdated, and old is gone, too.
 			if old != nil {
 				t.remove(old, touched)
 			}
@@ -190,7 +193,7 @@ func (t *Table) put(c *Circuit, touched map[string]bool) {
 	}
 }
 
-// rival is another circuit at the place that c claims.
+// rival is another circuit that has the port or label of c; nil when there is none.
 func (t *Table) rival(c *Circuit) *Circuit {
 	var other *Circuit
 	switch c.Mode {
@@ -216,10 +219,10 @@ func (t *Table) remove(c *Circuit, touched map[string]bool) {
 	}
 }
 
-// Stands reports whether what c allowed to visitors is allowed under now too, the circuit of its id in a later table.
+// Stands reports whether everything that c allowed its visitors is still allowed by now, the same circuit in a later table.
 func (c *Circuit) Stands(now *Circuit) bool { return lost(c, now) == "" && len(leaving(c, now)) == 0 }
 
-// lost says why all connections that old allowed must end under now; "" when they may stay.
+// lost is the reason why all connections that old allowed must end when now replaces it; "" when they may stay.
 func lost(old, now *Circuit) string {
 	switch {
 	case now == nil:
@@ -250,7 +253,7 @@ func goneTargets(old, now *Circuit) []proxy.TargetID {
 	return out
 }
 
-// leaving are the addresses that were admitted and are not any more: it takes no right from the others.
+// leaving are the addresses that old admitted and now does not. The connections of all others stay.
 func leaving(old, now *Circuit) []netip.Addr {
 	if now == old || now.Public {
 		return nil
@@ -264,12 +267,13 @@ func leaving(old, now *Circuit) []netip.Addr {
 	return out
 }
 
-// maxGraves is how many ids of circuits that are gone are remembered, twice; a look-up whose reply is older than so many
-// ends would bring one of them back until the next snapshot.
+// maxGraves is how many ids of each generation of graves are kept. A look-up during which more circuits than that ended could
+// bring one of them back, until the next snapshot.
 const maxGraves = 4096
 
-// graves are the ids of circuits that are gone, the latest maxGraves at least. Two generations: the older is forgotten when
-// the newer is full. Like a table they are never changed once out; a dig copies a small list.
+// graves are the ids of circuits that are gone: at least the last maxGraves of them. They are kept in two generations; when the
+// younger is full it becomes the older one, and what was the older is dropped. Like a table they are immutable once published:
+// dig copies the small list fresh and only now and then the map.
 type graves struct {
 	old, young map[string]bool
 	fresh      []string // not in young yet
@@ -282,7 +286,7 @@ func (g *graves) holds(id string) bool {
 	return g.young[id] || g.old[id] || slices.Contains(g.fresh, id)
 }
 
-// open forgets those of ids.
+// open removes some ids.
 func (g *graves) open(ids map[string]bool) {
 	lives := func(id string, _ bool) bool { return ids[id] }
 	g.old, g.young = maps.Clone(g.old), maps.Clone(g.young)

@@ -23,7 +23,8 @@ func onPort(id string, revision int64, port int) proxy.Circuit {
 }
 
 func onLabel(id string, revision int64, label string) proxy.Circuit {
-	return proxy.Circuit{ID: id, Revision: revision, Epoch: 1, Mode: proxy.ModeSubdomain, Label: label, Protocol: "http", Targets: target("k-1", 80)}
+	return proxy.Circuit{ID: id, Revision: revision, Epoch: 1, Mode: proxy.ModeSubdomain, Label: label, Protocol: "http",
+		Targets: target("k-1", 80)}
 }
 
 // check says what must be true of every table.

@@ -16,7 +16,8 @@ func (c *Circuit) Verify(text string, keys [][]byte, now time.Time) (proxy.Ticke
 	return t, true
 }
 
-// cookiePrefix begins the names of all our cookies; the browser keeps those with __Host- to one host over TLS.
+// cookiePrefix begins the names of all cookies of the platform. Browsers accept cookies with hostPrefix over TLS only, and send
+// them to the host that set them alone.
 const (
 	cookiePrefix = "berth-"
 	hostPrefix   = "__Host-"
@@ -32,8 +33,9 @@ func (c *Circuit) CookieName(secure bool) string {
 
 func cookieOf(id string) string { return hostPrefix + cookiePrefix + strings.ReplaceAll(id, "-", "") }
 
-// PlatformCookie reports whether a cookie is ours, of whatever circuit: such cookies are taken out of every request before an
-// app sees it, and out of what apps set. Browsers know the prefix in any case of letters, so we do too.
+// PlatformCookie reports whether a cookie has a name of the platform's, of whatever circuit. Such cookies are removed from
+// requests to apps and from the cookies that apps set. Upper and lower case are the same here, because browsers take the prefix
+// __Host- in either.
 func PlatformCookie(name string) bool {
 	if len(name) >= len(hostPrefix) && strings.EqualFold(name[:len(hostPrefix)], hostPrefix) {
 		name = name[len(hostPrefix):]

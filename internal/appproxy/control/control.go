@@ -216,7 +216,8 @@ func (c *Client) dial(ctx context.Context, addr string) (*tls.Conn, error) {
 	}
 	if got := conn.ConnectionState().NegotiatedProtocol; got != proxy.ALPN {
 		_ = conn.Close()
-		return nil, fault.Unavailablef("the manager at %s knows no app proxies (it speaks %q)", addr, got).WithNext("bring manager and proxy to one version")
+		return nil, fault.Unavailablef("the manager at %s knows no app proxies (it speaks %q)", addr, got).
+			WithNext("bring manager and proxy to one version")
 	}
 	return conn, nil
 }
@@ -411,7 +412,8 @@ func (c *Client) call(ctx context.Context, path string, in, out any) error {
 	resp, err := post(ctx, link, path, in)
 	if err != nil {
 		if ctx.Err() != nil {
-			return fault.New(fault.Timeout, "the manager did not answer in time").WithReason("manager-away").WithCause(err).WithNext("try again in a moment")
+			return fault.New(fault.Timeout, "the manager did not answer in time").WithReason("manager-away").WithCause(err).
+				WithNext("try again in a moment")
 		}
 		return err
 	}
@@ -440,7 +442,8 @@ func (c *Client) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.Lau
 	}
 	now := c.Table().ByID(reply.Circuit.ID)
 	if now == nil {
-		return reply, nil, fault.Conflictf("the app was published, and taken back at once").WithReason("circuit-gone").WithNext("see whether the session still runs, then open the app again")
+		return reply, nil, fault.Conflictf("the app was published, and taken back at once").WithReason("circuit-gone").
+			WithNext("see whether the session still runs, then open the app again")
 	}
 	return reply, now, nil
 }

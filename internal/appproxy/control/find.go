@@ -95,7 +95,8 @@ func (f *finder) fly(p place, fl *flight) {
 	for learnt := false; !learnt && fl.err == nil; {
 		var reply proxy.LookupReply
 		snapshots := f.client.snapshots()
-		fl.err = f.client.call(ctx, proxy.PathLookup, proxy.LookupRequest{Proxy: f.client.o.Instance().Name, Label: p.label, Port: p.port}, &reply)
+		fl.err = f.client.call(ctx, proxy.PathLookup, proxy.LookupRequest{Proxy: f.client.o.Instance().Name, Label: p.label, Port: p.port},
+			&reply)
 		learnt = reply.Circuit == nil || f.client.learn(*reply.Circuit, snapshots)
 	}
 	if fl.err == nil {

@@ -96,9 +96,11 @@ func sentence(s string) string {
 func (p *problem) body(accept string) (kind string, text []byte) {
 	if strings.Contains(accept, "text/html") {
 		title := html.EscapeString(strconv.Itoa(p.status) + " " + http.StatusText(p.status))
-		return "text/html; charset=utf-8", fmt.Appendf(nil, `<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>%s</title>`+
-			`<style>body{font:16px/1.5 system-ui,sans-serif;max-width:36em;margin:15vh auto;padding:0 1em;color:#222}@media(prefers-color-scheme:dark){body{background:#16181c;color:#ddd}}</style>`+
-			"<h1>%s</h1><p>%s</p><p>%s</p>\n", title, title, html.EscapeString(p.words), html.EscapeString(p.next))
+		return "text/html; charset=utf-8", fmt.Appendf(nil,
+			`<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>%s</title>`+
+				`<style>body{font:16px/1.5 system-ui,sans-serif;max-width:36em;margin:15vh auto;padding:0 1em;color:#222}`+
+				`@media(prefers-color-scheme:dark){body{background:#16181c;color:#ddd}}</style>`+
+				"<h1>%s</h1><p>%s</p><p>%s</p>\n", title, title, html.EscapeString(p.words), html.EscapeString(p.next))
 	}
 	text, _ = json.Marshal(map[string]string{"reason": p.reason, "msg": p.words, "next": p.next}) // strings encode
 	return "application/json", append(text, '\n')
@@ -109,7 +111,8 @@ func (h *http1) fail(p *problem, keep bool) bool {
 	h.e.log.Debug("request not forwarded", "host", h.req.host, "status", p.status, "reason", p.reason)
 	keep = keep && !h.req.body() && p.status != http.StatusRequestTimeout
 	kind, text := p.body(Header{h.req.fields}.Get("Accept"))
-	b := fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"+
+	b := fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nCache-Control: no-store\r\n"+
+		"X-Content-Type-Options: nosniff\r\n"+
 		"Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'\r\n", p.status, http.StatusText(p.status), kind, len(text))
 	if p.retry > 0 {
 		b = appendField(b, "Retry-After", retryAfter(p.retry))
@@ -168,6 +171,7 @@ func (h *http1) refuse(err error) {
 	p := dialProblem(err)
 	_, text := p.body("")
 	_ = h.sock.conn.SetDeadline(time.Now().Add(time.Second)) // the kernel's clock, not the engine's
-	_, _ = io.WriteString(h.sock.conn, fmt.Sprintf("HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: %d\r\nRetry-After: 5\r\nConnection: close\r\n\r\n%s", len(text), text))
+	_, _ = io.WriteString(h.sock.conn, fmt.Sprintf("HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"+
+		"Content-Length: %d\r\nRetry-After: 5\r\nConnection: close\r\n\r\n%s", len(text), text))
 	_ = h.sock.conn.Close()
 }

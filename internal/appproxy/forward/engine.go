@@ -89,7 +89,8 @@ func (e *Engine) ticks() int64 {
 // sweepEvery is the time between two sweeps, and so how late a deadline may be noticed.
 func (e *Engine) sweepEvery() time.Duration {
 	every := 500 * time.Millisecond
-	for _, d := range []time.Duration{e.cfg.HeaderTimeout, e.cfg.IdleTimeout, e.cfg.StallTimeout, e.cfg.ResponseTimeout, e.cfg.OpenIdle, e.cfg.Lifetime} {
+	for _, d := range []time.Duration{e.cfg.HeaderTimeout, e.cfg.IdleTimeout, e.cfg.StallTimeout, e.cfg.ResponseTimeout, e.cfg.OpenIdle,
+		e.cfg.Lifetime} {
 		if d > 0 {
 			every = min(every, d/4)
 		}
@@ -191,7 +192,8 @@ func (e *Engine) serveRaw(ctx context.Context, conn net.Conn, c *circuit.Circuit
 // last, after everything the connection held was given back.
 func (e *Engine) survive(conn net.Conn) {
 	if p := recover(); p != nil {
-		e.log.Error("a visitor's connection failed by a defect of this program", "remote", conn.RemoteAddr(), "panic", p, "stack", string(debug.Stack()))
+		e.log.Error("a visitor's connection failed by a defect of this program", "remote", conn.RemoteAddr(), "panic", p, "stack",
+			string(debug.Stack()))
 		_ = conn.Close()
 	}
 }

@@ -45,7 +45,8 @@ func TestPlainRequests(t *testing.T) {
 			require.NoError(t, resp.Body.Close())
 			require.Equal(t, want, string(b), path)
 		}
-		for _, body := range []io.Reader{strings.NewReader("short"), strings.NewReader(big), io.MultiReader(strings.NewReader("chunked "), strings.NewReader(big))} {
+		for _, body := range []io.Reader{strings.NewReader("short"), strings.NewReader(big),
+			io.MultiReader(strings.NewReader("chunked "), strings.NewReader(big))} {
 			resp, err := c.Post("http://app/echo", "text/plain", body)
 			require.NoError(t, err)
 			b, err := io.ReadAll(resp.Body)

@@ -13,9 +13,12 @@ import (
 // FuzzRequest: what is accepted, net/http reads in the same way, and so would what the app gets.
 func FuzzRequest(f *testing.F) {
 	for _, s := range []string{
-		"GET / HTTP/1.1\r\nHost: app\r\n\r\n", "POST /a?b HTTP/1.1\r\nHost: app:80\r\nContent-Length: 3\r\n\r\n", "GET http://app/x HTTP/1.1\r\nHost: app\r\n\r\n",
-		"POST / HTTP/1.1\r\nHost: [::1]\r\nTransfer-Encoding: chunked\r\nCookie: berth-1=x; a=b\r\nX-Forwarded-For: y\r\n\r\n", "OPTIONS * HTTP/1.0\r\n\r\n",
-		"GET / HTTP/1.1\r\nHost: app\r\nConnection: upgrade, x\r\nUpgrade: websocket\r\nX: \t y \r\n\r\n", "GET / HTTP/1.1\r\nHost: app\r\nX : y\r\n z\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: app\r\n\r\n", "POST /a?b HTTP/1.1\r\nHost: app:80\r\nContent-Length: 3\r\n\r\n",
+		"GET http://app/x HTTP/1.1\r\nHost: app\r\n\r\n",
+		"POST / HTTP/1.1\r\nHost: [::1]\r\nTransfer-Encoding: chunked\r\nCookie: berth-1=x; a=b\r\nX-Forwarded-For: y\r\n\r\n",
+		"OPTIONS * HTTP/1.0\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: app\r\nConnection: upgrade, x\r\nUpgrade: websocket\r\nX: \t y \r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: app\r\nX : y\r\n z\r\n\r\n",
 	} {
 		f.Add([]byte(s))
 	}
@@ -88,7 +91,9 @@ func FuzzRequest(f *testing.F) {
 func FuzzResponse(f *testing.F) {
 	for _, s := range []string{
 		"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", "HTTP/1.0 404 Not Found\r\nSet-Cookie: berth-1=x\r\nSet-Cookie: a=b; Domain=x\r\n\r\n",
-		"HTTP/1.1 204\r\n\r\n", "HTTP/1.1 304 x\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close, x\r\nX: y\r\n\r\n", "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+		"HTTP/1.1 204\r\n\r\n", "HTTP/1.1 304 x\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close, x\r\nX: y\r\n\r\n",
+		"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
 	} {
 		f.Add([]byte(s))
 	}
@@ -109,8 +114,10 @@ func FuzzResponse(f *testing.F) {
 		_ = sent.Body.Close()
 		h := http1{req: request{method: "GET", minor: 1}, resp: r}
 		form := h.form()
-		if sent.StatusCode != r.status || form == sizedBody && sent.ContentLength != r.framing.length || form != noBody && (form == chunkedBody) != (len(sent.TransferEncoding) > 0) {
-			t.Fatalf("status %d form %d length %d, net/http %d %v %d", r.status, form, r.framing.length, sent.StatusCode, sent.TransferEncoding, sent.ContentLength)
+		if sent.StatusCode != r.status || form == sizedBody && sent.ContentLength != r.framing.length || form != noBody &&
+			(form == chunkedBody) != (len(sent.TransferEncoding) > 0) {
+			t.Fatalf("status %d form %d length %d, net/http %d %v %d", r.status, form, r.framing.length, sent.StatusCode, sent.TransferEncoding,
+				sent.ContentLength)
 		}
 		out := appendResponse(nil, &r, form, "app", form == endlessBody, 1)
 		passed, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(out)), ask)
@@ -118,7 +125,8 @@ func FuzzResponse(f *testing.F) {
 			t.Fatalf("net/http refuses what is passed on: %v: %q", err, out)
 		}
 		_ = passed.Body.Close()
-		if passed.StatusCode != sent.StatusCode || passed.ContentLength != sent.ContentLength || form != noBody && len(passed.TransferEncoding) != len(sent.TransferEncoding) {
+		if passed.StatusCode != sent.StatusCode || passed.ContentLength != sent.ContentLength || form != noBody &&
+			len(passed.TransferEncoding) != len(sent.TransferEncoding) {
 			t.Fatalf("%q became %q", b[:end], out)
 		}
 		for _, c := range passed.Cookies() {
@@ -131,7 +139,8 @@ func FuzzResponse(f *testing.F) {
 
 // FuzzChunks: what is accepted as a chunked body, net/http reads as the same bytes, and so it does what is passed on.
 func FuzzChunks(f *testing.F) {
-	for _, s := range []string{"0\r\n\r\n", "3\r\nabc\r\n0\r\n\r\n", "a;x=y\r\n0123456789\r\n0\r\nT: 1\r\n\r\n", "3\nabc\r\n0\r\n\r\n", "3\r\nabcd\r\n", "fffffffffffffffff\r\n", "0x3\r\nabc\r\n0\r\n\r\n"} {
+	for _, s := range []string{"0\r\n\r\n", "3\r\nabc\r\n0\r\n\r\n", "a;x=y\r\n0123456789\r\n0\r\nT: 1\r\n\r\n", "3\nabc\r\n0\r\n\r\n",
+		"3\r\nabcd\r\n", "fffffffffffffffff\r\n", "0x3\r\nabc\r\n0\r\n\r\n"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -156,7 +165,8 @@ func FuzzChunks(f *testing.F) {
 			return
 		}
 		read := func(b []byte) []byte {
-			resp, err := http.ReadResponse(bufio.NewReader(io.MultiReader(strings.NewReader("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"), bytes.NewReader(b))), nil)
+			resp, err := http.ReadResponse(bufio.NewReader(io.MultiReader(strings.NewReader("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n"+
+				"\r\n"), bytes.NewReader(b))), nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -24,7 +24,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 20 * time.Second
+// patience bounds every wait; a busy machine may need much of it.
+const patience = 60 * time.Second
 
 // rig is an engine on a port of its own, with the circuits app-0, app-1... behind host names of the same name.
 type rig struct {
@@ -170,7 +171,8 @@ func (r *rig) client() *http.Client {
 		return new(net.Dialer).DialContext(ctx, "tcp", r.addr)
 	}, DisableCompression: true}
 	r.t.Cleanup(t.CloseIdleConnections)
-	return &http.Client{Transport: t, Timeout: patience, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{Transport: t, Timeout: patience,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 // readHeadOf reads a head and returns it, with what was read ahead in the reader.

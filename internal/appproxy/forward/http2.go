@@ -41,9 +41,11 @@ const frameSize = 16 << 10
 func newH2(e *Engine) *h2side {
 	s := &h2side{e: e}
 	quiet := stdlog.New(io.Discard, "", 0) // whatever a visitor does wrong is no news
-	s.base = &http.Server{MaxHeaderBytes: e.cfg.HeaderBytes, ErrorLog: quiet, IdleTimeout: e.cfg.IdleTimeout, ReadHeaderTimeout: e.cfg.HeaderTimeout}
+	s.base = &http.Server{MaxHeaderBytes: e.cfg.HeaderBytes, ErrorLog: quiet, IdleTimeout: e.cfg.IdleTimeout,
+		ReadHeaderTimeout: e.cfg.HeaderTimeout}
 	s.server = &http2.Server{MaxConcurrentStreams: maxStreams, MaxReadFrameSize: frameSize, IdleTimeout: e.cfg.IdleTimeout,
-		ReadIdleTimeout: 30 * time.Second, PingTimeout: 15 * time.Second, WriteByteTimeout: e.cfg.StallTimeout, MaxUploadBufferPerConnection: 1 << 20, MaxUploadBufferPerStream: 256 << 10}
+		ReadIdleTimeout: 30 * time.Second, PingTimeout: 15 * time.Second, WriteByteTimeout: e.cfg.StallTimeout,
+		MaxUploadBufferPerConnection: 1 << 20, MaxUploadBufferPerStream: 256 << 10}
 	_ = http2.ConfigureServer(s.base, s.server) // fails for TLS settings alone, and there are none
 	transport := func() *http.Transport {
 		return &http.Transport{DialContext: s.dial, DisableCompression: true, MaxIdleConnsPerHost: e.cfg.MaxIdleUpstream,
@@ -70,12 +72,13 @@ func multiplexed(c *circuit.Circuit) bool { return c.Protocol == "h2" || c.Proto
 func (s *h2side) serve(v *visit, conn net.Conn, l Listener) {
 	v.arm(phaseOpen, 0)
 	var requests requests
-	s.server.ServeConn(conn, &http2.ServeConnOpts{Context: v.ctx, BaseConfig: s.base, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if requests.begin() {
-			defer requests.end()
-			s.answer(w, r, v, l)
-		}
-	})})
+	s.server.ServeConn(conn, &http2.ServeConnOpts{Context: v.ctx, BaseConfig: s.base,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if requests.begin() {
+				defer requests.end()
+				s.answer(w, r, v, l)
+			}
+		})})
 	v.cancel()
 	requests.wait()
 }

@@ -38,7 +38,8 @@ func (r *rig) client2() *http.Client {
 		return new(net.Dialer).DialContext(ctx, "tcp", r.addr)
 	}, DisableCompression: true}
 	r.t.Cleanup(t.CloseIdleConnections)
-	return &http.Client{Transport: t, Timeout: patience, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return &http.Client{Transport: t, Timeout: patience,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 // server2 adds a circuit whose app speaks HTTP/2 without TLS alone.
@@ -68,7 +69,8 @@ func testApp(w http.ResponseWriter, q *http.Request) {
 	case "/head":
 		w.Header()["Set-Cookie"] = []string{"a=1", "berth-1=x", "b=2; Domain=.bench"}
 		w.Header().Set("Alt-Svc", "x")
-		_, _ = fmt.Fprintf(w, "%s %q %q %q %q %q", q.Host, q.Header["Cookie"], q.Header["Authorization"], q.Header["X-Forwarded-For"], q.Header["X-Backendai-Token"], q.URL.RawQuery)
+		_, _ = fmt.Fprintf(w, "%s %q %q %q %q %q", q.Host, q.Header["Cookie"], q.Header["Authorization"], q.Header["X-Forwarded-For"],
+			q.Header["X-Backendai-Token"], q.URL.RawQuery)
 	case "/abort":
 		_, _ = io.WriteString(w, "some")
 		_ = http.NewResponseController(w).Flush()
@@ -110,7 +112,8 @@ func TestHTTP2(t *testing.T) {
 				all.Wait()
 				q, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+host+"/head?a;b=%zz", nil)
 				require.NoError(t, err)
-				q.Header = http.Header{"Cookie": {"berth-1=s; a=b", "berth-2=s"}, "Authorization": {"Berth x"}, "X-Forwarded-For": {"1.2.3.4"}, "X-Backendai-Token": {"s"}}
+				q.Header = http.Header{"Cookie": {"berth-1=s; a=b", "berth-2=s"}, "Authorization": {"Berth x"}, "X-Forwarded-For": {"1.2.3.4"},
+					"X-Backendai-Token": {"s"}}
 				resp, err := c.Do(q)
 				require.NoError(t, err)
 				defer resp.Body.Close()
@@ -250,7 +253,8 @@ func TestVisitorsLeaveRightAfterAsking(t *testing.T) {
 	frames := http2.NewFramer(&wire, nil)
 	require.NoError(t, frames.WriteSettings())
 	for n := range 50 {
-		require.NoError(t, frames.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*n + 1), BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true}))
+		require.NoError(t, frames.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*n + 1), BlockFragment: block.Bytes(), EndStream: true,
+			EndHeaders: true}))
 	}
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -351,9 +355,10 @@ func TestHTTP2OverTLS(t *testing.T) {
 				r.e.ServeConn(t.Context(), s, Listener{TLS: true})
 			}
 		})
-		tr := &http.Transport{ForceAttemptHTTP2: want == "HTTP/2.0", TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
-		}}
+		tr := &http.Transport{ForceAttemptHTTP2: want == "HTTP/2.0", TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
+			}}
 		resp, err := (&http.Client{Transport: tr, Timeout: patience}).Get("https://one/big")
 		require.NoError(t, err)
 		require.Equal(t, want, resp.Proto)
@@ -430,7 +435,8 @@ func TestHTTP2Protocol(t *testing.T) {
 		"many fields":     {append(plain[:8:8], strings.Split(strings.Repeat("x,y,", 200), ",")[:400]...), "431"},
 	} {
 		c, f := open()
-		require.NoError(t, f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: head(one.fields...), EndStream: true, EndHeaders: true}))
+		require.NoError(t, f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: head(one.fields...), EndStream: true,
+			EndHeaders: true}))
 		got := what(f)
 		if got == "400" || got == "reset" {
 			got = "refused" // one is as good as the other
@@ -451,7 +457,8 @@ func TestHTTP2Protocol(t *testing.T) {
 	_, f = open()
 	block := head(plain...)
 	for i := range uint32(500) {
-		if f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: block, EndStream: true, EndHeaders: true}) != nil || f.WriteRSTStream(2*i+1, http2.ErrCodeCancel) != nil {
+		if f.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: block, EndStream: true, EndHeaders: true}) != nil ||
+			f.WriteRSTStream(2*i+1, http2.ErrCodeCancel) != nil {
 			break
 		}
 	}
@@ -462,7 +469,8 @@ func TestHTTP2Protocol(t *testing.T) {
 
 // echoService is a gRPC service without generated code.
 var echoService = grpc.ServiceDesc{ServiceName: "test.Echo", HandlerType: (*any)(nil),
-	Methods: []grpc.MethodDesc{{MethodName: "Once", Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+	Methods: []grpc.MethodDesc{{MethodName: "Once", Handler: func(_ any, ctx context.Context, decode func(any) error,
+		_ grpc.UnaryServerInterceptor) (any, error) {
 		in := new(wrapperspb.StringValue)
 		if err := decode(in); err != nil {
 			return nil, err

@@ -25,7 +25,8 @@ import (
 )
 
 func echoSockets(w http.ResponseWriter, r *http.Request) {
-	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"tea"}, CompressionMode: websocket.CompressionContextTakeover, InsecureSkipVerify: true})
+	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"tea"},
+		CompressionMode: websocket.CompressionContextTakeover, InsecureSkipVerify: true})
 	if err != nil {
 		return
 	}
@@ -383,7 +384,8 @@ func TestTunnels(t *testing.T) {
 	c, err := net.Dial("tcp", r.addr)
 	require.NoError(t, err)
 	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
-	_, err = io.WriteString(c, "POST /v2/tunnel HTTP/1.1\r\nHost: own\r\nConnection: Upgrade\r\nUpgrade: "+tunnel.Protocol+"\r\nContent-Length: 0\r\n\r\nearly")
+	_, err = io.WriteString(c, "POST /v2/tunnel HTTP/1.1\r\nHost: own\r\nConnection: Upgrade\r\nUpgrade: "+tunnel.Protocol+"\r\n"+
+		"Content-Length: 0\r\n\r\nearly")
 	require.NoError(t, err)
 	b := bufio.NewReader(c)
 	require.Equal(t, "101 Switching Protocols", status(readHeadOf(t, b)))
@@ -462,7 +464,8 @@ func TestTrustedProxies(t *testing.T) {
 	rec := record(r, "app")
 	var got Head
 	r.onRoute = func(h Head) { got = h }
-	for forwarded, want := range map[string]string{"6.6.6.6, 1.2.3.4, 10.0.0.1": "1.2.3.4", "1.2.3.4": "1.2.3.4", "nonsense, 10.1.1.1": "10.1.1.1", "": "127.0.0.1"} {
+	for forwarded, want := range map[string]string{"6.6.6.6, 1.2.3.4, 10.0.0.1": "1.2.3.4", "1.2.3.4": "1.2.3.4",
+		"nonsense, 10.1.1.1": "10.1.1.1", "": "127.0.0.1"} {
 		require.Equal(t, "200 OK", status(r.say(get("app", "/", "X-Forwarded-For: "+forwarded+"\r\n", "X-Forwarded-Proto: https\r\n"))))
 		head := <-rec.got
 		require.Contains(t, head, "X-Forwarded-For: "+want+"\r\nX-Forwarded-Proto: https\r\n")
@@ -475,7 +478,8 @@ func TestTrustedProxies(t *testing.T) {
 
 func TestDeadlines(t *testing.T) {
 	r := newRig(t, func(c *Config) {
-		c.HeaderTimeout, c.IdleTimeout, c.StallTimeout, c.ResponseTimeout = 100*time.Millisecond, 200*time.Millisecond, 100*time.Millisecond, 150*time.Millisecond
+		c.HeaderTimeout, c.IdleTimeout, c.StallTimeout, c.ResponseTimeout = 100*time.Millisecond, 200*time.Millisecond, 100*time.Millisecond,
+			150*time.Millisecond
 	})
 	hang := make(chan struct{})
 	defer close(hang)
@@ -690,7 +694,8 @@ func TestEarlyAnswers(t *testing.T) {
 func TestChunkedBodyLimit(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.BodyBytes = 100 })
 	r.server("app", http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { _, _ = io.Copy(io.Discard, q.Body) }))
-	answer := r.say("POST / HTTP/1.1\r\nHost: app\r\nTransfer-Encoding: chunked\r\n\r\n40\r\n" + strings.Repeat("a", 64) + "\r\n40\r\n" + strings.Repeat("a", 64) + "\r\n0\r\n\r\n")
+	answer := r.say("POST / HTTP/1.1\r\nHost: app\r\nTransfer-Encoding: chunked\r\n\r\n40\r\n" + strings.Repeat("a",
+		64) + "\r\n40\r\n" + strings.Repeat("a", 64) + "\r\n0\r\n\r\n")
 	require.Equal(t, "413 Request Entity Too Large", status(answer))
 	answer = r.say("POST / HTTP/1.1\r\nHost: app\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
 	require.Equal(t, "400 Bad Request", status(answer))
@@ -737,8 +742,10 @@ func TestOwnHandlers(t *testing.T) {
 	answer := r.say(get("own", "/redirect"))
 	require.Contains(t, answer, "Location: /elsewhere\r\n")
 	require.NotContains(t, answer, "\r\nSet-Cookie")
-	require.Equal(t, "413 Request Entity Too Large", status(r.say("POST / HTTP/1.1\r\nHost: own\r\nContent-Length: 1001\r\n\r\n"+strings.Repeat("a", 1001))))
-	require.Equal(t, "413 Request Entity Too Large", status(r.say("POST / HTTP/1.1\r\nHost: own\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n"+strings.Repeat("a", 1001)+"\r\n0\r\n\r\n")))
+	require.Equal(t, "413 Request Entity Too Large",
+		status(r.say("POST / HTTP/1.1\r\nHost: own\r\nContent-Length: 1001\r\n\r\n"+strings.Repeat("a", 1001))))
+	require.Equal(t, "413 Request Entity Too Large",
+		status(r.say("POST / HTTP/1.1\r\nHost: own\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n"+strings.Repeat("a", 1001)+"\r\n0\r\n\r\n")))
 	head := r.say("HEAD /a HTTP/1.1\r\nHost: own\r\nConnection: close\r\n\r\n")
 	require.True(t, strings.HasSuffix(head, "\r\n\r\n"))
 	require.Equal(t, "200 OK", status(r.say("GET /x HTTP/1.0\r\nHost: own\r\n\r\n")))

@@ -378,7 +378,8 @@ func (e *Engine) Tunnel(w http.ResponseWriter, r *http.Request, c *circuit.Circu
 	g.requests.Add(1)
 	own.hijacked = true
 	_ = v.sock.conn.SetDeadline(time.Time{})
-	if _, err := io.WriteString(v.sock.conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+tunnel.Protocol+"\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(v.sock.conn,
+		"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+tunnel.Protocol+"\r\n\r\n"); err != nil {
 		return
 	}
 	v.relay(&u.sock)

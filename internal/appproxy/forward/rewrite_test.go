@@ -65,7 +65,8 @@ func TestResponseFieldsOfBothEngines(t *testing.T) {
 		raw := "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n" + fields + "\r\n"
 		var r response
 		require.Nil(t, parseResponse(&r, raw, 100), "%q", fields)
-		own, err := http.ReadResponse(bufio.NewReader(strings.NewReader(string(appendResponse(nil, &r, sizedBody, "app.example.org", false, 1)))), nil)
+		own, err := http.ReadResponse(bufio.NewReader(strings.NewReader(string(appendResponse(nil, &r, sizedBody, "app.example.org", false,
+			1)))), nil)
 		require.NoError(t, err, "%q", fields)
 		require.NoError(t, own.Body.Close())
 		lib, err := http.ReadResponse(bufio.NewReader(strings.NewReader(raw)), nil)

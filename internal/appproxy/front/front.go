@@ -58,7 +58,7 @@ type Options struct {
 	Log        *slog.Logger
 }
 
-// Front answers.
+// Front answers requests that are for the proxy itself.
 type Front struct {
 	o       Options
 	base    http.Handler
@@ -82,8 +82,9 @@ func (f *Front) Base() http.Handler { return f.base }
 func (f *Front) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /{$}", page{
-		status: http.StatusOK, slug: "app-proxy", title: "This is the app proxy " + f.o.Name + ".", words: "Apps of sessions are reached through it, at addresses of their own.",
-		next: "Open an app from the console, or with: berth app open SESSION APP",
+		status: http.StatusOK, slug: "app-proxy", title: "This is the app proxy " + f.o.Name + ".",
+		words: "Apps of sessions are reached through it, at addresses of their own.",
+		next:  "Open an app from the console, or with: berth app open SESSION APP",
 	})
 	mux.HandleFunc("GET /status", f.status)
 	mux.HandleFunc("GET /healthz", f.healthz)
@@ -98,11 +99,12 @@ func (f *Front) routes() http.Handler {
 	mux.HandleFunc("OPTIONS /setup", preflight)
 	mux.HandleFunc("POST "+TunnelPath, f.tunnel)
 	mux.HandleFunc("GET "+TunnelPath, f.socket)
-	mux.Handle("/", page{status: http.StatusNotFound, slug: "no-page", title: "There is no such page.", words: "This address belongs to the app proxy itself.", next: "Open an app from the console, or with: berth app open SESSION APP"})
+	mux.Handle("/", page{status: http.StatusNotFound, slug: "no-page", title: "There is no such page.",
+		words: "This address belongs to the app proxy itself.", next: "Open an app from the console, or with: berth app open SESSION APP"})
 	return mux
 }
 
-// cors lets pages of every origin read an answer; none of those that have it depends on cookies.
+// cors lets pages of every origin read an answer. It is for answers that do not depend on cookies.
 func cors(w http.ResponseWriter) { w.Header().Set("Access-Control-Allow-Origin", "*") }
 
 func preflight(w http.ResponseWriter, _ *http.Request) {
@@ -123,22 +125,24 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 
 func (f *Front) status(w http.ResponseWriter, _ *http.Request) {
 	cors(w)
-	writeJSON(w, http.StatusOK, map[string]any{"api_version": "v2", "authority": f.o.Name, "version": f.o.Build, "manager_connected": f.o.Manager.State().Connected})
+	writeJSON(w, http.StatusOK, map[string]any{"api_version": "v2", "authority": f.o.Name, "version": f.o.Build,
+		"manager_connected": f.o.Manager.State().Connected})
 }
 
 func (f *Front) healthz(w http.ResponseWriter, _ *http.Request) { Healthz(w, f.o.Manager) }
 
-// Healthz answers load balancers: a proxy that has lost its manager still serves visitors, so it is well.
+// Healthz answers load balancers. A proxy without a manager still serves its visitors, so it is healthy.
 func Healthz(w http.ResponseWriter, m Manager) {
 	writeJSON(w, http.StatusOK, map[string]any{"ok": true, "manager_connected": m.State().Connected, "circuits": m.Table().Len()})
 }
 
-// conf makes a launch token for whoever knows the secret. Where the older protocol names an upstream it is not read: the
-// manager knows it.
+// conf makes a launch token for callers that know the secret. The older protocol sends the upstream's address along; it is
+// ignored, because the manager knows it.
 func (f *Front) conf(w http.ResponseWriter, r *http.Request) {
 	given := chassis.NewSecret(r.Header.Get("X-BackendAI-Token"))
 	if f.o.Secret.IsZero() || !f.o.Secret.Equal(given) {
-		page{status: http.StatusUnauthorized, slug: "bad-secret", title: "The secret in X-BackendAI-Token is not the proxy's.", next: "set appproxy.secret, and the same in the caller"}.ServeHTTP(w, r)
+		page{status: http.StatusUnauthorized, slug: "bad-secret", title: "The secret in X-BackendAI-Token is not the proxy's.",
+			next: "set appproxy.secret, and the same in the caller"}.ServeHTTP(w, r)
 		return
 	}
 	var body struct {
@@ -147,8 +151,10 @@ func (f *Front) conf(w http.ResponseWriter, r *http.Request) {
 			AccessKey string `json:"access_key"`
 		} `json:"session"`
 	}
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&body); err != nil || body.Session.ID == "" || body.Session.AccessKey == "" {
-		page{status: http.StatusBadRequest, slug: "invalid-body", title: "The body is no request for a launch token.", next: `send {"session": {"id": "…", "access_key": "…"}}`}.ServeHTTP(w, r)
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&body); err != nil || body.Session.ID == "" ||
+		body.Session.AccessKey == "" {
+		page{status: http.StatusBadRequest, slug: "invalid-body", title: "The body is no request for a launch token.",
+			next: `send {"session": {"id": "…", "access_key": "…"}}`}.ServeHTTP(w, r)
 		return
 	}
 	token, err := f.o.Manager.Conf(r.Context(), proxy.ConfRequest{Session: body.Session.ID, AccessKey: body.Session.AccessKey})
@@ -214,7 +220,7 @@ func sessionName(c *circuit.Circuit) string {
 	return c.Session
 }
 
-// NotHTTP answers those who speak HTTP to an app that does not.
+// NotHTTP answers an HTTP request to an app that speaks another protocol.
 func (f *Front) NotHTTP(c *circuit.Circuit) http.Handler {
 	return page{
 		status: http.StatusBadRequest, slug: "no-http", title: "This app speaks no HTTP.", words: "A browser cannot show it.",
@@ -222,18 +228,20 @@ func (f *Front) NotHTTP(c *circuit.Circuit) http.Handler {
 	}
 }
 
-// NoWorkers refuses the script of a service worker on a circuit's port: it would outlive the circuit and serve, and see, whatever
-// app of whichever user has the port next.
+// NoWorkers refuses the script of a service worker on a circuit's port. The worker would outlive the circuit: the browser would
+// run it for the next app on that port, which may be another user's, and it could read that app's traffic.
 func (f *Front) NoWorkers() http.Handler {
-	return page{status: http.StatusForbidden, slug: "no-service-workers", title: "Apps on ports have no service workers.", words: "The port may be another app's tomorrow.", next: "Open the app with mode=subdomain."}
+	return page{status: http.StatusForbidden, slug: "no-service-workers", title: "Apps on ports have no service workers.",
+		words: "The port may be another app's tomorrow.", next: "Open the app with mode=subdomain."}
 }
 
 // Misdirected answers requests for a host that is not the proxy's.
 func (f *Front) Misdirected() http.Handler {
-	return page{status: http.StatusMisdirectedRequest, slug: "unknown-host", title: "This host name leads nowhere.", words: "The app proxy does not serve it.", next: "Check the address."}
+	return page{status: http.StatusMisdirectedRequest, slug: "unknown-host", title: "This host name leads nowhere.",
+		words: "The app proxy does not serve it.", next: "Check the address."}
 }
 
-// Absent answers for a label that the table does not have, after asking the manager, whose news may be on their way.
+// Absent answers for a label that the table does not have. It asks the manager first: the circuit may be new.
 func (f *Front) Absent(label string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		found, err := f.o.Manager.Lookup(r.Context(), label, 0)
@@ -241,7 +249,8 @@ func (f *Front) Absent(label string) http.Handler {
 			// The next look at the table finds it. 307 keeps method and body.
 			again := relative(r.URL.RequestURI())
 			if again == "" || r.Header.Get("Upgrade") != "" {
-				page{status: http.StatusServiceUnavailable, slug: "starting", title: "The app is being published.", words: "It can be reached in a moment.", retry: 1}.ServeHTTP(w, r)
+				page{status: http.StatusServiceUnavailable, slug: "starting", title: "The app is being published.",
+					words: "It can be reached in a moment.", retry: 1}.ServeHTTP(w, r)
 				return
 			}
 			w.Header().Set("Cache-Control", "no-store")
@@ -253,7 +262,7 @@ func (f *Front) Absent(label string) http.Handler {
 	})
 }
 
-// noApp says that there is no app here; err is why nobody knows for sure.
+// noApp says that there is no app here. err, when set, is why the manager could not be asked.
 func (f *Front) noApp(err error) http.Handler {
 	if err != nil || !f.o.Manager.State().Connected {
 		if err == nil {
@@ -264,8 +273,9 @@ func (f *Front) noApp(err error) http.Handler {
 		return p
 	}
 	return page{
-		status: http.StatusNotFound, slug: "no-app", title: "There is no app here.", words: "Its session has ended, it was unpublished, or there never was one at this address.",
-		next: "See your sessions in the console or with: berth session list. Open an app with: berth app open SESSION APP",
+		status: http.StatusNotFound, slug: "no-app", title: "There is no app here.",
+		words: "Its session has ended, it was unpublished, or there never was one at this address.",
+		next:  "See your sessions in the console or with: berth session list. Open an app with: berth app open SESSION APP",
 	}
 }
 

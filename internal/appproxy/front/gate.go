@@ -8,8 +8,9 @@ import (
 	"berth.dev/berth/internal/fault"
 )
 
-// A manager takes only so many questions at once from a proxy. Bounds of those under way keep some for everybody: a launch waits
-// for its app as long as that takes, and what strangers ask is answered soon, but they may ask without end.
+// A manager answers a bounded number of questions of one proxy at the same time. Launches may take long, because they wait for
+// their app; questions of strangers are short, but there may be very many. Each kind has a bound of its own here, so that
+// neither can use up what the other needs.
 const (
 	maxLaunches     = 64
 	sessionLaunches = 4  // of one session
@@ -18,14 +19,14 @@ const (
 	visitorQuick    = 8
 )
 
-// gate counts what is under way, in all and for each key.
+// gate bounds how many calls are under way, in all and for each key.
 type gate[K comparable] struct {
 	mu   sync.Mutex
 	all  int
 	each map[K]int // none is kept at zero
 }
 
-// begin counts one more unless there are most already.
+// begin enters one more call unless the bound is reached.
 func (g *gate[K]) begin(k K, each, most int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -49,11 +50,12 @@ func (g *gate[K]) end(k K) {
 	}
 }
 
-// launching asks for leave to launch an app; call done after it.
+// launching enters a launch; done must be called after it.
 func (f *Front) launching(session string, from netip.Addr) (done func(), err error) {
 	from = circuit.Network(from)
 	if !f.sessions.begin(session, sessionLaunches, maxLaunches) {
-		return nil, fault.Exhaustedf("too many apps are being started at the moment").WithReason("launches").WithNext("try again when those that you began are there")
+		return nil, fault.Exhaustedf("too many apps are being started at the moment").WithReason("launches").
+			WithNext("try again when those that you began are there")
 	}
 	if !f.launchers.begin(from, visitorLaunches, maxLaunches) {
 		f.sessions.end(session)
@@ -62,7 +64,7 @@ func (f *Front) launching(session string, from netip.Addr) (done func(), err err
 	return func() { f.launchers.end(from); f.sessions.end(session) }, nil
 }
 
-// asking asks for leave to put a quick question to the manager; call done after it.
+// asking enters a short question to the manager; done must be called after it.
 func (f *Front) asking(from netip.Addr) (done func(), err error) {
 	from = circuit.Network(from)
 	if !f.askers.begin(from, visitorQuick, maxQuick) {

@@ -13,12 +13,13 @@ import (
 	"berth.dev/berth/internal/wire/proxy"
 )
 
-// carried are the parameters of a launch that /add hands on to /auth.
+// carried are the parameters of /add that become parameters of /auth.
 var carried = []string{
-	"app", "protocol", "port", "envs", "args", "open_to_public", "allowed_client_ips", "subdomain", "redirect", "no_reuse", "is_inference", "mode", "app_port",
+	"app", "protocol", "port", "envs", "args", "open_to_public", "allowed_client_ips", "subdomain", "redirect", "no_reuse", "is_inference",
+	"mode", "app_port",
 }
 
-// add answers with the address that publishes an app; nothing happens before somebody asks for that.
+// add answers with the address of /auth that publishes the app. It publishes nothing itself.
 func (f *Front) add(w http.ResponseWriter, r *http.Request) {
 	cors(w)
 	q := r.URL.Query()
@@ -121,11 +122,11 @@ func (f *Front) auth(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusPermanentRedirect)
 }
 
-// portTries bounds how many ports are tried that other programs turn out to hold.
+// portTries bounds how many ports are tried when other programs hold them.
 const portTries = 16
 
-// launch publishes an app and opens its port. Who wished for no port gets another circuit when a stranger holds the first one's;
-// a circuit that was there before stays, other replicas of this proxy may serve it.
+// launch publishes an app and opens its port. When another program holds that port and the caller asked for no particular one,
+// it publishes the app on another port. A circuit that existed before stays, because other replicas of this proxy may serve it.
 func (f *Front) launch(ctx context.Context, req proxy.LaunchRequest) (proxy.LaunchReply, *circuit.Circuit, error) {
 	done, err := f.launching(req.Session, req.Client)
 	if err != nil {
@@ -148,8 +149,8 @@ func (f *Front) launch(ctx context.Context, req proxy.LaunchRequest) (proxy.Laun
 	}
 }
 
-// setupURL is where a visitor with a code goes: the circuit's own host, whose cookie it will be; apps that speak no HTTP have
-// none, the base URL stands in for them.
+// setupURL is the address at which a visitor redeems a code: on the circuit's own host, which sets its cookie then, or below the
+// base URL for apps that speak no HTTP.
 func (f *Front) setupURL(c *circuit.Circuit, code, redirect string) string {
 	to, q := *f.o.Base, url.Values{"token": {code}}
 	if c.HTTP() {
@@ -164,13 +165,13 @@ func (f *Front) setupURL(c *circuit.Circuit, code, redirect string) string {
 	return to.String()
 }
 
-// known answers whoever asks about a token's circuits before ending them; it tells nothing.
+// known answers the question of older clients whether a token has circuits. The answer is always the same.
 func (f *Front) known(w http.ResponseWriter, _ *http.Request) {
 	cors(w)
 	writeJSON(w, http.StatusOK, map[string]any{"code": http.StatusOK})
 }
 
-// end closes the circuits of a token at a session. Tokens that are none end nothing, and get the same answer.
+// end closes the circuits of a token at a session. An invalid token gets the same answer and closes nothing.
 func (f *Front) end(w http.ResponseWriter, r *http.Request) {
 	cors(w)
 	done, err := f.asking(visitor(r))

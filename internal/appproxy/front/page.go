@@ -12,7 +12,7 @@ import (
 	"berth.dev/berth/internal/fault"
 )
 
-// page is something that the proxy itself says to a visitor.
+// page is a message of the proxy itself to a visitor.
 type page struct {
 	status int
 	slug   string // for programs
@@ -26,14 +26,16 @@ type page struct {
 
 const style = `body{font:16px/1.5 system-ui,sans-serif;color:#1d2433;background:#f5f6f8;margin:0}` +
 	`main{max-width:34rem;margin:14vh auto 0;padding:2rem;background:#fff;border-radius:10px;box-shadow:0 1px 4px #0002}` +
-	`h1{font-size:1.35rem;margin:0 0 .6rem}p{margin:.5rem 0}code{background:#eef0f4;border-radius:4px;padding:.1rem .35rem;overflow-wrap:anywhere}` +
+	`h1{font-size:1.35rem;margin:0 0 .6rem}p{margin:.5rem 0}` +
+	`code{background:#eef0f4;border-radius:4px;padding:.1rem .35rem;overflow-wrap:anywhere}` +
 	`small{color:#6a7285}a{color:#1857c4}@media(prefers-color-scheme:dark){body{background:#14171d;color:#e3e7ef}main{background:#1d222b}` +
 	`code{background:#2a313d}small{color:#97a0b3}a{color:#7fb0ff}}`
 
-// policy lets a page of ours run and load nothing but its own style sheet, and be shown in no other page.
+// policy is the Content-Security-Policy of the proxy's pages: nothing but their own style sheet, and no frames.
 var policy = func() string {
 	sum := sha256.Sum256([]byte(style))
-	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; base-uri 'none'; form-action " +
+		"'none'; frame-ancestors 'none'"
 }()
 
 var pages = template.Must(template.New("page").Parse(`<!doctype html>
@@ -43,12 +45,12 @@ var pages = template.Must(template.New("page").Parse(`<!doctype html>
 	`{{if .LinkTo}}<p><a href="{{.LinkTo}}">{{.Link}}</a></p>{{end}}<p><small>Berth app proxy · {{.Slug}}</small></p></main></body></html>
 `))
 
-// WantsHTML reports whether a person reads the answer.
+// WantsHTML reports whether the client accepts HTML, which browsers do.
 func WantsHTML(r *http.Request) bool {
 	return r.Header.Get("Upgrade") == "" && strings.Contains(r.Header.Get("Accept"), "text/html")
 }
 
-// ServeHTTP answers with the page, as JSON unless a person reads it.
+// ServeHTTP answers with the page: as HTML when WantsHTML, else as JSON.
 func (p page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
@@ -73,7 +75,8 @@ func (p page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Security-Policy", policy)
 	w.WriteHeader(p.status)
 	if r.Method != http.MethodHead {
-		_ = pages.Execute(w, map[string]any{"Title": p.title, "Words": p.words, "Next": p.next, "Slug": p.slug, "Retry": p.retry, "Link": p.link, "LinkTo": template.URL(p.linkTo)}) //nolint:gosec // own texts only
+		_ = pages.Execute(w, map[string]any{"Title": p.title, "Words": p.words, "Next": p.next, "Slug": p.slug, "Retry": p.retry,
+			"Link": p.link, "LinkTo": template.URL(p.linkTo)}) //nolint:gosec // own texts only
 	}
 }
 

@@ -15,10 +15,11 @@ import (
 // SetupPath is where codes are redeemed, on each circuit's own host, when the request names one.
 const SetupPath = "/setup"
 
-// awaitNews is how long a visitor with a code waits for the proxy to hear of what the manager already knows.
+// awaitNews is how long a visitor with a code waits for a circuit that the manager has published and the proxy does not know yet.
 const awaitNews = 2 * time.Second
 
-// IsSetup reports whether a request of a circuit's host is for the proxy: an app may have a page of that name itself.
+// IsSetup reports whether a request to a circuit's host is for the proxy. Without a code it is not: an app may have a page of
+// that name itself.
 func IsSetup(method, path, query string) bool {
 	if path != SetupPath || method != http.MethodGet && method != http.MethodHead && method != http.MethodOptions {
 		return false
@@ -69,7 +70,8 @@ func (f *Front) Setup(c *circuit.Circuit) http.Handler {
 			}
 			text, until := f.ticket(c, reply)
 			if text == "" {
-				f.fail(w, r, "You cannot be let in at the moment.", fault.Unavailablef("the proxy has no keys for tickets yet").WithReason("no-keys").WithNext("try again in a moment"))
+				f.fail(w, r, "You cannot be let in at the moment.", fault.Unavailablef("the proxy has no keys for tickets yet").WithReason("no-keys").
+					WithNext("try again in a moment"))
 				return
 			}
 			http.SetCookie(w, &http.Cookie{
@@ -87,7 +89,7 @@ func (f *Front) Setup(c *circuit.Circuit) http.Handler {
 	})
 }
 
-// redeem asks the manager what a visitor's code is worth.
+// redeem asks the manager who the visitor with a code is.
 func (f *Front) redeem(r *http.Request, c *circuit.Circuit, code string) (proxy.RedeemReply, error) {
 	from := visitor(r)
 	done, err := f.asking(from)
@@ -98,7 +100,7 @@ func (f *Front) redeem(r *http.Request, c *circuit.Circuit, code string) (proxy.
 	return f.o.Manager.Redeem(r.Context(), proxy.RedeemRequest{Circuit: c.ID, Code: code, Client: from})
 }
 
-// ticket signs what a redeemed code is worth.
+// ticket signs a ticket for a visitor whose code was redeemed.
 func (f *Front) ticket(c *circuit.Circuit, reply proxy.RedeemReply) (text string, until time.Time) {
 	keys := f.o.Manager.Table().Keys()
 	if len(keys) == 0 {
@@ -114,7 +116,7 @@ func (f *Front) ticket(c *circuit.Circuit, reply proxy.RedeemReply) (text string
 	return proxy.SignTicket(proxy.Ticket{Circuit: c.ID, User: reply.User, Epoch: reply.Epoch, Expires: until}, keys[0]), until
 }
 
-// holds reports whether the request has a good cookie already.
+// holds reports whether the request has a valid cookie of the circuit already.
 func (f *Front) holds(r *http.Request, c *circuit.Circuit, secure bool) bool {
 	cookies := r.CookiesNamed(c.CookieName(secure))
 	if len(cookies) != 1 {
@@ -130,14 +132,16 @@ func (f *Front) badCode(c *circuit.Circuit, err error) http.Handler {
 		return pageOf("You cannot be let in at the moment.", err)
 	}
 	return page{
-		status: http.StatusUnauthorized, slug: "bad-code", title: "This link was used already, or is too old.", words: "A link lets one visitor in, once.",
-		next: "Open the app from the console again, or with: berth app open " + sessionName(c) + " " + c.App,
+		status: http.StatusUnauthorized, slug: "bad-code", title: "This link was used already, or is too old.",
+		words: "A link lets one visitor in, once.",
+		next:  "Open the app from the console again, or with: berth app open " + sessionName(c) + " " + c.App,
 	}
 }
 
 // prefetched requests are made by browsers for pages that nobody has opened.
 func prefetched(r *http.Request) bool {
-	return strings.Contains(r.Header.Get("Sec-Purpose"), "prefetch") || r.Header.Get("Purpose") == "prefetch" || r.Header.Get("X-Moz") == "prefetch"
+	return strings.Contains(r.Header.Get("Sec-Purpose"), "prefetch") || r.Header.Get("Purpose") == "prefetch" ||
+		r.Header.Get("X-Moz") == "prefetch"
 }
 
 // warmUp recognizes the request that the web console's page makes in the background before it opens the same address in a
@@ -157,8 +161,8 @@ func warmUp(r *http.Request) bool {
 // maxWarmUps bounds the connections that are opened to apps for visitors who are not in yet.
 const maxWarmUps = 16
 
-// warmUp answers whether the app can be reached, which is what the caller waits for. Strangers ask too: they are told nothing of
-// an app that their address may not use, and make the proxy open few connections.
+// warmUp answers whether the app can be reached, which is what the caller waits for. Anybody may ask. So nothing is said about an
+// app that the caller's address may not use, and few connections to apps are opened for this at the same time.
 func (f *Front) warmUp(w http.ResponseWriter, r *http.Request, c *circuit.Circuit) {
 	defer f.warming.Add(-1)
 	if f.warming.Add(1) > maxWarmUps || c.AdmitConn(visitor(r), f.o.Clock.Now()).Reason == "address-not-allowed" {
@@ -223,7 +227,8 @@ func (f *Front) setupRaw(w http.ResponseWriter, r *http.Request) {
 	}
 	gateway := f.o.Address(c)
 	if gateway.Scheme != "tcp" {
-		f.fail(w, r, "The app cannot be reached from outside.", fault.Unavailablef("this proxy opens no ports").WithReason("no-ports").WithNext("use: berth port-forward %s %s", sessionName(c), c.App))
+		f.fail(w, r, "The app cannot be reached from outside.", fault.Unavailablef("this proxy opens no ports").WithReason("no-ports").
+			WithNext("use: berth port-forward %s %s", sessionName(c), c.App))
 		return
 	}
 	// The visitor's address is admitted with the circuit's next revision: be sure to have it before the visitor connects.

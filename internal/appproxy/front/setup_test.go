@@ -46,7 +46,8 @@ func TestWarmUpsAreFew(t *testing.T) {
 	t.Parallel()
 	c := circuit.New(proxy.Circuit{ID: "11111111-2222-3333-4444-555555555555", Mode: proxy.ModeSubdomain, Label: "app", Protocol: "http"})
 	var dials atomic.Int32
-	f := front.New(front.Options{Base: &url.URL{Scheme: "http", Host: "apps.test"}, Clock: chassis.RealClock(), Log: slog.New(slog.DiscardHandler),
+	f := front.New(front.Options{Base: &url.URL{Scheme: "http", Host: "apps.test"}, Clock: chassis.RealClock(),
+		Log: slog.New(slog.DiscardHandler),
 		Dial: func(ctx context.Context, _ *circuit.Circuit, _ netip.Addr) (net.Conn, proxy.TargetID, error) {
 			dials.Add(1)
 			<-ctx.Done()
@@ -79,12 +80,14 @@ func TestWarmUpsAreFew(t *testing.T) {
 // A visitor whose code is newer than what the proxy has heard of the circuit is led to the app when the ticket works there.
 func TestSetupWaitsForTheEpoch(t *testing.T) {
 	t.Parallel()
-	c := proxy.Circuit{ID: "11111111-2222-3333-4444-555555555555", Revision: 1, Epoch: 1, Mode: proxy.ModeSubdomain, Label: "app", Protocol: "http"}
+	c := proxy.Circuit{ID: "11111111-2222-3333-4444-555555555555", Revision: 1, Epoch: 1, Mode: proxy.ModeSubdomain, Label: "app",
+		Protocol: "http"}
 	m := &manager{next: c}
 	m.next.Revision, m.next.Epoch = 2, 2
 	keys := [][]byte{[]byte("a key that is long enough")}
 	m.table, _ = (*circuit.Table)(nil).With(circuit.Change{Reset: true, Put: []proxy.Circuit{c}, Keys: keys})
-	f := front.New(front.Options{Base: &url.URL{Scheme: "http", Host: "apps.test"}, Manager: m, Clock: chassis.RealClock(), TicketLife: time.Hour, Log: slog.New(slog.DiscardHandler),
+	f := front.New(front.Options{Base: &url.URL{Scheme: "http", Host: "apps.test"}, Manager: m, Clock: chassis.RealClock(),
+		TicketLife: time.Hour, Log: slog.New(slog.DiscardHandler),
 		Address: func(*circuit.Circuit) *url.URL { return &url.URL{Scheme: "http", Host: "app.apps.test"} }})
 	w := httptest.NewRecorder()
 	f.Setup(m.table.ByID(c.ID)).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://app.apps.test/setup?token=x", nil))

@@ -31,7 +31,7 @@ const (
 	socketTicket   = "berth-ticket."
 )
 
-// awaitCircuit is how long a tunnel waits for the news of a circuit that its ticket names.
+// awaitCircuit is how long a tunnel waits for a circuit that its ticket names and the proxy does not know yet.
 const awaitCircuit = 3 * time.Second
 
 // admit finds the circuit that a request for a tunnel names and lets its ticket decide.
@@ -40,7 +40,8 @@ func (f *Front) admit(r *http.Request, ticket string) (*circuit.Circuit, error) 
 	now := f.o.Clock.Now()
 	t, ok := proxy.ReadTicket(ticket, f.o.Manager.Table().Keys())
 	if !ok || t.Circuit != id || !now.Before(t.Expires) {
-		return nil, fault.New(fault.Unauthenticated, "the ticket is not valid, or not any more").WithReason("bad-ticket").WithNext("get another one from the manager")
+		return nil, fault.New(fault.Unauthenticated, "the ticket is not valid, or not any more").WithReason("bad-ticket").
+			WithNext("get another one from the manager")
 	}
 	c := f.o.Manager.Table().ByID(id)
 	if c == nil || c.Epoch < t.Epoch { // its event is on the way
@@ -61,7 +62,7 @@ func (f *Front) admit(r *http.Request, ticket string) (*circuit.Circuit, error) 
 	return nil, fault.Deniedf("%s", v.Words).WithReason(v.Reason)
 }
 
-// tunnel carries the bytes of a client that is no browser to an app of any protocol.
+// tunnel connects a program with an app of any protocol: after the upgrade the connection carries the app's bytes.
 func (f *Front) tunnel(w http.ResponseWriter, r *http.Request) {
 	if !tunnel.Asked(r) {
 		run.WriteFailure(w, fault.Invalidf("this address is for tunnels").WithReason("no-upgrade").WithNext("send Upgrade: %s", tunnel.Protocol))
@@ -96,7 +97,7 @@ func (f *Front) socket(w http.ResponseWriter, r *http.Request) {
 		run.WriteFailure(w, err)
 		return
 	}
-	// Any page may hold a ticket that it was given; no cookie counts here.
+	// Pages of every origin may connect: what counts is the ticket that they show, never a cookie.
 	ws, err := websocket.Accept(&switching{ResponseWriter: w}, r, &websocket.AcceptOptions{
 		Subprotocols: []string{socketProtocol}, InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled,
 	})
@@ -105,17 +106,17 @@ func (f *Front) socket(w http.ResponseWriter, r *http.Request) {
 		return // Accept has answered
 	}
 	ws.SetReadLimit(1 << 20)
-	// Its life is that of the connection, not that of the request.
+	// The WebSocket outlives this request.
 	f.o.Join(websocket.NetConn(context.WithoutCancel(r.Context()), ws, websocket.MessageBinary), app, c, target)
 }
 
-// switching sends the head of a switch of protocols when the connection is taken over, whatever the server below does then.
+// switching sends the head of a 101 itself when the connection is hijacked, because servers differ in whether they do.
 type switching struct {
 	http.ResponseWriter
 	asked bool
 }
 
-// WriteHeader keeps a 101 back.
+// WriteHeader sends the head, except for 101, which Hijack sends.
 func (s *switching) WriteHeader(status int) {
 	if status == http.StatusSwitchingProtocols {
 		s.asked = true

@@ -42,7 +42,9 @@ func missing(session api.SessionInfo, name string, list []api.App) error {
 	for i, a := range list {
 		names[i] = a.Name
 	}
-	return frame.Hint(fmt.Errorf("session %s has no app %s; it has: %s", session.Name, name, frame.Names(names)), "berth app list %s", session.Name)
+	return frame.Hint(
+		fmt.Errorf("session %s has no app %s; it has: %s", session.Name, name, frame.Names(names)), "berth app list %s", session.Name,
+	)
 }
 
 // find takes an app by its name, or by a port that it listens on.
@@ -78,7 +80,9 @@ func only(session api.SessionInfo, list []api.App) (api.App, error) {
 	for i, a := range list {
 		names[i] = a.Name
 	}
-	return api.App{}, frame.Usage(frame.Hint(fmt.Errorf("say which app of session %s: %s", session.Name, frame.Names(names)), "berth app list %s", session.Name))
+	return api.App{}, frame.Usage(
+		frame.Hint(fmt.Errorf("say which app of session %s: %s", session.Name, frame.Names(names)), "berth app list %s", session.Name),
+	)
 }
 
 // circuitsOf lists what is published of an app, or of all of a session's apps.

@@ -167,7 +167,9 @@ func (f *Forward) choose(cmd *cobra.Command, info api.SessionInfo, apps []api.Ap
 	case err != nil:
 		return err
 	case app.State == api.AppMissing:
-		return frame.Hint(fmt.Errorf("app %s of session %s cannot be started: %s", app.Name, info.Name, detailOf(app)), "berth app list %s", info.Name)
+		return frame.Hint(
+			fmt.Errorf("app %s of session %s cannot be started: %s", app.Name, info.Name, detailOf(app)), "berth app list %s", info.Name,
+		)
 	case app.Name != f.text:
 		f.text = app.Name + ":" + f.text
 	}
@@ -186,11 +188,19 @@ func (f *Forward) listen(address string) error {
 	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return frame.Hint(fmt.Errorf("port %d of this machine is taken", f.wish), "berth port-forward SESSION %s:0 takes a free one", f.text)
+		return frame.Hint(
+			fmt.Errorf("port %d of this machine is taken", f.wish), "berth port-forward SESSION %s:0 takes a free one", f.text,
+		)
 	case errors.Is(err, os.ErrPermission):
-		return frame.Hint(fmt.Errorf("port %d of this machine is reserved", f.wish), "berth port-forward SESSION %s:0 takes a free one", f.text)
+		return frame.Hint(
+			fmt.Errorf("port %d of this machine is reserved", f.wish), "berth port-forward SESSION %s:0 takes a free one", f.text,
+		)
 	case err != nil:
-		return frame.Usage(frame.Hint(fmt.Errorf("listen on %s: %w", address, err), "--address is an address of this machine, such as 127.0.0.1 or 0.0.0.0"))
+		return frame.Usage(
+			frame.Hint(
+				fmt.Errorf("listen on %s: %w", address, err), "--address is an address of this machine, such as 127.0.0.1 or 0.0.0.0",
+			),
+		)
 	}
 	f.listener, f.Local = l, l.Addr().String()
 	return nil

@@ -67,7 +67,9 @@ and open it.`,
 	f.StringArrayVar(&o.arguments, "arg", nil, "argument NAME[=VALUE] that the app takes, such as --logdir=/home/work/runs (repeatable)")
 	f.StringArrayVar(&o.envs, "env", nil, "environment variable NAME=VALUE that the app takes (repeatable)")
 	frame.JSONFlag(cmd, &o.json)
-	_ = cmd.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions([]string{api.CircuitPort, api.CircuitSubdomain}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc(
+		"mode", cobra.FixedCompletions([]string{api.CircuitPort, api.CircuitSubdomain}, cobra.ShellCompDirectiveNoFileComp),
+	)
 	return cmd
 }
 
@@ -105,7 +107,10 @@ func (o *openOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client
 		return err
 	}
 	if (app.State == api.AppReady || app.State == api.AppStarting) && len(o.Arguments)+len(o.Envs) > 0 {
-		return frame.Hint(fmt.Errorf("app %s of session %s runs already, so it takes no arguments", app.Name, info.Name), "berth app stop %s %s, then open it again", info.Name, app.Name)
+		return frame.Hint(
+			fmt.Errorf("app %s of session %s runs already, so it takes no arguments", app.Name, info.Name),
+			"berth app stop %s %s, then open it again", info.Name, app.Name,
+		)
 	}
 	out, err := o.Publish(ctx, cmd, c, info, app)
 	if err != nil {
@@ -134,7 +139,10 @@ func (o *openOptions) enter(ctx context.Context, cmd *cobra.Command, c *api.Clie
 			return true, err
 		}
 		if o.json {
-			return true, frame.PrintJSON(cmd.OutOrStdout(), map[string]any{"session": k.SessionID, "app": k.App, "protocol": k.Protocol, "url": address, "reuse": true})
+			return true, frame.PrintJSON(
+				cmd.OutOrStdout(),
+				map[string]any{"session": k.SessionID, "app": k.App, "protocol": k.Protocol, "url": address, "reuse": true},
+			)
 		}
 		return true, o.show(cmd, address)
 	}
@@ -185,7 +193,11 @@ func couldBe(ctx context.Context, c *api.Client, session api.SessionInfo, name s
 // Check refuses flags that cannot be meant.
 func (o *Opener) Check(cmd *cobra.Command) error {
 	if o.Mode != "" && o.Mode != api.CircuitPort && o.Mode != api.CircuitSubdomain {
-		return frame.Usage(frame.Hint(fmt.Errorf("--mode is %s or %s, not %q", api.CircuitPort, api.CircuitSubdomain, o.Mode), "%s --help", cmd.CommandPath()))
+		return frame.Usage(
+			frame.Hint(
+				fmt.Errorf("--mode is %s or %s, not %q", api.CircuitPort, api.CircuitSubdomain, o.Mode), "%s --help", cmd.CommandPath(),
+			),
+		)
 	}
 	if o.Label != "" && (o.Port != 0 || o.Mode == api.CircuitPort) {
 		return frame.Usage(frame.Hint(errors.New("--subdomain does not go with a port"), "%s --help", cmd.CommandPath()))
@@ -200,7 +212,11 @@ func checkAllowed(list []string) error {
 			_, err = netip.ParseAddr(text)
 		}
 		if err != nil {
-			return frame.Usage(frame.Hint(fmt.Errorf("--allow %q is no address and no prefix", text), "write it as 192.0.2.7, 10.0.0.0/8 or 2001:db8::/32"))
+			return frame.Usage(
+				frame.Hint(
+					fmt.Errorf("--allow %q is no address and no prefix", text), "write it as 192.0.2.7, 10.0.0.0/8 or 2001:db8::/32",
+				),
+			)
 		}
 	}
 	return nil
@@ -209,7 +225,9 @@ func checkAllowed(list []string) error {
 // Publish starts an app and publishes it.
 func (o *Opener) Publish(ctx context.Context, cmd *cobra.Command, c *api.Client, info api.SessionInfo, app api.App) (api.Published, error) {
 	if app.State == api.AppMissing {
-		return api.Published{}, frame.Hint(fmt.Errorf("app %s of session %s cannot be started: %s", app.Name, info.Name, detailOf(app)), "berth app list %s", info.Name)
+		return api.Published{}, frame.Hint(
+			fmt.Errorf("app %s of session %s cannot be started: %s", app.Name, info.Name, detailOf(app)), "berth app list %s", info.Name,
+		)
 	}
 	signals, stopSignals := o.Interrupts()
 	defer stopSignals()
@@ -250,7 +268,9 @@ func (o *Opener) Show(cmd *cobra.Command, info api.SessionInfo, app api.App, out
 		if _, err := fmt.Fprintln(cmd.OutOrStdout(), out.Gateway); err != nil {
 			return err
 		}
-		frame.Say(cmd, "app %s speaks %s; connect to it from here, or berth port-forward %s %s", app.Name, app.Protocol, info.Name, app.Name)
+		frame.Say(
+			cmd, "app %s speaks %s; connect to it from here, or berth port-forward %s %s", app.Name, app.Protocol, info.Name, app.Name,
+		)
 		return nil
 	}
 	return o.show(cmd, out.URL)

@@ -48,7 +48,9 @@ Whoever it is shared with opens it with berth app open, or follows its address a
 	f.StringSliceVar(&o.projects, "project", nil, "project whose members may use it (repeatable)")
 	f.BoolVar(&o.public, "public", false, "let everybody in, without a login")
 	f.BoolVar(&o.private, "private", false, "let only you in")
-	f.StringSliceVar(&o.allow, "allow", nil, "addresses and prefixes that may visit, such as 10.0.0.0/8, in place of the present ones; any for all")
+	f.StringSliceVar(
+		&o.allow, "allow", nil, "addresses and prefixes that may visit, such as 10.0.0.0/8, in place of the present ones; any for all",
+	)
 	f.DurationVar(&o.expire, "expire", 0, "close it after this time, such as 2h")
 	f.BoolVar(&o.revoke, "revoke", false, "end what visitors have now; they have to enter anew")
 	frame.JSONFlag(cmd, &o.json)

@@ -33,7 +33,10 @@ close takes the address away instead and lets the program go on.`,
 				return err
 			}
 			if app.Origin == api.AppIntrinsic {
-				return frame.Hint(fmt.Errorf("app %s belongs to every session and cannot be stopped", app.Name), "berth app close %s %s takes its address away", info.Name, app.Name)
+				return frame.Hint(
+					fmt.Errorf("app %s belongs to every session and cannot be stopped", app.Name),
+					"berth app close %s %s takes its address away", info.Name, app.Name,
+				)
 			}
 			if err := c.StopApp(ctx, info.ID, app.Name); err != nil {
 				return fmt.Errorf("stop app %s of session %s: %w", app.Name, info.Name, err)

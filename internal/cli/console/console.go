@@ -77,7 +77,9 @@ func (o *consoleOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Cli
 	}
 	if o.origin != "" {
 		u, err := url.Parse(o.origin)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.TrimRight(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.TrimRight(u.Path, "/") != "" ||
+			u.RawQuery != "" ||
+			u.User != nil {
 			return frame.Usage(frame.Hint(fmt.Errorf("--origin %q is no origin", o.origin), "write it as https://console.example.org"))
 		}
 		o.origin = u.Scheme + "://" + u.Host

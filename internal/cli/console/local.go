@@ -66,7 +66,9 @@ func listen(c *api.Client, session string, app api.App, now func() time.Time) (*
 		l.done.Go(func() { l.acceptRaw(ctx) })
 		return l, nil
 	}
-	l.cookie = &http.Cookie{Name: "berth-local-" + strconv.Itoa(l.port), Value: rand.Text(), Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode}
+	l.cookie = &http.Cookie{
+		Name: "berth-local-" + strconv.Itoa(l.port), Value: rand.Text(), Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode,
+	}
 	l.server = &http.Server{Handler: l.handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10}
 	l.done.Go(func() { _ = l.server.Serve(ln) })
 	return l, nil

@@ -45,7 +45,9 @@ type proxy struct {
 type localKey struct{ session, app string }
 
 func newProxy(c *api.Client, origin, secret, host string, now func() time.Time) *proxy {
-	p := &proxy{c: c, origin: origin, host: host, path: "/" + secret + "/", now: now, mux: http.NewServeMux(), locals: map[localKey]*local{}}
+	p := &proxy{
+		c: c, origin: origin, host: host, path: "/" + secret + "/", now: now, mux: http.NewServeMux(), locals: map[localKey]*local{},
+	}
 	p.mux.HandleFunc("GET /{$}", p.page)
 	p.mux.HandleFunc("GET /open", p.open)
 	p.mux.HandleFunc("PUT /conf", p.conf)
@@ -70,7 +72,8 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	rest, ok := strings.CutPrefix(r.URL.Path, p.path)
 	// The comparison of the first part alone decides, in constant time.
-	if first, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/"); !ok || subtle.ConstantTimeCompare([]byte("/"+first+"/"), []byte(p.path)) != 1 {
+	if first, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/"); !ok ||
+		subtle.ConstantTimeCompare([]byte("/"+first+"/"), []byte(p.path)) != 1 {
 		http.NotFound(w, r)
 		return
 	}
@@ -223,7 +226,9 @@ func (p *proxy) local(ctx context.Context, session, name string) (*local, error)
 		}
 	}
 	if app == nil {
-		return nil, &api.Error{Status: http.StatusNotFound, Problem: api.Problem{Msg: "the session has no app " + name, Next: "berth app list " + session}}
+		return nil, &api.Error{
+			Status: http.StatusNotFound, Problem: api.Problem{Msg: "the session has no app " + name, Next: "berth app list " + session},
+		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -232,7 +237,10 @@ func (p *proxy) local(ctx context.Context, session, name string) (*local, error)
 		return l, nil
 	}
 	if p.closed || len(p.locals) >= maxLocals {
-		return nil, &api.Error{Status: http.StatusTooManyRequests, Problem: api.Problem{Msg: "too many apps are open", Next: "end berth console and begin anew"}}
+		return nil, &api.Error{
+			Status:  http.StatusTooManyRequests,
+			Problem: api.Problem{Msg: "too many apps are open", Next: "end berth console and begin anew"},
+		}
 	}
 	l, err := listen(p.c, session, *app, p.now)
 	if err != nil {
@@ -255,11 +263,13 @@ func (p *proxy) close() {
 
 var pageText = template.Must(template.New("page").Parse(`<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Apps at {{.Endpoint}}</title>
-<style>body{font:16px/1.5 system-ui,sans-serif;max-width:50rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}li{margin:.2rem 0}small{opacity:.7}</style>
+<style>body{font:16px/1.5 system-ui,sans-serif;max-width:50rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}li{margin:.2rem 0}
+	small{opacity:.7}</style>
 <h1>Apps at {{.Endpoint}}</h1>
 {{with .Problem}}<p role="alert">{{.}}</p>{{end}}
 {{range .Sessions}}<h2>{{.Name}}</h2>{{with .Problem}}<p role="alert">{{.}}</p>{{end}}<ul>
-{{range .Apps}}<li><a href="{{.Link}}" target="_blank" rel="noopener">{{.Name}}</a> <small>{{.Protocol}}{{with .State}}, {{.}}{{end}}{{with .Detail}}: {{.}}{{end}}</small></li>
+{{range .Apps}}<li><a href="{{.Link}}" target="_blank" rel="noopener">{{.Name}}</a> <small>{{.Protocol}}{{with .State}}, {{.}}{{end}}
+	{{- with .Detail}}: {{.}}{{end}}</small></li>
 {{end}}</ul>
 {{else}}{{if not .Problem}}<p>No session runs. <code>berth session create python</code> starts one.</p>{{end}}{{end}}
 </html>
@@ -294,7 +304,9 @@ func (p *proxy) page(w http.ResponseWriter, r *http.Request) {
 			row.Problem = err.Error()
 		}
 		for _, a := range apps {
-			row.Apps = append(row.Apps, pageApp{a.Name, a.Protocol, a.State, a.Detail, "open?" + url.Values{"session": {s.ID}, "app": {a.Name}}.Encode()})
+			row.Apps = append(
+				row.Apps, pageApp{a.Name, a.Protocol, a.State, a.Detail, "open?" + url.Values{"session": {s.ID}, "app": {a.Name}}.Encode()},
+			)
 		}
 		data.Sessions = append(data.Sessions, row)
 	}

@@ -19,9 +19,10 @@ type folderCloneOptions struct {
 func (a *verbs) newFolderClone() *cobra.Command {
 	o := &folderCloneOptions{}
 	cmd := &cobra.Command{
-		Use:               "clone FOLDER NAME",
-		Short:             "Copy a whole folder to a new one",
-		Long:              "Copy a whole folder to a new one of your own, on the servers, and print its id. The folder must be yours or cloneable.",
+		Use:   "clone FOLDER NAME",
+		Short: "Copy a whole folder to a new one",
+		Long: "Copy a whole folder to a new one of your own, on the servers, and print its id. The folder must " +
+			"be yours or cloneable.",
 		Example:           "  berth folder clone data data-copy",
 		Args:              frame.Args(cobra.ExactArgs(2)),
 		ValidArgsFunction: a.completeFolders(""),

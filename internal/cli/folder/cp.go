@@ -126,7 +126,11 @@ func (o *cpOptions) copy(ctx context.Context, c *api.Client, sources []place, ta
 			at = filepath.Clean(m.to.text)
 		}
 		if other, taken := from[at]; taken && baseName(s) != "" {
-			return transfer.Report{}, frame.Usage(frame.Hint(fmt.Errorf("%s and %s would both be copied to %s", other, s.text, at), "copy them to different places by two commands"))
+			return transfer.Report{}, frame.Usage(
+				frame.Hint(
+					fmt.Errorf("%s and %s would both be copied to %s", other, s.text, at), "copy them to different places by two commands",
+				),
+			)
 		}
 		from[at] = s.text
 		moves = append(moves, m)
@@ -189,7 +193,9 @@ func (o *cpOptions) plan(ctx context.Context, c *api.Client, s, target place, in
 	if s.remote && target.remote && s.at.Folder == target.at.Folder {
 		from, to := m.from.at.Clean(), m.to.at.Clean()
 		if from == to || dir && (from == "." || strings.HasPrefix(to, from+"/")) {
-			return move{}, frame.Usage(frame.Hint(fmt.Errorf("%s would be copied into itself", s.text), "berth folder mv moves inside a folder"))
+			return move{}, frame.Usage(
+				frame.Hint(fmt.Errorf("%s would be copied into itself", s.text), "berth folder mv moves inside a folder"),
+			)
 		}
 	}
 	return m, nil

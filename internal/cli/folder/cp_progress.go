@@ -31,9 +31,11 @@ const maxWaits = 20
 func newTransferProgress(w io.Writer, quiet bool) *transferProgress {
 	p := &transferProgress{w: w, quiet: quiet, waits: map[string]bool{}}
 	if frame.IsTerminal(w) && !quiet {
-		p.bar = progressbar.NewOptions64(1, progressbar.OptionSetWriter(w), progressbar.OptionShowBytes(true), progressbar.OptionSetWidth(24),
+		p.bar = progressbar.NewOptions64(
+			1, progressbar.OptionSetWriter(w), progressbar.OptionShowBytes(true), progressbar.OptionSetWidth(24),
 			progressbar.OptionSetDescription("copy"), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish(),
-			progressbar.OptionUseIECUnits(true))
+			progressbar.OptionUseIECUnits(true),
+		)
 	}
 	return p
 }

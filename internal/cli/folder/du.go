@@ -49,7 +49,9 @@ some seconds old, or minutes where there are very many files; directories inside
 			t := frame.Table{Titles: []string{"SIZE", "FILES", "PATH"}}
 			for _, u := range lines {
 				atLeast := map[bool]string{false: "at least "}[u.Complete]
-				t.Rows = append(t.Rows, []string{atLeast + frame.BytesText(float64(u.Bytes)), atLeast + strconv.FormatInt(u.Files, 10), u.Path})
+				t.Rows = append(
+					t.Rows, []string{atLeast + frame.BytesText(float64(u.Bytes)), atLeast + strconv.FormatInt(u.Files, 10), u.Path},
+				)
 			}
 			return t.Write(cmd.OutOrStdout(), a.Colour(cmd.OutOrStdout()))
 		}),

@@ -26,13 +26,37 @@ func Commands(f *frame.Frame) []*cobra.Command {
 }
 
 func (a *verbs) newFolder() *cobra.Command {
-	return frame.Group("folder", "Keep files in folders that every session can mount",
+	return frame.Group(
+		"folder",
+		"Keep files in folders that every session can mount",
 		"Keep files in folders that every session can mount.\n\n"+
 			"A folder is named by its name or id. NAME:PATH is a place inside a folder: data:train/a.csv. The verbs cp, ls, cat,\n"+
 			"mkdir, mv and du work on files; rm on both: rm NAME trashes a folder, rm NAME:PATH deletes files.",
-		a.newFolderCreate(), a.newFolderList(), a.newFolderInfo(), a.newFolderRename(), a.newFolderUpdate(), a.newFolderClone(), a.newFolderRm(), a.newFolderRestore(),
-		a.newFolderPurge(), a.newFolderInvite(), a.newFolderInvitations(), a.newFolderShare(), a.newFolderUnshare(), a.newFolderLeave(), a.newFolderHosts(),
-		a.newFolderQuota(), a.newFolderImport(), a.newFolderExport(), a.newCp(), a.newFolderLs(), a.newFolderCat(), a.newFolderMkdir(), a.newFolderMv(), a.newFolderDu())
+		a.newFolderCreate(),
+		a.newFolderList(),
+		a.newFolderInfo(),
+		a.newFolderRename(),
+		a.newFolderUpdate(),
+		a.newFolderClone(),
+		a.newFolderRm(),
+		a.newFolderRestore(),
+		a.newFolderPurge(),
+		a.newFolderInvite(),
+		a.newFolderInvitations(),
+		a.newFolderShare(),
+		a.newFolderUnshare(),
+		a.newFolderLeave(),
+		a.newFolderHosts(),
+		a.newFolderQuota(),
+		a.newFolderImport(),
+		a.newFolderExport(),
+		a.newCp(),
+		a.newFolderLs(),
+		a.newFolderCat(),
+		a.newFolderMkdir(),
+		a.newFolderMv(),
+		a.newFolderDu(),
+	)
 }
 
 // place is an operand of the file verbs: a path of this machine, or one inside a folder.
@@ -62,7 +86,9 @@ func folderPlace(cmd *cobra.Command, text string) (api.FolderPath, error) {
 		err = errors.New("this is no place in a folder")
 	}
 	if err != nil {
-		return p.at, frame.Usage(frame.Hint(fmt.Errorf("%s: %w", text, err), "write NAME:PATH, as in data:train/a.csv; %s --help", cmd.CommandPath()))
+		return p.at, frame.Usage(
+			frame.Hint(fmt.Errorf("%s: %w", text, err), "write NAME:PATH, as in data:train/a.csv; %s --help", cmd.CommandPath()),
+		)
 	}
 	return p.at, nil
 }
@@ -127,7 +153,7 @@ func sayDone(cmd *cobra.Command, err error, format string, args ...any) error {
 }
 
 // ownerOf words whose a folder is.
-func ownerOf(f api.Folder) string {
+func ownerOf(f api.FolderItem) string {
 	switch {
 	case f.GroupName != nil && *f.GroupName != "":
 		return "project " + *f.GroupName
@@ -136,7 +162,7 @@ func ownerOf(f api.Folder) string {
 	case f.Group != nil:
 		return "project " + *f.Group
 	}
-	return f.Creator
+	return frame.Deref(f.Creator)
 }
 
 func bytesOrUnknown(n *int64) string {
@@ -149,13 +175,18 @@ func bytesOrUnknown(n *int64) string {
 // permissionFlag adds --permission.
 func permissionFlag(cmd *cobra.Command, p *string, def, what string) {
 	cmd.Flags().StringVarP(p, "permission", "p", def, what+": ro (read), rw (write) or wd (write, and delete files)")
-	_ = cmd.RegisterFlagCompletionFunc("permission", cobra.FixedCompletions([]string{api.PermReadOnly, api.PermReadWrite, api.PermReadWriteDelete}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc(
+		"permission",
+		cobra.FixedCompletions([]string{api.PermReadOnly, api.PermReadWrite, api.PermReadWriteDelete}, cobra.ShellCompDirectiveNoFileComp),
+	)
 }
 
 // usageModeFlag adds --usage-mode.
 func usageModeFlag(cmd *cobra.Command, p *string, def string) {
 	cmd.Flags().StringVar(p, "usage-mode", def, "what it is for: general, model or data")
-	_ = cmd.RegisterFlagCompletionFunc("usage-mode", cobra.FixedCompletions([]string{"general", "model", "data"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc(
+		"usage-mode", cobra.FixedCompletions([]string{"general", "model", "data"}, cobra.ShellCompDirectiveNoFileComp),
+	)
 }
 
 // completionTimeout bounds how long a shell waits for the names of folders.

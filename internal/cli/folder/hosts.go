@@ -34,10 +34,15 @@ func (a *verbs) newFolderHosts() *cobra.Command {
 			t := frame.Table{Titles: []string{"HOST", "DEFAULT", "BACKEND", "USED", "CAPABILITIES", "PROBLEM"}}
 			for _, h := range hosts {
 				used := ""
-				if p, ok := h.UsedPercent(); ok {
-					used = strconv.FormatFloat(p, 'f', 0, 64) + " %"
+				if p := h.Usage.Percent; p != nil {
+					used = strconv.FormatFloat(*p, 'f', 0, 64) + " %"
 				}
-				t.Rows = append(t.Rows, []string{h.Name, map[bool]string{true: "yes"}[h.Default], h.Backend, used, strings.Join(h.Capabilities, " "), h.Problem})
+				t.Rows = append(
+					t.Rows,
+					[]string{
+						h.Name, map[bool]string{true: "yes"}[h.Default], h.Backend, used, strings.Join(h.Capabilities, " "), h.Problem,
+					},
+				)
 			}
 			return t.Write(cmd.OutOrStdout(), a.Colour(cmd.OutOrStdout()))
 		}),

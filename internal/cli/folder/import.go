@@ -80,7 +80,9 @@ func (o *objectOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Clie
 	}
 	u, err := url.Parse(object)
 	if err != nil || u.Scheme != "s3" || u.Host == "" {
-		return frame.Usage(frame.Hint(fmt.Errorf("%q is no place in an object store", object), "write s3://BUCKET/PREFIX; %s --help", cmd.CommandPath()))
+		return frame.Usage(
+			frame.Hint(fmt.Errorf("%q is no place in an object store", object), "write s3://BUCKET/PREFIX; %s --help", cmd.CommandPath()),
+		)
 	}
 	first := func(values ...string) string {
 		for _, v := range values {
@@ -96,7 +98,12 @@ func (o *objectOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Clie
 		Bucket: u.Host, AccessKey: get(envObjectAccess), SecretKey: get(envObjectSecret),
 	}}
 	if t.Store.AccessKey == "" || t.Store.SecretKey == "" {
-		return frame.Usage(frame.Hint(errors.New("the keys of the object store are missing"), "set %s and %s in the environment", envObjectAccess, envObjectSecret))
+		return frame.Usage(
+			frame.Hint(
+				errors.New("the keys of the object store are missing"), "set %s and %s in the environment", envObjectAccess,
+				envObjectSecret,
+			),
+		)
 	}
 	task, err := start(ctx, at.Folder, t)
 	if err != nil {

@@ -44,7 +44,7 @@ func describeFolder(f api.Folder) frame.Fields {
 	out.Add("id", f.ID)
 	out.Add("status", f.Status)
 	out.Add("info", f.StatusInfo)
-	out.Add("owner", ownerOf(f))
+	out.Add("owner", ownerOf(f.FolderItem))
 	out.Add("permission", f.Permission)
 	out.Add("host", f.Host)
 	out.Add("usage mode", f.UsageMode)

@@ -41,14 +41,24 @@ func (a *verbs) newFolderInvitations() *cobra.Command {
 	cmd.Flags().BoolVar(&sent, "sent", false, "those that you sent")
 	frame.JSONFlag(cmd, &asJSON)
 	cmd.AddCommand(
-		a.newInvitationVerb("accept", "Accept invitations", "Accept invitations to folders; you can use them from now on.", "accepted", false, (*api.Client).AcceptInvitation),
-		a.newInvitationVerb("reject", "Reject invitations", "Reject invitations to folders.", "rejected", false, (*api.Client).DeleteInvitation),
-		a.newInvitationVerb("cancel", "Take invitations back", "Take invitations back that you sent and that were not accepted yet.", "taken back", true, (*api.Client).DeleteInvitation),
+		a.newInvitationVerb(
+			"accept", "Accept invitations", "Accept invitations to folders; you can use them from now on.", "accepted", false,
+			(*api.Client).AcceptInvitation,
+		),
+		a.newInvitationVerb(
+			"reject", "Reject invitations", "Reject invitations to folders.", "rejected", false, (*api.Client).DeleteInvitation,
+		),
+		a.newInvitationVerb(
+			"cancel", "Take invitations back", "Take invitations back that you sent and that were not accepted yet.", "taken back", true,
+			(*api.Client).DeleteInvitation,
+		),
 	)
 	return cmd
 }
 
-func (a *verbs) newInvitationVerb(name, short, long, done string, sent bool, act func(*api.Client, context.Context, string) error) *cobra.Command {
+func (a *verbs) newInvitationVerb(
+	name, short, long, done string, sent bool, act func(*api.Client, context.Context, string) error,
+) *cobra.Command {
 	return &cobra.Command{
 		Use:     name + " FOLDER|ID...",
 		Short:   short,

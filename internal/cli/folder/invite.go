@@ -14,9 +14,10 @@ import (
 func (a *verbs) newFolderInvite() *cobra.Command {
 	var permission string
 	cmd := &cobra.Command{
-		Use:               "invite FOLDER EMAIL...",
-		Short:             "Offer a folder of yours to other users",
-		Long:              "Offer a folder of yours to other users. They can use it once they have accepted with berth folder invitations accept.",
+		Use:   "invite FOLDER EMAIL...",
+		Short: "Offer a folder of yours to other users",
+		Long: "Offer a folder of yours to other users. They can use it once they have accepted with berth folder " +
+			"invitations accept.",
 		Example:           "  berth folder invite data ada@example.org --permission ro",
 		Args:              frame.Args(cobra.MinimumNArgs(2)),
 		ValidArgsFunction: a.completeFolders(""),
@@ -24,7 +25,10 @@ func (a *verbs) newFolderInvite() *cobra.Command {
 			invited, err := c.InviteToFolder(ctx, args[0], permission, args[1:])
 			err = frame.Hint(err, "check the addresses and the name of the folder: berth folder list")
 			if err == nil && len(invited) == 0 {
-				err = frame.Hint(errors.New("nobody was invited: no such users, or they were invited before"), "berth folder invitations --sent, berth folder share %s", args[0])
+				err = frame.Hint(
+					errors.New("nobody was invited: no such users, or they were invited before"),
+					"berth folder invitations --sent, berth folder share %s", args[0],
+				)
 			}
 			return sayDone(cmd, err, "invited %s to folder %s", strings.Join(invited, ", "), args[0])
 		}),

@@ -46,7 +46,7 @@ func (o *folderListOptions) run(ctx context.Context, cmd *cobra.Command, c *api.
 	if err != nil {
 		return err
 	}
-	list = slices.DeleteFunc(list, func(f api.Folder) bool { return strings.HasPrefix(f.Status, "delete-") != o.trash })
+	list = slices.DeleteFunc(list, func(f api.FolderItem) bool { return strings.HasPrefix(f.Status, "delete-") != o.trash })
 	if o.json {
 		return frame.PrintJSON(cmd.OutOrStdout(), list)
 	}
@@ -66,7 +66,12 @@ func (o *folderListOptions) run(ctx context.Context, cmd *cobra.Command, c *api.
 	}
 	t := frame.Table{Titles: []string{"NAME", "STATUS", "PERMISSION", "OWNER", "HOST", "SIZE", "AGE", "ID"}}
 	for _, f := range list {
-		t.Rows = append(t.Rows, []string{f.Name, f.Status, f.Permission, ownerOf(f), f.Host, bytesOrUnknown(f.CurSize), frame.Age(f.CreatedAt, o.app.Now()), f.ID})
+		t.Rows = append(
+			t.Rows,
+			[]string{
+				f.Name, f.Status, f.Permission, ownerOf(f), f.Host, bytesOrUnknown(f.CurSize), frame.Age(f.CreatedAt, o.app.Now()), f.ID,
+			},
+		)
 	}
 	return t.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }

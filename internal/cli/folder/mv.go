@@ -36,7 +36,12 @@ func moveFiles(ctx context.Context, cmd *cobra.Command, c *api.Client, args []st
 	}
 	for _, from := range sources {
 		if from.Folder != to.Folder {
-			return frame.Usage(frame.Hint(errors.New("files are moved inside one folder only"), "berth folder cp -r %s %s, then berth folder rm -r %s", from, to, from))
+			return frame.Usage(
+				frame.Hint(
+					errors.New("files are moved inside one folder only"), "berth folder cp -r %s %s, then berth folder rm -r %s", from, to,
+					from,
+				),
+			)
 		}
 	}
 	into := len(sources) > 1 || to.IsRoot() || strings.HasSuffix(to.Path, "/")

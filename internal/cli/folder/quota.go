@@ -51,14 +51,14 @@ func (o *folderQuotaOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 	switch o.limit {
 	case "":
 	case "none":
-		err = c.UnsetFolderQuota(ctx, f)
+		err = c.UnsetFolderQuota(ctx, f.FolderSummary)
 	default:
-		err = c.SetFolderQuota(ctx, f, limit)
+		err = c.SetFolderQuota(ctx, f.FolderSummary, limit)
 	}
 	if err != nil {
 		return err
 	}
-	q, err := c.FolderQuota(ctx, f)
+	q, err := c.FolderQuota(ctx, f.FolderSummary)
 	if err != nil {
 		return err
 	}

@@ -50,7 +50,8 @@ func Join(ctx context.Context, local, app net.Conn) error {
 	}()
 	_, err := io.Copy(local, app)
 	var op *net.OpError
-	if errors.As(err, &op) && op.Op == "write" || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+	if errors.As(err, &op) && op.Op == "write" || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE) {
 		err = nil // a side went away, which the other one sees
 	}
 	if h, ok := local.(halfCloser); ok && err == nil {

@@ -47,7 +47,10 @@ func RunningSession(ctx context.Context, c *api.Client, session string) (api.Ses
 	case info.Status == api.StatusRunning:
 		return info, nil
 	case api.Ended(info.Status):
-		return info, Hint(fmt.Errorf("session %s has ended: it is %s", info.Name, info.Status), "berth session list shows those that run; berth run or berth session create starts one")
+		return info, Hint(
+			fmt.Errorf("session %s has ended: it is %s", info.Name, info.Status),
+			"berth session list shows those that run; berth run or berth session create starts one",
+		)
 	}
 	return info, Hint(fmt.Errorf("session %s does not run: it is %s", info.Name, info.Status), "berth session wait %s", info.Name)
 }
@@ -65,7 +68,10 @@ func missingSession(ctx context.Context, c *api.Client, session string, err erro
 	}
 	// A session that ended leaves its name to nobody.
 	if ended, e := c.Sessions(ctx, api.SessionFilter{Statuses: api.EndedStatuses, Name: session, Limit: 1}); e == nil && len(ended) > 0 {
-		return Hint(fmt.Errorf("session %s has ended: it is %s; running: %s%w", session, ended[0].Status, Names(names), silent(err)), "berth session info %s, or berth session create", ended[0].ID)
+		return Hint(
+			fmt.Errorf("session %s has ended: it is %s; running: %s%w", session, ended[0].Status, Names(names), silent(err)),
+			"berth session info %s, or berth session create", ended[0].ID,
+		)
 	}
 	return Hint(fmt.Errorf("there is no session %s; running: %s%w", session, Names(names), silent(err)), "berth session list")
 }
@@ -92,24 +98,35 @@ const completionTimeout = 3 * time.Second
 // CompleteSessions completes the names of running sessions as a verb's first operand; next, which may be nil, lists what the
 // later ones can be.
 func (a *Frame) CompleteSessions(next func(ctx context.Context, c *api.Client, session string) []string) cobra.CompletionFunc {
+	return a.Complete(func(ctx context.Context, c *api.Client, args []string) []string {
+		if len(args) > 0 {
+			if next == nil {
+				return nil
+			}
+			return next(ctx, c, args[0])
+		}
+		var names []string
+		if list, err := c.Sessions(ctx, api.SessionFilter{Statuses: []string{api.StatusRunning}}); err == nil {
+			for _, s := range list {
+				names = append(names, s.Name)
+			}
+		}
+		return names
+	})
+}
+
+// Complete offers names that the manager knows; args are the arguments that are complete.
+func (a *Frame) Complete(names func(ctx context.Context, c *api.Client, args []string) []string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		c, err := a.Client()
-		if err != nil || len(args) > 0 && next == nil {
+		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		defer c.Close()
 		ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
 		defer cancel()
-		var names []string
-		if len(args) > 0 {
-			names = next(ctx, c, args[0])
-		} else if list, err := c.Sessions(ctx, api.SessionFilter{Statuses: []string{api.StatusRunning}}); err == nil {
-			for _, s := range list {
-				names = append(names, s.Name)
-			}
-		}
 		var out []cobra.Completion
-		for _, n := range names {
+		for _, n := range names(ctx, c, args) {
 			if n != "" && strings.HasPrefix(n, typed) {
 				out = append(out, n)
 			}

@@ -3,7 +3,6 @@ package frame
 import (
 	"fmt"
 	"io"
-	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -95,36 +94,6 @@ func (f Fields) Write(w io.Writer, colour bool) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-// Slots prints an amount of slots, as in "cpu 1, mem 512 MiB".
-func Slots(t api.JSONText) string { return SlotsOf(t.Map()) }
-
-// SlotsOf is Slots of a map.
-func SlotsOf(m map[string]string) string {
-	names := make([]string, 0, len(m))
-	for k, v := range m {
-		if v != "0" && v != "" {
-			names = append(names, k)
-		}
-	}
-	sort.Strings(names)
-	for i, k := range names {
-		names[i] = k + " " + SlotAmount(k, m[k])
-	}
-	return strings.Join(names, ", ")
-}
-
-// SlotAmount prints the amount of one slot.
-func SlotAmount(name, v string) string {
-	if name != "mem" {
-		return v
-	}
-	n, err := strconv.ParseFloat(v, 64)
-	if err != nil {
-		return v
-	}
-	return BytesText(n)
 }
 
 // BytesText prints a number of bytes with a binary unit.

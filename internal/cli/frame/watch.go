@@ -50,7 +50,8 @@ func (a *Frame) Watch(ctx context.Context, c *api.Client, id string, g Goal, p *
 		case info.Result != "" && info.Result != api.ResultUndefined && (g == GoalRunning || api.Ended(info.Status)):
 			// A batch session has run before we looked.
 			return info, nil
-		case api.Ended(info.Status), g == GoalRunning && info.Status == api.StatusTerminating && !strings.EqualFold(info.Type, api.TypeBatch):
+		case api.Ended(info.Status),
+			g == GoalRunning && info.Status == api.StatusTerminating && !strings.EqualFold(info.Type, api.TypeBatch):
 			return info, endedEarly(id, info)
 		}
 		if !started {

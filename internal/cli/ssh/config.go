@@ -118,7 +118,9 @@ func (o *configOptions) entries(ctx context.Context, cmd *cobra.Command, c *api.
 // render writes the configuration. Keys that are not here yet are fetched by the first connection.
 func render(cfg api.Config, entries []entry) []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "# Sessions at %s, written by berth ssh-config, which replaces this file as a whole.\n", strings.Map(printable, cfg.Endpoint))
+	fmt.Fprintf(
+		&b, "# Sessions at %s, written by berth ssh-config, which replaces this file as a whole.\n", strings.Map(printable, cfg.Endpoint),
+	)
 	for _, e := range entries {
 		fmt.Fprintf(&b, "\nHost %s\n", e.host)
 		for _, s := range e.settings() {

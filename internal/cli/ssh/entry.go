@@ -95,7 +95,8 @@ func percent(text string) string { return strings.ReplaceAll(text, "%", "%%") }
 // ensureKey fetches the session's key unless one is here that was fetched after the time given; cached says that it was.
 func (e entry) ensureKey(ctx context.Context, c *api.Client, after time.Time) (cached bool, err error) {
 	path := filepath.Join(e.dir, keyFile)
-	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 == 0 && info.Size() > 0 && info.ModTime().After(after) {
+	if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 == 0 && info.Size() > 0 &&
+		info.ModTime().After(after) {
 		return true, nil
 	}
 	text, err := fetchKey(ctx, c, e.id, e.dir)
@@ -142,7 +143,9 @@ func fetchKey(ctx context.Context, c *api.Client, session, dir string) ([]byte, 
 	}
 	f, err := root.Open(keyFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, frame.Hint(errors.New("the session has no file "+keyFile+" in "+home), "berth session restart %s makes a new one", session)
+		return nil, frame.Hint(
+			errors.New("the session has no file "+keyFile+" in "+home), "berth session restart %s makes a new one", session,
+		)
 	}
 	if err != nil {
 		return nil, err

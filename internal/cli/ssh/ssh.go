@@ -91,7 +91,10 @@ func (o *sshOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client,
 	}
 	program, err := o.Programs.LookPath("ssh")
 	if err != nil {
-		return frame.Hint(errors.New("this machine has no ssh program"), "install it (apt install openssh-client, for example), or berth session exec -it %s -- bash", session)
+		return frame.Hint(
+			errors.New("this machine has no ssh program"),
+			"install it (apt install openssh-client, for example), or berth session exec -it %s -- bash", session,
+		)
 	}
 	info, err := frame.RunningSession(ctx, c, session)
 	if err != nil {

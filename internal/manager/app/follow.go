@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/manager/store/feed"
 	"berth.dev/berth/internal/wire/proxy"
 )
 
@@ -21,18 +23,14 @@ const (
 	compareEvery = time.Minute
 )
 
-// table is this manager's copy of all published circuits. It follows the database by transaction numbers (decision 0006):
-// a look reads what became visible since the snapshot of the one before, in any order of commits.
+// table is this manager's copy of all published circuits. A feed.Follower keeps it in step with the database.
 type table struct {
 	mu       sync.RWMutex
 	rows     map[string]tableRow // never nil
 	sessions map[string]int      // circuits by session
 	watches  map[*Watch]struct{}
 	ready    chan struct{} // closed after the first read
-
-	// Of the follower alone.
-	snapshot   string
-	comparedAt time.Time
+	read     sync.Once     // closes ready
 }
 
 type tableRow struct {
@@ -159,90 +157,52 @@ func (t *table) concerns(topic string) bool {
 	return t.sessions[id] > 0
 }
 
-// follow keeps the table up to date until ctx ends.
+// follow keeps the table up to date until ctx ends. While the database fails, app proxies keep what they have.
 func (s *Service) follow(ctx context.Context) {
-	wakes := s.d.Store.Wakes(s.table.concerns)
-	defer wakes.Close()
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	failed := false
-	for {
-		err := s.lookOnce(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil && !failed {
-			s.d.Log.Warn("cannot read the circuits; app proxies keep what they have", "error", err)
-		}
-		failed = err != nil
-		select {
-		case <-wakes.C:
-			wakes.Take()
-			if !failed {
-				continue
-			}
-			select { // a failing database is asked once a tick
-			case <-tick.C:
-			case <-ctx.Done():
-				return
-			}
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-	}
+	f := feed.New(feed.Config{
+		Name: "circuits", Log: s.d.Log, Clock: feed.ClockOf(s.d.Clock), CompareEvery: compareEvery,
+		Topics: s.table.concerns, Tick: lookEvery,
+	})
+	f.Run(ctx, s.d.Store, feed.Circuits(s.d.Store), circuitReader{s})
 }
 
-// lookOnce looks once: at what changed, or at everything when it is time for that.
-func (s *Service) lookOnce(ctx context.Context) error {
-	t := &s.table
-	// Taken before the rows are read: what becomes visible in between is read again next time.
-	snapshot, err := s.d.Store.LookAtCircuits(ctx)
+// circuitReader reads circuits into the table; it satisfies feed.Consumer.
+type circuitReader struct{ *Service }
+
+// Apply reads the circuits that changed.
+func (s circuitReader) Apply(ctx context.Context, changes feed.Changes) error {
+	ids := changes[feed.KindCircuit]
+	if len(ids) == 0 {
+		return nil
+	}
+	found, err := s.readRows(ctx, ids)
 	if err != nil {
-		return fmt.Errorf("take a snapshot: %w", err)
+		return err
 	}
-	now := s.d.Clock()
-	first := t.snapshot == ""
-	everything := first || now.Sub(t.comparedAt) >= compareEvery || now.Before(t.comparedAt)
-	var ids []string
-	if !first {
-		if ids, err = s.d.Store.CircuitsChanged(ctx, t.snapshot); err != nil {
-			return fmt.Errorf("read what changed of circuits: %w", err)
-		}
-	}
-	if len(ids) > 0 {
-		found, err := s.readRows(ctx, ids)
-		if err != nil {
-			return err
-		}
-		t.apply(ids, found)
-	}
-	if everything {
-		found, err := s.readRows(ctx, nil)
-		if err != nil {
-			return err
-		}
-		all := maps.Clone(found)
-		t.mu.RLock()
-		for id := range t.rows {
-			all[id] = tableRow{}
-		}
-		t.mu.RUnlock()
-		list := make([]string, 0, len(all))
-		for id := range all {
-			list = append(list, id)
-		}
-		// What committed after the snapshot may be found here first; that is no miss, so it is not called one.
-		if n := t.apply(list, found); n > 0 && !first {
-			s.d.Log.Debug("a full comparison of circuits found changes before the next look did", "circuits", n)
-		}
-		t.comparedAt = now
-	}
-	t.snapshot = snapshot
-	if first {
-		close(t.ready)
-	}
+	s.table.apply(ids, found)
 	return nil
+}
+
+// Compare reads all circuits.
+func (s circuitReader) Compare(ctx context.Context, why feed.Reason) (differences int, err error) {
+	found, err := s.readRows(ctx, nil)
+	if err != nil {
+		return 0, err
+	}
+	t := &s.table
+	all := maps.Clone(found)
+	t.mu.RLock()
+	for id := range t.rows {
+		all[id] = tableRow{}
+	}
+	t.mu.RUnlock()
+	differences = t.apply(slices.Collect(maps.Keys(all)), found)
+	// What was committed after the look's snapshot may be found here before the next look finds it. So this is no proof of a miss.
+	if differences > 0 && why.Missed() {
+		s.d.Log.Debug("a full comparison of circuits found changes before the next look did", "circuits", differences)
+	}
+	t.read.Do(func() { close(t.ready) })
+	return differences, nil
 }
 
 func (s *Service) readRows(ctx context.Context, ids []string) (map[string]tableRow, error) {

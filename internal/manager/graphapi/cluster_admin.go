@@ -15,10 +15,16 @@ import (
 // Administration of agents and resource groups.
 
 func (m mutations) ModifyAgent(ctx context.Context, id string, p model.ModifyAgentInput) (*model.MutationReply, error) {
-	return reply(m.nodes.Modify(ctx, m.who(ctx), cluster.AgentID(id), node.Change{Schedulable: p.Schedulable, ResourceGroup: p.ScalingGroup}))
+	return reply(
+		m.nodes.Modify(
+			ctx, m.who(ctx), cluster.AgentID(id), node.Change{Schedulable: p.Schedulable, ResourceGroup: p.ScalingGroup},
+		),
+	)
 }
 
-func (m mutations) CreateScalingGroup(ctx context.Context, name string, p model.CreateScalingGroupInput) (*model.CreateScalingGroupReply, error) {
+func (m mutations) CreateScalingGroup(
+	ctx context.Context, name string, p model.CreateScalingGroupInput,
+) (*model.CreateScalingGroupReply, error) {
 	props, err := groupProps(model.ModifyScalingGroupInput{
 		Description: p.Description, IsActive: p.IsActive, IsPublic: p.IsPublic, WsproxyAddr: p.WsproxyAddr, WsproxyAPIToken: p.WsproxyAPIToken,
 		Driver: &p.Driver, DriverOpts: p.DriverOpts, Scheduler: &p.Scheduler, SchedulerOpts: p.SchedulerOpts, UseHostNetwork: p.UseHostNetwork,
@@ -70,7 +76,7 @@ func options(name string, text *string) (map[string]any, error) {
 	}
 	m := map[string]any{}
 	if err := json.Unmarshal([]byte(*text), &m); err != nil {
-		return nil, fault.Invalidf("%s is not a JSON object in a text", name).WithCause(err).WithReason("invalid-api-params").WithNext(`pass for example "{}"`)
+		return nil, fault.Invalidf("%s is not a JSON object in a text", name).WithCause(err).WithNext(`pass for example "{}"`)
 	}
 	return m, nil
 }

@@ -42,8 +42,12 @@ func newDesk(t *testing.T, change ...func(*nouns.Deps)) *desk {
 	w := managertest.New(t, append([]func(*nouns.Deps){func(d *nouns.Deps) { d.Explainer = oracle{} }}, change...)...)
 	d := &desk{t: t, store: w.Store, world: w, admin: w.Admin}
 	d.actor = d.admin
-	d.handler = graphapi.New(graphapi.Deps{Nouns: w.Set, Log: w.Deps.Log, Fail: func(w http.ResponseWriter, _ *http.Request, err error) { http.Error(w, err.Error(), 400) },
-		Actor: func(context.Context) (authz.Actor, bool) { return d.actor, true }})
+	d.handler = graphapi.New(
+		graphapi.Deps{
+			Nouns: w.Set, Log: w.Deps.Log, Fail: func(w http.ResponseWriter, _ *http.Request, err error) { http.Error(w, err.Error(), 400) },
+			Actor: func(context.Context) (authz.Actor, bool) { return d.actor, true },
+		},
+	)
 	return d
 }
 
@@ -94,17 +98,27 @@ func (d *desk) do(field, query string, vars map[string]any) outcome {
 
 // The mutations of this test are spelled as the official client spells them.
 const (
-	createGroup  = `mutation($name: String!, $input: CreateScalingGroupInput!){create_scaling_group(name:$name, props:$input){ok msg scaling_group{name scheduler}}}`
-	modifyGroup  = `mutation($name: String!, $input: ModifyScalingGroupInput!){modify_scaling_group(name:$name, props:$input){ok msg}}`
-	deleteGroup  = `mutation($name: String!){delete_scaling_group(name:$name){ok msg}}`
-	forDomain    = `mutation($scaling_group: String!, $domain: String!){associate_scaling_group_with_domain(scaling_group:$scaling_group, domain:$domain){ok msg}}`
-	notForDomain = `mutation($scaling_group: String!, $domain: String!){disassociate_scaling_group_with_domain(scaling_group:$scaling_group, domain:$domain){ok msg}}`
-	noDomain     = `mutation($domain: String!){disassociate_all_scaling_groups_with_domain(domain:$domain){ok msg}}`
-	forProject   = `mutation($scaling_group: String!, $user_group: UUID!){associate_scaling_group_with_user_group(scaling_group:$scaling_group, user_group:$user_group){ok msg}}`
-	notForGroup  = `mutation($scaling_group: String!, $user_group: String!){disassociate_scaling_group_with_user_group(scaling_group:$scaling_group, user_group:$user_group){ok msg}}`
-	forKeypair   = `mutation($scaling_group: String!, $k: String!){associate_scaling_group_with_keypair(scaling_group:$scaling_group, access_key:$k){ok msg}}`
+	createGroup = `mutation($name: String!, $input: CreateScalingGroupInput!){create_scaling_group(name:$name, ` +
+		`props:$input){ok msg scaling_group{name scheduler}}}`
+	modifyGroup = `mutation($name: String!, $input: ModifyScalingGroupInput!){modify_scaling_group(name:$name, props:$input){ok msg}}`
+	deleteGroup = `mutation($name: String!){delete_scaling_group(name:$name){ok msg}}`
+	forDomain   = `mutation($scaling_group: String!, $domain: ` +
+		`String!){associate_scaling_group_with_domain(scaling_group:$scaling_group, domain:$domain){ok msg}}`
+	notForDomain = `mutation($scaling_group: String!, $domain: ` +
+		`String!){disassociate_scaling_group_with_domain(scaling_group:$scaling_group, domain:$domain){ok ` +
+		`msg}}`
+	noDomain   = `mutation($domain: String!){disassociate_all_scaling_groups_with_domain(domain:$domain){ok msg}}`
+	forProject = `mutation($scaling_group: String!, $user_group: ` +
+		`UUID!){associate_scaling_group_with_user_group(scaling_group:$scaling_group, ` +
+		`user_group:$user_group){ok msg}}`
+	notForGroup = `mutation($scaling_group: String!, $user_group: ` +
+		`String!){disassociate_scaling_group_with_user_group(scaling_group:$scaling_group, ` +
+		`user_group:$user_group){ok msg}}`
+	forKeypair = `mutation($scaling_group: String!, $k: ` +
+		`String!){associate_scaling_group_with_keypair(scaling_group:$scaling_group, access_key:$k){ok msg}}`
 	modifyAgent  = `mutation($id: String!, $props: ModifyAgentInput!){modify_agent(id:$id, props:$props){ok msg}}`
-	modifyPolicy = `mutation($name: String!, $input: ModifyKeyPairResourcePolicyInput!){modify_keypair_resource_policy(name:$name, props:$input){ok msg}}`
+	modifyPolicy = `mutation($name: String!, $input: ` +
+		`ModifyKeyPairResourcePolicyInput!){modify_keypair_resource_policy(name:$name, props:$input){ok msg}}`
 )
 
 func TestResourceGroups(t *testing.T) {
@@ -117,20 +131,42 @@ func TestResourceGroups(t *testing.T) {
 			Group *struct{ Name, Scheduler string } `json:"scaling_group"`
 		} `json:"create_scaling_group"`
 	}
-	d.ask(createGroup, map[string]any{"name": "gpus", "input": map[string]any{"description": "with GPUs", "driver": "static", "scheduler": "drf", "driver_opts": "{}", "scheduler_opts": "{}", "wsproxy_api_token": "very secret"}}, &made)
+	d.ask(
+		createGroup,
+		map[string]any{
+			"name": "gpus",
+			"input": map[string]any{
+				"description": "with GPUs", "driver": "static", "scheduler": "drf", "driver_opts": "{}", "scheduler_opts": "{}",
+				"wsproxy_api_token": "very secret",
+			},
+		},
+		&made,
+	)
 	require.True(t, made.R.OK, made.R.Msg)
 	require.Equal(t, "drf", made.R.Group.Scheduler)
 	var sealed []byte
-	require.NoError(t, d.store.Pool().QueryRow(t.Context(), `SELECT wsproxy_api_token_sealed FROM resource_groups WHERE name = 'gpus'`).Scan(&sealed))
+	require.NoError(
+		t, d.store.Pool().QueryRow(t.Context(), `SELECT wsproxy_api_token_sealed FROM resource_groups WHERE name = 'gpus'`).Scan(&sealed),
+	)
 	require.NotEmpty(t, sealed)
 	require.NotContains(t, string(sealed), "very secret")
 	d.ask(createGroup, map[string]any{"name": "gpus", "input": map[string]any{"driver": "static", "scheduler": "fifo"}}, &made)
 	require.False(t, made.R.OK)
 	require.Contains(t, made.R.Msg, "exists already")
 	for name, input := range map[string]map[string]any{
-		"a b": {"driver": "static", "scheduler": "fifo"}, "x/y": {"driver": "static", "scheduler": "fifo"}, "": {"driver": "static", "scheduler": "fifo"},
+		"a b": {
+			"driver": "static", "scheduler": "fifo",
+		}, "x/y": {
+			"driver": "static", "scheduler": "fifo",
+		}, "": {
+			"driver": "static", "scheduler": "fifo",
+		},
 		"driver": {"driver": "cloud", "scheduler": "fifo"}, "order": {"driver": "static", "scheduler": "astrology"},
-		"opts": {"driver": "static", "scheduler": "fifo", "scheduler_opts": `{"luck":1}`}, "text": {"driver": "static", "scheduler": "fifo", "scheduler_opts": "["},
+		"opts": {
+			"driver": "static", "scheduler": "fifo", "scheduler_opts": `{"luck":1}`,
+		}, "text": {
+			"driver": "static", "scheduler": "fifo", "scheduler_opts": "[",
+		},
 		"proxy": {"driver": "static", "scheduler": "fifo", "wsproxy_addr": "file:///etc/passwd"},
 	} {
 		d.ask(createGroup, map[string]any{"name": name, "input": input}, &made)
@@ -140,7 +176,9 @@ func TestResourceGroups(t *testing.T) {
 	modify := func(input map[string]any) outcome {
 		return d.do("modify_scaling_group", modifyGroup, map[string]any{"name": "gpus", "input": input})
 	}
-	require.True(t, modify(map[string]any{"scheduler": "fair-share", "scheduler_opts": `{"config":{"half_life_days":3}}`, "is_active": false}).OK)
+	require.True(
+		t, modify(map[string]any{"scheduler": "fair-share", "scheduler_opts": `{"config":{"half_life_days":3}}`, "is_active": false}).OK,
+	)
 	require.Contains(t, modify(map[string]any{"scheduler_opts": `{"pending_timeout":"soon"}`}).Msg, "pending_timeout")
 	require.True(t, modify(map[string]any{"description": "still", "is_active": true}).OK)
 	var seen struct {
@@ -180,11 +218,25 @@ func TestResourceGroups(t *testing.T) {
 		require.False(t, allowed(d.admin), field)
 		require.Contains(t, d.do("disassociate_"+word, step[1], vars).Msg, "not associated", field)
 	}
-	require.True(t, d.do("associate_scaling_group_with_keypair", forKeypair, map[string]any{"scaling_group": "gpus", "k": string(d.admin.AccessKey)}).OK)
+	require.True(
+		t,
+		d.do(
+			"associate_scaling_group_with_keypair", forKeypair, map[string]any{"scaling_group": "gpus", "k": string(d.admin.AccessKey)},
+		).OK,
+	)
 	require.True(t, allowed(d.admin))
-	require.Contains(t, d.do("associate_scaling_group_with_domain", forDomain, map[string]any{"scaling_group": "gpus", "domain": "nowhere"}).Msg, "No such domain")
-	require.Contains(t, d.do("associate_scaling_group_with_domain", forDomain, map[string]any{"scaling_group": "nowhere", "domain": "default"}).Msg, "No such scaling group")
-	require.Contains(t, d.do("associate_scaling_group_with_user_group", forProject, map[string]any{"scaling_group": "gpus", "user_group": "x"}).Msg, "UUID")
+	require.Contains(
+		t, d.do("associate_scaling_group_with_domain", forDomain, map[string]any{"scaling_group": "gpus", "domain": "nowhere"}).Msg,
+		"No such domain",
+	)
+	require.Contains(
+		t, d.do("associate_scaling_group_with_domain", forDomain, map[string]any{"scaling_group": "nowhere", "domain": "default"}).Msg,
+		"No such scaling group",
+	)
+	require.Contains(
+		t, d.do("associate_scaling_group_with_user_group", forProject, map[string]any{"scaling_group": "gpus", "user_group": "x"}).Msg,
+		"UUID",
+	)
 	require.True(t, d.do("disassociate_all_scaling_groups_with_domain", noDomain, map[string]any{"domain": "default"}).OK)
 
 	remove := func(name string) outcome {
@@ -205,7 +257,9 @@ func TestResourceGroups(t *testing.T) {
 		{"associate_scaling_group_with_domain", forDomain, map[string]any{"scaling_group": "default", "domain": "default"}},
 		{"disassociate_all_scaling_groups_with_domain", noDomain, map[string]any{"domain": "default"}},
 		{"modify_agent", modifyAgent, map[string]any{"id": "a1", "props": map[string]any{"schedulable": false}}},
-		{"modify_keypair_resource_policy", modifyPolicy, map[string]any{"name": "default", "input": map[string]any{"max_concurrent_sessions": 1000}}},
+		{"modify_keypair_resource_policy", modifyPolicy, map[string]any{"name": "default", "input": map[string]any{
+			"max_concurrent_sessions": 1000,
+		}}},
 	} {
 		got := d.do(m.field, m.query, m.vars)
 		require.False(t, got.OK, m.field)
@@ -225,10 +279,18 @@ func TestAgentsAndPolicies(t *testing.T) {
 	}
 	d.ask(`{agent(agent_id:"a1"){schedulable}}`, nil, &seen)
 	require.False(t, seen.Agent.Schedulable)
-	require.Contains(t, d.do("modify_agent", modifyAgent, map[string]any{"id": "nobody", "props": map[string]any{"schedulable": true}}).Msg, "No such agent")
+	require.Contains(
+		t, d.do("modify_agent", modifyAgent, map[string]any{"id": "nobody", "props": map[string]any{"schedulable": true}}).Msg,
+		"No such agent",
+	)
 	var made map[string]any
 	d.ask(createGroup, map[string]any{"name": "gpus", "input": map[string]any{"driver": "static", "scheduler": "fifo"}}, &made)
-	require.True(t, d.do("modify_agent", modifyAgent, map[string]any{"id": "a1", "props": map[string]any{"scaling_group": "gpus", "schedulable": true}}).OK)
+	require.True(
+		t,
+		d.do(
+			"modify_agent", modifyAgent, map[string]any{"id": "a1", "props": map[string]any{"scaling_group": "gpus", "schedulable": true}},
+		).OK,
+	)
 	a, err := d.world.Nodes.Get(t.Context(), d.admin, "a1")
 	require.NoError(t, err)
 	require.Equal(t, "gpus", a.ResourceGroup)
@@ -237,10 +299,24 @@ func TestAgentsAndPolicies(t *testing.T) {
 	modify := func(input map[string]any) outcome {
 		return d.do("modify_keypair_resource_policy", modifyPolicy, map[string]any{"name": "default", "input": input})
 	}
-	require.True(t, modify(map[string]any{"total_resource_slots": `{"cpu":"4","mem":"8g","cuda.device":"Infinity"}`, "max_concurrent_sessions": 5, "max_containers_per_session": 8}).OK)
+	require.True(
+		t,
+		modify(
+			map[string]any{
+				"total_resource_slots": `{"cpu":"4","mem":"8g","cuda.device":"Infinity"}`, "max_concurrent_sessions": 5,
+				"max_containers_per_session": 8,
+			},
+		).OK,
+	)
 	require.True(t, modify(map[string]any{"max_priority": 50}).OK)
 	for name, input := range map[string]map[string]any{
-		"slots": {"total_resource_slots": `{"cpu":"many"}`}, "list": {"total_resource_slots": `{"cpu":[]}`}, "text": {"total_resource_slots": `x`},
+		"slots": {
+			"total_resource_slots": `{"cpu":"many"}`,
+		}, "list": {
+			"total_resource_slots": `{"cpu":[]}`,
+		}, "text": {
+			"total_resource_slots": `x`,
+		},
 		"negative": {"max_concurrent_sessions": -1}, "containers": {"max_containers_per_session": 0}, "priority": {"max_priority": 101},
 		"default": {"default_for_unspecified": "SOME"}, "idle": {"idle_timeout": -1},
 	} {
@@ -255,7 +331,11 @@ func TestAgentsAndPolicies(t *testing.T) {
 		} `json:"keypair_resource_policy"`
 		All []struct{ Name string } `json:"keypair_resource_policies"`
 	}
-	d.ask(`{keypair_resource_policy{total_resource_slots max_concurrent_sessions max_containers_per_session max_priority} keypair_resource_policies{name}}`, nil, &policy)
+	d.ask(
+		`{keypair_resource_policy{total_resource_slots max_concurrent_sessions max_containers_per_session max_priority} `+
+			`keypair_resource_policies{name}}`,
+		nil, &policy,
+	)
 	require.JSONEq(t, `{"cpu":"4","mem":"8589934592"}`, policy.P.Slots)
 	require.Equal(t, 5, policy.P.Sessions)
 	require.Equal(t, 8, policy.P.Containers)
@@ -269,10 +349,13 @@ func TestExplanation(t *testing.T) {
 	nodes := d.world.Reports
 	epoch, err := nodes.Register(t.Context(), cluster.NodeHello{Agent: "a1", Version: "test"})
 	require.NoError(t, err)
-	require.NoError(t, nodes.UpdateFacts(t.Context(), "a1", epoch, cluster.NodeFacts{Revision: 1, Architecture: "x86_64", EngineOK: true, Engine: "fake",
-		Capacity:  cluster.Slots{cluster.SlotCPU: cluster.Whole(8), cluster.SlotMem: cluster.Whole(16 << 30)},
-		SlotKinds: map[cluster.SlotName]cluster.SlotKind{cluster.SlotCPU: cluster.SlotCount, cluster.SlotMem: cluster.SlotBytes},
-		Images:    []cluster.NodeImage{{Reference: "berth/python:1.0", Digest: "sha256:1", Architecture: "x86_64", SizeBytes: 1}}}))
+	require.NoError(
+		t,
+		nodes.UpdateFacts(t.Context(), "a1", epoch, cluster.NodeFacts{Revision: 1, Architecture: "x86_64", EngineOK: true, Engine: "fake",
+			Capacity:  cluster.Slots{cluster.SlotCPU: cluster.Whole(8), cluster.SlotMem: cluster.Whole(16 << 30)},
+			SlotKinds: map[cluster.SlotName]cluster.SlotKind{cluster.SlotCPU: cluster.SlotCount, cluster.SlotMem: cluster.SlotBytes},
+			Images:    []cluster.NodeImage{{Reference: "berth/python:1.0", Digest: "sha256:1", Architecture: "x86_64", SizeBytes: 1}}}),
+	)
 	made, err := d.world.Sessions.Create(t.Context(), d.admin, request.Session{Name: "waits", Image: "python"})
 	require.NoError(t, err)
 

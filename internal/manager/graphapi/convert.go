@@ -65,7 +65,9 @@ type wirePort struct {
 // servicePorts is the JSON text of the apps of a session: those that every session has, then what its image declares.
 func servicePorts(declared []session.ServicePort) *string {
 	out := []wirePort{
-		{Name: "sshd", Protocol: "tcp", ContainerPorts: []int{tunnel.PortSSH}}, {Name: "sftp", Protocol: "tcp", ContainerPorts: []int{tunnel.PortSFTP}},
+		{
+			Name: "sshd", Protocol: "tcp", ContainerPorts: []int{tunnel.PortSSH},
+		}, {Name: "sftp", Protocol: "tcp", ContainerPorts: []int{tunnel.PortSFTP}},
 		{Name: "ttyd", Protocol: "http", ContainerPorts: []int{tunnel.PortTerminal}},
 	}
 	for _, p := range declared {

@@ -16,8 +16,10 @@ func (s sessions) Explanation(ctx context.Context, obj *model.ComputeSession) (*
 	if err != nil || e.Reason == "" {
 		return nil, err
 	}
-	m := &model.SessionExplanation{Reason: &e.Reason, Msg: &e.Text, RejectedAgents: jsonObject(e.Rejected), Shortfall: slotsText(e.Shortfall),
-		Position: &e.Position, Queue: &e.Queue, Remedies: texts(e.Remedies), AsOf: &e.AsOf}
+	m := &model.SessionExplanation{
+		Reason: &e.Reason, Msg: &e.Text, RejectedAgents: jsonObject(e.Rejected), Shortfall: slotsText(e.Shortfall), Position: &e.Position,
+		Queue: &e.Queue, Remedies: texts(e.Remedies), AsOf: &e.AsOf,
+	}
 	if !e.Estimate.IsZero() {
 		m.Estimate = &e.Estimate
 	}

@@ -81,17 +81,25 @@ var mountPermissions = map[cluster.MountPermission]model.VFolderMountPermission{
 func toNewFolder(f folder.Folder) *model.VFolder {
 	m := &model.VFolder{
 		ID: globalID(newNodeFolder, string(f.ID)), Status: model.VFolderOperationStatus(upper(f.Status)), Host: f.Host, UnmanagedPath: optional(f.UnmanagedPath),
-		Metadata: &model.VFolderMetadataInfo{Name: f.Name, UsageMode: model.VFolderUsageMode(upper(f.Usage)), QuotaScopeID: f.Scope.String(),
-			CreatedAt: f.CreatedAt, LastUsed: f.LastUsed, Cloneable: f.Cloneable},
-		AccessControl: &model.VFolderAccessControlInfo{Permission: mountPermissions[f.Permission], OwnershipType: model.VFolderOwnershipType(upper(f.Ownership))},
-		Ownership: &model.VFolderOwnershipInfo{UserID: optional(f.UserID), ProjectID: optional(f.ProjectID), CreatorID: optional(f.CreatorID),
-			CreatorEmail: optional(f.Creator)},
+		Metadata: &model.VFolderMetadataInfo{
+			Name: f.Name, UsageMode: model.VFolderUsageMode(upper(f.Usage)), QuotaScopeID: f.Scope.String(), CreatedAt: f.CreatedAt,
+			LastUsed: f.LastUsed, Cloneable: f.Cloneable,
+		},
+		AccessControl: &model.VFolderAccessControlInfo{
+			Permission: mountPermissions[f.Permission], OwnershipType: model.VFolderOwnershipType(upper(f.Ownership)),
+		},
+		Ownership: &model.VFolderOwnershipInfo{
+			UserID: optional(f.UserID), ProjectID: optional(f.ProjectID), CreatorID: optional(f.CreatorID),
+			CreatorEmail: optional(f.Creator),
+		},
 	}
 	if f.UserID != "" {
 		m.Ownership.User = &model.UserV2{ID: globalID(nodeOfUser, string(f.UserID)), BasicInfo: &model.UserV2BasicInfo{Email: f.UserEmail}}
 	}
 	if f.ProjectID != "" {
-		m.Ownership.Project = &model.ProjectV2{ID: globalID(nodeOfProject, string(f.ProjectID)), BasicInfo: &model.ProjectBasicInfo{Name: f.ProjectName}}
+		m.Ownership.Project = &model.ProjectV2{
+			ID: globalID(nodeOfProject, string(f.ProjectID)), BasicInfo: &model.ProjectBasicInfo{Name: f.ProjectName},
+		}
 	}
 	return m
 }
@@ -106,10 +114,12 @@ func also(filter, field, text string) string {
 }
 
 // folderList is a page of folders of some kind.
-func (q queries) folderList(ctx context.Context, of folder.Kind, limit, offset int, filter, order, domain, project, accessKey *string) (*model.VirtualFolderList, error) {
+func (q queries) folderList(
+	ctx context.Context, of folder.Kind, limit, offset int, filter, order, domain, project, accessKey *string,
+) (*model.VirtualFolderList, error) {
 	a := q.who(ctx)
 	if key := value(accessKey); key != "" && cluster.AccessKey(key) != a.AccessKey {
-		return nil, fault.Invalidf("folders are listed for their users, not for access keys").WithReason("invalid-api-params").
+		return nil, fault.Invalidf("folders are listed for their users, not for access keys").
 			WithNext(`filter by user or user_email instead, as in user_email == "a@b.c"`)
 	}
 	s := folder.SearchQuery{Query: page(filter, order, limit, offset), Of: of}
@@ -130,19 +140,27 @@ func (q queries) folderList(ctx context.Context, of folder.Kind, limit, offset i
 	return &model.VirtualFolderList{Items: convert(p.Items, toFolder), TotalCount: &p.Total}, nil
 }
 
-func (q queries) VfolderList(ctx context.Context, limit, offset int, filter, order, domain, project, accessKey *string) (*model.VirtualFolderList, error) {
+func (q queries) VfolderList(
+	ctx context.Context, limit, offset int, filter, order, domain, project, accessKey *string,
+) (*model.VirtualFolderList, error) {
 	return q.folderList(ctx, "", limit, offset, filter, order, domain, project, accessKey)
 }
 
-func (q queries) VfolderOwnList(ctx context.Context, limit, offset int, filter, order, domain, accessKey *string) (*model.VirtualFolderList, error) {
+func (q queries) VfolderOwnList(
+	ctx context.Context, limit, offset int, filter, order, domain, accessKey *string,
+) (*model.VirtualFolderList, error) {
 	return q.folderList(ctx, folder.OwnFolders, limit, offset, filter, order, domain, nil, accessKey)
 }
 
-func (q queries) VfolderInvitedList(ctx context.Context, limit, offset int, filter, order, domain, accessKey *string) (*model.VirtualFolderList, error) {
+func (q queries) VfolderInvitedList(
+	ctx context.Context, limit, offset int, filter, order, domain, accessKey *string,
+) (*model.VirtualFolderList, error) {
 	return q.folderList(ctx, folder.GrantedFolders, limit, offset, filter, order, domain, nil, accessKey)
 }
 
-func (q queries) VfolderProjectList(ctx context.Context, limit, offset int, filter, order, domain, accessKey *string) (*model.VirtualFolderList, error) {
+func (q queries) VfolderProjectList(
+	ctx context.Context, limit, offset int, filter, order, domain, accessKey *string,
+) (*model.VirtualFolderList, error) {
 	return q.folderList(ctx, folder.ProjectFolders, limit, offset, filter, order, domain, nil, accessKey)
 }
 
@@ -207,9 +225,11 @@ func (q queries) Node(ctx context.Context, id string) (model.Node, error) {
 // cursor is the place of an item in a list, for clients that page by cursors.
 func cursor(n int) string { return globalID("place", strconv.Itoa(n)) }
 
-func (q queries) VfolderNodes(ctx context.Context, scope, project, right, filter, order *string, offset *int, before, after *string, first, last *int) (*model.VirtualFolderConnection, error) {
+func (q queries) VfolderNodes(
+	ctx context.Context, scope, project, right, filter, order *string, offset *int, before, after *string, first, last *int,
+) (*model.VirtualFolderConnection, error) {
 	bad := func(format string, args ...any) error {
-		return fault.Invalidf(format, args...).WithReason("invalid-api-params").WithNext("page with first and offset, or with first and after")
+		return fault.Invalidf(format, args...).WithNext("page with first and offset, or with first and after")
 	}
 	s := folder.SearchQuery{Query: page(filter, order, folderPageSize, value(offset)), Scope: value(scope), Right: value(right)}
 	if s.Scope == "" && value(project) != "" {
@@ -268,7 +288,7 @@ func wirePermission(text string) (cluster.MountPermission, error) {
 			return wire, nil
 		}
 	}
-	return "", fault.Invalidf("%.40q is no permission of a folder", text).WithReason("invalid-api-params").WithNext("use ro, rw or wd")
+	return "", fault.Invalidf("%.40q is no permission of a folder", text).WithNext("use ro, rw or wd")
 }
 
 func (m mutations) CreateVfolderV2(ctx context.Context, in model.CreateVFolderV2Input) (*model.CreateVFolderV2Payload, error) {
@@ -276,11 +296,16 @@ func (m mutations) CreateVfolderV2(ctx context.Context, in model.CreateVFolderV2
 	if err != nil {
 		return nil, err
 	}
-	return m.createFolder(ctx, folder.CreateInput{Name: in.Name, Host: value(in.Host), Usage: folder.UsageMode(strings.ToLower(in.UsageMode)),
-		Permission: perm, Project: value(in.ProjectID), Cloneable: in.Cloneable})
+	return m.createFolder(
+		ctx,
+		folder.CreateInput{Name: in.Name, Host: value(in.Host), Usage: folder.UsageMode(strings.ToLower(in.UsageMode)),
+			Permission: perm, Project: value(in.ProjectID), Cloneable: in.Cloneable},
+	)
 }
 
-func (m mutations) CreateVFolderInProject(ctx context.Context, project string, in model.CreateVFolderInScopeInput) (*model.CreateVFolderV2Payload, error) {
+func (m mutations) CreateVFolderInProject(
+	ctx context.Context, project string, in model.CreateVFolderInScopeInput,
+) (*model.CreateVFolderV2Payload, error) {
 	id, err := uuid("projectId", project)
 	if err != nil {
 		return nil, err
@@ -289,8 +314,11 @@ func (m mutations) CreateVFolderInProject(ctx context.Context, project string, i
 	if err != nil {
 		return nil, err
 	}
-	return m.createFolder(ctx, folder.CreateInput{Name: in.Name, Host: value(in.Host), Usage: folder.UsageMode(strings.ToLower(string(in.UsageMode))),
-		Permission: perm, Project: id, Cloneable: in.Cloneable})
+	return m.createFolder(
+		ctx,
+		folder.CreateInput{Name: in.Name, Host: value(in.Host), Usage: folder.UsageMode(strings.ToLower(string(in.UsageMode))),
+			Permission: perm, Project: id, Cloneable: in.Cloneable},
+	)
 }
 
 // setFolderCosts multiplies the cost of lists of folders by the number of items they may return.

@@ -23,7 +23,17 @@ func TestWhoMayAskWhatAboutFolders(t *testing.T) {
 		name   string
 		role   authz.Role
 		member bool
-	}{{"owner", authz.RoleUser, false}, {"reader", authz.RoleUser, false}, {"member", authz.RoleUser, true}, {"stranger", authz.RoleUser, false}, {"manager", authz.RoleAdmin, false},
+	}{{
+		"owner", authz.RoleUser, false,
+	}, {
+		"reader", authz.RoleUser, false,
+	}, {
+		"member", authz.RoleUser, true,
+	}, {
+		"stranger", authz.RoleUser, false,
+	}, {
+		"manager", authz.RoleAdmin, false,
+	},
 		{"foreign", authz.RoleAdmin, false}, {"monitor", authz.RoleMonitor, false}} {
 		people[p.name] = d.person(p.name, p.role, p.member)
 	}
@@ -62,10 +72,26 @@ func TestWhoMayAskWhatAboutFolders(t *testing.T) {
 		{"vfolder_nodes", `{x:vfolder_nodes{edges{node{name}}}}`, seers, "data"},
 		{"vfolder_nodes", `{x:vfolder_nodes(filter:"name == \"data\"", first:0){count}}`, seers, `"count":1`},
 		{"vfolder_nodes", `{x:vfolder_nodes(permission:"update_attribute"){edges{node{name}}}}`, "owner manager superadmin", "data"},
-		{"quota_scope", `{x:quota_scope(storage_host_name:` + volume + `, quota_scope_id:` + scope + `){id}}`, "owner manager monitor superadmin", ""},
-		{"set_quota_scope", `mutation{x:set_quota_scope(storage_host_name:` + volume + `, quota_scope_id:` + scope + `, props:{hard_limit_bytes:5}){quota_scope{id}}}`, "superadmin", ""},
-		{"set_quota_scope", `mutation{x:set_quota_scope(storage_host_name:` + volume + `, quota_scope_id:` + scope + `, props:{}){quota_scope{id}}}`, "superadmin", ""},
-		{"unset_quota_scope", `mutation{x:unset_quota_scope(storage_host_name:` + volume + `, quota_scope_id:` + scope + `){quota_scope{id}}}`, "superadmin", ""},
+		{
+			"quota_scope", `{x:quota_scope(storage_host_name:` + volume + `, quota_scope_id:` + scope + `){id}}`,
+			"owner manager monitor superadmin", "",
+		},
+		{
+			"set_quota_scope",
+			`mutation{x:set_quota_scope(storage_host_name:` + volume + `, quota_scope_id:` + scope + `,
+				props:{hard_limit_bytes:5}){quota_scope{id}}}`,
+			"superadmin", "",
+		},
+		{
+			"set_quota_scope",
+			`mutation{x:set_quota_scope(storage_host_name:` + volume + `, quota_scope_id:` + scope + `, props:{}){quota_scope{id}}}`,
+			"superadmin", "",
+		},
+		{
+			"unset_quota_scope",
+			`mutation{x:unset_quota_scope(storage_host_name:` + volume + `, quota_scope_id:` + scope + `){quota_scope{id}}}`, "superadmin",
+			"",
+		},
 		{"storage_volume", `{x:storage_volume(id:` + volume + `){id performance_metric}}`, "monitor superadmin", ""},
 		{"storage_volume", `{x:storage_volume(id:` + volume + `){id performance_metric}}`, "superadmin", "iops"},
 		{"storage_volume_list", `{x:storage_volume_list(limit:9, offset:0){items{id}}}`, "monitor superadmin", ""},
@@ -74,7 +100,10 @@ func TestWhoMayAskWhatAboutFolders(t *testing.T) {
 		{"user_resource_policies", `{x:user_resource_policies{name}}`, everybody, "default"},
 		{"project_resource_policy", `{x:project_resource_policy(name:"default"){name}}`, "member manager foreign monitor superadmin", ""},
 		{"project_resource_policies", `{x:project_resource_policies{name}}`, "member manager foreign monitor superadmin", "default"},
-		{"createVfolderV2", `mutation{x:createVfolderV2(input:{name:"NEW", host:` + volume + `}){vfolder{id}}}`, "owner reader member stranger manager monitor superadmin", ""},
+		{
+			"createVfolderV2", `mutation{x:createVfolderV2(input:{name:"NEW", host:` + volume + `}){vfolder{id}}}`,
+			"owner reader member stranger manager monitor superadmin", "",
+		},
 		{"createVfolderV2", `mutation{x:createVfolderV2(input:{name:"NEW", host:` + volume + `, projectId:"` + string(d.project()) + `"}){vfolder{id}}}`, "manager superadmin", ""},
 		{"createVFolderInProject", `mutation{x:createVFolderInProject(projectId:"` + string(d.project()) + `", input:{name:"NEW", host:` + volume + `}){vfolder{id}}}`, "manager superadmin", ""},
 	} {

@@ -42,7 +42,9 @@ func (q queries) StorageVolume(ctx context.Context, id *string) (*model.StorageV
 }
 
 func (q queries) StorageVolumeList(ctx context.Context, limit, offset int, filter, order *string) (*model.StorageVolumeList, error) {
-	p, err := q.folders.SearchVolumes(ctx, q.who(ctx), folder.SearchQuery{Query: page(filter, order, limit, offset)})
+	p, err := q.folders.SearchVolumes(
+		ctx, q.who(ctx), folder.SearchQuery{Query: page(filter, order, limit, offset)},
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +55,11 @@ func (q queries) StorageVolumeList(ctx context.Context, limit, offset int, filte
 func (s storageVolumes) PerformanceMetric(ctx context.Context, v *model.StorageVolume) (*string, error) {
 	raw, err := s.folders.PerfMetric(ctx, s.who(ctx), value(v.ID))
 	switch {
-	case fault.Is(err, fault.Unavailable), fault.Is(err, fault.Timeout), fault.Is(err, fault.NotFound), fault.Is(err, fault.Invalid), fault.Is(err, fault.Denied):
+	case fault.Is(err, fault.Unavailable),
+		fault.Is(err, fault.Timeout),
+		fault.Is(err, fault.NotFound),
+		fault.Is(err, fault.Invalid),
+		fault.Is(err, fault.Denied):
 		return nil, nil
 	case err != nil:
 		return nil, err
@@ -70,8 +76,10 @@ func (q queries) VfolderHostPermissions(ctx context.Context) (*model.PredefinedA
 }
 
 func toQuota(q folder.Quota) *model.QuotaScope {
-	return &model.QuotaScope{ID: globalID(nodeOfScope, q.Host+"/"+q.Scope.String()), QuotaScopeID: q.Scope.String(), StorageHostName: q.Host,
-		Details: &model.QuotaDetails{UsageBytes: q.UsedBytes, HardLimitBytes: q.LimitBytes}}
+	return &model.QuotaScope{
+		ID: globalID(nodeOfScope, q.Host+"/"+q.Scope.String()), QuotaScopeID: q.Scope.String(), StorageHostName: q.Host,
+		Details: &model.QuotaDetails{UsageBytes: q.UsedBytes, HardLimitBytes: q.LimitBytes},
+	}
 }
 
 func (q queries) QuotaScope(ctx context.Context, host, scope string) (*model.QuotaScope, error) {

@@ -28,7 +28,8 @@ type proxies struct{ limit *atomic.Pointer[int64] }
 
 func (proxies) View() (live, gone []storage.Presence) {
 	for _, p := range []string{
-		`{"proxy":"local","node":"n1","client_url":"https://files.example","volumes":[{"name":"volume1","backend":"posix","path":"/vol1","fsprefix":".","capabilities":["vfolder"],"capacity_bytes":1000,"used_bytes":250},
+		`{"proxy":"local","node":"n1","client_url":"https://files.example","volumes":[{"name":"volume1","backend":"posix","path":"/vol1",
+			"fsprefix":".","capabilities":["vfolder"],"capacity_bytes":1000,"used_bytes":250},
 			{"name":"volume2","backend":"xfs","path":"/vol2","fsprefix":".","capabilities":["vfolder","quota"]}]}`,
 		`{"proxy":"gone","node":"n2","volumes":[{"name":"old","backend":"posix","path":"/old","capabilities":["vfolder"]}]}`,
 	} {
@@ -72,7 +73,11 @@ func newFolderDesk(t *testing.T) *desk {
 	d := newDesk(t, func(d *nouns.Deps) { d.Proxies = proxies{new(atomic.Pointer[int64])} })
 	all, err := json.Marshal(folder.AllPermissions())
 	require.NoError(t, err)
-	d.exec(`UPDATE domains SET allowed_vfolder_hosts = jsonb_build_object('local:volume1', $1::jsonb, 'local:volume2', $1::jsonb, 'gone:old', $1::jsonb)`, string(all))
+	d.exec(
+		`UPDATE domains SET allowed_vfolder_hosts = jsonb_build_object('local:volume1', $1::jsonb, 'local:volume2', $1::jsonb, `+
+			`'gone:old', $1::jsonb)`,
+		string(all),
+	)
 	return d
 }
 
@@ -85,13 +90,22 @@ func (d *desk) exec(sql string, args ...any) {
 // person adds a user of the domain "default", a member of its project if wanted, and returns who that is.
 func (d *desk) person(name string, role authz.Role, member bool) authz.Actor {
 	d.t.Helper()
-	a := authz.Actor{UserID: cluster.UserID(uuid.NewString()), Email: name + "@x", Username: name, Role: role, Domain: "default", AccessKey: cluster.AccessKey("AK" + strings.ToUpper(name))}
-	d.exec(`INSERT INTO users (id, username, email, domain_name, resource_policy, role) VALUES ($1, $2, $3, 'default', 'default', $4)`, a.UserID, name, a.Email, role)
+	a := authz.Actor{
+		UserID: cluster.UserID(uuid.NewString()), Email: name + "@x", Username: name, Role: role, Domain: "default",
+		AccessKey: cluster.AccessKey("AK" + strings.ToUpper(name)),
+	}
+	d.exec(
+		`INSERT INTO users (id, username, email, domain_name, resource_policy, role) VALUES ($1, $2, $3, 'default', 'default', $4)`,
+		a.UserID, name, a.Email, role,
+	)
 	key, err := seal.New([]byte("0123456789abcdef0123456789abcdef"), rand.Reader)
 	require.NoError(d.t, err)
 	sealed, err := key.Seal("secret", "keypair "+string(a.AccessKey))
 	require.NoError(d.t, err)
-	d.exec(`INSERT INTO keypairs (access_key, secret_sealed, user_id, resource_policy) VALUES ($1, $2, $3, 'default')`, a.AccessKey, sealed, a.UserID)
+	d.exec(
+		`INSERT INTO keypairs (access_key, secret_sealed, user_id, resource_policy) VALUES ($1, $2, $3, 'default')`, a.AccessKey, sealed,
+		a.UserID,
+	)
 	if member {
 		d.exec(`INSERT INTO project_members (project_id, user_id) SELECT id, $1 FROM projects WHERE name = 'default'`, a.UserID)
 		a.Projects = []cluster.ProjectID{d.project()}
@@ -108,18 +122,30 @@ func (d *desk) project() cluster.ProjectID {
 
 // The documents of this test ask for what the clients' operations ask for, field by field.
 const (
-	nodeFields   = `id status permissions name host quota_scope_id ownership_type user user_email group group_name usage_mode max_files max_size created_at last_used num_files cur_size cloneable row_id creator permission __isNode:__typename __typename`
-	folderFields = `id host name user group creator status unmanaged_path usage_mode permission ownership_type max_files max_size created_at last_used num_files cur_size cloneable`
-	vfolderMade  = `vfolder{id vfolderStatus:status host metadata{name usageMode quotaScopeId cloneable} accessControl{permission ownershipType} ownership{userId projectId creatorEmail} __isNode:__typename __typename}`
-	nodesPage    = `query P($scopeId:ScopeField $offset:Int $first:Int $filter:String $order:String $permission:VFolderPermissionValueField $filterForActiveCount:String $filterForDeletedCount:String) {
-		vfolder_nodes(scope_id:$scopeId, offset:$offset, first:$first, filter:$filter, order:$order, permission:$permission){edges{node{` + nodeFields + `}} count}
+	nodeFields = `id status permissions name host quota_scope_id ownership_type user user_email group group_name ` +
+		`usage_mode max_files max_size created_at last_used num_files cur_size cloneable row_id creator ` +
+		`permission __isNode:__typename __typename`
+	folderFields = `id host name user group creator status unmanaged_path usage_mode permission ownership_type max_files ` +
+		`max_size created_at last_used num_files cur_size cloneable`
+	vfolderMade = `vfolder{id vfolderStatus:status host metadata{name usageMode quotaScopeId cloneable} ` +
+		`accessControl{permission ownershipType} ownership{userId projectId creatorEmail} ` +
+		`__isNode:__typename __typename}`
+	nodesPage = `query P($scopeId:ScopeField $offset:Int $first:Int $filter:String $order:String $permission:VFolderPermissionValueField
+		$filterForActiveCount:String $filterForDeletedCount:String) {
+		vfolder_nodes(scope_id:$scopeId, offset:$offset, first:$first, filter:$filter, order:$order,
+			permission:$permission){edges{node{` + nodeFields + `}} count}
 		active:vfolder_nodes(scope_id:$scopeId, first:0, offset:0, filter:$filterForActiveCount, permission:$permission){count edges{cursor}}
 		deleted:vfolder_nodes(scope_id:$scopeId, first:0, offset:0, filter:$filterForDeletedCount, permission:$permission){count}}
 		fragment Unused on VFolder { id metadata{name} }`
-	createMine    = `mutation M($input:CreateVFolderV2Input!){createVfolderV2(input:$input){` + vfolderMade + `}}`
-	createTeams   = `mutation M($projectId:UUID! $input:CreateVFolderInScopeInput!){createVFolderInProject(projectId:$projectId, input:$input){` + vfolderMade + `}}`
-	explore       = `query($vfolderId:UUID!){vfolderNode:vfolderV2(vfolderId:$vfolderId){unmanagedPath host id metadata{name usageMode cloneable createdAt quotaScopeId} ownership{projectId project{basicInfo{name} id} userId creatorId user{basicInfo{email} id}} status accessControl{permission ownershipType}}}`
-	notifications = `query($id:ID!){node(id:$id){__typename __isNode:__typename ...on VFolder{__typename id metadata{name}} ...on VirtualFolderNode{__typename status row_id id name} id}}`
+	createMine  = `mutation M($input:CreateVFolderV2Input!){createVfolderV2(input:$input){` + vfolderMade + `}}`
+	createTeams = `mutation M($projectId:UUID! ` +
+		`$input:CreateVFolderInScopeInput!){createVFolderInProject(projectId:$projectId, input:$input){` + vfolderMade + `}}`
+	explore = `query($vfolderId:UUID!){vfolderNode:vfolderV2(vfolderId:$vfolderId){unmanagedPath host id ` +
+		`metadata{name usageMode cloneable createdAt quotaScopeId} ownership{projectId ` +
+		`project{basicInfo{name} id} userId creatorId user{basicInfo{email} id}} status ` +
+		`accessControl{permission ownershipType}}}`
+	notifications = `query($id:ID!){node(id:$id){__typename __isNode:__typename ...on VFolder{__typename id metadata{name}} ` +
+		`...on VirtualFolderNode{__typename status row_id id name} id}}`
 )
 
 type madeFolder struct {
@@ -136,7 +162,13 @@ type madeFolder struct {
 func (d *desk) create(name string) (madeFolder, string) {
 	d.t.Helper()
 	var out struct{ CreateVfolderV2 struct{ Vfolder madeFolder } }
-	d.ask(createMine, map[string]any{"input": map[string]any{"name": name, "host": "local:volume1", "usageMode": "general", "permission": "rw", "cloneable": true}}, &out)
+	d.ask(
+		createMine,
+		map[string]any{
+			"input": map[string]any{"name": name, "host": "local:volume1", "usageMode": "general", "permission": "rw", "cloneable": true},
+		},
+		&out,
+	)
 	return out.CreateVfolderV2.Vfolder, rawID(d.t, out.CreateVfolderV2.Vfolder.ID)
 }
 
@@ -167,9 +199,14 @@ func TestFolderNodes(t *testing.T) {
 	ada, bob, eve := d.person("ada", authz.RoleUser, true), d.person("bob", authz.RoleUser, true), d.person("eve", authz.RoleUser, false)
 	d.actor = ada
 	made, id := d.create("data")
-	require.Equal(t, []string{"READY", "local:volume1", "data", "GENERAL", "user:" + string(ada.UserID), "READ_WRITE", "USER", "ada@x", "VFolder"},
-		[]string{made.VfolderStatus, made.Host, made.Metadata.Name, made.Metadata.UsageMode, made.Metadata.QuotaScopeID, made.AccessControl.Permission,
-			made.AccessControl.OwnershipType, *made.Ownership.CreatorEmail, made.IsNode})
+	require.Equal(
+		t,
+		[]string{"READY", "local:volume1", "data", "GENERAL", "user:" + string(ada.UserID), "READ_WRITE", "USER", "ada@x", "VFolder"},
+		[]string{
+			made.VfolderStatus, made.Host, made.Metadata.Name, made.Metadata.UsageMode, made.Metadata.QuotaScopeID,
+			made.AccessControl.Permission, made.AccessControl.OwnershipType, *made.Ownership.CreatorEmail, made.IsNode,
+		},
+	)
 	require.Nil(t, made.Ownership.ProjectID)
 	d.create(".local")
 	for i := range 4 {
@@ -183,8 +220,12 @@ func TestFolderNodes(t *testing.T) {
 		Active  nodes
 		Deleted nodes
 	}
-	vars := map[string]any{"scopeId": "project:" + string(d.project()), "offset": 0, "first": 2, "filter": `status != "DELETE_PENDING" & status != "delete-complete"`, "order": "-name", "permission": nil,
-		"filterForActiveCount": `(status == "READY") | (status == "MOUNTED")`, "filterForDeletedCount": `status in ["DELETE_PENDING", "DELETE_ONGOING"]`}
+	vars := map[string]any{
+		"scopeId": "project:" + string(d.project()), "offset": 0, "first": 2,
+		"filter": `status != "DELETE_PENDING" & status != "delete-complete"`, "order": "-name", "permission": nil,
+		"filterForActiveCount":  `(status == "READY") | (status == "MOUNTED")`,
+		"filterForDeletedCount": `status in ["DELETE_PENDING", "DELETE_ONGOING"]`,
+	}
 	d.ask(nodesPage, vars, &page)
 	require.Equal(t, []string{"n2", "n1"}, page.Nodes.names())
 	require.Equal(t, []int{5, 5, 1}, []int{page.Nodes.Count, page.Active.Count, page.Deleted.Count})
@@ -195,16 +236,27 @@ func TestFolderNodes(t *testing.T) {
 	node := page.Nodes.Edges[0].Node
 	require.Equal(t, "VirtualFolderNode", node["__typename"])
 	require.Equal(t, node["row_id"], rawID(t, node["id"].(string)))
-	require.ElementsMatch(t, []any{"read_attribute", "update_attribute", "delete_vfolder", "read_content", "write_content", "delete_content", "mount_ro", "mount_rw", "mount_wd", "clone", "assign_permission_to_others"},
-		node["permissions"])
-	require.Equal(t, []any{"ready", "user", "general", "rw"}, []any{node["status"], node["ownership_type"], node["usage_mode"], node["permission"]})
+	require.ElementsMatch(
+		t,
+		[]any{
+			"read_attribute", "update_attribute", "delete_vfolder", "read_content", "write_content", "delete_content", "mount_ro",
+			"mount_rw", "mount_wd", "clone", "assign_permission_to_others",
+		},
+		node["permissions"],
+	)
+	require.Equal(
+		t, []any{"ready", "user", "general", "rw"}, []any{node["status"], node["ownership_type"], node["usage_mode"], node["permission"]},
+	)
 	require.Nil(t, node["num_files"], "what was not counted is not zero")
 
 	var named struct {
 		Nodes nodes `json:"vfolder_nodes"`
 	}
 	names := func(filter string) []string {
-		d.ask(`query($filter:String!){vfolder_nodes(filter:$filter, permission:"read_attribute"){edges{node{name status id}} count}}`, map[string]any{"filter": filter}, &named)
+		d.ask(
+			`query($filter:String!){vfolder_nodes(filter:$filter, permission:"read_attribute"){edges{node{name status id}} count}}`,
+			map[string]any{"filter": filter}, &named,
+		)
 		return named.Nodes.names()
 	}
 	require.ElementsMatch(t, []string{"data", "n0", "n1", "n2", "n3"}, names(`(! name ilike ".%")&(usage_mode == "general")`))
@@ -229,7 +281,11 @@ func TestFolderNodes(t *testing.T) {
 				}
 			} `json:"vfolder_nodes"`
 		}
-		d.ask(`query($after:String){vfolder_nodes(first:4, after:$after, order:"name"){edges{cursor node{name}} pageInfo{hasNextPage hasPreviousPage startCursor endCursor}}}`, map[string]any{"after": after}, &p)
+		d.ask(
+			`query($after:String){vfolder_nodes(first:4, after:$after, order:"name"){edges{cursor node{name}} `+
+				`pageInfo{hasNextPage hasPreviousPage startCursor endCursor}}}`,
+			map[string]any{"after": after}, &p,
+		)
 		for _, e := range p.Nodes.Edges {
 			walked = append(walked, e.Node.Name)
 		}
@@ -245,7 +301,9 @@ func TestFolderNodes(t *testing.T) {
 	for _, ref := range []string{id, strings.ReplaceAll(id, "-", "")} {
 		d.ask(explore, map[string]any{"vfolderId": ref}, &seen)
 		require.NotNil(t, seen.VfolderNode)
-		require.Equal(t, "ada@x", (*seen.VfolderNode)["ownership"].(map[string]any)["user"].(map[string]any)["basicInfo"].(map[string]any)["email"])
+		require.Equal(
+			t, "ada@x", (*seen.VfolderNode)["ownership"].(map[string]any)["user"].(map[string]any)["basicInfo"].(map[string]any)["email"],
+		)
 	}
 	var one struct {
 		Node map[string]any `json:"vfolder_node"`
@@ -288,9 +346,21 @@ func TestFolderLists(t *testing.T) {
 	d.exec(`INSERT INTO folder_permissions (folder_id, user_id, permission) VALUES ($1, $2, 'ro')`, id, bob.UserID)
 	d.actor = d.admin
 	var team struct{ CreateVFolderInProject struct{ Vfolder madeFolder } }
-	d.ask(createTeams, map[string]any{"projectId": d.project(), "input": map[string]any{"name": "team", "usageMode": "DATA", "permission": "READ_ONLY", "host": "local:volume1", "cloneable": false}}, &team)
+	d.ask(
+		createTeams,
+		map[string]any{
+			"projectId": d.project(),
+			"input": map[string]any{
+				"name": "team", "usageMode": "DATA", "permission": "READ_ONLY", "host": "local:volume1", "cloneable": false,
+			},
+		},
+		&team,
+	)
 	made := team.CreateVFolderInProject.Vfolder
-	require.Equal(t, []string{"READ_ONLY", "GROUP", "DATA", string(d.project())}, []string{made.AccessControl.Permission, made.AccessControl.OwnershipType, made.Metadata.UsageMode, *made.Ownership.ProjectID})
+	require.Equal(
+		t, []string{"READ_ONLY", "GROUP", "DATA", string(d.project())},
+		[]string{made.AccessControl.Permission, made.AccessControl.OwnershipType, made.Metadata.UsageMode, *made.Ownership.ProjectID},
+	)
 
 	list := func(field, args string, vars map[string]any) (names []string, total int) {
 		var out map[string]struct {
@@ -301,7 +371,11 @@ func TestFolderLists(t *testing.T) {
 			vars = map[string]any{}
 		}
 		vars["limit"], vars["offset"] = 20, 0
-		d.ask(`query($limit:Int! $offset:Int! $filter:String $order:String $group_id:UUID){`+field+`(limit:$limit, offset:$offset, filter:$filter, order:$order`+args+`){items{`+folderFields+`} total_count}}`, vars, &out)
+		d.ask(
+			`query($limit:Int! $offset:Int! $filter:String $order:String $group_id:UUID){`+field+`(limit:$limit, offset:$offset, filter:$filter,
+				order:$order`+args+`){items{`+folderFields+`} total_count}}`,
+			vars, &out,
+		)
 		names = []string{}
 		for _, i := range out[field].Items {
 			names = append(names, i["name"].(string))
@@ -311,7 +385,9 @@ func TestFolderLists(t *testing.T) {
 	check := func(who authz.Actor, all, own, invited, project []string) {
 		t.Helper()
 		d.actor = who
-		for field, want := range map[string][]string{"vfolder_list": all, "vfolder_own_list": own, "vfolder_invited_list": invited, "vfolder_project_list": project} {
+		for field, want := range map[string][]string{
+			"vfolder_list": all, "vfolder_own_list": own, "vfolder_invited_list": invited, "vfolder_project_list": project,
+		} {
 			names, total := list(field, "", nil)
 			require.ElementsMatch(t, want, names, field)
 			require.Equal(t, len(want), total)
@@ -323,17 +399,41 @@ func TestFolderLists(t *testing.T) {
 	names, _ := list("vfolder_list", ", group_id:$group_id", map[string]any{"group_id": string(d.project()), "filter": nil, "order": nil})
 	require.Equal(t, []string{"team"}, names)
 	d.actor = ada
-	names, _ = list("vfolder_list", "", map[string]any{"filter": `status == "READY" & permission in ["READ_ONLY", "READ_WRITE"] & ownership_type == "USER" & creator ilike "%@x"`, "order": "-name"})
+	names, _ = list(
+		"vfolder_list",
+		"",
+		map[string]any{
+			"filter": `status == "READY" & permission in ["READ_ONLY", "READ_WRITE"] & ownership_type == "USER" & creator ilike "%@x"`,
+			"order":  "-name",
+		},
+	)
 	require.Equal(t, []string{"other", "data"}, names)
 	names, _ = list("vfolder_list", "", map[string]any{"filter": `name == "a\"b" | name == "data"`})
 	require.Equal(t, []string{"data"}, names)
 	require.NotEmpty(t, d.ask(`{vfolder_list(limit:0, offset:-1){total_count}}`, nil, nil))
 	require.NotEmpty(t, d.ask(`{vfolder_own_list(limit:1, offset:0, access_key:"OTHER"){total_count}}`, nil, nil))
 
-	for _, bad := range []map[string]any{{"name": "a/b"}, {"name": ""}, {"name": "data"}, {"name": "x", "permission": "xx"}, {"name": "x", "usageMode": "moon"}, {"name": "x", "host": "no:where"}, {"name": "x", "projectId": "moon"}} {
+	for _, bad := range []map[string]any{{
+		"name": "a/b",
+	}, {
+		"name": "",
+	}, {
+		"name": "data",
+	}, {
+		"name": "x", "permission": "xx",
+	}, {
+		"name": "x", "usageMode": "moon",
+	}, {
+		"name": "x", "host": "no:where",
+	}, {
+		"name": "x", "projectId": "moon",
+	}} {
 		require.NotEmpty(t, d.ask(createMine, map[string]any{"input": bad}, nil), bad)
 	}
-	require.NotEmpty(t, d.ask(createTeams, map[string]any{"projectId": d.project(), "input": map[string]any{"name": "mine"}}, nil), "members do not make folders of projects")
+	require.NotEmpty(
+		t, d.ask(createTeams, map[string]any{"projectId": d.project(), "input": map[string]any{"name": "mine"}}, nil),
+		"members do not make folders of projects",
+	)
 }
 
 func TestStorageAndQuotas(t *testing.T) {
@@ -346,12 +446,20 @@ func TestStorageAndQuotas(t *testing.T) {
 			Total int `json:"total_count"`
 		} `json:"storage_volume_list"`
 	}
-	const list = `query($offset:Int! $limit:Int! $filter:String $order:String){storage_volume_list(offset:$offset, limit:$limit, filter:$filter, order:$order){items{id backend capabilities path fsprefix performance_metric hardware_metadata usage proxy} total_count}}`
+	const list = `query($offset:Int! $limit:Int! $filter:String $order:String){storage_volume_list(offset:$offset, ` +
+		`limit:$limit, filter:$filter, order:$order){items{id backend capabilities path fsprefix ` +
+		`performance_metric hardware_metadata usage proxy} total_count}}`
 	d.ask(list, map[string]any{"offset": 0, "limit": 100, "order": "-id"}, &volumes)
 	require.Equal(t, 3, volumes.List.Total)
 	v := volumes.List.Items[1]
-	require.Equal(t, []any{"local:volume1", "posix", []any{"vfolder"}, "/vol1", "local", `{"metric":{"iops_read":1.5}}`, `{"capacity_bytes":1000,"used_bytes":250}`},
-		[]any{v["id"], v["backend"], v["capabilities"], v["path"], v["proxy"], v["performance_metric"], v["usage"]})
+	require.Equal(
+		t,
+		[]any{
+			"local:volume1", "posix", []any{"vfolder"}, "/vol1", "local", `{"metric":{"iops_read":1.5}}`,
+			`{"capacity_bytes":1000,"used_bytes":250}`,
+		},
+		[]any{v["id"], v["backend"], v["capabilities"], v["path"], v["proxy"], v["performance_metric"], v["usage"]},
+	)
 	gone := volumes.List.Items[2]
 	require.Equal(t, "gone:old", gone["id"])
 	require.Nil(t, gone["performance_metric"], "a proxy that is away leaves the rest")
@@ -374,13 +482,23 @@ func TestStorageAndQuotas(t *testing.T) {
 	}
 	d.actor = ada
 	d.ask(`{vfolder_host_permissions{vfolder_host_permission_list}}`, nil, &perms)
-	require.Equal(t, []string{"create-vfolder", "modify-vfolder", "delete-vfolder", "mount-in-session", "upload-file", "download-file", "invite-others", "set-user-specific-permission"}, perms.P.List)
+	require.Equal(
+		t,
+		[]string{
+			"create-vfolder", "modify-vfolder", "delete-vfolder", "mount-in-session", "upload-file", "download-file", "invite-others",
+			"set-user-specific-permission",
+		},
+		perms.P.List,
+	)
 	require.NotEmpty(t, d.ask(list, map[string]any{"offset": 0, "limit": 1}, nil), "volumes are for administrators")
 
 	d.create("data")
 	scope := "user:" + string(ada.UserID)
 	vars := map[string]any{"quota_scope_id": scope, "storage_host_name": "local:volume1", "skip": false}
-	const ask = `query($quota_scope_id:String! $storage_host_name:String! $skip:Boolean!){quota_scope(storage_host_name:$storage_host_name, quota_scope_id:$quota_scope_id) @skip(if:$skip){id quota_scope_id storage_host_name details{hard_limit_bytes usage_bytes usage_count}}}`
+	const ask = `query($quota_scope_id:String! $storage_host_name:String! ` +
+		`$skip:Boolean!){quota_scope(storage_host_name:$storage_host_name, quota_scope_id:$quota_scope_id) ` +
+		`@skip(if:$skip){id quota_scope_id storage_host_name details{hard_limit_bytes usage_bytes ` +
+		`usage_count}}}`
 	type quota struct {
 		Scope   string `json:"quota_scope_id"`
 		Host    string `json:"storage_host_name"`
@@ -397,11 +515,21 @@ func TestStorageAndQuotas(t *testing.T) {
 	require.EqualValues(t, 30, *q.Q.Details.Used)
 	require.Nil(t, q.Q.Details.Limit)
 	d.ask(ask, map[string]any{"quota_scope_id": scope, "storage_host_name": "local:volume1", "skip": true}, nil)
-	const set = `mutation($quota_scope_id:String! $storage_host_name:String! $props:QuotaScopeInput!){set_quota_scope(quota_scope_id:$quota_scope_id, storage_host_name:$storage_host_name, props:$props){quota_scope{id quota_scope_id storage_host_name details{hard_limit_bytes}}}}`
-	const unset = `mutation($quota_scope_id:String! $storage_host_name:String!){unset_quota_scope(quota_scope_id:$quota_scope_id, storage_host_name:$storage_host_name){quota_scope{id quota_scope_id storage_host_name details{hard_limit_bytes}}}}`
+	const set = `mutation($quota_scope_id:String! $storage_host_name:String! ` +
+		`$props:QuotaScopeInput!){set_quota_scope(quota_scope_id:$quota_scope_id, ` +
+		`storage_host_name:$storage_host_name, props:$props){quota_scope{id quota_scope_id storage_host_name ` +
+		`details{hard_limit_bytes}}}}`
+	const unset = `mutation($quota_scope_id:String! ` +
+		`$storage_host_name:String!){unset_quota_scope(quota_scope_id:$quota_scope_id, ` +
+		`storage_host_name:$storage_host_name){quota_scope{id quota_scope_id storage_host_name ` +
+		`details{hard_limit_bytes}}}}`
 	vars["props"] = map[string]any{"hard_limit_bytes": 1 << 40}
 	require.NotEmpty(t, d.ask(set, vars, nil), "limits are set by superadmins")
-	require.NotEmpty(t, d.ask(ask, map[string]any{"quota_scope_id": "user:" + uuid.NewString(), "storage_host_name": "local:volume1", "skip": false}, nil), "of strangers nothing is told")
+	require.NotEmpty(
+		t,
+		d.ask(ask, map[string]any{"quota_scope_id": "user:" + uuid.NewString(), "storage_host_name": "local:volume1", "skip": false}, nil),
+		"of strangers nothing is told",
+	)
 	d.actor = d.admin
 	var now struct {
 		Set struct {
@@ -415,7 +543,13 @@ func TestStorageAndQuotas(t *testing.T) {
 	require.EqualValues(t, 1<<40, *now.Set.Scope.Details.Limit)
 	d.ask(unset, vars, &now)
 	require.Nil(t, now.Unset.Scope.Details.Limit)
-	for _, bad := range []map[string]any{{"quota_scope_id": "moon:1", "storage_host_name": "local:volume1"}, {"quota_scope_id": scope, "storage_host_name": "no:where"}, {"quota_scope_id": scope, "storage_host_name": "x"}} {
+	for _, bad := range []map[string]any{{
+		"quota_scope_id": "moon:1", "storage_host_name": "local:volume1",
+	}, {
+		"quota_scope_id": scope, "storage_host_name": "no:where",
+	}, {
+		"quota_scope_id": scope, "storage_host_name": "x",
+	}} {
 		bad["props"] = vars["props"]
 		require.NotEmpty(t, d.ask(set, bad, nil))
 		require.NotEmpty(t, d.ask(unset, bad, nil))
@@ -431,8 +565,10 @@ func TestStorageAndQuotas(t *testing.T) {
 		All   []map[string]any `json:"user_resource_policies"`
 		Teams []map[string]any `json:"project_resource_policies"`
 	}
-	const panel = `query($name:String!){user_resource_policy{max_vfolder_count id} other:user_resource_policy(name:"vip"){id} project_resource_policy(name:$name){max_vfolder_count id}
-		user_resource_policies{id name created_at max_vfolder_count max_session_count_per_model_session max_quota_scope_size max_customized_image_count} project_resource_policies{id name created_at max_vfolder_count max_quota_scope_size}}`
+	const panel = `query($name:String!){user_resource_policy{max_vfolder_count id} other:user_resource_policy(name:"vip"){id}
+		project_resource_policy(name:$name){max_vfolder_count id}
+		user_resource_policies{id name created_at max_vfolder_count max_session_count_per_model_session max_quota_scope_size
+			max_customized_image_count} project_resource_policies{id name created_at max_vfolder_count max_quota_scope_size}}`
 	d.ask(panel, map[string]any{"name": "default"}, &policies)
 	require.Equal(t, map[string]any{"max_vfolder_count": 0.0, "id": "default"}, *policies.Mine)
 	require.Nil(t, policies.Other)
@@ -461,9 +597,14 @@ func TestWhatPoliciesAllowOnHosts(t *testing.T) {
 	}
 	const ask = `query($domainName:String $projectId:UUID! $resourcePolicyName:String $accessKey:String $email:String $type:[String]){
 		domain(name:$domainName){name allowed_vfolder_hosts} group(id:$projectId, domain_name:$domainName){allowed_vfolder_hosts}
-		keypair_resource_policy(name:$resourcePolicyName){allowed_vfolder_hosts} keypair(domain_name:$domainName, access_key:$accessKey){resource_policy id}
-		user(domain_name:$domainName, email:$email){id resource_policy groups{id name}} domains(is_active:true){name} groups(domain_name:$domainName, is_active:true, type:$type){id is_active name type}}`
-	vars := map[string]any{"domainName": "default", "projectId": d.project(), "resourcePolicyName": "default", "accessKey": ada.AccessKey, "email": ada.Email, "type": []string{"GENERAL"}}
+		keypair_resource_policy(name:$resourcePolicyName){allowed_vfolder_hosts} keypair(domain_name:$domainName,
+			access_key:$accessKey){resource_policy id}
+		user(domain_name:$domainName, email:$email){id resource_policy groups{id name}} domains(is_active:true){name}
+			groups(domain_name:$domainName, is_active:true, type:$type){id is_active name type}}`
+	vars := map[string]any{
+		"domainName": "default", "projectId": d.project(), "resourcePolicyName": "default", "accessKey": ada.AccessKey, "email": ada.Email,
+		"type": []string{"GENERAL"},
+	}
 	d.ask(ask, vars, &panel)
 	require.Contains(t, panel.Domain["allowed_vfolder_hosts"], "gone:old")
 	require.Equal(t, "{}", panel.Group["allowed_vfolder_hosts"])
@@ -482,7 +623,15 @@ func TestWhatPoliciesAllowOnHosts(t *testing.T) {
 	require.False(t, d.do("modify_domain", domain, map[string]any{"name": "default", "props": props(some)}).OK)
 	require.False(t, d.do("modify_group", group, map[string]any{"gid": d.project(), "props": props(some)}).OK)
 	d.actor = d.admin
-	for _, bad := range []map[string]any{props("["), props(`{"local:volume1":["moon"]}`), props(`{"volume1":[]}`), props(`{"local:volume1":"mount-in-session"}`), {"description": "x"}} {
+	for _, bad := range []map[string]any{props("["), props(
+		`{"local:volume1":["moon"]}`,
+	), props(
+		`{"volume1":[]}`,
+	), props(
+		`{"local:volume1":"mount-in-session"}`,
+	), {
+		"description": "x",
+	}} {
 		require.False(t, d.do("modify_domain", domain, map[string]any{"name": "default", "props": bad}).OK, bad)
 		require.False(t, d.do("modify_group", group, map[string]any{"gid": d.project(), "props": bad}).OK, bad)
 	}
@@ -493,5 +642,8 @@ func TestWhatPoliciesAllowOnHosts(t *testing.T) {
 	d.actor = ada
 	d.ask(ask, vars, &panel)
 	require.JSONEq(t, `{"local:volume1":["download-file","mount-in-session"]}`, panel.Group["allowed_vfolder_hosts"].(string))
-	require.Contains(t, d.ask(createMine, map[string]any{"input": map[string]any{"name": "x", "host": "local:volume1"}}, nil)[0], "create-vfolder", "what is not allowed any more is refused")
+	require.Contains(
+		t, d.ask(createMine, map[string]any{"input": map[string]any{"name": "x", "host": "local:volume1"}}, nil)[0], "create-vfolder",
+		"what is not allowed any more is refused",
+	)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/vektah/gqlparser/v2/validator/core"
 	"github.com/vektah/gqlparser/v2/validator/rules"
 
+	"berth.dev/berth/api"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/graphapi/gqlexec"
@@ -140,25 +141,18 @@ func setCosts(c *gqlexec.ComplexityRoot) {
 
 func pageCost(child, limit int) int { return child * min(max(limit, 1), 100) }
 
-type request struct {
-	Query          string         `json:"query"`
-	Variables      map[string]any `json:"variables"`
-	OperationName  string         `json:"operationName"`
-	OperationName2 string         `json:"operation_name"`
-}
-
 // ServeHTTP answers one request.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var req request
+	var req api.GraphQLRequest
 	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	dec.UseNumber()
 	if err := dec.Decode(&req); err != nil {
 		h.deps.Fail(w, r, fault.Invalidf("the body is not a GraphQL request").WithCause(err).
-			WithReason("invalid-api-params").WithNext(`send {"query": "...", "variables": {...}} of at most %d bytes`, maxBody))
+			WithNext(`send {"query": "...", "variables": {...}} of at most %d bytes`, maxBody))
 		return
 	}
 	if req.OperationName == "" {
-		req.OperationName = req.OperationName2
+		req.OperationName = req.OldOperationName
 	}
 	resp := h.execute(r.Context(), req)
 	if strings.HasSuffix(r.URL.Path, "/graphql") {
@@ -172,7 +166,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, resp)
 }
 
-func (h *Handler) execute(ctx context.Context, req request) *graphql.Response {
+func (h *Handler) execute(ctx context.Context, req api.GraphQLRequest) *graphql.Response {
 	ctx = graphql.StartOperationTrace(withLoaders(ctx, h.deps))
 	opCtx, errs := h.exec.CreateOperationContext(ctx, &graphql.RawParams{
 		Query: req.Query, Variables: req.Variables, OperationName: req.OperationName,
@@ -202,12 +196,20 @@ func (h *Handler) present(ctx context.Context, err error) *gqlerror.Error {
 	if f.Kind == fault.Internal {
 		h.deps.Log.Error("graphql field failed", "path", out.Path.String(), "err", err)
 	}
-	out.Message = f.Msg
+	out.Message = wireWords(err, f.Msg)
 	if next := fault.NextOf(err); next != "" {
 		out.Message += "; " + next
 	}
 	out.Extensions = map[string]any{"code": f.Kind.String()}
 	return out
+}
+
+// wireWords is a message of err with the wire's word for the object that it is about.
+func wireWords(err error, msg string) string {
+	if d, ok := fault.DataOf(err).(map[string]string); ok {
+		return api.WireMessage(msg, d["object"])
+	}
+	return msg
 }
 
 func writeJSON(w http.ResponseWriter, v any) {

@@ -26,8 +26,9 @@ func (q queries) KeypairResourcePolicies(ctx context.Context) ([]*model.KeyPairR
 // toPolicy renders a policy; the limits of folders are those of an old kind that clients still ask for.
 func toPolicy(p *tenancy.KeypairPolicy) *model.KeyPairResourcePolicy {
 	m := &model.KeyPairResourcePolicy{
-		Name: &p.Name, CreatedAt: &p.CreatedAt, DefaultForUnspecified: &p.DefaultForUnspecified, TotalResourceSlots: slotsText(p.TotalSlots),
-		MaxSessionLifetime: &p.MaxSessionLifetime, MaxConcurrentSessions: &p.MaxConcurrentSessions, MaxConcurrentSftpSessions: &p.MaxConcurrentSFTP,
+		Name: &p.Name, CreatedAt: &p.CreatedAt, DefaultForUnspecified: &p.DefaultForUnspecified,
+		TotalResourceSlots: slotsText(p.TotalSlots), MaxSessionLifetime: &p.MaxSessionLifetime,
+		MaxConcurrentSessions: &p.MaxConcurrentSessions, MaxConcurrentSftpSessions: &p.MaxConcurrentSFTP,
 		MaxContainersPerSession: &p.MaxContainers, MaxPendingSessionCount: p.MaxPendingSessions, MaxPriority: p.MaxPriority,
 		IdleTimeout: &p.IdleTimeout, AllowedVfolderHosts: jsonObject(p.AllowedHosts), MaxVfolderCount: new(int), MaxVfolderSize: new(int64),
 	}
@@ -37,10 +38,14 @@ func toPolicy(p *tenancy.KeypairPolicy) *model.KeyPairResourcePolicy {
 	return m
 }
 
-func (m mutations) ModifyKeypairResourcePolicy(ctx context.Context, name string, p model.ModifyKeyPairResourcePolicyInput) (*model.MutationReply, error) {
-	props := tenancy.KeypairPolicyProps{DefaultForUnspecified: p.DefaultForUnspecified, MaxSessionLifetime: p.MaxSessionLifetime,
-		MaxConcurrentSessions: p.MaxConcurrentSessions, MaxConcurrentSFTP: p.MaxConcurrentSftpSessions, MaxPendingSessions: p.MaxPendingSessionCount,
-		MaxPriority: p.MaxPriority, MaxContainers: p.MaxContainersPerSession}
+func (m mutations) ModifyKeypairResourcePolicy(
+	ctx context.Context, name string, p model.ModifyKeyPairResourcePolicyInput,
+) (*model.MutationReply, error) {
+	props := tenancy.KeypairPolicyProps{
+		DefaultForUnspecified: p.DefaultForUnspecified, MaxSessionLifetime: p.MaxSessionLifetime,
+		MaxConcurrentSessions: p.MaxConcurrentSessions, MaxConcurrentSFTP: p.MaxConcurrentSftpSessions,
+		MaxPendingSessions: p.MaxPendingSessionCount, MaxPriority: p.MaxPriority, MaxContainers: p.MaxContainersPerSession,
+	}
 	if p.IdleTimeout != nil {
 		props.IdleTimeout = new(int(*p.IdleTimeout))
 	}
@@ -76,7 +81,7 @@ func amounts(name string, text *string) (map[string]string, error) {
 			}
 			out[slot] = string(b)
 		default:
-			return nil, fault.Invalidf("%s of %s is not an amount", name, slot).WithReason("invalid-api-params").WithNext(`write for example {"cpu":"4","mem":"8g"}`)
+			return nil, fault.Invalidf("%s of %s is not an amount", name, slot).WithNext(`write for example {"cpu":"4","mem":"8g"}`)
 		}
 	}
 	return out, nil

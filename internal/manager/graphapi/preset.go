@@ -11,7 +11,10 @@ import (
 )
 
 func toPreset(p resource.Preset) *model.ResourcePreset {
-	return &model.ResourcePreset{ID: &p.ID, Name: &p.Name, ResourceSlots: slotsText(p.Slots), SharedMemory: p.SharedMemory, ScalingGroupName: optional(p.ResourceGroup)}
+	return &model.ResourcePreset{
+		ID: &p.ID, Name: &p.Name, ResourceSlots: slotsText(p.Slots), SharedMemory: p.SharedMemory,
+		ScalingGroupName: optional(p.ResourceGroup),
+	}
 }
 
 func (q queries) ResourcePresets(ctx context.Context) ([]*model.ResourcePreset, error) {
@@ -39,7 +42,7 @@ func slotsOf(text *string) (map[string]string, error) {
 	}
 	var raw map[string]any
 	if err := json.Unmarshal([]byte(*text), &raw); err != nil || raw == nil {
-		return nil, fault.Invalidf("resource_slots is no JSON object").WithReason("invalid-api-params").WithNext(`write it like {"cpu":"1","mem":"1g"}`)
+		return nil, fault.Invalidf("resource_slots is no JSON object").WithNext(`write it like {"cpu":"1","mem":"1g"}`)
 	}
 	out := make(map[string]string, len(raw))
 	for slot, v := range raw {
@@ -50,17 +53,22 @@ func slotsOf(text *string) (map[string]string, error) {
 			out[slot] = strconv.FormatFloat(v, 'f', -1, 64)
 		case nil:
 		default:
-			return nil, fault.Invalidf("the amount of %.80q is neither a number nor a text", slot).WithReason("invalid-api-params")
+			return nil, fault.Invalidf("the amount of %.80q is neither a number nor a text", slot)
 		}
 	}
 	return out, nil
 }
 
-func (m mutations) CreateResourcePreset(ctx context.Context, name string, props model.CreateResourcePresetInput) (*model.CreateResourcePresetReply, error) {
+func (m mutations) CreateResourcePreset(
+	ctx context.Context, name string, props model.CreateResourcePresetInput,
+) (*model.CreateResourcePresetReply, error) {
 	slots, err := slotsOf(&props.ResourceSlots)
 	var p resource.Preset
 	if err == nil {
-		p, err = m.resources.CreatePreset(ctx, m.who(ctx), resource.PresetInput{Name: &name, Slots: slots, SharedMemory: props.SharedMemory, ResourceGroup: props.ScalingGroupName})
+		p, err = m.resources.CreatePreset(
+			ctx, m.who(ctx),
+			resource.PresetInput{Name: &name, Slots: slots, SharedMemory: props.SharedMemory, ResourceGroup: props.ScalingGroupName},
+		)
 	}
 	said, failed := reply(err)
 	if failed != nil {
@@ -81,10 +89,12 @@ func presetRef(id, name *string) (string, error) {
 	case name != nil && *name != "":
 		return *name, nil
 	}
-	return "", fault.Invalidf("no preset was named").WithReason("invalid-api-params").WithNext("pass id or name")
+	return "", fault.Invalidf("no preset was named").WithNext("pass id or name")
 }
 
-func (m mutations) ModifyResourcePreset(ctx context.Context, id, name *string, props model.ModifyResourcePresetInput) (*model.MutationReply, error) {
+func (m mutations) ModifyResourcePreset(
+	ctx context.Context, id, name *string, props model.ModifyResourcePresetInput,
+) (*model.MutationReply, error) {
 	ref, err := presetRef(id, name)
 	if err != nil {
 		return reply(err)
@@ -93,7 +103,10 @@ func (m mutations) ModifyResourcePreset(ctx context.Context, id, name *string, p
 	if err != nil {
 		return reply(err)
 	}
-	_, err = m.resources.ModifyPreset(ctx, m.who(ctx), ref, resource.PresetInput{Name: props.Name, Slots: slots, SharedMemory: props.SharedMemory, ResourceGroup: props.ScalingGroupName})
+	_, err = m.resources.ModifyPreset(
+		ctx, m.who(ctx), ref,
+		resource.PresetInput{Name: props.Name, Slots: slots, SharedMemory: props.SharedMemory, ResourceGroup: props.ScalingGroupName},
+	)
 	return reply(err)
 }
 

@@ -50,26 +50,42 @@ func TestPresetsAreKept(t *testing.T) {
 	query, _ := ask(t)
 	const create = `mutation($name: String!, $input: CreateResourcePresetInput!) {
 		create_resource_preset(name: $name, props: $input) { ok msg resource_preset { id name resource_slots shared_memory } } }`
-	made := query(create, map[string]any{"name": "tiny", "input": map[string]any{"resource_slots": `{"cpu": 0.5, "mem": "512m"}`, "shared_memory": "64m"}})["create_resource_preset"].(map[string]any)
+	made := query(create, map[string]any{"name": "tiny", "input": map[string]any{
+		"resource_slots": `{"cpu": 0.5, "mem": "512m"}`, "shared_memory": "64m",
+	}})["create_resource_preset"].(map[string]any)
 	require.Equal(t, true, made["ok"], made["msg"])
 	p := made["resource_preset"].(map[string]any)
 	require.JSONEq(t, `{"cpu":"0.5","mem":"536870912"}`, p["resource_slots"].(string))
 	require.EqualValues(t, 64<<20, p["shared_memory"])
 
 	for _, slots := range []string{`{`, `[]`, `null`, `{"cpu":"1"}`, `{"cpu":{},"mem":"1g"}`, `{"cpu":"-1","mem":"1g"}`} {
-		bad := query(create, map[string]any{"name": "bad", "input": map[string]any{"resource_slots": slots}})["create_resource_preset"].(map[string]any)
+		bad := query(create, map[string]any{"name": "bad", "input": map[string]any{
+			"resource_slots": slots,
+		}})["create_resource_preset"].(map[string]any)
 		require.Equal(t, false, bad["ok"], slots)
 		require.NotEmpty(t, bad["msg"])
 		require.Nil(t, bad["resource_preset"])
 	}
 	done := query(`mutation($id: UUID!, $props: ModifyResourcePresetInput!) { modify_resource_preset(id: $id, props: $props) { ok msg } }`,
-		map[string]any{"id": p["id"], "props": map[string]any{"resource_slots": `{"cpu": "1", "mem": 1073741824}`}})["modify_resource_preset"].(map[string]any)
+		map[string]any{"id": p["id"], "props": map[string]any{
+			"resource_slots": `{"cpu": "1", "mem": 1073741824}`,
+		}})["modify_resource_preset"].(map[string]any)
 	require.Equal(t, true, done["ok"], done["msg"])
-	one := query(`query($name: String!) { resource_preset(name: $name) { name resource_slots shared_memory scaling_group_name } none: resource_preset(name: "x") { name } }`, map[string]any{"name": "tiny"})
+	one := query(
+		`query($name: String!) { resource_preset(name: $name) { name resource_slots shared_memory scaling_group_name } none: `+
+			`resource_preset(name: "x") { name } }`,
+		map[string]any{"name": "tiny"},
+	)
 	require.Nil(t, one["none"])
 	require.JSONEq(t, `{"cpu":"1","mem":"1073741824"}`, one["resource_preset"].(map[string]any)["resource_slots"].(string))
-	require.Equal(t, true, query(`mutation { delete_resource_preset(name: "tiny") { ok msg } }`, nil)["delete_resource_preset"].(map[string]any)["ok"])
-	require.Equal(t, false, query(`mutation { delete_resource_preset(name: "tiny") { ok msg } }`, nil)["delete_resource_preset"].(map[string]any)["ok"])
+	require.Equal(
+		t, true,
+		query(`mutation { delete_resource_preset(name: "tiny") { ok msg } }`, nil)["delete_resource_preset"].(map[string]any)["ok"],
+	)
+	require.Equal(
+		t, false,
+		query(`mutation { delete_resource_preset(name: "tiny") { ok msg } }`, nil)["delete_resource_preset"].(map[string]any)["ok"],
+	)
 	require.Equal(t, false, query(`mutation { delete_resource_preset { ok msg } }`, nil)["delete_resource_preset"].(map[string]any)["ok"])
 	require.Len(t, query(`{ resource_presets { name resource_slots shared_memory } }`, nil)["resource_presets"], 3)
 }
@@ -79,10 +95,18 @@ func TestIdleChecksOfSessions(t *testing.T) {
 	query, exec := ask(t)
 	running, waiting := uuid.NewString(), uuid.NewString()
 	for id, status := range map[string]string{running: "RUNNING", waiting: "PENDING"} {
-		exec(`INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots, started_at)
-			SELECT $1::uuid, $2, 'interactive', 'default', p.id, k.user_id, k.access_key, 'default', 'img', $2, '{}', now() FROM keypairs k, projects p`, id, status)
+		exec(
+			`INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots,
+				started_at)
+			SELECT $1::uuid, $2, 'interactive', 'default', p.id, k.user_id, k.access_key, 'default', 'img', $2, '{}', now() FROM keypairs k,
+				projects p`,
+			id,
+			status,
+		)
 	}
-	list := query(`{ compute_session_list(limit: 10, offset: 0) { items { name idle_checks } } }`, nil)["compute_session_list"].(map[string]any)["items"].([]any)
+	list := query(
+		`{ compute_session_list(limit: 10, offset: 0) { items { name idle_checks } } }`, nil,
+	)["compute_session_list"].(map[string]any)["items"].([]any)
 	require.Len(t, list, 2)
 	for _, item := range list {
 		s := item.(map[string]any)
@@ -100,5 +124,7 @@ func TestIdleChecksOfSessions(t *testing.T) {
 		require.Equal(t, "expire_after", checks["network_timeout"].Kind)
 		require.InDelta(t, 3600, *checks["network_timeout"].Remaining, 60)
 	}
-	require.NotEmpty(t, query(`query($id: UUID!) { session: compute_session(id: $id) { id idle_checks } }`, map[string]any{"id": running})["session"])
+	require.NotEmpty(
+		t, query(`query($id: UUID!) { session: compute_session(id: $id) { id idle_checks } }`, map[string]any{"id": running})["session"],
+	)
 }

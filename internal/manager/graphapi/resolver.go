@@ -86,7 +86,7 @@ func orNil[T any](v *T, err error) (*T, error) {
 func uuid(name, text string) (string, error) {
 	id, ok := cluster.CanonicalUUID(text)
 	if !ok {
-		return "", fault.Invalidf("%s %q is not a UUID", name, text).WithReason("invalid-api-params").
+		return "", fault.Invalidf("%s %q is not a UUID", name, text).
 			WithNext("pass 32 hexadecimal digits, with or without dashes")
 	}
 	return id, nil
@@ -106,7 +106,9 @@ func (q queries) Keypairs(ctx context.Context, domain, email *string, active *bo
 	return convert(p.Items, toKeypair), err
 }
 
-func (q queries) KeypairList(ctx context.Context, limit, offset int, filter, order, domain, email *string, active *bool) (*model.KeyPairList, error) {
+func (q queries) KeypairList(
+	ctx context.Context, limit, offset int, filter, order, domain, email *string, active *bool,
+) (*model.KeyPairList, error) {
 	p, err := q.tenancy.ListKeypairs(ctx, q.who(ctx), tenancy.KeypairFilter{
 		Query: page(filter, order, limit, offset), Active: active, Domain: value(domain), Email: value(email)})
 	if err != nil {
@@ -127,7 +129,9 @@ func (q queries) ComputeSession(ctx context.Context, id string) (*model.ComputeS
 	return toSession(s), nil
 }
 
-func (q queries) ComputeSessionList(ctx context.Context, limit, offset int, filter, order, domain, project, accessKey, status *string) (*model.ComputeSessionList, error) {
+func (q queries) ComputeSessionList(
+	ctx context.Context, limit, offset int, filter, order, domain, project, accessKey, status *string,
+) (*model.ComputeSessionList, error) {
 	f := session.Filter{
 		Query: page(filter, order, limit, offset), Domain: value(domain), AccessKey: cluster.AccessKey(value(accessKey)),
 		Project: cluster.ProjectID(value(project)),
@@ -151,19 +155,25 @@ func (q queries) ComputeContainer(ctx context.Context, id string) (*model.Comput
 	if err != nil {
 		return nil, err
 	}
-	p, err := q.sessions.ListKernels(ctx, q.who(ctx), session.KernelFilter{Kernel: cluster.KernelID(id), Query: list.Query{Limit: 1}})
+	p, err := q.sessions.ListKernels(
+		ctx, q.who(ctx), session.KernelFilter{Kernel: cluster.KernelID(id), Query: list.Query{Limit: 1}},
+	)
 	if err != nil || len(p.Items) == 0 {
 		return nil, err
 	}
 	return container(p.Items[0]), nil
 }
 
-func (q queries) ComputeContainerList(ctx context.Context, limit, offset int, filter, order *string, sessionID string, role *string) (*model.ComputeContainerList, error) {
+func (q queries) ComputeContainerList(
+	ctx context.Context, limit, offset int, filter, order *string, sessionID string, role *string,
+) (*model.ComputeContainerList, error) {
 	sessionID, err := uuid("session id", sessionID)
 	if err != nil {
 		return nil, err
 	}
-	p, err := q.sessions.ListKernels(ctx, q.who(ctx), session.KernelFilter{Session: cluster.SessionID(sessionID), Query: page(filter, order, limit, offset)})
+	p, err := q.sessions.ListKernels(
+		ctx, q.who(ctx), session.KernelFilter{Session: cluster.SessionID(sessionID), Query: page(filter, order, limit, offset)},
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -205,7 +215,7 @@ func (q queries) Image(ctx context.Context, id, reference, architecture *string)
 		ref, arch = *id, ""
 	}
 	if ref == "" {
-		return nil, fault.Invalidf("no image was named").WithReason("invalid-api-params").WithNext("pass id or reference")
+		return nil, fault.Invalidf("no image was named").WithNext("pass id or reference")
 	}
 	im, err := orNil(q.images.Get(ctx, q.who(ctx), ref, arch))
 	if im == nil || err != nil {
@@ -275,7 +285,9 @@ func (s sessions) Dependencies(ctx context.Context, obj *model.ComputeSession) (
 }
 
 func (a agents) ComputeContainers(ctx context.Context, obj *model.Agent, status *string) ([]*model.ComputeContainer, error) {
-	p, err := a.sessions.ListKernels(ctx, a.who(ctx), session.KernelFilter{Agent: cluster.AgentID(*obj.ID), Query: list.Query{Limit: maxList}})
+	p, err := a.sessions.ListKernels(
+		ctx, a.who(ctx), session.KernelFilter{Agent: cluster.AgentID(*obj.ID), Query: list.Query{Limit: maxList}},
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -294,7 +306,7 @@ func reply(err error) (*model.MutationReply, error) {
 	}
 	switch fault.KindOf(err) {
 	case fault.NotFound, fault.Conflict, fault.Denied, fault.Invalid, fault.Exhausted:
-		msg := err.Error()
+		msg := wireWords(err, err.Error())
 		if next := fault.NextOf(err); next != "" {
 			msg += "; " + next
 		}
@@ -317,7 +329,9 @@ func (m mutations) ForgetImage(ctx context.Context, reference, architecture stri
 }
 
 // ModifyComputeSession accepts a UUID or the relay id base64("compute_session_node:<uuid>").
-func (m mutations) ModifyComputeSession(ctx context.Context, in model.ModifyComputeSessionInput) (*model.ModifyComputeSessionPayload, error) {
+func (m mutations) ModifyComputeSession(
+	ctx context.Context, in model.ModifyComputeSessionInput,
+) (*model.ModifyComputeSessionPayload, error) {
 	_, ref := fromGlobalID(in.ID)
 	id, err := uuid("session id", ref)
 	if err != nil {

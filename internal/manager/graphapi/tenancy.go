@@ -13,23 +13,35 @@ import (
 )
 
 func toDomain(d *tenancy.Domain) *model.Domain {
-	return &model.Domain{Name: &d.Name, Description: d.Description, IsActive: &d.IsActive, CreatedAt: &d.CreatedAt, ModifiedAt: &d.ModifiedAt,
-		TotalResourceSlots: slotsText(d.TotalSlots), AllowedVfolderHosts: jsonObject(d.AllowedHosts), AllowedDockerRegistries: texts(d.AllowedRegistries),
-		IntegrationID: d.IntegrationID}
+	return &model.Domain{
+		Name:                    &d.Name,
+		Description:             d.Description,
+		IsActive:                &d.IsActive,
+		CreatedAt:               &d.CreatedAt,
+		ModifiedAt:              &d.ModifiedAt,
+		TotalResourceSlots:      slotsText(d.TotalSlots),
+		AllowedVfolderHosts:     jsonObject(d.AllowedHosts),
+		AllowedDockerRegistries: texts(d.AllowedRegistries),
+		IntegrationID:           d.IntegrationID,
+	}
 }
 
 func toProject(p *tenancy.Project) *model.Group {
-	return &model.Group{ID: new(string(p.ID)), Name: &p.Name, Description: p.Description, IsActive: &p.IsActive, CreatedAt: &p.CreatedAt, ModifiedAt: &p.ModifiedAt,
-		DomainName: &p.Domain, TotalResourceSlots: slotsText(p.TotalSlots), AllowedVfolderHosts: jsonObject(p.AllowedHosts), IntegrationID: p.IntegrationID,
-		Type: new(upper(p.Type))}
+	return &model.Group{
+		ID: new(string(p.ID)), Name: &p.Name, Description: p.Description, IsActive: &p.IsActive, CreatedAt: &p.CreatedAt,
+		ModifiedAt: &p.ModifiedAt, DomainName: &p.Domain, TotalResourceSlots: slotsText(p.TotalSlots),
+		AllowedVfolderHosts: jsonObject(p.AllowedHosts), IntegrationID: p.IntegrationID, Type: new(upper(p.Type)),
+	}
 }
 
 func toUser(u *tenancy.User) *model.User {
-	m := &model.User{ID: new(globalID("UserNode", string(u.ID))), UUID: new(string(u.ID)), Username: &u.Username, Email: &u.Email, FullName: &u.FullName,
-		Description: &u.Description, NeedPasswordChange: &u.NeedPasswordChange, IsActive: new(u.Status == "active"), Status: &u.Status, StatusInfo: u.StatusInfo,
-		CreatedAt: &u.CreatedAt, ModifiedAt: &u.ModifiedAt, DomainName: &u.Domain, Role: new(string(u.Role)), ResourcePolicy: &u.ResourcePolicy,
-		Groups: []*model.UserGroup{}, AllowedClientIP: texts(u.AllowedClientIP), TotpActivated: &u.TOTPActivated, SudoSessionEnabled: &u.SudoSession,
-		MainAccessKey: optional(u.MainAccessKey)}
+	m := &model.User{
+		ID: new(globalID("UserNode", string(u.ID))), UUID: new(string(u.ID)), Username: &u.Username, Email: &u.Email, FullName: &u.FullName,
+		Description: &u.Description, NeedPasswordChange: &u.NeedPasswordChange, IsActive: new(u.Status == "active"), Status: &u.Status,
+		StatusInfo: u.StatusInfo, CreatedAt: &u.CreatedAt, ModifiedAt: &u.ModifiedAt, DomainName: &u.Domain, Role: new(string(u.Role)),
+		ResourcePolicy: &u.ResourcePolicy, Groups: []*model.UserGroup{}, AllowedClientIP: texts(u.AllowedClientIP),
+		TotpActivated: &u.TOTPActivated, SudoSessionEnabled: &u.SudoSession, MainAccessKey: optional(u.MainAccessKey),
+	}
 	for _, p := range u.Projects {
 		m.Groups = append(m.Groups, &model.UserGroup{ID: new(string(p.ID)), Name: &p.Name})
 	}
@@ -85,7 +97,7 @@ func (q queries) User(ctx context.Context, _, email *string) (*model.User, error
 func hostsOf(text string) (folder.HostPermissions, error) {
 	var out folder.HostPermissions
 	if err := json.Unmarshal([]byte(text), &out); err != nil {
-		return nil, fault.Invalidf("allowed_vfolder_hosts is not usable").WithCause(err).WithReason("invalid-api-params").
+		return nil, fault.Invalidf("allowed_vfolder_hosts is not usable").WithCause(err).
 			WithNext(`pass for example {"local:volume1":["mount-in-session","download-file"]} as a text`)
 	}
 	return out, nil
@@ -96,7 +108,8 @@ func onlyHosts(props any) error {
 	v := reflect.ValueOf(props)
 	for i := range v.NumField() {
 		if name := v.Type().Field(i).Tag.Get("json"); !v.Field(i).IsNil() && name != "allowed_vfolder_hosts,omitempty" {
-			return fault.Invalidf("of domains and projects only allowed_vfolder_hosts and allowed_docker_registries can be changed in this version").WithReason("not-implemented").
+			return fault.Invalidf("of domains and projects only allowed_vfolder_hosts and allowed_docker_registries can be changed in this version").
+				WithReason("not-implemented").
 				WithNext("leave the other properties out")
 		}
 	}

@@ -259,7 +259,7 @@ func (a *API) authenticate(r *http.Request) (authz.Actor, error) {
 	var none authz.Actor
 	header := r.Header.Get("Authorization")
 	if header == "" {
-		return none, fault.New(fault.Unauthenticated, "the request is not signed").WithReason(reasonAuthFailed).
+		return none, fault.New(fault.Unauthenticated, "the request is not signed").
 			WithNext("set BACKEND_ACCESS_KEY and BACKEND_SECRET_KEY, or source the client.env of the cluster")
 	}
 	cred, err := parseAuthorization(header)
@@ -276,7 +276,7 @@ func (a *API) authenticate(r *http.Request) (authz.Actor, error) {
 		return none, err
 	}
 	if !hmac.Equal(cred.Signature, s.signature(cred.newHash, secret.Reveal())) {
-		return none, fault.New(fault.Unauthenticated, "the signature does not match access key %s", cred.AccessKey).WithReason(reasonAuthFailed).
+		return none, fault.New(fault.Unauthenticated, "the signature does not match access key %s", cred.AccessKey).
 			WithNext("check the secret key, and that proxies on the way keep the Host header")
 	}
 	actor.ClientIP = clientIP(r)
@@ -374,7 +374,9 @@ func (a *API) notRouted(c *call) error {
 		return urlNotFound(c.r)
 	}
 	c.w.Header().Set("Allow", allowed)
-	return fault.Invalidf("%.20s is not allowed on %.200s", c.r.Method, c.r.URL.Path).WithReason(reasonMethodNotAllowed).WithNext("use one of %s", allowed)
+	return fault.Invalidf("%.20s is not allowed on %.200s", c.r.Method, c.r.URL.Path).
+		WithReason(reasonMethodNotAllowed).
+		WithNext("use one of %s", allowed)
 }
 
 // access logs one request. Queries stay out of the log: they may hold tokens.

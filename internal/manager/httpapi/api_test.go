@@ -150,10 +150,18 @@ func TestEveryErrorIsAProblem(t *testing.T) {
 		{"method", s.send(s.request("DELETE", "/auth/authorize", "", "")), 405, "method-not-allowed"},
 		{"strange method", s.send(s.request("BREW", "/auth", "", "")), 405, "method-not-allowed"},
 		{"unsigned", s.send(s.request("GET", "/auth", "", "")), 401, "auth-failed"},
-		{"malformed authorization", signed("GET", "/auth", "text/plain", "", func(r *http.Request) { r.Header.Set("Authorization", "Bearer x") }), 400, "invalid-auth-params"},
-		{"changed after signing", signed("GET", "/auth", "text/plain", "", func(r *http.Request) { r.URL.RawQuery = "echo=1" }), 401, "auth-failed"},
-		{"other content type", signed("GET", "/auth", "text/plain", "", func(r *http.Request) { r.Header.Set("Content-Type", "application/json") }), 401, "auth-failed"},
-		{"unknown version", signed("GET", "/auth", "text/plain", "", func(r *http.Request) { r.Header.Set("X-BackendAI-Version", "v99.20991231") }), 400, "generic-bad-request"},
+		{"malformed authorization", signed("GET", "/auth", "text/plain", "", func(r *http.Request) {
+			r.Header.Set("Authorization", "Bearer x")
+		}), 400, "invalid-auth-params"},
+		{"changed after signing", signed("GET", "/auth", "text/plain", "", func(r *http.Request) {
+			r.URL.RawQuery = "echo=1"
+		}), 401, "auth-failed"},
+		{"other content type", signed("GET", "/auth", "text/plain", "", func(r *http.Request) {
+			r.Header.Set("Content-Type", "application/json")
+		}), 401, "auth-failed"},
+		{"unknown version", signed("GET", "/auth", "text/plain", "", func(r *http.Request) {
+			r.Header.Set("X-BackendAI-Version", "v99.20991231")
+		}), 400, "generic-bad-request"},
 		{"malformed JSON", signed("POST", "/session", "application/json", "{", nil), 400, "invalid-api-params"},
 		{"missing fields", signed("POST", "/session", "application/json", "{}", nil), 400, "invalid-api-params"},
 		{"unknown session", signed("GET", "/session/no-such-session", "text/plain", "", nil), 404, "object-not-found"},
@@ -209,14 +217,22 @@ func TestAuthRoutes(t *testing.T) {
 	require.JSONEq(t, `{"global_role":"superadmin","domain_role":"admin","group_role":null}`, s.call("GET", "/auth/role", "").body)
 
 	var login struct{ Data map[string]string }
-	a := s.send(s.request("POST", "/auth/authorize", "application/json", `{"type":"keypair","domain":"default","username":"`+tenancy.AdminEmail+`","password":"`+s.admin.Password.Reveal()+`"}`))
+	a := s.send(
+		s.request(
+			"POST", "/auth/authorize", "application/json",
+			`{"type":"keypair","domain":"default","username":"`+tenancy.AdminEmail+`","password":"`+s.admin.Password.Reveal()+`"}`,
+		),
+	)
 	require.Equal(t, 200, a.status, a.body)
 	a.into(t, &login)
 	require.Equal(t, string(s.admin.AccessKey), login.Data["access_key"])
 	require.Equal(t, s.admin.SecretKey.Reveal(), login.Data["secret_key"])
 	require.Equal(t, "success", login.Data["response_type"])
 	require.NotEmpty(t, login.Data["session_token"])
-	s.send(s.request("POST", "/auth/authorize", "application/json", `{"domain":"default","username":"`+tenancy.AdminEmail+`","password":"x"}`)).problem(t, 401, "auth-failed")
+	s.send(s.request(
+		"POST", "/auth/authorize", "application/json", `{"domain":"default","username":"`+tenancy.AdminEmail+`","password":"x"}`,
+	)).
+		problem(t, 401, "auth-failed")
 
 	mismatch := s.call("POST", "/auth/update-password", `{"old_password":"a","new_password":"b","new_password2":"c"}`)
 	require.Equal(t, 400, mismatch.status)

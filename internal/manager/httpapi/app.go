@@ -2,14 +2,12 @@ package httpapi
 
 import (
 	"encoding/json"
-	"net/http"
 	"strings"
 	"time"
 
-	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/api"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/app"
-	"berth.dev/berth/internal/wire/run"
 )
 
 func (a *API) appRoutes() {
@@ -28,20 +26,6 @@ func (a *API) appRoutes() {
 	handle(a.enterCircuit, "POST /apps/circuits/{id}/enter")
 }
 
-// wireApp is an app in a list: the wire's fields, then ours.
-type wireApp struct {
-	Name             string   `json:"name"`
-	Protocol         string   `json:"protocol"`
-	Ports            []int    `json:"ports"`
-	URLTemplate      string   `json:"url_template,omitempty"`
-	AllowedArguments []string `json:"allowed_arguments,omitempty"`
-	AllowedEnvs      []string `json:"allowed_envs,omitempty"`
-
-	State  run.AppState  `json:"state,omitempty"`
-	Detail string        `json:"detail,omitempty"`
-	Origin run.AppOrigin `json:"origin,omitempty"`
-}
-
 func (a *API) listApps(c *call) error {
 	ref, who, _, err := c.refOwner()
 	if err != nil {
@@ -51,13 +35,12 @@ func (a *API) listApps(c *call) error {
 	if err != nil {
 		return err
 	}
-	out := make([]wireApp, len(list))
+	out := make([]api.App, len(list))
 	for i, v := range list {
-		out[i] = wireApp{Name: v.Name, Protocol: string(v.Protocol), Ports: v.Ports, URLTemplate: v.URLTemplate,
-			AllowedArguments: v.AllowedArguments, AllowedEnvs: v.AllowedEnvs, State: v.State, Detail: v.Detail, Origin: v.Origin}
-		if out[i].Ports == nil {
-			out[i].Ports = []int{}
-		}
+		out[i] = api.App{State: string(v.State), Detail: v.Detail, Origin: string(v.Origin), ServicePort: api.ServicePort{
+			Name: v.Name, Protocol: string(v.Protocol), Ports: notNull(v.Ports), URLTemplate: v.URLTemplate,
+			AllowedArguments: v.AllowedArguments, AllowedEnvs: v.AllowedEnvs,
+		}}
 	}
 	return c.ok(out)
 }
@@ -107,7 +90,7 @@ func (a *API) startApp(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.ok(object{"token": l.Token, "wsproxy_addr": l.Address})
+	return c.ok(api.Launch{Token: l.Token, Proxy: l.Address})
 }
 
 func (a *API) stopApp(c *call) error {
@@ -140,7 +123,7 @@ func (a *API) appTicket(c *call) error {
 		return err
 	}
 	c.w.Header().Set("Cache-Control", "no-store")
-	return c.ok(object{"url": t.URL, "circuit": t.Circuit, "ticket": t.Ticket, "expires_at": isoTime(t.ExpiresAt)})
+	return c.ok(api.TicketReply{URL: t.URL, Circuit: t.Circuit, Ticket: t.Ticket, ExpiresAt: api.Time{Time: t.ExpiresAt}})
 }
 
 func (a *API) proxyVersion(c *call) error {
@@ -148,32 +131,16 @@ func (a *API) proxyVersion(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.ok(object{"wsproxy_version": v})
+	return c.ok(api.ProxyVersion{Version: v})
 }
 
-// wireCircuit is a published way to an app; our extension.
-type wireCircuit struct {
-	ID          string            `json:"id"`
-	App         string            `json:"app"`
-	Protocol    string            `json:"protocol"`
-	SessionID   cluster.SessionID `json:"session_id"`
-	SessionName string            `json:"session_name"`
-	Mode        string            `json:"mode"`
-	URL         string            `json:"url"`
-	Public      bool              `json:"public"`
-	Mine        bool              `json:"mine"`
-	Allowed     []string          `json:"allowed_client_ips"`
-	Users       []string          `json:"shared_users"`
-	Projects    []string          `json:"shared_projects"`
-	CreatedAt   string            `json:"created_at"`
-	ExpiresAt   *string           `json:"expires_at"`
-	LastUsed    *string           `json:"last_used"`
-}
-
-func circuitOf(v app.Circuit) wireCircuit {
-	return wireCircuit{ID: v.ID, App: v.App, Protocol: v.Protocol, SessionID: v.SessionID, SessionName: v.SessionName, Mode: string(v.Mode), URL: v.URL,
+// circuitOf is a published way to an app; our extension.
+func circuitOf(v app.Circuit) api.Circuit {
+	return api.Circuit{
+		ID: v.ID, App: v.App, Protocol: v.Protocol, SessionID: string(v.SessionID), SessionName: v.SessionName, Mode: string(v.Mode), URL: v.URL,
 		Public: v.Public, Mine: v.Mine, Allowed: v.Allowed, Users: v.SharedUsers, Projects: v.SharedProjects,
-		CreatedAt: isoTime(v.CreatedAt), ExpiresAt: isoTimeOrNil(v.ExpiresAt), LastUsed: isoTimeOrNil(v.LastUsed)}
+		CreatedAt: api.Time{Time: v.CreatedAt}, ExpiresAt: timeOrNil(v.ExpiresAt), LastUsed: timeOrNil(v.LastUsed),
+	}
 }
 
 func (a *API) listCircuits(c *call) error {
@@ -189,7 +156,7 @@ func (a *API) listCircuits(c *call) error {
 	if err != nil {
 		return err
 	}
-	out := make([]wireCircuit, len(list))
+	out := make([]api.Circuit, len(list))
 	for i, v := range list {
 		out[i] = circuitOf(v)
 	}
@@ -203,12 +170,14 @@ func (a *API) patchCircuit(c *call) error {
 	}
 	ch := app.Change{RevokeTickets: p.flag("revoke_tickets", false)}
 	if p.has("public") {
-		ch.Public = ptr(p.flag("public", false))
+		ch.Public = new(p.flag("public", false))
 	}
-	lists := map[string]**[]string{"allowed_client_ips": &ch.Allowed, "shared_users": &ch.SharedUsers, "shared_projects": &ch.SharedProjects}
+	lists := map[string]**[]string{
+		"allowed_client_ips": &ch.Allowed, "shared_users": &ch.SharedUsers, "shared_projects": &ch.SharedProjects,
+	}
 	for name, into := range lists {
 		if p.has(name) {
-			*into = ptr(p.list(name))
+			*into = new(p.list(name))
 		}
 	}
 	if p.has("expires_at") { // "" takes the expiry away
@@ -224,7 +193,7 @@ func (a *API) patchCircuit(c *call) error {
 		return err
 	}
 	if ch == (app.Change{}) {
-		return fault.Invalidf("nothing was asked to change").WithReason(reasonInvalidParams).
+		return fault.Invalidf("nothing was asked to change").
 			WithNext("send public, allowed_client_ips, shared_users, shared_projects, expires_at or revoke_tickets")
 	}
 	v, err := a.apps.Patch(c.ctx(), c.actor, c.r.PathValue("id"), ch)
@@ -247,5 +216,7 @@ func (a *API) enterCircuit(c *call) error {
 		return err
 	}
 	c.w.Header().Set("Cache-Control", "no-store")
-	return c.json(http.StatusOK, object{"url": e.URL, "base_url": e.Ticket.URL, "circuit": e.Ticket.Circuit, "ticket": e.Ticket.Ticket, "expires_at": isoTime(e.Ticket.ExpiresAt)})
+	return c.ok(api.Entry{
+		URL: e.URL, BaseURL: e.Ticket.URL, Circuit: e.Ticket.Circuit, Ticket: e.Ticket.Ticket, ExpiresAt: api.Time{Time: e.Ticket.ExpiresAt},
+	})
 }

@@ -55,8 +55,14 @@ type appNode struct{}
 func (appNode) RoundTrip(_ cluster.AgentID, req *http.Request) (*http.Response, error) {
 	rec := httptest.NewRecorder()
 	known := map[string]run.App{
-		"web":    {AppPort: run.AppPort{Name: "web", Protocol: run.AppHTTP, Ports: []int{9001}}, Origin: run.AppDeclared, State: run.AppReady, URLTemplate: "{url}/x", AllowedArguments: []string{"--a"}},
-		"silent": {AppPort: run.AppPort{Name: "silent", Protocol: run.AppTCP, Ports: []int{9002}}, Origin: run.AppNoticed, State: run.AppReady, Detail: "nobody knows"},
+		"web": {
+			AppPort: run.AppPort{Name: "web", Protocol: run.AppHTTP, Ports: []int{9001}}, Origin: run.AppDeclared, State: run.AppReady,
+			URLTemplate: "{url}/x", AllowedArguments: []string{"--a"},
+		},
+		"silent": {
+			AppPort: run.AppPort{Name: "silent", Protocol: run.AppTCP, Ports: []int{9002}}, Origin: run.AppNoticed, State: run.AppReady,
+			Detail: "nobody knows",
+		},
 	}
 	name, verb, _ := strings.Cut(strings.TrimPrefix(req.URL.Path[strings.Index(req.URL.Path, "/v1/apps"):], "/v1/apps/"), "/")
 	a, ok := known[name]
@@ -102,8 +108,10 @@ func appSite(t *testing.T) *site {
 	for _, q := range []string{
 		`INSERT INTO agents (id, status, resource_group) VALUES ('a1', 'ALIVE', 'default') ON CONFLICT DO NOTHING`,
 		`INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots)
-			SELECT '` + id + `', 'lab', 'interactive', 'default', (SELECT id FROM projects LIMIT 1), k.user_id, k.access_key, 'default', 'img', 'RUNNING', '{}' FROM keypairs k LIMIT 1`,
-		`INSERT INTO kernels (id, session_id, image, architecture, agent_id, status, requested_slots) VALUES ('` + uuid.NewString() + `', '` + id + `', 'img', 'x86_64', 'a1', 'RUNNING', '{}')`,
+			SELECT '` + id + `', 'lab', 'interactive', 'default', (SELECT id FROM projects LIMIT 1), k.user_id, k.access_key, ` +
+			`'default', 'img', 'RUNNING', '{}' FROM keypairs k LIMIT 1`,
+		`INSERT INTO kernels (id, session_id, image, architecture, agent_id, status, requested_slots) VALUES ('` + uuid.NewString() + `',
+			'` + id + `', 'img', 'x86_64', 'a1', 'RUNNING', '{}')`,
 	} {
 		_, err := s.store.Pool().Exec(t.Context(), q)
 		require.NoError(t, err)
@@ -113,7 +121,13 @@ func appSite(t *testing.T) *site {
 
 func (s *site) proxy() {
 	s.t.Helper()
-	require.NoError(s.t, s.apps.See(s.t.Context(), "p", proxy.Instance{Node: "n", URL: "https://apps.example.org", Domain: "apps.example.org", DomainURL: "https://apps.example.org"}))
+	require.NoError(
+		s.t,
+		s.apps.See(
+			s.t.Context(), "p",
+			proxy.Instance{Node: "n", URL: "https://apps.example.org", Domain: "apps.example.org", DomainURL: "https://apps.example.org"},
+		),
+	)
 }
 
 func TestApps(t *testing.T) {
@@ -122,13 +136,19 @@ func TestApps(t *testing.T) {
 	var list []map[string]any
 	s.call("GET", "/stream/session/lab/apps", "").into(t, &list)
 	require.Equal(t, []map[string]any{
-		{"name": "web", "protocol": "http", "ports": []any{9001.0}, "url_template": "{url}/x", "allowed_arguments": []any{"--a"}, "state": "ready", "origin": "declared"},
+		{
+			"name": "web", "protocol": "http", "ports": []any{9001.0}, "url_template": "{url}/x", "allowed_arguments": []any{"--a"},
+			"state": "ready", "origin": "declared",
+		},
 		{"name": "silent", "protocol": "tcp", "ports": []any{9002.0}, "state": "ready", "origin": "noticed", "detail": "nobody knows"},
 	}, list)
 	require.JSONEq(t, `{"wsproxy_version":"v2"}`, s.call("GET", "/scaling-groups/default/wsproxy-version?group=x", "").body)
 	s.call("GET", "/scaling-groups/nowhere/wsproxy-version", "").problem(t, 404, "object-not-found")
 
-	require.Contains(t, s.call("POST", "/session/lab/start-service", `{"app":"web"}`).problem(t, 503, "service-unavailable"), "no app proxy is connected")
+	require.Contains(
+		t, s.call("POST", "/session/lab/start-service", `{"app":"web"}`).problem(t, 503, "service-unavailable"),
+		"no app proxy is connected",
+	)
 	require.Contains(t, s.call("POST", "/session/lab/tickets", `{"app":"web"}`).body, `"error_code":"no-app-proxy"`)
 	s.proxy()
 	var started struct{ Token, Wsproxy_addr string }
@@ -138,18 +158,26 @@ func TestApps(t *testing.T) {
 	s.call("POST", "/session/lab/start-service", `{}`).problem(t, 400, "invalid-api-params")
 	s.call("POST", "/session/lab/start-service", `{"app":"web","arguments":"{"}`).problem(t, 400, "invalid-api-params")
 	s.call("POST", "/session/lab/start-service", `{"app":"nope"}`).problem(t, 404, "object-not-found")
-	require.Contains(t, s.call("POST", "/session/lab/start-service", `{"app":"broken"}`).problem(t, 500, "kernel-execution-failed"), "exit code 3")
+	require.Contains(
+		t, s.call("POST", "/session/lab/start-service", `{"app":"broken"}`).problem(t, 500, "kernel-execution-failed"), "exit code 3",
+	)
 	s.call("POST", "/session/nope/start-service", `{"app":"web"}`).problem(t, 404, "object-not-found")
 
 	var session string
 	require.NoError(t, s.store.Pool().QueryRow(t.Context(), `SELECT id FROM sessions`).Scan(&session))
-	reply, err := s.apps.Launch(t.Context(), proxy.LaunchRequest{Proxy: "p", Token: started.Token, Session: session, App: "web", Client: netip.MustParseAddr("127.0.0.1")})
+	reply, err := s.apps.Launch(
+		t.Context(),
+		proxy.LaunchRequest{Proxy: "p", Token: started.Token, Session: session, App: "web", Client: netip.MustParseAddr("127.0.0.1")},
+	)
 	require.NoError(t, err)
 	var circuits []api.Circuit
 	s.call("GET", "/apps/circuits?session=lab", "").into(t, &circuits)
 	require.Len(t, circuits, 1)
 	c := circuits[0]
-	require.Equal(t, []any{reply.Circuit.ID, "web", "http", session, "lab", "subdomain", reply.URL, false}, []any{c.ID, c.App, c.Protocol, c.SessionID, c.SessionName, c.Mode, c.URL, c.Public})
+	require.Equal(
+		t, []any{reply.Circuit.ID, "web", "http", session, "lab", "subdomain", reply.URL, false},
+		[]any{c.ID, c.App, c.Protocol, c.SessionID, c.SessionName, c.Mode, c.URL, c.Public},
+	)
 	at := "/apps/circuits/" + c.ID
 	end := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
 	var changed api.Circuit
@@ -189,7 +217,9 @@ func (s *site) open(target string) (*websocket.Conn, *http.Response, error) {
 func TestTunnel(t *testing.T) {
 	t.Parallel()
 	s := appSite(t)
-	for _, target := range []string{"/stream/session/lab/tcpproxy?app=web", "/stream/kernel/lab/httpproxy?service=web", "/stream/session/lab/tcpproxy?app=&port=9001"} {
+	for _, target := range []string{
+		"/stream/session/lab/tcpproxy?app=web", "/stream/kernel/lab/httpproxy?service=web", "/stream/session/lab/tcpproxy?app=&port=9001",
+	} {
 		conn, _, err := s.open(target)
 		require.NoError(t, err, target)
 		for _, text := range []string{"hello", strings.Repeat("x", 1000)} {

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"net/http"
 
+	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
@@ -23,7 +24,7 @@ func (a *API) authRoutes() {
 	a.handle(signedOnly, a.getSSHKeypair, "GET /auth/ssh-keypair")
 	a.handle(signedOnly, a.generateSSHKeypair, "PATCH /auth/ssh-keypair")
 	a.handle(signedOnly, a.setSSHKeypair, "POST /auth/ssh-keypair")
-	a.handle(signedOnly, func(c *call) error { return c.ok(object{"client_ip": c.actor.ClientIP}) }, "GET /auth/my-ip")
+	a.handle(signedOnly, func(c *call) error { return c.ok(api.ClientAddress{IP: c.actor.ClientIP}) }, "GET /auth/my-ip")
 }
 
 func (a *API) authTest(c *call) error {
@@ -31,10 +32,7 @@ func (a *API) authTest(c *call) error {
 	if err != nil {
 		return err
 	}
-	reply := object{"authorized": "yes"}
-	if s := p.optional("echo"); s != nil {
-		reply["echo"] = *s
-	}
+	reply := api.AuthTest{Authorized: "yes", Echo: p.optional("echo")}
 	if err := p.err(); err != nil {
 		return err
 	}
@@ -55,7 +53,7 @@ func (a *API) authorize(c *call) error {
 		return err
 	}
 	if kind != "keypair" {
-		return fault.Invalidf("login of type %.40q is not supported", kind).WithReason(reasonInvalidParams).WithNext(`use type "keypair"`)
+		return fault.Invalidf("login of type %.40q is not supported", kind).WithNext(`use type "keypair"`)
 	}
 	k, err := a.tenancy.Authorize(c.ctx(), domain, user, seal.Secret(password))
 	if err != nil {
@@ -68,11 +66,11 @@ func (a *API) authorize(c *call) error {
 	if err := authz.From(actor, peer(c.r)); err != nil {
 		return err
 	}
-	return c.ok(object{"data": object{
-		"response_type": "success", "type": "keypair", "access_key": k.AccessKey, "secret_key": k.SecretKey.Reveal(),
-		"role": k.Role, "status": k.Status,
+	return c.ok(api.LoginReply{Data: api.Login{
+		ResponseType: "success", Type: "keypair", AccessKey: string(k.AccessKey), SecretKey: k.SecretKey.Reveal(),
+		Role: string(k.Role), Status: string(k.Status),
 		// Newer clients insist on a token; there are no login sessions here, signatures are what counts.
-		"session_token": requestID() + requestID(),
+		SessionToken: requestID() + requestID(),
 	}})
 }
 
@@ -89,7 +87,7 @@ func (a *API) authRole(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.ok(object{"global_role": r.Global, "domain_role": r.Domain, "group_role": r.Group})
+	return c.ok(api.Roles{Global: r.Global, Domain: r.Domain, Group: r.Group})
 }
 
 func (a *API) updatePassword(c *call) error {
@@ -102,15 +100,15 @@ func (a *API) updatePassword(c *call) error {
 		return err
 	}
 	if fresh != again {
-		return c.json(http.StatusBadRequest, object{
-			"error_msg": "new password mismatch", "type": problemBase + reasonInvalidParams, "title": outcomes[reasonInvalidParams].title,
-			"msg": "the two new passwords differ; type the same one twice",
-		})
+		return c.json(http.StatusBadRequest, api.PasswordMismatch{ErrorMsg: "new password mismatch", Problem: api.Problem{
+			Type: problemBase + reasonInvalidParams, Title: outcomes[reasonInvalidParams].title,
+			Msg: "the two new passwords differ; type the same one twice",
+		}})
 	}
 	if err := a.tenancy.UpdatePassword(c.ctx(), c.actor, seal.Secret(old), seal.Secret(fresh)); err != nil {
 		return err
 	}
-	return c.ok(object{})
+	return c.ok(api.Empty{})
 }
 
 func (a *API) updateFullName(c *call) error {
@@ -125,7 +123,7 @@ func (a *API) updateFullName(c *call) error {
 	if err := a.tenancy.UpdateFullName(c.ctx(), c.actor, email, name); err != nil {
 		return err
 	}
-	return c.ok(object{})
+	return c.ok(api.Empty{})
 }
 
 func (a *API) getSSHKeypair(c *call) error {
@@ -133,7 +131,7 @@ func (a *API) getSSHKeypair(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.ok(object{"ssh_public_key": k.Public})
+	return c.ok(api.SSHPublicKey{Public: k.Public})
 }
 
 func (a *API) generateSSHKeypair(c *call) error {
@@ -141,7 +139,7 @@ func (a *API) generateSSHKeypair(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.ok(object{"ssh_public_key": k.Public, "ssh_private_key": k.Private.Reveal()})
+	return c.ok(api.SSHKeypair{SSHPublicKey: api.SSHPublicKey{Public: k.Public}, Private: k.Private.Reveal()})
 }
 
 func (a *API) setSSHKeypair(c *call) error {
@@ -156,7 +154,7 @@ func (a *API) setSSHKeypair(c *call) error {
 	if err := a.tenancy.SetSSHKeypair(c.ctx(), c.actor, public, seal.Secret(private)); err != nil {
 		return err
 	}
-	return c.ok(object{"ssh_public_key": public, "ssh_private_key": private})
+	return c.ok(api.SSHKeypair{SSHPublicKey: api.SSHPublicKey{Public: public}, Private: private})
 }
 
 // owner reads the keypair that an administrator acts for.

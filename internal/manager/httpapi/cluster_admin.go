@@ -8,6 +8,7 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/node"
 	"berth.dev/berth/internal/manager/resource"
+	"berth.dev/berth/internal/scheduler"
 )
 
 // clusterAdminRoutes are our extensions for those who run the cluster.
@@ -15,6 +16,7 @@ func (a *API) clusterAdminRoutes() {
 	a.handle(signedOnly, a.agentWork, "GET /resource/agents/{a}")
 	a.handle(signedOnly, a.modifyAgent, "PATCH /resource/agents/{a}")
 	a.handle(signedOnly, a.schedulerStatus, "GET /manager/scheduler")
+	a.handle(signedOnly, a.schedulingPolicies, "GET /config/scheduling-policies")
 	a.handle(signedOnly, a.schedulerPolicy, "GET /scaling-groups/{sg}/scheduler")
 	a.handle(signedOnly, a.setSchedulerPolicy, "PATCH /scaling-groups/{sg}/scheduler")
 }
@@ -35,7 +37,10 @@ func (a *API) agentWork(c *call) error {
 }
 
 func agentState(a *node.Agent) api.AgentWork {
-	return api.AgentWork{ID: string(a.ID), Status: string(a.Status), Schedulable: a.Schedulable, ResourceGroup: a.ResourceGroup, Sessions: []api.AgentSession{}}
+	return api.AgentWork{
+		ID: string(a.ID), Status: string(a.Status), Schedulable: a.Schedulable, ResourceGroup: a.ResourceGroup,
+		Sessions: []api.AgentSession{},
+	}
 }
 
 func (a *API) modifyAgent(c *call) error {
@@ -77,6 +82,11 @@ func (a *API) schedulerStatus(c *call) error {
 	return c.ok(out)
 }
 
+// schedulingPolicies are the names that resource groups can choose from.
+func (a *API) schedulingPolicies(c *call) error {
+	return c.ok(api.SchedulingPolicies{Orders: scheduler.Orders(), Placements: scheduler.Placements()})
+}
+
 func (a *API) schedulerPolicy(c *call) error {
 	g, err := a.resources.GetGroup(c.ctx(), c.actor, c.r.PathValue("sg"))
 	if err != nil {
@@ -110,7 +120,7 @@ func (a *API) setSchedulerPolicy(c *call) error {
 		return err
 	}
 	if props.Scheduler == nil && props.SchedulerPatch == nil {
-		return fault.Invalidf("nothing is said that should change").WithReason(reasonInvalidParams).WithNext("pass scheduler or scheduler_opts")
+		return fault.Invalidf("nothing is said that should change").WithNext("pass scheduler or scheduler_opts")
 	}
 	if err := a.resources.ModifyGroup(c.ctx(), c.actor, c.r.PathValue("sg"), props); err != nil {
 		return err

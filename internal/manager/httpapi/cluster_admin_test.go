@@ -40,8 +40,13 @@ func (o *oracle) DryRun(_ context.Context, r session.PlanRequest) (session.Expla
 }
 
 func (o *oracle) Status(context.Context) ([]session.GroupStatus, error) {
-	return []session.GroupStatus{{Name: "default", Active: true, Scheduler: "fifo", Placement: "pack", Pending: 3, Reasons: map[string]int{"capacity": 2, "quota": 1}, Running: 1, Leader: true,
-		LastPass: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Drift: 2}}, nil
+	return []session.GroupStatus{
+		{
+			Name: "default", Active: true, Scheduler: "fifo", Placement: "pack", Pending: 3,
+			Reasons: map[string]int{"capacity": 2, "quota": 1}, Running: 1, Leader: true,
+			LastPass: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Drift: 2,
+		},
+	}, nil
 }
 
 // user adds an active user to the domain and the project "default" and returns a site that signs as that user.
@@ -56,7 +61,10 @@ func (s *site) user(name, role string, member bool) *site {
 	require.NoError(s.t, err)
 	sealed, err := k.Seal("secret of "+seal.Secret(name), "keypair "+key)
 	require.NoError(s.t, err)
-	exec(`INSERT INTO users (id, username, email, domain_name, resource_policy, role) VALUES ($1, $2, $2 || '@x', 'default', 'default', $3)`, id, name, role)
+	exec(
+		`INSERT INTO users (id, username, email, domain_name, resource_policy, role) VALUES ($1, $2, $2 || '@x', 'default', 'default', $3)`,
+		id, name, role,
+	)
 	exec(`INSERT INTO keypairs (access_key, secret_sealed, user_id, resource_policy) VALUES ($1, $2, $3, 'default')`, key, sealed, id)
 	if member {
 		exec(`INSERT INTO project_members (project_id, user_id) SELECT id, $1 FROM projects WHERE name = 'default'`, id)
@@ -77,11 +85,23 @@ type admins struct {
 func newAdmins(t *testing.T) *admins {
 	t.Helper()
 	o := &oracle{
-		explanation: session.Explanation{Group: "default", Status: cluster.Pending, Reason: "capacity", Text: "it asks for 2 cpu, the best agent a1 lacks 1 cpu now",
-			Rejected: map[string]int{"cpu": 1}, Shortfall: cluster.Slots{cluster.SlotCPU: cluster.Whole(1)}, Position: 2, Queue: 3,
-			Estimate: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Remedies: []string{"ask for 1 cpu"}, AsOf: time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)},
+		explanation: session.Explanation{
+			Group:     "default",
+			Status:    cluster.Pending,
+			Reason:    "capacity",
+			Text:      "it asks for 2 cpu, the best agent a1 lacks 1 cpu now",
+			Rejected:  map[string]int{"cpu": 1},
+			Shortfall: cluster.Slots{cluster.SlotCPU: cluster.Whole(1)},
+			Position:  2,
+			Queue:     3,
+			Estimate:  time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+			Remedies:  []string{"ask for 1 cpu"},
+			AsOf:      time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC),
+		},
 		plan: session.Explanation{Group: "default", Text: "it would start now", AsOf: time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC),
-			Placements: []session.PlannedKernel{{Agent: "a1", Devices: map[cluster.SlotName]map[string]cluster.Amount{"cpu": {"0": cluster.Whole(1)}}}}},
+			Placements: []session.PlannedKernel{
+				{Agent: "a1", Devices: map[cluster.SlotName]map[string]cluster.Amount{"cpu": {"0": cluster.Whole(1)}}},
+			}},
 	}
 	s := newSite(t, func(d *nouns.Deps, _ *httpapi.Deps) { d.Explainer = o })
 	a := &admins{site: s, oracle: o, owner: s.user("owner", "user", true), another: s.user("mallory", "user", false), nodes: s.nouns.Reports}
@@ -109,9 +129,13 @@ func TestExplain(t *testing.T) {
 	for who, target := range map[*site]string{a.owner: "/session/waits/explain", a.site: "/session/" + created.ID + "/explain"} {
 		answer := who.call("GET", target, "")
 		require.Equal(t, 200, answer.status, answer.body)
-		require.JSONEq(t, `{"sessionId":"`+created.ID+`","sessionName":"waits","status":"PENDING","waits":true,"scalingGroup":"default","reason":"capacity",
+		require.JSONEq(
+			t,
+			`{"sessionId":"`+created.ID+`","sessionName":"waits","status":"PENDING","waits":true,"scalingGroup":"default","reason":"capacity",
 			"msg":"it asks for 2 cpu, the best agent a1 lacks 1 cpu now","rejectedAgents":{"cpu":1},"shortfall":{"cpu":"1"},"position":2,"queue":3,
-			"estimate":"2026-01-02T03:04:05+00:00","remedies":["ask for 1 cpu"],"asOf":"2026-01-02T03:00:00+00:00"}`, answer.body)
+			"estimate":"2026-01-02T03:04:05+00:00","remedies":["ask for 1 cpu"],"asOf":"2026-01-02T03:00:00+00:00"}`,
+			answer.body,
+		)
 	}
 	require.Equal(t, 200, a.owner.call("GET", "/kernel/waits/explain", "").status)
 
@@ -146,8 +170,12 @@ func TestDryRun(t *testing.T) {
 	_, err := a.store.Pool().Exec(t.Context(), `UPDATE keypair_resource_policies SET max_containers_per_session = 4`)
 	require.NoError(t, err)
 
-	answer := a.owner.call("POST", "/session?dry_run=true", `{"name":"tried","image":"python","type":"batch","startupCommand":"true","starts_at":"1h","batch_timeout":"2h",
-		"priority":3,"clusterSize":2,"is_preemptible":false,"config":{"resources":{"cpu":"2","mem":"256m"}}}`)
+	answer := a.owner.call(
+		"POST",
+		"/session?dry_run=true",
+		`{"name":"tried","image":"python","type":"batch","startupCommand":"true","starts_at":"1h","batch_timeout":"2h",
+		"priority":3,"clusterSize":2,"is_preemptible":false,"config":{"resources":{"cpu":"2","mem":"256m"}}}`,
+	)
 	require.Equal(t, 200, answer.status, answer.body)
 	require.JSONEq(t, `{"dryRun":true,"sessionName":"tried","waits":false,"scalingGroup":"default","reason":"","msg":"it would start now",
 		"placements":[{"agent":"a1","devices":{"cpu":{"0":"1"}}}],"asOf":"2026-01-02T03:00:00+00:00"}`, answer.body)
@@ -165,7 +193,10 @@ func TestDryRun(t *testing.T) {
 	require.Zero(t, count(), "nothing was created")
 
 	// The other spellings of the same.
-	answer = a.owner.call("POST", "/session?dryRun=true", `{"session_name":"tried","lang":"python","job_priority":7,"preemptible":"false","config":{"cluster_size":3,"resources":{"cpu":1}}}`)
+	answer = a.owner.call(
+		"POST", "/session?dryRun=true",
+		`{"session_name":"tried","lang":"python","job_priority":7,"preemptible":"false","config":{"cluster_size":3,"resources":{"cpu":1}}}`,
+	)
 	require.Equal(t, 200, answer.status, answer.body)
 	r = a.oracle.asked[1]
 	require.Equal(t, 7, r.Priority)
@@ -202,7 +233,8 @@ func TestDryRun(t *testing.T) {
 	a.owner.call("POST", "/session?dry_run=true", someSession).into(t, &e)
 	require.Contains(t, e.Msg, "used again")
 	require.NotEmpty(t, e.Session)
-	a.owner.call("POST", "/session?dry_run=true", `{"name":"waits","image":"python","reuseIfExists":false}`).problem(t, 400, "session-already-exists")
+	a.owner.call("POST", "/session?dry_run=true", `{"name":"waits","image":"python","reuseIfExists":false}`).
+		problem(t, 400, "session-already-exists")
 	require.Equal(t, 1, count())
 }
 
@@ -242,21 +274,31 @@ func TestSchedulerPolicy(t *testing.T) {
 	t.Parallel()
 	a := newAdmins(t)
 	const path = "/scaling-groups/default/scheduler"
-	require.JSONEq(t, `{"name":"default","is_active":true,"scheduler":"fifo","placement":"pack","scheduler_opts":{}}`, a.call("GET", path, "").body)
+	require.JSONEq(
+		t, `{"name":"default","is_active":true,"scheduler":"fifo","placement":"pack","scheduler_opts":{}}`, a.call("GET", path, "").body,
+	)
 	require.Equal(t, 200, a.owner.call("GET", path, "").status, "who may use a group may know how it schedules")
 	a.another.call("GET", "/scaling-groups/nowhere/scheduler", "").problem(t, 404, "object-not-found")
 
 	answer := a.call("PATCH", path, `{"scheduler":"lifo","scheduler_opts":{"pending_timeout":600}}`)
 	require.Equal(t, 200, answer.status, answer.body)
-	require.JSONEq(t, `{"name":"default","is_active":true,"scheduler":"lifo","placement":"pack","scheduler_opts":{"pending_timeout":600}}`, answer.body)
+	require.JSONEq(
+		t, `{"name":"default","is_active":true,"scheduler":"lifo","placement":"pack","scheduler_opts":{"pending_timeout":600}}`,
+		answer.body,
+	)
 	// A merge patch: what is not named stays, null removes.
 	a.call("PATCH", path, `{"scheduler_opts":{"allowed_session_types":["batch"]}}`)
-	require.JSONEq(t, `{"name":"default","is_active":true,"scheduler":"lifo","placement":"pack","scheduler_opts":{"allowed_session_types":["batch"]}}`,
-		a.call("PATCH", path, `{"scheduler_opts":{"pending_timeout":null}}`).body)
+	require.JSONEq(
+		t, `{"name":"default","is_active":true,"scheduler":"lifo","placement":"pack","scheduler_opts":{"allowed_session_types":["batch"]}}`,
+		a.call("PATCH", path, `{"scheduler_opts":{"pending_timeout":null}}`).body,
+	)
 
 	// A policy's options go with it where the next one does not know them; a full set of options is taken as it is.
 	for _, c := range []struct{ patch, want string }{
-		{`{"scheduler":"fair-share","scheduler_opts":{"allowed_session_types":null,"config":{"half_life_days":3}}}`, `{"config":{"half_life_days":3}}`},
+		{
+			`{"scheduler":"fair-share","scheduler_opts":{"allowed_session_types":null,"config":{"half_life_days":3}}}`,
+			`{"config":{"half_life_days":3}}`,
+		},
 		{`{"scheduler":"drf","scheduler_opts":{"config":{"ageing_seconds":60}}}`, `{"config":{"ageing_seconds":60}}`},
 		{`{"scheduler":"fair-share"}`, `{"config":{"ageing_seconds":60}}`},
 		{`{"scheduler":"lifo","scheduler_opts":{"agent_selection_strategy":"spread"}}`, `{"agent_selection_strategy":"spread"}`},
@@ -268,7 +310,9 @@ func TestSchedulerPolicy(t *testing.T) {
 		require.JSONEq(t, c.want, string(p.Options), c.patch)
 	}
 	require.Contains(t, a.call("PATCH", path, `{"scheduler_opts":{"config":{"luck":1}}}`).problem(t, 400, "invalid-api-params"), "luck")
-	require.Contains(t, a.call("PATCH", path, `{"scheduler":"astrology"}`).problem(t, 400, "invalid-api-params"), "fifo", "the known ones are named")
+	require.Contains(
+		t, a.call("PATCH", path, `{"scheduler":"astrology"}`).problem(t, 400, "invalid-api-params"), "fifo", "the known ones are named",
+	)
 	a.call("PATCH", path, `{"scheduler_opts":[]}`).problem(t, 400, "invalid-api-params")
 	a.call("PATCH", path, `{}`).problem(t, 400, "invalid-api-params")
 	a.owner.call("PATCH", path, `{"scheduler":"fifo"}`).problem(t, 403, "generic-forbidden")

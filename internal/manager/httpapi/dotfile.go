@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 
+	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/tenancy"
@@ -44,7 +45,7 @@ func (a *API) putDotfile(scopeOf func(*params) tenancy.DotfileScope, put putDotf
 		if err := put(c.ctx(), c.actor, scope, f); err != nil {
 			return err
 		}
-		return c.ok(object{})
+		return c.ok(api.Empty{})
 	}
 }
 
@@ -63,15 +64,15 @@ func (a *API) getDotfiles(scopeOf func(*params) tenancy.DotfileScope) handler {
 			if err != nil {
 				return err
 			}
-			return c.ok(object{"path": f.Path, "perm": f.Perm, "permission": f.Perm, "data": f.Data})
+			return c.ok(api.Dotfile{Path: f.Path, Perm: f.Perm, Permission: f.Perm, Data: f.Data})
 		}
 		files, err := a.tenancy.ListDotfiles(c.ctx(), c.actor, scope)
 		if err != nil {
 			return err
 		}
-		list := make([]object, 0, len(files))
+		list := make([]api.Dotfile, 0, len(files))
 		for _, f := range files {
-			list = append(list, object{"path": f.Path, "permission": f.Perm, "data": f.Data})
+			list = append(list, api.Dotfile{Path: f.Path, Permission: f.Perm, Data: f.Data})
 		}
 		return c.ok(list)
 	}
@@ -90,7 +91,7 @@ func (a *API) deleteDotfile(scopeOf func(*params) tenancy.DotfileScope) handler 
 		if err := a.tenancy.DeleteDotfile(c.ctx(), c.actor, scope, path); err != nil {
 			return err
 		}
-		return c.ok(object{"success": true})
+		return c.ok(api.Done{Success: true})
 	}
 }
 
@@ -114,5 +115,5 @@ func (a *API) setBootstrapScript(c *call) error {
 	if err := a.tenancy.SetBootstrapScript(c.ctx(), c.actor, script); err != nil {
 		return err
 	}
-	return c.ok(object{})
+	return c.ok(api.Empty{})
 }

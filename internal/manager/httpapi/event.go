@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/session"
@@ -148,14 +149,14 @@ func (a *API) sessionEvents(c *call) error {
 		case <-c.ctx().Done():
 			return errClientGone
 		case <-over:
-			return s.send("server_close", 0, 0, object{})
+			return s.send("server_close", 0, 0, api.Empty{})
 		case <-alive.C:
 			if err := s.comment(); err != nil {
 				return err
 			}
 		case e, open := <-events:
 			if !open && !follow {
-				return s.send("server_close", 0, 0, object{})
+				return s.send("server_close", 0, 0, api.Empty{})
 			}
 			if !open {
 				return nil // a client that was too slow comes back with the last id it saw
@@ -173,14 +174,13 @@ func (a *API) sessionEvents(c *call) error {
 	}
 }
 
-func eventData(e session.Event) object {
-	d := object{"reason": e.Reason, "sessionName": e.SessionName, "ownerAccessKey": e.OwnerAccessKey, "sessionId": e.SessionID,
-		"exitCode": e.ExitCode, "status": e.Status, "at": isoTime(e.At)}
-	if e.Detail != "" {
-		d["detail"] = e.Detail
+func eventData(e session.Event) api.SessionEvent {
+	d := api.SessionEvent{
+		Reason: string(e.Reason), SessionName: e.SessionName, OwnerAccessKey: string(e.OwnerAccessKey), SessionID: string(e.SessionID),
+		ExitCode: e.ExitCode, Status: string(e.Status), At: isoTime(e.At), Detail: e.Detail,
 	}
 	if e.Kernel != "" {
-		d["kernelId"], d["clusterRole"], d["clusterIdx"] = e.Kernel, e.ClusterRole, e.ClusterIdx
+		d.KernelID, d.ClusterRole, d.ClusterIdx = string(e.Kernel), &e.ClusterRole, &e.ClusterIdx
 	}
 	return d
 }
@@ -202,7 +202,7 @@ func (a *API) taskEvents(c *call) error {
 	}
 	canonical, ok := cluster.CanonicalUUID(id)
 	if !ok {
-		return fault.NotFoundf("No such background task: %.80s", id).WithReason("object-not-found").WithData(map[string]string{"object": "background task"})
+		return fault.NotFoundf("No such background task: %.80s", id).WithData(map[string]string{"object": "background task"})
 	}
 	states, err := a.operations.TaskEvents(c.ctx(), c.actor, canonical)
 	if err != nil {
@@ -229,9 +229,9 @@ func (a *API) taskEvents(c *call) error {
 			}
 		case t, open := <-states:
 			if !open {
-				return s.send("server_close", 0, 0, object{})
+				return s.send("server_close", 0, 0, api.Empty{})
 			}
-			d := object{"task_id": t.ID, "message": t.Message, "current_progress": t.Current, "total_progress": t.Total, "subject": t.Subject}
+			d := api.TaskEvent{TaskID: t.ID, Message: t.Message, Current: float64(t.Current), Total: float64(t.Total), Subject: t.Subject}
 			name, retry := taskNames[t.Status], 0
 			if name == "" {
 				name, retry = "bgtask_updated", 5

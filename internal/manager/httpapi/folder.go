@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 
+	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/folder"
@@ -56,33 +57,23 @@ func (a *API) folderRoutes() {
 	a.folderShareRoutes()
 }
 
-func orNull[S ~string](s S) any {
-	if s == "" {
-		return nil
-	}
-	return string(s)
-}
-
 // folderOf is what creating and cloning answer, the beginning of every other description.
-func folderOf(f folder.Folder) object {
-	return object{
-		"id": f.ID.Hex(), "name": f.Name, "quota_scope_id": f.Scope.String(), "host": f.Host, "usage_mode": f.Usage, "permission": f.Permission,
-		"max_size": 0, "creator": orNull(f.Creator), "ownership_type": f.Ownership, "user": orNull(f.UserID), "group": orNull(f.ProjectID),
-		"cloneable": f.Cloneable, "status": f.Status, "unmanaged_path": orNull(f.UnmanagedPath),
+func folderOf(f folder.Folder) api.FolderSummary {
+	return api.FolderSummary{
+		ID: f.ID.Hex(), Name: f.Name, QuotaScope: f.Scope.String(), Host: f.Host, UsageMode: string(f.Usage), Permission: string(f.Permission),
+		Creator: orNil(f.Creator), Ownership: string(f.Ownership), User: orNil(f.UserID), Group: orNil(f.ProjectID),
+		Cloneable: f.Cloneable, Status: string(f.Status), UnmanagedPath: orNil(f.UnmanagedPath),
 	}
 }
 
 // folderItem is a folder in a list. Owners see the permission that was chosen for it, others the one that they have.
-func folderItem(f folder.Folder) object {
-	o := folderOf(f)
-	o["created_at"], o["is_owner"] = isoTime(f.CreatedAt), f.IsOwner
-	if !f.IsOwner && f.Effective != "" {
-		o["permission"] = f.Effective
+func folderItem(f folder.Folder) api.FolderItem {
+	o := api.FolderItem{
+		FolderSummary: folderOf(f), CreatedAt: isoTime(f.CreatedAt), IsOwner: f.IsOwner, UserEmail: orNil(f.UserEmail),
+		GroupName: orNil(f.ProjectName), Type: string(f.Ownership), CurSize: f.Bytes, StatusInfo: f.StatusInfo,
 	}
-	o["user_email"], o["group_name"], o["type"] = orNull(f.UserEmail), orNull(f.ProjectName), f.Ownership
-	o["max_files"], o["cur_size"] = 0, f.Bytes
-	if f.StatusInfo != "" {
-		o["status_info"] = f.StatusInfo
+	if !f.IsOwner && f.Effective != "" {
+		o.Permission = string(f.Effective)
 	}
 	return o
 }
@@ -122,7 +113,9 @@ func (a *API) createFolder(c *call, p *params) error {
 }
 
 func (a *API) listFolders(c *call, p *params) error {
-	q := folder.ListQuery{All: p.flag("all", false), Project: p.text("group_id|groupId", ""), OwnerEmail: p.text("owner_user_email|ownerUserEmail", "")}
+	q := folder.ListQuery{
+		All: p.flag("all", false), Project: p.text("group_id|groupId", ""), OwnerEmail: p.text("owner_user_email|ownerUserEmail", ""),
+	}
 	if err := p.err(); err != nil {
 		return err
 	}
@@ -130,7 +123,7 @@ func (a *API) listFolders(c *call, p *params) error {
 	if err != nil {
 		return err
 	}
-	list := make([]object, len(found))
+	list := make([]api.FolderItem, len(found))
 	for i, f := range found {
 		list[i] = folderItem(f)
 	}
@@ -150,7 +143,7 @@ func (a *API) folderID(c *call, p *params) error {
 	if err != nil {
 		return err
 	}
-	return c.ok(object{"id": f.ID, "name": f.Name})
+	return c.ok(api.FolderID{ID: string(f.ID), Name: f.Name})
 }
 
 func (a *API) folderInfo(c *call, _ *params) error {
@@ -158,11 +151,10 @@ func (a *API) folderInfo(c *call, _ *params) error {
 	if err != nil {
 		return err
 	}
-	o := folderItem(f)
-	o["numFiles"], o["num_files"], o["used_bytes"] = f.Files, f.Files, f.Bytes
-	o["created"], o["last_used"] = isoTime(f.CreatedAt), isoTimeOrNil(f.LastUsed)
-	o["complete"], o["sized_at"], o["permissions"] = f.Complete, isoTimeOrNil(f.SizedAt), f.Rights
-	return c.ok(o)
+	return c.ok(api.Folder{
+		FolderItem: folderItem(f), NumFiles: f.Files, Files: f.Files, UsedBytes: f.Bytes, Created: isoTime(f.CreatedAt),
+		LastUsed: isoTimeOrNil(f.LastUsed), Complete: &f.Complete, SizedAt: isoTimeOrNil(f.SizedAt), Permissions: f.Rights,
+	})
 }
 
 // trashFolder puts the folder of the path, or else of the body, into the trash bin.
@@ -274,7 +266,7 @@ func (a *API) cloneFolder(c *call, p *params) error {
 		return err
 	}
 	o := folderOf(f)
-	o["bgtask_id"] = task
+	o.TaskID = task
 	return c.json(http.StatusCreated, o)
 }
 
@@ -287,16 +279,14 @@ func (a *API) folderHosts(c *call, p *params) error {
 	if err != nil {
 		return err
 	}
-	info := object{}
+	info := map[string]api.VolumeInfo{}
 	for name, i := range h.Info {
-		o := object{"backend": i.Backend, "capabilities": notNull(i.Capabilities), "usage": object{"percentage": i.UsedPercent},
-			"sftp_scaling_groups": notNull(i.SFTPGroups), "permissions": notNull(i.Permissions)}
-		if i.Problem != "" {
-			o["problem"] = i.Problem
+		info[name] = api.VolumeInfo{
+			Backend: i.Backend, Capabilities: notNull(i.Capabilities), Usage: api.VolumeUsage{Percent: i.UsedPercent},
+			SFTPGroups: notNull(i.SFTPGroups), Permissions: texts(i.Permissions), Problem: i.Problem,
 		}
-		info[name] = o
 	}
-	return c.ok(object{"default": orNull(h.Default), "allowed": notNull(h.Allowed), "volume_info": info})
+	return c.ok(api.FolderHosts{Default: orNil(h.Default), Allowed: notNull(h.Allowed), Info: info})
 }
 
 // notNull is a list that is [] where there is none; clients count without asking.
@@ -312,7 +302,7 @@ func (a *API) allFolderHosts(c *call, _ *params) error {
 	if err != nil {
 		return err
 	}
-	return c.ok(object{"default": orNull(h.Default), "allowed": notNull(h.Allowed)})
+	return c.ok(api.FolderHosts{Default: orNil(h.Default), Allowed: notNull(h.Allowed)})
 }
 
 func (a *API) folderTypes(c *call, _ *params) error {
@@ -329,7 +319,7 @@ func (a *API) hostPermissions(c *call, _ *params) error {
 	if err != nil {
 		return err
 	}
-	return c.ok(object{"vfolder_host_permission_list": notNull(all)})
+	return c.ok(api.HostPermissions{Permissions: texts(all)})
 }
 
 // folderHost is the host that a route of quotas or measurements names.
@@ -351,9 +341,11 @@ func (a *API) folderPerformance(c *call, p *params) error {
 }
 
 // quotaOf is what a folder's scope holds; a null limit is none, a null use is unknown.
-func quotaOf(q folder.Quota) object {
-	return object{"size_bytes": q.LimitBytes, "limit_bytes": q.LimitBytes, "used_bytes": q.UsedBytes, "lower_bound": q.LowerBound,
-		"quota_scope_id": q.Scope.String(), "host": q.Host}
+func quotaOf(q folder.Quota) api.Quota {
+	return api.Quota{
+		SizeBytes: q.LimitBytes, LimitBytes: q.LimitBytes, UsedBytes: q.UsedBytes, LowerBound: q.LowerBound,
+		Scope: q.Scope.String(), Host: q.Host,
+	}
 }
 
 func (a *API) folderQuota(c *call, p *params) error {
@@ -397,7 +389,7 @@ func (a *API) folderUsage(c *call, p *params) error {
 	if err != nil {
 		return err
 	}
-	return c.ok(object{"file_count": u.FileCount, "used_bytes": u.UsedBytes, "complete": u.Complete, "at": isoTime(u.At)})
+	return c.ok(api.FolderUsage{Files: u.FileCount, UsedBytes: u.UsedBytes, Complete: &u.Complete, At: isoTime(u.At)})
 }
 
 func (a *API) folderUsedBytes(c *call, p *params) error {
@@ -409,7 +401,7 @@ func (a *API) folderUsedBytes(c *call, p *params) error {
 	if err != nil {
 		return err
 	}
-	return c.ok(object{"used_bytes": n})
+	return c.ok(api.UsedBytes{UsedBytes: n})
 }
 
 // folderMounts tells where volumes are: proxies have them, managers have none, and agents look for them by path.
@@ -425,10 +417,10 @@ func (a *API) folderMounts(c *call, _ *params) error {
 			problem += v.ID + ": " + v.Problem + "\n"
 		}
 	}
-	return c.ok(object{
-		"manager":       object{"success": true, "mounts": []string{}, "message": "managers mount no volumes"},
-		"storage-proxy": object{"success": problem == "", "mounts": mounts, "message": problem},
-		"agents":        object{},
+	return c.ok(api.MountReport{
+		Manager:      api.MountedVolumes{Success: true, Mounts: []string{}, Message: "managers mount no volumes"},
+		StorageProxy: api.MountedVolumes{Success: problem == "", Mounts: mounts, Message: problem},
+		Agents:       map[string]api.MountedVolumes{},
 	})
 }
 
@@ -437,5 +429,8 @@ func (a *API) mountElsewhere(c *call, _ *params) error {
 		return err
 	}
 	return fault.Invalidf("Berth does not mount file systems and does not edit fstab").WithReason(reasonNotImplemented).
-		WithNext("mount the file system on the hosts by their own means (fstab, systemd) and name its path as a volume in the storage proxy's configuration")
+		WithNext(
+			"mount the file system on the hosts by their own means (fstab, systemd) and name its path as a volume in the storage " +
+				"proxy's configuration",
+		)
 }

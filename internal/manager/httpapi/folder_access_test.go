@@ -220,14 +220,19 @@ func newAccessRig(t *testing.T, project bool) *accessRig {
 	}
 	_, err := s.store.AddDomain(t.Context(), "elsewhere", nil)
 	require.NoError(t, err)
-	exec(`UPDATE domains SET allowed_vfolder_hosts = (SELECT allowed_vfolder_hosts FROM domains WHERE name = 'default') WHERE name = 'elsewhere'`)
+	exec(
+		`UPDATE domains SET allowed_vfolder_hosts = (SELECT allowed_vfolder_hosts FROM domains WHERE name = 'default') WHERE name = 'elsewhere'`,
+	)
 	add := func(name, role string, member bool, v visitor) *site {
 		v.as = s.user(name, role, member)
 		r.visitors = append(r.visitors, v)
 		return v.as
 	}
 	give := func(name, perm string) { r.given[fmt.Sprintf("00000000-0000-4000-8000-%012x", name)] = perm }
-	owner := add("owne", "user", project, visitor{who: "owner", sees: true, files: map[bool]string{false: "wd", true: "rw"}[project], owner: !project, scope: true})
+	owner := add(
+		"owne", "user", project,
+		visitor{who: "owner", sees: true, files: map[bool]string{false: "wd", true: "rw"}[project], owner: !project, scope: true},
+	)
 	if project {
 		r.visitors[0].who = "member"
 	}
@@ -249,7 +254,10 @@ func newAccessRig(t *testing.T, project bool) *accessRig {
 	add("gone", "user", project, visitor{who: "deactivated", gone: true})
 	give("gone", "wd")
 	exec(`UPDATE users SET status = 'inactive' WHERE username = 'gone'`)
-	r.visitors = append(r.visitors, visitor{who: "superadmin", as: s, sees: true, files: "wd", owner: true, scope: true, admin: true, super: true, reads: true})
+	r.visitors = append(
+		r.visitors,
+		visitor{who: "superadmin", as: s, sees: true, files: "wd", owner: true, scope: true, admin: true, super: true, reads: true},
+	)
 	s.user("hank", "user", project)
 	maker, body := owner, `{"name":"papers","host":"local:volume1"}`
 	if project {
@@ -284,7 +292,10 @@ func (r *accessRig) reset(q folderRequest) {
 		require.NoError(r.t, r.store.GrantFolder(r.t.Context(), dashed(r.folder), user, perm))
 	}
 	exec(`DELETE FROM folder_invitations`)
-	_, err := r.store.AddInvitation(r.t.Context(), dbgen.AddInvitationParams{ID: r.invite, FolderID: dashed(r.folder), InviterID: idOfOwner, InviteeID: idOfGuest, Permission: "ro"})
+	_, err := r.store.AddInvitation(
+		r.t.Context(),
+		dbgen.AddInvitationParams{ID: r.invite, FolderID: dashed(r.folder), InviterID: idOfOwner, InviteeID: idOfGuest, Permission: "ro"},
+	)
 	require.NoError(r.t, err)
 }
 
@@ -296,7 +307,10 @@ func (r *accessRig) send(as *site, q folderRequest) answer {
 	for id := range r.given {
 		guest = min(guest, id)
 	}
-	fill := strings.NewReplacer(`"V"`, `"`+r.folder+`"`, "=V", "="+r.folder, "{v}", r.folder, `"I"`, `"`+r.invite+`"`, "{inv}", r.invite, `"N"`, fmt.Sprintf(`"new%d"`, r.fresh), `"G"`, `"`+guest+`"`)
+	fill := strings.NewReplacer(
+		`"V"`, `"`+r.folder+`"`, "=V", "="+r.folder, "{v}", r.folder, `"I"`, `"`+r.invite+`"`, "{inv}", r.invite, `"N"`,
+		fmt.Sprintf(`"new%d"`, r.fresh), `"G"`, `"`+guest+`"`,
+	)
 	a := as.call(method, fill.Replace(path+q.query), fill.Replace(q.body))
 	if a.status < 300 && method != "GET" {
 		r.clean = ""
@@ -351,7 +365,10 @@ func TestWhoMayDoWhatWithFolders(t *testing.T) {
 				}
 				a := r.send(v.as, q)
 				if got := outcomeOf(t, a); got != expected {
-					t.Errorf("project %v: %s%s %s %s by %s: %s, want %s: %.300s", project, q.pattern, q.query, q.body, q.status, v.who, got, expected, a.body)
+					t.Errorf(
+						"project %v: %s%s %s %s by %s: %s, want %s: %.300s", project, q.pattern, q.query, q.body, q.status, v.who, got,
+						expected, a.body,
+					)
 				}
 				if expected == hidden && !v.sees {
 					for _, secret := range []string{"owne@x", "local:volume1", "papers"} {

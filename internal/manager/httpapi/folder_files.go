@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"berth.dev/berth/api"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/folder"
 )
@@ -45,19 +46,21 @@ func paths(p *params, names string, most int) []string {
 }
 
 // resultsOf says of every path what became of it.
-func resultsOf(r folder.Results) object {
-	success, failed := []object{}, []object{}
+func resultsOf(r folder.Results) api.PathsReply {
+	out := api.PathsReply{Results: api.PathResults{Success: []api.PathResult{}, Failed: []api.PathResult{}}}
 	for _, one := range r.Success {
-		success = append(success, object{"msg": orNull(one.Msg), "item": one.Item})
+		out.Results.Success = append(out.Results.Success, api.PathResult{Msg: orNil(one.Msg), Item: one.Item})
 	}
 	for _, one := range r.Failed {
-		failed = append(failed, object{"msg": one.Msg, "item": one.Item})
+		out.Results.Failed = append(out.Results.Failed, api.PathResult{Msg: &one.Msg, Item: one.Item})
 	}
-	return object{"success": success, "failed": failed}
+	return out
 }
 
 func (a *API) makeDirectories(c *call, p *params) error {
-	in := folder.MkdirInput{Paths: paths(p, "path|paths", maxNewDirectories), Parents: p.flag("parents", true), ExistOK: p.flag("exist_ok|existOk", false)}
+	in := folder.MkdirInput{
+		Paths: paths(p, "path|paths", maxNewDirectories), Parents: p.flag("parents", true), ExistOK: p.flag("exist_ok|existOk", false),
+	}
 	if err := p.err(); err != nil {
 		return err
 	}
@@ -69,10 +72,10 @@ func (a *API) makeDirectories(c *call, p *params) error {
 	if len(r.Failed) > 0 {
 		status = http.StatusMultiStatus
 	}
-	return c.json(status, object{"results": resultsOf(r)})
+	return c.json(status, resultsOf(r))
 }
 
-func ticketOf(t folder.Ticket) object { return object{"token": t.Token, "url": t.URL} }
+func ticketOf(t folder.Ticket) api.Ticket { return api.Ticket{Token: t.Token, URL: t.URL} }
 
 func (a *API) requestUpload(c *call, p *params) error {
 	path, size := p.need("path"), p.number("size", -1, 0, math.MaxInt64)
@@ -121,7 +124,7 @@ func (a *API) renameFile(c *call, p *params) error {
 	if err := a.folders.RenameFile(c.ctx(), c.actor, c.r.PathValue("v"), path, name); err != nil {
 		return err
 	}
-	return c.ok(object{})
+	return c.ok(api.Empty{})
 }
 
 func (a *API) moveFile(c *call, p *params) error {
@@ -132,7 +135,7 @@ func (a *API) moveFile(c *call, p *params) error {
 	if err := a.folders.MoveFile(c.ctx(), c.actor, c.r.PathValue("v"), src, dst); err != nil {
 		return err
 	}
-	return c.ok(object{})
+	return c.ok(api.Empty{})
 }
 
 // deleteFiles is an error when any path stays: clients look at nothing but the status.
@@ -146,14 +149,14 @@ func (a *API) deleteFiles(c *call, p *params) error {
 		return err
 	}
 	if len(r.Failed) == 0 {
-		return c.ok(object{})
+		return c.ok(api.Empty{})
 	}
 	var why []string
 	for _, f := range r.Failed[:min(len(r.Failed), 5)] {
 		why = append(why, f.Item+": "+f.Msg)
 	}
 	return fault.Invalidf("%d of %d paths were not deleted: %s", len(r.Failed), len(files), strings.Join(why, "; ")).
-		WithReason("vfolder-operation-failed").WithData(object{"results": resultsOf(r)}).WithNext("list the directory and delete what is left")
+		WithReason("vfolder-operation-failed").WithData(resultsOf(r)).WithNext("list the directory and delete what is left")
 }
 
 func (a *API) deleteFilesAsync(c *call, p *params) error {
@@ -165,21 +168,11 @@ func (a *API) deleteFilesAsync(c *call, p *params) error {
 	if err != nil {
 		return err
 	}
-	return c.json(http.StatusAccepted, object{"bgtask_id": task})
+	return c.json(http.StatusAccepted, api.TaskStarted{TaskID: task})
 }
 
 // fileTime has all digits of the fraction, as older clients need them.
 func fileTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000+00:00") }
-
-// oldEntry is an entry as clients before 24.03 read it, inside of a text.
-type oldEntry struct {
-	Filename string  `json:"filename"`
-	Mode     string  `json:"mode"`
-	Size     int64   `json:"size"`
-	Ctime    float64 `json:"ctime"`
-	Mtime    float64 `json:"mtime"`
-	Atime    float64 `json:"atime"`
-}
 
 func seconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
 
@@ -192,20 +185,22 @@ func (a *API) listFiles(c *call, p *params) error {
 	if err != nil {
 		return err
 	}
-	items, old := make([]object, len(l.Items)), make([]oldEntry, len(l.Items))
+	items, old := make([]api.FolderEntry, len(l.Items)), make([]api.FileInfo, len(l.Items))
 	for i, e := range l.Items {
-		items[i] = object{"name": e.Name, "type": e.Type, "size": e.Stat.Size, "mode": e.Stat.Mode, "created": fileTime(e.Stat.Created), "modified": fileTime(e.Stat.Modified)}
-		if e.Target != "" {
-			items[i]["symlink_target"] = e.Target
+		items[i] = api.FolderEntry{
+			Name: e.Name, Type: string(e.Type), Size: e.Stat.Size, Mode: e.Stat.Mode,
+			Created: fileTime(e.Stat.Created), Modified: fileTime(e.Stat.Modified), Target: e.Target,
 		}
 		modified := seconds(e.Stat.Modified)
-		old[i] = oldEntry{Filename: e.Name, Mode: e.Stat.Mode, Size: e.Stat.Size, Ctime: seconds(e.Stat.Created), Mtime: modified, Atime: modified}
+		old[i] = api.FileInfo{
+			Name: e.Name, Mode: e.Stat.Mode, Size: e.Stat.Size, CTime: seconds(e.Stat.Created), MTime: modified, ATime: modified,
+		}
 	}
-	o := object{"items": items, "files": jsonText(old)}
+	out := api.FolderPage{Items: items, Files: api.TextOf(old), Truncated: l.Cut}
 	if l.Cut {
-		o["truncated"], o["next"] = true, l.Next
+		out.Next = l.Next
 	}
-	return c.ok(o)
+	return c.ok(out)
 }
 
 // transfer makes a handler of a copy between a folder and an object store.
@@ -222,7 +217,7 @@ func (a *API) transfer(start func(c *call, in folder.TransferInput) (task string
 		if err != nil {
 			return err
 		}
-		return c.json(http.StatusAccepted, object{"bgtask_id": task})
+		return c.json(http.StatusAccepted, api.TaskStarted{TaskID: task})
 	}
 }
 

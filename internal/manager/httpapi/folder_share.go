@@ -3,6 +3,7 @@ package httpapi
 import (
 	"net/http"
 
+	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/folder"
 )
@@ -47,17 +48,19 @@ func (a *API) inviteToFolder(c *call, p *params) error {
 	if err != nil {
 		return err
 	}
-	return c.json(http.StatusCreated, object{"invited_ids": notNull(invited)})
+	return c.json(http.StatusCreated, api.InvitedUsers{Emails: notNull(invited)})
 }
 
-func invitationsOf(list []folder.Invitation) object {
-	out := make([]object, len(list))
+func invitationsOf(list []folder.Invitation) api.InvitationList {
+	out := make([]api.Invitation, len(list))
 	for i, v := range list {
-		out[i] = object{"id": v.ID, "inviter": v.Inviter, "inviter_user_email": v.Inviter, "invitee": v.Invitee, "invitee_user_email": v.Invitee, "perm": v.Permission,
-			"mount_permission": v.Permission, "state": v.State, "status": v.State, "created_at": isoTime(v.CreatedAt), "modified_at": isoTime(v.ModifiedAt),
-			"vfolder_id": v.Folder, "vfolder_name": v.FolderName}
+		out[i] = api.Invitation{
+			ID: v.ID, Inviter: v.Inviter, InviterEmail: v.Inviter, Invitee: v.Invitee, InviteeEmail: v.Invitee, Permission: string(v.Permission),
+			MountPermission: string(v.Permission), State: string(v.State), Status: string(v.State), CreatedAt: isoTime(v.CreatedAt),
+			ModifiedAt: isoTime(v.ModifiedAt), FolderID: string(v.Folder), FolderName: v.FolderName,
+		}
 	}
-	return object{"invitations": out}
+	return api.InvitationList{Invitations: out}
 }
 
 func (a *API) invitations(c *call, _ *params) error {
@@ -77,7 +80,7 @@ func (a *API) sentInvitations(c *call, _ *params) error {
 }
 
 // said answers with a sentence for people.
-func (c *call) said(what string) error { return c.ok(object{"msg": what}) }
+func (c *call) said(what string) error { return c.ok(api.Said{Msg: what}) }
 
 func (a *API) acceptInvitation(c *call, p *params) error {
 	id := p.need("inv_id|invId")
@@ -124,7 +127,7 @@ func (a *API) shareFolder(c *call, p *params) error {
 	if err != nil {
 		return err
 	}
-	return c.json(http.StatusCreated, object{"shared_emails": notNull(shared)})
+	return c.json(http.StatusCreated, api.SharedUsers{Emails: notNull(shared)})
 }
 
 func (a *API) unshareFolder(c *call, p *params) error {
@@ -136,7 +139,7 @@ func (a *API) unshareFolder(c *call, p *params) error {
 	if err != nil {
 		return err
 	}
-	return c.ok(object{"unshared_emails": notNull(gone)})
+	return c.ok(api.UnsharedUsers{Emails: notNull(gone)})
 }
 
 func (a *API) leaveFolder(c *call, p *params) error {
@@ -162,12 +165,14 @@ func (a *API) sharedFolders(c *call, p *params) error {
 	if err != nil {
 		return err
 	}
-	out := make([]object, len(list))
+	out := make([]api.FolderShare, len(list))
 	for i, s := range list {
-		out[i] = object{"vfolder_id": s.Folder, "vfolder_name": s.FolderName, "status": s.Status, "owner": s.Owner, "type": s.Ownership,
-			"shared_to": object{"uuid": s.UserID, "email": s.UserEmail}, "perm": s.Permission}
+		out[i] = api.FolderShare{
+			FolderID: string(s.Folder), FolderName: s.FolderName, Status: string(s.Status), Owner: s.Owner, Type: string(s.Ownership),
+			SharedTo: api.SharedTo{ID: string(s.UserID), Email: s.UserEmail}, Permission: string(s.Permission),
+		}
 	}
-	return c.ok(object{"shared": out})
+	return c.ok(api.FolderShareList{Shared: out})
 }
 
 // sharing reads one change of a user's permission; a permission that is null or absent takes it away.
@@ -216,7 +221,7 @@ func (a *API) updateSharing(c *call, p *params) error {
 	if err := a.folders.UpdateSharing(c.ctx(), c.actor, ref, changes); err != nil {
 		return err
 	}
-	return c.json(http.StatusCreated, object{"msg": "The permissions are changed."})
+	return c.json(http.StatusCreated, api.Said{Msg: "The permissions are changed."})
 }
 
 func (a *API) changeFolderOwner(c *call, p *params) error {
@@ -227,5 +232,5 @@ func (a *API) changeFolderOwner(c *call, p *params) error {
 	if err := a.folders.ChangeOwnership(c.ctx(), c.actor, ref, email); err != nil {
 		return err
 	}
-	return c.ok(object{})
+	return c.ok(api.Empty{})
 }

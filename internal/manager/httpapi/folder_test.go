@@ -28,7 +28,8 @@ type proxies struct {
 }
 
 const proxiesKnown = `[{"proxy":"local","node":"n1","client_url":"https://files.example","sftp_scaling_groups":["upload"],
-	"volumes":[{"name":"volume1","backend":"posix","path":"/vol1","fsprefix":".","capabilities":["vfolder","quota"],"capacity_bytes":1000,"used_bytes":250}]}]`
+	"volumes":[{"name":"volume1","backend":"posix","path":"/vol1","fsprefix":".","capabilities":["vfolder","quota"],"capacity_bytes":1000,
+		"used_bytes":250}]}]`
 const proxiesGone = `[{"proxy":"gone","node":"n2","volumes":[{"name":"old","backend":"posix","path":"/old","capabilities":["vfolder"]}]}]`
 
 func read[T any](text string) (v T) {
@@ -106,8 +107,10 @@ func (p *proxies) answer(at string, body []byte) string {
 		}
 		return `{"success":[` + strings.Join(done, ",") + `],"failed":[` + strings.Join(failed, ",") + `]}`
 	case "/folder/file/list":
-		return `{"items":[{"name":"a.txt","type":"FILE","stat":{"mode":"644","size":5,"created":"2026-01-02T03:04:05.5Z","modified":"2026-01-02T03:04:05.5Z"},"symlink_target":""},
-			{"name":"d","type":"DIRECTORY","stat":{"mode":"755","size":0,"created":"2026-01-02T03:04:05Z","modified":"2026-01-02T03:04:05Z"},"symlink_target":""}]}`
+		return `{"items":[{"name":"a.txt","type":"FILE","stat":{"mode":"644","size":5,"created":"2026-01-02T03:04:05.5Z",
+			"modified":"2026-01-02T03:04:05.5Z"},"symlink_target":""},
+			{"name":"d","type":"DIRECTORY","stat":{"mode":"755","size":0,"created":"2026-01-02T03:04:05Z","modified":"2026-01-02T03:04:05Z"},
+				"symlink_target":""}]}`
 	case "/folder/file/upload", "/folder/file/download", "/folder/file/archive-download-token":
 		return `{"token":"the-token"}`
 	case "/folder/usage", "/folder/used-bytes":
@@ -124,11 +127,24 @@ func (p *proxies) answer(at string, body []byte) string {
 func withFolders(t *testing.T) (*site, *proxies) {
 	t.Helper()
 	p := &proxies{}
-	s := newSite(t, func(d *nouns.Deps, _ *httpapi.Deps) { d.Proxies = discovered{p} })
-	all := `["create-vfolder","modify-vfolder","delete-vfolder","mount-in-session","upload-file","download-file","invite-others","set-user-specific-permission"]`
-	_, err := s.store.Pool().Exec(t.Context(), `UPDATE domains SET allowed_vfolder_hosts = jsonb_build_object('local:volume1', $1::jsonb, 'gone:old', $1::jsonb)`, all)
-	require.NoError(t, err)
+	s := newSite(t, p.folders())
+	s.allowHosts()
 	return s, p
+}
+
+// folders gives a site folders on what the proxies have.
+func (p *proxies) folders() siteOption {
+	return func(d *nouns.Deps, _ *httpapi.Deps) { d.Proxies = discovered{p} }
+}
+
+// allowHosts lets everybody of the domain do everything on both volumes.
+func (s *site) allowHosts() {
+	s.t.Helper()
+	all := `["create-vfolder","modify-vfolder","delete-vfolder","mount-in-session","upload-file","download-file",` +
+		`"invite-others","set-user-specific-permission"]`
+	_, err := s.store.Pool().Exec(s.t.Context(),
+		`UPDATE domains SET allowed_vfolder_hosts = jsonb_build_object('local:volume1', $1::jsonb, 'gone:old', $1::jsonb)`, all)
+	require.NoError(s.t, err)
 }
 
 // made creates a folder and returns its id of 32 digits.
@@ -157,20 +173,33 @@ func TestFoldersAreMadeAndDescribed(t *testing.T) {
 	t.Parallel()
 	s, _ := withFolders(t)
 	ada, eve := s.user("ada", "user", true), s.user("eve", "user", false)
-	a := ada.call("POST", "/folders", `{"name":"data","host":"local:volume1","unmanaged_path":null,"group":null,"usage_mode":"general","permission":"rw","quota":"0","cloneable":true}`)
+	a := ada.call(
+		"POST", "/folders",
+		`{"name":"data","host":"local:volume1","unmanaged_path":null,"group":null,"usage_mode":"general","permission":"rw",`+
+			`"quota":"0","cloneable":true}`,
+	)
 	require.Equal(t, 201, a.status, a.body)
 	var made map[string]any
 	a.into(t, &made)
 	id, _ := made["id"].(string)
 	require.Len(t, id, 32)
 	me := made["user"].(string)
-	require.Equal(t, map[string]any{"id": id, "name": "data", "quota_scope_id": "user:" + me, "host": "local:volume1", "usage_mode": "general", "permission": "rw", "max_size": 0.0,
-		"creator": "ada@x", "ownership_type": "user", "user": me, "group": nil, "cloneable": true, "status": "ready", "unmanaged_path": nil}, made)
+	require.Equal(
+		t,
+		map[string]any{
+			"id": id, "name": "data", "quota_scope_id": "user:" + me, "host": "local:volume1", "usage_mode": "general", "permission": "rw",
+			"max_size": 0.0, "creator": "ada@x", "ownership_type": "user", "user": me, "group": nil, "cloneable": true, "status": "ready",
+			"unmanaged_path": nil,
+		},
+		made,
+	)
 
 	list := ada.list("")
 	require.Len(t, list, 1)
-	for _, member := range []string{"name", "id", "quota_scope_id", "host", "status", "usage_mode", "created_at", "is_owner", "permission", "user", "group", "creator",
-		"user_email", "group_name", "ownership_type", "type", "cloneable", "max_files", "max_size", "cur_size"} {
+	for _, member := range []string{
+		"name", "id", "quota_scope_id", "host", "status", "usage_mode", "created_at", "is_owner", "permission", "user", "group", "creator",
+		"user_email", "group_name", "ownership_type", "type", "cloneable", "max_files", "max_size", "cur_size",
+	} {
 		require.Contains(t, list[0], member)
 	}
 	require.Equal(t, []any{true, "rw"}, []any{list[0]["is_owner"], list[0]["permission"]}, "owners see what they chose")
@@ -186,7 +215,10 @@ func TestFoldersAreMadeAndDescribed(t *testing.T) {
 		var info map[string]any
 		a.into(t, &info)
 		require.Equal(t, id, info["id"])
-		for member, want := range map[string]any{"numFiles": 3.0, "num_files": 3.0, "used_bytes": 30.0, "cur_size": 30.0, "type": "user", "is_owner": true, "group": nil, "user": me, "cloneable": true, "last_used": nil} {
+		for member, want := range map[string]any{
+			"numFiles": 3.0, "num_files": 3.0, "used_bytes": 30.0, "cur_size": 30.0, "type": "user", "is_owner": true, "group": nil,
+			"user": me, "cloneable": true, "last_used": nil,
+		} {
 			require.Equal(t, want, info[member], member)
 		}
 	}
@@ -199,10 +231,32 @@ func TestFoldersAreMadeAndDescribed(t *testing.T) {
 	// Strangers see nothing, administrators everything.
 	require.Empty(t, eve.list(""))
 	for _, r := range []struct{ method, target, body string }{
-		{"GET", "/folders/" + id, ""}, {"POST", "/folders/" + id + "/rename", `{"new_name":"mine"}`}, {"DELETE", "/folders/" + id, ""}, {"DELETE", "/folders", `{"id":"` + id + `"}`},
-		{"GET", "/folders/" + id + "/files?path=.", ""}, {"POST", "/folders/" + id + "/request-download", `{"path":"a"}`}, {"POST", "/folders/" + id + "/clone", `{"target_name":"x"}`},
-		{"POST", "/folders/" + id + "/invite", `{"perm":"ro","emails":["eve@x"]}`}, {"POST", "/folders/_/shared", `{"vfolder":"` + id + `","user":"` + me + `","perm":"rw"}`},
-		{"POST", "/folders/purge", `{"id":"` + id + `"}`}, {"POST", "/folders/" + id + "/import", `{"store":{"endpoint":"https://s3","bucket":"b"}}`},
+		{
+			"GET", "/folders/" + id, "",
+		}, {
+			"POST", "/folders/" + id + "/rename", `{"new_name":"mine"}`,
+		}, {
+			"DELETE", "/folders/" + id, "",
+		}, {
+			"DELETE", "/folders", `{"id":"` + id + `"}`,
+		},
+		{
+			"GET", "/folders/" + id + "/files?path=.", "",
+		}, {
+			"POST", "/folders/" + id + "/request-download", `{"path":"a"}`,
+		}, {
+			"POST", "/folders/" + id + "/clone", `{"target_name":"x"}`,
+		},
+		{
+			"POST", "/folders/" + id + "/invite", `{"perm":"ro","emails":["eve@x"]}`,
+		}, {
+			"POST", "/folders/_/shared", `{"vfolder":"` + id + `","user":"` + me + `","perm":"rw"}`,
+		},
+		{
+			"POST", "/folders/purge", `{"id":"` + id + `"}`,
+		}, {
+			"POST", "/folders/" + id + "/import", `{"store":{"endpoint":"https://s3","bucket":"b"}}`,
+		},
 	} {
 		a := eve.call(r.method, r.target, r.body)
 		require.Contains(t, []int{403, 404}, a.status, "%s %s: %s", r.method, r.target, a.body)
@@ -223,11 +277,15 @@ func TestFoldersAreMadeAndDescribed(t *testing.T) {
 	list = ada.list("")
 	require.Equal(t, []any{"papers", false, "ro"}, []any{list[0]["name"], list[0]["cloneable"], list[0]["permission"]})
 	require.Equal(t, 201, ada.call("POST", "/folders/papers/update-options", `{"cloneable":true,"permission":"rw"}`).status)
-	a = ada.call("POST", "/folders/papers/clone", `{"target_name":"copy","target_host":"local:volume1","usage_mode":"general","permission":"rw"}`)
+	a = ada.call(
+		"POST", "/folders/papers/clone", `{"target_name":"copy","target_host":"local:volume1","usage_mode":"general","permission":"rw"}`,
+	)
 	require.Equal(t, 201, a.status, a.body)
 	var clone map[string]any
 	a.into(t, &clone)
-	for _, member := range []string{"id", "name", "host", "usage_mode", "permission", "creator", "ownership_type", "user", "group", "cloneable", "bgtask_id"} {
+	for _, member := range []string{
+		"id", "name", "host", "usage_mode", "permission", "creator", "ownership_type", "user", "group", "cloneable", "bgtask_id",
+	} {
 		require.Contains(t, clone, member)
 	}
 	require.Equal(t, "cloning", clone["status"])
@@ -327,7 +385,11 @@ func TestFilesOfFolders(t *testing.T) {
 		require.JSONEq(t, `{"token":"the-token","url":"https://files.example`+r.url+`"}`, a.body, r.verb)
 	}
 	for _, r := range []struct{ method, verb, body string }{
-		{"POST", "rename-file", `{"target_path":"a.txt","new_name":"b.txt"}`}, {"POST", "rename_file", `{"target_path":"./d","new_name":"e","is_dir":true}`},
+		{
+			"POST", "rename-file", `{"target_path":"a.txt","new_name":"b.txt"}`,
+		}, {
+			"POST", "rename_file", `{"target_path":"./d","new_name":"e","is_dir":true}`,
+		},
 		{"POST", "move-file", `{"src":"a.txt","dst":"d/a.txt"}`}, {"DELETE", "delete-files", `{"files":["a.txt"],"recursive":false}`},
 		{"POST", "delete-files", `{"files":["./d"],"recursive":true}`},
 	} {
@@ -335,11 +397,16 @@ func TestFilesOfFolders(t *testing.T) {
 		require.Equal(t, 200, a.status, "%s: %s", r.verb, a.body)
 		require.Equal(t, "{}", strings.TrimSpace(a.body))
 	}
-	require.Contains(t, ada.call("DELETE", at("delete-files"), `{"files":["a","bad"]}`).problem(t, 400, "vfolder-operation-failed"), "it is bad")
+	require.Contains(
+		t, ada.call("DELETE", at("delete-files"), `{"files":["a","bad"]}`).problem(t, 400, "vfolder-operation-failed"), "it is bad",
+	)
 	eve := s.user("eve", "user", false)
-	for verb, body := range map[string]string{"delete-files-async": `{"files":["d"],"recursive":true}`,
-		"import": `{"path":"in","prefix":"p/","store":{"endpoint":"https://s3.example","bucket":"b","access_key":"k","secret_key":"very secret"}}`,
-		"export": `{"store":{"endpoint":"https://s3.example","bucket":"b","access_key":"k","secret_key":"very secret"}}`} {
+	for verb, body := range map[string]string{
+		"delete-files-async": `{"files":["d"],"recursive":true}`,
+		"import": `{"path":"in","prefix":"p/","store":{"endpoint":"https://s3.example","bucket":"b",` +
+			`"access_key":"k","secret_key":"very secret"}}`,
+		"export": `{"store":{"endpoint":"https://s3.example","bucket":"b","access_key":"k","secret_key":"very secret"}}`,
+	} {
 		a := ada.call("POST", at(verb), body)
 		require.Equal(t, 202, a.status, "%s: %s", verb, a.body)
 		var task struct {
@@ -352,7 +419,9 @@ func TestFilesOfFolders(t *testing.T) {
 		eve.call("GET", "/events/background-task?task_id="+task.ID, "").problem(t, 404, "object-not-found")
 	}
 
-	for _, r := range []struct{ target, body string }{{at("files") + "?path=.", ""}, {at("files"), `{"path":"."}`}, {"/folders/data/files", ""}} {
+	for _, r := range []struct{ target, body string }{{at("files") + "?path=.", ""}, {at("files"), `{"path":"."}`}, {
+		"/folders/data/files", "",
+	}} {
 		a := ada.call("GET", r.target, r.body)
 		require.Equal(t, 200, a.status, a.body)
 		var list struct {
@@ -360,7 +429,14 @@ func TestFilesOfFolders(t *testing.T) {
 			Files string
 		}
 		a.into(t, &list)
-		require.Equal(t, map[string]any{"name": "a.txt", "type": "FILE", "size": 5.0, "mode": "644", "created": "2026-01-02T03:04:05.500000+00:00", "modified": "2026-01-02T03:04:05.500000+00:00"}, list.Items[0])
+		require.Equal(
+			t,
+			map[string]any{
+				"name": "a.txt", "type": "FILE", "size": 5.0, "mode": "644", "created": "2026-01-02T03:04:05.500000+00:00",
+				"modified": "2026-01-02T03:04:05.500000+00:00",
+			},
+			list.Items[0],
+		)
 		require.Equal(t, "DIRECTORY", list.Items[1]["type"])
 		var old []map[string]any
 		require.NoError(t, json.Unmarshal([]byte(list.Files), &old))
@@ -425,7 +501,10 @@ func TestFoldersAmongPeople(t *testing.T) {
 	require.Contains(t, a.body, `"msg"`)
 	seen := bob.list("")
 	require.Len(t, seen, 1)
-	require.Equal(t, []any{"data", "ro", false, "user", "ada@x"}, []any{seen[0]["name"], seen[0]["permission"], seen[0]["is_owner"], seen[0]["type"], seen[0]["user_email"]})
+	require.Equal(
+		t, []any{"data", "ro", false, "user", "ada@x"},
+		[]any{seen[0]["name"], seen[0]["permission"], seen[0]["is_owner"], seen[0]["type"], seen[0]["user_email"]},
+	)
 	bob.call("POST", "/folders/data/request-upload", `{"path":"x","size":1}`).problem(t, 400, "vfolder-permission-error")
 	require.Equal(t, 200, bob.call("POST", "/folders/data/request-download", `{"path":"x"}`).status)
 	bob.call("POST", "/folders/data/rename", `{"new_name":"mine"}`).problem(t, 403, "generic-forbidden")
@@ -435,16 +514,25 @@ func TestFoldersAmongPeople(t *testing.T) {
 	ada.call("GET", "/folders/_/shared?vfolder_id="+id, "").into(t, &shared)
 	require.Len(t, shared.Shared, 1)
 	to := shared.Shared[0]["shared_to"].(map[string]any)
-	require.Equal(t, map[string]any{"vfolder_id": dashed(id), "vfolder_name": "data", "status": "ready", "owner": "ada@x", "type": "user", "perm": "ro",
-		"shared_to": map[string]any{"uuid": to["uuid"], "email": "bob@x"}}, shared.Shared[0])
+	require.Equal(
+		t,
+		map[string]any{"vfolder_id": dashed(id), "vfolder_name": "data", "status": "ready", "owner": "ada@x", "type": "user", "perm": "ro",
+			"shared_to": map[string]any{"uuid": to["uuid"], "email": "bob@x"}},
+		shared.Shared[0],
+	)
 	bobID := to["uuid"].(string)
 	perm := func(p string) string { return `{"vfolder":"` + id + `","user":"` + bobID + `","perm":` + p + `}` }
 	require.Equal(t, 200, ada.call("POST", "/folders/_/shared", perm(`"rw"`)).status)
 	require.Equal(t, "rw", bob.list("")[0]["permission"])
-	require.Equal(t, 201, ada.call("POST", "/folders/_/sharing", `{"vfolder_id":"`+id+`","user_perm_list":[{"user_id":"`+bobID+`","perm":"wd"}]}`).status)
+	require.Equal(
+		t, 201,
+		ada.call("POST", "/folders/_/sharing", `{"vfolder_id":"`+id+`","user_perm_list":[{"user_id":"`+bobID+`","perm":"wd"}]}`).status,
+	)
 	require.Equal(t, "wd", bob.list("")[0]["permission"])
-	for _, bad := range []string{`{}`, `{"vfolder_id":"` + id + `"}`, `{"vfolder_id":"` + id + `","user_perm_list":[]}`, `{"vfolder_id":"` + id + `","user_perm_list":[1]}`,
-		`{"vfolder_id":"` + id + `","user_perm_list":[{"user_id":"x","perm":"wd"}]}`} {
+	for _, bad := range []string{
+		`{}`, `{"vfolder_id":"` + id + `"}`, `{"vfolder_id":"` + id + `","user_perm_list":[]}`,
+		`{"vfolder_id":"` + id + `","user_perm_list":[1]}`, `{"vfolder_id":"` + id + `","user_perm_list":[{"user_id":"x","perm":"wd"}]}`,
+	} {
 		ada.call("POST", "/folders/_/sharing", bad).problem(t, 400, "invalid-api-params")
 	}
 	a = bob.call("POST", "/folders/data/leave", `{"shared_user_uuid":null}`)
@@ -533,7 +621,10 @@ func TestFolderHostsAndQuotas(t *testing.T) {
 	require.Equal(t, 200, a.status, a.body)
 	a.into(t, &quota)
 	require.EqualValues(t, 4096, quota["size_bytes"])
-	for _, bad := range []string{`{}`, `{"id":"` + id + `"}`, `{"id":"` + id + `","input":{"size_bytes":-5}}`, `{"id":"` + id + `","input":{"size_bytes":"much"}}`, `{"id":"` + id + `","input":7}`} {
+	for _, bad := range []string{
+		`{}`, `{"id":"` + id + `"}`, `{"id":"` + id + `","input":{"size_bytes":-5}}`, `{"id":"` + id + `","input":{"size_bytes":"much"}}`,
+		`{"id":"` + id + `","input":7}`,
+	} {
 		s.call("POST", "/folders/_/quota", bad).problem(t, 400, "invalid-api-params")
 	}
 	var usage map[string]any
@@ -567,20 +658,80 @@ func TestBadRequestsForFolders(t *testing.T) {
 	}{
 		{"POST", "/folders", `{}`, 400, "invalid-api-params"}, {"POST", "/folders", `{"name":""}`, 400, "invalid-api-params"},
 		{"POST", "/folders", `{"name":"a/b"}`, 400, "invalid-api-params"}, {"POST", "/folders", `{"name":".."}`, 400, "invalid-api-params"},
-		{"POST", "/folders", `{"name":"` + strings.Repeat("x", 65) + `"}`, 400, "invalid-api-params"}, {"POST", "/folders", `{"name":"a","usage_mode":"x"}`, 400, "invalid-api-params"},
-		{"POST", "/folders", `{"name":"a","permission":"xx"}`, 400, "invalid-api-params"}, {"POST", "/folders", `{"name":"a","host":"nowhere"}`, 400, "invalid-api-params"},
-		{"POST", "/folders", `{"name":"a","quota":"100m"}`, 400, "invalid-api-params"}, {"POST", "/folders", `{"name":"a","group":"no-such"}`, 404, "object-not-found"},
-		{"POST", "/folders", `{"name":"a","host":"gone:old"}`, 503, "service-unavailable"}, {"POST", "/folders", `{"name":"a","unmanaged_path":"/etc"}`, 403, "generic-forbidden"},
-		{"POST", "/folders", `{"name":"team","group":"default"}`, 403, "generic-forbidden"}, {"POST", "/folders", `{"name":["a"]}`, 400, "invalid-api-params"},
-		{"DELETE", "/folders", `{}`, 400, "invalid-api-params"}, {"DELETE", "/folders/nothing", "", 404, "object-not-found"}, {"GET", "/folders/nothing", "", 404, "object-not-found"},
-		{"GET", "/folders/%00", "", 404, "object-not-found"}, {"GET", "/folders/_/id", "", 400, "invalid-api-params"}, {"GET", "/folders/_/id?name=nothing", "", 404, "object-not-found"},
-		{"POST", "/folders/purge", `{}`, 400, "invalid-api-params"}, {"POST", "/folders/restore-from-trash-bin", `{"id":"nothing"}`, 404, "object-not-found"},
-		{"POST", "/folders/delete-from-trash-bin", `{"id":7}`, 404, "object-not-found"}, {"POST", "/folders/nothing/rename", `{"new_name":"x"}`, 404, "object-not-found"},
-		{"POST", "/folders/nothing/rename", `{}`, 400, "invalid-api-params"}, {"POST", "/folders/nothing/update-options", `{"permission":"x"}`, 400, "invalid-api-params"},
-		{"POST", "/folders/nothing/clone", `{}`, 400, "invalid-api-params"}, {"POST", "/folders/nothing/invite", `{"perm":"ro"}`, 400, "invalid-api-params"},
-		{"POST", "/folders/invitations/accept", `{}`, 400, "invalid-api-params"}, {"POST", "/folders/invitations/accept", `{"inv_id":"x"}`, 404, "object-not-found"},
-		{"GET", "/folders?group_id=nothing", "", 404, "object-not-found"}, {"GET", "/folders?owner_user_email=nobody@x", "", 404, "object-not-found"},
-		{"PUT", "/folders/x", "", 405, "method-not-allowed"}, {"GET", "/folders/x/nothing", "", 404, "url-not-found"}, {"POST", "/folders/nothing/leave", `{"shared_user_uuid":"x"}`, 400, "invalid-api-params"},
+		{"POST", "/folders", `{"name":"` + strings.Repeat("x", 65) + `"}`, 400, "invalid-api-params"}, {
+			"POST", "/folders", `{"name":"a","usage_mode":"x"}`, 400, "invalid-api-params",
+		},
+		{
+			"POST", "/folders", `{"name":"a","permission":"xx"}`, 400, "invalid-api-params",
+		}, {
+			"POST", "/folders", `{"name":"a","host":"nowhere"}`, 400, "invalid-api-params",
+		},
+		{
+			"POST", "/folders", `{"name":"a","quota":"100m"}`, 400, "invalid-api-params",
+		}, {
+			"POST", "/folders", `{"name":"a","group":"no-such"}`, 404, "object-not-found",
+		},
+		{
+			"POST", "/folders", `{"name":"a","host":"gone:old"}`, 503, "service-unavailable",
+		}, {
+			"POST", "/folders", `{"name":"a","unmanaged_path":"/etc"}`, 403, "generic-forbidden",
+		},
+		{
+			"POST", "/folders", `{"name":"team","group":"default"}`, 403, "generic-forbidden",
+		}, {
+			"POST", "/folders", `{"name":["a"]}`, 400, "invalid-api-params",
+		},
+		{
+			"DELETE", "/folders", `{}`, 400, "invalid-api-params",
+		}, {
+			"DELETE", "/folders/nothing", "", 404, "object-not-found",
+		}, {
+			"GET", "/folders/nothing", "", 404, "object-not-found",
+		},
+		{
+			"GET", "/folders/%00", "", 404, "object-not-found",
+		}, {
+			"GET", "/folders/_/id", "", 400, "invalid-api-params",
+		}, {
+			"GET", "/folders/_/id?name=nothing", "", 404, "object-not-found",
+		},
+		{
+			"POST", "/folders/purge", `{}`, 400, "invalid-api-params",
+		}, {
+			"POST", "/folders/restore-from-trash-bin", `{"id":"nothing"}`, 404, "object-not-found",
+		},
+		{
+			"POST", "/folders/delete-from-trash-bin", `{"id":7}`, 404, "object-not-found",
+		}, {
+			"POST", "/folders/nothing/rename", `{"new_name":"x"}`, 404, "object-not-found",
+		},
+		{
+			"POST", "/folders/nothing/rename", `{}`, 400, "invalid-api-params",
+		}, {
+			"POST", "/folders/nothing/update-options", `{"permission":"x"}`, 400, "invalid-api-params",
+		},
+		{
+			"POST", "/folders/nothing/clone", `{}`, 400, "invalid-api-params",
+		}, {
+			"POST", "/folders/nothing/invite", `{"perm":"ro"}`, 400, "invalid-api-params",
+		},
+		{
+			"POST", "/folders/invitations/accept", `{}`, 400, "invalid-api-params",
+		}, {
+			"POST", "/folders/invitations/accept", `{"inv_id":"x"}`, 404, "object-not-found",
+		},
+		{
+			"GET", "/folders?group_id=nothing", "", 404, "object-not-found",
+		}, {
+			"GET", "/folders?owner_user_email=nobody@x", "", 404, "object-not-found",
+		},
+		{
+			"PUT", "/folders/x", "", 405, "method-not-allowed",
+		}, {
+			"GET", "/folders/x/nothing", "", 404, "url-not-found",
+		}, {
+			"POST", "/folders/nothing/leave", `{"shared_user_uuid":"x"}`, 400, "invalid-api-params",
+		},
 	} {
 		a := ada.call(r.method, r.target, r.body)
 		require.Equal(t, r.status, a.status, "%s %s %.80s: %s", r.method, r.target, r.body, a.body)

@@ -27,7 +27,9 @@ func (l *logbook) String() string {
 // with waits until a text has been logged, which may be after the reply, and returns the whole log.
 func (l *logbook) with(t *testing.T, text string) string {
 	t.Helper()
-	require.Eventually(t, func() bool { return strings.Contains(l.String(), text) }, 20*time.Second, time.Millisecond, "not logged: %s", text)
+	require.Eventually(
+		t, func() bool { return strings.Contains(l.String(), text) }, 20*time.Second, time.Millisecond, "not logged: %s", text,
+	)
 	return l.String()
 }
 

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/idle"
 	"berth.dev/berth/internal/manager/idle/rule"
@@ -27,27 +28,29 @@ func (a *API) idleCheckers(c *call) error {
 	if err != nil {
 		return err
 	}
-	list := make([]object, len(found))
+	list := make([]api.IdleChecker, len(found))
 	for i, k := range found {
-		bindings := make([]object, len(k.Bindings))
+		bindings := make([]api.IdleBinding, len(k.Bindings))
 		for j, b := range k.Bindings {
-			bindings[j] = object{}
-			for name, value := range map[string]string{"domain": b.Domain, "project": b.Project, "project_name": b.ProjectName, "resource_group": b.ResourceGroup} {
-				if value != "" {
-					bindings[j][name] = value
-				}
-			}
+			bindings[j] = api.IdleBinding{Domain: b.Domain, Project: b.Project, ProjectName: b.ProjectName, ResourceGroup: b.ResourceGroup}
 		}
-		list[i] = object{"name": k.Name, "description": k.Description, "type": k.Type, "target_session_types": k.Targets,
-			"initial_grace_period": k.InitialGrace.Seconds(), "new_user_grace_period": k.NewUserGrace.Seconds(), "warn_before": k.WarnBefore.Seconds(),
-			"dry_run": k.DryRun, "enabled": k.Enabled, "spec": k.Spec, "bindings": bindings,
-			"created_at": isoTime(k.CreatedAt), "modified_at": isoTime(k.ModifiedAt)}
+		list[i] = api.IdleChecker{
+			Name: k.Name, Description: k.Description, Type: string(k.Type), Targets: texts(k.Targets),
+			InitialGrace: k.InitialGrace.Seconds(), NewUserGrace: k.NewUserGrace.Seconds(), WarnBefore: new(k.WarnBefore.Seconds()),
+			DryRun: k.DryRun, Enabled: k.Enabled, Bindings: bindings, CreatedAt: isoTime(k.CreatedAt), ModifiedAt: isoTime(k.ModifiedAt),
+			Spec: api.IdleSpec{
+				MaxLifetime: k.Spec.MaxLifetime, MaxNetworkInactivity: k.Spec.MaxNetworkInactivity, Window: k.Spec.Window,
+				Operator: string(k.Spec.Operator), Thresholds: k.Spec.Thresholds,
+			},
+		}
 	}
-	return c.ok(object{"idle_checkers": list})
+	return c.ok(api.IdleCheckerList{Checkers: list})
 }
 
 // specFields are the members of a specification; others are refused, so that a misspelt limit does not end or spare sessions.
-var specFields = []string{"max_lifetime_seconds", "max_network_inactivity_seconds", "time_window_seconds", "thresholds_check_operator", "resource_thresholds"}
+var specFields = []string{
+	"max_lifetime_seconds", "max_network_inactivity_seconds", "time_window_seconds", "thresholds_check_operator", "resource_thresholds",
+}
 
 const maxSpan = 10 * 365 * 24 * 60 * 60
 
@@ -96,7 +99,10 @@ func (a *API) setIdleChecker(c *call) error {
 				b.fail(name, "is not known; use domain, project or resource_group, or nothing for the whole cluster")
 			}
 		}
-		k.Bindings = append(k.Bindings, idle.Binding{Domain: b.text("domain", ""), Project: b.text("project", ""), ResourceGroup: b.text("resource_group", "")})
+		k.Bindings = append(
+			k.Bindings,
+			idle.Binding{Domain: b.text("domain", ""), Project: b.text("project", ""), ResourceGroup: b.text("resource_group", "")},
+		)
 		if i >= 1000 {
 			p.fail("bindings", "are too many")
 			break
@@ -161,20 +167,35 @@ func (a *API) idleReport(c *call) error {
 	if err != nil {
 		return err
 	}
-	list := make([]object, len(found))
+	list := make([]api.IdleReport, len(found))
 	for i, r := range found {
-		list[i] = object{"session_id": r.Session, "session_name": r.Name, "user_email": r.UserEmail, "access_key": r.AccessKey, "project_id": r.Project,
-			"resource_group": r.Group, "started_at": isoTime(r.StartedAt), "last_access": isoTimeOrNil(r.LastAccess), "kept_alive_until": keptUntil(r),
-			"idle_checks": r.ByType()}
+		list[i] = api.IdleReport{
+			SessionID: string(r.Session), SessionName: r.Name, UserEmail: r.UserEmail, AccessKey: string(r.AccessKey), ProjectID: string(r.Project),
+			ResourceGroup: r.Group, StartedAt: isoTime(r.StartedAt), LastAccess: isoTimeOrNil(r.LastAccess), Checks: checksOf(r),
+		}
+		if r.Keep != nil {
+			list[i].KeptAliveUntil = new(isoTime(r.Keep.Until))
+		}
 	}
-	return c.ok(object{"sessions": list, "total": total})
+	return c.ok(api.IdleReportList{Sessions: list, Total: total})
 }
 
-func keptUntil(r idle.Report) any {
-	if r.Keep == nil {
-		return nil
+// checksOf is how a session stands with its idle checks, by their type.
+func checksOf(r idle.Report) map[string]api.IdleCheck {
+	out := map[string]api.IdleCheck{}
+	for kind, k := range r.ByType() {
+		check := api.IdleCheck{
+			Remaining: k.Remaining, Kind: k.Kind, Phase: string(k.Phase), Checker: k.Checker, Source: k.Source, Why: k.Why, DryRun: k.DryRun,
+		}
+		if k.Extra != nil {
+			check.Extra = &api.IdleExtra{Operator: string(k.Extra.Operator), Resources: k.Extra.Resources}
+		}
+		if k.EndsAt != nil {
+			check.EndsAt = new(k.EndsAt.Format(time.RFC3339Nano))
+		}
+		out[string(kind)] = check
 	}
-	return isoTime(r.Keep.Until)
+	return out
 }
 
 func (a *API) keepAlive(c *call) error {
@@ -194,9 +215,9 @@ func (a *API) keepAlive(c *call) error {
 		return err
 	}
 	if until.IsZero() {
-		return c.ok(object{"until": nil})
+		return c.ok(api.KeptAlive{})
 	}
-	return c.ok(object{"until": isoTime(until)})
+	return c.ok(api.KeptAlive{Until: new(isoTime(until))})
 }
 
 func (a *API) endKeepAlive(c *call) error {
@@ -211,13 +232,13 @@ func (a *API) endKeepAlive(c *call) error {
 }
 
 // idleChecksOf is how a session stands with idle checks by their type; empty for one that does not run.
-func (a *API) idleChecksOf(c *call, s *session.Session) (any, error) {
+func (a *API) idleChecksOf(c *call, s *session.Session) (map[string]api.IdleCheck, error) {
 	if s.Status != cluster.Running {
-		return object{}, nil
+		return map[string]api.IdleCheck{}, nil
 	}
 	found, err := a.idle.Checks(c.ctx(), c.actor, []cluster.SessionID{s.ID})
 	if err != nil {
 		return nil, err
 	}
-	return found[s.ID].ByType(), nil
+	return checksOf(found[s.ID]), nil
 }

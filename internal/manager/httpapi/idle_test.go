@@ -13,8 +13,10 @@ import (
 func (s *site) runs(name string) string {
 	s.t.Helper()
 	id := uuid.NewString()
-	_, err := s.store.Pool().Exec(s.t.Context(), `INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots, started_at)
-		SELECT $1, $2, 'interactive', 'default', p.id, k.user_id, k.access_key, 'default', 'img', 'RUNNING', '{}', now() FROM keypairs k, projects p`, id, name)
+	_, err := s.store.Pool().Exec(s.t.Context(), `INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key,
+			resource_group, image, status, requested_slots, started_at)
+		SELECT $1, $2, 'interactive', 'default', p.id, k.user_id, k.access_key, 'default', 'img', 'RUNNING', '{}', now()
+			FROM keypairs k, projects p WHERE k.access_key = $3`, id, name, s.admin.AccessKey)
 	require.NoError(s.t, err)
 	return id
 }
@@ -24,8 +26,16 @@ func TestIdleCheckersAndReports(t *testing.T) {
 	s := newSite(t)
 	id := s.runs("mine")
 	put := func(name, body string) answer { return s.call("PUT", "/resource/idle-checkers/"+name, body) }
-	require.Equal(t, 204, put("gpu", `{"type":"utilization","warn_before":"10m","initial_grace_period":300,"dry_run":true,"target_session_types":["interactive"],
-		"spec":{"time_window_seconds":3600,"resource_thresholds":{"cpu_util":5,"cuda_util":"2.5"}},"bindings":[{"project":"default"},{"resource_group":"default"},{}]}`).status)
+	require.Equal(
+		t,
+		204,
+		put(
+			"gpu",
+			`{"type":"utilization","warn_before":"10m","initial_grace_period":300,"dry_run":true,"target_session_types":["interactive"],
+		"spec":{"time_window_seconds":3600,"resource_thresholds":{"cpu_util":5,"cuda_util":"2.5"}},"bindings":[{"project":"default"},
+			{"resource_group":"default"},{}]}`,
+		).status,
+	)
 	var list struct {
 		Checkers []map[string]any `json:"idle_checkers"`
 	}
@@ -35,18 +45,31 @@ func TestIdleCheckersAndReports(t *testing.T) {
 	require.Equal(t, "gpu", k["name"])
 	require.EqualValues(t, 600, k["warn_before"])
 	require.EqualValues(t, 300, k["initial_grace_period"])
-	require.Equal(t, map[string]any{"time_window_seconds": 3600.0, "thresholds_check_operator": "and", "resource_thresholds": map[string]any{"cpu_util": 5.0, "cuda_util": 2.5}}, k["spec"])
+	require.Equal(
+		t,
+		map[string]any{
+			"time_window_seconds": 3600.0, "thresholds_check_operator": "and",
+			"resource_thresholds": map[string]any{"cpu_util": 5.0, "cuda_util": 2.5},
+		},
+		k["spec"],
+	)
 	require.Len(t, k["bindings"], 3)
 
 	for _, body := range []string{
-		`{}`, `{"type":"moon"}`, `{"type":"session_lifetime","spec":{"max_lifetime":3600}}`, `{"type":"session_lifetime","spec":{"max_lifetime_seconds":-1}}`,
-		`{"type":"session_lifetime","spec":{"max_lifetime_seconds":3600},"bindings":{"domain":"default"}}`, `{"type":"session_lifetime","spec":{"max_lifetime_seconds":3600},"bindings":["default"]}`,
-		`{"type":"session_lifetime","spec":{"max_lifetime_seconds":3600},"bindings":[{"scaling_group":"default"}]}`, `{"type":"session_lifetime","spec":[1]}`,
-		`{"type":"utilization","spec":{"time_window_seconds":3600,"resource_thresholds":{"cpu_util":"5x"}}}`, `{"type":"session_lifetime","warn_before":"soon","spec":{"max_lifetime_seconds":3600}}`,
+		`{}`, `{"type":"moon"}`, `{"type":"session_lifetime","spec":{"max_lifetime":3600}}`,
+		`{"type":"session_lifetime","spec":{"max_lifetime_seconds":-1}}`,
+		`{"type":"session_lifetime","spec":{"max_lifetime_seconds":3600},"bindings":{"domain":"default"}}`,
+		`{"type":"session_lifetime","spec":{"max_lifetime_seconds":3600},"bindings":["default"]}`,
+		`{"type":"session_lifetime","spec":{"max_lifetime_seconds":3600},"bindings":[{"scaling_group":"default"}]}`,
+		`{"type":"session_lifetime","spec":[1]}`,
+		`{"type":"utilization","spec":{"time_window_seconds":3600,"resource_thresholds":{"cpu_util":"5x"}}}`,
+		`{"type":"session_lifetime","warn_before":"soon","spec":{"max_lifetime_seconds":3600}}`,
 	} {
 		put("bad", body).problem(t, 400, "invalid-api-params")
 	}
-	put("bad", `{"type":"session_lifetime","spec":{"max_lifetime_seconds":3600},"bindings":[{"resource_group":"nowhere"}]}`).problem(t, 404, "object-not-found")
+	put(
+		"bad", `{"type":"session_lifetime","spec":{"max_lifetime_seconds":3600},"bindings":[{"resource_group":"nowhere"}]}`,
+	).problem(t, 404, "object-not-found")
 
 	// Clients find the checks at the session.
 	var info struct {
@@ -88,7 +111,13 @@ func TestIdleCheckersAndReports(t *testing.T) {
 	s.call("DELETE", "/resource/idle-checkers/gpu", "").problem(t, 404, "object-not-found")
 
 	// A warning is an event like any other.
-	_, err = s.store.Pool().Exec(t.Context(), `INSERT INTO session_events (session_id, event, from_status, to_status, reason, detail) VALUES ($1, 'session_idle_warning', 'RUNNING', 'RUNNING', 'idle-timeout', 'it ends soon')`, id)
+	_, err = s.store.Pool().
+		Exec(
+			t.Context(),
+			`INSERT INTO session_events (session_id, event, from_status, to_status, reason, detail) VALUES ($1, `+
+				`'session_idle_warning', 'RUNNING', 'RUNNING', 'idle-timeout', 'it ends soon')`,
+			id,
+		)
 	require.NoError(t, err)
 	events := s.call("GET", "/events/session?sessionName=mine&follow=false", "")
 	require.Contains(t, events.body, "event: session_idle_warning\n")
@@ -100,13 +129,23 @@ func TestPresetRepliesHaveTheWiresShape(t *testing.T) {
 	s := newSite(t)
 	var reply map[string]any
 	s.call("POST", "/resource/check-presets", `{"group":"default"}`).into(t, &reply)
-	require.ElementsMatch(t, []string{"keypair_limits", "keypair_using", "keypair_remaining", "group_limits", "group_using", "group_remaining",
-		"scaling_group_remaining", "scaling_groups", "presets"}, keysOf(reply))
+	require.ElementsMatch(
+		t,
+		[]string{"keypair_limits", "keypair_using", "keypair_remaining", "group_limits", "group_using", "group_remaining",
+			"scaling_group_remaining", "scaling_groups", "presets"},
+		keysOf(reply),
+	)
 	unlimited := map[string]any{"cpu": "Infinity", "mem": "Infinity"}
 	require.Equal(t, unlimited, reply["keypair_limits"])
 	require.Equal(t, unlimited, reply["group_remaining"])
 	require.Equal(t, map[string]any{"cpu": "0", "mem": "0"}, reply["keypair_using"])
-	require.Equal(t, map[string]any{"default": map[string]any{"using": map[string]any{"cpu": "0", "mem": "0"}, "remaining": map[string]any{"cpu": "0", "mem": "0"}}}, reply["scaling_groups"])
+	require.Equal(
+		t,
+		map[string]any{
+			"default": map[string]any{"using": map[string]any{"cpu": "0", "mem": "0"}, "remaining": map[string]any{"cpu": "0", "mem": "0"}},
+		},
+		reply["scaling_groups"],
+	)
 	preset := reply["presets"].([]any)[0].(map[string]any)
 	require.Equal(t, false, preset["allocatable"], "there is no agent")
 	require.Nil(t, preset["shared_memory"])

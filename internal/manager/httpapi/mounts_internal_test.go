@@ -13,8 +13,10 @@ import (
 func TestMountsAreDecoded(t *testing.T) {
 	t.Parallel()
 	p, err := paramsOf(t, "POST", "/session", "application/json", `{"name":"n","image":"i","config":{
-		"mounts":["data","other/sub"],"mount_map":{"data":"/srv"},"mount_ids":["0b5e4a3c00004000800000000000000f"],"mount_id_map":{"0b5e4a3c00004000800000000000000f":"in-home"},
-		"mount_options":{"data":{"type":"bind","permission":"ro"},"a|b":{"perm":"readonly","subpath":"x","mount_destination":"/y"},"none":null}}}`)
+		"mounts":["data","other/sub"],"mount_map":{"data":"/srv"},"mount_ids":["0b5e4a3c00004000800000000000000f"],
+			"mount_id_map":{"0b5e4a3c00004000800000000000000f":"in-home"},
+		"mount_options":{"data":{"type":"bind","permission":"ro"},"a|b":{"perm":"readonly","subpath":"x","mount_destination":"/y"},
+			"none":null}}}`)
 	require.NoError(t, err)
 	r := createRequest(p)
 	require.NoError(t, p.err())
@@ -30,7 +32,8 @@ func TestMountsAreDecoded(t *testing.T) {
 func TestBadMountsAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, config := range []string{
-		`{"mount_options":{"data":{"type":"tmpfs"}}}`, `{"mount_options":{"data":"ro"}}`, `{"mount_options":[]}`, `{"mount_map":["x"]}`, `{"mounts":[{}]}`,
+		`{"mount_options":{"data":{"type":"tmpfs"}}}`, `{"mount_options":{"data":"ro"}}`, `{"mount_options":[]}`, `{"mount_map":["x"]}`,
+		`{"mounts":[{}]}`,
 	} {
 		p, err := paramsOf(t, "POST", "/session", "application/json", `{"name":"n","image":"i","config":`+config+`}`)
 		require.NoError(t, err)

@@ -70,7 +70,7 @@ func (c *call) readBody(limit int64) ([]byte, error) {
 		if errors.As(err, &tooLarge) {
 			return nil, err
 		}
-		return nil, fault.Invalidf("the request's body broke off").WithCause(err).WithReason(reasonInvalidParams)
+		return nil, fault.Invalidf("the request's body broke off").WithCause(err)
 	}
 	return buf.Bytes(), nil
 }
@@ -82,7 +82,7 @@ func parseBody(raw []byte) (map[string]any, error) {
 		return nil, nil
 	}
 	bad := func(why string) error {
-		return fault.Invalidf("the request's body is not usable: %s", why).WithReason(reasonInvalidParams).WithNext("send one JSON object")
+		return fault.Invalidf("the request's body is not usable: %s", why).WithNext("send one JSON object")
 	}
 	if raw[0] != '{' {
 		return nil, bad("it is not a JSON object")
@@ -108,7 +108,7 @@ func (p *params) err() error {
 	for _, k := range sortedKeys(p.bad) {
 		parts = append(parts, k+": "+p.bad[k])
 	}
-	return fault.Invalidf("missing or invalid parameters: %s", strings.Join(parts, "; ")).WithReason(reasonInvalidParams).WithData(p.bad)
+	return fault.Invalidf("missing or invalid parameters: %s", strings.Join(parts, "; ")).WithData(p.bad)
 }
 
 func (p *params) fail(names, format string, args ...any) {
@@ -331,7 +331,9 @@ func (p *params) span(names string) time.Duration {
 		return 0
 	}
 	unit, digits := time.Second, strings.TrimSpace(s)
-	if u, ok := map[byte]time.Duration{'s': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour, 'w': 7 * 24 * time.Hour}[digits[max(len(digits)-1, 0)]]; ok {
+	if u, ok := map[byte]time.Duration{
+		's': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour, 'w': 7 * 24 * time.Hour,
+	}[digits[max(len(digits)-1, 0)]]; ok {
 		unit, digits = u, digits[:len(digits)-1]
 	}
 	f, err := strconv.ParseFloat(digits, 64)

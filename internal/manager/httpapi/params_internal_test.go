@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"encoding/json"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -23,8 +24,11 @@ func paramsOf(t *testing.T, method, target, contentType, body string) (*params, 
 func TestParamsMergeQueryAndBodyOfEveryMethod(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"GET", "POST", "PATCH", "DELETE"} {
-		p, err := paramsOf(t, method, "/x?a=query&only=q&files=1&files=2", "application/json",
-			`{"a":"body","b":"body","flag":"True","n":"7","null":null,"list":["x",1],"obj":{"k":"v","n":1,"z":null},"id":"0123456789abcdef0123456789ABCDEF"}`)
+		p, err := paramsOf(
+			t, method, "/x?a=query&only=q&files=1&files=2", "application/json",
+			`{"a":"body","b":"body","flag":"True","n":"7","null":null,"list":["x",1],"obj":{"k":"v","n":1,"z":null},`+
+				`"id":"0123456789abcdef0123456789ABCDEF"}`,
+		)
 		require.NoError(t, err, method)
 		require.Equal(t, "query", p.text("a", ""))
 		require.Equal(t, "body", p.text("missing|b", ""))
@@ -66,7 +70,8 @@ func TestParamsReportEveryBadFieldAtOnce(t *testing.T) {
 	require.Equal(t, fault.Invalid, fault.KindOf(err))
 	doc := problemOf(err)
 	require.Equal(t, problemBase+"invalid-api-params", doc.Type)
-	data := doc.Data.(map[string]string)
+	var data map[string]string
+	require.NoError(t, json.Unmarshal(doc.Data, &data))
 	require.ElementsMatch(t, []string{"flag", "n", "big", "id", "s", "o", "c.r", "missing"}, sortedKeys(data))
 }
 
@@ -74,7 +79,7 @@ func TestMalformedBodies(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{"{", "[1]", `"x"`, "{} {}", "nul", `{"a":}`, "\x00", strings.Repeat(`{"a":`, 20_000)} {
 		_, err := paramsOf(t, "POST", "/x", "application/json", body)
-		require.Equal(t, reasonInvalidParams, fault.ReasonOf(err), "%.20q", body)
+		require.Equal(t, reasonInvalidParams, problemOf(err).Code, "%.20q", body)
 	}
 	for _, body := range []string{"", "  ", "null", "{}"} {
 		_, err := paramsOf(t, "POST", "/x", "application/json", body)
@@ -92,7 +97,9 @@ func TestOversizedBody(t *testing.T) {
 
 func TestSpans(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]time.Duration{"90": 90 * time.Second, "90s": 90 * time.Second, "10m": 10 * time.Minute, "1.5h": 90 * time.Minute, "2d": 48 * time.Hour, "": 0} {
+	for text, want := range map[string]time.Duration{
+		"90": 90 * time.Second, "90s": 90 * time.Second, "10m": 10 * time.Minute, "1.5h": 90 * time.Minute, "2d": 48 * time.Hour, "": 0,
+	} {
 		p := &params{body: map[string]any{"x": text}, bad: map[string]string{}}
 		require.Equal(t, want, p.span("x"), text)
 		require.NoError(t, p.err(), text)
@@ -132,6 +139,6 @@ func TestUploadPaths(t *testing.T) {
 	}
 	for _, in := range []string{"", ".", "..", "../x", "a/../../x", "/etc/passwd", "/home/work", "a\x00b", "/home/work/../x", strings.Repeat("a/", 3000) + "a"} {
 		_, err := uploadPath(in)
-		require.Equal(t, reasonInvalidParams, fault.ReasonOf(err), "%.20q", in)
+		require.Equal(t, reasonInvalidParams, problemOf(err).Code, "%.20q", in)
 	}
 }

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/resource"
 )
@@ -12,13 +13,10 @@ func (a *API) presetRoutes() {
 	a.handle(signedOnly, a.hideProjectResources, "PUT /resource/project-visibility") // ours
 }
 
-func presetOf(p resource.Preset) object {
-	o := object{"id": p.ID, "name": p.Name, "resource_slots": p.Slots.Wire(), "shared_memory": nil}
+func presetOf(p resource.Preset) api.Preset {
+	o := api.Preset{ID: p.ID, Name: p.Name, Slots: p.Slots.Wire(), ResourceGroup: p.ResourceGroup}
 	if p.SharedMemory != nil {
-		o["shared_memory"] = cluster.Whole(*p.SharedMemory).String()
-	}
-	if p.ResourceGroup != "" {
-		o["scaling_group_name"] = p.ResourceGroup
+		o.SharedMemory = new(cluster.Whole(*p.SharedMemory).String())
 	}
 	return o
 }
@@ -28,11 +26,11 @@ func (a *API) presets(c *call) error {
 	if err != nil {
 		return err
 	}
-	list := make([]object, 0, len(presets))
+	list := make([]api.Preset, 0, len(presets))
 	for _, p := range presets {
 		list = append(list, presetOf(p))
 	}
-	return c.ok(object{"presets": list})
+	return c.ok(api.PresetList{Presets: list})
 }
 
 func (a *API) checkPresets(c *call) error {
@@ -56,25 +54,25 @@ func (a *API) checkPresets(c *call) error {
 	if err != nil {
 		return err
 	}
-	groups := object{}
+	groups := map[string]api.GroupUse{}
 	for name, use := range ck.ResourceGroups {
-		groups[name] = object{"using": amounts(names, use.Using), "remaining": amounts(names, use.Remaining)}
+		groups[name] = api.GroupUse{Using: amounts(names, use.Using), Remaining: amounts(names, use.Remaining)}
 	}
-	presets := make([]object, 0, len(ck.Presets))
+	presets := make([]api.Preset, 0, len(ck.Presets))
 	for _, pr := range ck.Presets {
 		o := presetOf(pr)
-		o["allocatable"] = pr.Allocatable
+		o.Allocatable = &pr.Allocatable
 		presets = append(presets, o)
 	}
-	reply := object{
-		"keypair_limits": limits(names, ck.KeypairLimits), "keypair_using": amounts(names, ck.KeypairUsing), "keypair_remaining": limits(names, ck.KeypairRemaining),
-		"group_limits": limits(names, ck.GroupLimits), "group_using": amounts(names, ck.GroupUsing), "group_remaining": limits(names, ck.GroupRemaining),
-		"scaling_group_remaining": amounts(names, ck.Remaining), "scaling_groups": groups, "presets": presets,
+	reply := api.PresetCheck{
+		KeypairLimits: limits(names, ck.KeypairLimits), KeypairUsing: amounts(names, ck.KeypairUsing),
+		KeypairRemaining: limits(names, ck.KeypairRemaining), ProjectLimits: limits(names, ck.GroupLimits),
+		ProjectUsing: amounts(names, ck.GroupUsing), ProjectRemaining: limits(names, ck.GroupRemaining),
+		ResourceGroupRemaining: amounts(names, ck.Remaining), ResourceGroups: groups, Presets: presets,
 	}
 	if ck.GroupHidden {
-		for _, member := range []string{"group_limits", "group_using", "group_remaining"} {
-			reply[member] = all(names, hidden)
-		}
+		secret := all(names, hidden)
+		reply.ProjectLimits, reply.ProjectUsing, reply.ProjectRemaining = secret, secret, secret
 	}
 	return c.ok(reply)
 }
@@ -120,10 +118,7 @@ func (a *API) recalculateUsage(c *call) error {
 	if err != nil {
 		return err
 	}
-	if len(over) > 0 {
-		return c.ok(object{"overcommitted_agents": over})
-	}
-	return c.ok(object{})
+	return c.ok(api.UsageRecalculated{OvercommittedAgents: texts(over)})
 }
 
 func (a *API) hideProjectResources(c *call) error {

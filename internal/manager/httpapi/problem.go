@@ -5,15 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
 
+	"berth.dev/berth/api"
 	"berth.dev/berth/internal/fault"
 )
 
 // problemBase is put before every slug to make the type of a problem document.
-const problemBase = "https://api.backend.ai/probs/"
+const problemBase = api.ProblemPrefix
 
 // Reasons that only this package raises.
 const (
@@ -91,30 +93,24 @@ var kindReasons = map[fault.Kind]string{
 	fault.Timeout:         "agent-timeout",
 }
 
-// Problem is the body of every error.
-type Problem struct {
-	Type  string `json:"type"`
-	Title string `json:"title"`
-	// Msg says what happened, to which object, and what to do next in one text.
-	Msg string `json:"msg,omitempty"`
-	// Next repeats what to do next alone; official clients ignore it.
-	Next string `json:"next,omitempty"`
-	// RequestID finds the request in the manager's log.
-	RequestID string `json:"request_id,omitempty"`
-	// Code is the reason in our own words, finer than Type.
-	Code   string `json:"error_code,omitempty"`
-	Data   any    `json:"data,omitempty"`
+// problem is the document of an error with the status that it is answered under.
+type problem struct {
+	api.Problem
 	status int
 }
 
-// problemOf turns any error into its document.
-func problemOf(err error) Problem {
+// problemOf turns any error into its document. Msg says what happened, to which object, and what to do next in one text,
+// because official clients show nothing else.
+func problemOf(err error) problem {
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
 		err = fault.New(fault.Exhausted, "the request's body is larger than %d bytes", tooLarge.Limit).
 			WithReason(reasonTooLarge).WithNext("send less at once; upload files in several requests")
 	}
 	kind, reason := fault.KindOf(err), fault.ReasonOf(err)
+	if reason == "" {
+		reason = kindReasons[kind]
+	}
 	o, known := outcomes[reason]
 	slug := reason
 	if !known {
@@ -122,42 +118,41 @@ func problemOf(err error) Problem {
 		slug = kindReasons[kind]
 		o = outcomes[slug]
 	}
-	p := Problem{Type: problemBase + slug, Title: o.title, status: o.status, Code: reason, Next: fault.NextOf(err), Data: dataOf(err)}
+	p := problem{Problem: api.Problem{Type: problemBase + slug, Title: o.title, Code: reason, Next: fault.NextOf(err)}, status: o.status}
+	data := fault.DataOf(err)
 	if kind == fault.Internal && p.status >= 500 {
 		// What went wrong inside is for the log, not for strangers.
 		p.Msg = "the manager met an error that it did not expect"
 		p.Next = "try again; if it happens again, give your administrator the request id"
-		p.Data = nil
+		data = nil
 	} else {
 		p.Msg = err.Error()
 	}
-	if slug == "object-not-found" {
-		if d, ok := p.Data.(map[string]string); ok && d["object"] != "" {
-			p.Title = "No such " + d["object"] + "."
+	if d, ok := data.(map[string]string); ok && d["object"] != "" {
+		noun := api.WireNoun(d["object"])
+		p.Msg = api.WireMessage(p.Msg, d["object"])
+		if slug == "object-not-found" {
+			p.Title = "No such " + noun + "."
+		}
+		if noun != d["object"] {
+			d = maps.Clone(d)
+			d["object"] = noun
+			data = d
 		}
 	}
 	if p.Next != "" && !strings.Contains(p.Msg, p.Next) {
 		p.Msg = strings.TrimSuffix(p.Msg, ".") + "; " + p.Next
 	}
 	// The official command line indexes the data of these two without asking.
-	if p.Data == nil && (slug == "too-many-sessions-matched" || slug == "session-already-exists") {
-		p.Data = map[string]any{"matches": []any{}}
+	if data == nil && (slug == api.SlugTooManySessions || slug == api.SlugSessionExists) {
+		data = api.SessionMatches{Matches: []api.SessionMatch{}}
+	}
+	if data != nil {
+		if b, err := json.Marshal(data); err == nil { // what cannot be encoded is left out: the rest says what is needed
+			p.Data = b
+		}
 	}
 	return p
-}
-
-func dataOf(err error) any {
-	for err != nil {
-		var e *fault.Error
-		if !errors.As(err, &e) {
-			return nil
-		}
-		if e.Data != nil {
-			return e.Data
-		}
-		err = e.Err
-	}
-	return nil
 }
 
 // respondError writes err as a problem document and logs what only the log may know. It does nothing but log
@@ -173,16 +168,19 @@ func (a *API) respondError(w *responseWriter, r *http.Request, err error) {
 	p := problemOf(err)
 	p.RequestID = w.requestID
 	if p.status >= 500 {
-		a.log.LogAttrs(r.Context(), slog.LevelError, "request failed", slog.String("request", w.requestID), slog.String("path", r.URL.Path), slog.Any("error", err))
+		a.log.LogAttrs(
+			r.Context(), slog.LevelError, "request failed", slog.String("request", w.requestID), slog.String("path", r.URL.Path),
+			slog.Any("error", err),
+		)
 	}
 	w.note = p.Type[len(problemBase):]
 	if w.status != 0 {
 		return // too late to say anything
 	}
-	body, merr := json.Marshal(p)
+	body, merr := json.Marshal(p.Problem)
 	if merr != nil {
 		p.Data = nil
-		body, _ = json.Marshal(p)
+		body, _ = json.Marshal(p.Problem)
 	}
 	h := w.Header()
 	for _, k := range []string{"Content-Disposition", "Content-Encoding", "ETag", "Last-Modified", "Cache-Control"} {

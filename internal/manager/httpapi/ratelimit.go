@@ -116,7 +116,10 @@ return {take, cur + take, old}`
 
 // NewRedisLimiter returns a limiter that uses client; the caller closes it.
 func NewRedisLimiter(client valkey.Client, now func() time.Time) *RedisLimiter {
-	return &RedisLimiter{client: client, script: valkey.NewLuaScript(takeScript), local: NewLocalLimiter(now), now: now, patience: redisPatience, shares: map[string]*share{}}
+	return &RedisLimiter{
+		client: client, script: valkey.NewLuaScript(takeScript), local: NewLocalLimiter(now), now: now, patience: redisPatience,
+		shares: map[string]*share{},
+	}
 }
 
 // Take implements RateLimiter.
@@ -132,10 +135,16 @@ func (l *RedisLimiter) Take(ctx context.Context, key string, limit int) (int, bo
 	}
 	bounded, cancel := context.WithTimeout(ctx, l.patience)
 	defer cancel()
-	counts, err := l.script.Exec(bounded, l.client,
+	counts, err := l.script.Exec(
+		bounded,
+		l.client,
 		// One hash tag per key keeps both windows on one node of a Redis cluster.
 		[]string{"berth:rate:{" + key + "}:" + strconv.FormatInt(n, 10), "berth:rate:{" + key + "}:" + strconv.FormatInt(n-1, 10)},
-		[]string{strconv.Itoa(limit), strconv.FormatFloat(overlap, 'f', 6, 64), strconv.Itoa(int(2 * rateWindow / time.Second)), strconv.FormatInt(owed, 10)}).AsIntSlice()
+		[]string{
+			strconv.Itoa(limit), strconv.FormatFloat(overlap, 'f', 6, 64), strconv.Itoa(int(2 * rateWindow / time.Second)),
+			strconv.FormatInt(owed, 10),
+		},
+	).AsIntSlice()
 	if err == nil && len(counts) != 3 {
 		err = errors.New("redis answers the rate limit's script with something else")
 	}

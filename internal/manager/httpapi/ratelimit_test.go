@@ -55,7 +55,9 @@ func TestRedisLimiterAsksLittleFarFromTheLimitAndAlwaysNearIt(t *testing.T) {
 	}
 	now := time.Unix(900*1_000_000, 0)
 	clock := func() time.Time { return now }
-	managers := []*httpapi.RedisLimiter{httpapi.NewRedisLimiter(connect(), clock).WaitFor(time.Minute), httpapi.NewRedisLimiter(connect(), clock).WaitFor(time.Minute)}
+	managers := []*httpapi.RedisLimiter{
+		httpapi.NewRedisLimiter(connect(), clock).WaitFor(time.Minute), httpapi.NewRedisLimiter(connect(), clock).WaitFor(time.Minute),
+	}
 
 	// One manager alone counts every request, whether it asks or not.
 	const limit = 3000

@@ -9,6 +9,9 @@ import (
 	"slices"
 	"strconv"
 	"time"
+	"unicode/utf8"
+
+	"berth.dev/berth/api"
 )
 
 // json answers with a JSON document.
@@ -39,13 +42,21 @@ func (c *call) nothing() error {
 	return nil
 }
 
-// object is a JSON object that is built by hand.
-type object map[string]any
-
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
+// clip is the beginning of a text of at most n bytes, which does not end within a character.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
+
 // isoTime is the wire's text of a moment: ISO 8601 in UTC with microseconds and an offset.
-func isoTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.999999+00:00") }
+func isoTime(t time.Time) string { return api.TimeText(t) }
 
 func isoTimeOrNil(t *time.Time) *string {
 	if t == nil {
@@ -55,11 +66,26 @@ func isoTimeOrNil(t *time.Time) *string {
 	return &s
 }
 
-// jsonText is a value as the JSON text that the wire wants inside of JSON.
-func jsonText(v any) string {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return "{}"
+func timeOrNil(t *time.Time) *api.Time {
+	if t == nil {
+		return nil
 	}
-	return string(b)
+	return &api.Time{Time: *t}
+}
+
+// texts are values of a kind of text as plain texts, never nil.
+func texts[T ~string](list []T) []string {
+	out := make([]string, len(list))
+	for i, v := range list {
+		out[i] = string(v)
+	}
+	return out
+}
+
+// orNil is nil for the empty text, which the wire shows as null.
+func orNil[S ~string](s S) *string {
+	if s == "" {
+		return nil
+	}
+	return new(string(s))
 }

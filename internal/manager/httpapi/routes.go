@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"time"
 
+	"berth.dev/berth/api"
 	"berth.dev/berth/internal/fault"
 )
 
@@ -28,11 +29,7 @@ func (a *API) routes() {
 
 // hello is the version probe.
 func (a *API) hello(c *call) error {
-	v := object{"version": a.info.APIVersion, "manager": a.info.ManagerVersion}
-	if a.info.Build != "" {
-		v["berth"] = a.info.Build
-	}
-	return c.ok(v)
+	return c.ok(api.Hello{Version: a.info.APIVersion, Manager: a.info.ManagerVersion, Berth: a.info.Build})
 }
 
 // graph hands an authenticated request to GraphQL.

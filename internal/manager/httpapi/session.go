@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 
+	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/session"
 )
@@ -17,7 +18,10 @@ const maxLogReply = 16 << 20
 
 func (a *API) sessionRoutes() {
 	on := func(who access, h handler, method, path string) { a.handle(who, h, withKernel(method, path)...) }
-	a.handle(unfrozen, a.lasting(a.createSession), "POST /session", "POST /session/_/create", "POST /kernel", "POST /kernel/_/create", "POST /kernel/create")
+	a.handle(
+		unfrozen, a.lasting(a.createSession), "POST /session", "POST /session/_/create", "POST /kernel", "POST /kernel/_/create",
+		"POST /kernel/create",
+	)
 	on(signedOnly, a.matchSessions, "GET", "/_/match")
 	on(signedOnly, a.taskLog, "GET", "/_/logs")
 	on(signedOnly, a.sessionInfo, "GET", "/{s}")
@@ -36,7 +40,7 @@ func (a *API) sessionRoutes() {
 	on(signedOnly, a.files, "GET", "/{s}/files")
 	on(unfrozen, a.commitSession, "POST", "/{s}/commit")
 	on(signedOnly, a.commitStatus, "GET", "/{s}/commit")
-	on(signedOnly, a.sessionWith(func(c *call, s *session.Session) error { return c.ok(object{}) }), "GET", "/{s}/abusing-report")
+	on(signedOnly, a.sessionWith(func(c *call, s *session.Session) error { return c.ok(api.Empty{}) }), "GET", "/{s}/abusing-report")
 	on(signedOnly, a.sessionWith(directAccess), "GET", "/{s}/direct-access-info")
 	on(signedOnly, a.statusHistory, "GET", "/{s}/status-history")
 	on(signedOnly, a.dependencyGraph, "GET", "/{s}/dependency-graph")
@@ -70,9 +74,9 @@ func (a *API) sessionWith(then func(*call, *session.Session) error) handler {
 
 func directAccess(c *call, s *session.Session) error {
 	if s.Type != cluster.System {
-		return c.ok(object{})
+		return c.ok(api.Empty{})
 	}
-	return c.ok(object{"kernel_role": "SYSTEM", "session_type": strings.ToUpper(string(s.Type)), "public_host": "", "sshd_ports": []int{}})
+	return c.ok(api.DirectAccess{Role: "SYSTEM", SessionType: strings.ToUpper(string(s.Type)), SSHDPorts: []int{}})
 }
 
 func (a *API) matchSessions(c *call) error {
@@ -88,11 +92,11 @@ func (a *API) matchSessions(c *call) error {
 	if err != nil {
 		return err
 	}
-	matches := make([]object, len(found))
+	matches := make([]api.SessionMatch, len(found))
 	for i, s := range found {
-		matches[i] = object{"id": s.ID, "name": s.Name, "status": s.Status}
+		matches[i] = api.SessionMatch{ID: string(s.ID), Name: s.Name, Status: string(s.Status)}
 	}
-	return c.ok(object{"matches": matches})
+	return c.ok(api.SessionMatches{Matches: matches})
 }
 
 func (a *API) sessionInfo(c *call) error {
@@ -108,42 +112,39 @@ func (a *API) sessionInfo(c *call) error {
 	if err != nil {
 		return err
 	}
-	containerID, lastStat, agents := "", map[string]any{}, s.AgentIDs
+	containerID, lastStat := "", map[string]any{}
 	var exitCode *int
-	if agents == nil {
-		agents = []cluster.AgentID{}
-	}
 	if k := s.MainKernel(); k != nil {
 		containerID, exitCode = k.ContainerID, k.ExitCode
 		if k.LastStat != nil {
 			lastStat = k.LastStat
 		}
 	}
-	return c.ok(object{
-		"sessionId": s.ID, "sessionName": s.Name, "sessionType": s.Type, "priority": s.Priority, "agentIds": agents,
-		"domainName": s.Domain, "groupId": s.ProjectID, "groupName": s.ProjectName, "userId": s.UserID, "userEmail": s.UserEmail,
-		"lang": s.Image, "image": s.Image, "architecture": s.Architecture, "registry": s.Registry, "tag": s.Tag,
-		"containerId":     containerID,
-		"occupiedSlots":   jsonText(s.OccupyingSlots.Wire()),
-		"occupyingSlots":  jsonText(s.OccupyingSlots.Wire()),
-		"requestedSlots":  jsonText(s.RequestedSlots.Wire()),
-		"occupiedShares":  "{}",
-		"environ":         jsonText(orEmpty(s.Environ)),
-		"resourceOpts":    jsonText(orEmpty(s.ResourceOpts)),
-		"status":          s.Status,
-		"statusInfo":      s.StatusInfo,
-		"statusData":      s.StatusData,
-		"result":          s.Result,
-		"exitCode":        exitCode,
-		"age":             s.Age(a.now()).Milliseconds(),
-		"creationTime":    isoTime(s.CreatedAt),
-		"terminationTime": isoTimeOrNil(s.EndedAt),
-		"scalingGroup":    s.ResourceGroup, "clusterMode": s.ClusterMode, "clusterSize": s.ClusterSize,
-		"numQueriesExecuted": s.NumQueries,
-		"lastStat":           lastStat,
-		"mounts":             mountNames(s.Mounts),
-		"vfolder_mounts":     sessionMounts(s.Mounts),
-		"idleChecks":         checks,
+	return c.ok(api.SessionInfo{
+		ID: string(s.ID), Name: s.Name, Type: string(s.Type), Priority: s.Priority, AgentIDs: texts(s.AgentIDs),
+		Domain: s.Domain, GroupID: string(s.ProjectID), GroupName: s.ProjectName, UserID: string(s.UserID), UserEmail: s.UserEmail,
+		Lang: s.Image, Image: s.Image, Architecture: s.Architecture, Registry: s.Registry, Tag: s.Tag,
+		ContainerID:    &containerID,
+		Occupied:       api.TextOf(s.OccupyingSlots.Wire()),
+		Occupying:      api.TextOf(s.OccupyingSlots.Wire()),
+		Requested:      api.TextOf(s.RequestedSlots.Wire()),
+		OccupiedShares: api.TextOf(api.Empty{}),
+		Environ:        api.TextOf(orEmpty(s.Environ)),
+		ResourceOpts:   api.TextOf(orEmpty(s.ResourceOpts)),
+		Status:         string(s.Status),
+		StatusInfo:     s.StatusInfo,
+		StatusData:     api.BareOf(s.StatusData),
+		Result:         string(s.Result),
+		ExitCode:       exitCode,
+		AgeMillis:      float64(s.Age(a.now()).Milliseconds()),
+		CreatedAt:      isoTime(s.CreatedAt),
+		TerminatedAt:   isoTimeOrNil(s.EndedAt),
+		ResourceGroup:  s.ResourceGroup, ClusterMode: string(s.ClusterMode), ClusterSize: s.ClusterSize,
+		NumQueries: s.NumQueries,
+		LastStat:   api.BareOf(lastStat),
+		MountNames: mountNames(s.Mounts),
+		Mounts:     sessionMounts(s.Mounts),
+		IdleChecks: api.BareOf(checks),
 	})
 }
 
@@ -183,9 +184,9 @@ func (a *API) destroySession(c *call) error {
 	if err != nil {
 		return err
 	}
-	stats := make([]map[string]any, len(done))
+	stats := make([]api.SessionStats, len(done))
 	for i, d := range done {
-		st := map[string]any{"status": strings.ToLower(string(d.Status))}
+		st := api.SessionStats{"status": strings.ToLower(string(d.Status))}
 		for k, v := range d.Stats {
 			st[k] = v
 		}
@@ -198,9 +199,9 @@ func (a *API) destroySession(c *call) error {
 		return c.ok(stats)
 	}
 	if len(stats) == 0 {
-		return c.ok(object{"stats": object{}})
+		return c.ok(api.DestroyedSession{Stats: api.SessionStats{}})
 	}
-	return c.ok(object{"stats": stats[0]})
+	return c.ok(api.DestroyedSession{Stats: stats[0]})
 }
 
 func (a *API) renameSession(c *call) error {
@@ -240,7 +241,7 @@ func (a *API) sessionLogs(c *call) error {
 	if err != nil {
 		return fmt.Errorf("read the log of session %s: %w", ref, err)
 	}
-	return c.ok(object{"result": object{"logs": strings.ToValidUTF8(string(text), "\uFFFD")}})
+	return c.ok(api.LogsReply{Result: api.LogsText{Logs: strings.ToValidUTF8(string(text), "\uFFFD")}})
 }
 
 func acceptsPlain(r *http.Request) bool {
@@ -327,7 +328,7 @@ func (a *API) commitSession(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.json(http.StatusCreated, object{"bgtask_id": t.ID, "status": t.Status, "subject": t.Subject})
+	return c.json(http.StatusCreated, api.CommitStarted{TaskStarted: api.TaskStarted{TaskID: t.ID}, Status: t.Status, Subject: t.Subject})
 }
 
 func (a *API) commitStatus(c *call) error {
@@ -339,7 +340,7 @@ func (a *API) commitStatus(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.ok(object{"status": status, "kernel": kernel})
+	return c.ok(api.CommitStatus{Status: status, Kernel: string(kernel)})
 }
 
 // statusHistory answers under "result" with lower-case keys, which is what the command line reads, and
@@ -353,17 +354,19 @@ func (a *API) statusHistory(c *call) error {
 	if err != nil {
 		return err
 	}
-	result := object{"preparing": nil, "terminated": nil, "pending": isoTime(s.CreatedAt)}
-	list := make([]object, 0, len(moves))
+	result := map[string]*string{"preparing": nil, "terminated": nil, "pending": new(isoTime(s.CreatedAt))}
+	list := make([]api.SessionMove, 0, len(moves))
 	for _, m := range moves {
 		if m.Kernel == "" && m.To != "" {
 			key := strings.ToLower(string(m.To))
-			if v, ok := result[key]; !ok || v == nil {
-				result[key] = isoTime(m.At)
+			if result[key] == nil {
+				result[key] = new(isoTime(m.At))
 			}
 		}
-		list = append(list, object{"seq": m.Seq, "kernel": m.Kernel, "event": m.Event, "from": m.From, "to": m.To,
-			"reason": m.Reason, "detail": m.Detail, "exitCode": m.ExitCode, "at": isoTime(m.At)})
+		list = append(list, api.SessionMove{
+			Seq: m.Seq, Kernel: string(m.Kernel), Event: string(m.Event), From: string(m.From), To: string(m.To),
+			Reason: string(m.Reason), Detail: m.Detail, ExitCode: m.ExitCode, At: isoTime(m.At),
+		})
 	}
 	if result["preparing"] == nil { // a session that was created in one step
 		for _, key := range []string{"pulling", "prepared", "creating", "scheduled", "running"} {
@@ -378,7 +381,7 @@ func (a *API) statusHistory(c *call) error {
 			result["terminated"] = v
 		}
 	}
-	return c.ok(object{"result": result, "moves": list})
+	return c.ok(api.StatusHistory{Result: result, Moves: list})
 }
 
 func (a *API) dependencyGraph(c *call) error {
@@ -393,11 +396,13 @@ func (a *API) dependencyGraph(c *call) error {
 	return c.ok(graphNode(n))
 }
 
-func graphNode(n *session.DependencyNode) object {
-	needs := make([]object, 0, len(n.DependsOn))
+func graphNode(n *session.DependencyNode) api.DependencyNode {
+	needs := make([]api.DependencyNode, 0, len(n.DependsOn))
 	for _, d := range n.DependsOn {
 		needs = append(needs, graphNode(d))
 	}
-	return object{"session_id": n.ID, "session_name": n.Name, "status": "KernelStatus." + string(n.Status),
-		"status_changed": n.StatusChanged.UTC().Format("2006-01-02 15:04:05.000000+00:00"), "depends_on": needs}
+	return api.DependencyNode{
+		ID: string(n.ID), Name: n.Name, Status: "KernelStatus." + string(n.Status),
+		StatusChanged: n.StatusChanged.UTC().Format("2006-01-02 15:04:05.000000+00:00"), DependsOn: needs,
+	}
 }

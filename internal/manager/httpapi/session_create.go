@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/session"
@@ -126,9 +127,9 @@ func (a *API) createSession(c *call) error {
 	if err != nil {
 		return err
 	}
-	reply := object{
-		"sessionId": made.ID, "sessionName": made.Name, "status": made.Status, "created": made.Created,
-		"servicePorts": servicePorts(made.ServicePorts), "service_ports": servicePorts(made.ServicePorts),
+	ports := servicePorts(made.ServicePorts)
+	reply := api.CreatedSession{
+		ID: string(made.ID), Name: made.Name, Status: string(made.Status), Created: made.Created, ServicePorts: ports, OldServicePorts: ports,
 	}
 	if !enqueueOnly && made.Status != cluster.Running {
 		wait := maxHold
@@ -142,24 +143,27 @@ func (a *API) createSession(c *call) error {
 		case err != nil:
 			return err
 		case timedOut:
-			reply["status"] = "TIMEOUT"
+			reply.Status = api.StatusTimeout
 		default:
-			reply["status"] = st.Status
-			reply["servicePorts"], reply["service_ports"] = servicePorts(st.ServicePorts), servicePorts(st.ServicePorts)
+			reply.Status = string(st.Status)
+			reply.ServicePorts = servicePorts(st.ServicePorts)
+			reply.OldServicePorts = reply.ServicePorts
 		}
-		if st.StatusInfo != "" {
-			reply["statusInfo"] = st.StatusInfo
-		}
+		reply.StatusInfo = st.StatusInfo
 	}
 	return c.json(http.StatusCreated, reply)
 }
 
 // servicePorts is never null.
-func servicePorts(ports []session.ServicePort) []session.ServicePort {
-	if ports == nil {
-		return []session.ServicePort{}
+func servicePorts(ports []session.ServicePort) []api.ServicePort {
+	out := make([]api.ServicePort, len(ports))
+	for i, p := range ports {
+		out[i] = api.ServicePort{
+			Name: p.Name, Protocol: p.Protocol, Ports: p.Ports, URLTemplate: p.URLTemplate,
+			AllowedArguments: p.AllowedArguments, AllowedEnvs: p.AllowedEnvs,
+		}
 	}
-	return ports
+	return out
 }
 
 // waitSession is our extension GET /session/{s}/wait?until=started|ended&timeout=SECONDS.
@@ -191,8 +195,10 @@ func (a *API) waitSession(c *call) error {
 		}
 		return err
 	}
-	return c.ok(object{"id": st.ID, "name": st.Name, "status": st.Status, "statusInfo": st.StatusInfo, "result": st.Result,
-		"exitCode": st.ExitCode, "timedOut": timedOut})
+	return c.ok(api.WaitReply{
+		ID: string(st.ID), Name: st.Name, Status: string(st.Status), StatusInfo: st.StatusInfo, Result: string(st.Result),
+		ExitCode: st.ExitCode, TimedOut: timedOut,
+	})
 }
 
 var errClientGone = errors.New("the client left")

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"berth.dev/berth/api"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/wire/run"
 )
@@ -44,7 +45,7 @@ func (a *API) upload(c *call) error {
 	}
 	mediatype, attrs, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
 	if err != nil || mediatype != "multipart/form-data" && mediatype != run.ContentTar {
-		return fault.Invalidf("an upload has content type %.80q", c.r.Header.Get("Content-Type")).WithReason(reasonInvalidParams).
+		return fault.Invalidf("an upload has content type %.80q", c.r.Header.Get("Content-Type")).
 			WithNext("send multipart/form-data, or a tar stream as %s", run.ContentTar)
 	}
 	client, _, err := a.runner(c.ctx(), c.actor, ref, who)
@@ -81,28 +82,25 @@ func (a *API) upload(c *call) error {
 
 // tarOfForm writes the files of a form as a tar.
 func tarOfForm(w io.Writer, form *multipart.Reader, now time.Time) error {
-	invalid := func(format string, args ...any) *fault.Error {
-		return fault.Invalidf(format, args...).WithReason(reasonInvalidParams)
-	}
 	t := tar.NewWriter(w)
 	for n := 0; ; n++ {
 		part, err := form.NextRawPart()
 		if errors.Is(err, io.EOF) {
 			if n == 0 {
-				return invalid("the upload holds no file")
+				return fault.Invalidf("the upload holds no file")
 			}
 			return t.Close()
 		}
 		if err != nil {
-			return invalid("the upload is not a readable form").WithCause(err)
+			return fault.Invalidf("the upload is not a readable form").WithCause(err)
 		}
 		if n == maxUploadFiles {
-			return invalid("the upload holds more than %d files", maxUploadFiles).WithNext("upload them in several requests")
+			return fault.Invalidf("the upload holds more than %d files", maxUploadFiles).WithNext("upload them in several requests")
 		}
 		// FileName would cut the directories off.
 		_, attrs, err := mime.ParseMediaType(part.Header.Get("Content-Disposition"))
 		if err != nil {
-			return invalid("a part of the upload has no readable Content-Disposition").WithCause(err)
+			return fault.Invalidf("a part of the upload has no readable Content-Disposition").WithCause(err)
 		}
 		name, err := uploadPath(unquoted(attrs["filename"]))
 		if err != nil {
@@ -110,10 +108,10 @@ func tarOfForm(w io.Writer, form *multipart.Reader, now time.Time) error {
 		}
 		data, err := io.ReadAll(io.LimitReader(part, maxUploadFile+1))
 		if err != nil {
-			return invalid("the upload broke off in file %q", name).WithCause(err)
+			return fault.Invalidf("the upload broke off in file %q", name).WithCause(err)
 		}
 		if len(data) > maxUploadFile {
-			return invalid("file %q is larger than 1 MiB", name).WithNext("use `berth session upload`, which has no such bound")
+			return fault.Invalidf("file %q is larger than 1 MiB", name).WithNext("use `berth session upload`, which has no such bound")
 		}
 		head := &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(data)), Mode: 0o644, ModTime: now, Format: tar.FormatPAX}
 		if err := t.WriteHeader(head); err != nil {
@@ -137,7 +135,7 @@ func unquoted(name string) string {
 // uploadPath checks the path of an uploaded file early; the runner confines it for good.
 func uploadPath(name string) (string, error) {
 	bad := func(why string) (string, error) {
-		return "", fault.Invalidf("the path %.200q of an uploaded file is not allowed: %s", name, why).WithReason(reasonInvalidParams).
+		return "", fault.Invalidf("the path %.200q of an uploaded file is not allowed: %s", name, why).
 			WithNext("use a path below the session's home directory")
 	}
 	clean := path.Clean(name)
@@ -256,8 +254,9 @@ func (a *API) files(c *call) error {
 	if err != nil {
 		return err
 	}
-	if list.Entries == nil {
-		list.Entries = []run.Entry{}
+	files := make([]api.FileInfo, len(list.Entries))
+	for i, e := range list.Entries {
+		files[i] = api.FileInfo{Name: e.Filename, Mode: e.Mode, Size: e.Size, CTime: e.Ctime, MTime: e.Mtime, ATime: e.Atime}
 	}
-	return c.ok(object{"files": jsonText(list.Entries), "errors": "", "abspath": list.Abspath})
+	return c.ok(api.FilesReply{Files: api.TextOf(files), Path: list.Abspath})
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"time"
 
+	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
@@ -42,17 +43,23 @@ func newRunID() string {
 
 // execResult is one answer of the execute protocol. Console and Files are never null, because the command line
 // iterates over them.
-type execResult struct {
-	Status   run.Status       `json:"status"`
-	RunID    string           `json:"runId,omitempty"`
-	ExitCode *int             `json:"exitCode"`
-	Options  *run.StepOptions `json:"options"`
-	Files    []string         `json:"files"`
-	Console  []any            `json:"console"` // of run.Console, in its wire form
+func execResult(status run.Status, exitCode *int) api.ExecuteResult {
+	return api.ExecuteResult{Status: string(status), ExitCode: exitCode, Files: []string{}, Console: []api.ConsoleItem{}}
 }
 
-func execResultOf(r run.StepResult) execResult {
-	return execResult{Status: r.Status, ExitCode: r.ExitCode, Options: r.Options, Files: []string{}, Console: run.WireConsole(r.Console)}
+func execResultOf(r run.StepResult) api.ExecuteResult {
+	out := execResult(r.Status, r.ExitCode)
+	if r.Options != nil {
+		out.Options = &api.InputOptions{IsPassword: r.Options.IsPassword}
+	}
+	for _, item := range r.Console {
+		if item.Type == run.Media {
+			out.Console = append(out.Console, api.ConsoleMedia(item.Mime, item.Data))
+			continue
+		}
+		out.Console = append(out.Console, api.ConsoleText(string(item.Type), item.Data))
+	}
+	return out
 }
 
 // execute is the polling form of the execute protocol.
@@ -64,7 +71,7 @@ func (a *API) execute(c *call) error {
 	mode, code, runID := p.text("mode", "query"), p.text("code", ""), p.text("runId|run_id", "")
 	options := p.object("options")
 	req := run.StepRequest{Mode: run.Mode(mode), Code: code, WaitMS: int(collectFor.Milliseconds())}
-	if req.Mode == run.ModeInput && code == inputEOF {
+	if req.Mode == run.ModeInput && code == api.InputEOF {
 		req.Code, req.EOF = "", true
 	}
 	switch req.Mode {
@@ -89,7 +96,8 @@ func (a *API) execute(c *call) error {
 	if runID == "" {
 		runID = newRunID()
 	}
-	gone := object{"result": execResult{Status: run.StatusFinished, RunID: runID, ExitCode: ptr(goneExit), Files: []string{}, Console: []any{}}}
+	gone := api.ExecuteReply{Result: execResult(run.StatusFinished, new(goneExit))}
+	gone.Result.RunID = runID
 	goingOn := req.Mode == run.ModeInput || req.Mode == run.ModeContinue
 	client, _, err := a.runner(c.ctx(), c.actor, ref, who)
 	if err != nil {
@@ -103,7 +111,9 @@ func (a *API) execute(c *call) error {
 		if err != nil {
 			return err
 		}
-		return c.ok(object{"result": object{"status": "finished", "completions": done.Completions, "runId": runID}})
+		return c.ok(
+			api.CompletionReply{Result: api.Completion{Status: string(run.StatusFinished), Completions: done.Completions, RunID: runID}},
+		)
 	}
 	step, err := client.Step(c.ctx(), runID, req)
 	if err != nil {
@@ -114,7 +124,7 @@ func (a *API) execute(c *call) error {
 	}
 	result := execResultOf(step)
 	result.RunID = runID
-	return c.ok(object{"result": result})
+	return c.ok(api.ExecuteReply{Result: result})
 }
 
 // ended reports whether the session is over.
@@ -123,14 +133,16 @@ func (a *API) ended(c *call, ref string, who cluster.AccessKey) bool {
 	return fault.Is(err, fault.NotFound) || err == nil && (s.Status.Final() || s.Status == cluster.Terminating)
 }
 
-func ptr[T any](v T) *T { return &v }
-
 func batchOptions(p *params) *run.BatchOptions {
-	return &run.BatchOptions{Clean: p.optional("clean"), Build: p.optional("build"), Exec: p.optional("exec"), BuildLog: p.flag("buildLog|build_log", false)}
+	return &run.BatchOptions{
+		Clean: p.optional("clean"), Build: p.optional("build"), Exec: p.optional("exec"), BuildLog: p.flag("buildLog|build_log", false),
+	}
 }
 
 func completeOptions(p *params) run.CompleteOptions {
-	return run.CompleteOptions{Row: p.number("row", 0, 0, 1<<30), Col: p.number("col", 0, 0, 1<<30), Line: p.text("line", ""), Post: p.text("post", "")}
+	return run.CompleteOptions{
+		Row: p.number("row", 0, 0, 1<<30), Col: p.number("col", 0, 0, 1<<30), Line: p.text("line", ""), Post: p.text("post", ""),
+	}
 }
 
 func (a *API) interrupt(c *call) error {
@@ -169,8 +181,5 @@ func (a *API) complete(c *call) error {
 	if err != nil {
 		return err
 	}
-	if done.Completions == nil {
-		done.Completions = []string{}
-	}
-	return c.ok(object{"result": object{"status": "finished", "completions": done.Completions}})
+	return c.ok(api.CompletionReply{Result: api.Completion{Status: string(run.StatusFinished), Completions: notNull(done.Completions)}})
 }

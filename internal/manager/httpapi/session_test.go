@@ -63,7 +63,9 @@ func startNode(t *testing.T) *fakeNode {
 	require.NoError(t, os.Chmod(dir, 0o711))
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	cfg := run.Config{Version: run.Version, Token: "test-token-0123456789", KernelID: "0a1b2c3d-0000-0000-0000-000000000000", Dir: dir,
-		Env: map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin"}, User: run.User{UID: os.Getuid(), GID: os.Getgid(), Home: filepath.Join(dir, "home")},
+		Env: map[string]string{
+			"PATH": "/usr/local/bin:/usr/bin:/bin",
+		}, User: run.User{UID: os.Getuid(), GID: os.Getgid(), Home: filepath.Join(dir, "home")},
 		Apps: []run.AppPort{{Name: "jupyter", Protocol: run.AppHTTP, Ports: []int{8070}}}}
 	if os.Getuid() == 0 {
 		cfg.User.UID, cfg.User.GID = 4242, 4243
@@ -123,10 +125,10 @@ type cell struct {
 
 const testAgent = cluster.AgentID("i-test")
 
-func newCell(t *testing.T) *cell {
+func newCell(t *testing.T, options ...siteOption) *cell {
 	t.Helper()
 	n := startNode(t)
-	s := newSite(t, func(d *nouns.Deps, _ *httpapi.Deps) { d.Streams = n })
+	s := newSite(t, append(options, func(d *nouns.Deps, _ *httpapi.Deps) { d.Streams = n })...)
 	c := &cell{site: s, node: n, nodes: s.nouns.Reports}
 	var err error
 	c.epoch, err = c.nodes.Register(t.Context(), cluster.NodeHello{Agent: testAgent, Version: "test"})
@@ -136,7 +138,9 @@ func newCell(t *testing.T) *cell {
 		Capacity:  cluster.Slots{cluster.SlotCPU: cluster.Whole(64), cluster.SlotMem: cluster.Whole(64 << 30)},
 		SlotKinds: map[cluster.SlotName]cluster.SlotKind{cluster.SlotCPU: cluster.SlotCount, cluster.SlotMem: cluster.SlotBytes},
 		Images: []cluster.NodeImage{{Reference: "berth/python:1.0", Digest: "sha256:1", Architecture: "x86_64", SizeBytes: 1,
-			Labels: map[string]string{"ai.backend.service-ports": "jupyter:http:8070,web:tcp:[9001,9002]", "ai.backend.runtime-type": "python"}}},
+			Labels: map[string]string{
+				"ai.backend.service-ports": "jupyter:http:8070,web:tcp:[9001,9002]", "ai.backend.runtime-type": "python",
+			}}},
 	}))
 	return c
 }
@@ -181,7 +185,9 @@ func (c *cell) report(s *session.Session, phase cluster.Phase, change ...func(*c
 // running creates a session that runs.
 func (c *cell) running(name string) cluster.SessionID {
 	c.t.Helper()
-	a := c.call("POST", "/session", `{"name":"`+name+`","image":"python","enqueueOnly":true,"config":{"resources":{"cpu":"1","mem":"256m"}}}`)
+	a := c.call(
+		"POST", "/session", `{"name":"`+name+`","image":"python","enqueueOnly":true,"config":{"resources":{"cpu":"1","mem":"256m"}}}`,
+	)
 	require.Equal(c.t, 201, a.status, a.body)
 	return c.begin(name)
 }
@@ -228,7 +234,8 @@ func TestCreateHoldsUntilTheSessionRuns(t *testing.T) {
 	const body = `{"name":"first-one","image":"python","type":"interactive","enqueueOnly":false,"maxWaitSeconds":0,"reuseIfExists":true,
 		"starts_at":null,"startupCommand":null,"bootstrap_script":null,"owner_access_key":null,"tag":null,"dependencies":null,"callback_url":null,
 		"architecture":"x86_64","group":"default","domain":"default","clusterSize":1,"clusterMode":"single-node",
-		"config":{"mounts":[],"mount_map":{},"mount_options":{},"environ":{"A":"b"},"resources":{"cpu":1,"mem":"256m"},"resource_opts":{},"scalingGroup":null,"preopen_ports":null,"agentList":null,"attach_network":null,"unknown":1}}`
+		"config":{"mounts":[],"mount_map":{},"mount_options":{},"environ":{"A":"b"},"resources":{"cpu":1,"mem":"256m"},"resource_opts":{},
+			"scalingGroup":null,"preopen_ports":null,"agentList":null,"attach_network":null,"unknown":1}}`
 	answers := make(chan answer, 1)
 	go func() { answers <- c.call("POST", "/session", body) }()
 	id := c.begin("first-one")
@@ -248,7 +255,8 @@ func TestCreateHoldsUntilTheSessionRuns(t *testing.T) {
 	again := c.call("POST", "/session", body)
 	require.Equal(t, 201, again.status, again.body)
 	require.Contains(t, again.body, `"created":false`)
-	c.call("POST", "/session", strings.Replace(body, `"reuseIfExists":true`, `"reuseIfExists":"false"`, 1)).problem(t, 400, "session-already-exists")
+	c.call("POST", "/session", strings.Replace(body, `"reuseIfExists":true`, `"reuseIfExists":"false"`, 1)).
+		problem(t, 400, "session-already-exists")
 
 	var info map[string]any
 	for _, ref := range []string{"first-one", string(id), strings.ReplaceAll(string(id), "-", "")} {
@@ -280,7 +288,10 @@ func TestCreateTimesOutAndSurvivesItsClient(t *testing.T) {
 	go func() { _, err := http.DefaultClient.Do(r); gone <- err }()
 	actor, _, err := c.nouns.Tenancy.Authenticate(t.Context(), c.site.admin.AccessKey)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { _, err := c.nouns.Sessions.Find(t.Context(), actor, "left-alone", ""); return err == nil }, patience, 2*time.Millisecond)
+	require.Eventually(
+		t, func() bool { _, err := c.nouns.Sessions.Find(t.Context(), actor, "left-alone", ""); return err == nil }, patience,
+		2*time.Millisecond,
+	)
 	leave()
 	require.ErrorIs(t, <-gone, context.Canceled)
 	c.begin("left-alone")
@@ -294,7 +305,10 @@ func TestBadCreateRequests(t *testing.T) {
 		{"short name", `{"name":"abc","image":"python"}`, "invalid-api-params", "abc"},
 		{"odd name", `{"name":"a b c d","image":"python"}`, "invalid-api-params", "a b c d"},
 		{"unknown image", `{"name":"good-name","image":"no-such-image"}`, "object-not-found", "no-such-image"},
-		{"unknown slot", `{"name":"good-name","image":"python","config":{"resources":{"cpu":1,"mem":"1g","warp.drive":1}}}`, "invalid-api-params", "warp.drive"},
+		{
+			"unknown slot", `{"name":"good-name","image":"python","config":{"resources":{"cpu":1,"mem":"1g","warp.drive":1}}}`,
+			"invalid-api-params", "warp.drive",
+		},
 		{"unreadable slot", `{"name":"good-name","image":"python","config":{"resources":{"mem":"plenty"}}}`, "invalid-api-params", "plenty"},
 		{"resources no object", `{"name":"good-name","image":"python","config":{"resources":[1]}}`, "invalid-api-params", "config.resources"},
 		{"batch without command", `{"name":"good-name","image":"python","type":"batch"}`, "invalid-api-params", "startup"},
@@ -342,7 +356,10 @@ func TestPollingExecution(t *testing.T) {
 	require.Contains(t, text, "hi Ada\n")
 	c.call("POST", "/session/poll-me", `{"mode":"continue","code":"","runId":null}`).problem(t, 400, "invalid-api-params")
 	c.call("POST", "/session/poll-me", `{"mode":"dance","code":"","runId":null}`).problem(t, 400, "invalid-api-params")
-	require.Contains(t, c.call("POST", "/session/poll-me/complete", `{"code":"impo","options":{"row":0,"col":4,"line":"impo","post":""}}`).body, `"completions":[`)
+	require.Contains(
+		t, c.call("POST", "/session/poll-me/complete", `{"code":"impo","options":{"row":0,"col":4,"line":"impo","post":""}}`).body,
+		`"completions":[`,
+	)
 	require.Equal(t, 204, c.call("POST", "/session/poll-me/interrupt", "").status)
 }
 
@@ -355,7 +372,9 @@ func TestStreamingExecution(t *testing.T) {
 	} {
 		t.Run(how.name, func(t *testing.T) {
 			conn := c.dial("/stream/session/stream-me/execute")
-			require.NoError(t, conn.Write(t.Context(), websocket.MessageText, []byte(`{"code":"print('hi', input())","mode":"query","options":{}}`)))
+			require.NoError(
+				t, conn.Write(t.Context(), websocket.MessageText, []byte(`{"code":"print('hi', input())","mode":"query","options":{}}`)),
+			)
 			text := ""
 			for {
 				m := c.read(conn)
@@ -375,7 +394,13 @@ func TestStreamingExecution(t *testing.T) {
 	}
 	t.Run("batch", func(t *testing.T) {
 		conn := c.dial("/stream/session/stream-me/execute")
-		require.NoError(t, conn.Write(t.Context(), websocket.MessageText, []byte(`{"code":"","mode":"batch","options":{"build":"echo built","exec":"echo ran; exit 3"}}`)))
+		require.NoError(
+			t,
+			conn.Write(
+				t.Context(), websocket.MessageText,
+				[]byte(`{"code":"","mode":"batch","options":{"build":"echo built","exec":"echo ran; exit 3"}}`),
+			),
+		)
 		text, statuses := "", []string{}
 		for {
 			m := c.read(conn)
@@ -391,18 +416,33 @@ func TestStreamingExecution(t *testing.T) {
 	})
 	t.Run("a client that leaves interrupts its code", func(t *testing.T) {
 		conn := c.dial("/stream/session/stream-me/execute")
-		require.NoError(t, conn.Write(t.Context(), websocket.MessageText,
-			[]byte(`{"code":"import time\ntry:\n  print('begun', flush=True)\n  time.sleep(600)\nexcept KeyboardInterrupt:\n  open('interrupted', 'w').close()","mode":"query"}`)))
+		require.NoError(t, conn.Write(
+			t.Context(),
+			websocket.MessageText,
+			[]byte(
+				`{"code":"import time\ntry:\n  print('begun', flush=True)\n  time.sleep(600)\nexcept KeyboardInterrupt:\n  `+
+					`open('interrupted', 'w').close()","mode":"query"}`,
+			),
+		))
 		require.Contains(t, consoleText(c.read(conn)), "begun")
 		require.NoError(t, conn.Close(websocket.StatusNormalClosure, ""))
-		require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(c.node.home, "interrupted")); return err == nil }, patience, 5*time.Millisecond)
+		require.Eventually(
+			t, func() bool { _, err := os.Stat(filepath.Join(c.node.home, "interrupted")); return err == nil }, patience,
+			5*time.Millisecond,
+		)
 	})
 	t.Run("a stopping manager says so and leaves the code alone", func(t *testing.T) {
 		d := newCell(t)
 		d.running("stop-here")
 		conn := d.dial("/stream/session/stop-here/execute")
-		require.NoError(t, conn.Write(t.Context(), websocket.MessageText,
-			[]byte(`{"code":"import time\nprint('begun', flush=True)\nwhile not __import__('os').path.exists('go'): time.sleep(.01)\nopen('through', 'w').close()","mode":"query"}`)))
+		require.NoError(t, conn.Write(
+			t.Context(),
+			websocket.MessageText,
+			[]byte(
+				`{"code":"import time\nprint('begun', flush=True)\nwhile not __import__('os').path.exists('go'): `+
+					`time.sleep(.01)\nopen('through', 'w').close()","mode":"query"}`,
+			),
+		))
 		require.Contains(t, consoleText(d.read(conn)), "begun")
 		stopped := make(chan error, 1)
 		go func() { stopped <- d.api.Stop(t.Context()) }()
@@ -411,7 +451,9 @@ func TestStreamingExecution(t *testing.T) {
 		require.Equal(t, websocket.StatusServiceRestart, websocket.CloseStatus(err))
 		require.NoError(t, <-stopped)
 		require.NoError(t, os.WriteFile(filepath.Join(d.node.home, "go"), nil, 0o644))
-		require.Eventually(t, func() bool { _, err := os.Stat(filepath.Join(d.node.home, "through")); return err == nil }, patience, 5*time.Millisecond)
+		require.Eventually(
+			t, func() bool { _, err := os.Stat(filepath.Join(d.node.home, "through")); return err == nil }, patience, 5*time.Millisecond,
+		)
 	})
 	t.Run("nonsense is refused", func(t *testing.T) {
 		conn := c.dial("/stream/session/stream-me/execute")
@@ -444,7 +486,12 @@ func TestTerminalAndExec(t *testing.T) {
 		}
 		require.Contains(t, text, "42")
 	})
-	client, err := api.New(api.Config{Endpoint: c.url, AccessKey: string(c.site.admin.AccessKey), SecretKey: api.Secret(c.site.admin.SecretKey.Reveal()), Domain: "default"})
+	client, err := api.New(
+		api.Config{
+			Endpoint: c.url, AccessKey: string(c.site.admin.AccessKey), SecretKey: api.Secret(c.site.admin.SecretKey.Reveal()),
+			Domain: "default",
+		},
+	)
 	require.NoError(t, err)
 	t.Run("exec passes input, both outputs and the exit code", func(t *testing.T) {
 		var stdout, stderr bytes.Buffer
@@ -457,7 +504,9 @@ func TestTerminalAndExec(t *testing.T) {
 	})
 	t.Run("exec of nothing that is there", func(t *testing.T) {
 		var stderr bytes.Buffer
-		code, err := client.Exec(t.Context(), "term-one", api.Exec{Command: []string{"/no/such/program"}}, api.ExecStreams{Stdout: io.Discard, Stderr: &stderr})
+		code, err := client.Exec(
+			t.Context(), "term-one", api.Exec{Command: []string{"/no/such/program"}}, api.ExecStreams{Stdout: io.Discard, Stderr: &stderr},
+		)
 		require.NoError(t, err)
 		require.Equal(t, 127, code)
 		require.NotEmpty(t, stderr.String())
@@ -472,7 +521,9 @@ func TestFiles(t *testing.T) {
 		var body bytes.Buffer
 		w := multipart.NewWriter(&body)
 		for i := 0; i < len(files); i += 2 {
-			h := textproto.MIMEHeader{"Content-Disposition": {`form-data; name="src"; filename="` + files[i] + `"`}, "Content-Type": {"application/octet-stream"}}
+			h := textproto.MIMEHeader{
+				"Content-Disposition": {`form-data; name="src"; filename="` + files[i] + `"`}, "Content-Type": {"application/octet-stream"},
+			}
 			p, err := w.CreatePart(h)
 			require.NoError(t, err)
 			_, _ = io.WriteString(p, files[i+1])

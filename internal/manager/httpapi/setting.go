@@ -1,8 +1,11 @@
 package httpapi
 
 import (
+	"encoding/json"
+	"strconv"
 	"strings"
 
+	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
 )
 
@@ -16,11 +19,13 @@ func (a *API) settingRoutes() {
 	a.handle(signedOnly, a.resourceSlots, "GET /config/resource-slots")
 	a.handle(signedOnly, a.resourceSlotDetails, "GET /config/resource-slots/details")
 	a.handle(signedOnly, func(c *call) error { return c.ok([]string{"user", "group"}) }, "GET /config/vfolder-types")
-	a.handle(signedOnly, func(c *call) error { return c.ok(object{}) }, "GET /resource/container-registries", "GET /config/docker-registries")
+	a.handle(
+		signedOnly, func(c *call) error { return c.ok(api.Empty{}) }, "GET /resource/container-registries", "GET /config/docker-registries",
+	)
 	a.handle(signedOnly, a.resourceGroups, "GET /scaling-groups")
 	// Errors of clients are not kept: the list is empty and reports are taken and dropped.
-	a.handle(signedOnly, func(c *call) error { return c.ok(object{"logs": []any{}, "count": 0}) }, "GET /logs/error")
-	a.handle(signedOnly, func(c *call) error { return c.ok(object{"success": true}) }, "POST /logs/error", "POST /logs/error/{id}/clear")
+	a.handle(signedOnly, func(c *call) error { return c.ok(api.ErrorLogs{Logs: []json.RawMessage{}}) }, "GET /logs/error")
+	a.handle(signedOnly, func(c *call) error { return c.ok(api.Done{Success: true}) }, "POST /logs/error", "POST /logs/error/{id}/clear")
 }
 
 func (a *API) announcement(c *call) error {
@@ -28,7 +33,7 @@ func (a *API) announcement(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.ok(object{"enabled": enabled, "message": message})
+	return c.ok(api.Announcement{Enabled: enabled, Message: message})
 }
 
 func (a *API) setAnnouncement(c *call) error {
@@ -52,13 +57,13 @@ func (a *API) managerStatus(c *call) error {
 		return err
 	}
 	major, date, _ := strings.Cut(strings.TrimPrefix(a.info.APIVersion, "v"), ".")
-	m := &params{body: map[string]any{"major": major}, bad: map[string]string{}}
-	node := object{
-		"id": a.info.NodeID, "num_proc": 1, "service_addr": c.r.Host, "heartbeat_timeout": 30, "ssl_enabled": c.r.TLS != nil,
-		"active_sessions": st.ActiveSessions, "status": st.Status, "version": a.info.ManagerVersion,
-		"api_version": []any{m.number("major", 0, 0, 1000), date},
+	number, _ := strconv.Atoi(major) // 0 for a version that is none
+	node := api.ManagerNode{
+		ID: a.info.NodeID, Processes: 1, ServiceAddr: c.r.Host, HeartbeatTimeout: 30, SSL: c.r.TLS != nil,
+		ActiveSessions: st.ActiveSessions, Status: st.Status, Version: a.info.ManagerVersion,
+		APIVersion: api.VersionParts{Major: number, Date: date},
 	}
-	return c.ok(object{"nodes": []object{node}, "status": st.Status, "active_sessions": st.ActiveSessions})
+	return c.ok(api.ManagerStatus{Nodes: []api.ManagerNode{node}, Status: st.Status, ActiveSessions: st.ActiveSessions})
 }
 
 func (a *API) setManagerStatus(c *call) error {
@@ -112,11 +117,11 @@ func (a *API) doctor(c *call) error {
 		}
 		found = append(found, apps...)
 	}
-	list := make([]object, 0, len(found))
+	list := make([]api.Finding, 0, len(found))
 	for _, f := range found {
-		list = append(list, object{"severity": f.Severity, "kind": f.Kind, "object": f.Object, "detail": f.Detail, "next": f.Next})
+		list = append(list, api.Finding{Severity: f.Severity, Kind: f.Kind, Object: f.Object, Detail: f.Detail, Next: f.Next})
 	}
-	return c.ok(object{"findings": list})
+	return c.ok(api.FindingList{Findings: list})
 }
 
 func (a *API) resourceSlots(c *call) error {
@@ -124,9 +129,9 @@ func (a *API) resourceSlots(c *call) error {
 	if err != nil {
 		return err
 	}
-	reply := object{}
+	reply := map[string]string{}
 	for _, s := range slots {
-		reply[s.Name] = s.Kind
+		reply[s.Name] = string(s.Kind)
 	}
 	return c.ok(reply)
 }
@@ -136,11 +141,11 @@ func (a *API) resourceSlotDetails(c *call) error {
 	if err != nil {
 		return err
 	}
-	reply := object{}
+	reply := map[string]api.SlotDetails{}
 	for _, s := range slots {
-		reply[s.Name] = object{
-			"slot_name": s.Name, "description": s.Description, "human_readable_name": s.HumanName, "display_unit": s.DisplayUnit,
-			"number_format": object{"binary": s.Binary, "round_length": s.RoundLength}, "display_icon": s.DisplayIcon,
+		reply[s.Name] = api.SlotDetails{
+			Name: s.Name, Description: s.Description, HumanName: s.HumanName, DisplayUnit: s.DisplayUnit,
+			Format: api.NumberFormat{Binary: s.Binary, RoundLength: s.RoundLength}, DisplayIcon: s.DisplayIcon,
 		}
 	}
 	return c.ok(reply)
@@ -159,9 +164,9 @@ func (a *API) resourceGroups(c *call) error {
 	if err != nil {
 		return err
 	}
-	list := make([]object, 0, len(groups))
+	list := make([]api.ResourceGroupName, 0, len(groups))
 	for _, g := range groups {
-		list = append(list, object{"name": g.Name})
+		list = append(list, api.ResourceGroupName{Name: g.Name})
 	}
-	return c.ok(object{"scaling_groups": list})
+	return c.ok(api.ResourceGroupNames{Groups: list})
 }

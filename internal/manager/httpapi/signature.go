@@ -188,7 +188,9 @@ func signedOf(r *http.Request, now time.Time) (signed, error) {
 	}
 	version, header := versionOf(r.Header)
 	if version == "" {
-		return signed{}, bad("the request is signed but has no X-BackendAI-Version header").WithNext("send the version of the API that the client speaks, for example %s", APIVersion)
+		return signed{}, bad(
+			"the request is signed but has no X-BackendAI-Version header",
+		).WithNext("send the version of the API that the client speaks, for example %s", APIVersion)
 	}
 	raw := dateOf(r.Header)
 	if raw == "" {

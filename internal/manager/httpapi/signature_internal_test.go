@@ -43,7 +43,10 @@ func TestSignatureVectors(t *testing.T) {
 
 func TestSignatureCoversTheBodyOfOldVersionsOnly(t *testing.T) {
 	t.Parallel()
-	s := signed{Method: "POST", Target: "/", Host: "h", Day: "20260101", VersionHeader: "x-sorna-version", Version: "v3.20181215", ContentType: "application/json"}
+	s := signed{
+		Method: "POST", Target: "/", Host: "h", Day: "20260101", VersionHeader: "x-sorna-version", Version: "v3.20181215",
+		ContentType: "application/json",
+	}
 	with := s
 	with.Body = []byte("x")
 	require.NotEqual(t, s.signature(hashes["sha256"], "k"), with.signature(hashes["sha256"], "k"))

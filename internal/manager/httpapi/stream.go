@@ -2,14 +2,15 @@ package httpapi
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
 	"github.com/coder/websocket"
 
+	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/wire/run"
@@ -55,7 +56,9 @@ type socket struct {
 // upgrade accepts the WebSocket of an authenticated request. The caller calls end.
 func (c *call) upgrade() (*socket, error) {
 	if !isUpgrade(c) {
-		return nil, fault.Invalidf("%.200s is a WebSocket", c.r.URL.Path).WithReason(reasonBadRequest).WithNext("connect with a WebSocket client")
+		return nil, fault.Invalidf("%.200s is a WebSocket", c.r.URL.Path).
+			WithReason(reasonBadRequest).
+			WithNext("connect with a WebSocket client")
 	}
 	// The signature proves the caller; a browser cannot make one for a foreign page.
 	conn, err := websocket.Accept(c.w, c.r, &websocket.AcceptOptions{InsecureSkipVerify: true})
@@ -90,11 +93,12 @@ func isUpgrade(c *call) bool {
 	return c.r.Header.Get("Upgrade") != "" && c.r.Header.Get("Sec-Websocket-Key") != ""
 }
 
+// maxCloseReason bounds the reason of a WebSocket's end in bytes; the protocol allows 123.
+const maxCloseReason = 120
+
 // end closes the socket and waits for its reader.
 func (s *socket) end(code websocket.StatusCode, why string) {
-	if len(why) > 120 {
-		why = why[:120]
-	}
+	why = clip(why, maxCloseReason)
 	select {
 	case <-s.left:
 	default:
@@ -159,19 +163,6 @@ func (s *socket) ping() {
 	}
 }
 
-// inputEOF as the whole answer to waiting-input says that there is no more input; our extension.
-const inputEOF = "\x04"
-
-// executeRequest is the first message of /execute.
-type executeRequest struct {
-	Mode    run.Mode        `json:"mode"`
-	Code    string          `json:"code"`
-	RunID   string          `json:"runId"`
-	Options json.RawMessage `json:"options"`
-	// Keep asks to leave the stream open for the next request after this one; our extension.
-	Keep bool `json:"keep"`
-}
-
 // streamExecute is the streaming form of the execute protocol.
 func (a *API) streamExecute(c *call) error {
 	ref, who, _, err := c.refOwner()
@@ -200,10 +191,10 @@ func (a *API) streamExecute(c *call) error {
 		if err != nil {
 			return nil
 		}
-		var req executeRequest
+		var req api.ExecuteRequest
 		if err := json.Unmarshal(m.data, &req); err != nil {
 			code, why = websocket.StatusPolicyViolation, "the first message must be a JSON object with code and mode"
-			_ = s.send(object{"status": "error", "msg": why, "console": []any{}})
+			_ = s.send(api.ExecuteRefusal{Status: api.ExecError, Msg: why, Console: []api.ConsoleItem{}})
 			return nil
 		}
 		if err := a.drive(c, s, client, ref, who, req); err != nil {
@@ -216,9 +207,9 @@ func (a *API) streamExecute(c *call) error {
 			}
 			p := problemOf(err)
 			c.w.note = p.Type[len(problemBase):]
-			_ = s.send(object{"status": "error", "msg": p.Msg, "type": p.Type, "title": p.Title, "next": p.Next, "exitCode": nil,
-				// The official command line shows the console and nothing else.
-				"console": [][2]string{{"stderr", p.Msg + "\n"}}})
+			// The official command line shows the console and nothing else.
+			said := api.ExecuteRefusal{Status: api.ExecError, Msg: p.Msg, Console: []api.ConsoleItem{api.ConsoleText("stderr", p.Msg+"\n")}}
+			_ = s.send(api.ExecuteFailure{ExecuteRefusal: said, Type: p.Type, Title: p.Title, Next: p.Next})
 			code, why = websocket.StatusInternalError, p.Title
 			return nil
 		}
@@ -231,17 +222,19 @@ func (a *API) streamExecute(c *call) error {
 
 // restarting tells the client of a stream why it ends.
 func (a *API) restarting(s *socket) string {
-	_ = s.send(object{"status": "server-restarting", "msg": errStopping.Msg, "console": []any{}, "exitCode": nil, "options": nil})
+	_ = s.send(api.ExecuteResult{Status: api.ExecRestarting, Msg: errStopping.Msg, Console: []api.ConsoleItem{}})
 	return errStopping.Msg
 }
 
 // drive runs one piece of code to its end. Whatever keeps it from the end interrupts the code.
-func (a *API) drive(c *call, s *socket, client *run.Client, ref string, who cluster.AccessKey, req executeRequest) (err error) {
+func (a *API) drive(c *call, s *socket, client *run.Client, ref string, who cluster.AccessKey, req api.ExecuteRequest) (err error) {
 	if req.Mode == "" {
-		req.Mode = run.ModeQuery
+		req.Mode = api.ModeQuery
 	}
-	step := run.StepRequest{Mode: req.Mode, Code: req.Code, WaitMS: int(streamWait.Milliseconds()), FlushMS: int(streamFlush.Milliseconds()), From: ptr(int64(0))}
-	switch req.Mode {
+	step := run.StepRequest{
+		Mode: run.Mode(req.Mode), Code: req.Code, WaitMS: int(streamWait.Milliseconds()), FlushMS: int(streamFlush.Milliseconds()), From: new(int64(0)),
+	}
+	switch step.Mode {
 	case run.ModeQuery:
 	case run.ModeBatch:
 		body, perr := parseBody(req.Options)
@@ -254,7 +247,7 @@ func (a *API) drive(c *call, s *socket, client *run.Client, ref string, who clus
 			return err
 		}
 	default:
-		return fault.Invalidf("mode %.40q cannot begin a stream", req.Mode).WithReason(reasonInvalidParams).WithNext("use query or batch")
+		return fault.Invalidf("mode %.40q cannot begin a stream", req.Mode).WithNext("use query or batch")
 	}
 	// The id is always ours: a client must not answer or interrupt what another client runs.
 	runID := newRunID()
@@ -275,7 +268,7 @@ func (a *API) drive(c *call, s *socket, client *run.Client, ref string, who clus
 			}
 			if a.ended(c, ref, who) {
 				done = true
-				return s.send(execResult{Status: run.StatusFinished, ExitCode: ptr(goneExit), Files: []string{}, Console: []any{}})
+				return s.send(execResult(run.StatusFinished, new(goneExit)))
 			}
 			return err
 		}
@@ -297,19 +290,11 @@ func (a *API) drive(c *call, s *socket, client *run.Client, ref string, who clus
 				return err
 			}
 			step.Mode, step.Code, step.InputSeq = run.ModeInput, string(m.data), r.Seq-1
-			if step.Code == inputEOF {
+			if step.Code == api.InputEOF {
 				step.Code, step.EOF = "", true
 			}
 		}
 	}
-}
-
-// ptyRequest is one message to a terminal.
-type ptyRequest struct {
-	Type  string `json:"type"`
-	Chars string `json:"chars"`
-	Rows  uint16 `json:"rows"`
-	Cols  uint16 `json:"cols"`
 }
 
 // streamPTY is a terminal as browsers speak it: JSON with base64 inside.
@@ -318,7 +303,9 @@ func (a *API) streamPTY(c *call) error {
 	if err != nil {
 		return err
 	}
-	start := run.PTYStart{Terminal: p.text("terminal", ""), Rows: uint16(p.number("rows", 24, 1, 4096)), Cols: uint16(p.number("cols", 80, 1, 4096))}
+	start := run.PTYStart{
+		Terminal: p.text("terminal", ""), Rows: uint16(p.number("rows", 24, 1, 4096)), Cols: uint16(p.number("cols", 80, 1, 4096)),
+	}
 	if err := p.err(); err != nil {
 		return err
 	}
@@ -342,7 +329,7 @@ func (a *API) streamPTY(c *call) error {
 		}
 		if err != nil && s.ctx.Err() == nil {
 			msg := problemOf(err).Msg
-			_ = s.send(object{"type": "error", "data": msg})
+			_ = s.send(api.PTYMessage{Type: api.PTYError, Text: msg})
 			code, why = websocket.StatusInternalError, msg
 		}
 		if !again {
@@ -368,7 +355,7 @@ func (a *API) terminal(s *socket, client *run.Client, start run.PTYStart) (again
 				err = errShellEnded
 			}
 			if err == nil && (f.Type == run.FrameStdout || f.Type == run.FrameStderr) {
-				err = s.send(object{"type": "out", "data": base64.StdEncoding.EncodeToString(f.Data)})
+				err = s.send(api.PTYMessage{Type: api.PTYOut, Bytes: notNull(f.Data)})
 			}
 			if err != nil {
 				out <- err
@@ -393,24 +380,21 @@ func (a *API) terminal(s *socket, client *run.Client, start run.PTYStart) (again
 			}
 			return false, fault.Unavailablef("the terminal's stream broke off").WithCause(err)
 		case m := <-s.in:
-			var r ptyRequest
+			var r api.PTYMessage
 			if err := json.Unmarshal(m.data, &r); err != nil {
-				return false, fault.Invalidf("a terminal takes JSON messages").WithReason(reasonInvalidParams)
+				return false, fault.Invalidf("a terminal takes JSON messages")
 			}
 			switch r.Type {
-			case "stdin":
-				var b []byte
-				if b, err = base64.StdEncoding.DecodeString(r.Chars); err == nil {
-					_, err = t.Write(b)
-				}
-			case "resize":
-				start.Rows, start.Cols = r.Rows, r.Cols
-				err = t.Resize(r.Rows, r.Cols)
-			case "restart":
+			case api.PTYStdin:
+				_, err = t.Write(r.Bytes)
+			case api.PTYResize:
+				start.Rows, start.Cols = r.Size.Rows, r.Size.Cols
+				err = t.Resize(r.Size.Rows, r.Size.Cols)
+			case api.PTYRestart:
 				return true, nil
-			case "ping":
+			case api.PTYPing:
 			default:
-				err = fault.Invalidf("a terminal does not know messages of type %.40q", r.Type).WithReason(reasonInvalidParams)
+				err = fault.Invalidf("a terminal does not know messages of type %.40q", r.Type)
 			}
 			if err != nil {
 				return false, err
@@ -420,17 +404,6 @@ func (a *API) terminal(s *socket, client *run.Client, start run.PTYStart) (again
 }
 
 var errShellEnded = errors.New("the shell ended")
-
-// The first byte of every message of /exec is its channel.
-const (
-	channelStdin    = 0 // to the process
-	channelStdout   = 1 // from the process; all output of a terminal
-	channelStderr   = 2 // from the process
-	channelResize   = 3 // JSON run.Resize
-	channelExit     = 4 // JSON {"exitCode":N}; always last
-	channelStdinEOF = 5 // empty; the end of the input
-	channelSignal   = 6 // the name of a signal, such as INT
-)
 
 // execStart reads what to start: cmd is a JSON list, or repeated.
 func execStart(p *params) run.ExecStart {
@@ -526,21 +499,24 @@ func (s *socket) copyExec(t *run.Stream) error {
 		}
 		switch f.Type {
 		case run.FrameStdout:
-			err = s.writeChannel(channelStdout, f.Data)
+			err = s.writeChannel(api.ChannelStdout, f.Data)
 		case run.FrameStderr:
-			err = s.writeChannel(channelStderr, f.Data)
+			err = s.writeChannel(api.ChannelStderr, f.Data)
 		case run.FrameExit:
 			var e run.Exit
 			if err := f.Decode(&e); err != nil {
 				return err
 			}
 			if e.Error != "" {
-				if err := s.writeChannel(channelStderr, []byte(e.Error+"\n")); err != nil {
+				if err := s.writeChannel(api.ChannelStderr, []byte(e.Error+"\n")); err != nil {
 					return err
 				}
 			}
-			text := jsonText(object{"exitCode": e.Code, "signal": e.Signal})
-			return s.write(websocket.MessageBinary, append([]byte{channelExit}, text...))
+			text, err := json.Marshal(api.ExitStatus{ExitCode: e.Code, Signal: e.Signal})
+			if err != nil {
+				return fmt.Errorf("encode the exit: %w", err)
+			}
+			return s.write(websocket.MessageBinary, append([]byte{api.ChannelExit}, text...))
 		}
 		if err != nil {
 			return err
@@ -548,12 +524,9 @@ func (s *socket) copyExec(t *run.Stream) error {
 	}
 }
 
-// maxPayload bounds what follows the channel byte of one message.
-const maxPayload = 64 << 10
-
 func (s *socket) writeChannel(channel byte, data []byte) error {
 	for len(data) > 0 {
-		n := min(len(data), maxPayload)
+		n := min(len(data), api.MaxExecFrame)
 		if err := s.write(websocket.MessageBinary, append([]byte{channel}, data[:n]...)); err != nil {
 			return err
 		}
@@ -564,21 +537,21 @@ func (s *socket) writeChannel(channel byte, data []byte) error {
 
 func execInput(t *run.Stream, m message) error {
 	if len(m.data) == 0 {
-		return fault.Invalidf("a message of a command begins with its channel").WithReason(reasonInvalidParams)
+		return fault.Invalidf("a message of a command begins with its channel")
 	}
 	switch data := m.data[1:]; m.data[0] {
-	case channelStdin:
+	case api.ChannelStdin:
 		_, err := t.Write(data)
 		return err
-	case channelStdinEOF:
+	case api.ChannelStdinEOF:
 		return t.CloseInput()
-	case channelResize:
-		var size run.Resize
+	case api.ChannelResize:
+		var size api.TerminalSize
 		if err := json.Unmarshal(data, &size); err != nil {
-			return fault.Invalidf("a size is JSON with rows and cols").WithReason(reasonInvalidParams)
+			return fault.Invalidf("a size is JSON with rows and cols")
 		}
 		return t.Resize(size.Rows, size.Cols)
-	case channelSignal:
+	case api.ChannelSignal:
 		return t.Send(run.Frame{Type: run.FrameSignal, Data: data})
 	}
 	return nil // a channel of some later version

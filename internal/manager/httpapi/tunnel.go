@@ -33,11 +33,14 @@ func (a *API) tunnel(c *call) error {
 		return err
 	}
 	if !isUpgrade(c) {
-		return fault.Invalidf("%.200s is a WebSocket", c.r.URL.Path).WithReason(reasonBadRequest).WithNext("connect with a WebSocket client")
+		return fault.Invalidf("%.200s is a WebSocket", c.r.URL.Path).
+			WithReason(reasonBadRequest).
+			WithNext("connect with a WebSocket client")
 	}
 	if a.tunnels.Add(1) > maxTunnels {
 		a.tunnels.Add(-1)
-		return fault.Unavailablef("this manager carries %d connections to apps already", maxTunnels).WithNext("use the app proxy, or try again later")
+		return fault.Unavailablef("this manager carries %d connections to apps already", maxTunnels).
+			WithNext("use the app proxy, or try again later")
 	}
 	defer a.tunnels.Add(-1)
 	way, err := a.apps.Reach(c.ctx(), c.actor, ref, who, want)
@@ -72,10 +75,7 @@ func (a *API) tunnel(c *call) error {
 }
 
 func closeWith(conn *websocket.Conn, code websocket.StatusCode, why string) {
-	if len(why) > 120 {
-		why = why[:120]
-	}
-	_ = conn.Close(code, why)
+	_ = conn.Close(code, clip(why, maxCloseReason))
 }
 
 // carry moves bytes both ways until either side ends.

@@ -43,9 +43,6 @@ func checkVersion(h http.Header) (string, error) {
 	if slices.Contains(acceptedVersions, v) {
 		return v, nil
 	}
-	if len(v) > 40 {
-		v = v[:40]
-	}
-	return "", fault.Invalidf("Unsupported API version: %s says %q", header, v).WithReason(reasonBadRequest).
+	return "", fault.Invalidf("Unsupported API version: %s says %q", header, clip(v, 40)).WithReason(reasonBadRequest).
 		WithNext("use a client that speaks one of the versions v4.20181215 to v9.20250722")
 }

@@ -127,7 +127,7 @@ func (s *Service) replay(ctx context.Context, session cluster.SessionID, after i
 			rows, err = s.d.Store.EventsOfSessionAfter(ctx, string(session), after, eventPage)
 		} else {
 			var all []dbgen.EventsAfterRow
-			all, err = s.d.Store.EventsAfter(ctx, after, []int64{}, eventPage)
+			all, err = s.d.Store.EventsAfter(ctx, after, eventPage)
 			for _, r := range all {
 				rows = append(rows, dbgen.EventsOfSessionAfterRow(r))
 			}

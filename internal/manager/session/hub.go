@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/manager/store/feed"
 )
 
 const (
@@ -21,27 +24,33 @@ const (
 	// maxSubscribers bounds the readers of one manager.
 	maxSubscribers = 10_000
 	eventPage      = 1000
-	// gapMemory is how long a missing number is looked for: numbers are given before commit, so a
-	// number may appear after higher ones, or never when its transaction failed.
-	gapMemory = 30 * time.Second
-	maxGaps   = 5000
-	// resync is the safety net below the hints.
+	// resync is the time between looks without any hint.
 	resync = 10 * time.Second
+	// eventsRetry is how often a database that fails is asked for events.
+	eventsRetry = time.Second
+	// eventsCompare is how often the newest events, compareEvents of them, are compared with those that were spread.
+	eventsCompare = time.Minute
+	compareEvents = 500
+	// rememberEvents is how many of the last spread events are remembered, so that none is spread twice.
+	rememberEvents = 4096
 )
 
-// hub tells waiters that a session changed and spreads events to subscribers. It reads the
-// events' table once for all subscribers, and not at all while there are none.
+// hub tells waiters that a session changed and spreads events to subscribers. It follows the events' table (feed) once for all
+// subscribers, and not at all while there are none.
 type hub struct {
 	store *store.Store
-	log   *slog.Logger
 	// changed is told of every session that changed, "" standing for all, before waiters are; may be nil.
 	changed func(cluster.SessionID)
+
+	// events is followed while there are subscribers.
+	events *feed.Follower
 
 	mu      sync.Mutex
 	waiters map[cluster.SessionID]map[chan struct{}]struct{}
 	subs    map[*subscriber]struct{}
-	last    int64
-	gaps    map[int64]time.Time
+	// joining is how many callers of subscribe wait for their first look.
+	joining int
+	known   recentEvents
 	stopped bool
 }
 
@@ -52,61 +61,50 @@ type hubEvent struct {
 
 // subscriber gets every event; it is dropped (c is closed) when it does not keep up.
 type subscriber struct {
-	c     chan hubEvent
-	floor int64 // events up to this number are older than the subscription
+	c chan hubEvent
 }
 
 func newHub(s *store.Store, log *slog.Logger) *hub {
-	return &hub{store: s, log: log, waiters: map[cluster.SessionID]map[chan struct{}]struct{}{}, subs: map[*subscriber]struct{}{}, gaps: map[int64]time.Time{}}
+	h := &hub{store: s, waiters: map[cluster.SessionID]map[chan struct{}]struct{}{}, subs: map[*subscriber]struct{}{}}
+	h.events = feed.New(feed.Config{
+		Name: "events", Log: log, CompareEvery: eventsCompare, Tick: resync, Retry: eventsRetry, Hint: h.hint,
+		Topics: func(topic string) bool {
+			return topic == store.TopicEvents || strings.HasPrefix(topic, "session:")
+		},
+	})
+	return h
 }
 
 // run serves until ctx ends; then all subscribers are dropped.
 func (h *hub) run(ctx context.Context) {
-	w := h.store.Wakes(func(topic string) bool {
-		return topic == store.TopicEvents || strings.HasPrefix(topic, "session:")
-	})
-	defer w.Close()
-	tick := time.NewTicker(resync)
-	defer tick.Stop()
 	defer h.stop()
-	for {
-		topics := []string{store.TopicAll}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		case <-w.C:
-			topics = w.Take()
-		}
-		events := false
-		for _, t := range topics {
-			switch id, session := strings.CutPrefix(t, "session:"); {
-			case session:
-				h.wake(cluster.SessionID(id))
-			case t == store.TopicAll:
-				h.wakeAll()
-				events = true
-			default:
-				events = true
-			}
-		}
-		if !events {
-			continue
-		}
-		if err := h.tail(ctx); err != nil && ctx.Err() == nil {
-			h.log.Warn("could not read events; trying again", "error", err)
+	h.events.Run(ctx, h.store, feed.Events(h.store), h)
+}
+
+// hint passes hints on to those who wait, and reports whether somebody wants events that may be there.
+func (h *hub) hint(topics []string) (look bool) {
+	events := false
+	for _, t := range topics {
+		switch id, session := strings.CutPrefix(t, "session:"); {
+		case session:
+			h.wake(cluster.SessionID(id))
+		case t == store.TopicAll:
+			h.wakeAll()
+			events = true
+		default:
+			events = true
 		}
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return events && len(h.subs) > 0
 }
 
 func (h *hub) stop() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stopped = true
-	for s := range h.subs {
-		close(s.c)
-		delete(h.subs, s)
-	}
+	h.drop()
 }
 
 // watch returns a channel that gets an item after the session changed. Call cancel.
@@ -159,24 +157,32 @@ func signal(set map[chan struct{}]struct{}) {
 
 // subscribe starts with the next event. Call unsubscribe.
 func (h *hub) subscribe(ctx context.Context) (*subscriber, error) {
-	// Asked before locking: waiters must not wait for the database.
-	last, err := h.store.LastEventSeq(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("find the newest event: %w", err)
+	h.mu.Lock()
+	if h.stopped {
+		h.mu.Unlock()
+		return nil, fault.Unavailablef("the manager is stopping")
 	}
+	if len(h.subs)+h.joining >= maxSubscribers {
+		h.mu.Unlock()
+		return nil, fault.Unavailablef("too many readers of events").WithNext("try again later")
+	}
+	if len(h.subs)+h.joining == 0 {
+		h.events.Restart() // nobody wants what happened meanwhile
+	}
+	h.joining++
+	h.mu.Unlock()
+	// What is visible by now goes to the others alone. Waiters of sessions must not wait for the database, so the lock is not held.
+	_, err := h.events.Look(ctx, feed.Events(h.store), h)
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.joining--
+	if err != nil {
+		return nil, fmt.Errorf("find the newest events: %w", err)
+	}
 	if h.stopped {
 		return nil, fault.Unavailablef("the manager is stopping")
 	}
-	if len(h.subs) >= maxSubscribers {
-		return nil, fault.Unavailablef("too many readers of events").WithNext("try again later")
-	}
-	if len(h.subs) == 0 {
-		h.last = last
-		clear(h.gaps)
-	}
-	s := &subscriber{c: make(chan hubEvent, subscriberBuffer), floor: last}
+	s := &subscriber{c: make(chan hubEvent, subscriberBuffer)}
 	h.subs[s] = struct{}{}
 	return s, nil
 }
@@ -187,54 +193,77 @@ func (h *hub) unsubscribe(s *subscriber) {
 	delete(h.subs, s)
 }
 
-// tail reads what is new and spreads it.
-func (h *hub) tail(ctx context.Context) error {
-	for {
-		h.mu.Lock()
-		idle := len(h.subs) == 0
-		last := h.last
-		gaps := make([]int64, 0, len(h.gaps))
-		for g, since := range h.gaps {
-			if time.Since(since) > gapMemory {
-				delete(h.gaps, g)
-				continue
-			}
-			gaps = append(gaps, g)
-		}
-		h.mu.Unlock()
-		if idle {
-			return nil
-		}
-		rows, err := h.store.EventsAfter(ctx, last, gaps, eventPage)
-		if err != nil {
-			return err
-		}
-		h.spread(rows)
-		if len(rows) < eventPage {
-			return nil
-		}
+// Apply spreads the events that became visible (feed.Consumer).
+func (h *hub) Apply(ctx context.Context, changes feed.Changes) error {
+	ids := changes[feed.KindEvent]
+	if len(ids) == 0 {
+		return nil
 	}
+	seqs := make([]int64, len(ids))
+	for i, id := range ids {
+		seq, err := strconv.ParseInt(id, 10, 64)
+		if err != nil {
+			return fmt.Errorf("read the number of event %q: %w", id, err)
+		}
+		seqs[i] = seq
+	}
+	return h.read(ctx, seqs)
 }
 
-func (h *hub) spread(rows []dbgen.EventsAfterRow) {
+// Compare spreads those of the newest events that were not (feed.Consumer). The first time it only remembers them.
+func (h *hub) Compare(ctx context.Context, why feed.Reason) (differences int, err error) {
+	newest, err := h.store.NewestEventSeqs(ctx, compareEvents)
+	if err != nil {
+		return 0, fmt.Errorf("find the newest events: %w", err)
+	}
+	h.mu.Lock()
+	if why == feed.First {
+		h.known = recentEvents{}
+		if len(newest) == compareEvents { // what is older was never remembered
+			h.known.floor = newest[len(newest)-1]
+		}
+		for _, seq := range slices.Backward(newest) {
+			h.known.add(seq)
+		}
+		h.mu.Unlock()
+		return 0, nil
+	}
+	missing := slices.DeleteFunc(newest, func(seq int64) bool { return seq <= h.known.floor || h.known.has(seq) })
+	if len(missing) == compareEvents {
+		// Even more may be missing. Readers are told to resume where they were.
+		h.drop()
+		for _, seq := range slices.Backward(missing) {
+			h.known.add(seq)
+		}
+		missing = nil
+	}
+	h.mu.Unlock()
+	return len(missing), h.read(ctx, missing)
+}
+
+// read reads events by their numbers and spreads them.
+func (h *hub) read(ctx context.Context, seqs []int64) error {
+	slices.Sort(seqs)
+	for page := range slices.Chunk(seqs, eventPage) {
+		rows, err := h.store.EventsBySeq(ctx, page)
+		if err != nil {
+			return fmt.Errorf("read events: %w", err)
+		}
+		h.spread(rows)
+	}
+	return nil
+}
+
+func (h *hub) spread(rows []dbgen.EventsBySeqRow) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, r := range rows {
-		delete(h.gaps, r.Seq)
-		if r.Seq > h.last {
-			for g := h.last + 1; g < r.Seq && len(h.gaps) < maxGaps; g++ {
-				h.gaps[g] = time.Now()
-			}
-			h.last = r.Seq
-		}
-		if r.Event == "" {
+		if h.known.has(r.Seq) {
 			continue
 		}
+		h.known.add(r.Seq)
 		e := eventOf(dbgen.EventsOfSessionAfterRow(r))
 		for s := range h.subs {
-			if e.Seq <= s.floor {
-				continue
-			}
 			select {
 			case s.c <- e:
 			default:
@@ -243,6 +272,41 @@ func (h *hub) spread(rows []dbgen.EventsAfterRow) {
 			}
 		}
 	}
+}
+
+// drop ends all subscriptions; mu is held.
+func (h *hub) drop() {
+	for s := range h.subs {
+		close(s.c)
+		delete(h.subs, s)
+	}
+}
+
+// recentEvents are the numbers of the events that were spread last, and of those that are older than all subscriptions.
+type recentEvents struct {
+	floor int64 // a comparison leaves out this number and all lower ones
+	set   map[int64]struct{}
+	ring  []int64 // in the order in which they came
+	next  int     // where the oldest is replaced
+}
+
+func (r *recentEvents) has(seq int64) bool {
+	_, ok := r.set[seq]
+	return ok
+}
+
+func (r *recentEvents) add(seq int64) {
+	if r.set == nil {
+		r.set = map[int64]struct{}{}
+	}
+	if len(r.ring) < rememberEvents {
+		r.ring = append(r.ring, seq)
+	} else {
+		delete(r.set, r.ring[r.next])
+		r.ring[r.next] = seq
+		r.next = (r.next + 1) % rememberEvents
+	}
+	r.set[seq] = struct{}{}
 }
 
 func eventOf(r dbgen.EventsOfSessionAfterRow) hubEvent {

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -44,6 +45,8 @@ type wakes struct {
 	readers map[*Wakes]struct{}
 	out     map[string]struct{} // for other managers
 	kick    chan struct{}       // capacity 1: out is not empty
+	// connections counts how often the connection for hints was made or lost.
+	connections atomic.Int64
 }
 
 func newWakes() *wakes {
@@ -140,6 +143,10 @@ func (w *wakes) takeOut() []string {
 	return out
 }
 
+// Connections counts how often the connection that carries hints was made or lost. The same number twice says that the server
+// did not crash in between: a crash ends all of its connections before it lets anybody in again.
+func (s *Store) Connections() int64 { return s.wakes.connections.Load() }
+
 // Run exchanges hints with other managers until ctx ends. After every reconnect readers get TopicAll.
 func (s *Store) Run(ctx context.Context) error {
 	pause := 50 * time.Millisecond
@@ -180,6 +187,8 @@ func (s *Store) exchange(ctx context.Context) error {
 		return err
 	}
 	s.actorsTurn.Add(1) // changes before may have been missed
+	s.wakes.connections.Add(1)
+	defer s.wakes.connections.Add(1)
 	s.wakes.mu.Lock()
 	s.wakes.deliver(TopicAll)
 	s.wakes.mu.Unlock()

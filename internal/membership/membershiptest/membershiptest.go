@@ -28,7 +28,8 @@ func NewManager(t testing.TB, proxies func(ctx context.Context, name string, con
 	cfg := agentlink.DefaultConfig()
 	cfg.Listen = "127.0.0.1:0"
 	link, err := agentlink.New(cfg, agentlink.Deps{
-		ClusterID: "c", Vault: &vault{values: map[string][]byte{}}, Proxies: proxies, Clock: chassis.RealClock(), Random: rand.Reader, Log: slog.New(slog.DiscardHandler),
+		ClusterID: "c", Vault: &vault{values: map[string][]byte{}}, Proxies: proxies, Clock: chassis.RealClock(), Random: rand.Reader,
+		Log: slog.New(slog.DiscardHandler),
 	})
 	require.NoError(t, err)
 	svc := link.Service("agentlink")

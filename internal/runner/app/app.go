@@ -187,7 +187,8 @@ func (s *Set) unknown(name string) error {
 	if len(names) == 0 {
 		return e.WithNext("name a port that a program of the session listens on, such as port-8888")
 	}
-	return e.WithNext("choose one of %s, or name a port that a program of the session listens on, such as port-8888", strings.Join(names, ", "))
+	return e.WithNext("choose one of %s, or name a port that a program of the session listens on, such as port-8888",
+		strings.Join(names, ", "))
 }
 
 // List tells about all apps.
@@ -358,7 +359,8 @@ func (s *Set) planOf(a *app) plan {
 	d, found, err := readDefinition(s.c.DefinitionDir, a.Name)
 	switch {
 	case err != nil:
-		return plan{state: run.AppFailed, err: fault.Invalidf("the image's definition of app %s cannot be used", a.Name).WithReason("app-definition").
+		return plan{state: run.AppFailed, err: fault.Invalidf("the image's definition of app %s cannot be used", a.Name).
+			WithReason("app-definition").
 			WithNext("correct the definition in the image").WithCause(err)}
 	case found:
 		p := plan{Definition: d, waits: d.Noop}
@@ -374,7 +376,8 @@ func (s *Set) planOf(a *app) plan {
 	if a.origin == run.AppInstalled {
 		return plan{state: run.AppMissing, err: notInstalled(a.Name, install)}
 	}
-	e := fault.NotFoundf("the image declares app %s, but has neither a program nor a definition (%s) for it", a.Name, DefinitionDir+"/"+a.Name+".json").WithReason("app-missing")
+	e := fault.NotFoundf("the image declares app %s, but has neither a program nor a definition (%s) for it", a.Name,
+		DefinitionDir+"/"+a.Name+".json").WithReason("app-missing")
 	if install != "" {
 		e = e.WithNext("install it in the session (%s) and start it again, or choose an image that has it", install)
 	} else {
@@ -399,7 +402,8 @@ func (s *Set) startable(a *app, d Definition) (run.AppState, error) {
 }
 
 func missing(program string) error {
-	return fault.NotFoundf("the program %q is not in this image", program).WithReason("app-missing").WithNext("install it in the session and start the app again, or choose an image that has it")
+	return fault.NotFoundf("the program %q is not in this image", program).WithReason("app-missing").
+		WithNext("install it in the session and start the app again, or choose an image that has it")
 }
 
 // values are what the texts of an app's definition may name.

@@ -24,6 +24,7 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/runner/app"
 	"berth.dev/berth/internal/runner/proc"
+	"berth.dev/berth/internal/testkit/await"
 	"berth.dev/berth/internal/wire/run"
 )
 
@@ -108,8 +109,10 @@ var taken sync.Map
 func newRig(t *testing.T, apps ...run.AppPort) *rig {
 	r := &rig{t: t, table: proc.NewTable(), time: time.Unix(1_800_000_000, 0)}
 	dir := t.TempDir()
-	r.c = app.Config{Apps: apps, Own: []run.AppPort{{Name: "sshd", Protocol: run.AppTCP, Ports: []int{2200}}}, DefinitionDir: dir, LogDir: t.TempDir(),
-		NetDir: "/proc/self/net", Dir: dir, Home: dir, Env: []string{"PATH=/usr/bin:/bin", "HOME=" + dir}, UID: os.Geteuid(), RuntimePath: "/usr/bin/true", Table: r.table,
+	r.c = app.Config{Apps: apps, Own: []run.AppPort{{Name: "sshd", Protocol: run.AppTCP, Ports: []int{2200}}}, DefinitionDir: dir,
+		LogDir: t.TempDir(),
+		NetDir: "/proc/self/net", Dir: dir, Home: dir, Env: []string{"PATH=/usr/bin:/bin", "HOME=" + dir}, UID: os.Geteuid(),
+		RuntimePath: "/usr/bin/true", Table: r.table,
 		Log: slog.New(slog.DiscardHandler), Now: r.now, Policy: app.Policy{Pause: time.Millisecond, StopGrace: 5 * time.Second, Restarts: 2}}
 	t.Cleanup(func() {
 		if r.Set != nil {
@@ -189,7 +192,8 @@ func get(port int, path string) (string, error) {
 func TestAnAppIsStartedOnceAndStopped(t *testing.T) {
 	port := freePort(t)
 	r := newRig(t, run.AppPort{Name: "web", Protocol: run.AppHTTP, Ports: []int{port, port + 1}})
-	r.acts("web", "serves", map[string]any{"allowed_envs": []string{"EXTRA"}, "allowed_arguments": []string{"--more"}, "default_arguments": map[string]any{"--flag": nil}, "url_template": "x"})
+	r.acts("web", "serves", map[string]any{"allowed_envs": []string{"EXTRA"}, "allowed_arguments": []string{"--more"},
+		"default_arguments": map[string]any{"--flag": nil}, "url_template": "x"})
 	r.open()
 	require.Equal(t, run.AppStopped, r.state("web").State)
 	require.Equal(t, "x", r.state("web").URLTemplate)
@@ -199,7 +203,8 @@ func TestAnAppIsStartedOnceAndStopped(t *testing.T) {
 	for i := range results {
 		wait.Go(func() {
 			var err error
-			results[i], err = r.Start(within(t), "web", run.AppStartRequest{Envs: map[string]string{"EXTRA": "e"}, Arguments: map[string]any{"--more": "m"}})
+			results[i], err = r.Start(within(t), "web", run.AppStartRequest{Envs: map[string]string{"EXTRA": "e"},
+				Arguments: map[string]any{"--more": "m"}})
 			require.NoError(t, err)
 		})
 	}
@@ -238,7 +243,8 @@ func TestStartRefusesWhatTheDefinitionDoesNotAllow(t *testing.T) {
 	r := newRig(t, run.AppPort{Name: "web", Protocol: run.AppHTTP, Ports: []int{port}})
 	r.acts("web", "serves", nil)
 	r.open()
-	for _, req := range []run.AppStartRequest{{Port: 1}, {WaitMS: -1}, {Envs: map[string]string{"A": "b"}}, {Arguments: map[string]any{"--x": nil}}} {
+	for _, req := range []run.AppStartRequest{{Port: 1}, {WaitMS: -1}, {Envs: map[string]string{"A": "b"}},
+		{Arguments: map[string]any{"--x": nil}}} {
 		_, err := r.Start(within(t), "web", req)
 		require.True(t, fault.Is(err, fault.Invalid), "%+v: %v", req, err)
 	}
@@ -263,7 +269,8 @@ func TestAStartThatFailsSaysWhy(t *testing.T) {
 	r.acts("fails", "fails", nil)
 	r.define("missing", map[string]any{"command": []string{"no-such-program"}})
 	require.NoError(t, os.WriteFile(filepath.Join(r.c.DefinitionDir, "broken.json"), []byte(`{"command`), 0o644))
-	r.define("prestart", map[string]any{"command": "true", "prestart": []any{map[string]any{"action": "write_file", "args": map[string]any{"filename": "/nowhere/at/all", "body": "x"}}}})
+	r.define("prestart", map[string]any{"command": "true",
+		"prestart": []any{map[string]any{"action": "write_file", "args": map[string]any{"filename": "/nowhere/at/all", "body": "x"}}}})
 	r.open()
 	for name, want := range map[string]struct {
 		reason string
@@ -352,7 +359,8 @@ func TestWhatKillsTheLeaderLeavesNothing(t *testing.T) {
 	res, err := r.Start(within(t), "web", run.AppStartRequest{})
 	require.NoError(t, err)
 	require.NoError(t, syscall.Kill(res.App.PID, syscall.SIGKILL))
-	a := r.until("web", "its child goes too, and it is started again", func(a run.App) bool { return a.State == run.AppReady && a.PID != res.App.PID && a.PID > 0 })
+	a := r.until("web", "its child goes too, and it is started again",
+		func(a run.App) bool { return a.State == run.AppReady && a.PID != res.App.PID && a.PID > 0 })
 	require.Equal(t, 1, a.Restarts)
 }
 
@@ -371,21 +379,22 @@ func TestStartWhileStoppingWaitsForTheEnd(t *testing.T) {
 		again, err = r.Start(within(t), "web", run.AppStartRequest{})
 		return err == nil && again.App.PID != first.App.PID
 	}, 30*time.Second, time.Millisecond)
-	require.NoError(t, <-stopped)
+	require.NoError(t, await.Value(t, stopped))
 	require.Equal(t, run.AppReady, again.App.State)
 }
 
 func TestStopEndsAStart(t *testing.T) {
 	port := freePort(t)
 	r := newRig(t, run.AppPort{Name: "silent", Protocol: run.AppTCP, Ports: []int{port}})
-	r.define("silent", map[string]any{"command": "sleep 1000", "prestart": []any{map[string]any{"action": "run_command", "args": map[string]any{"command": "sleep 1000"}}}})
+	r.define("silent", map[string]any{"command": "sleep 1000",
+		"prestart": []any{map[string]any{"action": "run_command", "args": map[string]any{"command": "sleep 1000"}}}})
 	r.open()
 	started := make(chan error, 1)
 	go func() { _, err := r.Start(within(t), "silent", run.AppStartRequest{}); started <- err }()
 	r.until("silent", "it starts", func(a run.App) bool { return a.State == run.AppStarting })
 	_, err := r.Stop(within(t), "silent")
 	require.NoError(t, err)
-	require.Equal(t, "app-stopped", fault.ReasonOf(<-started))
+	require.Equal(t, "app-stopped", fault.ReasonOf(await.Value(t, started)))
 	require.Zero(t, r.table.Len())
 }
 
@@ -394,7 +403,8 @@ func TestAFloodHoldsUpNoEnd(t *testing.T) {
 	port := freePort(t)
 	r := newRig(t, run.AppPort{Name: "web", Protocol: run.AppHTTP, Ports: []int{port}})
 	const flood = "yes & echo $! >>floods; yes >&2 & echo $! >>floods"
-	r.define("web", map[string]any{"command": flood, "prestart": []any{map[string]any{"action": "run_command", "args": map[string]any{"command": flood}}}})
+	r.define("web", map[string]any{"command": flood,
+		"prestart": []any{map[string]any{"action": "run_command", "args": map[string]any{"command": flood}}}})
 	r.c.Policy.DetachedIn = 50 * time.Millisecond
 	t.Cleanup(func() {
 		text, err := os.ReadFile(filepath.Join(r.c.Dir, "floods"))
@@ -415,7 +425,8 @@ func TestAFloodHoldsUpNoEnd(t *testing.T) {
 func TestAppsThatListenByThemselves(t *testing.T) {
 	port := freePort(t)
 	own := freePort(t)
-	r := newRig(t, run.AppPort{Name: "pre", Protocol: run.AppPreopen, Ports: []int{port}}, run.AppPort{Name: "web", Protocol: run.AppHTTP, Ports: []int{own}})
+	r := newRig(t, run.AppPort{Name: "pre", Protocol: run.AppPreopen, Ports: []int{port}},
+		run.AppPort{Name: "web", Protocol: run.AppHTTP, Ports: []int{own}})
 	r.acts("web", "background", nil)
 	r.c.Policy.DetachedIn = 20 * time.Second
 	r.open()
@@ -453,7 +464,8 @@ func TestPrestartPreparesTheCommand(t *testing.T) {
 	r.define("web", map[string]any{
 		"prestart": []any{
 			action("mkdir", "", map[string]any{"path": "made/deep"}),
-			action("write_file", "script", map[string]any{"filename": "made/{ports[0]}.sh", "mode": "755", "body": []string{"#!/bin/sh", "echo \"port {ports[0]} $1\""}}),
+			action("write_file", "script", map[string]any{"filename": "made/{ports[0]}.sh", "mode": "755",
+				"body": []string{"#!/bin/sh", "echo \"port {ports[0]} $1\""}}),
 			action("write_file", "", map[string]any{"filename": "made/{ports[0]}.sh", "mode": "755", "append": true, "body": "echo again >&2"}),
 			action("run_command", "answer", map[string]any{"command": []string{"{script}", "x y"}, "echo": true}),
 			action("write_tempfile", "config", map[string]any{"body": []string{"{answer[out]}", "${{ answer.err }}"}}),
@@ -500,7 +512,8 @@ func TestPortsOfTheSessionAreNoticed(t *testing.T) {
 		t.Cleanup(func() { _ = srv.Close() })
 	}
 	a := r.until(name, "it is listed", func(a run.App) bool { return a.Name != "" })
-	require.Equal(t, run.App{AppPort: run.AppPort{Name: name, Protocol: run.AppHTTP, Ports: []int{port}}, Origin: run.AppNoticed, State: run.AppReady}, a)
+	require.Equal(t, run.App{AppPort: run.AppPort{Name: name, Protocol: run.AppHTTP, Ports: []int{port}}, Origin: run.AppNoticed,
+		State: run.AppReady}, a)
 	require.Empty(t, r.state(fmt.Sprintf("port-%d", declared)).Name, "declared ports are listed once")
 	require.Equal(t, run.AppReady, r.state("web").State, "what listens on a declared port is the app")
 	res, err := r.Start(within(t), name, run.AppStartRequest{})
@@ -516,7 +529,8 @@ func TestTheLogIsBounded(t *testing.T) {
 	r := newRig(t, run.AppPort{Name: "web", Protocol: run.AppHTTP, Ports: []int{port}})
 	exe, err := os.Executable()
 	require.NoError(t, err)
-	r.define("web", map[string]any{"command": "i=0; while [ $i -lt 40000 ]; do echo \"$i: a line that is long enough to fill a log of a megabyte with some thousands of them, it says nothing\"; i=$((i+1)); done; exec " + exe + " {ports[0]}",
+	r.define("web", map[string]any{"command": "i=0; while [ $i -lt 40000 ]; do echo \"$i: a line that is long enough to fill a log of a " +
+		"megabyte with some thousands of them, it says nothing\"; i=$((i+1)); done; exec " + exe + " {ports[0]}",
 		"env": map[string]string{asApp: "serves"}})
 	r.open()
 	_, err = r.Start(within(t), "web", run.AppStartRequest{})

@@ -73,8 +73,9 @@ func ParseDefinition(text []byte) (Definition, error) {
 	if err := decode(text, &raw); err != nil {
 		return Definition{}, err
 	}
-	d := Definition{Shell: raw.Shell, Noop: raw.Noop, URLTemplate: raw.URLTemplate, AllowedEnvs: raw.AllowedEnvs, AllowedArguments: raw.AllowedArguments,
-		Env: map[string]string{}, DefaultArguments: map[string]Argument{}}
+	d := Definition{Shell: raw.Shell, Noop: raw.Noop, URLTemplate: raw.URLTemplate, AllowedEnvs: raw.AllowedEnvs,
+		AllowedArguments: raw.AllowedArguments,
+		Env:              map[string]string{}, DefaultArguments: map[string]Argument{}}
 	switch c := raw.Command.(type) {
 	case nil:
 	case string:
@@ -89,7 +90,8 @@ func ParseDefinition(text []byte) (Definition, error) {
 	if !d.Noop && d.Line == "" && (len(d.Command) == 0 || d.Command[0] == "") {
 		return Definition{}, errors.New("it has neither command nor noop")
 	}
-	if len(raw.Env) > maxWords || len(raw.DefaultArguments) > maxWords || len(raw.AllowedArguments) > maxWords || len(raw.AllowedEnvs) > maxWords {
+	if len(raw.Env) > maxWords || len(raw.DefaultArguments) > maxWords || len(raw.AllowedArguments) > maxWords ||
+		len(raw.AllowedEnvs) > maxWords {
 		return Definition{}, fmt.Errorf("one of its lists has more than %d entries", maxWords)
 	}
 	for k, v := range raw.Env {

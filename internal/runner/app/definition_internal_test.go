@@ -79,7 +79,8 @@ func TestTextsAreBounded(t *testing.T) {
 
 func TestParseDefinition(t *testing.T) {
 	d, err := ParseDefinition([]byte(`{
-		"prestart": [{"action": "write_tempfile", "args": {"body": ["a = {ports[0]}\n"]}, "ref": "cfg"}, {"action": "log", "args": {"message": "hello", "debug": true}, "new": 1}],
+		"prestart": [{"action": "write_tempfile", "args": {"body": ["a = {ports[0]}\n"]}, "ref": "cfg"},
+			{"action": "log", "args": {"message": "hello", "debug": true}, "new": 1}],
 		"command": ["{runtime_path}", "-m", "notebook", "--port", 8080], "url_template": "{protocol}://{host}:{port}/",
 		"env": {"A": "1", "N": 2, "B": true}, "allowed_envs": ["X"], "allowed_arguments": ["--x"],
 		"default_arguments": {"--flag": null, "--empty": "", "--one": "1", "--many": ["a", "b"], "--n": 3}, "unknown": {"x": []}}`))
@@ -91,7 +92,8 @@ func TestParseDefinition(t *testing.T) {
 	words, err := d.arguments(map[string]any{"--x": []any{"1", "2"}, "--one": nil}, values{})
 	require.NoError(t, err)
 	require.Equal(t, []string{"--empty", "--flag", "--many", "a", "b", "--n", "3", "--one", "--x", "1", "2"}, words)
-	require.True(t, fault.Is(d.allows(nil, map[string]any{"--one": nil}), fault.Invalid), "a default is not allowed to be changed by that alone")
+	require.True(t, fault.Is(d.allows(nil, map[string]any{"--one": nil}), fault.Invalid),
+		"a default is not allowed to be changed by that alone")
 	require.True(t, fault.Is(d.allows(map[string]string{"LD_PRELOAD": "x"}, nil), fault.Invalid))
 	require.NoError(t, d.allows(map[string]string{"X": "="}, map[string]any{"--x": "1"}))
 	require.Error(t, d.allows(map[string]string{"X": "\x00"}, nil))

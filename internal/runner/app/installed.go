@@ -13,7 +13,8 @@ func installable(others []run.AppPort) []run.AppPort {
 	var out []run.AppPort
 	taken := map[int]bool{}
 	known := func(name string) bool {
-		return slices.ContainsFunc(others, func(o run.AppPort) bool { return o.Name == name }) || slices.ContainsFunc(out, func(o run.AppPort) bool { return o.Name == name })
+		return slices.ContainsFunc(others, func(o run.AppPort) bool { return o.Name == name }) ||
+			slices.ContainsFunc(out, func(o run.AppPort) bool { return o.Name == name })
 	}
 	for _, o := range others {
 		for _, p := range o.Ports {
@@ -36,5 +37,6 @@ func installable(others []run.AppPort) []run.AppPort {
 
 // notInstalled says how a well-known app that nobody declared may be had.
 func notInstalled(name, install string) error {
-	return fault.NotFoundf("the session has no program for app %s", name).WithReason("app-missing").WithNext("install it in the session (%s) and start it again", install)
+	return fault.NotFoundf("the session has no program for app %s", name).WithReason("app-missing").
+		WithNext("install it in the session (%s) and start it again", install)
 }

@@ -20,7 +20,8 @@ func TestInstalledAppsNeedNoDeclaration(t *testing.T) {
 	for p := 6006; p < free; p++ {
 		lower = append(lower, p)
 	}
-	r := newRig(t, run.AppPort{Name: "other", Protocol: run.AppHTTP, Ports: lower}, run.AppPort{Name: "notebook", Protocol: run.AppHTTP, Ports: []int{free}})
+	r := newRig(t, run.AppPort{Name: "other", Protocol: run.AppHTTP, Ports: lower},
+		run.AppPort{Name: "notebook", Protocol: run.AppHTTP, Ports: []int{free}})
 	bin := t.TempDir()
 	r.c.Env = []string{"PATH=" + bin, "HOME=" + r.c.Home, asApp + "=serves"}
 	r.open()

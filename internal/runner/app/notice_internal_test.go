@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	waiting "berth.dev/berth/internal/testkit/await"
 	"berth.dev/berth/internal/wire/run"
 )
 
@@ -26,14 +27,15 @@ const socketTable = `  sl  local_address rem_address   st tx_queue rx_queue tr t
    7: 00000000:1F93 00000000:0000 0A 00000000:00000000 00:00000000 00000000  x        0 16 1
 `
 
-const socketTable6 = `  sl  local_address                         remote_address                        st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 00000000000000000000000001000000:0BB8 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 21 1 0000000000000000 100 0 0 10 0
-   1: 00000000000000000000000000000000:0BB9 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 22 1 0000000000000000 100 0 0 10 0
-   2: 0000000000000000FFFF00000100007F:0BBA 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 23 1 0000000000000000 100 0 0 10 0
+const socketTable6 = `  sl local_address remote_address st tx_queue rx_queue tr tm->when retrnsmt uid timeout inode
+   0: 00000000000000000000000001000000:0BB8 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000 1000 0 21 1
+   1: 00000000000000000000000000000000:0BB9 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 22 1
+   2: 0000000000000000FFFF00000100007F:0BBA 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000 1000 0 23 1
 `
 
 func TestParseSockets(t *testing.T) {
-	require.Equal(t, []listener{{port: 8888, inode: 11, uid: 1000}, {port: 8080, inode: 12, uid: 1000}}, parseSockets(strings.NewReader(socketTable), false))
+	require.Equal(t, []listener{{port: 8888, inode: 11, uid: 1000}, {port: 8080, inode: 12, uid: 1000}},
+		parseSockets(strings.NewReader(socketTable), false))
 	require.Equal(t, []listener{{port: 3000, inode: 21, uid: 1000, six: true}, {port: 3001, inode: 22}, {port: 3002, inode: 23, uid: 1000}},
 		parseSockets(strings.NewReader(socketTable6), true))
 }
@@ -93,7 +95,7 @@ func TestAnswers(t *testing.T) {
 	_, err = io.ReadFull(c, make([]byte, 5))
 	require.NoError(t, err)
 	cancel()
-	require.False(t, <-done, "a server that says nothing is not ready")
+	require.False(t, waiting.Value(t, done), "a server that says nothing is not ready")
 	require.NoError(t, c.Close())
 	go func() { done <- answers(context.Background(), port, run.AppHTTP) }()
 	c, err = l.Accept()
@@ -101,7 +103,7 @@ func TestAnswers(t *testing.T) {
 	_, err = io.ReadFull(c, make([]byte, 5))
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
-	require.True(t, <-done, "a server that refuses HTTP/1.1 is there")
+	require.True(t, waiting.Value(t, done), "a server that refuses HTTP/1.1 is there")
 	require.True(t, answers(context.Background(), port, run.AppTCP))
 	require.NoError(t, l.Close())
 	require.False(t, answers(context.Background(), port, run.AppTCP))
@@ -130,17 +132,18 @@ func TestSocketsAreAskedOnce(t *testing.T) {
 	for range 3 {
 		require.Equal(t, run.AppTCP, look())
 	}
-	<-asked
+	waiting.Value(t, asked)
 	for _, pause := range []time.Duration{askAgain, 2 * askAgain, 4 * askAgain} {
 		now = now.Add(pause - 1)
 		require.Equal(t, run.AppTCP, look())
 		require.Empty(t, asked)
 		now = now.Add(1)
 		require.Equal(t, run.AppTCP, look())
-		<-asked
+		waiting.Value(t, asked)
 	}
 	require.Empty(t, asked)
-	require.Equal(t, map[int]run.AppProtocol{29500: run.AppTCP}, n.protocols(context.Background(), []listener{{port: 29500, inode: 2}}, listPatience))
+	require.Equal(t, map[int]run.AppProtocol{29500: run.AppTCP},
+		n.protocols(context.Background(), []listener{{port: 29500, inode: 2}}, listPatience))
 }
 
 // TestABusyServerIsAskedByWhoOpensIt: a program listens before it has loaded what it needs to answer.

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	waiting "berth.dev/berth/internal/testkit/await"
 )
 
 // TestFilesOfPrestart: only regular files are written, and nothing waits for a pipe or a device.
@@ -36,7 +38,8 @@ func TestFilesOfPrestart(t *testing.T) {
 	require.NoError(t, os.Symlink("stuck", at("leads to a pipe")))
 	require.NoError(t, os.Symlink("/dev/null", at("null")))
 	require.NoError(t, os.Mkdir(at("dir"), 0o700))
-	for name, want := range map[string]string{"unread": "is a pipe", "stuck": "is a pipe", "leads to a pipe": "is a pipe", "socket": "is a socket", "null": "is a device", "dir": "is a directory"} {
+	for name, want := range map[string]string{"unread": "is a pipe", "stuck": "is a pipe", "leads to a pipe": "is a pipe",
+		"socket": "is a socket", "null": "is a device", "dir": "is a directory"} {
 		for _, appending := range []bool{false, true} {
 			require.ErrorContains(t, write(name, appending, strings.Repeat("x", 1<<20)), want, name)
 		}
@@ -69,11 +72,11 @@ func TestAside(t *testing.T) {
 		}()
 	}
 	for range maxAside {
-		<-began
+		waiting.Value(t, began)
 	}
 	cancel()
 	for range maxAside {
-		require.ErrorIs(t, <-ended, context.Canceled)
+		require.ErrorIs(t, waiting.Value(t, ended), context.Canceled)
 	}
 	require.ErrorIs(t, s.aside(ctx, func() error { t.Error("there is no room for it"); return nil }), context.Canceled)
 	close(hung)

@@ -59,7 +59,8 @@ func portOf(p run.AppPort, asked int) (int, error) {
 		return p.Ports[0], nil
 	}
 	if !slices.Contains(p.Ports, asked) {
-		return 0, fault.Invalidf("app %s does not listen on port %d", p.Name, asked).WithNext("its ports are %s", strings.Trim(strings.Join(strings.Fields(fmt.Sprint(p.Ports)), ", "), "[]"))
+		return 0, fault.Invalidf("app %s does not listen on port %d", p.Name, asked).
+			WithNext("its ports are %s", strings.Trim(strings.Join(strings.Fields(fmt.Sprint(p.Ports)), ", "), "[]"))
 	}
 	return asked, nil
 }
@@ -129,7 +130,8 @@ func (s *Set) startDeclared(within, ctx context.Context, a *app, p plan, port in
 				return run.AppStartResult{}, mine.err
 			}
 			if mine.stopping {
-				return run.AppStartResult{}, fault.Conflictf("app %s was stopped while it started", a.Name).WithReason("app-stopped").WithNext("start it again")
+				return run.AppStartResult{}, fault.Conflictf("app %s was stopped while it started", a.Name).WithReason("app-stopped").
+					WithNext("start it again")
 			}
 			return result() // it left what answers, or ended well after it was ready
 		case a.life == nil:
@@ -269,7 +271,8 @@ func (s *Set) live(ctx context.Context, a *app, p plan, port int, req run.AppSta
 		now := s.c.Now()
 		restarts = slices.DeleteFunc(restarts, func(t time.Time) bool { return now.Sub(t) >= s.c.Policy.Window })
 		if len(restarts) >= s.c.Policy.Restarts {
-			return failed(s.failure(a, "app %s %s and was started again %d times within %s", a.Name, ending(end.status), len(restarts), s.c.Policy.Window))
+			return failed(s.failure(a, "app %s %s and was started again %d times within %s", a.Name, ending(end.status), len(restarts),
+				s.c.Policy.Window))
 		}
 		pause := min(s.c.Policy.Pause<<len(restarts), 30*time.Second)
 		restarts = append(restarts, now)
@@ -324,7 +327,8 @@ func ending(st proc.Status) string {
 
 // failure says what happened with the last lines that the app wrote.
 func (s *Set) failure(a *app, format string, args ...any) error {
-	e := fault.Unavailablef(format, args...).WithReason("app-failed").WithNext("read the app's log; correct what it says and start the app again")
+	e := fault.Unavailablef(format, args...).WithReason("app-failed").
+		WithNext("read the app's log; correct what it says and start the app again")
 	if lines := a.log.lastLines(); lines != "" {
 		e.Msg += ". Its last lines:\n" + lines
 	}
@@ -437,7 +441,8 @@ type outcome struct {
 func (s *Set) once(ctx context.Context, a *app, c composed, port int) (o outcome) {
 	p, drains, err := s.spawn(c.file, c.argv, c.env, func(_ int, b []byte) { a.log.write(b) })
 	if err != nil {
-		o.err = fault.Unavailablef("app %s cannot be started", a.Name).WithReason("app-failed").WithNext("see whether the program can be run in a terminal of the session").WithCause(err)
+		o.err = fault.Unavailablef("app %s cannot be started", a.Name).WithReason("app-failed").
+			WithNext("see whether the program can be run in a terminal of the session").WithCause(err)
 		return o
 	}
 	defer func() {

@@ -84,7 +84,8 @@ func explain(err error, verb, p string) error {
 		return fault.Deniedf("%s %q: the session's user may not", verb, p)
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return fault.Exhaustedf("%s %q: no space is left", verb, p).WithReason("disk-full").WithNext("delete files in the session and try again")
-	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.ELOOP), strings.Contains(err.Error(), "escapes from parent"):
+	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.ELOOP),
+		strings.Contains(err.Error(), "escapes from parent"):
 		return fault.Invalidf("%s %q", verb, p).WithCause(err)
 	}
 	return fmt.Errorf("%s %q: %w", verb, p, err)

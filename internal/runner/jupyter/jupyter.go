@@ -247,7 +247,8 @@ func (k *Kernel) parse(m zmtp.Message) (message, error) {
 }
 
 func (k *Kernel) send(c *zmtp.Conn, id, typ string, parent []byte, content any) error {
-	h, err := json.Marshal(header{MsgID: id, Session: k.session, Username: "berth", Date: time.Now().UTC().Format(time.RFC3339Nano), MsgType: typ, Version: "5.3"})
+	h, err := json.Marshal(header{MsgID: id, Session: k.session, Username: "berth", Date: time.Now().UTC().Format(time.RFC3339Nano),
+		MsgType: typ, Version: "5.3"})
 	if err != nil {
 		return err
 	}
@@ -409,7 +410,8 @@ func (k *Kernel) onStdin(m message) {
 		if a.EOF {
 			value = "\x04" // how the protocol spells the end of input
 		}
-		_ = k.send(k.stdin, randomHex(12), "input_reply", m.raw, map[string]any{"value": value, "status": "ok"}) // a lost kernel is seen by Execute
+		// a lost kernel is seen by Execute
+		_ = k.send(k.stdin, randomHex(12), "input_reply", m.raw, map[string]any{"value": value, "status": "ok"})
 	}()
 }
 

@@ -192,7 +192,8 @@ func (l *Log) store(e entry, join, hurried bool) bool {
 		mine := l.base+int64(len(l.entries))-1 >= l.handed
 		// The last record may grow to its full size even when memory is used up, so that what goes to
 		// disk are few large records.
-		if mine && !last.mark && !last.onDisk && last.typ == e.typ && last.mime == "" && last.size+e.size <= pieceMax && l.mem+int64(e.size) <= l.limits.Memory+pieceMax {
+		if mine && !last.mark && !last.onDisk && last.typ == e.typ && last.mime == "" && last.size+e.size <= pieceMax &&
+			l.mem+int64(e.size) <= l.limits.Memory+pieceMax {
 			last.data = append(last.data, e.data...)
 			last.size += e.size
 			l.mem += int64(e.size)

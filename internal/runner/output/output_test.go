@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
@@ -22,9 +23,11 @@ func TestReadersLoseNothing(t *testing.T) {
 		type piece struct{ typ, text string }
 		pieces := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) piece {
 			n := rapid.SampledFrom([]int{0, 1, 10, 3000, 40000, 100000}).Draw(t, "size")
-			return piece{rapid.SampledFrom([]string{"stdout", "stderr", "media", "mark"}).Draw(t, "type"), strings.Repeat(rapid.SampledFrom([]string{"a", "é", "漢", "🎈"}).Draw(t, "char"), n)}
+			return piece{rapid.SampledFrom([]string{"stdout", "stderr", "media", "mark"}).Draw(t, "type"),
+				strings.Repeat(rapid.SampledFrom([]string{"a", "é", "漢", "🎈"}).Draw(t, "char"), n)}
 		}), 0, 30).Draw(t, "pieces")
-		log := output.NewLog(output.Limits{Memory: int64(rapid.IntRange(0, 100_000).Draw(t, "memory")), Spill: int64(rapid.IntRange(0, 200_000).Draw(t, "spill")), SpillDir: dir}, output.Wait)
+		log := output.NewLog(output.Limits{Memory: int64(rapid.IntRange(0, 100_000).Draw(t, "memory")),
+			Spill: int64(rapid.IntRange(0, 200_000).Draw(t, "spill")), SpillDir: dir}, output.Wait)
 		defer log.Close()
 		var want strings.Builder
 		for _, p := range pieces {
@@ -53,7 +56,11 @@ func TestReadersLoseNothing(t *testing.T) {
 			b, err := log.Read(seq, rapid.SampledFrom([]int{1, 1000, 1 << 20}).Draw(t, "max"))
 			require.NoError(t, err)
 			if len(b.Records) == 0 {
-				<-changed
+				select {
+				case <-changed:
+				case <-time.After(time.Minute):
+					t.Fatal("the log does not change")
+				}
 				continue
 			}
 			if rapid.Bool().Draw(t, "repeat") {
@@ -139,7 +146,8 @@ func TestDecoder(t *testing.T) {
 func TestStripANSI(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
-		"plain": "plain", "\x1b[0;31mred\x1b[0m!": "red!", "\x1b]0;title\aafter": "after", "\x1b]8;;u\x1b\\link": "link", "\x1b": "", "\x1b[": "", "a\x1b(Bb": "aBb",
+		"plain": "plain", "\x1b[0;31mred\x1b[0m!": "red!", "\x1b]0;title\aafter": "after", "\x1b]8;;u\x1b\\link": "link", "\x1b": "", "\x1b[": "",
+		"a\x1b(Bb": "aBb",
 	} {
 		require.Equal(t, want, output.StripANSI(in))
 	}

@@ -51,14 +51,19 @@ type Table struct {
 	mu    sync.Mutex // held while starting and while reaping, so that no status is lost and no pid is reused under a signal
 	live  map[int]*Process
 	sig   chan os.Signal
+	drop  chan os.Signal // takes the signals that this process was started to ignore; nobody reads it
 	stop  chan struct{}
 	ended chan struct{}
 }
 
-// NewTable begins to reap.
+// NewTable begins to reap. The processes it starts have default signal dispositions, whatever this process was started with.
 func NewTable() *Table {
-	t := &Table{live: map[int]*Process{}, sig: make(chan os.Signal, 1), stop: make(chan struct{}), ended: make(chan struct{})}
+	t := &Table{live: map[int]*Process{}, sig: make(chan os.Signal, 1), drop: make(chan os.Signal, 1), stop: make(chan struct{}),
+		ended: make(chan struct{})}
 	signal.Notify(t.sig, syscall.SIGCHLD)
+	if ignored := inherited(); len(ignored) > 0 { // without names, Notify would take every signal
+		signal.Notify(t.drop, ignored...)
+	}
 	go t.loop()
 	return t
 }
@@ -66,6 +71,7 @@ func NewTable() *Table {
 // Close stops reaping; processes go on.
 func (t *Table) Close() {
 	signal.Stop(t.sig)
+	signal.Stop(t.drop)
 	close(t.stop)
 	<-t.ended
 }
@@ -99,7 +105,8 @@ func (t *Table) reap() {
 		p := t.live[pid]
 		delete(t.live, pid)
 		if p != nil {
-			p.status = Status{Code: ws.ExitStatus(), User: time.Duration(ru.Utime.Nano()), System: time.Duration(ru.Stime.Nano()), MaxRSS: ru.Maxrss << 10}
+			p.status = Status{Code: ws.ExitStatus(), User: time.Duration(ru.Utime.Nano()), System: time.Duration(ru.Stime.Nano()),
+				MaxRSS: ru.Maxrss << 10}
 			if ws.Signaled() {
 				p.status.Signal = ws.Signal()
 				p.status.Code = 128 + int(ws.Signal())

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/runner/proc"
+	"berth.dev/berth/internal/testkit/await"
 )
 
 // These tests share one Table: it waits for every child of the test process.
@@ -43,7 +44,8 @@ func TestManyAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 64 {
 		wg.Go(func() {
-			p, err := table().Start(proc.Spec{Path: "/bin/sh", Argv: []string{"sh", "-c", "exit $1", "sh", string(rune('0' + i%10))}, Env: os.Environ()})
+			p, err := table().Start(proc.Spec{Path: "/bin/sh", Argv: []string{"sh", "-c", "exit $1", "sh", string(rune('0' + i%10))},
+				Env: os.Environ()})
 			if err != nil || p.Status().Code != i%10 {
 				t.Error("status", i, err)
 			}
@@ -91,7 +93,7 @@ func TestDrainSettles(t *testing.T) {
 		_, err = w.Write([]byte("second"))
 		require.NoError(t, err)
 		w.Close()
-		<-d.Done()
+		await.Value(t, d.Done())
 		require.Equal(t, "second", after.String())
 		d.Settle(to(&before)) // after the end it returns at once
 	}
@@ -117,7 +119,7 @@ func TestDrainSettlesUnderAFlood(t *testing.T) {
 	require.NoError(t, err)
 	_, err = w.Write([]byte("x"))
 	require.NoError(t, err)
-	<-began
+	await.Value(t, began)
 	_, err = w.Write(make([]byte, 4<<10))
 	require.NoError(t, err)
 	settled := make(chan struct{})
@@ -131,7 +133,7 @@ func TestDrainSettlesUnderAFlood(t *testing.T) {
 		t.Fatal("it never settles")
 	}
 	require.NoError(t, w.Close())
-	<-d.Done()
+	await.Value(t, d.Done())
 }
 
 func TestAsUser(t *testing.T) {

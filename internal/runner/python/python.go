@@ -54,7 +54,8 @@ func Install(dir string) error {
 	if err := os.MkdirAll(site, 0o755); err != nil {
 		return fmt.Errorf("install the Python side: %w", err)
 	}
-	for file, text := range map[string][]byte{filepath.Join(dir, "launcher.py"): launcher, filepath.Join(site, "sitecustomize.py"): sitecustomize} {
+	for file, text := range map[string][]byte{filepath.Join(dir, "launcher.py"): launcher,
+		filepath.Join(site, "sitecustomize.py"): sitecustomize} {
 		if err := os.WriteFile(file, text, 0o644); err != nil {
 			return fmt.Errorf("install the Python side: %w", err)
 		}
@@ -293,7 +294,8 @@ func (p *Interpreter) start(ctx context.Context, serial int) (*life, error) {
 		p.cfg.Log.Warn("no connection file for ipykernel", "err", err)
 		arg = "-"
 	}
-	l := &life{base: base, user: p.cfg.User, stray: p.cfg.Stray, readEnd: make(chan struct{}), done: make(chan int, 1), matches: make(chan []string, 1), text: map[string]*output.Decoder{}}
+	l := &life{base: base, user: p.cfg.User, stray: p.cfg.Stray, readEnd: make(chan struct{}), done: make(chan int, 1),
+		matches: make(chan []string, 1), text: map[string]*output.Decoder{}}
 	eventR, eventW, err := os.Pipe()
 	if err != nil {
 		return nil, err

@@ -293,8 +293,10 @@ func acceptEach(ctx context.Context, l net.Listener, take func(net.Conn)) error 
 // passes reports whether accept failed for a reason that goes away by itself: something was lacking, or the one connection
 // that was to be accepted has broken.
 func passes(err error) bool {
-	for _, e := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EINTR, syscall.EAGAIN, syscall.ECONNABORTED, syscall.ECONNRESET,
-		syscall.EPROTO, syscall.EPERM, syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ENONET, syscall.ENOPROTOOPT} {
+	for _, e := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EINTR, syscall.EAGAIN,
+		syscall.ECONNABORTED, syscall.ECONNRESET,
+		syscall.EPROTO, syscall.EPERM, syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ENONET,
+		syscall.ENOPROTOOPT} {
 		if errors.Is(err, e) {
 			return true
 		}

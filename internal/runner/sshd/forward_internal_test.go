@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/testkit/await"
 )
 
 // scripted is a listener whose Accept gives one answer after the other.
@@ -42,7 +44,8 @@ func (s *scripted) Addr() net.Addr { return &net.TCPAddr{} }
 func TestListenersOutliveWhatPasses(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
-	c := &connection{server: New(Config{Log: slog.New(slog.DiscardHandler)}), ctx: ctx, cancel: cancel, free: make(chan struct{}), forwards: map[string]net.Listener{}}
+	c := &connection{server: New(Config{Log: slog.New(slog.DiscardHandler)}), ctx: ctx, cancel: cancel, free: make(chan struct{}),
+		forwards: map[string]net.Listener{}}
 	registered := func(name string) bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -67,7 +70,7 @@ func TestListenersOutliveWhatPasses(t *testing.T) {
 	// Its end frees its name.
 	l.answers <- errors.New("broken")
 	require.Eventually(t, func() bool { return !registered("one") }, 20*time.Second, time.Millisecond)
-	<-l.closed
+	await.Value(t, l.closed)
 	l = open("one")
 	l.answers <- syscall.EMFILE
 	require.True(t, c.cancelForward("one"))

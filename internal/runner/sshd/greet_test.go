@@ -5,6 +5,7 @@ import (
 	"net"
 	"regexp"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -17,6 +18,7 @@ func TestClientsKnowTheDialect(t *testing.T) {
 	conn, err := net.Dial("unix", b.socket)
 	require.NoError(t, err)
 	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 	line, err := bufio.NewReader(conn).ReadString('\n')
 	require.NoError(t, err)
 	require.Regexp(t, regexp.MustCompile(`^SSH-2\.0-OpenSSH_[5-9][^ ]* Berth\r\n$`), line)

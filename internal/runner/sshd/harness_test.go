@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -135,9 +136,11 @@ func start(t testing.TB, change ...func(*sshd.Config)) *box {
 	b.key, err = ssh.NewSignerFromKey(private)
 	require.NoError(t, err)
 	b.cfg = sshd.Config{Name: "work", Home: b.home, User: user, Shell: "/bin/sh", Dir: func() string { return b.home },
-		Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + b.home, "SESSION=yes", "TERM=xterm"}, Table: table(), Executable: testBinary(t),
-		HostKey: filepath.Join(dir, "host_key"), Sockets: filepath.Join(dir, "user"), Authorized: []string{string(ssh.MarshalAuthorizedKey(b.key.PublicKey()))},
-		Log: slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+		Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + b.home, "SESSION=yes", "TERM=xterm"}, Table: table(),
+		Executable: testBinary(t),
+		HostKey:    filepath.Join(dir, "host_key"), Sockets: filepath.Join(dir, "user"),
+		Authorized: []string{string(ssh.MarshalAuthorizedKey(b.key.PublicKey()))},
+		Log:        slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	for _, c := range change {
 		c(&b.cfg)
 	}
@@ -212,7 +215,13 @@ func (b *box) dial(user string, key ssh.Signer) (*ssh.Client, error) {
 	return login(conn, user, key)
 }
 
+// patience bounds everything that a test waits for; nothing that works takes so long.
+const patience = time.Minute
+
 func login(conn net.Conn, user string, key ssh.Signer) (*ssh.Client, error) {
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil { // whatever a client waits for ends with its connection
+		return nil, err
+	}
 	c, chans, reqs, err := ssh.NewClientConn(conn, "session", &ssh.ClientConfig{User: user, Auth: []ssh.AuthMethod{ssh.PublicKeys(key)},
 		HostKeyCallback: ssh.InsecureIgnoreHostKey(), Timeout: 20 * time.Second})
 	if err != nil {
@@ -265,6 +274,12 @@ func (b *box) program(stdin string, argv ...string) result {
 	}
 	p, err := table().Start(proc.Spec{Path: file, Argv: argv, Env: append(os.Environ(), "HOME="+dir), Dir: dir, Files: files})
 	require.NoError(b.t, err)
+	select {
+	case <-p.Done():
+	case <-time.After(patience):
+		p.Signal(syscall.SIGKILL)
+		b.t.Fatalf("%v is still running after %v", argv, patience)
+	}
 	r := result{code: p.Status().Code}
 	out, err := os.ReadFile(filepath.Join(dir, "out"))
 	require.NoError(b.t, err)
@@ -281,7 +296,8 @@ func (b *box) openSSH() []string {
 	require.NoError(b.t, err)
 	key := filepath.Join(b.t.TempDir(), "key")
 	require.NoError(b.t, os.WriteFile(key, text, 0o600))
-	return []string{"-F", "none", "-i", key, "-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR",
+	return []string{"-F", "none", "-i", key, "-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none", "-o", "BatchMode=yes", "-o",
+		"StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR",
 		"-o", "ProxyCommand=" + testBinary(b.t) + " " + asProxy + " " + b.socket}
 }
 

@@ -68,7 +68,8 @@ func tree(t *testing.T, dir string) {
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "sub/deeper"), 0o755))
 	big := make([]byte, 2<<20)
 	_, _ = rand.Read(big)
-	for name, content := range map[string][]byte{"empty": nil, "with space": []byte("a"), "sub/big": big, "sub/deeper/-dash": []byte("d"), "sub/run.sh": []byte("#!/bin/sh\n")} {
+	for name, content := range map[string][]byte{"empty": nil, "with space": []byte("a"), "sub/big": big, "sub/deeper/-dash": []byte("d"),
+		"sub/run.sh": []byte("#!/bin/sh\n")} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), content, 0o644))
 	}
 	require.NoError(t, os.Chmod(filepath.Join(dir, "sub/run.sh"), 0o755))
@@ -108,7 +109,8 @@ func TestCopyPrograms(t *testing.T) {
 	for name, c := range map[string]struct {
 		b    *box
 		argv []string
-	}{"sftp": {full, []string{"scp", "-rp"}}, "older": {full, []string{"scp", "-O", "-rp"}}, "older without scp": {lacking, []string{"scp", "-O", "-rp"}}, "older without shell": {bare, []string{"scp", "-O", "-rp"}}} {
+	}{"sftp": {full, []string{"scp", "-rp"}}, "older": {full, []string{"scp", "-O", "-rp"}},
+		"older without scp": {lacking, []string{"scp", "-O", "-rp"}}, "older without shell": {bare, []string{"scp", "-O", "-rp"}}} {
 		t.Run(name, func(t *testing.T) {
 			b := *c.b
 			b.t = t
@@ -153,7 +155,8 @@ func TestSFTPProgram(t *testing.T) {
 	from := t.TempDir()
 	tree(t, filepath.Join(from, "tree"))
 	argv := append(append([]string{"sftp", "-b", "-"}, b.openSSH()...), "work@session")
-	r := b.program("put -Rp "+from+"/tree\nls -l tree\nrename tree/empty tree/moved\nln -s moved tree/link\nchmod 700 tree/moved\nget -Rp tree "+from+"/back\ndf\n", argv...)
+	r := b.program("put -Rp "+from+"/tree\nls -l tree\nrename tree/empty tree/moved\nln -s moved tree/link\nchmod 700 tree/moved\n"+
+		"get -Rp tree "+from+"/back\ndf\n", argv...)
 	require.Equal(t, 0, r.code, r.err)
 	same(t, filepath.Join(from, "tree/sub"), filepath.Join(b.home, "tree/sub"))
 	same(t, filepath.Join(from, "tree/sub"), filepath.Join(from, "back/sub"))
@@ -202,8 +205,10 @@ func TestHostileSources(t *testing.T) {
 	require.NoError(t, os.Chown(into, uid, gid))
 	c := b.client()
 	for _, sent := range []string{
-		"C0644 5 ../evil\nhello\x00", "C0644 5 /tmp/evil\nhello\x00", "D0755 0 ..\nC0644 5 evil\nhello\x00E\n", "C0644 5 ..\nhello\x00", "C0644 5 \nhello\x00",
-		"C0644 -5 evil\nhello\x00", "C9999 5 evil\nhello\x00", "C0644 99999999999999999999 evil\n", "E\n", "T1 2 3\n", "Xrubbish\n", strings.Repeat("x", 20<<10), "C0644 500 evil\nshort", "\x02fatal\n",
+		"C0644 5 ../evil\nhello\x00", "C0644 5 /tmp/evil\nhello\x00", "D0755 0 ..\nC0644 5 evil\nhello\x00E\n", "C0644 5 ..\nhello\x00",
+		"C0644 5 \nhello\x00",
+		"C0644 -5 evil\nhello\x00", "C9999 5 evil\nhello\x00", "C0644 99999999999999999999 evil\n", "E\n", "T1 2 3\n", "Xrubbish\n",
+		strings.Repeat("x", 20<<10), "C0644 500 evil\nshort", "\x02fatal\n",
 	} {
 		s := b.session(c)
 		s.Stdin = strings.NewReader(sent)

@@ -145,7 +145,8 @@ func windowSize(rows, cols uint32) [2]uint16 {
 
 // setEnv takes any variable but those that say who the user is: commands of the user can set what they like anyway.
 func (s *session) setEnv(name, value string) bool {
-	if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(value, 0) || slices.Contains([]string{"HOME", "USER", "LOGNAME", "SHELL", "PATH"}, name) {
+	if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(value, 0) ||
+		slices.Contains([]string{"HOME", "USER", "LOGNAME", "SHELL", "PATH"}, name) {
 		return false
 	}
 	if len(s.env) >= maxEnv || s.envBytes+len(name)+len(value) > maxEnvBytes {
@@ -268,8 +269,10 @@ func (s *session) exit(st proc.Status) {
 
 // signals are those that RFC 4254 names.
 var signals = map[string]syscall.Signal{
-	"ABRT": syscall.SIGABRT, "ALRM": syscall.SIGALRM, "FPE": syscall.SIGFPE, "HUP": syscall.SIGHUP, "ILL": syscall.SIGILL, "INT": syscall.SIGINT,
-	"KILL": syscall.SIGKILL, "PIPE": syscall.SIGPIPE, "QUIT": syscall.SIGQUIT, "SEGV": syscall.SIGSEGV, "TERM": syscall.SIGTERM, "USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2,
+	"ABRT": syscall.SIGABRT, "ALRM": syscall.SIGALRM, "FPE": syscall.SIGFPE, "HUP": syscall.SIGHUP, "ILL": syscall.SIGILL,
+	"INT":  syscall.SIGINT,
+	"KILL": syscall.SIGKILL, "PIPE": syscall.SIGPIPE, "QUIT": syscall.SIGQUIT, "SEGV": syscall.SIGSEGV, "TERM": syscall.SIGTERM,
+	"USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2,
 }
 
 // start starts the process unless the client has left.
@@ -316,7 +319,8 @@ func (s *session) onTerminal(spec proc.Spec) (proc.Status, error) {
 		return proc.Status{}, err
 	}
 	s.c.work.Go(func() { _, _ = io.CopyBuffer(writer{master}, reader{s.ch}, make([]byte, 4<<10)) }) // ends with the channel or the terminal
-	out := proc.NewDrain(master, func(b []byte) { _, _ = s.ch.Write(b) })                           // a client that left is seen by the requests
+	// a client that left is seen by the requests
+	out := proc.NewDrain(master, func(b []byte) { _, _ = s.ch.Write(b) })
 	select {
 	case <-s.process.Done():
 		out.Settle(func([]byte) {})

@@ -155,7 +155,8 @@ func (s *Server) serve(ctx context.Context, raw net.Conn, place *place) error {
 	_ = raw.SetDeadline(time.Time{})
 	s.cfg.Log.Debug("an SSH connection logged in", "app", s.Name(), "client", string(peer.ClientVersion()))
 	ctx, cancel := context.WithCancel(ctx)
-	c := &connection{server: s, ssh: peer, ctx: ctx, cancel: cancel, free: make(chan struct{}, maxChannels), forwards: map[string]net.Listener{}}
+	c := &connection{server: s, ssh: peer, ctx: ctx, cancel: cancel, free: make(chan struct{}, maxChannels),
+		forwards: map[string]net.Listener{}}
 	defer c.end()
 	c.work.Go(func() { c.requests(reqs) })
 	c.work.Go(c.keepAlive)

@@ -24,6 +24,7 @@ import (
 	"golang.org/x/crypto/ssh/agent"
 
 	"berth.dev/berth/internal/runner/sshd"
+	"berth.dev/berth/internal/testkit/await"
 	"berth.dev/berth/internal/wire/tunnel"
 )
 
@@ -99,19 +100,23 @@ func TestWhoMayLogIn(t *testing.T) {
 func TestNothingButKeys(t *testing.T) {
 	t.Parallel()
 	b := start(t)
-	for name, auth := range map[string][]ssh.AuthMethod{"none": nil, "password": {ssh.Password("")}, "questions": {ssh.KeyboardInteractive(func(string, string, []string, []bool) ([]string, error) { return nil, nil })}} {
+	for name, auth := range map[string][]ssh.AuthMethod{"none": nil, "password": {ssh.Password("")},
+		"questions": {ssh.KeyboardInteractive(func(string, string, []string, []bool) ([]string, error) { return nil, nil })}} {
 		conn, err := net.Dial("unix", b.socket)
 		require.NoError(t, err)
+		require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 		banner := ""
-		_, _, _, err = ssh.NewClientConn(conn, "", &ssh.ClientConfig{User: "root", Auth: auth, HostKeyCallback: ssh.InsecureIgnoreHostKey(), BannerCallback: func(m string) error {
-			banner = m
-			return nil
-		}})
+		_, _, _, err = ssh.NewClientConn(conn, "", &ssh.ClientConfig{User: "root", Auth: auth, HostKeyCallback: ssh.InsecureIgnoreHostKey(),
+			BannerCallback: func(m string) error {
+				banner = m
+				return nil
+			}})
 		require.ErrorContains(t, err, "unable to authenticate", name)
 		require.Contains(t, banner, "log in as work")
 		conn.Close()
 	}
-	for _, rubbish := range []string{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "SSH-2.0-x\r\n\x00\x00\xff\xff\x04\x14", "SSH-2.0-x\r\n\xff\xff\xff\xff\x04\x14aaaa", "SSH-1.5-x\r\n", strings.Repeat("x", 70000)} {
+	for _, rubbish := range []string{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "SSH-2.0-x\r\n\x00\x00\xff\xff\x04\x14",
+		"SSH-2.0-x\r\n\xff\xff\xff\xff\x04\x14aaaa", "SSH-1.5-x\r\n", strings.Repeat("x", 70000)} {
 		conn, err := net.Dial("unix", b.socket)
 		require.NoError(t, err)
 		_, _ = io.WriteString(conn, rubbish) // it may be refused half way
@@ -130,10 +135,12 @@ func TestHostKeyStays(t *testing.T) {
 	seen := func(srv *sshd.Server) string {
 		near := b.other(srv)
 		var key string
-		c, chans, reqs, err := ssh.NewClientConn(near, "", &ssh.ClientConfig{User: "work", Auth: []ssh.AuthMethod{ssh.PublicKeys(b.key)}, HostKeyCallback: func(_ string, _ net.Addr, k ssh.PublicKey) error {
-			key = ssh.FingerprintSHA256(k)
-			return nil
-		}})
+		c, chans, reqs, err := ssh.NewClientConn(near, "",
+			&ssh.ClientConfig{User: "work", Auth: []ssh.AuthMethod{ssh.PublicKeys(b.key)},
+				HostKeyCallback: func(_ string, _ net.Addr, k ssh.PublicKey) error {
+					key = ssh.FingerprintSHA256(k)
+					return nil
+				}})
 		require.NoError(t, err)
 		require.NoError(t, ssh.NewClient(c, chans, reqs).Close())
 		return key
@@ -333,7 +340,7 @@ func TestNobodyWaitsForWhoStays(t *testing.T) {
 		}
 		require.NoError(t, syscall.Kill(pid, 0), "it goes on: %s", name)
 		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
-		<-done
+		await.Value(t, done)
 	}
 }
 
@@ -383,6 +390,7 @@ func TestForwarding(t *testing.T) {
 		t.Helper()
 		require.NoError(t, err)
 		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(time.Minute)) // a channel of SSH has none of its own, but its connection has
 		_, err = io.WriteString(conn, "hello")
 		require.NoError(t, err)
 		require.NoError(t, conn.(interface{ CloseWrite() error }).CloseWrite())
@@ -435,7 +443,7 @@ func TestForwarding(t *testing.T) {
 	conn, err := c.Dial("unix", sock)
 	require.NoError(t, err)
 	conn.Close()
-	require.EqualValues(t, uid, <-peer)
+	require.EqualValues(t, uid, await.Value(t, peer))
 
 	// From the container, always on its loopback address.
 	rl, err := c.Listen("tcp", "0.0.0.0:0")
@@ -513,6 +521,7 @@ func TestAgentForwarding(t *testing.T) {
 	require.Equal(t, os.FileMode(0o600), fi.Mode().Perm())
 	conn, err := net.Dial("unix", file)
 	require.NoError(t, err)
+	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
 	keys, err := agent.NewClient(conn).List()
 	require.NoError(t, err)
 	require.Len(t, keys, 1)

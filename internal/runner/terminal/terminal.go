@@ -105,7 +105,8 @@ func (s *Set) Attach(name string, rows, cols uint16, restart bool) (*Terminal, *
 
 func (s *Set) start(rows, cols uint16) (*Terminal, error) {
 	if s.cfg.Shell == "" {
-		return nil, fault.Unavailablef("this image has no shell").WithNext("run the image's own program with exec, or choose an image with a shell")
+		return nil, fault.Unavailablef("this image has no shell").
+			WithNext("run the image's own program with exec, or choose an image with a shell")
 	}
 	if rows == 0 || cols == 0 {
 		rows, cols = 24, 80
@@ -119,7 +120,8 @@ func (s *Set) start(rows, cols uint16) (*Terminal, error) {
 		return nil, fault.Unavailablef("no terminal could be opened in the session").WithCause(err)
 	}
 	defer slave.Close()
-	p, err := s.cfg.Table.Start(proc.Spec{Path: s.cfg.Shell, Argv: []string{s.cfg.Shell}, Env: s.cfg.Env, Dir: s.cfg.Dir, User: s.cfg.User, Files: []*os.File{slave, slave, slave}, TTY: true})
+	p, err := s.cfg.Table.Start(proc.Spec{Path: s.cfg.Shell, Argv: []string{s.cfg.Shell}, Env: s.cfg.Env, Dir: s.cfg.Dir, User: s.cfg.User,
+		Files: []*os.File{slave, slave, slave}, TTY: true})
 	if err != nil {
 		master.Close()
 		return nil, fault.Unavailablef("the shell could not be started").WithCause(err)

@@ -111,7 +111,8 @@ func TestPasteArrivesWhole(t *testing.T) {
 			s := start(t)
 			file, all := filepath.Join(t.TempDir(), "file"), lines(c.size, 4000)
 			p := s.sender("?page=one", nil)
-			p.push([]byte("stty " + c.mode + "; echo ready-$((1)); head -c " + strconv.Itoa(len(all)) + " >" + file + "; stty sane; echo done-$((1))\n"))
+			p.push([]byte("stty " + c.mode + "; echo ready-$((1)); head -c " + strconv.Itoa(len(all)) + " >" + file +
+				"; stty sane; echo done-$((1))\n"))
 			p.shows("ready-1")
 			p.push(all)
 			p.shows("done-1")

@@ -149,7 +149,8 @@ type asset struct {
 //go:embed assets
 var files embed.FS
 
-var kinds = map[string]string{".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".mjs": "text/javascript; charset=utf-8"}
+var kinds = map[string]string{".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
+	".mjs": "text/javascript; charset=utf-8"}
 
 // loadAssets reads the files of the page by their names without .gz.
 func loadAssets() map[string]asset {
@@ -198,7 +199,8 @@ func (s *Server) serve(w http.ResponseWriter, q *http.Request) {
 func (s *Server) page(w http.ResponseWriter, q *http.Request) {
 	nonce := rand.Text()
 	// xterm.js makes style sheets, which get the nonce, and sets style attributes; nothing else is inline.
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self' data:; style-src 'self'; style-src-elem 'self' 'nonce-"+nonce+
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; connect-src 'self'; img-src 'self' data:; "+
+		"style-src 'self'; style-src-elem 'self' 'nonce-"+nonce+
 		"'; style-src-attr 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Content-Type", kinds[".html"])

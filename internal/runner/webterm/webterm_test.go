@@ -35,7 +35,8 @@ type site struct {
 }
 
 func start(t testing.TB, change ...func(*terminal.Config)) *site {
-	cfg := terminal.Config{Shell: "/bin/sh", Dir: "/", Env: []string{"PATH=/usr/bin:/bin", "TERM=xterm", "PS1=", "ENV="}, Table: table(), Scrollback: 64 << 10, Max: 2}
+	cfg := terminal.Config{Shell: "/bin/sh", Dir: "/", Env: []string{"PATH=/usr/bin:/bin", "TERM=xterm", "PS1=", "ENV="}, Table: table(),
+		Scrollback: 64 << 10, Max: 2}
 	for _, c := range change {
 		c(&cfg)
 	}
@@ -71,7 +72,7 @@ func start(t testing.TB, change ...func(*terminal.Config)) *site {
 		set.Hangup()
 		os.RemoveAll(dir)
 	})
-	return &site{t: t, client: &http.Client{Transport: tr}}
+	return &site{t: t, client: &http.Client{Transport: tr, Timeout: time.Minute}}
 }
 
 func (s *site) get(method, path string, header http.Header) (*http.Response, string) {
@@ -99,7 +100,8 @@ type tab struct {
 func (s *site) open(query string, header http.Header) (*tab, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	s.t.Cleanup(cancel)
-	c, _, err := websocket.Dial(ctx, "ws://terminal.test/ws"+query, &websocket.DialOptions{HTTPClient: s.client, HTTPHeader: header}) //nolint:bodyclose // the library closes it
+	//nolint:bodyclose // the library closes it
+	c, _, err := websocket.Dial(ctx, "ws://terminal.test/ws"+query, &websocket.DialOptions{HTTPClient: s.client, HTTPHeader: header})
 	if err != nil {
 		return nil, err
 	}

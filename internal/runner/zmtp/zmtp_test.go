@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/runner/zmtp"
+	"berth.dev/berth/internal/testkit/await"
 )
 
 // greeting is what a peer sends first: signature, version 3.1, NULL, then READY.
@@ -108,7 +109,7 @@ func TestSends(t *testing.T) {
 	require.NoError(t, err)
 	defer c.Close()
 	go func() { _ = c.Send([]byte("ab"), bytes.Repeat([]byte("y"), 256)) }()
-	b := <-got
+	b := await.Value(t, got)
 	require.Contains(t, string(b), "READY\x0bSocket-Type\x00\x00\x00\x03SUB")
 	require.Contains(t, string(b), "\x00\x01\x01", "a SUB socket subscribes to everything")
 }
@@ -143,7 +144,7 @@ func FuzzRecv(f *testing.F) {
 			}
 		}
 		c.Close()
-		<-read
+		await.Value(t, read)
 	})
 }
 

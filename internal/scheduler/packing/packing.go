@@ -6,9 +6,9 @@
 // one request; the caller compares nodes and places. Everything is a function of the calls made:
 // the same calls in the same order give the same scores.
 //
-// The value of a node is what random series of typical requests would still fill of its GPUs
-// (series.go), plus the prices of what it has that is scarce in the cluster (prices.go). A
-// placement's loss is the value it takes. docs/decisions/0008-packing.md has the reasons.
+// The value of a node is what random series of typical requests would still fill of its GPUs (series.go), plus the prices of what it
+// has that is scarce in the cluster (prices.go). The loss of a placement is the value that the node has before it, less the value after
+// it. docs/decisions/0008-packing.md has the reasons.
 package packing
 
 // Whole is a wholly free GPU, in thousandths.

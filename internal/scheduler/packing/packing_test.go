@@ -35,7 +35,7 @@ func typical() *Workload {
 }
 
 func newPolicy(t interface{ Fatal(...any) }, w *Workload) *Policy {
-	p, err := New(w, Options{Sequences: 8, Length: 48, CacheSize: 64})
+	p, err := New(w, Options{Sequences: 8, Length: 48, cacheSize: 64})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,13 +43,21 @@ func newPolicy(t interface{ Fatal(...any) }, w *Workload) *Policy {
 }
 
 func anyNode(t *rapid.T) Node {
-	n := Node{CPU: rapid.Int64Range(0, 128000).Draw(t, "cpu"), Mem: rapid.Int64Range(0, 1<<20).Draw(t, "mem"), Model: rapid.Uint8Range(0, 4).Draw(t, "model")}
+	n := Node{
+		CPU:   rapid.Int64Range(0, 128000).Draw(t, "cpu"),
+		Mem:   rapid.Int64Range(0, 1<<20).Draw(t, "mem"),
+		Model: rapid.Uint8Range(0, 4).Draw(t, "model"),
+	}
 	n.GPUs = rapid.SliceOfN(rapid.SampledFrom([]int32{0, 40, 190, 190, 530, 810, Whole, Whole, Whole}), 0, 10).Draw(t, "gpus")
 	return n
 }
 
 func anyRequest(t *rapid.T) Request {
-	r := Request{CPU: rapid.Int64Range(0, 64000).Draw(t, "cpu asked"), Mem: rapid.Int64Range(0, 1<<18).Draw(t, "mem asked"), GPUs: rapid.SampledFrom([]int{0, 1, 1, 1, 2, 4, 8}).Draw(t, "gpus asked")}
+	r := Request{
+		CPU:  rapid.Int64Range(0, 64000).Draw(t, "cpu asked"),
+		Mem:  rapid.Int64Range(0, 1<<18).Draw(t, "mem asked"),
+		GPUs: rapid.SampledFrom([]int{0, 1, 1, 1, 2, 4, 8}).Draw(t, "gpus asked"),
+	}
 	switch {
 	case r.GPUs == 1:
 		r.Milli = rapid.Int32Range(1, Whole).Draw(t, "milli")
@@ -187,7 +195,13 @@ func TestGoldenTrace(t *testing.T) {
 	fmt.Fprint(h, chosen)
 	const wantPlaced, wantSum = 250, 2196662931
 	if placed != wantPlaced || h.Sum32() != wantSum {
-		t.Errorf("placed %d with sum %d, want %d and %d: placements changed; if that is meant, measure again what docs/decisions/0008-packing.md states", placed, h.Sum32(), wantPlaced, wantSum)
+		t.Errorf(
+			"placed %d with sum %d, want %d and %d: placements changed; if that is meant, measure again what docs/decisions/0008-packing.md states",
+			placed,
+			h.Sum32(),
+			wantPlaced,
+			wantSum,
+		)
 	}
 }
 
@@ -238,7 +252,9 @@ func TestPolicyWithoutWorkloadTakesTheTightestGPU(t *testing.T) {
 func TestScoreRefusesWhatItDoesNotUnderstand(t *testing.T) {
 	p := newPolicy(t, typical())
 	whole := Node{CPU: 1 << 40, Mem: 1 << 40, GPUs: slices.Repeat([]int32{Whole}, MaxGPUs)}
-	for _, r := range []Request{{CPU: -1}, {GPUs: -1, Milli: 5}, {GPUs: 1}, {GPUs: 1, Milli: Whole + 1}, {GPUs: 2, Milli: 500}, {GPUs: MaxGPUs + 1, Milli: Whole}} {
+	for _, r := range []Request{
+		{CPU: -1}, {GPUs: -1, Milli: 5}, {GPUs: 1}, {GPUs: 1, Milli: Whole + 1}, {GPUs: 2, Milli: 500}, {GPUs: MaxGPUs + 1, Milli: Whole},
+	} {
 		if _, ok := p.Score(&whole, &r); ok {
 			t.Errorf("scored %+v", r)
 		}
@@ -255,7 +271,7 @@ func TestScoreRefusesWhatItDoesNotUnderstand(t *testing.T) {
 }
 
 func TestNewRefusesOptionsOutOfRange(t *testing.T) {
-	for _, o := range []Options{{Sequences: -1}, {Length: 1 << 20}, {CacheSize: 1 << 40}} {
+	for _, o := range []Options{{Sequences: -1}, {Length: 1 << 20}, {cacheSize: 1 << 40}} {
 		if _, err := New(&Workload{}, o); fault.KindOf(err) != fault.Invalid {
 			t.Errorf("%+v: %v", o, err)
 		}

@@ -14,11 +14,9 @@ type Options struct {
 	Sequences int
 	// Length is the number of requests in each series before thinning; 128 by default.
 	Length int
-	// CacheSize is the number of node states whose value is remembered, rounded up to a power of
+	// cacheSize is the number of node states whose value is remembered, rounded up to a power of
 	// two, 16 bytes each; 262,144 by default.
-	CacheSize int
-	// Seed of the series.
-	Seed uint64
+	cacheSize int
 }
 
 func (o Options) withDefaults() Options {
@@ -28,8 +26,8 @@ func (o Options) withDefaults() Options {
 	if o.Length == 0 {
 		o.Length = 128
 	}
-	if o.CacheSize == 0 {
-		o.CacheSize = 1 << 18
+	if o.cacheSize == 0 {
+		o.cacheSize = 1 << 18
 	}
 	return o
 }
@@ -60,12 +58,13 @@ type memory struct {
 // New makes a policy from typical requests.
 func New(w *Workload, o Options) (*Policy, error) {
 	o = o.withDefaults()
-	if min(o.Sequences, o.Length, o.CacheSize) < 0 || max(o.Sequences, o.Length) > 1<<12 || o.CacheSize > 1<<26 {
-		return nil, fault.Invalidf("packing policy: %d sequences of length %d with %d remembered states is out of range", o.Sequences, o.Length, o.CacheSize).
+	if min(o.Sequences, o.Length, o.cacheSize) < 0 || max(o.Sequences, o.Length) > 1<<12 || o.cacheSize > 1<<26 {
+		return nil, fault.Invalidf("packing policy: %d sequences of length %d with %d remembered states is out of range",
+			o.Sequences, o.Length, o.cacheSize).
 			WithNext("leave the options out for the defaults; at most 4,096 sequences, length 4,096, 67,108,864 states")
 	}
 	size := 1
-	for size < o.CacheSize {
+	for size < o.cacheSize {
 		size *= 2
 	}
 	p := &Policy{opt: o, memo: make([]memory, size)}

@@ -7,30 +7,34 @@ import (
 	"slices"
 )
 
-// Prices are for what the series of one node cannot see: that the cluster has few places for a
-// request of eight GPUs, or few GPUs of a model that some requests insist on. They rise with the
-// load that the demand to come would put on the supply, squared, so that plenty costs next to
-// nothing and the last places are given up only for much.
+// The series look at one node only. They do not see that the whole cluster has few nodes left for a request of eight GPUs, or few GPUs of
+// a model that some requests name. So these two things have prices, and a placement that uses them up has a larger loss:
+//
+//   - a place for a gang (here: a request for several GPUs of one node), for each size of gang;
+//   - a free GPU of a model that requests name.
+//
+// A price follows from a load: the demand that is still to come, divided by what is free for it. It is proportional to the square of the
+// load. Where much is free, the price is almost zero; where little is free, it outweighs the value that the series see.
 const (
-	// hostPrice is what the loss of a place for a gang costs at load 1, as a share of its GPUs.
+	// hostPrice is the price of a place for a gang at load 1, as a part of the GPUs of the gang.
 	hostPrice = 0.05
-	// Loads of places below leastLoad cost like leastLoad, those above mostLoad like mostLoad: the
-	// price must tell a scarce place from one that is scarcer still.
+	// Loads of places are limited to this range. mostLoad is above 1, because a place that is wanted four times over must cost more than
+	// one that is wanted twice.
 	leastLoad, mostLoad = 0.1, 4
-	// safety is how many standard deviations of demand for a gang are provided for.
+	// safety is the number of standard deviations that are added to the expected demand for a gang.
 	safety = 1.5
-	// One place in hasty nodes may be gone before the next survey, at most half of a group's: a few
-	// dozen rare nodes are opened by small requests within a hundred placements.
+	// Prices are old by the time they are used: small requests may have taken places since the survey. So one place for every hasty
+	// nodes of the cluster is counted as gone already, but at most half of the places of a group.
 	hasty = 75
-	// modelPrice is what using a free GPU of a named model costs at load 1, as a share of the use.
+	// modelPrice is the price of using a free GPU of a named model at load 1, as a part of what is used of it.
 	modelPrice = 0.6
-	// recalibrate is by how much the free amount must shrink or grow for the series to be adapted.
+	// The series are calibrated again when the free amount has shrunk or grown by this factor.
 	recalibrate = 4
-	// sampled nodes are looked at for that, up to twice as many.
+	// The number of nodes that calibration looks at; it may be up to twice as many.
 	sampled = 100
 
 	maxGangs  = 64  // bits of group.can
-	maxGroups = 256 // of nodes, and sets of models, that are told apart
+	maxGroups = 256 // groups of nodes, and sets of models
 )
 
 // gang is a kind of request for several GPUs of one node.
@@ -39,10 +43,10 @@ type gang struct {
 	price int64 // of one place, in units of value
 }
 
-// group is the nodes that can host the same gangs.
+// group is all nodes that can host the same gangs.
 type group struct {
-	can    uint64 // bit per gang
-	places [MaxGPUs + 1]float64
+	can    uint64               // a bit for each gang
+	places [MaxGPUs + 1]float64 // by number of GPUs of a gang
 }
 
 // state is a copy of a node.
@@ -53,7 +57,7 @@ type state struct {
 	model    uint8
 }
 
-// findGangs lists the most frequent gangs, those of fewer GPUs first, without prices.
+// findGangs lists the most frequent gangs without prices, those of fewer GPUs first.
 func (p *Policy) findGangs() {
 	p.gangs = p.gangs[:0]
 	for _, k := range p.kinds {
@@ -64,7 +68,7 @@ func (p *Policy) findGangs() {
 	slices.SortStableFunc(p.gangs, func(a, b gang) int { return cmp.Compare(a.GPUs, b.GPUs) })
 }
 
-// places is how many of a gang a node with so many wholly free GPUs can host.
+// places is how many requests of a gang a node can host at once; whole is its number of wholly free GPUs.
 func (g *gang) places(whole int, cpu, mem int64, model uint8) int64 {
 	if whole < g.GPUs || cpu < g.CPU || mem < g.Mem || g.Models != 0 && !g.Models.has(model) {
 		return 0
@@ -79,7 +83,7 @@ func (g *gang) places(whole int, cpu, mem int64, model uint8) int64 {
 	return n
 }
 
-// hosting is the price of the places that a node has: for each size the dearest gang's.
+// hosting is the price of the places that a node has. Places for gangs of one size are the same places: the dearest gang counts.
 func (p *Policy) hosting(gpus []int32, cpu, mem int64, model uint8) (v int64) {
 	whole := wholes(gpus)
 	if whole < 2 {
@@ -99,9 +103,8 @@ func (p *Policy) hosting(gpus []int32, cpu, mem int64, model uint8) (v int64) {
 	return v + best
 }
 
-// Survey looks once at all nodes and sets the prices of what is scarce among them; it does not keep
-// the nodes. Call it before the first score, after Learn, and again when some per cent of the nodes
-// have changed. Epoch changes when prices do; they move in steps, so it mostly does not.
+// Survey looks once at all nodes and sets prices. It does not keep the nodes. Call it before the first score, after Learn, and again when
+// some per cent of the nodes have changed. Epoch changes when a price does. Prices move in steps, so mostly it stays.
 func (p *Policy) Survey(nodes iter.Seq[*Node]) {
 	if p.mean == 0 {
 		return
@@ -120,8 +123,8 @@ func (p *Policy) Survey(nodes iter.Seq[*Node]) {
 			free[n.Model] += float64(g)
 		}
 		groups = p.addPlaces(groups, n)
-		// A sample of equal steps over an unknown number of nodes: when it is twice too large,
-		// every other one goes.
+		// The sample takes every n-th node, of a number of nodes that is not known beforehand: whenever it is twice too large, every
+		// other node is dropped and n doubles.
 		if seen++; seen%every == 0 {
 			if len(sample) == 2*sampled {
 				for i := range sampled {
@@ -156,7 +159,7 @@ func (p *Policy) Survey(nodes iter.Seq[*Node]) {
 	}
 }
 
-// addPlaces counts a node's places for gangs in its group.
+// addPlaces adds the places of a node to those of its group.
 func (p *Policy) addPlaces(groups []group, n *Node) []group {
 	whole := wholes(n.GPUs)
 	if whole < 2 {
@@ -184,7 +187,7 @@ func (p *Policy) addPlaces(groups []group, n *Node) []group {
 	return groups
 }
 
-// priceGangs says whether a price changed.
+// priceGangs sets the prices of places and reports whether one changed.
 func (p *Policy) priceGangs(groups []group, arrivals float64, nodes int) (changed bool) {
 	supply := make([]float64, len(groups))
 	for lo, hi := 0, 0; lo < len(p.gangs); lo = hi {
@@ -205,7 +208,7 @@ func (p *Policy) priceGangs(groups []group, arrivals float64, nodes int) (change
 		can := func(i, j int) bool { return groups[j].can>>(lo+i)&1 == 1 }
 		load := spread(need, supply, can)
 		for i := range same {
-			least := math.Inf(1) // where its demand would go
+			least := math.Inf(1) // the load of the group where its demand would go
 			for j := range groups {
 				if can(i, j) {
 					least = min(least, load[j])
@@ -220,7 +223,7 @@ func (p *Policy) priceGangs(groups []group, arrivals float64, nodes int) (change
 	return changed
 }
 
-// priceModels says whether a price changed.
+// priceModels sets the prices of models and reports whether one changed.
 func (p *Policy) priceModels(free []float64, arrivals float64) (changed bool) {
 	var sets []Models
 	var need []float64
@@ -247,7 +250,7 @@ func (p *Policy) priceModels(free []float64, arrivals float64) (changed bool) {
 	return changed
 }
 
-// stepped rounds to a power of √2, so that prices, and with them all scores, change seldom.
+// stepped rounds to a power of √2, so that prices change seldom. Every change makes all earlier scores useless.
 func stepped(x float64) float64 {
 	if x < 1e-4 {
 		return 0
@@ -255,8 +258,8 @@ func stepped(x float64) float64 {
 	return math.Exp2(math.Round(2*math.Log2(x)) / 2)
 }
 
-// spread divides needs among the supplies that may serve them, so that the most loaded supply is
-// about as little loaded as can be. It returns each supply's load over its size, 0 for an empty one.
+// spread divides every need among the supplies that may serve it, so that the highest load is about as low as can be. It gives the load
+// of each supply: what it serves, divided by its size; 0 for an empty one.
 func spread(need, supply []float64, may func(need, supply int) bool) []float64 {
 	load := make([]float64, len(supply))
 	flow := make([]float64, len(need)*len(supply))
@@ -266,8 +269,8 @@ func spread(need, supply []float64, may func(need, supply int) bool) []float64 {
 			for j := range load {
 				load[j] -= mine[j]
 			}
-			// Raise all supplies that may serve it to one level.
-			pour := func(level float64) (sum float64) {
+			// Fill the supplies that may serve this need to one level of load. Bisection finds the level at which it is served.
+			fillTo := func(level float64) (sum float64) {
 				for j, s := range supply {
 					mine[j] = 0
 					if s > 0 && may(i, j) {
@@ -278,17 +281,17 @@ func spread(need, supply []float64, may func(need, supply int) bool) []float64 {
 				return sum
 			}
 			lo, hi := 0.0, 1.0
-			for hi < 1<<20 && pour(hi) < want {
+			for hi < 1<<20 && fillTo(hi) < want {
 				hi *= 2
 			}
 			for range 24 {
-				if mid := (lo + hi) / 2; pour(mid) < want {
+				if mid := (lo + hi) / 2; fillTo(mid) < want {
 					lo = mid
 				} else {
 					hi = mid
 				}
 			}
-			pour(hi)
+			fillTo(hi)
 			for j := range load {
 				load[j] += mine[j]
 			}

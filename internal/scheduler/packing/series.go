@@ -2,37 +2,39 @@ package packing
 
 import "math"
 
-// series are random sequences of typical requests, the same for all nodes (common random numbers:
-// the difference between two node states is seen more sharply than either value).
+// series are random sequences of typical requests. All nodes are tried with the same ones (common random numbers), because then the
+// difference between two node states is more exact than the value of either.
 //
-// A long series alone would overrate leftovers: every node would wait for the rare small request
-// that just fills its last gap, and there are not as many of those as gaps. So the kinds that the
-// series place more often, over the whole cluster, than they will arrive are thinned out until
-// they are used as often as they will come. What remains says what a gap is truly worth.
+// Series as long as needed to fill a node would value small gaps too high: in each of them comes the rare small request that just fills
+// the gap, but the cluster has more gaps than such requests. So the series are calibrated: a kind of request that they place more often,
+// over the whole cluster, than it will arrive is thinned out, that is, some of its steps are left out.
 type series struct {
 	kinds []kind
 	drawn []step    // all steps, length by length
 	keep  []float64 // share of a kind's steps that is kept
-	steps []step    // the kept ones, series after series
+	steps []step    // those that are kept, series after series
 	ends  []int     // where each series ends in steps
-	// The least that a request for GPUs takes: below it, a node is full.
+	// The least that any request for GPUs takes. A node with less free is full.
 	leastMilli, leastCPU int32
 	length               int
 }
 
-// step is one request of a series, packed: most of the time goes into reading these.
+// step is one request of a series. It is small, because most of the time goes into reading steps.
 type step struct {
 	cpu, mem int32
 	milli    int16
 	gpus     uint8
 	picky    bool // names models
 	kind     uint16
-	mark     uint16 // kept while below the kind's keep × 65,536
+	mark     uint16 // random; the step is kept while it is below keep × 65,536 of its kind
 }
 
 // draw makes new series, not thinned.
 func (s *series) draw(kinds []kind, o Options) {
-	*s = series{kinds: kinds, length: o.Length, leastMilli: Whole + 1, leastCPU: math.MaxInt32, drawn: s.drawn[:0], steps: s.steps[:0], ends: s.ends[:0]}
+	*s = series{
+		kinds: kinds, length: o.Length, leastMilli: Whole + 1, leastCPU: math.MaxInt32,
+		drawn: s.drawn[:0], steps: s.steps[:0], ends: s.ends[:0],
+	}
 	if len(kinds) == 0 {
 		return
 	}
@@ -42,8 +44,8 @@ func (s *series) draw(kinds []kind, o Options) {
 			s.leastMilli, s.leastCPU = min(s.leastMilli, k.Milli), min(s.leastCPU, clamp(k.CPU))
 		}
 	}
-	// Every kind gets its exact share of the steps; only their order is random.
-	random := splitmix(o.Seed)
+	// Every kind gets its exact share of the steps. Only their order is random.
+	random := splitmix(0)
 	total := o.Sequences * o.Length
 	next, sum := 0, kinds[0].share
 	for i := range total {
@@ -62,7 +64,7 @@ func (s *series) draw(kinds []kind, o Options) {
 	s.thin()
 }
 
-// thin rebuilds the kept steps.
+// thin lists the steps that are kept.
 func (s *series) thin() {
 	s.steps, s.ends = s.steps[:0], s.ends[:0]
 	for i, t := range s.drawn {
@@ -75,9 +77,8 @@ func (s *series) thin() {
 	}
 }
 
-// fill is how many GPU thousandths all series together place on a node, each from the same state
-// and taking whatever fits, shares on the tightest GPU. Placements are counted by kind in count
-// unless it is nil.
+// fill is how many thousandths of GPUs all series together place on a node. Each series begins with the same state of the node and places
+// every step that fits, a share on the tightest GPU. Placements are counted by kind in count, unless it is nil.
 func (s *series) fill(gpus []int32, cpu0, mem0 int64, model uint8, count []int64) (total int64) {
 	var room [MaxGPUs]int32
 	g := room[:len(gpus)]
@@ -145,8 +146,8 @@ func (s *series) fill(gpus []int32, cpu0, mem0 int64, model uint8, count []int64
 	return total
 }
 
-// The series may use a kind horizon times as often as it arrives until the arrivals amount to
-// what is free: not every arrival will be placed. Values between 1.3 and 5 pack alike.
+// horizon is how often, for each arrival of a kind until the cluster is full, the series may place one. It is above 1, because not every
+// arrival will be placed. Values between 1.3 and 5 pack alike.
 const (
 	horizon     = 2.0
 	leastKept   = 1.0 / 64
@@ -154,8 +155,8 @@ const (
 	firstRounds = 12
 )
 
-// calibrate thins the series for a cluster of which states are every every-th node, arrivals being
-// the requests that would fill it.
+// calibrate thins the series. states are a sample of the nodes, one in every; arrivals is the number of requests that would fill what is
+// free.
 func (s *series) calibrate(states []state, every int, arrivals float64, rounds int) {
 	count := make([]int64, len(s.kinds))
 	for range rounds {

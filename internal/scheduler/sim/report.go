@@ -126,8 +126,18 @@ type recorder struct {
 
 func newRecorder(w *Workload, opt Options) *recorder {
 	n := len(w.Jobs)
-	r := &recorder{w: w, opt: opt, trace: sha256.New(), arrivals: make([]time.Duration, n), begun: make([]time.Duration, n), waited: make([]time.Duration, n),
-		tries: make([]int, n), enqueued: make([]time.Duration, n), got: make([]float64, n), classes: map[string]*Refusal{}}
+	r := &recorder{
+		w:        w,
+		opt:      opt,
+		trace:    sha256.New(),
+		arrivals: make([]time.Duration, n),
+		begun:    make([]time.Duration, n),
+		waited:   make([]time.Duration, n),
+		tries:    make([]int, n),
+		enqueued: make([]time.Duration, n),
+		got:      make([]float64, n),
+		classes:  map[string]*Refusal{},
+	}
 	for _, node := range w.Nodes {
 		r.hasGPUs = r.hasGPUs || node.GPUs > 0
 	}
@@ -289,7 +299,17 @@ func (r *recorder) waits() []Wait {
 	var out []Wait
 	for class, all := range by {
 		slices.Sort(all)
-		out = append(out, Wait{Class: class, Jobs: len(all), Mean: round(mean(all), 3), P50: round(quantile(all, 0.5), 3), P95: round(quantile(all, 0.95), 3), Max: all[len(all)-1]})
+		out = append(
+			out,
+			Wait{
+				Class: class,
+				Jobs:  len(all),
+				Mean:  round(mean(all), 3),
+				P50:   round(quantile(all, 0.5), 3),
+				P95:   round(quantile(all, 0.95), 3),
+				Max:   all[len(all)-1],
+			},
+		)
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Class < out[j].Class })
 	return out

@@ -90,14 +90,33 @@ func TestRandomWorkloads(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := &sim.Workload{}
 		for i := range rapid.IntRange(1, 6).Draw(rt, "nodes") {
-			w.Nodes = append(w.Nodes, sim.Node{Name: fmt.Sprint("n", i), CPU: rapid.Int64Range(1, 16).Draw(rt, "cpu") * 500, Mem: rapid.Int64Range(1, 64).Draw(rt, "mem") * 512,
-				GPUs: rapid.IntRange(0, 4).Draw(rt, "gpus"), Model: rapid.SampledFrom([]string{"A", "B"}).Draw(rt, "model")})
+			w.Nodes = append(
+				w.Nodes,
+				sim.Node{
+					Name:  fmt.Sprint("n", i),
+					CPU:   rapid.Int64Range(1, 16).Draw(rt, "cpu") * 500,
+					Mem:   rapid.Int64Range(1, 64).Draw(rt, "mem") * 512,
+					GPUs:  rapid.IntRange(0, 4).Draw(rt, "gpus"),
+					Model: rapid.SampledFrom([]string{"A", "B"}).Draw(rt, "model"),
+				},
+			)
 		}
 		for i := range rapid.IntRange(1, 60).Draw(rt, "jobs") {
-			j := sim.Job{Name: fmt.Sprint("j", i), User: rapid.SampledFrom([]string{"ada", "ben", "cyd"}).Draw(rt, "user"), Priority: rapid.IntRange(0, 2).Draw(rt, "priority"),
-				Arrives: time.Duration(rapid.IntRange(0, 300).Draw(rt, "arrives")) * time.Second, Runs: time.Duration(rapid.IntRange(0, 200).Draw(rt, "runs")) * time.Second,
-				Kernels: rapid.IntRange(1, 3).Draw(rt, "kernels"), SingleNode: rapid.Bool().Draw(rt, "single"), Preemptible: rapid.Bool().Draw(rt, "preemptible"),
-				CPU: rapid.Int64Range(0, 8).Draw(rt, "cpu") * 250, Mem: rapid.Int64Range(0, 16).Draw(rt, "mem") * 256}
+			j := sim.Job{
+				Name:     fmt.Sprint("j", i),
+				User:     rapid.SampledFrom([]string{"ada", "ben", "cyd"}).Draw(rt, "user"),
+				Priority: rapid.IntRange(0, 2).Draw(rt, "priority"),
+				Arrives: time.Duration(
+					rapid.IntRange(0, 300).Draw(rt, "arrives"),
+				) * time.Second,
+				Runs: time.Duration(rapid.IntRange(0, 200).Draw(rt, "runs")) * time.Second,
+				Kernels: rapid.IntRange(1, 3).
+					Draw(rt, "kernels"),
+				SingleNode:  rapid.Bool().Draw(rt, "single"),
+				Preemptible: rapid.Bool().Draw(rt, "preemptible"),
+				CPU:         rapid.Int64Range(0, 8).Draw(rt, "cpu") * 250,
+				Mem:         rapid.Int64Range(0, 16).Draw(rt, "mem") * 256,
+			}
 			if rapid.Bool().Draw(rt, "declares") {
 				j.Declares = j.Runs + time.Second
 			}
@@ -117,7 +136,9 @@ func TestRandomWorkloads(t *testing.T) {
 		w.Group.Preemption.Enabled = rapid.Bool().Draw(rt, "preemption")
 		w.Group.Preemption.VictimScope = "resource-group"
 		w.Group.Preemption.Reschedule = rapid.Bool().Draw(rt, "reschedule")
-		w.Quotas = map[scheduler.Scope]scheduler.Quota{{Kind: scheduler.ScopeUser, ID: "ada"}: {Name: "ada", Sessions: rapid.IntRange(1, 4).Draw(rt, "quota"), Private: -1}}
+		w.Quotas = map[scheduler.Scope]scheduler.Quota{
+			{Kind: scheduler.ScopeUser, ID: "ada"}: {Name: "ada", Sessions: rapid.IntRange(1, 4).Draw(rt, "quota"), Private: -1},
+		}
 		opt := sim.Options{Until: time.Hour}
 		first, err := sim.Run(w, opt)
 		require.NoError(rt, err)
@@ -165,9 +186,13 @@ func TestInOrder(t *testing.T) {
 	nodes, err := sim.ReadNodes(strings.NewReader("sn,cpu_milli,memory_mib,gpu,model\nn0,8000,1024,2,P100\nn1,4000,1024,1,T4\n"), "nodes")
 	require.NoError(t, err)
 	pods, err := sim.ReadPods(strings.NewReader("seq,name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,arrived_gpu_milli\n"+
-		"0,a,1000,10,1,500,T4,0\n1,b,1000,10,2,1000,,0\n2,c,1000,10,1,600,T4|G2,0\n3,d,1000,10,1,500,,0\n4,e,6000,10,0,0,,0\n5,f,7000,10,0,0,,0\n"), "pods")
+		"0,a,1000,10,1,500,T4,0\n1,b,1000,10,2,1000,,0\n2,c,1000,10,1,600,T4|G2,0\n3,d,1000,10,1,500,,0\n"+
+		"4,e,6000,10,0,0,,0\n5,f,7000,10,0,0,,0\n"), "pods")
 	require.NoError(t, err)
-	report, err := sim.Run(&sim.Workload{Nodes: nodes, Jobs: pods, Group: scheduler.Group{Placement: "least-fragmentation"}}, sim.Options{InOrder: true, History: pods})
+	report, err := sim.Run(
+		&sim.Workload{Nodes: nodes, Jobs: pods, Group: scheduler.Group{Placement: "least-fragmentation"}},
+		sim.Options{InOrder: true, History: pods},
+	)
 	require.NoError(t, err)
 	require.Equal(t, "a,n1,0\nb,n0,0-1\nc,,\nd,n1,0\ne,n0,\nf,,\n", report.Placements())
 	require.Equal(t, 2, report.Refused)

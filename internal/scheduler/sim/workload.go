@@ -163,7 +163,13 @@ func ReadNodes(r io.Reader, what string) ([]Node, error) {
 	var out []Node
 	seen := map[string]bool{}
 	for t.next() {
-		n := Node{Name: t.text("sn"), CPU: t.number("cpu_milli", 1e9), Mem: t.number("memory_mib", 1e9), GPUs: int(t.number("gpu", maxGPUs)), Model: t.text("model")}
+		n := Node{
+			Name:  t.text("sn"),
+			CPU:   t.number("cpu_milli", 1e9),
+			Mem:   t.number("memory_mib", 1e9),
+			GPUs:  int(t.number("gpu", maxGPUs)),
+			Model: t.text("model"),
+		}
 		if n.Name == "" || seen[n.Name] {
 			return nil, fault.Invalidf("%s: row %d: the name %q is empty or was there before", what, t.line, n.Name)
 		}
@@ -210,7 +216,12 @@ func ReadPods(r io.Reader, what string) ([]Job, error) {
 func (j *Job) session(index int, epoch time.Time) scheduler.Session {
 	s := scheduler.Session{
 		ID: sessionID(index), Name: j.Name, Type: cluster.Batch, Priority: j.Priority, EnqueuedAt: epoch.Add(j.Arrives), Lifetime: j.Declares,
-		Owner:      scheduler.Owner{AccessKey: cluster.AccessKey(j.User), User: cluster.UserID(j.User), Project: cluster.ProjectID(j.Project), Domain: j.Domain},
+		Owner: scheduler.Owner{
+			AccessKey: cluster.AccessKey(j.User),
+			User:      cluster.UserID(j.User),
+			Project:   cluster.ProjectID(j.Project),
+			Domain:    j.Domain,
+		},
 		SingleNode: j.SingleNode, Preemptible: j.Preemptible,
 	}
 	slots := cluster.Slots{}

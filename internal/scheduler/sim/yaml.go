@@ -125,14 +125,21 @@ func (a agentEntry) add(w *Workload) error {
 		return fmt.Errorf("give a name, up to 1000000 cores, %d gpus and a count of up to 100000", maxGPUs)
 	}
 	for n := range max(a.Count, 1) {
-		w.Nodes = append(w.Nodes, Node{Name: numbered(a.Name, a.Count, n), CPU: milli(a.CPU), Mem: mem, GPUs: a.GPUs, Model: a.Model, Architecture: a.Architecture})
+		w.Nodes = append(
+			w.Nodes,
+			Node{Name: numbered(a.Name, a.Count, n), CPU: milli(a.CPU), Mem: mem, GPUs: a.GPUs, Model: a.Model, Architecture: a.Architecture},
+		)
 	}
 	return nil
 }
 
 func (q quotaEntry) add(w *Workload) error {
 	var scopes []scheduler.Scope
-	for _, s := range []scheduler.Scope{{Kind: scheduler.ScopeUser, ID: q.User}, {Kind: scheduler.ScopeProject, ID: q.Project}, {Kind: scheduler.ScopeDomain, ID: q.Domain}} {
+	for _, s := range []scheduler.Scope{
+		{Kind: scheduler.ScopeUser, ID: q.User},
+		{Kind: scheduler.ScopeProject, ID: q.Project},
+		{Kind: scheduler.ScopeDomain, ID: q.Domain},
+	} {
 		if s.ID != "" {
 			scopes = append(scopes, s)
 		}
@@ -181,8 +188,26 @@ func (j jobEntry) add(w *Workload, rng *rand.Rand) error {
 	case j.GPUs < 0 || j.GPUs > maxGPUs || j.GPUs > 1 && j.GPUs != math.Trunc(j.GPUs):
 		return fmt.Errorf("gpus is %v: give a part of one or up to %d whole ones", j.GPUs, maxGPUs)
 	}
-	one := Job{Name: j.Name, User: j.User, Project: j.Project, Domain: j.Domain, Priority: 10, Arrives: j.Arrives, Runs: j.Runs, Declares: j.Declares,
-		Kernels: max(j.Kernels, 1), SingleNode: j.SingleNode, Preemptible: j.Preemptible, CPU: milli(j.CPU), Mem: mem, Models: j.Models, After: j.After}
+	one := Job{
+		Name:     j.Name,
+		User:     j.User,
+		Project:  j.Project,
+		Domain:   j.Domain,
+		Priority: 10,
+		Arrives:  j.Arrives,
+		Runs:     j.Runs,
+		Declares: j.Declares,
+		Kernels: max(
+			j.Kernels,
+			1,
+		),
+		SingleNode:  j.SingleNode,
+		Preemptible: j.Preemptible,
+		CPU:         milli(j.CPU),
+		Mem:         mem,
+		Models:      j.Models,
+		After:       j.After,
+	}
 	if j.Runs == 0 {
 		one.Runs = -1
 	}

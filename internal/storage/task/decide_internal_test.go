@@ -49,7 +49,8 @@ func TestConcludeGivesSilentStoresUp(t *testing.T) {
 		"answered before":              {document{Kind: Import, Begun: 5, Best: 7, Silent: since(10 * time.Minute)}, away, wire.TaskRunning, 5},
 		"answered long before":         {document{Kind: Import, Begun: 5, Best: 7, Silent: since(16 * time.Minute)}, away, wire.TaskFailed, 5},
 		"got further by bytes":         {document{Kind: Import, Begun: 39, Best: 7}, away, wire.TaskRunning, 1},
-		"got further by objects": {document{Kind: Import, Begun: 39, Seen: 7, Silent: since(time.Hour), Resume: s3.Resume{Count: s3.Count{Objects: 8}}},
+		"got further by objects": {document{Kind: Import, Begun: 39, Seen: 7, Silent: since(time.Hour),
+			Resume: s3.Resume{Count: s3.Count{Objects: 8}}},
 			away, wire.TaskRunning, 1},
 		"the volume is away": {document{Kind: Import, Begun: 5, Silent: since(time.Hour)}, fault.Unavailablef("no volume"), wire.TaskRunning, 5},
 		"a clone":            {document{Kind: Clone, Begun: 5}, fault.Unavailablef("no volume"), wire.TaskRunning, 5},
@@ -99,7 +100,8 @@ func TestDocumentAlwaysFitsTheJournal(t *testing.T) {
 	v, err := posix.Open(posix.Options{Name: "v", Path: t.TempDir(), UID: os.Geteuid(), GID: os.Getegid(), Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	defer v.Close()
-	d := document{Format: 1, ID: "t", Kind: Import, Folder: ours, State: wire.TaskRunning, Resume: s3.Resume{After: "a", Done: map[string]string{}}}
+	d := document{Format: 1, ID: "t", Kind: Import, Folder: ours, State: wire.TaskRunning,
+		Resume: s3.Resume{After: "a", Done: map[string]string{}}}
 	for i := range 256 {
 		d.Resume.Done[fmt.Sprintf("%04d", i)+strings.Repeat("<", 1000)] = "etag"
 	}

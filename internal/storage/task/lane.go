@@ -351,12 +351,12 @@ func (l *lane) conclude(d document, err error) document {
 	case fault.ReasonOf(err) == s3.ReasonAway && d.Begun >= silentTries && now.Sub(d.Silent) >= patienceWith(d):
 		d.State = wire.TaskFailed
 		d.Message = fmt.Sprintf("the object store brought this no further for %s and it was given up: %s; check the endpoint and start it again",
-			now.Sub(d.Silent).Round(time.Second), clipLong(err.Error()))
+			now.Sub(d.Silent).Round(time.Second), fault.Clip(err.Error(), maxReason))
 	case d.Begun < maxBegun && (fault.Is(err, fault.Unavailable) || fault.Is(err, fault.Timeout)):
-		d.Message = "trying again: " + clip(err.Error())
+		d.Message = "trying again: " + fault.Clip(err.Error(), maxEcho)
 		d.NotFor = now.Add(min(time.Duration(1)<<min(d.Begun, 10)*time.Second, 5*time.Minute))
 	default:
-		d.State, d.Message = wire.TaskFailed, clipLong(err.Error())
+		d.State, d.Message = wire.TaskFailed, fault.Clip(err.Error(), maxReason)
 		if next := fault.NextOf(err); next != "" {
 			d.Message += "; " + next
 		}
@@ -377,13 +377,8 @@ func patienceWith(d document) time.Duration {
 	return silentPatience
 }
 
-func clipLong(s string) string {
-	const most = 1000
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
-}
+// maxReason bounds the reason of a failure in a document.
+const maxReason = 1000
 
 // save writes the progress down every second, and looks whether somebody wants the task to end.
 func (l *lane) save(ctx context.Context, v volume.Volume, j *job) {
@@ -480,7 +475,7 @@ func (l *lane) deleteFiles(ctx context.Context, v volume.Volume, folder cluster.
 		j.change(func(d *document) {
 			d.Next, d.Current, d.Total = i+1, int64(i)+1, total
 			if failed != "" && len(d.Failed) < 100 {
-				d.Failed = append(slices.Clone(d.Failed), clip(failed))
+				d.Failed = append(slices.Clone(d.Failed), fault.Clip(failed, maxEcho))
 			}
 		})
 	}
@@ -512,18 +507,19 @@ func (l *lane) transfer(ctx context.Context, v volume.Volume, folder cluster.Fol
 	watching.Go(func() { l.watch(ctx, cancel, &told) })
 	defer watching.Wait()
 	defer cancel(nil)
-	t := s3.Transfer{Volume: v, Folder: folder, Path: d.Path, Prefix: d.Prefix, Task: d.ID, Tell: func(p volume.Progress, resume func() s3.Resume) {
-		told.Add(1)
-		j.change(func(d *document) {
-			d.Current, d.Total, d.Message = p.Current, p.Total, p.Message
-			if p.Current > d.Best {
-				d.Best, d.Silent = p.Current, time.Time{}
-			}
-		})
-		j.mu.Lock()
-		j.resume = resume
-		j.mu.Unlock()
-	}}
+	t := s3.Transfer{Volume: v, Folder: folder, Path: d.Path, Prefix: d.Prefix, Task: d.ID,
+		Tell: func(p volume.Progress, resume func() s3.Resume) {
+			told.Add(1)
+			j.change(func(d *document) {
+				d.Current, d.Total, d.Message = p.Current, p.Total, p.Message
+				if p.Current > d.Best {
+					d.Best, d.Silent = p.Current, time.Time{}
+				}
+			})
+			j.mu.Lock()
+			j.resume = resume
+			j.mu.Unlock()
+		}}
 	move := bucket.Import
 	if d.Kind == Export {
 		move = bucket.Export
@@ -549,5 +545,6 @@ func (l *lane) watch(ctx context.Context, end context.CancelCauseFunc, told *ato
 			return
 		}
 	}
-	end(fault.Unavailablef("nothing was transferred for %s", stallPatience).WithReason(s3.ReasonAway).WithNext("check the endpoint, or try again later"))
+	end(fault.Unavailablef("nothing was transferred for %s", stallPatience).WithReason(s3.ReasonAway).
+		WithNext("check the endpoint, or try again later"))
 }

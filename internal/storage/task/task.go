@@ -194,7 +194,8 @@ func New(o Options) *Engine {
 	for _, name := range o.Volumes.Names() {
 		e.lanes[name] = &lane{
 			e: e, name: name, wake: make(chan struct{}, 1), reap: make(chan struct{}, 1),
-			active: map[string]*job{}, finished: map[string]time.Time{}, broken: map[string]string{}, orphans: map[string]time.Time{}, unfinished: map[string]int{},
+			active: map[string]*job{}, finished: map[string]time.Time{}, broken: map[string]string{}, orphans: map[string]time.Time{},
+			unfinished: map[string]int{},
 		}
 	}
 	return e
@@ -225,7 +226,7 @@ func (e *Engine) Start(ctx context.Context, id string, s Spec) (string, error) {
 		id = e.o.NewID()
 	}
 	if !validID.MatchString(id) {
-		return "", fault.Invalidf("%q is no task id", clip(id)).WithReason("invalid-api-params").
+		return "", fault.Invalidf("%q is no task id", fault.Clip(id, maxEcho)).WithReason("invalid-api-params").
 			WithNext("use up to 56 letters, digits, '-' and '_'")
 	}
 	if len(s.Paths) > maxPaths {
@@ -405,7 +406,7 @@ func (e *Engine) lane(name string) (*lane, volume.Volume, error) {
 	}
 	l := e.lanes[name]
 	if l == nil {
-		return nil, nil, fault.NotFoundf("volume %q is not here", clip(name))
+		return nil, nil, fault.NotFoundf("volume %q is not here", fault.Clip(name, maxEcho))
 	}
 	return l, v, nil
 }
@@ -413,7 +414,7 @@ func (e *Engine) lane(name string) (*lane, volume.Volume, error) {
 // find looks for a task on every volume. A volume that does not answer makes "not found" uncertain.
 func (e *Engine) find(ctx context.Context, id string) (document, *lane, error) {
 	if !validID.MatchString(id) {
-		return document{}, nil, fault.NotFoundf("there is no task %q", clip(id)).WithReason("task-not-found")
+		return document{}, nil, fault.NotFoundf("there is no task %q", fault.Clip(id, maxEcho)).WithReason("task-not-found")
 	}
 	type answer struct {
 		d   document
@@ -494,10 +495,5 @@ func poke(c chan struct{}) {
 	}
 }
 
-func clip(s string) string {
-	const most = 120
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
-}
+// maxEcho bounds what is repeated of text that others sent.
+const maxEcho = 120

@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/johannesboyne/gofakes3"
-	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/cluster"
@@ -23,6 +21,8 @@ import (
 	"berth.dev/berth/internal/storage/task/s3"
 	"berth.dev/berth/internal/storage/volume"
 	"berth.dev/berth/internal/storage/volume/memory"
+	"berth.dev/berth/internal/testkit/await"
+	"berth.dev/berth/internal/testkit/testserver"
 	wire "berth.dev/berth/internal/wire/storage"
 )
 
@@ -75,7 +75,8 @@ func start(t *testing.T, v vols, change func(*task.Options)) *proxy {
 	c := &clock{}
 	o := task.Options{
 		Volumes: v, Clock: c, Log: slog.New(slog.DiscardHandler), NewID: func() string { return fmt.Sprintf("id-%d", ids.Add(1)) },
-		SealKey: bytes.Repeat([]byte{7}, 32), Stores: s3.Policy{AllowPrivate: true, AllowHTTP: true}, Workers: 2, ReapRate: 1_000_000, UploadExpiry: time.Hour,
+		SealKey: bytes.Repeat([]byte{7}, 32), Stores: s3.Policy{AllowPrivate: true, AllowHTTP: true}, Workers: 2, ReapRate: 1_000_000,
+		UploadExpiry: time.Hour,
 	}
 	if change != nil {
 		change(&o)
@@ -87,7 +88,7 @@ func start(t *testing.T, v vols, change func(*task.Options)) *proxy {
 		defer close(ended)
 		_ = p.Run(ctx)
 	}()
-	p.stop = sync.OnceFunc(func() { cancel(); <-ended })
+	p.stop = sync.OnceFunc(func() { cancel(); await.Value(t, ended) })
 	t.Cleanup(p.stop)
 	return p
 }
@@ -178,7 +179,7 @@ func TestAnotherProxyGoesOn(t *testing.T) {
 	p := start(t, vols{"v": v}, nil)
 	id, err := p.Start(t.Context(), "", task.Spec{Kind: task.Clone, Volume: "v", Source: folder(1), Folder: folder(2)})
 	require.NoError(t, err)
-	<-reached
+	await.Value(t, reached)
 	survivor := start(t, vols{"v": other}, nil)
 	got, err := survivor.Get(t.Context(), id)
 	require.NoError(t, err)
@@ -205,7 +206,7 @@ func TestOrderlyStopLeavesTheTaskToTheNext(t *testing.T) {
 	p := start(t, vols{"v": v}, nil)
 	id, err := p.Start(t.Context(), "", task.Spec{Kind: task.Clone, Volume: "v", Source: folder(1), Folder: folder(2)})
 	require.NoError(t, err)
-	<-reached
+	await.Value(t, reached)
 	p.stop()
 	start(t, vols{"v": v}, nil).ends(id, wire.TaskDone)
 }
@@ -226,7 +227,7 @@ func TestCancelFromAnotherProxy(t *testing.T) {
 	p, other := start(t, vols{"v": v}, nil), start(t, vols{"v": v.Replica()}, nil)
 	id, err := p.Start(t.Context(), "", task.Spec{Kind: task.Clone, Volume: "v", Source: folder(1), Folder: folder(2)})
 	require.NoError(t, err)
-	<-reached
+	await.Value(t, reached)
 	for _, e := range []*proxy{other, p} { // whichever of the two works on it
 		_, err = e.Cancel(t.Context(), id)
 		require.NoError(t, err)
@@ -245,7 +246,8 @@ func TestDeleteFiles(t *testing.T) {
 	v := memory.New(memory.Options{Name: "v"})
 	filled(t, v, folder(1), 9)
 	p := start(t, vols{"v": v}, nil)
-	id, err := p.Start(t.Context(), "", task.Spec{Kind: task.DeleteFiles, Volume: "v", Folder: folder(1), Paths: []string{"d0", "gone", "d1/f1"}, Recursive: true})
+	id, err := p.Start(t.Context(), "", task.Spec{Kind: task.DeleteFiles, Volume: "v", Folder: folder(1),
+		Paths: []string{"d0", "gone", "d1/f1"}, Recursive: true})
 	require.NoError(t, err)
 	done := p.ends(id, wire.TaskDone)
 	require.Equal(t, int64(3), done.Current)
@@ -321,11 +323,10 @@ func TestHungVolumeLeavesTheOthersAlone(t *testing.T) {
 
 func TestKeysOfObjectStoresAreSealed(t *testing.T) {
 	t.Parallel()
-	backend := s3mem.New()
-	require.NoError(t, backend.CreateBucket("bucket"))
-	_, err := backend.PutObject("bucket", "in/x", map[string]string{"Last-Modified": "Sat, 21 Nov 2026 10:00:00 GMT"}, strings.NewReader("hello"), 5, nil)
-	require.NoError(t, err)
-	handler := gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog())).Server()
+	backend := testserver.StartS3(t)
+	backend.CreateBucket("bucket")
+	backend.Put("bucket", "in/x", []byte("hello"))
+	handler := backend.Handler()
 	v := memory.New(memory.Options{Name: "v"})
 	filled(t, v, folder(1), 0)
 	const secret = "hush-hush-secret"
@@ -346,7 +347,8 @@ func TestKeysOfObjectStoresAreSealed(t *testing.T) {
 	defer server.Close()
 	p := start(t, vols{"v": v}, nil)
 	store := wire.ObjectStore{Endpoint: server.URL, Bucket: "bucket", Region: "us-east-1", AccessKey: "access-me", SecretKey: secret}
-	id, err := p.Start(t.Context(), "imp", task.Spec{Kind: task.Import, Volume: "v", Folder: folder(1), Path: ".", Prefix: "in/", Store: store})
+	id, err := p.Start(t.Context(), "imp", task.Spec{Kind: task.Import, Volume: "v", Folder: folder(1), Path: ".", Prefix: "in/",
+		Store: store})
 	require.NoError(t, err)
 	done := p.ends(id, wire.TaskDone)
 	require.Contains(t, done.Message, "1 objects, 5 bytes")
@@ -414,7 +416,7 @@ func TestTarpitsLeaveWorkersToOthers(t *testing.T) {
 		_, err := p.Start(t.Context(), "", task.Spec{Kind: task.Import, Volume: "v", Folder: folder(1), Path: ".", Prefix: "in/", Store: store})
 		require.NoError(t, err)
 	}
-	<-asked
+	await.Value(t, asked)
 	other := folder(2)
 	other.Scope.ID = "33333333-3333-3333-3333-333333333333"
 	id, err := p.Start(t.Context(), "", task.Spec{Kind: task.Clone, Volume: "v", Source: folder(1), Folder: other})
@@ -448,7 +450,7 @@ func TestTaskSurvivesAVolumeThatIsOpenedAnew(t *testing.T) {
 	p := start(t, nil, func(o *task.Options) { o.Volumes = v })
 	id, err := p.Start(t.Context(), "", task.Spec{Kind: task.Clone, Volume: "v", Source: folder(1), Folder: folder(2)})
 	require.NoError(t, err)
-	<-reached
+	await.Value(t, reached)
 	v.now.Store(old.Replica())
 	require.NoError(t, old.Close())
 	close(closed)
@@ -503,7 +505,8 @@ func TestFilesAreDeletedFromAFullDisk(t *testing.T) {
 	}})
 	filled(t, v, folder(1), 9)
 	p := start(t, vols{"v": v}, nil)
-	id, err := p.Start(t.Context(), "del", task.Spec{Kind: task.DeleteFiles, Volume: "v", Folder: folder(1), Paths: []string{"d0"}, Recursive: true})
+	id, err := p.Start(t.Context(), "del", task.Spec{Kind: task.DeleteFiles, Volume: "v", Folder: folder(1), Paths: []string{"d0"},
+		Recursive: true})
 	require.NoError(t, err)
 	p.ends(id, wire.TaskDone)
 	require.Equal(t, int64(6), count(t, v, folder(1)))

@@ -49,7 +49,7 @@ type packer interface {
 func (s *Server) archive(w *reply, r *http.Request, tree volume.Tree, paths []string, parent, name string) error {
 	format, ok := archiveFormats[r.URL.Query().Get("format")]
 	if !ok {
-		return fault.Invalidf("archives of format %q are not made", clip(r.URL.Query().Get("format"))).
+		return fault.Invalidf("archives of format %q are not made", fault.Clip(r.URL.Query().Get("format"), maxEcho)).
 			WithReason(reasonInvalidParams).WithNext("ask for zip or tar.zst")
 	}
 	h := w.Header()

@@ -77,7 +77,8 @@ func TestZip64(t *testing.T) {
 }
 
 func TestSafeNames(t *testing.T) {
-	for name, want := range map[string]string{"a/b c.txt": "a/b c.txt", "한글": "한글", "...": "...", "a:b": "a_b~", "a\\..\\b": "a_.._b~", "\x1b[2J": "_[2J~", "\xff": "_~"} {
+	for name, want := range map[string]string{"a/b c.txt": "a/b c.txt", "한글": "한글", "...": "...", "a:b": "a_b~", "a\\..\\b": "a_.._b~",
+		"\x1b[2J": "_[2J~", "\xff": "_~"} {
 		got := safeName(name)
 		if want[len(want)-1] == '~' {
 			require.Equal(t, want, got[:len(want)], name)

@@ -28,6 +28,7 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/storage/transfer"
 	"berth.dev/berth/internal/storage/volume"
+	"berth.dev/berth/internal/testkit/await"
 )
 
 func TestDownloadRanges(t *testing.T) {
@@ -268,7 +269,8 @@ func TestArchiveOfDirectory(t *testing.T) {
 	q.Set("format", "rar")
 	require.Equal(t, 400, r.do("GET", "/download", q, nil, nil).status)
 
-	whole, err := r.s.DownloadToken(context.Background(), transfer.DownloadRequest{Volume: "volume1", Folder: folder, Path: ".", Archive: true})
+	whole, err := r.s.DownloadToken(context.Background(),
+		transfer.DownloadRequest{Volume: "volume1", Folder: folder, Path: ".", Archive: true})
 	require.NoError(t, err)
 	got := unzip(t, r.do("GET", "/download", token(whole), nil, nil).body)
 	require.Equal(t, "outside of d", got["e.txt"])
@@ -281,7 +283,8 @@ func TestArchiveOfPaths(t *testing.T) {
 	r.tree()
 	get := func(filename string, paths ...string) (map[string]string, string) {
 		t.Helper()
-		tok, err := r.s.ArchiveToken(context.Background(), transfer.ArchiveRequest{Volume: "volume1", Folder: folder, Paths: paths, Filename: filename})
+		tok, err := r.s.ArchiveToken(context.Background(),
+			transfer.ArchiveRequest{Volume: "volume1", Folder: folder, Paths: paths, Filename: filename})
 		require.NoError(t, err)
 		a := r.do("GET", "/download-archive", token(tok), nil, nil)
 		require.Equal(t, 200, a.status, string(a.body))
@@ -305,7 +308,8 @@ func TestArchiveOfPaths(t *testing.T) {
 
 	_, err := r.s.ArchiveToken(context.Background(), transfer.ArchiveRequest{Volume: "volume1", Folder: folder})
 	require.Equal(t, fault.Invalid, fault.KindOf(err))
-	_, err = r.s.ArchiveToken(context.Background(), transfer.ArchiveRequest{Volume: "volume1", Folder: folder, Paths: []string{"e.txt", "nope"}})
+	_, err = r.s.ArchiveToken(context.Background(),
+		transfer.ArchiveRequest{Volume: "volume1", Folder: folder, Paths: []string{"e.txt", "nope"}})
 	require.Equal(t, fault.NotFound, fault.KindOf(err))
 	long := make([]string, 1001)
 	_, err = r.s.ArchiveToken(context.Background(), transfer.ArchiveRequest{Volume: "volume1", Folder: folder, Paths: long})
@@ -475,8 +479,8 @@ func TestCork(t *testing.T) {
 	r.url = srv.URL
 	for range 2 {
 		require.Len(t, r.do("GET", "/download", token(r.downloadToken("f")), nil, nil).body, 1<<20)
-		require.Equal(t, 1, <-during)
-		require.Equal(t, 0, <-after)
+		require.Equal(t, 1, await.Value(t, during))
+		require.Equal(t, 0, await.Value(t, after))
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/storage/transfer"
 	"berth.dev/berth/internal/storage/volume"
+	"berth.dev/berth/internal/testkit/await"
 )
 
 // sick says how the staged files of a volume fail.
@@ -212,7 +213,7 @@ func TestTwoWriters(t *testing.T) {
 			require.Less(t, a.offset(t), int64(6), "HEAD answers beside a writer")
 			body.rest <- "cdef"
 			close(body.rest)
-			a = <-first
+			a = await.Value(t, first)
 			require.Equal(t, 204, a.status)
 			require.Equal(t, "abcdef", r.read("x"))
 			require.EqualValues(t, 6, other.head(tok).offset(t))
@@ -265,7 +266,7 @@ func TestQuietWriterYields(t *testing.T) {
 	a := r.patch(tok, 2, []byte("cdef"))
 	require.Equal(t, 204, a.status, string(a.body))
 	close(body.rest)
-	<-first
+	await.Value(t, first)
 	require.Equal(t, "abcdef", r.read("x"))
 }
 
@@ -289,6 +290,7 @@ func (p *proxy) dial(text string) *net.TCPConn {
 	require.NoError(p.t, err)
 	c, err := net.Dial("tcp", u.Host)
 	require.NoError(p.t, err)
+	require.NoError(p.t, c.SetDeadline(time.Now().Add(time.Minute)))
 	_, err = io.WriteString(c, text)
 	require.NoError(p.t, err)
 	return c.(*net.TCPConn)
@@ -297,7 +299,8 @@ func (p *proxy) dial(text string) *net.TCPConn {
 // cutPatch sends a chunk's headers and only the first bytes of its body, and leaves.
 func (p *proxy) cutPatch(tok string, offset int64, body []byte, sent int, reset bool) {
 	p.t.Helper()
-	c := p.dial(fmt.Sprintf("PATCH /upload?%s HTTP/1.1\r\nHost: x\r\nTus-Resumable: 1.0.0\r\nContent-Type: %s\r\nUpload-Offset: %d\r\nContent-Length: %d\r\n\r\n%s",
+	c := p.dial(fmt.Sprintf("PATCH /upload?%s HTTP/1.1\r\nHost: x\r\nTus-Resumable: 1.0.0\r\nContent-Type: %s\r\nUpload-Offset: %d\r\n"+
+		"Content-Length: %d\r\n\r\n%s",
 		token(tok).Encode(), chunkMT, offset, len(body), body[:sent]))
 	if reset {
 		_ = c.SetLinger(0)
@@ -387,7 +390,7 @@ func TestTooManyTransfers(t *testing.T) {
 	require.ErrorIs(t, r.s.Wait(over), context.Canceled)
 	body.rest <- "cdef"
 	close(body.rest)
-	require.Equal(t, 204, (<-first).status)
+	require.Equal(t, 204, (await.Value(t, first)).status)
 	require.NoError(t, r.s.Wait(t.Context()))
 	require.Equal(t, 204, r.patch(two, 0, []byte("abcdef")).status)
 }

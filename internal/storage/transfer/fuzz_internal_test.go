@@ -13,8 +13,11 @@ import (
 
 // Whatever is sent as a token, nothing but what was signed here is granted.
 func FuzzToken(f *testing.F) {
-	t := tokens{key: []byte(strings.Repeat("k", 64)), now: func() time.Time { return time.Unix(1e9, 0) }, random: strings.NewReader(strings.Repeat("r", 16))} // the same in every process that fuzzes
-	good, err := t.sign(claims{Op: opUpload, Volume: "v", VFID: "user:11111111-2222-3333-4444-555555555555/aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee",
+	// the same in every process that fuzzes
+	t := tokens{key: []byte(strings.Repeat("k", 64)), now: func() time.Time { return time.Unix(1e9, 0) },
+		random: strings.NewReader(strings.Repeat("r", 16))}
+	good, err := t.sign(claims{Op: opUpload, Volume: "v",
+		VFID:    "user:11111111-2222-3333-4444-555555555555/aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee",
 		RelPath: "a/b", Size: 7, Session: strings.Repeat("0f", 16)}, time.Hour)
 	require.NoError(f, err)
 	for _, s := range []string{good, "", ".", "..", "a.b.c", good + ".", strings.ToUpper(good), "eyJhbGciOiJub25lIn0.e30."} {

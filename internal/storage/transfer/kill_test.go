@@ -54,6 +54,7 @@ func (v *victim) start() {
 	out, err := cmd.StdoutPipe()
 	require.NoError(v.t, err)
 	require.NoError(v.t, cmd.Start())
+	require.NoError(v.t, out.(*os.File).SetReadDeadline(time.Now().Add(time.Minute)))
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		if url, ok := strings.CutPrefix(lines.Text(), "READY "); ok {
 			v.mu.Lock()

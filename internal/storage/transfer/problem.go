@@ -94,7 +94,8 @@ func problemOf(err error) problem {
 		slug = kindReasons[kind]
 		o = outcomes[slug]
 	}
-	p := problem{Type: problemBase + slug, Title: o.title, status: o.status, Code: fault.ReasonOf(err), Next: fault.NextOf(err), Msg: err.Error()}
+	p := problem{Type: problemBase + slug, Title: o.title, status: o.status, Code: fault.ReasonOf(err), Next: fault.NextOf(err),
+		Msg: err.Error()}
 	if kind == fault.Internal {
 		// What went wrong inside is for the log, not for strangers.
 		p.Msg = "the storage proxy met an error that it did not expect"

@@ -18,8 +18,9 @@ import (
 // What browsers may send and see. Tokens alone authorize, so credentials are not among it.
 var (
 	corsMethods = "GET, HEAD, POST, PATCH, DELETE, OPTIONS"
-	corsAllow   = "Authorization, Content-Type, If-Range, Range, Tus-Resumable, Upload-Checksum, Upload-Length, Upload-Metadata, Upload-Offset, X-HTTP-Method-Override, X-Requested-With"
-	corsExpose  = strings.Join([]string{
+	corsAllow   = "Authorization, Content-Type, If-Range, Range, Tus-Resumable, Upload-Checksum, Upload-Length, Upload-Metadata, " +
+		"Upload-Offset, X-HTTP-Method-Override, X-Requested-With"
+	corsExpose = strings.Join([]string{
 		"Accept-Ranges", "Content-Disposition", "Content-Length", "Content-Range", "Content-Type", "ETag", "Last-Modified", "Retry-After",
 		"Tus-Checksum-Algorithm", "Tus-Extension", "Tus-Max-Size", "Tus-Resumable", "Tus-Version",
 		"Upload-Expires", "Upload-Length", "Upload-Metadata", "Upload-Offset",
@@ -31,7 +32,8 @@ var (
 func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	began := s.o.Clock.Now()
 	id, err := s.tokens.id()
-	w := &reply{ResponseWriter: rw, control: http.NewResponseController(rw), idle: s.o.IdleTimeout, plain: connOf(r) != nil, id: id, method: r.Method}
+	w := &reply{ResponseWriter: rw, control: http.NewResponseController(rw), idle: s.o.IdleTimeout, plain: connOf(r) != nil, id: id,
+		method: r.Method}
 	h := w.Header()
 	h.Set("X-Request-Id", id)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -59,7 +61,7 @@ func (s *Server) route(w *reply, r *http.Request) error {
 		return s.tus(w, r)
 	case "/download", "/download-archive", "/":
 	default:
-		return fault.NotFoundf("there is nothing at %s", clip(r.URL.Path)).WithReason(reasonURL).
+		return fault.NotFoundf("there is nothing at %s", fault.Clip(r.URL.Path, maxEcho)).WithReason(reasonURL).
 			WithNext("use the address that the manager gave with the token")
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
@@ -117,14 +119,14 @@ func (s *Server) cors(h http.Header, r *http.Request) {
 
 func notAllowed(w *reply, allow, method string) error {
 	w.Header().Set("Allow", allow)
-	return fault.Invalidf("%s is not possible here", clip(method)).WithReason(reasonMethod).WithNext("use one of %s", allow)
+	return fault.Invalidf("%s is not possible here", fault.Clip(method, maxEcho)).WithReason(reasonMethod).WithNext("use one of %s", allow)
 }
 
 // log writes one line for a request, without its query: the token is there.
 func (s *Server) log(w *reply, r *http.Request, took time.Duration) {
 	level := slog.LevelDebug
 	attrs := []slog.Attr{
-		slog.String("request", w.id), slog.String("method", clip(r.Method)), slog.String("path", clip(r.URL.Path)),
+		slog.String("request", w.id), slog.String("method", fault.Clip(r.Method, maxEcho)), slog.String("path", fault.Clip(r.URL.Path, maxEcho)),
 		slog.Int("status", w.status), slog.Duration("took", took), slog.Int64("sent", w.sent), slog.Int64("received", w.received),
 	}
 	if w.folder != "" {

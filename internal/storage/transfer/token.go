@@ -211,8 +211,8 @@ func (s *Server) UploadToken(ctx context.Context, q UploadRequest) (string, erro
 	return s.tokens.sign(c, lifeOf(s.o.UploadLife, q.Size))
 }
 
-// placeable refuses a path where something is that is no file, or whose directory is a file or, because writing never follows one, a link: better before
-// hours of sending than after. What is missing on the way is made in the end.
+// placeable refuses a path where something is that is no file, or whose directory is a file or, because writing never follows one,
+// a link: better before hours of sending than after. What is missing on the way is made in the end.
 func placeable(tree volume.Tree, p string) error {
 	for i, c := range p {
 		if c != '/' {

@@ -43,7 +43,7 @@ type chunk struct {
 // checkTusVersion accepts requests without a version: some clients of the wire send none.
 func checkTusVersion(h http.Header) error {
 	if v := h.Get("Tus-Resumable"); v != "" && v != tusVersion {
-		return fault.Invalidf("tus %q is not spoken here", clip(v)).WithReason(reasonTusVersion).WithNext("use tus %s", tusVersion)
+		return fault.Invalidf("tus %q is not spoken here", fault.Clip(v, maxEcho)).WithReason(reasonTusVersion).WithNext("use tus %s", tusVersion)
 	}
 	return nil
 }
@@ -55,7 +55,8 @@ func parseChunk(h http.Header, length int64) (chunk, error) {
 		return c, err
 	}
 	if t := h.Get("Content-Type"); t != "" && !strings.EqualFold(strings.TrimSpace(t), chunkType) {
-		return c, fault.Invalidf("chunks of type %q are not taken", clip(t)).WithReason(reasonMediaType).WithNext("send Content-Type: %s", chunkType)
+		return c, fault.Invalidf("chunks of type %q are not taken", fault.Clip(t, maxEcho)).WithReason(reasonMediaType).
+			WithNext("send Content-Type: %s", chunkType)
 	}
 	var err error
 	if c.offset, err = parseOffset(h.Values("Upload-Offset")); err != nil {
@@ -67,7 +68,7 @@ func parseChunk(h http.Header, length int64) (chunk, error) {
 
 func parseOffset(values []string) (int64, error) {
 	bad := func(got string) (int64, error) {
-		return 0, fault.Invalidf("Upload-Offset %q is no offset", clip(got)).WithReason(reasonInvalidParams).
+		return 0, fault.Invalidf("Upload-Offset %q is no offset", fault.Clip(got, maxEcho)).WithReason(reasonInvalidParams).
 			WithNext("send one Upload-Offset with the number of bytes that the server has, as HEAD tells it")
 	}
 	if len(values) != 1 || values[0] == "" {
@@ -113,10 +114,5 @@ func parseChecksum(text string) (*checksum, error) {
 	return c, nil
 }
 
-// clip shortens what a stranger sent before it is said back.
-func clip(s string) string {
-	if len(s) > 80 {
-		return strings.ToValidUTF8(s[:80], "") + "…"
-	}
-	return s
-}
+// maxEcho bounds what is repeated of text that others sent.
+const maxEcho = 80

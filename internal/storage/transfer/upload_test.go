@@ -21,6 +21,7 @@ import (
 
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/storage/transfer"
+	"berth.dev/berth/internal/testkit/await"
 )
 
 func TestUploadInChunksWithoutHead(t *testing.T) {
@@ -130,7 +131,8 @@ func TestHostilePaths(t *testing.T) {
 	r := newRig(t)
 	ctx := context.Background()
 	tok := r.uploadToken("ok", 3)
-	bad := []string{"..", "../x", "a/../../x", "a/..", "/etc/passwd", "a\x00b", "\xff\xfe", strings.Repeat("n", 256), strings.Repeat("d/", 2100) + "x"}
+	bad := []string{"..", "../x", "a/../../x", "a/..", "/etc/passwd", "a\x00b", "\xff\xfe", strings.Repeat("n", 256),
+		strings.Repeat("d/", 2100) + "x"}
 	for _, p := range bad {
 		_, err := r.s.UploadToken(ctx, transfer.UploadRequest{Volume: "volume1", Folder: folder, Path: p, Size: 3})
 		require.Equal(t, fault.Invalid, fault.KindOf(err), "upload %q: %v", p, err)
@@ -162,7 +164,8 @@ func TestUploadThroughLinks(t *testing.T) {
 	require.NoError(t, os.Symlink(outside, r.path("out")))
 	require.NoError(t, os.WriteFile(filepath.Join(outside, "victim"), []byte("safe"), 0o644))
 	require.NoError(t, os.Symlink(filepath.Join(outside, "victim"), r.path("victim")))
-	if tok, err := r.s.UploadToken(context.Background(), transfer.UploadRequest{Volume: "volume1", Folder: folder, Path: "out/x", Size: 3}); err == nil {
+	if tok, err := r.s.UploadToken(context.Background(),
+		transfer.UploadRequest{Volume: "volume1", Folder: folder, Path: "out/x", Size: 3}); err == nil {
 		a := r.patch(tok, 0, []byte("abc"))
 		require.GreaterOrEqual(t, a.status, 400)
 		require.Less(t, a.status, 500)
@@ -355,7 +358,8 @@ func TestTokens(t *testing.T) {
 		if method == "" {
 			method = "GET"
 		}
-		for name, tok := range map[string]string{"upload": up, "download": down, "archive": arch, "none": "", "rubbish": "a.b.c", "unsigned": none, "long": strings.Repeat("x", 50<<10)} {
+		for name, tok := range map[string]string{"upload": up, "download": down, "archive": arch, "none": "", "rubbish": "a.b.c",
+			"unsigned": none, "long": strings.Repeat("x", 50<<10)} {
 			if tok == good {
 				continue
 			}
@@ -490,7 +494,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- r.s.Run(ctx) }()
 	cancel()
-	require.NoError(t, <-ended)
+	require.NoError(t, await.Value(t, ended))
 }
 
 func TestOptionsAndCORS(t *testing.T) {

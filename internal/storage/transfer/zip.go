@@ -99,7 +99,8 @@ func (p *zipPacker) turn() error {
 		return err
 	}
 	if p.pack == nil {
-		p.pack, err = zstd.NewWriter(&p.packed, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20))
+		p.pack, err = zstd.NewWriter(&p.packed, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
+			zstd.WithWindowSize(1<<20))
 		if err != nil {
 			return err
 		}

@@ -19,7 +19,7 @@ const (
 // invalid UTF-8 and names that are too long.
 func CleanPath(p string) (string, error) {
 	bad := func(why string) error {
-		return fault.Invalidf("path %q is not allowed: %s", clip(p), why).WithReason("invalid-api-params").
+		return fault.Invalidf("path %q is not allowed: %s", fault.Clip(p, maxEcho), why).WithReason("invalid-api-params").
 			WithNext("use a relative path inside the folder, for example data/train.csv")
 	}
 	switch {
@@ -43,12 +43,8 @@ func CleanPath(p string) (string, error) {
 	return path.Clean("./" + p), nil
 }
 
-func clip(s string) string {
-	if len(s) > 120 {
-		return strings.ToValidUTF8(s[:120], "") + "…"
-	}
-	return s
-}
+// maxEcho bounds what is repeated of text that others sent.
+const maxEcho = 120
 
 // CheckID tells whether id may name an unfinished upload or a journal: 1 to 64 letters, digits, '-' and '_'.
 func CheckID(id string) error {
@@ -57,7 +53,8 @@ func CheckID(id string) error {
 		ok = ok && (c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '-' || c == '_')
 	}
 	if !ok {
-		return fault.Invalidf("%q is no id: it takes 1 to 64 letters, digits, '-' and '_'", clip(id)).WithReason("invalid-api-params")
+		return fault.Invalidf("%q is no id: it takes 1 to 64 letters, digits, '-' and '_'", fault.Clip(id, maxEcho)).
+			WithReason("invalid-api-params")
 	}
 	return nil
 }

@@ -181,7 +181,8 @@ type Tree interface {
 // Staged is an unfinished upload: a file outside of its folder that one writer at a time extends.
 type Staged interface {
 	// Lock waits until no other writer, in any proxy on this volume, holds the upload; Conflict when ctx ends
-	// first, NotFound when the upload was completed or discarded before it was our turn. The lock belongs to the file and ends with its holder, however it dies.
+	// first, NotFound when the upload was completed or discarded before it was our turn. The lock belongs to the file and ends with
+	// its holder, however it dies.
 	Lock(ctx context.Context) (unlock func(), err error)
 	// Size is how much is durable, Meta what was stored with SetMeta at creation.
 	Size() (int64, error)

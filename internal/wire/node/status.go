@@ -14,7 +14,8 @@ func FaultOf(err error) error {
 		return err
 	}
 	kind := map[codes.Code]fault.Kind{
-		codes.NotFound: fault.NotFound, codes.AlreadyExists: fault.Conflict, codes.FailedPrecondition: fault.Conflict, codes.Aborted: fault.Conflict,
+		codes.NotFound: fault.NotFound, codes.AlreadyExists: fault.Conflict, codes.FailedPrecondition: fault.Conflict,
+		codes.Aborted:          fault.Conflict,
 		codes.PermissionDenied: fault.Denied, codes.Unauthenticated: fault.Unauthenticated, codes.InvalidArgument: fault.Invalid,
 		codes.ResourceExhausted: fault.Exhausted, codes.Unavailable: fault.Unavailable, codes.DeadlineExceeded: fault.Timeout,
 	}[s.Code()]

@@ -17,7 +17,8 @@ func TestJoinToken(t *testing.T) {
 	require.Equal(t, want, got)
 
 	text := want.String()
-	for _, bad := range []string{"", "berth-join-1", "berth-join-1..", "berth-join-2" + text[12:], text[:len(text)-4], strings.Replace(text, "AQID", "AQ", 1)} {
+	for _, bad := range []string{"", "berth-join-1", "berth-join-1..", "berth-join-2" + text[12:], text[:len(text)-4],
+		strings.Replace(text, "AQID", "AQ", 1)} {
 		_, err := node.ParseJoinToken(bad)
 		require.Error(t, err, bad)
 		require.NotContains(t, err.Error(), "Ab-_")

@@ -16,7 +16,8 @@ func TestCircuitOfVersion1(t *testing.T) {
 	var c proxy.Circuit
 	require.NoError(t, json.Unmarshal([]byte(`{"id":"c","revision":7,"epoch":2,"mode":"port","port":9001,"app":"jupyter","protocol":"http",
 		"session":"s","name":"mine","kernel":"k-1","target":8888,"agent":{"id":"i-1","address":"10.0.0.1:7000"},"owner":"u","limits":{}}`), &c))
-	require.Equal(t, proxy.Circuit{ID: "c", Revision: 7, Epoch: 2, Mode: proxy.ModePort, Port: 9001, App: "jupyter", Protocol: "http", Session: "s", Name: "mine", Owner: "u",
+	require.Equal(t, proxy.Circuit{ID: "c", Revision: 7, Epoch: 2, Mode: proxy.ModePort, Port: 9001, App: "jupyter", Protocol: "http",
+		Session: "s", Name: "mine", Owner: "u",
 		Targets: []proxy.Target{{Kernel: "k-1", Port: 8888, Agent: proxy.AgentAddress{ID: "i-1", Address: "10.0.0.1:7000"}, Weight: 1}}}, c)
 }
 

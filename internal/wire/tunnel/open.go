@@ -59,7 +59,8 @@ func open(conn net.Conn, path string, header http.Header) (net.Conn, error) {
 	if c.unix != nil {
 		fmt.Fprintf(&b, "%s: %s\r\n", HeaderHandOver, HandOverFD)
 	}
-	own := map[string]bool{"Host": true, "Connection": true, "Upgrade": true, "Content-Length": true, "Transfer-Encoding": true, HeaderHandOver: true}
+	own := map[string]bool{"Host": true, "Connection": true, "Upgrade": true, "Content-Length": true, "Transfer-Encoding": true,
+		HeaderHandOver: true}
 	if err := header.WriteSubset(&b, own); err != nil {
 		return nil, fmt.Errorf("open tunnel: %w", err)
 	}

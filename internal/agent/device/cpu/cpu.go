@@ -1,31 +1,111 @@
-// Package cpu finds the cores of this host with their NUMA nodes and siblings, and
-// measures how busy the host is.
+// Package cpu is the device driver of cores: it finds them with their NUMA nodes and siblings, pins containers to them and
+// measures how busy the host is. Package alloc chooses which cores a kernel gets.
 package cpu
 
 import (
+	"context"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
+	"berth.dev/berth/internal/agent/device"
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/wire/node"
 )
 
-// Devices returns one device per logical core that this process may use, without the
-// first reserved cores. sys is the file system of /sys.
-func Devices(sys fs.FS, reserved int) ([]alloc.Device, error) {
-	usable, err := affinity()
+// Name is the driver's name.
+const Name = "cpu"
+
+// Options say what the driver looks at. The zero value of Usable and Overcommit means this process's cores, each once.
+type Options struct {
+	// Sys and Proc are the file systems of /sys and /proc.
+	Sys, Proc fs.FS
+	// Usable lists the cores that may be used; nil means those that this process may run on.
+	Usable func() ([]int, error)
+	// Reserved cores are kept for the host.
+	Reserved int
+	// Overcommit is how many sessions' cores one core stands for.
+	Overcommit int
+}
+
+// Driver gives cores to containers.
+type Driver struct{ o Options }
+
+var _ device.Driver = (*Driver)(nil)
+
+// New returns the driver; nothing is looked at yet.
+func New(o Options) *Driver {
+	if o.Usable == nil {
+		o.Usable = affinity
+	}
+	o.Overcommit = max(1, o.Overcommit)
+	return &Driver{o}
+}
+
+// Name returns the driver's name.
+func (d *Driver) Name() string { return Name }
+
+// Kinds returns the one slot of this driver.
+func (d *Driver) Kinds() map[cluster.SlotName]cluster.SlotKind {
+	return map[cluster.SlotName]cluster.SlotKind{cluster.SlotCPU: cluster.SlotCount}
+}
+
+// Discover returns one device per logical core that may be used, without the first reserved cores.
+func (d *Driver) Discover(context.Context) ([]device.Device, error) {
+	usable, err := d.o.Usable()
 	if err != nil {
 		return nil, err
 	}
-	return devices(sys, usable, reserved)
+	cores, err := devices(d.o.Sys, usable, d.o.Reserved)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]device.Device, len(cores))
+	for i, c := range cores {
+		c.Capacity *= cluster.Amount(d.o.Overcommit)
+		out[i] = device.Device{Device: c}
+	}
+	return out, nil
+}
+
+// Grant pins the container to its cores.
+func (d *Driver) Grant(a alloc.Allocation) (device.Grant, error) {
+	var out device.Grant
+	for id, amount := range a[cluster.SlotCPU] {
+		n, err := strconv.Atoi(id)
+		if err != nil || n < 0 || strconv.Itoa(n) != id {
+			return device.Grant{}, fault.Invalidf("%q is not the number of a core", id).WithReason(device.ReasonGrant)
+		}
+		if amount <= 0 {
+			return device.Grant{}, fault.Invalidf("%s of core %s cannot be given", amount, id).WithReason(device.ReasonGrant)
+		}
+		out.CPUSet = append(out.CPUSet, n)
+	}
+	slices.Sort(out.CPUSet)
+	return out, nil
+}
+
+// Sample tells how long the host's cores were busy since its start, and how many cores each kernel has.
+func (d *Driver) Sample(_ context.Context, held map[cluster.KernelID]alloc.Allocation) (device.Usage, error) {
+	out := device.NewUsage()
+	if b, err := fs.ReadFile(d.o.Proc, "stat"); err == nil {
+		if busy, ok := busyMS(string(b)); ok {
+			out.Node[node.MetricCPUUsed] = busy
+		}
+	}
+	for id, a := range held {
+		if cores := a.Totals()[cluster.SlotCPU].Units(); cores > 0 {
+			out.Kernels[id] = map[string]float64{node.MetricCores: float64(cores)}
+		}
+	}
+	return out, nil
 }
 
 // affinity lists the cores this process may run on.
@@ -66,7 +146,8 @@ func devices(sys fs.FS, usable []int, reserved int) ([]alloc.Device, error) {
 		out = append(out, d)
 	}
 	if reserved >= len(out) && reserved > 0 {
-		return nil, fmt.Errorf("%d cores are reserved, this host has %d", reserved, len(out))
+		return nil, fault.Invalidf("%d cores are reserved, this host has %d", reserved, len(out)).
+			WithNext("set agent.reserved_cpu to less")
 	}
 	// The first cores serve the host's interrupts best; siblings of them go first too.
 	drop := map[string]bool{}
@@ -142,43 +223,23 @@ func parseList(text string) []int {
 	return out
 }
 
-// Sampler measures the host's use of its cores between two calls.
-type Sampler struct {
-	mu          sync.Mutex
-	busy, total float64
-}
-
-// Sample returns the percent of one core used since the last call (100 times the cores is
-// the most) and the busy milliseconds since the host's start; ok is false when they are unknown.
-func (s *Sampler) Sample() (percent, usedMS float64, ok bool) {
-	b, err := os.ReadFile("/proc/stat")
-	if err != nil {
-		return 0, 0, false
-	}
-	line, _, _ := strings.Cut(string(b), "\n")
+// busyMS reads the milliseconds that all cores together were busy from /proc/stat.
+func busyMS(stat string) (float64, bool) {
+	line, _, _ := strings.Cut(stat, "\n")
 	f := strings.Fields(line)
 	if len(f) < 8 || f[0] != "cpu" {
-		return 0, 0, false
+		return 0, false
 	}
-	var busy, total float64
+	var busy float64
 	for i, text := range f[1:min(len(f), 9)] {
 		v, err := strconv.ParseFloat(text, 64)
 		if err != nil {
-			return 0, 0, false
+			return 0, false
 		}
-		total += v
 		if i != 3 && i != 4 { // idle, iowait
 			busy += v
 		}
 	}
 	const tick = 10 // ms; USER_HZ is 100 on every Linux that Go runs on
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	cores := float64(strings.Count(string(b), "\ncpu"))
-	first := s.total == 0
-	if d := total - s.total; d > 0 && !first {
-		percent = (busy - s.busy) / d * 100 * cores
-	}
-	s.busy, s.total = busy, total
-	return percent, busy * tick, !first
+	return busy * tick, true
 }

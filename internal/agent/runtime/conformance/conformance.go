@@ -48,6 +48,8 @@ type Fixture struct {
 	// Remote can be pulled and then has the id RemoteID. The pull of Broken begins and then
 	// fails. No registry has Missing.
 	Remote, RemoteID, Broken, Missing string
+	// Network is a network beside the default one, CDI a CDI device that the engine can inject; "" where there is none.
+	Network, CDI string
 	// Real says that containers are processes of this host, with the limits of their spec.
 	Real bool
 }
@@ -81,6 +83,11 @@ var cases = []struct {
 	{"ensure refuses a spec that cannot run", ensureInvalid},
 	{"ensure keeps what could not be started, with the reason", ensureStartFails},
 	{"ensure applies the limits", ensureLimits},
+	{"device files are inside with their permissions, and no others", devicesAreInside},
+	{"a device that the host lacks is named", devicesMissing},
+	{"CDI devices are injected", devicesByCDI},
+	{"networks are joined", networksAreJoined},
+	{"a network that the host lacks is named", networksMissing},
 	{"mounts are written through, and only where they may be", mountsHold},
 	{"list includes exited containers", listExited},
 	{"a second runtime adopts running and exited containers", adopt},

@@ -242,7 +242,8 @@ func mountsHold(w *world) {
 	}
 	for path, file := range map[string]string{"/mnt/rw/a": filepath.Join(outer, "a"), "/mnt/rw/inner/b": filepath.Join(inner, "b")} {
 		write(path)
-		require.Eventually(w, func() bool { text, err := os.ReadFile(file); return err == nil && string(text) == "text" }, patience, 10*time.Millisecond, path)
+		require.Eventually(w, func() bool { text, err := os.ReadFile(file); return err == nil && string(text) == "text" }, patience,
+			10*time.Millisecond, path)
 	}
 	refused := write("/mnt/ro/c")
 	o := w.untilExited(refused.Identity.Kernel)

@@ -1,7 +1,7 @@
 // Package docker runs containers on a Docker engine (API 1.41 and later) over its socket.
 //
 // It implements runtime.Runtime and holds no policy and no state that matters: what runs is
-// read back from container labels. Its caches only save questions whose answers cannot change.
+// read back from container labels. Its caches only hold answers of the engine that cannot change.
 // The agent is its only caller.
 package docker
 
@@ -76,7 +76,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// The deadlines of calls that need no patience. Pull, Commit and followed logs have their own rules.
+// The deadlines of calls that are usually quick. Pull, Commit and followed logs have rules of their own.
 const (
 	shortCall  = 15 * time.Second // inspect, list, version
 	createCall = 2 * time.Minute
@@ -120,7 +120,7 @@ func New(cfg Config, log *slog.Logger) (*Runtime, error) {
 	}
 	transport := &http.Transport{
 		MaxIdleConns: 32, MaxIdleConnsPerHost: 32,
-		// Longer than the engine's quiet times, so that a start finds a warm connection.
+		// Longer than usual pauses between calls, so that a start finds an open connection.
 		IdleConnTimeout: 5 * time.Minute,
 	}
 	api, err := client.New(
@@ -174,7 +174,7 @@ func (r *Runtime) Info(ctx context.Context) (runtime.Info, error) {
 	return out, nil
 }
 
-// missingFeatures names the promises to sessions that this engine cannot keep.
+// missingFeatures names, in words, the limits for sessions that this engine cannot enforce.
 func missingFeatures(in system.Info) []string {
 	var out []string
 	add := func(present bool, text string) {

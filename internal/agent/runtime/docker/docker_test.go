@@ -103,6 +103,22 @@ func boxImage(t testing.TB, api *client.Client) (ref, id string) {
 	return testimage.Import(t, api, "box", testimage.Scratch(t, files), changes...)
 }
 
+// network makes a network for one test; "" where the engine cannot.
+func network(t *testing.T, api *client.Client) string {
+	name := "berth-test-" + uuid.NewString()[:8]
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	t.Cleanup(cancel)
+	if _, err := api.NetworkCreate(ctx, name, client.NetworkCreateOptions{Driver: "bridge"}); err != nil {
+		t.Logf("the engine makes no second network: %v", err)
+		return ""
+	}
+	t.Cleanup(func() {
+		_, err := api.NetworkRemove(ctx, name, client.NetworkRemoveOptions{})
+		require.NoError(t, err)
+	})
+	return name
+}
+
 func TestConformance(t *testing.T) {
 	api := testimage.Engine(t)
 	ref, id := boxImage(t, api)
@@ -119,8 +135,9 @@ func TestConformance(t *testing.T) {
 				g.starts.Store(true)
 				return func() { g.starts.Store(false) }
 			},
-			Lose:   func() func() { g.close(); return g.open },
-			Remote: reg.host + "/box:1", RemoteID: reg.configID,
+			Lose:    func() func() { g.close(); return g.open },
+			Network: network(t, api),
+			Remote:  reg.host + "/box:1", RemoteID: reg.configID,
 			Broken: reg.host + "/broken:1", Missing: reg.host + "/none:1",
 		}
 		t.Cleanup(func() { tidy(t, api, fix, reg.host) })

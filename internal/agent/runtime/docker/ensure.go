@@ -3,6 +3,7 @@ package docker
 import (
 	"context"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,17 +57,17 @@ func (r *Runtime) Ensure(ctx context.Context, spec runtime.Spec) (runtime.Observ
 			return r.adopt(ctx, name, spec)
 		}
 		if err != nil {
-			return runtime.Observed{}, r.failure(err, "create the container of kernel %s", kernel)
+			return runtime.Observed{}, r.refusal(err, "create", spec)
 		}
 	case imageMissing(err):
 		return runtime.Observed{}, missingImage(spec.Image, err)
 	default:
-		return runtime.Observed{}, r.failure(err, "create the container of kernel %s", kernel)
+		return runtime.Observed{}, r.refusal(err, "create", spec)
 	}
-	return r.start(ctx, id, kernel)
+	return r.start(ctx, id, spec)
 }
 
-// check finds what the engine would accept and should not get.
+// check refuses specifications that the engine would accept although they are wrong.
 func (r *Runtime) check(spec runtime.Spec) error {
 	id := spec.Identity
 	switch {
@@ -81,10 +82,29 @@ func (r *Runtime) check(spec runtime.Spec) error {
 	if err := checkReference(spec.Image); err != nil {
 		return err
 	}
+	for _, d := range spec.Devices {
+		if err := r.checkDevice(id.Kernel, d); err != nil {
+			return err
+		}
+	}
 	for _, m := range spec.Mounts {
 		if !strings.HasPrefix(m.Source, "/") || !strings.HasPrefix(m.Target, "/") {
 			return fault.Invalidf("kernel %s mounts %q at %q: both must be absolute", id.Kernel, m.Source, m.Target)
 		}
+	}
+	return nil
+}
+
+// checkDevice refuses device files that do not exist. The engine would refuse them only at the start, with errors that differ
+// between versions.
+func (r *Runtime) checkDevice(kernel cluster.KernelID, d runtime.DeviceNode) error {
+	if err := runtime.CheckDevice(kernel, d); err != nil || !r.local() {
+		return err
+	}
+	st, err := os.Stat(d.Source)
+	if err != nil || st.Mode()&os.ModeDevice == 0 {
+		return fault.NotFoundf("device %s is not on this host", d.Source).WithReason(runtime.ReasonDevice).WithCause(err).
+			WithNext("look whether its driver is loaded")
 	}
 	return nil
 }
@@ -109,6 +129,18 @@ func (r *Runtime) create(ctx context.Context, name string, spec runtime.Spec, im
 		shm = defaultShm
 	}
 	cpus, mems := cpusets(spec.CPUSet, r.numa)
+	devices := make([]container.DeviceMapping, len(spec.Devices))
+	for i, d := range spec.Devices {
+		devices[i] = container.DeviceMapping{PathOnHost: d.Source, PathInContainer: d.Target, CgroupPermissions: d.Permissions}
+	}
+	var requests []container.DeviceRequest
+	if len(spec.CDI) > 0 {
+		requests = []container.DeviceRequest{{Driver: "cdi", DeviceIDs: spec.CDI}}
+	}
+	var network container.NetworkMode // the empty one is the engine's default
+	if len(spec.Networks) > 0 {
+		network = container.NetworkMode(spec.Networks[0].Name)
+	}
 	mounts := make([]mount.Mount, len(spec.Mounts))
 	for i, m := range spec.Mounts {
 		mounts[i] = mount.Mount{Type: mount.TypeBind, Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly}
@@ -139,6 +171,7 @@ func (r *Runtime) create(ctx context.Context, name string, spec runtime.Spec, im
 			SecurityOpt: []string{"no-new-privileges"},
 			ExtraHosts:  spec.ExtraHosts,
 			IpcMode:     container.IPCModePrivate,
+			NetworkMode: network,
 			Init:        &no,
 			LogConfig: container.LogConfig{Type: "json-file", Config: map[string]string{
 				"max-size": strconv.FormatInt(r.cfg.LogMaxBytes/2, 10), "max-file": "2",
@@ -151,24 +184,67 @@ func (r *Runtime) create(ctx context.Context, name string, spec runtime.Spec, im
 				MemorySwap: spec.MemoryMax, // equal to memory: no swap
 				PidsLimit:  &pids,
 				Ulimits:    r.limits.clamp(spec.Ulimits),
+				Devices:    devices, DeviceRequests: requests,
 			},
 		},
 	})
 	return res.ID, err
 }
 
+// join connects a container that does not run yet to its second and later networks, because engines before API 1.44 accept
+// only one network at the creation. A network that it has joined already is no error.
+func (r *Runtime) join(ctx context.Context, id string, spec runtime.Spec) error {
+	for _, n := range spec.Networks[min(1, len(spec.Networks)):] {
+		nctx, cancel := context.WithTimeout(ctx, shortCall)
+		_, err := r.api.NetworkConnect(nctx, n.Name, client.NetworkConnectOptions{Container: id})
+		cancel()
+		if err != nil && !strings.Contains(err.Error(), "already exists") {
+			return r.networkFailure(err, spec, n.Name)
+		}
+	}
+	return nil
+}
+
+// networkFailure turns an error of a connect into a fault, with a reason of its own for a network that does not exist.
+func (r *Runtime) networkFailure(err error, spec runtime.Spec, name string) error {
+	if text := strings.ToLower(err.Error()); cerrdefs.IsNotFound(err) && strings.Contains(text, "network") {
+		return fault.NotFoundf("network %s is not on this host", name).WithReason(runtime.ReasonNetwork).WithCause(err)
+	}
+	return r.failure(err, "connect the container of kernel %s to network %s", spec.Identity.Kernel, name)
+}
+
 // start starts a created container and reports what became of it.
-func (r *Runtime) start(ctx context.Context, id string, kernel cluster.KernelID) (runtime.Observed, error) {
+func (r *Runtime) start(ctx context.Context, id string, spec runtime.Spec) (runtime.Observed, error) {
+	kernel := spec.Identity.Kernel
+	if err := r.join(ctx, id, spec); err != nil {
+		return runtime.Observed{}, err
+	}
 	sctx, cancel := context.WithTimeout(ctx, startCall)
 	defer cancel()
 	if _, err := r.api.ContainerStart(sctx, id, client.ContainerStartOptions{}); err != nil {
-		return runtime.Observed{}, r.failure(err, "start the container of kernel %s", kernel)
+		return runtime.Observed{}, r.refusal(err, "start", spec)
 	}
 	return r.inspect(ctx, id, kernel)
 }
 
-// A name can be taken by a container that is not there to see: one that is just being made or
-// removed. adopt looks again, ever slower, for about five seconds.
+// refusal turns an error of a create or start into a fault, with a reason of its own for a device or a network that the engine
+// does not have. Some engines refuse these at the creation, others at the start.
+func (r *Runtime) refusal(err error, verb string, spec runtime.Spec) error {
+	text := strings.ToLower(err.Error())
+	if len(spec.CDI) > 0 && (strings.Contains(text, "cdi") || strings.Contains(text, "select device driver")) {
+		return fault.NotFoundf("the engine cannot inject the devices %s", strings.Join(spec.CDI, ", ")).WithReason(runtime.ReasonDevice).
+			WithCause(err).WithNext("put their specification into /etc/cdi or /var/run/cdi; Docker reads them from version 25 on")
+	}
+	for _, n := range spec.Networks {
+		if strings.Contains(text, "network "+strings.ToLower(n.Name)+" not found") {
+			return fault.NotFoundf("network %s is not on this host", n.Name).WithReason(runtime.ReasonNetwork).WithCause(err)
+		}
+	}
+	return r.failure(err, "%s the container of kernel %s", verb, spec.Identity.Kernel)
+}
+
+// A name can be taken by a container that cannot be inspected: one that is just being created or removed. adopt inspects it
+// again with growing pauses, for about five seconds.
 const (
 	adoptTries = 10
 	adoptPause = 5 * time.Millisecond
@@ -194,9 +270,9 @@ func (r *Runtime) adopt(ctx context.Context, name string, spec runtime.Spec) (ru
 				continue
 			}
 			if err != nil {
-				return runtime.Observed{}, r.failure(err, "create the container of kernel %s", kernel)
+				return runtime.Observed{}, r.refusal(err, "create", spec)
 			}
-			return r.start(ctx, id, kernel)
+			return r.start(ctx, id, spec)
 		}
 		if err != nil {
 			return runtime.Observed{}, err
@@ -208,7 +284,7 @@ func (r *Runtime) adopt(ctx context.Context, name string, spec runtime.Spec) (ru
 		if o.Phase != runtime.PhaseCreated {
 			return o, nil
 		}
-		started, err := r.start(ctx, o.ID, kernel)
+		started, err := r.start(ctx, o.ID, spec)
 		if !fault.Is(err, fault.NotFound) {
 			return started, err
 		}

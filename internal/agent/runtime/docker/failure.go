@@ -68,7 +68,8 @@ func (r *Runtime) unanswered(what string, err error) error {
 
 // answered reports whether the engine itself said err, as opposed to the connection breaking.
 func answered(err error) bool {
-	if client.IsErrConnectionFailed(err) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.ENOENT) {
+	if client.IsErrConnectionFailed(err) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.ENOENT) {
 		return false
 	}
 	return cerrdefs.IsInternal(err) || cerrdefs.IsUnknown(err) || cerrdefs.IsInvalidArgument(err) ||

@@ -259,7 +259,8 @@ func (r *Runtime) pullFailure(err error, ref string) error {
 	case has("unauthorized", "authentication required", "denied"):
 		return fault.Deniedf("pull image %s: the registry refuses", ref).
 			WithReason(runtime.ReasonPull).WithCause(err).WithNext("check the registry's credentials")
-	case has("no such host", "dial tcp", "connection refused", "timeout", "temporary failure", "server misbehaving", "tls:", "x509", "eof", "unreachable"):
+	case has("no such host", "dial tcp", "connection refused", "timeout", "temporary failure", "server misbehaving", "tls:", "x509", "eof",
+		"unreachable"):
 		return fault.Unavailablef("pull image %s: the registry does not answer", ref).
 			WithReason(runtime.ReasonPull).WithCause(err).WithNext("check the registry's address and the network of this host")
 	default:

@@ -31,7 +31,9 @@ const (
 	labelProbeBy    = "berth.probe.by"
 )
 
-var identityLabels = []string{labelCluster, labelAgent, labelKernel, labelSession, labelGeneration, labelAlloc, labelSchema, labelProbe, labelProbeAgent, labelProbeBy}
+var identityLabels = []string{
+	labelCluster, labelAgent, labelKernel, labelSession, labelGeneration, labelAlloc, labelSchema, labelProbe, labelProbeAgent, labelProbeBy,
+}
 
 func labelsOf(id runtime.Identity) map[string]string {
 	return map[string]string{

@@ -184,7 +184,8 @@ func (l *limits) warnings() []string {
 	l.probe()
 	var out []string
 	for name, u := range l.lowered {
-		out = append(out, fmt.Sprintf("ulimit %s is lowered from %s to %s: the engine itself has no more", name, amount(u.Hard), amount(l.hard[name])))
+		out = append(out, fmt.Sprintf("ulimit %s is lowered from %s to %s: the engine itself has no more", name, amount(u.Hard),
+			amount(l.hard[name])))
 	}
 	slices.Sort(out)
 	return out

@@ -41,7 +41,8 @@ func TestEngineLimits(t *testing.T) {
 	strong := engineLimits(engineProc("000001ffffffffff"), 42)
 	memlock := runtime.Ulimit{Name: "memlock", Soft: -1, Hard: -1}
 	require.Equal(t, memlock, lower(memlock, strong), "an engine that may raise limits is not bound by its own")
-	require.Equal(t, runtime.Ulimit{Name: "nofile", Soft: 1048576, Hard: 1048576}, lower(runtime.Ulimit{Name: "nofile", Soft: -1, Hard: -1}, strong))
+	require.Equal(t, runtime.Ulimit{Name: "nofile", Soft: 1048576, Hard: 1048576}, lower(runtime.Ulimit{Name: "nofile", Soft: -1, Hard: -1},
+		strong))
 	unknown := engineLimits(fstest.MapFS{}, 42)
 	require.Equal(t, memlock, lower(memlock, unknown))
 }

@@ -209,7 +209,8 @@ func (e *Engine) serveApps(_ context.Context, r *runner, _ *http.Request) (any, 
 }
 
 func (r *runner) noticed(port int) run.App {
-	return run.App{AppPort: run.AppPort{Name: "port-" + strconv.Itoa(port), Protocol: r.apps.heard[port].protocol, Ports: []int{port}}, Origin: run.AppNoticed, State: run.AppReady}
+	return run.App{AppPort: run.AppPort{Name: "port-" + strconv.Itoa(port), Protocol: r.apps.heard[port].protocol, Ports: []int{port}},
+		Origin: run.AppNoticed, State: run.AppReady}
 }
 
 // find looks an app up by its name; the mutex is held.
@@ -257,7 +258,8 @@ func (e *Engine) serveAppStart(_ context.Context, r *runner, req *http.Request) 
 		return nil, refused(port)
 	}
 	if r.e.opt.App(r.c.spec, a.AppPort) == nil {
-		return nil, fault.NotFoundf("the image has no program for app %s", a.Name).WithReason("app-missing").WithNext("choose an image that has it")
+		return nil, fault.NotFoundf("the image has no program for app %s", a.Name).WithReason("app-missing").
+			WithNext("choose an image that has it")
 	}
 	now := e.opt.Now()
 	a = run.App{AppPort: a.AppPort, Origin: run.AppDeclared, State: run.AppReady, PID: 100 + port, StartedAt: &now}
@@ -289,7 +291,8 @@ func (e *Engine) serveAppStop(_ context.Context, r *runner, req *http.Request) (
 }
 
 func refused(port int) error {
-	return fault.Unavailablef("nothing listens on port %d in the session", port).WithReason("app-refused").WithNext("start the program that should listen there, then try again")
+	return fault.Unavailablef("nothing listens on port %d in the session", port).WithReason("app-refused").
+		WithNext("start the program that should listen there, then try again")
 }
 
 // listener is what answers on a port; the mutex is held.

@@ -54,7 +54,8 @@ func TestAppsOfTheFakeAreReached(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, fake.Options{Sockets: sockets})
-			k, c := withApps(t, h, run.AppPort{Name: "web", Protocol: run.AppHTTP, Ports: []int{8080}}, run.AppPort{Name: "echo", Protocol: run.AppTCP, Ports: []int{9000}},
+			k, c := withApps(t, h, run.AppPort{Name: "web", Protocol: run.AppHTTP, Ports: []int{8080}},
+				run.AppPort{Name: "echo", Protocol: run.AppTCP, Ports: []int{9000}},
 				run.AppPort{Name: "5000", Protocol: run.AppPreopen, Ports: []int{5000}})
 			list, err := c.Apps(t.Context())
 			require.NoError(t, err)
@@ -99,7 +100,8 @@ func TestAppsOfTheFakeAreReached(t *testing.T) {
 			defer stopOther()
 			list, err = c.Apps(t.Context())
 			require.NoError(t, err)
-			require.Equal(t, run.App{AppPort: run.AppPort{Name: "port-4321", Protocol: run.AppHTTP, Ports: []int{4321}}, Origin: run.AppNoticed, State: run.AppReady}, list.Apps[6])
+			require.Equal(t, run.App{AppPort: run.AppPort{Name: "port-4321", Protocol: run.AppHTTP, Ports: []int{4321}}, Origin: run.AppNoticed,
+				State: run.AppReady}, list.Apps[6])
 			live, err := h.dial(t, k, 5000)
 			require.NoError(t, err)
 			stop()

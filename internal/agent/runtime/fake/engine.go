@@ -34,6 +34,9 @@ type Options struct {
 	Sockets bool
 	// MaxLog bounds the log of one container in bytes; 0 means 256 KiB. The oldest output is dropped.
 	MaxLog int
+	// HasDevice and HasNetwork say what the host has: paths of device files, names of CDI devices, names of networks. Nil
+	// means every device, and every network.
+	HasDevice, HasNetwork func(name string) bool
 	// Info is what Runtime.Info answers; a zero value is filled in.
 	Info runtime.Info
 }
@@ -76,7 +79,7 @@ type Engine struct {
 	starts     map[key]int
 }
 
-// key is a container's place: the same kernel of two clusters is two containers.
+// key identifies a container. Two clusters may have a kernel of the same id.
 type key struct {
 	cluster string
 	agent   cluster.AgentID
@@ -90,6 +93,13 @@ func NewEngine(opt Options) *Engine {
 	}
 	if opt.After == nil {
 		opt.After = func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }
+	}
+	everything := func(string) bool { return true }
+	if opt.HasDevice == nil {
+		opt.HasDevice = everything
+	}
+	if opt.HasNetwork == nil {
+		opt.HasNetwork = everything
 	}
 	if opt.Program == nil {
 		opt.Program = DefaultProgram
@@ -257,7 +267,7 @@ func (e *Engine) wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// maxStarts bounds the remembered counts; beyond it they begin anew.
+// maxStarts bounds the number of counts that are remembered. Beyond it all counts start again at zero.
 const maxStarts = 1 << 16
 
 // Starts returns how often the container of a kernel was started, over all its generations: a

@@ -3,6 +3,7 @@ package fake_test
 import (
 	"context"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -56,7 +57,13 @@ func files() map[string][]byte {
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	conformance.Run(t, func(t *testing.T) (runtime.Runtime, conformance.Fixture) {
-		e := fake.NewEngine(fake.Options{Program: box})
+		e := fake.NewEngine(fake.Options{
+			Program: box,
+			HasDevice: func(name string) bool {
+				return slices.Contains([]string{"/dev/null", "/dev/zero", "berth.test/box=0"}, name)
+			},
+			HasNetwork: func(name string) bool { return name == "second" },
+		})
 		t.Cleanup(e.Close)
 		img := e.AddImage(runtime.Image{References: []string{"berth-test/box:1"}, Labels: maps.Clone(conformance.ImageLabels)}, files())
 		const remoteID = "sha256:aaaa"
@@ -72,7 +79,8 @@ func TestConformance(t *testing.T) {
 			BreakStart: func() func() {
 				return e.Inject(fake.Fault{Method: fake.Start, Err: context.DeadlineExceeded})
 			},
-			Lose:   func() func() { e.Lose(); return e.Restore },
+			Lose:    func() func() { e.Lose(); return e.Restore },
+			Network: "second", CDI: "berth.test/box=0",
 			Remote: "registry.test/box:1", RemoteID: remoteID, Broken: "registry.test/broken:1", Missing: "registry.test/none:1",
 		}
 		return open(t, fix.Cluster, fix.Agent), fix

@@ -108,7 +108,8 @@ func (e *Engine) findImage(ref string) *image {
 
 func checkReference(ref string) error {
 	if ref == "" || ref != strings.TrimSpace(ref) || strings.Contains(ref, "..") || strings.ContainsAny(ref, " ?#%\n") {
-		return fault.Invalidf("%q is not the name of an image", ref).WithNext("write it like name:tag, registry.example.org/name:tag or sha256:...")
+		return fault.Invalidf("%q is not the name of an image", ref).
+			WithNext("write it like name:tag, registry.example.org/name:tag or sha256:...")
 	}
 	return nil
 }

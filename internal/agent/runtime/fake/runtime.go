@@ -80,6 +80,9 @@ func (r *Runtime) Ensure(ctx context.Context, spec runtime.Spec) (runtime.Observ
 	if err := checkReference(spec.Image); err != nil {
 		return runtime.Observed{}, err
 	}
+	if err := r.e.checkSurroundings(spec); err != nil {
+		return runtime.Observed{}, err
+	}
 	c, err := r.create(ctx, spec)
 	if err != nil {
 		return runtime.Observed{}, err
@@ -91,6 +94,29 @@ func (r *Runtime) Ensure(ctx context.Context, spec runtime.Spec) (runtime.Observ
 		return o, nil
 	}
 	return r.start(ctx, c)
+}
+
+// checkSurroundings finds devices and networks that the host does not have.
+func (e *Engine) checkSurroundings(spec runtime.Spec) error {
+	for _, d := range spec.Devices {
+		if err := runtime.CheckDevice(spec.Identity.Kernel, d); err != nil {
+			return err
+		}
+		if !e.opt.HasDevice(d.Source) {
+			return fault.NotFoundf("device %s is not on this host", d.Source).WithReason(runtime.ReasonDevice)
+		}
+	}
+	for _, name := range spec.CDI {
+		if !e.opt.HasDevice(name) {
+			return fault.NotFoundf("the engine cannot inject the device %s", name).WithReason(runtime.ReasonDevice)
+		}
+	}
+	for _, n := range spec.Networks {
+		if n.Name != runtime.NetworkDefault && !e.opt.HasNetwork(n.Name) {
+			return fault.NotFoundf("network %s is not on this host", n.Name).WithReason(runtime.ReasonNetwork)
+		}
+	}
+	return nil
 }
 
 // create returns the container of the spec, made now or before.

@@ -212,8 +212,9 @@ func (e *Engine) serveHello(_ context.Context, r *runner, _ *http.Request) (any,
 	}
 	return run.Hello{
 		Version: run.Version, MinVersion: run.MinVersion, Build: "fake", KernelID: string(r.c.key.kernel), PID: 1, StartedAt: r.c.started,
-		Runtime: run.RuntimeInfo{Type: "python", How: "shim"}, Capabilities: []string{run.CanApps, run.CanBatch, run.CanDial, run.CanInput, run.CanQuery},
-		Kernel: run.KernelInfo{State: state, Runs: r.count}, Batch: r.batch,
+		Runtime:      run.RuntimeInfo{Type: "python", How: "shim"},
+		Capabilities: []string{run.CanApps, run.CanBatch, run.CanDial, run.CanInput, run.CanQuery},
+		Kernel:       run.KernelInfo{State: state, Runs: r.count}, Batch: r.batch,
 	}, nil
 }
 

@@ -40,7 +40,8 @@ func is(t *testing.T, want int64, got *int64) {
 func TestVersion1(t *testing.T) {
 	t.Parallel()
 	r := hoststats.New(host(t, map[string]string{
-		"proc/77/cgroup": "9:memory:/docker/" + id + "\n8:pids:/docker/" + id + "\n4:cpu,cpuacct:/docker/" + id + "\n2:blkio:/docker/" + id + "\n1:name=systemd:/docker/" + id + "\n0::/docker/" + id + "\n",
+		"proc/77/cgroup": "9:memory:/docker/" + id + "\n8:pids:/docker/" + id + "\n4:cpu,cpuacct:/docker/" + id + "\n2:blkio:/docker/" + id +
+			"\n1:name=systemd:/docker/" + id + "\n0::/docker/" + id + "\n",
 		"proc/self/mountinfo": "30 25 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n" +
 			"31 25 0:27 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid shared:9 - cgroup cgroup rw,cpu,cpuacct\n" +
 			"32 25 0:28 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n" +
@@ -48,14 +49,15 @@ func TestVersion1(t *testing.T) {
 			"34 25 0:30 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n" +
 			"35 25 0:31 / /proc rw - proc proc rw\n",
 		"proc/77/net/dev": netDev,
-		"sys/fs/cgroup/memory/docker/" + id + "/memory.usage_in_bytes":          "5000\n",
-		"sys/fs/cgroup/memory/docker/" + id + "/memory.max_usage_in_bytes":      "9000\n",
-		"sys/fs/cgroup/memory/docker/" + id + "/memory.stat":                    "cache 10\ninactive_file 1\ntotal_inactive_file 2000\n",
-		"sys/fs/cgroup/memory/docker/" + id + "/memory.oom_control":             "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
-		"sys/fs/cgroup/cpu,cpuacct/docker/" + id + "/cpuacct.usage":             "123456789\n",
-		"sys/fs/cgroup/pids/docker/" + id + "/pids.current":                     "7\n",
-		"sys/fs/cgroup/blkio/docker/" + id + "/blkio.throttle.io_service_bytes": "8:0 Read 4096\n8:0 Write 100\n8:16 Read 4\n8:0 Total 4196\nTotal 4200\n",
-		"sys/fs/cgroup/unified/docker/" + id + "/cgroup.procs":                  "77\n",
+		"sys/fs/cgroup/memory/docker/" + id + "/memory.usage_in_bytes":     "5000\n",
+		"sys/fs/cgroup/memory/docker/" + id + "/memory.max_usage_in_bytes": "9000\n",
+		"sys/fs/cgroup/memory/docker/" + id + "/memory.stat":               "cache 10\ninactive_file 1\ntotal_inactive_file 2000\n",
+		"sys/fs/cgroup/memory/docker/" + id + "/memory.oom_control":        "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+		"sys/fs/cgroup/cpu,cpuacct/docker/" + id + "/cpuacct.usage":        "123456789\n",
+		"sys/fs/cgroup/pids/docker/" + id + "/pids.current":                "7\n",
+		"sys/fs/cgroup/blkio/docker/" + id + "/blkio.throttle.io_service_bytes": "8:0 Read 4096\n8:0 Write 100\n8:16 Read 4\n" +
+			"8:0 Total 4196\nTotal 4200\n",
+		"sys/fs/cgroup/unified/docker/" + id + "/cgroup.procs": "77\n",
 	}))
 	for range 2 {
 		s, err := r.Read(id, 77)

@@ -112,7 +112,8 @@ func Scratch(t testing.TB, extra map[string]File) map[string]File {
 func Distroless(t testing.TB) map[string]File {
 	t.Helper()
 	return Scratch(t, map[string]File{
-		"/etc/passwd":             {Data: []byte("root:x:0:0:root:/root:/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n")},
+		"/etc/passwd": {Data: []byte("root:x:0:0:root:/root:/sbin/nologin\n" +
+			"nobody:x:65534:65534:nobody:/nonexistent:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin\n")},
 		"/etc/group":              {Data: []byte("root:x:0:\nnobody:x:65534:\nnonroot:x:65532:\n")},
 		"/etc/nsswitch.conf":      {Data: []byte("hosts: files dns\n")},
 		"/etc/os-release":         {Data: []byte("NAME=\"Berth test\"\nID=distroless\n")},

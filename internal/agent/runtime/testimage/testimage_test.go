@@ -38,7 +38,8 @@ func TestImagesStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ref, _ := testimage.Import(t, api, name, c.files(t), c.changes...)
-			rt, err := docker.New(docker.Config{Host: api.DaemonHost(), Cluster: "test-" + uuid.NewString(), Agent: "i-test"}, slog.New(slog.DiscardHandler))
+			rt, err := docker.New(docker.Config{Host: api.DaemonHost(), Cluster: "test-" + uuid.NewString(), Agent: "i-test"},
+				slog.New(slog.DiscardHandler))
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = rt.Close() })
 			k := cluster.KernelID(uuid.NewString())

@@ -55,7 +55,8 @@ func DefaultConfig() Config {
 // Validate reports the first value that cannot be used.
 func (c Config) Validate() error {
 	if _, _, err := net.SplitHostPort(c.Listen); err != nil {
-		return fault.Invalidf("the agent port's address %q cannot be used", c.Listen).WithCause(err).WithNext("write host:port, for example 0.0.0.0:8082")
+		return fault.Invalidf("the agent port's address %q cannot be used", c.Listen).WithCause(err).
+			WithNext("write host:port, for example 0.0.0.0:8082")
 	}
 	if c.Advertise != "" {
 		if host, port, err := net.SplitHostPort(c.Advertise); err != nil || host == "" || port == "" || len(c.Advertise) > node.MaxAddress {
@@ -78,7 +79,8 @@ func (c Config) Validate() error {
 type Sink interface {
 	Register(ctx context.Context, h cluster.NodeHello) (epoch int64, err error)
 	UpdateFacts(ctx context.Context, agent cluster.AgentID, epoch int64, f cluster.NodeFacts) error
-	Observe(ctx context.Context, agent cluster.AgentID, epoch int64, full, desiredSeen bool, list []cluster.KernelObservation) ([]cluster.Tombstone, error)
+	Observe(ctx context.Context, agent cluster.AgentID, epoch int64, full, desiredSeen bool,
+		list []cluster.KernelObservation) ([]cluster.Tombstone, error)
 	Progress(ctx context.Context, agent cluster.AgentID, kernel cluster.KernelID, generation, current, total int64, message string) error
 	// told names the generations whose specification it has; those may come without.
 	Desired(ctx context.Context, agent cluster.AgentID, told map[cluster.KernelID]int64) ([]cluster.DesiredKernel, error)

@@ -123,7 +123,8 @@ func (m *memory) UpdateFacts(_ context.Context, _ cluster.AgentID, _ int64, f cl
 	return nil
 }
 
-func (m *memory) Observe(_ context.Context, _ cluster.AgentID, epoch int64, full, desiredSeen bool, list []cluster.KernelObservation) (acked []cluster.Tombstone, err error) {
+func (m *memory) Observe(_ context.Context, _ cluster.AgentID, epoch int64, full, desiredSeen bool,
+	list []cluster.KernelObservation) (acked []cluster.Tombstone, err error) {
 	m.change(func() {
 		if m.failures > 0 {
 			m.failures--
@@ -286,13 +287,14 @@ func TestJoin(t *testing.T) {
 		req  *node.JoinRequest
 		code codes.Code
 	}{
-		"no token":      {&node.JoinRequest{AgentId: "a1", CsrDer: csr, Version: 1}, codes.Unauthenticated},
-		"wrong token":   {&node.JoinRequest{Token: "x" + b.token.Secret, AgentId: "a1", CsrDer: csr, Version: 1}, codes.Unauthenticated},
-		"no version":    {&node.JoinRequest{Token: b.token.Secret, AgentId: "a1", CsrDer: csr}, codes.InvalidArgument},
-		"path in id":    {&node.JoinRequest{Token: b.token.Secret, AgentId: "../a", CsrDer: csr, Version: 1}, codes.InvalidArgument},
-		"empty id":      {&node.JoinRequest{Token: b.token.Secret, CsrDer: csr, Version: 1}, codes.InvalidArgument},
-		"broken CSR":    {&node.JoinRequest{Token: b.token.Secret, AgentId: "a1", CsrDer: csr[1:], Version: 1}, codes.InvalidArgument},
-		"tampered CSR":  {&node.JoinRequest{Token: b.token.Secret, AgentId: "a1", CsrDer: append(csr[:len(csr)-1:len(csr)-1], csr[len(csr)-1]^1), Version: 1}, codes.InvalidArgument},
+		"no token":    {&node.JoinRequest{AgentId: "a1", CsrDer: csr, Version: 1}, codes.Unauthenticated},
+		"wrong token": {&node.JoinRequest{Token: "x" + b.token.Secret, AgentId: "a1", CsrDer: csr, Version: 1}, codes.Unauthenticated},
+		"no version":  {&node.JoinRequest{Token: b.token.Secret, AgentId: "a1", CsrDer: csr}, codes.InvalidArgument},
+		"path in id":  {&node.JoinRequest{Token: b.token.Secret, AgentId: "../a", CsrDer: csr, Version: 1}, codes.InvalidArgument},
+		"empty id":    {&node.JoinRequest{Token: b.token.Secret, CsrDer: csr, Version: 1}, codes.InvalidArgument},
+		"broken CSR":  {&node.JoinRequest{Token: b.token.Secret, AgentId: "a1", CsrDer: csr[1:], Version: 1}, codes.InvalidArgument},
+		"tampered CSR": {&node.JoinRequest{Token: b.token.Secret, AgentId: "a1",
+			CsrDer: append(csr[:len(csr)-1:len(csr)-1], csr[len(csr)-1]^1), Version: 1}, codes.InvalidArgument},
 		"nothing right": {&node.JoinRequest{}, codes.InvalidArgument},
 	} {
 		_, err := client.Join(t.Context(), c.req)
@@ -352,7 +354,8 @@ func TestRejoinAndRenewal(t *testing.T) {
 	b2 := &bundle{memory: b.memory, link: b.link, token: b.token}
 	require.Eventually(t, func() bool {
 		_, csr := request(t, "a1")
-		_, err := b2.dial(t, b.token.JoinTLS()).Join(t.Context(), &node.JoinRequest{Token: b.token.Secret, AgentId: "a1", CsrDer: csr, Version: 1})
+		_, err := b2.dial(t, b.token.JoinTLS()).Join(t.Context(),
+			&node.JoinRequest{Token: b.token.Secret, AgentId: "a1", CsrDer: csr, Version: 1})
 		return err == nil
 	}, patience, 50*time.Millisecond)
 	old, err := b.dial(t, node.AgentTLS(second.cert, second.ca, "h2")).Session(t.Context())
@@ -370,10 +373,11 @@ func TestHelloIsChecked(t *testing.T) {
 		up   *node.Up
 		code codes.Code
 	}{
-		"no hello":        {observed(1, true), codes.InvalidArgument},
-		"another's name":  {hello("a2"), codes.PermissionDenied},
-		"another cluster": {&node.Up{Kind: &node.Up_Hello{Hello: &node.Hello{Version: 1, AgentId: "a1", ClusterId: "c2"}}}, codes.PermissionDenied},
-		"no version":      {&node.Up{Kind: &node.Up_Hello{Hello: &node.Hello{AgentId: "a1"}}}, codes.InvalidArgument},
+		"no hello":       {observed(1, true), codes.InvalidArgument},
+		"another's name": {hello("a2"), codes.PermissionDenied},
+		"another cluster": {&node.Up{Kind: &node.Up_Hello{Hello: &node.Hello{Version: 1, AgentId: "a1", ClusterId: "c2"}}},
+			codes.PermissionDenied},
+		"no version": {&node.Up{Kind: &node.Up_Hello{Hello: &node.Hello{AgentId: "a1"}}}, codes.InvalidArgument},
 	} {
 		s, err := b.dial(t, node.AgentTLS(who.cert, who.ca, "h2")).Session(t.Context())
 		require.NoError(t, err)
@@ -504,7 +508,8 @@ func TestSilentAgentIsDropped(t *testing.T) {
 // serveStreams is the agent's side of the stream connection.
 func (b *bundle) serveStreams(t *testing.T, who identity, h http.Handler) net.Conn {
 	t.Helper()
-	conn, err := (&tls.Dialer{Config: node.AgentTLS(who.cert, who.ca, node.ALPNStream)}).DialContext(t.Context(), "tcp", b.link.Addr().String())
+	conn, err := (&tls.Dialer{Config: node.AgentTLS(who.cert, who.ca, node.ALPNStream)}).DialContext(t.Context(), "tcp",
+		b.link.Addr().String())
 	require.NoError(t, err)
 	p := new(http.Protocols)
 	p.SetUnencryptedHTTP2(true)

@@ -56,7 +56,8 @@ func (handshaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, e
 	if !ok {
 		return nil, nil, fault.Deniedf("the agent port speaks TLS only")
 	}
-	return c, credentials.TLSInfo{State: t.ConnectionState(), CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}, nil
+	return c, credentials.TLSInfo{State: t.ConnectionState(),
+		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}, nil
 }
 
 func (handshaken) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {

@@ -18,7 +18,8 @@ func TestMountsNeedVersionTwo(t *testing.T) {
 		b.desired = []cluster.DesiredKernel{
 			{Kernel: kernelA, Generation: 1, Spec: &cluster.KernelSpec{Image: "img", Mounts: []cluster.FolderMount{{
 				Folder: "0b5e4a3c-0000-4000-8000-000000000001", Name: "data", Host: "local:volume1", Scope: "user:0b5e4a3c-0000-4000-8000-000000000002",
-				Usage: "general", Perm: cluster.ReadOnly, Subpath: "a/b", Target: "/home/work/data", VolumePath: "/srv/volume1", OwnerUID: 9001, OwnerGID: 9002,
+				Usage: "general", Perm: cluster.ReadOnly, Subpath: "a/b", Target: "/home/work/data", VolumePath: "/srv/volume1", OwnerUID: 9001,
+				OwnerGID: 9002,
 			}}}},
 			{Kernel: kernelB, Generation: 1, Spec: &cluster.KernelSpec{Image: "img"}},
 		}

@@ -113,11 +113,13 @@ func TestProxiesJoinAndConnect(t *testing.T) {
 		_, err := b.dial(t, c.conf).Join(t.Context(), &node.JoinRequest{Token: b.token.Secret, AgentId: c.id, CsrDer: csr, Version: 1})
 		require.Equal(t, codes.PermissionDenied, status.Code(err), "%s: %v", name, err)
 	}
-	for _, id := range []string{proxy.NamePrefix, proxy.NamePrefix + "../x", proxy.NamePrefix + "a:b", proxy.NamePrefix + string(make([]byte, 80)), "x:y"} {
+	for _, id := range []string{proxy.NamePrefix, proxy.NamePrefix + "../x", proxy.NamePrefix + "a:b",
+		proxy.NamePrefix + string(make([]byte, 80)), "x:y"} {
 		_, err := b.dial(t, b.token.JoinTLS()).Join(t.Context(), &node.JoinRequest{Token: b.token.Secret, AgentId: id, CsrDer: csr, Version: 1})
 		require.Equal(t, codes.InvalidArgument, status.Code(err), "%q: %v", id, err)
 	}
-	_, err := b.dial(t, b.token.JoinTLS()).Join(t.Context(), &node.JoinRequest{Token: "wrong", AgentId: proxy.NamePrefix + "web", CsrDer: csr, Version: 1})
+	_, err := b.dial(t, b.token.JoinTLS()).Join(t.Context(),
+		&node.JoinRequest{Token: "wrong", AgentId: proxy.NamePrefix + "web", CsrDer: csr, Version: 1})
 	require.Equal(t, codes.Unauthenticated, status.Code(err))
 }
 

@@ -84,7 +84,8 @@ type Listener struct {
 
 // Follow reads the announcements below a prefix, limit at most, and then follows their changes until ctx ends. While etcd is
 // away nothing is told: what is known stays true.
-func Follow(ctx context.Context, etcd *clientv3.Client, clock chassis.Clock, log *slog.Logger, prefix string, limit int64, l Listener) error {
+func Follow(ctx context.Context, etcd *clientv3.Client, clock chassis.Clock, log *slog.Logger, prefix string, limit int64,
+	l Listener) error {
 	return again(ctx, clock, log, "cannot follow announcements in etcd; what is known stays true", func() error {
 		return follow(ctx, etcd, prefix, limit, l)
 	})

@@ -104,7 +104,8 @@ func (a *Authority) IssueProxy(ctx context.Context, name string, csrDER []byte, 
 // withReplica puts a record in the place of what it succeeds and drops what has expired.
 func withReplica(list []replicaRecord, rec replicaRecord, now time.Time) []replicaRecord {
 	next := slices.DeleteFunc(slices.Clone(list), func(r replicaRecord) bool {
-		return r.Key == rec.Key || rec.Previous != "" && (r.Serial == rec.Previous || r.Previous == rec.Previous) || now.After(r.At.Add(nodeCertLife))
+		return r.Key == rec.Key || rec.Previous != "" && (r.Serial == rec.Previous || r.Previous == rec.Previous) ||
+			now.After(r.At.Add(nodeCertLife))
 	})
 	next = append(next, rec)
 	return next[max(0, len(next)-maxReplicas):]

@@ -28,7 +28,7 @@ import (
 	"berth.dev/berth/internal/wire/node"
 )
 
-const patience = 20 * time.Second
+const patience = 60 * time.Second
 
 // vault is a Vault in memory.
 type vault struct {
@@ -190,7 +190,8 @@ func (m *manager) RoundTrip(id cluster.AgentID, req *http.Request) (*http.Respon
 	h := m.agents[id]
 	m.mu.Unlock()
 	if h == nil {
-		return nil, fault.Unavailablef("agent %s is not connected to manager %s", id, m.id).WithReason("agent-not-connected").WithNext("wait for it")
+		return nil, fault.Unavailablef("agent %s is not connected to manager %s", id, m.id).WithReason("agent-not-connected").
+			WithNext("wait for it")
 	}
 	near, far := net.Pipe()
 	served := make(chan struct{})
@@ -241,6 +242,17 @@ func (c *closing) Close() error {
 	return err
 }
 
+// soon takes from a channel, or the end of it.
+func soon[T any](t *testing.T, from <-chan T) (got T) {
+	t.Helper()
+	select {
+	case got = <-from:
+	case <-time.After(patience):
+		require.FailNow(t, "waited too long")
+	}
+	return got
+}
+
 // says answers with who it is and what was asked.
 func says(name string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -252,6 +264,8 @@ func says(name string) http.HandlerFunc {
 }
 
 func (m *manager) ask(ctx context.Context, id cluster.AgentID, body string) (int, string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	req := httptest.NewRequestWithContext(ctx, http.MethodPost, "/kernels/k%2F1/logs?a;b", strings.NewReader(body))
 	req.RequestURI, req.URL.Scheme, req.URL.Host = "", "http", "agent"
 	req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(body)), nil }
@@ -322,7 +336,7 @@ func TestUpgrade(t *testing.T) {
 	rest, err := io.ReadAll(stream)
 	require.NoError(t, err)
 	require.Empty(t, rest)
-	require.ErrorIs(t, <-over, io.EOF)
+	require.ErrorIs(t, soon(t, over), io.EOF)
 	require.NoError(t, stream.Close())
 }
 
@@ -401,12 +415,14 @@ func TestStreamsBreakWithTheirManager(t *testing.T) {
 		close(began)
 		<-r.Context().Done()
 	})
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://agent/kernels/k/logs", nil)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/kernels/k/logs", nil)
 	require.NoError(t, err)
 	resp, err := near.relay.RoundTrip("i-1", req)
 	require.NoError(t, err)
 	defer resp.Body.Close()
-	<-began
+	soon(t, began)
 	far.stop()
 	text, err := io.ReadAll(resp.Body)
 	require.Error(t, err)
@@ -449,7 +465,8 @@ func TestRelayEnds(t *testing.T) {
 // Only a manager may connect as one: agents and app proxies have other certificates, strangers none.
 func TestWhoIsAManager(t *testing.T) {
 	t.Parallel()
-	auth, err := ca.Open(t.Context(), ca.Options{ClusterID: "c", Vault: &vault{values: map[string][]byte{}}, Clock: chassis.RealClock(), Random: rand.Reader})
+	auth, err := ca.Open(t.Context(), ca.Options{ClusterID: "c", Vault: &vault{values: map[string][]byte{}}, Clock: chassis.RealClock(),
+		Random: rand.Reader})
 	require.NoError(t, err)
 	for name, test := range map[string]struct {
 		client *tls.Config

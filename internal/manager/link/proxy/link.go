@@ -93,12 +93,14 @@ func (l *Link) handler(name string) http.Handler {
 	})
 	handle(mux, proxy.PathActivity, l, func(ctx context.Context, req proxy.Activity) (struct{}, error) {
 		if len(req.Circuits) > proxy.MaxCircuits {
-			return struct{}{}, fault.Invalidf("%d circuits in one report are too many", len(req.Circuits)).WithNext("send at most %d", proxy.MaxCircuits)
+			return struct{}{}, fault.Invalidf("%d circuits in one report are too many", len(req.Circuits)).
+				WithNext("send at most %d", proxy.MaxCircuits)
 		}
 		return struct{}{}, l.app.Activity(ctx, name, req)
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		run.WriteFailure(w, fault.NotFoundf("this manager does not know %s %.100s", r.Method, r.URL.Path).WithNext("use an app proxy of the manager's version"))
+		run.WriteFailure(w, fault.NotFoundf("this manager does not know %s %.100s", r.Method, r.URL.Path).
+			WithNext("use an app proxy of the manager's version"))
 	})
 	return mux
 }
@@ -231,8 +233,10 @@ func (l *Link) tell(ctx context.Context, out *events, watch *app.Watch) error {
 		}
 	}
 	if full { // a snapshot is the first that a proxy hears
-		if err := out.send(l.beat(out)); err != nil {
-			return err
+		if e := l.beat(out); len(e.Managers) > 0 {
+			if err := out.send(e); err != nil {
+				return err
+			}
 		}
 	}
 	if fresh != nil {

@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -77,6 +78,16 @@ type beating struct {
 	ticks chan time.Time
 }
 
+// tick ticks once a ticker's owner waits for it.
+func (b beating) tick(t *testing.T) {
+	t.Helper()
+	select {
+	case b.ticks <- time.Time{}:
+	case <-time.After(time.Minute):
+		require.FailNow(t, "nobody waits for the next tick")
+	}
+}
+
 func (b beating) NewTicker(time.Duration) chassis.Ticker { return ticker{b.ticks} }
 
 type ticker struct{ c chan time.Time }
@@ -93,11 +104,13 @@ type rig struct {
 	clock                 beating
 	address               string
 	user, session, kernel string
+	managers              atomic.Pointer[[]string]
 }
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, store: storetest.New(t), clock: beating{chassis.RealClock(), make(chan time.Time)}, user: uuid.NewString(), session: uuid.NewString(), kernel: uuid.NewString()}
+	r := &rig{t: t, store: storetest.New(t), clock: beating{chassis.RealClock(), make(chan time.Time)}, user: uuid.NewString(),
+		session: uuid.NewString(), kernel: uuid.NewString()}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	var err error
 	r.app, err = app.New(app.Deps{Store: r.store, Sessions: sessions{}, Vault: &vault{}, Clock: r.clock.Now, Log: log})
@@ -112,11 +125,17 @@ func newRig(t *testing.T) *rig {
 	r.sql(`INSERT INTO agents (id, status, resource_group, boot_id, data_address) VALUES ('a1', 'ALIVE', 'g', 'boot', '10.0.0.1:7000')`)
 	r.sql(`INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots)
 		VALUES ($1, 'lab', 'interactive', 'd', $2, $3, 'K', 'g', 'img', 'RUNNING', '{}')`, r.session, project, r.user)
-	r.sql(`INSERT INTO kernels (id, session_id, image, architecture, agent_id, status, requested_slots) VALUES ($1, $2, 'img', 'x86_64', 'a1', 'RUNNING', '{}')`, r.kernel, r.session)
+	r.sql(`INSERT INTO kernels (id, session_id, image, architecture, agent_id, status, requested_slots)
+		VALUES ($1, $2, 'img', 'x86_64', 'a1', 'RUNNING', '{}')`, r.kernel, r.session)
 	ctx, stop := context.WithCancel(context.Background())
 	var parts sync.WaitGroup
 	parts.Go(func() { _ = r.app.Run(ctx) })
-	link := proxylink.New(proxylink.Deps{App: r.app, Clock: r.clock, Log: log})
+	link := proxylink.New(proxylink.Deps{App: r.app, Managers: func() []string {
+		if list := r.managers.Load(); list != nil {
+			return *list
+		}
+		return nil
+	}, Clock: r.clock, Log: log})
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", serverTLS(t))
 	require.NoError(t, err)
 	r.address = listener.Addr().String()
@@ -144,7 +163,8 @@ func serverTLS(t *testing.T) *tls.Config {
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	require.NoError(t, err)
-	return &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{proxy.ALPN}, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+	return &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{proxy.ALPN},
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 }
 
 func (r *rig) sql(text string, args ...any) {
@@ -156,8 +176,10 @@ func (r *rig) sql(text string, args ...any) {
 // circuits publishes n apps at once, past the use cases.
 func (r *rig) circuits(n int) {
 	r.t.Helper()
-	r.sql(`INSERT INTO circuits (id, proxy, mode, label, session_id, kernel_id, app, protocol, target, path, user_id, created_by, public, allowed, created_at)
-		SELECT gen_random_uuid(), 'p', 'subdomain', 'app-' || i || '-' || substr(md5(random()::text), 1, 6), $1, $2, 'web', 'http', 8000, '/', $3, $3, false, '{}', now() FROM generate_series(1, $4) i`,
+	r.sql(`INSERT INTO circuits (id, proxy, mode, label, session_id, kernel_id, app, protocol, target, path, user_id, created_by,
+			public, allowed, created_at)
+		SELECT gen_random_uuid(), 'p', 'subdomain', 'app-' || i || '-' || substr(md5(random()::text), 1, 6), $1, $2, 'web', 'http', 8000, '/',
+			$3, $3, false, '{}', now() FROM generate_series(1, $4) i`,
 		r.session, r.kernel, r.user, n)
 	r.store.Wake(store.TopicCircuits)
 }
@@ -171,8 +193,10 @@ type peer struct {
 
 func (r *rig) dial() *peer {
 	r.t.Helper()
-	conn, err := tls.Dial("tcp", r.address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{proxy.ALPN}}) //nolint:gosec // the test's own server
+	conn, err := tls.Dial("tcp", r.address, &tls.Config{InsecureSkipVerify: true,
+		NextProtos: []string{proxy.ALPN}}) //nolint:gosec // the test's own server
 	require.NoError(r.t, err)
+	require.NoError(r.t, conn.SetDeadline(time.Now().Add(2*time.Minute)))
 	h2, err := (&http2.Transport{}).NewClientConn(conn)
 	require.NoError(r.t, err)
 	r.t.Cleanup(func() { _ = conn.Close() })
@@ -258,7 +282,8 @@ func (s *stream) until(ok func() bool) {
 }
 
 func instance(node string) proxy.Instance {
-	return proxy.Instance{Name: "p", Node: node, Version: 1, URL: "https://apps.example.org", Domain: "apps.example.org", DomainURL: "https://apps.example.org"}
+	return proxy.Instance{Name: "p", Node: node, Version: 1, URL: "https://apps.example.org", Domain: "apps.example.org",
+		DomainURL: "https://apps.example.org"}
 }
 
 // TestWatch: a snapshot in bounded parts, changes, keys and beats; the replica is known for as long as it watches.
@@ -278,7 +303,8 @@ func TestWatch(t *testing.T) {
 	require.True(t, known[0].Connected)
 
 	var id string
-	require.NoError(t, r.store.Pool().QueryRow(t.Context(), `UPDATE circuits SET epoch = 2 WHERE id = (SELECT id FROM circuits LIMIT 1) RETURNING id`).Scan(&id))
+	require.NoError(t, r.store.Pool().QueryRow(t.Context(),
+		`UPDATE circuits SET epoch = 2 WHERE id = (SELECT id FROM circuits LIMIT 1) RETURNING id`).Scan(&id))
 	r.store.Wake(store.TopicCircuits)
 	s.until(func() bool { return s.known[id].Epoch == 2 })
 	r.sql(`UPDATE kernels SET status = 'TERMINATING' WHERE id = $1`, r.kernel)
@@ -286,7 +312,7 @@ func TestWatch(t *testing.T) {
 	s.until(func() bool { return len(s.known) == 0 })
 
 	for beats := s.beats; s.beats < beats+2; {
-		r.clock.ticks <- time.Time{}
+		r.clock.tick(t)
 		s.next()
 	}
 	_ = s.body.Close()
@@ -294,6 +320,21 @@ func TestWatch(t *testing.T) {
 		known, err := r.app.Proxies(t.Context())
 		return err == nil && len(known) == 0
 	}, 10*time.Second, 5*time.Millisecond, "who left is not connected")
+}
+
+// TestManagers: a proxy hears after the snapshot where managers are, and with the next beat when that changes.
+func TestManagers(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.managers.Store(&[]string{"m1:8082", "m2:8082"})
+	s := r.dial().watch(instance("n1"))
+	s.until(func() bool { return s.full })
+	require.Equal(t, []string{"m1:8082", "m2:8082"}, s.next().Managers)
+	r.clock.tick(t)
+	require.Empty(t, s.next().Managers, "nothing changed")
+	r.managers.Store(&[]string{"m2:8082"})
+	r.clock.tick(t)
+	require.Equal(t, []string{"m2:8082"}, s.next().Managers)
 }
 
 // TestTenThousand: with ten thousand circuits a change still reads only itself.
@@ -343,15 +384,17 @@ func TestQuestions(t *testing.T) {
 		body any
 		kind fault.Kind
 	}{
-		"a wrong token":       {proxy.PathLaunch, proxy.LaunchRequest{Token: "x", Session: r.session, App: "web"}, fault.Denied},
-		"a wrong code":        {proxy.PathRedeem, proxy.RedeemRequest{Circuit: r.session, Code: "x"}, fault.Denied},
-		"a closing token":     {proxy.PathClose, proxy.CloseRequest{Token: "x", Session: r.session}, fault.Denied},
-		"a stranger's key":    {proxy.PathConf, proxy.ConfRequest{Session: r.session, AccessKey: "other"}, fault.NotFound},
-		"no JSON":             {proxy.PathRedeem, []byte("{"), fault.Invalid},
-		"too much":            {proxy.PathLaunch, bytes.Repeat([]byte("x"), proxy.MaxRequest+1), fault.Exhausted},
-		"an unknown route":    {"/v1/nothing", struct{}{}, fault.NotFound},
-		"another's name":      {proxy.PathWatch, proxy.WatchRequest{Instance: proxy.Instance{Name: "q", Node: "n", URL: "https://a"}}, fault.Denied},
-		"a bad address":       {proxy.PathWatch, proxy.WatchRequest{Instance: proxy.Instance{Node: "n", URL: "javascript:alert(1)"}}, fault.Invalid},
+		"a wrong token":    {proxy.PathLaunch, proxy.LaunchRequest{Token: "x", Session: r.session, App: "web"}, fault.Denied},
+		"a wrong code":     {proxy.PathRedeem, proxy.RedeemRequest{Circuit: r.session, Code: "x"}, fault.Denied},
+		"a closing token":  {proxy.PathClose, proxy.CloseRequest{Token: "x", Session: r.session}, fault.Denied},
+		"a stranger's key": {proxy.PathConf, proxy.ConfRequest{Session: r.session, AccessKey: "other"}, fault.NotFound},
+		"no JSON":          {proxy.PathRedeem, []byte("{"), fault.Invalid},
+		"too much":         {proxy.PathLaunch, bytes.Repeat([]byte("x"), proxy.MaxRequest+1), fault.Exhausted},
+		"an unknown route": {"/v1/nothing", struct{}{}, fault.NotFound},
+		"another's name": {proxy.PathWatch, proxy.WatchRequest{Instance: proxy.Instance{Name: "q", Node: "n", URL: "https://a"}},
+			fault.Denied},
+		"a bad address": {proxy.PathWatch, proxy.WatchRequest{Instance: proxy.Instance{Node: "n", URL: "javascript:alert(1)"}},
+			fault.Invalid},
 		"too many activities": {proxy.PathActivity, proxy.Activity{Circuits: make([]proxy.CircuitActivity, proxy.MaxCircuits+1)}, fault.Invalid},
 	} {
 		err := p.fails(c.path, c.body)

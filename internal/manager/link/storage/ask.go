@@ -34,10 +34,14 @@ type manner struct {
 var manners = map[string]manner{
 	storage.PathFolderUsage: {40 * time.Second, true},
 	storage.PathScope:       {20 * time.Second, true}, storage.PathScopeQuota: {20 * time.Second, true},
-	storage.PathFolderCreate: {20 * time.Second, true}, storage.PathFolderDelete: {20 * time.Second, true}, storage.PathFolderClone: {20 * time.Second, true},
-	storage.PathMkdir: {30 * time.Second, false}, storage.PathRename: {20 * time.Second, false}, storage.PathMove: {20 * time.Second, false},
-	storage.PathList: {30 * time.Second, true}, storage.PathDelete: {2 * time.Minute, false}, storage.PathDeleteAsync: {20 * time.Second, true},
-	storage.PathDownload: {20 * time.Second, true}, storage.PathArchive: {20 * time.Second, true}, storage.PathUpload: {20 * time.Second, false},
+	storage.PathFolderCreate: {20 * time.Second, true}, storage.PathFolderDelete: {20 * time.Second, true},
+	storage.PathFolderClone: {20 * time.Second, true},
+	storage.PathMkdir:       {30 * time.Second, false}, storage.PathRename: {20 * time.Second, false},
+	storage.PathMove: {20 * time.Second, false},
+	storage.PathList: {30 * time.Second, true}, storage.PathDelete: {2 * time.Minute, false},
+	storage.PathDeleteAsync: {20 * time.Second, true},
+	storage.PathDownload:    {20 * time.Second, true}, storage.PathArchive: {20 * time.Second, true},
+	storage.PathUpload: {20 * time.Second, false},
 	storage.PathImport: {20 * time.Second, true}, storage.PathExport: {20 * time.Second, true},
 }
 
@@ -84,7 +88,8 @@ func (l *Link) Do(ctx context.Context, proxy, method, path string, request, repl
 
 // once asks one node. answered says that what came back, good or bad, is the proxy's answer; reached that the node may have
 // acted.
-func (l *Link) once(ctx context.Context, n storage.Presence, how manner, method, path string, body []byte, reply any) (answered, reached bool, err error) {
+func (l *Link) once(ctx context.Context, n storage.Presence, how manner, method, path string, body []byte, reply any) (answered,
+	reached bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, how.within)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, strings.TrimRight(n.ManagerURL, "/")+path, bytes.NewReader(body))

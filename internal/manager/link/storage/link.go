@@ -77,7 +77,10 @@ func New(cfg Config, deps Deps) *Link {
 	}
 	return &Link{cfg: cfg, deps: deps, heard: make(chan struct{}),
 		live: map[string]storage.Presence{}, gone: map[string]storage.Presence{}, failed: map[string]time.Time{},
-		http: &http.Client{Transport: deps.Transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+		http: &http.Client{Transport: deps.Transport, CheckRedirect: func(*http.Request,
+			[]*http.Request) error {
+			return http.ErrUseLastResponse
+		}}}
 }
 
 // Run watches announcements until ctx ends.

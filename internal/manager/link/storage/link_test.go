@@ -86,7 +86,8 @@ func TestProblemsKeepKindAndWords(t *testing.T) {
 			fail(w, 404, storage.Problem{Kind: "not-found", Reason: "url-not-found", Msg: "no such path"})
 		}, fault.Unavailable, "no such path"},
 		{func(w http.ResponseWriter) { w.WriteHeader(404) }, fault.Unavailable, "answered 404"},
-		{func(w http.ResponseWriter) { w.WriteHeader(500); _, _ = io.WriteString(w, strings.Repeat("x", 1<<20)) }, fault.Internal, "answered 500"},
+		{func(w http.ResponseWriter) { w.WriteHeader(500); _, _ = io.WriteString(w, strings.Repeat("x", 1<<20)) }, fault.Internal,
+			"answered 500"},
 		{func(w http.ResponseWriter) {
 			w.Header().Set("Location", "http://169.254.169.254/")
 			w.WriteHeader(302)
@@ -192,7 +193,8 @@ func TestAnnouncements(t *testing.T) {
 		require.NoError(t, err)
 	}
 	node := func(proxy, name string) storage.Presence {
-		return storage.Presence{Proxy: proxy, Node: name, ManagerURL: "http://127.0.0.1:1", ClientURL: "http://" + name, Volumes: []storage.Volume{{Name: "v"}}}
+		return storage.Presence{Proxy: proxy, Node: name, ManagerURL: "http://127.0.0.1:1", ClientURL: "http://" + name,
+			Volumes: []storage.Volume{{Name: "v"}}}
 	}
 	put(node("p", "a"))
 	_, err := client.Put(t.Context(), "/x/storage/p/evil", `{"proxy":"q","node":"n","manager_url":"http://h","client_url":"http://h"}`)

@@ -1,6 +1,10 @@
 package scheduling
 
-import "context"
+import (
+	"context"
+
+	"berth.dev/berth/internal/chassis"
+)
 
 // kept is a memory that one goroutine at a time may use; waiting for it ends with the context.
 type kept struct {
@@ -8,8 +12,8 @@ type kept struct {
 	m    *memory
 }
 
-func newKept() *kept {
-	k := &kept{gate: make(chan struct{}, 1), m: newMemory()}
+func newKept(clock chassis.Clock) *kept {
+	k := &kept{gate: make(chan struct{}, 1), m: newMemory(clock)}
 	k.gate <- struct{}{}
 	return k
 }

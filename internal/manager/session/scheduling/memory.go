@@ -8,54 +8,60 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/alloc"
+	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/manager/store/feed"
 	"berth.dev/berth/internal/scheduler"
 )
 
-// lookChunk is how many sessions one query reads: few enough to hold, many enough that a scan of all is made seldom.
+// lookChunk is how many sessions one query reads. It bounds the memory that the rows take, and keeps the number of queries small, each of
+// which may scan the whole table when it is asked for many ids.
 const lookChunk = 20_000
 
-// memory is the cluster as the scheduler sees it, kept in step with the database: a look reads what
-// was committed since the one before and costs what changed. Its owner guards it against concurrent use.
+// memory is the leader's copy of what the scheduler needs to know about the cluster. A look (method look) brings it up to date with
+// the database and reads only what changed since the look before. It is not safe for concurrent use (kept guards it).
 //
-// Invariant: after a look, everything here is what the snapshot of that look holds, except for what
-// is in stale: sessions that a pass has started since, whether or not that could be committed.
+// Invariant: after a look, the copy equals what the look's transaction saw. Scheduling passes then change the copy ahead of the
+// database: the sessions they place are in stale, and the next look reads those again, because the commit may have failed.
 type memory struct {
 	cluster *scheduler.Cluster
-	// snapshot is that of the last look; "" before the first.
-	snapshot string
+	// changes follows the rows that the copy is made of.
+	changes  *feed.Follower
 	sessions map[cluster.SessionID]*entry
 	agents   map[cluster.AgentID]supply
 	groups   map[string]*groupEntry
 	owners   map[scheduler.Scope]seen
 	// slots are the kinds that anybody has or wants: a policy that allows listed ones only limits all others.
 	slots map[cluster.SlotName]bool
-	// stale must be read again whether or not it changed.
+	// stale are sessions that the next look reads even if the database did not change them, staleAgents are such agents.
 	stale       map[cluster.SessionID]struct{}
 	staleAgents map[cluster.AgentID]struct{}
-	// doomed can never start, each with the reason.
+	// doomed are the waiting sessions that can never start, each with the reason.
 	doomed map[cluster.SessionID]string
-	// listed: some policy allows listed slots only.
+	// listed says that some policy allows only the slots that it lists.
 	listed bool
-	// fresh are waiting sessions that nobody was told about; round are all others, looked at in turn. Those that no longer
-	// wait are dropped when their turn comes.
+	// fresh are waiting sessions whose explanation was not stored yet. round are the other ones: their explanations are checked one
+	// after the other. Sessions that no longer wait leave both lists when it is their turn.
 	fresh, round []cluster.SessionID
 	turn         int
-	// sharesAt is when past use is turned into shares again.
+	// sharesAt is when shares are computed from past use again.
 	sharesAt time.Time
-	// changed is set when any explanation may have changed.
+	// changed says that any explanation may have changed.
 	changed bool
-	// texts and requests hold one copy of what many sessions share.
+	// texts and requests hold one copy of values that many sessions have in common.
 	texts    map[string]string
 	requests map[string]cluster.Slots
-	digest   []byte
-	// passedAt is when the groups last passed, drift what full comparisons have corrected so far; both of the leader alone.
+	// digest is a buffer that is used again for every digest.
+	digest []byte
+	// passedAt is the time of the leader's last pass over the groups, drift the number of differences that its full
+	// comparisons have corrected. Both are zero in the copy of a manager that does not lead.
 	passedAt time.Time
 	drift    int
 }
 
-// seen is what is known of an object whose facts are in the cluster: enough to tell whether they differ.
+// seen is kept of every object whose facts are in the cluster. The digest tells whether the facts in the database differ.
 type seen struct {
 	digest uint64
 	group  string
@@ -76,89 +82,91 @@ type entry struct {
 	owner  scheduler.Owner
 	// private sessions count against their own limit only.
 	private bool
-	// kernels and generations, of the same length, are those of a waiting session.
+	// kernels are those of a waiting session, generations their generations in the same order.
 	kernels     []scheduler.Kernel
 	generations []int64
-	// told is what is stored about why it waits, and when it was written.
+	// told is the stored explanation of why the session waits, toldAt when it was written.
 	told   told
 	toldAt time.Time
 }
 
 type told struct{ reason, text string }
 
-// look brings the memory up to date and returns the newest leader's token.
-func (m *memory) look(ctx context.Context, q *dbgen.Queries) (token int64, err error) {
-	now, err := q.LookNow(ctx)
-	if err != nil {
-		return 0, fmt.Errorf("take a snapshot: %w", err)
-	}
-	if m.snapshot == "" {
-		_, err := m.readAll(ctx, q)
-		if err != nil {
-			return 0, err
-		}
-		m.snapshot = now.Snapshot
-		return now.Token, nil
-	}
-	changes, err := q.ChangesSince(ctx, m.snapshot)
-	if err != nil {
-		return 0, fmt.Errorf("look for changes: %w", err)
-	}
+// looked is what a look found besides the changes.
+type looked struct {
+	feed.Report
+	token int64 // the newest leader's
+}
+
+// look brings the memory up to date. q are the queries of one transaction that sees one snapshot, over the store.
+func (m *memory) look(ctx context.Context, s *store.Store, q *dbgen.Queries) (looked, error) {
+	source := feed.Scheduling(q, s)
+	report, err := m.changes.Look(ctx, source, memoryReader{m, q})
+	return looked{report, source.Token}, err
+}
+
+// memoryReader reads rows into a memory; it satisfies feed.Consumer.
+type memoryReader struct {
+	m *memory
+	q *dbgen.Queries
+}
+
+// Apply reads what changed and what is stale.
+func (r memoryReader) Apply(ctx context.Context, changes feed.Changes) error {
+	m, q := r.m, r.q
 	kinds := len(m.slots)
 	m.changed = m.changed || len(changes) > 0
-	sessions := make([]string, 0, len(changes)+len(m.stale))
-	var agents []string
-	groups, quotas := false, false
-	for _, c := range changes {
-		switch c.Kind {
-		case "session":
-			sessions = append(sessions, c.ID)
-		case "agent":
-			agents = append(agents, c.ID)
-		case "group":
-			groups = true
-		case "quota":
-			quotas = true
-		}
-	}
+	sessions, agents := changes[feed.KindSession], changes[feed.KindAgent]
 	for id := range m.stale {
 		sessions = append(sessions, string(id))
 	}
 	for id := range m.staleAgents {
 		agents = append(agents, string(id))
 	}
-	if groups {
+	if len(changes[feed.KindGroup]) > 0 {
 		m.sharesAt = time.Time{}
 		if _, err := m.readGroups(ctx, q); err != nil {
-			return 0, err
+			return err
 		}
 	}
 	if len(agents) > 0 {
 		slices.Sort(agents)
 		if _, err := m.readAgents(ctx, q, slices.Compact(agents)); err != nil {
-			return 0, err
+			return err
 		}
 	}
 	if len(sessions) > 0 {
 		slices.Sort(sessions)
 		if _, err := m.readSessions(ctx, q, slices.Compact(sessions)); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	if quotas || m.listed && len(m.slots) > kinds {
+	if len(changes[feed.KindQuota]) > 0 || m.listed && len(m.slots) > kinds {
 		if _, err := m.readQuotas(ctx, q, m.knownOwners()); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	// Only now: a look that failed half-way is made again from where it began.
-	m.snapshot = now.Snapshot
 	clear(m.stale)
 	clear(m.staleAgents)
-	return now.Token, nil
+	return nil
 }
 
-// readAll compares everything with the database, corrects what differs and counts it. It is
-// how a memory is filled, and the safety net of one that is.
+// Compare reads everything.
+func (r memoryReader) Compare(ctx context.Context, why feed.Reason) (differences int, err error) {
+	differences, err = r.m.readAll(ctx, r.q)
+	if err != nil {
+		return differences, err
+	}
+	if !why.Missed() { // instead of the changes
+		r.m.changed, r.m.sharesAt = true, time.Time{}
+	}
+	clear(r.m.stale)
+	clear(r.m.staleAgents)
+	return differences, nil
+}
+
+// readAll reads everything from the database, corrects what differs and returns how many objects did. It fills an empty memory and is
+// the safety net of a filled one.
 func (m *memory) readAll(ctx context.Context, q *dbgen.Queries) (drift int, err error) {
 	count := func(n int, e error) {
 		drift += n
@@ -252,7 +260,7 @@ func (m *memory) readSessions(ctx context.Context, q *dbgen.Queries, ids []strin
 	if len(ended) == 0 {
 		return changed, nil
 	}
-	// Whoever waited for one of them has news. None of these has ended, so this goes one step deep.
+	// Sessions that depend on one of them must be read again. They still wait, so they have not ended themselves: this recurses once.
 	waiting, err := q.WaitingDependents(ctx, ended)
 	if err != nil {
 		return changed, fmt.Errorf("look for dependents: %w", err)
@@ -313,7 +321,8 @@ func (m *memory) setSession(r *dbgen.SessionFactsRow, kernels []dbgen.KernelFact
 	wasWaiting := e.status == cluster.Pending && e.digest != 0
 	s := scheduler.Session{
 		ID: id, Name: r.Name, Type: r.Type, Priority: int(r.Priority), EnqueuedAt: r.CreatedAt,
-		Owner:      scheduler.Owner{AccessKey: cluster.AccessKey(m.text(r.AccessKey)), User: cluster.UserID(m.text(r.UserID)), Project: cluster.ProjectID(m.text(r.ProjectID)), Domain: m.text(r.DomainName)},
+		Owner: scheduler.Owner{AccessKey: cluster.AccessKey(m.text(r.AccessKey)), User: cluster.UserID(m.text(r.UserID)),
+			Project: cluster.ProjectID(m.text(r.ProjectID)), Domain: m.text(r.DomainName)},
 		SingleNode: r.ClusterMode == "single-node", Private: r.Type == cluster.System, Preemptible: r.Preemptible,
 		Designated: agentIDs(r.DesignatedAgents), Failed: agentIDs(r.FailedAgents), Volumes: r.Volumes,
 	}
@@ -329,7 +338,8 @@ func (m *memory) setSession(r *dbgen.SessionFactsRow, kernels []dbgen.KernelFact
 	if wasWaiting {
 		m.group(e.group).waiting--
 	}
-	e.seen, e.status, e.since, e.owner, e.private = seen{digest: digest, group: m.text(r.ResourceGroup)}, r.Status, r.CreatedAt, s.Owner, s.Private
+	e.seen = seen{digest: digest, group: m.text(r.ResourceGroup)}
+	e.status, e.since, e.owner, e.private = r.Status, r.CreatedAt, s.Owner, s.Private
 	e.kernels, e.generations = nil, nil
 	delete(m.doomed, id)
 	if r.Status == cluster.Pending {
@@ -370,7 +380,9 @@ func (m *memory) setSession(r *dbgen.SessionFactsRow, kernels []dbgen.KernelFact
 		if err != nil {
 			return false, fmt.Errorf("read allocation of kernel %s: %w", k.ID, err)
 		}
-		run.Placements = append(run.Placements, scheduler.Placement{Kernel: cluster.KernelID(k.ID), Agent: cluster.AgentID(m.text(*k.AgentID)), Allocation: a})
+		run.Placements = append(run.Placements, scheduler.Placement{
+			Kernel: cluster.KernelID(k.ID), Agent: cluster.AgentID(m.text(*k.AgentID)), Allocation: a,
+		})
 	}
 	run.Session = s
 	m.cluster.Run(e.group, run)
@@ -381,7 +393,9 @@ func (m *memory) kernel(k *dbgen.KernelFactsRow) scheduler.Kernel {
 	for slot := range k.RequestedSlots {
 		m.slots[slot] = true
 	}
-	return scheduler.Kernel{ID: cluster.KernelID(k.ID), Slots: m.request(k.RequestedSlots), Architecture: m.text(k.Architecture), Image: m.text(k.Image)}
+	return scheduler.Kernel{
+		ID: cluster.KernelID(k.ID), Slots: m.request(k.RequestedSlots), Architecture: m.text(k.Architecture), Image: m.text(k.Image),
+	}
 }
 
 // request returns one copy of what many kernels ask for. Nobody changes it.
@@ -475,15 +489,18 @@ func (m *memory) text(s string) string {
 	return s
 }
 
-func newMemory() *memory {
+func newMemory(clock chassis.Clock) *memory {
 	return &memory{
-		cluster: scheduler.NewCluster(), sessions: map[cluster.SessionID]*entry{}, agents: map[cluster.AgentID]supply{}, groups: map[string]*groupEntry{},
+		changes:  feed.New(feed.Config{Name: "what the scheduler knows", Clock: clock, CompareEvery: copyCompare}),
+		cluster:  scheduler.NewCluster(),
+		sessions: map[cluster.SessionID]*entry{}, agents: map[cluster.AgentID]supply{}, groups: map[string]*groupEntry{},
 		owners: map[scheduler.Scope]seen{}, slots: map[cluster.SlotName]bool{cluster.SlotCPU: true, cluster.SlotMem: true},
-		stale: map[cluster.SessionID]struct{}{}, staleAgents: map[cluster.AgentID]struct{}{}, doomed: map[cluster.SessionID]string{}, texts: map[string]string{}, requests: map[string]cluster.Slots{},
+		stale: map[cluster.SessionID]struct{}{}, staleAgents: map[cluster.AgentID]struct{}{}, doomed: map[cluster.SessionID]string{},
+		texts: map[string]string{}, requests: map[string]cluster.Slots{},
 	}
 }
 
-// doubt marks sessions whose place was decided here but may not be what the database holds.
+// doubt marks the sessions that a pass has placed as stale: whether the database holds these placements is not known yet.
 func (m *memory) doubt(decisions []scheduler.Decision) {
 	for _, d := range decisions {
 		if len(d.Placements) > 0 {

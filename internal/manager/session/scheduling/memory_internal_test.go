@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/manager/resource"
 	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/store"
@@ -166,11 +167,11 @@ func TestLooksMissNothing(t *testing.T) {
 			_ = w.tx.Rollback(context.Background())
 		}
 	})
-	m := newMemory()
+	m := newMemory(chassis.RealClock())
 	compared := 0
 	look := func() {
 		require.NoError(t, s.View(t.Context(), func(ctx context.Context, q *dbgen.Queries) error {
-			if _, err := m.look(ctx, q); err != nil {
+			if _, err := m.look(ctx, s, q); err != nil {
 				return err
 			}
 			drift, err := m.readAll(ctx, q)

@@ -22,6 +22,8 @@ const (
 	copyFresh = time.Second
 	// copyIdle is after how long without a question such a copy is read anew instead of brought up to date.
 	copyIdle = 10 * time.Minute
+	// copyCompare is how often such a copy is compared with everything, as the safety net of looks.
+	copyCompare = 10 * time.Minute
 	// standByEvery is how often a manager that waits for the lead looks what changed.
 	standByEvery = 2 * time.Second
 	// askTimeout bounds one question.
@@ -53,7 +55,7 @@ func NewPlanner(s *store.Store, clock chassis.Clock) *Planner {
 	if clock == nil {
 		clock = chassis.RealClock()
 	}
-	return &Planner{store: s, clock: clock, copy: &copied{kept: newKept()}}
+	return &Planner{store: s, clock: clock, copy: &copied{kept: newKept(clock)}}
 }
 
 // lead has the loops answer from now on, and hands them what is known already.
@@ -61,7 +63,7 @@ func (p *Planner) lead() *kept {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.leading = p.copy.kept
-	p.copy = &copied{kept: newKept()}
+	p.copy = &copied{kept: newKept(p.clock)}
 	return p.leading
 }
 
@@ -92,7 +94,7 @@ func (p *Planner) ask(ctx context.Context, most time.Duration, fn func(m *memory
 	if leading != nil {
 		loaded := false
 		err := leading.with(ctx, func(m *memory) error {
-			if loaded = m.snapshot != ""; loaded {
+			if loaded = m.changes.Begun(); loaded {
 				return fn(m, p.clock.Now(), true)
 			}
 			return nil
@@ -105,7 +107,7 @@ func (p *Planner) ask(ctx context.Context, most time.Duration, fn func(m *memory
 		now := p.clock.Now()
 		switch age := now.Sub(c.lookedAt); {
 		case age < 0, age >= copyIdle:
-			c.m = newMemory()
+			c.m = newMemory(p.clock)
 			fallthrough
 		case age >= most:
 			if err := p.refresh(ctx, c, now); err != nil {
@@ -116,10 +118,11 @@ func (p *Planner) ask(ctx context.Context, most time.Duration, fn func(m *memory
 	})
 }
 
-// refresh brings a copy up to date and lets it think. What it would start is forgotten with the next refresh: the leader decides.
+// refresh brings a copy up to date and runs one pass over it, so that it can answer why sessions wait. Sessions that the pass would
+// start are stale afterwards: only the leader starts sessions, so the next refresh reads them again.
 func (p *Planner) refresh(ctx context.Context, c *copied, now time.Time) error {
 	err := p.store.View(ctx, func(ctx context.Context, q *dbgen.Queries) error {
-		if _, err := c.m.look(ctx, q); err != nil {
+		if _, err := c.m.look(ctx, p.store, q); err != nil {
 			return err
 		}
 		return c.m.readShares(ctx, q, now)

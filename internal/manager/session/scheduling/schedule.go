@@ -12,6 +12,7 @@ import (
 	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
+	"berth.dev/berth/internal/manager/store/feed"
 	"berth.dev/berth/internal/scheduler"
 )
 
@@ -25,7 +26,7 @@ const (
 	mostRest = 20 * time.Millisecond
 	// mostGivenUp bounds how many sessions one turn cancels.
 	mostGivenUp = 100
-	// resyncShare keeps a full resync from taking more than this part of the leader's time, however large the cluster is.
+	// resyncShare keeps full comparisons from taking more than one part in this many of the leader's time, however large the cluster is.
 	resyncShare = 50
 )
 
@@ -34,7 +35,7 @@ type desk struct {
 	*Scheduling
 	term reconcile.Term
 	kept *kept
-	// resyncAt is when everything is compared again.
+	// resyncAt is when everything is compared again; zero before the first turn of the term.
 	resyncAt time.Time
 	// refusals counts turns in a row in which commits were refused and nothing was placed.
 	refusals int
@@ -126,48 +127,50 @@ func (d *desk) turn(ctx context.Context) (again time.Time, err error) {
 	return soonest(soonest(again, next), d.resyncAt), nil
 }
 
-// catchUp brings the memory up to date, and compares all of it when that is due.
+// catchUp brings the memory up to date. It makes a full comparison when one is due.
 func (d *desk) catchUp(ctx context.Context, now time.Time) error {
 	return d.kept.with(ctx, func(m *memory) error {
 		return d.deps.Store.View(ctx, func(ctx context.Context, q *dbgen.Queries) error {
-			token, err := m.look(ctx, q)
+			first := d.resyncAt.IsZero()
+			switch {
+			case first: // a copy that was kept while another manager led is up to date after this look
+				m.changes.CompareEvery(d.cfg.Resync, resyncShare)
+			case !now.Before(d.resyncAt):
+				m.changes.CompareSoon()
+			}
+			seen, err := m.look(ctx, d.deps.Store, q)
 			if err != nil {
 				return err
 			}
-			if token != d.term.Token {
+			if seen.token != d.term.Token {
 				return reconcile.ErrDeposed
 			}
 			if err := m.readShares(ctx, q, now); err != nil {
 				return err
 			}
-			if !now.Before(d.resyncAt) {
-				return d.resync(ctx, q, m)
+			d.resyncAt = seen.NextCompare
+			if first {
+				d.deps.Log.Info("scheduling", "sessions", len(m.sessions), "agents", len(m.agents), "groups", len(m.groups))
 			}
+			d.countDrift(m, seen.Report)
 			return nil
 		})
 	})
 }
 
-// resync is the safety net below looks, which miss nothing if we made no mistake. The first turn of a term has looked just now.
-func (d *desk) resync(ctx context.Context, q *dbgen.Queries, m *memory) error {
-	began := d.deps.Clock.Now()
-	if d.resyncAt.IsZero() {
-		d.deps.Log.Info("scheduling", "sessions", len(m.sessions), "agents", len(m.agents), "groups", len(m.groups))
-	} else {
-		drift, err := m.readAll(ctx, q)
-		if err != nil {
-			return err
-		}
+// countDrift counts full comparisons, and what they have corrected although looks should have found it.
+func (d *desk) countDrift(m *memory, r feed.Report) {
+	if r.Compared != feed.NotCompared && r.Compared != feed.First {
 		d.metrics.resyncs.Inc()
-		m.drift += drift
-		if drift > 0 {
-			d.metrics.drift.Add(float64(drift))
-			d.deps.Log.Warn("the scheduler's memory differed from the database and was corrected", "differences", drift)
-		}
 	}
-	done := d.deps.Clock.Now()
-	d.resyncAt = done.Add(max(d.cfg.Resync, resyncShare*done.Sub(began)))
-	return nil
+	if !r.Compared.Missed() {
+		return
+	}
+	m.drift += r.Differences
+	if r.Differences > 0 {
+		d.metrics.drift.Add(float64(r.Differences))
+		d.deps.Log.Warn("the scheduler's memory differed from the database and was corrected", "differences", r.Differences)
+	}
 }
 
 // giveUp cancels sessions that can never start: those whose dependency failed and those

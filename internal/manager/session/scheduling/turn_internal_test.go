@@ -40,7 +40,7 @@ func newStage(t *testing.T, cores int) *stage {
 	clock := &handClock{chassis.RealClock(), time.Now().UTC().Truncate(time.Microsecond)}
 	l, err := New(DefaultConfig(), Deps{Store: s, Clock: clock, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	require.NoError(t, err)
-	st := &stage{t: t, clock: clock, key: string(cred.AccessKey), desk: &desk{Scheduling: l, kept: newKept()}}
+	st := &stage{t: t, clock: clock, key: string(cred.AccessKey), desk: &desk{Scheduling: l, kept: newKept(clock)}}
 	require.NoError(t, s.Tx(t.Context(), func(ctx context.Context, tx *store.Tx) (err error) {
 		token, err := tx.TakeLeadership(ctx, "test")
 		st.term = reconcile.NewTerm(s, token, "test")

@@ -88,39 +88,6 @@ func (q *Queries) AgentImageFacts(ctx context.Context, ids []string) ([]AgentIma
 	return items, nil
 }
 
-const changesSince = `-- name: ChangesSince :many
-SELECT 'session'::text AS kind, s.id::text AS id FROM sessions s
-WHERE s.changed >= pg_snapshot_xmin(CAST($1::text AS pg_snapshot)) AND NOT pg_visible_in_snapshot(s.changed, CAST($1::text AS pg_snapshot))
-UNION
-SELECT c.kind, c.id FROM scheduling_changes c
-WHERE c.changed >= pg_snapshot_xmin(CAST($1::text AS pg_snapshot)) AND NOT pg_visible_in_snapshot(c.changed, CAST($1::text AS pg_snapshot))
-`
-
-type ChangesSinceRow struct {
-	Kind string
-	ID   string
-}
-
-func (q *Queries) ChangesSince(ctx context.Context, since string) ([]ChangesSinceRow, error) {
-	rows, err := q.db.Query(ctx, changesSince, since)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []ChangesSinceRow{}
-	for rows.Next() {
-		var i ChangesSinceRow
-		if err := rows.Scan(&i.Kind, &i.ID); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const dependencyStates = `-- name: DependencyStates :many
 SELECT id, name, status, result FROM sessions WHERE id = ANY($1::uuid[]) ORDER BY created_at, id
 `
@@ -237,22 +204,40 @@ func (q *Queries) LiveSessionIDs(ctx context.Context) ([]string, error) {
 	return items, nil
 }
 
-const lookNow = `-- name: LookNow :one
+const schedulingChanges = `-- name: SchedulingChanges :one
 
-SELECT CAST(pg_current_snapshot() AS text) AS snapshot, coalesce(max((value->>'token')::bigint), 0)::bigint AS token FROM cluster_settings WHERE key = 'leader'
+WITH b AS MATERIALIZED (SELECT CAST(nullif($2::text, '') AS pg_snapshot) AS since, pg_snapshot_xmax(pg_current_snapshot()) AS until)
+SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time()::timestamptz AS server_started,
+       coalesce((SELECT max((value->>'token')::bigint) FROM cluster_settings WHERE key = 'leader'), 0)::bigint AS token,
+       ARRAY(SELECT 'session ' || s.id FROM sessions s
+             WHERE s.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND s.changed < (SELECT b.until FROM b)
+               AND NOT pg_visible_in_snapshot(s.changed, (SELECT b.since FROM b))
+             UNION
+             SELECT c.kind || ' ' || c.id FROM scheduling_changes c
+             WHERE c.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND c.changed < (SELECT b.until FROM b)
+               AND NOT pg_visible_in_snapshot(c.changed, (SELECT b.since FROM b))
+             LIMIT $1::integer)::text[] AS changes
 `
 
-type LookNowRow struct {
-	Snapshot string
-	Token    int64
+type SchedulingChangesRow struct {
+	Snapshot      string
+	ServerStarted time.Time
+	Token         int64
+	Changes       []string
 }
 
 // What schedulers keep in memory: all of it, and what changed since an earlier look (migration 0004 says why nothing is missed).
-// The snapshot of this transaction and the newest leader's token, 0 before the first.
-func (q *Queries) LookNow(ctx context.Context) (LookNowRow, error) {
-	row := q.db.QueryRow(ctx, lookNow)
-	var i LookNowRow
-	err := row.Scan(&i.Snapshot, &i.Token)
+// This transaction's snapshot, when the server started, the newest leader's token (0 before the first), and what became visible since
+// an earlier snapshot (an empty text: nothing) as "kind id".
+func (q *Queries) SchedulingChanges(ctx context.Context, maxRows int32, since string) (SchedulingChangesRow, error) {
+	row := q.db.QueryRow(ctx, schedulingChanges, maxRows, since)
+	var i SchedulingChangesRow
+	err := row.Scan(
+		&i.Snapshot,
+		&i.ServerStarted,
+		&i.Token,
+		&i.Changes,
+	)
 	return i, err
 }
 

@@ -265,6 +265,34 @@ func (q *Queries) CircuitAt(ctx context.Context, proxy string, label *string, po
 	return id, err
 }
 
+const circuitChanges = `-- name: CircuitChanges :one
+WITH b AS MATERIALIZED (SELECT CAST(nullif($2::text, '') AS pg_snapshot) AS since, pg_snapshot_xmax(pg_current_snapshot()) AS until)
+SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time()::timestamptz AS server_started,
+       ARRAY(SELECT c.id::text FROM circuits c
+             WHERE c.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND c.changed < (SELECT b.until FROM b)
+               AND NOT pg_visible_in_snapshot(c.changed, (SELECT b.since FROM b))
+             UNION
+             SELECT r.circuit_id::text FROM circuit_removals r
+             WHERE r.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND r.changed < (SELECT b.until FROM b)
+               AND NOT pg_visible_in_snapshot(r.changed, (SELECT b.since FROM b))
+             LIMIT $1::integer)::text[] AS circuits
+`
+
+type CircuitChangesRow struct {
+	Snapshot      string
+	ServerStarted time.Time
+	Circuits      []string
+}
+
+// This statement's snapshot, when the server started, and the circuits that changed or went since an earlier snapshot
+// (an empty text: none).
+func (q *Queries) CircuitChanges(ctx context.Context, maxRows int32, since string) (CircuitChangesRow, error) {
+	row := q.db.QueryRow(ctx, circuitChanges, maxRows, since)
+	var i CircuitChangesRow
+	err := row.Scan(&i.Snapshot, &i.ServerStarted, &i.Circuits)
+	return i, err
+}
+
 const circuitDoctorRows = `-- name: CircuitDoctorRows :many
 SELECT 'circuit-without-session'::text AS kind, ('circuit ' || c.id)::text AS object, c.app AS a, k.status::text AS b
 FROM circuits c JOIN kernels k ON k.id = c.kernel_id WHERE k.ended_at IS NOT NULL
@@ -376,35 +404,6 @@ func (q *Queries) CircuitViews(ctx context.Context, viewer string, ids []string)
 			return nil, err
 		}
 		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const circuitsChanged = `-- name: CircuitsChanged :many
-SELECT c.id FROM circuits c
-WHERE c.changed >= pg_snapshot_xmin(CAST($1::text AS pg_snapshot)) AND NOT pg_visible_in_snapshot(c.changed, CAST($1::text AS pg_snapshot))
-UNION
-SELECT r.circuit_id FROM circuit_removals r
-WHERE r.changed >= pg_snapshot_xmin(CAST($1::text AS pg_snapshot)) AND NOT pg_visible_in_snapshot(r.changed, CAST($1::text AS pg_snapshot))
-`
-
-// Circuits that changed or went since an earlier snapshot.
-func (q *Queries) CircuitsChanged(ctx context.Context, since string) ([]string, error) {
-	rows, err := q.db.Query(ctx, circuitsChanged, since)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []string{}
-	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
-		items = append(items, id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -957,18 +956,6 @@ SELECT pg_advisory_xact_lock(hashtextextended('addresses of app proxy ' || $1::t
 func (q *Queries) LockProxyAddresses(ctx context.Context, proxy string) error {
 	_, err := q.db.Exec(ctx, lockProxyAddresses, proxy)
 	return err
-}
-
-const lookAtCircuits = `-- name: LookAtCircuits :one
-SELECT CAST(pg_current_snapshot() AS text) AS snapshot
-`
-
-// The snapshot of this transaction.
-func (q *Queries) LookAtCircuits(ctx context.Context) (string, error) {
-	row := q.db.QueryRow(ctx, lookAtCircuits)
-	var snapshot string
-	err := row.Scan(&snapshot)
-	return snapshot, err
 }
 
 const noteOfficeTicket = `-- name: NoteOfficeTicket :exec

@@ -107,14 +107,38 @@ func (q *Queries) DueCallbacks(ctx context.Context, maxRows int32) ([]DueCallbac
 	return items, nil
 }
 
+const eventChanges = `-- name: EventChanges :one
+WITH b AS MATERIALIZED (SELECT CAST(nullif($2::text, '') AS pg_snapshot) AS since, pg_snapshot_xmax(pg_current_snapshot()) AS until)
+SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time()::timestamptz AS server_started,
+       ARRAY(SELECT e.seq::text FROM session_events e
+             WHERE e.event <> '' AND e.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND e.changed < (SELECT b.until FROM b)
+               AND NOT pg_visible_in_snapshot(e.changed, (SELECT b.since FROM b))
+             LIMIT $1::integer)::text[] AS events
+`
+
+type EventChangesRow struct {
+	Snapshot      string
+	ServerStarted time.Time
+	Events        []string
+}
+
+// This statement's snapshot, when the server started, and the events with a wire name that became visible since an earlier snapshot
+// (an empty text: none). They are not ordered here: a limit with an order would make the planner walk the primary key.
+func (q *Queries) EventChanges(ctx context.Context, maxRows int32, since string) (EventChangesRow, error) {
+	row := q.db.QueryRow(ctx, eventChanges, maxRows, since)
+	var i EventChangesRow
+	err := row.Scan(&i.Snapshot, &i.ServerStarted, &i.Events)
+	return i, err
+}
+
 const eventsAfter = `-- name: EventsAfter :many
 SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.detail, e.exit_code, e.at,
        s.name AS session_name, s.access_key, s.user_id, s.domain_name, u.role AS owner_role,
        k.cluster_role, k.cluster_idx
 FROM session_events e JOIN sessions s ON s.id = e.session_id JOIN users u ON u.id = s.user_id
 LEFT JOIN kernels k ON k.id = e.kernel_id
-WHERE e.seq > $1 OR e.seq = ANY($2::bigint[])
-ORDER BY e.seq LIMIT $3
+WHERE e.seq > $1
+ORDER BY e.seq LIMIT $2
 `
 
 type EventsAfterRow struct {
@@ -136,8 +160,8 @@ type EventsAfterRow struct {
 	ClusterIdx  *int32
 }
 
-func (q *Queries) EventsAfter(ctx context.Context, after int64, gaps []int64, maxRows int32) ([]EventsAfterRow, error) {
-	rows, err := q.db.Query(ctx, eventsAfter, after, gaps, maxRows)
+func (q *Queries) EventsAfter(ctx context.Context, after int64, maxRows int32) ([]EventsAfterRow, error) {
+	rows, err := q.db.Query(ctx, eventsAfter, after, maxRows)
 	if err != nil {
 		return nil, err
 	}
@@ -145,6 +169,72 @@ func (q *Queries) EventsAfter(ctx context.Context, after int64, gaps []int64, ma
 	items := []EventsAfterRow{}
 	for rows.Next() {
 		var i EventsAfterRow
+		if err := rows.Scan(
+			&i.Seq,
+			&i.SessionID,
+			&i.KernelID,
+			&i.Event,
+			&i.ToStatus,
+			&i.Reason,
+			&i.Detail,
+			&i.ExitCode,
+			&i.At,
+			&i.SessionName,
+			&i.AccessKey,
+			&i.UserID,
+			&i.DomainName,
+			&i.OwnerRole,
+			&i.ClusterRole,
+			&i.ClusterIdx,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const eventsBySeq = `-- name: EventsBySeq :many
+SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.detail, e.exit_code, e.at,
+       s.name AS session_name, s.access_key, s.user_id, s.domain_name, u.role AS owner_role,
+       k.cluster_role, k.cluster_idx
+FROM session_events e JOIN sessions s ON s.id = e.session_id JOIN users u ON u.id = s.user_id
+LEFT JOIN kernels k ON k.id = e.kernel_id
+WHERE e.seq = ANY($1::bigint[])
+ORDER BY e.seq
+`
+
+type EventsBySeqRow struct {
+	Seq         int64
+	SessionID   string
+	KernelID    *string
+	Event       string
+	ToStatus    string
+	Reason      string
+	Detail      string
+	ExitCode    *int32
+	At          time.Time
+	SessionName string
+	AccessKey   string
+	UserID      string
+	DomainName  string
+	OwnerRole   string
+	ClusterRole *string
+	ClusterIdx  *int32
+}
+
+func (q *Queries) EventsBySeq(ctx context.Context, seqs []int64) ([]EventsBySeqRow, error) {
+	rows, err := q.db.Query(ctx, eventsBySeq, seqs)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []EventsBySeqRow{}
+	for rows.Next() {
+		var i EventsBySeqRow
 		if err := rows.Scan(
 			&i.Seq,
 			&i.SessionID,
@@ -308,15 +398,28 @@ func (q *Queries) HistoryOf(ctx context.Context, sessionID string) ([]HistoryOfR
 	return items, nil
 }
 
-const lastEventSeq = `-- name: LastEventSeq :one
-SELECT coalesce(max(seq), 0)::bigint FROM session_events
+const newestEventSeqs = `-- name: NewestEventSeqs :many
+SELECT seq FROM session_events WHERE event <> '' ORDER BY seq DESC LIMIT $1
 `
 
-func (q *Queries) LastEventSeq(ctx context.Context) (int64, error) {
-	row := q.db.QueryRow(ctx, lastEventSeq)
-	var column_1 int64
-	err := row.Scan(&column_1)
-	return column_1, err
+func (q *Queries) NewestEventSeqs(ctx context.Context, maxRows int32) ([]int64, error) {
+	rows, err := q.db.Query(ctx, newestEventSeqs, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []int64{}
+	for rows.Next() {
+		var seq int64
+		if err := rows.Scan(&seq); err != nil {
+			return nil, err
+		}
+		items = append(items, seq)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const ongoingTask = `-- name: OngoingTask :one

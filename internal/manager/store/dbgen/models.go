@@ -516,6 +516,7 @@ type SessionEvent struct {
 	Detail     string
 	ExitCode   *int32
 	At         time.Time
+	Changed    uint64
 }
 
 type SessionIdleWarning struct {

@@ -1,15 +1,19 @@
 -- What schedulers keep in memory: all of it, and what changed since an earlier look (migration 0004 says why nothing is missed).
 
--- name: LookNow :one
--- The snapshot of this transaction and the newest leader's token, 0 before the first.
-SELECT CAST(pg_current_snapshot() AS text) AS snapshot, coalesce(max((value->>'token')::bigint), 0)::bigint AS token FROM cluster_settings WHERE key = 'leader';
-
--- name: ChangesSince :many
-SELECT 'session'::text AS kind, s.id::text AS id FROM sessions s
-WHERE s.changed >= pg_snapshot_xmin(CAST(@since::text AS pg_snapshot)) AND NOT pg_visible_in_snapshot(s.changed, CAST(@since::text AS pg_snapshot))
-UNION
-SELECT c.kind, c.id FROM scheduling_changes c
-WHERE c.changed >= pg_snapshot_xmin(CAST(@since::text AS pg_snapshot)) AND NOT pg_visible_in_snapshot(c.changed, CAST(@since::text AS pg_snapshot));
+-- name: SchedulingChanges :one
+-- This transaction's snapshot, when the server started, the newest leader's token (0 before the first), and what became visible since
+-- an earlier snapshot (an empty text: nothing) as "kind id".
+WITH b AS MATERIALIZED (SELECT CAST(nullif(@since::text, '') AS pg_snapshot) AS since, pg_snapshot_xmax(pg_current_snapshot()) AS until)
+SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time()::timestamptz AS server_started,
+       coalesce((SELECT max((value->>'token')::bigint) FROM cluster_settings WHERE key = 'leader'), 0)::bigint AS token,
+       ARRAY(SELECT 'session ' || s.id FROM sessions s
+             WHERE s.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND s.changed < (SELECT b.until FROM b)
+               AND NOT pg_visible_in_snapshot(s.changed, (SELECT b.since FROM b))
+             UNION
+             SELECT c.kind || ' ' || c.id FROM scheduling_changes c
+             WHERE c.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND c.changed < (SELECT b.until FROM b)
+               AND NOT pg_visible_in_snapshot(c.changed, (SELECT b.since FROM b))
+             LIMIT @max_rows::integer)::text[] AS changes;
 
 -- name: ForgetChanges :exec
 DELETE FROM scheduling_changes WHERE at < now() - interval '1 day';

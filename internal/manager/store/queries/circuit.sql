@@ -153,17 +153,19 @@ WHERE c.proxy = @proxy AND c.port BETWEEN @port_from::integer AND @port_to::inte
 SELECT EXISTS (SELECT 1 FROM circuits c WHERE c.proxy = @proxy AND coalesce(c.label, c.port::text) = @address::text)::boolean AS taken,
        EXISTS (SELECT 1 FROM circuit_addresses a WHERE a.proxy = @proxy AND a.address = @address::text AND a.user_id <> @user_id::uuid AND a.freed_at > now() - @rest::interval)::boolean AS resting;
 
--- name: LookAtCircuits :one
--- The snapshot of this transaction.
-SELECT CAST(pg_current_snapshot() AS text) AS snapshot;
-
--- name: CircuitsChanged :many
--- Circuits that changed or went since an earlier snapshot.
-SELECT c.id FROM circuits c
-WHERE c.changed >= pg_snapshot_xmin(CAST(@since::text AS pg_snapshot)) AND NOT pg_visible_in_snapshot(c.changed, CAST(@since::text AS pg_snapshot))
-UNION
-SELECT r.circuit_id FROM circuit_removals r
-WHERE r.changed >= pg_snapshot_xmin(CAST(@since::text AS pg_snapshot)) AND NOT pg_visible_in_snapshot(r.changed, CAST(@since::text AS pg_snapshot));
+-- name: CircuitChanges :one
+-- This statement's snapshot, when the server started, and the circuits that changed or went since an earlier snapshot
+-- (an empty text: none).
+WITH b AS MATERIALIZED (SELECT CAST(nullif(@since::text, '') AS pg_snapshot) AS since, pg_snapshot_xmax(pg_current_snapshot()) AS until)
+SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time()::timestamptz AS server_started,
+       ARRAY(SELECT c.id::text FROM circuits c
+             WHERE c.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND c.changed < (SELECT b.until FROM b)
+               AND NOT pg_visible_in_snapshot(c.changed, (SELECT b.since FROM b))
+             UNION
+             SELECT r.circuit_id::text FROM circuit_removals r
+             WHERE r.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND r.changed < (SELECT b.until FROM b)
+               AND NOT pg_visible_in_snapshot(r.changed, (SELECT b.since FROM b))
+             LIMIT @max_rows::integer)::text[] AS circuits;
 
 -- name: PublishedCircuits :many
 -- Circuits whose kernels run, with where those are; ids null means all.

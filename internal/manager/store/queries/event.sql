@@ -2,8 +2,27 @@
 SELECT seq, kernel_id, event, from_status, to_status, reason, detail, exit_code, at
 FROM session_events WHERE session_id = $1 ORDER BY seq LIMIT 5000;
 
--- name: LastEventSeq :one
-SELECT coalesce(max(seq), 0)::bigint FROM session_events;
+-- name: EventChanges :one
+-- This statement's snapshot, when the server started, and the events with a wire name that became visible since an earlier snapshot
+-- (an empty text: none). They are not ordered here: a limit with an order would make the planner walk the primary key.
+WITH b AS MATERIALIZED (SELECT CAST(nullif(@since::text, '') AS pg_snapshot) AS since, pg_snapshot_xmax(pg_current_snapshot()) AS until)
+SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time()::timestamptz AS server_started,
+       ARRAY(SELECT e.seq::text FROM session_events e
+             WHERE e.event <> '' AND e.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND e.changed < (SELECT b.until FROM b)
+               AND NOT pg_visible_in_snapshot(e.changed, (SELECT b.since FROM b))
+             LIMIT @max_rows::integer)::text[] AS events;
+
+-- name: NewestEventSeqs :many
+SELECT seq FROM session_events WHERE event <> '' ORDER BY seq DESC LIMIT @max_rows;
+
+-- name: EventsBySeq :many
+SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.detail, e.exit_code, e.at,
+       s.name AS session_name, s.access_key, s.user_id, s.domain_name, u.role AS owner_role,
+       k.cluster_role, k.cluster_idx
+FROM session_events e JOIN sessions s ON s.id = e.session_id JOIN users u ON u.id = s.user_id
+LEFT JOIN kernels k ON k.id = e.kernel_id
+WHERE e.seq = ANY(@seqs::bigint[])
+ORDER BY e.seq;
 
 -- name: EventsAfter :many
 SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.detail, e.exit_code, e.at,
@@ -11,7 +30,7 @@ SELECT e.seq, e.session_id, e.kernel_id, e.event, e.to_status, e.reason, e.detai
        k.cluster_role, k.cluster_idx
 FROM session_events e JOIN sessions s ON s.id = e.session_id JOIN users u ON u.id = s.user_id
 LEFT JOIN kernels k ON k.id = e.kernel_id
-WHERE e.seq > @after OR e.seq = ANY(@gaps::bigint[])
+WHERE e.seq > @after
 ORDER BY e.seq LIMIT @max_rows;
 
 -- name: EventsOfSessionAfter :many

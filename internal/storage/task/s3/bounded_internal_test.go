@@ -46,7 +46,8 @@ func TestAnswersEnd(t *testing.T) {
 func TestPartsOfLargeFiles(t *testing.T) {
 	t.Parallel()
 	for size, want := range map[int64]uint64{
-		0: uploadPart, uploadPart + 1: uploadPart, maxParts * uploadPart: uploadPart, maxParts*uploadPart + 1: 2 * uploadPart, 5 << 40: 33 * uploadPart,
+		0: uploadPart, uploadPart + 1: uploadPart, maxParts * uploadPart: uploadPart, maxParts*uploadPart + 1: 2 * uploadPart,
+		5 << 40: 33 * uploadPart,
 	} {
 		require.Equal(t, want, partFor(size), size)
 		require.LessOrEqual(t, size, maxParts*int64(partFor(size)))

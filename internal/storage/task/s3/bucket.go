@@ -148,7 +148,8 @@ func Open(store wire.ObjectStore, p Policy) (*Bucket, error) {
 		return nil, bad("the object store's endpoint has more than a host and a port")
 	}
 	if err := s3utils.CheckValidBucketName(store.Bucket); err != nil {
-		return nil, fault.Invalidf("%q is no bucket: %v", clip(store.Bucket), err).WithReason("invalid-api-params").WithNext("name the bucket alone, without a path")
+		return nil, fault.Invalidf("%q is no bucket: %v", fault.Clip(store.Bucket, maxEcho), err).WithReason("invalid-api-params").
+			WithNext("name the bucket alone, without a path")
 	}
 	if ip, err := netip.ParseAddr(u.Hostname()); err == nil {
 		if err := p.Check(ip); err != nil {
@@ -174,7 +175,8 @@ func Open(store wire.ObjectStore, p Policy) (*Bucket, error) {
 		keys = credentials.NewStaticV4(store.AccessKey, store.SecretKey, "")
 	}
 	client, err := minio.New(u.Host, &minio.Options{
-		Creds: keys, Secure: u.Scheme == "https", Transport: bounded{transport, answerPatience, maxAnswer}, Region: store.Region, MaxRetries: maxRetries,
+		Creds: keys, Secure: u.Scheme == "https", Transport: bounded{transport, answerPatience, maxAnswer}, Region: store.Region,
+		MaxRetries: maxRetries,
 	})
 	if err != nil {
 		return nil, bad("the object store cannot be used: %v", err)
@@ -197,22 +199,18 @@ func (b *Bucket) failed(ctx context.Context, what string, err error) error {
 	answer := minio.ToErrorResponse(err)
 	switch answer.StatusCode {
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return fault.Deniedf("%s: the object store refuses (%s)", what, answer.Code).WithNext("check the access key and what it may do in bucket %s", b.name)
+		return fault.Deniedf("%s: the object store refuses (%s)", what, answer.Code).
+			WithNext("check the access key and what it may do in bucket %s", b.name)
 	case http.StatusNotFound:
-		return fault.NotFoundf("%s: the object store does not have it (%s)", what, answer.Code).WithNext("check the bucket's and the object's name")
+		return fault.NotFoundf("%s: the object store does not have it (%s)", what, answer.Code).
+			WithNext("check the bucket's and the object's name")
 	case http.StatusBadRequest, http.StatusMovedPermanently, http.StatusTemporaryRedirect:
-		return fault.Invalidf("%s: the object store refuses: %s", what, clip(answer.Message))
+		return fault.Invalidf("%s: the object store refuses: %s", what, fault.Clip(answer.Message, maxEcho))
 	case http.StatusPreconditionFailed:
 		return fault.Conflictf("%s: the object has changed meanwhile", what).WithNext("start the transfer again")
 	}
-	return away("%s: the object store does not answer", what).WithCause(errors.New(clip(err.Error())))
+	return away("%s: the object store does not answer", what).WithCause(errors.New(fault.Clip(err.Error(), maxEcho)))
 }
 
-// clip bounds what a store says to us.
-func clip(s string) string {
-	const most = 200
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
-}
+// maxEcho bounds what is repeated of text that others sent.
+const maxEcho = 200

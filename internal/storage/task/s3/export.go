@@ -62,10 +62,11 @@ func (b *Bucket) export(ctx context.Context, t Transfer, l *ledger, tree volume.
 			l.expect(e.Size)
 			return b.upload(ctx, l, tree, t.Path, e, key)
 		}
-		return fault.Invalidf("%q cannot be a key of an object", clip(key))
+		return fault.Invalidf("%q cannot be a key of an object", fault.Clip(key, maxEcho))
 	}
 	if e.Kind != volume.KindDirectory {
-		return fault.Invalidf("%q is neither a file nor a directory", clip(t.Path)).WithNext("name a file or a directory of the folder")
+		return fault.Invalidf("%q is neither a file nor a directory", fault.Clip(t.Path, maxEcho)).
+			WithNext("name a file or a directory of the folder")
 	}
 	n, total := 0, int64(0)
 	errEnough := errors.New("counted enough")
@@ -141,7 +142,7 @@ func partFor(size int64) uint64 {
 func (b *Bucket) upload(ctx context.Context, l *ledger, tree volume.Tree, name string, e volume.Entry, key string) (err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("export %q: %w", clip(name), err)
+			err = fmt.Errorf("export %q: %w", fault.Clip(name, maxEcho), err)
 		}
 	}()
 	version := func() string { return e.Modified.UTC().Format(time.RFC3339Nano) }

@@ -49,7 +49,8 @@ func (b *Bucket) Import(ctx context.Context, t Transfer, r Resume) (Count, error
 	prefix, seen := directory(t.Prefix), 0
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(workers)
-	for o := range b.core.ListObjectsIter(gctx, b.name, minio.ListObjectsOptions{Prefix: prefix, Recursive: true, StartAfter: l.resume.After}) {
+	for o := range b.core.ListObjectsIter(gctx, b.name,
+		minio.ListObjectsOptions{Prefix: prefix, Recursive: true, StartAfter: l.resume.After}) {
 		if o.Err != nil {
 			err = b.failed(ctx, "list bucket "+b.name, o.Err)
 			break
@@ -98,7 +99,7 @@ func (b *Bucket) Import(ctx context.Context, t Transfer, r Resume) (Count, error
 		err = context.Cause(ctx)
 	}
 	if err == nil && seen == 0 && l.resume.After == "" && t.Prefix != "" {
-		err = fault.NotFoundf("bucket %s has no object below %q", b.name, clip(t.Prefix)).WithNext("check the prefix")
+		err = fault.NotFoundf("bucket %s has no object below %q", b.name, fault.Clip(t.Prefix, maxEcho)).WithNext("check the prefix")
 	}
 	return l.count(), err
 }
@@ -115,7 +116,7 @@ func (b *Bucket) single(ctx context.Context, key string) (*minio.ObjectInfo, err
 	if minio.ToErrorResponse(err).StatusCode == 404 {
 		return nil, nil
 	}
-	return nil, b.failed(ctx, fmt.Sprintf("look for object %q", clip(key)), err)
+	return nil, b.failed(ctx, fmt.Sprintf("look for object %q", fault.Clip(key, maxEcho)), err)
 }
 
 // importOne copies one object to the path itself, or into it when it is a directory.
@@ -132,7 +133,7 @@ func (b *Bucket) importOne(ctx context.Context, t Transfer, l *ledger, o minio.O
 	if to == "." || err == nil && e.Kind == volume.KindDirectory {
 		var ok bool
 		if to, _, ok = target(to, path.Base(o.Key)); !ok {
-			return l.count(), fault.Invalidf("the key %q is no file name", clip(o.Key)).WithNext("name a path for the file")
+			return l.count(), fault.Invalidf("the key %q is no file name", fault.Clip(o.Key, maxEcho)).WithNext("name a path for the file")
 		}
 	} else if err != nil && !fault.Is(err, fault.NotFound) {
 		return l.count(), err
@@ -176,7 +177,7 @@ func makeDir(ctx context.Context, t Transfer, dir string) error {
 func (b *Bucket) download(ctx context.Context, t Transfer, l *ledger, o minio.ObjectInfo, to string) (err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("import %q: %w", clip(o.Key), err)
+			err = fmt.Errorf("import %q: %w", fault.Clip(o.Key, maxEcho), err)
 		}
 	}()
 	if err := t.Volume.Charge(ctx, t.Folder.Scope, o.Size); err != nil {
@@ -302,7 +303,8 @@ func (b *Bucket) read(ctx context.Context, o minio.ObjectInfo, from, n int64) ([
 }
 
 func (b *Bucket) readOnce(ctx context.Context, o minio.ObjectInfo, from, n int64) ([]byte, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, partPatience, fault.New(fault.Timeout, "the object store sent too little in %s", partPatience))
+	ctx, cancel := context.WithTimeoutCause(ctx, partPatience,
+		fault.New(fault.Timeout, "the object store sent too little in %s", partPatience))
 	defer cancel()
 	var opts minio.GetObjectOptions
 	if err := opts.SetRange(from, from+n-1); err != nil {

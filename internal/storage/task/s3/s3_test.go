@@ -21,8 +21,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/johannesboyne/gofakes3"
-	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/cluster"
@@ -30,6 +28,7 @@ import (
 	"berth.dev/berth/internal/storage/task/s3"
 	"berth.dev/berth/internal/storage/volume"
 	"berth.dev/berth/internal/storage/volume/posix"
+	"berth.dev/berth/internal/testkit/testserver"
 	wire "berth.dev/berth/internal/wire/storage"
 )
 
@@ -38,7 +37,7 @@ const bucketName = "data"
 // store is an S3 server on this host that counts what is asked of it.
 type store struct {
 	t       *testing.T
-	backend *s3mem.Backend
+	backend *testserver.S3
 	url     string
 	gets    atomic.Int64
 	puts    atomic.Int64
@@ -49,9 +48,9 @@ type store struct {
 
 func newStore(t *testing.T) *store {
 	t.Helper()
-	s := &store{t: t, backend: s3mem.New()}
-	require.NoError(t, s.backend.CreateBucket(bucketName))
-	handler := gofakes3.New(s.backend, gofakes3.WithLogger(gofakes3.DiscardLog())).Server()
+	s := &store{t: t, backend: testserver.StartS3(t)}
+	s.backend.CreateBucket(bucketName)
+	handler := s.backend.Handler()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		before := s.before
@@ -111,17 +110,12 @@ func unchunk(body io.Reader) ([]byte, error) {
 
 func (s *store) put(key string, text []byte) {
 	s.t.Helper()
-	_, err := s.backend.PutObject(bucketName, key, map[string]string{"Last-Modified": "Sat, 21 Nov 2026 10:00:00 GMT"}, bytes.NewReader(text), int64(len(text)), nil)
-	require.NoError(s.t, err)
+	s.backend.Put(bucketName, key, text)
 }
 
 func (s *store) text(key string) string {
 	s.t.Helper()
-	o, err := s.backend.GetObject(bucketName, key, nil)
-	require.NoError(s.t, err, key)
-	text, err := io.ReadAll(o.Contents)
-	require.NoError(s.t, err)
-	return string(text)
+	return string(s.backend.Get(bucketName, key))
 }
 
 func (s *store) bucket() *s3.Bucket {
@@ -189,9 +183,10 @@ func TestImportCopiesWhatIsBelowThePrefix(t *testing.T) {
 	s.put("inside", []byte("another prefix"))
 	v, f := scratch(t)
 	var last volume.Progress
-	count, err := s.bucket().Import(t.Context(), s3.Transfer{Volume: v, Folder: f, Path: "to", Prefix: "in", Task: "t1", Tell: func(p volume.Progress, _ func() s3.Resume) {
-		last = p
-	}}, s3.Resume{})
+	count, err := s.bucket().Import(t.Context(), s3.Transfer{Volume: v, Folder: f, Path: "to", Prefix: "in", Task: "t1",
+		Tell: func(p volume.Progress, _ func() s3.Resume) {
+			last = p
+		}}, s3.Resume{})
 	require.NoError(t, err)
 	require.Equal(t, int64(4), count.Objects)
 	require.Zero(t, count.Refused)
@@ -370,7 +365,8 @@ func TestAddressesAreChecked(t *testing.T) {
 		"8.8.8.8": {true, true}, "2606:4700::1": {true, true}, "127.0.0.1": {false, true}, "::1": {false, true}, "10.1.2.3": {false, true},
 		"192.168.0.1": {false, true}, "172.16.0.1": {false, true}, "fd12::1": {false, true}, "100.64.1.1": {false, true},
 		"::ffff:127.0.0.1": {false, true}, "64:ff9b::7f00:1": {false, true}, "169.254.169.254": {false, false}, "fe80::1": {false, false},
-		"0.0.0.0": {false, false}, "::": {false, false}, "224.0.0.1": {false, false}, "fd00:ec2::254": {false, false}, "255.255.255.255": {false, false},
+		"0.0.0.0": {false, false}, "::": {false, false}, "224.0.0.1": {false, false}, "fd00:ec2::254": {false, false},
+		"255.255.255.255": {false, false},
 	} {
 		require.Equal(t, want[0], strict.Check(netip.MustParseAddr(ip)) == nil, ip)
 		require.Equal(t, want[1], lax.Check(netip.MustParseAddr(ip)) == nil, ip)
@@ -387,7 +383,8 @@ func TestAddressesAreChecked(t *testing.T) {
 	s := newStore(t)
 	s.put("a", nil)
 	named := strings.Replace(s.url, "127.0.0.1", "localhost", 1)
-	b, err := s3.Open(wire.ObjectStore{Endpoint: named, Bucket: bucketName, Region: "us-east-1", AccessKey: "me", SecretKey: "hush"}, s3.Policy{AllowHTTP: true})
+	b, err := s3.Open(wire.ObjectStore{Endpoint: named, Bucket: bucketName, Region: "us-east-1", AccessKey: "me", SecretKey: "hush"},
+		s3.Policy{AllowHTTP: true})
 	require.NoError(t, err)
 	v, f := scratch(t)
 	_, err = b.Import(t.Context(), s3.Transfer{Volume: v, Folder: f, Path: ".", Prefix: "a", Task: "t"}, s3.Resume{})

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/storage/volume"
 )
 
@@ -165,7 +166,7 @@ func (l *ledger) refuse(name string) func(*Count) {
 	return func(c *Count) {
 		c.Refused++
 		if c.Example == "" {
-			c.Example = fmt.Sprintf("%q", clip(name))
+			c.Example = fmt.Sprintf("%q", fault.Clip(name, maxEcho))
 		}
 	}
 }

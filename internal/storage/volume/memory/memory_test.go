@@ -14,6 +14,7 @@ import (
 	"berth.dev/berth/internal/storage/volume"
 	"berth.dev/berth/internal/storage/volume/conformance"
 	"berth.dev/berth/internal/storage/volume/memory"
+	"berth.dev/berth/internal/testkit/await"
 )
 
 func TestConformance(t *testing.T) {
@@ -26,7 +27,8 @@ func TestConformance(t *testing.T) {
 }
 
 func folder(t *testing.T, v *memory.Volume) (cluster.FolderRef, volume.Tree) {
-	ref := cluster.FolderRef{Scope: cluster.QuotaScope{Kind: cluster.UserScope, ID: uuid.NewString()}, Folder: cluster.FolderID(uuid.NewString())}
+	ref := cluster.FolderRef{Scope: cluster.QuotaScope{Kind: cluster.UserScope, ID: uuid.NewString()},
+		Folder: cluster.FolderID(uuid.NewString())}
 	require.NoError(t, v.CreateFolder(t.Context(), ref, 0o755))
 	tree, err := v.OpenFolder(t.Context(), ref)
 	require.NoError(t, err)
@@ -64,7 +66,7 @@ func TestReplicasShareFilesAndNotLocks(t *testing.T) {
 		got <- err
 	}()
 	a.Crash(true)
-	require.NoError(t, <-got, "the lock ends with its holder")
+	require.NoError(t, await.Value(t, got), "the lock ends with its holder")
 	size, err := second.Size()
 	require.NoError(t, err)
 	require.EqualValues(t, 7, size, "what was not synced is gone")
@@ -88,14 +90,14 @@ func TestFaultsOnDemand(t *testing.T) {
 		got <- err
 	}()
 	cancel()
-	require.True(t, fault.Is(<-got, fault.Unavailable))
+	require.True(t, fault.Is(await.Value(t, got), fault.Unavailable))
 	go func() {
 		_, err := tree.Stat(".")
 		got <- err
 	}()
 	resume()
 	resume()
-	require.NoError(t, <-got)
+	require.NoError(t, await.Value(t, got))
 
 	v.Break(fault.Unavailablef("away"))
 	_, err := v.Space(t.Context())
@@ -129,11 +131,13 @@ func TestLinksStayInside(t *testing.T) {
 	v := memory.New(memory.Options{Name: "m"})
 	ref, tree := folder(t, v)
 	require.NoError(t, tree.WriteFile(t.Context(), "d/f", strings.NewReader("x"), 0o644))
-	for link, target := range map[string]string{"in": "d/../d", "d/up": "../d/f", "out": "../x", "abs": "/etc/passwd", "loop": "loop", "void": "nothing"} {
+	for link, target := range map[string]string{"in": "d/../d", "d/up": "../d/f", "out": "../x", "abs": "/etc/passwd", "loop": "loop",
+		"void": "nothing"} {
 		require.NoError(t, v.Symlink(ref, link, target))
 	}
 	require.NoError(t, v.Special(ref, "pipe"))
-	for p, want := range map[string]bool{"in/f": true, "d/up": true, "in/up": true, "out": false, "abs": false, "loop": false, "pipe": false, "in": false} {
+	for p, want := range map[string]bool{"in/f": true, "d/up": true, "in/up": true, "out": false, "abs": false, "loop": false, "pipe": false,
+		"in": false} {
 		_, err := tree.Open(p)
 		require.Equal(t, want, err == nil, "%s: %v", p, err)
 	}

@@ -269,7 +269,8 @@ func (t *folderTree) WriteFile(ctx context.Context, p string, r io.Reader, mode 
 
 // fill copies at most n bytes (all when negative) from r to the end of a file that no folder shows yet, within
 // the quota. may is asked with the disk locked before each write.
-func (v *Volume) fill(ctx context.Context, s cluster.QuotaScope, sc *scope, to *inode, r io.Reader, n int64, may func() error) (written int64, err error) {
+func (v *Volume) fill(ctx context.Context, s cluster.QuotaScope, sc *scope, to *inode, r io.Reader, n int64,
+	may func() error) (written int64, err error) {
 	buffer := make([]byte, 256<<10)
 	for empty := 0; n < 0 || written < n; {
 		if err := ctx.Err(); err != nil {

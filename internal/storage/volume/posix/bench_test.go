@@ -39,7 +39,8 @@ func TestHugeDirectory(t *testing.T) {
 	v, err := posix.Open(posix.Options{Name: "volume1", Path: path, UID: -1, GID: -1})
 	require.NoError(t, err)
 	defer v.Close()
-	ref := cluster.FolderRef{Scope: cluster.QuotaScope{Kind: cluster.UserScope, ID: uuid.NewString()}, Folder: cluster.FolderID(uuid.NewString())}
+	ref := cluster.FolderRef{Scope: cluster.QuotaScope{Kind: cluster.UserScope, ID: uuid.NewString()},
+		Folder: cluster.FolderID(uuid.NewString())}
 	require.NoError(t, v.CreateFolder(t.Context(), ref, 0o755))
 	fill(t, filepath.Join(path, ref.Dir()), entries)
 
@@ -146,7 +147,8 @@ func BenchmarkAppend(b *testing.B) {
 	v, err := posix.Open(posix.Options{Name: "volume1", Path: path, UID: -1, GID: -1})
 	require.NoError(b, err)
 	defer v.Close()
-	ref := cluster.FolderRef{Scope: cluster.QuotaScope{Kind: cluster.UserScope, ID: uuid.NewString()}, Folder: cluster.FolderID(uuid.NewString())}
+	ref := cluster.FolderRef{Scope: cluster.QuotaScope{Kind: cluster.UserScope, ID: uuid.NewString()},
+		Folder: cluster.FolderID(uuid.NewString())}
 	require.NoError(b, v.SetScope(b.Context(), ref.Scope, 1<<50))
 	require.NoError(b, v.CreateFolder(b.Context(), ref, 0o755))
 	b.Run("staged", func(b *testing.B) {

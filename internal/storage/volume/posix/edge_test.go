@@ -18,6 +18,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/storage/volume"
+	"berth.dev/berth/internal/testkit/await"
 )
 
 func scopeNumber(n int) cluster.QuotaScope {
@@ -221,7 +222,7 @@ func TestFewCountsAtOnce(t *testing.T) {
 		require.NoError(t, v.Charge(t.Context(), scopeNumber(n), 1))
 	}
 	for range countsAtOnce {
-		<-full
+		await.Value(t, full)
 	}
 	close(counting)
 	v.works.Wait()

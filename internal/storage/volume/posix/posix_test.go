@@ -91,6 +91,7 @@ func TestLocksEndWithAKilledProcess(t *testing.T) {
 	out, err := holder.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, holder.Start())
+	require.NoError(t, out.(*os.File).SetReadDeadline(time.Now().Add(time.Minute)))
 	lines := bufio.NewScanner(out)
 	for lines.Scan() && lines.Text() != "holding" {
 	}

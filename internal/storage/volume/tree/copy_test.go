@@ -22,6 +22,7 @@ import (
 
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/storage/volume"
+	"berth.dev/berth/internal/testkit/await"
 )
 
 // listing describes everything below dir: kinds, modes, times, contents, targets.
@@ -73,7 +74,8 @@ func expected(t interface{ Fatal(...any) }, dir string) map[string]string {
 		p := filepath.Join(dir, name)
 		must(t, unix.Lstat(p, &st))
 		target, _ := os.Readlink(p)
-		if st.Mode&unix.S_IFMT == unix.S_IFIFO || target != "" && (filepath.IsAbs(target) || !filepath.IsLocal(filepath.Join(filepath.Dir(name), target))) {
+		if st.Mode&unix.S_IFMT == unix.S_IFIFO || target != "" &&
+			(filepath.IsAbs(target) || !filepath.IsLocal(filepath.Join(filepath.Dir(name), target))) {
 			delete(all, name)
 		}
 	}
@@ -118,7 +120,8 @@ func TestCopyEqualsSource(t *testing.T) {
 			case 0:
 				must(t, os.Remove(p))
 			case 1:
-				must(t, os.Rename(p, filepath.Join(filepath.Dir(p), fmt.Sprintf("%s%d-%d", tempPrefix, rapid.IntRange(0, 3).Draw(t, "worker"), len(inodes)))))
+				must(t, os.Rename(p, filepath.Join(filepath.Dir(p),
+					fmt.Sprintf("%s%d-%d", tempPrefix, rapid.IntRange(0, 3).Draw(t, "worker"), len(inodes)))))
 			case 2:
 				must(t, os.Truncate(p, st.Size()+1))
 			default:
@@ -224,7 +227,8 @@ func TestCopyFaults(t *testing.T) {
 	if got := listing(t, outside); len(got) != 0 {
 		t.Fatal("written outside:", got)
 	}
-	for target, want := range map[string]bool{"../x": true, "../../x": false, "/x": false, ".": true, "..": true, "../..": false, "a/../../b": true} {
+	for target, want := range map[string]bool{"../x": true, "../../x": false, "/x": false, ".": true, "..": true, "../..": false,
+		"a/../../b": true} {
 		if staysInside("d", target) != want {
 			t.Errorf("staysInside(d, %q) is %v", target, !want)
 		}
@@ -321,7 +325,8 @@ func TestCopyGoesOnAfterKill(t *testing.T) {
 	visible := func() map[string]string {
 		got := map[string]string{}
 		for name, text := range listing(t, dst) {
-			if st, err := os.Lstat(filepath.Join(dst, name)); err == nil && st.Mode().IsRegular() && !strings.HasPrefix(filepath.Base(name), tempPrefix) {
+			if st, err := os.Lstat(filepath.Join(dst, name)); err == nil && st.Mode().IsRegular() &&
+				!strings.HasPrefix(filepath.Base(name), tempPrefix) {
 				got[name] = text
 			}
 		}
@@ -346,7 +351,7 @@ func TestCopyGoesOnAfterKill(t *testing.T) {
 					had = n
 					must(t, child.Process.Kill())
 					kills++
-					err = <-ended
+					err = await.Value(t, ended)
 					running = false
 				}
 			}

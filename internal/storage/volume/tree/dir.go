@@ -66,7 +66,8 @@ func openNode(root int, n *node) (int, error) {
 }
 
 func openBeneath(root int, p string, flags uint64) (int, error) {
-	how := unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV}
+	how := unix.OpenHow{Flags: flags,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV}
 	for try := 0; ; try++ {
 		fd, err := unix.Openat2(root, p, &how)
 		if err == unix.EINTR || err == unix.EAGAIN && try < 8 {

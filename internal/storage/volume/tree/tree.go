@@ -36,7 +36,8 @@ func Fault(op, name string, err error) error {
 	}
 	switch {
 	case is(unix.ENOSPC):
-		return at(fault.Exhausted, "delete files and empty the trash, or ask for a higher quota: no space is left in the quota or on the disk").WithReason("quota-exceeded")
+		return at(fault.Exhausted, "delete files and empty the trash, or ask for a higher quota: no space is left in the quota or on the disk").
+			WithReason("quota-exceeded")
 	case is(unix.EDQUOT):
 		return at(fault.Exhausted, "delete files and empty the trash, or ask for a higher quota").WithReason("quota-exceeded")
 	case is(unix.EFBIG):

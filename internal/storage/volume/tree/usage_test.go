@@ -62,7 +62,8 @@ func grow(t *rapid.T, dir string) {
 			must(t, os.Mkdir(p, 0o755))
 			dirs = append(dirs, p)
 		case 3:
-			must(t, os.Symlink(rapid.SampledFrom([]string{"x", "../x", "../../../../../../../etc/passwd", "/etc/passwd", ".", "a/../b"}).Draw(t, "target"), p))
+			must(t, os.Symlink(rapid.SampledFrom([]string{"x", "../x", "../../../../../../../etc/passwd", "/etc/passwd", ".", "a/../b"}).
+				Draw(t, "target"), p))
 		case 4:
 			if len(files) > 0 {
 				must(t, os.Link(rapid.SampledFrom(files).Draw(t, "linked"), p))
@@ -78,7 +79,8 @@ func grow(t *rapid.T, dir string) {
 			must(t, f.Close())
 			files = append(files, p)
 		default:
-			must(t, os.WriteFile(p, rapid.SliceOfN(rapid.Byte(), 0, 200).Draw(t, "content"), fs.FileMode(rapid.SampledFrom([]int{0o600, 0o644, 0o755, 0o444}).Draw(t, "mode"))))
+			must(t, os.WriteFile(p, rapid.SliceOfN(rapid.Byte(), 0, 200).Draw(t, "content"),
+				fs.FileMode(rapid.SampledFrom([]int{0o600, 0o644, 0o755, 0o444}).Draw(t, "mode"))))
 			files = append(files, p)
 		}
 	}

@@ -194,7 +194,8 @@ func TestLimitsAreWholeBlocks(t *testing.T) {
 	ref := newRef(newScope())
 	require.NoError(t, v.CreateFolder(ctx, ref, 0o755))
 	const block = 4096
-	for asked, want := range map[int64]int64{0: block, 1: block, block: block, 2*block - 1: block, 1_000_000_000: 1_000_000_000 / block * block, 64 << 20: 64 << 20} {
+	for asked, want := range map[int64]int64{0: block, 1: block, block: block, 2*block - 1: block,
+		1_000_000_000: 1_000_000_000 / block * block, 64 << 20: 64 << 20} {
 		require.NoError(t, v.SetScope(ctx, ref.Scope, asked))
 		u, err := v.Scope(ctx, ref.Scope)
 		require.NoError(t, err)

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
 	"strconv"
@@ -74,6 +75,18 @@ func main() {
 		forever()
 	case "facts": // what it sees of its surroundings
 		facts()
+	case "devices": // PATH...: what they are
+		for _, path := range args {
+			device(path)
+		}
+	case "networks": // the names of its interfaces
+		list, err := net.Interfaces()
+		if err != nil {
+			fail(err)
+		}
+		for _, i := range list {
+			fmt.Println(i.Name)
+		}
 	default:
 		fail(fmt.Errorf("unknown verb %q", verb))
 	}
@@ -111,6 +124,21 @@ func facts() {
 	show("status", "/proc/self/status", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp", "Cpus_allowed_list", "Mems_allowed_list")
 	show("limits", "/proc/self/limits", "Max open files")
 	show("mounts", "/proc/self/mounts", "")
+}
+
+// device prints the numbers of a device file.
+func device(path string) {
+	var st syscall.Stat_t
+	switch err := syscall.Stat(path, &st); {
+	case err == syscall.ENOENT:
+		fmt.Println(path, "is not there")
+	case err != nil:
+		fail(err)
+	case st.Mode&syscall.S_IFMT != syscall.S_IFCHR && st.Mode&syscall.S_IFMT != syscall.S_IFBLK:
+		fmt.Println(path, "is no device")
+	default:
+		fmt.Printf("%s is device %d:%d\n", path, st.Rdev>>8&0xfff, st.Rdev&0xff)
+	}
 }
 
 func show(kind, file string, prefixes ...string) {

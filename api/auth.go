@@ -1,0 +1,107 @@
+package api
+
+import (
+	"context"
+	"net/http"
+)
+
+// Hello is the answer of the version probe.
+type Hello struct {
+	Version string `json:"version"`
+	Manager string `json:"manager"`
+	// Berth is the version of this implementation; an extension.
+	Berth string `json:"berth,omitempty"`
+}
+
+// Hello asks the manager for its versions.
+func (c *Client) Hello(ctx context.Context) (Hello, error) {
+	var h Hello
+	err := c.call(ctx, request{method: http.MethodGet, path: "/"}, &h)
+	return h, err
+}
+
+// Roles are the caller's roles.
+type Roles struct {
+	Global string  `json:"global_role"`
+	Domain string  `json:"domain_role"`
+	Group  *string `json:"group_role"`
+}
+
+// Roles asks who the caller is allowed to be.
+func (c *Client) Roles(ctx context.Context) (Roles, error) {
+	var r Roles
+	err := c.call(ctx, request{method: http.MethodGet, path: "/auth/role"}, &r)
+	return r, err
+}
+
+// AuthTest is the answer to a request that only tests the signature.
+type AuthTest struct {
+	Authorized string  `json:"authorized"` // yes
+	Echo       *string `json:"echo,omitempty"`
+}
+
+// LoginRequest exchanges a password for a keypair.
+type LoginRequest struct {
+	Type     string `json:"type"` // keypair
+	Domain   string `json:"domain"`
+	Username string `json:"username"` // e-mail address or name
+	Password string `json:"password"`
+}
+
+// LoginReply is the answer to LoginRequest.
+type LoginReply struct {
+	Data Login `json:"data"`
+}
+
+// Login is a keypair, in the clear.
+type Login struct {
+	ResponseType string `json:"response_type"` // success
+	Type         string `json:"type"`          // keypair
+	AccessKey    string `json:"access_key"`
+	SecretKey    string `json:"secret_key"`
+	Role         string `json:"role"`
+	Status       string `json:"status"`
+	// SessionToken is there for clients that insist on one; signatures are what counts.
+	SessionToken string `json:"session_token"`
+}
+
+// PasswordChange is the body of POST /auth/update-password.
+type PasswordChange struct {
+	Old   string `json:"old_password"`
+	New   string `json:"new_password"`
+	Again string `json:"new_password2"`
+}
+
+// PasswordMismatch is the problem of two new passwords that differ; clients look for ErrorMsg.
+type PasswordMismatch struct {
+	Problem
+	ErrorMsg string `json:"error_msg"`
+}
+
+// FullNameChange is the body of POST /auth/update-full-name; only administrators name another user.
+type FullNameChange struct {
+	Email    string `json:"email,omitempty"`
+	FullName string `json:"full_name"`
+}
+
+// SSHPublicKey is the public half of a user's SSH keypair.
+type SSHPublicKey struct {
+	Public string `json:"ssh_public_key"`
+}
+
+// SSHKeypair is a user's SSH keypair, in the clear.
+type SSHKeypair struct {
+	SSHPublicKey
+	Private string `json:"ssh_private_key"`
+}
+
+// NewSSHKeypair is the body of POST /auth/ssh-keypair.
+type NewSSHKeypair struct {
+	Public  string `json:"pubkey"`
+	Private string `json:"privkey"`
+}
+
+// ClientAddress is the address that the manager sees of the caller.
+type ClientAddress struct {
+	IP string `json:"client_ip"`
+}

@@ -1,0 +1,91 @@
+// Package host is the contract between the keeper and the place where kernels have their files, folders and runners. The
+// keeper says what a kernel needs; a Host makes it available to the container engine and knows the way to the runner
+// inside. Package host/local does that with directories, mounts and sockets of this machine; a Host of pods on other
+// machines would do it with their volumes and connections. All pass the conformance suite in host/conformance.
+//
+// A Host decides nothing about kernels and knows no container engine.
+package host
+
+import (
+	"context"
+	"io/fs"
+
+	"berth.dev/berth/internal/agent/runtime"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/wire/run"
+)
+
+// Where the parts of a kernel are inside its container.
+const (
+	// Home is the user's home directory, UserName its owner.
+	Home     = "/home/work"
+	UserName = "work"
+	// ConfigDir holds the files of Content.Config, read-only.
+	ConfigDir = "/home/config"
+	// PrivateDir is the runner's directory: its program, its configuration, its socket and the result of a batch job.
+	PrivateDir = "/.berth"
+	RunnerName = "runner"
+	ConfigName = "config.json"
+)
+
+// Entry is the command of every container: the runner with its configuration.
+func Entry() []string { return []string{PrivateDir + "/" + RunnerName, PrivateDir + "/" + ConfigName} }
+
+// Content is what a kernel's container is to find.
+type Content struct {
+	UID, GID int
+	// Generation keeps the private parts of different generations apart.
+	Generation int64
+	// Work files are written below the home unless they exist; with Replace they are written anyway.
+	Work []File
+	// Points are directories below the home, relative, that something will be mounted on: the user's, not the engine's.
+	Points []string
+	// Config files are written below ConfigDir. Passwd and Group replace the image's files of these names.
+	Config        []File
+	Passwd, Group []byte
+	Runner        run.Config
+}
+
+// File is one small file to write.
+type File struct {
+	Path    string // relative, slashes
+	Mode    fs.FileMode
+	Data    []byte
+	Replace bool
+}
+
+// Owner is the user of a session, as numbers.
+type Owner struct{ UID, GID int }
+
+// Host keeps what kernels need outside of their containers. All methods may be called at the same time, and again after an
+// agent was killed in the middle of one. Errors are faults: Unavailable for what may come back (wait), Exhausted for a full
+// disk, NotFound and Invalid for folders that are not there or cannot be mounted.
+type Host interface {
+	// Attach makes folders available for a kernel and returns their mounts, in the order given. What an earlier call attached
+	// is replaced. After an error the caller calls Release.
+	Attach(ctx context.Context, kernel cluster.KernelID, owner Owner, folders []cluster.FolderMount) ([]runtime.Mount, error)
+	// Detach takes back what Attach made; a container that has it keeps it. Nothing attached is no error.
+	Detach(kernel cluster.KernelID) error
+
+	// Prepare writes a kernel's files and returns the mounts that show them in its container. The home of an earlier
+	// generation is kept, everything else of it is put away. Doing it twice is no error.
+	Prepare(kernel cluster.KernelID, c Content) ([]runtime.Mount, error)
+	// AddConfig writes one more file below ConfigDir of a kernel that is prepared.
+	AddConfig(kernel cluster.KernelID, f File) error
+	// Runner reads the runner's configuration of a kernel back.
+	Runner(kernel cluster.KernelID) (run.Config, error)
+	// Result reads what the runner recorded about a batch job; nil when there is nothing (yet).
+	Result(kernel cluster.KernelID) (*run.BatchResult, error)
+
+	// Hello greets the runner of one generation.
+	Hello(ctx context.Context, kernel cluster.KernelID, generation int64, token string) (run.Hello, error)
+	// Forget drops what is kept open to a runner that is gone.
+	Forget(kernel cluster.KernelID, generation int64)
+
+	// List names the kernels of which something is here, in order and once each.
+	List() ([]cluster.KernelID, error)
+	// Release takes a kernel's folders back and then puts its files out of sight; an absent kernel is no error.
+	Release(kernel cluster.KernelID) error
+	// Reap deletes what was put out of sight, until ctx ends.
+	Reap(ctx context.Context) error
+}

@@ -1,0 +1,2 @@
+// Package gqlexec executes GraphQL requests. gqlgen generates everything else in it from the schema; graphapi calls it.
+package gqlexec

@@ -1,0 +1,99 @@
+package agent_test
+
+import (
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/cluster"
+	agentlink "berth.dev/berth/internal/manager/link/agent"
+	"berth.dev/berth/internal/wire/node"
+)
+
+// Agents hear after the welcome where managers are, and again when that changes. An agent of an older version hears nothing.
+func TestAgentsHearOfManagers(t *testing.T) {
+	t.Parallel()
+	var managers atomic.Pointer[[]string]
+	managers.Store(&[]string{"m1:8082", "m2:8082"})
+	m := newMemory()
+	cfg := agentlink.DefaultConfig()
+	cfg.Listen, cfg.Heartbeat, cfg.Lease = "127.0.0.1:0", 50*time.Millisecond, 15*time.Minute
+	var held atomic.Int64
+	link, err := agentlink.New(cfg, agentlink.Deps{
+		ClusterID: "c1", Sink: m, Vault: m, Clock: chassis.RealClock(), Random: rand.Reader, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Managers: func() []string { return *managers.Load() },
+		Hold: func(_ context.Context, agent cluster.AgentID, epoch int64) error {
+			require.Equal(t, cluster.AgentID("a1"), agent)
+			held.Store(epoch)
+			return nil
+		},
+	})
+	require.NoError(t, err)
+	svc := link.Service("agentlink")
+	require.NoError(t, svc.Start(t.Context()))
+	t.Cleanup(func() { require.NoError(t, svc.Stop(context.Background())) })
+	token, err := link.JoinToken(t.Context())
+	require.NoError(t, err)
+	b := &bundle{memory: m, link: link, token: token}
+	who := b.join(t, "a1")
+	for _, version := range []int32{3, node.Version} {
+		s, err := b.dial(t, node.AgentTLS(who.cert, who.ca, "h2")).Session(t.Context())
+		require.NoError(t, err)
+		up := hello(who.id)
+		up.GetHello().Version = version
+		require.NoError(t, s.Send(up))
+		welcome := receive(t, s).GetWelcome()
+		require.Equal(t, version, welcome.Version)
+		require.Equal(t, welcome.Epoch, held.Load(), "the other managers can find the agent before it hears of its epoch")
+		var heard [][]string
+		for beats := 0; beats < 3; {
+			switch down := receive(t, s); {
+			case down.GetManagers() != nil:
+				heard = append(heard, down.GetManagers().Addresses)
+				managers.Store(&[]string{"m3:8082"})
+			case down.GetHeartbeat() != nil:
+				beats++
+			}
+		}
+		if version == 3 {
+			require.Empty(t, heard)
+			continue
+		}
+		require.Equal(t, [][]string{{"m1:8082", "m2:8082"}, {"m3:8082"}}, heard)
+	}
+}
+
+func TestAdvertisedAddress(t *testing.T) {
+	t.Parallel()
+	for listen, test := range map[string]struct {
+		advertise string
+		good      func(string) bool
+	}{
+		"127.0.0.1:0": {"", func(a string) bool { return a != "127.0.0.1:0" && a[:10] == "127.0.0.1:" }},
+		"localhost:0": {"m1.example.org:18082", func(a string) bool { return a == "m1.example.org:18082" }},
+		":0":          {"", func(a string) bool { return !slices.Contains([]string{":", "["}, a[:1]) }},
+	} {
+		m := newMemory()
+		cfg := agentlink.DefaultConfig()
+		cfg.Listen, cfg.Advertise = listen, test.advertise
+		link, err := agentlink.New(cfg, agentlink.Deps{ClusterID: "c1", Sink: m, Vault: m, Clock: chassis.RealClock(), Random: rand.Reader,
+			Log: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		svc := link.Service("agentlink")
+		require.NoError(t, svc.Start(t.Context()))
+		require.True(t, test.good(link.Advertised()), "%s is advertised as %s", listen, link.Advertised())
+		require.NoError(t, svc.Stop(context.Background()))
+	}
+	cfg := agentlink.DefaultConfig()
+	for _, bad := range []string{"host", ":1", "host:"} {
+		cfg.Advertise = bad
+		require.Error(t, cfg.Validate(), bad)
+	}
+}

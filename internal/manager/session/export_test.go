@@ -1,0 +1,13 @@
+package session
+
+import (
+	"context"
+
+	"berth.dev/berth/internal/manager/store/feed"
+)
+
+// CompareEvents looks at events and compares the newest ones.
+func CompareEvents(ctx context.Context, s *Service) (feed.Report, error) {
+	s.hub.events.CompareSoon()
+	return s.hub.events.Look(ctx, feed.Events(s.d.Store), s.hub)
+}

@@ -1,0 +1,117 @@
+package platform
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/fault"
+)
+
+const (
+	// detachPatience bounds the wait for a detached cluster, crash recovery included.
+	detachPatience = 5 * time.Minute
+	// maxLog is the size at which the log of earlier starts is put aside.
+	maxLog = 20 << 20
+	// tailBytes of the log are shown when a start fails.
+	tailBytes = 4 << 10
+)
+
+// Detach starts this program again with these arguments, which are those of `berth up` for this directory, in a session of its own,
+// and waits until its cluster is up or the program has ended.
+func Detach(ctx context.Context, dir StateDir, args []string, say func(format string, args ...any)) (Report, error) {
+	if err := dir.Create(); err != nil {
+		return Report{}, err
+	}
+	release, err := dir.Lock()
+	if err != nil {
+		return Report{}, err
+	}
+	release()
+	if info, err := os.Stat(dir.LogFile()); err == nil && info.Size() > maxLog {
+		if err := os.Rename(dir.LogFile(), dir.LogFile()+".1"); err != nil {
+			return Report{}, fmt.Errorf("put old log aside: %w", err)
+		}
+	}
+	log, err := os.OpenFile(dir.LogFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return Report{}, fmt.Errorf("open log: %w", err)
+	}
+	defer log.Close()
+	began, err := log.Seek(0, 2)
+	if err != nil {
+		return Report{}, fmt.Errorf("open log: %w", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return Report{}, fmt.Errorf("find this program: %w", err)
+	}
+	child := exec.Command(self, args...)
+	child.Stdout, child.Stderr = log, log
+	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := child.Start(); err != nil {
+		return Report{}, fmt.Errorf("start in the background: %w", err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- child.Wait() }() // ends with this process or with the child
+	return awaitDetached(ctx, dir, say, child.Process, ended, began)
+}
+
+func awaitDetached(ctx context.Context, dir StateDir, say func(string, ...any), child *os.Process, ended <-chan error,
+	logStart int64) (Report, error) {
+	deadline := time.Now().Add(detachPatience)
+	shown := ""
+	for pause := (chassis.Backoff{Min: 10 * time.Millisecond, Max: 100 * time.Millisecond}); ; {
+		if r, err := dir.Status(ctx); err == nil && r.Pid == child.Pid {
+			if r.Ready {
+				return r, nil
+			}
+			if r.Phase != shown {
+				shown = r.Phase
+				say("%s", shown)
+			}
+		}
+		if time.Now().After(deadline) {
+			return Report{}, fault.New(fault.Timeout, "the cluster is not up after %s; it goes on trying%s",
+				detachPatience, logTail(dir, logStart)).
+				WithNext("berth status --state-dir %s", dir)
+		}
+		timer := time.NewTimer(pause.Next())
+		select {
+		case <-timer.C:
+		case err := <-ended:
+			timer.Stop()
+			return Report{}, fault.New(fault.Unavailable, "the cluster did not start (%v); end of %s:%s",
+				err, dir.LogFile(), logTail(dir, logStart)).
+				WithNext("correct that, then berth up --detach")
+		case <-ctx.Done():
+			timer.Stop()
+			_ = child.Signal(syscall.SIGTERM) // gone already is fine
+			return Report{}, fmt.Errorf("the start was called off: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// logTail returns the last lines that this start wrote, indented.
+func logTail(dir StateDir, from int64) string {
+	f, err := os.Open(dir.LogFile())
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return ""
+	}
+	from = max(from, info.Size()-tailBytes)
+	text := make([]byte, max(0, info.Size()-from))
+	n, _ := f.ReadAt(text, from)
+	lines := strings.Split(strings.TrimSpace(string(text[:n])), "\n")
+	lines = lines[max(0, len(lines)-15):]
+	return "\n  " + strings.Join(lines, "\n  ")
+}

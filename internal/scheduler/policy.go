@@ -1,0 +1,122 @@
+package scheduler
+
+import (
+	"reflect"
+	"strings"
+	"time"
+
+	"berth.dev/berth/internal/alloc"
+	"berth.dev/berth/internal/cluster"
+)
+
+// Group is the policy of one resource group. The zero policy is fifo, pack, backfill on and
+// preemption off.
+type Group struct {
+	Name string
+	// Inactive groups start nothing.
+	Inactive bool
+	// Order and Placement name registered policies; empty means the first of Orders and
+	// Placements. Their options were validated by ParseGroup.
+	Order, Placement               string
+	OrderOptions, PlacementOptions map[string]any
+	Backfill                       Backfill
+	Preemption                     Preemption
+	// PendingTimeout cancels sessions that waited longer; 0: never. The caller acts on it.
+	PendingTimeout time.Duration
+	// Types are the allowed session types; empty means interactive, batch and inference.
+	Types []cluster.SessionType
+	// WholeDevices forbids cutting a fractional request over several devices.
+	WholeDevices bool
+	// Rules overrides alloc.DefaultRule per slot, for simulated clusters whose recorded
+	// requests are finer than ours; live groups leave it empty.
+	Rules map[cluster.SlotName]alloc.Rule
+}
+
+// Backfill lets sessions start behind a blocked one that they do not delay.
+type Backfill struct {
+	// Disabled makes the blocked head stop everything behind it that could use its agents.
+	Disabled bool
+	// PassedOver bounds how long a blocked session may be overtaken by sessions whose end is not
+	// known: after it, nothing starts on the agents reserved for it that does not end in time. 0: at once.
+	PassedOver time.Duration
+	// Reservations is how many blocked sessions, from the head on, have their place kept; 0: one.
+	Reservations int
+}
+
+// Preemption ends running sessions for waiting ones of higher priority.
+type Preemption struct {
+	Enabled bool
+	// MinRuntime is what every session may run before it can become a victim.
+	MinRuntime time.Duration
+	// VictimScope says whose sessions may be victims: those of the same "user" (the default),
+	// "project" or "domain", or all of the "resource-group".
+	VictimScope string
+	// Order says which of several victims goes first: "oldest", "newest" (the default),
+	// "fewest-sessions" or "smallest-resources". Lower priority always goes before it.
+	Order string
+	// Reschedule gives victims back to the queue; otherwise they end.
+	Reschedule bool
+}
+
+// ParseGroup reads a group's policy from the wire's fields: the name of its scheduler (the
+// order) and its scheduler_opts. The error is Invalid and names the field: an unknown policy,
+// an unknown option, a value out of range.
+//
+// Of scheduler_opts it reads allowed_session_types, pending_timeout (seconds), config (the
+// order's options), agent_selection_strategy (a placement policy or its older name: concentrated,
+// dispersed, roundrobin, legacy), agent_selector_config (its options),
+// allow_fractional_resource_fragmentation, preemption, and backfill {enabled, passed_over_seconds,
+// reservations}; it takes and ignores enforce_spreading_endpoint_replica and
+// route_cleanup_target_statuses.
+func ParseGroup(name, order string, opts map[string]any) (Group, error) {
+	g := Group{Name: name, Order: order}
+	o := &optionReader{of: "scheduler_opts", values: opts}
+	seconds := func(o *optionReader, name string) time.Duration {
+		return time.Duration(o.Number(name, 0, 0, 1e9) * float64(time.Second))
+	}
+	g.PendingTimeout = seconds(o, "pending_timeout")
+	g.WholeDevices = !o.Flag("allow_fractional_resource_fragmentation", true)
+	o.Flag("enforce_spreading_endpoint_replica", false)
+	o.read = append(o.read, "route_cleanup_target_statuses")
+	for _, t := range o.words("allowed_session_types") {
+		g.Types = append(g.Types, cluster.SessionType(t))
+	}
+	g.OrderOptions, g.PlacementOptions = o.table("config"), o.table("agent_selector_config")
+	strategy := o.text("agent_selection_strategy")
+	for _, k := range placements {
+		if strategy == k.wire || strategy == k.name || strategy == "legacy" && k.name == "spread" {
+			g.Placement = k.name
+		}
+	}
+	if strategy != "" && g.Placement == "" {
+		o.fail("agent_selection_strategy", "is %q, which does not exist; use one of %s", strategy, strings.Join(Placements(), ", "))
+	}
+	p := &optionReader{of: "scheduler_opts.preemption", values: o.table("preemption")}
+	g.Preemption = Preemption{
+		Enabled: p.Flag("enabled", false), MinRuntime: seconds(p, "preemption_min_runtime"),
+		VictimScope: p.Text("victim_scope", victimScopes...), Order: p.Text("order", victimOrders...),
+		Reschedule: p.Text("mode", "terminate", "reschedule") == "reschedule",
+	}
+	p.Number("preemptible_priority", 0, 0, maxPriority)
+	b := &optionReader{of: "scheduler_opts.backfill", values: o.table("backfill")}
+	g.Backfill = Backfill{
+		Disabled: !b.Flag("enabled", true), PassedOver: seconds(b, "passed_over_seconds"), Reservations: int(b.Number("reservations", 0, 0, 16)),
+	}
+	for _, x := range []*optionReader{o, p, b} {
+		if err := x.Done(); err != nil {
+			return Group{}, err
+		}
+	}
+	if _, _, err := newOrder(order, g.OrderOptions); err != nil {
+		return Group{}, err
+	}
+	if _, err := newPlacement(g.Placement, g.PlacementOptions); err != nil {
+		return Group{}, err
+	}
+	return g, nil
+}
+
+// sameOptions compares decoded options.
+func sameOptions(a, b map[string]any) bool {
+	return len(a) == 0 && len(b) == 0 || reflect.DeepEqual(a, b)
+}
