@@ -8,7 +8,6 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/node"
 	"berth.dev/berth/internal/manager/resource"
-	"berth.dev/berth/internal/scheduler"
 )
 
 // clusterAdminRoutes are our extensions for those who run the cluster.
@@ -84,7 +83,11 @@ func (a *API) schedulerStatus(c *call) error {
 
 // schedulingPolicies are the names that resource groups can choose from.
 func (a *API) schedulingPolicies(c *call) error {
-	return c.ok(api.SchedulingPolicies{Orders: scheduler.Orders(), Placements: scheduler.Placements()})
+	orders, placements, err := a.resources.SchedulingPolicies(c.ctx(), c.actor)
+	if err != nil {
+		return err
+	}
+	return c.ok(api.SchedulingPolicies{Orders: orders, Placements: placements})
 }
 
 func (a *API) schedulerPolicy(c *call) error {

@@ -142,3 +142,11 @@ func SessionTypes(g dbgen.ResourceGroup) []cluster.SessionType {
 	}
 	return policy.Types
 }
+
+// SchedulingPolicies are the names that resource groups can choose from, for everybody who is known.
+func (s *Service) SchedulingPolicies(_ context.Context, a authz.Actor) (orders, placements []string, err error) {
+	if err := authz.Authenticated(a); err != nil {
+		return nil, nil, err
+	}
+	return scheduler.Orders(), scheduler.Placements(), nil
+}
