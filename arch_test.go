@@ -343,12 +343,6 @@ var impureCalls = []string{"time.Now", "time.Since", "time.Until", "time.After",
 // forbiddenNames say nothing about what is inside.
 var forbiddenNames = []string{"util", "utils", "common", "helper", "helpers", "types", "misc", "base", "shared"}
 
-// wide are directories that still hold lines over the budget; each includes everything below it. Take them out, add none.
-var wide = []string{
-	"internal/agent", "internal/alloc", "internal/appproxy", "internal/cli", "internal/cluster", "internal/fault", "internal/manager",
-	"internal/membership", "internal/scheduler", "internal/wire",
-}
-
 // source is one parsed file.
 type source struct {
 	path      string // slash-separated, relative to the module
@@ -489,9 +483,6 @@ func hasPackageComment(s source) bool {
 }
 
 func checkColumns(s source, offend func(string, string, ...any)) {
-	if slices.ContainsFunc(wide, func(d string) bool { return below(s.dir, d) }) {
-		return
-	}
 	n := 0
 	for line := range bytes.Lines(s.text) {
 		n++
@@ -590,11 +581,6 @@ func TestRulesAreUsed(t *testing.T) {
 			if !used[a] {
 				t.Errorf("%s: it does not import %s, take that out of its rule", r.dir, a)
 			}
-		}
-	}
-	for _, d := range wide {
-		if !slices.ContainsFunc(sources, func(s source) bool { return below(s.dir, d) }) {
-			t.Errorf("%s: there is no such directory, remove it from wide", d)
 		}
 	}
 }

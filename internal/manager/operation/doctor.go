@@ -60,7 +60,8 @@ func (s *Service) Findings(ctx context.Context) ([]cluster.Finding, error) {
 
 // findingText gives each kind its severity, words and advice.
 var findingText = map[string]struct{ severity, text, next string }{
-	"kernel-on-dead-agent":  {"error", "is %s although its agent %s is lost for long", "start that agent, or wait for the manager to give its kernels up"},
+	"kernel-on-dead-agent": {"error", "is %s although its agent %s is lost for long",
+		"start that agent, or wait for the manager to give its kernels up"},
 	"missed-deadline":       {"error", "is %s on agent %s past its deadline", "see whether the manager's sweeper runs (berth status)"},
 	"stale-removal":         {"warning", "was to be removed (%s) by agent %s, which has not done so", "look at that agent's log and engine"},
 	"callback-stuck":        {"warning", "has a callback that cannot be delivered: %s%s", "see whether the address is right and allowed"},

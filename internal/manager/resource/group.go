@@ -39,8 +39,10 @@ func groupView(r dbgen.ResourceGroup) *Group {
 	if p, err := scheduler.ParseGroup(r.Name, r.Scheduler, r.SchedulerOpts); err == nil {
 		placement = cmp.Or(p.Placement, scheduler.Placements()[0])
 	}
-	return &Group{Placement: placement, Name: r.Name, Description: r.Description, IsActive: r.IsActive, IsPublic: r.IsPublic, CreatedAt: r.CreatedAt.UTC(),
-		WsproxyAddr: r.WsproxyAddr, Driver: r.Driver, DriverOpts: r.DriverOpts, Scheduler: r.Scheduler, SchedulerOpts: r.SchedulerOpts, UseHostNetwork: r.UseHostNetwork}
+	return &Group{Placement: placement, Name: r.Name, Description: r.Description, IsActive: r.IsActive, IsPublic: r.IsPublic,
+		CreatedAt:   r.CreatedAt.UTC(),
+		WsproxyAddr: r.WsproxyAddr, Driver: r.Driver, DriverOpts: r.DriverOpts, Scheduler: r.Scheduler, SchedulerOpts: r.SchedulerOpts,
+		UseHostNetwork: r.UseHostNetwork}
 }
 
 // AllowedGroups lists the active groups that the actor may use with a project (name or id; "" is any of the actor's).
