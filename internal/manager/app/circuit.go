@@ -238,7 +238,7 @@ func (s *Service) Patch(ctx context.Context, a authz.Actor, id string, ch Change
 	}
 	if ch.ExpiresAt != nil && !ch.ExpiresAt.IsZero() {
 		if !ch.ExpiresAt.After(now) {
-			return none, fault.Invalidf("%s is not in the future", ch.ExpiresAt.UTC().Format(time.RFC3339)).WithReason("invalid-api-params").
+			return none, fault.Invalidf("%s is not in the future", ch.ExpiresAt.UTC().Format(time.RFC3339)).
 				WithNext("name a later time, or delete the circuit")
 		}
 		set.ExpiresAt = ch.ExpiresAt
@@ -349,7 +349,7 @@ func (s *Service) share(ctx context.Context, tx *store.Tx, v dbgen.CircuitViewsR
 	}
 	if len(users) > maxShares || len(projects) > maxShares {
 		return false, fault.Invalidf("a circuit is shared with at most %d users and %d projects", maxShares, maxShares).
-			WithReason("invalid-api-params").WithNext("share with a project, or make it public")
+			WithNext("share with a project, or make it public")
 	}
 	for _, b := range before {
 		lost = lost || ch.SharedUsers != nil && b.UserID != nil && !slices.Contains(users, *b.UserID) ||
@@ -383,7 +383,7 @@ func refs(list []string) []string {
 func unknown(list, known []string, noun, allowed string) error {
 	for _, r := range refs(list) {
 		if !slices.Contains(known, r) {
-			return fault.Invalidf("a circuit cannot be shared with %s %.80q", noun, r).WithReason("invalid-api-params").
+			return fault.Invalidf("a circuit cannot be shared with %s %.80q", noun, r).
 				WithNext("name active %s", allowed)
 		}
 	}

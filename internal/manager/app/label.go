@@ -55,7 +55,7 @@ var labelShape = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 // checkLabel allows what somebody may wish for. Numbers alone would look like ports.
 func checkLabel(label string) error {
 	if !labelShape.MatchString(label) || strings.HasPrefix(label, "xn--") || strings.Trim(label, "0123456789") == "" {
-		return fault.Invalidf("%.80q cannot be a circuit's host name", label).WithReason("invalid-api-params").
+		return fault.Invalidf("%.80q cannot be a circuit's host name", label).
 			WithNext("use 1 to 63 of a-z, 0-9 and -, not only digits, beginning and ending with a letter or digit")
 	}
 	return nil
@@ -75,14 +75,14 @@ func parseAllowed(list []string) ([]string, error) {
 		if err != nil {
 			a, aerr := netip.ParseAddr(text)
 			if aerr != nil || a.Zone() != "" {
-				return nil, fault.Invalidf("%.80q is neither an address nor a prefix", text).WithReason("invalid-api-params").
+				return nil, fault.Invalidf("%.80q is neither an address nor a prefix", text).
 					WithNext("write addresses such as 203.0.113.7 or 203.0.113.0/24")
 			}
 			p = netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen())
 		}
 		if p.Addr().Is4In6() {
 			if p.Bits() < 96 {
-				return nil, fault.Invalidf("the prefix %s mixes address families", p).WithReason("invalid-api-params").WithNext("write it as IPv4")
+				return nil, fault.Invalidf("the prefix %s mixes address families", p).WithNext("write it as IPv4")
 			}
 			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
 		}
@@ -91,7 +91,7 @@ func parseAllowed(list []string) ([]string, error) {
 	slices.Sort(out)
 	out = slices.Compact(out)
 	if len(out) > maxAllowed {
-		return nil, fault.Invalidf("%d allowed addresses are too many", len(out)).WithReason("invalid-api-params").
+		return nil, fault.Invalidf("%d allowed addresses are too many", len(out)).
 			WithNext("name at most %d, or use prefixes", maxAllowed)
 	}
 	return out, nil

@@ -136,7 +136,7 @@ func (s *Service) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.La
 		return none, err
 	}
 	if want.App == "" {
-		return none, fault.Invalidf("the launch names no app").WithReason("invalid-api-params").WithNext("name one, for example app=jupyter")
+		return none, fault.Invalidf("the launch names no app").WithNext("name one, for example app=jupyter")
 	}
 	w := wish{session: r, by: cluster.UserID(l.UserID), mode: req.Mode, label: req.Label, port: req.ProxyPort, public: req.Public,
 		noReuse: req.NoReuse,
@@ -257,7 +257,7 @@ func held(ctx context.Context, tx *store.Tx, user string, may func(authz.Actor) 
 
 func asked(u dbgen.HoldVisitorRow, user string, err error, may func(authz.Actor) error) (authz.Actor, error) {
 	if store.Missing(err) {
-		return authz.Actor{}, fault.Deniedf("this user is not active").WithReason("generic-forbidden")
+		return authz.Actor{}, fault.Deniedf("this user is not active")
 	}
 	if err != nil {
 		return authz.Actor{}, fmt.Errorf("read user %s: %w", user, err)

@@ -57,9 +57,9 @@ func modeOf(w wish) (proxy.Mode, error) {
 	mode := w.mode
 	switch {
 	case mode != "" && mode != proxy.ModePort && mode != proxy.ModeSubdomain:
-		return "", fault.Invalidf("%.40q is not a mode of circuits", mode).WithReason("invalid-api-params").WithNext("use subdomain or port")
+		return "", fault.Invalidf("%.40q is not a mode of circuits", mode).WithNext("use subdomain or port")
 	case w.label != "" && w.port != 0 || w.label != "" && mode == proxy.ModePort || w.port != 0 && mode == proxy.ModeSubdomain:
-		return "", fault.Invalidf("a circuit has either a host name or a port").WithReason("invalid-api-params").WithNext("ask for one of them")
+		return "", fault.Invalidf("a circuit has either a host name or a port").WithNext("ask for one of them")
 	case w.label != "":
 		mode = proxy.ModeSubdomain
 	case w.port != 0:
@@ -75,13 +75,12 @@ func modeOf(w wish) (proxy.Mode, error) {
 	switch {
 	case mode == proxy.ModeSubdomain && !http:
 		return "", fault.Invalidf("app %s speaks %s, which needs a port of its own", w.target.app, w.target.protocol).
-			WithReason("invalid-api-params").
 			WithNext("ask for mode port, or use `berth port-forward`")
 	case mode == proxy.ModeSubdomain && !names:
-		return "", fault.Invalidf("app proxy %s has no host names for circuits", w.proxy.Name).WithReason("invalid-api-params").
+		return "", fault.Invalidf("app proxy %s has no host names for circuits", w.proxy.Name).
 			WithNext("ask for mode port, or set the proxy's domain")
 	case mode == proxy.ModePort && !ports:
-		return "", fault.Invalidf("app proxy %s has no ports for circuits", w.proxy.Name).WithReason("invalid-api-params").
+		return "", fault.Invalidf("app proxy %s has no ports for circuits", w.proxy.Name).
 			WithNext("set the proxy's port range, or use `berth port-forward`")
 	}
 	return mode, nil
@@ -140,7 +139,7 @@ func (s *Service) publish(ctx context.Context, tx *store.Tx, w wish) (id string,
 		}
 	}
 	if len(present) >= maxCircuits {
-		return "", false, fault.Exhaustedf("session %s has %d circuits already", w.session.Name, len(present)).WithReason("quota-exceeded").
+		return "", false, fault.Exhaustedf("session %s has %d circuits already", w.session.Name, len(present)).
 			WithNext("close some with `berth app stop %s`", w.session.Name)
 	}
 	label, port, err := s.address(ctx, tx, w, mode)
@@ -203,7 +202,7 @@ func (s *Service) address(ctx context.Context, tx *store.Tx, w wish, mode proxy.
 			return nil, &n, nil
 		}
 		if w.port < w.proxy.PortFrom || w.port > w.proxy.PortTo {
-			return nil, nil, fault.Invalidf("port %d is not one of app proxy %s", w.port, w.proxy.Name).WithReason("invalid-api-params").
+			return nil, nil, fault.Invalidf("port %d is not one of app proxy %s", w.port, w.proxy.Name).
 				WithNext("choose one from %d to %d", w.proxy.PortFrom, w.proxy.PortTo)
 		}
 		n := int32(w.port)

@@ -158,7 +158,7 @@ func ParseWant(app string, port int, envs, arguments string) (Want, error) {
 			continue
 		}
 		if err := json.Unmarshal([]byte(f.text), f.into); err != nil {
-			return w, fault.Invalidf("the %s of app %.80q are not a JSON object", f.name, app).WithReason("invalid-api-params").
+			return w, fault.Invalidf("the %s of app %.80q are not a JSON object", f.name, app).
 				WithNext(`write for example {"--flag": "value"}`)
 		}
 	}
@@ -176,7 +176,7 @@ type target struct {
 // start makes an app run and says where it answers.
 func start(ctx context.Context, c *run.Client, session string, w Want) (target, error) {
 	if w.Port < 0 || w.Port > 65535 || w.App == "" && w.Port == 0 {
-		return target{}, fault.Invalidf("%d is not the port of an app", w.Port).WithReason("invalid-api-params").
+		return target{}, fault.Invalidf("%d is not the port of an app", w.Port).
 			WithNext("name an app, or a port from 1 to 65535")
 	}
 	if w.App == "" {
@@ -265,7 +265,7 @@ func spoken(declared, asked string) (string, error) {
 		return declared, nil
 	}
 	if !slices.Contains(visible, asked) {
-		return "", fault.Invalidf("%.40q is not a protocol of apps", asked).WithReason("invalid-api-params").WithNext("use one of %v", visible)
+		return "", fault.Invalidf("%.40q is not a protocol of apps", asked).WithNext("use one of %v", visible)
 	}
 	return asked, nil
 }

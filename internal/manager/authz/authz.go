@@ -55,7 +55,7 @@ func Authenticated(a Actor) error {
 	if a.Known() {
 		return nil
 	}
-	return fault.Deniedf("this needs an authenticated user").WithReason("generic-forbidden")
+	return fault.Deniedf("this needs an authenticated user")
 }
 
 // NotFound is the one way in which objects are missing.
@@ -66,5 +66,5 @@ func NotFound(noun, name string) error {
 	} else {
 		words += ": " + name
 	}
-	return fault.NotFoundf("%s", words).WithReason("object-not-found").WithData(map[string]string{"object": noun})
+	return fault.NotFoundf("%s", words).WithData(map[string]string{"object": noun})
 }

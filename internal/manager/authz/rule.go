@@ -110,6 +110,6 @@ func (k Kind) denied(a Actor, what string, v Verb) error {
 	if !a.Known() {
 		return Authenticated(a)
 	}
-	return fault.Deniedf("%s may not %s: this needs %s", a.Email, what, k.Who(v)).WithReason("generic-forbidden").
+	return fault.Deniedf("%s may not %s: this needs %s", a.Email, what, k.Who(v)).
 		WithNext("ask an administrator of your cluster")
 }

@@ -103,7 +103,7 @@ func (f Folder) needOwner(a authz.Actor, what string) error {
 	if f.IsOwner {
 		return nil
 	}
-	return fault.Deniedf("%s may not %s folder %s (%s)", a.Email, what, f.Name, f.Host).WithReason("generic-forbidden").
+	return fault.Deniedf("%s may not %s folder %s (%s)", a.Email, what, f.Name, f.Host).
 		WithNext("ask %s", f.ownerWords())
 }
 

@@ -21,7 +21,7 @@ func (s *Service) Clone(ctx context.Context, a authz.Actor, ref string, in Clone
 		return Folder{}, "", err
 	}
 	if !src.Cloneable && !src.IsOwner {
-		return Folder{}, "", fault.Deniedf("folder %s (%s) is not cloneable", src.Name, src.Host).WithReason("generic-forbidden").
+		return Folder{}, "", fault.Deniedf("folder %s (%s) is not cloneable", src.Name, src.Host).
 			WithNext("ask %s to make it cloneable", src.ownerWords())
 	}
 	if err := src.needStatus(src.Status.Updatable(), "copied"); err != nil {

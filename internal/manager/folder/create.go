@@ -201,7 +201,7 @@ func mayHaveMore(ctx context.Context, q *dbgen.Queries, scope cluster.QuotaScope
 		return fmt.Errorf("count folders: %w", err)
 	}
 	if n >= int64(most) {
-		return fault.Exhaustedf("the %s has %d folders, and its policy allows %d", scope.Kind, n, most).WithReason("quota-exceeded").
+		return fault.Exhaustedf("the %s has %d folders, and its policy allows %d", scope.Kind, n, most).
 			WithNext("delete folders for good, or ask an administrator to raise max_vfolder_count")
 	}
 	return nil

@@ -86,7 +86,7 @@ func (p permits) need(a authz.Actor, what HostPermission, host, name string) err
 	if name != "" {
 		about = "with folder " + name + " on host " + host
 	}
-	return fault.Deniedf("%s has no permission %s %s", a.Email, what, about).WithReason("generic-forbidden").
+	return fault.Deniedf("%s has no permission %s %s", a.Email, what, about).
 		WithNext("ask an administrator to add %s for %s to allowed_vfolder_hosts of your domain, project or resource policy", what, host)
 }
 

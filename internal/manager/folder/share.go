@@ -250,7 +250,7 @@ func (s *Service) UpdateInvitation(ctx context.Context, a authz.Actor, id string
 	mine := func(i invitation) bool { return i.InviterID == string(a.UserID) || i.folder.IsOwner }
 	return s.answer(ctx, a, id, mine, func(ctx context.Context, tx *store.Tx, i invitation) error {
 		if !i.folder.IsOwner {
-			return fault.Deniedf("%s may not share folder %s any more", a.Email, i.FolderName).WithReason("generic-forbidden").
+			return fault.Deniedf("%s may not share folder %s any more", a.Email, i.FolderName).
 				WithNext("withdraw the invitation, or ask the folder's owner")
 		}
 		return tx.SetInvitation(ctx, i.ID, i.State, string(perm))
@@ -276,7 +276,7 @@ func (s *Service) Share(ctx context.Context, a authz.Actor, ref string, perm clu
 	out := []string{}
 	for _, u := range users {
 		if !u.Member {
-			return nil, fault.Invalidf("%s is no member of project %s", u.Email, f.ProjectName).WithReason("invalid-api-params").
+			return nil, fault.Invalidf("%s is no member of project %s", u.Email, f.ProjectName).
 				WithNext("add the user to the project first")
 		}
 		out = append(out, u.Email)
@@ -344,7 +344,7 @@ func (s *Service) Leave(ctx context.Context, a authz.Actor, ref string, user *cl
 		return fmt.Errorf("leave folder %s: %w", f.Name, err)
 	}
 	if len(gone) == 0 {
-		return fault.NotFoundf("folder %s (%s) is not shared with that user", f.Name, f.Host).WithReason("object-not-found")
+		return fault.NotFoundf("folder %s (%s) is not shared with that user", f.Name, f.Host)
 	}
 	return nil
 }
@@ -427,7 +427,7 @@ func (s *Service) UpdateSharing(ctx context.Context, a authz.Actor, ref string, 
 				return fmt.Errorf("share folder %s: %w", f.Name, err)
 			}
 			if n == 0 {
-				return fault.NotFoundf("folder %s (%s) is not shared with user %s", f.Name, f.Host, ids[i]).WithReason("object-not-found").
+				return fault.NotFoundf("folder %s (%s) is not shared with user %s", f.Name, f.Host, ids[i]).
 					WithNext("invite the user, or share the project's folder, first")
 			}
 		}

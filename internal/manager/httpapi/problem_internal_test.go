@@ -19,7 +19,7 @@ func TestProblems(t *testing.T) {
 		slug   string
 		msg    string
 	}{
-		{fault.NotFoundf("No such session: x").WithReason("object-not-found").WithData(map[string]string{
+		{fault.NotFoundf("No such session: x").WithData(map[string]string{
 			"object": "session",
 		}), 404, "object-not-found", "No such session: x"},
 		{fmt.Errorf("place session x: %w", fault.Invalidf("too big").WithNext("ask for less")), 400, "invalid-api-params",

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"time"
-	"unicode/utf8"
 
 	"berth.dev/berth/api"
 )
@@ -43,17 +42,6 @@ func (c *call) nothing() error {
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
-
-// clip is the beginning of a text of at most n bytes, which does not end within a character.
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
-}
 
 // isoTime is the wire's text of a moment: ISO 8601 in UTC with microseconds and an offset.
 func isoTime(t time.Time) string { return api.TimeText(t) }

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"testing"
 
+	"berth.dev/berth/internal/fault"
 	"github.com/stretchr/testify/require"
 )
 
@@ -15,6 +16,6 @@ func TestClip(t *testing.T) {
 	}{
 		{"", 3, ""}, {"abc", 3, "abc"}, {"abcd", 3, "abc"}, {"aé", 2, "a"}, {"日本", 5, "日"}, {"日本", 2, ""}, {"\x80\x80\x80", 2, ""},
 	} {
-		require.Equal(t, c.want, clip(c.in, c.n), "%q", c.in)
+		require.Equal(t, c.want, fault.Cut(c.in, c.n), "%q", c.in)
 	}
 }

@@ -98,7 +98,7 @@ const maxCloseReason = 120
 
 // end closes the socket and waits for its reader.
 func (s *socket) end(code websocket.StatusCode, why string) {
-	why = clip(why, maxCloseReason)
+	why = fault.Cut(why, maxCloseReason)
 	select {
 	case <-s.left:
 	default:

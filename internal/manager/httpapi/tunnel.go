@@ -75,7 +75,7 @@ func (a *API) tunnel(c *call) error {
 }
 
 func closeWith(conn *websocket.Conn, code websocket.StatusCode, why string) {
-	_ = conn.Close(code, clip(why, maxCloseReason))
+	_ = conn.Close(code, fault.Cut(why, maxCloseReason))
 }
 
 // carry moves bytes both ways until either side ends.

@@ -43,6 +43,6 @@ func checkVersion(h http.Header) (string, error) {
 	if slices.Contains(acceptedVersions, v) {
 		return v, nil
 	}
-	return "", fault.Invalidf("Unsupported API version: %s says %q", header, clip(v, 40)).WithReason(reasonBadRequest).
+	return "", fault.Invalidf("Unsupported API version: %s says %q", header, fault.Cut(v, 40)).WithReason(reasonBadRequest).
 		WithNext("use a client that speaks one of the versions v4.20181215 to v9.20250722")
 }

@@ -48,7 +48,7 @@ func PolicyChecker(t rule.Type) string { return "policy:" + string(t) }
 // Validate reports what is wrong with a specification.
 func (s Spec) Validate(t rule.Type, warn time.Duration) error {
 	bad := func(next, format string, args ...any) error {
-		return fault.Invalidf(format, args...).WithReason("invalid-api-params").WithNext("%s", next)
+		return fault.Invalidf(format, args...).WithNext("%s", next)
 	}
 	limit := func(field string, seconds int64) error {
 		if seconds < 60 || seconds > maxSeconds {

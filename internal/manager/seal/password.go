@@ -45,7 +45,7 @@ func NewPasswords(atOnce int, random io.Reader) *Passwords {
 // Hash returns the PHC text of a password.
 func (p *Passwords) Hash(ctx context.Context, password Secret) (string, error) {
 	if len(password) == 0 || len(password) > maxPassword {
-		return "", fault.Invalidf("a password must have 1 to %d bytes", maxPassword).WithReason("invalid-api-params")
+		return "", fault.Invalidf("a password must have 1 to %d bytes", maxPassword)
 	}
 	salt := make([]byte, argonSalt)
 	if _, err := io.ReadFull(p.random, salt); err != nil {

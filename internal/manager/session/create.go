@@ -252,7 +252,7 @@ func (s *Service) groupsFor(ctx context.Context, q *lookups, owner dbgen.ActorBy
 		if r.ResourceGroup != "" {
 			return nil, nil, authz.NotFound(groupNoun, r.ResourceGroup)
 		}
-		return nil, nil, fault.NotFoundf("no resource group may be used with project %s", project.Name).WithReason("object-not-found").
+		return nil, nil, fault.NotFoundf("no resource group may be used with project %s", project.Name).
 			WithData(map[string]string{"object": groupNoun}).WithNext("ask an administrator to associate one with your domain or project")
 	}
 	agents, err := q.agents(ctx, names)

@@ -98,10 +98,10 @@ func destroy(ctx context.Context, l *store.Locked, forced bool) error {
 func mayDestroy(name string, status cluster.Status, forced bool) error {
 	switch status {
 	case cluster.Terminated, cluster.Cancelled, cluster.Error:
-		return fault.Deniedf("session %s has ended already (%s)", name, status).WithReason("generic-forbidden")
+		return fault.Deniedf("session %s has ended already (%s)", name, status)
 	case cluster.Scheduled, cluster.Preparing, cluster.Pulling, cluster.Terminating:
 		if !forced {
-			return fault.Deniedf("session %s is %s and cannot be destroyed gracefully", name, status).WithReason("generic-forbidden").
+			return fault.Deniedf("session %s is %s and cannot be destroyed gracefully", name, status).
 				WithNext("wait until it is RUNNING, or destroy it with force")
 		}
 	}

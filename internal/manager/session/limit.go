@@ -19,7 +19,7 @@ import (
 // addition what is created with that keypair.
 
 func quota(format string, args ...any) *fault.Error {
-	return fault.Exhaustedf(format, args...).WithReason("quota-exceeded").WithNext("ask an administrator for a larger limit")
+	return fault.Exhaustedf(format, args...).WithNext("ask an administrator for a larger limit")
 }
 
 // limits are the policies that hold for an owner.

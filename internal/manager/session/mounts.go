@@ -39,7 +39,7 @@ func (q *lookups) mounts(ctx context.Context, owner dbgen.ActorByKeyRow, project
 }
 
 func noFolder(name string) error {
-	return fault.NotFoundf("No such virtual folder: %s", name).WithReason("object-not-found").
+	return fault.NotFoundf("No such virtual folder: %s", name).
 		WithData(map[string]string{"object": "virtual folder"}).WithNext("start the session without mounts")
 }
 

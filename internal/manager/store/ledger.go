@@ -61,7 +61,7 @@ func (t *Tx) LockOne(ctx context.Context, id cluster.SessionID) (*Locked, error)
 		return nil, err
 	}
 	if len(all) == 0 {
-		return nil, fault.NotFoundf("No such session: %s", id).WithReason("object-not-found")
+		return nil, fault.NotFoundf("No such session: %s", id)
 	}
 	return all[0], nil
 }

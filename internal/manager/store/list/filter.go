@@ -98,7 +98,7 @@ func (b *Builder) Arg(v any) string {
 }
 
 func badFilter(format string, args ...any) error {
-	return invalid("the filter cannot be read: "+format, args...).WithNext(`write for example: status == "RUNNING" & name like "a%%"`)
+	return fault.Invalidf("the filter cannot be read: "+format, args...).WithNext(`write for example: status == "RUNNING" & name like "a%%"`)
 }
 
 // Filter turns a filter into a condition; the empty filter is true.
@@ -142,7 +142,7 @@ func Order(fields Fields, text, fallback, key string) (string, error) {
 			return "", unknownField(item, fields)
 		}
 		if out = append(out, f.sql+" "+direction+" NULLS LAST"); len(out) > maxOrderFields {
-			return "", invalid("a list may be ordered by %d fields at most", maxOrderFields)
+			return "", fault.Invalidf("a list may be ordered by %d fields at most", maxOrderFields)
 		}
 	}
 	return strings.Join(append(out, key), ", "), nil
@@ -154,7 +154,7 @@ func unknownField(name string, fields Fields) error {
 		names = append(names, n)
 	}
 	slices.Sort(names)
-	return invalid("this list has no field %q", name).WithNext("use one of %s", strings.Join(names, ", "))
+	return fault.Invalidf("this list has no field %q", name).WithNext("use one of %s", strings.Join(names, ", "))
 }
 
 type tokenKind int
@@ -457,8 +457,4 @@ func parseTime(text string) (time.Time, error) {
 		}
 	}
 	return time.Time{}, err
-}
-
-func invalid(format string, args ...any) *fault.Error {
-	return fault.Invalidf(format, args...).WithReason("invalid-api-params")
 }
