@@ -1,8 +1,9 @@
-// Package scheduling places waiting sessions. On the leader it keeps the cluster in memory as the scheduler sees it, lets the
-// scheduler decide, and commits what it decided after checking it against the rows as they are then. On every manager its
-// Planner answers why a session waits. It also adds up what owners used, which fair shares are made of.
+// Package scheduling places waiting sessions. On the leader its loop keeps a copy of the cluster in memory, lets package scheduler
+// decide, and commits each decision after checking it against the rows as they are then. On every manager its Planner answers why a
+// session waits. A second loop adds up what owners used; fair shares are computed from that.
 //
-// It never talks to agents: a commit wakes their connections.
+// The decisions themselves are in package scheduler. This package never talks to agents: a commit wakes their connections. The
+// manager role makes it and hands its loops to reconcile; session asks the Planner through the interface Explainer.
 package scheduling
 
 import (
