@@ -81,7 +81,7 @@ func (s *Service) reuse(ctx context.Context, q *lookups, owner dbgen.ActorByKeyR
 	}
 	if why != "" {
 		return nil, fault.Conflictf("a session called %s exists already and %s", r.Name, why).WithReason("session-already-exists").
-			WithData(map[string]any{"existingSessionId": live.ID}).WithNext("choose another name or destroy session %s tenancy.Default", r.Name)
+			WithData(map[string]any{"existingSessionId": live.ID}).WithNext("choose another name or destroy session %s first", r.Name)
 	}
 	st, err := s.sessionState(ctx, cluster.SessionID(live.ID))
 	if err != nil {
