@@ -88,7 +88,8 @@ func (m *appManager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusNotFound)
 			fmt.Fprint(
 				w,
-				`{"type":"x/object-not-found","title":"No such app.","msg":"session lab has no app `+fmt.Sprint(body["app"])+`","next":"berth app list lab"}`,
+				`{"type":"x/object-not-found","title":"No such app.","msg":"session lab has no app `+fmt.Sprint(body["app"])+
+					`","next":"berth app list lab"}`,
 			)
 			return
 		}

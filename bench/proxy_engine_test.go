@@ -86,7 +86,8 @@ func BenchmarkProxyEngine(b *testing.B) {
 	compare("websocket echo", func() load { return p.echoes(p.ours, p.pid, 32, d) },
 		func() load { return p.echoes(address, pid, 32, d) })
 	mine, theirs := p.held(p.ours, p.pid), p.held(address, pid)
-	fmt.Printf("proxy engine memory: %.1f KiB an open websocket, httputil.ReverseProxy %.1f KiB, ratio %.2f (less is better)\n", mine, theirs, mine/theirs)
+	fmt.Printf("proxy engine memory: %.1f KiB an open websocket, httputil.ReverseProxy %.1f KiB, ratio %.2f (less is better)\n",
+		mine, theirs, mine/theirs)
 }
 
 // held is what an open WebSocket that has echoed once costs a proxy in memory, in KiB.

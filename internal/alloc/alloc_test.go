@@ -28,7 +28,8 @@ func cores(n, nodes int) []alloc.Device {
 func memory(sizes ...int64) []alloc.Device {
 	var out []alloc.Device
 	for i, size := range sizes {
-		out = append(out, alloc.Device{Slot: cluster.SlotMem, ID: fmt.Sprintf("node%d", i), NUMA: i, Capacity: cluster.Whole(size), Healthy: true})
+		out = append(out, alloc.Device{Slot: cluster.SlotMem, ID: fmt.Sprintf("node%d", i), NUMA: i, Capacity: cluster.Whole(size),
+			Healthy: true})
 	}
 	return out
 }
@@ -190,7 +191,8 @@ func TestLedger(t *testing.T) {
 			devices[i].Healthy = rapid.IntRange(0, 9).Draw(t, "health") > 0
 		}
 		policy := alloc.Policy{
-			Placement: rapid.SampledFrom([]alloc.Placement{alloc.Pack, alloc.Spread}).Draw(t, "placement"), NoFragment: rapid.Bool().Draw(t, "nofragment"),
+			Placement: rapid.SampledFrom([]alloc.Placement{alloc.Pack, alloc.Spread}).Draw(t, "placement"), NoFragment: rapid.Bool().
+					Draw(t, "nofragment"),
 		}
 		var live []alloc.Allocation
 		used := alloc.Allocation{}

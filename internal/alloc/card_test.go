@@ -178,7 +178,8 @@ func TestSharesAreNear(t *testing.T) {
 	half := busy(500, "g1", "g6")
 	require.Equal(t, even(750, "g2", "g3"), choose(half, cluster.Slots{"cuda.shares": 1500}, alloc.Policy{}))
 	require.Equal(t, map[string]cluster.Amount{"g1": 500}, choose(half, cluster.Slots{"cuda.shares": 500}, alloc.Policy{}))
-	require.Equal(t, map[string]cluster.Amount{"g0": 500}, choose(half, cluster.Slots{"cuda.shares": 500}, alloc.Policy{Placement: alloc.Spread}))
+	require.Equal(t, map[string]cluster.Amount{"g0": 500},
+		choose(half, cluster.Slots{"cuda.shares": 500}, alloc.Policy{Placement: alloc.Spread}))
 }
 
 // Parts of an uneven request: the remainder of quanta goes one by one to the first devices; those that hold less give what they

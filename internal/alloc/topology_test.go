@@ -14,7 +14,8 @@ import (
 func linked(n int) []alloc.Device {
 	var out []alloc.Device
 	for i := range n {
-		d := alloc.Device{Slot: "cuda.device", ID: fmt.Sprintf("g%d", i), NUMA: i / 4, Model: "A100", Capacity: 1000, Healthy: true, Links: map[string]int{}}
+		d := alloc.Device{Slot: "cuda.device", ID: fmt.Sprintf("g%d", i), NUMA: i / 4, Model: "A100", Capacity: 1000, Healthy: true,
+			Links: map[string]int{}}
 		for j := range n {
 			switch {
 			case i == j:
@@ -47,7 +48,8 @@ func TestLinkedAccelerators(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			a, err := alloc.Fit(linked(8), alloc.Allocation{"cuda.device": taken(c.used...)}, cluster.Slots{"cuda.device": cluster.Whole(c.want)}, alloc.Policy{})
+			a, err := alloc.Fit(linked(8), alloc.Allocation{"cuda.device": taken(c.used...)}, cluster.Slots{"cuda.device": cluster.Whole(c.want)},
+				alloc.Policy{})
 			require.NoError(t, err)
 			require.Equal(t, taken(c.got...), a["cuda.device"])
 		})
@@ -58,7 +60,8 @@ func TestCoresAndMemoryBesideAccelerators(t *testing.T) {
 	t.Parallel()
 	devices := append(append(linked(8), cores(8, 2)...), memory(100, 100)...)
 	used := alloc.Allocation{"cuda.device": taken("g0", "g1", "g2", "g3")}
-	a, err := alloc.Fit(devices, used, cluster.Slots{"cuda.device": cluster.Whole(2), cluster.SlotCPU: cluster.Whole(2), cluster.SlotMem: cluster.Whole(10)}, alloc.Policy{})
+	a, err := alloc.Fit(devices, used, cluster.Slots{"cuda.device": cluster.Whole(2), cluster.SlotCPU: cluster.Whole(2),
+		cluster.SlotMem: cluster.Whole(10)}, alloc.Policy{})
 	require.NoError(t, err)
 	for _, d := range devices {
 		if a[d.Slot][d.ID] > 0 {

@@ -43,7 +43,8 @@ func TestFolderLife(t *testing.T) {
 
 	require.Equal(t, ""+
 		"NAME  STATUS  PERMISSION  OWNER              HOST           SIZE  AGE  ID\n"+
-		"data  ready   rw          admin@berth.local  local:volume1        5m   00000000000000000000000000000001\n", b.do(t, "", "folder", "list").out)
+		"data  ready   rw          admin@berth.local  local:volume1        5m   00000000000000000000000000000001\n",
+		b.do(t, "", "folder", "list").out)
 	require.Contains(t, b.do(t, "", "folder", "info", "data").out, "host         local:volume1\n")
 	require.Contains(t, b.do(t, "", "folder", "info", "data", "--json").out, `"id": "00000000000000000000000000000001"`)
 

@@ -23,7 +23,8 @@ const (
 )
 
 // AllStatuses lists every status in life-cycle order.
-var AllStatuses = []Status{Pending, Scheduled, Preparing, Pulling, Prepared, Creating, Running, Restarting, Lost, Terminating, Terminated, Cancelled, Error}
+var AllStatuses = []Status{Pending, Scheduled, Preparing, Pulling, Prepared, Creating, Running, Restarting, Lost, Terminating, Terminated,
+	Cancelled, Error}
 
 // moves is the table of allowed moves of kernels: the single source for the guarded
 // SQL, the schema's checks, the drawing in docs/ and the walking test.

@@ -35,7 +35,8 @@ const (
 	Timeout
 )
 
-var kindNames = [...]string{"internal", "not-found", "conflict", "denied", "unauthenticated", "invalid", "exhausted", "unavailable", "timeout"}
+var kindNames = [...]string{"internal", "not-found", "conflict", "denied", "unauthenticated", "invalid", "exhausted", "unavailable",
+	"timeout"}
 
 func (k Kind) String() string {
 	if k < 0 || int(k) >= len(kindNames) {

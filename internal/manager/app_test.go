@@ -75,9 +75,10 @@ func TestAppsWithAProxy(t *testing.T) {
 	// Names below localhost lead to this machine, as in browsers.
 	jar, err := cookiejar.New(nil)
 	require.NoError(t, err)
-	browser := &http.Client{Jar: jar, Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, network, p.Addr())
-	}}}
+	browser := &http.Client{Jar: jar, Timeout: time.Minute,
+		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, network, p.Addr())
+		}}}
 	stranger := &http.Client{Timeout: time.Minute, Transport: browser.Transport}
 	try := func(who *http.Client, target string) (int, string, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)

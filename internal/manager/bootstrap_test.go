@@ -78,7 +78,8 @@ func TestBootstrapMakesTheFirstRowsOnce(t *testing.T) {
 	for _, c := range []struct {
 		domain, email string
 		password      seal.Secret
-	}{{"default", tenancy.AdminEmail, "wrong"}, {"other", tenancy.AdminEmail, made.Password}, {"default", "nobody@berth.local", made.Password}, {"default", tenancy.AdminEmail, ""}} {
+	}{{"default", tenancy.AdminEmail, "wrong"}, {"other", tenancy.AdminEmail, made.Password}, {"default", "nobody@berth.local", made.Password},
+		{"default", tenancy.AdminEmail, ""}} {
 		_, err := people.Authorize(ctx, c.domain, c.email, c.password)
 		require.True(t, fault.Is(err, fault.Unauthenticated), "%v", err)
 		require.Equal(t, "auth-failed", fault.ReasonOf(err))

@@ -71,7 +71,8 @@ func (c StorageConfig) secret() (chassis.Secret, error) {
 	}
 	raw, err := os.ReadFile(c.SecretFile)
 	if err != nil {
-		return chassis.Secret{}, fault.Invalidf("the secret of storage proxies cannot be read").WithCause(err).WithNext("correct manager.storage.secret_file")
+		return chassis.Secret{}, fault.Invalidf("the secret of storage proxies cannot be read").WithCause(err).
+			WithNext("correct manager.storage.secret_file")
 	}
 	text := strings.TrimSpace(string(raw))
 	if len(text) < minSecret {
@@ -156,7 +157,8 @@ func (c Config) Validate() error {
 		return fault.Invalidf("manager.listen is empty").WithNext("set it to host:port, for example 0.0.0.0:8081")
 	}
 	if _, port, err := net.SplitHostPort(c.Listen); err != nil || port == "" {
-		return fault.Invalidf("manager.listen %q is no address", c.Listen).WithCause(err).WithNext("set it to host:port, for example 0.0.0.0:8081")
+		return fault.Invalidf("manager.listen %q is no address", c.Listen).WithCause(err).
+			WithNext("set it to host:port, for example 0.0.0.0:8081")
 	}
 	if !filepath.IsAbs(c.StateDir) {
 		return fault.Invalidf("manager.state_dir %q is not an absolute path", c.StateDir).WithNext("set it to a directory such as /var/lib/berth")

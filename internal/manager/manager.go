@@ -122,7 +122,8 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	streams := &lateStreams{}
 	planner := scheduling.NewPlanner(m.store, m.deps.Clock)
 	deps := nouns.Deps{
-		Store: m.store, Seal: key, Vault: &vault{m.store, key}, Clock: m.deps.Clock.Now, IDs: m.deps.IDs, Random: m.deps.Random, Streams: streams, Explainer: planner,
+		Store: m.store, Seal: key, Vault: &vault{m.store, key}, Clock: m.deps.Clock.Now, IDs: m.deps.IDs, Random: m.deps.Random, Streams: streams,
+		Explainer: planner,
 		Callbacks: callback.Policy{AllowPrivate: m.cfg.Callbacks.AllowPrivate}, Log: m.log,
 	}
 	linkDeps := agentlink.Deps{
@@ -145,7 +146,8 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	if m.nouns, err = nouns.New(deps); err != nil {
 		return err
 	}
-	proxies := proxylink.New(proxylink.Deps{App: m.nouns.Apps, Managers: m.AgentPorts, Clock: m.deps.Clock, Log: m.log.With("part", "proxylink")})
+	proxies := proxylink.New(proxylink.Deps{App: m.nouns.Apps, Managers: m.AgentPorts, Clock: m.deps.Clock,
+		Log: m.log.With("part", "proxylink")})
 	linkDeps.Proxies = func(ctx context.Context, name string, conn *tls.Conn) { proxies.Serve(ctx, name, conn) }
 	linkDeps.Sink = m.nouns.Reports
 	if m.deps.WrapSink != nil {
@@ -193,9 +195,11 @@ func (m *Manager) wireAPI(limiter httpapi.RateLimiter) {
 	graph := graphapi.New(graphapi.Deps{Nouns: m.nouns, Actor: httpapi.ActorFrom, Fail: httpapi.Fail, Log: m.log.With("part", "graphapi")})
 	m.handler = httpapi.New(httpapi.Deps{
 		Nouns: m.nouns, GraphQL: graph, Log: m.log.With("part", "httpapi"), Clock: m.deps.Clock.Now, RateLimiter: limiter,
-		Info: httpapi.Info{NodeID: m.cfg.id(), Build: m.deps.Build.String(), APIVersion: m.cfg.Wire.APIVersion, ManagerVersion: m.cfg.Wire.ManagerVersion},
+		Info: httpapi.Info{NodeID: m.cfg.id(), Build: m.deps.Build.String(), APIVersion: m.cfg.Wire.APIVersion,
+			ManagerVersion: m.cfg.Wire.ManagerVersion},
 	})
-	m.api = chassis.NewHTTPServer("manager-api", chassis.HTTPOptions{Listen: m.cfg.Listen, Handler: m.handler, Log: m.log, Drain: 2 * time.Second,
+	m.api = chassis.NewHTTPServer("manager-api", chassis.HTTPOptions{Listen: m.cfg.Listen, Handler: m.handler, Log: m.log,
+		Drain:     2 * time.Second,
 		Configure: func(s *http.Server) { s.WriteTimeout = 0 }})
 }
 

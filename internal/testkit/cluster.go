@@ -442,7 +442,8 @@ func (c *Cluster) Client() *api.Client {
 func (m *Manager) Client() *api.Client {
 	m.c.tb.Helper()
 	admin := m.c.admin
-	client, err := api.New(api.Config{Endpoint: "http://" + m.APIAddr(), AccessKey: string(admin.AccessKey), SecretKey: api.Secret(admin.SecretKey.Reveal())})
+	client, err := api.New(api.Config{Endpoint: "http://" + m.APIAddr(), AccessKey: string(admin.AccessKey),
+		SecretKey: api.Secret(admin.SecretKey.Reveal())})
 	m.c.check(err)
 	return client
 }

@@ -72,7 +72,8 @@ func mayVisit(a authz.Actor, v dbgen.CircuitViewsRow) error {
 
 func (s *Service) seen(a authz.Actor, v dbgen.CircuitViewsRow, all map[string]Proxy) Circuit {
 	c := v.Circuit
-	out := Circuit{ID: c.ID, App: c.App, Protocol: c.Protocol, SessionID: cluster.SessionID(c.SessionID), SessionName: v.SessionName, Mode: proxy.Mode(c.Mode), Public: c.Public,
+	out := Circuit{ID: c.ID, App: c.App, Protocol: c.Protocol, SessionID: cluster.SessionID(c.SessionID), SessionName: v.SessionName,
+		Mode: proxy.Mode(c.Mode), Public: c.Public,
 		Mine: authz.Circuits.May(a, authz.Change, circuitObject(v)), Allowed: []string{}, SharedUsers: []string{}, SharedProjects: []string{},
 		CreatedAt: c.CreatedAt.UTC()}
 	label, port := "", 0
@@ -237,7 +238,8 @@ func (s *Service) Patch(ctx context.Context, a authz.Actor, id string, ch Change
 	}
 	if ch.ExpiresAt != nil && !ch.ExpiresAt.IsZero() {
 		if !ch.ExpiresAt.After(now) {
-			return none, fault.Invalidf("%s is not in the future", ch.ExpiresAt.UTC().Format(time.RFC3339)).WithReason("invalid-api-params").WithNext("name a later time, or delete the circuit")
+			return none, fault.Invalidf("%s is not in the future", ch.ExpiresAt.UTC().Format(time.RFC3339)).WithReason("invalid-api-params").
+				WithNext("name a later time, or delete the circuit")
 		}
 		set.ExpiresAt = ch.ExpiresAt
 	}
@@ -346,7 +348,8 @@ func (s *Service) share(ctx context.Context, tx *store.Tx, v dbgen.CircuitViewsR
 		}
 	}
 	if len(users) > maxShares || len(projects) > maxShares {
-		return false, fault.Invalidf("a circuit is shared with at most %d users and %d projects", maxShares, maxShares).WithReason("invalid-api-params").WithNext("share with a project, or make it public")
+		return false, fault.Invalidf("a circuit is shared with at most %d users and %d projects", maxShares, maxShares).
+			WithReason("invalid-api-params").WithNext("share with a project, or make it public")
 	}
 	for _, b := range before {
 		lost = lost || ch.SharedUsers != nil && b.UserID != nil && !slices.Contains(users, *b.UserID) ||
@@ -380,7 +383,8 @@ func refs(list []string) []string {
 func unknown(list, known []string, noun, allowed string) error {
 	for _, r := range refs(list) {
 		if !slices.Contains(known, r) {
-			return fault.Invalidf("a circuit cannot be shared with %s %.80q", noun, r).WithReason("invalid-api-params").WithNext("name active %s", allowed)
+			return fault.Invalidf("a circuit cannot be shared with %s %.80q", noun, r).WithReason("invalid-api-params").
+				WithNext("name active %s", allowed)
 		}
 	}
 	return nil

@@ -246,7 +246,8 @@ func TestUnusedCircuitsEnd(t *testing.T) {
 	_, err := r.Patch(ctx, r.alice, public.ID, app.Change{Public: new(true)})
 	r.must(err)
 	r.advance(20 * time.Hour)
-	r.must(r.Activity(ctx, "p", proxy.Activity{Circuits: []proxy.CircuitActivity{{ID: used.ID, LastAt: r.clock()}, {ID: "nonsense", LastAt: r.clock()}}}))
+	r.must(r.Activity(ctx, "p", proxy.Activity{Circuits: []proxy.CircuitActivity{{ID: used.ID, LastAt: r.clock()},
+		{ID: "nonsense", LastAt: r.clock()}}}))
 	r.must(r.Activity(ctx, "other", proxy.Activity{Circuits: []proxy.CircuitActivity{{ID: unused.ID, LastAt: r.clock()}}}))
 	r.advance(5 * time.Hour)
 	r.must(r.Tidy(ctx))
@@ -271,7 +272,8 @@ func TestActivityFeedsIdleChecks(t *testing.T) {
 	r.sql(`DELETE FROM session_accesses`)
 	r.advance(time.Hour)
 	at := r.clock()
-	r.must(r.Activity(t.Context(), "p", proxy.Activity{Circuits: []proxy.CircuitActivity{{ID: c.ID, LastAt: at.Add(time.Hour), Requests: 1}, {ID: c.ID, LastAt: at.Add(-time.Minute)}}}))
+	r.must(r.Activity(t.Context(), "p", proxy.Activity{Circuits: []proxy.CircuitActivity{{ID: c.ID, LastAt: at.Add(time.Hour), Requests: 1},
+		{ID: c.ID, LastAt: at.Add(-time.Minute)}}}))
 	list, err := r.Circuits(t.Context(), r.alice, "", "")
 	r.must(err)
 	require.Equal(t, at, *list[0].LastUsed)
@@ -279,7 +281,8 @@ func TestActivityFeedsIdleChecks(t *testing.T) {
 	for _, wrong := range []time.Duration{-3 * time.Hour, 3 * time.Hour} {
 		r.advance(time.Minute)
 		at = r.clock().Add(-time.Second)
-		r.must(r.Activity(t.Context(), "p", proxy.Activity{At: r.clock().Add(wrong), Circuits: []proxy.CircuitActivity{{ID: c.ID, LastAt: at.Add(wrong)}}}))
+		r.must(r.Activity(t.Context(), "p", proxy.Activity{At: r.clock().Add(wrong),
+			Circuits: []proxy.CircuitActivity{{ID: c.ID, LastAt: at.Add(wrong)}}}))
 		list, err = r.Circuits(t.Context(), r.alice, "", "")
 		r.must(err)
 		require.Equal(t, at, *list[0].LastUsed, wrong)
@@ -424,7 +427,8 @@ func TestAdministratorsWhoLeave(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
 			ctx := t.Context()
-			entered, redeemed, ticketed, other := r.launched("jupyter").Circuit, r.launched("sshd").Circuit, r.launched("web").Circuit, r.launched("web", func(q *proxy.LaunchRequest) { q.Port = 9002 }).Circuit
+			entered, redeemed, ticketed, other := r.launched("jupyter").Circuit, r.launched("sshd").Circuit, r.launched("web").Circuit,
+				r.launched("web", func(q *proxy.LaunchRequest) { q.Port = 9002 }).Circuit
 			_, err := r.Enter(ctx, r.admin, entered.ID)
 			r.must(err)
 			e, err := r.Enter(ctx, r.admin, redeemed.ID)
@@ -493,7 +497,8 @@ func TestRedeemWhileRemoved(t *testing.T) {
 		removed <- err
 	}()
 	r.waits()
-	_, err = tx.Exec(ctx, `INSERT INTO circuit_admissions (circuit_id, address, user_id, expires_at) VALUES ($1, '192.0.2.1', $2, now() + interval '1 hour')`, id, r.bob.UserID)
+	_, err = tx.Exec(ctx, `INSERT INTO circuit_admissions (circuit_id, address, user_id, expires_at) VALUES ($1, '192.0.2.1', $2, `+
+		`now() + interval '1 hour')`, id, r.bob.UserID)
 	r.must(err)
 	r.must(tx.Commit(ctx))
 	r.must(<-removed)
@@ -547,7 +552,8 @@ func TestReportsOfUseMeetOthers(t *testing.T) {
 		r.must(err)
 		told := make(chan error, 1)
 		go func() {
-			told <- r.Activity(ctx, "p", proxy.Activity{Circuits: []proxy.CircuitActivity{{ID: ids[0], LastAt: r.clock()}, {ID: ids[1], LastAt: r.clock()}}})
+			told <- r.Activity(ctx, "p", proxy.Activity{Circuits: []proxy.CircuitActivity{{ID: ids[0], LastAt: r.clock()},
+				{ID: ids[1], LastAt: r.clock()}}})
 		}()
 		r.waits()
 		_, err = tx.Exec(ctx, `SET LOCAL deadlock_timeout = '1min'`)
@@ -572,7 +578,8 @@ func TestEnterWhileRevoked(t *testing.T) {
 	r.must(err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
 	for _, text := range []string{
-		`SELECT id FROM circuits WHERE id = $1 FOR UPDATE`, `DELETE FROM circuit_shares WHERE circuit_id = $1`, `UPDATE circuits SET epoch = epoch + 1 WHERE id = $1`,
+		`SELECT id FROM circuits WHERE id = $1 FOR UPDATE`, `DELETE FROM circuit_shares WHERE circuit_id = $1`,
+		`UPDATE circuits SET epoch = epoch + 1 WHERE id = $1`,
 	} {
 		_, err := tx.Exec(ctx, text, c.ID)
 		r.must(err)
@@ -584,7 +591,8 @@ func TestEnterWhileRevoked(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool {
 		var n int
-		r.must(r.store.Pool().QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n))
+		r.must(r.store.Pool().QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = `+
+			`'Lock'`).Scan(&n))
 		return n > 0
 	}, 20*time.Second, 5*time.Millisecond, "it waits for the change")
 	r.must(tx.Commit(ctx))

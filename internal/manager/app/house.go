@@ -59,7 +59,8 @@ func (s *Service) Expire(ctx context.Context) error {
 	})
 }
 
-// Tidy ends private circuits that nobody used for long, and forgets codes and tokens that nobody can use any more, and what was only worth remembering for a while.
+// Tidy ends private circuits that nobody used for long, and forgets codes and tokens that nobody can use any more, and what was
+// only worth remembering for a while.
 func (s *Service) Tidy(ctx context.Context) error {
 	now, q := s.d.Clock(), s.d.Store
 	for _, step := range []struct {
@@ -99,11 +100,13 @@ func (s *Service) Findings(ctx context.Context) ([]cluster.Finding, error) {
 	for _, r := range rows {
 		switch r.Kind {
 		case "circuit-without-session":
-			out = append(out, cluster.Finding{Severity: "error", Kind: r.Kind, Object: r.Object, Detail: fmt.Sprintf("of app %s is there although its kernel is %s", r.A, r.B),
-				Next: "restart the manager; report this as a defect"})
+			out = append(out, cluster.Finding{Severity: "error", Kind: r.Kind, Object: r.Object,
+				Detail: fmt.Sprintf("of app %s is there although its kernel is %s", r.A, r.B),
+				Next:   "restart the manager; report this as a defect"})
 		case "circuits-without-proxy":
-			out = append(out, cluster.Finding{Severity: "warning", Kind: r.Kind, Object: r.Object, Detail: fmt.Sprintf("is not connected, but %s circuits are published through it", r.A),
-				Next: "start it, or look at its log"})
+			out = append(out, cluster.Finding{Severity: "warning", Kind: r.Kind, Object: r.Object,
+				Detail: fmt.Sprintf("is not connected, but %s circuits are published through it", r.A),
+				Next:   "start it, or look at its log"})
 		}
 	}
 	return out, nil

@@ -91,7 +91,8 @@ func parseAllowed(list []string) ([]string, error) {
 	slices.Sort(out)
 	out = slices.Compact(out)
 	if len(out) > maxAllowed {
-		return nil, fault.Invalidf("%d allowed addresses are too many", len(out)).WithReason("invalid-api-params").WithNext("name at most %d, or use prefixes", maxAllowed)
+		return nil, fault.Invalidf("%d allowed addresses are too many", len(out)).WithReason("invalid-api-params").
+			WithNext("name at most %d, or use prefixes", maxAllowed)
 	}
 	return out, nil
 }
@@ -116,7 +117,8 @@ func allowedFrom(allowed []netip.Prefix, addr netip.Addr) bool {
 // plainly a path below the app's own root counts as none.
 func pathOf(template string, port int) string {
 	t := template
-	for _, prefix := range []string{"{url}", "{protocol}://{host}:{port}", "{protocol}://{host}", "http://{host}:{port}", "http://{host}", "https://{host}:{port}"} {
+	for _, prefix := range []string{"{url}", "{protocol}://{host}:{port}", "{protocol}://{host}", "http://{host}:{port}", "http://{host}",
+		"https://{host}:{port}"} {
 		if rest, ok := strings.CutPrefix(t, prefix); ok {
 			t = rest
 			break

@@ -45,7 +45,8 @@ func (s *Service) Start(ctx context.Context, a authz.Actor, ref string, owner cl
 	if err != nil {
 		return Launched{}, err
 	}
-	token, err := s.launchToken(ctx, dbgen.AddLaunchParams{SessionID: r.ID, UserID: string(a.UserID), App: w.App, AskedPort: int32(w.Port), Protocol: t.protocol, Target: int32(t.port), Path: t.path})
+	token, err := s.launchToken(ctx, dbgen.AddLaunchParams{SessionID: r.ID, UserID: string(a.UserID), App: w.App, AskedPort: int32(w.Port),
+		Protocol: t.protocol, Target: int32(t.port), Path: t.path})
 	return Launched{Token: token, Address: address}, err
 }
 
@@ -137,8 +138,9 @@ func (s *Service) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.La
 	if want.App == "" {
 		return none, fault.Invalidf("the launch names no app").WithReason("invalid-api-params").WithNext("name one, for example app=jupyter")
 	}
-	w := wish{session: r, by: cluster.UserID(l.UserID), mode: req.Mode, label: req.Label, port: req.ProxyPort, public: req.Public, noReuse: req.NoReuse,
-		passed: append(slices.Clone(req.Passed), req.Unopened)}
+	w := wish{session: r, by: cluster.UserID(l.UserID), mode: req.Mode, label: req.Label, port: req.ProxyPort, public: req.Public,
+		noReuse: req.NoReuse,
+		passed:  append(slices.Clone(req.Passed), req.Unopened)}
 	if w.allowed, err = parseAllowed(splitAllowed(req.Allowed)); err != nil {
 		return none, err
 	}
@@ -229,7 +231,8 @@ func (s *Service) started(ctx context.Context, r dbgen.AppSessionRow, l dbgen.Ap
 }
 
 func (s *Service) addCode(ctx context.Context, tx *store.Tx, hash []byte, c proxy.Circuit, user string) error {
-	err := tx.AddCode(ctx, dbgen.AddCodeParams{CodeHash: hash, CircuitID: c.ID, UserID: user, Epoch: c.Epoch, ExpiresAt: s.d.Clock().Add(codeLife)})
+	err := tx.AddCode(ctx, dbgen.AddCodeParams{CodeHash: hash, CircuitID: c.ID, UserID: user, Epoch: c.Epoch, ExpiresAt: s.d.Clock().
+		Add(codeLife)})
 	if err != nil {
 		return fmt.Errorf("store a code of circuit %s: %w", c.ID, err)
 	}
@@ -297,7 +300,8 @@ func (s *Service) Redeem(ctx context.Context, name string, req proxy.RedeemReque
 	return reply, nil
 }
 
-func (s *Service) redeem(ctx context.Context, tx *store.Tx, name, id string, req proxy.RedeemRequest) (reply proxy.RedeemReply, refused, err error) {
+func (s *Service) redeem(ctx context.Context, tx *store.Tx, name, id string,
+	req proxy.RedeemRequest) (reply proxy.RedeemReply, refused, err error) {
 	now, hash := s.d.Clock(), hashed(req.Code)
 	user, err := tx.FindCode(ctx, hash, id)
 	if store.Missing(err) {
@@ -335,7 +339,8 @@ func (s *Service) redeem(ctx context.Context, tx *store.Tx, name, id string, req
 	case c.Proxy != name || c.Epoch != code.Epoch || !now.Before(code.ExpiresAt) || !now.Before(expires) || mayVisit(who, v) != nil:
 		return reply, badCode(), nil
 	case !allowedFrom(prefixes(c.Allowed), req.Client):
-		return reply, nil, fault.Deniedf("app %s of session %s is not open to the address %s", c.App, v.SessionName, req.Client).WithReason("address-not-allowed").
+		return reply, nil, fault.Deniedf("app %s of session %s is not open to the address %s", c.App, v.SessionName, req.Client).
+			WithReason("address-not-allowed").
 			WithNext("ask its owner to allow your address")
 	}
 	if err := noteOffice(ctx, tx, v, user, expires); err != nil {
@@ -348,7 +353,8 @@ func (s *Service) redeem(ctx context.Context, tx *store.Tx, name, id string, req
 			return reply, nil, fmt.Errorf("count the addresses of circuit %s: %w", id, err)
 		}
 		if n >= maxAdmissions {
-			return reply, nil, fault.Exhaustedf("%d addresses may use app %s of session %s already", n, c.App, v.SessionName).WithReason("too-many-addresses").
+			return reply, nil, fault.Exhaustedf("%d addresses may use app %s of session %s already", n, c.App, v.SessionName).
+				WithReason("too-many-addresses").
 				WithNext("use `berth port-forward`, or let its owner revoke its tickets, which forgets the addresses")
 		}
 		if err := tx.Admit(ctx, id, address, user, expires); err != nil {

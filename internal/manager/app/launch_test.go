@@ -26,7 +26,8 @@ func TestLaunchFlow(t *testing.T) {
 	r.must(err)
 	require.Equal(t, "https://apps.example.org", l.Address)
 	require.Equal(t, map[string]any{"--x": "1"}, r.runners.last.Arguments)
-	require.NotContains(t, fmt.Sprint(r.count(`SELECT count(*) FROM app_launches WHERE encode(token_hash, 'escape') LIKE '%' || $1 || '%'`, l.Token)), "1", "only its hash is kept")
+	require.NotContains(t, fmt.Sprint(r.count(`SELECT count(*) FROM app_launches WHERE encode(token_hash, 'escape') LIKE '%' || $1 || '%'`,
+		l.Token)), "1", "only its hash is kept")
 
 	req := proxy.LaunchRequest{Proxy: "p", Token: l.Token, Session: r.session, App: "jupyter", Protocol: "http", Client: laptop}
 	got, err := r.Launch(ctx, req)
@@ -395,10 +396,12 @@ func TestPortsForOthers(t *testing.T) {
 	l, err := r.Start(t.Context(), r.bob, theirs, "", app.Want{App: "web"})
 	r.must(err)
 	for range 2 {
-		_, err = r.Launch(t.Context(), proxy.LaunchRequest{Proxy: "p", Token: l.Token, Session: theirs, App: "web", Mode: proxy.ModePort, NoReuse: true})
+		_, err = r.Launch(t.Context(), proxy.LaunchRequest{Proxy: "p", Token: l.Token, Session: theirs, App: "web", Mode: proxy.ModePort,
+			NoReuse: true})
 		r.must(err)
 	}
-	_, err = r.Launch(t.Context(), proxy.LaunchRequest{Proxy: "p", Token: l.Token, Session: theirs, App: "web", Mode: proxy.ModePort, NoReuse: true})
+	_, err = r.Launch(t.Context(), proxy.LaunchRequest{Proxy: "p", Token: l.Token, Session: theirs, App: "web", Mode: proxy.ModePort,
+		NoReuse: true})
 	wantReason(t, err, "no-free-port", "all in use")
 }
 
@@ -416,14 +419,16 @@ func TestUnopenedPorts(t *testing.T) {
 	theirs, _ := r.running(r.bob, "theirs")
 	l, err := r.Start(t.Context(), r.bob, theirs, "", app.Want{App: "web"})
 	r.must(err)
-	_, err = r.Launch(t.Context(), proxy.LaunchRequest{Proxy: "p", Token: l.Token, Session: theirs, App: "web", Mode: proxy.ModePort, Unopened: second.Circuit.ID})
+	_, err = r.Launch(t.Context(), proxy.LaunchRequest{Proxy: "p", Token: l.Token, Session: theirs, App: "web", Mode: proxy.ModePort,
+		Unopened: second.Circuit.ID})
 	r.must(err)
 	require.Equal(t, second.Circuit.ID, r.launched("web", onPort).Circuit.ID)
 	// One that is public keeps its address.
 	_, err = r.Patch(t.Context(), r.alice, second.Circuit.ID, app.Change{Public: new(true)})
 	r.must(err)
 	require.Equal(t, second.Circuit.ID, r.launched("web", onPort).Circuit.ID)
-	require.NotEqual(t, second.Circuit.ID, r.launched("web", onPort, func(q *proxy.LaunchRequest) { q.Unopened = second.Circuit.ID }).Circuit.ID)
+	require.NotEqual(t, second.Circuit.ID, r.launched("web", onPort,
+		func(q *proxy.LaunchRequest) { q.Unopened = second.Circuit.ID }).Circuit.ID)
 	require.NotNil(t, r.circuit(second.Circuit.ID))
 }
 
@@ -526,13 +531,15 @@ func TestAdmissionsAreFull(t *testing.T) {
 	id := first.Circuit.ID
 	_, err := r.redeem(id, first.Code)
 	r.must(err)
-	r.sql(`INSERT INTO circuit_admissions (circuit_id, address, user_id, expires_at) SELECT $1, '198.51.100.' || n, $2, now() + interval '1 day' FROM generate_series(1, 255) n`, id, r.alice.UserID)
+	r.sql(`INSERT INTO circuit_admissions (circuit_id, address, user_id, expires_at) SELECT $1, '198.51.100.' || n, $2, `+
+		`now() + interval '1 day' FROM generate_series(1, 255) n`, id, r.alice.UserID)
 	r.advance(time.Hour)
 	r.see(instance())
 	in, err := r.redeem(id, r.launched("sshd").Code)
 	r.must(err)
 	require.Equal(t, r.clock().Add(app.TicketLife), in.ExpiresAt)
-	require.Equal(t, 1, r.count(`SELECT count(*) FROM circuit_admissions WHERE address = $1 AND expires_at = $2`, laptop.String(), in.ExpiresAt))
+	require.Equal(t, 1, r.count(`SELECT count(*) FROM circuit_admissions WHERE address = $1 AND expires_at = $2`, laptop.String(),
+		in.ExpiresAt))
 	code := r.launched("sshd").Code
 	from := func(addr string) error {
 		_, err := r.Redeem(ctx, "p", proxy.RedeemRequest{Circuit: id, Code: code, Client: netip.MustParseAddr(addr)})

@@ -74,10 +74,12 @@ func modeOf(w wish) (proxy.Mode, error) {
 	}
 	switch {
 	case mode == proxy.ModeSubdomain && !http:
-		return "", fault.Invalidf("app %s speaks %s, which needs a port of its own", w.target.app, w.target.protocol).WithReason("invalid-api-params").
+		return "", fault.Invalidf("app %s speaks %s, which needs a port of its own", w.target.app, w.target.protocol).
+			WithReason("invalid-api-params").
 			WithNext("ask for mode port, or use `berth port-forward`")
 	case mode == proxy.ModeSubdomain && !names:
-		return "", fault.Invalidf("app proxy %s has no host names for circuits", w.proxy.Name).WithReason("invalid-api-params").WithNext("ask for mode port, or set the proxy's domain")
+		return "", fault.Invalidf("app proxy %s has no host names for circuits", w.proxy.Name).WithReason("invalid-api-params").
+			WithNext("ask for mode port, or set the proxy's domain")
 	case mode == proxy.ModePort && !ports:
 		return "", fault.Invalidf("app proxy %s has no ports for circuits", w.proxy.Name).WithReason("invalid-api-params").
 			WithNext("set the proxy's port range, or use `berth port-forward`")
@@ -88,7 +90,8 @@ func modeOf(w wish) (proxy.Mode, error) {
 // fits reports whether a circuit is what a wish asks for. A private wish may be met by a circuit that is public already.
 func fits(c dbgen.Circuit, w wish, mode proxy.Mode) bool {
 	switch {
-	case slices.Contains(w.passed, c.ID) || c.Proxy != w.proxy.Name || c.KernelID != w.session.KernelID || c.App != w.target.app || int(c.Target) != w.target.port:
+	case slices.Contains(w.passed, c.ID) || c.Proxy != w.proxy.Name || c.KernelID != w.session.KernelID || c.App != w.target.app ||
+		int(c.Target) != w.target.port:
 		return false
 	case w.byID:
 		return len(c.Allowed) == 0
@@ -144,9 +147,11 @@ func (s *Service) publish(ctx context.Context, tx *store.Tx, w wish) (id string,
 	if err != nil {
 		return "", false, err
 	}
-	c := dbgen.AddCircuitParams{ID: s.d.IDs(), Proxy: w.proxy.Name, Mode: string(mode), Label: label, Port: port, SessionID: w.session.ID, KernelID: w.session.KernelID,
-		App: w.target.app, Protocol: w.target.protocol, Target: int32(w.target.port), Path: w.target.path, UserID: w.session.UserID, CreatedBy: string(w.by),
-		Public: w.public, Allowed: w.allowed, CreatedAt: now}
+	c := dbgen.AddCircuitParams{ID: s.d.IDs(), Proxy: w.proxy.Name, Mode: string(mode), Label: label, Port: port, SessionID: w.session.ID,
+		KernelID: w.session.KernelID,
+		App:      w.target.app, Protocol: w.target.protocol, Target: int32(w.target.port), Path: w.target.path, UserID: w.session.UserID,
+		CreatedBy: string(w.by),
+		Public:    w.public, Allowed: w.allowed, CreatedAt: now}
 	if c.Allowed == nil {
 		c.Allowed = []string{}
 	}
@@ -176,7 +181,8 @@ func (s *Service) address(ctx context.Context, tx *store.Tx, w wish, mode proxy.
 	wished := func(what, address string) error {
 		ok, err := free(address)
 		if err == nil && !ok {
-			err = fault.Conflictf("%s %s of app proxy %s is taken, or somebody else had it until lately", what, address, w.proxy.Name).WithReason("circuit-address-taken").
+			err = fault.Conflictf("%s %s of app proxy %s is taken, or somebody else had it until lately", what, address, w.proxy.Name).
+				WithReason("circuit-address-taken").
 				WithNext("ask for another one, or for none")
 		}
 		return err
@@ -230,7 +236,8 @@ func leaveSome(ctx context.Context, tx *store.Tx, w wish) error {
 	}
 	size := int64(w.proxy.PortTo - w.proxy.PortFrom + 1)
 	if r.Taken < size && 4*r.Taken >= 3*size && 4*r.Theirs >= size {
-		return fault.Exhaustedf("%d of %d ports of app proxy %s are in use, %d of them by apps of this user", r.Taken, size, w.proxy.Name, r.Theirs).
+		return fault.Exhaustedf("%d of %d ports of app proxy %s are in use, %d of them by apps of this user", r.Taken, size, w.proxy.Name,
+			r.Theirs).
 			WithReason("no-free-port").WithNext("close circuits that are not needed: the last ports are kept for others")
 	}
 	return nil
@@ -260,7 +267,8 @@ func onePublished(ctx context.Context, q *dbgen.Queries, id string) (proxy.Circu
 func wireCircuit(r dbgen.PublishedCircuitsRow) proxy.Circuit {
 	c := r.Circuit
 	w := proxy.Circuit{
-		ID: c.ID, Revision: c.Revision, Epoch: c.Epoch, Mode: proxy.Mode(c.Mode), App: c.App, Protocol: c.Protocol, Session: c.SessionID, Name: r.SessionName,
+		ID: c.ID, Revision: c.Revision, Epoch: c.Epoch, Mode: proxy.Mode(c.Mode), App: c.App, Protocol: c.Protocol, Session: c.SessionID,
+		Name:  r.SessionName,
 		Owner: c.UserID, Public: c.Public, Allowed: prefixes(c.Allowed),
 		Targets: []proxy.Target{{Kernel: cluster.KernelID(c.KernelID), Port: int(c.Target), Weight: 1,
 			Agent: proxy.AgentAddress{ID: cluster.AgentID(r.AgentID), Address: r.DataAddress, Socket: r.DataSocket, BootID: r.BootID}}},

@@ -134,12 +134,14 @@ var laptop = netip.MustParseAddr("203.0.113.7")
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, store: storetest.New(t), now: time.Now().UTC().Truncate(time.Millisecond), runners: &runners{starts: map[string]int{}, ports: map[int]func(io.ReadWriteCloser){},
-		apps: map[string]run.App{
-			"jupyter": {AppPort: run.AppPort{Name: "jupyter", Protocol: run.AppHTTP, Ports: []int{8888}}, Origin: run.AppDeclared, URLTemplate: "{url}/lab", AllowedArguments: []string{"--x"}},
-			"web":     {AppPort: run.AppPort{Name: "web", Protocol: run.AppHTTP, Ports: []int{9001, 9002}}, Origin: run.AppDeclared},
-			"sshd":    {AppPort: run.AppPort{Name: "sshd", Protocol: run.AppTCP, Ports: []int{2200}}, Origin: run.AppIntrinsic, State: run.AppReady},
-		}}}
+	r := &rig{t: t, store: storetest.New(t), now: time.Now().UTC().Truncate(time.Millisecond),
+		runners: &runners{starts: map[string]int{}, ports: map[int]func(io.ReadWriteCloser){},
+			apps: map[string]run.App{
+				"jupyter": {AppPort: run.AppPort{Name: "jupyter", Protocol: run.AppHTTP, Ports: []int{8888}}, Origin: run.AppDeclared,
+					URLTemplate: "{url}/lab", AllowedArguments: []string{"--x"}},
+				"web":  {AppPort: run.AppPort{Name: "web", Protocol: run.AppHTTP, Ports: []int{9001, 9002}}, Origin: run.AppDeclared},
+				"sshd": {AppPort: run.AppPort{Name: "sshd", Protocol: run.AppTCP, Ports: []int{2200}}, Origin: run.AppIntrinsic, State: run.AppReady},
+			}}}
 	ctx := t.Context()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	nd := managertest.Deps(t, r.store)
@@ -163,15 +165,18 @@ func newRig(t *testing.T) *rig {
 	r.bob = r.person("bob", "d", authz.RoleUser, r.project)
 	r.carol = r.person("carol", "d", authz.RoleUser)
 	r.mallory = r.person("mallory", "e", authz.RoleUser)
-	r.sql(`INSERT INTO agents (id, status, resource_group, boot_id, data_address, data_socket) VALUES ('a1', 'ALIVE', 'default', 'boot-1', '10.0.0.1:7000', '/run/a1.sock')`)
+	r.sql(`INSERT INTO agents (id, status, resource_group, boot_id, data_address, data_socket) VALUES ('a1', 'ALIVE', 'default',
+		'boot-1', ` +
+		`'10.0.0.1:7000', '/run/a1.sock')`)
 	r.session, r.kernel = r.running(r.alice, "My Lab")
 	r.see(instance())
 	return r
 }
 
 func instance() proxy.Instance {
-	return proxy.Instance{Node: "n1", Version: 1, URL: "https://apps.example.org", Domain: "apps.example.org", DomainURL: "https://apps.example.org:8443",
-		PortHost: "ports.example.org", PortFrom: 20000, PortTo: 20002, PortTLS: true}
+	return proxy.Instance{Node: "n1", Version: 1, URL: "https://apps.example.org", Domain: "apps.example.org",
+		DomainURL: "https://apps.example.org:8443",
+		PortHost:  "ports.example.org", PortFrom: 20000, PortTo: 20002, PortTLS: true}
 }
 
 func (r *rig) see(i proxy.Instance) { r.t.Helper(); r.must(r.See(r.t.Context(), "p", i)) }
@@ -211,9 +216,12 @@ func (r *rig) count(text string, args ...any) (n int) {
 func (r *rig) person(name, domain string, role authz.Role, projects ...cluster.ProjectID) authz.Actor {
 	r.t.Helper()
 	ctx := r.t.Context()
-	a := authz.Actor{UserID: cluster.UserID(uuid.NewString()), Email: name + "@x", Username: name, Role: role, Domain: domain, AccessKey: cluster.AccessKey("K" + name), Projects: projects}
-	r.must(r.store.AddUser(ctx, dbgen.AddUserParams{ID: string(a.UserID), Username: name + "-x", Email: a.Email, DomainName: domain, Role: string(role)}))
-	r.must(r.store.AddKeypair(ctx, dbgen.AddKeypairParams{AccessKey: string(a.AccessKey), SecretSealed: []byte{1}, UserID: string(a.UserID), ResourcePolicy: "default"}))
+	a := authz.Actor{UserID: cluster.UserID(uuid.NewString()), Email: name + "@x", Username: name, Role: role, Domain: domain,
+		AccessKey: cluster.AccessKey("K" + name), Projects: projects}
+	r.must(r.store.AddUser(ctx, dbgen.AddUserParams{ID: string(a.UserID), Username: name + "-x", Email: a.Email, DomainName: domain,
+		Role: string(role)}))
+	r.must(r.store.AddKeypair(ctx, dbgen.AddKeypairParams{AccessKey: string(a.AccessKey), SecretSealed: []byte{1}, UserID: string(a.UserID),
+		ResourcePolicy: "default"}))
 	for _, p := range projects {
 		r.must(r.store.AddMember(ctx, string(p), string(a.UserID)))
 	}
@@ -224,8 +232,10 @@ func (r *rig) person(name, domain string, role authz.Role, projects ...cluster.P
 func (r *rig) running(owner authz.Actor, name string) (session, kernel string) {
 	r.t.Helper()
 	session, kernel = uuid.NewString(), uuid.NewString()
-	r.sql(`INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots, started_at)
-		VALUES ($1, $2, 'interactive', $3, $4, $5, $6, 'default', 'img', 'RUNNING', '{}', now())`, session, name, owner.Domain, r.project, owner.UserID, owner.AccessKey)
+	r.sql(`INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status,
+		requested_slots, started_at)
+		VALUES ($1, $2, 'interactive', $3, $4, $5, $6, 'default', 'img', 'RUNNING', '{}', now())`, session, name, owner.Domain, r.project,
+		owner.UserID, owner.AccessKey)
 	r.sql(`INSERT INTO kernels (id, session_id, image, architecture, agent_id, status, requested_slots, service_ports)
 		VALUES ($1, $2, 'img', 'x86_64', 'a1', 'RUNNING', '{}', '[{"name":"jupyter","protocol":"http","ports":[8888]}]')`, kernel, session)
 	return session, kernel

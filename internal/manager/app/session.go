@@ -68,7 +68,8 @@ func notRunning(name string) error {
 }
 
 // use authorises the actor to use the apps of a session and reads it.
-func (s *Service) use(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey) (dbgen.AppSessionRow, *session.Runner, error) {
+func (s *Service) use(ctx context.Context, a authz.Actor, ref string,
+	owner cluster.AccessKey) (dbgen.AppSessionRow, *session.Runner, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return dbgen.AppSessionRow{}, nil, err
 	}
@@ -92,7 +93,8 @@ func (s *Service) look(r dbgen.AppSessionRow) (*run.Client, error) {
 	if s.d.Streams == nil {
 		return nil, fault.Unavailablef("agent %s is not connected", r.AgentID)
 	}
-	return run.NewClient(run.Options{Transport: session.LookAtRunner(s.d.Streams, cluster.AgentID(r.AgentID), cluster.KernelID(r.KernelID))}), nil
+	return run.NewClient(run.Options{Transport: session.LookAtRunner(s.d.Streams, cluster.AgentID(r.AgentID),
+		cluster.KernelID(r.KernelID))}), nil
 }
 
 // Apps lists the apps of a session: as its runner knows them while it runs, else as its image declares them (their state is
@@ -129,7 +131,8 @@ func declared(ports []session.ServicePort) []run.App {
 		out = append(out, run.App{AppPort: p, Origin: run.AppIntrinsic})
 	}
 	for _, p := range ports {
-		out = append(out, run.App{AppPort: run.AppPort{Name: p.Name, Protocol: run.AppProtocol(p.Protocol), Ports: p.Ports}, Origin: run.AppDeclared,
+		out = append(out, run.App{AppPort: run.AppPort{Name: p.Name, Protocol: run.AppProtocol(p.Protocol), Ports: p.Ports},
+			Origin:      run.AppDeclared,
 			URLTemplate: p.URLTemplate, AllowedArguments: p.AllowedArguments, AllowedEnvs: p.AllowedEnvs})
 	}
 	return out
@@ -155,7 +158,8 @@ func ParseWant(app string, port int, envs, arguments string) (Want, error) {
 			continue
 		}
 		if err := json.Unmarshal([]byte(f.text), f.into); err != nil {
-			return w, fault.Invalidf("the %s of app %.80q are not a JSON object", f.name, app).WithReason("invalid-api-params").WithNext(`write for example {"--flag": "value"}`)
+			return w, fault.Invalidf("the %s of app %.80q are not a JSON object", f.name, app).WithReason("invalid-api-params").
+				WithNext(`write for example {"--flag": "value"}`)
 		}
 	}
 	return w, nil
@@ -172,7 +176,8 @@ type target struct {
 // start makes an app run and says where it answers.
 func start(ctx context.Context, c *run.Client, session string, w Want) (target, error) {
 	if w.Port < 0 || w.Port > 65535 || w.App == "" && w.Port == 0 {
-		return target{}, fault.Invalidf("%d is not the port of an app", w.Port).WithReason("invalid-api-params").WithNext("name an app, or a port from 1 to 65535")
+		return target{}, fault.Invalidf("%d is not the port of an app", w.Port).WithReason("invalid-api-params").
+			WithNext("name an app, or a port from 1 to 65535")
 	}
 	if w.App == "" {
 		return target{app: fmt.Sprintf("port-%d", w.Port), protocol: string(run.AppTCP), port: w.Port, path: "/"}, nil
@@ -182,14 +187,16 @@ func start(ctx context.Context, c *run.Client, session string, w Want) (target, 
 	}
 	r, err := c.StartApp(ctx, w.App, run.AppStartRequest{Port: w.Port, Envs: w.Envs, Arguments: w.Arguments})
 	if err != nil {
-		if fault.Is(err, fault.NotFound) && (fault.ReasonOf(err) == "" || fault.ReasonOf(err) == "object-not-found" || fault.ReasonOf(err) == "no-such-app") {
+		if fault.Is(err, fault.NotFound) && (fault.ReasonOf(err) == "" || fault.ReasonOf(err) == "object-not-found" ||
+			fault.ReasonOf(err) == "no-such-app") {
 			return target{}, noApp(w.App, session)
 		}
 		return target{}, startFailed(w.App, session, err)
 	}
 	// The runner lives among the session's own programs: what it says may be theirs.
 	if r.Port < 1 || r.Port > 65535 || r.App.Name == "" || len(r.App.Name) > maxAppName || !slices.Contains(visible, protocolOf(r.App)) {
-		return target{}, startFailed(w.App, session, fault.Conflictf("its answer makes no sense (app %.80q, protocol %.20q, port %d)", r.App.Name, r.App.Protocol, r.Port))
+		return target{}, startFailed(w.App, session, fault.Conflictf("its answer makes no sense (app %.80q, protocol %.20q, port %d)", r.App.Name,
+			r.App.Protocol, r.Port))
 	}
 	return target{app: r.App.Name, protocol: protocolOf(r.App), port: r.Port, path: pathOf(r.App.URLTemplate, r.Port)}, nil
 }

@@ -108,6 +108,7 @@ var matrix = []line{
 	{"resource.DeleteGroup", authz.ResourceGroups, authz.Administer, ofGroup, word("g"), needs},
 	{"resource.AssociateGroup", authz.ResourceGroups, authz.Administer, ofGroup, word("g"), needs},
 	{"resource.DisassociateGroup", authz.ResourceGroups, authz.Administer, ofGroup, word("g"), needs},
+	{"resource.SchedulingPolicies", authz.Announcements, authz.See, forAll, nil, needs},
 	{"resource.Presets", authz.Presets, authz.See, forAll, nil, needs},
 	{"resource.CreatePreset", authz.Presets, authz.Administer, forAll, nil, needs},
 	{"resource.ModifyPreset", authz.Presets, authz.Administer, forAll, word("small"), needs},

@@ -82,7 +82,8 @@ func view(a authz.Actor, r dbgen.FolderViewsRow) (f Folder, ok bool) {
 		Ownership:  OfUser, Domain: o.Domain, UserID: o.Owner, UserEmail: r.UserEmail, ProjectID: o.Project, ProjectName: r.ProjectName,
 		CreatorID: o.Creator,
 		Creator:   r.Creator, Cloneable: r.Folder.Cloneable, UnmanagedPath: text(r.Folder.UnmanagedPath), CreatedAt: r.Folder.CreatedAt.UTC(),
-		LastUsed: utc(r.Folder.LastUsed), Files: r.Folder.NumFiles, Bytes: r.Folder.CurSize, Complete: r.Folder.SizeComplete, SizedAt: utc(r.Folder.SizedAt),
+		LastUsed: utc(r.Folder.LastUsed), Files: r.Folder.NumFiles, Bytes: r.Folder.CurSize, Complete: r.Folder.SizeComplete,
+		SizedAt: utc(r.Folder.SizedAt),
 		IsOwner: x.owner, Purgeable: authz.Folders.May(a, authz.Purge, o), Granted: x.granted, Effective: x.files, Rights: rightsOf(a, o),
 	}
 	if f.Bytes == nil {
@@ -116,7 +117,8 @@ func (f Folder) needFiles(a authz.Actor, least cluster.MountPermission, what str
 	if f.Effective != "" {
 		has = "permission " + string(f.Effective)
 	}
-	e := fault.Deniedf("%s may not %s in folder %s (%s): this needs permission %s, and %s has %s", a.Email, what, f.Name, f.Host, least, a.Email, has).
+	e := fault.Deniedf("%s may not %s in folder %s (%s): this needs permission %s, and %s has %s", a.Email, what, f.Name, f.Host, least,
+		a.Email, has).
 		WithReason("vfolder-permission-error")
 	if f.IsOwner {
 		return e.WithNext("change the folder's permission first: `berth folder update %s --permission rw`", f.Name)

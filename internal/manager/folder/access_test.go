@@ -60,7 +60,8 @@ func TestAccess(t *testing.T) {
 func TestPermits(t *testing.T) {
 	t.Parallel()
 	p := permits{}
-	for _, raw := range []string{`{"a:b": ["mount-in-session"], "c:d": []}`, `["e:f"]`, `{"a:b": ["upload-file", "unheard-of"]}`, `null`, `7`, `{"x:y": "all"}`, ``} {
+	for _, raw := range []string{`{"a:b": ["mount-in-session"], "c:d": []}`, `["e:f"]`, `{"a:b": ["upload-file", "unheard-of"]}`, `null`, `7`,
+		`{"x:y": "all"}`, ``} {
 		p.add(json.RawMessage(raw))
 	}
 	if got := p.list("a:b"); !slices.Equal(got, []HostPermission{PermitMount, PermitUpload}) {
@@ -81,7 +82,8 @@ func TestNames(t *testing.T) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
-	for _, name := range []string{"", ".", "..", "...", "a/b", "a\x00", "a\n", " a", "a ", ".ssh", ".bashrc", ".zsh_profile", ".terminfo", ".jupyter", ".tmux.conf", "home", "tmp", "_",
+	for _, name := range []string{"", ".", "..", "...", "a/b", "a\x00", "a\n", " a", "a ", ".ssh", ".bashrc", ".zsh_profile", ".terminfo",
+		".jupyter", ".tmux.conf", "home", "tmp", "_",
 		"0f5e1f6a-1f0c-4a50-a1a0-0123456789ab", "0f5e1f6a1f0c4a50a1a00123456789ab", "a:b", "a,b", "a=b"} {
 		if checkName(name, OfUser, UsageGeneral) == nil {
 			t.Errorf("%q is allowed", name)

@@ -15,7 +15,8 @@ import (
 var updatable = []string{string(cluster.FolderReady), string(cluster.FolderMounted)}
 
 // toChange finds a folder that the actor may change as its owner does, and on whose host the actor has the permission.
-func (s *Service) toChange(ctx context.Context, a authz.Actor, ref string, prefer preference, permit HostPermission, what string) (Folder, error) {
+func (s *Service) toChange(ctx context.Context, a authz.Actor, ref string, prefer preference, permit HostPermission,
+	what string) (Folder, error) {
 	f, err := s.find(ctx, a, ref, prefer)
 	if err != nil {
 		return f, err
@@ -65,7 +66,8 @@ func changed(n int64, err error, f Folder, what string) error {
 		return fmt.Errorf("store folder %s: %w", f.Name, err)
 	}
 	if n == 0 {
-		return fault.Conflictf("folder %s (%s) was changed meanwhile and is not %s", f.Name, f.Host, what).WithReason("vfolder-filter-status-failed").
+		return fault.Conflictf("folder %s (%s) was changed meanwhile and is not %s", f.Name, f.Host, what).
+			WithReason("vfolder-filter-status-failed").
 			WithNext("look at it and try again")
 	}
 	return nil
@@ -98,7 +100,8 @@ func (s *Service) UpdateOptions(ctx context.Context, a authz.Actor, ref string, 
 }
 
 // leave is a move of a folder that nobody may be using.
-func (s *Service) leave(ctx context.Context, a authz.Actor, f Folder, to cluster.FolderStatus, task *string, what string, from ...cluster.FolderStatus) (Folder, error) {
+func (s *Service) leave(ctx context.Context, a authz.Actor, f Folder, to cluster.FolderStatus, task *string, what string,
+	from ...cluster.FolderStatus) (Folder, error) {
 	err := s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		// Sessions that are being created hold the row (Hold) until their mounts are written.
 		if _, err := tx.LockFolder(ctx, string(f.ID)); err != nil {
@@ -175,11 +178,13 @@ func (s *Service) Restore(ctx context.Context, a authz.Actor, ref string) (Folde
 		return f, err
 	}
 	if f.Status != cluster.FolderDeletePending {
-		return f, fault.Conflictf("folder %s (%s) is %s and cannot be restored", f.Name, f.Host, f.Status).WithReason("vfolder-filter-status-failed").
+		return f, fault.Conflictf("folder %s (%s) is %s and cannot be restored", f.Name, f.Host, f.Status).
+			WithReason("vfolder-filter-status-failed").
 			WithNext("only what is in the trash bin (delete-pending) can be restored")
 	}
 	if f.StatusInfo != "" {
-		return f, fault.Conflictf("folder %s (%s) was in error and cannot be restored: %s", f.Name, f.Host, f.StatusInfo).WithReason("vfolder-filter-status-failed").
+		return f, fault.Conflictf("folder %s (%s) was in error and cannot be restored: %s", f.Name, f.Host, f.StatusInfo).
+			WithReason("vfolder-filter-status-failed").
 			WithNext("delete it for good and make it again")
 	}
 	err = s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -207,7 +212,8 @@ func restoreClash(err error, f Folder) error {
 	if fault.ReasonOf(err) != "vfolder-already-exists" {
 		return err
 	}
-	return fault.Conflictf("folder %s (%s) cannot be restored: another folder has its name now", f.Name, f.Host).WithReason("vfolder-already-exists").
+	return fault.Conflictf("folder %s (%s) cannot be restored: another folder has its name now", f.Name, f.Host).
+		WithReason("vfolder-already-exists").
 		WithNext("rename the other folder first")
 }
 
@@ -226,7 +232,8 @@ func (s *Service) remove(ctx context.Context, a authz.Actor, f Folder) (Folder, 
 		return f, nil // as asked
 	case cluster.FolderDeletePending, cluster.FolderDeleteError:
 	default:
-		return f, fault.Conflictf("folder %s (%s) is %s and cannot be deleted for good", f.Name, f.Host, f.Status).WithReason("vfolder-filter-status-failed").
+		return f, fault.Conflictf("folder %s (%s) is %s and cannot be deleted for good", f.Name, f.Host, f.Status).
+			WithReason("vfolder-filter-status-failed").
 			WithNext("put it into the trash bin first: `berth folder rm %s`", f.Name)
 	}
 	return s.leave(ctx, a, f, cluster.FolderDeleteOngoing, new(s.d.IDs()), "deleted for good")

@@ -32,9 +32,11 @@ func (s *Service) Clone(ctx context.Context, a authz.Actor, ref string, in Clone
 	}
 	in = in.like(src)
 	if in.Host != src.Host {
-		return Folder{}, "", fault.Invalidf("a copy of folder %s must be on its host %s, not on %s", src.Name, src.Host, in.Host).WithNext("leave the host out")
+		return Folder{}, "", fault.Invalidf("a copy of folder %s must be on its host %s, not on %s", src.Name, src.Host, in.Host).
+			WithNext("leave the host out")
 	}
-	d, err := s.drafted(ctx, a, CreateInput{Name: in.Name, Host: in.Host, Usage: in.Usage, Permission: in.Permission, Project: in.Project, Cloneable: in.Cloneable})
+	d, err := s.drafted(ctx, a, CreateInput{Name: in.Name, Host: in.Host, Usage: in.Usage, Permission: in.Permission, Project: in.Project,
+		Cloneable: in.Cloneable})
 	if err != nil {
 		return Folder{}, "", err
 	}

@@ -41,7 +41,8 @@ func (s *Service) drafted(ctx context.Context, a authz.Actor, in CreateInput) (d
 	case in.Permission != "" && !in.Permission.Valid():
 		return draft{}, wrongPermission(in.Permission)
 	}
-	d := draft{row: dbgen.AddFolderParams{ID: s.d.IDs(), Name: in.Name, UsageMode: string(in.Usage), DomainName: a.Domain, CreatorID: new(string(a.UserID)),
+	d := draft{row: dbgen.AddFolderParams{ID: s.d.IDs(), Name: in.Name, UsageMode: string(in.Usage), DomainName: a.Domain,
+		CreatorID: new(string(a.UserID)),
 		Cloneable: in.Cloneable, Status: string(cluster.FolderPerforming)}}
 	perm, of, project := cluster.ReadWrite, OfUser, cluster.ProjectID("")
 	if in.Project != "" {
@@ -55,7 +56,8 @@ func (s *Service) drafted(ctx context.Context, a authz.Actor, in CreateInput) (d
 			return d, err
 		}
 		if !p.IsActive {
-			return d, fault.Invalidf("project %s is not active and gets no more folders", p.Name).WithNext("ask an administrator to activate it, or choose another project")
+			return d, fault.Invalidf("project %s is not active and gets no more folders", p.Name).
+				WithNext("ask an administrator to activate it, or choose another project")
 		}
 		if modelStore {
 			perm = cluster.ReadOnly
@@ -66,7 +68,8 @@ func (s *Service) drafted(ctx context.Context, a authz.Actor, in CreateInput) (d
 		if err := authz.Folders.Need(a, authz.Create, authz.Object{}, "create folders"); err != nil {
 			return d, err
 		}
-		d.scope, d.owner, d.row.UserID = cluster.QuotaScope{Kind: cluster.UserScope, ID: string(a.UserID)}, string(a.UserID), new(string(a.UserID))
+		d.scope, d.owner, d.row.UserID = cluster.QuotaScope{Kind: cluster.UserScope, ID: string(a.UserID)}, string(a.UserID),
+			new(string(a.UserID))
 		d.email = a.Email
 	}
 	if in.Permission != "" {
@@ -109,7 +112,8 @@ func (s *Service) Create(ctx context.Context, a authz.Actor, in CreateInput) (Fo
 		if err := authz.Folders.Need(a, authz.Administer, authz.Object{}, "create folders with an unmanaged path"); err != nil {
 			return Folder{}, err
 		}
-		if !path.IsAbs(in.UnmanagedPath) || path.Clean(in.UnmanagedPath) != in.UnmanagedPath || len(in.UnmanagedPath) > 1024 || store.Text(in.UnmanagedPath) != in.UnmanagedPath {
+		if !path.IsAbs(in.UnmanagedPath) || path.Clean(in.UnmanagedPath) != in.UnmanagedPath || len(in.UnmanagedPath) > 1024 ||
+			store.Text(in.UnmanagedPath) != in.UnmanagedPath {
 			return Folder{}, fault.Invalidf("the unmanaged path %.200q is no clean absolute path", in.UnmanagedPath)
 		}
 	}
@@ -310,7 +314,8 @@ func (s *Service) applyScope(ctx context.Context, host cluster.VolumeHost, scope
 	}
 	if bytes < 0 {
 		// It may have had a limit. Volumes without quotas have none to take away.
-		err := s.d.Proxies.Do(ctx, host.Proxy, "DELETE", storage.PathScopeQuota, storage.ScopeRequest{Volume: host.Volume, Scope: scope.String()}, nil)
+		err := s.d.Proxies.Do(ctx, host.Proxy, "DELETE", storage.PathScopeQuota,
+			storage.ScopeRequest{Volume: host.Volume, Scope: scope.String()}, nil)
 		if err != nil && !fault.Is(err, fault.Invalid) && !fault.Is(err, fault.NotFound) {
 			return fmt.Errorf("take the limit off scope %s on %s: %w", scope, host, err)
 		}

@@ -19,7 +19,8 @@ func TestCreate(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
 	f := r.create(r.alice, "data")
-	if f.Status != cluster.FolderReady || f.Ownership != folder.OfUser || f.UserEmail != "alice@x" || f.Scope.String() != "user:"+string(r.alice.UserID) ||
+	if f.Status != cluster.FolderReady || f.Ownership != folder.OfUser || f.UserEmail != "alice@x" ||
+		f.Scope.String() != "user:"+string(r.alice.UserID) ||
 		f.Permission != cluster.ReadWrite || f.Usage != folder.UsageGeneral || !f.IsOwner || f.Effective != cluster.ReadWriteDelete {
 		t.Errorf("folder = %+v", f)
 	}
@@ -154,7 +155,8 @@ func TestConcurrentCreatesStayBelowTheLimit(t *testing.T) {
 func (r *rig) any(user string) string {
 	r.t.Helper()
 	var id string
-	if err := r.store.Pool().QueryRow(r.t.Context(), "SELECT f.id::text FROM folders f JOIN users u ON u.id = f.user_id WHERE u.username = $1 LIMIT 1", user).Scan(&id); err != nil {
+	if err := r.store.Pool().QueryRow(r.t.Context(),
+		"SELECT f.id::text FROM folders f JOIN users u ON u.id = f.user_id WHERE u.username = $1 LIMIT 1", user).Scan(&id); err != nil {
 		r.t.Fatal(err)
 	}
 	return id

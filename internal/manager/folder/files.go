@@ -59,11 +59,13 @@ func (s *Service) toRead(ctx context.Context, a authz.Actor, ref string, permit 
 	return s.toWork(ctx, a, ref, cluster.ReadOnly, cluster.FolderStatus.Readable, permit, what)
 }
 
-func (s *Service) toWrite(ctx context.Context, a authz.Actor, ref string, least cluster.MountPermission, permit HostPermission, what string) (place, error) {
+func (s *Service) toWrite(ctx context.Context, a authz.Actor, ref string, least cluster.MountPermission, permit HostPermission,
+	what string) (place, error) {
 	return s.toWork(ctx, a, ref, least, cluster.FolderStatus.Updatable, permit, what)
 }
 
-func (s *Service) toWork(ctx context.Context, a authz.Actor, ref string, least cluster.MountPermission, status func(cluster.FolderStatus) bool, permit HostPermission, what string) (place, error) {
+func (s *Service) toWork(ctx context.Context, a authz.Actor, ref string, least cluster.MountPermission,
+	status func(cluster.FolderStatus) bool, permit HostPermission, what string) (place, error) {
 	f, err := s.find(ctx, a, ref, living)
 	if err != nil {
 		return place{}, err
@@ -91,7 +93,8 @@ func allFailed(r Results, p place, what string) error {
 	for _, one := range r.Failed[:min(3, len(r.Failed))] {
 		words = append(words, one.Item+": "+one.Msg)
 	}
-	return fault.Invalidf("%s in folder %s (%s): %s", what, p.Name, p.Folder.Host, strings.Join(words, "; ")).WithReason("vfolder-operation-failed").
+	return fault.Invalidf("%s in folder %s (%s): %s", what, p.Name, p.Folder.Host, strings.Join(words, "; ")).
+		WithReason("vfolder-operation-failed").
 		WithData(map[string]any{"results": r})
 }
 
@@ -136,7 +139,8 @@ func (s *Service) RenameFile(ctx context.Context, a authz.Actor, ref, path, name
 		return err
 	}
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") || len(name) > 255 {
-		return fault.Invalidf("%.80q is no name for a file", name).WithNext("use 1 to 255 bytes without /; to move a file into another directory use move")
+		return fault.Invalidf("%.80q is no name for a file", name).
+			WithNext("use 1 to 255 bytes without /; to move a file into another directory use move")
 	}
 	return s.ask(ctx, p, "rename "+rel, "POST", storage.PathRename, storage.RenameRequest{PathRequest: p.path(rel), NewName: name}, nil)
 }
@@ -151,7 +155,8 @@ func (s *Service) MoveFile(ctx context.Context, a authz.Actor, ref, src, dst str
 	if err != nil {
 		return err
 	}
-	return s.ask(ctx, p, "move "+paths[0], "POST", storage.PathMove, storage.MoveRequest{Volume: p.host.Volume, VFID: p.vfid, Src: paths[0], Dst: paths[1]}, nil)
+	return s.ask(ctx, p, "move "+paths[0], "POST", storage.PathMove,
+		storage.MoveRequest{Volume: p.host.Volume, VFID: p.vfid, Src: paths[0], Dst: paths[1]}, nil)
 }
 
 // ListFiles lists up to limit entries of a directory, 0 being MaxListing, after the entry of that name
@@ -177,7 +182,8 @@ func (s *Service) ListFiles(ctx context.Context, a authz.Actor, ref, path, after
 	}
 	for {
 		var page storage.ListReply
-		if err := s.ask(ctx, p, "list "+rel, "POST", storage.PathList, storage.ListRequest{PathRequest: p.path(rel), After: after, Limit: min(listingPage, limit-len(out.Items))}, &page); err != nil {
+		if err := s.ask(ctx, p, "list "+rel, "POST", storage.PathList,
+			storage.ListRequest{PathRequest: p.path(rel), After: after, Limit: min(listingPage, limit-len(out.Items))}, &page); err != nil {
 			return out, err
 		}
 		out.Items = append(out.Items, page.Items...)
@@ -217,7 +223,8 @@ func (s *Service) toDelete(ctx context.Context, a authz.Actor, ref string, files
 }
 
 // DeleteFilesAsync deletes files in the background and returns the id of the background task.
-func (s *Service) DeleteFilesAsync(ctx context.Context, a authz.Actor, ref string, files []string, recursive bool) (task string, err error) {
+func (s *Service) DeleteFilesAsync(ctx context.Context, a authz.Actor, ref string, files []string,
+	recursive bool) (task string, err error) {
 	p, paths, err := s.toDelete(ctx, a, ref, files)
 	if err != nil {
 		return "", err
@@ -282,7 +289,8 @@ func (s *Service) endTask(ctx context.Context, id, status, message string, curre
 }
 
 func closeTask(ctx context.Context, tx *store.Tx, id, status, message string, current, total int64) error {
-	if err := tx.SetTask(ctx, dbgen.SetTaskParams{ID: id, Status: status, Message: store.Text(message), Current: current, Total: total}); err != nil {
+	if err := tx.SetTask(ctx, dbgen.SetTaskParams{ID: id, Status: status, Message: store.Text(message), Current: current,
+		Total: total}); err != nil {
 		return err
 	}
 	tx.Wake(taskTopic(id))
@@ -318,7 +326,8 @@ func (s *Service) RequestUpload(ctx context.Context, a authz.Actor, ref, path st
 	if size < 0 {
 		return Ticket{}, fault.Invalidf("a file of %d bytes cannot be uploaded", size).WithNext("give the size of the file in bytes")
 	}
-	return s.ticket(ctx, p, "begin the upload of "+rel, storage.PathUpload, "/upload", storage.UploadRequest{PathRequest: p.path(rel), Size: size})
+	return s.ticket(ctx, p, "begin the upload of "+rel, storage.PathUpload, "/upload",
+		storage.UploadRequest{PathRequest: p.path(rel), Size: size})
 }
 
 // RequestDownload lets a client read one file, or a directory as an archive.
@@ -331,7 +340,8 @@ func (s *Service) RequestDownload(ctx context.Context, a authz.Actor, ref, path 
 	if err != nil {
 		return Ticket{}, err
 	}
-	return s.ticket(ctx, p, "begin the download of "+rel, storage.PathDownload, "/download", storage.DownloadRequest{PathRequest: p.path(rel), Archive: archive})
+	return s.ticket(ctx, p, "begin the download of "+rel, storage.PathDownload, "/download",
+		storage.DownloadRequest{PathRequest: p.path(rel), Archive: archive})
 }
 
 // RequestArchive lets a client read several paths as one archive; filename may be "".
@@ -398,7 +408,8 @@ func (s *Service) count(ctx context.Context, p place, within time.Duration) (Usa
 	if u.At.IsZero() {
 		u.At = s.d.Clock().UTC()
 	}
-	err := s.d.Store.SetFolderSize(ctx, dbgen.SetFolderSizeParams{ID: string(p.ID), NumFiles: &u.FileCount, CurSize: &u.UsedBytes, SizeComplete: u.Complete, SizedAt: &u.At})
+	err := s.d.Store.SetFolderSize(ctx, dbgen.SetFolderSizeParams{ID: string(p.ID), NumFiles: &u.FileCount, CurSize: &u.UsedBytes,
+		SizeComplete: u.Complete, SizedAt: &u.At})
 	if err != nil {
 		return u, fmt.Errorf("store the size of folder %s: %w", p.Name, err)
 	}

@@ -140,7 +140,8 @@ func tooMany(ref string, ids []string, found map[cluster.FolderID]Folder) error 
 	matches := []map[string]any{}
 	for _, id := range ids {
 		if f, ok := found[cluster.FolderID(id)]; ok {
-			matches = append(matches, map[string]any{"id": f.ID.Hex(), "name": f.Name, "host": f.Host, "status": string(f.Status), "user": f.UserEmail,
+			matches = append(matches, map[string]any{"id": f.ID.Hex(), "name": f.Name, "host": f.Host, "status": string(f.Status),
+				"user":  f.UserEmail,
 				"group": f.ProjectName, "created_at": f.CreatedAt.Format(time.RFC3339Nano)})
 		}
 	}

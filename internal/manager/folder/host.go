@@ -250,7 +250,8 @@ func (s *Service) Hosts(ctx context.Context, a authz.Actor, project string) (Hos
 			continue
 		}
 		out.Allowed = append(out.Allowed, host)
-		out.Info[host] = HostInfo{Backend: v.Backend, Capabilities: orEmpty(v.Capabilities), UsedPercent: v.usedPercent(), SFTPGroups: orEmpty(v.sftpGroups),
+		out.Info[host] = HostInfo{Backend: v.Backend, Capabilities: orEmpty(v.Capabilities), UsedPercent: v.usedPercent(),
+			SFTPGroups:  orEmpty(v.sftpGroups),
 			Permissions: allowed.list(host), Problem: v.problem()}
 	}
 	slices.Sort(out.Allowed)
@@ -305,8 +306,9 @@ func (s *Service) Volumes(_ context.Context, a authz.Actor) ([]Volume, error) {
 	out := make([]Volume, 0, len(known))
 	for _, host := range slices.Sorted(maps.Keys(known)) {
 		v := known[host]
-		out = append(out, Volume{ID: host, Backend: v.Backend, Path: v.Path, FSPrefix: v.FSPrefix, Capabilities: orEmpty(v.Capabilities), CapacityBytes: v.CapacityBytes,
-			UsedBytes: v.UsedBytes, SFTPGroups: orEmpty(v.sftpGroups), Nodes: v.nodes, Problem: v.problem(), CheckedAt: v.CheckedAt.UTC()})
+		out = append(out, Volume{ID: host, Backend: v.Backend, Path: v.Path, FSPrefix: v.FSPrefix, Capabilities: orEmpty(v.Capabilities),
+			CapacityBytes: v.CapacityBytes,
+			UsedBytes:     v.UsedBytes, SFTPGroups: orEmpty(v.sftpGroups), Nodes: v.nodes, Problem: v.problem(), CheckedAt: v.CheckedAt.UTC()})
 	}
 	return out, nil
 }

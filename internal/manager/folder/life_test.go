@@ -23,7 +23,8 @@ func (r *rig) mount(a authz.Actor, f folder.Folder) (session string) {
 	session = uuid.NewString()
 	r.sql("INSERT INTO resource_groups (name) VALUES ('g') ON CONFLICT DO NOTHING")
 	r.sql(`INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots)
-		VALUES ($1, 's' || left($1::uuid::text, 8), 'interactive', 'd', $2, $3, $4, 'g', 'i', 'RUNNING', '{}')`, session, r.project, a.UserID, a.AccessKey)
+		VALUES ($1, 's' || left($1::uuid::text, 8), 'interactive', 'd', $2, $3, $4, 'g', 'i', 'RUNNING', '{}')`, session, r.project, a.UserID,
+		a.AccessKey)
 	r.addMount(r.store.Pool(), session, f)
 	return session
 }
@@ -318,7 +319,8 @@ func TestBackgroundTasks(t *testing.T) {
 		t.Errorf("%d rows of tasks, %v", kept, err)
 	}
 	var text string
-	if err := r.store.Pool().QueryRow(ctx, "SELECT string_agg(b::text, '') FROM background_tasks b").Scan(&text); err != nil || strings.Contains(text, "hidden") {
+	if err := r.store.Pool().QueryRow(ctx, "SELECT string_agg(b::text, '') FROM background_tasks b").Scan(&text); err != nil ||
+		strings.Contains(text, "hidden") {
 		t.Errorf("keys were kept: %v, %v", text, err)
 	}
 	_ = f

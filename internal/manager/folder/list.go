@@ -100,14 +100,18 @@ func (s *Service) listPage(ctx context.Context, a, viewer authz.Actor, v authz.V
 
 var folderFields = list.Fields{
 	"id": list.ID("f.id::text"), "row_id": list.ID("f.id::text"), "name": list.Text("f.name"), "host": list.Text("f.host"),
-	"status": list.Enum("f.status", store.Texts([]cluster.FolderStatus{cluster.FolderReady, cluster.FolderPerforming, cluster.FolderCloning, cluster.FolderMounted,
-		cluster.FolderError, cluster.FolderDeletePending, cluster.FolderDeleteOngoing, cluster.FolderDeleteComplete, cluster.FolderDeleteError}), nil),
+	"status": list.Enum("f.status", store.Texts([]cluster.FolderStatus{cluster.FolderReady, cluster.FolderPerforming, cluster.FolderCloning,
+		cluster.FolderMounted,
+		cluster.FolderError, cluster.FolderDeletePending, cluster.FolderDeleteOngoing, cluster.FolderDeleteComplete,
+		cluster.FolderDeleteError}), nil),
 	"usage_mode": list.Enum("f.usage_mode", store.Texts([]UsageMode{UsageGeneral, UsageModel, UsageData}), nil),
 	"permission": list.Enum("f.permission", []string{"ro", "rw", "wd"},
 		map[string]string{"READ_ONLY": "ro", "READ_WRITE": "rw", "RW_DELETE": "wd", "OWNER_PERM": "wd"}),
 	"ownership_type": list.Enum("CASE WHEN f.user_id IS NULL THEN 'group' ELSE 'user' END", store.Texts([]Ownership{OfUser, OfProject}), nil),
-	"user":           list.ID("f.user_id::text"), "user_email": list.Text("u.email"), "group": list.ID("f.project_id::text"), "group_name": list.Text("p.name"),
-	"domain_name": list.Text("f.domain_name"), "creator": list.Text("c.email"), "quota_scope_id": list.Text("f.quota_scope"), "cloneable": list.Bool("f.cloneable"),
+	"user":           list.ID("f.user_id::text"), "user_email": list.Text("u.email"), "group": list.ID("f.project_id::text"),
+	"group_name":  list.Text("p.name"),
+	"domain_name": list.Text("f.domain_name"), "creator": list.Text("c.email"), "quota_scope_id": list.Text("f.quota_scope"),
+	"cloneable":      list.Bool("f.cloneable"),
 	"unmanaged_path": list.Text("f.unmanaged_path"), "created_at": list.Time("f.created_at"), "last_used": list.Time("f.last_used"),
 	"num_files": list.Number("coalesce(f.num_files, 0)"), "cur_size": list.Number("coalesce(f.cur_size, 0)"),
 	"max_size": list.Number("0"), "max_files": list.Number("0"),
@@ -188,7 +192,8 @@ func scopeSQL(l *list.Spec, scope, me string) (string, error) {
 		return "(f.project_id = " + l.Arg(uuid) + "::uuid OR f.user_id = " + me + " OR f.user_id IS NOT NULL AND g.permission IS NOT NULL)", nil
 	case ok && kind == "user":
 		arg := l.Arg(uuid) + "::uuid"
-		return "(f.user_id = " + arg + " OR EXISTS (SELECT 1 FROM folder_permissions x WHERE x.folder_id = f.id AND x.user_id = " + arg + "))", nil
+		return "(f.user_id = " + arg + " OR EXISTS (SELECT 1 FROM folder_permissions x WHERE x.folder_id = f.id AND x.user_id = " + arg +
+			"))", nil
 	}
 	return "", fault.Invalidf("%.80q is no scope of folders", scope).WithNext("write user:<uuid>, project:<uuid> or domain:<name>")
 }

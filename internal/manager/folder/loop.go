@@ -302,7 +302,8 @@ func (l *Loop) beginCopy(ctx context.Context, f dbgen.Folder, host cluster.Volum
 	if err := l.unless(ctx, host.Proxy, func(ctx context.Context) error { return l.s.ensureScope(ctx, host, scope) }); err != nil {
 		return err
 	}
-	src, dst := cluster.FolderRef{Scope: from, Folder: cluster.FolderID(*f.SourceID)}, cluster.FolderRef{Scope: scope, Folder: cluster.FolderID(f.ID)}
+	src, dst := cluster.FolderRef{Scope: from, Folder: cluster.FolderID(*f.SourceID)},
+		cluster.FolderRef{Scope: scope, Folder: cluster.FolderID(f.ID)}
 	return l.do(ctx, host.Proxy, "POST", storage.PathFolderClone,
 		storage.CloneRequest{SrcVolume: host.Volume, SrcVFID: src.String(), DstVFID: dst.String(), TaskID: *f.TaskID}, nil)
 }
@@ -337,7 +338,8 @@ func (l *Loop) remove(ctx context.Context, f dbgen.Folder, host cluster.VolumeHo
 	t, err := l.task(ctx, host.Proxy, task)
 	if err == nil && t == nil {
 		ref := cluster.FolderRef{Scope: scope, Folder: cluster.FolderID(f.ID)}
-		err = l.do(ctx, host.Proxy, "POST", storage.PathFolderDelete, storage.FolderRequest{Volume: host.Volume, VFID: ref.String(), TaskID: task}, nil)
+		err = l.do(ctx, host.Proxy, "POST", storage.PathFolderDelete,
+			storage.FolderRequest{Volume: host.Volume, VFID: ref.String(), TaskID: task}, nil)
 		if fault.Is(err, fault.NotFound) && fault.ReasonOf(err) != "volume-not-found" {
 			return l.removed(ctx, f, nil) // there is nothing
 		}

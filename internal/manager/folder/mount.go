@@ -159,8 +159,9 @@ func (m mountable) at(src source, target string) cluster.FolderMount {
 	if src.perm != "" && (src.perm == cluster.ReadOnly || src.perm == cluster.ReadWrite && perm == cluster.ReadWriteDelete) {
 		perm = src.perm
 	}
-	return cluster.FolderMount{Folder: m.ID, Name: m.Name, Host: m.Host, Scope: m.Scope.String(), Usage: string(m.Usage), Perm: perm, Subpath: src.subpath,
-		Target: target, VolumePath: m.volume.Path, OwnerUID: m.volume.OwnerUID, OwnerGID: m.volume.OwnerGID}
+	return cluster.FolderMount{Folder: m.ID, Name: m.Name, Host: m.Host, Scope: m.Scope.String(), Usage: string(m.Usage), Perm: perm,
+		Subpath: src.subpath,
+		Target:  target, VolumePath: m.volume.Path, OwnerUID: m.volume.OwnerUID, OwnerGID: m.volume.OwnerGID}
 }
 
 // planMounts decides what a session mounts. found has, in the order of sources, the folder of each, nil for those that are
@@ -186,7 +187,8 @@ func planMounts(owner string, sources []source, found []*mountable, auto []mount
 			return nil, err
 		}
 		if alias := path.Clean(src.target); src.target != "" && !path.IsAbs(alias) && alias != m.Name && names[alias] {
-			return nil, fault.Invalidf("%s cannot be mounted as %s: another mounted folder has that name", src.text, alias).WithNext("choose another target")
+			return nil, fault.Invalidf("%s cannot be mounted as %s: another mounted folder has that name", src.text, alias).
+				WithNext("choose another target")
 		}
 		next := m.at(src, target)
 		if i := slices.IndexFunc(out, func(o cluster.FolderMount) bool { return sameMount(o, next) }); i >= 0 {
@@ -245,7 +247,8 @@ func targetFor(name, wanted string) (string, error) {
 		wanted = name
 	}
 	bad := func(why string) (string, error) {
-		return "", fault.Invalidf("folder %s cannot be mounted at %.200q: %s", name, wanted, why).WithNext("choose another target, such as %s/%s", sessionHome, name)
+		return "", fault.Invalidf("folder %s cannot be mounted at %.200q: %s", name, wanted, why).
+			WithNext("choose another target, such as %s/%s", sessionHome, name)
 	}
 	if len(wanted) > 1024 || strings.ContainsAny(wanted, "\x00\n\r:") {
 		return bad("the path is too long or has characters that container engines do not take")

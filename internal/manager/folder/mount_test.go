@@ -16,7 +16,8 @@ func TestPlanMounts(t *testing.T) {
 	user := cluster.QuotaScope{Kind: cluster.UserScope, ID: "0f5e1f6a-1f0c-4a50-a1a0-0123456789ab"}
 	known := map[string]*mountable{}
 	add := func(name string, change func(m *mountable)) {
-		m := &mountable{Folder: Folder{ID: cluster.FolderID("id-" + name), Name: name, Host: "p:v", Scope: user, Status: cluster.FolderReady, Ownership: OfUser,
+		m := &mountable{Folder: Folder{ID: cluster.FolderID("id-" + name), Name: name, Host: "p:v", Scope: user, Status: cluster.FolderReady,
+			Ownership: OfUser,
 			Effective: cluster.ReadWriteDelete, UserEmail: "a@x"}, reach: true, permit: true, volume: volume, project: own}
 		if change != nil {
 			change(m)
@@ -53,39 +54,54 @@ func TestPlanMounts(t *testing.T) {
 	}{
 		{name: "nothing", want: ""},
 		{name: "default target", r: MountRequest{Mounts: []string{"data"}}, want: "data@/home/work/data(wd)"},
-		{name: "relative and absolute", r: MountRequest{Mounts: []string{"data", "more"}, MountMap: map[string]string{"data": "in", "more": "/data/more/"}},
+		{name: "relative and absolute", r: MountRequest{Mounts: []string{"data", "more"},
+			MountMap: map[string]string{"data": "in", "more": "/data/more/"}},
 			want: "data@/home/work/in(wd) more@/data/more(wd)"},
 		{name: "only in the map", r: MountRequest{MountMap: map[string]string{"data": "/srv/data"}}, want: "data@/srv/data(wd)"},
-		{name: "sub-directory", r: MountRequest{Mounts: []string{"data/a/b/"}, MountMap: map[string]string{"data/a/b/": "ab"}}, want: "data/a/b@/home/work/ab(wd)"},
-		{name: "two of one folder", r: MountRequest{Mounts: []string{"data/a", "data/b"}, MountMap: map[string]string{"data/a": "a", "data/b": "b"}},
+		{name: "sub-directory", r: MountRequest{Mounts: []string{"data/a/b/"}, MountMap: map[string]string{"data/a/b/": "ab"}},
+			want: "data/a/b@/home/work/ab(wd)"},
+		{name: "two of one folder", r: MountRequest{Mounts: []string{"data/a", "data/b"},
+			MountMap: map[string]string{"data/a": "a", "data/b": "b"}},
 			want: "data/a@/home/work/a(wd) data/b@/home/work/b(wd)"},
-		{name: "sub-path option", r: MountRequest{Mounts: []string{"data"}, Options: map[string]MountOption{"data": {Subpath: "./x", Permission: "ro", Target: "t"}}}, want: "data/x@/home/work/t(ro)"},
+		{name: "sub-path option", r: MountRequest{Mounts: []string{"data"},
+			Options: map[string]MountOption{"data": {Subpath: "./x", Permission: "ro", Target: "t"}}}, want: "data/x@/home/work/t(ro)"},
 		{name: "named twice", r: MountRequest{Mounts: []string{"data", "data"}}, want: "data@/home/work/data(wd)"},
-		{name: "rw of wd", r: MountRequest{Mounts: []string{"data"}, Options: map[string]MountOption{"data": {Permission: "rw"}}}, want: "data@/home/work/data(rw)"},
+		{name: "rw of wd", r: MountRequest{Mounts: []string{"data"}, Options: map[string]MountOption{"data": {Permission: "rw"}}},
+			want: "data@/home/work/data(rw)"},
 		{name: "read-only stays", r: MountRequest{Mounts: []string{"ro"}}, want: "ro@/home/work/ro(ro)"},
 		{name: "project folders", r: MountRequest{Mounts: []string{"proj", "foreign"}}, want: "proj@/home/work/proj(wd)"},
-		{name: "automatic", auto: auto(".local", ".linuxbrew", ".broken", ".away"), want: ".local@/home/work/.local(wd) .linuxbrew@/home/linuxbrew/.linuxbrew(wd)"},
-		{name: "automatic, asked for as well", r: MountRequest{Mounts: []string{".local"}, Options: map[string]MountOption{".local": {Permission: "ro"}}}, auto: auto(".local"),
+		{name: "automatic", auto: auto(".local", ".linuxbrew", ".broken", ".away"),
+			want: ".local@/home/work/.local(wd) .linuxbrew@/home/linuxbrew/.linuxbrew(wd)"},
+		{name: "automatic, asked for as well", r: MountRequest{Mounts: []string{".local"},
+			Options: map[string]MountOption{".local": {Permission: "ro"}}}, auto: auto(".local"),
 			want: ".local@/home/work/.local(ro)"},
-		{name: "automatic in the way", r: MountRequest{Mounts: []string{"data"}, MountMap: map[string]string{"data": ".local/x"}}, auto: auto(".local"), want: "data@/home/work/.local/x(wd)"},
+		{name: "automatic in the way", r: MountRequest{Mounts: []string{"data"}, MountMap: map[string]string{"data": ".local/x"}},
+			auto: auto(".local"), want: "data@/home/work/.local/x(wd)"},
 
 		{name: "no such", r: MountRequest{Mounts: []string{"managed"}}, kind: fault.NotFound},
-		{name: "rw of read-only", r: MountRequest{Mounts: []string{"ro"}, Options: map[string]MountOption{"ro": {Permission: "rw"}}}, kind: fault.Invalid},
+		{name: "rw of read-only", r: MountRequest{Mounts: []string{"ro"}, Options: map[string]MountOption{"ro": {Permission: "rw"}}},
+			kind: fault.Invalid},
 		{name: "trash", r: MountRequest{Mounts: []string{"trashed"}}, kind: fault.Conflict},
 		{name: "cloning", r: MountRequest{Mounts: []string{"cloning"}}, kind: fault.Conflict},
 		{name: "no permission of the host", r: MountRequest{Mounts: []string{"nohost"}}, kind: fault.Denied},
 		{name: "unknown volume", r: MountRequest{Mounts: []string{"unknown"}}, kind: fault.Unavailable},
 		{name: "unmanaged", r: MountRequest{Mounts: []string{"legacy"}}, kind: fault.Invalid},
-		{name: "sources overlap", r: MountRequest{Mounts: []string{"data", "data/a"}, MountMap: map[string]string{"data/a": "a"}}, kind: fault.Invalid},
-		{name: "sources overlap within", r: MountRequest{Mounts: []string{"data/a", "data/a/b"}, MountMap: map[string]string{"data/a": "x", "data/a/b": "y"}}, kind: fault.Invalid},
-		{name: "one target", r: MountRequest{Mounts: []string{"data", "more"}, MountMap: map[string]string{"data": "x", "more": "/home/work/x"}}, kind: fault.Invalid},
-		{name: "targets within", r: MountRequest{Mounts: []string{"data", "more"}, MountMap: map[string]string{"data": "/x", "more": "/x/y"}}, kind: fault.Invalid},
-		{name: "alias is a name", r: MountRequest{Mounts: []string{"data", "more", "ro"}, MountMap: map[string]string{"data": "more"}}, kind: fault.Invalid},
+		{name: "sources overlap", r: MountRequest{Mounts: []string{"data", "data/a"}, MountMap: map[string]string{"data/a": "a"}},
+			kind: fault.Invalid},
+		{name: "sources overlap within", r: MountRequest{Mounts: []string{"data/a", "data/a/b"},
+			MountMap: map[string]string{"data/a": "x", "data/a/b": "y"}}, kind: fault.Invalid},
+		{name: "one target", r: MountRequest{Mounts: []string{"data", "more"}, MountMap: map[string]string{"data": "x", "more": "/home/work/x"}},
+			kind: fault.Invalid},
+		{name: "targets within", r: MountRequest{Mounts: []string{"data", "more"}, MountMap: map[string]string{"data": "/x", "more": "/x/y"}},
+			kind: fault.Invalid},
+		{name: "alias is a name", r: MountRequest{Mounts: []string{"data", "more", "ro"}, MountMap: map[string]string{"data": "more"}},
+			kind: fault.Invalid},
 		{name: "option for another", r: MountRequest{Mounts: []string{"data"}, Options: map[string]MountOption{"more": {}}}, kind: fault.Invalid},
 		{name: "leaves the folder", r: MountRequest{Mounts: []string{"data/../x"}}, kind: fault.Invalid},
 		{name: "no name", r: MountRequest{Mounts: []string{"/x"}}, kind: fault.Invalid},
 		{name: "no id", r: MountRequest{MountIDs: []string{"data"}}, kind: fault.Invalid},
-		{name: "bad permission", r: MountRequest{Mounts: []string{"data"}, Options: map[string]MountOption{"data": {Permission: "rwx"}}}, kind: fault.Invalid},
+		{name: "bad permission", r: MountRequest{Mounts: []string{"data"}, Options: map[string]MountOption{"data": {Permission: "rwx"}}},
+			kind: fault.Invalid},
 		{name: "too many", r: MountRequest{Mounts: strings.Fields(strings.Repeat("data ", 70)), MountMap: many(70)}, kind: fault.Invalid},
 	} {
 		got, err := plan(c.r, known, c.auto)
@@ -135,14 +151,18 @@ func plan(r MountRequest, known map[string]*mountable, auto []mountable) (string
 
 func TestTargets(t *testing.T) {
 	t.Parallel()
-	for wanted, want := range map[string]string{"": "/home/work/data", "x": "/home/work/x", "x/y": "/home/work/x/y", "/mnt/x": "/mnt/x", "/opt/tool": "/opt/tool",
-		"/home/work/x": "/home/work/x", "./x": "/home/work/x", "/data//x/": "/data/x", "/home/other": "/home/other", "/tmp/x": "/tmp/x", "/usr/local/x": "/usr/local/x", "/binary": "/binary"} {
+	for wanted, want := range map[string]string{"": "/home/work/data", "x": "/home/work/x", "x/y": "/home/work/x/y", "/mnt/x": "/mnt/x",
+		"/opt/tool":    "/opt/tool",
+		"/home/work/x": "/home/work/x", "./x": "/home/work/x", "/data//x/": "/data/x", "/home/other": "/home/other", "/tmp/x": "/tmp/x",
+		"/usr/local/x": "/usr/local/x", "/binary": "/binary"} {
 		if got, err := targetFor("data", wanted); err != nil || got != want {
 			t.Errorf("%q: %q, %v", wanted, got, err)
 		}
 	}
-	for _, wanted := range []string{"/", "/home", "/home/work", ".", "/etc", "/tmp", "/usr", "/proc/x", "/dev/shm", "/sys/x", "/.berth", "/.berth/x", "/home/config/x", "..", "../x", "/a/../etc",
-		".ssh", ".ssh/keys", "/home/work/.ssh", ".bashrc", ".zsh_profile", "/lib64/x", "/run/x", "a:b", "a\nb", "/home/work/.jupyter/x", strings.Repeat("x", 1025)} {
+	for _, wanted := range []string{"/", "/home", "/home/work", ".", "/etc", "/tmp", "/usr", "/proc/x", "/dev/shm", "/sys/x", "/.berth",
+		"/.berth/x", "/home/config/x", "..", "../x", "/a/../etc",
+		".ssh", ".ssh/keys", "/home/work/.ssh", ".bashrc", ".zsh_profile", "/lib64/x", "/run/x", "a:b", "a\nb", "/home/work/.jupyter/x",
+		strings.Repeat("x", 1025)} {
 		if got, err := targetFor("data", wanted); err == nil {
 			t.Errorf("%q is %q", wanted, got)
 		}

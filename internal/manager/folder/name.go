@@ -26,7 +26,8 @@ var systemDirs = []string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/m
 // checkName reports whether a folder may have the name; dot-names are for user folders of general use.
 func checkName(name string, of Ownership, usage UsageMode) error {
 	bad := func(why string) error {
-		return fault.Invalidf("a folder cannot be called %.80q: %s", name, why).WithNext("use 1 to 64 letters, digits, spaces and . _ - + @ ( ) ~")
+		return fault.Invalidf("a folder cannot be called %.80q: %s", name, why).
+			WithNext("use 1 to 64 letters, digits, spaces and . _ - + @ ( ) ~")
 	}
 	switch {
 	case !nameText.MatchString(name):

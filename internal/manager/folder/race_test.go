@@ -50,7 +50,8 @@ func (r *rig) meanwhile(id cluster.FolderID, act func() error, change func(tx pg
 		default:
 		}
 		var waiting int
-		r.must(r.store.Pool().QueryRow(ctx, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'").Scan(&waiting))
+		r.must(r.store.Pool().QueryRow(ctx, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = "+
+			"'Lock'").Scan(&waiting))
 		return waiting > 0
 	})
 	change(tx)
@@ -223,8 +224,10 @@ func TestOneProxyThatHangsHoldsUpNoOther(t *testing.T) {
 	for range 400 {
 		id := uuid.NewString()
 		r.sql(`INSERT INTO folders (id, name, host, domain_name, quota_scope, usage_mode, permission, user_id, status, task_id, status_changed)
-			VALUES ($1::uuid, left($1::text, 32), 'deaf:v', 'd', 'user:' || $2::text, 'general', 'rw', $2::uuid, 'delete-ongoing', $1::uuid, now() - interval '1 hour')`, id, r.alice.UserID)
-		r.sql(`INSERT INTO background_tasks (id, kind, status, updated_at) VALUES ($1, 'delete_folder_files', 'started', now() - interval '1 hour')`, id)
+			VALUES ($1::uuid, left($1::text, 32), 'deaf:v', 'd', 'user:' || $2::text, 'general', 'rw', $2::uuid, 'delete-ongoing', $1::uuid,
+			now() - interval '1 hour')`, id, r.alice.UserID)
+		r.sql(`INSERT INTO background_tasks (id, kind, status, updated_at) VALUES ($1, 'delete_folder_files', 'started', `+
+			`now() - interval '1 hour')`, id)
 		r.sql(`INSERT INTO folder_tasks (task_id, folder_id, proxy, kind) VALUES ($1, $1, 'deaf', 'delete_folder_files')`, id)
 	}
 	r.proxy.set(func() { r.proxy.deaf = "deaf" })

@@ -14,7 +14,8 @@ import (
 	"berth.dev/berth/internal/wire/storage"
 )
 
-var allRights = []string{"read_attribute", "update_attribute", "delete_vfolder", "read_content", "write_content", "delete_content", "mount_ro", "mount_rw", "mount_wd", "clone", "assign_permission_to_others"}
+var allRights = []string{"read_attribute", "update_attribute", "delete_vfolder", "read_content", "write_content", "delete_content",
+	"mount_ro", "mount_rw", "mount_wd", "clone", "assign_permission_to_others"}
 
 // What a search finds in SQL is what the decision in Go allows, for everybody, every folder and every right.
 func TestSearchAgreesWithAccess(t *testing.T) {
@@ -126,7 +127,11 @@ func TestStrangersAndReaders(t *testing.T) {
 		{name: "Get", reads: true, do: func(a authz.Actor) error { _, err := r.Get(ctx, a, id); return err }},
 		{name: "ListFiles", reads: true, do: func(a authz.Actor) error { _, err := r.ListFiles(ctx, a, id, ".", "", 0); return err }},
 		{name: "RequestDownload", reads: true, do: func(a authz.Actor) error { _, err := r.RequestDownload(ctx, a, id, "x", false); return err }},
-		{name: "RequestArchive", reads: true, do: func(a authz.Actor) error { _, err := r.RequestArchive(ctx, a, id, []string{"x"}, ""); return err }},
+		{name: "RequestArchive", reads: true, do: func(a authz.Actor) error {
+			_,
+				err := r.RequestArchive(ctx, a, id, []string{"x"}, "")
+			return err
+		}},
 		{name: "Export", reads: true, do: func(a authz.Actor) error {
 			_, err := r.Export(ctx, a, id, folder.TransferInput{Store: put})
 			return err
@@ -210,11 +215,13 @@ func TestListsAreBounded(t *testing.T) {
 		after             string
 		limit, got, asked int
 		next              string
-	}{{"", 0, 2500, 3, ""}, {"", 1, 1, 1, "00000"}, {"00000", 1200, 1200, 2, "01200"}, {"01200", 1299, 1299, 2, ""}, {"02400", 10_000, 99, 1, ""}} {
+	}{{"", 0, 2500, 3, ""}, {"", 1, 1, 1, "00000"}, {"00000", 1200, 1200, 2, "01200"}, {"01200", 1299, 1299, 2, ""},
+		{"02400", 10_000, 99, 1, ""}} {
 		before := r.proxy.calls[storage.PathList]
 		l, err := r.ListFiles(ctx, r.alice, "data", ".", c.after, c.limit)
 		r.must(err)
-		if asked := r.proxy.calls[storage.PathList] - before; len(l.Items) != c.got || l.Next != c.next || l.Cut != (c.next != "") || asked != c.asked {
+		if asked := r.proxy.calls[storage.PathList] - before; len(l.Items) != c.got || l.Next != c.next || l.Cut != (c.next != "") ||
+			asked != c.asked {
 			t.Errorf("%d after %q: %d, cut %v, next %q, asked %d times", c.limit, c.after, len(l.Items), l.Cut, l.Next, asked)
 		}
 	}
@@ -290,7 +297,8 @@ func TestWhoseInvitationsAre(t *testing.T) {
 	r.must(r.UpdateInvitation(ctx, r.alice, id, cluster.ReadWrite))
 	demoted := r.admin
 	demoted.Role = authz.RoleUser
-	wantKind(t, r.UpdateInvitation(ctx, demoted, id, cluster.ReadWriteDelete), fault.Denied, "more is offered by one who administrates no more")
+	wantKind(t, r.UpdateInvitation(ctx, demoted, id, cluster.ReadWriteDelete), fault.Denied,
+		"more is offered by one who administrates no more")
 	r.must(r.DeleteInvitation(ctx, r.alice, id))
 	id = invite(r.admin)
 	r.must(r.DeleteInvitation(ctx, demoted, id))
@@ -384,7 +392,8 @@ func TestInvitations(t *testing.T) {
 		t.Errorf("shared = %+v", shared)
 	}
 	r.must(r.UpdateSharing(ctx, r.alice, "data", []folder.SharingChange{{User: r.bob.UserID, Permission: new(cluster.ReadWriteDelete)}}))
-	err = r.UpdateSharing(ctx, r.alice, "data", []folder.SharingChange{{User: r.bob.UserID, Permission: new(cluster.ReadOnly)}, {User: r.carol.UserID, Permission: new(cluster.ReadOnly)}})
+	err = r.UpdateSharing(ctx, r.alice, "data", []folder.SharingChange{{User: r.bob.UserID, Permission: new(cluster.ReadOnly)},
+		{User: r.carol.UserID, Permission: new(cluster.ReadOnly)}})
 	wantKind(t, err, fault.NotFound, "change what carol does not have")
 	if seen, err = r.Find(ctx, r.bob, "data"); err != nil || seen.Effective != cluster.ReadWriteDelete {
 		t.Errorf("all or none: %s, %v", seen.Effective, err)
@@ -477,7 +486,8 @@ func TestHosts(t *testing.T) {
 	h, err := r.Hosts(ctx, r.alice, "")
 	r.must(err)
 	info := h.Info[host]
-	if h.Default != host || fmt.Sprint(h.Allowed) != "[p:v]" || info.UsedPercent == nil || *info.UsedPercent != 25 || len(info.Permissions) != 8 || info.Problem != "" {
+	if h.Default != host || fmt.Sprint(h.Allowed) != "[p:v]" || info.UsedPercent == nil || *info.UsedPercent != 25 ||
+		len(info.Permissions) != 8 || info.Problem != "" {
 		t.Errorf("hosts = %+v", h)
 	}
 	r.proxy.set(func() { r.proxy.away = true })
@@ -533,11 +543,14 @@ func TestResolveMounts(t *testing.T) {
 		{name: "system session", r: folder.MountRequest{SessionType: cluster.System}, want: ""},
 		{name: "all", r: folder.MountRequest{Mounts: []string{"data", "bobs", "proj", "far"}},
 			want: "data@/home/work/data(wd) bobs@/home/work/bobs(ro) proj@/home/work/proj(rw) .local@/home/work/.local(wd)"},
-		{name: "by id", r: folder.MountRequest{MountIDs: []string{data.ID.Hex()}, MountIDMap: map[string]string{data.ID.Hex(): "/x"}, SessionType: cluster.System}, want: "data@/x(wd)"},
-		{name: "id among names", r: folder.MountRequest{Mounts: []string{string(data.ID)}, SessionType: cluster.System}, want: "data@/home/work/data(wd)"},
+		{name: "by id", r: folder.MountRequest{MountIDs: []string{data.ID.Hex()}, MountIDMap: map[string]string{data.ID.Hex(): "/x"},
+			SessionType: cluster.System}, want: "data@/x(wd)"},
+		{name: "id among names", r: folder.MountRequest{Mounts: []string{string(data.ID)}, SessionType: cluster.System},
+			want: "data@/home/work/data(wd)"},
 		{name: "ambiguous there", r: folder.MountRequest{Mounts: []string{"data"}, Project: r.other}, kind: fault.NotFound},
 		{name: "nothing of the name", r: folder.MountRequest{Mounts: []string{"nothing"}}, kind: fault.NotFound},
-		{name: "rw of ro", r: folder.MountRequest{Mounts: []string{"bobs"}, Options: map[string]folder.MountOption{"bobs": {Permission: cluster.ReadWrite}}}, kind: fault.Invalid},
+		{name: "rw of ro", r: folder.MountRequest{Mounts: []string{"bobs"},
+			Options: map[string]folder.MountOption{"bobs": {Permission: cluster.ReadWrite}}}, kind: fault.Invalid},
 	} {
 		got, err := resolve(c.r)
 		if c.kind != 0 {

@@ -60,8 +60,9 @@ func newProxy() *proxy {
 func (p *proxy) View() (live, gone []storage.Presence) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	one := storage.Presence{Proxy: "p", Node: "n", ClientURL: "http://clients", Volumes: []storage.Volume{{Name: "v", Backend: "posix", Path: "/vol", OwnerUID: 9001,
-		OwnerGID: 9002, CapacityBytes: 100, UsedBytes: 25, Capabilities: []string{"vfolder"}}, {Name: "w", Backend: "posix", Path: "/vol2"}}}
+	one := storage.Presence{Proxy: "p", Node: "n", ClientURL: "http://clients",
+		Volumes: []storage.Volume{{Name: "v", Backend: "posix", Path: "/vol", OwnerUID: 9001,
+			OwnerGID: 9002, CapacityBytes: 100, UsedBytes: 25, Capabilities: []string{"vfolder"}}, {Name: "w", Backend: "posix", Path: "/vol2"}}}
 	if p.unheard {
 		return nil, nil
 	}
@@ -289,9 +290,12 @@ func (r *rig) sql(text string, args ...any) {
 func (r *rig) person(name, domain string, role authz.Role, projects ...cluster.ProjectID) authz.Actor {
 	r.t.Helper()
 	ctx := r.t.Context()
-	a := authz.Actor{UserID: cluster.UserID(uuid.NewString()), Email: name + "@x", Username: name, Role: role, Domain: domain, AccessKey: cluster.AccessKey("K" + name), Projects: projects}
-	r.must(r.store.AddUser(ctx, dbgen.AddUserParams{ID: string(a.UserID), Username: name, Email: a.Email, DomainName: domain, Role: string(role)}))
-	r.must(r.store.AddKeypair(ctx, dbgen.AddKeypairParams{AccessKey: string(a.AccessKey), SecretSealed: []byte{1}, UserID: string(a.UserID), ResourcePolicy: "default"}))
+	a := authz.Actor{UserID: cluster.UserID(uuid.NewString()), Email: name + "@x", Username: name, Role: role, Domain: domain,
+		AccessKey: cluster.AccessKey("K" + name), Projects: projects}
+	r.must(r.store.AddUser(ctx, dbgen.AddUserParams{ID: string(a.UserID), Username: name, Email: a.Email, DomainName: domain,
+		Role: string(role)}))
+	r.must(r.store.AddKeypair(ctx, dbgen.AddKeypairParams{AccessKey: string(a.AccessKey), SecretSealed: []byte{1}, UserID: string(a.UserID),
+		ResourcePolicy: "default"}))
 	for _, p := range projects {
 		r.must(r.store.AddMember(ctx, string(p), string(a.UserID)))
 	}
@@ -328,7 +332,8 @@ func (r *rig) pass() bool {
 func (r *rig) status(id cluster.FolderID) cluster.FolderStatus {
 	r.t.Helper()
 	var s string
-	if err := r.store.Pool().QueryRow(r.t.Context(), "SELECT coalesce((SELECT status FROM folders WHERE id = $1), 'none')", id).Scan(&s); err != nil {
+	if err := r.store.Pool().QueryRow(r.t.Context(), "SELECT coalesce((SELECT status FROM folders WHERE id = $1), 'none')", id).
+		Scan(&s); err != nil {
 		r.t.Fatal(err)
 	}
 	return cluster.FolderStatus(s)
@@ -336,7 +341,8 @@ func (r *rig) status(id cluster.FolderID) cluster.FolderStatus {
 
 func (r *rig) task(id string) (status, message string) {
 	r.t.Helper()
-	if err := r.store.Pool().QueryRow(r.t.Context(), "SELECT status, message FROM background_tasks WHERE id = $1", id).Scan(&status, &message); err != nil {
+	if err := r.store.Pool().QueryRow(r.t.Context(), "SELECT status, message FROM background_tasks WHERE id = $1", id).
+		Scan(&status, &message); err != nil {
 		r.t.Fatal(err)
 	}
 	return status, message
@@ -351,7 +357,8 @@ func wantKind(t *testing.T, err error, kind fault.Kind, what string) {
 
 func (r *rig) addMount(db dbgen.DBTX, session string, f folder.Folder) {
 	r.t.Helper()
-	_, err := db.Exec(r.t.Context(), `INSERT INTO session_mounts (session_id, n, folder_id, name, host, quota_scope, usage_mode, permission, subpath, target, volume_path, owner_uid, owner_gid)
+	_, err := db.Exec(r.t.Context(), `INSERT INTO session_mounts (session_id, n, folder_id, name, host, quota_scope, usage_mode,
+		permission, subpath, target, volume_path, owner_uid, owner_gid)
 		VALUES ($1, 0, $2, $3, $4, $5, 'general', 'rw', '.', '/home/work/x', '/vol', 1, 1)`, session, f.ID, f.Name, f.Host, f.Scope.String())
 	if err != nil {
 		r.t.Error(err)

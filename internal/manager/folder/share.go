@@ -79,10 +79,12 @@ func (s *Service) Invite(ctx context.Context, a authz.Actor, ref string, perm cl
 	case !perm.Valid():
 		return nil, wrongPermission(perm)
 	case f.Ownership != OfUser:
-		return nil, fault.Invalidf("folder %s (%s) belongs to project %s: its members have it without an invitation", f.Name, f.Host, f.ProjectName).
+		return nil, fault.Invalidf("folder %s (%s) belongs to project %s: its members have it without an invitation", f.Name, f.Host,
+			f.ProjectName).
 			WithNext("use `berth folder share` to give single members another permission")
 	case strings.HasPrefix(f.Name, "."):
-		return nil, fault.Invalidf("folder %s (%s) is mounted into all sessions of its owner and cannot be shared", f.Name, f.Host).WithNext("use another folder")
+		return nil, fault.Invalidf("folder %s (%s) is mounted into all sessions of its owner and cannot be shared", f.Name, f.Host).
+			WithNext("use another folder")
 	}
 	users, err := s.people(ctx, "", emails, false)
 	if err != nil {
@@ -98,7 +100,8 @@ func (s *Service) Invite(ctx context.Context, a authz.Actor, ref string, perm cl
 			if u.ID == string(f.UserID) {
 				continue
 			}
-			n, err := tx.AddInvitation(ctx, dbgen.AddInvitationParams{ID: s.d.IDs(), FolderID: string(f.ID), InviterID: string(a.UserID), InviteeID: u.ID, Permission: string(perm)})
+			n, err := tx.AddInvitation(ctx, dbgen.AddInvitationParams{ID: s.d.IDs(), FolderID: string(f.ID), InviterID: string(a.UserID),
+				InviteeID: u.ID, Permission: string(perm)})
 			if err != nil {
 				return fmt.Errorf("invite %s: %w", u.Email, err)
 			}
@@ -148,7 +151,8 @@ type invitation struct {
 
 // answer runs fn with a pending invitation that concerns the actor. Its folder stays as it is meanwhile. Locks are taken in
 // the order in which ChangeOwnership and Trash take them: owner, folder, invitation.
-func (s *Service) answer(ctx context.Context, a authz.Actor, id string, concerns func(invitation) bool, fn func(ctx context.Context, tx *store.Tx, i invitation) error) error {
+func (s *Service) answer(ctx context.Context, a authz.Actor, id string, concerns func(invitation) bool,
+	fn func(ctx context.Context, tx *store.Tx, i invitation) error) error {
 	if err := authz.Authenticated(a); err != nil {
 		return err
 	}
@@ -267,7 +271,8 @@ func (s *Service) Share(ctx context.Context, a authz.Actor, ref string, perm clu
 	out := []string{}
 	for _, u := range users {
 		if !u.Member {
-			return nil, fault.Invalidf("%s is no member of project %s", u.Email, f.ProjectName).WithReason("invalid-api-params").WithNext("add the user to the project first")
+			return nil, fault.Invalidf("%s is no member of project %s", u.Email, f.ProjectName).WithReason("invalid-api-params").
+				WithNext("add the user to the project first")
 		}
 		out = append(out, u.Email)
 	}
@@ -374,8 +379,9 @@ func (s *Service) Shared(ctx context.Context, a authz.Actor, ref string) ([]Shar
 		if !f.IsOwner { // who made it once
 			continue
 		}
-		out = append(out, Sharing{Folder: f.ID, FolderName: r.Name, Status: cluster.FolderStatus(r.Status), Owner: r.Owner, Ownership: f.Ownership,
-			UserID: cluster.UserID(r.UserID), UserEmail: r.Email, Permission: cluster.MountPermission(r.Permission)})
+		out = append(out, Sharing{Folder: f.ID, FolderName: r.Name, Status: cluster.FolderStatus(r.Status), Owner: r.Owner,
+			Ownership: f.Ownership,
+			UserID:    cluster.UserID(r.UserID), UserEmail: r.Email, Permission: cluster.MountPermission(r.Permission)})
 	}
 	return out, nil
 }

@@ -46,7 +46,8 @@ func (s *Service) transfer(ctx context.Context, a authz.Actor, p place, in Trans
 func checkStore(in TransferInput) error {
 	u, err := url.Parse(in.Store.Endpoint)
 	switch {
-	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "":
+	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" ||
+		u.RawQuery != "":
 		return fault.Invalidf("the endpoint of the object store is no address").WithNext("write https://host or https://host:port")
 	case in.Store.Bucket == "" || len(in.Store.Bucket) > 255 || strings.ContainsAny(in.Store.Bucket, "/\x00"):
 		return fault.Invalidf("%.80q is no bucket", in.Store.Bucket)

@@ -239,7 +239,8 @@ func toImage(im *image.Image) *model.Image {
 
 func toKeypair(k *tenancy.Keypair) *model.KeyPair {
 	m := &model.KeyPair{
-		ID: new(globalID("KeyPairNode", string(k.AccessKey))), UserID: &k.UserEmail, User: new(string(k.UserID)), UserInfo: &model.UserInfo{Email: &k.UserEmail, FullName: &k.UserFullName},
+		ID: new(globalID("KeyPairNode", string(k.AccessKey))), UserID: &k.UserEmail, User: new(string(k.UserID)),
+		UserInfo: &model.UserInfo{Email: &k.UserEmail, FullName: &k.UserFullName},
 		Projects: texts(k.Projects), AccessKey: new(string(k.AccessKey)), IsActive: &k.IsActive, IsAdmin: &k.IsAdmin,
 		ResourcePolicy: &k.ResourcePolicy, CreatedAt: &k.CreatedAt, ModifiedAt: &k.ModifiedAt, LastUsed: k.LastUsed,
 		RateLimit: &k.RateLimit, NumQueries: new(int(k.NumQueries)), ConcurrencyUsed: &k.ConcurrencyUsed,

@@ -80,7 +80,8 @@ var mountPermissions = map[cluster.MountPermission]model.VFolderMountPermission{
 
 func toNewFolder(f folder.Folder) *model.VFolder {
 	m := &model.VFolder{
-		ID: globalID(newNodeFolder, string(f.ID)), Status: model.VFolderOperationStatus(upper(f.Status)), Host: f.Host, UnmanagedPath: optional(f.UnmanagedPath),
+		ID: globalID(newNodeFolder, string(f.ID)), Status: model.VFolderOperationStatus(upper(f.Status)), Host: f.Host,
+		UnmanagedPath: optional(f.UnmanagedPath),
 		Metadata: &model.VFolderMetadataInfo{
 			Name: f.Name, UsageMode: model.VFolderUsageMode(upper(f.Usage)), QuotaScopeID: f.Scope.String(), CreatedAt: f.CreatedAt,
 			LastUsed: f.LastUsed, Cloneable: f.Cloneable,

@@ -104,8 +104,10 @@ func TestWhoMayAskWhatAboutFolders(t *testing.T) {
 			"createVfolderV2", `mutation{x:createVfolderV2(input:{name:"NEW", host:` + volume + `}){vfolder{id}}}`,
 			"owner reader member stranger manager superadmin", "",
 		},
-		{"createVfolderV2", `mutation{x:createVfolderV2(input:{name:"NEW", host:` + volume + `, projectId:"` + string(d.project()) + `"}){vfolder{id}}}`, "manager superadmin", ""},
-		{"createVFolderInProject", `mutation{x:createVFolderInProject(projectId:"` + string(d.project()) + `", input:{name:"NEW", host:` + volume + `}){vfolder{id}}}`, "manager superadmin", ""},
+		{"createVfolderV2", `mutation{x:createVfolderV2(input:{name:"NEW", host:` + volume + `, projectId:"` + string(d.project()) +
+			`"}){vfolder{id}}}`, "manager superadmin", ""},
+		{"createVFolderInProject", `mutation{x:createVFolderInProject(projectId:"` + string(d.project()) + `", input:{name:"NEW", host:` +
+			volume + `}){vfolder{id}}}`, "manager superadmin", ""},
 	} {
 		covered[c.field] = true
 		for name, who := range people {

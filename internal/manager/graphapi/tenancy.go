@@ -108,8 +108,8 @@ func onlyHosts(props any) error {
 	v := reflect.ValueOf(props)
 	for i := range v.NumField() {
 		if name := v.Type().Field(i).Tag.Get("json"); !v.Field(i).IsNil() && name != "allowed_vfolder_hosts,omitempty" {
-			return fault.Invalidf("of domains and projects only allowed_vfolder_hosts and allowed_docker_registries can be changed in this version").
-				WithReason("not-implemented").
+			return fault.Invalidf("of domains and projects only allowed_vfolder_hosts and allowed_docker_registries can be changed " +
+				"in this version").WithReason("not-implemented").
 				WithNext("leave the other properties out")
 		}
 	}
@@ -153,13 +153,15 @@ func (m mutations) allow(props any, text *string, set func(folder.HostPermission
 }
 
 func toUserPolicy(p tenancy.Policy) *model.UserResourcePolicy {
-	return &model.UserResourcePolicy{ID: p.Name, Name: p.Name, CreatedAt: p.CreatedAt, MaxVfolderCount: &p.MaxFolders, MaxQuotaScopeSize: &p.MaxScopeBytes,
-		MaxVfolderSize: &p.MaxScopeBytes, MaxSessionCountPerModelSession: p.MaxModelSessions, MaxCustomizedImageCount: p.MaxImages}
+	return &model.UserResourcePolicy{ID: p.Name, Name: p.Name, CreatedAt: p.CreatedAt, MaxVfolderCount: &p.MaxFolders,
+		MaxQuotaScopeSize: &p.MaxScopeBytes,
+		MaxVfolderSize:    &p.MaxScopeBytes, MaxSessionCountPerModelSession: p.MaxModelSessions, MaxCustomizedImageCount: p.MaxImages}
 }
 
 func toProjectPolicy(p tenancy.Policy) *model.ProjectResourcePolicy {
-	return &model.ProjectResourcePolicy{ID: p.Name, Name: p.Name, CreatedAt: p.CreatedAt, MaxVfolderCount: &p.MaxFolders, MaxQuotaScopeSize: &p.MaxScopeBytes,
-		MaxVfolderSize: &p.MaxScopeBytes, MaxNetworkCount: p.MaxNetworks}
+	return &model.ProjectResourcePolicy{ID: p.Name, Name: p.Name, CreatedAt: p.CreatedAt, MaxVfolderCount: &p.MaxFolders,
+		MaxQuotaScopeSize: &p.MaxScopeBytes,
+		MaxVfolderSize:    &p.MaxScopeBytes, MaxNetworkCount: p.MaxNetworks}
 }
 
 func one[T any](list []T, err error) (*T, error) {

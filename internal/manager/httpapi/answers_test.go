@@ -188,7 +188,8 @@ func TestAnswersOfSessions(t *testing.T) {
 	p := &proxies{}
 	o := &oracle{explanation: session.Explanation{Group: "default", Status: cluster.Pending, Reason: "capacity", Text: "no room",
 		Rejected: map[string]int{"cpu": 1}, Shortfall: cluster.Slots{cluster.SlotCPU: cluster.Whole(1)}, Position: 2, Queue: 3,
-		Estimate: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Remedies: []string{"ask for 1 cpu"}, AsOf: time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)},
+		Estimate: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Remedies: []string{"ask for 1 cpu"},
+		AsOf: time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)},
 		plan: session.Explanation{Group: "default", Text: "it would start now", Placements: []session.PlannedKernel{
 			{Agent: "a1", Devices: map[cluster.SlotName]map[string]cluster.Amount{"cpu": {"0": cluster.Whole(1)}}}}}}
 	c := newCell(t, p.folders(), func(d *nouns.Deps, _ *httpapi.Deps) { d.Explainer = o })

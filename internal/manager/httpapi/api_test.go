@@ -168,7 +168,8 @@ func TestEveryErrorIsAProblem(t *testing.T) {
 		{"no websocket", signed("GET", "/stream/session/no-such-session/execute", "text/plain", "", nil), 404, "object-not-found"},
 		{"not built", signed("GET", "/folders", "text/plain", "", nil), 400, "not-implemented"},
 		{"later still signed", s.send(s.request("GET", "/folders", "", "")), 401, "auth-failed"},
-		{"oversized", signed("POST", "/session", "application/json", `{"name":"`+strings.Repeat("x", 21<<20)+`"}`, nil), 413, "request-too-large"},
+		{"oversized", signed("POST", "/session", "application/json", `{"name":"`+strings.Repeat("x", 21<<20)+`"}`, nil), 413,
+			"request-too-large"},
 		{"unknown task", signed("GET", "/events/background-task?task_id=zzz", "", "", nil), 404, "object-not-found"},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.answer.problem(t, c.status, c.slug) })

@@ -8,7 +8,6 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/node"
 	"berth.dev/berth/internal/manager/resource"
-	"berth.dev/berth/internal/scheduler"
 )
 
 // clusterAdminRoutes are our extensions for those who run the cluster.
@@ -31,7 +30,8 @@ func (a *API) agentWork(c *call) error {
 	out.SessionCount = total
 	for _, s := range sessions {
 		out.Sessions = append(out.Sessions, api.AgentSession{ID: string(s.ID), Name: s.Name, Type: string(s.Type), Status: string(s.Status),
-			User: s.UserEmail, AccessKey: string(s.AccessKey), CreatedAt: isoTime(s.CreatedAt), EndsBy: isoTimeOrNil(s.EndsBy), Containers: s.Kernels})
+			User: s.UserEmail, AccessKey: string(s.AccessKey), CreatedAt: isoTime(s.CreatedAt), EndsBy: isoTimeOrNil(s.EndsBy),
+			Containers: s.Kernels})
 	}
 	return c.ok(out)
 }
@@ -75,8 +75,10 @@ func (a *API) schedulerStatus(c *call) error {
 			}
 		}
 		out.Groups[i] = api.GroupStatus{
-			Name: g.Name, Active: g.Active, Scheduler: g.Scheduler, Placement: g.Placement, Warning: g.Warning, Pending: g.Pending, Reasons: orEmpty(g.Reasons),
-			Running: g.Running, AgentsAlive: g.Alive, AgentsCordoned: g.Cordoned, AgentsLost: g.Lost, Capacity: g.Capacity.Wire(), Occupied: g.Occupied.Wire(),
+			Name: g.Name, Active: g.Active, Scheduler: g.Scheduler, Placement: g.Placement, Warning: g.Warning, Pending: g.Pending,
+			Reasons: orEmpty(g.Reasons),
+			Running: g.Running, AgentsAlive: g.Alive, AgentsCordoned: g.Cordoned, AgentsLost: g.Lost, Capacity: g.Capacity.Wire(),
+			Occupied: g.Occupied.Wire(),
 		}
 	}
 	return c.ok(out)
@@ -84,7 +86,11 @@ func (a *API) schedulerStatus(c *call) error {
 
 // schedulingPolicies are the names that resource groups can choose from.
 func (a *API) schedulingPolicies(c *call) error {
-	return c.ok(api.SchedulingPolicies{Orders: scheduler.Orders(), Placements: scheduler.Placements()})
+	orders, placements, err := a.resources.SchedulingPolicies(c.ctx(), c.actor)
+	if err != nil {
+		return err
+	}
+	return c.ok(api.SchedulingPolicies{Orders: orders, Placements: placements})
 }
 
 func (a *API) schedulerPolicy(c *call) error {

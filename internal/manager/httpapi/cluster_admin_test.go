@@ -336,5 +336,6 @@ func TestWithoutAScheduler(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.call("GET", "/manager/scheduler", "").problem(t, 503, "service-unavailable")
-	require.True(t, fault.Is(func() error { _, err := s.nouns.Sessions.SchedulerStatus(t.Context(), authz.Actor{}); return err }(), fault.Denied))
+	require.True(t, fault.Is(func() error { _, err := s.nouns.Sessions.SchedulerStatus(t.Context(), authz.Actor{}); return err }(),
+		fault.Denied))
 }

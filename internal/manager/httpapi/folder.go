@@ -96,8 +96,10 @@ func usageMode(p *params, def folder.UsageMode) folder.UsageMode {
 
 func (a *API) createFolder(c *call, p *params) error {
 	in := folder.CreateInput{
-		Name: p.need("name"), Host: p.text("host|folder_host|folderHost", ""), Usage: usageMode(p, folder.UsageGeneral), Permission: permission(p, "permission", ""),
-		Project: p.text("group|groupId|group_id", ""), UnmanagedPath: p.text("unmanaged_path|unmanagedPath", ""), Cloneable: p.flag("cloneable", false),
+		Name: p.need("name"), Host: p.text("host|folder_host|folderHost", ""), Usage: usageMode(p, folder.UsageGeneral),
+		Permission: permission(p, "permission", ""),
+		Project:    p.text("group|groupId|group_id", ""), UnmanagedPath: p.text("unmanaged_path|unmanagedPath", ""),
+		Cloneable: p.flag("cloneable", false),
 	}
 	if q := p.text("quota", "0"); q != "0" {
 		p.fail("quota", "a folder has no limit of its own; its owner's limit on the host holds (quota scopes)")

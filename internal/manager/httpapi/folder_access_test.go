@@ -288,7 +288,8 @@ func (r *accessRig) reset(q folderRequest) {
 	r.clean = state
 	exec(`DELETE FROM folders WHERE id <> $1`, dashed(r.folder))
 	exec(`UPDATE folders SET status = $2, status_info = '', name = 'papers', permission = 'rw', cloneable = $3, task_id = NULL,
-		user_id = CASE WHEN project_id IS NULL THEN $4::uuid END, domain_name = 'default' WHERE id = $1`, dashed(r.folder), status, q.shared, idOfOwner)
+		user_id = CASE WHEN project_id IS NULL THEN $4::uuid END, domain_name = 'default' WHERE id = $1`, dashed(r.folder), status, q.shared,
+		idOfOwner)
 	exec(`DELETE FROM folder_permissions`)
 	for user, perm := range r.given {
 		require.NoError(r.t, r.store.GrantFolder(r.t.Context(), dashed(r.folder), user, perm))

@@ -208,7 +208,8 @@ func (a *API) transfer(start func(c *call, in folder.TransferInput) (task string
 	return func(c *call, p *params) error {
 		s := p.object("store")
 		in := folder.TransferInput{Path: p.text("path", "."), Prefix: p.text("prefix", ""), Store: folder.ObjectStore{
-			Endpoint: s.need("endpoint"), Region: s.text("region", ""), Bucket: s.need("bucket"), AccessKey: s.text("access_key", ""), SecretKey: s.text("secret_key", ""),
+			Endpoint: s.need("endpoint"), Region: s.text("region", ""), Bucket: s.need("bucket"), AccessKey: s.text("access_key", ""),
+			SecretKey: s.text("secret_key", ""),
 		}}
 		if err := p.err(); err != nil {
 			return err

@@ -452,13 +452,20 @@ func TestFilesOfFolders(t *testing.T) {
 		{"POST", at("mkdir"), `{}`, "invalid-api-params"}, {"POST", at("mkdir"), `{"path":"x","parents":"maybe"}`, "invalid-api-params"},
 		{"POST", at("mkdir"), `{"path":[` + strings.Repeat(`"x",`, 50) + `"x"]}`, "invalid-api-params"},
 		{"POST", at("mkdir"), `{"path":"../x"}`, "invalid-api-params"}, {"POST", at("mkdir"), `{"path":"a\u0000b"}`, "invalid-api-params"},
-		{"POST", at("request-upload"), `{"path":"x"}`, "invalid-api-params"}, {"POST", at("request-upload"), `{"path":"x","size":-1}`, "invalid-api-params"},
-		{"POST", at("request-upload"), `{"path":"/etc/passwd/../../x/../..","size":1}`, "invalid-api-params"}, {"POST", at("request-upload"), `{"size":1}`, "invalid-api-params"},
-		{"POST", at("request-download"), `{}`, "invalid-api-params"}, {"POST", at("request-download"), `{"path":"../../other"}`, "invalid-api-params"},
-		{"POST", at("request-download-archive"), `{"files":[]}`, "invalid-api-params"}, {"POST", at("rename-file"), `{"target_path":"a","new_name":"b/c"}`, "invalid-api-params"},
-		{"POST", at("rename-file"), `{"target_path":"a"}`, "invalid-api-params"}, {"POST", at("move-file"), `{"src":"a","dst":"../b"}`, "invalid-api-params"},
-		{"DELETE", at("delete-files"), `{"files":"` + strings.Repeat("x", 5000) + `"}`, "invalid-api-params"}, {"DELETE", at("delete-files"), `[1]`, "invalid-api-params"},
-		{"POST", at("import"), `{"store":{"endpoint":"https://x"}}`, "invalid-api-params"}, {"POST", at("import"), `{"store":"text"}`, "invalid-api-params"},
+		{"POST", at("request-upload"), `{"path":"x"}`, "invalid-api-params"},
+		{"POST", at("request-upload"), `{"path":"x","size":-1}`, "invalid-api-params"},
+		{"POST", at("request-upload"), `{"path":"/etc/passwd/../../x/../..","size":1}`, "invalid-api-params"},
+		{"POST", at("request-upload"), `{"size":1}`, "invalid-api-params"},
+		{"POST", at("request-download"), `{}`, "invalid-api-params"},
+		{"POST", at("request-download"), `{"path":"../../other"}`, "invalid-api-params"},
+		{"POST", at("request-download-archive"), `{"files":[]}`, "invalid-api-params"},
+		{"POST", at("rename-file"), `{"target_path":"a","new_name":"b/c"}`, "invalid-api-params"},
+		{"POST", at("rename-file"), `{"target_path":"a"}`, "invalid-api-params"},
+		{"POST", at("move-file"), `{"src":"a","dst":"../b"}`, "invalid-api-params"},
+		{"DELETE", at("delete-files"), `{"files":"` + strings.Repeat("x", 5000) + `"}`, "invalid-api-params"},
+		{"DELETE", at("delete-files"), `[1]`, "invalid-api-params"},
+		{"POST", at("import"), `{"store":{"endpoint":"https://x"}}`, "invalid-api-params"},
+		{"POST", at("import"), `{"store":"text"}`, "invalid-api-params"},
 		{"POST", at("export"), `{"store":{"endpoint":"file:///etc","bucket":"b"}}`, "invalid-api-params"},
 	} {
 		msg := ada.call(r.method, r.target, r.body).problem(t, 400, r.slug)
@@ -482,7 +489,8 @@ func TestFoldersAmongPeople(t *testing.T) {
 	bob.call("GET", "/folders/invitations/list", "").into(t, &list)
 	require.Len(t, list.Invitations, 1)
 	inv := list.Invitations[0]
-	for member, want := range map[string]any{"inviter": "ada@x", "invitee": "bob@x", "perm": "ro", "state": "pending", "vfolder_id": dashed(id), "vfolder_name": "data"} {
+	for member, want := range map[string]any{"inviter": "ada@x", "invitee": "bob@x", "perm": "ro", "state": "pending",
+		"vfolder_id": dashed(id), "vfolder_name": "data"} {
 		require.Equal(t, want, inv[member], member)
 	}
 	ada.call("GET", "/folders/invitations/list-sent", "").into(t, &list)

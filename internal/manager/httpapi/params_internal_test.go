@@ -137,7 +137,8 @@ func TestUploadPaths(t *testing.T) {
 		require.NoError(t, err, in)
 		require.Equal(t, want, got)
 	}
-	for _, in := range []string{"", ".", "..", "../x", "a/../../x", "/etc/passwd", "/home/work", "a\x00b", "/home/work/../x", strings.Repeat("a/", 3000) + "a"} {
+	for _, in := range []string{"", ".", "..", "../x", "a/../../x", "/etc/passwd", "/home/work", "a\x00b", "/home/work/../x",
+		strings.Repeat("a/", 3000) + "a"} {
 		_, err := uploadPath(in)
 		require.Equal(t, reasonInvalidParams, problemOf(err).Code, "%.20q", in)
 	}

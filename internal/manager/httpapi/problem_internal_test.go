@@ -22,7 +22,8 @@ func TestProblems(t *testing.T) {
 		{fault.NotFoundf("No such session: x").WithReason("object-not-found").WithData(map[string]string{
 			"object": "session",
 		}), 404, "object-not-found", "No such session: x"},
-		{fmt.Errorf("place session x: %w", fault.Invalidf("too big").WithNext("ask for less")), 400, "invalid-api-params", "place session x: too big; ask for less"},
+		{fmt.Errorf("place session x: %w", fault.Invalidf("too big").WithNext("ask for less")), 400, "invalid-api-params",
+			"place session x: too big; ask for less"},
 		{fault.Conflictf("busy"), 400, "generic-bad-request", "busy"},
 		{fault.Deniedf("no"), 403, "generic-forbidden", "no"},
 		{fault.New(fault.Unauthenticated, "who"), 401, "auth-failed", "who"},
@@ -48,7 +49,8 @@ func TestProblemsWithoutAReasonHaveThatOfTheirKind(t *testing.T) {
 	for err, code := range map[error]string{
 		fault.Invalidf("x"): "invalid-api-params", fault.Deniedf("x"): "generic-forbidden", fault.NotFoundf("x"): "object-not-found",
 		fault.Exhaustedf("x"): "quota-exceeded", fault.Unavailablef("x"): "service-unavailable", fault.Conflictf("x"): "generic-bad-request",
-		fault.New(fault.Unauthenticated, "x"): "auth-failed", fault.New(fault.Timeout, "x"): "agent-timeout", errors.New("x"): "internal-server-error",
+		fault.New(fault.Unauthenticated, "x"): "auth-failed", fault.New(fault.Timeout, "x"): "agent-timeout",
+		errors.New("x"): "internal-server-error",
 		fault.Conflictf("x").WithReason("something-new"): "something-new",
 	} {
 		require.Equal(t, code, problemOf(err).Code)

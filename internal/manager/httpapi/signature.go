@@ -198,7 +198,8 @@ func signedOf(r *http.Request, now time.Time) (signed, error) {
 	}
 	at, ok := parseDate(raw)
 	if !ok {
-		return signed{}, bad("the request's date cannot be read").WithNext("send it like 2026-11-20T08:21:13.659045+00:00 or Fri, 20 Nov 2026 08:21:13 GMT")
+		return signed{}, bad("the request's date cannot be read").
+			WithNext("send it like 2026-11-20T08:21:13.659045+00:00 or Fri, 20 Nov 2026 08:21:13 GMT")
 	}
 	if skew := now.Sub(at); skew >= maxSkew || skew <= -maxSkew {
 		return signed{}, bad("the request's date and the server's time differ by 15 minutes or more (date/time sync error)").

@@ -232,7 +232,8 @@ func (a *API) drive(c *call, s *socket, client *run.Client, ref string, who clus
 		req.Mode = api.ModeQuery
 	}
 	step := run.StepRequest{
-		Mode: run.Mode(req.Mode), Code: req.Code, WaitMS: int(streamWait.Milliseconds()), FlushMS: int(streamFlush.Milliseconds()), From: new(int64(0)),
+		Mode: run.Mode(req.Mode), Code: req.Code, WaitMS: int(streamWait.Milliseconds()), FlushMS: int(streamFlush.Milliseconds()),
+		From: new(int64(0)),
 	}
 	switch step.Mode {
 	case run.ModeQuery:

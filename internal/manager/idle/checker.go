@@ -73,9 +73,11 @@ func (s *Service) Checkers(ctx context.Context, a authz.Actor) ([]Checker, error
 	}
 	out := make([]Checker, len(rows))
 	for i, r := range rows {
-		c := Checker{Name: r.Name, Description: r.Description, Type: rule.Type(r.Type), Targets: []cluster.SessionType{}, DryRun: r.DryRun, Enabled: r.Enabled,
+		c := Checker{Name: r.Name, Description: r.Description, Type: rule.Type(r.Type), Targets: []cluster.SessionType{}, DryRun: r.DryRun,
+			Enabled:      r.Enabled,
 			InitialGrace: time.Duration(r.InitialGracePeriod) * time.Second, NewUserGrace: time.Duration(r.NewUserGrace) * time.Second,
-			WarnBefore: time.Duration(r.WarnBefore) * time.Second, Bindings: []Binding{}, CreatedAt: r.CreatedAt.UTC(), ModifiedAt: r.ModifiedAt.UTC()}
+			WarnBefore: time.Duration(r.WarnBefore) * time.Second, Bindings: []Binding{}, CreatedAt: r.CreatedAt.UTC(),
+			ModifiedAt: r.ModifiedAt.UTC()}
 		for _, t := range r.TargetSessionTypes {
 			c.Targets = append(c.Targets, cluster.SessionType(t))
 		}
@@ -84,7 +86,8 @@ func (s *Service) Checkers(ctx context.Context, a authz.Actor) ([]Checker, error
 		}
 		for _, b := range bindings {
 			if b.Checker == r.Name {
-				c.Bindings = append(c.Bindings, Binding{Domain: orNone(b.DomainName), Project: orNone(b.ProjectID), ResourceGroup: orNone(b.ResourceGroup), ProjectName: orNone(b.ProjectName)})
+				c.Bindings = append(c.Bindings, Binding{Domain: orNone(b.DomainName), Project: orNone(b.ProjectID),
+					ResourceGroup: orNone(b.ResourceGroup), ProjectName: orNone(b.ProjectName)})
 			}
 		}
 		out[i] = c
@@ -121,9 +124,11 @@ func (s *Service) SetChecker(ctx context.Context, a authz.Actor, c Checker) erro
 		if len(known) >= maxCheckers && !slices.ContainsFunc(known, func(k dbgen.IdleChecker) bool { return k.Name == c.Name }) {
 			return fault.Exhaustedf("there are %d idle checkers already", len(known)).WithReason("invalid-api-params").WithNext("remove one first")
 		}
-		err = tx.SetIdleChecker(ctx, dbgen.SetIdleCheckerParams{Name: c.Name, Description: c.Description, Type: string(c.Type), TargetSessionTypes: store.Texts(c.Targets),
-			InitialGracePeriod: int64(c.InitialGrace / time.Second), NewUserGrace: int64(c.NewUserGrace / time.Second), WarnBefore: int64(c.WarnBefore / time.Second),
-			DryRun: c.DryRun, Enabled: c.Enabled, Spec: spec})
+		err = tx.SetIdleChecker(ctx, dbgen.SetIdleCheckerParams{Name: c.Name, Description: c.Description, Type: string(c.Type),
+			TargetSessionTypes: store.Texts(c.Targets),
+			InitialGracePeriod: int64(c.InitialGrace / time.Second), NewUserGrace: int64(c.NewUserGrace / time.Second),
+			WarnBefore: int64(c.WarnBefore / time.Second),
+			DryRun:     c.DryRun, Enabled: c.Enabled, Spec: spec})
 		if err != nil {
 			return fmt.Errorf("write the checker: %w", err)
 		}
@@ -151,7 +156,8 @@ func (s *Service) SetChecker(ctx context.Context, a authz.Actor, c Checker) erro
 
 func (c Checker) check() error {
 	if !checkerName.MatchString(c.Name) {
-		return fault.Invalidf("%.80q is not a name for an idle checker", c.Name).WithNext("use 1 to 64 letters, digits, dots, dashes and underscores")
+		return fault.Invalidf("%.80q is not a name for an idle checker", c.Name).
+			WithNext("use 1 to 64 letters, digits, dots, dashes and underscores")
 	}
 	if store.Text(c.Description) != c.Description || len(c.Description) > 1000 {
 		return fault.Invalidf("a description is text of 1000 bytes at most")
@@ -163,7 +169,8 @@ func (c Checker) check() error {
 		case t != cluster.Interactive && t != cluster.Batch && t != cluster.System:
 			return fault.Invalidf("%.40q is not a type of session", t).WithNext("target interactive, batch or system")
 		case c.Type == rule.Network && t != cluster.Interactive && len(c.Targets) == 1:
-			return fault.Invalidf("whether anybody uses a %s session cannot be seen", t).WithNext("target interactive sessions, or use another type of check")
+			return fault.Invalidf("whether anybody uses a %s session cannot be seen", t).
+				WithNext("target interactive sessions, or use another type of check")
 		}
 	}
 	for _, v := range []struct {
@@ -418,7 +425,8 @@ const maxKeepAlive = 366 * 24 * time.Hour
 
 // KeepAlive keeps a session from ending as idle for a time from now; 0 takes that back. Owners may ask for as long as their keypair policy
 // allows, and not beyond the session's lifetime; an administrator's grant holds against the lifetime too. It returns until when.
-func (s *Service) KeepAlive(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey, d time.Duration, reason string) (time.Time, error) {
+func (s *Service) KeepAlive(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey, d time.Duration,
+	reason string) (time.Time, error) {
 	o, err := s.d.Sessions.Changeable(ctx, a, ref, owner)
 	if err != nil {
 		return time.Time{}, err
@@ -452,7 +460,8 @@ func (s *Service) KeepAlive(ctx context.Context, a authz.Actor, ref string, owne
 		}
 	}
 	until := s.d.Clock().Add(d).UTC()
-	err = s.d.Store.SetKeepAlive(ctx, dbgen.SetKeepAliveParams{SessionID: o.ID, Until: until, ByAdmin: admin, GrantedBy: a.Email, Reason: reason})
+	err = s.d.Store.SetKeepAlive(ctx, dbgen.SetKeepAliveParams{SessionID: o.ID, Until: until, ByAdmin: admin, GrantedBy: a.Email,
+		Reason: reason})
 	if err != nil {
 		return time.Time{}, fmt.Errorf("keep session %s alive: %w", o.Name, err)
 	}

@@ -40,21 +40,27 @@ func TestIdleCheckers(t *testing.T) {
 
 	use := idle.Spec{Window: 600, Operator: rule.And, Thresholds: map[string]float64{"cpu_util": 5}}
 	for name, c := range map[string]idle.Checker{
-		"a name of nothing":       {Type: rule.Lifetime, Spec: idle.Spec{MaxLifetime: 60}},
-		"a name like a policy's":  {Name: "policy:session_lifetime", Type: rule.Lifetime, Spec: idle.Spec{MaxLifetime: 60}},
-		"no type":                 {Name: "x", Spec: use},
-		"no limit":                {Name: "x", Type: rule.Lifetime},
-		"a huge limit":            {Name: "x", Type: rule.Lifetime, Spec: idle.Spec{MaxLifetime: 1 << 60}},
-		"a warning before birth":  {Name: "x", Type: rule.Lifetime, WarnBefore: time.Hour, Spec: idle.Spec{MaxLifetime: 3600}},
-		"no inactivity":           {Name: "x", Type: rule.Network, Spec: idle.Spec{MaxLifetime: 60}},
-		"a short window":          {Name: "x", Type: rule.Utilization, Spec: idle.Spec{Window: 60, Operator: rule.And, Thresholds: use.Thresholds}},
-		"no operator":             {Name: "x", Type: rule.Utilization, Spec: idle.Spec{Window: 600, Thresholds: use.Thresholds}},
-		"no thresholds":           {Name: "x", Type: rule.Utilization, Spec: idle.Spec{Window: 600, Operator: rule.Or}},
-		"a threshold of nothing":  {Name: "x", Type: rule.Utilization, Spec: idle.Spec{Window: 600, Operator: rule.Or, Thresholds: map[string]float64{"luck": 5}}},
-		"a threshold of 0":        {Name: "x", Type: rule.Utilization, Spec: idle.Spec{Window: 600, Operator: rule.Or, Thresholds: map[string]float64{"mem": 0}}},
-		"inference":               {Name: "x", Type: rule.Lifetime, Spec: idle.Spec{MaxLifetime: 60}, Targets: []cluster.SessionType{cluster.Inference}},
-		"network of batch":        {Name: "x", Type: rule.Network, Spec: idle.Spec{MaxNetworkInactivity: 60}, Targets: []cluster.SessionType{cluster.Batch}},
-		"a binding to two places": {Name: "x", Type: rule.Lifetime, Spec: idle.Spec{MaxLifetime: 60}, Bindings: []idle.Binding{{Domain: "default", ResourceGroup: "default"}}},
+		"a name of nothing":      {Type: rule.Lifetime, Spec: idle.Spec{MaxLifetime: 60}},
+		"a name like a policy's": {Name: "policy:session_lifetime", Type: rule.Lifetime, Spec: idle.Spec{MaxLifetime: 60}},
+		"no type":                {Name: "x", Spec: use},
+		"no limit":               {Name: "x", Type: rule.Lifetime},
+		"a huge limit":           {Name: "x", Type: rule.Lifetime, Spec: idle.Spec{MaxLifetime: 1 << 60}},
+		"a warning before birth": {Name: "x", Type: rule.Lifetime, WarnBefore: time.Hour, Spec: idle.Spec{MaxLifetime: 3600}},
+		"no inactivity":          {Name: "x", Type: rule.Network, Spec: idle.Spec{MaxLifetime: 60}},
+		"a short window": {Name: "x", Type: rule.Utilization,
+			Spec: idle.Spec{Window: 60, Operator: rule.And, Thresholds: use.Thresholds}},
+		"no operator":   {Name: "x", Type: rule.Utilization, Spec: idle.Spec{Window: 600, Thresholds: use.Thresholds}},
+		"no thresholds": {Name: "x", Type: rule.Utilization, Spec: idle.Spec{Window: 600, Operator: rule.Or}},
+		"a threshold of nothing": {Name: "x", Type: rule.Utilization,
+			Spec: idle.Spec{Window: 600, Operator: rule.Or, Thresholds: map[string]float64{"luck": 5}}},
+		"a threshold of 0": {Name: "x", Type: rule.Utilization,
+			Spec: idle.Spec{Window: 600, Operator: rule.Or, Thresholds: map[string]float64{"mem": 0}}},
+		"inference": {Name: "x", Type: rule.Lifetime, Spec: idle.Spec{MaxLifetime: 60},
+			Targets: []cluster.SessionType{cluster.Inference}},
+		"network of batch": {Name: "x", Type: rule.Network, Spec: idle.Spec{MaxNetworkInactivity: 60},
+			Targets: []cluster.SessionType{cluster.Batch}},
+		"a binding to two places": {Name: "x", Type: rule.Lifetime, Spec: idle.Spec{MaxLifetime: 60},
+			Bindings: []idle.Binding{{Domain: "default", ResourceGroup: "default"}}},
 	} {
 		err := w.Idle.SetChecker(ctx, w.Admin, c)
 		require.True(t, fault.Is(err, fault.Invalid), "%s: %v", name, err)
@@ -76,10 +82,12 @@ func TestIdleReportsAndGrants(t *testing.T) {
 	ctx := t.Context()
 	w.Agent("a1", 8, 16*managertest.GiB)
 	id := w.Running("mine", "a1")
-	require.NoError(t, w.Idle.SetChecker(ctx, w.Admin, idle.Checker{Name: "day", Type: rule.Lifetime, WarnBefore: time.Minute, Enabled: true, DryRun: true,
-		Spec: idle.Spec{MaxLifetime: 600}, Bindings: []idle.Binding{{}}}))
-	require.NoError(t, w.Idle.SetChecker(ctx, w.Admin, idle.Checker{Name: "use", Type: rule.Utilization, Enabled: true, Bindings: []idle.Binding{{Project: "default"}},
-		Spec: idle.Spec{Window: 300, Operator: rule.Or, Thresholds: map[string]float64{"cpu_util": 5}}}))
+	require.NoError(t, w.Idle.SetChecker(ctx, w.Admin,
+		idle.Checker{Name: "day", Type: rule.Lifetime, WarnBefore: time.Minute, Enabled: true, DryRun: true,
+			Spec: idle.Spec{MaxLifetime: 600}, Bindings: []idle.Binding{{}}}))
+	require.NoError(t, w.Idle.SetChecker(ctx, w.Admin,
+		idle.Checker{Name: "use", Type: rule.Utilization, Enabled: true, Bindings: []idle.Binding{{Project: "default"}},
+			Spec: idle.Spec{Window: 300, Operator: rule.Or, Thresholds: map[string]float64{"cpu_util": 5}}}))
 	clock.Add(int64(6 * time.Minute))
 
 	list, total, err := w.Idle.Report(ctx, w.Admin)

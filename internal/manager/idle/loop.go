@@ -48,8 +48,9 @@ type idleMetrics struct{ warned, ended *prometheus.CounterVec }
 
 func newIdleMetrics(r prometheus.Registerer) idleMetrics {
 	m := idleMetrics{
-		warned: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "berth_idle_warnings_total", Help: "Sessions told that they will end as idle."}, []string{"type"}),
-		ended:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "berth_idle_ends_total", Help: "Sessions ended as idle."}, []string{"type"}),
+		warned: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "berth_idle_warnings_total",
+			Help: "Sessions told that they will end as idle."}, []string{"type"}),
+		ended: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "berth_idle_ends_total", Help: "Sessions ended as idle."}, []string{"type"}),
 	}
 	if r != nil {
 		r.MustRegister(m.warned, m.ended)
@@ -339,7 +340,8 @@ func (l *looker) applyIdle(ctx context.Context, tx *store.Tx, locked *store.Lock
 		if v.Checker.Type != rule.Lifetime {
 			detail += " unless it is used"
 		}
-		_, err = tx.WarnIdle(ctx, dbgen.WarnIdleParams{SessionID: s.Row.ID, Checker: v.Checker.Name, WarnedAt: now, Deadline: v.Deadline, DryRun: v.Checker.DryRun,
+		_, err = tx.WarnIdle(ctx, dbgen.WarnIdleParams{SessionID: s.Row.ID, Checker: v.Checker.Name, WarnedAt: now, Deadline: v.Deadline,
+			DryRun:   v.Checker.DryRun,
 			Evidence: evidence, Event: string(cluster.SessionIdleWarning), Reason: string(v.Checker.Type.Reason()), Detail: detail})
 		if err != nil {
 			return fmt.Errorf("warn session %s: %w", s.ID, err)

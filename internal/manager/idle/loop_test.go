@@ -113,19 +113,24 @@ func (x *idleSite) manager(holder string) looker {
 func (x *idleSite) session(typ string) (cluster.SessionID, cluster.KernelID) {
 	x.t.Helper()
 	id, kernel := uuid.NewString(), uuid.NewString()
-	x.exec(`INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots, started_at, startup_command)
+	x.exec(`INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status,
+		requested_slots, started_at, startup_command)
 		SELECT $1::uuid, $1::uuid::text, $3, 'default', p.id, k.user_id, k.access_key, 'default', 'img', 'RUNNING', '{}', $4, 'x'
 		FROM keypairs k, projects p WHERE k.access_key = $2 AND p.name = 'default'`, id, string(x.cred.AccessKey), typ, idleStart)
 	slots, err := json.Marshal(cluster.Slots{cluster.SlotCPU: cluster.Whole(1), cluster.SlotMem: cluster.Whole(1 << 30)})
 	require.NoError(x.t, err)
-	x.exec(`INSERT INTO kernels (id, session_id, image, architecture, status, requested_slots, agent_id, started_at) VALUES ($1, $2, 'img', 'x86_64', 'RUNNING', $3, 'a1', $4)`,
+	x.exec(`INSERT INTO kernels (id, session_id, image, architecture, status, requested_slots, agent_id, started_at) VALUES ($1, $2,
+		'img', `+
+		`'x86_64', 'RUNNING', $3, 'a1', $4)`,
 		kernel, id, slots, idleStart)
 	return cluster.SessionID(id), cluster.KernelID(kernel)
 }
 
 func (x *idleSite) checker(name, typ, spec string, warn int, dry bool) {
 	x.t.Helper()
-	x.exec(`INSERT INTO idle_checkers (name, type, target_session_types, warn_before, dry_run, spec) VALUES ($1, $2, '{interactive,batch}', $3, $4, $5)`, name, typ, warn, dry, spec)
+	x.exec(`INSERT INTO idle_checkers (name, type, target_session_types, warn_before, dry_run, spec) VALUES ($1, $2,
+		'{interactive,batch}', `+
+		`$3, $4, $5)`, name, typ, warn, dry, spec)
 	x.exec(`INSERT INTO idle_checker_bindings (checker, resource_group) VALUES ($1, 'default')`, name)
 }
 
@@ -161,7 +166,8 @@ func TestIdleSessionsAreWarnedOnceAndEndedOnceAcrossLeaders(t *testing.T) {
 	require.Equal(t, "0", x.warnings(used))
 	require.Equal(t, "0", x.warnings(batch))
 	require.Contains(t, x.text(`SELECT detail FROM session_events WHERE session_id = $1 AND event <> ''`, string(idleOne)),
-		"idle check policy:network_timeout (keypair policy default): nobody used it for 55m, the limit is 1h; the session ends at 2026-03-01T13:00:00Z unless it is used")
+		"idle check policy:network_timeout (keypair policy default): nobody used it for 55m, the limit is 1h; "+
+			"the session ends at 2026-03-01T13:00:00Z unless it is used")
 
 	// Another manager takes over: it tells nobody twice and ends at the time that was announced.
 	two := x.manager("two")
@@ -174,14 +180,17 @@ func TestIdleSessionsAreWarnedOnceAndEndedOnceAcrossLeaders(t *testing.T) {
 	x.look(two, time.Hour+time.Minute)
 	require.Equal(t, "TERMINATING", x.status(idleOne))
 	require.Equal(t, "1", x.warnings(idleOne))
-	require.Equal(t, "1", x.text(`SELECT count(*)::text FROM session_events WHERE session_id = $1 AND event = 'session_terminating' AND reason = 'idle-timeout'`, string(idleOne)))
+	require.Equal(t, "1", x.text(`SELECT count(*)::text FROM session_events WHERE session_id = $1 AND event = 'session_terminating' AND `+
+		`reason = 'idle-timeout'`, string(idleOne)))
 	require.Equal(t, "idle-timeout", x.text(`SELECT stop_reason FROM kernels WHERE id = $1`, string(kernel)))
 	var e rule.Evidence
 	require.NoError(t, json.Unmarshal([]byte(x.text(`SELECT status_data->>'idle' FROM sessions WHERE id = $1`, string(idleOne))), &e))
 	warned := idleStart.Add(55 * time.Minute)
-	require.Equal(t, rule.Evidence{Checker: "policy:network_timeout", Type: rule.Network, Source: "keypair policy default", Reason: cluster.ReasonIdleTimeout,
-		Why: "nobody used it for 1h, the limit is 1h", By: "two", At: idleStart.Add(time.Hour), WarnedAt: &warned, Deadline: idleStart.Add(time.Hour),
-		Since: idleStart, Limit: 3600}, e)
+	require.Equal(t, rule.Evidence{Checker: "policy:network_timeout", Type: rule.Network, Source: "keypair policy default",
+		Reason: cluster.ReasonIdleTimeout,
+		Why:    "nobody used it for 1h, the limit is 1h", By: "two", At: idleStart.Add(time.Hour), WarnedAt: &warned,
+		Deadline: idleStart.Add(time.Hour),
+		Since:    idleStart, Limit: 3600}, e)
 	require.Equal(t, "RUNNING", x.status(used))
 	require.Equal(t, "RUNNING", x.status(batch))
 
@@ -190,7 +199,8 @@ func TestIdleSessionsAreWarnedOnceAndEndedOnceAcrossLeaders(t *testing.T) {
 	require.Equal(t, "1", x.warnings(used))
 	x.exec(`UPDATE session_accesses SET last_access = $1`, idleStart.Add(107*time.Minute))
 	x.look(two, 108*time.Minute)
-	require.Equal(t, "0", x.text(`SELECT count(*)::text FROM session_idle_warnings WHERE session_id = $1 AND checker = 'policy:network_timeout'`, string(used)))
+	require.Equal(t, "0", x.text(`SELECT count(*)::text FROM session_idle_warnings WHERE session_id = $1 AND checker = `+
+		`'policy:network_timeout'`, string(used)))
 
 	// The lifetime holds for batch sessions and for those in use.
 	x.look(two, 116*time.Minute)
@@ -246,8 +256,11 @@ func TestBusyAndUnreachableRunnersAreNotUnused(t *testing.T) {
 func TestUtilization(t *testing.T) {
 	t.Parallel()
 	x := newIdleSite(t)
-	x.checker("use", "utilization", `{"time_window_seconds": 600, "thresholds_check_operator": "and", "resource_thresholds": {"cpu_util": 5, "mem": 50}}`, 120, false)
-	x.checker("strict", "utilization", `{"time_window_seconds": 300, "thresholds_check_operator": "or", "resource_thresholds": {"mem": 50}}`, 0, true)
+	x.checker("use", "utilization", `{"time_window_seconds": 600, "thresholds_check_operator": "and",
+		"resource_thresholds": {"cpu_util": 5,`+
+		` "mem": 50}}`, 120, false)
+	x.checker("strict", "utilization", `{"time_window_seconds": 300, "thresholds_check_operator": "or", "resource_thresholds": {"mem": 50}}`,
+		0, true)
 	x.checker("broken", "utilization", `{}`, 0, false)
 	idler, idlerKernel := x.session("interactive")
 	worker, workerKernel := x.session("batch")
@@ -257,7 +270,8 @@ func TestUtilization(t *testing.T) {
 		defer x.mu.Unlock()
 		x.usage[k] = nil
 		for b := range int64(180) {
-			x.usage[k] = append(x.usage[k], rule.Sample{Bucket: rule.BucketOf(idleStart) + b, Values: map[string]float64{"cpu_util": cpu, "mem": 1 << 20}})
+			x.usage[k] = append(x.usage[k], rule.Sample{Bucket: rule.BucketOf(idleStart) + b,
+				Values: map[string]float64{"cpu_util": cpu, "mem": 1 << 20}})
 		}
 	}
 	measure(idlerKernel, 1)
@@ -305,7 +319,8 @@ func TestKeepAlive(t *testing.T) {
 	byOwner, _ := x.session("interactive")
 	byAdmin, _ := x.session("interactive")
 	for id, admin := range map[cluster.SessionID]bool{byOwner: false, byAdmin: true} {
-		x.exec(`INSERT INTO keep_alive_grants (session_id, until, by_admin, granted_by) VALUES ($1, $2, $3, 'x')`, string(id), idleStart.Add(4*time.Hour), admin)
+		x.exec(`INSERT INTO keep_alive_grants (session_id, until, by_admin, granted_by) VALUES ($1, $2, $3, 'x')`, string(id),
+			idleStart.Add(4*time.Hour), admin)
 	}
 	l := x.manager("one")
 	x.look(l, time.Hour)
@@ -313,7 +328,8 @@ func TestKeepAlive(t *testing.T) {
 	x.look(l, 3*time.Hour)
 	require.Equal(t, "idle-session-lifetime", x.text(`SELECT status_info FROM sessions WHERE id = $1`, string(byOwner)))
 	require.Equal(t, "RUNNING", x.status(byAdmin))
-	require.Equal(t, "1", x.text(`SELECT count(*)::text FROM session_idle_warnings WHERE dry_run`), "kept alive by an administrator: not even reported")
+	require.Equal(t, "1", x.text(`SELECT count(*)::text FROM session_idle_warnings WHERE dry_run`),
+		"kept alive by an administrator: not even reported")
 	require.Equal(t, "0", x.warnings(byOwner), "a dry run tells nobody")
 	x.exec(`UPDATE keep_alive_grants SET by_admin = true, until = $1`, idleStart.Add(200*time.Minute))
 	x.look(l, 205*time.Minute)
@@ -383,7 +399,8 @@ func TestTheLoopWakesForDeadlines(t *testing.T) {
 	id, _ := x.session("interactive")
 	clock := &steadyClock{Clock: chassis.RealClock(), now: idleStart}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	ends, err := idle.New(idle.Deps{Store: x.store, Clock: clock.Now, Tenancy: x.world.Tenancy, Sessions: x.world.Sessions, Usage: x, Log: log})
+	ends, err := idle.New(idle.Deps{Store: x.store, Clock: clock.Now, Tenancy: x.world.Tenancy, Sessions: x.world.Sessions, Usage: x,
+		Log: log})
 	require.NoError(t, err)
 	l, err := reconcile.New(reconcile.DefaultConfig(), reconcile.Deps{Store: x.store, Clock: clock, Holder: "one", Log: log,
 		Loops: ends.Loops(idle.LoopDeps{Clock: clock, Usage: x, Busy: x.isBusy})})

@@ -152,7 +152,8 @@ func checkerOf(row dbgen.IdleChecker) (rule.Checker, error) {
 	if err := spec.Validate(t, warn); err != nil {
 		return rule.Checker{}, fmt.Errorf("read idle checker %s: %w", row.Name, err)
 	}
-	c := rule.Checker{Name: row.Name, Type: t, Grace: seconds(row.InitialGracePeriod), NewUserGrace: seconds(row.NewUserGrace), Warn: warn, DryRun: row.DryRun}
+	c := rule.Checker{Name: row.Name, Type: t, Grace: seconds(row.InitialGracePeriod), NewUserGrace: seconds(row.NewUserGrace), Warn: warn,
+		DryRun: row.DryRun}
 	for _, target := range row.TargetSessionTypes {
 		c.Targets = append(c.Targets, cluster.SessionType(target))
 	}

@@ -61,8 +61,9 @@ func Choose(a authz.Actor, found []dbgen.FindImagesRow, ref, architecture string
 	}
 	for _, r := range rows {
 		if architecture == "" || r.Architecture == architecture {
-			return dbgen.Image{ID: r.ID, Reference: r.Reference, Registry: r.Registry, RegistryType: r.RegistryType, Project: r.Project, Name: r.Name,
-				Tag: r.Tag, Architecture: r.Architecture, Digest: r.Digest, SizeBytes: r.SizeBytes, Labels: r.Labels, Resources: r.Resources,
+			return dbgen.Image{ID: r.ID, Reference: r.Reference, Registry: r.Registry, RegistryType: r.RegistryType, Project: r.Project,
+				Name: r.Name,
+				Tag:  r.Tag, Architecture: r.Architecture, Digest: r.Digest, SizeBytes: r.SizeBytes, Labels: r.Labels, Resources: r.Resources,
 				Status: r.Status, CreatedAt: r.CreatedAt, LastUsedAt: r.LastUsedAt}, nil
 		}
 	}
@@ -96,7 +97,8 @@ func NotFound(ref string) error {
 
 func imageView(i dbgen.Image) *Image {
 	v := &Image{
-		ID: cluster.ImageID(i.ID), Reference: i.Reference, Registry: i.Registry, RegistryType: i.RegistryType, Project: i.Project, Name: i.Name, Tag: i.Tag,
+		ID: cluster.ImageID(i.ID), Reference: i.Reference, Registry: i.Registry, RegistryType: i.RegistryType, Project: i.Project, Name: i.Name,
+		Tag:          i.Tag,
 		Architecture: i.Architecture, Digest: i.Digest, SizeBytes: i.SizeBytes, Labels: i.Labels, Aliases: []string{}, Status: i.Status,
 		CreatedAt: i.CreatedAt.UTC(), LastUsedAt: store.UTC(i.LastUsedAt), Agents: []cluster.AgentID{},
 	}

@@ -23,8 +23,9 @@ func Report(ctx context.Context, tx *store.Tx, ids func() string, i cluster.Node
 	for k, v := range i.Labels {
 		labels[store.Text(k)] = store.Text(v)
 	}
-	row, err := tx.UpsertImage(ctx, dbgen.UpsertImageParams{ID: ids(), Reference: i.Reference, Registry: registry, Project: project, Name: name,
-		Tag: tag, Architecture: i.Architecture, Digest: i.Digest, SizeBytes: i.SizeBytes, Labels: labels})
+	row, err := tx.UpsertImage(ctx, dbgen.UpsertImageParams{ID: ids(), Reference: i.Reference, Registry: registry, Project: project,
+		Name: name,
+		Tag:  tag, Architecture: i.Architecture, Digest: i.Digest, SizeBytes: i.SizeBytes, Labels: labels})
 	if err != nil {
 		return "", fmt.Errorf("store image %s: %w", i.Reference, err)
 	}

@@ -67,7 +67,8 @@ func TestUsage(t *testing.T) {
 	got := s.Usage(t.Context(), []cluster.KernelID{"k1", "k2", "k3"}, 3*time.Minute)
 	require.Equal(t, []cluster.KernelID{"k1"}, slices.Collect(maps.Keys(got)), "the others were not measured lately")
 	newest := got["k1"][len(got["k1"])-1]
-	require.Equal(t, rule.Sample{Bucket: first + 198, Values: map[string]float64{"cpu_util": 198, "mem": 10}}, newest, "the open minute does not count")
+	require.Equal(t, rule.Sample{Bucket: first + 198, Values: map[string]float64{"cpu_util": 198, "mem": 10}}, newest,
+		"the open minute does not count")
 	require.LessOrEqual(t, len(got["k1"]), 4)
 	require.Len(t, s.Usage(t.Context(), []cluster.KernelID{"k2"}, 48*time.Hour)["k2"], 3)
 	all, err := server.List("c1:stat:use:k1")

@@ -50,7 +50,8 @@ var agentFields = list.Fields{
 	"scaling_group": list.Text("a.resource_group"), "schedulable": list.Bool("a.schedulable"), "addr": list.Text("a.addr"),
 	"first_contact": list.Time("a.first_contact"), "lost_at": list.Time("a.lost_at"), "version": list.Text("a.version"),
 	"architecture": list.Text("a.architecture"), "available_slots": list.OrderOnly("(a.capacity->>'cpu')::bigint"),
-	"occupied_slots": list.OrderOnly("(SELECT sum((k.requested_slots->>'cpu')::bigint) FROM kernels k WHERE k.agent_id = a.id AND k.ended_at IS NULL)"),
+	"occupied_slots": list.OrderOnly("(SELECT sum((k.requested_slots->>'cpu')::bigint) FROM kernels k WHERE k.agent_id = a.id AND " +
+		"k.ended_at IS NULL)"),
 }
 
 // List lists agents (superadmins and monitors).
@@ -127,7 +128,8 @@ func (s *Service) agentViews(ctx context.Context, ids []string) (map[cluster.Age
 func agentView(r dbgen.Agent) *Agent {
 	v := &Agent{
 		ID: cluster.AgentID(r.ID), Status: r.Status, StatusChanged: r.StatusChanged.UTC(), Region: r.Region, ResourceGroup: r.ResourceGroup,
-		Schedulable: r.Schedulable, Addr: r.Addr, FirstContact: r.FirstContact.UTC(), LostAt: store.UTC(r.LostAt), LastSeen: r.LastSeen.UTC(), Version: r.Version,
+		Schedulable: r.Schedulable, Addr: r.Addr, FirstContact: r.FirstContact.UTC(), LostAt: store.UTC(r.LostAt), LastSeen: r.LastSeen.UTC(),
+		Version:      r.Version,
 		Architecture: r.Architecture, Capacity: r.Capacity, Occupied: cluster.Slots{}, SlotKinds: map[cluster.SlotName]cluster.SlotKind{},
 		Devices: []map[string]any{}, Engine: r.Engine, EngineOK: r.EngineOk, EngineError: r.EngineError, Warnings: r.Warnings,
 	}
@@ -163,7 +165,8 @@ type AgentSession struct {
 
 // Work lists the sessions that an agent still holds, the oldest first and at most 1,000 (superadmins and monitors);
 // total counts all.
-func (s *Service) Work(ctx context.Context, a authz.Actor, id cluster.AgentID) (agent *Agent, sessions []AgentSession, total int, err error) {
+func (s *Service) Work(ctx context.Context, a authz.Actor,
+	id cluster.AgentID) (agent *Agent, sessions []AgentSession, total int, err error) {
 	if agent, err = s.Get(ctx, a, id); err != nil {
 		return nil, nil, 0, err
 	}

@@ -85,8 +85,9 @@ func (n *Reports) desired(ctx context.Context, batch []*want) error {
 		if key := r.KernelID + r.AgentID; !present[key] {
 			present[key] = true
 			for _, w := range of[r.AgentID] {
-				w.list = append(w.list, cluster.DesiredKernel{Kernel: cluster.KernelID(r.KernelID), Session: cluster.SessionID(r.SessionID), Generation: r.Generation,
-					Stop: true, Force: true, StopReason: cluster.Reason(r.Reason)})
+				w.list = append(w.list, cluster.DesiredKernel{Kernel: cluster.KernelID(r.KernelID), Session: cluster.SessionID(r.SessionID),
+					Generation: r.Generation,
+					Stop:       true, Force: true, StopReason: cluster.Reason(r.Reason)})
 			}
 		}
 	}
@@ -126,9 +127,11 @@ func kernelSpec(r dbgen.KernelSpecsRow) *cluster.KernelSpec {
 	k := &cluster.KernelSpec{
 		Image: r.Image, ImageLabels: r.ImageLabels, RegistryType: "local", AutoPull: "digest", Hostname: r.ClusterHostname,
 		Hosts: []string{}, Env: map[string]string{}, Slots: r.RequestedSlots, UID: -1, GID: -1, ExtraGIDs: store.Ints(r.ContainerGids),
-		SessionName: r.SessionName, SessionType: r.SessionType, RuntimeType: r.ImageLabels[image.LabelRuntimeType], RuntimePath: r.ImageLabels[image.LabelRuntimePath],
-		PreopenPorts: store.Ints(r.PreopenPorts), ServicePorts: r.ImageLabels[image.LabelServicePorts], ClusterRole: r.ClusterRole, ClusterIdx: int(r.ClusterIdx),
-		LocalRank: int(r.LocalRank), ShmBytes: cluster.DefaultShmem,
+		SessionName: r.SessionName, SessionType: r.SessionType, RuntimeType: r.ImageLabels[image.LabelRuntimeType],
+		RuntimePath:  r.ImageLabels[image.LabelRuntimePath],
+		PreopenPorts: store.Ints(r.PreopenPorts), ServicePorts: r.ImageLabels[image.LabelServicePorts], ClusterRole: r.ClusterRole,
+		ClusterIdx: int(r.ClusterIdx),
+		LocalRank:  int(r.LocalRank), ShmBytes: cluster.DefaultShmem,
 	}
 	if r.ImageDigest != nil {
 		k.ImageDigest = *r.ImageDigest
@@ -191,8 +194,9 @@ func clusterEnv(r dbgen.KernelSpecsRow) map[string]string {
 		"BACKENDAI_USER_UUID": r.UserID, "BACKENDAI_USER_EMAIL": r.UserEmail, "BACKENDAI_USER_NAME": r.UserName,
 		"BACKENDAI_SESSION_ID": r.SessionID, "BACKENDAI_SESSION_NAME": r.SessionName, "BACKENDAI_ACCESS_KEY": r.AccessKey,
 		"BACKENDAI_KERNEL_ID": r.ID, "BACKENDAI_KERNEL_IMAGE": r.Image,
-		"BACKENDAI_CLUSTER_SIZE": fmt.Sprint(r.ClusterSize), "BACKENDAI_CLUSTER_REPLICAS": replicas, "BACKENDAI_CLUSTER_HOSTS": strings.Join(hosts, ","),
-		"BACKENDAI_CLUSTER_HOST": r.ClusterHostname, "BACKENDAI_CLUSTER_ROLE": r.ClusterRole, "BACKENDAI_CLUSTER_IDX": fmt.Sprint(r.ClusterIdx),
+		"BACKENDAI_CLUSTER_SIZE": fmt.Sprint(r.ClusterSize), "BACKENDAI_CLUSTER_REPLICAS": replicas,
+		"BACKENDAI_CLUSTER_HOSTS": strings.Join(hosts, ","),
+		"BACKENDAI_CLUSTER_HOST":  r.ClusterHostname, "BACKENDAI_CLUSTER_ROLE": r.ClusterRole, "BACKENDAI_CLUSTER_IDX": fmt.Sprint(r.ClusterIdx),
 		"BACKENDAI_CLUSTER_LOCAL_RANK": fmt.Sprint(r.LocalRank), "BACKENDAI_SERVICE_PORTS": r.ImageLabels[image.LabelServicePorts],
 		"BACKENDAI_PREOPEN_PORTS": strings.Join(preopen, ","),
 	}

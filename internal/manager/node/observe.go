@@ -18,7 +18,8 @@ const maxLogTail = 1 << 20
 // everything the agent has; desiredSeen says that it reflects the agent's newest desired state, and only then
 // are missing kernels held against it. The result names tombstones that the agent may forget. Reports that come
 // at the same time, of whatever agents, share their transactions.
-func (n *Reports) Observe(ctx context.Context, agent cluster.AgentID, epoch int64, full, desiredSeen bool, list []cluster.KernelObservation) ([]cluster.Tombstone, error) {
+func (n *Reports) Observe(ctx context.Context, agent cluster.AgentID, epoch int64, full, desiredSeen bool,
+	list []cluster.KernelObservation) ([]cluster.Tombstone, error) {
 	r := &report{agent: agent, epoch: epoch, list: list}
 	if err := n.reporting().Do(ctx, r); err != nil {
 		return nil, err
@@ -35,7 +36,8 @@ func (n *Reports) Observe(ctx context.Context, agent cluster.AgentID, epoch int6
 // quiet reports whether an observation of the present generation says nothing new, without a lock: what
 // it compares only moves forward, and whatever is missed here comes with the next report.
 func quiet(agent cluster.AgentID, r dbgen.KernelsByIDRow, o cluster.KernelObservation) bool {
-	if r.AgentID == nil || *r.AgentID != string(agent) || o.Phase == cluster.PhaseEnded || r.Status.Final() || r.Absences > 0 || o.Batch && o.ExitCode != nil {
+	if r.AgentID == nil || *r.AgentID != string(agent) || o.Phase == cluster.PhaseEnded || r.Status.Final() || r.Absences > 0 || o.Batch &&
+		o.ExitCode != nil {
 		return false
 	}
 	if o.Detail != "" && store.Text(o.Detail) != r.StatusInfo {
@@ -240,7 +242,8 @@ func (n *Reports) missing(ctx context.Context, agent cluster.AgentID, list []clu
 				if k.Agent() != agent || k.Status.Final() || k.Status == cluster.Pending || present[k.ID] || k.Absences == 0 {
 					continue
 				}
-				m := store.KernelMove{To: cluster.Terminated, Reason: cluster.ReasonNotFound, Detail: "agent " + string(agent) + " no longer has the container"}
+				m := store.KernelMove{To: cluster.Terminated, Reason: cluster.ReasonNotFound,
+					Detail: "agent " + string(agent) + " no longer has the container"}
 				var err error
 				if k.Status == cluster.Terminating {
 					err = k.End(ctx, m)

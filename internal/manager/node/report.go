@@ -58,7 +58,8 @@ func (n *Reports) Register(ctx context.Context, h cluster.NodeHello) (epoch int6
 	} else if err != nil {
 		return 0, fmt.Errorf("find resource group %s: %w", group, err)
 	}
-	epoch, err = n.Store.RegisterAgent(ctx, dbgen.RegisterAgentParams{ID: string(h.Agent), Region: h.Region, ResourceGroup: group, Addr: h.Addr,
+	epoch, err = n.Store.RegisterAgent(ctx, dbgen.RegisterAgentParams{ID: string(h.Agent), Region: h.Region, ResourceGroup: group,
+		Addr:    h.Addr,
 		Version: h.Version, BootID: h.BootID, Serial: h.Serial, HighestEpoch: h.HighestEpoch})
 	if err != nil {
 		return 0, fmt.Errorf("register agent %s: %w", h.Agent, err)
@@ -132,13 +133,15 @@ func (n *Reports) UpdateFacts(ctx context.Context, agent cluster.AgentID, epoch 
 }
 
 // Progress extends the deadline of a pull when it went on.
-func (n *Reports) Progress(ctx context.Context, agent cluster.AgentID, kernel cluster.KernelID, generation, current, total int64, message string) error {
+func (n *Reports) Progress(ctx context.Context, agent cluster.AgentID, kernel cluster.KernelID, generation, current, total int64,
+	message string) error {
 	d, _ := cluster.KernelDeadline(cluster.Pulling)
 	progress, err := json.Marshal(map[string]any{"pull": map[string]any{"current": current, "total": total, "message": store.Text(message)}})
 	if err != nil {
 		return fmt.Errorf("encode progress: %w", err)
 	}
-	_, err = n.Store.ExtendPull(ctx, dbgen.ExtendPullParams{ID: string(kernel), Generation: generation, AgentID: string(agent), Progress: progress,
+	_, err = n.Store.ExtendPull(ctx, dbgen.ExtendPullParams{ID: string(kernel), Generation: generation, AgentID: string(agent),
+		Progress:  progress,
 		Extension: d.After, Least: d.After - 2*time.Second})
 	if err != nil {
 		return fmt.Errorf("note progress of kernel %s: %w", kernel, err)
@@ -230,7 +233,8 @@ func (n *Reports) loseKernels(ctx context.Context, agent cluster.AgentID) error 
 	return n.eachSession(ctx, agent, func(ctx context.Context, l *store.Locked) error {
 		for _, k := range l.Kernels {
 			if k.Agent() == agent && cluster.KernelMayMove(k.Status, cluster.Lost) {
-				if err := k.Move(ctx, store.KernelMove{To: cluster.Lost, Reason: cluster.ReasonAgentLost, Detail: "agent " + string(agent) + " is silent"}); err != nil {
+				if err := k.Move(ctx, store.KernelMove{To: cluster.Lost, Reason: cluster.ReasonAgentLost,
+					Detail: "agent " + string(agent) + " is silent"}); err != nil {
 					return err
 				}
 			}
@@ -308,7 +312,8 @@ func (n *Reports) withSession(ctx context.Context, id cluster.SessionID, fn func
 }
 
 // inSession is withSession that says whether what fn did is stored; it is not after a Conflict or when the session is gone.
-func (n *Reports) inSession(ctx context.Context, id cluster.SessionID, fn func(ctx context.Context, l *store.Locked) error) (stored bool, err error) {
+func (n *Reports) inSession(ctx context.Context, id cluster.SessionID,
+	fn func(ctx context.Context, l *store.Locked) error) (stored bool, err error) {
 	err = n.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		locked, err := tx.Lock(ctx, id)
 		if stored = err == nil && len(locked) > 0; !stored {

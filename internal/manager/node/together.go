@@ -123,7 +123,8 @@ func (n *Reports) sort(ctx context.Context, batch []*report) (map[cluster.Sessio
 			r.refused = fault.NotFoundf("agent %s is not registered", r.agent)
 			continue
 		case newest != r.epoch:
-			r.refused = fault.Conflictf("the report of agent %s belongs to epoch %d, the newest is %d", r.agent, r.epoch, newest).WithReason("stale-epoch")
+			r.refused = fault.Conflictf("the report of agent %s belongs to epoch %d, the newest is %d", r.agent, r.epoch, newest).
+				WithReason("stale-epoch")
 			continue
 		}
 		for _, o := range r.list {
@@ -151,7 +152,8 @@ func (n *Reports) sort(ctx context.Context, batch []*report) (map[cluster.Sessio
 
 // observeSessions applies reports about some sessions, together when all goes well. Otherwise each is
 // taken alone, so that one that cannot be stored does not hold up the others. done are those that were stored.
-func (n *Reports) observeSessions(ctx context.Context, ids []cluster.SessionID, reports map[cluster.SessionID][]reported) (done []cluster.SessionID) {
+func (n *Reports) observeSessions(ctx context.Context, ids []cluster.SessionID,
+	reports map[cluster.SessionID][]reported) (done []cluster.SessionID) {
 	if len(ids) > 1 {
 		err := n.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 			locked, err := tx.Lock(ctx, ids...)

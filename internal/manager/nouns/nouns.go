@@ -78,7 +78,8 @@ func New(d Deps) (*Set, error) {
 	part := func(name string) *slog.Logger { return d.Log.With("part", name) }
 	n := &Set{}
 	var err error
-	n.Tenancy, err = tenancy.New(tenancy.Deps{Store: d.Store, Seal: d.Seal, Clock: d.Clock, IDs: d.IDs, Random: d.Random, Log: part("tenancy")})
+	n.Tenancy, err = tenancy.New(tenancy.Deps{Store: d.Store, Seal: d.Seal, Clock: d.Clock, IDs: d.IDs, Random: d.Random,
+		Log: part("tenancy")})
 	if err != nil {
 		return nil, err
 	}
@@ -97,11 +98,13 @@ func New(d Deps) (*Set, error) {
 		return nil, err
 	}
 	n.Reports = &node.Reports{Store: d.Store, IDs: d.IDs, DefaultGroup: resource.DefaultGroup, Log: part("node")}
-	n.Folders, err = folder.New(folder.Deps{Store: d.Store, Tenancy: n.Tenancy, Proxies: d.Proxies, Clock: d.Clock, IDs: d.IDs, Log: part("folder")})
+	n.Folders, err = folder.New(folder.Deps{Store: d.Store, Tenancy: n.Tenancy, Proxies: d.Proxies, Clock: d.Clock, IDs: d.IDs,
+		Log: part("folder")})
 	if err != nil {
 		return nil, err
 	}
-	n.Operations, err = operation.New(operation.Deps{Store: d.Store, Clock: d.Clock, IDs: d.IDs, Callbacks: d.Callbacks, Log: part("operation")})
+	n.Operations, err = operation.New(operation.Deps{Store: d.Store, Clock: d.Clock, IDs: d.IDs, Callbacks: d.Callbacks,
+		Log: part("operation")})
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +120,8 @@ func New(d Deps) (*Set, error) {
 	if n.Sessions, err = session.New(sessions); err != nil {
 		return nil, err
 	}
-	n.Idle, err = idle.New(idle.Deps{Store: d.Store, Clock: d.Clock, Tenancy: n.Tenancy, Sessions: n.Sessions, Usage: d.Usage, Log: part("idle")})
+	n.Idle, err = idle.New(idle.Deps{Store: d.Store, Clock: d.Clock, Tenancy: n.Tenancy, Sessions: n.Sessions, Usage: d.Usage,
+		Log: part("idle")})
 	if err != nil {
 		return nil, err
 	}

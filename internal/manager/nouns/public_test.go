@@ -78,9 +78,11 @@ func TestEveryMethodRefusesStrangers(t *testing.T) {
 		reflect.TypeFor[cluster.Dotfile]():        cluster.Dotfile{Path: ".x", Perm: "644"},
 		reflect.TypeFor[time.Duration]():          time.Millisecond,
 	}
-	texts := map[string]string{"tenancy.GetUser": w.Admin.Email, "tenancy.ActorOfUser": w.Admin.Email, "tenancy.GetProject": string(w.Admin.Projects[0]),
-		"tenancy.VisibleProject": string(w.Admin.Projects[0]), "tenancy.GetDomain": "default", "operation.Task": task, "operation.TaskEvents": task,
-		"resource.GetGroup": "default", "resource.CheckPresets": string(w.Admin.Projects[0]), "operation.SetManagerStatus": "frozen"}
+	texts := map[string]string{"tenancy.GetUser": w.Admin.Email, "tenancy.ActorOfUser": w.Admin.Email,
+		"tenancy.GetProject":     string(w.Admin.Projects[0]),
+		"tenancy.VisibleProject": string(w.Admin.Projects[0]), "tenancy.GetDomain": "default", "operation.Task": task,
+		"operation.TaskEvents": task,
+		"resource.GetGroup":    "default", "resource.CheckPresets": string(w.Admin.Projects[0]), "operation.SetManagerStatus": "frozen"}
 
 	call := func(noun any, name string, m reflect.Method, actor authz.Actor) []reflect.Value {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -106,8 +108,9 @@ func TestEveryMethodRefusesStrangers(t *testing.T) {
 	actorType := reflect.TypeFor[authz.Actor]()
 	refused := func(err error) bool { return fault.Is(err, fault.Denied) || fault.Is(err, fault.NotFound) }
 	seen := 0
-	for of, noun := range map[string]any{"tenancy": w.Tenancy, "resource": w.Resources, "image": w.Images, "node": w.Nodes, "session": w.Sessions,
-		"idle": w.Idle, "operation": w.Operations} {
+	for of, noun := range map[string]any{"tenancy": w.Tenancy, "resource": w.Resources, "image": w.Images, "node": w.Nodes,
+		"session": w.Sessions,
+		"idle":    w.Idle, "operation": w.Operations} {
 		typ := reflect.TypeOf(noun)
 		for i := range typ.NumMethod() {
 			m := typ.Method(i)

@@ -38,10 +38,21 @@ func (s *Service) Findings(ctx context.Context) ([]cluster.Finding, error) {
 		}
 		switch {
 		case len(kernels) == 0:
-			out = append(out, cluster.Finding{"error", "session-without-kernels", "session " + r.ID, fmt.Sprintf("%s is %s and has no kernels", r.Name, r.Status), "berth session rm --force " + r.ID})
+			out = append(out, cluster.Finding{
+				Severity: "error",
+				Kind:     "session-without-kernels",
+				Object:   "session " + r.ID,
+				Detail:   fmt.Sprintf("%s is %s and has no kernels", r.Name, r.Status),
+				Next:     "berth session rm --force " + r.ID,
+			})
 		case cluster.SessionStatus(kernels) != r.Status:
-			out = append(out, cluster.Finding{"error", "session-disagrees", "session " + r.ID,
-				fmt.Sprintf("%s is %s, but its kernels (%v) say %s", r.Name, r.Status, r.Kernels, cluster.SessionStatus(kernels)), "restart the manager; report this as a defect"})
+			out = append(out, cluster.Finding{
+				Severity: "error",
+				Kind:     "session-disagrees",
+				Object:   "session " + r.ID,
+				Detail:   fmt.Sprintf("%s is %s, but its kernels (%v) say %s", r.Name, r.Status, r.Kernels, cluster.SessionStatus(kernels)),
+				Next:     "restart the manager; report this as a defect",
+			})
 		}
 	}
 	return out, nil
@@ -49,7 +60,8 @@ func (s *Service) Findings(ctx context.Context) ([]cluster.Finding, error) {
 
 // findingText gives each kind its severity, words and advice.
 var findingText = map[string]struct{ severity, text, next string }{
-	"kernel-on-dead-agent":  {"error", "is %s although its agent %s is lost for long", "start that agent, or wait for the manager to give its kernels up"},
+	"kernel-on-dead-agent": {"error", "is %s although its agent %s is lost for long",
+		"start that agent, or wait for the manager to give its kernels up"},
 	"missed-deadline":       {"error", "is %s on agent %s past its deadline", "see whether the manager's sweeper runs (berth status)"},
 	"stale-removal":         {"warning", "was to be removed (%s) by agent %s, which has not done so", "look at that agent's log and engine"},
 	"callback-stuck":        {"warning", "has a callback that cannot be delivered: %s%s", "see whether the address is right and allowed"},
@@ -61,7 +73,19 @@ var findingText = map[string]struct{ severity, text, next string }{
 func finding(r dbgen.DoctorRowsRow) cluster.Finding {
 	t, ok := findingText[r.Kind]
 	if !ok {
-		return cluster.Finding{"warning", r.Kind, r.Object, r.A + " " + r.B, ""}
+		return cluster.Finding{
+			Severity: "warning",
+			Kind:     r.Kind,
+			Object:   r.Object,
+			Detail:   r.A + " " + r.B,
+			Next:     "",
+		}
 	}
-	return cluster.Finding{t.severity, r.Kind, r.Object, r.Object + " " + fmt.Sprintf(t.text, r.A, r.B), t.next}
+	return cluster.Finding{
+		Severity: t.severity,
+		Kind:     r.Kind,
+		Object:   r.Object,
+		Detail:   r.Object + " " + fmt.Sprintf(t.text, r.A, r.B),
+		Next:     t.next,
+	}
 }

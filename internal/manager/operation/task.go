@@ -96,7 +96,8 @@ func (s *Service) TaskEvents(ctx context.Context, a authz.Actor, id string) (<-c
 }
 
 // StartTask runs work as a task of the actor; report says how far it is.
-func (s *Service) StartTask(ctx context.Context, a authz.Actor, kind, subject string, work func(ctx context.Context, report func(message string)) (string, error)) (id string, err error) {
+func (s *Service) StartTask(ctx context.Context, a authz.Actor, kind, subject string,
+	work func(ctx context.Context, report func(message string)) (string, error)) (id string, err error) {
 	if err := authz.Authenticated(a); err != nil {
 		return "", err
 	}
@@ -109,7 +110,8 @@ func (s *Service) StartTask(ctx context.Context, a authz.Actor, kind, subject st
 		// The end is written even when the manager is stopping.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		if err := s.d.Store.SetTask(ctx, dbgen.SetTaskParams{ID: id, Status: status, Message: store.Text(message), Current: current, Total: 1}); err != nil {
+		if err := s.d.Store.SetTask(ctx, dbgen.SetTaskParams{ID: id, Status: status, Message: store.Text(message), Current: current,
+			Total: 1}); err != nil {
 			s.d.Log.Warn("could not note the state of a task", "task", id, "error", err)
 		}
 		s.d.Store.Wake(taskTopic(id))

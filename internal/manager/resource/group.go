@@ -39,8 +39,10 @@ func groupView(r dbgen.ResourceGroup) *Group {
 	if p, err := scheduler.ParseGroup(r.Name, r.Scheduler, r.SchedulerOpts); err == nil {
 		placement = cmp.Or(p.Placement, scheduler.Placements()[0])
 	}
-	return &Group{Placement: placement, Name: r.Name, Description: r.Description, IsActive: r.IsActive, IsPublic: r.IsPublic, CreatedAt: r.CreatedAt.UTC(),
-		WsproxyAddr: r.WsproxyAddr, Driver: r.Driver, DriverOpts: r.DriverOpts, Scheduler: r.Scheduler, SchedulerOpts: r.SchedulerOpts, UseHostNetwork: r.UseHostNetwork}
+	return &Group{Placement: placement, Name: r.Name, Description: r.Description, IsActive: r.IsActive, IsPublic: r.IsPublic,
+		CreatedAt:   r.CreatedAt.UTC(),
+		WsproxyAddr: r.WsproxyAddr, Driver: r.Driver, DriverOpts: r.DriverOpts, Scheduler: r.Scheduler, SchedulerOpts: r.SchedulerOpts,
+		UseHostNetwork: r.UseHostNetwork}
 }
 
 // AllowedGroups lists the active groups that the actor may use with a project (name or id; "" is any of the actor's).
@@ -141,4 +143,12 @@ func SessionTypes(g dbgen.ResourceGroup) []cluster.SessionType {
 		return []cluster.SessionType{cluster.Interactive, cluster.Batch, cluster.Inference}
 	}
 	return policy.Types
+}
+
+// SchedulingPolicies are the names that resource groups can choose from, for everybody who is known.
+func (s *Service) SchedulingPolicies(_ context.Context, a authz.Actor) (orders, placements []string, err error) {
+	if err := authz.Authenticated(a); err != nil {
+		return nil, nil, err
+	}
+	return scheduler.Orders(), scheduler.Placements(), nil
 }

@@ -42,7 +42,8 @@ func (s *Service) CreateGroup(ctx context.Context, a authz.Actor, name string, p
 	if err := authz.ResourceGroups.Need(a, authz.Administer, authz.Object{}, "create resource groups"); err != nil {
 		return err
 	}
-	if name == "" || len(name) > 64 || strings.ContainsFunc(name, func(r rune) bool { return r == '/' || unicode.IsSpace(r) || !unicode.IsPrint(r) }) {
+	if name == "" || len(name) > 64 || strings.ContainsFunc(name,
+		func(r rune) bool { return r == '/' || unicode.IsSpace(r) || !unicode.IsPrint(r) }) {
 		return fault.Invalidf("%q cannot be the name of a resource group", name).WithNext("use 1 to 64 characters without spaces and slashes")
 	}
 	return s.write(ctx, name, true, p)
@@ -79,8 +80,9 @@ func (s *Service) write(ctx context.Context, name string, create bool, p GroupPr
 			return err
 		}
 		err = tx.UpdateResourceGroup(ctx, dbgen.UpdateResourceGroupParams{
-			Name: row.Name, Description: row.Description, IsActive: row.IsActive, IsPublic: row.IsPublic, Driver: row.Driver, DriverOpts: row.DriverOpts,
-			Scheduler: row.Scheduler, SchedulerOpts: row.SchedulerOpts, UseHostNetwork: row.UseHostNetwork, WsproxyAddr: row.WsproxyAddr,
+			Name: row.Name, Description: row.Description, IsActive: row.IsActive, IsPublic: row.IsPublic, Driver: row.Driver,
+			DriverOpts: row.DriverOpts,
+			Scheduler:  row.Scheduler, SchedulerOpts: row.SchedulerOpts, UseHostNetwork: row.UseHostNetwork, WsproxyAddr: row.WsproxyAddr,
 			WsproxyApiTokenSealed: row.WsproxyApiTokenSealed,
 		})
 		if err != nil {
@@ -219,7 +221,8 @@ func (s *Service) DeleteGroup(ctx context.Context, a authz.Actor, name string) e
 			return fmt.Errorf("look who uses resource group %s: %w", name, err)
 		}
 		if uses.Agents+uses.LiveSessions+uses.EndedSessions > 0 {
-			return fault.Conflictf("resource group %s is named by %d agents, %d live and %d ended sessions", name, uses.Agents, uses.LiveSessions, uses.EndedSessions).
+			return fault.Conflictf("resource group %s is named by %d agents, %d live and %d ended sessions", name, uses.Agents, uses.LiveSessions,
+				uses.EndedSessions).
 				WithNext("make it inactive instead; what is recorded about ended sessions keeps its name")
 		}
 		if _, err := tx.DeleteResourceGroup(ctx, name); err != nil {

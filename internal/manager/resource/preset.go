@@ -105,7 +105,8 @@ func (s *Service) CreatePreset(ctx context.Context, a authz.Actor, in PresetInpu
 	if len(known) >= maxPresets {
 		return Preset{}, fault.Exhaustedf("there are %d presets already", len(known)).WithNext("delete one first")
 	}
-	err = s.d.Store.AddPreset(ctx, dbgen.AddPresetParams{ID: p.ID, Name: p.Name, ResourceSlots: p.Slots, SharedMemory: p.SharedMemory, ResourceGroup: groupOrNil(p)})
+	err = s.d.Store.AddPreset(ctx, dbgen.AddPresetParams{ID: p.ID, Name: p.Name, ResourceSlots: p.Slots, SharedMemory: p.SharedMemory,
+		ResourceGroup: groupOrNil(p)})
 	return p, presetStored(err, p)
 }
 
@@ -121,7 +122,8 @@ func (s *Service) ModifyPreset(ctx context.Context, a authz.Actor, ref string, i
 	if err := s.fill(ctx, &p, in); err != nil {
 		return p, err
 	}
-	n, err := s.d.Store.ChangePreset(ctx, dbgen.ChangePresetParams{ID: p.ID, Name: p.Name, ResourceSlots: p.Slots, SharedMemory: p.SharedMemory, ResourceGroup: groupOrNil(p)})
+	n, err := s.d.Store.ChangePreset(ctx, dbgen.ChangePresetParams{ID: p.ID, Name: p.Name, ResourceSlots: p.Slots,
+		SharedMemory: p.SharedMemory, ResourceGroup: groupOrNil(p)})
 	if err == nil && n == 0 {
 		return p, authz.NotFound(presetNoun, ref)
 	}
@@ -226,7 +228,8 @@ func (s *Service) fill(ctx context.Context, p *Preset, in PresetInput) error {
 		p.Slots = slots
 	}
 	if mem := p.Slots[cluster.SlotMem]; p.SharedMemory != nil && mem > 0 && *p.SharedMemory >= mem.Units() {
-		return fault.Invalidf("the shared memory of a preset is part of its memory and must be less").WithNext("lower it, or give the preset more mem")
+		return fault.Invalidf("the shared memory of a preset is part of its memory and must be less").
+			WithNext("lower it, or give the preset more mem")
 	}
 	return nil
 }

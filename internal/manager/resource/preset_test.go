@@ -19,12 +19,15 @@ import (
 func holds(w *managertest.World, owner cluster.AccessKey, typ, agent string, slots cluster.Slots, a alloc.Allocation) {
 	w.T.Helper()
 	id := uuid.NewString()
-	w.Exec(`INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots, started_at)
+	w.Exec(`INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status,
+		requested_slots, started_at)
 		SELECT $1::uuid, $1::uuid::text, $3, 'default', p.id, k.user_id, k.access_key, 'default', 'img', 'RUNNING', '{}', now()
 		FROM keypairs k, projects p WHERE k.access_key = $2 AND p.name = 'default'`, id, string(owner), typ)
 	raw, err := json.Marshal(slots)
 	require.NoError(w.T, err)
-	w.Exec(`INSERT INTO kernels (id, session_id, image, architecture, status, requested_slots, agent_id, allocation) VALUES ($1, $2, 'img', 'x86_64', 'RUNNING', $3, $4, $5)`,
+	w.Exec(`INSERT INTO kernels (id, session_id, image, architecture, status, requested_slots, agent_id, allocation) VALUES ($1, $2,
+		'img', `+
+		`'x86_64', 'RUNNING', $3, $4, $5)`,
 		uuid.NewString(), id, raw, agent, a.Text())
 }
 
@@ -59,7 +62,8 @@ func TestPresetsFollowWhatRemains(t *testing.T) {
 		return c, out
 	}
 	c, fit := check()
-	require.Equal(t, map[string]bool{"one": true, "five": true, "eight": false, "gpu": false}, fit, "eight cores are there, but not on one agent")
+	require.Equal(t, map[string]bool{"one": true, "five": true, "eight": false, "gpu": false}, fit,
+		"eight cores are there, but not on one agent")
 	require.Equal(t, cluster.Whole(10), c.Remaining[cluster.SlotCPU])
 
 	// What system sessions hold counts on agents and against nobody's limits.
@@ -71,7 +75,8 @@ func TestPresetsFollowWhatRemains(t *testing.T) {
 	require.Equal(t, cluster.Whole(2), c.ResourceGroups["default"].Using[cluster.SlotCPU])
 
 	holds(w, w.Admin.AccessKey, "interactive", "a2", cores(1), nil)
-	for _, limit := range []struct{ table, name string }{{"domains", "name = 'default'"}, {"projects", "name = 'default'"}, {"keypair_resource_policies", "name = 'default'"}} {
+	for _, limit := range []struct{ table, name string }{{"domains", "name = 'default'"}, {"projects", "name = 'default'"},
+		{"keypair_resource_policies", "name = 'default'"}} {
 		w.Exec(`UPDATE ` + limit.table + ` SET total_resource_slots = '{"cpu": 1500}' WHERE ` + limit.name)
 		c, fit = check()
 		require.False(t, fit["one"], limit.table)
@@ -123,7 +128,8 @@ func secondKey(w *managertest.World, policy, slots string) authz.Actor {
 	w.Exec(`INSERT INTO keypair_resource_policies (name, total_resource_slots) VALUES ($1, $2)`, policy, slots)
 	a := w.Admin
 	a.AccessKey = cluster.AccessKey("AKIA" + policy)
-	w.Exec(`INSERT INTO keypairs (access_key, secret_sealed, user_id, resource_policy) VALUES ($1, '', $2, $3)`, string(a.AccessKey), string(a.UserID), policy)
+	w.Exec(`INSERT INTO keypairs (access_key, secret_sealed, user_id, resource_policy) VALUES ($1, '', $2, $3)`, string(a.AccessKey),
+		string(a.UserID), policy)
 	return a
 }
 
@@ -133,14 +139,17 @@ func TestPresetsOfSharesAskDevices(t *testing.T) {
 	w := managertest.New(t)
 	ctx := t.Context()
 	w.Agent("a1", 4, 16*managertest.GiB)
-	devices := []alloc.Device{{Slot: "cpu", ID: "0", Capacity: cluster.Whole(4), Healthy: true}, {Slot: "mem", ID: "root", Capacity: cluster.Whole(16 * managertest.GiB), Healthy: true},
-		{Slot: "cuda.shares", ID: "g0", Capacity: cluster.Whole(1), Healthy: true}, {Slot: "cuda.shares", ID: "g1", Capacity: cluster.Whole(1), Healthy: true}}
+	devices := []alloc.Device{{Slot: "cpu", ID: "0", Capacity: cluster.Whole(4), Healthy: true},
+		{Slot: "mem", ID: "root", Capacity: cluster.Whole(16 * managertest.GiB), Healthy: true},
+		{Slot: "cuda.shares", ID: "g0", Capacity: cluster.Whole(1), Healthy: true},
+		{Slot: "cuda.shares", ID: "g1", Capacity: cluster.Whole(1), Healthy: true}}
 	raw, err := json.Marshal(devices)
 	require.NoError(t, err)
 	w.Exec(`UPDATE agents SET devices = $1, capacity = capacity || '{"cuda.shares": 2000}'`, raw)
 	for i, share := range []string{"0.3", "0.5"} {
 		name := []string{"tiny", "big"}[i]
-		_, err := w.Resources.CreatePreset(ctx, w.Admin, resource.PresetInput{Name: &name, Slots: map[string]string{"cpu": "1", "mem": "1g", "cuda.shares": share}})
+		_, err := w.Resources.CreatePreset(ctx, w.Admin,
+			resource.PresetInput{Name: &name, Slots: map[string]string{"cpu": "1", "mem": "1g", "cuda.shares": share}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -213,11 +222,13 @@ func BenchmarkCheckPresets(b *testing.B) {
 		SELECT 'a' || i, 'ALIVE', 'default', 'x86_64', true, '{"cpu": 64000, "mem": 274877906944000}' FROM generate_series(1, 2000) i`)
 	require.NoError(b, err)
 	_, err = w.Store.Pool().Exec(b.Context(), `WITH s AS (
-			INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots, started_at)
+			INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status,
+			requested_slots, started_at)
 			SELECT gen_random_uuid(), 's' || i, 'interactive', 'default', p.id, k.user_id, k.access_key, 'default', 'img', 'RUNNING', '{}', now()
 			FROM generate_series(1, 20000) i, keypairs k, projects p RETURNING id, name)
 		INSERT INTO kernels (id, session_id, image, architecture, status, requested_slots, agent_id)
-		SELECT gen_random_uuid(), s.id, 'img', 'x86_64', 'RUNNING', '{"cpu": 2000, "mem": 4294967296000}', 'a' || (1 + substr(s.name, 2)::int % 2000) FROM s`)
+		SELECT gen_random_uuid(), s.id, 'img', 'x86_64', 'RUNNING', '{"cpu": 2000, "mem": 4294967296000}', 'a' || (1 + substr(s.name,
+			2)::int % 2000) FROM s`)
 	require.NoError(b, err)
 	_, err = w.Store.Pool().Exec(b.Context(), `ANALYZE`)
 	require.NoError(b, err)

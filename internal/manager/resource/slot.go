@@ -19,9 +19,11 @@ type SlotInfo struct {
 // knownSlots are described better than agents could.
 var knownSlots = []SlotInfo{
 	{Name: "cpu", Description: "CPU", HumanName: "CPU", DisplayUnit: "Core", DisplayIcon: "cpu", Kind: cluster.SlotCount},
-	{Name: "mem", Description: "Memory", HumanName: "RAM", DisplayUnit: "GiB", DisplayIcon: "ram", Kind: cluster.SlotBytes, Binary: true, RoundLength: 2},
+	{Name: "mem", Description: "Memory", HumanName: "RAM", DisplayUnit: "GiB", DisplayIcon: "ram", Kind: cluster.SlotBytes, Binary: true,
+		RoundLength: 2},
 	{Name: "cuda.device", Description: "CUDA-capable GPU", HumanName: "GPU", DisplayUnit: "GPU", DisplayIcon: "gpu1", Kind: cluster.SlotCount},
-	{Name: "cuda.shares", Description: "CUDA-capable GPU (fractional)", HumanName: "fGPU", DisplayUnit: "fGPU", DisplayIcon: "gpu1", Kind: cluster.SlotCount, RoundLength: 2},
+	{Name: "cuda.shares", Description: "CUDA-capable GPU (fractional)", HumanName: "fGPU", DisplayUnit: "fGPU", DisplayIcon: "gpu1",
+		Kind: cluster.SlotCount, RoundLength: 2},
 }
 
 // Slots lists the slots that the cluster knows: the intrinsic ones and what agents have (public).

@@ -104,7 +104,8 @@ func decode(phc string) (memory, time uint32, threads uint8, salt, key []byte, e
 	if len(part) != 6 || part[1] != "argon2id" || part[2] != fmt.Sprintf("v=%d", argon2.Version) {
 		return 0, 0, 0, nil, nil, bad
 	}
-	if _, err := fmt.Sscanf(part[3], "m=%d,t=%d,p=%d", &memory, &time, &threads); err != nil || memory > 1<<20 || time == 0 || time > 64 || threads == 0 {
+	if _, err := fmt.Sscanf(part[3], "m=%d,t=%d,p=%d", &memory, &time, &threads); err != nil || memory > 1<<20 || time == 0 || time > 64 ||
+		threads == 0 {
 		return 0, 0, 0, nil, nil, bad
 	}
 	b := base64.RawStdEncoding

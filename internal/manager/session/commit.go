@@ -23,7 +23,8 @@ const (
 
 // Commit makes an image of a RUNNING session's main kernel in the background. Its reference is
 // berth/commit-<session>:<filename or time>.
-func (s *Service) Commit(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey, filename string) (task string, err error) {
+func (s *Service) Commit(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey,
+	filename string) (task string, err error) {
 	o, err := s.Changeable(ctx, a, ref, owner)
 	if err != nil {
 		return "", err
@@ -81,7 +82,8 @@ func (s *Service) mayCustomize(ctx context.Context, v *Session, reference string
 }
 
 // commit asks the agent and follows its lines of progress.
-func (s *Service) commit(ctx context.Context, agent cluster.AgentID, kernel cluster.KernelID, body []byte, report func(string)) (string, error) {
+func (s *Service) commit(ctx context.Context, agent cluster.AgentID, kernel cluster.KernelID, body []byte,
+	report func(string)) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent/kernels/"+string(kernel)+"/commit", bytes.NewReader(body))
 	if err != nil {
 		return "", err
@@ -121,7 +123,8 @@ func (s *Service) commit(ctx context.Context, agent cluster.AgentID, kernel clus
 }
 
 // CommitStatus says whether a commit is going on: "ready" or "ongoing".
-func (s *Service) CommitStatus(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey) (status string, kernel cluster.KernelID, err error) {
+func (s *Service) CommitStatus(ctx context.Context, a authz.Actor, ref string,
+	owner cluster.AccessKey) (status string, kernel cluster.KernelID, err error) {
 	o, err := s.findOwner(ctx, a, ref, owner)
 	if err != nil {
 		return "", "", err

@@ -101,7 +101,8 @@ type sessionPlan struct {
 }
 
 // planSession validates the request against the cluster.
-func (s *Service) planSession(ctx context.Context, q *lookups, a authz.Actor, owner dbgen.ActorByKeyRow, r request.Session, img dbgen.Image) (*sessionPlan, error) {
+func (s *Service) planSession(ctx context.Context, q *lookups, a authz.Actor, owner dbgen.ActorByKeyRow, r request.Session,
+	img dbgen.Image) (*sessionPlan, error) {
 	project, err := s.projectFor(ctx, q, a, owner, r)
 	if err != nil {
 		return nil, err
@@ -184,7 +185,8 @@ func (s *Service) planSession(ctx context.Context, q *lookups, a authz.Actor, ow
 		ID: s.d.IDs(), Name: r.Name, Type: r.Type, Priority: int32(priority), ClusterMode: r.ClusterMode, ClusterSize: int32(r.ClusterSize),
 		DomainName: owner.DomainName, ProjectID: project.ID, UserID: owner.UserID, AccessKey: owner.AccessKey, ResourceGroup: group,
 		DesignatedAgents: designated, ImageID: img.ID, Image: img.Reference, Tag: r.Tag, RequestedSlots: total, ResourceOpts: opts,
-		Environ: r.Environ, StartupCommand: store.Optional(r.StartupCommand), BootstrapScript: script, CallbackUrl: store.Optional(r.CallbackURL), StartsAt: starts,
+		Environ: r.Environ, StartupCommand: store.Optional(r.StartupCommand), BootstrapScript: script, CallbackUrl: store.Optional(r.CallbackURL),
+		StartsAt:     starts,
 		Architecture: img.Architecture, Registry: img.Registry, KernelSlots: each, ServicePorts: ports, PreopenPorts: preopen,
 		KernelIDs: make([]string, r.ClusterSize), DependsOn: depends, Preemptible: r.Preemptible == nil || *r.Preemptible, Mounts: mounts,
 	}
@@ -202,7 +204,8 @@ func (s *Service) planSession(ctx context.Context, q *lookups, a authz.Actor, ow
 }
 
 // projectFor finds the request's project: one of the owner's, or any of the domain for superadmins.
-func (s *Service) projectFor(ctx context.Context, q *lookups, a authz.Actor, owner dbgen.ActorByKeyRow, r request.Session) (dbgen.Project, error) {
+func (s *Service) projectFor(ctx context.Context, q *lookups, a authz.Actor, owner dbgen.ActorByKeyRow,
+	r request.Session) (dbgen.Project, error) {
 	if r.Domain != "" && r.Domain != owner.DomainName {
 		return dbgen.Project{}, authz.NotFound("domain", r.Domain)
 	}
@@ -223,7 +226,8 @@ func (s *Service) projectFor(ctx context.Context, q *lookups, a authz.Actor, own
 }
 
 // groupsFor returns the resource groups that the request may use and their agents.
-func (s *Service) groupsFor(ctx context.Context, q *lookups, owner dbgen.ActorByKeyRow, project dbgen.Project, r request.Session) ([]string, *groupAgents, error) {
+func (s *Service) groupsFor(ctx context.Context, q *lookups, owner dbgen.ActorByKeyRow, project dbgen.Project,
+	r request.Session) ([]string, *groupAgents, error) {
 	rows, err := q.groups(ctx, owner, project.ID)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read resource groups: %w", err)
@@ -240,7 +244,8 @@ func (s *Service) groupsFor(ctx context.Context, q *lookups, owner dbgen.ActorBy
 		}
 	}
 	if len(names) == 0 && other != nil {
-		return nil, nil, fault.Invalidf("resource group %s runs %s sessions, not %s", other.Name, typeNames(resource.SessionTypes(*other)), r.Type).
+		return nil, nil, fault.Invalidf("resource group %s runs %s sessions, not %s", other.Name, typeNames(resource.SessionTypes(*other)),
+			r.Type).
 			WithNext("choose another resource group or session type")
 	}
 	if len(names) == 0 {
@@ -269,7 +274,8 @@ func slotKinds(agents []dbgen.LargestAgentsRow) map[cluster.SlotName]cluster.Slo
 
 // chooseGroup picks the tenancy.Default group where the session could run one day. Groups without known agents of the architecture
 // come after those that certainly could; when all are too small the refusal names the slot and the amount.
-func chooseGroup(groups []string, agents []dbgen.LargestAgentsRow, slots, total cluster.Slots, r request.Session, img dbgen.Image) (string, error) {
+func chooseGroup(groups []string, agents []dbgen.LargestAgentsRow, slots, total cluster.Slots, r request.Session,
+	img dbgen.Image) (string, error) {
 	unit := slots
 	if r.ClusterMode == "single-node" {
 		unit = total

@@ -42,41 +42,44 @@ func TestBadRequestsAreNamedExactly(t *testing.T) {
 		reason string
 		words  string
 	}{
-		"unknown image":         {func(r *request.Session) { r.Image = "nowhere/image:1" }, fault.NotFound, "", "image reference"},
-		"sql in image":          {func(r *request.Session) { r.Image = "%" }, fault.NotFound, "", "image reference"},
-		"wrong architecture":    {func(r *request.Session) { r.Architecture = "aarch64" }, fault.NotFound, "", "only for x86_64"},
-		"short name":            {func(r *request.Session) { r.Name = "abc" }, fault.Invalid, "", "4 to 64"},
-		"name with a slash":     {func(r *request.Session) { r.Name = "ab/cd" }, fault.Invalid, "", "not allowed"},
-		"unknown slot":          {res("cuda.device", "1"), fault.Invalid, "", `unknown resource slot "cuda.device"`},
-		"bad amount":            {res("cpu", "many"), fault.Invalid, "", "many"},
-		"infinite":              {res("mem", "infinity"), fault.Invalid, "", "infinity"},
-		"negative":              {res("cpu", "-1"), fault.Invalid, "", "-1"},
-		"below the minimum":     {res("mem", "100m"), fault.Invalid, "", "at least 128m"},
-		"shmem as a resource":   {res("shmem", "1g"), fault.Invalid, "", "shmem is not a resource slot"},
-		"shmem over memory":     {func(r *request.Session) { res("mem", "1g")(r); r.ResourceOpts = map[string]string{"shmem": "1g"} }, fault.Invalid, "", "at least 1.06g"},
-		"no cpu":                {res("cpu", "0"), fault.Invalid, "", "at least 1"},
-		"too many cores":        {res("cpu", "12"), fault.Invalid, "", "cpu: 12 asked for, 4 too much for the largest agent a2"},
-		"too much memory":       {res("mem", "9g"), fault.Invalid, "", "mem: 9g asked for, 1g too much for the largest agent a1"},
-		"too much of both":      {res("cpu", "9", "mem", "8g"), fault.Invalid, "", "no agent could ever run"},
-		"batch without command": {func(r *request.Session) { r.Type = cluster.Batch; r.StartupCommand = " " }, fault.Invalid, "", "startup command"},
-		"type of its own":       {func(r *request.Session) { r.Type = "strange" }, fault.Invalid, "", "strange"},
-		"start time":            {func(r *request.Session) { r.StartsAt = "10m" }, fault.Invalid, "", "batch"},
-		"bad start time":        {func(r *request.Session) { managertest.Batch("true")(r); r.StartsAt = "soon" }, fault.Invalid, "", "soon"},
-		"priority":              {func(r *request.Session) { r.Priority = &hundred }, fault.Invalid, "", "101"},
-		"two containers":        {func(r *request.Session) { r.ClusterSize = 2 }, fault.Exhausted, "quota-exceeded", "1 containers"},
-		"cluster mode":          {func(r *request.Session) { r.ClusterMode = "galaxy" }, fault.Invalid, "", "galaxy"},
-		"dependency":            {func(r *request.Session) { r.Dependencies = []string{"nobody"} }, fault.NotFound, "object-not-found", "nobody"},
+		"unknown image":       {func(r *request.Session) { r.Image = "nowhere/image:1" }, fault.NotFound, "", "image reference"},
+		"sql in image":        {func(r *request.Session) { r.Image = "%" }, fault.NotFound, "", "image reference"},
+		"wrong architecture":  {func(r *request.Session) { r.Architecture = "aarch64" }, fault.NotFound, "", "only for x86_64"},
+		"short name":          {func(r *request.Session) { r.Name = "abc" }, fault.Invalid, "", "4 to 64"},
+		"name with a slash":   {func(r *request.Session) { r.Name = "ab/cd" }, fault.Invalid, "", "not allowed"},
+		"unknown slot":        {res("cuda.device", "1"), fault.Invalid, "", `unknown resource slot "cuda.device"`},
+		"bad amount":          {res("cpu", "many"), fault.Invalid, "", "many"},
+		"infinite":            {res("mem", "infinity"), fault.Invalid, "", "infinity"},
+		"negative":            {res("cpu", "-1"), fault.Invalid, "", "-1"},
+		"below the minimum":   {res("mem", "100m"), fault.Invalid, "", "at least 128m"},
+		"shmem as a resource": {res("shmem", "1g"), fault.Invalid, "", "shmem is not a resource slot"},
+		"shmem over memory": {func(r *request.Session) { res("mem", "1g")(r); r.ResourceOpts = map[string]string{"shmem": "1g"} },
+			fault.Invalid, "", "at least 1.06g"},
+		"no cpu":           {res("cpu", "0"), fault.Invalid, "", "at least 1"},
+		"too many cores":   {res("cpu", "12"), fault.Invalid, "", "cpu: 12 asked for, 4 too much for the largest agent a2"},
+		"too much memory":  {res("mem", "9g"), fault.Invalid, "", "mem: 9g asked for, 1g too much for the largest agent a1"},
+		"too much of both": {res("cpu", "9", "mem", "8g"), fault.Invalid, "", "no agent could ever run"},
+		"batch without command": {func(r *request.Session) { r.Type = cluster.Batch; r.StartupCommand = " " }, fault.Invalid, "",
+			"startup command"},
+		"type of its own": {func(r *request.Session) { r.Type = "strange" }, fault.Invalid, "", "strange"},
+		"start time":      {func(r *request.Session) { r.StartsAt = "10m" }, fault.Invalid, "", "batch"},
+		"bad start time":  {func(r *request.Session) { managertest.Batch("true")(r); r.StartsAt = "soon" }, fault.Invalid, "", "soon"},
+		"priority":        {func(r *request.Session) { r.Priority = &hundred }, fault.Invalid, "", "101"},
+		"two containers":  {func(r *request.Session) { r.ClusterSize = 2 }, fault.Exhausted, "quota-exceeded", "1 containers"},
+		"cluster mode":    {func(r *request.Session) { r.ClusterMode = "galaxy" }, fault.Invalid, "", "galaxy"},
+		"dependency":      {func(r *request.Session) { r.Dependencies = []string{"nobody"} }, fault.NotFound, "object-not-found", "nobody"},
 		"mounts": {func(r *request.Session) { r.Mounts = []string{"data"} }, fault.NotFound, "object-not-found",
 			"virtual folder: data"},
-		"project":         {func(r *request.Session) { r.Project = "elsewhere" }, fault.NotFound, "object-not-found", "elsewhere"},
-		"domain":          {func(r *request.Session) { r.Domain = "elsewhere" }, fault.NotFound, "object-not-found", "elsewhere"},
-		"resource group":  {func(r *request.Session) { r.ResourceGroup = "private" }, fault.NotFound, "object-not-found", "private"},
-		"reserved port":   {func(r *request.Session) { r.PreopenPorts = []int{7681} }, fault.Invalid, "", "7681"},
-		"port of an app":  {func(r *request.Session) { r.PreopenPorts = []int{9002} }, fault.Invalid, "", "web"},
-		"low port":        {func(r *request.Session) { r.PreopenPorts = []int{80} }, fault.Invalid, "", "80"},
-		"environ name":    {func(r *request.Session) { r.Environ = map[string]string{"A=B": "c"} }, fault.Invalid, "", "A=B"},
-		"environ NUL":     {func(r *request.Session) { r.Environ = map[string]string{"A": "b\x00"} }, fault.Invalid, "", "A"},
-		"environ size":    {func(r *request.Session) { r.Environ = map[string]string{"A": strings.Repeat("x", 200_000)} }, fault.Invalid, "", "bytes"},
+		"project":        {func(r *request.Session) { r.Project = "elsewhere" }, fault.NotFound, "object-not-found", "elsewhere"},
+		"domain":         {func(r *request.Session) { r.Domain = "elsewhere" }, fault.NotFound, "object-not-found", "elsewhere"},
+		"resource group": {func(r *request.Session) { r.ResourceGroup = "private" }, fault.NotFound, "object-not-found", "private"},
+		"reserved port":  {func(r *request.Session) { r.PreopenPorts = []int{7681} }, fault.Invalid, "", "7681"},
+		"port of an app": {func(r *request.Session) { r.PreopenPorts = []int{9002} }, fault.Invalid, "", "web"},
+		"low port":       {func(r *request.Session) { r.PreopenPorts = []int{80} }, fault.Invalid, "", "80"},
+		"environ name":   {func(r *request.Session) { r.Environ = map[string]string{"A=B": "c"} }, fault.Invalid, "", "A=B"},
+		"environ NUL":    {func(r *request.Session) { r.Environ = map[string]string{"A": "b\x00"} }, fault.Invalid, "", "A"},
+		"environ size": {func(r *request.Session) { r.Environ = map[string]string{"A": strings.Repeat("x", 200_000)} }, fault.Invalid, "",
+			"bytes"},
 		"callback scheme": {func(r *request.Session) { r.CallbackURL = "file:///etc/passwd" }, fault.Invalid, "", "callback_url"},
 		"agents":          {func(r *request.Session) { r.Agents = []string{"a9"} }, fault.NotFound, "object-not-found", "a9"},
 		"two agents":      {func(r *request.Session) { r.Agents = []string{"a1", "a2"} }, fault.Invalid, "", "exactly 1"},
@@ -103,7 +106,8 @@ func TestBadRequestsAreNamedExactly(t *testing.T) {
 	v := w.Session(c.ID)
 	require.Equal(t, 4, v.Priority)
 	require.Equal(t, cluster.Whole(3), v.RequestedSlots[cluster.SlotCPU])
-	require.Equal(t, []string{"main1", "sub1", "sub2"}, []string{v.Kernels[0].ClusterHostname, v.Kernels[1].ClusterHostname, v.Kernels[2].ClusterHostname})
+	require.Equal(t, []string{"main1", "sub1", "sub2"},
+		[]string{v.Kernels[0].ClusterHostname, v.Kernels[1].ClusterHostname, v.Kernels[2].ClusterHostname})
 	require.Equal(t, "sub", v.Kernels[2].ClusterRole)
 	require.Equal(t, 2, v.Kernels[2].ClusterIdx)
 	_, err = w.Sessions.Create(t.Context(), w.Admin, request.Session{Name: "good-name-2", Image: "python"})
@@ -150,7 +154,8 @@ func TestNamesAreReused(t *testing.T) {
 	require.True(t, again.Created)
 
 	// Dashed, hex and upper case ids all mean the session; names find live ones only.
-	for _, ref := range []string{string(again.ID), strings.ReplaceAll(string(again.ID), "-", ""), strings.ToUpper(string(again.ID)), "shared"} {
+	for _, ref := range []string{string(again.ID), strings.ReplaceAll(string(again.ID), "-", ""), strings.ToUpper(string(again.ID)),
+		"shared"} {
 		v, err := w.Sessions.Find(ctx, w.Admin, ref, "")
 		require.NoError(t, err)
 		require.Equal(t, again.ID, v.ID)
@@ -183,7 +188,8 @@ func TestImagesAreResolved(t *testing.T) {
 	w.Exec(`UPDATE images SET created_at = now() - interval '1 hour' WHERE reference = 'lab/tool:1'`)
 	add(4, img(managertest.Image, "sha256:1"), img("lab/tool:1", "sha256:2"), img("lab/tool:2", "sha256:4"))
 	add(3) // an old revision changes nothing
-	for ref, want := range map[string]string{"python": managertest.Image, managertest.Image: managertest.Image, "lab/tool": "lab/tool:2", "lab/tool:1": "lab/tool:1", "berth/python": managertest.Image} {
+	for ref, want := range map[string]string{"python": managertest.Image, managertest.Image: managertest.Image, "lab/tool": "lab/tool:2",
+		"lab/tool:1": "lab/tool:1", "berth/python": managertest.Image} {
 		i, err := w.Images.Get(ctx, w.Admin, ref, "")
 		require.NoError(t, err, ref)
 		require.Equal(t, want, i.Reference)
@@ -242,8 +248,10 @@ func TestListsAreFilteredOrderedAndPaged(t *testing.T) {
 		require.Equal(t, want, strings.Join(names, " "), filter)
 		require.Equal(t, len(names), total)
 	}
-	for _, bad := range []string{`secret == 1`, `name ==`, `name == 1`, `name "x"`, `(name == "x"`, `name == "x" extra`, `priority like "1"`, `created_at > "yesterday"`,
-		`name == [1]`, `name == "x`, strings.Repeat("(", 100), strings.Repeat("!", 5000), `name like "x\`, `; drop table sessions`, `priority == 1e`, `name in "x"`, "name == \"\x00\""} {
+	for _, bad := range []string{`secret == 1`, `name ==`, `name == 1`, `name "x"`, `(name == "x"`, `name == "x" extra`, `priority like "1"`,
+		`created_at > "yesterday"`,
+		`name == [1]`, `name == "x`, strings.Repeat("(", 100), strings.Repeat("!", 5000), `name like "x\`, `; drop table sessions`,
+		`priority == 1e`, `name in "x"`, "name == \"\x00\""} {
 		_, _, err := search(list.Query{Filter: bad})
 		require.True(t, fault.Is(err, fault.Invalid), "%s: %v", bad, err)
 	}
@@ -288,7 +296,8 @@ func TestStartTimesUseTheClockOfTheDatabase(t *testing.T) {
 	require.NoError(t, err)
 	for text, want := range map[string]time.Duration{"10m": 10 * time.Minute, "1d2h": 26 * time.Hour, "90": 90 * time.Second,
 		now.Add(time.Hour).UTC().Format("2006-01-02T15:04:05"): time.Hour, now.Add(time.Hour).Format(time.RFC3339): time.Hour} {
-		c := w.Create(fmt.Sprintf("at-%d-%d", len(text), int(want.Seconds())), managertest.Batch("true"), func(r *request.Session) { r.StartsAt = text })
+		c := w.Create(fmt.Sprintf("at-%d-%d", len(text), int(want.Seconds())), managertest.Batch("true"),
+			func(r *request.Session) { r.StartsAt = text })
 		require.WithinDuration(t, now.Add(want), *w.Session(c.ID).StartsAt, 30*time.Second, text)
 	}
 }

@@ -31,7 +31,8 @@ func TestCrowdOfRequestsIsAnsweredOneByOne(t *testing.T) {
 	}
 	depends := w.Create("first")
 	for i := range each {
-		ask(4*i, request.Session{Name: fmt.Sprintf("good-%d", i), ClusterSize: 2, Environ: map[string]string{"N": fmt.Sprint(i)}, PreopenPorts: []int{3000 + i},
+		ask(4*i, request.Session{Name: fmt.Sprintf("good-%d", i), ClusterSize: 2, Environ: map[string]string{"N": fmt.Sprint(i)},
+			PreopenPorts: []int{3000 + i},
 			Dependencies: []string{string(depends.ID)}, CallbackURL: "http://example.org/"})
 		ask(4*i+1, request.Session{Name: "same", NoReuse: i%2 == 0})
 		ask(4*i+2, request.Session{Name: fmt.Sprintf("bad-%d", i), Resources: map[string]string{"cpu": "many"}})
@@ -48,8 +49,10 @@ func TestCrowdOfRequestsIsAnsweredOneByOne(t *testing.T) {
 		require.Equal(t, []int{3000 + i}, s.Kernels[1].PreopenPorts)
 		var environ string
 		var n, m int
-		require.NoError(t, w.Store.Pool().QueryRow(t.Context(), `SELECT environ->>'N', (SELECT count(*) FROM session_dependencies WHERE session_id = s.id),
-			(SELECT count(*) FROM session_events WHERE session_id = s.id AND event = 'session_enqueued') FROM sessions s WHERE id = $1`, string(s.ID)).Scan(&environ, &n, &m))
+		require.NoError(t, w.Store.Pool().QueryRow(t.Context(),
+			`SELECT environ->>'N', (SELECT count(*) FROM session_dependencies WHERE session_id = s.id),
+			(SELECT count(*) FROM session_events WHERE session_id = s.id AND event = 'session_enqueued') FROM sessions s WHERE id = $1`,
+			string(s.ID)).Scan(&environ, &n, &m))
 		require.Equal(t, fmt.Sprint(i, 1, 1), fmt.Sprint(environ, " ", n, " ", m))
 		switch err := errs[4*i+1]; {
 		case err != nil:

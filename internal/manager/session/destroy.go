@@ -66,7 +66,8 @@ func (s *Service) Destroy(ctx context.Context, a authz.Actor, ref string, o Dest
 					tx.Wake(store.TopicCallbacks)
 				}
 			}
-			d := Destroyed{ID: cluster.SessionID(l.ID), Name: l.Name, Status: l.Status, Stats: map[string]any{"status": strings.ToLower(string(l.Status))}}
+			d := Destroyed{ID: cluster.SessionID(l.ID), Name: l.Name, Status: l.Status,
+				Stats: map[string]any{"status": strings.ToLower(string(l.Status))}}
 			if named {
 				out = append([]Destroyed{d}, out...)
 			} else {

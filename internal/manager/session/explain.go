@@ -14,7 +14,8 @@ import (
 	"berth.dev/berth/internal/manager/tenancy"
 )
 
-var errNoExplainer = fault.Unavailablef("this manager does not know the scheduler's mind").WithNext("look at the session's status_info instead")
+var errNoExplainer = fault.Unavailablef("this manager does not know the scheduler's mind").
+	WithNext("look at the session's status_info instead")
 
 // Explain says why a session waits (who may see it). One that does not wait has a Text and no Reason.
 func (s *Service) Explain(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey) (Brief, Explanation, error) {
@@ -38,7 +39,8 @@ func (s *Service) Explain(ctx context.Context, a authz.Actor, ref string, owner 
 		return brief, e, err
 	}
 	if brief.Status == cluster.Pending {
-		err := s.adviseElsewhere(ctx, &e, PlanRequest{Type: whole.Type, AccessKey: whole.AccessKey, Project: whole.ProjectID, Domain: whole.Domain})
+		err := s.adviseElsewhere(ctx, &e, PlanRequest{Type: whole.Type, AccessKey: whole.AccessKey, Project: whole.ProjectID,
+			Domain: whole.Domain})
 		return brief, e, err
 	}
 	brief.Status, e.Status, e.Text = whole.Status, whole.Status, "it is "+string(whole.Status)

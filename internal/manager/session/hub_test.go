@@ -123,7 +123,8 @@ func TestComparisonsOfEventsFindWhatLooksMissed(t *testing.T) {
 	}
 	require.Equal(t, cluster.SessionStarted, w.next(c).Name)
 	w.nothingElse(id, c)
-	w.Exec(`INSERT INTO session_events (session_id, event, changed) SELECT $1, 'session_started', '3' FROM generate_series(1, 501)`, string(id))
+	w.Exec(`INSERT INTO session_events (session_id, event, changed) SELECT $1, 'session_started', '3' FROM generate_series(1, 501)`,
+		string(id))
 	_, err := session.CompareEvents(t.Context(), w.Sessions)
 	require.NoError(t, err)
 	_, ok := <-c
@@ -144,7 +145,8 @@ func TestEventsGoOnAfterLostConnections(t *testing.T) {
 		w.commit(tx)
 		require.Equal(t, seq, w.next(c).Seq)
 		before := w.Store.Connections()
-		w.Exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query ~ '^LISTEN|pg_notify[(]' AND pid <> pg_backend_pid()`)
+		w.Exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query ~ '^LISTEN|pg_notify[(]' ` +
+			`AND pid <> pg_backend_pid()`)
 		managertest.Soon(t, "hints are exchanged again", func() bool { return w.Store.Connections() >= before+2 })
 	}
 	_, err := session.CompareEvents(t.Context(), w.Sessions)

@@ -112,7 +112,8 @@ func (s *Service) answer(ctx context.Context, c *creation, p *sessionPlan, store
 		if p.session.CallbackUrl != nil {
 			s.d.Store.Wake(store.TopicCallbacks)
 		}
-		c.created = Created{ID: cluster.SessionID(p.session.ID), Name: p.session.Name, Status: cluster.Pending, ServicePorts: p.services, Created: true}
+		c.created = Created{ID: cluster.SessionID(p.session.ID), Name: p.session.Name, Status: cluster.Pending, ServicePorts: p.services,
+			Created: true}
 	default: // somebody created one of this name meanwhile, perhaps in this batch
 		found, err := s.reuse(ctx, s.lookups(), p.owner, c.request, p.image)
 		switch {
@@ -152,14 +153,17 @@ func (s *Service) insertSessions(ctx context.Context, q *dbgen.Queries, plans []
 			mounts = string(raw)
 		}
 		a.Mounts = append(a.Mounts, mounts)
-		a.Ids, a.Names, a.Types, a.Priorities = append(a.Ids, n.ID), append(a.Names, n.Name), append(a.Types, string(n.Type)), append(a.Priorities, n.Priority)
+		a.Ids, a.Names, a.Types, a.Priorities = append(a.Ids, n.ID), append(a.Names, n.Name), append(a.Types, string(n.Type)),
+			append(a.Priorities, n.Priority)
 		a.ClusterModes, a.ClusterSizes = append(a.ClusterModes, n.ClusterMode), append(a.ClusterSizes, n.ClusterSize)
 		a.DomainNames, a.ProjectIds = append(a.DomainNames, n.DomainName), append(a.ProjectIds, n.ProjectID)
 		a.UserIds, a.AccessKeys = append(a.UserIds, n.UserID), append(a.AccessKeys, n.AccessKey)
 		a.ResourceGroups, a.DesignatedAgents = append(a.ResourceGroups, n.ResourceGroup), append(a.DesignatedAgents, joined(n.DesignatedAgents))
 		a.ImageIds, a.Images, a.Tags = append(a.ImageIds, n.ImageID), append(a.Images, n.Image), append(a.Tags, present(n.Tag))
-		a.RequestedSlots, a.ResourceOpts, a.Environs = append(a.RequestedSlots, string(slots)), append(a.ResourceOpts, string(opts)), append(a.Environs, string(environ))
-		a.StartupCommands, a.BootstrapScripts = append(a.StartupCommands, present(n.StartupCommand)), append(a.BootstrapScripts, present(n.BootstrapScript))
+		a.RequestedSlots, a.ResourceOpts, a.Environs = append(a.RequestedSlots, string(slots)), append(a.ResourceOpts, string(opts)),
+			append(a.Environs, string(environ))
+		a.StartupCommands, a.BootstrapScripts = append(a.StartupCommands, present(n.StartupCommand)),
+			append(a.BootstrapScripts, present(n.BootstrapScript))
 		a.CallbackUrls, a.Preemptible = append(a.CallbackUrls, present(n.CallbackUrl)), append(a.Preemptible, n.Preemptible)
 		var timeout, starts int64
 		if n.BatchTimeoutMs != nil {
@@ -176,7 +180,8 @@ func (s *Service) insertSessions(ctx context.Context, q *dbgen.Queries, plans []
 		for rank, id := range n.KernelIDs {
 			a.KIds, a.KSessions, a.KRanks = append(a.KIds, id), append(a.KSessions, n.ID), append(a.KRanks, int32(rank))
 			a.KArchitectures, a.KRegistries = append(a.KArchitectures, n.Architecture), append(a.KRegistries, n.Registry)
-			a.KSlots, a.KServicePorts, a.KPreopenPorts = append(a.KSlots, string(n.KernelSlots)), append(a.KServicePorts, string(n.ServicePorts)), append(a.KPreopenPorts, joined(ports))
+			a.KSlots, a.KServicePorts, a.KPreopenPorts = append(a.KSlots, string(n.KernelSlots)), append(a.KServicePorts, string(n.ServicePorts)),
+				append(a.KPreopenPorts, joined(ports))
 		}
 		for _, id := range n.DependsOn {
 			a.DSessions, a.DDependsOn = append(a.DSessions, n.ID), append(a.DDependsOn, id)

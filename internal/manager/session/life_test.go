@@ -24,7 +24,8 @@ func TestLifeOfAnInteractiveSession(t *testing.T) {
 	c := w.Create("life")
 	require.True(t, c.Created)
 	require.Equal(t, cluster.Pending, c.Status)
-	require.Equal(t, []session.ServicePort{{Name: "jupyter", Protocol: "http", Ports: []int{8070}}, {Name: "web", Protocol: "tcp", Ports: []int{9001, 9002}}}, c.ServicePorts)
+	require.Equal(t, []session.ServicePort{{Name: "jupyter", Protocol: "http", Ports: []int{8070}},
+		{Name: "web", Protocol: "tcp", Ports: []int{9001, 9002}}}, c.ServicePorts)
 
 	// The wait begins before anything happens and ends at RUNNING.
 	type waited struct {
@@ -57,7 +58,8 @@ func TestLifeOfAnInteractiveSession(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, desired, again)
 
-	for _, p := range []cluster.Phase{cluster.PhasePreparing, cluster.PhaseCreating, cluster.PhasePulling, cluster.PhaseCreating, cluster.PhaseRunning, cluster.PhasePreparing, cluster.PhaseRunning} {
+	for _, p := range []cluster.Phase{cluster.PhasePreparing, cluster.PhaseCreating, cluster.PhasePulling, cluster.PhaseCreating,
+		cluster.PhaseRunning, cluster.PhasePreparing, cluster.PhaseRunning} {
 		require.Empty(t, w.Report(c.ID, "a1", p)) // late, doubled and reordered reports change nothing
 	}
 	r := <-results
@@ -105,7 +107,8 @@ func TestLifeOfAnInteractiveSession(t *testing.T) {
 	require.True(t, fault.Is(err, fault.NotFound), "names mean live sessions only")
 
 	session, kernel := w.EventNames(c.ID)
-	require.Equal(t, []string{"session_enqueued", "session_scheduled", "session_preparing", "session_started", "session_terminating", "session_terminated"}, session)
+	require.Equal(t, []string{"session_enqueued", "session_scheduled", "session_preparing", "session_started", "session_terminating",
+		"session_terminated"}, session)
 	require.Equal(t, []string{"kernel_preparing", "kernel_creating", "kernel_started", "kernel_terminating", "kernel_terminated"}, kernel)
 	var streamed []string
 	for range len(session) + len(kernel) {
@@ -131,11 +134,15 @@ func TestBatchSessionsEndWithTheirResult(t *testing.T) {
 		reason cluster.Reason
 		event  string
 	}{
-		"good":  {func(o *cluster.KernelObservation) { o.Batch, o.ExitCode = true, &zero }, cluster.ResultSuccess, cluster.ReasonTaskFinished, "session_success"},
-		"bad1":  {func(o *cluster.KernelObservation) { o.Batch, o.ExitCode = true, &one }, cluster.ResultFailure, cluster.ReasonTaskFailed, "session_failure"},
-		"slow":  {func(o *cluster.KernelObservation) { o.Batch, o.TimedOut = true, true }, cluster.ResultFailure, cluster.ReasonTaskTimeout, "session_failure"},
-		"oom1":  {func(o *cluster.KernelObservation) { o.OOMKilled = true }, cluster.ResultFailure, cluster.ReasonOutOfMemory, "session_failure"},
-		"quick": {func(o *cluster.KernelObservation) { o.Batch, o.ExitCode = true, &zero }, cluster.ResultSuccess, cluster.ReasonTaskFinished, "session_success"},
+		"good": {func(o *cluster.KernelObservation) { o.Batch, o.ExitCode = true, &zero }, cluster.ResultSuccess, cluster.ReasonTaskFinished,
+			"session_success"},
+		"bad1": {func(o *cluster.KernelObservation) { o.Batch, o.ExitCode = true, &one }, cluster.ResultFailure, cluster.ReasonTaskFailed,
+			"session_failure"},
+		"slow": {func(o *cluster.KernelObservation) { o.Batch, o.TimedOut = true, true }, cluster.ResultFailure, cluster.ReasonTaskTimeout,
+			"session_failure"},
+		"oom1": {func(o *cluster.KernelObservation) { o.OOMKilled = true }, cluster.ResultFailure, cluster.ReasonOutOfMemory, "session_failure"},
+		"quick": {func(o *cluster.KernelObservation) { o.Batch, o.ExitCode = true, &zero }, cluster.ResultSuccess, cluster.ReasonTaskFinished,
+			"session_success"},
 	} {
 		id := w.Create(name, managertest.Batch("true")).ID
 		w.Place(id, "a1")
@@ -186,7 +193,8 @@ func TestFailuresAreRetriedElsewhere(t *testing.T) {
 	require.Equal(t, cluster.Pending, v.Status)
 	require.EqualValues(t, 2, v.MainKernel().Generation)
 	// The same report again belongs to an earlier life now.
-	acked, err := w.Reports.Observe(t.Context(), "a1", w.Epoch("a1"), false, false, []cluster.KernelObservation{{Kernel: v.MainKernel().ID, Generation: 1, Phase: cluster.PhaseEnded, Failed: true}})
+	acked, err := w.Reports.Observe(t.Context(), "a1", w.Epoch("a1"), false, false,
+		[]cluster.KernelObservation{{Kernel: v.MainKernel().ID, Generation: 1, Phase: cluster.PhaseEnded, Failed: true}})
 	require.NoError(t, err)
 	require.Len(t, acked, 1)
 	require.Equal(t, cluster.Pending, w.Session(id).Status)
@@ -214,7 +222,8 @@ func TestLostAgentsReturnOrExpire(t *testing.T) {
 	w.Place(early, "a1")
 	kernel := func(id cluster.SessionID) *session.Kernel { return w.Session(id).MainKernel() }
 	silence := func(what string) {
-		w.Exec(`UPDATE agents SET last_seen = now() - interval '1 hour', lost_at = CASE WHEN status = 'LOST' THEN now() - interval '1 hour' END WHERE id = $1`, what)
+		w.Exec(`UPDATE agents SET last_seen = now() - interval '1 hour', lost_at = CASE WHEN status = 'LOST' THEN now() - interval '1 hour' `+
+			`END WHERE id = $1`, what)
 	}
 	lose := func() {
 		silence("a1")
@@ -267,7 +276,8 @@ func TestLostAgentsReturnOrExpire(t *testing.T) {
 	var tombs []cluster.KernelObservation
 	for _, d := range desired {
 		require.True(t, d.Stop && d.Force)
-		tombs = append(tombs, cluster.KernelObservation{Kernel: d.Kernel, Session: d.Session, Generation: d.Generation, Phase: cluster.PhaseEnded, LogTail: "last words"})
+		tombs = append(tombs, cluster.KernelObservation{Kernel: d.Kernel, Session: d.Session, Generation: d.Generation, Phase: cluster.PhaseEnded,
+			LogTail: "last words"})
 	}
 	acked, err := w.Reports.Observe(ctx, "a1", w.Epoch("a1"), true, true, tombs)
 	require.NoError(t, err)
@@ -291,7 +301,8 @@ func TestKernelsMissingFromTwoFullReportsAreGone(t *testing.T) {
 	kept := w.Running("kept1", "a1")
 	k := w.Session(kept).MainKernel()
 	report := func(seen bool) {
-		_, err := w.Reports.Observe(ctx, "a1", w.Epoch("a1"), true, seen, []cluster.KernelObservation{{Kernel: k.ID, Generation: 1, Phase: cluster.PhaseRunning}})
+		_, err := w.Reports.Observe(ctx, "a1", w.Epoch("a1"), true, seen,
+			[]cluster.KernelObservation{{Kernel: k.ID, Generation: 1, Phase: cluster.PhaseRunning}})
 		require.NoError(t, err)
 	}
 	report(false)
@@ -307,7 +318,9 @@ func TestKernelsMissingFromTwoFullReportsAreGone(t *testing.T) {
 	require.Equal(t, cluster.Error, v.Status)
 	require.Equal(t, string(cluster.ReasonNotFound), v.StatusInfo)
 	require.Equal(t, cluster.Running, w.Session(kept).Status)
-	acked, err := w.Reports.Observe(ctx, "a1", w.Epoch("a1"), false, false, []cluster.KernelObservation{{Kernel: "00000000-0000-0000-0000-00000000dead", Generation: 7, Phase: cluster.PhaseEnded}, {Kernel: "junk", Generation: 7, Phase: cluster.PhaseEnded}})
+	acked, err := w.Reports.Observe(ctx, "a1", w.Epoch("a1"), false, false,
+		[]cluster.KernelObservation{{Kernel: "00000000-0000-0000-0000-00000000dead", Generation: 7, Phase: cluster.PhaseEnded},
+			{Kernel: "junk", Generation: 7, Phase: cluster.PhaseEnded}})
 	require.NoError(t, err)
 	require.Len(t, acked, 2, "tombstones of unknown kernels are acknowledged")
 }
@@ -359,7 +372,8 @@ func TestRestartMakesTheNextGeneration(t *testing.T) {
 	require.Equal(t, cluster.Restarting, v.Status)
 	require.EqualValues(t, 2, v.MainKernel().Generation)
 	// The old container's end is no end of the session.
-	acked, err := w.Reports.Observe(ctx, "a1", w.Epoch("a1"), false, false, []cluster.KernelObservation{{Kernel: v.MainKernel().ID, Generation: 1, Phase: cluster.PhaseEnded}})
+	acked, err := w.Reports.Observe(ctx, "a1", w.Epoch("a1"), false, false,
+		[]cluster.KernelObservation{{Kernel: v.MainKernel().ID, Generation: 1, Phase: cluster.PhaseEnded}})
 	require.NoError(t, err)
 	require.Len(t, acked, 1)
 	w.Report(id, "a1", cluster.PhaseCreating)

@@ -106,7 +106,8 @@ func (l limits) waiting(ctx context.Context, q *dbgen.Queries, user, key string,
 			limit := p.MaxPendingSessionResourceSlots[slot]
 			if more[slot] > 0 && used[slot]+more[slot] > limit {
 				return quota("waiting sessions of %s hold %s of %s, this one asks for %s, policy %s allows %s together",
-					whose, cluster.FormatAmount(slot, used[slot]), slot, cluster.FormatAmount(slot, more[slot]), p.Name, cluster.FormatAmount(slot, limit)).
+					whose, cluster.FormatAmount(slot, used[slot]), slot, cluster.FormatAmount(slot, more[slot]), p.Name,
+					cluster.FormatAmount(slot, limit)).
 					WithNext("wait until one has started, ask for less, or ask an administrator for a larger limit")
 			}
 		}

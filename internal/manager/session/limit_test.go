@@ -55,7 +55,8 @@ func TestWaitingSessionsNeverExceedTheirLimits(t *testing.T) {
 
 	// A second keypair of the same user counts for the user, and its own policy holds too.
 	w.Exec(`INSERT INTO keypair_resource_policies (name, max_pending_session_count) VALUES ('narrow', 2)`)
-	w.Exec(`INSERT INTO keypairs (access_key, secret_sealed, user_id, is_admin, resource_policy) SELECT 'SECOND', '', user_id, true, 'narrow' FROM keypairs WHERE access_key = $1`, string(w.Creds.AccessKey))
+	w.Exec(`INSERT INTO keypairs (access_key, secret_sealed, user_id, is_admin, resource_policy) SELECT 'SECOND', '', user_id, true, `+
+		`'narrow' FROM keypairs WHERE access_key = $1`, string(w.Creds.AccessKey))
 	second := func(_ int, r *request.Session) { r.OwnerAccessKey = "SECOND" }
 	require.Equal(t, 10, createAll(w, "full", 10, second))
 	w.Exec(`UPDATE keypair_resource_policies SET max_pending_session_count = 20 WHERE name <> 'narrow'`)
@@ -63,7 +64,8 @@ func TestWaitingSessionsNeverExceedTheirLimits(t *testing.T) {
 	require.Equal(t, 9, waiting(w))
 
 	// Slots: only what a session asks for counts.
-	w.Exec(`UPDATE keypair_resource_policies SET max_pending_session_count = NULL, max_pending_session_resource_slots = $1`, []byte(`{"cpu": 12000, "toy": 0}`))
+	w.Exec(`UPDATE keypair_resource_policies SET max_pending_session_count = NULL, max_pending_session_resource_slots = $1`,
+		[]byte(`{"cpu": 12000, "toy": 0}`))
 	require.Equal(t, 17, createAll(w, "slots", 20, nil))
 	require.Equal(t, 12, waiting(w))
 }

@@ -22,7 +22,8 @@ type Filter struct {
 
 var sessionFields = list.Fields{
 	"id": list.Text("s.id::text"), "type": list.Text("s.type"), "name": list.Text("s.name"), "priority": list.Number("s.priority"),
-	"image": list.Text("s.image"), "agent_ids": list.Texts("ARRAY(SELECT k.agent_id FROM kernels k WHERE k.session_id = s.id AND k.agent_id IS NOT NULL)"),
+	"image": list.Text("s.image"), "agent_ids": list.Texts(
+		"ARRAY(SELECT k.agent_id FROM kernels k WHERE k.session_id = s.id AND k.agent_id IS NOT NULL)"),
 	"agent_id":    list.Texts("ARRAY(SELECT k.agent_id FROM kernels k WHERE k.session_id = s.id AND k.agent_id IS NOT NULL)"),
 	"agents":      list.Texts("ARRAY(SELECT k.agent_id FROM kernels k WHERE k.session_id = s.id AND k.agent_id IS NOT NULL)"),
 	"domain_name": list.Text("s.domain_name"), "group_name": list.Text("p.name"), "user_email": list.Text("u.email"),
@@ -81,7 +82,8 @@ type KernelFilter struct {
 }
 
 var kernelFields = list.Fields{
-	"id": list.Text("k.id::text"), "image": list.Text("k.image"), "architecture": list.Text("k.architecture"), "agent": list.Text("k.agent_id"),
+	"id": list.Text("k.id::text"), "image": list.Text("k.image"), "architecture": list.Text("k.architecture"),
+	"agent":      list.Text("k.agent_id"),
 	"agent_addr": list.Text("ag.addr"), "cluster_idx": list.Number("k.cluster_idx"), "local_rank": list.Number("k.local_rank"),
 	"cluster_role": list.Text("k.cluster_role"), "cluster_hostname": list.Text("k.cluster_hostname"), "status": list.Text("k.status"),
 	"status_info": list.Text("k.status_info"), "created_at": list.Time("k.created_at"), "status_changed": list.Time("k.status_changed"),
@@ -93,7 +95,8 @@ func (s *Service) ListKernels(ctx context.Context, a authz.Actor, f KernelFilter
 	if err := authz.Authenticated(a); err != nil {
 		return list.Page[Kernel]{}, err
 	}
-	l := &list.Spec{From: "kernels k JOIN sessions s ON s.id = k.session_id JOIN users u ON u.id = s.user_id LEFT JOIN agents ag ON ag.id = k.agent_id",
+	l := &list.Spec{From: "kernels k JOIN sessions s ON s.id = k.session_id JOIN users u ON u.id = s.user_id LEFT JOIN agents ag ON ag.id = " +
+		"k.agent_id",
 		Key: "k.id::text", Fields: kernelFields, Order: "k.created_at DESC, k.local_rank"}
 	l.Where(facts.Sessions.Where(a, authz.See, l.Arg))
 	if f.Session != "" {

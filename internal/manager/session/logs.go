@@ -14,7 +14,8 @@ import (
 
 // Logs opens the log of a kernel ("" is the main kernel), live from its agent or the kept end of it.
 // With follow it goes on until the container ends. The caller closes it.
-func (s *Service) Logs(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey, kernel cluster.KernelID, follow bool) (io.ReadCloser, error) {
+func (s *Service) Logs(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey, kernel cluster.KernelID,
+	follow bool) (io.ReadCloser, error) {
 	o, err := s.findOwner(ctx, a, ref, owner)
 	if err != nil {
 		return nil, err

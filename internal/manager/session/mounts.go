@@ -14,7 +14,8 @@ import (
 )
 
 // mounts plans what the request's session mounts. Requests that name no folder share what is mounted by itself.
-func (q *lookups) mounts(ctx context.Context, owner dbgen.ActorByKeyRow, project dbgen.Project, r request.Session) ([]cluster.FolderMount, error) {
+func (q *lookups) mounts(ctx context.Context, owner dbgen.ActorByKeyRow, project dbgen.Project,
+	r request.Session) ([]cluster.FolderMount, error) {
 	if q.s.d.Folders == nil {
 		if !r.NamesFolders() {
 			return nil, nil

@@ -28,7 +28,8 @@ type folders struct {
 	mu    sync.Mutex
 }
 
-func (f *folders) ResolveMounts(_ context.Context, _ *dbgen.Queries, owner authz.Actor, r folder.MountRequest) ([]cluster.FolderMount, error) {
+func (f *folders) ResolveMounts(_ context.Context, _ *dbgen.Queries, owner authz.Actor,
+	r folder.MountRequest) ([]cluster.FolderMount, error) {
 	f.mu.Lock()
 	f.asked = append(f.asked, r)
 	f.mu.Unlock()
@@ -51,15 +52,18 @@ func withFolders(t *testing.T) (*managertest.World, *folders) {
 	w := managertest.New(t, func(d *nouns.Deps) {
 		d.WrapFolders = func(real session.Folders) session.Folders { f.Service = real.(*folder.Service); return f }
 	})
-	w.Exec(`UPDATE domains SET allowed_vfolder_hosts = '{"local:volume1": ["create-vfolder","modify-vfolder","delete-vfolder","mount-in-session"]}'`)
+	w.Exec(`UPDATE domains SET allowed_vfolder_hosts = '{"local:volume1": ["create-vfolder","modify-vfolder","delete-vfolder",` +
+		`"mount-in-session"]}'`)
 	for i, name := range []string{"data", "other"} {
 		user := string(w.Admin.UserID)
 		m := cluster.FolderMount{
-			Folder: cluster.FolderID(fmt.Sprintf("0b5e4a3c-0000-4000-8000-00000000000%d", i+1)), Name: name, Host: "local:volume1", Scope: "user:" + user, Usage: "general",
+			Folder: cluster.FolderID(fmt.Sprintf("0b5e4a3c-0000-4000-8000-00000000000%d", i+1)), Name: name, Host: "local:volume1",
+			Scope: "user:" + user, Usage: "general",
 			Perm: cluster.ReadWrite, Subpath: ".", Target: "/home/work/" + name, VolumePath: "/srv/volume1", OwnerUID: 9001, OwnerGID: 9002,
 		}
-		require.NoError(t, w.Store.AddFolder(t.Context(), dbgen.AddFolderParams{ID: string(m.Folder), Name: name, Host: m.Host, DomainName: w.Admin.Domain, QuotaScope: m.Scope,
-			UsageMode: "general", Permission: "rw", UserID: &user, CreatorID: &user, Status: "ready"}))
+		require.NoError(t, w.Store.AddFolder(t.Context(),
+			dbgen.AddFolderParams{ID: string(m.Folder), Name: name, Host: m.Host, DomainName: w.Admin.Domain, QuotaScope: m.Scope,
+				UsageMode: "general", Permission: "rw", UserID: &user, CreatorID: &user, Status: "ready"}))
 		f.plan = append(f.plan, m)
 	}
 	f.plan[1].Perm, f.plan[1].Subpath, f.plan[1].Target = cluster.ReadOnly, "a/b", "/other"
@@ -132,7 +136,8 @@ func TestCreateRacesDelete(t *testing.T) {
 			for range round / 2 { // a little later each time
 				_, _ = w.Sessions.Find(t.Context(), w.Admin, "nobody", "")
 			}
-			_, created = w.Sessions.Create(t.Context(), w.Admin, request.Session{Name: name, Image: "python", Mounts: []string{"data"}, NoReuse: true})
+			_, created = w.Sessions.Create(t.Context(), w.Admin,
+				request.Session{Name: name, Image: "python", Mounts: []string{"data"}, NoReuse: true})
 		})
 		both.Go(func() { _, trashed = f.Trash(t.Context(), w.Admin, "other") })
 		both.Wait()
@@ -181,7 +186,8 @@ func TestHungVolumesAreStored(t *testing.T) {
 	t.Parallel()
 	w := managertest.New(t)
 	w.Agent("a1", 8, 16*managertest.GiB)
-	require.NoError(t, w.Reports.UpdateFacts(t.Context(), "a1", w.Epoch("a1"), cluster.NodeFacts{Revision: 2, HungVolumes: []string{"local:volume1"}}))
+	require.NoError(t, w.Reports.UpdateFacts(t.Context(), "a1", w.Epoch("a1"),
+		cluster.NodeFacts{Revision: 2, HungVolumes: []string{"local:volume1"}}))
 	var hung []string
 	require.NoError(t, w.Store.Pool().QueryRow(t.Context(), `SELECT hung_volumes FROM agents WHERE id = 'a1'`).Scan(&hung))
 	require.Equal(t, []string{"local:volume1"}, hung)
@@ -195,7 +201,8 @@ func TestDataPortsAreStored(t *testing.T) {
 		require.NoError(t, w.Reports.UpdateFacts(t.Context(), "a1", w.Epoch("a1"),
 			cluster.NodeFacts{Revision: int64(2 + i), DataAddress: want[0], DataSocket: want[1]}))
 		var got [2]string
-		require.NoError(t, w.Store.Pool().QueryRow(t.Context(), `SELECT data_address, data_socket FROM agents WHERE id = 'a1'`).Scan(&got[0], &got[1]))
+		require.NoError(t, w.Store.Pool().QueryRow(t.Context(), `SELECT data_address, data_socket FROM agents WHERE id = 'a1'`).
+			Scan(&got[0], &got[1]))
 		require.Equal(t, want, got)
 	}
 }

@@ -95,7 +95,8 @@ type Service struct {
 
 // New makes the use cases. Run must be running for waits and events to work.
 func New(d Deps) (*Service, error) {
-	if d.Store == nil || d.Tenancy == nil || d.Resource == nil || d.Image == nil || d.Tasks == nil || d.Clock == nil || d.IDs == nil || d.Log == nil {
+	if d.Store == nil || d.Tenancy == nil || d.Resource == nil || d.Image == nil || d.Tasks == nil || d.Clock == nil || d.IDs == nil ||
+		d.Log == nil {
 		return nil, fault.New(fault.Internal, "session: a required dependency is missing")
 	}
 	s := &Service{d: d, hub: newHub(d.Store, d.Log), routes: recent.New[routeKey, route](d.Store.ActorsTurn)}

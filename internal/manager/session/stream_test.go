@@ -153,8 +153,10 @@ func TestCallbacksAreDelivered(t *testing.T) {
 func TestCallbacksStayOutside(t *testing.T) {
 	t.Parallel()
 	var p callback.Policy
-	for ip, ok := range map[string]bool{"93.184.216.34": true, "2606:4700::1": true, "127.0.0.1": false, "10.1.2.3": false, "::1": false, "169.254.169.254": false,
-		"::ffff:169.254.169.254": false, "fe80::1": false, "0.0.0.0": false, "224.0.0.1": false, "100.64.0.1": false, "fd00:ec2::254": false, "::ffff:10.0.0.1": false} {
+	for ip, ok := range map[string]bool{"93.184.216.34": true, "2606:4700::1": true, "127.0.0.1": false, "10.1.2.3": false, "::1": false,
+		"169.254.169.254":        false,
+		"::ffff:169.254.169.254": false, "fe80::1": false, "0.0.0.0": false, "224.0.0.1": false, "100.64.0.1": false, "fd00:ec2::254": false,
+		"::ffff:10.0.0.1": false} {
 		require.Equal(t, ok, p.Check(netip.MustParseAddr(ip)) == nil, ip)
 	}
 	p.Allowed = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
@@ -231,14 +233,16 @@ func TestDotfilesAndSettings(t *testing.T) {
 	for _, path := range []string{"/etc/passwd", "../x", "a/../../x", "", ".", "a//b", ".ssh/authorized_keys", "x\x00"} {
 		require.Error(t, w.Tenancy.CreateDotfile(ctx, w.Admin, mine, cluster.Dotfile{Path: path, Perm: "644"}), path)
 	}
-	require.Error(t, w.Tenancy.CreateDotfile(ctx, w.Admin, mine, cluster.Dotfile{Path: ".big", Perm: "644", Data: strings.Repeat("x", 70_000)}))
+	require.Error(t, w.Tenancy.CreateDotfile(ctx, w.Admin, mine,
+		cluster.Dotfile{Path: ".big", Perm: "644", Data: strings.Repeat("x", 70_000)}))
 	require.Error(t, w.Tenancy.CreateDotfile(ctx, w.Admin, mine, cluster.Dotfile{Path: ".perm", Perm: "4755"}))
 	require.NoError(t, w.Tenancy.SetBootstrapScript(ctx, w.Admin, "echo hi"))
 	id := w.Create("dots").ID
 	w.Place(id, "a1")
 	desired, err := w.Reports.Desired(ctx, "a1", nil)
 	require.NoError(t, err)
-	require.Equal(t, []cluster.Dotfile{{Path: ".config/x", Perm: "600", Data: "y"}, {Path: ".vimrc", Perm: "644", Data: "set nu"}}, desired[0].Spec.Dotfiles)
+	require.Equal(t, []cluster.Dotfile{{Path: ".config/x", Perm: "600", Data: "y"}, {Path: ".vimrc", Perm: "644", Data: "set nu"}},
+		desired[0].Spec.Dotfiles)
 	require.Equal(t, "echo hi", desired[0].Spec.BootstrapScript)
 	require.NoError(t, w.Tenancy.UpdateDotfile(ctx, w.Admin, mine, cluster.Dotfile{Path: ".vimrc", Perm: "600", Data: "z"}))
 	f, err := w.Tenancy.GetDotfile(ctx, w.Admin, mine, ".vimrc")

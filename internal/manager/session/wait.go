@@ -33,7 +33,8 @@ type State struct {
 
 // Wait waits for a session; timeout 0 waits as long as ctx lives. TimedOut says that the state
 // is not there yet; that is no error.
-func (s *Service) Wait(ctx context.Context, a authz.Actor, id cluster.SessionID, until Until, timeout time.Duration) (st State, timedOut bool, err error) {
+func (s *Service) Wait(ctx context.Context, a authz.Actor, id cluster.SessionID, until Until,
+	timeout time.Duration) (st State, timedOut bool, err error) {
 	if err := authz.Authenticated(a); err != nil {
 		return st, false, err
 	}

@@ -158,7 +158,8 @@ func (k *LockedKernel) Remove(ctx context.Context, reason cluster.Reason) error 
 	if k.AgentID == nil {
 		return nil
 	}
-	err := k.s.tx.RemoveKernel(ctx, dbgen.RemoveKernelParams{KernelID: k.ID, Generation: k.Generation, AgentID: *k.AgentID, SessionID: k.SessionID, Reason: string(reason)})
+	err := k.s.tx.RemoveKernel(ctx, dbgen.RemoveKernelParams{KernelID: k.ID, Generation: k.Generation, AgentID: *k.AgentID,
+		SessionID: k.SessionID, Reason: string(reason)})
 	if err != nil {
 		return fmt.Errorf("note removal of kernel %s: %w", k.ID, err)
 	}

@@ -172,13 +172,15 @@ func (w *writes) addSession(m SessionMove) error {
 }
 
 // addResult notes the result of a batch session that has none.
-func (w *writes) addResult(id cluster.SessionID, status cluster.Status, result cluster.Result, event cluster.EventName, reason cluster.Reason, exitCode *int) error {
+func (w *writes) addResult(id cluster.SessionID, status cluster.Status, result cluster.Result, event cluster.EventName,
+	reason cluster.Reason, exitCode *int) error {
 	s, err := w.of(id, status)
 	if err != nil {
 		return err
 	}
 	s.result = result
-	w.events = append(w.events, eventWrite{session: id, event: event, from: status, to: status, reason: string(reason), exitCode: number(exitCode)})
+	w.events = append(w.events, eventWrite{session: id, event: event, from: status, to: status, reason: string(reason),
+		exitCode: number(exitCode)})
 	w.call(id, event)
 	return nil
 }
@@ -216,7 +218,8 @@ func (w *writes) params() dbgen.WriteMovesParams {
 		p.KFrom, p.KTo, p.KReasons = append(p.KFrom, string(k.from)), append(p.KTo, string(k.to)), append(p.KReasons, string(k.reason))
 		p.KBeforeLost, p.KDeadlineMs = append(p.KBeforeLost, string(k.beforeLost)), append(p.KDeadlineMs, k.deadlineMS)
 		p.KStops, p.KStopReasons = append(p.KStops, k.stops), append(p.KStopReasons, string(k.stopReason))
-		p.KForce, p.KFinal, p.KPlaced, p.KRuns = append(p.KForce, k.force), append(p.KFinal, k.to.Final()), append(p.KPlaced, k.placed), append(p.KRuns, k.runs)
+		p.KForce, p.KFinal, p.KPlaced, p.KRuns = append(p.KForce, k.force), append(p.KFinal, k.to.Final()), append(p.KPlaced, k.placed),
+			append(p.KRuns, k.runs)
 		p.KStartedUs, p.KExitCodes, p.KSignals = append(p.KStartedUs, k.startedUS), append(p.KExitCodes, k.exitCode), append(p.KSignals, k.signal)
 		p.KOom, p.KContainers, p.KData = append(p.KOom, k.oom), append(p.KContainers, k.container), append(p.KData, data(k.data))
 		p.KAgents, p.KAllocations = append(p.KAgents, string(k.agent)), append(p.KAllocations, k.allocation)
@@ -236,7 +239,8 @@ func (w *writes) params() dbgen.WriteMovesParams {
 		p.CSessions, p.CEvents = append(p.CSessions, string(c.session)), append(p.CEvents, c.event)
 	}
 	for _, e := range w.events {
-		p.ESessions, p.EKernels, p.EEvents = append(p.ESessions, string(e.session)), append(p.EKernels, string(e.kernel)), append(p.EEvents, string(e.event))
+		p.ESessions, p.EKernels, p.EEvents = append(p.ESessions, string(e.session)), append(p.EKernels, string(e.kernel)),
+			append(p.EEvents, string(e.event))
 		p.EFrom, p.ETo = append(p.EFrom, string(e.from)), append(p.ETo, string(e.to))
 		p.EReasons, p.EDetails, p.EExitCodes = append(p.EReasons, e.reason), append(p.EDetails, e.detail), append(p.EExitCodes, e.exitCode)
 	}

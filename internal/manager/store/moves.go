@@ -62,7 +62,8 @@ func (t *Tx) moveKernel(ctx context.Context, session cluster.SessionID, m Kernel
 	if m.To != cluster.Pending {
 		return t.writes.addKernel(session, m)
 	}
-	_, err := t.Queries.RequeueKernel(ctx, dbgen.RequeueKernelParams{Reason: string(m.Reason), ID: string(m.Kernel), FromStatus: string(m.From),
+	_, err := t.Queries.RequeueKernel(ctx, dbgen.RequeueKernelParams{Reason: string(m.Reason), ID: string(m.Kernel),
+		FromStatus: string(m.From),
 		Generation: m.Generation, Detail: Text(m.Detail)})
 	if Missing(err) {
 		return goneFrom("kernel", string(m.Kernel), m.From, m.To)

@@ -20,10 +20,13 @@ INSERT INTO domains (name) VALUES ('default');
 INSERT INTO keypair_resource_policies (name) VALUES ('default');
 INSERT INTO user_resource_policies (name) VALUES ('default');
 INSERT INTO project_resource_policies (name) VALUES ('default');
-INSERT INTO projects (id, name, domain_name, resource_policy) VALUES ('00000000-0000-0000-0000-0000000000a1', 'default', 'default', 'default');
+INSERT INTO projects (id, name, domain_name, resource_policy) VALUES ('00000000-0000-0000-0000-0000000000a1', 'default', 'default',
+	'default');
 INSERT INTO resource_groups (name) VALUES ('default');
-INSERT INTO users (id, username, email, domain_name, resource_policy) VALUES ('00000000-0000-0000-0000-0000000000b1', 'u', 'u@x', 'default', 'default');
-INSERT INTO keypairs (access_key, secret_sealed, user_id, resource_policy) VALUES ('AK', '', '00000000-0000-0000-0000-0000000000b1', 'default');
+INSERT INTO users (id, username, email, domain_name, resource_policy) VALUES ('00000000-0000-0000-0000-0000000000b1', 'u', 'u@x',
+	'default', 'default');
+INSERT INTO keypairs (access_key, secret_sealed, user_id, resource_policy) VALUES ('AK', '',
+	'00000000-0000-0000-0000-0000000000b1', 'default');
 INSERT INTO agents (id, status, resource_group) VALUES ('a1', 'ALIVE', 'default'), ('a2', 'ALIVE', 'default');
 `
 
@@ -37,8 +40,10 @@ func exec(t testing.TB, s *store.Store, sql string, args ...any) {
 func addSession(t testing.TB, s *store.Store, session cluster.Status, kernels ...cluster.Status) (cluster.SessionID, []cluster.KernelID) {
 	t.Helper()
 	id := uuid.NewString()
-	exec(t, s, `INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots, ended_at, callback_url)
-		VALUES ($1::uuid, $1::uuid::text, 'interactive', 'default', '00000000-0000-0000-0000-0000000000a1', '00000000-0000-0000-0000-0000000000b1', 'AK', 'default', 'i', $2, '{}',
+	exec(t, s, `INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status,
+		requested_slots, ended_at, callback_url)
+		VALUES ($1::uuid, $1::uuid::text, 'interactive', 'default', '00000000-0000-0000-0000-0000000000a1',
+			'00000000-0000-0000-0000-0000000000b1', 'AK', 'default', 'i', $2, '{}',
 		CASE WHEN $3 THEN now() END, 'http://example.org/')`, id, string(session), session.Final())
 	var ids []cluster.KernelID
 	for i, k := range kernels {
@@ -51,9 +56,12 @@ func addSession(t testing.TB, s *store.Store, session cluster.Status, kernels ..
 	return cluster.SessionID(id), ids
 }
 
-func kernelRow(t testing.TB, s *store.Store, id cluster.KernelID) (status cluster.Status, generation int64, deadline, ended *time.Time, agent *string) {
+func kernelRow(
+	t testing.TB, s *store.Store, id cluster.KernelID,
+) (status cluster.Status, generation int64, deadline, ended *time.Time, agent *string) {
 	t.Helper()
-	require.NoError(t, s.Pool().QueryRow(t.Context(), `SELECT status, generation, deadline, ended_at, agent_id FROM kernels WHERE id = $1`, string(id)).
+	require.NoError(t, s.Pool().QueryRow(t.Context(), `SELECT status, generation, deadline, ended_at, agent_id FROM kernels WHERE id = $1`,
+		string(id)).
 		Scan(&status, &generation, &deadline, &ended, &agent))
 	return
 }
@@ -71,7 +79,8 @@ func TestEveryPairOfKernelStatuses(t *testing.T) {
 			err := s.Tx(t.Context(), func(ctx context.Context, tx *store.Tx) error { return tx.MoveKernel(ctx, move) })
 			status, generation, deadline, ended, agent := kernelRow(t, s, kernels[0])
 			var events int
-			require.NoError(t, s.Pool().QueryRow(t.Context(), `SELECT count(*) FROM session_events WHERE kernel_id = $1 AND from_status = $2 AND to_status = $3 AND reason = 'why'`,
+			require.NoError(t, s.Pool().QueryRow(t.Context(),
+				`SELECT count(*) FROM session_events WHERE kernel_id = $1 AND from_status = $2 AND to_status = $3 AND reason = 'why'`,
 				string(kernels[0]), string(from), string(to)).Scan(&events))
 			if !cluster.KernelMayMove(from, to) {
 				require.True(t, fault.Is(err, fault.Conflict), "%s -> %s: %v", from, to, err)
@@ -112,7 +121,8 @@ func TestEveryPairOfSessionStatuses(t *testing.T) {
 			var status cluster.Status
 			var ended *time.Time
 			var callbacks int
-			require.NoError(t, s.Pool().QueryRow(t.Context(), `SELECT status, ended_at, (SELECT count(*) FROM callbacks c WHERE c.session_id = s.id) FROM sessions s WHERE id = $1`, string(id)).
+			require.NoError(t, s.Pool().QueryRow(t.Context(),
+				`SELECT status, ended_at, (SELECT count(*) FROM callbacks c WHERE c.session_id = s.id) FROM sessions s WHERE id = $1`, string(id)).
 				Scan(&status, &ended, &callbacks))
 			if !cluster.SessionMayMove(from, to) {
 				require.True(t, fault.Is(err, fault.Conflict), "%s -> %s: %v", from, to, err)
@@ -145,7 +155,8 @@ func locked(t testing.TB, s *store.Store, id cluster.SessionID, fn func(ctx cont
 
 func sessionRow(t testing.TB, s *store.Store, id cluster.SessionID) (status cluster.Status, info string, attempts int) {
 	t.Helper()
-	require.NoError(t, s.Pool().QueryRow(t.Context(), `SELECT status, status_info, attempts FROM sessions WHERE id = $1`, string(id)).Scan(&status, &info, &attempts))
+	require.NoError(t, s.Pool().QueryRow(t.Context(), `SELECT status, status_info, attempts FROM sessions WHERE id = $1`, string(id)).
+		Scan(&status, &info, &attempts))
 	return
 }
 
@@ -172,7 +183,8 @@ func TestFailedPlacementsAreRetriedElsewhereAndThenErr(t *testing.T) {
 			require.EqualValues(t, attempt+1, generation)
 			require.Nil(t, agent)
 			var removals int
-			require.NoError(t, s.Pool().QueryRow(t.Context(), `SELECT count(*) FROM kernel_removals WHERE kernel_id = $1`, string(kernels[1])).Scan(&removals))
+			require.NoError(t, s.Pool().QueryRow(t.Context(), `SELECT count(*) FROM kernel_removals WHERE kernel_id = $1`, string(kernels[1])).
+				Scan(&removals))
 			require.Equal(t, attempt, removals, "the other agent must remove its kernel")
 			exec(t, s, `UPDATE kernels SET status = 'PREPARING', agent_id = 'a1' WHERE session_id = $1`, string(id))
 			exec(t, s, `UPDATE sessions SET status = 'PREPARING' WHERE id = $1`, string(id))

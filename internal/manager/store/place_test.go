@@ -38,7 +38,8 @@ func TestPlacedTogetherAllOrNothingPerSession(t *testing.T) {
 		require.NotNil(t, deadline)
 		require.Equal(t, "a2", *agent)
 		var allocation string
-		require.NoError(t, s.Pool().QueryRow(t.Context(), `SELECT allocation FROM kernels WHERE id = $1 AND scheduled_at IS NOT NULL`, string(k)).Scan(&allocation))
+		require.NoError(t, s.Pool().QueryRow(t.Context(), `SELECT allocation FROM kernels WHERE id = $1 AND scheduled_at IS NOT NULL`, string(k)).
+			Scan(&allocation))
 		require.JSONEq(t, `{"cpu":{"0":1000}}`, allocation)
 	}
 	status, _, _ := sessionRow(t, s, good)
@@ -60,7 +61,8 @@ func TestSeveralMovesOfOneTransactionAreOneUpdateWithAllTheirEvents(t *testing.T
 	code, log := 0, "bye"
 	locked(t, s, id, func(ctx context.Context, l *store.Locked) error {
 		k := l.Kernels[0]
-		for _, m := range []store.KernelMove{{To: cluster.Preparing, ContainerID: "c"}, {To: cluster.Running}, {To: cluster.Terminated, Reason: "done", ExitCode: &code, Log: &log}} {
+		for _, m := range []store.KernelMove{{To: cluster.Preparing, ContainerID: "c"}, {To: cluster.Running},
+			{To: cluster.Terminated, Reason: "done", ExitCode: &code, Log: &log}} {
 			if err := k.Move(ctx, m); err != nil {
 				return err
 			}
@@ -73,7 +75,8 @@ func TestSeveralMovesOfOneTransactionAreOneUpdateWithAllTheirEvents(t *testing.T
 	var status, container, text, reason string
 	var exit *int
 	require.NoError(t, s.Pool().QueryRow(t.Context(), `SELECT status, container_id, log, exit_code, stop_reason FROM kernels
-		WHERE id = $1 AND started_at IS NOT NULL AND ended_at IS NOT NULL AND deadline IS NULL`, string(kernels[0])).Scan(&status, &container, &text, &exit, &reason))
+		WHERE id = $1 AND started_at IS NOT NULL AND ended_at IS NOT NULL AND deadline IS NULL`, string(kernels[0])).
+		Scan(&status, &container, &text, &exit, &reason))
 	require.Equal(t, "TERMINATED c bye done", status+" "+container+" "+text+" "+reason)
 	require.Equal(t, 0, *exit)
 	rows, err := s.HistoryOf(t.Context(), string(id))
@@ -86,7 +89,8 @@ func TestSeveralMovesOfOneTransactionAreOneUpdateWithAllTheirEvents(t *testing.T
 		}
 		steps = append(steps, noun+" "+r.FromStatus+" "+r.ToStatus)
 	}
-	require.Equal(t, []string{"kernel SCHEDULED PREPARING", "session SCHEDULED PREPARING", "kernel PREPARING RUNNING", "session PREPARING RUNNING",
+	require.Equal(t, []string{"kernel SCHEDULED PREPARING", "session SCHEDULED PREPARING", "kernel PREPARING RUNNING",
+		"session PREPARING RUNNING",
 		"kernel RUNNING TERMINATED", "session RUNNING TERMINATED"}, steps)
 	var callbacks int
 	require.NoError(t, s.Pool().QueryRow(t.Context(), `SELECT count(*) FROM callbacks WHERE session_id = $1`, string(id)).Scan(&callbacks))

@@ -186,9 +186,9 @@ func (s *Store) exchange(ctx context.Context) error {
 	if _, err := conn.Exec(ctx, "LISTEN "+wakeChannel+"; LISTEN "+actorsChannel); err != nil {
 		return err
 	}
-	s.actorsTurn.Add(1) // changes before may have been missed
 	s.wakes.connections.Add(1)
 	defer s.wakes.connections.Add(1)
+	s.actorsTurn.Add(1) // changes before may have been missed
 	s.wakes.mu.Lock()
 	s.wakes.deliver(TopicAll)
 	s.wakes.mu.Unlock()

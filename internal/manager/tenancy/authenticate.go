@@ -259,7 +259,8 @@ func (s *Service) SetSSHKeypair(ctx context.Context, a authz.Actor, public strin
 	if len(public) > 16<<10 || len(fields) < 2 || strings.ContainsAny(strings.TrimSpace(public), "\n\r") {
 		return fault.Invalidf("this is not an OpenSSH public key").WithNext("send one line such as %q", "ssh-ed25519 AAAA... you@host")
 	}
-	if blob, err := base64.StdEncoding.DecodeString(fields[1]); err != nil || len(blob) < 8 || !strings.HasPrefix(string(blob[4:]), fields[0]) {
+	if blob, err := base64.StdEncoding.DecodeString(fields[1]); err != nil || len(blob) < 8 ||
+		!strings.HasPrefix(string(blob[4:]), fields[0]) {
 		return fault.Invalidf("this is not an OpenSSH public key")
 	}
 	if block, _ := pem.Decode([]byte(private)); block == nil || len(private) > 64<<10 || !strings.HasSuffix(block.Type, "PRIVATE KEY") {

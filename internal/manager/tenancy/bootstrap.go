@@ -101,7 +101,8 @@ func makeFirstRows(ctx context.Context, tx *store.Tx, d Deps, c *Credentials) er
 				FullName: "Administrator", DomainName: Default, Role: string(authz.RoleSuperadmin), MainAccessKey: (*string)(&key)})
 		},
 		func() error {
-			return tx.AddKeypair(ctx, dbgen.AddKeypairParams{AccessKey: string(key), SecretSealed: sealed, UserID: user, IsAdmin: true, ResourcePolicy: Default})
+			return tx.AddKeypair(ctx, dbgen.AddKeypairParams{AccessKey: string(key), SecretSealed: sealed, UserID: user, IsAdmin: true,
+				ResourcePolicy: Default})
 		},
 		func() error { return tx.AddMember(ctx, project, user) },
 	}

@@ -27,8 +27,10 @@ type Domain struct {
 }
 
 func domainView(r dbgen.Domain) *Domain {
-	return &Domain{Name: r.Name, Description: r.Description, IsActive: r.IsActive, CreatedAt: r.CreatedAt.UTC(), ModifiedAt: r.ModifiedAt.UTC(),
-		TotalSlots: r.TotalResourceSlots, AllowedHosts: r.AllowedVfolderHosts, AllowedRegistries: r.AllowedDockerRegistries, IntegrationID: r.IntegrationID}
+	return &Domain{Name: r.Name, Description: r.Description, IsActive: r.IsActive, CreatedAt: r.CreatedAt.UTC(),
+		ModifiedAt: r.ModifiedAt.UTC(),
+		TotalSlots: r.TotalResourceSlots, AllowedHosts: r.AllowedVfolderHosts, AllowedRegistries: r.AllowedDockerRegistries,
+		IntegrationID: r.IntegrationID}
 }
 
 // GetDomain returns a domain; "" is the actor's own, the only one that most actors may see.

@@ -157,7 +157,8 @@ func (s *Service) DeleteDotfile(ctx context.Context, a authz.Actor, scope Dotfil
 	})
 }
 
-func (s *Service) changeDotfiles(ctx context.Context, a authz.Actor, scope DotfileScope, change func([]cluster.Dotfile) ([]cluster.Dotfile, error)) error {
+func (s *Service) changeDotfiles(ctx context.Context, a authz.Actor, scope DotfileScope,
+	change func([]cluster.Dotfile) ([]cluster.Dotfile, error)) error {
 	d, err := s.dotfiles(ctx, a, scope)
 	if err != nil {
 		return err
@@ -192,7 +193,8 @@ func dotfileIndex(all []cluster.Dotfile, name string) int {
 func checkDotfile(f cluster.Dotfile) error {
 	clean := path.Clean(f.Path)
 	switch {
-	case f.Path == "" || len(f.Path) > 255 || clean != f.Path || path.IsAbs(clean) || clean == "." || clean == ".." || strings.HasPrefix(clean, "../"),
+	case f.Path == "" || len(f.Path) > 255 || clean != f.Path || path.IsAbs(clean) || clean == "." || clean == ".." ||
+		strings.HasPrefix(clean, "../"),
 		strings.ContainsFunc(f.Path, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		return fault.Invalidf("dotfile path %q is not allowed", f.Path).WithNext("use a path below the home directory such as .vimrc")
 	case clean == ".ssh/authorized_keys" || clean == ".ssh/id_rsa" || clean == ".ssh":

@@ -46,7 +46,8 @@ type KeypairFilter struct {
 }
 
 var keypairFields = list.Fields{
-	"access_key": list.Text("k.access_key"), "user_id": list.Text("u.email"), "email": list.Text("u.email"), "full_name": list.Text("u.full_name"),
+	"access_key": list.Text("k.access_key"), "user_id": list.Text("u.email"), "email": list.Text("u.email"),
+	"full_name": list.Text("u.full_name"),
 	"is_active": list.Bool("k.is_active"), "is_admin": list.Bool("k.is_admin"), "resource_policy": list.Text("k.resource_policy"),
 	"created_at": list.Time("k.created_at"), "last_used": list.Time("k.last_used"), "rate_limit": list.Number("k.rate_limit"),
 	"num_queries": list.Number("k.num_queries"), "ssh_public_key": list.Text("k.ssh_public_key"),
@@ -146,9 +147,12 @@ type KeypairPolicy struct {
 }
 
 func policyView(r dbgen.KeypairResourcePolicy) *KeypairPolicy {
-	return &KeypairPolicy{Name: r.Name, CreatedAt: r.CreatedAt.UTC(), DefaultForUnspecified: r.DefaultForUnspecified, TotalSlots: r.TotalResourceSlots,
-		MaxSessionLifetime: int(r.MaxSessionLifetime), MaxConcurrentSessions: int(r.MaxConcurrentSessions), MaxConcurrentSFTP: int(r.MaxConcurrentSftpSessions),
-		MaxPendingSessions: store.Int(r.MaxPendingSessionCount), MaxPendingSlots: r.MaxPendingSessionResourceSlots, MaxPriority: store.Int(r.MaxPriority),
+	return &KeypairPolicy{Name: r.Name, CreatedAt: r.CreatedAt.UTC(), DefaultForUnspecified: r.DefaultForUnspecified,
+		TotalSlots:         r.TotalResourceSlots,
+		MaxSessionLifetime: int(r.MaxSessionLifetime), MaxConcurrentSessions: int(r.MaxConcurrentSessions),
+		MaxConcurrentSFTP:  int(r.MaxConcurrentSftpSessions),
+		MaxPendingSessions: store.Int(r.MaxPendingSessionCount), MaxPendingSlots: r.MaxPendingSessionResourceSlots,
+		MaxPriority:   store.Int(r.MaxPriority),
 		MaxContainers: int(r.MaxContainersPerSession), IdleTimeout: r.IdleTimeout, AllowedHosts: r.AllowedVfolderHosts}
 }
 

@@ -55,10 +55,13 @@ func (s *Service) ModifyKeypairPolicy(ctx context.Context, a authz.Actor, name s
 			return err
 		}
 		err = tx.UpdateKeypairPolicy(ctx, dbgen.UpdateKeypairPolicyParams{
-			Name: row.Name, DefaultForUnspecified: row.DefaultForUnspecified, TotalResourceSlots: row.TotalResourceSlots, MaxSessionLifetime: row.MaxSessionLifetime,
-			MaxConcurrentSessions: row.MaxConcurrentSessions, MaxConcurrentSftpSessions: row.MaxConcurrentSftpSessions, MaxPendingSessionCount: row.MaxPendingSessionCount,
-			MaxPendingSessionResourceSlots: row.MaxPendingSessionResourceSlots, MaxPriority: row.MaxPriority, MaxContainersPerSession: row.MaxContainersPerSession,
-			IdleTimeout: row.IdleTimeout, AllowedVfolderHosts: row.AllowedVfolderHosts,
+			Name: row.Name, DefaultForUnspecified: row.DefaultForUnspecified, TotalResourceSlots: row.TotalResourceSlots,
+			MaxSessionLifetime:    row.MaxSessionLifetime,
+			MaxConcurrentSessions: row.MaxConcurrentSessions, MaxConcurrentSftpSessions: row.MaxConcurrentSftpSessions,
+			MaxPendingSessionCount:         row.MaxPendingSessionCount,
+			MaxPendingSessionResourceSlots: row.MaxPendingSessionResourceSlots, MaxPriority: row.MaxPriority,
+			MaxContainersPerSession: row.MaxContainersPerSession,
+			IdleTimeout:             row.IdleTimeout, AllowedVfolderHosts: row.AllowedVfolderHosts,
 		})
 		if err != nil {
 			return fmt.Errorf("change resource policy %s: %w", name, err)
@@ -70,7 +73,8 @@ func (s *Service) ModifyKeypairPolicy(ctx context.Context, a authz.Actor, name s
 
 // setLimits applies the properties to a row after checking them.
 func setLimits(r *dbgen.KeypairResourcePolicy, p KeypairPolicyProps, kinds map[cluster.SlotName]cluster.SlotKind) error {
-	if store.Set(&r.DefaultForUnspecified, p.DefaultForUnspecified); r.DefaultForUnspecified != "LIMITED" && r.DefaultForUnspecified != "UNLIMITED" {
+	if store.Set(&r.DefaultForUnspecified, p.DefaultForUnspecified); r.DefaultForUnspecified != "LIMITED" &&
+		r.DefaultForUnspecified != "UNLIMITED" {
 		return fault.Invalidf("default_for_unspecified is %q", r.DefaultForUnspecified).WithNext("use LIMITED or UNLIMITED")
 	}
 	for _, n := range []struct {
@@ -97,7 +101,8 @@ func setLimits(r *dbgen.KeypairResourcePolicy, p KeypairPolicyProps, kinds map[c
 		to   **int32
 		from *int
 		high int
-	}{{"max_pending_session_count", &r.MaxPendingSessionCount, p.MaxPendingSessions, math.MaxInt32}, {"max_priority", &r.MaxPriority, p.MaxPriority, 100}} {
+	}{{"max_pending_session_count", &r.MaxPendingSessionCount, p.MaxPendingSessions, math.MaxInt32},
+		{"max_priority", &r.MaxPriority, p.MaxPriority, 100}} {
 		if n.from == nil {
 			continue
 		}
@@ -119,7 +124,8 @@ func setLimits(r *dbgen.KeypairResourcePolicy, p KeypairPolicyProps, kinds map[c
 		name string
 		to   *cluster.Slots
 		from map[string]string
-	}{{"total_resource_slots", &r.TotalResourceSlots, p.TotalSlots}, {"max_pending_session_resource_slots", &r.MaxPendingSessionResourceSlots, p.MaxPendingSlots}} {
+	}{{"total_resource_slots", &r.TotalResourceSlots, p.TotalSlots},
+		{"max_pending_session_resource_slots", &r.MaxPendingSessionResourceSlots, p.MaxPendingSlots}} {
 		if t.from == nil {
 			continue
 		}

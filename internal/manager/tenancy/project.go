@@ -31,7 +31,8 @@ type Project struct {
 
 func projectView(r dbgen.Project) *Project {
 	return &Project{ID: cluster.ProjectID(r.ID), Name: r.Name, Description: r.Description, IsActive: r.IsActive, CreatedAt: r.CreatedAt.UTC(),
-		ModifiedAt: r.ModifiedAt.UTC(), Domain: r.DomainName, TotalSlots: r.TotalResourceSlots, AllowedHosts: r.AllowedVfolderHosts, IntegrationID: r.IntegrationID, Type: r.Type}
+		ModifiedAt: r.ModifiedAt.UTC(), Domain: r.DomainName, TotalSlots: r.TotalResourceSlots, AllowedHosts: r.AllowedVfolderHosts,
+		IntegrationID: r.IntegrationID, Type: r.Type}
 }
 
 // FindProject finds a project by id, or by name within a domain, for whoever asks. A name may look like an id.

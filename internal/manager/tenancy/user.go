@@ -45,8 +45,9 @@ type UserFilter struct {
 
 var userFields = list.Fields{
 	"uuid": list.Text("u.id::text"), "username": list.Text("u.username"), "email": list.Text("u.email"),
-	"need_password_change": list.Bool("u.need_password_change"), "full_name": list.Text("u.full_name"), "description": list.Text("u.description"),
-	"is_active": list.Bool("(u.status = 'active')"), "status": list.Text("u.status"), "status_info": list.Text("u.status_info"),
+	"need_password_change": list.Bool("u.need_password_change"), "full_name": list.Text("u.full_name"),
+	"description": list.Text("u.description"),
+	"is_active":   list.Bool("(u.status = 'active')"), "status": list.Text("u.status"), "status_info": list.Text("u.status_info"),
 	"created_at": list.Time("u.created_at"), "modified_at": list.Time("u.modified_at"), "domain_name": list.Text("u.domain_name"),
 	"role": list.Text("u.role"), "resource_policy": list.Text("u.resource_policy"), "allowed_client_ip": list.Texts("u.allowed_client_ip"),
 	"totp_activated": list.Bool("u.totp_activated"), "sudo_session_enabled": list.Bool("u.sudo_session_enabled"),
@@ -119,9 +120,11 @@ func (s *Service) userViews(ctx context.Context, rows []dbgen.User) (map[cluster
 	for _, r := range rows {
 		ids = append(ids, r.ID)
 		v := &User{ID: cluster.UserID(r.ID), Username: r.Username, Email: r.Email, NeedPasswordChange: r.NeedPasswordChange, FullName: r.FullName,
-			Description: r.Description, Status: r.Status, StatusInfo: r.StatusInfo, CreatedAt: r.CreatedAt.UTC(), ModifiedAt: r.ModifiedAt.UTC(), Domain: r.DomainName,
-			Role: authz.Role(r.Role), ResourcePolicy: r.ResourcePolicy, Projects: []Project{}, AllowedClientIP: r.AllowedClientIp, TOTPActivated: r.TotpActivated,
-			SudoSession: r.SudoSessionEnabled}
+			Description: r.Description, Status: r.Status, StatusInfo: r.StatusInfo, CreatedAt: r.CreatedAt.UTC(), ModifiedAt: r.ModifiedAt.UTC(),
+			Domain: r.DomainName,
+			Role:   authz.Role(r.Role), ResourcePolicy: r.ResourcePolicy, Projects: []Project{}, AllowedClientIP: r.AllowedClientIp,
+			TOTPActivated: r.TotpActivated,
+			SudoSession:   r.SudoSessionEnabled}
 		if r.MainAccessKey != nil {
 			v.MainAccessKey = cluster.AccessKey(*r.MainAccessKey)
 		}

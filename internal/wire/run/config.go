@@ -142,7 +142,8 @@ func (c Config) Validate() error {
 	if len(c.Token) < MinToken {
 		bad("token has %d bytes; at least %d are needed", len(c.Token), MinToken)
 	}
-	for _, p := range []struct{ name, value string }{{"dir", c.Dir}, {"socket", c.Socket}, {"result_file", c.ResultFile}, {"user.home", c.User.Home}, {"work_dir", c.WorkDir}} {
+	for _, p := range []struct{ name, value string }{{"dir", c.Dir}, {"socket", c.Socket}, {"result_file", c.ResultFile},
+		{"user.home", c.User.Home}, {"work_dir", c.WorkDir}} {
 		if !path.IsAbs(p.value) {
 			bad("%s %q is not an absolute path", p.name, p.value)
 		}
@@ -163,7 +164,8 @@ func (c Config) Validate() error {
 		bad("session_type %q is none of interactive, batch, inference, system", c.SessionType)
 	}
 	l := c.Limits
-	for _, n := range []int64{l.OutputMemory, l.OutputSpill, l.MaxMedia, int64(l.MaxRuns), int64(l.KeepRuns), l.MaxUpload, int64(l.MaxFiles), int64(l.Scrollback), int64(l.MaxTerminals), int64(l.MaxStreams), int64(l.AbandonMS), int64(l.GraceMS)} {
+	for _, n := range []int64{l.OutputMemory, l.OutputSpill, l.MaxMedia, int64(l.MaxRuns), int64(l.KeepRuns), l.MaxUpload, int64(l.MaxFiles),
+		int64(l.Scrollback), int64(l.MaxTerminals), int64(l.MaxStreams), int64(l.AbandonMS), int64(l.GraceMS)} {
 		if n < 0 {
 			bad("a limit is negative: %d", n)
 		}

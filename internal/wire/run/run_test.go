@@ -22,8 +22,10 @@ import (
 func TestConsoleForms(t *testing.T) {
 	t.Parallel()
 	for _, c := range []run.Console{
-		{Type: run.Stdout}, {Type: run.Stdout, Data: "a\n"}, {Type: run.Stderr, Data: `"`}, {Type: run.Stderr, Data: `\`}, {Type: run.Log, Data: `\"`},
-		{Type: run.Log, Data: `","`}, {Type: run.Stdout, Data: `\","\`}, {Type: run.HTML, Data: "<b>\u2028\xff\x00</b>"}, {Type: run.Media, Mime: "image/png", Data: "iVBO"},
+		{Type: run.Stdout}, {Type: run.Stdout, Data: "a\n"}, {Type: run.Stderr, Data: `"`}, {Type: run.Stderr, Data: `\`},
+		{Type: run.Log, Data: `\"`},
+		{Type: run.Log, Data: `","`}, {Type: run.Stdout, Data: `\","\`}, {Type: run.HTML, Data: "<b>\u2028\xff\x00</b>"},
+		{Type: run.Media, Mime: "image/png", Data: "iVBO"},
 	} {
 		r := run.StepResult{Status: run.StatusContinued, Console: []run.Console{c}}
 		slow, err := json.Marshal(r)
@@ -38,7 +40,8 @@ func TestConsoleForms(t *testing.T) {
 		spaced := bytes.ReplaceAll(fast, []byte(`[`), []byte("[ "))
 		require.NoError(t, json.Unmarshal(spaced, &out))
 	}
-	for _, bad := range []string{`[]`, `["stdout"]`, `["stdout","a","b"]`, `["stdout","a\\","b"]`, `["stdout",1]`, `[1,"a"]`, `["media","a"]`, `{"a":"b"}`, `"a"`} {
+	for _, bad := range []string{`[]`, `["stdout"]`, `["stdout","a","b"]`, `["stdout","a\\","b"]`, `["stdout",1]`, `[1,"a"]`, `["media","a"]`,
+		`{"a":"b"}`, `"a"`} {
 		require.Error(t, json.Unmarshal([]byte(bad), &run.Console{}), bad)
 	}
 }
@@ -48,7 +51,8 @@ func TestConsoleShape(t *testing.T) {
 	in := []run.Console{{Type: run.Stdout, Data: "a\n"}, {Type: run.Media, Mime: "image/png", Data: "iVBO"}, {Type: run.HTML, Data: "<b>"}}
 	b, err := json.Marshal(run.StepResult{RunID: "r", Status: run.StatusContinued, Console: in, Seq: 3})
 	require.NoError(t, err)
-	require.JSONEq(t, `{"runId":"r","status":"continued","exitCode":null,"options":null,"console":[["stdout","a\n"],["media",["image/png","iVBO"]],["html","<b>"]],"seq":3}`, string(b))
+	require.JSONEq(t, `{"runId":"r","status":"continued","exitCode":null,"options":null,"console":[["stdout","a\n"],["media",["image/png",`+
+		`"iVBO"]],["html","<b>"]],"seq":3}`, string(b))
 	var out run.StepResult
 	require.NoError(t, json.Unmarshal(b, &out))
 	require.Equal(t, in, out.Console)
@@ -124,7 +128,8 @@ func TestFrames(t *testing.T) {
 
 func TestFailuresKeepTheirKind(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []fault.Kind{fault.Internal, fault.NotFound, fault.Conflict, fault.Denied, fault.Unauthenticated, fault.Invalid, fault.Exhausted, fault.Unavailable, fault.Timeout} {
+	for _, kind := range []fault.Kind{fault.Internal, fault.NotFound, fault.Conflict, fault.Denied, fault.Unauthenticated, fault.Invalid,
+		fault.Exhausted, fault.Unavailable, fault.Timeout} {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 			require.Equal(t, "/prefix/v1/hello", q.URL.Path)
 			require.Equal(t, "Bearer tok", q.Header.Get("Authorization"))
@@ -184,7 +189,8 @@ func TestStreamGivesUp(t *testing.T) {
 func TestVersion1(t *testing.T) {
 	t.Parallel()
 	for file, value := range map[string]any{
-		"config": &run.Config{}, "hello": &run.Hello{}, "step-request": &run.StepRequest{}, "step-result": &run.StepResult{}, "batch-result": &run.BatchResult{}, "listing": &run.Listing{},
+		"config": &run.Config{}, "hello": &run.Hello{}, "step-request": &run.StepRequest{}, "step-result": &run.StepResult{},
+		"batch-result": &run.BatchResult{}, "listing": &run.Listing{},
 	} {
 		old, err := os.ReadFile("testdata/v1-" + file + ".json")
 		require.NoError(t, err)

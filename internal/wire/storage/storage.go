@@ -74,11 +74,12 @@ type Volume struct {
 // The paths of the manager-facing API. Those of the described system keep their names; Task and the
 // object-store tasks are ours.
 const (
-	PathVolumes         = "/volumes"                            // GET -> VolumeList
-	PathScope           = "/quota-scope"                        // POST ScopeRequest (make, set), GET -> ScopeReply, PATCH
-	PathScopeQuota      = "/quota-scope/quota"                  // DELETE ScopeRequest: no limit
-	PathFolderCreate    = "/folder/create"                      // POST FolderRequest -> 204
-	PathFolderDelete    = "/folder/delete"                      // POST FolderRequest -> 202 TaskReply; renamed into the trash before the answer
+	PathVolumes      = "/volumes"           // GET -> VolumeList
+	PathScope        = "/quota-scope"       // POST ScopeRequest (make, set), GET -> ScopeReply, PATCH
+	PathScopeQuota   = "/quota-scope/quota" // DELETE ScopeRequest: no limit
+	PathFolderCreate = "/folder/create"     // POST FolderRequest -> 204
+	// POST FolderRequest -> 202 TaskReply; renamed into the trash before the answer
+	PathFolderDelete    = "/folder/delete"
 	PathFolderClone     = "/folder/clone"                       // POST CloneRequest -> 202 TaskReply
 	PathFolderMount     = "/folder/mount"                       // GET FolderRequest -> MountReply
 	PathFolderUsage     = "/folder/usage"                       // GET FolderRequest -> UsageReply

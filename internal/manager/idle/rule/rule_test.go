@@ -44,26 +44,36 @@ func TestLimits(t *testing.T) {
 	}{
 		{"young", rule.Session{}, lifetime(hour, 5*minute), 10 * minute, rule.Active, hour, false},
 		{"warning is due", rule.Session{}, lifetime(hour, 5*minute), 55 * minute, rule.Idle, hour, true},
-		{"warned", rule.Session{Warned: map[string]time.Time{"life": at(55 * minute)}}, lifetime(hour, 5*minute), 58 * minute, rule.Idle, hour, false},
+		{"warned", rule.Session{Warned: map[string]time.Time{"life": at(55 * minute)}}, lifetime(hour, 5*minute), 58 * minute, rule.Idle, hour,
+			false},
 		{"over", rule.Session{Warned: map[string]time.Time{"life": at(55 * minute)}}, lifetime(hour, 5*minute), hour, rule.Expired, hour, false},
 		{"a late warning moves the end", rule.Session{}, lifetime(hour, 5*minute), 10 * hour, rule.Idle, 10*hour + 5*minute, true},
-		{"warned late", rule.Session{Warned: map[string]time.Time{"life": at(10 * hour)}}, lifetime(hour, 5*minute), 10*hour + 4*minute, rule.Idle, 10*hour + 5*minute, false},
+		{"warned late", rule.Session{Warned: map[string]time.Time{"life": at(10 * hour)}}, lifetime(hour, 5*minute), 10*hour + 4*minute,
+			rule.Idle, 10*hour + 5*minute, false},
 		{"no warning wanted", rule.Session{}, lifetime(hour, 0), hour, rule.Expired, hour, false},
 		{"no limit", rule.Session{}, lifetime(0, 0), 1000 * hour, rule.Excluded, 0, false},
 		{"never ran", rule.Session{StartedAt: time.Unix(1, 0)}, lifetime(hour, 0), hour, rule.Excluded, 0, false},
-		{"inference", rule.Session{Type: cluster.Inference}, rule.Checker{Name: "x", Type: rule.Lifetime, Limit: hour, Targets: []cluster.SessionType{cluster.Inference}}, 2 * hour, rule.Excluded, 0, false},
+		{"inference", rule.Session{Type: cluster.Inference},
+			rule.Checker{Name: "x", Type: rule.Lifetime, Limit: hour, Targets: []cluster.SessionType{cluster.Inference}}, 2 * hour, rule.Excluded, 0,
+			false},
 		{"grace", rule.Session{}, rule.Checker{Name: "x", Type: rule.Lifetime, Limit: hour, Grace: 2 * hour}, 90 * minute, rule.Grace, 0, false},
-		{"a new user", rule.Session{UserSince: at(-hour)}, rule.Checker{Name: "x", Type: rule.Lifetime, Limit: minute, NewUserGrace: 2 * hour}, 30 * minute, rule.Grace, 0, false},
-		{"an owner's grant does not lengthen life", rule.Session{Keep: grant(5*hour, false)}, lifetime(hour, 0), 2 * hour, rule.Expired, hour, false},
+		{"a new user", rule.Session{UserSince: at(-hour)}, rule.Checker{Name: "x", Type: rule.Lifetime, Limit: minute, NewUserGrace: 2 * hour},
+			30 * minute, rule.Grace, 0, false},
+		{"an owner's grant does not lengthen life", rule.Session{Keep: grant(5*hour, false)}, lifetime(hour, 0), 2 * hour, rule.Expired, hour,
+			false},
 		{"an administrator's does", rule.Session{Keep: grant(5*hour, true)}, lifetime(hour, 0), 2 * hour, rule.Excluded, 0, false},
 
 		{"in use", rule.Session{LastAccess: at(50 * minute)}, network(hour, 5*minute), 70 * minute, rule.Active, 110 * minute, false},
 		{"unused", rule.Session{}, network(hour, 5*minute), 56 * minute, rule.Idle, 61 * minute, true},
-		{"used after the warning", rule.Session{LastAccess: at(58 * minute), Warned: map[string]time.Time{"net": at(55 * minute)}}, network(hour, 5*minute), 118 * minute, rule.Idle, 123 * minute, true},
+		{"used after the warning", rule.Session{LastAccess: at(58 * minute), Warned: map[string]time.Time{"net": at(55 * minute)}},
+			network(hour, 5*minute), 118 * minute, rule.Idle, 123 * minute, true},
 		{"batch", rule.Session{Type: cluster.Batch}, network(minute, 0), hour, rule.Excluded, 0, false},
-		{"system", rule.Session{Type: cluster.System}, rule.Checker{Name: "x", Type: rule.Network, Limit: minute, Targets: []cluster.SessionType{cluster.System}}, hour, rule.Excluded, 0, false},
+		{"system", rule.Session{Type: cluster.System},
+			rule.Checker{Name: "x", Type: rule.Network, Limit: minute, Targets: []cluster.SessionType{cluster.System}}, hour, rule.Excluded, 0,
+			false},
 		{"kept", rule.Session{Keep: grant(5*hour, false)}, network(hour, 0), 2 * hour, rule.Excluded, 0, false},
-		{"the end of a grant counts as use", rule.Session{Keep: grant(5*hour, false)}, network(hour, 0), 5*hour + 30*minute, rule.Active, 6 * hour, false},
+		{"the end of a grant counts as use", rule.Session{Keep: grant(5*hour, false)}, network(hour, 0), 5*hour + 30*minute, rule.Active,
+			6 * hour, false},
 		{"and then it is over", rule.Session{Keep: grant(5*hour, false)}, network(hour, 0), 6 * hour, rule.Expired, 6 * hour, false},
 		{"not a type of this version", rule.Session{}, rule.Checker{Name: "x", Type: "moon"}, hour, rule.Excluded, 0, false},
 	}
@@ -164,7 +174,8 @@ func TestMeasures(t *testing.T) {
 	}
 	c := busyness(10*minute, rule.And, map[string]float64{"cpu_util": 10, "mem": 50})
 
-	v := judge(c, kernel("a", 10*minute, map[string]float64{"cpu_util": 10, "mem": 100}), kernel("b", 10*minute, map[string]float64{"cpu_util": 0, "mem": 300}))
+	v := judge(c, kernel("a", 10*minute, map[string]float64{"cpu_util": 10, "mem": 100}),
+		kernel("b", 10*minute, map[string]float64{"cpu_util": 0, "mem": 300}))
 	require.Equal(t, rule.Expired, v.Phase)
 	require.InDelta(t, 2.5, *v.Figures[0].Percent, 1e-9, "of all the cores of the session")
 	require.InDelta(t, 20, *v.Figures[1].Percent, 1e-9, "used of allocated")
@@ -180,7 +191,8 @@ func TestMeasures(t *testing.T) {
 	old = kernel("a", 50*minute, map[string]float64{"cpu_util": 0})
 	old.Samples = old.Samples[:45]
 	require.Equal(t, rule.Unknown, judge(wide, old).Phase, "the newest figures are missing")
-	require.Equal(t, rule.Grace, judge(busyness(2*hour, rule.And, map[string]float64{"cpu_util": 10}), old).Phase, "it runs for less than the window")
+	require.Equal(t, rule.Grace, judge(busyness(2*hour, rule.And, map[string]float64{"cpu_util": 10}), old).Phase,
+		"it runs for less than the window")
 
 	spike := kernel("a", 10*minute, map[string]float64{"cpu_util": 0, "mem": 0})
 	spike.Samples[3].Values = map[string]float64{"cpu_util": 200, "mem": 0}
@@ -202,9 +214,11 @@ func genSession(t *rapid.T, withUse bool) (rule.Session, time.Time) {
 		s.Warned["use"] = now.Add(-time.Duration(rapid.IntRange(0, 7200).Draw(t, "warnedAgo")) * time.Second)
 	}
 	for i := range rapid.IntRange(1, 3).Draw(t, "kernels") {
-		k := rule.Kernel{ID: cluster.KernelID(rune('a' + i)), Allocated: cluster.Slots{cluster.SlotCPU: cluster.Whole(1), cluster.SlotMem: cluster.Whole(1 << 30)}}
+		k := rule.Kernel{ID: cluster.KernelID(rune('a' + i)),
+			Allocated: cluster.Slots{cluster.SlotCPU: cluster.Whole(1), cluster.SlotMem: cluster.Whole(1 << 30)}}
 		if withUse {
-			k.Samples = samples(now, time.Duration(rapid.IntRange(0, 60).Draw(t, "measured"))*minute, map[string]float64{"cpu_util": rapid.Float64Range(0, 100).Draw(t, "cpu")})
+			k.Samples = samples(now, time.Duration(rapid.IntRange(0, 60).Draw(t, "measured"))*minute,
+				map[string]float64{"cpu_util": rapid.Float64Range(0, 100).Draw(t, "cpu")})
 		}
 		s.Kernels = append(s.Kernels, k)
 	}
@@ -212,7 +226,8 @@ func genSession(t *rapid.T, withUse bool) (rule.Session, time.Time) {
 }
 
 func genUse(t *rapid.T) rule.Checker {
-	c := busyness(time.Duration(rapid.IntRange(1, 60).Draw(t, "window"))*minute, rapid.SampledFrom([]rule.Operator{rule.And, rule.Or}).Draw(t, "op"),
+	c := busyness(time.Duration(rapid.IntRange(1, 60).Draw(t, "window"))*minute, rapid.SampledFrom([]rule.Operator{rule.And, rule.Or}).
+		Draw(t, "op"),
 		map[string]float64{"cpu_util": rapid.Float64Range(0, 100).Draw(t, "threshold"), "mem": 100})
 	c.Warn = time.Duration(rapid.IntRange(0, 600).Draw(t, "warn")) * time.Second
 	return c
@@ -228,7 +243,8 @@ func TestNoDataNeverExpires(t *testing.T) {
 	})
 }
 
-// However often one looks and whatever happens, a session is told at least as early as its checker says, and it ends by the earliest deadline.
+// However often one looks and whatever happens, a session is told at least as early as its checker says, and it ends by the
+// earliest deadline.
 func TestNobodyEndsUntold(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -254,7 +270,8 @@ func TestNobodyEndsUntold(t *testing.T) {
 			if end, ok := rule.Ends(verdicts); ok {
 				require.False(t, now.Before(end.Deadline))
 				if w := end.Checker.Warn; w > 0 {
-					require.False(t, now.Before(s.Warned[end.Checker.Name].Add(w)), "told at %s, ends at %s, promised %s", s.Warned[end.Checker.Name], now, w)
+					require.False(t, now.Before(s.Warned[end.Checker.Name].Add(w)), "told at %s, ends at %s, promised %s", s.Warned[end.Checker.Name],
+						now, w)
 				}
 				for _, v := range verdicts {
 					if v.Phase == rule.Expired {

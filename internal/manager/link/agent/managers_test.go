@@ -44,7 +44,9 @@ func TestAgentsHearOfManagers(t *testing.T) {
 	b := &bundle{memory: m, link: link, token: token}
 	who := b.join(t, "a1")
 	for _, version := range []int32{3, node.Version} {
-		s, err := b.dial(t, node.AgentTLS(who.cert, who.ca, "h2")).Session(t.Context())
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		s, err := b.dial(t, node.AgentTLS(who.cert, who.ca, "h2")).Session(ctx)
 		require.NoError(t, err)
 		up := hello(who.id)
 		up.GetHello().Version = version
@@ -54,7 +56,9 @@ func TestAgentsHearOfManagers(t *testing.T) {
 		require.Equal(t, welcome.Epoch, held.Load(), "the other managers can find the agent before it hears of its epoch")
 		var heard [][]string
 		for beats := 0; beats < 3; {
-			switch down := receive(t, s); {
+			down, err := s.Recv()
+			require.NoError(t, err)
+			switch {
 			case down.GetManagers() != nil:
 				heard = append(heard, down.GetManagers().Addresses)
 				managers.Store(&[]string{"m3:8082"})

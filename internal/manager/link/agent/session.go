@@ -235,28 +235,33 @@ func (s *session) send() {
 	beat := s.link.d.Clock.NewTicker(s.link.cfg.Heartbeat)
 	defer beat.Stop()
 	var told []string // the managers that the agent knows of
+	m := <-s.out      // Welcome is there already, and nothing may come before it
+	look := true      // whether to look who they are now: after the welcome and with every heartbeat
 	for {
-		var m *node.Down
+		err := s.stream.Send(m)
+		if err == nil && look {
+			if managers := s.managers(); !slices.Equal(managers, told) {
+				told = managers
+				err = s.stream.Send(&node.Down{Kind: &node.Down_Managers{Managers: &node.Managers{Addresses: managers}}})
+			}
+		}
+		if err != nil {
+			s.cancel(fmt.Errorf("send: %w", err))
+			return
+		}
+		look = false
 		select {
 		case <-s.ctx.Done():
 			return
-		case m = <-s.out: // Welcome is the first
+		case m = <-s.out:
 		case <-beat.C():
 			now := s.link.d.Clock.Now()
 			if silence := now.Sub(s.heard()); silence > s.link.cfg.Lease {
 				s.cancel(fault.New(fault.Timeout, "agent %s was silent for %s", s.agent, silence.Round(time.Second)))
 				return
 			}
+			look = true
 			m = &node.Down{Kind: &node.Down_Heartbeat{Heartbeat: &node.Heartbeat{SentUnixMs: now.UnixMilli()}}}
-		}
-		err := s.stream.Send(m)
-		if managers := s.managers(); err == nil && !slices.Equal(managers, told) {
-			told = managers
-			err = s.stream.Send(&node.Down{Kind: &node.Down_Managers{Managers: &node.Managers{Addresses: managers}}})
-		}
-		if err != nil {
-			s.cancel(fmt.Errorf("send: %w", err))
-			return
 		}
 	}
 }

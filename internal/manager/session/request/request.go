@@ -141,7 +141,8 @@ func (r *Session) Check() error {
 	if len(r.Agents) != 0 && len(r.Agents) != want {
 		return fault.Invalidf("agent_list names %d agents, but this session needs exactly %d", len(r.Agents), want)
 	}
-	for _, text := range append([]string{r.StartupCommand, r.CallbackURL, r.StartsAt, r.ResourceGroup, r.Image, r.Project, r.Domain}, r.Dependencies...) {
+	for _, text := range append([]string{r.StartupCommand, r.CallbackURL, r.StartsAt, r.ResourceGroup, r.Image, r.Project, r.Domain},
+		r.Dependencies...) {
 		if strings.ContainsRune(text, 0) {
 			return fault.Invalidf("the request holds a NUL character")
 		}
@@ -193,7 +194,8 @@ func checkEnviron(env map[string]string) error {
 	for k, v := range env {
 		total += len(k) + len(v) + 2
 		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
-			return fault.Invalidf("environment variable %q is not allowed", k).WithNext("names must not be empty or hold '=' or NUL, values must not hold NUL")
+			return fault.Invalidf("environment variable %q is not allowed", k).
+				WithNext("names must not be empty or hold '=' or NUL, values must not hold NUL")
 		}
 	}
 	if total > maxEnvironBytes {
@@ -214,7 +216,9 @@ func checkCallback(text string) error {
 }
 
 // Slots reads the request's resources against the image's bounds; the result is for one kernel.
-func (r *Session) Slots(i dbgen.Image, kinds map[cluster.SlotName]cluster.SlotKind) (want cluster.Slots, opts map[string]string, err error) {
+func (r *Session) Slots(
+	i dbgen.Image, kinds map[cluster.SlotName]cluster.SlotKind,
+) (want cluster.Slots, opts map[string]string, err error) {
 	shmem, err := r.shmem(i)
 	if err != nil {
 		return nil, nil, err
@@ -265,17 +269,20 @@ func (r *Session) Slots(i dbgen.Image, kinds map[cluster.SlotName]cluster.SlotKi
 			if slot == cluster.SlotMem {
 				why = fmt.Sprintf(" (%s of them shared memory)", cluster.FormatAmount(cluster.SlotMem, cluster.Whole(shmem)))
 			}
-			return nil, nil, fault.Invalidf("%s is too little %s: image %s needs at least %s%s", cluster.FormatAmount(slot, want[slot]), slot, i.Reference, cluster.FormatAmount(slot, least[slot]), why).
+			return nil, nil, fault.Invalidf("%s is too little %s: image %s needs at least %s%s", cluster.FormatAmount(slot, want[slot]), slot,
+				i.Reference, cluster.FormatAmount(slot, least[slot]), why).
 				WithNext("ask for %s=%s or more", slot, cluster.FormatAmount(slot, least[slot]))
 		}
 	}
 	for _, slot := range most.Names() {
 		if want[slot] > most[slot] {
-			return nil, nil, fault.Invalidf("%s is too much %s: image %s may use at most %s", cluster.FormatAmount(slot, want[slot]), slot, i.Reference, cluster.FormatAmount(slot, most[slot]))
+			return nil, nil, fault.Invalidf("%s is too much %s: image %s may use at most %s", cluster.FormatAmount(slot, want[slot]), slot,
+				i.Reference, cluster.FormatAmount(slot, most[slot]))
 		}
 	}
 	if want[cluster.SlotMem] <= cluster.Whole(shmem) {
-		return nil, nil, fault.Invalidf("shared memory (%s) must be less than the memory (%s)", cluster.FormatAmount(cluster.SlotMem, cluster.Whole(shmem)), cluster.FormatAmount(cluster.SlotMem, want[cluster.SlotMem])).
+		return nil, nil, fault.Invalidf("shared memory (%s) must be less than the memory (%s)",
+			cluster.FormatAmount(cluster.SlotMem, cluster.Whole(shmem)), cluster.FormatAmount(cluster.SlotMem, want[cluster.SlotMem])).
 			WithNext("ask for more mem or less shmem")
 	}
 	if want[cluster.SlotCPU] <= 0 {
@@ -336,7 +343,8 @@ func StartsAt(text string, now time.Time) (*time.Time, error) {
 	if text == "" {
 		return nil, nil
 	}
-	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05.999999999", "2006-01-02 15:04:05.999999999Z07:00", "2006-01-02 15:04:05.999999999", "2006-01-02T15:04", "2006-01-02"} {
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05.999999999", "2006-01-02 15:04:05.999999999Z07:00",
+		"2006-01-02 15:04:05.999999999", "2006-01-02T15:04", "2006-01-02"} {
 		if t, err := time.Parse(layout, text); err == nil { // without a zone it is UTC
 			return &t, nil
 		}
@@ -345,7 +353,8 @@ func StartsAt(text string, now time.Time) (*time.Time, error) {
 		t := now.Add(d)
 		return &t, nil
 	}
-	return nil, fault.Invalidf("starts_at %q is neither a time nor a delay", text).WithNext("write 2026-01-31T08:00:00+00:00 or a delay such as 10m, 2h or 1d")
+	return nil, fault.Invalidf("starts_at %q is neither a time nor a delay", text).
+		WithNext("write 2026-01-31T08:00:00+00:00 or a delay such as 10m, 2h or 1d")
 }
 
 // delta reads 30, 30s, 10m, 2h, 1d, 1w and sums of them.
@@ -414,7 +423,8 @@ func TooBig(want cluster.Slots, architecture string, agents []dbgen.LargestAgent
 	var parts []string
 	data := map[string]any{}
 	for _, slot := range missing.Names() {
-		parts = append(parts, fmt.Sprintf("%s: %s asked for, %s too much", slot, cluster.FormatAmount(slot, want[slot]), cluster.FormatAmount(slot, missing[slot])))
+		parts = append(parts, fmt.Sprintf("%s: %s asked for, %s too much", slot, cluster.FormatAmount(slot, want[slot]),
+			cluster.FormatAmount(slot, missing[slot])))
 		data[string(slot)] = missing[slot].String()
 	}
 	return fault.Invalidf("no agent could ever run this session: %s for the largest agent %s", strings.Join(parts, ", "), best).

@@ -24,7 +24,8 @@ type proposal struct {
 // commit writes a batch of placements after checking each against the rows as they are now: agents
 // have room, the session still waits as it was, no owner gets more than the limits allow. What
 // fails is left out and named in refused, with the check that it failed; the others are placed.
-func (d *desk) commit(ctx context.Context, batch []proposal, kinds map[cluster.SlotName]bool) (refused map[cluster.SessionID]string, err error) {
+func (d *desk) commit(ctx context.Context, batch []proposal,
+	kinds map[cluster.SlotName]bool) (refused map[cluster.SessionID]string, err error) {
 	kernels := 0
 	err = d.term.Commit(ctx, func(ctx context.Context, tx *store.Tx) error {
 		refused, kernels = map[cluster.SessionID]string{}, 0 // the transaction may run again
@@ -52,7 +53,8 @@ func (d *desk) commit(ctx context.Context, batch []proposal, kinds map[cluster.S
 			}
 			allowance.take(p)
 			for j, pl := range p.placements {
-				places = append(places, store.Place{Session: p.session, Kernel: pl.Kernel, Generation: p.generations[j], Agent: pl.Agent, Allocation: pl.Allocation.Text()})
+				places = append(places, store.Place{Session: p.session, Kernel: pl.Kernel, Generation: p.generations[j], Agent: pl.Agent,
+					Allocation: pl.Allocation.Text()})
 			}
 		}
 		gone, err := tx.PlaceBatch(ctx, places)

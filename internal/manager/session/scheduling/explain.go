@@ -52,7 +52,8 @@ var predicates = []scheduler.Reason{
 const wireTime = "2006-01-02T15:04:05.000000+00:00"
 
 func explain(h *scheduler.Explanation, now time.Time) explanation {
-	e := explanation{LastTry: now.UTC().Format(wireTime), Msg: h.Text, Reason: string(h.Reason), Rejected: h.Rejected, Position: h.Position, Remedies: h.Remedies,
+	e := explanation{LastTry: now.UTC().Format(wireTime), Msg: h.Text, Reason: string(h.Reason), Rejected: h.Rejected, Position: h.Position,
+		Remedies:         h.Remedies,
 		FailedPredicates: []predicate{{Name: string(h.Reason), Msg: h.Text}}, PassedPredicates: []predicate{}}
 	for _, name := range predicates {
 		if name == h.Reason {

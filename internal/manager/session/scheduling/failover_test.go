@@ -118,9 +118,10 @@ func (a *arena) manager(name string) *manager {
 	require.NoError(a.t, err)
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: members.Members[0].ClientURLs, DialTimeout: 5 * time.Second,
-		DialOptions: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(func(ctx context.Context, target string) (net.Conn, error) {
-			return m.dial(ctx, strings.TrimPrefix(strings.TrimPrefix(target, "unix://"), "unix:"))
-		})},
+		DialOptions: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(ctx context.Context, target string) (net.Conn, error) {
+				return m.dial(ctx, strings.TrimPrefix(strings.TrimPrefix(target, "unix://"), "unix:"))
+			})},
 	})
 	require.NoError(a.t, err)
 	a.t.Cleanup(func() { _ = client.Close() })
@@ -128,7 +129,8 @@ func (a *arena) manager(name string) *manager {
 	if strings.Contains(a.dsn, "?") {
 		sep = "&"
 	}
-	m.store, err = store.Open(a.t.Context(), store.Config{DSN: a.dsn + sep + "application_name=" + name, SkipMigrations: true}, slog.New(slog.DiscardHandler))
+	m.store, err = store.Open(a.t.Context(), store.Config{DSN: a.dsn + sep + "application_name=" + name, SkipMigrations: true},
+		slog.New(slog.DiscardHandler))
 	require.NoError(a.t, err)
 	m.planner = scheduling.NewPlanner(m.store, nil)
 	log := slog.New(slog.NewTextHandler(a.t.Output(), nil)).With("manager", name)
@@ -180,7 +182,8 @@ func TestAKilledLeaderIsReplaced(t *testing.T) {
 		require.NoError(t, a.store.Pool().QueryRow(t.Context(), sql).Scan(&n))
 		return n
 	}
-	require.Eventually(t, func() bool { return count(`SELECT count(*) FROM sessions WHERE status = 'SCHEDULED'`) > sessions/5 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return count(`SELECT count(*) FROM sessions WHERE status = 'SCHEDULED'`) > sessions/5 }, patience,
+		time.Millisecond)
 	one.kill(t, a.store)
 	died := time.Now()
 	require.Eventually(t, two.leads, patience, 5*time.Millisecond)
@@ -190,11 +193,14 @@ func TestAKilledLeaderIsReplaced(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("sessions were not added in time")
 	}
-	require.Eventually(t, func() bool { return count(`SELECT count(*) FROM sessions WHERE status = 'SCHEDULED'`) == sessions }, 3*patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return count(`SELECT count(*) FROM sessions WHERE status = 'SCHEDULED'`) == sessions }, 3*patience,
+		5*time.Millisecond)
 
-	require.Zero(t, count(`SELECT count(*) FROM (SELECT kernel_id FROM session_events WHERE to_status = 'SCHEDULED' AND kernel_id IS NOT NULL GROUP BY 1 HAVING count(*) <> 1) d`), "kernels placed twice")
+	require.Zero(t, count(`SELECT count(*) FROM (SELECT kernel_id FROM session_events WHERE to_status = 'SCHEDULED' AND kernel_id IS NOT `+
+		`NULL GROUP BY 1 HAVING count(*) <> 1) d`), "kernels placed twice")
 	require.Zero(t, count(`SELECT count(*) FROM kernels WHERE generation <> 1 OR agent_id IS NULL`))
-	require.Zero(t, count(`SELECT count(*) FROM (SELECT agent_id, c.key FROM kernels, jsonb_each(allocation->'cpu') c GROUP BY 1, 2 HAVING sum((c.value)::bigint) > 1000) d`), "cores given twice")
+	require.Zero(t, count(`SELECT count(*) FROM (SELECT agent_id, c.key FROM kernels, jsonb_each(allocation->'cpu') c GROUP BY 1, `+
+		`2 HAVING sum((c.value)::bigint) > 1000) d`), "cores given twice")
 	require.GreaterOrEqual(t, count(`SELECT (value->>'token')::int FROM cluster_settings WHERE key = 'leader'`), 2)
 }
 
@@ -240,7 +246,8 @@ func TestEveryManagerExplains(t *testing.T) {
 		require.Equal(t, 1, st[0].Running, name)
 		require.Equal(t, map[string]int{"capacity": 1, "too-big": 1}, st[0].Reasons, name)
 
-		ask := session.PlanRequest{Group: "default", Type: cluster.Interactive, AccessKey: a.cred.AccessKey, Kernels: []session.PlanKernel{{Slots: cluster.Slots{cluster.SlotCPU: cluster.Whole(1)}, Architecture: "x86_64"}}}
+		ask := session.PlanRequest{Group: "default", Type: cluster.Interactive, AccessKey: a.cred.AccessKey,
+			Kernels: []session.PlanKernel{{Slots: cluster.Slots{cluster.SlotCPU: cluster.Whole(1)}, Architecture: "x86_64"}}}
 		e, err = m.planner.DryRun(t.Context(), ask)
 		require.NoError(t, err, name)
 		require.NotEmpty(t, e.Reason, name)
@@ -250,7 +257,8 @@ func TestEveryManagerExplains(t *testing.T) {
 	a.store.Wake(store.TopicSchedule)
 	a.becomes(waits, "SCHEDULED", "")
 	for name, m := range map[string]*manager{"leader": one, "other": two} {
-		ask := session.PlanRequest{Group: "default", Type: cluster.Interactive, AccessKey: a.cred.AccessKey, Kernels: []session.PlanKernel{{Slots: cluster.Slots{cluster.SlotCPU: cluster.Whole(1)}, Architecture: "x86_64"}}}
+		ask := session.PlanRequest{Group: "default", Type: cluster.Interactive, AccessKey: a.cred.AccessKey,
+			Kernels: []session.PlanKernel{{Slots: cluster.Slots{cluster.SlotCPU: cluster.Whole(1)}, Architecture: "x86_64"}}}
 		require.Eventually(t, func() bool { // a copy is about a second old
 			e, err := m.planner.DryRun(t.Context(), ask)
 			return err == nil && len(e.Placements) == 1 && e.Placements[0].Agent == "a2"

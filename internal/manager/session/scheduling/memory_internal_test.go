@@ -45,7 +45,8 @@ func (c *churn) exec(w *writer, sql string, args ...any) {
 	require.NoError(c.t, err, sql)
 }
 
-const insertSession = `INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots, cluster_size)
+const insertSession = `INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image,
+	status, requested_slots, cluster_size)
 	SELECT $1::uuid, $1::uuid::text, 'interactive', 'default', p.id, k.user_id, k.access_key, 'default', 'img', 'PENDING', '{}', $2
 	FROM keypairs k, projects p WHERE k.access_key = $3 AND p.name = 'default'`
 
@@ -72,7 +73,8 @@ func (c *churn) step() {
 		id, kernels := uuid.NewString(), 1+c.r.IntN(3)
 		c.exec(w, insertSession, id, kernels, c.key)
 		for k := range kernels {
-			c.exec(w, `INSERT INTO kernels (id, session_id, image, architecture, status, requested_slots, local_rank) VALUES ($1, $2, 'img', 'x86_64', 'PENDING', '{"cpu":1000}', $3)`, uuid.NewString(), id, k)
+			c.exec(w, `INSERT INTO kernels (id, session_id, image, architecture, status, requested_slots, local_rank) VALUES ($1, $2, 'img', `+
+				`'x86_64', 'PENDING', '{"cpu":1000}', $3)`, uuid.NewString(), id, k)
 		}
 		if on := take(); on != "" && c.r.IntN(2) == 0 {
 			c.exec(w, `INSERT INTO session_dependencies VALUES ($1, $2)`, id, on)
@@ -80,7 +82,8 @@ func (c *churn) step() {
 		w.added = append(w.added, id)
 	case 3, 4:
 		if id := take(); id != "" { // placed
-			c.exec(w, `UPDATE kernels SET status = 'SCHEDULED', agent_id = 'a0', allocation = jsonb_build_object('cpu', jsonb_build_object(local_rank::text, 1000)), scheduled_at = now()
+			c.exec(w, `UPDATE kernels SET status = 'SCHEDULED', agent_id = 'a0', allocation = jsonb_build_object('cpu',
+			jsonb_build_object(local_rank::text, 1000)), scheduled_at = now()
 				WHERE session_id = $1 AND status = 'PENDING'`, id)
 			c.exec(w, `UPDATE sessions SET status = 'SCHEDULED', scheduled_at = now() WHERE id = $1 AND status = 'PENDING'`, id)
 		}
@@ -96,11 +99,13 @@ func (c *churn) step() {
 	case 7:
 		if id := take(); id != "" {
 			c.exec(w, `UPDATE kernels SET status = 'TERMINATED', ended_at = now() WHERE session_id = $1 AND ended_at IS NULL`, id)
-			c.exec(w, `UPDATE sessions SET status = 'TERMINATED', ended_at = now(), result = CASE WHEN random() < 0.5 THEN 'SUCCESS' ELSE 'UNDEFINED' END WHERE id = $1 AND ended_at IS NULL`, id)
+			c.exec(w, `UPDATE sessions SET status = 'TERMINATED', ended_at = now(), result = CASE WHEN random() < 0.5 THEN 'SUCCESS' ELSE `+
+				`'UNDEFINED' END WHERE id = $1 AND ended_at IS NULL`, id)
 		}
 	case 8:
 		if id := take(); id != "" { // given back to the queue
-			c.exec(w, `UPDATE kernels SET status = 'PENDING', agent_id = NULL, allocation = '{}', generation = generation + 1 WHERE session_id = $1 AND ended_at IS NULL AND status <> 'PENDING'`, id)
+			c.exec(w, `UPDATE kernels SET status = 'PENDING', agent_id = NULL, allocation = '{}', `+
+				`generation = generation + 1 WHERE session_id = $1 AND ended_at IS NULL AND status <> 'PENDING'`, id)
 			c.exec(w, `UPDATE sessions SET status = 'PENDING', started_at = NULL, failed_agents = '{a0}' WHERE id = $1 AND ended_at IS NULL`, id)
 		}
 	case 9:
@@ -109,11 +114,14 @@ func (c *churn) step() {
 		}
 	case 10:
 		c.agents++
-		c.exec(w, `INSERT INTO agents (id, status, resource_group, architecture, engine_ok, devices) VALUES ($1, 'ALIVE', 'default', 'x86_64', true, '[]')`, fmt.Sprintf("a%d", c.agents))
+		c.exec(w, `INSERT INTO agents (id, status, resource_group, architecture, engine_ok, devices) VALUES ($1, 'ALIVE', 'default',
+			'x86_64', `+
+			`true, '[]')`, fmt.Sprintf("a%d", c.agents))
 		c.exec(w, `UPDATE agents SET schedulable = NOT schedulable WHERE id = $1`, fmt.Sprintf("a%d", c.agents))
 	case 11:
 		if i == 0 { // rows that writers share: only one of them, so that none waits
-			c.exec(w, `UPDATE resource_groups SET scheduler_opts = jsonb_build_object('pending_timeout', $1::int) WHERE name = 'default'`, 1000+c.r.IntN(1000))
+			c.exec(w, `UPDATE resource_groups SET scheduler_opts = jsonb_build_object('pending_timeout', $1::int) WHERE name = 'default'`,
+				1000+c.r.IntN(1000))
 			c.exec(w, `UPDATE keypair_resource_policies SET max_concurrent_sessions = $1`, 1000+c.r.IntN(1000))
 			c.exec(w, `UPDATE projects SET total_resource_slots = jsonb_build_object('cpu', $1::int)`, 1000*(100+c.r.IntN(1000)))
 			c.end(0)
@@ -158,7 +166,8 @@ func newDatabase(t *testing.T) (*store.Store, tenancy.Credentials) {
 func TestLooksMissNothing(t *testing.T) {
 	t.Parallel()
 	s, cred := newDatabase(t)
-	_, err := s.Pool().Exec(t.Context(), `INSERT INTO agents (id, status, resource_group, architecture, engine_ok, devices) VALUES ('a0', 'ALIVE', 'default', 'x86_64', true, '[]')`)
+	_, err := s.Pool().Exec(t.Context(), `INSERT INTO agents (id, status, resource_group, architecture, engine_ok, devices) VALUES ('a0', `+
+		`'ALIVE', 'default', 'x86_64', true, '[]')`)
 	require.NoError(t, err)
 
 	c := &churn{t: t, store: s, r: mathrand.New(mathrand.NewPCG(1, uint64(len(cred.AccessKey)))), key: string(cred.AccessKey)}

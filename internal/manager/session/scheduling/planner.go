@@ -199,12 +199,14 @@ func (p *Planner) DryRun(ctx context.Context, r session.PlanRequest) (out sessio
 	}
 	err = p.ask(ctx, copyFresh, func(m *memory, asOf time.Time, _ bool) error {
 		s := scheduler.Session{
-			ID: "dry-run", Name: "dry run", Type: r.Type, Priority: r.Priority, EnqueuedAt: asOf, StartsAt: r.StartsAt, Lifetime: r.Lifetime, Waiting: waits,
+			ID: "dry-run", Name: "dry run", Type: r.Type, Priority: r.Priority, EnqueuedAt: asOf, StartsAt: r.StartsAt, Lifetime: r.Lifetime,
+			Waiting:    waits,
 			Owner:      scheduler.Owner{AccessKey: r.AccessKey, User: r.User, Project: r.Project, Domain: r.Domain},
 			SingleNode: r.SingleNode, Private: r.Type == cluster.System, Preemptible: r.Preemptible, Designated: r.Designated, Volumes: r.Volumes,
 		}
 		for i, k := range r.Kernels {
-			s.Kernels = append(s.Kernels, scheduler.Kernel{ID: cluster.KernelID(fmt.Sprintf("dry-run-%d", i)), Slots: k.Slots, Architecture: k.Architecture, Image: k.Image})
+			s.Kernels = append(s.Kernels, scheduler.Kernel{ID: cluster.KernelID(fmt.Sprintf("dry-run-%d", i)), Slots: k.Slots,
+				Architecture: k.Architecture, Image: k.Image})
 		}
 		unknown := map[scheduler.Scope]bool{}
 		for _, scope := range s.Owner.Scopes() {
@@ -263,7 +265,8 @@ func (p *Planner) Status(ctx context.Context) (out []session.GroupStatus, err er
 		byName := map[string]*session.GroupStatus{}
 		for name, g := range m.groups {
 			s := &session.GroupStatus{Name: name, Active: !g.policy.Inactive, Scheduler: orFirst(g.policy.Order, scheduler.Orders()),
-				Placement: orFirst(g.policy.Placement, scheduler.Placements()), Warning: g.warning, Pending: g.waiting, Reasons: map[string]int{}, Leader: leads,
+				Placement: orFirst(g.policy.Placement, scheduler.Placements()), Warning: g.warning, Pending: g.waiting, Reasons: map[string]int{},
+				Leader:   leads,
 				LastPass: m.passedAt, Drift: m.drift}
 			for reason, n := range m.cluster.Queue(name).Reasons {
 				s.Reasons[string(reason)] = n

@@ -62,7 +62,8 @@ func (b *bundle) end(id cluster.SessionID) {
 func (b *bundle) owner(name string) (key string) {
 	b.t.Helper()
 	id := uuid.NewString()
-	b.exec(`INSERT INTO users (id, username, email, domain_name, resource_policy) VALUES ($1, $2, $2 || '@x', 'default', 'default')`, id, name)
+	b.exec(`INSERT INTO users (id, username, email, domain_name, resource_policy) VALUES ($1, $2, $2 || '@x', 'default',
+		'default')`, id, name)
 	b.exec(`INSERT INTO keypairs (access_key, secret_sealed, user_id, resource_policy) VALUES ($1, '', $2, 'default')`, "KEY"+name, id)
 	b.exec(`UPDATE users SET main_access_key = $2 WHERE id = $1`, id, "KEY"+name)
 	return "KEY" + name
@@ -80,13 +81,15 @@ func TestPoliciesChangeLive(t *testing.T) {
 	busy, quiet := b.owner("busy"), b.owner("quiet")
 	// The busy one used a core for a day, long before anybody looked.
 	past := b.session(b.of(busy), 1)
-	b.exec(`UPDATE kernels SET status = 'TERMINATED', started_at = now() - interval '3 days', ended_at = now() - interval '2 days' WHERE session_id = $1`, string(past))
+	b.exec(`UPDATE kernels SET status = 'TERMINATED', started_at = now() - interval '3 days', `+
+		`ended_at = now() - interval '2 days' WHERE session_id = $1`, string(past))
 	b.exec(`UPDATE sessions SET status = 'TERMINATED', ended_at = now() - interval '2 days' WHERE id = $1`, string(past))
 	planner, registry := b.measured(nil)
 
 	first := b.session("", 1)
 	b.becomes(first, "SCHEDULED", "")
-	one, two, three := b.session(b.of(busy)+", created_at = now() - interval '3 minutes'", 1), b.session("created_at = now() - interval '2 minutes'", 1), b.session(b.of(quiet)+", created_at = now() - interval '1 minutes'", 1)
+	one, two, three := b.session(b.of(busy)+", created_at = now() - interval '3 minutes'", 1),
+		b.session("created_at = now() - interval '2 minutes'", 1), b.session(b.of(quiet)+", created_at = now() - interval '1 minutes'", 1)
 	for _, id := range []cluster.SessionID{one, two, three} {
 		b.becomes(id, "PENDING", "capacity")
 	}
@@ -117,7 +120,8 @@ func TestPoliciesChangeLive(t *testing.T) {
 	b.becomes(later, "PENDING", "capacity")
 	require.Eventually(t, func() bool { // the past has been added up
 		var days int
-		return b.store.Pool().QueryRow(t.Context(), `SELECT count(*) FROM usage_daily WHERE slot = 'cpu' AND amount > 0`).Scan(&days) == nil && days == 2
+		return b.store.Pool().QueryRow(t.Context(), `SELECT count(*) FROM usage_daily WHERE slot = 'cpu' AND amount > 0`).Scan(&days) == nil &&
+			days == 2
 	}, patience, 5*time.Millisecond)
 	var amount float64
 	require.NoError(t, b.store.Pool().QueryRow(t.Context(), `SELECT sum(amount)::float8 FROM usage_daily WHERE slot = 'cpu'`).Scan(&amount))
@@ -135,10 +139,12 @@ func TestUseIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	past := b.session("", 2)
-	b.exec(`UPDATE kernels SET status = 'TERMINATED', started_at = now() - interval '10 days', ended_at = now() - interval '1 day' WHERE session_id = $1`, string(past))
+	b.exec(`UPDATE kernels SET status = 'TERMINATED', started_at = now() - interval '10 days', `+
+		`ended_at = now() - interval '1 day' WHERE session_id = $1`, string(past))
 	b.exec(`UPDATE sessions SET status = 'TERMINATED', ended_at = now() WHERE id = $1`, string(past))
 	used := func() (amount float64) {
-		require.NoError(t, b.store.Pool().QueryRow(t.Context(), `SELECT coalesce(sum(amount), 0)::float8 FROM usage_daily WHERE slot = 'cpu'`).Scan(&amount))
+		require.NoError(t, b.store.Pool().QueryRow(t.Context(), `SELECT coalesce(sum(amount), 0)::float8 FROM usage_daily WHERE slot = 'cpu'`).
+			Scan(&amount))
 		return amount
 	}
 	for i := range 5 { // leaders that stop as soon as they have done something
@@ -231,11 +237,14 @@ func TestExplanationsAreNotRewritten(t *testing.T) {
 	b.exec(`UPDATE keypair_resource_policies SET max_concurrent_sessions = 0`)
 	const waiting = 600
 	require.NoError(t, b.store.Tx(t.Context(), func(ctx context.Context, tx *store.Tx) error {
-		_, err := tx.DB().Exec(ctx, `INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots, cluster_size)
+		_, err := tx.DB().Exec(ctx, `INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group,
+			image, status, requested_slots, cluster_size)
 			SELECT gen_random_uuid(), 'n' || i, 'interactive', 'default', p.id, k.user_id, k.access_key, 'default', 'img', 'PENDING', '{}', 1
-			FROM keypairs k, projects p, generate_series(1, $2) i WHERE k.access_key = $1 AND p.name = 'default'`, string(b.cred.AccessKey), waiting)
+			FROM keypairs k, projects p, generate_series(1, $2) i WHERE k.access_key = $1
+			AND p.name = 'default'`, string(b.cred.AccessKey), waiting)
 		if err == nil {
-			_, err = tx.DB().Exec(ctx, `INSERT INTO kernels (id, session_id, image, architecture, status, requested_slots) SELECT gen_random_uuid(), id, 'img', 'x86_64', 'PENDING', '{"cpu": 4000}' FROM sessions`)
+			_, err = tx.DB().Exec(ctx, `INSERT INTO kernels (id, session_id, image, architecture, status, `+
+				`requested_slots) SELECT gen_random_uuid(), id, 'img', 'x86_64', 'PENDING', '{"cpu": 4000}' FROM sessions`)
 		}
 		return err
 	}))
@@ -247,7 +256,8 @@ func TestExplanationsAreNotRewritten(t *testing.T) {
 	require.Eventually(t, func() bool { n := told(); return n > 0 && n < waiting }, patience, time.Millisecond, "a bounded number at a time")
 	require.Eventually(t, func() bool { return told() == waiting }, patience, 5*time.Millisecond)
 	written := func() (at string) {
-		require.NoError(t, b.store.Pool().QueryRow(t.Context(), `SELECT string_agg(xmin::text, ',' ORDER BY id) FROM sessions WHERE requested_slots = '{}' AND status_info = 'too-big'`).Scan(&at))
+		require.NoError(t, b.store.Pool().QueryRow(t.Context(),
+			`SELECT string_agg(xmin::text, ',' ORDER BY id) FROM sessions WHERE requested_slots = '{}' AND status_info = 'too-big'`).Scan(&at))
 		return at
 	}
 	before := written()
@@ -300,7 +310,8 @@ func TestRescheduling(t *testing.T) {
 	b.becomes(urgent, "SCHEDULED", "")
 	b.becomes(low, "PENDING", "capacity")
 	var result, started string
-	require.NoError(t, b.store.Pool().QueryRow(t.Context(), `SELECT result, coalesce(started_at::text, '') FROM sessions WHERE id = $1`, string(low)).Scan(&result, &started))
+	require.NoError(t, b.store.Pool().QueryRow(t.Context(), `SELECT result, coalesce(started_at::text, '') FROM sessions WHERE id = $1`,
+		string(low)).Scan(&result, &started))
 	require.Equal(t, "UNDEFINED", result)
 	require.Empty(t, started)
 	b.end(urgent)

@@ -127,7 +127,8 @@ func (a *allowance) of(s scheduler.Scope) *scheduler.Usage {
 }
 
 func (a *allowance) ofUser(user, key string) [2]*scheduler.Usage {
-	return [2]*scheduler.Usage{a.of(scheduler.Scope{Kind: scheduler.ScopeUser, ID: user}), a.of(scheduler.Scope{Kind: scheduler.ScopeKeypair, ID: key})}
+	return [2]*scheduler.Usage{a.of(scheduler.Scope{Kind: scheduler.ScopeUser, ID: user}),
+		a.of(scheduler.Scope{Kind: scheduler.ScopeKeypair, ID: key})}
 }
 
 // asks is what a session would add to its owners' use.

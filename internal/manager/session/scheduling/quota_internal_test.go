@@ -23,9 +23,13 @@ import (
 // tenants are two users, one with two keypairs, in two projects of one domain.
 const tenants = `
 	INSERT INTO keypair_resource_policies (name) VALUES ('p1'), ('p2'), ('p3');
-	INSERT INTO projects (id, name, domain_name, resource_policy) VALUES ('00000000-0000-4000-8000-0000000000a1', 'other', 'default', 'default');
-	INSERT INTO users (id, username, email, domain_name, resource_policy) VALUES ('00000000-0000-4000-8000-000000000001', 'u1', 'u1@x', 'default', 'default'), ('00000000-0000-4000-8000-000000000002', 'u2', 'u2@x', 'default', 'default');
-	INSERT INTO keypairs (access_key, secret_sealed, user_id, resource_policy) VALUES ('K1', '', '00000000-0000-4000-8000-000000000001', 'p1'), ('K1B', '', '00000000-0000-4000-8000-000000000001', 'p2'), ('K2', '', '00000000-0000-4000-8000-000000000002', 'p3');
+	INSERT INTO projects (id, name, domain_name, resource_policy) VALUES ('00000000-0000-4000-8000-0000000000a1', 'other', 'default',
+		'default');
+	INSERT INTO users (id, username, email, domain_name, resource_policy) VALUES ('00000000-0000-4000-8000-000000000001', 'u1',
+		'u1@x', 'default', 'default'), ('00000000-0000-4000-8000-000000000002', 'u2', 'u2@x', 'default', 'default');
+	INSERT INTO keypairs (access_key, secret_sealed, user_id, resource_policy) VALUES ('K1', '',
+		'00000000-0000-4000-8000-000000000001', 'p1'), ('K1B', '', '00000000-0000-4000-8000-000000000001', 'p2'), ('K2', '',
+			'00000000-0000-4000-8000-000000000002', 'p3');
 	UPDATE users SET main_access_key = CASE username WHEN 'u1' THEN 'K1' ELSE 'K2' END WHERE username IN ('u1', 'u2')`
 
 // TestCommitsNeverExceedALimit: whatever the plan believed and however many commits run at once, no owner
@@ -48,13 +52,16 @@ func TestCommitsNeverExceedALimit(t *testing.T) {
 	devices = append(devices, alloc.Device{Slot: "toy", ID: "t", Capacity: cluster.Whole(1000), Healthy: true})
 	raw, err := json.Marshal(devices)
 	require.NoError(t, err)
-	exec(`INSERT INTO agents (id, status, resource_group, architecture, engine_ok, devices) VALUES ('a', 'ALIVE', 'default', 'x86_64', true, $1)`, raw)
+	exec(`INSERT INTO agents (id, status, resource_group, architecture, engine_ok, devices) VALUES ('a', 'ALIVE', 'default', 'x86_64',
+		true,`+
+		` $1)`, raw)
 	exec(`INSERT INTO cluster_settings (key, value) VALUES ('leader', '{"token": 1}')`)
 	l, err := New(DefaultConfig(), Deps{Store: s, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	var project string
 	require.NoError(t, s.Pool().QueryRow(t.Context(), `SELECT id FROM projects WHERE name = 'default'`).Scan(&project))
-	keys := map[string]string{"K1": "00000000-0000-4000-8000-000000000001", "K1B": "00000000-0000-4000-8000-000000000001", "K2": "00000000-0000-4000-8000-000000000002"}
+	keys := map[string]string{"K1": "00000000-0000-4000-8000-000000000001", "K1B": "00000000-0000-4000-8000-000000000001",
+		"K2": "00000000-0000-4000-8000-000000000002"}
 
 	rapid.Check(t, func(rt *rapid.T) {
 		exec(`DELETE FROM sessions`)
@@ -70,8 +77,11 @@ func TestCommitsNeverExceedALimit(t *testing.T) {
 			return string(b)
 		})
 		for _, p := range []string{"p1", "p2", "p3"} {
-			exec(`UPDATE keypair_resource_policies SET total_resource_slots = $2, max_concurrent_sessions = $3, max_concurrent_sftp_sessions = $4, default_for_unspecified = $5 WHERE name = $1`,
-				p, limit.Draw(rt, p), rapid.IntRange(0, 5).Draw(rt, "sessions"), rapid.IntRange(0, 2).Draw(rt, "private"), rapid.SampledFrom([]string{"LIMITED", "UNLIMITED", "UNLIMITED"}).Draw(rt, "default"))
+			exec(`UPDATE keypair_resource_policies SET total_resource_slots = $2, max_concurrent_sessions = $3,
+			max_concurrent_sftp_sessions = $4,`+
+				` default_for_unspecified = $5 WHERE name = $1`,
+				p, limit.Draw(rt, p), rapid.IntRange(0, 5).Draw(rt, "sessions"), rapid.IntRange(0, 2).Draw(rt, "private"),
+				rapid.SampledFrom([]string{"LIMITED", "UNLIMITED", "UNLIMITED"}).Draw(rt, "default"))
 		}
 		exec(`UPDATE projects SET total_resource_slots = $1`, limit.Draw(rt, "projects"))
 		exec(`UPDATE domains SET total_resource_slots = $1`, limit.Draw(rt, "domain"))
@@ -86,10 +96,13 @@ func TestCommitsNeverExceedALimit(t *testing.T) {
 				slots["toy"] = cluster.Whole(1)
 			}
 			p := proposal{session: cluster.SessionID(uuid.NewString()), private: kind == cluster.System,
-				owner: scheduler.Owner{AccessKey: cluster.AccessKey(key), User: cluster.UserID(keys[key]), Project: cluster.ProjectID(in), Domain: "default"}}
+				owner: scheduler.Owner{AccessKey: cluster.AccessKey(key), User: cluster.UserID(keys[key]), Project: cluster.ProjectID(in),
+					Domain: "default"}}
 			require.NoError(t, s.Tx(context.Background(), func(ctx context.Context, tx *store.Tx) error {
-				_, err := tx.DB().Exec(ctx, `INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots, cluster_size)
-					VALUES ($1::uuid, $1::text, $2, 'default', $3, $4, $5, 'default', 'img', 'PENDING', '{}', 1)`, string(p.session), string(kind), in, keys[key], key)
+				_, err := tx.DB().Exec(ctx, `INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key,
+				resource_group, image, status, requested_slots, cluster_size)
+					VALUES ($1::uuid, $1::text, $2, 'default', $3, $4, $5, 'default', 'img', 'PENDING', '{}', 1)`, string(p.session), string(kind), in,
+					keys[key], key)
 				for n := range rapid.IntRange(1, 2).Draw(rt, "kernels") {
 					id := uuid.NewString()
 					a := alloc.Allocation{cluster.SlotCPU: {fmt.Sprint(n): slots[cluster.SlotCPU]}}
@@ -98,7 +111,8 @@ func TestCommitsNeverExceedALimit(t *testing.T) {
 					}
 					b, _ := json.Marshal(slots)
 					if err == nil {
-						_, err = tx.DB().Exec(ctx, `INSERT INTO kernels (id, session_id, image, architecture, status, requested_slots, local_rank) VALUES ($1, $2, 'img', 'x86_64', 'PENDING', $3, $4)`, id, string(p.session), b, n)
+						_, err = tx.DB().Exec(ctx, `INSERT INTO kernels (id, session_id, image, architecture, status, requested_slots, `+
+							`local_rank) VALUES ($1, $2, 'img', 'x86_64', 'PENDING', $3, $4)`, id, string(p.session), b, n)
 					}
 					p.kernels = append(p.kernels, scheduler.Kernel{ID: cluster.KernelID(id), Slots: slots})
 					p.generations = append(p.generations, 1)

@@ -76,7 +76,8 @@ func (b *bundle) agent(id string, cores int, mem int64) {
 	devices = append(devices, alloc.Device{Slot: cluster.SlotMem, ID: "root", Capacity: cluster.Whole(mem), Healthy: true})
 	raw, err := json.Marshal(devices)
 	require.NoError(b.t, err)
-	b.exec(`INSERT INTO agents (id, status, resource_group, architecture, engine_ok, devices) VALUES ($1, 'ALIVE', 'default', 'x86_64', true, $2)`, id, raw)
+	b.exec(`INSERT INTO agents (id, status, resource_group, architecture, engine_ok, devices) VALUES ($1, 'ALIVE', 'default', 'x86_64', `+
+		`true, $2)`, id, raw)
 }
 
 // session inserts a waiting session with one kernel a core count, all at once.
@@ -84,7 +85,8 @@ func (b *bundle) session(extra string, cores ...int) cluster.SessionID {
 	b.t.Helper()
 	id := uuid.NewString()
 	require.NoError(b.t, b.store.Tx(b.t.Context(), func(ctx context.Context, tx *store.Tx) error {
-		_, err := tx.DB().Exec(ctx, `INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots, cluster_size)
+		_, err := tx.DB().Exec(ctx, `INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group,
+			image, status, requested_slots, cluster_size)
 			SELECT $1::uuid, $1::uuid::text, 'interactive', 'default', p.id, k.user_id, k.access_key, 'default', 'img', 'PENDING', '{}', $2
 			FROM keypairs k, projects p WHERE k.access_key = $3 AND p.name = 'default'`, id, len(cores), string(b.cred.AccessKey))
 		if err == nil && extra != "" {
@@ -94,7 +96,8 @@ func (b *bundle) session(extra string, cores ...int) cluster.SessionID {
 			slots, merr := json.Marshal(cluster.Slots{cluster.SlotCPU: cluster.Whole(int64(n)), cluster.SlotMem: cluster.Whole(1 << 20)})
 			require.NoError(b.t, merr)
 			if err == nil {
-				_, err = tx.DB().Exec(ctx, `INSERT INTO kernels (id, session_id, image, architecture, status, requested_slots, local_rank) VALUES ($1, $2, 'img', 'x86_64', 'PENDING', $3, $4)`,
+				_, err = tx.DB().Exec(ctx, `INSERT INTO kernels (id, session_id, image, architecture, status, requested_slots, `+
+					`local_rank) VALUES ($1, $2, 'img', 'x86_64', 'PENDING', $3, $4)`,
 					uuid.NewString(), id, slots, i)
 			}
 		}
@@ -106,7 +109,8 @@ func (b *bundle) session(extra string, cores ...int) cluster.SessionID {
 
 func (b *bundle) status(id cluster.SessionID) (status, info string) {
 	b.t.Helper()
-	require.NoError(b.t, b.store.Pool().QueryRow(b.t.Context(), `SELECT status, status_info FROM sessions WHERE id = $1`, string(id)).Scan(&status, &info))
+	require.NoError(b.t, b.store.Pool().QueryRow(b.t.Context(), `SELECT status, status_info FROM sessions WHERE id = $1`, string(id)).
+		Scan(&status, &info))
 	return status, info
 }
 
@@ -137,7 +141,9 @@ func TestPlacesWhatFitsAndExplainsWhatWaits(t *testing.T) {
 	b.becomes(second, "SCHEDULED", "")
 
 	var agent, allocation string
-	require.NoError(t, b.store.Pool().QueryRow(t.Context(), `SELECT agent_id, allocation FROM kernels WHERE session_id = $1`, string(second)).Scan(&agent, &allocation))
+	require.NoError(t, b.store.Pool().QueryRow(t.Context(), `SELECT agent_id, allocation FROM kernels
+		WHERE session_id = $1`, string(second)).
+		Scan(&agent, &allocation))
 	require.Equal(t, "a1", agent)
 	a, err := alloc.Parse(allocation)
 	require.NoError(t, err)
@@ -159,7 +165,8 @@ func TestNeverOverAllocates(t *testing.T) {
 		require.NoError(t, b.store.Pool().QueryRow(t.Context(), `SELECT count(*) FROM sessions WHERE status = 'SCHEDULED'`).Scan(&placed))
 		return placed >= 5
 	}, patience, 5*time.Millisecond)
-	rows, err := b.store.Pool().Query(t.Context(), `SELECT agent_id, key, count(*) FROM kernels, jsonb_each(allocation->'cpu') WHERE status = 'SCHEDULED' GROUP BY 1, 2`)
+	rows, err := b.store.Pool().Query(t.Context(),
+		`SELECT agent_id, key, count(*) FROM kernels, jsonb_each(allocation->'cpu') WHERE status = 'SCHEDULED' GROUP BY 1, 2`)
 	require.NoError(t, err)
 	defer rows.Close()
 	cores := 0
@@ -187,7 +194,9 @@ func TestDependencies(t *testing.T) {
 	b.becomes(afterGood, "PENDING", "dependency")
 
 	b.exec(`UPDATE kernels SET status = 'TERMINATED', ended_at = now() WHERE session_id IN ($1, $2)`, string(good), string(bad))
-	b.exec(`UPDATE sessions SET status = 'TERMINATED', ended_at = now(), result = CASE WHEN id = $1 THEN 'SUCCESS' ELSE 'FAILURE' END WHERE id IN ($1, $2)`, string(good), string(bad))
+	b.exec(`UPDATE sessions SET status = 'TERMINATED', ended_at = now(), result = CASE WHEN id = $1 THEN 'SUCCESS' ELSE 'FAILURE' END
+		WHERE `+
+		`id IN ($1, $2)`, string(good), string(bad))
 	b.store.Wake(store.TopicSchedule)
 	b.becomes(afterGood, "SCHEDULED", "")
 	b.becomes(afterBad, "CANCELLED", string(cluster.ReasonDependency))
@@ -221,6 +230,7 @@ func TestAnOlderLeaderCannotCommit(t *testing.T) {
 	b.exec(`UPDATE cluster_settings SET value = jsonb_build_object('token', 1000, 'holder', 'two') WHERE key = 'leader'`)
 	b.becomes(b.session("", 1), "SCHEDULED", "")
 	var token int64
-	require.NoError(t, b.store.Pool().QueryRow(t.Context(), `SELECT (value->>'token')::bigint FROM cluster_settings WHERE key = 'leader'`).Scan(&token))
+	require.NoError(t, b.store.Pool().QueryRow(t.Context(), `SELECT (value->>'token')::bigint FROM cluster_settings WHERE key = 'leader'`).
+		Scan(&token))
 	require.Greater(t, token, int64(1000))
 }

@@ -106,7 +106,8 @@ func newMetrics(r prometheus.Registerer) metrics {
 	}
 	m := metrics{
 		pass: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "berth_scheduler_pass_seconds",
-			Help: "Duration of one scheduling pass over one resource group, without its commit.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14)}),
+			Help:    "Duration of one scheduling pass over one resource group, without its commit.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14)}),
 		placed: counter("berth_scheduler_placements_total", "Kernels placed."),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "berth_scheduler_refused_total",
 			Help: "Sessions whose placement the commit refused, by what had changed meanwhile: room, quota or changed (the session itself)."},

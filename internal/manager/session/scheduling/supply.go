@@ -172,7 +172,8 @@ func (m *memory) readAgents(ctx context.Context, q *dbgen.Queries, ids []string)
 		id := cluster.AgentID(r.ID)
 		found[id] = true
 		slices.Sort(present[r.ID])
-		digest := sum(fmt.Appendf(nil, "%s %s %s %t %t %s %q %q", r.ResourceGroup, r.Architecture, r.Status, r.Schedulable, r.EngineOk, r.Devices, present[r.ID], r.HungVolumes))
+		digest := sum(fmt.Appendf(nil, "%s %s %s %t %t %s %q %q", r.ResourceGroup, r.Architecture, r.Status, r.Schedulable, r.EngineOk, r.Devices,
+			present[r.ID], r.HungVolumes))
 		if m.agents[id].digest == digest {
 			continue
 		}
@@ -184,7 +185,8 @@ func (m *memory) readAgents(ctx context.Context, q *dbgen.Queries, ids []string)
 		for _, d := range devices {
 			m.slots[d.Slot] = true
 		}
-		a := scheduler.Agent{ID: id, Architecture: r.Architecture, Schedulable: r.Schedulable && r.EngineOk, Alive: r.Status == cluster.AgentAlive,
+		a := scheduler.Agent{ID: id, Architecture: r.Architecture, Schedulable: r.Schedulable && r.EngineOk,
+			Alive:   r.Status == cluster.AgentAlive,
 			Devices: devices, Images: map[string]bool{}, Hung: r.HungVolumes}
 		for _, ref := range present[r.ID] {
 			a.Images[m.text(ref)] = true
@@ -276,7 +278,8 @@ func (m *memory) readQuotas(ctx context.Context, q *dbgen.Queries, scopes map[sc
 
 // readQuotas reads the limits of owners; one without any is absent. listed says that a policy allows listed slots
 // only: of all other kinds its owner may have none.
-func readQuotas(ctx context.Context, q *dbgen.Queries, scopes map[scheduler.Scope]bool, kinds map[cluster.SlotName]bool) (out map[scheduler.Scope]*scheduler.Quota, listed bool, err error) {
+func readQuotas(ctx context.Context, q *dbgen.Queries, scopes map[scheduler.Scope]bool,
+	kinds map[cluster.SlotName]bool) (out map[scheduler.Scope]*scheduler.Quota, listed bool, err error) {
 	users, keypairs, projects, domains := []string{}, []string{}, []string{}, []string{}
 	for s := range scopes {
 		switch {

@@ -68,7 +68,8 @@ func (s *stage) session(extra string) (id string) {
 			{insertSession, []any{id, 1, s.key}},
 			{`UPDATE sessions SET created_at = $2 WHERE id = $1`, []any{id, s.clock.Now()}},
 			{`UPDATE sessions SET name = name` + extra + ` WHERE id = $1`, []any{id}},
-			{`INSERT INTO kernels (id, session_id, image, architecture, status, requested_slots) VALUES ($1, $2, 'img', 'x86_64', 'PENDING', '{"cpu":1000}')`, []any{uuid.NewString(), id}},
+			{`INSERT INTO kernels (id, session_id, image, architecture, status, requested_slots) VALUES ($1, $2, 'img', 'x86_64', 'PENDING', ` +
+				`'{"cpu":1000}')`, []any{uuid.NewString(), id}},
 		} {
 			if _, err := tx.DB().Exec(ctx, step.sql, step.args...); err != nil {
 				return err
@@ -81,7 +82,8 @@ func (s *stage) session(extra string) (id string) {
 
 func (s *stage) status(id string) (status, info string) {
 	s.t.Helper()
-	require.NoError(s.t, s.deps.Store.Pool().QueryRow(s.t.Context(), `SELECT status, status_info FROM sessions WHERE id = $1`, id).Scan(&status, &info))
+	require.NoError(s.t, s.deps.Store.Pool().QueryRow(s.t.Context(), `SELECT status, status_info FROM sessions WHERE id = $1`, id).
+		Scan(&status, &info))
 	return status, info
 }
 
@@ -148,9 +150,11 @@ func TestALeaderThatDiesAnywhereLosesNothing(t *testing.T) {
 	var name string
 	require.NoError(t, admin.Pool().QueryRow(t.Context(), `SELECT current_database()`).Scan(&name))
 	cfg := admin.Pool().Config().ConnConfig.Copy()
-	broken, err := store.Open(t.Context(), store.Config{DSN: cfg.ConnString() + " application_name=victim", SkipMigrations: true, MaxConns: 2}, slog.New(slog.DiscardHandler))
+	broken, err := store.Open(t.Context(), store.Config{DSN: cfg.ConnString() + " application_name=victim", SkipMigrations: true, MaxConns: 2},
+		slog.New(slog.DiscardHandler))
 	if err != nil { // the address is a URL
-		broken, err = store.Open(t.Context(), store.Config{DSN: cfg.ConnString() + "&application_name=victim", SkipMigrations: true, MaxConns: 2}, slog.New(slog.DiscardHandler))
+		broken, err = store.Open(t.Context(), store.Config{DSN: cfg.ConnString() + "&application_name=victim", SkipMigrations: true, MaxConns: 2},
+			slog.New(slog.DiscardHandler))
 	}
 	require.NoError(t, err)
 	defer broken.Close()
@@ -174,7 +178,8 @@ func TestALeaderThatDiesAnywhereLosesNothing(t *testing.T) {
 		if i%3 != 0 { // at some moment of the turn
 			killed.Go(func() {
 				<-time.NewTimer(time.Duration(i%17) * time.Millisecond).C
-				_, _ = admin.Pool().Exec(context.Background(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'victim' AND datname = $1`, name)
+				_, _ = admin.Pool().Exec(context.Background(),
+					`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'victim' AND datname = $1`, name)
 			})
 		}
 		if _, err := s.turn(t.Context()); err != nil {
@@ -185,7 +190,9 @@ func TestALeaderThatDiesAnywhereLosesNothing(t *testing.T) {
 	}
 	require.Equal(t, sessions, placed)
 	var twice int
-	require.NoError(t, admin.Pool().QueryRow(t.Context(), `SELECT count(*) FROM (SELECT kernel_id FROM session_events WHERE to_status = 'SCHEDULED' AND kernel_id IS NOT NULL GROUP BY 1 HAVING count(*) <> 1) d`).Scan(&twice))
+	require.NoError(t, admin.Pool().QueryRow(t.Context(),
+		`SELECT count(*) FROM (SELECT kernel_id FROM session_events WHERE to_status = 'SCHEDULED' AND kernel_id IS NOT NULL GROUP BY 1 HAVING `+
+			`count(*) <> 1) d`).Scan(&twice))
 	require.Zero(t, twice)
 	t.Logf("%d turns failed", failed)
 	require.Positive(t, failed)

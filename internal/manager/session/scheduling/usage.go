@@ -112,7 +112,8 @@ func (m *memory) readShares(ctx context.Context, q *dbgen.Queries, now time.Time
 	}
 	used := map[owner]map[time.Time]map[cluster.SlotName]float64{}
 	for _, r := range rows {
-		for _, scope := range []scheduler.Scope{{Kind: scheduler.ScopeUser, ID: r.UserID}, {Kind: scheduler.ScopeProject, ID: r.ProjectID}, {Kind: scheduler.ScopeDomain, ID: r.DomainName}} {
+		for _, scope := range []scheduler.Scope{{Kind: scheduler.ScopeUser, ID: r.UserID}, {Kind: scheduler.ScopeProject, ID: r.ProjectID},
+			{Kind: scheduler.ScopeDomain, ID: r.DomainName}} {
 			o := owner{r.ResourceGroup, scope}
 			if used[o] == nil {
 				used[o] = map[time.Time]map[cluster.SlotName]float64{}

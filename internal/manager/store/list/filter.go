@@ -449,7 +449,8 @@ func compare(b *Builder, name string, f Field, op string, v any) (string, error)
 // parseTime reads ISO times; without a zone they are UTC.
 func parseTime(text string) (time.Time, error) {
 	var err error
-	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05.999999999", "2006-01-02 15:04:05.999999999Z07:00", "2006-01-02 15:04:05.999999999", "2006-01-02"} {
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05.999999999", "2006-01-02 15:04:05.999999999Z07:00",
+		"2006-01-02 15:04:05.999999999", "2006-01-02"} {
 		var t time.Time
 		if t, err = time.Parse(layout, text); err == nil {
 			return t, nil

@@ -16,13 +16,16 @@ var fields = list.Fields{"name": list.Text("t.name"), "n": list.Number("t.n"), "
 	"tags": list.Texts("t.tags"), "sort": list.OrderOnly("t.sort")}
 
 // onlyOurs matches SQL that is made of our own words and placeholders alone.
-var onlyOurs = regexp.MustCompile(`^(\(|\)| |true|false|AND|OR|IS|NOT|NULL|TRUE|LIKE|ILIKE|ANY|strpos|t\.(name|n|at|on|tags)|\$\d+|::(text|float8|boolean|timestamptz)|=|<>|<=|>=|<|>|,|0)*$`)
+var onlyOurs = regexp.MustCompile(`^(\(|\)| |true|false|AND|OR|IS|NOT|NULL|TRUE|LIKE|ILIKE|ANY|strpos|t\.(name|n|at|on|tags)|` +
+	`\$\d+|::(text|float8|boolean|timestamptz)|=|<>|<=|>=|<|>|,|0)*$`)
 
 // Whatever the text, the SQL holds nothing of it.
 func TestNothingOfTheTextBecomesSQL(t *testing.T) {
 	t.Parallel()
-	word := rapid.SampledFrom([]string{"name", "n", "at", "on", "tags", "sort", "nope", "==", "!=", "<", ">=", "contains", "in", "is", "isnot", "like", "ilike", "&", "|", "&&", "!",
-		"(", ")", "[", "]", ",", `"x' OR 1=1 --"`, `'y'`, "12", "-1.5", "null", "true", `"2026-01-01"`, ";", "--", "/*", "\\", "\"", "ß", "\x00"})
+	word := rapid.SampledFrom([]string{"name", "n", "at", "on", "tags", "sort", "nope", "==", "!=", "<", ">=", "contains", "in", "is", "isnot",
+		"like", "ilike", "&", "|", "&&", "!",
+		"(", ")", "[", "]", ",", `"x' OR 1=1 --"`, `'y'`, "12", "-1.5", "null", "true",
+		`"2026-01-01"`, ";", "--", "/*", "\\", "\"", "ß", "\x00"})
 	rapid.Check(t, func(t *rapid.T) {
 		text := strings.Join(rapid.SliceOfN(word, 0, 12).Draw(t, "words"), rapid.SampledFrom([]string{" ", ""}).Draw(t, "between"))
 		var b list.Builder
@@ -63,9 +66,11 @@ func TestEnumsAreComparedByAnyOfTheirNames(t *testing.T) {
 	f := list.Fields{"id": list.ID("t.id"), "status": list.Enum("t.status", []string{"ready", "delete-pending"}, nil),
 		"perm": list.Enum("t.perm", []string{"ro", "wd"}, map[string]string{"READ_ONLY": "ro", "RW_DELETE": "wd", "OWNER_PERM": "wd"})}
 	var b list.Builder
-	sql, err := list.Filter(&b, f, `status == "READY" & status != "DELETE_PENDING" & perm in ["read_only", "OWNER_PERM", "ro", "moon"] & status ilike "del%"`)
+	sql, err := list.Filter(&b, f, `status == "READY" & status != "DELETE_PENDING" & perm in ["read_only", "OWNER_PERM", "ro", `+
+		`"moon"] & status ilike "del%"`)
 	require.NoError(t, err)
-	require.Equal(t, `((t.status = $1::text AND t.status <> $2::text AND (t.perm = $3::text OR t.perm = $4::text OR t.perm = $5::text OR t.perm = $6::text) AND t.status ILIKE $7::text))`, sql)
+	require.Equal(t, `((t.status = $1::text AND t.status <> $2::text AND (t.perm = $3::text OR t.perm = $4::text OR t.perm = $5::text OR `+
+		`t.perm = $6::text) AND t.status ILIKE $7::text))`, sql)
 	require.Equal(t, []any{"ready", "delete-pending", "ro", "wd", "ro", "moon", "del%"}, b.Args)
 	b = list.Builder{}
 	sql, err = list.Filter(&b, f, `id == "0123456789ABCDEF0123456789abcdef" & id != "x"`)

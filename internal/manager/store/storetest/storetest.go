@@ -190,7 +190,8 @@ func startServer() (string, error) {
 	}
 	data := filepath.Join(dir, "data")
 	attr := &syscall.SysProcAttr{Credential: cred}
-	initdb := exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-U", "berth", "-A", "trust", "-E", "UTF8", "--locale=C", "-N", "--no-instructions")
+	initdb := exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-U", "berth", "-A", "trust", "-E", "UTF8", "--locale=C", "-N",
+		"--no-instructions")
 	initdb.SysProcAttr, initdb.Dir = attr, dir
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("initdb: %w: %s", err, out)
