@@ -46,7 +46,8 @@ var own = []string{
 	"tenancy.SetSSHKeypair", "tenancy.GetKeypairPolicy", "tenancy.ListKeypairPolicies", "tenancy.UserPolicies", "tenancy.ProjectPolicies",
 	"tenancy.ListKeypairs", "tenancy.ListUsers", "tenancy.ListDomains", "tenancy.ListProjects", "tenancy.BootstrapScript",
 	"tenancy.SetBootstrapScript",
-	"resource.AllowedGroups", "resource.Usable", "image.Resolve", "resource.ListGroups", "resource.Presets", "image.List", "image.Get",
+	"resource.AllowedGroups", "resource.SchedulingPolicies", "resource.Usable", "image.Resolve",
+	"resource.ListGroups", "resource.Presets", "image.List", "image.Get",
 	"session.Match", "session.List", "session.ByID", "session.ListKernels", "session.Events", "operation.ManagerStatus", "idle.Report",
 	"idle.Checks",
 }
