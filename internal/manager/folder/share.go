@@ -204,15 +204,10 @@ func (s *Service) answer(ctx context.Context, a authz.Actor, id string, concerns
 	})
 }
 
-// mayAnswer refuses actors who may have no folders of their own, such as monitors.
-func mayAnswer(a authz.Actor) error {
-	return authz.Folders.Need(a, authz.Create, authz.Object{}, "answer or change invitations")
-}
-
 // AcceptInvitation accepts an invitation that the actor got, and so grants the folder to the actor. It is a Conflict when the actor
 // already has a folder of that name in reach.
 func (s *Service) AcceptInvitation(ctx context.Context, a authz.Actor, id string) error {
-	if err := mayAnswer(a); err != nil {
+	if err := authz.Authenticated(a); err != nil {
 		return err
 	}
 	mine := func(i invitation) bool { return i.InviteeID == string(a.UserID) }
@@ -238,7 +233,7 @@ func (s *Service) AcceptInvitation(ctx context.Context, a authz.Actor, id string
 // DeleteInvitation ends a pending invitation. If the actor is the one who was invited, the invitation is rejected. If the actor sent it, or
 // may share its folder, it is canceled. Nobody else can find it.
 func (s *Service) DeleteInvitation(ctx context.Context, a authz.Actor, id string) error {
-	if err := mayAnswer(a); err != nil {
+	if err := authz.Authenticated(a); err != nil {
 		return err
 	}
 	me := string(a.UserID)
@@ -255,7 +250,7 @@ func (s *Service) DeleteInvitation(ctx context.Context, a authz.Actor, id string
 // UpdateInvitation changes the permission that a pending invitation offers. The actor must be allowed to share the folder now; having
 // sent the invitation is not enough.
 func (s *Service) UpdateInvitation(ctx context.Context, a authz.Actor, id string, perm cluster.MountPermission) error {
-	if err := mayAnswer(a); err != nil {
+	if err := authz.Authenticated(a); err != nil {
 		return err
 	}
 	if !perm.Valid() {
