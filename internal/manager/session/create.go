@@ -81,7 +81,7 @@ func (s *Service) reuse(ctx context.Context, q *lookups, owner dbgen.ActorByKeyR
 	}
 	if why != "" {
 		return nil, fault.Conflictf("a session called %s exists already and %s", r.Name, why).WithReason("session-already-exists").
-			WithData(map[string]any{"existingSessionId": live.ID}).WithNext("choose another name or destroy session %s tenancy.Default", r.Name)
+			WithData(map[string]any{"existingSessionId": live.ID}).WithNext("choose another name or destroy session %s first", r.Name)
 	}
 	st, err := s.sessionState(ctx, cluster.SessionID(live.ID))
 	if err != nil {
@@ -272,7 +272,7 @@ func slotKinds(agents []dbgen.LargestAgentsRow) map[cluster.SlotName]cluster.Slo
 	return kinds
 }
 
-// chooseGroup picks the tenancy.Default group where the session could run one day. Groups without known agents of the architecture
+// chooseGroup picks the first group where the session could run one day. Groups without known agents of the architecture
 // come after those that certainly could; when all are too small the refusal names the slot and the amount.
 func chooseGroup(groups []string, agents []dbgen.LargestAgentsRow, slots, total cluster.Slots, r request.Session,
 	img dbgen.Image) (string, error) {
@@ -322,7 +322,7 @@ func (s *Service) designated(a authz.Actor, r request.Session, agents []dbgen.La
 	return out, nil
 }
 
-// dependencies finds the owner's sessions that must succeed tenancy.Default.
+// dependencies finds the owner's sessions that must succeed first.
 func (s *Service) dependencies(ctx context.Context, owner dbgen.ActorByKeyRow, refs []string) ([]string, error) {
 	if len(refs) == 0 {
 		return []string{}, nil
