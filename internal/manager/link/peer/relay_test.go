@@ -372,6 +372,15 @@ func TestAgentsMove(t *testing.T) {
 		require.Equal(t, http.StatusTeapot, status)
 		require.Contains(t, text, "again", "the body was sent again")
 	}
+	// The same where the row still names the manager that is asked: the agent connects to another one while that one waits.
+	near.hold("i-2", says("i-2"))
+	near.drop("i-2")
+	near.await = func() { third.hold("i-2", says("i-2")) }
+	_, text, err := near.ask(t.Context(), "i-2", "moved")
+	require.NoError(t, err)
+	require.Contains(t, text, "moved")
+	near.await = nil
+
 	far.hold("i-1", says("i-1"))
 	far.drop("i-1")
 	near.drop("i-1")
