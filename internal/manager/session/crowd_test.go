@@ -86,7 +86,7 @@ func TestCrowdKeepsToThePendingLimit(t *testing.T) {
 	refused := 0
 	for _, err := range errs {
 		if err != nil {
-			require.Equal(t, "quota-exceeded", fault.ReasonOf(err), "%v", err)
+			require.True(t, fault.Is(err, fault.Exhausted), "%v", err)
 			refused++
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/resource"
 	"berth.dev/berth/internal/manager/session/request"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 var errNoExplainer = fault.Unavailablef("this manager does not know the scheduler's mind").
@@ -90,8 +91,11 @@ func (s *Service) adviseElsewhere(ctx context.Context, e *Explanation, r PlanReq
 	if len(room) == 0 {
 		return nil
 	}
-	owner := authz.Actor{UserID: r.User, AccessKey: r.AccessKey, Domain: r.Domain}
-	groups, err := s.d.Resource.Usable(ctx, owner, r.Project)
+	owner, err := s.d.Store.ActorByKey(ctx, string(r.AccessKey))
+	if err != nil {
+		return fmt.Errorf("find the owner of a session: %w", err)
+	}
+	groups, err := s.d.Resource.Usable(ctx, tenancy.ActorOf(owner), r.Project)
 	if err != nil {
 		return fmt.Errorf("read resource groups: %w", err)
 	}
