@@ -1,6 +1,6 @@
 // Package authz decides who may do what. It is pure: an Actor and the facts of an object
-// go in, nil or a fault comes out. It has no store, no clock and no transport; service
-// calls it in the first line of every use case. What is not allowed here is denied.
+// go in, nil or a fault comes out. It has no store, no clock and no transport; the nouns
+// call it in the first lines of every use case. What is not allowed here is denied.
 package authz
 
 import (

@@ -1,8 +1,8 @@
 // Package store is the manager's only way to PostgreSQL: the pool, migrations, transactions
 // with retry, guarded moves, wake-up hints and the generated queries (dbgen).
 //
-// It holds no policy about who may do what (service) and none about what to do next
-// (scheduler, reconcile). It does own the moves: every change of a session's or kernel's
+// It holds no policy about who may do what (authz) and none about what to do next
+// (scheduler, the loops of the nouns). It does own the moves: every change of a session's or kernel's
 // status goes through moves.go and ledger.go.
 package store
 

@@ -3,7 +3,7 @@
 // opens byte streams to them over their second connection.
 //
 // It decides nothing: what an agent should run and what its reports mean is the Sink's
-// business. The manager wires it; service uses it as Streams, reconcile wakes it.
+// business. The manager wires it; session uses it as Streams, hints of the store wake it.
 package agent
 
 import (

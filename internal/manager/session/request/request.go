@@ -1,5 +1,5 @@
 // Package request reads what somebody asks for who creates a session: it fills in defaults and
-// checks everything that can be said without looking at the database. It is called by service.
+// checks everything that can be said without looking at the database. It is called by session.
 package request
 
 import (

@@ -5,7 +5,7 @@
 //	value = "text" | number | null | true | false | [ value, ... ]
 //
 // and an order such as "+name,-created_at". Only fields of a list's own table are accepted and values become
-// parameters, so nothing of a text ever becomes SQL. It knows no table and no database; service calls it.
+// parameters, so nothing of a text ever becomes SQL. It knows no table and no database; the nouns call it.
 package list
 
 import (
