@@ -132,8 +132,8 @@ func (p *sessionPlan) request() PlanRequest {
 	}
 	slices.Sort(r.Volumes)
 	r.Volumes = slices.Compact(r.Volumes)
-	for range i.ClusterSize {
-		r.Kernels = append(r.Kernels, PlanKernel{Slots: p.slots, Architecture: i.Architecture, Image: i.Image})
+	for _, k := range i.Kernels {
+		r.Kernels = append(r.Kernels, PlanKernel{Slots: k.RequestedSlots, Architecture: k.Architecture, Image: i.Image})
 	}
 	return r
 }
