@@ -23,6 +23,7 @@ const ListMost = 10_000
 const listPage = 500
 
 // List lists folders by name: the actor's own, those shared with the actor and those of the actor's projects; at most 10,000.
+// With OwnerEmail it lists those of another user, as far as the actor may see them.
 func (s *Service) List(ctx context.Context, a authz.Actor, q ListQuery) ([]Folder, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
@@ -81,6 +82,9 @@ func (s *Service) listPage(ctx context.Context, a, viewer authz.Actor, v authz.V
 		sql += " AND (f.name, f.id) > (" + b.Arg(after.name) + ", " + b.Arg(after.id) + "::uuid)"
 	}
 	may := facts.Folders.Where(viewer, v, b.Arg)
+	if viewer.UserID != a.UserID { // what was shared with somebody need not be for the eyes of everybody who looks at them
+		may = "(" + may + " AND " + facts.Folders.Where(a, authz.See, b.Arg) + ")"
+	}
 	if project == "" {
 		sql += " AND " + may
 	} else {

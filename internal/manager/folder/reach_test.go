@@ -81,6 +81,11 @@ func TestSearchAgreesWithAccess(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c.what, c.got, c.want)
 		}
 	}
+	for who, want := range map[*authz.Actor]string{&r.admin: "", &r.monitor: "supers", &r.super: "supers", &r.carol: "supers"} {
+		if got := names(*who, folder.ListQuery{OwnerEmail: "carol@x"}); got != want {
+			t.Errorf("%s looks at what carol has: %q, want %q", who.Email, got, want)
+		}
+	}
 	_, err = r.List(ctx, r.carol, folder.ListQuery{OwnerEmail: "bob@x"})
 	wantKind(t, err, fault.NotFound, "list as another user")
 	_, err = r.List(ctx, r.admin, folder.ListQuery{OwnerEmail: "super@x"})

@@ -247,7 +247,7 @@ func (a *API) admit(c *call, who access) error {
 	if err != nil {
 		return err
 	}
-	if frozen && !actor.Superadmin() {
+	if frozen && !authz.Cluster.May(actor, authz.Administer, authz.Object{}) {
 		return fault.Unavailablef("the cluster is frozen for maintenance and takes no changes").WithReason("server-frozen").
 			WithNext("try again later; the announcement of the cluster may say when")
 	}

@@ -39,7 +39,7 @@ func (s *Service) Explain(ctx context.Context, a authz.Actor, ref string, owner 
 		return brief, e, err
 	}
 	if brief.Status == cluster.Pending {
-		err := s.adviseElsewhere(ctx, &e, PlanRequest{Type: whole.Type, AccessKey: whole.AccessKey, Project: whole.ProjectID,
+		err := s.adviseElsewhere(ctx, &e, PlanRequest{Type: whole.Type, AccessKey: whole.AccessKey, User: whole.UserID, Project: whole.ProjectID,
 			Domain: whole.Domain})
 		return brief, e, err
 	}

@@ -199,7 +199,7 @@ func (m Machine) build() ([]unit, error) {
 
 func (m Machine) unit(h Hardware) (unit, error) {
 	u := unit{load: h.Load}
-	if h.Load < 0 || h.Load > 100 {
+	if !(h.Load >= 0 && h.Load <= 100) { // nor what is no number, which metrics cannot tell
 		return u, fault.Invalidf("a load of %v percent is not between 0 and 100", h.Load)
 	}
 	numa := -1

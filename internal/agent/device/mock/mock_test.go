@@ -145,6 +145,7 @@ func TestMistakesAreNamed(t *testing.T) {
 		`"/dev/../etc/passwd" is not a path below /dev`:          gpu("nodes = [\"/dev/../etc/passwd\"]\n"),
 		`is not a device name of the form vendor/class=name`:     gpu("cdi = \"gpu 0\"\n"),
 		`a load of 120 percent`:                                  gpu("load = 120\n"),
+		`a load of NaN percent`:                                  gpu("load = nan\n"),
 		`"b" are not two devices`:                                gpu("[[links]]\nbetween = [\"a\", \"b\"]\nclass = \"far\"\n"),
 		`class "rope" is not one of far, node, nvlink`:           gpu("[[links]]\nbetween = [\"a\", \"a\"]\nclass = \"rope\"\n"),
 		`there is no device "b"`:                                 gpu("[[faults]]\ndevice = \"b\"\nafter = \"1s\"\ngone = true\n"),

@@ -124,14 +124,18 @@ func (r *Relay) once(id cluster.AgentID, req *http.Request) (*http.Response, err
 	if r.o.Local.Holds(id) {
 		return r.o.Local.RoundTrip(id, req)
 	}
-	ctx, cancel := context.WithTimeout(req.Context(), lookupTimeout)
-	holder, err := r.o.Holder(ctx, id)
-	cancel()
+	holder, err := r.holder(req.Context(), id)
 	if err != nil {
-		return nil, fault.Unavailablef("the manager of agent %s cannot be looked up", id).WithCause(err).WithNext("try again")
+		return nil, err
 	}
 	if holder == "" || holder == r.o.ID {
-		return r.o.Local.RoundTrip(id, req) // waits a moment for an agent that is just connecting
+		gone := r.o.Local.Await(req.Context(), id) // it may be just connecting, to this manager or to another one
+		if gone == nil {
+			return r.o.Local.RoundTrip(id, req)
+		}
+		if holder, err = r.holder(req.Context(), id); err != nil || holder == "" || holder == r.o.ID {
+			return nil, gone
+		}
 	}
 	p, ok := r.o.Find(holder)
 	if !ok {
@@ -142,6 +146,17 @@ func (r *Relay) once(id cluster.AgentID, req *http.Request) (*http.Response, err
 		return nil, err
 	}
 	return l.send(id, req)
+}
+
+// holder asks which manager an agent registered with last, "" for none.
+func (r *Relay) holder(ctx context.Context, id cluster.AgentID) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	holder, err := r.o.Holder(ctx, id)
+	if err != nil {
+		return "", fault.Unavailablef("the manager of agent %s cannot be looked up", id).WithCause(err).WithNext("try again")
+	}
+	return holder, nil
 }
 
 func away(id cluster.AgentID, manager string, cause error) error {

@@ -2,8 +2,12 @@ package peer_test
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"io"
@@ -372,6 +376,15 @@ func TestAgentsMove(t *testing.T) {
 		require.Equal(t, http.StatusTeapot, status)
 		require.Contains(t, text, "again", "the body was sent again")
 	}
+	// The same where the row still names the manager that is asked: the agent connects to another one while that one waits.
+	near.hold("i-2", says("i-2"))
+	near.drop("i-2")
+	near.await = func() { third.hold("i-2", says("i-2")) }
+	_, text, err := near.ask(t.Context(), "i-2", "moved")
+	require.NoError(t, err)
+	require.Contains(t, text, "moved")
+	near.await = nil
+
 	far.hold("i-1", says("i-1"))
 	far.drop("i-1")
 	near.drop("i-1")
@@ -468,12 +481,28 @@ func TestWhoIsAManager(t *testing.T) {
 	auth, err := ca.Open(t.Context(), ca.Options{ClusterID: "c", Vault: &vault{values: map[string][]byte{}}, Clock: chassis.RealClock(),
 		Random: rand.Reader})
 	require.NoError(t, err)
+	// member is the certificate of somebody who joined.
+	member := func(issue func(ctx context.Context, csr []byte) ([]byte, error)) *tls.Config {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		require.NoError(t, err)
+		csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+			Subject: pkix.Name{CommonName: "manager:m1"}, DNSNames: []string{node.ServerName}}, key)
+		require.NoError(t, err)
+		der, err := issue(t.Context(), csr)
+		require.NoError(t, err)
+		return &tls.Config{InsecureSkipVerify: true, NextProtos: []string{node.ALPNManager},
+			Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+	}
+	agent := member(func(ctx context.Context, csr []byte) ([]byte, error) { return auth.IssueAgent(ctx, "i-1", csr, false) })
+	proxy := member(func(ctx context.Context, csr []byte) ([]byte, error) { return auth.IssueProxy(ctx, "p", csr, "") })
 	for name, test := range map[string]struct {
 		client *tls.Config
 		want   string
 	}{
-		"manager":  {auth.ManagerTLS("m1"), "m1"},
-		"stranger": {&tls.Config{InsecureSkipVerify: true, NextProtos: []string{node.ALPNManager}}, ""},
+		"manager":   {auth.ManagerTLS("m1"), "m1"},
+		"agent":     {agent, ""},
+		"app proxy": {proxy, ""},
+		"stranger":  {&tls.Config{InsecureSkipVerify: true, NextProtos: []string{node.ALPNManager}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -485,6 +514,22 @@ func TestWhoIsAManager(t *testing.T) {
 			require.Equal(t, test.want, id)
 			require.Equal(t, test.want == "", err != nil)
 		})
+	}
+	for name, conf := range map[string]*tls.Config{"agent": agent, "app proxy": proxy} { // at an address that was announced
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		go func() {
+			if far, err := ln.Accept(); err == nil {
+				_ = tls.Server(far, conf).HandshakeContext(t.Context())
+				_ = far.Close()
+			}
+		}()
+		near, err := net.Dial("tcp", ln.Addr().String())
+		require.NoError(t, err)
+		require.ErrorContains(t, tls.Client(near, auth.ManagerTLS("m1")).HandshakeContext(t.Context()), "certificate",
+			"an %s passes for a manager", name)
+		require.NoError(t, near.Close())
+		require.NoError(t, ln.Close())
 	}
 	for _, id := range []string{"manager:m1", "manager:"} {
 		require.Error(t, ca.CheckAgentID(id), "nobody joins under such a name")
