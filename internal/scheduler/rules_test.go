@@ -74,7 +74,8 @@ func TestTheCheapestVictimsAreTaken(t *testing.T) {
 // TestAClaimLetsNobodyIn: beside victims that still run, free room of a claim is used by nobody, however many claims there are.
 func TestAClaimLetsNobodyIn(t *testing.T) {
 	t.Parallel()
-	c := filled(t, scheduler.Group{Preemption: scheduler.Preemption{Enabled: true}, Backfill: scheduler.Backfill{PassedOver: time.Hour}}, "a", "b")
+	g := scheduler.Group{Preemption: scheduler.Preemption{Enabled: true}, Backfill: scheduler.Backfill{PassedOver: time.Hour}}
+	c := filled(t, g, "a", "b")
 	c.Run("g", preemptible("a1", "a", 0, 0, 2))
 	c.Run("g", preemptible("b1", "b", 0, 0, 2))
 	c.Enqueue("g", job(1, 50, 0, ask(4, 1)))
