@@ -38,7 +38,7 @@ func ParseQuotaScope(text string) (QuotaScope, error) {
 	kind, id, _ := strings.Cut(text, ":")
 	canonical, ok := CanonicalUUID(id)
 	if !ok || ScopeKind(kind) != UserScope && ScopeKind(kind) != ProjectScope {
-		return QuotaScope{}, fault.Invalidf("%q is no quota scope", text).WithReason("invalid-api-params").
+		return QuotaScope{}, fault.Invalidf("%q is no quota scope", text).
 			WithNext("write user:<uuid> or project:<uuid>")
 	}
 	return QuotaScope{Kind: ScopeKind(kind), ID: canonical}, nil
@@ -64,7 +64,7 @@ func ParseFolderRef(text string) (FolderRef, error) {
 	id, ok := CanonicalUUID(folder)
 	s, err := ParseQuotaScope(scope)
 	if err != nil || !ok {
-		return FolderRef{}, fault.Invalidf("%q is no folder of a volume", text).WithReason("invalid-api-params").
+		return FolderRef{}, fault.Invalidf("%q is no folder of a volume", text).
 			WithNext("write user:<uuid>/<folder uuid> or project:<uuid>/<folder uuid>")
 	}
 	return FolderRef{Scope: s, Folder: FolderID(id)}, nil
@@ -79,7 +79,7 @@ func (h VolumeHost) String() string { return h.Proxy + ":" + h.Volume }
 func ParseVolumeHost(text string) (VolumeHost, error) {
 	proxy, volume, ok := strings.Cut(text, ":")
 	if !ok || proxy == "" || volume == "" || strings.ContainsAny(text, "/\x00 \t\n") {
-		return VolumeHost{}, fault.Invalidf("%q is no folder host", text).WithReason("invalid-api-params").
+		return VolumeHost{}, fault.Invalidf("%q is no folder host", text).
 			WithNext("write proxy:volume, as `berth folder hosts` lists them")
 	}
 	return VolumeHost{Proxy: proxy, Volume: volume}, nil

@@ -49,7 +49,6 @@ func CanonicalUUID(s string) (canonical string, ok bool) {
 func CheckSessionName(name string) error {
 	bad := func(why string) error {
 		return fault.Invalidf("session name %q is not allowed: %s", name, why).
-			WithReason("invalid-api-params").
 			WithNext("use 4 to 64 letters, digits, '_', '-' or '.', beginning and ending with a letter, digit or '_'")
 	}
 	if len(name) < 4 || len(name) > 64 {

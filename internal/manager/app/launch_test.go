@@ -162,7 +162,7 @@ func TestStartSaysWhatIsMissing(t *testing.T) {
 	require.Equal(t, "install it", fault.NextOf(err))
 	r.runners.fail = nil
 	_, err = r.Start(ctx, r.alice, r.session, "", app.Want{App: "nope"})
-	wantReason(t, err, "object-not-found", "an unknown app")
+	require.True(t, fault.Is(err, fault.NotFound), "an unknown app: %v", err)
 
 	r.advance(time.Minute) // the proxy said nothing for long
 	_, err = r.Start(ctx, r.alice, r.session, "", app.Want{App: "web"})

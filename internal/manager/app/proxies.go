@@ -127,7 +127,7 @@ func (s *Service) ProxyVersion(ctx context.Context, a authz.Actor, group string)
 	}
 	_, err := s.d.Store.GroupProxyAddress(ctx, group)
 	if store.Missing(err) {
-		return "", authz.NotFound("scaling group", group)
+		return "", authz.NotFound("resource group", group)
 	}
 	if err != nil {
 		return "", fmt.Errorf("find resource group %s: %w", group, err)

@@ -40,5 +40,4 @@ func TestNotFound(t *testing.T) {
 	require.EqualError(t, authz.NotFound("session", "x"), "No such session: x")
 	require.EqualError(t, authz.NotFound("session", ""), "No such session.")
 	require.True(t, fault.Is(authz.NotFound("session", "x"), fault.NotFound))
-	require.Equal(t, "object-not-found", fault.ReasonOf(authz.NotFound("session", "x")))
 }

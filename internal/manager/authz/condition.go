@@ -43,9 +43,6 @@ func (f Fact) sqlType() string {
 // list reports whether the fact has several values.
 func (f Fact) list() bool { return f == ToDomains || f == ToProjects || f == ToKeys }
 
-// flag reports whether the fact is true or false.
-func (f Fact) flag() bool { return f == Given || f == Public || f == Active }
-
 // Object holds the facts about one object. Those that the rule of its kind does not use stay empty.
 type Object struct {
 	// Name is for the words of refusals.

@@ -437,4 +437,5 @@ func TestKindsAreWhole(t *testing.T) {
 	require.Equal(t, "nobody", authz.Sessions.Who("dance"))
 	require.Equal(t, "every user", authz.Announcements.Who(authz.See))
 	require.Equal(t, []authz.Fact{authz.Domain, authz.Owner, authz.OwnerRole}, authz.Sessions.Facts())
+	require.Equal(t, []authz.Fact{authz.ToKeys, authz.Active, authz.ToDomains, authz.ToProjects}, authz.ResourceGroups.Facts())
 }

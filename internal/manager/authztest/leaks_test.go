@@ -138,7 +138,7 @@ SELECT gen_random_uuid(), 'berth/commit-work:' || n, 'made', n::text, 'x', '', j
 	require.NoError(t, commit("new"))
 	made(3)
 	err := commit("new")
-	require.Equal(t, "quota-exceeded", fault.ReasonOf(err), "%v", err)
+	require.True(t, fault.Is(err, fault.Exhausted), "%v", err)
 	require.NoError(t, commit("2"), "an image that is there is replaced")
 	w.Exec(`UPDATE images SET status = 'DELETED' WHERE reference = 'berth/commit-work:1'`)
 	require.NoError(t, commit("new"))

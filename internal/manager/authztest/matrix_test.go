@@ -38,12 +38,11 @@ type line struct {
 type how int
 
 const (
-	checks how = iota // NotFound of what the actor may not see, else Denied
-	needs             // Denied always
-	lists             // leaves out what the actor may not see
+	checks  how = iota // NotFound of what the actor may not see, else Denied
+	needs              // Denied always
+	lists              // leaves out what the actor may not see
+	offices            // Denied to those who administrate nothing, and checks the others
 )
-
-func (h how) String() string { return [...]string{"refuses", "refuses", "leaves out"}[h] }
 
 // objectOf are the facts of the object that a line is about; s is the owner whose things are meant.
 type objectOf func(a authz.Actor, w *world, s set) authz.Object
@@ -102,6 +101,8 @@ func (l line) want(a authz.Actor, w *world, s set) string {
 		return yes
 	case l.how == lists:
 		return hidden
+	case l.how == offices && !l.kind.May(a, l.verb, authz.Object{Domain: a.Domain}):
+		return denied
 	case l.how == needs:
 		return denied
 	case fault.Is(l.kind.Check(a, l.verb, o), fault.NotFound):
@@ -311,7 +312,7 @@ Generated from package authz and from the matrix of package authztest by ` + "`m
 [Decision 0017](decisions/0017-one-rule-per-kind.md) says why there is one rule for each kind of object.
 
 An actor who is not authenticated, or whose user, domain or keypair is not active, may do nothing. Monitors see everything and change
-nothing, also of what is their own, except their password.
+nothing, also of what is their own, except their password and folders that were shared with them: they answer invitations and leave.
 
 ## Rules
 

@@ -241,6 +241,10 @@ func (s *Service) remove(ctx context.Context, a authz.Actor, f Folder) (Folder, 
 
 // Purge is DeleteForever that also forgets the row of a folder that was removed already (administrators).
 func (s *Service) Purge(ctx context.Context, a authz.Actor, ref string) (Folder, error) {
+	// Who administrates nothing is told so, whatever folder is named.
+	if err := authz.Folders.Need(a, authz.Purge, authz.Object{Domain: a.Domain}, "purge folders"); err != nil {
+		return Folder{}, err
+	}
 	f, err := s.toChange(ctx, a, ref, trashed, PermitDelete, "purge")
 	if err != nil {
 		return f, err

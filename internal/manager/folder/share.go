@@ -193,14 +193,9 @@ func (s *Service) answer(ctx context.Context, a authz.Actor, id string, concerns
 	})
 }
 
-// mayAnswer refuses those who may have no folders of their own.
-func mayAnswer(a authz.Actor) error {
-	return authz.Folders.Need(a, authz.Create, authz.Object{}, "answer or change invitations")
-}
-
 // AcceptInvitation accepts an invitation to the actor.
 func (s *Service) AcceptInvitation(ctx context.Context, a authz.Actor, id string) error {
-	if err := mayAnswer(a); err != nil {
+	if err := authz.Authenticated(a); err != nil {
 		return err
 	}
 	mine := func(i invitation) bool { return i.InviteeID == string(a.UserID) }
@@ -225,7 +220,7 @@ func (s *Service) AcceptInvitation(ctx context.Context, a authz.Actor, id string
 
 // DeleteInvitation rejects an invitation to the actor, or cancels one of the actor or to a folder that the actor may share.
 func (s *Service) DeleteInvitation(ctx context.Context, a authz.Actor, id string) error {
-	if err := mayAnswer(a); err != nil {
+	if err := authz.Authenticated(a); err != nil {
 		return err
 	}
 	me := string(a.UserID)
@@ -241,7 +236,7 @@ func (s *Service) DeleteInvitation(ctx context.Context, a authz.Actor, id string
 
 // UpdateInvitation changes the permission that a pending invitation to a folder offers which the actor may share.
 func (s *Service) UpdateInvitation(ctx context.Context, a authz.Actor, id string, perm cluster.MountPermission) error {
-	if err := mayAnswer(a); err != nil {
+	if err := authz.Authenticated(a); err != nil {
 		return err
 	}
 	if !perm.Valid() {

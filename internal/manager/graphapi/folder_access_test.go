@@ -102,7 +102,7 @@ func TestWhoMayAskWhatAboutFolders(t *testing.T) {
 		{"project_resource_policies", `{x:project_resource_policies{name}}`, "member manager foreign monitor superadmin", "default"},
 		{
 			"createVfolderV2", `mutation{x:createVfolderV2(input:{name:"NEW", host:` + volume + `}){vfolder{id}}}`,
-			"owner reader member stranger manager monitor superadmin", "",
+			"owner reader member stranger manager superadmin", "",
 		},
 		{"createVfolderV2", `mutation{x:createVfolderV2(input:{name:"NEW", host:` + volume + `, projectId:"` + string(d.project()) +
 			`"}){vfolder{id}}}`, "manager superadmin", ""},

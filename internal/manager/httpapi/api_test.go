@@ -166,7 +166,6 @@ func TestEveryErrorIsAProblem(t *testing.T) {
 		{"missing fields", signed("POST", "/session", "application/json", "{}", nil), 400, "invalid-api-params"},
 		{"unknown session", signed("GET", "/session/no-such-session", "text/plain", "", nil), 404, "object-not-found"},
 		{"no websocket", signed("GET", "/stream/session/no-such-session/execute", "text/plain", "", nil), 404, "object-not-found"},
-		{"not built", signed("GET", "/folders", "text/plain", "", nil), 400, "not-implemented"},
 		{"later still signed", s.send(s.request("GET", "/folders", "", "")), 401, "auth-failed"},
 		{"oversized", signed("POST", "/session", "application/json", `{"name":"`+strings.Repeat("x", 21<<20)+`"}`, nil), 413,
 			"request-too-large"},

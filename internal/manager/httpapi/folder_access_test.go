@@ -91,7 +91,9 @@ type folderRequest struct {
 }
 
 var folderRequests = []folderRequest{
-	{pattern: "POST /folders", body: `{"name":"N","host":"local:volume1"}`, user: anybody},
+	{pattern: "POST /folders", body: `{"name":"N","host":"local:volume1"}`, user: func(v visitor) string {
+		return map[bool]string{true: refused, false: allowed}[v.who == "monitor"] // they change nothing
+	}},
 	{pattern: "POST /folders", body: `{"name":"N","host":"local:volume1","group":"default"}`, user: func(v visitor) string {
 		switch {
 		case v.super || v.admin && v.sees:

@@ -141,7 +141,7 @@ func (s *Service) SetChecker(ctx context.Context, a authz.Actor, c Checker) erro
 			case store.Dangling(err) && b.DomainName != nil:
 				return authz.NotFound("domain", *b.DomainName)
 			case store.Dangling(err) && b.ResourceGroup != nil:
-				return authz.NotFound("scaling group", *b.ResourceGroup)
+				return authz.NotFound("resource group", *b.ResourceGroup)
 			case err != nil:
 				return fmt.Errorf("bind it: %w", err)
 			}

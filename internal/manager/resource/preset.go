@@ -103,7 +103,7 @@ func (s *Service) CreatePreset(ctx context.Context, a authz.Actor, in PresetInpu
 		return Preset{}, err
 	}
 	if len(known) >= maxPresets {
-		return Preset{}, fault.Exhaustedf("there are %d presets already", len(known)).WithNext("delete one tenancy.Default")
+		return Preset{}, fault.Exhaustedf("there are %d presets already", len(known)).WithNext("delete one first")
 	}
 	err = s.d.Store.AddPreset(ctx, dbgen.AddPresetParams{ID: p.ID, Name: p.Name, ResourceSlots: p.Slots, SharedMemory: p.SharedMemory,
 		ResourceGroup: groupOrNil(p)})

@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -81,7 +80,7 @@ func (s *Service) reuse(ctx context.Context, q *lookups, owner dbgen.ActorByKeyR
 	}
 	if why != "" {
 		return nil, fault.Conflictf("a session called %s exists already and %s", r.Name, why).WithReason("session-already-exists").
-			WithData(map[string]any{"existingSessionId": live.ID}).WithNext("choose another name or destroy session %s tenancy.Default", r.Name)
+			WithData(map[string]any{"existingSessionId": live.ID}).WithNext("choose another name or destroy session %s first", r.Name)
 	}
 	st, err := s.sessionState(ctx, cluster.SessionID(live.ID))
 	if err != nil {
@@ -95,7 +94,6 @@ type sessionPlan struct {
 	session  newSession
 	owner    dbgen.ActorByKeyRow
 	image    dbgen.Image
-	slots    cluster.Slots // of each kernel
 	limits   limits
 	services []ServicePort
 }
@@ -172,23 +170,14 @@ func (s *Service) planSession(ctx context.Context, q *lookups, a authz.Actor, ow
 	for _, p := range preopen {
 		services = append(services, ServicePort{Name: fmt.Sprint(p), Protocol: "preopen", Ports: []int{int(p)}})
 	}
-	ports, err := json.Marshal(services)
-	if err != nil {
-		return nil, fmt.Errorf("encode service ports: %w", err)
-	}
-	each, err := json.Marshal(slots)
-	if err != nil {
-		return nil, fmt.Errorf("encode slots: %w", err)
-	}
-	p := &sessionPlan{services: services, owner: owner, image: img, slots: slots, limits: limits}
+	p := &sessionPlan{services: services, owner: owner, image: img, limits: limits}
 	p.session = newSession{
 		ID: s.d.IDs(), Name: r.Name, Type: r.Type, Priority: int32(priority), ClusterMode: r.ClusterMode, ClusterSize: int32(r.ClusterSize),
 		DomainName: owner.DomainName, ProjectID: project.ID, UserID: owner.UserID, AccessKey: owner.AccessKey, ResourceGroup: group,
 		DesignatedAgents: designated, ImageID: img.ID, Image: img.Reference, Tag: r.Tag, RequestedSlots: total, ResourceOpts: opts,
-		Environ: r.Environ, StartupCommand: store.Optional(r.StartupCommand), BootstrapScript: script, CallbackUrl: store.Optional(r.CallbackURL),
-		StartsAt:     starts,
-		Architecture: img.Architecture, Registry: img.Registry, KernelSlots: each, ServicePorts: ports, PreopenPorts: preopen,
-		KernelIDs: make([]string, r.ClusterSize), DependsOn: depends, Preemptible: r.Preemptible == nil || *r.Preemptible, Mounts: mounts,
+		Environ: r.Environ, StartupCommand: store.Optional(r.StartupCommand), BootstrapScript: script, CallbackURL: store.Optional(r.CallbackURL),
+		StartsAt: starts,
+		Kernels:  make([]newKernel, r.ClusterSize), DependsOn: depends, Preemptible: r.Preemptible == nil || *r.Preemptible, Mounts: mounts,
 	}
 	if p.session.Environ == nil {
 		p.session.Environ = map[string]string{}
@@ -197,8 +186,11 @@ func (s *Service) planSession(ctx context.Context, q *lookups, a authz.Actor, ow
 		ms := r.BatchTimeout.Milliseconds()
 		p.session.BatchTimeoutMs = &ms
 	}
-	for i := range p.session.KernelIDs {
-		p.session.KernelIDs[i] = s.d.IDs()
+	for i := range p.session.Kernels {
+		p.session.Kernels[i] = newKernel{
+			ID: s.d.IDs(), Architecture: img.Architecture, Registry: img.Registry, RequestedSlots: slots, ServicePorts: services,
+			PreopenPorts: preopen,
+		}
 	}
 	return p, nil
 }

@@ -65,14 +65,14 @@ func TestBadRequestsAreNamedExactly(t *testing.T) {
 		"start time":      {func(r *request.Session) { r.StartsAt = "10m" }, fault.Invalid, "", "batch"},
 		"bad start time":  {func(r *request.Session) { managertest.Batch("true")(r); r.StartsAt = "soon" }, fault.Invalid, "", "soon"},
 		"priority":        {func(r *request.Session) { r.Priority = &hundred }, fault.Invalid, "", "101"},
-		"two containers":  {func(r *request.Session) { r.ClusterSize = 2 }, fault.Exhausted, "quota-exceeded", "1 containers"},
+		"two containers":  {func(r *request.Session) { r.ClusterSize = 2 }, fault.Exhausted, "", "1 containers"},
 		"cluster mode":    {func(r *request.Session) { r.ClusterMode = "galaxy" }, fault.Invalid, "", "galaxy"},
-		"dependency":      {func(r *request.Session) { r.Dependencies = []string{"nobody"} }, fault.NotFound, "object-not-found", "nobody"},
-		"mounts": {func(r *request.Session) { r.Mounts = []string{"data"} }, fault.NotFound, "object-not-found",
+		"dependency":      {func(r *request.Session) { r.Dependencies = []string{"nobody"} }, fault.NotFound, "", "nobody"},
+		"mounts": {func(r *request.Session) { r.Mounts = []string{"data"} }, fault.NotFound, "",
 			"virtual folder: data"},
-		"project":        {func(r *request.Session) { r.Project = "elsewhere" }, fault.NotFound, "object-not-found", "elsewhere"},
-		"domain":         {func(r *request.Session) { r.Domain = "elsewhere" }, fault.NotFound, "object-not-found", "elsewhere"},
-		"resource group": {func(r *request.Session) { r.ResourceGroup = "private" }, fault.NotFound, "object-not-found", "private"},
+		"project":        {func(r *request.Session) { r.Project = "elsewhere" }, fault.NotFound, "", "elsewhere"},
+		"domain":         {func(r *request.Session) { r.Domain = "elsewhere" }, fault.NotFound, "", "elsewhere"},
+		"resource group": {func(r *request.Session) { r.ResourceGroup = "private" }, fault.NotFound, "", "private"},
 		"reserved port":  {func(r *request.Session) { r.PreopenPorts = []int{7681} }, fault.Invalid, "", "7681"},
 		"port of an app": {func(r *request.Session) { r.PreopenPorts = []int{9002} }, fault.Invalid, "", "web"},
 		"low port":       {func(r *request.Session) { r.PreopenPorts = []int{80} }, fault.Invalid, "", "80"},
@@ -81,7 +81,7 @@ func TestBadRequestsAreNamedExactly(t *testing.T) {
 		"environ size": {func(r *request.Session) { r.Environ = map[string]string{"A": strings.Repeat("x", 200_000)} }, fault.Invalid, "",
 			"bytes"},
 		"callback scheme": {func(r *request.Session) { r.CallbackURL = "file:///etc/passwd" }, fault.Invalid, "", "callback_url"},
-		"agents":          {func(r *request.Session) { r.Agents = []string{"a9"} }, fault.NotFound, "object-not-found", "a9"},
+		"agents":          {func(r *request.Session) { r.Agents = []string{"a9"} }, fault.NotFound, "", "a9"},
 		"two agents":      {func(r *request.Session) { r.Agents = []string{"a1", "a2"} }, fault.Invalid, "", "exactly 1"},
 		"owner":           {func(r *request.Session) { r.OwnerAccessKey = "AKIANOBODY" }, fault.Invalid, "", "AKIANOBODY"},
 	} {
@@ -101,7 +101,7 @@ func TestBadRequestsAreNamedExactly(t *testing.T) {
 
 	w.Exec(`UPDATE keypair_resource_policies SET max_priority = 4, max_pending_session_count = 1, max_containers_per_session = 3`)
 	_, err = w.Sessions.Create(t.Context(), w.Admin, request.Session{Name: "good-name", Image: "python", Priority: &five})
-	require.Equal(t, "quota-exceeded", fault.ReasonOf(err))
+	require.True(t, fault.Is(err, fault.Exhausted), "%v", err)
 	c := w.Create("good-name", func(r *request.Session) { r.ClusterSize = 3; r.Environ = map[string]string{"A": "b"} })
 	v := w.Session(c.ID)
 	require.Equal(t, 4, v.Priority)
@@ -111,7 +111,7 @@ func TestBadRequestsAreNamedExactly(t *testing.T) {
 	require.Equal(t, "sub", v.Kernels[2].ClusterRole)
 	require.Equal(t, 2, v.Kernels[2].ClusterIdx)
 	_, err = w.Sessions.Create(t.Context(), w.Admin, request.Session{Name: "good-name-2", Image: "python"})
-	require.Equal(t, "quota-exceeded", fault.ReasonOf(err))
+	require.True(t, fault.Is(err, fault.Exhausted), "%v", err)
 }
 
 func TestNamesAreReused(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/resource"
 	"berth.dev/berth/internal/manager/session/request"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 var errNoExplainer = fault.Unavailablef("this manager does not know the scheduler's mind").
@@ -90,8 +91,11 @@ func (s *Service) adviseElsewhere(ctx context.Context, e *Explanation, r PlanReq
 	if len(room) == 0 {
 		return nil
 	}
-	owner := authz.Actor{UserID: r.User, AccessKey: r.AccessKey, Domain: r.Domain}
-	groups, err := s.d.Resource.Usable(ctx, owner, r.Project)
+	owner, err := s.d.Store.ActorByKey(ctx, string(r.AccessKey))
+	if err != nil {
+		return fmt.Errorf("find the owner of a session: %w", err)
+	}
+	groups, err := s.d.Resource.Usable(ctx, tenancy.ActorOf(owner), r.Project)
 	if err != nil {
 		return fmt.Errorf("read resource groups: %w", err)
 	}
@@ -128,8 +132,8 @@ func (p *sessionPlan) request() PlanRequest {
 	}
 	slices.Sort(r.Volumes)
 	r.Volumes = slices.Compact(r.Volumes)
-	for range i.ClusterSize {
-		r.Kernels = append(r.Kernels, PlanKernel{Slots: p.slots, Architecture: i.Architecture, Image: i.Image})
+	for _, k := range i.Kernels {
+		r.Kernels = append(r.Kernels, PlanKernel{Slots: k.RequestedSlots, Architecture: k.Architecture, Image: i.Image})
 	}
 	return r
 }

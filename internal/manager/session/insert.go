@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
 
 	"berth.dev/berth/internal/cluster"
@@ -28,39 +26,45 @@ type creation struct {
 	err     error
 }
 
-// newSession is what is stored of a new session.
+// newSession is what is stored of a new session: a record of store.InsertSessions.
 type newSession struct {
-	ID, Name         string
-	Type             cluster.SessionType
-	Priority         int32
-	ClusterMode      string
-	ClusterSize      int32
-	DomainName       string
-	ProjectID        string
-	UserID           string
-	AccessKey        string
-	ResourceGroup    string
-	DesignatedAgents []string
-	ImageID          string
-	Image            string
-	Tag              *string
-	RequestedSlots   cluster.Slots
-	ResourceOpts     map[string]string
-	Environ          map[string]string
-	StartupCommand   *string
-	BootstrapScript  *string
-	CallbackUrl      *string
-	BatchTimeoutMs   *int64
-	StartsAt         *time.Time
-	Preemptible      bool
-	Mounts           []cluster.FolderMount
-	// Of each kernel:
-	KernelIDs              []string
-	Architecture, Registry string
-	KernelSlots            json.RawMessage
-	ServicePorts           json.RawMessage
-	PreopenPorts           []int32
-	DependsOn              []string
+	ID               string                `json:"id"`
+	Name             string                `json:"name"`
+	Type             cluster.SessionType   `json:"type"`
+	Priority         int32                 `json:"priority"`
+	ClusterMode      string                `json:"cluster_mode"`
+	ClusterSize      int32                 `json:"cluster_size"`
+	DomainName       string                `json:"domain_name"`
+	ProjectID        string                `json:"project_id"`
+	UserID           string                `json:"user_id"`
+	AccessKey        string                `json:"access_key"`
+	ResourceGroup    string                `json:"resource_group"`
+	DesignatedAgents []string              `json:"designated_agents"` // never nil
+	ImageID          string                `json:"image_id"`
+	Image            string                `json:"image"`
+	Tag              *string               `json:"tag"`
+	RequestedSlots   cluster.Slots         `json:"requested_slots"`
+	ResourceOpts     map[string]string     `json:"resource_opts"`
+	Environ          map[string]string     `json:"environ"`
+	StartupCommand   *string               `json:"startup_command"`
+	BootstrapScript  *string               `json:"bootstrap_script"`
+	CallbackURL      *string               `json:"callback_url"`
+	BatchTimeoutMs   *int64                `json:"batch_timeout_ms"`
+	StartsAt         *time.Time            `json:"starts_at"`
+	Preemptible      bool                  `json:"preemptible"`
+	Kernels          []newKernel           `json:"kernels"` // in the order of their ranks
+	Mounts           []cluster.FolderMount `json:"mounts,omitempty"`
+	DependsOn        []string              `json:"depends_on,omitempty"`
+}
+
+// newKernel is what is stored of a kernel of a new session.
+type newKernel struct {
+	ID             string        `json:"id"`
+	Architecture   string        `json:"architecture"`
+	Registry       string        `json:"registry"`
+	RequestedSlots cluster.Slots `json:"requested_slots"`
+	ServicePorts   []ServicePort `json:"service_ports"` // never nil
+	PreopenPorts   []int32       `json:"preopen_ports"` // never nil
 }
 
 // create checks and stores some requests together. Those that fail leave the others alone.
@@ -109,7 +113,7 @@ func (s *Service) answer(ctx context.Context, c *creation, p *sessionPlan, store
 	case stored:
 		s.d.Store.Wake(store.TopicSchedule)
 		s.d.Store.Wake(store.TopicEvents)
-		if p.session.CallbackUrl != nil {
+		if p.session.CallbackURL != nil {
 			s.d.Store.Wake(store.TopicCallbacks)
 		}
 		c.created = Created{ID: cluster.SessionID(p.session.ID), Name: p.session.Name, Status: cluster.Pending, ServicePorts: p.services,
@@ -129,65 +133,15 @@ func (s *Service) answer(ctx context.Context, c *creation, p *sessionPlan, store
 
 // insertSessions writes everything in one statement and returns the ids of those that were stored.
 func (s *Service) insertSessions(ctx context.Context, q *dbgen.Queries, plans []*sessionPlan) (map[string]bool, error) {
-	var a dbgen.InsertSessionsParams
-	for _, p := range plans {
-		n := p.session
-		slots, err := json.Marshal(n.RequestedSlots)
-		if err != nil {
-			return nil, fmt.Errorf("encode slots: %w", err)
-		}
-		opts, err := json.Marshal(n.ResourceOpts)
-		if err != nil {
-			return nil, fmt.Errorf("encode options: %w", err)
-		}
-		environ, err := json.Marshal(n.Environ)
-		if err != nil {
-			return nil, fmt.Errorf("encode environment: %w", err)
-		}
-		mounts := ""
-		if len(n.Mounts) > 0 {
-			raw, err := json.Marshal(n.Mounts)
-			if err != nil {
-				return nil, fmt.Errorf("encode mounts: %w", err)
-			}
-			mounts = string(raw)
-		}
-		a.Mounts = append(a.Mounts, mounts)
-		a.Ids, a.Names, a.Types, a.Priorities = append(a.Ids, n.ID), append(a.Names, n.Name), append(a.Types, string(n.Type)),
-			append(a.Priorities, n.Priority)
-		a.ClusterModes, a.ClusterSizes = append(a.ClusterModes, n.ClusterMode), append(a.ClusterSizes, n.ClusterSize)
-		a.DomainNames, a.ProjectIds = append(a.DomainNames, n.DomainName), append(a.ProjectIds, n.ProjectID)
-		a.UserIds, a.AccessKeys = append(a.UserIds, n.UserID), append(a.AccessKeys, n.AccessKey)
-		a.ResourceGroups, a.DesignatedAgents = append(a.ResourceGroups, n.ResourceGroup), append(a.DesignatedAgents, joined(n.DesignatedAgents))
-		a.ImageIds, a.Images, a.Tags = append(a.ImageIds, n.ImageID), append(a.Images, n.Image), append(a.Tags, present(n.Tag))
-		a.RequestedSlots, a.ResourceOpts, a.Environs = append(a.RequestedSlots, string(slots)), append(a.ResourceOpts, string(opts)),
-			append(a.Environs, string(environ))
-		a.StartupCommands, a.BootstrapScripts = append(a.StartupCommands, present(n.StartupCommand)),
-			append(a.BootstrapScripts, present(n.BootstrapScript))
-		a.CallbackUrls, a.Preemptible = append(a.CallbackUrls, present(n.CallbackUrl)), append(a.Preemptible, n.Preemptible)
-		var timeout, starts int64
-		if n.BatchTimeoutMs != nil {
-			timeout = *n.BatchTimeoutMs
-		}
-		if n.StartsAt != nil {
-			starts = n.StartsAt.UnixMicro()
-		}
-		a.BatchTimeoutsMs, a.StartsAtUs = append(a.BatchTimeoutsMs, timeout), append(a.StartsAtUs, starts)
-		ports := make([]string, len(n.PreopenPorts))
-		for i, port := range n.PreopenPorts {
-			ports[i] = strconv.Itoa(int(port))
-		}
-		for rank, id := range n.KernelIDs {
-			a.KIds, a.KSessions, a.KRanks = append(a.KIds, id), append(a.KSessions, n.ID), append(a.KRanks, int32(rank))
-			a.KArchitectures, a.KRegistries = append(a.KArchitectures, n.Architecture), append(a.KRegistries, n.Registry)
-			a.KSlots, a.KServicePorts, a.KPreopenPorts = append(a.KSlots, string(n.KernelSlots)), append(a.KServicePorts, string(n.ServicePorts)),
-				append(a.KPreopenPorts, joined(ports))
-		}
-		for _, id := range n.DependsOn {
-			a.DSessions, a.DDependsOn = append(a.DSessions, n.ID), append(a.DDependsOn, id)
-		}
+	records := make([]newSession, len(plans))
+	for i, p := range plans {
+		records[i] = p.session
 	}
-	ids, err := q.InsertSessions(ctx, a)
+	raw, err := json.Marshal(records)
+	if err != nil {
+		return nil, fmt.Errorf("encode sessions: %w", err)
+	}
+	ids, err := q.InsertSessions(ctx, raw)
 	if err != nil {
 		return nil, err
 	}
@@ -197,13 +151,3 @@ func (s *Service) insertSessions(ctx context.Context, q *dbgen.Queries, plans []
 	}
 	return stored, nil
 }
-
-// present marks a text that is there, so that an empty one differs from none.
-func present(text *string) string {
-	if text == nil {
-		return ""
-	}
-	return "+" + *text
-}
-
-func joined(list []string) string { return strings.Join(list, "\x1f") }

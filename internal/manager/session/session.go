@@ -1,9 +1,12 @@
 package session
 
 import (
+	"encoding/json"
 	"time"
 
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/store/dbgen"
 )
 
 // Session is a session with its kernels as its readers see it. Lists are never nil.
@@ -118,4 +121,56 @@ func (s *Session) Age(now time.Time) time.Duration {
 		return s.EndedAt.Sub(s.CreatedAt)
 	}
 	return now.Sub(s.CreatedAt)
+}
+
+func sessionView(r dbgen.SessionViewsRow) *Session {
+	x := r.Session
+	v := &Session{
+		ID: cluster.SessionID(x.ID), Name: x.Name, Type: x.Type, Priority: int(x.Priority), ClusterMode: x.ClusterMode,
+		ClusterSize: int(x.ClusterSize),
+		Domain:      x.DomainName, ProjectID: cluster.ProjectID(x.ProjectID), ProjectName: r.ProjectName, UserID: cluster.UserID(x.UserID),
+		UserEmail: r.UserEmail, UserFullName: r.UserFullName, AccessKey: cluster.AccessKey(x.AccessKey), ResourceGroup: x.ResourceGroup,
+		Image: x.Image, Tag: x.Tag, Status: x.Status, StatusInfo: x.StatusInfo, StatusData: x.StatusData, StatusChanged: x.StatusChanged.UTC(),
+		Result: x.Result, RequestedSlots: x.RequestedSlots, OccupyingSlots: cluster.Slots{}, ResourceOpts: x.ResourceOpts, Environ: x.Environ,
+		StartupCommand: x.StartupCommand, BootstrapScript: x.BootstrapScript, CallbackURL: x.CallbackUrl, StartsAt: store.UTC(x.StartsAt),
+		CreatedAt:   x.CreatedAt.UTC(),
+		ScheduledAt: store.UTC(x.ScheduledAt), StartedAt: store.UTC(x.StartedAt), EndedAt: store.UTC(x.EndedAt), NumQueries: x.NumQueries,
+		AgentIDs: []cluster.AgentID{}, DependsOn: []Brief{}, Kernels: []Kernel{}, Mounts: []cluster.FolderMount{},
+	}
+	if err := json.Unmarshal(r.Mounts, &v.Mounts); err != nil {
+		v.Mounts = []cluster.FolderMount{} // the database made it of its own columns
+	}
+	if x.BatchTimeoutMs != nil {
+		v.BatchTimeout = time.Duration(*x.BatchTimeoutMs) * time.Millisecond
+	}
+	return v
+}
+
+func kernelView(k dbgen.KernelViewsRow) Kernel {
+	v := Kernel{
+		ID: cluster.KernelID(k.ID), SessionID: cluster.SessionID(k.SessionID), ClusterRole: k.ClusterRole, ClusterIdx: int(k.ClusterIdx),
+		LocalRank: int(k.LocalRank), ClusterHostname: k.ClusterHostname, Image: k.Image, Architecture: k.Architecture, Registry: k.Registry,
+		Generation: k.Generation, Status: k.Status, StatusInfo: k.StatusInfo, StatusData: k.StatusData, StatusChanged: k.StatusChanged.UTC(),
+		Deadline: store.UTC(k.Deadline), RequestedSlots: k.RequestedSlots, OccupiedSlots: cluster.Slots{}, ExitCode: store.Int(k.ExitCode),
+		Signal:    store.Int(k.Signal),
+		OOMKilled: k.OomKilled, ServicePorts: servicePorts(k.ServicePorts), PreopenPorts: store.Ints(k.PreopenPorts),
+		CreatedAt:   k.CreatedAt.UTC(),
+		ScheduledAt: store.UTC(k.ScheduledAt), StartedAt: store.UTC(k.StartedAt), EndedAt: store.UTC(k.EndedAt),
+	}
+	if k.AgentID != nil {
+		v.Agent = cluster.AgentID(*k.AgentID)
+	}
+	if k.AgentAddr != nil {
+		v.AgentAddr = *k.AgentAddr
+	}
+	if k.ContainerID != nil {
+		v.ContainerID = *k.ContainerID
+	}
+	if k.Status.HoldsSlots() {
+		v.OccupiedSlots = k.RequestedSlots
+	}
+	if len(k.LastStat) > 0 {
+		_ = json.Unmarshal(k.LastStat, &v.LastStat) // charts only
+	}
+	return v
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
@@ -141,13 +142,16 @@ func (r *Session) Check() error {
 	if len(r.Agents) != 0 && len(r.Agents) != want {
 		return fault.Invalidf("agent_list names %d agents, but this session needs exactly %d", len(r.Agents), want)
 	}
-	for _, text := range append([]string{r.StartupCommand, r.CallbackURL, r.StartsAt, r.ResourceGroup, r.Image, r.Project, r.Domain},
-		r.Dependencies...) {
-		if strings.ContainsRune(text, 0) {
-			return fault.Invalidf("the request holds a NUL character")
+	texts := append([]string{r.StartupCommand, r.CallbackURL, r.StartsAt, r.ResourceGroup, r.Image, r.Project, r.Domain}, r.Dependencies...)
+	for _, text := range []*string{r.BootstrapScript, r.Tag} {
+		if text != nil {
+			texts = append(texts, *text)
 		}
 	}
-	return nil
+	if !slices.ContainsFunc(texts, func(text string) bool { return !isText(text) }) {
+		return nil
+	}
+	return fault.Invalidf("the request holds a text with a NUL character or one that is not UTF-8")
 }
 
 // checkMounts bounds what is said of folders; what it means is decided by package folder.
@@ -168,7 +172,7 @@ func (r *Session) checkMounts() error {
 		}
 	}
 	for _, text := range texts {
-		if strings.ContainsRune(text, 0) || len(text) > maxMountText {
+		if !isText(text) || len(text) > maxMountText {
 			return fault.Invalidf("a mount holds a NUL character or more than %d bytes", maxMountText)
 		}
 	}
@@ -193,7 +197,7 @@ func checkEnviron(env map[string]string) error {
 	total := 0
 	for k, v := range env {
 		total += len(k) + len(v) + 2
-		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
+		if k == "" || strings.Contains(k, "=") || !isText(k) || !isText(v) {
 			return fault.Invalidf("environment variable %q is not allowed", k).
 				WithNext("names must not be empty or hold '=' or NUL, values must not hold NUL")
 		}
@@ -450,3 +454,6 @@ func sortedKeys(m map[string]string) []string {
 	slices.Sort(out)
 	return out
 }
+
+// isText reports whether a database can hold the text.
+func isText(text string) bool { return utf8.ValidString(text) && !strings.ContainsRune(text, 0) }

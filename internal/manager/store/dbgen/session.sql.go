@@ -152,48 +152,43 @@ func (q *Queries) DependentsOf(ctx context.Context, sessionID string) ([]string,
 
 const insertSessions = `-- name: InsertSessions :many
 WITH asked AS (
-    SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS name, unnest($3::text[]) AS type, unnest($4::integer[]) AS priority,
-        unnest($5::text[]) AS cluster_mode, unnest($6::integer[]) AS cluster_size, unnest($7::text[]) AS domain_name,
-        unnest($8::uuid[]) AS project_id, unnest($9::uuid[]) AS user_id, unnest($10::text[]) AS access_key,
-        unnest($11::text[]) AS resource_group, unnest($12::text[]) AS designated_agents, unnest($13::uuid[]) AS image_id,
-        unnest($14::text[]) AS image, unnest($15::text[]) AS tag, unnest($16::text[]) AS requested_slots,
-        unnest($17::text[]) AS resource_opts, unnest($18::text[]) AS environ, unnest($19::text[]) AS startup_command,
-        unnest($20::text[]) AS bootstrap_script, unnest($21::text[]) AS callback_url, unnest($22::bigint[]) AS batch_timeout_ms,
-        unnest($23::bigint[]) AS starts_at_us, unnest($24::boolean[]) AS preemptible, unnest($25::text[]) AS mounts,
-        generate_subscripts($1::uuid[], 1) AS n
+    SELECT r.n, (r.v->>'id')::uuid AS id, r.v->>'name' AS name, r.v->>'type' AS type, (r.v->>'priority')::integer AS priority,
+        r.v->>'cluster_mode' AS cluster_mode, (r.v->>'cluster_size')::integer AS cluster_size, r.v->>'domain_name' AS domain_name,
+        (r.v->>'project_id')::uuid AS project_id, (r.v->>'user_id')::uuid AS user_id, r.v->>'access_key' AS access_key,
+        r.v->>'resource_group' AS resource_group, (r.v->>'image_id')::uuid AS image_id, r.v->>'image' AS image, r.v->>'tag' AS tag,
+        ARRAY(SELECT jsonb_array_elements_text(r.v->'designated_agents')) AS designated_agents,
+        r.v->'requested_slots' AS requested_slots, r.v->'resource_opts' AS resource_opts, r.v->'environ' AS environ,
+        r.v->>'startup_command' AS startup_command, r.v->>'bootstrap_script' AS bootstrap_script, r.v->>'callback_url' AS callback_url,
+        (r.v->>'batch_timeout_ms')::bigint AS batch_timeout_ms, (r.v->>'starts_at')::timestamptz AS starts_at,
+        (r.v->>'preemptible')::boolean AS preemptible, r.v->'kernels' AS kernels, r.v->'mounts' AS mounts, r.v->'depends_on' AS depends_on
+    FROM jsonb_array_elements($1::jsonb) WITH ORDINALITY AS r(v, n)
 ), s AS (
     INSERT INTO sessions (id, name, type, priority, cluster_mode, cluster_size, domain_name, project_id, user_id, access_key,
         resource_group, designated_agents, image_id, image, tag, status, requested_slots, resource_opts, environ, startup_command,
         bootstrap_script, callback_url, batch_timeout_ms, starts_at, preemptible, created_at)
     SELECT a.id, a.name, a.type, a.priority, a.cluster_mode, a.cluster_size, a.domain_name, a.project_id, a.user_id, a.access_key,
-        a.resource_group, string_to_array(a.designated_agents, E'\x1f'), a.image_id, a.image, CASE WHEN a.tag <> '' THEN substr(a.tag, 2) END, 'PENDING',
-        a.requested_slots::jsonb, a.resource_opts::jsonb, a.environ::jsonb, CASE WHEN a.startup_command <> '' THEN substr(a.startup_command, 2) END,
-        CASE WHEN a.bootstrap_script <> '' THEN substr(a.bootstrap_script, 2) END, CASE WHEN a.callback_url <> '' THEN substr(a.callback_url, 2) END,
-        nullif(a.batch_timeout_ms, 0), CASE WHEN a.starts_at_us <> 0 THEN timestamptz 'epoch' + a.starts_at_us * interval '1 microsecond' END,
-        a.preemptible, now() + a.n * interval '1 microsecond'
+        a.resource_group, a.designated_agents, a.image_id, a.image, a.tag, 'PENDING', a.requested_slots, a.resource_opts, a.environ,
+        a.startup_command, a.bootstrap_script, a.callback_url, a.batch_timeout_ms, a.starts_at, a.preemptible,
+        now() + a.n * interval '1 microsecond'
     FROM asked a ORDER BY a.n
     ON CONFLICT (access_key, name) WHERE ended_at IS NULL DO NOTHING
     RETURNING sessions.id, sessions.image, sessions.callback_url, sessions.created_at
-), kernel AS (
-    SELECT unnest($26::uuid[]) AS id, unnest($27::uuid[]) AS session_id, unnest($28::integer[]) AS rank, unnest($29::text[]) AS architecture,
-        unnest($30::text[]) AS registry, unnest($31::text[]) AS slots, unnest($32::text[]) AS service_ports,
-        unnest($33::text[]) AS preopen_ports
 ), k AS (
     INSERT INTO kernels (id, session_id, cluster_role, cluster_idx, local_rank, cluster_hostname, image, architecture, registry,
         status, requested_slots, service_ports, preopen_ports)
-    SELECT u.id, s.id, CASE WHEN u.rank = 0 THEN 'main' ELSE 'sub' END, greatest(u.rank, 1), u.rank,
-        CASE WHEN u.rank = 0 THEN 'main1' ELSE 'sub' || u.rank END, s.image, u.architecture, u.registry,
-        'PENDING', u.slots::jsonb, u.service_ports::jsonb, string_to_array(u.preopen_ports, E'\x1f')::integer[]
-    FROM kernel u JOIN s ON s.id = u.session_id
+    SELECT (u.v->>'id')::uuid, s.id, CASE WHEN u.n = 1 THEN 'main' ELSE 'sub' END, greatest(u.n - 1, 1), u.n - 1,
+        CASE WHEN u.n = 1 THEN 'main1' ELSE 'sub' || (u.n - 1) END, s.image, u.v->>'architecture', u.v->>'registry',
+        'PENDING', u.v->'requested_slots', u.v->'service_ports',
+        ARRAY(SELECT p::integer FROM jsonb_array_elements_text(u.v->'preopen_ports') AS p)
+    FROM asked a JOIN s ON s.id = a.id CROSS JOIN jsonb_array_elements(a.kernels) WITH ORDINALITY AS u(v, n)
 ), m AS (
     INSERT INTO session_mounts (session_id, n, folder_id, name, host, quota_scope, usage_mode, permission, subpath, target, volume_path, owner_uid, owner_gid)
     SELECT s.id, f.n, (f.m->>'folder')::uuid, f.m->>'name', f.m->>'host', f.m->>'scope', f.m->>'usage_mode', f.m->>'permission', f.m->>'subpath',
         f.m->>'target', f.m->>'volume_path', (f.m->>'owner_uid')::integer, (f.m->>'owner_gid')::integer
-    FROM asked a JOIN s ON s.id = a.id CROSS JOIN jsonb_array_elements(nullif(a.mounts, '')::jsonb) WITH ORDINALITY AS f(m, n)
-), dependency AS (
-    SELECT unnest($34::uuid[]) AS session_id, unnest($35::uuid[]) AS depends_on
+    FROM asked a JOIN s ON s.id = a.id CROSS JOIN jsonb_array_elements(a.mounts) WITH ORDINALITY AS f(m, n)
 ), d AS (
-    INSERT INTO session_dependencies (session_id, depends_on) SELECT s.id, o.depends_on FROM dependency o JOIN s ON s.id = o.session_id
+    INSERT INTO session_dependencies (session_id, depends_on)
+    SELECT s.id, o.id::uuid FROM asked a JOIN s ON s.id = a.id CROSS JOIN jsonb_array_elements_text(a.depends_on) AS o(id)
 ), c AS (
     INSERT INTO callbacks (session_id, url, body)
     SELECT s.id, s.callback_url, jsonb_build_object('type', 'session_lifecycle', 'event', 'enqueued', 'session_id', s.id,
@@ -205,85 +200,11 @@ WITH asked AS (
 SELECT s.id FROM s
 `
 
-type InsertSessionsParams struct {
-	Ids              []string
-	Names            []string
-	Types            []string
-	Priorities       []int32
-	ClusterModes     []string
-	ClusterSizes     []int32
-	DomainNames      []string
-	ProjectIds       []string
-	UserIds          []string
-	AccessKeys       []string
-	ResourceGroups   []string
-	DesignatedAgents []string
-	ImageIds         []string
-	Images           []string
-	Tags             []string
-	RequestedSlots   []string
-	ResourceOpts     []string
-	Environs         []string
-	StartupCommands  []string
-	BootstrapScripts []string
-	CallbackUrls     []string
-	BatchTimeoutsMs  []int64
-	StartsAtUs       []int64
-	Preemptible      []bool
-	Mounts           []string
-	KIds             []string
-	KSessions        []string
-	KRanks           []int32
-	KArchitectures   []string
-	KRegistries      []string
-	KSlots           []string
-	KServicePorts    []string
-	KPreopenPorts    []string
-	DSessions        []string
-	DDependsOn       []string
-}
-
-// Sessions with their kernels, mounts (JSON of cluster.FolderMount), dependencies, first events and callbacks, in one statement. Those of which a live one of the same
-// name exists are left out with all of theirs; the ids of the others are returned. Their order is kept by
-// created_at. In the arrays ” and 0 stand for an absent value, a text that is present follows a '+', lists are joined by U+001F.
-func (q *Queries) InsertSessions(ctx context.Context, arg InsertSessionsParams) ([]string, error) {
-	rows, err := q.db.Query(ctx, insertSessions,
-		arg.Ids,
-		arg.Names,
-		arg.Types,
-		arg.Priorities,
-		arg.ClusterModes,
-		arg.ClusterSizes,
-		arg.DomainNames,
-		arg.ProjectIds,
-		arg.UserIds,
-		arg.AccessKeys,
-		arg.ResourceGroups,
-		arg.DesignatedAgents,
-		arg.ImageIds,
-		arg.Images,
-		arg.Tags,
-		arg.RequestedSlots,
-		arg.ResourceOpts,
-		arg.Environs,
-		arg.StartupCommands,
-		arg.BootstrapScripts,
-		arg.CallbackUrls,
-		arg.BatchTimeoutsMs,
-		arg.StartsAtUs,
-		arg.Preemptible,
-		arg.Mounts,
-		arg.KIds,
-		arg.KSessions,
-		arg.KRanks,
-		arg.KArchitectures,
-		arg.KRegistries,
-		arg.KSlots,
-		arg.KServicePorts,
-		arg.KPreopenPorts,
-		arg.DSessions,
-		arg.DDependsOn,
-	)
+// Sessions with their kernels, mounts, dependencies, first events and callbacks, in one statement. The argument is a JSON array of
+// session.newSession. Sessions of whose name a live one exists are left out with all of theirs; the ids of the others are
+// returned. created_at keeps their order.
+func (q *Queries) InsertSessions(ctx context.Context, sessions json.RawMessage) ([]string, error) {
+	rows, err := q.db.Query(ctx, insertSessions, sessions)
 	if err != nil {
 		return nil, err
 	}
