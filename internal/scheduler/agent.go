@@ -171,13 +171,6 @@ func (a *agent) roomOf(slot int32) cluster.Amount {
 	return 0
 }
 
-func (a *agent) totalOf(slot int32) cluster.Amount {
-	if int(slot) < len(a.total) {
-		return a.total[slot]
-	}
-	return 0
-}
-
 func (a *agent) sectionOf(slot int32) int {
 	if int(slot) < len(a.section) {
 		return int(a.section[slot])

@@ -88,7 +88,7 @@ func (s *search) score(a *agent, sh *shape) int64 {
 		return noRoom
 	}
 	s.view = view{agent: a, w: wanted{in: s, s: sh}}
-	score := min(max(s.strategy.Score(&s.view), -1<<62+1), 1<<62-2) << 1
+	score := s.strategy.Score(&s.view) << 1
 	if sh.image >= 0 && !a.has(sh.image) && !s.strategy.Turns() {
 		score++
 	}

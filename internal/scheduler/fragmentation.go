@@ -89,7 +89,7 @@ func (a *agent) fingerprint() uint64 {
 		h ^= h >> 29
 	}
 	for slot, v := range a.room {
-		if v > 0 || a.totalOf(int32(slot)) > 0 {
+		if a.total[slot] > 0 {
 			add(uint64(slot))
 			add(uint64(v))
 		}

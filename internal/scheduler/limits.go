@@ -104,12 +104,12 @@ func (a *account) over(k *kind) *excess {
 		}
 		if k.private {
 			if n := s.private; s.quota.Private >= 0 && n >= s.quota.Private {
-				return &excess{scope: s, slot: -1, used: cluster.Amount(n), limit: cluster.Amount(s.quota.Private), asked: 1}
+				return &excess{scope: s, slot: -1, used: cluster.Amount(n), limit: cluster.Amount(s.quota.Private)}
 			}
 			continue
 		}
 		if n := s.sessions; s.quota.Sessions >= 0 && n >= s.quota.Sessions {
-			return &excess{scope: s, slot: -1, used: cluster.Amount(n), limit: cluster.Amount(s.quota.Sessions), asked: 1}
+			return &excess{scope: s, slot: -1, used: cluster.Amount(n), limit: cluster.Amount(s.quota.Sessions)}
 		}
 		for _, w := range k.sum {
 			for _, l := range s.limits {

@@ -323,7 +323,7 @@ func (a *agent) copies(sh *shape) int {
 	n := int64(1) << 30
 	for _, w := range sh.sum {
 		if w.amount > 0 {
-			n = min(n, int64(a.totalOf(w.slot)/w.amount))
+			n = min(n, int64(a.total[w.slot]/w.amount))
 		}
 	}
 	return int(n)

@@ -10,8 +10,8 @@ import (
 // strategy is what differs between placement policies: it scores candidate agents. Preferences of the session (companions, agents that
 // failed it) come before the score. Equal scores go by images that are present, and then by the agents' ids.
 type strategy interface {
-	// Score scores the agent for the request; smaller is better. It is called only where the request fits, and again only when the
-	// agent or Epoch changed.
+	// Score scores the agent for the request; smaller is better, and its absolute value is below 1<<62 - 1. It is called only where the
+	// request fits, and again only when the agent or Epoch changed.
 	Score(v *view) int64
 	// Epoch changes when earlier scores no longer compare with new ones.
 	Epoch() uint64

@@ -131,3 +131,17 @@ func TestTargetsGo(t *testing.T) {
 	_, closed = table.With(circuit.Change{Put: []proxy.Circuit{c}})
 	require.Equal(t, []circuit.Closed{{ID: "a", Reason: "moved"}}, closed)
 }
+
+// TestProxiesOfAllVersionsChooseAlike: while proxies are upgraded one by one, old ones and new ones send a visitor to the same target. A
+// change of these values moves the visitors of every app.
+func TestProxiesOfAllVersionsChooseAlike(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, uint64(0xb827b552a4f43c3d), circuit.KeyOf("user 1"))
+	require.Equal(t, uint64(0x6ff5362fc3dc08ff), circuit.KeyOfAddress(netip.MustParseAddr("192.0.2.1")))
+	chosen := ""
+	for i := range 60 {
+		target, _ := weighted(1, 2, 3, 4).Pick(circuit.KeyOf(fmt.Sprint("user ", i)))
+		chosen += string(target.Kernel[1:])
+	}
+	require.Equal(t, "311302332221320333331333231230333111323321321333123222233013", chosen)
+}

@@ -1,0 +1,161 @@
+package scheduler_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/alloc"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/scheduler"
+	"berth.dev/berth/internal/scheduler/packing"
+)
+
+// TestWhoMayBeAVictim: preemptible, not private, of lower priority, of the scope, and old enough.
+func TestWhoMayBeAVictim(t *testing.T) {
+	t.Parallel()
+	owner := func(user, project, domain string) scheduler.Owner {
+		return scheduler.Owner{
+			AccessKey: cluster.AccessKey("key-" + user), User: cluster.UserID(user), Project: cluster.ProjectID(project), Domain: domain,
+		}
+	}
+	keyOnly := scheduler.Owner{AccessKey: "key", Project: "x", Domain: "y"}
+	mine := owner("bob", "p", "d")
+	for name, c := range map[string]struct {
+		scope  string
+		asks   scheduler.Owner
+		change func(r *scheduler.Running)
+		want   bool
+	}{
+		"own":                       {"", mine, nil, true},
+		"own, by name of the scope": {"user", mine, nil, true},
+		"of another user":           {"user", mine, func(r *scheduler.Running) { r.Owner = owner("ada", "p", "d") }, false},
+		"own in another project":    {"user", mine, func(r *scheduler.Running) { r.Owner = owner("bob", "q", "e") }, true},
+		"of the project":            {"project", mine, func(r *scheduler.Running) { r.Owner = owner("ada", "p", "e") }, true},
+		"of another project":        {"project", mine, func(r *scheduler.Running) { r.Owner = owner("bob", "q", "d") }, false},
+		"of the domain":             {"domain", mine, func(r *scheduler.Running) { r.Owner = owner("ada", "q", "d") }, true},
+		"of another domain":         {"domain", mine, func(r *scheduler.Running) { r.Owner = owner("bob", "p", "e") }, false},
+		"of anybody":                {"resource-group", mine, func(r *scheduler.Running) { r.Owner = owner("ada", "q", "e") }, true},
+		"of the same keypair":       {"user", keyOnly, func(r *scheduler.Running) { r.Owner = keyOnly }, true},
+		"of another keypair": {"user", keyOnly, func(r *scheduler.Running) {
+			r.Owner = scheduler.Owner{AccessKey: "other", Project: "x", Domain: "y"}
+		}, false},
+		"not preemptible":          {"", mine, func(r *scheduler.Running) { r.Preemptible = false }, false},
+		"private":                  {"", mine, func(r *scheduler.Running) { r.Private = true }, false},
+		"just lower":               {"", mine, func(r *scheduler.Running) { r.Priority = 49 }, true},
+		"of the same priority":     {"", mine, func(r *scheduler.Running) { r.Priority = 50 }, false},
+		"just old enough":          {"", mine, func(r *scheduler.Running) { r.StartedAt = now.Add(-time.Minute) }, true},
+		"a moment too young":       {"", mine, func(r *scheduler.Running) { r.StartedAt = now.Add(-time.Minute + 1) }, false},
+		"started at no known time": {"", mine, func(r *scheduler.Running) { r.StartedAt = time.Time{} }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x := filled(t, preempting(c.scope), "a")
+			r := preemptible("r", "a", 10, 0, 4)
+			r.StartedAt, r.Owner = now.Add(-time.Hour), mine
+			if c.change != nil {
+				c.change(&r)
+			}
+			x.Run("g", r)
+			s := job(1, 50, 0, ask(4, 1))
+			s.Owner, s.EnqueuedAt = c.asks, now
+			x.Enqueue("g", s)
+			got, err := x.Pass("g", now, scheduler.Work{})
+			require.NoError(t, err)
+			require.Equal(t, c.want, len(got.Decisions) == 1)
+			if c.want {
+				require.Equal(t, []cluster.SessionID{"r"}, got.Decisions[0].Preempt)
+				require.Zero(t, got.Wake)
+			}
+			if name == "a moment too young" {
+				require.Equal(t, now.Add(1), got.Wake, "when it is old enough")
+				require.Len(t, pass(t, x, got.Wake), 1)
+			}
+		})
+	}
+}
+
+// TestOrdersOfVictims: which of several victims on one agent ends first.
+func TestOrdersOfVictims(t *testing.T) {
+	t.Parallel()
+	for order, want := range map[string]cluster.SessionID{
+		"": "young", "newest": "young", "oldest": "old", "fewest-sessions": "large", "smallest-resources": "small",
+	} {
+		for _, scarce := range []bool{false, true} {
+			c := filled(t, scheduler.Group{Preemption: scheduler.Preemption{Enabled: true, Order: order}})
+			c.SetAgent("g", agent("a", 9, 8))
+			from := 0
+			for id, n := range map[cluster.SessionID]int{"old": 2, "large": 4, "small": 1, "young": 2} {
+				x := preemptible(id, "a", 10, from, n)
+				x.StartedAt = now.Add(map[cluster.SessionID]time.Duration{"old": -3 * time.Hour, "young": time.Minute}[id] - time.Hour)
+				if scarce && id == want {
+					x.Priority = 20 // a higher priority keeps it, whatever the order
+				}
+				from += n
+				c.Run("g", x)
+			}
+			c.Enqueue("g", job(1, 50, 0, ask(1, 1)))
+			got := pass(t, c, now)
+			require.Len(t, got, 1)
+			require.Equal(t, scarce, got[0].Preempt[0] != want, "%s: %v", order, got[0].Preempt)
+			require.Len(t, got[0].Preempt, 1)
+		}
+	}
+}
+
+// TestLeastFragmentationFallsBackToPack: a request or an agent that package packing knows nothing of is scored as pack does, after all
+// that it knows.
+func TestLeastFragmentationFallsBackToPack(t *testing.T) {
+	t.Parallel()
+	shares := func(milli cluster.Amount) cluster.Slots {
+		s := ask(1, 1)
+		s["cuda.shares"] = milli
+		return s
+	}
+	both := shares(1000)
+	both["rocm.device"] = 1000
+	with := func(id string, cuda, rocm int) scheduler.Agent {
+		a := withGPUs(agent(id, 8, 16), "cuda.shares", cuda)
+		return withGPUs(a, "rocm.device", rocm)
+	}
+	many := with("a", packing.MaxGPUs+1, 0)
+	busy := holding("a", alloc.Allocation{"cuda.shares": {}})
+	for i := range packing.MaxGPUs {
+		busy.Placements[0].Allocation["cuda.shares"][fmt.Sprintf("g%d", i)] = 1000
+	}
+	for name, c := range map[string]struct {
+		agents  []scheduler.Agent
+		running []scheduler.Running
+		asks    cluster.Slots
+		want    cluster.AgentID
+	}{
+		"two kinds of accelerators": {[]scheduler.Agent{with("a", 3, 1), with("b", 1, 1), with("c", 2, 1)}, nil, both, "b"},
+		"more than a node of packing": {
+			[]scheduler.Agent{with("a", packing.MaxGPUs+8, 0), with("b", packing.MaxGPUs+4, 0)}, nil, shares(33000), "b"},
+		"an agent with too many":    {[]scheduler.Agent{many, with("b", 4, 0)}, []scheduler.Running{busy}, shares(1000), "b"},
+		"only such an agent":        {[]scheduler.Agent{many}, []scheduler.Running{busy}, shares(1000), "a"},
+		"other accelerators mostly": {[]scheduler.Agent{with("a", 1, 3), with("b", 4, 0)}, nil, shares(1000), "b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x := filled(t, scheduler.Group{Placement: "least-fragmentation"})
+			for _, a := range c.agents {
+				x.SetAgent("g", a)
+			}
+			for _, r := range c.running {
+				x.Run("g", r)
+			}
+			var typical []scheduler.Session
+			for n := range 20 {
+				typical = append(typical, job(n, 10, 0, shares(500)))
+			}
+			require.NoError(t, x.Learn("g", typical))
+			require.Empty(t, pass(t, x, now))
+			d := x.Probe("g", now, job(30, 10, 0, c.asks))
+			require.Nil(t, d.Hold)
+			require.Equal(t, c.want, d.Placements[0].Agent)
+		})
+	}
+}
