@@ -200,7 +200,7 @@ func (m *manager) Observe(
 		}
 		if full && seen {
 			for id := range m.desired {
-				// Once may be a report that crossed the newest wish; the service too believes only the second.
+				// Once may be a report that crossed the newest wish; node.Reports, too, believes only the second.
 				if m.missing[id]++; present[id] {
 					m.missing[id] = 0
 				} else if m.missing[id] > 1 {

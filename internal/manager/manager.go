@@ -1,10 +1,10 @@
-// Package manager is the role that owns what should be true: tenancy, sessions, placement.
-// This package only wires its subpackages into services with a declared order:
+// Package manager is the role that owns what should be true: tenancy, sessions, placement, folders, circuits.
+// This package only makes the parts below it and wires them into services with a declared order:
 //
-//	store ─► nouns ─► agent port, storage proxies ─► reconcile ─► API ─► presence
+//	store ─► nouns ─► agent port, storage proxies ─► loops ─► API ─► presence
 //
-// Clients of PostgreSQL, etcd and Redis come from outside, so that embedded and external
-// services are used through the same code.
+// It holds no use case. Clients of PostgreSQL, etcd and Redis come from outside, so that embedded and external
+// services are used through the same code. Package platform runs it.
 package manager
 
 import (

@@ -1,7 +1,9 @@
-// Package app is the manager's side of apps: starting them through a session's runner, publishing them as circuits of app
-// proxies, and who may visit those. It owns the tables of circuits; a circuit is published while its kernel runs, and rows end
-// with their kernel. httpapi calls the use cases that take an actor, link/proxy those of proxies, whose right is a launch
-// token, a one-time code or the proxy's certificate.
+// Package app is the manager's side of apps: it starts them through a session's runner, publishes them as circuits of app proxies,
+// and decides who may visit those. It owns the tables of circuits. A circuit is published while its kernel runs, and rows end with
+// their kernel.
+//
+// It carries no bytes of visitors: app proxies do. httpapi calls the use cases that take an actor. link/proxy calls those of
+// proxies; their right is a launch token, a one-time code or the proxy's certificate.
 //
 // Every use case is one transaction at most, with no network inside it: apps are started before, proxies hear of it after.
 package app

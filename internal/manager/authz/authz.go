@@ -1,6 +1,6 @@
-// Package authz decides who may do what. It is pure: an Actor and the facts of an object
-// go in, nil or a fault comes out. It has no store, no clock and no transport; the nouns
-// call it in the first lines of every use case. What is not allowed here is denied.
+// Package authz decides who may do what, by one rule for each kind of object. It is pure: an Actor and the facts of an object go in,
+// nil or a fault comes out; or the rule is written as SQL for lists. It has no store, no clock and no transport. Every use case of a
+// noun begins with it. What no rule allows is denied.
 package authz
 
 import (

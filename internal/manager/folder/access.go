@@ -7,17 +7,22 @@ import (
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
 
-// access is what an actor may do with a folder, as authz.Folders decides.
+// access is what an actor may do with one folder. It holds the answers of the rule authz.Folders, which alone decides.
 type access struct {
+	// visible: the actor may see that the folder exists.
 	visible bool
-	// reach reports whether the folder is the actor's own, shared with the actor or of a project of the actor; what
-	// administrators merely manage is not, and is not mounted.
-	reach   bool
-	owner   bool                    // may change the folder itself
-	granted bool                    // the folder is another user's and shared with the actor
-	files   cluster.MountPermission // "" is nothing
+	// reach: the folder is the actor's own, is shared with the actor, or belongs to a project of the actor. Only folders in reach are
+	// found by name first and can be mounted. Administrators see more folders than they have in reach.
+	reach bool
+	// owner: the actor may change the folder itself, such as its name.
+	owner bool
+	// granted: the folder belongs to another user, who shared it with the actor.
+	granted bool
+	// files is what the actor may do with the files; "" is nothing.
+	files cluster.MountPermission
 }
 
+// accessOf asks the rule of folders about every verb. o holds the facts of the folder, as objectOf returns them.
 func accessOf(a authz.Actor, o authz.Object) access {
 	out := access{
 		visible: authz.Folders.May(a, authz.See, o), reach: authz.Folders.May(a, authz.Reach, o), owner: authz.Folders.May(a, authz.Change, o),
@@ -34,7 +39,8 @@ func accessOf(a authz.Actor, o authz.Object) access {
 	return out
 }
 
-// rightVerbs says which verb of authz.Folders the wire's rights mean.
+// rightVerbs translates between two vocabularies: the verbs of authz.Folders, and the names of rights on the wire. An actor who may do the
+// verb has all rights in its line.
 var rightVerbs = []struct {
 	verb   authz.Verb
 	rights []string
@@ -46,7 +52,7 @@ var rightVerbs = []struct {
 	{authz.DeleteFiles, []string{"delete_content", "mount_wd"}},
 }
 
-// rightsOf are the actor's rights in the wire's words.
+// rightsOf returns the actor's rights on a folder by their names on the wire.
 func rightsOf(a authz.Actor, o authz.Object) []string {
 	out := []string{}
 	for _, r := range rightVerbs {
@@ -57,6 +63,8 @@ func rightsOf(a authz.Actor, o authz.Object) []string {
 	return out
 }
 
+// objectOf returns the facts of a folder on which the rule decides. The query has read them for one actor: Granted is the permission
+// that this actor was given, "" for none.
 func objectOf(r dbgen.FolderViewsRow) authz.Object {
 	return authz.Object{Name: r.Folder.Name, Owner: cluster.UserID(text(r.Folder.UserID)), OwnerRole: authz.Role(r.OwnerRole),
 		Domain:  r.Folder.DomainName,
@@ -64,7 +72,7 @@ func objectOf(r dbgen.FolderViewsRow) authz.Object {
 		Permission: cluster.MountPermission(r.Folder.Permission), Granted: cluster.MountPermission(r.Granted), Given: r.Granted != ""}
 }
 
-// view is a folder as the actor sees it; ok is false for strangers.
+// view turns a row into the folder that the actor gets to see, with the actor's rights. ok is false when the actor may not see it.
 func view(a authz.Actor, r dbgen.FolderViewsRow) (f Folder, ok bool) {
 	o := objectOf(r)
 	x := accessOf(a, o)
@@ -87,7 +95,7 @@ func view(a authz.Actor, r dbgen.FolderViewsRow) (f Folder, ok bool) {
 		IsOwner: x.owner, Purgeable: authz.Folders.May(a, authz.Purge, o), Granted: x.granted, Effective: x.files, Rights: rightsOf(a, o),
 	}
 	if f.Bytes == nil {
-		f.SizedAt = nil // a count that failed is not one
+		f.SizedAt = nil // the last count failed: there is no size, so there is no time of it either
 	}
 	if o.Project != "" {
 		f.Ownership = OfProject
@@ -95,10 +103,11 @@ func view(a authz.Actor, r dbgen.FolderViewsRow) (f Folder, ok bool) {
 	return f, true
 }
 
-// ref finds the folder on its volume.
+// ref names the folder on its volume: its scope and its id.
 func (f Folder) ref() cluster.FolderRef { return cluster.FolderRef{Scope: f.Scope, Folder: f.ID} }
 
-// need refuses what the actor may not do with a folder that the actor sees.
+// needOwner returns an error unless the actor may change the folder itself. The actor sees the folder, so the error is Denied and not
+// NotFound. what is a verb for its text.
 func (f Folder) needOwner(a authz.Actor, what string) error {
 	if f.IsOwner {
 		return nil
@@ -107,7 +116,7 @@ func (f Folder) needOwner(a authz.Actor, what string) error {
 		WithNext("ask %s", f.ownerWords())
 }
 
-// needFiles refuses work on files that needs more than the actor's permission.
+// needFiles returns an error unless the actor has at least the permission least for the folder's files. The order is ro, rw, wd.
 func (f Folder) needFiles(a authz.Actor, least cluster.MountPermission, what string) error {
 	rank := map[cluster.MountPermission]int{cluster.ReadOnly: 1, cluster.ReadWrite: 2, cluster.ReadWriteDelete: 3}
 	if rank[f.Effective] >= rank[least] {
@@ -126,6 +135,7 @@ func (f Folder) needFiles(a authz.Actor, least cluster.MountPermission, what str
 	return e.WithNext("ask %s", f.ownerWords())
 }
 
+// ownerWords tells a refused actor whom to ask.
 func (f Folder) ownerWords() string {
 	if f.Ownership == OfProject {
 		return "an administrator of project " + f.ProjectName
@@ -133,7 +143,7 @@ func (f Folder) ownerWords() string {
 	return f.UserEmail
 }
 
-// needStatus refuses what the folder's status does not allow.
+// needStatus returns an error unless ok, which says whether the folder's status allows what is asked. what is a participle for its text.
 func (f Folder) needStatus(ok bool, what string) error {
 	if ok {
 		return nil

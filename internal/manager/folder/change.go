@@ -60,7 +60,8 @@ func (s *Service) Rename(ctx context.Context, a authz.Actor, ref, name string) (
 	return s.Find(ctx, a, string(f.ID))
 }
 
-// changed makes an error of a guarded change that met no row.
+// changed returns the error of a guarded change: one that changes a row only if it is still as expected. n is the number of changed rows;
+// 0 means that somebody else changed the folder first, which is a Conflict.
 func changed(n int64, err error, f Folder, what string) error {
 	if err != nil {
 		return fmt.Errorf("store folder %s: %w", f.Name, err)
@@ -99,11 +100,11 @@ func (s *Service) UpdateOptions(ctx context.Context, a authz.Actor, ref string, 
 	return s.Find(ctx, a, string(f.ID))
 }
 
-// leave is a move of a folder that nobody may be using.
+// leave moves a folder towards its end (trash bin, removal), if no session uses it, and cancels the invitations to it.
 func (s *Service) leave(ctx context.Context, a authz.Actor, f Folder, to cluster.FolderStatus, task *string, what string,
 	from ...cluster.FolderStatus) (Folder, error) {
 	err := s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
-		// Sessions that are being created hold the row (Hold) until their mounts are written.
+		// A session that is being created holds this lock (see Hold) until its mounts are written; then unused finds them.
 		if _, err := tx.LockFolder(ctx, string(f.ID)); err != nil {
 			if store.Missing(err) {
 				return authz.NotFound(noun, f.Name)
@@ -116,7 +117,7 @@ func (s *Service) leave(ctx context.Context, a authz.Actor, f Folder, to cluster
 		move := moveTo(string(f.ID), to, from...)
 		move.TaskID = task
 		if f.Status == cluster.FolderError {
-			move.Info = f.StatusInfo // Restore asks for it
+			move.Info = f.StatusInfo // Restore needs to know that the folder was in error
 		}
 		n, err := tx.MoveFolder(ctx, move)
 		if err := changed(n, err, f, what); err != nil {
@@ -131,7 +132,7 @@ func (s *Service) leave(ctx context.Context, a authz.Actor, f Folder, to cluster
 	return s.Find(ctx, a, string(f.ID))
 }
 
-// unused refuses to take away a folder that live sessions mount or that is being copied. The folder's row is locked.
+// unused returns an error when live sessions mount the folder or when it is being copied. The caller has locked the folder's row.
 func unused(ctx context.Context, q *dbgen.Queries, f Folder, what string) error {
 	sessions, err := q.MountingSessions(ctx, string(f.ID))
 	if err != nil {
@@ -229,7 +230,7 @@ func (s *Service) DeleteForever(ctx context.Context, a authz.Actor, ref string) 
 func (s *Service) remove(ctx context.Context, a authz.Actor, f Folder) (Folder, error) {
 	switch f.Status {
 	case cluster.FolderDeleteOngoing, cluster.FolderDeleteComplete:
-		return f, nil // as asked
+		return f, nil // it is being removed, or it was
 	case cluster.FolderDeletePending, cluster.FolderDeleteError:
 	default:
 		return f, fault.Conflictf("folder %s (%s) is %s and cannot be deleted for good", f.Name, f.Host, f.Status).

@@ -11,7 +11,7 @@ import (
 )
 
 // Clone copies a folder in the background; task is the id of the background task. The copy is on the host of its source.
-// Only rows are written here: Loop asks the proxy, again and again until the copy is complete or cannot be.
+// Only rows are written here. Loop asks the proxy, again until the copy is complete or has failed for good.
 func (s *Service) Clone(ctx context.Context, a authz.Actor, ref string, in CloneInput) (f Folder, task string, err error) {
 	src, err := s.find(ctx, a, ref, living)
 	if err != nil {
@@ -46,7 +46,7 @@ func (s *Service) Clone(ctx context.Context, a authz.Actor, ref string, in Clone
 	task = s.d.IDs()
 	d.row.Status, d.row.SourceID, d.row.TaskID = string(cluster.FolderCloning), new(string(src.ID)), &task
 	err = s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
-		// The source stays until the copy's row says that it is needed.
+		// The lock keeps the source until the copy's row is committed; after that, unused finds that row.
 		held, err := tx.HoldFolders(ctx, []string{string(src.ID)})
 		if err != nil {
 			return fmt.Errorf("hold folder %s: %w", src.Name, err)
@@ -69,7 +69,7 @@ func (s *Service) Clone(ctx context.Context, a authz.Actor, ref string, in Clone
 	return f, task, err
 }
 
-// like fills in what a copy has of its source.
+// like turns the input into a request for a folder; what it leaves out is taken from the source.
 func (in CloneInput) like(src Folder) CloneInput {
 	if in.Host == "" {
 		in.Host = src.Host

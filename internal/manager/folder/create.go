@@ -30,7 +30,8 @@ type draft struct {
 	email string // of the user that will own it
 }
 
-// drafted checks what a new folder may be, for Create and Clone. It needs permission create-vfolder on its host.
+// drafted checks a request for a new folder and returns what to write. The actor needs the permission create-vfolder on its host. Create
+// and Clone use it.
 func (s *Service) drafted(ctx context.Context, a authz.Actor, in CreateInput) (draft, error) {
 	if in.Usage == "" {
 		in.Usage = UsageGeneral
@@ -102,8 +103,8 @@ func wrongPermission(p cluster.MountPermission) error {
 	return fault.Invalidf("%.40q is no permission", string(p)).WithNext("use ro, rw or wd")
 }
 
-// Create makes a folder and returns it when its proxy has made it. The row comes first: a manager that dies in between
-// leaves a folder that is performing, which Loop finishes.
+// Create makes a folder and returns when its proxy has made the directory. The row is written first, with status performing. If the
+// manager dies before the proxy has answered, Loop finds the row and finishes the folder.
 func (s *Service) Create(ctx context.Context, a authz.Actor, in CreateInput) (Folder, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return Folder{}, err
@@ -131,7 +132,7 @@ func (s *Service) Create(ctx context.Context, a authz.Actor, in CreateInput) (Fo
 		return Folder{}, err
 	}
 	if in.UnmanagedPath == "" {
-		// A client that goes away does not leave a folder half made.
+		// This goes on when the client disconnects, so that the folder is not left half made.
 		settle, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
 		defer cancel()
 		err := s.make(settle, d.row.ID, d.host, d.scope)
@@ -146,8 +147,8 @@ func (s *Service) Create(ctx context.Context, a authz.Actor, in CreateInput) (Fo
 	return s.Find(ctx, a, d.row.ID)
 }
 
-// insert writes the row of a new folder, if its owner may have one more of that name. All who give the owner a folder
-// wait for each other, so the count is true until the commit.
+// insert writes the row of a new folder, if the owner may have one more folder and has none of that name. It takes the lock of the
+// owner's folders first, as everything does that gives the owner a folder. So what it counts stays true until the commit.
 func (s *Service) insert(ctx context.Context, tx *store.Tx, d draft) error {
 	if err := tx.LockFolderOwner(ctx, d.owner); err != nil {
 		return fmt.Errorf("wait for other folders of the owner: %w", err)
@@ -178,7 +179,7 @@ func nameTaken(name string) error {
 	return fault.Conflictf("a folder called %s exists already", name).WithReason("vfolder-already-exists").WithNext("choose another name")
 }
 
-// nameFree refuses a name that a user has in reach already.
+// nameFree returns an error when a user already has a folder of that name in reach.
 func nameFree(ctx context.Context, q *dbgen.Queries, name, besides, user string) error {
 	taken, err := q.NameInReach(ctx, name, besides, user)
 	if err != nil {
@@ -190,7 +191,7 @@ func nameFree(ctx context.Context, q *dbgen.Queries, name, besides, user string)
 	return nil
 }
 
-// mayHaveMore refuses another folder to an owner who has as many as the policy allows.
+// mayHaveMore returns an error when the owner has as many folders as the policy allows.
 func mayHaveMore(ctx context.Context, q *dbgen.Queries, scope cluster.QuotaScope, owner string) error {
 	most, _, err := limits(ctx, q, scope.Kind, owner)
 	if err != nil || most <= 0 {
@@ -207,7 +208,7 @@ func mayHaveMore(ctx context.Context, q *dbgen.Queries, scope cluster.QuotaScope
 	return nil
 }
 
-// limits are of the owner's policy: the number of folders (0 is any) and the bytes of a scope (-1 is any).
+// limits returns what the owner's policy allows: the number of folders (0: no limit) and the bytes of a scope (-1: no limit).
 func limits(ctx context.Context, q *dbgen.Queries, kind cluster.ScopeKind, owner string) (most int32, bytes int64, err error) {
 	if kind == cluster.UserScope {
 		r, err := q.LimitsOfUserFolders(ctx, owner)
@@ -228,7 +229,7 @@ func limits(ctx context.Context, q *dbgen.Queries, kind cluster.ScopeKind, owner
 	return most, bytes, nil
 }
 
-// make has a proxy make what a row says, with its scope. Doing it again changes nothing.
+// make asks a proxy to make the folder of a row, and its scope. Repeating it changes nothing.
 func (s *Service) make(ctx context.Context, id string, host cluster.VolumeHost, scope cluster.QuotaScope) error {
 	if err := s.ensureScope(ctx, host, scope); err != nil {
 		return err
@@ -238,7 +239,7 @@ func (s *Service) make(ctx context.Context, id string, host cluster.VolumeHost, 
 	return s.d.Proxies.Do(ctx, host.Proxy, "POST", storage.PathFolderCreate, req, nil)
 }
 
-// made marks a folder ready that its proxy has made.
+// made marks a folder as ready. Its proxy has made it.
 func made(ctx context.Context, q *dbgen.Queries, id string) error {
 	n, err := q.MoveFolder(ctx, moveTo(id, cluster.FolderReady, cluster.FolderPerforming))
 	if err == nil && n == 0 {
@@ -247,7 +248,7 @@ func made(ctx context.Context, q *dbgen.Queries, id string) error {
 	return err
 }
 
-// moveTo is a guarded move, from one status or from all that the table has.
+// moveTo describes a guarded move of a folder to a status: from the given ones, or from all from which the table of moves leads there.
 func moveTo(id string, to cluster.FolderStatus, from ...cluster.FolderStatus) dbgen.MoveFolderParams {
 	sources := cluster.FolderSources(to)
 	if len(from) > 0 {
@@ -261,7 +262,8 @@ func moveTo(id string, to cluster.FolderStatus, from ...cluster.FolderStatus) db
 	return dbgen.MoveFolderParams{ID: id, ToStatus: string(to), Sources: sources}
 }
 
-// undo has Loop remove what may have been made. A removal without a task id is one, and ends without a row.
+// undo marks a folder whose creation failed for removal, because its proxy may have made it all the same. Loop removes it. Such a removal
+// has no task id, which tells Loop to delete the row at its end.
 func (s *Service) undo(ctx context.Context, id string, why error) {
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
@@ -277,7 +279,7 @@ func undoing(id string, why error) dbgen.MoveFolderParams {
 	return move
 }
 
-// ensureScope has a proxy know a scope with its limit, once.
+// ensureScope tells a proxy of a scope and its limit, unless it has been told before.
 func (s *Service) ensureScope(ctx context.Context, host cluster.VolumeHost, scope cluster.QuotaScope) error {
 	row, err := s.d.Store.GetScope(ctx, host.String(), scope.String())
 	switch {
@@ -299,7 +301,7 @@ func (s *Service) ensureScope(ctx context.Context, host cluster.VolumeHost, scop
 	return s.applyScope(ctx, host, scope, want)
 }
 
-// applyScope tells a proxy the limit of a scope, -1 for none, and notes that it knows.
+// applyScope tells a proxy the limit of a scope (-1: none) and records that it has been told.
 func (s *Service) applyScope(ctx context.Context, host cluster.VolumeHost, scope cluster.QuotaScope, bytes int64) error {
 	began, err := s.d.Store.ScopeBegun(ctx, host.String(), scope.String())
 	if err != nil {
@@ -313,7 +315,7 @@ func (s *Service) applyScope(ctx context.Context, host cluster.VolumeHost, scope
 		return fmt.Errorf("make scope %s on %s: %w", scope, host, err)
 	}
 	if bytes < 0 {
-		// It may have had a limit. Volumes without quotas have none to take away.
+		// The scope may have had a limit, which is taken away. Volumes without quotas answer with an error that means nothing.
 		err := s.d.Proxies.Do(ctx, host.Proxy, "DELETE", storage.PathScopeQuota,
 			storage.ScopeRequest{Volume: host.Volume, Scope: scope.String()}, nil)
 		if err != nil && !fault.Is(err, fault.Invalid) && !fault.Is(err, fault.NotFound) {

@@ -24,7 +24,7 @@ const (
 // MaxListing is how many entries of a directory a list may have.
 const MaxListing = 10_000
 
-// place is a folder on a volume that can be asked now.
+// place is a folder with its address on a storage proxy.
 type place struct {
 	Folder
 	host cluster.VolumeHost
@@ -54,11 +54,12 @@ func (s *Service) ask(ctx context.Context, p place, what, method, path string, r
 	return nil
 }
 
-// toRead and toWrite find a folder whose files the actor may read or change; permit "" needs nothing of the host.
+// toRead finds a folder whose files the actor may read. permit is the permission that the actor needs on its host; "" is none.
 func (s *Service) toRead(ctx context.Context, a authz.Actor, ref string, permit HostPermission, what string) (place, error) {
 	return s.toWork(ctx, a, ref, cluster.ReadOnly, cluster.FolderStatus.Readable, permit, what)
 }
 
+// toWrite finds a folder for whose files the actor has at least the permission least.
 func (s *Service) toWrite(ctx context.Context, a authz.Actor, ref string, least cluster.MountPermission, permit HostPermission,
 	what string) (place, error) {
 	return s.toWork(ctx, a, ref, least, cluster.FolderStatus.Updatable, permit, what)
@@ -84,7 +85,7 @@ func (s *Service) toWork(ctx context.Context, a authz.Actor, ref string, least c
 	return placeOf(f)
 }
 
-// allFailed makes an error of results without any success.
+// allFailed returns an error when no path of a request succeeded.
 func allFailed(r Results, p place, what string) error {
 	if len(r.Success) > 0 || len(r.Failed) == 0 {
 		return nil
@@ -242,8 +243,8 @@ const (
 	taskExport      = "export_from_folder"
 )
 
-// begin asks a proxy for a background task with an id of ours. The row comes first, so that a task of a manager that dies
-// in between is found, and Loop follows it.
+// begin asks a proxy to start a background task. The task's id is chosen and its row written first. If the manager dies before the
+// proxy has answered, Loop finds the row and follows the task.
 func (s *Service) begin(ctx context.Context, a authz.Actor, p place, kind, path string, request func(id string) any) (string, error) {
 	id := s.d.IDs()
 	err := s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -371,8 +372,8 @@ func (s *Service) RequestArchive(ctx context.Context, a authz.Actor, ref string,
 // usageTime bounds how long a proxy counts for Get.
 const usageTime = 1500 * time.Millisecond
 
-// usageFresh is how long a count is good enough for Get: counting costs by the file, so small folders are counted anew
-// for nearly everyone who looks, and large ones now and then.
+// usageFresh is how long Get uses an earlier count. Counting takes time in proportion to the number of files, so small folders are
+// counted anew for nearly every request and large ones rarely.
 func usageFresh(files int64) time.Duration {
 	return time.Second + time.Duration(min(files, 600_000))*time.Millisecond
 }

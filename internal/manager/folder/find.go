@@ -44,7 +44,7 @@ func (s *Service) Find(ctx context.Context, a authz.Actor, ref string) (Folder, 
 	return s.find(ctx, a, ref, living)
 }
 
-// preference says which of several folders of a name is meant: whether those in the trash bin.
+// preference says which folders a name means first: those in use (living) or those in the trash bin (trashed).
 type preference bool
 
 const (
@@ -54,8 +54,8 @@ const (
 
 func (p preference) prefers(st cluster.FolderStatus) bool { return st.Deleting() == bool(p) }
 
-// find finds a folder that the actor may see. Of those with the name the preferred ones count first; what an administrator
-// manages counts when nothing in reach has the name.
+// find finds a folder by id or name that the actor may see. Folders in the actor's reach count before those that an administrator manages;
+// among them, preferred ones count first.
 func (s *Service) find(ctx context.Context, a authz.Actor, ref string, prefer preference) (Folder, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return Folder{}, err
@@ -66,7 +66,7 @@ func (s *Service) find(ctx context.Context, a authz.Actor, ref string, prefer pr
 		if f, there := found[cluster.FolderID(id)]; there || err != nil {
 			return f, err
 		}
-		// A name may look like an id.
+		// No such id. A folder's name may look like an id, so go on.
 	}
 	ids, err := s.named(ctx, a, ref, prefer)
 	if err != nil {
@@ -117,8 +117,8 @@ func (s *Service) named(ctx context.Context, a authz.Actor, name string, prefer 
 	return others, nil
 }
 
-// called are the folders of a name with which the actor may do it, the preferred ones first, at most 20. Folders of which only the
-// row remains are left out.
+// called returns the folders of a name for which the rule allows the actor the verb, the preferred ones first, at most 20. Folders that
+// were removed, of which only the row remains, are left out.
 func (s *Service) called(ctx context.Context, a authz.Actor, v authz.Verb, name string, prefer preference) ([]idAndStatus, error) {
 	var b list.Builder
 	sql := "SELECT f.id::text, f.status FROM " + facts.Folders.From + " WHERE f.name = " + b.Arg(name) +

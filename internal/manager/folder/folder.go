@@ -1,10 +1,11 @@
-// Package folder holds the use cases of folders: who may do what with them, what is written about them, and what is
-// asked of the storage proxies behind them. Plans (names, permissions, mounts) are pure; Service acts on them.
+// Package folder holds the use cases of folders: their names and owners, who may do what with them, shares and invitations, quotas,
+// and what sessions mount. Plans (names, permissions, mounts) are pure functions; Service acts on them.
 //
-// A use case writes what should be true in one transaction and only then calls a proxy, never inside. What a proxy
-// must do besides (clones, removals, limits of scopes) is made true by Loop, by idempotent requests with ids of ours.
+// It holds no bytes: files are on the volumes of storage proxies, and clients exchange them with the proxies directly. A use case
+// writes in one transaction what should be true, and calls a proxy only after it. What a proxy must do besides (copies, removals,
+// limits) is done by Loop on the leader. Its requests carry ids, so that repeating one changes nothing.
 //
-// Every exported method of Service takes the actor and decides about it in its first lines.
+// Every exported method of Service takes the actor and decides about it in its first lines. httpapi, graphapi and session call it.
 package folder
 
 import (

@@ -27,16 +27,16 @@ func FirstHosts() map[string]any {
 	return map[string]any{FirstHost: AllPermissions()}
 }
 
-// permits is what policies allow, by host.
+// permits holds the permissions that policies give an actor, by host.
 type permits map[string]map[HostPermission]bool
 
-// add unites p with what one policy allows: {"host": ["permission", ...]}, or ["host", ...] for all permissions.
+// add adds what one policy allows: {"host": ["permission", ...]}, or ["host", ...] for all permissions on these hosts.
 func (p permits) add(raw json.RawMessage) {
 	var lists map[string][]HostPermission
 	if json.Unmarshal(raw, &lists) != nil {
 		var hosts []string
 		if json.Unmarshal(raw, &hosts) != nil {
-			return // allows nothing that anybody could tell
+			return // neither of the two forms: it allows nothing
 		}
 		lists = map[string][]HostPermission{}
 		for _, h := range hosts {
@@ -53,7 +53,7 @@ func (p permits) add(raw json.RawMessage) {
 	}
 }
 
-// permitsOf unites a domain's policy, those of projects and that of a keypair.
+// permitsOf returns what the policies of a domain, of projects and of a keypair allow together.
 func permitsOf(r dbgen.HostsAllowedRow) permits {
 	p := permits{}
 	p.add(r.DomainHosts)
@@ -77,7 +77,7 @@ func (p permits) list(host string) []HostPermission {
 	return out
 }
 
-// need refuses what is not allowed on the host of a folder; name may be "" for a folder that is not there yet.
+// need returns an error unless the permission what is given on the host. name is the folder's, for the text; "" when there is none yet.
 func (p permits) need(a authz.Actor, what HostPermission, host, name string) error {
 	if p[host][what] {
 		return nil
@@ -90,7 +90,7 @@ func (p permits) need(a authz.Actor, what HostPermission, host, name string) err
 		WithNext("ask an administrator to add %s for %s to allowed_vfolder_hosts of your domain, project or resource policy", what, host)
 }
 
-// permits reads what the actor may do on hosts for something that belongs to a project, or to the actor (project "").
+// permits reads what policies allow the actor on hosts, for folders of a project or, if project is "", of users.
 func (s *Service) permits(ctx context.Context, q *dbgen.Queries, a authz.Actor, project cluster.ProjectID) (permits, error) {
 	projects := []string{string(project)}
 	if project == "" {
@@ -103,7 +103,7 @@ func (s *Service) permits(ctx context.Context, q *dbgen.Queries, a authz.Actor, 
 	return permitsOf(r), nil
 }
 
-// needHost refuses what the actor has no permission for on the folder's host.
+// needHost returns an error unless policies give the actor the permission what on the folder's host.
 func (s *Service) needHost(ctx context.Context, a authz.Actor, f Folder, what HostPermission) error {
 	p, err := s.permits(ctx, s.d.Store.Queries, a, f.ProjectID)
 	if err != nil {
@@ -112,12 +112,12 @@ func (s *Service) needHost(ctx context.Context, a authz.Actor, f Folder, what Ho
 	return p.need(a, what, f.Host, f.Name)
 }
 
-// seen is a volume as its proxy's nodes announced it.
+// seen is a volume as the nodes of its storage proxy announce it.
 type seen struct {
 	storage.Volume
 	proxy      string
 	sftpGroups []string
-	nodes      int // live ones
+	nodes      int // how many of them are live
 }
 
 func (v seen) host() string { return v.proxy + ":" + v.Name }
@@ -136,7 +136,8 @@ func (v seen) usedPercent() *float64 {
 	return new(100 * float64(v.UsedBytes) / float64(v.CapacityBytes))
 }
 
-// volumes are all that is known, by host. Of several nodes the newest look counts; a problem is one when no node is without.
+// volumes returns all volumes that proxies announce, by host. Where several nodes serve a volume, an announcement without a problem counts
+// before one with a problem, then the newest.
 func (s *Service) volumes() map[string]seen {
 	out := map[string]seen{}
 	live, gone := s.d.Proxies.View()

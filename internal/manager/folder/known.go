@@ -11,10 +11,11 @@ import (
 	"berth.dev/berth/internal/wire/storage"
 )
 
-// settingKnown is what sessions need to know of volumes whose proxy is away: agents mount them without it.
+// settingKnown is the setting in which the leader stores what a mount needs to know of each volume. Agents mount volumes without asking
+// storage proxies, so sessions can mount a folder while its proxy is away.
 const settingKnown = "volumes/known"
 
-// knownVolume is what the leader remembers of a volume.
+// knownVolume is what settingKnown holds of one volume.
 type knownVolume struct {
 	Path     string `json:"path"`
 	OwnerUID int    `json:"owner_uid"`
@@ -36,8 +37,7 @@ func readKnown(ctx context.Context, q *dbgen.Queries) (map[string]knownVolume, e
 	return out, nil
 }
 
-// remember writes down volumes that are new or were changed, so that a manager that starts while their proxy is away
-// can mount them.
+// remember stores volumes that are new or changed in settingKnown.
 func (l *Loop) remember(ctx context.Context) error {
 	now := map[string]knownVolume{}
 	for host, v := range l.s.volumes() {
@@ -78,7 +78,7 @@ func includes(all, some map[string]knownVolume) bool {
 	return true
 }
 
-// volume finds what a mount needs of a host: as its proxy announces it, else as it was.
+// volume returns what a mount needs to know of a host: from the announcement of its proxy, or else from settingKnown. nil is unknown.
 func (l *mountLookup) volume(ctx context.Context, host string) (*seen, error) {
 	if v, there := l.volumes[host]; there {
 		return &v, nil

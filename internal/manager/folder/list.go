@@ -73,8 +73,8 @@ func (s *Service) List(ctx context.Context, a authz.Actor, q ListQuery) ([]Folde
 
 type folderKey struct{ name, id string }
 
-// listPage are the next folders of a list by name. With a project the list holds that project's folders, which an administrator
-// who looks at them need not have in reach, and those that belong to no project.
+// listPage returns the next folders of a list by name. With a project, the list holds that project's folders and those that belong to no
+// project. An administrator sees a project's folders without being a member of it.
 func (s *Service) listPage(ctx context.Context, a, viewer authz.Actor, v authz.Verb, project string, after folderKey) ([]folderKey, error) {
 	var b list.Builder
 	sql := "SELECT f.name, f.id::text FROM " + facts.Folders.From + " WHERE f.status <> 'delete-complete'"
@@ -148,7 +148,7 @@ func (s *Service) Search(ctx context.Context, a authz.Actor, q SearchQuery) (lis
 	return out, nil
 }
 
-// searchWhere narrows a search to what the actor may see and asks for; me is the placeholder of the actor.
+// searchWhere restricts a search to what the actor may see and to what the query selects. me is the placeholder of the actor's id.
 func searchWhere(l *list.Spec, me string, a authz.Actor, q SearchQuery) error {
 	// Folders of which only the row remains are left out, as everywhere.
 	l.Where("f.status <> 'delete-complete'")
@@ -183,8 +183,8 @@ func searchWhere(l *list.Spec, me string, a authz.Actor, q SearchQuery) error {
 	return fault.Invalidf("%.80q is no right on folders", q.Right)
 }
 
-// scopeSQL says what lies in a scope. That of a project holds, besides the project's folders, those which the actor uses in every
-// project: own and shared ones.
+// scopeSQL is the condition that a folder lies in a scope. The scope of a project holds the project's folders and those that the actor
+// uses in every project: the actor's own and those shared with the actor.
 func scopeSQL(l *list.Spec, scope, me string) (string, error) {
 	kind, id, _ := strings.Cut(scope, ":")
 	if kind == "domain" && id != "" {

@@ -39,23 +39,25 @@ const (
 // Commit runs fn in a transaction that commits only while the caller leads.
 type Commit func(ctx context.Context, fn func(ctx context.Context, tx *store.Tx) error) error
 
-// Loop makes true, on the leader, what rows of folders say and only proxies can do: folders whose creation nobody confirmed,
-// copies, removals, background tasks, limits of scopes. A pass compares everything; requests carry ids of ours, so that
-// repeating them after a crash of either side changes nothing.
+// Loop runs on the leader. Rows of folders say what should be true; only storage proxies can make some of it true. The loop asks them:
+// to finish folders whose creation was interrupted, to copy, to remove, to limit scopes; and it follows their background tasks.
+//
+// Each pass compares all rows that are not settled with what proxies say. Requests carry ids that the manager chose, so repeating a
+// request after a crash of the manager or the proxy changes nothing.
 type Loop struct {
 	s      *Service
 	commit Commit
 
 	houseAt time.Time
-	known   map[string]knownVolume // as stored
-	// uncounted are folders, and hosts, that could not be counted, and when that was.
+	known   map[string]knownVolume // what the setting settingKnown holds
+	// uncounted holds folders (by id) and hosts whose size could not be counted, with the time of that attempt.
 	uncounted map[string]time.Time
 
 	mu     sync.Mutex
 	silent map[string]bool // proxies that did not answer in this pass
-	// away are proxies that did not answer in any pass since then.
+	// away holds proxies that have not answered since the given time.
 	away map[string]time.Time
-	// passed are folders whose proxy was not asked in this pass.
+	// passed are folders that this pass skipped because their proxy is silent.
 	passed []string
 }
 
@@ -64,7 +66,7 @@ func (s *Service) NewLoop(commit Commit) *Loop {
 	return &Loop{s: s, commit: commit, away: map[string]time.Time{}}
 }
 
-// Pass looks at everything once. live says that something is going on, which is worth another look soon.
+// Pass looks at everything that is not settled once. live says that there was something, so the next pass should come soon.
 func (l *Loop) Pass(ctx context.Context) (live bool, err error) {
 	before := slices.AppendSeq([]string{}, maps.Keys(l.silent)) // did not answer in the last pass
 	for proxy := range l.away {
@@ -77,7 +79,7 @@ func (l *Loop) Pass(ctx context.Context) (live bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("read folders that wait: %w", err)
 	}
-	// A proxy that is away keeps its tasks, which must not be in the way of others.
+	// Each query is bounded. Tasks of proxies that did not answer are read separately, so that they do not fill the bound.
 	tasks, err := l.s.d.Store.LiveFolderTasks(ctx, before, false, 2*passRows)
 	if err == nil && len(before) > 0 {
 		var more []dbgen.LiveFolderTasksRow
@@ -143,8 +145,8 @@ func (l *Loop) each(work []func() error) (first error) {
 	return first
 }
 
-// due reports whether a folder is to be asked about now: failures are repeated with growing pauses, and a creation is left to
-// the request that began it until that has surely ended.
+// due reports whether the loop should work on a folder in this pass. After a failure it waits, longer each time. A folder that is being
+// created belongs to the request that creates it until unsettledFor has passed; by then that request has ended.
 func due(f dbgen.Folder, now time.Time) bool {
 	if f.TriedAt != nil && f.Tried > 0 {
 		wait := min(time.Second<<min(f.Tried-1, 10), maxBackoff)
@@ -153,7 +155,7 @@ func due(f dbgen.Folder, now time.Time) bool {
 	return cluster.FolderStatus(f.Status) != cluster.FolderPerforming || now.Sub(f.StatusChanged) >= unsettledFor
 }
 
-// definite reports whether asking again cannot help.
+// definite reports whether an error is final: the proxy has answered, and the same request would fail again.
 func definite(err error) bool {
 	switch fault.KindOf(err) {
 	case fault.Invalid, fault.Denied, fault.NotFound, fault.Conflict, fault.Exhausted:
@@ -167,8 +169,8 @@ func (l *Loop) do(ctx context.Context, proxy, method, path string, request, repl
 	return l.unless(ctx, proxy, func(ctx context.Context) error { return l.s.d.Proxies.Do(ctx, proxy, method, path, request, reply) })
 }
 
-// unless runs a step with a proxy, unless that did not answer another one of this pass: a proxy that hangs holds up
-// a pass once.
+// unless runs a step that asks a proxy. If the proxy did not answer an earlier step of this pass, it returns errSilent at once. So a
+// proxy that hangs delays a pass by one timeout only.
 func (l *Loop) unless(ctx context.Context, proxy string, step func(ctx context.Context) error) error {
 	l.mu.Lock()
 	silent := l.silent[proxy]
@@ -190,10 +192,10 @@ func (l *Loop) unless(ctx context.Context, proxy string, step func(ctx context.C
 	return err
 }
 
-// errSilent stands for a question that was not asked; it counts as no try.
+// errSilent means that the proxy was not asked. It does not count as an attempt.
 var errSilent = fault.Unavailablef("the storage proxy does not answer")
 
-// settle brings one folder forward.
+// settle makes the next step for a folder that is being made, copied or removed, and notes a failure in its row.
 func (l *Loop) settle(ctx context.Context, f dbgen.Folder) error {
 	host, err := cluster.ParseVolumeHost(f.Host)
 	if err != nil {
@@ -230,7 +232,7 @@ func (l *Loop) write(ctx context.Context, fn func(ctx context.Context, tx *store
 	return l.commit(ctx, fn)
 }
 
-// finish makes a folder whose request died, or gives it up.
+// finish completes a folder whose creating request ended early. When that cannot succeed, the folder is marked for removal.
 func (l *Loop) finish(ctx context.Context, f dbgen.Folder, host cluster.VolumeHost, scope cluster.QuotaScope) error {
 	err := l.unless(ctx, host.Proxy, func(ctx context.Context) error { return l.s.make(ctx, f.ID, host, scope) })
 	if err != nil && !definite(err) && f.Tried < maxTries {
@@ -241,7 +243,7 @@ func (l *Loop) finish(ctx context.Context, f dbgen.Folder, host cluster.VolumeHo
 			_, err := tx.MoveFolder(ctx, undoing(f.ID, err))
 			return err
 		}
-		// Nothing moved: the request was still there and did it.
+		// If no row moves, the creating request was still running and has marked the folder ready itself.
 		_, err := tx.MoveFolder(ctx, moveTo(f.ID, cluster.FolderReady, cluster.FolderPerforming))
 		return err
 	})
@@ -284,9 +286,10 @@ func (l *Loop) copy(ctx context.Context, f dbgen.Folder, host cluster.VolumeHost
 	return l.progress(ctx, *f.TaskID, t)
 }
 
-// noViewer reads folders for nobody.
+// noViewer is an id that no user has, for queries that want a viewer although no rights are read.
 const noViewer = "00000000-0000-0000-0000-000000000000"
 
+// beginCopy asks the proxy to start the copy.
 func (l *Loop) beginCopy(ctx context.Context, f dbgen.Folder, host cluster.VolumeHost, scope cluster.QuotaScope) error {
 	rows, err := l.s.d.Store.FolderViews(ctx, noViewer, []string{*f.SourceID})
 	if err != nil {
@@ -308,7 +311,7 @@ func (l *Loop) beginCopy(ctx context.Context, f dbgen.Folder, host cluster.Volum
 		storage.CloneRequest{SrcVolume: host.Volume, SrcVFID: src.String(), DstVFID: dst.String(), TaskID: *f.TaskID}, nil)
 }
 
-// copied writes the end of a copy.
+// copied records that a copy ended: the folder is ready, or in error if failure is set.
 func (l *Loop) copied(ctx context.Context, f dbgen.Folder, failure error, current, total int64) error {
 	move, status, words := moveTo(f.ID, cluster.FolderReady, cluster.FolderCloning), "done", ""
 	if failure != nil {
@@ -326,12 +329,12 @@ func (l *Loop) copied(ctx context.Context, f dbgen.Folder, failure error, curren
 	})
 }
 
-// remove has a proxy remove a folder. The proxy has renamed it away before it answers; its task is the rest.
+// remove asks a proxy to remove a folder. Before it answers, the proxy moves the directory into its trash; its task deletes the files.
 func (l *Loop) remove(ctx context.Context, f dbgen.Folder, host cluster.VolumeHost, scope cluster.QuotaScope) error {
 	if f.UnmanagedPath != nil {
 		return l.removed(ctx, f, nil)
 	}
-	task := f.ID // of a creation that is undone
+	task := f.ID // a failed creation that is undone has no task id of its own
 	if f.TaskID != nil {
 		task = *f.TaskID
 	}
@@ -341,7 +344,7 @@ func (l *Loop) remove(ctx context.Context, f dbgen.Folder, host cluster.VolumeHo
 		err = l.do(ctx, host.Proxy, "POST", storage.PathFolderDelete,
 			storage.FolderRequest{Volume: host.Volume, VFID: ref.String(), TaskID: task}, nil)
 		if fault.Is(err, fault.NotFound) && fault.ReasonOf(err) != "volume-not-found" {
-			return l.removed(ctx, f, nil) // there is nothing
+			return l.removed(ctx, f, nil) // there was no directory
 		}
 	}
 	switch {
@@ -359,6 +362,7 @@ func (l *Loop) remove(ctx context.Context, f dbgen.Folder, host cluster.VolumeHo
 	return nil
 }
 
+// removed records that a removal ended. A folder whose creation failed leaves no row.
 func (l *Loop) removed(ctx context.Context, f dbgen.Folder, failure error) error {
 	return l.write(ctx, func(ctx context.Context, tx *store.Tx) error {
 		move := moveTo(f.ID, cluster.FolderDeleteComplete, cluster.FolderDeleteOngoing)
@@ -370,14 +374,14 @@ func (l *Loop) removed(ctx context.Context, f dbgen.Folder, failure error) error
 			return err
 		}
 		if failure == nil && f.TaskID == nil {
-			_, err := tx.ForgetFolder(ctx, f.ID) // it never was
+			_, err := tx.ForgetFolder(ctx, f.ID) // its creation failed: nobody has ever seen it
 			return err
 		}
 		return nil
 	})
 }
 
-// follow writes how far a background task is.
+// follow asks a proxy about a background task and records its progress or its end.
 func (l *Loop) follow(ctx context.Context, row dbgen.LiveFolderTasksRow) error {
 	end := func(status, words string, t storage.Task) error {
 		return l.write(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -443,7 +447,8 @@ func (l *Loop) limit(ctx context.Context, row dbgen.ScopesToApplyRow) error {
 	return l.write(ctx, func(ctx context.Context, tx *store.Tx) error { return tx.ScopeTried(ctx, row.Host, row.QuotaScope) })
 }
 
-// keepHouse counts what was counted longest ago and forgets what was removed long ago, now and then.
+// keepHouse does periodic work: it stores what is known of volumes, counts the folders whose sizes are oldest, deletes the rows of
+// folders that were removed long ago, and notes that mounted folders are in use.
 func (l *Loop) keepHouse(ctx context.Context) error {
 	if err := l.remember(ctx); err != nil {
 		return err
@@ -464,11 +469,11 @@ func (l *Loop) keepHouse(ctx context.Context) error {
 	})
 }
 
-// maxUncounted bounds what is remembered not to be counted; with more, nothing is counted until the first of them may be again.
+// maxUncounted bounds Loop.uncounted. While it is full, nothing is counted; its entries expire.
 const maxUncounted = 1000
 
-// countStale counts some of the folders that were counted longest ago. What could not be counted keeps its size and its time;
-// others have their turn.
+// countStale counts a few of the folders whose sizes are oldest. Folders and hosts in uncounted are left out, so that one which cannot be
+// counted does not keep the others from their turn.
 func (l *Loop) countStale(ctx context.Context) error {
 	now := l.s.d.Clock()
 	besides, hosts := []string{}, []string{}

@@ -21,17 +21,17 @@ var targetsOf = map[string]string{".linuxbrew": "/home/linuxbrew/.linuxbrew"}
 // closedDirs are directories of the image below which nothing is mounted either.
 var closedDirs = []string{"/.berth", "/bin", "/boot", "/dev", "/etc", "/home/config", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys"}
 
-// source is what a session asks to mount: a folder, or a directory of it.
+// source is one thing that a session asks to mount: a folder, or a directory inside one.
 type source struct {
 	text    string // as the request writes it
 	folder  string // name or id
 	byID    bool
-	subpath string // clean, "." for all
+	subpath string // cleaned path inside the folder; "." is the whole folder
 	target  string // as the request writes it; "" is the default
 	perm    cluster.MountPermission
 }
 
-// sources reads a request. It knows nothing about folders yet.
+// sources parses a request into the things to mount. It looks up no folders.
 func (r MountRequest) sources() ([]source, error) {
 	var out []source
 	used := map[string]bool{}
@@ -121,11 +121,11 @@ func sortedKeys[V any](m map[string]V) []string {
 	return out
 }
 
-// mountable is a folder in the owner's reach with what decides about mounting it.
+// mountable is a folder that a session names, with the facts that decide whether the session may mount it.
 type mountable struct {
 	Folder
 	reach   bool
-	permit  bool // mount-in-session on its host
+	permit  bool // policies give the owner mount-in-session on the folder's host
 	volume  *seen
 	project cluster.ProjectID // of the session
 }
@@ -154,6 +154,7 @@ func (m mountable) check(owner string, src source) error {
 	return m.needStatus(m.Status.Mountable(), "mounted")
 }
 
+// at makes the mount. The permission is the lesser of what the owner may do and what the request asks for.
 func (m mountable) at(src source, target string) cluster.FolderMount {
 	perm := m.Effective
 	if src.perm != "" && (src.perm == cluster.ReadOnly || src.perm == cluster.ReadWrite && perm == cluster.ReadWriteDelete) {
@@ -164,8 +165,8 @@ func (m mountable) at(src source, target string) cluster.FolderMount {
 		Target:  target, VolumePath: m.volume.Path, OwnerUID: m.volume.OwnerUID, OwnerGID: m.volume.OwnerGID}
 }
 
-// planMounts decides what a session mounts. found has, in the order of sources, the folder of each, nil for those that are
-// skipped; auto are the owner's dot-folders, which never stand in the way: one that cannot be mounted is left out.
+// planMounts decides what a session mounts. found[i] is the folder of sources[i]; nil means that this source is skipped. auto are the
+// owner's dot-folders, which every session mounts. A source that cannot be mounted is an error; a dot-folder is just left out.
 func planMounts(owner string, sources []source, found []*mountable, auto []mountable) ([]cluster.FolderMount, error) {
 	out := []cluster.FolderMount{}
 	names := map[string]bool{}

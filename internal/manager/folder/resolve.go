@@ -11,8 +11,8 @@ import (
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
 
-// ResolveMounts plans the mounts of a session of owner: what the request names and, besides, the owner's dot-folders.
-// q may be of the store or of a transaction; Hold confirms the answer in the transaction that writes the session.
+// ResolveMounts plans the mounts of a session: what the request names, and the owner's dot-folders. q may be of the store or of a
+// transaction. The plan may be out of date when the session is written, so that transaction calls Hold.
 func (s *Service) ResolveMounts(ctx context.Context, q *dbgen.Queries, owner authz.Actor, r MountRequest) ([]cluster.FolderMount, error) {
 	if err := authz.Authenticated(owner); err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func (s *Service) ResolveMounts(ctx context.Context, q *dbgen.Queries, owner aut
 	return planMounts(owner.Email, sources, found, auto)
 }
 
-// mountLookup loads folders for one plan.
+// mountLookup reads what one plan needs, each folder and policy once.
 type mountLookup struct {
 	s       *Service
 	q       *dbgen.Queries
@@ -58,7 +58,7 @@ type mountLookup struct {
 	volumes map[string]seen
 	known   map[string]*mountable // nil for those that the owner does not see
 	permits map[cluster.ProjectID]permits
-	// remembered is read when a volume is not announced.
+	// remembered are the volumes that the leader has stored; read when a volume is not announced now.
 	remembered map[string]knownVolume
 }
 
@@ -106,7 +106,7 @@ func (l *mountLookup) permitted(ctx context.Context, f Folder) (bool, error) {
 	return p[f.Host][PermitMount], nil
 }
 
-// find returns the folder of a source, nil when it is of another project and skipped.
+// find returns the folder of a source. It is nil when the source names a folder of another project, which sessions skip.
 func (l *mountLookup) find(ctx context.Context, src source) (*mountable, error) {
 	if src.byID {
 		return l.one(ctx, src, []string{src.folder})
@@ -123,7 +123,7 @@ func (l *mountLookup) find(ctx context.Context, src source) (*mountable, error) 
 		}
 	}
 	if len(alive) > 0 {
-		all = alive // else the error says that it is in the trash bin
+		all = alive // without any, the plan fails with "it is in the trash bin" instead of "not found"
 	}
 	if len(all) == 0 {
 		if id, ok := cluster.CanonicalUUID(src.folder); ok {
@@ -133,7 +133,7 @@ func (l *mountLookup) find(ctx context.Context, src source) (*mountable, error) 
 	return l.one(ctx, src, all)
 }
 
-// one chooses among folders of one name. Those of other projects do not make it ambiguous.
+// one chooses among folders of one name. Folders of other projects than the session's do not count, so they do not make a name ambiguous.
 func (l *mountLookup) one(ctx context.Context, src source, ids []string) (*mountable, error) {
 	if err := l.load(ctx, ids); err != nil {
 		return nil, err
@@ -164,8 +164,8 @@ func (l *mountLookup) one(ctx context.Context, src source, ids []string) (*mount
 	return l.known[near[0]], nil
 }
 
-// Hold keeps folders mountable until the transaction of q ends, after which the rows of session_mounts do, and returns
-// those that cannot be mounted any more. Trash and DeleteForever wait for it.
+// Hold locks the rows of folders, in the transaction that writes a session, and returns those that can no longer be mounted. Trash and
+// DeleteForever wait for the lock. After the commit they find the session's rows in session_mounts and refuse.
 func (s *Service) Hold(ctx context.Context, q *dbgen.Queries, folders []cluster.FolderID) (gone []cluster.FolderID, err error) {
 	if len(folders) == 0 {
 		return nil, nil

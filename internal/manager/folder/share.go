@@ -13,10 +13,16 @@ import (
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
 
+// This file holds the two ways in which somebody gets a permission on a folder that they do not own. A user folder is offered with an
+// invitation, which the invited user accepts. On a project folder, whose files all members of the project may use, Share gives single
+// members another permission. Both end in a grant: a row with a folder, a user and a permission.
+
 // maxPeople bounds how many users one request names.
 const maxPeople = 100
 
-// people finds users by email; unknown ones are an error that names them, and so are users who cannot log in, unless former.
+// people finds users by their email addresses, and whether each is a member of the project ("" for none). An address without a user is
+// an error that names it. So is the address of a user who is not active, unless former is set: taking a permission away from a former
+// user must work.
 func (s *Service) people(ctx context.Context, project cluster.ProjectID, emails []string, former bool) ([]dbgen.UsersByEmailRow, error) {
 	if len(emails) == 0 || len(emails) > maxPeople {
 		return nil, fault.Invalidf("this takes 1 to %d email addresses, not %d", maxPeople, len(emails))
@@ -39,7 +45,8 @@ func (s *Service) people(ctx context.Context, project cluster.ProjectID, emails 
 	return rows, nil
 }
 
-// toShare finds a folder whose permissions the actor gives.
+// toShare finds a folder that the actor may share: one that the actor may change as its owner does, on a host where policies give
+// the actor the permission permit. The folder must be usable, not in the trash bin or being made.
 func (s *Service) toShare(ctx context.Context, a authz.Actor, ref string, permit HostPermission) (Folder, error) {
 	f, err := s.toChange(ctx, a, ref, living, permit, "share")
 	if err != nil {
@@ -48,7 +55,8 @@ func (s *Service) toShare(ctx context.Context, a authz.Actor, ref string, permit
 	return f, f.needStatus(f.Status.Updatable(), "shared")
 }
 
-// stillToShare keeps a folder of toShare from being deleted or given to another owner until the transaction ends.
+// stillToShare is called in the transaction that shares a folder which toShare has found. It locks the folder's row, so that nobody
+// deletes the folder or gives it to another owner until the transaction ends, and checks again that the actor may share it.
 func stillToShare(ctx context.Context, tx *store.Tx, a authz.Actor, f Folder) error {
 	held, err := tx.HoldFolders(ctx, []string{string(f.ID)})
 	if err != nil {
@@ -68,8 +76,8 @@ func stillToShare(ctx context.Context, tx *store.Tx, a authz.Actor, f Folder) er
 	return g.needOwner(a, "share")
 }
 
-// Invite offers a user folder to other users and returns the emails of those who were invited. Who has the folder
-// already, or an invitation to it, is not invited again.
+// Invite offers a user folder to other users and returns the emails of those who were invited. The owner of the folder is skipped,
+// and so is everybody who has a permission on it or a pending invitation to it.
 func (s *Service) Invite(ctx context.Context, a authz.Actor, ref string, perm cluster.MountPermission, emails []string) ([]string, error) {
 	f, err := s.toShare(ctx, a, ref, PermitInvite)
 	if err != nil {
@@ -114,7 +122,7 @@ func (s *Service) Invite(ctx context.Context, a authz.Actor, ref string, perm cl
 	return out, err
 }
 
-// ListInvitations are the pending ones to the actor.
+// ListInvitations returns the pending invitations that the actor got.
 func (s *Service) ListInvitations(ctx context.Context, a authz.Actor) ([]Invitation, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
@@ -122,7 +130,7 @@ func (s *Service) ListInvitations(ctx context.Context, a authz.Actor) ([]Invitat
 	return s.invitations(ctx, new(string(a.UserID)), nil)
 }
 
-// ListSentInvitations are the pending ones of the actor.
+// ListSentInvitations returns the pending invitations that the actor sent.
 func (s *Service) ListSentInvitations(ctx context.Context, a authz.Actor) ([]Invitation, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
@@ -130,6 +138,7 @@ func (s *Service) ListSentInvitations(ctx context.Context, a authz.Actor) ([]Inv
 	return s.invitations(ctx, nil, new(string(a.UserID)))
 }
 
+// invitations reads pending invitations to one user (invitee) or of one user (inviter).
 func (s *Service) invitations(ctx context.Context, invitee, inviter *string) ([]Invitation, error) {
 	rows, err := s.d.Store.PendingInvitations(ctx, invitee, inviter)
 	if err != nil {
@@ -143,14 +152,16 @@ func (s *Service) invitations(ctx context.Context, invitee, inviter *string) ([]
 	return out, nil
 }
 
-// invitation is one under its lock, with its folder as the actor sees it; the zero Folder when the actor does not.
+// invitation is an invitation whose row is locked, with its folder as the actor sees it. The folder is zero if the actor may not see it.
 type invitation struct {
 	dbgen.LockInvitationRow
 	folder Folder
 }
 
-// answer runs fn with a pending invitation that concerns the actor. Its folder stays as it is meanwhile. Locks are taken in
-// the order in which ChangeOwnership and Trash take them: owner, folder, invitation.
+// answer runs fn, in a transaction, with a pending invitation. An invitation for which concerns returns false is not found, as if it did
+// not exist: strangers do not learn of it. The rows of the folder and the invitation are locked until the transaction ends.
+//
+// ChangeOwnership and Trash lock the same rows. To exclude deadlocks, all take the locks in one order: owner, folder, invitation.
 func (s *Service) answer(ctx context.Context, a authz.Actor, id string, concerns func(invitation) bool,
 	fn func(ctx context.Context, tx *store.Tx, i invitation) error) error {
 	if err := authz.Authenticated(a); err != nil {
@@ -193,7 +204,8 @@ func (s *Service) answer(ctx context.Context, a authz.Actor, id string, concerns
 	})
 }
 
-// AcceptInvitation accepts an invitation to the actor.
+// AcceptInvitation accepts an invitation that the actor got, and so grants the folder to the actor. It is a Conflict when the actor
+// already has a folder of that name in reach.
 func (s *Service) AcceptInvitation(ctx context.Context, a authz.Actor, id string) error {
 	if err := authz.Authenticated(a); err != nil {
 		return err
@@ -218,7 +230,8 @@ func (s *Service) AcceptInvitation(ctx context.Context, a authz.Actor, id string
 	})
 }
 
-// DeleteInvitation rejects an invitation to the actor, or cancels one of the actor or to a folder that the actor may share.
+// DeleteInvitation ends a pending invitation. If the actor is the one who was invited, the invitation is rejected. If the actor sent it, or
+// may share its folder, it is canceled. Nobody else can find it.
 func (s *Service) DeleteInvitation(ctx context.Context, a authz.Actor, id string) error {
 	if err := authz.Authenticated(a); err != nil {
 		return err
@@ -234,7 +247,8 @@ func (s *Service) DeleteInvitation(ctx context.Context, a authz.Actor, id string
 	})
 }
 
-// UpdateInvitation changes the permission that a pending invitation to a folder offers which the actor may share.
+// UpdateInvitation changes the permission that a pending invitation offers. The actor must be allowed to share the folder now; having
+// sent the invitation is not enough.
 func (s *Service) UpdateInvitation(ctx context.Context, a authz.Actor, id string, perm cluster.MountPermission) error {
 	if err := authz.Authenticated(a); err != nil {
 		return err
@@ -252,7 +266,8 @@ func (s *Service) UpdateInvitation(ctx context.Context, a authz.Actor, id string
 	})
 }
 
-// Share gives members of a project a permission on a project folder and returns their emails.
+// Share gives members of a project a permission of their own on one of its folders, and returns their emails. That permission replaces
+// the one which the folder gives all members.
 func (s *Service) Share(ctx context.Context, a authz.Actor, ref string, perm cluster.MountPermission, emails []string) ([]string, error) {
 	f, err := s.toShare(ctx, a, ref, PermitShare)
 	if err != nil {
@@ -290,7 +305,7 @@ func (s *Service) Share(ctx context.Context, a authz.Actor, ref string, perm clu
 	return out, err
 }
 
-// Unshare takes permissions on a folder back, whoever gave them, and returns the emails of those who had one.
+// Unshare takes the permissions of users on a folder away, whoever gave them, and returns the emails of those who had one.
 func (s *Service) Unshare(ctx context.Context, a authz.Actor, ref string, emails []string) ([]string, error) {
 	f, err := s.toShare(ctx, a, ref, PermitShare)
 	if err != nil {
@@ -311,7 +326,8 @@ func (s *Service) Unshare(ctx context.Context, a authz.Actor, ref string, emails
 	return out, nil
 }
 
-// Leave gives up a folder that was shared with the actor; an administrator or the owner may name another user.
+// Leave gives up the actor's permission on a user folder of somebody else. The folder's owner and administrators may name another user,
+// whose permission is taken away instead.
 func (s *Service) Leave(ctx context.Context, a authz.Actor, ref string, user *cluster.UserID) error {
 	f, err := s.find(ctx, a, ref, living)
 	if err != nil {
@@ -344,7 +360,7 @@ func (s *Service) Leave(ctx context.Context, a authz.Actor, ref string, user *cl
 	return nil
 }
 
-// Shared lists who has a permission on the actor's folders, or on one (ref).
+// Shared lists the permissions that other users have: on all folders of the actor, or on one (ref).
 func (s *Service) Shared(ctx context.Context, a authz.Actor, ref string) ([]Sharing, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
@@ -376,7 +392,7 @@ func (s *Service) Shared(ctx context.Context, a authz.Actor, ref string) ([]Shar
 	out := []Sharing{}
 	for _, r := range rows {
 		f := seen[cluster.FolderID(r.FolderID)]
-		if !f.IsOwner { // who made it once
+		if !f.IsOwner { // the query also finds folders that the actor created but may not change any more
 			continue
 		}
 		out = append(out, Sharing{Folder: f.ID, FolderName: r.Name, Status: cluster.FolderStatus(r.Status), Owner: r.Owner,
@@ -386,7 +402,8 @@ func (s *Service) Shared(ctx context.Context, a authz.Actor, ref string) ([]Shar
 	return out, nil
 }
 
-// UpdateSharing changes permissions that users have, all or none. Of user folders only those that have one can get another.
+// UpdateSharing changes or takes away permissions that users have on a folder, all of them or none. It gives nobody a first permission:
+// a user without one is NotFound.
 func (s *Service) UpdateSharing(ctx context.Context, a authz.Actor, ref string, changes []SharingChange) error {
 	f, err := s.toShare(ctx, a, ref, PermitShare)
 	if err != nil {

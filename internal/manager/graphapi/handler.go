@@ -1,6 +1,6 @@
 // Package graphapi answers the wire's GraphQL: it decodes a request, resolves fields by
-// calling the nouns and encodes the envelope that the two entry points ask for. It holds no
-// SQL and no rules; permissions are decided in the nouns. httpapi authenticates and mounts it.
+// calling nouns and encodes the envelope that the two entry points ask for. It holds no
+// SQL and no rules; the nouns decide who may do what. httpapi authenticates and mounts it.
 //
 // gqlexec and model are generated from schema.graphql by `make gen`.
 package graphapi

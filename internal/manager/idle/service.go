@@ -1,6 +1,8 @@
-// Package idle ends sessions that nobody uses. Administrators make checkers and bind them to domains, projects or resource groups,
-// and keypair policies bring limits of their own; the leader's loop looks at running sessions, warns and ends them; everybody sees
-// how their sessions stand and may keep them alive. Package rule, below, decides; nothing here decides twice.
+// Package idle ends sessions that nobody uses. Administrators make checkers and bind them to domains, projects or resource groups;
+// policies of keypairs bring limits of their own. The loop on the leader looks at running sessions, warns and ends them. Users see
+// how their sessions stand and may keep them alive.
+//
+// Which session is idle is decided in package rule below, and nowhere else. httpapi and graphapi call this package.
 package idle
 
 import (

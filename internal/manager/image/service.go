@@ -1,5 +1,8 @@
 // Package image is the catalogue of images that sessions may run: what a reference or alias means, which labels an image
-// carries, which agents have it. It pulls and builds nothing.
+// carries, which agents have it.
+//
+// It pulls and builds nothing: agents do. Package node passes on which images agents report; session looks up what it runs; httpapi
+// and graphapi list images and change aliases.
 package image
 
 import (

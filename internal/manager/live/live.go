@@ -1,6 +1,7 @@
 // Package live keeps what agents measured most recently in Redis, for charts and lists. It
 // is a cache: losing it loses live figures until the next batch, nothing else, so every
-// failure reads as "unknown". link/agent writes it, session reads it through its LiveStats.
+// failure reads as "unknown". link/agent writes it; node, session and idle read it through
+// their interfaces.
 //
 // Layout: <prefix>stat:agent:<id> and <prefix>stat:kernel:<id> hold a JSON object of metric
 // name to value and expire after TTL. <prefix>stat:use:<id> is a list of rule.Sample, one a minute, for idle checks.

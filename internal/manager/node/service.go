@@ -1,6 +1,9 @@
-// Package node is the machines that run sessions. Service is what administrators see and change of agents. Reports is the
-// other side: it registers agents, stores what they say is true, says what should be true of them, and looks after their leases
-// and the deadlines of their kernels. Only connections that proved a node's certificate, and the leader's loops, call Reports.
+// Package node is the agents, the machines that run sessions. It has two sides. Service is what administrators see and change;
+// httpapi and graphapi call it. Reports is what agents say and are told: it registers agents, stores what they say is true, says
+// what should be true of their kernels, and its loop ends the leases of silent agents and enforces the deadlines of kernels.
+//
+// No user reaches Reports: link/agent calls it for connections that have proved an agent's certificate, and the leader runs its
+// loop. This package opens no connection to agents and decides no placement.
 package node
 
 import (

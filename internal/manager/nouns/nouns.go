@@ -1,4 +1,5 @@
-// Package nouns makes the use cases of the manager and joins them: one service a noun, each knowing those below it.
+// Package nouns makes the use cases of all nouns of the manager and joins them: it makes one service of each noun and hands every
+// service those that it uses. It holds no rules. The manager role and the tests call New; httpapi and graphapi get the Set.
 package nouns
 
 import (

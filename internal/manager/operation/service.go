@@ -1,5 +1,8 @@
-// Package operation is what administrators need to run the cluster itself: the announcement, freezing, background tasks and
-// their progress, the doctor's comparison of rows, and the callbacks that sessions asked for.
+// Package operation is what administrators need to run the cluster itself: the announcement, freezing, and the doctor's comparison of
+// rows. It also runs the background tasks of other nouns and keeps their progress, and has callbacks of sessions delivered.
+//
+// It knows no other noun: what a task does is a function that its starter gives. httpapi and the manager role call it;
+// session starts tasks with it.
 package operation
 
 import (

@@ -1,6 +1,6 @@
-// Package recent remembers answers that every request needs, such as who an access key belongs to, for a moment. All are
-// forgotten when the turn of actors ends, because each holds a decision about an actor; who hears that something else below an
-// answer changed calls Forget. It reads nothing itself.
+// Package recent remembers, for a moment, answers that every request needs, such as who an access key belongs to. Each holds a
+// decision about an actor, so all are forgotten when anything about actors changes (store.ActorsTurn). A caller that hears of
+// another change below an answer calls Forget. It reads nothing itself. tenancy and session use it.
 package recent
 
 import (

@@ -1,6 +1,8 @@
 // Package resource is what sessions compute with and how it is offered: resource groups with their scheduling policies and who
-// may use them, the kinds of resource slots, and presets. Agents are of package node. Occupancy is never stored; it is derived
-// from live rows whenever somebody asks.
+// may use them, the kinds of resource slots, and presets.
+//
+// It places nothing (session/scheduling does), and agents are of package node. Occupancy is never stored: it is derived from live
+// rows whenever somebody asks. httpapi, graphapi and session call it.
 package resource
 
 import (

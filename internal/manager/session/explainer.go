@@ -7,10 +7,9 @@ import (
 	"berth.dev/berth/internal/cluster"
 )
 
-// Explainer knows the scheduler's mind: why a session waits, where a request would start, how the
-// queues stand. reconcile satisfies it, on every manager: the leader answers from its memory, another
-// one from a copy of what the database held at most about a second ago. It checks no permission and
-// changes nothing.
+// Explainer asks the scheduler why a session waits, where a request would start, and what the queues hold.
+// scheduling.Planner satisfies it on every manager: the leader answers from its memory, another one from a
+// copy that is about a second old at most. It checks no permission and changes nothing.
 type Explainer interface {
 	// Explain says why a session waits. A session that does not wait has Status and Text, but no Reason.
 	// NotFound when there is no such session.

@@ -1,6 +1,8 @@
-// Package session is what users ask for: sessions and their kernels. It checks permission and values, writes what should be true
-// in one transaction, and reads it back; it tells waiters and subscribers what happened, and opens the way to a kernel's
-// runner. It never orders an agent: placing sessions is of scheduling, a package below, reports of agents are of node.
+// Package session is what users ask for: sessions and their kernels. It checks permission and values, writes in one transaction what
+// should be true, and reads it back. It tells waiters and subscribers what happened, and opens the way to a kernel's runner. Its
+// loops end overdue batch sessions and forget old history.
+//
+// It never orders an agent. session/scheduling places sessions; node stores what agents report. httpapi, graphapi, idle and app call it.
 //
 // Every exported method of Service takes the actor and decides about it in its first lines.
 package session

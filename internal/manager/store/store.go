@@ -2,7 +2,7 @@
 // with retry, guarded moves, wake-up hints and the generated queries (dbgen).
 //
 // It holds no policy about who may do what (authz) and none about what to do next
-// (scheduler, the loops of the nouns). It does own the moves: every change of a session's or kernel's
+// (the nouns and their loops). It does own the moves: every change of a session's or kernel's
 // status goes through moves.go and ledger.go.
 package store
 

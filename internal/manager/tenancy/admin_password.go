@@ -42,7 +42,8 @@ func ResetAdminPassword(ctx context.Context, db *store.Store, random io.Reader) 
 	return email, password, nil
 }
 
-// ResetAdminPassword is the function of this name on the service's own database (internal).
+// ResetAdminPassword calls the function of this name with the store of the service. It asks for no actor: only the machine's own
+// administrator reaches it, never a request.
 func (s *Service) ResetAdminPassword(ctx context.Context) (email string, password seal.Secret, err error) {
 	return ResetAdminPassword(ctx, s.d.Store, s.d.Random)
 }

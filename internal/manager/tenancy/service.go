@@ -1,6 +1,9 @@
-// Package tenancy is who may use the cluster: domains, projects, users, keypairs, what their policies allow, and what they
-// keep for their sessions (dotfiles, bootstrap scripts, SSH keypairs). It tells who a caller is, and makes the first rows
-// of an empty cluster. It knows no sessions; the other nouns ask it who owns what.
+// Package tenancy is who may use the cluster: domains, projects, users, keypairs and what their policies allow. It tells who a
+// caller is, keeps what users bring to their sessions (dotfiles, bootstrap scripts, SSH keypairs), and makes the first rows of an
+// empty cluster.
+//
+// It knows no sessions, folders or agents: whether a limit is reached is decided by the noun that it limits. httpapi calls it for
+// every request; other nouns ask it who owns what.
 package tenancy
 
 import (

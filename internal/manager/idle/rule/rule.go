@@ -1,5 +1,5 @@
 // Package rule decides which sessions are idle: sessions with what is known of their use, checkers and an instant go in,
-// verdicts with evidence come out. It is pure; package idle acts on verdicts and reports them.
+// verdicts with evidence come out. It is pure. The loop of package idle acts on verdicts, its reports show them.
 //
 // What is not known is never idle: a session without measurements, with too few of them or with old ones goes on. No session
 // ends before it was warned as early as its checker says, except by checkers that warn of nothing.

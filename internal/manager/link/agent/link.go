@@ -3,7 +3,8 @@
 // opens byte streams to them over their second connection.
 //
 // It decides nothing: what an agent should run and what its reports mean is the Sink's
-// business. The manager wires it; session uses it as Streams, hints of the store wake it.
+// business, which is node.Reports. The manager role makes it and wakes it when desired state changed; session and app open byte
+// streams through it.
 package agent
 
 import (

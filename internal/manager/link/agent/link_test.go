@@ -39,7 +39,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 20 * time.Second
 
-// memory is a Sink and a Vault in memory: what package node and the database do, without their rules.
+// memory is a Sink and a Vault in memory: what node.Reports and the database do, without their rules.
 type memory struct {
 	mu       sync.Mutex
 	values   map[string][]byte

@@ -1,6 +1,6 @@
-// Package callback delivers session callbacks: rows that moves of sessions leave in the store become HTTP requests.
-// It is the one place that connects to addresses that users name, so it checks every address
-// at the moment of connecting. The manager runs it.
+// Package callback delivers callbacks of sessions over HTTP: rows that moves of sessions leave in the store become requests.
+// It is the one place that connects to addresses that users name, so it checks every address at the moment of connecting. It does
+// not decide which sessions have callbacks. Package operation runs it.
 package callback
 
 import (

@@ -1,5 +1,5 @@
-// Package request reads what somebody asks for who creates a session: it fills in defaults and
-// checks everything that can be said without looking at the database. It is called by session.
+// Package request reads what the creator of a session asks for: it fills in defaults and checks everything that can be checked
+// without the database. It is not the type of the wire: httpapi decodes into it, session calls it and checks the rest.
 package request
 
 import (

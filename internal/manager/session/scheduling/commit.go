@@ -11,7 +11,7 @@ import (
 	"berth.dev/berth/internal/scheduler"
 )
 
-// proposal is a decision to start a session, with what the plan believed of it.
+// proposal is a decision to start a session, with the facts on which the decision rests. The commit checks them.
 type proposal struct {
 	session     cluster.SessionID
 	owner       scheduler.Owner
@@ -21,9 +21,9 @@ type proposal struct {
 	placements  []scheduler.Placement
 }
 
-// commit writes a batch of placements after checking each against the rows as they are now: agents
-// have room, the session still waits as it was, no owner gets more than the limits allow. What
-// fails is left out and named in refused, with the check that it failed; the others are placed.
+// commit writes a batch of placements. It checks each of them against the rows as they are now: its agents have room, the session still
+// waits and its kernels have the same generations, and no owner gets more than the limits allow. Sessions that fail a check are left out;
+// refused names them with the check (quota, room or changed). The others are placed.
 func (d *desk) commit(ctx context.Context, batch []proposal,
 	kinds map[cluster.SlotName]bool) (refused map[cluster.SessionID]string, err error) {
 	kernels := 0
@@ -81,12 +81,13 @@ func (d *desk) commit(ctx context.Context, batch []proposal,
 	return refused, nil
 }
 
-// room is what agents have left at the moment of the commit, under their row locks.
+// room is what agents have left when the batch is committed. The agents' rows are locked, so it stays true until the commit.
 type room struct {
 	devices map[cluster.AgentID][]alloc.Device
 	used    map[cluster.AgentID]alloc.Allocation
 }
 
+// freshRoom locks the agents of a batch and reads their devices and what is allocated on them. Agents that take no sessions are absent.
 func freshRoom(ctx context.Context, tx *store.Tx, batch []proposal) (*room, error) {
 	var ids []string
 	for _, p := range batch {
@@ -124,7 +125,7 @@ func freshRoom(ctx context.Context, tx *store.Tx, batch []proposal) (*room, erro
 	return r, nil
 }
 
-// admit takes the placements of one session, all or none.
+// admit checks that all placements of one session fit. If so, it counts them as used and returns true; if not, it changes nothing.
 func (r *room) admit(p *proposal) bool {
 	taken := map[cluster.AgentID]alloc.Allocation{}
 	for i, pl := range p.placements {

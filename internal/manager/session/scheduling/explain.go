@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	// looksPerSecond and writesPerSecond bound what stored explanations cost, however long the queue is. Whoever asks is
-	// answered from the memory; what is stored is for lists and events.
+	// looksPerSecond and writesPerSecond bound the cost of storing explanations, however long the queue is. Stored explanations are for
+	// lists and events; a question about one session is answered from the memory.
 	looksPerSecond  = 1000
 	writesPerSecond = 250
-	// rewordEvery is how long the words about one session stay while only its numbers change.
+	// rewordEvery is how long a stored explanation stays while its reason is the same and only its text changes.
 	rewordEvery = 15 * time.Second
-	// tellPause lets the budgets fill before the next sessions are told.
+	// tellPause is the time between two turns while explanations are left to be stored.
 	tellPause = 100 * time.Millisecond
 )
 
@@ -43,7 +43,7 @@ type explanation struct {
 	Remedies         []string          `json:"remedies,omitempty"`
 }
 
-// predicates in the order in which a session passes them.
+// predicates are the checks of a session in the order in which it passes them.
 var predicates = []scheduler.Reason{
 	scheduler.WaitsForStartTime, scheduler.WaitsForDependency, scheduler.WaitsForConcurrency, scheduler.WaitsForQuota, scheduler.WaitsForAgent,
 	scheduler.TooBig, scheduler.WaitsForCapacity, scheduler.WaitsForDevices, scheduler.WaitsForVictims, scheduler.WaitsBehind,
@@ -70,14 +70,15 @@ func explain(h *scheduler.Explanation, now time.Time) explanation {
 	return e
 }
 
-// telling is how much may be told now, and to whom it is left to tell.
+// telling bounds how many explanations are looked at and written: two token buckets, and what is left of the current round.
 type telling struct {
 	looks, writes float64
 	filledAt      time.Time
-	// left is how many sessions of the round have not been looked at since something last changed.
+	// left is how many sessions in memory.round have not been looked at since something last changed.
 	left int
 }
 
+// fill adds the tokens of the time since the last call.
 func (t *telling) fill(now time.Time) {
 	seconds := now.Sub(t.filledAt).Seconds()
 	if t.filledAt.IsZero() || seconds < 0 {
@@ -95,8 +96,8 @@ type note struct {
 	data explanation
 }
 
-// tell stores why sessions wait, for some of those where it changed: new ones first, then all others in turn. again is when
-// there is more to tell; zero: when something changes.
+// tell stores why sessions wait, for those where that changed and as many as the budgets allow: new sessions first, then the others in
+// turn. again is when to go on if some are left; zero: none are left until something changes.
 func (d *desk) tell(ctx context.Context, now time.Time) (again time.Time, err error) {
 	var notes []note
 	d.telling.fill(now)
@@ -142,7 +143,7 @@ func (d *desk) tell(ctx context.Context, now time.Time) (again time.Time, err er
 	})
 }
 
-// collect looks at waiting sessions until the budgets are used up.
+// collect looks at waiting sessions until the budgets are used up, and returns the explanations that must be stored.
 func (d *desk) collect(m *memory, now time.Time) (notes []note) {
 	t := &d.telling
 	if m.changed {
@@ -179,7 +180,7 @@ func (d *desk) collect(m *memory, now time.Time) (notes []note) {
 		if m.turn >= len(m.round) {
 			m.turn = 0
 		}
-		if !look(m.round[m.turn]) { // the last takes its place
+		if !look(m.round[m.turn]) { // it no longer waits: remove it; the last of the list takes its place
 			last := len(m.round) - 1
 			m.round[m.turn] = m.round[last]
 			m.round = m.round[:last]

@@ -6,7 +6,7 @@ import (
 	"berth.dev/berth/internal/chassis"
 )
 
-// kept is a memory that one goroutine at a time may use; waiting for it ends with the context.
+// kept guards a memory: one goroutine at a time may use it. It is a lock, made of a channel so that waiting for it can end with a context.
 type kept struct {
 	gate chan struct{} // holds one token while nobody uses the memory
 	m    *memory
@@ -18,6 +18,7 @@ func newKept(clock chassis.Clock) *kept {
 	return k
 }
 
+// with runs fn while it holds the memory.
 func (k *kept) with(ctx context.Context, fn func(m *memory) error) error {
 	select {
 	case <-k.gate:

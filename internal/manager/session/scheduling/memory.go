@@ -20,85 +20,91 @@ import (
 // which may scan the whole table when it is asked for many ids.
 const lookChunk = 20_000
 
-// memory is the leader's copy of what the scheduler needs to know about the cluster. A look (method look) brings it up to date with
-// the database and reads only what changed since the look before. It is not safe for concurrent use (kept guards it).
+// memory is a manager's copy of what the scheduler needs to know about the cluster. The method look brings it up to date with the
+// database: it reads only what changed since the last look. A memory is not safe for concurrent use (kept guards it).
 //
-// Invariant: after a look, the copy equals what the look's transaction saw. Scheduling passes then change the copy ahead of the
-// database: the sessions they place are in stale, and the next look reads those again, because the commit may have failed.
+// Invariant: after a look, the copy equals what the transaction of that look saw. A scheduling pass then changes the copy before the
+// database: it places sessions in the copy, and the commit may still refuse them. Such sessions are noted in stale, so that the next
+// look reads them from the database again.
 type memory struct {
+	// cluster is the scheduler with its own state. The maps below hold what the manager knows besides.
 	cluster *scheduler.Cluster
-	// changes follows the rows that the copy is made of.
+	// changes finds out which rows have changed since the last look.
 	changes  *feed.Follower
 	sessions map[cluster.SessionID]*entry
 	agents   map[cluster.AgentID]supply
 	groups   map[string]*groupEntry
 	owners   map[scheduler.Scope]seen
-	// slots are the kinds that anybody has or wants: a policy that allows listed ones only limits all others.
+	// slots are the names of all slots that an agent has or a session asks for. A policy that allows only the slots it lists (see listed)
+	// forbids all others of these.
 	slots map[cluster.SlotName]bool
-	// stale are sessions that the next look reads even if the database did not change them, staleAgents are such agents.
+	// stale and staleAgents are sessions and agents that the next look reads although their rows may not have changed.
 	stale       map[cluster.SessionID]struct{}
 	staleAgents map[cluster.AgentID]struct{}
-	// doomed are the waiting sessions that can never start, each with the reason.
+	// doomed are waiting sessions that can never start, each with the reason.
 	doomed map[cluster.SessionID]string
-	// listed says that some policy allows only the slots that it lists.
+	// listed is set when some policy allows only the slots that it lists. A new name in slots then changes its limits.
 	listed bool
-	// fresh are waiting sessions whose explanation was not stored yet. round are the other ones: their explanations are checked one
-	// after the other. Sessions that no longer wait leave both lists when it is their turn.
+	// fresh are waiting sessions whose explanation has not been stored yet. round are the other waiting sessions: collect checks in turn
+	// whether their stored explanations are still right. turn is its position in round. A session that no longer waits is removed from
+	// these lists when collect comes to it.
 	fresh, round []cluster.SessionID
 	turn         int
-	// sharesAt is when shares are computed from past use again.
+	// sharesAt is when fair shares are computed again from past use.
 	sharesAt time.Time
-	// changed says that any explanation may have changed.
+	// changed is set when something happened after which stored explanations may be wrong.
 	changed bool
-	// texts and requests hold one copy of values that many sessions have in common.
+	// texts and requests hold one copy of each value that many sessions have in common, to save memory.
 	texts    map[string]string
 	requests map[string]cluster.Slots
-	// digest is a buffer that is used again for every digest.
+	// digest is a buffer, reused for every digest.
 	digest []byte
-	// passedAt is the time of the leader's last pass over the groups, drift the number of differences that its full
-	// comparisons have corrected. Both are zero in the copy of a manager that does not lead.
+	// passedAt is the time of the leader's last pass over the groups. drift is the number of differences that its full comparisons have
+	// corrected. Both are zero while another manager leads.
 	passedAt time.Time
 	drift    int
 }
 
-// seen is kept of every object whose facts are in the cluster. The digest tells whether the facts in the database differ.
+// seen is what the memory keeps of every object that it has read: a digest of its row and its resource group. When the object is read
+// again and the digest is the same, nothing has changed.
 type seen struct {
 	digest uint64
 	group  string
 }
 
-// supply is an agent.
+// supply is what the memory keeps of an agent besides what scheduler.Cluster has.
 type supply struct {
 	seen
-	usable   bool // alive and open for sessions
-	capacity cluster.Slots
+	usable   bool          // it is alive and takes sessions
+	capacity cluster.Slots // of its healthy devices
 }
 
-// entry is a live session.
+// entry is what the memory keeps of a live session besides what scheduler.Cluster has.
 type entry struct {
 	seen
 	status cluster.Status
 	since  time.Time // when it was created
 	owner  scheduler.Owner
-	// private sessions count against their own limit only.
+	// private sessions (system sessions) have a limit of their own and count against no other.
 	private bool
-	// kernels are those of a waiting session, generations their generations in the same order.
+	// kernels are those of a waiting session; generations[i] is the generation of kernels[i]. Both are nil when the session does not wait.
 	kernels     []scheduler.Kernel
 	generations []int64
-	// told is the stored explanation of why the session waits, toldAt when it was written.
+	// told is the explanation, as stored in the database, of why the session waits. toldAt is when it was written.
 	told   told
 	toldAt time.Time
 }
 
+// told is the part of a stored explanation that decides whether it must be written again.
 type told struct{ reason, text string }
 
-// looked is what a look found besides the changes.
+// looked is the result of a look.
 type looked struct {
 	feed.Report
-	token int64 // the newest leader's
+	token int64 // the fencing token of the newest leader, whoever that is
 }
 
-// look brings the memory up to date. q are the queries of one transaction that sees one snapshot, over the store.
+// look brings the memory up to date. q must be the queries of one transaction that sees one snapshot of the database.
 func (m *memory) look(ctx context.Context, s *store.Store, q *dbgen.Queries) (looked, error) {
 	source := feed.Scheduling(q, s)
 	report, err := m.changes.Look(ctx, source, memoryReader{m, q})
@@ -111,7 +117,7 @@ type memoryReader struct {
 	q *dbgen.Queries
 }
 
-// Apply reads what changed and what is stale.
+// Apply reads the rows that changed, and those that are stale.
 func (r memoryReader) Apply(ctx context.Context, changes feed.Changes) error {
 	m, q := r.m, r.q
 	kinds := len(m.slots)
@@ -151,13 +157,13 @@ func (r memoryReader) Apply(ctx context.Context, changes feed.Changes) error {
 	return nil
 }
 
-// Compare reads everything.
+// Compare reads everything and returns how many differences it corrected.
 func (r memoryReader) Compare(ctx context.Context, why feed.Reason) (differences int, err error) {
 	differences, err = r.m.readAll(ctx, r.q)
 	if err != nil {
 		return differences, err
 	}
-	if !why.Missed() { // instead of the changes
+	if !why.Missed() { // this comparison took the place of the changes, so they count as having happened
 		r.m.changed, r.m.sharesAt = true, time.Time{}
 	}
 	clear(r.m.stale)
@@ -165,8 +171,8 @@ func (r memoryReader) Compare(ctx context.Context, why feed.Reason) (differences
 	return differences, nil
 }
 
-// readAll reads everything from the database, corrects what differs and returns how many objects did. It fills an empty memory and is
-// the safety net of a filled one.
+// readAll reads everything from the database, corrects what differs and returns how many objects differed (drift). It fills an empty
+// memory. On a filled one it is the safety net: looks should have found every difference before.
 func (m *memory) readAll(ctx context.Context, q *dbgen.Queries) (drift int, err error) {
 	count := func(n int, e error) {
 		drift += n
@@ -203,7 +209,7 @@ func (m *memory) readAll(ctx context.Context, q *dbgen.Queries) (drift int, err 
 	return drift, err
 }
 
-// readSessions reads sessions by id; those that are no longer live are forgotten.
+// readSessions reads sessions by id and forgets those that are no longer live. changed is how many differed from the copy.
 func (m *memory) readSessions(ctx context.Context, q *dbgen.Queries, ids []string) (changed int, err error) {
 	ended := []string{}
 	owners := map[scheduler.Scope]bool{}
@@ -272,13 +278,14 @@ func (m *memory) readSessions(ctx context.Context, q *dbgen.Queries, ids []strin
 	return changed, nil
 }
 
-// dependency is one that is not satisfied yet; failed ones never will be.
+// dependency is a session that another one waits for: it has not succeeded yet. If failed is set, it never will.
 type dependency struct {
 	id, name string
 	failed   bool
 }
 
-// openDependencies tells what waiting sessions wait for: one that has failed, if there is one.
+// openDependencies returns, for each waiting session among rows that depends on others, one that has not succeeded yet. One that has
+// failed is chosen before others, because the waiting session can then never start.
 func openDependencies(ctx context.Context, q *dbgen.Queries, rows []dbgen.SessionFactsRow) (map[string]*dependency, error) {
 	var pending []string
 	for _, r := range rows {
@@ -304,7 +311,8 @@ func openDependencies(ctx context.Context, q *dbgen.Queries, rows []dbgen.Sessio
 
 func waitsFor(name string) string { return "it waits for session " + name + " to succeed" }
 
-// setSession puts a live session into the cluster if anything about it differs.
+// setSession takes over one live session from the database: into the memory, and into scheduler.Cluster as waiting or running. It does
+// nothing when the session's digest is unchanged and the session is not stale. on is what the session waits for; nil: nothing.
 func (m *memory) setSession(r *dbgen.SessionFactsRow, kernels []dbgen.KernelFactsRow, on *dependency) (differs bool, err error) {
 	id := cluster.SessionID(r.ID)
 	e := m.sessions[id]
@@ -398,7 +406,7 @@ func (m *memory) kernel(k *dbgen.KernelFactsRow) scheduler.Kernel {
 	}
 }
 
-// request returns one copy of what many kernels ask for. Nobody changes it.
+// request returns a shared copy of what a kernel asks for. Callers must not change it. The shared copies are bounded by dropping all.
 func (m *memory) request(slots cluster.Slots) cluster.Slots {
 	b := m.digest[:0]
 	for _, slot := range slots.Names() {
@@ -415,7 +423,7 @@ func (m *memory) request(slots cluster.Slots) cluster.Slots {
 	return slots
 }
 
-// forget removes a session that is no longer live.
+// forget removes a session that is no longer live, and reports whether it was there.
 func (m *memory) forget(id cluster.SessionID) bool {
 	e := m.sessions[id]
 	if e == nil {
@@ -430,6 +438,7 @@ func (m *memory) forget(id cluster.SessionID) bool {
 	return true
 }
 
+// digestSession is a digest of everything about a session that the scheduler looks at.
 func (m *memory) digestSession(r *dbgen.SessionFactsRow, kernels []dbgen.KernelFactsRow, on *dependency) uint64 {
 	b := m.digest[:0]
 	b = fmt.Appendf(b, "%s %s %d %t %s %d|", r.Type, r.ResourceGroup, r.Priority, r.Preemptible, r.ClusterMode, r.CreatedAt.UnixMicro())
@@ -460,7 +469,7 @@ func (m *memory) digestSession(r *dbgen.SessionFactsRow, kernels []dbgen.KernelF
 	return sum(append(b, waiting(r.Status)...))
 }
 
-// waiting is what matters of a live session's status.
+// waiting reduces a live session's status to what matters to the scheduler: whether it waits.
 func waiting(s cluster.Status) string {
 	if s == cluster.Pending {
 		return "waits"
@@ -474,7 +483,7 @@ func sum(b []byte) uint64 {
 	return h.Sum64()
 }
 
-// text returns one copy of a text that many sessions share. The shared copies are bounded by dropping all of them.
+// text returns a shared copy of a text. The shared copies are bounded by dropping all of them.
 func (m *memory) text(s string) string {
 	if len(s) > 512 {
 		return s
@@ -500,7 +509,7 @@ func newMemory(clock chassis.Clock) *memory {
 	}
 }
 
-// doubt marks the sessions that a pass has placed as stale: whether the database holds these placements is not known yet.
+// doubt marks the sessions that a pass has placed as stale, because the commit of these placements may fail.
 func (m *memory) doubt(decisions []scheduler.Decision) {
 	for _, d := range decisions {
 		if len(d.Placements) > 0 {

@@ -18,21 +18,21 @@ import (
 )
 
 const (
-	// copyFresh is how old what another manager than the leader answers may be.
+	// copyFresh is how old an answer of a manager that does not lead may be.
 	copyFresh = time.Second
-	// copyIdle is after how long without a question such a copy is read anew instead of brought up to date.
+	// copyIdle: a copy that nobody has asked for that long is thrown away and read anew, instead of brought up to date.
 	copyIdle = 10 * time.Minute
-	// copyCompare is how often such a copy is compared with everything, as the safety net of looks.
+	// copyCompare is how often such a copy is compared with the whole database.
 	copyCompare = 10 * time.Minute
-	// standByEvery is how often a manager that waits for the lead looks what changed.
+	// standByEvery is how often a manager that waits to become the leader brings its copy up to date.
 	standByEvery = 2 * time.Second
 	// askTimeout bounds one question.
 	askTimeout = 15 * time.Second
 )
 
-// Planner answers what the scheduler thinks, on every manager; it satisfies session.Explainer. The leader answers from its
-// memory, another manager from a copy that it reads when first asked and brings up to date when asked again or while it
-// stands by.
+// Planner answers why sessions wait and where a request would start. It works on every manager and satisfies session.Explainer. The
+// leader answers from the memory of its scheduling loop. Another manager answers from a copy: it reads it when first asked, and brings it
+// up to date when asked again and while it stands by to become the leader.
 type Planner struct {
 	store *store.Store
 	clock chassis.Clock
@@ -42,10 +42,10 @@ type Planner struct {
 	copy    *copied
 }
 
-// copied is the memory of a manager that does not lead.
+// copied is the copy of a manager that does not lead.
 type copied struct {
 	*kept
-	lookedAt time.Time // guarded as the memory is
+	lookedAt time.Time // of the last look; used only inside kept.with
 }
 
 var _ session.Explainer = (*Planner)(nil)
@@ -58,7 +58,7 @@ func NewPlanner(s *store.Store, clock chassis.Clock) *Planner {
 	return &Planner{store: s, clock: clock, copy: &copied{kept: newKept(clock)}}
 }
 
-// lead has the loops answer from now on, and hands them what is known already.
+// lead is called when this manager becomes the leader. It makes the copy the memory of the scheduling loop and returns it.
 func (p *Planner) lead() *kept {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,16 +67,17 @@ func (p *Planner) lead() *kept {
 	return p.leading
 }
 
+// follow is called when this manager no longer leads. The next question is answered from a copy again.
 func (p *Planner) follow() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.leading = nil
 }
 
-// standBy keeps the copy up to date until ctx ends, so that a new leader has nothing to read but the last moments.
+// standBy keeps the copy up to date until ctx ends, so that this manager can schedule at once when it becomes the leader.
 func (p *Planner) standBy(ctx context.Context) {
 	for {
-		// What fails now is tried again, and fails loudly when this manager leads.
+		// An error is ignored here: the next look tries again, and the scheduling loop reports it when this manager leads.
 		_ = p.ask(ctx, copyFresh, func(*memory, time.Time, bool) error { return nil })
 		if chassis.Wait(ctx, p.clock, standByEvery) != nil {
 			return
@@ -84,7 +85,8 @@ func (p *Planner) standBy(ctx context.Context) {
 	}
 }
 
-// ask runs fn with a memory that is up to date, a copy to within most.
+// ask runs fn with the leader's memory or, on other managers, with a copy that is at most most old. asOf is the instant that the memory
+// shows; leads says which of the two it is.
 func (p *Planner) ask(ctx context.Context, most time.Duration, fn func(m *memory, asOf time.Time, leads bool) error) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -118,8 +120,8 @@ func (p *Planner) ask(ctx context.Context, most time.Duration, fn func(m *memory
 	})
 }
 
-// refresh brings a copy up to date and runs one pass over it, so that it can answer why sessions wait. Sessions that the pass would
-// start are stale afterwards: only the leader starts sessions, so the next refresh reads them again.
+// refresh brings a copy up to date and runs one pass over it, because the scheduler knows only after a pass why sessions wait. The pass
+// also starts sessions in the copy, although only the leader may start them. They are marked as stale: the next refresh reads them again.
 func (p *Planner) refresh(ctx context.Context, c *copied, now time.Time) error {
 	err := p.store.View(ctx, func(ctx context.Context, q *dbgen.Queries) error {
 		if _, err := c.m.look(ctx, p.store, q); err != nil {
@@ -159,11 +161,12 @@ func (p *Planner) Explain(ctx context.Context, id cluster.SessionID) (out sessio
 	}
 	err = p.explain(ctx, copyFresh, &out)
 	if err == nil && out.Reason == string(scheduler.WaitsForPass) {
-		err = p.explain(ctx, 0, &out) // it came after the last look
+		err = p.explain(ctx, 0, &out) // the session is newer than the copy: bring the copy up to date and ask again
 	}
 	return out, err
 }
 
+// explain fills in out for a waiting session, from a memory that is at most most old.
 func (p *Planner) explain(ctx context.Context, most time.Duration, out *session.Explanation) error {
 	id := out.Session
 	return p.ask(ctx, most, func(m *memory, asOf time.Time, _ bool) error {
@@ -189,7 +192,7 @@ func (p *Planner) explain(ctx context.Context, most time.Duration, out *session.
 	})
 }
 
-// DryRun plans a session without adding it.
+// DryRun says where a session would start now, or why it would wait, without adding it.
 func (p *Planner) DryRun(ctx context.Context, r session.PlanRequest) (out session.Explanation, err error) {
 	waits := ""
 	if len(r.DependsOn) > 0 {
@@ -254,6 +257,7 @@ func (p *Planner) openDependency(ctx context.Context, on []cluster.SessionID) (s
 	return "", nil
 }
 
+// hold copies the scheduler's explanation of why a session waits into an answer.
 func hold(out *session.Explanation, h *scheduler.Explanation) {
 	out.Reason, out.Text, out.Rejected, out.Shortfall = string(h.Reason), h.Text, h.Rejected, h.Shortfall
 	out.Position, out.Estimate, out.Remedies, out.Elsewhere = h.Position, h.Estimate, h.Remedies, h.Elsewhere

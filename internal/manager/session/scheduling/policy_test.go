@@ -109,7 +109,7 @@ func TestPoliciesChangeLive(t *testing.T) {
 	}
 	set("lifo", `{}`)
 	status("lifo", false)
-	set("lifo", `{"preemption": {"enabled": "perhaps"}}`) // stored behind the service's back
+	set("lifo", `{"preemption": {"enabled": "perhaps"}}`) // package resource would refuse it
 	status("lifo", true)                                  // the last good policy stays
 	b.end(one)
 	b.becomes(three, "SCHEDULED", "") // lifo

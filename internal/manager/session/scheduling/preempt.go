@@ -10,16 +10,16 @@ import (
 	"berth.dev/berth/internal/manager/store"
 )
 
-// eviction clears the place of a waiting session.
+// eviction names the victims that must end so that a waiting session (the preemptor) gets their place.
 type eviction struct {
 	preemptor cluster.SessionID
 	victims   []cluster.SessionID
 	reason    cluster.Reason // preempted, or rescheduled: back into the queue
 }
 
-// evict stops the victims, all or none for each place: only while the session that wants it still waits. Its place is kept by the
-// scheduler, which counts victims as running until they have stopped. Where the group says so they go back into the
-// queue then, in their old place.
+// evict stops the victims of each preemptor that still waits; if it no longer waits, none of them. The scheduler counts victims as running
+// until they have stopped, and keeps their place for the preemptor. Where the policy of the group says so, victims then go back into
+// the queue with their old age.
 func (d *desk) evict(ctx context.Context, group string, all []eviction) error {
 	var ended []cluster.SessionID
 	err := d.term.Commit(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -60,7 +60,7 @@ func (d *desk) evict(ctx context.Context, group string, all []eviction) error {
 		return nil
 	})
 	if err != nil || len(ended) == 0 {
-		// The scheduler believes that places are being cleared: it must decide anew.
+		// The scheduler takes the victims for ending, but they go on: read all of them again, so that it decides anew.
 		return errors.Join(err, d.kept.with(context.WithoutCancel(ctx), func(m *memory) error {
 			for _, e := range all {
 				m.stale[e.preemptor] = struct{}{}

@@ -10,15 +10,15 @@ import (
 	"berth.dev/berth/internal/scheduler"
 )
 
-// allowance is what owners may still start at the moment of the commit. It is read while all other
-// placements wait, and nothing else makes an owner hold more, so it is true until the commit.
+// allowance holds the limits of owners and what they use when a batch is committed. The lock of placements is held, and nothing but a
+// placement makes an owner use more, so it stays true until the commit.
 type allowance struct {
 	quotas map[scheduler.Scope]*scheduler.Quota
 	used   map[scheduler.Scope]*scheduler.Usage
 }
 
-// freshAllowance reads the limits of a batch's owners and, where they limit what the batch asks for, what their live
-// sessions hold. What it reads is bounded by those limits.
+// freshAllowance reads the limits of the owners of a batch. Where a limit concerns what the batch asks for, it also adds up what the
+// owner's live sessions hold. That sum is over few rows, because the limit bounds them.
 func freshAllowance(ctx context.Context, q *dbgen.Queries, batch []proposal, kinds map[cluster.SlotName]bool) (*allowance, error) {
 	scopes := map[scheduler.Scope]bool{}
 	for i := range batch {
@@ -86,7 +86,8 @@ func freshAllowance(ctx context.Context, q *dbgen.Queries, batch []proposal, kin
 			return nil, fmt.Errorf("sum up what projects and domains hold: %w", err)
 		}
 		for _, r := range rows {
-			// A project's rows may have been found through the domain and the other way round: only those that were asked for are complete.
+			// The query returns the rows of some projects and some domains. For a project that was found only through its domain, the sum
+			// would be incomplete; so only those that were asked for are counted.
 			if projects[r.ProjectID] {
 				a.of(scheduler.Scope{Kind: scheduler.ScopeProject, ID: r.ProjectID}).Slots[cluster.SlotName(r.Slot)] += cluster.Amount(r.Amount)
 			}
@@ -131,7 +132,7 @@ func (a *allowance) ofUser(user, key string) [2]*scheduler.Usage {
 		a.of(scheduler.Scope{Kind: scheduler.ScopeKeypair, ID: key})}
 }
 
-// asks is what a session would add to its owners' use.
+// asks is what a session adds to the use of its owners when it starts.
 func (p *proposal) asks() scheduler.Usage {
 	if p.private {
 		return scheduler.Usage{Private: 1}
@@ -145,8 +146,8 @@ func (p *proposal) asks() scheduler.Usage {
 	return u
 }
 
-// allows reports whether every owner may start the session. Only what it asks for counts: an owner who is over a limit
-// of something else may go on.
+// allows reports whether the limits of every owner leave room for the session. Only slots that the session asks for count. An owner who is
+// over the limit of another slot may start it.
 func (a *allowance) allows(p *proposal) bool {
 	more := p.asks()
 	for _, s := range p.owner.Scopes() {
@@ -168,6 +169,7 @@ func (a *allowance) allows(p *proposal) bool {
 	return true
 }
 
+// take counts the session as started.
 func (a *allowance) take(p *proposal) {
 	more := p.asks()
 	for _, s := range p.owner.Scopes() {

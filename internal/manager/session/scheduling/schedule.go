@@ -21,16 +21,16 @@ const (
 	// one pass is one commit.
 	passPlacements = 256
 	passSteps      = 4_000_000
-	// crowd is how many placements of a turn make a rush, mostRest bounds the rest after it.
+	// A turn that placed at least crowd sessions is followed by a rest of at most mostRest, so that the next turn finds more to do.
 	crowd    = 8
 	mostRest = 20 * time.Millisecond
-	// mostGivenUp bounds how many sessions one turn cancels.
+	// mostGivenUp bounds how many sessions one turn cancels, of each of the two causes.
 	mostGivenUp = 100
-	// resyncShare keeps full comparisons from taking more than one part in this many of the leader's time, however large the cluster is.
+	// resyncShare bounds full comparisons to 1/resyncShare of the leader's time, however large the cluster is.
 	resyncShare = 50
 )
 
-// desk is where the leader of one term schedules: its memory and what it has still to do.
+// desk is the state of the scheduling loop during one term of leadership.
 type desk struct {
 	*Scheduling
 	term reconcile.Term
@@ -39,7 +39,7 @@ type desk struct {
 	resyncAt time.Time
 	// refusals counts turns in a row in which commits were refused and nothing was placed.
 	refusals int
-	// placed is how many kernels the last turn placed. A turn that placed many took as long as took and ended at ended.
+	// placed is how many sessions the last turn placed, ended when it ended. took is how long it took if it placed many, otherwise 0.
 	placed   int
 	took     time.Duration
 	ended    time.Time
@@ -64,13 +64,13 @@ func (d *desk) schedule(ctx context.Context) (wait time.Duration, err error) {
 	return wait, nil
 }
 
-// gather says how long hints are gathered before a turn. When many sessions come, turns are fewer and larger: the next begins no
-// sooner than the last one took.
+// gather says how long to wait for more hints before a turn. After a turn that placed many sessions, the pause is as long as that turn took
+// (at most mostRest). So turns become fewer and larger when many sessions arrive.
 func (d *desk) gather() time.Duration {
 	return max(d.cfg.Debounce, min(d.took, mostRest)-d.deps.Clock.Now().Sub(d.ended))
 }
 
-// soonest keeps the earlier of two instants; zero is never.
+// soonest returns the earlier of two instants; zero means never.
 func soonest(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -78,8 +78,8 @@ func soonest(a, b time.Time) time.Time {
 	return a
 }
 
-// turn looks what changed, gives up what cannot start, lets every group pass once, commits, and tells those who
-// wait. again is when the next turn is due without a hint.
+// turn brings the memory up to date, cancels sessions that cannot start, runs one pass over every group, commits what the passes decided,
+// and stores explanations for sessions that wait. again is when the next turn is due if no hint comes.
 func (d *desk) turn(ctx context.Context) (again time.Time, err error) {
 	now := d.deps.Clock.Now()
 	if err := d.catchUp(ctx, now); err != nil {
@@ -109,13 +109,13 @@ func (d *desk) turn(ctx context.Context) (again time.Time, err error) {
 		again = soonest(again, out.wake)
 	}
 	d.placed = placed
-	if refused > 0 { // again with fresher state; slower when that does not help
+	if refused > 0 { // the memory was out of date: try again soon, and later each time it does not help
 		if d.refusals++; placed > 0 {
 			d.refusals = 0
 		}
 		again = soonest(again, now.Add(min(time.Millisecond<<min(d.refusals, 10), time.Second)))
 		if d.refusals > 3 {
-			d.resyncAt = now // something must differ
+			d.resyncAt = now // the memory must differ from the database somewhere: compare everything
 		}
 	} else {
 		d.refusals = 0
@@ -133,7 +133,7 @@ func (d *desk) catchUp(ctx context.Context, now time.Time) error {
 		return d.deps.Store.View(ctx, func(ctx context.Context, q *dbgen.Queries) error {
 			first := d.resyncAt.IsZero()
 			switch {
-			case first: // a copy that was kept while another manager led is up to date after this look
+			case first: // the memory was a copy until now; this look brings it up to date
 				m.changes.CompareEvery(d.cfg.Resync, resyncShare)
 			case !now.Before(d.resyncAt):
 				m.changes.CompareSoon()
@@ -158,7 +158,7 @@ func (d *desk) catchUp(ctx context.Context, now time.Time) error {
 	})
 }
 
-// countDrift counts full comparisons, and what they have corrected although looks should have found it.
+// countDrift counts full comparisons, and the differences that they corrected although looks should have found them.
 func (d *desk) countDrift(m *memory, r feed.Report) {
 	if r.Compared != feed.NotCompared && r.Compared != feed.First {
 		d.metrics.resyncs.Inc()
@@ -173,8 +173,8 @@ func (d *desk) countDrift(m *memory, r feed.Report) {
 	}
 }
 
-// giveUp cancels sessions that can never start: those whose dependency failed and those
-// that waited longer than their group allows. next is when another one will have.
+// giveUp cancels waiting sessions whose dependency failed, and those that have waited longer than their group allows. next is when the next
+// session will have waited too long.
 func (d *desk) giveUp(ctx context.Context, now time.Time) (next time.Time, err error) {
 	var doomed map[cluster.SessionID]string
 	var late []cluster.SessionID
@@ -207,7 +207,7 @@ func (d *desk) giveUp(ctx context.Context, now time.Time) (next time.Time, err e
 	return now, err
 }
 
-// outcome is what one pass over a group came to.
+// outcome is the result of one pass over a group and its commit.
 type outcome struct {
 	placed, refused int
 	more            bool
@@ -229,7 +229,7 @@ func (d *desk) pass(ctx context.Context, group string, now time.Time) (out outco
 		m.doubt(result.Decisions)
 		batch, evictions = m.propose(result.Decisions)
 		out.more, out.wake = result.More, result.Wake
-		if e := m.group(group); result.More || !e.wake.Equal(result.Wake) { // somebody's time has come
+		if e := m.group(group); result.More || !e.wake.Equal(result.Wake) { // the reason why a session waits may have changed
 			m.changed, e.wake = true, result.Wake
 		}
 		kinds = maps.Clone(m.slots)
@@ -256,7 +256,7 @@ func (d *desk) pass(ctx context.Context, group string, now time.Time) (out outco
 	return out, nil
 }
 
-// propose turns decisions into what a commit needs.
+// propose splits decisions into sessions to place and sessions to stop, each with what its transaction needs.
 func (m *memory) propose(decisions []scheduler.Decision) (batch []proposal, evictions []eviction) {
 	for _, d := range decisions {
 		e := m.sessions[d.Session]
@@ -283,7 +283,7 @@ func (m *memory) propose(decisions []scheduler.Decision) (batch []proposal, evic
 	return batch, evictions
 }
 
-// refused has the agents read again that had no room: a commit knew better than this memory.
+// refused marks agents as stale on which the commit found no room: the memory is out of date about them.
 func (m *memory) refused(batch []proposal, refused map[cluster.SessionID]string) {
 	for _, p := range batch {
 		if refused[p.session] == "room" {

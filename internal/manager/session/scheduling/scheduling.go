@@ -1,8 +1,9 @@
-// Package scheduling places waiting sessions. On the leader it keeps the cluster in memory as the scheduler sees it, lets the
-// scheduler decide, and commits what it decided after checking it against the rows as they are then. On every manager its
-// Planner answers why a session waits. It also adds up what owners used, which fair shares are made of.
+// Package scheduling places waiting sessions. On the leader its loop keeps a copy of the cluster in memory, lets package scheduler
+// decide, and commits each decision after checking it against the rows as they are then. On every manager its Planner answers why a
+// session waits. A second loop adds up what owners used; fair shares are computed from that.
 //
-// It never talks to agents: a commit wakes their connections.
+// The decisions themselves are in package scheduler. This package never talks to agents: a commit wakes their connections. The
+// manager role makes it and hands its loops to reconcile; session asks the Planner through the interface Explainer.
 package scheduling
 
 import (
@@ -18,28 +19,28 @@ import (
 	"berth.dev/berth/internal/manager/store"
 )
 
-// Config says how patient the scheduling loop is.
+// Config holds the times of the scheduling loop.
 type Config struct {
-	// Debounce gathers hints before a scheduling pass.
+	// Debounce is how long the loop waits for more hints after the first one, before it takes a turn.
 	Debounce time.Duration
-	// Resync is the time between scheduling passes without any hint.
+	// Resync is the time between turns without any hint, and between full comparisons of the memory with the database.
 	Resync time.Duration
 }
 
 // DefaultConfig returns the documented defaults.
 func DefaultConfig() Config { return Config{Debounce: 2 * time.Millisecond, Resync: 30 * time.Second} }
 
-// Deps are what scheduling works with. Clock and Registry may be nil; Planner nil makes one that nobody asks.
+// Deps are what scheduling works with. Clock and Registry may be nil. If Planner is nil, New makes one.
 type Deps struct {
 	Store    *store.Store
 	Clock    chassis.Clock
 	Registry prometheus.Registerer
-	// Planner answers from the loop's memory while it leads.
+	// Planner answers questions. While this manager leads, it answers from the loop's memory.
 	Planner *Planner
 	Log     *slog.Logger
 }
 
-// Scheduling is the loops that place sessions and add up use.
+// Scheduling brings two control loops: one places sessions, one adds up what owners used.
 type Scheduling struct {
 	cfg     Config
 	deps    Deps
@@ -124,10 +125,10 @@ func newMetrics(r prometheus.Registerer) metrics {
 	return m
 }
 
-// gaugeEvery is how often the queues are counted.
+// gaugeEvery is how often the metric of waiting sessions is set.
 const gaugeEvery = 5 * time.Second
 
-// gauge counts the queues.
+// gauge sets the metric of waiting sessions, by resource group and reason.
 func (d *desk) gauge(m *memory, now time.Time) {
 	if !d.gaugedAt.IsZero() && now.Sub(d.gaugedAt) < gaugeEvery {
 		return

@@ -15,21 +15,22 @@ import (
 	"berth.dev/berth/internal/scheduler"
 )
 
-// groupEntry is a resource group's policy in effect.
+// groupEntry is a resource group: its scheduling policy as it is in effect, and its waiting sessions.
 type groupEntry struct {
 	digest uint64
 	policy scheduler.Group
-	// warning says why the stored policy is not the one in effect.
+	// warning says why the stored policy is not in effect; "" when it is.
 	warning string
 	// waiting counts its waiting sessions.
 	waiting int
-	// wake is when time alone changes something, as of the last pass.
+	// wake is when something changes by the passing of time alone, such as a start time, as the last pass found out.
 	wake time.Time
-	// queue orders waiting sessions by age, while they may wait for too long. Those that no longer wait are dropped
-	// when they come up.
+	// queue is a heap of waiting sessions, the oldest first. It is used only while the policy bounds how long sessions may wait. A session
+	// that no longer waits is dropped when it comes to the top.
 	queue ages
 }
 
+// age is a waiting session in the heap ages.
 type age struct {
 	since time.Time
 	id    cluster.SessionID
@@ -47,12 +48,14 @@ func (a *ages) Pop() any {
 	return last
 }
 
+// wait notes that a session waits since an instant, if the policy bounds how long.
 func (g *groupEntry) wait(id cluster.SessionID, since time.Time) {
 	if g.policy.PendingTimeout > 0 {
 		heap.Push(&g.queue, age{since, id})
 	}
 }
 
+// group returns the entry of a resource group and makes an empty one if needed: a session may be read before its group.
 func (m *memory) group(name string) *groupEntry {
 	if m.groups[name] == nil {
 		m.groups[name] = &groupEntry{policy: scheduler.Group{Name: name}}
@@ -60,7 +63,8 @@ func (m *memory) group(name string) *groupEntry {
 	return m.groups[name]
 }
 
-// late returns sessions that waited longer than their group allows, a bounded number, and when the next will have.
+// late returns at most most sessions that have waited longer than their group allows. next is when the next session will have waited too
+// long; zero: none will.
 func (m *memory) late(now time.Time, most int) (ids []cluster.SessionID, next time.Time) {
 	for _, g := range m.groups {
 		var due []age
@@ -81,15 +85,15 @@ func (m *memory) late(now time.Time, most int) (ids []cluster.SessionID, next ti
 				ids, due = append(ids, top.id), append(due, top)
 			}
 		}
-		for _, a := range due { // until a look finds that they no longer wait
+		for _, a := range due { // the caller cancels them; if that fails, they are found here again
 			heap.Push(&g.queue, a)
 		}
 	}
 	return ids, next
 }
 
-// readGroups reads the policies of all resource groups. One that cannot be used leaves the last good one in
-// effect, or fifo, with a warning.
+// readGroups reads the policies of all resource groups. If a stored policy cannot be used, the last usable one stays in effect (at first
+// the default, fifo), and the group gets a warning.
 func (m *memory) readGroups(ctx context.Context, q *dbgen.Queries) (changed int, err error) {
 	rows, err := q.GroupPolicies(ctx)
 	if err != nil {
@@ -145,7 +149,7 @@ func (m *memory) readGroups(ctx context.Context, q *dbgen.Queries) (changed int,
 	return changed, nil
 }
 
-// words are an error's message with what to do next.
+// words returns an error's message followed by what to do next.
 func words(err error) string {
 	if next := fault.NextOf(err); next != "" {
 		return err.Error() + "; " + next
@@ -153,7 +157,7 @@ func words(err error) string {
 	return err.Error()
 }
 
-// readAgents reads agents by id, nil means all; those that are gone are forgotten.
+// readAgents reads agents by id (nil: all) and forgets those that no longer exist.
 func (m *memory) readAgents(ctx context.Context, q *dbgen.Queries, ids []string) (changed int, err error) {
 	rows, err := q.AgentFacts(ctx, ids)
 	if err != nil {
@@ -212,6 +216,7 @@ func (m *memory) readAgents(ctx context.Context, q *dbgen.Queries, ids []string)
 	return changed, nil
 }
 
+// capacityOf adds up the healthy devices of an agent.
 func capacityOf(devices []alloc.Device) cluster.Slots {
 	out := cluster.Slots{}
 	for _, d := range devices {
@@ -242,6 +247,7 @@ func agentIDs(in []string) []cluster.AgentID {
 	return out
 }
 
+// knownOwners returns all owners whose limits the memory has read.
 func (m *memory) knownOwners() map[scheduler.Scope]bool {
 	out := make(map[scheduler.Scope]bool, len(m.owners))
 	for s := range m.owners {
@@ -250,7 +256,7 @@ func (m *memory) knownOwners() map[scheduler.Scope]bool {
 	return out
 }
 
-// readQuotas reads the limits of owners, and from then on remembers them.
+// readQuotas reads the limits of owners and passes those that changed on to the scheduler.
 func (m *memory) readQuotas(ctx context.Context, q *dbgen.Queries, scopes map[scheduler.Scope]bool) (changed int, err error) {
 	if len(scopes) == 0 {
 		return 0, nil
@@ -276,8 +282,8 @@ func (m *memory) readQuotas(ctx context.Context, q *dbgen.Queries, scopes map[sc
 	return changed, nil
 }
 
-// readQuotas reads the limits of owners; one without any is absent. listed says that a policy allows listed slots
-// only: of all other kinds its owner may have none.
+// readQuotas reads the limits of owners; an owner without limits is absent from out. listed is set when one of the policies allows only the
+// slots that it lists. Its limits for all other names in kinds are then 0.
 func readQuotas(ctx context.Context, q *dbgen.Queries, scopes map[scheduler.Scope]bool,
 	kinds map[cluster.SlotName]bool) (out map[scheduler.Scope]*scheduler.Quota, listed bool, err error) {
 	users, keypairs, projects, domains := []string{}, []string{}, []string{}, []string{}

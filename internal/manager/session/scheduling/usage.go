@@ -16,17 +16,17 @@ import (
 
 const (
 	usageEvery = time.Minute
-	// usageLag is how long after an instant its use is added up: what agents reported of it has been stored by then.
+	// usageLag is how long the loop stays behind the present, so that what agents report of an instant is stored before it is added up.
 	usageLag = 30 * time.Second
-	// usageBack is how far back a new cluster's use is added up.
+	// usageBack is how far back use is added up when that has never been done.
 	usageBack = 60 * 24 * time.Hour
-	// sharesEvery is how often past use is turned into shares; a changed policy does it at once.
+	// sharesEvery is how often fair shares are computed. A changed policy of a group makes it happen at once.
 	sharesEvery = 5 * time.Minute
 	usageKey    = "usage"
 )
 
-// account adds up one stretch of time, a day at most. Where it ends is stored in the same transaction as the sums, so
-// every instant counts once, whoever leads and whenever one dies.
+// account adds up what owners used in one period of at most a day. The end of the period is stored in the transaction that stores the sums.
+// So every instant counts exactly once, also when leaders change or die. more says that there are later periods to add up now.
 func account(ctx context.Context, term reconcile.Term) (more bool, err error) {
 	err = term.Commit(ctx, func(ctx context.Context, tx *store.Tx) error {
 		more = false
@@ -77,7 +77,7 @@ func account(ctx context.Context, term reconcile.Term) (more bool, err error) {
 	return more, err
 }
 
-// readShares turns past use into the shares of fair-share groups, when that is due.
+// readShares computes the shares of owners in groups with the order fair-share from what they used, when that is due.
 func (m *memory) readShares(ctx context.Context, q *dbgen.Queries, now time.Time) error {
 	if now.Before(m.sharesAt) {
 		return nil

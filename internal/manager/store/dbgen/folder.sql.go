@@ -912,7 +912,7 @@ type SharingsOfRow struct {
 	Permission string
 }
 
-// Who has a permission on folders: on one, or on all that a user owns and those of projects that the user administrates.
+// Who has a permission on folders: on one, or on all that a user owns and the project folders that the user created.
 func (q *Queries) SharingsOf(ctx context.Context, folderID *string, userID string) ([]SharingsOfRow, error) {
 	rows, err := q.db.Query(ctx, sharingsOf, folderID, userID)
 	if err != nil {

@@ -1,6 +1,6 @@
 -- +goose Up
--- The folders inside the containers of a session, written with it and never changed: service. A folder that a session with
--- ended_at NULL names here is in use. folder_id may outlive its folder.
+-- The folders inside the containers of a session, written with it and never changed. Writer: session.Service.
+-- A folder that a session with ended_at NULL names here is in use. folder_id may outlive its folder.
 CREATE TABLE session_mounts (
     session_id  uuid NOT NULL REFERENCES sessions(id) ON DELETE CASCADE,
     n           integer NOT NULL,            -- order of the request
@@ -29,7 +29,7 @@ CREATE FUNCTION mounts_of_session(of_session uuid) RETURNS jsonb LANGUAGE sql ST
 $$;
 -- +goose StatementEnd
 
--- Hosts (proxy:volume) whose file systems do not answer on the agent. Writer: service.Nodes, from the agent's facts.
+-- Hosts (proxy:volume) whose file systems do not answer on the agent. Writer: node.Reports, from the agent's facts.
 ALTER TABLE agents ADD COLUMN hung_volumes text[] NOT NULL DEFAULT '{}';
 DROP TRIGGER agent_changed ON agents;
 CREATE TRIGGER agent_changed AFTER UPDATE OF status, resource_group, schedulable, architecture, devices, engine_ok, hung_volumes ON agents FOR EACH ROW WHEN (

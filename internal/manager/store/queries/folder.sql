@@ -113,7 +113,7 @@ SELECT u.email FROM users u JOIN gone g ON g.user_id = u.id ORDER BY u.email;
 UPDATE folder_permissions SET permission = $3 WHERE folder_id = $1 AND user_id = $2;
 
 -- name: SharingsOf :many
--- Who has a permission on folders: on one, or on all that a user owns and those of projects that the user administrates.
+-- Who has a permission on folders: on one, or on all that a user owns and the project folders that the user created.
 SELECT g.folder_id, f.name, f.status, coalesce(o.email, p.name, '')::text AS owner, g.user_id, u.email, g.permission
 FROM folder_permissions g JOIN folders f ON f.id = g.folder_id JOIN users u ON u.id = g.user_id LEFT JOIN users o ON o.id = f.user_id LEFT JOIN projects p ON p.id = f.project_id
 WHERE f.status <> 'delete-complete' AND (f.id = sqlc.narg('folder_id')::uuid OR sqlc.narg('folder_id')::uuid IS NULL AND (f.user_id = @user_id::uuid OR f.project_id IS NOT NULL AND f.creator_id = @user_id::uuid))
