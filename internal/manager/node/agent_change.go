@@ -24,7 +24,8 @@ func (s *Service) Modify(ctx context.Context, a authz.Actor, id cluster.AgentID,
 		return err
 	}
 	if c.Schedulable == nil && c.ResourceGroup == nil {
-		return fault.Invalidf("nothing is said that should change about agent %s", id).WithNext("name whether it is schedulable, or its resource group")
+		return fault.Invalidf("nothing is said that should change about agent %s", id).
+			WithNext("name whether it is schedulable, or its resource group")
 	}
 	return s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		if c.Schedulable != nil {
