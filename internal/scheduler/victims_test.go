@@ -159,3 +159,55 @@ func TestLeastFragmentationFallsBackToPack(t *testing.T) {
 		})
 	}
 }
+
+// TestSearchesForVictimsAreBounded: of each kind 16 owners and priorities search in a pass, 16 sessions of each, and 64 in all.
+func TestSearchesForVictimsAreBounded(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		owners, kinds, each int // sessions of each owner and kind
+		want                int
+	}{
+		"sessions of one owner": {1, 1, 20, 16},
+		"just as many":          {1, 1, 16, 16},
+		"owners":                {20, 1, 1, 16},
+		"all":                   {1, 6, 14, 64},
+		"many owners":           {10, 1, 10, 64},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x := filled(t, scheduler.Group{Preemption: scheduler.Preemption{Enabled: true, VictimScope: "resource-group"}})
+			n := c.owners * c.kinds * c.each
+			for i := range n {
+				id := fmt.Sprintf("a%03d", i)
+				x.SetAgent("g", agent(id, 4, 8))
+				x.Run("g", preemptible(cluster.SessionID("r"+id), cluster.AgentID(id), 0, 0, 4))
+			}
+			for i := range n {
+				s := owned(i, fmt.Sprint("u", i%c.owners), ask(4, int64(1+i/c.owners%c.kinds)))
+				s.ID, s.Priority, s.EnqueuedAt = cluster.SessionID(fmt.Sprintf("s%03d", i)), 50, now
+				x.Enqueue("g", s)
+			}
+			got := pass(t, x, now)
+			require.Len(t, got, c.want)
+			for _, d := range got {
+				require.Len(t, d.Preempt, 1)
+			}
+		})
+	}
+}
+
+// TestImagesOfAgentsAreTakenOver: where an image lies is used as it is now.
+func TestImagesOfAgentsAreTakenOver(t *testing.T) {
+	t.Parallel()
+	c := filled(t, scheduler.Group{}, "a", "b")
+	s := job(1, 10, 0, ask(1, 1))
+	s.Kernels[0].Image = "python"
+	for _, want := range []cluster.AgentID{"b", "a", "b"} {
+		for _, id := range []cluster.AgentID{"a", "b"} {
+			a := agent(string(id), 4, 8)
+			a.Images = map[string]bool{"python": id == want}
+			c.SetAgent("g", a)
+		}
+		require.Equal(t, want, c.Probe("g", now, s).Placements[0].Agent)
+	}
+}
