@@ -84,6 +84,7 @@ func terminalReload(t *testing.T, p *platform, b *browser, py string) {
 	shows("load average") // the same program goes on
 	tab.click(".xterm")
 	tab.typed("q")
+	tab.until(`/\$\s*$/.test(` + screen + `)`) // top throws away what is typed until it has ended
 	tab.typed("echo $kept-after\n")
 	shows("still-here-after")
 	// The programs know the size of the window.

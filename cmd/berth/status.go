@@ -106,7 +106,7 @@ func printStatus(w io.Writer, dir platform.StateDir, r platform.Report, content 
 	}
 	var good []string
 	for _, s := range r.Services {
-		if !!s.OK {
+		if s.OK {
 			good = append(good, s.Name)
 			continue
 		}

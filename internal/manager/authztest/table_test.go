@@ -62,7 +62,6 @@ func domainDotfiles(*world, set) []any { return []any{tenancy.DotfileScope{Domai
 func projectDotfiles(w *world, _ set) []any {
 	return []any{tenancy.DotfileScope{Project: w.project}}
 }
-func kernels(_ *world, s set) []any { return []any{s.session} }
 
 // matrix has one line or more for each method that takes an actor.
 var matrix = []line{

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -26,28 +25,6 @@ import (
 	"berth.dev/berth/internal/wire/proxy"
 	"berth.dev/berth/internal/wire/run"
 )
-
-// memoryVault keeps secrets as the manager's vault does.
-type memoryVault struct {
-	mu   sync.Mutex
-	kept map[string][]byte
-}
-
-func (v *memoryVault) Get(_ context.Context, key string) ([]byte, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.kept[key], nil
-}
-
-func (v *memoryVault) Update(_ context.Context, key string, fn func([]byte) ([]byte, error)) ([]byte, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	fresh, err := fn(v.kept[key])
-	if fresh != nil {
-		v.kept[key] = fresh
-	}
-	return v.kept[key], err
-}
 
 // appNode is an agent with apps: web answers in capitals and ends when its visitor says bye, stuck takes nothing, broken does not start.
 type appNode struct{}
