@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -58,5 +59,9 @@ func TestDefaultDispositions(t *testing.T) {
 			ignored = strings.TrimSpace(mask)
 		}
 	}
-	require.Equal(t, "0000000000000000", ignored, "the program ignores signals that its parent's parent ignored")
+	mask, err := strconv.ParseUint(ignored, 16, 64)
+	require.NoError(t, err)
+	// Signals 32 and 33 belong to the C library. Go leaves them alone in a binary with cgo, as the race detector makes it; the
+	// runner is built without.
+	require.Zero(t, mask&^(1<<31|1<<32), "the program ignores signals that its parent's parent ignored: %s", ignored)
 }
