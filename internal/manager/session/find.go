@@ -210,11 +210,3 @@ func servicePorts(raw json.RawMessage) []ServicePort {
 	}
 	return out
 }
-
-func texts[T ~string](v []T) []string {
-	out := make([]string, len(v))
-	for i, s := range v {
-		out[i] = string(s)
-	}
-	return out
-}
