@@ -161,6 +161,7 @@ var rules = []rule{
 			"internal/manager/idle", "internal/manager/image", "internal/manager/node", "internal/manager/nouns",
 			"internal/manager/resource", "internal/manager/seal", "internal/manager/session", "internal/manager/store/list",
 			"internal/manager/tenancy", "internal/wire/tunnel"}},
+	{dir: "internal/manager/graphapi/cost", duty: "weighs GraphQL documents before anything else looks at them"},
 	{dir: "internal/manager/graphapi/gqlexec", duty: "execution of GraphQL that gqlgen generates",
 		allow: []string{"internal/manager/graphapi/model"}},
 	{dir: "internal/manager/graphapi/model", duty: "types of the GraphQL schema that gqlgen generates"},

@@ -9,6 +9,7 @@ import (
 
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/graphapi"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
 	"berth.dev/berth/internal/manager/reconcile"
 	"berth.dev/berth/internal/manager/session/scheduling"
@@ -31,6 +32,8 @@ type Config struct {
 	Callbacks CallbackConfig
 	Storage   StorageConfig
 	Wire      WireConfig
+	// GraphQL bounds what GraphQL requests may ask for.
+	GraphQL graphapi.Config `config:"graphql"`
 }
 
 // PostgresConfig is the database.
@@ -148,6 +151,7 @@ func DefaultConfig() Config {
 	return Config{
 		Listen: "127.0.0.1:8081", StateDir: "/var/lib/berth", Postgres: PostgresConfig{MaxConns: 16},
 		Etcd: EtcdConfig{Prefix: "/berth"}, Agents: agentlink.DefaultConfig(), Reconcile: DefaultReconcileConfig(),
+		GraphQL: graphapi.DefaultConfig(),
 	}
 }
 
@@ -170,6 +174,9 @@ func (c Config) Validate() error {
 		return shortSecret()
 	}
 	if err := c.Agents.Validate(); err != nil {
+		return err
+	}
+	if err := c.GraphQL.Validate(); err != nil {
 		return err
 	}
 	return c.Reconcile.Validate()

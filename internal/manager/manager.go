@@ -192,7 +192,8 @@ func (m *Manager) wireLoops(planner *scheduling.Planner, idleDeps idle.LoopDeps)
 }
 
 func (m *Manager) wireAPI(limiter httpapi.RateLimiter) {
-	graph := graphapi.New(graphapi.Deps{Nouns: m.nouns, Actor: httpapi.ActorFrom, Fail: httpapi.Fail, Log: m.log.With("part", "graphapi")})
+	graph := graphapi.New(graphapi.Deps{Nouns: m.nouns, Actor: httpapi.ActorFrom, Fail: httpapi.Fail, Budget: limiter, Config: &m.cfg.GraphQL,
+		Log: m.log.With("part", "graphapi")})
 	m.handler = httpapi.New(httpapi.Deps{
 		Nouns: m.nouns, GraphQL: graph, Log: m.log.With("part", "httpapi"), Clock: m.deps.Clock.Now, RateLimiter: limiter,
 		Info: httpapi.Info{NodeID: m.cfg.id(), Build: m.deps.Build.String(), APIVersion: m.cfg.Wire.APIVersion,

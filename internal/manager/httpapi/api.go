@@ -436,6 +436,7 @@ func (w *responseWriter) Flush() { _ = http.NewResponseController(w.ResponseWrit
 const (
 	anonymousRate = 1000
 	rateWindow    = 15 * time.Minute
+	costWindow    = time.Minute
 )
 
 func (w *responseWriter) rate(limit, remaining int) {
