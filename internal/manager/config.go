@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/graphapi"
+	"berth.dev/berth/internal/manager/httpapi"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
 	"berth.dev/berth/internal/manager/reconcile"
 	"berth.dev/berth/internal/manager/session/scheduling"
@@ -21,6 +23,8 @@ type Config struct {
 	ID string
 	// Listen is the host:port of the API.
 	Listen string
+	// TrustedProxies are the addresses or prefixes of reverse proxies in front of Listen whose X-Forwarded-For is believed. Empty: none.
+	TrustedProxies []string
 	// StateDir holds the master key and the agents' join token.
 	StateDir string
 	Postgres PostgresConfig
@@ -32,6 +36,8 @@ type Config struct {
 	Callbacks CallbackConfig
 	Storage   StorageConfig
 	Wire      WireConfig
+	// Streams bounds what callers may hold open on this manager.
+	Streams httpapi.Limits
 	// GraphQL bounds what GraphQL requests may ask for.
 	GraphQL graphapi.Config `config:"graphql"`
 }
@@ -151,7 +157,7 @@ func DefaultConfig() Config {
 	return Config{
 		Listen: "127.0.0.1:8081", StateDir: "/var/lib/berth", Postgres: PostgresConfig{MaxConns: 16},
 		Etcd: EtcdConfig{Prefix: "/berth"}, Agents: agentlink.DefaultConfig(), Reconcile: DefaultReconcileConfig(),
-		GraphQL: graphapi.DefaultConfig(),
+		Streams: httpapi.DefaultLimits(), GraphQL: graphapi.DefaultConfig(),
 	}
 }
 
@@ -163,6 +169,9 @@ func (c Config) Validate() error {
 	if _, port, err := net.SplitHostPort(c.Listen); err != nil || port == "" {
 		return fault.Invalidf("manager.listen %q is no address", c.Listen).WithCause(err).
 			WithNext("set it to host:port, for example 0.0.0.0:8081")
+	}
+	if _, err := c.trusted(); err != nil {
+		return err
 	}
 	if !filepath.IsAbs(c.StateDir) {
 		return fault.Invalidf("manager.state_dir %q is not an absolute path", c.StateDir).WithNext("set it to a directory such as /var/lib/berth")
@@ -176,10 +185,18 @@ func (c Config) Validate() error {
 	if err := c.Agents.Validate(); err != nil {
 		return err
 	}
+	if err := c.Streams.Validate(); err != nil {
+		return err
+	}
 	if err := c.GraphQL.Validate(); err != nil {
 		return err
 	}
 	return c.Reconcile.Validate()
+}
+
+// trusted reads TrustedProxies.
+func (c Config) trusted() (clientaddr.Trusted, error) {
+	return clientaddr.ParseTrusted("manager.trusted_proxies", c.TrustedProxies)
 }
 
 func (c Config) id() string {

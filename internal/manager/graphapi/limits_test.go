@@ -51,7 +51,8 @@ func TestDocumentsThatAskForTooMuchAreRefused(t *testing.T) {
 	for name, c := range map[string]struct{ query, want string }{
 		"fragments that double": {bomb(14), "levels of nested fields"},
 		"flat ones":             {flat(24), "fields with its fragments"},
-		"aliases of a list":     {aliases(1500, "compute_session_list(limit:1,offset:0){total_count}"), "queries in one operation"},
+		"aliases of a list":     {aliases(1500, "compute_session_list(limit:1,offset:0){total_count}"), "token limit"},
+		"fewer of them":         {aliases(300, "compute_session_list(limit:1,offset:0){total_count}"), "queries in one operation"},
 		"aliases of a member":   {"{agent_list(limit:1,offset:0){items" + aliases(400, "id") + "}}", "aliases with its fragments"},
 		"a wide page": {"{agent_list(limit:100,offset:0){items" + aliases(200, "compute_containers{id status}") + "}}",
 			"units of cost"},

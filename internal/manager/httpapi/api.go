@@ -7,9 +7,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
-	"net/netip"
 	"path"
 	"runtime/debug"
 	"strconv"
@@ -17,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/app"
 	"berth.dev/berth/internal/manager/authz"
@@ -51,7 +50,11 @@ type Deps struct {
 	Clock func() time.Time
 	// RateLimiter defaults to counting in this process.
 	RateLimiter RateLimiter
-	Info        Info
+	// Limits bound what callers hold open; zero takes the defaults.
+	Limits Limits
+	// Trusted are the reverse proxies in front; they say which address a client comes from.
+	Trusted clientaddr.Trusted
+	Info    Info
 }
 
 // API is the handler. Its only state of requests is the number of streams, so that it can end them.
@@ -70,6 +73,7 @@ type API struct {
 	log     *slog.Logger
 	now     func() time.Time
 	limiter RateLimiter
+	trusted clientaddr.Trusted
 	info    Info
 	mux     *http.ServeMux
 
@@ -80,6 +84,8 @@ type API struct {
 	streams  sync.WaitGroup
 	// tunnels counts the streams that carry an app's bytes.
 	tunnels atomic.Int64
+	places  *places
+	logins  *logins
 }
 
 // New builds the handler of every route.
@@ -88,12 +94,16 @@ func New(d Deps) *API {
 	a := &API{
 		tenancy: n.Tenancy, resources: n.Resources, images: n.Images, nodes: n.Nodes, folders: n.Folders, sessions: n.Sessions, apps: n.Apps,
 		idle: n.Idle, operations: n.Operations,
-		graphql: d.GraphQL, log: d.Log, now: d.Clock, limiter: d.RateLimiter, info: d.Info, mux: http.NewServeMux(),
+		graphql: d.GraphQL, log: d.Log, now: d.Clock, limiter: d.RateLimiter, trusted: d.Trusted, info: d.Info, mux: http.NewServeMux(),
 	}
 	a.stopping, a.stop = context.WithCancel(context.Background())
 	if a.now == nil {
 		a.now = time.Now
 	}
+	if d.Limits == (Limits{}) {
+		d.Limits = DefaultLimits()
+	}
+	a.places, a.logins = newPlaces(d.Limits), newLogins()
 	if a.limiter == nil {
 		a.limiter = NewLocalLimiter(a.now)
 	}
@@ -140,8 +150,17 @@ func (a *API) Stop(ctx context.Context) error {
 
 var errStopping = fault.Unavailablef("the manager is restarting").WithNext("try again in some seconds")
 
-// hold marks a request as one that lasts: its context ends with Stop too. The caller calls release.
-func (a *API) hold(c *call) (release func(), err error) {
+// hold marks a request as one that lasts: it takes a place of its caller, and its context ends with Stop too. The caller calls release.
+func (a *API) hold(c *call, kind lastingKind) (release func(), err error) {
+	leave, err := a.places.take(c.actor, a.client(c.r), kind)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			leave()
+		}
+	}()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.stopping.Err() != nil {
@@ -151,13 +170,17 @@ func (a *API) hold(c *call) (release func(), err error) {
 	ctx, cancel := context.WithCancel(c.ctx())
 	unhook := context.AfterFunc(a.stopping, cancel)
 	c.r = c.r.WithContext(ctx)
-	return func() { unhook(); cancel(); a.streams.Done() }, nil
+	return func() { unhook(); cancel(); leave(); a.streams.Done() }, nil
 }
 
-// lasting wraps a handler whose requests last.
-func (a *API) lasting(h handler) handler {
+// lasting wraps a handler of streams, waiting one whose requests wait for something.
+func (a *API) lasting(h handler) handler { return a.holding(aStream, h) }
+
+func (a *API) waiting(h handler) handler { return a.holding(aWait, h) }
+
+func (a *API) holding(kind lastingKind, h handler) handler {
 	return func(c *call) error {
-		release, err := a.hold(c)
+		release, err := a.hold(c, kind)
 		if err != nil {
 			return err
 		}
@@ -279,28 +302,11 @@ func (a *API) authenticate(r *http.Request) (authz.Actor, error) {
 		return none, fault.New(fault.Unauthenticated, "the signature does not match access key %s", cred.AccessKey).
 			WithNext("check the secret key, and that proxies on the way keep the Host header")
 	}
-	actor.ClientIP = clientIP(r)
-	if err := authz.From(actor, peer(r)); err != nil {
+	actor.ClientIP = a.clientText(r)
+	if err := authz.From(actor, a.client(r)); err != nil {
 		return none, err
 	}
 	return actor, nil
-}
-
-// peer is the address at the other end of the connection; the zero address when it has none, as on a local socket.
-func peer(r *http.Request) netip.Addr {
-	from, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return netip.Addr{}
-	}
-	return from.Addr()
-}
-
-func clientIP(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return r.RemoteAddr
-	}
-	return host
 }
 
 // methods are those that routes use; anything else is not allowed anywhere.
@@ -391,7 +397,7 @@ func (a *API) access(w *responseWriter, r *http.Request, started time.Time) {
 	a.log.LogAttrs(r.Context(), level, "request",
 		slog.String("request", w.requestID), slog.String("method", r.Method), slog.String("path", r.URL.Path),
 		slog.Int("status", w.status), slog.Int64("bytes", w.bytes), slog.Duration("took", time.Since(started)),
-		slog.String("key", w.actor), slog.String("from", r.RemoteAddr), slog.String("note", w.note))
+		slog.String("key", w.actor), slog.String("from", a.clientText(r)), slog.String("note", w.note))
 }
 
 func requestID() string {
