@@ -50,6 +50,7 @@ type Proxy struct {
 	volumes  volumes
 	tasks    *task.Engine
 	transfer *transfer.Server
+	rights   *transfer.Rights
 	auth     [sha256.Size]byte // of the managers' key
 	usage    *usages
 
@@ -116,8 +117,10 @@ func New(_ context.Context, cfg Config, deps Deps) (*Proxy, error) {
 		Stores:  s3.Policy{AllowPrivate: cfg.ObjectStores.AllowPrivate, AllowHTTP: cfg.ObjectStores.AllowHTTP},
 		Workers: cfg.TasksPerVolume, ReapRate: cfg.ReapRate, UploadExpiry: cfg.UploadExpiry,
 	})
+	p.rights = transfer.NewRights(deps.Clock, deps.NewID())
 	p.transfer = transfer.New(transfer.Options{
-		Key: wire.Key(secret, cfg.Proxy, wire.ClientKey), Version: deps.Build.Version, VolumeNames: p.volumes.Names,
+		Rights: p.rights,
+		Key:    wire.Key(secret, cfg.Proxy, wire.ClientKey), Version: deps.Build.Version, VolumeNames: p.volumes.Names,
 		Volumes: func(name string) (volume.Volume, bool) {
 			v, err := p.volumes.Volume(name)
 			return v, err == nil
@@ -149,6 +152,7 @@ func (p *Proxy) makeServices() []*chassis.Service {
 	return []*chassis.Service{
 		chassis.NewService(first, chassis.Hooks{Start: p.firstLook, Run: p.watch, Stop: p.closeVolumes}),
 		chassis.NewService("storage-tasks", chassis.Hooks{Run: p.tasks.Run, StopTimeout: 20 * time.Second}).After(first),
+		chassis.NewService("storage-rights", chassis.Hooks{Run: p.rights.Run}),
 		p.client.After(first),
 		p.manager.After(first),
 		chassis.NewService("storage-presence", chassis.Hooks{Run: p.announce}).After(p.client.Name(), p.manager.Name()),

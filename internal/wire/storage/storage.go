@@ -1,6 +1,7 @@
 // Package storage is what managers and storage proxies say to each other: how a proxy announces itself in
 // etcd, and the JSON of its manager-facing API.
 //
+// Version 2 (2026-11-22) tells proxies about changed rights (PathRights) and puts them into tokens; both sides understand version 1.
 // Version 1 (2026-11-21). Requests are POST with a JSON body wherever the older protocol sent a body with GET;
 // proxies accept both. Every request carries the header Auth. Errors are problem+json whose "kind" is a fault.Kind.
 package storage
@@ -13,7 +14,7 @@ import (
 )
 
 // Version is the protocol's version.
-const Version = 1
+const Version = 2
 
 // Auth is the header with the key that a manager shows a proxy.
 const Auth = "X-BackendAI-Storage-Auth-Token"
@@ -218,21 +219,24 @@ type MoveRequest struct {
 // DownloadRequest asks for a token that reads one file, or a directory as an archive.
 type DownloadRequest struct {
 	PathRequest
-	Archive bool `json:"archive"`
+	Rights  *TokenRights `json:"rights,omitempty"`
+	Archive bool         `json:"archive"`
 }
 
 // ArchiveRequest asks for a token that reads several paths as one archive.
 type ArchiveRequest struct {
-	Volume   string   `json:"volume"`
-	VFID     string   `json:"virtual_folder_id"`
-	Files    []string `json:"files"`
-	Filename string   `json:"filename,omitempty"`
+	Volume   string       `json:"volume"`
+	VFID     string       `json:"virtual_folder_id"`
+	Files    []string     `json:"files"`
+	Filename string       `json:"filename,omitempty"`
+	Rights   *TokenRights `json:"rights,omitempty"`
 }
 
 // UploadRequest asks for a token that writes one file of a declared size in bytes.
 type UploadRequest struct {
 	PathRequest
-	Size int64 `json:"size"`
+	Rights *TokenRights `json:"rights,omitempty"`
+	Size   int64        `json:"size"`
 }
 
 // TokenReply is a token for the client-facing API.
