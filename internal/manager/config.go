@@ -11,7 +11,7 @@ import (
 	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/graphapi"
-	"berth.dev/berth/internal/manager/httpapi"
+	"berth.dev/berth/internal/manager/httpapi/throttle"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
 	"berth.dev/berth/internal/manager/reconcile"
 	"berth.dev/berth/internal/manager/session/scheduling"
@@ -37,7 +37,7 @@ type Config struct {
 	Storage   StorageConfig
 	Wire      WireConfig
 	// Streams bounds what callers may hold open on this manager.
-	Streams httpapi.Limits
+	Streams throttle.Limits
 	// GraphQL bounds what GraphQL requests may ask for.
 	GraphQL graphapi.Config `config:"graphql"`
 }
@@ -157,7 +157,7 @@ func DefaultConfig() Config {
 	return Config{
 		Listen: "127.0.0.1:8081", StateDir: "/var/lib/berth", Postgres: PostgresConfig{MaxConns: 16},
 		Etcd: EtcdConfig{Prefix: "/berth"}, Agents: agentlink.DefaultConfig(), Reconcile: DefaultReconcileConfig(),
-		Streams: httpapi.DefaultLimits(), GraphQL: graphapi.DefaultConfig(),
+		Streams: throttle.DefaultLimits(), GraphQL: graphapi.DefaultConfig(),
 	}
 }
 

@@ -29,6 +29,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/graphapi"
 	"berth.dev/berth/internal/manager/httpapi"
+	"berth.dev/berth/internal/manager/httpapi/throttle"
 	"berth.dev/berth/internal/manager/idle"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
 	"berth.dev/berth/internal/manager/link/peer"
@@ -131,11 +132,11 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 		Wrap: m.deps.WrapAgents, Log: m.log.With("part", "agentlink"),
 	}
 	idleDeps := idle.LoopDeps{Clock: m.deps.Clock, Busy: m.busy}
-	limiter := httpapi.RateLimiter(httpapi.NewLocalLimiter(m.deps.Clock.Now))
+	limiter := throttle.RateLimiter(throttle.NewLocalLimiter(m.deps.Clock.Now))
 	if m.deps.Redis != nil {
 		figures := live.New(m.deps.Redis, "berth:"+m.admin.ClusterID+":", m.log.With("part", "live"))
 		deps.Live, deps.Usage, linkDeps.Live, idleDeps.Usage = figures, figures, figures, figures
-		limiter = httpapi.NewRedisLimiter(m.deps.Redis, m.deps.Clock.Now)
+		limiter = throttle.NewRedisLimiter(m.deps.Redis, m.deps.Clock.Now)
 	}
 	if err := m.wireStorage(); err != nil {
 		return err
@@ -190,7 +191,7 @@ func (m *Manager) wireLoops(planner *scheduling.Planner, idleDeps idle.LoopDeps)
 	return err
 }
 
-func (m *Manager) wireAPI(limiter httpapi.RateLimiter) error {
+func (m *Manager) wireAPI(limiter throttle.RateLimiter) error {
 	trusted, err := m.cfg.trusted()
 	if err != nil {
 		return err
@@ -242,6 +243,8 @@ func (m *Manager) Services() []*chassis.Service {
 	}
 	if m.storage != nil {
 		services = append(services, chassis.NewService("storage-proxies", chassis.Hooks{Run: m.storage.Run}).After("store"),
+			chassis.NewService("folder-rights", chassis.Hooks{Run: m.nouns.Folders.FollowRights}).After("store"),
+			chassis.NewService("storage-rights", chassis.Hooks{Run: m.pushRights}).After("storage-proxies", "folder-rights"),
 			chassis.NewService("storage-volumes", chassis.Hooks{Start: m.hearOfVolumes}).After("storage-proxies"))
 		m.api.After("storage-volumes")
 	}
@@ -250,6 +253,11 @@ func (m *Manager) Services() []*chassis.Service {
 			chassis.NewService("managers", chassis.Hooks{Run: m.peers.Run}).After("store"))
 	}
 	return services
+}
+
+// pushRights tells storage proxies whose rights changed.
+func (m *Manager) pushRights(ctx context.Context) error {
+	return m.storage.PushRights(ctx, func() storagelink.RightsWatch { return m.nouns.Folders.WatchRights() })
 }
 
 // maxHearing bounds how long the API waits for the first look at storage proxies.

@@ -38,7 +38,8 @@ type Deps struct {
 
 // Service is the use cases of folders.
 type Service struct {
-	d Deps
+	d      Deps
+	rights rights
 }
 
 // New makes the use cases.
@@ -55,7 +56,9 @@ func New(d Deps) (*Service, error) {
 	if d.Proxies == nil {
 		d.Proxies = nobody{}
 	}
-	return &Service{d: d}, nil
+	s := &Service{d: d}
+	s.rights.init()
+	return s, nil
 }
 
 // nobody stands for the proxies of a cluster that has none.

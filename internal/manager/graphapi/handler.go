@@ -31,7 +31,7 @@ import (
 // maxBodyFrame is what a request may hold beside its query and its variables.
 const maxBodyFrame = 4 << 10
 
-// Budget counts what users spend; see httpapi.RateLimiter.
+// Budget counts what users spend; see throttle.RateLimiter.
 type Budget interface {
 	// Spend takes amount of what key may spend in the limiter's window, unless more than limit would be spent.
 	Spend(ctx context.Context, key string, amount, limit int) bool

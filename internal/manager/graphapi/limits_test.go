@@ -98,7 +98,8 @@ func (s *spender) Spend(_ context.Context, _ string, amount, limit int) bool {
 }
 
 // limited makes a handler with a configuration of its own; answer sends a request to it.
-func limited(t *testing.T, budget graphapi.Budget, change func(*graphapi.Config)) (answer func(ctx context.Context, body string) (int, string)) {
+func limited(t *testing.T, budget graphapi.Budget, change func(*graphapi.Config)) (
+	answer func(ctx context.Context, body string) (int, string)) {
 	t.Helper()
 	d := newDesk(t)
 	cfg := graphapi.DefaultConfig()

@@ -20,6 +20,7 @@ import (
 	"berth.dev/berth/internal/manager/app"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/folder"
+	"berth.dev/berth/internal/manager/httpapi/throttle"
 	"berth.dev/berth/internal/manager/idle"
 	"berth.dev/berth/internal/manager/image"
 	"berth.dev/berth/internal/manager/node"
@@ -49,9 +50,9 @@ type Deps struct {
 	// Clock defaults to time.Now.
 	Clock func() time.Time
 	// RateLimiter defaults to counting in this process.
-	RateLimiter RateLimiter
+	RateLimiter throttle.RateLimiter
 	// Limits bound what callers hold open; zero takes the defaults.
-	Limits Limits
+	Limits throttle.Limits
 	// Trusted are the reverse proxies in front; they say which address a client comes from.
 	Trusted clientaddr.Trusted
 	Info    Info
@@ -72,7 +73,7 @@ type API struct {
 	graphql http.Handler
 	log     *slog.Logger
 	now     func() time.Time
-	limiter RateLimiter
+	limiter throttle.RateLimiter
 	trusted clientaddr.Trusted
 	info    Info
 	mux     *http.ServeMux
@@ -84,8 +85,8 @@ type API struct {
 	streams  sync.WaitGroup
 	// tunnels counts the streams that carry an app's bytes.
 	tunnels atomic.Int64
-	places  *places
-	logins  *logins
+	places  *throttle.Places
+	logins  *throttle.Logins
 }
 
 // New builds the handler of every route.
@@ -100,12 +101,12 @@ func New(d Deps) *API {
 	if a.now == nil {
 		a.now = time.Now
 	}
-	if d.Limits == (Limits{}) {
-		d.Limits = DefaultLimits()
+	if d.Limits == (throttle.Limits{}) {
+		d.Limits = throttle.DefaultLimits()
 	}
-	a.places, a.logins = newPlaces(d.Limits), newLogins()
+	a.places, a.logins = throttle.NewPlaces(d.Limits), throttle.NewLogins()
 	if a.limiter == nil {
-		a.limiter = NewLocalLimiter(a.now)
+		a.limiter = throttle.NewLocalLimiter(a.now)
 	}
 	for _, f := range []struct {
 		to *string
@@ -151,8 +152,8 @@ func (a *API) Stop(ctx context.Context) error {
 var errStopping = fault.Unavailablef("the manager is restarting").WithNext("try again in some seconds")
 
 // hold marks a request as one that lasts: it takes a place of its caller, and its context ends with Stop too. The caller calls release.
-func (a *API) hold(c *call, kind lastingKind) (release func(), err error) {
-	leave, err := a.places.take(c.actor, a.client(c.r), kind)
+func (a *API) hold(c *call, kind throttle.Kind) (release func(), err error) {
+	leave, err := a.places.Take(c.actor, a.client(c.r), kind)
 	if err != nil {
 		return nil, err
 	}
@@ -174,11 +175,11 @@ func (a *API) hold(c *call, kind lastingKind) (release func(), err error) {
 }
 
 // lasting wraps a handler of streams, waiting one whose requests wait for something.
-func (a *API) lasting(h handler) handler { return a.holding(aStream, h) }
+func (a *API) lasting(h handler) handler { return a.holding(throttle.Stream, h) }
 
-func (a *API) waiting(h handler) handler { return a.holding(aWait, h) }
+func (a *API) waiting(h handler) handler { return a.holding(throttle.Wait, h) }
 
-func (a *API) holding(kind lastingKind, h handler) handler {
+func (a *API) holding(kind throttle.Kind, h handler) handler {
 	return func(c *call) error {
 		release, err := a.hold(c, kind)
 		if err != nil {
@@ -441,8 +442,6 @@ func (w *responseWriter) Flush() { _ = http.NewResponseController(w.ResponseWrit
 
 const (
 	anonymousRate = 1000
-	rateWindow    = 15 * time.Minute
-	costWindow    = time.Minute
 )
 
 func (w *responseWriter) rate(limit, remaining int) {

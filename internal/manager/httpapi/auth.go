@@ -7,6 +7,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/httpapi/throttle"
 	"berth.dev/berth/internal/manager/seal"
 )
 
@@ -49,8 +50,8 @@ func (a *API) authorize(c *call) error {
 	if kind != "keypair" {
 		return fault.Invalidf("login of type %.40q is not supported", kind).WithNext(`use type "keypair"`)
 	}
-	outcome := loginUndecided
-	done, err := a.logins.begin(c.ctx(), user, a.client(c.r), a.now())
+	outcome := throttle.Undecided
+	done, err := a.logins.Begin(c.ctx(), user, a.client(c.r), a.now())
 	if err != nil {
 		return err
 	}
@@ -58,7 +59,7 @@ func (a *API) authorize(c *call) error {
 	k, err := a.tenancy.Authorize(c.ctx(), domain, user, seal.Secret(password))
 	if err != nil {
 		if fault.Is(err, fault.Unauthenticated) {
-			outcome = loginWrong
+			outcome = throttle.Wrong
 		}
 		return err
 	}
@@ -69,7 +70,7 @@ func (a *API) authorize(c *call) error {
 	if err := authz.From(actor, a.client(c.r)); err != nil {
 		return err
 	}
-	outcome = loginGood
+	outcome = throttle.Good
 	return c.ok(api.LoginReply{Data: api.Login{
 		ResponseType: "success", Type: "keypair", AccessKey: string(k.AccessKey), SecretKey: k.SecretKey.Reveal(),
 		Role: string(k.Role), Status: string(k.Status),

@@ -18,6 +18,8 @@ const (
 	TopicFolders = "folders"
 	// TopicCircuits says that a published way to an app changed.
 	TopicCircuits = "circuits"
+	// TopicRights says that somebody may do less than before; the triggers of migration 0022 send it.
+	TopicRights = "rights"
 	// TopicCallbacks says that a session with a callback changed.
 	TopicCallbacks = "callbacks"
 	// TopicAll is delivered after hints may have been lost: look at everything again.

@@ -44,24 +44,25 @@ func TestWalkCountsWhatTheAnswerMayHold(t *testing.T) {
 		vars map[string]any
 		want Weight
 	}{
-		`{ name }`:                                                             {nil, Weight{Depth: 1, Fields: 1, Roots: 1, Cost: 1}},
-		`{ a: item(id: 1) { id b: name } name }`:                               {nil, Weight{Depth: 2, Fields: 4, Roots: 2, Aliases: 2, Cost: 13}},
-		`{ items(limit: 20) { id name } }`:                                     {nil, Weight{2, 3, 1, 0, 10 + 20*2}},
-		`{ items(limit: 5000) { id } }`:                                        {nil, Weight{2, 2, 1, 0, 10 + 100}},
-		`{ items(limit: -1) { id } }`:                                          {nil, Weight{2, 2, 1, 0, 11}},
-		`{ nodes { id } }`:                                                     {nil, Weight{2, 2, 1, 0, 10 + 50}},
-		`{ nodes(first: 3, last: 7) { id } }`:                                  {nil, Weight{2, 2, 1, 0, 10 + 7}},
-		`query($n: Int) { nodes(first: $n) { id } }`:                           {map[string]any{"n": 4}, Weight{2, 2, 1, 0, 10 + 4}},
-		`query($n: Int = 9) { nodes(first: $n) { id } }`:                       {nil, Weight{2, 2, 1, 0, 10 + 9}},
-		`query($n: Int = 9) { nodes(first: $n) { name } }`:                     {map[string]any{"n": nil}, Weight{2, 2, 1, 0, 10 + 50}},
-		`query($n: Int) { nodes(first: $n) { id name } }`:                      {map[string]any{"n": "many"}, Weight{2, 3, 1, 0, 10 + 200}},
-		`{ all { items { items { id } } } }`:                                   {nil, Weight{4, 4, 1, 0, 10 + 50*(1+3*(1+3))}},
-		`{ item { ...A ...A } } fragment A on Item { id x: next { id } }`:      {nil, Weight{3, 7, 1, 2, 10 + 6}},
-		`{ ...Q } fragment Q on Query { ... on Query { a: name b: name } }`:    {nil, Weight{1, 2, 2, 2, 2}},
-		`query A { name } query B { all { id } }`:                              {nil, Weight{1, 1, 1, 0, 1}},
-		`mutation { touch { id } }`:                                            {nil, Weight{2, 2, 1, 0, 2}},
-		`{ nothing { of: this } ...Unknown }`:                                  {nil, Weight{2, 2, 1, 1, 2}},
-		`query($n: Int) { ...P } fragment P on Query { nodes(last: $n) {id} }`: {map[string]any{"n": 2}, Weight{2, 2, 1, 0, 12}},
+		`{ name }`:                                                          {nil, Weight{Depth: 1, Fields: 1, Roots: 1, Cost: 1}},
+		`{ a: item(id: 1) { id b: name } name }`:                            {nil, Weight{Depth: 2, Fields: 4, Roots: 2, Aliases: 2, Cost: 13}},
+		`{ items(limit: 20) { id name } }`:                                  {nil, Weight{2, 3, 1, 0, 10 + 20*2}},
+		`{ items(limit: 5000) { id } }`:                                     {nil, Weight{2, 2, 1, 0, 10 + 100}},
+		`{ items(limit: -1) { id } }`:                                       {nil, Weight{2, 2, 1, 0, 11}},
+		`{ nodes { id } }`:                                                  {nil, Weight{2, 2, 1, 0, 10 + 50}},
+		`{ nodes(first: 3, last: 7) { id } }`:                               {nil, Weight{2, 2, 1, 0, 10 + 7}},
+		`query($n: Int) { nodes(first: $n) { id } }`:                        {map[string]any{"n": 4}, Weight{2, 2, 1, 0, 10 + 4}},
+		`query($n: Int = 9) { nodes(first: $n) { id } }`:                    {nil, Weight{2, 2, 1, 0, 10 + 9}},
+		`query($n: Int = 9) { nodes(first: $n) { name } }`:                  {map[string]any{"n": nil}, Weight{2, 2, 1, 0, 10 + 50}},
+		`query($n: Int) { nodes(first: $n) { id name } }`:                   {map[string]any{"n": "many"}, Weight{2, 3, 1, 0, 10 + 200}},
+		`{ all { items { items { id } } } }`:                                {nil, Weight{4, 4, 1, 0, 10 + 50*(1+3*(1+3))}},
+		`{ item { ...A ...A } } fragment A on Item { id x: next { id } }`:   {nil, Weight{3, 7, 1, 2, 10 + 6}},
+		`{ ...Q } fragment Q on Query { ... on Query { a: name b: name } }`: {nil, Weight{1, 2, 2, 2, 2}},
+		`query A { name } query B { all { id } }`:                           {nil, Weight{1, 1, 1, 0, 1}},
+		`mutation { touch { id } }`:                                         {nil, Weight{2, 2, 1, 0, 2}},
+		`{ nothing { of: this } ...Unknown }`:                               {nil, Weight{2, 2, 1, 1, 2}},
+		`query($n: Int) { ...P } fragment P on Query { nodes(last: $n) {id} }`: {
+			map[string]any{"n": 2}, Weight{2, 2, 1, 0, 12}},
 	} {
 		w, err := weigh(t, query, c.vars, wide)
 		require.NoError(t, err, query)
@@ -143,16 +144,18 @@ func TestWalkAndMergeEndWithTheirContext(t *testing.T) {
 
 func TestMergeRefusesWhatConflicts(t *testing.T) {
 	t.Parallel()
+	differ := func(name, why string) string { return fmt.Sprintf("Fields %q conflict because %s", name, why) }
+	args := "they have differing arguments"
 	for query, want := range map[string]string{
 		`{ name name item(id: 1) { id } item(id: 1) { name } }`:                        "",
 		`{ a: item { x: name } b: item { x: id } }`:                                    "",
-		`{ item(id: 1) { id } item(id: 2) { id } }`:                                    `Fields "item" conflict because they have differing arguments`,
-		`{ a: name a: all { id } }`:                                                    `Fields "a" conflict because name and all are different fields`,
-		`{ item { x: id } item { x: name } }`:                                          `Fields "x" conflict because id and name are different fields`,
-		`{ item { x: id ...F } } fragment F on Item { x: name }`:                       `Fields "x" conflict because id and name are different fields`,
-		`{ ...Q item { x: id } } fragment Q on Query { item { x: name(lang: "en") } }`: `Fields "x" conflict because name and id are different fields`,
+		`{ item(id: 1) { id } item(id: 2) { id } }`:                                    differ("item", args),
+		`{ a: name a: all { id } }`:                                                    differ("a", "name and all are different fields"),
+		`{ item { x: id } item { x: name } }`:                                          differ("x", "id and name are different fields"),
+		`{ item { x: id ...F } } fragment F on Item { x: name }`:                       differ("x", "id and name are different fields"),
+		`{ ...Q item { x: id } } fragment Q on Query { item { x: name(lang: "en") } }`: differ("x", "name and id are different fields"),
 		`{ item { ... on Item { x: id } ... on Other { x: name } } }`:                  "",
-		`query A { name } query B { a: name a: item { id } }`:                          `Fields "a" conflict because name and item are different fields`,
+		`query A { name } query B { a: name a: item { id } }`:                          differ("a", "name and item are different fields"),
 	} {
 		err := Merge(t.Context(), schema, parse(t, query))
 		if want == "" {

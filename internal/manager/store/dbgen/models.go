@@ -448,6 +448,13 @@ type ResourcePreset struct {
 	SharedMemory  *int64
 }
 
+type RightsEpoch struct {
+	Subject   string
+	Epoch     int64
+	Changed   uint64
+	ChangedAt time.Time
+}
+
 type SchedulingChange struct {
 	Kind    string
 	ID      string

@@ -1,4 +1,6 @@
-package httpapi
+// Package throttle bounds what callers of the API may do at one time and in a time: requests and their cost (RateLimiter), what
+// they hold open (Places) and passwords that they try (Logins). No limit is about everybody, so that nobody locks out others.
+package throttle
 
 import (
 	"context"
@@ -9,6 +11,15 @@ import (
 	"time"
 
 	"github.com/valkey-io/valkey-go"
+)
+
+// Reason is the wire's word for what the limits of this package refuse.
+const Reason = "rate-limit-exceeded"
+
+const (
+	// RateWindow is the window of Take, and costWindow that of Spend.
+	RateWindow = 15 * time.Minute
+	costWindow = time.Minute
 )
 
 // RateLimiter counts requests over a window of 15 minutes that slides: the part of the
@@ -31,7 +42,7 @@ type LocalLimiter struct {
 
 // NewLocalLimiter returns an empty limiter.
 func NewLocalLimiter(now func() time.Time) *LocalLimiter {
-	return &LocalLimiter{now: now, requests: counts{every: rateWindow}, costs: counts{every: costWindow}}
+	return &LocalLimiter{now: now, requests: counts{every: RateWindow}, costs: counts{every: costWindow}}
 }
 
 // Take implements RateLimiter.
@@ -147,12 +158,12 @@ func (l *RedisLimiter) Take(ctx context.Context, key string, limit int) (int, bo
 	if now.UnixNano() < l.awayUntil.Load() {
 		return l.local.Take(ctx, key, limit)
 	}
-	n, overlap := windowOf(now, rateWindow)
+	n, overlap := windowOf(now, RateWindow)
 	remaining, owed, ok := l.believe(key, n, overlap, limit, now)
 	if ok {
 		return remaining, true
 	}
-	counts, err := l.ask(ctx, "berth:rate:{"+key+"}:", rateWindow, owed, 1, limit, now)
+	counts, err := l.ask(ctx, "berth:rate:{"+key+"}:", RateWindow, owed, 1, limit, now)
 	l.settle(key, n, owed, now, counts, err)
 	switch {
 	case err != nil:

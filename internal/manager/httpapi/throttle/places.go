@@ -1,4 +1,4 @@
-package httpapi
+package throttle
 
 import (
 	"net/netip"
@@ -43,16 +43,17 @@ func (l Limits) Validate() error {
 	return nil
 }
 
-// lastingKind is how a request lasts.
-type lastingKind int
+// Kind is how a request lasts.
+type Kind int
 
+// A stream is a WebSocket or an event stream; a wait is a request that waits for something.
 const (
-	aStream lastingKind = iota
-	aWait
+	Stream Kind = iota
+	Wait
 )
 
-// places counts what is held open.
-type places struct {
+// Places counts what is held open.
+type Places struct {
 	limits Limits
 
 	mu        sync.Mutex
@@ -63,15 +64,16 @@ type places struct {
 
 type userPlace struct {
 	user cluster.UserID
-	kind lastingKind
+	kind Kind
 }
 
-func newPlaces(l Limits) *places {
-	return &places{limits: l, byUser: map[userPlace]int{}, byAddress: map[netip.Addr]int{}}
+// NewPlaces counts nothing yet.
+func NewPlaces(l Limits) *Places {
+	return &Places{limits: l, byUser: map[userPlace]int{}, byAddress: map[netip.Addr]int{}}
 }
 
-// take takes a place, or says which limit has been reached. The caller calls leave once.
-func (p *places) take(a authz.Actor, from netip.Addr, kind lastingKind) (leave func(), err error) {
+// Take takes a place, or says which limit has been reached. The caller calls leave once.
+func (p *Places) Take(a authz.Actor, from netip.Addr, kind Kind) (leave func(), err error) {
 	from = clientaddr.Network(from)
 	of := userPlace{a.UserID, kind}
 	p.mu.Lock()
@@ -102,7 +104,7 @@ func drop[K comparable](m map[K]int, key K) {
 }
 
 // full says which limit another place would exceed; mu is held.
-func (p *places) full(of userPlace, from netip.Addr, superadmin bool) error {
+func (p *Places) full(of userPlace, from netip.Addr, superadmin bool) error {
 	l := p.limits
 	total := l.Total
 	if superadmin {
@@ -110,10 +112,10 @@ func (p *places) full(of userPlace, from netip.Addr, superadmin bool) error {
 	}
 	var e *fault.Error
 	switch {
-	case of.kind == aStream && p.byUser[of] >= l.StreamsPerUser:
+	case of.kind == Stream && p.byUser[of] >= l.StreamsPerUser:
 		e = fault.Exhaustedf("you have %d streams open (WebSockets and event streams), which is all that one user may have on a manager",
 			l.StreamsPerUser).WithNext("close a stream, or ask an administrator to raise manager.streams.streams_per_user")
-	case of.kind == aWait && p.byUser[of] >= l.WaitsPerUser:
+	case of.kind == Wait && p.byUser[of] >= l.WaitsPerUser:
 		e = fault.Exhaustedf("you have %d requests waiting, which is all that one user may have on a manager", l.WaitsPerUser).
 			WithNext("wait for some of them, or ask an administrator to raise manager.streams.waits_per_user")
 	case from.IsValid() && p.byAddress[from] >= l.PerAddress:
@@ -127,5 +129,5 @@ func (p *places) full(of userPlace, from netip.Addr, superadmin bool) error {
 	default:
 		return nil
 	}
-	return e.WithReason(reasonRateLimit)
+	return e.WithReason(Reason)
 }

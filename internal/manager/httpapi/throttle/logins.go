@@ -1,4 +1,4 @@
-package httpapi
+package throttle
 
 import (
 	"context"
@@ -41,9 +41,9 @@ type attempts struct {
 	known bool
 }
 
-// logins remembers how logins went. Everything is kept in the memory of one manager and may be lost: accounts are then unknown
+// Logins remembers how logins went. Everything is kept in the memory of one manager and may be lost: accounts are then unknown
 // at their addresses until they log in again.
-type logins struct {
+type Logins struct {
 	mu sync.Mutex
 	// known are the pairs that logged in; only successes get in, so that wrong passwords push none out.
 	known *lru.Cache[loginPair, struct{}]
@@ -58,15 +58,16 @@ type wrongs struct {
 	since time.Time
 }
 
-func newLogins() *logins {
+// NewLogins remembers nothing yet.
+func NewLogins() *Logins {
 	// The only error of New is about sizes that are not positive.
 	known, _ := lru.New[loginPair, struct{}](maxKnownPlaces)
 	wrong, _ := lru.New[loginPair, wrongs](maxLoginKeys)
-	return &logins{known: known, wrong: wrong, running: map[attempts]int{}}
+	return &Logins{known: known, wrong: wrong, running: map[attempts]int{}}
 }
 
 // count returns the wrong passwords of the window that has not ended; mu is held.
-func (l *logins) count(key loginPair, now time.Time) wrongs {
+func (l *Logins) count(key loginPair, now time.Time) wrongs {
 	w, ok := l.wrong.Get(key)
 	if !ok || now.Sub(w.since) >= loginWindow || now.Before(w.since) {
 		return wrongs{since: now}
@@ -74,8 +75,8 @@ func (l *logins) count(key loginPair, now time.Time) wrongs {
 	return w
 }
 
-// begin admits a login, after a while when there were many wrong passwords. The caller tells done how it ended.
-func (l *logins) begin(ctx context.Context, account string, from netip.Addr, now time.Time) (done func(outcome loginOutcome), err error) {
+// Begin admits a login, after a while when there were many wrong passwords. The caller tells done how it ended.
+func (l *Logins) Begin(ctx context.Context, account string, from netip.Addr, now time.Time) (done func(outcome Outcome), err error) {
 	it := loginPair{fault.Clip(account, 200), clientaddr.Network(from)}
 	wait, place, err := l.admit(it, now)
 	if err != nil {
@@ -96,23 +97,24 @@ func (l *logins) begin(ctx context.Context, account string, from netip.Addr, now
 			return nil, ctx.Err()
 		}
 	}
-	return func(outcome loginOutcome) {
+	return func(outcome Outcome) {
 		leave()
 		l.note(it, outcome, now)
 	}, nil
 }
 
-// loginOutcome is how a login ended.
-type loginOutcome int
+// Outcome is how a login ended.
+type Outcome int
 
+// A login may end by something else than its password.
 const (
-	loginUndecided loginOutcome = iota
-	loginGood
-	loginWrong
+	Undecided Outcome = iota
+	Good
+	Wrong
 )
 
 // admit decides about a login and takes its place.
-func (l *logins) admit(it loginPair, now time.Time) (wait time.Duration, place attempts, err error) {
+func (l *Logins) admit(it loginPair, now time.Time) (wait time.Duration, place attempts, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	known := l.known.Contains(it)
@@ -122,14 +124,14 @@ func (l *logins) admit(it loginPair, now time.Time) (wait time.Duration, place a
 	}
 	if w := l.count(it, now); w.n >= most {
 		return 0, place, fault.Exhaustedf("%s got %d wrong passwords from address %s, which is all that it may get in %d minutes",
-			it.account, w.n, it.from, int(loginWindow/time.Minute)).WithReason(reasonRateLimit).
+			it.account, w.n, it.from, int(loginWindow/time.Minute)).WithReason(Reason).
 			WithNext("wait %s, log in from another network, or ask an administrator for a new password",
 				(loginWindow - now.Sub(w.since)).Round(time.Second))
 	}
 	place = attempts{it.from, known}
 	if l.running[place] >= maxAttempts {
 		return 0, place, fault.Exhaustedf("%d logins from address %s are under way, which is all that one address may have", maxAttempts,
-			it.from).WithReason(reasonRateLimit).
+			it.from).WithReason(Reason).
 			WithNext("try again in some seconds; if a proxy stands there, ask an administrator to add it to manager.trusted_proxies")
 	}
 	l.running[place]++
@@ -141,14 +143,14 @@ func (l *logins) admit(it loginPair, now time.Time) (wait time.Duration, place a
 	return min(time.Duration(max(over, 0))*loginDelay, maxLoginDelay), place, nil
 }
 
-func (l *logins) note(it loginPair, outcome loginOutcome, now time.Time) {
+func (l *Logins) note(it loginPair, outcome Outcome, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch outcome {
-	case loginGood:
+	case Good:
 		l.known.Add(it, struct{}{})
 		l.wrong.Remove(it)
-	case loginWrong:
+	case Wrong:
 		for _, key := range []loginPair{it, {account: it.account}, {from: it.from}} {
 			w := l.count(key, now)
 			w.n++

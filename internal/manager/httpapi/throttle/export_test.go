@@ -1,4 +1,4 @@
-package httpapi
+package throttle
 
 import "time"
 
