@@ -27,6 +27,7 @@ import (
 
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/graphapi"
 	"berth.dev/berth/internal/manager/httpapi"
 	"berth.dev/berth/internal/manager/httpapi/throttle"
@@ -79,6 +80,7 @@ type Manager struct {
 	peers   *peer.Directory   // nil without etcd
 	relay   *peer.Relay       // nil without etcd
 	storage *storagelink.Link // nil without a shared secret
+	rights  *folder.Rights
 	loops   *reconcile.Leader
 	api     *chassis.HTTPServer
 	handler *httpapi.API
@@ -144,6 +146,7 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	if m.storage != nil {
 		deps.Proxies = m.storage
 	}
+	m.rights = folder.NewRights(m.store, m.deps.Clock.Now, m.log.With("part", "rights"))
 	if m.nouns, err = nouns.New(deps); err != nil {
 		return err
 	}
@@ -243,7 +246,7 @@ func (m *Manager) Services() []*chassis.Service {
 	}
 	if m.storage != nil {
 		services = append(services, chassis.NewService("storage-proxies", chassis.Hooks{Run: m.storage.Run}).After("store"),
-			chassis.NewService("folder-rights", chassis.Hooks{Run: m.nouns.Folders.FollowRights}).After("store"),
+			chassis.NewService("folder-rights", chassis.Hooks{Run: m.rights.Follow}).After("store"),
 			chassis.NewService("storage-rights", chassis.Hooks{Run: m.pushRights}).After("storage-proxies", "folder-rights"),
 			chassis.NewService("storage-volumes", chassis.Hooks{Start: m.hearOfVolumes}).After("storage-proxies"))
 		m.api.After("storage-volumes")
@@ -257,7 +260,7 @@ func (m *Manager) Services() []*chassis.Service {
 
 // pushRights tells storage proxies whose rights changed.
 func (m *Manager) pushRights(ctx context.Context) error {
-	return m.storage.PushRights(ctx, func() storagelink.RightsWatch { return m.nouns.Folders.WatchRights() })
+	return m.storage.PushRights(ctx, func() storagelink.RightsWatch { return m.rights.Watch() })
 }
 
 // maxHearing bounds how long the API waits for the first look at storage proxies.

@@ -3,6 +3,7 @@ package folder
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -54,18 +55,25 @@ func (s *Service) entitled(ctx context.Context, a authz.Actor, ref string, decid
 		ShareEpoch: row.ShareEpoch}, nil
 }
 
-// rights is this manager's copy of the epochs that changed lately. A feed.Follower keeps it in step with the database.
-type rights struct {
+// Rights is a manager's copy of the epochs that changed lately. A feed.Follower keeps it in step with the database.
+type Rights struct {
+	store *store.Store
+	clock func() time.Time
+	log   *slog.Logger
+
 	mu      sync.Mutex
 	epochs  map[string]int64
 	asOf    time.Time // of the last successful look; zero before the first
 	watches map[*RightsWatch]struct{}
 }
 
-func (r *rights) init() { r.epochs, r.watches = map[string]int64{}, map[*RightsWatch]struct{}{} }
+// NewRights makes an empty copy; Follow fills it.
+func NewRights(s *store.Store, clock func() time.Time, log *slog.Logger) *Rights {
+	return &Rights{store: s, clock: clock, log: log, epochs: map[string]int64{}, watches: map[*RightsWatch]struct{}{}}
+}
 
 // take takes over epochs and returns how many differed. all says that others are no longer of interest.
-func (r *rights) take(found map[string]int64, all bool, now time.Time) (differences int) {
+func (r *Rights) take(found map[string]int64, all bool, now time.Time) (differences int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.asOf.IsZero() {
@@ -94,14 +102,14 @@ func (r *rights) take(found map[string]int64, all bool, now time.Time) (differen
 // RightsWatch hears of changed epochs. However late it takes them, it holds no more than their subjects.
 type RightsWatch struct {
 	c       chan struct{}
-	of      *rights
+	of      *Rights
 	pending map[string]struct{}
 }
 
-// WatchRights begins a watch; the first Take returns all epochs that changed lately. Close it.
-func (s *Service) WatchRights() *RightsWatch {
+// Watch begins a watch; the first Take returns all epochs that changed lately. Close it.
+func (r *Rights) Watch() *RightsWatch {
 	c := make(chan struct{}, 1)
-	w := &RightsWatch{c: c, of: &s.rights}
+	w := &RightsWatch{c: c, of: r}
 	w.of.mu.Lock()
 	defer w.of.mu.Unlock()
 	w.all()
@@ -160,48 +168,48 @@ func (w *RightsWatch) Take(most int) (epochs map[string]int64, asOf time.Time) {
 	return epochs, w.of.asOf
 }
 
-// FollowRights keeps the copy of epochs up to date until ctx ends. While the database fails it gets old, and storage proxies hear that.
-func (s *Service) FollowRights(ctx context.Context) error {
+// Follow keeps the copy of epochs up to date until ctx ends. While the database fails it gets old, and storage proxies hear that.
+func (r *Rights) Follow(ctx context.Context) error {
 	f := feed.New(feed.Config{
-		Name: "rights", Log: s.d.Log, Clock: feed.ClockOf(s.d.Clock), CompareEvery: rightsCompare, Tick: rightsEvery,
+		Name: "rights", Log: r.log, Clock: feed.ClockOf(r.clock), CompareEvery: rightsCompare, Tick: rightsEvery,
 		Topics: func(topic string) bool { return topic == store.TopicRights },
 	})
-	f.Run(ctx, s.d.Store, feed.Rights(s.d.Store), rightsReader{s})
+	f.Run(ctx, r.store, feed.Rights(r.store), rightsReader{r})
 	return nil
 }
 
 // rightsReader reads epochs into the copy; it satisfies feed.Consumer.
-type rightsReader struct{ *Service }
+type rightsReader struct{ *Rights }
 
 // Apply reads the epochs that changed.
-func (s rightsReader) Apply(ctx context.Context, changes feed.Changes) error {
-	now := s.d.Clock()
+func (r rightsReader) Apply(ctx context.Context, changes feed.Changes) error {
+	now := r.clock()
 	found := map[string]int64{}
 	for subjects := range slices.Chunk(changes[feed.KindRights], storage.MaxEpochs) {
-		rows, err := s.d.Store.RightsEpochs(ctx, subjects)
+		rows, err := r.store.RightsEpochs(ctx, subjects)
 		if err != nil {
 			return err
 		}
-		for _, r := range rows {
-			found[r.Subject] = r.Epoch
+		for _, row := range rows {
+			found[row.Subject] = row.Epoch
 		}
 	}
-	s.rights.take(found, false, now)
+	r.take(found, false, now)
 	return nil
 }
 
 // Compare reads all epochs that a token may be older than.
-func (s rightsReader) Compare(ctx context.Context, _ feed.Reason) (differences int, err error) {
-	now := s.d.Clock()
-	rows, err := s.d.Store.RecentRights(ctx, now.Add(-storage.RightsKept))
+func (r rightsReader) Compare(ctx context.Context, _ feed.Reason) (differences int, err error) {
+	now := r.clock()
+	rows, err := r.store.RecentRights(ctx, now.Add(-storage.RightsKept))
 	if err != nil {
 		return 0, err
 	}
 	found := make(map[string]int64, len(rows))
-	for _, r := range rows {
-		found[r.Subject] = r.Epoch
+	for _, row := range rows {
+		found[row.Subject] = row.Epoch
 	}
 	// What was committed after the look's snapshot may be found here first. So differences are no proof of a miss.
-	s.rights.take(found, true, now)
-	return 0, s.d.Store.ForgetRights(ctx)
+	r.take(found, true, now)
+	return 0, r.store.ForgetRights(ctx)
 }

@@ -38,8 +38,7 @@ type Deps struct {
 
 // Service is the use cases of folders.
 type Service struct {
-	d      Deps
-	rights rights
+	d Deps
 }
 
 // New makes the use cases.
@@ -56,9 +55,7 @@ func New(d Deps) (*Service, error) {
 	if d.Proxies == nil {
 		d.Proxies = nobody{}
 	}
-	s := &Service{d: d}
-	s.rights.init()
-	return s, nil
+	return &Service{d: d}, nil
 }
 
 // nobody stands for the proxies of a cluster that has none.
