@@ -255,16 +255,20 @@ func (r *Runtime) pullFailure(err error, ref string) error {
 		return r.failure(err, "pull image %s", ref)
 	case has("pull access denied", "repository does not exist", "manifest unknown", "not found", "name unknown"):
 		return fault.NotFoundf("pull image %s: the registry does not have it, or not for us", ref).
-			WithReason(runtime.ReasonPull).WithCause(err).WithNext("check the name and the tag, and the registry's credentials")
+			WithReason(runtime.ReasonPull).WithCause(r.aside("pull image "+ref, err)).
+			WithNext("check the name and the tag, and the registry's credentials")
 	case has("unauthorized", "authentication required", "denied"):
 		return fault.Deniedf("pull image %s: the registry refuses", ref).
-			WithReason(runtime.ReasonPull).WithCause(err).WithNext("check the registry's credentials")
+			WithReason(runtime.ReasonPull).WithCause(r.aside("pull image "+ref, err)).
+			WithNext("check the registry's credentials")
 	case has("no such host", "dial tcp", "connection refused", "timeout", "temporary failure", "server misbehaving", "tls:", "x509", "eof",
 		"unreachable"):
 		return fault.Unavailablef("pull image %s: the registry does not answer", ref).
-			WithReason(runtime.ReasonPull).WithCause(err).WithNext("check the registry's address and the network of this host")
+			WithReason(runtime.ReasonPull).WithCause(r.aside("pull image "+ref, err)).
+			WithNext("check the registry's address and the network of this host")
 	default:
-		return fault.New(fault.Internal, "pull image %s", ref).WithReason(runtime.ReasonPull).WithCause(err)
+		return fault.New(fault.Internal, "pull image %s: the container engine refused it", ref).WithReason(runtime.ReasonPull).
+			WithCause(r.aside("pull image "+ref, err)).WithNext(askAdministrator)
 	}
 }
 
