@@ -74,7 +74,8 @@ func TestAttackLimits(t *testing.T) {
 		bombing.Wait()
 		close(results)
 		for text := range results {
-			require.Regexp(t, `(at most \d+ are allowed|token limit|rate-limit-exceeded)`, text, "every bomb is refused with the limit that it meets")
+			require.Regexp(t, `(at most \d+ are allowed|token limit|rate-limit-exceeded)`, text,
+				"every bomb is refused with the limit that it meets")
 		}
 		t.Logf("the victim's slowest of 20 answers took %s while 60 bombs came", slowest)
 	})
