@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"regexp"
 	"strings"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -26,17 +27,18 @@ func (r *Runtime) aside(what string, err error) error {
 	return aside{err}
 }
 
-// saying are words of engines and what they mean; the first that fits counts.
+// saying are words of engines and what they mean; the first that fits counts. A meaning that begins with "program" gets its name.
 var saying = []struct {
 	all  []string // every one of them is in the text, which is in lower case
 	mean string
 	next string
 }{
-	{[]string{"setting rlimit"}, "the engine may not give the container its limits", "ask an administrator to look at the limits of the agent's host"},
-	{[]string{"executable file not found"}, "the program to start is not in the image", "use an image that has it"},
-	{[]string{"exec", "no such file or directory"}, "the program to start, or its interpreter, is not in the image", "use an image that has it"},
+	{[]string{"setting rlimit"}, "the engine may not give the container its limits",
+		"ask an administrator to look at the limits of the agent's host"},
+	{[]string{"executable file not found"}, "program is not in the image", "use an image that has it"},
+	{[]string{"exec", "no such file or directory"}, "program, or its interpreter, is not in the image", "use an image that has it"},
 	{[]string{"exec format error"}, "the image is made for another kind of processor", "use an image of the agent's architecture"},
-	{[]string{"exec", "permission denied"}, "the program to start may not be executed", "use an image in which it is executable"},
+	{[]string{"exec", "permission denied"}, "program may not be executed", "use an image in which it is executable"},
 	{[]string{"mount", "not a directory"}, "a mount is a file on one side and a directory on the other", "mount it at another path"},
 	{[]string{"mount"}, "something cannot be mounted into the container", "ask an administrator to look at the agent's log"},
 	{[]string{"cannot allocate memory"}, "the agent's host has no memory left", "try again later"},
@@ -47,19 +49,33 @@ var saying = []struct {
 	{[]string{"cgroup"}, "the engine could not give the container its limits", "ask an administrator to look at the agent's log"},
 }
 
+// program is how engines name what they could not start: it is what the image or the session asked for.
+var program = regexp.MustCompile(`exec: "([^"]{1,200})"`)
+
+func programOf(said string) string {
+	if m := program.FindStringSubmatch(said); m != nil {
+		return "the program " + m[1]
+	}
+	return "the program to start"
+}
+
 const askAdministrator = "try again; if it lasts, ask an administrator to look at the agent's log"
 
 // meaning is what the engine says in our words, with a next step.
-func meaning(text string) (mean, next string) {
-	text = strings.ToLower(text)
+func meaning(said string) (mean, next string) {
+	text := strings.ToLower(said)
 	for _, s := range saying {
 		fits := true
 		for _, part := range s.all {
 			fits = fits && strings.Contains(text, part)
 		}
-		if fits {
-			return s.mean, s.next
+		if !fits {
+			continue
 		}
+		if rest, ok := strings.CutPrefix(s.mean, "program"); ok {
+			return programOf(said) + rest, s.next
+		}
+		return s.mean, s.next
 	}
 	return "the container engine refused it", askAdministrator
 }
