@@ -63,6 +63,7 @@ fuzz: ## run every fuzz target for a minute (TIME=10s for less)
 	scripts/fuzz.sh $(TIME)
 
 sbom: ## list what a release is built of, in bin/berth.cdx.json
+	@mkdir -p bin
 	go run ./scripts/modules sbom -version '$(VERSION)' -out bin/berth.cdx.json
 
 gen: ## regenerate SQL, protobuf, GraphQL and drawings
