@@ -49,6 +49,15 @@ func LoadOrCreate(path string, random io.Reader) (*Key, error) {
 	return New(raw, random)
 }
 
+// Load reads the key file; it is os.ErrNotExist when there is none.
+func Load(path string, random io.Reader) (*Key, error) {
+	raw, err := read(path)
+	if err != nil {
+		return nil, fmt.Errorf("read master key: %w", err)
+	}
+	return New(raw, random)
+}
+
 // New makes a Key of 32 secret bytes.
 func New(raw []byte, random io.Reader) (*Key, error) {
 	if len(raw) != keySize {
