@@ -305,7 +305,7 @@ var rules = []rule{
 	// Programs.
 	{dir: "internal/platform", duty: "puts roles together in one process: berth up, a role alone, the clusters of testkit",
 		allow: []string{"api", "internal/agent", "internal/appproxy", "internal/chassis", "internal/cluster", "internal/embedded",
-			"internal/fault", "internal/manager", "internal/runnerbin", "internal/storage"}},
+			"internal/fault", "internal/manager", "internal/membership", "internal/runnerbin", "internal/storage", "internal/wire/proxy"}},
 	{dir: "internal/platform/doctor", duty: "looks for what should not be, on running and stopped clusters",
 		allow: []string{"internal/platform", "internal/agent", "internal/appproxy", "internal/chassis", "internal/fault", "internal/storage"}},
 	{dir: "cmd/berth", duty: "the one binary: commands, flags and output of roles; client verbs come from cli",

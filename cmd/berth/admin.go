@@ -16,8 +16,8 @@ import (
 const resetPatience = 30 * time.Second
 
 func newAdmin() *cobra.Command {
-	c := &cobra.Command{Use: "admin", Short: "Help an administrator who has lost the way in"}
-	c.AddCommand(newResetPassword())
+	c := &cobra.Command{Use: "admin", Short: "Administer a cluster from the host of its manager"}
+	c.AddCommand(newResetPassword(), newJoinToken(), newCertificate())
 	return c
 }
 
