@@ -66,7 +66,7 @@ var rules = []rule{
 	{dir: "internal/membership", duty: "a process's key and certificate in the cluster, and their renewal",
 		allow: []string{"internal/wire", "internal/chassis", "internal/fault"}},
 	{dir: "internal/membership/membershiptest", duty: "the agent port of a manager, for tests of members", testOnly: true,
-		allow: []string{"internal/membership", "internal/manager/link/agent", "internal/chassis"}},
+		allow: []string{"internal/membership", "internal/manager/link/agent", "internal/manager/link/ca", "internal/chassis"}},
 
 	// The manager: the role, its nouns, what they share, its connections, its APIs.
 	{dir: "internal/manager", duty: "the role: wires stores, nouns, links, loops and APIs",

@@ -48,10 +48,10 @@ func TestRenewalAtAnotherManager(t *testing.T) {
 	t.Parallel()
 	m := membershiptest.NewManager(t, nil)
 	clock := &later{Clock: chassis.RealClock(), ticks: make(chan time.Time)}
-	dir := t.TempDir()
+	dir, token := t.TempDir(), m.Token(t, "appproxy:p")
 	member, err := membership.Open(membership.Options{
 		Dir: dir, Name: "appproxy:p", Clock: clock, Log: slog.New(slog.DiscardHandler),
-		Token: func() (chassis.Secret, error) { return m.Token, nil },
+		Token: func() (chassis.Secret, error) { return token, nil },
 	})
 	require.NoError(t, err)
 	require.NoError(t, member.EnsureJoined(t.Context(), m.Addr))
