@@ -91,21 +91,24 @@ func (d *door) push(list []*place) {
 	p.end()
 }
 
-// largest are the places of the address that holds most of those that count against a bound.
-func (d *door) largest(node bool) (most []*place) {
-	var holder netip.Addr
-	for addr, list := range d.open {
+// largest are the places of the addresses that hold most of those that count against a bound.
+func (d *door) largest(node bool) (out []*place) {
+	most := 1
+	for _, list := range d.open {
 		var same []*place
 		for _, p := range list {
 			if p.node == node {
 				same = append(same, p)
 			}
 		}
-		if len(same) > len(most) || len(same) == len(most) && len(same) > 0 && addr.Less(holder) {
-			holder, most = addr, same
+		switch {
+		case len(same) > most:
+			out, most = same, len(same)
+		case len(same) == most:
+			out = append(out, same...)
 		}
 	}
-	return most
+	return out
 }
 
 // remove reports whether the place was still there.

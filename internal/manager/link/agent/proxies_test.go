@@ -22,13 +22,21 @@ import (
 )
 
 // setupProxies is setup with a hook that echoes, after the proxy's name.
-func setupProxies(t *testing.T, clock chassis.Clock) *bundle {
+func setupProxies(t *testing.T) *bundle {
 	t.Helper()
-	m := newMemory()
+	return setupProxiesOn(t, newMemory())
+}
+
+// setupProxiesOn does it on a memory that is there.
+func setupProxiesOn(t *testing.T, m *memory, change ...func(*agentlink.Config)) *bundle {
+	t.Helper()
 	cfg := agentlink.DefaultConfig()
 	cfg.Listen, cfg.Heartbeat, cfg.Lease = "127.0.0.1:0", 5*time.Minute, 15*time.Minute
+	for _, c := range change {
+		c(&cfg)
+	}
 	link, err := agentlink.New(cfg, agentlink.Deps{
-		ClusterID: "c1", Sink: m, Vault: m, Clock: clock, Random: rand.Reader, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		ClusterID: "c1", Sink: m, Vault: m, Clock: chassis.RealClock(), Random: rand.Reader, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Proxies: func(ctx context.Context, name string, conn *tls.Conn) {
 			stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 			defer stop()
@@ -82,7 +90,7 @@ func (b *bundle) session(t *testing.T, conf *tls.Config) error {
 
 func TestProxiesJoinAndConnect(t *testing.T) {
 	t.Parallel()
-	b := setupProxies(t, chassis.RealClock())
+	b := setupProxies(t)
 	addr := b.link.Addr().String()
 	one, two := b.member(t, proxy.NamePrefix+"web", chassis.RealClock()), b.member(t, proxy.NamePrefix+"web", chassis.RealClock())
 	require.NoError(t, one.EnsureJoined(t.Context(), addr))
@@ -142,7 +150,7 @@ func (a *ahead) Now() time.Time { return a.Clock.Now().Add(a.by) }
 
 func TestProxyCertificatesAreRenewed(t *testing.T) {
 	t.Parallel()
-	b := setupProxies(t, chassis.RealClock())
+	b := setupProxies(t)
 	addr := b.link.Addr().String()
 	clock := &ahead{Clock: chassis.RealClock()}
 	m, other := b.member(t, proxy.NamePrefix+"web", clock), b.member(t, proxy.NamePrefix+"web", clock)

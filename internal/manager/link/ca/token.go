@@ -24,7 +24,7 @@ const (
 	keyOldTokens = "join-tokens"
 
 	// maxTokens bounds the tokens that are kept, maxMaker the name of who made one.
-	maxTokens = 1000
+	maxTokens = 500
 	maxMaker  = 200
 
 	defaultTokenLife = time.Hour
@@ -63,9 +63,9 @@ func (t Token) Status(now time.Time) string {
 // storedToken is a token as it is kept: its secret hashed, and bound to the first key that used it.
 type storedToken struct {
 	Token
-	Hash       [sha256.Size]byte `json:"hash"`
-	Generation int               `json:"generation"`
-	Key        string            `json:"key,omitempty"`
+	Hash       []byte `json:"hash"` // SHA-256
+	Generation int    `json:"generation"`
+	Key        string `json:"key,omitempty"`
 }
 
 // TokenRequest asks for a join token.
@@ -99,7 +99,8 @@ func (a *Authority) NewToken(ctx context.Context, r TokenRequest) (node.JoinToke
 	}
 	secret := base64.RawURLEncoding.EncodeToString(raw)
 	now := a.clock.Now()
-	t := storedToken{Hash: sha256.Sum256([]byte(secret)), Generation: generation(records), Token: Token{
+	sum := sha256.Sum256([]byte(secret))
+	t := storedToken{Hash: sum[:], Generation: generation(records), Token: Token{
 		Role: r.Node.Role, Name: r.Node.Name, Replace: r.Replace, By: r.By, At: now, Expires: now.Add(life),
 	}}
 	t.ID = hex.EncodeToString(t.Hash[:6])
@@ -210,7 +211,7 @@ func find(list []storedToken, n Node, secret, key string, now time.Time) (int, e
 	sum := sha256.Sum256([]byte(secret))
 	found := -1
 	for i, t := range list {
-		found = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(sum[:], t.Hash[:]), i, found)
+		found = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(sum[:], t.Hash), i, found)
 	}
 	anew := fmt.Sprintf("make a new one: berth admin join-token create --role %s --name %s", n.Role, n.Name)
 	if found < 0 || secret == "" {
