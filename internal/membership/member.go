@@ -1,6 +1,7 @@
 // Package membership is a process's membership of the cluster: its key, the certificate that the manager gave it for a join
-// token, and the renewal of that. A process that has joined once comes back by its key, without a token. Agents and app proxies have one each; the common name of the certificate says which of
-// them it is: an agent's id, or proxy.NamePrefix and a proxy's name.
+// token, and the renewal of that. A process that has joined once comes back by its key, without a token. Agents and app proxies
+// have one each; the common name of the certificate says which of them it is: an agent's id, or proxy.NamePrefix and a proxy's
+// name.
 package membership
 
 import (

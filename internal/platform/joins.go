@@ -207,7 +207,8 @@ func (m *Manager) Admit(ctx context.Context, role, name, stateDir string) (chass
 	if membership.Belongs(filepath.Join(stateDir, "node"), commonName, m.Authority().Certificate(), time.Now()) {
 		return chassis.Secret{}, nil
 	}
-	made, err := authority{m.Authority()}.Create(ctx, NewJoinToken{Role: role, Name: name, Replace: role == RoleAgent, By: "the manager's process"})
+	made, err := authority{m.Authority()}.Create(ctx,
+		NewJoinToken{Role: role, Name: name, Replace: role == RoleAgent, By: "the manager's process"})
 	if err != nil {
 		return chassis.Secret{}, err
 	}

@@ -153,11 +153,12 @@ func TestHalfOpenHandshakesStarveNobody(t *testing.T) {
 	}
 }
 
-// Also from the address of somebody who just sits there.
+// Also from the address of somebody who just sits there, with more connections than would run into their timeouts while a node
+// has the patience to wait.
 func TestHalfOpenHandshakesOfTheSameAddress(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	for range 400 {
+	for range 2000 {
 		conn, err := half(t.Context(), "127.0.0.1", b.link.Addr().String())
 		require.NoError(t, err)
 		defer conn.Close()

@@ -454,8 +454,8 @@ func TestUpgrade(t *testing.T) {
 func TestNames(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	for _, n := range []ca.Node{{}, {Role: "manager", Name: "m1"}, {Role: ca.RoleAgent, Name: "../x"}, {Role: ca.RoleAgent, Name: "appproxy:web"},
-		{Role: ca.RoleAppProxy, Name: "a:b"}} {
+	for _, n := range []ca.Node{{}, {Role: "manager", Name: "m1"}, {Role: ca.RoleAgent, Name: "../x"},
+		{Role: ca.RoleAgent, Name: "appproxy:web"}, {Role: ca.RoleAppProxy, Name: "a:b"}} {
 		_, _, err := f.one.NewToken(t.Context(), ca.TokenRequest{Node: n})
 		require.True(t, fault.Is(err, fault.Invalid), "%v: %v", n, err)
 		_, err = f.one.Join(t.Context(), ca.Request{Node: n})
