@@ -28,7 +28,7 @@ const (
 	maxMaker  = 200
 
 	defaultTokenLife = time.Hour
-	minTokenLife     = time.Minute
+	minTokenLife     = time.Second
 	maxTokenLife     = 7 * 24 * time.Hour
 	// tokenMemory is how long after its end a token is still listed.
 	tokenMemory = 7 * 24 * time.Hour
