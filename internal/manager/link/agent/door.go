@@ -10,14 +10,14 @@ import (
 
 // places are the bounds of a door.
 type places struct {
-	// address bounds the strangers of one remote address, strangers those of all addresses that are not known, and known those of
-	// all that are.
+	// address bounds the strangers of one remote address that is not known, strangers those of all such addresses, and known those
+	// of all that are: one known address may stand for many nodes that come back at once.
 	address, strangers, known int
 	// remembered bounds the known addresses.
 	remembered int
 }
 
-var defaultPlaces = places{address: 32, strangers: 256, known: 256, remembered: 4096}
+var defaultPlaces = places{address: 64, strangers: 512, known: 512, remembered: 4096}
 
 // door gives places to connections that have not shown a certificate yet. It never makes anybody wait and never turns a newcomer
 // away: when there is no place left, another stranger of the address that holds most places loses its own. A handshake takes
@@ -74,7 +74,7 @@ func (d *door) enter(addr netip.Addr, end func()) *place {
 		most = d.limits.known
 	}
 	switch {
-	case len(d.open[addr]) >= d.limits.address:
+	case !p.node && len(d.open[addr]) >= d.limits.address:
 		d.push(d.open[addr])
 	case d.taken[p.node] >= most:
 		d.push(d.largest(p.node))

@@ -172,7 +172,7 @@ func TestStrangersConnectionsAreBounded(t *testing.T) {
 	b := setup(t)
 	conf := b.token.JoinTLS()
 	var idle []*tls.Conn
-	for range 40 {
+	for range 80 {
 		conn, err := tls.Dial("tcp", b.link.Addr().String(), conf)
 		require.NoError(t, err)
 		defer conn.Close()
@@ -185,7 +185,7 @@ func TestStrangersConnectionsAreBounded(t *testing.T) {
 			closed <- struct{}{}
 		}()
 	}
-	for range len(idle) - 32 {
+	for range len(idle) - 64 {
 		select {
 		case <-closed:
 		case <-time.After(patience):

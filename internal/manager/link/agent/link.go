@@ -148,7 +148,7 @@ type Link struct {
 
 // handshakeTimeout bounds a handshake, joinTimeout the life of a connection without a certificate.
 const (
-	handshakeTimeout = 5 * time.Second
+	handshakeTimeout = 10 * time.Second
 	joinTimeout      = time.Minute
 )
 
