@@ -135,9 +135,13 @@ type Link struct {
 	listener net.Listener
 	grpc     *grpc.Server
 	control  *queueListener
-	door     *door
-	watch    *watch
-	work     sync.WaitGroup
+	// strangers serves connections without a certificate, which joining brings.
+	strangers *grpc.Server
+	joining   *queueListener
+
+	door  *door
+	watch *watch
+	work  sync.WaitGroup
 
 	proxyConns, peerConns atomic.Int64
 
@@ -151,6 +155,9 @@ const (
 	handshakeTimeout = 10 * time.Second
 	joinTimeout      = time.Minute
 )
+
+// maxJoinRequest bounds the message of a node that joins.
+const maxJoinRequest = 64 << 10
 
 // New makes a link; Start opens the port.
 func New(cfg Config, d Deps) (*Link, error) {
@@ -168,7 +175,9 @@ func (l *Link) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	l.mu.Lock()
 	l.auth = auth
+	l.mu.Unlock()
 	if l.cfg.JoinTokenFile != "" {
 		l.log.Warn("manager.agents.join_token_file is no longer used, and the token in that file opens nothing any more; remove both",
 			"file", l.cfg.JoinTokenFile, "next", "berth admin join-token create")
@@ -178,19 +187,26 @@ func (l *Link) Start(ctx context.Context) error {
 		return fault.Unavailablef("the agent port %s cannot be opened", l.cfg.Listen).WithCause(err).
 			WithNext("free the address or choose another one")
 	}
-	l.control = newQueueListener(l.listener.Addr())
-	l.grpc = grpc.NewServer(
+	l.control, l.joining = newQueueListener(l.listener.Addr()), newQueueListener(l.listener.Addr())
+	l.grpc = l.newServer(node.MaxMessage, 16)
+	l.strangers = l.newServer(maxJoinRequest, 1)
+	return nil
+}
+
+// newServer makes a gRPC server of the port with bounds for what one connection may cost.
+func (l *Link) newServer(message int, streams uint32) *grpc.Server {
+	server := grpc.NewServer(
 		grpc.Creds(handshaken{}),
-		grpc.MaxRecvMsgSize(node.MaxMessage), grpc.MaxSendMsgSize(node.MaxMessage),
-		grpc.MaxConcurrentStreams(16),
+		grpc.MaxRecvMsgSize(message), grpc.MaxSendMsgSize(node.MaxMessage),
+		grpc.MaxConcurrentStreams(streams),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.WaitForHandlers(true),
 		// Who neither joins nor opens a control stream does not keep its connection.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: l.cfg.Lease / 2, Timeout: l.cfg.Lease / 2, MaxConnectionIdle: time.Minute}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 	)
-	node.RegisterNodeServer(l.grpc, l)
-	return nil
+	node.RegisterNodeServer(server, l)
+	return server
 }
 
 // Run serves agents until ctx ends.
@@ -199,6 +215,7 @@ func (l *Link) Run(ctx context.Context) error {
 		// The error only says that the server was stopped.
 		_ = l.grpc.Serve(l.control)
 	})
+	l.work.Go(func() { _ = l.strangers.Serve(l.joining) })
 	l.work.Go(func() { l.touch(ctx) })
 	l.work.Go(func() { l.watch.run(ctx, l.d.Clock, l.cfg.Heartbeat, l.auth, l.log) })
 	stop := context.AfterFunc(ctx, func() { _ = l.listener.Close() })
@@ -244,7 +261,9 @@ func (l *Link) Stop(ctx context.Context) error {
 	l.mu.Unlock()
 	l.hub.close()
 	_ = l.control.Close()
+	_ = l.joining.Close()
 	l.grpc.Stop()
+	l.strangers.Stop()
 	done := make(chan struct{})
 	go func() { l.work.Wait(); close(done) }()
 	select {
@@ -325,8 +344,12 @@ func (l *Link) WakeAll() {
 	}
 }
 
-// Authority decides who may join; valid once the link has started.
-func (l *Link) Authority() *ca.Authority { return l.auth }
+// Authority decides who may join; nil before the link has started.
+func (l *Link) Authority() *ca.Authority {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.auth
+}
 
 // greet finishes the handshake of a connection and passes it to what its protocol is for. The connection keeps its place at the
 // door until its owner has shown a certificate of this cluster.
@@ -370,7 +393,7 @@ func (l *Link) greetStranger(ctx context.Context, conn *tls.Conn) {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
 	over := make(chan struct{})
-	if !l.control.put(&strangerConn{Conn: conn, over: over}) {
+	if !l.joining.put(&strangerConn{Conn: conn, over: over}) {
 		_ = conn.Close()
 		return
 	}

@@ -170,20 +170,21 @@ func (a *Authority) serial() (*big.Int, error) {
 // readRequest checks a certificate request; owner names whose it is in errors.
 func readRequest(owner string, der []byte) (*x509.CertificateRequest, error) {
 	csr, err := x509.ParseCertificateRequest(der)
-	if err == nil {
-		err = csr.CheckSignature()
-	}
 	if err != nil {
 		return nil, fault.Invalidf("the certificate request of %s cannot be used", owner).WithCause(err)
 	}
 	switch k := csr.PublicKey.(type) {
 	case *ecdsa.PublicKey, ed25519.PublicKey:
 	case *rsa.PublicKey:
-		if k.N.BitLen() < 2048 {
-			return nil, fault.Invalidf("the key of %s is too short: %d bits", owner, k.N.BitLen())
+		if n := k.N.BitLen(); n < 2048 || n > 8192 {
+			return nil, fault.Invalidf("the key of %s has %d bits", owner, n).WithNext("use an RSA key of 2048 to 8192 bits, or another kind")
 		}
 	default:
 		return nil, fault.Invalidf("the key of %s is of a kind that is not supported", owner)
+	}
+	// After the size of the key, which bounds what this costs.
+	if err := csr.CheckSignature(); err != nil {
+		return nil, fault.Invalidf("the certificate request of %s cannot be used", owner).WithCause(err)
 	}
 	return csr, nil
 }
