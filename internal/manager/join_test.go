@@ -19,6 +19,7 @@ import (
 	"berth.dev/berth/internal/manager/link/ca"
 	"berth.dev/berth/internal/platform"
 	"berth.dev/berth/internal/testkit"
+	"berth.dev/berth/internal/testkit/await"
 	"berth.dev/berth/internal/wire/node"
 )
 
@@ -71,7 +72,7 @@ func TestJoinsOfTwoManagers(t *testing.T) {
 		}()
 	}
 	for range cap(errs) {
-		require.NoError(t, <-errs)
+		require.NoError(t, await.Value(t, errs))
 	}
 	require.EqualValues(t, 1, in.Load())
 

@@ -15,6 +15,7 @@ import (
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/link/ca"
+	"berth.dev/berth/internal/testkit/await"
 )
 
 // fakeCertificates answers as the test says, and tells what was asked.
@@ -79,10 +80,10 @@ func TestWatchAsksRarely(t *testing.T) {
 			close(done)
 		}()
 		for range heartbeats {
-			clock.c <- time.Time{}
+			await.Return(t, func() { clock.c <- time.Time{} })
 		}
 		stop()
-		<-done
+		await.Value(t, done)
 	}
 	run(lookAnyway - 1)
 	require.Zero(t, certs.asked, "nothing ended")

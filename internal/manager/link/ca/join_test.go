@@ -17,6 +17,7 @@ import (
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/link/ca"
+	"berth.dev/berth/internal/testkit/await"
 )
 
 type vault struct {
@@ -219,7 +220,7 @@ func TestTokenIsUsedAtomically(t *testing.T) {
 	}
 	in := 0
 	for range cap(results) {
-		if err := <-results; err == nil {
+		if err := await.Value(t, results); err == nil {
 			in++
 		} else {
 			require.Equal(t, "join-token-used", fault.ReasonOf(err), "%v", err)
