@@ -26,10 +26,12 @@ import (
 
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/graphapi"
 	"berth.dev/berth/internal/manager/httpapi"
 	"berth.dev/berth/internal/manager/idle"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
+	"berth.dev/berth/internal/manager/link/ca"
 	"berth.dev/berth/internal/manager/link/peer"
 	proxylink "berth.dev/berth/internal/manager/link/proxy"
 	storagelink "berth.dev/berth/internal/manager/link/storage"
@@ -317,10 +319,27 @@ func (m *Manager) APIAddr() string { return m.api.Addr() }
 // AgentAddr is the address of the agent port.
 func (m *Manager) AgentAddr() string { return m.link.Addr().String() }
 
-// JoinToken makes a new token with which an agent may join.
-func (m *Manager) JoinToken(ctx context.Context) (string, error) {
-	token, err := m.link.JoinToken(ctx)
-	return token.String(), err
+// Authority decides who may join the cluster; valid once the agent port runs.
+func (m *Manager) Authority() *ca.Authority { return m.link.Authority() }
+
+// OpenAuthority is Authority without a running manager, on its database and with its master key. The caller calls done.
+func OpenAuthority(ctx context.Context, cfg Config) (a *ca.Authority, done func(), err error) {
+	key, err := seal.Load(masterKeyFile(cfg.StateDir), rand.Reader)
+	if err != nil {
+		return nil, nil, fault.Invalidf("the master key of the managers cannot be read").WithCause(err).
+			WithNext("run this on a manager's host as the manager's user, after its first start")
+	}
+	db, err := store.Open(ctx, store.Config{DSN: cfg.Postgres.DSN.Reveal(), SkipMigrations: true, MaxConns: 1},
+		slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, nil, err
+	}
+	a, err = ca.OpenExisting(ctx, ca.Options{Vault: &vault{db, key}, Clock: chassis.RealClock(), Random: rand.Reader})
+	if err != nil {
+		db.Close()
+		return nil, nil, err
+	}
+	return a, db.Close, nil
 }
 
 // lateStreams breaks the ring between session (which opens streams) and link/agent (which
