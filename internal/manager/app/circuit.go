@@ -144,10 +144,6 @@ func (s *Service) Enter(ctx context.Context, a authz.Actor, id string) (Entry, e
 	if err := authz.Authenticated(a); err != nil {
 		return Entry{}, err
 	}
-	keys, err := s.Keys(ctx)
-	if err != nil {
-		return Entry{}, err
-	}
 	code, hash, err := s.secret()
 	if err != nil {
 		return Entry{}, err
@@ -186,6 +182,10 @@ func (s *Service) Enter(ctx context.Context, a authz.Actor, id string) (Entry, e
 		p, ok := all[v.Circuit.Proxy]
 		if !ok {
 			return noProxy()
+		}
+		keys, err := s.Keys(ctx, p.Name)
+		if err != nil {
+			return err
 		}
 		out.Ticket = s.sign(p, c, a.UserID, keys)
 		out.URL = setupURL(p, c, code)

@@ -81,6 +81,7 @@ func (l *Link) handler(name string) http.Handler {
 		return l.app.Lookup(ctx, name, req)
 	})
 	handle(mux, proxy.PathConf, l, l.app.Conf)
+	handle(mux, proxy.PathBind, l, l.app.Bind)
 	handle(mux, proxy.PathLaunch, l, func(ctx context.Context, req proxy.LaunchRequest) (proxy.LaunchReply, error) {
 		req.Proxy = name // whatever it says: the certificate counts
 		return l.app.Launch(ctx, req)
@@ -216,7 +217,7 @@ func (l *Link) watch(name string, w http.ResponseWriter, r *http.Request) {
 // tell sends what changed since the last time.
 func (l *Link) tell(ctx context.Context, out *events, watch *app.Watch) error {
 	kctx, cancel := context.WithTimeout(ctx, takePatience)
-	keys, err := l.app.Keys(kctx)
+	keys, err := l.app.Keys(kctx, watch.Name())
 	cancel()
 	if err != nil && out.keys == nil {
 		return fmt.Errorf("read the keys of tickets: %w", err) // without keys nobody gets in: the proxy dials anew
@@ -225,7 +226,10 @@ func (l *Link) tell(ctx context.Context, out *events, watch *app.Watch) error {
 	if err == nil && !slices.EqualFunc(keys, out.keys, bytes.Equal) {
 		fresh = keys
 	}
-	circuits, gone, full := watch.Take()
+	circuits, gone, full, err := l.app.Take(ctx, watch)
+	if err != nil {
+		return err // a proxy without grants reaches nothing: it dials anew
+	}
 	slices.SortFunc(circuits, func(a, b proxy.Circuit) int { return int(a.Revision - b.Revision) })
 	for _, e := range eventsOf(circuits, gone, full, fresh) {
 		if err := out.send(e); err != nil {
@@ -233,10 +237,10 @@ func (l *Link) tell(ctx context.Context, out *events, watch *app.Watch) error {
 		}
 	}
 	if full { // a snapshot is the first that a proxy hears
-		if e := l.beat(out); len(e.Managers) > 0 {
-			if err := out.send(e); err != nil {
-				return err
-			}
+		e := l.beat(out)
+		e.Version = proxy.Version
+		if err := out.send(e); err != nil {
+			return err
 		}
 	}
 	if fresh != nil {
