@@ -144,6 +144,14 @@ func (s *Service) Enter(ctx context.Context, a authz.Actor, id string) (Entry, e
 	if err := authz.Authenticated(a); err != nil {
 		return Entry{}, err
 	}
+	known, err := view(ctx, s.d.Store.Queries, id, string(a.UserID)) // whether the actor may is asked below
+	if err != nil {
+		return Entry{}, err
+	}
+	keys, err := s.Keys(ctx, known.Circuit.Proxy)
+	if err != nil {
+		return Entry{}, err
+	}
 	code, hash, err := s.secret()
 	if err != nil {
 		return Entry{}, err
@@ -182,10 +190,6 @@ func (s *Service) Enter(ctx context.Context, a authz.Actor, id string) (Entry, e
 		p, ok := all[v.Circuit.Proxy]
 		if !ok {
 			return noProxy()
-		}
-		keys, err := s.Keys(ctx, p.Name)
-		if err != nil {
-			return err
 		}
 		out.Ticket = s.sign(p, c, a.UserID, keys)
 		out.URL = setupURL(p, c, code)

@@ -43,8 +43,9 @@ func TestLaunchFlow(t *testing.T) {
 		[]any{c.Targets[0].Port, c.Protocol, c.Session, c.Name, c.Owner, c.Public, c.Epoch, string(c.Targets[0].Kernel)})
 	require.Positive(t, c.Revision)
 
-	again, err := r.Launch(ctx, req)
-	r.must(err)
+	_, err = r.Launch(ctx, req)
+	wantReason(t, err, "launch-used", "a launch token works once")
+	again := r.launched("jupyter")
 	require.True(t, again.Reused, "the app is published already")
 	require.Equal(t, c.ID, again.Circuit.ID)
 	require.NotEqual(t, got.Code, again.Code)

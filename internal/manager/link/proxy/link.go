@@ -270,7 +270,7 @@ func eventsOf(circuits []proxy.Circuit, gone []string, full bool, keys [][]byte)
 		e, size = proxy.Event{Snapshot: full}, 0
 	}
 	for _, c := range circuits {
-		n := 1024 + 64*(len(c.Allowed)+len(c.Admitted)) + 512*len(c.Targets)
+		n := 1024 + 64*(len(c.Allowed)+len(c.Admitted)) + 1024*len(c.Targets)
 		if len(e.Circuits) == proxy.MaxCircuits || size > 0 && size+n > maxEvent {
 			cut()
 		}
