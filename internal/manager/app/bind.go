@@ -76,7 +76,7 @@ func asks(l dbgen.AppLaunch, req proxy.LaunchRequest) (Want, launchRequest, erro
 	if asked.startOptions, err = canonical(startOptions{want.Envs, want.Arguments}); err != nil {
 		return want, none, err
 	}
-	if l.App != "" && (l.App != asked.App || asked.Port != 0 && asked.Port != int(l.AskedPort)) {
+	if l.App != "" && (l.App != asked.App || asked.Port != 0 && l.AskedPort != 0 && asked.Port != int(l.AskedPort)) {
 		return want, none, otherLaunch(l)
 	}
 	if l.Started != nil && len(asked.Envs)+len(asked.Arguments) > 0 {

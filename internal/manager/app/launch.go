@@ -75,15 +75,24 @@ func (s *Service) launchToken(ctx context.Context, l dbgen.AddLaunchParams) (str
 	return token, nil
 }
 
-// Conf makes a launch token for whoever knows the proxy's secret (proxies): the older way that clients of a coordinator go. The
-// session must be one of the access key.
-func (s *Service) Conf(ctx context.Context, req proxy.ConfRequest) (proxy.ConfReply, error) {
+// Conf makes a launch token for whoever knows the secret of the proxy of that name (proxies): the older way that clients of a
+// coordinator go. The session must be one of the access key, and of a resource group whose proxy that is.
+func (s *Service) Conf(ctx context.Context, name string, req proxy.ConfRequest) (proxy.ConfReply, error) {
 	r, err := s.session(ctx, cluster.SessionID(req.Session))
 	if err != nil {
 		return proxy.ConfReply{}, err
 	}
 	if req.AccessKey == "" || r.AccessKey != req.AccessKey {
 		return proxy.ConfReply{}, authz.NotFound(sessionNoun, req.Session)
+	}
+	if r.WsproxyAddr != "" {
+		all, err := s.proxies(ctx, s.d.Store.Queries)
+		if err != nil {
+			return proxy.ConfReply{}, err
+		}
+		if !sameURL(all[name].URL, r.WsproxyAddr) {
+			return proxy.ConfReply{}, authz.NotFound(sessionNoun, req.Session)
+		}
 	}
 	token, err := s.launchToken(ctx, dbgen.AddLaunchParams{SessionID: r.ID, UserID: r.UserID})
 	return proxy.ConfReply{Token: token}, err

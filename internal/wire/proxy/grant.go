@@ -147,7 +147,7 @@ func readGrant(raw []byte) (Grant, error) {
 	g := Grant{Circuit: uuid.UUID(take(16)).String(), Kernel: cluster.KernelID(uuid.UUID(take(16)).String())}
 	g.Generation = int64(binary.BigEndian.Uint64(take(8)))
 	g.Port = int(binary.BigEndian.Uint16(take(2)))
-	g.Expires = time.Unix(int64(binary.BigEndian.Uint64(take(8))), 0)
+	g.Expires = time.Unix(int64(binary.BigEndian.Uint64(take(8))), 0).UTC()
 	name := func() (string, bool) {
 		if len(rest) == 0 || len(rest) < 1+int(rest[0]) {
 			return "", false

@@ -26,7 +26,7 @@ func public(t require.TestingT, k ed25519.PrivateKey) ed25519.PublicKey {
 
 func aGrant() proxy.Grant {
 	return proxy.Grant{Circuit: "00000000-0000-4000-8000-0000000000c1", Kernel: "00000000-0000-4000-8000-000000000001", Generation: 3,
-		Port: 8888, Proxy: "web", Issuer: "cluster-1", Expires: time.Unix(1_800_000_000, 0)}
+		Port: 8888, Proxy: "web", Issuer: "cluster-1", Expires: time.Unix(1_800_000_000, 0).UTC()}
 }
 
 // The bytes are the same in every build: agents and managers of different versions verify each other's grants.
@@ -51,7 +51,7 @@ func TestGrantsAreReadBack(t *testing.T) {
 			Circuit: uuid.Draw(t, "circuit"), Kernel: cluster.KernelID(uuid.Draw(t, "kernel")),
 			Generation: rapid.Int64Range(0, 1<<62).Draw(t, "generation"), Port: rapid.IntRange(1, 65535).Draw(t, "port"),
 			Proxy: rapid.StringN(1, 60, 255).Draw(t, "proxy"), Issuer: rapid.StringN(0, 60, 255).Draw(t, "issuer"),
-			Expires: time.Unix(rapid.Int64Range(0, 1<<40).Draw(t, "expires"), 0),
+			Expires: time.Unix(rapid.Int64Range(0, 1<<40).Draw(t, "expires"), 0).UTC(),
 		}
 		key := grantKey('a')
 		text, err := proxy.SignGrant(want, key)

@@ -80,7 +80,9 @@ func (l *Link) handler(name string) http.Handler {
 	handle(mux, proxy.PathLookup, l, func(ctx context.Context, req proxy.LookupRequest) (proxy.LookupReply, error) {
 		return l.app.Lookup(ctx, name, req)
 	})
-	handle(mux, proxy.PathConf, l, l.app.Conf)
+	handle(mux, proxy.PathConf, l, func(ctx context.Context, req proxy.ConfRequest) (proxy.ConfReply, error) {
+		return l.app.Conf(ctx, name, req)
+	})
 	handle(mux, proxy.PathBind, l, l.app.Bind)
 	handle(mux, proxy.PathLaunch, l, func(ctx context.Context, req proxy.LaunchRequest) (proxy.LaunchReply, error) {
 		req.Proxy = name // whatever it says: the certificate counts
