@@ -80,7 +80,7 @@ func (p *Proxy) visit(c *circuit.Circuit, table *circuit.Table, h forward.Head) 
 	}
 	verdict := c.Admit(table.Keys(), v)
 	if verdict.Decision == circuit.Pass {
-		return forward.Route{Circuit: c, User: verdict.User, Key: p.key(c, verdict, h.Client)}
+		return forward.Route{Circuit: c, User: verdict.User, Key: p.key(c, verdict, h.Client), Jar: c.Jar(table.Keys())}
 	}
 	return forward.Route{Handler: p.front.Denied(c, verdict)}
 }
