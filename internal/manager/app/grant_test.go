@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/app"
 	"berth.dev/berth/internal/wire/proxy"
 )
@@ -186,4 +187,24 @@ func TestTicketsOverAnUpgrade(t *testing.T) {
 	require.NotContains(t, keys("p"), shared)
 	_, ok = proxy.ReadTicket(before, keys("p"))
 	require.False(t, ok)
+}
+
+// Resource groups choose their app proxy by its address: one that is connected loses it to nobody.
+func TestNobodyTakesAnotherProxysAddress(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	evil := instance()
+	evil.Node = "n2"
+	wantReason(t, r.See(t.Context(), "evil", evil), "proxy-url-taken", "another name with the same address")
+	evil.URL += "/"
+	wantReason(t, r.See(t.Context(), "evil", evil), "proxy-url-taken", "the same address in other words")
+	r.must(r.See(t.Context(), "p", evil)) // a replica
+	evil.URL = "https://evil.example.org"
+	r.must(r.See(t.Context(), "evil", evil))
+	// Nor does it make launch tokens for sessions of another proxy's group.
+	r.sql(`UPDATE resource_groups SET wsproxy_addr = 'https://apps.example.org' WHERE name = 'default'`)
+	_, err := r.Conf(t.Context(), "evil", proxy.ConfRequest{Session: r.session, AccessKey: "Kalice"})
+	wantKind(t, err, fault.NotFound, "a session of another proxy's resource group")
+	_, err = r.Conf(t.Context(), "p", proxy.ConfRequest{Session: r.session, AccessKey: "Kalice"})
+	r.must(err)
 }
