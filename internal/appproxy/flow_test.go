@@ -26,16 +26,6 @@ import (
 	"berth.dev/berth/internal/wire/tunnel"
 )
 
-// A manager of the version before does not bind tokens.
-func TestLaunchWithAnOlderManager(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, nil, func(m *manager) { m.version = 0 })
-	added := s.get(s.browser(), s.p.URL()+"/v2/proxy/launch-token/s-1/add?app=jupyter")
-	require.Equal(t, 200, added.status, added.body)
-	require.Contains(t, added.json(t)["url"], "token=launch-token")
-	require.Empty(t, s.m.bound)
-}
-
 // The whole way as the web console goes it: add, auth, warm-up, and the window that opens.
 func TestFromLaunchToApp(t *testing.T) {
 	t.Parallel()
@@ -168,14 +158,6 @@ func TestLaunchThatFails(t *testing.T) {
 	refused := s.get(b, s.p.URL()+"/v2/proxy/another/s-1/add?app=jupyter")
 	require.Equal(t, []any{403, "bad-launch-token", "start the app again"},
 		[]any{refused.status, refused.json(t)["error_code"], refused.json(t)["next"]})
-	// Whoever only looks uses no token up.
-	launched := len(s.m.launched)
-	require.Equal(t, 204, s.do(b, http.MethodHead, auth+"launch-token", "").status)
-	for _, purpose := range []string{"prefetch", "prefetch;prerender"} {
-		require.Equal(t, 204, s.get(b, auth+"launch-token", "Sec-Purpose", purpose).status)
-	}
-	require.Equal(t, 204, s.get(b, auth+"launch-token", "Purpose", "prefetch").status)
-	require.Len(t, s.m.launched, launched)
 	// A port that somebody else holds: the visitor is told, and so is doctor.
 	stranger, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", s.cfg.Ports.From))
 	require.NoError(t, err)

@@ -122,7 +122,8 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	streams := &lateStreams{}
 	planner := scheduling.NewPlanner(m.store, m.deps.Clock)
 	deps := nouns.Deps{
-		Store: m.store, Seal: key, Vault: &vault{m.store, key}, ClusterID: m.admin.ClusterID, Clock: m.deps.Clock.Now, IDs: m.deps.IDs, Random: m.deps.Random, Streams: streams,
+		Store: m.store, Seal: key, Vault: &vault{m.store, key}, ClusterID: m.admin.ClusterID,
+		Clock: m.deps.Clock.Now, IDs: m.deps.IDs, Random: m.deps.Random, Streams: streams,
 		Explainer: planner,
 		Callbacks: callback.Policy{AllowPrivate: m.cfg.Callbacks.AllowPrivate}, Log: m.log,
 	}

@@ -137,7 +137,8 @@ func newHost(t *testing.T) *host {
 		return (&net.Dialer{}).DialContext(ctx, "unix", sock.Addr().String())
 	})
 	h.Port = data.New(data.Options{
-		Find: h.find, Runners: h.pool, Member: h.member, Grants: h.grants, Dir: filepath.Join(dir, strings.Repeat("d", 100)), // longer than a socket's path may be
+		Find: h.find, Runners: h.pool, Member: h.member, Grants: h.grants,
+		Dir:    filepath.Join(dir, strings.Repeat("d", 100)), // longer than a socket's path may be
 		Listen: "127.0.0.1:0", Registry: h.reg, Log: h.log, Clock: h.clock,
 	})
 	svc := h.Service("agent-data")

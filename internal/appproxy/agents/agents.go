@@ -60,8 +60,8 @@ func New(o Options) *Dialer {
 }
 
 // Dial connects to a target of a circuit, within 5 s: over the agent's socket when it runs on this host, which gives the
-// app's own connection, else with mTLS to its address. It shows the target's grant. ctx bounds the opening only. Errors are faults with words for
-// visitors.
+// app's own connection, else with mTLS to its address. It shows the target's grant. ctx bounds the opening only. Errors are
+// faults with words for visitors.
 func (d *Dialer) Dial(ctx context.Context, c *circuit.Circuit, t proxy.Target) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

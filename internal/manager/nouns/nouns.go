@@ -127,7 +127,8 @@ func New(d Deps) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.Apps, err = app.New(app.Deps{ClusterID: d.ClusterID, Store: d.Store, Sessions: n.Sessions, Vault: d.Vault, Streams: d.Streams, Clock: d.Clock,
+	n.Apps, err = app.New(app.Deps{ClusterID: d.ClusterID,
+		Store: d.Store, Sessions: n.Sessions, Vault: d.Vault, Streams: d.Streams, Clock: d.Clock,
 		IDs: d.IDs, Random: d.Random, Log: part("app")})
 	if err != nil {
 		return nil, err
