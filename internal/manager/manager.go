@@ -125,7 +125,8 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	streams := &lateStreams{}
 	planner := scheduling.NewPlanner(m.store, m.deps.Clock)
 	deps := nouns.Deps{
-		Store: m.store, Seal: key, Vault: &vault{m.store, key}, Clock: m.deps.Clock.Now, IDs: m.deps.IDs, Random: m.deps.Random, Streams: streams,
+		Store: m.store, Seal: key, Vault: &vault{m.store, key}, ClusterID: m.admin.ClusterID,
+		Clock: m.deps.Clock.Now, IDs: m.deps.IDs, Random: m.deps.Random, Streams: streams,
 		Explainer: planner,
 		Callbacks: callback.Policy{AllowPrivate: m.cfg.Callbacks.AllowPrivate}, Log: m.log,
 	}
@@ -152,6 +153,7 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	proxies := proxylink.New(proxylink.Deps{App: m.nouns.Apps, Managers: m.AgentPorts, Clock: m.deps.Clock,
 		Log: m.log.With("part", "proxylink")})
 	linkDeps.Proxies = func(ctx context.Context, name string, conn *tls.Conn) { proxies.Serve(ctx, name, conn) }
+	linkDeps.Grants = m.nouns.Apps
 	linkDeps.Sink = m.nouns.Reports
 	if m.deps.WrapSink != nil {
 		linkDeps.Sink = m.deps.WrapSink(linkDeps.Sink)

@@ -65,6 +65,10 @@ type AppLaunch struct {
 	Target    int32
 	Path      string
 	ExpiresAt time.Time
+	Started   json.RawMessage
+	Request   json.RawMessage
+	UsedAt    *time.Time
+	UsedBy    *string
 }
 
 type AppProxy struct {
@@ -154,6 +158,7 @@ type CircuitRemoval struct {
 	CircuitID string
 	Changed   uint64
 	At        time.Time
+	KernelID  *string
 }
 
 type CircuitShare struct {
