@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/fault"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
 	"berth.dev/berth/internal/manager/reconcile"
@@ -20,6 +21,8 @@ type Config struct {
 	ID string
 	// Listen is the host:port of the API.
 	Listen string
+	// TrustedProxies are the addresses or prefixes of reverse proxies in front of Listen whose X-Forwarded-For is believed. Empty: none.
+	TrustedProxies []string
 	// StateDir holds the master key and the agents' join token.
 	StateDir string
 	Postgres PostgresConfig
@@ -160,6 +163,9 @@ func (c Config) Validate() error {
 		return fault.Invalidf("manager.listen %q is no address", c.Listen).WithCause(err).
 			WithNext("set it to host:port, for example 0.0.0.0:8081")
 	}
+	if _, err := c.trusted(); err != nil {
+		return err
+	}
 	if !filepath.IsAbs(c.StateDir) {
 		return fault.Invalidf("manager.state_dir %q is not an absolute path", c.StateDir).WithNext("set it to a directory such as /var/lib/berth")
 	}
@@ -173,6 +179,11 @@ func (c Config) Validate() error {
 		return err
 	}
 	return c.Reconcile.Validate()
+}
+
+// trusted reads TrustedProxies.
+func (c Config) trusted() (clientaddr.Trusted, error) {
+	return clientaddr.ParseTrusted("manager.trusted_proxies", c.TrustedProxies)
 }
 
 func (c Config) id() string {

@@ -161,8 +161,7 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	if err := m.wireLoops(planner, idleDeps); err != nil {
 		return err
 	}
-	m.wireAPI(limiter)
-	return nil
+	return m.wireAPI(limiter)
 }
 
 // wireLoops gathers the control loops of all nouns.
@@ -191,16 +190,22 @@ func (m *Manager) wireLoops(planner *scheduling.Planner, idleDeps idle.LoopDeps)
 	return err
 }
 
-func (m *Manager) wireAPI(limiter httpapi.RateLimiter) {
+func (m *Manager) wireAPI(limiter httpapi.RateLimiter) error {
+	trusted, err := m.cfg.trusted()
+	if err != nil {
+		return err
+	}
 	graph := graphapi.New(graphapi.Deps{Nouns: m.nouns, Actor: httpapi.ActorFrom, Fail: httpapi.Fail, Log: m.log.With("part", "graphapi")})
 	m.handler = httpapi.New(httpapi.Deps{
 		Nouns: m.nouns, GraphQL: graph, Log: m.log.With("part", "httpapi"), Clock: m.deps.Clock.Now, RateLimiter: limiter,
+		Trusted: trusted,
 		Info: httpapi.Info{NodeID: m.cfg.id(), Build: m.deps.Build.String(), APIVersion: m.cfg.Wire.APIVersion,
 			ManagerVersion: m.cfg.Wire.ManagerVersion},
 	})
 	m.api = chassis.NewHTTPServer("manager-api", chassis.HTTPOptions{Listen: m.cfg.Listen, Handler: m.handler, Log: m.log,
 		Drain:     2 * time.Second,
 		Configure: func(s *http.Server) { s.WriteTimeout = 0 }})
+	return nil
 }
 
 // wireStorage prepares the connections to storage proxies. Without a shared secret there are none.

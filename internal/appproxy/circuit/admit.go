@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"berth.dev/berth/internal/clientaddr"
 )
 
 // Visitor is what is known of a request or connection before anything of it is forwarded.
@@ -116,12 +118,4 @@ func (c *Circuit) closedTo(v Visitor) *Verdict {
 }
 
 // Network is what visitors' addresses are counted by: an IPv4 address, or the /64 of an IPv6 address.
-func Network(a netip.Addr) netip.Addr {
-	a = plain(a)
-	if a.Is6() {
-		if p, err := a.Prefix(64); err == nil {
-			return p.Addr()
-		}
-	}
-	return a
-}
+func Network(a netip.Addr) netip.Addr { return clientaddr.Network(a) }

@@ -7,9 +7,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
-	"net/netip"
 	"path"
 	"runtime/debug"
 	"strconv"
@@ -17,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/app"
 	"berth.dev/berth/internal/manager/authz"
@@ -51,7 +50,9 @@ type Deps struct {
 	Clock func() time.Time
 	// RateLimiter defaults to counting in this process.
 	RateLimiter RateLimiter
-	Info        Info
+	// Trusted are the reverse proxies in front; they say which address a client comes from.
+	Trusted clientaddr.Trusted
+	Info    Info
 }
 
 // API is the handler. Its only state of requests is the number of streams, so that it can end them.
@@ -70,6 +71,7 @@ type API struct {
 	log     *slog.Logger
 	now     func() time.Time
 	limiter RateLimiter
+	trusted clientaddr.Trusted
 	info    Info
 	mux     *http.ServeMux
 
@@ -88,7 +90,7 @@ func New(d Deps) *API {
 	a := &API{
 		tenancy: n.Tenancy, resources: n.Resources, images: n.Images, nodes: n.Nodes, folders: n.Folders, sessions: n.Sessions, apps: n.Apps,
 		idle: n.Idle, operations: n.Operations,
-		graphql: d.GraphQL, log: d.Log, now: d.Clock, limiter: d.RateLimiter, info: d.Info, mux: http.NewServeMux(),
+		graphql: d.GraphQL, log: d.Log, now: d.Clock, limiter: d.RateLimiter, trusted: d.Trusted, info: d.Info, mux: http.NewServeMux(),
 	}
 	a.stopping, a.stop = context.WithCancel(context.Background())
 	if a.now == nil {
@@ -279,28 +281,11 @@ func (a *API) authenticate(r *http.Request) (authz.Actor, error) {
 		return none, fault.New(fault.Unauthenticated, "the signature does not match access key %s", cred.AccessKey).
 			WithNext("check the secret key, and that proxies on the way keep the Host header")
 	}
-	actor.ClientIP = clientIP(r)
-	if err := authz.From(actor, peer(r)); err != nil {
+	actor.ClientIP = a.clientText(r)
+	if err := authz.From(actor, a.client(r)); err != nil {
 		return none, err
 	}
 	return actor, nil
-}
-
-// peer is the address at the other end of the connection; the zero address when it has none, as on a local socket.
-func peer(r *http.Request) netip.Addr {
-	from, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return netip.Addr{}
-	}
-	return from.Addr()
-}
-
-func clientIP(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return r.RemoteAddr
-	}
-	return host
 }
 
 // methods are those that routes use; anything else is not allowed anywhere.
@@ -391,7 +376,7 @@ func (a *API) access(w *responseWriter, r *http.Request, started time.Time) {
 	a.log.LogAttrs(r.Context(), level, "request",
 		slog.String("request", w.requestID), slog.String("method", r.Method), slog.String("path", r.URL.Path),
 		slog.Int("status", w.status), slog.Int64("bytes", w.bytes), slog.Duration("took", time.Since(started)),
-		slog.String("key", w.actor), slog.String("from", r.RemoteAddr), slog.String("note", w.note))
+		slog.String("key", w.actor), slog.String("from", a.clientText(r)), slog.String("note", w.note))
 }
 
 func requestID() string {

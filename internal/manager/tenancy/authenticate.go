@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
@@ -70,7 +71,7 @@ func ActorOf(row dbgen.ActorByKeyRow) authz.Actor {
 	a := authz.Actor{
 		UserID: cluster.UserID(row.UserID), Email: row.Email, Username: row.Username, FullName: row.FullName,
 		Role: authz.Role(row.Role), Domain: row.DomainName, AccessKey: cluster.AccessKey(row.AccessKey),
-		KeypairAdmin: row.IsAdmin, RateLimit: int(row.RateLimit), AllowedClientIP: authz.ParseNetworks(row.AllowedClientIp),
+		KeypairAdmin: row.IsAdmin, RateLimit: int(row.RateLimit), AllowedClientIP: clientaddr.ParseNetworks(row.AllowedClientIp),
 		AllowedRegistries: row.AllowedDockerRegistries,
 	}
 	for _, p := range row.Projects {
