@@ -256,6 +256,11 @@ func (a *API) admit(c *call, who access) error {
 	return nil
 }
 
+// errNotAuthenticated is the answer to every request whose signature proves nothing, whatever the reason.
+var errNotAuthenticated = fault.New(fault.Unauthenticated,
+	"the access key is not known or not active, or the signature does not match it").WithReason(reasonAuthFailed).
+	WithNext("check the access key and the secret key, and that proxies on the way keep the Host header")
+
 // authenticate verifies the signature of a request.
 func (a *API) authenticate(r *http.Request) (authz.Actor, error) {
 	var none authz.Actor
@@ -273,13 +278,13 @@ func (a *API) authenticate(r *http.Request) (authz.Actor, error) {
 		return none, err
 	}
 	actor, secret, err := a.tenancy.Authenticate(r.Context(), cred.AccessKey)
-	if err != nil {
-		s.signature(cred.newHash, "unknown") // an unknown key takes as long as a wrong secret
+	if err != nil && !fault.Is(err, fault.Unauthenticated) {
 		return none, err
 	}
-	if !hmac.Equal(cred.Signature, s.signature(cred.newHash, secret.Reveal())) {
-		return none, fault.New(fault.Unauthenticated, "the signature does not match access key %s", cred.AccessKey).
-			WithNext("check the secret key, and that proxies on the way keep the Host header")
+	// Strangers learn nothing of keys: one that does not exist, one that is not active and a wrong secret bring the same answer after
+	// the same work.
+	if matches := hmac.Equal(cred.Signature, s.signature(cred.newHash, secret.Reveal())); err != nil || !matches {
+		return none, errNotAuthenticated
 	}
 	actor.ClientIP = a.clientText(r)
 	if err := authz.From(actor, a.client(r)); err != nil {
@@ -318,24 +323,19 @@ func (a *API) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		a.respondError(w, r, urlNotFound(r))
 		return
 	}
-	routed := r
-	if m := r.Header.Get("X-Method-Override"); m != "" && m != r.Method {
-		// Routing sees the new method; the signature covers the one on the wire.
-		routed = r.Clone(context.WithValue(r.Context(), wireMethodKey{}, r.Method))
-		routed.Method = m
+	// The method that is routed is the one that was signed. No official client overrides it, so nobody may.
+	for _, name := range overrides {
+		if m := r.Header.Get(name); m != "" && m != r.Method {
+			a.respondError(w, r, fault.Invalidf("%s is not accepted: the signature covers the method of the request line", name).
+				WithReason(reasonBadRequest).WithNext("send the request with its own method"))
+			return
+		}
 	}
-	a.mux.ServeHTTP(w, routed)
+	a.mux.ServeHTTP(w, r)
 }
 
-type wireMethodKey struct{}
-
-// wireMethod is the method as it was signed.
-func wireMethod(r *http.Request) string {
-	if m, ok := r.Context().Value(wireMethodKey{}).(string); ok {
-		return m
-	}
-	return r.Method
-}
+// overrides are the headers that other servers take a method from.
+var overrides = [...]string{"X-Method-Override", "X-Http-Method-Override", "X-Http-Method"}
 
 func urlNotFound(r *http.Request) error {
 	return fault.NotFoundf("No such URL: %s %.200s", r.Method, r.URL.Path).WithReason(reasonURLNotFound).

@@ -210,7 +210,7 @@ func signedOf(r *http.Request, now time.Time) (signed, error) {
 		target = r.URL.RequestURI()
 	}
 	return signed{
-		Method: wireMethod(r), Target: target, Date: raw, Day: at.Format("20060102"), Host: r.Host,
+		Method: r.Method, Target: target, Date: raw, Day: at.Format("20060102"), Host: r.Host,
 		ContentType: mediaType(r.Header), VersionHeader: strings.ToLower(header), Version: version,
 	}, nil
 }
