@@ -198,7 +198,7 @@ func (m *Manager) wireAPI(limiter httpapi.RateLimiter) error {
 	graph := graphapi.New(graphapi.Deps{Nouns: m.nouns, Actor: httpapi.ActorFrom, Fail: httpapi.Fail, Log: m.log.With("part", "graphapi")})
 	m.handler = httpapi.New(httpapi.Deps{
 		Nouns: m.nouns, GraphQL: graph, Log: m.log.With("part", "httpapi"), Clock: m.deps.Clock.Now, RateLimiter: limiter,
-		Trusted: trusted,
+		Trusted: trusted, ActorsTurn: m.store.ActorsTurn,
 		Info: httpapi.Info{NodeID: m.cfg.id(), Build: m.deps.Build.String(), APIVersion: m.cfg.Wire.APIVersion,
 			ManagerVersion: m.cfg.Wire.ManagerVersion},
 	})
@@ -237,7 +237,7 @@ func (m *Manager) Services() []*chassis.Service {
 		m.loops.Service().After("agent-relay"),
 		m.api.After("sessions", "agent-port", "agent-relay"),
 		// Streams and held requests end with a word to their clients before the server drains the rest.
-		chassis.NewService("api-streams", chassis.Hooks{Stop: m.handler.Stop}).After(m.api.Name()),
+		chassis.NewService("api-streams", chassis.Hooks{Run: m.handler.Run, Stop: m.handler.Stop}).After(m.api.Name()),
 	}
 	if m.storage != nil {
 		services = append(services, chassis.NewService("storage-proxies", chassis.Hooks{Run: m.storage.Run}).After("store"),

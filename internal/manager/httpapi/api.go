@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -50,12 +51,14 @@ type Deps struct {
 	Clock func() time.Time
 	// RateLimiter defaults to counting in this process.
 	RateLimiter RateLimiter
+	// ActorsTurn is store.ActorsTurn; nil means that requests that last are examined every minute only.
+	ActorsTurn func() uint64
 	// Trusted are the reverse proxies in front; they say which address a client comes from.
 	Trusted clientaddr.Trusted
 	Info    Info
 }
 
-// API is the handler. Its only state of requests is the number of streams, so that it can end them.
+// API is the handler. Its only state of requests are those that last, so that it can end them.
 type API struct {
 	tenancy    *tenancy.Service
 	resources  *resource.Service
@@ -80,6 +83,9 @@ type API struct {
 	stop     context.CancelFunc
 	mu       sync.Mutex // orders streams.Add against Stop's Wait
 	streams  sync.WaitGroup
+	held     map[*held]struct{} // requests that last
+	// actorsTurn is Deps.ActorsTurn.
+	actorsTurn func() uint64
 	// tunnels counts the streams that carry an app's bytes.
 	tunnels atomic.Int64
 }
@@ -91,10 +97,14 @@ func New(d Deps) *API {
 		tenancy: n.Tenancy, resources: n.Resources, images: n.Images, nodes: n.Nodes, folders: n.Folders, sessions: n.Sessions, apps: n.Apps,
 		idle: n.Idle, operations: n.Operations,
 		graphql: d.GraphQL, log: d.Log, now: d.Clock, limiter: d.RateLimiter, trusted: d.Trusted, info: d.Info, mux: http.NewServeMux(),
+		held: map[*held]struct{}{}, actorsTurn: d.ActorsTurn,
 	}
 	a.stopping, a.stop = context.WithCancel(context.Background())
 	if a.now == nil {
 		a.now = time.Now
+	}
+	if a.actorsTurn == nil {
+		a.actorsTurn = func() uint64 { return 0 }
 	}
 	if a.limiter == nil {
 		a.limiter = NewLocalLimiter(a.now)
@@ -142,7 +152,7 @@ func (a *API) Stop(ctx context.Context) error {
 
 var errStopping = fault.Unavailablef("the manager is restarting").WithNext("try again in some seconds")
 
-// hold marks a request as one that lasts: its context ends with Stop too. The caller calls release.
+// hold marks a request as one that lasts: its context ends with Stop too, and when its right is gone. The caller calls release.
 func (a *API) hold(c *call) (release func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -150,10 +160,19 @@ func (a *API) hold(c *call) (release func(), err error) {
 		return nil, errStopping
 	}
 	a.streams.Add(1)
-	ctx, cancel := context.WithCancel(c.ctx())
-	unhook := context.AfterFunc(a.stopping, cancel)
+	ctx, cancel := context.WithCancelCause(c.ctx())
+	h := &held{actor: c.actor, from: a.client(c.r), end: cancel}
+	a.held[h] = struct{}{}
+	unhook := context.AfterFunc(a.stopping, func() { cancel(errStopping) })
 	c.r = c.r.WithContext(ctx)
-	return func() { unhook(); cancel(); a.streams.Done() }, nil
+	return func() {
+		unhook()
+		cancel(nil)
+		a.mu.Lock()
+		delete(a.held, h)
+		a.mu.Unlock()
+		a.streams.Done()
+	}, nil
 }
 
 // lasting wraps a handler whose requests last.
@@ -164,10 +183,17 @@ func (a *API) lasting(h handler) handler {
 			return err
 		}
 		defer release()
-		if err = h(c); err != nil && a.stopping.Err() != nil && c.w.status == 0 {
-			c.r = c.r.WithContext(context.WithoutCancel(c.ctx())) // not the client's doing: it gets an answer
-			return errStopping
+		if err = h(c); err == nil || c.w.status != 0 {
+			return err
 		}
+		if a.stopping.Err() != nil {
+			err = errStopping
+		} else if errors.Is(context.Cause(c.ctx()), errRevoked) {
+			err = errRevoked
+		} else {
+			return err
+		}
+		c.r = c.r.WithContext(context.WithoutCancel(c.ctx())) // not the client's doing: it gets an answer
 		return err
 	}
 }

@@ -44,7 +44,7 @@ func newSite(t *testing.T, options ...siteOption) *site {
 	log := slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), logs), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	deps := managertest.Deps(t, st)
 	deps.Log = log
-	http := httpapi.Deps{Log: log}
+	http := httpapi.Deps{Log: log, ActorsTurn: st.ActorsTurn}
 	for _, o := range options {
 		o(&deps, &http)
 	}
