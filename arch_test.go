@@ -229,9 +229,9 @@ var rules = []rule{
 
 	// The storage proxy.
 	{dir: "internal/storage", duty: "the role: volumes, their API for managers, the announcement in etcd",
-		allow: []string{"internal/chassis", "internal/cluster", "internal/fault", "internal/wire/storage"}},
+		allow: []string{"internal/chassis", "internal/clientaddr", "internal/cluster", "internal/fault", "internal/wire/storage"}},
 	{dir: "internal/storage/transfer", duty: "uploads and downloads of clients",
-		allow: []string{"internal/chassis", "internal/storage/volume", "internal/cluster", "internal/fault"}},
+		allow: []string{"internal/chassis", "internal/clientaddr", "internal/storage/volume", "internal/cluster", "internal/fault"}},
 	{dir: "internal/storage/task", duty: "work on volumes that takes long: clones, deletions, transfers, the reaper of trash",
 		allow: []string{"internal/storage/volume", "internal/cluster", "internal/fault", "internal/wire/storage"}},
 	{dir: "internal/storage/task/s3", duty: "copies between folders and object stores",
