@@ -79,6 +79,26 @@ func (n Networks) Texts() []string {
 	return out
 }
 
+// TextsFor is Texts for somebody at an address, with at most so many networks: of a longer list those that admit the address.
+func (n Networks) TextsFor(ip netip.Addr, most int) []string {
+	all := n.Texts()
+	if len(all) <= most {
+		return all
+	}
+	ip = Plain(ip)
+	var out []string
+	for p := range n.known {
+		if p.Contains(ip) && len(out) < most {
+			out = append(out, p.String())
+		}
+	}
+	if len(out) == 0 {
+		return []string{"none"}
+	}
+	slices.Sort(out)
+	return out
+}
+
 // Admit reports whether somebody may come from the address. An address that is not known is in no network.
 func (n Networks) Admit(ip netip.Addr) bool {
 	if !n.listed {
