@@ -160,6 +160,8 @@ var rules = []rule{
 			"internal/manager/node", "internal/manager/nouns", "internal/manager/operation", "internal/manager/resource",
 			"internal/manager/seal", "internal/manager/session", "internal/manager/session/request", "internal/manager/tenancy",
 			"internal/wire/run"}},
+	{dir: "internal/manager/httpapi/signature", duty: "reads and verifies signatures of requests, and refuses those that come again",
+		allow: []string{"internal/clientaddr", "internal/cluster", "internal/fault"}},
 	{dir: "internal/manager/graphapi", duty: "GraphQL of the wire: decodes, resolves, encodes",
 		allow: []string{"api", "internal/cluster", "internal/fault", "internal/manager/authz", "internal/manager/folder",
 			"internal/manager/idle", "internal/manager/image", "internal/manager/node", "internal/manager/nouns",

@@ -23,6 +23,8 @@ type Config struct {
 	Listen string
 	// TrustedProxies are the addresses or prefixes of reverse proxies in front of Listen whose X-Forwarded-For is believed. Empty: none.
 	TrustedProxies []string
+	// RequireBodyDigest refuses changes of clients that do not sign the body: all but ours. Official clients can then only read.
+	RequireBodyDigest bool
 	// StateDir holds the master key and the agents' join token.
 	StateDir string
 	Postgres PostgresConfig

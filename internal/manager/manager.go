@@ -29,6 +29,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/graphapi"
 	"berth.dev/berth/internal/manager/httpapi"
+	"berth.dev/berth/internal/manager/httpapi/signature"
 	"berth.dev/berth/internal/manager/idle"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
 	"berth.dev/berth/internal/manager/link/peer"
@@ -195,10 +196,14 @@ func (m *Manager) wireAPI(limiter httpapi.RateLimiter) error {
 	if err != nil {
 		return err
 	}
+	var seen signature.Shared
+	if m.deps.Redis != nil {
+		seen = httpapi.NewRedisSeen(m.deps.Redis)
+	}
 	graph := graphapi.New(graphapi.Deps{Nouns: m.nouns, Actor: httpapi.ActorFrom, Fail: httpapi.Fail, Log: m.log.With("part", "graphapi")})
 	m.handler = httpapi.New(httpapi.Deps{
 		Nouns: m.nouns, GraphQL: graph, Log: m.log.With("part", "httpapi"), Clock: m.deps.Clock.Now, RateLimiter: limiter,
-		Trusted: trusted, ActorsTurn: m.store.ActorsTurn,
+		Trusted: trusted, ActorsTurn: m.store.ActorsTurn, Seen: seen, RequireDigest: m.cfg.RequireBodyDigest,
 		Info: httpapi.Info{NodeID: m.cfg.id(), Build: m.deps.Build.String(), APIVersion: m.cfg.Wire.APIVersion,
 			ManagerVersion: m.cfg.Wire.ManagerVersion},
 	})

@@ -58,9 +58,9 @@ func TestVisitorsComeFromTheirNetworks(t *testing.T) {
 func TestTicketsEndWithTheWayIn(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]string{
-		"a new list":      `UPDATE users SET allowed_client_ip = '{203.0.113.0/24}' WHERE id = $1`,
-		"a revoked key":   `UPDATE keypairs SET is_active = false WHERE user_id = $1`,
-		"a removed key":   `DELETE FROM keypairs WHERE access_key = 'Kspare' AND user_id = $1`,
+		"a new list":    `UPDATE users SET allowed_client_ip = '{203.0.113.0/24}' WHERE id = $1`,
+		"a revoked key": `UPDATE keypairs SET is_active = false WHERE user_id = $1`,
+		"a removed key": `DELETE FROM keypairs WHERE access_key = 'Kspare' AND user_id = $1`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

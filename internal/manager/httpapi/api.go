@@ -1,12 +1,15 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"path"
@@ -21,6 +24,7 @@ import (
 	"berth.dev/berth/internal/manager/app"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/folder"
+	"berth.dev/berth/internal/manager/httpapi/signature"
 	"berth.dev/berth/internal/manager/idle"
 	"berth.dev/berth/internal/manager/image"
 	"berth.dev/berth/internal/manager/node"
@@ -51,6 +55,10 @@ type Deps struct {
 	Clock func() time.Time
 	// RateLimiter defaults to counting in this process.
 	RateLimiter RateLimiter
+	// Seen is what all managers know of the requests that were received; nil means that each goes by its own memory.
+	Seen signature.Shared
+	// RequireDigest refuses changes of clients that do not sign the body.
+	RequireDigest bool
 	// ActorsTurn is store.ActorsTurn; nil means that requests that last are examined every minute only.
 	ActorsTurn func() uint64
 	// Trusted are the reverse proxies in front; they say which address a client comes from.
@@ -75,8 +83,11 @@ type API struct {
 	now     func() time.Time
 	limiter RateLimiter
 	trusted clientaddr.Trusted
-	info    Info
-	mux     *http.ServeMux
+	guard   *signature.Guard
+	// requireDigest is Deps.RequireDigest.
+	requireDigest bool
+	info          Info
+	mux           *http.ServeMux
 
 	// stopping ends with Stop, and with it every stream.
 	stopping context.Context
@@ -97,7 +108,7 @@ func New(d Deps) *API {
 		tenancy: n.Tenancy, resources: n.Resources, images: n.Images, nodes: n.Nodes, folders: n.Folders, sessions: n.Sessions, apps: n.Apps,
 		idle: n.Idle, operations: n.Operations,
 		graphql: d.GraphQL, log: d.Log, now: d.Clock, limiter: d.RateLimiter, trusted: d.Trusted, info: d.Info, mux: http.NewServeMux(),
-		held: map[*held]struct{}{}, actorsTurn: d.ActorsTurn,
+		held: map[*held]struct{}{}, actorsTurn: d.ActorsTurn, requireDigest: d.RequireDigest,
 	}
 	a.stopping, a.stop = context.WithCancel(context.Background())
 	if a.now == nil {
@@ -109,6 +120,7 @@ func New(d Deps) *API {
 	if a.limiter == nil {
 		a.limiter = NewLocalLimiter(a.now)
 	}
+	a.guard = signature.NewGuard(a.now, d.Seen)
 	for _, f := range []struct {
 		to *string
 		is string
@@ -253,7 +265,7 @@ func (a *API) admit(c *call, who access) error {
 		c.w.rate(anonymousRate, anonymousRate)
 		return nil
 	}
-	actor, err := a.authenticate(c.r)
+	actor, err := a.authenticate(c)
 	if err != nil {
 		return err
 	}
@@ -287,36 +299,59 @@ var errNotAuthenticated = fault.New(fault.Unauthenticated,
 	"the access key is not known or not active, or the signature does not match it").WithReason(reasonAuthFailed).
 	WithNext("check the access key and the secret key, and that proxies on the way keep the Host header")
 
-// authenticate verifies the signature of a request.
-func (a *API) authenticate(r *http.Request) (authz.Actor, error) {
+// authenticate verifies the signature of a request, with everything that has to hold before it is acted on.
+func (a *API) authenticate(c *call) (authz.Actor, error) {
 	var none authz.Actor
+	r := c.r
 	header := r.Header.Get("Authorization")
 	if header == "" {
 		return none, fault.New(fault.Unauthenticated, "the request is not signed").
 			WithNext("set BACKEND_ACCESS_KEY and BACKEND_SECRET_KEY, or source the client.env of the cluster")
 	}
-	cred, err := parseAuthorization(header)
+	s, err := signature.Read(r, a.now())
 	if err != nil {
 		return none, err
 	}
-	s, err := signedOf(r, a.now())
-	if err != nil {
-		return none, err
-	}
-	actor, secret, err := a.tenancy.Authenticate(r.Context(), cred.AccessKey)
+	actor, secret, err := a.tenancy.Authenticate(r.Context(), s.AccessKey())
 	if err != nil && !fault.Is(err, fault.Unauthenticated) {
 		return none, err
 	}
 	// Strangers learn nothing of keys: one that does not exist, one that is not active and a wrong secret bring the same answer after
 	// the same work.
-	if matches := hmac.Equal(cred.Signature, s.signature(cred.newHash, secret.Reveal())); err != nil || !matches {
+	if matches := s.Matches(secret.Reveal()); err != nil || !matches {
 		return none, errNotAuthenticated
 	}
 	actor.ClientIP = a.clientText(r)
-	if err := authz.From(actor, a.client(r)); err != nil {
+	from := a.client(r)
+	if err := authz.From(actor, from); err != nil {
 		return none, err
 	}
-	return actor, nil
+	if err := a.guard.Take(r.Context(), s, from); err != nil {
+		return none, err
+	}
+	return actor, a.checkBody(c, s)
+}
+
+// checkBody compares the body with the digest that the sender signed. It is read for that, so only bodies of bounded size may have one.
+func (a *API) checkBody(c *call, s *signature.Signed) error {
+	want := s.Digest()
+	switch {
+	case !s.Extended() && a.requireDigest && s.Writes():
+		return fault.New(fault.Unauthenticated, "this cluster takes changes only from clients that sign the body").
+			WithReason(reasonAuthFailed).WithNext("use the berth command line, or ask an administrator for manager.require_body_digest = false")
+	case want == nil:
+		return nil
+	}
+	body, err := c.readBody(maxBody)
+	if err != nil {
+		return err
+	}
+	if got := sha256.Sum256(body); !hmac.Equal(got[:], want) {
+		return fault.New(fault.Unauthenticated, "the body of the request is not the one that was signed").WithReason(reasonAuthFailed).
+			WithNext("check that proxies on the way change no bodies, and reach the manager by https")
+	}
+	c.r.Body = io.NopCloser(bytes.NewReader(body))
+	return nil
 }
 
 // methods are those that routes use; anything else is not allowed anywhere.

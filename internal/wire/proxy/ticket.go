@@ -39,8 +39,8 @@ const (
 // ticketMark stands before what is signed, so that the keys sign nothing else by accident.
 const ticketMark = "berth ticket 1 "
 
-// SignTicket writes a ticket as CIRCUIT.USER.EPOCH.EXPIRES[.CLIENTS].MAC: user, clients and MAC base64url, HMAC-SHA256 of what stands before
-// it, EXPIRES in Unix seconds. The text is a valid cookie value. It is "" when the key is too short to count.
+// SignTicket writes a ticket as CIRCUIT.USER.EPOCH.EXPIRES[.CLIENTS].MAC: user, clients and MAC base64url, HMAC-SHA256 of what stands
+// before it, EXPIRES in Unix seconds. The text is a valid cookie value. It is "" when the key is too short to count.
 func SignTicket(t Ticket, key []byte) string {
 	if len(key) < MinTicketKey || strings.Contains(t.Circuit, ".") {
 		return ""
