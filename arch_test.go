@@ -57,6 +57,8 @@ var rules = []rule{
 		allow: []string{"internal/scheduler", "internal/alloc", "internal/cluster", "internal/fault"}},
 	{dir: "internal/chassis", duty: "process frame: services, order of start and stop, logs, health, metrics, configuration",
 		allow: []string{"internal/fault"}},
+	{dir: "internal/certs", duty: "certificates of servers: from files, generated or by ACME",
+		allow: []string{"internal/chassis", "internal/fault"}},
 	{dir: "internal/embedded", duty: "PostgreSQL, etcd and Redis for a cluster that was given none",
 		allow: []string{"internal/chassis", "internal/fault"}},
 	{dir: "internal/wire/node", duty: "messages between manager and agent", allow: []string{"internal/fault"}},
@@ -73,7 +75,7 @@ var rules = []rule{
 
 	// The manager: the role, its nouns, what they share, its connections, its APIs.
 	{dir: "internal/manager", duty: "the role: wires stores, nouns, links, loops and APIs",
-		allow: []string{"internal/chassis", "internal/clientaddr", "internal/cluster", "internal/fault", "internal/wire/run"}},
+		allow: []string{"internal/certs", "internal/chassis", "internal/clientaddr", "internal/cluster", "internal/fault", "internal/wire/run"}},
 	{dir: "internal/manager/nouns", duty: "makes the use cases of all nouns and joins them",
 		allow: []string{"internal/manager/app", "internal/manager/folder", "internal/manager/idle", "internal/manager/image",
 			"internal/manager/node", "internal/manager/operation", "internal/manager/operation/callback", "internal/manager/resource",
@@ -256,13 +258,11 @@ var rules = []rule{
 
 	// The app proxy.
 	{dir: "internal/appproxy", duty: "the role that lets visitors reach apps inside sessions",
-		allow: []string{"internal/membership", "internal/chassis", "internal/clientaddr", "internal/cluster", "internal/fault",
+		allow: []string{"internal/membership", "internal/certs", "internal/chassis", "internal/clientaddr", "internal/cluster", "internal/fault",
 			"internal/wire"}},
 	{dir: "internal/appproxy/agents", duty: "connections to apps through the data ports of agents",
 		allow: []string{"internal/appproxy/circuit", "internal/chassis", "internal/fault", "internal/membership", "internal/wire/node",
 			"internal/wire/proxy", "internal/wire/tunnel"}},
-	{dir: "internal/appproxy/certs", duty: "certificates: from files, self-signed or by ACME",
-		allow: []string{"internal/chassis", "internal/fault"}},
 	{dir: "internal/appproxy/circuit", duty: "decides who may pass",
 		allow: []string{"internal/clientaddr", "internal/wire/proxy"}},
 	{dir: "internal/appproxy/control", duty: "keeps the proxy's copy of the manager's circuits",

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -62,10 +63,19 @@ func New(cfg Config, opts ...Option) (*Client, error) {
 		return nil, fmt.Errorf("read endpoint: %w", err)
 	}
 	c := &Client{base: base, cfg: cfg, now: time.Now, agent: "berth"}
+	var secure *tls.Config
+	if cfg.Fingerprint != "" {
+		fingerprint, err := parseFingerprint(cfg.Fingerprint)
+		if err != nil {
+			return nil, err
+		}
+		secure = pinned(fingerprint)
+	}
 	c.http = &http.Client{
 		Transport: &http.Transport{
 			Proxy:               http.ProxyFromEnvironment,
 			DialContext:         (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+			TLSClientConfig:     secure,
 			TLSHandshakeTimeout: 10 * time.Second,
 			IdleConnTimeout:     60 * time.Second,
 			MaxIdleConnsPerHost: 8,

@@ -15,7 +15,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,6 +24,7 @@ import (
 	"github.com/valkey-io/valkey-go"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"berth.dev/berth/internal/certs"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/graphapi"
@@ -81,6 +81,7 @@ type Manager struct {
 	storage *storagelink.Link // nil without a shared secret
 	loops   *reconcile.Leader
 	api     *chassis.HTTPServer
+	certs   *certs.Source // nil without TLS
 	handler *httpapi.API
 	admin   tenancy.Credentials
 	created bool
@@ -207,9 +208,10 @@ func (m *Manager) wireAPI(limiter httpapi.RateLimiter) error {
 		Info: httpapi.Info{NodeID: m.cfg.id(), Build: m.deps.Build.String(), APIVersion: m.cfg.Wire.APIVersion,
 			ManagerVersion: m.cfg.Wire.ManagerVersion},
 	})
-	m.api = chassis.NewHTTPServer("manager-api", chassis.HTTPOptions{Listen: m.cfg.Listen, Handler: m.handler, Log: m.log,
-		Drain:     2 * time.Second,
-		Configure: func(s *http.Server) { s.WriteTimeout = 0 }})
+	if m.certs, err = m.openTLS(); err != nil {
+		return err
+	}
+	m.api = m.apiServer(m.handler, m.certs)
 	return nil
 }
 
@@ -243,6 +245,11 @@ func (m *Manager) Services() []*chassis.Service {
 		m.api.After("sessions", "agent-port", "agent-relay"),
 		// Streams and held requests end with a word to their clients before the server drains the rest.
 		chassis.NewService("api-streams", chassis.Hooks{Run: m.handler.Run, Stop: m.handler.Stop}).After(m.api.Name()),
+	}
+	if c := m.cfg.TLS.ACME; c.Enabled && c.HTTPListen != "" {
+		services = append(services, chassis.NewHTTPServer("manager-acme", chassis.HTTPOptions{
+			Listen: c.HTTPListen, Handler: m.certs.HTTP(nil), Log: m.log, Drain: time.Second,
+		}).Service)
 	}
 	if m.storage != nil {
 		services = append(services, chassis.NewService("storage-proxies", chassis.Hooks{Run: m.storage.Run}).After("store"),
