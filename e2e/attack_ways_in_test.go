@@ -120,7 +120,8 @@ func TestAttackWaysIn(t *testing.T) {
 		thief := newThief(t, env, elsewhere)
 		for _, target := range []string{
 			"GET /auth", "POST /admin/gql", "GET /session/demo", "GET /folders", "GET /events/session?sessionName=*", "GET /stream/session/demo/pty",
-			"POST /session/" + demo + "/start-service", "DELETE /session/demo", "GET /apps/circuits?session=" + demo, "POST /apps/circuits/" + row.ID + "/enter",
+			"POST /session/" + demo + "/start-service", "DELETE /session/demo", "GET /apps/circuits?session=" + demo,
+			"POST /apps/circuits/" + row.ID + "/enter",
 			"GET /stream/session/demo/exec?cmd=id", "POST /folders/data/request-download",
 		} {
 			method, path, _ := strings.Cut(target, " ")

@@ -23,7 +23,7 @@ func (e Encryption) String() string {
 	case e.On:
 		return "on"
 	case e.Exposed:
-		return "OFF, and other machines reach the API: set manager.tls (see docs/operations.md)"
+		return "OFF, and other machines reach the API: set manager.tls (see docs/ways-in.md)"
 	}
 	return "off; to serve other machines set manager.listen and manager.tls.generated = true"
 }

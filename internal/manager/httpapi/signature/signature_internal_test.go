@@ -183,3 +183,19 @@ func BenchmarkVerify(b *testing.B) {
 		s.signature(hashes["sha256"], "secret")
 	}
 }
+
+func FuzzExtension(f *testing.F) {
+	f.Add("nonce=000102030405060708090a0b0c0d0e0f, body=stream, mac=00ff")
+	f.Add(",=,mac=,body=")
+	f.Fuzz(func(t *testing.T, text string) {
+		r := httptest.NewRequest("POST", "/", nil)
+		r.Header[Extension] = []string{text}
+		e, err := extensionOf(r, "2026-11-20T08:21:13+00:00")
+		switch {
+		case err != nil && fault.KindOf(err) != fault.Invalid:
+			t.Fatalf("%q: %v", text, err)
+		case err == nil && (e == nil || len(e.nonce) != 32 || len(e.mac) == 0 || e.body == nil && e.bodyText != stream):
+			t.Fatalf("accepted %q", text)
+		}
+	})
+}
