@@ -114,6 +114,13 @@ func TestNetworks(t *testing.T) {
 	} {
 		require.Equal(t, want, n.Admit(netip.MustParseAddr(ip)), ip)
 	}
+	again := clientaddr.ParseNetworks(n.Texts())
+	require.Equal(t, n.Texts(), again.Texts())
+	require.Contains(t, n.Texts(), "100.64.0.0/16")
+	require.True(t, again.Admit(netip.MustParseAddr("100.64.255.1")))
+	require.False(t, again.Admit(at))
+	require.Nil(t, clientaddr.ParseNetworks(nil).Texts())
+	require.False(t, clientaddr.ParseNetworks(clientaddr.ParseNetworks([]string{"junk"}).Texts()).Admit(at))
 	require.False(t, n.Admit(netip.Addr{}), "an address that is not known is in no network")
 	require.False(t, clientaddr.ParseNetworks([]string{"junk"}).Admit(at), "a list of which nothing can be read admits nobody")
 	require.True(t, clientaddr.ParseNetworks([]string{"0.0.0.0/0"}).Admit(at))

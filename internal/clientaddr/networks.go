@@ -63,6 +63,42 @@ func parsePrefix(text string) (netip.Prefix, bool) {
 // Listed reports whether there is a list at all; without one everybody may come from anywhere.
 func (n Networks) Listed() bool { return n.listed }
 
+// Texts is the list in a form that ParseNetworks reads again; nil when there is none. It is sorted.
+func (n Networks) Texts() []string {
+	if !n.listed {
+		return nil
+	}
+	if len(n.known) == 0 {
+		return []string{"none"} // no network: admits nobody
+	}
+	out := make([]string, 0, len(n.known))
+	for p := range n.known {
+		out = append(out, p.String())
+	}
+	slices.Sort(out)
+	return out
+}
+
+// TextsFor is Texts for somebody at an address, with at most so many networks: of a longer list those that admit the address.
+func (n Networks) TextsFor(ip netip.Addr, most int) []string {
+	all := n.Texts()
+	if len(all) <= most {
+		return all
+	}
+	ip = Plain(ip)
+	var out []string
+	for p := range n.known {
+		if p.Contains(ip) && len(out) < most {
+			out = append(out, p.String())
+		}
+	}
+	if len(out) == 0 {
+		return []string{"none"}
+	}
+	slices.Sort(out)
+	return out
+}
+
 // Admit reports whether somebody may come from the address. An address that is not known is in no network.
 func (n Networks) Admit(ip netip.Addr) bool {
 	if !n.listed {

@@ -17,12 +17,12 @@ import (
 // download serves GET and HEAD /download: one file with ranges, or a directory as an archive. dst_dir is
 // accepted and means nothing here: the token is bound to its path.
 func (s *Server) download(w *reply, r *http.Request) error {
-	g, err := s.tokens.verify(tokenOf(r), opDownload)
+	g, err := s.admit(r, opDownload)
 	if err != nil {
 		return err
 	}
 	w.note(g.folder.String(), "")
-	r, release, err := s.admit(w, r, g)
+	r, release, err := s.entitle(w, r, g)
 	if err != nil {
 		return err
 	}
@@ -93,12 +93,12 @@ func (s *Server) directory(w *reply, r *http.Request, tree volume.Tree, g grant,
 
 // downloadArchive serves GET and HEAD /download-archive: several paths as one archive.
 func (s *Server) downloadArchive(w *reply, r *http.Request) error {
-	g, err := s.tokens.verify(tokenOf(r), opArchive)
+	g, err := s.admit(r, opArchive)
 	if err != nil {
 		return err
 	}
 	w.note(g.folder.String(), "")
-	r, release, err := s.admit(w, r, g)
+	r, release, err := s.entitle(w, r, g)
 	if err != nil {
 		return err
 	}

@@ -182,8 +182,8 @@ func (r *Rights) Age() (age time.Duration, ok bool) {
 // errRevoked is why a body or a reply ends whose transfer must end; revocation says why that is.
 var errRevoked = errors.New("the transfer may not go on")
 
-// admit checks a grant against the copy of epochs. The request that it returns ends when the rights end.
-func (s *Server) admit(w *reply, r *http.Request, g grant) (*http.Request, func(), error) {
+// entitle checks a grant against the copy of epochs. The request that it returns ends when the rights end.
+func (s *Server) entitle(w *reply, r *http.Request, g grant) (*http.Request, func(), error) {
 	if s.o.Rights == nil {
 		return r, func() {}, nil
 	}

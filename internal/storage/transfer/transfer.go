@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/storage/volume"
@@ -49,9 +50,11 @@ type Options struct {
 	IdleTimeout time.Duration
 	// AllowedOrigins are the origins of browsers that may use the API; none means all, as tokens alone authorize.
 	AllowedOrigins []string
-	Clock          chassis.Clock // default the machine's
-	Random         io.Reader     // default crypto/rand
-	Log            *slog.Logger  // default none
+	// Trusted are the reverse proxies in front; they say which address a client comes from.
+	Trusted clientaddr.Trusted
+	Clock   chassis.Clock // default the machine's
+	Random  io.Reader     // default crypto/rand
+	Log     *slog.Logger  // default none
 }
 
 func (o *Options) defaults() {
@@ -109,7 +112,9 @@ type UploadRequest struct {
 	Folder cluster.FolderRef
 	Path   string // relative, as the client wrote it
 	Size   int64
-	Rights *wire.TokenRights // nil of managers that know none
+	// Clients are the addresses and prefixes that the token may be used from; none means all.
+	Clients []string
+	Rights  *wire.TokenRights // nil of managers that know none
 }
 
 // DownloadRequest asks for a token that reads one file, or a directory as an archive.
@@ -118,6 +123,7 @@ type DownloadRequest struct {
 	Folder  cluster.FolderRef
 	Path    string
 	Archive bool
+	Clients []string // see UploadRequest
 	Rights  *wire.TokenRights
 }
 
@@ -127,6 +133,7 @@ type ArchiveRequest struct {
 	Folder   cluster.FolderRef
 	Paths    []string
 	Filename string
+	Clients  []string // see UploadRequest
 	Rights   *wire.TokenRights
 }
 

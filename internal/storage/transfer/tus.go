@@ -70,12 +70,12 @@ func (s *Server) tus(w *reply, r *http.Request) error {
 		w.Header().Set("Tus-Version", tusVersion)
 		return err
 	}
-	g, err := s.tokens.verify(tokenOf(r), opUpload)
+	g, err := s.admit(r, opUpload)
 	if err != nil {
 		return err
 	}
 	w.note(g.folder.String(), g.session)
-	r, release, err := s.admit(w, r, g)
+	r, release, err := s.entitle(w, r, g)
 	if err != nil {
 		return err
 	}

@@ -219,24 +219,33 @@ type MoveRequest struct {
 // DownloadRequest asks for a token that reads one file, or a directory as an archive.
 type DownloadRequest struct {
 	PathRequest
-	Rights  *TokenRights `json:"rights,omitempty"`
-	Archive bool         `json:"archive"`
+	Archive bool `json:"archive"`
+	Allowed
+	Rights *TokenRights `json:"rights,omitempty"`
 }
 
 // ArchiveRequest asks for a token that reads several paths as one archive.
 type ArchiveRequest struct {
-	Volume   string       `json:"volume"`
-	VFID     string       `json:"virtual_folder_id"`
-	Files    []string     `json:"files"`
-	Filename string       `json:"filename,omitempty"`
-	Rights   *TokenRights `json:"rights,omitempty"`
+	Volume   string   `json:"volume"`
+	VFID     string   `json:"virtual_folder_id"`
+	Files    []string `json:"files"`
+	Filename string   `json:"filename,omitempty"`
+	Allowed
+	Rights *TokenRights `json:"rights,omitempty"`
 }
 
 // UploadRequest asks for a token that writes one file of a declared size in bytes.
 type UploadRequest struct {
 	PathRequest
+	Size int64 `json:"size"`
+	Allowed
 	Rights *TokenRights `json:"rights,omitempty"`
-	Size   int64        `json:"size"`
+}
+
+// Allowed are the addresses and prefixes that a token may be used from: those of the user's own list. None means all. Proxies before
+// 2026-11-22 ignore it.
+type Allowed struct {
+	Clients []string `json:"allowed_client_ips,omitempty"`
 }
 
 // TokenReply is a token for the client-facing API.
