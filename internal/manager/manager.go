@@ -17,7 +17,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -75,6 +74,7 @@ type Manager struct {
 	log  *slog.Logger
 
 	store   *store.Store
+	key     *seal.Key
 	nouns   *nouns.Set
 	link    *agentlink.Link
 	peers   *peer.Directory   // nil without etcd
@@ -102,7 +102,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Manager, error) {
 	if err := os.MkdirAll(cfg.StateDir, 0o711); err != nil {
 		return nil, fmt.Errorf("make state directory: %w", err)
 	}
-	key, err := seal.LoadOrCreate(filepath.Join(cfg.StateDir, "master.key"), deps.Random)
+	key, err := seal.LoadOrCreate(masterKeyFile(cfg.StateDir), deps.Random)
 	if err != nil {
 		return nil, fmt.Errorf("load master key: %w", err)
 	}
@@ -117,6 +117,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Manager, error) {
 }
 
 func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
+	m.key = key
 	m.admin, m.created, err = Bootstrap(ctx, tenancy.Deps{Store: m.store, Seal: key, IDs: m.deps.IDs, Random: m.deps.Random, Log: m.log})
 	if err != nil {
 		return fmt.Errorf("make the first rows: %w", err)
@@ -323,7 +324,7 @@ func (m *Manager) Authority() *ca.Authority { return m.link.Authority() }
 
 // OpenAuthority is Authority without a running manager, on its database and with its master key. The caller calls done.
 func OpenAuthority(ctx context.Context, cfg Config) (a *ca.Authority, done func(), err error) {
-	key, err := seal.Load(filepath.Join(cfg.StateDir, "master.key"), rand.Reader)
+	key, err := seal.Load(masterKeyFile(cfg.StateDir), rand.Reader)
 	if err != nil {
 		return nil, nil, fault.Invalidf("the master key of the managers cannot be read").WithCause(err).
 			WithNext("run this on a manager's host as the manager's user, after its first start")
