@@ -164,7 +164,8 @@ func (p *platform) buildAgent(context.Context) (*chassis.Group, error) {
 	p.phase("starting the agent")
 	s := p.settings
 	p.dir.PlaceAgent(&s.Agent, "agent", p.manager.AgentAddr())
-	a, engine, err := newDockerAgent(s, p.dir.Path("lib"), p.health, p.log)
+	// Whoever runs the cluster owns this engine: its images are for everybody. Those of agents elsewhere are imported by hand.
+	a, engine, err := newDockerAgent(s, p.dir.Path("lib"), p.manager.Nouns().Images.ImportOwn, p.health, p.log)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ package testkit
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"log/slog"
 	"os"
@@ -28,6 +29,7 @@ import (
 	"berth.dev/berth/internal/embedded"
 	"berth.dev/berth/internal/manager"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/image"
 	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/manager/session/request"
@@ -74,6 +76,8 @@ type Cluster struct {
 	etcd  *embedded.Etcd
 	admin tenancy.Credentials
 	held  holds
+	// images takes the images of all engines into the catalogue, as those of the own engine of `berth up` are.
+	images *image.Service
 
 	// Store is the test's own connection to the database, for looking and for moving time.
 	Store    *store.Store
@@ -91,6 +95,9 @@ func New(tb testing.TB, o Options) *Cluster {
 	}
 	c := &Cluster{tb: tb, o: o, dir: platform.StateDir(tb.TempDir()), dsn: storetest.DSN(tb)}
 	c.Store = storetest.Open(tb, c.dsn)
+	var err error
+	c.images, err = image.New(image.Deps{Store: c.Store, IDs: tenancy.RandomIDs(rand.Reader), Log: c.log("images")})
+	c.check(err)
 	if o.Managers > 1 {
 		c.startEtcd()
 	}
@@ -351,7 +358,7 @@ func (a *Agent) Start() {
 	var err error
 	a.Agent, err = agent.New(a.cfg, agent.Deps{
 		Runtime: a.Engine.Runtime(a.cfg.Scope(), a.ID()), RunnerPath: "/nonexistent/runner", Log: c.log(a.cfg.ID), Drivers: a.drivers,
-		Times: keeper.Times{Sweep: 100 * time.Millisecond},
+		Times: keeper.Times{Sweep: 100 * time.Millisecond}, Images: c.images.ImportOwn,
 	})
 	c.check(err)
 	a.group, err = platform.Start(context.Background(), c.log(a.cfg.ID), a.Services()...)

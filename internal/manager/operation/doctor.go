@@ -67,6 +67,8 @@ var findingText = map[string]struct{ severity, text, next string }{
 	"callback-stuck":        {"warning", "has a callback that cannot be delivered: %s%s", "see whether the address is right and allowed"},
 	"live-kernel-of-ended":  {"error", "is %s on agent %s although its session has ended", "restart the manager; report this as a defect"},
 	"agent-engine-not-ok":   {"warning", "has no working engine: %s%s", "start the engine on that machine"},
+	"image-differs": {"warning", "is on agent %s with another content (%s) than the catalogue's; sessions of it do not run there",
+		"load the same image there, or berth image import that one"},
 	"image-alias-to-nobody": {"warning", "names an image that is gone: %s%s", "berth image alias, or build the image again"},
 }
 
