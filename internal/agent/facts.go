@@ -37,8 +37,8 @@ type facts struct {
 	seen     func([]runtime.Image)
 	// imports is told of the images before the manager is; nil on agents whose engine is not the manager's own.
 	imports func(context.Context, []cluster.NodeImage) error
-	mounts   *mount.Mounts
-	data     *data.Port
+	mounts  *mount.Mounts
+	data    *data.Port
 
 	imported []cluster.NodeImage // by the last scan that could; scans come one after the other
 

@@ -103,17 +103,16 @@ var QuotaScopes = Kind{"quota scope", map[Verb]condition{
 // An image that names no registry is local to the agents; the others need a domain that allows their registry. Sessions of
 // superadmins, too, run what their domain allows.
 var Images = Kind{"image reference", map[Verb]condition{
-	See:        anyOf{allOf{meant, fromAllowed}, above, superadmin, monitor},
-	Use:        allOf{named{anyOf{meant, superadmin}, meant.words + ", a superadmin"}, fromAllowed},
+	See:        anyOf{owner, named{allOf{open, fromAllowed}, open.words + " (" + fromAllowed.words + ")"}, above, superadmin, monitor},
+	Use:        named{allOf{anyOf{open, owner, superadmin}, fromAllowed}, open.words + ", its owner, a superadmin (" + fromAllowed.words + ")"},
 	Change:     anyOf{owner, above, superadmin},
 	Administer: superadmin,
 }}
 
 var (
-	meant = named{anyOf{flag(Public), owner, member},
-		"every user where it is global, its owner, a member of its project"}
+	open        = named{anyOf{flag(Public), member}, "every user where it is global, a member of its project"}
 	fromAllowed = named{anyOf{is{Registry, []string{LocalRegistry}}, match{Registry, itsRegistries}},
-		"if it is local to the agents or their domain allows its registry"}
+		"where it is local to the agents or their domain allows its registry"}
 )
 
 // LocalRegistry stands for images without a registry in their reference.

@@ -28,6 +28,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/httpapi"
+	"berth.dev/berth/internal/manager/managertest"
 	"berth.dev/berth/internal/manager/node"
 	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/session"
@@ -142,7 +143,7 @@ func newCell(t *testing.T, options ...siteOption) *cell {
 		Revision: 1, Architecture: "x86_64", EngineOK: true, Engine: "fake",
 		Capacity:  cluster.Slots{cluster.SlotCPU: cluster.Whole(64), cluster.SlotMem: cluster.Whole(64 << 30)},
 		SlotKinds: map[cluster.SlotName]cluster.SlotKind{cluster.SlotCPU: cluster.SlotCount, cluster.SlotMem: cluster.SlotBytes},
-		Images: python,
+		Images:    python,
 	}))
 	return c
 }

@@ -238,8 +238,8 @@ func (s *Service) Dealias(ctx context.Context, a authz.Actor, alias string) erro
 	return nil
 }
 
-// Forget hides an image from new sessions: an owner one that was made of a session, a superadmin any. One that was imported by itself
-// comes back when its content changes.
+// Forget hides an image from new sessions: an owner one that was made of a session, a superadmin any. One that was made of a session
+// is deleted where it lies. One that was imported by itself comes back when its content changes.
 func (s *Service) Forget(ctx context.Context, a authz.Actor, ref, architecture string) (*Image, error) {
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
@@ -255,7 +255,13 @@ func (s *Service) Forget(ctx context.Context, a authz.Actor, ref, architecture s
 	if err := authz.Images.Check(a, authz.Change, objectOf(facts.Image, facts.OwnerRole, facts.OwnerDomain)); err != nil {
 		return nil, err
 	}
-	if err := s.d.Store.ForgetImage(ctx, row.ID); err != nil {
+	err = s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+		if err := tx.RemoveOldCommit(ctx, row.Reference, row.Architecture, ""); err != nil {
+			return err
+		}
+		return tx.ForgetImage(ctx, row.ID)
+	})
+	if err != nil {
 		return nil, fmt.Errorf("forget image %s: %w", ref, err)
 	}
 	v, err := s.imageViews(ctx, []dbgen.Image{row})

@@ -70,7 +70,11 @@ func (s *Service) Import(ctx context.Context, a authz.Actor, r Import) (*Image, 
 	}
 	scope := ScopeGlobal
 	if r.Project != "" {
-		scope = ScopeProject
+		project, ok := cluster.CanonicalUUID(string(r.Project))
+		if !ok {
+			return nil, authz.NotFound("project", string(r.Project))
+		}
+		scope, r.Project = ScopeProject, cluster.ProjectID(project)
 	}
 	id, err := s.take(ctx, details, scope, r.Project, false)
 	if err != nil {
@@ -153,6 +157,9 @@ func (s *Service) take(ctx context.Context, i cluster.NodeImage, scope Scope, pr
 		row, err := tx.ImportImage(ctx, p)
 		if store.Missing(err) {
 			return fault.Conflictf("image %s was made of a session", i.Reference).WithNext("give the image another name")
+		}
+		if store.Dangling(err) {
+			return authz.NotFound("project", string(project))
 		}
 		if err != nil {
 			return err

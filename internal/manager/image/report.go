@@ -35,4 +35,6 @@ func Report(ctx context.Context, tx *store.Tx, agent cluster.AgentID, images []c
 	return nil
 }
 
-func isName(text string, limit int) bool { return text != "" && len(text) <= limit && store.Text(text) == text }
+func isName(text string, limit int) bool {
+	return text != "" && len(text) <= limit && store.Text(text) == text
+}

@@ -176,7 +176,7 @@ func (s *Service) planSession(ctx context.Context, q *lookups, a authz.Actor, ow
 		DomainName: owner.DomainName, ProjectID: project.ID, UserID: owner.UserID, AccessKey: owner.AccessKey, ResourceGroup: group,
 		DesignatedAgents: designated, ImageID: img.ID, ImageDigest: img.Digest, Image: img.Reference, Tag: r.Tag, RequestedSlots: total,
 		ResourceOpts: opts,
-		Environ: r.Environ, StartupCommand: store.Optional(r.StartupCommand), BootstrapScript: script, CallbackURL: store.Optional(r.CallbackURL),
+		Environ:      r.Environ, StartupCommand: store.Optional(r.StartupCommand), BootstrapScript: script, CallbackURL: store.Optional(r.CallbackURL),
 		StartsAt: starts,
 		Kernels:  make([]newKernel, r.ClusterSize), DependsOn: depends, Preemptible: r.Preemptible == nil || *r.Preemptible, Mounts: mounts,
 	}

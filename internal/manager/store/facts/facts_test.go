@@ -324,8 +324,8 @@ VALUES ($1, $2, $3, 'x', 'y', 'z', '', $4, $5, $6)`, w.id(), fmt.Sprint("i", ser
 	for _, r := range registries {
 		image(r, "global", nil, nil)
 		image(r, "user", nil, nil)
-		image(r, "user", &pick(w, "owner of an image", w.users).id, nil)
-		image(r, "project", nil, &pick(w, "project of an image", w.projects).id)
+		image(r, "user", new(pick(w, "owner of an image", w.users).id), nil)
+		image(r, "project", nil, new(pick(w, "project of an image", w.projects).id))
 	}
 }
 
