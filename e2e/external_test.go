@@ -21,6 +21,7 @@ type apart struct {
 	*platform
 	config    string // file
 	api       string // port
+	agentID   string
 	processes map[string]*exec.Cmd
 }
 
@@ -34,7 +35,7 @@ func newApart(t *testing.T, agentID, agentConfig, more string) *apart {
 	require.NoError(t, os.Chmod(dir, 0o755))
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	a := &apart{platform: &platform{t: t, dir: filepath.Join(dir, "manager")}, config: filepath.Join(dir, "berth.toml"),
-		processes: map[string]*exec.Cmd{}}
+		processes: map[string]*exec.Cmd{}, agentID: agentID}
 
 	redis, etcd, peer, agents := freePort(t), freePort(t), freePort(t), freePort(t)
 	a.api = freePort(t)
@@ -101,7 +102,12 @@ func (a *apart) begin(role string) {
 		a.eventually("the manager answers", func() bool { return a.run("", "session", "list").code == 0 })
 	case "agent":
 		a.eventually("the agent is alive and has images", func() bool {
-			return strings.Contains(a.must("agent", "list"), "ALIVE") && strings.Contains(a.must("image", "list"), "python")
+			if !strings.Contains(a.must("agent", "list"), "ALIVE") {
+				return false
+			}
+			// The administrator says whose images are good; nothing that the agent reports is usable by itself.
+			r := a.run("", "image", "import", "--agent", a.agentID, "berth/*")
+			return r.code == 0 && strings.Contains(a.must("image", "list"), "python")
 		})
 	}
 }

@@ -46,7 +46,8 @@ func (s *Service) Commit(ctx context.Context, a authz.Actor, ref string, owner c
 		tag = s.d.Clock().UTC().Format("20060102-150405")
 	}
 	c := image.Commit{ID: cluster.ImageID(s.d.IDs()), Reference: image.CommitReference(v.UserID, v.Name, tag), Architecture: k.Architecture,
-		Owner: v.UserID, Email: v.UserEmail, Name: tag, Agent: k.Agent}
+		Owner: v.UserID, Email: v.UserEmail, Agent: k.Agent}
+	_, c.Name, _ = strings.Cut(c.Reference, ":")
 	base, err := s.d.Store.ImageOfSession(ctx, o.ID)
 	if err != nil {
 		return "", fmt.Errorf("read the image of session %s: %w", v.Name, err)
