@@ -154,7 +154,7 @@ func TestAttackImages(t *testing.T) {
 	})
 	t.Run("a tag that moves brings no other content", func(t *testing.T) {
 		ref := "berth-e2e/moved-" + uuid.NewString()[:8] + ":1"
-		_, err := docker("tag", "berth/python:latest", ref)
+		_, err := docker("tag", "berth/python:3.11", ref)
 		require.NoError(t, err)
 		t.Cleanup(func() { _, _ = docker("rmi", ref) })
 		p.eventually("the image is imported by itself", func() bool { _, ok := mallory.images()[ref]; return ok })
@@ -212,7 +212,8 @@ func (p *platform) contentOf(session string) []string {
 	db := p.database()
 	var text string
 	require.NoError(p.t, db.QueryRow(p.t.Context(), `SELECT coalesce(json_agg(json_build_object('id', k.container_id))::text, '[]')
-FROM kernels k JOIN sessions s ON s.id = k.session_id WHERE s.name = $1 AND k.ended_at IS NULL AND k.status = 'RUNNING'`, session).Scan(&text))
+FROM kernels k JOIN sessions s ON s.id = k.session_id WHERE s.name = $1 AND k.ended_at IS NULL AND k.status = 'RUNNING'`,
+		session).Scan(&text))
 	require.NoError(p.t, json.Unmarshal([]byte(text), &rows))
 	out := []string{}
 	for _, r := range rows {

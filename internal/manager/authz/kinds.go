@@ -103,8 +103,9 @@ var QuotaScopes = Kind{"quota scope", map[Verb]condition{
 // An image that names no registry is local to the agents; the others need a domain that allows their registry. Sessions of
 // superadmins, too, run what their domain allows.
 var Images = Kind{"image reference", map[Verb]condition{
-	See:        anyOf{owner, named{allOf{open, fromAllowed}, open.words + " (" + fromAllowed.words + ")"}, above, superadmin, monitor},
-	Use:        named{allOf{anyOf{open, owner, superadmin}, fromAllowed}, open.words + ", its owner, a superadmin (" + fromAllowed.words + ")"},
+	See: anyOf{owner, named{allOf{open, fromAllowed}, open.words + " (" + fromAllowed.words + ")"}, above, superadmin, monitor},
+	Use: named{allOf{anyOf{open, owner, superadmin}, fromAllowed},
+		open.words + ", its owner, a superadmin (" + fromAllowed.words + ")"},
 	Change:     anyOf{owner, above, superadmin},
 	Administer: superadmin,
 }}

@@ -172,8 +172,8 @@ func TestDomainsAllowRegistries(t *testing.T) {
 	ctx := t.Context()
 	w.Agent("a1", 8, 16*managertest.GiB)
 	w.Exec(`INSERT INTO images (id, reference, registry, name, tag, architecture, digest, labels, scope)
-SELECT '00000000-0000-4000-8000-000000000001', 'r.example/team/tool:1', 'r.example', 'tool', '1', architecture, 'sha256:7', labels, 'global' FROM
-images LIMIT 1`)
+SELECT '00000000-0000-4000-8000-000000000001', 'r.example/team/tool:1', 'r.example', 'tool', '1', architecture, 'sha256:7', labels, 'global'
+FROM images LIMIT 1`)
 	user := w.Stranger("user")
 	w.Exec(`UPDATE users SET domain_name = 'default' WHERE id = $1`, string(user.UserID))
 	w.Exec(`INSERT INTO project_members SELECT id, $1 FROM projects WHERE name = 'default'`, string(user.UserID))

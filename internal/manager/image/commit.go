@@ -42,7 +42,8 @@ func MayCommit(ctx context.Context, tx *store.Tx, owner cluster.UserID, referenc
 		return 0, err
 	}
 	if has.Most > 0 && has.Made+has.Making >= int64(has.Most) {
-		return 0, fault.Exhaustedf("%d images of sessions are made or being made, policy %s allows %d", has.Made+has.Making, has.Policy, has.Most).
+		return 0, fault.Exhaustedf("%d images of sessions are made or being made, policy %s allows %d",
+			has.Made+has.Making, has.Policy, has.Most).
 			WithNext("commit under the name of an earlier one to replace it, forget one, or ask an administrator for a larger limit")
 	}
 	if has.MostBytes <= 0 {

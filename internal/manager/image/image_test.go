@@ -64,7 +64,8 @@ func (h *hosts) RoundTrip(_ cluster.AgentID, req *http.Request) (*http.Response,
 			w.WriteHeader(http.StatusNotFound)
 			return
 		}
-		_ = json.NewEncoder(w).Encode(map[string]any{"id": d.Digest, "architecture": d.Architecture, "size_bytes": d.SizeBytes, "labels": d.Labels})
+		_ = json.NewEncoder(w).Encode(map[string]any{
+			"id": d.Digest, "architecture": d.Architecture, "size_bytes": d.SizeBytes, "labels": d.Labels})
 	})
 	mux.HandleFunc("POST /images/remove", func(w http.ResponseWriter, r *http.Request) {
 		body := map[string]string{}
@@ -454,7 +455,8 @@ func TestImport(t *testing.T) {
 	require.True(t, fault.Is(err, fault.NotFound), "%v", err)
 
 	// The automatic import of the own engine leaves the scope alone, and what was forgotten, until the content changes.
-	require.NoError(t, s.Images.ImportOwn(ctx, []cluster.NodeImage{{Reference: tool.Reference, Digest: tool.Digest, Architecture: "x86_64"}}))
+	plain := cluster.NodeImage{Reference: tool.Reference, Digest: tool.Digest, Architecture: "x86_64"}
+	require.NoError(t, s.Images.ImportOwn(ctx, []cluster.NodeImage{plain}))
 	_, err = s.Images.Get(ctx, s.mallory, tool.Reference, "")
 	require.True(t, fault.Is(err, fault.NotFound), "%v", err)
 	_, err = s.Images.Forget(ctx, s.Admin, managertest.Image, "")

@@ -88,7 +88,8 @@ func (s *Service) details(ctx context.Context, agent cluster.AgentID, reference 
 	if s.d.Streams == nil {
 		return out, fault.Unavailablef("agent %s is not connected", agent)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+detailsPath+"?"+url.Values{"reference": {reference}}.Encode(), nil)
+	query := url.Values{"reference": {reference}}.Encode()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+detailsPath+"?"+query, nil)
 	if err != nil {
 		return out, err
 	}
@@ -98,7 +99,8 @@ func (s *Service) details(ctx context.Context, agent cluster.AgentID, reference 
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return out, fault.Unavailablef("the agent answers %s", resp.Status).WithNext("see whether the image is still there, and the agent's version")
+		return out, fault.Unavailablef("the agent answers %s", resp.Status).
+			WithNext("see whether the image is still there, and the agent's version")
 	}
 	// The names are those of wire/node.ImageDetails.
 	var d struct {
@@ -141,7 +143,8 @@ func (s *Service) check(i cluster.NodeImage) error {
 }
 
 // take writes an image into the catalogue and returns its id.
-func (s *Service) take(ctx context.Context, i cluster.NodeImage, scope Scope, project cluster.ProjectID, automatic bool) (id string, err error) {
+func (s *Service) take(ctx context.Context, i cluster.NodeImage, scope Scope, project cluster.ProjectID,
+	automatic bool) (id string, err error) {
 	if err := s.check(i); err != nil {
 		return "", err
 	}

@@ -14,7 +14,8 @@ var imageFields = list.Fields{
 	"id": list.Text("i.id::text"), "name": list.Text("i.reference"), "registry": list.Text("i.registry"), "project": list.Text("i.project"),
 	"tag": list.Text("i.tag"), "architecture": list.Text("i.architecture"), "digest": list.Text("i.digest"),
 	"size_bytes": list.Number("i.size_bytes"),
-	"created_at": list.Time("i.created_at"), "scope": list.Text("i.scope"), "last_used_at": list.Time("i.last_used_at"), "status": list.Text("i.status"),
+	"scope":      list.Text("i.scope"),
+	"created_at": list.Time("i.created_at"), "last_used_at": list.Time("i.last_used_at"), "status": list.Text("i.status"),
 }
 
 // List lists alive images that the actor may see.

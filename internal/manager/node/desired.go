@@ -125,7 +125,8 @@ func (n *Reports) specify(ctx context.Context, batch []*want, untold []string) e
 
 func kernelSpec(r dbgen.KernelSpecsRow) *cluster.KernelSpec {
 	k := &cluster.KernelSpec{
-		Image: r.Image, ImageDigest: r.ImageDigest, ImageLabels: r.ImageLabels, RegistryType: "local", AutoPull: "digest", Hostname: r.ClusterHostname,
+		Image: r.Image, ImageDigest: r.ImageDigest,
+		ImageLabels: r.ImageLabels, RegistryType: "local", AutoPull: "digest", Hostname: r.ClusterHostname,
 		Hosts: []string{}, Env: map[string]string{}, Slots: r.RequestedSlots, UID: -1, GID: -1, ExtraGIDs: store.Ints(r.ContainerGids),
 		SessionName: r.SessionName, SessionType: r.SessionType, RuntimeType: r.ImageLabels[image.LabelRuntimeType],
 		RuntimePath:  r.ImageLabels[image.LabelRuntimePath],

@@ -53,7 +53,8 @@ func TestOldImagesGetTheirOwners(t *testing.T) {
 	image(13, "berth/commit-lost:1", "berth", "commit-lost", label("user:"+id(99)))
 	image(14, "berth/commit-odd:1", "berth", "commit-odd", `{}`)
 	exec(`INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, image_id, status,
-requested_slots) VALUES ($1, 'live', 'interactive', 'd', $2, $3, 'AK', 'g', 'berth/python:1', $4, 'RUNNING', '{}')`, id(21), id(2), id(1), id(11))
+requested_slots) VALUES ($1, 'live', 'interactive', 'd', $2, $3, 'AK', 'g', 'berth/python:1', $4, 'RUNNING', '{}')`,
+		id(21), id(2), id(1), id(11))
 
 	_, err = p.Up(ctx)
 	require.NoError(t, err)
