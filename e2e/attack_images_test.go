@@ -159,13 +159,14 @@ func TestAttackImages(t *testing.T) {
 		t.Cleanup(func() { _, _ = docker("rmi", ref) })
 		p.eventually("the image is imported by itself", func() bool { _, ok := mallory.images()[ref]; return ok })
 		was := *mallory.images()[ref].Digest
-		p.must("agent", "cordon", "agent")
+		agent, _ := p.node()
+		p.must("agent", "cordon", agent)
 		_, err = mallory.c.CreateSession(t.Context(), api.CreateSession{Name: "moved", Image: ref, EnqueueOnly: true,
 			Config: api.SessionConfig{Resources: map[string]string{"cpu": "1", "mem": "128m"}}})
 		require.NoError(t, err)
 		_, err = docker("tag", adas, ref) // the attacker's host now means the victim's image by that name
 		require.NoError(t, err)
-		p.must("agent", "uncordon", "agent")
+		p.must("agent", "uncordon", agent)
 		p.eventually("the session runs", func() bool { return len(p.contentOf("moved")) == 1 })
 		require.Equal(t, []string{was}, p.contentOf("moved"))
 		// What the tag means now is a tenant's image: nobody imports it by itself.

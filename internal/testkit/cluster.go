@@ -51,6 +51,8 @@ type Options struct {
 	Managers, Agents int
 	// NoAgents starts none; add them with AddAgent.
 	NoAgents bool
+	// Strangers makes agents beside the first ones of machines that are not the manager's own: their images are not imported.
+	Strangers bool
 	// Cores per agent default to 8, Memory in bytes to 64 GiB.
 	Cores  int
 	Memory int64
@@ -112,7 +114,8 @@ func New(tb testing.TB, o Options) *Cluster {
 	}
 	c.Until("every agent is known", func() bool {
 		n := 0
-		err := c.Store.Pool().QueryRow(tb.Context(), `SELECT count(*) FROM agents WHERE status = 'ALIVE' AND devices <> '[]'`).Scan(&n)
+		err := c.Store.Pool().QueryRow(tb.Context(), `SELECT count(*) FROM agents WHERE status = 'ALIVE' AND devices <> '[]'
+			AND (engine_ok OR engine_error NOT LIKE '%has not answered yet%')`).Scan(&n)
 		return err == nil && n >= o.Agents
 	})
 	return c
@@ -356,9 +359,13 @@ func (a *Agent) Start() {
 	c := a.c
 	c.tb.Helper()
 	var err error
+	imports := c.images.ImportOwn
+	if c.o.Strangers && a != c.Agents[0] {
+		imports = nil
+	}
 	a.Agent, err = agent.New(a.cfg, agent.Deps{
 		Runtime: a.Engine.Runtime(a.cfg.Scope(), a.ID()), RunnerPath: "/nonexistent/runner", Log: c.log(a.cfg.ID), Drivers: a.drivers,
-		Times: keeper.Times{Sweep: 100 * time.Millisecond}, Images: c.images.ImportOwn,
+		Times: keeper.Times{Sweep: 100 * time.Millisecond}, Images: imports,
 	})
 	c.check(err)
 	a.group, err = platform.Start(context.Background(), c.log(a.cfg.ID), a.Services()...)

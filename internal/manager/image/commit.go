@@ -120,6 +120,7 @@ func (s *Service) Keep(ctx context.Context, c Commit) error {
 		}
 		return err
 	})
+	s.d.Store.Wake(store.TopicImages)
 	if err == nil {
 		err = refused
 	}

@@ -264,6 +264,7 @@ func (s *Service) Forget(ctx context.Context, a authz.Actor, ref, architecture s
 	if err != nil {
 		return nil, fmt.Errorf("forget image %s: %w", ref, err)
 	}
+	s.d.Store.Wake(store.TopicImages)
 	v, err := s.imageViews(ctx, []dbgen.Image{row})
 	if err != nil {
 		return nil, err

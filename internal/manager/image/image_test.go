@@ -366,8 +366,9 @@ func TestReportsChangeNothingOfTheCatalogue(t *testing.T) {
 		return text
 	}
 	before := catalogue()
-	absurd := map[string]string{"ai.backend.resource.min.cpu": "100000", "ai.backend.resource.min.mem": "1e", "ai.backend.service-ports": ""}
-	require.NoError(t, s.Reports.UpdateFacts(ctx, "evil", s.Epoch("evil"), cluster.NodeFacts{Revision: 2, Architecture: "x86_64", EngineOK: true,
+	absurd := map[string]string{"ai.backend.resource.min.cpu": "100000", "ai.backend.resource.min.mem": "1e"}
+	require.NoError(t, s.Reports.UpdateFacts(ctx, "evil", s.Epoch("evil"), cluster.NodeFacts{
+		Revision: 2, Architecture: "x86_64", EngineOK: true,
 		Images: []cluster.NodeImage{
 			{Reference: managertest.Image, Digest: managertest.Digest(666), Architecture: "x86_64", SizeBytes: 1 << 60, Labels: absurd},
 			{Reference: ref, Digest: managertest.Digest(667), Architecture: "x86_64", Labels: absurd},

@@ -12,6 +12,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/reconcile"
+	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
 
@@ -26,14 +27,18 @@ const (
 // Loops returns the control loop that has agents delete images of sessions that were forgotten or replaced. Their bytes count for
 // their owner until that is done.
 func (s *Service) Loops() []reconcile.Loop {
-	return []reconcile.Loop{{Name: "image-removal", Begin: func(t reconcile.Term) reconcile.Work {
-		return reconcile.Work{Pass: func(ctx context.Context) (time.Duration, error) {
-			if err := t.Check(ctx); err != nil {
-				return 0, err
-			}
-			return removalsCalm, s.removeImages(ctx)
-		}}
-	}}}
+	return []reconcile.Loop{{
+		Name:  "image-removal",
+		Hears: func(topic string) bool { return topic == store.TopicImages },
+		Begin: func(t reconcile.Term) reconcile.Work {
+			return reconcile.Work{Pass: func(ctx context.Context) (time.Duration, error) {
+				if err := t.Check(ctx); err != nil {
+					return 0, err
+				}
+				return removalsCalm, s.removeImages(ctx)
+			}}
+		},
+	}}
 }
 
 func (s *Service) removeImages(ctx context.Context) error {
@@ -78,9 +83,9 @@ func (s *Service) removeImage(ctx context.Context, r dbgen.DueImageRemovalsRow) 
 		return err
 	}
 	defer resp.Body.Close()
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10))
-	if resp.StatusCode != http.StatusNoContent {
-		return fault.Unavailablef("the agent answers %s", resp.Status)
+	if resp.StatusCode == http.StatusNoContent {
+		return nil
 	}
-	return nil
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10)) // a reply that broke off is shown as far as it came
+	return fault.Unavailablef("the agent answers %s: %s", resp.Status, text)
 }
