@@ -38,7 +38,11 @@ func TestImagesOfAgentsElsewhere(t *testing.T) {
 	id := c.Create(request.Session{Name: "elsewhere", Agents: []string{string(other.ID())}})
 	s := c.Ended(id)
 	require.Zero(t, other.Starts(s.MainKernel().ID), "%s %v", s.StatusInfo, s.StatusData)
-	require.Equal(t, cluster.Cancelled, s.Status)
+	require.Equal(t, cluster.Error, s.Status)
+	var told bool
+	require.NoError(t, c.Store.Pool().QueryRow(t.Context(), `SELECT EXISTS (SELECT 1 FROM session_events
+WHERE session_id = $1 AND detail LIKE '%the session is to run%')`, string(id)).Scan(&told))
+	require.True(t, told, "the history says why")
 	id = c.Create(request.Session{Name: "anywhere"})
 	s = c.Running(id)
 	require.Equal(t, own.ID(), s.MainKernel().Agent)

@@ -19,7 +19,8 @@ import (
 const (
 	removalsCalm    = 30 * time.Second // between looks for images to be deleted
 	removalsAtOnce  = 32               // of one look
-	removalAgain    = time.Minute      // before the next attempt with an image in use or an agent that is away
+	removalsSoon    = 2 * time.Second  // while some are left
+	removalAgain    = time.Minute      // at most, before the next attempt with an image in use or an agent that is away
 	removalPatience = 30 * time.Second
 	removalPath     = detailsPath + "/remove"
 )
@@ -35,7 +36,14 @@ func (s *Service) Loops() []reconcile.Loop {
 				if err := t.Check(ctx); err != nil {
 					return 0, err
 				}
-				return removalsCalm, s.removeImages(ctx)
+				if err := s.removeImages(ctx); err != nil {
+					return 0, err
+				}
+				left, err := s.d.Store.PendingImageRemovals(ctx)
+				if left {
+					return removalsSoon, err
+				}
+				return removalsCalm, err
 			}}
 		},
 	}}

@@ -123,11 +123,12 @@ func (q *Queries) CustomizedImages(ctx context.Context, reference string, userID
 }
 
 const deferImageRemoval = `-- name: DeferImageRemoval :exec
-UPDATE image_removals SET next_at = now() + $1::interval WHERE agent_id = $2 AND digest = $3
+UPDATE image_removals SET next_at = now() + least(greatest(now() - created_at, interval '2 seconds'), $1::interval)
+WHERE agent_id = $2 AND digest = $3
 `
 
-func (q *Queries) DeferImageRemoval(ctx context.Context, wait time.Duration, agentID string, digest string) error {
-	_, err := q.db.Exec(ctx, deferImageRemoval, wait, agentID, digest)
+func (q *Queries) DeferImageRemoval(ctx context.Context, longest time.Duration, agentID string, digest string) error {
+	_, err := q.db.Exec(ctx, deferImageRemoval, longest, agentID, digest)
 	return err
 }
 
@@ -479,6 +480,17 @@ SELECT 1 FROM users WHERE id = $1 FOR NO KEY UPDATE
 func (q *Queries) LockCommits(ctx context.Context, id string) error {
 	_, err := q.db.Exec(ctx, lockCommits, id)
 	return err
+}
+
+const pendingImageRemovals = `-- name: PendingImageRemovals :one
+SELECT EXISTS (SELECT 1 FROM image_removals)::boolean
+`
+
+func (q *Queries) PendingImageRemovals(ctx context.Context) (bool, error) {
+	row := q.db.QueryRow(ctx, pendingImageRemovals)
+	var column_1 bool
+	err := row.Scan(&column_1)
+	return column_1, err
 }
 
 const removeCommit = `-- name: RemoveCommit :exec

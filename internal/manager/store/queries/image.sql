@@ -124,7 +124,11 @@ SELECT agent_id, digest, reference FROM image_removals WHERE next_at <= now() OR
 DELETE FROM image_removals WHERE agent_id = $1 AND digest = $2;
 
 -- name: DeferImageRemoval :exec
-UPDATE image_removals SET next_at = now() + @wait::interval WHERE agent_id = @agent_id AND digest = @digest;
+UPDATE image_removals SET next_at = now() + least(greatest(now() - created_at, interval '2 seconds'), @longest::interval)
+WHERE agent_id = @agent_id AND digest = @digest;
+
+-- name: PendingImageRemovals :one
+SELECT EXISTS (SELECT 1 FROM image_removals)::boolean;
 
 -- name: DigestTaken :one
 -- Whether a digest is that of anything else than a reference.
