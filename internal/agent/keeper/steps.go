@@ -218,6 +218,9 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 	if err != nil {
 		return err
 	}
+	if err := k.images.check(ctx, n.image, v.desired.Spec); err != nil {
+		return err
+	}
 	b, err := newBuild(buildInput{
 		identity: runtime.Identity{Cluster: k.o.Scope, Agent: k.o.Agent, Kernel: n.id, Session: v.record.Session,
 			Generation: v.record.Generation, Allocation: v.record.Allocation, Schema: 1},
@@ -234,7 +237,7 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 	if err != nil {
 		return err
 	}
-	b.spec.Mounts = append(files, b.spec.Mounts...)
+	b.spec.Mounts = append(b.spec.Mounts, files...) // the runner's is the last
 	if err := k.o.Before(ctx, n.id, "scratch:after"); err != nil {
 		return err
 	}
@@ -295,6 +298,7 @@ func (n *kernel) ensure(ctx context.Context, v view, spec runtime.Spec) error {
 	n.container, n.missing = &o, 0
 	n.publish(cluster.PhaseCreating)
 	k.mu.Unlock()
+	n.started = spec.Identity.Generation
 	if o.Phase != runtime.PhaseCreated && n.mounted != 0 {
 		// The container has mounts of its own by now. Mounts left on the host would expose folders to whoever deletes the
 		// agent's state directory.
@@ -361,6 +365,9 @@ func (n *kernel) await(ctx context.Context) error {
 		}
 		delay = min(delay*3/2, 100*time.Millisecond)
 	}
+	if err := n.verify(ctx); err != nil {
+		return err
+	}
 	n.giveSeat()
 	now := k.o.Clock.Now()
 	if c := n.container; c != nil && !c.StartedAt.IsZero() {
@@ -377,6 +384,22 @@ func (n *kernel) await(ctx context.Context) error {
 		return err
 	}
 	return k.o.Ledger.Put(r)
+}
+
+// verify ends a container at once in which something else than the runner was started. An agent knows the runner of the containers
+// that it has started itself; those of an older agent may have an older runner.
+func (n *kernel) verify(ctx context.Context) error {
+	if n.started != n.record.Generation || n.container == nil {
+		return nil
+	}
+	err := n.k.o.Host.Verify(*n.container)
+	if err == nil || !fault.Is(err, fault.Denied) {
+		return err
+	}
+	if serr := n.k.o.Runtime.Stop(ctx, n.id, 0); serr != nil {
+		n.k.o.Log.Error("a container without a runner cannot be stopped", "kernel", n.id, "err", serr)
+	}
+	return err
 }
 
 // stop ends the container: with a grace in the first attempt, by force in later ones.
