@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"berth.dev/berth/internal/agent/confine"
 	"berth.dev/berth/internal/agent/data"
 	"berth.dev/berth/internal/agent/device"
 	"berth.dev/berth/internal/agent/device/cpu"
@@ -36,6 +37,7 @@ type facts struct {
 	fenced   func() []cluster.KernelID
 	seen     func([]runtime.Image)
 	mounts   *mount.Mounts
+	groups   *confine.Maker
 	data     *data.Port
 
 	mu      sync.Mutex
@@ -217,6 +219,9 @@ func (f *facts) scan(ctx context.Context) bool {
 	}
 	if f.mounts != nil {
 		next.Warnings, next.HungVolumes = append(next.Warnings, f.mounts.Warnings()...), f.mounts.Hung()
+	}
+	if f.groups != nil {
+		next.Warnings = append(next.Warnings, f.groups.Warnings()...)
 	}
 	next.DataAddress, next.DataSocket = address, socket
 	if !sameFacts(f.now, next) {

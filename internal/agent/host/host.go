@@ -101,6 +101,9 @@ type Host interface {
 	Hello(ctx context.Context, kernel cluster.KernelID, generation int64, token string) (run.Hello, error)
 	// Verify is Denied when PID 1 of a container that this process has started is another program than the runner.
 	Verify(c runtime.Observed) error
+	// Confine separates the processes of the session's user from the runner, which starts none before. Where that cannot be done the
+	// runner is told to go on without.
+	Confine(ctx context.Context, kernel cluster.KernelID, token string, c runtime.Observed) error
 	// Forget drops what is kept open to a runner that is gone.
 	Forget(kernel cluster.KernelID, generation int64)
 

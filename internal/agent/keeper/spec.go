@@ -66,7 +66,7 @@ func newBuild(in buildInput) (build, error) {
 		Runtime:     run.RuntimeConfig{Type: s.RuntimeType, Path: s.RuntimePath},
 		User:        run.User{UID: uid, GID: gid, Groups: s.ExtraGIDs, Name: host.UserName, Home: host.Home, Shell: shell},
 		WorkDir:     host.Home, Env: env, Cores: cores, Bootstrap: s.BootstrapScript, LogLevel: in.logLevel,
-		Apps: appsOf(s), AuthorizedKeys: keysOf(s),
+		Apps: appsOf(s), AuthorizedKeys: keysOf(s), Confine: true,
 	}
 	if s.SessionType == cluster.Batch {
 		conf.Batch = &run.BatchCommand{Command: s.StartupCommand, TimeoutMS: s.BatchTimeout.Milliseconds()}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"time"
 
 	"berth.dev/berth/internal/agent/device"
@@ -17,6 +18,7 @@ import (
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/wire/run"
 )
 
 // perform carries out the kernel's present step.
@@ -323,7 +325,10 @@ func (n *kernel) await(ctx context.Context) error {
 	var last error
 	for {
 		callCtx, cancel := context.WithTimeout(ctx, 5*time.Second)
-		_, err := k.o.Host.Hello(callCtx, n.id, n.record.Generation, n.record.Token)
+		hello, err := k.o.Host.Hello(callCtx, n.id, n.record.Generation, n.record.Token)
+		if err == nil && n.container != nil && slices.Contains(hello.Capabilities, run.CanConfine) {
+			err = k.o.Host.Confine(callCtx, n.id, n.record.Token, *n.container)
+		}
 		cancel()
 		if err == nil {
 			break

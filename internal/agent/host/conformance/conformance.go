@@ -199,7 +199,8 @@ func points(w *world) {
 	id := w.kernel()
 	c := content(id, 1)
 	model := runtime.Mount{Source: w.TempDir(), Target: "/mnt/model", ReadOnly: true}
-	c.Folders = []runtime.Mount{{Source: w.TempDir(), Target: host.Home + "/data"}, {Source: w.TempDir(), Target: host.Home + "/x/deep/er"}, model}
+	c.Folders = []runtime.Mount{
+		{Source: w.TempDir(), Target: host.Home + "/data"}, {Source: w.TempDir(), Target: host.Home + "/x/deep/er"}, model}
 	first := w.prepare(id, c)
 	require.Contains(w, first, model)
 	require.True(w, strings.HasPrefix(first[len(first)-1].Target, host.PrivateDir), "the runner's mount is the last")

@@ -225,6 +225,9 @@ func (h *Host) Hello(ctx context.Context, kernel cluster.KernelID, _ int64, toke
 // Verify believes every runner; see host.Host.
 func (h *Host) Verify(runtime.Observed) error { return nil }
 
+// Confine does nothing, because there are no processes; see host.Host.
+func (h *Host) Confine(context.Context, cluster.KernelID, string, runtime.Observed) error { return nil }
+
 // Forget has nothing to drop; see host.Host.
 func (h *Host) Forget(cluster.KernelID, int64) {}
 

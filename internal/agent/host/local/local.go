@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 
+	"berth.dev/berth/internal/agent/confine"
 	"berth.dev/berth/internal/agent/host"
 	"berth.dev/berth/internal/agent/mount"
 	"berth.dev/berth/internal/agent/runners"
@@ -21,8 +22,10 @@ import (
 	"berth.dev/berth/internal/wire/run"
 )
 
-// Host wires the parts. All fields are required but Mounts: without it a kernel that needs folders is refused.
+// Host wires the parts. All fields are required but Mounts, without which a kernel that needs folders is refused, and Groups, without
+// which the processes of sessions share their limits with the runner.
 type Host struct {
+	Groups  *confine.Maker
 	Scratch *scratch.Root
 	Mounts  *mount.Mounts
 	Runners *runners.Pool
@@ -111,6 +114,16 @@ func (h *Host) Verify(c runtime.Observed) error {
 			WithNext("look at the session's image and folders: something was mounted over the runner")
 	}
 	return nil
+}
+
+// Confine makes control groups and hands them to the runner; see host.Host.
+func (h *Host) Confine(ctx context.Context, kernel cluster.KernelID, token string, c runtime.Observed) error {
+	var files confine.Files
+	if h.Groups != nil {
+		files = h.Groups.Make(c.ID, c.Pid)
+	}
+	defer files.Close()
+	return h.Runners.Confine(ctx, kernel, token, files.Procs, files.OOM)
 }
 
 // Forget drops connections to a runner; see host.Host.
