@@ -35,7 +35,7 @@ func TestAttackMountPoints(t *testing.T) {
 	p := up(t)
 	evil := p.onDisk("evil")
 	// What the runner's directory has, in the attacker's version: a program that says who it is.
-	put(t, filepath.Join(evil, "runner"), "#!/bin/sh\nid -u > /home/work/pwned\nexec sleep 600\n")
+	put(t, filepath.Join(evil, "runner"), "#!/bin/sh\nid -u > /.berth/pwned\nexec sleep 600\n")
 	require.NoError(t, os.Chmod(filepath.Join(evil, "runner"), 0o755))
 	put(t, filepath.Join(evil, "config.json"), "{}")
 
