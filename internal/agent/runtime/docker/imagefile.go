@@ -74,8 +74,9 @@ type entry int
 const (
 	unknown entry = iota
 	nothing
-	plain // anything but a symbolic link
+	directory
 	link
+	file // of any other kind
 )
 
 func (c *fileCache) entry(image, p string) entry {
@@ -204,11 +205,7 @@ func (r *Runtime) probeImage(ctx context.Context, image, file string, limit int6
 				r.files.put(image, w, c)
 			}
 		}
-		for _, w := range watched {
-			for _, step := range runtime.Steps(w) {
-				_, _ = r.entryOf(ctx, id, image, step)
-			}
-		}
+		_, _ = linksOn(watched, func(step string) (entry, error) { return r.entryOf(ctx, id, image, step) }) // it is asked for again, too
 		return nil
 	})
 	return content, err
@@ -252,8 +249,8 @@ func linksOn(paths []string, look func(step string) (entry, error)) (map[string]
 			if e == link {
 				out[p] = step
 			}
-			if e == link || e == nothing {
-				break
+			if e != directory {
+				break // nothing lies below
 			}
 		}
 	}
@@ -269,14 +266,16 @@ func (r *Runtime) entryOf(ctx context.Context, id, image, p string) (entry, erro
 		return e, nil
 	}
 	res, err := r.api.ContainerStatPath(ctx, id, client.ContainerStatPathOptions{Path: p})
-	e := plain
+	e := file
 	switch {
-	case err != nil && (cerrdefs.IsNotFound(err) || strings.Contains(err.Error(), "not a directory")):
+	case err != nil && cerrdefs.IsNotFound(err):
 		e = nothing
 	case err != nil:
 		return unknown, r.failure(err, "look at %s of image %s", p, image)
 	case res.Stat.Mode&os.ModeSymlink != 0:
 		e = link
+	case res.Stat.Mode.IsDir():
+		e = directory
 	}
 	r.files.setEntry(image, p, e)
 	return e, nil
