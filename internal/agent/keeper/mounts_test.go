@@ -157,3 +157,18 @@ func TestHostileMountPoints(t *testing.T) {
 		})
 	}
 }
+
+// TestPretender: a container whose first process is not the runner is ended, although somebody in it answers as the runner does.
+func TestPretender(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.host.Distrust(fault.Deniedf("the first process of the container is not the runner"))
+	r.start()
+	r.want(true, desired(1))
+	o := r.awaitPhase(kernelID(1), 1, cluster.PhaseEnded)
+	require.Equal(t, cluster.ReasonFailedToStart, o.Reason)
+	require.Contains(t, o.Detail, "is not the runner")
+	require.False(t, o.RetryElsewhere)
+	require.NotContains(t, r.phases(kernelID(1)), string(cluster.PhaseRunning.Status()), "it never counted as running")
+	r.eventually("the container stays", func() bool { return r.engine.Count() == 0 })
+}

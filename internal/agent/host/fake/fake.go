@@ -30,6 +30,7 @@ type Host struct {
 	mu       sync.Mutex
 	full     bool
 	refused  error // of Attach
+	distrust error // of Verify
 	attached map[cluster.KernelID][]runtime.Mount
 	owners   []host.Owner // of every Attach
 	gone     int
@@ -222,8 +223,19 @@ func (h *Host) Hello(ctx context.Context, kernel cluster.KernelID, _ int64, toke
 	return run.NewClient(run.Options{Transport: t, BaseURL: "http://runner", Token: token}).Hello(ctx)
 }
 
-// Verify believes every runner; see host.Host.
-func (h *Host) Verify(runtime.Observed) error { return nil }
+// Distrust makes every Verify fail.
+func (h *Host) Distrust(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.distrust = err
+}
+
+// Verify believes every runner unless it is told not to; see host.Host.
+func (h *Host) Verify(runtime.Observed) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.distrust
+}
 
 // Confine does nothing, because there are no processes; see host.Host.
 func (h *Host) Confine(context.Context, cluster.KernelID, string, runtime.Observed) error { return nil }
