@@ -144,7 +144,8 @@ x86 = platform.machine() == "x86_64"
 n = lambda a, b: a if x86 else b
 out = {
     "io_uring_setup": call(425, 8, 0), "keyctl": call(n(250, 219), 0, -3, 0), "add_key": call(n(248, 217), 0, 0, 0, 0, 0),
-    "request_key": call(n(249, 218), 0, 0, 0, 0), "bpf": call(n(321, 280), 0, 0, 0), "perf_event_open": call(n(298, 241), 0, 0, -1, -1, 0),
+    "request_key": call(n(249, 218), 0, 0, 0, 0), "bpf": call(n(321, 280), 0, 0, 0),
+    "perf_event_open": call(n(298, 241), 0, 0, -1, -1, 0),
     "userfaultfd": call(n(323, 282), 0), "mount": call(n(165, 40), 0, 0, 0, 0, 0), "fsopen": call(430, 0, 0), "open_tree": call(428, -1, 0, 0),
     "unshare": call(n(272, 97), 0x10000000), "setns": call(n(308, 268), -1, 0),
     "clone of a user namespace": call(n(56, 220), 0x10000011, 0, 0, 0, 0),
