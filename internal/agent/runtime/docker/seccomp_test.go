@@ -35,7 +35,8 @@ func TestSystemCalls(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"bpf", "io_uring_setup", "io_uring_enter", "keyctl", "add_key", "request_key", "userfaultfd",
-		"perf_event_open", "mount", "umount2", "pivot_root", "move_mount", "open_tree", "fsopen", "unshare", "setns", "clone3", "open_by_handle_at", "kexec_load",
+		"perf_event_open", "mount", "umount2", "pivot_root", "move_mount", "open_tree", "fsopen", "unshare", "setns", "clone3",
+		"open_by_handle_at", "kexec_load",
 		"init_module", "finit_module", "chroot", "reboot", "swapon", "quotactl", "pidfd_getfd", "kcmp", "syslog"} {
 		require.Equal(t, "SCMP_ACT_ERRNO", answers[name], name)
 	}
