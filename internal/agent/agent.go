@@ -20,6 +20,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"berth.dev/berth/internal/agent/confine"
 	"berth.dev/berth/internal/agent/data"
 	"berth.dev/berth/internal/agent/device"
 	"berth.dev/berth/internal/agent/host/local"
@@ -120,10 +121,11 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		dial = r.DialRunner
 	}
 	a.runners = runners.New(dial)
+	groups := confine.New("/", d.Log)
 	a.facts = newFacts(d.Runtime, d.Clock, d.Log, devices)
 	a.keeper, err = keeper.New(keeper.Options{
 		Agent: cluster.AgentID(c.ID), Scope: c.Scope(), Runtime: d.Runtime, Ledger: a.ledger, Devices: devices,
-		Host: &local.Host{Scratch: a.scratch, Mounts: a.mounts, Runners: a.runners, RunnerPath: d.RunnerPath},
+		Host: &local.Host{Groups: groups, Scratch: a.scratch, Mounts: a.mounts, Runners: a.runners, RunnerPath: d.RunnerPath},
 		Log:  d.Log, Clock: d.Clock, LogDir: filepath.Join(c.StateDir, "logs"), CacheDir: filepath.Join(c.StateDir, "images"),
 		UID: c.UID, GID: c.GID, OnPull: a.facts.look, Times: d.Times,
 		MaxCreating: c.MaxCreating, LogLevel: c.RunnerLogLevel, Before: d.Before,
@@ -133,6 +135,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	}
 	a.facts.imports = d.Images
 	a.facts.fenced, a.facts.seen, a.facts.mounts, a.facts.interval = a.keeper.Fenced, a.keeper.Prune, a.mounts, c.DeviceInterval
+	a.facts.groups = groups
 	a.meter = meter.New(d.Runtime, devices, a.keeper.Running, d.Clock, c.SampleInterval)
 	handler := stream.New(stream.Options{
 		Find: a.keeper.Find, LogTail: a.keeper.LogTail, Runtime: d.Runtime, Runners: a.runners, Log: d.Log,

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"berth.dev/berth/internal/agent/confine"
 	"berth.dev/berth/internal/agent/data"
 	"berth.dev/berth/internal/agent/device"
 	"berth.dev/berth/internal/agent/device/cpu"
@@ -38,6 +39,7 @@ type facts struct {
 	// imports is told of the images before the manager is; nil on agents whose engine is not the manager's own.
 	imports func(context.Context, []cluster.NodeImage) error
 	mounts  *mount.Mounts
+	groups  *confine.Maker
 	data    *data.Port
 
 	imported []cluster.NodeImage // by the last scan that could; scans come one after the other
@@ -223,6 +225,9 @@ func (f *facts) scan(ctx context.Context) bool {
 	}
 	if f.mounts != nil {
 		next.Warnings, next.HungVolumes = append(next.Warnings, f.mounts.Warnings()...), f.mounts.Hung()
+	}
+	if f.groups != nil {
+		next.Warnings = append(next.Warnings, f.groups.Warnings()...)
 	}
 	next.DataAddress, next.DataSocket = address, socket
 	if !sameFacts(f.now, next) {

@@ -130,6 +130,7 @@ type Image struct {
 	Cmd          []string
 	User         string
 	Env          []string
+	Volumes      []string // directories for which engines make a volume of its own
 	CreatedAt    time.Time
 }
 
@@ -237,6 +238,9 @@ type Runtime interface {
 	// ReadImageFile returns one regular file of an image's file system without starting it
 	// (used for /etc/passwd and /etc/group overlays); NotFound when absent. At most max bytes.
 	ReadImageFile(ctx context.Context, reference, path string, limit int64) ([]byte, error)
+	// LinksInImage returns, for each of the absolute paths, the first symbolic link that lies on it in an image, the path itself
+	// included; "" where there is none.
+	LinksInImage(ctx context.Context, reference string, paths []string) (map[string]string, error)
 	// Stats reads the container's counters from the host directly, without asking the engine.
 	Stats(ctx context.Context, o Observed) (Stats, error)
 	// Close releases connections; containers are untouched.

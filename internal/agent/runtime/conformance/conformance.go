@@ -28,6 +28,9 @@ var ImageFiles = map[string]string{
 	"/data/colour": "green\n",
 }
 
+// ImageLink is a symbolic link that the fixture's image must hold, to /data.
+const ImageLink = "/link"
+
 // ImageLabels are the labels that the fixture's image must carry.
 var ImageLabels = map[string]string{"ai.backend.role": "COMPUTE"}
 
@@ -115,6 +118,7 @@ var cases = []struct {
 	{"pull names what failed", pullFails},
 	{"images are listed with their labels", images},
 	{"image files are read without a container", imageFiles},
+	{"links in images are found without a container", imageLinks},
 	{"stats are known while it runs", stats},
 	{"stats of a stopped container are refused", statsStopped},
 	{"watch hints at a start and an end", watch},

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -170,6 +171,23 @@ func images(w *world) {
 	require.Equal(w, runtime.ReasonImage, fault.ReasonOf(err))
 	_, err = w.rt.Image(w.ctx, "../containers/json?x=")
 	require.Equal(w, fault.Invalid, fault.KindOf(err), "%v", err)
+}
+
+func imageLinks(w *world) {
+	want := map[string]string{
+		"/link": "/link", "/link/colour": "/link", "/link/none": "/link", "/data": "", "/data/colour": "", "/none/x": "", "/data/colour/x": "",
+	}
+	paths := slices.Collect(maps.Keys(want))
+	for _, ref := range []string{w.fix.Image, w.fix.ImageID, w.fix.Image} { // later ones from what is remembered
+		got, err := w.rt.LinksInImage(w.ctx, ref, paths)
+		require.NoError(w, err)
+		require.Equal(w, want, got)
+	}
+	_, err := w.rt.LinksInImage(w.ctx, "berth-test/not-there:1", paths)
+	require.Equal(w, fault.NotFound, fault.KindOf(err), "%v", err)
+	all, err := w.rt.List(w.ctx)
+	require.NoError(w, err)
+	require.Empty(w, all, "no container is left behind")
 }
 
 func imageFiles(w *world) {

@@ -97,6 +97,7 @@ func imageOfInspect(in image.InspectResponse) runtime.Image {
 			delete(img.Labels, l)
 		}
 		img.Entrypoint, img.Cmd, img.User, img.Env = some(in.Config.Entrypoint), some(in.Config.Cmd), in.Config.User, some(in.Config.Env)
+		img.Volumes = some(slices.Sorted(maps.Keys(in.Config.Volumes)))
 	}
 	return img
 }

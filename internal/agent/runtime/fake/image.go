@@ -18,6 +18,7 @@ import (
 type image struct {
 	runtime.Image
 	files map[string][]byte
+	links map[string]bool
 }
 
 // Remote is an image in a registry, as Pull meets it.
@@ -33,6 +34,20 @@ func (e *Engine) AddImage(img runtime.Image, files map[string][]byte) runtime.Im
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.addImage(img, files).Image
+}
+
+// LinkInImage makes a path of an image a symbolic link.
+func (e *Engine) LinkInImage(ref, p string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	img, err := e.mustFind(ref)
+	if err != nil {
+		panic(err)
+	}
+	if img.links == nil {
+		img.links = map[string]bool{}
+	}
+	img.links[p] = true
 }
 
 func (e *Engine) addImage(img runtime.Image, files map[string][]byte) *image {
@@ -197,6 +212,31 @@ func (r *Runtime) ReadImageFile(ctx context.Context, ref, file string, limit int
 		return nil, fault.Exhaustedf("file %s of image %s is larger than %d bytes", file, ref, limit)
 	}
 	return slices.Clone(content), done(nil)
+}
+
+// LinksInImage finds symbolic links on paths of an image; see runtime.Runtime.
+func (r *Runtime) LinksInImage(ctx context.Context, ref string, paths []string) (map[string]string, error) {
+	done, err := r.e.enter(ctx, Images, "")
+	if err != nil {
+		return nil, err
+	}
+	r.e.mu.Lock()
+	defer r.e.mu.Unlock()
+	img, err := r.e.mustFind(ref)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]string{}
+	for _, p := range paths {
+		out[p] = ""
+		for _, step := range runtime.Steps(p) {
+			if img.links[step] {
+				out[p] = step
+				break
+			}
+		}
+	}
+	return out, done(nil)
 }
 
 // Pull fetches an image that AddRemote made available.
