@@ -135,6 +135,10 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		Find: a.keeper.Find, LogTail: a.keeper.LogTail, Runtime: d.Runtime, Runners: a.runners, Log: d.Log,
 		Stats: a.meter.Stats, OnCommit: a.facts.look,
 	})
+	grants, err := data.OpenGrants(filepath.Join(c.StateDir, "grant-keys.json"))
+	if err != nil {
+		return nil, err
+	}
 	a.link, err = link.New(link.Options{
 		Managers: c.managers(), Dir: filepath.Join(c.StateDir, "node"),
 		Hello: cluster.NodeHello{
@@ -142,13 +146,13 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 			ResourceGroup: c.ResourceGroup, Region: c.Region,
 		},
 		Token: c.token, Keeper: a.keeper, Ledger: a.ledger, Meter: a.meter, Facts: a.facts.get, NewFacts: a.facts.changed,
-		Handler: handler, Act: a.act, Log: d.Log, Clock: d.Clock,
+		Handler: handler, Act: a.act, Grants: grants.Set, Log: d.Log, Clock: d.Clock,
 	})
 	if err != nil {
 		return nil, err
 	}
 	a.data = data.New(data.Options{
-		Find: a.keeper.Find, Runners: a.runners, Member: a.link.Member(), Dir: filepath.Join(c.StateDir, "data"),
+		Find: a.keeper.Find, Runners: a.runners, Member: a.link.Member(), Grants: grants, Dir: filepath.Join(c.StateDir, "data"),
 		Listen: c.DataListen, Advertise: c.DataAdvertise, Manager: c.managers()[0], Registry: d.Registry, Log: d.Log, Clock: d.Clock,
 	})
 	a.facts.data = a.data

@@ -33,7 +33,7 @@ type Config struct {
 	TrustedProxies []string
 	// RequireBodyDigest refuses changes of clients that do not sign the body: all but ours. Official clients can then only read.
 	RequireBodyDigest bool
-	// StateDir holds the master key and the agents' join token.
+	// StateDir holds the master key.
 	StateDir string
 	Postgres PostgresConfig
 	Redis    RedisConfig

@@ -26,11 +26,13 @@ import (
 	"berth.dev/berth/internal/certs"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/graphapi"
 	"berth.dev/berth/internal/manager/httpapi"
 	"berth.dev/berth/internal/manager/httpapi/signature"
 	"berth.dev/berth/internal/manager/idle"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
+	"berth.dev/berth/internal/manager/link/ca"
 	"berth.dev/berth/internal/manager/link/peer"
 	proxylink "berth.dev/berth/internal/manager/link/proxy"
 	storagelink "berth.dev/berth/internal/manager/link/storage"
@@ -125,7 +127,8 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	streams := &lateStreams{}
 	planner := scheduling.NewPlanner(m.store, m.deps.Clock)
 	deps := nouns.Deps{
-		Store: m.store, Seal: key, Vault: &vault{m.store, key}, Clock: m.deps.Clock.Now, IDs: m.deps.IDs, Random: m.deps.Random, Streams: streams,
+		Store: m.store, Seal: key, Vault: &vault{m.store, key}, ClusterID: m.admin.ClusterID,
+		Clock: m.deps.Clock.Now, IDs: m.deps.IDs, Random: m.deps.Random, Streams: streams,
 		Explainer: planner,
 		Callbacks: callback.Policy{AllowPrivate: m.cfg.Callbacks.AllowPrivate}, Log: m.log,
 	}
@@ -152,6 +155,7 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	proxies := proxylink.New(proxylink.Deps{App: m.nouns.Apps, Managers: m.AgentPorts, Clock: m.deps.Clock,
 		Log: m.log.With("part", "proxylink")})
 	linkDeps.Proxies = func(ctx context.Context, name string, conn *tls.Conn) { proxies.Serve(ctx, name, conn) }
+	linkDeps.Grants = m.nouns.Apps
 	linkDeps.Sink = m.nouns.Reports
 	if m.deps.WrapSink != nil {
 		linkDeps.Sink = m.deps.WrapSink(linkDeps.Sink)
@@ -334,10 +338,27 @@ func (m *Manager) APIAddr() string { return m.api.Addr() }
 // AgentAddr is the address of the agent port.
 func (m *Manager) AgentAddr() string { return m.link.Addr().String() }
 
-// JoinToken makes a new token with which an agent may join.
-func (m *Manager) JoinToken(ctx context.Context) (string, error) {
-	token, err := m.link.JoinToken(ctx)
-	return token.String(), err
+// Authority decides who may join the cluster; valid once the agent port runs.
+func (m *Manager) Authority() *ca.Authority { return m.link.Authority() }
+
+// OpenAuthority is Authority without a running manager, on its database and with its master key. The caller calls done.
+func OpenAuthority(ctx context.Context, cfg Config) (a *ca.Authority, done func(), err error) {
+	key, err := seal.Load(masterKeyFile(cfg.StateDir), rand.Reader)
+	if err != nil {
+		return nil, nil, fault.Invalidf("the master key of the managers cannot be read").WithCause(err).
+			WithNext("run this on a manager's host as the manager's user, after its first start")
+	}
+	db, err := store.Open(ctx, store.Config{DSN: cfg.Postgres.DSN.Reveal(), SkipMigrations: true, MaxConns: 1},
+		slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, nil, err
+	}
+	a, err = ca.OpenExisting(ctx, ca.Options{Vault: &vault{db, key}, Clock: chassis.RealClock(), Random: rand.Reader})
+	if err != nil {
+		db.Close()
+		return nil, nil, err
+	}
+	return a, db.Close, nil
 }
 
 // lateStreams breaks the ring between session (which opens streams) and link/agent (which

@@ -53,6 +53,8 @@ type Route struct {
 	User    string
 	// Key chooses among the circuit's targets when it has several; see circuit.Pick.
 	Key uint64
+	// Jar keeps apart the cookies of the circuit's tenant and those of others; the zero value does not.
+	Jar circuit.Jar
 	// Handler answers the request in the proxy itself. Its ResponseWriter can Flush and Hijack (HTTP/1.1), the request's
 	// RemoteAddr is Head.Client's. A handler without an own limit gets Config.OwnBody bytes of body at most.
 	Handler http.Handler

@@ -157,6 +157,7 @@ func (h *http1) serveRequest(head string) bool {
 		}
 		h.group.requests.Add(1)
 		h.group.sent(len(head), h.e.now.Load())
+		h.told.jar = route.Jar
 		if multiplexed(c) {
 			return h.answerOwn(h.e.h2.toApp(c, t, h.group, h.told), keep, h.e.bodyLimit(c))
 		}

@@ -144,7 +144,11 @@ func (s *Service) Enter(ctx context.Context, a authz.Actor, id string) (Entry, e
 	if err := authz.Authenticated(a); err != nil {
 		return Entry{}, err
 	}
-	keys, err := s.Keys(ctx)
+	known, err := view(ctx, s.d.Store.Queries, id, string(a.UserID)) // whether the actor may is asked below
+	if err != nil {
+		return Entry{}, err
+	}
+	keys, err := s.Keys(ctx, known.Circuit.Proxy)
 	if err != nil {
 		return Entry{}, err
 	}

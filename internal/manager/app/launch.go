@@ -48,7 +48,7 @@ func (s *Service) Start(ctx context.Context, a authz.Actor, ref string, owner cl
 		return Launched{}, err
 	}
 	token, err := s.launchToken(ctx, dbgen.AddLaunchParams{SessionID: r.ID, UserID: string(a.UserID), App: w.App, AskedPort: int32(w.Port),
-		Protocol: t.protocol, Target: int32(t.port), Path: t.path})
+		Protocol: t.protocol, Target: int32(t.port), Path: t.path, Started: startedWith(w)})
 	return Launched{Token: token, Address: address}, err
 }
 
@@ -77,9 +77,9 @@ func (s *Service) launchToken(ctx context.Context, l dbgen.AddLaunchParams) (str
 	return token, nil
 }
 
-// Conf makes a launch token for whoever knows the proxy's secret (proxies): the older way that clients of a coordinator go. The
-// session must be one of the access key.
-func (s *Service) Conf(ctx context.Context, req proxy.ConfRequest) (proxy.ConfReply, error) {
+// Conf makes a launch token for whoever knows the secret of the proxy of that name (proxies): the older way that clients of a
+// coordinator go. The session must be one of the access key, and of a resource group whose proxy that is.
+func (s *Service) Conf(ctx context.Context, name string, req proxy.ConfRequest) (proxy.ConfReply, error) {
 	r, err := s.session(ctx, cluster.SessionID(req.Session))
 	if err != nil {
 		return proxy.ConfReply{}, err
@@ -87,11 +87,21 @@ func (s *Service) Conf(ctx context.Context, req proxy.ConfRequest) (proxy.ConfRe
 	if req.AccessKey == "" || r.AccessKey != req.AccessKey {
 		return proxy.ConfReply{}, authz.NotFound(sessionNoun, req.Session)
 	}
+	if r.WsproxyAddr != "" {
+		all, err := s.proxies(ctx, s.d.Store.Queries)
+		if err != nil {
+			return proxy.ConfReply{}, err
+		}
+		if !sameURL(all[name].URL, r.WsproxyAddr) {
+			return proxy.ConfReply{}, authz.NotFound(sessionNoun, req.Session)
+		}
+	}
 	token, err := s.launchToken(ctx, dbgen.AddLaunchParams{SessionID: r.ID, UserID: r.UserID})
 	return proxy.ConfReply{Token: token}, err
 }
 
-// launch finds what a token stands for: its session, which must be the one that is named, and its user, who must still be active.
+// launch finds what a token stands for, used up or not: its session, which must be the one that is named, and its user, who must
+// still be active.
 func (s *Service) launch(ctx context.Context, token, session string) (dbgen.AppLaunch, error) {
 	none := dbgen.AppLaunch{}
 	id, ok := cluster.CanonicalUUID(session)
@@ -137,12 +147,13 @@ func (s *Service) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.La
 	if err := from(who, req.Client); err != nil {
 		return none, err
 	}
-	want, err := ParseWant(req.App, req.Port, req.Envs, req.Arguments)
+	want, _, err := asks(l, req)
 	if err != nil {
 		return none, err
 	}
-	if want.App == "" {
-		return none, fault.Invalidf("the launch names no app").WithNext("name one, for example app=jupyter")
+	use := useOf(l, req, s.d.Clock())
+	if err := unused(l, use); err != nil {
+		return none, err
 	}
 	w := wish{session: r, by: cluster.UserID(l.UserID), mode: req.Mode, label: req.Label, port: req.ProxyPort, public: req.Public,
 		noReuse: req.NoReuse,
@@ -191,10 +202,16 @@ func (s *Service) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.La
 		}
 		reply.Reused = reused
 		reply.URL = p.Address(reply.Circuit.Mode, reply.Circuit.Label, reply.Circuit.Port, reply.Circuit.HTTP())
-		return s.addCode(ctx, tx, hash, reply.Circuit, l.UserID)
+		if err := s.addCode(ctx, tx, hash, reply.Circuit, l.UserID); err != nil {
+			return err
+		}
+		return takeLaunch(ctx, tx, use)
 	})
 	if err != nil {
 		return none, err
+	}
+	if err := s.grant(ctx, req.Proxy, &reply.Circuit); err != nil {
+		return none, fmt.Errorf("sign a grant of circuit %s: %w", reply.Circuit.ID, err)
 	}
 	return reply, nil
 }
@@ -437,7 +454,7 @@ func (s *Service) Ticket(ctx context.Context, a authz.Actor, ref string, owner c
 	if w.target, err = start(ctx, run.NewClient(run.Options{Transport: way}), r.Name, want); err != nil {
 		return Ticket{}, err
 	}
-	keys, err := s.Keys(ctx)
+	keys, err := s.Keys(ctx, w.proxy.Name)
 	if err != nil {
 		return Ticket{}, err
 	}

@@ -43,9 +43,10 @@ type Agent struct {
 }
 
 type AgentConnection struct {
-	AgentID string
-	Manager string
-	Epoch   int64
+	AgentID   string
+	Manager   string
+	Epoch     int64
+	Connected bool
 }
 
 type AgentImage struct {
@@ -64,6 +65,10 @@ type AppLaunch struct {
 	Target    int32
 	Path      string
 	ExpiresAt time.Time
+	Started   json.RawMessage
+	Request   json.RawMessage
+	UsedAt    *time.Time
+	UsedBy    *string
 }
 
 type AppProxy struct {
@@ -153,6 +158,7 @@ type CircuitRemoval struct {
 	CircuitID string
 	Changed   uint64
 	At        time.Time
+	KernelID  *string
 }
 
 type CircuitShare struct {
