@@ -49,14 +49,19 @@ func (h *Host) Prepare(kernel cluster.KernelID, c host.Content) ([]runtime.Mount
 	if err != nil {
 		return nil, err
 	}
-	return []runtime.Mount{
+	out := []runtime.Mount{
 		{Source: l.Private, Target: host.PrivateDir},
 		{Source: h.RunnerPath, Target: host.PrivateDir + "/" + host.RunnerName, ReadOnly: true},
 		{Source: l.Work, Target: host.Home},
 		{Source: l.Config, Target: host.ConfigDir, ReadOnly: true},
 		{Source: l.Passwd, Target: "/etc/passwd", ReadOnly: true},
 		{Source: l.Group, Target: "/etc/group", ReadOnly: true},
-	}, nil
+	}
+	if l.Tmp != "" {
+		// Where anybody may write, the bound of the kernel's disk holds too.
+		out = append(out, runtime.Mount{Source: l.Tmp, Target: "/tmp"}, runtime.Mount{Source: l.VarTmp, Target: "/var/tmp"})
+	}
+	return out, nil
 }
 
 // AddConfig adds a file to a kernel's configuration; see host.Host.
