@@ -102,6 +102,8 @@ type Runtime struct {
 	files  fileCache
 	token  string // tells this value's probes from those of earlier ones
 	swept  atomic.Bool
+	// dataDir is the engine's directory, once it told.
+	dataDir atomic.Pointer[string]
 
 	// closing ends watchers; watchers counts them.
 	closing  context.Context
