@@ -36,6 +36,7 @@ type facts struct {
 	fenced   func() []cluster.KernelID
 	seen     func([]runtime.Image)
 	mounts   *mount.Mounts
+	disks    func() (problem string, warnings []string)
 	data     *data.Port
 
 	mu      sync.Mutex
@@ -218,6 +219,10 @@ func (f *facts) scan(ctx context.Context) bool {
 	if f.mounts != nil {
 		next.Warnings, next.HungVolumes = append(next.Warnings, f.mounts.Warnings()...), f.mounts.Hung()
 	}
+	if f.disks != nil {
+		problem, warnings := f.disks()
+		next.DiskProblem, next.Warnings = problem, append(next.Warnings, warnings...)
+	}
 	next.DataAddress, next.DataSocket = address, socket
 	if !sameFacts(f.now, next) {
 		next.Revision++
@@ -250,6 +255,7 @@ func sameFacts(a, b link.Facts) bool {
 	}
 	sameDevice := func(x, y alloc.Device) bool { return device.Device{Device: x}.Equal(device.Device{Device: y}) }
 	return a.EngineOK == b.EngineOK && a.EngineError == b.EngineError && a.Engine == b.Engine && a.Architecture == b.Architecture &&
+		a.DiskProblem == b.DiskProblem &&
 		a.DataAddress == b.DataAddress && a.DataSocket == b.DataSocket && maps.Equal(a.Capacity, b.Capacity) &&
 		slices.Equal(a.Warnings, b.Warnings) && slices.Equal(a.HungVolumes, b.HungVolumes) &&
 		slices.EqualFunc(a.Devices, b.Devices, sameDevice) && slices.EqualFunc(a.Images, b.Images, sameImage)

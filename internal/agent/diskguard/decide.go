@@ -119,7 +119,8 @@ func over(agent cluster.AgentID, l Limits, now Sample) []Verdict {
 // largest returns the kernel to end on a file system that is full: the one that grew most since the oldest of the earlier samples. A
 // kernel that grew by little, or by little of what the disk lost, is not to blame; it is ended only when the disk is all but full.
 // ok is false when nobody is to blame.
-func largest(agent cluster.AgentID, l Limits, now Sample, disk uint64, earlier []Sample, spared map[cluster.KernelID]bool) (v Verdict, ok bool) {
+func largest(agent cluster.AgentID, l Limits, now Sample, disk uint64, earlier []Sample,
+	spared map[cluster.KernelID]bool) (v Verdict, ok bool) {
 	d := now.disk(disk)
 	type candidate struct {
 		id            cluster.KernelID
@@ -162,7 +163,8 @@ func largest(agent cluster.AgentID, l Limits, now Sample, disk uint64, earlier [
 	}
 	// Files in folders on this disk, and files without a name, show in what processes wrote only.
 	if c, ok := pick(func(c candidate) int64 { return c.written }, blame); ok {
-		return verdict(c, fmt.Sprintf("had written %s in the last %d min, much of it into folders or deleted files", diskspace.Text(c.written), minutes))
+		return verdict(c, fmt.Sprintf("had written %s in the last %d min, much of it into folders or deleted files",
+			diskspace.Text(c.written), minutes))
 	}
 	if d.Usage.Free < l.Full.Of(d.Usage.Total)/criticalPart || d.Usage.OutOfInodes() {
 		if c, ok := pick(func(c candidate) int64 { return c.total }, max(minGrowth, d.Usage.Total/100*minHold)); ok {

@@ -48,7 +48,8 @@ func TestWhoIsEnded(t *testing.T) {
 	}{
 		{"the one that grew most, not the one that has most", []Sample{at(0, 20*gib, kernels{"old": home(9 * gib), "new": home(0)})},
 			at(2, 3*gib, kernels{"old": home(9 * gib), "new": home(5 * gib)}), nil, "new",
-			"ended by agent a: the disk of the agent was full (3.0 GiB of 100 GiB free), this session had written 5.0 GiB in the last 2 min; next: "},
+			"ended by agent a: the disk of the agent was full (3.0 GiB of 100 GiB free), this session had written 5.0 GiB in the last 2 min; " +
+				"next: "},
 		{"one that began since", []Sample{at(0, 20*gib, kernels{"old": home(9 * gib)})},
 			at(2, 3*gib, kernels{"old": home(9 * gib), "new": home(5 * gib)}), nil, "new", ""},
 		{"in its layer", []Sample{at(0, 20*gib, kernels{"a": layer(0), "b": home(0)})},

@@ -56,7 +56,9 @@ func TestAFullDiskKeepsNobody(t *testing.T) {
 		r.eventually("the record follows", func() bool { return r.recorded(kernelID(i)).Final != nil })
 	}
 	require.Equal(t, "the disk was full", r.recorded(kernelID(2)).Final.Detail)
-	r.keeper.Ack([]cluster.Tombstone{{Kernel: kernelID(1), Generation: 1}, {Kernel: kernelID(2), Generation: 1}, {Kernel: kernelID(3), Generation: 1}})
+	for i := 1; i <= 3; i++ {
+		r.keeper.Ack([]cluster.Tombstone{{Kernel: kernelID(i), Generation: 1}})
+	}
 	for i := 1; i <= 3; i++ {
 		r.gone(kernelID(i))
 	}

@@ -121,7 +121,8 @@ func TestThePool(t *testing.T) {
 	t.Parallel()
 	base := workplace(t)
 	why := ""
-	o := loopdisk.Options{Dir: filepath.Join(base, "pool"), Size: size, Ahead: 2, Log: slog.New(slog.DiscardHandler), Clock: chassis.RealClock(),
+	o := loopdisk.Options{Dir: filepath.Join(base, "pool"), Size: size, Ahead: 2,
+		Log: slog.New(slog.DiscardHandler), Clock: chassis.RealClock(),
 		Unseen: func(context.Context, string) string { return why }}
 	p, err := loopdisk.OpenPool(t.Context(), o)
 	require.NoError(t, err)

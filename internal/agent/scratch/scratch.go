@@ -115,8 +115,8 @@ func (r *Root) prepare(l *Layout, c host.Content) error {
 		return err
 	}
 	if u.Free < r.minFree {
-		return fault.Exhaustedf("the disk of the agent's scratch directory has %d MiB free, %d MiB are kept in reserve", u.Free>>20, r.minFree>>20).
-			WithReason("scratch-full").WithNext("free space under the agent's state directory or destroy sessions")
+		return fault.Exhaustedf("the disk of the agent's scratch directory has %d MiB free, %d MiB are kept in reserve", u.Free>>20,
+			r.minFree>>20).WithReason("scratch-full").WithNext("free space under the agent's state directory or destroy sessions")
 	}
 	mark := filepath.Join(l.Dir, generation)
 	text := strconv.FormatInt(c.Generation, 10)

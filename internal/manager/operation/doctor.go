@@ -66,6 +66,7 @@ var findingText = map[string]struct{ severity, text, next string }{
 	"stale-removal":         {"warning", "was to be removed (%s) by agent %s, which has not done so", "look at that agent's log and engine"},
 	"callback-stuck":        {"warning", "has a callback that cannot be delivered: %s%s", "see whether the address is right and allowed"},
 	"live-kernel-of-ended":  {"error", "is %s on agent %s although its session has ended", "restart the manager; report this as a defect"},
+	"agent-disk-low":        {"warning", "is short of disk: %s%s", "free space on that machine, or end sessions there"},
 	"agent-engine-not-ok":   {"warning", "has no working engine: %s%s", "start the engine on that machine"},
 	"image-alias-to-nobody": {"warning", "names an image that is gone: %s%s", "berth image alias, or build the image again"},
 }
