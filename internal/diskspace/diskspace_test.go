@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -40,13 +41,22 @@ func TestUsageOfARealDirectory(t *testing.T) {
 	require.ErrorIs(t, err, unix.ENOENT)
 }
 
+// stopped is a clock that a test moves.
+type stopped struct {
+	chassis.Clock
+	now time.Time
+}
+
+func (s *stopped) Now() time.Time { return s.now }
+
 func TestReserveComesAndGoes(t *testing.T) {
 	t.Parallel()
 	const size = 1 << 20
 	path := filepath.Join(t.TempDir(), "reserve")
 	now := Usage{Total: 1000 * size, Free: 500 * size}
+	clock := &stopped{Clock: chassis.RealClock(), now: time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)}
 	open := func() *Reserve {
-		r := NewReserve(path, size, slog.New(slog.DiscardHandler), chassis.RealClock())
+		r := NewReserve(path, size, slog.New(slog.DiscardHandler), clock)
 		r.of = func(string) (Usage, error) { return now, nil }
 		return r
 	}
@@ -57,8 +67,13 @@ func TestReserveComesAndGoes(t *testing.T) {
 	require.GreaterOrEqual(t, st.Blocks*512, int64(size), "it is not sparse")
 	require.EqualValues(t, size, open().Look(), "the next process takes it over")
 
-	now.Free = size/2 - 1
-	require.Zero(t, r.Look())
+	now.Free = size/4 - 1
+	require.EqualValues(t, size/8*7, r.Look(), "a part is given back")
+	require.EqualValues(t, size/8*7, r.Look(), "the next one a little later")
+	for range 7 {
+		clock.now = clock.now.Add(time.Second)
+		r.Look()
+	}
 	require.NoFileExists(t, path)
 	now.Free = 2 * size
 	require.Zero(t, r.Look(), "there is not enough room yet")

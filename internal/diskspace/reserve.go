@@ -16,7 +16,8 @@ import (
 )
 
 // Reserve is a file that occupies space for one purpose: to be given back when the file system is nearly full, so that those who
-// keep the platform running can go on writing while others are made to stop. It is made again when there is room.
+// keep the platform running can go on writing while others are made to stop. It is given back in parts, because whoever fills the
+// disk takes what is there and usually ends at its first error. It is made again when there is room.
 type Reserve struct {
 	path  string
 	size  int64
@@ -25,8 +26,9 @@ type Reserve struct {
 	clock chassis.Clock
 	of    func(path string) (Usage, error)
 
-	held    int64
-	problem string // told last
+	held     int64
+	released time.Time // when a part was last given back
+	problem  string    // told last
 }
 
 const (
@@ -34,6 +36,9 @@ const (
 	reserveEvery = 200 * time.Millisecond
 	// reserveShare is the largest part of the file system that is held back, in percent.
 	reserveShare = 5
+	// parts is in how many parts the reserve is given back, partEvery the shortest time between two.
+	parts     = 8
+	partEvery = time.Second
 	// roomFactor times the reserve must be free before it is made again, so that it does not come and go.
 	roomFactor = 3
 )
@@ -81,15 +86,30 @@ func (r *Reserve) look() error {
 	switch {
 	case want <= 0, r.held > want:
 		return r.release()
-	case u.Free < want/2:
-		if r.held > 0 {
-			r.log.Warn("the disk of the state directory is nearly full; its reserve is given to the platform", "path", r.path,
-				"free", u.Free, "reserve", r.held)
-		}
-		return r.release()
+	case u.Free < want/parts*2:
+		return r.giveBack(want / parts)
 	case r.held < want && u.Free >= roomFactor*want:
 		return r.hold(want)
 	}
+	return nil
+}
+
+// giveBack makes the file smaller by one part.
+func (r *Reserve) giveBack(part int64) error {
+	now := r.clock.Now()
+	if r.held == 0 || now.Sub(r.released) < partEvery {
+		return nil
+	}
+	r.log.Warn("the disk of the state directory is nearly full; a part of its reserve is given to the platform", "path", r.path,
+		"reserve", r.held, "part", part)
+	r.released = now
+	if r.held <= part {
+		return r.release()
+	}
+	if err := os.Truncate(r.path, r.held-part); err != nil {
+		return fmt.Errorf("give back a part of the reserve of the disk: %w", err)
+	}
+	r.held -= part
 	return nil
 }
 
