@@ -64,6 +64,8 @@ type Options struct {
 const (
 	// pressInterval is the time between two looks while a disk is low.
 	pressInterval = 200 * time.Millisecond
+	// scratchEvery is the time between two looks at the disks of all kernels while there is room.
+	scratchEvery = 5 * time.Second
 	// layerEvery is the time between two measurements of all layers while there is room. Measuring takes at most one part in
 	// layerShare of the time.
 	layerEvery = 30 * time.Second
@@ -89,12 +91,13 @@ type Guard struct {
 	last    Sample
 
 	// Owned by Run.
-	earlier  []Sample
-	layers   map[cluster.KernelID]Use
-	measured time.Time
-	pause    time.Duration
-	ended    map[cluster.KernelID]time.Time
-	full     map[cluster.KernelID]bool
+	earlier   []Sample
+	layers    map[cluster.KernelID]Use
+	measured  time.Time
+	scratched time.Time
+	pause     time.Duration
+	ended     map[cluster.KernelID]time.Time
+	full      map[cluster.KernelID]bool
 }
 
 // New returns a guard; Run makes it watch.
@@ -139,8 +142,16 @@ func (g *Guard) Look(ctx context.Context) (low bool) {
 		low = low || d.Usage.Below(g.o.Limits.Low)
 	}
 	running := g.o.Keeper.Running()
+	again := low || now.At.Sub(g.scratched) >= scratchEvery
+	if again {
+		g.scratched = now.At
+	}
 	for _, k := range running {
-		now.Kernels[k.ID] = g.scratch(k)
+		u, known := g.Last().Kernels[k.ID]
+		if again || !known || u.Generation != k.Generation {
+			u = g.scratch(k)
+		}
+		now.Kernels[k.ID] = u
 	}
 	g.measure(ctx, &now, running, low)
 	g.tell(now, running)
