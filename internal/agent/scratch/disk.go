@@ -29,8 +29,14 @@ func PoolDir(dir string) string { return filepath.Join(dir, waiting) }
 // place moves what the user writes to a disk.
 func (l *Layout) place(disk string) {
 	m := loopdisk.Mount(disk)
-	l.Disk, l.Work, l.Tmp, l.VarTmp = disk, filepath.Join(m, partWork), filepath.Join(m, partTmp), filepath.Join(m, partVarTmp)
+	l.Disk, l.Work, l.Temporary = disk, filepath.Join(m, partWork), nil
+	for _, t := range []Temporary{{"tmp", "/tmp"}, {"vartmp", "/var/tmp"}, {"lock", "/run/lock"}} {
+		l.Temporary = append(l.Temporary, Temporary{filepath.Join(m, t.Path), t.Target})
+	}
 }
+
+// Temporary is a directory where, in nearly every image, anybody may write. Path is where it is on the host.
+type Temporary struct{ Path, Target string }
 
 // full reports whether the kernel's own disk is what is full.
 func (l *Layout) full() bool {
@@ -62,13 +68,13 @@ func (r *Root) disk(l *Layout, fresh bool) error {
 	if err := loopdisk.Attach(l.Disk); err != nil {
 		return err
 	}
-	for _, dir := range []string{l.Tmp, l.VarTmp} {
+	for _, t := range l.Temporary {
 		if fresh {
-			if err := os.RemoveAll(dir); err != nil {
+			if err := os.RemoveAll(t.Path); err != nil {
 				return err
 			}
 		}
-		if err := mkdir(dir, fs.ModeSticky|0o777); err != nil {
+		if err := mkdir(t.Path, fs.ModeSticky|0o777); err != nil {
 			return err
 		}
 	}

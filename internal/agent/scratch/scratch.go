@@ -1,7 +1,7 @@
 // Package scratch keeps the directories of kernels on the agent's disk: the user's home,
 // the runner's private directory, the configuration files and the passwd and group overlays.
 //
-// What the user writes, the home, /tmp and /var/tmp, lies on a file system of bounded size of its own where the host can have such
+// What the user writes, the home and the temporary directories, lies on a file system of bounded size of its own where the host can have such
 // (package loopdisk); what the agent and the runner write does not, so that a user who fills the one cannot spoil the other.
 //
 // It decides nothing: package keeper says what to create and when to remove it. Removal renames a directory first and deletes
@@ -39,8 +39,6 @@ const (
 	partConfig  = "config"  // /home/config, read-only for the user
 	partEtc     = "etc"     // passwd and group overlays
 	partDisk    = "disk"    // a file system of bounded size with the home and the temporary directories, see package loopdisk
-	partTmp     = "tmp"     // /tmp, on that disk
-	partVarTmp  = "vartmp"  // /var/tmp, on that disk
 	gone        = ".gone"   // on the disk too: what an earlier generation left there
 	waiting     = ".disks"  // disks that were made ahead
 	generation  = "generation"
@@ -68,11 +66,12 @@ func Open(dir string, minFree int64) (*Root, error) {
 	return &Root{dir: dir, minFree: minFree}, nil
 }
 
-// Layout names the parts of one kernel's directory on the host. Tmp and VarTmp are empty for a kernel without a disk of its own: its
-// temporary directories are those of its container.
+// Layout names the parts of one kernel's directory on the host. Disk and Temporary are empty for a kernel without a disk of its own:
+// its temporary directories are those of its container.
 type Layout struct {
 	Dir, Work, Private, Config, Passwd, Group string
-	Disk, Tmp, VarTmp                         string
+	Disk                                      string
+	Temporary                                 []Temporary
 }
 
 // Layout returns the paths of a kernel, which need not exist.

@@ -171,15 +171,16 @@ func TestTheUsersFilesHaveADiskOfTheirOwn(t *testing.T) {
 	l, err := root.Prepare(kernel, content(1))
 	require.NoError(t, err)
 	require.Empty(t, root.Unlimited())
-	for _, dir := range []string{l.Work, l.Tmp, l.VarTmp} {
-		require.DirExists(t, dir)
-	}
-	st, err := os.Stat(l.Tmp)
+	require.DirExists(t, l.Work)
+	require.Len(t, l.Temporary, 3)
+	tmp := l.Temporary[0].Path
+	require.Equal(t, "/tmp", l.Temporary[0].Target)
+	st, err := os.Stat(tmp)
 	require.NoError(t, err)
 	require.Equal(t, fs.ModeDir|fs.ModeSticky|0o777, st.Mode())
 
 	// The user fills it. What the agent and the runner write is elsewhere, and the agent can still write dotfiles.
-	fillAs(t, 9001, l.Tmp)
+	fillAs(t, 9001, tmp)
 	require.NoError(t, os.WriteFile(filepath.Join(l.Private, "result.json"), []byte(`{"exit_code":3}`), 0o644))
 	u, ok := root.Usage(kernel)
 	require.True(t, ok)
@@ -191,7 +192,7 @@ func TestTheUsersFilesHaveADiskOfTheirOwn(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, l, again)
 	require.FileExists(t, filepath.Join(l.Work, "kept"))
-	require.NoFileExists(t, filepath.Join(l.Tmp, "big"))
+	require.NoFileExists(t, filepath.Join(tmp, "big"))
 	u, _ = root.Usage(kernel)
 	require.Greater(t, u.Free, int64(loopdisk.MinSize/2))
 
@@ -225,7 +226,7 @@ func TestAKernelWithoutADisk(t *testing.T) {
 	l, err := root.Prepare(kernel, content(1))
 	require.NoError(t, err)
 	require.Empty(t, l.Disk)
-	require.Empty(t, l.Tmp, "its temporary directories are the container's")
+	require.Empty(t, l.Temporary, "its temporary directories are the container's")
 	require.Equal(t, "no loop devices here", root.Unlimited())
 
 	root.Limit(disks{refuse: unix.ENOSPC})

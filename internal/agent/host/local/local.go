@@ -57,9 +57,8 @@ func (h *Host) Prepare(kernel cluster.KernelID, c host.Content) ([]runtime.Mount
 		{Source: l.Passwd, Target: "/etc/passwd", ReadOnly: true},
 		{Source: l.Group, Target: "/etc/group", ReadOnly: true},
 	}
-	if l.Tmp != "" {
-		// Where anybody may write, the bound of the kernel's disk holds too.
-		out = append(out, runtime.Mount{Source: l.Tmp, Target: "/tmp"}, runtime.Mount{Source: l.VarTmp, Target: "/var/tmp"})
+	for _, t := range l.Temporary {
+		out = append(out, runtime.Mount{Source: t.Path, Target: t.Target})
 	}
 	return out, nil
 }
