@@ -144,7 +144,8 @@ func TestAttackDiskOfOneSession(t *testing.T) {
 	})
 	require.Zero(t, p.dd("careless", "/open/big", "100").code, "that is no bound of a file system")
 	p.eventually("it is ended", func() bool { return p.sessions()["careless"].Status == "TERMINATED" })
-	require.Contains(t, p.info("careless"), "wrote 100 MiB outside of its home, /tmp and /var/tmp, 32 MiB are allowed")
+	require.Contains(t, p.info("careless"), "disk-full")
+	require.Contains(t, p.must("session", "events", "careless"), "wrote 100 MiB outside of its home, /tmp and /var/tmp, 32 MiB are allowed")
 	require.Equal(t, "RUNNING", p.sessions()["quiet"].Status)
 	p.must("session", "destroy", "quiet")
 	p.eventually("all have ended", func() bool { return p.sessions()["quiet"].Status == "TERMINATED" })
@@ -172,8 +173,8 @@ func TestAttackDiskOfTheCluster(t *testing.T) {
 	needDisks(t)
 	point := smallDisk(t, 1<<30)
 	p := upWith(t, filepath.Join(point, "c"), "BERTH_AGENT__DISK__SCRATCH=400m", "BERTH_AGENT__DISK__AHEAD=1", "BERTH_AGENT__MIN_FREE=1m",
-		"BERTH_AGENT__DISK__LOW_PERCENT=30", "BERTH_AGENT__DISK__LOW_BYTES=0", "BERTH_AGENT__DISK__FULL_PERCENT=15",
-		"BERTH_AGENT__DISK__FULL_BYTES=0", "BERTH_AGENT__DISK__INTERVAL=100ms", "BERTH_STORAGE__RESERVE=1g")
+		"BERTH_AGENT__DISK__LOW_PERCENT=0", "BERTH_AGENT__DISK__LOW_BYTES=300m", "BERTH_AGENT__DISK__FULL_PERCENT=0",
+		"BERTH_AGENT__DISK__FULL_BYTES=150m", "BERTH_AGENT__DISK__INTERVAL=100ms", "BERTH_STORAGE__RESERVE=1g")
 	database := postmaster(t, p)
 	reserve := filepath.Join(p.dir, "reserve")
 	require.FileExists(t, reserve)
@@ -195,7 +196,7 @@ func TestAttackDiskOfTheCluster(t *testing.T) {
 		return out
 	}
 	p.eventually("one of them is ended", func() bool { return len(ended()) > 0 })
-	words := p.info(ended()[0].ID)
+	words := p.must("session", "events", ended()[0].ID)
 	require.Contains(t, words, "ended by agent ")
 	require.Contains(t, words, "the disk of the agent was full")
 	require.Contains(t, words, "keep large files in a folder")

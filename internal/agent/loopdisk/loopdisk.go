@@ -28,6 +28,9 @@ const (
 	MinSize = 32 << 20
 	// rootShare of a disk, in percent, is for root alone: the agent can write a user's files where that user has filled the disk.
 	rootShare = "0.5"
+	// journalMiB is the size of the journal. It has its space from the start: a file system whose journal cannot be written, because
+	// the disk under it is full, takes no more writes at all.
+	journalMiB = "4"
 	// options: what is deleted leaves the agent's disk too, and nothing is written ahead of use.
 	options = "discard,errors=remount-ro,noinit_itable"
 )
@@ -54,12 +57,8 @@ func Make(ctx context.Context, dir string, size int64) (err error) {
 	if err != nil {
 		return fmt.Errorf("make a disk: %w", err)
 	}
-	journal := 4
-	if size >= 1<<30 {
-		journal = 16
-	}
-	mkfs := exec.CommandContext(ctx, mkfsPath(), "-q", "-F", "-b", "4096", "-m", rootShare, "-J", "size="+strconv.Itoa(journal),
-		"-O", "^resize_inode", "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard", image)
+	mkfs := exec.CommandContext(ctx, mkfsPath(), "-q", "-F", "-b", "4096", "-m", rootShare, "-J", "size="+journalMiB,
+		"-O", "^resize_inode", "-E", "lazy_itable_init=1,nodiscard", image)
 	if out, err := mkfs.CombinedOutput(); err != nil {
 		return fmt.Errorf("make a file system (mkfs.ext4): %w: %s", err, strings.TrimSpace(string(out)))
 	}
@@ -191,6 +190,21 @@ func attached(dir string) (int, error) {
 		return -1, nil
 	}
 	return n, nil
+}
+
+// usable tries whether a disk takes a new directory: one whose journal could not be written takes none.
+func usable(dir string) error {
+	if err := Attach(dir); err != nil {
+		return err
+	}
+	probe := filepath.Join(Mount(dir), ".probe")
+	if err := os.Mkdir(probe, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("try a disk: %w", err)
+	}
+	if err := os.Remove(probe); err != nil {
+		return fmt.Errorf("try a disk: %w", err)
+	}
+	return nil
 }
 
 // Shutdown of an ext4 file system without writing what it has in memory.

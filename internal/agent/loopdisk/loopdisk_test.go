@@ -138,6 +138,22 @@ func TestThePool(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
 
+	// One that lost its disk under it is not given to anybody.
+	entries, err := os.ReadDir(o.Dir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		require.NoError(t, unix.Mount("", loopdisk.Mount(filepath.Join(o.Dir, e.Name())), "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	}
+	require.NoError(t, p.Give(t.Context(), filepath.Join(base, "fresh")))
+	require.NoError(t, os.WriteFile(filepath.Join(loopdisk.Mount(filepath.Join(base, "fresh")), "x"), nil, 0o600))
+	require.Zero(t, waiting(o.Dir))
+	require.NoError(t, loopdisk.Remove(filepath.Join(base, "fresh")))
+	ctx, cancel = context.WithCancel(t.Context())
+	go func() { done <- p.Run(ctx) }()
+	require.Eventually(t, func() bool { return waiting(o.Dir) == 2 }, 30*time.Second, 5*time.Millisecond)
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+
 	// A killed agent leaves them; the next one takes those of its size and removes the rest.
 	again, err := loopdisk.OpenPool(t.Context(), o)
 	require.NoError(t, err)

@@ -65,7 +65,7 @@ func OpenPool(ctx context.Context, o Options) (*Pool, error) {
 	}
 	for _, e := range entries {
 		dir := filepath.Join(o.Dir, e.Name())
-		if size, _, ok := strings.Cut(e.Name(), "-"); ok && size == strconv.FormatInt(o.Size, 10) && Attach(dir) == nil && Exists(dir) {
+		if size, _, ok := strings.Cut(e.Name(), "-"); ok && size == strconv.FormatInt(o.Size, 10) && Exists(dir) && Attach(dir) == nil {
 			p.ready = append(p.ready, e.Name())
 			continue
 		}
@@ -138,9 +138,10 @@ func (p *Pool) Give(ctx context.Context, dir string) error {
 			break
 		}
 		waiting := filepath.Join(p.o.Dir, name)
-		if Attach(waiting) != nil {
-			if err := Remove(waiting); err != nil { // somebody unmounted it and it cannot be mounted again
-				p.o.Log.Warn("a disk that was made ahead is of no use", "dir", waiting, "err", err)
+		if err := usable(waiting); err != nil {
+			p.o.Log.Warn("a disk that was made ahead is of no use", "dir", waiting, "err", err)
+			if err := Remove(waiting); err != nil {
+				p.o.Log.Warn("a disk that is of no use cannot be removed", "dir", waiting, "err", err)
 			}
 			continue
 		}
