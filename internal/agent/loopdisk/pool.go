@@ -45,6 +45,10 @@ type Pool struct {
 
 const (
 	makePatience = 30 * time.Second
+	// quiet is how long nobody must have taken a disk before the next are made: that must not slow down the session that took one.
+	quiet = 2 * time.Second
+	// maxWaits is how many more disks may be taken before they are made all the same.
+	maxWaits = 32
 	// retryEvery is the time between two attempts after one failed.
 	retryEvery = 10 * time.Second
 )
@@ -197,14 +201,35 @@ func (p *Pool) Run(ctx context.Context) error {
 			p.o.Log.Warn("disks for kernels are made ahead", "working", err == nil, "err", err)
 		}
 		retry := p.o.Clock.NewTimer(retryEvery)
+		taken := false
 		select {
 		case <-ctx.Done():
 		case <-p.wake:
+			taken = true
 		case <-retry.C():
 		}
 		retry.Stop()
+		if taken {
+			p.calm(ctx)
+		}
 		if ctx.Err() != nil {
 			return ctx.Err()
+		}
+	}
+}
+
+// calm waits until nobody has taken a disk for a while, and not for ever.
+func (p *Pool) calm(ctx context.Context) {
+	for range maxWaits {
+		t := p.o.Clock.NewTimer(quiet)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return
+		case <-p.wake:
+			t.Stop()
+		case <-t.C():
+			return
 		}
 	}
 }
