@@ -172,8 +172,8 @@ func TestAttackDiskOfTheCluster(t *testing.T) {
 	needDisks(t)
 	point := smallDisk(t, 1<<30)
 	p := upWith(t, filepath.Join(point, "c"), "BERTH_AGENT__DISK__SCRATCH=400m", "BERTH_AGENT__DISK__AHEAD=1", "BERTH_AGENT__MIN_FREE=1m",
-		"BERTH_AGENT__DISK__LOW_PERCENT=0", "BERTH_AGENT__DISK__LOW_BYTES=300m", "BERTH_AGENT__DISK__FULL_PERCENT=0",
-		"BERTH_AGENT__DISK__FULL_BYTES=150m", "BERTH_AGENT__DISK__INTERVAL=100ms", "BERTH_STORAGE__RESERVE=1g")
+		"BERTH_AGENT__DISK__LOW_PERCENT=0", "BERTH_AGENT__DISK__LOW_BYTES=400m", "BERTH_AGENT__DISK__FULL_PERCENT=0",
+		"BERTH_AGENT__DISK__FULL_BYTES=300m", "BERTH_AGENT__DISK__INTERVAL=100ms", "BERTH_STORAGE__RESERVE=1g")
 	database := postmaster(t, p)
 	reserve := filepath.Join(p.dir, "reserve")
 	require.FileExists(t, reserve)

@@ -118,9 +118,10 @@ func over(agent cluster.AgentID, l Limits, now Sample) []Verdict {
 
 // largest returns the kernel to end on a file system that is full: the one that grew most since the oldest of the earlier samples. A
 // kernel that grew by little, or by little of what the disk lost, is not to blame; it is ended only when the disk is all but full.
-// ok is false when nobody is to blame.
+// ok is false when nobody is to blame. certain asks for a verdict before layers are measured anew: it is given only when nobody else
+// can have grown more, because all that is not explained by files is less.
 func largest(agent cluster.AgentID, l Limits, now Sample, disk uint64, earlier []Sample,
-	spared map[cluster.KernelID]bool) (v Verdict, ok bool) {
+	spared map[cluster.KernelID]bool, certain bool) (v Verdict, ok bool) {
 	d := now.disk(disk)
 	type candidate struct {
 		id            cluster.KernelID
@@ -128,7 +129,7 @@ func largest(agent cluster.AgentID, l Limits, now Sample, disk uint64, earlier [
 		written       int64
 	}
 	var all []candidate
-	since, lost := now.At, int64(0)
+	since, lost, explained := now.At, int64(0), int64(0)
 	if len(earlier) > 0 {
 		since = earlier[0].At
 		if before := earlier[0].disk(disk).Usage; before.Total > 0 {
@@ -143,6 +144,7 @@ func largest(agent cluster.AgentID, l Limits, now Sample, disk uint64, earlier [
 		c := candidate{id: id, total: u.on(disk)}
 		c.growth, c.written = grown(id, u, disk, earlier)
 		all = append(all, c)
+		explained += c.growth
 	}
 	blame := max(minGrowth, lost/100*minShare)
 	pick := func(of func(candidate) int64, least int64) (candidate, bool) {
@@ -158,8 +160,11 @@ func largest(agent cluster.AgentID, l Limits, now Sample, disk uint64, earlier [
 			Detail: fmt.Sprintf("ended by agent %s: the disk of the agent was full (%s of %s free), this session %s%s", agent,
 				diskspace.Text(d.Usage.Free), diskspace.Text(d.Usage.Total), how, nextStep)}, true
 	}
-	if c, ok := pick(func(c candidate) int64 { return c.growth }, blame); ok {
+	if c, ok := pick(func(c candidate) int64 { return c.growth }, blame); ok && (!certain || c.growth >= lost-explained) {
 		return verdict(c, fmt.Sprintf("had written %s in the last %d min", diskspace.Text(c.growth), minutes))
+	}
+	if certain {
+		return Verdict{}, false
 	}
 	// Files in folders on this disk, and files without a name, show in what processes wrote only.
 	if c, ok := pick(func(c candidate) int64 { return c.written }, blame); ok {

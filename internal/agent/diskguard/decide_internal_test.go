@@ -75,11 +75,22 @@ func TestWhoIsEnded(t *testing.T) {
 		for _, id := range c.spared {
 			spared[id] = true
 		}
-		v, ok := largest("a", limits, c.now, disk1, c.earlier, spared)
+		v, ok := largest("a", limits, c.now, disk1, c.earlier, spared, false)
 		require.Equal(t, c.want != "", ok, "%s: %+v", c.name, v)
 		require.Equal(t, c.want, v.Kernel, c.name)
 		require.Contains(t, v.Detail, c.words, c.name)
 	}
+}
+
+func TestACertainVerdictNeedsNoLayers(t *testing.T) {
+	t.Parallel()
+	limits := Limits{Full: diskspace.Mark{Bytes: 4 * gib}}
+	earlier := []Sample{at(0, 20*gib, map[cluster.KernelID]Use{"a": home(0), "b": home(0)})}
+	_, ok := largest("x", limits, at(1, 3*gib, map[cluster.KernelID]Use{"a": home(6 * gib), "b": home(gib)}), disk1, earlier, nil, true)
+	require.False(t, ok, "somebody else may have written 10 GiB where it does not show yet")
+	v, ok := largest("x", limits, at(1, 3*gib, map[cluster.KernelID]Use{"a": home(6 * gib), "b": home(5 * gib)}), disk1, earlier, nil, true)
+	require.True(t, ok)
+	require.EqualValues(t, "a", v.Kernel)
 }
 
 func TestBoundsOfOneKernel(t *testing.T) {

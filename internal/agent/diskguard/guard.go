@@ -153,9 +153,12 @@ func (g *Guard) Look(ctx context.Context) (low bool) {
 		}
 		now.Kernels[k.ID] = u
 	}
-	g.measure(ctx, &now, running, low)
+	// A disk that fills quickly leaves no time to measure layers when it is plain who fills it.
+	if !g.judge(now, true) {
+		g.measure(ctx, &now, running, low)
+		g.judge(now, false)
+	}
 	g.tell(now, running)
-	g.judge(now)
 	g.remember(now)
 	g.say(now)
 	return low
@@ -261,8 +264,8 @@ func (g *Guard) tell(now Sample, running []keeper.Kernel) {
 	}
 }
 
-// judge ends who is over a bound, and, on a disk that is full, the one that grew most.
-func (g *Guard) judge(now Sample) {
+// judge ends who is over a bound, and, on a disk that is full, the one that grew most. It reports whether it ended one of these.
+func (g *Guard) judge(now Sample, certain bool) bool {
 	for id, at := range g.ended {
 		if _, runs := now.Kernels[id]; !runs && now.At.Sub(at) > settle {
 			delete(g.ended, id)
@@ -280,11 +283,12 @@ func (g *Guard) judge(now Sample) {
 		if !d.Usage.Below(g.o.Limits.Full) || waiting {
 			continue
 		}
-		if v, ok := largest(g.o.Agent, g.o.Limits, now, d.ID, g.earlier, spared); ok {
+		if v, ok := largest(g.o.Agent, g.o.Limits, now, d.ID, g.earlier, spared, certain); ok {
 			g.end(now, v)
-			return // and see what that brings
+			return true // and see what that brings
 		}
 	}
+	return false
 }
 
 func (g *Guard) end(now Sample, v Verdict) {
