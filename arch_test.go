@@ -67,7 +67,7 @@ var rules = []rule{
 	{dir: "internal/membership", duty: "a process's key and certificate in the cluster, and their renewal",
 		allow: []string{"internal/wire", "internal/chassis", "internal/fault"}},
 	{dir: "internal/membership/membershiptest", duty: "the agent port of a manager, for tests of members", testOnly: true,
-		allow: []string{"internal/membership", "internal/manager/link/agent", "internal/chassis"}},
+		allow: []string{"internal/membership", "internal/manager/link/agent", "internal/manager/link/ca", "internal/chassis"}},
 
 	// The manager: the role, its nouns, what they share, its connections, its APIs.
 	{dir: "internal/manager", duty: "the role: wires stores, nouns, links, loops and APIs",
@@ -312,12 +312,14 @@ var rules = []rule{
 	// Programs.
 	{dir: "internal/platform", duty: "puts roles together in one process: berth up, a role alone, the clusters of testkit",
 		allow: []string{"api", "internal/agent", "internal/appproxy", "internal/chassis", "internal/cluster", "internal/diskspace",
-			"internal/embedded", "internal/fault", "internal/manager", "internal/runnerbin", "internal/storage"}},
+			"internal/embedded", "internal/fault", "internal/manager", "internal/membership", "internal/runnerbin", "internal/storage",
+			"internal/wire/proxy"}},
 	{dir: "internal/platform/doctor", duty: "looks for what should not be, on running and stopped clusters",
 		allow: []string{"internal/platform", "internal/agent", "internal/appproxy", "internal/chassis", "internal/fault", "internal/storage"}},
 	{dir: "cmd/berth", duty: "the one binary: commands, flags and output of roles; client verbs come from cli",
 		allow: []string{"internal/platform", "internal/appproxy", "internal/chassis", "internal/cli", "internal/fault", "internal/scheduler"}},
 	{dir: "cmd/berth-runner", duty: "PID 1 of every container", stdOnly: true, allow: []string{"internal/runner"}},
+	{dir: "scripts/modules", duty: "checks the licences of the modules that are shipped, and lists them"},
 	{dir: "scripts/mutation", duty: "measures what the tests of a package notice"},
 	{dir: "scripts/pack", duty: "prepares what the berth binary carries"},
 

@@ -20,7 +20,7 @@ type Config struct {
 	ID string
 	// Listen is the host:port of the API.
 	Listen string
-	// StateDir holds the master key and the agents' join token.
+	// StateDir holds the master key.
 	StateDir string
 	Postgres PostgresConfig
 	Redis    RedisConfig

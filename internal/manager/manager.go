@@ -17,7 +17,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -27,10 +26,12 @@ import (
 
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/graphapi"
 	"berth.dev/berth/internal/manager/httpapi"
 	"berth.dev/berth/internal/manager/idle"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
+	"berth.dev/berth/internal/manager/link/ca"
 	"berth.dev/berth/internal/manager/link/peer"
 	proxylink "berth.dev/berth/internal/manager/link/proxy"
 	storagelink "berth.dev/berth/internal/manager/link/storage"
@@ -73,6 +74,7 @@ type Manager struct {
 	log  *slog.Logger
 
 	store   *store.Store
+	key     *seal.Key
 	nouns   *nouns.Set
 	link    *agentlink.Link
 	peers   *peer.Directory   // nil without etcd
@@ -100,7 +102,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Manager, error) {
 	if err := os.MkdirAll(cfg.StateDir, 0o711); err != nil {
 		return nil, fmt.Errorf("make state directory: %w", err)
 	}
-	key, err := seal.LoadOrCreate(filepath.Join(cfg.StateDir, "master.key"), deps.Random)
+	key, err := seal.LoadOrCreate(masterKeyFile(cfg.StateDir), deps.Random)
 	if err != nil {
 		return nil, fmt.Errorf("load master key: %w", err)
 	}
@@ -115,6 +117,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Manager, error) {
 }
 
 func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
+	m.key = key
 	m.admin, m.created, err = Bootstrap(ctx, tenancy.Deps{Store: m.store, Seal: key, IDs: m.deps.IDs, Random: m.deps.Random, Log: m.log})
 	if err != nil {
 		return fmt.Errorf("make the first rows: %w", err)
@@ -316,10 +319,27 @@ func (m *Manager) APIAddr() string { return m.api.Addr() }
 // AgentAddr is the address of the agent port.
 func (m *Manager) AgentAddr() string { return m.link.Addr().String() }
 
-// JoinToken makes a new token with which an agent may join.
-func (m *Manager) JoinToken(ctx context.Context) (string, error) {
-	token, err := m.link.JoinToken(ctx)
-	return token.String(), err
+// Authority decides who may join the cluster; valid once the agent port runs.
+func (m *Manager) Authority() *ca.Authority { return m.link.Authority() }
+
+// OpenAuthority is Authority without a running manager, on its database and with its master key. The caller calls done.
+func OpenAuthority(ctx context.Context, cfg Config) (a *ca.Authority, done func(), err error) {
+	key, err := seal.Load(masterKeyFile(cfg.StateDir), rand.Reader)
+	if err != nil {
+		return nil, nil, fault.Invalidf("the master key of the managers cannot be read").WithCause(err).
+			WithNext("run this on a manager's host as the manager's user, after its first start")
+	}
+	db, err := store.Open(ctx, store.Config{DSN: cfg.Postgres.DSN.Reveal(), SkipMigrations: true, MaxConns: 1},
+		slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, nil, err
+	}
+	a, err = ca.OpenExisting(ctx, ca.Options{Vault: &vault{db, key}, Clock: chassis.RealClock(), Random: rand.Reader})
+	if err != nil {
+		db.Close()
+		return nil, nil, err
+	}
+	return a, db.Close, nil
 }
 
 // lateStreams breaks the ring between session (which opens streams) and link/agent (which

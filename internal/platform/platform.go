@@ -66,6 +66,8 @@ func (p *platform) group() (*chassis.Group, error) {
 	mux.HandleFunc("GET /status", p.serveStatus)
 	mux.HandleFunc("GET /findings", p.serveFindings)
 	mux.HandleFunc("POST /admin/reset-password", p.serveReset)
+	mux.HandleFunc("POST /admin/rotate-master-key", p.serveRotate)
+	p.serveJoins(mux)
 	socket := p.dir.controlSocket()
 	if err := embedded.PrepareSocketDir(filepath.Dir(socket)); err != nil {
 		return nil, fmt.Errorf("make control socket: %w", err)
@@ -117,9 +119,8 @@ func (p *platform) buildManager(ctx context.Context) (*chassis.Group, error) {
 		cfg.Storage.Secret, cfg.Storage.SecretFile = s.Secret, s.SecretFile
 	}
 	cfg.Postgres.DSN = chassis.NewSecret(end.PostgresDSN)
-	if err := p.dir.PlaceManager(&cfg); err != nil {
-		return nil, err
-	}
+	p.dir.PlaceManager(&cfg)
+	p.dir.removeOldToken()
 	m, err := NewManager(ctx, cfg, &end.Redis, manager.Deps{Etcd: end.Etcd, Health: p.health, Log: p.log})
 	if err != nil {
 		return nil, err
@@ -167,10 +168,13 @@ func (p *platform) managerIsUp(m *Manager) error {
 	return nil
 }
 
-func (p *platform) buildAgent(context.Context) (*chassis.Group, error) {
+func (p *platform) buildAgent(ctx context.Context) (_ *chassis.Group, err error) {
 	p.phase("starting the agent")
 	s := p.settings
 	p.dir.PlaceAgent(&s.Agent, "agent", p.manager.AgentAddr())
+	if s.Agent.JoinToken, err = p.manager.Admit(ctx, RoleAgent, s.Agent.ID, s.Agent.StateDir); err != nil {
+		return nil, fmt.Errorf("let the agent join: %w", err)
+	}
 	a, engine, err := newDockerAgent(s, p.dir.Path("lib"), p.health, p.log)
 	if err != nil {
 		return nil, err

@@ -28,7 +28,7 @@ func ResetPassword(ctx context.Context, dir StateDir) (Login, error) {
 		return Login{}, fault.Unavailablef("no cluster runs in %s", dir).WithNext("berth up --detach --state-dir %s, then try again", dir)
 	}
 	var l Login
-	err := dir.call(ctx, http.MethodPost, "/admin/reset-password", &l)
+	err := dir.call(ctx, http.MethodPost, "/admin/reset-password", nil, &l)
 	return l, err
 }
 
