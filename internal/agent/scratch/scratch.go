@@ -1,8 +1,8 @@
 // Package scratch keeps the directories of kernels on the agent's disk: the user's home,
 // the runner's private directory, the configuration files and the passwd and group overlays.
 //
-// What the user writes, the home and the temporary directories, lies on a file system of bounded size of its own where the host can have such
-// (package loopdisk); what the agent and the runner write does not, so that a user who fills the one cannot spoil the other.
+// What the user writes, the home and the temporary directories, lies on a file system of bounded size of its own where the host can
+// have such (package loopdisk); what the agent and the runner write does not, so that a user who fills the one cannot spoil the other.
 //
 // It decides nothing: package keeper says what to create and when to remove it. Removal renames a directory first and deletes
 // it later, so that the end of a kernel never waits for the deletion of a large home.
