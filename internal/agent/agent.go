@@ -53,6 +53,8 @@ type Deps struct {
 	Drivers []device.Driver
 	// Times change the keeper's deadlines; zero values mean the defaults.
 	Times keeper.Times
+	// Images is told which images the engine has, before the manager is; nil on agents whose engine is not the manager's own.
+	Images func(context.Context, []cluster.NodeImage) error
 	// Before is called before every step of a kernel; tests stop the agent there. Nil otherwise.
 	Before func(ctx context.Context, kernel cluster.KernelID, point string) error
 }
@@ -139,6 +141,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if err != nil {
 		return nil, err
 	}
+	a.facts.imports = d.Images
 	a.facts.fenced, a.facts.seen, a.facts.mounts, a.facts.interval = a.keeper.Fenced, a.keeper.Prune, a.mounts, c.DeviceInterval
 	a.guardDisks()
 	a.meter = meter.New(d.Runtime, devices, a.keeper.Running, d.Clock, c.SampleInterval)
@@ -146,6 +149,10 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		Find: a.keeper.Find, LogTail: a.keeper.LogTail, Runtime: d.Runtime, Runners: a.runners, Log: d.Log,
 		Stats: a.meter.Stats, OnCommit: a.facts.look,
 	})
+	grants, err := data.OpenGrants(filepath.Join(c.StateDir, "grant-keys.json"))
+	if err != nil {
+		return nil, err
+	}
 	a.link, err = link.New(link.Options{
 		Managers: c.managers(), Dir: filepath.Join(c.StateDir, "node"),
 		Hello: cluster.NodeHello{
@@ -153,13 +160,13 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 			ResourceGroup: c.ResourceGroup, Region: c.Region,
 		},
 		Token: c.token, Keeper: a.keeper, Ledger: a.ledger, Meter: a.meter, Facts: a.facts.get, NewFacts: a.facts.changed,
-		Handler: handler, Act: a.act, Log: d.Log, Clock: d.Clock,
+		Handler: handler, Act: a.act, Grants: grants.Set, Log: d.Log, Clock: d.Clock,
 	})
 	if err != nil {
 		return nil, err
 	}
 	a.data = data.New(data.Options{
-		Find: a.keeper.Find, Runners: a.runners, Member: a.link.Member(), Dir: filepath.Join(c.StateDir, "data"),
+		Find: a.keeper.Find, Runners: a.runners, Member: a.link.Member(), Grants: grants, Dir: filepath.Join(c.StateDir, "data"),
 		Listen: c.DataListen, Advertise: c.DataAdvertise, Manager: c.managers()[0], Registry: d.Registry, Log: d.Log, Clock: d.Clock,
 	})
 	a.facts.data = a.data

@@ -79,7 +79,7 @@ func newManager(t testing.TB) *manager {
 
 func (m *manager) start() {
 	var err error
-	m.link, err = agentlink.New(m.cfg, agentlink.Deps{ClusterID: "c1", Sink: m, Vault: m, Live: m, Clock: chassis.RealClock(),
+	m.link, err = agentlink.New(m.cfg, agentlink.Deps{ClusterID: "c1", Sink: m, Vault: m, Live: m, Grants: m, Clock: chassis.RealClock(),
 		Random: rand.Reader, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(m.t, err)
 	m.svc = m.link.Service("agentlink")

@@ -53,6 +53,7 @@ func (p *platform) serveFindings(w http.ResponseWriter, r *http.Request) {
 	for _, f := range rows {
 		found = append(found, Finding{Warning: f.Severity == "warning", Kind: f.Kind, Object: f.Object, Problem: f.Detail, Next: f.Next})
 	}
+	found = append(found, TransportFindings(m.Transport(), m.APIAddr())...)
 	local, err := a.Findings(r.Context())
 	if err != nil {
 		found = append(found, Finding{Kind: "agent", Object: "state", Problem: err.Error(), Next: "berth status"})

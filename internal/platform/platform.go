@@ -132,7 +132,7 @@ func (p *platform) buildManager(ctx context.Context) (*chassis.Group, error) {
 	// The password exists in clear only now: it is on disk before anything else can fail.
 	admin, created := m.Admin()
 	if created {
-		if _, err := writeClientEnv(p.dir.ClientEnv(), "http://"+cfg.Listen, admin, true); err != nil {
+		if _, err := writeClientEnv(p.dir.ClientEnv(), "http://"+cfg.Listen, "", admin, true); err != nil {
 			return nil, joinClose(err, m.Close)
 		}
 	}
@@ -153,13 +153,18 @@ func (p *platform) managerIsUp(m *Manager) error {
 		return fmt.Errorf("remember ports: %w", err)
 	}
 	admin, _ := m.Admin()
-	endpoint := "http://" + reachable(at.API)
-	if _, err := writeClientEnv(p.dir.ClientEnv(), endpoint, admin, false); err != nil {
+	how := m.Transport()
+	endpoint := endpointOf(how, at.API)
+	if _, err := writeClientEnv(p.dir.ClientEnv(), endpoint, how.Fingerprint, admin, false); err != nil {
 		return err
+	}
+	if how.Exposed {
+		p.note("WARNING: the API at %s %s", at.API, exposedProblem)
+		p.note("next: %s", exposedNext)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.bound = at
+	p.bound, p.report.TLS = at, encryptionOf(how)
 	p.report.API, p.report.Agents, p.report.Email = endpoint, at.Agent, admin.Email
 	p.report.Storage = p.storage.ClientURL()
 	p.report.Backends = map[string]string{
@@ -175,7 +180,8 @@ func (p *platform) buildAgent(ctx context.Context) (_ *chassis.Group, err error)
 	if s.Agent.JoinToken, err = p.manager.Admit(ctx, RoleAgent, s.Agent.ID, s.Agent.StateDir); err != nil {
 		return nil, fmt.Errorf("let the agent join: %w", err)
 	}
-	a, engine, err := newDockerAgent(s, p.dir.Path("lib"), p.health, p.log)
+	// Whoever runs the cluster owns this engine: its images are for everybody. Those of agents elsewhere are imported by hand.
+	a, engine, err := newDockerAgent(s, p.dir.Path("lib"), p.manager.Nouns().Images.ImportOwn, p.health, p.log)
 	if err != nil {
 		return nil, err
 	}

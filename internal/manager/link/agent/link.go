@@ -95,7 +95,16 @@ type Live interface {
 	Put(ctx context.Context, agent cluster.AgentID, node map[string]float64, kernels map[cluster.KernelID]map[string]float64)
 }
 
-// Deps are what a Link works with; Live, Hold, Release, Connected, Managers, Wrap, Proxies and Peers may be nil.
+// Grants say what app proxies may do at agents; app.Service satisfies it.
+type Grants interface {
+	// GrantKeys verify grants.
+	GrantKeys(ctx context.Context) ([][]byte, error)
+	// EndedCircuits are circuits of an agent whose grants it must refuse, in order. The list is never changed.
+	EndedCircuits(agent cluster.AgentID) []string
+}
+
+// Deps are what a Link works with; Live, Hold, Release, Connected, Managers, Grants, Wrap, Proxies and
+// Peers may be nil.
 type Deps struct {
 	ClusterID string
 	Sink      Sink
@@ -113,6 +122,8 @@ type Deps struct {
 	Connected func(ctx context.Context, agent cluster.AgentID, lease time.Duration) (at string, ok bool, err error)
 	// Managers are the agent ports of all managers, for agents to choose from; nil or empty tells agents nothing.
 	Managers func() []string
+	// Grants are told to agents; without them agents refuse app proxies.
+	Grants Grants
 	// Wrap may replace a connection below its TLS; tests break connections there.
 	Wrap func(net.Conn) net.Conn
 	// Proxies serves a connection of an app proxy (ALPN proxy.ALPN) until it ends or ctx does; name is the proxy's, from its

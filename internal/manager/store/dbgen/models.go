@@ -51,9 +51,11 @@ type AgentConnection struct {
 }
 
 type AgentImage struct {
-	AgentID string
-	ImageID string
-	Digest  string
+	AgentID      string
+	Reference    string
+	Architecture string
+	Digest       string
+	SizeBytes    int64
 }
 
 type AppLaunch struct {
@@ -66,6 +68,10 @@ type AppLaunch struct {
 	Target    int32
 	Path      string
 	ExpiresAt time.Time
+	Started   json.RawMessage
+	Request   json.RawMessage
+	UsedAt    *time.Time
+	UsedBy    *string
 }
 
 type AppProxy struct {
@@ -155,6 +161,7 @@ type CircuitRemoval struct {
 	CircuitID string
 	Changed   uint64
 	At        time.Time
+	KernelID  *string
 }
 
 type CircuitShare struct {
@@ -283,11 +290,27 @@ type Image struct {
 	Status       string
 	CreatedAt    time.Time
 	LastUsedAt   *time.Time
+	Scope        string
+	OwnerID      *string
+	ProjectID    *string
+	Origin       string
+	BaseID       *string
+	MadeOn       string
 }
 
 type ImageAlias struct {
 	Alias   string
 	ImageID string
+}
+
+type ImageRemoval struct {
+	AgentID   string
+	Digest    string
+	Reference string
+	OwnerID   *string
+	SizeBytes int64
+	CreatedAt time.Time
+	NextAt    time.Time
 }
 
 type KeepAliveGrant struct {
@@ -495,6 +518,7 @@ type Session struct {
 	NumQueries       int64
 	Preemptible      bool
 	Changed          uint64
+	ImageDigest      string
 }
 
 type SessionAccess struct {
@@ -589,4 +613,5 @@ type UserResourcePolicy struct {
 	MaxQuotaScopeSize              int64
 	MaxSessionCountPerModelSession int32
 	MaxCustomizedImageCount        int32
+	MaxCustomizedImageBytes        int64
 }
