@@ -9,6 +9,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -69,6 +70,7 @@ type Agent struct {
 	runners  *runners.Pool
 	keeper   *keeper.Keeper
 	meter    *meter.Meter
+	disks    disks
 	link     *link.Link
 	data     *data.Port
 	facts    *facts
@@ -116,6 +118,14 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if a.mounts, err = mount.Open(o); err != nil {
 		return nil, err
 	}
+	if err := a.openDisks(o.Engine); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = a.disks.close()
+		}
+	}()
 	dial := a.scratch.DialRunner
 	if r, ok := d.Runtime.(runtime.RunnerDialer); ok {
 		dial = r.DialRunner
@@ -136,6 +146,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	a.facts.imports = d.Images
 	a.facts.fenced, a.facts.seen, a.facts.mounts, a.facts.interval = a.keeper.Fenced, a.keeper.Prune, a.mounts, c.DeviceInterval
 	a.facts.groups = groups
+	a.guardDisks()
 	a.meter = meter.New(d.Runtime, devices, a.keeper.Running, d.Clock, c.SampleInterval)
 	handler := stream.New(stream.Options{
 		Find: a.keeper.Find, LogTail: a.keeper.LogTail, Runtime: d.Runtime, Runners: a.runners, Log: d.Log,
@@ -172,7 +183,11 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		chassis.NewService("agent-meter", chassis.Hooks{Run: a.meter.Run}).After("agent-keeper"),
 		chassis.NewService("agent-link", chassis.Hooks{Run: a.link.Run}).After("agent-keeper", "agent-meter", "agent-facts"),
 		chassis.NewService("agent-streams", chassis.Hooks{Run: a.link.RunStreams}).After("agent-link"),
+		chassis.NewService("agent-disks", chassis.Hooks{Run: a.disks.guard.Run}).After("agent-keeper"),
 		a.local().After("agent-keeper"),
+	}
+	if a.disks.pool != nil {
+		a.services = append(a.services, chassis.NewService("agent-disks-ahead", chassis.Hooks{Run: a.disks.pool.Run}).After("agent-state"))
 	}
 	return a, nil
 }
@@ -236,7 +251,7 @@ func (a *Agent) probeMounts(ctx context.Context) error {
 func (a *Agent) close() error {
 	a.runners.Close()
 	a.mounts.Close()
-	err := a.ledger.Close()
+	err := errors.Join(a.ledger.Close(), a.disks.close())
 	if rerr := a.d.Runtime.Close(); err == nil {
 		err = rerr
 	}

@@ -7,6 +7,7 @@ import (
 
 	"berth.dev/berth/internal/agent/ledger"
 	"berth.dev/berth/internal/agent/runtime"
+	"berth.dev/berth/internal/agent/scratch"
 	"berth.dev/berth/internal/cluster"
 )
 
@@ -25,6 +26,9 @@ func EndAll(ctx context.Context, c Config, rt runtime.Runtime) (ended int, err e
 			return ended, fmt.Errorf("remove the container of kernel %s: %w", o.Identity.Kernel, err)
 		}
 		ended++
+	}
+	if err := scratch.DetachAll(c.scratchDir()); err != nil {
+		return ended, err
 	}
 	return ended, nil
 }

@@ -40,6 +40,7 @@ type facts struct {
 	imports func(context.Context, []cluster.NodeImage) error
 	mounts  *mount.Mounts
 	groups  *confine.Maker
+	disks   func() (problem string, warnings []string)
 	data    *data.Port
 
 	imported []cluster.NodeImage // by the last scan that could; scans come one after the other
@@ -229,6 +230,10 @@ func (f *facts) scan(ctx context.Context) bool {
 	if f.groups != nil {
 		next.Warnings = append(next.Warnings, f.groups.Warnings()...)
 	}
+	if f.disks != nil {
+		problem, warnings := f.disks()
+		next.DiskProblem, next.Warnings = problem, append(next.Warnings, warnings...)
+	}
 	next.DataAddress, next.DataSocket = address, socket
 	if !sameFacts(f.now, next) {
 		next.Revision++
@@ -275,6 +280,7 @@ func imagesOf(images []runtime.Image) []cluster.NodeImage {
 func sameFacts(a, b link.Facts) bool {
 	sameDevice := func(x, y alloc.Device) bool { return device.Device{Device: x}.Equal(device.Device{Device: y}) }
 	return a.EngineOK == b.EngineOK && a.EngineError == b.EngineError && a.Engine == b.Engine && a.Architecture == b.Architecture &&
+		a.DiskProblem == b.DiskProblem &&
 		a.DataAddress == b.DataAddress && a.DataSocket == b.DataSocket && maps.Equal(a.Capacity, b.Capacity) &&
 		slices.Equal(a.Warnings, b.Warnings) && slices.Equal(a.HungVolumes, b.HungVolumes) &&
 		slices.EqualFunc(a.Devices, b.Devices, sameDevice) && slices.EqualFunc(a.Images, b.Images, sameImage)

@@ -70,6 +70,8 @@ type NodeFacts struct {
 	Warnings    []string
 	// HungVolumes are hosts ("proxy:volume") whose file systems do not answer on this node, in order.
 	HungVolumes []string
+	// DiskProblem says why the node gets no more kernels for want of disk; "" when it may.
+	DiskProblem string
 	// DataAddress (host:port) and DataSocket (a path on the node's host) are where the node's data port is; "" for none.
 	DataAddress string
 	DataSocket  string

@@ -105,7 +105,7 @@ func New(_ context.Context, cfg Config, deps Deps) (*Proxy, error) {
 		}
 	}
 	for name, v := range cfg.Volumes {
-		open := opener(name, v, cfg.UID, cfg.GID, seen, deps.NewID, deps.Clock, deps.Log)
+		open := opener(name, v, cfg, seen, deps.NewID, deps.Clock, deps.Log)
 		p.volumes[name] = newMounted(name, v, open, deps.Clock, deps.Log, poke)
 	}
 	for name, v := range deps.Volumes {

@@ -73,6 +73,9 @@ func finalOf(e ending) cluster.KernelObservation {
 	switch {
 	case stop != "":
 		o.Reason = stop
+		if r.Stopping != nil && r.Stopping.Reason == stop {
+			o.Detail = r.Stopping.Detail
+		}
 		if c == nil && !r.Running {
 			o.ExitCode = nil
 		}

@@ -39,13 +39,23 @@ type Devices interface {
 	Grant(a alloc.Allocation) (device.Grant, error)
 }
 
+// Ledger records what must survive the agent; *ledger.Ledger satisfies it.
+type Ledger interface {
+	// Records returns copies of all records, Broken names those that could not be read.
+	Records() []*ledger.Record
+	Broken() []string
+	// Put stores a record and returns when it is on disk; Delete forgets one.
+	Put(r *ledger.Record) error
+	Delete(kernel cluster.KernelID) error
+}
+
 // Options are what a keeper needs; all fields without "optional" are required.
 type Options struct {
 	Agent cluster.AgentID
 	// Scope is the label by which containers of this state directory are told from others.
 	Scope   string
 	Runtime runtime.Runtime
-	Ledger  *ledger.Ledger
+	Ledger  Ledger
 	// Host keeps the files and folders of kernels and knows the way to their runners.
 	Host     host.Host
 	Devices  Devices
@@ -299,6 +309,9 @@ func (k *Keeper) sweep() {
 	defer k.mu.Unlock()
 	now := k.o.Clock.Now()
 	for _, n := range k.kernels {
+		if n.unsaved {
+			n.poke(false)
+		}
 		if k.synced && n.desired == nil {
 			n.absent++
 			n.poke(false)

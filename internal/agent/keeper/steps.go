@@ -143,7 +143,8 @@ func (n *kernel) reserve(ctx context.Context, v view) error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	n.record, n.scratch, n.acked, n.missing, n.oom, n.waits, n.mounted = r, true, false, 0, false, "", 0
+	n.record, n.scratch, n.acked, n.missing, n.oom, n.waits, n.note, n.mounted = r, true, false, 0, false, "", "", 0
+	n.unsaved = false
 	n.publish(cluster.PhasePreparing)
 	return nil
 }
@@ -412,13 +413,16 @@ func (n *kernel) stop(ctx context.Context, v view) error {
 	k := n.k
 	restart := v.wish() == replace
 	if r := v.record; r.Stopping == nil || r.Stopping.Restart && !restart {
-		reason := wantedReason(v.desired)
-		if restart {
-			reason = cluster.ReasonRestarting
+		stop := ledger.Stop{Reason: wantedReason(v.desired), Restart: restart}
+		switch {
+		case v.evicted:
+			k.mu.Lock()
+			stop.Reason, stop.Detail = n.evicted.reason, n.evicted.detail
+			k.mu.Unlock()
+		case restart:
+			stop.Reason = cluster.ReasonRestarting
 		}
-		if err := n.update(func(r *ledger.Record) { r.Stopping = &ledger.Stop{Reason: reason, Restart: restart} }); err != nil {
-			return err
-		}
+		n.update(func(r *ledger.Record) { r.Stopping = &stop })
 	}
 	if !restart {
 		n.show(cluster.PhaseTerminating)
@@ -475,10 +479,11 @@ func (n *kernel) collect(ctx context.Context, v view) error {
 	if err := k.o.Before(ctx, n.id, "collect:record"); err != nil {
 		return err
 	}
-	return n.update(func(r *ledger.Record) {
+	n.update(func(r *ledger.Record) {
 		o := finalOf(e)
 		r.Final, r.EndsAt = &o, e.now
 	})
+	return nil
 }
 
 // maxLog bounds the log that is kept of an ended kernel.
@@ -549,12 +554,7 @@ func (n *kernel) bury(v view) error {
 			Reason: wantedReason(d), Detail: "it was not on this agent", EndedAt: now,
 		},
 	}
-	if err := k.o.Ledger.Put(r); err != nil {
-		return err
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	n.record = r
+	n.keep(r)
 	return nil
 }
 
@@ -602,7 +602,7 @@ func (n *kernel) forget(v view) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.remember(n.id, v.record.Generation)
-	n.record, n.reserved, n.acked = nil, nil, false
+	n.record, n.reserved, n.acked, n.unsaved, n.evicted = nil, nil, false, false, nil
 	n.obs = cluster.KernelObservation{}
 	delete(k.report.dirty, n.id)
 	return nil

@@ -118,7 +118,7 @@ func factsOf(f Facts) *node.Up {
 	p := &node.Facts{
 		Architecture: f.Architecture, Hostname: f.Hostname, Slots: f.Capacity.Wire(), SlotKinds: map[string]string{},
 		Engine: f.Engine, EngineOk: f.EngineOK, EngineError: text(f.EngineError), Warnings: texts(f.Warnings), Revision: f.Revision,
-		HungVolumes: f.HungVolumes, DataAddress: f.DataAddress, DataSocket: f.DataSocket,
+		HungVolumes: f.HungVolumes, DiskProblem: text(f.DiskProblem), DataAddress: f.DataAddress, DataSocket: f.DataSocket,
 	}
 	for name, kind := range f.SlotKinds {
 		p.SlotKinds[string(name)] = string(kind)

@@ -247,6 +247,24 @@ type Runtime interface {
 	Close() error
 }
 
+// LayerUse is what a container wrote into its own file system.
+type LayerUse struct {
+	Dir   string // the layer's, on this host
+	Bytes int64
+	// Complete is false when there are more files than were counted: Bytes is then the least that it can be.
+	Complete bool
+	// Written is what its processes wrote to all file systems since they began; -1 when that is unknown.
+	Written int64
+}
+
+// Disks is implemented by runtimes whose containers write to disks of this host.
+type Disks interface {
+	// DataDir is where the engine keeps images and layers, "" while that is unknown.
+	DataDir(ctx context.Context) string
+	// Layer measures the layer of a running container and counts no more than the given number of files.
+	Layer(ctx context.Context, o Observed, files int) (LayerUse, error)
+}
+
 // EngineProcess is implemented by runtimes whose engine is a process of this host: mounts that the agent makes are of
 // use only where that process sees them.
 type EngineProcess interface {

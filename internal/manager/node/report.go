@@ -93,6 +93,7 @@ func (n *Reports) UpdateFacts(ctx context.Context, agent cluster.AgentID, epoch 
 		changed, err := tx.SetAgentFacts(ctx, dbgen.SetAgentFactsParams{ID: string(agent), Epoch: epoch, FactsRevision: f.Revision,
 			Architecture: f.Architecture, Capacity: capacity, SlotKinds: kinds, Devices: devices, Engine: store.Text(f.Engine), EngineOk: f.EngineOK,
 			EngineError: store.Text(f.EngineError), Warnings: warnings, HungVolumes: hung,
+			DiskProblem: store.Text(f.DiskProblem),
 			DataAddress: store.Text(f.DataAddress), DataSocket: store.Text(f.DataSocket)})
 		if err != nil || changed == 0 {
 			return err

@@ -69,6 +69,7 @@ var findingText = map[string]struct{ severity, text, next string }{
 	"agent-engine-not-ok":  {"warning", "has no working engine: %s%s", "start the engine on that machine"},
 	"image-differs": {"warning", "is on agent %s with another content (%s) than the catalogue's; sessions of it do not run there",
 		"load the same image there, or berth image import that one"},
+	"agent-disk-low":        {"warning", "is short of disk: %s%s", "free space on that machine, or end sessions there"},
 	"image-alias-to-nobody": {"warning", "names an image that is gone: %s%s", "berth image alias, or build the image again"},
 }
 

@@ -69,6 +69,9 @@ func (h *Host) Prepare(kernel cluster.KernelID, c host.Content) ([]runtime.Mount
 		{Source: l.Passwd, Target: "/etc/passwd", ReadOnly: true},
 		{Source: l.Group, Target: "/etc/group", ReadOnly: true},
 	}, folders...)
+	for _, t := range l.Temporary {
+		mounts = append(mounts, runtime.Mount{Source: t.Path, Target: t.Target})
+	}
 	return append(mounts,
 		runtime.Mount{Source: l.Private, Target: host.PrivateDir},
 		runtime.Mount{Source: h.RunnerPath, Target: host.PrivateDir + "/" + host.RunnerName, ReadOnly: true},

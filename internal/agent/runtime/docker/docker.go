@@ -104,6 +104,8 @@ type Runtime struct {
 	swept  atomic.Bool
 	// unfiltered: the engine's kernel cannot filter system calls.
 	unfiltered atomic.Bool
+	// dataDir is the engine's directory, once it told.
+	dataDir atomic.Pointer[string]
 
 	// closing ends watchers; watchers counts them.
 	closing  context.Context

@@ -42,6 +42,7 @@ func factsOf(f *node.Facts) (cluster.NodeFacts, error) {
 		Capacity: cluster.Slots{}, SlotKinds: map[cluster.SlotName]cluster.SlotKind{},
 		Engine: f.Engine, EngineOK: f.EngineOk, EngineError: cut(f.EngineError, maxText), Warnings: f.Warnings,
 		HungVolumes: f.HungVolumes[:min(len(f.HungVolumes), maxHung)],
+		DiskProblem: cut(f.DiskProblem, maxText),
 	}
 	if dataAddress(f.DataAddress) {
 		out.DataAddress = f.DataAddress

@@ -14,7 +14,7 @@ import (
 )
 
 const agentFacts = `-- name: AgentFacts :many
-SELECT id, resource_group, architecture, status, schedulable, engine_ok, devices, hung_volumes FROM agents
+SELECT id, resource_group, architecture, status, schedulable, engine_ok, devices, hung_volumes, disk_problem FROM agents
 WHERE status <> 'TERMINATED' AND ($1::text[] IS NULL OR id = ANY($1::text[])) ORDER BY id
 `
 
@@ -27,6 +27,7 @@ type AgentFactsRow struct {
 	EngineOk      bool
 	Devices       json.RawMessage
 	HungVolumes   []string
+	DiskProblem   string
 }
 
 func (q *Queries) AgentFacts(ctx context.Context, ids []string) ([]AgentFactsRow, error) {
@@ -47,6 +48,7 @@ func (q *Queries) AgentFacts(ctx context.Context, ids []string) ([]AgentFactsRow
 			&i.EngineOk,
 			&i.Devices,
 			&i.HungVolumes,
+			&i.DiskProblem,
 		); err != nil {
 			return nil, err
 		}

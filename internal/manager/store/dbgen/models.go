@@ -40,6 +40,7 @@ type Agent struct {
 	HungVolumes       []string
 	DataAddress       string
 	DataSocket        string
+	DiskProblem       string
 }
 
 type AgentConnection struct {

@@ -372,12 +372,13 @@ func (q *Queries) NextGeneration(ctx context.Context, iD string, generation int6
 const noteWait = `-- name: NoteWait :exec
 WITH k AS (
     UPDATE kernels SET status_info = $1 WHERE kernels.id = $2 AND status_info <> $1
-        AND status IN ('SCHEDULED','PREPARING','PULLING','PREPARED','CREATING') RETURNING session_id
+        AND status IN ('SCHEDULED','PREPARING','PULLING','PREPARED','CREATING','RUNNING') RETURNING session_id
 )
 UPDATE sessions s SET status_info = $1 FROM k WHERE s.id = k.session_id AND s.ended_at IS NULL
 `
 
-// What a kernel on its way waits for, in its agent's words, until it or its session moves.
+// What a kernel on its way waits for, or what its owner should know of one that runs, in its agent's words, until it or its
+// session moves.
 func (q *Queries) NoteWait(ctx context.Context, info string, iD string) error {
 	_, err := q.db.Exec(ctx, noteWait, info, iD)
 	return err

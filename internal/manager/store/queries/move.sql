@@ -70,10 +70,11 @@ SELECT k.id, k.session_id, k.generation, k.agent_id, k.status, k.status_info, k.
 FROM kernels k WHERE k.id = ANY(@ids::uuid[]);
 
 -- name: NoteWait :exec
--- What a kernel on its way waits for, in its agent's words, until it or its session moves.
+-- What a kernel on its way waits for, or what its owner should know of one that runs, in its agent's words, until it or its
+-- session moves.
 WITH k AS (
     UPDATE kernels SET status_info = @info WHERE kernels.id = @id AND status_info <> @info
-        AND status IN ('SCHEDULED','PREPARING','PULLING','PREPARED','CREATING') RETURNING session_id
+        AND status IN ('SCHEDULED','PREPARING','PULLING','PREPARED','CREATING','RUNNING') RETURNING session_id
 )
 UPDATE sessions s SET status_info = @info FROM k WHERE s.id = k.session_id AND s.ended_at IS NULL;
 
