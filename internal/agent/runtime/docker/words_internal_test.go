@@ -18,8 +18,8 @@ func TestTheEnginesWordsStayInTheAgentsLog(t *testing.T) {
 	t.Parallel()
 	const leak = "/var/lib/docker/overlay2/s3cret"
 	for raw, want := range map[error]string{
-		fmt.Errorf("Error response from daemon: OCI runtime create failed: exec: \"/x\": stat %s: no such file or directory", leak): "start " +
-			"kernel k: the program /x, or its interpreter, is not in the image",
+		fmt.Errorf("Error response from daemon: OCI runtime create failed: exec: \"/x\": stat %s: no such file or directory",
+			leak): "start kernel k: the program /x, or its interpreter, is not in the image",
 		fmt.Errorf("Error response from daemon: %s: exec format error", leak): "start kernel k: the image is made for another kind of processor",
 		fmt.Errorf("Error response from daemon: mkdir %s: not a directory: mount it", leak): "start kernel k: a mount is a file on one side " +
 			"and a directory on the other",
