@@ -131,8 +131,8 @@ func TestAttackSecrets(t *testing.T) {
 	require.NotEqual(t, 200, ticket.uses(t, "GET", "", ""))
 	secrets["transfer token"] = ticket.Token
 	for _, verb := range []string{"import", "export"} {
-		admin.try("POST", "/folders/keys/"+verb, `{"path":"in","prefix":"x","store":{"endpoint":"https://127.0.0.1:1","bucket":"b","access_key":"`+
-			mark("store access key "+verb)+`","secret_key":"`+mark("store secret key "+verb)+`"}}`)
+		admin.try("POST", "/folders/keys/"+verb, `{"path":"in","prefix":"x","store":{"bucket":"b",
+			"endpoint":"https://127.0.0.1:1","access_key":"`+mark("store access key "+verb)+`","secret_key":"`+mark("store secret key "+verb)+`"}}`)
 	}
 	t.Cleanup(func() { // what the story leaves on the engine
 		images, err := docker("images", "-q", "berth/commit-vault")

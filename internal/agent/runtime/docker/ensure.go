@@ -234,7 +234,8 @@ func (r *Runtime) refusal(err error, verb string, spec runtime.Spec) error {
 	text := strings.ToLower(err.Error())
 	if len(spec.CDI) > 0 && (strings.Contains(text, "cdi") || strings.Contains(text, "select device driver")) {
 		return fault.NotFoundf("the engine cannot inject the devices %s", strings.Join(spec.CDI, ", ")).WithReason(runtime.ReasonDevice).
-			WithCause(r.aside("inject devices", err)).WithNext("put their specification into /etc/cdi or /var/run/cdi; Docker reads them from version 25 on")
+			WithCause(r.aside("inject devices", err)).
+			WithNext("put their specification into /etc/cdi or /var/run/cdi; Docker reads them from version 25 on")
 	}
 	for _, n := range spec.Networks {
 		if strings.Contains(text, "network "+strings.ToLower(n.Name)+" not found") {

@@ -18,12 +18,13 @@ func TestTheEnginesWordsStayInTheAgentsLog(t *testing.T) {
 	t.Parallel()
 	const leak = "/var/lib/docker/overlay2/s3cret"
 	for raw, want := range map[error]string{
-		fmt.Errorf("Error response from daemon: OCI runtime create failed: exec: \"/x\": stat %s: no such file or directory", leak): "start " +
-			"kernel k: the program /x, or its interpreter, is not in the image",
+		fmt.Errorf("Error response from daemon: OCI runtime create failed: exec: \"/x\": stat %s: no such file or directory",
+			leak): "start kernel k: the program /x, or its interpreter, is not in the image",
 		fmt.Errorf("Error response from daemon: %s: exec format error", leak): "start kernel k: the image is made for another kind of processor",
 		fmt.Errorf("Error response from daemon: mkdir %s: not a directory: mount it", leak): "start kernel k: a mount is a file on one side " +
 			"and a directory on the other",
-		fmt.Errorf("Error response from daemon: no space left on device: %s", leak):        "start kernel k: the disk of the container engine is full",
+		fmt.Errorf("Error response from daemon: no space left on device: %s", leak): "start kernel k: " +
+			"the disk of the container engine is full",
 		fmt.Errorf("Error response from daemon: %s: something new", leak):                  "start kernel k: the container engine refused it",
 		fmt.Errorf("Error response from daemon: %s %w", leak, cerrdefs.ErrNotFound):        "start kernel k: the container engine refused it",
 		fmt.Errorf("Error response from daemon: %s %w", leak, cerrdefs.ErrInvalidArgument): "start kernel k: the container engine refused it",
