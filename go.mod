@@ -45,7 +45,14 @@ require (
 	pgregory.net/rapid v1.3.0
 )
 
-require github.com/kr/fs v0.1.0 // indirect
+require (
+	github.com/google/nftables v0.3.0 // indirect
+	github.com/kr/fs v0.1.0 // indirect
+	github.com/mdlayher/netlink v1.7.3-0.20250113171957-fbb4dce95f42 // indirect
+	github.com/mdlayher/socket v0.5.0 // indirect
+	github.com/vishvananda/netlink v1.3.1 // indirect
+	github.com/vishvananda/netns v0.0.5 // indirect
+)
 
 require (
 	github.com/klauspost/cpuid/v2 v2.4.0 // indirect
