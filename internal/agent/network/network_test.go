@@ -244,6 +244,7 @@ func (w *world) session(n *network.Network, kernel cluster.KernelID, egress stri
 	require.NoError(w, err)
 	require.Equal(w, []engine.Network{{Name: engine.NetworkNone}}, p.Networks)
 	pid = w.namespace()
+	w.in(pid, func() error { return addressed("lo", "127.0.0.1/8") }) // as an engine does
 	require.NoError(w, n.Connect(kernel, pid))
 	require.NoError(w, n.Connect(kernel, pid), "it may be called again")
 	w.listen(pid, "tcp", ":8000")

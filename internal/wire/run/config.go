@@ -50,6 +50,8 @@ type Config struct {
 	AuthorizedKeys []string `json:"authorized_keys,omitempty"`
 	Limits         Limits   `json:"limits"`
 	LogLevel       string   `json:"log_level,omitempty"` // debug, info, warn, error; default info
+	// AwaitNetwork: the agent connects the container after its start; nothing of the session's runs before.
+	AwaitNetwork bool `json:"await_network,omitempty"`
 }
 
 // RuntimeConfig comes from the image labels; empty fields are found by looking.
