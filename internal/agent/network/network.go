@@ -74,6 +74,8 @@ type Network struct {
 	resolver []netip.Addr
 	members  map[cluster.KernelID]*session
 	outside  map[cluster.KernelID]bool // containers that are on another network
+	// wanted are policies of kernels that the manager named before their containers were known.
+	wanted map[cluster.KernelID]cluster.Egress
 	next     uint32
 	problem  error
 	warnings []string
@@ -84,6 +86,8 @@ type Network struct {
 type session struct {
 	address netip.Addr
 	egress  cluster.Egress
+	// inherits: the manager has not said yet what the policy is.
+	inherits bool
 	// admitted: the tables hold it with the policy in force.
 	admitted bool
 	force    cluster.Egress
@@ -106,7 +110,7 @@ func New(o Options) (*Network, error) {
 	sum := sha256.Sum256([]byte(o.Scope + "\x00" + string(o.Agent)))
 	return &Network{
 		o: o, set: s, id: hex.EncodeToString(sum[:4]), kick: make(chan struct{}, 1), bridged: true,
-		members: map[cluster.KernelID]*session{}, outside: map[cluster.KernelID]bool{},
+		members: map[cluster.KernelID]*session{}, outside: map[cluster.KernelID]bool{}, wanted: map[cluster.KernelID]cluster.Egress{},
 		problem: fault.Unavailablef("the network of sessions is being made").WithReason(ReasonNetwork),
 	}, nil
 }
@@ -234,9 +238,13 @@ func (n *Network) learn(ctx context.Context) error {
 			n.outside[id] = true
 			continue
 		}
-		// Nothing is open before the manager has said what is. What the tables say of it is kept meanwhile.
-		n.members[id] = &session{address: a, egress: cluster.Egress{Mode: cluster.EgressNone}, force: cluster.Egress{Mode: cluster.EgressNone}}
+		// Nothing is open before the manager has said what is. What the tables of the earlier run say is kept meanwhile.
+		n.members[id] = &session{address: a, egress: cluster.Egress{Mode: cluster.EgressNone}, inherits: true}
+		if e, ok := n.wanted[id]; ok {
+			n.members[id].egress, n.members[id].inherits = e, false
+		}
 	}
+	clear(n.wanted)
 	n.learned = true
 	return nil
 }
@@ -460,10 +468,8 @@ func (n *Network) inherit(r ruleset) {
 	policies := r.policies(n.tables())
 	for _, s := range n.members {
 		if !s.admitted {
-			if e, ok := policies[s.address]; ok {
-				if s.egress.Mode == cluster.EgressNone {
-					s.egress = e
-				}
+			if e, ok := policies[s.address]; ok && s.inherits {
+				s.egress = e
 			}
 			s.admitted, s.force = true, s.egress
 		}
@@ -550,7 +556,7 @@ func (n *Network) Join(kernel cluster.KernelID, e cluster.Egress) (Place, error)
 		s = &session{address: a}
 		n.members[kernel] = s
 	}
-	s.egress = e
+	s.egress, s.inherits = e, false
 	return Place{Networks: []runtime.Network{{Name: runtime.NetworkNone}}, Resolvers: slices.Clone(n.resolver), Address: s.address.String()}, nil
 }
 
@@ -625,8 +631,12 @@ func hasChain(t table, e cluster.Egress) bool {
 func (n *Network) SetEgress(kernel cluster.KernelID, e cluster.Egress) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if s := n.members[kernel]; s != nil && s.egress != e {
-		s.egress = e
+	s := n.members[kernel]
+	switch {
+	case s == nil && !n.learned:
+		n.wanted[kernel] = e
+	case s != nil && (s.egress != e || s.inherits):
+		s.egress, s.inherits = e, false
 		n.wake()
 	}
 }
@@ -636,6 +646,7 @@ func (n *Network) Release(kernel cluster.KernelID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.outside, kernel)
+	delete(n.wanted, kernel)
 	s := n.members[kernel]
 	if s == nil {
 		return

@@ -423,6 +423,7 @@ type ResourceGroup struct {
 	Scheduler             string
 	SchedulerOpts         dbtype.Object
 	UseHostNetwork        bool
+	Egress                string
 }
 
 type ResourceGroupsForDomain struct {
