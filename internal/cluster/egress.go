@@ -43,8 +43,8 @@ func ParseEgress(text string) (Egress, error) {
 			return Egress{Mode: EgressProxy, Proxy: p}, nil
 		}
 	}
-	return Egress{}, fault.Invalidf("%q is no egress policy", text).WithNext("use open, none or proxy:ADDRESS:PORT with the IPv4 address of an HTTP " +
-		"proxy, for example proxy:10.0.0.5:3128; sessions that may reach only a proxy resolve no names")
+	return Egress{}, fault.Invalidf("%q is no egress policy", text).WithNext("use open, none or proxy:ADDRESS:PORT with the IPv4 address " +
+		"of an HTTP proxy, for example proxy:10.0.0.5:3128; sessions that may reach only a proxy resolve no names")
 }
 
 // String writes the policy as it is stored and sent.

@@ -75,7 +75,7 @@ type Network struct {
 	members  map[cluster.KernelID]*session
 	outside  map[cluster.KernelID]bool // containers that are on another network
 	// wanted are policies of kernels that the manager named before their containers were known.
-	wanted map[cluster.KernelID]cluster.Egress
+	wanted   map[cluster.KernelID]cluster.Egress
 	next     uint32
 	problem  error
 	warnings []string
@@ -557,7 +557,9 @@ func (n *Network) Join(kernel cluster.KernelID, e cluster.Egress) (Place, error)
 		n.members[kernel] = s
 	}
 	s.egress, s.inherits = e, false
-	return Place{Networks: []runtime.Network{{Name: runtime.NetworkNone}}, Resolvers: slices.Clone(n.resolver), Address: s.address.String()}, nil
+	return Place{
+		Networks: []runtime.Network{{Name: runtime.NetworkNone}}, Resolvers: slices.Clone(n.resolver), Address: s.address.String(),
+	}, nil
 }
 
 // free finds an address that nobody has; the caller holds mu. It goes round the subnet, so that an address rests after its use.
