@@ -251,7 +251,7 @@ func TestAttackNetwork(t *testing.T) {
 	p := up(t)
 	admin := p.env()
 	f := p.fence()
-	require.Len(t, f.tables(t), 2, "the rules are there before the first session")
+	before := f.tables(t)
 	victim := p.tenantIn(admin, "victim")
 	twin := p.tenantIn(admin, "twin")
 	mallory := p.tenantIn(p.member("mallory"), "mallory")
@@ -306,6 +306,7 @@ func TestAttackNetwork(t *testing.T) {
 		}
 	})
 	t.Run("the rules come back", func(t *testing.T) {
+		require.Len(t, before, 2, "the rules are there before the first session")
 		f.flush(t)
 		p.eventually("the tables are there", func() bool { return len(f.tables(t)) == 2 })
 		attack("after somebody flushed the rules")
@@ -392,19 +393,17 @@ func TestAttackNetworkCondition(t *testing.T) {
 	p := up(t)
 	needTools(t, "ip")
 	f := p.fence()
-	_, err := docker("network", "rm", f.network)
-	require.NoError(t, err)
 	run := func(argv ...string) {
 		t.Helper()
 		out, err := exec.Command("ip", argv...).CombinedOutput()
 		require.NoError(t, err, string(out))
 	}
-	// The agent may make the network again in between.
+	// The agent makes the network again, in between too.
 	p.eventually("something else has the name of the bridge", func() bool {
 		_, _ = docker("network", "rm", f.network)
-		return exec.Command("ip", "link", "add", f.bridge, "type", "dummy").Run() == nil
+		return exec.Command("ip", "link", "add", f.bridge, "type", "veth", "peer", "name", "x"+f.bridge).Run() == nil
 	})
-	t.Cleanup(func() { _ = exec.Command("ip", "link", "del", f.bridge, "type", "dummy").Run() })
+	t.Cleanup(func() { _ = exec.Command("ip", "link", "del", "x"+f.bridge).Run() })
 	node, _ := p.node()
 	p.eventually("the agent says so", func() bool {
 		return strings.Contains(p.must("agent", "info", node), "the network of sessions is broken")
@@ -414,7 +413,7 @@ func TestAttackNetworkCondition(t *testing.T) {
 	require.Contains(t, doctor.stdout, "the network of sessions is broken")
 	p.must("session", "create", "python", "--name", "patient", "--detach")
 	require.Equal(t, "PENDING", p.sessions()["patient"].Status)
-	run("link", "del", f.bridge)
+	run("link", "del", "x"+f.bridge)
 	p.eventually("the session runs", func() bool { return p.sessions()["patient"].Status == "RUNNING" })
 	p.must("session", "rm", "--yes", "patient")
 	p.clean()
