@@ -222,27 +222,6 @@ func (l links) mtu(h *netlink.Handle) int {
 
 const defaultMTU = 1500
 
-// remove deletes the port of an address; none is no error.
-func (l links) remove(a netip.Addr) error {
-	h, err := l.handle()
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	link, err := h.LinkByName(l.port(a))
-	var none netlink.LinkNotFoundError
-	if errors.As(err, &none) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("look for interface %s: %w", l.port(a), err)
-	}
-	if err := h.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
-		return fmt.Errorf("remove interface %s: %w", l.port(a), err)
-	}
-	return nil
-}
-
 // near are the networks that the host itself is in, and the destinations of its routes: its neighbours. Those of the bridge
 // are left out.
 func (l links) near(h *netlink.Handle, bridge string) ([]netip.Prefix, error) {

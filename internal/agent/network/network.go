@@ -643,7 +643,7 @@ func (n *Network) SetEgress(kernel cluster.KernelID, e cluster.Egress) {
 	}
 }
 
-// Release takes the address of a kernel back whose container is gone.
+// Release takes the address of a kernel back whose container is gone. Its interface goes with the container's network namespace.
 func (n *Network) Release(kernel cluster.KernelID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -654,13 +654,7 @@ func (n *Network) Release(kernel cluster.KernelID) {
 		return
 	}
 	delete(n.members, kernel)
-	if !n.guarded {
-		return
-	}
-	if err := n.links().remove(s.address); err != nil {
-		n.o.Log.Debug("remove the interface of an ended kernel", "kernel", kernel, "err", err)
-	}
-	if !s.admitted || !n.bridged {
+	if !n.guarded || !s.admitted || !n.bridged {
 		return
 	}
 	if err := (ruleset{n.ns}).expel(n.tables(), s.address, member{n.links().port(s.address), s.force}); err != nil {
