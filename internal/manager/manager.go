@@ -17,7 +17,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -73,6 +72,7 @@ type Manager struct {
 	log  *slog.Logger
 
 	store   *store.Store
+	key     *seal.Key
 	nouns   *nouns.Set
 	link    *agentlink.Link
 	peers   *peer.Directory   // nil without etcd
@@ -100,7 +100,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Manager, error) {
 	if err := os.MkdirAll(cfg.StateDir, 0o711); err != nil {
 		return nil, fmt.Errorf("make state directory: %w", err)
 	}
-	key, err := seal.LoadOrCreate(filepath.Join(cfg.StateDir, "master.key"), deps.Random)
+	key, err := seal.LoadOrCreate(masterKeyFile(cfg.StateDir), deps.Random)
 	if err != nil {
 		return nil, fmt.Errorf("load master key: %w", err)
 	}
@@ -115,6 +115,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Manager, error) {
 }
 
 func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
+	m.key = key
 	m.admin, m.created, err = Bootstrap(ctx, tenancy.Deps{Store: m.store, Seal: key, IDs: m.deps.IDs, Random: m.deps.Random, Log: m.log})
 	if err != nil {
 		return fmt.Errorf("make the first rows: %w", err)

@@ -65,6 +65,7 @@ func (p *platform) group() (*chassis.Group, error) {
 	mux.HandleFunc("GET /status", p.serveStatus)
 	mux.HandleFunc("GET /findings", p.serveFindings)
 	mux.HandleFunc("POST /admin/reset-password", p.serveReset)
+	mux.HandleFunc("POST /admin/rotate-master-key", p.serveRotate)
 	socket := p.dir.controlSocket()
 	if err := embedded.PrepareSocketDir(filepath.Dir(socket)); err != nil {
 		return nil, fmt.Errorf("make control socket: %w", err)
