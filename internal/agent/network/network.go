@@ -17,11 +17,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/internal/agent/runtime"
@@ -302,6 +304,12 @@ func (n *Network) seed() uint32 {
 	return uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
 }
 
+// hardwareAddress is that of the bridge, always the same for an agent: a locally administered one that holds its id.
+func (n *Network) hardwareAddress() net.HardwareAddr {
+	v := n.seed()
+	return net.HardwareAddr{0x02, 0x62, byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)}
+}
+
 // guard makes the bridge, the tables and the ports true.
 func (n *Network) guard(ctx context.Context) ([]string, error) {
 	if err := n.holdBridge(ctx); err != nil {
@@ -372,8 +380,16 @@ func (n *Network) holdBridge(ctx context.Context) error {
 		if subnet, err = n.o.Engine.EnsureBridge(ctx, spec); err != nil {
 			return err
 		}
-		if _, state, err = l.bridgeState(h, n.Bridge(), gatewayOf(subnet)); err != nil {
+		var bridge netlink.Link
+		if bridge, state, err = l.bridgeState(h, n.Bridge(), gatewayOf(subnet)); err != nil {
 			return err
+		}
+		if state == "" {
+			// Sessions remember the hardware address of their gateway. A bridge without one of its own has the lowest of its ports,
+			// which changes as sessions come and go; a bridge that was made again has a new one.
+			if err := h.LinkSetHardwareAddr(bridge, n.hardwareAddress()); err != nil {
+				return fmt.Errorf("set the hardware address of bridge %s: %w", n.Bridge(), err)
+			}
 		}
 		if state == "" || try > 0 {
 			break
