@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -151,7 +152,7 @@ func (l links) connect(bridge string, subnet netip.Prefix, a netip.Addr, kernel 
 	if err := l.plug(h, old, master); err != nil {
 		return err
 	}
-	if err := l.address(ns, subnet, a); err != nil {
+	if err := l.address(ns, subnet, a, func() error { return l.carries(h, name) }); err != nil {
 		return fmt.Errorf("configure the interface of kernel %s: %w", kernel, err)
 	}
 	// The name of its owner comes last: without it the next attempt begins anew.
@@ -178,8 +179,27 @@ func (l links) plug(h *netlink.Handle, port, bridge netlink.Link) error {
 	return nil
 }
 
-// address configures the session's end.
-func (l links) address(ns netns.NsHandle, subnet netip.Prefix, a netip.Addr) error {
+// carrierWait bounds the wait for a new port to carry packets; the kernel takes milliseconds, on a busy host up to a second.
+const (
+	carrierWait  = 1500 * time.Millisecond
+	carrierPause = time.Millisecond
+)
+
+// carries waits until the bridge forwards what comes from a port. Packets before that are lost, and are sent again a second later.
+func (l links) carries(h *netlink.Handle, name string) error {
+	for deadline := time.Now().Add(carrierWait); ; time.Sleep(carrierPause) {
+		link, err := h.LinkByName(name)
+		if err != nil {
+			return fmt.Errorf("look at interface %s: %w", name, err)
+		}
+		if link.Attrs().OperState == netlink.OperUp || time.Now().After(deadline) {
+			return nil
+		}
+	}
+}
+
+// address configures the session's end. The route, for which the runner waits, comes when the port is ready.
+func (l links) address(ns netns.NsHandle, subnet netip.Prefix, a netip.Addr, ready func() error) error {
 	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("open netlink: %w", err)
@@ -195,6 +215,9 @@ func (l links) address(ns netns.NsHandle, subnet netip.Prefix, a netip.Addr) err
 	}
 	if err := h.LinkSetUp(link); err != nil {
 		return fmt.Errorf("start it: %w", err)
+	}
+	if err := ready(); err != nil {
+		return err
 	}
 	route := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: gatewayOf(subnet).AsSlice()}
 	if err := h.RouteReplace(route); err != nil {
