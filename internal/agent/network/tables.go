@@ -36,6 +36,7 @@ func (r ruleset) put(list []table) error {
 	if err != nil {
 		return fmt.Errorf("open netlink: %w", err)
 	}
+	id := uint32(0) // the library would take one of a counter that it does not guard
 	for _, t := range list {
 		c.AddTable(t.table)
 		c.DelTable(t.table)
@@ -44,6 +45,8 @@ func (r ruleset) put(list []table) error {
 			c.AddChain(ch.chain)
 		}
 		for _, s := range t.sets {
+			id++
+			s.set.ID = id
 			if err := c.AddSet(s.set, nil); err != nil {
 				return fmt.Errorf("describe set %s: %w", s.set.Name, err)
 			}
