@@ -333,7 +333,11 @@ func httpWalk(t *testing.T, v *visitor, app published) {
 			"Authorization: Bearer of-the-app", "Connection: X-Hop", "X-Hop: no")
 		require.Equal(t, base.Host, s.Host)
 		require.Equal(t, []string{"one", "two"}, s.Headers["X-Mine"])
-		require.Equal(t, []string{"mine=1"}, s.Headers["Cookie"])
+		if onPort := !strings.HasSuffix(base.Hostname(), ".localhost"); onPort {
+			require.NotContains(t, s.Headers, "Cookie", "nobody knows which app on which port set it")
+		} else {
+			require.Equal(t, []string{"mine=1"}, s.Headers["Cookie"])
+		}
 		require.Equal(t, []string{"Bearer of-the-app"}, s.Headers["Authorization"])
 		require.Equal(t, []string{"127.0.0.1"}, s.Headers["X-Forwarded-For"])
 		require.Equal(t, []string{base.Scheme}, s.Headers["X-Forwarded-Proto"])

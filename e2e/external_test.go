@@ -22,6 +22,8 @@ type apart struct {
 	*platform
 	config    string // file
 	api       string // port
+	hub       string // where the manager takes agents
+	agentID   string
 	processes map[string]*exec.Cmd
 }
 
@@ -49,6 +51,7 @@ func newApart(t *testing.T, agentID, agentConfig, more string) *apart {
 		listening(t, port)
 	}
 	hub := "127.0.0.1:" + agents
+	a.hub, a.agentID = hub, agentID
 	require.NoError(t, os.WriteFile(a.config, fmt.Appendf(nil, `
 [log]
 level = "info"
@@ -64,17 +67,16 @@ address = "127.0.0.1:%s"
 endpoints = ["%s"]
 [manager.agents]
 listen = "%s"
-join_token_file = "%s/join.token"
 
 [agent]
 id = "%s"
 manager = "%s"
-join_token_file = "%s/join.token"
+join_token_file = "%s/agent.token"
 state_dir = "%s/agent"
 cpu_overcommit = 16
 %s
 %s
-`, a.api, a.dir, strings.ReplaceAll(storetest.DSN(t), `"`, `\"`), redis, client, hub, dir, agentID, hub, dir, dir, agentConfig,
+`, a.api, a.dir, strings.ReplaceAll(storetest.DSN(t), `"`, `\"`), redis, client, hub, agentID, hub, dir, dir, agentConfig,
 		strings.NewReplacer("DIR", dir, "HUB", hub).Replace(more)), 0o600))
 	for _, role := range []string{"manager", "agent"} {
 		a.begin(role)
@@ -87,9 +89,20 @@ cpu_overcommit = 16
 	return a
 }
 
-// begin starts a role and waits until it can be used.
+// joinToken has an administrator of the manager's host make a token for a role, into the file that its configuration names.
+func (a *apart) joinToken(role, name string) (file string) {
+	a.t.Helper()
+	file = filepath.Join(filepath.Dir(a.config), role+".token")
+	a.must("admin", "join-token", "create", "--role", role, "--name", name, "--config", a.config, "--out", file)
+	return file
+}
+
+// begin starts a role and waits until it can be used. Who joins for the first time gets a token.
 func (a *apart) begin(role string) {
 	a.t.Helper()
+	if name := map[string]string{"agent": a.agentID, "appproxy": "one"}[role]; name != "" && a.processes[role] == nil {
+		a.joinToken(role, name)
+	}
 	r := a.run("", "config", "check", "--role", role, "--config", a.config)
 	require.Zero(a.t, r.code, r.stdout+r.stderr)
 	a.processes[role] = process(a.t, filepath.Dir(a.config), role, binary, role, "--config", a.config)
@@ -103,7 +116,12 @@ func (a *apart) begin(role string) {
 		a.eventually("the manager answers", func() bool { return a.run("", "session", "list").code == 0 })
 	case "agent":
 		a.eventually("the agent is alive and has images", func() bool {
-			return strings.Contains(a.must("agent", "list"), "ALIVE") && strings.Contains(a.must("image", "list"), "python")
+			if !strings.Contains(a.must("agent", "list"), "ALIVE") {
+				return false
+			}
+			// The administrator says whose images are good; nothing that the agent reports is usable by itself.
+			r := a.run("", "image", "import", "--agent", a.agentID, "berth/*")
+			return r.code == 0 && strings.Contains(a.must("image", "list"), "python")
 		})
 	}
 }

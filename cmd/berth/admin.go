@@ -20,8 +20,8 @@ const (
 )
 
 func newAdmin() *cobra.Command {
-	c := &cobra.Command{Use: "admin", Short: "Do what needs the machine of the manager: lost passwords, keys"}
-	c.AddCommand(newResetPassword(), newRotateMasterKey())
+	c := &cobra.Command{Use: "admin", Short: "Do what needs the machine of the manager: lost passwords, joins, keys"}
+	c.AddCommand(newResetPassword(), newJoinToken(), newCertificate(), newRotateMasterKey())
 	return c
 }
 

@@ -137,6 +137,7 @@ func TestClusterWithoutEngine(t *testing.T) {
 	after, err := platform.ReadEnvFile(filepath.Join(dir, "client.env"))
 	require.NoError(t, err)
 	require.Equal(t, env, after, "addresses, keys and the password stay")
+	checkJoinTokens(t, dir)
 
 	reset := berth(t, dir, "admin", "reset-password", "--json")
 	require.Zero(t, reset.code, reset.stderr)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"berth.dev/berth/internal/agent/confine"
 	"berth.dev/berth/internal/agent/data"
 	"berth.dev/berth/internal/agent/device"
 	"berth.dev/berth/internal/agent/host/local"
@@ -53,6 +54,8 @@ type Deps struct {
 	Drivers []device.Driver
 	// Times change the keeper's deadlines; zero values mean the defaults.
 	Times keeper.Times
+	// Images is told which images the engine has, before the manager is; nil on agents whose engine is not the manager's own.
+	Images func(context.Context, []cluster.NodeImage) error
 	// Before is called before every step of a kernel; tests stop the agent there. Nil otherwise.
 	Before func(ctx context.Context, kernel cluster.KernelID, point string) error
 }
@@ -120,6 +123,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		dial = r.DialRunner
 	}
 	a.runners = runners.New(dial)
+	groups := confine.New("/", d.Log)
 	a.facts = newFacts(d.Runtime, d.Clock, d.Log, devices)
 	var connector keeper.Network
 	if e, ok := d.Runtime.(network.Engine); ok {
@@ -131,7 +135,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	a.keeper, err = keeper.New(keeper.Options{
 		Network: connector,
 		Agent:   cluster.AgentID(c.ID), Scope: c.Scope(), Runtime: d.Runtime, Ledger: a.ledger, Devices: devices,
-		Host: &local.Host{Scratch: a.scratch, Mounts: a.mounts, Runners: a.runners, RunnerPath: d.RunnerPath},
+		Host: &local.Host{Groups: groups, Scratch: a.scratch, Mounts: a.mounts, Runners: a.runners, RunnerPath: d.RunnerPath},
 		Log:  d.Log, Clock: d.Clock, LogDir: filepath.Join(c.StateDir, "logs"), CacheDir: filepath.Join(c.StateDir, "images"),
 		UID: c.UID, GID: c.GID, OnPull: a.facts.look, Times: d.Times,
 		MaxCreating: c.MaxCreating, LogLevel: c.RunnerLogLevel, Before: d.Before,
@@ -139,12 +143,18 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if err != nil {
 		return nil, err
 	}
+	a.facts.imports = d.Images
 	a.facts.fenced, a.facts.seen, a.facts.mounts, a.facts.interval = a.keeper.Fenced, a.keeper.Prune, a.mounts, c.DeviceInterval
+	a.facts.groups = groups
 	a.meter = meter.New(d.Runtime, devices, a.keeper.Running, d.Clock, c.SampleInterval)
 	handler := stream.New(stream.Options{
 		Find: a.keeper.Find, LogTail: a.keeper.LogTail, Runtime: d.Runtime, Runners: a.runners, Log: d.Log,
 		Stats: a.meter.Stats, OnCommit: a.facts.look,
 	})
+	grants, err := data.OpenGrants(filepath.Join(c.StateDir, "grant-keys.json"))
+	if err != nil {
+		return nil, err
+	}
 	a.link, err = link.New(link.Options{
 		Managers: c.managers(), Dir: filepath.Join(c.StateDir, "node"),
 		Hello: cluster.NodeHello{
@@ -152,13 +162,13 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 			ResourceGroup: c.ResourceGroup, Region: c.Region,
 		},
 		Token: c.token, Keeper: a.keeper, Ledger: a.ledger, Meter: a.meter, Facts: a.facts.get, NewFacts: a.facts.changed,
-		Handler: handler, Act: a.act, Log: d.Log, Clock: d.Clock,
+		Handler: handler, Act: a.act, Grants: grants.Set, Log: d.Log, Clock: d.Clock,
 	})
 	if err != nil {
 		return nil, err
 	}
 	a.data = data.New(data.Options{
-		Find: a.keeper.Find, Runners: a.runners, Member: a.link.Member(), Dir: filepath.Join(c.StateDir, "data"),
+		Find: a.keeper.Find, Runners: a.runners, Member: a.link.Member(), Grants: grants, Dir: filepath.Join(c.StateDir, "data"),
 		Listen: c.DataListen, Advertise: c.DataAdvertise, Manager: c.managers()[0], Registry: d.Registry, Log: d.Log, Clock: d.Clock,
 	})
 	a.facts.data = a.data

@@ -2,7 +2,9 @@ package agent_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"crypto/ed25519"
 	"io"
 	"log/slog"
 	"net"
@@ -30,15 +32,26 @@ import (
 // appProxy is a member of the manager's cluster.
 func (m *manager) appProxy() *membership.Member {
 	m.t.Helper()
-	token, err := m.link.JoinToken(m.t.Context())
-	require.NoError(m.t, err)
+	token := m.token(proxy.NamePrefix + "web")
 	p, err := membership.Open(membership.Options{Dir: filepath.Join(m.t.TempDir(), "node"), Name: proxy.NamePrefix + "web",
 		Log:   slog.New(slog.DiscardHandler),
-		Clock: chassis.RealClock(), Token: func() (chassis.Secret, error) { return chassis.NewSecret(token.String()), nil }})
+		Clock: chassis.RealClock(), Token: func() (chassis.Secret, error) { return chassis.NewSecret(token), nil }})
 	require.NoError(m.t, err)
 	require.NoError(m.t, p.EnsureJoined(m.t.Context(), m.cfg.Listen))
 	return p
 }
+
+// grantKey signs what the manager of these tests grants.
+var grantKey = ed25519.NewKeyFromSeed(bytes.Repeat([]byte("g"), ed25519.SeedSize))
+
+// GrantKeys and EndedCircuits satisfy link/agent.Grants.
+func (m *manager) GrantKeys(context.Context) ([][]byte, error) {
+	public, ok := grantKey.Public().(ed25519.PublicKey)
+	require.True(m.t, ok)
+	return [][]byte{public}, nil
+}
+
+func (m *manager) EndedCircuits(cluster.AgentID) []string { return nil }
 
 // dialApp connects to an app as an app proxy does, on the agent's host or elsewhere.
 func (m *manager) dialApp(member *membership.Member, local bool, id cluster.KernelID, port int) (net.Conn, error) {
@@ -52,7 +65,10 @@ func (m *manager) dialApp(member *membership.Member, local bool, id cluster.Kern
 	d := agents.New(agents.Options{Member: member, BootID: boot, Log: slog.New(slog.DiscardHandler), Clock: chassis.RealClock()})
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	target := proxy.Target{Kernel: id, Port: port, Agent: at, Weight: 1}
+	grant, err := proxy.SignGrant(proxy.Grant{Circuit: "00000000-0000-4000-8000-0000000000c1", Kernel: id, Generation: 1, Port: port,
+		Proxy: "web", Issuer: "c1", Expires: time.Now().Add(time.Hour)}, grantKey)
+	require.NoError(m.t, err)
+	target := proxy.Target{Kernel: id, Port: port, Agent: at, Weight: 1, Generation: 1, Grant: grant}
 	conn, err := d.Dial(ctx, circuit.New(proxy.Circuit{ID: "c", Name: "sess", Targets: []proxy.Target{target}}), target)
 	if err == nil {
 		m.t.Cleanup(func() { _ = conn.Close() })

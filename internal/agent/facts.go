@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"berth.dev/berth/internal/agent/confine"
 	"berth.dev/berth/internal/agent/data"
 	"berth.dev/berth/internal/agent/device"
 	"berth.dev/berth/internal/agent/device/cpu"
@@ -36,9 +37,14 @@ type facts struct {
 	log      *slog.Logger
 	fenced   func() []cluster.KernelID
 	seen     func([]runtime.Image)
-	mounts   *mount.Mounts
-	data     *data.Port
-	network  *network.Network // nil: there is none of ours
+	// imports is told of the images before the manager is; nil on agents whose engine is not the manager's own.
+	imports func(context.Context, []cluster.NodeImage) error
+	mounts  *mount.Mounts
+	groups  *confine.Maker
+	data    *data.Port
+	network *network.Network // nil: there is none of ours
+
+	imported []cluster.NodeImage // by the last scan that could; scans come one after the other
 
 	mu      sync.Mutex
 	now     link.Facts
@@ -185,15 +191,17 @@ func (f *facts) ways(ctx context.Context) (address, socket string) {
 	return f.data.Address(ctx), f.data.Socket()
 }
 
-// scan collects the facts anew and reports whether the engine can run sessions.
+// scan collects the facts anew and reports whether the engine can run sessions and its images were passed on.
 func (f *facts) scan(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	info, err := f.rt.Info(ctx)
 	var images []runtime.Image
+	brought := true
 	if err == nil {
 		if images, err = f.rt.Images(ctx); err == nil {
 			f.seen(images)
+			brought = f.bring(ctx, imagesOf(images))
 		}
 	}
 	answered := err == nil
@@ -228,6 +236,9 @@ func (f *facts) scan(ctx context.Context) bool {
 	if f.mounts != nil {
 		next.Warnings, next.HungVolumes = append(next.Warnings, f.mounts.Warnings()...), f.mounts.Hung()
 	}
+	if f.groups != nil {
+		next.Warnings = append(next.Warnings, f.groups.Warnings()...)
+	}
 	next.DataAddress, next.DataSocket = address, socket
 	if !sameFacts(f.now, next) {
 		next.Revision++
@@ -237,7 +248,25 @@ func (f *facts) scan(ctx context.Context) bool {
 		default:
 		}
 	}
-	return err == nil
+	return err == nil && brought
+}
+
+// bring passes on the images when they have changed. What fails is tried again with the next scan, soon.
+func (f *facts) bring(ctx context.Context, images []cluster.NodeImage) bool {
+	if f.imports == nil || slices.EqualFunc(f.imported, images, sameImage) {
+		return true
+	}
+	if err := f.imports(ctx, images); err != nil {
+		f.log.Warn("could not take the images of this engine into the catalogue", "err", err)
+		return false
+	}
+	f.imported = images
+	return true
+}
+
+func sameImage(x, y cluster.NodeImage) bool {
+	return x.Reference == y.Reference && x.Digest == y.Digest && x.SizeBytes == y.SizeBytes && x.Architecture == y.Architecture &&
+		maps.Equal(x.Labels, y.Labels)
 }
 
 func imagesOf(images []runtime.Image) []cluster.NodeImage {
@@ -254,10 +283,6 @@ func imagesOf(images []runtime.Image) []cluster.NodeImage {
 
 // sameFacts compares what scan may change.
 func sameFacts(a, b link.Facts) bool {
-	sameImage := func(x, y cluster.NodeImage) bool {
-		return x.Reference == y.Reference && x.Digest == y.Digest && x.SizeBytes == y.SizeBytes && x.Architecture == y.Architecture &&
-			maps.Equal(x.Labels, y.Labels)
-	}
 	sameDevice := func(x, y alloc.Device) bool { return device.Device{Device: x}.Equal(device.Device{Device: y}) }
 	return a.EngineOK == b.EngineOK && a.EngineError == b.EngineError && a.Engine == b.Engine && a.Architecture == b.Architecture &&
 		a.DataAddress == b.DataAddress && a.DataSocket == b.DataSocket && maps.Equal(a.Capacity, b.Capacity) &&

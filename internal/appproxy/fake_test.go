@@ -62,6 +62,8 @@ type manager struct {
 	asked    int // so many did
 	template func(proxy.LaunchRequest) (proxy.Circuit, error)
 	codeNo   int
+	version  int
+	bound    []proxy.LaunchRequest
 }
 
 // newManager starts a manager; one that is like another is of the same cluster.
@@ -83,6 +85,7 @@ func newManager(t *testing.T, like ...*manager) *manager {
 		codes: map[string]proxy.RedeemReply{}, codeOf: map[string]string{}, watches: map[chan proxy.Event]bool{},
 		activity: map[string]proxy.CircuitActivity{},
 		keys:     [][]byte{[]byte("today's key of the manager, long")},
+		version:  proxy.Version,
 		tls:      &tls.Config{RootCAs: pool, ServerName: "127.0.0.1", NextProtos: []string{proxy.ALPN}},
 	}
 	for _, other := range like {
@@ -257,6 +260,17 @@ func (m *manager) decide(path string, body []byte) (any, error) {
 			defer m.tell(proxy.Event{Circuits: []proxy.Circuit{c}})
 		}
 		return reply, nil
+	case proxy.PathBind:
+		if m.version < proxy.VersionBind {
+			break
+		}
+		var q proxy.LaunchRequest
+		_ = json.Unmarshal(body, &q)
+		m.bound = append(m.bound, q)
+		if q.Token != "start-token" {
+			return nil, fault.Deniedf("this launch token is not valid").WithReason("bad-launch-token").WithNext("start the app again")
+		}
+		return proxy.BindReply{Token: "launch-token"}, nil
 	case proxy.PathLaunch:
 		var q proxy.LaunchRequest
 		_ = json.Unmarshal(body, &q)
@@ -293,7 +307,7 @@ func (m *manager) watch(w http.ResponseWriter, r *http.Request) {
 	news := make(chan proxy.Event, 1000)
 	m.mu.Lock()
 	m.instance = q.Instance
-	first := proxy.Event{Snapshot: true, Complete: true, Keys: m.keys}
+	first := proxy.Event{Snapshot: true, Complete: true, Keys: m.keys, Version: m.version}
 	for _, c := range m.circuits {
 		first.Circuits = append(first.Circuits, c)
 	}
@@ -395,9 +409,12 @@ next:
 	return 0
 }
 
-func newSite(t *testing.T, change func(*appproxy.Config)) *site {
+func newSite(t *testing.T, change func(*appproxy.Config), managers ...func(*manager)) *site {
 	t.Helper()
 	s := &site{t: t, m: newManager(t)}
+	for _, m := range managers {
+		m(s.m)
+	}
 	s.cfg = config(t, s.m)
 	if change != nil {
 		change(&s.cfg)

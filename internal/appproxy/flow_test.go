@@ -32,7 +32,7 @@ func TestFromLaunchToApp(t *testing.T) {
 	s := newSite(t, nil)
 	s.m.template = func(proxy.LaunchRequest) (proxy.Circuit, error) { return labelled(1, "lab-1"), nil }
 	b := s.browser()
-	added := s.get(b, s.p.URL()+"/v2/proxy/launch-token/s-1/add?app=jupyter&protocol=http&open_to_public=true"+
+	added := s.get(b, s.p.URL()+"/v2/proxy/start-token/s-1/add?app=jupyter&protocol=http&open_to_public=true"+
 		"&allowed_client_ips=10.0.0.0/8,127.0.0.1"+
 		"&envs=%7B%7D&args=null&unknown=x", "Origin", "https://console.example.org")
 	require.Equal(t, 200, added.status)
@@ -41,6 +41,8 @@ func TestFromLaunchToApp(t *testing.T) {
 	next := added.json(t)["url"].(string)
 	require.True(t, strings.HasPrefix(next, s.p.URL()+"/v2/proxy/auth?"), next)
 	require.NotContains(t, next, "unknown")
+	require.Contains(t, next, "token=launch-token")
+	require.NotContains(t, next, "start-token", "the address holds the token that is bound to it")
 	require.Empty(t, s.m.launched, "nothing is published yet")
 
 	got := s.get(b, next+"&permit_key=whatever", "Accept", "application/json")
@@ -50,6 +52,12 @@ func TestFromLaunchToApp(t *testing.T) {
 	redirect := got.json(t)["redirect_url"].(string)
 	require.True(t, strings.HasPrefix(redirect, s.url("lab-1.apps.localhost", "/setup?token=code-")), redirect)
 	q := s.m.launched[0]
+	require.NotEmpty(t, q.Attempt)
+	q.Attempt = ""
+	bound := s.m.bound[0]
+	require.Equal(t, "start-token", bound.Token)
+	bound.Token, bound.Attempt = q.Token, ""
+	require.Equal(t, q, bound, "it is bound to what is launched")
 	require.Equal(t, proxy.LaunchRequest{
 		Proxy: "local", Token: "launch-token", Session: "s-1", App: "jupyter", Protocol: "http", Envs: "{}", Arguments: "null",
 		Public: true, Allowed: "10.0.0.0/8,127.0.0.1", Client: loopbackAddr,
@@ -147,6 +155,9 @@ func TestLaunchThatFails(t *testing.T) {
 	}
 	require.Equal(t, 400, s.get(b, s.p.URL()+"/v2/proxy/auth?app=x").status)
 	require.Equal(t, 400, s.get(b, s.p.URL()+"/v2/proxy/t/s/add").status)
+	refused := s.get(b, s.p.URL()+"/v2/proxy/another/s-1/add?app=jupyter")
+	require.Equal(t, []any{403, "bad-launch-token", "start the app again"},
+		[]any{refused.status, refused.json(t)["error_code"], refused.json(t)["next"]})
 	// A port that somebody else holds: the visitor is told, and so is doctor.
 	stranger, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", s.cfg.Ports.From))
 	require.NoError(t, err)

@@ -80,7 +80,11 @@ func (p *Proxy) visit(c *circuit.Circuit, table *circuit.Table, h forward.Head) 
 	}
 	verdict := c.Admit(table.Keys(), v)
 	if verdict.Decision == circuit.Pass {
-		return forward.Route{Circuit: c, User: verdict.User, Key: p.key(c, verdict, h.Client)}
+		route := forward.Route{Circuit: c, User: verdict.User, Key: p.key(c, verdict, h.Client)}
+		if verdict.Reason != "bearer" { // a program sends the cookies that it means to send
+			route.Jar = c.Jar(table.Keys())
+		}
+		return route
 	}
 	return forward.Route{Handler: p.front.Denied(c, verdict)}
 }

@@ -15,7 +15,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"slices"
 	"time"
@@ -24,12 +23,16 @@ import (
 	"github.com/valkey-io/valkey-go"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"berth.dev/berth/internal/certs"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/graphapi"
 	"berth.dev/berth/internal/manager/httpapi"
+	"berth.dev/berth/internal/manager/httpapi/signature"
 	"berth.dev/berth/internal/manager/idle"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
+	"berth.dev/berth/internal/manager/link/ca"
 	"berth.dev/berth/internal/manager/link/peer"
 	proxylink "berth.dev/berth/internal/manager/link/proxy"
 	storagelink "berth.dev/berth/internal/manager/link/storage"
@@ -80,6 +83,7 @@ type Manager struct {
 	storage *storagelink.Link // nil without a shared secret
 	loops   *reconcile.Leader
 	api     *chassis.HTTPServer
+	certs   *certs.Source // nil without TLS
 	handler *httpapi.API
 	admin   tenancy.Credentials
 	created bool
@@ -123,7 +127,8 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	streams := &lateStreams{}
 	planner := scheduling.NewPlanner(m.store, m.deps.Clock)
 	deps := nouns.Deps{
-		Store: m.store, Seal: key, Vault: &vault{m.store, key}, Clock: m.deps.Clock.Now, IDs: m.deps.IDs, Random: m.deps.Random, Streams: streams,
+		Store: m.store, Seal: key, Vault: &vault{m.store, key}, ClusterID: m.admin.ClusterID,
+		Clock: m.deps.Clock.Now, IDs: m.deps.IDs, Random: m.deps.Random, Streams: streams,
 		Explainer: planner,
 		Callbacks: callback.Policy{AllowPrivate: m.cfg.Callbacks.AllowPrivate}, Log: m.log,
 	}
@@ -150,6 +155,7 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	proxies := proxylink.New(proxylink.Deps{App: m.nouns.Apps, Managers: m.AgentPorts, Clock: m.deps.Clock,
 		Log: m.log.With("part", "proxylink")})
 	linkDeps.Proxies = func(ctx context.Context, name string, conn *tls.Conn) { proxies.Serve(ctx, name, conn) }
+	linkDeps.Grants = m.nouns.Apps
 	linkDeps.Sink = m.nouns.Reports
 	if m.deps.WrapSink != nil {
 		linkDeps.Sink = m.deps.WrapSink(linkDeps.Sink)
@@ -162,8 +168,7 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	if err := m.wireLoops(planner, idleDeps); err != nil {
 		return err
 	}
-	m.wireAPI(limiter)
-	return nil
+	return m.wireAPI(limiter)
 }
 
 // wireLoops gathers the control loops of all nouns.
@@ -183,6 +188,7 @@ func (m *Manager) wireLoops(planner *scheduling.Planner, idleDeps idle.LoopDeps)
 	sweep := node.SweepConfig{Every: c.Sweep, Lease: m.cfg.Agents.Lease, LostGrace: c.LostGrace}
 	loops := slices.Concat(
 		placing.Loops(), []reconcile.Loop{m.nouns.Reports.Loop(sweep)}, m.nouns.Idle.Loops(idleDeps), m.nouns.Folders.Loops(),
+		m.nouns.Images.Loops(),
 		m.nouns.Sessions.Loops(session.LoopConfig{Sweep: c.Sweep, EventRetention: c.EventRetention}),
 	)
 	m.loops, err = reconcile.New(reconcile.Config{LeaderTTL: c.LeaderTTL}, reconcile.Deps{
@@ -192,16 +198,27 @@ func (m *Manager) wireLoops(planner *scheduling.Planner, idleDeps idle.LoopDeps)
 	return err
 }
 
-func (m *Manager) wireAPI(limiter httpapi.RateLimiter) {
+func (m *Manager) wireAPI(limiter httpapi.RateLimiter) error {
+	trusted, err := m.cfg.trusted()
+	if err != nil {
+		return err
+	}
+	var seen signature.Shared
+	if m.deps.Redis != nil {
+		seen = httpapi.NewRedisSeen(m.deps.Redis)
+	}
 	graph := graphapi.New(graphapi.Deps{Nouns: m.nouns, Actor: httpapi.ActorFrom, Fail: httpapi.Fail, Log: m.log.With("part", "graphapi")})
 	m.handler = httpapi.New(httpapi.Deps{
 		Nouns: m.nouns, GraphQL: graph, Log: m.log.With("part", "httpapi"), Clock: m.deps.Clock.Now, RateLimiter: limiter,
+		Trusted: trusted, ActorsTurn: m.store.ActorsTurn, Seen: seen, RequireDigest: m.cfg.RequireBodyDigest,
 		Info: httpapi.Info{NodeID: m.cfg.id(), Build: m.deps.Build.String(), APIVersion: m.cfg.Wire.APIVersion,
 			ManagerVersion: m.cfg.Wire.ManagerVersion},
 	})
-	m.api = chassis.NewHTTPServer("manager-api", chassis.HTTPOptions{Listen: m.cfg.Listen, Handler: m.handler, Log: m.log,
-		Drain:     2 * time.Second,
-		Configure: func(s *http.Server) { s.WriteTimeout = 0 }})
+	if m.certs, err = m.openTLS(); err != nil {
+		return err
+	}
+	m.api = m.apiServer(m.handler, m.certs)
+	return nil
 }
 
 // wireStorage prepares the connections to storage proxies. Without a shared secret there are none.
@@ -233,7 +250,12 @@ func (m *Manager) Services() []*chassis.Service {
 		m.loops.Service().After("agent-relay"),
 		m.api.After("sessions", "agent-port", "agent-relay"),
 		// Streams and held requests end with a word to their clients before the server drains the rest.
-		chassis.NewService("api-streams", chassis.Hooks{Stop: m.handler.Stop}).After(m.api.Name()),
+		chassis.NewService("api-streams", chassis.Hooks{Run: m.handler.Run, Stop: m.handler.Stop}).After(m.api.Name()),
+	}
+	if c := m.cfg.TLS.ACME; c.Enabled && c.HTTPListen != "" {
+		services = append(services, chassis.NewHTTPServer("manager-acme", chassis.HTTPOptions{
+			Listen: c.HTTPListen, Handler: m.certs.HTTP(nil), Log: m.log, Drain: time.Second,
+		}).Service)
 	}
 	if m.storage != nil {
 		services = append(services, chassis.NewService("storage-proxies", chassis.Hooks{Run: m.storage.Run}).After("store"),
@@ -317,10 +339,27 @@ func (m *Manager) APIAddr() string { return m.api.Addr() }
 // AgentAddr is the address of the agent port.
 func (m *Manager) AgentAddr() string { return m.link.Addr().String() }
 
-// JoinToken makes a new token with which an agent may join.
-func (m *Manager) JoinToken(ctx context.Context) (string, error) {
-	token, err := m.link.JoinToken(ctx)
-	return token.String(), err
+// Authority decides who may join the cluster; valid once the agent port runs.
+func (m *Manager) Authority() *ca.Authority { return m.link.Authority() }
+
+// OpenAuthority is Authority without a running manager, on its database and with its master key. The caller calls done.
+func OpenAuthority(ctx context.Context, cfg Config) (a *ca.Authority, done func(), err error) {
+	key, err := seal.Load(masterKeyFile(cfg.StateDir), rand.Reader)
+	if err != nil {
+		return nil, nil, fault.Invalidf("the master key of the managers cannot be read").WithCause(err).
+			WithNext("run this on a manager's host as the manager's user, after its first start")
+	}
+	db, err := store.Open(ctx, store.Config{DSN: cfg.Postgres.DSN.Reveal(), SkipMigrations: true, MaxConns: 1},
+		slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, nil, err
+	}
+	a, err = ca.OpenExisting(ctx, ca.Options{Vault: &vault{db, key}, Clock: chassis.RealClock(), Random: rand.Reader})
+	if err != nil {
+		db.Close()
+		return nil, nil, err
+	}
+	return a, db.Close, nil
 }
 
 // lateStreams breaks the ring between session (which opens streams) and link/agent (which

@@ -10,7 +10,7 @@ import (
 )
 
 // vault keeps small secrets of the cluster in PostgreSQL, sealed with the master key: the
-// agents' certificate authority, join tokens, serials. It is the Vault of link/ca.
+// authority of node certificates, join tokens, serials. It is the Vault of link/ca.
 type vault struct {
 	store *store.Store
 	key   *seal.Key

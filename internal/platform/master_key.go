@@ -21,7 +21,7 @@ func RotateMasterKey(ctx context.Context, dir StateDir, step string) (done Rotat
 	if _, running := dir.Owner(); !running {
 		return done, fault.Unavailablef("no cluster runs in %s", dir).WithNext("berth up --detach --state-dir %s, then try again", dir)
 	}
-	err = dir.call(ctx, http.MethodPost, "/admin/rotate-master-key?step="+url.QueryEscape(step), &done)
+	err = dir.call(ctx, http.MethodPost, "/admin/rotate-master-key?step="+url.QueryEscape(step), nil, &done)
 	return done, err
 }
 

@@ -93,6 +93,9 @@ func New(cfg run.Config, stdout, stderr io.Writer) (*Runner, error) {
 		return nil, err
 	}
 	r.table = proc.NewTable()
+	if cfg.Confine {
+		r.hold()
+	}
 	r.queue = newQueue(cfg.Limits, r.spillDir(), r.mirror)
 	r.tree = files.Tree{Home: cfg.User.Home, User: r.user, MaxBytes: cfg.Limits.MaxUpload, MaxFiles: cfg.Limits.MaxFiles}
 	r.terminals = terminal.NewSet(terminal.Config{Shell: r.shell, Dir: r.workDir(), Env: r.env, User: r.user, Table: r.table,

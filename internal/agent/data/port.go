@@ -3,6 +3,9 @@
 // It is open at two places. The unix socket is for app proxies of the same host and user: they are handed the app's own
 // socket, and connections live on without this process. The TCP port is for app proxies elsewhere, told by their node
 // certificates: the bytes pass through here. Both serve one route, node.StreamPort with the upgrade of package wire/tunnel.
+//
+// A certificate opens nothing by itself. Every request shows a grant that a manager signed for this app proxy, kernel,
+// generation and port (proxy.Grant, decision 21); anything else is refused.
 package data
 
 import (
@@ -37,6 +40,8 @@ type Options struct {
 	Find    func(cluster.KernelID) (keeper.Kernel, bool)
 	Runners *runners.Pool
 	Member  *membership.Member
+	// Grants decides which grants are obeyed.
+	Grants *Grants
 	// Dir holds the unix socket; nothing else is in it.
 	Dir string
 	// Listen is the host:port of the TCP port; "" or Off opens none. Advertise is what app proxies are told: host:port or a
@@ -81,6 +86,7 @@ type Port struct {
 type carriage struct {
 	kernel     cluster.KernelID
 	generation int64
+	circuit    string
 	target     net.Conn
 }
 
@@ -223,7 +229,7 @@ func (p *Port) stop(ctx context.Context) error {
 	}
 }
 
-// sweep closes tunnels of kernels that have ended. The end of an app does not always close its connection.
+// sweep closes tunnels of kernels and circuits that have ended. The end of an app does not always close its connection.
 func (p *Port) sweep() {
 	p.mu.Lock()
 	list := make([]*carriage, 0, len(p.carried))
@@ -232,7 +238,7 @@ func (p *Port) sweep() {
 	}
 	p.mu.Unlock()
 	for _, c := range list {
-		if k, ok := p.o.Find(c.kernel); !ok || k.Generation != c.generation || k.Serving() != nil {
+		if k, ok := p.o.Find(c.kernel); !ok || k.Generation != c.generation || k.Serving() != nil || p.o.Grants.over(c.circuit) {
 			_ = c.target.Close()
 		}
 	}
@@ -259,13 +265,24 @@ func (p *Port) tunnel(w http.ResponseWriter, r *http.Request) error {
 			WithNext("close some of them, or let the app proxy run on the agent's host")
 	}
 	defer p.leave()
-	id, ok := cluster.CanonicalUUID(r.PathValue("id"))
-	var k keeper.Kernel
-	if ok {
-		k, ok = p.o.Find(cluster.KernelID(id))
+	caller, err := callerOf(r)
+	if err != nil {
+		return err
 	}
+	id, _ := cluster.CanonicalUUID(r.PathValue("id"))
+	grant, err := p.o.Grants.admit(r.Header.Get(proxy.HeaderGrant), p.o.Member.ClusterID(),
+		request{kernel: cluster.KernelID(id), port: port, proxy: caller, now: p.o.Clock.Now()})
+	if err != nil {
+		p.o.Log.Warn("a connection to an app was refused", "kernel", id, "port", port, "proxy", caller, "remote", r.RemoteAddr,
+			"reason", fault.ReasonOf(err))
+		return err
+	}
+	k, ok := p.o.Find(grant.Kernel)
 	if !ok {
 		return fault.NotFoundf("the session is not on this agent any more").WithReason("kernel-not-found")
+	}
+	if grant.Generation != k.Generation {
+		return refused("other-generation")
 	}
 	if err := k.Serving(); err != nil {
 		return err
@@ -274,7 +291,7 @@ func (p *Port) tunnel(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	c := &carriage{kernel: k.ID, generation: k.Generation, target: conn}
+	c := &carriage{kernel: k.ID, generation: k.Generation, circuit: grant.Circuit, target: conn}
 	if !p.carry(c) {
 		_ = conn.Close()
 		return fault.Unavailablef("this agent is stopping")

@@ -1,7 +1,9 @@
 package data_test
 
 import (
+	"bytes"
 	"context"
+	"crypto/ed25519"
 	"crypto/tls"
 	"io"
 	"log/slog"
@@ -9,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -39,7 +42,9 @@ const (
 	patience = 20 * time.Second
 	kernelID = "00000000-0000-4000-8000-000000000001"
 	ended    = "00000000-0000-4000-8000-000000000002"
-	path     = "/kernels/" + kernelID + "/ports/8080"
+	// circuitID is what is published of it.
+	circuitID = "00000000-0000-4000-8000-0000000000c1"
+	path      = "/kernels/" + kernelID + "/ports/8080"
 )
 
 // host is a data port with one kernel whose runner connects to one app.
@@ -47,8 +52,12 @@ type host struct {
 	*data.Port
 	manager membershiptest.Manager
 	member  *membership.Member
+	grants  *data.Grants
 	stop    func()
 	reg     *prometheus.Registry
+	pool    *runners.Pool
+	log     *slog.Logger
+	clock   chassis.Clock
 
 	mu      sync.Mutex
 	kernel  keeper.Kernel
@@ -59,7 +68,7 @@ func (h *host) find(id cluster.KernelID) (keeper.Kernel, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if id == ended {
-		return keeper.Kernel{ID: id, Phase: cluster.PhaseEnded}, true
+		return keeper.Kernel{ID: id, Generation: 3, Phase: cluster.PhaseEnded}, true
 	}
 	return h.kernel, id == h.kernel.ID && h.kernel.Exists
 }
@@ -75,6 +84,10 @@ func newHost(t *testing.T) *host {
 	t.Helper()
 	j := membershiptest.NewManager(t, nil)
 	h := &host{manager: j, member: j.Join(t, "i-a1"), reg: prometheus.NewRegistry()}
+	var gerr error
+	h.grants, gerr = data.OpenGrants(filepath.Join(t.TempDir(), "grant-keys.json"))
+	require.NoError(t, gerr)
+	require.NoError(t, h.grants.Set([][]byte{publicOf(t, signing)}, nil))
 	h.kernel = keeper.Kernel{ID: kernelID, Generation: 3, Phase: cluster.PhaseRunning, Token: "secret", Exists: true,
 		Container: runtime.Observed{Phase: runtime.PhaseRunning}}
 	app, err := net.Listen("tcp", "127.0.0.1:0")
@@ -119,12 +132,14 @@ func newHost(t *testing.T) *host {
 	})}
 	wg.Go(func() { _ = srv.Serve(sock) })
 	t.Cleanup(func() { _, _ = app.Close(), srv.Close(); wg.Wait() })
-	pool := runners.New(func(ctx context.Context, _ cluster.KernelID) (net.Conn, error) {
+	h.log, h.clock = slog.New(slog.NewTextHandler(t.Output(), nil)), chassis.RealClock()
+	h.pool = runners.New(func(ctx context.Context, _ cluster.KernelID) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", sock.Addr().String())
 	})
 	h.Port = data.New(data.Options{
-		Find: h.find, Runners: pool, Member: h.member, Dir: filepath.Join(dir, strings.Repeat("d", 100)), // longer than a socket's path may be
-		Listen: "127.0.0.1:0", Registry: h.reg, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Clock: chassis.RealClock(),
+		Find: h.find, Runners: h.pool, Member: h.member, Grants: h.grants,
+		Dir:    filepath.Join(dir, strings.Repeat("d", 100)), // longer than a socket's path may be
+		Listen: "127.0.0.1:0", Registry: h.reg, Log: h.log, Clock: h.clock,
 	})
 	svc := h.Service("agent-data")
 	require.NoError(t, svc.Start(t.Context()))
@@ -135,6 +150,53 @@ func newHost(t *testing.T) *host {
 	})
 	t.Cleanup(h.stop)
 	return h
+}
+
+var signing, forging = ed25519.NewKeyFromSeed(bytes.Repeat([]byte("s"), 32)), ed25519.NewKeyFromSeed(bytes.Repeat([]byte("f"), 32))
+
+func publicOf(t *testing.T, key ed25519.PrivateKey) ed25519.PublicKey {
+	t.Helper()
+	public, ok := key.Public().(ed25519.PublicKey)
+	require.True(t, ok)
+	return public
+}
+
+// granted is what the manager grants app proxy web: port 8080 of the kernel.
+func granted() proxy.Grant {
+	return proxy.Grant{Circuit: circuitID, Kernel: kernelID, Generation: 3, Port: 8080, Proxy: "web", Issuer: "c",
+		Expires: time.Now().Add(time.Hour)}
+}
+
+func signed(t *testing.T, g proxy.Grant, key ed25519.PrivateKey) http.Header {
+	t.Helper()
+	text, err := proxy.SignGrant(g, key)
+	require.NoError(t, err)
+	return http.Header{proxy.HeaderGrant: {text}}
+}
+
+// open asks for a tunnel with a grant for the very kernel and port of the path.
+func (h *host) open(t *testing.T, c net.Conn, path string) (net.Conn, error) {
+	t.Helper()
+	g := granted()
+	parts := strings.Split(path, "/")
+	if len(parts) == 5 {
+		if id, ok := cluster.CanonicalUUID(parts[2]); ok {
+			g.Kernel = cluster.KernelID(id)
+		}
+		if n, err := strconv.Atoi(parts[4]); err == nil && n > 0 && n <= 65535 {
+			g.Port = n
+		}
+	}
+	return tunnel.Open(within(t), c, path, signed(t, g, signing))
+}
+
+// shortDir is a directory whose sockets have short paths.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "data")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }
 
 func within(t *testing.T) context.Context {
@@ -185,7 +247,7 @@ func TestLocalAndRemote(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o700), st.Mode().Perm())
 
-	c, err := tunnel.Open(within(t), h.local(t), path, nil)
+	c, err := h.open(t, h.local(t), path)
 	require.NoError(t, err)
 	require.IsType(t, &net.TCPConn{}, c)
 	talk(t, c)
@@ -194,17 +256,17 @@ func TestLocalAndRemote(t *testing.T) {
 	for range 2 {
 		r, err := h.remote(t, web)
 		require.NoError(t, err)
-		r, err = tunnel.Open(within(t), r, path, nil)
+		r, err = h.open(t, r, path)
 		require.NoError(t, err)
 		talk(t, r)
 	}
 
 	// What was handed over lives on without the agent, what is carried does not.
-	kept, err := tunnel.Open(within(t), h.local(t), path, nil)
+	kept, err := h.open(t, h.local(t), path)
 	require.NoError(t, err)
 	r, err := h.remote(t, web)
 	require.NoError(t, err)
-	r, err = tunnel.Open(within(t), r, path, nil)
+	r, err = h.open(t, r, path)
 	require.NoError(t, err)
 	_, err = io.ReadFull(r, make([]byte, 6))
 	require.NoError(t, err)
@@ -232,7 +294,7 @@ func TestOnlyAppProxiesOfTheClusterAreServed(t *testing.T) {
 	refused := func(what string, c net.Conn, err error) {
 		t.Helper()
 		if err == nil { // in TLS 1.3 the refusal comes after the client's handshake
-			_, err = tunnel.Open(within(t), c, path, nil)
+			_, err = h.open(t, c, path)
 		}
 		require.Error(t, err, what)
 	}
@@ -260,7 +322,7 @@ func TestRefusals(t *testing.T) {
 	for p, kind := range map[string]fault.Kind{
 		"/kernels/" + ended + "/ports/8080":                        fault.Conflict,
 		"/kernels/00000000-0000-4000-8000-000000000009/ports/8080": fault.NotFound,
-		"/kernels/x/ports/8080":                                    fault.NotFound,
+		"/kernels/x/ports/8080":                                    fault.Denied,
 		"/kernels/" + kernelID + "/ports/0":                        fault.Invalid,
 		"/kernels/" + kernelID + "/ports/65536":                    fault.Invalid,
 		"/kernels/" + kernelID + "/ports/8080%3Fhost=1":            fault.Invalid,
@@ -268,7 +330,7 @@ func TestRefusals(t *testing.T) {
 		"/findings": fault.NotFound,
 		"/kernels/" + kernelID + "/ports/8080/../../../kernels/x/ports/80": fault.Internal, // sent elsewhere, which is no answer to a caller
 	} {
-		_, err := tunnel.Open(within(t), h.local(t), p, nil)
+		_, err := h.open(t, h.local(t), p)
 		require.Error(t, err, p)
 		if kind != fault.Internal {
 			require.Equal(t, kind, fault.KindOf(err), "%s: %v", p, err)
@@ -277,11 +339,11 @@ func TestRefusals(t *testing.T) {
 	h.set(func() {
 		h.refusal = fault.Unavailablef("nothing listens on port 8080").WithReason("app-refused").WithNext("start it")
 	})
-	_, err := tunnel.Open(within(t), h.local(t), path, nil)
+	_, err := h.open(t, h.local(t), path)
 	require.Equal(t, "app-refused", fault.ReasonOf(err))
 	require.Equal(t, "start it", fault.NextOf(err))
 	h.set(func() { h.refusal = fault.NotFoundf("no route") })
-	_, err = tunnel.Open(within(t), h.local(t), path, nil)
+	_, err = h.open(t, h.local(t), path)
 	require.Equal(t, "runner-too-old", fault.ReasonOf(err))
 
 	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -307,7 +369,7 @@ func TestTheKernelsEndEndsWhatIsCarried(t *testing.T) {
 			h := newHost(t)
 			r, err := h.remote(t, h.manager.Join(t, proxy.NamePrefix+"web"))
 			require.NoError(t, err)
-			r, err = tunnel.Open(within(t), r, path, nil)
+			r, err = h.open(t, r, path)
 			require.NoError(t, err)
 			defer r.Close()
 			_, err = io.ReadFull(r, make([]byte, 6))

@@ -32,7 +32,7 @@ func finalOf(e ending) cluster.KernelObservation {
 	stop := stopReason(e)
 	if c != nil {
 		o.ContainerID = c.ID
-		o.OOMKilled = c.OOMKilled || e.oom
+		o.OOMKilled = c.OOMKilled || e.oom || e.result != nil && e.result.OOM
 		if o.StartedAt.IsZero() {
 			o.StartedAt = c.StartedAt
 		}

@@ -43,8 +43,9 @@ type kernel struct {
 	image    runtime.Image
 	folders  []runtime.Mount // of generation mounted
 	mounted  int64
-	step     Step // tried last
-	attempts int  // of that step
+	started  int64 // the generation whose container this process has started
+	step     Step  // tried last
+	attempts int   // of that step
 	since    time.Time
 	backoff  chassis.Backoff
 	seat     bool // holds a place among those being created

@@ -68,7 +68,7 @@ func newBuild(in buildInput) (build, error) {
 		Runtime:     run.RuntimeConfig{Type: s.RuntimeType, Path: s.RuntimePath},
 		User:        run.User{UID: uid, GID: gid, Groups: s.ExtraGIDs, Name: host.UserName, Home: host.Home, Shell: shell},
 		WorkDir:     host.Home, Env: env, Cores: cores, Bootstrap: s.BootstrapScript, LogLevel: in.logLevel,
-		Apps: appsOf(s), AuthorizedKeys: keysOf(s), AwaitNetwork: in.place.Address != "",
+		Apps: appsOf(s), AuthorizedKeys: keysOf(s), Confine: true, AwaitNetwork: in.place.Address != "",
 	}
 	if s.SessionType == cluster.Batch {
 		conf.Batch = &run.BatchCommand{Command: s.StartupCommand, TimeoutMS: s.BatchTimeout.Milliseconds()}
@@ -76,10 +76,9 @@ func newBuild(in buildInput) (build, error) {
 	if err := conf.WithDefaults().Validate(); err != nil {
 		return build{}, fault.Invalidf("the session's specification cannot be run").WithCause(err)
 	}
-	folders, points := placesOf(in.folders)
 	return build{
 		content: host.Content{
-			UID: uid, GID: gid, Generation: in.identity.Generation, Work: home, Points: points,
+			UID: uid, GID: gid, Generation: in.identity.Generation, Work: home, Folders: placesOf(in.folders),
 			Config: []host.File{
 				{Path: "environ.txt", Mode: 0o644, Data: environText(env)},
 				{Path: "resource.txt", Mode: 0o644, Data: resourceText(s, chosen, "")},
@@ -90,9 +89,10 @@ func newBuild(in buildInput) (build, error) {
 			Runner: conf,
 		},
 		spec: runtime.Spec{
-			Identity: in.identity, Image: s.Image, Hostname: s.Hostname, ExtraHosts: hostsOf(s, in.place.Address),
-			Entry: host.Entry(), Env: variablesOf(in.grant.Env), WorkingDir: "/",
-			Mounts:  append(folders, in.grant.Mounts...),
+			Identity: in.identity, Image: s.Image, Digest: in.image.ID, Hostname: s.Hostname,
+			ExtraHosts: hostsOf(s, in.place.Address),
+			Entry:      host.Entry(), Env: variablesOf(in.grant.Env), WorkingDir: "/",
+			Mounts:  slices.Clone(in.grant.Mounts),
 			Devices: in.grant.Nodes, CDI: in.grant.CDI,
 			CPUSet: in.grant.CPUSet, MemoryMax: in.grant.Memory, ShmSize: s.ShmBytes,
 			Ulimits: []runtime.Ulimit{
@@ -163,17 +163,11 @@ func userOf(s *cluster.KernelSpec, uid, gid int) (int, int) {
 	return uid, gid
 }
 
-// placesOf puts the mounts of folders in order, outer ones first, and names their mount points below the home.
-func placesOf(folders []runtime.Mount) (mounts []runtime.Mount, points []string) {
-	mounts = slices.Clone(folders)
-	for _, m := range mounts {
-		if p, ok := strings.CutPrefix(m.Target, host.Home+"/"); ok {
-			points = append(points, p)
-		}
-	}
+// placesOf puts the mounts of folders in the order of their targets.
+func placesOf(folders []runtime.Mount) []runtime.Mount {
+	mounts := slices.Clone(folders)
 	slices.SortStableFunc(mounts, func(a, b runtime.Mount) int { return strings.Compare(a.Target, b.Target) })
-	slices.Sort(points)
-	return mounts, points
+	return mounts
 }
 
 // environ is the environment of the session's commands: what the manager gives, and what only the agent knows. Variables of

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"time"
 
 	"berth.dev/berth/internal/agent/device"
@@ -18,6 +19,7 @@ import (
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/wire/run"
 )
 
 // perform carries out the kernel's present step.
@@ -219,6 +221,9 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 	if err != nil {
 		return err
 	}
+	if err := k.images.check(ctx, n.image, v.desired.Spec); err != nil {
+		return err
+	}
 	var place network.Place
 	if k.o.Network != nil {
 		if place, err = k.o.Network.Join(n.id, v.desired.Egress); err != nil {
@@ -241,7 +246,7 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 	if err != nil {
 		return err
 	}
-	b.spec.Mounts = append(files, b.spec.Mounts...)
+	b.spec.Mounts = append(b.spec.Mounts, files...) // the runner's is the last
 	if err := k.o.Before(ctx, n.id, "scratch:after"); err != nil {
 		return err
 	}
@@ -302,6 +307,7 @@ func (n *kernel) ensure(ctx context.Context, v view, spec runtime.Spec) error {
 	n.container, n.missing = &o, 0
 	n.publish(cluster.PhaseCreating)
 	k.mu.Unlock()
+	n.started = spec.Identity.Generation
 	if o.Phase != runtime.PhaseCreated && n.mounted != 0 {
 		// The container has mounts of its own by now. Mounts left on the host would expose folders to whoever deletes the
 		// agent's state directory.
@@ -329,7 +335,10 @@ func (n *kernel) await(ctx context.Context) error {
 	var last error
 	for {
 		callCtx, cancel := context.WithTimeout(ctx, 5*time.Second)
-		_, err := k.o.Host.Hello(callCtx, n.id, n.record.Generation, n.record.Token)
+		hello, err := k.o.Host.Hello(callCtx, n.id, n.record.Generation, n.record.Token)
+		if err == nil && n.container != nil && slices.Contains(hello.Capabilities, run.CanConfine) {
+			err = k.o.Host.Confine(callCtx, n.id, n.record.Token, *n.container)
+		}
 		cancel()
 		if err == nil {
 			break
@@ -371,6 +380,9 @@ func (n *kernel) await(ctx context.Context) error {
 		}
 		delay = min(delay*3/2, 100*time.Millisecond)
 	}
+	if err := n.verify(ctx); err != nil {
+		return err
+	}
 	n.giveSeat()
 	now := k.o.Clock.Now()
 	if c := n.container; c != nil && !c.StartedAt.IsZero() {
@@ -399,6 +411,22 @@ func (n *kernel) connect() error {
 		return nil
 	}
 	return k.o.Network.Connect(n.id, c.Pid)
+}
+
+// verify ends a container at once in which something else than the runner was started. An agent knows the runner of the containers
+// that it has started itself; those of an older agent may have an older runner.
+func (n *kernel) verify(ctx context.Context) error {
+	if n.started != n.record.Generation || n.container == nil {
+		return nil
+	}
+	err := n.k.o.Host.Verify(*n.container)
+	if err == nil || !fault.Is(err, fault.Denied) {
+		return err
+	}
+	if serr := n.k.o.Runtime.Stop(ctx, n.id, 0); serr != nil {
+		n.k.o.Log.Error("a container without a runner cannot be stopped", "kernel", n.id, "err", serr)
+	}
+	return err
 }
 
 // stop ends the container: with a grace in the first attempt, by force in later ones.

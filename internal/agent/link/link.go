@@ -52,9 +52,11 @@ type Options struct {
 	NewFacts <-chan struct{}
 	Handler  http.Handler
 	// Act carries out an action of the manager.
-	Act   func(ctx context.Context, verb string, body []byte) ([]byte, error)
-	Log   *slog.Logger
-	Clock chassis.Clock
+	Act func(ctx context.Context, verb string, body []byte) ([]byte, error)
+	// Grants takes what a manager says about the grants of app proxies: the keys that verify them, and circuits that ended.
+	Grants func(keys [][]byte, ended []string) error
+	Log    *slog.Logger
+	Clock  chassis.Clock
 }
 
 // Link is the agent's connection to its manager.

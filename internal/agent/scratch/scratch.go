@@ -186,16 +186,9 @@ func writeWork(dir string, c host.Content) error {
 		}
 		return root.Lchown(name, c.UID, c.GID)
 	}
-	for _, p := range c.Points {
-		parts := strings.Split(filepath.Clean(filepath.FromSlash(p)), string(filepath.Separator))
-		for i := range parts {
-			d := filepath.Join(parts[:i+1]...)
-			// Where the user has put something else, the engine decides what to mount on.
-			if root.Mkdir(d, 0o755) == nil {
-				if err := own(d); err != nil {
-					return err
-				}
-			}
+	for _, p := range c.Points() {
+		if err := makePoint(dir, p, c.UID, c.GID); err != nil {
+			return err
 		}
 	}
 	for _, f := range c.Work {

@@ -60,8 +60,8 @@ func New(o Options) *Dialer {
 }
 
 // Dial connects to a target of a circuit, within 5 s: over the agent's socket when it runs on this host, which gives the
-// app's own connection, else with mTLS to its address. ctx bounds the opening only. Errors are faults with words for
-// visitors.
+// app's own connection, else with mTLS to its address. It shows the target's grant. ctx bounds the opening only. Errors are
+// faults with words for visitors.
 func (d *Dialer) Dial(ctx context.Context, c *circuit.Circuit, t proxy.Target) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -78,7 +78,11 @@ func (d *Dialer) Dial(ctx context.Context, c *circuit.Circuit, t proxy.Target) (
 		return nil, fault.Unavailablef("the host of session %s cannot be reached", c.Name).WithReason("agent-unreachable").WithCause(err).
 			WithNext("try again in a moment; if it stays so, tell your administrator about agent %s", t.Agent.ID)
 	}
-	return tunnel.Open(ctx, conn, fmt.Sprintf("/kernels/%s/ports/%d", t.Kernel, t.Port), http.Header{})
+	header := http.Header{}
+	if t.Grant != "" { // managers of version 2 give none
+		header.Set(proxy.HeaderGrant, t.Grant)
+	}
+	return tunnel.Open(ctx, conn, fmt.Sprintf("/kernels/%s/ports/%d", t.Kernel, t.Port), header)
 }
 
 // reach connects to an agent's data port; its errors are plain but for those that no retry heals.

@@ -49,7 +49,7 @@ func serve(t *testing.T, l net.Listener, h http.HandlerFunc) {
 
 func says(t *testing.T, word string) func(w http.ResponseWriter, r *http.Request) {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.RequestURI() != "/kernels/k1/ports/8080" {
+		if r.URL.RequestURI() != "/kernels/k1/ports/8080" || r.Header.Get(proxy.HeaderGrant) != "the grant" {
 			run.WriteFailure(w, fault.Unavailablef("nothing listens on this port").WithReason("app-refused").WithNext("start it"))
 			return
 		}
@@ -89,7 +89,7 @@ func newAgent(t *testing.T, member *membership.Member, id string) *agent {
 var mine = circuit.New(proxy.Circuit{ID: "c1", Name: "mine"})
 
 func to(a proxy.AgentAddress, port int) proxy.Target {
-	return proxy.Target{Kernel: "k1", Port: port, Agent: a, Weight: 1}
+	return proxy.Target{Kernel: "k1", Port: port, Agent: a, Weight: 1, Grant: "the grant"}
 }
 
 func TestDial(t *testing.T) {

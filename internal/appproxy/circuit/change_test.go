@@ -1,10 +1,12 @@
 package circuit_test
 
 import (
+	"crypto/ed25519"
 	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -69,6 +71,48 @@ func TestTheSameRevisionComesTwice(t *testing.T) {
 		require.Equal(t, want, next.ByID("a").Targets[0].Port, revision)
 		require.Equal(t, want == 99, len(closed) > 0, revision)
 	}
+}
+
+// Grants are renewed without a new revision; nobody loses a connection by it, and what comes late takes nothing back.
+func TestGrantsAreRenewed(t *testing.T) {
+	t.Parallel()
+	key := ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
+	with := func(hours int) proxy.Circuit {
+		c := onPort("a", 5, 100)
+		c.Targets = target("00000000-0000-4000-8000-000000000001", 80)
+		text, err := proxy.SignGrant(proxy.Grant{Circuit: "00000000-0000-4000-8000-0000000000c1", Kernel: c.Targets[0].Kernel, Port: 80,
+			Proxy: "web", Expires: time.Unix(int64(hours)*3600, 0)}, key)
+		require.NoError(t, err)
+		c.Targets[0].Grant = text
+		return c
+	}
+	table := tableOf(with(24))
+	for _, step := range []struct{ comes, stays int }{{36, 36}, {24, 36}, {36, 36}, {48, 48}} {
+		next, closed := table.With(circuit.Change{Put: []proxy.Circuit{with(step.comes)}})
+		require.Empty(t, closed)
+		require.Equal(t, with(step.stays).Targets, next.ByPort(100).Targets, "%+v", step)
+		require.True(t, table.ByID("a").Stands(next.ByID("a")))
+		check(t, next)
+		table = next
+	}
+	for name, change := range map[string]func(*proxy.Circuit){
+		"no grant":      func(c *proxy.Circuit) { c.Targets[0].Grant = "" },
+		"nonsense":      func(c *proxy.Circuit) { c.Targets[0].Grant = "x" },
+		"other targets": func(c *proxy.Circuit) { c.Targets[0].Port = 81 },
+		"more targets":  func(c *proxy.Circuit) { c.Targets = append(c.Targets, c.Targets[0]) },
+	} {
+		c := with(96)
+		change(&c)
+		next, _ := table.With(circuit.Change{Put: []proxy.Circuit{c}})
+		require.Same(t, table.ByID("a"), next.ByID("a"), name)
+	}
+	// From a manager of the version before there was none.
+	table, _ = tableOf(onPort("b", 1, 200)).With(circuit.Change{Put: []proxy.Circuit{func() proxy.Circuit {
+		c := onPort("b", 1, 200)
+		c.Targets[0].Grant = with(1).Targets[0].Grant
+		return c
+	}()}})
+	require.NotEmpty(t, table.ByID("b").Targets[0].Grant)
 }
 
 // Two circuits claim one place with the same revision: the later claim has it.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/wire/proxy"
 )
 
@@ -37,7 +38,7 @@ func New(p proxy.Circuit) *Circuit {
 }
 
 // plain is an address in the form in which rules compare it.
-func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+func plain(a netip.Addr) netip.Addr { return clientaddr.Plain(a) }
 
 // Table is a set of circuits that is never changed: With makes another one, at a cost that does not grow with the table.
 type Table struct {
@@ -106,7 +107,7 @@ type Closed struct {
 // others. t may be nil.
 //
 // The same change may come twice, and changes may come late:
-//   - A lower revision of a circuit never replaces a higher one.
+//   - A lower revision of a circuit never replaces a higher one. The same one replaces it when it brings newer grants.
 //   - A circuit that Gone named stays gone; ids are never used again.
 //   - Of two circuits that claim one port or label the one with the higher revision has it, and the other is gone.
 //   - A circuit that a snapshot does not name may come again later, because it may be newer than the snapshot. Callers must
@@ -168,7 +169,7 @@ func (t *Table) put(c *Circuit, touched map[string]bool) {
 		return
 	}
 	old := t.byID.get(c.ID)
-	if old != nil && old.Revision >= c.Revision {
+	if old != nil && (old.Revision > c.Revision || old.Revision == c.Revision && !renews(old, c)) {
 		return
 	}
 	if other := t.rival(c); other != nil {
@@ -191,6 +192,32 @@ func (t *Table) put(c *Circuit, touched map[string]bool) {
 	case proxy.ModeSubdomain:
 		t.byLabel.set(strings.ToLower(c.Label), c)
 	}
+}
+
+// renews reports whether now is the same circuit with newer grants.
+func renews(old, now *Circuit) bool {
+	if len(old.Targets) != len(now.Targets) {
+		return false
+	}
+	newer := false
+	for i := range now.Targets {
+		if old.Targets[i].ID() != now.Targets[i].ID() {
+			return false
+		}
+		was, now := old.Targets[i].Grant, now.Targets[i].Grant
+		if was == now {
+			continue
+		}
+		g, err := proxy.ReadGrant(now)
+		if err != nil {
+			return false
+		}
+		if before, err := proxy.ReadGrant(was); err == nil && !g.Expires.After(before.Expires) {
+			return false // it came late
+		}
+		newer = true
+	}
+	return newer
 }
 
 // rival is another circuit that has the port or label of c; nil when there is none.

@@ -68,6 +68,7 @@ type Client struct {
 
 	mu      sync.Mutex
 	link    *http2.ClientConn // nil while no manager is connected
+	version int               // of the messages that the manager speaks; 0 before version 3
 	state   State
 	changed chan struct{} // closed and replaced when link or table change
 
@@ -227,13 +228,27 @@ type watch struct {
 	client   *Client
 	link     *http2.ClientConn
 	addr     string
+	version  int // of the manager
 	snapshot circuit.Change
 	synced   bool
+}
+
+// speaks notes the version of the connected manager.
+func (c *Client) speaks(link *http2.ClientConn, version int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.link == link {
+		c.version = version
+	}
 }
 
 func (w *watch) take(e proxy.Event) error {
 	if len(e.Managers) > 0 {
 		w.client.o.Managers.Learn(e.Managers)
+	}
+	if e.Version > 0 {
+		w.version = e.Version
+		w.client.speaks(w.link, e.Version)
 	}
 	if !e.Snapshot {
 		if len(e.Circuits) > 0 || len(e.Gone) > 0 || e.Keys != nil {
@@ -259,6 +274,7 @@ func (w *watch) take(e proxy.Event) error {
 	n := len(w.snapshot.Put)
 	w.snapshot, w.synced = circuit.Change{}, true
 	w.client.connected(w.link, w.addr, n)
+	w.client.speaks(w.link, w.version)
 	return nil
 }
 
@@ -446,6 +462,24 @@ func (c *Client) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.Lau
 			WithNext("see whether the session still runs, then open the app again")
 	}
 	return reply, now, nil
+}
+
+// Bind fixes what a launch token opens and returns the token that opens exactly that. Managers of earlier versions do not know it:
+// the token itself is returned.
+func (c *Client) Bind(ctx context.Context, req proxy.LaunchRequest) (string, error) {
+	if !c.binds() {
+		return req.Token, nil
+	}
+	var reply proxy.BindReply
+	err := c.call(ctx, proxy.PathBind, req, &reply)
+	return reply.Token, err
+}
+
+// binds reports whether the connected manager knows how to bind, or none is connected.
+func (c *Client) binds() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.link == nil || c.version >= proxy.VersionBind
 }
 
 // Redeem turns a one-time code into the right to be a visitor.

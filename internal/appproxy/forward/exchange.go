@@ -137,7 +137,7 @@ func (h *http1) ask(u *upstream, rest, limit int64, replay bool) (*upload, *prob
 			return up, badAnswer(malformed("there is no end of interim answers"))
 		}
 		if r.minor == 1 {
-			h.down.out = appendResponse(h.down.out[:0], &h.resp, noBody, r.host, false, 1)
+			h.down.out = appendResponse(h.down.out[:0], &h.resp, noBody, r.host, h.told.jar, false, 1)
 			_, err := h.sock.write(h.down.out)
 			h.down.out = h.down.out[:0]
 			if err != nil {
@@ -292,7 +292,7 @@ func (h *http1) passAnswer(u *upstream, up *upload, keep bool) (again bool, swit
 	m := &h.down
 	m.dst, m.src, m.moved = &h.sock, &u.sock, 0
 	if h.resp.status == 101 {
-		m.out = appendResponse(m.out[:0], &h.resp, noBody, h.req.host, false, 1)
+		m.out = appendResponse(m.out[:0], &h.resp, noBody, h.req.host, h.told.jar, false, 1)
 		if m.flush() != nil {
 			h.use(nil)
 			return false, nil
@@ -305,7 +305,7 @@ func (h *http1) passAnswer(u *upstream, up *upload, keep bool) (again bool, swit
 	if h.listener.Port != 0 {
 		h.resp.fields = append(h.resp.fields, field{"Vary", "Cookie", other})
 	}
-	m.out = appendResponse(m.out[:0], &h.resp, form, h.req.host, last, h.req.minor)
+	m.out = appendResponse(m.out[:0], &h.resp, form, h.req.host, h.told.jar, last, h.req.minor)
 	var err error
 	switch form {
 	case sizedBody:

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/appproxy/circuit"
+	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/wire/proxy"
 )
 
@@ -52,6 +53,8 @@ type Route struct {
 	User    string
 	// Key chooses among the circuit's targets when it has several; see circuit.Pick.
 	Key uint64
+	// Jar keeps apart the cookies of the circuit's tenant and those of others; the zero value does not.
+	Jar circuit.Jar
 	// Handler answers the request in the proxy itself. Its ResponseWriter can Flush and Hijack (HTTP/1.1), the request's
 	// RemoteAddr is Head.Client's. A handler without an own limit gets Config.OwnBody bytes of body at most.
 	Handler http.Handler
@@ -91,7 +94,7 @@ type Config struct {
 	RequestsPerCircuit, RequestsPerUser, RequestsPerAddress float64
 
 	// Trusted are proxies in front of us whose X-Forwarded-For and X-Forwarded-Proto are believed.
-	Trusted []netip.Prefix
+	Trusted clientaddr.Trusted
 	// Current returns the circuit of an id as the table has it now, nil when it is gone. The table must be replaced before
 	// CloseCircuit is called. It lets ServeTCP and Tunnel notice that a circuit was closed between admission and registration; optional.
 	Current func(id string) *circuit.Circuit

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"berth.dev/berth/internal/appproxy/circuit"
 )
 
 // FuzzRequest: what is accepted, net/http reads in the same way, and so would what the app gets.
@@ -55,7 +57,7 @@ func FuzzRequest(f *testing.F) {
 		if r.host == "" {
 			return
 		}
-		out := appendRequest(nil, &r, visitor{"1.2.3.4", "http"})
+		out := appendRequest(nil, &r, visitor{addr: "1.2.3.4", proto: "http"})
 		q := check(out, "passed on")
 		if q == nil {
 			return
@@ -119,7 +121,7 @@ func FuzzResponse(f *testing.F) {
 			t.Fatalf("status %d form %d length %d, net/http %d %v %d", r.status, form, r.framing.length, sent.StatusCode, sent.TransferEncoding,
 				sent.ContentLength)
 		}
-		out := appendResponse(nil, &r, form, "app", form == endlessBody, 1)
+		out := appendResponse(nil, &r, form, "app", circuit.Jar{}, form == endlessBody, 1)
 		passed, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(out)), ask)
 		if err != nil {
 			t.Fatalf("net/http refuses what is passed on: %v: %q", err, out)

@@ -125,6 +125,10 @@ func kindOf(name string) kind {
 		if is("keep-alive") {
 			return hopField
 		}
+	case 'n':
+		if is("nel") { // would have the browser report on the whole host, for long
+			return platformField
+		}
 	case 'p':
 		switch {
 		case is("proxy-connection"), is("proxy-authenticate"), is("proxy-authorization"), is("proxy-authentication-info"):
@@ -132,6 +136,11 @@ func kindOf(name string) kind {
 		case is("proxy"): // becomes HTTP_PROXY in CGI programs
 			return platformField
 		case is("public-key-pins"):
+			return platformField
+		}
+	case 'r':
+		switch {
+		case is("report-to"), is("reporting-endpoints"): // where browsers send what they learn about the host
 			return platformField
 		}
 	case 's':

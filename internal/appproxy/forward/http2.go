@@ -196,7 +196,9 @@ func (s *h2side) answer(w http.ResponseWriter, r *http.Request, v *visit, l List
 			func() {
 				defer cancel()
 				defer g.leave(m)
-				s.toApp(c, t, g, told(head.Client, head.Secure)).ServeHTTP(w, r.WithContext(ctx))
+				v := told(head.Client, head.Secure)
+				v.jar = route.Jar
+				s.toApp(c, t, g, v).ServeHTTP(w, r.WithContext(ctx))
 			}()
 			return
 		}
@@ -259,7 +261,7 @@ func (s *h2side) toApp(c *circuit.Circuit, t proxy.Target, g *group, v visitor) 
 		}
 		counted := &countedWriter{ResponseWriter: w, g: g, stall: s.e.cfg.StallTimeout}
 		reverse.ModifyResponse = func(r *http.Response) error {
-			cleanResponse(r.Header, r.Request.Host)
+			cleanResponse(r.Header, r.Request.Host, v.jar)
 			if c.Mode == proxy.ModePort {
 				r.Header.Add("Vary", "Cookie")
 			}

@@ -17,13 +17,17 @@ import (
 // There are two implementations of these rules, and they must agree: appendRequest and appendResponse write the heads of the
 // own HTTP/1 engine, cleanRequest and cleanResponse change the headers of net/http, which carries HTTP/2.
 //
-// In port mode one port serves different apps over time, and browsers take them for one site. A browser must not answer a
+// In port mode all apps have one host name, and browsers send their cookies to all of them. There a jar (circuit.Jar) lets only
+// those reach an app that an app of the same tenant set.
+//
+// In port mode one port also serves different apps over time, and browsers take them for one site. A browser must not answer a
 // request to the present app from what it cached of an earlier one. That is why answers on ports carry "Vary: Cookie": the
 // name of the circuit's cookie differs from app to app. The callers add it.
 
-// visitor is what the app is told about the visitor: address and scheme.
+// visitor is what the app is told about the visitor: address and scheme. jar are the cookies that it may hear of.
 type visitor struct {
 	addr, proto string
+	jar         circuit.Jar
 }
 
 // appendRequest appends the request head that is sent to the app. Fields of the kinds that the switch does not name are left
@@ -48,7 +52,12 @@ func appendRequest(b []byte, r *request, v visitor) []byte {
 				continue
 			}
 		case cookieField:
-			rest := stripCookies(f.value)
+			rest := ""
+			if !v.jar.On() {
+				rest = stripCookies(f.value)
+			} else if all, first := cookiesFrom(r.fields, i); first {
+				rest = v.jar.Keep(all)
+			}
 			if rest == "" {
 				continue
 			}
@@ -83,6 +92,22 @@ func appendRequest(b []byte, r *request, v visitor) []byte {
 	return append(b, "\r\n\r\n"...)
 }
 
+// cookiesFrom joins all Cookie fields when that at i is the first of them: a cookie and its proof may be in different ones.
+func cookiesFrom(fields []field, i int) (all string, first bool) {
+	for j := range fields[:i] {
+		if fields[j].kind == cookieField {
+			return "", false
+		}
+	}
+	all = fields[i].value
+	for j := i + 1; j < len(fields); j++ {
+		if fields[j].kind == cookieField {
+			all += "; " + fields[j].value
+		}
+	}
+	return all, true
+}
+
 func appendField(b []byte, name, value string) []byte {
 	b = append(b, name...)
 	b = append(b, ": "...)
@@ -103,7 +128,7 @@ const (
 
 // appendResponse appends the response head that is sent to the visitor. host is the one of the request, minor the visitor's
 // version of HTTP/1. last says that the connection is closed after this answer.
-func appendResponse(b []byte, r *response, form bodyForm, host string, last bool, minor int) []byte {
+func appendResponse(b []byte, r *response, form bodyForm, host string, jar circuit.Jar, last bool, minor int) []byte {
 	b = append(b, "HTTP/1.1 "...)
 	b = append(b, r.line...)
 	if len(r.line) == 3 {
@@ -115,8 +140,12 @@ func appendResponse(b []byte, r *response, form bodyForm, host string, last bool
 		switch f.kind {
 		case other, authorizationField, cookieField, expectField, hostField, forwardedField:
 		case setCookieField:
-			if c := cleanSetCookie(f.value, host); c != "" {
+			c, proof := setCookies(f.value, host, jar)
+			if c != "" {
 				b = appendField(b, f.name, c)
+			}
+			if proof != "" {
+				b = appendField(b, f.name, proof)
 			}
 			continue
 		case lengthField:
@@ -205,6 +234,19 @@ func cleanSetCookie(v, host string) string {
 	return out
 }
 
+// setCookies are the values of Set-Cookie fields that take the place of one of the app's; "" is none.
+func setCookies(v, host string, jar circuit.Jar) (cookie, proof string) {
+	cookie = cleanSetCookie(v, host)
+	if cookie == "" || !jar.On() {
+		return cookie, ""
+	}
+	proof, ok := jar.Proof(cookie)
+	if !ok {
+		return "", ""
+	}
+	return cookie, proof
+}
+
 func containsFold(s, lower string) bool {
 	for i := 0; i+len(lower) <= len(s); i++ {
 		if strings.EqualFold(s[i:i+len(lower)], lower) {
@@ -242,6 +284,9 @@ func cleanRequest(h http.Header, host string, v visitor) {
 			}
 			setOrDelete(h, name, keep)
 		case cookieField:
+			if v.jar.On() {
+				values = []string{v.jar.Keep(strings.Join(values, "; "))}
+			}
 			keep := values[:0]
 			for _, c := range values {
 				if c = stripCookies(c); c != "" {
@@ -259,14 +304,17 @@ func cleanRequest(h http.Header, host string, v visitor) {
 }
 
 // cleanResponse applies the rules of appendResponse to a header of net/http.
-func cleanResponse(h http.Header, host string) {
+func cleanResponse(h http.Header, host string, jar circuit.Jar) {
 	for name, values := range h {
 		switch kindOf(name) {
 		case setCookieField:
-			keep := values[:0]
+			var keep []string
 			for _, c := range values {
-				if c = cleanSetCookie(c, host); c != "" {
-					keep = append(keep, c)
+				cookie, proof := setCookies(c, host, jar)
+				for _, value := range []string{cookie, proof} {
+					if value != "" {
+						keep = append(keep, value)
+					}
 				}
 			}
 			setOrDelete(h, name, keep)

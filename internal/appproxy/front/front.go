@@ -4,6 +4,7 @@ package front
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -29,6 +30,7 @@ type Manager interface {
 	Lookup(ctx context.Context, label string, port int) (*circuit.Circuit, error)
 	Refresh(ctx context.Context, port int) (*circuit.Circuit, error)
 	AwaitCircuit(ctx context.Context, id string, epoch int64) *circuit.Circuit
+	Bind(ctx context.Context, req proxy.LaunchRequest) (token string, err error)
 	Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.LaunchReply, *circuit.Circuit, error)
 	Redeem(ctx context.Context, req proxy.RedeemRequest) (proxy.RedeemReply, error)
 	Conf(ctx context.Context, req proxy.ConfRequest) (string, error)
@@ -54,8 +56,10 @@ type Options struct {
 	// Secret is what callers of /v2/conf must know; without one they are all refused.
 	Secret     chassis.Secret
 	TicketLife time.Duration
-	Clock      chassis.Clock
-	Log        *slog.Logger
+	// Attempt makes a random text for every launch; by default that of crypto/rand.
+	Attempt func() string
+	Clock   chassis.Clock
+	Log     *slog.Logger
 }
 
 // Front answers requests that are for the proxy itself.
@@ -71,6 +75,9 @@ type Front struct {
 
 // New makes a Front.
 func New(o Options) *Front {
+	if o.Attempt == nil {
+		o.Attempt = rand.Text
+	}
 	f := &Front{o: o}
 	f.base = f.routes()
 	return f

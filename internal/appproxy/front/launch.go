@@ -19,7 +19,8 @@ var carried = []string{
 	"mode", "app_port",
 }
 
-// add answers with the address of /auth that publishes the app. It publishes nothing itself.
+// add answers with the address of /auth that publishes the app. It publishes nothing itself. The token in that address works once,
+// and for this very address alone.
 func (f *Front) add(w http.ResponseWriter, r *http.Request) {
 	cors(w)
 	q := r.URL.Query()
@@ -29,13 +30,30 @@ func (f *Front) add(w http.ResponseWriter, r *http.Request) {
 			out.Set(name, q.Get(name))
 		}
 	}
-	if err := plausible(out); err != nil {
+	token, err := f.bind(r, out)
+	if err != nil {
 		f.fail(w, r, "The app cannot be opened.", err)
 		return
 	}
+	out.Set("token", token)
 	to := *f.o.Base
 	to.Path, to.RawQuery = "/v2/proxy/auth", out.Encode()
 	writeJSON(w, http.StatusOK, map[string]any{"code": http.StatusOK, "url": to.String()})
+}
+
+// bind asks the manager for the token of an address with these parameters.
+func (f *Front) bind(r *http.Request, q url.Values) (string, error) {
+	req, err := launchOf(q)
+	if err != nil {
+		return "", err
+	}
+	req.Proxy, req.Client = f.o.Name, visitor(r)
+	done, err := f.asking(req.Client)
+	if err != nil {
+		return "", err
+	}
+	defer done()
+	return f.o.Manager.Bind(r.Context(), req)
 }
 
 func plausible(q url.Values) error {
@@ -99,13 +117,18 @@ func launchOf(q url.Values) (proxy.LaunchRequest, error) {
 // auth publishes an app and answers with where its visitor goes next.
 func (f *Front) auth(w http.ResponseWriter, r *http.Request) {
 	cors(w)
+	if r.Method != http.MethodGet || prefetched(r) {
+		w.Header().Set("Cache-Control", "no-store")
+		w.WriteHeader(http.StatusNoContent) // whoever only looks must not use the token up
+		return
+	}
 	q := r.URL.Query()
 	req, err := launchOf(q)
 	if err != nil {
 		f.fail(w, r, "The app cannot be opened.", err)
 		return
 	}
-	req.Proxy, req.Client = f.o.Name, visitor(r)
+	req.Proxy, req.Client, req.Attempt = f.o.Name, visitor(r), f.o.Attempt()
 	reply, c, err := f.launch(r.Context(), req)
 	if err != nil {
 		f.fail(w, r, "The app cannot be opened.", err)

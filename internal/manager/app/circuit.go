@@ -144,7 +144,11 @@ func (s *Service) Enter(ctx context.Context, a authz.Actor, id string) (Entry, e
 	if err := authz.Authenticated(a); err != nil {
 		return Entry{}, err
 	}
-	keys, err := s.Keys(ctx)
+	known, err := view(ctx, s.d.Store.Queries, id, string(a.UserID)) // whether the actor may is asked below
+	if err != nil {
+		return Entry{}, err
+	}
+	keys, err := s.Keys(ctx, known.Circuit.Proxy)
 	if err != nil {
 		return Entry{}, err
 	}
@@ -187,7 +191,7 @@ func (s *Service) Enter(ctx context.Context, a authz.Actor, id string) (Entry, e
 		if !ok {
 			return noProxy()
 		}
-		out.Ticket = s.sign(p, c, a.UserID, keys)
+		out.Ticket = s.sign(p, c, who, a.ClientIP, keys)
 		out.URL = setupURL(p, c, code)
 		if err := noteOffice(ctx, tx, v, string(a.UserID), out.Ticket.ExpiresAt); err != nil {
 			return err

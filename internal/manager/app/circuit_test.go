@@ -37,7 +37,7 @@ func TestSharing(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		keys, err := r.Keys(ctx)
+		keys, err := r.Keys(ctx, "p")
 		r.must(err)
 		ticket, ok := proxy.ReadTicket(e.Ticket.Ticket, keys)
 		require.True(t, ok)
@@ -188,19 +188,19 @@ func TestKeysRotate(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	ctx := t.Context()
-	keys := func() [][]byte { k, err := r.Keys(ctx); r.must(err); return k }
+	keys := func() [][]byte { k, err := r.Keys(ctx, "p"); r.must(err); return k }
 	one := keys()
 	require.Len(t, one, 1)
 	other, err := app.New(r.deps)
 	r.must(err)
-	same, err := other.Keys(ctx)
+	same, err := other.Keys(ctx, "p")
 	r.must(err)
 	require.Equal(t, one, same, "managers share them")
 	r.advance(24 * time.Hour)
 	two := keys()
 	require.Len(t, two, 2)
 	require.Equal(t, one[0], two[0], "the old one still signs")
-	same, err = other.Keys(ctx)
+	same, err = other.Keys(ctx, "p")
 	r.must(err)
 	require.Equal(t, two, same)
 	r.advance(10 * time.Minute)
@@ -297,8 +297,10 @@ type watched struct {
 	fulls    int
 }
 
-func (w *watched) take(watch *app.Watch) {
-	circuits, gone, full := watch.Take()
+func (w *watched) take(t *testing.T, s *app.Service, watch *app.Watch) {
+	t.Helper()
+	circuits, gone, full, err := s.Take(t.Context(), watch)
+	require.NoError(t, err)
 	if full {
 		w.fulls++
 		w.circuits = map[string]proxy.Circuit{}
@@ -332,12 +334,12 @@ func TestWatch(t *testing.T) {
 	r.must(err)
 	defer strange.Close()
 	var w, none watched
-	none.take(strange)
-	w.take(watch)
+	none.take(t, two, strange)
+	w.take(t, two, watch)
 	require.Equal(t, []any{1, before}, []any{w.fulls, w.circuits[before.ID]})
 	until := func(what string, ok func() bool) {
 		t.Helper()
-		soon(t, what, func() bool { w.take(watch); return ok() })
+		soon(t, what, func() bool { w.take(t, two, watch); return ok() })
 	}
 	c := r.launched("web").Circuit
 	until("a new circuit arrives", func() bool { return w.circuits[c.ID].Revision == c.Revision })
@@ -355,7 +357,7 @@ func TestWatch(t *testing.T) {
 	r.move(r.session, r.kernel, "TERMINATED")
 	until("the session ended", func() bool { return len(w.circuits) == 0 })
 	require.Equal(t, 1, w.fulls, "changes come as changes")
-	none.take(strange)
+	none.take(t, two, strange)
 	require.Empty(t, none.circuits)
 
 	// A manager that was away meanwhile has the truth from the start.
@@ -371,7 +373,7 @@ func TestWatch(t *testing.T) {
 	r.must(err)
 	defer fresh.Close()
 	w = watched{}
-	w.take(fresh)
+	w.take(t, three, fresh)
 	require.Len(t, w.circuits, 1)
 	require.Equal(t, reply.Circuit, w.circuits[reply.Circuit.ID])
 }

@@ -53,6 +53,9 @@ type Watch struct {
 	pending map[string]struct{}
 	// full: everything is to be told anew.
 	full bool
+	// told is when the grants of the circuits that were taken are to be renewed; renew is the earliest of them.
+	told  map[string]time.Time
+	renew time.Time
 }
 
 // Watch begins a watch of a proxy's circuits; the first Take is a snapshot. It waits until the circuits were read once. Close it.
@@ -63,13 +66,17 @@ func (s *Service) Watch(ctx context.Context, name string) (*Watch, error) {
 		return nil, ctx.Err()
 	}
 	c := make(chan struct{}, 1)
-	w := &Watch{C: c, c: c, name: name, all: &s.table, pending: map[string]struct{}{}, full: true}
+	w := &Watch{C: c, c: c, name: name, all: &s.table, pending: map[string]struct{}{}, told: map[string]time.Time{},
+		full: true}
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()
 	s.table.watches[w] = struct{}{}
 	w.kick()
 	return w, nil
 }
+
+// Name is the app proxy whose circuits these are.
+func (w *Watch) Name() string { return w.name }
 
 // Close ends the watch.
 func (w *Watch) Close() {
@@ -85,19 +92,81 @@ func (w *Watch) kick() {
 	}
 }
 
-// Take returns the circuits that changed since the last Take as they are now, and the ids of those that are gone. full
-// says that these are all circuits: what is not named is gone.
-func (w *Watch) Take() (circuits []proxy.Circuit, gone []string, full bool) {
+// Take returns the circuits that changed since the last Take as they are now, and the ids of those that are gone; full says that
+// these are all circuits: what is not named is gone. Circuits whose grants are due for renewal are among those that changed.
+func (s *Service) Take(ctx context.Context, w *Watch) (circuits []proxy.Circuit, gone []string, full bool, err error) {
+	circuits, gone, full = w.take(s.d.Clock())
+	list := make([]*proxy.Circuit, len(circuits))
+	for i := range circuits {
+		list[i] = &circuits[i]
+	}
+	if err := s.grant(ctx, w.name, list...); err != nil {
+		w.again()
+		return nil, nil, false, fmt.Errorf("sign grants for app proxy %s: %w", w.name, err)
+	}
+	w.note(circuits, gone)
+	return circuits, gone, full, nil
+}
+
+// again makes the next Take return everything.
+func (w *Watch) again() {
 	w.all.mu.Lock()
 	defer w.all.mu.Unlock()
+	w.full = true
+	w.kick()
+}
+
+// note remembers when the grants that the watch hears of now are to be renewed.
+func (w *Watch) note(circuits []proxy.Circuit, gone []string) {
+	w.all.mu.Lock()
+	defer w.all.mu.Unlock()
+	for _, id := range gone {
+		delete(w.told, id)
+	}
+	for _, c := range circuits {
+		for _, t := range c.Targets {
+			g, err := proxy.ReadGrant(t.Grant)
+			if err != nil {
+				continue // it was signed a moment ago
+			}
+			at := renewAt(g)
+			w.told[c.ID] = at
+			if w.renew.IsZero() || at.Before(w.renew) {
+				w.renew = at
+			}
+		}
+	}
+}
+
+// due marks the circuits whose grants are to be renewed; w.all.mu is held.
+func (w *Watch) due(now time.Time) {
+	if w.renew.IsZero() || now.Before(w.renew) {
+		return
+	}
+	w.renew = time.Time{}
+	for id, at := range w.told {
+		if !now.Before(at) {
+			w.pending[id] = struct{}{}
+			delete(w.told, id) // note brings it back
+		} else if w.renew.IsZero() || at.Before(w.renew) {
+			w.renew = at
+		}
+	}
+}
+
+func (w *Watch) take(now time.Time) (circuits []proxy.Circuit, gone []string, full bool) {
+	w.all.mu.Lock()
+	defer w.all.mu.Unlock()
+	w.due(now)
 	if w.full {
 		for _, r := range w.all.rows {
 			if r.proxy == w.name {
 				circuits = append(circuits, r.circuit)
 			}
 		}
-		w.full = false
+		w.full, w.renew = false, time.Time{}
 		clear(w.pending)
+		clear(w.told)
 		return circuits, nil, true
 	}
 	for id := range w.pending {
@@ -112,8 +181,8 @@ func (w *Watch) Take() (circuits []proxy.Circuit, gone []string, full bool) {
 }
 
 // apply replaces what changed: found are the rows of ids as they are now, an id without a row is gone. It tells the watches and
-// returns how many rows differed.
-func (t *table) apply(ids []string, found map[string]tableRow) (changed int) {
+// returns how many rows differed, and which circuits are gone.
+func (t *table) apply(ids []string, found map[string]tableRow) (changed int, gone []proxy.Circuit) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, id := range ids {
@@ -121,6 +190,9 @@ func (t *table) apply(ids []string, found map[string]tableRow) (changed int) {
 		now, has := found[id]
 		if !had && !has || had && has && old.circuit.Revision == now.circuit.Revision {
 			continue
+		}
+		if !has {
+			gone = append(gone, old.circuit)
 		}
 		changed++
 		if had {
@@ -140,7 +212,7 @@ func (t *table) apply(ids []string, found map[string]tableRow) (changed int) {
 			}
 		}
 	}
-	return changed
+	return changed, gone
 }
 
 // concerns reports whether a hint is about circuits: about all of them, or about a session that has some.
@@ -179,7 +251,8 @@ func (s circuitReader) Apply(ctx context.Context, changes feed.Changes) error {
 	if err != nil {
 		return err
 	}
-	s.table.apply(ids, found)
+	_, gone := s.table.apply(ids, found)
+	s.grants.end(gone)
 	return nil
 }
 
@@ -196,7 +269,11 @@ func (s circuitReader) Compare(ctx context.Context, why feed.Reason) (difference
 		all[id] = tableRow{}
 	}
 	t.mu.RUnlock()
-	differences = t.apply(slices.Collect(maps.Keys(all)), found)
+	differences, gone := t.apply(slices.Collect(maps.Keys(all)), found)
+	s.grants.end(gone)
+	if err := s.readEnded(ctx); err != nil {
+		return differences, err
+	}
 	// What was committed after the look's snapshot may be found here before the next look finds it. So this is no proof of a miss.
 	if differences > 0 && why.Missed() {
 		s.d.Log.Debug("a full comparison of circuits found changes before the next look did", "circuits", differences)
@@ -242,6 +319,9 @@ func (s *Service) Lookup(ctx context.Context, name string, req proxy.LookupReque
 		return proxy.LookupReply{}, err
 	}
 	c := wireCircuit(rows[0])
+	if err := s.grant(ctx, name, &c); err != nil {
+		return proxy.LookupReply{}, fmt.Errorf("sign a grant of circuit %s: %w", id, err)
+	}
 	return proxy.LookupReply{Circuit: &c}, nil
 }
 

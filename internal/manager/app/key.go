@@ -2,129 +2,111 @@ package app
 
 import (
 	"context"
+	"crypto/hkdf"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"io"
-	"slices"
+	"sync"
 	"time"
 )
 
 const (
-	keysName = "app-tickets"
+	// mastersName is the ring in the vault that the keys of all app proxies are derived from. It never leaves the managers.
+	mastersName = "app-ticket-masters"
+	// sharedName is the ring of the release before: one for all app proxies, known to each of them.
+	sharedName = "app-tickets"
 	// keyLife is how long a key signs. It checks for as long again, and longer than any ticket lives.
 	keyLife = 24 * time.Hour
 	// keyHead is how long a new key only checks, so that every manager and proxy has it before the first ticket that needs it.
-	keyHead = 10 * time.Minute
-	// keysEvery is how often a manager looks for keys that another one made.
-	keysEvery = time.Minute
-	keyBytes  = 32
+	keyHead  = 10 * time.Minute
+	keyBytes = 32
 )
 
-// ticketKey signs from keyHead after Made until its successor does.
-type ticketKey struct {
-	Key  []byte    `json:"key"`
-	Made time.Time `json:"made"`
+var ticketSchedule = schedule{life: keyLife, head: keyHead, keep: keyLife}
+
+// ticketKeys are the keys of tickets: for each name of an app proxy a ring of its own, derived from the masters.
+type ticketKeys struct {
+	masters ring
+
+	mu sync.Mutex
+	// older are the names that had circuits before there were masters: visitors have cookies of theirs that a shared key signed.
+	older map[string]bool
+	// shared is the ring of the release before as it was read at sharedAt.
+	shared   []ringKey
+	sharedAt time.Time
 }
 
-// keyRing is the keys as they were last read, oldest first.
-type keyRing struct {
-	list   []ticketKey
-	readAt time.Time
+func newTicketKeys() *ticketKeys {
+	return &ticketKeys{older: map[string]bool{}, masters: ring{name: mastersName, what: "keys of tickets", schedule: ticketSchedule,
+		make: randomBytes(keyBytes)}}
 }
 
-// rotated decides what keys there should be at now: it returns the list without those that check nothing any more, and
-// whether a new one is due.
-func rotated(list []ticketKey, now time.Time) (kept []ticketKey, due bool) {
-	for i, k := range list {
-		if i+1 < len(list) && !now.Before(list[i+1].Made.Add(keyHead+keyLife)) {
-			continue // its successor has signed for longer than tickets live
-		}
-		kept = append(kept, k)
-	}
-	return kept, len(kept) == 0 || !now.Before(kept[len(kept)-1].Made.Add(keyLife))
+// derived is the key of one app proxy. Nobody gets from it to the master or to another proxy's key.
+func derived(master []byte, name string) ([]byte, error) {
+	return hkdf.Key(sha256.New, master, nil, "berth.dev tickets of app proxy "+name, keyBytes)
 }
 
-// ordered are the keys as proxies take them: the one that signs at now first.
-func ordered(list []ticketKey, now time.Time) [][]byte {
-	sign := 0
-	for i, k := range list {
-		if i > 0 && !now.Before(k.Made.Add(keyHead)) {
-			sign = i
-		}
+// Keys sign (the first) and check (all) tickets of the circuits of one app proxy now. Replicas of one name have the same.
+func (s *Service) Keys(ctx context.Context, name string) ([][]byte, error) {
+	masters, err := s.tickets.masters.get(ctx, s.d)
+	if err != nil {
+		return nil, err
 	}
-	out := make([][]byte, 0, len(list))
-	if len(list) > 0 {
-		out = append(out, list[sign].Key)
-	}
-	for i, k := range list {
-		if i != sign {
-			out = append(out, k.Key)
-		}
-	}
-	return out
-}
-
-// Keys sign (the first) and check (all) tickets now.
-func (s *Service) Keys(ctx context.Context) ([][]byte, error) {
-	s.keysMu.Lock()
-	defer s.keysMu.Unlock()
 	now := s.d.Clock()
-	_, due := rotated(s.keys.list, now)
-	if due || now.Sub(s.keys.readAt) >= keysEvery || now.Before(s.keys.readAt) {
-		if err := s.readKeys(ctx, now); err != nil {
-			if len(s.keys.list) == 0 {
-				return nil, err
-			}
-			s.d.Log.Warn("cannot read the keys of tickets; the known ones stay", "error", err)
-		}
-	}
-	return ordered(s.keys.list, now), nil
-}
-
-func (s *Service) readKeys(ctx context.Context, now time.Time) error {
-	raw, err := s.d.Vault.Get(ctx, keysName)
-	if err != nil {
-		return fmt.Errorf("read the keys of tickets: %w", err)
-	}
-	list, err := parseKeys(raw)
-	if err != nil {
-		return err
-	}
-	if _, due := rotated(list, now); due {
-		raw, err = s.d.Vault.Update(ctx, keysName, func(old []byte) ([]byte, error) {
-			list, err := parseKeys(old)
-			if err != nil {
-				return nil, err
-			}
-			kept, due := rotated(list, now)
-			if !due {
-				return nil, nil // another manager was first
-			}
-			key := make([]byte, keyBytes)
-			if _, err := io.ReadFull(s.d.Random, key); err != nil {
-				return nil, fmt.Errorf("read randomness: %w", err)
-			}
-			return json.Marshal(append(kept, ticketKey{Key: key, Made: now}))
-		})
+	var out [][]byte
+	for _, master := range ticketSchedule.ordered(masters, now) {
+		key, err := derived(master, name)
 		if err != nil {
-			return fmt.Errorf("rotate the keys of tickets: %w", err)
+			return nil, fmt.Errorf("derive a key of tickets: %w", err)
 		}
-		if list, err = parseKeys(raw); err != nil {
-			return err
-		}
+		out = append(out, key)
 	}
-	list, _ = rotated(list, now)
-	s.keys = keyRing{list: slices.Clip(list), readAt: now}
-	return nil
+	if len(masters) == 0 || !now.Before(masters[0].Made.Add(TicketLife)) {
+		return out, nil
+	}
+	shared, err := s.sharedKeys(ctx, name, masters[0].Made, now)
+	if err != nil {
+		return nil, err
+	}
+	if now.Before(masters[0].Made.Add(keyHead)) {
+		return append(shared, out...), nil // other managers may not know of masters yet
+	}
+	return append(out, shared...), nil
 }
 
-func parseKeys(raw []byte) ([]ticketKey, error) {
-	if raw == nil {
+// sharedKeys are the keys of the release before, for an app proxy that had circuits when the masters were made. Their last
+// tickets end TicketLife after that; the caller asks no longer.
+func (s *Service) sharedKeys(ctx context.Context, name string, made, now time.Time) ([][]byte, error) {
+	t := s.tickets
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.sharedAt.IsZero() || now.Sub(t.sharedAt) >= ringEvery {
+		raw, err := s.d.Vault.Get(ctx, sharedName)
+		if err != nil {
+			return nil, fmt.Errorf("read the keys of tickets: %w", err)
+		}
+		t.shared = nil
+		if raw != nil {
+			if err := json.Unmarshal(raw, &t.shared); err != nil {
+				return nil, fmt.Errorf("read the keys of tickets: %w", err)
+			}
+		}
+		t.sharedAt = now
+	}
+	if len(t.shared) == 0 {
 		return nil, nil
 	}
-	var list []ticketKey
-	if err := json.Unmarshal(raw, &list); err != nil {
-		return nil, fmt.Errorf("read the keys of tickets: %w", err)
+	older, known := t.older[name]
+	if !known {
+		var err error
+		if older, err = s.d.Store.ProxyHadCircuits(ctx, name, made); err != nil {
+			return nil, fmt.Errorf("look for circuits of app proxy %s: %w", name, err)
+		}
+		t.older[name] = older
 	}
-	return list, nil
+	if !older {
+		return nil, nil
+	}
+	kept, _ := ticketSchedule.kept(t.shared, now)
+	return ticketSchedule.ordered(kept, now), nil
 }

@@ -3,9 +3,11 @@ package app
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
+	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
@@ -46,7 +48,7 @@ func (s *Service) Start(ctx context.Context, a authz.Actor, ref string, owner cl
 		return Launched{}, err
 	}
 	token, err := s.launchToken(ctx, dbgen.AddLaunchParams{SessionID: r.ID, UserID: string(a.UserID), App: w.App, AskedPort: int32(w.Port),
-		Protocol: t.protocol, Target: int32(t.port), Path: t.path})
+		Protocol: t.protocol, Target: int32(t.port), Path: t.path, Started: startedWith(w)})
 	return Launched{Token: token, Address: address}, err
 }
 
@@ -75,9 +77,9 @@ func (s *Service) launchToken(ctx context.Context, l dbgen.AddLaunchParams) (str
 	return token, nil
 }
 
-// Conf makes a launch token for whoever knows the proxy's secret (proxies): the older way that clients of a coordinator go. The
-// session must be one of the access key.
-func (s *Service) Conf(ctx context.Context, req proxy.ConfRequest) (proxy.ConfReply, error) {
+// Conf makes a launch token for whoever knows the secret of the proxy of that name (proxies): the older way that clients of a
+// coordinator go. The session must be one of the access key, and of a resource group whose proxy that is.
+func (s *Service) Conf(ctx context.Context, name string, req proxy.ConfRequest) (proxy.ConfReply, error) {
 	r, err := s.session(ctx, cluster.SessionID(req.Session))
 	if err != nil {
 		return proxy.ConfReply{}, err
@@ -85,11 +87,21 @@ func (s *Service) Conf(ctx context.Context, req proxy.ConfRequest) (proxy.ConfRe
 	if req.AccessKey == "" || r.AccessKey != req.AccessKey {
 		return proxy.ConfReply{}, authz.NotFound(sessionNoun, req.Session)
 	}
+	if r.WsproxyAddr != "" {
+		all, err := s.proxies(ctx, s.d.Store.Queries)
+		if err != nil {
+			return proxy.ConfReply{}, err
+		}
+		if !sameURL(all[name].URL, r.WsproxyAddr) {
+			return proxy.ConfReply{}, authz.NotFound(sessionNoun, req.Session)
+		}
+	}
 	token, err := s.launchToken(ctx, dbgen.AddLaunchParams{SessionID: r.ID, UserID: r.UserID})
 	return proxy.ConfReply{Token: token}, err
 }
 
-// launch finds what a token stands for: its session, which must be the one that is named, and its user, who must still be active.
+// launch finds what a token stands for, used up or not: its session, which must be the one that is named, and its user, who must
+// still be active.
 func (s *Service) launch(ctx context.Context, token, session string) (dbgen.AppLaunch, error) {
 	none := dbgen.AppLaunch{}
 	id, ok := cluster.CanonicalUUID(session)
@@ -125,18 +137,23 @@ func (s *Service) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.La
 	if err != nil {
 		return none, err
 	}
-	if _, err := s.visitor(ctx, l.UserID, func(a authz.Actor) error {
+	who, err := s.visitor(ctx, l.UserID, func(a authz.Actor) error {
 		return authz.Sessions.Check(a, authz.Change,
 			objectOf(r))
-	}); err != nil {
-		return none, err
-	}
-	want, err := ParseWant(req.App, req.Port, req.Envs, req.Arguments)
+	})
 	if err != nil {
 		return none, err
 	}
-	if want.App == "" {
-		return none, fault.Invalidf("the launch names no app").WithNext("name one, for example app=jupyter")
+	if err := from(who, req.Client); err != nil {
+		return none, err
+	}
+	want, _, err := asks(l, req)
+	if err != nil {
+		return none, err
+	}
+	use := useOf(l, req, s.d.Clock())
+	if err := unused(l, use); err != nil {
+		return none, err
 	}
 	w := wish{session: r, by: cluster.UserID(l.UserID), mode: req.Mode, label: req.Label, port: req.ProxyPort, public: req.Public,
 		noReuse: req.NoReuse,
@@ -185,10 +202,16 @@ func (s *Service) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.La
 		}
 		reply.Reused = reused
 		reply.URL = p.Address(reply.Circuit.Mode, reply.Circuit.Label, reply.Circuit.Port, reply.Circuit.HTTP())
-		return s.addCode(ctx, tx, hash, reply.Circuit, l.UserID)
+		if err := s.addCode(ctx, tx, hash, reply.Circuit, l.UserID); err != nil {
+			return err
+		}
+		return takeLaunch(ctx, tx, use)
 	})
 	if err != nil {
 		return none, err
+	}
+	if err := s.grant(ctx, req.Proxy, &reply.Circuit); err != nil {
+		return none, fmt.Errorf("sign a grant of circuit %s: %w", reply.Circuit.ID, err)
 	}
 	return reply, nil
 }
@@ -262,9 +285,22 @@ func asked(u dbgen.HoldVisitorRow, user string, err error, may func(authz.Actor)
 	if err != nil {
 		return authz.Actor{}, fmt.Errorf("read user %s: %w", user, err)
 	}
-	a := authz.Actor{UserID: cluster.UserID(u.ID), Email: u.Email, Role: authz.Role(u.Role), Domain: u.DomainName, AccessKey: visitorKey}
+	a := authz.Actor{UserID: cluster.UserID(u.ID), Email: u.Email, Role: authz.Role(u.Role), Domain: u.DomainName, AccessKey: visitorKey,
+		AllowedClientIP: clientaddr.ParseNetworks(u.AllowedClientIp)}
 	return a, may(a)
 }
+
+// from refuses users at addresses that they may not come from. The words name nobody: a stranger may have found the link.
+func from(who authz.Actor, client netip.Addr) error {
+	if who.AllowedClientIP.Admit(client) {
+		return nil
+	}
+	return fault.Deniedf("this app cannot be opened from the address %s", client).WithReason("address-not-allowed").
+		WithNext("use a network that your administrator allows")
+}
+
+// maxNetworks bounds the networks that a ticket carries.
+const maxNetworks = 40
 
 // noteOffice remembers that somebody has a ticket of a circuit that is not theirs, by the right of an administrator. The rights
 // of shares and of everybody are known by themselves.
@@ -343,6 +379,9 @@ func (s *Service) redeem(ctx context.Context, tx *store.Tx, name, id string,
 			WithReason("address-not-allowed").
 			WithNext("ask its owner to allow your address")
 	}
+	if err := from(who, req.Client); err != nil {
+		return reply, err, nil
+	}
 	if err := noteOffice(ctx, tx, v, user, expires); err != nil {
 		return reply, nil, err
 	}
@@ -362,7 +401,8 @@ func (s *Service) redeem(ctx context.Context, tx *store.Tx, name, id string,
 		}
 		tx.Wake(store.TopicCircuits)
 	}
-	return proxy.RedeemReply{User: user, Epoch: c.Epoch, ExpiresAt: expires.UTC(), Path: c.Path}, nil, nil
+	return proxy.RedeemReply{User: user, Epoch: c.Epoch, ExpiresAt: expires.UTC(), Path: c.Path,
+		Clients: who.AllowedClientIP.TextsFor(req.Client, maxNetworks)}, nil, nil
 }
 
 func badCode() error {
@@ -414,17 +454,18 @@ func (s *Service) Ticket(ctx context.Context, a authz.Actor, ref string, owner c
 	if w.target, err = start(ctx, run.NewClient(run.Options{Transport: way}), r.Name, want); err != nil {
 		return Ticket{}, err
 	}
-	keys, err := s.Keys(ctx)
+	keys, err := s.Keys(ctx, w.proxy.Name)
 	if err != nil {
 		return Ticket{}, err
 	}
 	var out Ticket
 	err = s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		// Starting the app may have taken long.
-		if _, err := held(ctx, tx, string(a.UserID), func(a authz.Actor) error {
+		who, err := held(ctx, tx, string(a.UserID), func(a authz.Actor) error {
 			return authz.Sessions.Check(a, authz.Change,
 				objectOf(r))
-		}); err != nil {
+		})
+		if err != nil {
 			return err
 		}
 		id, _, err := s.publish(ctx, tx, w)
@@ -439,17 +480,19 @@ func (s *Service) Ticket(ctx context.Context, a authz.Actor, ref string, owner c
 		if err != nil {
 			return err
 		}
-		out = s.sign(w.proxy, c, a.UserID, keys)
+		out = s.sign(w.proxy, c, who, a.ClientIP, keys)
 		return noteOffice(ctx, tx, v, string(a.UserID), out.ExpiresAt)
 	})
 	return out, err
 }
 
-func (s *Service) sign(p Proxy, c proxy.Circuit, user cluster.UserID, keys [][]byte) Ticket {
+// sign makes a ticket of somebody at a client address, as the manager sees it.
+func (s *Service) sign(p Proxy, c proxy.Circuit, who authz.Actor, client string, keys [][]byte) Ticket {
 	expires := s.d.Clock().Add(TicketLife).Truncate(time.Second)
 	if c.ExpiresAt != nil && c.ExpiresAt.Before(expires) {
 		expires = c.ExpiresAt.Truncate(time.Second)
 	}
 	return Ticket{URL: p.URL, Circuit: c.ID, ExpiresAt: expires.UTC(),
-		Ticket: proxy.SignTicket(proxy.Ticket{Circuit: c.ID, User: string(user), Epoch: c.Epoch, Expires: expires}, keys[0])}
+		Ticket: proxy.SignTicket(proxy.Ticket{Circuit: c.ID, User: string(who.UserID), Epoch: c.Epoch, Expires: expires,
+			Clients: who.AllowedClientIP.TextsFor(clientaddr.Parse(client), maxNetworks)}, keys[0])}
 }

@@ -43,8 +43,9 @@ func TestLaunchFlow(t *testing.T) {
 		[]any{c.Targets[0].Port, c.Protocol, c.Session, c.Name, c.Owner, c.Public, c.Epoch, string(c.Targets[0].Kernel)})
 	require.Positive(t, c.Revision)
 
-	again, err := r.Launch(ctx, req)
-	r.must(err)
+	_, err = r.Launch(ctx, req)
+	wantReason(t, err, "launch-used", "a launch token works once")
+	again := r.launched("jupyter")
 	require.True(t, again.Reused, "the app is published already")
 	require.Equal(t, c.ID, again.Circuit.ID)
 	require.NotEqual(t, got.Code, again.Code)
@@ -80,6 +81,10 @@ func TestLaunchFlow(t *testing.T) {
 		wantReason(t, err, "bad-launch-token", name)
 	}
 	_, err = r.launch("web", func(q *proxy.LaunchRequest) { q.App = "nothing" })
+	wantReason(t, err, "launch-changed", "another app than the token's")
+	conf, err := r.Conf(ctx, "p", proxy.ConfRequest{Session: r.session, AccessKey: "Kalice"})
+	r.must(err)
+	_, err = r.launch("web", func(q *proxy.LaunchRequest) { q.App, q.Token = "nothing", conf.Token })
 	wantKind(t, err, fault.NotFound, "an app that is not there")
 	_, err = r.launch("web", func(q *proxy.LaunchRequest) { q.Envs = "{" })
 	wantKind(t, err, fault.Invalid, "envs that are no JSON")
@@ -134,9 +139,9 @@ func TestWhoMayStart(t *testing.T) {
 	_, err = r.Enter(ctx, r.monitor, reply.Circuit.ID)
 	wantKind(t, err, fault.Denied, "monitors do not visit")
 
-	_, err = r.Conf(ctx, proxy.ConfRequest{Session: r.session, AccessKey: "Kbob"})
+	_, err = r.Conf(ctx, "p", proxy.ConfRequest{Session: r.session, AccessKey: "Kbob"})
 	wantKind(t, err, fault.NotFound, "the access key must be the session's")
-	conf, err := r.Conf(ctx, proxy.ConfRequest{Session: r.session, AccessKey: "Kalice"})
+	conf, err := r.Conf(ctx, "p", proxy.ConfRequest{Session: r.session, AccessKey: "Kalice"})
 	r.must(err)
 	_, err = r.Launch(ctx, proxy.LaunchRequest{Proxy: "p", Token: conf.Token, Session: r.session, App: "jupyter"})
 	r.must(err)
@@ -147,7 +152,7 @@ func TestWhoMayStart(t *testing.T) {
 	r.move(r.session, r.kernel, "TERMINATING")
 	_, err = r.Launch(ctx, proxy.LaunchRequest{Proxy: "p", Token: conf.Token, Session: r.session, App: "jupyter"})
 	wantReason(t, err, "existing-session-not-running", "a session that ends")
-	_, err = r.Conf(ctx, proxy.ConfRequest{Session: r.session, AccessKey: "Kalice"})
+	_, err = r.Conf(ctx, "p", proxy.ConfRequest{Session: r.session, AccessKey: "Kalice"})
 	wantReason(t, err, "existing-session-not-running", "conf of a session that ends")
 }
 
@@ -211,7 +216,7 @@ func TestLaunchWhereTheAgentIsNot(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	token := r.token(r.alice, "jupyter")
-	conf, err := r.Conf(t.Context(), proxy.ConfRequest{Session: r.session, AccessKey: "Kalice"})
+	conf, err := r.Conf(t.Context(), "p", proxy.ConfRequest{Session: r.session, AccessKey: "Kalice"})
 	r.must(err)
 	r.runners.away = true
 	req := proxy.LaunchRequest{Proxy: "p", Token: token, Session: r.session, App: "jupyter"}
@@ -220,7 +225,7 @@ func TestLaunchWhereTheAgentIsNot(t *testing.T) {
 	require.Equal(t, []any{8888, "http", "/lab"}, []any{got.Circuit.Targets[0].Port, got.Circuit.Protocol, got.Path})
 	req.App = "web"
 	_, err = r.Launch(t.Context(), req)
-	wantKind(t, err, fault.Unavailable, "another app than the one that was started")
+	wantReason(t, err, "launch-changed", "another app than the one that was started")
 	req.App, req.Token = "jupyter", conf.Token
 	_, err = r.Launch(t.Context(), req)
 	wantKind(t, err, fault.Unavailable, "nothing was started")
@@ -238,11 +243,11 @@ func names(list []run.App) []string {
 func TestManyLaunchesAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	token := r.token(r.alice, "jupyter")
 	var all sync.WaitGroup
 	replies := make([]proxy.LaunchReply, 16)
 	errs := make([]error, len(replies))
 	for i := range replies {
+		token := r.token(r.alice, "jupyter")
 		all.Go(func() {
 			replies[i], errs[i] = r.Launch(t.Context(), proxy.LaunchRequest{Proxy: "p", Token: token, Session: r.session, App: "jupyter"})
 		})
@@ -399,6 +404,8 @@ func TestPortsForOthers(t *testing.T) {
 		_, err = r.Launch(t.Context(), proxy.LaunchRequest{Proxy: "p", Token: l.Token, Session: theirs, App: "web", Mode: proxy.ModePort,
 			NoReuse: true})
 		r.must(err)
+		l, err = r.Start(t.Context(), r.bob, theirs, "", app.Want{App: "web"})
+		r.must(err)
 	}
 	_, err = r.Launch(t.Context(), proxy.LaunchRequest{Proxy: "p", Token: l.Token, Session: theirs, App: "web", Mode: proxy.ModePort,
 		NoReuse: true})
@@ -489,6 +496,7 @@ func TestTooManyCircuits(t *testing.T) {
 	for range 64 {
 		_, err := r.Launch(t.Context(), proxy.LaunchRequest{Proxy: "p", Token: token, Session: r.session, App: "web", NoReuse: true})
 		r.must(err)
+		token = r.token(r.alice, "web")
 	}
 	_, err := r.Launch(t.Context(), proxy.LaunchRequest{Proxy: "p", Token: token, Session: r.session, App: "web", NoReuse: true})
 	wantKind(t, err, fault.Exhausted, "one too many")

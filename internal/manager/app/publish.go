@@ -251,7 +251,7 @@ func published(ctx context.Context, q *dbgen.Queries, ids []string) ([]dbgen.Pub
 	return rows, nil
 }
 
-// onePublished reads one; a circuit that is not published is missing.
+// onePublished reads one; a circuit that is not published is missing. It has no grants yet.
 func onePublished(ctx context.Context, q *dbgen.Queries, id string) (proxy.Circuit, string, error) {
 	rows, err := published(ctx, q, []string{id})
 	if err != nil {
@@ -269,7 +269,7 @@ func wireCircuit(r dbgen.PublishedCircuitsRow) proxy.Circuit {
 		ID: c.ID, Revision: c.Revision, Epoch: c.Epoch, Mode: proxy.Mode(c.Mode), App: c.App, Protocol: c.Protocol, Session: c.SessionID,
 		Name:  r.SessionName,
 		Owner: c.UserID, Public: c.Public, Allowed: prefixes(c.Allowed),
-		Targets: []proxy.Target{{Kernel: cluster.KernelID(c.KernelID), Port: int(c.Target), Weight: 1,
+		Targets: []proxy.Target{{Kernel: cluster.KernelID(c.KernelID), Port: int(c.Target), Weight: 1, Generation: r.Generation,
 			Agent: proxy.AgentAddress{ID: cluster.AgentID(r.AgentID), Address: r.DataAddress, Socket: r.DataSocket, BootID: r.BootID}}},
 	}
 	if c.Label != nil {

@@ -35,7 +35,7 @@ type Sessions interface {
 	Uses() *session.Uses
 }
 
-// Vault keeps the keys of tickets, sealed; Update alone against other managers.
+// Vault keeps the keys of tickets and grants, sealed; Update alone against other managers.
 type Vault interface {
 	Get(ctx context.Context, key string) ([]byte, error)
 	Update(ctx context.Context, key string, fn func(old []byte) ([]byte, error)) ([]byte, error)
@@ -48,6 +48,8 @@ type Deps struct {
 	Vault    Vault
 	// Streams may be nil: no runner can be reached then.
 	Streams session.Streams
+	// ClusterID is the issuer of grants: agents obey those of their own cluster.
+	ClusterID string
 	// Clock, IDs and Random default to the system's.
 	Clock  func() time.Time
 	IDs    func() string
@@ -60,8 +62,8 @@ type Service struct {
 	d     Deps
 	table table
 
-	keysMu sync.Mutex
-	keys   keyRing
+	tickets *ticketKeys
+	grants  *grants
 }
 
 // New makes the use cases. Run must be running for proxies to hear of changes.
@@ -78,7 +80,7 @@ func New(d Deps) (*Service, error) {
 	if d.Random == nil {
 		d.Random = rand.Reader
 	}
-	s := &Service{d: d}
+	s := &Service{d: d, tickets: newTicketKeys(), grants: newGrants()}
 	s.table.init()
 	return s, nil
 }

@@ -47,11 +47,12 @@ type LiveStats interface {
 type Deps struct {
 	Store *store.Store
 	Seal  *seal.Key
-	// Vault keeps the keys of tickets of apps.
-	Vault  app.Vault
-	Clock  func() time.Time
-	IDs    func() string
-	Random io.Reader
+	// Vault keeps the keys of tickets and grants of apps; ClusterID is the issuer of grants.
+	Vault     app.Vault
+	ClusterID string
+	Clock     func() time.Time
+	IDs       func() string
+	Random    io.Reader
 	// Streams is the way to agents' byte streams, Proxies that to storage proxies.
 	Streams session.Streams
 	Proxies folder.Proxies
@@ -88,7 +89,11 @@ func New(d Deps) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n.Images, err = image.New(d.Store); err != nil {
+	images := image.Deps{Store: d.Store, IDs: d.IDs, Log: part("image")}
+	if d.Streams != nil {
+		images.Streams = d.Streams
+	}
+	if n.Images, err = image.New(images); err != nil {
 		return nil, err
 	}
 	nodes := node.Deps{Store: d.Store}
@@ -126,7 +131,8 @@ func New(d Deps) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.Apps, err = app.New(app.Deps{Store: d.Store, Sessions: n.Sessions, Vault: d.Vault, Streams: d.Streams, Clock: d.Clock,
+	n.Apps, err = app.New(app.Deps{ClusterID: d.ClusterID,
+		Store: d.Store, Sessions: n.Sessions, Vault: d.Vault, Streams: d.Streams, Clock: d.Clock,
 		IDs: d.IDs, Random: d.Random, Log: part("app")})
 	if err != nil {
 		return nil, err

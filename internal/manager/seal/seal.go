@@ -60,7 +60,7 @@ func LoadOrCreate(path string, random io.Reader) (*Key, error) {
 	return k, err
 }
 
-// Load reads the key file.
+// Load reads the key file; the error is os.ErrNotExist when there is none.
 func Load(path string, random io.Reader) (*Key, error) {
 	keys, from, err := read(path)
 	if err != nil {

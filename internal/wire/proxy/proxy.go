@@ -19,10 +19,16 @@ import (
 //	1  2026-11-21  first.
 //	2  2026-11-22  Circuit.targets in place of kernel, target and agent; Event.managers. Both forms of a circuit are read, and
 //	               both are written, so that a proxy of version 1 sees the first target alone.
+//	3  2026-11-22  Target.generation and grant; Event.version; Event.keys are of this proxy alone; LaunchRequest.attempt;
+//	               PathBind. Agents of version 5 of the control stream refuse connections without a grant, so app proxies are
+//	               upgraded before agents, and managers before both.
 const (
 	ALPN    = "berth-proxy/1"
-	Version = 2
+	Version = 3
 )
+
+// VersionBind is the first version of a manager that knows PathBind.
+const VersionBind = 3
 
 // NamePrefix stands before a proxy's name in the common name of its certificate.
 const NamePrefix = "appproxy:"
@@ -32,6 +38,7 @@ const (
 	PathWatch    = "/v1/watch"    // WatchRequest -> lines of Event, without end
 	PathLookup   = "/v1/lookup"   // LookupRequest -> LookupReply
 	PathConf     = "/v1/conf"     // ConfRequest -> ConfReply
+	PathBind     = "/v1/bind"     // LaunchRequest -> BindReply
 	PathLaunch   = "/v1/launch"   // LaunchRequest -> LaunchReply
 	PathRedeem   = "/v1/redeem"   // RedeemRequest -> RedeemReply
 	PathClose    = "/v1/close"    // CloseRequest -> {}
@@ -150,8 +157,11 @@ type Event struct {
 	Complete bool      `json:"complete,omitempty"`
 	Circuits []Circuit `json:"circuits,omitempty"`
 	Gone     []string  `json:"gone,omitempty"` // ids
-	// Keys sign and check tickets: the first signs, all check. They come with a snapshot and whenever they change.
+	// Keys sign and check tickets of this proxy's circuits: the first signs, all check. They come with a snapshot and whenever
+	// they change.
 	Keys [][]byte `json:"keys,omitempty"`
+	// Version is the version of the messages that the manager speaks; it comes with a snapshot, from managers of version 3 on.
+	Version int `json:"version,omitempty"`
 	// Managers are the agent ports (host:port) of all managers that announce themselves now; they come after a snapshot and
 	// whenever the list changes, from managers of version 2 on.
 	Managers []string `json:"managers,omitempty"`
@@ -204,6 +214,14 @@ type LaunchRequest struct {
 	// Unopened is the one that the last try made anew; it goes, since nobody has been told of it.
 	Passed   []string `json:"passed,omitempty"`
 	Unopened string   `json:"unopened,omitempty"`
+	// Attempt tells the tries of one launch apart from other launches: a launch token works for one of them. The proxy makes a
+	// random one for every request of a visitor.
+	Attempt string `json:"attempt,omitempty"`
+}
+
+// BindReply is a launch token that publishes exactly what the LaunchRequest said, once. The token of the request is used up.
+type BindReply struct {
+	Token string `json:"token"`
 }
 
 // LaunchReply is the circuit with a one-time code for the visitor who asked.
@@ -229,6 +247,8 @@ type RedeemReply struct {
 	Epoch     int64     `json:"epoch"`
 	ExpiresAt time.Time `json:"expires_at"`
 	Path      string    `json:"path"`
+	// Clients are the networks that the visitor may come from; none means all. The ticket carries them.
+	Clients []string `json:"clients,omitempty"`
 }
 
 // CloseRequest ends all circuits that a launch token's user has at a session.

@@ -14,6 +14,10 @@ type Target struct {
 	// Weight is the target's share of new visitors, compared with the other targets' weights. A target of weight 0 is drained:
 	// what is open to it stays, and nobody new is sent there.
 	Weight int `json:"weight"`
+	// Generation is the kernel's. Grant is what the proxy shows to the agent (HeaderGrant); the same revision of a circuit comes
+	// again with a newer one before it expires. Both come from managers of version 3 on.
+	Generation int64  `json:"generation,omitempty"`
+	Grant      string `json:"grant,omitempty"`
 }
 
 // TargetID tells the targets of one circuit apart.

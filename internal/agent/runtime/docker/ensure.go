@@ -168,7 +168,7 @@ func (r *Runtime) create(ctx context.Context, name string, spec runtime.Spec, im
 			ShmSize:     shm,
 			CapDrop:     []string{"ALL"},
 			CapAdd:      slices.Concat(capabilities, spec.CapAdd),
-			SecurityOpt: []string{"no-new-privileges"},
+			SecurityOpt: r.securityOptions(),
 			ExtraHosts:  spec.ExtraHosts,
 			IpcMode:     container.IPCModePrivate,
 			NetworkMode: network,

@@ -14,7 +14,7 @@ import (
 // that needs one.
 func TestEgressTravels(t *testing.T) {
 	t.Parallel()
-	for _, version := range []int32{4, node.Version} {
+	for _, version := range []int32{5, node.Version} {
 		b := setup(t, func(*agentlink.Config) {})
 		spec := &cluster.KernelSpec{Image: "img"}
 		b.desired = []cluster.DesiredKernel{
@@ -29,7 +29,7 @@ func TestEgressTravels(t *testing.T) {
 		require.NoError(t, s.Send(up))
 		require.Equal(t, version, receive(t, s).GetWelcome().Version)
 		d := receive(t, s).GetDesired()
-		if version < 5 {
+		if version < 6 {
 			require.Len(t, d.Kernels, 1, "the kernel whose policy is open")
 			require.Equal(t, kernelA, d.Kernels[0].KernelId)
 			continue

@@ -14,6 +14,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/link/h2"
+	"berth.dev/berth/internal/wire/node"
 	"berth.dev/berth/internal/wire/run"
 )
 
@@ -38,9 +39,10 @@ type hub struct {
 }
 
 type streamConn struct {
-	agent cluster.AgentID
-	http  *http.ClientConn
-	raw   net.Conn
+	agent  cluster.AgentID
+	http   *http.ClientConn
+	raw    net.Conn
+	member *member // nil where nobody watches the certificate
 	// streams under way and retired belong to the hub's lock.
 	streams int
 	retired bool
@@ -52,11 +54,12 @@ func newHub(log *slog.Logger) *hub {
 
 // add takes a connection over. An older one of the same agent gets no new streams; those
 // that are under way on it go on until they end or it breaks.
-func (h *hub) add(ctx context.Context, agent cluster.AgentID, conn net.Conn) error {
+func (h *hub) add(ctx context.Context, agent cluster.AgentID, conn net.Conn, m *member) error {
 	c, err := newStreamConn(ctx, agent, conn)
 	if err != nil {
 		return err
 	}
+	c.member = m
 	return h.put(c)
 }
 
@@ -119,11 +122,13 @@ func (h *hub) release(c *streamConn) {
 }
 
 func (c *streamConn) close() {
+	c.member.leave()
 	_ = c.http.Close()
 	_ = c.raw.Close()
 }
 
 func (h *hub) drop(c *streamConn) {
+	c.member.leave()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.conns[c.agent] == c {
@@ -198,10 +203,19 @@ func (h *hub) take(agent cluster.AgentID) (c *streamConn, change <-chan struct{}
 	return c, nil, nil
 }
 
-// RoundTrip sends a request (path /kernels/<id>/...) to an agent. The caller closes the
+// served reports whether agents answer a path: what belongs to a kernel, to images, or to the agent's health.
+func served(path string) bool {
+	switch path {
+	case node.StreamImages, node.StreamRemoveImage, node.StreamHealth:
+		return true
+	}
+	return strings.HasPrefix(path, "/kernels/")
+}
+
+// RoundTrip sends a request (path /kernels/<id>/... or another that agents serve) to an agent. The caller closes the
 // reply's body. An agent that is away is Unavailable; the request was then not sent.
 func (l *Link) RoundTrip(agent cluster.AgentID, req *http.Request) (*http.Response, error) {
-	if !strings.HasPrefix(req.URL.Path, "/kernels/") && req.URL.Path != "/healthz" {
+	if !served(req.URL.Path) {
 		return nil, fault.New(fault.Internal, "agents serve no path %q", req.URL.Path)
 	}
 	ctx := req.Context()

@@ -3,6 +3,8 @@ package agent_test
 import (
 	"context"
 	"crypto/rand"
+	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync/atomic"
@@ -39,9 +41,7 @@ func TestAgentsHearOfManagers(t *testing.T) {
 	svc := link.Service("agentlink")
 	require.NoError(t, svc.Start(t.Context()))
 	t.Cleanup(func() { require.NoError(t, svc.Stop(context.Background())) })
-	token, err := link.JoinToken(t.Context())
-	require.NoError(t, err)
-	b := &bundle{memory: m, link: link, token: token}
+	b := &bundle{memory: m, link: link}
 	who := b.join(t, "a1")
 	for _, version := range []int32{3, node.Version} {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -71,6 +71,77 @@ func TestAgentsHearOfManagers(t *testing.T) {
 			continue
 		}
 		require.Equal(t, [][]string{{"m1:8082", "m2:8082"}, {"m3:8082"}}, heard)
+	}
+}
+
+// granting is link/agent.Grants as the test says.
+type granting struct {
+	keys  atomic.Pointer[[][]byte]
+	ended atomic.Pointer[[]string]
+}
+
+func (g *granting) GrantKeys(context.Context) ([][]byte, error) {
+	if keys := g.keys.Load(); keys != nil {
+		return *keys, nil
+	}
+	return nil, errors.New("the vault is away")
+}
+
+func (g *granting) EndedCircuits(agent cluster.AgentID) []string {
+	if ended := g.ended.Load(); ended != nil && agent == "a1" {
+		return *ended
+	}
+	return nil
+}
+
+// Agents hear after the welcome which grants they obey, and again when that changes. An agent of an older version hears nothing.
+func TestAgentsHearOfGrants(t *testing.T) {
+	t.Parallel()
+	g := &granting{}
+	m := newMemory()
+	cfg := agentlink.DefaultConfig()
+	cfg.Listen, cfg.Heartbeat, cfg.Lease = "127.0.0.1:0", 50*time.Millisecond, 15*time.Minute
+	link, err := agentlink.New(cfg, agentlink.Deps{ClusterID: "c1", Sink: m, Vault: m, Clock: chassis.RealClock(), Random: rand.Reader,
+		Grants: g, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	require.NoError(t, err)
+	svc := link.Service("agentlink")
+	require.NoError(t, svc.Start(t.Context()))
+	t.Cleanup(func() { require.NoError(t, svc.Stop(context.Background())) })
+	token, err := link.JoinToken(t.Context())
+	require.NoError(t, err)
+	b := &bundle{memory: m, link: link, token: token}
+	who := b.join(t, "a1")
+	for _, version := range []int32{4, node.Version} {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		s, err := b.dial(t, node.AgentTLS(who.cert, who.ca, "h2")).Session(ctx)
+		require.NoError(t, err)
+		up := hello(who.id)
+		up.GetHello().Version = version
+		require.NoError(t, s.Send(up))
+		require.Equal(t, version, receive(t, s).GetWelcome().Version)
+		var heard []string
+		for beats := 0; beats < 4; {
+			down, err := s.Recv()
+			require.NoError(t, err)
+			switch {
+			case down.GetGrants() != nil:
+				heard = append(heard, fmt.Sprintf("%q %v", down.GetGrants().Keys, down.GetGrants().EndedCircuits))
+				if len(heard) == 1 {
+					g.ended.Store(&[]string{"circuit-1"})
+				}
+			case down.GetHeartbeat() != nil:
+				if beats++; beats == 1 {
+					g.keys.Store(&[][]byte{[]byte("key-1")}) // until then nothing is told
+				}
+			}
+		}
+		if version == 4 {
+			require.Empty(t, heard)
+			g.keys.Store(nil)
+			continue
+		}
+		require.Equal(t, []string{`["key-1"] []`, `["key-1"] [circuit-1]`}, heard)
 	}
 }
 

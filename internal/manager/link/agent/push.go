@@ -77,7 +77,7 @@ func (s *session) push() {
 // The first versions of the stream whose agents know folders, and egress policies.
 const (
 	versionMounts = 2
-	versionEgress = 5
+	versionEgress = 6
 )
 
 // sentState is what an agent was told on this connection.

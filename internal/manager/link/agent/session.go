@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -74,12 +75,14 @@ func (l *Link) session(stream grpc.BidiStreamingServer[node.Up, node.Down]) erro
 	if !ok {
 		return fault.New(fault.Unauthenticated, "no TLS")
 	}
-	agent, serial, err := l.auth.Agent(stream.Context(), state)
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
+	// It is watched before its certificate is looked at, so that no end of the certificate is missed.
+	defer l.watch.add(state, cancel).leave()
+	agent, serial, err := l.auth.Agent(ctx, state)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(stream.Context())
-	defer cancel(nil)
 	s := &session{
 		link: l, agent: agent, remote: remote(ctx), log: l.log.With("agent", agent), stream: stream,
 		ctx: ctx, cancel: cancel, done: make(chan struct{}),
@@ -167,6 +170,11 @@ func (s *session) farewell() {
 	if err := s.link.d.Sink.Disconnected(ctx, s.agent, s.epoch.Load()); err != nil {
 		s.log.Warn("cannot note that the agent disconnected", "error", err)
 	}
+	if s.link.d.Release != nil {
+		if err := s.link.d.Release(ctx, s.agent, s.epoch.Load()); err != nil {
+			s.log.Warn("cannot note that the agent is connected here no more", "error", err)
+		}
+	}
 	s.log.Info("agent disconnected", "epoch", s.epoch.Load(), "why", context.Cause(s.ctx))
 }
 
@@ -234,15 +242,20 @@ func (s *session) read() {
 func (s *session) send() {
 	beat := s.link.d.Clock.NewTicker(s.link.cfg.Heartbeat)
 	defer beat.Stop()
-	var told []string // the managers that the agent knows of
-	m := <-s.out      // Welcome is there already, and nothing may come before it
-	look := true      // whether to look who they are now: after the welcome and with every heartbeat
+	var told []string        // the managers that the agent knows of
+	var granted *node.Grants // what it was told about grants
+	m := <-s.out             // Welcome is there already, and nothing may come before it
+	look := true             // whether to look who they are now: after the welcome and with every heartbeat
 	for {
 		err := s.stream.Send(m)
 		if err == nil && look {
 			if managers := s.managers(); !slices.Equal(managers, told) {
 				told = managers
 				err = s.stream.Send(&node.Down{Kind: &node.Down_Managers{Managers: &node.Managers{Addresses: managers}}})
+			}
+			if g := s.grants(); err == nil && g != nil && !sameGrants(g, granted) {
+				granted = g
+				err = s.stream.Send(&node.Down{Kind: &node.Down_Grants{Grants: g}})
 			}
 		}
 		if err != nil {
@@ -276,6 +289,33 @@ func (s *session) managers() []string {
 	}
 	list := s.link.d.Managers()
 	return list[:min(len(list), node.MaxManagers)]
+}
+
+// versionGrants is the first version of the stream whose agents verify grants.
+const versionGrants = 5
+
+// grantsPatience bounds how long the keys of grants are waited for: the next heartbeat asks again.
+const grantsPatience = 2 * time.Second
+
+// grants is what to tell the agent about grants; nil when there is nothing to tell.
+func (s *session) grants() *node.Grants {
+	if s.link.d.Grants == nil || s.version < versionGrants {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, grantsPatience)
+	defer cancel()
+	keys, err := s.link.d.Grants.GrantKeys(ctx)
+	if err != nil {
+		if s.ctx.Err() == nil {
+			s.log.Warn("cannot read the keys of grants", "error", err)
+		}
+		return nil
+	}
+	return &node.Grants{Keys: keys, EndedCircuits: s.link.d.Grants.EndedCircuits(s.agent)}
+}
+
+func sameGrants(a, b *node.Grants) bool {
+	return b != nil && slices.EqualFunc(a.Keys, b.Keys, bytes.Equal) && slices.Equal(a.EndedCircuits, b.EndedCircuits)
 }
 
 func (s *session) put(m *node.Down) bool {

@@ -80,7 +80,10 @@ func (l *Link) handler(name string) http.Handler {
 	handle(mux, proxy.PathLookup, l, func(ctx context.Context, req proxy.LookupRequest) (proxy.LookupReply, error) {
 		return l.app.Lookup(ctx, name, req)
 	})
-	handle(mux, proxy.PathConf, l, l.app.Conf)
+	handle(mux, proxy.PathConf, l, func(ctx context.Context, req proxy.ConfRequest) (proxy.ConfReply, error) {
+		return l.app.Conf(ctx, name, req)
+	})
+	handle(mux, proxy.PathBind, l, l.app.Bind)
 	handle(mux, proxy.PathLaunch, l, func(ctx context.Context, req proxy.LaunchRequest) (proxy.LaunchReply, error) {
 		req.Proxy = name // whatever it says: the certificate counts
 		return l.app.Launch(ctx, req)
@@ -216,7 +219,7 @@ func (l *Link) watch(name string, w http.ResponseWriter, r *http.Request) {
 // tell sends what changed since the last time.
 func (l *Link) tell(ctx context.Context, out *events, watch *app.Watch) error {
 	kctx, cancel := context.WithTimeout(ctx, takePatience)
-	keys, err := l.app.Keys(kctx)
+	keys, err := l.app.Keys(kctx, watch.Name())
 	cancel()
 	if err != nil && out.keys == nil {
 		return fmt.Errorf("read the keys of tickets: %w", err) // without keys nobody gets in: the proxy dials anew
@@ -225,7 +228,10 @@ func (l *Link) tell(ctx context.Context, out *events, watch *app.Watch) error {
 	if err == nil && !slices.EqualFunc(keys, out.keys, bytes.Equal) {
 		fresh = keys
 	}
-	circuits, gone, full := watch.Take()
+	circuits, gone, full, err := l.app.Take(ctx, watch)
+	if err != nil {
+		return err // a proxy without grants reaches nothing: it dials anew
+	}
 	slices.SortFunc(circuits, func(a, b proxy.Circuit) int { return int(a.Revision - b.Revision) })
 	for _, e := range eventsOf(circuits, gone, full, fresh) {
 		if err := out.send(e); err != nil {
@@ -233,10 +239,10 @@ func (l *Link) tell(ctx context.Context, out *events, watch *app.Watch) error {
 		}
 	}
 	if full { // a snapshot is the first that a proxy hears
-		if e := l.beat(out); len(e.Managers) > 0 {
-			if err := out.send(e); err != nil {
-				return err
-			}
+		e := l.beat(out)
+		e.Version = proxy.Version
+		if err := out.send(e); err != nil {
+			return err
 		}
 	}
 	if fresh != nil {
@@ -266,7 +272,7 @@ func eventsOf(circuits []proxy.Circuit, gone []string, full bool, keys [][]byte)
 		e, size = proxy.Event{Snapshot: full}, 0
 	}
 	for _, c := range circuits {
-		n := 1024 + 64*(len(c.Allowed)+len(c.Admitted)) + 512*len(c.Targets)
+		n := 1024 + 64*(len(c.Allowed)+len(c.Admitted)) + 1024*len(c.Targets)
 		if len(e.Circuits) == proxy.MaxCircuits || size > 0 && size+n > maxEvent {
 			cut()
 		}

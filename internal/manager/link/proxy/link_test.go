@@ -15,6 +15,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -53,23 +54,26 @@ func (sessions) Runner(context.Context, authz.Actor, string, cluster.AccessKey) 
 // vault keeps secrets in memory.
 type vault struct {
 	mu   sync.Mutex
-	kept []byte
+	kept map[string][]byte
 }
 
-func (v *vault) Get(context.Context, string) ([]byte, error) {
+func (v *vault) Get(_ context.Context, key string) ([]byte, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.kept, nil
+	return v.kept[key], nil
 }
 
-func (v *vault) Update(_ context.Context, _ string, fn func([]byte) ([]byte, error)) ([]byte, error) {
+func (v *vault) Update(_ context.Context, key string, fn func([]byte) ([]byte, error)) ([]byte, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	fresh, err := fn(v.kept)
+	fresh, err := fn(v.kept[key])
 	if fresh != nil {
-		v.kept = fresh
+		if v.kept == nil {
+			v.kept = map[string][]byte{}
+		}
+		v.kept[key] = fresh
 	}
-	return v.kept, err
+	return v.kept[key], err
 }
 
 // beating is a clock whose tickers tick when the test says so.
@@ -146,8 +150,8 @@ func newRig(t *testing.T) *rig {
 				return
 			}
 			parts.Go(func() {
-				if conn.(*tls.Conn).HandshakeContext(ctx) == nil { // as the agent port does
-					link.Serve(ctx, "p", conn)
+				if c := conn.(*tls.Conn); c.HandshakeContext(ctx) == nil { // as the agent port does
+					link.Serve(ctx, strings.TrimSuffix(c.ConnectionState().ServerName, ".test"), conn)
 				}
 			})
 		}
@@ -191,9 +195,12 @@ type peer struct {
 	conn net.Conn
 }
 
-func (r *rig) dial() *peer {
+func (r *rig) dial() *peer { return r.dialAs("p") }
+
+// dialAs connects as an app proxy of that name. Its certificate would say so; here the name that it asks for does.
+func (r *rig) dialAs(name string) *peer {
 	r.t.Helper()
-	conn, err := tls.Dial("tcp", r.address, &tls.Config{InsecureSkipVerify: true,
+	conn, err := tls.Dial("tcp", r.address, &tls.Config{InsecureSkipVerify: true, ServerName: name + ".test",
 		NextProtos: []string{proxy.ALPN}}) //nolint:gosec // the test's own server
 	require.NoError(r.t, err)
 	require.NoError(r.t, conn.SetDeadline(time.Now().Add(2*time.Minute)))
@@ -320,6 +327,80 @@ func TestWatch(t *testing.T) {
 		known, err := r.app.Proxies(t.Context())
 		return err == nil && len(known) == 0
 	}, 10*time.Second, 5*time.Millisecond, "who left is not connected")
+}
+
+// A proxy learns of its own circuits alone, whatever it asks: by its watch, by look-ups and from what ends; and its keys are its own.
+func TestAProxyLearnsItsOwnCircuitsAlone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.circuits(3)
+	mine := r.dial().watch(instance("n1"))
+	mine.until(func() bool { return mine.full })
+	if len(mine.known) < 3 {
+		mine.until(func() bool { return len(mine.known) == 3 })
+	}
+	other := instance("n2")
+	other.Name, other.URL = "q", "https://q.example.org"
+	evil := r.dialAs("q")
+	s := evil.watch(other)
+	s.until(func() bool { return s.full })
+	require.Empty(t, s.known)
+	require.NotEmpty(t, s.keys)
+	require.NotEqual(t, mine.keys, s.keys)
+
+	var one proxy.Circuit
+	for _, one = range mine.known {
+		break
+	}
+	require.NotEmpty(t, one.Targets[0].Grant)
+	ask := func(req proxy.LookupRequest) (reply proxy.LookupReply) {
+		resp := evil.post(proxy.PathLookup, req)
+		defer resp.Body.Close()
+		require.NoError(t, json.NewDecoder(resp.Body).Decode(&reply))
+		return reply
+	}
+	require.Nil(t, ask(proxy.LookupRequest{Label: one.Label}).Circuit)
+	require.Nil(t, ask(proxy.LookupRequest{Proxy: "p", Label: one.Label}).Circuit, "it may not say who it is")
+	claims := evil.post(proxy.PathWatch, proxy.WatchRequest{Instance: instance("n3")})
+	require.Equal(t, http.StatusForbidden, claims.StatusCode, "nor in a watch")
+	_ = claims.Body.Close()
+
+	// Changes and ends of others' circuits are no events for it.
+	r.sql(`UPDATE circuits SET epoch = 2 WHERE id = $1`, one.ID)
+	r.store.Wake(store.TopicCircuits)
+	mine.until(func() bool { return mine.known[one.ID].Epoch == 2 })
+	r.sql(`UPDATE kernels SET status = 'TERMINATING' WHERE id = $1`, r.kernel)
+	r.store.Wake(store.SessionTopic(r.session))
+	mine.until(func() bool { return len(mine.known) == 0 })
+	r.sql(`UPDATE kernels SET status = 'RUNNING' WHERE id = $1`, r.kernel)
+	r.sql(`INSERT INTO circuits (id, proxy, mode, label, session_id, kernel_id, app, protocol, target, path, user_id, created_by,
+			public, allowed, created_at)
+		VALUES (gen_random_uuid(), 'q', 'subdomain', 'own', $1, $2, 'web', 'http', 8000, '/', $3, $3, false, '{}', now())`,
+		r.session, r.kernel, r.user)
+	r.store.Wake(store.TopicCircuits)
+	for len(s.known) == 0 { // its own circuit is the first that it hears of
+		e := s.next()
+		require.Empty(t, e.Gone)
+	}
+	require.Len(t, s.known, 1)
+	for _, c := range s.known {
+		g, err := proxy.ReadGrant(c.Targets[0].Grant)
+		require.NoError(t, err)
+		require.Equal(t, "q", g.Proxy)
+	}
+}
+
+// A proxy hears which version its manager speaks.
+func TestVersionOfTheManager(t *testing.T) {
+	t.Parallel()
+	s := newRig(t).dial().watch(instance("n1"))
+	for {
+		if e := s.next(); e.Version != 0 {
+			require.Equal(t, proxy.Version, e.Version)
+			require.True(t, s.full, "after the snapshot")
+			return
+		}
+	}
 }
 
 // TestManagers: a proxy hears after the snapshot where managers are, and with the next beat when that changes.

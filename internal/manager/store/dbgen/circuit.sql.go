@@ -13,6 +13,21 @@ import (
 	"berth.dev/berth/internal/cluster"
 )
 
+const addBoundLaunch = `-- name: AddBoundLaunch :execrows
+INSERT INTO app_launches (token_hash, session_id, user_id, app, asked_port, protocol, target, path, expires_at, started, request)
+SELECT $1::bytea, l.session_id, l.user_id, l.app, l.asked_port, l.protocol, l.target, l.path, l.expires_at, l.started, $2::jsonb
+FROM app_launches l WHERE l.token_hash = $3 ON CONFLICT ON CONSTRAINT app_launches_pkey DO NOTHING
+`
+
+// The launch token that was bound from another one; it is there already when the same was asked before.
+func (q *Queries) AddBoundLaunch(ctx context.Context, boundHash []byte, request json.RawMessage, tokenHash []byte) (int64, error) {
+	result, err := q.db.Exec(ctx, addBoundLaunch, boundHash, request, tokenHash)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const addCircuit = `-- name: AddCircuit :exec
 INSERT INTO circuits (id, proxy, mode, label, port, session_id, kernel_id, app, protocol, target, path, user_id, created_by, public, allowed, created_at, expires_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
@@ -85,8 +100,8 @@ func (q *Queries) AddCode(ctx context.Context, arg AddCodeParams) error {
 }
 
 const addLaunch = `-- name: AddLaunch :exec
-INSERT INTO app_launches (token_hash, session_id, user_id, app, asked_port, protocol, target, path, expires_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+INSERT INTO app_launches (token_hash, session_id, user_id, app, asked_port, protocol, target, path, expires_at, started, request)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::jsonb, $11::jsonb)
 `
 
 type AddLaunchParams struct {
@@ -99,6 +114,8 @@ type AddLaunchParams struct {
 	Target    int32
 	Path      string
 	ExpiresAt time.Time
+	Started   json.RawMessage
+	Request   json.RawMessage
 }
 
 func (q *Queries) AddLaunch(ctx context.Context, arg AddLaunchParams) error {
@@ -112,6 +129,8 @@ func (q *Queries) AddLaunch(ctx context.Context, arg AddLaunchParams) error {
 		arg.Target,
 		arg.Path,
 		arg.ExpiresAt,
+		arg.Started,
+		arg.Request,
 	)
 	return err
 }
@@ -779,6 +798,37 @@ func (q *Queries) DropUnusedCircuits(ctx context.Context, unusedSince time.Time)
 	return items, nil
 }
 
+const endedCircuits = `-- name: EndedCircuits :many
+SELECT r.circuit_id::text AS circuit_id, k.agent_id::text AS agent_id FROM circuit_removals r JOIN kernels k ON k.id = r.kernel_id
+WHERE r.at > now() - $1::interval AND k.ended_at IS NULL AND k.agent_id IS NOT NULL ORDER BY r.at DESC, r.circuit_id LIMIT $2
+`
+
+type EndedCircuitsRow struct {
+	CircuitID string
+	AgentID   string
+}
+
+// Circuits that ended lately while their kernel runs on, with its agent; the latest first.
+func (q *Queries) EndedCircuits(ctx context.Context, within time.Duration, maxRows int32) ([]EndedCircuitsRow, error) {
+	rows, err := q.db.Query(ctx, endedCircuits, within, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []EndedCircuitsRow{}
+	for rows.Next() {
+		var i EndedCircuitsRow
+		if err := rows.Scan(&i.CircuitID, &i.AgentID); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const findCode = `-- name: FindCode :one
 SELECT user_id FROM circuit_codes WHERE code_hash = $1 AND circuit_id = $2
 `
@@ -792,7 +842,8 @@ func (q *Queries) FindCode(ctx context.Context, codeHash []byte, circuitID strin
 }
 
 const findLaunch = `-- name: FindLaunch :one
-SELECT l.token_hash, l.session_id, l.user_id, l.app, l.asked_port, l.protocol, l.target, l.path, l.expires_at FROM app_launches l JOIN users u ON u.id = l.user_id AND u.status = 'active' WHERE l.token_hash = $1
+SELECT l.token_hash, l.session_id, l.user_id, l.app, l.asked_port, l.protocol, l.target, l.path, l.expires_at, l.started, l.request, l.used_at, l.used_by FROM app_launches l JOIN users u ON u.id = l.user_id AND u.status = 'active'
+JOIN domains d ON d.name = u.domain_name AND d.is_active WHERE l.token_hash = $1
 `
 
 type FindLaunchRow struct {
@@ -813,6 +864,10 @@ func (q *Queries) FindLaunch(ctx context.Context, tokenHash []byte) (FindLaunchR
 		&i.AppLaunch.Target,
 		&i.AppLaunch.Path,
 		&i.AppLaunch.ExpiresAt,
+		&i.AppLaunch.Started,
+		&i.AppLaunch.Request,
+		&i.AppLaunch.UsedAt,
+		&i.AppLaunch.UsedBy,
 	)
 	return i, err
 }
@@ -828,7 +883,7 @@ func (q *Queries) ForgetCircuitAddresses(ctx context.Context, labels time.Durati
 }
 
 const forgetCircuitRemovals = `-- name: ForgetCircuitRemovals :exec
-DELETE FROM circuit_removals WHERE at < now() - interval '1 day'
+DELETE FROM circuit_removals WHERE at < now() - interval '25 hours'
 `
 
 func (q *Queries) ForgetCircuitRemovals(ctx context.Context) error {
@@ -885,14 +940,16 @@ func (q *Queries) HoldAppSession(ctx context.Context, id string) (cluster.Status
 }
 
 const holdVisitor = `-- name: HoldVisitor :one
-SELECT u.id, u.email, u.role, u.domain_name FROM users u WHERE u.id = $1 AND u.status = 'active' FOR SHARE
+SELECT u.id, u.email, u.role, u.domain_name, u.allowed_client_ip FROM users u JOIN domains d ON d.name = u.domain_name AND d.is_active
+WHERE u.id = $1 AND u.status = 'active' FOR SHARE
 `
 
 type HoldVisitorRow struct {
-	ID         string
-	Email      string
-	Role       string
-	DomainName string
+	ID              string
+	Email           string
+	Role            string
+	DomainName      string
+	AllowedClientIp []string
 }
 
 // The same, and whoever changes what they are waits until the transaction ends: take it before sessions and circuits.
@@ -904,6 +961,7 @@ func (q *Queries) HoldVisitor(ctx context.Context, id string) (HoldVisitorRow, e
 		&i.Email,
 		&i.Role,
 		&i.DomainName,
+		&i.AllowedClientIp,
 	)
 	return i, err
 }
@@ -1022,8 +1080,19 @@ func (q *Queries) ProjectsToShare(ctx context.Context, userID string, refs []str
 	return items, nil
 }
 
+const proxyHadCircuits = `-- name: ProxyHadCircuits :one
+SELECT EXISTS (SELECT 1 FROM circuits WHERE proxy = $1 AND created_at < $2::timestamptz)::boolean
+`
+
+func (q *Queries) ProxyHadCircuits(ctx context.Context, proxy string, before time.Time) (bool, error) {
+	row := q.db.QueryRow(ctx, proxyHadCircuits, proxy, before)
+	var column_1 bool
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
 const publishedCircuits = `-- name: PublishedCircuits :many
-SELECT c.id, c.proxy, c.mode, c.label, c.port, c.session_id, c.kernel_id, c.app, c.protocol, c.target, c.path, c.user_id, c.created_by, c.public, c.allowed, c.epoch, c.limits, c.created_at, c.expires_at, c.last_activity, c.revision, c.changed, s.name AS session_name, a.id AS agent_id, a.boot_id, a.data_address, a.data_socket,
+SELECT c.id, c.proxy, c.mode, c.label, c.port, c.session_id, c.kernel_id, c.app, c.protocol, c.target, c.path, c.user_id, c.created_by, c.public, c.allowed, c.epoch, c.limits, c.created_at, c.expires_at, c.last_activity, c.revision, c.changed, s.name AS session_name, k.generation, a.id AS agent_id, a.boot_id, a.data_address, a.data_socket,
        ARRAY(SELECT m.address FROM circuit_admissions m WHERE m.circuit_id = c.id ORDER BY m.address)::text[] AS admitted
 FROM circuits c JOIN sessions s ON s.id = c.session_id JOIN kernels k ON k.id = c.kernel_id JOIN agents a ON a.id = k.agent_id
 WHERE (k.status = 'RUNNING' OR k.status = 'LOST' AND k.status_before_lost = 'RUNNING')
@@ -1033,6 +1102,7 @@ WHERE (k.status = 'RUNNING' OR k.status = 'LOST' AND k.status_before_lost = 'RUN
 type PublishedCircuitsRow struct {
 	Circuit     Circuit
 	SessionName string
+	Generation  int64
 	AgentID     string
 	BootID      string
 	DataAddress string
@@ -1074,6 +1144,7 @@ func (q *Queries) PublishedCircuits(ctx context.Context, ids []string) ([]Publis
 			&i.Circuit.Revision,
 			&i.Circuit.Changed,
 			&i.SessionName,
+			&i.Generation,
 			&i.AgentID,
 			&i.BootID,
 			&i.DataAddress,
@@ -1152,6 +1223,25 @@ func (q *Queries) TakeCode(ctx context.Context, codeHash []byte, circuitID strin
 	return i, err
 }
 
+const useLaunch = `-- name: UseLaunch :execrows
+UPDATE app_launches SET used_at = $1::timestamptz, used_by = $2::text
+WHERE token_hash = $3 AND expires_at > $1::timestamptz AND (used_at IS NULL OR $4::boolean AND used_by = $2::text)
+`
+
+// A launch token works once: whoever writes used_at has it. Further tries of the same launch have it too.
+func (q *Queries) UseLaunch(ctx context.Context, now time.Time, usedBy string, tokenHash []byte, again bool) (int64, error) {
+	result, err := q.db.Exec(ctx, useLaunch,
+		now,
+		usedBy,
+		tokenHash,
+		again,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const usersToShare = `-- name: UsersToShare :many
 SELECT id, email FROM users WHERE status = 'active' AND domain_name = $1 AND (id::text = ANY($2::text[]) OR email = ANY($2::text[]))
 `
@@ -1183,16 +1273,19 @@ func (q *Queries) UsersToShare(ctx context.Context, domainName string, refs []st
 }
 
 const visitor = `-- name: Visitor :one
-SELECT u.id, u.email, u.role, u.domain_name FROM users u WHERE u.id = $1 AND u.status = 'active'
+SELECT u.id, u.email, u.role, u.domain_name, u.allowed_client_ip FROM users u JOIN domains d ON d.name = u.domain_name AND d.is_active
+WHERE u.id = $1 AND u.status = 'active'
 `
 
 type VisitorRow struct {
-	ID         string
-	Email      string
-	Role       string
-	DomainName string
+	ID              string
+	Email           string
+	Role            string
+	DomainName      string
+	AllowedClientIp []string
 }
 
+// A user who may visit anything at all: active, in an active domain.
 func (q *Queries) Visitor(ctx context.Context, id string) (VisitorRow, error) {
 	row := q.db.QueryRow(ctx, visitor, id)
 	var i VisitorRow
@@ -1201,6 +1294,7 @@ func (q *Queries) Visitor(ctx context.Context, id string) (VisitorRow, error) {
 		&i.Email,
 		&i.Role,
 		&i.DomainName,
+		&i.AllowedClientIp,
 	)
 	return i, err
 }

@@ -43,15 +43,18 @@ type Agent struct {
 }
 
 type AgentConnection struct {
-	AgentID string
-	Manager string
-	Epoch   int64
+	AgentID   string
+	Manager   string
+	Epoch     int64
+	Connected bool
 }
 
 type AgentImage struct {
-	AgentID string
-	ImageID string
-	Digest  string
+	AgentID      string
+	Reference    string
+	Architecture string
+	Digest       string
+	SizeBytes    int64
 }
 
 type AppLaunch struct {
@@ -64,6 +67,10 @@ type AppLaunch struct {
 	Target    int32
 	Path      string
 	ExpiresAt time.Time
+	Started   json.RawMessage
+	Request   json.RawMessage
+	UsedAt    *time.Time
+	UsedBy    *string
 }
 
 type AppProxy struct {
@@ -153,6 +160,7 @@ type CircuitRemoval struct {
 	CircuitID string
 	Changed   uint64
 	At        time.Time
+	KernelID  *string
 }
 
 type CircuitShare struct {
@@ -281,11 +289,27 @@ type Image struct {
 	Status       string
 	CreatedAt    time.Time
 	LastUsedAt   *time.Time
+	Scope        string
+	OwnerID      *string
+	ProjectID    *string
+	Origin       string
+	BaseID       *string
+	MadeOn       string
 }
 
 type ImageAlias struct {
 	Alias   string
 	ImageID string
+}
+
+type ImageRemoval struct {
+	AgentID   string
+	Digest    string
+	Reference string
+	OwnerID   *string
+	SizeBytes int64
+	CreatedAt time.Time
+	NextAt    time.Time
 }
 
 type KeepAliveGrant struct {
@@ -494,6 +518,7 @@ type Session struct {
 	NumQueries       int64
 	Preemptible      bool
 	Changed          uint64
+	ImageDigest      string
 }
 
 type SessionAccess struct {
@@ -588,4 +613,5 @@ type UserResourcePolicy struct {
 	MaxQuotaScopeSize              int64
 	MaxSessionCountPerModelSession int32
 	MaxCustomizedImageCount        int32
+	MaxCustomizedImageBytes        int64
 }

@@ -17,12 +17,24 @@ SELECT k.status FROM sessions s JOIN kernels k ON k.session_id = s.id AND k.loca
 SELECT coalesce(wsproxy_addr, '')::text FROM resource_groups WHERE name = $1;
 
 -- name: AddLaunch :exec
-INSERT INTO app_launches (token_hash, session_id, user_id, app, asked_port, protocol, target, path, expires_at)
-VALUES (@token_hash, @session_id, @user_id, @app, @asked_port, @protocol, @target, @path, @expires_at);
+INSERT INTO app_launches (token_hash, session_id, user_id, app, asked_port, protocol, target, path, expires_at, started, request)
+VALUES (@token_hash, @session_id, @user_id, @app, @asked_port, @protocol, @target, @path, @expires_at, sqlc.narg('started')::jsonb, sqlc.narg('request')::jsonb);
 
 -- name: FindLaunch :one
 -- What a token stands for; its user must still be active.
-SELECT sqlc.embed(l) FROM app_launches l JOIN users u ON u.id = l.user_id AND u.status = 'active' WHERE l.token_hash = $1;
+SELECT sqlc.embed(l) FROM app_launches l JOIN users u ON u.id = l.user_id AND u.status = 'active'
+JOIN domains d ON d.name = u.domain_name AND d.is_active WHERE l.token_hash = $1;
+
+-- name: AddBoundLaunch :execrows
+-- The launch token that was bound from another one; it is there already when the same was asked before.
+INSERT INTO app_launches (token_hash, session_id, user_id, app, asked_port, protocol, target, path, expires_at, started, request)
+SELECT @bound_hash::bytea, l.session_id, l.user_id, l.app, l.asked_port, l.protocol, l.target, l.path, l.expires_at, l.started, @request::jsonb
+FROM app_launches l WHERE l.token_hash = @token_hash ON CONFLICT ON CONSTRAINT app_launches_pkey DO NOTHING;
+
+-- name: UseLaunch :execrows
+-- A launch token works once: whoever writes used_at has it. Further tries of the same launch have it too.
+UPDATE app_launches SET used_at = @now::timestamptz, used_by = @used_by::text
+WHERE token_hash = @token_hash AND expires_at > @now::timestamptz AND (used_at IS NULL OR @again::boolean AND used_by = @used_by::text);
 
 -- name: AddCode :exec
 INSERT INTO circuit_codes (code_hash, circuit_id, user_id, epoch, expires_at) VALUES (@code_hash, @circuit_id, @user_id, @epoch, @expires_at);
@@ -70,11 +82,14 @@ UPDATE circuits SET public = coalesce(sqlc.narg('public'), public), allowed = co
 WHERE id = @id;
 
 -- name: Visitor :one
-SELECT u.id, u.email, u.role, u.domain_name FROM users u WHERE u.id = $1 AND u.status = 'active';
+-- A user who may visit anything at all: active, in an active domain.
+SELECT u.id, u.email, u.role, u.domain_name, u.allowed_client_ip FROM users u JOIN domains d ON d.name = u.domain_name AND d.is_active
+WHERE u.id = $1 AND u.status = 'active';
 
 -- name: HoldVisitor :one
 -- The same, and whoever changes what they are waits until the transaction ends: take it before sessions and circuits.
-SELECT u.id, u.email, u.role, u.domain_name FROM users u WHERE u.id = $1 AND u.status = 'active' FOR SHARE;
+SELECT u.id, u.email, u.role, u.domain_name, u.allowed_client_ip FROM users u JOIN domains d ON d.name = u.domain_name AND d.is_active
+WHERE u.id = $1 AND u.status = 'active' FOR SHARE;
 
 -- name: NoteOfficeTicket :exec
 INSERT INTO circuit_office_tickets (circuit_id, user_id, expires_at) VALUES ($1, $2, $3)
@@ -169,7 +184,7 @@ SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time
 
 -- name: PublishedCircuits :many
 -- Circuits whose kernels run, with where those are; ids null means all.
-SELECT sqlc.embed(c), s.name AS session_name, a.id AS agent_id, a.boot_id, a.data_address, a.data_socket,
+SELECT sqlc.embed(c), s.name AS session_name, k.generation, a.id AS agent_id, a.boot_id, a.data_address, a.data_socket,
        ARRAY(SELECT m.address FROM circuit_admissions m WHERE m.circuit_id = c.id ORDER BY m.address)::text[] AS admitted
 FROM circuits c JOIN sessions s ON s.id = c.session_id JOIN kernels k ON k.id = c.kernel_id JOIN agents a ON a.id = k.agent_id
 WHERE (k.status = 'RUNNING' OR k.status = 'LOST' AND k.status_before_lost = 'RUNNING')
@@ -209,8 +224,16 @@ DELETE FROM circuit_office_tickets WHERE expires_at <= @now::timestamptz;
 -- name: DropExpiredLaunches :exec
 DELETE FROM app_launches WHERE expires_at <= @now::timestamptz;
 
+-- name: EndedCircuits :many
+-- Circuits that ended lately while their kernel runs on, with its agent; the latest first.
+SELECT r.circuit_id::text AS circuit_id, k.agent_id::text AS agent_id FROM circuit_removals r JOIN kernels k ON k.id = r.kernel_id
+WHERE r.at > now() - @within::interval AND k.ended_at IS NULL AND k.agent_id IS NOT NULL ORDER BY r.at DESC, r.circuit_id LIMIT @max_rows;
+
+-- name: ProxyHadCircuits :one
+SELECT EXISTS (SELECT 1 FROM circuits WHERE proxy = @proxy AND created_at < @before::timestamptz)::boolean;
+
 -- name: ForgetCircuitRemovals :exec
-DELETE FROM circuit_removals WHERE at < now() - interval '1 day';
+DELETE FROM circuit_removals WHERE at < now() - interval '25 hours';
 
 -- name: ForgetCircuitAddresses :exec
 -- Ports are asked for by the time they became free, labels for longer.

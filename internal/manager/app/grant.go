@@ -1,0 +1,187 @@
+package app
+
+import (
+	"context"
+	"crypto/ed25519"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/wire/proxy"
+)
+
+const (
+	// grantsName is the ring of signing keys in the vault; agents know the public halves.
+	grantsName = "app-grants"
+	// grantKeyLife is how long a key signs grants. grantKeyHead is how long agents know a key before it signs, so that an agent
+	// that is away from its manager for less than that understands every grant.
+	grantKeyLife = 7 * 24 * time.Hour
+	grantKeyHead = proxy.GrantLife
+	// maxGranted bounds the grants that are remembered.
+	maxGranted = 200_000
+	// maxEnded bounds the ended circuits that agents are told of, in all.
+	maxEnded = 100_000
+)
+
+// grants signs what app proxies may do, and remembers it while it is good.
+type grants struct {
+	keys ring
+
+	mu   sync.Mutex
+	held map[string]granted // by circuit
+
+	endedMu sync.RWMutex
+	ended   map[cluster.AgentID][]string // circuits
+}
+
+// granted is the grant of one circuit as it was signed last.
+type granted struct {
+	what proxy.Grant
+	text string
+}
+
+func newGrants() *grants {
+	return &grants{held: map[string]granted{}, keys: ring{name: grantsName, what: "keys of grants",
+		schedule: schedule{life: grantKeyLife, head: grantKeyHead, keep: proxy.GrantLife + time.Hour},
+		make:     randomBytes(ed25519.SeedSize)}}
+}
+
+// GrantKeys are the keys with which agents verify grants.
+func (s *Service) GrantKeys(ctx context.Context) ([][]byte, error) {
+	list, err := s.grants.keys.get(ctx, s.d)
+	if err != nil {
+		return nil, err
+	}
+	out := make([][]byte, 0, len(list))
+	for _, k := range list {
+		if len(k.Key) != ed25519.SeedSize {
+			return nil, fmt.Errorf("read the keys of grants: one has %d bytes", len(k.Key))
+		}
+		public, ok := ed25519.NewKeyFromSeed(k.Key).Public().(ed25519.PublicKey)
+		if !ok {
+			return nil, fmt.Errorf("read the keys of grants: no public half")
+		}
+		out = append(out, public)
+	}
+	return out, nil
+}
+
+// grant puts a grant into each target of circuits of one app proxy. A grant that is good for longer than GrantRenewal is used
+// again.
+func (s *Service) grant(ctx context.Context, name string, list ...*proxy.Circuit) error {
+	if len(list) == 0 {
+		return nil
+	}
+	keys, err := s.grants.keys.get(ctx, s.d)
+	if err != nil {
+		return err
+	}
+	now := s.d.Clock()
+	seed := s.grants.keys.ordered(keys, now)[0]
+	if len(seed) != ed25519.SeedSize {
+		return fmt.Errorf("sign grants: the key has %d bytes", len(seed))
+	}
+	key := ed25519.NewKeyFromSeed(seed)
+	for _, c := range list {
+		targets := make([]proxy.Target, len(c.Targets)) // others have the old ones
+		copy(targets, c.Targets)
+		for i := range targets {
+			t := &targets[i]
+			if t.Grant, err = s.grants.sign(proxy.Grant{Circuit: c.ID, Kernel: t.Kernel, Generation: t.Generation, Port: t.Port,
+				Proxy: name, Issuer: s.d.ClusterID}, key, now); err != nil {
+				return err
+			}
+		}
+		c.Targets = targets
+	}
+	return nil
+}
+
+func (g *grants) sign(want proxy.Grant, key ed25519.PrivateKey, now time.Time) (string, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	old := g.held[want.Circuit]
+	want.Expires = old.what.Expires
+	if old.what == want && now.Before(renewAt(want)) {
+		return old.text, nil
+	}
+	want.Expires = now.Add(proxy.GrantLife).Truncate(time.Second)
+	text, err := proxy.SignGrant(want, key)
+	if err != nil {
+		return "", err
+	}
+	if len(g.held) >= maxGranted {
+		clear(g.held)
+	}
+	g.held[want.Circuit] = granted{what: want, text: text}
+	return text, nil
+}
+
+// renewAt is when the next grant is due.
+func renewAt(g proxy.Grant) time.Time { return g.Expires.Add(-proxy.GrantRenewal) }
+
+// end notes circuits that are gone: their grants are forgotten, and refused by their agents.
+func (g *grants) end(gone []proxy.Circuit) {
+	if len(gone) == 0 {
+		return
+	}
+	g.mu.Lock()
+	for _, c := range gone {
+		delete(g.held, c.ID)
+	}
+	g.mu.Unlock()
+	g.endedMu.Lock()
+	defer g.endedMu.Unlock()
+	fresh := map[cluster.AgentID][]string{}
+	for _, c := range gone {
+		for _, t := range c.Targets {
+			fresh[t.Agent.ID] = append(fresh[t.Agent.ID], c.ID)
+		}
+	}
+	next := maps.Clone(g.ended)
+	if next == nil {
+		next = map[cluster.AgentID][]string{}
+	}
+	for agent, ids := range fresh {
+		next[agent] = oneOfEach(append(ids, next[agent]...))
+	}
+	g.ended = next
+}
+
+// oneOfEach sorts ids and bounds them.
+func oneOfEach(ids []string) []string {
+	ids = ids[:min(len(ids), proxy.MaxEnded)]
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// EndedCircuits are circuits of an agent's running kernels that ended lately, in order: their grants may still be valid, and the
+// agent refuses them. The list is never changed.
+func (s *Service) EndedCircuits(agent cluster.AgentID) []string {
+	s.grants.endedMu.RLock()
+	defer s.grants.endedMu.RUnlock()
+	return s.grants.ended[agent]
+}
+
+// readEnded reads the ended circuits of all agents.
+func (s *Service) readEnded(ctx context.Context) error {
+	rows, err := s.d.Store.EndedCircuits(ctx, proxy.GrantLife, maxEnded)
+	if err != nil {
+		return fmt.Errorf("read ended circuits: %w", err)
+	}
+	ended := map[cluster.AgentID][]string{}
+	for _, r := range rows {
+		id := cluster.AgentID(r.AgentID)
+		ended[id] = append(ended[id], r.CircuitID)
+	}
+	for id, list := range ended {
+		ended[id] = oneOfEach(list)
+	}
+	s.grants.endedMu.Lock()
+	defer s.grants.endedMu.Unlock()
+	s.grants.ended = ended
+	return nil
+}

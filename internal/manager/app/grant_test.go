@@ -1,0 +1,210 @@
+package app_test
+
+import (
+	"crypto/ed25519"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/app"
+	"berth.dev/berth/internal/wire/proxy"
+)
+
+// verified is the grant of a circuit's first target, as an agent reads it.
+func (r *rig) verified(s *app.Service, c proxy.Circuit) proxy.Grant {
+	r.t.Helper()
+	raw, err := s.GrantKeys(r.t.Context())
+	r.must(err)
+	var keys []ed25519.PublicKey
+	for _, k := range raw {
+		keys = append(keys, k)
+	}
+	g, err := proxy.VerifyGrant(c.Targets[0].Grant, keys)
+	r.must(err)
+	return g
+}
+
+// A circuit comes with a grant for its proxy, kernel, generation and port, which is renewed before it expires and says the same at
+// all managers.
+func TestGrants(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := t.Context()
+	r.sql(`UPDATE kernels SET generation = 7 WHERE id = $1`, r.kernel)
+	r.deps.ClusterID = "cluster-1"
+	var err error
+	r.Service, err = app.New(r.deps)
+	r.must(err)
+	two, err := app.New(r.deps)
+	r.must(err)
+	c := r.launched("web").Circuit
+	want := proxy.Grant{Circuit: c.ID, Kernel: cluster.KernelID(r.kernel), Generation: 7, Port: 9001, Proxy: "p", Issuer: "cluster-1",
+		Expires: r.clock().Add(proxy.GrantLife).Truncate(time.Second)}
+	require.Equal(t, want, r.verified(two, c))
+	require.Equal(t, want, r.verified(two, *r.circuit(c.ID)), "a look-up brings it too")
+
+	r.run(r.Service, r.store)
+	watch, err := r.Watch(ctx, "p")
+	r.must(err)
+	defer watch.Close()
+	var w watched
+	w.take(t, r.Service, watch)
+	require.Equal(t, want, r.verified(two, w.circuits[c.ID]))
+	news := func() int {
+		circuits, _, full, err := r.Take(ctx, watch)
+		r.must(err)
+		require.False(t, full)
+		for _, c := range circuits {
+			w.circuits[c.ID] = c
+		}
+		return len(circuits)
+	}
+	r.advance(proxy.GrantLife - proxy.GrantRenewal - 2*time.Second)
+	require.Zero(t, news(), "it is not time yet")
+	r.advance(4 * time.Second)
+	require.Equal(t, 1, news())
+	renewed := w.circuits[c.ID]
+	require.Equal(t, c.Revision, renewed.Revision, "nothing else has changed")
+	want.Expires = r.clock().Add(proxy.GrantLife).Truncate(time.Second)
+	require.Equal(t, want, r.verified(two, renewed))
+	require.Zero(t, news())
+
+	// Keys take turns; an agent that was away for a day understands every grant.
+	keys := func() [][]byte { k, err := two.GrantKeys(ctx); r.must(err); return k }
+	first := keys()
+	require.Len(t, first, 1)
+	r.advance(8 * 24 * time.Hour)
+	both := keys()
+	require.Len(t, both, 2)
+	r.see(instance())
+	old := r.launched("sshd").Circuit
+	_, err = proxy.VerifyGrant(old.Targets[0].Grant, []ed25519.PublicKey{first[0]})
+	require.NoError(t, err, "a new key does not sign before agents know it")
+	r.advance(proxy.GrantLife + time.Minute)
+	r.see(instance())
+	fresh := r.launched("jupyter").Circuit
+	_, err = proxy.VerifyGrant(fresh.Targets[0].Grant, []ed25519.PublicKey{first[0]})
+	require.ErrorIs(t, err, proxy.ErrGrantKey)
+	r.verified(two, fresh)
+	require.Contains(t, keys(), first[0], "what it signed is good for a day")
+	r.advance(proxy.GrantLife + 2*time.Hour)
+	require.NotContains(t, keys(), first[0])
+}
+
+// Agents are told which circuits of their running kernels ended, by this manager's own knowledge at once and by what is stored.
+func TestEndedCircuits(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := t.Context()
+	r.run(r.Service, r.store)
+	watch, err := r.Watch(ctx, "p")
+	r.must(err)
+	watch.Close()
+	closed, gone := r.launched("web").Circuit, r.launched("jupyter").Circuit
+	soon(t, "both are known", func() bool {
+		w, err := r.Watch(ctx, "p")
+		r.must(err)
+		defer w.Close()
+		circuits, _, _, err := r.Take(ctx, w)
+		r.must(err)
+		return len(circuits) == 2
+	})
+	require.Empty(t, r.Service.EndedCircuits("a1"))
+	r.must(r.Delete(ctx, r.alice, closed.ID))
+	soon(t, "the agent is told", func() bool { return len(r.Service.EndedCircuits("a1")) == 1 })
+	require.Equal(t, []string{closed.ID}, r.Service.EndedCircuits("a1"))
+	require.Empty(t, r.Service.EndedCircuits("a2"))
+	// A manager that starts now reads it.
+	two, err := app.New(r.deps)
+	r.must(err)
+	r.run(two, nil)
+	soon(t, "another manager knows", func() bool { return len(two.EndedCircuits("a1")) == 1 })
+	r.move(r.session, r.kernel, "TERMINATED")
+	three, err := app.New(r.deps)
+	r.must(err)
+	r.run(three, nil)
+	w, err := three.Watch(ctx, "p")
+	r.must(err)
+	w.Close()
+	require.Empty(t, three.EndedCircuits("a1"), "the end of the kernel ends %s and %s", closed.ID, gone.ID)
+}
+
+// Every name of a proxy has keys of its own, from which nobody gets to another's.
+func TestKeysOfTicketsAreAProxysOwn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := t.Context()
+	p, err := r.Keys(ctx, "p")
+	r.must(err)
+	q, err := r.Keys(ctx, "q")
+	r.must(err)
+	require.Len(t, p, 1)
+	require.Len(t, q, 1)
+	require.NotEqual(t, p, q)
+	raw, err := r.deps.Vault.Get(ctx, "app-ticket-masters")
+	r.must(err)
+	var kept []struct{ Key []byte }
+	r.must(json.Unmarshal(raw, &kept))
+	require.NotContains(t, append(p, q...), kept[0].Key, "what the keys are derived from stays with the managers")
+	ticket, err := r.Ticket(ctx, r.alice, r.session, "", app.Want{App: "sshd"})
+	r.must(err)
+	_, ok := proxy.ReadTicket(ticket.Ticket, p)
+	require.True(t, ok)
+	_, ok = proxy.ReadTicket(ticket.Ticket, q)
+	require.False(t, ok, "another proxy can neither check nor sign it")
+}
+
+// Tickets of the release before stay good for their life, at the proxies that had circuits then, and at no others.
+func TestTicketsOverAnUpgrade(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx := t.Context()
+	shared := []byte("the key that all proxies knew..")
+	_, err := r.deps.Vault.Update(ctx, "app-tickets", func([]byte) ([]byte, error) {
+		return json.Marshal([]map[string]any{{"key": shared, "made": r.clock().Add(-time.Hour)}})
+	})
+	r.must(err)
+	c := r.launched("jupyter").Circuit
+	r.advance(time.Second)
+	upgraded, err := app.New(r.deps)
+	r.must(err)
+	keys := func(name string) [][]byte { k, err := upgraded.Keys(ctx, name); r.must(err); return k }
+	before := proxy.SignTicket(proxy.Ticket{Circuit: c.ID, User: "u", Epoch: 1, Expires: r.clock().Add(app.TicketLife)}, shared)
+	own := keys("p")
+	require.Len(t, own, 2)
+	require.Equal(t, shared, own[0], "managers of the release before may still run: what they know signs for a moment")
+	_, ok := proxy.ReadTicket(before, own)
+	require.True(t, ok)
+	require.NotContains(t, keys("new"), shared, "a proxy without circuits had no visitors")
+	r.advance(10 * time.Minute)
+	own = keys("p")
+	require.Equal(t, shared, own[1], "from then on it only checks")
+	r.advance(app.TicketLife - 10*time.Minute)
+	require.NotContains(t, keys("p"), shared)
+	_, ok = proxy.ReadTicket(before, keys("p"))
+	require.False(t, ok)
+}
+
+// Resource groups choose their app proxy by its address: one that is connected loses it to nobody.
+func TestNobodyTakesAnotherProxysAddress(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	evil := instance()
+	evil.Node = "n2"
+	wantReason(t, r.See(t.Context(), "evil", evil), "proxy-url-taken", "another name with the same address")
+	evil.URL += "/"
+	wantReason(t, r.See(t.Context(), "evil", evil), "proxy-url-taken", "the same address in other words")
+	r.must(r.See(t.Context(), "p", evil)) // a replica
+	evil.URL = "https://evil.example.org"
+	r.must(r.See(t.Context(), "evil", evil))
+	// Nor does it make launch tokens for sessions of another proxy's group.
+	r.sql(`UPDATE resource_groups SET wsproxy_addr = 'https://apps.example.org' WHERE name = 'default'`)
+	_, err := r.Conf(t.Context(), "evil", proxy.ConfRequest{Session: r.session, AccessKey: "Kalice"})
+	wantKind(t, err, fault.NotFound, "a session of another proxy's resource group")
+	_, err = r.Conf(t.Context(), "p", proxy.ConfRequest{Session: r.session, AccessKey: "Kalice"})
+	r.must(err)
+}
