@@ -96,16 +96,25 @@ type Guard struct {
 	measured  time.Time
 	scratched time.Time
 	pause     time.Duration
-	ended     map[cluster.KernelID]time.Time
+	ended     map[cluster.KernelID]ending
 	full      map[cluster.KernelID]bool
 }
+
+// ending is a kernel that was told to end. Its next generation, after a restart, is judged like any other.
+type ending struct {
+	generation int64
+	at         time.Time
+}
+
+// of reports whether this is about what now runs as the kernel.
+func (e ending) of(u Use, runs bool) bool { return runs && u.Generation == e.generation }
 
 // New returns a guard; Run makes it watch.
 func New(o Options) *Guard {
 	if o.Of == nil {
 		o.Of = diskspace.Of
 	}
-	return &Guard{o: o, layers: map[cluster.KernelID]Use{}, ended: map[cluster.KernelID]time.Time{}, full: map[cluster.KernelID]bool{}}
+	return &Guard{o: o, layers: map[cluster.KernelID]Use{}, ended: map[cluster.KernelID]ending{}, full: map[cluster.KernelID]bool{}}
 }
 
 // Run watches until ctx ends.
@@ -266,8 +275,8 @@ func (g *Guard) tell(now Sample, running []keeper.Kernel) {
 
 // judge ends who is over a bound, and, on a disk that is full, the one that grew most. It reports whether it ended one of these.
 func (g *Guard) judge(now Sample, certain bool) bool {
-	for id, at := range g.ended {
-		if _, runs := now.Kernels[id]; !runs && now.At.Sub(at) > settle {
+	for id, e := range g.ended {
+		if u, runs := now.Kernels[id]; !e.of(u, runs) && now.At.Sub(e.at) > settle {
 			delete(g.ended, id)
 		}
 	}
@@ -275,9 +284,10 @@ func (g *Guard) judge(now Sample, certain bool) bool {
 		g.end(now, v)
 	}
 	spared, waiting := map[cluster.KernelID]bool{}, false
-	for id, at := range g.ended {
-		spared[id] = true
-		waiting = waiting || now.At.Sub(at) < settle
+	for id, e := range g.ended {
+		u, runs := now.Kernels[id]
+		spared[id] = e.of(u, runs)
+		waiting = waiting || now.At.Sub(e.at) < settle
 	}
 	for _, d := range now.Disks {
 		if !d.Usage.Below(g.o.Limits.Full) || waiting {
@@ -292,10 +302,10 @@ func (g *Guard) judge(now Sample, certain bool) bool {
 }
 
 func (g *Guard) end(now Sample, v Verdict) {
-	if _, already := g.ended[v.Kernel]; already {
+	if e, already := g.ended[v.Kernel]; already && e.generation == v.Generation {
 		return
 	}
-	g.ended[v.Kernel] = now.At
+	g.ended[v.Kernel] = ending{v.Generation, now.At}
 	if g.o.Keeper.Evict(v.Kernel, v.Generation, cluster.ReasonDiskFull, v.Detail) {
 		g.o.Log.Error("a kernel is ended because of what it wrote to disk", "kernel", v.Kernel, "session", now.Kernels[v.Kernel].Session,
 			"why", v.Detail)

@@ -174,3 +174,21 @@ func TestRunEnds(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, g.Run(ctx), context.Canceled)
 }
+
+// TestARestartIsNoRefuge: a session that is restarted while it is told to end is judged again.
+func TestARestartIsNoRefuge(t *testing.T) {
+	t.Parallel()
+	w, g := newWorld(t)
+	w.kernels = []keeper.Kernel{{ID: "evil", Generation: 1, Container: runtime.Observed{Identity: runtime.Identity{Kernel: "evil"}}}}
+	w.layers["evil"] = runtime.LayerUse{Bytes: 11 * gib, Complete: true, Dir: w.dir}
+	g.Look(t.Context())
+	g.Look(t.Context())
+	require.Contains(t, w.ended["evil"], "10 GiB are allowed")
+
+	// It is being stopped for a restart already, so it goes on as another generation.
+	delete(w.ended, "evil")
+	w.kernels[0].Generation = 2
+	w.pass(time.Hour)
+	g.Look(t.Context())
+	require.Contains(t, w.ended["evil"], "10 GiB are allowed")
+}
