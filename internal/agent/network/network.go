@@ -339,7 +339,8 @@ func (n *Network) guard(ctx context.Context) ([]string, error) {
 	n.guarded = true
 	var warnings []string
 	if !n.bridged {
-		warnings = append(warnings, "this kernel has no nftables for bridges: the ports of sessions are isolated, but not checked for false addresses")
+		warnings = append(warnings, "this kernel has no nftables for bridges: the ports of sessions are isolated, but not checked for "+
+			"false addresses")
 	}
 	if !n.counted {
 		warnings = append(warnings, "this kernel cannot count connections (CONFIG_NFT_CONNLIMIT): one session can fill the host's table of them")
