@@ -14,7 +14,7 @@ TAGS := runner,pgbundle
 BUNDLE_DEP := bundle
 endif
 
-.PHONY: help up down build runner bundle check test test-quota e2e bench mutation images gen deps lint
+.PHONY: help up down build runner bundle check test test-quota e2e bench mutation fuzz sbom images gen deps lint
 
 help: ## list the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -58,6 +58,13 @@ bench: build ## measure beside peers
 
 mutation: ## measure what the tests of the pure packages notice
 	scripts/mutation.sh $(ARGS)
+
+fuzz: ## run every fuzz target for a minute (TIME=10s for less)
+	scripts/fuzz.sh $(TIME)
+
+sbom: ## list what a release is built of, in bin/berth.cdx.json
+	@mkdir -p bin
+	go run ./scripts/modules sbom -version '$(VERSION)' -out bin/berth.cdx.json
 
 gen: ## regenerate SQL, protobuf, GraphQL and drawings
 	scripts/gen.sh

@@ -3,6 +3,9 @@ package api
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -60,10 +63,19 @@ func New(cfg Config, opts ...Option) (*Client, error) {
 		return nil, fmt.Errorf("read endpoint: %w", err)
 	}
 	c := &Client{base: base, cfg: cfg, now: time.Now, agent: "berth"}
+	var secure *tls.Config
+	if cfg.Fingerprint != "" {
+		fingerprint, err := parseFingerprint(cfg.Fingerprint)
+		if err != nil {
+			return nil, err
+		}
+		secure = pinned(fingerprint)
+	}
 	c.http = &http.Client{
 		Transport: &http.Transport{
 			Proxy:               http.ProxyFromEnvironment,
 			DialContext:         (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+			TLSClientConfig:     secure,
 			TLSHandshakeTimeout: 10 * time.Second,
 			IdleConnTimeout:     60 * time.Second,
 			MaxIdleConnsPerHost: 8,
@@ -142,7 +154,7 @@ func (c *Client) send(ctx context.Context, r request) (*http.Response, error) {
 		if payload != nil {
 			body = bytes.NewReader(payload)
 		}
-		req, err := c.signed(ctx, r, body)
+		req, err := c.signed(ctx, r, body, payload)
 		if err != nil {
 			return nil, err
 		}
@@ -177,7 +189,8 @@ func bare(err error) error {
 	return err
 }
 
-func (c *Client) signed(ctx context.Context, r request, body io.Reader) (*http.Request, error) {
+// signed makes and signs a request; payload is what body holds, nil when that is not known.
+func (c *Client) signed(ctx context.Context, r request, body io.Reader, payload []byte) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, r.method, c.url(r), body)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", r.op(), err)
@@ -196,7 +209,13 @@ func (c *Client) signed(ctx context.Context, r request, body io.Reader) (*http.R
 	}
 	req.Header.Set("User-Agent", c.agent)
 	req.Header.Set(HeaderDomain, c.cfg.Domain)
-	SignRequest(req, c.cfg.AccessKey, string(c.cfg.SecretKey), c.now())
+	var nonce [16]byte
+	_, _ = rand.Read(nonce[:]) // never fails
+	strict := Strict{Nonce: hex.EncodeToString(nonce[:]), Body: BodyDigest(payload)}
+	if body != nil && payload == nil {
+		strict.Body = StreamBody
+	}
+	SignStrictly(req, c.cfg.AccessKey, string(c.cfg.SecretKey), c.now(), strict)
 	return req, nil
 }
 

@@ -59,6 +59,8 @@ type Config struct {
 	// Domain and Group (the project) are where sessions are created.
 	Domain string `json:"domain"`
 	Group  string `json:"group"`
+	// Fingerprint pins the certificate authority of the manager: "sha256:" and 64 hex digits. Empty: the system's authorities count.
+	Fingerprint string `json:"ca_fingerprint,omitempty"`
 	// Source tells the reader where the configuration came from.
 	Source string `json:"source"`
 }
@@ -74,6 +76,11 @@ func (c Config) Validate() error {
 	}
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
 		return fmt.Errorf("endpoint %q is not of the form http://host:port or https://host:port", c.Endpoint)
+	}
+	if c.Fingerprint != "" {
+		if _, err := parseFingerprint(c.Fingerprint); err != nil {
+			return err
+		}
 	}
 	if (c.AccessKey == "") != (c.SecretKey == "") {
 		return fmt.Errorf("%s and %s must be set together", EnvAccessKey, EnvSecretKey)
@@ -117,6 +124,8 @@ func LoadConfig(l Lookup) (Config, error) {
 		Domain:    or(getenv(EnvDomain), values(EnvDomain), "default"),
 		Group:     or(getenv(EnvGroup), values(EnvGroup), "default"),
 		Source:    source,
+
+		Fingerprint: or(getenv(EnvFingerprint), values(EnvFingerprint)),
 	}
 	if l.Endpoint != "" {
 		c.Endpoint = l.Endpoint

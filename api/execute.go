@@ -288,7 +288,7 @@ const maxFrame = 32 << 20
 // dial opens a signed WebSocket.
 func (c *Client) dial(ctx context.Context, path string, query map[string][]string) (*websocket.Conn, error) {
 	r := request{method: http.MethodGet, path: path, query: query, accept: "*/*"}
-	req, err := c.signed(ctx, r, nil)
+	req, err := c.signed(ctx, r, nil, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -83,9 +83,10 @@ func mediaType(contentType string) string {
 // zone. The signature is HMAC-SHA256 with a key derived from the secret, the day and
 // the host.
 func Sign(secretKey, day string, s Signed) string {
-	key := mac(mac([]byte(secretKey), day), s.Host)
-	return hex.EncodeToString(mac(key, s.String()))
+	return hex.EncodeToString(mac(signingKey(secretKey, day, s.Host), s.String()))
 }
+
+func signingKey(secretKey, day, host string) []byte { return mac(mac([]byte(secretKey), day), host) }
 
 func mac(key []byte, text string) []byte {
 	h := hmac.New(sha256.New, key)
@@ -98,31 +99,73 @@ func Authorization(accessKey, signature string) string {
 	return Scheme + " signMethod=HMAC-SHA256, credential=" + accessKey + ":" + signature
 }
 
+// Strict is what SignStrictly covers beyond the signature of the wire.
+type Strict struct {
+	// Nonce is 32 hex digits that are never used again.
+	Nonce string
+	// Body is the SHA-256 of the body in hex, or StreamBody.
+	Body string
+}
+
+// StreamBody stands for the digest of a body that is not known when the request is signed.
+const StreamBody = "stream"
+
+// HeaderSignature is the header with which this client covers the body and keeps the request from being used twice.
+const HeaderSignature = "X-Berth-Signature"
+
+// BodyDigest is Strict.Body of a body.
+func BodyDigest(body []byte) string {
+	sum := sha256.Sum256(body)
+	return hex.EncodeToString(sum[:])
+}
+
+// SignStrictly is SignRequest with the header HeaderSignature. Managers that do not know the header go by the rest. The others refuse
+// the request without it, because the date, which the signature covers, says by its zone that there is one.
+func SignStrictly(r *http.Request, accessKey, secretKey string, now time.Time, s Strict) {
+	if accessKey == "" {
+		SignRequest(r, accessKey, secretKey, now)
+		return
+	}
+	now = now.UTC()
+	signed, key := sign(r, accessKey, secretKey, now, now.Format(strictDateLayout))
+	covered := strings.Join([]string{"berth-request-1", signed.String(), s.Nonce, s.Body}, "\n")
+	r.Header.Set(HeaderSignature, "nonce="+s.Nonce+", body="+s.Body+", mac="+hex.EncodeToString(mac(key, covered)))
+}
+
+// strictDateLayout is dateLayout with the zone that means UTC and that SignRequest and official clients never write.
+const strictDateLayout = "2006-01-02T15:04:05.000000-00:00"
+
 // SignRequest sets the Date, version and Authorization headers of r.
 //
 // The URL, the Host and the Content-Type must already be final, because they are part
 // of what is signed. An empty access key leaves the request anonymous but versioned.
 func SignRequest(r *http.Request, accessKey, secretKey string, now time.Time) {
 	now = now.UTC()
-	date := now.Format(dateLayout)
+	sign(r, accessKey, secretKey, now, now.Format(dateLayout))
+}
+
+// sign signs a request with a date as it is to be written, and returns what was signed and the key that it was signed with.
+func sign(r *http.Request, accessKey, secretKey string, now time.Time, date string) (Signed, []byte) {
 	r.Header.Set("Date", date)
 	if r.Header.Get(HeaderVersion) == "" {
 		r.Header.Set(HeaderVersion, Version)
 	}
 	if accessKey == "" {
-		return
+		return Signed{}, nil
 	}
 	host := r.Host
 	if host == "" {
 		host = r.URL.Host
 	}
-	signature := Sign(secretKey, now.Format("20060102"), Signed{
+	s := Signed{
 		Method:      r.Method,
 		Target:      r.URL.RequestURI(),
 		Date:        date,
 		Host:        host,
 		ContentType: r.Header.Get("Content-Type"),
 		Version:     r.Header.Get(HeaderVersion),
-	})
-	r.Header.Set("Authorization", Authorization(accessKey, signature))
+	}
+	key := signingKey(secretKey, now.Format("20060102"), host)
+	r.Header.Set("Authorization", Authorization(accessKey, hex.EncodeToString(mac(key, s.String()))))
+	return s, key
 }

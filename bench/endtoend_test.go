@@ -32,6 +32,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/embedded"
 	"berth.dev/berth/internal/manager"
+	"berth.dev/berth/internal/manager/link/ca"
 )
 
 // BenchmarkEndToEnd takes short batch sessions from a signed POST /session to SUCCESS. The manager, all agents and the
@@ -147,14 +148,14 @@ func newController(b *testing.B, agents int) *controller {
 		require.NoError(b, c.db.QueryRow(b.Context(), "SHOW "+name).Scan(&on))
 		require.Equal(b, "on", on, "%s: what is acknowledged must be durable", name)
 	}
-	c.manager = newRole(b, "manager", "DIR="+filepath.Join(dir, "manager"), "DSN="+c.pg.DSN())
+	c.manager = newRole(b, "manager", "DIR="+filepath.Join(dir, "manager"), "DSN="+c.pg.DSN(), "AGENTS="+strconv.Itoa(agents))
 	// What agents keep on their own disks is not the controller's; here all of them share one machine, so it goes to memory.
 	memory, err := os.MkdirTemp("/dev/shm", "berth-bench-")
 	if err != nil {
 		memory = b.TempDir()
 	}
 	b.Cleanup(func() { _ = os.RemoveAll(memory) })
-	c.agents = newRole(b, "agents", "DIR="+memory, "MANAGER="+c.manager.said["agents"], "TOKEN="+filepath.Join(dir, "manager", "join.token"),
+	c.agents = newRole(b, "agents", "DIR="+memory, "MANAGER="+c.manager.said["agents"], "TOKENS="+c.manager.said["tokens"],
 		"AGENTS="+strconv.Itoa(agents))
 	c.api, err = api.New(api.Config{Endpoint: "http://" + c.manager.said["api"], AccessKey: c.manager.said["access"],
 		SecretKey: api.Secret(c.manager.said["secret"])})
@@ -409,13 +410,21 @@ func runManager(t *testing.T, said map[string]string) {
 	cfg := manager.DefaultConfig()
 	cfg.ID, cfg.Listen, cfg.Agents.Listen = "bench", "127.0.0.1:0", "127.0.0.1:0"
 	cfg.StateDir = os.Getenv("BERTH_ROLE_DIR")
-	cfg.Agents.JoinTokenFile = filepath.Join(cfg.StateDir, "join.token")
 	cfg.Postgres.DSN = chassis.NewSecret(os.Getenv("BERTH_ROLE_DSN"))
 	m, err := manager.New(t.Context(), cfg, manager.Deps{Random: rand.Reader, Build: chassis.Build(), Log: quiet()})
 	require.NoError(t, err)
 	start(t, m.Services()...)
 	cred, _ := m.Admin()
 	said["api"], said["agents"] = m.APIAddr(), m.AgentAddr()
+	count, err := strconv.Atoi(os.Getenv("BERTH_ROLE_AGENTS"))
+	require.NoError(t, err)
+	var tokens []string
+	for i := range count {
+		token, _, err := m.Authority().NewToken(t.Context(), ca.TokenRequest{Node: ca.Node{Role: ca.RoleAgent, Name: agentID(i)}})
+		require.NoError(t, err)
+		tokens = append(tokens, token.String())
+	}
+	said["tokens"] = strings.Join(tokens, " ")
 	said["access"], said["secret"] = string(cred.AccessKey), cred.SecretKey.Reveal()
 }
 
@@ -424,7 +433,10 @@ const (
 	benchCores = 128 // per agent
 )
 
+func agentID(i int) string { return fmt.Sprintf("i-%02d", i) }
+
 func runAgents(t *testing.T) {
+	tokens := strings.Fields(os.Getenv("BERTH_ROLE_TOKENS"))
 	count, err := strconv.Atoi(os.Getenv("BERTH_ROLE_AGENTS"))
 	require.NoError(t, err)
 	for i := range count {
@@ -433,7 +445,7 @@ func runAgents(t *testing.T) {
 		engine.AddImage(runtime.Image{References: []string{benchImage}, Architecture: "x86_64", Labels: map[string]string{}},
 			map[string][]byte{"/etc/passwd": []byte("root:x:0:0::/root:/bin/sh\n"), "/etc/group": []byte("root:x:0:\n")})
 		cfg := agent.DefaultConfig()
-		cfg.ID, cfg.Manager, cfg.JoinTokenFile = fmt.Sprintf("i-%02d", i), os.Getenv("BERTH_ROLE_MANAGER"), os.Getenv("BERTH_ROLE_TOKEN")
+		cfg.ID, cfg.Manager, cfg.JoinToken = agentID(i), os.Getenv("BERTH_ROLE_MANAGER"), chassis.NewSecret(tokens[i])
 		cfg.StateDir, cfg.MinFree = filepath.Join(os.Getenv("BERTH_ROLE_DIR"), cfg.ID), 0
 		a, err := agent.New(cfg, agent.Deps{
 			Runtime: engine.Runtime(cfg.Scope(), cluster.AgentID(cfg.ID)), RunnerPath: "/nonexistent/runner", Log: quiet(),

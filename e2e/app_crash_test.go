@@ -50,7 +50,7 @@ func TestAppsSurviveKills(t *testing.T) {
 [appproxy]
 name = "one"
 managers = ["HUB"]
-join_token_file = "DIR/join.token"
+join_token_file = "DIR/appproxy.token"
 state_dir = "DIR/appproxy"
 listen = "127.0.0.1:%s"
 url = "http://127.0.0.1:%s"

@@ -21,6 +21,8 @@ type apart struct {
 	*platform
 	config    string // file
 	api       string // port
+	hub       string // where the manager takes agents
+	agentID   string
 	processes map[string]*exec.Cmd
 }
 
@@ -47,6 +49,7 @@ func newApart(t *testing.T, agentID, agentConfig, more string) *apart {
 		listening(t, port)
 	}
 	hub := "127.0.0.1:" + agents
+	a.hub, a.agentID = hub, agentID
 	require.NoError(t, os.WriteFile(a.config, fmt.Appendf(nil, `
 [log]
 level = "info"
@@ -62,17 +65,16 @@ address = "127.0.0.1:%s"
 endpoints = ["%s"]
 [manager.agents]
 listen = "%s"
-join_token_file = "%s/join.token"
 
 [agent]
 id = "%s"
 manager = "%s"
-join_token_file = "%s/join.token"
+join_token_file = "%s/agent.token"
 state_dir = "%s/agent"
 cpu_overcommit = 16
 %s
 %s
-`, a.api, a.dir, strings.ReplaceAll(storetest.DSN(t), `"`, `\"`), redis, client, hub, dir, agentID, hub, dir, dir, agentConfig,
+`, a.api, a.dir, strings.ReplaceAll(storetest.DSN(t), `"`, `\"`), redis, client, hub, agentID, hub, dir, dir, agentConfig,
 		strings.NewReplacer("DIR", dir, "HUB", hub).Replace(more)), 0o600))
 	for _, role := range []string{"manager", "agent"} {
 		a.begin(role)
@@ -85,9 +87,20 @@ cpu_overcommit = 16
 	return a
 }
 
-// begin starts a role and waits until it can be used.
+// joinToken has an administrator of the manager's host make a token for a role, into the file that its configuration names.
+func (a *apart) joinToken(role, name string) (file string) {
+	a.t.Helper()
+	file = filepath.Join(filepath.Dir(a.config), role+".token")
+	a.must("admin", "join-token", "create", "--role", role, "--name", name, "--config", a.config, "--out", file)
+	return file
+}
+
+// begin starts a role and waits until it can be used. Who joins for the first time gets a token.
 func (a *apart) begin(role string) {
 	a.t.Helper()
+	if name := map[string]string{"agent": a.agentID, "appproxy": "one"}[role]; name != "" && a.processes[role] == nil {
+		a.joinToken(role, name)
+	}
 	r := a.run("", "config", "check", "--role", role, "--config", a.config)
 	require.Zero(a.t, r.code, r.stdout+r.stderr)
 	a.processes[role] = process(a.t, filepath.Dir(a.config), role, binary, role, "--config", a.config)

@@ -50,10 +50,28 @@ tidy() {
   return $status
 }
 
+# Known vulnerabilities in code that is reached. The database is on the internet; without it nothing is known, and that is said.
+vulnerabilities() {
+  local tool=$PWD/.cache/govulncheck out status=0
+  curl -sfo /dev/null -m 10 "${GOVULNDB:-https://vuln.go.dev}/index/modules.json.gz" || {
+    echo "vulnerabilities: the database cannot be reached (GOVULNDB names another one), so nothing was looked up"
+    return 0
+  }
+  [ -x "$tool" ] || CGO_ENABLED=0 GOBIN=$PWD/.cache GOFLAGS= go install golang.org/x/vuln/cmd/govulncheck@v1.9.0 2>/dev/null || {
+    echo "vulnerabilities: govulncheck cannot be had, so nothing was looked up"
+    return 0
+  }
+  out=$("$tool" ./... 2>&1) || status=$?
+  [ $status -eq 0 ] || echo "$out"
+  return $status
+}
+
 step gofmt formatted
 step tidy in_modules tidy
 step vet in_modules go vet ./...
 step lint lint
+step licences go run ./scripts/modules check
+step vulnerabilities vulnerabilities
 step architecture go test .
 # The race detector needs a C compiler.
 race=-race; command -v "${CC:-gcc}" >/dev/null || { race=; echo "tests run without -race: no C compiler; next: apt-get install gcc libc6-dev"; }

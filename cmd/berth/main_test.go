@@ -137,6 +137,7 @@ func TestClusterWithoutEngine(t *testing.T) {
 	after, err := platform.ReadEnvFile(filepath.Join(dir, "client.env"))
 	require.NoError(t, err)
 	require.Equal(t, env, after, "addresses, keys and the password stay")
+	checkJoinTokens(t, dir)
 
 	reset := berth(t, dir, "admin", "reset-password", "--json")
 	require.Zero(t, reset.code, reset.stderr)
@@ -155,6 +156,17 @@ func TestClusterWithoutEngine(t *testing.T) {
 	log, err = os.ReadFile(filepath.Join(dir, "berth.log"))
 	require.NoError(t, err)
 	require.NotContains(t, string(log), fresh.Password)
+
+	before, err := os.ReadFile(filepath.Join(dir, "manager", "master.key"))
+	require.NoError(t, err)
+	rotated := berth(t, dir, "admin", "rotate-master-key")
+	require.Zero(t, rotated.code, rotated.stderr)
+	require.Contains(t, rotated.stdout, "sealed again")
+	now, err := os.ReadFile(filepath.Join(dir, "manager", "master.key"))
+	require.NoError(t, err)
+	require.NotEqual(t, before, now)
+	require.Len(t, strings.Fields(string(now)), 1, "the old key has gone")
+	require.Zero(t, berth(t, dir, "session", "list").code, "signed requests are verified with the secret of the keypair")
 
 	down := berth(t, dir, "down")
 	require.Zero(t, down.code, down.stderr)

@@ -54,7 +54,7 @@ func newAppProxy() *cobra.Command {
 	var path string
 	c := &cobra.Command{
 		Use: "appproxy", Short: "Run the app proxy role alone: the way of visitors to apps of sessions", Args: cobra.NoArgs,
-		Long: "Run an app proxy. It joins the managers named in the file with their join token and keeps a copy of\n" +
+		Long: "Run an app proxy. It joins the managers named in the file with a token of `berth admin join-token` and keeps a copy of\n" +
 			"what they publish; `berth config print --role appproxy` shows every setting.",
 		Example: "  berth appproxy --config appproxy.toml",
 		RunE: func(cmd *cobra.Command, _ []string) error {

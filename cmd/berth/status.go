@@ -86,6 +86,7 @@ func printStatus(w io.Writer, dir platform.StateDir, r platform.Report, content 
 	fmt.Fprintf(w, "Berth %s  %s  pid %d  since %s\n", r.Version, r.Phase, r.Pid, r.Started.Local().Format("2006-01-02 15:04:05"))
 	fmt.Fprintf(w, "  state       %s\n", dir)
 	fmt.Fprintf(w, "  API         %s\n", r.API)
+	fmt.Fprintf(w, "  TLS         %s\n", r.TLS)
 	fmt.Fprintf(w, "  agent port  %s\n", r.Agents)
 	fmt.Fprintf(w, "  storage     %s\n", r.Storage)
 	for _, v := range r.Volumes {

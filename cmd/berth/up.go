@@ -69,6 +69,7 @@ func summarize(dir platform.StateDir, r platform.Report) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Berth %s is up.\n", r.Version)
 	fmt.Fprintf(&b, "  API         %s\n", r.API)
+	fmt.Fprintf(&b, "  TLS         %s\n", r.TLS)
 	fmt.Fprintf(&b, "  agent port  %s\n", r.Agents)
 	fmt.Fprintf(&b, "  storage     %s\n", r.Storage)
 	if r.Apps != nil {

@@ -30,6 +30,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
+	"berth.dev/berth/internal/manager/link/ca"
 	"berth.dev/berth/internal/wire/node"
 	"berth.dev/berth/internal/wire/run"
 )
@@ -42,6 +43,8 @@ type manager struct {
 	link *agentlink.Link
 	svc  *chassis.Service
 	cfg  agentlink.Config
+	// tokenFile holds a join token for agent i-test.
+	tokenFile string
 
 	mu        sync.Mutex
 	vault     map[string][]byte
@@ -67,9 +70,10 @@ func newManager(t testing.TB) *manager {
 		news: make(chan struct{})}
 	m.cfg = agentlink.DefaultConfig()
 	m.cfg.Listen, m.cfg.Heartbeat, m.cfg.Lease = "127.0.0.1:0", 200*time.Millisecond, 2*time.Second
-	m.cfg.JoinTokenFile = filepath.Join(t.TempDir(), "join.token")
 	m.start()
 	t.Cleanup(m.stop)
+	m.tokenFile = filepath.Join(t.TempDir(), "join.token")
+	require.NoError(t, os.WriteFile(m.tokenFile, []byte(m.token("i-test")), 0o600))
 	return m
 }
 
@@ -81,6 +85,16 @@ func (m *manager) start() {
 	m.svc = m.link.Service("agentlink")
 	require.NoError(m.t, m.svc.Start(context.Background()))
 	m.cfg.Listen = m.link.Addr().String()
+}
+
+// token makes a join token for a common name.
+func (m *manager) token(name string) string {
+	m.t.Helper()
+	who, err := ca.NodeOf(name)
+	require.NoError(m.t, err)
+	token, _, err := m.link.Authority().NewToken(context.Background(), ca.TokenRequest{Node: who, By: "a test"})
+	require.NoError(m.t, err)
+	return token.String()
 }
 
 func (m *manager) stop() { require.NoError(m.t, m.svc.Stop(context.Background())) }
@@ -257,7 +271,7 @@ func newHost(t testing.TB, m *manager) *host {
 	if testing.Verbose() {
 		h.log = slog.New(slog.NewTextHandler(t.Output(), nil))
 	}
-	h.cfg.ID, h.cfg.StateDir, h.cfg.JoinTokenFile, h.cfg.Manager = "i-test", t.TempDir(), m.cfg.JoinTokenFile, m.cfg.Listen
+	h.cfg.ID, h.cfg.StateDir, h.cfg.JoinTokenFile, h.cfg.Manager = "i-test", t.TempDir(), m.tokenFile, m.cfg.Listen
 	h.cfg.SampleInterval, h.cfg.MinFree = 100*time.Millisecond, 0
 	h.cfg.DataListen = "off" // managers of these tests come back on the port they had, which another listener might get
 	h.engine.AddImage(runtime.Image{References: []string{image}, Labels: map[string]string{"x": "y"}},
@@ -504,9 +518,8 @@ func TestNodeCertificate(t *testing.T) {
 	require.Equal(t, serial, m.serial())
 	h.stop()
 
-	// A damaged certificate is replaced by joining again.
+	// A damaged certificate is replaced by joining again, by the key.
 	require.NoError(t, os.WriteFile(filepath.Join(h.cfg.StateDir, "node", "node.crt"), []byte("x"), 0o600))
-	h.cfg.JoinTokenFile = good
 	n = peek(m, func() int { return m.greetings })
 	h.start()
 	m.until("it joins again", func() bool { return m.greetings > n })
@@ -530,7 +543,7 @@ func TestCertificateIsRenewedWithoutToken(t *testing.T) {
 	serial := m.serial()
 	h.stop()
 	h.cfg.JoinTokenFile = ""
-	h.clock = ahead{chassis.RealClock(), 250 * 24 * time.Hour}
+	h.clock = ahead{chassis.RealClock(), 275 * 24 * time.Hour}
 	h.start()
 	m.until("it comes with a new certificate", func() bool { return m.hello.Serial != serial })
 }
@@ -543,7 +556,7 @@ func TestMoveToANewCluster(t *testing.T) {
 	first.want(desired(1))
 	first.until("it runs", func() bool { return first.phase(kernelID(1)) == cluster.PhaseRunning })
 	h.stop()
-	h.cfg.Manager, h.cfg.JoinTokenFile = second.cfg.Listen, second.cfg.JoinTokenFile
+	h.cfg.Manager, h.cfg.JoinTokenFile = second.cfg.Listen, second.tokenFile
 	h.start()
 	second.until("the kernel of the other cluster ends", func() bool { return second.phase(kernelID(1)) == cluster.PhaseEnded })
 	require.Zero(t, h.engine.Count())

@@ -32,11 +32,10 @@ import (
 // appProxy is a member of the manager's cluster.
 func (m *manager) appProxy() *membership.Member {
 	m.t.Helper()
-	token, err := m.link.JoinToken(m.t.Context())
-	require.NoError(m.t, err)
+	token := m.token(proxy.NamePrefix + "web")
 	p, err := membership.Open(membership.Options{Dir: filepath.Join(m.t.TempDir(), "node"), Name: proxy.NamePrefix + "web",
 		Log:   slog.New(slog.DiscardHandler),
-		Clock: chassis.RealClock(), Token: func() (chassis.Secret, error) { return chassis.NewSecret(token.String()), nil }})
+		Clock: chassis.RealClock(), Token: func() (chassis.Secret, error) { return chassis.NewSecret(token), nil }})
 	require.NoError(m.t, err)
 	require.NoError(m.t, p.EnsureJoined(m.t.Context(), m.cfg.Listen))
 	return p

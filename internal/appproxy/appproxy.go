@@ -16,11 +16,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"berth.dev/berth/internal/appproxy/certs"
 	"berth.dev/berth/internal/appproxy/circuit"
 	"berth.dev/berth/internal/appproxy/control"
 	"berth.dev/berth/internal/appproxy/forward"
 	"berth.dev/berth/internal/appproxy/front"
+	"berth.dev/berth/internal/certs"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/membership"
 	"berth.dev/berth/internal/wire/proxy"
@@ -130,7 +130,7 @@ func (p *Proxy) loadCertificates() (err error) {
 	t := p.cfg.TLS
 	switch {
 	case t.Cert != "":
-		p.source, err = certs.Files(t.Cert, t.Key, p.d.Clock, p.log)
+		p.source, err = certs.Files("appproxy.tls", t.Cert, t.Key, p.d.Clock, p.log)
 	case t.SelfSigned:
 		names := []string{"localhost", "127.0.0.1", "::1"}
 		if u, err := origin(p.cfg.URL); err == nil && p.cfg.URL != "" {

@@ -6,7 +6,6 @@ package appproxy
 import (
 	"fmt"
 	"net"
-	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 
 	"berth.dev/berth/internal/appproxy/forward"
 	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/wire/proxy"
@@ -336,21 +336,8 @@ func origin(text string) (*url.URL, error) {
 }
 
 // trusted reads TrustedProxies.
-func (c Config) trusted() ([]netip.Prefix, error) {
-	var out []netip.Prefix
-	for _, text := range c.TrustedProxies {
-		p, err := netip.ParsePrefix(text)
-		if err != nil {
-			a, aerr := netip.ParseAddr(text)
-			if aerr != nil {
-				return nil, fault.Invalidf("appproxy.trusted_proxies: %q is no address or prefix", text).
-					WithNext("write addresses such as 10.0.0.5 or 10.0.0.0/24")
-			}
-			p = netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen())
-		}
-		out = append(out, p.Masked())
-	}
-	return out, nil
+func (c Config) trusted() (clientaddr.Trusted, error) {
+	return clientaddr.ParseTrusted("appproxy.trusted_proxies", c.TrustedProxies)
 }
 
 // secret reads the secret of /v2/conf; empty when there is none.
@@ -404,7 +391,7 @@ func (c Config) SocketPath() string {
 }
 
 // engine is the part of the configuration that the engine reads.
-func (c Config) engine(trusted []netip.Prefix) forward.Config {
+func (c Config) engine(trusted clientaddr.Trusted) forward.Config {
 	f, l := forward.DefaultConfig(), c.Limits
 	f.HeaderBytes, f.BodyBytes = int(l.HeaderBytes), int64(l.BodyBytes)
 	f.HeaderTimeout, f.IdleTimeout, f.StallTimeout, f.ResponseTimeout = l.HeaderTimeout, l.IdleTimeout, l.StallTimeout, l.ResponseTimeout

@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"berth.dev/berth/internal/appproxy/certs"
 	"berth.dev/berth/internal/appproxy/circuit"
 	"berth.dev/berth/internal/appproxy/forward"
+	"berth.dev/berth/internal/certs"
 	"berth.dev/berth/internal/fault"
 )
 

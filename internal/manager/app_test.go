@@ -21,6 +21,7 @@ import (
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/session/request"
+	"berth.dev/berth/internal/platform"
 	"berth.dev/berth/internal/testkit"
 	"berth.dev/berth/internal/wire/run"
 )
@@ -43,10 +44,11 @@ func TestAppsWithAProxy(t *testing.T) {
 		_, err := c.Agents[0].Engine.Listen(kernel, port, run.AppProtocol(app.protocol), app.serve)
 		require.NoError(t, err)
 	}
-	token, err := c.Managers[1].JoinToken(ctx)
-	require.NoError(t, err)
 	cfg := appproxy.DefaultConfig()
-	cfg.Name, cfg.Managers, cfg.JoinToken, cfg.StateDir = "p", []string{c.Managers[1].AgentAddr()}, chassis.NewSecret(token), t.TempDir()
+	cfg.Name, cfg.Managers, cfg.StateDir = "p", []string{c.Managers[1].AgentAddr()}, t.TempDir()
+	var err error
+	cfg.JoinToken, err = c.Managers[1].Admit(ctx, platform.RoleAppProxy, cfg.Name, cfg.StateDir)
+	require.NoError(t, err)
 	cfg.Listen, cfg.Domain, cfg.Ports = "127.0.0.1:0", "apps.localhost", appproxy.PortsConfig{}
 	p, err := appproxy.New(cfg, appproxy.Deps{Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)

@@ -2,12 +2,15 @@ package manager
 
 import (
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"berth.dev/berth/internal/certs"
 	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/fault"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
 	"berth.dev/berth/internal/manager/reconcile"
@@ -20,7 +23,17 @@ type Config struct {
 	ID string
 	// Listen is the host:port of the API.
 	Listen string
-	// StateDir holds the master key and the agents' join token.
+	// URL is how clients reach the API; empty means Listen. Set it where TLS ends at a reverse proxy, or the certificate is for a name.
+	URL string `config:"url"`
+	// TLS is the certificate of Listen. Without one the API speaks plain HTTP.
+	TLS certs.Config `config:"tls"`
+	// PlainHTTP says that plain HTTP on an address that others reach is meant, because a reverse proxy adds TLS.
+	PlainHTTP bool `config:"plain_http"`
+	// TrustedProxies are the addresses or prefixes of reverse proxies in front of Listen whose X-Forwarded-For is believed. Empty: none.
+	TrustedProxies []string
+	// RequireBodyDigest refuses changes of clients that do not sign the body: all but ours. Official clients can then only read.
+	RequireBodyDigest bool
+	// StateDir holds the master key.
 	StateDir string
 	Postgres PostgresConfig
 	Redis    RedisConfig
@@ -160,6 +173,16 @@ func (c Config) Validate() error {
 		return fault.Invalidf("manager.listen %q is no address", c.Listen).WithCause(err).
 			WithNext("set it to host:port, for example 0.0.0.0:8081")
 	}
+	if err := c.TLS.Validate("manager.tls"); err != nil {
+		return err
+	}
+	if u, err := url.Parse(c.URL); c.URL != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" ||
+		u.RawQuery != "" || u.Fragment != "") {
+		return fault.Invalidf("manager.url %q is no address", c.URL).WithNext("set it to https://host[:port]")
+	}
+	if _, err := c.trusted(); err != nil {
+		return err
+	}
 	if !filepath.IsAbs(c.StateDir) {
 		return fault.Invalidf("manager.state_dir %q is not an absolute path", c.StateDir).WithNext("set it to a directory such as /var/lib/berth")
 	}
@@ -173,6 +196,11 @@ func (c Config) Validate() error {
 		return err
 	}
 	return c.Reconcile.Validate()
+}
+
+// trusted reads TrustedProxies.
+func (c Config) trusted() (clientaddr.Trusted, error) {
+	return clientaddr.ParseTrusted("manager.trusted_proxies", c.TrustedProxies)
 }
 
 func (c Config) id() string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net/http"
+	"time"
 
 	"berth.dev/berth/internal/cluster"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
@@ -12,8 +13,10 @@ import (
 	"berth.dev/berth/internal/manager/store"
 )
 
-// wirePeers prepares what managers do for each other. Without etcd there are no others.
+// wirePeers prepares what managers do for each other. Without etcd there are no others to relay to; who is connected is noted all
+// the same, because a manager may get others later.
 func (m *Manager) wirePeers(link *agentlink.Deps) {
+	link.Hold, link.Release, link.Connected = m.hold, m.release, m.connected
 	if m.deps.Etcd == nil {
 		return
 	}
@@ -23,7 +26,7 @@ func (m *Manager) wirePeers(link *agentlink.Deps) {
 		ID: m.cfg.id(), Local: localAgents{m}, Holder: m.holder, Find: m.peers.Find,
 		TLS: func() *tls.Config { return m.link.ManagerTLS(m.cfg.id()) }, Log: log,
 	})
-	link.Peers, link.Managers, link.Hold = m.relay.Serve, m.AgentPorts, m.hold
+	link.Peers, link.Managers = m.relay.Serve, m.AgentPorts
 }
 
 // localAgents is the agent port, which is made after the relay.
@@ -69,6 +72,21 @@ func (m *Manager) Holds(agent cluster.AgentID) bool { return m.link.Holds(agent)
 func (m *Manager) hold(ctx context.Context, agent cluster.AgentID, epoch int64) error {
 	_, err := m.store.HoldAgent(ctx, string(agent), m.cfg.id(), epoch)
 	return err
+}
+
+// release notes that the registration of that epoch is over.
+func (m *Manager) release(ctx context.Context, agent cluster.AgentID, epoch int64) error {
+	_, err := m.store.ReleaseAgent(ctx, string(agent), epoch)
+	return err
+}
+
+// connected tells whether an agent is connected to any manager and was heard within the lease, and from where.
+func (m *Manager) connected(ctx context.Context, agent cluster.AgentID, lease time.Duration) (at string, ok bool, err error) {
+	at, err = m.store.ConnectedAgent(ctx, string(agent), lease)
+	if store.Missing(err) {
+		return "", false, nil
+	}
+	return at, err == nil, err
 }
 
 // holder is the manager that an agent registered with last, "" when there is none.

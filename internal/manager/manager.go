@@ -15,9 +15,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -25,12 +23,16 @@ import (
 	"github.com/valkey-io/valkey-go"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"berth.dev/berth/internal/certs"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/graphapi"
 	"berth.dev/berth/internal/manager/httpapi"
+	"berth.dev/berth/internal/manager/httpapi/signature"
 	"berth.dev/berth/internal/manager/idle"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
+	"berth.dev/berth/internal/manager/link/ca"
 	"berth.dev/berth/internal/manager/link/peer"
 	proxylink "berth.dev/berth/internal/manager/link/proxy"
 	storagelink "berth.dev/berth/internal/manager/link/storage"
@@ -73,6 +75,7 @@ type Manager struct {
 	log  *slog.Logger
 
 	store   *store.Store
+	key     *seal.Key
 	nouns   *nouns.Set
 	link    *agentlink.Link
 	peers   *peer.Directory   // nil without etcd
@@ -80,6 +83,7 @@ type Manager struct {
 	storage *storagelink.Link // nil without a shared secret
 	loops   *reconcile.Leader
 	api     *chassis.HTTPServer
+	certs   *certs.Source // nil without TLS
 	handler *httpapi.API
 	admin   tenancy.Credentials
 	created bool
@@ -100,7 +104,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Manager, error) {
 	if err := os.MkdirAll(cfg.StateDir, 0o711); err != nil {
 		return nil, fmt.Errorf("make state directory: %w", err)
 	}
-	key, err := seal.LoadOrCreate(filepath.Join(cfg.StateDir, "master.key"), deps.Random)
+	key, err := seal.LoadOrCreate(masterKeyFile(cfg.StateDir), deps.Random)
 	if err != nil {
 		return nil, fmt.Errorf("load master key: %w", err)
 	}
@@ -115,6 +119,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Manager, error) {
 }
 
 func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
+	m.key = key
 	m.admin, m.created, err = Bootstrap(ctx, tenancy.Deps{Store: m.store, Seal: key, IDs: m.deps.IDs, Random: m.deps.Random, Log: m.log})
 	if err != nil {
 		return fmt.Errorf("make the first rows: %w", err)
@@ -163,8 +168,7 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	if err := m.wireLoops(planner, idleDeps); err != nil {
 		return err
 	}
-	m.wireAPI(limiter)
-	return nil
+	return m.wireAPI(limiter)
 }
 
 // wireLoops gathers the control loops of all nouns.
@@ -193,16 +197,27 @@ func (m *Manager) wireLoops(planner *scheduling.Planner, idleDeps idle.LoopDeps)
 	return err
 }
 
-func (m *Manager) wireAPI(limiter httpapi.RateLimiter) {
+func (m *Manager) wireAPI(limiter httpapi.RateLimiter) error {
+	trusted, err := m.cfg.trusted()
+	if err != nil {
+		return err
+	}
+	var seen signature.Shared
+	if m.deps.Redis != nil {
+		seen = httpapi.NewRedisSeen(m.deps.Redis)
+	}
 	graph := graphapi.New(graphapi.Deps{Nouns: m.nouns, Actor: httpapi.ActorFrom, Fail: httpapi.Fail, Log: m.log.With("part", "graphapi")})
 	m.handler = httpapi.New(httpapi.Deps{
 		Nouns: m.nouns, GraphQL: graph, Log: m.log.With("part", "httpapi"), Clock: m.deps.Clock.Now, RateLimiter: limiter,
+		Trusted: trusted, ActorsTurn: m.store.ActorsTurn, Seen: seen, RequireDigest: m.cfg.RequireBodyDigest,
 		Info: httpapi.Info{NodeID: m.cfg.id(), Build: m.deps.Build.String(), APIVersion: m.cfg.Wire.APIVersion,
 			ManagerVersion: m.cfg.Wire.ManagerVersion},
 	})
-	m.api = chassis.NewHTTPServer("manager-api", chassis.HTTPOptions{Listen: m.cfg.Listen, Handler: m.handler, Log: m.log,
-		Drain:     2 * time.Second,
-		Configure: func(s *http.Server) { s.WriteTimeout = 0 }})
+	if m.certs, err = m.openTLS(); err != nil {
+		return err
+	}
+	m.api = m.apiServer(m.handler, m.certs)
+	return nil
 }
 
 // wireStorage prepares the connections to storage proxies. Without a shared secret there are none.
@@ -234,7 +249,12 @@ func (m *Manager) Services() []*chassis.Service {
 		m.loops.Service().After("agent-relay"),
 		m.api.After("sessions", "agent-port", "agent-relay"),
 		// Streams and held requests end with a word to their clients before the server drains the rest.
-		chassis.NewService("api-streams", chassis.Hooks{Stop: m.handler.Stop}).After(m.api.Name()),
+		chassis.NewService("api-streams", chassis.Hooks{Run: m.handler.Run, Stop: m.handler.Stop}).After(m.api.Name()),
+	}
+	if c := m.cfg.TLS.ACME; c.Enabled && c.HTTPListen != "" {
+		services = append(services, chassis.NewHTTPServer("manager-acme", chassis.HTTPOptions{
+			Listen: c.HTTPListen, Handler: m.certs.HTTP(nil), Log: m.log, Drain: time.Second,
+		}).Service)
 	}
 	if m.storage != nil {
 		services = append(services, chassis.NewService("storage-proxies", chassis.Hooks{Run: m.storage.Run}).After("store"),
@@ -318,10 +338,27 @@ func (m *Manager) APIAddr() string { return m.api.Addr() }
 // AgentAddr is the address of the agent port.
 func (m *Manager) AgentAddr() string { return m.link.Addr().String() }
 
-// JoinToken makes a new token with which an agent may join.
-func (m *Manager) JoinToken(ctx context.Context) (string, error) {
-	token, err := m.link.JoinToken(ctx)
-	return token.String(), err
+// Authority decides who may join the cluster; valid once the agent port runs.
+func (m *Manager) Authority() *ca.Authority { return m.link.Authority() }
+
+// OpenAuthority is Authority without a running manager, on its database and with its master key. The caller calls done.
+func OpenAuthority(ctx context.Context, cfg Config) (a *ca.Authority, done func(), err error) {
+	key, err := seal.Load(masterKeyFile(cfg.StateDir), rand.Reader)
+	if err != nil {
+		return nil, nil, fault.Invalidf("the master key of the managers cannot be read").WithCause(err).
+			WithNext("run this on a manager's host as the manager's user, after its first start")
+	}
+	db, err := store.Open(ctx, store.Config{DSN: cfg.Postgres.DSN.Reveal(), SkipMigrations: true, MaxConns: 1},
+		slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, nil, err
+	}
+	a, err = ca.OpenExisting(ctx, ca.Options{Vault: &vault{db, key}, Clock: chassis.RealClock(), Random: rand.Reader})
+	if err != nil {
+		db.Close()
+		return nil, nil, err
+	}
+	return a, db.Close, nil
 }
 
 // lateStreams breaks the ring between session (which opens streams) and link/agent (which

@@ -10,7 +10,7 @@ import (
 )
 
 // vault keeps small secrets of the cluster in PostgreSQL, sealed with the master key: the
-// agents' certificate authority, join tokens, serials. It is the Vault of link/ca.
+// authority of node certificates, join tokens, serials. It is the Vault of link/ca.
 type vault struct {
 	store *store.Store
 	key   *seal.Key
@@ -80,4 +80,47 @@ func (v *vault) Update(ctx context.Context, key string, fn func(old []byte) ([]b
 		return tx.SetSetting(ctx, vaultPrefix+key, text)
 	})
 	return now, err
+}
+
+// resealPage is how many entries are held at a time.
+const resealPage = 50
+
+// reseal seals all entries with the current master key and returns how many it changed.
+func (v *vault) reseal(ctx context.Context) (changed int, err error) {
+	for after, more := "", true; more && err == nil; {
+		page, from := 0, after
+		err = v.store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+			page = 0
+			rows, err := tx.SealedSettings(ctx, from, vaultPrefix, resealPage)
+			if err != nil {
+				return fmt.Errorf("read sealed settings: %w", err)
+			}
+			more = len(rows) == resealPage
+			for _, r := range rows {
+				after = r.Key
+				var sealed []byte // base64 in JSON
+				if err := json.Unmarshal(r.Value, &sealed); err != nil {
+					return fmt.Errorf("read %s: %w", r.Key, err)
+				}
+				fresh, again, err := v.key.Reseal(sealed, r.Key)
+				if err != nil {
+					return err
+				}
+				if !again {
+					continue
+				}
+				page++
+				text, err := json.Marshal(fresh)
+				if err != nil {
+					return fmt.Errorf("render %s: %w", r.Key, err)
+				}
+				if err := tx.SetSetting(ctx, r.Key, text); err != nil {
+					return fmt.Errorf("seal %s again: %w", r.Key, err)
+				}
+			}
+			return nil
+		})
+		changed += page
+	}
+	return changed, err
 }

@@ -39,7 +39,7 @@ func (m *Member) EnsureJoined(ctx context.Context, addr string) error {
 	}
 	noun, _ := m.kind()
 	if t, err := node.ParseJoinToken(token); err == nil && m.leave(t) {
-		m.o.Log.Warn("the join token belongs to another cluster than this " + noun + "'s certificate; joining that one")
+		m.o.Log.Warn("the join token belongs to another cluster than the one that this " + noun + " joined before; joining that one")
 	}
 	renew := m.Joined()
 	if renew && m.o.Clock.Now().Before(m.RenewAt()) {
@@ -58,23 +58,35 @@ func (m *Member) EnsureJoined(ctx context.Context, addr string) error {
 	return err
 }
 
-// join gets a certificate: with a token for the first one, over the present one for the next.
-func (m *Member) join(ctx context.Context, addr, token string) error {
-	var conf *tls.Config
-	secret := ""
+// introduce chooses how to join: over the present certificate, by the key where the cluster knows it, or with a token. A token goes
+// along with the key, because an administrator may have made it for a cluster that does not know the key any more.
+func (m *Member) introduce(token string) (conf *tls.Config, secret string, err error) {
+	if m.Joined() { // whatever the token is
+		return m.TLS("h2"), "", nil
+	}
+	t, err := node.ParseJoinToken(token)
+	m.mu.Lock()
+	ca := m.ca
+	m.mu.Unlock()
+	noun, section := m.kind()
 	switch {
-	case m.Joined(): // whatever the token is
-		conf = m.TLS("h2")
+	case ca != nil:
+		return node.ReturningTLS(ca), t.Secret, nil // no secret when the token cannot be read
 	case token == "":
-		noun, section := m.kind()
-		return fault.Invalidf("this %s has no node certificate and no join token", noun).WithReason("no-join-token").
-			WithNext("set %s.join_token_file to the file with the manager's join token", section)
-	default:
-		t, err := node.ParseJoinToken(token)
-		if err != nil {
-			return err
-		}
-		conf, secret = t.JoinTLS(), t.Secret
+		return nil, "", fault.Invalidf("this %s has no node certificate and no join token", noun).WithReason("no-join-token").
+			WithNext("make a token on the manager's host (berth admin join-token create --role %s --name NAME) and set %s.join_token_file "+
+				"to the file with it", section, section)
+	case err != nil:
+		return nil, "", err
+	}
+	return t.JoinTLS(), t.Secret, nil
+}
+
+// join gets a certificate.
+func (m *Member) join(ctx context.Context, addr, token string) error {
+	conf, secret, err := m.introduce(token)
+	if err != nil {
+		return err
 	}
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: m.o.Name}}, m.key)
 	if err != nil {

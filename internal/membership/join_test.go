@@ -2,6 +2,7 @@ package membership_test
 
 import (
 	"context"
+	"encoding/pem"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -48,10 +49,10 @@ func TestRenewalAtAnotherManager(t *testing.T) {
 	t.Parallel()
 	m := membershiptest.NewManager(t, nil)
 	clock := &later{Clock: chassis.RealClock(), ticks: make(chan time.Time)}
-	dir := t.TempDir()
+	dir, token := t.TempDir(), m.Token(t, "appproxy:p")
 	member, err := membership.Open(membership.Options{
 		Dir: dir, Name: "appproxy:p", Clock: clock, Log: slog.New(slog.DiscardHandler),
-		Token: func() (chassis.Secret, error) { return m.Token, nil },
+		Token: func() (chassis.Secret, error) { return token, nil },
 	})
 	require.NoError(t, err)
 	require.NoError(t, member.EnsureJoined(t.Context(), m.Addr))
@@ -83,4 +84,48 @@ func TestRenewalAtAnotherManager(t *testing.T) {
 	case <-time.After(time.Minute):
 		require.FailNow(t, "it goes on")
 	}
+}
+
+// A member whose certificate has ended comes back by its key, when its token has long been used up or is gone.
+func TestReturnByKey(t *testing.T) {
+	t.Parallel()
+	m := membershiptest.NewManager(t, nil)
+	clock := &later{Clock: chassis.RealClock()}
+	dir, token := t.TempDir(), m.Token(t, "a1")
+	open := func(dir string, token func() (chassis.Secret, error)) *membership.Member {
+		member, err := membership.Open(membership.Options{Dir: dir, Name: "a1", Clock: clock, Log: slog.New(slog.DiscardHandler), Token: token})
+		require.NoError(t, err)
+		return member
+	}
+	used := func() (chassis.Secret, error) { return token, nil }
+	authority := func() []byte {
+		text, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
+		require.NoError(t, err)
+		block, _ := pem.Decode(text)
+		return block.Bytes
+	}
+	first := open(dir, used)
+	require.NoError(t, first.EnsureJoined(t.Context(), m.Addr))
+	end := first.TLS("h2").Certificates[0].Leaf.NotAfter
+	require.True(t, membership.Belongs(dir, "a1", authority(), clock.Now()))
+	require.False(t, membership.Belongs(dir, "a2", authority(), clock.Now()))
+	require.False(t, membership.Belongs(dir, "a1", authority(), end))
+	require.False(t, membership.Belongs(t.TempDir(), "a1", authority(), clock.Now()))
+
+	require.NoError(t, os.Remove(filepath.Join(dir, "node.crt"))) // as good as ended
+	require.False(t, membership.Belongs(dir, "a1", authority(), clock.Now()))
+	require.NoError(t, open(dir, nil).EnsureJoined(t.Context(), m.Addr))
+	require.NoError(t, os.Remove(filepath.Join(dir, "node.crt")))
+	require.NoError(t, open(dir, used).EnsureJoined(t.Context(), m.Addr))
+
+	// A copy of the token without the key is worth nothing.
+	err := open(t.TempDir(), used).EnsureJoined(t.Context(), m.Addr)
+	require.ErrorContains(t, err, "was used at")
+	// Nor is the key of another cluster's member.
+	other := membershiptest.NewManager(t, nil)
+	require.NoError(t, os.Remove(filepath.Join(dir, "node.crt")))
+	require.Error(t, open(dir, nil).EnsureJoined(t.Context(), other.Addr))
+	// With a token of the other cluster it moves there.
+	fresh := other.Token(t, "a1")
+	require.NoError(t, open(dir, func() (chassis.Secret, error) { return fresh, nil }).EnsureJoined(t.Context(), other.Addr))
 }

@@ -1,19 +1,23 @@
 // Package membership is a process's membership of the cluster: its key, the certificate that the manager gave it for a join
-// token, and the renewal of that. Agents and app proxies have one each; the common name of the certificate says which of
-// them it is: an agent's id, or proxy.NamePrefix and a proxy's name.
+// token, and the renewal of that. A process that has joined once comes back by its key, without a token. Agents and app proxies
+// have one each; the common name of the certificate says which of them it is: an agent's id, or proxy.NamePrefix and a proxy's
+// name.
 package membership
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
+	"encoding/binary"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -55,7 +59,7 @@ type Member struct {
 	mu      sync.Mutex
 	key     *ecdsa.PrivateKey
 	cert    *x509.Certificate // nil before the process has joined
-	ca      *x509.Certificate
+	ca      *x509.Certificate // of the cluster that it joined last, also without a certificate; nil before
 	cluster string
 }
 
@@ -84,18 +88,27 @@ func Open(o Options) (*Member, error) {
 	if m.key, err = x509.ParseECPrivateKey(der); err != nil {
 		return nil, fmt.Errorf("read node key: %w", err)
 	}
-	// A certificate that cannot be used is replaced by joining again.
-	cert, err := m.certificate(fileCert)
-	if err != nil {
-		return m, nil
-	}
-	ca, err := m.certificate(fileCA)
-	if err != nil || !m.key.PublicKey.Equal(cert.PublicKey) || cert.Subject.CommonName != o.Name {
+	if m.ca, err = m.certificate(fileCA); err != nil {
 		return m, nil
 	}
 	name, _ := os.ReadFile(filepath.Join(o.Dir, fileCluster)) // only compared by the manager
-	m.cert, m.ca, m.cluster = cert, ca, strings.TrimSpace(string(name))
+	m.cluster = strings.TrimSpace(string(name))
+	// A certificate that cannot be used is replaced by joining again.
+	cert, err := m.certificate(fileCert)
+	if err == nil && m.key.PublicKey.Equal(cert.PublicKey) && cert.Subject.CommonName == o.Name && cert.CheckSignatureFrom(m.ca) == nil {
+		m.cert = cert
+	}
 	return m, nil
+}
+
+// Belongs tells whether a directory holds the key of a member of that name, with a certificate of the authority (DER) that is valid
+// now. Such a member needs no join token.
+func Belongs(dir, name string, authority []byte, now time.Time) bool {
+	if _, err := os.Stat(filepath.Join(dir, fileKey)); err != nil {
+		return false // Open would make one
+	}
+	m, err := Open(Options{Dir: dir, Name: name})
+	return err == nil && m.cert != nil && bytes.Equal(m.ca.Raw, authority) && now.Before(m.cert.NotAfter)
 }
 
 // Dialer is for connections to managers. Keep-alive probes notice within half a minute that the other end is gone.
@@ -157,22 +170,30 @@ func (m *Member) Joined() bool {
 func (m *Member) leave(t node.JoinToken) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.cert == nil || sha256.Sum256(m.ca.Raw) == t.CA {
+	if m.ca == nil || sha256.Sum256(m.ca.Raw) == t.CA {
 		return false
 	}
 	m.cert, m.ca, m.cluster = nil, nil, ""
 	return true
 }
 
-// RenewAt is when the certificate should be replaced: after two thirds of its life. It is zero without a certificate.
+// RenewAt is when the certificate should be replaced: after two thirds to three quarters of its life, so that members that joined
+// together do not all come back together. It is zero without a certificate.
 func (m *Member) RenewAt() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.cert == nil {
 		return time.Time{}
 	}
-	life := m.cert.NotAfter.Sub(m.cert.NotBefore)
-	return m.cert.NotBefore.Add(life * 2 / 3)
+	return renewAt(m.cert)
+}
+
+func renewAt(cert *x509.Certificate) time.Time {
+	life := cert.NotAfter.Sub(cert.NotBefore)
+	// The signature is as good as random, and says the same every time.
+	sum := sha256.Sum256(cert.Signature)
+	spread := life / 12 / math.MaxUint16 * time.Duration(binary.BigEndian.Uint16(sum[:]))
+	return cert.NotBefore.Add(life*2/3 + spread)
 }
 
 // ClusterID is the id of the cluster joined, "" before.

@@ -14,7 +14,6 @@ func (p *platform) appProxyConfig() appproxy.Config {
 	cfg, d := p.settings.AppProxy, appproxy.DefaultConfig()
 	cfg.Listen = p.at.AppProxy
 	cfg.Managers = []string{reachable(p.manager.AgentAddr())}
-	cfg.JoinTokenFile = p.dir.JoinToken()
 	if cfg.StateDir == d.StateDir {
 		cfg.StateDir = p.dir.Path("appproxy")
 	}
@@ -27,12 +26,16 @@ func (p *platform) appProxyConfig() appproxy.Config {
 	return cfg
 }
 
-func (p *platform) buildAppProxy(context.Context) (*chassis.Group, error) {
+func (p *platform) buildAppProxy(ctx context.Context) (_ *chassis.Group, err error) {
 	if p.settings.AppProxy.Listen == "" {
 		return chassis.NewGroup(p.log)
 	}
 	p.phase("starting the app proxy")
-	proxy, err := appproxy.New(p.appProxyConfig(), appproxy.Deps{Build: chassis.Build(), Log: p.log.With("part", "appproxy")})
+	cfg := p.appProxyConfig()
+	if cfg.JoinToken, err = p.manager.Admit(ctx, RoleAppProxy, cfg.Name, cfg.StateDir); err != nil {
+		return nil, fmt.Errorf("let the app proxy join: %w", err)
+	}
+	proxy, err := appproxy.New(cfg, appproxy.Deps{Build: chassis.Build(), Log: p.log.With("part", "appproxy")})
 	if err != nil {
 		return nil, err
 	}

@@ -8,13 +8,14 @@ import (
 	"path/filepath"
 	"strings"
 
+	"berth.dev/berth/api"
 	"berth.dev/berth/internal/manager/tenancy"
 )
 
 // writeClientEnv writes what the official clients and the command line need to reach the
 // cluster as its administrator, as lines for `set -a; . FILE`. The password is only known when
 // the administrator has just been made; afterwards the one in the file stays.
-func writeClientEnv(path, endpoint string, admin tenancy.Credentials, created bool) (password string, err error) {
+func writeClientEnv(path, endpoint, fingerprint string, admin tenancy.Credentials, created bool) (password string, err error) {
 	old, err := ReadEnvFile(path)
 	if err != nil {
 		return "", fmt.Errorf("read %s: %w", path, err)
@@ -32,7 +33,11 @@ func writeClientEnv(path, endpoint string, admin tenancy.Credentials, created bo
 		{"BACKEND_SECRET_KEY", admin.SecretKey.Reveal()},
 		{"BERTH_ADMIN_EMAIL", admin.Email},
 		{"BERTH_ADMIN_PASSWORD", password},
+		{api.EnvFingerprint, fingerprint},
 	} {
+		if kv[0] == api.EnvFingerprint && kv[1] == "" {
+			continue
+		}
 		if strings.ContainsAny(kv[1], "'\n") {
 			return "", fmt.Errorf("write %s: %s cannot be quoted", path, kv[0])
 		}

@@ -1,6 +1,7 @@
 package platform
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"io"
@@ -52,6 +53,7 @@ func (p *platform) serveFindings(w http.ResponseWriter, r *http.Request) {
 	for _, f := range rows {
 		found = append(found, Finding{Warning: f.Severity == "warning", Kind: f.Kind, Object: f.Object, Problem: f.Detail, Next: f.Next})
 	}
+	found = append(found, TransportFindings(m.Transport(), m.APIAddr())...)
 	local, err := a.Findings(r.Context())
 	if err != nil {
 		found = append(found, Finding{Kind: "agent", Object: "state", Problem: err.Error(), Next: "berth status"})
@@ -91,11 +93,12 @@ const maxAnswer = 8 << 20
 
 // ask reads one document from the control socket of a running cluster.
 func (d StateDir) ask(ctx context.Context, path string, out any) error {
-	return d.call(ctx, http.MethodGet, path, out)
+	return d.call(ctx, http.MethodGet, path, nil, out)
 }
 
-// call sends a request without a body to the control socket and reads the answer.
-func (d StateDir) call(ctx context.Context, method, path string, out any) error {
+// call sends a request to the control socket and reads the answer. in is nil for a request without a body, out for an answer that
+// says nothing.
+func (d StateDir) call(ctx context.Context, method, path string, in, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	client := &http.Client{Transport: &http.Transport{
@@ -105,7 +108,15 @@ func (d StateDir) call(ctx context.Context, method, path string, out any) error 
 			return dialer.DialContext(ctx, "unix", d.controlSocket())
 		},
 	}}
-	req, err := http.NewRequestWithContext(ctx, method, "http://berth"+path, nil)
+	var question io.Reader
+	if in != nil {
+		text, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		question = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://berth"+path, question)
 	if err != nil {
 		return err
 	}
@@ -119,7 +130,13 @@ func (d StateDir) call(ctx context.Context, method, path string, out any) error 
 		return err
 	}
 	if resp.StatusCode != http.StatusOK {
+		if err := faultOf(body); err != nil {
+			return err
+		}
 		return fault.Unavailablef("the cluster in %s answers: %s", d, strings.TrimSpace(string(body)))
+	}
+	if out == nil {
+		return nil
 	}
 	return json.Unmarshal(body, out)
 }

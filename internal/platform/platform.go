@@ -65,6 +65,8 @@ func (p *platform) group() (*chassis.Group, error) {
 	mux.HandleFunc("GET /status", p.serveStatus)
 	mux.HandleFunc("GET /findings", p.serveFindings)
 	mux.HandleFunc("POST /admin/reset-password", p.serveReset)
+	mux.HandleFunc("POST /admin/rotate-master-key", p.serveRotate)
+	p.serveJoins(mux)
 	socket := p.dir.controlSocket()
 	if err := embedded.PrepareSocketDir(filepath.Dir(socket)); err != nil {
 		return nil, fmt.Errorf("make control socket: %w", err)
@@ -110,9 +112,8 @@ func (p *platform) buildManager(ctx context.Context) (*chassis.Group, error) {
 		cfg.Storage.Secret, cfg.Storage.SecretFile = s.Secret, s.SecretFile
 	}
 	cfg.Postgres.DSN = chassis.NewSecret(end.PostgresDSN)
-	if err := p.dir.PlaceManager(&cfg); err != nil {
-		return nil, err
-	}
+	p.dir.PlaceManager(&cfg)
+	p.dir.removeOldToken()
 	m, err := NewManager(ctx, cfg, &end.Redis, manager.Deps{Etcd: end.Etcd, Health: p.health, Log: p.log})
 	if err != nil {
 		return nil, err
@@ -124,7 +125,7 @@ func (p *platform) buildManager(ctx context.Context) (*chassis.Group, error) {
 	// The password exists in clear only now: it is on disk before anything else can fail.
 	admin, created := m.Admin()
 	if created {
-		if _, err := writeClientEnv(p.dir.ClientEnv(), "http://"+cfg.Listen, admin, true); err != nil {
+		if _, err := writeClientEnv(p.dir.ClientEnv(), "http://"+cfg.Listen, "", admin, true); err != nil {
 			return nil, joinClose(err, m.Close)
 		}
 	}
@@ -145,13 +146,18 @@ func (p *platform) managerIsUp(m *Manager) error {
 		return fmt.Errorf("remember ports: %w", err)
 	}
 	admin, _ := m.Admin()
-	endpoint := "http://" + reachable(at.API)
-	if _, err := writeClientEnv(p.dir.ClientEnv(), endpoint, admin, false); err != nil {
+	how := m.Transport()
+	endpoint := endpointOf(how, at.API)
+	if _, err := writeClientEnv(p.dir.ClientEnv(), endpoint, how.Fingerprint, admin, false); err != nil {
 		return err
+	}
+	if how.Exposed {
+		p.note("WARNING: the API at %s %s", at.API, exposedProblem)
+		p.note("next: %s", exposedNext)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.bound = at
+	p.bound, p.report.TLS = at, encryptionOf(how)
 	p.report.API, p.report.Agents, p.report.Email = endpoint, at.Agent, admin.Email
 	p.report.Storage = p.storage.ClientURL()
 	p.report.Backends = map[string]string{
@@ -160,10 +166,13 @@ func (p *platform) managerIsUp(m *Manager) error {
 	return nil
 }
 
-func (p *platform) buildAgent(context.Context) (*chassis.Group, error) {
+func (p *platform) buildAgent(ctx context.Context) (_ *chassis.Group, err error) {
 	p.phase("starting the agent")
 	s := p.settings
 	p.dir.PlaceAgent(&s.Agent, "agent", p.manager.AgentAddr())
+	if s.Agent.JoinToken, err = p.manager.Admit(ctx, RoleAgent, s.Agent.ID, s.Agent.StateDir); err != nil {
+		return nil, fmt.Errorf("let the agent join: %w", err)
+	}
 	a, engine, err := newDockerAgent(s, p.dir.Path("lib"), p.health, p.log)
 	if err != nil {
 		return nil, err

@@ -21,8 +21,10 @@ type Report struct {
 	StateDir string    `json:"state_dir"`
 	Started  time.Time `json:"started_at"`
 	API      string    `json:"api"`
-	Agents   string    `json:"agent_port"`
-	Email    string    `json:"admin_email"`
+	// TLS says whether the way to the API is encrypted.
+	TLS    Encryption `json:"tls"`
+	Agents string     `json:"agent_port"`
+	Email  string     `json:"admin_email"`
 	// Storage is where clients transfer files.
 	Storage string       `json:"storage"`
 	Volumes []VolumeLine `json:"volumes,omitempty"`

@@ -8,6 +8,7 @@ import (
 	"os"
 	"syscall"
 
+	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager"
@@ -28,7 +29,7 @@ func ResetPassword(ctx context.Context, dir StateDir) (Login, error) {
 		return Login{}, fault.Unavailablef("no cluster runs in %s", dir).WithNext("berth up --detach --state-dir %s, then try again", dir)
 	}
 	var l Login
-	err := dir.call(ctx, http.MethodPost, "/admin/reset-password", &l)
+	err := dir.call(ctx, http.MethodPost, "/admin/reset-password", nil, &l)
 	return l, err
 }
 
@@ -58,7 +59,7 @@ func (l Login) Keep(path string) error {
 	if err != nil {
 		return err
 	}
-	_, err = writeClientEnv(path, old["BACKEND_ENDPOINT"], tenancy.Credentials{
+	_, err = writeClientEnv(path, old["BACKEND_ENDPOINT"], old[api.EnvFingerprint], tenancy.Credentials{
 		Email: l.Email, Password: seal.Secret(l.Password),
 		AccessKey: cluster.AccessKey(old["BACKEND_ACCESS_KEY"]), SecretKey: seal.Secret(old["BACKEND_SECRET_KEY"]),
 	}, true)

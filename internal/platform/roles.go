@@ -128,10 +128,15 @@ func RunManager(ctx context.Context, s Settings, log *slog.Logger, ready func(*M
 	greet := chassis.NewService("greeter", chassis.Hooks{Start: func(context.Context) error {
 		file := StateDir(s.Manager.StateDir).ClientEnv()
 		admin, created := m.Admin()
-		if _, err := writeClientEnv(file, "http://"+reachable(m.APIAddr()), admin, created); err != nil {
+		how := m.Transport()
+		if _, err := writeClientEnv(file, endpointOf(how, m.APIAddr()), how.Fingerprint, admin, created); err != nil {
 			return err
 		}
-		log.Info("manager is ready", "api", m.APIAddr(), "agents", m.AgentAddr(), "client_env", file, "version", chassis.Build().Version)
+		if how.Exposed {
+			log.Warn("the API "+exposedProblem, "api", m.APIAddr(), "next", exposedNext)
+		}
+		log.Info("manager is ready", "api", m.APIAddr(), "tls", encryptionOf(how).String(), "agents", m.AgentAddr(),
+			"client_env", file, "version", chassis.Build().Version)
 		if ready != nil {
 			ready(m)
 		}

@@ -63,9 +63,6 @@ func (d StateDir) ClientEnv() string { return d.Path(api.ClientEnvFile) }
 // LogFile is the log of a detached cluster.
 func (d StateDir) LogFile() string { return d.Path("berth.log") }
 
-// JoinToken is the file by which agents and app proxies of this machine join.
-func (d StateDir) JoinToken() string { return d.Path("agent", "join.token") }
-
 // Create makes the directory: passable for the children's users, readable for nobody else.
 func (d StateDir) Create() error {
 	mode := os.FileMode(0o700)
@@ -153,19 +150,13 @@ func (d StateDir) Owner() (pid int, running bool) {
 	return pid, err == nil && pid > 0
 }
 
-// PlaceManager puts what a manager keeps below this directory. Agents on this machine join with a file that only this user reads.
-func (d StateDir) PlaceManager(cfg *manager.Config) error {
-	cfg.StateDir, cfg.Agents.JoinTokenFile = d.Path("manager"), d.JoinToken()
-	if err := os.MkdirAll(filepath.Dir(d.JoinToken()), 0o700); err != nil {
-		return fmt.Errorf("prepare the agent's directory: %w", err)
-	}
-	return nil
-}
+// PlaceManager puts what a manager keeps below this directory.
+func (d StateDir) PlaceManager(cfg *manager.Config) { cfg.StateDir = d.Path("manager") }
 
 // PlaceAgent puts what an agent keeps into a directory below this one and lets it join the manager that listens at an address. Its
 // data port is open to this machine alone, where all app proxies of the cluster are, unless another one is configured.
 func (d StateDir) PlaceAgent(cfg *agent.Config, name, managerAddr string) {
-	cfg.Manager, cfg.StateDir, cfg.JoinTokenFile = reachable(managerAddr), d.Path(name), d.JoinToken()
+	cfg.Manager, cfg.StateDir = reachable(managerAddr), d.Path(name)
 	if cfg.DataListen == agent.DefaultConfig().DataListen {
 		cfg.DataListen = "127.0.0.1:0"
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 )
@@ -50,6 +51,8 @@ type Config struct {
 	ReapRate int
 	// TasksPerVolume is how many clones, imports and the like this node runs at once on one volume.
 	TasksPerVolume int
+	// TrustedProxies are the addresses or prefixes of reverse proxies in front of ClientListen whose X-Forwarded-For is believed.
+	TrustedProxies []string
 	// AllowedOrigins are the origins of browsers that may transfer files; none means all, because tokens authorize.
 	AllowedOrigins []string
 	// SFTPGroups are the resource groups of SFTP sessions near these volumes.
@@ -142,6 +145,9 @@ func (c Config) Validate() error {
 			return fault.Invalidf("storage.%s %q is no address", key, text).WithNext("set it to https://host[:port][/path]")
 		}
 	}
+	if _, err := c.trusted(); err != nil {
+		return err
+	}
 	if !filepath.IsAbs(c.StateDir) {
 		return fault.Invalidf("storage.state_dir %q is not an absolute path", c.StateDir).
 			WithNext("set it to a directory such as /var/lib/berth/storage")
@@ -202,6 +208,11 @@ func (c Config) Complete() error {
 			WithNext("add a section such as [storage.volumes.volume1] with backend = \"posix\" and path = \"/mnt/vol1\"")
 	}
 	return nil
+}
+
+// trusted reads TrustedProxies.
+func (c Config) trusted() (clientaddr.Trusted, error) {
+	return clientaddr.ParseTrusted("storage.trusted_proxies", c.TrustedProxies)
 }
 
 // secret reads the shared secret.

@@ -68,6 +68,10 @@ func New(_ context.Context, cfg Config, deps Deps) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
+	trusted, err := cfg.trusted()
+	if err != nil {
+		return nil, err
+	}
 	if deps.Clock == nil {
 		deps.Clock = chassis.RealClock()
 	}
@@ -123,7 +127,7 @@ func New(_ context.Context, cfg Config, deps Deps) (*Proxy, error) {
 			return v, err == nil
 		},
 		MaxUploadSize: int64(cfg.MaxUploadSize), UploadLife: cfg.TokenLife, UploadExpiry: cfg.UploadExpiry,
-		AllowedOrigins: cfg.AllowedOrigins, Clock: deps.Clock, Log: deps.Log.With("part", "transfer"),
+		AllowedOrigins: cfg.AllowedOrigins, Trusted: trusted, Clock: deps.Clock, Log: deps.Log.With("part", "transfer"),
 	})
 	p.client = chassis.NewHTTPServer("storage-client-api",
 		chassis.HTTPOptions{Listen: cfg.ClientListen, Handler: p.transfer, TLS: tlsConfig.Clone(), Log: deps.Log,

@@ -223,7 +223,7 @@ type Manager struct {
 func (c *Cluster) managerConfig(id string) manager.Config {
 	cfg := manager.DefaultConfig()
 	cfg.ID = id
-	c.check(c.dir.PlaceManager(&cfg))
+	c.dir.PlaceManager(&cfg)
 	cfg.Postgres.DSN = chassis.NewSecret(c.dsn)
 	cfg.Agents.Heartbeat, cfg.Agents.Lease = time.Second, 10*time.Second
 	cfg.Reconcile.Sweep, cfg.Reconcile.LeaderTTL = 50*time.Millisecond, 1
@@ -349,6 +349,10 @@ func (a *Agent) Start() {
 	c := a.c
 	c.tb.Helper()
 	var err error
+	if m := c.running(); m != nil {
+		a.cfg.JoinToken, err = m.Admit(c.tb.Context(), platform.RoleAgent, a.cfg.ID, a.cfg.StateDir)
+		c.check(err)
+	}
 	a.Agent, err = agent.New(a.cfg, agent.Deps{
 		Runtime: a.Engine.Runtime(a.cfg.Scope(), a.ID()), RunnerPath: "/nonexistent/runner", Log: c.log(a.cfg.ID), Drivers: a.drivers,
 		Times: keeper.Times{Sweep: 100 * time.Millisecond},
@@ -405,6 +409,16 @@ func (a *Agent) Containers() int {
 		}
 	}
 	return n
+}
+
+// running is a manager that runs, nil when none does.
+func (c *Cluster) running() *Manager {
+	for _, m := range c.Managers {
+		if m.Running() {
+			return m
+		}
+	}
+	return nil
 }
 
 // Service is the use cases of the first manager that runs.

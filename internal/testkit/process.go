@@ -19,9 +19,9 @@ import (
 const processEnv = "BERTH_TESTKIT_MANAGER"
 
 type processConfig struct {
-	ID, StateDir, JoinTokenFile, DSN string
-	Etcd                             []string
-	LeaderTTL                        int
+	ID, StateDir, DSN string
+	Etcd              []string
+	LeaderTTL         int
 }
 
 // Process is a manager in an operating system process of its own, which can be killed like one.
@@ -51,7 +51,7 @@ func (c *Cluster) StartProcess(id string) *Process {
 		c.tb.Fatal("a manager of its own process needs a cluster of several managers")
 	}
 	cfg := c.managerConfig(id)
-	raw, err := json.Marshal(processConfig{ID: id, StateDir: cfg.StateDir, JoinTokenFile: cfg.Agents.JoinTokenFile, DSN: c.dsn,
+	raw, err := json.Marshal(processConfig{ID: id, StateDir: cfg.StateDir, DSN: c.dsn,
 		Etcd: []string{c.etcd.Endpoint()}, LeaderTTL: cfg.Reconcile.LeaderTTL})
 	c.check(err)
 	p := &Process{cmd: exec.Command(os.Args[0])}
@@ -87,7 +87,7 @@ func serveProcess(raw string) error {
 	s.Admin.Listen = ""
 	cfg := &s.Manager
 	cfg.ID, cfg.Listen, cfg.Agents.Listen = pc.ID, "127.0.0.1:0", "127.0.0.1:0"
-	cfg.StateDir, cfg.Agents.JoinTokenFile = pc.StateDir, pc.JoinTokenFile
+	cfg.StateDir = pc.StateDir
 	cfg.Postgres.DSN, cfg.Etcd.Endpoints = chassis.NewSecret(pc.DSN), pc.Etcd
 	cfg.Reconcile.Sweep, cfg.Reconcile.LeaderTTL = 50*time.Millisecond, pc.LeaderTTL
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})).With("role", pc.ID)

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"berth.dev/berth/internal/clientaddr"
 )
 
 // Visitor is what is known of a request or connection before anything of it is forwarded.
@@ -57,6 +59,9 @@ func (c *Circuit) Admit(keys [][]byte, v Visitor) Verdict {
 	}
 	if v.Bearer != "" {
 		if t, ok := c.Verify(v.Bearer, keys, v.At); ok {
+			if !t.From(v.Addr) {
+				return elsewhere(t.User)
+			}
 			return Verdict{Decision: Pass, User: t.User, Reason: "bearer"}
 		}
 		return Verdict{Login, "", "bad-ticket", "The ticket is not valid any more."}
@@ -66,12 +71,22 @@ func (c *Circuit) Admit(keys [][]byte, v Visitor) Verdict {
 		if foreign || crossSite(v) {
 			return Verdict{Refuse, t.User, "foreign-origin", "A page of another site may not use this app."}
 		}
-		return Verdict{Decision: Pass, User: t.User, Reason: "cookie"}
+		switch {
+		case t.From(v.Addr):
+			return Verdict{Decision: Pass, User: t.User, Reason: "cookie"}
+		case !c.Public:
+			return elsewhere(t.User)
+		}
 	}
 	if c.Public {
 		return Verdict{Decision: Pass, Reason: "public"}
 	}
 	return Verdict{Login, "", "no-ticket", "This app is open only to those whom its owner let in."}
+}
+
+// elsewhere refuses a ticket whose user may not come from the visitor's address.
+func elsewhere(user string) Verdict {
+	return Verdict{Refuse, user, "address-not-allowed", "This app cannot be opened from your address."}
 }
 
 // crossSite reports whether the browser says that a page of another origin caused the request; other apps of the same domain are
@@ -116,12 +131,4 @@ func (c *Circuit) closedTo(v Visitor) *Verdict {
 }
 
 // Network is what visitors' addresses are counted by: an IPv4 address, or the /64 of an IPv6 address.
-func Network(a netip.Addr) netip.Addr {
-	a = plain(a)
-	if a.Is6() {
-		if p, err := a.Prefix(64); err == nil {
-			return p.Addr()
-		}
-	}
-	return a
-}
+func Network(a netip.Addr) netip.Addr { return clientaddr.Network(a) }

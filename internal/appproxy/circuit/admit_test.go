@@ -100,6 +100,21 @@ func TestAdmit(t *testing.T) {
 		"bearer": {visitor: func(v *circuit.Visitor) { v.Cookie, v.Bearer = "", ticket(nil) }, want: circuit.Pass,
 			reason: "bearer"},
 		"bad bearer, good cookie": {visitor: func(v *circuit.Visitor) { v.Bearer = "x" }, want: circuit.Login, reason: "bad-ticket"},
+		"from an allowed network": {visitor: func(v *circuit.Visitor) {
+			v.Cookie = ticket(func(t *proxy.Ticket) { t.Clients = []string{"10.0.0.0/8", "192.0.2.0/24"} })
+		}, want: circuit.Pass, reason: "cookie"},
+		"from elsewhere": {visitor: func(v *circuit.Visitor) {
+			v.Cookie = ticket(func(t *proxy.Ticket) { t.Clients = []string{"10.0.0.0/8"} })
+		}, want: circuit.Refuse, reason: "address-not-allowed"},
+		"bearer from elsewhere": {visitor: func(v *circuit.Visitor) {
+			v.Cookie, v.Bearer = "", ticket(func(t *proxy.Ticket) { t.Clients = []string{"10.0.0.0/8"} })
+		}, want: circuit.Refuse, reason: "address-not-allowed"},
+		"from no address": {visitor: func(v *circuit.Visitor) {
+			v.Addr, v.Cookie = netip.Addr{}, ticket(func(t *proxy.Ticket) { t.Clients = []string{"0.0.0.0/0"} })
+		}, want: circuit.Refuse, reason: "address-not-allowed"},
+		"public, from elsewhere": {circuit: func(c *proxy.Circuit) { c.Public = true }, visitor: func(v *circuit.Visitor) {
+			v.Cookie = ticket(func(t *proxy.Ticket) { t.Clients = []string{"10.0.0.0/8"} })
+		}, want: circuit.Pass, reason: "public"},
 		"own page posts": {visitor: func(v *circuit.Visitor) { v.Method, v.HeaderOrigin, v.FetchSite = "POST", home, "same-origin" },
 			want: circuit.Pass, reason: "cookie"},
 		"foreign page posts": {visitor: func(v *circuit.Visitor) { v.Method, v.HeaderOrigin = "POST", foreign }, want: circuit.Refuse,

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/wire/proxy"
 )
 
@@ -37,7 +38,7 @@ func New(p proxy.Circuit) *Circuit {
 }
 
 // plain is an address in the form in which rules compare it.
-func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+func plain(a netip.Addr) netip.Addr { return clientaddr.Plain(a) }
 
 // Table is a set of circuits that is never changed: With makes another one, at a cost that does not grow with the table.
 type Table struct {

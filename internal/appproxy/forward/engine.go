@@ -339,14 +339,7 @@ func (e *Engine) leave(v *visit) {
 }
 
 // Trusted reports whether an address is one of Config.Trusted: everybody comes from there.
-func (e *Engine) Trusted(a netip.Addr) bool {
-	for _, p := range e.cfg.Trusted {
-		if p.Contains(a.Unmap()) {
-			return true
-		}
-	}
-	return false
-}
+func (e *Engine) Trusted(a netip.Addr) bool { return e.cfg.Trusted.Has(a) }
 
 func tooManyConnections() error {
 	return fault.Unavailablef("too many connections are open").WithReason("too-many-connections").

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/appproxy/circuit"
+	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/wire/proxy"
 )
 
@@ -93,7 +94,7 @@ type Config struct {
 	RequestsPerCircuit, RequestsPerUser, RequestsPerAddress float64
 
 	// Trusted are proxies in front of us whose X-Forwarded-For and X-Forwarded-Proto are believed.
-	Trusted []netip.Prefix
+	Trusted clientaddr.Trusted
 	// Current returns the circuit of an id as the table has it now, nil when it is gone. The table must be replaced before
 	// CloseCircuit is called. It lets ServeTCP and Tunnel notice that a circuit was closed between admission and registration; optional.
 	Current func(id string) *circuit.Circuit

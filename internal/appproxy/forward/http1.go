@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"berth.dev/berth/internal/appproxy/circuit"
+	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/wire/proxy"
 )
 
@@ -210,7 +211,7 @@ func (e *Engine) bodyLimit(c *circuit.Circuit) int64 {
 // lookAtVisitor finds who asks: the other end, or whom a trusted proxy there speaks for.
 func (h *http1) lookAtVisitor() {
 	client, secure := h.remote.Addr(), h.listener.TLS
-	if len(h.e.cfg.Trusted) > 0 {
+	if !h.e.cfg.Trusted.Empty() {
 		client, secure = h.e.visitorBehind(client, secure, Header{h.req.fields}.Values)
 	}
 	if client != h.lastClient || h.byAddress == nil || secure != h.secure {
@@ -232,24 +233,14 @@ func told(client netip.Addr, secure bool) visitor {
 	return v
 }
 
-// visitorBehind follows X-Forwarded-For from its end as long as the one who wrote it is trusted.
+// visitorBehind finds the visitor behind the other end of a connection, see clientaddr.
 func (e *Engine) visitorBehind(client netip.Addr, secure bool, values func(string) []string) (netip.Addr, bool) {
 	if !e.Trusted(client) {
 		return client, secure
 	}
-	if p := values("X-Forwarded-Proto"); len(p) > 0 {
-		list := strings.Split(p[len(p)-1], ",")
-		secure = strings.EqualFold(strings.TrimSpace(list[len(list)-1]), "https")
-	}
-	list := strings.Split(strings.Join(values("X-Forwarded-For"), ","), ",")
-	for i := len(list) - 1; i >= 0 && e.Trusted(client); i-- {
-		a, err := netip.ParseAddr(strings.TrimSpace(list[i]))
-		if err != nil {
-			break
-		}
-		client = a.Unmap()
-	}
-	return client, secure
+	trusted := e.cfg.Trusted
+	secure = trusted.Secure(client, secure, values(clientaddr.ForwardedProto))
+	return trusted.Client(client, values(clientaddr.ForwardedFor)), secure
 }
 
 // onDown and onUp are told by movers what they wait for and what has moved.

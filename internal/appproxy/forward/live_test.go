@@ -21,6 +21,7 @@ import (
 
 	"berth.dev/berth/internal/appproxy/circuit"
 	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/wire/tunnel"
 )
 
@@ -459,7 +460,9 @@ func TestBuckets(t *testing.T) {
 
 func TestTrustedProxies(t *testing.T) {
 	r := newRig(t, func(c *Config) {
-		c.Trusted = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8")}
+		var err error
+		c.Trusted, err = clientaddr.ParseTrusted("trusted_proxies", []string{"127.0.0.0/8", "10.0.0.0/8"})
+		require.NoError(t, err)
 	})
 	rec := record(r, "app")
 	var got Head

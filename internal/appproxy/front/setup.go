@@ -113,7 +113,8 @@ func (f *Front) ticket(c *circuit.Circuit, reply proxy.RedeemReply) (text string
 		}
 	}
 	until = until.Truncate(time.Second)
-	return proxy.SignTicket(proxy.Ticket{Circuit: c.ID, User: reply.User, Epoch: reply.Epoch, Expires: until}, keys[0]), until
+	return proxy.SignTicket(proxy.Ticket{Circuit: c.ID, User: reply.User, Epoch: reply.Epoch, Expires: until,
+		Clients: reply.Clients}, keys[0]), until
 }
 
 // holds reports whether the request has a valid cookie of the circuit already.

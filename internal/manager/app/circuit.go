@@ -191,7 +191,7 @@ func (s *Service) Enter(ctx context.Context, a authz.Actor, id string) (Entry, e
 		if !ok {
 			return noProxy()
 		}
-		out.Ticket = s.sign(p, c, a.UserID, keys)
+		out.Ticket = s.sign(p, c, who, a.ClientIP, keys)
 		out.URL = setupURL(p, c, code)
 		if err := noteOffice(ctx, tx, v, string(a.UserID), out.Ticket.ExpiresAt); err != nil {
 			return err

@@ -3,9 +3,11 @@ package app
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
+	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
@@ -135,10 +137,14 @@ func (s *Service) Launch(ctx context.Context, req proxy.LaunchRequest) (proxy.La
 	if err != nil {
 		return none, err
 	}
-	if _, err := s.visitor(ctx, l.UserID, func(a authz.Actor) error {
+	who, err := s.visitor(ctx, l.UserID, func(a authz.Actor) error {
 		return authz.Sessions.Check(a, authz.Change,
 			objectOf(r))
-	}); err != nil {
+	})
+	if err != nil {
+		return none, err
+	}
+	if err := from(who, req.Client); err != nil {
 		return none, err
 	}
 	want, _, err := asks(l, req)
@@ -279,9 +285,22 @@ func asked(u dbgen.HoldVisitorRow, user string, err error, may func(authz.Actor)
 	if err != nil {
 		return authz.Actor{}, fmt.Errorf("read user %s: %w", user, err)
 	}
-	a := authz.Actor{UserID: cluster.UserID(u.ID), Email: u.Email, Role: authz.Role(u.Role), Domain: u.DomainName, AccessKey: visitorKey}
+	a := authz.Actor{UserID: cluster.UserID(u.ID), Email: u.Email, Role: authz.Role(u.Role), Domain: u.DomainName, AccessKey: visitorKey,
+		AllowedClientIP: clientaddr.ParseNetworks(u.AllowedClientIp)}
 	return a, may(a)
 }
+
+// from refuses users at addresses that they may not come from. The words name nobody: a stranger may have found the link.
+func from(who authz.Actor, client netip.Addr) error {
+	if who.AllowedClientIP.Admit(client) {
+		return nil
+	}
+	return fault.Deniedf("this app cannot be opened from the address %s", client).WithReason("address-not-allowed").
+		WithNext("use a network that your administrator allows")
+}
+
+// maxNetworks bounds the networks that a ticket carries.
+const maxNetworks = 40
 
 // noteOffice remembers that somebody has a ticket of a circuit that is not theirs, by the right of an administrator. The rights
 // of shares and of everybody are known by themselves.
@@ -360,6 +379,9 @@ func (s *Service) redeem(ctx context.Context, tx *store.Tx, name, id string,
 			WithReason("address-not-allowed").
 			WithNext("ask its owner to allow your address")
 	}
+	if err := from(who, req.Client); err != nil {
+		return reply, err, nil
+	}
 	if err := noteOffice(ctx, tx, v, user, expires); err != nil {
 		return reply, nil, err
 	}
@@ -379,7 +401,8 @@ func (s *Service) redeem(ctx context.Context, tx *store.Tx, name, id string,
 		}
 		tx.Wake(store.TopicCircuits)
 	}
-	return proxy.RedeemReply{User: user, Epoch: c.Epoch, ExpiresAt: expires.UTC(), Path: c.Path}, nil, nil
+	return proxy.RedeemReply{User: user, Epoch: c.Epoch, ExpiresAt: expires.UTC(), Path: c.Path,
+		Clients: who.AllowedClientIP.TextsFor(req.Client, maxNetworks)}, nil, nil
 }
 
 func badCode() error {
@@ -438,10 +461,11 @@ func (s *Service) Ticket(ctx context.Context, a authz.Actor, ref string, owner c
 	var out Ticket
 	err = s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		// Starting the app may have taken long.
-		if _, err := held(ctx, tx, string(a.UserID), func(a authz.Actor) error {
+		who, err := held(ctx, tx, string(a.UserID), func(a authz.Actor) error {
 			return authz.Sessions.Check(a, authz.Change,
 				objectOf(r))
-		}); err != nil {
+		})
+		if err != nil {
 			return err
 		}
 		id, _, err := s.publish(ctx, tx, w)
@@ -456,17 +480,19 @@ func (s *Service) Ticket(ctx context.Context, a authz.Actor, ref string, owner c
 		if err != nil {
 			return err
 		}
-		out = s.sign(w.proxy, c, a.UserID, keys)
+		out = s.sign(w.proxy, c, who, a.ClientIP, keys)
 		return noteOffice(ctx, tx, v, string(a.UserID), out.ExpiresAt)
 	})
 	return out, err
 }
 
-func (s *Service) sign(p Proxy, c proxy.Circuit, user cluster.UserID, keys [][]byte) Ticket {
+// sign makes a ticket of somebody at a client address, as the manager sees it.
+func (s *Service) sign(p Proxy, c proxy.Circuit, who authz.Actor, client string, keys [][]byte) Ticket {
 	expires := s.d.Clock().Add(TicketLife).Truncate(time.Second)
 	if c.ExpiresAt != nil && c.ExpiresAt.Before(expires) {
 		expires = c.ExpiresAt.Truncate(time.Second)
 	}
 	return Ticket{URL: p.URL, Circuit: c.ID, ExpiresAt: expires.UTC(),
-		Ticket: proxy.SignTicket(proxy.Ticket{Circuit: c.ID, User: string(user), Epoch: c.Epoch, Expires: expires}, keys[0])}
+		Ticket: proxy.SignTicket(proxy.Ticket{Circuit: c.ID, User: string(who.UserID), Epoch: c.Epoch, Expires: expires,
+			Clients: who.AllowedClientIP.TextsFor(clientaddr.Parse(client), maxNetworks)}, keys[0])}
 }

@@ -4,6 +4,7 @@
 package authz
 
 import (
+	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 )
@@ -36,7 +37,7 @@ type Actor struct {
 	// AllowedRegistries are the registries whose images the user's domain may run, besides those that are local to the agents.
 	AllowedRegistries []string
 	// AllowedClientIP are the addresses that the user may come from.
-	AllowedClientIP Networks
+	AllowedClientIP clientaddr.Networks
 	// ClientIP is the caller's address, for records and allow-lists; may be empty.
 	ClientIP string
 }

@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
@@ -307,4 +310,36 @@ func TestAClientThatLeavesDoesNotLeaveHalfAFolder(t *testing.T) {
 	if f.Status != cluster.FolderReady {
 		t.Errorf("it is %s", f.Status)
 	}
+}
+
+// The tokens of a user who may come from some networks only are bound to these.
+func TestTokensCarryTheNetworksOfTheirUser(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	f := r.create(r.alice, "data")
+	id := string(f.ID)
+	ask := func(a authz.Actor) {
+		_, err := r.RequestUpload(t.Context(), a, id, "x", 1)
+		r.must(err)
+		_, err = r.RequestDownload(t.Context(), a, id, "x", false)
+		r.must(err)
+		_, err = r.RequestArchive(t.Context(), a, id, []string{"x"}, "")
+		r.must(err)
+	}
+	sent := func() (out [][]string) {
+		r.proxy.set(func() {
+			out = [][]string{
+				r.proxy.last[storage.PathUpload].(storage.UploadRequest).Clients, r.proxy.last[storage.PathDownload].(storage.DownloadRequest).Clients,
+				r.proxy.last[storage.PathArchive].(storage.ArchiveRequest).Clients,
+			}
+		})
+		return out
+	}
+	ask(r.alice)
+	require.Equal(t, [][]string{nil, nil, nil}, sent())
+	bound := r.alice
+	bound.AllowedClientIP = clientaddr.ParseNetworks([]string{"10.1.*.*", "192.0.2.7"})
+	ask(bound)
+	want := []string{"10.1.0.0/16", "192.0.2.7/32"}
+	require.Equal(t, [][]string{want, want, want}, sent())
 }

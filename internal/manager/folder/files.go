@@ -301,6 +301,11 @@ func closeTask(ctx context.Context, tx *store.Tx, id, status, message string, cu
 // taskTopic is the topic on which whoever watches a task is woken.
 func taskTopic(id string) string { return "task:" + id }
 
+// comingFrom binds a token to the networks that its user may come from.
+func comingFrom(a authz.Actor) storage.Allowed {
+	return storage.Allowed{Clients: a.AllowedClientIP.Texts()}
+}
+
 // ticket asks for a token and says where clients bring it.
 func (s *Service) ticket(ctx context.Context, p place, what, path, door string, request any) (Ticket, error) {
 	base, err := s.d.Proxies.ClientURL(p.host.Proxy)
@@ -328,7 +333,7 @@ func (s *Service) RequestUpload(ctx context.Context, a authz.Actor, ref, path st
 		return Ticket{}, fault.Invalidf("a file of %d bytes cannot be uploaded", size).WithNext("give the size of the file in bytes")
 	}
 	return s.ticket(ctx, p, "begin the upload of "+rel, storage.PathUpload, "/upload",
-		storage.UploadRequest{PathRequest: p.path(rel), Size: size})
+		storage.UploadRequest{PathRequest: p.path(rel), Size: size, Allowed: comingFrom(a)})
 }
 
 // RequestDownload lets a client read one file, or a directory as an archive.
@@ -342,7 +347,7 @@ func (s *Service) RequestDownload(ctx context.Context, a authz.Actor, ref, path 
 		return Ticket{}, err
 	}
 	return s.ticket(ctx, p, "begin the download of "+rel, storage.PathDownload, "/download",
-		storage.DownloadRequest{PathRequest: p.path(rel), Archive: archive})
+		storage.DownloadRequest{PathRequest: p.path(rel), Archive: archive, Allowed: comingFrom(a)})
 }
 
 // RequestArchive lets a client read several paths as one archive; filename may be "".
@@ -366,7 +371,8 @@ func (s *Service) RequestArchive(ctx context.Context, a authz.Actor, ref string,
 		return Ticket{}, fault.Invalidf("%.80q is no name for an archive", filename)
 	}
 	return s.ticket(ctx, p, "begin the download of an archive", storage.PathArchive, "/download-archive",
-		storage.ArchiveRequest{Volume: p.host.Volume, VFID: p.vfid, Files: paths, Filename: filename})
+		storage.ArchiveRequest{Volume: p.host.Volume, VFID: p.vfid, Files: paths, Filename: filename,
+			Allowed: comingFrom(a)})
 }
 
 // usageTime bounds how long a proxy counts for Get.

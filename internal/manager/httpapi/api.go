@@ -1,15 +1,17 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
-	"net"
 	"net/http"
-	"net/netip"
 	"path"
 	"runtime/debug"
 	"strconv"
@@ -17,10 +19,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/app"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/folder"
+	"berth.dev/berth/internal/manager/httpapi/signature"
 	"berth.dev/berth/internal/manager/idle"
 	"berth.dev/berth/internal/manager/image"
 	"berth.dev/berth/internal/manager/node"
@@ -51,10 +55,18 @@ type Deps struct {
 	Clock func() time.Time
 	// RateLimiter defaults to counting in this process.
 	RateLimiter RateLimiter
-	Info        Info
+	// Seen is what all managers know of the requests that were received; nil means that each goes by its own memory.
+	Seen signature.Shared
+	// RequireDigest refuses changes of clients that do not sign the body.
+	RequireDigest bool
+	// ActorsTurn is store.ActorsTurn; nil means that requests that last are examined every minute only.
+	ActorsTurn func() uint64
+	// Trusted are the reverse proxies in front; they say which address a client comes from.
+	Trusted clientaddr.Trusted
+	Info    Info
 }
 
-// API is the handler. Its only state of requests is the number of streams, so that it can end them.
+// API is the handler. Its only state of requests are those that last, so that it can end them.
 type API struct {
 	tenancy    *tenancy.Service
 	resources  *resource.Service
@@ -70,14 +82,21 @@ type API struct {
 	log     *slog.Logger
 	now     func() time.Time
 	limiter RateLimiter
-	info    Info
-	mux     *http.ServeMux
+	trusted clientaddr.Trusted
+	guard   *signature.Guard
+	// requireDigest is Deps.RequireDigest.
+	requireDigest bool
+	info          Info
+	mux           *http.ServeMux
 
 	// stopping ends with Stop, and with it every stream.
 	stopping context.Context
 	stop     context.CancelFunc
 	mu       sync.Mutex // orders streams.Add against Stop's Wait
 	streams  sync.WaitGroup
+	held     map[*held]struct{} // requests that last
+	// actorsTurn is Deps.ActorsTurn.
+	actorsTurn func() uint64
 	// tunnels counts the streams that carry an app's bytes.
 	tunnels atomic.Int64
 }
@@ -88,15 +107,20 @@ func New(d Deps) *API {
 	a := &API{
 		tenancy: n.Tenancy, resources: n.Resources, images: n.Images, nodes: n.Nodes, folders: n.Folders, sessions: n.Sessions, apps: n.Apps,
 		idle: n.Idle, operations: n.Operations,
-		graphql: d.GraphQL, log: d.Log, now: d.Clock, limiter: d.RateLimiter, info: d.Info, mux: http.NewServeMux(),
+		graphql: d.GraphQL, log: d.Log, now: d.Clock, limiter: d.RateLimiter, trusted: d.Trusted, info: d.Info, mux: http.NewServeMux(),
+		held: map[*held]struct{}{}, actorsTurn: d.ActorsTurn, requireDigest: d.RequireDigest,
 	}
 	a.stopping, a.stop = context.WithCancel(context.Background())
 	if a.now == nil {
 		a.now = time.Now
 	}
+	if a.actorsTurn == nil {
+		a.actorsTurn = func() uint64 { return 0 }
+	}
 	if a.limiter == nil {
 		a.limiter = NewLocalLimiter(a.now)
 	}
+	a.guard = signature.NewGuard(a.now, d.Seen)
 	for _, f := range []struct {
 		to *string
 		is string
@@ -140,7 +164,7 @@ func (a *API) Stop(ctx context.Context) error {
 
 var errStopping = fault.Unavailablef("the manager is restarting").WithNext("try again in some seconds")
 
-// hold marks a request as one that lasts: its context ends with Stop too. The caller calls release.
+// hold marks a request as one that lasts: its context ends with Stop too, and when its right is gone. The caller calls release.
 func (a *API) hold(c *call) (release func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -148,10 +172,19 @@ func (a *API) hold(c *call) (release func(), err error) {
 		return nil, errStopping
 	}
 	a.streams.Add(1)
-	ctx, cancel := context.WithCancel(c.ctx())
-	unhook := context.AfterFunc(a.stopping, cancel)
+	ctx, cancel := context.WithCancelCause(c.ctx())
+	h := &held{actor: c.actor, from: a.client(c.r), end: cancel}
+	a.held[h] = struct{}{}
+	unhook := context.AfterFunc(a.stopping, func() { cancel(errStopping) })
 	c.r = c.r.WithContext(ctx)
-	return func() { unhook(); cancel(); a.streams.Done() }, nil
+	return func() {
+		unhook()
+		cancel(nil)
+		a.mu.Lock()
+		delete(a.held, h)
+		a.mu.Unlock()
+		a.streams.Done()
+	}, nil
 }
 
 // lasting wraps a handler whose requests last.
@@ -162,10 +195,17 @@ func (a *API) lasting(h handler) handler {
 			return err
 		}
 		defer release()
-		if err = h(c); err != nil && a.stopping.Err() != nil && c.w.status == 0 {
-			c.r = c.r.WithContext(context.WithoutCancel(c.ctx())) // not the client's doing: it gets an answer
-			return errStopping
+		if err = h(c); err == nil || c.w.status != 0 {
+			return err
 		}
+		if a.stopping.Err() != nil {
+			err = errStopping
+		} else if errors.Is(context.Cause(c.ctx()), errRevoked) {
+			err = errRevoked
+		} else {
+			return err
+		}
+		c.r = c.r.WithContext(context.WithoutCancel(c.ctx())) // not the client's doing: it gets an answer
 		return err
 	}
 }
@@ -225,7 +265,7 @@ func (a *API) admit(c *call, who access) error {
 		c.w.rate(anonymousRate, anonymousRate)
 		return nil
 	}
-	actor, err := a.authenticate(c.r)
+	actor, err := a.authenticate(c)
 	if err != nil {
 		return err
 	}
@@ -254,53 +294,64 @@ func (a *API) admit(c *call, who access) error {
 	return nil
 }
 
-// authenticate verifies the signature of a request.
-func (a *API) authenticate(r *http.Request) (authz.Actor, error) {
+// errNotAuthenticated is the answer to every request whose signature proves nothing, whatever the reason.
+var errNotAuthenticated = fault.New(fault.Unauthenticated,
+	"the access key is not known or not active, or the signature does not match it").WithReason(reasonAuthFailed).
+	WithNext("check the access key and the secret key, and that proxies on the way keep the Host header")
+
+// authenticate verifies the signature of a request, with everything that has to hold before it is acted on.
+func (a *API) authenticate(c *call) (authz.Actor, error) {
 	var none authz.Actor
+	r := c.r
 	header := r.Header.Get("Authorization")
 	if header == "" {
 		return none, fault.New(fault.Unauthenticated, "the request is not signed").
 			WithNext("set BACKEND_ACCESS_KEY and BACKEND_SECRET_KEY, or source the client.env of the cluster")
 	}
-	cred, err := parseAuthorization(header)
+	s, err := signature.Read(r, a.now())
 	if err != nil {
 		return none, err
 	}
-	s, err := signedOf(r, a.now())
-	if err != nil {
+	actor, secret, err := a.tenancy.Authenticate(r.Context(), s.AccessKey())
+	if err != nil && !fault.Is(err, fault.Unauthenticated) {
 		return none, err
 	}
-	actor, secret, err := a.tenancy.Authenticate(r.Context(), cred.AccessKey)
-	if err != nil {
-		s.signature(cred.newHash, "unknown") // an unknown key takes as long as a wrong secret
+	// Strangers learn nothing of keys: one that does not exist, one that is not active and a wrong secret bring the same answer after
+	// the same work.
+	if matches := s.Matches(secret.Reveal()); err != nil || !matches {
+		return none, errNotAuthenticated
+	}
+	actor.ClientIP = a.clientText(r)
+	from := a.client(r)
+	if err := authz.From(actor, from); err != nil {
 		return none, err
 	}
-	if !hmac.Equal(cred.Signature, s.signature(cred.newHash, secret.Reveal())) {
-		return none, fault.New(fault.Unauthenticated, "the signature does not match access key %s", cred.AccessKey).
-			WithNext("check the secret key, and that proxies on the way keep the Host header")
-	}
-	actor.ClientIP = clientIP(r)
-	if err := authz.From(actor, peer(r)); err != nil {
+	if err := a.guard.Take(r.Context(), s, from); err != nil {
 		return none, err
 	}
-	return actor, nil
+	return actor, a.checkBody(c, s)
 }
 
-// peer is the address at the other end of the connection; the zero address when it has none, as on a local socket.
-func peer(r *http.Request) netip.Addr {
-	from, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return netip.Addr{}
+// checkBody compares the body with the digest that the sender signed. It is read for that, so only bodies of bounded size may have one.
+func (a *API) checkBody(c *call, s *signature.Signed) error {
+	want := s.Digest()
+	switch {
+	case !s.Extended() && a.requireDigest && s.Writes():
+		return fault.New(fault.Unauthenticated, "this cluster takes changes only from clients that sign the body").
+			WithReason(reasonAuthFailed).WithNext("use the berth command line, or ask an administrator for manager.require_body_digest = false")
+	case want == nil:
+		return nil
 	}
-	return from.Addr()
-}
-
-func clientIP(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	body, err := c.readBody(maxBody)
 	if err != nil {
-		return r.RemoteAddr
+		return err
 	}
-	return host
+	if got := sha256.Sum256(body); !hmac.Equal(got[:], want) {
+		return fault.New(fault.Unauthenticated, "the body of the request is not the one that was signed").WithReason(reasonAuthFailed).
+			WithNext("check that proxies on the way change no bodies, and reach the manager by https")
+	}
+	c.r.Body = io.NopCloser(bytes.NewReader(body))
+	return nil
 }
 
 // methods are those that routes use; anything else is not allowed anywhere.
@@ -333,24 +384,19 @@ func (a *API) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		a.respondError(w, r, urlNotFound(r))
 		return
 	}
-	routed := r
-	if m := r.Header.Get("X-Method-Override"); m != "" && m != r.Method {
-		// Routing sees the new method; the signature covers the one on the wire.
-		routed = r.Clone(context.WithValue(r.Context(), wireMethodKey{}, r.Method))
-		routed.Method = m
+	// The method that is routed is the one that was signed. No official client overrides it, so nobody may.
+	for _, name := range overrides {
+		if m := r.Header.Get(name); m != "" && m != r.Method {
+			a.respondError(w, r, fault.Invalidf("%s is not accepted: the signature covers the method of the request line", name).
+				WithReason(reasonBadRequest).WithNext("send the request with its own method"))
+			return
+		}
 	}
-	a.mux.ServeHTTP(w, routed)
+	a.mux.ServeHTTP(w, r)
 }
 
-type wireMethodKey struct{}
-
-// wireMethod is the method as it was signed.
-func wireMethod(r *http.Request) string {
-	if m, ok := r.Context().Value(wireMethodKey{}).(string); ok {
-		return m
-	}
-	return r.Method
-}
+// overrides are the headers that other servers take a method from.
+var overrides = [...]string{"X-Method-Override", "X-Http-Method-Override", "X-Http-Method"}
 
 func urlNotFound(r *http.Request) error {
 	return fault.NotFoundf("No such URL: %s %.200s", r.Method, r.URL.Path).WithReason(reasonURLNotFound).
@@ -391,7 +437,7 @@ func (a *API) access(w *responseWriter, r *http.Request, started time.Time) {
 	a.log.LogAttrs(r.Context(), level, "request",
 		slog.String("request", w.requestID), slog.String("method", r.Method), slog.String("path", r.URL.Path),
 		slog.Int("status", w.status), slog.Int64("bytes", w.bytes), slog.Duration("took", time.Since(started)),
-		slog.String("key", w.actor), slog.String("from", r.RemoteAddr), slog.String("note", w.note))
+		slog.String("key", w.actor), slog.String("from", a.clientText(r)), slog.String("note", w.note))
 }
 
 func requestID() string {

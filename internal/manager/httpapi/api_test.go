@@ -44,7 +44,7 @@ func newSite(t *testing.T, options ...siteOption) *site {
 	log := slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), logs), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	deps := managertest.Deps(t, st)
 	deps.Log = log
-	http := httpapi.Deps{Log: log}
+	http := httpapi.Deps{Log: log, ActorsTurn: st.ActorsTurn}
 	for _, o := range options {
 		o(&deps, &http)
 	}
@@ -273,14 +273,79 @@ func TestPanicsAreProblems(t *testing.T) {
 	require.Contains(t, s.log.String(), "the actor is here")
 }
 
-func TestMethodOverride(t *testing.T) {
+// A header cannot turn a signed request into another one.
+func TestMethodOverrideIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	r := s.request("POST", "/auth/role", "text/plain", "")
+	for _, name := range []string{"X-Method-Override", "X-HTTP-Method-Override", "X-HTTP-Method"} {
+		for method, other := range map[string]string{"POST": "GET", "GET": "DELETE", "DELETE": "junk"} {
+			r := s.request(method, "/auth/role", "text/plain", "")
+			api.SignRequest(r, string(s.admin.AccessKey), s.admin.SecretKey.Reveal(), time.Now())
+			r.Header.Set(name, other)
+			require.Contains(t, s.send(r).problem(t, 400, "generic-bad-request"), "is not accepted", "%s: %s as %s", name, method, other)
+		}
+	}
+	r := s.request("GET", "/auth/role", "text/plain", "")
 	api.SignRequest(r, string(s.admin.AccessKey), s.admin.SecretKey.Reveal(), time.Now())
 	r.Header.Set("X-Method-Override", "GET")
-	a := s.send(r)
-	require.Equal(t, 200, a.status, a.body)
+	require.Equal(t, 200, s.send(r).status, "the method that it has anyway")
+}
+
+// Who cannot sign learns nothing of keys: the answers for keys that do not exist, are not active, belong to a user or a domain that is
+// not active, and for wrong secrets are the same bytes.
+func TestRefusalsTellNothingOfKeys(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	ask := func(key, secret string) answer {
+		r := s.request("GET", "/auth", "text/plain", "")
+		api.SignRequest(r, key, secret, time.Now())
+		a := s.send(r)
+		require.Equal(t, 401, a.status, a.body)
+		a.body = strings.ReplaceAll(a.body, a.header.Get("X-Backendai-Request-Id"), "<request>")
+		a.header.Del("Date")
+		a.header.Del("X-Backendai-Request-Id")
+		return a
+	}
+	sql := func(text string) {
+		_, err := s.store.Pool().Exec(t.Context(), text)
+		require.NoError(t, err)
+	}
+	key, secret := string(s.admin.AccessKey), s.admin.SecretKey.Reveal()
+	want := ask(key, "wrong")
+	for range 2 { // the second one may be answered from memory
+		require.Equal(t, want, ask("AKIAUNKNOWNUNKNOWN00", secret), "unknown key")
+		require.Equal(t, want, ask(strings.Repeat("A", 100), secret), "no key at all")
+	}
+	for what, change := range map[string][2]string{
+		"inactive key":    {`UPDATE keypairs SET is_active = false`, `UPDATE keypairs SET is_active = true`},
+		"inactive user":   {`UPDATE users SET status = 'inactive'`, `UPDATE users SET status = 'active'`},
+		"inactive domain": {`UPDATE domains SET is_active = false`, `UPDATE domains SET is_active = true`},
+	} {
+		sql(change[0])
+		for range 2 {
+			require.Equal(t, want, ask(key, secret), what)
+			require.Equal(t, want, ask(key, "wrong"), what)
+		}
+		sql(change[1])
+		require.Equal(t, 200, s.call("GET", "/auth", "").status, "%s is over", what)
+	}
+}
+
+// Users are told no names and addresses of hosts.
+func TestStatusForUsers(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, func(_ *nouns.Deps, d *httpapi.Deps) { d.Info.NodeID = "host-7" })
+	admin := s.call("GET", "/manager/status", "")
+	require.Contains(t, admin.body, "host-7")
+	require.Contains(t, admin.body, strings.TrimPrefix(s.url, "http://"))
+	_, err := s.store.Pool().Exec(t.Context(), `UPDATE users SET role = 'user'`)
+	require.NoError(t, err)
+	a := s.call("GET", "/manager/status", "")
+	require.Equal(t, 200, a.status)
+	require.NotContains(t, a.body, "host-7")
+	require.NotContains(t, a.body, "127.0.0.1")
+	require.Contains(t, a.body, `"running"`)
+	require.Equal(t, 401, s.send(s.request("GET", "/manager/status", "", "")).status)
 }
 
 func TestStopEndsStreamsWithAWord(t *testing.T) {

@@ -40,8 +40,8 @@ func (a *API) authTest(c *call) error {
 }
 
 func (a *API) authorize(c *call) error {
-	if _, ok := a.limiter.Take(c.ctx(), "login:"+clientIP(c.r), loginRate); !ok {
-		return fault.Exhaustedf("too many logins from %s", clientIP(c.r)).WithReason(reasonRateLimit).WithNext("wait some minutes")
+	if _, ok := a.limiter.Take(c.ctx(), "login:"+a.clientText(c.r), loginRate); !ok {
+		return fault.Exhaustedf("too many logins from %s", a.clientText(c.r)).WithReason(reasonRateLimit).WithNext("wait some minutes")
 	}
 	p, err := c.params()
 	if err != nil {
@@ -63,7 +63,7 @@ func (a *API) authorize(c *call) error {
 	if err != nil {
 		return err
 	}
-	if err := authz.From(actor, peer(c.r)); err != nil {
+	if err := authz.From(actor, a.client(c.r)); err != nil {
 		return err
 	}
 	return c.ok(api.LoginReply{Data: api.Login{

@@ -12,6 +12,7 @@ import (
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/httpapi/signature"
 )
 
 // problemBase is put before every slug to make the type of a problem document.
@@ -21,7 +22,7 @@ const problemBase = api.ProblemPrefix
 const (
 	reasonURLNotFound      = "url-not-found"
 	reasonMethodNotAllowed = "method-not-allowed"
-	reasonInvalidAuth      = "invalid-auth-params"
+	reasonInvalidAuth      = signature.ReasonInvalid
 	reasonAuthFailed       = "auth-failed"
 	reasonBadRequest       = "generic-bad-request"
 	reasonInvalidParams    = "invalid-api-params"

@@ -3,8 +3,9 @@ package httpapi
 import (
 	"testing"
 
-	"berth.dev/berth/internal/fault"
 	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/fault"
 )
 
 func TestClip(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/manager/authz"
 )
 
 func (a *API) settingRoutes() {
@@ -59,9 +60,12 @@ func (a *API) managerStatus(c *call) error {
 	major, date, _ := strings.Cut(strings.TrimPrefix(a.info.APIVersion, "v"), ".")
 	number, _ := strconv.Atoi(major) // 0 for a version that is none
 	node := api.ManagerNode{
-		ID: a.info.NodeID, Processes: 1, ServiceAddr: c.r.Host, HeartbeatTimeout: 30, SSL: c.r.TLS != nil,
+		ID: "manager", Processes: 1, HeartbeatTimeout: 30, SSL: c.r.TLS != nil,
 		ActiveSessions: st.ActiveSessions, Status: st.Status, Version: a.info.ManagerVersion,
 		APIVersion: api.VersionParts{Major: number, Date: date},
+	}
+	if authz.Cluster.May(c.actor, authz.Administer, authz.Object{}) { // names and addresses of hosts are nothing for users
+		node.ID, node.ServiceAddr = a.info.NodeID, c.r.Host
 	}
 	return c.ok(api.ManagerStatus{Nodes: []api.ManagerNode{node}, Status: st.Status, ActiveSessions: st.ActiveSessions})
 }

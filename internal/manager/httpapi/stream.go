@@ -184,8 +184,9 @@ func (a *API) streamExecute(c *call) error {
 	patience := firstPatience
 	for {
 		m, err := s.recv(patience)
-		if a.stopping.Err() != nil {
-			code, why = websocket.StatusServiceRestart, a.restarting(s)
+		if c, w, ours := a.ending(s.ctx); ours {
+			code, why = c, w
+			a.restarting(s)
 			return nil
 		}
 		if err != nil {
@@ -198,8 +199,9 @@ func (a *API) streamExecute(c *call) error {
 			return nil
 		}
 		if err := a.drive(c, s, client, ref, who, req); err != nil {
-			if a.stopping.Err() != nil {
-				code, why = websocket.StatusServiceRestart, a.restarting(s)
+			if c, w, ours := a.ending(s.ctx); ours {
+				code, why = c, w
+				a.restarting(s)
 				return nil
 			}
 			if errors.Is(err, errClientGone) || s.ctx.Err() != nil {
@@ -220,10 +222,11 @@ func (a *API) streamExecute(c *call) error {
 	}
 }
 
-// restarting tells the client of a stream why it ends.
-func (a *API) restarting(s *socket) string {
-	_ = s.send(api.ExecuteResult{Status: api.ExecRestarting, Msg: errStopping.Msg, Console: []api.ConsoleItem{}})
-	return errStopping.Msg
+// restarting tells the client of a stream that it ends because the manager restarts.
+func (a *API) restarting(s *socket) {
+	if a.stopping.Err() != nil {
+		_ = s.send(api.ExecuteResult{Status: api.ExecRestarting, Msg: errStopping.Msg, Console: []api.ConsoleItem{}})
+	}
 }
 
 // drive runs one piece of code to its end. Whatever keeps it from the end interrupts the code.
@@ -324,8 +327,8 @@ func (a *API) streamPTY(c *call) error {
 	defer func() { s.end(code, why); <-pinged }()
 	for {
 		again, err := a.terminal(s, client, start)
-		if a.stopping.Err() != nil {
-			code, why = websocket.StatusServiceRestart, errStopping.Msg
+		if c, w, ours := a.ending(s.ctx); ours {
+			code, why = c, w
 			return nil
 		}
 		if err != nil && s.ctx.Err() == nil {
@@ -449,9 +452,10 @@ func (a *API) streamExec(c *call) error {
 	code, why := websocket.StatusNormalClosure, ""
 	defer func() { s.end(code, why); <-pinged }()
 	err = a.exec(s, client, start)
+	ended, words, ours := a.ending(s.ctx)
 	switch {
-	case a.stopping.Err() != nil:
-		code, why = websocket.StatusServiceRestart, errStopping.Msg
+	case ours:
+		code, why = ended, words
 	case err != nil && s.ctx.Err() == nil:
 		code, why = websocket.StatusInternalError, problemOf(err).Msg
 		c.w.note = err.Error()

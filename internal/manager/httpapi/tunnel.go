@@ -119,12 +119,13 @@ func (a *API) carry(ctx context.Context, conn *websocket.Conn, stream io.ReadWri
 		}
 	}
 	gone := ctx.Err() != nil
+	endCode, endWhy, ours := a.ending(ctx)
 	cancel()
 	unhook()
 	_ = stream.Close()
 	code, why := websocket.StatusGoingAway, "the app closed the connection"
-	if a.stopping.Err() != nil {
-		code, why = websocket.StatusServiceRestart, errStopping.Msg
+	if ours {
+		code, why = endCode, endWhy
 	} else if gone {
 		code, why = websocket.StatusNormalClosure, ""
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/httpapi/signature"
 )
 
 // What the version probe answers. Both strings steer what clients do, see docs/api-extensions.md:
@@ -24,19 +25,9 @@ var acceptedVersions = []string{
 	"v7.20230615", "v8.20240315", "v8.20240915", "v9.20250722",
 }
 
-// versionOf returns the version header's text, "" when there is none, and the name it came under.
-func versionOf(h http.Header) (value, header string) {
-	for _, name := range [...]string{"X-Backendai-Version", "X-Sorna-Version"} {
-		if v := h[name]; len(v) > 0 && v[0] != "" {
-			return v[0], name
-		}
-	}
-	return "", ""
-}
-
 // checkVersion returns the version that the request speaks.
 func checkVersion(h http.Header) (string, error) {
-	v, header := versionOf(h)
+	v, header := signature.Version(h)
 	if v == "" {
 		return defaultVersion, nil
 	}

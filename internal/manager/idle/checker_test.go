@@ -82,6 +82,10 @@ func TestIdleReportsAndGrants(t *testing.T) {
 	ctx := t.Context()
 	w.Agent("a1", 8, 16*managertest.GiB)
 	id := w.Running("mine", "a1")
+	// The database's clock says when the session started; the fake one goes on from there.
+	var started time.Time
+	require.NoError(t, w.Store.Pool().QueryRow(ctx, `SELECT started_at FROM sessions WHERE id = $1`, id).Scan(&started))
+	clock.Store(started.UnixNano())
 	require.NoError(t, w.Idle.SetChecker(ctx, w.Admin,
 		idle.Checker{Name: "day", Type: rule.Lifetime, WarnBefore: time.Minute, Enabled: true, DryRun: true,
 			Spec: idle.Spec{MaxLifetime: 600}, Bindings: []idle.Binding{{}}}))
@@ -99,7 +103,7 @@ func TestIdleReportsAndGrants(t *testing.T) {
 	by := checks[id].ByType()
 	require.Equal(t, "day", by[rule.Lifetime].Checker)
 	require.True(t, by[rule.Lifetime].DryRun)
-	require.InDelta(t, 240, *by[rule.Lifetime].Remaining, 5)
+	require.InDelta(t, 240, *by[rule.Lifetime].Remaining, 1)
 	require.Equal(t, "policy:network_timeout", by[rule.Network].Checker)
 	require.InDelta(t, 3240, *by[rule.Network].Remaining, 5)
 	require.Equal(t, rule.Unknown, by[rule.Utilization].Phase, "nothing was measured")

@@ -122,7 +122,7 @@ func (s *Service) setGroup(g *dbgen.ResourceGroup, p GroupProps) error {
 	if p.WsproxyAPIToken != nil {
 		g.WsproxyApiTokenSealed = nil
 		if p.WsproxyAPIToken.Reveal() != "" {
-			sealed, err := s.d.Seal.Seal(*p.WsproxyAPIToken, "wsproxy-api-token:"+g.Name)
+			sealed, err := s.d.Seal.Seal(*p.WsproxyAPIToken, tokenPurpose(g.Name))
 			if err != nil {
 				return fmt.Errorf("seal the token of resource group %s: %w", g.Name, err)
 			}

@@ -112,7 +112,7 @@ func (s *Service) planSession(ctx context.Context, q *lookups, a authz.Actor, ow
 	if err := limits.containers(r.ClusterSize); err != nil {
 		return nil, err
 	}
-	priority, err := limits.priority(r.Priority)
+	priority, err := limits.priority(a, r.Priority)
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/session/request"
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
@@ -45,22 +46,30 @@ func (l limits) containers(n int) error {
 	return nil
 }
 
-// priority checks the one that is asked for; nil is the default, as far as it is allowed.
-func (l limits) priority(asked *int) (int, error) {
+// priority checks the one that the actor asks for; nil is the default, as far as it is allowed. A policy that names no highest one
+// binds everybody but superadmins to request.DefaultMaxPriority.
+func (l limits) priority(a authz.Actor, asked *int) (int, error) {
 	out := request.DefaultPriority
 	if asked != nil {
 		out = *asked
 	}
 	for _, r := range l {
 		p := r.KeypairResourcePolicy
-		if p.MaxPriority == nil || out <= int(*p.MaxPriority) {
+		most := request.DefaultMaxPriority
+		switch {
+		case p.MaxPriority != nil:
+			most = int(*p.MaxPriority)
+		case a.Superadmin():
+			continue
+		}
+		if out <= most {
 			continue
 		}
 		if asked != nil {
-			return 0, quota("priority %d is above %d, the highest that policy %s allows", out, *p.MaxPriority, p.Name).
-				WithNext("ask for a priority of %d or less, or an administrator for a larger limit", *p.MaxPriority)
+			return 0, quota("priority %d is above %d, the highest that policy %s allows", out, most, p.Name).
+				WithNext("ask for a priority of %d or less, or an administrator for a larger limit", most)
 		}
-		out = int(*p.MaxPriority)
+		out = most
 	}
 	return out, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/managertest"
 	"berth.dev/berth/internal/manager/session/request"
 )
@@ -96,4 +97,29 @@ func TestLimitsOfOneSession(t *testing.T) {
 	var priority int
 	require.NoError(t, w.Store.Pool().QueryRow(t.Context(), `SELECT priority FROM sessions WHERE name = 'limits'`).Scan(&priority))
 	require.Equal(t, 5, priority, "the default is lowered to what is allowed")
+}
+
+// Under a policy that names no highest priority users cannot pass the others; a superadmin can.
+func TestUsersHaveNoHighPriorityByDefault(t *testing.T) {
+	t.Parallel()
+	w := managertest.New(t)
+	w.Agent("a1", 64, 64*managertest.GiB)
+	create := func(a authz.Actor, name string, priority int) error {
+		_, err := w.Sessions.Create(t.Context(), a, request.Session{Name: name, Image: "python", Priority: &priority})
+		return err
+	}
+	require.NoError(t, create(w.Admin, "of-admin", 100))
+	user := w.Admin
+	user.Role = authz.RoleUser
+	require.ErrorContains(t, create(user, "of-user", 100), "priority 100 is above 10")
+	require.ErrorContains(t, create(user, "of-user", 11), "priority 11 is above 10")
+	require.NoError(t, create(user, "of-user", 10))
+	high := 50
+	sessions, err := w.Sessions.Find(t.Context(), user, "of-user", "")
+	require.NoError(t, err)
+	_, err = w.Sessions.Modify(t.Context(), user, sessions.ID, nil, &high)
+	require.ErrorContains(t, err, "priority 50 is above 10")
+	w.Exec(`UPDATE keypair_resource_policies SET max_priority = 50`)
+	require.NoError(t, create(user, "with-leave", 50))
+	require.ErrorContains(t, create(w.Admin, "bound", 51), "priority 51 is above 50")
 }

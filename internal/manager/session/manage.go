@@ -62,7 +62,7 @@ func (s *Service) Modify(ctx context.Context, a authz.Actor, id cluster.SessionI
 			if err != nil {
 				return nil, err
 			}
-			if _, err := limits.priority(priority); err != nil {
+			if _, err := limits.priority(a, priority); err != nil {
 				return nil, err
 			}
 		}

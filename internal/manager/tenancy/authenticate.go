@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
@@ -32,13 +33,24 @@ func (s *Service) Authenticate(ctx context.Context, key cluster.AccessKey) (auth
 	}
 	now := s.d.Clock()
 	known, turn, ok := s.actors.Find(key, now)
-	if !ok {
-		var err error
-		if known.actor, known.secret, err = s.findActor(ctx, key); err != nil {
-			return authz.Actor{}, "", err
-		}
-		s.actors.Keep(key, known, turn, now)
+	if ok {
+		return known.actor, known.secret, nil
 	}
+	// What is known of a key that is refused is remembered, too: else the time to an answer tells which keys there are. It has a cache
+	// of its own, because strangers fill it.
+	_, refusedTurn, refused := s.strangers.Find(key, now)
+	if refused {
+		return authz.Actor{}, "", authFailed()
+	}
+	known, err := s.findActor(ctx, key)
+	switch {
+	case fault.Is(err, fault.Unauthenticated):
+		s.strangers.Keep(key, struct{}{}, refusedTurn, now)
+		return authz.Actor{}, "", err
+	case err != nil:
+		return authz.Actor{}, "", err
+	}
+	s.actors.Keep(key, known, turn, now)
 	return known.actor, known.secret, nil
 }
 
@@ -48,21 +60,21 @@ type knownActor struct {
 	secret seal.Secret
 }
 
-func (s *Service) findActor(ctx context.Context, key cluster.AccessKey) (authz.Actor, seal.Secret, error) {
+func (s *Service) findActor(ctx context.Context, key cluster.AccessKey) (knownActor, error) {
 	row, err := s.d.Store.ActorByKey(ctx, string(key))
 	switch {
 	case store.Missing(err):
-		return authz.Actor{}, "", authFailed()
+		return knownActor{}, authFailed()
 	case err != nil:
-		return authz.Actor{}, "", fmt.Errorf("find access key: %w", err)
+		return knownActor{}, fmt.Errorf("find access key: %w", err)
 	case !row.IsActive || row.UserStatus != "active" || !row.DomainActive:
-		return authz.Actor{}, "", authFailed()
+		return knownActor{}, authFailed()
 	}
 	secret, err := s.d.Seal.Open(row.SecretSealed, keypairPurpose(row.AccessKey))
 	if err != nil {
-		return authz.Actor{}, "", fmt.Errorf("open secret key of %s: %w", key, err)
+		return knownActor{}, fmt.Errorf("open secret key of %s: %w", key, err)
 	}
-	return ActorOf(row), secret, nil
+	return knownActor{ActorOf(row), secret}, nil
 }
 
 // ActorOf is the actor that a keypair stands for.
@@ -70,7 +82,7 @@ func ActorOf(row dbgen.ActorByKeyRow) authz.Actor {
 	a := authz.Actor{
 		UserID: cluster.UserID(row.UserID), Email: row.Email, Username: row.Username, FullName: row.FullName,
 		Role: authz.Role(row.Role), Domain: row.DomainName, AccessKey: cluster.AccessKey(row.AccessKey),
-		KeypairAdmin: row.IsAdmin, RateLimit: int(row.RateLimit), AllowedClientIP: authz.ParseNetworks(row.AllowedClientIp),
+		KeypairAdmin: row.IsAdmin, RateLimit: int(row.RateLimit), AllowedClientIP: clientaddr.ParseNetworks(row.AllowedClientIp),
 		AllowedRegistries: row.AllowedDockerRegistries,
 	}
 	for _, p := range row.Projects {

@@ -39,7 +39,7 @@ func OwnerOf(
 	if err := authz.Keypairs.Need(a, authz.Act, o, "act for access key "+string(key)); err != nil {
 		return none, err // also for keys that do not exist: strangers learn nothing
 	}
-	if row.AccessKey == "" || !row.IsActive || row.UserStatus != "active" {
+	if row.AccessKey == "" || !row.IsActive || row.UserStatus != "active" || !row.DomainActive {
 		return none, fault.Invalidf("access key %s does not exist or is not active", key)
 	}
 	return row, nil

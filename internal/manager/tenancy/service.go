@@ -49,6 +49,8 @@ type Service struct {
 	passwords *seal.Passwords
 	// actors are who owns an access key.
 	actors *recent.Cache[cluster.AccessKey, knownActor]
+	// strangers are access keys that nobody owns or that are not active.
+	strangers *recent.Cache[cluster.AccessKey, struct{}]
 }
 
 // New makes the use cases.
@@ -57,7 +59,8 @@ func New(d Deps) (*Service, error) {
 		return nil, fault.New(fault.Internal, "tenancy: store, seal and log are required")
 	}
 	d = d.withDefaults()
-	return &Service{d: d, passwords: seal.NewPasswords(0, d.Random), actors: recent.New[cluster.AccessKey, knownActor](d.Store.ActorsTurn)},
+	return &Service{d: d, passwords: seal.NewPasswords(0, d.Random), actors: recent.New[cluster.AccessKey, knownActor](d.Store.ActorsTurn),
+			strangers: recent.New[cluster.AccessKey, struct{}](d.Store.ActorsTurn)},
 		nil
 }
 

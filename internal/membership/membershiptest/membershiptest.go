@@ -13,13 +13,14 @@ import (
 
 	"berth.dev/berth/internal/chassis"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
+	"berth.dev/berth/internal/manager/link/ca"
 	"berth.dev/berth/internal/membership"
 )
 
 // Manager is an agent port without a database behind it.
 type Manager struct {
-	Addr  string
-	Token chassis.Secret
+	Addr string
+	link *agentlink.Link
 }
 
 // NewManager opens a port until the test ends. proxies serves the connections of app proxies; nil refuses them.
@@ -35,17 +36,26 @@ func NewManager(t testing.TB, proxies func(ctx context.Context, name string, con
 	svc := link.Service("agentlink")
 	require.NoError(t, svc.Start(t.Context()))
 	t.Cleanup(func() { require.NoError(t, svc.Stop(context.Background())) })
-	token, err := link.JoinToken(t.Context())
+	return Manager{link.Addr().String(), link}
+}
+
+// Token makes a join token for a common name.
+func (m Manager) Token(t testing.TB, name string) chassis.Secret {
+	t.Helper()
+	who, err := ca.NodeOf(name)
 	require.NoError(t, err)
-	return Manager{link.Addr().String(), chassis.NewSecret(token.String())}
+	token, _, err := m.link.Authority().NewToken(t.Context(), ca.TokenRequest{Node: who, By: "a test"})
+	require.NoError(t, err)
+	return chassis.NewSecret(token.String())
 }
 
 // Join returns a member that has joined.
 func (m Manager) Join(t testing.TB, name string) *membership.Member {
 	t.Helper()
+	token := m.Token(t, name)
 	member, err := membership.Open(membership.Options{
 		Dir: t.TempDir(), Name: name, Clock: chassis.RealClock(), Log: slog.New(slog.DiscardHandler),
-		Token: func() (chassis.Secret, error) { return m.Token, nil },
+		Token: func() (chassis.Secret, error) { return token, nil },
 	})
 	require.NoError(t, err)
 	require.NoError(t, member.EnsureJoined(t.Context(), m.Addr))

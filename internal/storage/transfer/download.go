@@ -17,7 +17,7 @@ import (
 // download serves GET and HEAD /download: one file with ranges, or a directory as an archive. dst_dir is
 // accepted and means nothing here: the token is bound to its path.
 func (s *Server) download(w *reply, r *http.Request) error {
-	g, err := s.tokens.verify(tokenOf(r), opDownload)
+	g, err := s.admit(r, opDownload)
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (s *Server) directory(w *reply, r *http.Request, tree volume.Tree, g grant,
 
 // downloadArchive serves GET and HEAD /download-archive: several paths as one archive.
 func (s *Server) downloadArchive(w *reply, r *http.Request) error {
-	g, err := s.tokens.verify(tokenOf(r), opArchive)
+	g, err := s.admit(r, opArchive)
 	if err != nil {
 		return err
 	}

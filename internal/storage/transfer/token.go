@@ -14,6 +14,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
+	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/storage/volume"
@@ -49,6 +50,8 @@ type claims struct {
 	Archive   bool     `json:"archive,omitempty"`
 	Files     []string `json:"files,omitempty"`
 	Filename  string   `json:"filename,omitempty"`
+	// Clients are the addresses and prefixes that the token is good from; none means all.
+	Clients []string `json:"clients,omitempty"`
 	jwt.RegisteredClaims
 }
 
@@ -63,6 +66,7 @@ type grant struct {
 	archive  bool   // download
 	paths    []string
 	filename string
+	clients  clientaddr.Networks
 	expires  time.Time
 }
 
@@ -124,7 +128,8 @@ func (t tokens) verify(text, op string) (grant, error) {
 }
 
 func (c claims) grant(op string) (grant, error) {
-	g := grant{op: op, volume: c.Volume, size: c.Size, session: c.Session, archive: c.Archive, filename: c.Filename, expires: c.ExpiresAt.Time}
+	g := grant{op: op, volume: c.Volume, size: c.Size, session: c.Session, archive: c.Archive, filename: c.Filename,
+		clients: clientaddr.ParseNetworks(c.Clients), expires: c.ExpiresAt.Time}
 	got, vfid := c.Op, c.VFID
 	if op == opArchive {
 		got, vfid = c.Operation, c.FolderID
@@ -152,6 +157,20 @@ func (c claims) grant(op string) (grant, error) {
 func isSession(id string) bool {
 	raw, err := hex.DecodeString(id)
 	return err == nil && len(raw) == 16 && id == strings.ToLower(id)
+}
+
+// admit reads the token of a request for one operation. A token that names networks is good only in the hands of a client there.
+func (s *Server) admit(r *http.Request, op string) (grant, error) {
+	g, err := s.tokens.verify(tokenOf(r), op)
+	if err != nil || !g.clients.Listed() {
+		return g, err
+	}
+	from := s.o.Trusted.Client(clientaddr.Parse(r.RemoteAddr), r.Header.Values(clientaddr.ForwardedFor))
+	if !g.clients.Admit(from) {
+		return grant{}, fault.Deniedf("the token is not good for clients at %s", from).WithReason(reasonDenied).
+			WithNext("use a network that your administrator allows")
+	}
+	return g, nil
 }
 
 // tokenOf takes the token of a request from its query or its Authorization header.
@@ -193,7 +212,7 @@ func (s *Server) UploadToken(ctx context.Context, q UploadRequest) (string, erro
 	if err := v.Charge(ctx, q.Folder.Scope, q.Size); err != nil {
 		return "", fmt.Errorf("upload %s of %d bytes: %w", p, q.Size, err)
 	}
-	c := claims{Op: opUpload, Volume: q.Volume, VFID: q.Folder.String(), RelPath: p, Size: q.Size}
+	c := claims{Op: opUpload, Volume: q.Volume, VFID: q.Folder.String(), RelPath: p, Size: q.Size, Clients: q.Clients}
 	if q.Size == 0 {
 		if err := tree.WriteFile(ctx, p, strings.NewReader(""), fileMode); err != nil {
 			return "", fmt.Errorf("upload %s: %w", p, err)
@@ -246,7 +265,7 @@ func (s *Server) DownloadToken(ctx context.Context, q DownloadRequest) (string, 
 	if err != nil {
 		return "", err
 	}
-	c := claims{Op: opDownload, Volume: q.Volume, VFID: q.Folder.String(), RelPath: p, Archive: q.Archive}
+	c := claims{Op: opDownload, Volume: q.Volume, VFID: q.Folder.String(), RelPath: p, Archive: q.Archive, Clients: q.Clients}
 	return s.tokens.sign(c, lifeOf(s.o.DownloadLife, entries[0].Size))
 }
 
@@ -259,7 +278,7 @@ func (s *Server) ArchiveToken(ctx context.Context, q ArchiveRequest) (string, er
 	if _, err := s.lookUp(ctx, q.Volume, q.Folder, paths); err != nil {
 		return "", err
 	}
-	c := claims{Operation: opArchive, Volume: q.Volume, FolderID: q.Folder.String(), Files: paths, Filename: q.Filename}
+	c := claims{Operation: opArchive, Volume: q.Volume, FolderID: q.Folder.String(), Files: paths, Filename: q.Filename, Clients: q.Clients}
 	return s.tokens.sign(c, s.o.DownloadLife)
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/storage/volume"
@@ -46,9 +47,11 @@ type Options struct {
 	IdleTimeout time.Duration
 	// AllowedOrigins are the origins of browsers that may use the API; none means all, as tokens alone authorize.
 	AllowedOrigins []string
-	Clock          chassis.Clock // default the machine's
-	Random         io.Reader     // default crypto/rand
-	Log            *slog.Logger  // default none
+	// Trusted are the reverse proxies in front; they say which address a client comes from.
+	Trusted clientaddr.Trusted
+	Clock   chassis.Clock // default the machine's
+	Random  io.Reader     // default crypto/rand
+	Log     *slog.Logger  // default none
 }
 
 func (o *Options) defaults() {
@@ -106,6 +109,8 @@ type UploadRequest struct {
 	Folder cluster.FolderRef
 	Path   string // relative, as the client wrote it
 	Size   int64
+	// Clients are the addresses and prefixes that the token may be used from; none means all.
+	Clients []string
 }
 
 // DownloadRequest asks for a token that reads one file, or a directory as an archive.
@@ -114,6 +119,7 @@ type DownloadRequest struct {
 	Folder  cluster.FolderRef
 	Path    string
 	Archive bool
+	Clients []string // see UploadRequest
 }
 
 // ArchiveRequest asks for a token that reads several paths as one archive. Filename may be "".
@@ -122,6 +128,7 @@ type ArchiveRequest struct {
 	Folder   cluster.FolderRef
 	Paths    []string
 	Filename string
+	Clients  []string // see UploadRequest
 }
 
 // Wait returns once no transfer runs, or with the error of ctx. An HTTP server that was closed does not wait for

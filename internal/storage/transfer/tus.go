@@ -70,7 +70,7 @@ func (s *Server) tus(w *reply, r *http.Request) error {
 		w.Header().Set("Tus-Version", tusVersion)
 		return err
 	}
-	g, err := s.tokens.verify(tokenOf(r), opUpload)
+	g, err := s.admit(r, opUpload)
 	if err != nil {
 		return err
 	}

@@ -40,8 +40,9 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type NodeClient interface {
-	// Join exchanges a one-time or cluster join token and a certificate request for a node
-	// certificate. It is the only call allowed without a client certificate.
+	// Join exchanges a join token and a certificate request for a node certificate. A node that joined before
+	// needs no token: its certificate or its key speaks for it. It is the only call allowed without a client
+	// certificate.
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinReply, error)
 	// Session is the control stream. The first message up is Hello, the first down Welcome.
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Up, Down], error)
@@ -82,8 +83,9 @@ type Node_SessionClient = grpc.BidiStreamingClient[Up, Down]
 // All implementations must embed UnimplementedNodeServer
 // for forward compatibility.
 type NodeServer interface {
-	// Join exchanges a one-time or cluster join token and a certificate request for a node
-	// certificate. It is the only call allowed without a client certificate.
+	// Join exchanges a join token and a certificate request for a node certificate. A node that joined before
+	// needs no token: its certificate or its key speaks for it. It is the only call allowed without a client
+	// certificate.
 	Join(context.Context, *JoinRequest) (*JoinReply, error)
 	// Session is the control stream. The first message up is Hello, the first down Welcome.
 	Session(grpc.BidiStreamingServer[Up, Down]) error

@@ -15,7 +15,7 @@ import (
 // address it is reached at.
 const ServerName = "manager.berth"
 
-// JoinToken lets an agent join and proves the manager to it: Secret is what the manager
+// JoinToken lets one agent or app proxy join once and proves the manager to it: Secret is what the manager
 // checks, CA the SHA-256 of the certificate authority that the manager must present.
 type JoinToken struct {
 	CA     [sha256.Size]byte
@@ -24,7 +24,7 @@ type JoinToken struct {
 
 const tokenHead = "berth-join-1"
 
-// String is the text that an operator copies to the agent. It is a secret.
+// String is the text that an operator copies to the joining host. It is a secret.
 func (t JoinToken) String() string {
 	return tokenHead + "." + base64.RawURLEncoding.EncodeToString(t.CA[:]) + "." + t.Secret
 }
@@ -73,6 +73,13 @@ func (t JoinToken) JoinTLS() *tls.Config {
 			return nil
 		},
 	}
+}
+
+// ReturningTLS is the client configuration of a node that joined before and has no valid certificate now.
+func ReturningTLS(ca *x509.Certificate) *tls.Config {
+	roots := x509.NewCertPool()
+	roots.AddCert(ca)
+	return &tls.Config{MinVersion: tls.VersionTLS13, ServerName: ServerName, RootCAs: roots, NextProtos: []string{"h2"}}
 }
 
 // AgentTLS is the client configuration with a node certificate; alpn is "h2" for the

@@ -247,6 +247,8 @@ type RedeemReply struct {
 	Epoch     int64     `json:"epoch"`
 	ExpiresAt time.Time `json:"expires_at"`
 	Path      string    `json:"path"`
+	// Clients are the networks that the visitor may come from; none means all. The ticket carries them.
+	Clients []string `json:"clients,omitempty"`
 }
 
 // CloseRequest ends all circuits that a launch token's user has at a session.

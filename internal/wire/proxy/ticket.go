@@ -4,9 +4,12 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
+
+	"berth.dev/berth/internal/clientaddr"
 )
 
 // Ticket is a visitor's right to use one circuit until it expires. It travels as a cookie of the circuit's own host, or as
@@ -17,19 +20,27 @@ type Ticket struct {
 	User    string
 	Epoch   int64
 	Expires time.Time // whole seconds; the rest is cut off
+	// Clients are the networks that the ticket is good from, without commas; none means all. Proxies that do not know them refuse
+	// such tickets.
+	Clients []string
+}
+
+// From reports whether the ticket is good for a visitor at an address.
+func (t Ticket) From(addr netip.Addr) bool {
+	return len(t.Clients) == 0 || clientaddr.ParseNetworks(t.Clients).Admit(addr)
 }
 
 // Bounds of tickets and keys, in bytes: the longest text that is looked at, and the shortest key that counts.
 const (
-	MaxTicket    = 512
+	MaxTicket    = 2048
 	MinTicketKey = 16
 )
 
 // ticketMark stands before what is signed, so that the keys sign nothing else by accident.
 const ticketMark = "berth ticket 1 "
 
-// SignTicket writes a ticket as CIRCUIT.USER.EPOCH.EXPIRES.MAC: user and MAC base64url, HMAC-SHA256 of what stands before
-// it, EXPIRES in Unix seconds. The text is a valid cookie value. It is "" when the key is too short to count.
+// SignTicket writes a ticket as CIRCUIT.USER.EPOCH.EXPIRES[.CLIENTS].MAC: user, clients and MAC base64url, HMAC-SHA256 of what stands
+// before it, EXPIRES in Unix seconds. The text is a valid cookie value. It is "" when the key is too short to count.
 func SignTicket(t Ticket, key []byte) string {
 	if len(key) < MinTicketKey || strings.Contains(t.Circuit, ".") {
 		return ""
@@ -42,6 +53,10 @@ func SignTicket(t Ticket, key []byte) string {
 	b = strconv.AppendInt(b, t.Epoch, 10)
 	b = append(b, '.')
 	b = strconv.AppendInt(b, t.Expires.Unix(), 10)
+	if len(t.Clients) > 0 {
+		b = append(b, '.')
+		b = base64.RawURLEncoding.AppendEncode(b, []byte(strings.Join(t.Clients, ",")))
+	}
 	sum := ticketMAC(string(b), key)
 	b = append(b, '.')
 	return string(base64.RawURLEncoding.AppendEncode(b, sum[:]))
@@ -89,6 +104,14 @@ func ReadTicket(text string, keys [][]byte) (Ticket, bool) {
 	t.Circuit, t.User = circuit, string(name)
 	if t.Epoch, err = strconv.ParseInt(epoch, 10, 64); err != nil {
 		return Ticket{}, false
+	}
+	expires, clients, bound := strings.Cut(expires, ".")
+	if bound {
+		list, err := base64.RawURLEncoding.Strict().DecodeString(clients)
+		if err != nil || len(list) == 0 {
+			return Ticket{}, false
+		}
+		t.Clients = strings.Split(string(list), ",")
 	}
 	seconds, err := strconv.ParseInt(expires, 10, 64)
 	if err != nil {

@@ -219,6 +219,7 @@ type MoveRequest struct {
 type DownloadRequest struct {
 	PathRequest
 	Archive bool `json:"archive"`
+	Allowed
 }
 
 // ArchiveRequest asks for a token that reads several paths as one archive.
@@ -227,12 +228,20 @@ type ArchiveRequest struct {
 	VFID     string   `json:"virtual_folder_id"`
 	Files    []string `json:"files"`
 	Filename string   `json:"filename,omitempty"`
+	Allowed
 }
 
 // UploadRequest asks for a token that writes one file of a declared size in bytes.
 type UploadRequest struct {
 	PathRequest
 	Size int64 `json:"size"`
+	Allowed
+}
+
+// Allowed are the addresses and prefixes that a token may be used from: those of the user's own list. None means all. Proxies before
+// 2026-11-22 ignore it.
+type Allowed struct {
+	Clients []string `json:"allowed_client_ips,omitempty"`
 }
 
 // TokenReply is a token for the client-facing API.

@@ -38,9 +38,10 @@ type hub struct {
 }
 
 type streamConn struct {
-	agent cluster.AgentID
-	http  *http.ClientConn
-	raw   net.Conn
+	agent  cluster.AgentID
+	http   *http.ClientConn
+	raw    net.Conn
+	member *member // nil where nobody watches the certificate
 	// streams under way and retired belong to the hub's lock.
 	streams int
 	retired bool
@@ -52,11 +53,12 @@ func newHub(log *slog.Logger) *hub {
 
 // add takes a connection over. An older one of the same agent gets no new streams; those
 // that are under way on it go on until they end or it breaks.
-func (h *hub) add(ctx context.Context, agent cluster.AgentID, conn net.Conn) error {
+func (h *hub) add(ctx context.Context, agent cluster.AgentID, conn net.Conn, m *member) error {
 	c, err := newStreamConn(ctx, agent, conn)
 	if err != nil {
 		return err
 	}
+	c.member = m
 	return h.put(c)
 }
 
@@ -119,11 +121,13 @@ func (h *hub) release(c *streamConn) {
 }
 
 func (c *streamConn) close() {
+	c.member.leave()
 	_ = c.http.Close()
 	_ = c.raw.Close()
 }
 
 func (h *hub) drop(c *streamConn) {
+	c.member.leave()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.conns[c.agent] == c {

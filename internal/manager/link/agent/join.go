@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"crypto/tls"
-	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -14,15 +13,11 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/link/ca"
 	"berth.dev/berth/internal/wire/node"
-	"berth.dev/berth/internal/wire/proxy"
 )
 
-// Join gives an agent or an app proxy its certificate: a new one for a join token, or a renewed one for a
-// connection that already shows the valid certificate of the same name.
-//
-// An agent's id that is taken may join again with a token, because its machine may have been set up
-// anew, but not while an agent of that name is connected and answers. Joining anew makes every
-// earlier certificate of the id invalid. The name of an app proxy is shared by its replicas, which have a certificate each.
+// Join gives an agent or an app proxy its certificate. package ca decides whether the node may have it: who shows its valid
+// certificate or has its key may, others need a join token for exactly this name, and a name that is known to have another key needs
+// a token that says so.
 func (l *Link) Join(ctx context.Context, req *node.JoinRequest) (*node.JoinReply, error) {
 	reply, err := l.join(ctx, req)
 	if err != nil {
@@ -36,60 +31,28 @@ func (l *Link) join(ctx context.Context, req *node.JoinRequest) (*node.JoinReply
 	if req.Version < 1 {
 		return nil, fault.Invalidf("the join request has no version")
 	}
-	if name, ok := strings.CutPrefix(req.AgentId, proxy.NamePrefix); ok {
-		return l.joinProxy(ctx, name, req)
-	}
-	if err := ca.CheckAgentID(req.AgentId); err != nil {
-		return nil, err
-	}
-	agent := cluster.AgentID(req.AgentId)
-	renewal, err := l.renews(ctx, agent)
+	who, err := ca.NodeOf(req.AgentId)
 	if err != nil {
 		return nil, err
 	}
-	if !renewal {
-		if err := l.checkJoinToken(ctx, req.Token); err != nil {
-			return nil, err
-		}
-		if at, answers := l.answering(agent); answers {
-			return nil, fault.Conflictf("an agent named %s is connected from %s", agent, at).WithReason("agent-id-taken").
-				WithNext("give this agent another id, or stop the other one first")
-		}
-	}
-	der, err := l.auth.IssueAgent(ctx, agent, req.CsrDer, renewal)
+	state, _ := tlsState(ctx)
+	joined, err := l.auth.Join(ctx, ca.Request{
+		Node: who, CSR: req.CsrDer, TLS: state, Secret: req.Token, From: remote(ctx),
+		Connected: func(ctx context.Context) (string, bool, error) { return l.connected(ctx, cluster.AgentID(who.Name)) },
+	})
 	if err != nil {
 		return nil, err
 	}
-	l.log.Info("an agent joined", "agent", agent, "remote", remote(ctx), "renewal", renewal)
-	return &node.JoinReply{CertificateDer: der, CaDer: l.auth.Certificate(), ClusterId: l.d.ClusterID}, nil
+	l.log.Info("a node joined", "node", who.String(), "remote", remote(ctx), "by", joined.By)
+	return &node.JoinReply{CertificateDer: joined.Certificate, CaDer: l.auth.Certificate(), ClusterId: l.d.ClusterID}, nil
 }
 
-func (l *Link) checkJoinToken(ctx context.Context, secret string) error {
-	ok, err := l.auth.CheckToken(ctx, secret)
-	if err == nil && !ok {
-		err = fault.New(fault.Unauthenticated, "the join token is not valid").WithReason("bad-join-token").
-			WithNext("get a new join token from the manager")
+// connected tells whether an agent is connected to this manager and answers, or to any other one, as far as the cluster knows.
+func (l *Link) connected(ctx context.Context, agent cluster.AgentID) (at string, ok bool, err error) {
+	if at, ok = l.answering(agent); ok || l.d.Connected == nil {
+		return at, ok, nil
 	}
-	return err
-}
-
-// renews reports whether the caller asks for the successor of its own valid certificate. One
-// that is no longer valid counts for nothing: its owner needs a token like anybody else.
-func (l *Link) renews(ctx context.Context, agent cluster.AgentID) (bool, error) {
-	s, ok := tlsState(ctx)
-	if !ok || len(s.VerifiedChains) == 0 {
-		return false, nil
-	}
-	owner, _, err := l.auth.Agent(ctx, s)
-	switch {
-	case fault.Is(err, fault.Unauthenticated):
-		return false, nil
-	case err != nil:
-		return false, err
-	case owner != agent:
-		return false, fault.Deniedf("agent %s may not renew the certificate of %s", owner, agent)
-	}
-	return true, nil
+	return l.d.Connected(ctx, agent, l.cfg.Lease)
 }
 
 // answering reports whether an agent is connected here and was heard within two heartbeats.

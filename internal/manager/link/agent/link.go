@@ -44,7 +44,7 @@ type Config struct {
 	Heartbeat time.Duration
 	// Resync is how often the full desired state is sent although nothing changed.
 	Resync time.Duration
-	// JoinTokenFile is where a valid join token is kept for agents on this machine (mode 0600); "" keeps none.
+	// JoinTokenFile is no longer used: there is no token that lets every agent in. It stays, so that older files are read.
 	JoinTokenFile string
 }
 
@@ -103,7 +103,8 @@ type Grants interface {
 	EndedCircuits(agent cluster.AgentID) []string
 }
 
-// Deps are what a Link works with; Live, Hold, Managers, Grants, Wrap, Proxies and Peers may be nil.
+// Deps are what a Link works with; Live, Hold, Release, Connected, Managers, Grants, Wrap, Proxies and
+// Peers may be nil.
 type Deps struct {
 	ClusterID string
 	Sink      Sink
@@ -114,6 +115,11 @@ type Deps struct {
 	// Hold notes that an agent registered with this manager in that epoch, so that the others find it here; nil when there are
 	// no others.
 	Hold func(ctx context.Context, agent cluster.AgentID, epoch int64) error
+	// Release notes that the registration of that epoch is over; nil like Hold.
+	Release func(ctx context.Context, agent cluster.AgentID, epoch int64) error
+	// Connected tells whether an agent is connected to any manager, from where, and was heard within the lease; nil where this
+	// manager is the only one.
+	Connected func(ctx context.Context, agent cluster.AgentID, lease time.Duration) (at string, ok bool, err error)
 	// Managers are the agent ports of all managers, for agents to choose from; nil or empty tells agents nothing.
 	Managers func() []string
 	// Grants are told to agents; without them agents refuse app proxies.
@@ -140,8 +146,13 @@ type Link struct {
 	listener net.Listener
 	grpc     *grpc.Server
 	control  *queueListener
-	shakes   chan struct{} // bounds handshakes under way
-	work     sync.WaitGroup
+	// strangers serves connections without a certificate, which joining brings.
+	strangers *grpc.Server
+	joining   *queueListener
+
+	door  *door
+	watch *watch
+	work  sync.WaitGroup
 
 	proxyConns, peerConns atomic.Int64
 
@@ -150,17 +161,21 @@ type Link struct {
 	stopping bool
 }
 
+// handshakeTimeout bounds a handshake, joinTimeout the life of a connection without a certificate.
 const (
 	handshakeTimeout = 10 * time.Second
-	maxHandshakes    = 256
+	joinTimeout      = time.Minute
 )
+
+// maxJoinRequest bounds the message of a node that joins.
+const maxJoinRequest = 64 << 10
 
 // New makes a link; Start opens the port.
 func New(cfg Config, d Deps) (*Link, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	l := &Link{cfg: cfg, d: d, log: d.Log, shakes: make(chan struct{}, maxHandshakes), sessions: map[cluster.AgentID]*session{}}
+	l := &Link{cfg: cfg, d: d, log: d.Log, door: newDoor(defaultPlaces), watch: newWatch(), sessions: map[cluster.AgentID]*session{}}
 	l.hub = newHub(d.Log)
 	return l, nil
 }
@@ -171,30 +186,38 @@ func (l *Link) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	l.mu.Lock()
 	l.auth = auth
+	l.mu.Unlock()
 	if l.cfg.JoinTokenFile != "" {
-		if err := auth.KeepTokenFile(ctx, l.cfg.JoinTokenFile); err != nil {
-			return err
-		}
+		l.log.Warn("manager.agents.join_token_file is no longer used, and the token in that file opens nothing any more; remove both",
+			"file", l.cfg.JoinTokenFile, "next", "berth admin join-token create")
 	}
 	l.listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", l.cfg.Listen)
 	if err != nil {
 		return fault.Unavailablef("the agent port %s cannot be opened", l.cfg.Listen).WithCause(err).
 			WithNext("free the address or choose another one")
 	}
-	l.control = newQueueListener(l.listener.Addr())
-	l.grpc = grpc.NewServer(
+	l.control, l.joining = newQueueListener(l.listener.Addr()), newQueueListener(l.listener.Addr())
+	l.grpc = l.newServer(node.MaxMessage, 16)
+	l.strangers = l.newServer(maxJoinRequest, 1)
+	return nil
+}
+
+// newServer makes a gRPC server of the port with bounds for what one connection may cost.
+func (l *Link) newServer(message int, streams uint32) *grpc.Server {
+	server := grpc.NewServer(
 		grpc.Creds(handshaken{}),
-		grpc.MaxRecvMsgSize(node.MaxMessage), grpc.MaxSendMsgSize(node.MaxMessage),
-		grpc.MaxConcurrentStreams(16),
+		grpc.MaxRecvMsgSize(message), grpc.MaxSendMsgSize(node.MaxMessage),
+		grpc.MaxConcurrentStreams(streams),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.WaitForHandlers(true),
 		// Who neither joins nor opens a control stream does not keep its connection.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: l.cfg.Lease / 2, Timeout: l.cfg.Lease / 2, MaxConnectionIdle: time.Minute}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 	)
-	node.RegisterNodeServer(l.grpc, l)
-	return nil
+	node.RegisterNodeServer(server, l)
+	return server
 }
 
 // Run serves agents until ctx ends.
@@ -203,7 +226,9 @@ func (l *Link) Run(ctx context.Context) error {
 		// The error only says that the server was stopped.
 		_ = l.grpc.Serve(l.control)
 	})
+	l.work.Go(func() { _ = l.strangers.Serve(l.joining) })
 	l.work.Go(func() { l.touch(ctx) })
+	l.work.Go(func() { l.watch.run(ctx, l.d.Clock, l.cfg.Heartbeat, l.auth, l.log) })
 	stop := context.AfterFunc(ctx, func() { _ = l.listener.Close() })
 	defer stop()
 	backoff := chassis.Backoff{Min: 5 * time.Millisecond, Max: time.Second}
@@ -230,16 +255,9 @@ func (l *Link) Run(ctx context.Context) error {
 		if l.d.Wrap != nil {
 			conn = l.d.Wrap(conn)
 		}
-		select {
-		case l.shakes <- struct{}{}:
-		case <-ctx.Done():
-			_ = conn.Close()
-			return nil
-		}
-		l.work.Go(func() {
-			defer func() { <-l.shakes }()
-			l.greet(ctx, conn)
-		})
+		// Never waits: who comes to a full house takes the place of another stranger.
+		p := l.door.enter(addressOf(conn.RemoteAddr()), func() { _ = conn.Close() })
+		l.work.Go(func() { l.greet(ctx, conn, p) })
 	}
 }
 
@@ -254,7 +272,9 @@ func (l *Link) Stop(ctx context.Context) error {
 	l.mu.Unlock()
 	l.hub.close()
 	_ = l.control.Close()
+	_ = l.joining.Close()
 	l.grpc.Stop()
+	l.strangers.Stop()
 	done := make(chan struct{})
 	go func() { l.work.Wait(); close(done) }()
 	select {
@@ -335,14 +355,17 @@ func (l *Link) WakeAll() {
 	}
 }
 
-// JoinToken makes a new join token, valid until it is revoked.
-func (l *Link) JoinToken(ctx context.Context) (node.JoinToken, error) { return l.auth.NewToken(ctx) }
+// Authority decides who may join; nil before the link has started.
+func (l *Link) Authority() *ca.Authority {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.auth
+}
 
-// RevokeJoinTokens makes all join tokens invalid. Agents that joined stay.
-func (l *Link) RevokeJoinTokens(ctx context.Context) error { return l.auth.RevokeTokens(ctx) }
-
-// greet finishes the handshake of a connection and passes it to what its protocol is for.
-func (l *Link) greet(ctx context.Context, raw net.Conn) {
+// greet finishes the handshake of a connection and passes it to what its protocol is for. The connection keeps its place at the
+// door until its owner has shown a certificate of this cluster.
+func (l *Link) greet(ctx context.Context, raw net.Conn, p *place) {
+	defer p.leave()
 	conn := tls.Server(raw, l.auth.ServerTLS())
 	hctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
@@ -351,9 +374,15 @@ func (l *Link) greet(ctx context.Context, raw net.Conn) {
 		l.log.Debug("agent connection refused", "remote", raw.RemoteAddr(), "error", err)
 		return
 	}
+	known := l.counts(hctx, conn.ConnectionState())
+	if known {
+		p.identified()
+	}
 	switch conn.ConnectionState().NegotiatedProtocol {
 	case "h2":
-		if !l.control.put(conn) {
+		if !known {
+			l.greetStranger(ctx, conn)
+		} else if !l.control.put(conn) {
 			_ = conn.Close()
 		}
 	case node.ALPNStream:
@@ -370,12 +399,47 @@ func (l *Link) greet(ctx context.Context, raw net.Conn) {
 	}
 }
 
-func (l *Link) greetStream(ctx context.Context, conn *tls.Conn) error {
-	agent, _, err := l.auth.Agent(ctx, conn.ConnectionState())
-	if err != nil {
-		return err
+// greetStranger serves a connection without a certificate, which can do nothing but join, and returns when it is over.
+func (l *Link) greetStranger(ctx context.Context, conn *tls.Conn) {
+	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
+	defer cancel()
+	over := make(chan struct{})
+	if !l.joining.put(&strangerConn{Conn: conn, over: over}) {
+		_ = conn.Close()
+		return
 	}
-	return l.hub.add(ctx, agent, conn)
+	select {
+	case <-over:
+	case <-ctx.Done():
+	}
+	_ = conn.Close()
+}
+
+// counts tells whether the peer shows a certificate of this cluster that was neither replaced nor revoked. While that cannot be
+// found out the certificate counts here: whatever its owner asks for is checked again.
+func (l *Link) counts(ctx context.Context, s tls.ConnectionState) bool {
+	if len(s.VerifiedChains) == 0 {
+		return false
+	}
+	leaf := s.PeerCertificates[0]
+	n, err := ca.NodeOf(leaf.Subject.CommonName)
+	if err != nil {
+		return true // a manager
+	}
+	return !fault.Is(l.auth.Counts(ctx, n, ca.SerialOf(leaf)), fault.Unauthenticated)
+}
+
+func (l *Link) greetStream(ctx context.Context, conn *tls.Conn) error {
+	// It is watched before its certificate is looked at, so that no end of the certificate is missed.
+	m := l.watch.add(conn.ConnectionState(), func(error) { _ = conn.NetConn().Close() })
+	agent, _, err := l.auth.Agent(ctx, conn.ConnectionState())
+	if err == nil {
+		err = l.hub.add(ctx, agent, conn, m)
+	}
+	if err != nil {
+		m.leave()
+	}
+	return err
 }
 
 // touch renews the leases of agents that were heard lately, all in one statement.

@@ -14,8 +14,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -31,6 +29,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
+	"berth.dev/berth/internal/manager/link/ca"
 	"berth.dev/berth/internal/wire/node"
 	"berth.dev/berth/internal/wire/run"
 )
@@ -173,7 +172,17 @@ func (m *memory) Disconnected(_ context.Context, _ cluster.AgentID, epoch int64)
 type bundle struct {
 	*memory
 	link  *agentlink.Link
-	token node.JoinToken
+	token node.JoinToken // for agent a1
+}
+
+// newToken makes a token for a common name.
+func (b *bundle) newToken(t *testing.T, name string, replace bool) node.JoinToken {
+	t.Helper()
+	who, err := ca.NodeOf(name)
+	require.NoError(t, err)
+	token, _, err := b.link.Authority().NewToken(t.Context(), ca.TokenRequest{Node: who, Replace: replace, By: "a test"})
+	require.NoError(t, err)
+	return token
 }
 
 func setup(t *testing.T, change ...func(*agentlink.Config)) *bundle {
@@ -185,7 +194,6 @@ func setup(t *testing.T, change ...func(*agentlink.Config)) *bundle {
 	for _, c := range change {
 		c(&cfg)
 	}
-	cfg.JoinTokenFile = filepath.Join(t.TempDir(), "join.token")
 	link, err := agentlink.New(cfg, agentlink.Deps{
 		ClusterID: "c1", Sink: m, Vault: m, Clock: chassis.RealClock(), Random: rand.Reader,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
@@ -194,14 +202,9 @@ func setup(t *testing.T, change ...func(*agentlink.Config)) *bundle {
 	svc := link.Service("agentlink")
 	require.NoError(t, svc.Start(t.Context()))
 	t.Cleanup(func() { require.NoError(t, svc.Stop(context.Background())) })
-	text, err := os.ReadFile(cfg.JoinTokenFile)
-	require.NoError(t, err)
-	st, err := os.Stat(cfg.JoinTokenFile)
-	require.NoError(t, err)
-	require.Equal(t, os.FileMode(0o600), st.Mode().Perm())
-	token, err := node.ParseJoinToken(string(text))
-	require.NoError(t, err)
-	return &bundle{memory: m, link: link, token: token}
+	b := &bundle{memory: m, link: link}
+	b.token = b.newToken(t, "a1", false)
+	return b
 }
 
 func (b *bundle) dial(t *testing.T, c *tls.Config) node.NodeClient {
@@ -232,7 +235,8 @@ func request(t *testing.T, id string) (*ecdsa.PrivateKey, []byte) {
 func (b *bundle) join(t *testing.T, id string) identity {
 	t.Helper()
 	key, csr := request(t, id)
-	r, err := b.dial(t, b.token.JoinTLS()).Join(t.Context(), &node.JoinRequest{Token: b.token.Secret, AgentId: id, CsrDer: csr, Version: 1})
+	token := b.newToken(t, id, false)
+	r, err := b.dial(t, token.JoinTLS()).Join(t.Context(), &node.JoinRequest{Token: token.Secret, AgentId: id, CsrDer: csr, Version: 1})
 	require.NoError(t, err)
 	require.Equal(t, "c1", r.ClusterId)
 	return accept(t, id, key, r)
@@ -313,11 +317,13 @@ func TestJoin(t *testing.T) {
 	_, err = b.dial(t, other.JoinTLS()).Join(t.Context(), &node.JoinRequest{Token: b.token.Secret, AgentId: "a1", CsrDer: csr, Version: 1})
 	require.ErrorContains(t, err, "not the one that the join token belongs to")
 
-	require.NoError(t, b.link.RevokeJoinTokens(t.Context()))
+	auth := b.link.Authority()
+	list, err := auth.Tokens(t.Context())
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	require.NoError(t, auth.RevokeToken(t.Context(), list[0].ID))
 	_, err = client.Join(t.Context(), &node.JoinRequest{Token: b.token.Secret, AgentId: "a1", CsrDer: csr, Version: 1})
 	require.Equal(t, codes.Unauthenticated, status.Code(err))
-	b.token, err = b.link.JoinToken(t.Context())
-	require.NoError(t, err)
 	b.join(t, "a1")
 	for key, v := range b.values {
 		require.NotContains(t, string(v), b.token.Secret, "%s holds the token in clear", key)
@@ -330,10 +336,12 @@ func TestRejoinAndRenewal(t *testing.T) {
 	first := b.join(t, "a1")
 	s, _ := b.connect(t, first)
 
-	// While the agent answers, nobody else may take its name.
+	// While the agent answers, nobody else may take its name, whatever an administrator said.
 	key, csr := request(t, "a1")
-	_, err := b.dial(t, b.token.JoinTLS()).Join(t.Context(), &node.JoinRequest{Token: b.token.Secret, AgentId: "a1", CsrDer: csr, Version: 1})
+	replace := b.newToken(t, "a1", true)
+	_, err := b.dial(t, replace.JoinTLS()).Join(t.Context(), &node.JoinRequest{Token: replace.Secret, AgentId: "a1", CsrDer: csr, Version: 1})
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+	require.ErrorContains(t, err, "agent a1 is connected from")
 
 	// It renews its own certificate without a token, and both count until the next one.
 	client := b.dial(t, node.AgentTLS(first.cert, first.ca, "h2"))
@@ -345,17 +353,16 @@ func TestRejoinAndRenewal(t *testing.T) {
 	_, err = client.Join(t.Context(), &node.JoinRequest{AgentId: "a2", CsrDer: csr, Version: 1})
 	require.Equal(t, codes.PermissionDenied, status.Code(err), "not another's")
 
-	// An agent that went away may join anew with a token; then its old certificates are void.
+	// When it went away another machine may take its place, with a token that says so; then its certificates are void.
 	_, err = s.Recv()
 	for err == nil {
 		_, err = s.Recv()
 	}
 	require.NoError(t, last.CloseSend())
-	b2 := &bundle{memory: b.memory, link: b.link, token: b.token}
 	require.Eventually(t, func() bool {
 		_, csr := request(t, "a1")
-		_, err := b2.dial(t, b.token.JoinTLS()).Join(t.Context(),
-			&node.JoinRequest{Token: b.token.Secret, AgentId: "a1", CsrDer: csr, Version: 1})
+		_, err := b.dial(t, replace.JoinTLS()).Join(t.Context(),
+			&node.JoinRequest{Token: replace.Secret, AgentId: "a1", CsrDer: csr, Version: 1})
 		return err == nil
 	}, patience, 50*time.Millisecond)
 	old, err := b.dial(t, node.AgentTLS(second.cert, second.ca, "h2")).Session(t.Context())

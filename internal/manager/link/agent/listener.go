@@ -48,11 +48,23 @@ func (q *queueListener) Close() error {
 
 func (q *queueListener) Addr() net.Addr { return q.addr }
 
+// strangerConn tells when it was closed.
+type strangerConn struct {
+	*tls.Conn
+	once sync.Once
+	over chan struct{}
+}
+
+func (c *strangerConn) Close() error {
+	c.once.Do(func() { close(c.over) })
+	return c.Conn.Close()
+}
+
 // handshaken are gRPC credentials for connections whose TLS handshake is over.
 type handshaken struct{}
 
 func (handshaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	t, ok := c.(*tls.Conn)
+	t, ok := c.(interface{ ConnectionState() tls.ConnectionState })
 	if !ok {
 		return nil, nil, fault.Deniedf("the agent port speaks TLS only")
 	}

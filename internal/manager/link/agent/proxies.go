@@ -6,8 +6,6 @@ import (
 	"sync/atomic"
 
 	"berth.dev/berth/internal/fault"
-	"berth.dev/berth/internal/manager/link/ca"
-	"berth.dev/berth/internal/wire/node"
 )
 
 const (
@@ -16,41 +14,21 @@ const (
 	maxPeerConns  = 256
 )
 
-// joinProxy is join for app proxies.
-func (l *Link) joinProxy(ctx context.Context, name string, req *node.JoinRequest) (*node.JoinReply, error) {
-	if err := ca.CheckProxyName(name); err != nil {
-		return nil, err
-	}
-	renewed := ""
-	if s, ok := tlsState(ctx); ok && len(s.VerifiedChains) > 0 {
-		owner, serial, err := l.auth.Proxy(ctx, s)
-		switch {
-		case fault.Is(err, fault.Unauthenticated): // counts for nothing
-		case err != nil:
-			return nil, err
-		case owner != name:
-			return nil, fault.Deniedf("app proxy %s may not renew a certificate of %s", owner, name)
-		default:
-			renewed = serial
-		}
-	}
-	if renewed == "" {
-		if err := l.checkJoinToken(ctx, req.Token); err != nil {
-			return nil, err
-		}
-	}
-	der, err := l.auth.IssueProxy(ctx, name, req.CsrDer, renewed)
-	if err != nil {
-		return nil, err
-	}
-	l.log.Info("an app proxy joined", "proxy", name, "remote", remote(ctx), "renewal", renewed != "")
-	return &node.JoinReply{CertificateDer: der, CaDer: l.auth.Certificate(), ClusterId: l.d.ClusterID}, nil
-}
-
 // greetProxy hands the connection of an app proxy to whoever serves it. It owns conn.
 func (l *Link) greetProxy(ctx, hctx context.Context, conn *tls.Conn) {
+	// It is watched before its certificate is looked at, so that no end of the certificate is missed.
+	m := l.watch.add(conn.ConnectionState(), func(error) { _ = conn.NetConn().Close() })
 	name, _, err := l.auth.Proxy(hctx, conn.ConnectionState())
-	l.handOver(ctx, conn, name, err, l.d.Proxies, &l.proxyConns, maxProxyConns)
+	serve := l.d.Proxies
+	if serve != nil {
+		serve = func(ctx context.Context, name string, conn *tls.Conn) {
+			defer m.leave()
+			l.d.Proxies(ctx, name, conn)
+		}
+	}
+	if !l.handOver(ctx, conn, name, err, serve, &l.proxyConns, maxProxyConns) {
+		m.leave()
+	}
 }
 
 // greetManager does the same for the connection of another manager.
@@ -59,10 +37,10 @@ func (l *Link) greetManager(ctx context.Context, conn *tls.Conn) {
 	l.handOver(ctx, conn, id, err, l.d.Peers, &l.peerConns, maxPeerConns)
 }
 
-// handOver has a connection served whose owner was identified, or not when err says so.
+// handOver has a connection served whose owner was identified, or not when err says so. It reports whether it did.
 func (l *Link) handOver(ctx context.Context, conn *tls.Conn, name string, err error,
 	serve func(context.Context, string, *tls.Conn), open *atomic.Int64, most int64,
-) {
+) bool {
 	switch {
 	case err != nil:
 	case serve == nil:
@@ -74,11 +52,12 @@ func (l *Link) handOver(ctx context.Context, conn *tls.Conn, name string, err er
 	if err != nil {
 		l.log.Warn("connection refused", "protocol", conn.ConnectionState().NegotiatedProtocol, "remote", conn.RemoteAddr(), "error", err)
 		_ = conn.Close()
-		return
+		return false
 	}
 	l.work.Go(func() { // apart from the handshake, which counts against its own bound
 		defer open.Add(-1)
 		defer conn.Close()
 		serve(ctx, name, conn)
 	})
+	return true
 }

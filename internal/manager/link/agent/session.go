@@ -75,12 +75,14 @@ func (l *Link) session(stream grpc.BidiStreamingServer[node.Up, node.Down]) erro
 	if !ok {
 		return fault.New(fault.Unauthenticated, "no TLS")
 	}
-	agent, serial, err := l.auth.Agent(stream.Context(), state)
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
+	// It is watched before its certificate is looked at, so that no end of the certificate is missed.
+	defer l.watch.add(state, cancel).leave()
+	agent, serial, err := l.auth.Agent(ctx, state)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(stream.Context())
-	defer cancel(nil)
 	s := &session{
 		link: l, agent: agent, remote: remote(ctx), log: l.log.With("agent", agent), stream: stream,
 		ctx: ctx, cancel: cancel, done: make(chan struct{}),
@@ -167,6 +169,11 @@ func (s *session) farewell() {
 	defer cancel()
 	if err := s.link.d.Sink.Disconnected(ctx, s.agent, s.epoch.Load()); err != nil {
 		s.log.Warn("cannot note that the agent disconnected", "error", err)
+	}
+	if s.link.d.Release != nil {
+		if err := s.link.d.Release(ctx, s.agent, s.epoch.Load()); err != nil {
+			s.log.Warn("cannot note that the agent is connected here no more", "error", err)
+		}
 	}
 	s.log.Info("agent disconnected", "epoch", s.epoch.Load(), "why", context.Cause(s.ctx))
 }

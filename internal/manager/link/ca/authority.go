@@ -1,5 +1,5 @@
-// Package ca is the cluster's certificate authority: it signs the certificates of agents and app proxies, keeps which of
-// them are valid, makes and checks join tokens, and gives managers the certificate of their agent port.
+// Package ca is the cluster's certificate authority: it decides who may join as which agent or app proxy, signs their
+// certificates, keeps which of them are valid, makes and checks join tokens, and gives managers the certificate of their agent port.
 //
 // It keeps what all managers share in a Vault and opens no connection. link/agent calls it.
 package ca
@@ -70,7 +70,7 @@ type storedAuthority struct {
 	Key  []byte `json:"key"`  // PKCS#8
 }
 
-// Open loads the authority; the first manager of a cluster makes it.
+// Open loads the authority; the first manager of a cluster makes it. It ends what older managers let in without asking who.
 func Open(ctx context.Context, o Options) (*Authority, error) {
 	a := &Authority{vault: o.Vault, clock: o.Clock, random: o.Random}
 	raw, err := o.Vault.Update(ctx, keyAuthority, func(old []byte) ([]byte, error) {
@@ -82,24 +82,50 @@ func Open(ctx context.Context, o Options) (*Authority, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load the authority of node certificates: %w", err)
 	}
+	if err := a.load(raw); err != nil {
+		return nil, err
+	}
+	if err := a.voidOldTokens(ctx); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// OpenExisting loads the authority that a manager made.
+func OpenExisting(ctx context.Context, o Options) (*Authority, error) {
+	a := &Authority{vault: o.Vault, clock: o.Clock, random: o.Random}
+	raw, err := o.Vault.Get(ctx, keyAuthority)
+	if err != nil {
+		return nil, fmt.Errorf("load the authority of node certificates: %w", err)
+	}
+	if raw == nil {
+		return nil, fault.Unavailablef("this cluster has no authority of node certificates yet").WithNext("start a manager once")
+	}
+	if err := a.load(raw); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+func (a *Authority) load(raw []byte) (err error) {
 	var s storedAuthority
 	if err := json.Unmarshal(raw, &s); err != nil {
-		return nil, fmt.Errorf("read the authority of node certificates: %w", err)
+		return fmt.Errorf("read the authority of node certificates: %w", err)
 	}
 	if a.cert, err = x509.ParseCertificate(s.Cert); err != nil {
-		return nil, fmt.Errorf("read the authority's certificate: %w", err)
+		return fmt.Errorf("read the authority's certificate: %w", err)
 	}
 	key, err := x509.ParsePKCS8PrivateKey(s.Key)
 	if err != nil {
-		return nil, fmt.Errorf("read the authority's key: %w", err)
+		return fmt.Errorf("read the authority's key: %w", err)
 	}
 	signer, ok := key.(crypto.Signer)
 	if !ok {
-		return nil, fault.New(fault.Internal, "the authority's key cannot sign")
+		return fault.New(fault.Internal, "the authority's key cannot sign")
 	}
 	a.key, a.roots, a.pinned = signer, x509.NewCertPool(), sha256.Sum256(a.cert.Raw)
 	a.roots.AddCert(a.cert)
-	return a, nil
+	return nil
 }
 
 func (a *Authority) create(clusterID string) ([]byte, error) {
@@ -144,20 +170,21 @@ func (a *Authority) serial() (*big.Int, error) {
 // readRequest checks a certificate request; owner names whose it is in errors.
 func readRequest(owner string, der []byte) (*x509.CertificateRequest, error) {
 	csr, err := x509.ParseCertificateRequest(der)
-	if err == nil {
-		err = csr.CheckSignature()
-	}
 	if err != nil {
 		return nil, fault.Invalidf("the certificate request of %s cannot be used", owner).WithCause(err)
 	}
 	switch k := csr.PublicKey.(type) {
 	case *ecdsa.PublicKey, ed25519.PublicKey:
 	case *rsa.PublicKey:
-		if k.N.BitLen() < 2048 {
-			return nil, fault.Invalidf("the key of %s is too short: %d bits", owner, k.N.BitLen())
+		if n := k.N.BitLen(); n < 2048 || n > 8192 {
+			return nil, fault.Invalidf("the key of %s has %d bits", owner, n).WithNext("use an RSA key of 2048 to 8192 bits, or another kind")
 		}
 	default:
 		return nil, fault.Invalidf("the key of %s is of a kind that is not supported", owner)
+	}
+	// After the size of the key, which bounds what this costs.
+	if err := csr.CheckSignature(); err != nil {
+		return nil, fault.Invalidf("the certificate request of %s cannot be used", owner).WithCause(err)
 	}
 	return csr, nil
 }

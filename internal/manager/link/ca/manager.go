@@ -66,13 +66,13 @@ func (a *Authority) ManagerTLS(id string) *tls.Config {
 
 // Manager tells which manager a connection belongs to. Agents and app proxies are refused.
 func (a *Authority) Manager(s tls.ConnectionState) (id string, err error) {
-	name, _, err := commonName(s)
+	leaf, err := leafOf(s)
 	if err != nil {
 		return "", err
 	}
-	id, ok := strings.CutPrefix(name, managerPrefix)
+	id, ok := strings.CutPrefix(leaf.Subject.CommonName, managerPrefix)
 	if !ok || id == "" {
-		return "", fault.Deniedf("the certificate of %q is not a manager's", name).WithReason("not-a-manager")
+		return "", fault.Deniedf("the certificate of %q is not a manager's", leaf.Subject.CommonName).WithReason("not-a-manager")
 	}
 	return id, nil
 }

@@ -482,19 +482,20 @@ func TestWhoIsAManager(t *testing.T) {
 		Random: rand.Reader})
 	require.NoError(t, err)
 	// member is the certificate of somebody who joined.
-	member := func(issue func(ctx context.Context, csr []byte) ([]byte, error)) *tls.Config {
+	member := func(who ca.Node) *tls.Config {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		require.NoError(t, err)
 		csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
 			Subject: pkix.Name{CommonName: "manager:m1"}, DNSNames: []string{node.ServerName}}, key)
 		require.NoError(t, err)
-		der, err := issue(t.Context(), csr)
+		token, _, err := auth.NewToken(t.Context(), ca.TokenRequest{Node: who})
+		require.NoError(t, err)
+		joined, err := auth.Join(t.Context(), ca.Request{Node: who, CSR: csr, Secret: token.Secret})
 		require.NoError(t, err)
 		return &tls.Config{InsecureSkipVerify: true, NextProtos: []string{node.ALPNManager},
-			Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+			Certificates: []tls.Certificate{{Certificate: [][]byte{joined.Certificate}, PrivateKey: key}}}
 	}
-	agent := member(func(ctx context.Context, csr []byte) ([]byte, error) { return auth.IssueAgent(ctx, "i-1", csr, false) })
-	proxy := member(func(ctx context.Context, csr []byte) ([]byte, error) { return auth.IssueProxy(ctx, "p", csr, "") })
+	agent, proxy := member(ca.Node{Role: ca.RoleAgent, Name: "i-1"}), member(ca.Node{Role: ca.RoleAppProxy, Name: "p"})
 	for name, test := range map[string]struct {
 		client *tls.Config
 		want   string

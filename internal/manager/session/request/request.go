@@ -58,6 +58,9 @@ const (
 	MaxScript = 64 << 10
 	// DefaultPriority is that of requests without one.
 	DefaultPriority = 10
+	// DefaultMaxPriority is the highest that a user may ask for under a policy that names none, so that nobody passes all others
+	// unless an administrator said so.
+	DefaultMaxPriority = DefaultPriority
 
 	maxEnvironBytes   = 128 << 10
 	maxEnvironEntries = 512

@@ -7,6 +7,8 @@ package dbgen
 
 import (
 	"context"
+
+	"time"
 )
 
 const agentHolder = `-- name: AgentHolder :one
@@ -20,14 +22,40 @@ func (q *Queries) AgentHolder(ctx context.Context, agentID string) (string, erro
 	return manager, err
 }
 
+const connectedAgent = `-- name: ConnectedAgent :one
+SELECT a.addr FROM agent_connections c JOIN agents a ON a.id = c.agent_id
+WHERE c.agent_id = $1 AND c.connected AND a.last_seen > now() - $2::interval
+`
+
+// From where an agent is connected to any manager; no row when it is not, or was silent for longer than the lease.
+func (q *Queries) ConnectedAgent(ctx context.Context, agentID string, lease time.Duration) (string, error) {
+	row := q.db.QueryRow(ctx, connectedAgent, agentID, lease)
+	var addr string
+	err := row.Scan(&addr)
+	return addr, err
+}
+
 const holdAgent = `-- name: HoldAgent :execrows
-INSERT INTO agent_connections AS c (agent_id, manager, epoch) VALUES ($1, $2, $3)
-ON CONFLICT (agent_id) DO UPDATE SET manager = excluded.manager, epoch = excluded.epoch WHERE c.epoch < excluded.epoch
+INSERT INTO agent_connections AS c (agent_id, manager, epoch, connected) VALUES ($1, $2, $3, true)
+ON CONFLICT (agent_id) DO UPDATE SET manager = excluded.manager, epoch = excluded.epoch, connected = true WHERE c.epoch < excluded.epoch
 `
 
 // Notes which manager an agent registered with; an older registration never replaces a newer one.
 func (q *Queries) HoldAgent(ctx context.Context, agentID string, manager string, epoch int64) (int64, error) {
 	result, err := q.db.Exec(ctx, holdAgent, agentID, manager, epoch)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const releaseAgent = `-- name: ReleaseAgent :execrows
+UPDATE agent_connections SET connected = false WHERE agent_id = $1 AND epoch = $2
+`
+
+// Notes that a registration is over; the manager stays known as the last one.
+func (q *Queries) ReleaseAgent(ctx context.Context, agentID string, epoch int64) (int64, error) {
+	result, err := q.db.Exec(ctx, releaseAgent, agentID, epoch)
 	if err != nil {
 		return 0, err
 	}

@@ -842,7 +842,8 @@ func (q *Queries) FindCode(ctx context.Context, codeHash []byte, circuitID strin
 }
 
 const findLaunch = `-- name: FindLaunch :one
-SELECT l.token_hash, l.session_id, l.user_id, l.app, l.asked_port, l.protocol, l.target, l.path, l.expires_at, l.started, l.request, l.used_at, l.used_by FROM app_launches l JOIN users u ON u.id = l.user_id AND u.status = 'active' WHERE l.token_hash = $1
+SELECT l.token_hash, l.session_id, l.user_id, l.app, l.asked_port, l.protocol, l.target, l.path, l.expires_at, l.started, l.request, l.used_at, l.used_by FROM app_launches l JOIN users u ON u.id = l.user_id AND u.status = 'active'
+JOIN domains d ON d.name = u.domain_name AND d.is_active WHERE l.token_hash = $1
 `
 
 type FindLaunchRow struct {
@@ -939,14 +940,16 @@ func (q *Queries) HoldAppSession(ctx context.Context, id string) (cluster.Status
 }
 
 const holdVisitor = `-- name: HoldVisitor :one
-SELECT u.id, u.email, u.role, u.domain_name FROM users u WHERE u.id = $1 AND u.status = 'active' FOR SHARE
+SELECT u.id, u.email, u.role, u.domain_name, u.allowed_client_ip FROM users u JOIN domains d ON d.name = u.domain_name AND d.is_active
+WHERE u.id = $1 AND u.status = 'active' FOR SHARE
 `
 
 type HoldVisitorRow struct {
-	ID         string
-	Email      string
-	Role       string
-	DomainName string
+	ID              string
+	Email           string
+	Role            string
+	DomainName      string
+	AllowedClientIp []string
 }
 
 // The same, and whoever changes what they are waits until the transaction ends: take it before sessions and circuits.
@@ -958,6 +961,7 @@ func (q *Queries) HoldVisitor(ctx context.Context, id string) (HoldVisitorRow, e
 		&i.Email,
 		&i.Role,
 		&i.DomainName,
+		&i.AllowedClientIp,
 	)
 	return i, err
 }
@@ -1269,16 +1273,19 @@ func (q *Queries) UsersToShare(ctx context.Context, domainName string, refs []st
 }
 
 const visitor = `-- name: Visitor :one
-SELECT u.id, u.email, u.role, u.domain_name FROM users u WHERE u.id = $1 AND u.status = 'active'
+SELECT u.id, u.email, u.role, u.domain_name, u.allowed_client_ip FROM users u JOIN domains d ON d.name = u.domain_name AND d.is_active
+WHERE u.id = $1 AND u.status = 'active'
 `
 
 type VisitorRow struct {
-	ID         string
-	Email      string
-	Role       string
-	DomainName string
+	ID              string
+	Email           string
+	Role            string
+	DomainName      string
+	AllowedClientIp []string
 }
 
+// A user who may visit anything at all: active, in an active domain.
 func (q *Queries) Visitor(ctx context.Context, id string) (VisitorRow, error) {
 	row := q.db.QueryRow(ctx, visitor, id)
 	var i VisitorRow
@@ -1287,6 +1294,7 @@ func (q *Queries) Visitor(ctx context.Context, id string) (VisitorRow, error) {
 		&i.Email,
 		&i.Role,
 		&i.DomainName,
+		&i.AllowedClientIp,
 	)
 	return i, err
 }

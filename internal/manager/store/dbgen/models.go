@@ -43,9 +43,10 @@ type Agent struct {
 }
 
 type AgentConnection struct {
-	AgentID string
-	Manager string
-	Epoch   int64
+	AgentID   string
+	Manager   string
+	Epoch     int64
+	Connected bool
 }
 
 type AgentImage struct {

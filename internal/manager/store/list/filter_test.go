@@ -82,3 +82,41 @@ func TestEnumsAreComparedByAnyOfTheirNames(t *testing.T) {
 		require.True(t, fault.Is(err, fault.Invalid), bad)
 	}
 }
+
+// FuzzFilter does the same with arbitrary texts, and bounds what a text may cost PostgreSQL.
+func FuzzFilter(f *testing.F) {
+	for _, seed := range []string{`n == 1 | n == 2 & !(name == "a\"b\\" | on == true)`, `name in ["a", "b"]`, `tags contains "x"`,
+		`at >= "2026-01-01"`, `((((`, `name is null`, `!`, `name ilike "%x%"`} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		var b list.Builder
+		sql, err := list.Filter(&b, fields, text)
+		if err != nil {
+			if !fault.Is(err, fault.Invalid) {
+				t.Fatalf("%q: %v", text, err)
+			}
+			return
+		}
+		if !onlyOurs.MatchString(sql) {
+			t.Fatalf("%q became %s", text, sql)
+		}
+		if len(sql) > 64*(len(text)+1) || len(b.Args) > len(text) {
+			t.Fatalf("%q became %d bytes with %d values", text, len(sql), len(b.Args))
+		}
+	})
+}
+
+// FuzzOrder says that an order holds nothing but our own words.
+func FuzzOrder(f *testing.F) {
+	ours := regexp.MustCompile(`^(t\.(name|n|at|on|tags|sort) (ASC|DESC) NULLS LAST, )*(t\.n, )?t\.id$`)
+	for _, seed := range []string{"", "+name, -sort,n", "name;", "nope", "-"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		sql, err := list.Order(fields, text, "t.n", "t.id")
+		if err == nil && !ours.MatchString(sql) {
+			t.Fatalf("%q became %s", text, sql)
+		}
+	})
+}

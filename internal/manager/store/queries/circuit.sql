@@ -22,7 +22,8 @@ VALUES (@token_hash, @session_id, @user_id, @app, @asked_port, @protocol, @targe
 
 -- name: FindLaunch :one
 -- What a token stands for; its user must still be active.
-SELECT sqlc.embed(l) FROM app_launches l JOIN users u ON u.id = l.user_id AND u.status = 'active' WHERE l.token_hash = $1;
+SELECT sqlc.embed(l) FROM app_launches l JOIN users u ON u.id = l.user_id AND u.status = 'active'
+JOIN domains d ON d.name = u.domain_name AND d.is_active WHERE l.token_hash = $1;
 
 -- name: AddBoundLaunch :execrows
 -- The launch token that was bound from another one; it is there already when the same was asked before.
@@ -81,11 +82,14 @@ UPDATE circuits SET public = coalesce(sqlc.narg('public'), public), allowed = co
 WHERE id = @id;
 
 -- name: Visitor :one
-SELECT u.id, u.email, u.role, u.domain_name FROM users u WHERE u.id = $1 AND u.status = 'active';
+-- A user who may visit anything at all: active, in an active domain.
+SELECT u.id, u.email, u.role, u.domain_name, u.allowed_client_ip FROM users u JOIN domains d ON d.name = u.domain_name AND d.is_active
+WHERE u.id = $1 AND u.status = 'active';
 
 -- name: HoldVisitor :one
 -- The same, and whoever changes what they are waits until the transaction ends: take it before sessions and circuits.
-SELECT u.id, u.email, u.role, u.domain_name FROM users u WHERE u.id = $1 AND u.status = 'active' FOR SHARE;
+SELECT u.id, u.email, u.role, u.domain_name, u.allowed_client_ip FROM users u JOIN domains d ON d.name = u.domain_name AND d.is_active
+WHERE u.id = $1 AND u.status = 'active' FOR SHARE;
 
 -- name: NoteOfficeTicket :exec
 INSERT INTO circuit_office_tickets (circuit_id, user_id, expires_at) VALUES ($1, $2, $3)

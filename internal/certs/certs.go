@@ -1,5 +1,5 @@
-// Package certs gives an app proxy its certificates: from files that are read again when they change, self-signed for local
-// use, or from an ACME authority for every host name that is allocated.
+// Package certs gives servers their certificates: from files that are read again when they change, self-signed or of an authority of
+// their own, or from an ACME authority for every host name. The manager and app proxies use it.
 package certs
 
 import (
@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -35,7 +34,12 @@ type Source struct {
 	expires func() (time.Time, bool)
 	http    func(http.Handler) http.Handler
 	missing func() []Missing
+	// fingerprint is that of an authority of its own.
+	fingerprint string
 }
+
+// Fingerprint is what clients pin: that of the authority of a generated certificate, else "".
+func (s *Source) Fingerprint() string { return s.fingerprint }
 
 // TLS is the server configuration, with HTTP/2 and HTTP/1.1.
 func (s *Source) TLS() *tls.Config {
@@ -84,13 +88,13 @@ type files struct {
 	failed string
 }
 
-// Files reads PEM files: the certificate with its chain, and the key. They are read again when they have changed; files that
-// cannot be used then are told of in the log and change nothing.
-func Files(cert, key string, clock chassis.Clock, log *slog.Logger) (*Source, error) {
+// Files reads PEM files: the certificate with its chain, and the key; section is the name of the settings. They are read again when
+// they have changed; files that cannot be used then are told of in the log and change nothing.
+func Files(section, cert, key string, clock chassis.Clock, log *slog.Logger) (*Source, error) {
 	f := &files{cert: cert, key: key, clock: clock, log: log}
 	if _, err := f.get(nil); err != nil {
-		return nil, fault.Invalidf("the certificate of the app proxy cannot be used").WithCause(err).
-			WithNext("correct appproxy.tls.cert and appproxy.tls.key")
+		return nil, fault.Invalidf("the certificate %s cannot be used", cert).WithCause(err).
+			WithNext("correct %s.cert and %s.key", section, section)
 	}
 	return f.source(), nil
 }
@@ -171,7 +175,7 @@ func makeSelf(certFile, keyFile string, names []string, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
+	serial, err := newSerial()
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package httpapi
+package signature
 
 import (
 	"encoding/hex"
@@ -35,7 +35,7 @@ func TestSignatureVectors(t *testing.T) {
 		if v.contentType != "" {
 			r.Header.Set("Content-Type", v.contentType)
 		}
-		s, err := signedOf(r, now)
+		s, _, err := partsOf(r, now)
 		require.NoError(t, err)
 		require.Equal(t, v.want, hex.EncodeToString(s.signature(hashes["sha256"], secret)), "%s %s", v.method, v.target)
 	}
@@ -43,7 +43,7 @@ func TestSignatureVectors(t *testing.T) {
 
 func TestSignatureCoversTheBodyOfOldVersionsOnly(t *testing.T) {
 	t.Parallel()
-	s := signed{
+	s := parts{
 		Method: "POST", Target: "/", Host: "h", Day: "20260101", VersionHeader: "x-sorna-version", Version: "v3.20181215",
 		ContentType: "application/json",
 	}
@@ -110,12 +110,12 @@ func TestSkewAndMissingParts(t *testing.T) {
 	} {
 		r := httptest.NewRequest("GET", "/auth", nil)
 		r.Header = c.head
-		_, err := signedOf(r, now)
+		_, _, err := partsOf(r, now)
 		if c.ok {
 			require.NoError(t, err, c.name)
 			continue
 		}
-		require.Equal(t, reasonInvalidAuth, fault.ReasonOf(err), c.name)
+		require.Equal(t, ReasonInvalid, fault.ReasonOf(err), c.name)
 		require.NotEmpty(t, fault.NextOf(err), c.name)
 	}
 }
@@ -140,7 +140,7 @@ func TestAuthorizationHeader(t *testing.T) {
 		"BackendAI signMethod=HMAC-SHA256, credential=" + strings.Repeat("A", 129) + ":00", "BackendAI " + strings.Repeat("a=b,", 1000),
 	} {
 		_, err := parseAuthorization(bad)
-		require.Equal(t, reasonInvalidAuth, fault.ReasonOf(err), bad)
+		require.Equal(t, ReasonInvalid, fault.ReasonOf(err), bad)
 	}
 }
 
@@ -176,10 +176,26 @@ func BenchmarkVerify(b *testing.B) {
 	now := time.Date(2026, 11, 20, 8, 22, 0, 0, time.UTC)
 	b.ReportAllocs()
 	for b.Loop() {
-		s, err := signedOf(r, now)
+		s, _, err := partsOf(r, now)
 		if err != nil {
 			b.Fatal(err)
 		}
 		s.signature(hashes["sha256"], "secret")
 	}
+}
+
+func FuzzExtension(f *testing.F) {
+	f.Add("nonce=000102030405060708090a0b0c0d0e0f, body=stream, mac=00ff")
+	f.Add(",=,mac=,body=")
+	f.Fuzz(func(t *testing.T, text string) {
+		r := httptest.NewRequest("POST", "/", nil)
+		r.Header[Extension] = []string{text}
+		e, err := extensionOf(r, "2026-11-20T08:21:13+00:00")
+		switch {
+		case err != nil && fault.KindOf(err) != fault.Invalid:
+			t.Fatalf("%q: %v", text, err)
+		case err == nil && (e == nil || len(e.nonce) != 32 || len(e.mac) == 0 || e.body == nil && e.bodyText != stream):
+			t.Fatalf("accepted %q", text)
+		}
+	})
 }

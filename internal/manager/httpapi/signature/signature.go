@@ -1,4 +1,7 @@
-package httpapi
+// Package signature reads and verifies what proves the sender of a request: the signature of the wire, as official clients make it, and
+// the extension with which our own client covers the body and keeps the request from being used twice (extension.go). Guard (replay.go)
+// remembers what was received. The package knows no keys: the caller finds the secret. httpapi uses it.
+package signature
 
 import (
 	"crypto/hmac"
@@ -15,6 +18,9 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 )
+
+// ReasonInvalid is the reason of errors about headers that cannot be read.
+const ReasonInvalid = "invalid-auth-params"
 
 // maxSkew is how far a request's date may be from ours, both ends excluded.
 const maxSkew = 15 * time.Minute
@@ -44,7 +50,7 @@ var hashes = map[string]func() hash.Hash{
 // the pairs is free and the scheme may be Sorna.
 func parseAuthorization(text string) (credential, error) {
 	bad := func(why string) (credential, error) {
-		return credential{}, fault.Invalidf("the Authorization header is malformed: %s", why).WithReason(reasonInvalidAuth).
+		return credential{}, fault.Invalidf("the Authorization header is malformed: %s", why).WithReason(ReasonInvalid).
 			WithNext("send Authorization: BackendAI signMethod=HMAC-SHA256, credential=<access key>:<signature>")
 	}
 	scheme, rest, ok := strings.Cut(text, " ")
@@ -131,8 +137,56 @@ func dateOf(h http.Header) string {
 	return ""
 }
 
-// signed is what a signature covers.
-type signed struct {
+// Signed is a request that claims to be signed, as Read found it.
+type Signed struct {
+	credential credential
+	parts      parts
+	// at is the date that was signed, read when it came.
+	at    time.Time
+	read  time.Time
+	extra *extension // nil: the signature of the wire alone
+	// writes says that the request may change something.
+	writes bool
+}
+
+// Read collects what proves the sender of r: the Authorization header, what its signature covers, and the extension. It checks
+// the date against now, and nothing else.
+func Read(r *http.Request, now time.Time) (*Signed, error) {
+	cred, err := parseAuthorization(r.Header.Get("Authorization"))
+	if err != nil {
+		return nil, err
+	}
+	p, at, err := partsOf(r, now)
+	if err != nil {
+		return nil, err
+	}
+	s := &Signed{credential: cred, parts: p, at: at, read: now}
+	s.writes = r.Method != http.MethodGet && r.Method != http.MethodHead || r.Header.Get("Upgrade") != ""
+	s.extra, err = extensionOf(r, p.Date)
+	return s, err
+}
+
+// AccessKey is the keypair that the sender claims to hold.
+func (s *Signed) AccessKey() cluster.AccessKey { return s.credential.AccessKey }
+
+// Matches reports whether the holder of the secret key signed the request.
+func (s *Signed) Matches(secret string) bool {
+	key, text := s.parts.key(s.credential.newHash, secret), s.parts.text(s.credential.newHash)
+	ok := hmac.Equal(s.credential.Signature, mac(s.credential.newHash, key, text))
+	if s.extra != nil {
+		ok = hmac.Equal(s.extra.mac, mac(s.credential.newHash, key, s.extra.text(text))) && ok
+	}
+	return ok
+}
+
+func mac(newHash func() hash.Hash, key, text []byte) []byte {
+	m := hmac.New(newHash, key)
+	m.Write(text)
+	return m.Sum(nil)
+}
+
+// parts are what a signature covers.
+type parts struct {
 	Method string
 	// Target is the request target exactly as it came: path and query, percent-encoding kept.
 	Target string
@@ -147,8 +201,8 @@ type signed struct {
 	Body []byte
 }
 
-// signature computes the signature of s with the secret key.
-func (s signed) signature(newHash func() hash.Hash, secret string) []byte {
+// text is what is signed: seven lines without a final newline.
+func (s parts) text(newHash func() hash.Hash) []byte {
 	body := newHash()
 	if s.Version < firstUnhashed && s.ContentType != "multipart/form-data" {
 		body.Write(s.Body)
@@ -168,51 +222,53 @@ func (s signed) signature(newHash func() hash.Hash, secret string) []byte {
 	text = append(text, ':')
 	text = append(text, s.Version...)
 	text = append(text, '\n')
-	text = hex.AppendEncode(text, body.Sum(nil))
-
-	key := []byte(secret)
-	for _, part := range [...]string{s.Day, s.Host} {
-		m := hmac.New(newHash, key)
-		m.Write([]byte(part))
-		key = m.Sum(nil)
-	}
-	m := hmac.New(newHash, key)
-	m.Write(text)
-	return m.Sum(nil)
+	return hex.AppendEncode(text, body.Sum(nil))
 }
 
-// signedOf collects what the signature of r covers and checks its date against now.
-func signedOf(r *http.Request, now time.Time) (signed, error) {
+// key is derived from the secret key, the day and the host.
+func (s parts) key(newHash func() hash.Hash, secret string) []byte {
+	return mac(newHash, mac(newHash, []byte(secret), []byte(s.Day)), []byte(s.Host))
+}
+
+// signature is that of the wire.
+func (s parts) signature(newHash func() hash.Hash, secret string) []byte {
+	return mac(newHash, s.key(newHash, secret), s.text(newHash))
+}
+
+// partsOf collects what the signature of r covers and checks its date against now.
+func partsOf(r *http.Request, now time.Time) (parts, time.Time, error) {
 	bad := func(format string, args ...any) *fault.Error {
-		return fault.Invalidf(format, args...).WithReason(reasonInvalidAuth)
+		return fault.Invalidf(format, args...).WithReason(ReasonInvalid)
 	}
-	version, header := versionOf(r.Header)
+	version, header := Version(r.Header)
 	if version == "" {
-		return signed{}, bad(
+		return parts{}, time.Time{}, bad(
 			"the request is signed but has no X-BackendAI-Version header",
-		).WithNext("send the version of the API that the client speaks, for example %s", APIVersion)
+		).
+			WithNext("send the version of the API that the client speaks, for example v8.20240915")
 	}
 	raw := dateOf(r.Header)
 	if raw == "" {
-		return signed{}, bad("the request is signed but has no Date header").WithNext("send Date or X-BackendAI-Date and sign the same text")
+		return parts{}, time.Time{}, bad("the request is signed but has no Date header").
+			WithNext("send Date or X-BackendAI-Date and sign the same text")
 	}
 	at, ok := parseDate(raw)
 	if !ok {
-		return signed{}, bad("the request's date cannot be read").
+		return parts{}, time.Time{}, bad("the request's date cannot be read").
 			WithNext("send it like 2026-11-20T08:21:13.659045+00:00 or Fri, 20 Nov 2026 08:21:13 GMT")
 	}
 	if skew := now.Sub(at); skew >= maxSkew || skew <= -maxSkew {
-		return signed{}, bad("the request's date and the server's time differ by 15 minutes or more (date/time sync error)").
+		return parts{}, time.Time{}, bad("the request's date and the server's time differ by 15 minutes or more (date/time sync error)").
 			WithNext("synchronise the clock of your machine; the server's time is %s", now.UTC().Format(time.RFC3339))
 	}
 	target := r.RequestURI
 	if !strings.HasPrefix(target, "/") { // an absolute-form target of a proxy
 		target = r.URL.RequestURI()
 	}
-	return signed{
-		Method: wireMethod(r), Target: target, Date: raw, Day: at.Format("20060102"), Host: r.Host,
+	return parts{
+		Method: r.Method, Target: target, Date: raw, Day: at.Format("20060102"), Host: r.Host,
 		ContentType: mediaType(r.Header), VersionHeader: strings.ToLower(header), Version: version,
-	}, nil
+	}, at, nil
 }
 
 // mediaType is the content type as signatures see it: lower case, without parameters, and
@@ -228,4 +284,14 @@ func mediaType(h http.Header) string {
 		t = strings.ToLower(strings.TrimSpace(t))
 	}
 	return t
+}
+
+// Version returns the version header's text, "" when there is none, and the name it came under.
+func Version(h http.Header) (value, header string) {
+	for _, name := range [...]string{"X-Backendai-Version", "X-Sorna-Version"} {
+		if v := h[name]; len(v) > 0 && v[0] != "" {
+			return v[0], name
+		}
+	}
+	return "", ""
 }

@@ -1,0 +1,62 @@
+package api
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// EnvFingerprint names the variable with the fingerprint of the manager's certificate authority.
+const EnvFingerprint = "BERTH_CA_FINGERPRINT"
+
+// fingerprintPrefix begins fingerprints: "sha256:" and 64 hex digits.
+const fingerprintPrefix = "sha256:"
+
+func parseFingerprint(text string) ([]byte, error) {
+	digits, ok := strings.CutPrefix(strings.ToLower(strings.TrimSpace(text)), fingerprintPrefix)
+	raw, err := hex.DecodeString(strings.ReplaceAll(digits, ":", ""))
+	if !ok || err != nil || len(raw) != sha256.Size {
+		return nil, fmt.Errorf("%s is not %s and 64 hex digits; `berth status` on the manager's machine shows it", EnvFingerprint,
+			fingerprintPrefix)
+	}
+	return raw, nil
+}
+
+// ErrPin means that a server showed no certificate that belongs to the pinned fingerprint.
+var ErrPin = errors.New("the manager's certificate is not the one that " + EnvFingerprint +
+	" names; somebody else may answer at this address, or the cluster has a new certificate authority")
+
+// pinned accepts servers whose certificate is, or was signed by, the one with the fingerprint, for the name that was asked for.
+func pinned(fingerprint []byte) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		// The system's authorities are not asked: VerifyConnection verifies against the pinned one alone.
+		InsecureSkipVerify: true, //nolint:gosec // see VerifyConnection
+		VerifyConnection: func(s tls.ConnectionState) error {
+			roots, between := x509.NewCertPool(), x509.NewCertPool()
+			found := false
+			for _, c := range s.PeerCertificates {
+				sum := sha256.Sum256(c.Raw)
+				if subtle.ConstantTimeCompare(sum[:], fingerprint) == 1 {
+					roots.AddCert(c)
+					found = true
+				} else {
+					between.AddCert(c)
+				}
+			}
+			if !found || len(s.PeerCertificates) == 0 {
+				return ErrPin
+			}
+			_, err := s.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, DNSName: s.ServerName})
+			if err != nil {
+				return fmt.Errorf("%w: %w", ErrPin, err)
+			}
+			return nil
+		},
+	}
+}

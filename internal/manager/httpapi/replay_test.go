@@ -1,0 +1,73 @@
+package httpapi_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/stretchr/testify/require"
+	"github.com/valkey-io/valkey-go"
+
+	"berth.dev/berth/api"
+	"berth.dev/berth/internal/manager/httpapi"
+	"berth.dev/berth/internal/manager/nouns"
+)
+
+// A captured request of our client cannot be sent again, nor with another body, nor as one of an official client.
+func TestCapturedRequestsAreWorthNothing(t *testing.T) {
+	t.Parallel()
+	redis := miniredis.RunT(t)
+	client, err := valkey.NewClient(valkey.ClientOption{InitAddress: []string{redis.Addr()}, DisableCache: true, ForceSingleClient: true})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	s := newSite(t, func(_ *nouns.Deps, d *httpapi.Deps) { d.Seen = httpapi.NewRedisSeen(client) })
+	when, nonce := time.Now(), 0
+	send := func(method, target, signed, body string, change func(*http.Request)) answer {
+		r := s.request(method, target, "application/json", body)
+		api.SignStrictly(r, string(s.admin.AccessKey), s.admin.SecretKey.Reveal(), when,
+			api.Strict{Nonce: strings.Repeat(string(rune('0'+nonce)), 32), Body: api.BodyDigest([]byte(signed))})
+		if change != nil {
+			change(r)
+		}
+		return s.send(r)
+	}
+	const target, body = "/auth/update-full-name", `{"full_name":"Ada"}`
+	require.Equal(t, 200, send("POST", target, body, body, nil).status)
+	require.Contains(t, send("POST", target, body, body, nil).problem(t, 401, "auth-failed"), "received before")
+	require.Len(t, redis.Keys(), 1)
+	nonce++
+	require.Contains(t, send("POST", target, body, `{"full_name":"Eve"}`, nil).problem(t, 401, "auth-failed"), "not the one that was signed")
+	nonce++
+	require.Contains(t, send("POST", target, "", body, nil).problem(t, 401, "auth-failed"), "not the one that was signed")
+	nonce++
+	send("POST", target, body, body, func(r *http.Request) { r.Header.Del(api.HeaderSignature) }).problem(t, 400, "invalid-auth-params")
+	send("POST", target, body, body, func(r *http.Request) {
+		r.Header.Del(api.HeaderSignature)
+		r.Header.Set("Date", strings.Replace(r.Header.Get("Date"), "-00:00", "+00:00", 1))
+	}).problem(t, 401, "auth-failed")
+	nonce++
+	for range 2 {
+		require.Equal(t, 200, send("GET", "/auth", "", "", nil).status, "reading")
+	}
+	require.Contains(t, s.call("GET", "/auth/role", "").body, "superadmin", "official clients sign as ever")
+
+	// Redis away: what this manager received counts.
+	redis.Close()
+	nonce++
+	require.Equal(t, 200, send("POST", target, body, body, nil).status)
+	require.Contains(t, send("POST", target, body, body, nil).problem(t, 401, "auth-failed"), "received before")
+}
+
+// A cluster may insist on bodies that are signed.
+func TestRequiredDigest(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, func(_ *nouns.Deps, d *httpapi.Deps) { d.RequireDigest = true })
+	require.Contains(t, s.call("POST", "/auth/update-full-name", `{"full_name":"Ada"}`).problem(t, 401, "auth-failed"), "sign the body")
+	require.Equal(t, 200, s.call("GET", "/auth", "").status)
+	client, err := api.New(api.Config{Endpoint: s.url, AccessKey: string(s.admin.AccessKey), Domain: "default",
+		SecretKey: api.Secret(s.admin.SecretKey.Reveal())})
+	require.NoError(t, err)
+	require.ErrorContains(t, client.CloseCircuit(t.Context(), "00000000-0000-4000-8000-000000000000"), "No such circuit")
+}

@@ -1,0 +1,109 @@
+package manager_test
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/manager"
+	"berth.dev/berth/internal/manager/seal"
+	"berth.dev/berth/internal/manager/store/storetest"
+)
+
+// TestRotationSealsEverythingAgain fills every column that is sealed, more rows than fit in one page, and looks afterwards whether
+// anything is left that the old key sealed. A new column with "sealed" in its name fails here until somebody seals it again.
+func TestRotationSealsEverythingAgain(t *testing.T) {
+	t.Parallel()
+	s := storetest.New(t)
+	ctx := t.Context()
+	cfg := manager.Config{StateDir: t.TempDir()}
+	cfg.Postgres.DSN = chassis.NewSecret(s.Pool().Config().ConnString())
+	key, err := seal.LoadOrCreate(filepath.Join(cfg.StateDir, "master.key"), rand.Reader)
+	require.NoError(t, err)
+	d := deps(t, s)
+	d.Seal = key
+	made, _, err := manager.Bootstrap(ctx, d)
+	require.NoError(t, err)
+	put := func(purpose string) []byte {
+		text, err := key.Seal("secret of "+seal.Secret(purpose), purpose)
+		require.NoError(t, err)
+		return text
+	}
+	const keypairs = 450
+	for i := range keypairs {
+		access := fmt.Sprintf("AKIA%016d", i)
+		_, err := s.Pool().Exec(ctx, `INSERT INTO keypairs (access_key, secret_sealed, ssh_private_sealed, user_id, resource_policy)
+			SELECT $1, $2, $3, id, 'default' FROM users LIMIT 1`, access, put("keypair "+access), put("ssh "+access))
+		require.NoError(t, err)
+	}
+	_, err = s.Pool().Exec(ctx, `UPDATE resource_groups SET wsproxy_api_token_sealed = $1 WHERE name = 'default'`,
+		put("wsproxy-api-token:default"))
+	require.NoError(t, err)
+	for i := range 120 {
+		name := fmt.Sprintf("vault/test-%03d", i)
+		text, err := json.Marshal(put(name))
+		require.NoError(t, err)
+		_, err = s.Pool().Exec(ctx, `INSERT INTO cluster_settings (key, value) VALUES ($1, $2)`, name, text)
+		require.NoError(t, err)
+	}
+	old := key.ID()
+	again := func() manager.Rotation {
+		done, err := manager.RotateMasterKeyInDatabase(ctx, cfg, manager.RotateAll)
+		require.NoError(t, err)
+		return done
+	}
+
+	// Killed after the file was changed: the next one finishes.
+	_, err = key.Prepare()
+	require.NoError(t, err)
+	require.NoError(t, key.Use())
+	done := again()
+	require.NotEqual(t, old, done.Key)
+	require.Equal(t, keypairs+1+1+120, done.Resealed)
+
+	id, err := hex.DecodeString(done.Key)
+	require.NoError(t, err)
+	var columns [][2]string
+	rows, err := s.Pool().Query(ctx, `SELECT table_name, column_name FROM information_schema.columns
+		WHERE table_schema = 'public' AND column_name LIKE '%sealed%' ORDER BY 1, 2`)
+	require.NoError(t, err)
+	for rows.Next() {
+		var c [2]string
+		require.NoError(t, rows.Scan(&c[0], &c[1]))
+		columns = append(columns, c)
+	}
+	require.NoError(t, rows.Err())
+	require.NotEmpty(t, columns)
+	for _, c := range columns {
+		rows, err := s.Pool().Query(ctx, fmt.Sprintf(`SELECT %s FROM %s WHERE %[1]s IS NOT NULL`, c[1], c[0]))
+		require.NoError(t, err)
+		n := 0
+		for rows.Next() {
+			var text []byte
+			require.NoError(t, rows.Scan(&text))
+			require.True(t, bytes.HasPrefix(text[1:], id), "%s.%s was not sealed again", c[0], c[1])
+			n++
+		}
+		require.NoError(t, rows.Err())
+		require.NotZero(t, n, "this test puts nothing into %s.%s", c[0], c[1])
+	}
+
+	other, err := seal.Load(filepath.Join(cfg.StateDir, "master.key"), rand.Reader)
+	require.NoError(t, err)
+	d.Seal = other
+	same, created, err := manager.Bootstrap(ctx, d)
+	require.NoError(t, err)
+	require.False(t, created)
+	require.Equal(t, made.SecretKey, same.SecretKey)
+
+	require.Equal(t, keypairs+1+1+120, again().Resealed, "a second rotation makes a third key")
+	_, err = manager.RotateMasterKeyInDatabase(ctx, cfg, "backwards")
+	require.ErrorContains(t, err, "not a step")
+}

@@ -1,0 +1,21 @@
+-- Everything that is sealed with the master key, page by page: read when that key is replaced.
+
+-- name: SealedOfKeypairs :many
+SELECT access_key, secret_sealed, ssh_private_sealed FROM keypairs WHERE access_key > @after ORDER BY access_key LIMIT @page FOR UPDATE;
+
+-- name: ResealKeypair :exec
+UPDATE keypairs SET secret_sealed = @secret_sealed, ssh_private_sealed = @ssh_private_sealed WHERE access_key = @access_key;
+
+-- name: SealedOfResourceGroups :many
+SELECT name, wsproxy_api_token_sealed FROM resource_groups WHERE name > @after AND wsproxy_api_token_sealed IS NOT NULL
+ORDER BY name LIMIT @page FOR UPDATE;
+
+-- name: ResealResourceGroup :exec
+UPDATE resource_groups SET wsproxy_api_token_sealed = @sealed WHERE name = @name;
+
+-- name: SealedSettings :many
+SELECT key, value FROM cluster_settings WHERE key > @after AND starts_with(key, @prefix::text) ORDER BY key LIMIT @page FOR UPDATE;
+
+-- name: WaitForWritersOfSecrets :exec
+-- Returns when every transaction that was writing a secret has ended.
+LOCK TABLE keypairs, resource_groups, cluster_settings IN SHARE MODE;
