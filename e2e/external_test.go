@@ -114,7 +114,12 @@ func (a *apart) begin(role string) {
 		a.eventually("the manager answers", func() bool { return a.run("", "session", "list").code == 0 })
 	case "agent":
 		a.eventually("the agent is alive and has images", func() bool {
-			return strings.Contains(a.must("agent", "list"), "ALIVE") && strings.Contains(a.must("image", "list"), "python")
+			if !strings.Contains(a.must("agent", "list"), "ALIVE") {
+				return false
+			}
+			// The administrator says whose images are good; nothing that the agent reports is usable by itself.
+			r := a.run("", "image", "import", "--agent", a.agentID, "berth/*")
+			return r.code == 0 && strings.Contains(a.must("image", "list"), "python")
 		})
 	}
 }

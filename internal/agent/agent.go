@@ -52,6 +52,8 @@ type Deps struct {
 	Drivers []device.Driver
 	// Times change the keeper's deadlines; zero values mean the defaults.
 	Times keeper.Times
+	// Images is told which images the engine has, before the manager is; nil on agents whose engine is not the manager's own.
+	Images func(context.Context, []cluster.NodeImage) error
 	// Before is called before every step of a kernel; tests stop the agent there. Nil otherwise.
 	Before func(ctx context.Context, kernel cluster.KernelID, point string) error
 }
@@ -129,6 +131,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if err != nil {
 		return nil, err
 	}
+	a.facts.imports = d.Images
 	a.facts.fenced, a.facts.seen, a.facts.mounts, a.facts.interval = a.keeper.Fenced, a.keeper.Prune, a.mounts, c.DeviceInterval
 	a.meter = meter.New(d.Runtime, devices, a.keeper.Running, d.Clock, c.SampleInterval)
 	handler := stream.New(stream.Options{

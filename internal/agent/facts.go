@@ -35,8 +35,12 @@ type facts struct {
 	log      *slog.Logger
 	fenced   func() []cluster.KernelID
 	seen     func([]runtime.Image)
-	mounts   *mount.Mounts
-	data     *data.Port
+	// imports is told of the images before the manager is; nil on agents whose engine is not the manager's own.
+	imports func(context.Context, []cluster.NodeImage) error
+	mounts  *mount.Mounts
+	data    *data.Port
+
+	imported []cluster.NodeImage // by the last scan that could; scans come one after the other
 
 	mu      sync.Mutex
 	now     link.Facts
@@ -183,15 +187,17 @@ func (f *facts) ways(ctx context.Context) (address, socket string) {
 	return f.data.Address(ctx), f.data.Socket()
 }
 
-// scan collects the facts anew and reports whether the engine answered.
+// scan collects the facts anew and reports whether the engine answered and its images were passed on.
 func (f *facts) scan(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	info, err := f.rt.Info(ctx)
 	var images []runtime.Image
+	brought := true
 	if err == nil {
 		if images, err = f.rt.Images(ctx); err == nil {
 			f.seen(images)
+			brought = f.bring(ctx, imagesOf(images))
 		}
 	}
 	address, socket := f.ways(ctx)
@@ -227,7 +233,25 @@ func (f *facts) scan(ctx context.Context) bool {
 		default:
 		}
 	}
-	return err == nil
+	return err == nil && brought
+}
+
+// bring passes on the images when they have changed. What fails is tried again with the next scan, soon.
+func (f *facts) bring(ctx context.Context, images []cluster.NodeImage) bool {
+	if f.imports == nil || slices.EqualFunc(f.imported, images, sameImage) {
+		return true
+	}
+	if err := f.imports(ctx, images); err != nil {
+		f.log.Warn("could not take the images of this engine into the catalogue", "err", err)
+		return false
+	}
+	f.imported = images
+	return true
+}
+
+func sameImage(x, y cluster.NodeImage) bool {
+	return x.Reference == y.Reference && x.Digest == y.Digest && x.SizeBytes == y.SizeBytes && x.Architecture == y.Architecture &&
+		maps.Equal(x.Labels, y.Labels)
 }
 
 func imagesOf(images []runtime.Image) []cluster.NodeImage {
@@ -244,10 +268,6 @@ func imagesOf(images []runtime.Image) []cluster.NodeImage {
 
 // sameFacts compares what scan may change.
 func sameFacts(a, b link.Facts) bool {
-	sameImage := func(x, y cluster.NodeImage) bool {
-		return x.Reference == y.Reference && x.Digest == y.Digest && x.SizeBytes == y.SizeBytes && x.Architecture == y.Architecture &&
-			maps.Equal(x.Labels, y.Labels)
-	}
 	sameDevice := func(x, y alloc.Device) bool { return device.Device{Device: x}.Equal(device.Device{Device: y}) }
 	return a.EngineOK == b.EngineOK && a.EngineError == b.EngineError && a.Engine == b.Engine && a.Architecture == b.Architecture &&
 		a.DataAddress == b.DataAddress && a.DataSocket == b.DataSocket && maps.Equal(a.Capacity, b.Capacity) &&

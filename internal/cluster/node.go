@@ -75,6 +75,9 @@ type NodeFacts struct {
 	DataSocket  string
 }
 
+// LabelCustomizedOwner says whose session an image was made of: "user:<id>".
+const LabelCustomizedOwner = "ai.backend.customized-image.owner"
+
 // NodeImage is an image present on a node.
 type NodeImage struct {
 	Reference    string

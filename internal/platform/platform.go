@@ -173,7 +173,8 @@ func (p *platform) buildAgent(ctx context.Context) (_ *chassis.Group, err error)
 	if s.Agent.JoinToken, err = p.manager.Admit(ctx, RoleAgent, s.Agent.ID, s.Agent.StateDir); err != nil {
 		return nil, fmt.Errorf("let the agent join: %w", err)
 	}
-	a, engine, err := newDockerAgent(s, p.dir.Path("lib"), p.health, p.log)
+	// Whoever runs the cluster owns this engine: its images are for everybody. Those of agents elsewhere are imported by hand.
+	a, engine, err := newDockerAgent(s, p.dir.Path("lib"), p.manager.Nouns().Images.ImportOwn, p.health, p.log)
 	if err != nil {
 		return nil, err
 	}

@@ -59,18 +59,23 @@ const (
 	maxBase      = 64
 )
 
-// need returns the image of a specification; pulling is called before a pull begins.
+// need returns the image of a specification: the one that was resolved when the session was created, whatever its name means on this
+// host now. pulling is called before a pull begins.
 func (i *images) need(
 	ctx context.Context, s *cluster.KernelSpec, pulling func(), progress func(runtime.PullProgress),
 ) (runtime.Image, error) {
+	if img, found, err := i.exact(ctx, s); found || err != nil {
+		return img, err
+	}
 	img, err := i.rt.Image(ctx, s.Image)
 	switch {
-	case err == nil && (s.ImageDigest == "" || s.AutoPull != "digest" || isDigest(img, s.ImageDigest)):
+	case err == nil && (s.ImageDigest == "" || isDigest(img, s.ImageDigest)):
 		return img, nil
 	case err != nil && !fault.Is(err, fault.NotFound):
 		return img, fmt.Errorf("look for image %s: %w", s.Image, err)
 	case s.RegistryType == "local" && err == nil:
-		return img, nil // a local image has no registry to disagree with
+		return img, fault.Conflictf("image %s on this agent is %s, the session is to run %s", s.Image, img.ID, s.ImageDigest).
+			WithReason("image-digest").WithNext("load the same image on all agents' hosts, or import this one with: berth image import")
 	case s.RegistryType == "local":
 		return img, fault.NotFoundf("image %s is not on this agent and belongs to no registry", s.Image).
 			WithReason("image-missing").WithNext("build or load it on the agent's host, for example with: make images")
@@ -83,6 +88,33 @@ func (i *images) need(
 	}
 	pulling()
 	return i.pull(ctx, s.Image, s.ImageDigest, progress)
+}
+
+// exact finds the image by its content. One that was made of a session is taken only for its owner's sessions or under its own name:
+// so the digest of somebody else's image in a manager's records opens nothing.
+func (i *images) exact(ctx context.Context, s *cluster.KernelSpec) (img runtime.Image, found bool, err error) {
+	if !isContentID(s.ImageDigest) {
+		return img, false, nil
+	}
+	img, err = i.rt.Image(ctx, s.ImageDigest)
+	switch {
+	case fault.Is(err, fault.NotFound):
+		return img, false, nil
+	case err != nil:
+		return img, false, fmt.Errorf("look for image %s: %w", s.Image, err)
+	case img.ID != s.ImageDigest:
+		return img, false, nil
+	}
+	owner := img.Labels[cluster.LabelCustomizedOwner]
+	mine := owner == "" || owner == "user:"+s.Env["BACKENDAI_USER_UUID"] || slices.Contains(img.References, s.Image)
+	return img, mine, nil
+}
+
+// isContentID reports whether a text can only name content, never a tag.
+func isContentID(digest string) bool {
+	sum, ok := strings.CutPrefix(digest, "sha256:")
+	_, err := hex.DecodeString(sum)
+	return ok && err == nil && len(sum) == 64
 }
 
 // isDigest reports whether an image has the expected content: its own id or a registry's digest.
@@ -198,7 +230,7 @@ func (i *images) files(ctx context.Context, img runtime.Image, reference string)
 		}
 	}
 	read := func(path string) ([]byte, error) {
-		data, err := i.rt.ReadImageFile(ctx, reference, path, maxPasswd)
+		data, err := i.rt.ReadImageFile(ctx, img.ID, path, maxPasswd) // what the name means may have changed
 		if fault.Is(err, fault.NotFound) {
 			return nil, nil
 		}
@@ -232,11 +264,10 @@ func (i *images) keep(id string, b baseFiles) {
 
 // cacheFile is where an image's files are kept; "" for an id that is no content hash.
 func (i *images) cacheFile(id string) string {
-	sum, ok := strings.CutPrefix(id, "sha256:")
-	if _, err := hex.DecodeString(sum); !ok || err != nil || len(sum) != 64 || i.cache == "" {
+	if !isContentID(id) || i.cache == "" {
 		return ""
 	}
-	return filepath.Join(i.cache, sum+".json")
+	return filepath.Join(i.cache, strings.TrimPrefix(id, "sha256:")+".json")
 }
 
 // prune drops kept files of images that are gone.

@@ -88,7 +88,7 @@ func newBuild(in buildInput) (build, error) {
 			Runner: conf,
 		},
 		spec: runtime.Spec{
-			Identity: in.identity, Image: s.Image, Hostname: s.Hostname, ExtraHosts: s.Hosts,
+			Identity: in.identity, Image: s.Image, Digest: in.image.ID, Hostname: s.Hostname, ExtraHosts: s.Hosts,
 			Entry: host.Entry(), Env: variablesOf(in.grant.Env), WorkingDir: "/",
 			Mounts:  append(folders, in.grant.Mounts...),
 			Devices: in.grant.Nodes, CDI: in.grant.CDI,

@@ -133,6 +133,14 @@ type Image struct {
 	CreatedAt    time.Time
 }
 
+// Commit says what image to make of a container.
+type Commit struct {
+	Reference string
+	Labels    map[string]string // added to those of the container's image
+	// MaxBytes is how large the image may be; 0 is no limit.
+	MaxBytes int64
+}
+
 // Info describes the engine.
 type Info struct {
 	Name, Version, APIVersion string
@@ -176,6 +184,10 @@ const (
 	ReasonPull = "image-pull-failed"
 	// ReasonDigest: the image is there with another content than expected (Conflict).
 	ReasonDigest = "image-digest-mismatch"
+	// ReasonImageSize: the image would be larger than it may be (Exhausted).
+	ReasonImageSize = "image-too-large"
+	// ReasonImageUse: a container or another image needs the image (Conflict).
+	ReasonImageUse = "image-in-use"
 	// ReasonGeneration: a container of another generation is there (Conflict).
 	ReasonGeneration = "other-generation"
 	// ReasonDisk: the engine's disk is full (Exhausted).
@@ -211,8 +223,11 @@ type Runtime interface {
 	Watch(ctx context.Context) <-chan Hint
 	// Logs streams the container's combined output, oldest first.
 	Logs(ctx context.Context, kernel cluster.KernelID, opt LogOptions) (io.ReadCloser, error)
-	// Commit makes an image of the container's file system under the given reference.
-	Commit(ctx context.Context, kernel cluster.KernelID, reference string, labels map[string]string) (Image, error)
+	// Commit makes an image of the container's file system.
+	Commit(ctx context.Context, kernel cluster.KernelID, c Commit) (Image, error)
+	// RemoveImage deletes the image of that id with its name. It is Conflict while a container uses it or another image is made of
+	// it; an absent one is no error, and of one that has other names too only this name is taken away.
+	RemoveImage(ctx context.Context, reference, id string) error
 	// Pull fetches an image; progress may be nil. Error items of the stream are errors; when
 	// digest is not empty the result must match it.
 	Pull(ctx context.Context, reference, digest string, progress func(PullProgress)) (Image, error)

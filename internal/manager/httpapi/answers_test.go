@@ -247,6 +247,9 @@ func TestAnswersOfSessions(t *testing.T) {
 	g.ask(c.site, "GET", "/resource/agents/"+string(testAgent), "")
 	g.ask(c.site, "PATCH", "/resource/agents/"+string(testAgent), `{"schedulable":false}`)
 	g.ask(c.site, "GET", "/resource/agents/nowhere", "")
+	g.ask(c.site, "GET", "/resource/images/unknown", "")
+	g.ask(c.site, "POST", "/resource/images/import", `{"reference":"lab/tool:1","agent":"`+string(testAgent)+`"}`)
+	g.ask(c.site, "POST", "/resource/images/import", `{"reference":"lab/tool:1"}`)
 	task := g.ask(c.site, "POST", "/session/second-one/commit", "")
 	if task.status == 201 {
 		var reply struct {

@@ -125,16 +125,14 @@ func (n *Reports) specify(ctx context.Context, batch []*want, untold []string) e
 
 func kernelSpec(r dbgen.KernelSpecsRow) *cluster.KernelSpec {
 	k := &cluster.KernelSpec{
-		Image: r.Image, ImageLabels: r.ImageLabels, RegistryType: "local", AutoPull: "digest", Hostname: r.ClusterHostname,
+		Image: r.Image, ImageDigest: r.ImageDigest,
+		ImageLabels: r.ImageLabels, RegistryType: "local", AutoPull: "digest", Hostname: r.ClusterHostname,
 		Hosts: []string{}, Env: map[string]string{}, Slots: r.RequestedSlots, UID: -1, GID: -1, ExtraGIDs: store.Ints(r.ContainerGids),
 		SessionName: r.SessionName, SessionType: r.SessionType, RuntimeType: r.ImageLabels[image.LabelRuntimeType],
 		RuntimePath:  r.ImageLabels[image.LabelRuntimePath],
 		PreopenPorts: store.Ints(r.PreopenPorts), ServicePorts: r.ImageLabels[image.LabelServicePorts], ClusterRole: r.ClusterRole,
 		ClusterIdx: int(r.ClusterIdx),
 		LocalRank:  int(r.LocalRank), ShmBytes: cluster.DefaultShmem,
-	}
-	if r.ImageDigest != nil {
-		k.ImageDigest = *r.ImageDigest
 	}
 	if r.ImageRegistryType != nil {
 		k.RegistryType = *r.ImageRegistryType

@@ -16,6 +16,8 @@ const (
 	TopicEvents   = "events"
 	// TopicFolders says that a storage proxy shall do something.
 	TopicFolders = "folders"
+	// TopicImages says that an agent shall delete an image.
+	TopicImages = "images"
 	// TopicCircuits says that a published way to an app changed.
 	TopicCircuits = "circuits"
 	// TopicCallbacks says that a session with a callback changed.

@@ -108,6 +108,7 @@ var cases = []struct {
 	{"logs end with their reader", logsCancel},
 	{"logs of an absent container are not found", logsAbsent},
 	{"commit keeps the files and the labels and nothing of the session", commit},
+	{"commits of one name are told apart by their content", commitMoves},
 	{"commit of an absent container is not found", commitAbsent},
 	{"pull fetches with progress", pull},
 	{"pull checks the digest", pullDigest},

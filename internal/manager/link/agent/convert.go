@@ -78,9 +78,10 @@ func factsOf(f *node.Facts) (cluster.NodeFacts, error) {
 		return cluster.NodeFacts{}, fault.Invalidf("the agent's devices cannot be stored").WithCause(err)
 	}
 	out.Devices = raw
+	// The labels that agents send are left out: managers before decision 22 read them.
 	for _, i := range f.Images {
 		out.Images = append(out.Images, cluster.NodeImage{
-			Reference: i.Reference, Digest: i.Digest, Architecture: i.Architecture, SizeBytes: i.SizeBytes, Labels: i.Labels,
+			Reference: i.Reference, Digest: i.Digest, Architecture: i.Architecture, SizeBytes: i.SizeBytes,
 		})
 	}
 	return out, nil

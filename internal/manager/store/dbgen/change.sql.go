@@ -59,7 +59,8 @@ func (q *Queries) AgentFacts(ctx context.Context, ids []string) ([]AgentFactsRow
 }
 
 const agentImageFacts = `-- name: AgentImageFacts :many
-SELECT ai.agent_id, i.reference FROM agent_images ai JOIN images i ON i.id = ai.image_id
+SELECT ai.agent_id, i.reference FROM agent_images ai
+JOIN images i ON i.reference = ai.reference AND i.architecture = ai.architecture AND i.digest = ai.digest
 WHERE $1::text[] IS NULL OR ai.agent_id = ANY($1::text[])
 `
 
@@ -68,6 +69,7 @@ type AgentImageFactsRow struct {
 	Reference string
 }
 
+// What agents offer: they have it with the digest of the catalogue.
 func (q *Queries) AgentImageFacts(ctx context.Context, ids []string) ([]AgentImageFactsRow, error) {
 	rows, err := q.db.Query(ctx, agentImageFacts, ids)
 	if err != nil {

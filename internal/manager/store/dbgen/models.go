@@ -50,9 +50,11 @@ type AgentConnection struct {
 }
 
 type AgentImage struct {
-	AgentID string
-	ImageID string
-	Digest  string
+	AgentID      string
+	Reference    string
+	Architecture string
+	Digest       string
+	SizeBytes    int64
 }
 
 type AppLaunch struct {
@@ -287,11 +289,27 @@ type Image struct {
 	Status       string
 	CreatedAt    time.Time
 	LastUsedAt   *time.Time
+	Scope        string
+	OwnerID      *string
+	ProjectID    *string
+	Origin       string
+	BaseID       *string
+	MadeOn       string
 }
 
 type ImageAlias struct {
 	Alias   string
 	ImageID string
+}
+
+type ImageRemoval struct {
+	AgentID   string
+	Digest    string
+	Reference string
+	OwnerID   *string
+	SizeBytes int64
+	CreatedAt time.Time
+	NextAt    time.Time
 }
 
 type KeepAliveGrant struct {
@@ -499,6 +517,7 @@ type Session struct {
 	NumQueries       int64
 	Preemptible      bool
 	Changed          uint64
+	ImageDigest      string
 }
 
 type SessionAccess struct {
@@ -593,4 +612,5 @@ type UserResourcePolicy struct {
 	MaxQuotaScopeSize              int64
 	MaxSessionCountPerModelSession int32
 	MaxCustomizedImageCount        int32
+	MaxCustomizedImageBytes        int64
 }

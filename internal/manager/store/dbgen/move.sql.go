@@ -132,7 +132,7 @@ SELECT k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason,
        s.name AS session_name, s.type AS session_type, s.cluster_size, s.cluster_mode, s.environ, s.resource_opts, s.startup_command,
        s.bootstrap_script, s.batch_timeout_ms, s.access_key, s.domain_name, s.project_id, s.resource_group,
        u.id AS user_id, u.email AS user_email, u.full_name AS user_name, u.container_uid, u.container_main_gid, u.container_gids, u.sudo_session_enabled,
-       i.digest AS image_digest, i.labels AS image_labels, i.registry_type AS image_registry_type,
+       coalesce(nullif(s.image_digest, ''), i.digest, '')::text AS image_digest, i.labels AS image_labels, i.registry_type AS image_registry_type,
        kp.dotfiles AS keypair_dotfiles, kp.ssh_public_key, d.dotfiles AS domain_dotfiles, p.dotfiles AS project_dotfiles,
        mounts_of_session(s.id)::jsonb AS mounts
 FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN users u ON u.id = s.user_id
@@ -178,7 +178,7 @@ type KernelSpecsRow struct {
 	ContainerMainGid   *int32
 	ContainerGids      []int32
 	SudoSessionEnabled bool
-	ImageDigest        *string
+	ImageDigest        string
 	ImageLabels        dbtype.Strings
 	ImageRegistryType  *string
 	KeypairDotfiles    json.RawMessage

@@ -41,7 +41,9 @@ SELECT id, resource_group, architecture, status, schedulable, engine_ok, devices
 WHERE status <> 'TERMINATED' AND (sqlc.narg('ids')::text[] IS NULL OR id = ANY(sqlc.narg('ids')::text[])) ORDER BY id;
 
 -- name: AgentImageFacts :many
-SELECT ai.agent_id, i.reference FROM agent_images ai JOIN images i ON i.id = ai.image_id
+-- What agents offer: they have it with the digest of the catalogue.
+SELECT ai.agent_id, i.reference FROM agent_images ai
+JOIN images i ON i.reference = ai.reference AND i.architecture = ai.architecture AND i.digest = ai.digest
 WHERE sqlc.narg('ids')::text[] IS NULL OR ai.agent_id = ANY(sqlc.narg('ids')::text[]);
 
 -- name: DependencyStates :many
