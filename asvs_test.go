@@ -218,6 +218,9 @@ var forbiddenImports = map[string][]string{
 	"encoding/gob": nil, "encoding/xml": nil, "text/template": nil, "plugin": nil, "net/http/pprof": nil, "expvar": nil,
 }
 
+// cryptography is in the paths of modules that have some.
+var cryptography = regexp.MustCompile(`crypto|cipher|jose|jwt|argon|bcrypt|nacl|tls`)
+
 // TestASVSImports: the sources of the product use no package that a requirement forbids, and cryptography comes from the standard
 // library, golang.org/x/crypto and golang-jwt alone.
 func TestASVSImports(t *testing.T) {
@@ -238,9 +241,9 @@ func TestASVSImports(t *testing.T) {
 				t.Errorf("%s imports %s", s.path, imp)
 			}
 			first, _, _ := strings.Cut(imp, "/")
-			if strings.Contains(first, ".") && regexp.MustCompile(`crypto|cipher|jose|jwt|argon|bcrypt|nacl|tls`).MatchString(imp) &&
-				!strings.HasPrefix(imp, module) && !strings.HasPrefix(imp, "golang.org/x/crypto") &&
-				!strings.HasPrefix(imp, "github.com/golang-jwt/jwt/") {
+			ours := strings.HasPrefix(imp, module) || strings.HasPrefix(imp, "golang.org/x/crypto/") ||
+				strings.HasPrefix(imp, "github.com/golang-jwt/jwt/")
+			if strings.Contains(first, ".") && !ours && cryptography.MatchString(imp) {
 				t.Errorf("%s takes cryptography from %s", s.path, imp)
 			}
 		}
@@ -257,6 +260,39 @@ func TestASVSImports(t *testing.T) {
 // ofProduct reports whether a source is part of what runs in production.
 func ofProduct(s source) bool {
 	return !s.testSide() && !slices.ContainsFunc([]string{"e2e", "bench", "scripts", "testservers"}, func(dir string) bool { return below(s.dir, dir) })
+}
+
+// TestASVSCiphers: nothing is encrypted without being authenticated, and RSA has no paddings of the past.
+func TestASVSCiphers(t *testing.T) {
+	t.Parallel()
+	set, sources := parseAll(t)
+	gcm := 0
+	for _, s := range sources {
+		if !ofProduct(s) {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			sel, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			if isSelector(sel, "cipher", "NewGCM") {
+				gcm++
+			}
+			for _, name := range []string{"NewCTR", "NewCBCEncrypter", "NewCBCDecrypter", "NewCFBEncrypter", "NewCFBDecrypter", "NewOFB"} {
+				if isSelector(sel, "cipher", name) {
+					t.Errorf("%s: cipher.%s does not authenticate", set.Position(sel.Pos()), name)
+				}
+			}
+			if x, ok := sel.X.(*ast.Ident); ok && x.Name == "rsa" && strings.Contains(sel.Sel.Name, "PKCS1v15") {
+				t.Errorf("%s: rsa.%s is weak", set.Position(sel.Pos()), sel.Sel.Name)
+			}
+			return true
+		})
+	}
+	if gcm == 0 {
+		t.Error("nothing is sealed with GCM, so this test looks at the wrong sources")
+	}
 }
 
 // TestASVSTLS: no configuration of TLS allows versions before 1.2 or chooses its ciphers, and one that does without the standard check
