@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"berth.dev/berth/internal/agent"
 	"berth.dev/berth/internal/manager/store/storetest"
 )
 
@@ -35,6 +36,7 @@ func newApart(t *testing.T, agentID, agentConfig, more string) *apart {
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o755))
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	forget(t, agent.Config{ID: agentID, StateDir: filepath.Join(dir, "agent")})
 	a := &apart{platform: &platform{t: t, dir: filepath.Join(dir, "manager")}, config: filepath.Join(dir, "berth.toml"),
 		processes: map[string]*exec.Cmd{}}
 

@@ -30,6 +30,7 @@ import (
 	"berth.dev/berth/internal/agent/link"
 	"berth.dev/berth/internal/agent/meter"
 	"berth.dev/berth/internal/agent/mount"
+	"berth.dev/berth/internal/agent/network"
 	"berth.dev/berth/internal/agent/runners"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/scratch"
@@ -74,6 +75,7 @@ type Agent struct {
 	link     *link.Link
 	data     *data.Port
 	facts    *facts
+	network  *network.Network // nil: the runtime is no engine whose containers could be connected
 	services []*chassis.Service
 }
 
@@ -133,8 +135,16 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	a.runners = runners.New(dial)
 	groups := confine.New("/", d.Log)
 	a.facts = newFacts(d.Runtime, d.Clock, d.Log, devices)
+	var connector keeper.Network
+	if e, ok := d.Runtime.(network.Engine); ok {
+		if a.network, err = network.New(networkOptions(c, d, e, a.facts.look)); err != nil {
+			return nil, err
+		}
+		connector, a.facts.network = a.network, a.network
+	}
 	a.keeper, err = keeper.New(keeper.Options{
-		Agent: cluster.AgentID(c.ID), Scope: c.Scope(), Runtime: d.Runtime, Ledger: a.ledger, Devices: devices,
+		Network: connector,
+		Agent:   cluster.AgentID(c.ID), Scope: c.Scope(), Runtime: d.Runtime, Ledger: a.ledger, Devices: devices,
 		Host: &local.Host{Groups: groups, Scratch: a.scratch, Mounts: a.mounts, Runners: a.runners, RunnerPath: d.RunnerPath},
 		Log:  d.Log, Clock: d.Clock, LogDir: filepath.Join(c.StateDir, "logs"), CacheDir: filepath.Join(c.StateDir, "images"),
 		UID: c.UID, GID: c.GID, OnPull: a.facts.look, Times: d.Times,
@@ -180,6 +190,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		chassis.NewService("agent-devices", chassis.Hooks{Run: a.facts.watchDevices}).After("agent-facts"),
 		a.data.Service("agent-data").After("agent-keeper"),
 		chassis.NewService("agent-mounts", chassis.Hooks{Run: a.probeMounts}).After("agent-state"),
+		a.networkService().After("agent-state"),
 		chassis.NewService("agent-meter", chassis.Hooks{Run: a.meter.Run}).After("agent-keeper"),
 		chassis.NewService("agent-link", chassis.Hooks{Run: a.link.Run}).After("agent-keeper", "agent-meter", "agent-facts"),
 		chassis.NewService("agent-streams", chassis.Hooks{Run: a.link.RunStreams}).After("agent-link"),
@@ -222,7 +233,7 @@ func (a *Agent) Ready(context.Context) error {
 	f := a.facts.get()
 	switch {
 	case !f.EngineOK:
-		return fault.Unavailablef("the container engine does not answer: %s", f.EngineError)
+		return fault.Unavailablef("the container engine cannot run sessions: %s", f.EngineError)
 	case !a.link.Connected():
 		return fault.Unavailablef("no manager is connected; %s is tried next", a.link.Manager())
 	}
@@ -246,6 +257,23 @@ func (a *Agent) probeMounts(ctx context.Context) error {
 			a.facts.look()
 		}
 	}
+}
+
+// networkOptions are those of the network of sessions.
+func networkOptions(c Config, d Deps, e network.Engine, changed func()) network.Options {
+	return network.Options{Engine: e, Config: c.Network, Scope: c.Scope(), Agent: cluster.AgentID(c.ID), Log: d.Log.With("part", "network"),
+		Clock: d.Clock, Changed: changed}
+}
+
+// networkService makes the network of sessions and keeps it.
+func (a *Agent) networkService() *chassis.Service {
+	return chassis.NewService("agent-network", chassis.Hooks{Run: func(ctx context.Context) error {
+		if a.network == nil {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return a.network.Run(ctx)
+	}})
 }
 
 func (a *Agent) close() error {

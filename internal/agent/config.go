@@ -14,6 +14,7 @@ import (
 	"berth.dev/berth/internal/agent/data"
 	"berth.dev/berth/internal/agent/diskguard"
 	"berth.dev/berth/internal/agent/loopdisk"
+	"berth.dev/berth/internal/agent/network"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/diskspace"
@@ -69,6 +70,8 @@ type Config struct {
 	// chooses a free one and "off" opens none. DataAdvertise is the host or host:port that they are told, if it is another.
 	DataListen    string
 	DataAdvertise string
+	// Network is the network of sessions and the fence around it.
+	Network network.Config
 }
 
 // DiskConfig bounds what kernels may write on this host, and says when its disks count as low and as full.
@@ -159,7 +162,7 @@ func DefaultConfig() Config {
 		ID: ("i-" + host)[:min(64, len(host)+2)], Manager: "127.0.0.1:8082", StateDir: "/var/lib/berth/agent",
 		ReservedMem: -1, CPUOvercommit: 1, MinFree: 256 << 20, UID: 9001, GID: 9001,
 		SampleInterval: 5 * time.Second, DeviceInterval: 10 * time.Second, MaxCreating: 16, RunnerLogLevel: "warn",
-		DataListen: ":0",
+		DataListen: ":0", Network: network.DefaultConfig(),
 		Disk: DiskConfig{Scratch: 10 << 30, Method: DiskAuto, Ahead: 4, Layer: 10 << 30, LowPercent: 10, LowBytes: 6 << 30, FullPercent: 5,
 			FullBytes: 3 << 30, Interval: time.Second},
 	}
@@ -229,6 +232,9 @@ func (c Config) Validate() error {
 			return fault.Invalidf("the path %q of volume %s is not absolute", path, host).
 				WithNext("set agent.volumes.%q to where the volume is mounted on this node", host)
 		}
+	}
+	if err := c.Network.Validate(); err != nil {
+		return err
 	}
 	switch c.RunnerLogLevel {
 	case "debug", "info", "warn", "error":

@@ -20,6 +20,7 @@ import (
 	"berth.dev/berth/internal/agent/device/mock"
 	"berth.dev/berth/internal/agent/link"
 	"berth.dev/berth/internal/agent/mount"
+	"berth.dev/berth/internal/agent/network"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
@@ -42,6 +43,7 @@ type facts struct {
 	groups  *confine.Maker
 	disks   func() (problem string, warnings []string)
 	data    *data.Port
+	network *network.Network // nil: there is none of ours
 
 	imported []cluster.NodeImage // by the last scan that could; scans come one after the other
 
@@ -190,7 +192,7 @@ func (f *facts) ways(ctx context.Context) (address, socket string) {
 	return f.data.Address(ctx), f.data.Socket()
 }
 
-// scan collects the facts anew and reports whether the engine answered and its images were passed on.
+// scan collects the facts anew and reports whether the engine can run sessions and its images were passed on.
 func (f *facts) scan(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -203,16 +205,21 @@ func (f *facts) scan(ctx context.Context) bool {
 			brought = f.bring(ctx, imagesOf(images))
 		}
 	}
+	answered := err == nil
+	if f.network != nil && err == nil {
+		err = f.network.Problem() // an agent whose sessions cannot be connected takes none
+	}
 	address, socket := f.ways(ctx)
 	devices, capacity := f.found()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	next := f.now
 	next.Devices, next.Capacity = devices, capacity
+	next.EngineOK, next.EngineError = err == nil, ""
 	if err != nil {
-		next.EngineOK, next.EngineError = false, err.Error()
-	} else {
-		next.EngineOK, next.EngineError = true, ""
+		next.EngineError = err.Error()
+	}
+	if answered {
 		next.Engine = fmt.Sprintf("%s %s, api %s, cgroup v%d", info.Name, info.Version, info.APIVersion, info.CgroupVersion)
 		if info.Architecture != "" {
 			next.Architecture = info.Architecture
@@ -223,6 +230,9 @@ func (f *facts) scan(ctx context.Context) bool {
 	next.Warnings = append(slices.Clone(f.engine), f.devices.Warnings()...)
 	for _, id := range f.fenced() {
 		next.Warnings = append(next.Warnings, fmt.Sprintf("the container of kernel %s cannot be removed", id))
+	}
+	if f.network != nil {
+		next.Warnings = append(next.Warnings, f.network.Warnings()...)
 	}
 	if f.mounts != nil {
 		next.Warnings, next.HungVolumes = append(next.Warnings, f.mounts.Warnings()...), f.mounts.Hung()

@@ -24,7 +24,7 @@ import (
 // Finding is something on this host that belongs to the agent and has no owner, or an
 // owner that should have let go of it.
 type Finding struct {
-	// Kind is container, mount, scratch, deletion, log, ledger, engine, disk or disk-bounds.
+	// Kind is container, mount, scratch, deletion, log, ledger, engine, disk, disk-bounds or network.
 	Kind string `json:"kind"`
 	// Object names it; Kernel is empty when it belongs to none.
 	Object string           `json:"object"`
@@ -41,7 +41,13 @@ func (a *Agent) Findings(ctx context.Context) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	return append(out, a.diskFindings()...), nil
+	out = append(out, a.diskFindings()...)
+	if a.network != nil {
+		if broken := a.network.Check(ctx); broken != nil {
+			out = append(out, Finding{Kind: "network", Object: a.network.Name(), Problem: broken.Error(), Next: fault.NextOf(broken)})
+		}
+	}
+	return out, nil
 }
 
 // Findings asks the running agent of a state directory, or looks itself when none runs.

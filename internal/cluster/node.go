@@ -125,7 +125,9 @@ type DesiredKernel struct {
 	Force      bool
 	Grace      time.Duration
 	StopReason Reason
-	Spec       *KernelSpec
+	// Egress may change while the kernel runs; the specification does not.
+	Egress Egress
+	Spec   *KernelSpec
 }
 
 // KernelSpec is everything an agent needs to create a kernel.

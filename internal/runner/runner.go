@@ -200,6 +200,7 @@ func (r *Runner) Run(signals <-chan os.Signal) int {
 	r.tasks.Add(1)
 	go func() {
 		defer r.tasks.Done()
+		r.awaitNetwork(ctx)
 		r.bootstrap(ctx)
 		if r.cfg.SessionType == "batch" && ctx.Err() == nil {
 			if code, ok := r.batchJob(ctx); ok {

@@ -85,6 +85,9 @@ func (n *kernel) want(d cluster.DesiredKernel) {
 		}
 	}
 	n.desired = &d
+	if nw := n.k.o.Network; nw != nil && !d.Stop {
+		nw.SetEgress(n.id, d.Egress)
+	}
 	same := old != nil && old.Generation == d.Generation && old.Stop == d.Stop && old.Force == d.Force
 	if same {
 		return

@@ -53,12 +53,13 @@ func (d disk) Delete(id cluster.KernelID) error {
 
 // rig is an engine and a state directory that outlive agents, and one agent at a time.
 type rig struct {
-	t      testing.TB
-	dir    string
-	engine *fake.Engine
-	times  keeper.Times
-	before func(ctx context.Context, kernel cluster.KernelID, point string) error
-	cores  int
+	network keeper.Network
+	t       testing.TB
+	dir     string
+	engine  *fake.Engine
+	times   keeper.Times
+	before  func(ctx context.Context, kernel cluster.KernelID, point string) error
+	cores   int
 	// drivers are those of other devices than cores and memory; devices is what all of them found.
 	drivers []device.Driver
 	devices *device.Inventory
@@ -112,7 +113,7 @@ func (r *rig) start() {
 	r.keeper, err = keeper.New(keeper.Options{
 		Agent: agent, Scope: scope, Runtime: rt, Ledger: disk{r.ledger, &r.full}, Host: r.host, Devices: devices,
 		Log: slog.New(slog.DiscardHandler), Clock: chassis.RealClock(), LogDir: filepath.Join(r.dir, "logs"), UID: 9001, GID: 9001,
-		Times: r.times, Before: r.before,
+		Times: r.times, Before: r.before, Network: r.network,
 	})
 	require.NoError(r.t, err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -11,6 +11,7 @@ import (
 	"berth.dev/berth/internal/agent/device"
 	"berth.dev/berth/internal/agent/host"
 	"berth.dev/berth/internal/agent/ledger"
+	"berth.dev/berth/internal/agent/network"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
@@ -36,6 +37,7 @@ type buildInput struct {
 	uid, gid int // of the agent's configuration
 	grant    device.Grant
 	folders  []runtime.Mount
+	place    network.Place
 	logLevel string
 }
 
@@ -66,7 +68,7 @@ func newBuild(in buildInput) (build, error) {
 		Runtime:     run.RuntimeConfig{Type: s.RuntimeType, Path: s.RuntimePath},
 		User:        run.User{UID: uid, GID: gid, Groups: s.ExtraGIDs, Name: host.UserName, Home: host.Home, Shell: shell},
 		WorkDir:     host.Home, Env: env, Cores: cores, Bootstrap: s.BootstrapScript, LogLevel: in.logLevel,
-		Apps: appsOf(s), AuthorizedKeys: keysOf(s), Confine: true,
+		Apps: appsOf(s), AuthorizedKeys: keysOf(s), Confine: true, AwaitNetwork: in.place.Address != "",
 	}
 	if s.SessionType == cluster.Batch {
 		conf.Batch = &run.BatchCommand{Command: s.StartupCommand, TimeoutMS: s.BatchTimeout.Milliseconds()}
@@ -87,8 +89,9 @@ func newBuild(in buildInput) (build, error) {
 			Runner: conf,
 		},
 		spec: runtime.Spec{
-			Identity: in.identity, Image: s.Image, Digest: in.image.ID, Hostname: s.Hostname, ExtraHosts: s.Hosts,
-			Entry: host.Entry(), Env: variablesOf(in.grant.Env), WorkingDir: "/",
+			Identity: in.identity, Image: s.Image, Digest: in.image.ID, Hostname: s.Hostname,
+			ExtraHosts: hostsOf(s, in.place.Address),
+			Entry:      host.Entry(), Env: variablesOf(in.grant.Env), WorkingDir: "/",
 			Mounts:  slices.Clone(in.grant.Mounts),
 			Devices: in.grant.Nodes, CDI: in.grant.CDI,
 			CPUSet: in.grant.CPUSet, MemoryMax: in.grant.Memory, ShmSize: s.ShmBytes,
@@ -97,6 +100,7 @@ func newBuild(in buildInput) (build, error) {
 				{Name: "memlock", Soft: -1, Hard: -1},
 			},
 			StopSignal: "SIGTERM",
+			Networks:   in.place.Networks, Resolvers: in.place.Resolvers,
 		},
 	}, nil
 }
@@ -110,6 +114,19 @@ func variablesOf(env map[string]string) []string {
 	}
 	return out
 }
+
+// hostsOf are the names that the container knows: what the manager gives, and its own name where the engine does not know its
+// address.
+func hostsOf(s *cluster.KernelSpec, address string) []string {
+	own := s.Hostname + ":"
+	if address == "" || s.Hostname == "" || slices.ContainsFunc(s.Hosts, func(h string) bool { return strings.HasPrefix(h, own) }) {
+		return s.Hosts
+	}
+	return append(slices.Clone(s.Hosts), own+address)
+}
+
+// proxyVariables tell programs where the only way out is.
+var proxyVariables = []string{"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"}
 
 // appsOf are the apps that the image declares and the ports that the session wants open, each an app named like its number.
 func appsOf(s *cluster.KernelSpec) []run.AppPort {
@@ -183,6 +200,13 @@ func environ(in buildInput, s *cluster.KernelSpec, uid, gid, cores int) map[stri
 			targets = append(targets, m.Target)
 		}
 		env["BACKENDAI_PERSISTENT_PATHS"] = strings.Join(targets, ":")
+	}
+	if e := in.desired.Egress; e.Mode == cluster.EgressProxy {
+		for _, name := range proxyVariables {
+			set(name, "http://"+e.Proxy.String())
+		}
+		set("no_proxy", "localhost,127.0.0.1,::1")
+		set("NO_PROXY", "localhost,127.0.0.1,::1")
 	}
 	env["LOCAL_USER_ID"] = strconv.Itoa(uid)
 	env["LOCAL_GROUP_ID"] = strconv.Itoa(gid)

@@ -13,6 +13,7 @@ import (
 	"berth.dev/berth/internal/agent/device"
 	"berth.dev/berth/internal/agent/host"
 	"berth.dev/berth/internal/agent/ledger"
+	"berth.dev/berth/internal/agent/network"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
@@ -224,10 +225,16 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 	if err := k.images.check(ctx, n.image, v.desired.Spec); err != nil {
 		return err
 	}
+	var place network.Place
+	if k.o.Network != nil {
+		if place, err = k.o.Network.Join(n.id, v.desired.Egress); err != nil {
+			return err
+		}
+	}
 	b, err := newBuild(buildInput{
 		identity: runtime.Identity{Cluster: k.o.Scope, Agent: k.o.Agent, Kernel: n.id, Session: v.record.Session,
-			Generation: v.record.Generation, Allocation: v.record.Allocation, Schema: 1},
-		desired: v.desired, record: v.record, image: n.image, passwd: base.passwd, group: base.group,
+			Generation: v.record.Generation, Allocation: v.record.Allocation, Schema: 1, Address: place.Address},
+		desired: v.desired, record: v.record, image: n.image, passwd: base.passwd, group: base.group, place: place,
 		uid: k.o.UID, gid: k.o.GID, grant: grant, folders: n.foldersOf(v), logLevel: k.o.LogLevel,
 	})
 	if err != nil {
@@ -321,6 +328,9 @@ func (n *kernel) ensure(ctx context.Context, v view, spec runtime.Spec) error {
 func (n *kernel) await(ctx context.Context) error {
 	k := n.k
 	n.show(cluster.PhaseCreating)
+	if err := n.connect(); err != nil {
+		return err
+	}
 	deadline := k.o.Clock.Now().Add(k.times.Start)
 	delay := 2 * time.Millisecond
 	var last error
@@ -390,6 +400,18 @@ func (n *kernel) await(ctx context.Context) error {
 		return err
 	}
 	return k.o.Ledger.Put(r)
+}
+
+// connect connects a running container to the network. The runner waits for that before it runs anything of the session's.
+func (n *kernel) connect() error {
+	k := n.k
+	k.mu.Lock()
+	c := n.container
+	k.mu.Unlock()
+	if k.o.Network == nil || c == nil || c.Phase != runtime.PhaseRunning {
+		return nil
+	}
+	return k.o.Network.Connect(n.id, c.Pid)
 }
 
 // verify ends a container at once in which something else than the runner was started. An agent knows the runner of the containers
@@ -569,6 +591,9 @@ func (n *kernel) remove(ctx context.Context, v view) error {
 		return fmt.Errorf("remove the container: %w", err)
 	}
 	k.o.Host.Forget(n.id, v.record.Generation)
+	if k.o.Network != nil {
+		k.o.Network.Release(n.id)
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	n.container = nil
@@ -583,6 +608,9 @@ func (n *kernel) release(v view) error {
 		return err
 	}
 	n.mounted = 0
+	if k.o.Network != nil {
+		k.o.Network.Release(n.id) // what was chosen for a container that was never made
+	}
 	k.wakeReaper()
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -24,6 +24,12 @@ func desiredOf(p *node.DesiredKernel) (cluster.DesiredKernel, error) {
 		Stop: p.GetStop(), Force: p.GetForce(), Grace: time.Duration(p.GetGraceMs()) * time.Millisecond,
 		StopReason: cluster.Reason(p.GetStopReason()),
 	}
+	egress, err := cluster.ParseEgress(p.GetEgress())
+	if err != nil {
+		// A newer manager may know more policies. What is not understood opens nothing.
+		egress = cluster.Egress{Mode: cluster.EgressNone}
+	}
+	d.Egress = egress
 	s := p.GetSpec()
 	if s == nil {
 		return d, nil

@@ -10,6 +10,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"net/netip"
 	"time"
 
 	"berth.dev/berth/internal/cluster"
@@ -34,6 +35,8 @@ type Identity struct {
 	Generation int64
 	// Allocation is the compact JSON of alloc.Allocation.
 	Allocation string
+	// Address is the one that the agent gave to the container, "" when the engine connects it.
+	Address string
 	// Schema is the version of the label set, now 1.
 	Schema int
 }
@@ -54,8 +57,12 @@ type DeviceNode struct {
 // Network is one network that a container joins, by the name under which the engine knows it.
 type Network struct{ Name string }
 
-// NetworkDefault is the engine's own network, which containers join when no other is named.
-const NetworkDefault = "default"
+// NetworkDefault is the engine's own network, which containers join when no other is named. Containers of NetworkNone get no
+// interface from the engine.
+const (
+	NetworkDefault = "default"
+	NetworkNone    = "none"
+)
 
 // Ulimit is a soft and hard limit; the docker runtime clamps both to what the engine itself may use.
 type Ulimit struct {
@@ -88,6 +95,8 @@ type Spec struct {
 	CDI     []string
 	// Networks are joined before PID 1 starts, in this order; none means NetworkDefault.
 	Networks []Network
+	// Resolvers answer names; none means those that the engine chooses.
+	Resolvers []netip.Addr
 }
 
 // Observed is one container of this agent, running or exited.
@@ -270,6 +279,25 @@ type Disks interface {
 type EngineProcess interface {
 	// EnginePID returns the engine's process, 0 when it is unknown.
 	EnginePID(ctx context.Context) (int, error)
+}
+
+// BridgeSpec describes the bridge network of an agent.
+type BridgeSpec struct {
+	// Name is the network's, Interface that of the bridge on the engine's host.
+	Name, Interface string
+	// Subnets are tried in order when the network has to be made; the first that the engine takes is the network's.
+	Subnets []netip.Prefix
+	// Renew makes the network anew although the engine has it: its bridge is broken.
+	Renew bool
+}
+
+// BridgeHolder is implemented by runtimes whose engine can hold a bridge network for the agent: the engine routes it and
+// translates its addresses, and keeps containers on it from each other.
+type BridgeHolder interface {
+	// EnsureBridge makes the network unless it exists, and returns its subnet.
+	EnsureBridge(ctx context.Context, spec BridgeSpec) (netip.Prefix, error)
+	// RemoveBridge removes the network; an absent one is no error.
+	RemoveBridge(ctx context.Context, name string) error
 }
 
 // RunnerDialer is implemented by runtimes that host the runner themselves (fake) instead of

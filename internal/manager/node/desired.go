@@ -67,6 +67,11 @@ func (n *Reports) desired(ctx context.Context, batch []*want) error {
 	for _, r := range rows {
 		present[r.ID+r.AgentID] = true
 		d := cluster.DesiredKernel{Kernel: cluster.KernelID(r.ID), Session: cluster.SessionID(r.SessionID), Generation: r.Generation}
+		if e, err := cluster.ParseEgress(r.Egress); err == nil {
+			d.Egress = e
+		} else {
+			d.Egress = cluster.Egress{Mode: cluster.EgressNone} // the table takes nothing else; what cannot be read opens nothing
+		}
 		if r.Desired == "stop" {
 			d.Stop, d.Force, d.StopReason = true, r.ForceStop, cluster.Reason(r.StopReason)
 			if !d.Force {

@@ -156,7 +156,7 @@ func (w *world) spec(k cluster.KernelID, args ...string) runtime.Spec {
 	return runtime.Spec{
 		Identity: runtime.Identity{
 			Cluster: w.fix.Cluster, Agent: w.fix.Agent, Kernel: k, Session: cluster.SessionID(uuid.NewString()),
-			Generation: 1, Allocation: `{"cpu":{"0":1000}}`, Schema: 1,
+			Generation: 1, Allocation: `{"cpu":{"0":1000}}`, Schema: 1, Address: "10.222.0.7",
 		},
 		Image: w.fix.Image, Hostname: "main1", Entry: append([]string{"/box"}, args...), MemoryMax: 64 << 20,
 	}

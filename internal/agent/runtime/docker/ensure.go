@@ -172,6 +172,7 @@ func (r *Runtime) create(ctx context.Context, name string, spec runtime.Spec, im
 			ExtraHosts:  spec.ExtraHosts,
 			IpcMode:     container.IPCModePrivate,
 			NetworkMode: network,
+			DNS:         spec.Resolvers,
 			Init:        &no,
 			LogConfig: container.LogConfig{Type: "json-file", Config: map[string]string{
 				"max-size": strconv.FormatInt(r.cfg.LogMaxBytes/2, 10), "max-file": "2",

@@ -436,6 +436,7 @@ type ComplexityRoot struct {
 		Description     func(childComplexity int) int
 		Driver          func(childComplexity int) int
 		DriverOpts      func(childComplexity int) int
+		Egress          func(childComplexity int) int
 		IsActive        func(childComplexity int) int
 		IsPublic        func(childComplexity int) int
 		Name            func(childComplexity int) int
@@ -2882,6 +2883,12 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.ScalingGroup.DriverOpts(childComplexity), true
+	case "ScalingGroup.egress":
+		if e.complexity.ScalingGroup.Egress == nil {
+			break
+		}
+
+		return e.complexity.ScalingGroup.Egress(childComplexity), true
 	case "ScalingGroup.is_active":
 		if e.complexity.ScalingGroup.IsActive == nil {
 			break
@@ -3971,6 +3978,7 @@ input CreateScalingGroupInput {
   scheduler: String!
   scheduler_opts: JSONString = "{}"
   use_host_network: Boolean = false
+  egress: String
 }
 
 input ModifyScalingGroupInput {
@@ -3984,6 +3992,7 @@ input ModifyScalingGroupInput {
   scheduler: String
   scheduler_opts: JSONString
   use_host_network: Boolean
+  egress: String
 }
 
 type CreateScalingGroupReply {
@@ -4225,6 +4234,7 @@ type ScalingGroup {
   scheduler: String
   scheduler_opts: JSONString
   use_host_network: Boolean
+  egress: String
 }
 
 type ResourcePreset {
@@ -9611,6 +9621,8 @@ func (ec *executionContext) fieldContext_CreateScalingGroupReply_scaling_group(_
 				return ec.fieldContext_ScalingGroup_scheduler_opts(ctx, field)
 			case "use_host_network":
 				return ec.fieldContext_ScalingGroup_use_host_network(ctx, field)
+			case "egress":
+				return ec.fieldContext_ScalingGroup_egress(ctx, field)
 			}
 			return nil, fmt.Errorf("no field named %q was found under type ScalingGroup", field.Name)
 		},
@@ -15138,6 +15150,8 @@ func (ec *executionContext) fieldContext_Queries_scaling_group(ctx context.Conte
 				return ec.fieldContext_ScalingGroup_scheduler_opts(ctx, field)
 			case "use_host_network":
 				return ec.fieldContext_ScalingGroup_use_host_network(ctx, field)
+			case "egress":
+				return ec.fieldContext_ScalingGroup_egress(ctx, field)
 			}
 			return nil, fmt.Errorf("no field named %q was found under type ScalingGroup", field.Name)
 		},
@@ -15205,6 +15219,8 @@ func (ec *executionContext) fieldContext_Queries_scaling_groups(ctx context.Cont
 				return ec.fieldContext_ScalingGroup_scheduler_opts(ctx, field)
 			case "use_host_network":
 				return ec.fieldContext_ScalingGroup_use_host_network(ctx, field)
+			case "egress":
+				return ec.fieldContext_ScalingGroup_egress(ctx, field)
 			}
 			return nil, fmt.Errorf("no field named %q was found under type ScalingGroup", field.Name)
 		},
@@ -17459,6 +17475,35 @@ func (ec *executionContext) fieldContext_ScalingGroup_use_host_network(_ context
 		IsResolver: false,
 		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 			return nil, errors.New("field of type Boolean does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ScalingGroup_egress(ctx context.Context, field graphql.CollectedField, obj *model.ScalingGroup) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ScalingGroup_egress,
+		func(ctx context.Context) (any, error) {
+			return obj.Egress, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ScalingGroup_egress(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ScalingGroup",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
 		},
 	}
 	return fc, nil
@@ -22984,7 +23029,7 @@ func (ec *executionContext) unmarshalInputCreateScalingGroupInput(ctx context.Co
 		asMap["use_host_network"] = false
 	}
 
-	fieldsInOrder := [...]string{"description", "is_active", "is_public", "wsproxy_addr", "wsproxy_api_token", "driver", "driver_opts", "scheduler", "scheduler_opts", "use_host_network"}
+	fieldsInOrder := [...]string{"description", "is_active", "is_public", "wsproxy_addr", "wsproxy_api_token", "driver", "driver_opts", "scheduler", "scheduler_opts", "use_host_network", "egress"}
 	for _, k := range fieldsInOrder {
 		v, ok := asMap[k]
 		if !ok {
@@ -23061,6 +23106,13 @@ func (ec *executionContext) unmarshalInputCreateScalingGroupInput(ctx context.Co
 				return it, err
 			}
 			it.UseHostNetwork = data
+		case "egress":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("egress"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Egress = data
 		}
 	}
 
@@ -23611,7 +23663,7 @@ func (ec *executionContext) unmarshalInputModifyScalingGroupInput(ctx context.Co
 		asMap[k] = v
 	}
 
-	fieldsInOrder := [...]string{"description", "is_active", "is_public", "wsproxy_addr", "wsproxy_api_token", "driver", "driver_opts", "scheduler", "scheduler_opts", "use_host_network"}
+	fieldsInOrder := [...]string{"description", "is_active", "is_public", "wsproxy_addr", "wsproxy_api_token", "driver", "driver_opts", "scheduler", "scheduler_opts", "use_host_network", "egress"}
 	for _, k := range fieldsInOrder {
 		v, ok := asMap[k]
 		if !ok {
@@ -23688,6 +23740,13 @@ func (ec *executionContext) unmarshalInputModifyScalingGroupInput(ctx context.Co
 				return it, err
 			}
 			it.UseHostNetwork = data
+		case "egress":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("egress"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Egress = data
 		}
 	}
 
@@ -26336,6 +26395,8 @@ func (ec *executionContext) _ScalingGroup(ctx context.Context, sel ast.Selection
 			out.Values[i] = ec._ScalingGroup_scheduler_opts(ctx, field, obj)
 		case "use_host_network":
 			out.Values[i] = ec._ScalingGroup_use_host_network(ctx, field, obj)
+		case "egress":
+			out.Values[i] = ec._ScalingGroup_egress(ctx, field, obj)
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}

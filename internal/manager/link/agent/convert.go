@@ -132,6 +132,9 @@ func desiredOf(k *cluster.DesiredKernel) *node.DesiredKernel {
 		KernelId: string(k.Kernel), SessionId: string(k.Session), Generation: k.Generation,
 		Stop: k.Stop, Force: k.Force, GraceMs: k.Grace.Milliseconds(), StopReason: string(k.StopReason),
 	}
+	if !k.Stop {
+		out.Egress = k.Egress.String()
+	}
 	if k.Spec != nil {
 		out.Spec = specOf(k.Spec)
 	}

@@ -448,6 +448,7 @@ type ResourceGroup struct {
 	Scheduler             string
 	SchedulerOpts         dbtype.Object
 	UseHostNetwork        bool
+	Egress                string
 }
 
 type ResourceGroupsForDomain struct {

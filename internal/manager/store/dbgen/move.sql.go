@@ -26,8 +26,9 @@ func (q *Queries) AddFailedAgent(ctx context.Context, agentID string, iD string)
 }
 
 const desiredKernels = `-- name: DesiredKernels :many
-SELECT agent_id::text AS agent_id, id, session_id, generation, desired, force_stop, stop_reason FROM kernels
-WHERE agent_id = ANY($1::text[]) AND ended_at IS NULL AND status <> 'PENDING' ORDER BY created_at, id
+SELECT k.agent_id::text AS agent_id, k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason, g.egress
+FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN resource_groups g ON g.name = s.resource_group
+WHERE k.agent_id = ANY($1::text[]) AND k.ended_at IS NULL AND k.status <> 'PENDING' ORDER BY k.created_at, k.id
 `
 
 type DesiredKernelsRow struct {
@@ -38,6 +39,7 @@ type DesiredKernelsRow struct {
 	Desired    string
 	ForceStop  bool
 	StopReason string
+	Egress     string
 }
 
 // What is wanted of agents, without the specifications.
@@ -58,6 +60,7 @@ func (q *Queries) DesiredKernels(ctx context.Context, agents []string) ([]Desire
 			&i.Desired,
 			&i.ForceStop,
 			&i.StopReason,
+			&i.Egress,
 		); err != nil {
 			return nil, err
 		}

@@ -83,8 +83,9 @@ SELECT DISTINCT session_id FROM kernels WHERE deadline < now() AND ended_at IS N
 
 -- name: DesiredKernels :many
 -- What is wanted of agents, without the specifications.
-SELECT agent_id::text AS agent_id, id, session_id, generation, desired, force_stop, stop_reason FROM kernels
-WHERE agent_id = ANY(@agents::text[]) AND ended_at IS NULL AND status <> 'PENDING' ORDER BY created_at, id;
+SELECT k.agent_id::text AS agent_id, k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason, g.egress
+FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN resource_groups g ON g.name = s.resource_group
+WHERE k.agent_id = ANY(@agents::text[]) AND k.ended_at IS NULL AND k.status <> 'PENDING' ORDER BY k.created_at, k.id;
 
 -- name: KernelSpecs :many
 SELECT k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason, k.status, k.requested_slots, k.allocation,
