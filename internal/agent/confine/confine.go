@@ -96,8 +96,8 @@ func (m *Maker) keep(place *string, text string) {
 	*place = text
 }
 
-// Make makes the groups of a container of which pid is the first process, or finds them, and bounds its terminals. Without the right or the means to make them
-// the files are empty and Warnings says why. A process that is not of this host has none either.
+// Make makes the groups of a container of which pid is the first process, or finds them, and bounds its terminals. Without the right
+// or the means to make groups the files are empty and Warnings says why. A process that is not of this host has none either.
 func (m *Maker) Make(container string, pid int) Files {
 	text := terminalsWarning(m.boundTerminals(pid))
 	m.mu.Lock()
