@@ -276,8 +276,14 @@ func (n *Network) enter(pid int) error {
 }
 
 // unguarded has the engine connect sessions, because this process cannot. The engine keeps them from each other, no more.
+//
+// An agent that has guarded them once does not go back: its engine is being restarted, or something is broken. Sessions wait then.
 func (n *Network) unguarded(ctx context.Context, why error) ([]string, error) {
 	n.mu.Lock()
+	if n.guarded {
+		n.mu.Unlock()
+		return nil, fmt.Errorf("guard it as before: %w", why)
+	}
 	made := n.ready && !n.guarded
 	n.rounds++
 	ask := !made || n.rounds%engineRounds == 0
