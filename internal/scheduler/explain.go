@@ -210,9 +210,6 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 	bestMissing := 0.0
 	for _, a := range g.search.agents {
 		v := g.judge(a, w, sh)
-		if v.filter == "" {
-			continue
-		}
 		e.Rejected[v.filter]++
 		switch v.filter {
 		case filterLost, filterNotSchedulable, filterArchitecture, filterDesignated, filterVolume:

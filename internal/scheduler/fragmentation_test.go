@@ -78,13 +78,14 @@ func (p *packer) best(r packing.Request) (node, gpu int) {
 func TestLeastFragmentationPlacesAsPackingSays(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(12) {
-		for _, listed := range []bool{true, false} {
+		for _, listed := range []int{30, 1, 0} {
 			t.Run(fmt.Sprint(seed, listed), func(t *testing.T) { packs(t, rand.New(rand.NewPCG(seed, 1)), listed) })
 		}
 	}
 }
 
-func packs(t *testing.T, r *rand.Rand, listed bool) {
+// packs compares placements. listed is how many typical requests are listed; 0: they are learnt from what arrives.
+func packs(t *testing.T, r *rand.Rand, listed int) {
 	p := &packer{t: t, models: map[string]uint8{}}
 	p.workload.HalfLife = 100
 	policy, err := packing.New(&p.workload, packing.Options{Sequences: 8, Length: 24})
@@ -116,10 +117,10 @@ func packs(t *testing.T, r *rand.Rand, listed bool) {
 		}
 		return s
 	}
-	if listed {
+	if listed > 0 {
 		var list []scheduler.Session
 		p.workload = packing.Workload{}
-		for n := range 30 {
+		for n := range listed {
 			s := draw(n)
 			list = append(list, s)
 			p.workload.Add(p.request(&s.Kernels[0]))
@@ -132,7 +133,7 @@ func packs(t *testing.T, r *rand.Rand, listed bool) {
 		s := draw(n)
 		c.Enqueue("g", s)
 		q := p.request(&s.Kernels[0])
-		if !listed {
+		if listed == 0 {
 			p.workload.Add(q)
 			if arrived++; arrived >= max(16, learnt/2) {
 				learnt, arrived, surveyed = learnt+arrived, 0, -1
@@ -163,5 +164,70 @@ func packs(t *testing.T, r *rand.Rand, listed bool) {
 			i := slices.IndexFunc([]string{"g0", "g1", "g2", "g3"}, func(name string) bool { return name == id })
 			x.GPUs[i] -= int32(v)
 		}
+	}
+}
+
+// TestLeastFragmentationOfOddDevices: devices count by the part of them that is free, whatever their capacity.
+func TestLeastFragmentationOfOddDevices(t *testing.T) {
+	t.Parallel()
+	with := func(id string, slot cluster.SlotName, capacities ...cluster.Amount) func(a scheduler.Agent) scheduler.Agent {
+		return func(a scheduler.Agent) scheduler.Agent {
+			a.ID = cluster.AgentID(id)
+			for i, v := range capacities {
+				a.Devices = append(a.Devices, alloc.Device{Slot: slot, ID: fmt.Sprintf("g%d", i), Capacity: v, Healthy: true})
+			}
+			return a
+		}
+	}
+	shares := func(milli cluster.Amount) cluster.Slots {
+		s := ask(1, 1)
+		s["cuda.shares"] = milli
+		return s
+	}
+	quarter := holding("a", alloc.Allocation{"cuda.shares": {"g0": 250}})
+	for name, c := range map[string]struct {
+		agents  []scheduler.Agent
+		running []scheduler.Running
+		typical []cluster.Amount
+		asks    cluster.Amount
+		agent   cluster.AgentID
+		device  string
+	}{
+		"a small device is a whole one": {
+			[]scheduler.Agent{with("a", "cuda.shares", 1000)(agent("", 8, 16)), with("b", "cuda.shares", 500)(agent("", 8, 16))},
+			nil, []cluster.Amount{500, 1000}, 500, "a", "g0"},
+		"a device without capacity": {
+			[]scheduler.Agent{with("a", "cuda.shares", 0, 1000)(agent("", 8, 16))}, nil, []cluster.Amount{500}, 500, "a", "g1"},
+		"half of a small device is too little": {
+			[]scheduler.Agent{with("a", "cuda.shares", 500, 1000)(agent("", 8, 16))}, []scheduler.Running{quarter},
+			[]cluster.Amount{1000}, 400, "a", "g1"},
+		"of the asked kind rather than as many": {
+			[]scheduler.Agent{
+				with("a", "rocm.shares", 500, 500)(with("a", "cuda.shares", 1000)(agent("", 8, 16))),
+				with("b", "rocm.shares", 1000)(with("b", "cuda.shares", 500, 500)(agent("", 8, 16))),
+			}, nil, []cluster.Amount{500}, 500, "b", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x := filled(t, scheduler.Group{Placement: "least-fragmentation"})
+			for _, a := range c.agents {
+				x.SetAgent("g", a)
+			}
+			for _, r := range c.running {
+				x.Run("g", r)
+			}
+			var typical []scheduler.Session
+			for n, v := range c.typical {
+				typical = append(typical, job(n, 10, 0, shares(v)))
+			}
+			require.NoError(t, x.Learn("g", typical))
+			require.Empty(t, pass(t, x, now))
+			d := x.Probe("g", now, job(30, 10, 0, shares(c.asks)))
+			require.Nil(t, d.Hold)
+			require.Equal(t, c.agent, d.Placements[0].Agent)
+			if c.device != "" {
+				require.Equal(t, map[string]cluster.Amount{c.device: c.asks}, d.Placements[0].Allocation["cuda.shares"])
+			}
+		})
 	}
 }

@@ -132,6 +132,7 @@ func TestLeastFragmentationFallsBackToPack(t *testing.T) {
 		want    cluster.AgentID
 	}{
 		"two kinds of accelerators": {[]scheduler.Agent{with("a", 3, 1), with("b", 1, 1), with("c", 2, 1)}, nil, both, "b"},
+		"mostly of the second kind": {[]scheduler.Agent{with("a", 1, 3), with("b", 1, 1), with("c", 1, 2)}, nil, both, "b"},
 		"more than a node of packing": {
 			[]scheduler.Agent{with("a", packing.MaxGPUs+8, 0), with("b", packing.MaxGPUs+4, 0)}, nil, shares(33000), "b"},
 		"an agent with too many":    {[]scheduler.Agent{many, with("b", 4, 0)}, []scheduler.Running{busy}, shares(1000), "b"},
