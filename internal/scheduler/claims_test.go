@@ -135,19 +135,82 @@ func TestALostReservationFreesItsPlace(t *testing.T) {
 // TestAGangFitsWithLessRoom: units are placed one after the other. With less room on an agent a unit goes elsewhere, and the gang fits.
 func TestAGangFitsWithLessRoom(t *testing.T) {
 	t.Parallel()
-	c := filled(t, scheduler.Group{})
-	for id, slots := range map[string][2]cluster.SlotName{
-		"a": {"cuda.device", "rocm.device"}, "b": {"cuda.device", "tpu.device"}, "c": {"rocm.device", "tpu.device"},
-	} {
-		c.SetAgent("g", withGPUs(withGPUs(agent(id, 4, 8), slots[0], 1), slots[1], 1))
-	}
 	unit := func(slot cluster.SlotName, gib int64) cluster.Slots {
 		s := ask(3, gib)
 		s[slot] = 1000
 		return s
 	}
-	c.Enqueue("g", job(1, 10, 0, unit("cuda.device", 1), unit("rocm.device", 3), unit("tpu.device", 2)))
-	require.Empty(t, pass(t, c, now), "the second kernel is placed first and takes a, the third takes b")
-	c.Run("g", holding("a", alloc.Allocation{"rocm.device": {"g0": 1000}}))
+	two := job(1, 10, 0, unit("cuda.device", 1), unit("rocm.device", 3))
+	two.Designated = []cluster.AgentID{"a", "c"}
+	// The kernel with most memory is placed first and takes a; then only a would do for the first kernel.
+	for _, s := range []scheduler.Session{two, job(1, 10, 0, unit("cuda.device", 1), unit("rocm.device", 3), unit("tpu.device", 2))} {
+		c := filled(t, scheduler.Group{})
+		for id, slots := range map[string][2]cluster.SlotName{
+			"a": {"cuda.device", "rocm.device"}, "b": {"cuda.device", "tpu.device"}, "c": {"rocm.device", "tpu.device"},
+		} {
+			c.SetAgent("g", withGPUs(withGPUs(agent(id, 4, 8), slots[0], 1), slots[1], 1))
+		}
+		c.Enqueue("g", s)
+		require.Empty(t, pass(t, c, now))
+		c.Run("g", holding("a", alloc.Allocation{"rocm.device": {"g0": 1000}}))
+		require.Equal(t, []string{"s01"}, started(pass(t, c, now)))
+	}
+}
+
+// TestClaimsOfOneLaneChangePlaces: who starts in the room that was kept for a later session of its lane leaves it its own place.
+func TestClaimsOfOneLaneChangePlaces(t *testing.T) {
+	t.Parallel()
+	c := filled(t, scheduler.Group{Preemption: scheduler.Preemption{Enabled: true}}, "a", "b", "c")
+	for i, id := range []cluster.AgentID{"a", "b", "c"} {
+		c.Run("g", preemptible("on-"+cluster.SessionID(id), id, 0, 0, 4))
+		c.Enqueue("g", job(i+1, 50, 0, ask(4, 1)))
+	}
+	require.Len(t, pass(t, c, now), 3)
+	c.Remove("on-c")
 	require.Equal(t, []string{"s01"}, started(pass(t, c, now)))
+	for id, on := range map[cluster.SessionID]string{"s02": "b", "s03": "a"} {
+		e, _ := c.Explain(id)
+		require.Equal(t, "a running session of lower priority ends to make room for it, on agent "+on, e.Text)
+	}
+	c.Remove("on-b")
+	c.Remove("on-a")
+	require.Equal(t, []string{"s02", "s03"}, started(pass(t, c, now)))
+}
+
+// TestSpentClaimsGoInOrder: of several claims whose sessions do not start, the first in the queue goes before later sessions are tried.
+func TestSpentClaimsGoInOrder(t *testing.T) {
+	t.Parallel()
+	c := filled(t, scheduler.Group{Preemption: scheduler.Preemption{Enabled: true}}, "a", "b")
+	c.Run("g", preemptible("on-a", "a", 0, 0, 4))
+	c.Run("g", preemptible("on-b", "b", 0, 0, 4))
+	for _, n := range []int{3, 1} { // the younger one comes first
+		s := job(n, 50, 0, ask(4, int64(n)))
+		s.Designated = []cluster.AgentID{map[int]cluster.AgentID{1: "a", 3: "b"}[n]}
+		c.Enqueue("g", s)
+		require.Len(t, pass(t, c, now), 1)
+	}
+	c.Remove("on-a")
+	c.Remove("on-b")
+	c.SetQuota(scheduler.Scope{Kind: scheduler.ScopeUser, ID: "bob"}, &scheduler.Quota{Sessions: 0, Private: -1})
+	other := owned(2, "ada", ask(1, 1))
+	other.Priority, other.EnqueuedAt, other.Designated = 50, now.Add(2*time.Second), []cluster.AgentID{"a"}
+	c.Enqueue("g", other)
+	require.Equal(t, []string{"s02"}, started(pass(t, c, now)))
+}
+
+// TestNobodyEndsForALimitedSession: a session that is over a limit by now waits for the limit, and nobody ends for it.
+func TestNobodyEndsForALimitedSession(t *testing.T) {
+	t.Parallel()
+	c := filled(t, preempting(""), "a")
+	c.Run("g", preemptible("low", "a", 0, 0, 4))
+	c.Enqueue("g", job(1, 50, 0, ask(4, 1)))
+	require.Empty(t, pass(t, c, now), "low is too young to be a victim")
+	user := scheduler.Scope{Kind: scheduler.ScopeUser, ID: "bob"}
+	c.SetQuota(user, &scheduler.Quota{Sessions: 1, Private: -1})
+	require.Empty(t, pass(t, c, now.Add(time.Hour)))
+	require.Equal(t, map[scheduler.Reason]int{scheduler.WaitsForConcurrency: 1}, c.Queue("g").Reasons)
+	c.SetQuota(user, nil)
+	got := pass(t, c, now.Add(time.Hour))
+	require.Len(t, got, 1)
+	require.Equal(t, []cluster.SessionID{"low"}, got[0].Preempt)
 }

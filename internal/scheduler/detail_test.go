@@ -469,6 +469,7 @@ func TestEqualSessionsOfOthersAreExplainedApart(t *testing.T) {
 		Group: scheduler.Group{Backfill: scheduler.Backfill{Reservations: 2}},
 		Pending: []scheduler.Session{
 			job(1, 10, 0, ask(4, 1)), owned(2, "ada", ask(4, 1)), job(3, 10, 0, ask(4, 1)), job(4, 10, 0, ask(4, 2)),
+			job(5, 10, 0, ask(4, 1)),
 		},
 	}
 	s.Pending[1].EnqueuedAt = now.Add(2 * time.Second)
@@ -481,6 +482,7 @@ func TestEqualSessionsOfOthersAreExplainedApart(t *testing.T) {
 	got := plan(t, s)
 	require.Contains(t, got["s02"].Hold.Remedies, "wait for a session on agent c to end, by 2026-11-22 15:00:00 UTC")
 	require.Contains(t, got["s03"].Hold.Remedies, "wait for session train-c on agent c to end, by 2026-11-22 15:00:00 UTC")
+	require.Zero(t, got["s05"].Hold.Estimate, "too far behind for an estimate")
 }
 
 // TestElsewhereIsBounded: of all resource groups, the first 64 by name are looked at for room.
@@ -503,8 +505,8 @@ func TestElsewhereIsBounded(t *testing.T) {
 // TestLessThanNothingFitsNowhere: a request for less than nothing is refused for ever, however little it is.
 func TestLessThanNothingFitsNowhere(t *testing.T) {
 	t.Parallel()
-	c := filled(t, scheduler.Group{}, "a")
-	c.Enqueue("g", job(1, 10, 0, cluster.Slots{cluster.SlotMem: -1}))
+	c := filled(t, scheduler.Group{Rules: map[cluster.SlotName]alloc.Rule{cluster.SlotCPU: alloc.Divisible}}, "a")
+	c.Enqueue("g", job(1, 10, 0, cluster.Slots{cluster.SlotCPU: -1}))
 	require.Empty(t, pass(t, c, now))
 	require.Equal(t, map[scheduler.Reason]int{scheduler.TooBig: 1}, c.Queue("g").Reasons)
 }

@@ -195,7 +195,7 @@ func TestLeastFragmentationOfOddDevices(t *testing.T) {
 	}{
 		"a small device is a whole one": {
 			[]scheduler.Agent{with("a", "cuda.shares", 1000)(agent("", 8, 16)), with("b", "cuda.shares", 500)(agent("", 8, 16))},
-			nil, []cluster.Amount{500, 1000}, 500, "a", "g0"},
+			nil, []cluster.Amount{1000}, 500, "a", "g0"},
 		"a device without capacity": {
 			[]scheduler.Agent{with("a", "cuda.shares", 0, 1000)(agent("", 8, 16))}, nil, []cluster.Amount{500}, 500, "a", "g1"},
 		"half of a small device is too little": {
@@ -225,9 +225,30 @@ func TestLeastFragmentationOfOddDevices(t *testing.T) {
 			d := x.Probe("g", now, job(30, 10, 0, shares(c.asks)))
 			require.Nil(t, d.Hold)
 			require.Equal(t, c.agent, d.Placements[0].Agent)
+			require.Equal(t, shares(c.asks), d.Placements[0].Allocation.Totals())
 			if c.device != "" {
 				require.Equal(t, map[string]cluster.Amount{c.device: c.asks}, d.Placements[0].Allocation["cuda.shares"])
 			}
 		})
 	}
+}
+
+// TestKernelsTogetherAreOneRequest: kernels on one agent that ask for whole accelerators are one typical request for several.
+func TestKernelsTogetherAreOneRequest(t *testing.T) {
+	t.Parallel()
+	gpus := func(n cluster.Amount) cluster.Slots {
+		s := ask(1, 1)
+		s["cuda.device"] = n * 1000
+		return s
+	}
+	x := filled(t, scheduler.Group{Placement: "least-fragmentation"})
+	x.SetAgent("g", withGPUs(agent("a", 16, 32), "cuda.device", 4))
+	x.SetAgent("g", withGPUs(agent("b", 16, 32), "cuda.device", 6))
+	require.NoError(t, x.Learn("g", []scheduler.Session{job(1, 10, 0, gpus(4))}))
+	require.Empty(t, pass(t, x, now))
+	s := job(2, 10, 0, gpus(1), gpus(1))
+	s.SingleNode = true
+	d := x.Probe("g", now, s)
+	require.Len(t, d.Placements, 2)
+	require.Equal(t, cluster.AgentID("b"), d.Placements[0].Agent, "a can still serve who asks for four")
 }

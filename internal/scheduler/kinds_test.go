@@ -236,6 +236,10 @@ func TestWhatPlacementsPrefer(t *testing.T) {
 		"equal":                      {mem, node("a", 1000, 8000, 16), node("b", 1000, 8000, 16), "a", "a"},
 		"unused slots":               {mem, node("a", 10, 8000, 16), node("b", 0, 4000000, 8000), "b", "b"},
 
+		"tenths of a core":         {mem, node("a", 1000, 10200, 16), node("b", 1000, 10100, 17), "b", "a"},
+		"hundredths":               {mem, node("a", 1110, 8000, 16), node("b", 1100, 9000, 16), "b", "a"},
+		"unused before fullest":    {asks(10, 0), node("a", 5_000_000, 0, 16), node("b", 20, 8000, 16), "a", "a"},
+		"unused before emptiest":   {asks(10, 0), node("a", 20, 0, 16), node("b", 5_000_000, 8000, 16), "a", "a"},
 		"very many cores":          {mem, node("a", 1000, 52_428_700, 16), node("b", 1000, 52_428_600, 17), "b", "a"},
 		"more than are counted":    {mem, node("a", 1000, 60_000_000, 17), node("b", 1000, 70_000_000, 16), "b", "a"},
 		"cores stay cores":         {mem, node("a", 1010, 50, 16), node("b", 1000, 70_000_000, 17), "b", "a"},
@@ -316,6 +320,7 @@ func TestOddNamesMakeNoOtherKind(t *testing.T) {
 func TestTheNewHeadOfALaneIsSeen(t *testing.T) {
 	t.Parallel()
 	c := filled(t, scheduler.Group{}, "a")
+	require.Empty(t, pass(t, c, now))
 	c.Enqueue("g", owned(5, "ada", ask(1, 1)))
 	c.Enqueue("g", owned(3, "bob", ask(1, 1)))
 	c.Enqueue("g", owned(1, "ada", ask(1, 1)))

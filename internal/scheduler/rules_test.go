@@ -175,6 +175,8 @@ func TestWhereAPlaceIsKept(t *testing.T) {
 			job(1, 10, 0, gpus(2, 2)), "a"},
 		"parts": {[]scheduler.Running{used("a", 4), used("b", 0, "g0"), used("c", 4, "g0")}, job(1, 10, 0, gpus(2, 4)), "b"},
 		"gang":  {[]scheduler.Running{used("a", 4), used("b", 2), used("c", 4)}, job(1, 10, 0, gpus(0, 3), gpus(0, 3)), "b"},
+		"a core is no accelerator": {[]scheduler.Running{used("a", 0, "g0", "g1"), used("b", 3), used("c", 4, "g0", "g1")},
+			job(1, 10, 0, gpus(1, 4)), "b"},
 		"the first of equal ones": {[]scheduler.Running{used("a", 0, "g0"), used("b", 0, "g1"), used("c", 0, "g0")},
 			job(1, 10, 0, gpus(2, 1)), "a"},
 	} {
