@@ -228,6 +228,7 @@ func TestAgentsAndGroupsComeAndGo(t *testing.T) {
 	require.Empty(t, inH(), "s01 still holds the only core")
 	c.RemoveGroup("h")
 	c.RemoveGroup("h")
+	require.True(t, fault.Is(c.Learn("h", nil), fault.Invalid), "the group has gone")
 	_, ok := c.Explain("s03")
 	require.False(t, ok)
 	require.Zero(t, c.Queue("h").Pending)

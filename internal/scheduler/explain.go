@@ -272,7 +272,7 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 func missing(short, want cluster.Slots) float64 {
 	total := 0.0
 	for _, slot := range short.Names() {
-		total += float64(short[slot]) / float64(max(want[slot], 1))
+		total += float64(short[slot]) / float64(want[slot])
 	}
 	return total
 }

@@ -95,9 +95,10 @@ func packs(t *testing.T, r *rand.Rand, listed int) {
 	require.NoError(t, c.SetGroup(scheduler.Group{Name: "g", Placement: "least-fragmentation", WholeDevices: true,
 		PlacementOptions: map[string]any{"memory": 100.0, "sequences": 8.0, "length": 24.0}}))
 	for i := range 6 {
-		cores, gpus, name := 8+8*r.IntN(3), []int{0, 1, 2, 4, 4}[r.IntN(5)], []string{"A100", "T4"}[r.IntN(2)]
-		a := agent(fmt.Sprintf("a%d", i), cores, 64)
-		n := packing.Node{CPU: int64(cores) * 1000, Mem: 64 << 10}
+		cores, gib := 8+8*r.IntN(3), 8+8*r.Int64N(4)
+		gpus, name := []int{0, 1, 2, 4, 4}[r.IntN(5)], []string{"A100", "T4"}[r.IntN(2)]
+		a := agent(fmt.Sprintf("a%d", i), cores, gib)
+		n := packing.Node{CPU: int64(cores) * 1000, Mem: gib << 10}
 		for g := range gpus {
 			a.Devices = append(a.Devices, alloc.Device{
 				Slot: "cuda.shares", ID: fmt.Sprintf("g%d", g), Model: name, Capacity: 1000, Healthy: true,
@@ -251,4 +252,32 @@ func TestKernelsTogetherAreOneRequest(t *testing.T) {
 	d := x.Probe("g", now, s)
 	require.Len(t, d.Placements, 2)
 	require.Equal(t, cluster.AgentID("b"), d.Placements[0].Agent, "a can still serve who asks for four")
+}
+
+// TestLearntRequestsStayWithTheirOptions: what a placement policy learnt is kept while its options are the same, and only then.
+func TestLearntRequestsStayWithTheirOptions(t *testing.T) {
+	t.Parallel()
+	gpus := func(n cluster.Amount) cluster.Slots {
+		s := ask(1, 1)
+		s["cuda.device"] = n * 1000
+		return s
+	}
+	x := filled(t, scheduler.Group{Placement: "least-fragmentation"})
+	x.SetAgent("g", withGPUs(agent("a", 16, 32), "cuda.device", 4))
+	x.SetAgent("g", withGPUs(agent("b", 16, 32), "cuda.device", 6))
+	// With the list, b is taken, because a can still serve who asks for four. Without it, the fullest one is taken.
+	check := func(options map[string]any, want cluster.AgentID) {
+		require.NoError(t, x.SetGroup(scheduler.Group{Name: "g", Placement: "least-fragmentation", PlacementOptions: options}))
+		require.Empty(t, pass(t, x, now))
+		require.Equal(t, want, x.Probe("g", now, job(2, 10, 0, gpus(2))).Placements[0].Agent, "%v", options)
+	}
+	learn := func() { require.NoError(t, x.Learn("g", []scheduler.Session{job(1, 10, 0, gpus(4))})) }
+	check(nil, "a")
+	learn()
+	check(map[string]any{}, "b")
+	check(nil, "b")
+	check(map[string]any{"length": 24.0}, "a")
+	learn()
+	check(map[string]any{"length": 24.0}, "b")
+	check(nil, "a")
 }

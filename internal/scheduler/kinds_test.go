@@ -316,6 +316,23 @@ func TestOddNamesMakeNoOtherKind(t *testing.T) {
 	require.Equal(t, cluster.Amount(1), d.Placements[0].Allocation.Totals()[cluster.SlotCPU])
 }
 
+// TestPropertiesAreToldApart: two sessions that differ in which of two properties they have are of two kinds.
+func TestPropertiesAreToldApart(t *testing.T) {
+	t.Parallel()
+	c := filled(t, scheduler.Group{}, "a")
+	c.SetQuota(scheduler.Scope{Kind: scheduler.ScopeUser, ID: "bob"}, &scheduler.Quota{Sessions: -1, Private: 0})
+	for n, set := range []func(s *scheduler.Session){
+		func(s *scheduler.Session) { s.SingleNode = true }, func(s *scheduler.Session) { s.Preemptible = true },
+		func(s *scheduler.Session) { s.Private = true },
+	} {
+		s := job(n, 10, 0, ask(1, 1))
+		set(&s)
+		require.Equal(t, s.Private, c.Probe("g", now, s).Hold != nil, n)
+		s.StartsAt = now.Add(time.Hour) // its kind stays known
+		c.Enqueue("g", s)
+	}
+}
+
 // TestTheNewHeadOfALaneIsSeen: an older session that joins its owner's lane goes before the others of its kind.
 func TestTheNewHeadOfALaneIsSeen(t *testing.T) {
 	t.Parallel()
