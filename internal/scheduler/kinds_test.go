@@ -88,6 +88,7 @@ func TestWhatRunsIsReplaced(t *testing.T) {
 	}{
 		"a kernel ended":    {func(r *scheduler.Running) { r.Placements = r.Placements[:1] }, onA},
 		"it moved":          {func(r *scheduler.Running) { r.Placements[0].Agent = "b" }, onA},
+		"it moved wholly":   {func(r *scheduler.Running) { r.Placements[0].Agent, r.Placements[1].Agent = "b", "b" }, onA},
 		"it holds less":     {func(r *scheduler.Running) { r.Placements[1].Allocation = alloc.Allocation{} }, onA},
 		"of another owner":  {func(r *scheduler.Running) { r.Owner = owned(0, "ada", nil).Owner }, ofBob},
 		"private":           {func(r *scheduler.Running) { r.Private = true }, ofBob},
