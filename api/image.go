@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"net/http"
 	"slices"
 	"strings"
 )
@@ -84,4 +85,56 @@ func (c *Client) AliasImage(ctx context.Context, alias, target string) error {
 func (c *Client) DealiasImage(ctx context.Context, alias string) error {
 	const q = `mutation($alias:String!){dealias_image(alias:$alias){ok msg}}`
 	return c.mutate(ctx, "dealias_image", q, map[string]any{"alias": alias})
+}
+
+// ForgetImage hides an image from new sessions; one that was made of a session is deleted.
+func (c *Client) ForgetImage(ctx context.Context, id string) error {
+	const q = `mutation($id:String!){forget_image_by_id(image_id:$id){ok msg}}`
+	return c.mutate(ctx, "forget_image_by_id", q, map[string]any{"id": id})
+}
+
+// UnknownImage is an image that an agent has and that sessions cannot use.
+type UnknownImage struct {
+	Agent        string `json:"agent"`
+	Reference    string `json:"reference"`
+	Architecture string `json:"architecture"`
+	Digest       string `json:"digest"`
+	SizeBytes    int64  `json:"size_bytes"`
+	// CatalogueDigest is the content that the catalogue has under that reference; "" when it has none.
+	CatalogueDigest string `json:"catalogue_digest"`
+}
+
+// UnknownImages is the answer of GET /resource/images/unknown.
+type UnknownImages struct {
+	Images []UnknownImage `json:"images"`
+}
+
+// UnknownImages lists what agents have and nobody imported, or imported with another content; for superadmins.
+func (c *Client) UnknownImages(ctx context.Context) ([]UnknownImage, error) {
+	var out UnknownImages
+	err := c.call(ctx, request{method: http.MethodGet, path: "/resource/images/unknown"}, &out)
+	return out.Images, err
+}
+
+// ImageImport is the body of POST /resource/images/import.
+type ImageImport struct {
+	Reference string `json:"reference"`
+	Agent     string `json:"agent"`             // whose word about the image counts
+	Digest    string `json:"digest,omitempty"`  // the only content that is taken
+	Project   string `json:"project,omitempty"` // id of the project whose members may use it; "" is everybody
+}
+
+// ImportedImage is the answer of POST /resource/images/import.
+type ImportedImage struct {
+	ID        string `json:"id"`
+	Reference string `json:"reference"`
+	Digest    string `json:"digest"`
+	Scope     string `json:"scope"`
+}
+
+// ImportImage takes an image that an agent has into the catalogue; for superadmins.
+func (c *Client) ImportImage(ctx context.Context, r ImageImport) (ImportedImage, error) {
+	var out ImportedImage
+	err := c.call(ctx, request{method: http.MethodPost, path: "/resource/images/import", json: r}, &out)
+	return out, err
 }

@@ -15,8 +15,8 @@ import (
 	"berth.dev/berth/api"
 )
 
-// thief has the keypair of somebody else, and is elsewhere.
-type thief struct {
+// intruder has the keypair of somebody else, and is elsewhere.
+type intruder struct {
 	t              *testing.T
 	endpoint       string
 	access, secret string
@@ -29,17 +29,17 @@ const (
 	elsewhere = "127.0.0.9"
 )
 
-func newThief(t *testing.T, env []string, from string) *thief {
+func newIntruder(t *testing.T, env []string, from string) *intruder {
 	t.Helper()
 	c := newConsole(t, env)
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DialContext = dialerFrom(from)
 	t.Cleanup(transport.CloseIdleConnections)
-	return &thief{t: t, endpoint: c.endpoint, access: c.access, secret: c.token, client: &http.Client{Transport: transport}}
+	return &intruder{t: t, endpoint: c.endpoint, access: c.access, secret: c.token, client: &http.Client{Transport: transport}}
 }
 
 // ask sends a request as an official client signs it; change may alter it afterwards.
-func (v *thief) ask(method, target, body string, change ...func(*http.Request)) (status int, text string, header http.Header) {
+func (v *intruder) ask(method, target, body string, change ...func(*http.Request)) (status int, text string, header http.Header) {
 	v.t.Helper()
 	r, cancel := v.request(method, target, body)
 	defer cancel()
@@ -47,7 +47,7 @@ func (v *thief) ask(method, target, body string, change ...func(*http.Request)) 
 	return v.send(r, change...)
 }
 
-func (v *thief) request(method, target, body string) (*http.Request, context.CancelFunc) {
+func (v *intruder) request(method, target, body string) (*http.Request, context.CancelFunc) {
 	v.t.Helper()
 	ctx, cancel := context.WithTimeout(v.t.Context(), patience)
 	r, err := http.NewRequestWithContext(ctx, method, v.endpoint+target, strings.NewReader(body))
@@ -56,7 +56,7 @@ func (v *thief) request(method, target, body string) (*http.Request, context.Can
 	return r, cancel
 }
 
-func (v *thief) send(r *http.Request, change ...func(*http.Request)) (status int, text string, header http.Header) {
+func (v *intruder) send(r *http.Request, change ...func(*http.Request)) (status int, text string, header http.Header) {
 	v.t.Helper()
 	for _, c := range change {
 		c(r)
@@ -70,7 +70,7 @@ func (v *thief) send(r *http.Request, change ...func(*http.Request)) (status int
 }
 
 // opens begins a stream of events and returns a channel that is closed when it ends.
-func (v *thief) opens() (ended <-chan struct{}) {
+func (v *intruder) opens() (ended <-chan struct{}) {
 	v.t.Helper()
 	r, err := http.NewRequestWithContext(v.t.Context(), "GET", v.endpoint+"/events/session?sessionName=*", nil)
 	require.NoError(v.t, err)
@@ -109,15 +109,15 @@ func TestAttackWaysIn(t *testing.T) {
 	stolenCookie.sees(app.Base)
 	row := owner.circuit(demo, app)
 	p.must("folder", "create", "data")
-	thief := newThief(t, env, elsewhere)
-	events := thief.opens()
+	intruder := newIntruder(t, env, elsewhere)
+	events := intruder.opens()
 
 	// From now on the owner, who is the administrator, may come from home only.
 	p.sql(`UPDATE users SET allowed_client_ip = '{`+home+`}' WHERE email = $1`, value(env, "BERTH_ADMIN_EMAIL"))
 	t.Run("a stream that was opened before", func(t *testing.T) { ends(t, events, "it") })
 
 	t.Run("requests and streams", func(t *testing.T) {
-		thief := newThief(t, env, elsewhere)
+		intruder := newIntruder(t, env, elsewhere)
 		for _, target := range []string{
 			"GET /auth", "POST /admin/gql", "GET /session/demo", "GET /folders", "GET /events/session?sessionName=*", "GET /stream/session/demo/pty",
 			"POST /session/" + demo + "/start-service", "DELETE /session/demo", "GET /apps/circuits?session=" + demo,
@@ -126,7 +126,7 @@ func TestAttackWaysIn(t *testing.T) {
 		} {
 			method, path, _ := strings.Cut(target, " ")
 			for _, claims := range []string{"", "X-Forwarded-For", "X-Real-Ip", "Forwarded"} {
-				status, text, _ := thief.ask(method, path, "", func(r *http.Request) {
+				status, text, _ := intruder.ask(method, path, "", func(r *http.Request) {
 					if claims != "" {
 						r.Header.Set(claims, home)
 					}
@@ -134,7 +134,7 @@ func TestAttackWaysIn(t *testing.T) {
 				require.Equal(t, 401, status, "%s with %s: %s", target, claims, text)
 			}
 		}
-		status, _, _ := newThief(t, env, home).ask("GET", "/auth", "")
+		status, _, _ := newIntruder(t, env, home).ask("GET", "/auth", "")
 		require.Equal(t, 200, status, "its owner at home")
 	})
 
@@ -143,7 +143,7 @@ func TestAttackWaysIn(t *testing.T) {
 			"password": value(env, "BERTH_ADMIN_PASSWORD")})
 		require.NoError(t, err)
 		for from, want := range map[string]int{elsewhere: 401, home: 200} {
-			v := newThief(t, env, from)
+			v := newIntruder(t, env, from)
 			r, cancel := v.request("POST", "/auth/authorize", string(body))
 			status, text, _ := v.send(r, func(r *http.Request) { r.Header.Set("X-Forwarded-For", home) })
 			cancel()
@@ -161,7 +161,7 @@ func TestAttackWaysIn(t *testing.T) {
 			var link struct{ Token, URL string }
 			owner.into(&link, 200, "POST", "/folders/data/"+request, body)
 			for from, want := range map[string]int{elsewhere: 403, home: 200} {
-				v := newThief(t, env, from)
+				v := newIntruder(t, env, from)
 				r, cancel := v.request("GET", "/", "")
 				at, err := url.Parse(link.URL + "?token=" + url.QueryEscape(link.Token))
 				require.NoError(t, err)
@@ -214,8 +214,8 @@ func ends(t *testing.T, ended <-chan struct{}, what string) {
 func TestAttackRequests(t *testing.T) {
 	t.Parallel()
 	p := up(t)
-	tenant := newThief(t, p.member("tenant"), home)
-	other := newThief(t, p.member("other"), home)
+	tenant := newIntruder(t, p.member("tenant"), home)
+	other := newIntruder(t, p.member("other"), home)
 
 	t.Run("a captured request of our client", func(t *testing.T) {
 		const target, body = "/auth/update-full-name", `{"full_name":"Ada"}`
@@ -244,7 +244,7 @@ func TestAttackRequests(t *testing.T) {
 		date := time.Now()
 		send := func(from string) int {
 			v := *tenant
-			v.t, v.client = t, newThief(t, p.env(), from).client
+			v.t, v.client = t, newIntruder(t, p.env(), from).client
 			r, cancel := v.request("POST", "/auth/update-full-name", `{"full_name":"Ada"}`)
 			defer cancel()
 			api.SignRequest(r, tenant.access, tenant.secret, date)

@@ -58,8 +58,9 @@ func needEngine(t *testing.T) {
 
 // platform is one cluster on this machine, started through the binary.
 type platform struct {
-	t   *testing.T
-	dir string // state directory
+	t    *testing.T
+	dir  string   // state directory
+	more []string // of the environment of every command
 }
 
 // up starts an all-in-one cluster on an empty state directory and ends it, with its
@@ -153,7 +154,7 @@ func readEnv(t *testing.T, file string) []string {
 // environ is the environment of every command: this cluster's, with cores shared by many
 // sessions, because test machines are small.
 func (p *platform) environ() []string {
-	return append(os.Environ(), "BERTH_STATE_DIR="+p.dir, "NO_COLOR=1", "BERTH_AGENT__CPU_OVERCOMMIT=16")
+	return append(append(os.Environ(), "BERTH_STATE_DIR="+p.dir, "NO_COLOR=1", "BERTH_AGENT__CPU_OVERCOMMIT=16"), p.more...)
 }
 
 // result is what a command did.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"berth.dev/berth/internal/agent"
 	"berth.dev/berth/internal/manager/store/storetest"
 )
 
@@ -35,6 +36,7 @@ func newApart(t *testing.T, agentID, agentConfig, more string) *apart {
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o755))
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	forget(t, agent.Config{ID: agentID, StateDir: filepath.Join(dir, "agent")})
 	a := &apart{platform: &platform{t: t, dir: filepath.Join(dir, "manager")}, config: filepath.Join(dir, "berth.toml"),
 		processes: map[string]*exec.Cmd{}}
 
@@ -114,7 +116,12 @@ func (a *apart) begin(role string) {
 		a.eventually("the manager answers", func() bool { return a.run("", "session", "list").code == 0 })
 	case "agent":
 		a.eventually("the agent is alive and has images", func() bool {
-			return strings.Contains(a.must("agent", "list"), "ALIVE") && strings.Contains(a.must("image", "list"), "python")
+			if !strings.Contains(a.must("agent", "list"), "ALIVE") {
+				return false
+			}
+			// The administrator says whose images are good; nothing that the agent reports is usable by itself.
+			r := a.run("", "image", "import", "--agent", a.agentID, "berth/*")
+			return r.code == 0 && strings.Contains(a.must("image", "list"), "python")
 		})
 	}
 }

@@ -298,7 +298,7 @@ func walk(t *testing.T, o *official) {
 	t.Run("session commit", func(t *testing.T) {
 		require.Contains(t, o.must("session", "commit", name), "Request to commit")
 		t.Cleanup(func() { // what the story leaves on the engine
-			images, err := docker("images", "-q", "berth/commit-"+name)
+			images, err := docker("images", "-q", "local/*/"+name)
 			if ids := strings.Fields(images); err == nil && len(ids) > 0 {
 				_, _ = docker(append([]string{"rmi", "-f"}, ids...)...)
 			}

@@ -20,8 +20,8 @@ const (
 )
 
 func newAdmin() *cobra.Command {
-	c := &cobra.Command{Use: "admin", Short: "Administer a cluster from the host of its manager"}
-	c.AddCommand(newResetPassword(), newRotateMasterKey(), newJoinToken(), newCertificate())
+	c := &cobra.Command{Use: "admin", Short: "Do what needs the machine of the manager: lost passwords, joins, keys"}
+	c.AddCommand(newResetPassword(), newJoinToken(), newCertificate(), newRotateMasterKey())
 	return c
 }
 

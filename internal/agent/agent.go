@@ -9,6 +9,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"berth.dev/berth/internal/agent/confine"
 	"berth.dev/berth/internal/agent/data"
 	"berth.dev/berth/internal/agent/device"
 	"berth.dev/berth/internal/agent/host/local"
@@ -28,6 +30,7 @@ import (
 	"berth.dev/berth/internal/agent/link"
 	"berth.dev/berth/internal/agent/meter"
 	"berth.dev/berth/internal/agent/mount"
+	"berth.dev/berth/internal/agent/network"
 	"berth.dev/berth/internal/agent/runners"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/scratch"
@@ -52,6 +55,8 @@ type Deps struct {
 	Drivers []device.Driver
 	// Times change the keeper's deadlines; zero values mean the defaults.
 	Times keeper.Times
+	// Images is told which images the engine has, before the manager is; nil on agents whose engine is not the manager's own.
+	Images func(context.Context, []cluster.NodeImage) error
 	// Before is called before every step of a kernel; tests stop the agent there. Nil otherwise.
 	Before func(ctx context.Context, kernel cluster.KernelID, point string) error
 }
@@ -66,9 +71,11 @@ type Agent struct {
 	runners  *runners.Pool
 	keeper   *keeper.Keeper
 	meter    *meter.Meter
+	disks    disks
 	link     *link.Link
 	data     *data.Port
 	facts    *facts
+	network  *network.Network // nil: the runtime is no engine whose containers could be connected
 	services []*chassis.Service
 }
 
@@ -113,15 +120,32 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if a.mounts, err = mount.Open(o); err != nil {
 		return nil, err
 	}
+	if err := a.openDisks(o.Engine); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = a.disks.close()
+		}
+	}()
 	dial := a.scratch.DialRunner
 	if r, ok := d.Runtime.(runtime.RunnerDialer); ok {
 		dial = r.DialRunner
 	}
 	a.runners = runners.New(dial)
+	groups := confine.New("/", d.Log)
 	a.facts = newFacts(d.Runtime, d.Clock, d.Log, devices)
+	var connector keeper.Network
+	if e, ok := d.Runtime.(network.Engine); ok {
+		if a.network, err = network.New(networkOptions(c, d, e, a.facts.look)); err != nil {
+			return nil, err
+		}
+		connector, a.facts.network = a.network, a.network
+	}
 	a.keeper, err = keeper.New(keeper.Options{
-		Agent: cluster.AgentID(c.ID), Scope: c.Scope(), Runtime: d.Runtime, Ledger: a.ledger, Devices: devices,
-		Host: &local.Host{Scratch: a.scratch, Mounts: a.mounts, Runners: a.runners, RunnerPath: d.RunnerPath},
+		Network: connector,
+		Agent:   cluster.AgentID(c.ID), Scope: c.Scope(), Runtime: d.Runtime, Ledger: a.ledger, Devices: devices,
+		Host: &local.Host{Groups: groups, Scratch: a.scratch, Mounts: a.mounts, Runners: a.runners, RunnerPath: d.RunnerPath},
 		Log:  d.Log, Clock: d.Clock, LogDir: filepath.Join(c.StateDir, "logs"), CacheDir: filepath.Join(c.StateDir, "images"),
 		UID: c.UID, GID: c.GID, OnPull: a.facts.look, Times: d.Times,
 		MaxCreating: c.MaxCreating, LogLevel: c.RunnerLogLevel, Before: d.Before,
@@ -129,7 +153,10 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	if err != nil {
 		return nil, err
 	}
+	a.facts.imports = d.Images
 	a.facts.fenced, a.facts.seen, a.facts.mounts, a.facts.interval = a.keeper.Fenced, a.keeper.Prune, a.mounts, c.DeviceInterval
+	a.facts.groups = groups
+	a.guardDisks()
 	a.meter = meter.New(d.Runtime, devices, a.keeper.Running, d.Clock, c.SampleInterval)
 	handler := stream.New(stream.Options{
 		Find: a.keeper.Find, LogTail: a.keeper.LogTail, Runtime: d.Runtime, Runners: a.runners, Log: d.Log,
@@ -163,10 +190,15 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		chassis.NewService("agent-devices", chassis.Hooks{Run: a.facts.watchDevices}).After("agent-facts"),
 		a.data.Service("agent-data").After("agent-keeper"),
 		chassis.NewService("agent-mounts", chassis.Hooks{Run: a.probeMounts}).After("agent-state"),
+		a.networkService().After("agent-state"),
 		chassis.NewService("agent-meter", chassis.Hooks{Run: a.meter.Run}).After("agent-keeper"),
 		chassis.NewService("agent-link", chassis.Hooks{Run: a.link.Run}).After("agent-keeper", "agent-meter", "agent-facts"),
 		chassis.NewService("agent-streams", chassis.Hooks{Run: a.link.RunStreams}).After("agent-link"),
+		chassis.NewService("agent-disks", chassis.Hooks{Run: a.disks.guard.Run}).After("agent-keeper"),
 		a.local().After("agent-keeper"),
+	}
+	if a.disks.pool != nil {
+		a.services = append(a.services, chassis.NewService("agent-disks-ahead", chassis.Hooks{Run: a.disks.pool.Run}).After("agent-state"))
 	}
 	return a, nil
 }
@@ -201,7 +233,7 @@ func (a *Agent) Ready(context.Context) error {
 	f := a.facts.get()
 	switch {
 	case !f.EngineOK:
-		return fault.Unavailablef("the container engine does not answer: %s", f.EngineError)
+		return fault.Unavailablef("the container engine cannot run sessions: %s", f.EngineError)
 	case !a.link.Connected():
 		return fault.Unavailablef("no manager is connected; %s is tried next", a.link.Manager())
 	}
@@ -227,10 +259,27 @@ func (a *Agent) probeMounts(ctx context.Context) error {
 	}
 }
 
+// networkOptions are those of the network of sessions.
+func networkOptions(c Config, d Deps, e network.Engine, changed func()) network.Options {
+	return network.Options{Engine: e, Config: c.Network, Scope: c.Scope(), Agent: cluster.AgentID(c.ID), Log: d.Log.With("part", "network"),
+		Clock: d.Clock, Changed: changed}
+}
+
+// networkService makes the network of sessions and keeps it.
+func (a *Agent) networkService() *chassis.Service {
+	return chassis.NewService("agent-network", chassis.Hooks{Run: func(ctx context.Context) error {
+		if a.network == nil {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return a.network.Run(ctx)
+	}})
+}
+
 func (a *Agent) close() error {
 	a.runners.Close()
 	a.mounts.Close()
-	err := a.ledger.Close()
+	err := errors.Join(a.ledger.Close(), a.disks.close())
 	if rerr := a.d.Runtime.Close(); err == nil {
 		err = rerr
 	}

@@ -12,8 +12,12 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/agent/data"
+	"berth.dev/berth/internal/agent/diskguard"
+	"berth.dev/berth/internal/agent/loopdisk"
+	"berth.dev/berth/internal/agent/network"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/diskspace"
 	"berth.dev/berth/internal/fault"
 )
 
@@ -48,6 +52,8 @@ type Config struct {
 	MockDevices string
 	// MinFree is how much of the scratch disk must be free for a kernel to be created.
 	MinFree Bytes
+	// Disk bounds what kernels may write on this host.
+	Disk DiskConfig
 	// UID and GID are the session's user inside containers when the manager names none.
 	UID, GID int
 	// SampleInterval is the time between two metrics samples.
@@ -64,6 +70,67 @@ type Config struct {
 	// chooses a free one and "off" opens none. DataAdvertise is the host or host:port that they are told, if it is another.
 	DataListen    string
 	DataAdvertise string
+	// Network is the network of sessions and the fence around it.
+	Network network.Config
+}
+
+// DiskConfig bounds what kernels may write on this host, and says when its disks count as low and as full.
+type DiskConfig struct {
+	// Scratch is how much one kernel may have in its home, /tmp and /var/tmp; 0 means no bound.
+	Scratch Bytes
+	// Method is how that is held: "loop", by a file system of the kernel's own on a file, "watch", by ending a kernel that exceeds it,
+	// or "auto", the first where it works.
+	Method string
+	// Ahead is how many such file systems are made before they are needed.
+	Ahead int
+	// Layer is how much one kernel may write elsewhere in its container's file system; it is watched. 0 means no bound.
+	Layer Bytes
+	// Below LowPercent of a disk and LowBytes, whichever is less, no kernels are started; below FullPercent and FullBytes those that
+	// grew most are ended. Zero leaves the other of the two alone.
+	LowPercent, FullPercent int
+	LowBytes, FullBytes     Bytes
+	// Interval is the time between two looks at the disks.
+	Interval time.Duration
+}
+
+// The values of DiskConfig.Method.
+const (
+	DiskAuto  = "auto"
+	DiskLoop  = "loop"
+	DiskWatch = "watch"
+)
+
+func (c DiskConfig) limits() diskguard.Limits {
+	return diskguard.Limits{
+		Low:     diskspace.Mark{Percent: c.LowPercent, Bytes: int64(c.LowBytes)},
+		Full:    diskspace.Mark{Percent: c.FullPercent, Bytes: int64(c.FullBytes)},
+		Scratch: int64(c.Scratch), Layer: int64(c.Layer),
+	}
+}
+
+func (c DiskConfig) validate() error {
+	switch c.Method {
+	case DiskAuto, DiskLoop, DiskWatch:
+	default:
+		return fault.Invalidf("agent.disk.method is %q", c.Method).WithNext("use %q, %q or %q", DiskAuto, DiskLoop, DiskWatch)
+	}
+	if c.Scratch != 0 && c.Scratch < loopdisk.MinSize {
+		return fault.Invalidf("agent.disk.scratch is %d bytes", int64(c.Scratch)).
+			WithNext("set it to %d MiB or more, or to 0 for no bound", loopdisk.MinSize>>20)
+	}
+	if c.Layer < 0 || c.LowBytes < 0 || c.FullBytes < 0 {
+		return fault.Invalidf("an amount of agent.disk is below zero").WithNext("set it to zero or more")
+	}
+	if c.LowPercent < 0 || c.LowPercent > 90 || c.FullPercent < 0 || c.FullPercent > 90 {
+		return fault.Invalidf("agent.disk.low_percent is %d and full_percent %d", c.LowPercent, c.FullPercent).WithNext("choose between 0 and 90")
+	}
+	if c.Ahead < 0 || c.Ahead > 256 {
+		return fault.Invalidf("agent.disk.ahead is %d", c.Ahead).WithNext("choose between 0 and 256")
+	}
+	if c.Interval < 50*time.Millisecond {
+		return fault.Invalidf("looking at the disks every %s is too often", c.Interval).WithNext("set agent.disk.interval to 1s or more")
+	}
+	return nil
 }
 
 // Bytes is an amount of memory or disk; in configuration files a number of bytes or a
@@ -95,7 +162,9 @@ func DefaultConfig() Config {
 		ID: ("i-" + host)[:min(64, len(host)+2)], Manager: "127.0.0.1:8082", StateDir: "/var/lib/berth/agent",
 		ReservedMem: -1, CPUOvercommit: 1, MinFree: 256 << 20, UID: 9001, GID: 9001,
 		SampleInterval: 5 * time.Second, DeviceInterval: 10 * time.Second, MaxCreating: 16, RunnerLogLevel: "warn",
-		DataListen: ":0",
+		DataListen: ":0", Network: network.DefaultConfig(),
+		Disk: DiskConfig{Scratch: 10 << 30, Method: DiskAuto, Ahead: 4, Layer: 10 << 30, LowPercent: 10, LowBytes: 6 << 30, FullPercent: 5,
+			FullBytes: 3 << 30, Interval: time.Second},
 	}
 }
 
@@ -130,6 +199,9 @@ func (c Config) Validate() error {
 	if c.ReservedCPU < 0 || c.MinFree < 0 {
 		return fault.Invalidf("a reservation is below zero").WithNext("set agent.reserved_cpu and agent.min_free to zero or more")
 	}
+	if err := c.Disk.validate(); err != nil {
+		return err
+	}
 	if c.CPUOvercommit < 1 || c.CPUOvercommit > 64 {
 		return fault.Invalidf("agent.cpu_overcommit is %d", c.CPUOvercommit).WithNext("choose between 1 and 64")
 	}
@@ -160,6 +232,9 @@ func (c Config) Validate() error {
 			return fault.Invalidf("the path %q of volume %s is not absolute", path, host).
 				WithNext("set agent.volumes.%q to where the volume is mounted on this node", host)
 		}
+	}
+	if err := c.Network.Validate(); err != nil {
+		return err
 	}
 	switch c.RunnerLogLevel {
 	case "debug", "info", "warn", "error":

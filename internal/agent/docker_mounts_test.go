@@ -88,7 +88,7 @@ func TestFoldersOnTheRealEngine(t *testing.T) {
 		d.Spec.UID, d.Spec.GID = uid, uid
 		d.Spec.Mounts = []cluster.FolderMount{
 			v.at("/home/work/data", ".", cluster.ReadWrite), v.at("/home/work/deep/look", ".", cluster.ReadOnly),
-			v.at("/inner", "sub/inner", cluster.ReadWriteDelete),
+			v.at("/mnt/inner", "sub/inner", cluster.ReadWriteDelete),
 		}
 		m.want(d)
 		m.until("it runs", func() bool { return m.phase(id) >= cluster.PhaseRunning })
@@ -103,10 +103,10 @@ func TestFoldersOnTheRealEngine(t *testing.T) {
 		out, code = shell(t, m, id, "echo x > deep/look/sub/nope")
 		require.NotZero(t, code)
 		require.Contains(t, out, "Read-only file system")
-		out, code = shell(t, m, id, "touch deep/mine && stat -c %u deep && cat /inner/file"+
-			" && rm /inner/file && echo 'from outside' > /inner/file && echo $BACKENDAI_PERSISTENT_PATHS")
+		out, code = shell(t, m, id, "touch deep/mine && stat -c %u deep && cat /mnt/inner/file"+
+			" && rm /mnt/inner/file && echo 'from outside' > /mnt/inner/file && echo $BACKENDAI_PERSISTENT_PATHS")
 		require.Zero(t, code, out)
-		require.Equal(t, fmt.Sprintf("%d\nfrom outside\n/home/work/data:/home/work/deep/look:/inner", uid), out)
+		require.Equal(t, fmt.Sprintf("%d\nfrom outside\n/home/work/data:/home/work/deep/look:/mnt/inner", uid), out)
 
 		// The agent comes and goes: the session keeps its folder.
 		h.stop()

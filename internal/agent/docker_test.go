@@ -25,7 +25,15 @@ import (
 // there is an engine, and where it lacks the image.
 func newDockerHost(t *testing.T, m *manager) *host {
 	testimage.Engine(t)
-	h := newHost(t, m)
+	var h *host
+	t.Cleanup(func() { // after the agent's end
+		rt, err := docker.New(docker.Config{Cluster: h.cfg.Scope(), Agent: cluster.AgentID(h.cfg.ID)}, h.log)
+		require.NoError(t, err)
+		defer rt.Close()
+		_, err = agent.EndAll(context.Background(), h.cfg, rt)
+		require.NoError(t, err)
+	})
+	h = newHost(t, m)
 	probe, err := docker.New(docker.Config{Cluster: "probe", Agent: "probe"}, h.log)
 	require.NoError(t, err)
 	defer probe.Close()

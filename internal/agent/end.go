@@ -3,15 +3,20 @@ package agent
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 
 	"berth.dev/berth/internal/agent/ledger"
+	"berth.dev/berth/internal/agent/network"
 	"berth.dev/berth/internal/agent/runtime"
+	"berth.dev/berth/internal/agent/scratch"
+	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 )
 
 // EndAll ends the kernels of an agent that does not run: it notes that they were ended on request and removes their containers.
-// The agent's next start reports the ends and cleans up the rest. ended counts containers.
+// The agent's next start reports the ends and cleans up the rest. The network of sessions is removed with its rules. ended counts
+// containers.
 func EndAll(ctx context.Context, c Config, rt runtime.Runtime) (ended int, err error) {
 	list, err := rt.List(ctx)
 	if err != nil {
@@ -25,6 +30,15 @@ func EndAll(ctx context.Context, c Config, rt runtime.Runtime) (ended int, err e
 			return ended, fmt.Errorf("remove the container of kernel %s: %w", o.Identity.Kernel, err)
 		}
 		ended++
+	}
+	if err := scratch.DetachAll(c.scratchDir()); err != nil {
+		return ended, err
+	}
+	if e, ok := rt.(network.Engine); ok {
+		d := Deps{Log: slog.New(slog.DiscardHandler), Clock: chassis.RealClock()}
+		if err := network.Remove(ctx, networkOptions(c, d, e, func() {})); err != nil {
+			return ended, fmt.Errorf("remove the network of sessions: %w", err)
+		}
 	}
 	return ended, nil
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"berth.dev/berth/internal/agent/confine"
 	"berth.dev/berth/internal/agent/data"
 	"berth.dev/berth/internal/agent/device"
 	"berth.dev/berth/internal/agent/device/cpu"
@@ -19,6 +20,7 @@ import (
 	"berth.dev/berth/internal/agent/device/mock"
 	"berth.dev/berth/internal/agent/link"
 	"berth.dev/berth/internal/agent/mount"
+	"berth.dev/berth/internal/agent/network"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
@@ -35,8 +37,15 @@ type facts struct {
 	log      *slog.Logger
 	fenced   func() []cluster.KernelID
 	seen     func([]runtime.Image)
-	mounts   *mount.Mounts
-	data     *data.Port
+	// imports is told of the images before the manager is; nil on agents whose engine is not the manager's own.
+	imports func(context.Context, []cluster.NodeImage) error
+	mounts  *mount.Mounts
+	groups  *confine.Maker
+	disks   func() (problem string, warnings []string)
+	data    *data.Port
+	network *network.Network // nil: there is none of ours
+
+	imported []cluster.NodeImage // by the last scan that could; scans come one after the other
 
 	mu      sync.Mutex
 	now     link.Facts
@@ -183,16 +192,22 @@ func (f *facts) ways(ctx context.Context) (address, socket string) {
 	return f.data.Address(ctx), f.data.Socket()
 }
 
-// scan collects the facts anew and reports whether the engine answered.
+// scan collects the facts anew and reports whether the engine can run sessions and its images were passed on.
 func (f *facts) scan(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	info, err := f.rt.Info(ctx)
 	var images []runtime.Image
+	brought := true
 	if err == nil {
 		if images, err = f.rt.Images(ctx); err == nil {
 			f.seen(images)
+			brought = f.bring(ctx, imagesOf(images))
 		}
+	}
+	answered := err == nil
+	if f.network != nil && err == nil {
+		err = f.network.Problem() // an agent whose sessions cannot be connected takes none
 	}
 	address, socket := f.ways(ctx)
 	devices, capacity := f.found()
@@ -200,10 +215,11 @@ func (f *facts) scan(ctx context.Context) bool {
 	defer f.mu.Unlock()
 	next := f.now
 	next.Devices, next.Capacity = devices, capacity
+	next.EngineOK, next.EngineError = err == nil, ""
 	if err != nil {
-		next.EngineOK, next.EngineError = false, err.Error()
-	} else {
-		next.EngineOK, next.EngineError = true, ""
+		next.EngineError = err.Error()
+	}
+	if answered {
 		next.Engine = fmt.Sprintf("%s %s, api %s, cgroup v%d", info.Name, info.Version, info.APIVersion, info.CgroupVersion)
 		if info.Architecture != "" {
 			next.Architecture = info.Architecture
@@ -215,8 +231,18 @@ func (f *facts) scan(ctx context.Context) bool {
 	for _, id := range f.fenced() {
 		next.Warnings = append(next.Warnings, fmt.Sprintf("the container of kernel %s cannot be removed", id))
 	}
+	if f.network != nil {
+		next.Warnings = append(next.Warnings, f.network.Warnings()...)
+	}
 	if f.mounts != nil {
 		next.Warnings, next.HungVolumes = append(next.Warnings, f.mounts.Warnings()...), f.mounts.Hung()
+	}
+	if f.groups != nil {
+		next.Warnings = append(next.Warnings, f.groups.Warnings()...)
+	}
+	if f.disks != nil {
+		problem, warnings := f.disks()
+		next.DiskProblem, next.Warnings = problem, append(next.Warnings, warnings...)
 	}
 	next.DataAddress, next.DataSocket = address, socket
 	if !sameFacts(f.now, next) {
@@ -227,7 +253,25 @@ func (f *facts) scan(ctx context.Context) bool {
 		default:
 		}
 	}
-	return err == nil
+	return err == nil && brought
+}
+
+// bring passes on the images when they have changed. What fails is tried again with the next scan, soon.
+func (f *facts) bring(ctx context.Context, images []cluster.NodeImage) bool {
+	if f.imports == nil || slices.EqualFunc(f.imported, images, sameImage) {
+		return true
+	}
+	if err := f.imports(ctx, images); err != nil {
+		f.log.Warn("could not take the images of this engine into the catalogue", "err", err)
+		return false
+	}
+	f.imported = images
+	return true
+}
+
+func sameImage(x, y cluster.NodeImage) bool {
+	return x.Reference == y.Reference && x.Digest == y.Digest && x.SizeBytes == y.SizeBytes && x.Architecture == y.Architecture &&
+		maps.Equal(x.Labels, y.Labels)
 }
 
 func imagesOf(images []runtime.Image) []cluster.NodeImage {
@@ -244,12 +288,9 @@ func imagesOf(images []runtime.Image) []cluster.NodeImage {
 
 // sameFacts compares what scan may change.
 func sameFacts(a, b link.Facts) bool {
-	sameImage := func(x, y cluster.NodeImage) bool {
-		return x.Reference == y.Reference && x.Digest == y.Digest && x.SizeBytes == y.SizeBytes && x.Architecture == y.Architecture &&
-			maps.Equal(x.Labels, y.Labels)
-	}
 	sameDevice := func(x, y alloc.Device) bool { return device.Device{Device: x}.Equal(device.Device{Device: y}) }
 	return a.EngineOK == b.EngineOK && a.EngineError == b.EngineError && a.Engine == b.Engine && a.Architecture == b.Architecture &&
+		a.DiskProblem == b.DiskProblem &&
 		a.DataAddress == b.DataAddress && a.DataSocket == b.DataSocket && maps.Equal(a.Capacity, b.Capacity) &&
 		slices.Equal(a.Warnings, b.Warnings) && slices.Equal(a.HungVolumes, b.HungVolumes) &&
 		slices.EqualFunc(a.Devices, b.Devices, sameDevice) && slices.EqualFunc(a.Images, b.Images, sameImage)

@@ -24,7 +24,7 @@ import (
 // Finding is something on this host that belongs to the agent and has no owner, or an
 // owner that should have let go of it.
 type Finding struct {
-	// Kind is container, mount, scratch, deletion, log, ledger or engine.
+	// Kind is container, mount, scratch, deletion, log, ledger, engine, disk, disk-bounds or network.
 	Kind string `json:"kind"`
 	// Object names it; Kernel is empty when it belongs to none.
 	Object string           `json:"object"`
@@ -37,7 +37,17 @@ type Finding struct {
 // Findings looks at this agent's containers, directories and records. Kernels that live, and
 // ended ones that wait for the manager's acknowledgement, are no findings.
 func (a *Agent) Findings(ctx context.Context) ([]Finding, error) {
-	return findings(ctx, a.c, a.d.Runtime, a.ledger, a.scratch)
+	out, err := findings(ctx, a.c, a.d.Runtime, a.ledger, a.scratch)
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, a.diskFindings()...)
+	if a.network != nil {
+		if broken := a.network.Check(ctx); broken != nil {
+			out = append(out, Finding{Kind: "network", Object: a.network.Name(), Problem: broken.Error(), Next: fault.NextOf(broken)})
+		}
+	}
+	return out, nil
 }
 
 // Findings asks the running agent of a state directory, or looks itself when none runs.

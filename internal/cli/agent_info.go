@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -58,6 +59,21 @@ func (o *agentInfoOptions) run(ctx context.Context, cmd *cobra.Command, c *api.C
 		f.Add("memory use", frame.BytesText(*a.MemBytes))
 	}
 	f.Add("first contact", a.FirstContact)
+	var engine struct {
+		Engine   string   `json:"engine"`
+		OK       bool     `json:"engine_ok"`
+		Problem  string   `json:"engine_error"`
+		Warnings []string `json:"warnings"`
+	}
+	if json.Unmarshal(a.Hardware, &engine) == nil { // an older manager may tell nothing
+		f.Add("engine", engine.Engine)
+		if !engine.OK {
+			f.Add("takes no sessions", engine.Problem)
+		}
+		for _, w := range engine.Warnings {
+			f.Add("warning", w)
+		}
+	}
 	f.Add("lost at", frame.Deref(a.LostAt))
 	return f.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
 }

@@ -9,8 +9,9 @@ import (
 
 func (a *verbs) newImage() *cobra.Command {
 	return frame.Group(
-		"image", "Look at images and name them", "Look at the images that sessions can be made of, and give them short names.",
-		a.newImageList(), a.newImageAlias(), a.newImageInspect(),
+		"image", "Look at images, name them and import them",
+		"Look at the images that sessions can be made of, give them short names, and decide which of them there are.",
+		a.newImageList(), a.newImageAlias(), a.newImageInspect(), a.newImageImport(), a.newImageUnknown(), a.newImageRemove(),
 	)
 }
 

@@ -59,9 +59,7 @@ func imageSize(i api.Image) string {
 }
 
 func shortDigest(i api.Image) string {
-	d := frame.Deref(i.Digest)
-	if len(d) > 19 {
-		d = d[:19]
-	}
-	return d
+	return shortText(frame.Deref(i.Digest))
 }
+
+func shortText(digest string) string { return digest[:min(len(digest), 19)] }

@@ -70,10 +70,15 @@ type NodeFacts struct {
 	Warnings    []string
 	// HungVolumes are hosts ("proxy:volume") whose file systems do not answer on this node, in order.
 	HungVolumes []string
+	// DiskProblem says why the node gets no more kernels for want of disk; "" when it may.
+	DiskProblem string
 	// DataAddress (host:port) and DataSocket (a path on the node's host) are where the node's data port is; "" for none.
 	DataAddress string
 	DataSocket  string
 }
+
+// LabelCustomizedOwner says whose session an image was made of: "user:<id>".
+const LabelCustomizedOwner = "ai.backend.customized-image.owner"
 
 // NodeImage is an image present on a node.
 type NodeImage struct {
@@ -120,7 +125,9 @@ type DesiredKernel struct {
 	Force      bool
 	Grace      time.Duration
 	StopReason Reason
-	Spec       *KernelSpec
+	// Egress may change while the kernel runs; the specification does not.
+	Egress Egress
+	Spec   *KernelSpec
 }
 
 // KernelSpec is everything an agent needs to create a kernel.

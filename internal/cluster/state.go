@@ -165,6 +165,7 @@ const (
 	ReasonStopTimeout     Reason = "stop-timeout"
 	ReasonAgentLost       Reason = "agent-lost"
 	ReasonOutOfMemory     Reason = "out-of-memory"
+	ReasonDiskFull        Reason = "disk-full" // the agent ended it, because the disk of its host was full
 	ReasonPendingTimeout  Reason = "pending-timeout"
 	ReasonIdleTimeout     Reason = "idle-timeout"
 	ReasonIdleLifetime    Reason = "idle-session-lifetime"

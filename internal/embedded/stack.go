@@ -24,13 +24,19 @@ type Config struct {
 	Redis RedisKind
 	// UnsafeNoSync gives up durability for speed, for tests.
 	UnsafeNoSync bool
+	// ReserveMiB of the state directory's disk are held back for the platform, and given to it when that disk is nearly full; at
+	// most a twentieth of the disk. 0 holds none.
+	ReserveMiB int `config:"reserve_mib"`
 }
 
 // DefaultConfig leaves everything to be found.
-func DefaultConfig() Config { return Config{Redis: RedisAuto} }
+func DefaultConfig() Config { return Config{Redis: RedisAuto, ReserveMiB: 256} }
 
 // Validate reports the first field that cannot be used.
 func (c Config) Validate() error {
+	if c.ReserveMiB < 0 || c.ReserveMiB > 1<<20 {
+		return fault.Invalidf("embedded.reserve_mib is %d", c.ReserveMiB).WithNext("choose between 0 and %d", 1<<20)
+	}
 	switch c.Redis {
 	case RedisAuto, RedisChild, RedisInProcess:
 		return nil

@@ -62,13 +62,14 @@ type Error struct {
 
 func (e *Error) Error() string {
 	s := e.Msg
-	if e.Err != nil {
-		if s != "" {
-			s += ": "
-		}
-		s += e.Err.Error()
+	if e.Err == nil {
+		return s
 	}
-	return s
+	cause := e.Err.Error()
+	if s != "" && cause != "" {
+		s += ": "
+	}
+	return s + cause
 }
 
 func (e *Error) Unwrap() error { return e.Err }

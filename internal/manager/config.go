@@ -12,6 +12,8 @@ import (
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/graphapi"
+	"berth.dev/berth/internal/manager/httpapi/throttle"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
 	"berth.dev/berth/internal/manager/reconcile"
 	"berth.dev/berth/internal/manager/session/scheduling"
@@ -44,6 +46,10 @@ type Config struct {
 	Callbacks CallbackConfig
 	Storage   StorageConfig
 	Wire      WireConfig
+	// Streams bounds what callers may hold open on this manager.
+	Streams throttle.Limits
+	// GraphQL bounds what GraphQL requests may ask for.
+	GraphQL graphapi.Config `config:"graphql"`
 }
 
 // PostgresConfig is the database.
@@ -161,6 +167,7 @@ func DefaultConfig() Config {
 	return Config{
 		Listen: "127.0.0.1:8081", StateDir: "/var/lib/berth", Postgres: PostgresConfig{MaxConns: 16},
 		Etcd: EtcdConfig{Prefix: "/berth"}, Agents: agentlink.DefaultConfig(), Reconcile: DefaultReconcileConfig(),
+		Streams: throttle.DefaultLimits(), GraphQL: graphapi.DefaultConfig(),
 	}
 }
 
@@ -193,6 +200,12 @@ func (c Config) Validate() error {
 		return shortSecret()
 	}
 	if err := c.Agents.Validate(); err != nil {
+		return err
+	}
+	if err := c.Streams.Validate(); err != nil {
+		return err
+	}
+	if err := c.GraphQL.Validate(); err != nil {
 		return err
 	}
 	return c.Reconcile.Validate()

@@ -27,9 +27,11 @@ import (
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/graphapi"
 	"berth.dev/berth/internal/manager/httpapi"
 	"berth.dev/berth/internal/manager/httpapi/signature"
+	"berth.dev/berth/internal/manager/httpapi/throttle"
 	"berth.dev/berth/internal/manager/idle"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
 	"berth.dev/berth/internal/manager/link/ca"
@@ -81,6 +83,7 @@ type Manager struct {
 	peers   *peer.Directory   // nil without etcd
 	relay   *peer.Relay       // nil without etcd
 	storage *storagelink.Link // nil without a shared secret
+	rights  *folder.Rights
 	loops   *reconcile.Leader
 	api     *chassis.HTTPServer
 	certs   *certs.Source // nil without TLS
@@ -137,11 +140,11 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 		Wrap: m.deps.WrapAgents, Log: m.log.With("part", "agentlink"),
 	}
 	idleDeps := idle.LoopDeps{Clock: m.deps.Clock, Busy: m.busy}
-	limiter := httpapi.RateLimiter(httpapi.NewLocalLimiter(m.deps.Clock.Now))
+	limiter := throttle.RateLimiter(throttle.NewLocalLimiter(m.deps.Clock.Now))
 	if m.deps.Redis != nil {
 		figures := live.New(m.deps.Redis, "berth:"+m.admin.ClusterID+":", m.log.With("part", "live"))
 		deps.Live, deps.Usage, linkDeps.Live, idleDeps.Usage = figures, figures, figures, figures
-		limiter = httpapi.NewRedisLimiter(m.deps.Redis, m.deps.Clock.Now)
+		limiter = throttle.NewRedisLimiter(m.deps.Redis, m.deps.Clock.Now)
 	}
 	if err := m.wireStorage(); err != nil {
 		return err
@@ -149,6 +152,7 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	if m.storage != nil {
 		deps.Proxies = m.storage
 	}
+	m.rights = folder.NewRights(m.store, m.deps.Clock.Now, m.log.With("part", "rights"))
 	if m.nouns, err = nouns.New(deps); err != nil {
 		return err
 	}
@@ -188,6 +192,7 @@ func (m *Manager) wireLoops(planner *scheduling.Planner, idleDeps idle.LoopDeps)
 	sweep := node.SweepConfig{Every: c.Sweep, Lease: m.cfg.Agents.Lease, LostGrace: c.LostGrace}
 	loops := slices.Concat(
 		placing.Loops(), []reconcile.Loop{m.nouns.Reports.Loop(sweep)}, m.nouns.Idle.Loops(idleDeps), m.nouns.Folders.Loops(),
+		m.nouns.Images.Loops(),
 		m.nouns.Sessions.Loops(session.LoopConfig{Sweep: c.Sweep, EventRetention: c.EventRetention}),
 	)
 	m.loops, err = reconcile.New(reconcile.Config{LeaderTTL: c.LeaderTTL}, reconcile.Deps{
@@ -197,7 +202,7 @@ func (m *Manager) wireLoops(planner *scheduling.Planner, idleDeps idle.LoopDeps)
 	return err
 }
 
-func (m *Manager) wireAPI(limiter httpapi.RateLimiter) error {
+func (m *Manager) wireAPI(limiter throttle.RateLimiter) error {
 	trusted, err := m.cfg.trusted()
 	if err != nil {
 		return err
@@ -206,9 +211,10 @@ func (m *Manager) wireAPI(limiter httpapi.RateLimiter) error {
 	if m.deps.Redis != nil {
 		seen = httpapi.NewRedisSeen(m.deps.Redis)
 	}
-	graph := graphapi.New(graphapi.Deps{Nouns: m.nouns, Actor: httpapi.ActorFrom, Fail: httpapi.Fail, Log: m.log.With("part", "graphapi")})
+	graph := graphapi.New(graphapi.Deps{Nouns: m.nouns, Actor: httpapi.ActorFrom, Fail: httpapi.Fail, Budget: limiter, Config: &m.cfg.GraphQL,
+		Log: m.log.With("part", "graphapi")})
 	m.handler = httpapi.New(httpapi.Deps{
-		Nouns: m.nouns, GraphQL: graph, Log: m.log.With("part", "httpapi"), Clock: m.deps.Clock.Now, RateLimiter: limiter,
+		Nouns: m.nouns, GraphQL: graph, Log: m.log.With("part", "httpapi"), Clock: m.deps.Clock.Now, RateLimiter: limiter, Limits: m.cfg.Streams,
 		Trusted: trusted, ActorsTurn: m.store.ActorsTurn, Seen: seen, RequireDigest: m.cfg.RequireBodyDigest,
 		Info: httpapi.Info{NodeID: m.cfg.id(), Build: m.deps.Build.String(), APIVersion: m.cfg.Wire.APIVersion,
 			ManagerVersion: m.cfg.Wire.ManagerVersion},
@@ -258,6 +264,8 @@ func (m *Manager) Services() []*chassis.Service {
 	}
 	if m.storage != nil {
 		services = append(services, chassis.NewService("storage-proxies", chassis.Hooks{Run: m.storage.Run}).After("store"),
+			chassis.NewService("folder-rights", chassis.Hooks{Run: m.rights.Follow}).After("store"),
+			chassis.NewService("storage-rights", chassis.Hooks{Run: m.pushRights}).After("storage-proxies", "folder-rights"),
 			chassis.NewService("storage-volumes", chassis.Hooks{Start: m.hearOfVolumes}).After("storage-proxies"))
 		m.api.After("storage-volumes")
 	}
@@ -266,6 +274,11 @@ func (m *Manager) Services() []*chassis.Service {
 			chassis.NewService("managers", chassis.Hooks{Run: m.peers.Run}).After("store"))
 	}
 	return services
+}
+
+// pushRights tells storage proxies whose rights changed.
+func (m *Manager) pushRights(ctx context.Context) error {
+	return m.storage.PushRights(ctx, func() storagelink.RightsWatch { return m.rights.Watch() })
 }
 
 // maxHearing bounds how long the API waits for the first look at storage proxies.

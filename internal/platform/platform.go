@@ -18,6 +18,7 @@ import (
 	"berth.dev/berth/internal/agent/runtime/docker"
 	"berth.dev/berth/internal/appproxy"
 	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/diskspace"
 	"berth.dev/berth/internal/embedded"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager"
@@ -73,6 +74,12 @@ func (p *platform) group() (*chassis.Group, error) {
 	}
 	control := chassis.NewHTTPServer("control", chassis.HTTPOptions{Listen: "unix:" + socket, Handler: mux, Log: p.log, Drain: time.Second})
 	services := append([]*chassis.Service{control.Service}, p.stack.Services()...)
+	// It is there before the database, which may have to start on a full disk.
+	reserve := diskspace.NewReserve(p.dir.Path("reserve"), int64(p.settings.Embedded.ReserveMiB)<<20, p.log.With("part", "reserve"),
+		chassis.RealClock())
+	services = append(services, chassis.NewService("disk-reserve", chassis.Hooks{
+		Start: func(context.Context) error { reserve.Look(); return nil }, Run: reserve.Run,
+	}))
 	p.health.Watch(services...)
 	services = append(services,
 		chassis.Nest("storage", time.Minute, p.buildStorage).After("control", "etcd"),
@@ -173,7 +180,8 @@ func (p *platform) buildAgent(ctx context.Context) (_ *chassis.Group, err error)
 	if s.Agent.JoinToken, err = p.manager.Admit(ctx, RoleAgent, s.Agent.ID, s.Agent.StateDir); err != nil {
 		return nil, fmt.Errorf("let the agent join: %w", err)
 	}
-	a, engine, err := newDockerAgent(s, p.dir.Path("lib"), p.health, p.log)
+	// Whoever runs the cluster owns this engine: its images are for everybody. Those of agents elsewhere are imported by hand.
+	a, engine, err := newDockerAgent(s, p.dir.Path("lib"), p.manager.Nouns().Images.ImportOwn, p.health, p.log)
 	if err != nil {
 		return nil, err
 	}

@@ -108,7 +108,9 @@ func AgentFindings(in []agent.Finding) []Finding {
 			object += " (kernel " + string(f.Kernel) + ")"
 		}
 		// Directories on their way out have an owner: the agent that deletes them in the background.
-		out = append(out, Finding{Warning: f.Kind == "deletion", Kind: f.Kind, Object: object, Problem: f.Problem, Next: f.Next})
+		// What bounds sessions less than it could is as the operator set the machine up.
+		warning := f.Kind == "deletion" || f.Kind == "disk-bounds"
+		out = append(out, Finding{Warning: warning, Kind: f.Kind, Object: object, Problem: f.Problem, Next: f.Next})
 	}
 	return out
 }

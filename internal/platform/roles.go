@@ -17,6 +17,7 @@ import (
 	"berth.dev/berth/internal/agent/runtime/docker"
 	"berth.dev/berth/internal/appproxy"
 	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/embedded"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager"
@@ -63,8 +64,13 @@ func NewManager(ctx context.Context, cfg manager.Config, redis *valkey.ClientOpt
 	return &Manager{m, append([]*chassis.Service{kv}, services...)}, nil
 }
 
-// newDockerAgent builds an agent on the container engine. The engine need not answer yet.
-func newDockerAgent(s Settings, runnerDir string, health *chassis.Health, log *slog.Logger) (*agent.Agent, *docker.Runtime, error) {
+// imports takes the images of an engine into the catalogue.
+type imports func(context.Context, []cluster.NodeImage) error
+
+// newDockerAgent builds an agent on the container engine. The engine need not answer yet. own is nil where the engine is not the
+// manager's own.
+func newDockerAgent(s Settings, runnerDir string, own imports, health *chassis.Health,
+	log *slog.Logger) (*agent.Agent, *docker.Runtime, error) {
 	runner, err := runnerbin.Unpack(runnerDir)
 	if err != nil {
 		return nil, nil, err
@@ -74,7 +80,7 @@ func newDockerAgent(s Settings, runnerDir string, health *chassis.Health, log *s
 		return nil, nil, err
 	}
 	a, err := agent.New(s.Agent, agent.Deps{
-		Runtime: rt, RunnerPath: runner, Registry: health.Registry(), Log: log.With("part", "agent"),
+		Runtime: rt, RunnerPath: runner, Registry: health.Registry(), Log: log.With("part", "agent"), Images: own,
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("prepare agent: %w", joinClose(err, rt.Close))
@@ -158,7 +164,7 @@ func RunAgent(ctx context.Context, s Settings, log *slog.Logger) error {
 	}
 	defer release()
 	health := chassis.NewHealth()
-	a, _, err := newDockerAgent(s, dir.Path("lib"), health, log)
+	a, _, err := newDockerAgent(s, dir.Path("lib"), nil, health, log)
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ func (r *Runner) batchJob(ctx context.Context) (code int, ok bool) {
 		r.log.Warn("the task log cannot be written; the container's log has everything", "err", err)
 	}
 	r.runBatch(ctx, j, log, &res)
-	res.EndedAt = time.Now().UTC()
+	res.EndedAt, res.OOM = time.Now().UTC(), r.table.OOMKills() > 0
 	log.close()
 	if err := writeResult(r.cfg.ResultFile, res); err != nil {
 		// The container's exit code still tells the most important part.

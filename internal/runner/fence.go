@@ -35,10 +35,19 @@ var ioctls = []struct {
 // ofX32 marks the calls of x32 programs, whose ioctl is 514; older kernels take their other numbers with it as well.
 const ofX32 = 0x40000000
 
+// The call of 32-bit x86 programs that makes sockets among others. Its arguments lie in memory, where the engine's filter cannot see the
+// kind of socket: such programs make none.
+const (
+	socketcall       = 102
+	socketcallSocket = 1
+	socketcallPair   = 8
+)
+
 // The places of struct seccomp_data on little-endian machines.
 const (
 	dataCall = 0
 	dataArch = 4
+	dataArg0 = 16 // the lower half of the first argument, likewise
 	dataArg1 = 24 // the lower half of the second argument: the kernel takes no more of a command
 )
 
@@ -55,6 +64,7 @@ func fenceProgram() []unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: with}
 	}
 	const allow, deny = unix.SECCOMP_RET_ALLOW, unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)
+	const noCall = unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
 	command := []unix.SockFilter{load(dataArg1)}
 	for _, c := range fenced {
 		command = append(command, skipUnless(c, 1), end(deny))
@@ -66,6 +76,10 @@ func fenceProgram() []unix.SockFilter {
 		block := []unix.SockFilter{load(dataCall), plain, skipUnless(fileSetattr, 1), end(deny)}
 		for _, call := range a.calls {
 			block = append(append(block, skipUnless(call, len(command))), command...)
+		}
+		if a.arch == unix.AUDIT_ARCH_I386 {
+			block = append(block, skipUnless(socketcall, 6), load(dataArg0), skipUnless(socketcallSocket, 1), end(noCall),
+				skipUnless(socketcallPair, 1), end(noCall), end(allow))
 		}
 		block = append(block, end(allow))
 		program = append(append(program, skipUnless(a.arch, len(block))), block...)

@@ -93,6 +93,9 @@ func New(cfg run.Config, stdout, stderr io.Writer) (*Runner, error) {
 		return nil, err
 	}
 	r.table = proc.NewTable()
+	if cfg.Confine {
+		r.hold()
+	}
 	r.queue = newQueue(cfg.Limits, r.spillDir(), r.mirror)
 	r.tree = files.Tree{Home: cfg.User.Home, User: r.user, MaxBytes: cfg.Limits.MaxUpload, MaxFiles: cfg.Limits.MaxFiles}
 	r.terminals = terminal.NewSet(terminal.Config{Shell: r.shell, Dir: r.workDir(), Env: r.env, User: r.user, Table: r.table,
@@ -197,6 +200,7 @@ func (r *Runner) Run(signals <-chan os.Signal) int {
 	r.tasks.Add(1)
 	go func() {
 		defer r.tasks.Done()
+		r.awaitNetwork(ctx)
 		r.bootstrap(ctx)
 		if r.cfg.SessionType == "batch" && ctx.Err() == nil {
 			if code, ok := r.batchJob(ctx); ok {

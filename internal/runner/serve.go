@@ -150,6 +150,7 @@ func (r *Runner) handler() http.Handler {
 	mux.HandleFunc("GET "+run.PathDownload, r.serveDownload)
 	mux.HandleFunc("GET "+run.PathBatch, reply(r.serveBatch))
 	mux.HandleFunc("POST "+run.PathShutdown, reply(r.serveShutdown))
+	mux.HandleFunc("POST "+run.PathConfine, r.serveConfine)
 	mux.HandleFunc("POST "+run.PathPTY, r.servePTY)
 	mux.HandleFunc("POST "+run.PathExec, r.serveExec)
 	mux.HandleFunc("POST "+run.PathDial, r.serveDial)
@@ -228,7 +229,7 @@ func (r *Runner) serveHello(*http.Request) (run.Hello, error) {
 	h := run.Hello{Version: run.Version, MinVersion: run.MinVersion, Build: build(), KernelID: r.cfg.KernelID, PID: os.Getpid(),
 		StartedAt:    r.started,
 		Runtime:      run.RuntimeInfo{Type: r.recipe.Name, Path: r.tool, How: "none"},
-		Capabilities: []string{run.CanApps, run.CanBatch, run.CanDial, run.CanExec, run.CanFiles},
+		Capabilities: []string{run.CanApps, run.CanBatch, run.CanConfine, run.CanDial, run.CanExec, run.CanFiles},
 		Kernel:       run.KernelInfo{State: run.KernelNone},
 	}
 	if r.hasTool {

@@ -36,20 +36,27 @@ func (p *Proxy) fileRoutes(mux *http.ServeMux) {
 	handle(p, mux, "POST", wire.PathDownload, func(ctx context.Context, q wire.DownloadRequest) (int, any, error) {
 		return p.token(ctx, q.Volume, q.VFID, func(ctx context.Context, r transferTarget) (string, error) {
 			return p.transfer.DownloadToken(ctx, transfer.DownloadRequest{Volume: r.volume, Folder: r.folder, Path: q.RelPath, Archive: q.Archive,
-				Clients: q.Clients})
+				Clients: q.Clients, Rights: q.Rights})
 		})
 	})
 	handle(p, mux, "POST", wire.PathArchive, func(ctx context.Context, q wire.ArchiveRequest) (int, any, error) {
 		return p.token(ctx, q.Volume, q.VFID, func(ctx context.Context, r transferTarget) (string, error) {
 			return p.transfer.ArchiveToken(ctx, transfer.ArchiveRequest{Volume: r.volume, Folder: r.folder, Paths: q.Files, Filename: q.Filename,
-				Clients: q.Clients})
+				Clients: q.Clients, Rights: q.Rights})
 		})
 	})
 	handle(p, mux, "POST", wire.PathUpload, func(ctx context.Context, q wire.UploadRequest) (int, any, error) {
 		return p.token(ctx, q.Volume, q.VFID, func(ctx context.Context, r transferTarget) (string, error) {
 			return p.transfer.UploadToken(ctx, transfer.UploadRequest{Volume: r.volume, Folder: r.folder, Path: q.RelPath, Size: q.Size,
-				Clients: q.Clients})
+				Clients: q.Clients, Rights: q.Rights})
 		})
+	})
+	handle(p, mux, "POST", wire.PathRights, func(_ context.Context, q wire.RightsRequest) (int, any, error) {
+		if len(q.Epochs) > wire.MaxEpochs {
+			return 0, nil, fault.Invalidf("%d epochs are more than one request may have", len(q.Epochs)).
+				WithNext("send %d at once at most", wire.MaxEpochs)
+		}
+		return http.StatusOK, p.rights.Take(q), nil
 	})
 	handle(p, mux, "POST", wire.PathDelete, p.deleteFiles)
 	handle(p, mux, "POST", wire.PathDeleteAsync, p.deleteLater)

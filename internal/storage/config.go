@@ -43,6 +43,8 @@ type Config struct {
 	GID int `config:"gid"`
 	// MaxUploadSize bounds one uploaded file.
 	MaxUploadSize Bytes
+	// Reserve is how many bytes of each volume's file system transfers and copies leave free; at most a twentieth of it.
+	Reserve Bytes
 	// TokenLife is how long an upload's token is good, at least.
 	TokenLife time.Duration
 	// UploadExpiry is how long an unfinished upload is kept after its last byte.
@@ -108,7 +110,7 @@ func (b Bytes) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%d", int
 func DefaultConfig() Config {
 	return Config{
 		Proxy: "local", ClientListen: "127.0.0.1:6021", ManagerListen: "127.0.0.1:6022", StateDir: "/var/lib/berth/storage",
-		Etcd: EtcdConfig{Prefix: "/berth"}, UID: 9001, GID: 9001, MaxUploadSize: 100 << 30, TokenLife: 24 * time.Hour,
+		Etcd: EtcdConfig{Prefix: "/berth"}, UID: 9001, GID: 9001, MaxUploadSize: 100 << 30, Reserve: 1 << 30, TokenLife: 24 * time.Hour,
 		UploadExpiry: 24 * time.Hour, ReapRate: 5000, TasksPerVolume: 4,
 	}
 }
@@ -160,6 +162,9 @@ func (c Config) Validate() error {
 	}
 	if c.MaxUploadSize < 1 {
 		return fault.Invalidf("storage.max_upload_size is %d", int64(c.MaxUploadSize)).WithNext("set it to a size such as \"100g\"")
+	}
+	if c.Reserve < 0 {
+		return fault.Invalidf("storage.reserve is %d", int64(c.Reserve)).WithNext("set it to zero or more")
 	}
 	for key, d := range map[string]time.Duration{"token_life": c.TokenLife, "upload_expiry": c.UploadExpiry} {
 		if d < time.Minute || d > 30*24*time.Hour {

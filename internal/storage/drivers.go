@@ -18,6 +18,7 @@ type opening struct {
 	name     string
 	config   VolumeConfig
 	uid, gid int
+	reserve  int64
 	log      *slog.Logger
 }
 
@@ -32,7 +33,7 @@ var drivers = map[string]driver{
 	"posix":  plain(posix.Open),
 	"cephfs": plain(cephfs.Open),
 	"xfs": plain(func(o posix.Options) (volume.Volume, error) {
-		return xfs.Open(xfs.Options{Name: o.Name, Path: o.Path, UID: o.UID, GID: o.GID, Log: o.Log})
+		return xfs.Open(xfs.Options{Name: o.Name, Path: o.Path, UID: o.UID, GID: o.GID, Log: o.Log, Reserve: o.Reserve})
 	}),
 }
 
@@ -50,7 +51,7 @@ func plain(open func(posix.Options) (volume.Volume, error)) driver {
 func Backends() []string { return slices.Sorted(maps.Keys(drivers)) }
 
 func (o opening) posix() posix.Options {
-	return posix.Options{Name: o.name, Path: o.config.Path, UID: o.uid, GID: o.gid, Log: o.log}
+	return posix.Options{Name: o.name, Path: o.config.Path, UID: o.uid, GID: o.gid, Log: o.log, Reserve: o.reserve}
 }
 
 func (o opening) noOptions() error {

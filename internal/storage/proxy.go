@@ -50,6 +50,7 @@ type Proxy struct {
 	volumes  volumes
 	tasks    *task.Engine
 	transfer *transfer.Server
+	rights   *transfer.Rights
 	auth     [sha256.Size]byte // of the managers' key
 	usage    *usages
 
@@ -104,7 +105,7 @@ func New(_ context.Context, cfg Config, deps Deps) (*Proxy, error) {
 		}
 	}
 	for name, v := range cfg.Volumes {
-		open := opener(name, v, cfg.UID, cfg.GID, seen, deps.NewID, deps.Clock, deps.Log)
+		open := opener(name, v, cfg, seen, deps.NewID, deps.Clock, deps.Log)
 		p.volumes[name] = newMounted(name, v, open, deps.Clock, deps.Log, poke)
 	}
 	for name, v := range deps.Volumes {
@@ -120,8 +121,10 @@ func New(_ context.Context, cfg Config, deps Deps) (*Proxy, error) {
 		Stores:  s3.Policy{AllowPrivate: cfg.ObjectStores.AllowPrivate, AllowHTTP: cfg.ObjectStores.AllowHTTP},
 		Workers: cfg.TasksPerVolume, ReapRate: cfg.ReapRate, UploadExpiry: cfg.UploadExpiry,
 	})
+	p.rights = transfer.NewRights(deps.Clock, deps.NewID())
 	p.transfer = transfer.New(transfer.Options{
-		Key: wire.Key(secret, cfg.Proxy, wire.ClientKey), Version: deps.Build.Version, VolumeNames: p.volumes.Names,
+		Rights: p.rights,
+		Key:    wire.Key(secret, cfg.Proxy, wire.ClientKey), Version: deps.Build.Version, VolumeNames: p.volumes.Names,
 		Volumes: func(name string) (volume.Volume, bool) {
 			v, err := p.volumes.Volume(name)
 			return v, err == nil
@@ -153,6 +156,7 @@ func (p *Proxy) makeServices() []*chassis.Service {
 	return []*chassis.Service{
 		chassis.NewService(first, chassis.Hooks{Start: p.firstLook, Run: p.watch, Stop: p.closeVolumes}),
 		chassis.NewService("storage-tasks", chassis.Hooks{Run: p.tasks.Run, StopTimeout: 20 * time.Second}).After(first),
+		chassis.NewService("storage-rights", chassis.Hooks{Run: p.rights.Run}),
 		p.client.After(first),
 		p.manager.After(first),
 		chassis.NewService("storage-presence", chassis.Hooks{Run: p.announce}).After(p.client.Name(), p.manager.Name()),

@@ -330,10 +330,12 @@ func TestUploadHopsBetweenNodes(t *testing.T) {
 	one := run(t, cfg, storage.Deps{})
 	cfg.Node, cfg.StateDir = "two", t.TempDir()
 	two := run(t, cfg, storage.Deps{})
+	one.tell(nil)
+	two.tell(nil)
 	one.ask("POST", wire.PathFolderCreate, request(""), 204)
 	text := strings.Repeat("0123456789", 1000)
-	token := read[wire.TokenReply](t, one.ask("POST", wire.PathUpload, request(fmt.Sprintf(`,"relpath":"dir/f","size":%d`, len(text))),
-		200)).Token
+	asked := request(fmt.Sprintf(`,"relpath":"dir/f","size":%d,"rights":{"user":"u"}`, len(text)))
+	token := read[wire.TokenReply](t, one.ask("POST", wire.PathUpload, asked, 200)).Token
 	half := len(text) / 2
 	for i, n := range []*node{one, two} {
 		req, err := http.NewRequestWithContext(t.Context(), "PATCH", n.ClientURL()+"/upload?token="+token,
@@ -349,7 +351,8 @@ func TestUploadHopsBetweenNodes(t *testing.T) {
 		require.Equal(t, 204, resp.StatusCode, string(body))
 	}
 	require.Equal(t, text, string(two.ask("POST", wire.PathFetch, request(`,"relpath":"dir/f"`), 200).body))
-	token = read[wire.TokenReply](t, two.ask("POST", wire.PathDownload, request(`,"relpath":"dir/f"`), 200)).Token
+	asked = request(`,"relpath":"dir/f","rights":{"user":"u"}`)
+	token = read[wire.TokenReply](t, two.ask("POST", wire.PathDownload, asked, 200)).Token
 	resp, err := client.Get(one.ClientURL() + "/download?token=" + token)
 	require.NoError(t, err)
 	defer resp.Body.Close()

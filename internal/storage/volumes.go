@@ -301,7 +301,7 @@ func (v volumes) find(name string) (*mounted, error) {
 }
 
 // opener opens a volume on disk, once its marker was found to be the right one.
-func opener(name string, c VolumeConfig, uid, gid int, seen *memory, newID func() string, clock chassis.Clock,
+func opener(name string, c VolumeConfig, all Config, seen *memory, newID func() string, clock chassis.Clock,
 	log *slog.Logger) func() (volume.Volume, error) {
 	open := drivers[c.Backend]
 	return func() (volume.Volume, error) {
@@ -313,7 +313,8 @@ func opener(name string, c VolumeConfig, uid, gid int, seen *memory, newID func(
 		if err != nil {
 			return nil, err
 		}
-		v, err := open(opening{name: name, config: c, uid: uid, gid: gid, log: log.With("volume", name)})
+		v, err := open(opening{name: name, config: c, uid: all.UID, gid: all.GID, reserve: int64(all.Reserve),
+			log: log.With("volume", name)})
 		if err != nil {
 			return nil, err
 		}

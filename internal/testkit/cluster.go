@@ -6,6 +6,7 @@ package testkit
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"log/slog"
 	"os"
@@ -28,6 +29,7 @@ import (
 	"berth.dev/berth/internal/embedded"
 	"berth.dev/berth/internal/manager"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/image"
 	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/manager/session/request"
@@ -49,6 +51,8 @@ type Options struct {
 	Managers, Agents int
 	// NoAgents starts none; add them with AddAgent.
 	NoAgents bool
+	// Strangers makes agents beside the first ones of machines that are not the manager's own: their images are not imported.
+	Strangers bool
 	// Cores per agent default to 8, Memory in bytes to 64 GiB.
 	Cores  int
 	Memory int64
@@ -74,6 +78,8 @@ type Cluster struct {
 	etcd  *embedded.Etcd
 	admin tenancy.Credentials
 	held  holds
+	// images takes the images of all engines into the catalogue, as those of the own engine of `berth up` are.
+	images *image.Service
 
 	// Store is the test's own connection to the database, for looking and for moving time.
 	Store    *store.Store
@@ -91,6 +97,9 @@ func New(tb testing.TB, o Options) *Cluster {
 	}
 	c := &Cluster{tb: tb, o: o, dir: platform.StateDir(tb.TempDir()), dsn: storetest.DSN(tb)}
 	c.Store = storetest.Open(tb, c.dsn)
+	var err error
+	c.images, err = image.New(image.Deps{Store: c.Store, IDs: tenancy.RandomIDs(rand.Reader), Log: c.log("images")})
+	c.check(err)
 	if o.Managers > 1 {
 		c.startEtcd()
 	}
@@ -105,7 +114,8 @@ func New(tb testing.TB, o Options) *Cluster {
 	}
 	c.Until("every agent is known", func() bool {
 		n := 0
-		err := c.Store.Pool().QueryRow(tb.Context(), `SELECT count(*) FROM agents WHERE status = 'ALIVE' AND devices <> '[]'`).Scan(&n)
+		err := c.Store.Pool().QueryRow(tb.Context(), `SELECT count(*) FROM agents WHERE status = 'ALIVE' AND devices <> '[]'
+			AND (engine_ok OR engine_error NOT LIKE '%has not answered yet%')`).Scan(&n)
 		return err == nil && n >= o.Agents
 	})
 	return c
@@ -349,13 +359,17 @@ func (a *Agent) Start() {
 	c := a.c
 	c.tb.Helper()
 	var err error
+	imports := c.images.ImportOwn
+	if c.o.Strangers && a != c.Agents[0] {
+		imports = nil
+	}
 	if m := c.running(); m != nil {
 		a.cfg.JoinToken, err = m.Admit(c.tb.Context(), platform.RoleAgent, a.cfg.ID, a.cfg.StateDir)
 		c.check(err)
 	}
 	a.Agent, err = agent.New(a.cfg, agent.Deps{
 		Runtime: a.Engine.Runtime(a.cfg.Scope(), a.ID()), RunnerPath: "/nonexistent/runner", Log: c.log(a.cfg.ID), Drivers: a.drivers,
-		Times: keeper.Times{Sweep: 100 * time.Millisecond},
+		Times: keeper.Times{Sweep: 100 * time.Millisecond}, Images: imports,
 	})
 	c.check(err)
 	a.group, err = platform.Start(context.Background(), c.log(a.cfg.ID), a.Services()...)

@@ -9,6 +9,8 @@ package host
 import (
 	"context"
 	"io/fs"
+	"slices"
+	"strings"
 
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/cluster"
@@ -18,7 +20,7 @@ import (
 // Where the parts of a kernel are inside its container.
 const (
 	// Home is the user's home directory, UserName its owner.
-	Home     = "/home/work"
+	Home     = cluster.SessionHome
 	UserName = "work"
 	// ConfigDir holds the files of Content.Config, read-only.
 	ConfigDir = "/home/config"
@@ -38,12 +40,29 @@ type Content struct {
 	Generation int64
 	// Work files are written below the home unless they exist; with Replace they are written anyway.
 	Work []File
-	// Points are directories below the home, relative, that something will be mounted on: the user's, not the engine's.
-	Points []string
+	// Folders are what Attach made. Those below the home are mounted on directories of the user's.
+	Folders []runtime.Mount
 	// Config files are written below ConfigDir. Passwd and Group replace the image's files of these names.
 	Config        []File
 	Passwd, Group []byte
 	Runner        run.Config
+}
+
+// Points are the directories below the home, relative and in order, on which folders are mounted.
+func (c Content) Points() []string {
+	var out []string
+	for _, m := range c.Folders {
+		if p, ok := strings.CutPrefix(m.Target, Home+"/"); ok {
+			out = append(out, p)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// MountPoints are the places of a container where every kernel has a mount of the platform's.
+func MountPoints() []string {
+	return []string{PrivateDir, Home, ConfigDir, "/etc/passwd", "/etc/group"}
 }
 
 // File is one small file to write.
@@ -67,8 +86,9 @@ type Host interface {
 	// Detach takes back what Attach made; a container that has it keeps it. Nothing attached is no error.
 	Detach(kernel cluster.KernelID) error
 
-	// Prepare writes a kernel's files and returns the mounts that show them in its container. The home of an earlier
-	// generation is kept, everything else of it is put away. Doing it twice is no error.
+	// Prepare writes a kernel's files and returns the mounts that show them, and the folders of the content, in its container;
+	// the runner's own are the last. The home of an earlier generation is kept, everything else of it is put away. Doing it twice
+	// is no error. A folder whose mount point leads through a symbolic link in the home is Invalid.
 	Prepare(kernel cluster.KernelID, c Content) ([]runtime.Mount, error)
 	// AddConfig writes one more file below ConfigDir of a kernel that is prepared.
 	AddConfig(kernel cluster.KernelID, f File) error
@@ -79,6 +99,11 @@ type Host interface {
 
 	// Hello greets the runner of one generation.
 	Hello(ctx context.Context, kernel cluster.KernelID, generation int64, token string) (run.Hello, error)
+	// Verify is Denied when PID 1 of a container that this process has started is another program than the runner.
+	Verify(c runtime.Observed) error
+	// Confine separates the processes of the session's user from the runner, which starts none before. Where that cannot be done the
+	// runner is told to go on without.
+	Confine(ctx context.Context, kernel cluster.KernelID, token string, c runtime.Observed) error
 	// Forget drops what is kept open to a runner that is gone.
 	Forget(kernel cluster.KernelID, generation int64)
 

@@ -32,7 +32,7 @@ func finalOf(e ending) cluster.KernelObservation {
 	stop := stopReason(e)
 	if c != nil {
 		o.ContainerID = c.ID
-		o.OOMKilled = c.OOMKilled || e.oom
+		o.OOMKilled = c.OOMKilled || e.oom || e.result != nil && e.result.OOM
 		if o.StartedAt.IsZero() {
 			o.StartedAt = c.StartedAt
 		}
@@ -73,6 +73,9 @@ func finalOf(e ending) cluster.KernelObservation {
 	switch {
 	case stop != "":
 		o.Reason = stop
+		if r.Stopping != nil && r.Stopping.Reason == stop {
+			o.Detail = r.Stopping.Detail
+		}
 		if c == nil && !r.Running {
 			o.ExitCode = nil
 		}

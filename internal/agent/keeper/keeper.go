@@ -22,6 +22,7 @@ import (
 	"berth.dev/berth/internal/agent/device"
 	"berth.dev/berth/internal/agent/host"
 	"berth.dev/berth/internal/agent/ledger"
+	"berth.dev/berth/internal/agent/network"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
@@ -39,16 +40,40 @@ type Devices interface {
 	Grant(a alloc.Allocation) (device.Grant, error)
 }
 
+// Ledger records what must survive the agent; *ledger.Ledger satisfies it.
+type Ledger interface {
+	// Records returns copies of all records, Broken names those that could not be read.
+	Records() []*ledger.Record
+	Broken() []string
+	// Put stores a record and returns when it is on disk; Delete forgets one.
+	Put(r *ledger.Record) error
+	Delete(kernel cluster.KernelID) error
+}
+
+// Network connects containers; *network.Network satisfies it. Its methods may be called again with the same result.
+type Network interface {
+	// Join chooses how a kernel's container joins the network, before it is made.
+	Join(kernel cluster.KernelID, e cluster.Egress) (network.Place, error)
+	// Connect connects the container whose first process is pid.
+	Connect(kernel cluster.KernelID, pid int) error
+	// SetEgress takes what the manager wants of a kernel that may be running.
+	SetEgress(kernel cluster.KernelID, e cluster.Egress)
+	// Release takes back what a kernel had whose container is gone.
+	Release(kernel cluster.KernelID)
+}
+
 // Options are what a keeper needs; all fields without "optional" are required.
 type Options struct {
 	Agent cluster.AgentID
 	// Scope is the label by which containers of this state directory are told from others.
 	Scope   string
 	Runtime runtime.Runtime
-	Ledger  *ledger.Ledger
+	Ledger  Ledger
 	// Host keeps the files and folders of kernels and knows the way to their runners.
-	Host     host.Host
-	Devices  Devices
+	Host    host.Host
+	Devices Devices
+	// Network connects containers; nil leaves that to the engine.
+	Network  Network
 	Log      *slog.Logger
 	Clock    chassis.Clock
 	LogDir   string // logs of ended kernels, until they are acknowledged
@@ -299,6 +324,9 @@ func (k *Keeper) sweep() {
 	defer k.mu.Unlock()
 	now := k.o.Clock.Now()
 	for _, n := range k.kernels {
+		if n.unsaved {
+			n.poke(false)
+		}
 		if k.synced && n.desired == nil {
 			n.absent++
 			n.poke(false)

@@ -34,6 +34,9 @@ type kernel struct {
 	obs       cluster.KernelObservation
 	reserved  alloc.Allocation
 	waits     string                  // what the step that is tried again waits for
+	note      string                  // what the owner should know of a kernel that runs
+	evicted   *eviction               // set by the agent, never taken back within its generation
+	unsaved   bool                    // the record is newer than the ledger, which could not be written
 	told      time.Time               // when the progress of a pull was last reported
 	cancel    context.CancelCauseFunc // of the step under way
 
@@ -43,8 +46,9 @@ type kernel struct {
 	image    runtime.Image
 	folders  []runtime.Mount // of generation mounted
 	mounted  int64
-	step     Step // tried last
-	attempts int  // of that step
+	started  int64 // the generation whose container this process has started
+	step     Step  // tried last
+	attempts int   // of that step
 	since    time.Time
 	backoff  chassis.Backoff
 	seat     bool // holds a place among those being created
@@ -81,6 +85,9 @@ func (n *kernel) want(d cluster.DesiredKernel) {
 		}
 	}
 	n.desired = &d
+	if nw := n.k.o.Network; nw != nil && !d.Stop {
+		nw.SetEgress(n.id, d.Egress)
+	}
 	same := old != nil && old.Generation == d.Generation && old.Stop == d.Stop && old.Force == d.Force
 	if same {
 		return
@@ -100,6 +107,7 @@ func (n *kernel) run(ctx context.Context) {
 		if !ok {
 			continue
 		}
+		n.save()
 		steps := plan(v)
 		if len(steps) == 0 {
 			if n.rest(v) {
@@ -153,7 +161,7 @@ func (n *kernel) view(ctx context.Context) (view, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return view{desired: n.desired, absent: n.absent, record: n.record, container: n.container,
-		missing: n.missing, scratch: n.scratch, acked: n.acked}, true
+		missing: n.missing, scratch: n.scratch, acked: n.acked, evicted: n.evicted.of(n.record)}, true
 }
 
 // look asks the runtime about the container.
@@ -264,17 +272,14 @@ func (n *kernel) failed(ctx context.Context, v view, err error) {
 		if fault.Is(err, fault.Timeout) || fault.Is(err, fault.Unavailable) && spent >= limit {
 			reason = late
 		}
-		if err := n.giveUp(v, reason, err); err == nil {
-			return
-		}
+		n.giveUp(v, reason, err)
+		return
 	case StepStop, StepRemove, StepRelease, StepCollect:
 		if limit := n.grace(v) + k.times.Stop; spent < limit {
 			break
 		}
 		k.o.Log.Error("a kernel resists its removal; it is fenced and tried again", "kernel", n.id, "step", n.step, "err", err)
-		if ferr := n.fence(v, err); ferr != nil {
-			k.o.Log.Error("fence kernel", "kernel", n.id, "err", ferr)
-		}
+		n.fence(v, err)
 	}
 	wait := n.backoff.Next()
 	k.o.Log.Warn("a step failed and will be tried again", "kernel", n.id, "step", n.step, "attempt", n.attempts, "in", wait, "err", err)
@@ -334,7 +339,7 @@ func elsewhere(err error) bool {
 
 func (n *kernel) grace(v view) time.Duration {
 	switch d := v.desired; {
-	case d != nil && d.Stop && d.Force:
+	case v.evicted, d != nil && d.Stop && d.Force:
 		return 0
 	case d != nil && d.Stop && d.Grace > 0:
 		return d.Grace
@@ -342,21 +347,45 @@ func (n *kernel) grace(v view) time.Duration {
 	return cluster.StopGrace
 }
 
-// update changes the record on disk and then in memory.
-func (n *kernel) update(change func(r *ledger.Record)) error {
+// update changes the record, in memory and on disk. It is for ends alone, which never wait for the disk: a record that cannot be
+// written now is written later. An agent that is killed before that finds the container gone and reports its end as such.
+func (n *kernel) update(change func(r *ledger.Record)) {
 	r := n.record.Clone()
 	change(r)
-	if err := n.k.o.Ledger.Put(r); err != nil {
-		return err
+	n.keep(r)
+}
+
+// keep makes r the record and writes it, now or later.
+func (n *kernel) keep(r *ledger.Record) {
+	err := n.k.o.Ledger.Put(r)
+	if err != nil {
+		n.k.o.Log.Error("the end of a kernel cannot be recorded yet; it goes on all the same", "kernel", n.id, "err", err)
 	}
 	n.k.mu.Lock()
-	n.record = r
+	defer n.k.mu.Unlock()
+	n.record, n.unsaved = r, err != nil
+}
+
+// save writes a record that could not be written before. Every sweep tries again.
+func (n *kernel) save() {
+	n.k.mu.Lock()
+	r, unsaved := n.record, n.unsaved
 	n.k.mu.Unlock()
-	return nil
+	if !unsaved || r == nil {
+		return
+	}
+	if err := n.k.o.Ledger.Put(r); err != nil {
+		n.k.o.Log.Debug("the end of a kernel cannot be recorded yet", "kernel", n.id, "err", err)
+		return
+	}
+	n.k.o.Log.Info("the end of a kernel is recorded", "kernel", n.id)
+	n.k.mu.Lock()
+	defer n.k.mu.Unlock()
+	n.unsaved = false
 }
 
 // giveUp records a failure of creation; the plan then cleans up.
-func (n *kernel) giveUp(v view, reason cluster.Reason, cause error) error {
+func (n *kernel) giveUp(v view, reason cluster.Reason, cause error) {
 	k := n.k
 	k.o.Log.Warn("a kernel could not be created", "kernel", n.id, "reason", reason, "err", cause)
 	d := v.desired
@@ -377,25 +406,21 @@ func (n *kernel) giveUp(v view, reason cluster.Reason, cause error) error {
 	if r.Rows != nil {
 		n.saveLog(context.WithoutCancel(k.ctx))
 	}
-	if err := k.o.Ledger.Put(r); err != nil {
-		return err
-	}
+	n.keep(r)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	n.record = r
 	n.stale, n.scratch = true, true
 	n.publish(cluster.PhaseTerminating)
-	return nil
 }
 
 // fence reports the end of a kernel whose container cannot be removed. Its devices stay reserved, and the removal is tried
 // again.
-func (n *kernel) fence(v view, cause error) error {
+func (n *kernel) fence(v view, cause error) {
 	k := n.k
 	if n.record == nil || n.record.Fenced {
-		return nil
+		return
 	}
-	err := n.update(func(r *ledger.Record) {
+	n.update(func(r *ledger.Record) {
 		r.Fenced = true
 		if r.Final == nil {
 			o := finalOf(ending{record: r, container: v.container, desired: v.desired, now: k.o.Clock.Now()})
@@ -404,13 +429,9 @@ func (n *kernel) fence(v view, cause error) error {
 		r.Final.Detail = "it could not be removed from its host: " + cause.Error()
 		r.Final.RetryElsewhere = r.Final.Failed
 	})
-	if err != nil {
-		return err
-	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	n.publish(cluster.PhaseEnded)
-	return nil
 }
 
 // takeSeat waits for a place among the kernels being created.

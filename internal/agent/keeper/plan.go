@@ -59,6 +59,8 @@ type view struct {
 	scratch bool
 	// acked: the manager has stored the end.
 	acked bool
+	// evicted: the agent itself ends the recorded generation.
+	evicted bool
 }
 
 // wish is what should become of a kernel.
@@ -74,6 +76,8 @@ const (
 func (v view) wish() wish {
 	d, r := v.desired, v.record
 	switch {
+	case v.evicted:
+		return end
 	case d == nil && v.absent >= looks:
 		return end
 	case d == nil:

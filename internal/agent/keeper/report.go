@@ -132,6 +132,9 @@ func (n *kernel) publish(phase cluster.Phase) {
 		Kernel: n.id, Session: r.Session, Generation: r.Generation, Phase: phase, Batch: r.Batch,
 		StartedAt: r.StartedAt, Allocation: r.Allocation, Detail: n.waits,
 	}
+	if o.Detail == "" && phase == cluster.PhaseRunning {
+		o.Detail = n.note
+	}
 	if n.container != nil && n.container.Identity.Generation == r.Generation {
 		o.ContainerID = n.container.ID
 	}

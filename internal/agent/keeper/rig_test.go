@@ -7,10 +7,12 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/internal/agent/device"
 	"berth.dev/berth/internal/agent/device/devicetest"
@@ -29,14 +31,35 @@ const (
 	image = "berth/python:latest"
 )
 
+// disk is a ledger on a disk that may be full.
+type disk struct {
+	*ledger.Ledger
+	full *atomic.Bool
+}
+
+func (d disk) Put(r *ledger.Record) error {
+	if d.full.Load() {
+		return unix.ENOSPC
+	}
+	return d.Ledger.Put(r)
+}
+
+func (d disk) Delete(id cluster.KernelID) error {
+	if d.full.Load() {
+		return unix.ENOSPC
+	}
+	return d.Ledger.Delete(id)
+}
+
 // rig is an engine and a state directory that outlive agents, and one agent at a time.
 type rig struct {
-	t      testing.TB
-	dir    string
-	engine *fake.Engine
-	times  keeper.Times
-	before func(ctx context.Context, kernel cluster.KernelID, point string) error
-	cores  int
+	network keeper.Network
+	t       testing.TB
+	dir     string
+	engine  *fake.Engine
+	times   keeper.Times
+	before  func(ctx context.Context, kernel cluster.KernelID, point string) error
+	cores   int
 	// drivers are those of other devices than cores and memory; devices is what all of them found.
 	drivers []device.Driver
 	devices *device.Inventory
@@ -44,6 +67,7 @@ type rig struct {
 	host    *hostfake.Host
 
 	ledger *ledger.Ledger
+	full   atomic.Bool // the ledger cannot be written
 	keeper *keeper.Keeper
 	stop   context.CancelFunc
 	group  sync.WaitGroup
@@ -87,9 +111,9 @@ func (r *rig) start() {
 		rt = r.wrap(rt)
 	}
 	r.keeper, err = keeper.New(keeper.Options{
-		Agent: agent, Scope: scope, Runtime: rt, Ledger: r.ledger, Host: r.host, Devices: devices,
+		Agent: agent, Scope: scope, Runtime: rt, Ledger: disk{r.ledger, &r.full}, Host: r.host, Devices: devices,
 		Log: slog.New(slog.DiscardHandler), Clock: chassis.RealClock(), LogDir: filepath.Join(r.dir, "logs"), UID: 9001, GID: 9001,
-		Times: r.times, Before: r.before,
+		Times: r.times, Before: r.before, Network: r.network,
 	})
 	require.NoError(r.t, err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -11,6 +11,7 @@ import (
 	"berth.dev/berth/internal/agent/device"
 	"berth.dev/berth/internal/agent/host"
 	"berth.dev/berth/internal/agent/ledger"
+	"berth.dev/berth/internal/agent/network"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
@@ -36,6 +37,7 @@ type buildInput struct {
 	uid, gid int // of the agent's configuration
 	grant    device.Grant
 	folders  []runtime.Mount
+	place    network.Place
 	logLevel string
 }
 
@@ -66,7 +68,7 @@ func newBuild(in buildInput) (build, error) {
 		Runtime:     run.RuntimeConfig{Type: s.RuntimeType, Path: s.RuntimePath},
 		User:        run.User{UID: uid, GID: gid, Groups: s.ExtraGIDs, Name: host.UserName, Home: host.Home, Shell: shell},
 		WorkDir:     host.Home, Env: env, Cores: cores, Bootstrap: s.BootstrapScript, LogLevel: in.logLevel,
-		Apps: appsOf(s), AuthorizedKeys: keysOf(s),
+		Apps: appsOf(s), AuthorizedKeys: keysOf(s), Confine: true, AwaitNetwork: in.place.Address != "",
 	}
 	if s.SessionType == cluster.Batch {
 		conf.Batch = &run.BatchCommand{Command: s.StartupCommand, TimeoutMS: s.BatchTimeout.Milliseconds()}
@@ -74,10 +76,9 @@ func newBuild(in buildInput) (build, error) {
 	if err := conf.WithDefaults().Validate(); err != nil {
 		return build{}, fault.Invalidf("the session's specification cannot be run").WithCause(err)
 	}
-	folders, points := placesOf(in.folders)
 	return build{
 		content: host.Content{
-			UID: uid, GID: gid, Generation: in.identity.Generation, Work: home, Points: points,
+			UID: uid, GID: gid, Generation: in.identity.Generation, Work: home, Folders: placesOf(in.folders),
 			Config: []host.File{
 				{Path: "environ.txt", Mode: 0o644, Data: environText(env)},
 				{Path: "resource.txt", Mode: 0o644, Data: resourceText(s, chosen, "")},
@@ -88,9 +89,10 @@ func newBuild(in buildInput) (build, error) {
 			Runner: conf,
 		},
 		spec: runtime.Spec{
-			Identity: in.identity, Image: s.Image, Hostname: s.Hostname, ExtraHosts: s.Hosts,
-			Entry: host.Entry(), Env: variablesOf(in.grant.Env), WorkingDir: "/",
-			Mounts:  append(folders, in.grant.Mounts...),
+			Identity: in.identity, Image: s.Image, Digest: in.image.ID, Hostname: s.Hostname,
+			ExtraHosts: hostsOf(s, in.place.Address),
+			Entry:      host.Entry(), Env: variablesOf(in.grant.Env), WorkingDir: "/",
+			Mounts:  slices.Clone(in.grant.Mounts),
 			Devices: in.grant.Nodes, CDI: in.grant.CDI,
 			CPUSet: in.grant.CPUSet, MemoryMax: in.grant.Memory, ShmSize: s.ShmBytes,
 			Ulimits: []runtime.Ulimit{
@@ -98,6 +100,7 @@ func newBuild(in buildInput) (build, error) {
 				{Name: "memlock", Soft: -1, Hard: -1},
 			},
 			StopSignal: "SIGTERM",
+			Networks:   in.place.Networks, Resolvers: in.place.Resolvers,
 		},
 	}, nil
 }
@@ -111,6 +114,19 @@ func variablesOf(env map[string]string) []string {
 	}
 	return out
 }
+
+// hostsOf are the names that the container knows: what the manager gives, and its own name where the engine does not know its
+// address.
+func hostsOf(s *cluster.KernelSpec, address string) []string {
+	own := s.Hostname + ":"
+	if address == "" || s.Hostname == "" || slices.ContainsFunc(s.Hosts, func(h string) bool { return strings.HasPrefix(h, own) }) {
+		return s.Hosts
+	}
+	return append(slices.Clone(s.Hosts), own+address)
+}
+
+// proxyVariables tell programs where the only way out is.
+var proxyVariables = []string{"http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"}
 
 // appsOf are the apps that the image declares and the ports that the session wants open, each an app named like its number.
 func appsOf(s *cluster.KernelSpec) []run.AppPort {
@@ -147,17 +163,11 @@ func userOf(s *cluster.KernelSpec, uid, gid int) (int, int) {
 	return uid, gid
 }
 
-// placesOf puts the mounts of folders in order, outer ones first, and names their mount points below the home.
-func placesOf(folders []runtime.Mount) (mounts []runtime.Mount, points []string) {
-	mounts = slices.Clone(folders)
-	for _, m := range mounts {
-		if p, ok := strings.CutPrefix(m.Target, host.Home+"/"); ok {
-			points = append(points, p)
-		}
-	}
+// placesOf puts the mounts of folders in the order of their targets.
+func placesOf(folders []runtime.Mount) []runtime.Mount {
+	mounts := slices.Clone(folders)
 	slices.SortStableFunc(mounts, func(a, b runtime.Mount) int { return strings.Compare(a.Target, b.Target) })
-	slices.Sort(points)
-	return mounts, points
+	return mounts
 }
 
 // environ is the environment of the session's commands: what the manager gives, and what only the agent knows. Variables of
@@ -190,6 +200,13 @@ func environ(in buildInput, s *cluster.KernelSpec, uid, gid, cores int) map[stri
 			targets = append(targets, m.Target)
 		}
 		env["BACKENDAI_PERSISTENT_PATHS"] = strings.Join(targets, ":")
+	}
+	if e := in.desired.Egress; e.Mode == cluster.EgressProxy {
+		for _, name := range proxyVariables {
+			set(name, "http://"+e.Proxy.String())
+		}
+		set("no_proxy", "localhost,127.0.0.1,::1")
+		set("NO_PROXY", "localhost,127.0.0.1,::1")
 	}
 	env["LOCAL_USER_ID"] = strconv.Itoa(uid)
 	env["LOCAL_GROUP_ID"] = strconv.Itoa(gid)

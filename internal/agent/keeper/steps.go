@@ -7,16 +7,19 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"time"
 
 	"berth.dev/berth/internal/agent/device"
 	"berth.dev/berth/internal/agent/host"
 	"berth.dev/berth/internal/agent/ledger"
+	"berth.dev/berth/internal/agent/network"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/wire/run"
 )
 
 // perform carries out the kernel's present step.
@@ -141,7 +144,8 @@ func (n *kernel) reserve(ctx context.Context, v view) error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	n.record, n.scratch, n.acked, n.missing, n.oom, n.waits, n.mounted = r, true, false, 0, false, "", 0
+	n.record, n.scratch, n.acked, n.missing, n.oom, n.waits, n.note, n.mounted = r, true, false, 0, false, "", "", 0
+	n.unsaved = false
 	n.publish(cluster.PhasePreparing)
 	return nil
 }
@@ -218,10 +222,19 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 	if err != nil {
 		return err
 	}
+	if err := k.images.check(ctx, n.image, v.desired.Spec); err != nil {
+		return err
+	}
+	var place network.Place
+	if k.o.Network != nil {
+		if place, err = k.o.Network.Join(n.id, v.desired.Egress); err != nil {
+			return err
+		}
+	}
 	b, err := newBuild(buildInput{
 		identity: runtime.Identity{Cluster: k.o.Scope, Agent: k.o.Agent, Kernel: n.id, Session: v.record.Session,
-			Generation: v.record.Generation, Allocation: v.record.Allocation, Schema: 1},
-		desired: v.desired, record: v.record, image: n.image, passwd: base.passwd, group: base.group,
+			Generation: v.record.Generation, Allocation: v.record.Allocation, Schema: 1, Address: place.Address},
+		desired: v.desired, record: v.record, image: n.image, passwd: base.passwd, group: base.group, place: place,
 		uid: k.o.UID, gid: k.o.GID, grant: grant, folders: n.foldersOf(v), logLevel: k.o.LogLevel,
 	})
 	if err != nil {
@@ -234,7 +247,7 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 	if err != nil {
 		return err
 	}
-	b.spec.Mounts = append(files, b.spec.Mounts...)
+	b.spec.Mounts = append(b.spec.Mounts, files...) // the runner's is the last
 	if err := k.o.Before(ctx, n.id, "scratch:after"); err != nil {
 		return err
 	}
@@ -295,6 +308,7 @@ func (n *kernel) ensure(ctx context.Context, v view, spec runtime.Spec) error {
 	n.container, n.missing = &o, 0
 	n.publish(cluster.PhaseCreating)
 	k.mu.Unlock()
+	n.started = spec.Identity.Generation
 	if o.Phase != runtime.PhaseCreated && n.mounted != 0 {
 		// The container has mounts of its own by now. Mounts left on the host would expose folders to whoever deletes the
 		// agent's state directory.
@@ -314,12 +328,18 @@ func (n *kernel) ensure(ctx context.Context, v view, spec runtime.Spec) error {
 func (n *kernel) await(ctx context.Context) error {
 	k := n.k
 	n.show(cluster.PhaseCreating)
+	if err := n.connect(); err != nil {
+		return err
+	}
 	deadline := k.o.Clock.Now().Add(k.times.Start)
 	delay := 2 * time.Millisecond
 	var last error
 	for {
 		callCtx, cancel := context.WithTimeout(ctx, 5*time.Second)
-		_, err := k.o.Host.Hello(callCtx, n.id, n.record.Generation, n.record.Token)
+		hello, err := k.o.Host.Hello(callCtx, n.id, n.record.Generation, n.record.Token)
+		if err == nil && n.container != nil && slices.Contains(hello.Capabilities, run.CanConfine) {
+			err = k.o.Host.Confine(callCtx, n.id, n.record.Token, *n.container)
+		}
 		cancel()
 		if err == nil {
 			break
@@ -361,6 +381,9 @@ func (n *kernel) await(ctx context.Context) error {
 		}
 		delay = min(delay*3/2, 100*time.Millisecond)
 	}
+	if err := n.verify(ctx); err != nil {
+		return err
+	}
 	n.giveSeat()
 	now := k.o.Clock.Now()
 	if c := n.container; c != nil && !c.StartedAt.IsZero() {
@@ -379,18 +402,49 @@ func (n *kernel) await(ctx context.Context) error {
 	return k.o.Ledger.Put(r)
 }
 
+// connect connects a running container to the network. The runner waits for that before it runs anything of the session's.
+func (n *kernel) connect() error {
+	k := n.k
+	k.mu.Lock()
+	c := n.container
+	k.mu.Unlock()
+	if k.o.Network == nil || c == nil || c.Phase != runtime.PhaseRunning {
+		return nil
+	}
+	return k.o.Network.Connect(n.id, c.Pid)
+}
+
+// verify ends a container at once in which something else than the runner was started. An agent knows the runner of the containers
+// that it has started itself; those of an older agent may have an older runner.
+func (n *kernel) verify(ctx context.Context) error {
+	if n.started != n.record.Generation || n.container == nil {
+		return nil
+	}
+	err := n.k.o.Host.Verify(*n.container)
+	if err == nil || !fault.Is(err, fault.Denied) {
+		return err
+	}
+	if serr := n.k.o.Runtime.Stop(ctx, n.id, 0); serr != nil {
+		n.k.o.Log.Error("a container without a runner cannot be stopped", "kernel", n.id, "err", serr)
+	}
+	return err
+}
+
 // stop ends the container: with a grace in the first attempt, by force in later ones.
 func (n *kernel) stop(ctx context.Context, v view) error {
 	k := n.k
 	restart := v.wish() == replace
 	if r := v.record; r.Stopping == nil || r.Stopping.Restart && !restart {
-		reason := wantedReason(v.desired)
-		if restart {
-			reason = cluster.ReasonRestarting
+		stop := ledger.Stop{Reason: wantedReason(v.desired), Restart: restart}
+		switch {
+		case v.evicted:
+			k.mu.Lock()
+			stop.Reason, stop.Detail = n.evicted.reason, n.evicted.detail
+			k.mu.Unlock()
+		case restart:
+			stop.Reason = cluster.ReasonRestarting
 		}
-		if err := n.update(func(r *ledger.Record) { r.Stopping = &ledger.Stop{Reason: reason, Restart: restart} }); err != nil {
-			return err
-		}
+		n.update(func(r *ledger.Record) { r.Stopping = &stop })
 	}
 	if !restart {
 		n.show(cluster.PhaseTerminating)
@@ -447,10 +501,11 @@ func (n *kernel) collect(ctx context.Context, v view) error {
 	if err := k.o.Before(ctx, n.id, "collect:record"); err != nil {
 		return err
 	}
-	return n.update(func(r *ledger.Record) {
+	n.update(func(r *ledger.Record) {
 		o := finalOf(e)
 		r.Final, r.EndsAt = &o, e.now
 	})
+	return nil
 }
 
 // maxLog bounds the log that is kept of an ended kernel.
@@ -521,12 +576,7 @@ func (n *kernel) bury(v view) error {
 			Reason: wantedReason(d), Detail: "it was not on this agent", EndedAt: now,
 		},
 	}
-	if err := k.o.Ledger.Put(r); err != nil {
-		return err
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	n.record = r
+	n.keep(r)
 	return nil
 }
 
@@ -541,6 +591,9 @@ func (n *kernel) remove(ctx context.Context, v view) error {
 		return fmt.Errorf("remove the container: %w", err)
 	}
 	k.o.Host.Forget(n.id, v.record.Generation)
+	if k.o.Network != nil {
+		k.o.Network.Release(n.id)
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	n.container = nil
@@ -555,6 +608,9 @@ func (n *kernel) release(v view) error {
 		return err
 	}
 	n.mounted = 0
+	if k.o.Network != nil {
+		k.o.Network.Release(n.id) // what was chosen for a container that was never made
+	}
 	k.wakeReaper()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -574,7 +630,7 @@ func (n *kernel) forget(v view) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.remember(n.id, v.record.Generation)
-	n.record, n.reserved, n.acked = nil, nil, false
+	n.record, n.reserved, n.acked, n.unsaved, n.evicted = nil, nil, false, false, nil
 	n.obs = cluster.KernelObservation{}
 	delete(k.report.dirty, n.id)
 	return nil

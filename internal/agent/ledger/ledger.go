@@ -21,6 +21,7 @@ import (
 
 	"go.etcd.io/bbolt"
 	bolterr "go.etcd.io/bbolt/errors"
+	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
@@ -65,6 +66,8 @@ type Record struct {
 // Stop says why a container is being ended.
 type Stop struct {
 	Reason cluster.Reason `json:"reason"`
+	// Detail says it in words, where the agent itself decided.
+	Detail string `json:"detail,omitempty"`
 	// Restart: a newer generation follows, the user's files stay.
 	Restart bool `json:"restart,omitempty"`
 }
@@ -143,6 +146,7 @@ func open(path string, readOnly bool) (*Ledger, error) {
 	}
 	l := &Ledger{db: db, records: map[cluster.KernelID]*Record{}}
 	if !readOnly {
+		reserve(path)
 		err = db.Update(func(tx *bbolt.Tx) error {
 			for _, name := range [][]byte{bucketKernels, bucketMeta} {
 				if _, err := tx.CreateBucketIfNotExists(name); err != nil {
@@ -160,6 +164,20 @@ func open(path string, readOnly bool) (*Ledger, error) {
 		return nil, fmt.Errorf("read ledger %s: %w", path, err)
 	}
 	return l, nil
+}
+
+// reserved is how much of the disk belongs to the file from the start: thousands of records.
+const reserved = 8 << 20
+
+// reserve takes space for the file before it is needed, so that ends can be recorded on a disk that others have filled. A file system
+// that cannot do this, or has no space now, leaves the ledger as it was.
+func reserve(path string) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0o600)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	_ = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, reserved)
 }
 
 // load reads everything; a record that cannot be read is set aside, never a reason not to start.

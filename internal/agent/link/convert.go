@@ -24,6 +24,12 @@ func desiredOf(p *node.DesiredKernel) (cluster.DesiredKernel, error) {
 		Stop: p.GetStop(), Force: p.GetForce(), Grace: time.Duration(p.GetGraceMs()) * time.Millisecond,
 		StopReason: cluster.Reason(p.GetStopReason()),
 	}
+	egress, err := cluster.ParseEgress(p.GetEgress())
+	if err != nil {
+		// A newer manager may know more policies. What is not understood opens nothing.
+		egress = cluster.Egress{Mode: cluster.EgressNone}
+	}
+	d.Egress = egress
 	s := p.GetSpec()
 	if s == nil {
 		return d, nil
@@ -118,7 +124,7 @@ func factsOf(f Facts) *node.Up {
 	p := &node.Facts{
 		Architecture: f.Architecture, Hostname: f.Hostname, Slots: f.Capacity.Wire(), SlotKinds: map[string]string{},
 		Engine: f.Engine, EngineOk: f.EngineOK, EngineError: text(f.EngineError), Warnings: texts(f.Warnings), Revision: f.Revision,
-		HungVolumes: f.HungVolumes, DataAddress: f.DataAddress, DataSocket: f.DataSocket,
+		HungVolumes: f.HungVolumes, DiskProblem: text(f.DiskProblem), DataAddress: f.DataAddress, DataSocket: f.DataSocket,
 	}
 	for name, kind := range f.SlotKinds {
 		p.SlotKinds[string(name)] = string(kind)

@@ -220,6 +220,9 @@ func (m *Mounts) Prepare(
 	if err := m.Release(kernel); err != nil {
 		return nil, err
 	}
+	if err := cluster.CheckTargets(folders); err != nil { // whatever the manager checked
+		return nil, err
+	}
 	var out []runtime.Mount
 	for i, f := range folders {
 		b, err := m.attach(ctx, dir, i, uid, gid, f)

@@ -197,7 +197,7 @@ func TestSubpath(t *testing.T) {
 	w := newWorld(t)
 	m := w.open()
 	f := w.folder
-	f.Subpath = "sub/inner"
+	f.Subpath, f.Target = "sub/inner", "/home/work/inner"
 	b := w.prepare(m, owner, f, w.folder)
 	require.Len(t, b, 2)
 	require.FileExists(t, filepath.Join(b[0].Source, "file"))

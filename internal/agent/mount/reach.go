@@ -121,26 +121,11 @@ func (r reach) explain(err error, name, what string) error {
 
 // unseen says why the engine would not find a mount of the agent's; "" when it does.
 func (m *Mounts) unseen(ctx context.Context, path string) string {
-	if m.o.Engine == nil {
-		return ""
-	}
-	pid, err := m.o.Engine(ctx)
+	proc, same, err := m.engine(ctx)
 	if err != nil {
 		return err.Error()
 	}
-	if pid <= 0 {
-		return "its process is unknown"
-	}
-	proc := filepath.Join("/proc", strconv.Itoa(pid))
-	ours, err := os.Readlink("/proc/self/ns/mnt")
-	if err != nil {
-		return err.Error()
-	}
-	theirs, err := os.Readlink(filepath.Join(proc, "ns", "mnt"))
-	if err != nil {
-		return err.Error()
-	}
-	if ours == theirs {
+	if same {
 		return ""
 	}
 	there, err := mountedIn(filepath.Join(proc, "mountinfo"), path)
@@ -151,6 +136,27 @@ func (m *Mounts) unseen(ctx context.Context, path string) string {
 		return "it has another mount namespace and the mounts do not propagate to it"
 	}
 	return ""
+}
+
+// engine finds the engine's process and tells whether it shares this agent's mount namespace.
+func (m *Mounts) engine(ctx context.Context) (proc string, same bool, err error) {
+	if m.o.Engine == nil {
+		return "", true, nil
+	}
+	pid, err := m.o.Engine(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	if pid <= 0 {
+		return "", false, errors.New("its process is unknown")
+	}
+	proc = filepath.Join("/proc", strconv.Itoa(pid))
+	ours, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		return "", false, err
+	}
+	theirs, err := os.Readlink(filepath.Join(proc, "ns", "mnt"))
+	return proc, err == nil && ours == theirs, err
 }
 
 // mountedIn reports whether a mountinfo file names a mount point.

@@ -29,3 +29,18 @@ func CheckDevice(kernel cluster.KernelID, d DeviceNode) error {
 	}
 	return nil
 }
+
+// Steps are the directories on the way to an absolute path, from the top to the path itself: /a and /a/b for /a/b.
+func Steps(p string) []string {
+	p = path.Clean("/" + p)
+	var out []string
+	for i := 1; i < len(p); i++ {
+		if p[i] == '/' {
+			out = append(out, p[:i])
+		}
+	}
+	if p != "/" {
+		out = append(out, p)
+	}
+	return out
+}

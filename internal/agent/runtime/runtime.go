@@ -10,6 +10,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"net/netip"
 	"time"
 
 	"berth.dev/berth/internal/cluster"
@@ -34,6 +35,8 @@ type Identity struct {
 	Generation int64
 	// Allocation is the compact JSON of alloc.Allocation.
 	Allocation string
+	// Address is the one that the agent gave to the container, "" when the engine connects it.
+	Address string
 	// Schema is the version of the label set, now 1.
 	Schema int
 }
@@ -54,8 +57,12 @@ type DeviceNode struct {
 // Network is one network that a container joins, by the name under which the engine knows it.
 type Network struct{ Name string }
 
-// NetworkDefault is the engine's own network, which containers join when no other is named.
-const NetworkDefault = "default"
+// NetworkDefault is the engine's own network, which containers join when no other is named. Containers of NetworkNone get no
+// interface from the engine.
+const (
+	NetworkDefault = "default"
+	NetworkNone    = "none"
+)
 
 // Ulimit is a soft and hard limit; the docker runtime clamps both to what the engine itself may use.
 type Ulimit struct {
@@ -88,6 +95,8 @@ type Spec struct {
 	CDI     []string
 	// Networks are joined before PID 1 starts, in this order; none means NetworkDefault.
 	Networks []Network
+	// Resolvers answer names; none means those that the engine chooses.
+	Resolvers []netip.Addr
 }
 
 // Observed is one container of this agent, running or exited.
@@ -130,7 +139,16 @@ type Image struct {
 	Cmd          []string
 	User         string
 	Env          []string
+	Volumes      []string // directories for which engines make a volume of its own
 	CreatedAt    time.Time
+}
+
+// Commit says what image to make of a container.
+type Commit struct {
+	Reference string
+	Labels    map[string]string // added to those of the container's image
+	// MaxBytes is how large the image may be; 0 is no limit.
+	MaxBytes int64
 }
 
 // Info describes the engine.
@@ -176,6 +194,10 @@ const (
 	ReasonPull = "image-pull-failed"
 	// ReasonDigest: the image is there with another content than expected (Conflict).
 	ReasonDigest = "image-digest-mismatch"
+	// ReasonImageSize: the image would be larger than it may be (Exhausted).
+	ReasonImageSize = "image-too-large"
+	// ReasonImageUse: a container or another image needs the image (Conflict).
+	ReasonImageUse = "image-in-use"
 	// ReasonGeneration: a container of another generation is there (Conflict).
 	ReasonGeneration = "other-generation"
 	// ReasonDisk: the engine's disk is full (Exhausted).
@@ -211,8 +233,11 @@ type Runtime interface {
 	Watch(ctx context.Context) <-chan Hint
 	// Logs streams the container's combined output, oldest first.
 	Logs(ctx context.Context, kernel cluster.KernelID, opt LogOptions) (io.ReadCloser, error)
-	// Commit makes an image of the container's file system under the given reference.
-	Commit(ctx context.Context, kernel cluster.KernelID, reference string, labels map[string]string) (Image, error)
+	// Commit makes an image of the container's file system.
+	Commit(ctx context.Context, kernel cluster.KernelID, c Commit) (Image, error)
+	// RemoveImage deletes the image of that id with its name. It is Conflict while a container uses it or another image is made of
+	// it; an absent one is no error, and of one that has other names too only this name is taken away.
+	RemoveImage(ctx context.Context, reference, id string) error
 	// Pull fetches an image; progress may be nil. Error items of the stream are errors; when
 	// digest is not empty the result must match it.
 	Pull(ctx context.Context, reference, digest string, progress func(PullProgress)) (Image, error)
@@ -222,10 +247,31 @@ type Runtime interface {
 	// ReadImageFile returns one regular file of an image's file system without starting it
 	// (used for /etc/passwd and /etc/group overlays); NotFound when absent. At most max bytes.
 	ReadImageFile(ctx context.Context, reference, path string, limit int64) ([]byte, error)
+	// LinksInImage returns, for each of the absolute paths, the first symbolic link that lies on it in an image, the path itself
+	// included; "" where there is none.
+	LinksInImage(ctx context.Context, reference string, paths []string) (map[string]string, error)
 	// Stats reads the container's counters from the host directly, without asking the engine.
 	Stats(ctx context.Context, o Observed) (Stats, error)
 	// Close releases connections; containers are untouched.
 	Close() error
+}
+
+// LayerUse is what a container wrote into its own file system.
+type LayerUse struct {
+	Dir   string // the layer's, on this host
+	Bytes int64
+	// Complete is false when there are more files than were counted: Bytes is then the least that it can be.
+	Complete bool
+	// Written is what its processes wrote to all file systems since they began; -1 when that is unknown.
+	Written int64
+}
+
+// Disks is implemented by runtimes whose containers write to disks of this host.
+type Disks interface {
+	// DataDir is where the engine keeps images and layers, "" while that is unknown.
+	DataDir(ctx context.Context) string
+	// Layer measures the layer of a running container and counts no more than the given number of files.
+	Layer(ctx context.Context, o Observed, files int) (LayerUse, error)
 }
 
 // EngineProcess is implemented by runtimes whose engine is a process of this host: mounts that the agent makes are of
@@ -233,6 +279,25 @@ type Runtime interface {
 type EngineProcess interface {
 	// EnginePID returns the engine's process, 0 when it is unknown.
 	EnginePID(ctx context.Context) (int, error)
+}
+
+// BridgeSpec describes the bridge network of an agent.
+type BridgeSpec struct {
+	// Name is the network's, Interface that of the bridge on the engine's host.
+	Name, Interface string
+	// Subnets are tried in order when the network has to be made; the first that the engine takes is the network's.
+	Subnets []netip.Prefix
+	// Renew makes the network anew although the engine has it: its bridge is broken.
+	Renew bool
+}
+
+// BridgeHolder is implemented by runtimes whose engine can hold a bridge network for the agent: the engine routes it and
+// translates its addresses, and keeps containers on it from each other.
+type BridgeHolder interface {
+	// EnsureBridge makes the network unless it exists, and returns its subnet.
+	EnsureBridge(ctx context.Context, spec BridgeSpec) (netip.Prefix, error)
+	// RemoveBridge removes the network; an absent one is no error.
+	RemoveBridge(ctx context.Context, name string) error
 }
 
 // RunnerDialer is implemented by runtimes that host the runner themselves (fake) instead of

@@ -1,6 +1,9 @@
 // Package scratch keeps the directories of kernels on the agent's disk: the user's home,
 // the runner's private directory, the configuration files and the passwd and group overlays.
 //
+// What the user writes, the home and the temporary directories, lies on a file system of bounded size of its own where the host can
+// have such (package loopdisk); what the agent and the runner write does not, so that a user who fills the one cannot spoil the other.
+//
 // It decides nothing: package keeper says what to create and when to remove it. Removal renames a directory first and deletes
 // it later, so that the end of a kernel never waits for the deletion of a large home.
 package scratch
@@ -22,7 +25,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/internal/agent/host"
+	"berth.dev/berth/internal/agent/loopdisk"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/diskspace"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/wire/run"
 )
@@ -33,7 +38,9 @@ const (
 	partPrivate = "private" // the runner's directory: configuration, socket, result
 	partConfig  = "config"  // /home/config, read-only for the user
 	partEtc     = "etc"     // passwd and group overlays
-	gone        = ".gone"
+	partDisk    = "disk"    // a file system of bounded size with the home and the temporary directories, see package loopdisk
+	gone        = ".gone"   // on the disk too: what an earlier generation left there
+	waiting     = ".disks"  // disks that were made ahead
 	generation  = "generation"
 )
 
@@ -42,6 +49,8 @@ type Root struct {
 	dir     string
 	minFree int64
 	serial  atomic.Int64
+	pool    Pool // nil: homes are directories of the agent's disk
+	trouble atomic.Pointer[string]
 }
 
 // Open makes the directory when it is absent. Preparing a kernel is refused while less
@@ -57,18 +66,25 @@ func Open(dir string, minFree int64) (*Root, error) {
 	return &Root{dir: dir, minFree: minFree}, nil
 }
 
-// Layout names the parts of one kernel's directory on the host.
+// Layout names the parts of one kernel's directory on the host. Disk and Temporary are empty for a kernel without a disk of its own:
+// its temporary directories are those of its container.
 type Layout struct {
 	Dir, Work, Private, Config, Passwd, Group string
+	Disk                                      string
+	Temporary                                 []Temporary
 }
 
 // Layout returns the paths of a kernel, which need not exist.
 func (r *Root) Layout(kernel cluster.KernelID) Layout {
 	d := filepath.Join(r.dir, string(kernel))
-	return Layout{
+	l := Layout{
 		Dir: d, Work: filepath.Join(d, partWork), Private: filepath.Join(d, partPrivate), Config: filepath.Join(d, partConfig),
 		Passwd: filepath.Join(d, partEtc, "passwd"), Group: filepath.Join(d, partEtc, "group"),
 	}
+	if disk := filepath.Join(d, partDisk); loopdisk.Exists(disk) {
+		l.place(disk)
+	}
+	return l
 }
 
 // Prepare makes a kernel's directory. The home of an earlier generation is kept, everything else of
@@ -76,39 +92,52 @@ func (r *Root) Layout(kernel cluster.KernelID) Layout {
 // releases what was made.
 func (r *Root) Prepare(kernel cluster.KernelID, c host.Content) (Layout, error) {
 	l := r.Layout(kernel)
-	err := r.prepare(l, c)
+	err := r.prepare(&l, c)
 	if err == nil {
 		return l, nil
 	}
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+	switch {
+	case !diskspace.Full(err):
+	case l.full():
+		err = fault.Exhaustedf("the session's own disk is full").WithReason("session-disk-full").
+			WithNext("start a new session; ask an administrator for a larger agent.disk.scratch").WithCause(err)
+	default:
 		err = fault.Exhaustedf("the disk of the agent's scratch directory is full").WithReason("scratch-full").
 			WithNext("free space under the agent's state directory or destroy sessions").WithCause(err)
 	}
 	return l, fmt.Errorf("prepare scratch: %w", err)
 }
 
-func (r *Root) prepare(l Layout, c host.Content) error {
-	var st unix.Statfs_t
-	if err := unix.Statfs(r.dir, &st); err != nil {
-		return fmt.Errorf("look at %s: %w", r.dir, err)
+func (r *Root) prepare(l *Layout, c host.Content) error {
+	u, err := diskspace.Of(r.dir)
+	if err != nil {
+		return err
 	}
-	if free := int64(st.Bavail) * st.Bsize; free < r.minFree {
-		return fault.Exhaustedf("the disk of the agent's scratch directory has %d MiB free, %d MiB are kept in reserve", free>>20, r.minFree>>20).
-			WithReason("scratch-full").WithNext("free space under the agent's state directory or destroy sessions")
+	if u.Free < r.minFree {
+		return fault.Exhaustedf("the disk of the agent's scratch directory has %d MiB free, %d MiB are kept in reserve", u.Free>>20,
+			r.minFree>>20).WithReason("scratch-full").WithNext("free space under the agent's state directory or destroy sessions")
 	}
 	mark := filepath.Join(l.Dir, generation)
 	text := strconv.FormatInt(c.Generation, 10)
-	if have, err := os.ReadFile(mark); err != nil || string(have) != text {
+	have, err := os.ReadFile(mark)
+	fresh := err != nil || string(have) != text
+	if fresh {
 		for _, part := range []string{l.Private, l.Config, filepath.Dir(l.Passwd)} {
 			if err := r.putAway(part); err != nil {
 				return err
 			}
 		}
 	}
+	if err := mkdir(l.Dir, 0o711); err != nil {
+		return err
+	}
+	if err := r.disk(l, fresh); err != nil {
+		return err
+	}
 	for _, d := range []struct {
 		path string
 		mode fs.FileMode
-	}{{l.Dir, 0o711}, {l.Work, 0o755}, {l.Private, 0o711}, {l.Config, 0o755}, {filepath.Dir(l.Passwd), 0o755}} {
+	}{{l.Work, 0o755}, {l.Private, 0o711}, {l.Config, 0o755}, {filepath.Dir(l.Passwd), 0o755}} {
 		if err := mkdir(d.path, d.mode); err != nil {
 			return err
 		}
@@ -186,16 +215,9 @@ func writeWork(dir string, c host.Content) error {
 		}
 		return root.Lchown(name, c.UID, c.GID)
 	}
-	for _, p := range c.Points {
-		parts := strings.Split(filepath.Clean(filepath.FromSlash(p)), string(filepath.Separator))
-		for i := range parts {
-			d := filepath.Join(parts[:i+1]...)
-			// Where the user has put something else, the engine decides what to mount on.
-			if root.Mkdir(d, 0o755) == nil {
-				if err := own(d); err != nil {
-					return err
-				}
-			}
+	for _, p := range c.Points() {
+		if err := makePoint(dir, p, c.UID, c.GID); err != nil {
+			return err
 		}
 	}
 	for _, f := range c.Work {
@@ -242,9 +264,16 @@ func (r *Root) AddConfig(kernel cluster.KernelID, f host.File) error {
 	return os.WriteFile(filepath.Join(r.Layout(kernel).Config, filepath.FromSlash(f.Path)), f.Data, f.Mode)
 }
 
-// Release moves a kernel's directory out of sight; Reap deletes it. An absent one is no error.
+// Release moves a kernel's directory out of sight; Reap deletes it. An absent one is no error. Nothing is written, but the name of a
+// directory.
 func (r *Root) Release(kernel cluster.KernelID) error {
-	if err := r.putAway(r.Layout(kernel).Dir); err != nil {
+	l := r.Layout(kernel)
+	if l.Disk != "" {
+		if err := loopdisk.Detach(l.Disk); err != nil {
+			return fmt.Errorf("release scratch: %w", err)
+		}
+	}
+	if err := r.putAway(l.Dir); err != nil {
 		return fmt.Errorf("release scratch: %w", err)
 	}
 	return nil
@@ -295,7 +324,7 @@ func (r *Root) List() (kernels []cluster.KernelID, strangers []string, err error
 		return nil, nil, fmt.Errorf("list scratch: %w", err)
 	}
 	for _, e := range entries {
-		if e.Name() == gone {
+		if e.Name() == gone || e.Name() == waiting {
 			continue
 		}
 		if id, ok := cluster.CanonicalUUID(e.Name()); ok && id == e.Name() && e.IsDir() {

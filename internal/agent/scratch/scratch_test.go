@@ -2,17 +2,22 @@ package scratch_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/internal/agent/host"
+	"berth.dev/berth/internal/agent/loopdisk"
 	"berth.dev/berth/internal/agent/scratch"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
@@ -134,4 +139,111 @@ func TestResultOfAHostileContainer(t *testing.T) {
 	require.NoError(t, os.Symlink("/etc/passwd", file))
 	_, err = root.Result(kernel)
 	require.Error(t, err)
+}
+
+// disks makes a disk whenever one is asked for, or refuses.
+type disks struct{ refuse error }
+
+func (d disks) Give(ctx context.Context, dir string) error {
+	if d.refuse != nil {
+		return d.refuse
+	}
+	return loopdisk.Make(ctx, dir, loopdisk.MinSize)
+}
+
+// limited is a scratch directory whose kernels have disks; the test is skipped where they cannot.
+func limited(t *testing.T) *scratch.Root {
+	t.Helper()
+	if _, err := os.Stat("/dev/loop-control"); err != nil || os.Geteuid() != 0 {
+		t.Skip("only root may mount file systems, and the kernel needs loop devices")
+	}
+	dir := t.TempDir()
+	root, err := scratch.Open(dir, 0)
+	require.NoError(t, err)
+	root.Limit(disks{})
+	t.Cleanup(func() { require.NoError(t, scratch.DetachAll(dir)) })
+	return root
+}
+
+func TestTheUsersFilesHaveADiskOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	root := limited(t)
+	l, err := root.Prepare(kernel, content(1))
+	require.NoError(t, err)
+	require.Empty(t, root.Unlimited())
+	require.DirExists(t, l.Work)
+	require.Len(t, l.Temporary, 3)
+	tmp := l.Temporary[0].Path
+	require.Equal(t, "/tmp", l.Temporary[0].Target)
+	st, err := os.Stat(tmp)
+	require.NoError(t, err)
+	require.Equal(t, fs.ModeDir|fs.ModeSticky|0o777, st.Mode())
+
+	// The user fills it. What the agent and the runner write is elsewhere, and the agent can still write dotfiles.
+	fillAs(t, 9001, tmp)
+	require.NoError(t, os.WriteFile(filepath.Join(l.Private, "result.json"), []byte(`{"exit_code":3}`), 0o644))
+	u, ok := root.Usage(kernel)
+	require.True(t, ok)
+	require.Less(t, u.Free, int64(1<<20))
+	require.NoError(t, os.WriteFile(filepath.Join(l.Work, "kept"), []byte("x"), 0o644))
+
+	// A restart keeps the home and begins with empty temporary directories.
+	again, err := root.Prepare(kernel, content(2, host.File{Path: ".ssh/authorized_keys", Mode: 0o600, Data: []byte("key"), Replace: true}))
+	require.NoError(t, err)
+	require.Equal(t, l, again)
+	require.FileExists(t, filepath.Join(l.Work, "kept"))
+	require.NoFileExists(t, filepath.Join(tmp, "big"))
+	u, _ = root.Usage(kernel)
+	require.Greater(t, u.Free, int64(loopdisk.MinSize/2))
+
+	require.NoError(t, root.Release(kernel))
+	_, ok = root.Usage(kernel)
+	require.False(t, ok)
+	require.NoError(t, root.Reap(t.Context()))
+	require.Zero(t, root.Gone())
+}
+
+// fillAs writes a file of a user without privileges until there is no more room.
+func fillAs(t *testing.T, uid int, dir string) {
+	t.Helper()
+	f, err := os.Create(filepath.Join(dir, "big"))
+	require.NoError(t, err)
+	defer f.Close()
+	cmd := exec.Command("dd", "if=/dev/zero", "bs=64k")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+	cmd.Dir, cmd.Stdout = "/", f
+	var out strings.Builder
+	cmd.Stderr = &out
+	require.Error(t, cmd.Run())
+	require.Contains(t, out.String(), "No space left on device")
+}
+
+func TestAKernelWithoutADisk(t *testing.T) {
+	t.Parallel()
+	root, err := scratch.Open(t.TempDir(), 0)
+	require.NoError(t, err)
+	root.Limit(disks{refuse: errors.New("no loop devices here")})
+	l, err := root.Prepare(kernel, content(1))
+	require.NoError(t, err)
+	require.Empty(t, l.Disk)
+	require.Empty(t, l.Temporary, "its temporary directories are the container's")
+	require.Equal(t, "no loop devices here", root.Unlimited())
+
+	root.Limit(disks{refuse: unix.ENOSPC})
+	_, err = root.Prepare("00000000-0000-4000-8000-000000000002", content(1))
+	require.True(t, fault.Is(err, fault.Exhausted), "%v", err)
+}
+
+func TestAHomeThatBeganAsADirectoryStaysOne(t *testing.T) {
+	t.Parallel()
+	root := limited(t)
+	root.Limit(nil)
+	l, err := root.Prepare(kernel, content(1))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(l.Work, "kept"), nil, 0o644))
+	root.Limit(disks{})
+	l, err = root.Prepare(kernel, content(2))
+	require.NoError(t, err)
+	require.Empty(t, l.Disk)
+	require.FileExists(t, filepath.Join(l.Work, "kept"))
 }

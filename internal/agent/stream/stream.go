@@ -34,7 +34,7 @@ type Options struct {
 	Runners  *runners.Pool
 	Log      *slog.Logger
 	Stats    func(context.Context, keeper.Kernel) (node.KernelStats, error)
-	OnCommit func() // after a new image was made
+	OnCommit func() // after an image was made or deleted
 }
 
 type handler struct {
@@ -68,6 +68,8 @@ func New(o Options) http.Handler {
 	mux.HandleFunc("POST "+node.StreamPort, h.port)
 	mux.HandleFunc("GET "+node.StreamLogs, h.logs)
 	mux.HandleFunc("POST "+node.StreamCommit, h.commit)
+	mux.HandleFunc("GET "+node.StreamImages, h.image)
+	mux.HandleFunc("POST "+node.StreamRemoveImage, h.removeImage)
 	mux.HandleFunc("GET "+node.StreamStats, h.stats)
 	mux.HandleFunc("GET "+node.StreamHealth, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -232,7 +234,7 @@ func (h *handler) commit(w http.ResponseWriter, r *http.Request) {
 	}
 	done := make(chan result, 1)
 	go func() { // ends with the commit; the handler waits for it
-		img, err := h.o.Runtime.Commit(r.Context(), k.ID, req.Reference, req.Labels)
+		img, err := h.o.Runtime.Commit(r.Context(), k.ID, runtime.Commit{Reference: req.Reference, Labels: req.Labels, MaxBytes: req.MaxBytes})
 		done <- result{img, err}
 	}()
 	tick := time.NewTicker(5 * time.Second)

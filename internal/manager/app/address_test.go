@@ -34,7 +34,7 @@ func TestVisitorsComeFromTheirNetworks(t *testing.T) {
 	_, err = r.Redeem(ctx, "p", proxy.RedeemRequest{Circuit: again.Circuit.ID, Code: again.Code, Client: netip.MustParseAddr("198.51.100.1")})
 	wantReason(t, err, "address-not-allowed", "a code elsewhere")
 
-	keys, err := r.Keys(ctx)
+	keys, err := r.Keys(ctx, "p")
 	r.must(err)
 	networks := func(text string) []string {
 		ticket, ok := proxy.ReadTicket(text, keys)

@@ -99,17 +99,21 @@ var QuotaScopes = Kind{"quota scope", map[Verb]condition{
 	Administer: superadmin,
 }}
 
-// Images are what sessions run. An image that names no registry is local to the agents; the others need a domain that allows
-// their registry. Sessions of superadmins, too, run what their domain allows.
+// Images are what sessions run. They are for everybody, for the members of a project, or for the user who made them of a session.
+// An image that names no registry is local to the agents; the others need a domain that allows their registry. Sessions of
+// superadmins, too, run what their domain allows.
 var Images = Kind{"image reference", map[Verb]condition{
-	See:        anyOf{local, allowed, superadmin, monitor},
-	Use:        anyOf{local, allowed},
+	See: anyOf{owner, named{allOf{open, fromAllowed}, open.words + " (" + fromAllowed.words + ")"}, above, superadmin, monitor},
+	Use: named{allOf{anyOf{open, owner, superadmin}, fromAllowed},
+		open.words + ", its owner, a superadmin (" + fromAllowed.words + ")"},
+	Change:     anyOf{owner, above, superadmin},
 	Administer: superadmin,
 }}
 
 var (
-	local   = named{is{Registry, []string{LocalRegistry}}, "every user where it is local to the agents"}
-	allowed = named{match{Registry, itsRegistries}, "every user whose domain allows its registry"}
+	open        = named{anyOf{flag(Public), member}, "every user where it is global, a member of its project"}
+	fromAllowed = named{anyOf{is{Registry, []string{LocalRegistry}}, match{Registry, itsRegistries}},
+		"where it is local to the agents or their domain allows its registry"}
 )
 
 // LocalRegistry stands for images without a registry in their reference.

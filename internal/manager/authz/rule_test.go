@@ -69,6 +69,9 @@ func TestWhoMay(t *testing.T) {
 	given := func(o authz.Object) authz.Object {
 		return with(o, func(o *authz.Object) { o.Given = true })
 	}
+	local := func(o authz.Object) authz.Object {
+		return with(o, func(o *authz.Object) { o.Registry = "local" })
+	}
 	for i, c := range []struct {
 		kind authz.Kind
 		o    authz.Object
@@ -126,11 +129,22 @@ func TestWhoMay(t *testing.T) {
 		{authz.QuotaScopes, ofProject, authz.See, "admin, admin and member, author, member, monitor, monitor and owner, superadmin"},
 		{authz.QuotaScopes, mine, authz.Administer, "superadmin"},
 
-		{authz.Images, authz.Object{Registry: "local"}, authz.See, seeAll},
-		{authz.Images, authz.Object{Registry: "local"}, authz.Use, all},
-		{authz.Images, authz.Object{Registry: "r"}, authz.See, "monitor, monitor and owner, runner, superadmin"},
-		{authz.Images, authz.Object{Registry: "r"}, authz.Use, "runner"},
-		{authz.Images, authz.Object{}, authz.Use, ""},
+		{authz.Images, authz.Object{Public: true, Registry: "local"}, authz.See, seeAll},
+		{authz.Images, authz.Object{Public: true, Registry: "local"}, authz.Use, all},
+		{authz.Images, authz.Object{Public: true, Registry: "r"}, authz.See, "monitor, monitor and owner, runner, superadmin"},
+		{authz.Images, authz.Object{Public: true, Registry: "r"}, authz.Use, "runner"},
+		{authz.Images, authz.Object{Public: true}, authz.Use, ""},
+		{authz.Images, authz.Object{Registry: "local"}, authz.See, readAll},
+		{authz.Images, authz.Object{Registry: "local"}, authz.Use, "superadmin"},
+		{authz.Images, local(mine), authz.See, seen},
+		{authz.Images, local(mine), authz.Use, hidden},
+		{authz.Images, local(mine), authz.Change, owned},
+		{authz.Images, local(roots), authz.See, "author, monitor, monitor and owner, owner, superadmin"},
+		{authz.Images, local(roots), authz.Change, hidden},
+		{authz.Images, with(mine, func(o *authz.Object) { o.Registry = "r" }), authz.Use, ""},
+		{authz.Images, local(ofProject), authz.See, "admin, admin and member, author, member, monitor, monitor and owner, superadmin"},
+		{authz.Images, local(ofProject), authz.Use, "admin and member, author, member, superadmin"},
+		{authz.Images, local(ofProject), authz.Change, admins},
 		{authz.Images, authz.Object{Registry: "r"}, authz.Administer, "superadmin"},
 
 		{authz.Users, mine, authz.See, seen},

@@ -3,9 +3,11 @@ package authztest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -111,39 +113,54 @@ func TestOwnersKeepSessionsAliveAsLongAsTheirPolicyAllows(t *testing.T) {
 // A user makes as many images of sessions as the policy of users allows; one that is replaced is not counted twice.
 func TestCustomizedImagesAreLimited(t *testing.T) {
 	t.Parallel()
+	var made atomic.Int64
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /kernels/{id}/commit", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, `{"image":{"reference":"x"}}`+"\n")
+		n := made.Add(1)
+		_, _ = fmt.Fprintf(w, `{"image":{"reference":"x","id":%q,"size_bytes":10}}`+"\n", managertest.Digest(int(1000+n)))
 	})
 	w := managertest.New(t, func(d *nouns.Deps) { d.Streams = streams{mux} })
 	ctx := t.Context()
 	w.Agent("a1", 8, 16*managertest.GiB)
 	w.Running("work", "a1")
-	commit := func(name string) error {
+	ready := func() {
 		managertest.Soon(t, "the commit before is done", func() bool {
 			status, _, err := w.Sessions.CommitStatus(ctx, w.Admin, "work", "")
 			return err == nil && status == "ready"
 		})
+	}
+	commit := func(name string) error {
+		ready()
 		_, err := w.Sessions.Commit(ctx, w.Admin, "work", "", name)
 		return err
 	}
-	made := func(n int) {
-		w.Exec(`DELETE FROM images WHERE name = 'made'`)
-		w.Exec(`INSERT INTO images (id, reference, name, tag, architecture, digest, labels)
-SELECT gen_random_uuid(), 'berth/commit-work:' || n, 'made', n::text, 'x', '', jsonb_build_object('ai.backend.customized-image.owner',
-'user:' || $2::text) FROM generate_series(1, $1) n`,
+	have := func(n int) {
+		ready()
+		w.Exec(`DELETE FROM images WHERE origin = 'commit'`)
+		w.Exec(`INSERT INTO images (id, reference, name, tag, architecture, digest, size_bytes, scope, owner_id, origin)
+SELECT gen_random_uuid(), 'local/' || $2::text || '/work:' || n, 'work', n::text, 'x86_64', 'sha256:' || n, 100, 'user', $2::uuid, 'commit'
+FROM generate_series(1, $1) n`,
 			n, string(w.Admin.UserID))
 	}
-	made(2)
+	have(2)
 	require.NoError(t, commit("new"))
-	made(3)
+	have(3)
 	err := commit("new")
 	require.True(t, fault.Is(err, fault.Exhausted), "%v", err)
 	require.NoError(t, commit("2"), "an image that is there is replaced")
-	w.Exec(`UPDATE images SET status = 'DELETED' WHERE reference = 'berth/commit-work:1'`)
+	ready()
+	w.Exec(`UPDATE images SET status = 'DELETED' WHERE tag = '1'`)
 	require.NoError(t, commit("new"))
-	made(5)
+	have(5)
 	w.Exec(`UPDATE user_resource_policies SET max_customized_image_count = 0`)
+	require.NoError(t, commit("new"), "0 is no limit")
+
+	have(2)
+	w.Exec(`UPDATE user_resource_policies SET max_customized_image_bytes = 200`)
+	err = commit("new")
+	require.True(t, fault.Is(err, fault.Exhausted), "%v", err)
+	require.NoError(t, commit("2"), "an image that is there is replaced")
+	w.Exec(`UPDATE user_resource_policies SET max_customized_image_bytes = 0`)
 	require.NoError(t, commit("new"), "0 is no limit")
 }
 
@@ -154,9 +171,9 @@ func TestDomainsAllowRegistries(t *testing.T) {
 	w := managertest.New(t)
 	ctx := t.Context()
 	w.Agent("a1", 8, 16*managertest.GiB)
-	w.Exec(`INSERT INTO images (id, reference, registry, name, tag, architecture, digest, labels)
-SELECT '00000000-0000-4000-8000-000000000001', 'r.example/team/tool:1', 'r.example', 'tool', '1', architecture, 'sha256:7', labels FROM
-images LIMIT 1`)
+	w.Exec(`INSERT INTO images (id, reference, registry, name, tag, architecture, digest, labels, scope)
+SELECT '00000000-0000-4000-8000-000000000001', 'r.example/team/tool:1', 'r.example', 'tool', '1', architecture, 'sha256:7', labels, 'global'
+FROM images LIMIT 1`)
 	user := w.Stranger("user")
 	w.Exec(`UPDATE users SET domain_name = 'default' WHERE id = $1`, string(user.UserID))
 	w.Exec(`INSERT INTO project_members SELECT id, $1 FROM projects WHERE name = 'default'`, string(user.UserID))

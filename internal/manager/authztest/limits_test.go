@@ -35,6 +35,7 @@ var enforced = map[string]map[string]string{
 	"user_resource_policies": {
 		"max_vfolder_count": "TestConcurrentCreatesStayBelowTheLimit", "max_quota_scope_size": "TestAScopeGetsItsLimitAtFirst",
 		"max_customized_image_count": "TestCustomizedImagesAreLimited",
+		"max_customized_image_bytes": "TestCustomizedImagesAreLimited",
 	},
 	"project_resource_policies": {"max_vfolder_count": "TestProjectsHaveLimits", "max_quota_scope_size": "TestProjectsHaveLimits"},
 	"domains": {

@@ -77,7 +77,24 @@ func forAll(_ authz.Actor, _ *world, _ set) authz.Object {
 }
 
 func ofRegistry(_ authz.Actor, _ *world, _ set) authz.Object {
-	return authz.Object{Registry: "r.example"}
+	return authz.Object{Registry: "r.example", Public: true}
+}
+
+// ofImage was made of a session of the owner's.
+func ofImage(_ authz.Actor, _ *world, s set) authz.Object {
+	return authz.Object{Owner: cluster.UserID(s.user), OwnerRole: s.role, Domain: "d", Registry: "local"}
+}
+
+// ofNobodyElse is what only the owner has in a list of their own.
+func ofNobodyElse(a authz.Actor, _ *world, s set) authz.Object {
+	if a.UserID != cluster.UserID(s.user) {
+		return authz.Object{}
+	}
+	return authz.Object{Owner: a.UserID, Registry: "local"}
+}
+
+func ofProjectImage(_ authz.Actor, w *world, _ set) authz.Object {
+	return authz.Object{Project: cluster.ProjectID(w.project), Domain: "d", Registry: "local"}
 }
 
 // twice reports whether the line is asked again about a superadmin's object.
@@ -238,7 +255,13 @@ func (l line) shows(w *world, s set) string {
 	case authz.ResourceGroups.Noun:
 		return `"g"`
 	case authz.Images.Noun:
-		return w.image
+		switch o := l.object(authz.Actor{}, w, s); {
+		case o.Project != "":
+			return w.projectImage
+		case o.Registry == "r.example":
+			return w.image
+		}
+		return s.image
 	case authz.Policies.Noun:
 		return `"unused"`
 	}

@@ -30,30 +30,37 @@ var actorless = map[string]string{
 	"app.Activity": "for app proxies; certificates decide", "app.Conf": "for app proxies; certificates decide",
 	"app.Launch": "for app proxies; decides about the user of the token",
 	"app.Redeem": "for app proxies; decides about the user of the code", "app.Close": "for app proxies; certificates decide",
-	"app.Bind": "for app proxies; decides about the user of the token", "app.Take": "for app proxies; certificates decide",
+	"app.Bind": "for app proxies; decides about the user of the token", "app.Grant": "for app proxies; certificates decide",
 	"app.GrantKeys": "for links", "app.EndedCircuits": "for links",
 	"app.See": "for links", "app.Leave": "for links",
 	"app.Proxies": "for links", "app.Keys": "for links", "app.Expire": "for the leader", "app.Tidy": "for the leader",
-	"app.Findings": "for the doctor",
-	"idle.Loops":   "for the leader", "operation.Findings": "for the machine's own administrator, who has the state directory",
+	"app.Findings":    "for the doctor",
+	"image.ImportOwn": "for the machine's own administrator, whose engine it is",
+	"image.Keep":      "for sessions, after they decided", "image.Loops": "for the leader",
+	"idle.Loops": "for the leader", "operation.Findings": "for the machine's own administrator, who has the state directory",
 	"operation.Announcement": "for everybody", "operation.Frozen": "is asked before the actor is known",
 }
 
 var unseen = maps.Clone(actorless)
 
 // What methods are called with.
-func session(_ *world, s set) []any       { return []any{s.session} }
-func sessions(_ *world, s set) []any      { return []any{[]cluster.SessionID{cluster.SessionID(s.session)}} }
-func circuit(_ *world, s set) []any       { return []any{s.circuit} }
-func task(_ *world, s set) []any          { return []any{s.task} }
-func theFolder(_ *world, s set) []any     { return []any{s.folder} }
-func projectFolder(w *world, _ set) []any { return []any{w.projectFolder} }
-func email(_ *world, s set) []any         { return []any{s.email} }
-func key(_ *world, s set) []any           { return []any{s.key} }
-func theProject(w *world, _ set) []any    { return []any{w.project} }
-func theImage(w *world, _ set) []any      { return []any{w.image} }
-func scopes(_ *world, s set) []any        { return []any{"p:v", "user:" + s.user} }
-func hostFolder(_ *world, s set) []any    { return []any{"p:v", s.folder} }
+func session(_ *world, s set) []any        { return []any{s.session} }
+func sessions(_ *world, s set) []any       { return []any{[]cluster.SessionID{cluster.SessionID(s.session)}} }
+func circuit(_ *world, s set) []any        { return []any{s.circuit} }
+func task(_ *world, s set) []any           { return []any{s.task} }
+func theFolder(_ *world, s set) []any      { return []any{s.folder} }
+func projectFolder(w *world, _ set) []any  { return []any{w.projectFolder} }
+func email(_ *world, s set) []any          { return []any{s.email} }
+func key(_ *world, s set) []any            { return []any{s.key} }
+func theProject(w *world, _ set) []any     { return []any{w.project} }
+func theImage(w *world, _ set) []any       { return []any{w.image} }
+func theOwnersImage(_ *world, s set) []any { return []any{s.image} }
+func theOwnersReference(_ *world, s set) []any {
+	return []any{"local/" + s.user + "/mine:1"}
+}
+func theProjectsImage(w *world, _ set) []any { return []any{w.projectImage} }
+func scopes(_ *world, s set) []any           { return []any{"p:v", "user:" + s.user} }
+func hostFolder(_ *world, s set) []any       { return []any{"p:v", s.folder} }
 func word(text string) func(*world, set) []any {
 	return func(*world, set) []any { return []any{text} }
 }
@@ -122,8 +129,19 @@ var matrix = []line{
 	{"image.Get", authz.Images, authz.See, ofRegistry, theImage, checks},
 	{"image.Alias", authz.Images, authz.Administer, ofRegistry, func(w *world, _ set) []any { return []any{"other", w.image} }, needs},
 	{"image.Dealias", authz.Images, authz.Administer, ofRegistry, word("alias"), needs},
-	{"image.Forget", authz.Images, authz.Administer, ofRegistry, theImage, needs},
+	{"image.Forget", authz.Images, authz.Change, ofRegistry, theImage, checks},
 	{"image.List", authz.Images, authz.See, ofRegistry, nil, lists},
+	{"image.Import", authz.Images, authz.Administer, ofRegistry, nil, needs},
+	{"image.Unknown", authz.Images, authz.Administer, ofRegistry, nil, needs},
+	{"image.Customized", authz.Images, authz.Use, ofNobodyElse, nil, lists},
+	{"image.Resolve", authz.Images, authz.See, ofImage, theOwnersReference, checks},
+	{"image.Get", authz.Images, authz.See, ofImage, theOwnersImage, checks},
+	{"image.Get", authz.Images, authz.See, ofImage, theOwnersReference, checks},
+	{"image.Forget", authz.Images, authz.Change, ofImage, theOwnersImage, checks},
+	{"image.List", authz.Images, authz.See, ofImage, nil, lists},
+	{"image.Get", authz.Images, authz.See, ofProjectImage, theProjectsImage, checks},
+	{"image.Forget", authz.Images, authz.Change, ofProjectImage, theProjectsImage, checks},
+	{"image.List", authz.Images, authz.See, ofProjectImage, nil, lists},
 
 	{"node.List", authz.Agents, authz.See, ofCluster, nil, needs},
 	{"node.Get", authz.Agents, authz.See, ofCluster, word("a1"), needs},
@@ -279,6 +297,6 @@ var matrix = []line{
 	{"operation.Task", authz.Tasks, authz.See, ofOwner, task, checks},
 	{"operation.TaskEvents", authz.Tasks, authz.See, ofOwner, task, checks},
 	{"operation.StartTask", authz.Announcements, authz.See, forAll, func(*world, set) []any {
-		return []any{"x", "x", func(context.Context, func(string)) (string, error) { return "", nil }}
+		return []any{"x", "x", nil, func(context.Context, func(string)) (string, error) { return "", nil }}
 	}, needs},
 }

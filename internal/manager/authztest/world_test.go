@@ -16,7 +16,7 @@ import (
 type set struct {
 	user, email, key               string
 	session, kernel, circuit, task string
-	folder                         string
+	folder, image                  string
 	role                           authz.Role
 }
 
@@ -29,7 +29,8 @@ type world struct {
 	// project is the one that the owner and the member are in; other has one member.
 	project, other string
 	projectFolder  string
-	image          string
+	image          string // of a registry that no domain allows
+	projectImage   string
 }
 
 // people are the columns of the matrix, in their order.
@@ -134,15 +135,24 @@ VALUES ($1, 'p', 'subdomain', $2, $3, $4, 'a', 'http', 1, '/', $5, $5, false, '{
 			s.user,
 		)
 		b.Queue(`INSERT INTO background_tasks (id, kind, owner, status) VALUES ($1, 'x', $2, 'done')`, s.task, s.user)
+		s.image = w.id()
+		b.Queue(`DELETE FROM images WHERE owner_id = $1`, s.user)
+		b.Queue(imageSQL, s.image, "local/"+s.user+"/mine:1", "user", s.user, nil)
 		b.Queue(folderSQL, s.folder, "user:"+s.user, s.user, nil, "f"+s.folder)
 	}
 	w.projectFolder = w.id()
 	b.Queue(folderSQL, w.projectFolder, "project:"+w.project, nil, w.project, "f"+w.projectFolder)
+	w.projectImage = w.id()
+	b.Queue(`DELETE FROM images WHERE project_id IS NOT NULL`)
+	b.Queue(imageSQL, w.projectImage, "team/tool:1", "project", nil, w.project)
 	b.Queue(`UPDATE images SET status = 'ALIVE'`)
 	b.Queue(`INSERT INTO image_aliases (alias, image_id) VALUES ('alias', $1) ON CONFLICT DO NOTHING`, w.image)
 	b.Queue(`INSERT INTO resource_presets (id, name, resource_slots) VALUES ($1, 'small', '{}') ON CONFLICT DO NOTHING`, w.id())
 	require.NoError(w.T, w.Store.Pool().SendBatch(w.T.Context(), &b).Close())
 }
+
+const imageSQL = `INSERT INTO images (id, reference, name, tag, architecture, digest, scope, owner_id, project_id, origin)
+VALUES ($1, $2, 'x', 'y', 'z', '', $3, $4, $5, CASE WHEN $4::uuid IS NULL THEN 'import' ELSE 'commit' END)`
 
 const folderSQL = `INSERT INTO folders (id, name, host, domain_name, quota_scope, usage_mode, permission, user_id, project_id, cloneable,
 status)

@@ -321,7 +321,10 @@ func (s *Service) ticket(ctx context.Context, p place, what, path, door string, 
 
 // RequestUpload lets a client write one file of that size in bytes.
 func (s *Service) RequestUpload(ctx context.Context, a authz.Actor, ref, path string, size int64) (Ticket, error) {
-	p, err := s.toWrite(ctx, a, ref, cluster.ReadWrite, PermitUpload, "upload files")
+	decide := func(ref string) (place, error) {
+		return s.toWrite(ctx, a, ref, cluster.ReadWrite, PermitUpload, "upload files")
+	}
+	p, rights, err := s.entitled(ctx, a, ref, decide)
 	if err != nil {
 		return Ticket{}, err
 	}
@@ -333,12 +336,13 @@ func (s *Service) RequestUpload(ctx context.Context, a authz.Actor, ref, path st
 		return Ticket{}, fault.Invalidf("a file of %d bytes cannot be uploaded", size).WithNext("give the size of the file in bytes")
 	}
 	return s.ticket(ctx, p, "begin the upload of "+rel, storage.PathUpload, "/upload",
-		storage.UploadRequest{PathRequest: p.path(rel), Size: size, Allowed: comingFrom(a)})
+		storage.UploadRequest{PathRequest: p.path(rel), Size: size, Allowed: comingFrom(a), Rights: rights})
 }
 
 // RequestDownload lets a client read one file, or a directory as an archive.
 func (s *Service) RequestDownload(ctx context.Context, a authz.Actor, ref, path string, archive bool) (Ticket, error) {
-	p, err := s.toRead(ctx, a, ref, PermitDownload, "download files")
+	decide := func(ref string) (place, error) { return s.toRead(ctx, a, ref, PermitDownload, "download files") }
+	p, rights, err := s.entitled(ctx, a, ref, decide)
 	if err != nil {
 		return Ticket{}, err
 	}
@@ -347,12 +351,13 @@ func (s *Service) RequestDownload(ctx context.Context, a authz.Actor, ref, path 
 		return Ticket{}, err
 	}
 	return s.ticket(ctx, p, "begin the download of "+rel, storage.PathDownload, "/download",
-		storage.DownloadRequest{PathRequest: p.path(rel), Archive: archive, Allowed: comingFrom(a)})
+		storage.DownloadRequest{PathRequest: p.path(rel), Archive: archive, Allowed: comingFrom(a), Rights: rights})
 }
 
 // RequestArchive lets a client read several paths as one archive; filename may be "".
 func (s *Service) RequestArchive(ctx context.Context, a authz.Actor, ref string, files []string, filename string) (Ticket, error) {
-	p, err := s.toRead(ctx, a, ref, PermitDownload, "download files")
+	decide := func(ref string) (place, error) { return s.toRead(ctx, a, ref, PermitDownload, "download files") }
+	p, rights, err := s.entitled(ctx, a, ref, decide)
 	if err != nil {
 		return Ticket{}, err
 	}
@@ -372,7 +377,7 @@ func (s *Service) RequestArchive(ctx context.Context, a authz.Actor, ref string,
 	}
 	return s.ticket(ctx, p, "begin the download of an archive", storage.PathArchive, "/download-archive",
 		storage.ArchiveRequest{Volume: p.host.Volume, VFID: p.vfid, Files: paths, Filename: filename,
-			Allowed: comingFrom(a)})
+			Allowed: comingFrom(a), Rights: rights})
 }
 
 // usageTime bounds how long a proxy counts for Get.

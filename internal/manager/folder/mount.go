@@ -1,6 +1,7 @@
 package folder
 
 import (
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -11,15 +12,12 @@ import (
 )
 
 const (
-	sessionHome = "/home/work"
+	sessionHome = cluster.SessionHome
 	maxMounts   = 64
 )
 
 // targetsOf are default targets of names that programs look for elsewhere.
 var targetsOf = map[string]string{".linuxbrew": "/home/linuxbrew/.linuxbrew"}
-
-// closedDirs are directories of the image below which nothing is mounted either.
-var closedDirs = []string{"/.berth", "/bin", "/boot", "/dev", "/etc", "/home/config", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys"}
 
 // source is one thing that a session asks to mount: a folder, or a directory inside one.
 type source struct {
@@ -251,9 +249,6 @@ func targetFor(name, wanted string) (string, error) {
 		return "", fault.Invalidf("folder %s cannot be mounted at %.200q: %s", name, wanted, why).
 			WithNext("choose another target, such as %s/%s", sessionHome, name)
 	}
-	if len(wanted) > 1024 || strings.ContainsAny(wanted, "\x00\n\r:") {
-		return bad("the path is too long or has characters that container engines do not take")
-	}
 	if slices.Contains(strings.Split(wanted, "/"), "..") {
 		return bad("it has ..")
 	}
@@ -261,13 +256,8 @@ func targetFor(name, wanted string) (string, error) {
 	if !path.IsAbs(target) {
 		target = path.Join(sessionHome, target)
 	}
-	if target == "/" || within(target, sessionHome) || slices.Contains(systemDirs, target) {
-		return bad("the path is reserved")
-	}
-	for _, dir := range closedDirs {
-		if within(dir, target) {
-			return bad("the path is reserved")
-		}
+	if err := cluster.CheckTarget(target); err != nil {
+		return "", fmt.Errorf("mount folder %s: %w", name, err)
 	}
 	if rest, below := strings.CutPrefix(target, sessionHome+"/"); below {
 		top, _, _ := strings.Cut(rest, "/")

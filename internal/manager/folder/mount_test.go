@@ -92,7 +92,8 @@ func TestPlanMounts(t *testing.T) {
 			MountMap: map[string]string{"data/a": "x", "data/a/b": "y"}}, kind: fault.Invalid},
 		{name: "one target", r: MountRequest{Mounts: []string{"data", "more"}, MountMap: map[string]string{"data": "x", "more": "/home/work/x"}},
 			kind: fault.Invalid},
-		{name: "targets within", r: MountRequest{Mounts: []string{"data", "more"}, MountMap: map[string]string{"data": "/x", "more": "/x/y"}},
+		{name: "targets within", r: MountRequest{Mounts: []string{"data", "more"},
+			MountMap: map[string]string{"data": "/data", "more": "/data/y"}},
 			kind: fault.Invalid},
 		{name: "alias is a name", r: MountRequest{Mounts: []string{"data", "more", "ro"}, MountMap: map[string]string{"data": "more"}},
 			kind: fault.Invalid},
@@ -153,14 +154,15 @@ func TestTargets(t *testing.T) {
 	t.Parallel()
 	for wanted, want := range map[string]string{"": "/home/work/data", "x": "/home/work/x", "x/y": "/home/work/x/y", "/mnt/x": "/mnt/x",
 		"/opt/tool":    "/opt/tool",
-		"/home/work/x": "/home/work/x", "./x": "/home/work/x", "/data//x/": "/data/x", "/home/other": "/home/other", "/tmp/x": "/tmp/x",
-		"/usr/local/x": "/usr/local/x", "/binary": "/binary"} {
+		"/home/work/x": "/home/work/x", "./x": "/home/work/x", "/data//x/": "/data/x", "/home/other": "/home/other",
+		"/workspace": "/workspace", "/data": "/data"} {
 		if got, err := targetFor("data", wanted); err != nil || got != want {
 			t.Errorf("%q: %q, %v", wanted, got, err)
 		}
 	}
 	for _, wanted := range []string{"/", "/home", "/home/work", ".", "/etc", "/tmp", "/usr", "/proc/x", "/dev/shm", "/sys/x", "/.berth",
 		"/.berth/x", "/home/config/x", "..", "../x", "/a/../etc",
+		"/tmp/x", "/usr/local/x", "/lib32/x", "/x", "/root/x", "/var/lib/x", "/opt/kernel/x", "/mnt",
 		".ssh", ".ssh/keys", "/home/work/.ssh", ".bashrc", ".zsh_profile", "/lib64/x", "/run/x", "a:b", "a\nb", "/home/work/.jupyter/x",
 		strings.Repeat("x", 1025)} {
 		if got, err := targetFor("data", wanted); err == nil {

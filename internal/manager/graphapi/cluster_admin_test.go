@@ -347,6 +347,8 @@ func TestExplanation(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	nodes := d.world.Reports
+	python := []cluster.NodeImage{{Reference: "berth/python:1.0", Digest: managertest.Digest(1), Architecture: "x86_64", SizeBytes: 1}}
+	require.NoError(t, d.world.Images.ImportOwn(t.Context(), python))
 	epoch, err := nodes.Register(t.Context(), cluster.NodeHello{Agent: "a1", Version: "test"})
 	require.NoError(t, err)
 	require.NoError(
@@ -354,7 +356,7 @@ func TestExplanation(t *testing.T) {
 		nodes.UpdateFacts(t.Context(), "a1", epoch, cluster.NodeFacts{Revision: 1, Architecture: "x86_64", EngineOK: true, Engine: "fake",
 			Capacity:  cluster.Slots{cluster.SlotCPU: cluster.Whole(8), cluster.SlotMem: cluster.Whole(16 << 30)},
 			SlotKinds: map[cluster.SlotName]cluster.SlotKind{cluster.SlotCPU: cluster.SlotCount, cluster.SlotMem: cluster.SlotBytes},
-			Images:    []cluster.NodeImage{{Reference: "berth/python:1.0", Digest: "sha256:1", Architecture: "x86_64", SizeBytes: 1}}}),
+			Images:    python}),
 	)
 	made, err := d.world.Sessions.Create(t.Context(), d.admin, request.Session{Name: "waits", Image: "python"})
 	require.NoError(t, err)

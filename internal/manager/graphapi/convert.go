@@ -256,7 +256,7 @@ func toResourceGroup(g *resource.Group) *model.ScalingGroup {
 	return &model.ScalingGroup{
 		Name: &g.Name, Description: g.Description, IsActive: &g.IsActive, IsPublic: &g.IsPublic, CreatedAt: &g.CreatedAt,
 		WsproxyAddr: g.WsproxyAddr, Driver: &g.Driver, DriverOpts: jsonObject(g.DriverOpts),
-		Scheduler: &g.Scheduler, SchedulerOpts: jsonObject(g.SchedulerOpts), UseHostNetwork: &g.UseHostNetwork,
+		Scheduler: &g.Scheduler, SchedulerOpts: jsonObject(g.SchedulerOpts), UseHostNetwork: &g.UseHostNetwork, Egress: &g.Egress,
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/folder"
-	"berth.dev/berth/internal/manager/graphapi/gqlexec"
 	"berth.dev/berth/internal/manager/graphapi/model"
 )
 
@@ -320,19 +319,4 @@ func (m mutations) CreateVFolderInProject(
 		folder.CreateInput{Name: in.Name, Host: value(in.Host), Usage: folder.UsageMode(strings.ToLower(string(in.UsageMode))),
 			Permission: perm, Project: id, Cloneable: in.Cloneable},
 	)
-}
-
-// setFolderCosts multiplies the cost of lists of folders by the number of items they may return.
-func setFolderCosts(c *gqlexec.ComplexityRoot) {
-	list := func(child, limit, _ int, _, _, _, _ *string) int { return pageCost(child, limit) }
-	c.Queries.VfolderList = func(child, limit, _ int, _, _, _, _, _ *string) int { return pageCost(child, limit) }
-	c.Queries.VfolderOwnList, c.Queries.VfolderInvitedList, c.Queries.VfolderProjectList = list, list, list
-	c.Queries.VfolderNodes = func(child int, _, _, _, _, _ *string, _ *int, _, _ *string, first, _ *int) int {
-		if first == nil {
-			return pageCost(child, folderPageSize)
-		}
-		return pageCost(child, *first)
-	}
-	c.Queries.StorageVolumeList = func(child, limit, _ int, _, _ *string) int { return pageCost(child, limit) }
-	c.StorageVolume.PerformanceMetric = func(int) int { return 50 } // a request to a proxy
 }

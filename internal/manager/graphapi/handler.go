@@ -6,6 +6,7 @@
 package graphapi
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,31 +16,26 @@ import (
 
 	"github.com/99designs/gqlgen/graphql"
 	"github.com/99designs/gqlgen/graphql/executor"
-	"github.com/99designs/gqlgen/graphql/handler/extension"
 	"github.com/99designs/gqlgen/graphql/handler/lru"
 	"github.com/vektah/gqlparser/v2/ast"
 	"github.com/vektah/gqlparser/v2/gqlerror"
-	"github.com/vektah/gqlparser/v2/validator/core"
-	"github.com/vektah/gqlparser/v2/validator/rules"
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/graphapi/cost"
 	"berth.dev/berth/internal/manager/graphapi/gqlexec"
 	"berth.dev/berth/internal/manager/nouns"
 )
 
-const (
-	// maxDepth bounds nesting; the deepest query of the official clients has 4 levels.
-	maxDepth = 12
-	// maxCost bounds the number of fields resolved, lists counted with their limit. The
-	// widest query of the official clients asks 100 sessions with all fields and containers.
-	maxCost = 40_000
-	// maxTokens bounds the parser.
-	maxTokens = 8_000
-	// maxBody bounds a request.
-	maxBody = 1 << 20
-)
+// maxBodyFrame is what a request may hold beside its query and its variables.
+const maxBodyFrame = 4 << 10
+
+// Budget counts what users spend; see throttle.RateLimiter.
+type Budget interface {
+	// Spend takes amount of what key may spend in the limiter's window, unless more than limit would be spent.
+	Spend(ctx context.Context, key string, amount, limit int) bool
+}
 
 // Deps are what a Handler works with; all are required.
 type Deps struct {
@@ -48,113 +44,61 @@ type Deps struct {
 	Actor func(context.Context) (authz.Actor, bool)
 	// Fail writes a fault as problem+json.
 	Fail func(http.ResponseWriter, *http.Request, error)
-	Log  *slog.Logger
+	// Budget counts cost by user and minute; nil counts nothing.
+	Budget Budget
+	// Config nil takes the defaults.
+	Config *Config
+	Log    *slog.Logger
 }
 
 // Handler serves /admin/gql (standard envelope, always 200) and /admin/graphql (bare data;
 // errors as a 400 problem with the list in data).
 type Handler struct {
-	deps Deps
-	exec *executor.Executor
+	deps   Deps
+	cfg    Config
+	schema graphql.ExecutableSchema
+	exec   *executor.Executor
+	prices cost.Prices
+	// valid are documents that passed validation.
+	valid *lru.LRU[*ast.QueryDocument]
+	turns turns
 }
 
 // New builds the handler.
 func New(deps Deps) *Handler {
 	n := deps.Nouns
-	cfg := gqlexec.Config{Resolvers: &resolver{
+	schema := gqlexec.NewExecutableSchema(gqlexec.Config{Resolvers: &resolver{
 		tenancy: n.Tenancy, resources: n.Resources, images: n.Images, nodes: n.Nodes, folders: n.Folders, sessions: n.Sessions, idle: n.Idle,
 		actor: deps.Actor,
-	}}
-	setCosts(&cfg.Complexity)
-	e := executor.New(gqlexec.NewExecutableSchema(cfg))
-	e.SetParserTokenLimit(maxTokens)
-	e.SetQueryCache(lru.New[*ast.QueryDocument](256))
-	e.SetDefaultRulesFn(lenientRules)
-	e.Use(extension.FixedComplexityLimit(maxCost))
-	h := &Handler{deps: deps, exec: e}
-	e.SetErrorPresenter(h.present)
-	e.SetRecoverFunc(func(_ context.Context, v any) error {
-		deps.Log.Error("graphql resolver panicked", "panic", v)
-		return fault.New(fault.Internal, "the server failed while answering this field")
-	})
+	}})
+	h := &Handler{deps: deps, cfg: DefaultConfig(), schema: schema, exec: executor.New(schema), prices: pricesOf(schema.Schema()),
+		valid: lru.New[*ast.QueryDocument](keptDocuments)}
+	if deps.Config != nil {
+		h.cfg = *deps.Config
+	}
+	h.turns = turns{most: h.cfg.MaxConcurrent}
+	h.exec.SetErrorPresenter(h.present)
+	h.exec.SetRecoverFunc(h.recovered)
 	return h
 }
 
-// lenientRules are the standard validation rules less those that official clients
-// break: they send unused fragments and variables and declare String! for UUID!.
-func lenientRules() *rules.Rules {
-	r := rules.NewDefaultRules()
-	for _, name := range []string{"NoUnusedFragments", "NoUnusedVariables", "VariablesInAllowedPosition", "MaxIntrospectionDepth"} {
-		r.RemoveRule(name)
-	}
-	r.AddRule("MaxDepth", depthRule)
-	return r
+func (h *Handler) recovered(_ context.Context, v any) error {
+	h.deps.Log.Error("graphql resolver panicked", "panic", v)
+	return fault.New(fault.Internal, "the server failed while answering this field")
 }
-
-func depthRule(observers *core.Events, addError core.AddErrFunc) {
-	observers.OnOperation(func(walker *core.Walker, operation *ast.OperationDefinition) {
-		if d := depth(operation.SelectionSet, walker.Document, map[string]bool{}); d > maxDepth {
-			addError(core.Message("The query is nested %d levels deep; at most %d are allowed.", d, maxDepth), core.At(operation.Position))
-		}
-	})
-}
-
-// depth measures nesting; seen breaks fragment cycles, which another rule reports.
-func depth(set ast.SelectionSet, doc *ast.QueryDocument, seen map[string]bool) int {
-	deepest := 0
-	for _, s := range set {
-		d := 0
-		switch s := s.(type) {
-		case *ast.Field:
-			d = 1 + depth(s.SelectionSet, doc, seen)
-		case *ast.InlineFragment:
-			d = depth(s.SelectionSet, doc, seen)
-		case *ast.FragmentSpread:
-			f := doc.Fragments.ForName(s.Name)
-			if f == nil || seen[s.Name] {
-				continue
-			}
-			seen[s.Name] = true
-			d = depth(f.SelectionSet, doc, seen)
-			delete(seen, s.Name)
-		}
-		deepest = max(deepest, d)
-		if deepest > maxDepth {
-			return deepest
-		}
-	}
-	return deepest
-}
-
-// setCosts multiplies the cost of lists by the number of items they may return.
-func setCosts(c *gqlexec.ComplexityRoot) {
-	c.Queries.ComputeSessionList = func(child, limit, _ int, _, _, _, _, _, _ *string) int { return pageCost(child, limit) }
-	c.Queries.ComputeContainerList = func(child, limit, _ int, _, _ *string, _ string, _ *string) int { return pageCost(child, limit) }
-	c.Queries.AgentList = func(child, limit, _ int, _, _, _, _ *string) int { return pageCost(child, limit) }
-	c.Queries.KeypairList = func(child, limit, _ int, _, _, _, _ *string, _ *bool) int { return pageCost(child, limit) }
-	setFolderCosts(c)
-	c.ComputeSession.Containers = func(child int) int { return 2 * child }
-	c.ComputeSession.Explanation = func(child int) int { return 50 + child }
-	c.ComputeSession.Dependencies = func(child int) int { return 2 * child }
-	c.Agent.ComputeContainers = func(child int, _ *string) int { return 8 * child }
-}
-
-func pageCost(child, limit int) int { return child * min(max(limit, 1), 100) }
 
 // ServeHTTP answers one request.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var req api.GraphQLRequest
-	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
-	dec.UseNumber()
-	if err := dec.Decode(&req); err != nil {
-		h.deps.Fail(w, r, fault.Invalidf("the body is not a GraphQL request").WithCause(err).
-			WithNext(`send {"query": "...", "variables": {...}} of at most %d bytes`, maxBody))
+	req, err := h.read(w, r)
+	if err != nil {
+		h.deps.Fail(w, r, err)
 		return
 	}
-	if req.OperationName == "" {
-		req.OperationName = req.OldOperationName
+	resp, err := h.execute(r.Context(), req)
+	if err != nil {
+		h.deps.Fail(w, r, err)
+		return
 	}
-	resp := h.execute(r.Context(), req)
 	if strings.HasSuffix(r.URL.Path, "/graphql") {
 		if len(resp.Errors) > 0 {
 			h.deps.Fail(w, r, fault.Invalidf("%s", resp.Errors[0].Message).WithReason("graphql-error").WithData(resp.Errors))
@@ -166,17 +110,65 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, resp)
 }
 
-func (h *Handler) execute(ctx context.Context, req api.GraphQLRequest) *graphql.Response {
-	ctx = graphql.StartOperationTrace(withLoaders(ctx, h.deps))
-	opCtx, errs := h.exec.CreateOperationContext(ctx, &graphql.RawParams{
-		Query: req.Query, Variables: req.Variables, OperationName: req.OperationName,
-		ReadTime: graphql.TraceTiming{Start: graphql.Now(), End: graphql.Now()},
-	})
-	if errs != nil {
-		return h.exec.DispatchError(graphql.WithOperationContext(ctx, opCtx), errs)
+// read decodes a request and bounds its parts.
+func (h *Handler) read(w http.ResponseWriter, r *http.Request) (req api.GraphQLRequest, err error) {
+	var sent struct {
+		api.GraphQLRequest
+		Variables json.RawMessage `json:"variables"`
 	}
-	responses, ctx := h.exec.DispatchOperation(ctx, opCtx)
-	return responses(ctx)
+	// A query is quoted in the body, which at most doubles it, but for text that nobody sends.
+	most := 2*h.cfg.MaxQueryBytes + h.cfg.MaxVariablesBytes + maxBodyFrame
+	bad := func(cause error) error {
+		return fault.Invalidf("the body is not a GraphQL request").WithCause(cause).
+			WithNext(`send {"query": "...", "variables": {...}} of at most %d bytes`, most)
+	}
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, int64(most))).Decode(&sent); err != nil {
+		return req, bad(err)
+	}
+	if len(sent.Query) > h.cfg.MaxQueryBytes {
+		return req, fault.Invalidf("the query is %d bytes long; at most %d are allowed", len(sent.Query), h.cfg.MaxQueryBytes).
+			WithNext("send several requests, or values as variables")
+	}
+	if len(sent.Variables) > h.cfg.MaxVariablesBytes {
+		return req, fault.Invalidf("the variables are %d bytes long; at most %d are allowed", len(sent.Variables), h.cfg.MaxVariablesBytes).
+			WithNext("send several requests")
+	}
+	req = sent.GraphQLRequest
+	if len(sent.Variables) > 0 {
+		vars := json.NewDecoder(bytes.NewReader(sent.Variables))
+		vars.UseNumber()
+		if err := vars.Decode(&req.Variables); err != nil {
+			return req, bad(err)
+		}
+	}
+	if req.OperationName == "" {
+		req.OperationName = req.OldOperationName
+	}
+	return req, nil
+}
+
+// execute answers a request in its caller's turn. Errors are those that the caller can only wait out.
+func (h *Handler) execute(ctx context.Context, req api.GraphQLRequest) (*graphql.Response, error) {
+	actor, _ := h.deps.Actor(ctx)
+	leave, err := h.turns.enter(ctx, actor.UserID)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	ctx = graphql.StartOperationTrace(withLoaders(ctx, h.deps))
+	op, errs := h.prepare(ctx, req)
+	if errs != nil {
+		none := &graphql.OperationContext{RawQuery: req.Query, RecoverFunc: h.recovered}
+		return h.exec.DispatchError(graphql.WithOperationContext(ctx, none), errs), nil
+	}
+	key := "graphql:" + string(actor.UserID)
+	if h.deps.Budget != nil && !h.deps.Budget.Spend(ctx, key, op.weight.Cost, h.cfg.CostPerMinute) {
+		return nil, fault.Exhaustedf("your GraphQL requests cost more than %d units in a minute; this one costs %d",
+			h.cfg.CostPerMinute, op.weight.Cost).WithReason(reasonRateLimit).
+			WithNext("wait a minute, ask for smaller pages, or ask an administrator to raise manager.graphql.cost_per_minute")
+	}
+	responses, ctx := h.exec.DispatchOperation(graphql.WithOperationContext(ctx, op.ctx), op.ctx)
+	return responses(ctx), nil
 }
 
 // present turns a fault into a GraphQL error with words for people; what is internal is
@@ -184,6 +176,9 @@ func (h *Handler) execute(ctx context.Context, req api.GraphQLRequest) *graphql.
 func (h *Handler) present(ctx context.Context, err error) *gqlerror.Error {
 	out := graphql.DefaultErrorPresenter(ctx, err)
 	var f *fault.Error
+	if errors.Is(err, context.Canceled) {
+		return out // nobody reads it
+	}
 	if !errors.As(err, &f) {
 		var g *gqlerror.Error
 		if errors.As(err, &g) && g.Unwrap() == nil {

@@ -225,21 +225,31 @@ func (q queries) Image(ctx context.Context, id, reference, architecture *string)
 }
 
 func (q queries) Images(ctx context.Context, installed, _ *bool) ([]*model.Image, error) {
+	out, err := allImages(ctx, q.who(ctx), q.images.List)
+	if installed != nil {
+		out = slices.DeleteFunc(out, func(m *model.Image) bool { return *m.Installed != *installed })
+	}
+	return out, err
+}
+
+// CustomizedImages are those that the caller made of sessions.
+func (q queries) CustomizedImages(ctx context.Context) ([]*model.Image, error) {
+	return allImages(ctx, q.who(ctx), q.images.Customized)
+}
+
+func allImages(ctx context.Context, a authz.Actor,
+	page func(context.Context, authz.Actor, list.Query) (list.Page[*image.Image], error)) ([]*model.Image, error) {
 	out := []*model.Image{}
 	for {
-		p, err := q.images.List(ctx, q.who(ctx), list.Query{Limit: maxList, Offset: len(out)})
+		p, err := page(ctx, a, list.Query{Limit: maxList, Offset: len(out)})
 		if err != nil {
 			return nil, err
 		}
 		out = append(out, convert(p.Items, toImage)...)
 		if len(p.Items) == 0 || len(out) >= p.Total {
-			break
+			return out, nil
 		}
 	}
-	if installed != nil {
-		out = slices.DeleteFunc(out, func(m *model.Image) bool { return *m.Installed != *installed })
-	}
-	return out, nil
 }
 
 func (q queries) ScalingGroup(ctx context.Context, name *string) (*model.ScalingGroup, error) {
@@ -326,6 +336,23 @@ func (m mutations) DealiasImage(ctx context.Context, alias string) (*model.Mutat
 func (m mutations) ForgetImage(ctx context.Context, reference, architecture string) (*model.MutationReply, error) {
 	_, err := m.images.Forget(ctx, m.who(ctx), reference, architecture)
 	return reply(err)
+}
+
+// ForgetImageByID takes a UUID or the relay id base64("ImageNode:<uuid>").
+func (m mutations) ForgetImageByID(ctx context.Context, id string) (*model.MutationReply, error) {
+	_, raw := fromGlobalID(id)
+	uuid, ok := cluster.CanonicalUUID(raw)
+	if !ok {
+		return reply(image.NotFound(id))
+	}
+	_, err := m.images.Forget(ctx, m.who(ctx), uuid, "")
+	return reply(err)
+}
+
+// UntagImageFromRegistry answers the wire's second half of deleting an image of a session. Such images are in no registry, and
+// forgetting one deletes it where it lies: what is left to say is whether the caller may.
+func (m mutations) UntagImageFromRegistry(ctx context.Context, id string) (*model.MutationReply, error) {
+	return m.ForgetImageByID(ctx, id)
 }
 
 // ModifyComputeSession accepts a UUID or the relay id base64("compute_session_node:<uuid>").

@@ -25,6 +25,7 @@ import (
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/httpapi/signature"
+	"berth.dev/berth/internal/manager/httpapi/throttle"
 	"berth.dev/berth/internal/manager/idle"
 	"berth.dev/berth/internal/manager/image"
 	"berth.dev/berth/internal/manager/node"
@@ -54,7 +55,9 @@ type Deps struct {
 	// Clock defaults to time.Now.
 	Clock func() time.Time
 	// RateLimiter defaults to counting in this process.
-	RateLimiter RateLimiter
+	RateLimiter throttle.RateLimiter
+	// Limits bound what callers hold open; zero takes the defaults.
+	Limits throttle.Limits
 	// Seen is what all managers know of the requests that were received; nil means that each goes by its own memory.
 	Seen signature.Shared
 	// RequireDigest refuses changes of clients that do not sign the body.
@@ -81,7 +84,7 @@ type API struct {
 	graphql http.Handler
 	log     *slog.Logger
 	now     func() time.Time
-	limiter RateLimiter
+	limiter throttle.RateLimiter
 	trusted clientaddr.Trusted
 	guard   *signature.Guard
 	// requireDigest is Deps.RequireDigest.
@@ -99,6 +102,8 @@ type API struct {
 	actorsTurn func() uint64
 	// tunnels counts the streams that carry an app's bytes.
 	tunnels atomic.Int64
+	places  *throttle.Places
+	logins  *throttle.Logins
 }
 
 // New builds the handler of every route.
@@ -114,11 +119,15 @@ func New(d Deps) *API {
 	if a.now == nil {
 		a.now = time.Now
 	}
+	if d.Limits == (throttle.Limits{}) {
+		d.Limits = throttle.DefaultLimits()
+	}
+	a.places, a.logins = throttle.NewPlaces(d.Limits), throttle.NewLogins()
 	if a.actorsTurn == nil {
 		a.actorsTurn = func() uint64 { return 0 }
 	}
 	if a.limiter == nil {
-		a.limiter = NewLocalLimiter(a.now)
+		a.limiter = throttle.NewLocalLimiter(a.now)
 	}
 	a.guard = signature.NewGuard(a.now, d.Seen)
 	for _, f := range []struct {
@@ -164,8 +173,18 @@ func (a *API) Stop(ctx context.Context) error {
 
 var errStopping = fault.Unavailablef("the manager is restarting").WithNext("try again in some seconds")
 
-// hold marks a request as one that lasts: its context ends with Stop too, and when its right is gone. The caller calls release.
-func (a *API) hold(c *call) (release func(), err error) {
+// hold marks a request as one that lasts: it takes a place of its caller, and its context ends with Stop too, and when its
+// right is gone. The caller calls release.
+func (a *API) hold(c *call, kind throttle.Kind) (release func(), err error) {
+	leave, err := a.places.Take(c.actor, a.client(c.r), kind)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			leave()
+		}
+	}()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.stopping.Err() != nil {
@@ -183,14 +202,19 @@ func (a *API) hold(c *call) (release func(), err error) {
 		a.mu.Lock()
 		delete(a.held, h)
 		a.mu.Unlock()
+		leave()
 		a.streams.Done()
 	}, nil
 }
 
-// lasting wraps a handler whose requests last.
-func (a *API) lasting(h handler) handler {
+// lasting wraps a handler of streams, waiting one whose requests wait for something.
+func (a *API) lasting(h handler) handler { return a.holding(throttle.Stream, h) }
+
+func (a *API) waiting(h handler) handler { return a.holding(throttle.Wait, h) }
+
+func (a *API) holding(kind throttle.Kind, h handler) handler {
 	return func(c *call) error {
-		release, err := a.hold(c)
+		release, err := a.hold(c, kind)
 		if err != nil {
 			return err
 		}
@@ -481,7 +505,6 @@ func (w *responseWriter) Flush() { _ = http.NewResponseController(w.ResponseWrit
 
 const (
 	anonymousRate = 1000
-	rateWindow    = 15 * time.Minute
 )
 
 func (w *responseWriter) rate(limit, remaining int) {

@@ -259,6 +259,8 @@ type fewRequests struct{}
 
 func (fewRequests) Take(context.Context, string, int) (int, bool) { return 0, false }
 
+func (fewRequests) Spend(context.Context, string, int, int) bool { return false }
+
 func TestPanicsAreProblems(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, func(_ *nouns.Deps, d *httpapi.Deps) {

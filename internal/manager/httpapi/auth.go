@@ -7,11 +7,9 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/httpapi/throttle"
 	"berth.dev/berth/internal/manager/seal"
 )
-
-// loginRate is how many passwords one address may try in 15 minutes.
-const loginRate = 600
 
 func (a *API) authRoutes() {
 	for _, m := range []string{"GET", "POST"} {
@@ -40,9 +38,6 @@ func (a *API) authTest(c *call) error {
 }
 
 func (a *API) authorize(c *call) error {
-	if _, ok := a.limiter.Take(c.ctx(), "login:"+a.clientText(c.r), loginRate); !ok {
-		return fault.Exhaustedf("too many logins from %s", a.clientText(c.r)).WithReason(reasonRateLimit).WithNext("wait some minutes")
-	}
 	p, err := c.params()
 	if err != nil {
 		return err
@@ -55,8 +50,17 @@ func (a *API) authorize(c *call) error {
 	if kind != "keypair" {
 		return fault.Invalidf("login of type %.40q is not supported", kind).WithNext(`use type "keypair"`)
 	}
+	outcome := throttle.Undecided
+	done, err := a.logins.Begin(c.ctx(), user, a.client(c.r), a.now())
+	if err != nil {
+		return err
+	}
+	defer func() { done(outcome) }()
 	k, err := a.tenancy.Authorize(c.ctx(), domain, user, seal.Secret(password))
 	if err != nil {
+		if fault.Is(err, fault.Unauthenticated) {
+			outcome = throttle.Wrong
+		}
 		return err
 	}
 	actor, _, err := a.tenancy.Authenticate(c.ctx(), k.AccessKey)
@@ -66,6 +70,7 @@ func (a *API) authorize(c *call) error {
 	if err := authz.From(actor, a.client(c.r)); err != nil {
 		return err
 	}
+	outcome = throttle.Good
 	return c.ok(api.LoginReply{Data: api.Login{
 		ResponseType: "success", Type: "keypair", AccessKey: string(k.AccessKey), SecretKey: k.SecretKey.Reveal(),
 		Role: string(k.Role), Status: string(k.Status),

@@ -18,6 +18,8 @@ func (a *API) clusterAdminRoutes() {
 	a.handle(signedOnly, a.schedulingPolicies, "GET /config/scheduling-policies")
 	a.handle(signedOnly, a.schedulerPolicy, "GET /scaling-groups/{sg}/scheduler")
 	a.handle(signedOnly, a.setSchedulerPolicy, "PATCH /scaling-groups/{sg}/scheduler")
+	a.handle(signedOnly, a.groupNetwork, "GET /scaling-groups/{sg}/network")
+	a.handle(signedOnly, a.setGroupNetwork, "PATCH /scaling-groups/{sg}/network")
 }
 
 // agentWork answers how an agent stands and whose sessions it holds.
@@ -132,6 +134,34 @@ func (a *API) setSchedulerPolicy(c *call) error {
 		return err
 	}
 	return a.schedulerPolicy(c)
+}
+
+// groupNetwork is what sessions of a resource group may reach.
+func (a *API) groupNetwork(c *call) error {
+	g, err := a.resources.GetGroup(c.ctx(), c.actor, c.r.PathValue("sg"))
+	if err != nil {
+		return err
+	}
+	return c.ok(api.GroupNetwork{ResourceGroup: g.Name, Egress: g.Egress})
+}
+
+// setGroupNetwork takes egress; the answer is what then holds.
+func (a *API) setGroupNetwork(c *call) error {
+	p, err := c.params()
+	if err != nil {
+		return err
+	}
+	egress := p.optional("egress")
+	if err := p.err(); err != nil {
+		return err
+	}
+	if egress == nil || *egress == "" {
+		return fault.Invalidf("nothing is said that should change").WithNext("pass egress: open, none or proxy:ADDRESS:PORT")
+	}
+	if err := a.resources.ModifyGroup(c.ctx(), c.actor, c.r.PathValue("sg"), resource.GroupProps{Egress: egress}); err != nil {
+		return err
+	}
+	return a.groupNetwork(c)
 }
 
 // plain turns the numbers of a decoded body into float64, as a reader of stored JSON sees them.

@@ -14,6 +14,7 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/httpapi"
+	"berth.dev/berth/internal/manager/managertest"
 	"berth.dev/berth/internal/manager/node"
 	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/seal"
@@ -105,13 +106,15 @@ func newAdmins(t *testing.T) *admins {
 	}
 	s := newSite(t, func(d *nouns.Deps, _ *httpapi.Deps) { d.Explainer = o })
 	a := &admins{site: s, oracle: o, owner: s.user("owner", "user", true), another: s.user("mallory", "user", false), nodes: s.nouns.Reports}
+	python := []cluster.NodeImage{{Reference: "berth/python:1.0", Digest: managertest.Digest(1), Architecture: "x86_64", SizeBytes: 1}}
+	require.NoError(t, s.nouns.Images.ImportOwn(t.Context(), python))
 	epoch, err := a.nodes.Register(t.Context(), cluster.NodeHello{Agent: "a1", Version: "test"})
 	require.NoError(t, err)
 	require.NoError(t, a.nodes.UpdateFacts(t.Context(), "a1", epoch, cluster.NodeFacts{
 		Revision: 1, Architecture: "x86_64", EngineOK: true, Engine: "fake",
 		Capacity:  cluster.Slots{cluster.SlotCPU: cluster.Whole(8), cluster.SlotMem: cluster.Whole(16 << 30)},
 		SlotKinds: map[cluster.SlotName]cluster.SlotKind{cluster.SlotCPU: cluster.SlotCount, cluster.SlotMem: cluster.SlotBytes},
-		Images:    []cluster.NodeImage{{Reference: "berth/python:1.0", Digest: "sha256:1", Architecture: "x86_64", SizeBytes: 1}},
+		Images:    python,
 	}))
 	return a
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -86,26 +85,4 @@ func TestProblemsThatTheCommandLineIndexes(t *testing.T) {
 	for _, slug := range []string{"too-many-sessions-matched", "session-already-exists"} {
 		require.JSONEq(t, `{"matches":[]}`, string(problemOf(fault.Conflictf("x").WithReason(slug)).Data), slug)
 	}
-}
-
-func TestLocalLimiterSlides(t *testing.T) {
-	t.Parallel()
-	now := time.Unix(0, 0).Add(1000 * rateWindow)
-	l := NewLocalLimiter(func() time.Time { return now })
-	for i := range 10 {
-		left, ok := l.Take(t.Context(), "a", 10)
-		require.True(t, ok)
-		require.Equal(t, 9-i, left)
-	}
-	_, ok := l.Take(t.Context(), "a", 10)
-	require.False(t, ok)
-	_, ok = l.Take(t.Context(), "b", 10)
-	require.True(t, ok, "keys are counted apart")
-	now = now.Add(rateWindow + rateWindow/2) // half of the old window still counts
-	left, ok := l.Take(t.Context(), "a", 10)
-	require.True(t, ok)
-	require.Equal(t, 4, left)
-	now = now.Add(5 * rateWindow)
-	left, _ = l.Take(t.Context(), "a", 10)
-	require.Equal(t, 9, left)
 }

@@ -20,8 +20,9 @@ import (
 // send the same parameter in the query, under other names or as text.
 var requests = []any{
 	api.AgentChange{}, api.BootstrapScript{}, api.CircuitChange{}, api.CloneRequest{}, api.CompleteRequest{}, api.CreateSession{},
-	api.DownloadRequest{}, api.ExecuteRequest{}, api.BatchCommands{}, api.FileDeletion{}, api.FileMove{}, api.FolderOptions{}, api.FolderRef{},
-	api.FolderRename{}, api.FullNameChange{}, api.IdleBinding{}, api.IdleSpec{}, api.InvitationChange{}, api.InvitationRef{},
+	api.DownloadRequest{}, api.ExecuteRequest{}, api.BatchCommands{}, api.FileDeletion{}, api.FileMove{}, api.FolderOptions{},
+	api.FolderRef{}, api.FolderRename{}, api.FullNameChange{}, api.GroupNetworkChange{}, api.IdleBinding{}, api.IdleSpec{},
+	api.InvitationChange{}, api.InvitationRef{},
 	api.InviteRequest{}, api.KeepAliveRequest{}, api.LeaveRequest{}, api.LoginRequest{}, api.NewDirectories{}, api.NewFolder{},
 	api.NewSSHKeypair{}, api.ObjectTransfer{}, api.OwnerChange{}, api.PasswordChange{}, api.PresetCheckRequest{}, api.QuotaChange{},
 	api.SchedulerOperation{}, api.SchedulerPolicyChange{}, api.ShareChange{}, api.ShareChanges{}, api.ShareRequest{}, api.StartAppRequest{},

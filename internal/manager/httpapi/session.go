@@ -19,19 +19,19 @@ const maxLogReply = 16 << 20
 func (a *API) sessionRoutes() {
 	on := func(who access, h handler, method, path string) { a.handle(who, h, withKernel(method, path)...) }
 	a.handle(
-		unfrozen, a.lasting(a.createSession), "POST /session", "POST /session/_/create", "POST /kernel", "POST /kernel/_/create",
+		unfrozen, a.waiting(a.createSession), "POST /session", "POST /session/_/create", "POST /kernel", "POST /kernel/_/create",
 		"POST /kernel/create",
 	)
 	on(signedOnly, a.matchSessions, "GET", "/_/match")
 	on(signedOnly, a.taskLog, "GET", "/_/logs")
 	on(signedOnly, a.sessionInfo, "GET", "/{s}")
-	on(signedOnly, a.lasting(a.restartSession), "PATCH", "/{s}")
+	on(signedOnly, a.waiting(a.restartSession), "PATCH", "/{s}")
 	on(signedOnly, a.destroySession, "DELETE", "/{s}")
 	on(signedOnly, a.execute, "POST", "/{s}")
 	on(unfrozen, a.renameSession, "POST", "/{s}/rename")
 	on(signedOnly, a.interrupt, "POST", "/{s}/interrupt")
 	on(signedOnly, a.complete, "POST", "/{s}/complete")
-	on(signedOnly, a.lasting(a.sessionLogs), "GET", "/{s}/logs")
+	on(signedOnly, a.waiting(a.sessionLogs), "GET", "/{s}/logs")
 	on(signedOnly, a.upload, "POST", "/{s}/upload")
 	on(signedOnly, a.download, "POST", "/{s}/download")
 	on(signedOnly, a.download, "GET", "/{s}/download")
@@ -44,7 +44,7 @@ func (a *API) sessionRoutes() {
 	on(signedOnly, a.sessionWith(directAccess), "GET", "/{s}/direct-access-info")
 	on(signedOnly, a.statusHistory, "GET", "/{s}/status-history")
 	on(signedOnly, a.dependencyGraph, "GET", "/{s}/dependency-graph")
-	on(signedOnly, a.lasting(a.waitSession), "GET", "/{s}/wait")
+	on(signedOnly, a.waiting(a.waitSession), "GET", "/{s}/wait")
 	on(signedOnly, a.explainSession, "GET", "/{s}/explain")
 }
 

@@ -28,6 +28,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/httpapi"
+	"berth.dev/berth/internal/manager/managertest"
 	"berth.dev/berth/internal/manager/node"
 	"berth.dev/berth/internal/manager/nouns"
 	"berth.dev/berth/internal/manager/session"
@@ -130,6 +131,11 @@ func newCell(t *testing.T, options ...siteOption) *cell {
 	n := startNode(t)
 	s := newSite(t, append(options, func(d *nouns.Deps, _ *httpapi.Deps) { d.Streams = n })...)
 	c := &cell{site: s, node: n, nodes: s.nouns.Reports}
+	python := []cluster.NodeImage{{Reference: "berth/python:1.0", Digest: managertest.Digest(1), Architecture: "x86_64", SizeBytes: 1,
+		Labels: map[string]string{
+			"ai.backend.service-ports": "jupyter:http:8070,web:tcp:[9001,9002]", "ai.backend.runtime-type": "python",
+		}}}
+	require.NoError(t, s.nouns.Images.ImportOwn(t.Context(), python))
 	var err error
 	c.epoch, err = c.nodes.Register(t.Context(), cluster.NodeHello{Agent: testAgent, Version: "test"})
 	require.NoError(t, err)
@@ -137,10 +143,7 @@ func newCell(t *testing.T, options ...siteOption) *cell {
 		Revision: 1, Architecture: "x86_64", EngineOK: true, Engine: "fake",
 		Capacity:  cluster.Slots{cluster.SlotCPU: cluster.Whole(64), cluster.SlotMem: cluster.Whole(64 << 30)},
 		SlotKinds: map[cluster.SlotName]cluster.SlotKind{cluster.SlotCPU: cluster.SlotCount, cluster.SlotMem: cluster.SlotBytes},
-		Images: []cluster.NodeImage{{Reference: "berth/python:1.0", Digest: "sha256:1", Architecture: "x86_64", SizeBytes: 1,
-			Labels: map[string]string{
-				"ai.backend.service-ports": "jupyter:http:8070,web:tcp:[9001,9002]", "ai.backend.runtime-type": "python",
-			}}},
+		Images:    python,
 	}))
 	return c
 }

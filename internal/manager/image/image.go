@@ -32,7 +32,35 @@ type Image struct {
 	LastUsedAt   *time.Time
 	// Min and Max are per kernel; absent means no bound.
 	Min, Max cluster.Slots
-	Agents   []cluster.AgentID // that have it
+	Agents   []cluster.AgentID // that have it with this digest
+	Scope    Scope
+	// Owner is the user who made it of a session; "" of images that were imported.
+	Owner cluster.UserID
+	// OfProject is the project whose members may use it, in ScopeProject.
+	OfProject cluster.ProjectID
+}
+
+// Scope says for whom an image is.
+type Scope string
+
+// The scopes.
+const (
+	ScopeUser    Scope = "user"    // for its owner
+	ScopeProject Scope = "project" // for the members of a project
+	ScopeGlobal  Scope = "global"  // for everybody
+)
+
+// objectOf are the facts of an image that rules look at.
+func objectOf(i dbgen.Image, ownerRole, domain string) authz.Object {
+	o := authz.Object{Name: i.Reference, Registry: i.Registry, Public: Scope(i.Scope) == ScopeGlobal, OwnerRole: authz.Role(ownerRole),
+		Domain: domain}
+	if i.OwnerID != nil {
+		o.Owner = cluster.UserID(*i.OwnerID)
+	}
+	if i.ProjectID != nil {
+		o.Project = cluster.ProjectID(*i.ProjectID)
+	}
+	return o
 }
 
 // Resolve finds the alive image that a text means among those that the actor may see: the exact reference, an alias, or the
@@ -44,7 +72,7 @@ func (s *Service) Resolve(ctx context.Context, a authz.Actor, ref, architecture 
 	if !MayBeReference(ref) {
 		return dbgen.Image{}, NotFound(ref)
 	}
-	rows, err := s.store.FindImages(ctx, ref)
+	rows, err := s.d.Store.FindImages(ctx, ref)
 	if err != nil {
 		return dbgen.Image{}, fmt.Errorf("find image %q: %w", ref, err)
 	}
@@ -53,18 +81,15 @@ func (s *Service) Resolve(ctx context.Context, a authz.Actor, ref, architecture 
 
 // Choose picks the first image of an architecture ("" is any) among those that a reference may mean and that the actor may see.
 func Choose(a authz.Actor, found []dbgen.FindImagesRow, ref, architecture string) (dbgen.Image, error) {
-	var rows []dbgen.FindImagesRow
+	var rows []dbgen.Image
 	for _, r := range found {
-		if authz.Images.May(a, authz.See, authz.Object{Registry: r.Registry}) {
-			rows = append(rows, r)
+		if authz.Images.May(a, authz.See, objectOf(r.Image, r.OwnerRole, r.OwnerDomain)) {
+			rows = append(rows, r.Image)
 		}
 	}
 	for _, r := range rows {
 		if architecture == "" || r.Architecture == architecture {
-			return dbgen.Image{ID: r.ID, Reference: r.Reference, Registry: r.Registry, RegistryType: r.RegistryType, Project: r.Project,
-				Name: r.Name,
-				Tag:  r.Tag, Architecture: r.Architecture, Digest: r.Digest, SizeBytes: r.SizeBytes, Labels: r.Labels, Resources: r.Resources,
-				Status: r.Status, CreatedAt: r.CreatedAt, LastUsedAt: r.LastUsedAt}, nil
+			return r, nil
 		}
 	}
 	if len(rows) > 0 {
@@ -75,10 +100,16 @@ func Choose(a authz.Actor, found []dbgen.FindImagesRow, ref, architecture string
 	return dbgen.Image{}, NotFound(ref)
 }
 
-// Runnable refuses images whose registry the domain of a session's owner does not allow.
+// Runnable refuses images that a session's owner may not use: those of other users and projects, and those whose registry the
+// owner's domain does not allow. Whoever asks may see the image.
 func Runnable(owner authz.Actor, i dbgen.Image) error {
-	if authz.Images.May(owner, authz.Use, authz.Object{Registry: i.Registry}) {
+	o := objectOf(i, "", "")
+	if authz.Images.May(owner, authz.Use, o) {
 		return nil
+	}
+	if o.Registry = authz.LocalRegistry; !authz.Images.May(owner, authz.Use, o) {
+		return fault.Deniedf("image %s is not for %s: it belongs to another user or project", i.Reference, owner.Email).
+			WithNext("choose another image, or start the session for the image's owner")
 	}
 	return fault.Deniedf("domain %s does not allow images of registry %s, such as %s", owner.Domain, i.Registry, i.Reference).
 		WithNext("ask a superadmin to add the registry to the domain's allowed_docker_registries, or choose another image")
@@ -100,7 +131,13 @@ func imageView(i dbgen.Image) *Image {
 		ID: cluster.ImageID(i.ID), Reference: i.Reference, Registry: i.Registry, RegistryType: i.RegistryType, Project: i.Project, Name: i.Name,
 		Tag:          i.Tag,
 		Architecture: i.Architecture, Digest: i.Digest, SizeBytes: i.SizeBytes, Labels: i.Labels, Aliases: []string{}, Status: i.Status,
-		CreatedAt: i.CreatedAt.UTC(), LastUsedAt: store.UTC(i.LastUsedAt), Agents: []cluster.AgentID{},
+		CreatedAt: i.CreatedAt.UTC(), LastUsedAt: store.UTC(i.LastUsedAt), Agents: []cluster.AgentID{}, Scope: Scope(i.Scope),
+	}
+	if i.OwnerID != nil {
+		v.Owner = cluster.UserID(*i.OwnerID)
+	}
+	if i.ProjectID != nil {
+		v.OfProject = cluster.ProjectID(*i.ProjectID)
 	}
 	v.Min, v.Max = Bounds(i, nil)
 	return v
@@ -114,14 +151,14 @@ func (s *Service) imageViews(ctx context.Context, rows []dbgen.Image) ([]*Image,
 		out[i] = imageView(r)
 		byID[r.ID], ids[i] = out[i], r.ID
 	}
-	aliases, err := s.store.AliasesOf(ctx, ids)
+	aliases, err := s.d.Store.AliasesOf(ctx, ids)
 	if err != nil {
 		return nil, fmt.Errorf("read aliases: %w", err)
 	}
 	for _, x := range aliases {
 		byID[x.ImageID].Aliases = append(byID[x.ImageID].Aliases, x.Alias)
 	}
-	agents, err := s.store.AgentsOf(ctx, ids)
+	agents, err := s.d.Store.AgentsOf(ctx, ids)
 	if err != nil {
 		return nil, fmt.Errorf("read where images are: %w", err)
 	}
@@ -152,20 +189,20 @@ func (s *Service) findImage(ctx context.Context, a authz.Actor, ref, architectur
 	if !ok {
 		return s.Resolve(ctx, a, ref, architecture)
 	}
-	row, err := s.store.ImageByID(ctx, id)
+	row, err := s.d.Store.ImageByID(ctx, id)
 	if store.Missing(err) {
-		return row, NotFound(ref)
+		return dbgen.Image{}, NotFound(ref)
 	}
 	if err != nil {
-		return row, fmt.Errorf("find image %s: %w", ref, err)
+		return dbgen.Image{}, fmt.Errorf("find image %s: %w", ref, err)
 	}
-	if !authz.Images.May(a, authz.See, authz.Object{Registry: row.Registry}) {
-		return row, NotFound(ref)
+	if !authz.Images.May(a, authz.See, objectOf(row.Image, row.OwnerRole, row.OwnerDomain)) {
+		return dbgen.Image{}, NotFound(ref)
 	}
-	return row, nil
+	return row.Image, nil
 }
 
-// Alias makes or moves an alias (superadmins).
+// Alias makes or moves an alias of an image that is for everybody (superadmins). Aliases are one name space, so other images get none.
 func (s *Service) Alias(ctx context.Context, a authz.Actor, alias, target, architecture string) error {
 	if err := authz.Images.Need(a, authz.Administer, authz.Object{}, "name images"); err != nil {
 		return err
@@ -177,7 +214,10 @@ func (s *Service) Alias(ctx context.Context, a authz.Actor, alias, target, archi
 	if err != nil {
 		return err
 	}
-	if err := s.store.SetAlias(ctx, alias, row.ID); err != nil {
+	if Scope(row.Scope) != ScopeGlobal {
+		return fault.Invalidf("image %s is not for everybody, an alias would be", row.Reference).WithNext("use its reference")
+	}
+	if err := s.d.Store.SetAlias(ctx, alias, row.ID); err != nil {
 		return fmt.Errorf("store alias %s: %w", alias, err)
 	}
 	return nil
@@ -188,7 +228,7 @@ func (s *Service) Dealias(ctx context.Context, a authz.Actor, alias string) erro
 	if err := authz.Images.Need(a, authz.Administer, authz.Object{}, "name images"); err != nil {
 		return err
 	}
-	n, err := s.store.DropAlias(ctx, alias)
+	n, err := s.d.Store.DropAlias(ctx, alias)
 	if err != nil {
 		return fmt.Errorf("remove alias %s: %w", alias, err)
 	}
@@ -198,18 +238,33 @@ func (s *Service) Dealias(ctx context.Context, a authz.Actor, alias string) erro
 	return nil
 }
 
-// Forget hides an image from new sessions until an agent reports it with another content (superadmins).
+// Forget hides an image from new sessions: an owner one that was made of a session, a superadmin any. One that was made of a session
+// is deleted where it lies. One that was imported by itself comes back when its content changes.
 func (s *Service) Forget(ctx context.Context, a authz.Actor, ref, architecture string) (*Image, error) {
-	if err := authz.Images.Need(a, authz.Administer, authz.Object{}, "forget images"); err != nil {
+	if err := authz.Authenticated(a); err != nil {
 		return nil, err
 	}
 	row, err := s.findImage(ctx, a, ref, architecture)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.store.ForgetImage(ctx, row.ID); err != nil {
+	facts, err := s.d.Store.ImageByID(ctx, row.ID)
+	if err != nil {
+		return nil, fmt.Errorf("find image %s: %w", ref, err)
+	}
+	if err := authz.Images.Check(a, authz.Change, objectOf(facts.Image, facts.OwnerRole, facts.OwnerDomain)); err != nil {
+		return nil, err
+	}
+	err = s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+		if err := tx.RemoveOldCommit(ctx, row.Reference, row.Architecture, ""); err != nil {
+			return err
+		}
+		return tx.ForgetImage(ctx, row.ID)
+	})
+	if err != nil {
 		return nil, fmt.Errorf("forget image %s: %w", ref, err)
 	}
+	s.d.Store.Wake(store.TopicImages)
 	v, err := s.imageViews(ctx, []dbgen.Image{row})
 	if err != nil {
 		return nil, err

@@ -3,53 +3,38 @@ package image
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
 
-// aliasProject is the project of our own images: the first image of a name gets that name as its alias.
-const aliasProject = "berth"
+// Bounds of what agents report of an image.
+const (
+	maxReference = 512
+	maxDigest    = 256
+	maxArch      = 64
+)
 
-// Report stores an image that an agent has and returns its id; "" when the reference cannot be one.
-func Report(ctx context.Context, tx *store.Tx, ids func() string, i cluster.NodeImage) (string, error) {
-	if i.Reference == "" || len(i.Reference) > 512 || store.Text(i.Reference) != i.Reference {
-		return "", nil
-	}
-	registry, project, name, tag := splitReference(i.Reference)
-	labels := map[string]string{}
-	for k, v := range i.Labels {
-		labels[store.Text(k)] = store.Text(v)
-	}
-	row, err := tx.UpsertImage(ctx, dbgen.UpsertImageParams{ID: ids(), Reference: i.Reference, Registry: registry, Project: project,
-		Name: name,
-		Tag:  tag, Architecture: i.Architecture, Digest: i.Digest, SizeBytes: i.SizeBytes, Labels: labels})
-	if err != nil {
-		return "", fmt.Errorf("store image %s: %w", i.Reference, err)
-	}
-	if row.Added && registry == "local" && project == aliasProject {
-		if err := tx.SeedAlias(ctx, name, row.ID); err != nil {
-			return "", fmt.Errorf("name image %s: %w", i.Reference, err)
+// Report stores which images an agent has. It changes nothing of the catalogue: an agent offers an image of the catalogue when it
+// has the reference with the catalogue's digest.
+func Report(ctx context.Context, tx *store.Tx, agent cluster.AgentID, images []cluster.NodeImage) error {
+	p := dbgen.SetAgentImagesParams{AgentID: string(agent), Refs: []string{}, Architectures: []string{}, Digests: []string{}, Sizes: []int64{}}
+	seen := map[string]bool{}
+	for _, i := range images {
+		if seen[i.Reference] || !isName(i.Reference, maxReference) || !isName(i.Digest, maxDigest) || !isName(i.Architecture, maxArch) {
+			continue
 		}
+		seen[i.Reference] = true
+		p.Refs, p.Architectures = append(p.Refs, i.Reference), append(p.Architectures, i.Architecture)
+		p.Digests, p.Sizes = append(p.Digests, i.Digest), append(p.Sizes, max(i.SizeBytes, 0))
 	}
-	return row.ID, nil
+	if err := tx.SetAgentImages(ctx, p); err != nil {
+		return fmt.Errorf("store the images of agent %s: %w", agent, err)
+	}
+	return nil
 }
 
-// splitReference takes a reference apart: "registry/project/name:tag". A first part with a dot, a colon or "localhost" is
-// a registry; without one the image is local to the engines that have it.
-func splitReference(ref string) (registry, project, name, tag string) {
-	registry, tag = "local", "latest"
-	rest := ref
-	if first, after, ok := strings.Cut(ref, "/"); ok && (strings.ContainsAny(first, ".:") || first == "localhost") {
-		registry, rest = first, after
-	}
-	if i := strings.LastIndexByte(rest, ':'); i >= 0 {
-		rest, tag = rest[:i], rest[i+1:]
-	}
-	if i := strings.LastIndexByte(rest, '/'); i >= 0 {
-		return registry, rest[:i], rest[i+1:], tag
-	}
-	return registry, "", rest, tag
+func isName(text string, limit int) bool {
+	return text != "" && len(text) <= limit && store.Text(text) == text
 }

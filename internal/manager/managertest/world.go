@@ -33,6 +33,16 @@ const (
 	Image = "berth/python:1.0"
 )
 
+// Digest is a content id of its own for every number.
+func Digest(n int) string { return fmt.Sprintf("sha256:%064x", n) }
+
+// PythonImage is Image as an agent and an administrator know it.
+func PythonImage() cluster.NodeImage {
+	return cluster.NodeImage{Reference: Image, Digest: Digest(1), Architecture: "x86_64", SizeBytes: 1, Labels: map[string]string{
+		"ai.backend.resource.min.cpu": "1", "ai.backend.resource.min.mem": "64m",
+		"ai.backend.service-ports": "jupyter:http:8070,web:tcp:[9001,9002]", "ai.backend.runtime-type": "python"}}
+}
+
 // World is an empty cluster whose use cases run.
 type World struct {
 	*nouns.Set
@@ -130,7 +140,7 @@ func (w *World) Term() reconcile.Term {
 	return reconcile.NewTerm(w.Store, token, "test")
 }
 
-// Agent registers an agent that has Image.
+// Agent registers an agent that has Image, which is in the catalogue.
 func (w *World) Agent(id cluster.AgentID, cpu, mem int64) {
 	w.T.Helper()
 	epoch, err := w.Reports.Register(w.T.Context(), cluster.NodeHello{Agent: id, Version: "test"})
@@ -140,10 +150,9 @@ func (w *World) Agent(id cluster.AgentID, cpu, mem int64) {
 		Revision: 1, Architecture: "x86_64", EngineOK: true, Engine: "fake",
 		Capacity:  cluster.Slots{cluster.SlotCPU: cluster.Whole(cpu), cluster.SlotMem: cluster.Whole(mem)},
 		SlotKinds: map[cluster.SlotName]cluster.SlotKind{cluster.SlotCPU: cluster.SlotCount, cluster.SlotMem: cluster.SlotBytes},
-		Images: []cluster.NodeImage{{Reference: Image, Digest: "sha256:1", Architecture: "x86_64", SizeBytes: 1, Labels: map[string]string{
-			"ai.backend.resource.min.cpu": "1", "ai.backend.resource.min.mem": "64m",
-			"ai.backend.service-ports": "jupyter:http:8070,web:tcp:[9001,9002]", "ai.backend.runtime-type": "python"}}},
+		Images:    []cluster.NodeImage{PythonImage()},
 	}))
+	require.NoError(w.T, w.Images.ImportOwn(w.T.Context(), []cluster.NodeImage{PythonImage()}))
 }
 
 // Reconnect registers an agent again, as a new process of it does.

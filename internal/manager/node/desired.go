@@ -67,6 +67,11 @@ func (n *Reports) desired(ctx context.Context, batch []*want) error {
 	for _, r := range rows {
 		present[r.ID+r.AgentID] = true
 		d := cluster.DesiredKernel{Kernel: cluster.KernelID(r.ID), Session: cluster.SessionID(r.SessionID), Generation: r.Generation}
+		if e, err := cluster.ParseEgress(r.Egress); err == nil {
+			d.Egress = e
+		} else {
+			d.Egress = cluster.Egress{Mode: cluster.EgressNone} // the table takes nothing else; what cannot be read opens nothing
+		}
 		if r.Desired == "stop" {
 			d.Stop, d.Force, d.StopReason = true, r.ForceStop, cluster.Reason(r.StopReason)
 			if !d.Force {
@@ -125,16 +130,14 @@ func (n *Reports) specify(ctx context.Context, batch []*want, untold []string) e
 
 func kernelSpec(r dbgen.KernelSpecsRow) *cluster.KernelSpec {
 	k := &cluster.KernelSpec{
-		Image: r.Image, ImageLabels: r.ImageLabels, RegistryType: "local", AutoPull: "digest", Hostname: r.ClusterHostname,
+		Image: r.Image, ImageDigest: r.ImageDigest,
+		ImageLabels: r.ImageLabels, RegistryType: "local", AutoPull: "digest", Hostname: r.ClusterHostname,
 		Hosts: []string{}, Env: map[string]string{}, Slots: r.RequestedSlots, UID: -1, GID: -1, ExtraGIDs: store.Ints(r.ContainerGids),
 		SessionName: r.SessionName, SessionType: r.SessionType, RuntimeType: r.ImageLabels[image.LabelRuntimeType],
 		RuntimePath:  r.ImageLabels[image.LabelRuntimePath],
 		PreopenPorts: store.Ints(r.PreopenPorts), ServicePorts: r.ImageLabels[image.LabelServicePorts], ClusterRole: r.ClusterRole,
 		ClusterIdx: int(r.ClusterIdx),
 		LocalRank:  int(r.LocalRank), ShmBytes: cluster.DefaultShmem,
-	}
-	if r.ImageDigest != nil {
-		k.ImageDigest = *r.ImageDigest
 	}
 	if r.ImageRegistryType != nil {
 		k.RegistryType = *r.ImageRegistryType

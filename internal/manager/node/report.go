@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -90,41 +89,17 @@ func (n *Reports) UpdateFacts(ctx context.Context, agent cluster.AgentID, epoch 
 	for _, host := range f.HungVolumes {
 		hung = append(hung, store.Text(host))
 	}
-	// Images are written in one order by everybody, so that agents do not wait for each other in circles.
-	images := slices.Clone(f.Images)
-	slices.SortFunc(images, func(a, b cluster.NodeImage) int {
-		if a.Reference != b.Reference {
-			if a.Reference < b.Reference {
-				return -1
-			}
-			return 1
-		}
-		return 0
-	})
 	err := n.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
 		changed, err := tx.SetAgentFacts(ctx, dbgen.SetAgentFactsParams{ID: string(agent), Epoch: epoch, FactsRevision: f.Revision,
 			Architecture: f.Architecture, Capacity: capacity, SlotKinds: kinds, Devices: devices, Engine: store.Text(f.Engine), EngineOk: f.EngineOK,
 			EngineError: store.Text(f.EngineError), Warnings: warnings, HungVolumes: hung,
+			DiskProblem: store.Text(f.DiskProblem),
 			DataAddress: store.Text(f.DataAddress), DataSocket: store.Text(f.DataSocket)})
 		if err != nil || changed == 0 {
 			return err
 		}
-		keep := []string{}
-		for _, i := range images {
-			id, err := image.Report(ctx, tx, n.IDs, i)
-			if err != nil {
-				return err
-			}
-			if id == "" {
-				continue
-			}
-			if err := tx.SetAgentImage(ctx, string(agent), id, i.Digest); err != nil {
-				return err
-			}
-			keep = append(keep, id)
-		}
 		tx.Wake(store.TopicSchedule)
-		return tx.ClearAgentImages(ctx, string(agent), keep)
+		return image.Report(ctx, tx, agent, f.Images)
 	})
 	if err != nil {
 		return fmt.Errorf("store facts of agent %s: %w", agent, err)

@@ -89,7 +89,11 @@ func New(d Deps) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n.Images, err = image.New(d.Store); err != nil {
+	images := image.Deps{Store: d.Store, IDs: d.IDs, Log: part("image")}
+	if d.Streams != nil {
+		images.Streams = d.Streams
+	}
+	if n.Images, err = image.New(images); err != nil {
 		return nil, err
 	}
 	nodes := node.Deps{Store: d.Store}

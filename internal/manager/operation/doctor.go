@@ -62,11 +62,14 @@ func (s *Service) Findings(ctx context.Context) ([]cluster.Finding, error) {
 var findingText = map[string]struct{ severity, text, next string }{
 	"kernel-on-dead-agent": {"error", "is %s although its agent %s is lost for long",
 		"start that agent, or wait for the manager to give its kernels up"},
-	"missed-deadline":       {"error", "is %s on agent %s past its deadline", "see whether the manager's sweeper runs (berth status)"},
-	"stale-removal":         {"warning", "was to be removed (%s) by agent %s, which has not done so", "look at that agent's log and engine"},
-	"callback-stuck":        {"warning", "has a callback that cannot be delivered: %s%s", "see whether the address is right and allowed"},
-	"live-kernel-of-ended":  {"error", "is %s on agent %s although its session has ended", "restart the manager; report this as a defect"},
-	"agent-engine-not-ok":   {"warning", "has no working engine: %s%s", "start the engine on that machine"},
+	"missed-deadline":      {"error", "is %s on agent %s past its deadline", "see whether the manager's sweeper runs (berth status)"},
+	"stale-removal":        {"warning", "was to be removed (%s) by agent %s, which has not done so", "look at that agent's log and engine"},
+	"callback-stuck":       {"warning", "has a callback that cannot be delivered: %s%s", "see whether the address is right and allowed"},
+	"live-kernel-of-ended": {"error", "is %s on agent %s although its session has ended", "restart the manager; report this as a defect"},
+	"agent-engine-not-ok":  {"warning", "has no working engine: %s%s", "start the engine on that machine"},
+	"image-differs": {"warning", "is on agent %s with another content (%s) than the catalogue's; sessions of it do not run there",
+		"load the same image there, or berth image import that one"},
+	"agent-disk-low":        {"warning", "is short of disk: %s%s", "free space on that machine, or end sessions there"},
 	"image-alias-to-nobody": {"warning", "names an image that is gone: %s%s", "berth image alias, or build the image again"},
 }
 

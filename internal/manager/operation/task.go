@@ -95,16 +95,28 @@ func (s *Service) TaskEvents(ctx context.Context, a authz.Actor, id string) (<-c
 	return out, nil
 }
 
-// StartTask runs work as a task of the actor; report says how far it is.
-func (s *Service) StartTask(ctx context.Context, a authz.Actor, kind, subject string,
+// StartTask runs work as a task of the actor; report says how far it is. It begins only if may, which runs in the transaction that
+// notes the task, returns nil; may can be nil.
+func (s *Service) StartTask(ctx context.Context, a authz.Actor, kind, subject string, may func(ctx context.Context, tx *store.Tx) error,
 	work func(ctx context.Context, report func(message string)) (string, error)) (id string, err error) {
 	if err := authz.Authenticated(a); err != nil {
 		return "", err
 	}
 	id = s.d.IDs()
 	owner := string(a.UserID)
-	if err := s.d.Store.AddTask(ctx, dbgen.AddTaskParams{ID: id, Kind: kind, Owner: &owner, Subject: subject, Message: ""}); err != nil {
-		return "", fmt.Errorf("note task: %w", err)
+	err = s.d.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+		if may != nil {
+			if err := may(ctx, tx); err != nil {
+				return err
+			}
+		}
+		if err := tx.AddTask(ctx, dbgen.AddTaskParams{ID: id, Kind: kind, Owner: &owner, Subject: subject, Message: ""}); err != nil {
+			return fmt.Errorf("note task: %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		return "", err
 	}
 	set := func(ctx context.Context, status, message string, current int64) {
 		// The end is written even when the manager is stopping.

@@ -32,6 +32,8 @@ type Group struct {
 	// Placement is the policy that SchedulerOpts mean; "" when they cannot be used.
 	Placement      string
 	UseHostNetwork bool
+	// Egress is what sessions may reach from inside, as cluster.Egress writes it.
+	Egress string
 }
 
 func groupView(r dbgen.ResourceGroup) *Group {
@@ -42,7 +44,7 @@ func groupView(r dbgen.ResourceGroup) *Group {
 	return &Group{Placement: placement, Name: r.Name, Description: r.Description, IsActive: r.IsActive, IsPublic: r.IsPublic,
 		CreatedAt:   r.CreatedAt.UTC(),
 		WsproxyAddr: r.WsproxyAddr, Driver: r.Driver, DriverOpts: r.DriverOpts, Scheduler: r.Scheduler, SchedulerOpts: r.SchedulerOpts,
-		UseHostNetwork: r.UseHostNetwork}
+		UseHostNetwork: r.UseHostNetwork, Egress: r.Egress}
 }
 
 // AllowedGroups lists the active groups that the actor may use with a project (name or id; "" is any of the actor's).

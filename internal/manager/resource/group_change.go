@@ -35,6 +35,8 @@ type GroupProps struct {
 	// SchedulerOpts replaces all options. SchedulerPatch changes some: a JSON merge patch, in which null removes.
 	SchedulerOpts, SchedulerPatch map[string]any
 	UseHostNetwork                *bool
+	// Egress is what sessions may reach from inside, as cluster.ParseEgress reads it.
+	Egress *string
 }
 
 // CreateGroup adds a group (superadmins). It has no agents, and nobody may use it before it is associated.
@@ -50,7 +52,7 @@ func (s *Service) CreateGroup(ctx context.Context, a authz.Actor, name string, p
 }
 
 // ModifyGroup changes a group (superadmins). A changed policy holds from the next scheduling pass on;
-// sessions that run or wait stay.
+// sessions that run or wait stay. A changed egress policy holds for sessions that run as soon as their agents hear of it.
 func (s *Service) ModifyGroup(ctx context.Context, a authz.Actor, name string, p GroupProps) error {
 	if err := authz.ResourceGroups.Need(a, authz.Administer, authz.Object{}, "change resource groups"); err != nil {
 		return err
@@ -76,6 +78,7 @@ func (s *Service) write(ctx context.Context, name string, create bool, p GroupPr
 		if err != nil {
 			return fmt.Errorf("find resource group %s: %w", name, err)
 		}
+		egress := row.Egress
 		if err := s.setGroup(&row, p); err != nil {
 			return err
 		}
@@ -83,10 +86,19 @@ func (s *Service) write(ctx context.Context, name string, create bool, p GroupPr
 			Name: row.Name, Description: row.Description, IsActive: row.IsActive, IsPublic: row.IsPublic, Driver: row.Driver,
 			DriverOpts: row.DriverOpts,
 			Scheduler:  row.Scheduler, SchedulerOpts: row.SchedulerOpts, UseHostNetwork: row.UseHostNetwork, WsproxyAddr: row.WsproxyAddr,
-			WsproxyApiTokenSealed: row.WsproxyApiTokenSealed,
+			WsproxyApiTokenSealed: row.WsproxyApiTokenSealed, Egress: row.Egress,
 		})
 		if err != nil {
 			return fmt.Errorf("change resource group %s: %w", name, err)
+		}
+		if row.Egress != egress { // for sessions that run, too
+			agents, err := tx.AgentsOfGroupSessions(ctx, name)
+			if err != nil {
+				return fmt.Errorf("look for agents with sessions of resource group %s: %w", name, err)
+			}
+			for _, a := range agents {
+				tx.Wake(store.AgentTopic(a))
+			}
 		}
 		tx.Wake(store.TopicSchedule)
 		return nil
@@ -99,6 +111,13 @@ func (s *Service) setGroup(g *dbgen.ResourceGroup, p GroupProps) error {
 	store.Set(&g.IsPublic, p.IsPublic)
 	store.Set(&g.UseHostNetwork, p.UseHostNetwork)
 	store.Set(&g.Driver, p.Driver)
+	if p.Egress != nil {
+		e, err := cluster.ParseEgress(*p.Egress)
+		if err != nil {
+			return fmt.Errorf("check the egress policy of resource group %s: %w", g.Name, err)
+		}
+		g.Egress = e.String()
+	}
 	if err := setPolicy(g, p); err != nil {
 		return err
 	}

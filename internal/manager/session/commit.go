@@ -13,6 +13,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/image"
 	"berth.dev/berth/internal/manager/store"
 )
 
@@ -21,8 +22,8 @@ const (
 	commitTimeout = 30 * time.Minute
 )
 
-// Commit makes an image of a RUNNING session's main kernel in the background. Its reference is
-// berth/commit-<session>:<filename or time>.
+// Commit makes an image of a RUNNING session's main kernel in the background, for the session's owner. Its reference is
+// local/<owner's id>/<session>:<filename or time>; an earlier image of that reference is replaced.
 func (s *Service) Commit(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey,
 	filename string) (task string, err error) {
 	o, err := s.Changeable(ctx, a, ref, owner)
@@ -40,56 +41,53 @@ func (s *Service) Commit(ctx context.Context, a authz.Actor, ref string, owner c
 	case s.d.Streams == nil:
 		return "", fault.Unavailablef("agent %s is not connected", k.Agent)
 	}
-	if _, err := s.d.Store.OngoingTask(ctx, commitKind, o.ID); err == nil {
-		return "", fault.Conflictf("session %s is being committed already", v.Name).WithNext("wait until that is done")
-	} else if !store.Missing(err) {
-		return "", fmt.Errorf("look for commits: %w", err)
-	}
-	tag := imageWord(strings.TrimSuffix(strings.TrimSuffix(filename, ".gz"), ".tar"))
+	tag := strings.TrimSuffix(strings.TrimSuffix(filename, ".gz"), ".tar")
 	if tag == "" {
 		tag = s.d.Clock().UTC().Format("20060102-150405")
 	}
-	reference := "berth/commit-" + imageWord(v.Name) + ":" + tag
-	if err := s.mayCustomize(ctx, v, reference); err != nil {
-		return "", err
-	}
-	// The names of this body are those of wire/node.CommitRequest.
-	body, err := json.Marshal(map[string]any{"reference": reference, "labels": map[string]string{
-		"ai.backend.customized-image.owner": "user:" + string(v.UserID), "ai.backend.customized-image.name": tag,
-	}})
+	c := image.Commit{ID: cluster.ImageID(s.d.IDs()), Reference: image.CommitReference(v.UserID, v.Name, tag), Architecture: k.Architecture,
+		Owner: v.UserID, Email: v.UserEmail, Agent: k.Agent}
+	_, c.Name, _ = strings.Cut(c.Reference, ":")
+	base, err := s.d.Store.ImageOfSession(ctx, o.ID)
 	if err != nil {
-		return "", fmt.Errorf("encode commit: %w", err)
+		return "", fmt.Errorf("read the image of session %s: %w", v.Name, err)
 	}
-	agent, kernel := k.Agent, k.ID
-	return s.d.Tasks.StartTask(ctx, a, commitKind, o.ID, func(ctx context.Context, report func(string)) (string, error) {
+	c.Base = cluster.ImageID(base)
+	var room int64
+	may := func(ctx context.Context, tx *store.Tx) (err error) {
+		// Commits of one owner pass here one after the other: none is counted too late.
+		if room, err = image.MayCommit(ctx, tx, v.UserID, c.Reference); err != nil {
+			return err
+		}
+		if _, err = tx.OngoingTask(ctx, commitKind, o.ID); err == nil {
+			return fault.Conflictf("session %s is being committed already", v.Name).WithNext("wait until that is done")
+		}
+		if !store.Missing(err) {
+			return fmt.Errorf("look for commits: %w", err)
+		}
+		return nil
+	}
+	return s.d.Tasks.StartTask(ctx, a, commitKind, o.ID, may, func(ctx context.Context, report func(string)) (string, error) {
 		ctx, cancel := context.WithTimeout(ctx, commitTimeout)
 		defer cancel()
-		return s.commit(ctx, agent, kernel, body, report)
+		return s.commit(ctx, k.ID, c, room, report)
 	})
 }
 
-// mayCustomize refuses one more image than the policy of the session's user allows; 0 or less is no limit.
-func (s *Service) mayCustomize(ctx context.Context, v *Session, reference string) error {
-	has, err := s.d.Store.CustomizedImages(ctx, reference, string(v.UserID))
+// commit asks the agent, follows its lines of progress and takes the image into the catalogue. What the agent says of the image
+// beyond its digest and its size does not matter.
+func (s *Service) commit(ctx context.Context, kernel cluster.KernelID, c image.Commit, room int64, report func(string)) (string, error) {
+	// The names of this body are those of wire/node.CommitRequest.
+	body, err := json.Marshal(map[string]any{"reference": c.Reference, "labels": c.Labels(), "max_bytes": room})
 	if err != nil {
-		return fmt.Errorf("count the images that %s made: %w", v.UserEmail, err)
+		return "", fmt.Errorf("encode commit: %w", err)
 	}
-	if has.Most <= 0 || has.Made < int64(has.Most) {
-		return nil
-	}
-	return quota("%s has made %d images of sessions, policy %s allows %d", v.UserEmail, has.Made, has.Policy, has.Most).
-		WithNext("commit under the name of an earlier one to replace it, or ask an administrator to forget one or for a larger limit")
-}
-
-// commit asks the agent and follows its lines of progress.
-func (s *Service) commit(ctx context.Context, agent cluster.AgentID, kernel cluster.KernelID, body []byte,
-	report func(string)) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent/kernels/"+string(kernel)+"/commit", bytes.NewReader(body))
 	if err != nil {
 		return "", err
 	}
 	req.Header.Set("Content-Type", "application/json")
-	resp, err := s.d.Streams.RoundTrip(agent, req)
+	resp, err := s.d.Streams.RoundTrip(c.Agent, req)
 	if err != nil {
 		return "", err
 	}
@@ -102,16 +100,24 @@ func (s *Service) commit(ctx context.Context, agent cluster.AgentID, kernel clus
 		var p struct {
 			Message string
 			Error   string
-			Image   *struct{ Reference string }
+			Kind    string
+			Image   *struct {
+				ID        string
+				SizeBytes int64 `json:"size_bytes"`
+			}
 		}
 		if err := json.Unmarshal(lines.Bytes(), &p); err != nil {
 			return "", fmt.Errorf("read the agent's progress: %w", err)
 		}
 		switch {
 		case p.Error != "":
+			if p.Kind == fault.Exhausted.String() {
+				return "", fault.Exhaustedf("%s", p.Error)
+			}
 			return "", fault.Unavailablef("%s", p.Error)
 		case p.Image != nil:
-			return p.Image.Reference, nil
+			c.Digest, c.SizeBytes = p.Image.ID, p.Image.SizeBytes
+			return c.Reference, s.d.Image.Keep(ctx, c)
 		case p.Message != "":
 			report(p.Message)
 		}
@@ -119,7 +125,7 @@ func (s *Service) commit(ctx context.Context, agent cluster.AgentID, kernel clus
 	if err := lines.Err(); err != nil {
 		return "", fmt.Errorf("follow the commit: %w", err)
 	}
-	return "", fault.Unavailablef("agent %s broke off the commit", agent)
+	return "", fault.Unavailablef("agent %s broke off the commit", c.Agent)
 }
 
 // CommitStatus says whether a commit is going on: "ready" or "ongoing".
@@ -145,22 +151,4 @@ func (s *Service) CommitStatus(ctx context.Context, a authz.Actor, ref string,
 		return "", "", fmt.Errorf("look for commits: %w", err)
 	}
 	return "ongoing", k.ID, nil
-}
-
-// imageWord makes a part of an image reference of any text.
-func imageWord(text string) string {
-	text = strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '-', r == '.':
-			return r
-		case r >= 'A' && r <= 'Z':
-			return r + 'a' - 'A'
-		}
-		return '-'
-	}, text)
-	for strings.Contains(text, "--") || strings.Contains(text, "..") {
-		text = strings.ReplaceAll(strings.ReplaceAll(text, "--", "-"), "..", ".")
-	}
-	text = strings.ReplaceAll(strings.ReplaceAll(text, ".-", "."), "-.", ".")
-	return strings.Trim(text[:min(len(text), 100)], "-.")
 }

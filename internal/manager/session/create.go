@@ -174,10 +174,10 @@ func (s *Service) planSession(ctx context.Context, q *lookups, a authz.Actor, ow
 	p.session = newSession{
 		ID: s.d.IDs(), Name: r.Name, Type: r.Type, Priority: int32(priority), ClusterMode: r.ClusterMode, ClusterSize: int32(r.ClusterSize),
 		DomainName: owner.DomainName, ProjectID: project.ID, UserID: owner.UserID, AccessKey: owner.AccessKey, ResourceGroup: group,
-		DesignatedAgents: designated, ImageID: img.ID, Image: img.Reference, Tag: r.Tag, RequestedSlots: total, ResourceOpts: opts,
-		Environ: r.Environ, StartupCommand: store.Optional(r.StartupCommand), BootstrapScript: script, CallbackURL: store.Optional(r.CallbackURL),
-		StartsAt: starts,
-		Kernels:  make([]newKernel, r.ClusterSize), DependsOn: depends, Preemptible: r.Preemptible == nil || *r.Preemptible, Mounts: mounts,
+		DesignatedAgents: designated, ImageID: img.ID, ImageDigest: img.Digest, Image: img.Reference, Tag: r.Tag, RequestedSlots: total,
+		ResourceOpts: opts, Environ: r.Environ, StartupCommand: store.Optional(r.StartupCommand), BootstrapScript: script,
+		CallbackURL: store.Optional(r.CallbackURL), StartsAt: starts,
+		Kernels: make([]newKernel, r.ClusterSize), DependsOn: depends, Preemptible: r.Preemptible == nil || *r.Preemptible, Mounts: mounts,
 	}
 	if p.session.Environ == nil {
 		p.session.Environ = map[string]string{}

@@ -179,14 +179,15 @@ func TestImagesAreResolved(t *testing.T) {
 	add := func(revision int64, images ...cluster.NodeImage) {
 		require.NoError(t, w.Reports.UpdateFacts(ctx, "a1", w.Epoch("a1"), cluster.NodeFacts{Revision: revision, Architecture: "x86_64",
 			Capacity: cluster.Slots{"cpu": cluster.Whole(4), "mem": cluster.Whole(8 * managertest.GiB)}, Images: images}))
+		require.NoError(t, w.Images.ImportOwn(ctx, images))
 	}
-	img := func(ref, digest string) cluster.NodeImage {
-		return cluster.NodeImage{Reference: ref, Digest: digest, Architecture: "x86_64"}
+	img := func(ref string, digest int) cluster.NodeImage {
+		return cluster.NodeImage{Reference: ref, Digest: managertest.Digest(digest), Architecture: "x86_64"}
 	}
-	add(2, img(managertest.Image, "sha256:1"))
-	add(3, img(managertest.Image, "sha256:1"), img("lab/tool:1", "sha256:2"), img("registry.example.org:5000/team/tool:v2", "sha256:3"))
+	add(2, img(managertest.Image, 1))
+	add(3, img(managertest.Image, 1), img("lab/tool:1", 2), img("registry.example.org:5000/team/tool:v2", 3))
 	w.Exec(`UPDATE images SET created_at = now() - interval '1 hour' WHERE reference = 'lab/tool:1'`)
-	add(4, img(managertest.Image, "sha256:1"), img("lab/tool:1", "sha256:2"), img("lab/tool:2", "sha256:4"))
+	add(4, img(managertest.Image, 1), img("lab/tool:1", 2), img("lab/tool:2", 4))
 	add(3) // an old revision changes nothing
 	for ref, want := range map[string]string{"python": managertest.Image, managertest.Image: managertest.Image, "lab/tool": "lab/tool:2",
 		"lab/tool:1": "lab/tool:1", "berth/python": managertest.Image} {

@@ -41,6 +41,7 @@ type newSession struct {
 	ResourceGroup    string                `json:"resource_group"`
 	DesignatedAgents []string              `json:"designated_agents"` // never nil
 	ImageID          string                `json:"image_id"`
+	ImageDigest      string                `json:"image_digest"` // what was resolved, whatever the reference means later
 	Image            string                `json:"image"`
 	Tag              *string               `json:"tag"`
 	RequestedSlots   cluster.Slots         `json:"requested_slots"`

@@ -44,7 +44,7 @@ func TestLifeOfAnInteractiveSession(t *testing.T) {
 	require.Len(t, desired, 1)
 	require.False(t, desired[0].Stop)
 	require.Equal(t, managertest.Image, desired[0].Spec.Image)
-	require.Equal(t, "sha256:1", desired[0].Spec.ImageDigest)
+	require.Equal(t, managertest.Digest(1), desired[0].Spec.ImageDigest)
 	require.Equal(t, "python", desired[0].Spec.RuntimeType)
 	require.Equal(t, string(c.ID), desired[0].Spec.Env["BACKENDAI_SESSION_ID"])
 	require.JSONEq(t, `{"cpu":{"0":1000}}`, desired[0].Spec.Allocation)

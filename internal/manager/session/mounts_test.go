@@ -180,6 +180,12 @@ func TestWaitOnTheWayIsTold(t *testing.T) {
 	require.Equal(t, cluster.Running, s.Status)
 	require.Empty(t, s.StatusInfo)
 	require.Empty(t, s.MainKernel().StatusInfo)
+	// What the owner should know of a session that runs.
+	const full = "the session's own disk is full"
+	w.Report(id, "a1", cluster.PhaseRunning, waits(full))
+	s = w.Session(id)
+	require.Equal(t, cluster.Running, s.Status)
+	require.Equal(t, full, s.StatusInfo)
 }
 
 func TestHungVolumesAreStored(t *testing.T) {

@@ -58,8 +58,9 @@ type Folders interface {
 
 // Tasks runs work that outlives its request; operation.Service satisfies it.
 type Tasks interface {
-	// StartTask runs work as a task of the actor and returns the task's id; report says how far it is.
-	StartTask(ctx context.Context, a authz.Actor, kind, subject string,
+	// StartTask runs work as a task of the actor and returns the task's id; report says how far it is. The task begins only if may,
+	// which runs in the transaction that notes it, returns nil.
+	StartTask(ctx context.Context, a authz.Actor, kind, subject string, may func(ctx context.Context, tx *store.Tx) error,
 		work func(ctx context.Context, report func(message string)) (string, error)) (id string, err error)
 }
 

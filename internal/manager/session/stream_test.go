@@ -56,7 +56,8 @@ func TestRunnersLogsAndCommitsGoThroughTheAgent(t *testing.T) {
 	mux.HandleFunc("POST /kernels/{id}/commit", func(w http.ResponseWriter, r *http.Request) {
 		var req struct{ Reference string }
 		_ = json.NewDecoder(r.Body).Decode(&req)
-		_, _ = io.WriteString(w, `{"message":"copying"}`+"\n"+`{"image":{"reference":"`+req.Reference+`"}}`+"\n")
+		_, _ = io.WriteString(w, `{"message":"copying"}`+"\n"+`{"image":{"reference":"`+req.Reference+`","id":"`+
+			managertest.Digest(5)+`"}}`+"\n")
 	})
 	f := &fakeStreams{handler: mux}
 	w := managertest.New(t, func(d *nouns.Deps) { d.Streams = f })
@@ -90,7 +91,7 @@ func TestRunnersLogsAndCommitsGoThroughTheAgent(t *testing.T) {
 		last = s
 	}
 	require.Equal(t, "done", last.Status)
-	require.Equal(t, "berth/commit-stream:my-result", last.Message)
+	require.Equal(t, "local/"+string(w.Admin.UserID)+"/stream:my-result", last.Message)
 	status, _, err := w.Sessions.CommitStatus(ctx, w.Admin, "stream", "")
 	require.NoError(t, err)
 	require.Equal(t, "ready", status)

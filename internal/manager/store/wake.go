@@ -16,8 +16,12 @@ const (
 	TopicEvents   = "events"
 	// TopicFolders says that a storage proxy shall do something.
 	TopicFolders = "folders"
+	// TopicImages says that an agent shall delete an image.
+	TopicImages = "images"
 	// TopicCircuits says that a published way to an app changed.
 	TopicCircuits = "circuits"
+	// TopicRights says that somebody may do less than before; the triggers of migration 0022 send it.
+	TopicRights = "rights"
 	// TopicCallbacks says that a session with a callback changed.
 	TopicCallbacks = "callbacks"
 	// TopicAll is delivered after hints may have been lost: look at everything again.

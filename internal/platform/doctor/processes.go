@@ -125,10 +125,12 @@ func (c *Checkup) mounts(dir platform.StateDir) {
 		return
 	}
 	defer f.Close()
-	folders := dir.Path("agent", "mounts") + "/" // the agent's own findings tell which of them have no owner
+	// The agent's own findings tell which mounts of folders, and which disks of kernels, have no owner.
+	folders, kernels := dir.Path("agent", "mounts")+"/", dir.Path("agent", "kernels")+"/"
 	for sc := bufio.NewScanner(f); sc.Scan(); {
 		fields := strings.Fields(sc.Text())
-		if len(fields) > 4 && strings.HasPrefix(fields[4], string(dir)+"/") && !strings.HasPrefix(fields[4], folders) {
+		if len(fields) > 4 && strings.HasPrefix(fields[4], string(dir)+"/") && !strings.HasPrefix(fields[4], folders) &&
+			!strings.HasPrefix(fields[4], kernels) {
 			c.add(platform.Finding{Kind: "mount", Object: fields[4], Problem: "it is mounted on the host and nothing owns it",
 				Next: "umount " + fields[4]})
 		}

@@ -48,6 +48,10 @@ type Status struct {
 
 // Table holds the live processes. Close stops the reaping.
 type Table struct {
+	open   chan struct{} // closed when processes may start
+	late   *time.Timer   // closes it, too
+	groups groups
+
 	mu    sync.Mutex // held while starting and while reaping, so that no status is lost and no pid is reused under a signal
 	live  map[int]*Process
 	sig   chan os.Signal
@@ -59,7 +63,8 @@ type Table struct {
 // NewTable begins to reap. The processes it starts have default signal dispositions, whatever this process was started with.
 func NewTable() *Table {
 	t := &Table{live: map[int]*Process{}, sig: make(chan os.Signal, 1), drop: make(chan os.Signal, 1), stop: make(chan struct{}),
-		ended: make(chan struct{})}
+		ended: make(chan struct{}), open: make(chan struct{})}
+	t.release()
 	signal.Notify(t.sig, syscall.SIGCHLD)
 	if ignored := inherited(); len(ignored) > 0 { // without names, Notify would take every signal
 		signal.Notify(t.drop, ignored...)
@@ -102,16 +107,9 @@ func (t *Table) reap() {
 			t.mu.Unlock()
 			return
 		}
-		p := t.live[pid]
-		delete(t.live, pid)
-		if p != nil {
-			p.status = Status{Code: ws.ExitStatus(), User: time.Duration(ru.Utime.Nano()), System: time.Duration(ru.Stime.Nano()),
-				MaxRSS: ru.Maxrss << 10}
-			if ws.Signaled() {
-				p.status.Signal = ws.Signal()
-				p.status.Code = 128 + int(ws.Signal())
-			}
-			close(p.done)
+		if p := t.live[pid]; p != nil {
+			delete(t.live, pid)
+			p.end(ws, ru)
 		}
 		t.mu.Unlock()
 	}
@@ -123,6 +121,17 @@ type Process struct {
 	table  *Table
 	done   chan struct{}
 	status Status
+}
+
+// end records how the process ended.
+func (p *Process) end(ws syscall.WaitStatus, ru syscall.Rusage) {
+	p.status = Status{Code: ws.ExitStatus(), User: time.Duration(ru.Utime.Nano()), System: time.Duration(ru.Stime.Nano()),
+		MaxRSS: ru.Maxrss << 10}
+	if ws.Signaled() {
+		p.status.Signal = ws.Signal()
+		p.status.Code = 128 + int(ws.Signal())
+	}
+	close(p.done)
 }
 
 // Start runs a process. The error tells why the file could not be executed.
@@ -141,14 +150,17 @@ func (t *Table) Start(s Spec) (*Process, error) {
 		}
 		attr.Files = append(attr.Files, fd)
 	}
+	select {
+	case <-t.open:
+	case <-t.stop:
+		return nil, fmt.Errorf("start %s: %w", s.Path, os.ErrClosed)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	pid, _, err := syscall.StartProcess(s.Path, s.Argv, attr)
+	p, err := t.spawn(s, attr)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", s.Path, err)
 	}
-	p := &Process{PID: pid, table: t, done: make(chan struct{})}
-	t.live[pid] = p
 	return p, nil
 }
 
@@ -218,12 +230,12 @@ func (t *Table) EndAll(grace time.Duration, first ...syscall.Signal) {
 }
 
 func (t *Table) broadcast(sig syscall.Signal) {
+	t.mu.Lock() // no process is on its way into its group meanwhile
+	defer t.mu.Unlock()
 	if os.Getpid() == 1 {
 		_ = syscall.Kill(-1, sig) // ESRCH: nobody else is there
 		return
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	for pid := range t.live {
 		_ = syscall.Kill(-pid, sig) // it may have ended just now
 	}

@@ -15,8 +15,12 @@ import (
 	"berth.dev/berth/internal/testkit/await"
 )
 
-// These tests share one Table: it waits for every child of the test process.
-var table = sync.OnceValue(proc.NewTable)
+// These tests share one Table: it waits for every child of the test process. Its processes are confined, to no groups.
+var table = sync.OnceValue(func() *proc.Table {
+	t := proc.NewTable()
+	t.Confine(nil, nil)
+	return t
+})
 
 func shell(line string, files ...*os.File) proc.Spec {
 	return proc.Spec{Path: "/bin/sh", Argv: []string{"sh", "-c", line}, Env: os.Environ(), Dir: "/", Files: files}

@@ -25,6 +25,7 @@ type body struct {
 
 	mu      sync.Mutex
 	yielded bool
+	revoked bool
 	moved   time.Time // when bytes came last
 }
 
@@ -40,6 +41,10 @@ func (b *body) Read(p []byte) (int, error) {
 	if b.yielded {
 		b.mu.Unlock()
 		return 0, b.end(errYielded)
+	}
+	if b.revoked {
+		b.mu.Unlock()
+		return 0, b.end(errRevoked)
 	}
 	_ = b.control.SetReadDeadline(time.Now().Add(b.idle)) // servers without deadlines have their own
 	b.mu.Unlock()
@@ -67,6 +72,9 @@ func (b *body) end(err error) error {
 	if b.yielded && errors.Is(err, os.ErrDeadlineExceeded) {
 		err = errYielded
 	}
+	if b.revoked && errors.Is(err, os.ErrDeadlineExceeded) {
+		err = errRevoked
+	}
 	b.err = err
 	_ = b.control.SetReadDeadline(time.Time{})
 	return err
@@ -93,6 +101,17 @@ func (b *body) yield(quiet time.Duration) {
 		return
 	}
 	b.yielded = true
+	_ = b.control.SetReadDeadline(time.Unix(1, 0))
+}
+
+// revoke ends the body because its sender may write no more.
+func (b *body) revoke() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.revoked || b.err != nil {
+		return
+	}
+	b.revoked = true
 	_ = b.control.SetReadDeadline(time.Unix(1, 0))
 }
 

@@ -22,6 +22,11 @@ func (s *Server) download(w *reply, r *http.Request) error {
 		return err
 	}
 	w.note(g.folder.String(), "")
+	r, release, err := s.entitle(w, r, g)
+	if err != nil {
+		return err
+	}
+	defer release()
 	q := r.URL.Query()
 	if _, err := join(q.Get("dst_dir"), g.path); err != nil {
 		return err
@@ -93,6 +98,11 @@ func (s *Server) downloadArchive(w *reply, r *http.Request) error {
 		return err
 	}
 	w.note(g.folder.String(), "")
+	r, release, err := s.entitle(w, r, g)
+	if err != nil {
+		return err
+	}
+	defer release()
 	tree, leave, err := s.reading(r, g)
 	if err != nil {
 		return err

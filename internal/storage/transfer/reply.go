@@ -33,6 +33,9 @@ type reply struct {
 	problem error
 	abort   bool // the reply is incomplete and must not look complete
 	left    bool // nobody takes the reply any more
+	mu      sync.Mutex
+	revoked error // why the transfer must end; nil while it may go on
+	in      *body // what the request's writer reads, if it is one
 	// What the log says of the transfer.
 	folder, session string
 	received        int64
@@ -50,7 +53,43 @@ func (w *reply) WriteHeader(status int) {
 func (w *reply) note(folder, session string) { w.folder, w.session = folder, session }
 
 // stir gives the reader another while; connections without deadlines are left alone.
-func (w *reply) stir() { _ = w.control.SetWriteDeadline(time.Now().Add(w.idle)) }
+func (w *reply) stir() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.revoked == nil {
+		_ = w.control.SetWriteDeadline(time.Now().Add(w.idle))
+	}
+}
+
+// revoke ends the transfer: a body is read no further, and its sender gets an answer; what is being sent breaks off.
+func (w *reply) revoke(why error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.revoked = why
+	switch {
+	case w.in != nil:
+		w.in.revoke()
+	case w.method == http.MethodGet:
+		_ = w.control.SetWriteDeadline(time.Unix(1, 0))
+	}
+}
+
+// revocation is why the transfer must end; nil while it may go on.
+func (w *reply) revocation() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.revoked
+}
+
+// carries tells revoke which body is read.
+func (w *reply) carries(in *body) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.in = in
+	if w.revoked != nil {
+		in.revoke()
+	}
+}
 
 // calm takes the deadline away, for the next request on the connection.
 func (w *reply) calm() { _ = w.control.SetWriteDeadline(time.Time{}) }
@@ -89,12 +128,16 @@ func (w *reply) ReadFrom(src io.Reader) (total int64, err error) {
 	for limited.N > 0 {
 		piece := io.LimitedReader{R: limited.R, N: min(limited.N, size)}
 		want := piece.N
+		if why := w.revocation(); why != nil {
+			w.abort, w.problem = true, why
+			return total, errRevoked
+		}
 		w.stir()
 		n, err := to.ReadFrom(&piece)
 		limited.N -= n
 		total += n
 		w.sent += n
-		if sends && err != nil && n > 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+		if sends && err != nil && (n > 0 || w.revocation() != nil) && errors.Is(err, os.ErrDeadlineExceeded) {
 			continue // slow, not dead
 		}
 		if err != nil || n < want { // fewer bytes without an error: the file got shorter

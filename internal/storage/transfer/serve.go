@@ -42,6 +42,9 @@ func (s *Server) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		err = s.route(w, r)
 	}
+	if why := w.revocation(); err != nil && why != nil {
+		err = why // the error is what came of it
+	}
 	if err != nil {
 		w.refuse(err)
 	}

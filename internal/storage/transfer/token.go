@@ -18,6 +18,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/storage/volume"
+	wire "berth.dev/berth/internal/wire/storage"
 )
 
 // fileMode is what uploaded files get; the volume decides their owner.
@@ -50,6 +51,8 @@ type claims struct {
 	Archive   bool     `json:"archive,omitempty"`
 	Files     []string `json:"files,omitempty"`
 	Filename  string   `json:"filename,omitempty"`
+	// Rights are what managers have sent since version 2 of the protocol.
+	Rights *wire.TokenRights `json:"rights,omitempty"`
 	// Clients are the addresses and prefixes that the token is good from; none means all.
 	Clients []string `json:"clients,omitempty"`
 	jwt.RegisteredClaims
@@ -68,6 +71,7 @@ type grant struct {
 	filename string
 	clients  clientaddr.Networks
 	expires  time.Time
+	rights   *wire.TokenRights
 }
 
 type tokens struct {
@@ -91,7 +95,8 @@ func (t tokens) sign(c claims, life time.Duration) (string, error) {
 		return "", err
 	}
 	now := t.now()
-	c.RegisteredClaims = jwt.RegisteredClaims{ID: id, IssuedAt: jwt.NewNumericDate(now), ExpiresAt: jwt.NewNumericDate(now.Add(life))}
+	c.RegisteredClaims = jwt.RegisteredClaims{ID: id, IssuedAt: jwt.NewNumericDate(now),
+		ExpiresAt: jwt.NewNumericDate(now.Add(min(life, maxTokenLife)))}
 	text, err := jwt.NewWithClaims(jwt.SigningMethodHS256, c).SignedString(t.key)
 	if err != nil {
 		return "", fmt.Errorf("sign a token: %w", err)
@@ -129,7 +134,7 @@ func (t tokens) verify(text, op string) (grant, error) {
 
 func (c claims) grant(op string) (grant, error) {
 	g := grant{op: op, volume: c.Volume, size: c.Size, session: c.Session, archive: c.Archive, filename: c.Filename,
-		clients: clientaddr.ParseNetworks(c.Clients), expires: c.ExpiresAt.Time}
+		clients: clientaddr.ParseNetworks(c.Clients), expires: c.ExpiresAt.Time, rights: c.Rights}
 	got, vfid := c.Op, c.VFID
 	if op == opArchive {
 		got, vfid = c.Operation, c.FolderID
@@ -212,7 +217,8 @@ func (s *Server) UploadToken(ctx context.Context, q UploadRequest) (string, erro
 	if err := v.Charge(ctx, q.Folder.Scope, q.Size); err != nil {
 		return "", fmt.Errorf("upload %s of %d bytes: %w", p, q.Size, err)
 	}
-	c := claims{Op: opUpload, Volume: q.Volume, VFID: q.Folder.String(), RelPath: p, Size: q.Size, Clients: q.Clients}
+	c := claims{Op: opUpload, Volume: q.Volume, VFID: q.Folder.String(), RelPath: p, Size: q.Size, Clients: q.Clients,
+		Rights: q.Rights}
 	if q.Size == 0 {
 		if err := tree.WriteFile(ctx, p, strings.NewReader(""), fileMode); err != nil {
 			return "", fmt.Errorf("upload %s: %w", p, err)
@@ -265,7 +271,8 @@ func (s *Server) DownloadToken(ctx context.Context, q DownloadRequest) (string, 
 	if err != nil {
 		return "", err
 	}
-	c := claims{Op: opDownload, Volume: q.Volume, VFID: q.Folder.String(), RelPath: p, Archive: q.Archive, Clients: q.Clients}
+	c := claims{Op: opDownload, Volume: q.Volume, VFID: q.Folder.String(), RelPath: p, Archive: q.Archive, Clients: q.Clients,
+		Rights: q.Rights}
 	return s.tokens.sign(c, lifeOf(s.o.DownloadLife, entries[0].Size))
 }
 
@@ -278,7 +285,8 @@ func (s *Server) ArchiveToken(ctx context.Context, q ArchiveRequest) (string, er
 	if _, err := s.lookUp(ctx, q.Volume, q.Folder, paths); err != nil {
 		return "", err
 	}
-	c := claims{Operation: opArchive, Volume: q.Volume, FolderID: q.Folder.String(), Files: paths, Filename: q.Filename, Clients: q.Clients}
+	c := claims{Operation: opArchive, Volume: q.Volume, FolderID: q.Folder.String(), Files: paths, Filename: q.Filename, Clients: q.Clients,
+		Rights: q.Rights}
 	return s.tokens.sign(c, s.o.DownloadLife)
 }
 

@@ -19,6 +19,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/storage/volume"
+	wire "berth.dev/berth/internal/wire/storage"
 )
 
 // Options make a Server. Zero values take the defaults that are named; Key and Volumes are required.
@@ -30,6 +31,8 @@ type Options struct {
 	// Volumes finds a volume that can be used now, VolumeNames lists all of them.
 	Volumes     func(name string) (volume.Volume, bool)
 	VolumeNames func() []string
+	// Rights is the copy of epochs that tokens are checked against; nil checks none, for tests of other things.
+	Rights *Rights
 	// MaxUploadSize bounds one file in bytes; default 100 GiB.
 	MaxUploadSize int64
 	// UploadLife and DownloadLife are how long tokens are good; default 24 h and 1 h. Tokens for files get more by
@@ -111,6 +114,7 @@ type UploadRequest struct {
 	Size   int64
 	// Clients are the addresses and prefixes that the token may be used from; none means all.
 	Clients []string
+	Rights  *wire.TokenRights // nil of managers that know none
 }
 
 // DownloadRequest asks for a token that reads one file, or a directory as an archive.
@@ -120,6 +124,7 @@ type DownloadRequest struct {
 	Path    string
 	Archive bool
 	Clients []string // see UploadRequest
+	Rights  *wire.TokenRights
 }
 
 // ArchiveRequest asks for a token that reads several paths as one archive. Filename may be "".
@@ -129,6 +134,7 @@ type ArchiveRequest struct {
 	Paths    []string
 	Filename string
 	Clients  []string // see UploadRequest
+	Rights   *wire.TokenRights
 }
 
 // Wait returns once no transfer runs, or with the error of ctx. An HTTP server that was closed does not wait for

@@ -75,6 +75,11 @@ func (s *Server) tus(w *reply, r *http.Request) error {
 		return err
 	}
 	w.note(g.folder.String(), g.session)
+	r, release, err := s.entitle(w, r, g)
+	if err != nil {
+		return err
+	}
+	defer release()
 	target, err := join(r.URL.Query().Get("dst_dir"), g.path)
 	if err != nil {
 		return err
@@ -446,6 +451,7 @@ func (s *Server) write(w *reply, r *http.Request, u *upload, c chunk) error {
 	}
 	in := newBody(r, w.control, s.o.IdleTimeout, sum)
 	remove := s.writers.add(u.g.session, in)
+	w.carries(in)
 	written, err := u.staged.Append(ctx, c.offset, in, room)
 	long := err == nil && written == room && in.more()
 	remove()
@@ -478,6 +484,9 @@ func (s *Server) write(w *reply, r *http.Request, u *upload, c chunk) error {
 		return fmt.Errorf("upload %s: %w", u.target, err)
 	}
 	if u.size == u.g.size {
+		if why := w.revocation(); why != nil {
+			return why
+		}
 		if err = u.finish(ctx); err == nil {
 			return nil
 		}

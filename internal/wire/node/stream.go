@@ -13,6 +13,11 @@ const (
 	StreamLogs = "/kernels/{id}/logs"
 	// StreamCommit (POST CommitRequest) answers with lines of CommitProgress, the last with Image or Error.
 	StreamCommit = "/kernels/{id}/commit"
+	// StreamImages (GET ?reference=REFERENCE) answers with ImageDetails of an image on the host.
+	StreamImages = "/images"
+	// StreamRemoveImage (POST ImageRemoval) deletes an image that was made of a session: 204, also when it is not there; 409 while it
+	// is in use.
+	StreamRemoveImage = "/images/remove"
 	// StreamStats (GET) answers with KernelStats.
 	StreamStats = "/kernels/{id}/stats"
 	// StreamPort connects to a port inside the kernel, full-duplex: the request's body is what the app reads, the reply's
@@ -27,6 +32,23 @@ const (
 type CommitRequest struct {
 	Reference string            `json:"reference"`
 	Labels    map[string]string `json:"labels,omitempty"`
+	// MaxBytes is how large the image may be; 0 is no limit. Agents of before 2026-11-23 ignore it: the manager looks again.
+	MaxBytes int64 `json:"max_bytes,omitempty"`
+}
+
+// ImageDetails describe one image of a host, for an administrator who takes it into the catalogue.
+type ImageDetails struct {
+	Reference    string            `json:"reference"`
+	ID           string            `json:"id"`
+	Architecture string            `json:"architecture"`
+	SizeBytes    int64             `json:"size_bytes"`
+	Labels       map[string]string `json:"labels"`
+}
+
+// ImageRemoval names an image by its reference and its content.
+type ImageRemoval struct {
+	Reference string `json:"reference"`
+	ID        string `json:"id"`
 }
 
 // CommitProgress is one line of the answer to CommitRequest.

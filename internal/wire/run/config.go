@@ -48,8 +48,12 @@ type Config struct {
 	// AuthorizedKeys are lines in the format of OpenSSH whose owners may log in to app sshd, besides the key that the runner
 	// makes for the session (id_container in the home directory).
 	AuthorizedKeys []string `json:"authorized_keys,omitempty"`
-	Limits         Limits   `json:"limits"`
-	LogLevel       string   `json:"log_level,omitempty"` // debug, info, warn, error; default info
+	// Confine says that the agent sends control groups for the processes of the user (PathConfine) before the first may start.
+	Confine bool `json:"confine,omitempty"`
+	// AwaitNetwork: the agent connects the container after its start; nothing of the session's runs before.
+	AwaitNetwork bool   `json:"await_network,omitempty"`
+	Limits       Limits `json:"limits"`
+	LogLevel     string `json:"log_level,omitempty"` // debug, info, warn, error; default info
 }
 
 // RuntimeConfig comes from the image labels; empty fields are found by looking.

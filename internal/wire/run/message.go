@@ -32,6 +32,7 @@ const (
 	PathExec      = "/v1/exec"
 	PathShutdown  = "/v1/shutdown"
 	PathBatch     = "/v1/batch"
+	PathConfine   = "/v1/confine"
 )
 
 // Hard bounds that both sides rely on.
@@ -72,6 +73,7 @@ const (
 	CanPTY      = "pty"
 	CanExec     = "exec"
 	CanFiles    = "files"
+	CanConfine  = "confine"
 )
 
 // Hello is the reply of GET /v1/hello: the runner is up and serves.
@@ -387,6 +389,8 @@ type BatchResult struct {
 	StartedAt time.Time `json:"started_at"`
 	EndedAt   time.Time `json:"ended_at"`
 	Usage     Usage     `json:"usage"`
+	// OOM says that processes of the session were killed for want of memory.
+	OOM bool `json:"oom,omitempty"`
 }
 
 // Usage is what a finished command and its waited-for children used.

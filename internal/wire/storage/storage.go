@@ -1,6 +1,7 @@
 // Package storage is what managers and storage proxies say to each other: how a proxy announces itself in
 // etcd, and the JSON of its manager-facing API.
 //
+// Version 2 (2026-11-22) tells proxies about changed rights (PathRights) and puts them into tokens; both sides understand version 1.
 // Version 1 (2026-11-21). Requests are POST with a JSON body wherever the older protocol sent a body with GET;
 // proxies accept both. Every request carries the header Auth. Errors are problem+json whose "kind" is a fault.Kind.
 package storage
@@ -13,7 +14,7 @@ import (
 )
 
 // Version is the protocol's version.
-const Version = 1
+const Version = 2
 
 // Auth is the header with the key that a manager shows a proxy.
 const Auth = "X-BackendAI-Storage-Auth-Token"
@@ -220,6 +221,7 @@ type DownloadRequest struct {
 	PathRequest
 	Archive bool `json:"archive"`
 	Allowed
+	Rights *TokenRights `json:"rights,omitempty"`
 }
 
 // ArchiveRequest asks for a token that reads several paths as one archive.
@@ -229,6 +231,7 @@ type ArchiveRequest struct {
 	Files    []string `json:"files"`
 	Filename string   `json:"filename,omitempty"`
 	Allowed
+	Rights *TokenRights `json:"rights,omitempty"`
 }
 
 // UploadRequest asks for a token that writes one file of a declared size in bytes.
@@ -236,6 +239,7 @@ type UploadRequest struct {
 	PathRequest
 	Size int64 `json:"size"`
 	Allowed
+	Rights *TokenRights `json:"rights,omitempty"`
 }
 
 // Allowed are the addresses and prefixes that a token may be used from: those of the user's own list. None means all. Proxies before

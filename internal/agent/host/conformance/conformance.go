@@ -198,9 +198,34 @@ func replaces(w *world) {
 func points(w *world) {
 	id := w.kernel()
 	c := content(id, 1)
-	c.Points = []string{"data", "data/deep/er"}
-	mounts := w.prepare(id, c)
-	require.DirExists(w, w.through(mounts, host.Home+"/data/deep/er"))
+	model := runtime.Mount{Source: w.TempDir(), Target: "/mnt/model", ReadOnly: true}
+	c.Folders = []runtime.Mount{
+		{Source: w.TempDir(), Target: host.Home + "/data"}, {Source: w.TempDir(), Target: host.Home + "/x/deep/er"}, model}
+	first := w.prepare(id, c)
+	require.Contains(w, first, model)
+	require.True(w, strings.HasPrefix(first[len(first)-1].Target, host.PrivateDir), "the runner's mount is the last")
+	plain := w.prepare(id, content(id, 1))
+	work := w.through(plain, host.Home)
+	require.DirExists(w, filepath.Join(work, "x", "deep", "er"))
+
+	// Code in the container puts links and files where folders are to be mounted at the next start.
+	require.NoError(w, os.RemoveAll(filepath.Join(work, "x")))
+	for name, put := range map[string]func(string) error{
+		"link to the root": func(p string) error { return os.Symlink("/", p) },
+		"link inside":      func(p string) error { return os.Symlink("data", p) },
+		"magic link":       func(p string) error { return os.Symlink("/proc/self/root", p) },
+		"file":             func(p string) error { return os.WriteFile(p, nil, 0o644) },
+	} {
+		for _, at := range []string{"x", "x/deep", "x/deep/er"} {
+			require.NoError(w, os.MkdirAll(filepath.Join(work, path.Dir(at)), 0o755))
+			require.NoError(w, put(filepath.Join(work, at)))
+			_, err := w.h.Prepare(id, c)
+			require.Equal(w, fault.Invalid, fault.KindOf(err), "%s at %s: %v", name, at, err)
+			require.Equal(w, cluster.ReasonTarget, fault.ReasonOf(err), "%s at %s", name, at)
+			require.NoError(w, os.RemoveAll(filepath.Join(work, "x")))
+		}
+	}
+	require.Len(w, w.prepare(id, c), len(first))
 }
 
 func greets(w *world) {
@@ -293,8 +318,9 @@ func attaches(w *world) {
 }
 
 func missing(w *world) {
-	id := w.kernel()
-	_, err := w.h.Attach(w.ctx, id, host.Owner{UID: 9001, GID: 9001}, append(w.folders(), w.fix.Missing))
+	id, gone := w.kernel(), w.fix.Missing
+	gone.Target = "/home/work/gone"
+	_, err := w.h.Attach(w.ctx, id, host.Owner{UID: 9001, GID: 9001}, append(w.folders(), gone))
 	require.True(w, fault.Is(err, fault.NotFound), "%v", err)
 	require.NoError(w, w.h.Release(id))
 	list, err := w.h.List()

@@ -30,6 +30,7 @@ type Host struct {
 	mu       sync.Mutex
 	full     bool
 	refused  error // of Attach
+	distrust error // of Verify
 	attached map[cluster.KernelID][]runtime.Mount
 	owners   []host.Owner // of every Attach
 	gone     int
@@ -136,7 +137,14 @@ func (h *Host) Prepare(kernel cluster.KernelID, c host.Content) ([]runtime.Mount
 			files = append(files, f)
 		}
 	}
-	for _, part := range append([]string{"work", "config"}, inWork(c.Points)...) {
+	for _, p := range c.Points() {
+		for _, step := range runtime.Steps(p) {
+			if st, err := os.Lstat(h.Path(kernel, "work", step)); err == nil && !st.IsDir() {
+				return nil, fault.Invalidf("%s is no directory", step).WithReason(cluster.ReasonTarget)
+			}
+		}
+	}
+	for _, part := range append([]string{"work", "config"}, inWork(c.Points())...) {
 		if err := os.MkdirAll(h.Path(kernel, part), 0o755); err != nil {
 			return nil, err
 		}
@@ -149,13 +157,13 @@ func (h *Host) Prepare(kernel cluster.KernelID, c host.Content) ([]runtime.Mount
 	if err := run.WriteConfig(h.Path(kernel, "private", host.ConfigName), c.Runner); err != nil {
 		return nil, err
 	}
-	return []runtime.Mount{
-		{Source: h.Path(kernel, "private"), Target: host.PrivateDir},
+	mounts := append([]runtime.Mount{
 		{Source: h.Path(kernel, "work"), Target: host.Home},
 		{Source: h.Path(kernel, "config"), Target: host.ConfigDir, ReadOnly: true},
 		{Source: h.Path(kernel, "etc", "passwd"), Target: "/etc/passwd", ReadOnly: true},
 		{Source: h.Path(kernel, "etc", "group"), Target: "/etc/group", ReadOnly: true},
-	}, nil
+	}, c.Folders...)
+	return append(mounts, runtime.Mount{Source: h.Path(kernel, "private"), Target: host.PrivateDir}), nil
 }
 
 func inWork(points []string) []string {
@@ -214,6 +222,23 @@ func (h *Host) Hello(ctx context.Context, kernel cluster.KernelID, _ int64, toke
 	}}
 	return run.NewClient(run.Options{Transport: t, BaseURL: "http://runner", Token: token}).Hello(ctx)
 }
+
+// Distrust makes every Verify fail.
+func (h *Host) Distrust(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.distrust = err
+}
+
+// Verify believes every runner unless it is told not to; see host.Host.
+func (h *Host) Verify(runtime.Observed) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.distrust
+}
+
+// Confine does nothing, because there are no processes; see host.Host.
+func (h *Host) Confine(context.Context, cluster.KernelID, string, runtime.Observed) error { return nil }
 
 // Forget has nothing to drop; see host.Host.
 func (h *Host) Forget(cluster.KernelID, int64) {}

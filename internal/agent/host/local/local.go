@@ -3,9 +3,15 @@
 package local
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 
+	"berth.dev/berth/internal/agent/confine"
 	"berth.dev/berth/internal/agent/host"
 	"berth.dev/berth/internal/agent/mount"
 	"berth.dev/berth/internal/agent/runners"
@@ -16,8 +22,10 @@ import (
 	"berth.dev/berth/internal/wire/run"
 )
 
-// Host wires the parts. All fields are required but Mounts: without it a kernel that needs folders is refused.
+// Host wires the parts. All fields are required but Mounts, without which a kernel that needs folders is refused, and Groups, without
+// which the processes of sessions share their limits with the runner.
 type Host struct {
+	Groups  *confine.Maker
 	Scratch *scratch.Root
 	Mounts  *mount.Mounts
 	Runners *runners.Pool
@@ -49,14 +57,25 @@ func (h *Host) Prepare(kernel cluster.KernelID, c host.Content) ([]runtime.Mount
 	if err != nil {
 		return nil, err
 	}
-	return []runtime.Mount{
-		{Source: l.Private, Target: host.PrivateDir},
-		{Source: h.RunnerPath, Target: host.PrivateDir + "/" + host.RunnerName, ReadOnly: true},
-		{Source: l.Work, Target: host.Home},
+	home, folders := l.Work, c.Folders
+	if h.Mounts != nil {
+		if home, folders, err = h.Mounts.Home(kernel, l.Work, c.Folders); err != nil {
+			return nil, err
+		}
+	}
+	mounts := append([]runtime.Mount{
+		{Source: home, Target: host.Home},
 		{Source: l.Config, Target: host.ConfigDir, ReadOnly: true},
 		{Source: l.Passwd, Target: "/etc/passwd", ReadOnly: true},
 		{Source: l.Group, Target: "/etc/group", ReadOnly: true},
-	}, nil
+	}, folders...)
+	for _, t := range l.Temporary {
+		mounts = append(mounts, runtime.Mount{Source: t.Path, Target: t.Target})
+	}
+	return append(mounts,
+		runtime.Mount{Source: l.Private, Target: host.PrivateDir},
+		runtime.Mount{Source: h.RunnerPath, Target: host.PrivateDir + "/" + host.RunnerName, ReadOnly: true},
+	), nil
 }
 
 // AddConfig adds a file to a kernel's configuration; see host.Host.
@@ -75,6 +94,39 @@ func (h *Host) Result(kernel cluster.KernelID) (*run.BatchResult, error) {
 // Hello greets a runner; see host.Host.
 func (h *Host) Hello(ctx context.Context, kernel cluster.KernelID, generation int64, token string) (run.Hello, error) {
 	return h.Runners.Hello(ctx, kernel, generation, token)
+}
+
+// Verify compares the program that PID 1 executes with the runner; see host.Host. A process that this agent cannot look at is not
+// of this host, or has ended: neither is this method's to judge.
+func (h *Host) Verify(c runtime.Observed) error {
+	proc := filepath.Join("/proc", strconv.Itoa(c.Pid))
+	groups, err := os.ReadFile(filepath.Join(proc, "cgroup"))
+	if c.Pid <= 0 || c.ID == "" || err != nil || !bytes.Contains(groups, []byte(c.ID)) {
+		return nil
+	}
+	runs, err := os.Stat(filepath.Join(proc, "exe"))
+	if err != nil {
+		return nil
+	}
+	runner, err := os.Stat(h.RunnerPath)
+	if err != nil {
+		return fmt.Errorf("look at the runner: %w", err)
+	}
+	if !os.SameFile(runs, runner) {
+		return fault.Deniedf("the first process of the container is not the runner").WithReason("not-the-runner").
+			WithNext("look at the session's image and folders: something was mounted over the runner")
+	}
+	return nil
+}
+
+// Confine makes control groups and hands them to the runner; see host.Host.
+func (h *Host) Confine(ctx context.Context, kernel cluster.KernelID, token string, c runtime.Observed) error {
+	var files confine.Files
+	if h.Groups != nil {
+		files = h.Groups.Make(c.ID, c.Pid)
+	}
+	defer files.Close()
+	return h.Runners.Confine(ctx, kernel, token, files.Procs, files.OOM)
 }
 
 // Forget drops connections to a runner; see host.Host.

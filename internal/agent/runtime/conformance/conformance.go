@@ -28,6 +28,9 @@ var ImageFiles = map[string]string{
 	"/data/colour": "green\n",
 }
 
+// ImageLink is a symbolic link that the fixture's image must hold, to /data.
+const ImageLink = "/link"
+
 // ImageLabels are the labels that the fixture's image must carry.
 var ImageLabels = map[string]string{"ai.backend.role": "COMPUTE"}
 
@@ -108,12 +111,14 @@ var cases = []struct {
 	{"logs end with their reader", logsCancel},
 	{"logs of an absent container are not found", logsAbsent},
 	{"commit keeps the files and the labels and nothing of the session", commit},
+	{"commits of one name are told apart by their content", commitMoves},
 	{"commit of an absent container is not found", commitAbsent},
 	{"pull fetches with progress", pull},
 	{"pull checks the digest", pullDigest},
 	{"pull names what failed", pullFails},
 	{"images are listed with their labels", images},
 	{"image files are read without a container", imageFiles},
+	{"links in images are found without a container", imageLinks},
 	{"stats are known while it runs", stats},
 	{"stats of a stopped container are refused", statsStopped},
 	{"watch hints at a start and an end", watch},
@@ -151,7 +156,7 @@ func (w *world) spec(k cluster.KernelID, args ...string) runtime.Spec {
 	return runtime.Spec{
 		Identity: runtime.Identity{
 			Cluster: w.fix.Cluster, Agent: w.fix.Agent, Kernel: k, Session: cluster.SessionID(uuid.NewString()),
-			Generation: 1, Allocation: `{"cpu":{"0":1000}}`, Schema: 1,
+			Generation: 1, Allocation: `{"cpu":{"0":1000}}`, Schema: 1, Address: "10.222.0.7",
 		},
 		Image: w.fix.Image, Hostname: "main1", Entry: append([]string{"/box"}, args...), MemoryMax: 64 << 20,
 	}

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -24,7 +25,7 @@ func commit(w *world) {
 	ref := CommitReference(w.fix)
 	before, err := w.rt.Image(w.ctx, w.fix.Image)
 	require.NoError(w, err)
-	img, err := w.rt.Commit(w.ctx, o.Identity.Kernel, ref, map[string]string{"owner": "ada"})
+	img, err := w.rt.Commit(w.ctx, o.Identity.Kernel, runtime.Commit{Reference: ref, Labels: map[string]string{"owner": "ada"}})
 	require.NoError(w, err)
 	require.NotEqual(w, before.ID, img.ID)
 	require.Contains(w, img.References, ref)
@@ -48,12 +49,55 @@ func commit(w *world) {
 	require.NoError(w, err)
 	require.Equal(w, o, still, "the session goes on")
 
-	_, err = w.rt.Commit(w.ctx, o.Identity.Kernel, "Not A Name", nil)
+	_, err = w.rt.Commit(w.ctx, o.Identity.Kernel, runtime.Commit{Reference: "Not A Name"})
 	require.Equal(w, fault.Invalid, fault.KindOf(err), "%v", err)
 }
 
+// commitMoves makes two images of one name one after the other: the content of a digest is what runs, whatever the name means, and
+// images are removed by name and id.
+func commitMoves(w *world) {
+	spec := w.spec(w.kernel(), "write", "/data/new", "first")
+	o, err := w.rt.Ensure(w.ctx, spec)
+	require.NoError(w, err)
+	w.untilLine(o.Identity.Kernel, "written")
+	ref := CommitReference(w.fix)
+	_, err = w.rt.Commit(w.ctx, o.Identity.Kernel, runtime.Commit{Reference: ref, MaxBytes: 1})
+	require.Equal(w, fault.Exhausted, fault.KindOf(err), "%v", err)
+	require.Equal(w, runtime.ReasonImageSize, fault.ReasonOf(err))
+	first, err := w.rt.Commit(w.ctx, o.Identity.Kernel, runtime.Commit{Reference: ref, MaxBytes: 1 << 40, Labels: map[string]string{"n": "1"}})
+	require.NoError(w, err)
+	second, err := w.rt.Commit(w.ctx, o.Identity.Kernel, runtime.Commit{Reference: ref, Labels: map[string]string{"n": "2"}})
+	require.NoError(w, err)
+	require.NotEqual(w, first.ID, second.ID)
+	now, err := w.rt.Image(w.ctx, ref)
+	require.NoError(w, err)
+	require.Equal(w, second.ID, now.ID, "the name means the newer one")
+	old, err := w.rt.Image(w.ctx, first.ID)
+	require.NoError(w, err)
+	require.Equal(w, "1", old.Labels["n"])
+	require.NotContains(w, old.References, ref)
+
+	again := w.spec(w.kernel(), "wait")
+	again.Image, again.Digest = ref, first.ID
+	_, err = w.rt.Ensure(w.ctx, again)
+	require.NoError(w, err, "what the name meant before runs")
+	err = w.rt.RemoveImage(w.ctx, ref, first.ID)
+	require.Equal(w, fault.Conflict, fault.KindOf(err), "%v", err)
+	require.NoError(w, w.rt.Remove(w.ctx, again.Identity.Kernel))
+	require.NoError(w, w.rt.RemoveImage(w.ctx, ref, first.ID))
+	_, err = w.rt.Image(w.ctx, first.ID)
+	require.Equal(w, fault.NotFound, fault.KindOf(err), "%v", err)
+	require.NoError(w, w.rt.RemoveImage(w.ctx, ref, first.ID), "it is gone")
+	now, err = w.rt.Image(w.ctx, ref)
+	require.NoError(w, err)
+	require.Equal(w, second.ID, now.ID)
+	require.NoError(w, w.rt.RemoveImage(w.ctx, ref, second.ID))
+	_, err = w.rt.Image(w.ctx, ref)
+	require.Equal(w, fault.NotFound, fault.KindOf(err), "%v", err)
+}
+
 func commitAbsent(w *world) {
-	_, err := w.rt.Commit(w.ctx, cluster.KernelID(uuid.NewString()), "berth-test/none:1", nil)
+	_, err := w.rt.Commit(w.ctx, cluster.KernelID(uuid.NewString()), runtime.Commit{Reference: "berth-test/none:1"})
 	require.Equal(w, fault.NotFound, fault.KindOf(err), "%v", err)
 }
 
@@ -127,6 +171,23 @@ func images(w *world) {
 	require.Equal(w, runtime.ReasonImage, fault.ReasonOf(err))
 	_, err = w.rt.Image(w.ctx, "../containers/json?x=")
 	require.Equal(w, fault.Invalid, fault.KindOf(err), "%v", err)
+}
+
+func imageLinks(w *world) {
+	want := map[string]string{
+		"/link": "/link", "/link/colour": "/link", "/link/none": "/link", "/data": "", "/data/colour": "", "/none/x": "", "/data/colour/x": "",
+	}
+	paths := slices.Collect(maps.Keys(want))
+	for _, ref := range []string{w.fix.Image, w.fix.ImageID, w.fix.Image} { // later ones from what is remembered
+		got, err := w.rt.LinksInImage(w.ctx, ref, paths)
+		require.NoError(w, err)
+		require.Equal(w, want, got)
+	}
+	_, err := w.rt.LinksInImage(w.ctx, "berth-test/not-there:1", paths)
+	require.Equal(w, fault.NotFound, fault.KindOf(err), "%v", err)
+	all, err := w.rt.List(w.ctx)
+	require.NoError(w, err)
+	require.Empty(w, all, "no container is left behind")
 }
 
 func imageFiles(w *world) {

@@ -125,7 +125,7 @@ func (r *Runtime) containerFailure(err error, kernel cluster.KernelID, verb stri
 // observe translates the engine's report. The engine gives signals only as exit codes above 128.
 func observe(c container.InspectResponse) runtime.Observed {
 	s := c.State
-	o := runtime.Observed{Identity: identityOf(c.Config.Labels), ID: c.ID, Phase: phaseOf(s.Status), Error: s.Error}
+	o := runtime.Observed{Identity: identityOf(c.Config.Labels), ID: c.ID, Phase: phaseOf(s.Status), Error: stateWords(s.Error)}
 	o.StartedAt = engineTime(s.StartedAt)
 	switch o.Phase {
 	case runtime.PhaseRunning:

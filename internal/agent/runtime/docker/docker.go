@@ -102,6 +102,10 @@ type Runtime struct {
 	files  fileCache
 	token  string // tells this value's probes from those of earlier ones
 	swept  atomic.Bool
+	// unfiltered: the engine's kernel cannot filter system calls.
+	unfiltered atomic.Bool
+	// dataDir is the engine's directory, once it told.
+	dataDir atomic.Pointer[string]
 
 	// closing ends watchers; watchers counts them.
 	closing  context.Context
@@ -164,6 +168,7 @@ func (r *Runtime) Info(ctx context.Context) (runtime.Info, error) {
 		return runtime.Info{}, r.failure(err, "ask the engine what it is")
 	}
 	in := res.Info
+	r.noteFilters(in.SecurityOptions)
 	out := runtime.Info{
 		Name: "docker", Version: in.ServerVersion, APIVersion: r.api.ClientVersion(),
 		Architecture: wireArch(in.Architecture), StorageDriver: in.Driver,
@@ -188,7 +193,7 @@ func missingFeatures(in system.Info) []string {
 	add(in.PidsLimit, "the engine cannot limit processes: a session may exhaust the host's")
 	seccomp := false
 	for _, o := range in.SecurityOptions {
-		seccomp = seccomp || strings.Contains(o, "seccomp") && !strings.Contains(o, "unconfined")
+		seccomp = seccomp || strings.Contains(o, "seccomp") // with which profile does not matter: containers have ours
 	}
 	add(seccomp, "the engine filters no system calls: sessions reach more of the kernel than they should")
 	return out

@@ -96,6 +96,7 @@ func boxImage(t testing.TB, api *client.Client) (ref, id string) {
 	for name, text := range conformance.ImageFiles {
 		files[name] = testimage.File{Data: []byte(text)}
 	}
+	files[conformance.ImageLink] = testimage.File{Link: "/data"}
 	changes := []string{`CMD ["/box", "true"]`, "ENV FROM_IMAGE=yes"}
 	for k, v := range conformance.ImageLabels {
 		changes = append(changes, "LABEL "+k+"="+v)

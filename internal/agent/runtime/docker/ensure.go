@@ -168,10 +168,11 @@ func (r *Runtime) create(ctx context.Context, name string, spec runtime.Spec, im
 			ShmSize:     shm,
 			CapDrop:     []string{"ALL"},
 			CapAdd:      slices.Concat(capabilities, spec.CapAdd),
-			SecurityOpt: []string{"no-new-privileges"},
+			SecurityOpt: r.securityOptions(),
 			ExtraHosts:  spec.ExtraHosts,
 			IpcMode:     container.IPCModePrivate,
 			NetworkMode: network,
+			DNS:         spec.Resolvers,
 			Init:        &no,
 			LogConfig: container.LogConfig{Type: "json-file", Config: map[string]string{
 				"max-size": strconv.FormatInt(r.cfg.LogMaxBytes/2, 10), "max-file": "2",
@@ -208,7 +209,8 @@ func (r *Runtime) join(ctx context.Context, id string, spec runtime.Spec) error 
 // networkFailure turns an error of a connect into a fault, with a reason of its own for a network that does not exist.
 func (r *Runtime) networkFailure(err error, spec runtime.Spec, name string) error {
 	if text := strings.ToLower(err.Error()); cerrdefs.IsNotFound(err) && strings.Contains(text, "network") {
-		return fault.NotFoundf("network %s is not on this host", name).WithReason(runtime.ReasonNetwork).WithCause(err)
+		return fault.NotFoundf("network %s is not on this host", name).WithReason(runtime.ReasonNetwork).
+			WithCause(r.aside("connect to network "+name, err))
 	}
 	return r.failure(err, "connect the container of kernel %s to network %s", spec.Identity.Kernel, name)
 }
@@ -233,11 +235,13 @@ func (r *Runtime) refusal(err error, verb string, spec runtime.Spec) error {
 	text := strings.ToLower(err.Error())
 	if len(spec.CDI) > 0 && (strings.Contains(text, "cdi") || strings.Contains(text, "select device driver")) {
 		return fault.NotFoundf("the engine cannot inject the devices %s", strings.Join(spec.CDI, ", ")).WithReason(runtime.ReasonDevice).
-			WithCause(err).WithNext("put their specification into /etc/cdi or /var/run/cdi; Docker reads them from version 25 on")
+			WithCause(r.aside("inject devices", err)).
+			WithNext("put their specification into /etc/cdi or /var/run/cdi; Docker reads them from version 25 on")
 	}
 	for _, n := range spec.Networks {
 		if strings.Contains(text, "network "+strings.ToLower(n.Name)+" not found") {
-			return fault.NotFoundf("network %s is not on this host", n.Name).WithReason(runtime.ReasonNetwork).WithCause(err)
+			return fault.NotFoundf("network %s is not on this host", n.Name).WithReason(runtime.ReasonNetwork).
+				WithCause(r.aside("connect to network "+n.Name, err))
 		}
 	}
 	return r.failure(err, "%s the container of kernel %s", verb, spec.Identity.Kernel)
@@ -299,7 +303,7 @@ func imageMissing(err error) bool {
 }
 
 func missingImage(reference string, cause error) error {
-	return fault.NotFoundf("image %s is not on this host", reference).WithReason(runtime.ReasonImage).WithCause(cause).
+	return fault.NotFoundf("image %s is not on this host", reference).WithReason(runtime.ReasonImage).WithCause(aside{cause}).
 		WithNext("pull or build it, then try again")
 }
 

@@ -23,11 +23,11 @@ func (r *Runtime) failure(err error, verb string, args ...any) error {
 		return fmt.Errorf("%s: %w", what, err)
 	case errors.Is(err, os.ErrPermission):
 		return fault.Unavailablef("%s: the container engine's socket %s is closed to this user", what, r.cfg.Host).
-			WithReason(runtime.ReasonEngine).WithCause(err).
+			WithReason(runtime.ReasonEngine).WithCause(r.aside(what, err)).
 			WithNext("run as root or add the user to the group docker: usermod -aG docker USER")
 	case errors.Is(err, context.DeadlineExceeded):
 		return fault.Unavailablef("%s: the container engine at %s did not answer in time", what, r.cfg.Host).
-			WithReason(runtime.ReasonEngine).WithCause(err).
+			WithReason(runtime.ReasonEngine).WithCause(r.aside(what, err)).
 			WithNext("look at the engine: docker -H %s info", r.cfg.Host)
 	}
 	msg := strings.ToLower(err.Error())
@@ -37,7 +37,7 @@ func (r *Runtime) failure(err error, verb string, args ...any) error {
 		return r.unanswered(what, err)
 	case strings.Contains(msg, "no space left"), strings.Contains(msg, "disk quota exceeded"):
 		return fault.Exhaustedf("%s: the disk of the container engine is full", what).WithReason(runtime.ReasonDisk).
-			WithCause(err).WithNext("free space below the engine's data directory: docker system df")
+			WithCause(r.aside(what, err)).WithNext("free space below the engine's data directory: docker system df")
 	case strings.Contains(msg, "cannot allocate memory"), strings.Contains(msg, "resource temporarily unavailable"):
 		kind = fault.Exhausted
 	case strings.Contains(msg, "setting rlimit"), strings.Contains(msg, "executable file not found"),
@@ -57,12 +57,12 @@ func (r *Runtime) failure(err error, verb string, args ...any) error {
 	case cerrdefs.IsUnavailable(err), !answered(err):
 		return r.unanswered(what, err)
 	}
-	return fault.New(kind, "%s", what).WithCause(err)
+	return r.refused(kind, what, err)
 }
 
 func (r *Runtime) unanswered(what string, err error) error {
 	return fault.Unavailablef("%s: the container engine does not answer at %s", what, r.cfg.Host).
-		WithReason(runtime.ReasonEngine).WithCause(err).
+		WithReason(runtime.ReasonEngine).WithCause(r.aside(what, err)).
 		WithNext("start it (systemctl start docker; from a source tree: scripts/engine.sh ensure), then look at its log")
 }
 

@@ -97,6 +97,7 @@ func imageOfInspect(in image.InspectResponse) runtime.Image {
 			delete(img.Labels, l)
 		}
 		img.Entrypoint, img.Cmd, img.User, img.Env = some(in.Config.Entrypoint), some(in.Config.Cmd), in.Config.User, some(in.Config.Env)
+		img.Volumes = some(slices.Sorted(maps.Keys(in.Config.Volumes)))
 	}
 	return img
 }
@@ -255,23 +256,28 @@ func (r *Runtime) pullFailure(err error, ref string) error {
 		return r.failure(err, "pull image %s", ref)
 	case has("pull access denied", "repository does not exist", "manifest unknown", "not found", "name unknown"):
 		return fault.NotFoundf("pull image %s: the registry does not have it, or not for us", ref).
-			WithReason(runtime.ReasonPull).WithCause(err).WithNext("check the name and the tag, and the registry's credentials")
+			WithReason(runtime.ReasonPull).WithCause(r.aside("pull image "+ref, err)).
+			WithNext("check the name and the tag, and the registry's credentials")
 	case has("unauthorized", "authentication required", "denied"):
 		return fault.Deniedf("pull image %s: the registry refuses", ref).
-			WithReason(runtime.ReasonPull).WithCause(err).WithNext("check the registry's credentials")
+			WithReason(runtime.ReasonPull).WithCause(r.aside("pull image "+ref, err)).
+			WithNext("check the registry's credentials")
 	case has("no such host", "dial tcp", "connection refused", "timeout", "temporary failure", "server misbehaving", "tls:", "x509", "eof",
 		"unreachable"):
 		return fault.Unavailablef("pull image %s: the registry does not answer", ref).
-			WithReason(runtime.ReasonPull).WithCause(err).WithNext("check the registry's address and the network of this host")
+			WithReason(runtime.ReasonPull).WithCause(r.aside("pull image "+ref, err)).
+			WithNext("check the registry's address and the network of this host")
 	default:
-		return fault.New(fault.Internal, "pull image %s", ref).WithReason(runtime.ReasonPull).WithCause(err)
+		return fault.New(fault.Internal, "pull image %s: the container engine refused it", ref).WithReason(runtime.ReasonPull).
+			WithCause(r.aside("pull image "+ref, err)).WithNext(askAdministrator)
 	}
 }
 
 // Commit makes an image of the container's file system. Its configuration is that of the image the
 // container came from plus labels: nothing of the session's (runner, environment, identity)
 // gets into it. The container is paused meanwhile.
-func (r *Runtime) Commit(ctx context.Context, kernel cluster.KernelID, ref string, labels map[string]string) (runtime.Image, error) {
+func (r *Runtime) Commit(ctx context.Context, kernel cluster.KernelID, o runtime.Commit) (runtime.Image, error) {
+	ref := o.Reference
 	name, err := r.name(kernel)
 	if err != nil {
 		return runtime.Image{}, err
@@ -281,7 +287,7 @@ func (r *Runtime) Commit(ctx context.Context, kernel cluster.KernelID, ref strin
 	}
 	ctx, cancel := context.WithTimeout(ctx, commitCall)
 	defer cancel()
-	c, err := r.api.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
+	c, err := r.api.ContainerInspect(ctx, name, client.ContainerInspectOptions{Size: o.MaxBytes > 0})
 	if err != nil {
 		return runtime.Image{}, r.containerFailure(err, kernel, "inspect")
 	}
@@ -289,13 +295,47 @@ func (r *Runtime) Commit(ctx context.Context, kernel cluster.KernelID, ref strin
 	if err != nil {
 		return runtime.Image{}, r.failure(err, "inspect the image of kernel %s", kernel)
 	}
+	if grown := c.Container.SizeRw; grown != nil && o.MaxBytes > 0 && base.Size+*grown > o.MaxBytes {
+		return runtime.Image{}, fault.Exhaustedf("image %s would have %d bytes, %d are allowed", ref, base.Size+*grown, o.MaxBytes).
+			WithReason(runtime.ReasonImageSize).WithNext("delete files outside of mounted folders that the image does not need")
+	}
 	res, err := r.api.ContainerCommit(ctx, name, client.ContainerCommitOptions{
-		Reference: ref, Comment: "berth commit", Config: commitConfig(base.InspectResponse, c.Container.Config, labels),
+		Reference: ref, Comment: "berth commit", Config: commitConfig(base.InspectResponse, c.Container.Config, o.Labels),
 	})
 	if err != nil {
 		return runtime.Image{}, r.containerFailure(err, kernel, "commit")
 	}
 	return r.Image(ctx, res.ID)
+}
+
+// RemoveImage deletes an image; see runtime.Runtime.
+func (r *Runtime) RemoveImage(ctx context.Context, ref, id string) error {
+	if err := checkReference(ref); err != nil {
+		return err
+	}
+	img, err := r.Image(ctx, id)
+	if fault.Is(err, fault.NotFound) || err == nil && img.ID != id {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	what := id
+	if slices.ContainsFunc(img.References, func(other string) bool { return other != ref }) {
+		if what = ref; !slices.Contains(img.References, ref) {
+			return nil // others need it
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, removeCall)
+	defer cancel()
+	_, err = r.api.ImageRemove(ctx, what, client.ImageRemoveOptions{PruneChildren: true})
+	switch {
+	case err == nil || cerrdefs.IsNotFound(err):
+		return nil
+	case cerrdefs.IsConflict(err):
+		return fault.Conflictf("image %s is in use", ref).WithReason(runtime.ReasonImageUse).WithCause(err)
+	}
+	return r.failure(err, "remove image %s", ref)
 }
 
 // commitConfig builds the new image's configuration. The engine fills every missing field from the

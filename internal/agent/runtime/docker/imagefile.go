@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"path"
 	"strings"
 	"sync"
@@ -13,11 +14,15 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
+	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/fault"
 )
 
 // wanted are the files that a kernel's preparation asks for; one probe reads them all.
 var wanted = []string{"/etc/passwd", "/etc/group"}
+
+// watched are the mount points that every kernel has: whether links lie on them is looked at by the same probe.
+var watched = []string{"/.berth", "/home/work", "/home/config", "/etc/passwd", "/etc/group"}
 
 const (
 	// cachedFile is the largest file that is kept in memory.
@@ -34,6 +39,8 @@ type fileCache struct {
 	// byImage: image id -> path -> content; a nil content says that there is no such file.
 	byImage map[string]map[string][]byte
 	count   int
+	// links: image id -> path -> what is there.
+	links map[string]map[string]entry
 	// probes holds one probe per image at a time.
 	probes map[string]*sync.Mutex
 }
@@ -61,9 +68,43 @@ func (c *fileCache) put(image, p string, content []byte) {
 	c.count++
 }
 
+// entry is what an image has at a path.
+type entry int
+
+const (
+	unknown entry = iota
+	nothing
+	directory
+	link
+	file // of any other kind
+)
+
+func (c *fileCache) entry(image, p string) entry {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.links[image][p]
+}
+
+func (c *fileCache) setEntry(image, p string, e entry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.links == nil || len(c.links[image]) >= cachedFiles {
+		c.links = map[string]map[string]entry{}
+	}
+	if c.links[image] == nil {
+		c.links[image] = map[string]entry{}
+	}
+	c.links[image][p] = e
+}
+
 func (c *fileCache) keep(images map[string]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for id := range c.links {
+		if !images[id] {
+			delete(c.links, id)
+		}
+	}
 	for id, files := range c.byImage {
 		if !images[id] {
 			c.count -= len(files)
@@ -120,8 +161,8 @@ func tooLarge(ref, file string, limit int64) error {
 	return fault.Exhaustedf("file %s of image %s is larger than %d bytes", file, ref, limit)
 }
 
-// probeImage reads file, and the usually wanted ones on the way. A nil content means absent.
-func (r *Runtime) probeImage(ctx context.Context, image, file string, limit int64) ([]byte, error) {
+// probed calls use with a container of the image that is never started, and removes it afterwards.
+func (r *Runtime) probed(ctx context.Context, image string, use func(ctx context.Context, container string) error) error {
 	ctx, cancel := context.WithTimeout(ctx, createCall)
 	defer cancel()
 	res, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
@@ -135,7 +176,7 @@ func (r *Runtime) probeImage(ctx context.Context, image, file string, limit int6
 		HostConfig: &container.HostConfig{NetworkMode: "none"},
 	})
 	if err != nil {
-		return nil, r.failure(err, "open the files of image %s", image)
+		return r.failure(err, "open the files of image %s", image)
 	}
 	defer func() {
 		// Also when the caller gave up: a probe must not be left behind.
@@ -145,21 +186,99 @@ func (r *Runtime) probeImage(ctx context.Context, image, file string, limit int6
 			r.log.Warn("could not remove the container that read files of an image", "container", res.ID, "image", image, "error", err)
 		}
 	}()
-	content, err := r.copyOut(ctx, res.ID, image, file, limit)
+	return use(ctx, res.ID)
+}
+
+// probeImage reads file, and the usually wanted ones on the way. A nil content means absent.
+func (r *Runtime) probeImage(ctx context.Context, image, file string, limit int64) (content []byte, err error) {
+	err = r.probed(ctx, image, func(ctx context.Context, id string) error {
+		if content, err = r.copyOut(ctx, id, image, file, limit); err != nil {
+			return err
+		}
+		r.files.put(image, file, content)
+		for _, w := range wanted {
+			if _, known := r.files.get(image, w); known {
+				continue
+			}
+			// What fails here is asked for again, and reported, when it is needed.
+			if c, err := r.copyOut(ctx, id, image, w, cachedFile); err == nil {
+				r.files.put(image, w, c)
+			}
+		}
+		_, _ = linksOn(watched, func(step string) (entry, error) { return r.entryOf(ctx, id, image, step) }) // it is asked for again, too
+		return nil
+	})
+	return content, err
+}
+
+// LinksInImage finds symbolic links on paths of an image; see runtime.Runtime. What was found once comes from memory.
+func (r *Runtime) LinksInImage(ctx context.Context, ref string, paths []string) (map[string]string, error) {
+	img, err := r.Image(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
-	r.files.put(image, file, content)
-	for _, w := range wanted {
-		if _, known := r.files.get(image, w); known {
-			continue
+	one := r.files.probe(img.ID)
+	one.Lock()
+	defer one.Unlock()
+	found, err := linksOn(paths, func(step string) (entry, error) {
+		if e := r.files.entry(img.ID, step); e != unknown {
+			return e, nil
 		}
-		// What fails here is asked for again, and reported, when it is needed.
-		if c, err := r.copyOut(ctx, res.ID, image, w, cachedFile); err == nil {
-			r.files.put(image, w, c)
+		return unknown, errUnknown
+	})
+	if !errors.Is(err, errUnknown) {
+		return found, err
+	}
+	err = r.probed(ctx, img.ID, func(ctx context.Context, id string) error {
+		found, err = linksOn(paths, func(step string) (entry, error) { return r.entryOf(ctx, id, img.ID, step) })
+		return err
+	})
+	return found, err
+}
+
+// linksOn finds the first symbolic link on each path; "" where there is none.
+func linksOn(paths []string, look func(step string) (entry, error)) (map[string]string, error) {
+	out := map[string]string{}
+	for _, p := range paths {
+		out[p] = ""
+		for _, step := range runtime.Steps(p) {
+			e, err := look(step)
+			if err != nil {
+				return nil, err
+			}
+			if e == link {
+				out[p] = step
+			}
+			if e != directory {
+				break // nothing lies below
+			}
 		}
 	}
-	return content, nil
+	return out, nil
+}
+
+// errUnknown says that the cache does not know all that is asked.
+var errUnknown = errors.New("not looked at yet")
+
+// entryOf looks at one path of a container that was never started.
+func (r *Runtime) entryOf(ctx context.Context, id, image, p string) (entry, error) {
+	if e := r.files.entry(image, p); e != unknown {
+		return e, nil
+	}
+	res, err := r.api.ContainerStatPath(ctx, id, client.ContainerStatPathOptions{Path: p})
+	e := file
+	switch {
+	case err != nil && cerrdefs.IsNotFound(err):
+		e = nothing
+	case err != nil:
+		return unknown, r.failure(err, "look at %s of image %s", p, image)
+	case res.Stat.Mode&os.ModeSymlink != 0:
+		e = link
+	case res.Stat.Mode.IsDir():
+		e = directory
+	}
+	r.files.setEntry(image, p, e)
+	return e, nil
 }
 
 // sweepProbes removes, once, what an agent left behind that was killed while it read an image.

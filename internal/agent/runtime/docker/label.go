@@ -21,6 +21,7 @@ const (
 	labelGeneration = "berth.generation"
 	labelAlloc      = "berth.alloc"
 	labelSchema     = "berth.schema"
+	labelAddress    = "berth.address"
 )
 
 // The labels of the never-started containers of ReadImageFile: whose they are, and which Runtime
@@ -32,7 +33,8 @@ const (
 )
 
 var identityLabels = []string{
-	labelCluster, labelAgent, labelKernel, labelSession, labelGeneration, labelAlloc, labelSchema, labelProbe, labelProbeAgent, labelProbeBy,
+	labelCluster, labelAgent, labelKernel, labelSession, labelGeneration, labelAlloc, labelSchema, labelAddress, labelProbe,
+	labelProbeAgent, labelProbeBy,
 }
 
 func labelsOf(id runtime.Identity) map[string]string {
@@ -44,6 +46,7 @@ func labelsOf(id runtime.Identity) map[string]string {
 		labelGeneration: strconv.FormatInt(id.Generation, 10),
 		labelAlloc:      id.Allocation,
 		labelSchema:     strconv.Itoa(id.Schema),
+		labelAddress:    id.Address,
 	}
 }
 
@@ -56,6 +59,7 @@ func identityOf(labels map[string]string) runtime.Identity {
 		Kernel:     cluster.KernelID(labels[labelKernel]),
 		Session:    cluster.SessionID(labels[labelSession]),
 		Allocation: labels[labelAlloc],
+		Address:    labels[labelAddress],
 	}
 	id.Generation, _ = strconv.ParseInt(labels[labelGeneration], 10, 64)
 	id.Schema, _ = strconv.Atoi(labels[labelSchema])

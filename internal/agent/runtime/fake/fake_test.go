@@ -66,6 +66,7 @@ func TestConformance(t *testing.T) {
 		})
 		t.Cleanup(e.Close)
 		img := e.AddImage(runtime.Image{References: []string{"berth-test/box:1"}, Labels: maps.Clone(conformance.ImageLabels)}, files())
+		e.LinkInImage(img.ID, conformance.ImageLink)
 		const remoteID = "sha256:aaaa"
 		e.AddRemote("registry.test/box:1", fake.Remote{Image: runtime.Image{ID: remoteID}, Files: files()})
 		e.AddRemote("registry.test/broken:1", fake.Remote{Err: fault.Unavailablef("connection reset by registry")})

@@ -18,6 +18,7 @@ import (
 type image struct {
 	runtime.Image
 	files map[string][]byte
+	links map[string]bool
 }
 
 // Remote is an image in a registry, as Pull meets it.
@@ -33,6 +34,20 @@ func (e *Engine) AddImage(img runtime.Image, files map[string][]byte) runtime.Im
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.addImage(img, files).Image
+}
+
+// LinkInImage makes a path of an image a symbolic link.
+func (e *Engine) LinkInImage(ref, p string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	img, err := e.mustFind(ref)
+	if err != nil {
+		panic(err)
+	}
+	if img.links == nil {
+		img.links = map[string]bool{}
+	}
+	img.links[p] = true
 }
 
 func (e *Engine) addImage(img runtime.Image, files map[string][]byte) *image {
@@ -199,6 +214,31 @@ func (r *Runtime) ReadImageFile(ctx context.Context, ref, file string, limit int
 	return slices.Clone(content), done(nil)
 }
 
+// LinksInImage finds symbolic links on paths of an image; see runtime.Runtime.
+func (r *Runtime) LinksInImage(ctx context.Context, ref string, paths []string) (map[string]string, error) {
+	done, err := r.e.enter(ctx, Images, "")
+	if err != nil {
+		return nil, err
+	}
+	r.e.mu.Lock()
+	defer r.e.mu.Unlock()
+	img, err := r.e.mustFind(ref)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]string{}
+	for _, p := range paths {
+		out[p] = ""
+		for _, step := range runtime.Steps(p) {
+			if img.links[step] {
+				out[p] = step
+				break
+			}
+		}
+	}
+	return out, done(nil)
+}
+
 // Pull fetches an image that AddRemote made available.
 func (r *Runtime) Pull(ctx context.Context, ref, digest string, progress func(runtime.PullProgress)) (runtime.Image, error) {
 	if err := checkReference(ref); err != nil {
@@ -239,9 +279,9 @@ func (r *Runtime) Pull(ctx context.Context, ref, digest string, progress func(ru
 }
 
 // Commit makes an image of the container's files.
-func (r *Runtime) Commit(ctx context.Context, kernel cluster.KernelID, ref string, labels map[string]string) (runtime.Image, error) {
-	if err := checkReference(ref); err != nil || strings.Contains(ref, "@") {
-		return runtime.Image{}, fault.Invalidf("%q cannot name a new image", ref).WithNext("write it like name:tag")
+func (r *Runtime) Commit(ctx context.Context, kernel cluster.KernelID, o runtime.Commit) (runtime.Image, error) {
+	if err := checkReference(o.Reference); err != nil || strings.Contains(o.Reference, "@") {
+		return runtime.Image{}, fault.Invalidf("%q cannot name a new image", o.Reference).WithNext("write it like name:tag")
 	}
 	done, err := r.e.enter(ctx, Commit, kernel)
 	if err != nil {
@@ -254,14 +294,45 @@ func (r *Runtime) Commit(ctx context.Context, kernel cluster.KernelID, ref strin
 		return runtime.Image{}, err
 	}
 	img := c.image.copy()
-	img.ID, img.References, img.Digests, img.CreatedAt = "", []string{ref}, nil, r.e.opt.Now()
-	maps.Copy(img.Labels, labels)
+	img.ID, img.References, img.Digests, img.CreatedAt = "", []string{o.Reference}, nil, r.e.opt.Now()
+	maps.Copy(img.Labels, o.Labels)
 	files := maps.Clone(c.image.files)
 	if files == nil {
 		files = map[string][]byte{}
 	}
 	for name, text := range c.files {
 		files[name] = []byte(text)
+		img.SizeBytes += int64(len(text))
+	}
+	if o.MaxBytes > 0 && img.SizeBytes > o.MaxBytes {
+		return runtime.Image{}, fault.Exhaustedf("image %s would have %d bytes, %d are allowed", o.Reference, img.SizeBytes, o.MaxBytes).
+			WithReason(runtime.ReasonImageSize)
 	}
 	return r.e.addImage(img, files).copy(), done(nil)
+}
+
+// RemoveImage takes an image away; see runtime.Runtime.
+func (r *Runtime) RemoveImage(ctx context.Context, ref, id string) error {
+	done, err := r.e.enter(ctx, Images, "")
+	if err != nil {
+		return err
+	}
+	r.e.mu.Lock()
+	defer r.e.mu.Unlock()
+	img := r.e.images[id]
+	if img == nil {
+		return done(nil)
+	}
+	ref = normal(ref)
+	if slices.ContainsFunc(img.References, func(other string) bool { return other != ref }) {
+		img.References = slices.DeleteFunc(slices.Clone(img.References), func(r string) bool { return r == ref })
+		return done(nil)
+	}
+	for _, c := range r.e.containers {
+		if c.image == img {
+			return fault.Conflictf("image %s is used by kernel %s", ref, c.key.kernel).WithReason(runtime.ReasonImageUse)
+		}
+	}
+	delete(r.e.images, id)
+	return done(nil)
 }

@@ -136,9 +136,11 @@ func (r *Runtime) create(ctx context.Context, spec runtime.Spec) (*container, er
 		}
 		return c, nil
 	}
-	img, err := r.e.mustFind(spec.Image)
-	if err != nil {
-		return nil, err
+	img, found := r.e.images[spec.Digest] // what a name means now does not matter where the content is known
+	if !found {
+		if img, err = r.e.mustFind(spec.Image); err != nil {
+			return nil, err
+		}
 	}
 	if err := matchDigest(img.Image, spec.Image, spec.Digest); err != nil {
 		return nil, err

@@ -105,7 +105,7 @@ func (r *Reader) find(id string, pid int) (groups, error) {
 			continue
 		}
 		for _, m := range r.mounts {
-			dir, ok := m.resolve(f[2])
+			dir, ok := m.resolve(upTo(f[2], id))
 			if !ok {
 				continue
 			}
@@ -137,6 +137,26 @@ func (r *Reader) find(id string, pid int) (groups, error) {
 	}
 	r.known[id] = g
 	return g, nil
+}
+
+// UserGroup is the name of the group below a container's in which the processes of the session's user are, where there is one.
+const UserGroup = "berth-user"
+
+// Dirs are the directories of a container's groups, relative to the reader's root; empty where there is none.
+type Dirs struct{ V2, Memory, Pids string }
+
+// Dirs finds the groups of the container of that id whose PID 1 is pid.
+func (r *Reader) Dirs(id string, pid int) (Dirs, error) {
+	g, err := r.find(id, pid)
+	return Dirs{V2: g.v2, Memory: g.memory, Pids: g.pids}, err
+}
+
+// upTo cuts a path of a hierarchy behind the directory that is named after a container: its processes can be in groups below.
+func upTo(p, id string) string {
+	if end := strings.Index(p[strings.Index(p, id):], "/"); end >= 0 {
+		return p[:strings.Index(p, id)+end]
+	}
+	return p
 }
 
 func short(id string) string { return id[:min(12, len(id))] }
@@ -217,6 +237,10 @@ func (r *Reader) readV1(g groups, s *runtime.Stats) {
 		s.MemoryBytes = less(r.number(g.memory+"/memory.usage_in_bytes"), r.field(g.memory+"/memory.stat", "total_inactive_file"))
 		s.MemoryPeak = r.number(g.memory + "/memory.max_usage_in_bytes")
 		s.OOMKills = r.field(g.memory+"/memory.oom_control", "oom_kill")
+		// Version 1 counts each group alone.
+		if user := r.field(g.memory+"/"+UserGroup+"/memory.oom_control", "oom_kill"); user != nil && s.OOMKills != nil {
+			*s.OOMKills += *user
+		}
 	}
 	if g.pids != "" {
 		s.Pids = r.number(g.pids + "/pids.current")

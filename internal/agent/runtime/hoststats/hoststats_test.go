@@ -49,12 +49,13 @@ func TestVersion1(t *testing.T) {
 			"34 25 0:30 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n" +
 			"35 25 0:31 / /proc rw - proc proc rw\n",
 		"proc/77/net/dev": netDev,
-		"sys/fs/cgroup/memory/docker/" + id + "/memory.usage_in_bytes":     "5000\n",
-		"sys/fs/cgroup/memory/docker/" + id + "/memory.max_usage_in_bytes": "9000\n",
-		"sys/fs/cgroup/memory/docker/" + id + "/memory.stat":               "cache 10\ninactive_file 1\ntotal_inactive_file 2000\n",
-		"sys/fs/cgroup/memory/docker/" + id + "/memory.oom_control":        "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
-		"sys/fs/cgroup/cpu,cpuacct/docker/" + id + "/cpuacct.usage":        "123456789\n",
-		"sys/fs/cgroup/pids/docker/" + id + "/pids.current":                "7\n",
+		"sys/fs/cgroup/memory/docker/" + id + "/memory.usage_in_bytes":         "5000\n",
+		"sys/fs/cgroup/memory/docker/" + id + "/memory.max_usage_in_bytes":     "9000\n",
+		"sys/fs/cgroup/memory/docker/" + id + "/memory.stat":                   "cache 10\ninactive_file 1\ntotal_inactive_file 2000\n",
+		"sys/fs/cgroup/memory/docker/" + id + "/memory.oom_control":            "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
+		"sys/fs/cgroup/memory/docker/" + id + "/berth-user/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
+		"sys/fs/cgroup/cpu,cpuacct/docker/" + id + "/cpuacct.usage":            "123456789\n",
+		"sys/fs/cgroup/pids/docker/" + id + "/pids.current":                    "7\n",
 		"sys/fs/cgroup/blkio/docker/" + id + "/blkio.throttle.io_service_bytes": "8:0 Read 4096\n8:0 Write 100\n8:16 Read 4\n" +
 			"8:0 Total 4196\nTotal 4200\n",
 		"sys/fs/cgroup/unified/docker/" + id + "/cgroup.procs": "77\n",
@@ -78,7 +79,8 @@ func TestVersion2(t *testing.T) {
 	t.Parallel()
 	dir := "sys/fs/cgroup/system.slice/docker-" + id + ".scope"
 	files := map[string]string{
-		"proc/77/cgroup":        "0::/system.slice/docker-" + id + ".scope\n",
+		// The runner is in a group of its own.
+		"proc/77/cgroup":        "0::/system.slice/docker-" + id + ".scope/berth-runner\n",
 		"proc/self/mountinfo":   "30 25 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n",
 		dir + "/cpu.stat":       "usage_usec 2500\nuser_usec 2000\n",
 		dir + "/memory.current": "10000\n",

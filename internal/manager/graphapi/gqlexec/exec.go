@@ -317,6 +317,7 @@ type ComplexityRoot struct {
 		DisassociateScalingGroupWithKeypair    func(childComplexity int, scalingGroup string, accessKey string) int
 		DisassociateScalingGroupWithUserGroup  func(childComplexity int, scalingGroup string, userGroup string) int
 		ForgetImage                            func(childComplexity int, reference string, architecture string) int
+		ForgetImageByID                        func(childComplexity int, imageID string) int
 		ModifyAgent                            func(childComplexity int, id string, props model.ModifyAgentInput) int
 		ModifyComputeSession                   func(childComplexity int, input model.ModifyComputeSessionInput) int
 		ModifyDomain                           func(childComplexity int, name string, props model.ModifyDomainInput) int
@@ -326,6 +327,7 @@ type ComplexityRoot struct {
 		ModifyScalingGroup                     func(childComplexity int, name string, props model.ModifyScalingGroupInput) int
 		SetQuotaScope                          func(childComplexity int, quotaScopeID string, storageHostName string, props model.QuotaScopeInput) int
 		UnsetQuotaScope                        func(childComplexity int, quotaScopeID string, storageHostName string) int
+		UntagImageFromRegistry                 func(childComplexity int, imageID string) int
 	}
 
 	PageInfo struct {
@@ -366,6 +368,7 @@ type ComplexityRoot struct {
 		ComputeContainerList    func(childComplexity int, limit int, offset int, filter *string, order *string, sessionID string, role *string) int
 		ComputeSession          func(childComplexity int, id string) int
 		ComputeSessionList      func(childComplexity int, limit int, offset int, filter *string, order *string, domainName *string, groupID *string, accessKey *string, status *string) int
+		CustomizedImages        func(childComplexity int) int
 		Domain                  func(childComplexity int, name *string) int
 		Domains                 func(childComplexity int, isActive *bool) int
 		Group                   func(childComplexity int, id string, domainName *string) int
@@ -433,6 +436,7 @@ type ComplexityRoot struct {
 		Description     func(childComplexity int) int
 		Driver          func(childComplexity int) int
 		DriverOpts      func(childComplexity int) int
+		Egress          func(childComplexity int) int
 		IsActive        func(childComplexity int) int
 		IsPublic        func(childComplexity int) int
 		Name            func(childComplexity int) int
@@ -650,6 +654,8 @@ type MutationsResolver interface {
 	AliasImage(ctx context.Context, alias string, target string, architecture *string) (*model.MutationReply, error)
 	DealiasImage(ctx context.Context, alias string) (*model.MutationReply, error)
 	ForgetImage(ctx context.Context, reference string, architecture string) (*model.MutationReply, error)
+	ForgetImageByID(ctx context.Context, imageID string) (*model.MutationReply, error)
+	UntagImageFromRegistry(ctx context.Context, imageID string) (*model.MutationReply, error)
 	ModifyComputeSession(ctx context.Context, input model.ModifyComputeSessionInput) (*model.ModifyComputeSessionPayload, error)
 	ModifyKeypairResourcePolicy(ctx context.Context, name string, props model.ModifyKeyPairResourcePolicyInput) (*model.MutationReply, error)
 	ModifyAgent(ctx context.Context, id string, props model.ModifyAgentInput) (*model.MutationReply, error)
@@ -687,6 +693,7 @@ type QueriesResolver interface {
 	Agents(ctx context.Context, scalingGroup *string, status *string) ([]*model.Agent, error)
 	Image(ctx context.Context, id *string, reference *string, architecture *string) (*model.Image, error)
 	Images(ctx context.Context, isInstalled *bool, isOperation *bool) ([]*model.Image, error)
+	CustomizedImages(ctx context.Context) ([]*model.Image, error)
 	KeypairResourcePolicy(ctx context.Context, name *string) (*model.KeyPairResourcePolicy, error)
 	KeypairResourcePolicies(ctx context.Context) ([]*model.KeyPairResourcePolicy, error)
 	ScalingGroup(ctx context.Context, name *string) (*model.ScalingGroup, error)
@@ -2119,6 +2126,17 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.Mutations.ForgetImage(childComplexity, args["reference"].(string), args["architecture"].(string)), true
+	case "Mutations.forget_image_by_id":
+		if e.complexity.Mutations.ForgetImageByID == nil {
+			break
+		}
+
+		args, err := ec.field_Mutations_forget_image_by_id_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Mutations.ForgetImageByID(childComplexity, args["image_id"].(string)), true
 	case "Mutations.modify_agent":
 		if e.complexity.Mutations.ModifyAgent == nil {
 			break
@@ -2218,6 +2236,17 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.Mutations.UnsetQuotaScope(childComplexity, args["quota_scope_id"].(string), args["storage_host_name"].(string)), true
+	case "Mutations.untag_image_from_registry":
+		if e.complexity.Mutations.UntagImageFromRegistry == nil {
+			break
+		}
+
+		args, err := ec.field_Mutations_untag_image_from_registry_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Mutations.UntagImageFromRegistry(childComplexity, args["image_id"].(string)), true
 
 	case "PageInfo.endCursor":
 		if e.complexity.PageInfo.EndCursor == nil {
@@ -2391,6 +2420,12 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.Queries.ComputeSessionList(childComplexity, args["limit"].(int), args["offset"].(int), args["filter"].(*string), args["order"].(*string), args["domain_name"].(*string), args["group_id"].(*string), args["access_key"].(*string), args["status"].(*string)), true
+	case "Queries.customized_images":
+		if e.complexity.Queries.CustomizedImages == nil {
+			break
+		}
+
+		return e.complexity.Queries.CustomizedImages(childComplexity), true
 	case "Queries.domain":
 		if e.complexity.Queries.Domain == nil {
 			break
@@ -2848,6 +2883,12 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.ScalingGroup.DriverOpts(childComplexity), true
+	case "ScalingGroup.egress":
+		if e.complexity.ScalingGroup.Egress == nil {
+			break
+		}
+
+		return e.complexity.ScalingGroup.Egress(childComplexity), true
 	case "ScalingGroup.is_active":
 		if e.complexity.ScalingGroup.IsActive == nil {
 			break
@@ -3850,6 +3891,7 @@ type Queries {
 
   image(id: String, reference: String, architecture: String = "x86_64"): Image
   images(is_installed: Boolean, is_operation: Boolean): [Image]
+  customized_images: [Image]
 
   keypair_resource_policy(name: String): KeyPairResourcePolicy
   keypair_resource_policies: [KeyPairResourcePolicy]
@@ -3865,6 +3907,8 @@ type Mutations {
   alias_image(alias: String!, target: String!, architecture: String = "x86_64"): MutationReply
   dealias_image(alias: String!): MutationReply
   forget_image(reference: String!, architecture: String!): MutationReply
+  forget_image_by_id(image_id: String!): MutationReply
+  untag_image_from_registry(image_id: String!): MutationReply
   modify_compute_session(input: ModifyComputeSessionInput!): ModifyComputeSessionPayload
   modify_keypair_resource_policy(name: String!, props: ModifyKeyPairResourcePolicyInput!): MutationReply
   modify_agent(id: String!, props: ModifyAgentInput!): MutationReply
@@ -3934,6 +3978,7 @@ input CreateScalingGroupInput {
   scheduler: String!
   scheduler_opts: JSONString = "{}"
   use_host_network: Boolean = false
+  egress: String
 }
 
 input ModifyScalingGroupInput {
@@ -3947,6 +3992,7 @@ input ModifyScalingGroupInput {
   scheduler: String
   scheduler_opts: JSONString
   use_host_network: Boolean
+  egress: String
 }
 
 type CreateScalingGroupReply {
@@ -4188,6 +4234,7 @@ type ScalingGroup {
   scheduler: String
   scheduler_opts: JSONString
   use_host_network: Boolean
+  egress: String
 }
 
 type ResourcePreset {
@@ -4863,6 +4910,17 @@ func (ec *executionContext) field_Mutations_forget_image_args(ctx context.Contex
 	return args, nil
 }
 
+func (ec *executionContext) field_Mutations_forget_image_by_id_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "image_id", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["image_id"] = arg0
+	return args, nil
+}
+
 func (ec *executionContext) field_Mutations_modify_agent_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
 	var err error
 	args := map[string]any{}
@@ -5009,6 +5067,17 @@ func (ec *executionContext) field_Mutations_unset_quota_scope_args(ctx context.C
 		return nil, err
 	}
 	args["storage_host_name"] = arg1
+	return args, nil
+}
+
+func (ec *executionContext) field_Mutations_untag_image_from_registry_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "image_id", ec.unmarshalNString2string)
+	if err != nil {
+		return nil, err
+	}
+	args["image_id"] = arg0
 	return args, nil
 }
 
@@ -9552,6 +9621,8 @@ func (ec *executionContext) fieldContext_CreateScalingGroupReply_scaling_group(_
 				return ec.fieldContext_ScalingGroup_scheduler_opts(ctx, field)
 			case "use_host_network":
 				return ec.fieldContext_ScalingGroup_use_host_network(ctx, field)
+			case "egress":
+				return ec.fieldContext_ScalingGroup_egress(ctx, field)
 			}
 			return nil, fmt.Errorf("no field named %q was found under type ScalingGroup", field.Name)
 		},
@@ -12285,6 +12356,100 @@ func (ec *executionContext) fieldContext_Mutations_forget_image(ctx context.Cont
 	return fc, nil
 }
 
+func (ec *executionContext) _Mutations_forget_image_by_id(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Mutations_forget_image_by_id,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Mutations().ForgetImageByID(ctx, fc.Args["image_id"].(string))
+		},
+		nil,
+		ec.marshalOMutationReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐMutationReply,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Mutations_forget_image_by_id(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutations",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "ok":
+				return ec.fieldContext_MutationReply_ok(ctx, field)
+			case "msg":
+				return ec.fieldContext_MutationReply_msg(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type MutationReply", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutations_forget_image_by_id_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Mutations_untag_image_from_registry(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Mutations_untag_image_from_registry,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Mutations().UntagImageFromRegistry(ctx, fc.Args["image_id"].(string))
+		},
+		nil,
+		ec.marshalOMutationReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐMutationReply,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Mutations_untag_image_from_registry(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Mutations",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "ok":
+				return ec.fieldContext_MutationReply_ok(ctx, field)
+			case "msg":
+				return ec.fieldContext_MutationReply_msg(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type MutationReply", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Mutations_untag_image_from_registry_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _Mutations_modify_compute_session(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -14733,6 +14898,75 @@ func (ec *executionContext) fieldContext_Queries_images(ctx context.Context, fie
 	return fc, nil
 }
 
+func (ec *executionContext) _Queries_customized_images(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_customized_images,
+		func(ctx context.Context) (any, error) {
+			return ec.resolvers.Queries().CustomizedImages(ctx)
+		},
+		nil,
+		ec.marshalOImage2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐImage,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_customized_images(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_Image_id(ctx, field)
+			case "name":
+				return ec.fieldContext_Image_name(ctx, field)
+			case "humanized_name":
+				return ec.fieldContext_Image_humanized_name(ctx, field)
+			case "project":
+				return ec.fieldContext_Image_project(ctx, field)
+			case "registry":
+				return ec.fieldContext_Image_registry(ctx, field)
+			case "architecture":
+				return ec.fieldContext_Image_architecture(ctx, field)
+			case "tag":
+				return ec.fieldContext_Image_tag(ctx, field)
+			case "digest":
+				return ec.fieldContext_Image_digest(ctx, field)
+			case "labels":
+				return ec.fieldContext_Image_labels(ctx, field)
+			case "aliases":
+				return ec.fieldContext_Image_aliases(ctx, field)
+			case "size_bytes":
+				return ec.fieldContext_Image_size_bytes(ctx, field)
+			case "status":
+				return ec.fieldContext_Image_status(ctx, field)
+			case "is_local":
+				return ec.fieldContext_Image_is_local(ctx, field)
+			case "installed":
+				return ec.fieldContext_Image_installed(ctx, field)
+			case "installed_agents":
+				return ec.fieldContext_Image_installed_agents(ctx, field)
+			case "resource_limits":
+				return ec.fieldContext_Image_resource_limits(ctx, field)
+			case "supported_accelerators":
+				return ec.fieldContext_Image_supported_accelerators(ctx, field)
+			case "created_at":
+				return ec.fieldContext_Image_created_at(ctx, field)
+			case "last_used_at":
+				return ec.fieldContext_Image_last_used_at(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type Image", field.Name)
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _Queries_keypair_resource_policy(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -14916,6 +15150,8 @@ func (ec *executionContext) fieldContext_Queries_scaling_group(ctx context.Conte
 				return ec.fieldContext_ScalingGroup_scheduler_opts(ctx, field)
 			case "use_host_network":
 				return ec.fieldContext_ScalingGroup_use_host_network(ctx, field)
+			case "egress":
+				return ec.fieldContext_ScalingGroup_egress(ctx, field)
 			}
 			return nil, fmt.Errorf("no field named %q was found under type ScalingGroup", field.Name)
 		},
@@ -14983,6 +15219,8 @@ func (ec *executionContext) fieldContext_Queries_scaling_groups(ctx context.Cont
 				return ec.fieldContext_ScalingGroup_scheduler_opts(ctx, field)
 			case "use_host_network":
 				return ec.fieldContext_ScalingGroup_use_host_network(ctx, field)
+			case "egress":
+				return ec.fieldContext_ScalingGroup_egress(ctx, field)
 			}
 			return nil, fmt.Errorf("no field named %q was found under type ScalingGroup", field.Name)
 		},
@@ -17237,6 +17475,35 @@ func (ec *executionContext) fieldContext_ScalingGroup_use_host_network(_ context
 		IsResolver: false,
 		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 			return nil, errors.New("field of type Boolean does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ScalingGroup_egress(ctx context.Context, field graphql.CollectedField, obj *model.ScalingGroup) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ScalingGroup_egress,
+		func(ctx context.Context) (any, error) {
+			return obj.Egress, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ScalingGroup_egress(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ScalingGroup",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
 		},
 	}
 	return fc, nil
@@ -22762,7 +23029,7 @@ func (ec *executionContext) unmarshalInputCreateScalingGroupInput(ctx context.Co
 		asMap["use_host_network"] = false
 	}
 
-	fieldsInOrder := [...]string{"description", "is_active", "is_public", "wsproxy_addr", "wsproxy_api_token", "driver", "driver_opts", "scheduler", "scheduler_opts", "use_host_network"}
+	fieldsInOrder := [...]string{"description", "is_active", "is_public", "wsproxy_addr", "wsproxy_api_token", "driver", "driver_opts", "scheduler", "scheduler_opts", "use_host_network", "egress"}
 	for _, k := range fieldsInOrder {
 		v, ok := asMap[k]
 		if !ok {
@@ -22839,6 +23106,13 @@ func (ec *executionContext) unmarshalInputCreateScalingGroupInput(ctx context.Co
 				return it, err
 			}
 			it.UseHostNetwork = data
+		case "egress":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("egress"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Egress = data
 		}
 	}
 
@@ -23389,7 +23663,7 @@ func (ec *executionContext) unmarshalInputModifyScalingGroupInput(ctx context.Co
 		asMap[k] = v
 	}
 
-	fieldsInOrder := [...]string{"description", "is_active", "is_public", "wsproxy_addr", "wsproxy_api_token", "driver", "driver_opts", "scheduler", "scheduler_opts", "use_host_network"}
+	fieldsInOrder := [...]string{"description", "is_active", "is_public", "wsproxy_addr", "wsproxy_api_token", "driver", "driver_opts", "scheduler", "scheduler_opts", "use_host_network", "egress"}
 	for _, k := range fieldsInOrder {
 		v, ok := asMap[k]
 		if !ok {
@@ -23466,6 +23740,13 @@ func (ec *executionContext) unmarshalInputModifyScalingGroupInput(ctx context.Co
 				return it, err
 			}
 			it.UseHostNetwork = data
+		case "egress":
+			ctx := graphql.WithPathContext(ctx, graphql.NewPathWithField("egress"))
+			data, err := ec.unmarshalOString2ᚖstring(ctx, v)
+			if err != nil {
+				return it, err
+			}
+			it.Egress = data
 		}
 	}
 
@@ -24725,6 +25006,14 @@ func (ec *executionContext) _Mutations(ctx context.Context, sel ast.SelectionSet
 			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
 				return ec._Mutations_forget_image(ctx, field)
 			})
+		case "forget_image_by_id":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutations_forget_image_by_id(ctx, field)
+			})
+		case "untag_image_from_registry":
+			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
+				return ec._Mutations_untag_image_from_registry(ctx, field)
+			})
 		case "modify_compute_session":
 			out.Values[i] = ec.OperationContext.RootResolverMiddleware(innerCtx, func(ctx context.Context) (res graphql.Marshaler) {
 				return ec._Mutations_modify_compute_session(ctx, field)
@@ -25302,6 +25591,25 @@ func (ec *executionContext) _Queries(ctx context.Context, sel ast.SelectionSet) 
 					}
 				}()
 				res = ec._Queries_images(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "customized_images":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_customized_images(ctx, field)
 				return res
 			}
 
@@ -26087,6 +26395,8 @@ func (ec *executionContext) _ScalingGroup(ctx context.Context, sel ast.Selection
 			out.Values[i] = ec._ScalingGroup_scheduler_opts(ctx, field, obj)
 		case "use_host_network":
 			out.Values[i] = ec._ScalingGroup_use_host_network(ctx, field, obj)
+		case "egress":
+			out.Values[i] = ec._ScalingGroup_egress(ctx, field, obj)
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}

@@ -162,6 +162,7 @@ type CreateScalingGroupInput struct {
 	Scheduler       string  `json:"scheduler"`
 	SchedulerOpts   *string `json:"scheduler_opts,omitempty"`
 	UseHostNetwork  *bool   `json:"use_host_network,omitempty"`
+	Egress          *string `json:"egress,omitempty"`
 }
 
 type CreateScalingGroupReply struct {
@@ -364,6 +365,7 @@ type ModifyScalingGroupInput struct {
 	Scheduler       *string `json:"scheduler,omitempty"`
 	SchedulerOpts   *string `json:"scheduler_opts,omitempty"`
 	UseHostNetwork  *bool   `json:"use_host_network,omitempty"`
+	Egress          *string `json:"egress,omitempty"`
 }
 
 type MutationReply struct {
@@ -451,6 +453,7 @@ type ScalingGroup struct {
 	Scheduler       *string    `json:"scheduler,omitempty"`
 	SchedulerOpts   *string    `json:"scheduler_opts,omitempty"`
 	UseHostNetwork  *bool      `json:"use_host_network,omitempty"`
+	Egress          *string    `json:"egress,omitempty"`
 }
 
 type SessionExplanation struct {

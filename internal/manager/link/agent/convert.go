@@ -42,6 +42,7 @@ func factsOf(f *node.Facts) (cluster.NodeFacts, error) {
 		Capacity: cluster.Slots{}, SlotKinds: map[cluster.SlotName]cluster.SlotKind{},
 		Engine: f.Engine, EngineOK: f.EngineOk, EngineError: cut(f.EngineError, maxText), Warnings: f.Warnings,
 		HungVolumes: f.HungVolumes[:min(len(f.HungVolumes), maxHung)],
+		DiskProblem: cut(f.DiskProblem, maxText),
 	}
 	if dataAddress(f.DataAddress) {
 		out.DataAddress = f.DataAddress
@@ -78,9 +79,10 @@ func factsOf(f *node.Facts) (cluster.NodeFacts, error) {
 		return cluster.NodeFacts{}, fault.Invalidf("the agent's devices cannot be stored").WithCause(err)
 	}
 	out.Devices = raw
+	// The labels that agents send are left out: managers before decision 22 read them.
 	for _, i := range f.Images {
 		out.Images = append(out.Images, cluster.NodeImage{
-			Reference: i.Reference, Digest: i.Digest, Architecture: i.Architecture, SizeBytes: i.SizeBytes, Labels: i.Labels,
+			Reference: i.Reference, Digest: i.Digest, Architecture: i.Architecture, SizeBytes: i.SizeBytes,
 		})
 	}
 	return out, nil
@@ -129,6 +131,9 @@ func desiredOf(k *cluster.DesiredKernel) *node.DesiredKernel {
 	out := &node.DesiredKernel{
 		KernelId: string(k.Kernel), SessionId: string(k.Session), Generation: k.Generation,
 		Stop: k.Stop, Force: k.Force, GraceMs: k.Grace.Milliseconds(), StopReason: string(k.StopReason),
+	}
+	if !k.Stop {
+		out.Egress = k.Egress.String()
 	}
 	if k.Spec != nil {
 		out.Spec = specOf(k.Spec)

@@ -14,6 +14,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/link/h2"
+	"berth.dev/berth/internal/wire/node"
 	"berth.dev/berth/internal/wire/run"
 )
 
@@ -202,10 +203,19 @@ func (h *hub) take(agent cluster.AgentID) (c *streamConn, change <-chan struct{}
 	return c, nil, nil
 }
 
-// RoundTrip sends a request (path /kernels/<id>/...) to an agent. The caller closes the
+// served reports whether agents answer a path: what belongs to a kernel, to images, or to the agent's health.
+func served(path string) bool {
+	switch path {
+	case node.StreamImages, node.StreamRemoveImage, node.StreamHealth:
+		return true
+	}
+	return strings.HasPrefix(path, "/kernels/")
+}
+
+// RoundTrip sends a request (path /kernels/<id>/... or another that agents serve) to an agent. The caller closes the
 // reply's body. An agent that is away is Unavailable; the request was then not sent.
 func (l *Link) RoundTrip(agent cluster.AgentID, req *http.Request) (*http.Response, error) {
-	if !strings.HasPrefix(req.URL.Path, "/kernels/") && req.URL.Path != "/healthz" {
+	if !served(req.URL.Path) {
 		return nil, fault.New(fault.Internal, "agents serve no path %q", req.URL.Path)
 	}
 	ctx := req.Context()

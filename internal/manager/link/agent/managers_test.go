@@ -107,9 +107,7 @@ func TestAgentsHearOfGrants(t *testing.T) {
 	svc := link.Service("agentlink")
 	require.NoError(t, svc.Start(t.Context()))
 	t.Cleanup(func() { require.NoError(t, svc.Stop(context.Background())) })
-	token, err := link.JoinToken(t.Context())
-	require.NoError(t, err)
-	b := &bundle{memory: m, link: link, token: token}
+	b := &bundle{memory: m, link: link}
 	who := b.join(t, "a1")
 	for _, version := range []int32{4, node.Version} {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)

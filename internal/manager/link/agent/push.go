@@ -29,7 +29,8 @@ const pushGap = 10 * time.Millisecond
 func (s *session) push() {
 	resync := s.link.d.Clock.NewTicker(s.link.cfg.Resync)
 	defer resync.Stop()
-	sent := sentState{version: s.version, sums: map[string][sha256.Size]byte{}, told: map[cluster.KernelID]int64{}}
+	sent := sentState{version: s.version, sums: map[string][sha256.Size]byte{}, told: map[cluster.KernelID]int64{},
+		egress: map[string]cluster.Egress{}}
 	// Revisions of a later session are higher than those of all earlier ones.
 	revision := s.epoch.Load() << 32
 	for full := true; ; {
@@ -73,8 +74,11 @@ func (s *session) push() {
 	}
 }
 
-// versionMounts is the first version of the stream whose agents know folders.
-const versionMounts = 2
+// The first versions of the stream whose agents know folders, and egress policies.
+const (
+	versionMounts = 2
+	versionEgress = 6
+)
 
 // sentState is what an agent was told on this connection.
 type sentState struct {
@@ -82,6 +86,8 @@ type sentState struct {
 	sums    map[string][sha256.Size]byte // by kernel and generation
 	// told are the generations of kernels whose specification it has.
 	told map[cluster.KernelID]int64
+	// egress are the policies it was sent, by kernel and generation. A new one is sent without the specification.
+	egress map[string]cluster.Egress
 }
 
 // changed returns the messages for kernels that differ from what was sent, or all of them,
@@ -94,8 +100,11 @@ func (s *sentState) changed(list []cluster.DesiredKernel, full bool) ([]*node.De
 		// One kernel may be named twice: its present generation to run, an older one to remove.
 		key := string(d.Kernel) + "/" + strconv.FormatInt(d.Generation, 10)
 		present[key] = true
-		if d.Spec == nil && !d.Stop {
+		if d.Spec == nil && !d.Stop && (s.egress[key] == d.Egress || s.version < versionEgress) {
 			continue // the agent has it
+		}
+		if d.Spec != nil && !d.Egress.Open() && s.version < versionEgress {
+			continue // it would start with everything open; its deadline moves it to another agent
 		}
 		if d.Spec != nil && len(d.Spec.Mounts) > 0 && s.version < versionMounts {
 			continue // it would start without its folders; its deadline moves it to another agent
@@ -106,6 +115,7 @@ func (s *sentState) changed(list []cluster.DesiredKernel, full bool) ([]*node.De
 			return nil, fmt.Errorf("encode kernel %s: %w", m.KernelId, err)
 		}
 		sum := sha256.Sum256(raw)
+		s.egress[key] = d.Egress
 		if full || s.sums[key] != sum {
 			out = append(out, m)
 			s.sums[key] = sum
@@ -117,6 +127,7 @@ func (s *sentState) changed(list []cluster.DesiredKernel, full bool) ([]*node.De
 	for key := range s.sums {
 		if !present[key] {
 			delete(s.sums, key)
+			delete(s.egress, key)
 			kernel, _, _ := strings.Cut(key, "/")
 			delete(s.told, cluster.KernelID(kernel))
 		}

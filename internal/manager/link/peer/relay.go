@@ -83,7 +83,7 @@ func unseen(err error) bool {
 	return errors.As(err, &e)
 }
 
-// RoundTrip sends a request (path /kernels/<id>/...) to an agent, through the manager that it is connected to. The caller
+// RoundTrip sends a request to an agent, see agent.Link, through the manager that it is connected to. The caller
 // closes the reply's body. An agent that cannot be reached is Unavailable. When the other manager is gone or has the agent no
 // more, a request whose body can be sent again is tried once more: the agent may have moved.
 func (r *Relay) RoundTrip(id cluster.AgentID, req *http.Request) (*http.Response, error) {

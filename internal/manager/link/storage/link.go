@@ -61,6 +61,7 @@ type Link struct {
 	turn   int
 	heard  chan struct{} // closed by the first look
 	first  sync.Once
+	moved  chan struct{} // closed when a node comes or goes; nil while nobody waits
 }
 
 // New makes a link.
@@ -152,6 +153,7 @@ func (l *Link) replace(now map[string]storage.Presence) {
 		l.live[key] = p
 		delete(l.gone, key)
 	}
+	l.nodeMoved()
 }
 
 func (l *Link) take(key string, p storage.Presence) {
@@ -160,6 +162,9 @@ func (l *Link) take(key string, p storage.Presence) {
 	if _, known := l.live[key]; !known && len(l.live) >= maxNodes {
 		l.deps.Log.Warn("too many storage proxies announce themselves", "key", key)
 		return
+	}
+	if old, known := l.live[key]; !known || !old.StartedAt.Equal(p.StartedAt) {
+		defer l.nodeMoved()
 	}
 	l.live[key] = p
 	delete(l.gone, key)
@@ -186,6 +191,7 @@ func (l *Link) lose(key string) {
 		}
 	}
 	l.gone[key] = p
+	l.nodeMoved()
 }
 
 // View returns the nodes that announce themselves and the last that is known of proxies without any.

@@ -150,6 +150,20 @@ func TestPlacesWhatFitsAndExplainsWhatWaits(t *testing.T) {
 	require.Equal(t, cluster.Slots{cluster.SlotCPU: cluster.Whole(1), cluster.SlotMem: cluster.Whole(1 << 20)}, a.Totals())
 }
 
+// TestAnAgentShortOfDiskGetsNothing: what the agent says of its disk reaches the scheduler, and so does its end.
+func TestAnAgentShortOfDiskGetsNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.agent("a1", 4, 1<<30)
+	b.exec(`UPDATE agents SET disk_problem = 'less than 4 GiB are free' WHERE id = 'a1'`)
+	b.lead("one")
+	id := b.session("", 1)
+	b.becomes(id, "PENDING", "no-agent")
+	b.exec(`UPDATE agents SET disk_problem = '' WHERE id = 'a1'`)
+	b.store.Wake(store.TopicSchedule)
+	b.becomes(id, "SCHEDULED", "")
+}
+
 func TestNeverOverAllocates(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

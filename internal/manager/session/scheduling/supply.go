@@ -176,8 +176,8 @@ func (m *memory) readAgents(ctx context.Context, q *dbgen.Queries, ids []string)
 		id := cluster.AgentID(r.ID)
 		found[id] = true
 		slices.Sort(present[r.ID])
-		digest := sum(fmt.Appendf(nil, "%s %s %s %t %t %s %q %q", r.ResourceGroup, r.Architecture, r.Status, r.Schedulable, r.EngineOk, r.Devices,
-			present[r.ID], r.HungVolumes))
+		digest := sum(fmt.Appendf(nil, "%s %s %s %t %t %s %q %q %t", r.ResourceGroup, r.Architecture, r.Status, r.Schedulable, r.EngineOk,
+			r.Devices, present[r.ID], r.HungVolumes, r.DiskProblem == ""))
 		if m.agents[id].digest == digest {
 			continue
 		}
@@ -189,7 +189,7 @@ func (m *memory) readAgents(ctx context.Context, q *dbgen.Queries, ids []string)
 		for _, d := range devices {
 			m.slots[d.Slot] = true
 		}
-		a := scheduler.Agent{ID: id, Architecture: r.Architecture, Schedulable: r.Schedulable && r.EngineOk,
+		a := scheduler.Agent{ID: id, Architecture: r.Architecture, Schedulable: r.Schedulable && r.EngineOk && r.DiskProblem == "",
 			Alive:   r.Status == cluster.AgentAlive,
 			Devices: devices, Images: map[string]bool{}, Hung: r.HungVolumes}
 		for _, ref := range present[r.ID] {

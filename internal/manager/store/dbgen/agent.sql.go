@@ -44,7 +44,7 @@ func (q *Queries) AgentEpochs(ctx context.Context, ids []string) ([]AgentEpochsR
 }
 
 const agentViews = `-- name: AgentViews :many
-SELECT id, status, status_changed, region, resource_group, schedulable, addr, first_contact, lost_at, last_seen, version, architecture, epoch, boot_id, capacity, slot_kinds, devices, engine, engine_ok, engine_error, warnings, facts_revision, certificate_serial, hung_volumes, data_address, data_socket FROM agents WHERE id = ANY($1::text[])
+SELECT id, status, status_changed, region, resource_group, schedulable, addr, first_contact, lost_at, last_seen, version, architecture, epoch, boot_id, capacity, slot_kinds, devices, engine, engine_ok, engine_error, warnings, facts_revision, certificate_serial, hung_volumes, data_address, data_socket, disk_problem FROM agents WHERE id = ANY($1::text[])
 `
 
 func (q *Queries) AgentViews(ctx context.Context, ids []string) ([]Agent, error) {
@@ -83,6 +83,7 @@ func (q *Queries) AgentViews(ctx context.Context, ids []string) ([]Agent, error)
 			&i.HungVolumes,
 			&i.DataAddress,
 			&i.DataSocket,
+			&i.DiskProblem,
 		); err != nil {
 			return nil, err
 		}
@@ -291,8 +292,9 @@ func (q *Queries) RegisterAgent(ctx context.Context, arg RegisterAgentParams) (i
 const setAgentFacts = `-- name: SetAgentFacts :execrows
 UPDATE agents SET architecture = $1, capacity = $2, slot_kinds = $3, devices = $4,
     engine = $5, engine_ok = $6, engine_error = $7, warnings = $8, hung_volumes = $9,
-    data_address = $10, data_socket = $11, facts_revision = $12, last_seen = now()
-WHERE id = $13 AND epoch = $14 AND facts_revision < $12
+    disk_problem = $10,
+    data_address = $11, data_socket = $12, facts_revision = $13, last_seen = now()
+WHERE id = $14 AND epoch = $15 AND facts_revision < $13
 `
 
 type SetAgentFactsParams struct {
@@ -305,6 +307,7 @@ type SetAgentFactsParams struct {
 	EngineError   string
 	Warnings      []string
 	HungVolumes   []string
+	DiskProblem   string
 	DataAddress   string
 	DataSocket    string
 	FactsRevision int64
@@ -323,6 +326,7 @@ func (q *Queries) SetAgentFacts(ctx context.Context, arg SetAgentFactsParams) (i
 		arg.EngineError,
 		arg.Warnings,
 		arg.HungVolumes,
+		arg.DiskProblem,
 		arg.DataAddress,
 		arg.DataSocket,
 		arg.FactsRevision,

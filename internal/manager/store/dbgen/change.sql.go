@@ -14,7 +14,7 @@ import (
 )
 
 const agentFacts = `-- name: AgentFacts :many
-SELECT id, resource_group, architecture, status, schedulable, engine_ok, devices, hung_volumes FROM agents
+SELECT id, resource_group, architecture, status, schedulable, engine_ok, devices, hung_volumes, disk_problem FROM agents
 WHERE status <> 'TERMINATED' AND ($1::text[] IS NULL OR id = ANY($1::text[])) ORDER BY id
 `
 
@@ -27,6 +27,7 @@ type AgentFactsRow struct {
 	EngineOk      bool
 	Devices       json.RawMessage
 	HungVolumes   []string
+	DiskProblem   string
 }
 
 func (q *Queries) AgentFacts(ctx context.Context, ids []string) ([]AgentFactsRow, error) {
@@ -47,6 +48,7 @@ func (q *Queries) AgentFacts(ctx context.Context, ids []string) ([]AgentFactsRow
 			&i.EngineOk,
 			&i.Devices,
 			&i.HungVolumes,
+			&i.DiskProblem,
 		); err != nil {
 			return nil, err
 		}
@@ -59,7 +61,8 @@ func (q *Queries) AgentFacts(ctx context.Context, ids []string) ([]AgentFactsRow
 }
 
 const agentImageFacts = `-- name: AgentImageFacts :many
-SELECT ai.agent_id, i.reference FROM agent_images ai JOIN images i ON i.id = ai.image_id
+SELECT ai.agent_id, i.reference FROM agent_images ai
+JOIN images i ON i.reference = ai.reference AND i.architecture = ai.architecture AND i.digest = ai.digest
 WHERE $1::text[] IS NULL OR ai.agent_id = ANY($1::text[])
 `
 
@@ -68,6 +71,7 @@ type AgentImageFactsRow struct {
 	Reference string
 }
 
+// What agents offer: they have it with the digest of the catalogue.
 func (q *Queries) AgentImageFacts(ctx context.Context, ids []string) ([]AgentImageFactsRow, error) {
 	rows, err := q.db.Query(ctx, agentImageFacts, ids)
 	if err != nil {

@@ -29,7 +29,13 @@ WHERE k.ended_at IS NULL AND s.ended_at IS NOT NULL
 UNION ALL
 SELECT 'agent-engine-not-ok', 'agent ' || a.id, a.engine_error, '' FROM agents a WHERE a.status = 'ALIVE' AND NOT a.engine_ok AND a.facts_revision > 0
 UNION ALL
+SELECT 'agent-disk-low', 'agent ' || a.id, a.disk_problem, '' FROM agents a WHERE a.status = 'ALIVE' AND a.disk_problem <> ''
+UNION ALL
 SELECT 'image-alias-to-nobody', 'alias ' || al.alias, i.reference, '' FROM image_aliases al JOIN images i ON i.id = al.image_id WHERE i.status <> 'ALIVE'
+UNION ALL
+SELECT 'image-differs', 'image ' || x.reference, x.agent_id, x.digest FROM agent_images x JOIN agents a ON a.id = x.agent_id AND a.status = 'ALIVE'
+JOIN images i ON i.reference = x.reference AND i.architecture = x.architecture AND i.status = 'ALIVE'
+WHERE i.digest <> x.digest AND i.origin = 'import'
 ORDER BY 1, 2 LIMIT 500
 `
 

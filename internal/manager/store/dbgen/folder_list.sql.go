@@ -72,7 +72,7 @@ func (q *Queries) SetHostsOfProject(ctx context.Context, iD string, allowedVfold
 
 const userPolicies = `-- name: UserPolicies :many
 
-SELECT p.name, p.created_at, p.max_vfolder_count, p.max_quota_scope_size, p.max_session_count_per_model_session, p.max_customized_image_count FROM user_resource_policies p
+SELECT p.name, p.created_at, p.max_vfolder_count, p.max_quota_scope_size, p.max_session_count_per_model_session, p.max_customized_image_count, p.max_customized_image_bytes FROM user_resource_policies p
 WHERE ($1::text = '' OR p.name = $1)
   AND ($2::uuid IS NULL OR EXISTS (SELECT 1 FROM users u WHERE u.id = $2 AND u.resource_policy = p.name))
 ORDER BY p.name LIMIT 100
@@ -96,6 +96,7 @@ func (q *Queries) UserPolicies(ctx context.Context, name string, userID *string)
 			&i.MaxQuotaScopeSize,
 			&i.MaxSessionCountPerModelSession,
 			&i.MaxCustomizedImageCount,
+			&i.MaxCustomizedImageBytes,
 		); err != nil {
 			return nil, err
 		}

@@ -8,13 +8,32 @@ package dbgen
 import (
 	"context"
 	"encoding/json"
-	"time"
 
 	"berth.dev/berth/internal/manager/store/dbtype"
+	"time"
 )
 
+const agentImage = `-- name: AgentImage :one
+SELECT agent_id, reference, architecture, digest, size_bytes FROM agent_images WHERE agent_id = $1 AND reference = $2
+`
+
+func (q *Queries) AgentImage(ctx context.Context, agentID string, reference string) (AgentImage, error) {
+	row := q.db.QueryRow(ctx, agentImage, agentID, reference)
+	var i AgentImage
+	err := row.Scan(
+		&i.AgentID,
+		&i.Reference,
+		&i.Architecture,
+		&i.Digest,
+		&i.SizeBytes,
+	)
+	return i, err
+}
+
 const agentsOf = `-- name: AgentsOf :many
-SELECT agent_id, image_id FROM agent_images WHERE image_id = ANY($1::uuid[]) ORDER BY agent_id
+SELECT x.agent_id, i.id AS image_id FROM images i
+JOIN agent_images x ON x.reference = i.reference AND x.architecture = i.architecture AND x.digest = i.digest
+WHERE i.id = ANY($1::uuid[]) ORDER BY x.agent_id
 `
 
 type AgentsOfRow struct {
@@ -22,6 +41,7 @@ type AgentsOfRow struct {
 	ImageID string
 }
 
+// The agents that offer images: they have the reference with the digest of the catalogue.
 func (q *Queries) AgentsOf(ctx context.Context, images []string) ([]AgentsOfRow, error) {
 	rows, err := q.db.Query(ctx, agentsOf, images)
 	if err != nil {
@@ -66,36 +86,63 @@ func (q *Queries) AliasesOf(ctx context.Context, images []string) ([]ImageAlias,
 	return items, nil
 }
 
-const clearAgentImages = `-- name: ClearAgentImages :exec
-DELETE FROM agent_images WHERE agent_id = $1 AND NOT image_id = ANY($2::uuid[])
-`
-
-func (q *Queries) ClearAgentImages(ctx context.Context, agentID string, keep []string) error {
-	_, err := q.db.Exec(ctx, clearAgentImages, agentID, keep)
-	return err
-}
-
 const customizedImages = `-- name: CustomizedImages :one
-SELECT p.name AS policy, p.max_customized_image_count AS most,
-       ((SELECT count(*) FROM images i WHERE i.status = 'ALIVE' AND i.reference <> $1::text
-         AND i.labels->>'ai.backend.customized-image.owner' = 'user:' || u.id::text)
-      + (SELECT count(*) FROM background_tasks t JOIN sessions s ON s.id::text = t.subject
-         WHERE t.kind = 'commit_session' AND t.status = 'started' AND s.user_id = u.id))::bigint AS made
+SELECT p.name AS policy, p.max_customized_image_count AS most, p.max_customized_image_bytes AS most_bytes,
+       (SELECT count(*) FROM images i WHERE i.owner_id = u.id AND i.origin = 'commit' AND i.status = 'ALIVE'
+         AND i.reference <> $1::text)::bigint AS made,
+       ((SELECT coalesce(sum(i.size_bytes), 0) FROM images i WHERE i.owner_id = u.id AND i.origin = 'commit' AND i.status = 'ALIVE'
+         AND i.reference <> $1::text)
+      + (SELECT coalesce(sum(r.size_bytes), 0) FROM image_removals r WHERE r.owner_id = u.id))::bigint AS bytes,
+       (SELECT count(*) FROM background_tasks t JOIN sessions s ON s.id::text = t.subject
+         WHERE t.kind = 'commit_session' AND t.status = 'started' AND s.user_id = u.id)::bigint AS making
 FROM users u JOIN user_resource_policies p ON p.name = u.resource_policy WHERE u.id = $2
 `
 
 type CustomizedImagesRow struct {
-	Policy string
-	Most   int32
-	Made   int64
+	Policy    string
+	Most      int32
+	MostBytes int64
+	Made      int64
+	Bytes     int64
+	Making    int64
 }
 
-// How many images a user has made of sessions or is making, besides one that would be replaced, and how many the user's policy allows.
+// What a user has made of sessions, besides an image that would be replaced, how many are being made, and what the user's policy allows.
 func (q *Queries) CustomizedImages(ctx context.Context, reference string, userID string) (CustomizedImagesRow, error) {
 	row := q.db.QueryRow(ctx, customizedImages, reference, userID)
 	var i CustomizedImagesRow
-	err := row.Scan(&i.Policy, &i.Most, &i.Made)
+	err := row.Scan(
+		&i.Policy,
+		&i.Most,
+		&i.MostBytes,
+		&i.Made,
+		&i.Bytes,
+		&i.Making,
+	)
 	return i, err
+}
+
+const deferImageRemoval = `-- name: DeferImageRemoval :exec
+UPDATE image_removals SET next_at = now() + least(greatest(now() - created_at, interval '2 seconds'), $1::interval)
+WHERE agent_id = $2 AND digest = $3
+`
+
+func (q *Queries) DeferImageRemoval(ctx context.Context, longest time.Duration, agentID string, digest string) error {
+	_, err := q.db.Exec(ctx, deferImageRemoval, longest, agentID, digest)
+	return err
+}
+
+const digestTaken = `-- name: DigestTaken :one
+SELECT (EXISTS (SELECT 1 FROM images i WHERE i.digest = $1 AND i.reference <> $2)
+     OR EXISTS (SELECT 1 FROM agent_images x WHERE x.digest = $1 AND x.reference <> $2))::boolean
+`
+
+// Whether a digest is that of anything else than a reference.
+func (q *Queries) DigestTaken(ctx context.Context, digest string, reference string) (bool, error) {
+	row := q.db.QueryRow(ctx, digestTaken, digest, reference)
+	var column_1 bool
+	err := row.Scan(&column_1)
+	return column_1, err
 }
 
 const dropAlias = `-- name: DropAlias :execrows
@@ -110,32 +157,58 @@ func (q *Queries) DropAlias(ctx context.Context, alias string) (int64, error) {
 	return result.RowsAffected(), nil
 }
 
+const dropImageRemoval = `-- name: DropImageRemoval :exec
+DELETE FROM image_removals WHERE agent_id = $1 AND digest = $2
+`
+
+func (q *Queries) DropImageRemoval(ctx context.Context, agentID string, digest string) error {
+	_, err := q.db.Exec(ctx, dropImageRemoval, agentID, digest)
+	return err
+}
+
+const dueImageRemovals = `-- name: DueImageRemovals :many
+SELECT agent_id, digest, reference FROM image_removals WHERE next_at <= now() ORDER BY next_at, agent_id, digest LIMIT $1
+`
+
+type DueImageRemovalsRow struct {
+	AgentID   string
+	Digest    string
+	Reference string
+}
+
+func (q *Queries) DueImageRemovals(ctx context.Context, maxRows int32) ([]DueImageRemovalsRow, error) {
+	rows, err := q.db.Query(ctx, dueImageRemovals, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []DueImageRemovalsRow{}
+	for rows.Next() {
+		var i DueImageRemovalsRow
+		if err := rows.Scan(&i.AgentID, &i.Digest, &i.Reference); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const findImages = `-- name: FindImages :many
-SELECT i.id, i.reference, i.registry, i.registry_type, i.project, i.name, i.tag, i.architecture, i.digest, i.size_bytes, i.labels, i.resources, i.status, i.created_at, i.last_used_at, (a.alias IS NOT NULL)::boolean AS by_alias, (i.reference = $1::text)::boolean AS exact
+SELECT i.id, i.reference, i.registry, i.registry_type, i.project, i.name, i.tag, i.architecture, i.digest, i.size_bytes, i.labels, i.resources, i.status, i.created_at, i.last_used_at, i.scope, i.owner_id, i.project_id, i.origin, i.base_id, i.made_on, coalesce(u.role, '')::text AS owner_role, coalesce(u.domain_name, p.domain_name, '')::text AS owner_domain
 FROM images i LEFT JOIN image_aliases a ON a.image_id = i.id AND a.alias = $1::text
+LEFT JOIN users u ON u.id = i.owner_id LEFT JOIN projects p ON p.id = i.project_id
 WHERE i.status = 'ALIVE' AND (a.alias IS NOT NULL OR i.reference = $1::text
    OR i.reference LIKE replace(replace(replace($1::text, '\', '\\'), '%', '\%'), '_', '\_') || ':%')
 ORDER BY (i.reference = $1::text) DESC, (a.alias IS NOT NULL) DESC, i.created_at DESC, i.reference DESC
 `
 
 type FindImagesRow struct {
-	ID           string
-	Reference    string
-	Registry     string
-	RegistryType string
-	Project      string
-	Name         string
-	Tag          string
-	Architecture string
-	Digest       string
-	SizeBytes    int64
-	Labels       dbtype.Strings
-	Resources    json.RawMessage
-	Status       string
-	CreatedAt    time.Time
-	LastUsedAt   *time.Time
-	ByAlias      bool
-	Exact        bool
+	Image       Image
+	OwnerRole   string
+	OwnerDomain string
 }
 
 // Alive images that a reference may mean: an alias, the full reference, or a name without a tag.
@@ -149,23 +222,29 @@ func (q *Queries) FindImages(ctx context.Context, ref string) ([]FindImagesRow, 
 	for rows.Next() {
 		var i FindImagesRow
 		if err := rows.Scan(
-			&i.ID,
-			&i.Reference,
-			&i.Registry,
-			&i.RegistryType,
-			&i.Project,
-			&i.Name,
-			&i.Tag,
-			&i.Architecture,
-			&i.Digest,
-			&i.SizeBytes,
-			&i.Labels,
-			&i.Resources,
-			&i.Status,
-			&i.CreatedAt,
-			&i.LastUsedAt,
-			&i.ByAlias,
-			&i.Exact,
+			&i.Image.ID,
+			&i.Image.Reference,
+			&i.Image.Registry,
+			&i.Image.RegistryType,
+			&i.Image.Project,
+			&i.Image.Name,
+			&i.Image.Tag,
+			&i.Image.Architecture,
+			&i.Image.Digest,
+			&i.Image.SizeBytes,
+			&i.Image.Labels,
+			&i.Image.Resources,
+			&i.Image.Status,
+			&i.Image.CreatedAt,
+			&i.Image.LastUsedAt,
+			&i.Image.Scope,
+			&i.Image.OwnerID,
+			&i.Image.ProjectID,
+			&i.Image.Origin,
+			&i.Image.BaseID,
+			&i.Image.MadeOn,
+			&i.OwnerRole,
+			&i.OwnerDomain,
 		); err != nil {
 			return nil, err
 		}
@@ -187,34 +266,60 @@ func (q *Queries) ForgetImage(ctx context.Context, id string) error {
 }
 
 const imageByID = `-- name: ImageByID :one
-SELECT id, reference, registry, registry_type, project, name, tag, architecture, digest, size_bytes, labels, resources, status, created_at, last_used_at FROM images WHERE id = $1
+SELECT i.id, i.reference, i.registry, i.registry_type, i.project, i.name, i.tag, i.architecture, i.digest, i.size_bytes, i.labels, i.resources, i.status, i.created_at, i.last_used_at, i.scope, i.owner_id, i.project_id, i.origin, i.base_id, i.made_on, coalesce(u.role, '')::text AS owner_role, coalesce(u.domain_name, p.domain_name, '')::text AS owner_domain
+FROM images i LEFT JOIN users u ON u.id = i.owner_id LEFT JOIN projects p ON p.id = i.project_id WHERE i.id = $1
 `
 
-func (q *Queries) ImageByID(ctx context.Context, id string) (Image, error) {
+type ImageByIDRow struct {
+	Image       Image
+	OwnerRole   string
+	OwnerDomain string
+}
+
+func (q *Queries) ImageByID(ctx context.Context, id string) (ImageByIDRow, error) {
 	row := q.db.QueryRow(ctx, imageByID, id)
-	var i Image
+	var i ImageByIDRow
 	err := row.Scan(
-		&i.ID,
-		&i.Reference,
-		&i.Registry,
-		&i.RegistryType,
-		&i.Project,
-		&i.Name,
-		&i.Tag,
-		&i.Architecture,
-		&i.Digest,
-		&i.SizeBytes,
-		&i.Labels,
-		&i.Resources,
-		&i.Status,
-		&i.CreatedAt,
-		&i.LastUsedAt,
+		&i.Image.ID,
+		&i.Image.Reference,
+		&i.Image.Registry,
+		&i.Image.RegistryType,
+		&i.Image.Project,
+		&i.Image.Name,
+		&i.Image.Tag,
+		&i.Image.Architecture,
+		&i.Image.Digest,
+		&i.Image.SizeBytes,
+		&i.Image.Labels,
+		&i.Image.Resources,
+		&i.Image.Status,
+		&i.Image.CreatedAt,
+		&i.Image.LastUsedAt,
+		&i.Image.Scope,
+		&i.Image.OwnerID,
+		&i.Image.ProjectID,
+		&i.Image.Origin,
+		&i.Image.BaseID,
+		&i.Image.MadeOn,
+		&i.OwnerRole,
+		&i.OwnerDomain,
 	)
 	return i, err
 }
 
+const imageOfSession = `-- name: ImageOfSession :one
+SELECT coalesce(image_id::text, '')::text FROM sessions WHERE id = $1
+`
+
+func (q *Queries) ImageOfSession(ctx context.Context, id string) (string, error) {
+	row := q.db.QueryRow(ctx, imageOfSession, id)
+	var column_1 string
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
 const imagesByID = `-- name: ImagesByID :many
-SELECT id, reference, registry, registry_type, project, name, tag, architecture, digest, size_bytes, labels, resources, status, created_at, last_used_at FROM images WHERE id = ANY($1::uuid[])
+SELECT id, reference, registry, registry_type, project, name, tag, architecture, digest, size_bytes, labels, resources, status, created_at, last_used_at, scope, owner_id, project_id, origin, base_id, made_on FROM images WHERE id = ANY($1::uuid[])
 `
 
 func (q *Queries) ImagesByID(ctx context.Context, ids []string) ([]Image, error) {
@@ -242,6 +347,12 @@ func (q *Queries) ImagesByID(ctx context.Context, ids []string) ([]Image, error)
 			&i.Status,
 			&i.CreatedAt,
 			&i.LastUsedAt,
+			&i.Scope,
+			&i.OwnerID,
+			&i.ProjectID,
+			&i.Origin,
+			&i.BaseID,
+			&i.MadeOn,
 		); err != nil {
 			return nil, err
 		}
@@ -253,6 +364,171 @@ func (q *Queries) ImagesByID(ctx context.Context, ids []string) ([]Image, error)
 	return items, nil
 }
 
+const importImage = `-- name: ImportImage :one
+INSERT INTO images (id, reference, name, tag, project, registry, architecture, digest, size_bytes, labels, scope, project_id, origin)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'import')
+ON CONFLICT (reference, architecture) DO UPDATE
+   SET digest = excluded.digest, size_bytes = excluded.size_bytes, labels = excluded.labels,
+       status = CASE WHEN $13::boolean AND images.digest = excluded.digest THEN images.status ELSE 'ALIVE' END,
+       scope = CASE WHEN $13 THEN images.scope ELSE excluded.scope END,
+       project_id = CASE WHEN $13 THEN images.project_id ELSE excluded.project_id END,
+       created_at = CASE WHEN images.digest = excluded.digest THEN images.created_at ELSE now() END
+   WHERE images.origin = 'import'
+RETURNING id, (xmax = 0)::boolean AS added
+`
+
+type ImportImageParams struct {
+	ID           string
+	Reference    string
+	Name         string
+	Tag          string
+	Project      string
+	Registry     string
+	Architecture string
+	Digest       string
+	SizeBytes    int64
+	Labels       dbtype.Strings
+	Scope        string
+	ProjectID    *string
+	Automatic    bool
+}
+
+type ImportImageRow struct {
+	ID    string
+	Added bool
+}
+
+// Takes an image into the catalogue or replaces what it says of one. What came from a session is left alone: no row then. An
+// automatic import keeps the scope of an image that is there, and one that was forgotten stays forgotten while its content is the same.
+func (q *Queries) ImportImage(ctx context.Context, arg ImportImageParams) (ImportImageRow, error) {
+	row := q.db.QueryRow(ctx, importImage,
+		arg.ID,
+		arg.Reference,
+		arg.Name,
+		arg.Tag,
+		arg.Project,
+		arg.Registry,
+		arg.Architecture,
+		arg.Digest,
+		arg.SizeBytes,
+		arg.Labels,
+		arg.Scope,
+		arg.ProjectID,
+		arg.Automatic,
+	)
+	var i ImportImageRow
+	err := row.Scan(&i.ID, &i.Added)
+	return i, err
+}
+
+const keepCommit = `-- name: KeepCommit :one
+INSERT INTO images (id, reference, name, tag, project, registry, architecture, digest, size_bytes, labels, resources, scope, owner_id, origin, base_id,
+    made_on)
+VALUES ($1, $2, $3, $4, $5, 'local', $6, $7, $8, $9, $10, 'user', $11, 'commit',
+    $12, $13)
+ON CONFLICT (reference, architecture) DO UPDATE
+   SET digest = excluded.digest, size_bytes = excluded.size_bytes, resources = excluded.resources,
+       labels = excluded.labels || jsonb_build_object('ai.backend.customized-image.id', images.id),
+       base_id = excluded.base_id, made_on = excluded.made_on, status = 'ALIVE', created_at = now()
+   WHERE images.origin = 'commit' AND images.owner_id = excluded.owner_id
+RETURNING id
+`
+
+type KeepCommitParams struct {
+	ID           string
+	Reference    string
+	Name         string
+	Tag          string
+	Project      string
+	Architecture string
+	Digest       string
+	SizeBytes    int64
+	Labels       dbtype.Strings
+	Resources    json.RawMessage
+	OwnerID      *string
+	BaseID       *string
+	MadeOn       string
+}
+
+// Takes an image of a session into the catalogue, or puts it in the place of an earlier one of the same owner: no row otherwise.
+func (q *Queries) KeepCommit(ctx context.Context, arg KeepCommitParams) (string, error) {
+	row := q.db.QueryRow(ctx, keepCommit,
+		arg.ID,
+		arg.Reference,
+		arg.Name,
+		arg.Tag,
+		arg.Project,
+		arg.Architecture,
+		arg.Digest,
+		arg.SizeBytes,
+		arg.Labels,
+		arg.Resources,
+		arg.OwnerID,
+		arg.BaseID,
+		arg.MadeOn,
+	)
+	var id string
+	err := row.Scan(&id)
+	return id, err
+}
+
+const lockCommits = `-- name: LockCommits :exec
+SELECT 1 FROM users WHERE id = $1 FOR NO KEY UPDATE
+`
+
+// The commits of a user's sessions begin and end one after the other.
+func (q *Queries) LockCommits(ctx context.Context, id string) error {
+	_, err := q.db.Exec(ctx, lockCommits, id)
+	return err
+}
+
+const pendingImageRemovals = `-- name: PendingImageRemovals :one
+SELECT EXISTS (SELECT 1 FROM image_removals)::boolean
+`
+
+func (q *Queries) PendingImageRemovals(ctx context.Context) (bool, error) {
+	row := q.db.QueryRow(ctx, pendingImageRemovals)
+	var column_1 bool
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
+const removeCommit = `-- name: RemoveCommit :exec
+INSERT INTO image_removals (agent_id, digest, reference, owner_id, size_bytes) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING
+`
+
+type RemoveCommitParams struct {
+	AgentID   string
+	Digest    string
+	Reference string
+	OwnerID   *string
+	SizeBytes int64
+}
+
+func (q *Queries) RemoveCommit(ctx context.Context, arg RemoveCommitParams) error {
+	_, err := q.db.Exec(ctx, removeCommit,
+		arg.AgentID,
+		arg.Digest,
+		arg.Reference,
+		arg.OwnerID,
+		arg.SizeBytes,
+	)
+	return err
+}
+
+const removeOldCommit = `-- name: RemoveOldCommit :exec
+INSERT INTO image_removals (agent_id, digest, reference, owner_id, size_bytes)
+SELECT i.made_on, i.digest, i.reference, i.owner_id, i.size_bytes FROM images i JOIN agents a ON a.id = i.made_on
+WHERE i.reference = $1 AND i.architecture = $2 AND i.origin = 'commit' AND i.status = 'ALIVE' AND i.digest <> $3
+ON CONFLICT DO NOTHING
+`
+
+// The image of a session that is about to be replaced or forgotten is to be deleted where it was made.
+func (q *Queries) RemoveOldCommit(ctx context.Context, reference string, architecture string, newDigest string) error {
+	_, err := q.db.Exec(ctx, removeOldCommit, reference, architecture, newDigest)
+	return err
+}
+
 const seedAlias = `-- name: SeedAlias :exec
 INSERT INTO image_aliases (alias, image_id) VALUES ($1, $2) ON CONFLICT DO NOTHING
 `
@@ -262,13 +538,38 @@ func (q *Queries) SeedAlias(ctx context.Context, alias string, imageID string) e
 	return err
 }
 
-const setAgentImage = `-- name: SetAgentImage :exec
-INSERT INTO agent_images (agent_id, image_id, digest) VALUES ($1, $2, $3)
-ON CONFLICT (agent_id, image_id) DO UPDATE SET digest = excluded.digest
+const setAgentImages = `-- name: SetAgentImages :exec
+WITH r AS (
+    SELECT unnest($2::text[]) AS reference, unnest($3::text[]) AS architecture, unnest($4::text[]) AS digest,
+        unnest($5::bigint[]) AS size_bytes
+), gone AS (
+    DELETE FROM agent_images x WHERE x.agent_id = $1 AND NOT x.reference = ANY($2::text[])
+)
+INSERT INTO agent_images (agent_id, reference, architecture, digest, size_bytes)
+SELECT $1, r.reference, r.architecture, r.digest, r.size_bytes FROM r
+ON CONFLICT (agent_id, reference) DO UPDATE
+   SET architecture = excluded.architecture, digest = excluded.digest, size_bytes = excluded.size_bytes
+   WHERE (agent_images.architecture, agent_images.digest, agent_images.size_bytes)
+      IS DISTINCT FROM (excluded.architecture, excluded.digest, excluded.size_bytes)
 `
 
-func (q *Queries) SetAgentImage(ctx context.Context, agentID string, imageID string, digest string) error {
-	_, err := q.db.Exec(ctx, setAgentImage, agentID, imageID, digest)
+type SetAgentImagesParams struct {
+	AgentID       string
+	Refs          []string
+	Architectures []string
+	Digests       []string
+	Sizes         []int64
+}
+
+// What an agent says that it has, in place of what it said before.
+func (q *Queries) SetAgentImages(ctx context.Context, arg SetAgentImagesParams) error {
+	_, err := q.db.Exec(ctx, setAgentImages,
+		arg.AgentID,
+		arg.Refs,
+		arg.Architectures,
+		arg.Digests,
+		arg.Sizes,
+	)
 	return err
 }
 
@@ -291,47 +592,46 @@ func (q *Queries) TouchImage(ctx context.Context, id string) error {
 	return err
 }
 
-const upsertImage = `-- name: UpsertImage :one
-INSERT INTO images (id, reference, name, tag, project, registry, architecture, digest, size_bytes, labels)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
-ON CONFLICT (reference, architecture) DO UPDATE
-   SET digest = excluded.digest, size_bytes = excluded.size_bytes, labels = excluded.labels, status = 'ALIVE',
-       created_at = CASE WHEN images.digest = excluded.digest THEN images.created_at ELSE now() END
-RETURNING id, (xmax = 0)::boolean AS added
+const unknownImages = `-- name: UnknownImages :many
+SELECT x.agent_id, x.reference, x.architecture, x.digest, x.size_bytes, coalesce(i.digest, '')::text AS catalogue_digest
+FROM agent_images x LEFT JOIN images i ON i.reference = x.reference AND i.architecture = x.architecture AND i.status = 'ALIVE'
+WHERE i.id IS NULL OR i.digest <> x.digest
+ORDER BY x.reference, x.agent_id LIMIT $1
 `
 
-type UpsertImageParams struct {
-	ID           string
-	Reference    string
-	Name         string
-	Tag          string
-	Project      string
-	Registry     string
-	Architecture string
-	Digest       string
-	SizeBytes    int64
-	Labels       dbtype.Strings
+type UnknownImagesRow struct {
+	AgentID         string
+	Reference       string
+	Architecture    string
+	Digest          string
+	SizeBytes       int64
+	CatalogueDigest string
 }
 
-type UpsertImageRow struct {
-	ID    string
-	Added bool
-}
-
-func (q *Queries) UpsertImage(ctx context.Context, arg UpsertImageParams) (UpsertImageRow, error) {
-	row := q.db.QueryRow(ctx, upsertImage,
-		arg.ID,
-		arg.Reference,
-		arg.Name,
-		arg.Tag,
-		arg.Project,
-		arg.Registry,
-		arg.Architecture,
-		arg.Digest,
-		arg.SizeBytes,
-		arg.Labels,
-	)
-	var i UpsertImageRow
-	err := row.Scan(&i.ID, &i.Added)
-	return i, err
+// What agents report and do not offer: the catalogue does not have it, or has it with another digest.
+func (q *Queries) UnknownImages(ctx context.Context, maxRows int32) ([]UnknownImagesRow, error) {
+	rows, err := q.db.Query(ctx, unknownImages, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []UnknownImagesRow{}
+	for rows.Next() {
+		var i UnknownImagesRow
+		if err := rows.Scan(
+			&i.AgentID,
+			&i.Reference,
+			&i.Architecture,
+			&i.Digest,
+			&i.SizeBytes,
+			&i.CatalogueDigest,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

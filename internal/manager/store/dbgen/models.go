@@ -40,6 +40,7 @@ type Agent struct {
 	HungVolumes       []string
 	DataAddress       string
 	DataSocket        string
+	DiskProblem       string
 }
 
 type AgentConnection struct {
@@ -50,9 +51,11 @@ type AgentConnection struct {
 }
 
 type AgentImage struct {
-	AgentID string
-	ImageID string
-	Digest  string
+	AgentID      string
+	Reference    string
+	Architecture string
+	Digest       string
+	SizeBytes    int64
 }
 
 type AppLaunch struct {
@@ -287,11 +290,27 @@ type Image struct {
 	Status       string
 	CreatedAt    time.Time
 	LastUsedAt   *time.Time
+	Scope        string
+	OwnerID      *string
+	ProjectID    *string
+	Origin       string
+	BaseID       *string
+	MadeOn       string
 }
 
 type ImageAlias struct {
 	Alias   string
 	ImageID string
+}
+
+type ImageRemoval struct {
+	AgentID   string
+	Digest    string
+	Reference string
+	OwnerID   *string
+	SizeBytes int64
+	CreatedAt time.Time
+	NextAt    time.Time
 }
 
 type KeepAliveGrant struct {
@@ -429,6 +448,7 @@ type ResourceGroup struct {
 	Scheduler             string
 	SchedulerOpts         dbtype.Object
 	UseHostNetwork        bool
+	Egress                string
 }
 
 type ResourceGroupsForDomain struct {
@@ -452,6 +472,13 @@ type ResourcePreset struct {
 	ResourceGroup *string
 	ResourceSlots cluster.Slots
 	SharedMemory  *int64
+}
+
+type RightsEpoch struct {
+	Subject   string
+	Epoch     int64
+	Changed   uint64
+	ChangedAt time.Time
 }
 
 type SchedulingChange struct {
@@ -499,6 +526,7 @@ type Session struct {
 	NumQueries       int64
 	Preemptible      bool
 	Changed          uint64
+	ImageDigest      string
 }
 
 type SessionAccess struct {
@@ -593,4 +621,5 @@ type UserResourcePolicy struct {
 	MaxQuotaScopeSize              int64
 	MaxSessionCountPerModelSession int32
 	MaxCustomizedImageCount        int32
+	MaxCustomizedImageBytes        int64
 }

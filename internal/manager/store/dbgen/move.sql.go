@@ -26,8 +26,9 @@ func (q *Queries) AddFailedAgent(ctx context.Context, agentID string, iD string)
 }
 
 const desiredKernels = `-- name: DesiredKernels :many
-SELECT agent_id::text AS agent_id, id, session_id, generation, desired, force_stop, stop_reason FROM kernels
-WHERE agent_id = ANY($1::text[]) AND ended_at IS NULL AND status <> 'PENDING' ORDER BY created_at, id
+SELECT k.agent_id::text AS agent_id, k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason, g.egress
+FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN resource_groups g ON g.name = s.resource_group
+WHERE k.agent_id = ANY($1::text[]) AND k.ended_at IS NULL AND k.status <> 'PENDING' ORDER BY k.created_at, k.id
 `
 
 type DesiredKernelsRow struct {
@@ -38,6 +39,7 @@ type DesiredKernelsRow struct {
 	Desired    string
 	ForceStop  bool
 	StopReason string
+	Egress     string
 }
 
 // What is wanted of agents, without the specifications.
@@ -58,6 +60,7 @@ func (q *Queries) DesiredKernels(ctx context.Context, agents []string) ([]Desire
 			&i.Desired,
 			&i.ForceStop,
 			&i.StopReason,
+			&i.Egress,
 		); err != nil {
 			return nil, err
 		}
@@ -132,7 +135,7 @@ SELECT k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason,
        s.name AS session_name, s.type AS session_type, s.cluster_size, s.cluster_mode, s.environ, s.resource_opts, s.startup_command,
        s.bootstrap_script, s.batch_timeout_ms, s.access_key, s.domain_name, s.project_id, s.resource_group,
        u.id AS user_id, u.email AS user_email, u.full_name AS user_name, u.container_uid, u.container_main_gid, u.container_gids, u.sudo_session_enabled,
-       i.digest AS image_digest, i.labels AS image_labels, i.registry_type AS image_registry_type,
+       coalesce(nullif(s.image_digest, ''), i.digest, '')::text AS image_digest, i.labels AS image_labels, i.registry_type AS image_registry_type,
        kp.dotfiles AS keypair_dotfiles, kp.ssh_public_key, d.dotfiles AS domain_dotfiles, p.dotfiles AS project_dotfiles,
        mounts_of_session(s.id)::jsonb AS mounts
 FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN users u ON u.id = s.user_id
@@ -178,7 +181,7 @@ type KernelSpecsRow struct {
 	ContainerMainGid   *int32
 	ContainerGids      []int32
 	SudoSessionEnabled bool
-	ImageDigest        *string
+	ImageDigest        string
 	ImageLabels        dbtype.Strings
 	ImageRegistryType  *string
 	KeypairDotfiles    json.RawMessage
@@ -372,12 +375,13 @@ func (q *Queries) NextGeneration(ctx context.Context, iD string, generation int6
 const noteWait = `-- name: NoteWait :exec
 WITH k AS (
     UPDATE kernels SET status_info = $1 WHERE kernels.id = $2 AND status_info <> $1
-        AND status IN ('SCHEDULED','PREPARING','PULLING','PREPARED','CREATING') RETURNING session_id
+        AND status IN ('SCHEDULED','PREPARING','PULLING','PREPARED','CREATING','RUNNING') RETURNING session_id
 )
 UPDATE sessions s SET status_info = $1 FROM k WHERE s.id = k.session_id AND s.ended_at IS NULL
 `
 
-// What a kernel on its way waits for, in its agent's words, until it or its session moves.
+// What a kernel on its way waits for, or what its owner should know of one that runs, in its agent's words, until it or its
+// session moves.
 func (q *Queries) NoteWait(ctx context.Context, info string, iD string) error {
 	_, err := q.db.Exec(ctx, noteWait, info, iD)
 	return err

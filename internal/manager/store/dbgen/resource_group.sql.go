@@ -13,6 +13,32 @@ import (
 	"berth.dev/berth/internal/manager/store/dbtype"
 )
 
+const agentsOfGroupSessions = `-- name: AgentsOfGroupSessions :many
+SELECT DISTINCT k.agent_id::text FROM kernels k JOIN sessions s ON s.id = k.session_id
+WHERE s.resource_group = $1 AND s.ended_at IS NULL AND k.ended_at IS NULL AND k.agent_id IS NOT NULL
+`
+
+// The agents that hold live kernels of a group's sessions.
+func (q *Queries) AgentsOfGroupSessions(ctx context.Context, name string) ([]string, error) {
+	rows, err := q.db.Query(ctx, agentsOfGroupSessions, name)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []string{}
+	for rows.Next() {
+		var k_agent_id string
+		if err := rows.Scan(&k_agent_id); err != nil {
+			return nil, err
+		}
+		items = append(items, k_agent_id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const allowGroupForKeypair = `-- name: AllowGroupForKeypair :exec
 INSERT INTO resource_groups_for_keypairs (resource_group, access_key) VALUES ($1, $2) ON CONFLICT DO NOTHING
 `
@@ -179,7 +205,7 @@ func (q *Queries) LockKeypairPolicy(ctx context.Context, name string) (KeypairRe
 }
 
 const lockResourceGroup = `-- name: LockResourceGroup :one
-SELECT name, description, is_active, is_public, created_at, wsproxy_addr, wsproxy_api_token_sealed, driver, driver_opts, scheduler, scheduler_opts, use_host_network FROM resource_groups WHERE name = $1 FOR UPDATE
+SELECT name, description, is_active, is_public, created_at, wsproxy_addr, wsproxy_api_token_sealed, driver, driver_opts, scheduler, scheduler_opts, use_host_network, egress FROM resource_groups WHERE name = $1 FOR UPDATE
 `
 
 func (q *Queries) LockResourceGroup(ctx context.Context, name string) (ResourceGroup, error) {
@@ -198,6 +224,7 @@ func (q *Queries) LockResourceGroup(ctx context.Context, name string) (ResourceG
 		&i.Scheduler,
 		&i.SchedulerOpts,
 		&i.UseHostNetwork,
+		&i.Egress,
 	)
 	return i, err
 }
@@ -279,8 +306,8 @@ func (q *Queries) UpdateKeypairPolicy(ctx context.Context, arg UpdateKeypairPoli
 const updateResourceGroup = `-- name: UpdateResourceGroup :exec
 UPDATE resource_groups SET description = $1, is_active = $2, is_public = $3, driver = $4,
     driver_opts = $5, scheduler = $6, scheduler_opts = $7, use_host_network = $8,
-    wsproxy_addr = $9, wsproxy_api_token_sealed = $10
-WHERE name = $11
+    wsproxy_addr = $9, wsproxy_api_token_sealed = $10, egress = $11
+WHERE name = $12
 `
 
 type UpdateResourceGroupParams struct {
@@ -294,6 +321,7 @@ type UpdateResourceGroupParams struct {
 	UseHostNetwork        bool
 	WsproxyAddr           *string
 	WsproxyApiTokenSealed []byte
+	Egress                string
 	Name                  string
 }
 
@@ -309,6 +337,7 @@ func (q *Queries) UpdateResourceGroup(ctx context.Context, arg UpdateResourceGro
 		arg.UseHostNetwork,
 		arg.WsproxyAddr,
 		arg.WsproxyApiTokenSealed,
+		arg.Egress,
 		arg.Name,
 	)
 	return err

@@ -318,7 +318,7 @@ func (q *Queries) GetKeypairPolicy(ctx context.Context, name string) (KeypairRes
 }
 
 const getResourceGroup = `-- name: GetResourceGroup :one
-SELECT name, description, is_active, is_public, created_at, wsproxy_addr, wsproxy_api_token_sealed, driver, driver_opts, scheduler, scheduler_opts, use_host_network FROM resource_groups WHERE name = $1
+SELECT name, description, is_active, is_public, created_at, wsproxy_addr, wsproxy_api_token_sealed, driver, driver_opts, scheduler, scheduler_opts, use_host_network, egress FROM resource_groups WHERE name = $1
 `
 
 func (q *Queries) GetResourceGroup(ctx context.Context, name string) (ResourceGroup, error) {
@@ -337,6 +337,7 @@ func (q *Queries) GetResourceGroup(ctx context.Context, name string) (ResourceGr
 		&i.Scheduler,
 		&i.SchedulerOpts,
 		&i.UseHostNetwork,
+		&i.Egress,
 	)
 	return i, err
 }
@@ -564,7 +565,7 @@ func (q *Queries) ListProjectsOf(ctx context.Context, userID string) ([]Project,
 }
 
 const listResourceGroups = `-- name: ListResourceGroups :many
-SELECT name, description, is_active, is_public, created_at, wsproxy_addr, wsproxy_api_token_sealed, driver, driver_opts, scheduler, scheduler_opts, use_host_network FROM resource_groups WHERE ($1::boolean IS NULL OR is_active = $1) ORDER BY name
+SELECT name, description, is_active, is_public, created_at, wsproxy_addr, wsproxy_api_token_sealed, driver, driver_opts, scheduler, scheduler_opts, use_host_network, egress FROM resource_groups WHERE ($1::boolean IS NULL OR is_active = $1) ORDER BY name
 `
 
 func (q *Queries) ListResourceGroups(ctx context.Context, active *bool) ([]ResourceGroup, error) {
@@ -589,6 +590,7 @@ func (q *Queries) ListResourceGroups(ctx context.Context, active *bool) ([]Resou
 			&i.Scheduler,
 			&i.SchedulerOpts,
 			&i.UseHostNetwork,
+			&i.Egress,
 		); err != nil {
 			return nil, err
 		}

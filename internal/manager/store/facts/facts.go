@@ -70,7 +70,14 @@ ANY({projects})))`},
 LEFT JOIN projects p ON q.quota_scope = 'project:' || p.id::text`, "q.host || '/' || q.quota_scope", authz.Columns{
 		authz.Owner: "u.id", authz.OwnerRole: "u.role", authz.Domain: "coalesce(u.domain_name, p.domain_name)", authz.Project: "p.id"}}
 
-	Images = Source{authz.Images, "images i", "i.id::text", authz.Columns{authz.Registry: "i.registry"}}
+	Images = Source{
+		authz.Images,
+		"images i LEFT JOIN users u ON u.id = i.owner_id LEFT JOIN projects p ON p.id = i.project_id",
+		"i.id::text",
+		authz.Columns{
+			authz.Owner: "i.owner_id", authz.OwnerRole: "u.role", authz.Domain: "coalesce(u.domain_name, p.domain_name)",
+			authz.Project: "i.project_id", authz.Public: "i.scope = 'global'", authz.Registry: "i.registry"},
+	}
 
 	Users = Source{
 		authz.Users,

@@ -315,13 +315,17 @@ func (w *world) supply() {
 '{"max_lifetime_seconds": 60}', '{interactive}')`,
 	)
 	w.add(`INSERT INTO cluster_settings (key, value) VALUES ('announcement', '"hello"') ON CONFLICT DO NOTHING`)
-	for i, r := range registries {
-		w.add(
-			`INSERT INTO images (id, reference, registry, name, tag, architecture, digest) VALUES ($1, $2, $3, 'x', 'y', 'z', '')`,
-			w.id(),
-			fmt.Sprint("i", i),
-			r,
-		)
+	serial := 0
+	image := func(registry, scope string, owner, project *string) {
+		serial++
+		w.add(`INSERT INTO images (id, reference, registry, name, tag, architecture, digest, scope, owner_id, project_id)
+VALUES ($1, $2, $3, 'x', 'y', 'z', '', $4, $5, $6)`, w.id(), fmt.Sprint("i", serial), registry, scope, owner, project)
+	}
+	for _, r := range registries {
+		image(r, "global", nil, nil)
+		image(r, "user", nil, nil)
+		image(r, "user", new(pick(w, "owner of an image", w.users).id), nil)
+		image(r, "project", nil, new(pick(w, "project of an image", w.projects).id))
 	}
 }
 

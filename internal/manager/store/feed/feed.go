@@ -29,7 +29,8 @@ const (
 	KindGroup   Kind = "group"
 	KindQuota   Kind = "quota" // without id: some limit changed
 	KindCircuit Kind = "circuit"
-	KindEvent   Kind = "event" // the id is the sequence number
+	KindEvent   Kind = "event"  // the id is the sequence number
+	KindRights  Kind = "rights" // the id is a subject of rights_epochs
 )
 
 // Changes are the ids of changed objects by kind, each id once, in no order.

@@ -42,6 +42,20 @@ func (e events) ChangesSince(ctx context.Context, snapshot string, most int) (An
 	return answer(row.Snapshot, Server{row.ServerStarted, n}, KindEvent, row.Events, most), nil
 }
 
+// Rights is the source of epochs of rights.
+func Rights(s *store.Store) Source { return rights{s} }
+
+type rights struct{ store *store.Store }
+
+func (r rights) ChangesSince(ctx context.Context, snapshot string, most int) (Answer, error) {
+	n := r.store.Connections()
+	row, err := r.store.RightsChanges(ctx, int32(most)+1, snapshot)
+	if err != nil {
+		return Answer{}, err
+	}
+	return answer(row.Snapshot, Server{row.ServerStarted, n}, KindRights, row.Subjects, most), nil
+}
+
 // answer is that of a source of one kind, which was asked for one more than most.
 func answer(snapshot string, server Server, kind Kind, ids []string, most int) Answer {
 	a := Answer{Snapshot: snapshot, Server: server, TooMany: len(ids) > most}

@@ -37,11 +37,13 @@ SELECT DISTINCT d.session_id FROM session_dependencies d JOIN sessions s ON s.id
 WHERE d.depends_on = ANY(@ids::uuid[]) AND s.status = 'PENDING';
 
 -- name: AgentFacts :many
-SELECT id, resource_group, architecture, status, schedulable, engine_ok, devices, hung_volumes FROM agents
+SELECT id, resource_group, architecture, status, schedulable, engine_ok, devices, hung_volumes, disk_problem FROM agents
 WHERE status <> 'TERMINATED' AND (sqlc.narg('ids')::text[] IS NULL OR id = ANY(sqlc.narg('ids')::text[])) ORDER BY id;
 
 -- name: AgentImageFacts :many
-SELECT ai.agent_id, i.reference FROM agent_images ai JOIN images i ON i.id = ai.image_id
+-- What agents offer: they have it with the digest of the catalogue.
+SELECT ai.agent_id, i.reference FROM agent_images ai
+JOIN images i ON i.reference = ai.reference AND i.architecture = ai.architecture AND i.digest = ai.digest
 WHERE sqlc.narg('ids')::text[] IS NULL OR ai.agent_id = ANY(sqlc.narg('ids')::text[]);
 
 -- name: DependencyStates :many

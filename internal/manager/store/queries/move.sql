@@ -70,10 +70,11 @@ SELECT k.id, k.session_id, k.generation, k.agent_id, k.status, k.status_info, k.
 FROM kernels k WHERE k.id = ANY(@ids::uuid[]);
 
 -- name: NoteWait :exec
--- What a kernel on its way waits for, in its agent's words, until it or its session moves.
+-- What a kernel on its way waits for, or what its owner should know of one that runs, in its agent's words, until it or its
+-- session moves.
 WITH k AS (
     UPDATE kernels SET status_info = @info WHERE kernels.id = @id AND status_info <> @info
-        AND status IN ('SCHEDULED','PREPARING','PULLING','PREPARED','CREATING') RETURNING session_id
+        AND status IN ('SCHEDULED','PREPARING','PULLING','PREPARED','CREATING','RUNNING') RETURNING session_id
 )
 UPDATE sessions s SET status_info = @info FROM k WHERE s.id = k.session_id AND s.ended_at IS NULL;
 
@@ -82,8 +83,9 @@ SELECT DISTINCT session_id FROM kernels WHERE deadline < now() AND ended_at IS N
 
 -- name: DesiredKernels :many
 -- What is wanted of agents, without the specifications.
-SELECT agent_id::text AS agent_id, id, session_id, generation, desired, force_stop, stop_reason FROM kernels
-WHERE agent_id = ANY(@agents::text[]) AND ended_at IS NULL AND status <> 'PENDING' ORDER BY created_at, id;
+SELECT k.agent_id::text AS agent_id, k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason, g.egress
+FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN resource_groups g ON g.name = s.resource_group
+WHERE k.agent_id = ANY(@agents::text[]) AND k.ended_at IS NULL AND k.status <> 'PENDING' ORDER BY k.created_at, k.id;
 
 -- name: KernelSpecs :many
 SELECT k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason, k.status, k.requested_slots, k.allocation,
@@ -91,7 +93,7 @@ SELECT k.id, k.session_id, k.generation, k.desired, k.force_stop, k.stop_reason,
        s.name AS session_name, s.type AS session_type, s.cluster_size, s.cluster_mode, s.environ, s.resource_opts, s.startup_command,
        s.bootstrap_script, s.batch_timeout_ms, s.access_key, s.domain_name, s.project_id, s.resource_group,
        u.id AS user_id, u.email AS user_email, u.full_name AS user_name, u.container_uid, u.container_main_gid, u.container_gids, u.sudo_session_enabled,
-       i.digest AS image_digest, i.labels AS image_labels, i.registry_type AS image_registry_type,
+       coalesce(nullif(s.image_digest, ''), i.digest, '')::text AS image_digest, i.labels AS image_labels, i.registry_type AS image_registry_type,
        kp.dotfiles AS keypair_dotfiles, kp.ssh_public_key, d.dotfiles AS domain_dotfiles, p.dotfiles AS project_dotfiles,
        mounts_of_session(s.id)::jsonb AS mounts
 FROM kernels k JOIN sessions s ON s.id = k.session_id JOIN users u ON u.id = s.user_id

@@ -40,7 +40,8 @@ WITH held AS (
 ), taken AS (
     SELECT agent_id, jsonb_object_agg(slot, amount) AS slots FROM held GROUP BY 1
 )
-SELECT a.id, a.resource_group, (a.status = 'ALIVE' AND a.schedulable AND a.engine_ok)::boolean AS usable, a.capacity, coalesce(t.slots, '{}')::jsonb AS occupied
+SELECT a.id, a.resource_group, (a.status = 'ALIVE' AND a.schedulable AND a.engine_ok
+    AND a.disk_problem = '')::boolean AS usable, a.capacity, coalesce(t.slots, '{}')::jsonb AS occupied
 FROM agents a LEFT JOIN taken t ON t.agent_id = a.id WHERE a.resource_group = ANY(@groups::text[]) AND a.status <> 'TERMINATED' ORDER BY a.id;
 
 -- name: DevicesOfAgents :many

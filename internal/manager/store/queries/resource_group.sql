@@ -9,8 +9,13 @@ SELECT * FROM resource_groups WHERE name = $1 FOR UPDATE;
 -- name: UpdateResourceGroup :exec
 UPDATE resource_groups SET description = @description, is_active = @is_active, is_public = @is_public, driver = @driver,
     driver_opts = @driver_opts, scheduler = @scheduler, scheduler_opts = @scheduler_opts, use_host_network = @use_host_network,
-    wsproxy_addr = @wsproxy_addr, wsproxy_api_token_sealed = @wsproxy_api_token_sealed
+    wsproxy_addr = @wsproxy_addr, wsproxy_api_token_sealed = @wsproxy_api_token_sealed, egress = @egress
 WHERE name = @name;
+
+-- name: AgentsOfGroupSessions :many
+-- The agents that hold live kernels of a group's sessions.
+SELECT DISTINCT k.agent_id::text FROM kernels k JOIN sessions s ON s.id = k.session_id
+WHERE s.resource_group = @name AND s.ended_at IS NULL AND k.ended_at IS NULL AND k.agent_id IS NOT NULL;
 
 -- name: ResourceGroupUses :one
 -- What still names a group: it cannot go before them.

@@ -52,7 +52,8 @@ WITH asked AS (
     SELECT r.n, (r.v->>'id')::uuid AS id, r.v->>'name' AS name, r.v->>'type' AS type, (r.v->>'priority')::integer AS priority,
         r.v->>'cluster_mode' AS cluster_mode, (r.v->>'cluster_size')::integer AS cluster_size, r.v->>'domain_name' AS domain_name,
         (r.v->>'project_id')::uuid AS project_id, (r.v->>'user_id')::uuid AS user_id, r.v->>'access_key' AS access_key,
-        r.v->>'resource_group' AS resource_group, (r.v->>'image_id')::uuid AS image_id, r.v->>'image' AS image, r.v->>'tag' AS tag,
+        r.v->>'resource_group' AS resource_group, (r.v->>'image_id')::uuid AS image_id, r.v->>'image_digest' AS image_digest,
+        r.v->>'image' AS image, r.v->>'tag' AS tag,
         ARRAY(SELECT jsonb_array_elements_text(r.v->'designated_agents')) AS designated_agents,
         r.v->'requested_slots' AS requested_slots, r.v->'resource_opts' AS resource_opts, r.v->'environ' AS environ,
         r.v->>'startup_command' AS startup_command, r.v->>'bootstrap_script' AS bootstrap_script, r.v->>'callback_url' AS callback_url,
@@ -61,10 +62,10 @@ WITH asked AS (
     FROM jsonb_array_elements(@sessions::jsonb) WITH ORDINALITY AS r(v, n)
 ), s AS (
     INSERT INTO sessions (id, name, type, priority, cluster_mode, cluster_size, domain_name, project_id, user_id, access_key,
-        resource_group, designated_agents, image_id, image, tag, status, requested_slots, resource_opts, environ, startup_command,
+        resource_group, designated_agents, image_id, image_digest, image, tag, status, requested_slots, resource_opts, environ, startup_command,
         bootstrap_script, callback_url, batch_timeout_ms, starts_at, preemptible, created_at)
     SELECT a.id, a.name, a.type, a.priority, a.cluster_mode, a.cluster_size, a.domain_name, a.project_id, a.user_id, a.access_key,
-        a.resource_group, a.designated_agents, a.image_id, a.image, a.tag, 'PENDING', a.requested_slots, a.resource_opts, a.environ,
+        a.resource_group, a.designated_agents, a.image_id, a.image_digest, a.image, a.tag, 'PENDING', a.requested_slots, a.resource_opts, a.environ,
         a.startup_command, a.bootstrap_script, a.callback_url, a.batch_timeout_ms, a.starts_at, a.preemptible,
         now() + a.n * interval '1 microsecond'
     FROM asked a ORDER BY a.n

@@ -506,8 +506,24 @@ func (v *vol) copyFolder(ctx context.Context, s cluster.QuotaScope, from, into *
 		return err
 	}
 	defer b.Close()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	full := func(err error) error {
+		if cause := context.Cause(ctx); fault.Is(cause, fault.Exhausted) {
+			return cause
+		}
+		return err
+	}
+	if v.stopWithoutRoom(cancel); ctx.Err() != nil {
+		return full(ctx.Err())
+	}
 	if !v.opt.counts() {
-		return tree.Copy(ctx, a, b, tell)
+		return full(tree.Copy(ctx, a, b, func(p volume.Progress) {
+			v.stopWithoutRoom(cancel)
+			if tell != nil {
+				tell(p)
+			}
+		}))
 	}
 	m, err := v.meterOf(s)
 	if err != nil {
@@ -520,10 +536,9 @@ func (v *vol) copyFolder(ctx context.Context, s cluster.QuotaScope, from, into *
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	last := had.Bytes // what an earlier call copied is counted already
-	err = tree.Copy(ctx, a, b, func(p volume.Progress) {
+	return full(tree.Copy(ctx, a, b, func(p volume.Progress) {
+		v.stopWithoutRoom(cancel)
 		if n := p.Current - last; n > 0 {
 			last = p.Current
 			m.add(n)
@@ -535,11 +550,7 @@ func (v *vol) copyFolder(ctx context.Context, s cluster.QuotaScope, from, into *
 		if tell != nil {
 			tell(p)
 		}
-	})
-	if cause := context.Cause(ctx); fault.Is(cause, fault.Exhausted) {
-		return cause
-	}
-	return err
+	}))
 }
 
 // forgetClone removes the mark of a clone.

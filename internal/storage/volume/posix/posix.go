@@ -41,6 +41,9 @@ type Options struct {
 	// FolderUsage answers what a folder holds without a walk; ok is false where it cannot. May be nil.
 	FolderUsage func(ctx context.Context, dir *os.File) (u volume.Usage, ok bool, err error)
 
+	// Reserve is how many bytes of the file system files in folders leave free; at most a twentieth of it. 0 leaves none.
+	Reserve int64
+
 	Now func() time.Time // time.Now when nil
 	Log *slog.Logger     // discards when nil
 }

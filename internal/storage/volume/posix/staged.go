@@ -196,6 +196,7 @@ func (v *vol) fill(ctx context.Context, s cluster.QuotaScope, f *os.File, offset
 		}
 	}
 	var have int64 // reserved and not used
+	var room int64 // of the disk, before it is asked again
 	defer func() {
 		if m != nil {
 			m.add(-have)
@@ -228,9 +229,16 @@ func (v *vol) fill(ctx context.Context, s cluster.QuotaScope, f *os.File, offset
 			werr = over(s, m.limit)
 			m.mu.Unlock()
 		}
+		if put > 0 && room < int64(put) {
+			var err error
+			if room, err = v.room(); err != nil {
+				return written, err
+			}
+		}
 		if put > 0 {
 			k, err := writeAt(f, part[:put], offset+written)
 			written += int64(k)
+			room -= int64(k)
 			if m != nil {
 				have -= int64(k)
 			}

@@ -30,6 +30,8 @@ type Options struct {
 	Path string // absolute; must exist, on XFS mounted with pquota
 	// UID and GID own what the proxy makes.
 	UID, GID int
+	// Reserve is how many bytes of the file system files in folders leave free; see posix.Options.
+	Reserve int64
 
 	Now func() time.Time // time.Now when nil
 	Log *slog.Logger     // discards when nil
@@ -47,6 +49,7 @@ func Open(o Options) (volume.Volume, error) {
 	q := &projects{name: o.Name, root: root, first: derive}
 	if err = q.check(o.Path); err == nil {
 		v, e := posix.Open(posix.Options{Name: o.Name, Path: o.Path, UID: o.UID, GID: o.GID, Now: o.Now, Log: o.Log,
+			Reserve: o.Reserve,
 			Backend: "xfs", Capabilities: []volume.Capability{volume.CanQuota}, Quota: q})
 		if err = e; err == nil {
 			return &closing{Volume: v, root: root}, nil

@@ -1,4 +1,6 @@
-package httpapi
+// Package throttle bounds what callers of the API may do at one time and in a time: requests and their cost (RateLimiter), what
+// they hold open (Places) and passwords that they try (Logins). No limit is about everybody, so that nobody locks out others.
+package throttle
 
 import (
 	"context"
@@ -11,11 +13,22 @@ import (
 	"github.com/valkey-io/valkey-go"
 )
 
+// Reason is the wire's word for what the limits of this package refuse.
+const Reason = "rate-limit-exceeded"
+
+const (
+	// RateWindow is the window of Take, and costWindow that of Spend.
+	RateWindow = 15 * time.Minute
+	costWindow = time.Minute
+)
+
 // RateLimiter counts requests over a window of 15 minutes that slides: the part of the
-// previous fixed window that still overlaps counts proportionally.
+// previous fixed window that still overlaps counts proportionally. It counts cost in the same way over a window of a minute.
 type RateLimiter interface {
 	// Take counts one request of key unless limit is reached. It never fails: who cannot count lets pass.
 	Take(ctx context.Context, key string, limit int) (remaining int, ok bool)
+	// Spend counts amount for key in the window of a minute unless that is more than limit. Keys are apart from those of Take.
+	Spend(ctx context.Context, key string, amount, limit int) bool
 }
 
 // maxLocalKeys bounds the memory of a LocalLimiter.
@@ -23,44 +36,60 @@ const maxLocalKeys = 100_000
 
 // LocalLimiter counts in this process.
 type LocalLimiter struct {
-	now func() time.Time
+	now             func() time.Time
+	requests, costs counts
+}
+
+// NewLocalLimiter returns an empty limiter.
+func NewLocalLimiter(now func() time.Time) *LocalLimiter {
+	return &LocalLimiter{now: now, requests: counts{every: RateWindow}, costs: counts{every: costWindow}}
+}
+
+// Take implements RateLimiter.
+func (l *LocalLimiter) Take(_ context.Context, key string, limit int) (int, bool) {
+	return l.requests.take(l.now(), key, 1, limit)
+}
+
+// Spend implements RateLimiter.
+func (l *LocalLimiter) Spend(_ context.Context, key string, amount, limit int) bool {
+	_, ok := l.costs.take(l.now(), key, amount, limit)
+	return ok
+}
+
+// counts are the counts of a sliding window.
+type counts struct {
+	every time.Duration
 
 	mu       sync.Mutex
 	window   int64 // number of the current window
 	cur, old map[string]int
 }
 
-// NewLocalLimiter returns an empty limiter.
-func NewLocalLimiter(now func() time.Time) *LocalLimiter {
-	return &LocalLimiter{now: now, cur: map[string]int{}, old: map[string]int{}}
-}
-
 // windowOf returns the number of the window and how much of the one before still counts, 0 to 1.
-func windowOf(now time.Time) (n int64, overlap float64) {
-	ns, w := now.UnixNano(), int64(rateWindow)
+func windowOf(now time.Time, every time.Duration) (n int64, overlap float64) {
+	ns, w := now.UnixNano(), int64(every)
 	return ns / w, 1 - float64(ns%w)/float64(w)
 }
 
-// Take implements RateLimiter.
-func (l *LocalLimiter) Take(_ context.Context, key string, limit int) (int, bool) {
-	n, overlap := windowOf(l.now())
+func (l *counts) take(now time.Time, key string, amount, limit int) (int, bool) {
+	n, overlap := windowOf(now, l.every)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case n == l.window:
-	case n == l.window+1:
+	case l.cur != nil && n == l.window:
+	case l.cur != nil && n == l.window+1:
 		l.old, l.cur, l.window = l.cur, map[string]int{}, n
 	default:
 		l.old, l.cur, l.window = map[string]int{}, map[string]int{}, n
 	}
 	used := l.cur[key] + int(overlap*float64(l.old[key]))
-	if used >= limit {
+	if used+amount > limit {
 		return 0, false
 	}
 	if _, known := l.cur[key]; known || len(l.cur) < maxLocalKeys {
-		l.cur[key]++
+		l.cur[key] += amount
 	}
-	return limit - used - 1, true
+	return limit - used - amount, true
 }
 
 // RedisLimiter counts in Redis, so that all managers of a cluster count together. While Redis
@@ -103,16 +132,17 @@ const (
 	exactBelow = 1000
 )
 
-// takeScript adds ARGV[4] requests to KEYS[1], then one more unless it and the overlapping part of KEYS[2] have reached
-// the limit ARGV[1]. It returns whether there was one more, and both counts.
+// takeScript adds ARGV[4] to KEYS[1], then ARGV[5] more unless that and the overlapping part of KEYS[2] would exceed
+// the limit ARGV[1]. It returns whether ARGV[5] was added, and both counts.
 const takeScript = `
 local owed = tonumber(ARGV[4])
 local cur = tonumber(redis.call('GET', KEYS[1]) or '0') + owed
 local old = tonumber(redis.call('GET', KEYS[2]) or '0')
-local take = 1
-if cur + math.floor(old * tonumber(ARGV[2])) >= tonumber(ARGV[1]) then take = 0 end
-if owed + take > 0 and redis.call('INCRBY', KEYS[1], owed + take) == owed + take then redis.call('EXPIRE', KEYS[1], ARGV[3]) end
-return {take, cur + take, old}`
+local add = tonumber(ARGV[5])
+local took = 1
+if cur + math.floor(old * tonumber(ARGV[2])) + add > tonumber(ARGV[1]) then took, add = 0, 0 end
+if owed + add > 0 and redis.call('INCRBY', KEYS[1], owed + add) == owed + add then redis.call('EXPIRE', KEYS[1], ARGV[3]) end
+return {took, cur + add, old}`
 
 // NewRedisLimiter returns a limiter that uses client; the caller closes it.
 func NewRedisLimiter(client valkey.Client, now func() time.Time) *RedisLimiter {
@@ -128,37 +158,58 @@ func (l *RedisLimiter) Take(ctx context.Context, key string, limit int) (int, bo
 	if now.UnixNano() < l.awayUntil.Load() {
 		return l.local.Take(ctx, key, limit)
 	}
-	n, overlap := windowOf(now)
+	n, overlap := windowOf(now, RateWindow)
 	remaining, owed, ok := l.believe(key, n, overlap, limit, now)
 	if ok {
 		return remaining, true
 	}
+	counts, err := l.ask(ctx, "berth:rate:{"+key+"}:", RateWindow, owed, 1, limit, now)
+	l.settle(key, n, owed, now, counts, err)
+	switch {
+	case err != nil:
+		return l.local.Take(ctx, key, limit)
+	case counts[0] == 0:
+		return 0, false
+	}
+	return max(limit-int(counts[1])-int(overlap*float64(counts[2])), 0), true
+}
+
+// Spend implements RateLimiter. Redis is asked every time.
+func (l *RedisLimiter) Spend(ctx context.Context, key string, amount, limit int) bool {
+	now := l.now()
+	if now.UnixNano() < l.awayUntil.Load() {
+		return l.local.Spend(ctx, key, amount, limit)
+	}
+	counts, err := l.ask(ctx, "berth:cost:{"+key+"}:", costWindow, 0, amount, limit, now)
+	if err != nil {
+		return l.local.Spend(ctx, key, amount, limit)
+	}
+	return counts[0] == 1
+}
+
+// ask runs the script. When Redis does not answer it is left alone for a while.
+func (l *RedisLimiter) ask(ctx context.Context, prefix string, every time.Duration, owed int64, amount, limit int, now time.Time) (
+	[]int64, error) {
+	n, overlap := windowOf(now, every)
 	bounded, cancel := context.WithTimeout(ctx, l.patience)
 	defer cancel()
 	counts, err := l.script.Exec(
 		bounded,
 		l.client,
 		// One hash tag per key keeps both windows on one node of a Redis cluster.
-		[]string{"berth:rate:{" + key + "}:" + strconv.FormatInt(n, 10), "berth:rate:{" + key + "}:" + strconv.FormatInt(n-1, 10)},
+		[]string{prefix + strconv.FormatInt(n, 10), prefix + strconv.FormatInt(n-1, 10)},
 		[]string{
-			strconv.Itoa(limit), strconv.FormatFloat(overlap, 'f', 6, 64), strconv.Itoa(int(2 * rateWindow / time.Second)),
-			strconv.FormatInt(owed, 10),
+			strconv.Itoa(limit), strconv.FormatFloat(overlap, 'f', 6, 64), strconv.Itoa(int(2 * every / time.Second)),
+			strconv.FormatInt(owed, 10), strconv.Itoa(amount),
 		},
 	).AsIntSlice()
 	if err == nil && len(counts) != 3 {
 		err = errors.New("redis answers the rate limit's script with something else")
 	}
-	l.settle(key, n, owed, now, counts, err)
-	switch {
-	case err != nil:
-		if ctx.Err() == nil {
-			l.awayUntil.Store(now.Add(redisRest).UnixNano())
-		}
-		return l.local.Take(ctx, key, limit)
-	case counts[0] == 0:
-		return 0, false
+	if err != nil && ctx.Err() == nil {
+		l.awayUntil.Store(now.Add(redisRest).UnixNano())
 	}
-	return max(limit-int(counts[1])-int(overlap*float64(counts[2])), 0), true
+	return counts, err
 }
 
 // believe takes a request by what is known of the key, or says what Redis is to be told with the question.

@@ -1,4 +1,4 @@
-package httpapi_test
+package throttle_test
 
 import (
 	"testing"
@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/valkey-io/valkey-go"
 
-	"berth.dev/berth/internal/manager/httpapi"
+	"berth.dev/berth/internal/manager/httpapi/throttle"
 )
 
 func TestRedisLimiterCountsForAllManagersAndSurvivesRedis(t *testing.T) {
@@ -22,9 +22,9 @@ func TestRedisLimiterCountsForAllManagersAndSurvivesRedis(t *testing.T) {
 	}
 	now := time.Unix(900*1_000_000, 0)
 	clock := func() time.Time { return now }
-	a, b := httpapi.NewRedisLimiter(connect(), clock).WaitFor(time.Minute), httpapi.NewRedisLimiter(connect(), clock).WaitFor(time.Minute)
+	a, b := throttle.NewRedisLimiter(connect(), clock).WaitFor(time.Minute), throttle.NewRedisLimiter(connect(), clock).WaitFor(time.Minute)
 	for i := range 4 {
-		l := []*httpapi.RedisLimiter{a, b}[i%2]
+		l := []*throttle.RedisLimiter{a, b}[i%2]
 		left, ok := l.Take(t.Context(), "key", 4)
 		require.True(t, ok)
 		require.Equal(t, 3-i, left)
@@ -55,8 +55,8 @@ func TestRedisLimiterAsksLittleFarFromTheLimitAndAlwaysNearIt(t *testing.T) {
 	}
 	now := time.Unix(900*1_000_000, 0)
 	clock := func() time.Time { return now }
-	managers := []*httpapi.RedisLimiter{
-		httpapi.NewRedisLimiter(connect(), clock).WaitFor(time.Minute), httpapi.NewRedisLimiter(connect(), clock).WaitFor(time.Minute),
+	managers := []*throttle.RedisLimiter{
+		throttle.NewRedisLimiter(connect(), clock).WaitFor(time.Minute), throttle.NewRedisLimiter(connect(), clock).WaitFor(time.Minute),
 	}
 
 	// One manager alone counts every request, whether it asks or not.
@@ -93,5 +93,49 @@ func TestRedisLimiterAsksLittleFarFromTheLimitAndAlwaysNearIt(t *testing.T) {
 	for _, m := range managers {
 		_, ok = m.Take(t.Context(), "key", limit)
 		require.False(t, ok)
+	}
+}
+
+func TestLocalLimiterSlides(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(0, 0).Add(1000 * throttle.RateWindow)
+	l := throttle.NewLocalLimiter(func() time.Time { return now })
+	for i := range 10 {
+		left, ok := l.Take(t.Context(), "a", 10)
+		require.True(t, ok)
+		require.Equal(t, 9-i, left)
+	}
+	_, ok := l.Take(t.Context(), "a", 10)
+	require.False(t, ok)
+	_, ok = l.Take(t.Context(), "b", 10)
+	require.True(t, ok, "keys are counted apart")
+	now = now.Add(throttle.RateWindow + throttle.RateWindow/2) // half of the old window still counts
+	left, ok := l.Take(t.Context(), "a", 10)
+	require.True(t, ok)
+	require.Equal(t, 4, left)
+	now = now.Add(5 * throttle.RateWindow)
+	left, _ = l.Take(t.Context(), "a", 10)
+	require.Equal(t, 9, left)
+}
+
+func TestCostIsCountedApartAndByTheMinute(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(0, 0).Add(1000 * throttle.RateWindow)
+	redis := miniredis.RunT(t)
+	c, err := valkey.NewClient(valkey.ClientOption{InitAddress: []string{redis.Addr()}, ForceSingleClient: true, DisableCache: true})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	clock := func() time.Time { return now }
+	for _, l := range []throttle.RateLimiter{throttle.NewLocalLimiter(clock), throttle.NewRedisLimiter(c, clock).WaitFor(time.Minute)} {
+		began := now
+		require.True(t, l.Spend(t.Context(), "ada", 60, 100))
+		require.False(t, l.Spend(t.Context(), "ada", 41, 100))
+		require.True(t, l.Spend(t.Context(), "ada", 40, 100), "what was refused costs nothing")
+		require.True(t, l.Spend(t.Context(), "bob", 100, 100))
+		_, ok := l.Take(t.Context(), "ada", 1)
+		require.True(t, ok)
+		now = now.Add(2 * time.Minute)
+		require.True(t, l.Spend(t.Context(), "ada", 100, 100))
+		now = began
 	}
 }

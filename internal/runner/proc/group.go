@@ -1,0 +1,212 @@
+package proc
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// groups are the control groups of the processes that a table starts.
+type groups struct {
+	confined bool
+	procs    []*os.File
+	oom      *os.File
+}
+
+// oomScore is added to the score of the processes of a confined table: when memory is short, they are killed before this process.
+const oomScore = 300
+
+// stuckStart is how long a new process may take to execute its file.
+const stuckStart = 5 * time.Second
+
+// Hold makes Start wait until Confine was called, or for the given time: from then on processes start in this process's own groups.
+// Call it before anything is started.
+func (t *Table) Hold(limit time.Duration, late func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.open = make(chan struct{})
+	t.late = time.AfterFunc(limit, func() {
+		if t.release() {
+			late()
+		}
+	})
+}
+
+// release lets processes start; it reports whether they had to wait until now.
+func (t *Table) release() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	select {
+	case <-t.open:
+		return false
+	default:
+		if t.late != nil {
+			t.late.Stop()
+		}
+		close(t.open)
+		return true
+	}
+}
+
+// Confine makes all processes that are started from now on members of control groups: their numbers are written to procs before they
+// execute their files. In oom the kernel counts the members that were killed for want of memory. The table closes the files when
+// others take their place.
+func (t *Table) Confine(procs []*os.File, oom *os.File) {
+	t.mu.Lock()
+	old := t.groups
+	t.groups = groups{confined: true, procs: procs, oom: oom}
+	t.mu.Unlock()
+	t.release()
+	for _, f := range append(old.procs, old.oom) {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}
+
+// OOMKills counts the members of the groups that were killed for want of memory; 0 where nobody counts.
+func (t *Table) OOMKills() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.groups.oom == nil {
+		return 0
+	}
+	b := make([]byte, 4096)
+	n, _ := t.groups.oom.ReadAt(b, 0) // what cannot be read has no such line
+	for line := range strings.Lines(string(b[:n])) {
+		if count, ok := strings.CutPrefix(line, "oom_kill "); ok {
+			kills, _ := strconv.Atoi(strings.TrimSpace(count))
+			return kills
+		}
+	}
+	return 0
+}
+
+// spawn starts a process in the table's groups. The caller holds mu.
+//
+// The new process stops when it has loaded its program and has executed nothing of it: that is when a traced process stops, whatever
+// the program does. Only then is it moved, so it never has a child outside of the groups, and it costs no other program in between.
+// A process is traced by a thread, which must stay the same.
+func (t *Table) spawn(s Spec, attr *syscall.ProcAttr) (*Process, error) {
+	if !t.groups.confined {
+		pid, _, err := syscall.StartProcess(s.Path, s.Argv, attr)
+		if err != nil {
+			return nil, err
+		}
+		return t.add(pid), nil
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer watchStart(maps.Clone(t.live))()
+	attr.Sys.Ptrace = true
+	pid, _, err := syscall.StartProcess(s.Path, s.Argv, attr)
+	if err == nil {
+		return t.admit(pid)
+	}
+	if !errors.Is(err, syscall.EPERM) {
+		return nil, err
+	}
+	// This host lets nobody trace. The process is moved while it already runs.
+	attr.Sys.Ptrace = false
+	if pid, _, err = syscall.StartProcess(s.Path, s.Argv, attr); err != nil {
+		return nil, err
+	}
+	p := t.add(pid)
+	if err := t.groups.move(pid); err != nil {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+		return nil, err
+	}
+	return p, nil
+}
+
+func (t *Table) add(pid int) *Process {
+	p := &Process{PID: pid, table: t, done: make(chan struct{})}
+	t.live[pid] = p
+	return p
+}
+
+// admit moves a process that stops before its first instruction into the groups and lets it go.
+func (t *Table) admit(pid int) (*Process, error) {
+	p := &Process{PID: pid, table: t, done: make(chan struct{})}
+	var early []syscall.Signal // reached it before that
+	for {
+		var ws syscall.WaitStatus
+		var ru syscall.Rusage
+		_, err := syscall.Wait4(pid, &ws, 0, &ru)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+			continue
+		case err != nil:
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+			return nil, os.NewSyscallError("wait4", err)
+		case !ws.Stopped(): // killed on the way
+			p.end(ws, ru)
+			return p, nil
+		case ws.StopSignal() != syscall.SIGTRAP:
+			early = append(early, ws.StopSignal())
+			if err := syscall.PtraceCont(pid, 0); err != nil && !errors.Is(err, syscall.ESRCH) {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+			continue
+		}
+		break
+	}
+	t.live[pid] = p
+	err := t.groups.move(pid)
+	if err != nil {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // it is reaped like any other
+	}
+	if derr := syscall.PtraceDetach(pid); derr != nil && !errors.Is(derr, syscall.ESRCH) {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	for _, sig := range early {
+		_ = syscall.Kill(pid, sig) // ESRCH: it has ended
+	}
+	return p, err
+}
+
+// move makes a process a member of the groups.
+func (g groups) move(pid int) error {
+	for _, f := range g.procs {
+		if _, err := f.WriteAt(strconv.AppendInt(nil, int64(pid), 10), 0); err != nil {
+			return fmt.Errorf("confine process %d: %w", pid, err)
+		}
+	}
+	raiseScore(pid) // without it the groups still hold
+	return nil
+}
+
+// raiseScore makes the kernel choose a process before this one when memory is short.
+func raiseScore(pid int) {
+	own := 0
+	if b, err := os.ReadFile("/proc/self/oom_score_adj"); err == nil {
+		own, _ = strconv.Atoi(string(bytes.TrimSpace(b)))
+	}
+	score := strconv.Itoa(min(1000, own+oomScore))
+	_ = os.WriteFile("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", []byte(score), 0)
+}
+
+// watchStart kills a new child of the calling thread that has not executed its file in time. Another process of its user may have
+// stopped it by a signal; this process, which waits for it, would wait forever.
+func watchStart(known map[int]*Process) (done func()) {
+	children := "/proc/self/task/" + strconv.Itoa(syscall.Gettid()) + "/children"
+	timer := time.AfterFunc(stuckStart, func() {
+		b, err := os.ReadFile(children)
+		if err != nil {
+			return
+		}
+		for _, text := range strings.Fields(string(b)) {
+			if pid, err := strconv.Atoi(text); err == nil && known[pid] == nil {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+	})
+	return func() { timer.Stop() }
+}
