@@ -70,7 +70,7 @@ func endSessions(ctx context.Context, dir StateDir, say func(string, ...any)) er
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(ctx, endPatience)
 	defer cancel()
-	asked := map[string]bool{}
+	asked, refused := map[string]bool{}, map[string]bool{}
 	for {
 		live, err := client.Sessions(ctx, allLive())
 		if err != nil {
@@ -84,8 +84,13 @@ func endSessions(ctx context.Context, dir StateDir, say func(string, ...any)) er
 				continue
 			}
 			say("ending session %s (%s)", s.Name, s.Status)
-			if _, err := client.DestroySession(ctx, s.ID, api.DestroyOptions{Forced: true}); err != nil && !api.IsNotFound(err) {
-				return fmt.Errorf("end session %s: %w", s.Name, err)
+			_, err := client.DestroySession(ctx, s.ID, api.DestroyOptions{Forced: true})
+			if err != nil && !api.IsNotFound(err) {
+				if refused[s.ID] {
+					return fmt.Errorf("end session %s: %w", s.Name, err)
+				}
+				refused[s.ID] = true // it may have ended since it was listed; the next list tells
+				continue
 			}
 			asked[s.ID] = true
 		}
