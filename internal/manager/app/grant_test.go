@@ -233,7 +233,7 @@ func TestEndedCircuitsOfEveryKernelAreTold(t *testing.T) {
 func TestGrantsAfterTheClockWasPutBack(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	const ahead = 3 * time.Hour
+	const ahead = 20 * time.Hour
 	r.advance(ahead)
 	r.see(instance())
 	c := r.launched("web").Circuit
@@ -242,8 +242,10 @@ func TestGrantsAfterTheClockWasPutBack(t *testing.T) {
 	r.must(err)
 	defer watch.Close()
 	var w watched
-	w.take(t, r.Service, watch)
+	w.take(t, r.Service, watch, r.clock())
 	r.advance(-ahead)
 	latest := r.clock().Add(proxy.GrantLife)
+	circuits, _, _ := watch.Take(r.clock())
+	require.Len(t, circuits, 1, "the proxy is to hear the next grant")
 	require.False(t, r.verified(r.Service, *r.circuit(c.ID)).Expires.After(latest))
 }

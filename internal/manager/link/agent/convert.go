@@ -49,8 +49,8 @@ func factsOf(f *node.Facts) (cluster.NodeFacts, error) {
 	out := cluster.NodeFacts{
 		Revision: f.Revision, Architecture: cut(f.Architecture, maxName), Hostname: cut(f.Hostname, maxName),
 		Capacity: cluster.Slots{}, SlotKinds: map[cluster.SlotName]cluster.SlotKind{},
-		Engine: cut(f.Engine, maxName), EngineOK: f.EngineOk, EngineError: cut(f.EngineError, maxText), Warnings: cutAll(f.Warnings, maxText),
-		HungVolumes: cutAll(f.HungVolumes, maxName),
+		Engine: cut(f.Engine, maxName), EngineOK: f.EngineOk, EngineError: cut(f.EngineError, maxText),
+		Warnings: cutAll(f.Warnings, maxText), HungVolumes: cutAll(f.HungVolumes, maxName),
 		DiskProblem: cut(f.DiskProblem, maxText),
 	}
 	if dataAddress(f.DataAddress) {
@@ -98,7 +98,8 @@ func factsOf(f *node.Facts) (cluster.NodeFacts, error) {
 		return cluster.NodeFacts{}, fault.Invalidf("the agent's devices cannot be stored").WithCause(err)
 	}
 	if len(raw) > maxDescribed {
-		return cluster.NodeFacts{}, fault.Exhaustedf("the agent describes its devices with %d bytes, at most %d are taken", len(raw), maxDescribed)
+		return cluster.NodeFacts{}, fault.Exhaustedf("the agent describes its devices with %d bytes, at most %d are taken", len(raw),
+			maxDescribed)
 	}
 	out.Devices = raw
 	// The labels that agents send are left out: managers before decision 22 read them.

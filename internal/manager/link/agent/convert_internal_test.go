@@ -36,12 +36,14 @@ func TestFactsOfTheDataPort(t *testing.T) {
 func TestFactsOfAnAgentThatWasTakenOver(t *testing.T) {
 	t.Parallel()
 	f, err := factsOf(&node.Facts{
-		Slots: map[string]string{"cpu": "4", "mem": "1024", "npu": "2"}, SlotKinds: map[string]string{"cpu": "bytes", "mem": "count", "npu": "lies"},
-		Warnings: slices.Repeat([]string{strings.Repeat("w", 2*maxText)}, 10*maxLines), HungVolumes: make([]string, 10*maxLines),
+		Slots:     map[string]string{"cpu": "4", "mem": "1024", "npu": "2"},
+		SlotKinds: map[string]string{"cpu": "bytes", "mem": "count", "npu": "lies"},
+		Warnings:  slices.Repeat([]string{strings.Repeat("w", 2*maxText)}, 10*maxLines), HungVolumes: make([]string, 10*maxLines),
 		Hostname: strings.Repeat("h", 10*maxName), Engine: strings.Repeat("e", 10*maxName),
 	})
 	require.NoError(t, err)
-	require.Equal(t, map[cluster.SlotName]cluster.SlotKind{"cpu": cluster.SlotCount, "mem": cluster.SlotBytes, "npu": cluster.SlotCount}, f.SlotKinds)
+	require.Equal(t, map[cluster.SlotName]cluster.SlotKind{"cpu": cluster.SlotCount, "mem": cluster.SlotBytes, "npu": cluster.SlotCount},
+		f.SlotKinds)
 	require.Equal(t, cluster.Slots{"cpu": cluster.Whole(4), "mem": cluster.Whole(1024), "npu": cluster.Whole(2)}, f.Capacity)
 	require.Len(t, f.Warnings, maxLines)
 	require.Len(t, f.Warnings[0], maxText)
