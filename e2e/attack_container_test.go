@@ -206,3 +206,33 @@ print(status["CapEff"], status["CapPrm"], status["NoNewPrivs"], status["Seccomp"
 	require.Equal(t, "0000000000000000 0000000000000000 1 2\n", r.stdout)
 	p.clean()
 }
+
+// TestAttackHost is code in a container that takes what all sessions of a host share, and that looks for the others.
+func TestAttackHost(t *testing.T) {
+	t.Parallel()
+	p := up(t)
+	for _, name := range []string{"greedy", "other"} {
+		p.must("session", "create", "python", "--name", name)
+	}
+	t.Run("it takes all terminals", func(t *testing.T) {
+		r := p.inside("greedy", `nohup python3 -c '
+import os, time
+n = 0
+try:
+    while True: os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY); n += 1
+except OSError: print(n, flush=True)
+time.sleep(600)' > /tmp/taken 2> /dev/null & while ! grep -q . /tmp/taken; do sleep 0.1; done; cat /tmp/taken`)
+		require.Equal(t, "128\n", r.stdout, r.stderr)
+		r = p.inside("other", "python3 -c 'import os; os.openpty(); print(os.ttyname(os.openpty()[1]))'")
+		require.Zero(t, r.code, "another session has terminals: %s", r.stderr)
+	})
+	t.Run("it looks for the disks of others", func(t *testing.T) {
+		r := p.inside("greedy", "cat /sys/block/*/loop/backing_file /sys/devices/virtual/block/*/loop/backing_file; ls /sys/fs/ext4; "+
+			"df . > /dev/null || echo df")
+		require.Empty(t, r.stdout)
+	})
+	for _, name := range []string{"greedy", "other"} {
+		p.must("session", "rm", "--yes", name)
+	}
+	p.clean()
+}

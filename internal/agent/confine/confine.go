@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -60,8 +61,9 @@ type Maker struct {
 	where *hoststats.Reader
 	log   *slog.Logger
 
-	mu      sync.Mutex
-	warning string
+	mu        sync.Mutex
+	warning   string
+	terminals string // another one, about them
 }
 
 // New returns a maker for the host whose file system begins at root ("/" outside tests).
@@ -73,10 +75,7 @@ func New(root string, log *slog.Logger) *Maker {
 func (m *Maker) Warnings() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.warning == "" {
-		return nil
-	}
-	return []string{m.warning}
+	return slices.DeleteFunc([]string{m.warning, m.terminals}, func(w string) bool { return w == "" })
 }
 
 func (m *Maker) warn(err error) {
@@ -86,15 +85,24 @@ func (m *Maker) warn(err error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if text != "" && text != m.warning {
-		m.log.Warn(text)
-	}
-	m.warning = text
+	m.keep(&m.warning, text)
 }
 
-// Make makes the groups of a container of which pid is the first process, or finds them. Without the right or the means to make them
-// the files are empty and Warnings says why. A process that is not of this host has none either.
+// keep takes a warning, and tells of it when it is new; the caller holds mu.
+func (m *Maker) keep(place *string, text string) {
+	if text != "" && text != *place {
+		m.log.Warn(text)
+	}
+	*place = text
+}
+
+// Make makes the groups of a container of which pid is the first process, or finds them, and bounds its terminals. Without the right
+// or the means to make groups the files are empty and Warnings says why. A process that is not of this host has none either.
 func (m *Maker) Make(container string, pid int) Files {
+	text := terminalsWarning(m.boundTerminals(pid))
+	m.mu.Lock()
+	m.keep(&m.terminals, text)
+	m.mu.Unlock()
 	f, err := m.make(container, pid)
 	if err != nil {
 		f.Close()

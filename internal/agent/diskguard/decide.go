@@ -81,7 +81,8 @@ type Verdict struct {
 }
 
 const (
-	// minGrowth is what a kernel must have grown by to be ended for it, minShare the part of what the disk lost, in percent.
+	// minGrowth is what a kernel must have grown by to be ended for it, minShare the part, in percent, of what the disk lost and of the
+	// mark Full: who fills the disk slowly and then waits must not have others ended for the little that they write.
 	minGrowth = 16 << 20
 	minShare  = 10
 	// minHold is the part of the disk, in percent, that a kernel must have to be ended when nobody grew.
@@ -146,7 +147,7 @@ func largest(agent cluster.AgentID, l Limits, now Sample, disk uint64, earlier [
 		all = append(all, c)
 		explained += c.growth
 	}
-	blame := max(minGrowth, lost/100*minShare)
+	blame := max(minGrowth, lost/100*minShare, l.Full.Of(d.Usage.Total)/100*minShare)
 	pick := func(of func(candidate) int64, least int64) (candidate, bool) {
 		if len(all) == 0 {
 			return candidate{}, false

@@ -69,6 +69,11 @@ func TestWhoIsEnded(t *testing.T) {
 		{"the largest when there is next to nothing left", nil, at(0, gib-1, kernels{"a": home(9 * gib), "b": home(8 * gib)}), nil, "a",
 			"this session had the most there: 9.0 GiB"},
 		{"nobody who has little, even then", nil, at(0, gib-1, kernels{"a": home(gib)}), nil, "", ""},
+		{"nobody for a little when another filled the disk long ago",
+			[]Sample{at(0, 4*gib, kernels{"slow": home(9 * gib), "b": home(0)})},
+			at(1, 4*gib-20*mib, kernels{"slow": home(9 * gib), "b": home(20 * mib)}), nil, "", ""},
+		{"but the largest when that goes on", []Sample{at(0, gib, kernels{"slow": home(9 * gib), "b": home(0)})},
+			at(1, gib-20*mib, kernels{"slow": home(9 * gib), "b": home(20 * mib)}), nil, "slow", "this session had the most there"},
 		{"nobody runs", nil, at(0, 0, nil), nil, "", ""},
 	} {
 		spared := map[cluster.KernelID]bool{}

@@ -9,6 +9,7 @@
 package diskguard
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -57,6 +58,8 @@ type Options struct {
 	Clock    chassis.Clock
 	// Changed is called when Problem has changed.
 	Changed func()
+	// Patience is how long one measurement of all layers may take; 0 means 2 seconds.
+	Patience time.Duration
 	// Of asks a file system; nil means the real one.
 	Of func(path string) (diskspace.Usage, error)
 }
@@ -70,9 +73,8 @@ const (
 	// layerShare of the time.
 	layerEvery = 30 * time.Second
 	layerShare = 20
-	// maxFiles bounds how many files of one layer are counted, measurePatience how long one measurement of all takes.
-	maxFiles        = 200_000
-	measurePatience = 2 * time.Second
+	// maxFiles bounds how many files of one layer are counted.
+	maxFiles = 200_000
 	// Samples are kept for window, at most one in each keepEvery.
 	window    = 10 * time.Minute
 	keepEvery = 15 * time.Second
@@ -93,19 +95,30 @@ type Guard struct {
 	// Owned by Run.
 	earlier   []Sample
 	layers    map[cluster.KernelID]Use
+	after     cluster.KernelID // the last one that was measured
 	measured  time.Time
 	scratched time.Time
 	pause     time.Duration
-	ended     map[cluster.KernelID]time.Time
+	ended     map[cluster.KernelID]ending
 	full      map[cluster.KernelID]bool
 }
+
+// ending is a kernel that was told to end. Its next generation, after a restart, is judged like any other.
+type ending struct {
+	generation int64
+	at         time.Time
+}
+
+// of reports whether this is about what now runs as the kernel.
+func (e ending) of(u Use, runs bool) bool { return runs && u.Generation == e.generation }
 
 // New returns a guard; Run makes it watch.
 func New(o Options) *Guard {
 	if o.Of == nil {
 		o.Of = diskspace.Of
 	}
-	return &Guard{o: o, layers: map[cluster.KernelID]Use{}, ended: map[cluster.KernelID]time.Time{}, full: map[cluster.KernelID]bool{}}
+	o.Patience = cmp.Or(o.Patience, 2*time.Second)
+	return &Guard{o: o, layers: map[cluster.KernelID]Use{}, ended: map[cluster.KernelID]ending{}, full: map[cluster.KernelID]bool{}}
 }
 
 // Run watches until ctx ends.
@@ -209,16 +222,27 @@ func (g *Guard) scratch(k keeper.Kernel) Use {
 	return u
 }
 
-// measure looks at layers, and at homes without a disk of their own: now and then, and at each look while a disk is low.
+// measure looks at layers, and at homes without a disk of their own: now and then, and at each look while a disk is low. It begins
+// where the last measurement ended, so that kernels with many files do not keep others from being measured; those that it does not
+// come to keep what was measured before.
 func (g *Guard) measure(ctx context.Context, now *Sample, running []keeper.Kernel, low bool) {
 	if passed := now.At.Sub(g.measured); passed < g.pause || !low && passed < layerEvery {
 		return
 	}
 	began := g.o.Clock.Now()
-	ctx, cancel := context.WithTimeout(ctx, measurePatience)
+	ctx, cancel := context.WithTimeout(ctx, g.o.Patience)
 	defer cancel()
-	clear(g.layers)
-	for _, k := range running {
+	before := g.layers
+	g.layers = make(map[cluster.KernelID]Use, len(running))
+	first := max(0, slices.IndexFunc(running, func(k keeper.Kernel) bool { return k.ID > g.after }))
+	for _, k := range slices.Concat(running[first:], running[:first]) {
+		if ctx.Err() != nil {
+			if u, known := before[k.ID]; known {
+				g.layers[k.ID] = u
+			}
+			continue
+		}
+		g.after = k.ID
 		u := now.Kernels[k.ID]
 		if !u.Limited {
 			if home := g.o.Scratch.Home(k.ID); home != "" {
@@ -266,8 +290,8 @@ func (g *Guard) tell(now Sample, running []keeper.Kernel) {
 
 // judge ends who is over a bound, and, on a disk that is full, the one that grew most. It reports whether it ended one of these.
 func (g *Guard) judge(now Sample, certain bool) bool {
-	for id, at := range g.ended {
-		if _, runs := now.Kernels[id]; !runs && now.At.Sub(at) > settle {
+	for id, e := range g.ended {
+		if u, runs := now.Kernels[id]; !e.of(u, runs) && now.At.Sub(e.at) > settle {
 			delete(g.ended, id)
 		}
 	}
@@ -275,9 +299,10 @@ func (g *Guard) judge(now Sample, certain bool) bool {
 		g.end(now, v)
 	}
 	spared, waiting := map[cluster.KernelID]bool{}, false
-	for id, at := range g.ended {
-		spared[id] = true
-		waiting = waiting || now.At.Sub(at) < settle
+	for id, e := range g.ended {
+		u, runs := now.Kernels[id]
+		spared[id] = e.of(u, runs)
+		waiting = waiting || now.At.Sub(e.at) < settle
 	}
 	for _, d := range now.Disks {
 		if !d.Usage.Below(g.o.Limits.Full) || waiting {
@@ -292,10 +317,10 @@ func (g *Guard) judge(now Sample, certain bool) bool {
 }
 
 func (g *Guard) end(now Sample, v Verdict) {
-	if _, already := g.ended[v.Kernel]; already {
+	if e, already := g.ended[v.Kernel]; already && e.generation == v.Generation {
 		return
 	}
-	g.ended[v.Kernel] = now.At
+	g.ended[v.Kernel] = ending{v.Generation, now.At}
 	if g.o.Keeper.Evict(v.Kernel, v.Generation, cluster.ReasonDiskFull, v.Detail) {
 		g.o.Log.Error("a kernel is ended because of what it wrote to disk", "kernel", v.Kernel, "session", now.Kernels[v.Kernel].Session,
 			"why", v.Detail)

@@ -33,18 +33,23 @@ type world struct {
 	ended   map[cluster.KernelID]string
 	notes   map[cluster.KernelID]string
 	told    int
+	slow    map[cluster.KernelID]bool // whose layers take longer to measure than there is time
 }
 
-func newWorld(t *testing.T) (*world, *diskguard.Guard) {
+func newWorld(t *testing.T, change ...func(*diskguard.Options)) (*world, *diskguard.Guard) {
 	w := &world{Clock: chassis.RealClock(), now: time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC), dir: t.TempDir(),
 		usage: diskspace.Usage{Total: 100 * gib, Free: 50 * gib}, homes: map[cluster.KernelID]diskspace.Usage{},
 		layers: map[cluster.KernelID]runtime.LayerUse{}, ended: map[cluster.KernelID]string{}, notes: map[cluster.KernelID]string{}}
-	g := diskguard.New(diskguard.Options{
+	o := diskguard.Options{
 		Agent: "a", Dirs: []string{w.dir, w.dir}, Disks: w, Scratch: w, Keeper: w, Interval: time.Second, Clock: w,
 		Limits: diskguard.Limits{Low: diskspace.Mark{Bytes: 10 * gib}, Full: diskspace.Mark{Bytes: 4 * gib}, Layer: 10 * gib},
 		Log:    slog.New(slog.DiscardHandler), Changed: func() { w.told++ },
 		Of: func(string) (diskspace.Usage, error) { return w.usage, nil },
-	})
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	g := diskguard.New(o)
 	return w, g
 }
 
@@ -66,8 +71,12 @@ func (w *world) Usage(id cluster.KernelID) (diskspace.Usage, bool) {
 	return u, ok
 }
 
-func (w *world) Layer(_ context.Context, o runtime.Observed, _ int) (runtime.LayerUse, error) {
+func (w *world) Layer(ctx context.Context, o runtime.Observed, _ int) (runtime.LayerUse, error) {
 	w.looks++
+	if w.slow[o.Identity.Kernel] || ctx.Err() != nil {
+		<-ctx.Done()
+		return runtime.LayerUse{Dir: w.dir}, ctx.Err()
+	}
 	l, ok := w.layers[o.Identity.Kernel]
 	if !ok {
 		return l, os.ErrNotExist
@@ -173,4 +182,38 @@ func TestRunEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, g.Run(ctx), context.Canceled)
+}
+
+// TestARestartIsNoRefuge: a session that is restarted while it is told to end is judged again.
+func TestARestartIsNoRefuge(t *testing.T) {
+	t.Parallel()
+	w, g := newWorld(t)
+	w.kernels = []keeper.Kernel{{ID: "evil", Generation: 1, Container: runtime.Observed{Identity: runtime.Identity{Kernel: "evil"}}}}
+	w.layers["evil"] = runtime.LayerUse{Bytes: 11 * gib, Complete: true, Dir: w.dir}
+	g.Look(t.Context())
+	g.Look(t.Context())
+	require.Contains(t, w.ended["evil"], "10 GiB are allowed")
+
+	// It is being stopped for a restart already, so it goes on as another generation.
+	delete(w.ended, "evil")
+	w.kernels[0].Generation = 2
+	w.pass(time.Hour)
+	g.Look(t.Context())
+	require.Contains(t, w.ended["evil"], "10 GiB are allowed")
+}
+
+// TestManyFilesHideNobody: a session whose files take all the time there is to count keeps no other from being measured.
+func TestManyFilesHideNobody(t *testing.T) {
+	t.Parallel()
+	w, g := newWorld(t, func(o *diskguard.Options) { o.Patience = 20 * time.Millisecond })
+	for _, id := range []cluster.KernelID{"a-slow", "b-evil"} {
+		w.kernels = append(w.kernels, keeper.Kernel{ID: id, Generation: 1, Container: runtime.Observed{Identity: runtime.Identity{Kernel: id}}})
+	}
+	w.slow = map[cluster.KernelID]bool{"a-slow": true}
+	w.layers["b-evil"] = runtime.LayerUse{Bytes: 11 * gib, Complete: true, Dir: w.dir}
+	for tries := 0; w.ended["b-evil"] == "" && tries < 50; tries++ {
+		g.Look(t.Context())
+		w.pass(time.Hour)
+	}
+	require.Contains(t, w.ended["b-evil"], "10 GiB are allowed")
 }

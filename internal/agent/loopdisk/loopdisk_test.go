@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -177,6 +178,35 @@ func TestThePool(t *testing.T) {
 	for _, name := range []string{"one", "two"} {
 		require.NoError(t, loopdisk.Remove(filepath.Join(base, name)))
 	}
+}
+
+// TestNoHalfDisks: a disk is at its place only when it is complete, so that an agent which is killed meanwhile finds none there that
+// cannot be mounted.
+func TestNoHalfDisks(t *testing.T) { // it changes the environment, so it runs alone
+	base := workplace(t)
+	real, err := exec.LookPath("mkfs.ext4")
+	if err != nil {
+		real = "/usr/sbin/mkfs.ext4"
+	}
+	o := loopdisk.Options{Dir: filepath.Join(base, ".disks"), Size: size, Ahead: 1, Log: slog.New(slog.DiscardHandler),
+		Clock: chassis.RealClock()}
+	p, err := loopdisk.OpenPool(t.Context(), o)
+	require.NoError(t, err)
+	place := filepath.Join(base, "kernel")
+	require.NoError(t, p.Give(t.Context(), filepath.Join(base, "first")), "the one that waited")
+
+	bin := t.TempDir()
+	seen := filepath.Join(bin, "seen")
+	script := "#!/bin/sh\n[ -e '" + place + "' ] && echo half > '" + seen + "'\nexec " + real + " \"$@\"\n"
+	require.NoError(t, os.WriteFile(filepath.Join(bin, "mkfs.ext4"), []byte(script), 0o755))
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	require.NoError(t, p.Give(t.Context(), place))
+	require.NoFileExists(t, seen)
+	require.True(t, loopdisk.Exists(place))
+	for _, dir := range []string{"first", "kernel"} {
+		require.NoError(t, loopdisk.Remove(filepath.Join(base, dir)))
+	}
+	require.NoError(t, p.Close())
 }
 
 func waiting(dir string) int {

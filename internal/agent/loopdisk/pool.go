@@ -91,18 +91,26 @@ func (p *Pool) add(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := p.make(ctx, name, filepath.Join(p.o.Dir, name)); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ready = append(p.ready, name)
+	return nil
+}
+
+// make makes a disk and puts it at dir when it is complete: an agent that is killed meanwhile leaves no half of one there.
+func (p *Pool) make(ctx context.Context, name, dir string) error {
 	ctx, cancel := context.WithTimeout(ctx, makePatience)
 	defer cancel()
 	fresh := filepath.Join(p.o.Dir, "new-"+name)
 	if err := Make(ctx, fresh, p.o.Size); err != nil {
 		return err
 	}
-	if err := os.Rename(fresh, filepath.Join(p.o.Dir, name)); err != nil {
+	if err := os.Rename(fresh, dir); err != nil {
 		return errors.Join(fmt.Errorf("make a disk: %w", err), Remove(fresh))
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.ready = append(p.ready, name)
 	return nil
 }
 
@@ -134,9 +142,11 @@ func (p *Pool) Give(ctx context.Context, dir string) error {
 		p.mu.Unlock()
 		p.refill()
 		if name == "" {
-			ctx, cancel := context.WithTimeout(ctx, makePatience)
-			defer cancel()
-			if err := Make(ctx, dir, p.o.Size); err != nil {
+			fresh, err := p.next()
+			if err == nil {
+				err = p.make(ctx, fresh, dir)
+			}
+			if err != nil {
 				return err
 			}
 			break

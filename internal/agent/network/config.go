@@ -142,3 +142,26 @@ func parseResolvers(text string) []netip.Addr {
 	}
 	return out
 }
+
+// trackedFile names how many connections the kernel remembers, in all network namespaces the same.
+const trackedFile = "/proc/sys/net/netfilter/nf_conntrack_max"
+
+// One session may have a sharePart-th of them, and never less than leastShare.
+const (
+	sharePart    = 16
+	leastShare   = 1024
+	defaultShare = 16384
+)
+
+// connectionShare is how many connections one session may have at a time.
+func connectionShare() uint32 {
+	text, err := os.ReadFile(trackedFile)
+	if err != nil {
+		return defaultShare // where the file comes with the first rule
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 31)
+	if err != nil || n == 0 { // 0 means no bound
+		return defaultShare
+	}
+	return uint32(max(leastShare, n/sharePart))
+}

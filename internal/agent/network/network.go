@@ -72,8 +72,10 @@ type Network struct {
 	inode    uint64
 	subnet   netip.Prefix
 	bridged  bool // the kernel has nftables for bridges
+	counted  bool // the kernel can count the connections of an address
 	closed   []netip.Prefix
 	resolver []netip.Addr
+	share    uint32 // how many connections a session may have
 	members  map[cluster.KernelID]*session
 	outside  map[cluster.KernelID]bool // containers that are on another network
 	// wanted are policies of kernels that the manager named before their containers were known.
@@ -111,7 +113,7 @@ func New(o Options) (*Network, error) {
 	}
 	sum := sha256.Sum256([]byte(o.Scope + "\x00" + string(o.Agent)))
 	return &Network{
-		o: o, set: s, id: hex.EncodeToString(sum[:4]), kick: make(chan struct{}, 1), bridged: true,
+		o: o, set: s, id: hex.EncodeToString(sum[:4]), kick: make(chan struct{}, 1), bridged: true, counted: true,
 		members: map[cluster.KernelID]*session{}, outside: map[cluster.KernelID]bool{}, wanted: map[cluster.KernelID]cluster.Egress{},
 		problem: fault.Unavailablef("the network of sessions is being made").WithReason(ReasonNetwork),
 	}, nil
@@ -274,8 +276,14 @@ func (n *Network) enter(pid int) error {
 }
 
 // unguarded has the engine connect sessions, because this process cannot. The engine keeps them from each other, no more.
+//
+// An agent that has guarded them once does not go back: its engine is being restarted, or something is broken. Sessions wait then.
 func (n *Network) unguarded(ctx context.Context, why error) ([]string, error) {
 	n.mu.Lock()
+	if n.guarded {
+		n.mu.Unlock()
+		return nil, fmt.Errorf("guard it as before: %w", why)
+	}
 	made := n.ready && !n.guarded
 	n.rounds++
 	ask := !made || n.rounds%engineRounds == 0
@@ -335,10 +343,15 @@ func (n *Network) guard(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	n.guarded = true
+	var warnings []string
 	if !n.bridged {
-		return []string{"this kernel has no nftables for bridges: the ports of sessions are isolated, but not checked for false addresses"}, nil
+		warnings = append(warnings, "this kernel has no nftables for bridges: the ports of sessions are isolated, but not checked for "+
+			"false addresses")
 	}
-	return nil, nil
+	if !n.counted {
+		warnings = append(warnings, "this kernel cannot count connections (CONFIG_NFT_CONNLIMIT): one session can fill the host's table of them")
+	}
+	return warnings, nil
 }
 
 // holdBridge sees to it that the engine has the network and the host its bridge.
@@ -428,6 +441,7 @@ func (n *Network) survey() error {
 	}
 	n.closed = slices.Concat(special, near, n.set.deny)
 	n.resolver = n.resolvers()
+	n.share = connectionShare()
 	return nil
 }
 
@@ -435,6 +449,9 @@ func (n *Network) survey() error {
 func (n *Network) tables() []table {
 	in := ruleInput{Table: n.Table(), Bridge: n.Bridge(), Ports: n.Bridge() + "-", Subnet: n.subnet, Resolvers: n.resolver,
 		Allow: n.set.allow, Closed: n.closed, Sessions: map[netip.Addr]member{}}
+	if n.counted {
+		in.Connections = n.share
+	}
 	for _, s := range n.members {
 		if s.admitted {
 			in.Sessions[s.address] = member{n.links().port(s.address), s.force}
@@ -470,12 +487,23 @@ func (n *Network) holdTables() error {
 	if n.ready {
 		n.o.Log.Warn("the rules of the network of sessions are not as they were made; they are made again", "problem", what)
 	}
-	if err = r.put(list); err != nil && n.bridged && len(list) == 2 {
-		if first := r.put(list[:1]); first == nil {
-			n.bridged = false // bridges have no nftables here; what else there is holds
+	return n.put(r)
+}
+
+// put makes the tables, without what this kernel does not have; the caller holds mu.
+func (n *Network) put(r ruleset) error {
+	bridged, counted := n.bridged, n.counted
+	err := r.put(n.tables())
+	for _, try := range []struct{ bridged, counted bool }{{bridged, false}, {false, counted}, {false, false}} {
+		if err == nil {
 			return nil
 		}
+		n.bridged, n.counted = try.bridged, try.counted
+		if r.put(n.tables()) == nil {
+			return nil // what else there is holds
+		}
 	}
+	n.bridged, n.counted = bridged, counted
 	return err
 }
 

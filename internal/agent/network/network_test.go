@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -435,6 +437,77 @@ func TestRulesComeBack(t *testing.T) {
 	w.refuse = nil
 	closed()
 	require.NoError(t, n.Problem())
+}
+
+// TestOneSessionDoesNotTakeAllConnections: the host remembers every connection in a table of fixed size, so a session has a part of it.
+func TestOneSessionDoesNotTakeAllConnections(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := w.network()
+	a, _ := w.session(n, ada, "open")
+	b, _ := w.session(n, bob, "open")
+	number := func(name string) (v int) {
+		w.in(w.pid, func() error {
+			text, err := os.ReadFile("/proc/sys/net/netfilter/" + name)
+			if err != nil {
+				return err
+			}
+			v, err = strconv.Atoi(strings.TrimSpace(string(text)))
+			return err
+		})
+		return v
+	}
+	most := number("nf_conntrack_max") / 16
+	flood := func(from int, to string) {
+		w.in(from, func() error {
+			c, err := net.ListenPacket("udp4", ":0")
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			if most > 50000 {
+				return fmt.Errorf("this kernel has too many connections for the test: %d", most)
+			}
+			for i := range most + 4096 {
+				_, err := c.WriteTo([]byte("x"), &net.UDPAddr{IP: net.ParseIP(to), Port: 1000 + i})
+				if err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EHOSTUNREACH) {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	flood(b, private)
+	require.Less(t, number("nf_conntrack_count"), most, "what is refused is not remembered")
+	require.True(t, w.reaches(b, "tcp", far+":80"), "and does not count")
+	flood(a, far)
+	require.Greater(t, number("nf_conntrack_count"), most/2, "connections are counted where the test looks")
+	require.LessOrEqual(t, number("nf_conntrack_count"), most+64)
+	require.False(t, w.reaches(a, "tcp", far+":80"))
+	require.True(t, w.reaches(b, "tcp", far+":80"), "another session has its own part")
+	require.NoError(t, n.Check(t.Context()))
+	require.False(t, w.reaches(a, "tcp", far+":80"), "a check does not begin to count anew")
+}
+
+// TestAGuardIsKept: while the engine is being restarted its process is gone. That is no host without a guard.
+func TestAGuardIsKept(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := w.network()
+	a, _ := w.session(n, ada, "open")
+	alive := w.pid
+	for name, pid := range map[string]int{"its process has ended": 1 << 30, "its process is unknown": 0} {
+		w.pid = pid
+		require.Error(t, n.Check(t.Context()), name)
+		_, err := n.Join(bob, cluster.Egress{})
+		require.True(t, fault.Is(err, fault.Unavailable), "sessions wait: %s: %v", name, err)
+		w.pid = alive
+		require.NoError(t, n.Check(t.Context()), name)
+	}
+	b, address := w.session(n, bob, "none")
+	require.True(t, w.reaches(a, "tcp", far+":80"))
+	require.False(t, w.reaches(a, "tcp", address+":8000"))
+	require.False(t, w.reaches(b, "tcp", far+":80"))
 }
 
 // TestNewAgentTakesOver: another process of the agent finds the sessions of the one before, and what they may do.

@@ -27,6 +27,8 @@ type ruleInput struct {
 	Allow     []Allowance
 	// Closed are destinations that open egress does not include.
 	Closed []netip.Prefix
+	// Connections are how many one session may have at a time, answered or not; 0 means any number.
+	Connections uint32
 	// Sessions are the addresses that are in use. An address that is missing reaches nothing.
 	Sessions map[netip.Addr]member
 }
@@ -72,6 +74,7 @@ const (
 	setHost   = "to_host" // address -> what it may do with the host
 	setOut    = "to_out"  // address -> what it may do with what lies behind the host
 	setPorts  = "ports"   // port of the bridge . address
+	setCounts = "counts"  // address -> its connections, which the kernel counts
 
 	chainNone     = "none"
 	chainOpenHost = "open_host"
@@ -138,14 +141,20 @@ func (in ruleInput) routed() table {
 			reach(netip.PrefixFrom(p.Addr(), 32), unix.IPPROTO_TCP, p.Port()), refuse(),
 		}})
 	}
+	begin, sets := []rule{onlyIPv4()}, []set{{closed, ranges}, {hosts, toHost}, {outs, toOut}}
+	if in.Connections > 0 {
+		begin = append(begin, tooMany(in.Connections))
+		sets = append(sets, set{&nftables.Set{Table: t, Name: setCounts, Dynamic: true, KeyType: nftables.TypeIPAddr,
+			Size: 1 << (32 - in.Subnet.Bits())}, nil})
+	}
 	chains = append(chains,
-		chain{plain("host"), []rule{answers(), onlyIPv4(), decide(setHost), refuse()}},
-		chain{plain("out"), []rule{onlyIPv4(), decide(setOut), refuse()}},
+		chain{plain("host"), slices.Concat([]rule{answers()}, begin, []rule{decide(setHost), refuse()})},
+		chain{plain("out"), slices.Concat(begin, []rule{decide(setOut), refuse()})},
 		chain{plain("in"), []rule{answers(), verdict("drop", expr.VerdictDrop)}},
 		chain{base("input", nftables.ChainHookInput), []rule{from(in.Bridge, "host")}},
 		chain{base("forward", nftables.ChainHookForward), []rule{from(in.Bridge, "out"), to(in.Bridge, "in")}},
 	)
-	return table{table: t, chains: chains, sets: []set{{closed, ranges}, {hosts, toHost}, {outs, toOut}}}
+	return table{table: t, chains: chains, sets: sets}
 }
 
 // elementsOf are the elements of an address in the two maps of the routed table.
@@ -265,13 +274,28 @@ func refuse() rule {
 
 // answers accepts what belongs to a connection that was let through in the other direction.
 func answers() rule {
-	states := binaryutil.NativeEndian.PutUint32(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED)
-	return rule{"accept answers", []expr.Any{
+	return rule{"accept answers", append(inState(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED),
+		&expr.Verdict{Kind: expr.VerdictAccept})}
+}
+
+// tooMany refuses a new connection of an address that has as many as it may. The host remembers every connection in one table for
+// all: without a bound, a single session that sends to many ports fills it, and then nobody on the host can connect any more.
+func tooMany(limit uint32) rule {
+	r := refuse()
+	return rule{fmt.Sprintf("refuse more than %d connections", limit), slices.Concat(inState(expr.CtStateBitNEW), []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4},
+		&expr.Dynset{SrcRegKey: 1, SetName: setCounts, Operation: unix.NFT_DYNSET_OP_ADD,
+			Exprs: []expr.Any{&expr.Connlimit{Count: limit, Flags: expr.NFT_CONNLIMIT_F_INV}}},
+	}, r.exprs)}
+}
+
+// inState goes on for packets of connections in one of these states.
+func inState(bits uint32) []expr.Any {
+	return []expr.Any{
 		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: states, Xor: make([]byte, 4)},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bits), Xor: make([]byte, 4)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
-		&expr.Verdict{Kind: expr.VerdictAccept},
-	}}
+	}
 }
 
 func onlyIPv4() rule {

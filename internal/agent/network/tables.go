@@ -74,14 +74,23 @@ const maxElements = 256
 // linked are the rule's expressions with the sets of a transaction. Sets have no name in the kernel before its end.
 func (ru rule) linked(t table) []expr.Any {
 	out := slices.Clone(ru.exprs)
-	for i, e := range out {
-		if l, ok := e.(*expr.Lookup); ok {
-			named := *l
-			for _, s := range t.sets {
-				if s.set.Name == l.SetName {
-					named.SetID = s.set.ID
-				}
+	number := func(name string) uint32 {
+		for _, s := range t.sets {
+			if s.set.Name == name {
+				return s.set.ID
 			}
+		}
+		return 0
+	}
+	for i, e := range out {
+		switch e := e.(type) {
+		case *expr.Lookup:
+			named := *e
+			named.SetID = number(e.SetName)
+			out[i] = &named
+		case *expr.Dynset:
+			named := *e
+			named.SetID = number(e.SetName)
 			out[i] = &named
 		}
 	}
@@ -158,6 +167,9 @@ func compare(c *nftables.Conn, t table) (string, error) {
 		got, err := c.GetSetElements(want.set)
 		if err != nil && !missing(err) {
 			return "", fmt.Errorf("read set %s: %w", want.set.Name, err)
+		}
+		if err == nil && want.set.Dynamic {
+			continue // the kernel adds its elements
 		}
 		slices.SortFunc(got, compareElements)
 		sorted := slices.SortedFunc(slices.Values(want.elements), compareElements)

@@ -169,6 +169,7 @@ func (r *Runtime) create(ctx context.Context, name string, spec runtime.Spec, im
 			CapDrop:     []string{"ALL"},
 			CapAdd:      slices.Concat(capabilities, spec.CapAdd),
 			SecurityOpt: r.securityOptions(),
+			MaskedPaths: hidden(),
 			ExtraHosts:  spec.ExtraHosts,
 			IpcMode:     container.IPCModePrivate,
 			NetworkMode: network,
