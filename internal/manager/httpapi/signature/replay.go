@@ -77,6 +77,20 @@ func NewGuard(now func() time.Time, shared Shared) *Guard {
 	return &Guard{now: now, shared: shared, self: rand.Text(), known: map[id]sight{}, most: maxSights}
 }
 
+// Known refuses a request that was received before, as far as this process knows. It notes nothing.
+func (g *Guard) Known(s *Signed, client netip.Addr) error {
+	if !s.writes {
+		return nil
+	}
+	g.mu.Lock()
+	first, known := g.known[s.identity()]
+	g.mu.Unlock()
+	if !known {
+		return nil
+	}
+	return s.again(first, sight{at: g.now(), from: clientaddr.Network(client)})
+}
+
 // Take notes a request whose signature was found to be good, and refuses it when it was received before. Requests that only read are
 // not noted.
 func (g *Guard) Take(ctx context.Context, s *Signed, client netip.Addr) error {
