@@ -37,6 +37,16 @@ var visitors = sync.OnceValue(func() *crowd {
 	return newCrowd(limit.Cur)
 })
 
+// Crowded returns a listener whose connections take places among those of all servers of this process. Connections for which there is
+// no place are reset.
+func Crowded(ln net.Listener) net.Listener {
+	tcp, ok := ln.(*net.TCPListener)
+	if !ok {
+		return ln
+	}
+	return crowdListener{tcp, visitors()}
+}
+
 // enter takes a place; leave gives it back, once.
 func (c *crowd) enter(from netip.Addr) (leave func(), ok bool) {
 	from = clientaddr.Network(from)
