@@ -96,14 +96,15 @@ func TestAttackSecrets(t *testing.T) {
 		c.try("POST", "/user-config/dotfiles", `{"path":".netrc","permission":"600","data":"`+mark("dotfile")+`"}`)
 	}
 	// A session with values in its environment and its bootstrap script, which a command of it fails with.
+	lab := fmt.Sprintf("vault-%d", os.Getpid()) // names of images are looked at on an engine that stories share
 	script := filepath.Join(p.dir, "bootstrap.sh")
 	require.NoError(t, os.WriteFile(script, []byte("export X="+mark("bootstrap script")+"\n"), 0o600))
-	p.must("session", "create", "web-demo", "--name", "vault", "-r", "cpu=1", "-r", "mem=512m", "-e", "API_TOKEN="+mark("environment value"),
+	p.must("session", "create", "web-demo", "--name", lab, "-r", "cpu=1", "-r", "mem=512m", "-e", "API_TOKEN="+mark("environment value"),
 		"--bootstrap", script)
 	require.NoError(t, os.Remove(script))
-	p.run("", "session", "exec", "vault", "--", "sh", "-c", "exit 3")
-	p.run(mark("standard input"), "session", "exec", "vault", "--", "cat")
-	id := p.sessions()["vault"].ID
+	p.run("", "session", "exec", lab, "--", "sh", "-c", "exit 3")
+	p.run(mark("standard input"), "session", "exec", lab, "--", "cat")
+	id := p.sessions()[lab].ID
 	admin.try("GET", "/stream/session/"+id+"/pty?secret="+mark("query of a stream"), "")
 	// An app, whose address holds a token.
 	p.eventually("an app proxy is connected", func() bool {
@@ -135,22 +136,21 @@ func TestAttackSecrets(t *testing.T) {
 			"endpoint":"https://127.0.0.1:1","access_key":"`+mark("store access key "+verb)+`","secret_key":"`+mark("store secret key "+verb)+`"}}`)
 	}
 	t.Cleanup(func() { // what the story leaves on the engine
-		images, err := docker("images", "-q", "berth/commit-vault")
-		if ids := strings.Fields(images); err == nil && len(ids) > 0 {
+		if ids := committed(t, lab); len(ids) > 0 {
 			_, _ = docker(append([]string{"rmi", "-f"}, ids...)...)
 		}
 	})
 	// A commit, and requests that fail with a secret in them.
-	p.must("session", "commit", "vault")
-	for _, target := range []string{"/nothing/", "/session/", "/folders/", "/session/vault/download?file="} {
+	p.must("session", "commit", lab)
+	for _, target := range []string{"/nothing/", "/session/", "/folders/", "/session/" + lab + "/download?file="} {
 		admin.try("GET", target+mark("bad request to "+strings.Trim(target, "/"))+"?token="+mark("bad query to "+strings.Trim(target, "/")), "")
 	}
 	admin.try("POST", "/session", `{"name":"`+strings.Repeat("x", 300)+`","config":{"environ":{"K":"`+mark("refused environment value")+`"}}}`)
 	admin.try("POST", "/admin/gql", `{"query":"{keypair{nothing}}","variables":{"password":"`+mark("variable")+`"}}`)
 
-	outputs := p.outputs(id)
-	p.must("session", "rm", "--yes", "vault")
-	for name, text := range p.outputs("") {
+	outputs := p.outputs(id, lab)
+	p.must("session", "rm", "--yes", lab)
+	for name, text := range p.outputs("", lab) {
 		outputs[name+" after the session's end"] = text
 	}
 	// The scan is worth something only when the outputs tell of the run at all.
@@ -178,7 +178,7 @@ func TestAttackSecrets(t *testing.T) {
 
 // outputs are all that a run put out for others than the owner of what it is about: logs, events, states, the engine's records, and what
 // every user of this machine can read.
-func (p *platform) outputs(session string) map[string]string {
+func (p *platform) outputs(session, name string) map[string]string {
 	p.t.Helper()
 	out := map[string]string{}
 	log, err := os.ReadFile(filepath.Join(p.dir, "berth.log"))
@@ -220,9 +220,7 @@ func (p *platform) outputs(session string) map[string]string {
 				out["labels and arguments of container "+id] = text
 			}
 		}
-		images, err := docker("images", "-q", "berth/commit-vault")
-		require.NoError(p.t, err)
-		for _, id := range strings.Fields(images) {
+		for _, id := range committed(p.t, name) {
 			text, err := docker("inspect", id)
 			require.NoError(p.t, err)
 			history, err := docker("history", "--no-trunc", id)
@@ -231,6 +229,19 @@ func (p *platform) outputs(session string) map[string]string {
 		}
 	}
 	return out
+}
+
+// committed are the ids of the engine's images that were made of a session of a name.
+func committed(t *testing.T, name string) (ids []string) {
+	t.Helper()
+	images, err := docker("images", "--no-trunc", "--format", "{{.ID}} {{.Repository}}")
+	require.NoError(t, err)
+	for line := range strings.Lines(images) {
+		if id, repository, _ := strings.Cut(strings.TrimSpace(line), " "); strings.HasSuffix(repository, "/"+name) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // arguments are the command lines of all processes, which every user sees.

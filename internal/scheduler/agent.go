@@ -150,7 +150,7 @@ func (a *agent) recount(slots int) {
 	a.version++
 }
 
-// takesOf turns an allocation into takes of numbered devices. Devices that the agent does not have are left out.
+// takesOf turns an allocation into takes of numbered devices, in no order. Devices that the agent does not have are left out.
 func (a *agent) takesOf(held alloc.Allocation) []alloc.Take {
 	var out []alloc.Take
 	for slot, devices := range held {
@@ -160,7 +160,6 @@ func (a *agent) takesOf(held alloc.Allocation) []alloc.Take {
 			}
 		}
 	}
-	slices.SortFunc(out, func(x, y alloc.Take) int { return int(x.Device - y.Device) })
 	return out
 }
 

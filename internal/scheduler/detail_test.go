@@ -228,6 +228,7 @@ func TestAgentsAndGroupsComeAndGo(t *testing.T) {
 	require.Empty(t, inH(), "s01 still holds the only core")
 	c.RemoveGroup("h")
 	c.RemoveGroup("h")
+	require.True(t, fault.Is(c.Learn("h", nil), fault.Invalid), "the group has gone")
 	_, ok := c.Explain("s03")
 	require.False(t, ok)
 	require.Zero(t, c.Queue("h").Pending)
@@ -442,6 +443,112 @@ func TestEqualSessionsAreExplainedAlike(t *testing.T) {
 		require.Equal(t, scheduler.WaitsForCapacity, hold.Reason)
 		require.Equal(t, cluster.Slots{cluster.SlotCPU: cluster.Whole(2)}, hold.Shortfall)
 		require.Equal(t, n, hold.Position)
+	}
+}
+
+// TestExplanationsAreIndependent: whoever changes one explanation of a plan changes no other, though equal sessions share their findings.
+func TestExplanationsAreIndependent(t *testing.T) {
+	t.Parallel()
+	s := scheduler.Snapshot{Agents: []scheduler.Agent{agent("a", 4, 8)}, Running: []scheduler.Running{holding("a", cores(2))}}
+	for n := range 6 {
+		s.Pending = append(s.Pending, job(n, 10, 0, ask(3, 1)))
+	}
+	got, untouched := plan(t, s), plan(t, s)
+	for n := range 6 {
+		id := cluster.SessionID(fmt.Sprintf("s%02d", n))
+		e := got[id].Hold
+		require.Equal(t, untouched[id].Hold, e)
+		require.NotEmpty(t, e.Remedies)
+		e.Rejected["cpu"], e.Shortfall[cluster.SlotCPU], e.Remedies[0] = 99, 99, "changed"
+	}
+}
+
+// TestEqualSessionsOfOthersAreExplainedApart: near the front of the queue an explanation names sessions of the owner, so it is not shared.
+func TestEqualSessionsOfOthersAreExplainedApart(t *testing.T) {
+	t.Parallel()
+	s := scheduler.Snapshot{
+		Group: scheduler.Group{Backfill: scheduler.Backfill{Reservations: 2}},
+		Pending: []scheduler.Session{
+			job(1, 10, 0, ask(4, 1)), owned(2, "ada", ask(4, 1)), job(3, 10, 0, ask(4, 1)), job(4, 10, 0, ask(4, 2)),
+			job(5, 10, 0, ask(4, 1)),
+		},
+	}
+	s.Pending[1].EnqueuedAt = now.Add(2 * time.Second)
+	for i, id := range []string{"a", "b", "c"} {
+		s.Agents = append(s.Agents, agent(id, 4, 8))
+		r := holding(cluster.AgentID(id), cores(4))
+		r.Owner, r.Name, r.Lifetime = job(0, 0, 0).Owner, "train-"+id, time.Duration(25+i)*time.Hour
+		s.Running = append(s.Running, r)
+	}
+	got := plan(t, s)
+	require.Contains(t, got["s02"].Hold.Remedies, "wait for a session on agent c to end, by 2026-11-22 15:00:00 UTC")
+	require.Contains(t, got["s03"].Hold.Remedies, "wait for session train-c on agent c to end, by 2026-11-22 15:00:00 UTC")
+	require.Zero(t, got["s05"].Hold.Estimate, "too far behind for an estimate")
+}
+
+// TestElsewhereIsBounded: of all resource groups, the first 64 by name are looked at for room.
+func TestElsewhereIsBounded(t *testing.T) {
+	t.Parallel()
+	c := filled(t, scheduler.Group{}, "a")
+	for n := range 70 {
+		name := fmt.Sprintf("g%02d", n)
+		require.NoError(t, c.SetGroup(scheduler.Group{Name: name}))
+		c.SetAgent(name, agent("of-"+name, 4, 8))
+	}
+	c.Run("g", holding("a", cores(4)))
+	c.Enqueue("g", job(1, 10, 0, ask(1, 1)))
+	require.Empty(t, pass(t, c, now))
+	e, _ := c.Explain("s01")
+	require.Len(t, e.Elsewhere, 63, "and its own group")
+	require.Equal(t, "g62", e.Elsewhere[62])
+}
+
+// TestLessThanNothingFitsNowhere: a request for less than nothing is refused for ever, however little it is.
+func TestLessThanNothingFitsNowhere(t *testing.T) {
+	t.Parallel()
+	c := filled(t, scheduler.Group{Rules: map[cluster.SlotName]alloc.Rule{cluster.SlotCPU: alloc.Divisible}}, "a")
+	c.Enqueue("g", job(1, 10, 0, cluster.Slots{cluster.SlotCPU: -1}))
+	require.Empty(t, pass(t, c, now))
+	require.Equal(t, map[scheduler.Reason]int{scheduler.TooBig: 1}, c.Queue("g").Reasons)
+}
+
+// TestPrivateSessionsAreCounted: the limit of private sessions counts those that run, and only those.
+func TestPrivateSessionsAreCounted(t *testing.T) {
+	t.Parallel()
+	c := filled(t, scheduler.Group{}, "a")
+	c.SetQuota(scheduler.Scope{Kind: scheduler.ScopeUser, ID: "bob"}, &scheduler.Quota{Sessions: 1, Private: 2})
+	for n := range 4 {
+		s := job(n, 10, 0, ask(1, 1))
+		s.Private = true
+		c.Enqueue("g", s)
+	}
+	require.Equal(t, []string{"s00", "s01"}, started(pass(t, c, now)))
+	e, _ := c.Explain("s02")
+	require.Equal(t, "user bob has 2 live private sessions, the limit is 2", e.Text)
+	c.Remove("s00")
+	require.Equal(t, []string{"s02"}, started(pass(t, c, now)))
+	c.Enqueue("g", job(5, 10, 0, ask(1, 1)))
+	require.Equal(t, []string{"s05"}, started(pass(t, c, now)), "they take no place of other sessions")
+}
+
+// TestASessionBetweenTheLastTwo: the session before the last finds its place wherever the list is cut.
+func TestASessionBetweenTheLastTwo(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{511, 512, 513, 514} {
+		c := filled(t, scheduler.Group{}, "a")
+		add := func(second int) {
+			s := job(second, 10, 0, ask(9, 1))
+			s.ID = cluster.SessionID(fmt.Sprintf("s%04d", second))
+			c.Enqueue("g", s)
+		}
+		for i := range n {
+			add(2 * i)
+		}
+		add(2*n - 3)
+		for second, want := range map[int]int{2*n - 4: n - 1, 2*n - 3: n, 2*n - 2: n + 1} {
+			e, _ := c.Explain(cluster.SessionID(fmt.Sprintf("s%04d", second)))
+			require.Equal(t, want, e.Position, "%d of %d", second, n)
+		}
 	}
 }
 

@@ -210,9 +210,6 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 	bestMissing := 0.0
 	for _, a := range g.search.agents {
 		v := g.judge(a, w, sh)
-		if v.filter == "" {
-			continue
-		}
 		e.Rejected[v.filter]++
 		switch v.filter {
 		case filterLost, filterNotSchedulable, filterArchitecture, filterDesignated, filterVolume:
@@ -275,7 +272,7 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 func missing(short, want cluster.Slots) float64 {
 	total := 0.0
 	for _, slot := range short.Names() {
-		total += float64(short[slot]) / float64(max(want[slot], 1))
+		total += float64(short[slot]) / float64(want[slot])
 	}
 	return total
 }

@@ -78,13 +78,14 @@ func (p *packer) best(r packing.Request) (node, gpu int) {
 func TestLeastFragmentationPlacesAsPackingSays(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(12) {
-		for _, listed := range []bool{true, false} {
+		for _, listed := range []int{30, 1, 0} {
 			t.Run(fmt.Sprint(seed, listed), func(t *testing.T) { packs(t, rand.New(rand.NewPCG(seed, 1)), listed) })
 		}
 	}
 }
 
-func packs(t *testing.T, r *rand.Rand, listed bool) {
+// packs compares placements. listed is how many typical requests are listed; 0: they are learnt from what arrives.
+func packs(t *testing.T, r *rand.Rand, listed int) {
 	p := &packer{t: t, models: map[string]uint8{}}
 	p.workload.HalfLife = 100
 	policy, err := packing.New(&p.workload, packing.Options{Sequences: 8, Length: 24})
@@ -94,9 +95,10 @@ func packs(t *testing.T, r *rand.Rand, listed bool) {
 	require.NoError(t, c.SetGroup(scheduler.Group{Name: "g", Placement: "least-fragmentation", WholeDevices: true,
 		PlacementOptions: map[string]any{"memory": 100.0, "sequences": 8.0, "length": 24.0}}))
 	for i := range 6 {
-		cores, gpus, name := 8+8*r.IntN(3), []int{0, 1, 2, 4, 4}[r.IntN(5)], []string{"A100", "T4"}[r.IntN(2)]
-		a := agent(fmt.Sprintf("a%d", i), cores, 64)
-		n := packing.Node{CPU: int64(cores) * 1000, Mem: 64 << 10}
+		cores, gib := 8+8*r.IntN(3), 8+8*r.Int64N(4)
+		gpus, name := []int{0, 1, 2, 4, 4}[r.IntN(5)], []string{"A100", "T4"}[r.IntN(2)]
+		a := agent(fmt.Sprintf("a%d", i), cores, gib)
+		n := packing.Node{CPU: int64(cores) * 1000, Mem: gib << 10}
 		for g := range gpus {
 			a.Devices = append(a.Devices, alloc.Device{
 				Slot: "cuda.shares", ID: fmt.Sprintf("g%d", g), Model: name, Capacity: 1000, Healthy: true,
@@ -116,10 +118,10 @@ func packs(t *testing.T, r *rand.Rand, listed bool) {
 		}
 		return s
 	}
-	if listed {
+	if listed > 0 {
 		var list []scheduler.Session
 		p.workload = packing.Workload{}
-		for n := range 30 {
+		for n := range listed {
 			s := draw(n)
 			list = append(list, s)
 			p.workload.Add(p.request(&s.Kernels[0]))
@@ -132,7 +134,7 @@ func packs(t *testing.T, r *rand.Rand, listed bool) {
 		s := draw(n)
 		c.Enqueue("g", s)
 		q := p.request(&s.Kernels[0])
-		if !listed {
+		if listed == 0 {
 			p.workload.Add(q)
 			if arrived++; arrived >= max(16, learnt/2) {
 				learnt, arrived, surveyed = learnt+arrived, 0, -1
@@ -164,4 +166,118 @@ func packs(t *testing.T, r *rand.Rand, listed bool) {
 			x.GPUs[i] -= int32(v)
 		}
 	}
+}
+
+// TestLeastFragmentationOfOddDevices: devices count by the part of them that is free, whatever their capacity.
+func TestLeastFragmentationOfOddDevices(t *testing.T) {
+	t.Parallel()
+	with := func(id string, slot cluster.SlotName, capacities ...cluster.Amount) func(a scheduler.Agent) scheduler.Agent {
+		return func(a scheduler.Agent) scheduler.Agent {
+			a.ID = cluster.AgentID(id)
+			for i, v := range capacities {
+				a.Devices = append(a.Devices, alloc.Device{Slot: slot, ID: fmt.Sprintf("g%d", i), Capacity: v, Healthy: true})
+			}
+			return a
+		}
+	}
+	shares := func(milli cluster.Amount) cluster.Slots {
+		s := ask(1, 1)
+		s["cuda.shares"] = milli
+		return s
+	}
+	quarter := holding("a", alloc.Allocation{"cuda.shares": {"g0": 250}})
+	for name, c := range map[string]struct {
+		agents  []scheduler.Agent
+		running []scheduler.Running
+		typical []cluster.Amount
+		asks    cluster.Amount
+		agent   cluster.AgentID
+		device  string
+	}{
+		"a small device is a whole one": {
+			[]scheduler.Agent{with("a", "cuda.shares", 1000)(agent("", 8, 16)), with("b", "cuda.shares", 500)(agent("", 8, 16))},
+			nil, []cluster.Amount{1000}, 500, "a", "g0"},
+		"a device without capacity": {
+			[]scheduler.Agent{with("a", "cuda.shares", 0, 1000)(agent("", 8, 16))}, nil, []cluster.Amount{500}, 500, "a", "g1"},
+		"half of a small device is too little": {
+			[]scheduler.Agent{with("a", "cuda.shares", 500, 1000)(agent("", 8, 16))}, []scheduler.Running{quarter},
+			[]cluster.Amount{1000}, 400, "a", "g1"},
+		"of the asked kind rather than as many": {
+			[]scheduler.Agent{
+				with("a", "rocm.shares", 500, 500)(with("a", "cuda.shares", 1000)(agent("", 8, 16))),
+				with("b", "rocm.shares", 1000)(with("b", "cuda.shares", 500, 500)(agent("", 8, 16))),
+			}, nil, []cluster.Amount{500}, 500, "b", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x := filled(t, scheduler.Group{Placement: "least-fragmentation"})
+			for _, a := range c.agents {
+				x.SetAgent("g", a)
+			}
+			for _, r := range c.running {
+				x.Run("g", r)
+			}
+			var typical []scheduler.Session
+			for n, v := range c.typical {
+				typical = append(typical, job(n, 10, 0, shares(v)))
+			}
+			require.NoError(t, x.Learn("g", typical))
+			require.Empty(t, pass(t, x, now))
+			d := x.Probe("g", now, job(30, 10, 0, shares(c.asks)))
+			require.Nil(t, d.Hold)
+			require.Equal(t, c.agent, d.Placements[0].Agent)
+			require.Equal(t, shares(c.asks), d.Placements[0].Allocation.Totals())
+			if c.device != "" {
+				require.Equal(t, map[string]cluster.Amount{c.device: c.asks}, d.Placements[0].Allocation["cuda.shares"])
+			}
+		})
+	}
+}
+
+// TestKernelsTogetherAreOneRequest: kernels on one agent that ask for whole accelerators are one typical request for several.
+func TestKernelsTogetherAreOneRequest(t *testing.T) {
+	t.Parallel()
+	gpus := func(n cluster.Amount) cluster.Slots {
+		s := ask(1, 1)
+		s["cuda.device"] = n * 1000
+		return s
+	}
+	x := filled(t, scheduler.Group{Placement: "least-fragmentation"})
+	x.SetAgent("g", withGPUs(agent("a", 16, 32), "cuda.device", 4))
+	x.SetAgent("g", withGPUs(agent("b", 16, 32), "cuda.device", 6))
+	require.NoError(t, x.Learn("g", []scheduler.Session{job(1, 10, 0, gpus(4))}))
+	require.Empty(t, pass(t, x, now))
+	s := job(2, 10, 0, gpus(1), gpus(1))
+	s.SingleNode = true
+	d := x.Probe("g", now, s)
+	require.Len(t, d.Placements, 2)
+	require.Equal(t, cluster.AgentID("b"), d.Placements[0].Agent, "a can still serve who asks for four")
+}
+
+// TestLearntRequestsStayWithTheirOptions: what a placement policy learnt is kept while its options are the same, and only then.
+func TestLearntRequestsStayWithTheirOptions(t *testing.T) {
+	t.Parallel()
+	gpus := func(n cluster.Amount) cluster.Slots {
+		s := ask(1, 1)
+		s["cuda.device"] = n * 1000
+		return s
+	}
+	x := filled(t, scheduler.Group{Placement: "least-fragmentation"})
+	x.SetAgent("g", withGPUs(agent("a", 16, 32), "cuda.device", 4))
+	x.SetAgent("g", withGPUs(agent("b", 16, 32), "cuda.device", 6))
+	// With the list, b is taken, because a can still serve who asks for four. Without it, the fullest one is taken.
+	check := func(options map[string]any, want cluster.AgentID) {
+		require.NoError(t, x.SetGroup(scheduler.Group{Name: "g", Placement: "least-fragmentation", PlacementOptions: options}))
+		require.Empty(t, pass(t, x, now))
+		require.Equal(t, want, x.Probe("g", now, job(2, 10, 0, gpus(2))).Placements[0].Agent, "%v", options)
+	}
+	learn := func() { require.NoError(t, x.Learn("g", []scheduler.Session{job(1, 10, 0, gpus(4))})) }
+	check(nil, "a")
+	learn()
+	check(map[string]any{}, "b")
+	check(nil, "b")
+	check(map[string]any{"length": 24.0}, "a")
+	learn()
+	check(map[string]any{"length": 24.0}, "b")
+	check(nil, "a")
 }

@@ -1,6 +1,7 @@
 package scheduler_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -87,6 +88,7 @@ func TestWhatRunsIsReplaced(t *testing.T) {
 	}{
 		"a kernel ended":    {func(r *scheduler.Running) { r.Placements = r.Placements[:1] }, onA},
 		"it moved":          {func(r *scheduler.Running) { r.Placements[0].Agent = "b" }, onA},
+		"it moved wholly":   {func(r *scheduler.Running) { r.Placements[0].Agent, r.Placements[1].Agent = "b", "b" }, onA},
 		"it holds less":     {func(r *scheduler.Running) { r.Placements[1].Allocation = alloc.Allocation{} }, onA},
 		"of another owner":  {func(r *scheduler.Running) { r.Owner = owned(0, "ada", nil).Owner }, ofBob},
 		"private":           {func(r *scheduler.Running) { r.Private = true }, ofBob},
@@ -205,6 +207,7 @@ func TestCapacityFollowsTheAgents(t *testing.T) {
 }
 
 // TestWhatPlacementsPrefer: pack leaves least, by accelerators, then cores, then memory, after the fewest unused slots; spread leaves most.
+// What an agent has left counts up to 524,287 accelerators and as many cores, up to 0.01 accelerators and 0.1 cores.
 func TestWhatPlacementsPrefer(t *testing.T) {
 	t.Parallel()
 	node := func(id string, gpu, cpu cluster.Amount, gib int64) scheduler.Agent {
@@ -218,25 +221,128 @@ func TestWhatPlacementsPrefer(t *testing.T) {
 		}
 		return a
 	}
+	asks := func(gpu, cpu cluster.Amount) cluster.Slots {
+		return cluster.Slots{"cuda.shares": gpu, cluster.SlotCPU: cpu, cluster.SlotMem: cluster.Whole(1 << 30)}
+	}
+	mem := asks(0, 0)
 	for name, c := range map[string]struct {
+		asks         cluster.Slots
 		a, b         scheduler.Agent
 		pack, spread cluster.AgentID
 	}{
-		"accelerators before cores":  {node("a", 1010, 8000, 16), node("b", 1000, 4000000, 16), "b", "a"},
-		"accelerators before memory": {node("a", 1010, 8000, 16), node("b", 1000, 8000, 8000), "b", "a"},
-		"cores before memory":        {node("a", 1000, 9000, 16), node("b", 1000, 8000, 8000), "b", "a"},
-		"memory":                     {node("a", 1000, 8000, 17), node("b", 1000, 8000, 16), "b", "a"},
-		"equal":                      {node("a", 1000, 8000, 16), node("b", 1000, 8000, 16), "a", "a"},
-		"unused slots":               {node("a", 10, 8000, 16), node("b", 0, 4000000, 8000), "b", "b"},
+		"accelerators before cores":  {mem, node("a", 1010, 8000, 16), node("b", 1000, 4000000, 16), "b", "a"},
+		"accelerators before memory": {mem, node("a", 1010, 8000, 16), node("b", 1000, 8000, 8000), "b", "a"},
+		"cores before memory":        {mem, node("a", 1000, 9000, 16), node("b", 1000, 8000, 8000), "b", "a"},
+		"memory":                     {mem, node("a", 1000, 8000, 17), node("b", 1000, 8000, 16), "b", "a"},
+		"equal":                      {mem, node("a", 1000, 8000, 16), node("b", 1000, 8000, 16), "a", "a"},
+		"unused slots":               {mem, node("a", 10, 8000, 16), node("b", 0, 4000000, 8000), "b", "b"},
+
+		"tenths of a core":         {mem, node("a", 1000, 10200, 16), node("b", 1000, 10100, 17), "b", "a"},
+		"hundredths":               {mem, node("a", 1110, 8000, 16), node("b", 1100, 9000, 16), "b", "a"},
+		"unused before fullest":    {asks(10, 0), node("a", 5_000_000, 0, 16), node("b", 20, 8000, 16), "a", "a"},
+		"unused before emptiest":   {asks(10, 0), node("a", 20, 0, 16), node("b", 5_000_000, 8000, 16), "a", "a"},
+		"very many cores":          {mem, node("a", 1000, 52_428_700, 16), node("b", 1000, 52_428_600, 17), "b", "a"},
+		"more than are counted":    {mem, node("a", 1000, 60_000_000, 17), node("b", 1000, 70_000_000, 16), "b", "a"},
+		"cores stay cores":         {mem, node("a", 1010, 50, 16), node("b", 1000, 70_000_000, 17), "b", "a"},
+		"memory stays memory":      {mem, node("a", 1000, 8100, 1), node("b", 1000, 8000, 99999), "b", "a"},
+		"very many accelerators":   {mem, node("a", 5_242_870, 8000, 16), node("b", 5_242_860, 9000, 16), "b", "a"},
+		"too many accelerators":    {mem, node("a", 6_000_000, 9000, 16), node("b", 7_000_000, 8000, 16), "b", "a"},
+		"less what it takes":       {asks(1_000_000, 0), node("a", 6_242_870, 8000, 16), node("b", 6_242_860, 9000, 16), "b", "a"},
+		"less the cores it takes":  {asks(0, 9_000_000), node("a", 0, 61_428_700, 16), node("b", 0, 61_428_600, 17), "b", "a"},
+		"less the memory it takes": {asks(0, 1000), node("a", 0, 8000, 16385), node("b", 0, 8000, 16384), "b", "a"},
 	} {
 		for placement, want := range map[string]cluster.AgentID{"pack": c.pack, "spread": c.spread, "round-robin": "a"} {
-			x := filled(t, scheduler.Group{Placement: placement})
+			x := filled(t, scheduler.Group{
+				Placement: placement, Rules: map[cluster.SlotName]alloc.Rule{cluster.SlotCPU: alloc.Divisible},
+			})
 			x.SetAgent("g", c.b)
 			x.SetAgent("g", c.a)
-			d := x.Probe("g", now, job(1, 10, 0, cluster.Slots{cluster.SlotMem: cluster.Whole(1 << 30)}))
+			d := x.Probe("g", now, job(1, 10, 0, c.asks))
+			require.NotEmpty(t, d.Placements, name)
 			require.Equal(t, want, d.Placements[0].Agent, "%s: %s", placement, name)
 		}
 	}
+}
+
+// TestUnusedSlotsCountUpToSeven: agents with seven unused slots and with more are told apart by what is left only.
+func TestUnusedSlotsCountUpToSeven(t *testing.T) {
+	t.Parallel()
+	node := func(id string, slots, cpu int) scheduler.Agent {
+		a := agent(id, cpu, 8)
+		for i := range slots {
+			n := 1
+			if i == 0 {
+				n = 9 - slots // nine accelerators in all
+			}
+			a = withGPUs(a, cluster.SlotName(fmt.Sprintf("x%d.device", i)), n)
+		}
+		return a
+	}
+	for _, c := range []struct {
+		a, b         scheduler.Agent
+		pack, spread cluster.AgentID
+	}{
+		{node("a", 8, 8), node("b", 7, 4), "b", "a"},
+		{node("a", 7, 8), node("b", 8, 4), "b", "a"},
+		{node("a", 7, 4), node("b", 6, 8), "b", "b"},
+		{node("a", 6, 4), node("b", 7, 8), "a", "a"},
+	} {
+		for placement, want := range map[string]cluster.AgentID{"pack": c.pack, "spread": c.spread} {
+			x := filled(t, scheduler.Group{Placement: placement})
+			x.SetAgent("g", c.a)
+			x.SetAgent("g", c.b)
+			d := x.Probe("g", now, job(1, 10, 0, ask(1, 1)))
+			require.Equal(t, want, d.Placements[0].Agent, "%s: %v", placement, c)
+		}
+	}
+}
+
+// TestOddNamesMakeNoOtherKind: whatever the names of models and images are, they are not taken for what another session asks for.
+func TestOddNamesMakeNoOtherKind(t *testing.T) {
+	t.Parallel()
+	c := filled(t, scheduler.Group{Rules: map[cluster.SlotName]alloc.Rule{cluster.SlotCPU: alloc.Divisible}}, "a")
+	of := func(first, second scheduler.Kernel) scheduler.Session {
+		s := job(1, 10, 0)
+		first.ID, second.ID = "k0", "k1"
+		s.Kernels = []scheduler.Kernel{first, second}
+		return s
+	}
+	later := of(scheduler.Kernel{Slots: cluster.Slots{cluster.SlotCPU: 128}}, scheduler.Kernel{Image: "\x00\x00"})
+	later.StartsAt = now.Add(time.Hour)
+	c.Enqueue("g", later)
+	odd := of(scheduler.Kernel{Slots: cluster.Slots{cluster.SlotCPU: 1}, Models: []string{"\x00\x80"}}, scheduler.Kernel{})
+	odd.ID = "odd"
+	d := c.Probe("g", now, odd)
+	require.Len(t, d.Placements, 2)
+	require.Equal(t, cluster.Amount(1), d.Placements[0].Allocation.Totals()[cluster.SlotCPU])
+}
+
+// TestPropertiesAreToldApart: two sessions that differ in which of two properties they have are of two kinds.
+func TestPropertiesAreToldApart(t *testing.T) {
+	t.Parallel()
+	c := filled(t, scheduler.Group{}, "a")
+	c.SetQuota(scheduler.Scope{Kind: scheduler.ScopeUser, ID: "bob"}, &scheduler.Quota{Sessions: -1, Private: 0})
+	for n, set := range []func(s *scheduler.Session){
+		func(s *scheduler.Session) { s.SingleNode = true }, func(s *scheduler.Session) { s.Preemptible = true },
+		func(s *scheduler.Session) { s.Private = true },
+	} {
+		s := job(n, 10, 0, ask(1, 1))
+		set(&s)
+		require.Equal(t, s.Private, c.Probe("g", now, s).Hold != nil, n)
+		s.StartsAt = now.Add(time.Hour) // its kind stays known
+		c.Enqueue("g", s)
+	}
+}
+
+// TestTheNewHeadOfALaneIsSeen: an older session that joins its owner's lane goes before the others of its kind.
+func TestTheNewHeadOfALaneIsSeen(t *testing.T) {
+	t.Parallel()
+	c := filled(t, scheduler.Group{}, "a")
+	require.Empty(t, pass(t, c, now))
+	c.Enqueue("g", owned(5, "ada", ask(1, 1)))
+	c.Enqueue("g", owned(3, "bob", ask(1, 1)))
+	c.Enqueue("g", owned(1, "ada", ask(1, 1)))
+	require.Equal(t, []string{"s01", "s03", "s05"}, started(pass(t, c, now.Add(time.Hour))))
 }
 
 // TestWhyCompanionsWait: a session that no agent suits because of its companions is told so.

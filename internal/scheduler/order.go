@@ -41,17 +41,17 @@ type ordering interface {
 // orderKind is a registered order policy.
 type orderKind struct {
 	name string
-	make func(*optionReader) (ordering, error)
+	make func(*optionReader) ordering
 }
 
 // orders lists the order policies, the default first.
 var orders = []orderKind{
-	{"fifo", func(*optionReader) (ordering, error) { return byAge{}, nil }},
-	{"lifo", func(*optionReader) (ordering, error) { return byAge{youngest: true}, nil }},
-	{"drf", func(*optionReader) (ordering, error) { return dominant{}, nil }},
-	{"fair-share", func(o *optionReader) (ordering, error) {
-		_, err := parseDecay(o)
-		return fairShare{}, err
+	{"fifo", func(*optionReader) ordering { return byAge{} }},
+	{"lifo", func(*optionReader) ordering { return byAge{youngest: true} }},
+	{"drf", func(*optionReader) ordering { return dominant{} }},
+	{"fair-share", func(o *optionReader) ordering {
+		parseDecay(o)
+		return fairShare{}
 	}},
 }
 
@@ -76,10 +76,8 @@ func newOrder(name string, options map[string]any) (order ordering, aging time.D
 		}
 		o := &optionReader{of: "the scheduler " + name, values: options}
 		aging = time.Duration(o.Number("ageing_seconds", 0, 0, 1e9) * float64(time.Second))
-		order, err = k.make(o)
-		if err == nil {
-			err = o.Done()
-		}
+		order = k.make(o)
+		err = o.Done()
 		if err == nil && aging > 0 && order.Youngest() {
 			err = fault.Invalidf("ageing_seconds does not go with the scheduler %s, which prefers the youngest", name).
 				WithNext("leave ageing_seconds out")

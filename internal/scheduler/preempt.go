@@ -331,8 +331,8 @@ func (pr *preemption) victimsOn(trial *endTrial, a *agent, w *waiting, sh *shape
 	if !ok {
 		return nil, false
 	}
-	// Spare those that need not end, the last in order first.
-	for i := len(victims) - 1; i >= 0 && len(victims) > 1; i-- {
+	// The last one made the room. Of those before it, spare those that need not end, the last in order first.
+	for i := len(victims) - 2; i >= 0; i-- {
 		r := victims[i]
 		if giveBack(a, &pr.cleared, r, -1); pr.search.fits(a, pr.cleared, sh) {
 			victims = slices.Delete(victims, i, i+1)

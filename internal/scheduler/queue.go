@@ -80,11 +80,8 @@ type ages struct {
 
 const chunkSize = 512
 
-// find gives the chunk and place of w or where it belongs.
+// find gives the chunk and place of w or where it belongs, in a list that is not empty.
 func (l *ages) find(w *waiting) (chunk, at int, found bool) {
-	if len(l.chunks) == 0 {
-		return 0, 0, false
-	}
 	chunk = sort.Search(len(l.chunks)-1, func(i int) bool { return older(l.chunks[i+1][0], w) > 0 })
 	at, found = slices.BinarySearchFunc(l.chunks[chunk], w, older)
 	return chunk, at, found

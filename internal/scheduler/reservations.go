@@ -309,7 +309,7 @@ const never = -forever
 // updateEnds brings up to date from when on each agent has room for a shape.
 func (rs *reservations) updateEnds(sh *shape) *candidates {
 	b := rs.search.candidatesOf(sh)
-	if len(b.ends) != len(rs.search.agents) || b.endFacts != rs.search.facts {
+	if b.endFacts != rs.search.facts {
 		b.ends, b.endVersion = make([]int64, len(rs.search.agents)), make([]uint64, len(rs.search.agents))
 		b.shortages, b.shortageVersion = make([]float64, len(rs.search.agents)), make([]uint64, len(rs.search.agents))
 		b.endFacts = rs.search.facts

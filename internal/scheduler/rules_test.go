@@ -175,6 +175,8 @@ func TestWhereAPlaceIsKept(t *testing.T) {
 			job(1, 10, 0, gpus(2, 2)), "a"},
 		"parts": {[]scheduler.Running{used("a", 4), used("b", 0, "g0"), used("c", 4, "g0")}, job(1, 10, 0, gpus(2, 4)), "b"},
 		"gang":  {[]scheduler.Running{used("a", 4), used("b", 2), used("c", 4)}, job(1, 10, 0, gpus(0, 3), gpus(0, 3)), "b"},
+		"a core is no accelerator": {[]scheduler.Running{used("a", 0, "g0", "g1"), used("b", 3), used("c", 4, "g0", "g1")},
+			job(1, 10, 0, gpus(1, 4)), "b"},
 		"the first of equal ones": {[]scheduler.Running{used("a", 0, "g0"), used("b", 0, "g1"), used("c", 0, "g0")},
 			job(1, 10, 0, gpus(2, 1)), "a"},
 	} {
@@ -238,4 +240,49 @@ func TestWhatRunsChangesItsWorth(t *testing.T) {
 		require.Len(t, got, c.want, name)
 		require.Equal(t, c.want == 0, len(got) == 0 || len(got[0].Preempt) == 0, name)
 	}
+}
+
+// TestWithoutBackfillSessionsWaitBehind: where backfill is off, who could start waits behind the first session, and is told so.
+func TestWithoutBackfillSessionsWaitBehind(t *testing.T) {
+	t.Parallel()
+	c := filled(t, scheduler.Group{Backfill: scheduler.Backfill{Disabled: true}}, "a")
+	c.Run("g", holding("a", cores(2)))
+	c.Enqueue("g", job(1, 10, 0, ask(4, 1)))
+	c.Enqueue("g", job(2, 10, 0, ask(1, 1)))
+	require.Empty(t, pass(t, c, now))
+	require.Equal(t, map[scheduler.Reason]int{scheduler.WaitsForCapacity: 1, scheduler.WaitsBehind: 1}, c.Queue("g").Reasons)
+}
+
+// TestThePassWakesForTheFirstStartTime: of sessions that wait for a time, the earliest says when to look again, whatever their ids.
+func TestThePassWakesForTheFirstStartTime(t *testing.T) {
+	t.Parallel()
+	for _, hours := range [][3]int{{3, 2, 1}, {1, 2, 3}, {2, 3, 1}} {
+		c := filled(t, scheduler.Group{}, "a")
+		require.Empty(t, pass(t, c, now))
+		for n := 2; n >= 0; n-- {
+			s := job(n, 10, 0, ask(1, 1))
+			s.StartsAt = now.Add(time.Duration(hours[n]) * time.Hour)
+			c.Enqueue("g", s)
+		}
+		for hour := 1; hour <= 3; hour++ {
+			r, err := c.Pass("g", now.Add(time.Duration(hour)*time.Hour-1), scheduler.Work{})
+			require.NoError(t, err)
+			require.Len(t, r.Decisions, min(hour-1, 1))
+			require.Equal(t, now.Add(time.Duration(hour)*time.Hour), r.Wake)
+		}
+	}
+}
+
+// TestAGangsPlaceIsKeptWhereItMayRun: agents that a gang does not want keep no place for it.
+func TestAGangsPlaceIsKeptWhereItMayRun(t *testing.T) {
+	t.Parallel()
+	c := filled(t, scheduler.Group{}, "a", "b")
+	c.Run("g", holding("a", cores(1)))
+	c.Run("g", holding("b", cores(4)))
+	gang := job(1, 10, 0, ask(2, 1), ask(2, 2))
+	gang.Designated = []cluster.AgentID{"b"}
+	c.Enqueue("g", gang)
+	require.Empty(t, pass(t, c, now))
+	e, _ := c.Explain("s01")
+	require.Equal(t, []string{"wait for sessions on agent b to end"}, e.Remedies)
 }

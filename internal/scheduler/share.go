@@ -23,14 +23,12 @@ type Decay struct {
 func ParseDecay(options map[string]any) (Decay, error) {
 	o := &optionReader{of: "the scheduler fair-share", values: options}
 	o.Number("ageing_seconds", 0, 0, 1e9)
-	d, err := parseDecay(o)
-	if err != nil {
-		return Decay{}, err
-	}
+	d := parseDecay(o)
 	return d, o.Done()
 }
 
-func parseDecay(o *optionReader) (Decay, error) {
+// parseDecay leaves the error to o.
+func parseDecay(o *optionReader) Decay {
 	day := float64(24 * time.Hour)
 	d := Decay{
 		HalfLife:  time.Duration(o.Number("half_life_days", 7, 0.001, 3650) * day),
@@ -42,7 +40,7 @@ func parseDecay(o *optionReader) (Decay, error) {
 	for slot, w := range o.Weights("resource_weights", 1e6) {
 		d.Resources[cluster.SlotName(slot)] = w
 	}
-	return d, o.err
+	return d
 }
 
 // Bucket is what an owner used in one unit of time: slot-seconds, in amounts times seconds.

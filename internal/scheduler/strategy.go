@@ -96,7 +96,7 @@ type spread struct{}
 
 func (spread) Score(v *view) int64 {
 	unused, a, c, m := v.Remaining()
-	return int64(min(unused, 7))<<58 | (1<<58 - 1 - fill(a, c, m))
+	return int64(min(unused, 7))<<58 - fill(a, c, m)
 }
 func (spread) Epoch() uint64 { return 0 }
 func (spread) Turns() bool   { return false }

@@ -132,6 +132,7 @@ func TestLeastFragmentationFallsBackToPack(t *testing.T) {
 		want    cluster.AgentID
 	}{
 		"two kinds of accelerators": {[]scheduler.Agent{with("a", 3, 1), with("b", 1, 1), with("c", 2, 1)}, nil, both, "b"},
+		"mostly of the second kind": {[]scheduler.Agent{with("a", 1, 3), with("b", 1, 1), with("c", 1, 2)}, nil, both, "b"},
 		"more than a node of packing": {
 			[]scheduler.Agent{with("a", packing.MaxGPUs+8, 0), with("b", packing.MaxGPUs+4, 0)}, nil, shares(33000), "b"},
 		"an agent with too many":    {[]scheduler.Agent{many, with("b", 4, 0)}, []scheduler.Running{busy}, shares(1000), "b"},
@@ -210,4 +211,39 @@ func TestImagesOfAgentsAreTakenOver(t *testing.T) {
 		}
 		require.Equal(t, want, c.Probe("g", now, s).Placements[0].Agent)
 	}
+}
+
+// TestThePassWakesForTheFirstPossibleVictim: of sessions that are too young to end, the oldest one says when to look again.
+func TestThePassWakesForTheFirstPossibleVictim(t *testing.T) {
+	t.Parallel()
+	for _, seconds := range [][3]time.Duration{{20, 10, 15}, {10, 20, 15}, {15, 10, 20}} {
+		x := filled(t, preempting(""), "a")
+		for i, n := range seconds {
+			r := preemptible(cluster.SessionID(fmt.Sprint("r", i)), "a", 10, i, 1)
+			r.StartedAt = now.Add(-n * time.Second)
+			x.Run("g", r)
+		}
+		x.Enqueue("g", job(1, 50, 0, ask(4, 1)))
+		got, err := x.Pass("g", now.Add(time.Second), scheduler.Work{})
+		require.NoError(t, err)
+		require.Empty(t, got.Decisions)
+		require.Equal(t, now.Add(40*time.Second), got.Wake)
+	}
+}
+
+// TestVictimsForTheYoungestFirst: where the youngest session goes first, it also looks for victims first, and then the next one.
+func TestVictimsForTheYoungestFirst(t *testing.T) {
+	t.Parallel()
+	x := filled(t, scheduler.Group{Order: "lifo", Preemption: scheduler.Preemption{Enabled: true}}, "a", "b")
+	x.Run("g", preemptible("on-a", "a", 10, 0, 4))
+	x.Run("g", preemptible("on-b", "b", 10, 0, 4))
+	for n := range 3 {
+		x.Enqueue("g", job(n, 50, 0, ask(4, 1)))
+	}
+	got := pass(t, x, now)
+	require.Len(t, got, 2)
+	require.Equal(t, cluster.SessionID("s02"), got[0].Session)
+	require.Equal(t, []cluster.SessionID{"on-a"}, got[0].Preempt)
+	require.Equal(t, cluster.SessionID("s01"), got[1].Session)
+	require.Equal(t, []cluster.SessionID{"on-b"}, got[1].Preempt)
 }

@@ -297,10 +297,10 @@ type watched struct {
 	fulls    int
 }
 
-func (w *watched) take(t *testing.T, s *app.Service, watch *app.Watch) {
+func (w *watched) take(t *testing.T, s *app.Service, watch *app.Watch, now time.Time) {
 	t.Helper()
-	circuits, gone, full, err := s.Take(t.Context(), watch)
-	require.NoError(t, err)
+	circuits, gone, full := watch.Take(now)
+	require.NoError(t, s.Grant(t.Context(), watch, circuits))
 	if full {
 		w.fulls++
 		w.circuits = map[string]proxy.Circuit{}
@@ -334,12 +334,12 @@ func TestWatch(t *testing.T) {
 	r.must(err)
 	defer strange.Close()
 	var w, none watched
-	none.take(t, two, strange)
-	w.take(t, two, watch)
+	none.take(t, two, strange, r.clock())
+	w.take(t, two, watch, r.clock())
 	require.Equal(t, []any{1, before}, []any{w.fulls, w.circuits[before.ID]})
 	until := func(what string, ok func() bool) {
 		t.Helper()
-		soon(t, what, func() bool { w.take(t, two, watch); return ok() })
+		soon(t, what, func() bool { w.take(t, two, watch, r.clock()); return ok() })
 	}
 	c := r.launched("web").Circuit
 	until("a new circuit arrives", func() bool { return w.circuits[c.ID].Revision == c.Revision })
@@ -357,7 +357,7 @@ func TestWatch(t *testing.T) {
 	r.move(r.session, r.kernel, "TERMINATED")
 	until("the session ended", func() bool { return len(w.circuits) == 0 })
 	require.Equal(t, 1, w.fulls, "changes come as changes")
-	none.take(t, two, strange)
+	none.take(t, two, strange, r.clock())
 	require.Empty(t, none.circuits)
 
 	// A manager that was away meanwhile has the truth from the start.
@@ -373,7 +373,7 @@ func TestWatch(t *testing.T) {
 	r.must(err)
 	defer fresh.Close()
 	w = watched{}
-	w.take(t, three, fresh)
+	w.take(t, three, fresh, r.clock())
 	require.Len(t, w.circuits, 1)
 	require.Equal(t, reply.Circuit, w.circuits[reply.Circuit.ID])
 }

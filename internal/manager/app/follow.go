@@ -92,37 +92,24 @@ func (w *Watch) kick() {
 	}
 }
 
-// Take returns the circuits that changed since the last Take as they are now, and the ids of those that are gone; full says that
-// these are all circuits: what is not named is gone. Circuits whose grants are due for renewal are among those that changed.
-func (s *Service) Take(ctx context.Context, w *Watch) (circuits []proxy.Circuit, gone []string, full bool, err error) {
-	circuits, gone, full = w.take(s.d.Clock())
+// Grant puts grants into circuits that Take returned, and has them renewed in time. It takes some 30 us for each circuit that has
+// no grant yet: callers do it for a part at a time.
+func (s *Service) Grant(ctx context.Context, w *Watch, circuits []proxy.Circuit) error {
 	list := make([]*proxy.Circuit, len(circuits))
 	for i := range circuits {
 		list[i] = &circuits[i]
 	}
 	if err := s.grant(ctx, w.name, list...); err != nil {
-		w.again()
-		return nil, nil, false, fmt.Errorf("sign grants for app proxy %s: %w", w.name, err)
+		return fmt.Errorf("sign grants for app proxy %s: %w", w.name, err)
 	}
-	w.note(circuits, gone)
-	return circuits, gone, full, nil
-}
-
-// again makes the next Take return everything.
-func (w *Watch) again() {
-	w.all.mu.Lock()
-	defer w.all.mu.Unlock()
-	w.full = true
-	w.kick()
+	w.note(circuits)
+	return nil
 }
 
 // note remembers when the grants that the watch hears of now are to be renewed.
-func (w *Watch) note(circuits []proxy.Circuit, gone []string) {
+func (w *Watch) note(circuits []proxy.Circuit) {
 	w.all.mu.Lock()
 	defer w.all.mu.Unlock()
-	for _, id := range gone {
-		delete(w.told, id)
-	}
 	for _, c := range circuits {
 		for _, t := range c.Targets {
 			g, err := proxy.ReadGrant(t.Grant)
@@ -147,14 +134,17 @@ func (w *Watch) due(now time.Time) {
 	for id, at := range w.told {
 		if !now.Before(at) {
 			w.pending[id] = struct{}{}
-			delete(w.told, id) // note brings it back
+			delete(w.told, id) // Grant brings it back
 		} else if w.renew.IsZero() || at.Before(w.renew) {
 			w.renew = at
 		}
 	}
 }
 
-func (w *Watch) take(now time.Time) (circuits []proxy.Circuit, gone []string, full bool) {
+// Take returns the circuits that changed since the last Take as they are now, without grants, and the ids of those that are gone;
+// full says that these are all circuits: what is not named is gone. Circuits whose grants are due for renewal are among those that
+// changed.
+func (w *Watch) Take(now time.Time) (circuits []proxy.Circuit, gone []string, full bool) {
 	w.all.mu.Lock()
 	defer w.all.mu.Unlock()
 	w.due(now)
@@ -174,6 +164,7 @@ func (w *Watch) take(now time.Time) (circuits []proxy.Circuit, gone []string, fu
 			circuits = append(circuits, r.circuit)
 		} else {
 			gone = append(gone, id)
+			delete(w.told, id)
 		}
 	}
 	clear(w.pending)

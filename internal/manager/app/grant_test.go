@@ -52,12 +52,12 @@ func TestGrants(t *testing.T) {
 	r.must(err)
 	defer watch.Close()
 	var w watched
-	w.take(t, r.Service, watch)
+	w.take(t, r.Service, watch, r.clock())
 	require.Equal(t, want, r.verified(two, w.circuits[c.ID]))
 	news := func() int {
-		circuits, _, full, err := r.Take(ctx, watch)
-		r.must(err)
+		circuits, _, full := watch.Take(r.clock())
 		require.False(t, full)
+		r.must(r.Grant(ctx, watch, circuits))
 		for _, c := range circuits {
 			w.circuits[c.ID] = c
 		}
@@ -109,8 +109,7 @@ func TestEndedCircuits(t *testing.T) {
 		w, err := r.Watch(ctx, "p")
 		r.must(err)
 		defer w.Close()
-		circuits, _, _, err := r.Take(ctx, w)
-		r.must(err)
+		circuits, _, _ := w.Take(r.clock())
 		return len(circuits) == 2
 	})
 	require.Empty(t, r.Service.EndedCircuits("a1"))

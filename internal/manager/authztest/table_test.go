@@ -30,7 +30,7 @@ var actorless = map[string]string{
 	"app.Activity": "for app proxies; certificates decide", "app.Conf": "for app proxies; certificates decide",
 	"app.Launch": "for app proxies; decides about the user of the token",
 	"app.Redeem": "for app proxies; decides about the user of the code", "app.Close": "for app proxies; certificates decide",
-	"app.Bind": "for app proxies; decides about the user of the token", "app.Take": "for app proxies; certificates decide",
+	"app.Bind": "for app proxies; decides about the user of the token", "app.Grant": "for app proxies; certificates decide",
 	"app.GrantKeys": "for links", "app.EndedCircuits": "for links",
 	"app.See": "for links", "app.Leave": "for links",
 	"app.Proxies": "for links", "app.Keys": "for links", "app.Expire": "for the leader", "app.Tidy": "for the leader",

@@ -24,7 +24,8 @@ func (k *Key) Replaced() bool { return len(k.list()) > 1 }
 // Prepare adds a new key to the file, unless one is waiting there. It returns the new key's id.
 func (k *Key) Prepare() (id string, err error) {
 	err = k.change(func(keys []secretKey) ([]secretKey, error) {
-		for _, other := range keys[1:] {
+		if len(keys) > 1 {
+			other := keys[1]
 			if other.role == roleNext {
 				id = other.ID()
 				return nil, nil

@@ -228,12 +228,12 @@ func (l *Link) tell(ctx context.Context, out *events, watch *app.Watch) error {
 	if err == nil && !slices.EqualFunc(keys, out.keys, bytes.Equal) {
 		fresh = keys
 	}
-	circuits, gone, full, err := l.app.Take(ctx, watch)
-	if err != nil {
-		return err // a proxy without grants reaches nothing: it dials anew
-	}
+	circuits, gone, full := watch.Take(l.clock.Now())
 	slices.SortFunc(circuits, func(a, b proxy.Circuit) int { return int(a.Revision - b.Revision) })
 	for _, e := range eventsOf(circuits, gone, full, fresh) {
+		if err := l.app.Grant(ctx, watch, e.Circuits); err != nil {
+			return err // a proxy without grants reaches nothing: it dials anew
+		}
 		if err := out.send(e); err != nil {
 			return err
 		}
