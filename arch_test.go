@@ -56,7 +56,7 @@ var rules = []rule{
 	{dir: "internal/scheduler/sim", duty: "runs the scheduler on workloads in virtual time",
 		allow: []string{"internal/scheduler", "internal/alloc", "internal/cluster", "internal/fault"}},
 	{dir: "internal/chassis", duty: "process frame: services, order of start and stop, logs, health, metrics, configuration",
-		allow: []string{"internal/fault"}},
+		allow: []string{"internal/clientaddr", "internal/fault"}},
 	{dir: "internal/diskspace", duty: "how full a file system is, and a reserve of it", allow: []string{"internal/chassis"}},
 	{dir: "internal/certs", duty: "certificates of servers: from files, generated or by ACME",
 		allow: []string{"internal/chassis", "internal/fault"}},

@@ -195,7 +195,7 @@ func (p *Proxy) open(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", p.cfg.Listen, err)
 	}
-	p.listener = ln
+	p.listener = chassis.Crowded(ln)
 	p.at = p.cfg.addresses(ln.Addr().String())
 	p.front = front.New(front.Options{
 		Name: p.cfg.Name, Build: p.d.Build.Version, Base: p.at.base, Manager: p.client, Address: p.address, Open: p.ports.ensure,

@@ -13,6 +13,7 @@ import (
 	"berth.dev/berth/internal/appproxy/circuit"
 	"berth.dev/berth/internal/appproxy/forward"
 	"berth.dev/berth/internal/certs"
+	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/fault"
 )
 
@@ -260,6 +261,7 @@ func (o *ports) listen(port int) error {
 		return fail(err.Error(), err)
 	}
 	delete(o.problems, port)
+	ln = chassis.Crowded(ln)
 	o.open[port] = ln
 	ctx := o.ctx // connections outlive the listener, but not the role
 	o.all.Go(func() {

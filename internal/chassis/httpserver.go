@@ -109,7 +109,7 @@ func listen(ctx context.Context, addr string) (net.Listener, error) {
 		if err != nil {
 			return nil, fmt.Errorf("listen on %s: %w", addr, err)
 		}
-		return ln, nil
+		return Crowded(ln), nil
 	}
 	// A socket that a killed process left behind would be in the way.
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -203,15 +203,43 @@ func FormatAmount(slot SlotName, v Amount) string {
 	return fmt.Sprint(n)
 }
 
+// intrinsic are the kinds of the slots that every agent has. No report of an agent changes them.
+var intrinsic = map[SlotName]SlotKind{SlotCPU: SlotCount, SlotMem: SlotBytes}
+
 // KindOf says how a slot is counted; kinds is what agents report.
 func KindOf(name SlotName, kinds map[SlotName]SlotKind) SlotKind {
+	if k, ok := intrinsic[name]; ok {
+		return k
+	}
 	if k, ok := kinds[name]; ok {
 		return k
 	}
-	if name == SlotMem {
-		return SlotBytes
-	}
 	return SlotCount
+}
+
+// AgreedKinds is how the slots of several agents are counted, the intrinsic ones included: as most of the agents say that have the
+// slot. So one agent alone cannot change how requests for the others are read.
+func AgreedKinds[M ~map[string]string](reports []M) map[SlotName]SlotKind {
+	votes := map[SlotName]map[SlotKind]int{}
+	for _, r := range reports {
+		for name, kind := range r {
+			of := votes[SlotName(name)]
+			if of == nil {
+				of = map[SlotKind]int{}
+				votes[SlotName(name)] = of
+			}
+			of[SlotKind(kind)]++
+		}
+	}
+	out := maps.Clone(intrinsic)
+	for name, of := range votes {
+		if _, fixed := intrinsic[name]; fixed {
+			continue
+		}
+		kinds := slices.Sorted(maps.Keys(of)) // the same answer every time, also when as many say this as that
+		out[name] = slices.MaxFunc(kinds, func(a, b SlotKind) int { return of[a] - of[b] })
+	}
+	return out
 }
 
 // DefaultShmem is the shared memory of a kernel when nobody says anything, in bytes.

@@ -99,3 +99,18 @@ func TestCanonicalUUID(t *testing.T) {
 		require.False(t, ok, text)
 	}
 }
+
+// One agent that lies about how a slot is counted changes nothing for the others, wherever it stands in the list.
+func TestAgreedKinds(t *testing.T) {
+	t.Parallel()
+	honest := map[string]string{"cpu": "count", "mem": "bytes", "npu.mem": "bytes"}
+	liar := map[string]string{"cpu": "bytes", "mem": "count", "npu.mem": "count", "own": "unique"}
+	for _, list := range [][]map[string]string{{liar, honest, honest}, {honest, liar, honest}, {honest, honest, liar}} {
+		require.Equal(t, map[cluster.SlotName]cluster.SlotKind{
+			"cpu": cluster.SlotCount, "mem": cluster.SlotBytes, "npu.mem": cluster.SlotBytes, "own": cluster.SlotUnique,
+		}, cluster.AgreedKinds(list))
+	}
+	require.Equal(t, cluster.SlotBytes, cluster.KindOf("mem", map[cluster.SlotName]cluster.SlotKind{"mem": cluster.SlotCount}))
+	require.Equal(t, cluster.AgreedKinds([]map[string]string{honest, liar}), cluster.AgreedKinds([]map[string]string{liar, honest}))
+	require.Len(t, cluster.AgreedKinds[map[string]string](nil), 2)
+}

@@ -72,13 +72,14 @@ func rotate(ctx context.Context, db *store.Store, key *seal.Key, step RotationSt
 		}
 		done.Prepared = ""
 	}
+	in := key.ID()
 	if step != RotatePrepare {
 		if done.Resealed, err = reseal(ctx, db, key); err != nil {
 			return done, fmt.Errorf("seal everything again: %w", err)
 		}
 	}
 	if all || step == RotateFinish {
-		if err = key.Forget(); err != nil {
+		if err = key.Forget(in); err != nil {
 			return done, fmt.Errorf("forget the old master key: %w", err)
 		}
 	}
@@ -91,7 +92,13 @@ func rotate(ctx context.Context, db *store.Store, key *seal.Key, step RotationSt
 func reseal(ctx context.Context, db *store.Store, key *seal.Key) (changed int, err error) {
 	for pass := range 2 {
 		if pass == 1 {
-			err := db.Tx(ctx, func(ctx context.Context, tx *store.Tx) error { return tx.WaitForWritersOfSecrets(ctx) })
+			err := db.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+				// Updates of the vault seal before they write. They hold this lock meanwhile.
+				if err := tx.LockBootstrap(ctx); err != nil {
+					return err
+				}
+				return tx.WaitForWritersOfSecrets(ctx)
+			})
 			if err != nil {
 				return changed, fmt.Errorf("wait for writers of secrets: %w", err)
 			}

@@ -2,19 +2,23 @@ package manager_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/manager"
 	"berth.dev/berth/internal/manager/seal"
+	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/storetest"
+	"berth.dev/berth/internal/testkit/await"
 )
 
 // TestRotationSealsEverythingAgain fills every column that is sealed, more rows than fit in one page, and looks afterwards whether
@@ -60,6 +64,13 @@ func TestRotationSealsEverythingAgain(t *testing.T) {
 		return done
 	}
 
+	epochsOf := func() (text string) {
+		require.NoError(t, s.Pool().QueryRow(ctx, `SELECT coalesce(string_agg(subject || epoch, ' ' ORDER BY subject), '') FROM rights_epochs`).
+			Scan(&text))
+		return text
+	}
+	epochs := epochsOf()
+
 	// Killed after the file was changed: the next one finishes.
 	_, err = key.Prepare()
 	require.NoError(t, err)
@@ -67,6 +78,7 @@ func TestRotationSealsEverythingAgain(t *testing.T) {
 	done := again()
 	require.NotEqual(t, old, done.Key)
 	require.Equal(t, keypairs+1+1+120, done.Resealed)
+	require.Equal(t, epochs, epochsOf(), "nobody's tokens and transfers end")
 
 	id, err := hex.DecodeString(done.Key)
 	require.NoError(t, err)
@@ -106,4 +118,47 @@ func TestRotationSealsEverythingAgain(t *testing.T) {
 	require.Equal(t, keypairs+1+1+120, again().Resealed, "a second rotation makes a third key")
 	_, err = manager.RotateMasterKeyInDatabase(ctx, cfg, "backwards")
 	require.ErrorContains(t, err, "not a step")
+}
+
+// TestRotationWaitsForUpdatesOfTheVault has an entry of the vault sealed with the old key and not written yet when everything is sealed
+// again: the way in which the authority of the cluster would be lost.
+func TestRotationWaitsForUpdatesOfTheVault(t *testing.T) {
+	t.Parallel()
+	s := storetest.New(t)
+	cfg := manager.Config{StateDir: t.TempDir()}
+	cfg.Postgres.DSN = chassis.NewSecret(s.Pool().Config().ConnString())
+	file := filepath.Join(cfg.StateDir, "master.key")
+	key, err := seal.LoadOrCreate(file, rand.Reader)
+	require.NoError(t, err)
+	rotated := make(chan error, 1)
+	err = s.Tx(t.Context(), func(ctx context.Context, tx *store.Tx) error { // what vault.Update does
+		require.NoError(t, tx.LockBootstrap(ctx))
+		sealed, err := key.Seal("authority", "vault/ca")
+		require.NoError(t, err)
+		text, err := json.Marshal(sealed)
+		require.NoError(t, err)
+		go func() {
+			_, err := manager.RotateMasterKeyInDatabase(t.Context(), cfg, manager.RotateAll)
+			rotated <- err
+		}()
+		require.Eventually(t, func() bool {
+			var waits int
+			require.NoError(t, s.Pool().QueryRow(t.Context(), `SELECT count(*) FROM pg_locks
+				WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).
+				Scan(&waits))
+			return waits > 0 || len(rotated) > 0
+		}, time.Minute, 10*time.Millisecond, "the rotation waits for this transaction, or has ended")
+		return tx.SetSetting(ctx, "vault/ca", text)
+	})
+	require.NoError(t, err)
+	require.NoError(t, await.Value(t, rotated))
+	fresh, err := seal.Load(file, rand.Reader)
+	require.NoError(t, err)
+	raw, err := s.GetSetting(t.Context(), "vault/ca")
+	require.NoError(t, err)
+	var sealed []byte
+	require.NoError(t, json.Unmarshal(raw, &sealed))
+	secret, err := fresh.Open(sealed, "vault/ca")
+	require.NoError(t, err)
+	require.Equal(t, "authority", secret.Reveal())
 }

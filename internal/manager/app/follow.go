@@ -125,14 +125,16 @@ func (w *Watch) note(circuits []proxy.Circuit) {
 	}
 }
 
-// due marks the circuits whose grants are to be renewed; w.all.mu is held.
+// due marks the circuits whose grants are to be renewed; w.all.mu is held. Those that are due later than any can be were signed before
+// the clock was put back.
 func (w *Watch) due(now time.Time) {
-	if w.renew.IsZero() || now.Before(w.renew) {
+	last := now.Add(proxy.GrantLife)
+	if w.renew.IsZero() || now.Before(w.renew) && !w.renew.After(last) {
 		return
 	}
 	w.renew = time.Time{}
 	for id, at := range w.told {
-		if !now.Before(at) {
+		if !now.Before(at) || at.After(last) {
 			w.pending[id] = struct{}{}
 			delete(w.told, id) // Grant brings it back
 		} else if w.renew.IsZero() || at.Before(w.renew) {
@@ -243,7 +245,9 @@ func (s circuitReader) Apply(ctx context.Context, changes feed.Changes) error {
 		return err
 	}
 	_, gone := s.table.apply(ids, found)
-	s.grants.end(gone)
+	if s.grants.end(gone) {
+		return s.readEnded(ctx)
+	}
 	return nil
 }
 
@@ -261,7 +265,7 @@ func (s circuitReader) Compare(ctx context.Context, why feed.Reason) (difference
 	}
 	t.mu.RUnlock()
 	differences, gone := t.apply(slices.Collect(maps.Keys(all)), found)
-	s.grants.end(gone)
+	_ = s.grants.end(gone) // all are read now
 	if err := s.readEnded(ctx); err != nil {
 		return differences, err
 	}

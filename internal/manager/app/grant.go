@@ -34,7 +34,7 @@ type grants struct {
 	held map[string]granted // by circuit
 
 	endedMu sync.RWMutex
-	ended   map[cluster.AgentID][]string // circuits
+	ended   map[cluster.AgentID][]string // circuits; nil until they were read
 }
 
 // granted is the grant of one circuit as it was signed last.
@@ -105,7 +105,8 @@ func (g *grants) sign(want proxy.Grant, key ed25519.PrivateKey, now time.Time) (
 	defer g.mu.Unlock()
 	old := g.held[want.Circuit]
 	want.Expires = old.what.Expires
-	if old.what == want && now.Before(renewAt(want)) {
+	// One that is good for longer than any is was signed before the clock was put back; its key may be gone long before it ends.
+	if old.what == want && now.Before(renewAt(want)) && !want.Expires.After(now.Add(proxy.GrantLife)) {
 		return old.text, nil
 	}
 	want.Expires = now.Add(proxy.GrantLife).Truncate(time.Second)
@@ -123,10 +124,11 @@ func (g *grants) sign(want proxy.Grant, key ed25519.PrivateKey, now time.Time) (
 // renewAt is when the next grant is due.
 func renewAt(g proxy.Grant) time.Time { return g.Expires.Add(-proxy.GrantRenewal) }
 
-// end notes circuits that are gone: their grants are forgotten, and refused by their agents.
-func (g *grants) end(gone []proxy.Circuit) {
+// end notes circuits that are gone: their grants are forgotten, and refused by their agents. It reports whether an agent has more
+// ended circuits than can be told: then it is to be read which ones matter.
+func (g *grants) end(gone []proxy.Circuit) (overflow bool) {
 	if len(gone) == 0 {
-		return
+		return false
 	}
 	g.mu.Lock()
 	for _, c := range gone {
@@ -141,17 +143,22 @@ func (g *grants) end(gone []proxy.Circuit) {
 			fresh[t.Agent.ID] = append(fresh[t.Agent.ID], c.ID)
 		}
 	}
-	next := maps.Clone(g.ended)
-	if next == nil {
-		next = map[cluster.AgentID][]string{}
+	if g.ended == nil {
+		return false // they are about to be read
 	}
+	next := maps.Clone(g.ended)
 	for agent, ids := range fresh {
+		if len(ids)+len(next[agent]) > proxy.MaxEnded {
+			overflow = true
+			continue
+		}
 		next[agent] = oneOfEach(append(ids, next[agent]...))
 	}
 	g.ended = next
+	return overflow
 }
 
-// oneOfEach sorts ids and bounds them.
+// oneOfEach bounds ids, the first matter most, and sorts them.
 func oneOfEach(ids []string) []string {
 	ids = ids[:min(len(ids), proxy.MaxEnded)]
 	slices.Sort(ids)
@@ -159,11 +166,12 @@ func oneOfEach(ids []string) []string {
 }
 
 // EndedCircuits are circuits of an agent's running kernels that ended lately, in order: their grants may still be valid, and the
-// agent refuses them. The list is never changed.
-func (s *Service) EndedCircuits(agent cluster.AgentID) []string {
+// agent refuses them. The list is never changed. ok is false until this manager has read them: an agent that was told of none would
+// forget those that it knows.
+func (s *Service) EndedCircuits(agent cluster.AgentID) (list []string, ok bool) {
 	s.grants.endedMu.RLock()
 	defer s.grants.endedMu.RUnlock()
-	return s.grants.ended[agent]
+	return s.grants.ended[agent], s.grants.ended != nil
 }
 
 // readEnded reads the ended circuits of all agents.

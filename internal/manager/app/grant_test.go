@@ -112,16 +112,23 @@ func TestEndedCircuits(t *testing.T) {
 		circuits, _, _ := w.Take(r.clock())
 		return len(circuits) == 2
 	})
-	require.Empty(t, r.Service.EndedCircuits("a1"))
+	ended := func(s *app.Service, agent cluster.AgentID) []string {
+		list, ok := s.EndedCircuits(agent)
+		require.True(t, ok)
+		return list
+	}
+	require.Empty(t, ended(r.Service, "a1"))
 	r.must(r.Delete(ctx, r.alice, closed.ID))
-	soon(t, "the agent is told", func() bool { return len(r.Service.EndedCircuits("a1")) == 1 })
-	require.Equal(t, []string{closed.ID}, r.Service.EndedCircuits("a1"))
-	require.Empty(t, r.Service.EndedCircuits("a2"))
+	soon(t, "the agent is told", func() bool { return len(ended(r.Service, "a1")) == 1 })
+	require.Equal(t, []string{closed.ID}, ended(r.Service, "a1"))
+	require.Empty(t, ended(r.Service, "a2"))
 	// A manager that starts now reads it.
 	two, err := app.New(r.deps)
 	r.must(err)
+	_, ok := two.EndedCircuits("a1")
+	require.False(t, ok, "agents keep what they know until it has read")
 	r.run(two, nil)
-	soon(t, "another manager knows", func() bool { return len(two.EndedCircuits("a1")) == 1 })
+	soon(t, "another manager knows", func() bool { list, ok := two.EndedCircuits("a1"); return ok && len(list) == 1 })
 	r.move(r.session, r.kernel, "TERMINATED")
 	three, err := app.New(r.deps)
 	r.must(err)
@@ -129,7 +136,7 @@ func TestEndedCircuits(t *testing.T) {
 	w, err := three.Watch(ctx, "p")
 	r.must(err)
 	w.Close()
-	require.Empty(t, three.EndedCircuits("a1"), "the end of the kernel ends %s and %s", closed.ID, gone.ID)
+	require.Empty(t, ended(three, "a1"), "the end of the kernel ends %s and %s", closed.ID, gone.ID)
 }
 
 // Every name of a proxy has keys of its own, from which nobody gets to another's.
@@ -206,4 +213,39 @@ func TestNobodyTakesAnotherProxysAddress(t *testing.T) {
 	wantKind(t, err, fault.NotFound, "a session of another proxy's resource group")
 	_, err = r.Conf(t.Context(), "p", proxy.ConfRequest{Session: r.session, AccessKey: "Kalice"})
 	r.must(err)
+}
+
+// Whoever opens and closes circuits of one kernel without end takes no place from the ended circuits of another.
+func TestEndedCircuitsOfEveryKernelAreTold(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	_, noisy := r.running(r.alice, "noisy")
+	quiet := "00000000-0000-4000-8000-00000000abcd"
+	r.sql(`INSERT INTO circuit_removals (circuit_id, kernel_id, at) VALUES ($1, $2, now() - interval '1 hour')`, quiet, r.kernel)
+	r.sql(`INSERT INTO circuit_removals (circuit_id, kernel_id) SELECT gen_random_uuid(), $1 FROM generate_series(1, 50)`, noisy)
+	rows, err := r.store.EndedCircuits(t.Context(), proxy.GrantLife, 10)
+	r.must(err)
+	require.Len(t, rows, 10)
+	require.Equal(t, quiet, rows[1].CircuitID)
+}
+
+// A manager whose clock was ahead goes back to grants that end in time.
+func TestGrantsAfterTheClockWasPutBack(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const ahead = 20 * time.Hour
+	r.advance(ahead)
+	r.see(instance())
+	c := r.launched("web").Circuit
+	r.run(r.Service, r.store)
+	watch, err := r.Watch(t.Context(), "p")
+	r.must(err)
+	defer watch.Close()
+	var w watched
+	w.take(t, r.Service, watch, r.clock())
+	r.advance(-ahead)
+	latest := r.clock().Add(proxy.GrantLife)
+	circuits, _, _ := watch.Take(r.clock())
+	require.Len(t, circuits, 1, "the proxy is to hear the next grant")
+	require.False(t, r.verified(r.Service, *r.circuit(c.ID)).Expires.After(latest))
 }

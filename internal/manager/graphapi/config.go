@@ -59,7 +59,8 @@ func (c Config) Validate() error {
 }
 
 func (c Config) limits() cost.Limits {
-	return cost.Limits{Depth: c.MaxDepth, Fields: c.MaxFields, Roots: c.MaxRootFields, Aliases: c.MaxAliases, Cost: c.MaxCost}
+	return cost.Limits{Depth: c.MaxDepth, Fields: c.MaxFields, Roots: c.MaxRootFields, Aliases: c.MaxAliases, Cost: c.MaxCost,
+		Nodes: 2 * c.MaxTokens}
 }
 
 const (

@@ -289,7 +289,7 @@ func (a *API) admit(c *call, who access) error {
 		c.w.rate(anonymousRate, anonymousRate)
 		return nil
 	}
-	actor, err := a.authenticate(c)
+	actor, s, err := a.authenticate(c)
 	if err != nil {
 		return err
 	}
@@ -304,8 +304,12 @@ func (a *API) admit(c *call, who access) error {
 				WithReason(reasonRateLimit).WithNext("wait some minutes, or ask an administrator to raise the keypair's rate limit")
 		}
 	}
-	if who != unfrozen {
-		return nil
+	// What is noted of requests is bounded by the rate of their keypair, so that nobody pushes out what is known of others.
+	if err := a.guard.Take(c.r.Context(), s, a.client(c.r)); err != nil {
+		return err
+	}
+	if err := a.checkBody(c, s); err != nil || who != unfrozen {
+		return err
 	}
 	frozen, err := a.operations.Frozen(c.r.Context())
 	if err != nil {
@@ -323,37 +327,35 @@ var errNotAuthenticated = fault.New(fault.Unauthenticated,
 	"the access key is not known or not active, or the signature does not match it").WithReason(reasonAuthFailed).
 	WithNext("check the access key and the secret key, and that proxies on the way keep the Host header")
 
-// authenticate verifies the signature of a request, with everything that has to hold before it is acted on.
-func (a *API) authenticate(c *call) (authz.Actor, error) {
+// authenticate verifies the signature of a request and the address that it comes from. It refuses what this manager knows to have come
+// before, which therefore does not count against the rate of the keypair.
+func (a *API) authenticate(c *call) (authz.Actor, *signature.Signed, error) {
 	var none authz.Actor
 	r := c.r
 	header := r.Header.Get("Authorization")
 	if header == "" {
-		return none, fault.New(fault.Unauthenticated, "the request is not signed").
+		return none, nil, fault.New(fault.Unauthenticated, "the request is not signed").
 			WithNext("set BACKEND_ACCESS_KEY and BACKEND_SECRET_KEY, or source the client.env of the cluster")
 	}
 	s, err := signature.Read(r, a.now())
 	if err != nil {
-		return none, err
+		return none, nil, err
 	}
 	actor, secret, err := a.tenancy.Authenticate(r.Context(), s.AccessKey())
 	if err != nil && !fault.Is(err, fault.Unauthenticated) {
-		return none, err
+		return none, nil, err
 	}
 	// Strangers learn nothing of keys: one that does not exist, one that is not active and a wrong secret bring the same answer after
 	// the same work.
 	if matches := s.Matches(secret.Reveal()); err != nil || !matches {
-		return none, errNotAuthenticated
+		return none, nil, errNotAuthenticated
 	}
 	actor.ClientIP = a.clientText(r)
 	from := a.client(r)
 	if err := authz.From(actor, from); err != nil {
-		return none, err
+		return none, nil, err
 	}
-	if err := a.guard.Take(r.Context(), s, from); err != nil {
-		return none, err
-	}
-	return actor, a.checkBody(c, s)
+	return actor, s, a.guard.Known(s, from)
 }
 
 // checkBody compares the body with the digest that the sender signed. It is read for that, so only bodies of bounded size may have one.

@@ -110,9 +110,21 @@ func (a *API) updatePassword(c *call) error {
 			Msg: "the two new passwords differ; type the same one twice",
 		}})
 	}
-	if err := a.tenancy.UpdatePassword(c.ctx(), c.actor, seal.Secret(old), seal.Secret(fresh)); err != nil {
+	// Whoever has a keypair of somebody may try passwords here as at a login, and each takes the same work.
+	outcome := throttle.Undecided
+	done, err := a.logins.Begin(c.ctx(), c.actor.Email, a.client(c.r), a.now())
+	if err != nil {
 		return err
 	}
+	defer func() { done(outcome) }()
+	switch err = a.tenancy.UpdatePassword(c.ctx(), c.actor, seal.Secret(old), seal.Secret(fresh)); {
+	case fault.Is(err, fault.Unauthenticated):
+		outcome = throttle.Wrong
+		return err
+	case err != nil:
+		return err
+	}
+	outcome = throttle.Good
 	return c.ok(api.Empty{})
 }
 

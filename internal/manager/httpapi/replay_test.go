@@ -1,6 +1,7 @@
 package httpapi_test
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/manager/httpapi"
+	"berth.dev/berth/internal/manager/httpapi/throttle"
 	"berth.dev/berth/internal/manager/nouns"
 )
 
@@ -70,4 +72,74 @@ func TestRequiredDigest(t *testing.T) {
 		SecretKey: api.Secret(s.admin.SecretKey.Reveal())})
 	require.NoError(t, err)
 	require.ErrorContains(t, client.CloseCircuit(t.Context(), "00000000-0000-4000-8000-000000000000"), "No such circuit")
+}
+
+// counted lets so many requests pass.
+type counted struct {
+	fewRequests
+	left *int
+}
+
+func (l counted) Take(context.Context, string, int) (int, bool) {
+	*l.left--
+	return max(*l.left, 0), *l.left >= 0
+}
+
+// What a keypair sends beyond its rate is not noted, here or in Redis, so that nobody fills these memories. What comes again does not
+// count against the rate, so that whoever captured a request cannot use up the rate of its sender.
+func TestTheMemoryOfRequestsIsBoundedByTheirRate(t *testing.T) {
+	t.Parallel()
+	redis := miniredis.RunT(t)
+	client, err := valkey.NewClient(valkey.ClientOption{InitAddress: []string{redis.Addr()}, DisableCache: true, ForceSingleClient: true})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	left := 2
+	s := newSite(t, func(_ *nouns.Deps, d *httpapi.Deps) {
+		d.Seen, d.RateLimiter = httpapi.NewRedisSeen(client), counted{left: &left}
+	})
+	const target, body = "/auth/update-full-name", `{"full_name":"Ada"}`
+	captured := s.request("POST", target, "application/json", body)
+	api.SignStrictly(captured, string(s.admin.AccessKey), s.admin.SecretKey.Reveal(), time.Now(),
+		api.Strict{Nonce: strings.Repeat("1", 32), Body: api.BodyDigest([]byte(body))})
+	again := func() answer {
+		r := s.request("POST", target, "application/json", body)
+		r.Header = captured.Header.Clone()
+		return s.send(r)
+	}
+	require.Equal(t, 200, again().status)
+	for range 5 {
+		require.Contains(t, again().problem(t, 401, "auth-failed"), "received before")
+	}
+	require.Equal(t, 200, s.call("POST", target, body).status)
+	require.Len(t, redis.Keys(), 2)
+	for range 5 {
+		s.call("POST", target, body).problem(t, 429, "rate-limit-exceeded")
+	}
+	require.Len(t, redis.Keys(), 2)
+}
+
+// Passwords that are tried with a keypair count like those that are tried at a login.
+func TestOldPasswordsAreLimitedLikeLogins(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	try := func() answer {
+		return s.call("POST", "/auth/update-password", `{"old_password":"guess","new_password":"long enough","new_password2":"long enough"}`)
+	}
+	for range 10 {
+		try().problem(t, 401, "auth-failed")
+	}
+	require.Contains(t, try().problem(t, 429, "rate-limit-exceeded"), "10 wrong passwords")
+}
+
+// Whoever carries files into a session or out of it takes a place, however slowly the bytes are read.
+func TestFilesOfSessionsTakePlaces(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, func(_ *nouns.Deps, d *httpapi.Deps) {
+		d.Limits = throttle.Limits{StreamsPerUser: 9, PerAddress: 9, Total: 9}
+	})
+	for _, route := range []string{"POST /session/x/upload", "GET /session/x/download?files=a", "POST /session/x/download",
+		"GET /session/x/download_single?file=a", "POST /kernel/x/download_single", "GET /session/_/logs?session_name=x"} {
+		method, target, _ := strings.Cut(route, " ")
+		s.call(method, target, `{}`).problem(t, 429, "rate-limit-exceeded")
+	}
 }

@@ -32,11 +32,19 @@ type hosts struct {
 	asked   []map[string]any    // bodies of commits
 	removed []map[string]string // bodies of removals
 	inUse   bool
-	held    chan struct{} // commits wait for it unless it is nil
+	silent  map[cluster.AgentID]int // agents that do not answer, and how often they were asked
+	held    chan struct{}           // commits wait for it unless it is nil
 	details map[string]cluster.NodeImage
 }
 
-func (h *hosts) RoundTrip(_ cluster.AgentID, req *http.Request) (*http.Response, error) {
+func (h *hosts) RoundTrip(agent cluster.AgentID, req *http.Request) (*http.Response, error) {
+	h.mu.Lock()
+	if _, ok := h.silent[agent]; ok {
+		h.silent[agent]++
+		h.mu.Unlock()
+		return nil, context.DeadlineExceeded
+	}
+	h.mu.Unlock()
 	rec := httptest.NewRecorder()
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /kernels/{id}/commit", func(w http.ResponseWriter, r *http.Request) {
@@ -272,6 +280,25 @@ func (s *scene) removals() func() {
 		_, err := work.Pass(s.T.Context())
 		require.NoError(s.T, err)
 	}
+}
+
+// An agent that does not answer keeps a pass waiting once, however many images it should delete: those of others are deleted.
+func TestASilentAgentIsAskedOnce(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.Agent("a2", 8, 16*managertest.GiB)
+	s.hosts.set(func() { s.hosts.silent = map[cluster.AgentID]int{"a2": 0} })
+	for i := range 20 {
+		s.Exec(`INSERT INTO image_removals (agent_id, digest, reference, size_bytes, next_at)
+			VALUES ('a2', $1, 'local/x/y:1', 1, now() - interval '1 hour')`,
+			managertest.Digest(i))
+	}
+	s.Exec(`INSERT INTO image_removals (agent_id, digest, reference, size_bytes) VALUES ('a1', $1, 'local/x/z:1', 1)`, managertest.Digest(99))
+	s.removals()()
+	require.Equal(t, 1, s.hosts.silent["a2"])
+	require.Len(t, s.hosts.removed, 1)
+	require.Equal(t, 20, s.rows(`SELECT count(*) FROM image_removals`))
+	require.Zero(t, s.rows(`SELECT count(*) FROM image_removals WHERE next_at <= now()`), "later again")
 }
 
 // An agent that says that a commit has the digest of another image gets nothing into the catalogue, nor does one without a digest.

@@ -57,12 +57,17 @@ func (s *Service) removeImages(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("look for images to be deleted: %w", err)
 	}
+	silent := map[string]bool{} // agents that did not answer in this pass: each may keep the others waiting once
 	for _, r := range due {
 		// The next attempt is noted first: an agent that never answers keeps nobody else waiting.
 		if err := s.d.Store.DeferImageRemoval(ctx, removalAgain, r.AgentID, r.Digest); err != nil {
 			return fmt.Errorf("note an attempt to delete image %s: %w", r.Reference, err)
 		}
-		if err := s.removeImage(ctx, r); err != nil {
+		if silent[r.AgentID] {
+			continue
+		}
+		answered, err := s.removeImage(ctx, r)
+		if silent[r.AgentID] = !answered; err != nil {
 			s.d.Log.Info("an image of a session is not deleted yet", "agent", r.AgentID, "image", r.Reference, "digest", r.Digest, "error", err)
 			continue
 		}
@@ -73,27 +78,28 @@ func (s *Service) removeImages(ctx context.Context) error {
 	return nil
 }
 
-func (s *Service) removeImage(ctx context.Context, r dbgen.DueImageRemovalsRow) error {
+// removeImage has an agent delete an image. answered says whether the agent said anything, be it no.
+func (s *Service) removeImage(ctx context.Context, r dbgen.DueImageRemovalsRow) (answered bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, removalPatience)
 	defer cancel()
 	// The names of this body are those of wire/node.ImageRemoval.
 	body, err := json.Marshal(map[string]string{"reference": r.Reference, "id": r.Digest})
 	if err != nil {
-		return fmt.Errorf("encode removal: %w", err)
+		return true, fmt.Errorf("encode removal: %w", err)
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent"+removalPath, bytes.NewReader(body))
 	if err != nil {
-		return err
+		return true, err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := s.d.Streams.RoundTrip(cluster.AgentID(r.AgentID), req)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusNoContent {
-		return nil
+		return true, nil
 	}
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10)) // a reply that broke off is shown as far as it came
-	return fault.Unavailablef("the agent answers %s: %s", resp.Status, text)
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10)) // a reply that broke off is shown as far as it came
+	return err == nil, fault.Unavailablef("the agent answers %s: %s", resp.Status, text)
 }

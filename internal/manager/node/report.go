@@ -41,6 +41,10 @@ func (n *Reports) groups() {
 func (n *Reports) reporting() *store.Group[*report] { n.groups(); return n.reports }
 func (n *Reports) wanting() *store.Group[*want]     { n.groups(); return n.wants }
 
+// maxEpoch bounds what an agent may say of its highest epoch, so that nobody uses up the epochs of a name: who has it next could not
+// register any more. The link counts revisions above the epoch's 32nd bit.
+const maxEpoch = 1 << 30
+
 // Register notes that an agent connected and returns its new epoch, higher than any before. Unknown agents are
 // added to the resource group of their hello (or default). Kernels that were LOST with the agent come back with Observe.
 func (n *Reports) Register(ctx context.Context, h cluster.NodeHello) (epoch int64, err error) {
@@ -59,7 +63,7 @@ func (n *Reports) Register(ctx context.Context, h cluster.NodeHello) (epoch int6
 	}
 	epoch, err = n.Store.RegisterAgent(ctx, dbgen.RegisterAgentParams{ID: string(h.Agent), Region: h.Region, ResourceGroup: group,
 		Addr:    h.Addr,
-		Version: h.Version, BootID: h.BootID, Serial: h.Serial, HighestEpoch: h.HighestEpoch})
+		Version: h.Version, BootID: h.BootID, Serial: h.Serial, HighestEpoch: min(max(h.HighestEpoch, 0), maxEpoch)})
 	if err != nil {
 		return 0, fmt.Errorf("register agent %s: %w", h.Agent, err)
 	}

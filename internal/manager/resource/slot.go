@@ -32,14 +32,9 @@ func (s *Service) Slots(ctx context.Context) ([]SlotInfo, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read slots: %w", err)
 	}
-	kinds := map[string]cluster.SlotKind{"cpu": cluster.SlotCount, "mem": cluster.SlotBytes}
-	for _, r := range rows {
-		for name, kind := range r {
-			kinds[name] = cluster.SlotKind(kind)
-		}
-	}
 	out := []SlotInfo{}
-	for name, kind := range kinds {
+	for slot, kind := range cluster.AgreedKinds(rows) {
+		name := string(slot)
 		info := SlotInfo{Name: name, Description: name, HumanName: name, DisplayUnit: name, DisplayIcon: "mem"}
 		if i := slices.IndexFunc(knownSlots, func(k SlotInfo) bool { return k.Name == name }); i >= 0 {
 			info = knownSlots[i]

@@ -58,10 +58,14 @@ func (k *Key) Use() error {
 	})
 }
 
-// Forget drops the old key. Call it only when nothing is sealed with that one.
-func (k *Key) Forget() error {
+// Forget drops the old key. Call it only when everything is sealed with the key in, which ID named before that was done: when another
+// one is in use by now, somebody else replaces the master key as well, and the old key is what all may still be sealed with.
+func (k *Key) Forget(in string) error {
 	return k.change(func(keys []secretKey) ([]secretKey, error) {
 		switch {
+		case keys[0].ID() != in:
+			return nil, fault.Conflictf("the master key was replaced once more meanwhile: %s is in use, not %s", keys[0].ID(), in).
+				WithNext("berth admin rotate-master-key --step finish")
 		case len(keys) == 1:
 			return nil, nil
 		case keys[1].role == roleNext:

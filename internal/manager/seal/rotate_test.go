@@ -54,7 +54,7 @@ func TestRotation(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, next, again, "one key waits, however often it is asked for")
 	require.Equal(t, first, a.ID(), "a prepared key does not seal")
-	require.True(t, fault.Is(a.Forget(), fault.Conflict), "the prepared key is not in use")
+	require.True(t, fault.Is(a.Forget(a.ID()), fault.Conflict), "the prepared key is not in use")
 	copied()
 
 	require.NoError(t, a.Use())
@@ -76,8 +76,10 @@ func TestRotation(t *testing.T) {
 	copied()
 	require.Equal(t, next, b.ID(), "a manager that runs follows its file")
 
-	require.NoError(t, a.Forget())
-	require.NoError(t, a.Forget())
+	require.True(t, fault.Is(a.Forget(first), fault.Conflict), "another key is in use than the one that everything was sealed with")
+	opens(t, a, old)
+	require.NoError(t, a.Forget(next))
+	require.NoError(t, a.Forget(next))
 	_, err = a.Open(old, "keypair A")
 	require.ErrorContains(t, err, "another master key")
 	opens(t, a, fresh)

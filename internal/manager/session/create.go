@@ -255,13 +255,11 @@ func (s *Service) groupsFor(ctx context.Context, q *lookups, owner dbgen.ActorBy
 }
 
 func slotKinds(agents []dbgen.LargestAgentsRow) map[cluster.SlotName]cluster.SlotKind {
-	kinds := map[cluster.SlotName]cluster.SlotKind{}
-	for _, a := range agents {
-		for k, v := range a.SlotKinds {
-			kinds[cluster.SlotName(k)] = cluster.SlotKind(v)
-		}
+	reports := make([]map[string]string, len(agents))
+	for i, a := range agents {
+		reports[i] = a.SlotKinds
 	}
-	return kinds
+	return cluster.AgreedKinds(reports)
 }
 
 // chooseGroup picks the first group where the session could run one day. Groups without known agents of the architecture

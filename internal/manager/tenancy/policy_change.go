@@ -45,13 +45,7 @@ func (s *Service) ModifyKeypairPolicy(ctx context.Context, a authz.Actor, name s
 		if err != nil {
 			return fmt.Errorf("read the kinds of slots: %w", err)
 		}
-		known := map[cluster.SlotName]cluster.SlotKind{cluster.SlotCPU: cluster.SlotCount, cluster.SlotMem: cluster.SlotBytes}
-		for _, of := range kinds {
-			for slot, kind := range of {
-				known[cluster.SlotName(slot)] = cluster.SlotKind(kind)
-			}
-		}
-		if err := setLimits(&row, p, known); err != nil {
+		if err := setLimits(&row, p, cluster.AgreedKinds(kinds)); err != nil {
 			return err
 		}
 		err = tx.UpdateKeypairPolicy(ctx, dbgen.UpdateKeypairPolicyParams{

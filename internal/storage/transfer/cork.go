@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"net/http"
 	"syscall"
@@ -18,8 +19,15 @@ func (s *Server) Configure(h *http.Server) {
 
 // connOf is nil with TLS, where the kernel does not send the file.
 func connOf(r *http.Request) *net.TCPConn {
-	c, _ := r.Context().Value(connKey{}).(*net.TCPConn)
-	return c
+	c := r.Context().Value(connKey{})
+	if _, secret := c.(*tls.Conn); secret {
+		return nil
+	}
+	if wrapped, ok := c.(interface{ NetConn() net.Conn }); ok {
+		c = wrapped.NetConn()
+	}
+	tcp, _ := c.(*net.TCPConn)
+	return tcp
 }
 
 // cork makes a connection send full segments alone until uncork. With it the kernel sends a file in larger steps: the

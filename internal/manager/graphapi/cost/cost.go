@@ -25,6 +25,9 @@ type Limits struct {
 	Aliases int
 	// Cost bounds the fields that the answer may hold, lists counted with their items and fields with their prices.
 	Cost int
+	// Nodes bounds what the validator visits: for each operation and each fragment of the document all selections, directives and values
+	// below it, fragments expanded.
+	Nodes int
 }
 
 // Price is what a field costs beside its selection.
@@ -45,7 +48,7 @@ const MaxItems = 100
 
 // Weight is what a selection asks for.
 type Weight struct {
-	Depth, Fields, Roots, Aliases, Cost int
+	Depth, Fields, Roots, Aliases, Cost, Nodes int
 }
 
 // Refusal says why a document is refused.
@@ -90,15 +93,15 @@ func Walk(ctx context.Context, schema *ast.Schema, doc *ast.QueryDocument, op *a
 			return Weight{}, err
 		}
 		all.Depth, all.Roots = max(all.Depth, it.Depth), max(all.Roots, it.Roots)
-		all.Fields, all.Aliases = add(all.Fields, it.Fields), add(all.Aliases, it.Aliases)
+		all.Fields, all.Aliases, all.Nodes = add(all.Fields, it.Fields), add(all.Aliases, it.Aliases), add(all.Nodes, add(it.Nodes, 1))
 	}
-	// Fragments that nobody spreads are validated all the same.
+	// Fragments that nobody spreads are validated all the same, and the others once more by themselves.
 	for _, f := range doc.Fragments {
 		it, err := w.spread(f.Name, f.Position)
 		if err != nil {
 			return Weight{}, err
 		}
-		all.Depth, all.Fields = max(all.Depth, it.Depth), max(all.Fields, it.Fields)
+		all.Depth, all.Fields, all.Nodes = max(all.Depth, it.Depth), max(all.Fields, it.Fields), add(all.Nodes, it.Nodes)
 	}
 	return of, limits.check(all, op.Position)
 }
@@ -123,6 +126,7 @@ func (l Limits) check(w Weight, at *ast.Position) error {
 		{w.Fields, l.Fields, "fields with its fragments", "ask for less in one request"},
 		{w.Roots, l.Roots, "queries in one operation", "send several requests"},
 		{w.Aliases, l.Aliases, "aliases with its fragments", "send several requests"},
+		{w.Nodes, l.Nodes, "selections, directives and values with its fragments", "send fewer operations and fragments in one document"},
 		{w.Cost, l.Cost, "units of cost, where a list costs its fields times its items", "ask for smaller pages or fewer fields"},
 	} {
 		if c.is > c.most {
@@ -186,14 +190,17 @@ func (w *walker) set(set ast.SelectionSet, of *ast.Definition) (Weight, error) {
 		switch s := s.(type) {
 		case *ast.Field:
 			it, err = w.field(s, of)
+			it.Nodes = add(it.Nodes, nodes(s.Directives, s.Arguments))
 		case *ast.InlineFragment:
 			on := of
 			if s.TypeCondition != "" {
 				on = w.schema.Types[s.TypeCondition]
 			}
 			it, err = w.set(s.SelectionSet, on)
+			it.Nodes = add(it.Nodes, nodes(s.Directives, nil))
 		case *ast.FragmentSpread:
 			it, err = w.spread(s.Name, s.Position)
+			it.Nodes = add(it.Nodes, nodes(s.Directives, nil))
 		}
 		if err != nil {
 			return sum, err
@@ -201,8 +208,31 @@ func (w *walker) set(set ast.SelectionSet, of *ast.Definition) (Weight, error) {
 		sum.Depth = max(sum.Depth, it.Depth)
 		sum.Fields, sum.Roots = add(sum.Fields, it.Fields), add(sum.Roots, it.Roots)
 		sum.Aliases, sum.Cost = add(sum.Aliases, it.Aliases), add(sum.Cost, it.Cost)
+		sum.Nodes = add(sum.Nodes, add(it.Nodes, 1))
 	}
 	return sum, nil
+}
+
+// nodes are the directives and values of a selection itself.
+func nodes(directives ast.DirectiveList, args ast.ArgumentList) (n int) {
+	var values func(v *ast.Value)
+	values = func(v *ast.Value) {
+		n++
+		for _, c := range v.Children {
+			values(c.Value)
+		}
+	}
+	of := func(args ast.ArgumentList) {
+		for _, a := range args {
+			values(a.Value)
+		}
+	}
+	of(args)
+	for _, d := range directives {
+		n++
+		of(d.Arguments)
+	}
+	return n
 }
 
 func (w *walker) field(f *ast.Field, of *ast.Definition) (Weight, error) {
@@ -220,7 +250,8 @@ func (w *walker) field(f *ast.Field, of *ast.Definition) (Weight, error) {
 	if err != nil {
 		return child, err
 	}
-	it := Weight{Depth: add(child.Depth, 1), Fields: add(child.Fields, 1), Roots: 1, Aliases: child.Aliases}
+	it := Weight{Depth: add(child.Depth, 1), Fields: add(child.Fields, 1), Roots: 1, Aliases: child.Aliases,
+		Nodes: child.Nodes}
 	if f.Alias != "" && f.Alias != f.Name {
 		it.Aliases = add(it.Aliases, 1)
 	}

@@ -23,7 +23,7 @@ var testPrices = Prices{
 	"Query.all": {Flat: 10, Items: 50}, "Item.items": {Items: 3},
 }
 
-var wide = Limits{Depth: top, Fields: top, Roots: top, Aliases: top, Cost: top}
+var wide = Limits{Depth: top, Fields: top, Roots: top, Aliases: top, Cost: top, Nodes: top}
 
 func parse(t testing.TB, query string) *ast.QueryDocument {
 	t.Helper()
@@ -46,26 +46,28 @@ func TestWalkCountsWhatTheAnswerMayHold(t *testing.T) {
 	}{
 		`{ name }`:                                                          {nil, Weight{Depth: 1, Fields: 1, Roots: 1, Cost: 1}},
 		`{ a: item(id: 1) { id b: name } name }`:                            {nil, Weight{Depth: 2, Fields: 4, Roots: 2, Aliases: 2, Cost: 13}},
-		`{ items(limit: 20) { id name } }`:                                  {nil, Weight{2, 3, 1, 0, 10 + 20*2}},
-		`{ items(limit: 5000) { id } }`:                                     {nil, Weight{2, 2, 1, 0, 10 + 100}},
-		`{ items(limit: -1) { id } }`:                                       {nil, Weight{2, 2, 1, 0, 11}},
-		`{ nodes { id } }`:                                                  {nil, Weight{2, 2, 1, 0, 10 + 50}},
-		`{ nodes(first: 3, last: 7) { id } }`:                               {nil, Weight{2, 2, 1, 0, 10 + 7}},
-		`query($n: Int) { nodes(first: $n) { id } }`:                        {map[string]any{"n": 4}, Weight{2, 2, 1, 0, 10 + 4}},
-		`query($n: Int = 9) { nodes(first: $n) { id } }`:                    {nil, Weight{2, 2, 1, 0, 10 + 9}},
-		`query($n: Int = 9) { nodes(first: $n) { name } }`:                  {map[string]any{"n": nil}, Weight{2, 2, 1, 0, 10 + 50}},
-		`query($n: Int) { nodes(first: $n) { id name } }`:                   {map[string]any{"n": "many"}, Weight{2, 3, 1, 0, 10 + 200}},
-		`{ all { items { items { id } } } }`:                                {nil, Weight{4, 4, 1, 0, 10 + 50*(1+3*(1+3))}},
-		`{ item { ...A ...A } } fragment A on Item { id x: next { id } }`:   {nil, Weight{3, 7, 1, 2, 10 + 6}},
-		`{ ...Q } fragment Q on Query { ... on Query { a: name b: name } }`: {nil, Weight{1, 2, 2, 2, 2}},
-		`query A { name } query B { all { id } }`:                           {nil, Weight{1, 1, 1, 0, 1}},
-		`mutation { touch { id } }`:                                         {nil, Weight{2, 2, 1, 0, 2}},
-		`{ nothing { of: this } ...Unknown }`:                               {nil, Weight{2, 2, 1, 1, 2}},
+		`{ items(limit: 20) { id name } }`:                                  {nil, Weight{2, 3, 1, 0, 10 + 20*2, 0}},
+		`{ items(limit: 5000) { id } }`:                                     {nil, Weight{2, 2, 1, 0, 10 + 100, 0}},
+		`{ items(limit: -1) { id } }`:                                       {nil, Weight{2, 2, 1, 0, 11, 0}},
+		`{ nodes { id } }`:                                                  {nil, Weight{2, 2, 1, 0, 10 + 50, 0}},
+		`{ nodes(first: 3, last: 7) { id } }`:                               {nil, Weight{2, 2, 1, 0, 10 + 7, 0}},
+		`query($n: Int) { nodes(first: $n) { id } }`:                        {map[string]any{"n": 4}, Weight{2, 2, 1, 0, 10 + 4, 0}},
+		`query($n: Int = 9) { nodes(first: $n) { id } }`:                    {nil, Weight{2, 2, 1, 0, 10 + 9, 0}},
+		`query($n: Int = 9) { nodes(first: $n) { name } }`:                  {map[string]any{"n": nil}, Weight{2, 2, 1, 0, 10 + 50, 0}},
+		`query($n: Int) { nodes(first: $n) { id name } }`:                   {map[string]any{"n": "many"}, Weight{2, 3, 1, 0, 10 + 200, 0}},
+		`{ all { items { items { id } } } }`:                                {nil, Weight{4, 4, 1, 0, 10 + 50*(1+3*(1+3)), 0}},
+		`{ item { ...A ...A } } fragment A on Item { id x: next { id } }`:   {nil, Weight{3, 7, 1, 2, 10 + 6, 0}},
+		`{ ...Q } fragment Q on Query { ... on Query { a: name b: name } }`: {nil, Weight{1, 2, 2, 2, 2, 0}},
+		`query A { name } query B { all { id } }`:                           {nil, Weight{1, 1, 1, 0, 1, 0}},
+		`mutation { touch { id } }`:                                         {nil, Weight{2, 2, 1, 0, 2, 0}},
+		`{ nothing { of: this } ...Unknown }`:                               {nil, Weight{2, 2, 1, 1, 2, 0}},
 		`query($n: Int) { ...P } fragment P on Query { nodes(last: $n) {id} }`: {
-			map[string]any{"n": 2}, Weight{2, 2, 1, 0, 12}},
+			map[string]any{"n": 2}, Weight{2, 2, 1, 0, 12, 0}},
 	} {
 		w, err := weigh(t, query, c.vars, wide)
 		require.NoError(t, err, query)
+		require.Positive(t, w.Nodes, query)
+		w.Nodes = 0 // has its own test
 		require.Equal(t, c.want, w, query)
 	}
 }
@@ -83,7 +85,7 @@ func bomb(levels int) string {
 
 func TestDoublingFragmentsAreWeighedOnce(t *testing.T) {
 	t.Parallel()
-	_, err := weigh(t, bomb(60), nil, Limits{Depth: 12, Fields: 3000, Roots: 50, Aliases: 300, Cost: 40_000})
+	_, err := weigh(t, bomb(60), nil, Limits{Depth: 12, Fields: 3000, Roots: 50, Aliases: 300, Cost: 40_000, Nodes: 16_000})
 	var r *Refusal
 	require.ErrorAs(t, err, &r)
 	require.Equal(t, "the query has 62 levels of nested fields; at most 12 are allowed", r.Msg)
@@ -97,22 +99,43 @@ func TestDoublingFragmentsAreWeighedOnce(t *testing.T) {
 	require.Equal(t, selections(doc), k.steps)
 }
 
+// What the validator visits counts, whether or not it asks for fields, and once more for each operation and fragment that leads there.
+func TestNodesAreWhatIsValidated(t *testing.T) {
+	t.Parallel()
+	for query, want := range map[string]int{
+		`{ name }`:                                                            1,
+		`{ item(id: 1) { name(lang: "x") } }`:                                 4,
+		`{ name @include(if: [true, true]) }`:                                 5,
+		`{ ... @a { name } ...X @b }`:                                         5,
+		`{ ...F } fragment F on Query { ...X ...X }`:                          1 + 2 + 2,
+		`query A { ...F } query B { ...F } fragment F on Query { ...X ...X }`: 3 + 1 + 3 + 2,
+	} {
+		limits := wide
+		limits.Nodes = want
+		_, err := weigh(t, query, nil, limits)
+		require.NoError(t, err, query)
+		limits.Nodes--
+		_, err = weigh(t, query, nil, limits)
+		require.ErrorContains(t, err, fmt.Sprintf("the query has %d selections", want), query)
+	}
+}
+
 func TestEveryLimitRefusesWithItsNumber(t *testing.T) {
 	t.Parallel()
 	for query, c := range map[string]struct {
 		limits Limits
 		want   string
 	}{
-		`{ item { next { id } } }`: {Limits{2, top, top, top, top}, "the query has 3 levels of nested fields; at most 2 are allowed"},
-		`{ item { id name } }`:     {Limits{top, 2, top, top, top}, "the query has 3 fields with its fragments; at most 2 are allowed"},
-		`{ a: name b: name name }`: {Limits{top, top, 2, top, top}, "the query has 3 queries in one operation; at most 2 are allowed"},
-		`{ a: name b: name }`:      {Limits{top, top, top, 1, top}, "the query has 2 aliases with its fragments; at most 1 are allowed"},
-		`{ items(limit: 9) { id } }`: {Limits{top, top, top, top, 18},
+		`{ item { next { id } } }`: {Limits{2, top, top, top, top, top}, "the query has 3 levels of nested fields; at most 2 are allowed"},
+		`{ item { id name } }`:     {Limits{top, 2, top, top, top, top}, "the query has 3 fields with its fragments; at most 2 are allowed"},
+		`{ a: name b: name name }`: {Limits{top, top, 2, top, top, top}, "the query has 3 queries in one operation; at most 2 are allowed"},
+		`{ a: name b: name }`:      {Limits{top, top, top, 1, top, top}, "the query has 2 aliases with its fragments; at most 1 are allowed"},
+		`{ items(limit: 9) { id } }`: {Limits{top, top, top, top, 18, top},
 			"the query has 19 units of cost, where a list costs its fields times its items; at most 18 are allowed"},
 		// What is not executed is bounded, too: the validator reads it.
-		`query A { name } query B { item { id name } }`: {Limits{top, 3, top, top, top},
+		`query A { name } query B { item { id name } }`: {Limits{top, 3, top, top, top, top},
 			"the query has 4 fields with its fragments; at most 3 are allowed"},
-		`{ name } fragment X on Item { id name next { id } }`: {Limits{top, 3, top, top, top},
+		`{ name } fragment X on Item { id name next { id } }`: {Limits{top, 3, top, top, top, top},
 			"the query has 4 fields with its fragments; at most 3 are allowed"},
 	} {
 		_, err := weigh(t, query, nil, c.limits)
@@ -222,7 +245,7 @@ func naive(w *walker, doc *ast.QueryDocument, set ast.SelectionSet, of *ast.Defi
 			if err != nil {
 				return sum, err
 			}
-			it = Weight{child.Depth + 1, child.Fields + 1, 1, child.Aliases, max(price.Flat, 1) + w.items(s, price)*child.Cost}
+			it = Weight{child.Depth + 1, child.Fields + 1, 1, child.Aliases, max(price.Flat, 1) + w.items(s, price)*child.Cost, 0}
 			if s.Alias != s.Name {
 				it.Aliases++
 			}
@@ -290,6 +313,7 @@ func FuzzWalk(f *testing.F) {
 		if nerr != nil || want.Cost > top {
 			return
 		}
+		got.Nodes = 0 // counts what the expansion does not have
 		if got != want {
 			t.Fatalf("the walk says %+v, the expansion %+v", got, want)
 		}

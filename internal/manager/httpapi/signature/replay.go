@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -55,6 +56,9 @@ type sight struct {
 	from netip.Addr // a network
 	// expires is when the date of the request is too old to be accepted.
 	expires time.Time
+	// agreed says that no manager saw the request before, as far as Shared knows. What is not agreed is asked about again: the request
+	// that this manager saw first may have been a copy.
+	agreed bool
 }
 
 const (
@@ -73,6 +77,20 @@ func NewGuard(now func() time.Time, shared Shared) *Guard {
 	return &Guard{now: now, shared: shared, self: rand.Text(), known: map[id]sight{}, most: maxSights}
 }
 
+// Known refuses a request that was received before, as far as this process knows. It notes nothing.
+func (g *Guard) Known(s *Signed, client netip.Addr) error {
+	if !s.writes {
+		return nil
+	}
+	g.mu.Lock()
+	first, known := g.known[s.identity()]
+	g.mu.Unlock()
+	if !known {
+		return nil
+	}
+	return s.again(first, sight{at: g.now(), from: clientaddr.Network(client)})
+}
+
 // Take notes a request whose signature was found to be good, and refuses it when it was received before. Requests that only read are
 // not noted.
 func (g *Guard) Take(ctx context.Context, s *Signed, client netip.Addr) error {
@@ -83,7 +101,9 @@ func (g *Guard) Take(ctx context.Context, s *Signed, client netip.Addr) error {
 	key := s.identity()
 	fresh := sight{at: now, from: clientaddr.Network(client), expires: s.at.Add(maxSkew)}
 	if first, known := g.note(key, fresh, now); known {
-		return s.again(first, fresh)
+		if err := s.again(first, fresh); err != nil || first.agreed {
+			return err
+		}
 	}
 	if g.shared == nil || now.UnixNano() < g.awayUntil.Load() {
 		return nil
@@ -93,15 +113,32 @@ func (g *Guard) Take(ctx context.Context, s *Signed, client netip.Addr) error {
 	mine := fresh.text(g.self)
 	text, err := g.shared.FirstSight(asked, hex.EncodeToString(key[:]), mine, max(fresh.expires.Sub(now), time.Second))
 	if err != nil {
-		if ctx.Err() == nil {
-			g.awayUntil.Store(now.Add(sharedRest).UnixNano())
+		if ctx.Err() != nil { // whoever leaves in time learns nothing and gets nothing
+			return fmt.Errorf("ask who received the request before: %w", ctx.Err())
 		}
+		g.awayUntil.Store(now.Add(sharedRest).UnixNano())
 		return nil
 	}
+	first := fresh
+	if text != mine {
+		first = parseSight(text)
+		first.expires = fresh.expires
+	}
+	g.agree(key, first)
 	if text == mine {
 		return nil
 	}
-	return s.again(parseSight(text), fresh)
+	return s.again(first, fresh)
+}
+
+// agree replaces what this manager saw by what all of them know.
+func (g *Guard) agree(key id, first sight) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, known := g.known[key]; known {
+		first.agreed = true
+		g.known[key] = first
+	}
 }
 
 // identity is what tells the request from others.

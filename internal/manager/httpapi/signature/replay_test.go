@@ -205,6 +205,73 @@ func TestOfficialSignatures(t *testing.T) {
 	require.ErrorContains(t, v6(two, "2001:db8:0:1::2"), "from another address")
 }
 
+// A manager that refused a copy because of what another manager knows does not take the copy for the original when it comes again,
+// neither afterwards nor at the same moment, nor when the one who sent it left before the answer.
+func TestACopyDoesNotBecomeTheOriginal(t *testing.T) {
+	t.Parallel()
+	now := start
+	clock := func() time.Time { return now }
+	here, elsewhere := netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("203.0.113.9")
+	post := func(ctx context.Context, g *signature.Guard, from netip.Addr) error {
+		return g.Take(ctx, read(t, official(t, "POST", "/admin/gql", start), now), from)
+	}
+	shared := &memory{}
+	one, two := signature.NewGuard(clock, shared), signature.NewGuard(clock, shared)
+	require.NoError(t, post(t.Context(), one, here))
+	for range 3 {
+		require.ErrorContains(t, post(t.Context(), two, elsewhere), "from another address")
+	}
+	require.NoError(t, post(t.Context(), two, here), "its sender may repeat it there")
+	now = start.Add(121 * time.Second)
+	third := signature.NewGuard(clock, shared)
+	for range 3 {
+		require.ErrorContains(t, post(t.Context(), third, here), "too long ago")
+	}
+
+	now = start
+	left, leave := context.WithCancel(t.Context())
+	leave()
+	fourth := signature.NewGuard(clock, leaving{shared})
+	require.ErrorIs(t, post(left, fourth, elsewhere), context.Canceled)
+	require.ErrorContains(t, post(t.Context(), fourth, elsewhere), "from another address")
+
+	// While the first copy waits for the answer, a second one comes.
+	var fifth *signature.Guard
+	fifth = signature.NewGuard(clock, during{shared, func() {
+		require.ErrorContains(t, post(t.Context(), fifth, elsewhere), "from another address")
+	}, new(bool)})
+	require.ErrorContains(t, post(t.Context(), fifth, elsewhere), "from another address")
+	asked := shared.asked
+	require.ErrorContains(t, post(t.Context(), fifth, elsewhere), "from another address")
+	require.NoError(t, post(t.Context(), fifth, here))
+	require.Equal(t, asked, shared.asked, "what all agree on is not asked about again")
+}
+
+// leaving fails like a client that goes by its context.
+type leaving struct{ *memory }
+
+func (l leaving) FirstSight(ctx context.Context, key, value string, life time.Duration) (string, error) {
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
+	return l.memory.FirstSight(ctx, key, value, life)
+}
+
+// during does something while it is asked for the first time.
+type during struct {
+	*memory
+	then func()
+	done *bool
+}
+
+func (d during) FirstSight(ctx context.Context, key, value string, life time.Duration) (string, error) {
+	if !*d.done {
+		*d.done = true
+		d.then()
+	}
+	return d.memory.FirstSight(ctx, key, value, life)
+}
+
 // A full memory forgets the oldest, and what is too old to be accepted anyway.
 func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()

@@ -14,7 +14,7 @@ import (
 type Limits struct {
 	// StreamsPerUser bounds the WebSockets and event streams of one user.
 	StreamsPerUser int
-	// WaitsPerUser bounds the requests of one user that wait for something: a session that starts, restarts or ends, the logs of one.
+	// WaitsPerUser bounds the requests of one user that wait for something: a session that starts, restarts or ends, its logs and files.
 	WaitsPerUser int
 	// PerAddress bounds both together for one client address; of IPv6 addresses, the /64 counts.
 	PerAddress int

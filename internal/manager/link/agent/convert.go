@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net"
 	"strconv"
+	"strings"
 	"time"
 
 	"berth.dev/berth/internal/cluster"
@@ -17,7 +18,15 @@ const (
 	maxImages  = 20000
 	maxText    = 4096
 	maxLogTail = 1 << 20
-	maxHung    = 256
+	maxName    = 256
+	maxLines   = 256 // warnings, and volumes that hang
+	maxSlots   = 64
+	// maxDescribed bounds the text about all devices, in bytes.
+	maxDescribed = 4 << 20
+	// maxMetrics bounds the values of one kernel or node in one report.
+	maxMetrics = 1024
+	// maxAmount bounds what an agent has of one slot: 64 TiB of memory. Sums over many agents stay in range.
+	maxAmount = cluster.Amount(1) << 56
 )
 
 // device is a device as the agents.devices column and the scheduler read it.
@@ -38,10 +47,10 @@ func factsOf(f *node.Facts) (cluster.NodeFacts, error) {
 			len(f.Devices), len(f.Images), maxDevices, maxImages)
 	}
 	out := cluster.NodeFacts{
-		Revision: f.Revision, Architecture: f.Architecture, Hostname: f.Hostname,
+		Revision: f.Revision, Architecture: cut(f.Architecture, maxName), Hostname: cut(f.Hostname, maxName),
 		Capacity: cluster.Slots{}, SlotKinds: map[cluster.SlotName]cluster.SlotKind{},
-		Engine: f.Engine, EngineOK: f.EngineOk, EngineError: cut(f.EngineError, maxText), Warnings: f.Warnings,
-		HungVolumes: f.HungVolumes[:min(len(f.HungVolumes), maxHung)],
+		Engine: cut(f.Engine, maxName), EngineOK: f.EngineOk, EngineError: cut(f.EngineError, maxText),
+		Warnings: cutAll(f.Warnings, maxText), HungVolumes: cutAll(f.HungVolumes, maxName),
 		DiskProblem: cut(f.DiskProblem, maxText),
 	}
 	if dataAddress(f.DataAddress) {
@@ -50,20 +59,30 @@ func factsOf(f *node.Facts) (cluster.NodeFacts, error) {
 	if node.DataSocket(f.DataSocket) {
 		out.DataSocket = f.DataSocket
 	}
+	if len(f.Slots) > maxSlots {
+		return cluster.NodeFacts{}, fault.Exhaustedf("the agent reports %d slots, at most %d are taken", len(f.Slots), maxSlots)
+	}
 	for slot, text := range f.Slots {
-		kind := cluster.SlotKind(f.SlotKinds[slot])
+		kind := kindOfSlot(slot, f.SlotKinds[slot])
 		// Slots of bytes are plain numbers on this wire.
 		v, err := cluster.ParseAmount(kind, text)
-		if err != nil {
-			return cluster.NodeFacts{}, fault.Invalidf("the agent reports %q of slot %q", text, slot).WithCause(err)
+		if err != nil || v < 0 || v > maxAmount || !slotName(slot) {
+			return cluster.NodeFacts{}, fault.Invalidf("the agent reports %.80q of slot %.80q", text, slot).WithCause(err)
 		}
 		out.Capacity[cluster.SlotName(slot)] = v
 		out.SlotKinds[cluster.SlotName(slot)] = kind
 	}
 	devices := make([]device, 0, len(f.Devices))
+	left := map[string]cluster.Amount{}
 	for _, d := range f.Devices {
-		if d.Capacity < 0 {
-			return cluster.NodeFacts{}, fault.Invalidf("the agent reports a capacity below zero for device %q", d.Id)
+		if _, known := left[d.Slot]; !known {
+			left[d.Slot] = maxAmount
+		}
+		if d.Capacity < 0 || cluster.Amount(d.Capacity) > left[d.Slot] {
+			return cluster.NodeFacts{}, fault.Invalidf("the agent reports a capacity of %d for device %.80q", d.Capacity, d.Id)
+		}
+		if left[d.Slot] -= cluster.Amount(d.Capacity); len(left) > maxSlots || !slotName(d.Slot) {
+			return cluster.NodeFacts{}, fault.Invalidf("the agent reports a device of slot %.80q, or of more than %d slots", d.Slot, maxSlots)
 		}
 		v := device{Slot: d.Slot, ID: d.Id, Model: d.Model, NUMA: int(d.Numa), PCI: d.Pci, Capacity: d.Capacity, Healthy: d.Healthy}
 		if len(d.Links) > 0 {
@@ -77,6 +96,10 @@ func factsOf(f *node.Facts) (cluster.NodeFacts, error) {
 	raw, err := json.Marshal(devices)
 	if err != nil {
 		return cluster.NodeFacts{}, fault.Invalidf("the agent's devices cannot be stored").WithCause(err)
+	}
+	if len(raw) > maxDescribed {
+		return cluster.NodeFacts{}, fault.Exhaustedf("the agent describes its devices with %d bytes, at most %d are taken", len(raw),
+			maxDescribed)
 	}
 	out.Devices = raw
 	// The labels that agents send are left out: managers before decision 22 read them.
@@ -125,6 +148,29 @@ func cut(s string, n int) string {
 		return s[:n]
 	}
 	return s
+}
+
+// cutAll bounds a list of texts.
+func cutAll(list []string, n int) []string {
+	out := make([]string, 0, min(len(list), maxLines))
+	for _, text := range list[:min(len(list), maxLines)] {
+		out = append(out, cut(text, n))
+	}
+	return out
+}
+
+// kindOfSlot is the kind that an agent reports of a slot, or the only one that the slot can have.
+func kindOfSlot(slot, reported string) cluster.SlotKind {
+	switch kind := cluster.SlotKind(reported); kind {
+	case cluster.SlotCount, cluster.SlotBytes, cluster.SlotUnique:
+		return cluster.KindOf(cluster.SlotName(slot), map[cluster.SlotName]cluster.SlotKind{cluster.SlotName(slot): kind})
+	}
+	return cluster.KindOf(cluster.SlotName(slot), nil)
+}
+
+// slotName reports whether a slot may be called that.
+func slotName(name string) bool {
+	return name != "" && len(name) <= 64 && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_") == ""
 }
 
 func desiredOf(k *cluster.DesiredKernel) *node.DesiredKernel {

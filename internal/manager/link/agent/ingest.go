@@ -118,15 +118,39 @@ func (s *session) store(b *batch) bool {
 		}
 	}
 	if b.metrics != nil && s.link.d.Live != nil {
-		kernels := make(map[cluster.KernelID]map[string]float64, len(b.metrics.Kernels))
-		for _, k := range b.metrics.Kernels {
-			kernels[cluster.KernelID(k.KernelId)] = k.Values
-		}
+		node, kernels := s.measured(b.metrics)
 		ctx, cancel := context.WithTimeout(s.ctx, 2*time.Second)
-		s.link.d.Live.Put(ctx, s.agent, b.metrics.Node, kernels)
+		s.link.d.Live.Put(ctx, s.agent, node, kernels)
 		cancel()
 	}
 	return true
+}
+
+// measured is what an agent may say of itself and of the kernels that are to be on it; the rest is left out. Idle checks end sessions
+// by these figures, so no agent tells those of another one's kernels.
+func (s *session) measured(m *node.Metrics) (map[string]float64, map[cluster.KernelID]map[string]float64) {
+	kernels := make(map[cluster.KernelID]map[string]float64)
+	held := s.held.Load()
+	for _, k := range m.Kernels {
+		id := cluster.KernelID(k.KernelId)
+		if held != nil && (*held)[id] && metrics(k.Values) {
+			kernels[id] = k.Values
+		}
+	}
+	if !metrics(m.Node) {
+		return nil, kernels
+	}
+	return m.Node, kernels
+}
+
+// metrics reports whether these can be measurements of one node or kernel.
+func metrics(values map[string]float64) bool {
+	for name := range values {
+		if len(name) > maxName {
+			return false
+		}
+	}
+	return len(values) <= maxMetrics
 }
 
 func (s *session) observe(b *batch, epoch int64) bool {

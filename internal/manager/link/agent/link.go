@@ -99,8 +99,9 @@ type Live interface {
 type Grants interface {
 	// GrantKeys verify grants.
 	GrantKeys(ctx context.Context) ([][]byte, error)
-	// EndedCircuits are circuits of an agent whose grants it must refuse, in order. The list is never changed.
-	EndedCircuits(agent cluster.AgentID) []string
+	// EndedCircuits are circuits of an agent whose grants it must refuse, in order; ok is false while they are not known. The list is
+	// never changed.
+	EndedCircuits(agent cluster.AgentID) (list []string, ok bool)
 }
 
 // Deps are what a Link works with; Live, Hold, Release, Connected, Managers, Grants, Wrap, Proxies and
@@ -151,6 +152,7 @@ type Link struct {
 	joining   *queueListener
 
 	door  *door
+	crowd *crowd
 	watch *watch
 	work  sync.WaitGroup
 
@@ -175,7 +177,8 @@ func New(cfg Config, d Deps) (*Link, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	l := &Link{cfg: cfg, d: d, log: d.Log, door: newDoor(defaultPlaces), watch: newWatch(), sessions: map[cluster.AgentID]*session{}}
+	l := &Link{cfg: cfg, d: d, log: d.Log, door: newDoor(defaultPlaces), crowd: newCrowd(), watch: newWatch(),
+		sessions: map[cluster.AgentID]*session{}}
 	l.hub = newHub(d.Log)
 	return l, nil
 }
@@ -366,7 +369,8 @@ func (l *Link) Authority() *ca.Authority {
 // door until its owner has shown a certificate of this cluster.
 func (l *Link) greet(ctx context.Context, raw net.Conn, p *place) {
 	defer p.leave()
-	conn := tls.Server(raw, l.auth.ServerTLS())
+	g := l.crowd.guest(raw)
+	conn := tls.Server(g, l.auth.ServerTLS())
 	hctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	if err := conn.HandshakeContext(hctx); err != nil {
@@ -377,6 +381,7 @@ func (l *Link) greet(ctx context.Context, raw net.Conn, p *place) {
 	known := l.counts(hctx, conn.ConnectionState())
 	if known {
 		p.identified()
+		g.enter(conn.ConnectionState())
 	}
 	switch conn.ConnectionState().NegotiatedProtocol {
 	case "h2":

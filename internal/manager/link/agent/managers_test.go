@@ -78,6 +78,8 @@ func TestAgentsHearOfManagers(t *testing.T) {
 type granting struct {
 	keys  atomic.Pointer[[][]byte]
 	ended atomic.Pointer[[]string]
+	// unread: nobody knows yet which circuits ended.
+	unread atomic.Bool
 }
 
 func (g *granting) GrantKeys(context.Context) ([][]byte, error) {
@@ -87,11 +89,11 @@ func (g *granting) GrantKeys(context.Context) ([][]byte, error) {
 	return nil, errors.New("the vault is away")
 }
 
-func (g *granting) EndedCircuits(agent cluster.AgentID) []string {
+func (g *granting) EndedCircuits(agent cluster.AgentID) ([]string, bool) {
 	if ended := g.ended.Load(); ended != nil && agent == "a1" {
-		return *ended
+		return *ended, true
 	}
-	return nil
+	return nil, !g.unread.Load()
 }
 
 // Agents hear after the welcome which grants they obey, and again when that changes. An agent of an older version hears nothing.

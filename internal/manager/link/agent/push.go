@@ -46,6 +46,13 @@ func (s *session) push() {
 		if !ok {
 			return
 		}
+		held := make(map[cluster.KernelID]bool, len(list))
+		for _, d := range list {
+			if !d.Stop { // it may run elsewhere by now
+				held[d.Kernel] = true
+			}
+		}
+		s.held.Store(&held)
 		kernels, err := sent.changed(list, full)
 		if err != nil {
 			s.cancel(err)

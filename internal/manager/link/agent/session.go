@@ -47,6 +47,8 @@ type session struct {
 	epoch    atomic.Int64 // 0 until registered
 	lastSeen atomic.Int64 // unix nanoseconds on the link's clock
 	sent     atomic.Int64 // revision of the newest desired state put on the wire
+	// held are the kernels that are to run on the agent, as they were read last; never changed, only replaced.
+	held atomic.Pointer[map[cluster.KernelID]bool]
 
 	inbox chan *node.Up
 	out   chan *node.Down
@@ -302,6 +304,10 @@ func (s *session) grants() *node.Grants {
 	if s.link.d.Grants == nil || s.version < versionGrants {
 		return nil
 	}
+	ended, ok := s.link.d.Grants.EndedCircuits(s.agent)
+	if !ok {
+		return nil // the next heartbeat asks again
+	}
 	ctx, cancel := context.WithTimeout(s.ctx, grantsPatience)
 	defer cancel()
 	keys, err := s.link.d.Grants.GrantKeys(ctx)
@@ -311,7 +317,7 @@ func (s *session) grants() *node.Grants {
 		}
 		return nil
 	}
-	return &node.Grants{Keys: keys, EndedCircuits: s.link.d.Grants.EndedCircuits(s.agent)}
+	return &node.Grants{Keys: keys, EndedCircuits: ended}
 }
 
 func sameGrants(a, b *node.Grants) bool {

@@ -799,8 +799,11 @@ func (q *Queries) DropUnusedCircuits(ctx context.Context, unusedSince time.Time)
 }
 
 const endedCircuits = `-- name: EndedCircuits :many
-SELECT r.circuit_id::text AS circuit_id, k.agent_id::text AS agent_id FROM circuit_removals r JOIN kernels k ON k.id = r.kernel_id
-WHERE r.at > now() - $1::interval AND k.ended_at IS NULL AND k.agent_id IS NOT NULL ORDER BY r.at DESC, r.circuit_id LIMIT $2
+SELECT e.circuit_id::text AS circuit_id, e.agent_id::text AS agent_id
+FROM (SELECT r.circuit_id, k.agent_id, r.at, row_number() OVER (PARTITION BY r.kernel_id ORDER BY r.at DESC, r.circuit_id) AS nth
+      FROM circuit_removals r JOIN kernels k ON k.id = r.kernel_id
+      WHERE r.at > now() - $1::interval AND k.ended_at IS NULL AND k.agent_id IS NOT NULL) e
+ORDER BY e.nth, e.at DESC, e.circuit_id LIMIT $2
 `
 
 type EndedCircuitsRow struct {
@@ -808,7 +811,8 @@ type EndedCircuitsRow struct {
 	AgentID   string
 }
 
-// Circuits that ended lately while their kernel runs on, with its agent; the latest first.
+// Circuits that ended lately while their kernel runs on, with its agent; first the latest of each kernel, then the second of each and so
+// on. So a kernel with ever so many takes no place from the others.
 func (q *Queries) EndedCircuits(ctx context.Context, within time.Duration, maxRows int32) ([]EndedCircuitsRow, error) {
 	rows, err := q.db.Query(ctx, endedCircuits, within, maxRows)
 	if err != nil {

@@ -91,9 +91,9 @@ CREATE TRIGGER rights_changed AFTER UPDATE OF status, role, domain_name, allowed
         OR OLD.allowed_client_ip IS DISTINCT FROM NEW.allowed_client_ip
     ) EXECUTE FUNCTION rights_of_user();
 CREATE TRIGGER rights_deleted AFTER DELETE ON keypairs FOR EACH ROW EXECUTE FUNCTION rights_of_owner();
-CREATE TRIGGER rights_changed AFTER UPDATE OF is_active, user_id, secret_sealed, resource_policy ON keypairs FOR EACH ROW WHEN (
-        OLD.is_active AND NOT NEW.is_active OR OLD.user_id <> NEW.user_id OR OLD.secret_sealed <> NEW.secret_sealed
-        OR OLD.resource_policy <> NEW.resource_policy
+-- Not secret_sealed: it changes for all keypairs when the master key is replaced, and a keypair keeps its secret for life.
+CREATE TRIGGER rights_changed AFTER UPDATE OF is_active, user_id, resource_policy ON keypairs FOR EACH ROW WHEN (
+        OLD.is_active AND NOT NEW.is_active OR OLD.user_id <> NEW.user_id OR OLD.resource_policy <> NEW.resource_policy
     ) EXECUTE FUNCTION rights_of_owner();
 CREATE TRIGGER rights_changed AFTER UPDATE OR DELETE ON project_members FOR EACH ROW EXECUTE FUNCTION rights_of_owner();
 CREATE TRIGGER rights_changed AFTER UPDATE OF is_active, allowed_vfolder_hosts, type, domain_name ON projects FOR EACH ROW WHEN (

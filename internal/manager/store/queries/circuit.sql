@@ -225,9 +225,13 @@ DELETE FROM circuit_office_tickets WHERE expires_at <= @now::timestamptz;
 DELETE FROM app_launches WHERE expires_at <= @now::timestamptz;
 
 -- name: EndedCircuits :many
--- Circuits that ended lately while their kernel runs on, with its agent; the latest first.
-SELECT r.circuit_id::text AS circuit_id, k.agent_id::text AS agent_id FROM circuit_removals r JOIN kernels k ON k.id = r.kernel_id
-WHERE r.at > now() - @within::interval AND k.ended_at IS NULL AND k.agent_id IS NOT NULL ORDER BY r.at DESC, r.circuit_id LIMIT @max_rows;
+-- Circuits that ended lately while their kernel runs on, with its agent; first the latest of each kernel, then the second of each and so
+-- on. So a kernel with ever so many takes no place from the others.
+SELECT e.circuit_id::text AS circuit_id, e.agent_id::text AS agent_id
+FROM (SELECT r.circuit_id, k.agent_id, r.at, row_number() OVER (PARTITION BY r.kernel_id ORDER BY r.at DESC, r.circuit_id) AS nth
+      FROM circuit_removals r JOIN kernels k ON k.id = r.kernel_id
+      WHERE r.at > now() - @within::interval AND k.ended_at IS NULL AND k.agent_id IS NOT NULL) e
+ORDER BY e.nth, e.at DESC, e.circuit_id LIMIT @max_rows;
 
 -- name: ProxyHadCircuits :one
 SELECT EXISTS (SELECT 1 FROM circuits WHERE proxy = @proxy AND created_at < @before::timestamptz)::boolean;
