@@ -51,7 +51,7 @@ func (m *manager) GrantKeys(context.Context) ([][]byte, error) {
 	return [][]byte{public}, nil
 }
 
-func (m *manager) EndedCircuits(cluster.AgentID) []string { return nil }
+func (m *manager) EndedCircuits(cluster.AgentID) ([]string, bool) { return nil, true }
 
 // dialApp connects to an app as an app proxy does, on the agent's host or elsewhere.
 func (m *manager) dialApp(member *membership.Member, local bool, id cluster.KernelID, port int) (net.Conn, error) {
