@@ -61,7 +61,7 @@ func Examine(ctx context.Context, dir platform.StateDir) Checkup {
 		c.stopped(ctx, dir, s.Agent, rt)
 	}
 	c.processes(ctx, dir, pid)
-	c.mounts(dir)
+	c.mounts(dir, dir.Path("agent"))
 	return c
 }
 

@@ -118,15 +118,15 @@ func parentOf(pid int) int {
 }
 
 // mounts names what is mounted below the state directory on this host; nothing should be,
-// because containers' mounts live in namespaces of their own.
-func (c *Checkup) mounts(dir platform.StateDir) {
+// because containers' mounts live in namespaces of their own. agentDir is the agent's directory, dir itself where it runs alone.
+func (c *Checkup) mounts(dir platform.StateDir, agentDir string) {
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
 		return
 	}
 	defer f.Close()
 	// The agent's own findings tell which mounts of folders, and which disks of kernels, have no owner.
-	folders, kernels := dir.Path("agent", "mounts")+"/", dir.Path("agent", "kernels")+"/"
+	folders, kernels := filepath.Join(agentDir, "mounts")+"/", filepath.Join(agentDir, "kernels")+"/"
 	for sc := bufio.NewScanner(f); sc.Scan(); {
 		fields := strings.Fields(sc.Text())
 		if len(fields) > 4 && strings.HasPrefix(fields[4], string(dir)+"/") && !strings.HasPrefix(fields[4], folders) &&

@@ -98,7 +98,7 @@ func (c *Checkup) host(ctx context.Context, file string, s platform.Settings) {
 		c.add(platform.Finding{Kind: "agent", Object: s.Agent.StateDir, Problem: err.Error(), Next: "look at the agent's log"})
 	}
 	c.Findings = append(c.Findings, platform.AgentFindings(found)...)
-	c.mounts(dir)
+	c.mounts(dir, string(dir))
 }
 
 // storage asks a storage proxy that runs alone on this machine.
