@@ -475,7 +475,7 @@ func (n *Network) holdTables() error {
 	what, err := r.differs(list)
 	if err != nil && len(list) == 2 {
 		if what, err = r.differs(list[:1]); err == nil {
-			n.bridged, list = false, list[:1]
+			n.bridged = false
 		}
 	}
 	if err != nil {
