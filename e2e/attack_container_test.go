@@ -91,15 +91,26 @@ func TestAttackMountPoints(t *testing.T) {
 	p.clean()
 }
 
+// forkBomb takes every process that there is and keeps it. A bomb of the shell ends by itself now and then: a shell that cannot fork
+// gives up.
+const forkBomb = `python3 -c '
+import os, time
+while True:
+    try:
+        os.fork()
+    except OSError:
+        time.sleep(1)
+' > /dev/null 2>&1 &`
+
 // TestAttackBombs is code in a container that takes all processes and all memory it can get. The session can still be looked at and
 // ended, and goes on when the bomb is gone.
 func TestAttackBombs(t *testing.T) {
 	t.Parallel()
 	p := up(t)
 	t.Run("processes", func(t *testing.T) {
-		p.must("session", "create", "python", "--name", "forks", "-r", "mem=1g")
+		p.must("session", "create", "python", "--name", "forks", "-r", "mem=4g")
 		p.eventually("it can be used", func() bool { return p.inside("forks", "true").code == 0 })
-		p.inside("forks", "(bomb() { bomb | bomb & }; bomb) > /dev/null 2>&1")
+		p.inside("forks", forkBomb)
 		p.eventually("the bomb meets its limit", func() bool {
 			r := p.run("", "session", "exec", "forks", "--", "bash", "-c", "ls & wait")
 			return strings.Contains(r.stderr, "Resource temporarily unavailable") || strings.Contains(r.stderr, "Cannot fork")
@@ -111,7 +122,7 @@ func TestAttackBombs(t *testing.T) {
 		})
 		require.Equal(t, "RUNNING", p.sessions()["forks"].Status)
 		// Once more, and now the session is ended with the bomb in it.
-		p.inside("forks", "(bomb() { bomb | bomb & }; bomb) > /dev/null 2>&1")
+		p.inside("forks", forkBomb)
 		p.must("session", "rm", "--yes", "forks")
 		p.ended("forks")
 	})
