@@ -580,10 +580,30 @@ func (n *kernel) bury(v view) error {
 	return nil
 }
 
+// mayForget reports whether the container may go. While the ledger cannot be written, the container is the only proof of a start
+// that the ledger does not know: without both, the next agent would start the generation once more.
+func (n *kernel) mayForget() bool {
+	n.k.mu.Lock()
+	unsaved := n.unsaved
+	n.k.mu.Unlock()
+	if !unsaved {
+		return true
+	}
+	for _, r := range n.k.o.Ledger.Records() {
+		if r.Kernel == n.id {
+			return r.Running || r.Stopping != nil || r.Final != nil
+		}
+	}
+	return false
+}
+
 func (n *kernel) remove(ctx context.Context, v view) error {
 	k := n.k
 	if v.record.Final != nil {
 		n.show(cluster.PhaseTerminating)
+	}
+	if !n.mayForget() {
+		return fault.Unavailablef("the end of kernel %s cannot be recorded yet, so its container stays", n.id)
 	}
 	callCtx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
