@@ -52,10 +52,32 @@ func (s *stream) data(t run.FrameType, b []byte) {
 	}
 }
 
+// lingerTime is how long a caller may take to read the last frame.
+const lingerTime = 5 * time.Second
+
+// linger follows the last frame. It goes on to read, and to drop, what the caller sends until the caller ends the stream: a
+// connection that is closed while input is under way breaks at the caller's end, with the last frame unread (RFC 9112, 9.6).
+func (s *stream) linger(gone <-chan struct{}) {
+	s.over.Store(true)
+	select {
+	case <-gone:
+	case <-time.After(lingerTime):
+		s.end(gone)
+	}
+}
+
 // end makes who reads the stream, or feeds what it read, return.
-func (s *stream) end() {
+func (s *stream) end(gone <-chan struct{}) {
 	s.over.Store(true)
 	s.close()
+	<-gone
+}
+
+// refuse sends the exit of a command that did not start.
+func (s *stream) refuse(exit run.Exit) {
+	if s.send(run.JSONFrame(run.FrameExit, exit)) == nil {
+		s.linger(s.readLoop(func(run.Frame) {}))
+	}
 }
 
 // feedTime is after how long a caller is looked for whose input nobody takes.
@@ -140,11 +162,11 @@ func (r *Runner) upgraded(w http.ResponseWriter, begin func(first run.Frame) (fu
 	if err == nil {
 		serve, err = begin(first)
 	}
+	_ = conn.SetDeadline(time.Time{})
 	if err != nil {
-		_ = s.send(run.JSONFrame(run.FrameExit, run.Exit{Code: 126, Error: err.Error()}))
+		s.refuse(run.Exit{Code: 126, Error: err.Error()})
 		return
 	}
-	_ = conn.SetDeadline(time.Time{})
 	serve(s)
 }
 
@@ -206,20 +228,18 @@ func watchTerminal(s *stream, t *terminal.Terminal, watcher *terminal.Watcher) {
 			}
 		}
 	})
-	defer func() {
-		s.end()
-		<-gone
-	}()
 	for {
 		select {
 		case b, ok := <-watcher.Output():
 			if !ok {
 				st := t.Status()
 				_ = s.send(run.JSONFrame(run.FrameExit, run.Exit{Code: st.Code, Signal: int(st.Signal)}))
+				s.linger(gone)
 				return
 			}
 			s.data(run.FrameStdout, b)
 		case <-watcher.Gone():
+			s.end(gone)
 			return
 		case <-gone:
 			return
@@ -257,12 +277,12 @@ func (r *Runner) exec(s *stream, start run.ExecStart, env []string) {
 	}
 	file, ok := r.lookPath(start.Argv[0], env)
 	if !ok {
-		_ = s.send(run.JSONFrame(run.FrameExit, run.Exit{Code: 127, Error: start.Argv[0] + ": not found in this image"}))
+		s.refuse(run.Exit{Code: 127, Error: start.Argv[0] + ": not found in this image"})
 		return
 	}
 	e, err := r.startExec(s, file, start, env)
 	if err != nil {
-		_ = s.send(run.JSONFrame(run.FrameExit, run.Exit{Code: proc.ExitCodeOf(err), Error: err.Error()}))
+		s.refuse(run.Exit{Code: proc.ExitCodeOf(err), Error: err.Error()})
 		return
 	}
 	defer e.input.Close()
@@ -278,9 +298,8 @@ func (r *Runner) exec(s *stream, start run.ExecStart, env []string) {
 	}
 	st := e.process.Status()
 	_ = s.send(run.JSONFrame(run.FrameExit, run.Exit{Code: st.Code, Signal: int(st.Signal)}))
-	s.end()
 	_ = e.input.SetWriteDeadline(time.Unix(1, 0)) // a command that left before reading its input
-	<-gone
+	s.linger(gone)
 }
 
 type execution struct {
