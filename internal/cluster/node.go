@@ -100,7 +100,8 @@ type KernelObservation struct {
 	ExitCode   *int
 	Signal     int
 	OOMKilled  bool
-	// Failed: could not be created or started; RetryElsewhere: another agent may succeed.
+	// Failed: could not be created or started; RetryElsewhere: another agent may succeed. Both together promise of a batch session that
+	// nothing of its command was started here.
 	Failed, RetryElsewhere bool
 	StartedAt, EndedAt     time.Time // zero when unknown
 	ContainerID            string

@@ -175,7 +175,12 @@ const (
 	// ReasonRescheduled: preempted too, but given back to the queue once it has stopped.
 	ReasonRescheduled Reason = "rescheduled"
 	ReasonRestarting  Reason = "restarting"
-	ReasonNotFound    Reason = "container-not-found"
+	// ReasonStartUnknown: the manager cannot tell whether a batch session's command started. The session goes back to the queue once
+	// the agents of all its kernels have said that nothing was started, and ends otherwise.
+	ReasonStartUnknown Reason = "start-unknown"
+	// ReasonCrashed: a container ended without its runner's word, so the engine, its shim or the runner crashed.
+	ReasonCrashed  Reason = "container-crashed"
+	ReasonNotFound Reason = "container-not-found"
 )
 
 // AgentStatus is the manager's view of an agent.

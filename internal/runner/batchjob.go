@@ -24,12 +24,31 @@ import (
 // batchGrace is the time from SIGTERM to SIGKILL for a command that ran out of time.
 const batchGrace = 10 * time.Second
 
-// batchJob runs the command of a batch session and records its result. ok is false when an
-// earlier life of this container has recorded one: the command never runs twice.
-func (r *Runner) batchJob(ctx context.Context) (code int, ok bool) {
+// exitNotStarted is the exit code of a runner that could not prepare the record of a batch command and did not start it.
+const exitNotStarted = 75
+
+// batchJob runs the command of a batch session and records its result; it returns the exit code for the container. The command runs at
+// most once in this directory: before it starts, a marker is made durable, and a command that has a marker is never started again.
+func (r *Runner) batchJob(ctx context.Context) (code int) {
 	if res, err := readResult(r.cfg.ResultFile); err == nil {
 		r.setBatch(run.BatchState{Phase: run.BatchFinished, Result: &res})
-		return res.ExitCode, true
+		return res.ExitCode
+	}
+	err := markStarted(r.cfg.StartedFile(), r.cfg.ResultFile)
+	if errors.Is(err, fs.ErrExist) {
+		now := time.Now().UTC()
+		res := run.BatchResult{KernelID: r.cfg.KernelID, StartedAt: now, EndedAt: now, ExitCode: 125,
+			Error: "it was started before in this container, and how it ended is not known"}
+		r.log.Error("the batch command is not started: " + res.Error)
+		if err := writeResult(r.cfg.ResultFile, res); err != nil {
+			r.log.Error("the result of the batch command cannot be recorded", "err", err)
+		}
+		r.setBatch(run.BatchState{Phase: run.BatchFinished, Result: &res})
+		return res.ExitCode
+	}
+	if err != nil {
+		r.log.Error("the batch command is not started, because its start cannot be recorded", "err", err)
+		return exitNotStarted
 	}
 	r.setBatch(run.BatchState{Phase: run.BatchRunning})
 	j := r.queue.newBatchLog(run.BatchRunID)
@@ -42,7 +61,7 @@ func (r *Runner) batchJob(ctx context.Context) (code int, ok bool) {
 	res.EndedAt, res.OOM = time.Now().UTC(), r.table.OOMKills() > 0
 	log.close()
 	if err := writeResult(r.cfg.ResultFile, res); err != nil {
-		// The container's exit code still tells the most important part.
+		// The container's exit code is the command's: the agent takes that.
 		r.log.Error("the result of the batch command cannot be recorded", "err", err)
 	}
 	r.setBatch(run.BatchState{Phase: run.BatchFinished, Result: &res})
@@ -52,7 +71,7 @@ func (r *Runner) batchJob(ctx context.Context) (code int, ok bool) {
 	}
 	r.queue.end(j, status, res.ExitCode)
 	r.log.Info("the batch command ended", "exit_code", res.ExitCode, "signal", res.Signal, "timed_out", res.TimedOut)
-	return res.ExitCode, true
+	return res.ExitCode
 }
 
 func (r *Runner) runBatch(ctx context.Context, j *job, log *taskLog, res *run.BatchResult) {
@@ -172,18 +191,62 @@ func (r *Runner) openTaskLog() (*taskLog, error) {
 	return &taskLog{f: f}, nil
 }
 
-// writeResult makes the file appear whole and durable.
+// resultRoom is how much of the disk is set aside for a result before its command starts.
+const resultRoom = 4 << 10
+
+// markStarted sets room aside for the result and then makes the marker of the start durable. It is fs.ErrExist when there is a marker.
+// The result's own name is taken too: giving the written file an existing name needs no room in the directory.
+func markStarted(marker, result string) error {
+	if _, err := os.Lstat(marker); err == nil {
+		return fs.ErrExist
+	}
+	room, err := os.OpenFile(result+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	if err = syscall.Fallocate(int(room.Fd()), 0, 0, resultRoom); errors.Is(err, syscall.EOPNOTSUPP) {
+		_, err = room.Write(make([]byte, resultRoom))
+	}
+	if cerr := room.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return fmt.Errorf("set room aside for the result: %w", err)
+	}
+	for _, name := range []string{result, marker} {
+		f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o644)
+		if name == result && errors.Is(err, fs.ErrExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		err = f.Sync()
+		if cerr := f.Close(); err == nil {
+			err = cerr
+		}
+		if err != nil {
+			return fmt.Errorf("make %s durable: %w", name, err)
+		}
+	}
+	return syncDir(filepath.Dir(marker))
+}
+
+// writeResult makes the file appear whole and durable. It uses the room that markStarted has set aside.
 func writeResult(file string, res run.BatchResult) error {
 	b, err := json.MarshalIndent(res, "", "  ")
 	if err != nil {
 		return err
 	}
 	tmp := file + ".new"
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
+	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(append(b, '\n'))
+	n, err := f.Write(append(b, '\n'))
+	if err == nil {
+		err = f.Truncate(int64(n))
+	}
 	if err == nil {
 		err = f.Sync()
 	}
@@ -196,7 +259,12 @@ func writeResult(file string, res run.BatchResult) error {
 	if err != nil {
 		return fmt.Errorf("write %s: %w", file, err)
 	}
-	dir, err := os.Open(filepath.Dir(file))
+	return syncDir(filepath.Dir(file))
+}
+
+// syncDir makes the names in a directory durable, where its file system can.
+func syncDir(path string) error {
+	dir, err := os.Open(path)
 	if err != nil {
 		return err
 	}

@@ -203,9 +203,7 @@ func (r *Runner) Run(signals <-chan os.Signal) int {
 		r.awaitNetwork(ctx)
 		r.bootstrap(ctx)
 		if r.cfg.SessionType == "batch" && ctx.Err() == nil {
-			if code, ok := r.batchJob(ctx); ok {
-				finished <- code
-			}
+			finished <- r.batchJob(ctx)
 		}
 		if r.cfg.Prestart && r.python != nil && ctx.Err() == nil {
 			if err := r.python.Start(ctx); err != nil {
@@ -215,6 +213,9 @@ func (r *Runner) Run(signals <-chan os.Signal) int {
 		r.work(ctx)
 	}()
 	code, grace := 0, time.Duration(0)
+	if r.cfg.SessionType == "batch" {
+		code = exitUnfinished // until the command has ended: exit code 0 means that it succeeded
+	}
 	select {
 	case code = <-finished:
 	case sig := <-signals:
@@ -230,8 +231,13 @@ func (r *Runner) Run(signals <-chan os.Signal) int {
 	}
 	r.table.Close()
 	r.closeLogs()
+	// A container that ends without this marker was ended from outside or crashed. Nothing depends on its durability.
+	_ = os.WriteFile(r.cfg.EndedFile(), nil, 0o644)
 	return code
 }
+
+// exitUnfinished is the exit code of a batch session's runner that was told to end before its command ended.
+const exitUnfinished = 143
 
 // end stops everything that runs in the container.
 func (r *Runner) end(cancel context.CancelFunc, srv *server, grace time.Duration) {

@@ -73,6 +73,14 @@ type File struct {
 	Replace bool
 }
 
+// Traces are the markers of a runner.
+type Traces struct {
+	// Started: the command of a batch session was started, or was about to be.
+	Started bool
+	// Ended: the runner ended in good order, not by a crash.
+	Ended bool
+}
+
 // Owner is the user of a session, as numbers.
 type Owner struct{ UID, GID int }
 
@@ -96,6 +104,10 @@ type Host interface {
 	Runner(kernel cluster.KernelID) (run.Config, error)
 	// Result reads what the runner recorded about a batch job; nil when there is nothing (yet).
 	Result(kernel cluster.KernelID) (*run.BatchResult, error)
+
+	// Traces tells what the runner of one generation left behind, whether its container is still there or not. Without files of that
+	// generation there are none.
+	Traces(kernel cluster.KernelID, generation int64) (Traces, error)
 
 	// Hello greets the runner of one generation.
 	Hello(ctx context.Context, kernel cluster.KernelID, generation int64, token string) (run.Hello, error)

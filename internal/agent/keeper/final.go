@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"berth.dev/berth/internal/agent/host"
 	"berth.dev/berth/internal/agent/ledger"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/cluster"
@@ -15,6 +16,7 @@ type ending struct {
 	record    *ledger.Record
 	container *runtime.Observed // nil: there is none
 	result    *run.BatchResult  // nil: the runner recorded nothing
+	traces    host.Traces       // of the runner
 	oom       bool              // a hint of the engine
 	desired   *cluster.DesiredKernel
 	absent    bool // the manager does not know the kernel
@@ -70,9 +72,14 @@ func finalOf(e ending) cluster.KernelObservation {
 		}
 		return o
 	}
+	// started: the command of a batch session may have been executed.
+	started := e.traces.Started || !r.Marks && (c != nil && c.Phase != runtime.PhaseCreated || r.Running)
 	switch {
 	case stop != "":
 		o.Reason = stop
+		if stop == cluster.ReasonStartUnknown && !started {
+			o.Failed, o.RetryElsewhere = true, true
+		}
 		if r.Stopping != nil && r.Stopping.Reason == stop {
 			o.Detail = r.Stopping.Detail
 		}
@@ -81,6 +88,11 @@ func finalOf(e ending) cluster.KernelObservation {
 		}
 	case c == nil && r.Running:
 		o.Reason, o.Detail = cluster.ReasonNotFound, "the container disappeared from the engine"
+	case r.Batch && c == nil && started:
+		o.Batch, o.Reason, o.Detail = true, cluster.ReasonNotFound, "the container disappeared from the engine after its command had started"
+	case r.Batch && c != nil && c.Phase == runtime.PhaseExited && !started:
+		o.Reason, o.Failed, o.RetryElsewhere = cluster.ReasonFailedToStart, true, true
+		o.Detail = exitText("the runner", c.ExitCode, c.Signal) + " before it started the command"
 	case c == nil || c.Phase != runtime.PhaseExited:
 		o.Reason, o.Detail, o.Failed, o.RetryElsewhere = cluster.ReasonFailedToStart, "the container never started", true, true
 		if c != nil && c.Error != "" {
@@ -88,6 +100,12 @@ func finalOf(e ending) cluster.KernelObservation {
 		}
 	case o.OOMKilled && !r.Batch:
 		o.Reason, o.Detail = cluster.ReasonOutOfMemory, "it used more memory than it was given"
+	case r.Batch && e.traces.Started && e.traces.Ended:
+		// The runner could not record the result. Its own exit code is the command's.
+		o.Batch = true
+		if o.Reason = cluster.ReasonTaskFinished; c.ExitCode != 0 {
+			o.Reason, o.Detail = cluster.ReasonTaskFailed, exitText("the command", c.ExitCode, c.Signal)
+		}
 	case r.Batch:
 		// The runner died before it could record the result, most likely by force or for want of memory.
 		o.Batch = true
@@ -105,6 +123,10 @@ func finalOf(e ending) cluster.KernelObservation {
 		if c.Error != "" {
 			o.Detail += ": " + c.Error
 		}
+	case r.Marks && !e.traces.Ended:
+		o.Reason = cluster.ReasonCrashed
+		o.Detail = "the container engine, its shim or the session's runner crashed: " + exitText("the container", c.ExitCode, c.Signal) +
+			" and the runner left no word"
 	default:
 		o.Reason, o.Detail = cluster.ReasonSelfTerminated, exitText("the container", c.ExitCode, c.Signal)
 	}

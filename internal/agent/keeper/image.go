@@ -25,6 +25,7 @@ import (
 type images struct {
 	rt    runtime.Runtime
 	clock chassis.Clock
+	awake *chassis.Awake
 	// silence is how long a pull may go without progress.
 	silence time.Duration
 	pulled  func()
@@ -138,7 +139,7 @@ func (i *images) pull(ctx context.Context, reference, digest string, progress fu
 	p := i.pulls[key]
 	if p == nil {
 		pullCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		p = &pull{done: make(chan struct{}), cancel: cancel, watchers: map[int]func(runtime.PullProgress){}, last: i.clock.Now()}
+		p = &pull{done: make(chan struct{}), cancel: cancel, watchers: map[int]func(runtime.PullProgress){}, last: i.awake.Now()}
 		i.pulls[key] = p
 		i.group.Go(func() { i.fetch(pullCtx, key, reference, digest, p) }) // ends with its last waiter at the latest
 	}
@@ -168,7 +169,7 @@ func (i *images) pull(ctx context.Context, reference, digest string, progress fu
 			return runtime.Image{}, ctx.Err()
 		case <-look.C():
 			i.mu.Lock()
-			silent := i.clock.Now().Sub(p.last)
+			silent := i.awake.Now().Sub(p.last)
 			i.mu.Unlock()
 			if silent > i.silence {
 				return runtime.Image{}, fault.New(fault.Timeout, "pull of image %s made no progress for %s", reference, silent.Round(time.Second)).
@@ -182,7 +183,7 @@ func (i *images) fetch(ctx context.Context, key, reference, digest string, p *pu
 	defer p.cancel()
 	report := func(pp runtime.PullProgress) {
 		i.mu.Lock()
-		p.last = i.clock.Now()
+		p.last = i.awake.Now()
 		watchers := make([]func(runtime.PullProgress), 0, len(p.watchers))
 		for _, w := range p.watchers {
 			watchers = append(watchers, w)

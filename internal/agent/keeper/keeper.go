@@ -121,6 +121,8 @@ type Keeper struct {
 	times    Times
 	images   *images
 	creating chan struct{}
+	// awake measures deadlines: what passes while this process is stopped is charged to nobody.
+	awake *chassis.Awake
 
 	mu      sync.Mutex
 	kernels map[cluster.KernelID]*kernel
@@ -150,10 +152,10 @@ func New(o Options) (*Keeper, error) {
 	k := &Keeper{
 		o: o, times: o.Times.withDefaults(), creating: make(chan struct{}, o.MaxCreating),
 		kernels: map[cluster.KernelID]*kernel{}, forgotten: map[cluster.KernelID]int64{}, orphans: map[cluster.KernelID]int{},
-		report: newReport(), reap: make(chan struct{}, 1),
+		report: newReport(), reap: make(chan struct{}, 1), awake: chassis.NewAwake(o.Clock),
 	}
 	k.images = &images{
-		rt: o.Runtime, clock: o.Clock, silence: k.times.Silence, pulled: o.OnPull, group: &k.group, cache: o.CacheDir,
+		rt: o.Runtime, clock: o.Clock, awake: k.awake, silence: k.times.Silence, pulled: o.OnPull, group: &k.group, cache: o.CacheDir,
 		pulls: map[string]*pull{}, base: map[string]baseFiles{},
 	}
 	for _, id := range o.Ledger.Broken() {
@@ -210,6 +212,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		return err
 	}
 	k.group.Go(func() { k.reaper(ctx) })
+	k.group.Go(func() { k.awake.Run(ctx) })
 	sweep := k.o.Clock.NewTicker(k.times.Sweep)
 	defer sweep.Stop()
 	for {

@@ -46,10 +46,11 @@ type kernel struct {
 	image    runtime.Image
 	folders  []runtime.Mount // of generation mounted
 	mounted  int64
-	started  int64 // the generation whose container this process has started
-	step     Step  // tried last
-	attempts int   // of that step
-	since    time.Time
+	started  int64         // the generation whose container this process has started
+	step     Step          // tried last
+	attempts int           // of that step
+	since    time.Time     // by Keeper.awake
+	slept    time.Duration // gaps that were known when the step began
 	backoff  chassis.Backoff
 	seat     bool // holds a place among those being created
 }
@@ -121,7 +122,7 @@ func (n *kernel) run(ctx context.Context) {
 			continue
 		}
 		if stageOf(steps[0]) != stageOf(n.step) {
-			n.attempts, n.since = 0, n.k.o.Clock.Now()
+			n.attempts, n.since = 0, n.k.awake.Now()
 			n.backoff.Reset()
 		}
 		n.step = steps[0]
@@ -210,6 +211,7 @@ func (n *kernel) rest(v view) bool {
 // do carries out one step and decides what a failure means.
 func (n *kernel) do(ctx context.Context, v view) {
 	k := n.k
+	n.slept = k.awake.Gaps()
 	stepCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	k.mu.Lock()
@@ -248,8 +250,12 @@ func (n *kernel) do(ctx context.Context, v view) {
 func (n *kernel) failed(ctx context.Context, v view, err error) {
 	k := n.k
 	n.giveSeat()
-	spent := k.o.Clock.Now().Sub(n.since)
-	if errors.Is(err, context.DeadlineExceeded) {
+	spent := k.awake.Now().Sub(n.since)
+	switch {
+	case !errors.Is(err, context.DeadlineExceeded):
+	case k.awake.Gaps() > n.slept:
+		err = fault.Unavailablef("this agent did not run for a while").WithCause(err)
+	default:
 		err = fault.New(fault.Timeout, "it took too long").WithCause(err)
 	}
 	k.mu.Lock()
@@ -271,6 +277,14 @@ func (n *kernel) failed(ctx context.Context, v view, err error) {
 		}
 		if fault.Is(err, fault.Timeout) || fault.Is(err, fault.Unavailable) && spent >= limit {
 			reason = late
+		}
+		if unsure := n.settleStart(ctx, v); unsure != nil {
+			k.o.Log.Warn("whether a batch command started is not known yet, so its failure is not reported", "kernel", n.id, "err", unsure)
+			n.tell(unsure)
+			break
+		}
+		if n.begun(v) {
+			return // its command has started: it is no failed creation
 		}
 		n.giveUp(v, reason, err)
 		return
@@ -423,11 +437,12 @@ func (n *kernel) fence(v view, cause error) {
 	n.update(func(r *ledger.Record) {
 		r.Fenced = true
 		if r.Final == nil {
-			o := finalOf(ending{record: r, container: v.container, desired: v.desired, now: k.o.Clock.Now()})
+			o := finalOf(ending{record: r, container: v.container, desired: v.desired, now: k.o.Clock.Now(), traces: n.traces()})
 			r.Final, r.EndsAt = &o, k.o.Clock.Now()
 		}
 		r.Final.Detail = "it could not be removed from its host: " + cause.Error()
-		r.Final.RetryElsewhere = r.Final.Failed
+		// What still runs may start a batch session's command after this.
+		r.Final.RetryElsewhere = r.Final.Failed && !r.Batch
 	})
 	k.mu.Lock()
 	defer k.mu.Unlock()

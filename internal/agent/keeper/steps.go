@@ -137,7 +137,7 @@ func (n *kernel) reserve(ctx context.Context, v view) error {
 	r := &ledger.Record{
 		Kernel: n.id, Session: d.Session, Generation: d.Generation, Image: d.Spec.Image,
 		Batch: d.Spec.SessionType == cluster.Batch, Allocation: chosen.Text(), Token: newToken(),
-		Rows: rows(n.id, d.Generation, len(d.Spec.Mounts)),
+		Rows: rows(n.id, d.Generation, len(d.Spec.Mounts)), Marks: true,
 	}
 	if err := k.o.Ledger.Put(r); err != nil {
 		return err
@@ -199,7 +199,7 @@ func (n *kernel) findImage(ctx context.Context, v view) error {
 	n.image = img
 	n.step = StepScratch // the plan has no memory of images: go on with the next step
 	if pulled {
-		n.since = n.k.o.Clock.Now() // a pull has its own deadline
+		n.since = n.k.awake.Now() // a pull has its own deadline
 	}
 	n.show(cluster.PhasePrepared)
 	return n.prepare(ctx, v)
@@ -208,6 +208,9 @@ func (n *kernel) findImage(ctx context.Context, v view) error {
 // prepare writes the kernel's directory and goes on to create the container.
 func (n *kernel) prepare(ctx context.Context, v view) error {
 	k := n.k
+	if started, err := n.noteStart(); err != nil || started {
+		return err
+	}
 	if err := n.takeSeat(ctx); err != nil {
 		return err
 	}
@@ -331,7 +334,7 @@ func (n *kernel) await(ctx context.Context) error {
 	if err := n.connect(); err != nil {
 		return err
 	}
-	deadline := k.o.Clock.Now().Add(k.times.Start)
+	deadline := k.awake.Now().Add(k.times.Start)
 	delay := 2 * time.Millisecond
 	var last error
 	for {
@@ -351,7 +354,7 @@ func (n *kernel) await(ctx context.Context) error {
 		if kind := fault.KindOf(err); kind == fault.Unauthenticated || kind == fault.Invalid {
 			return fmt.Errorf("greet the runner: %w", err)
 		}
-		if !k.o.Clock.Now().Before(deadline) {
+		if !k.awake.Now().Before(deadline) {
 			return fault.New(fault.Timeout, "the runner did not answer within %s", k.times.Start).WithCause(last).
 				WithNext("look at the session's log; the image may lack what its runtime needs")
 		}
@@ -481,7 +484,16 @@ func (n *kernel) stop(ctx context.Context, v view) error {
 func (n *kernel) collect(ctx context.Context, v view) error {
 	k := n.k
 	n.show(cluster.PhaseTerminating)
-	e := ending{record: n.record, container: v.container, desired: v.desired, absent: v.absent >= looks, now: k.o.Clock.Now()}
+	if v.desired != nil && v.desired.StopReason == cluster.ReasonStartUnknown {
+		if err := n.settleStart(ctx, v); err != nil { // the manager places the session elsewhere if it has not started
+			return err
+		}
+		k.mu.Lock()
+		v.container = n.container
+		k.mu.Unlock()
+	}
+	e := ending{record: n.record, container: v.container, desired: v.desired, absent: v.absent >= looks, now: k.o.Clock.Now(),
+		traces: n.traces()}
 	k.mu.Lock()
 	e.oom = n.oom
 	k.mu.Unlock()
@@ -569,11 +581,12 @@ func (t *tailBuffer) bytes() []byte { return t.b[max(0, len(t.b)-t.max):] }
 func (n *kernel) bury(v view) error {
 	k, d := n.k, v.desired
 	now := k.o.Clock.Now()
+	denied := wantedReason(d) == cluster.ReasonStartUnknown
 	r := &ledger.Record{
 		Kernel: n.id, Session: d.Session, Generation: d.Generation, EndsAt: now,
 		Final: &cluster.KernelObservation{
 			Kernel: n.id, Session: d.Session, Generation: d.Generation, Phase: cluster.PhaseEnded,
-			Reason: wantedReason(d), Detail: "it was not on this agent", EndedAt: now,
+			Reason: wantedReason(d), Detail: "it was not on this agent", EndedAt: now, Failed: denied, RetryElsewhere: denied,
 		},
 	}
 	n.keep(r)

@@ -51,7 +51,9 @@ type Record struct {
 	// Token proves the agent to the kernel's runner.
 	Token string `json:"token,omitempty"`
 	Rows  []Row  `json:"rows,omitempty"`
-	// Running: the runner of this generation has answered once. Never taken back.
+	// Marks: the runner leaves markers (host.Traces). Records of older agents do not say so, and nothing follows from missing markers.
+	Marks bool `json:"marks,omitempty"`
+	// Running: the runner of this generation has answered once, or has left the marker of a batch command's start. Never taken back.
 	Running   bool      `json:"running,omitempty"`
 	StartedAt time.Time `json:"started_at,omitzero"`
 	// Stopping is set before a container is told to end.

@@ -356,6 +356,9 @@ func (r *Root) Result(kernel cluster.KernelID) (*run.BatchResult, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read batch result: %w", err)
 	}
+	if st.Mode().IsRegular() && st.Size() == 0 {
+		return nil, nil // the runner took the name before it started the command
+	}
 	if !st.Mode().IsRegular() || st.Size() > maxResult {
 		return nil, fault.Invalidf("the batch result is not a small file")
 	}
@@ -368,6 +371,33 @@ func (r *Root) Result(kernel cluster.KernelID) (*run.BatchResult, error) {
 		return nil, fmt.Errorf("read batch result: %w", err)
 	}
 	return &res, nil
+}
+
+// Traces reads the markers that the runner of one generation left; there are none when the directory is of another generation.
+func (r *Root) Traces(kernel cluster.KernelID, g int64) (host.Traces, error) {
+	l := r.Layout(kernel)
+	have, err := os.ReadFile(filepath.Join(l.Dir, generation))
+	if errors.Is(err, fs.ErrNotExist) || err == nil && string(have) != strconv.FormatInt(g, 10) {
+		return host.Traces{}, nil
+	}
+	if err != nil {
+		return host.Traces{}, fmt.Errorf("read the runner's markers: %w", err)
+	}
+	there := func(name string) (bool, error) {
+		_, err := os.Lstat(filepath.Join(l.Private, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			return false, nil
+		}
+		return err == nil, err
+	}
+	var out host.Traces
+	if out.Started, err = there(run.StartedName); err == nil {
+		out.Ended, err = there(run.EndedName)
+	}
+	if err != nil {
+		return host.Traces{}, fmt.Errorf("read the runner's markers: %w", err)
+	}
+	return out, nil
 }
 
 // DialRunner connects to the socket in a kernel's private directory. The container could

@@ -20,8 +20,8 @@ type Config struct {
 	Token    string `json:"token"`
 	KernelID string `json:"kernel_id"`
 	// Dir is the directory shared with the agent, writable for the runner and searchable for
-	// the session's user (mode 0711). The runner makes in it: run.sock, result.json, spill files, and user/, which
-	// belongs to the session's user. Keep it short: socket paths end at 107 bytes.
+	// the session's user (mode 0711). The runner makes in it: run.sock, result.json, the markers
+	// started and ended, spill files, and user/, which belongs to the session's user. Keep it short: socket paths end at 107 bytes.
 	Dir string `json:"dir"`
 	// Socket and ResultFile default to run.sock and result.json in Dir.
 	Socket     string `json:"socket,omitempty"`
@@ -184,6 +184,20 @@ func (c Config) Validate() error {
 	}
 	return errors.Join(errs...)
 }
+
+// StartedFile is the marker that the runner makes durable before it executes the command of a batch session: without it, nothing of
+// the command ever ran. EndedFile is what the runner leaves when it ends in good order. Both are beside the result and hold nothing
+// that is read.
+func (c Config) StartedFile() string { return path.Join(path.Dir(c.ResultFile), StartedName) }
+
+// EndedFile: see StartedFile.
+func (c Config) EndedFile() string { return path.Join(path.Dir(c.ResultFile), EndedName) }
+
+// The names of the runner's markers.
+const (
+	StartedName = "started"
+	EndedName   = "ended"
+)
 
 // BatchTimeout returns the timeout of the batch command; 0 means none.
 func (c Config) BatchTimeout() time.Duration {

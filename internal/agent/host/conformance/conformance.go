@@ -253,12 +253,26 @@ func result(w *world) {
 	res, err := w.h.Result(id)
 	require.NoError(w, err)
 	require.Nil(w, res)
+	traces, err := w.h.Traces(id, 1)
+	require.NoError(w, err)
+	require.Equal(w, host.Traces{}, traces)
+	require.NoError(w, os.WriteFile(w.through(mounts, host.PrivateDir+"/result.json"), nil, 0o644))
+	res, err = w.h.Result(id)
+	require.NoError(w, err)
+	require.Nil(w, res, "a name without content is no result")
 	w.start(id, mounts)
 	require.Eventually(w, func() bool {
 		res, err = w.h.Result(id)
 		return err == nil && res != nil
 	}, patience, 2*time.Millisecond)
 	require.Equal(w, 3, res.ExitCode)
+	require.Eventually(w, func() bool {
+		traces, err = w.h.Traces(id, 1)
+		return err == nil && traces == host.Traces{Started: true, Ended: true}
+	}, patience, 2*time.Millisecond)
+	traces, err = w.h.Traces(id, 2)
+	require.NoError(w, err)
+	require.Equal(w, host.Traces{}, traces, "those of another generation")
 }
 
 func badResult(w *world) {
@@ -274,6 +288,9 @@ func absent(w *world) {
 	res, err := w.h.Result(id)
 	require.NoError(w, err)
 	require.Nil(w, res)
+	traces, err := w.h.Traces(id, 1)
+	require.NoError(w, err)
+	require.Equal(w, host.Traces{}, traces)
 	_, err = w.h.Runner(id)
 	require.Error(w, err)
 	require.Error(w, w.h.AddConfig(id, host.File{Path: "x", Mode: 0o644}))

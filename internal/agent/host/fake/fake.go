@@ -197,14 +197,27 @@ func (h *Host) Runner(kernel cluster.KernelID) (out run.Config, _ error) {
 // Result reads the result of a batch job; see host.Host.
 func (h *Host) Result(kernel cluster.KernelID) (*run.BatchResult, error) {
 	var out run.BatchResult
-	err := read(h.Path(kernel, "private", "result.json"), &out)
-	if os.IsNotExist(err) {
+	if st, err := os.Stat(h.Path(kernel, "private", "result.json")); os.IsNotExist(err) || err == nil && st.Size() == 0 {
 		return nil, nil
 	}
-	if err != nil {
+	if err := read(h.Path(kernel, "private", "result.json"), &out); err != nil {
 		return nil, err
 	}
 	return &out, nil
+}
+
+// Traces reads a runner's markers; see host.Host.
+func (h *Host) Traces(kernel cluster.KernelID, generation int64) (out host.Traces, err error) {
+	have, err := os.ReadFile(h.Path(kernel, "generation"))
+	if os.IsNotExist(err) || err == nil && string(have) != strconv.FormatInt(generation, 10) {
+		return host.Traces{}, nil
+	}
+	if err != nil {
+		return host.Traces{}, err
+	}
+	_, started := os.Lstat(h.Path(kernel, "private", run.StartedName))
+	_, ended := os.Lstat(h.Path(kernel, "private", run.EndedName))
+	return host.Traces{Started: started == nil, Ended: ended == nil}, nil
 }
 
 func read(path string, into any) error {

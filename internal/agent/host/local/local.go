@@ -91,6 +91,11 @@ func (h *Host) Result(kernel cluster.KernelID) (*run.BatchResult, error) {
 	return h.Scratch.Result(kernel)
 }
 
+// Traces reads what a runner left behind; see host.Host.
+func (h *Host) Traces(kernel cluster.KernelID, generation int64) (host.Traces, error) {
+	return h.Scratch.Traces(kernel, generation)
+}
+
 // Hello greets a runner; see host.Host.
 func (h *Host) Hello(ctx context.Context, kernel cluster.KernelID, generation int64, token string) (run.Hello, error) {
 	return h.Runners.Hello(ctx, kernel, generation, token)

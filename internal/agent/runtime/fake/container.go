@@ -3,6 +3,7 @@ package fake
 import (
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -36,6 +37,7 @@ type Program struct {
 type outcome struct {
 	code, signal int
 	oom          bool
+	crash        bool // the runner had no time to leave its marker
 }
 
 // container is one container. Its fields are guarded by the engine's mutex.
@@ -113,6 +115,7 @@ func (e *Engine) start(c *container) error {
 	c.log.write(c.started, c.program.Output)
 	if len(e.starts) >= maxStarts {
 		clear(e.starts)
+		clear(e.runs)
 	}
 	e.starts[c.key]++
 	e.hint(c, runtime.Hint{Kernel: c.key.kernel})
@@ -148,6 +151,11 @@ func (e *Engine) exit(c *container, how outcome) {
 		close(c.ended)
 	}
 	c.log.finish()
+	if how.signal != 9 && !how.crash && len(c.spec.Mounts) > 0 {
+		if r := e.runnerOf(c); r.ended != "" {
+			_ = os.WriteFile(r.ended, nil, 0o644) // as the runner does: nothing depends on it
+		}
+	}
 	if c.runner != nil {
 		c.runner.end()
 	}

@@ -77,6 +77,7 @@ type Engine struct {
 	nextPid    int
 	nextImage  int
 	starts     map[key]int
+	runs       map[key]int // of batch commands
 }
 
 // key identifies a container. Two clusters may have a kernel of the same id.
@@ -115,7 +116,7 @@ func NewEngine(opt Options) *Engine {
 	}
 	e := &Engine{
 		opt: opt, containers: map[key]*container{}, images: map[string]*image{}, remote: map[string]Remote{},
-		watchers: map[*watcher]bool{}, nextPid: 1000, starts: map[key]int{},
+		watchers: map[*watcher]bool{}, nextPid: 1000, starts: map[key]int{}, runs: map[key]int{},
 	}
 	e.runner = newRunnerServer(e)
 	return e
@@ -278,6 +279,13 @@ func (e *Engine) Starts(clusterID string, agent cluster.AgentID, kernel cluster.
 	return e.starts[key{clusterID, agent, kernel}]
 }
 
+// Runs returns how often the batch command of a kernel was executed, over all its generations.
+func (e *Engine) Runs(clusterID string, agent cluster.AgentID, kernel cluster.KernelID) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.runs[key{clusterID, agent, kernel}]
+}
+
 // Spec returns what the container of a kernel was made from, its mounts above all: the fake keeps no files for them.
 func (e *Engine) Spec(clusterID string, agent cluster.AgentID, kernel cluster.KernelID) (runtime.Spec, bool) {
 	e.mu.Lock()
@@ -316,6 +324,11 @@ func (e *Engine) end(kernel cluster.KernelID, how outcome) error {
 // Exit ends the running container of a kernel with a code.
 func (e *Engine) Exit(kernel cluster.KernelID, code int) error {
 	return e.end(kernel, outcome{code: code})
+}
+
+// Crash ends the running container of a kernel as a crash of the engine's shim does: with exit code 0 and without the runner's marker.
+func (e *Engine) Crash(kernel cluster.KernelID) error {
+	return e.end(kernel, outcome{crash: true})
 }
 
 // Kill ends the running container of a kernel with a signal.

@@ -30,8 +30,8 @@ type runner struct {
 	e   *Engine
 	c   *container
 	cfg *run.Config // nil when the container mounts none: then no token is asked for
-	// result is where the batch result goes on this host; empty when nowhere.
-	result string
+	// result, started and ended are where the batch result and the markers go on this host; empty when nowhere.
+	result, started, ended string
 
 	runs  map[string]*script
 	order []string // ids of runs, oldest first
@@ -68,6 +68,7 @@ func (r *runner) configure() {
 		}
 		r.cfg = &cfg
 		r.result = hostPath(r.c.spec.Mounts, cfg.ResultFile)
+		r.started, r.ended = hostPath(r.c.spec.Mounts, cfg.StartedFile()), hostPath(r.c.spec.Mounts, cfg.EndedFile())
 		return
 	}
 }
@@ -99,7 +100,16 @@ func (e *Engine) startBatch(c *container) {
 	if r.cfg == nil || r.cfg.SessionType != "batch" || r.cfg.Batch == nil || r.job != nil {
 		return
 	}
+	if _, err := os.Lstat(r.started); err == nil { // an earlier container of this generation has started it
+		e.exit(c, outcome{code: 125})
+		return
+	}
+	if r.started != "" && os.WriteFile(r.started, nil, 0o644) != nil {
+		e.exit(c, outcome{code: 75})
+		return
+	}
 	r.batch.Phase = run.BatchRunning
+	e.runs[c.key]++
 	r.job = newScript(e, r.cfg.Batch.Command)
 	started := e.opt.Now()
 	r.job.output = func(text string) { c.log.write(e.opt.Now(), text) }
