@@ -94,10 +94,12 @@ type CreateSession struct {
 	CallbackURL  string   `json:"callback_url,omitempty"`
 	Priority     *int     `json:"priority,omitempty"`
 	// Preemptible sessions may end for ones of higher priority where the resource group allows it; nil means yes.
-	Preemptible *bool         `json:"is_preemptible,omitempty"`
-	ClusterSize int           `json:"clusterSize,omitempty"`
-	ClusterMode string        `json:"clusterMode,omitempty"`
-	Config      SessionConfig `json:"config"`
+	Preemptible *bool `json:"is_preemptible,omitempty"`
+	// RerunOnAgentLoss lets a batch session start again elsewhere when its agent is lost, although its command may have run.
+	RerunOnAgentLoss bool          `json:"rerun_on_agent_loss,omitempty"`
+	ClusterSize      int           `json:"clusterSize,omitempty"`
+	ClusterMode      string        `json:"clusterMode,omitempty"`
+	Config           SessionConfig `json:"config"`
 }
 
 // ServicePort is an app inside a session.

@@ -40,6 +40,7 @@ type createFlags struct {
 	agents    []string
 	mounts    []string
 	protected bool
+	rerun     bool
 	dryRun    bool
 	timeout   time.Duration
 	quiet     bool
@@ -64,6 +65,7 @@ func (f *createFlags) add(cmd *cobra.Command) {
 	s.StringVar(&f.mode, "cluster-mode", "single-node", "single-node or multi-node: containers on one agent, or on any")
 	s.StringArrayVar(&f.agents, "agent", nil, "agent to run on, for administrators (repeatable in multi-node)")
 	s.BoolVar(&f.protected, "no-preempt", false, "never end it for sessions of higher priority")
+	s.BoolVar(&f.rerun, "rerun-on-agent-loss", false, "start a batch session again when its agent is lost, although it may have run")
 	s.BoolVar(&f.dryRun, "dry-run", false, "check everything and say where it would start or why it would wait, and create nothing")
 	s.DurationVar(&f.timeout, "timeout", 0, "give up after this time, such as 90s or 10m (default: never)")
 	s.BoolVarP(&f.quiet, "quiet", "q", false, "do not tell how it goes")
@@ -75,8 +77,8 @@ func (f *createFlags) add(cmd *cobra.Command) {
 func (f *createFlags) request(ctx context.Context, a *verbs, c *api.Client, image string) (api.CreateSession, error) {
 	s := api.CreateSession{Name: f.name, Image: image, Type: api.TypeInteractive, Tag: f.tag, EnqueueOnly: true, ReuseIfExists: true,
 		Dependencies: f.depends, StartsAt: f.startsAt, BatchTimeout: f.limit}
-	if f.batch == "" && (f.startsAt != "" || f.limit != "") {
-		return s, frame.Usage(frame.Hint(errors.New("--starts-at and --batch-timeout need --batch"), "berth session create --help"))
+	if f.batch == "" && (f.startsAt != "" || f.limit != "" || f.rerun) {
+		return s, frame.Usage(frame.Hint(errors.New("--starts-at, --batch-timeout and --rerun-on-agent-loss need --batch"), "berth session create --help"))
 	}
 	if f.batch != "" {
 		s.Type, s.StartupCommand = api.TypeBatch, f.batch
@@ -87,7 +89,7 @@ func (f *createFlags) request(ctx context.Context, a *verbs, c *api.Client, imag
 	if f.protected {
 		s.Preemptible = new(false)
 	}
-	s.Config.AgentList = f.agents
+	s.Config.AgentList, s.RerunOnAgentLoss = f.agents, f.rerun
 	var err error
 	if s.Config.Resources, err = pairs("--resource", f.resources, nil); err != nil {
 		return s, err

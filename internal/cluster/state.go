@@ -178,6 +178,8 @@ const (
 	// ReasonStartUnknown: the manager cannot tell whether a batch session's command started. The session goes back to the queue once
 	// the agents of all its kernels have said that nothing was started, and ends otherwise.
 	ReasonStartUnknown Reason = "start-unknown"
+	// ReasonBusy: an agent still held the devices that it was to give, for longer than it waits for them.
+	ReasonBusy Reason = "agent-busy"
 	// ReasonCrashed: a container ended without its runner's word, so the engine, its shim or the runner crashed.
 	ReasonCrashed  Reason = "container-crashed"
 	ReasonNotFound Reason = "container-not-found"

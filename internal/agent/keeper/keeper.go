@@ -94,6 +94,7 @@ type Options struct {
 type Times struct {
 	Create  time.Duration // image check, scratch and container together, without a pull
 	Start   time.Duration // until the runner answers
+	Busy    time.Duration // until devices are free that others hold; shorter than the manager waits for a first sign
 	Silence time.Duration // of a pull
 	Stop    time.Duration // after the grace, until the kernel is fenced
 	Sweep   time.Duration // between looks for what has no owner
@@ -108,6 +109,7 @@ func (t Times) withDefaults() Times {
 	}
 	set(&t.Create, 90*time.Second)
 	set(&t.Start, 45*time.Second)
+	set(&t.Busy, 20*time.Second)
 	set(&t.Silence, 5*time.Minute)
 	set(&t.Stop, 30*time.Second)
 	set(&t.Sweep, 30*time.Second)

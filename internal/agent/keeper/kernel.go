@@ -271,6 +271,9 @@ func (n *kernel) failed(ctx context.Context, v view, err error) {
 		case StepAwait:
 			reason, late, limit = cluster.ReasonFailedToStart, cluster.ReasonStartTimeout, k.times.Start
 		}
+		if fault.ReasonOf(err) == string(cluster.ReasonBusy) {
+			reason, late, limit = cluster.ReasonBusy, cluster.ReasonBusy, k.times.Busy
+		}
 		if !n.hopeless(err) && spent < limit {
 			n.tell(err)
 			break

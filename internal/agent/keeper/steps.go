@@ -132,7 +132,16 @@ func (n *kernel) reserve(ctx context.Context, v view) error {
 	}
 	k.mu.Unlock()
 	if err != nil {
-		return fmt.Errorf("reserve devices: %w", err)
+		err = fmt.Errorf("reserve devices: %w", err)
+		never := alloc.Check(devices, nil, d.Spec.Slots, chosen)
+		if d.Spec.Allocation == "" {
+			_, never = alloc.Fit(devices, nil, d.Spec.Slots, alloc.Policy{})
+		}
+		if never == nil {
+			// The devices are there and others still hold them: the manager expects these to end, or does not know of them.
+			return fault.Unavailablef("its devices are still held by another kernel").WithReason(string(cluster.ReasonBusy)).WithCause(err)
+		}
+		return err
 	}
 	r := &ledger.Record{
 		Kernel: n.id, Session: d.Session, Generation: d.Generation, Image: d.Spec.Image,

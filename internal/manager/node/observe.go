@@ -126,6 +126,12 @@ func (n *Reports) ended(ctx context.Context, l *store.Locked, k *store.LockedKer
 	}
 	m := store.KernelMove{To: cluster.Terminated, Reason: endReason(o), Detail: o.Detail, ExitCode: o.ExitCode, Signal: o.Signal,
 		OOMKilled: o.OOMKilled, ContainerID: o.ContainerID, Log: &log}
+	switch {
+	case k.Doubted() && o.Failed && o.RetryElsewhere:
+		return k.Deny(ctx, o.Detail)
+	case k.Doubted() && m.Reason == cluster.ReasonStartUnknown: // it had started, and our question ended it
+		m.Reason, m.Detail = cluster.ReasonStartTimeout, "its command had started, but its agent could not say so in time"
+	}
 	if o.Failed && k.StopReason == "" {
 		return k.Fail(ctx, m, o.RetryElsewhere, true)
 	}
@@ -209,6 +215,7 @@ func (n *Reports) missing(ctx context.Context, agent cluster.AgentID, list []clu
 	if err := n.Store.MissRemovals(ctx, string(agent), names); err != nil {
 		return fmt.Errorf("note removals: %w", err)
 	}
+	n.Store.Wake(store.TopicSchedule) // what was removed holds nothing any more
 	rows, err := n.Store.KernelsOfAgent(ctx, string(agent))
 	if err != nil {
 		return fmt.Errorf("read kernels of agent %s: %w", agent, err)
@@ -245,15 +252,19 @@ func (n *Reports) missing(ctx context.Context, agent cluster.AgentID, list []clu
 				m := store.KernelMove{To: cluster.Terminated, Reason: cluster.ReasonNotFound,
 					Detail: "agent " + string(agent) + " no longer has the container"}
 				var err error
-				if k.Status == cluster.Terminating {
+				switch {
+				case k.Doubted():
+					err = k.Deny(ctx, m.Detail)
+				case k.Status == cluster.Terminating:
 					err = k.End(ctx, m)
-				} else {
-					err = k.Fail(ctx, m, true, true)
+				default:
+					// An agent that has told of the kernel before and knows nothing of it now has lost its records: that denies nothing.
+					err = k.Fail(ctx, m, l.Type != cluster.Batch || k.Status == cluster.Scheduled, true)
 				}
 				if err != nil {
 					return err
 				}
-				if k.Status == cluster.Pending {
+				if k.Status == cluster.Pending && l.Type != cluster.Batch {
 					break
 				}
 			}

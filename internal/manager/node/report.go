@@ -240,19 +240,13 @@ func (n *Reports) ExpireLost(ctx context.Context, grace time.Duration) (int, err
 				}
 				ended++
 				if k.Status == cluster.Terminating {
-					if err := k.Remove(ctx, cluster.ReasonAgentLost); err != nil {
-						return err
-					}
-					if err := k.End(ctx, store.KernelMove{To: cluster.Terminated, Reason: cluster.ReasonAgentLost, Detail: detail}); err != nil {
+					if err := k.Abandon(ctx, store.KernelMove{To: cluster.Terminated, Reason: cluster.ReasonAgentLost, Detail: detail}); err != nil {
 						return err
 					}
 					continue
 				}
 				if err := k.Fail(ctx, store.KernelMove{Reason: cluster.ReasonAgentLost, Detail: detail}, true, false); err != nil {
 					return err
-				}
-				if k.Status == cluster.Pending {
-					break // the whole session went back into the queue
 				}
 			}
 			return l.Settle(ctx, cluster.ReasonAgentLost, detail)
@@ -343,7 +337,7 @@ func (n *Reports) MissDeadlines(ctx context.Context) (int, error) {
 				if err := n.missed(ctx, k, class); err != nil {
 					return err
 				}
-				if k.Status == cluster.Pending {
+				if k.Status == cluster.Pending || k.Doubted() {
 					break
 				}
 			}
@@ -359,14 +353,20 @@ func (n *Reports) MissDeadlines(ctx context.Context) (int, error) {
 func (n *Reports) missed(ctx context.Context, k *store.LockedKernel, class cluster.Deadline) error {
 	n.Log.Warn("a kernel missed its deadline", "kernel", k.ID, "session", k.SessionID, "status", k.Status, "reason", class.Reason)
 	detail := fmt.Sprintf("still %s after %s on agent %s", k.Status, class.After, k.Agent())
+	m := store.KernelMove{Reason: class.Reason, Detail: detail}
 	if k.Status != cluster.Terminating {
-		return k.Fail(ctx, store.KernelMove{Reason: class.Reason, Detail: detail}, class.Retry, false)
+		if class.Retry {
+			if asked, err := k.Doubt(ctx, m); asked || err != nil {
+				return err
+			}
+		}
+		return k.Fail(ctx, m, class.Retry, false)
 	}
 	if !k.ForceStop {
 		return k.Insist(ctx, class.After)
 	}
-	if err := k.Remove(ctx, class.Reason); err != nil {
-		return err
+	if m.To = cluster.Terminated; k.Doubted() {
+		m.Reason = cluster.ReasonAgentLost // it was asked twice and says nothing
 	}
-	return k.End(ctx, store.KernelMove{To: cluster.Terminated, Reason: class.Reason, Detail: detail})
+	return k.Abandon(ctx, m)
 }

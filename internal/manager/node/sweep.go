@@ -21,13 +21,43 @@ type SweepConfig struct {
 // Loop looks after the leases of agents and the deadlines of their kernels.
 func (n *Reports) Loop(c SweepConfig) reconcile.Loop {
 	return reconcile.Loop{Name: "sweep", Begin: func(t reconcile.Term) reconcile.Work {
+		var last time.Time // when the last pass of this term that succeeded ended
 		return reconcile.Work{Pass: func(ctx context.Context) (time.Duration, error) {
 			if err := t.Check(ctx); err != nil {
 				return 0, err
 			}
-			return c.Every, n.sweep(ctx, c)
+			if absent(last, time.Now(), c) {
+				if err := n.spare(ctx, c); err != nil {
+					return 0, err
+				}
+			}
+			if err := n.sweep(ctx, c); err != nil {
+				return 0, err
+			}
+			last = time.Now() // a slow pass is no absence
+			return c.Every, nil
 		}}
 	}}
+}
+
+// mostPause is the longest time between two passes that is no absence, apart from the rest between them.
+const mostPause = 3 * time.Second
+
+// absent reports whether nobody looked after leases and deadlines for a while: this manager has just begun to lead, was stopped, or
+// could not reach the database. Agents could not renew leases then, nor could their reports be stored.
+func absent(last, now time.Time, c SweepConfig) bool {
+	return last.IsZero() || now.Sub(last) > c.Every+mostPause
+}
+
+// spare moves leases and deadlines, so that an absence is charged to nobody: each has at least a lease's time from now on.
+func (n *Reports) spare(ctx context.Context, c SweepConfig) error {
+	if err := n.Store.SpareLeases(ctx, c.LostGrace, c.Lease); err != nil {
+		return fmt.Errorf("spare leases: %w", err)
+	}
+	if err := n.Store.SpareDeadlines(ctx, c.Lease); err != nil {
+		return fmt.Errorf("spare deadlines: %w", err)
+	}
+	return nil
 }
 
 func (n *Reports) sweep(ctx context.Context, c SweepConfig) error {

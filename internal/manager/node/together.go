@@ -210,5 +210,6 @@ func (r *removals) store(ctx context.Context, s *store.Store) error {
 	if err := s.Removed(ctx, r.ids, r.agents, r.generations); err != nil {
 		return fmt.Errorf("note removals: %w", err)
 	}
+	s.Wake(store.TopicSchedule) // what was removed holds nothing any more
 	return nil
 }

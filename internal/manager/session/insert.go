@@ -53,6 +53,7 @@ type newSession struct {
 	BatchTimeoutMs   *int64                `json:"batch_timeout_ms"`
 	StartsAt         *time.Time            `json:"starts_at"`
 	Preemptible      bool                  `json:"preemptible"`
+	RerunOnAgentLoss bool                  `json:"rerun_on_agent_loss"`
 	Kernels          []newKernel           `json:"kernels"` // in the order of their ranks
 	Mounts           []cluster.FolderMount `json:"mounts,omitempty"`
 	DependsOn        []string              `json:"depends_on,omitempty"`

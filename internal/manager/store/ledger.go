@@ -139,7 +139,7 @@ func (k *LockedKernel) End(ctx context.Context, m KernelMove) error {
 	if k.rescheduled() && k.s.Result == cluster.ResultUndefined {
 		return k.Move(ctx, KernelMove{To: cluster.Pending, Reason: cluster.ReasonRescheduled, Detail: m.Detail})
 	}
-	if k.StopReason != "" {
+	if k.StopReason != "" && !k.Doubted() {
 		m.Reason = cluster.Reason(k.StopReason)
 	}
 	if !cluster.KernelMayMove(k.Status, m.To) && cluster.KernelMayMove(k.Status, cluster.Error) {
@@ -172,6 +172,12 @@ func (k *LockedKernel) Remove(ctx context.Context, reason cluster.Reason) error 
 // the session is stopped. gone says that the agent holds nothing of the kernel any more. Settle follows.
 func (k *LockedKernel) Fail(ctx context.Context, m KernelMove, retry, gone bool) error {
 	l := k.s
+	if retry && l.Type == cluster.Batch {
+		if done, err := k.failBatch(ctx, m, gone); done || err != nil {
+			return err
+		}
+		retry = false
+	}
 	if retry && l.mayRequeue() {
 		agent := k.Agent()
 		for _, other := range l.Kernels {
@@ -187,11 +193,7 @@ func (k *LockedKernel) Fail(ctx context.Context, m KernelMove, retry, gone bool)
 				return err
 			}
 		}
-		l.Attempts++
-		if err := l.tx.AddFailedAgent(ctx, string(agent), l.ID); err != nil {
-			return fmt.Errorf("note failed agent: %w", err)
-		}
-		return nil
+		return l.spend(ctx, agent, m.Reason)
 	}
 	if !gone {
 		if err := k.Remove(ctx, m.Reason); err != nil {
@@ -200,6 +202,19 @@ func (k *LockedKernel) Fail(ctx context.Context, m KernelMove, retry, gone bool)
 	}
 	m.To = cluster.Error
 	return k.End(ctx, m)
+}
+
+// spend notes an agent that failed the session, and counts the attempt. An agent that was still busy with others is no failure.
+func (l *Locked) spend(ctx context.Context, agent cluster.AgentID, reason cluster.Reason) error {
+	attempts := int32(1)
+	if reason == cluster.ReasonBusy {
+		attempts = 0
+	}
+	l.Attempts += attempts
+	if err := l.tx.AddFailedAgent(ctx, attempts, string(agent), l.ID); err != nil {
+		return fmt.Errorf("note failed agent: %w", err)
+	}
+	return nil
 }
 
 // mayRequeue: nothing of the session ever ran or is being stopped, and it has placements left.
@@ -220,7 +235,8 @@ func (l *Locked) mayRequeue() bool {
 func (l *Locked) Stop(ctx context.Context, reason cluster.Reason, detail string, force bool) error {
 	for _, k := range l.Kernels {
 		var err error
-		if k.rescheduled() && reason != cluster.ReasonRescheduled { // now it ends for good
+		// Now it ends for good.
+		if k.rescheduled() && reason != cluster.ReasonRescheduled || k.Doubted() && reason != cluster.ReasonStartUnknown {
 			if err := l.tx.OverrideStop(ctx, string(reason), k.ID); err != nil {
 				return fmt.Errorf("stop kernel %s for good: %w", k.ID, err)
 			}

@@ -38,13 +38,15 @@ type Session struct {
 	CallbackURL     string
 	Priority        *int
 	Preemptible     *bool // may end for sessions of higher priority where the group allows it; nil means yes
-	BatchTimeout    time.Duration
-	Environ         map[string]string
-	Resources       map[string]string // slot -> amount as written
-	ResourceOpts    map[string]string // shmem
-	ResourceGroup   string            // "" means the first allowed one that could run it
-	PreopenPorts    []int
-	Agents          []string
+	// RerunOnAgentLoss lets a batch session start again elsewhere when its agent is lost, although its command may have run.
+	RerunOnAgentLoss bool
+	BatchTimeout     time.Duration
+	Environ          map[string]string
+	Resources        map[string]string // slot -> amount as written
+	ResourceOpts     map[string]string // shmem
+	ResourceGroup    string            // "" means the first allowed one that could run it
+	PreopenPorts     []int
+	Agents           []string
 	// Mounts and what belongs to them are folders; see folder.MountRequest.
 	Mounts       []string
 	MountIDs     []string

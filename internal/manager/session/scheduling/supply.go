@@ -167,6 +167,14 @@ func (m *memory) readAgents(ctx context.Context, q *dbgen.Queries, ids []string)
 	if err != nil {
 		return 0, fmt.Errorf("read images of agents: %w", err)
 	}
+	owed, err := q.RemovalFacts(ctx, ids)
+	if err != nil {
+		return 0, fmt.Errorf("read what agents must remove: %w", err)
+	}
+	removals := map[string][]dbgen.RemovalFactsRow{}
+	for _, r := range owed {
+		removals[r.AgentID] = append(removals[r.AgentID], r)
+	}
 	present := map[string][]string{}
 	for _, im := range images {
 		present[im.AgentID] = append(present[im.AgentID], im.Reference)
@@ -178,6 +186,9 @@ func (m *memory) readAgents(ctx context.Context, q *dbgen.Queries, ids []string)
 		slices.Sort(present[r.ID])
 		digest := sum(fmt.Appendf(nil, "%s %s %s %t %t %s %q %q %t", r.ResourceGroup, r.Architecture, r.Status, r.Schedulable, r.EngineOk,
 			r.Devices, present[r.ID], r.HungVolumes, r.DiskProblem == ""))
+		for _, o := range removals[r.ID] {
+			digest = sum(fmt.Appendf(nil, "%d %s %d %s", digest, o.KernelID, o.Generation, o.Allocation))
+		}
 		if m.agents[id].digest == digest {
 			continue
 		}
@@ -196,11 +207,15 @@ func (m *memory) readAgents(ctx context.Context, q *dbgen.Queries, ids []string)
 			a.Images[m.text(ref)] = true
 		}
 		m.cluster.SetAgent(r.ResourceGroup, a)
+		if err := m.holdRemovals(r.ResourceGroup, id, removals[r.ID]); err != nil {
+			return changed, err
+		}
 		m.agents[id] = supply{seen{digest, r.ResourceGroup}, a.Alive && a.Schedulable, capacityOf(devices)}
 	}
 	gone := func(id cluster.AgentID) {
 		if _, known := m.agents[id]; known && !found[id] {
 			m.cluster.RemoveAgent(id)
+			m.cluster.Remove(heldOn(id))
 			delete(m.agents, id)
 			changed++
 		}
@@ -214,6 +229,28 @@ func (m *memory) readAgents(ctx context.Context, q *dbgen.Queries, ids []string)
 		gone(cluster.AgentID(id))
 	}
 	return changed, nil
+}
+
+// heldOn names what stands in scheduler.Cluster for the kernels that an agent must still remove. It is no session's id.
+func heldOn(agent cluster.AgentID) cluster.SessionID { return cluster.SessionID("held on " + string(agent)) }
+
+// holdRemovals keeps taken what the kernels hold that an agent must still remove: their sessions have ended or wait again, but until
+// the agent says that they are gone, it has no room for others in their place.
+func (m *memory) holdRemovals(group string, agent cluster.AgentID, owed []dbgen.RemovalFactsRow) error {
+	if len(owed) == 0 {
+		m.cluster.Remove(heldOn(agent))
+		return nil
+	}
+	run := scheduler.Running{Session: scheduler.Session{ID: heldOn(agent), Name: "kernels to remove", Type: cluster.System, Private: true}}
+	for _, r := range owed {
+		a, err := alloc.Parse(string(r.Allocation))
+		if err != nil {
+			return fmt.Errorf("read what kernel %s holds on agent %s: %w", r.KernelID, agent, err)
+		}
+		run.Placements = append(run.Placements, scheduler.Placement{Kernel: cluster.KernelID(r.KernelID), Agent: agent, Allocation: a})
+	}
+	m.cluster.Run(group, run)
+	return nil
 }
 
 // capacityOf adds up the healthy devices of an agent.

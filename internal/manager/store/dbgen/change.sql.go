@@ -208,6 +208,45 @@ func (q *Queries) LiveSessionIDs(ctx context.Context) ([]string, error) {
 	return items, nil
 }
 
+const removalFacts = `-- name: RemovalFacts :many
+SELECT agent_id, kernel_id, generation, allocation FROM kernel_removals
+WHERE allocation <> '{}' AND ($1::text[] IS NULL OR agent_id = ANY($1::text[]))
+ORDER BY agent_id, kernel_id, generation
+`
+
+type RemovalFactsRow struct {
+	AgentID    string
+	KernelID   string
+	Generation int64
+	Allocation json.RawMessage
+}
+
+// What agents must still remove, as far as it holds devices.
+func (q *Queries) RemovalFacts(ctx context.Context, ids []string) ([]RemovalFactsRow, error) {
+	rows, err := q.db.Query(ctx, removalFacts, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []RemovalFactsRow{}
+	for rows.Next() {
+		var i RemovalFactsRow
+		if err := rows.Scan(
+			&i.AgentID,
+			&i.KernelID,
+			&i.Generation,
+			&i.Allocation,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const schedulingChanges = `-- name: SchedulingChanges :one
 
 WITH b AS MATERIALIZED (SELECT CAST(nullif($2::text, '') AS pg_snapshot) AS since, pg_snapshot_xmax(pg_current_snapshot()) AS until)

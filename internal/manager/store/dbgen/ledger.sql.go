@@ -74,25 +74,26 @@ func (q *Queries) KernelsToMove(ctx context.Context, sessions []string) ([]Kerne
 
 const lockSessions = `-- name: LockSessions :many
 
-SELECT id, name, type, status, access_key, user_id, resource_group, callback_url, result, attempts, started_at, failed_agents, cluster_size, domain_name
+SELECT id, name, type, status, access_key, user_id, resource_group, callback_url, result, attempts, rerun_on_agent_loss, started_at, failed_agents, cluster_size, domain_name
 FROM sessions WHERE id = ANY($1::uuid[]) ORDER BY id FOR NO KEY UPDATE
 `
 
 type LockSessionsRow struct {
-	ID            string
-	Name          string
-	Type          cluster.SessionType
-	Status        cluster.Status
-	AccessKey     string
-	UserID        string
-	ResourceGroup string
-	CallbackUrl   *string
-	Result        cluster.Result
-	Attempts      int32
-	StartedAt     *time.Time
-	FailedAgents  []string
-	ClusterSize   int32
-	DomainName    string
+	ID               string
+	Name             string
+	Type             cluster.SessionType
+	Status           cluster.Status
+	AccessKey        string
+	UserID           string
+	ResourceGroup    string
+	CallbackUrl      *string
+	Result           cluster.Result
+	Attempts         int32
+	RerunOnAgentLoss bool
+	StartedAt        *time.Time
+	FailedAgents     []string
+	ClusterSize      int32
+	DomainName       string
 }
 
 // The moves of a whole transaction in one statement; see ledger_write.go.
@@ -117,6 +118,7 @@ func (q *Queries) LockSessions(ctx context.Context, ids []string) ([]LockSession
 			&i.CallbackUrl,
 			&i.Result,
 			&i.Attempts,
+			&i.RerunOnAgentLoss,
 			&i.StartedAt,
 			&i.FailedAgents,
 			&i.ClusterSize,

@@ -252,6 +252,11 @@ type FolderTask struct {
 	CreatedAt time.Time
 }
 
+type HeldDevice struct {
+	AgentID    *string
+	Allocation json.RawMessage
+}
+
 type IdleChecker struct {
 	Name               string
 	Description        string
@@ -369,6 +374,7 @@ type KernelRemoval struct {
 	Reason     string
 	Absences   int32
 	CreatedAt  time.Time
+	Allocation json.RawMessage
 }
 
 type Keypair struct {
@@ -527,6 +533,7 @@ type Session struct {
 	Preemptible      bool
 	Changed          uint64
 	ImageDigest      string
+	RerunOnAgentLoss bool
 }
 
 type SessionAccess struct {

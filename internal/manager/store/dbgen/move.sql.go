@@ -15,13 +15,13 @@ import (
 )
 
 const addFailedAgent = `-- name: AddFailedAgent :exec
-UPDATE sessions SET attempts = attempts + 1,
-    failed_agents = CASE WHEN $1::text = ANY(failed_agents) THEN failed_agents ELSE failed_agents || $1::text END
-WHERE id = $2
+UPDATE sessions SET attempts = attempts + $1::integer,
+    failed_agents = CASE WHEN $2::text = ANY(failed_agents) THEN failed_agents ELSE failed_agents || $2::text END
+WHERE id = $3
 `
 
-func (q *Queries) AddFailedAgent(ctx context.Context, agentID string, iD string) error {
-	_, err := q.db.Exec(ctx, addFailedAgent, agentID, iD)
+func (q *Queries) AddFailedAgent(ctx context.Context, attempts int32, agentID string, iD string) error {
+	_, err := q.db.Exec(ctx, addFailedAgent, attempts, agentID, iD)
 	return err
 }
 
@@ -450,7 +450,9 @@ func (q *Queries) RemovalsOfAgents(ctx context.Context, agents []string) ([]Remo
 }
 
 const removeKernel = `-- name: RemoveKernel :exec
-INSERT INTO kernel_removals (kernel_id, generation, agent_id, session_id, reason) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING
+INSERT INTO kernel_removals (kernel_id, generation, agent_id, session_id, reason, allocation)
+VALUES ($1, $2, $3, $4, $5, coalesce((SELECT k.allocation FROM kernels k
+    WHERE k.id = $1 AND k.generation = $2 AND k.agent_id = $3), '{}')) ON CONFLICT DO NOTHING
 `
 
 type RemoveKernelParams struct {
@@ -462,6 +464,7 @@ type RemoveKernelParams struct {
 }
 
 // The agent must remove this generation although the row has moved on.
+// Its slots stay taken until the agent says that it is gone.
 func (q *Queries) RemoveKernel(ctx context.Context, arg RemoveKernelParams) error {
 	_, err := q.db.Exec(ctx, removeKernel,
 		arg.KernelID,
@@ -574,6 +577,28 @@ UPDATE kernels SET absences = $1 WHERE id = ANY($2::uuid[])
 
 func (q *Queries) SetAbsences(ctx context.Context, absences int32, ids []string) error {
 	_, err := q.db.Exec(ctx, setAbsences, absences, ids)
+	return err
+}
+
+const spareDeadlines = `-- name: SpareDeadlines :exec
+UPDATE kernels SET deadline = now() + $1::interval WHERE ended_at IS NULL AND deadline < now() + $1::interval
+`
+
+// Deadlines that passed, or will soon, while nobody could keep them: each is at least so long from now.
+func (q *Queries) SpareDeadlines(ctx context.Context, least time.Duration) error {
+	_, err := q.db.Exec(ctx, spareDeadlines, least)
+	return err
+}
+
+const spareLeases = `-- name: SpareLeases :exec
+UPDATE agents SET last_seen = CASE status WHEN 'ALIVE' THEN now() ELSE last_seen END,
+    lost_at = lost_at + greatest(interval '0', now() - CAST($1 AS interval) + CAST($2 AS interval) - lost_at)
+WHERE status IN ('ALIVE', 'LOST')
+`
+
+// Agents could not renew their leases: each has at least the lease from now, and a lost one so much of its grace.
+func (q *Queries) SpareLeases(ctx context.Context, grace time.Duration, lease time.Duration) error {
+	_, err := q.db.Exec(ctx, spareLeases, grace, lease)
 	return err
 }
 

@@ -62,7 +62,7 @@ func (q *Queries) ChangePreset(ctx context.Context, arg ChangePresetParams) (int
 }
 
 const devicesOfAgents = `-- name: DevicesOfAgents :many
-SELECT a.id, a.devices, coalesce((SELECT jsonb_agg(k.allocation) FROM kernels k WHERE k.agent_id = a.id AND k.ended_at IS NULL AND k.status <> 'PENDING'), '[]')::jsonb AS allocations
+SELECT a.id, a.devices, coalesce((SELECT jsonb_agg(h.allocation) FROM held_devices h WHERE h.agent_id = a.id), '[]')::jsonb AS allocations
 FROM agents a WHERE a.id = ANY($1::text[]) ORDER BY a.id
 `
 

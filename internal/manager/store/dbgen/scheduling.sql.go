@@ -62,8 +62,7 @@ func (q *Queries) GroupPolicies(ctx context.Context) ([]GroupPoliciesRow, error)
 }
 
 const heldOnAgents = `-- name: HeldOnAgents :many
-SELECT k.agent_id::text AS agent_id, k.allocation FROM kernels k
-WHERE k.ended_at IS NULL AND k.status <> 'PENDING' AND k.agent_id = ANY($1::text[])
+SELECT h.agent_id::text AS agent_id, h.allocation::jsonb AS allocation FROM held_devices h WHERE h.agent_id = ANY($1::text[])
 `
 
 type HeldOnAgentsRow struct {

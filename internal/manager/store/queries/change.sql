@@ -40,6 +40,12 @@ WHERE d.depends_on = ANY(@ids::uuid[]) AND s.status = 'PENDING';
 SELECT id, resource_group, architecture, status, schedulable, engine_ok, devices, hung_volumes, disk_problem FROM agents
 WHERE status <> 'TERMINATED' AND (sqlc.narg('ids')::text[] IS NULL OR id = ANY(sqlc.narg('ids')::text[])) ORDER BY id;
 
+-- name: RemovalFacts :many
+-- What agents must still remove, as far as it holds devices.
+SELECT agent_id, kernel_id, generation, allocation FROM kernel_removals
+WHERE allocation <> '{}' AND (sqlc.narg('ids')::text[] IS NULL OR agent_id = ANY(sqlc.narg('ids')::text[]))
+ORDER BY agent_id, kernel_id, generation;
+
 -- name: AgentImageFacts :many
 -- What agents offer: they have it with the digest of the catalogue.
 SELECT ai.agent_id, i.reference FROM agent_images ai

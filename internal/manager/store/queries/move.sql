@@ -26,7 +26,10 @@ UPDATE kernels SET force_stop = true, deadline = now() + @deadline::interval WHE
 
 -- name: RemoveKernel :exec
 -- The agent must remove this generation although the row has moved on.
-INSERT INTO kernel_removals (kernel_id, generation, agent_id, session_id, reason) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING;
+-- Its slots stay taken until the agent says that it is gone.
+INSERT INTO kernel_removals (kernel_id, generation, agent_id, session_id, reason, allocation)
+VALUES (@kernel_id, @generation, @agent_id, @session_id, @reason, coalesce((SELECT k.allocation FROM kernels k
+    WHERE k.id = @kernel_id AND k.generation = @generation AND k.agent_id = @agent_id), '{}')) ON CONFLICT DO NOTHING;
 
 -- name: Removed :exec
 -- The agents no longer have these.
@@ -42,7 +45,7 @@ WITH missed AS (
 DELETE FROM kernel_removals r WHERE r.agent_id = @agent_id AND NOT r.kernel_id = ANY(@present::uuid[]) AND r.absences >= 1;
 
 -- name: AddFailedAgent :exec
-UPDATE sessions SET attempts = attempts + 1,
+UPDATE sessions SET attempts = attempts + @attempts::integer,
     failed_agents = CASE WHEN @agent_id::text = ANY(failed_agents) THEN failed_agents ELSE failed_agents || @agent_id::text END
 WHERE id = @id;
 
@@ -77,6 +80,16 @@ WITH k AS (
         AND status IN ('SCHEDULED','PREPARING','PULLING','PREPARED','CREATING','RUNNING') RETURNING session_id
 )
 UPDATE sessions s SET status_info = @info FROM k WHERE s.id = k.session_id AND s.ended_at IS NULL;
+
+-- name: SpareDeadlines :exec
+-- Deadlines that passed, or will soon, while nobody could keep them: each is at least so long from now.
+UPDATE kernels SET deadline = now() + @least::interval WHERE ended_at IS NULL AND deadline < now() + @least::interval;
+
+-- name: SpareLeases :exec
+-- Agents could not renew their leases: each has at least the lease from now, and a lost one so much of its grace.
+UPDATE agents SET last_seen = CASE status WHEN 'ALIVE' THEN now() ELSE last_seen END,
+    lost_at = lost_at + greatest(interval '0', now() - CAST(@grace AS interval) + CAST(@lease AS interval) - lost_at)
+WHERE status IN ('ALIVE', 'LOST');
 
 -- name: OverdueKernels :many
 SELECT DISTINCT session_id FROM kernels WHERE deadline < now() AND ended_at IS NULL ORDER BY session_id LIMIT @max_rows;

@@ -46,5 +46,5 @@ FROM agents a LEFT JOIN taken t ON t.agent_id = a.id WHERE a.resource_group = AN
 
 -- name: DevicesOfAgents :many
 -- Devices with what each live kernel holds of them.
-SELECT a.id, a.devices, coalesce((SELECT jsonb_agg(k.allocation) FROM kernels k WHERE k.agent_id = a.id AND k.ended_at IS NULL AND k.status <> 'PENDING'), '[]')::jsonb AS allocations
+SELECT a.id, a.devices, coalesce((SELECT jsonb_agg(h.allocation) FROM held_devices h WHERE h.agent_id = a.id), '[]')::jsonb AS allocations
 FROM agents a WHERE a.id = ANY(@ids::text[]) ORDER BY a.id;

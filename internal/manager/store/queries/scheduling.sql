@@ -13,8 +13,7 @@ SELECT name, is_active, scheduler, scheduler_opts FROM resource_groups ORDER BY 
 SELECT id, status, schedulable, devices FROM agents WHERE id = ANY(@ids::text[]) ORDER BY id FOR UPDATE;
 
 -- name: HeldOnAgents :many
-SELECT k.agent_id::text AS agent_id, k.allocation FROM kernels k
-WHERE k.ended_at IS NULL AND k.status <> 'PENDING' AND k.agent_id = ANY(@ids::text[]);
+SELECT h.agent_id::text AS agent_id, h.allocation::jsonb AS allocation FROM held_devices h WHERE h.agent_id = ANY(@ids::text[]);
 
 -- name: ExplainPending :exec
 UPDATE sessions s SET status_info = told.info, status_data = s.status_data || told.data
