@@ -159,6 +159,48 @@ func TestBatchJob(t *testing.T) {
 	require.Equal(t, res, readResult(t, b.cfg))
 }
 
+// TestBatchJobRunsOnce: a command whose start was recorded and whose end was not is never started again.
+func TestBatchJobRunsOnce(t *testing.T) {
+	t.Parallel()
+	b := launch(t, batchConfig(t, "echo run >> $HOME/runs; exit 0"))
+	require.Equal(t, 0, b.wait())
+	require.FileExists(t, b.cfg.StartedFile())
+	require.FileExists(t, b.cfg.EndedFile())
+	require.NoError(t, os.Remove(b.cfg.ResultFile)) // as if the runner had been killed before it wrote the result
+	again := launch(t, b.cfg)
+	require.Equal(t, 125, again.wait())
+	require.Contains(t, readResult(t, b.cfg).Error, "it was started before")
+	runs, err := os.ReadFile(filepath.Join(b.cfg.User.Home, "runs"))
+	require.NoError(t, err)
+	require.Equal(t, "run\n", string(runs))
+}
+
+// TestBatchResultOnAFullDisk: a job that fills the disk of its result and succeeds has succeeded.
+func TestBatchResultOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	cfg := config(t)
+	small := filepath.Join(cfg.User.Home, "small")
+	require.NoError(t, os.Mkdir(small, 0o777))
+	if err := syscall.Mount("tmpfs", small, "tmpfs", 0, "size=64k,mode=0777"); err != nil {
+		t.Skipf("a small file system cannot be mounted here: %v", err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(small, 0) })
+	cfg.SessionType = "batch"
+	cfg.Batch = &run.BatchCommand{Command: "dd if=/dev/zero of=$HOME/small/filler bs=4k 2>/dev/null; exit 0"}
+	cfg.ResultFile = filepath.Join(small, "result.json")
+	b := launch(t, cfg)
+	require.Equal(t, 0, b.wait(), "%s", b.log())
+	require.Equal(t, 0, readResult(t, cfg).ExitCode)
+	require.NoError(t, os.Remove(filepath.Join(small, "filler")))
+
+	// A start that cannot be recorded is none.
+	require.NoError(t, os.WriteFile(filepath.Join(small, "filler"), make([]byte, 40<<10), 0o644))
+	cfg = batchConfig(t, "echo run >> $HOME/runs")
+	cfg.ResultFile = filepath.Join(small, "deep", "result.json")
+	require.Equal(t, 75, launch(t, cfg).wait())
+	require.NoFileExists(t, filepath.Join(cfg.User.Home, "runs"))
+}
+
 func TestBatchJobLargeOutput(t *testing.T) {
 	t.Parallel()
 	b := launch(t, batchConfig(t, "head -c 20000000 /dev/zero | tr '\\0' x"))

@@ -104,7 +104,7 @@ func New(tb testing.TB, o Options) *Cluster {
 		c.startEtcd()
 	}
 	for i := range o.Managers {
-		m := &Manager{c: c, id: fmt.Sprintf("m%d", i), api: "127.0.0.1:0", agents: "127.0.0.1:0"}
+		m := &Manager{c: c, id: fmt.Sprintf("m%d", i), api: address(tb), agents: address(tb)}
 		c.Managers = append(c.Managers, m)
 		tb.Cleanup(m.Stop)
 		m.Start()

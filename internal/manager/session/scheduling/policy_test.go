@@ -334,6 +334,9 @@ func TestRescheduling(t *testing.T) {
 		return l.Settle(ctx, cluster.ReasonForced, "")
 	}))
 	b.becomes(low, "TERMINATED", string(cluster.ReasonForced))
+	b.becomes(next, "PENDING", "capacity") // its agent has not said that the slots are free
+	b.exec(`DELETE FROM kernel_removals`)
+	b.store.Wake(store.TopicSchedule)
 	b.becomes(next, "SCHEDULED", "")
 	resyncs := metric(t, registry, "berth_scheduler_resyncs_total")
 	require.Eventually(t, func() bool { return metric(t, registry, "berth_scheduler_resyncs_total") > resyncs }, patience, 5*time.Millisecond)
