@@ -180,7 +180,7 @@ func TestBatchResultOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
 	small := filepath.Join(cfg.User.Home, "small")
-	require.NoError(t, os.Mkdir(small, 0o777))
+	require.NoError(t, os.MkdirAll(small, 0o777))
 	if err := syscall.Mount("tmpfs", small, "tmpfs", 0, "size=64k,mode=0777"); err != nil {
 		t.Skipf("a small file system cannot be mounted here: %v", err)
 	}

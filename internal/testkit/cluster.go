@@ -166,6 +166,13 @@ func (c *Cluster) Until(what string, ok func() bool) {
 	}
 }
 
+// Exec changes the database behind everybody's back.
+func (c *Cluster) Exec(query string, args ...any) {
+	c.tb.Helper()
+	_, err := c.Store.Pool().Exec(c.tb.Context(), query, args...)
+	c.check(err)
+}
+
 // Dump writes what the database knows of live sessions, and the newest events of all, for a failed test.
 func (c *Cluster) Dump() {
 	c.dump("live", `SELECT s.name || ' ' || s.status || ' ' || s.status_info || ' | ' ||
@@ -409,6 +416,19 @@ func (a *Agent) Running() bool { return a.group != nil }
 // Starts is how often the container of a kernel was started on this host.
 func (a *Agent) Starts(kernel cluster.KernelID) int {
 	return a.Engine.Starts(a.cfg.Scope(), a.ID(), kernel)
+}
+
+// Runs is how often the batch command of a kernel was executed on this host.
+func (a *Agent) Runs(kernel cluster.KernelID) int {
+	return a.Engine.Runs(a.cfg.Scope(), a.ID(), kernel)
+}
+
+// SetSchedulable decides whether the agent gets new kernels.
+func (a *Agent) SetSchedulable(schedulable bool) {
+	a.c.tb.Helper()
+	_, err := a.c.Store.SetSchedulable(a.c.tb.Context(), schedulable, []string{a.cfg.ID})
+	a.c.check(err)
+	a.c.Store.Wake(store.TopicSchedule)
 }
 
 // Containers counts the running containers of this host, also while the agent is away.
