@@ -63,6 +63,8 @@ start() {
   nofile=$(ulimit -n)
   [ "$nofile" != unlimited ] || nofile=1048576
   local args=(--host "$host" --pidfile "$pidfile" --default-ulimit "nofile=$nofile:$nofile" --log-level warn)
+  # Containers outlive the engine: a crash or an upgrade of it ends no session.
+  args+=(--live-restore)
   # Kernels without the tables of iptables cannot do the default network; say so and go on without it.
   if ! iptables -t nat -L -n >/dev/null 2>&1; then
     say "engine: this kernel has no NAT tables, containers get no network"

@@ -159,7 +159,7 @@ func (r *Runner) handler() http.Handler {
 	mux.HandleFunc("POST "+run.PathAppStop, reply(r.serveAppStop))
 	mux.HandleFunc("GET "+run.PathAppLog, r.serveAppLog)
 	mux.HandleFunc("/", func(w http.ResponseWriter, q *http.Request) {
-		run.WriteFailure(w, fault.NotFoundf("the runner has no %s %s", q.Method, q.URL.Path).WithReason("no-such-route"))
+		run.WriteFailure(w, fault.NotFoundf("the runner has no %s %s", q.Method, q.URL.Path).WithReason(run.ReasonNoRoute))
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set(run.HeaderVersion, strconv.Itoa(run.Version))

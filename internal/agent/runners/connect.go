@@ -43,8 +43,7 @@ func (p *Pool) Connect(ctx context.Context, kernel cluster.KernelID, token strin
 		"Authorization": {"Bearer " + token}, run.HeaderVersion: {strconv.Itoa(run.Version)},
 	})
 	if fault.Is(err, fault.NotFound) {
-		return nil, fault.Conflictf("the session runs with an older runner, which does not know apps").WithReason("runner-too-old").
-			WithNext("end the session and start a new one").WithCause(err)
+		return nil, run.TooOld().WithCause(err)
 	}
 	return opened, err
 }

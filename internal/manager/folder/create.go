@@ -15,9 +15,10 @@ import (
 )
 
 const (
-	// settleTime bounds what a request does with a proxy once its row is written; the loop takes over after unsettledFor.
+	// settleTime bounds what a request does with a proxy once its row is written. After unsettledFor the loop does the same, in case the
+	// request's manager was killed; both may, and the request then finds the folder ready.
 	settleTime   = 30 * time.Second
-	unsettledFor = 45 * time.Second
+	unsettledFor = 3 * time.Second
 	folderMode   = 0o755
 )
 
@@ -139,7 +140,7 @@ func (s *Service) Create(ctx context.Context, a authz.Actor, in CreateInput) (Fo
 		if err == nil {
 			err = made(settle, s.d.Store.Queries, d.row.ID)
 		}
-		if err != nil {
+		if err != nil && !s.isReady(settle, d.row.ID) {
 			s.undo(settle, d.row.ID, err)
 			return Folder{}, fmt.Errorf("create folder %s on %s: %w", in.Name, d.row.Host, err)
 		}
@@ -246,6 +247,12 @@ func made(ctx context.Context, q *dbgen.Queries, id string) error {
 		return fault.Conflictf("the folder was changed meanwhile").WithReason("vfolder-creation-failed")
 	}
 	return err
+}
+
+// isReady reports whether the loop has made a folder ready in its request's place.
+func (s *Service) isReady(ctx context.Context, id string) bool {
+	status, err := s.d.Store.LockFolder(ctx, id)
+	return err == nil && cluster.FolderStatus(status) == cluster.FolderReady
 }
 
 // moveTo describes a guarded move of a folder to a status: from the given ones, or from all from which the table of moves leads there.

@@ -279,7 +279,7 @@ func TestCreationIsFinishedAfterACrash(t *testing.T) {
 		if st := r.status(f.ID); st != cluster.FolderPerforming {
 			t.Fatalf("the loop took it from its request: %s", st)
 		}
-		r.advance(time.Minute)
+		r.advance(5 * time.Second) // soon after the manager was killed
 		r.proxy.set(func() { r.proxy.away = true })
 		r.pass() // tries
 		r.proxy.set(func() { r.proxy.away = false })

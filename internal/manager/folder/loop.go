@@ -146,7 +146,7 @@ func (l *Loop) each(work []func() error) (first error) {
 }
 
 // due reports whether the loop should work on a folder in this pass. After a failure it waits, longer each time. A folder that is being
-// created belongs to the request that creates it until unsettledFor has passed; by then that request has ended.
+// created belongs to the request that creates it alone until unsettledFor has passed.
 func due(f dbgen.Folder, now time.Time) bool {
 	if f.TriedAt != nil && f.Tried > 0 {
 		wait := min(time.Second<<min(f.Tried-1, 10), maxBackoff)

@@ -39,6 +39,19 @@ func WriteFailure(w http.ResponseWriter, err error) {
 	_ = json.NewEncoder(w).Encode(f) // a reader that went away needs no answer
 }
 
+// ReasonNoRoute is what a runner says that does not know a route. ReasonTooOld names that to others: containers outlive agents, so a
+// session may run with the runner of an earlier release.
+const (
+	ReasonNoRoute = "no-such-route"
+	ReasonTooOld  = "runner-too-old"
+)
+
+// TooOld is the failure of a request that the session's runner does not know yet.
+func TooOld() *fault.Error {
+	return fault.Conflictf("the session runs with an older runner, which cannot do this").WithReason(ReasonTooOld).
+		WithNext("restart the session for apps and whatever else came with the newer release")
+}
+
 // FaultOf turns a reply that is not 2xx into the fault it reports.
 func FaultOf(status int, body []byte) error {
 	kind := fault.Internal
@@ -56,6 +69,9 @@ func FaultOf(status int, body []byte) error {
 	var f Failure
 	if err := json.Unmarshal(body, &f); err != nil || f.Msg == "" {
 		return fault.New(kind, "the runner answered %d %s", status, http.StatusText(status))
+	}
+	if f.Reason == ReasonNoRoute {
+		return TooOld().WithCause(errors.New(f.Msg))
 	}
 	e := fault.New(kind, "%s", f.Msg).WithReason(f.Reason)
 	e.Next = f.Next

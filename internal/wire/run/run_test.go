@@ -148,6 +148,26 @@ func TestFailuresKeepTheirKind(t *testing.T) {
 	}
 }
 
+// A runner of an earlier release is told apart from an app or a file that is not there.
+func TestOlderRunnersAreNamed(t *testing.T) {
+	t.Parallel()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		if q.URL.Path == run.PathApps {
+			run.WriteFailure(w, fault.NotFoundf("the runner has no GET /v1/apps").WithReason(run.ReasonNoRoute))
+			return
+		}
+		run.WriteFailure(w, fault.NotFoundf("there is no such file").WithReason("file-not-found"))
+	}))
+	defer srv.Close()
+	c := run.NewClient(run.Options{Transport: &http.Transport{DisableKeepAlives: true}, BaseURL: srv.URL})
+	_, err := c.Apps(t.Context())
+	require.Equal(t, fault.Conflict, fault.KindOf(err))
+	require.Equal(t, run.ReasonTooOld, fault.ReasonOf(err))
+	require.Contains(t, fault.NextOf(err), "restart the session for apps")
+	_, err = c.Files(t.Context(), "x")
+	require.Equal(t, fault.NotFound, fault.KindOf(err))
+}
+
 // A peer that answers more than any runner does is no runner.
 func TestRepliesAreBounded(t *testing.T) {
 	t.Parallel()

@@ -125,8 +125,11 @@ func (t *folderTree) Mkdir(p string, parents, existOK bool) error {
 		defer up.Close()
 		name := up.existing(path.Base(p))
 		made, err := up.makeDir(name, 0o755, t.v.owner)
-		if err != nil || made {
+		if err != nil {
 			return err
+		}
+		if made {
+			return up.sync() // whoever is told of it finds it again after a crash of the host
 		}
 		st, err := up.stat(name)
 		if err == nil && (!existOK || !isDir(&st)) {
