@@ -34,6 +34,9 @@ func (r *Runner) batchJob(ctx context.Context) (code int) {
 		r.setBatch(run.BatchState{Phase: run.BatchFinished, Result: &res})
 		return res.ExitCode
 	}
+	if !r.table.Ready(ctx) {
+		return exitUnfinished // the session ends before the command starts
+	}
 	err := markStarted(r.cfg.StartedFile(), r.cfg.ResultFile)
 	if errors.Is(err, fs.ErrExist) {
 		now := time.Now().UTC()

@@ -2,6 +2,7 @@ package proc
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -37,6 +38,17 @@ func (t *Table) Hold(limit time.Duration, late func()) {
 			late()
 		}
 	})
+}
+
+// Ready waits until processes may start; false when they never will, or ctx ended before.
+func (t *Table) Ready(ctx context.Context) bool {
+	select {
+	case <-t.open:
+		return ctx.Err() == nil
+	case <-t.stop:
+	case <-ctx.Done():
+	}
+	return false
 }
 
 // release lets processes start; it reports whether they had to wait until now.
