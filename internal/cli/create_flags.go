@@ -78,7 +78,8 @@ func (f *createFlags) request(ctx context.Context, a *verbs, c *api.Client, imag
 	s := api.CreateSession{Name: f.name, Image: image, Type: api.TypeInteractive, Tag: f.tag, EnqueueOnly: true, ReuseIfExists: true,
 		Dependencies: f.depends, StartsAt: f.startsAt, BatchTimeout: f.limit}
 	if f.batch == "" && (f.startsAt != "" || f.limit != "" || f.rerun) {
-		return s, frame.Usage(frame.Hint(errors.New("--starts-at, --batch-timeout and --rerun-on-agent-loss need --batch"), "berth session create --help"))
+		return s, frame.Usage(frame.Hint(errors.New("--starts-at, --batch-timeout and --rerun-on-agent-loss need --batch"),
+			"berth session create --help"))
 	}
 	if f.batch != "" {
 		s.Type, s.StartupCommand = api.TypeBatch, f.batch

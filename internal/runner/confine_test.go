@@ -53,7 +53,10 @@ func TestProcessesJoinTheirGroups(t *testing.T) {
 
 	require.Error(t, pool(cfg).Confine(ctx(t), cluster.KernelID(cfg.KernelID), "wrong-token-0123456789", nil, nil))
 	require.NoError(t, pool(cfg).Confine(ctx(t), cluster.KernelID(cfg.KernelID), token, []*os.File{pids, memory}, oom))
-	require.Eventually(t, func() bool { st, err := os.Stat(b.cfg.ResultFile); return err == nil && st.Size() > 0 }, 20*time.Second, 2*time.Millisecond)
+	require.Eventually(t, func() bool {
+		st, err := os.Stat(b.cfg.ResultFile)
+		return err == nil && st.Size() > 0
+	}, 20*time.Second, 2*time.Millisecond)
 	res := readResult(t, cfg)
 	require.Equal(t, 133, res.ExitCode, "a signal that tracers use is the process's own")
 	require.True(t, res.OOM)

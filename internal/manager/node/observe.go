@@ -131,6 +131,11 @@ func (n *Reports) ended(ctx context.Context, l *store.Locked, k *store.LockedKer
 		return k.Deny(ctx, o.Detail)
 	case k.Doubted() && m.Reason == cluster.ReasonStartUnknown: // it had started, and our question ended it
 		m.Reason, m.Detail = cluster.ReasonStartTimeout, "its command had started, but its agent could not say so in time"
+		if k.LocalRank == 0 {
+			if err := l.SetResult(ctx, cluster.ResultFailure, m.Reason, o.ExitCode); err != nil {
+				return err
+			}
+		}
 	}
 	if o.Failed && k.StopReason == "" {
 		return k.Fail(ctx, m, o.RetryElsewhere, true)

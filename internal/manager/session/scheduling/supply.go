@@ -232,7 +232,9 @@ func (m *memory) readAgents(ctx context.Context, q *dbgen.Queries, ids []string)
 }
 
 // heldOn names what stands in scheduler.Cluster for the kernels that an agent must still remove. It is no session's id.
-func heldOn(agent cluster.AgentID) cluster.SessionID { return cluster.SessionID("held on " + string(agent)) }
+func heldOn(agent cluster.AgentID) cluster.SessionID {
+	return cluster.SessionID("held on " + string(agent))
+}
 
 // holdRemovals keeps taken what the kernels hold that an agent must still remove: their sessions have ended or wait again, but until
 // the agent says that they are gone, it has no room for others in their place.
