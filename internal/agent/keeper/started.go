@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/agent/host"
+	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/fault"
 )
 
@@ -36,7 +37,11 @@ func (n *kernel) noteStart() (started bool, err error) {
 	if err != nil {
 		return false, fault.Unavailablef("the markers of the session's runner cannot be read").WithCause(err)
 	}
-	if !t.Started {
+	n.k.mu.Lock()
+	c := n.container
+	n.k.mu.Unlock()
+	older := !r.Marks && c != nil && c.Phase != runtime.PhaseCreated // its runner may leave no markers
+	if !t.Started && !older {
 		return false, nil
 	}
 	r = r.Clone()
@@ -51,6 +56,26 @@ func (n *kernel) noteStart() (started bool, err error) {
 	n.k.mu.Lock()
 	defer n.k.mu.Unlock()
 	n.record = r
+	return true, nil
+}
+
+// hasStarted reports whether the command has started, before the container would be created. One that the engine made late, for a request
+// that nobody waits for any more, is removed.
+func (n *kernel) hasStarted(ctx context.Context) (bool, error) {
+	started, err := n.noteStart()
+	if err != nil || !started {
+		return false, err
+	}
+	n.k.mu.Lock()
+	c := n.container
+	n.stale = true
+	n.k.mu.Unlock()
+	if c == nil || c.Phase != runtime.PhaseCreated {
+		return true, nil
+	}
+	if err := n.k.o.Runtime.Remove(ctx, n.id); err != nil && !fault.Is(err, fault.NotFound) {
+		return true, fmt.Errorf("remove the container: %w", err)
+	}
 	return true, nil
 }
 

@@ -217,7 +217,7 @@ func (n *kernel) findImage(ctx context.Context, v view) error {
 // prepare writes the kernel's directory and goes on to create the container.
 func (n *kernel) prepare(ctx context.Context, v view) error {
 	k := n.k
-	if started, err := n.noteStart(); err != nil || started {
+	if started, err := n.hasStarted(ctx); err != nil || started {
 		return err
 	}
 	if err := n.takeSeat(ctx); err != nil {

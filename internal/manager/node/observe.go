@@ -258,8 +258,6 @@ func (n *Reports) missing(ctx context.Context, agent cluster.AgentID, list []clu
 					Detail: "agent " + string(agent) + " no longer has the container"}
 				var err error
 				switch {
-				case k.Doubted():
-					err = k.Deny(ctx, m.Detail)
 				case k.Status == cluster.Terminating:
 					err = k.End(ctx, m)
 				default:
