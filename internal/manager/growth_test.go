@@ -42,13 +42,14 @@ func TestListsDoNotReadWhatHasEnded(t *testing.T) {
 	filters := map[string]session.Filter{
 		"all": {}, "live": {Statuses: []string{string(cluster.Pending), string(cluster.Running)}}, "ended": {Statuses: ended},
 		"ended of a key": {Statuses: ended, AccessKey: few.AccessKey}, "of a key": key, "of a domain": {Domain: "few"},
-		"ended of a project": {Statuses: ended, Project: project(w)}, "past the end": {Query: list.Query{Offset: 2 * endedSessions}, Statuses: ended[1:]},
-		"by name":       {Query: list.Query{Filter: `name == "many-77"`}},
-		"by prefix":     {Query: list.Query{Filter: `name like "many-77%"`}},
-		"by id":         {Query: list.Query{Filter: fmt.Sprintf("id == %q", live)}},
-		"oldest first":  {Query: list.Query{Order: "+created_at"}},
-		"another page":  {Query: list.Query{Offset: 200, Limit: 100}},
-		"of no project": {Project: "none"},
+		"ended of a project": {Statuses: ended, Project: project(w)},
+		"past the end":       {Query: list.Query{Offset: 2 * endedSessions}, Statuses: ended[1:]},
+		"by name":            {Query: list.Query{Filter: `name == "many-77"`}},
+		"by prefix":          {Query: list.Query{Filter: `name like "many-77%"`}},
+		"by id":              {Query: list.Query{Filter: fmt.Sprintf("id == %q", live)}},
+		"oldest first":       {Query: list.Query{Order: "+created_at"}},
+		"another page":       {Query: list.Query{Offset: 200, Limit: 100}},
+		"of no project":      {Project: "none"},
 	}
 	for who, a := range map[string]authz.Actor{"admin": w.Admin, "many": many, "few": few} {
 		for name, f := range filters {
@@ -87,7 +88,8 @@ func BenchmarkLists(b *testing.B) {
 			w.Running(fmt.Sprintf("live-%d", i), "a1")
 		}
 		for name, f := range map[string]session.Filter{
-			"live": {Statuses: []string{string(cluster.Pending), string(cluster.Running)}}, "ended": {Statuses: []string{string(cluster.Terminated)}},
+			"live":   {Statuses: []string{string(cluster.Pending), string(cluster.Running)}},
+			"ended":  {Statuses: []string{string(cluster.Terminated)}},
 			"failed": {Statuses: []string{string(cluster.Error)}}, "all": {}, "name": {Query: list.Query{Filter: `name == "many-77"`}},
 			"prefix": {Query: list.Query{Filter: `name like "many-777%"`}},
 		} {
