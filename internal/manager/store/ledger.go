@@ -178,7 +178,7 @@ func (k *LockedKernel) Fail(ctx context.Context, m KernelMove, retry, gone bool)
 		}
 		retry = false
 	}
-	if retry && l.mayRequeue() {
+	if retry && l.mayRequeue(m.Reason) {
 		agent := k.Agent()
 		for _, other := range l.Kernels {
 			if other.Status == cluster.Pending {
@@ -217,9 +217,9 @@ func (l *Locked) spend(ctx context.Context, agent cluster.AgentID, reason cluste
 	return nil
 }
 
-// mayRequeue: nothing of the session ever ran or is being stopped, and it has placements left.
-func (l *Locked) mayRequeue() bool {
-	if int(l.Attempts)+1 >= cluster.MaxPlacements || l.StartedAt != nil {
+// mayRequeue: nothing of the session ever ran or is being stopped, and it has placements left. An agent that is busy uses up none.
+func (l *Locked) mayRequeue(reason cluster.Reason) bool {
+	if reason != cluster.ReasonBusy && int(l.Attempts)+1 >= cluster.MaxPlacements || l.StartedAt != nil {
 		return false
 	}
 	for _, k := range l.Kernels {
