@@ -11,6 +11,7 @@ import (
 	"berth.dev/berth/internal/agent/runtime/fake"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/testkit/await"
 )
 
 // TestAStartedCommandIsNoFailedCreation: whatever fails after the engine has started a batch command, its result counts and no other
@@ -89,7 +90,7 @@ func TestAContainerThatWasRemovedIsNotStartedAgain(t *testing.T) {
 	}
 	r.start()
 	r.want(true, desired(1, batch("sleep 60")))
-	<-reached
+	await.Value(t, reached)
 	r.kill()
 	require.NoError(t, r.engine.Runtime(scope, agent).Remove(t.Context(), kernelID(1)))
 	r.before = nil
@@ -160,7 +161,7 @@ func TestAContainerStaysWhileItsEndCannotBeRecorded(t *testing.T) {
 	r.awaitPhase(kernelID(1), 1, cluster.PhaseRunning)
 	require.NoError(t, r.engine.Exit(kernelID(1), 0))
 	for range 2 { // the second attempt shows that the first one was refused
-		<-removals
+		await.Value(t, removals)
 	}
 	require.Equal(t, 1, r.engine.Count(), "the container is the only proof of its start")
 	r.kill()
