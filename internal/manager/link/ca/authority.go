@@ -49,6 +49,8 @@ type Options struct {
 	Vault     Vault
 	Clock     chassis.Clock
 	Random    io.Reader
+	// Forget gives free what else belonged to a node whose certificates an administrator revoked. It may be nil.
+	Forget func(context.Context, Node) error
 }
 
 // Authority is the cluster's certificate authority with the rules of joining. It is safe for concurrent use.
@@ -56,6 +58,7 @@ type Authority struct {
 	vault  Vault
 	clock  chassis.Clock
 	random io.Reader
+	forget func(context.Context, Node) error
 
 	cert   *x509.Certificate
 	key    crypto.Signer
@@ -72,7 +75,7 @@ type storedAuthority struct {
 
 // Open loads the authority; the first manager of a cluster makes it. It ends what older managers let in without asking who.
 func Open(ctx context.Context, o Options) (*Authority, error) {
-	a := &Authority{vault: o.Vault, clock: o.Clock, random: o.Random}
+	a := &Authority{vault: o.Vault, clock: o.Clock, random: o.Random, forget: o.Forget}
 	raw, err := o.Vault.Update(ctx, keyAuthority, func(old []byte) ([]byte, error) {
 		if old != nil {
 			return nil, nil
@@ -93,7 +96,7 @@ func Open(ctx context.Context, o Options) (*Authority, error) {
 
 // OpenExisting loads the authority that a manager made.
 func OpenExisting(ctx context.Context, o Options) (*Authority, error) {
-	a := &Authority{vault: o.Vault, clock: o.Clock, random: o.Random}
+	a := &Authority{vault: o.Vault, clock: o.Clock, random: o.Random, forget: o.Forget}
 	raw, err := o.Vault.Get(ctx, keyAuthority)
 	if err != nil {
 		return nil, fmt.Errorf("load the authority of node certificates: %w", err)
