@@ -77,7 +77,7 @@ var rules = []rule{
 	// The manager: the role, its nouns, what they share, its connections, its APIs.
 	{dir: "internal/manager", duty: "the role: wires stores, nouns, links, loops and APIs",
 		allow: []string{"internal/certs", "internal/chassis", "internal/clientaddr", "internal/cluster", "internal/fault", "internal/wire/proxy",
-			"internal/wire/run"}},
+			"internal/wire/run", "internal/wire/storage"}},
 	{dir: "internal/manager/nouns", duty: "makes the use cases of all nouns and joins them",
 		allow: []string{"internal/manager/app", "internal/manager/folder", "internal/manager/idle", "internal/manager/image",
 			"internal/manager/node", "internal/manager/operation", "internal/manager/operation/callback", "internal/manager/resource",

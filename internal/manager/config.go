@@ -17,6 +17,7 @@ import (
 	agentlink "berth.dev/berth/internal/manager/link/agent"
 	"berth.dev/berth/internal/manager/reconcile"
 	"berth.dev/berth/internal/manager/session/scheduling"
+	wirestorage "berth.dev/berth/internal/wire/storage"
 )
 
 // Config is everything an operator may set about the manager role.
@@ -101,6 +102,20 @@ func (c StorageConfig) secret() (chassis.Secret, error) {
 		return chassis.Secret{}, shortSecret()
 	}
 	return chassis.NewSecret(text), nil
+}
+
+// StorageKey is the key of one storage proxy, as its configuration takes it in storage.secret.
+func (c StorageConfig) StorageKey(proxy string) (string, error) {
+	secret, err := c.secret()
+	switch {
+	case err != nil:
+		return "", err
+	case secret.IsZero():
+		return "", fault.Invalidf("manager.storage.secret is not set").WithNext("set it, or manager.storage.secret_file, for all managers alike")
+	case proxy == "" || len(proxy) > 64 || strings.ContainsAny(proxy, ":/ "):
+		return "", fault.Invalidf("%q is no name of a storage proxy", proxy).WithNext("use the name of storage.proxy")
+	}
+	return wirestorage.KeysOf(secret.Reveal(), proxy).Text()
 }
 
 func shortSecret() error {

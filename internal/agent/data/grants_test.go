@@ -131,8 +131,8 @@ func TestRevokedAppProxies(t *testing.T) {
 	require.NoError(t, err, "it joined again, and got a grant of a later time")
 	talk(t, conn)
 
-	file := filepath.Join(t.TempDir(), "keys")
 	for _, clock := range []time.Time{now, revoked.Until.Add(time.Second)} {
+		file := filepath.Join(t.TempDir(), "keys")
 		g, err := data.OpenGrants(file, fixed{chassis.RealClock(), clock})
 		require.NoError(t, err)
 		require.NoError(t, g.Set([][]byte{publicOf(t, signing)}, nil, []proxy.Revocation{revoked}))

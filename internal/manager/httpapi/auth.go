@@ -9,6 +9,7 @@ import (
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/httpapi/throttle"
 	"berth.dev/berth/internal/manager/seal"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 func (a *API) authRoutes() {

@@ -19,6 +19,7 @@ import (
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
 
+// AuthFailed is what everybody hears who is not let in, whatever was wrong.
 func AuthFailed() error {
 	return fault.New(fault.Unauthenticated, "Credential/signature mismatch.").WithReason("auth-failed").
 		WithNext("check your access key and secret key, or your email and password")

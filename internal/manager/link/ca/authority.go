@@ -177,10 +177,14 @@ func readRequest(owner string, der []byte) (*x509.CertificateRequest, error) {
 		return nil, fault.Invalidf("the certificate request of %s cannot be used", owner).WithCause(err)
 	}
 	switch k := csr.PublicKey.(type) {
-	case *ecdsa.PublicKey, ed25519.PublicKey:
-	case *rsa.PublicKey:
-		if n := k.N.BitLen(); n < 2048 || n > 8192 {
-			return nil, fault.Invalidf("the key of %s has %d bits", owner, n).WithNext("use an RSA key of 2048 to 8192 bits, or another kind")
+	case ed25519.PublicKey:
+	case *ecdsa.PublicKey:
+		if k.Curve.Params().BitSize < 256 {
+			return nil, fault.Invalidf("the key of %s is on the curve %s", owner, k.Curve.Params().Name).WithNext("use the curve P-256 or a larger one")
+		}
+	case *rsa.PublicKey: // 3072 bits are worth 128 bits
+		if n := k.N.BitLen(); n < 3072 || n > 8192 {
+			return nil, fault.Invalidf("the key of %s has %d bits", owner, n).WithNext("use an RSA key of 3072 to 8192 bits, or another kind")
 		}
 	default:
 		return nil, fault.Invalidf("the key of %s is of a kind that is not supported", owner)
