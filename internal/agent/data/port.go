@@ -231,7 +231,8 @@ func (p *Port) stop(ctx context.Context) error {
 	}
 }
 
-// sweep closes tunnels of kernels and circuits that have ended, and of app proxies that were revoked. The end of an app does not always close its connection.
+// sweep closes tunnels of kernels and circuits that have ended, and of app proxies that were revoked. The end of an app does not
+// always close its connection.
 func (p *Port) sweep() {
 	p.mu.Lock()
 	list := make([]*carriage, 0, len(p.carried))

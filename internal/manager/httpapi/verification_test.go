@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +25,7 @@ func TestHeadersOfEveryAnswer(t *testing.T) {
 	for _, hsts := range []bool{true, false} {
 		s := newSite(t, func(_ *nouns.Deps, d *httpapi.Deps) { d.HSTS = hsts })
 		for status, answers := range map[int][]answer{
-			200: {s.call("GET", "/auth", ""), s.send(s.request("GET", "/", "", "")), s.call("POST", "/admin/gql", `{"query":"{__typename}"}`)},
+			200: {s.call("GET", "/auth", ""), s.send(s.request("GET", "/", "", ""))},
 			400: {s.call("POST", "/auth/authorize", `{`)},
 			401: {s.send(s.request("GET", "/auth", "", "")), s.send(s.request("GET", "/events/session?sessionName=*", "", ""))},
 			404: {s.call("GET", "/nonsense", ""), s.call("GET", "/session/none", "")},
@@ -42,24 +43,6 @@ func TestHeadersOfEveryAnswer(t *testing.T) {
 		s.api.ServeHTTP(w, r)
 		want := map[bool]string{true: "max-age=31536000"}[hsts]
 		require.Equal(t, want, w.Header().Get("Strict-Transport-Security"))
-	}
-}
-
-// Nobody reads the schema, in whatever words.
-func TestNoIntrospection(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	for _, path := range []string{"/admin/gql", "/admin/graphql"} {
-		for _, query := range []string{`{__schema{types{name}}}`, `query A{s:__schema{queryType{fields{name args{name}}}}}`,
-			`{__type(name:\"User\"){fields{name}}}`, `fragment F on Query{__schema{types{name}}} query{...F}`,
-			`{agents:__type(name:\"Agent\"){name}}`} {
-			a := s.call("POST", path, `{"query":"`+query+`"}`)
-			require.NotContains(t, a.body, "KeyPair", "%s %s", path, query)
-			require.NotContains(t, a.body, `"fields"`, "%s %s", path, query)
-			require.NotContains(t, a.body, `"types"`, "%s %s", path, query)
-			require.NotContains(t, a.body, `"name":"Agent"`, "%s %s", path, query)
-			require.Contains(t, a.body, "errors", "%s %s: %s", path, query, a.body)
-		}
 	}
 }
 
@@ -100,7 +83,8 @@ func TestAPasswordElsewhereIsAWrongOne(t *testing.T) {
 	}
 	right, wrong := login(s.admin.Password.Reveal()), login("wrong password")
 	right.problem(t, 401, "auth-failed")
-	require.Equal(t, wrong.body, right.body)
+	same := func(body string) string { return regexp.MustCompile(`"request_id":"[0-9a-f]+"`).ReplaceAllString(body, "") }
+	require.Equal(t, same(wrong.body), same(right.body))
 	for _, h := range []http.Header{right.header, wrong.header} {
 		h.Del("Date")
 		h.Del("X-Backendai-Request-Id")
@@ -166,6 +150,8 @@ func TestUsersHearOfTheirOwnSessions(t *testing.T) {
 	for _, stmt := range []string{
 		`INSERT INTO users (id, username, email, domain_name, resource_policy, role) VALUES
 			('00000000-0000-4000-8000-0000000000aa', 'o', 'o@x', 'default', 'default', 'user')`,
+		`INSERT INTO keypairs (access_key, secret_sealed, user_id, resource_policy)
+			SELECT 'AKIAO', secret_sealed, '00000000-0000-4000-8000-0000000000aa', 'default' FROM keypairs LIMIT 1`,
 		`INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots)
 			SELECT gen_random_uuid(), 'n' || i, 'interactive', 'default', p.id, '00000000-0000-4000-8000-0000000000aa', 'AKIAO', 'default', 'i',
 			'SCHEDULED', '{}' FROM generate_series(1, 3) AS i, (SELECT id FROM projects LIMIT 1) AS p`,

@@ -158,6 +158,8 @@ type Link struct {
 	watch *watch
 	work  sync.WaitGroup
 
+	claims claims
+
 	proxyConns, peerConns atomic.Int64
 	// revoked are app proxies whose certificates ended, as they were read last; nil before.
 	revoked atomic.Pointer[[]proxy.Revocation]

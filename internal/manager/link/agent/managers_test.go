@@ -126,7 +126,9 @@ func TestAgentsHearOfRevocations(t *testing.T) {
 		t.Cleanup(cancel)
 		s, err := b.dial(t, node.AgentTLS(who.cert, who.ca, "h2")).Session(ctx)
 		require.NoError(t, err)
-		require.NoError(t, s.Send(hello(who.id)))
+		up := hello(who.id)
+		up.GetHello().Version = node.Version
+		require.NoError(t, s.Send(up))
 		return s
 	}
 	revoked := func(s grpc.BidiStreamingClient[node.Up, node.Down]) []*node.Revocation {

@@ -180,7 +180,8 @@ func readRequest(owner string, der []byte) (*x509.CertificateRequest, error) {
 	case ed25519.PublicKey:
 	case *ecdsa.PublicKey:
 		if k.Curve.Params().BitSize < 256 {
-			return nil, fault.Invalidf("the key of %s is on the curve %s", owner, k.Curve.Params().Name).WithNext("use the curve P-256 or a larger one")
+			return nil, fault.Invalidf("the key of %s is on the curve %s", owner, k.Curve.Params().Name).
+				WithNext("use the curve P-256 or a larger one")
 		}
 	case *rsa.PublicKey: // 3072 bits are worth 128 bits
 		if n := k.N.BitLen(); n < 3072 || n > 8192 {
