@@ -38,7 +38,7 @@ type Config struct {
 	RequireBodyDigest bool
 	// HSTS tells browsers that saw the API by TLS to reach its host by TLS alone for a year. It is sent with a certificate that browsers
 	// trust: from files or by ACME.
-	HSTS bool
+	HSTS bool `config:"hsts"`
 	// StateDir holds the master key.
 	StateDir string
 	Postgres PostgresConfig

@@ -307,7 +307,7 @@ func TestNobodyWaitsForRoomThatIsThere(t *testing.T) {
 				k := s.Kernels[0]
 				for _, a := range w.agents {
 					if !a.Alive || !a.Schedulable || k.Architecture != "" && k.Architecture != a.Architecture ||
-						len(s.Designated) > 0 && !slices.Contains(s.Designated, a.ID) || hangs(a, s) {
+						len(s.Designated) > 0 && !slices.Contains(s.Designated, a.ID) || hangs(a, s) || k.Local && !a.Images[k.Image] {
 						continue
 					}
 					got, err := alloc.Fit(a.Devices, used[a.ID], k.Slots, alloc.Policy{NoFragment: w.s.Group.WholeDevices, Models: k.Models})

@@ -83,7 +83,9 @@ func TestAPasswordElsewhereIsAWrongOne(t *testing.T) {
 	}
 	right, wrong := login(s.admin.Password.Reveal()), login("wrong password")
 	right.problem(t, 401, "auth-failed")
-	same := func(body string) string { return regexp.MustCompile(`"request_id":"[0-9a-f]+"`).ReplaceAllString(body, "") }
+	same := func(body string) string {
+		return regexp.MustCompile(`"request_id":"[0-9a-f]+"`).ReplaceAllString(body, "")
+	}
 	require.Equal(t, same(wrong.body), same(right.body))
 	for _, h := range []http.Header{right.header, wrong.header} {
 		h.Del("Date")
