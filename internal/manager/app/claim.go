@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"strings"
 
@@ -26,13 +27,14 @@ const (
 	kindPorts  = "ports"
 )
 
-// addressesOf are the addresses that a proxy announces, in the form in which they compare.
+// addressesOf are the addresses that a proxy announces and that can be nobody else's, in the form in which they compare. A loopback
+// name leads each visitor to the own machine: of those only the URL counts, because resource groups choose proxies by it.
 func addressesOf(i proxy.Instance) []dbgen.AppProxyAddress {
 	out := []dbgen.AppProxyAddress{{Proxy: i.Name, Kind: kindURL, Address: plainURL(i.URL)}}
-	if i.Domain != "" {
+	if i.Domain != "" && !loopback(i.Domain) {
 		out = append(out, dbgen.AppProxyAddress{Proxy: i.Name, Kind: kindDomain, Address: plainHost(i.Domain)})
 	}
-	if i.PortHost != "" && i.PortFrom > 0 {
+	if i.PortHost != "" && i.PortFrom > 0 && !loopback(i.PortHost) {
 		out = append(out, dbgen.AppProxyAddress{Proxy: i.Name, Kind: kindPorts, Address: plainHost(i.PortHost), PortFrom: int32(i.PortFrom),
 			PortTo: int32(i.PortTo)})
 	}
@@ -41,6 +43,12 @@ func addressesOf(i proxy.Instance) []dbgen.AppProxyAddress {
 
 // plainHost is a host or domain as it compares.
 func plainHost(host string) string { return strings.Trim(strings.ToLower(host), ".") }
+
+func loopback(host string) bool {
+	host = plainHost(host)
+	ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return host == "localhost" || strings.HasSuffix(host, ".localhost") || err == nil && ip.IsLoopback()
+}
 
 // plainURL is an address as it compares: no slash at its end, small letters, no port that the scheme has anyway.
 func plainURL(text string) string {

@@ -258,6 +258,10 @@ func TestAddressesInCommonBefore(t *testing.T) {
 	old := proxy.Instance{Node: "n1", Version: 1, URL: "https://apps.example.org"}
 	r.must(r.See(t.Context(), "old", old))
 	r.see(instance())
+	for n, name := range []string{"dev1", "dev2"} { // as they come on one machine without any configuration
+		r.must(r.See(t.Context(), name, proxy.Instance{Node: "n1", Version: 1, URL: fmt.Sprintf("http://127.0.0.1:%d", 10200+n),
+			Domain: "apps.localhost", DomainURL: "http://apps.localhost:10200", PortHost: "127.0.0.1", PortFrom: 10205, PortTo: 10300}))
+	}
 	for n := range 40 {
 		old.URL = fmt.Sprintf("https://h%d.example.org", n)
 		if err := r.See(t.Context(), "old", old); err != nil {
