@@ -215,6 +215,7 @@ var rules = []rule{
 		allow: []string{"internal/agent/device", "internal/agent/host", "internal/agent/ledger", "internal/agent/network",
 			"internal/agent/runtime", "internal/alloc", "internal/chassis", "internal/cluster", "internal/fault", "internal/wire/run"}},
 	{dir: "internal/agent/ledger", duty: "records side effects before they are made", allow: []string{"internal/cluster", "internal/fault"}},
+	{dir: "internal/agent/kernellog", duty: "finds in the log of the host's kernel what its operator should know"},
 	{dir: "internal/agent/link", duty: "joins the manager and carries desired and observed state",
 		allow: []string{"internal/agent/keeper", "internal/agent/ledger", "internal/agent/meter", "internal/alloc", "internal/chassis",
 			"internal/cluster", "internal/fault", "internal/membership", "internal/wire/node"}},

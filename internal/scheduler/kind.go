@@ -276,10 +276,17 @@ func (a *agent) eligible(k *kind, sh *shape) string {
 		return filterLost
 	case !a.facts.Schedulable:
 		return filterNotSchedulable
+	case a.facts.Problem != "" || a.probed:
+		return filterCondition
 	case k != nil && a.hangs(k):
 		return filterVolume
 	}
 	return ""
+}
+
+// usable reports whether an agent takes sessions now.
+func (a *agent) usable() bool {
+	return a.facts.Alive && a.facts.Schedulable && a.facts.Problem == "" && !a.probed
 }
 
 // The filters' names; short slots add their own.
@@ -289,6 +296,7 @@ const (
 	filterArchitecture   = "architecture"
 	filterDesignated     = "designated"
 	filterVolume         = "hung-volume"
+	filterCondition      = "condition"
 	filterDevices        = "devices"
 	filterModels         = "models"
 	filterReserved       = "reserved"

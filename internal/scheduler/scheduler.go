@@ -31,7 +31,11 @@ type Agent struct {
 	Architecture string
 	Schedulable  bool
 	Alive        bool
-	Devices      []alloc.Device
+	// Problem says why the agent gets no sessions now, in words; "" when it may. Probe: the agent failed before, and one session may
+	// try it; nothing else is placed there in the same pass.
+	Problem string
+	Probe   bool
+	Devices []alloc.Device
 	// Images are references known to be present; used as a tie-break only.
 	Images map[string]bool
 	// Hung names volumes of folders that do not answer there, in order.
@@ -183,7 +187,7 @@ type Explanation struct {
 	Reason Reason
 	// Text is one sentence for people.
 	Text string
-	// Rejected counts agents per filter: "architecture", "not-schedulable", "lost", "cpu", "mem", "designated", "hung-volume".
+	// Rejected counts agents per filter: "architecture", "not-schedulable", "lost", "cpu", "mem", "designated", "hung-volume", "condition".
 	Rejected map[string]int
 	// Shortfall is what the best agent lacks, per slot.
 	Shortfall cluster.Slots

@@ -55,8 +55,10 @@ type Options struct {
 	Act func(ctx context.Context, verb string, body []byte) ([]byte, error)
 	// Grants takes what a manager says about the grants of app proxies: the keys that verify them, and circuits that ended.
 	Grants func(keys [][]byte, ended []string) error
-	Log    *slog.Logger
-	Clock  chassis.Clock
+	// Beat is told when a manager sent a heartbeat, by that manager's clock; nil: nobody wants to know.
+	Beat  func(sent time.Time)
+	Log   *slog.Logger
+	Clock chassis.Clock
 }
 
 // Link is the agent's connection to its manager.

@@ -168,11 +168,11 @@ func (k *LockedKernel) Remove(ctx context.Context, reason cluster.Reason) error 
 }
 
 // Fail ends a kernel that could not be brought up or was lost. With retry, a session that never ran goes back into the
-// queue while it has placements left, avoiding the agent; otherwise the kernel errs and the rest of
+// queue while it has placements left, avoiding the agent, and always when the failure was the agent's; otherwise the kernel errs and the rest of
 // the session is stopped. gone says that the agent holds nothing of the kernel any more. Settle follows.
 func (k *LockedKernel) Fail(ctx context.Context, m KernelMove, retry, gone bool) error {
 	l := k.s
-	if retry && l.mayRequeue() {
+	if retry && l.mayRequeue(m.AgentsFault) {
 		agent := k.Agent()
 		for _, other := range l.Kernels {
 			if other.Status == cluster.Pending {
@@ -187,8 +187,12 @@ func (k *LockedKernel) Fail(ctx context.Context, m KernelMove, retry, gone bool)
 				return err
 			}
 		}
-		l.Attempts++
-		if err := l.tx.AddFailedAgent(ctx, string(agent), l.ID); err != nil {
+		charge := int32(1)
+		if m.AgentsFault {
+			charge = 0
+		}
+		l.Attempts += charge
+		if err := l.tx.AddFailedAgent(ctx, charge, string(agent), l.ID); err != nil {
 			return fmt.Errorf("note failed agent: %w", err)
 		}
 		return nil
@@ -202,9 +206,9 @@ func (k *LockedKernel) Fail(ctx context.Context, m KernelMove, retry, gone bool)
 	return k.End(ctx, m)
 }
 
-// mayRequeue: nothing of the session ever ran or is being stopped, and it has placements left.
-func (l *Locked) mayRequeue() bool {
-	if int(l.Attempts)+1 >= cluster.MaxPlacements || l.StartedAt != nil {
+// mayRequeue: nothing of the session ever ran or is being stopped, and it has placements left or this one is not counted.
+func (l *Locked) mayRequeue(free bool) bool {
+	if !free && int(l.Attempts)+1 >= cluster.MaxPlacements || l.StartedAt != nil {
 		return false
 	}
 	for _, k := range l.Kernels {

@@ -15,13 +15,14 @@ import (
 )
 
 const addFailedAgent = `-- name: AddFailedAgent :exec
-UPDATE sessions SET attempts = attempts + 1,
-    failed_agents = CASE WHEN $1::text = ANY(failed_agents) THEN failed_agents ELSE failed_agents || $1::text END
-WHERE id = $2
+UPDATE sessions SET attempts = attempts + $1::integer,
+    failed_agents = CASE WHEN $2::text = ANY(failed_agents) THEN failed_agents ELSE failed_agents || $2::text END
+WHERE id = $3
 `
 
-func (q *Queries) AddFailedAgent(ctx context.Context, agentID string, iD string) error {
-	_, err := q.db.Exec(ctx, addFailedAgent, agentID, iD)
+// charge is 0 when the failure does not use up an attempt.
+func (q *Queries) AddFailedAgent(ctx context.Context, charge int32, agentID string, iD string) error {
+	_, err := q.db.Exec(ctx, addFailedAgent, charge, agentID, iD)
 	return err
 }
 
