@@ -178,7 +178,8 @@ func toAgent(a *node.Agent) *model.Agent {
 		ComputePlugins: new("{}"),
 		LocalConfig:    new("{}"),
 		HardwareMetadata: jsonText(map[string]any{"engine": a.Engine, "engine_ok": a.EngineOK, "engine_error": a.EngineError,
-			"warnings": a.Warnings, "conditions": a.Conditions, "devices": a.Devices}),
+			"warnings": a.Warnings, "devices": a.Devices}),
+		Conditions: jsonText(a.Conditions),
 	}
 	if a.Live != nil {
 		capacity := map[string]float64{
