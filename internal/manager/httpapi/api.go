@@ -219,6 +219,7 @@ func (a *API) holding(kind throttle.Kind, h handler) handler {
 			return err
 		}
 		defer release()
+		c.w.waits = true
 		if err = h(c); err == nil || c.w.status != 0 {
 			return err
 		}
