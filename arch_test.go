@@ -338,6 +338,7 @@ var rules = []rule{
 	{dir: "cmd/berth", duty: "the one binary: commands, flags and output of roles; client verbs come from cli",
 		allow: []string{"internal/platform", "internal/appproxy", "internal/chassis", "internal/cli", "internal/fault", "internal/scheduler"}},
 	{dir: "cmd/berth-runner", duty: "PID 1 of every container", stdOnly: true, allow: []string{"internal/runner"}},
+	{dir: "scripts/leftout", duty: "lists the tests that left themselves out"},
 	{dir: "scripts/modules", duty: "checks the licences of the modules that are shipped, and lists them"},
 	{dir: "scripts/mutation", duty: "measures what the tests of a package notice"},
 	{dir: "scripts/pack", duty: "prepares what the berth binary carries"},

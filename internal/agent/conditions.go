@@ -44,7 +44,8 @@ func conditionsOf(h health) []cluster.Condition {
 		add(cluster.ConditionDisk, "disk-low", h.disk, true)
 	}
 	for _, volume := range h.hung {
-		add(cluster.ConditionVolume, "hung:"+volume, "the volume "+volume+" does not answer here; sessions with folders of it start elsewhere", false)
+		add(cluster.ConditionVolume, "hung:"+volume,
+			"the volume "+volume+" does not answer here; sessions with folders of it start elsewhere", false)
 	}
 	if d := h.skew.Abs(); h.known && d > maxSkew {
 		way := "ahead of"

@@ -27,11 +27,12 @@ func TestConditionsOfAHost(t *testing.T) {
 		"disk":    {health{disk: "full"}, []short{{cluster.ConditionDisk, "disk-low", true}}},
 		"volumes": {health{hung: []string{"nas:a", "nas:b"}},
 			[]short{{cluster.ConditionVolume, "hung:nas:a", false}, {cluster.ConditionVolume, "hung:nas:b", false}}},
-		"clock ahead":      {health{skew: time.Minute, known: true}, []short{{cluster.ConditionClock, "clock-differs", false}}},
-		"clock behind":     {health{skew: -time.Minute, known: true}, []short{{cluster.ConditionClock, "clock-differs", false}}},
-		"clock near":       {health{skew: 9 * time.Second, known: true}, nil},
-		"clock not heard":  {health{skew: time.Hour}, nil},
-		"the kernel's log": {health{log: []kernellog.Event{{Kind: "disk-error", Text: "I/O error"}}}, []short{{cluster.ConditionKernelLog, "disk-error", false}}},
+		"clock ahead":     {health{skew: time.Minute, known: true}, []short{{cluster.ConditionClock, "clock-differs", false}}},
+		"clock behind":    {health{skew: -time.Minute, known: true}, []short{{cluster.ConditionClock, "clock-differs", false}}},
+		"clock near":      {health{skew: 9 * time.Second, known: true}, nil},
+		"clock not heard": {health{skew: time.Hour}, nil},
+		"the kernel's log": {health{log: []kernellog.Event{{Kind: "disk-error", Text: "I/O error"}}},
+			[]short{{cluster.ConditionKernelLog, "disk-error", false}}},
 	} {
 		var got []short
 		for _, x := range conditionsOf(c.h) {

@@ -89,7 +89,8 @@ func (t Trial) Condition() (c Condition, ok bool) {
 		next = "it is being tried with one session now"
 	}
 	return Condition{Type: ConditionQuarantine, Reason: "sessions-fail", Since: t.Since, Blocks: true,
-		Message: fmt.Sprintf("%d sessions in a row could not be created there (the last: %s); %s", max(len(t.Failures), QuarantineAfter), last, next),
+		Message: fmt.Sprintf("%d sessions in a row could not be created there (the last: %s); %s",
+			max(len(t.Failures), QuarantineAfter), last, next),
 	}, true
 }
 
@@ -113,8 +114,8 @@ func (s AgentStanding) Conditions() []Condition {
 		return slices.ContainsFunc(out, func(c Condition) bool { return slices.Contains(types, c.Type) })
 	}
 	if !s.EngineOK && !has(ConditionEngine, ConditionNetwork) {
-		out = append(out, Condition{Type: ConditionEngine, Reason: "engine-unavailable", Message: cmp.Or(s.EngineError, "it has not told of itself yet"),
-			Blocks: true})
+		out = append(out, Condition{Type: ConditionEngine, Reason: "engine-unavailable",
+			Message: cmp.Or(s.EngineError, "it has not told of itself yet"), Blocks: true})
 	}
 	if s.DiskProblem != "" && !has(ConditionDisk) {
 		out = append(out, Condition{Type: ConditionDisk, Reason: "disk-low", Message: s.DiskProblem, Blocks: true})

@@ -13,19 +13,32 @@ func TestWhenAnAgentIsSetAside(t *testing.T) {
 	fail := func(session, owner string, certain bool) AgentFailure {
 		return AgentFailure{Session: SessionID(session), Owner: UserID(owner), Certain: certain, Message: "no"}
 	}
+	own := func(ids ...string) (out []AgentFailure) {
+		for _, id := range ids {
+			out = append(out, fail(id, "u", false))
+		}
+		return out
+	}
+	agents := func(ids ...string) (out []AgentFailure) {
+		for _, id := range ids {
+			out = append(out, fail(id, "u", true))
+		}
+		return out
+	}
+	u := map[UserID]bool{"u": true}
 	for name, c := range map[string]struct {
 		failures []AgentFailure
 		blamed   map[UserID]bool
 		aside    bool
 	}{
-		"two sessions":                          {failures: []AgentFailure{fail("1", "u", false), fail("2", "u", false)}},
-		"three sessions":                        {failures: []AgentFailure{fail("1", "u", false), fail("2", "u", false), fail("3", "u", false)}, aside: true},
-		"one session again and again":           {failures: []AgentFailure{fail("1", "u", false), fail("1", "u", false), fail("1", "u", false), fail("1", "u", false)}},
-		"one session, plainly the agent's":      {failures: []AgentFailure{fail("1", "u", true), fail("1", "u", true), fail("1", "u", true)}, aside: true},
-		"an owner whose sessions fail anywhere": {failures: []AgentFailure{fail("1", "u", false), fail("2", "u", false), fail("3", "u", false)}, blamed: map[UserID]bool{"u": true}},
-		"such an owner, plainly the agent's":    {failures: []AgentFailure{fail("1", "u", true), fail("2", "u", true), fail("3", "u", true)}, blamed: map[UserID]bool{"u": true}, aside: true},
-		"such an owner among others": {failures: []AgentFailure{fail("1", "u", false), fail("2", "v", false), fail("3", "u", false), fail("4", "w", false)},
-			blamed: map[UserID]bool{"u": true}},
+		"two sessions":                          {failures: own("1", "2")},
+		"three sessions":                        {failures: own("1", "2", "3"), aside: true},
+		"one session again and again":           {failures: own("1", "1", "1", "1")},
+		"one session, plainly the agent's":      {failures: agents("1", "1", "1"), aside: true},
+		"an owner whose sessions fail anywhere": {failures: own("1", "2", "3"), blamed: u},
+		"such an owner, plainly the agent's":    {failures: agents("1", "2", "3"), blamed: u, aside: true},
+		"such an owner among others": {blamed: u,
+			failures: []AgentFailure{fail("1", "u", false), fail("2", "v", false), fail("3", "u", false), fail("4", "w", false)}},
 	} {
 		var trial Trial
 		for _, f := range c.failures {
@@ -78,7 +91,8 @@ func TestWhyAnAgentGetsNothing(t *testing.T) {
 		"an engine that is off": {s: AgentStanding{EngineError: "gone"}, problem: "engine: gone"},
 		"a volume":              {s: AgentStanding{EngineOK: true, HungVolumes: []string{"nas:a"}}},
 		"a probe is due":        {s: AgentStanding{EngineOK: true, Trial: Trial{Since: noon, ProbeAt: noon}}, probe: true},
-		"due, but the disk":     {s: AgentStanding{EngineOK: true, Reported: disk, Trial: Trial{Since: noon, ProbeAt: noon}}, problem: "disk: full"},
+		"due, but the disk": {problem: "disk: full",
+			s: AgentStanding{EngineOK: true, Reported: disk, Trial: Trial{Since: noon, ProbeAt: noon}}},
 	} {
 		problem, probe := c.s.Problem(noon)
 		require.Equal(t, c.problem, problem, name)
@@ -92,7 +106,8 @@ func TestWhyAnAgentGetsNothing(t *testing.T) {
 
 func TestSinceSurvivesARestartOfTheAgent(t *testing.T) {
 	before := []Condition{{Type: ConditionDisk, Reason: "disk-low", Message: "1 GiB", Since: noon.Add(-time.Hour)}}
-	now := []Condition{{Type: ConditionClock, Reason: "clock-differs"}, {Type: ConditionDisk, Reason: "disk-low", Message: "2 GiB", Since: noon, Blocks: true},
+	now := []Condition{{Type: ConditionClock, Reason: "clock-differs"},
+		{Type: ConditionDisk, Reason: "disk-low", Message: "2 GiB", Since: noon, Blocks: true},
 		{Type: ConditionEngine, Reason: "x", Since: noon.Add(time.Hour)}}
 	got := KeepSince(before, now, noon)
 	require.Equal(t, []Condition{

@@ -243,7 +243,10 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 	case !g.search.fitsEver(k, false):
 		if g.search.fitsEver(k, true) {
 			e.Reason = WaitsForAgent
-			e.Text = asks + ", and the agents that are large enough are lost, not schedulable or have a problem"
+			e.Text = asks + ", and the agents that are large enough are lost or not schedulable"
+			if e.Rejected[filterCondition] > 0 {
+				e.Text = asks + ", and the agents that are large enough are lost, not schedulable or have a problem"
+			}
 			break
 		}
 		e.Reason = TooBig

@@ -38,7 +38,7 @@ func count(t *testing.T, c *testkit.Cluster, where string) (n int) {
 func TestAnAgentThatFailsEverySessionIsSetAside(t *testing.T) {
 	t.Parallel()
 	for name, err := range map[string]error{
-		"the engine's disk is full": fault.Exhaustedf("create container: the disk of the container engine is full").WithReason(runtime.ReasonDisk),
+		"the engine's disk is full": fault.Exhaustedf("the disk of the container engine is full").WithReason(runtime.ReasonDisk),
 		"nobody knows why":          errors.New("failed to set up container networking: could not find bridge docker0"),
 	} {
 		t.Run(name, func(t *testing.T) {

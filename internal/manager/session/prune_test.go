@@ -93,7 +93,8 @@ func TestOldSessionsAreForgotten(t *testing.T) {
 		[]string{string(needed), string(owed), string(recent), string(lives)}))
 	require.Equal(t, 3, count(`SELECT count(*) FROM background_tasks`))
 
-	w.Exec(`INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots, ended_at)
+	w.Exec(`INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image, status,
+			requested_slots, ended_at)
 		SELECT gen_random_uuid(), 'old-' || n, type, domain_name, project_id, user_id, access_key, resource_group, image, status, requested_slots,
 			now() - interval '400 days' FROM sessions, generate_series(1, 250) n WHERE id = $1`, string(recent))
 	require.Greater(t, prune(t, w, year), 3, "in batches")

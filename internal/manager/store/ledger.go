@@ -168,8 +168,8 @@ func (k *LockedKernel) Remove(ctx context.Context, reason cluster.Reason) error 
 }
 
 // Fail ends a kernel that could not be brought up or was lost. With retry, a session that never ran goes back into the
-// queue while it has placements left, avoiding the agent, and always when the failure was the agent's; otherwise the kernel errs and the rest of
-// the session is stopped. gone says that the agent holds nothing of the kernel any more. Settle follows.
+// queue while it has placements left, avoiding the agent, and always when the failure was the agent's; otherwise the kernel errs
+// and the rest of the session is stopped. gone says that the agent holds nothing of the kernel any more. Settle follows.
 func (k *LockedKernel) Fail(ctx context.Context, m KernelMove, retry, gone bool) error {
 	l := k.s
 	if retry && l.mayRequeue(m.AgentsFault) {
