@@ -40,7 +40,7 @@ fi
 code=0
 export BERTH_LEFT_OUT=$dir/left-out
 : >"$BERTH_LEFT_OUT"
-go test -json -p 2 -timeout 25m $(go list ./... | grep -v '/e2e$') | "$dir/leftout" || code=$?
+go run ./scripts/testdb go test -json -p 2 -timeout 25m $(go list ./... | grep -v '/e2e$') | "$dir/leftout" || code=$?
 say "stories"
 go test -json -timeout 25m ./e2e | "$dir/leftout" || code=$?
 say "quotas of XFS"

@@ -469,7 +469,8 @@ DELETE FROM sessions WHERE id IN (
     ORDER BY s.ended_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED)
 `
 
-// Forgets some sessions that ended longer ago than the age, the oldest first, with their kernels, history and what else belongs to them.
+// Forgets some sessions that ended longer ago than the age, the oldest first, with their kernels. Their history
+// has a retention of its own.
 // Those stay that a live session depends on, and those of which an agent must still remove something.
 func (q *Queries) PruneSessions(ctx context.Context, age time.Duration, maxRows int32) (int64, error) {
 	result, err := q.db.Exec(ctx, pruneSessions, age, maxRows)
