@@ -212,7 +212,7 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 		v := g.judge(a, w, sh)
 		e.Rejected[v.filter]++
 		switch v.filter {
-		case filterLost, filterNotSchedulable, filterArchitecture, filterDesignated, filterVolume, filterCondition:
+		case filterLost, filterNotSchedulable, filterArchitecture, filterDesignated, filterVolume, filterCondition, filterImage:
 			continue
 		case filterReserved:
 			reserved++
@@ -295,6 +295,7 @@ func (g *group) whyNone(k *kind, sh *shape, counts map[string]int) string {
 		filterArchitecture:   "of another architecture than " + arch,
 		filterDesignated:     "not among the designated ones",
 		filterCondition:      "with a problem",
+		filterImage:          "without the image " + strings.Join(g.localImages(sh), " and ") + ", which no registry has",
 		filterVolume:         "where " + strings.Join(k.session.Volumes, " or ") + " does not answer",
 	}
 	var parts []string
@@ -332,6 +333,14 @@ func (g *group) troubled(k *kind, sh *shape) (out []string) {
 			return append(out, "others")
 		}
 		out = append(out, "agent "+string(a.id))
+	}
+	return out
+}
+
+// localImages are the images of a shape that no registry has.
+func (g *group) localImages(sh *shape) (out []string) {
+	for _, image := range sh.local {
+		out = append(out, g.cluster.images.name[image])
 	}
 	return out
 }
@@ -397,6 +406,9 @@ func (g *group) advise(w *waiting, sh *shape, best *agent, e *Explanation) {
 	case e.Reason == WaitsForAgent && e.Rejected[filterVolume] > 0:
 		e.Remedies = append(e.Remedies, fmt.Sprintf("wait until its folders' volume answers on one of %d agents, or start it without folders",
 			e.Rejected[filterVolume]))
+	case e.Reason == WaitsForAgent && e.Rejected[filterImage] > 0:
+		e.Remedies = append(e.Remedies, fmt.Sprintf("ask an administrator to load image %s on one of %d agents, or choose an image of a registry",
+			strings.Join(g.localImages(sh), " and "), e.Rejected[filterImage]))
 	case e.Reason == WaitsForAgent && e.Rejected[filterDesignated] > 0:
 		e.Remedies = append(e.Remedies, "leave the choice of the agent open")
 	}

@@ -36,7 +36,7 @@ type Agent struct {
 	Problem string
 	Probe   bool
 	Devices []alloc.Device
-	// Images are references known to be present; used as a tie-break only.
+	// Images are references known to be present. They break ties; a kernel whose image is Local runs nowhere else.
 	Images map[string]bool
 	// Hung names volumes of folders that do not answer there, in order.
 	Hung []string
@@ -88,6 +88,8 @@ type Kernel struct {
 	Slots        cluster.Slots
 	Architecture string
 	Image        string
+	// Local says that no registry has Image: the kernel runs only where the image is present.
+	Local bool
 	// Models are the acceptable models of accelerators; empty means any.
 	Models []string
 }
@@ -187,7 +189,8 @@ type Explanation struct {
 	Reason Reason
 	// Text is one sentence for people.
 	Text string
-	// Rejected counts agents per filter: "architecture", "not-schedulable", "lost", "cpu", "mem", "designated", "hung-volume", "condition".
+	// Rejected counts agents per filter: "architecture", "not-schedulable", "lost", "cpu", "mem", "designated", "hung-volume",
+	// "condition", "image".
 	Rejected map[string]int
 	// Shortfall is what the best agent lacks, per slot.
 	Shortfall cluster.Slots
