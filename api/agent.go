@@ -1,6 +1,10 @@
 package api
 
-import "context"
+import (
+	"context"
+	"encoding/json"
+	"time"
+)
 
 // Agent is a worker host as lists show it.
 type Agent struct {
@@ -19,6 +23,28 @@ type Agent struct {
 	MemBytes      *float64 `json:"mem_cur_bytes"`
 	Available     JSONText `json:"available_slots"`
 	Occupied      JSONText `json:"occupied_slots"`
+	// Conditions are what an operator should know, as JSON; see AgentConditions.
+	Conditions JSONText `json:"conditions,omitempty"`
+}
+
+// AgentCondition is something about a worker host that its operator should know.
+type AgentCondition struct {
+	// Type is disk, engine, network, clock, volume, kernel-log or quarantine. Reason is a stable word, Message one sentence.
+	Type    string    `json:"type"`
+	Reason  string    `json:"reason"`
+	Message string    `json:"message"`
+	Since   time.Time `json:"since"`
+	// Blocks says that no session is placed on the host while this lasts.
+	Blocks bool `json:"blocks"`
+}
+
+// AgentConditions reads the conditions of a worker host, those that keep sessions away first. A manager of an older version tells none.
+func (a Agent) AgentConditions() []AgentCondition {
+	var out []AgentCondition
+	if json.Unmarshal(a.Conditions, &out) != nil {
+		return nil
+	}
+	return out
 }
 
 // AgentDetails is a worker host with what its description shows besides.
@@ -29,14 +55,19 @@ type AgentDetails struct {
 }
 
 var (
-	agentListQuery = `query($limit:Int!,$offset:Int!,$status:String){
-		agent_list(limit:$limit,offset:$offset,status:$status){items{` + selection[Agent]() + `} total_count}}`
+	agentListQuery = `query($limit:Int!,$offset:Int!,$status:String,$filter:String){
+		agent_list(limit:$limit,offset:$offset,status:$status,filter:$filter){items{` + selection[Agent]() + `} total_count}}`
 	agentQuery = `query($id:String!){agent(agent_id:$id){` + selection[AgentDetails]() + `}}`
 )
 
 // Agents lists worker hosts of a status; "" stands for ALIVE.
 func (c *Client) Agents(ctx context.Context, status string) ([]Agent, error) {
 	return list[Agent](ctx, c, "agent_list", agentListQuery, map[string]any{"status": or(status, "ALIVE")}, 0)
+}
+
+// KnownAgents lists worker hosts that are alive, lost or between the two.
+func (c *Client) KnownAgents(ctx context.Context) ([]Agent, error) {
+	return list[Agent](ctx, c, "agent_list", agentListQuery, map[string]any{"status": nil, "filter": `status != "TERMINATED"`}, 0)
 }
 
 // Agent describes one worker host.

@@ -79,6 +79,8 @@ type AgentWork struct {
 	Status        string `json:"status"`
 	Schedulable   bool   `json:"schedulable"`
 	ResourceGroup string `json:"scaling_group"`
+	// Conditions are what an operator should know, those that keep sessions away first.
+	Conditions []AgentCondition `json:"conditions,omitempty"`
 	// SessionCount counts all sessions; Sessions are the oldest 1,000.
 	SessionCount int            `json:"session_count"`
 	Sessions     []AgentSession `json:"sessions"`

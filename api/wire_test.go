@@ -25,7 +25,8 @@ var update = flag.Bool("update", false, "write the golden files anew")
 
 // wireTypes are all types whose JSON form is part of the wire. Each has a golden file below testdata/wire; -update writes them.
 var wireTypes = []any{
-	api.Agent{}, api.AgentChange{}, api.AgentDetails{}, api.AgentSession{}, api.AgentWork{}, api.Announcement{}, api.App{}, api.AuthTest{},
+	api.Agent{}, api.AgentChange{}, api.AgentCondition{}, api.AgentDetails{}, api.AgentSession{}, api.AgentWork{}, api.Announcement{},
+	api.App{}, api.AuthTest{},
 	api.BatchCommands{}, api.BootstrapScript{}, api.Circuit{}, api.CircuitChange{}, api.ClientAddress{}, api.CloneOptions{},
 	api.CloneRequest{}, api.CommitStarted{}, api.CommitStatus{}, api.CompleteOptions{}, api.CompleteRequest{}, api.Completion{},
 	api.CompletionReply{}, api.ConsoleItem{}, api.Container{}, api.CreateSession{}, api.CreatedSession{}, api.DependencyNode{},

@@ -10,9 +10,11 @@ cd "$(dirname "$0")/.."
 say() { printf '\n== %s\n' "$*" >&2; }
 
 started=
+dir=$(mktemp -d)
 cleanup() {
   local code=$?
   trap - EXIT
+  rm -rf "$dir"
   if [ -n "$started" ]; then scripts/engine.sh stop || true; fi
   exit $code
 }
@@ -25,6 +27,7 @@ say "container engine"
 docker version >/dev/null 2>&1 || { scripts/engine.sh ensure; started=1; }
 say "build"
 make --no-print-directory build
+go build -o "$dir/leftout" ./scripts/leftout
 say "images"
 images/build.sh
 say "tests"
@@ -35,9 +38,17 @@ if [ "$*" != ./... ]; then
 fi
 # The stories start whole clusters: they get the machine to themselves, after everything else.
 code=0
-go run ./scripts/testdb go test -p 2 -timeout 25m $(go list ./... | grep -v '/e2e$') || code=$?
+export BERTH_LEFT_OUT=$dir/left-out
+: >"$BERTH_LEFT_OUT"
+go run ./scripts/testdb go test -json -p 2 -timeout 25m $(go list ./... | grep -v '/e2e$') | "$dir/leftout" || code=$?
 say "stories"
-go test -timeout 25m ./e2e || code=$?
+go test -json -timeout 25m ./e2e | "$dir/leftout" || code=$?
 say "quotas of XFS"
 scripts/xfs-quota.sh --if-needed || code=$?
+if [ -s "$BERTH_LEFT_OUT" ]; then
+  say "left out"
+  sort -u "$BERTH_LEFT_OUT" >&2
+else
+  say "nothing was left out"
+fi
 exit $code

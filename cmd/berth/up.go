@@ -85,7 +85,16 @@ func summarize(dir platform.StateDir, r platform.Report) string {
 }
 
 func runUp(cmd *cobra.Command, dir platform.StateDir, f upFlags) error {
-	s, log, err := platform.LoadSettings(f.config, platform.RoleUp, cmd.ErrOrStderr())
+	out := cmd.ErrOrStderr()
+	if f.child {
+		file, err := platform.DetachedLog(dir)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		out = file
+	}
+	s, log, err := platform.LoadSettings(f.config, platform.RoleUp, out)
 	if err != nil {
 		return err
 	}

@@ -173,6 +173,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 			ResourceGroup: c.ResourceGroup, Region: c.Region,
 		},
 		Token: c.token, Keeper: a.keeper, Ledger: a.ledger, Meter: a.meter, Facts: a.facts.get, NewFacts: a.facts.changed,
+		Beat:    func(sent time.Time) { a.facts.skews.heard(sent, d.Clock.Now()) },
 		Handler: handler, Act: a.act, Grants: grants.Set, Log: d.Log, Clock: d.Clock,
 	})
 	if err != nil {

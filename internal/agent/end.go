@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"time"
 
 	"berth.dev/berth/internal/agent/ledger"
 	"berth.dev/berth/internal/agent/network"
@@ -12,6 +13,7 @@ import (
 	"berth.dev/berth/internal/agent/scratch"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
 )
 
 // EndAll ends the kernels of an agent that does not run: it notes that they were ended on request and removes their containers.
@@ -25,11 +27,8 @@ func EndAll(ctx context.Context, c Config, rt runtime.Runtime) (ended int, err e
 	if err := noteEnds(c, list); err != nil {
 		return 0, err
 	}
-	for _, o := range list {
-		if err := rt.Remove(ctx, o.Identity.Kernel); err != nil {
-			return ended, fmt.Errorf("remove the container of kernel %s: %w", o.Identity.Kernel, err)
-		}
-		ended++
+	if ended, err = removeAll(ctx, rt, list); err != nil {
+		return ended, err
 	}
 	if err := scratch.DetachAll(c.scratchDir()); err != nil {
 		return ended, err
@@ -41,6 +40,41 @@ func EndAll(ctx context.Context, c Config, rt runtime.Runtime) (ended int, err e
 		}
 	}
 	return ended, nil
+}
+
+const (
+	// removeLooks is how many looks in a row must find no container. The engine may still be making one for an agent that has been
+	// stopped meanwhile. removeRest is the time between two looks, removePatience bounds them all.
+	removeLooks    = 3
+	removeRest     = 100 * time.Millisecond
+	removePatience = time.Minute
+)
+
+// removeAll removes containers until the engine has none of this agent.
+func removeAll(ctx context.Context, rt runtime.Runtime, list []runtime.Observed) (removed int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, removePatience)
+	defer cancel()
+	gone := map[cluster.KernelID]bool{}
+	for empty := 0; ; {
+		for _, o := range list {
+			if err := rt.Remove(ctx, o.Identity.Kernel); err != nil && !fault.Is(err, fault.NotFound) {
+				return len(gone), fmt.Errorf("remove the container of kernel %s: %w", o.Identity.Kernel, err)
+			}
+			gone[o.Identity.Kernel] = true
+		}
+		if empty++; len(list) > 0 {
+			empty = 0
+		}
+		if empty == removeLooks {
+			return len(gone), nil
+		}
+		if err := chassis.Wait(ctx, chassis.RealClock(), removeRest); err != nil {
+			return len(gone), fmt.Errorf("wait until the containers are gone: %w", err)
+		}
+		if list, err = rt.List(ctx); err != nil {
+			return len(gone), fmt.Errorf("list containers: %w", err)
+		}
+	}
 }
 
 // noteEnds comes before the removal: a container that is merely gone would look like an accident.

@@ -18,6 +18,7 @@ import (
 	"berth.dev/berth/internal/agent/device/cpu"
 	"berth.dev/berth/internal/agent/device/mem"
 	"berth.dev/berth/internal/agent/device/mock"
+	"berth.dev/berth/internal/agent/kernellog"
 	"berth.dev/berth/internal/agent/link"
 	"berth.dev/berth/internal/agent/mount"
 	"berth.dev/berth/internal/agent/network"
@@ -44,6 +45,9 @@ type facts struct {
 	disks   func() (problem string, warnings []string)
 	data    *data.Port
 	network *network.Network // nil: there is none of ours
+
+	skews     skews
+	kernelLog kernellog.Log
 
 	imported []cluster.NodeImage // by the last scan that could; scans come one after the other
 
@@ -157,6 +161,7 @@ func (f *facts) watchDevices(ctx context.Context) error {
 
 // run scans until ctx ends: once a minute while the engine answers, every two seconds while it does not.
 func (f *facts) run(ctx context.Context) error {
+	defer f.kernelLog.Close()
 	for {
 		wait := lookSick
 		if f.scan(ctx) {
@@ -206,9 +211,12 @@ func (f *facts) scan(ctx context.Context) bool {
 		}
 	}
 	answered := err == nil
+	h := health{engine: err, log: f.kernelLog.Look(f.clock.Now())}
 	if f.network != nil && err == nil {
 		err = f.network.Problem() // an agent whose sessions cannot be connected takes none
+		h.network = err
 	}
+	h.skew, h.known = f.skews.now()
 	address, socket := f.ways(ctx)
 	devices, capacity := f.found()
 	f.mu.Lock()
@@ -244,6 +252,8 @@ func (f *facts) scan(ctx context.Context) bool {
 		problem, warnings := f.disks()
 		next.DiskProblem, next.Warnings = problem, append(next.Warnings, warnings...)
 	}
+	h.disk, h.hung = next.DiskProblem, next.HungVolumes
+	next.Conditions = cluster.KeepSince(f.now.Conditions, conditionsOf(h), f.clock.Now())
 	next.DataAddress, next.DataSocket = address, socket
 	if !sameFacts(f.now, next) {
 		next.Revision++
@@ -290,7 +300,7 @@ func imagesOf(images []runtime.Image) []cluster.NodeImage {
 func sameFacts(a, b link.Facts) bool {
 	sameDevice := func(x, y alloc.Device) bool { return device.Device{Device: x}.Equal(device.Device{Device: y}) }
 	return a.EngineOK == b.EngineOK && a.EngineError == b.EngineError && a.Engine == b.Engine && a.Architecture == b.Architecture &&
-		a.DiskProblem == b.DiskProblem &&
+		a.DiskProblem == b.DiskProblem && sameConditions(a.Conditions, b.Conditions) &&
 		a.DataAddress == b.DataAddress && a.DataSocket == b.DataSocket && maps.Equal(a.Capacity, b.Capacity) &&
 		slices.Equal(a.Warnings, b.Warnings) && slices.Equal(a.HungVolumes, b.HungVolumes) &&
 		slices.EqualFunc(a.Devices, b.Devices, sameDevice) && slices.EqualFunc(a.Images, b.Images, sameImage)

@@ -37,7 +37,7 @@ type Finding struct {
 // Findings looks at this agent's containers, directories and records. Kernels that live, and
 // ended ones that wait for the manager's acknowledgement, are no findings.
 func (a *Agent) Findings(ctx context.Context) ([]Finding, error) {
-	out, err := findings(ctx, a.c, a.d.Runtime, a.ledger, a.scratch)
+	out, err := findings(ctx, a.c, a.d.Runtime, a.ledger, a.scratch, true)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func Findings(ctx context.Context, c Config, rt runtime.Runtime) ([]Finding, err
 			return nil, err
 		}
 	}
-	return findings(ctx, c, rt, l, root)
+	return findings(ctx, c, rt, l, root, false)
 }
 
 func askFindings(ctx context.Context, socket string) ([]Finding, error) {
@@ -96,7 +96,8 @@ func askFindings(ctx context.Context, socket string) ([]Finding, error) {
 	return found, json.NewDecoder(resp.Body).Decode(&found)
 }
 
-func findings(ctx context.Context, c Config, rt runtime.Runtime, l *ledger.Ledger, root *scratch.Root) ([]Finding, error) {
+// findings looks at what an agent has. runs says that the agent itself looks: what it is about to remove is no finding then.
+func findings(ctx context.Context, c Config, rt runtime.Runtime, l *ledger.Ledger, root *scratch.Root, runs bool) ([]Finding, error) {
 	out := []Finding{}
 	records := map[cluster.KernelID]*ledger.Record{}
 	if l != nil {
@@ -124,6 +125,9 @@ func findings(ctx context.Context, c Config, rt runtime.Runtime, l *ledger.Ledge
 			case r.Fenced:
 				out = append(out, Finding{Kind: "container", Object: o.ID, Kernel: id, Problem: "it could not be removed when its kernel ended",
 					Next: "look at the engine's log; the agent tries again"})
+			case !runs && r.Final == nil && r.Stopping != nil && !r.Stopping.Restart:
+				out = append(out, Finding{Kind: "container", Object: o.ID, Kernel: id, Problem: "its session was ended, and it is still there",
+					Next: "berth down --sessions, or start the agent; both remove it"})
 			case r.Final != nil && time.Since(r.EndsAt) > time.Minute:
 				out = append(out, Finding{Kind: "container", Object: o.ID, Kernel: id, Problem: "its kernel has ended",
 					Next: "start the agent; it removes it"})

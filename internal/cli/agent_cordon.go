@@ -23,7 +23,7 @@ func (a *verbs) newAgentUncordon() *cobra.Command {
 	return a.cordonVerb(true, &cobra.Command{
 		Use:     "uncordon AGENT...",
 		Short:   "Let sessions start on worker hosts again",
-		Long:    "Take worker hosts back into scheduling after a cordon or a drain. Waiting sessions start there at once.",
+		Long:    "Take worker hosts back into scheduling after a cordon, a drain or a quarantine. Waiting sessions start there at once.",
 		Example: "  berth agent uncordon i-worker1",
 	})
 }
@@ -68,10 +68,16 @@ func agentHint(err error) error {
 	return err
 }
 
-// agentStatus is how an agent stands, with its cordon.
-func agentStatus(status string, schedulable bool) string {
-	if schedulable {
-		return status
+// agentStatus is how an agent stands, with its cordon and the first condition that keeps sessions away.
+func agentStatus(a api.Agent) string {
+	status := a.Status
+	if !a.Schedulable {
+		status += ", cordoned"
 	}
-	return status + ", cordoned"
+	for _, c := range a.AgentConditions() {
+		if c.Blocks {
+			return status + ", " + c.Type
+		}
+	}
+	return status
 }

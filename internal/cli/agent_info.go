@@ -46,7 +46,7 @@ func (o *agentInfoOptions) run(ctx context.Context, cmd *cobra.Command, c *api.C
 	slots := frame.SlotsOf(ctx, c)
 	var f frame.Fields
 	f.Add("id", a.ID)
-	f.Add("status", agentStatus(a.Status, a.Schedulable))
+	f.Add("status", agentStatus(a.Agent))
 	f.Add("schedulable", strconv.FormatBool(a.Schedulable))
 	f.Add("architecture", a.Architecture)
 	f.Add("resource group", a.ResourceGroup)
@@ -67,12 +67,15 @@ func (o *agentInfoOptions) run(ctx context.Context, cmd *cobra.Command, c *api.C
 	}
 	if json.Unmarshal(a.Hardware, &engine) == nil { // an older manager may tell nothing
 		f.Add("engine", engine.Engine)
-		if !engine.OK {
+		if !engine.OK && len(a.AgentConditions()) == 0 {
 			f.Add("takes no sessions", engine.Problem)
 		}
 		for _, w := range engine.Warnings {
 			f.Add("warning", w)
 		}
+	}
+	for _, c := range a.AgentConditions() {
+		f.Add("condition", conditionText(c))
 	}
 	f.Add("lost at", frame.Deref(a.LostAt))
 	return f.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -20,22 +21,23 @@ type agentListOptions struct {
 func (a *verbs) newAgentList() *cobra.Command {
 	o := &agentListOptions{app: a}
 	cmd := &cobra.Command{
-		Use:     "list",
-		Short:   "List worker hosts",
-		Long:    "List worker hosts with what they have and what is taken.",
+		Use:   "list",
+		Short: "List worker hosts",
+		Long: "List worker hosts with what they have and what is taken. Below the list stands what keeps hosts from taking sessions, and what\n" +
+			"else their operators should know.",
 		Example: "  berth agent list --status LOST",
 		Args:    frame.Args(cobra.NoArgs),
 		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, _ []string) error {
 			return o.run(ctx, cmd, c)
 		}),
 	}
-	cmd.Flags().StringVar(&o.status, "status", "ALIVE", "ALIVE, LOST, RESTARTING or TERMINATED")
+	cmd.Flags().StringVar(&o.status, "status", "", "ALIVE, LOST, RESTARTING or TERMINATED (default: all but TERMINATED)")
 	frame.JSONFlag(cmd, &o.json)
 	return cmd
 }
 
 func (o *agentListOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client) error {
-	list, err := c.Agents(ctx, strings.ToUpper(o.status))
+	list, err := o.list(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -43,7 +45,11 @@ func (o *agentListOptions) run(ctx context.Context, cmd *cobra.Command, c *api.C
 		return frame.PrintJSON(cmd.OutOrStdout(), list)
 	}
 	if len(list) == 0 {
-		frame.Say(cmd, "no agents are %s; berth status tells about this machine", strings.ToUpper(o.status))
+		what := "known"
+		if o.status != "" {
+			what = strings.ToUpper(o.status)
+		}
+		frame.Say(cmd, "no agents are %s; berth status tells about this machine", what)
 		return nil
 	}
 	slots := frame.SlotsOf(ctx, c)
@@ -52,12 +58,39 @@ func (o *agentListOptions) run(ctx context.Context, cmd *cobra.Command, c *api.C
 		t.Rows = append(
 			t.Rows,
 			[]string{
-				a.ID, agentStatus(a.Status, a.Schedulable), a.Architecture, a.ResourceGroup, slots.Text(a.Available),
+				a.ID, agentStatus(a), a.Architecture, a.ResourceGroup, slots.Text(a.Available),
 				slots.Text(a.Occupied), percent(a.CPUPercent), frame.Deref(a.Version),
 			},
 		)
 	}
-	return t.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
+	if err := t.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout())); err != nil {
+		return err
+	}
+	for _, a := range list {
+		for _, condition := range a.AgentConditions() {
+			frame.Say(cmd, "%s: %s", a.ID, conditionText(condition))
+		}
+	}
+	return nil
+}
+
+func (o *agentListOptions) list(ctx context.Context, c *api.Client) ([]api.Agent, error) {
+	if o.status == "" {
+		return c.KnownAgents(ctx)
+	}
+	return c.Agents(ctx, strings.ToUpper(o.status))
+}
+
+// conditionText is a condition of an agent in one line.
+func conditionText(c api.AgentCondition) string {
+	text := c.Type + ": " + c.Message
+	if !c.Since.IsZero() {
+		text += " (since " + c.Since.Local().Format(time.DateTime) + ")"
+	}
+	if c.Blocks {
+		text += "; it takes no sessions"
+	}
+	return text
 }
 
 func percent(p *float64) string {

@@ -72,6 +72,8 @@ type NodeFacts struct {
 	HungVolumes []string
 	// DiskProblem says why the node gets no more kernels for want of disk; "" when it may.
 	DiskProblem string
+	// Conditions are what an operator should know of the node.
+	Conditions []Condition
 	// DataAddress (host:port) and DataSocket (a path on the node's host) are where the node's data port is; "" for none.
 	DataAddress string
 	DataSocket  string
@@ -102,11 +104,12 @@ type KernelObservation struct {
 	OOMKilled  bool
 	// Failed: could not be created or started; RetryElsewhere: another agent may succeed. Both together promise of a batch session that
 	// nothing of its command was started here.
-	Failed, RetryElsewhere bool
-	StartedAt, EndedAt     time.Time // zero when unknown
-	ContainerID            string
-	Allocation             string // JSON of alloc.Allocation
-	LogTail                string
+	// AgentsFault: it failed for something of the agent's making (its disk, its engine, its network), whatever the session.
+	Failed, RetryElsewhere, AgentsFault bool
+	StartedAt, EndedAt                  time.Time // zero when unknown
+	ContainerID                         string
+	Allocation                          string // JSON of alloc.Allocation
+	LogTail                             string
 	// Batch: ExitCode is the result of the batch job; TimedOut: the job ran out of its time.
 	Batch, TimedOut bool
 }

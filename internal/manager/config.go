@@ -135,6 +135,10 @@ type ReconcileConfig struct {
 	LostGrace time.Duration
 	// EventRetention is how long the history of ended sessions is kept; 0 keeps it for ever.
 	EventRetention time.Duration
+	// SessionRetention is how long ended sessions themselves are kept, with their kernels and logs; 0 keeps them for ever.
+	SessionRetention time.Duration
+	// TaskRetention is how long background tasks are kept that came to an end; 0 keeps them for ever.
+	TaskRetention time.Duration
 	// LeaderTTL is the lease of the leader in seconds; a dead leader is replaced after it.
 	LeaderTTL int
 }
@@ -144,6 +148,7 @@ func DefaultReconcileConfig() ReconcileConfig {
 	s := scheduling.DefaultConfig()
 	return ReconcileConfig{
 		Debounce: s.Debounce, Resync: s.Resync, Sweep: time.Second, LostGrace: 5 * time.Minute, EventRetention: 180 * 24 * time.Hour,
+		SessionRetention: 365 * 24 * time.Hour, TaskRetention: 30 * 24 * time.Hour,
 		LeaderTTL: reconcile.DefaultConfig().LeaderTTL,
 	}
 }
@@ -160,10 +165,16 @@ func (c ReconcileConfig) Validate() error {
 		{"sweep", c.Sweep, 10 * time.Millisecond, time.Minute},
 		{"lost_grace", c.LostGrace, time.Second, 24 * time.Hour},
 		{"event_retention", c.EventRetention, 0, 100 * 365 * 24 * time.Hour},
+		{"session_retention", c.SessionRetention, 0, 100 * 365 * 24 * time.Hour},
+		{"task_retention", c.TaskRetention, 0, 100 * 365 * 24 * time.Hour},
 	} {
 		if v.value < v.least || v.value > v.top {
 			return fault.Invalidf("reconcile.%s is %s", v.name, v.value).WithNext("choose between %s and %s", v.least, v.top)
 		}
+	}
+	// What a session used is added up by the day, and a client may look at what has just ended.
+	if c.SessionRetention > 0 && c.SessionRetention < 24*time.Hour {
+		return fault.Invalidf("reconcile.session_retention is %s", c.SessionRetention).WithNext("choose a day at least, or 0 for ever")
 	}
 	return reconcile.Config{LeaderTTL: c.LeaderTTL}.Validate()
 }

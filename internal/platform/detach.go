@@ -16,8 +16,6 @@ import (
 const (
 	// detachPatience bounds the wait for a detached cluster, crash recovery included.
 	detachPatience = 5 * time.Minute
-	// maxLog is the size at which the log of earlier starts is put aside.
-	maxLog = 20 << 20
 	// tailBytes of the log are shown when a start fails.
 	tailBytes = 4 << 10
 )
@@ -33,10 +31,12 @@ func Detach(ctx context.Context, dir StateDir, args []string, say func(format st
 		return Report{}, err
 	}
 	release()
-	if info, err := os.Stat(dir.LogFile()); err == nil && info.Size() > maxLog {
-		if err := os.Rename(dir.LogFile(), dir.LogFile()+".1"); err != nil {
-			return Report{}, fmt.Errorf("put old log aside: %w", err)
-		}
+	earlier, err := chassis.OpenLogFile(dir.LogFile(), chassis.LogFileOptions{}) // puts the log of earlier starts aside when it is due
+	if err != nil {
+		return Report{}, err
+	}
+	if err := earlier.Close(); err != nil {
+		return Report{}, fmt.Errorf("close the log of earlier starts: %w", err)
 	}
 	log, err := os.OpenFile(dir.LogFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -60,6 +60,16 @@ func Detach(ctx context.Context, dir StateDir, args []string, say func(format st
 	ended := make(chan error, 1)
 	go func() { ended <- child.Wait() }() // ends with this process or with the child
 	return awaitDetached(ctx, dir, say, child.Process, ended, began)
+}
+
+// DetachedLog is the log of a process that Detach started: its standard output and error are the same file, and go on with the next one
+// when this is put aside, so that what the Go runtime says at a crash is in the log too.
+func DetachedLog(dir StateDir) (*chassis.LogFile, error) {
+	return chassis.OpenLogFile(dir.LogFile(), chassis.LogFileOptions{Renewed: func(f *os.File) {
+		for fd := 1; fd <= 2; fd++ {
+			_ = syscall.Dup3(int(f.Fd()), fd, 0) // the log itself goes on all the same
+		}
+	}})
 }
 
 func awaitDetached(ctx context.Context, dir StateDir, say func(string, ...any), child *os.Process, ended <-chan error,

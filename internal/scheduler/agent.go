@@ -63,6 +63,8 @@ type agent struct {
 	units   []cluster.Amount
 	topo    *alloc.Topology
 	facts   Agent
+	// probed: this pass has placed a session here, and the agent gets only one (Agent.Probe).
+	probed bool
 
 	// By device: used is held, free is left of it, whole is left when nothing runs.
 	used, free, whole []cluster.Amount

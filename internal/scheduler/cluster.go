@@ -163,6 +163,7 @@ func (c *Cluster) SetAgent(group string, facts Agent) {
 // sameFacts reports whether an agent is what it was, apart from what runs and lies there.
 func sameFacts(a, b *Agent) bool {
 	return a.Architecture == b.Architecture && a.Schedulable == b.Schedulable && a.Alive == b.Alive &&
+		(a.Problem == "") == (b.Problem == "") && a.Probe == b.Probe &&
 		slices.Equal(a.Hung, b.Hung) && slices.EqualFunc(a.Devices, b.Devices, sameDevice)
 }
 

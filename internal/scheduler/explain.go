@@ -212,7 +212,7 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 		v := g.judge(a, w, sh)
 		e.Rejected[v.filter]++
 		switch v.filter {
-		case filterLost, filterNotSchedulable, filterArchitecture, filterDesignated, filterVolume, filterImage:
+		case filterLost, filterNotSchedulable, filterArchitecture, filterDesignated, filterVolume, filterCondition, filterImage:
 			continue
 		case filterReserved:
 			reserved++
@@ -244,6 +244,9 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 		if g.search.fitsEver(k, true) {
 			e.Reason = WaitsForAgent
 			e.Text = asks + ", and the agents that are large enough are lost or not schedulable"
+			if e.Rejected[filterCondition] > 0 {
+				e.Text = asks + ", and the agents that are large enough are lost, not schedulable or have a problem"
+			}
 			break
 		}
 		e.Reason = TooBig
@@ -291,6 +294,7 @@ func (g *group) whyNone(k *kind, sh *shape, counts map[string]int) string {
 		filterNotSchedulable: "excluded from scheduling",
 		filterArchitecture:   "of another architecture than " + arch,
 		filterDesignated:     "not among the designated ones",
+		filterCondition:      "with a problem",
 		filterImage:          "without the image " + strings.Join(g.localImages(sh), " and ") + ", which no registry has",
 		filterVolume:         "where " + strings.Join(k.session.Volumes, " or ") + " does not answer",
 	}
@@ -298,7 +302,39 @@ func (g *group) whyNone(k *kind, sh *shape, counts map[string]int) string {
 	for _, f := range slices.Sorted(maps.Keys(counts)) {
 		parts = append(parts, fmt.Sprintf("%d %s", counts[f], words[f]))
 	}
+	parts = append(parts, g.problems(k, sh)...)
 	return fmt.Sprintf("of %d agents, %s", len(g.search.agents), strings.Join(parts, ", "))
+}
+
+// maxProblems bounds how many agents an explanation names.
+const maxProblems = 3
+
+// problems names agents that would be looked at but for a problem, each with its problem.
+func (g *group) problems(k *kind, sh *shape) (out []string) {
+	for _, a := range g.search.agents {
+		if a.facts.Problem == "" || a.eligible(k, sh) != filterCondition {
+			continue
+		}
+		if len(out) == maxProblems {
+			return append(out, "and others")
+		}
+		out = append(out, "agent "+string(a.id)+" takes none: "+a.facts.Problem)
+	}
+	return out
+}
+
+// troubled names agents that would be looked at but for a problem.
+func (g *group) troubled(k *kind, sh *shape) (out []string) {
+	for _, a := range g.search.agents {
+		if a.eligible(k, sh) != filterCondition {
+			continue
+		}
+		if len(out) == maxProblems {
+			return append(out, "others")
+		}
+		out = append(out, "agent "+string(a.id))
+	}
+	return out
 }
 
 // localImages are the images of a shape that no registry has.
@@ -360,7 +396,7 @@ func (g *group) advise(w *waiting, sh *shape, best *agent, e *Explanation) {
 	case e.Reason == WaitsForAgent && e.Rejected[filterArchitecture] > 0:
 		var archs []string
 		for _, a := range g.search.agents {
-			if a.facts.Alive && a.facts.Schedulable && !slices.Contains(archs, a.facts.Architecture) {
+			if a.usable() && !slices.Contains(archs, a.facts.Architecture) {
 				archs = append(archs, a.facts.Architecture)
 			}
 		}
@@ -375,6 +411,9 @@ func (g *group) advise(w *waiting, sh *shape, best *agent, e *Explanation) {
 			strings.Join(g.localImages(sh), " and "), e.Rejected[filterImage]))
 	case e.Reason == WaitsForAgent && e.Rejected[filterDesignated] > 0:
 		e.Remedies = append(e.Remedies, "leave the choice of the agent open")
+	}
+	if e.Rejected[filterCondition] > 0 {
+		e.Remedies = append(e.Remedies, "ask an administrator to repair "+strings.Join(g.troubled(k, sh), ", ")+": berth agent list")
 	}
 	if e.Reason == WaitsForCapacity || e.Reason == WaitsForDevices {
 		g.estimate(w, e)

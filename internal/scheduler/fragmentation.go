@@ -234,7 +234,7 @@ func (l *leastFragmentation) Settle(in *search) {
 	l.surveyed, l.facts = at, in.facts
 	l.policy.Survey(func(yield func(*packing.Node) bool) {
 		for _, a := range in.agents {
-			if a.facts.Alive && a.facts.Schedulable && l.describe(in, a, -1) && !yield(&l.node) {
+			if a.usable() && l.describe(in, a, -1) && !yield(&l.node) {
 				return
 			}
 		}

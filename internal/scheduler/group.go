@@ -30,10 +30,12 @@ type group struct {
 	fairness     *fairness
 
 	// What happened since the last pass.
-	factsChanged bool     // agents or policies are others: every session is tried again
-	uncounted    bool     // the set of agents changed: the capacity is counted again
-	freed        []*agent // agents that have more room
-	unfinished   bool     // the bound on work ended the last pass
+	factsChanged bool // agents or policies are others: every session is tried again
+	uncounted    bool // the set of agents changed: the capacity is counted again
+	// probed are agents that this pass has closed because they get one session only.
+	probed     []*agent
+	freed      []*agent // agents that have more room
+	unfinished bool     // the bound on work ended the last pass
 }
 
 // running is a live session.

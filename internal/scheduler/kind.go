@@ -278,12 +278,19 @@ func (a *agent) eligible(k *kind, sh *shape) string {
 		return filterLost
 	case !a.facts.Schedulable:
 		return filterNotSchedulable
+	case a.facts.Problem != "" || a.probed:
+		return filterCondition
 	case k != nil && a.hangs(k):
 		return filterVolume
 	case slices.ContainsFunc(sh.local, func(image int32) bool { return !a.has(image) }):
 		return filterImage
 	}
 	return ""
+}
+
+// usable reports whether an agent takes sessions now.
+func (a *agent) usable() bool {
+	return a.facts.Alive && a.facts.Schedulable && a.facts.Problem == "" && !a.probed
 }
 
 // The filters' names; short slots add their own.
@@ -293,6 +300,7 @@ const (
 	filterArchitecture   = "architecture"
 	filterDesignated     = "designated"
 	filterVolume         = "hung-volume"
+	filterCondition      = "condition"
 	filterImage          = "image"
 	filterDevices        = "devices"
 	filterModels         = "models"

@@ -55,6 +55,7 @@ func (c *Cluster) Pass(name string, now time.Time, work Work) (Result, error) {
 		holds, why, reason := g.place(w, false)
 		if why == mayStart {
 			out.Decisions = append(out.Decisions, g.commit(w, holds))
+			g.noteProbes(holds)
 			continue
 		}
 		if why != blocked {
@@ -76,6 +77,7 @@ func (g *group) begin(now time.Time) {
 	if !g.unfinished { // otherwise this goes on with the pass before
 		g.queue.pass++
 	}
+	g.forgetProbes()
 	g.sync()
 	for len(g.queue.future) > 0 && g.queue.future[0].starts <= g.queue.now {
 		w := heap.Pop((*byStart)(&g.queue.future)).(*waiting)
@@ -97,6 +99,28 @@ func (g *group) begin(now time.Time) {
 	}
 	g.fairness.changed = false
 	g.reservations.previous, g.reservations.reserved = g.reservations.reserved, nil
+}
+
+// noteProbes closes agents that get one session only, once this has been placed.
+func (g *group) noteProbes(holds []*hold) {
+	for _, h := range holds {
+		if a := h.agent; a.facts.Probe && !a.probed {
+			a.probed = true
+			a.version++
+			g.search.changed(a)
+			g.probed = append(g.probed, a)
+		}
+	}
+}
+
+// forgetProbes opens those agents again. Where the placement was committed, the caller has told so by SetAgent meanwhile.
+func (g *group) forgetProbes() {
+	for _, a := range g.probed {
+		a.probed = false
+		a.version++
+		g.noteFacts()
+	}
+	g.probed = nil
 }
 
 // wake makes those refused kinds ready that the changes since the last pass could help. It reports false when the bound on work ended

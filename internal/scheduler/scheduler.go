@@ -31,7 +31,11 @@ type Agent struct {
 	Architecture string
 	Schedulable  bool
 	Alive        bool
-	Devices      []alloc.Device
+	// Problem says why the agent gets no sessions now, in words; "" when it may. Probe: the agent failed before, and one session may
+	// try it; nothing else is placed there in the same pass.
+	Problem string
+	Probe   bool
+	Devices []alloc.Device
 	// Images are references known to be present. They break ties; a kernel whose image is Local runs nowhere else.
 	Images map[string]bool
 	// Hung names volumes of folders that do not answer there, in order.
@@ -185,7 +189,8 @@ type Explanation struct {
 	Reason Reason
 	// Text is one sentence for people.
 	Text string
-	// Rejected counts agents per filter: "architecture", "not-schedulable", "lost", "cpu", "mem", "designated", "hung-volume", "image".
+	// Rejected counts agents per filter: "architecture", "not-schedulable", "lost", "cpu", "mem", "designated", "hung-volume",
+	// "condition", "image".
 	Rejected map[string]int
 	// Shortfall is what the best agent lacks, per slot.
 	Shortfall cluster.Slots

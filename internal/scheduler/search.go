@@ -270,12 +270,13 @@ func lacksSums(v freeVector, sh *shape) bool {
 	return false
 }
 
-// fitsEver reports whether a kind may fit when nothing runs. With away, agents that are lost, not schedulable or without a needed
-// volume or image count too.
+// fitsEver reports whether a kind may fit when nothing runs. With away, agents that are lost, not schedulable, without a needed
+// volume or image, or with a problem count too.
 func (s *search) fitsEver(k *kind, away bool) bool {
 	usable := func(a *agent, sh *shape) bool {
 		f := a.eligible(k, sh)
-		return f == "" || away && (f == filterLost || f == filterNotSchedulable || f == filterVolume || f == filterImage)
+		return f == "" || away && (f == filterLost || f == filterNotSchedulable || f == filterVolume || f == filterCondition ||
+			f == filterImage)
 	}
 	if len(k.units) == 1 {
 		sh := k.units[0].shape

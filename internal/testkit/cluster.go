@@ -211,6 +211,8 @@ func (c *Cluster) Pass(d time.Duration) {
 		`UPDATE kernels SET deadline = deadline - $1::interval, status_changed = status_changed - $1::interval WHERE ended_at IS NULL`,
 		`UPDATE sessions SET created_at = created_at - $1::interval, started_at = started_at - $1::interval, ` +
 			`starts_at = starts_at - $1::interval WHERE ended_at IS NULL`,
+		`UPDATE agents SET trial = jsonb_set(trial, '{probe_at}', to_jsonb((trial->>'probe_at')::timestamptz - $1::interval))
+			WHERE trial ? 'probe_at'`,
 	} {
 		_, err := c.Store.Pool().Exec(c.tb.Context(), sql, d)
 		c.check(err)

@@ -17,6 +17,9 @@ import (
 	"berth.dev/berth/internal/wire/run"
 )
 
+// ReasonOwnDisk is the reason of failures for want of room on a session's own disk, which says nothing about the host.
+const ReasonOwnDisk = "session-disk-full"
+
 // Where the parts of a kernel are inside its container.
 const (
 	// Home is the user's home directory, UserName its owner.

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"syscall"
 	"time"
 
+	"berth.dev/berth/internal/agent/host"
 	"berth.dev/berth/internal/agent/ledger"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/alloc"
@@ -354,6 +356,29 @@ func elsewhere(err error) bool {
 	return true
 }
 
+// agentsFault reports whether a step plainly failed for something of this agent's making, so that every other session would have
+// failed as well: its disk, its engine, its network. A folder's volume and an image's registry are not the agent's.
+func agentsFault(step Step, err error) bool {
+	kind, reason := fault.KindOf(err), fault.ReasonOf(err)
+	switch {
+	case kind == fault.Invalid, kind == fault.Denied, kind == fault.Conflict, reason == host.ReasonOwnDisk:
+		return false
+	case reason == runtime.ReasonDisk, reason == runtime.ReasonEngine:
+		return true
+	}
+	switch step {
+	case StepReserve, StepScratch, StepCreate:
+	default:
+		return false
+	}
+	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO, syscall.ENFILE, syscall.EMFILE} {
+		if errors.Is(err, full) {
+			return true
+		}
+	}
+	return kind == fault.Unavailable || step == StepScratch
+}
+
 func (n *kernel) grace(v view) time.Duration {
 	switch d := v.desired; {
 	case v.evicted, d != nil && d.Stop && d.Force:
@@ -418,7 +443,8 @@ func (n *kernel) giveUp(v view, reason cluster.Reason, cause error) {
 	r.EndsAt = now
 	r.Final = &cluster.KernelObservation{
 		Kernel: n.id, Session: r.Session, Generation: r.Generation, Phase: cluster.PhaseEnded, Reason: reason, Detail: detail,
-		Failed: true, RetryElsewhere: elsewhere(cause), EndedAt: now, Allocation: r.Allocation, Batch: r.Batch,
+		Failed: true, RetryElsewhere: elsewhere(cause), AgentsFault: agentsFault(n.step, cause), EndedAt: now, Allocation: r.Allocation,
+		Batch: r.Batch,
 	}
 	if r.Rows != nil {
 		n.saveLog(context.WithoutCancel(k.ctx))

@@ -79,7 +79,7 @@ func observedOf(o cluster.KernelObservation, logTail string) *node.ObservedKerne
 	p := &node.ObservedKernel{
 		KernelId: string(o.Kernel), SessionId: string(o.Session), Generation: o.Generation, Phase: node.Phase(o.Phase),
 		Reason: string(o.Reason), Detail: text(o.Detail), Signal: int32(o.Signal), OomKilled: o.OOMKilled, Failed: o.Failed,
-		RetryElsewhere: o.RetryElsewhere, StartedUnixMs: unixMS(o.StartedAt), EndedUnixMs: unixMS(o.EndedAt),
+		RetryElsewhere: o.RetryElsewhere, AgentsFault: o.AgentsFault, StartedUnixMs: unixMS(o.StartedAt), EndedUnixMs: unixMS(o.EndedAt),
 		ContainerId: o.ContainerID, Allocation: o.Allocation, LogTail: text(logTail), Batch: o.Batch, TimedOut: o.TimedOut,
 	}
 	if o.ExitCode != nil {
@@ -121,10 +121,20 @@ func metricsOf(s meter.Sample) *node.Up {
 	return &node.Up{Kind: &node.Up_Metrics{Metrics: m}}
 }
 
+func conditionsOf(list []cluster.Condition) []*node.Condition {
+	out := make([]*node.Condition, 0, len(list))
+	for _, c := range list[:min(len(list), cluster.MaxConditions)] {
+		out = append(out, &node.Condition{Type: string(c.Type), Reason: text(c.Reason), Message: text(c.Message), SinceUnixMs: unixMS(c.Since),
+			Blocks: c.Blocks})
+	}
+	return out
+}
+
 func factsOf(f Facts) *node.Up {
 	p := &node.Facts{
 		Architecture: f.Architecture, Hostname: f.Hostname, Slots: f.Capacity.Wire(), SlotKinds: map[string]string{},
 		Engine: f.Engine, EngineOk: f.EngineOK, EngineError: text(f.EngineError), Warnings: texts(f.Warnings), Revision: f.Revision,
+		Conditions:  conditionsOf(f.Conditions),
 		HungVolumes: f.HungVolumes, DiskProblem: text(f.DiskProblem), DataAddress: f.DataAddress, DataSocket: f.DataSocket,
 	}
 	for name, kind := range f.SlotKinds {

@@ -57,8 +57,10 @@ type Options struct {
 	// Grants takes what a manager says about the grants of app proxies: the keys that verify them, circuits that ended, and app
 	// proxies that were revoked.
 	Grants func(keys [][]byte, ended []string, revoked []proxy.Revocation) error
-	Log    *slog.Logger
-	Clock  chassis.Clock
+	// Beat is told when a manager sent a heartbeat, by that manager's clock; nil: nobody wants to know.
+	Beat  func(sent time.Time)
+	Log   *slog.Logger
+	Clock chassis.Clock
 }
 
 // Link is the agent's connection to its manager.

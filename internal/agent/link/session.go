@@ -234,6 +234,9 @@ func (s *session) receive(ctx context.Context) error {
 			}
 		case *node.Down_Heartbeat:
 			s.beats.Store(true)
+			if sent := m.Heartbeat.GetSentUnixMs(); sent > 0 && s.l.o.Beat != nil {
+				s.l.o.Beat(time.UnixMilli(sent))
+			}
 		}
 	}
 }

@@ -99,7 +99,7 @@ func (r *Root) Prepare(kernel cluster.KernelID, c host.Content) (Layout, error) 
 	switch {
 	case !diskspace.Full(err):
 	case l.full():
-		err = fault.Exhaustedf("the session's own disk is full").WithReason("session-disk-full").
+		err = fault.Exhaustedf("the session's own disk is full").WithReason(host.ReasonOwnDisk).
 			WithNext("start a new session; ask an administrator for a larger agent.disk.scratch").WithCause(err)
 	default:
 		err = fault.Exhaustedf("the disk of the agent's scratch directory is full").WithReason("scratch-full").

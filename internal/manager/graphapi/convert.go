@@ -179,6 +179,7 @@ func toAgent(a *node.Agent) *model.Agent {
 		LocalConfig:    new("{}"),
 		HardwareMetadata: jsonText(map[string]any{"engine": a.Engine, "engine_ok": a.EngineOK, "engine_error": a.EngineError,
 			"warnings": a.Warnings, "devices": a.Devices}),
+		Conditions: jsonText(a.Conditions),
 	}
 	if a.Live != nil {
 		capacity := map[string]float64{

@@ -222,6 +222,7 @@ func (a *API) holding(kind throttle.Kind, h handler) handler {
 			return err
 		}
 		defer release()
+		c.w.waits = true
 		if err = h(c); err == nil || c.w.status != 0 {
 			return err
 		}
@@ -466,12 +467,21 @@ func (a *API) notRouted(c *call) error {
 		WithNext("use one of %s", allowed)
 }
 
+// slow is how long a request may take before the log says so.
+const slow = 2 * time.Second
+
+// accessLevel is the level at which a request is logged: debug, unless it failed or was slow. Streams and questions that wait for an
+// answer of the session last as long as they last.
+func accessLevel(status int, waits bool, took time.Duration) slog.Level {
+	if status >= 400 || took >= slow && !waits && status != http.StatusSwitchingProtocols {
+		return slog.LevelInfo
+	}
+	return slog.LevelDebug
+}
+
 // access logs one request. Queries stay out of the log: they may hold tokens.
 func (a *API) access(w *responseWriter, r *http.Request, started time.Time) {
-	level := slog.LevelInfo
-	if w.status < 400 && w.status != http.StatusSwitchingProtocols && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
-		level = slog.LevelDebug
-	}
+	level := accessLevel(w.status, w.waits, time.Since(started))
 	if !a.log.Enabled(r.Context(), level) {
 		return
 	}
@@ -496,6 +506,8 @@ type responseWriter struct {
 	note      string
 	status    int
 	bytes     int64
+	// waits: the answer comes when something happens, so its time says nothing.
+	waits bool
 }
 
 func (w *responseWriter) WriteHeader(status int) {

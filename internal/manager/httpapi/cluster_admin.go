@@ -39,10 +39,15 @@ func (a *API) agentWork(c *call) error {
 }
 
 func agentState(a *node.Agent) api.AgentWork {
-	return api.AgentWork{
+	out := api.AgentWork{
 		ID: string(a.ID), Status: string(a.Status), Schedulable: a.Schedulable, ResourceGroup: a.ResourceGroup,
 		Sessions: []api.AgentSession{},
 	}
+	for _, c := range a.Conditions {
+		out.Conditions = append(out.Conditions, api.AgentCondition{Type: string(c.Type), Reason: c.Reason, Message: c.Message, Since: c.Since,
+			Blocks: c.Blocks})
+	}
+	return out
 }
 
 func (a *API) modifyAgent(c *call) error {

@@ -35,7 +35,9 @@ type Agent struct {
 	EngineOK      bool
 	EngineError   string
 	Warnings      []string
-	Live          map[string]float64 // nil when unknown: cpu_util, mem ...
+	// Conditions are what an operator should know, those that keep sessions away first.
+	Conditions []cluster.Condition
+	Live       map[string]float64 // nil when unknown: cpu_util, mem ...
 }
 
 // Filter narrows List.
@@ -104,7 +106,10 @@ func (s *Service) agentViews(ctx context.Context, ids []string) (map[cluster.Age
 	out := map[cluster.AgentID]*Agent{}
 	alive := []cluster.AgentID{}
 	for _, r := range rows {
-		v := agentView(r)
+		v, err := agentView(r)
+		if err != nil {
+			return nil, fmt.Errorf("read agent %s: %w", r.ID, err)
+		}
 		out[v.ID] = v
 		if v.Status == cluster.AgentAlive {
 			alive = append(alive, v.ID)
@@ -125,7 +130,7 @@ func (s *Service) agentViews(ctx context.Context, ids []string) (map[cluster.Age
 	return out, nil
 }
 
-func agentView(r dbgen.Agent) *Agent {
+func agentView(r dbgen.Agent) (*Agent, error) {
 	v := &Agent{
 		ID: cluster.AgentID(r.ID), Status: r.Status, StatusChanged: r.StatusChanged.UTC(), Region: r.Region, ResourceGroup: r.ResourceGroup,
 		Schedulable: r.Schedulable, Addr: r.Addr, FirstContact: r.FirstContact.UTC(), LostAt: store.UTC(r.LostAt), LastSeen: r.LastSeen.UTC(),
@@ -142,7 +147,14 @@ func agentView(r dbgen.Agent) *Agent {
 	if err := json.Unmarshal(r.Devices, &v.Devices); err != nil {
 		v.Devices = []map[string]any{}
 	}
-	return v
+	standing, err := store.Standing(r.Conditions, r.Trial)
+	if err != nil {
+		return nil, err
+	}
+	standing.EngineOK, standing.EngineError, standing.DiskProblem = r.EngineOk, r.EngineError, r.DiskProblem
+	standing.HungVolumes = r.HungVolumes
+	v.Conditions = standing.Conditions()
+	return v, nil
 }
 
 // maxAgentSessions bounds what Work lists of one agent.

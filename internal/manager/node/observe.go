@@ -65,7 +65,7 @@ func (n *Reports) observe(ctx context.Context, l *store.Locked, list []reported)
 			}
 		case o.Phase == cluster.PhaseEnded:
 			reason, detail = endReason(o), o.Detail
-			if err := n.ended(ctx, l, k, o); err != nil {
+			if err := n.ended(ctx, l, k, o, r.quarantined); err != nil {
 				return err
 			}
 		default:
@@ -118,8 +118,8 @@ func mayYetGoElsewhere(k *store.LockedKernel) bool {
 	return k.Desired == "run" && cluster.KernelMayMove(status, cluster.Pending)
 }
 
-// ended records the end of a kernel.
-func (n *Reports) ended(ctx context.Context, l *store.Locked, k *store.LockedKernel, o cluster.KernelObservation) error {
+// ended records the end of a kernel. blamed: its agent is known to fail, so a failure says nothing about the session.
+func (n *Reports) ended(ctx context.Context, l *store.Locked, k *store.LockedKernel, o cluster.KernelObservation, blamed bool) error {
 	log := o.LogTail
 	if len(log) > maxLogTail {
 		log = log[len(log)-maxLogTail:]
@@ -138,6 +138,7 @@ func (n *Reports) ended(ctx context.Context, l *store.Locked, k *store.LockedKer
 		}
 	}
 	if o.Failed && k.StopReason == "" {
+		m.AgentsFault = o.RetryElsewhere && (o.AgentsFault || blamed)
 		return k.Fail(ctx, m, o.RetryElsewhere, true)
 	}
 	if err := hasRun(ctx, l, k, o); err != nil {

@@ -94,10 +94,21 @@ func (n *Reports) UpdateFacts(ctx context.Context, agent cluster.AgentID, epoch 
 		hung = append(hung, store.Text(host))
 	}
 	err := n.Store.Tx(ctx, func(ctx context.Context, tx *store.Tx) error {
+		before, err := tx.AgentConditions(ctx, string(agent))
+		if store.Missing(err) {
+			return nil // it was removed
+		}
+		if err != nil {
+			return err
+		}
+		conditions, err := conditionsOf(before.Conditions, f.Conditions, before.At)
+		if err != nil {
+			return err
+		}
 		changed, err := tx.SetAgentFacts(ctx, dbgen.SetAgentFactsParams{ID: string(agent), Epoch: epoch, FactsRevision: f.Revision,
 			Architecture: f.Architecture, Capacity: capacity, SlotKinds: kinds, Devices: devices, Engine: store.Text(f.Engine), EngineOk: f.EngineOK,
 			EngineError: store.Text(f.EngineError), Warnings: warnings, HungVolumes: hung,
-			DiskProblem: store.Text(f.DiskProblem),
+			DiskProblem: store.Text(f.DiskProblem), Conditions: conditions,
 			DataAddress: store.Text(f.DataAddress), DataSocket: store.Text(f.DataSocket)})
 		if err != nil || changed == 0 {
 			return err

@@ -52,11 +52,14 @@ type reported struct {
 	cluster.KernelObservation
 	agent cluster.AgentID
 	from  *report
+	// starts: its container runs now and did not before. quarantined: the agent was set aside when the report came.
+	starts, quarantined bool
 }
 
 // storeReports stores some agents' reports, together when all goes well.
 func (n *Reports) storeReports(ctx context.Context, batch []*report) {
-	bySession, forget, err := n.sort(ctx, batch)
+	trials := &trials{}
+	bySession, forget, err := n.sort(ctx, batch, trials)
 	if err != nil {
 		for _, r := range batch {
 			r.refused = err
@@ -71,6 +74,7 @@ func (n *Reports) storeReports(ctx context.Context, batch []*report) {
 	for chunk := range slices.Chunk(sessions, observeTogether) {
 		for _, id := range n.observeSessions(ctx, chunk, bySession) {
 			for _, o := range bySession[id] {
+				trials.note(o)
 				if o.Phase == cluster.PhaseEnded {
 					forget.add(o.agent, o.Kernel, o.Generation)
 					o.from.acked = append(o.from.acked, cluster.Tombstone{Kernel: o.Kernel, Generation: o.Generation})
@@ -78,6 +82,7 @@ func (n *Reports) storeReports(ctx context.Context, batch []*report) {
 			}
 		}
 	}
+	n.judge(ctx, trials)
 	if err := forget.store(ctx, n.Store); err != nil {
 		for _, r := range batch {
 			r.refused = errors.Join(r.refused, err)
@@ -85,9 +90,18 @@ func (n *Reports) storeReports(ctx context.Context, batch []*report) {
 	}
 }
 
+// starts reports whether an observation says that a container has come up since the row was written.
+func starts(status cluster.Status, o cluster.KernelObservation) bool {
+	switch status {
+	case cluster.Scheduled, cluster.Preparing, cluster.Pulling, cluster.Prepared, cluster.Creating:
+		return o.Phase == cluster.PhaseRunning || o.Phase == cluster.PhaseEnded && !o.Failed && !o.StartedAt.IsZero()
+	}
+	return false
+}
+
 // sort refuses reports of streams that are not their agent's newest, acknowledges what nobody waits for, leaves out what is known
 // and returns the rest by session.
-func (n *Reports) sort(ctx context.Context, batch []*report) (map[cluster.SessionID][]reported, *removals, error) {
+func (n *Reports) sort(ctx context.Context, batch []*report, trials *trials) (map[cluster.SessionID][]reported, *removals, error) {
 	agents, ids := []string{}, []string{}
 	for _, r := range batch {
 		agents = append(agents, string(r.agent))
@@ -102,8 +116,13 @@ func (n *Reports) sort(ctx context.Context, batch []*report) (map[cluster.Sessio
 		return nil, nil, fmt.Errorf("read epochs of agents: %w", err)
 	}
 	epoch := make(map[string]int64, len(epochs))
+	quarantined := map[cluster.AgentID]bool{}
 	for _, e := range epochs {
 		epoch[e.ID] = e.Epoch
+		quarantined[cluster.AgentID(e.ID)] = e.Quarantined
+		if e.Suspect {
+			trials.suspect(cluster.AgentID(e.ID))
+		}
 	}
 	rows, err := n.Store.KernelsByID(ctx, ids)
 	if err != nil {
@@ -143,7 +162,7 @@ func (n *Reports) sort(ctx context.Context, batch []*report) (map[cluster.Sessio
 			case o.Generation == row.Generation && quiet(r.agent, row, o):
 			default:
 				id := cluster.SessionID(row.SessionID)
-				bySession[id] = append(bySession[id], reported{o, r.agent, r})
+				bySession[id] = append(bySession[id], reported{o, r.agent, r, starts(row.Status, o), quarantined[r.agent]})
 			}
 		}
 	}

@@ -13,11 +13,6 @@ import (
 const (
 	// batchAllowance is how long the runner and the agent have to enforce a batch timeout before the manager does.
 	batchAllowance = time.Minute
-	// pruneEvery is the time between looks for history that is too old; pruneRest that between two batches.
-	pruneEvery = time.Hour
-	pruneRest  = 200 * time.Millisecond
-	// pruneBatch is how many events one statement looks at.
-	pruneBatch = 1000
 	// joinEvery is the time between looks at the counts of ended sessions, which are joined when there are joinAfter new ones.
 	joinEvery = 10 * time.Second
 	joinAfter = 1000
@@ -29,6 +24,8 @@ type LoopConfig struct {
 	Sweep time.Duration
 	// EventRetention is how long the history of ended sessions is kept; 0 keeps it for ever.
 	EventRetention time.Duration
+	// SessionRetention is how long ended sessions themselves are kept, TaskRetention background tasks that came to an end; 0 is for ever.
+	SessionRetention, TaskRetention time.Duration
 }
 
 // Loops returns the control loops of sessions but for scheduling: batch sessions end at their timeout, old history is forgotten, the
@@ -41,24 +38,14 @@ func (s *Service) Loops(c LoopConfig) []reconcile.Loop {
 			return joinEvery, t.Commit(ctx, func(ctx context.Context, tx *store.Tx) error { return tx.JoinEndedCounts(ctx, joinAfter) })
 		}}
 	}}}
-	if c.EventRetention > 0 {
+	if c.EventRetention > 0 || c.SessionRetention > 0 || c.TaskRetention > 0 {
 		loops = append(loops, reconcile.Loop{Name: "prune", Begin: func(t reconcile.Term) reconcile.Work {
-			position := int64(0)
+			p := &pruning{s: s, c: c}
 			return reconcile.Work{Pass: func(ctx context.Context) (wait time.Duration, err error) {
 				if err := t.Check(ctx); err != nil {
 					return 0, err
 				}
-				removed := 0
-				if position, removed, err = s.pruneEvents(ctx, c.EventRetention, position); err != nil {
-					return 0, err
-				}
-				if removed > 0 {
-					s.d.Log.Info("forgot events of sessions that ended long ago", "events", removed, "retention", c.EventRetention)
-				}
-				if position == 0 {
-					return pruneEvery, nil
-				}
-				return pruneRest, nil
+				return p.pass(ctx)
 			}}
 		}})
 	}
@@ -95,14 +82,4 @@ func StopAll(ctx context.Context, tx *store.Tx, ids []cluster.SessionID, from cl
 		}
 	}
 	return nil
-}
-
-// pruneEvents forgets the history of sessions that ended longer ago than age, one small batch after the position. It returns where
-// the next batch begins, 0 when all old events were looked at, and how many events are gone.
-func (s *Service) pruneEvents(ctx context.Context, age time.Duration, after int64) (next int64, removed int, err error) {
-	row, err := s.d.Store.PruneEvents(ctx, after, pruneBatch, age)
-	if err != nil {
-		return 0, 0, fmt.Errorf("forget old events: %w", err)
-	}
-	return row.Next, int(row.Removed), nil
 }

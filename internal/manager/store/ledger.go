@@ -168,8 +168,8 @@ func (k *LockedKernel) Remove(ctx context.Context, reason cluster.Reason) error 
 }
 
 // Fail ends a kernel that could not be brought up or was lost. With retry, a session that never ran goes back into the
-// queue while it has placements left, avoiding the agent; otherwise the kernel errs and the rest of
-// the session is stopped. gone says that the agent holds nothing of the kernel any more. Settle follows.
+// queue while it has placements left, avoiding the agent, and always when the failure was the agent's; otherwise the kernel errs
+// and the rest of the session is stopped. gone says that the agent holds nothing of the kernel any more. Settle follows.
 func (k *LockedKernel) Fail(ctx context.Context, m KernelMove, retry, gone bool) error {
 	l := k.s
 	if retry && l.Type == cluster.Batch {
@@ -178,7 +178,7 @@ func (k *LockedKernel) Fail(ctx context.Context, m KernelMove, retry, gone bool)
 		}
 		retry = false
 	}
-	if retry && l.mayRequeue(m.Reason) {
+	if retry && l.mayRequeue(m) {
 		agent := k.Agent()
 		for _, other := range l.Kernels {
 			if other.Status == cluster.Pending {
@@ -193,7 +193,7 @@ func (k *LockedKernel) Fail(ctx context.Context, m KernelMove, retry, gone bool)
 				return err
 			}
 		}
-		return l.spend(ctx, agent, m.Reason)
+		return l.spend(ctx, agent, m)
 	}
 	if !gone {
 		if err := k.Remove(ctx, m.Reason); err != nil {
@@ -204,22 +204,25 @@ func (k *LockedKernel) Fail(ctx context.Context, m KernelMove, retry, gone bool)
 	return k.End(ctx, m)
 }
 
-// spend notes an agent that failed the session, and counts the attempt. An agent that was still busy with others is no failure.
-func (l *Locked) spend(ctx context.Context, agent cluster.AgentID, reason cluster.Reason) error {
-	attempts := int32(1)
-	if reason == cluster.ReasonBusy {
-		attempts = 0
+// uncounted reports whether a failure uses up no attempt of its session: it is the agent's own, or the agent was still busy with others.
+func (m KernelMove) uncounted() bool { return m.AgentsFault || m.Reason == cluster.ReasonBusy }
+
+// spend notes an agent that failed the session, and counts the attempt.
+func (l *Locked) spend(ctx context.Context, agent cluster.AgentID, m KernelMove) error {
+	charge := int32(1)
+	if m.uncounted() {
+		charge = 0
 	}
-	l.Attempts += attempts
-	if err := l.tx.AddFailedAgent(ctx, attempts, string(agent), l.ID); err != nil {
+	l.Attempts += charge
+	if err := l.tx.AddFailedAgent(ctx, charge, string(agent), l.ID); err != nil {
 		return fmt.Errorf("note failed agent: %w", err)
 	}
 	return nil
 }
 
-// mayRequeue: nothing of the session ever ran or is being stopped, and it has placements left. An agent that is busy uses up none.
-func (l *Locked) mayRequeue(reason cluster.Reason) bool {
-	if reason != cluster.ReasonBusy && int(l.Attempts)+1 >= cluster.MaxPlacements || l.StartedAt != nil {
+// mayRequeue: nothing of the session ever ran or is being stopped, and it has placements left or this failure does not count.
+func (l *Locked) mayRequeue(m KernelMove) bool {
+	if !m.uncounted() && int(l.Attempts)+1 >= cluster.MaxPlacements || l.StartedAt != nil {
 		return false
 	}
 	for _, k := range l.Kernels {

@@ -27,6 +27,8 @@ type KernelMove struct {
 	Log         *string
 	// Force asks the agent for an end without grace.
 	Force bool
+	// AgentsFault: it failed for something of the agent's making, which uses up no attempt of its session.
+	AgentsFault bool
 	// Data is merged into status_data.
 	Data map[string]any
 	// Agent and Allocation (alloc.Allocation as JSON) are where a PENDING kernel becomes SCHEDULED.

@@ -17,7 +17,7 @@ func (k *LockedKernel) failBatch(ctx context.Context, m KernelMove, denied bool)
 	l := k.s
 	agent := k.Agent()
 	switch {
-	case denied && l.mayRequeue(m.Reason):
+	case denied && l.mayRequeue(m):
 		if err := k.Move(ctx, KernelMove{To: cluster.Pending, Reason: m.Reason, Detail: m.Detail}); err != nil {
 			return false, err
 		}
@@ -37,7 +37,7 @@ func (k *LockedKernel) failBatch(ctx context.Context, m KernelMove, denied bool)
 	default:
 		return false, nil
 	}
-	return true, l.spend(ctx, agent, m.Reason)
+	return true, l.spend(ctx, agent, m)
 }
 
 // stopPlaced stops those kernels of the session that are on agents; the others go on waiting.
@@ -57,13 +57,13 @@ func (l *Locked) stopPlaced(ctx context.Context, reason cluster.Reason, detail s
 // give their kernels back to the queue (Deny). It reports false for a session that is to fail without a question. Settle follows.
 func (k *LockedKernel) Doubt(ctx context.Context, m KernelMove) (asked bool, err error) {
 	l := k.s
-	if l.Type != cluster.Batch || !l.mayRequeue(m.Reason) {
+	if l.Type != cluster.Batch || !l.mayRequeue(m) {
 		return false, nil
 	}
 	if err := l.stopPlaced(ctx, cluster.ReasonStartUnknown, m.Detail); err != nil {
 		return false, err
 	}
-	return true, l.spend(ctx, k.Agent(), m.Reason)
+	return true, l.spend(ctx, k.Agent(), m)
 }
 
 // Doubted reports whether the kernel's agent was asked whether the command has started.

@@ -57,6 +57,7 @@ type ComplexityRoot struct {
 		CPUCurPct         func(childComplexity int) int
 		ComputeContainers func(childComplexity int, status *string) int
 		ComputePlugins    func(childComplexity int) int
+		Conditions        func(childComplexity int) int
 		ContainerCount    func(childComplexity int) int
 		FirstContact      func(childComplexity int) int
 		HardwareMetadata  func(childComplexity int) int
@@ -787,6 +788,12 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.Agent.ComputePlugins(childComplexity), true
+	case "Agent.conditions":
+		if e.complexity.Agent.Conditions == nil {
+			break
+		}
+
+		return e.complexity.Agent.Conditions(childComplexity), true
 	case "Agent.container_count":
 		if e.complexity.Agent.ContainerCount == nil {
 			break
@@ -4181,6 +4188,7 @@ type Agent {
   cpu_cur_pct: Float
   mem_cur_bytes: Float
   container_count: Int
+  conditions: JSONString
 }
 
 type AgentList {
@@ -6594,6 +6602,35 @@ func (ec *executionContext) fieldContext_Agent_container_count(_ context.Context
 	return fc, nil
 }
 
+func (ec *executionContext) _Agent_conditions(ctx context.Context, field graphql.CollectedField, obj *model.Agent) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Agent_conditions,
+		func(ctx context.Context) (any, error) {
+			return obj.Conditions, nil
+		},
+		nil,
+		ec.marshalOJSONString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Agent_conditions(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Agent",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type JSONString does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _AgentList_items(ctx context.Context, field graphql.CollectedField, obj *model.AgentList) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -6662,6 +6699,8 @@ func (ec *executionContext) fieldContext_AgentList_items(_ context.Context, fiel
 				return ec.fieldContext_Agent_mem_cur_bytes(ctx, field)
 			case "container_count":
 				return ec.fieldContext_Agent_container_count(ctx, field)
+			case "conditions":
+				return ec.fieldContext_Agent_conditions(ctx, field)
 			}
 			return nil, fmt.Errorf("no field named %q was found under type Agent", field.Name)
 		},
@@ -14584,6 +14623,8 @@ func (ec *executionContext) fieldContext_Queries_agent(ctx context.Context, fiel
 				return ec.fieldContext_Agent_mem_cur_bytes(ctx, field)
 			case "container_count":
 				return ec.fieldContext_Agent_container_count(ctx, field)
+			case "conditions":
+				return ec.fieldContext_Agent_conditions(ctx, field)
 			}
 			return nil, fmt.Errorf("no field named %q was found under type Agent", field.Name)
 		},
@@ -14718,6 +14759,8 @@ func (ec *executionContext) fieldContext_Queries_agents(ctx context.Context, fie
 				return ec.fieldContext_Agent_mem_cur_bytes(ctx, field)
 			case "container_count":
 				return ec.fieldContext_Agent_container_count(ctx, field)
+			case "conditions":
+				return ec.fieldContext_Agent_conditions(ctx, field)
 			}
 			return nil, fmt.Errorf("no field named %q was found under type Agent", field.Name)
 		},
@@ -23901,6 +23944,8 @@ func (ec *executionContext) _Agent(ctx context.Context, sel ast.SelectionSet, ob
 			out.Values[i] = ec._Agent_mem_cur_bytes(ctx, field, obj)
 		case "container_count":
 			out.Values[i] = ec._Agent_container_count(ctx, field, obj)
+		case "conditions":
+			out.Values[i] = ec._Agent_conditions(ctx, field, obj)
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}

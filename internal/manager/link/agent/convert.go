@@ -51,7 +51,7 @@ func factsOf(f *node.Facts) (cluster.NodeFacts, error) {
 		Capacity: cluster.Slots{}, SlotKinds: map[cluster.SlotName]cluster.SlotKind{},
 		Engine: cut(f.Engine, maxName), EngineOK: f.EngineOk, EngineError: cut(f.EngineError, maxText),
 		Warnings: cutAll(f.Warnings, maxText), HungVolumes: cutAll(f.HungVolumes, maxName),
-		DiskProblem: cut(f.DiskProblem, maxText),
+		DiskProblem: cut(f.DiskProblem, maxText), Conditions: conditionsOf(f.Conditions),
 	}
 	if dataAddress(f.DataAddress) {
 		out.DataAddress = f.DataAddress
@@ -111,6 +111,26 @@ func factsOf(f *node.Facts) (cluster.NodeFacts, error) {
 	return out, nil
 }
 
+// maxSentence bounds the message of a condition, which explanations of waiting sessions repeat.
+const maxSentence = 500
+
+// conditionsOf takes what an agent reports of its state. Types that only the manager may give are left out.
+func conditionsOf(list []*node.Condition) []cluster.Condition {
+	out := make([]cluster.Condition, 0, min(len(list), cluster.MaxConditions))
+	for _, c := range list {
+		kind := cluster.ConditionType(c.Type)
+		if len(out) == cluster.MaxConditions || !kind.Reported() {
+			continue
+		}
+		d := cluster.Condition{Type: kind, Reason: cut(c.Reason, maxName), Message: cut(c.Message, maxSentence), Blocks: c.Blocks}
+		if c.SinceUnixMs > 0 {
+			d.Since = time.UnixMilli(c.SinceUnixMs).UTC()
+		}
+		out = append(out, d)
+	}
+	return out
+}
+
 // observationOf reads a kernel report; ok is false for one that names no kernel.
 func observationOf(k *node.ObservedKernel) (cluster.KernelObservation, bool) {
 	id, ok := cluster.CanonicalUUID(k.KernelId)
@@ -121,7 +141,8 @@ func observationOf(k *node.ObservedKernel) (cluster.KernelObservation, bool) {
 	o := cluster.KernelObservation{
 		Kernel: cluster.KernelID(id), Session: cluster.SessionID(session), Generation: k.Generation, Phase: cluster.Phase(k.Phase),
 		Reason: cluster.Reason(cut(k.Reason, 64)), Detail: cut(k.Detail, maxText), Signal: int(k.Signal), OOMKilled: k.OomKilled,
-		Failed: k.Failed, RetryElsewhere: k.RetryElsewhere, StartedAt: fromMS(k.StartedUnixMs), EndedAt: fromMS(k.EndedUnixMs),
+		Failed: k.Failed, RetryElsewhere: k.RetryElsewhere, AgentsFault: k.AgentsFault,
+		StartedAt: fromMS(k.StartedUnixMs), EndedAt: fromMS(k.EndedUnixMs),
 		ContainerID: cut(k.ContainerId, 256), Allocation: k.Allocation, Batch: k.Batch, TimedOut: k.TimedOut,
 	}
 	if tail := k.LogTail; len(tail) > maxLogTail {

@@ -3,7 +3,9 @@ package scheduling
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
+	"time"
 
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
@@ -52,6 +54,7 @@ func (d *desk) commit(ctx context.Context, batch []proposal,
 				continue
 			}
 			allowance.take(p)
+			room.probe(p)
 			for j, pl := range p.placements {
 				places = append(places, store.Place{Session: p.session, Kernel: pl.Kernel, Generation: p.generations[j], Agent: pl.Agent,
 					Allocation: pl.Allocation.Text()})
@@ -63,6 +66,9 @@ func (d *desk) commit(ctx context.Context, batch []proposal,
 		}
 		for _, id := range gone {
 			refused[id] = "changed"
+		}
+		if err := room.sendProbes(ctx, tx, refused); err != nil {
+			return err
 		}
 		for _, pl := range places {
 			if refused[pl.Session] == "" {
@@ -85,6 +91,15 @@ func (d *desk) commit(ctx context.Context, batch []proposal,
 type room struct {
 	devices map[cluster.AgentID][]alloc.Device
 	used    map[cluster.AgentID]alloc.Allocation
+	// probes are agents in quarantine that may be tried with one session.
+	probes map[cluster.AgentID]*probe
+}
+
+// probe is an agent's trial with one session.
+type probe struct {
+	trial   cluster.Trial
+	at      time.Time
+	session cluster.SessionID // "": none yet
 }
 
 // freshRoom locks the agents of a batch and reads their devices and what is allocated on them. Agents that take no sessions are absent.
@@ -105,10 +120,23 @@ func freshRoom(ctx context.Context, tx *store.Tx, batch []proposal) (*room, erro
 	if err != nil {
 		return nil, fmt.Errorf("read allocations: %w", err)
 	}
-	r := &room{devices: map[cluster.AgentID][]alloc.Device{}, used: map[cluster.AgentID]alloc.Allocation{}}
+	r := &room{devices: map[cluster.AgentID][]alloc.Device{}, used: map[cluster.AgentID]alloc.Allocation{},
+		probes: map[cluster.AgentID]*probe{}}
 	for _, row := range rows {
 		if row.Status != cluster.AgentAlive || !row.Schedulable {
 			continue
+		}
+		standing, err := store.Standing(row.Conditions, row.Trial)
+		if err != nil {
+			return nil, fmt.Errorf("agent %s: %w", row.ID, err)
+		}
+		standing.EngineOK, standing.EngineError, standing.DiskProblem = row.EngineOk, row.EngineError, row.DiskProblem
+		problem, mayProbe := standing.Problem(row.At)
+		if problem != "" {
+			continue
+		}
+		if mayProbe {
+			r.probes[cluster.AgentID(row.ID)] = &probe{trial: standing.Trial, at: row.At}
 		}
 		if r.devices[cluster.AgentID(row.ID)], err = devicesOf(row.Devices); err != nil {
 			return nil, fmt.Errorf("read devices of agent %s: %w", row.ID, err)
@@ -130,7 +158,7 @@ func (r *room) admit(p *proposal) bool {
 	taken := map[cluster.AgentID]alloc.Allocation{}
 	for i, pl := range p.placements {
 		devices, ok := r.devices[pl.Agent]
-		if !ok {
+		if try := r.probes[pl.Agent]; !ok || try != nil && try.session != "" && try.session != p.session {
 			return false
 		}
 		used, ok := taken[pl.Agent]
@@ -146,4 +174,32 @@ func (r *room) admit(p *proposal) bool {
 		r.used[agent] = used
 	}
 	return true
+}
+
+// probe notes that a session is the one that tries the agents in quarantine among its own.
+func (r *room) probe(p *proposal) {
+	for _, pl := range p.placements {
+		if try := r.probes[pl.Agent]; try != nil {
+			try.session = p.session
+		}
+	}
+}
+
+// sendProbes writes that agents in quarantine are being tried, those whose session was placed.
+func (r *room) sendProbes(ctx context.Context, tx *store.Tx, refused map[cluster.SessionID]string) error {
+	for _, id := range slices.Sorted(maps.Keys(r.probes)) {
+		try := r.probes[id]
+		if try.session == "" || refused[try.session] != "" {
+			continue
+		}
+		try.trial.Probing, try.trial.ProbeAt = true, try.at.Add(cluster.ProbeLasts)
+		raw, err := store.WriteTrial(try.trial)
+		if err != nil {
+			return err
+		}
+		if err := tx.SetTrial(ctx, raw, string(id)); err != nil {
+			return fmt.Errorf("note the probe of agent %s: %w", id, err)
+		}
+	}
+	return nil
 }

@@ -41,6 +41,9 @@ type memory struct {
 	// stale and staleAgents are sessions and agents that the next look reads although their rows may not have changed.
 	stale       map[cluster.SessionID]struct{}
 	staleAgents map[cluster.AgentID]struct{}
+	// trials are agents in quarantine, each with when it may be tried with one session.
+	trials map[cluster.AgentID]time.Time
+	clock  chassis.Clock
 	// doomed are waiting sessions that can never start, each with the reason.
 	doomed map[cluster.SessionID]string
 	// listed is set when some policy allows only the slots that it lists. A new name in slots then changes its limits.
@@ -106,6 +109,7 @@ type looked struct {
 
 // look brings the memory up to date. q must be the queries of one transaction that sees one snapshot of the database.
 func (m *memory) look(ctx context.Context, s *store.Store, q *dbgen.Queries) (looked, error) {
+	m.ripen(m.clock.Now())
 	source := feed.Scheduling(q, s)
 	report, err := m.changes.Look(ctx, source, memoryReader{m, q})
 	return looked{report, source.Token}, err
@@ -505,9 +509,27 @@ func newMemory(clock chassis.Clock) *memory {
 		cluster:  scheduler.NewCluster(),
 		sessions: map[cluster.SessionID]*entry{}, agents: map[cluster.AgentID]supply{}, groups: map[string]*groupEntry{},
 		owners: map[scheduler.Scope]seen{}, slots: map[cluster.SlotName]bool{cluster.SlotCPU: true, cluster.SlotMem: true},
-		stale: map[cluster.SessionID]struct{}{}, staleAgents: map[cluster.AgentID]struct{}{}, doomed: map[cluster.SessionID]string{},
+		stale: map[cluster.SessionID]struct{}{}, staleAgents: map[cluster.AgentID]struct{}{},
+		trials: map[cluster.AgentID]time.Time{}, clock: clock, doomed: map[cluster.SessionID]string{},
 		texts: map[string]string{}, requests: map[string]cluster.Slots{},
 	}
+}
+
+// ripen marks agents as stale that may be tried with one session by now.
+func (m *memory) ripen(now time.Time) {
+	for id, at := range m.trials {
+		if !at.After(now) {
+			m.staleAgents[id] = struct{}{}
+		}
+	}
+}
+
+// nextTrial is when the next agent may be tried; zero: none waits for that.
+func (m *memory) nextTrial() (next time.Time) {
+	for _, at := range m.trials {
+		next = soonest(next, at)
+	}
+	return next
 }
 
 // doubt marks the sessions that a pass has placed as stale, because the commit of these placements may fail.

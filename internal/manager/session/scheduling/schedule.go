@@ -92,6 +92,7 @@ func (d *desk) turn(ctx context.Context) (again time.Time, err error) {
 	var names []string
 	if err := d.kept.with(ctx, func(m *memory) error {
 		names, m.passedAt = slices.Sorted(maps.Keys(m.groups)), now
+		again = soonest(again, m.nextTrial())
 		return nil
 	}); err != nil {
 		return time.Time{}, err

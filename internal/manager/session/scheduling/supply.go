@@ -11,6 +11,7 @@ import (
 	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/dbgen"
 	"berth.dev/berth/internal/scheduler"
 )
@@ -184,15 +185,27 @@ func (m *memory) readAgents(ctx context.Context, q *dbgen.Queries, ids []string)
 		id := cluster.AgentID(r.ID)
 		found[id] = true
 		slices.Sort(present[r.ID])
-		digest := sum(fmt.Appendf(nil, "%s %s %s %t %t %s %q %q %t", r.ResourceGroup, r.Architecture, r.Status, r.Schedulable, r.EngineOk,
-			r.Devices, present[r.ID], r.HungVolumes, r.DiskProblem == ""))
+		standing, err := store.Standing(r.Conditions, r.Trial)
+		if err != nil {
+			return changed, fmt.Errorf("agent %s: %w", r.ID, err)
+		}
+		standing.EngineOK, standing.EngineError, standing.DiskProblem = r.EngineOk, r.EngineError, r.DiskProblem
+		problem, probe := standing.Problem(r.At)
+		delete(m.trials, id)
+		if wait := standing.Trial.ProbeAt.Sub(r.At); !standing.Trial.Since.IsZero() && wait > 0 {
+			m.trials[id] = m.clock.Now().Add(wait)
+		}
+		digest := sum(fmt.Appendf(nil, "%s %s %s %t %q %t %s %q %q", r.ResourceGroup, r.Architecture, r.Status, r.Schedulable, problem, probe,
+			r.Devices, present[r.ID], r.HungVolumes))
 		for _, o := range removals[r.ID] {
 			digest = sum(fmt.Appendf(nil, "%d %s %d %s", digest, o.KernelID, o.Generation, o.Allocation))
 		}
 		if m.agents[id].digest == digest {
 			continue
 		}
-		changed++
+		if _, stale := m.staleAgents[id]; !stale { // time alone changes what may be done with an agent in quarantine
+			changed++
+		}
 		devices, err := devicesOf(r.Devices)
 		if err != nil {
 			return changed, fmt.Errorf("read devices of agent %s: %w", r.ID, err)
@@ -200,8 +213,9 @@ func (m *memory) readAgents(ctx context.Context, q *dbgen.Queries, ids []string)
 		for _, d := range devices {
 			m.slots[d.Slot] = true
 		}
-		a := scheduler.Agent{ID: id, Architecture: r.Architecture, Schedulable: r.Schedulable && r.EngineOk && r.DiskProblem == "",
+		a := scheduler.Agent{ID: id, Architecture: r.Architecture, Schedulable: r.Schedulable,
 			Alive:   r.Status == cluster.AgentAlive,
+			Problem: problem, Probe: probe,
 			Devices: devices, Images: map[string]bool{}, Hung: r.HungVolumes}
 		for _, ref := range present[r.ID] {
 			a.Images[m.text(ref)] = true
@@ -210,13 +224,14 @@ func (m *memory) readAgents(ctx context.Context, q *dbgen.Queries, ids []string)
 		if err := m.holdRemovals(r.ResourceGroup, id, removals[r.ID]); err != nil {
 			return changed, err
 		}
-		m.agents[id] = supply{seen{digest, r.ResourceGroup}, a.Alive && a.Schedulable, capacityOf(devices)}
+		m.agents[id] = supply{seen{digest, r.ResourceGroup}, a.Alive && a.Schedulable && problem == "", capacityOf(devices)}
 	}
 	gone := func(id cluster.AgentID) {
 		if _, known := m.agents[id]; known && !found[id] {
 			m.cluster.RemoveAgent(id)
 			m.cluster.Remove(heldOn(id))
 			delete(m.agents, id)
+			delete(m.trials, id)
 			changed++
 		}
 	}

@@ -8,21 +8,41 @@ package dbgen
 import (
 	"context"
 	"encoding/json"
+	"time"
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/store/dbtype"
-	"time"
 )
 
+const agentConditions = `-- name: AgentConditions :one
+SELECT conditions, now()::timestamptz AS at FROM agents WHERE id = $1 FOR NO KEY UPDATE
+`
+
+type AgentConditionsRow struct {
+	Conditions json.RawMessage
+	At         time.Time
+}
+
+// What is known of an agent's conditions, under its lock, and the database's clock.
+func (q *Queries) AgentConditions(ctx context.Context, id string) (AgentConditionsRow, error) {
+	row := q.db.QueryRow(ctx, agentConditions, id)
+	var i AgentConditionsRow
+	err := row.Scan(&i.Conditions, &i.At)
+	return i, err
+}
+
 const agentEpochs = `-- name: AgentEpochs :many
-SELECT id, epoch FROM agents WHERE id = ANY($1::text[])
+SELECT id, epoch, (trial <> '{}')::boolean AS suspect, (trial ? 'since')::boolean AS quarantined FROM agents WHERE id = ANY($1::text[])
 `
 
 type AgentEpochsRow struct {
-	ID    string
-	Epoch int64
+	ID          string
+	Epoch       int64
+	Suspect     bool
+	Quarantined bool
 }
 
+// suspect: sessions have failed there since the last one that started; quarantined: so many that no more are placed there.
 func (q *Queries) AgentEpochs(ctx context.Context, ids []string) ([]AgentEpochsRow, error) {
 	rows, err := q.db.Query(ctx, agentEpochs, ids)
 	if err != nil {
@@ -32,7 +52,12 @@ func (q *Queries) AgentEpochs(ctx context.Context, ids []string) ([]AgentEpochsR
 	items := []AgentEpochsRow{}
 	for rows.Next() {
 		var i AgentEpochsRow
-		if err := rows.Scan(&i.ID, &i.Epoch); err != nil {
+		if err := rows.Scan(
+			&i.ID,
+			&i.Epoch,
+			&i.Suspect,
+			&i.Quarantined,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -44,7 +69,7 @@ func (q *Queries) AgentEpochs(ctx context.Context, ids []string) ([]AgentEpochsR
 }
 
 const agentViews = `-- name: AgentViews :many
-SELECT id, status, status_changed, region, resource_group, schedulable, addr, first_contact, lost_at, last_seen, version, architecture, epoch, boot_id, capacity, slot_kinds, devices, engine, engine_ok, engine_error, warnings, facts_revision, certificate_serial, hung_volumes, data_address, data_socket, disk_problem FROM agents WHERE id = ANY($1::text[])
+SELECT id, status, status_changed, region, resource_group, schedulable, addr, first_contact, lost_at, last_seen, version, architecture, epoch, boot_id, capacity, slot_kinds, devices, engine, engine_ok, engine_error, warnings, facts_revision, certificate_serial, hung_volumes, data_address, data_socket, disk_problem, conditions, trial FROM agents WHERE id = ANY($1::text[])
 `
 
 func (q *Queries) AgentViews(ctx context.Context, ids []string) ([]Agent, error) {
@@ -84,10 +109,37 @@ func (q *Queries) AgentViews(ctx context.Context, ids []string) ([]Agent, error)
 			&i.DataAddress,
 			&i.DataSocket,
 			&i.DiskProblem,
+			&i.Conditions,
+			&i.Trial,
 		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const endTrials = `-- name: EndTrials :many
+UPDATE agents SET trial = '{}' WHERE id = ANY($1::text[]) AND trial <> '{}' RETURNING id
+`
+
+// A session has started on these agents.
+func (q *Queries) EndTrials(ctx context.Context, ids []string) ([]string, error) {
+	rows, err := q.db.Query(ctx, endTrials, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []string{}
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -153,6 +205,23 @@ func (q *Queries) LockAgent(ctx context.Context, id string) (LockAgentRow, error
 	row := q.db.QueryRow(ctx, lockAgent, id)
 	var i LockAgentRow
 	err := row.Scan(&i.ID, &i.Status, &i.Epoch)
+	return i, err
+}
+
+const lockTrial = `-- name: LockTrial :one
+SELECT trial, now()::timestamptz AS at FROM agents WHERE id = $1 FOR NO KEY UPDATE
+`
+
+type LockTrialRow struct {
+	Trial json.RawMessage
+	At    time.Time
+}
+
+// The agent's trial under its lock, and the database's clock.
+func (q *Queries) LockTrial(ctx context.Context, id string) (LockTrialRow, error) {
+	row := q.db.QueryRow(ctx, lockTrial, id)
+	var i LockTrialRow
+	err := row.Scan(&i.Trial, &i.At)
 	return i, err
 }
 
@@ -251,6 +320,36 @@ func (q *Queries) OccupiedByAgent(ctx context.Context, agents []string) ([]Occup
 	return items, nil
 }
 
+const otherTrials = `-- name: OtherTrials :many
+SELECT id, trial FROM agents WHERE id <> $1 AND trial <> '{}' ORDER BY id LIMIT 1000
+`
+
+type OtherTrialsRow struct {
+	ID    string
+	Trial json.RawMessage
+}
+
+// The trials of other agents on which sessions fail.
+func (q *Queries) OtherTrials(ctx context.Context, id string) ([]OtherTrialsRow, error) {
+	rows, err := q.db.Query(ctx, otherTrials, id)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []OtherTrialsRow{}
+	for rows.Next() {
+		var i OtherTrialsRow
+		if err := rows.Scan(&i.ID, &i.Trial); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const registerAgent = `-- name: RegisterAgent :one
 INSERT INTO agents AS a (id, status, region, resource_group, addr, version, boot_id, certificate_serial, epoch)
 VALUES ($1, 'ALIVE', $2, $3, $4, $5, $6, $7, $8::bigint + 1)
@@ -292,9 +391,9 @@ func (q *Queries) RegisterAgent(ctx context.Context, arg RegisterAgentParams) (i
 const setAgentFacts = `-- name: SetAgentFacts :execrows
 UPDATE agents SET architecture = $1, capacity = $2, slot_kinds = $3, devices = $4,
     engine = $5, engine_ok = $6, engine_error = $7, warnings = $8, hung_volumes = $9,
-    disk_problem = $10,
-    data_address = $11, data_socket = $12, facts_revision = $13, last_seen = now()
-WHERE id = $14 AND epoch = $15 AND facts_revision < $13
+    disk_problem = $10, conditions = $11,
+    data_address = $12, data_socket = $13, facts_revision = $14, last_seen = now()
+WHERE id = $15 AND epoch = $16 AND facts_revision < $14
 `
 
 type SetAgentFactsParams struct {
@@ -308,6 +407,7 @@ type SetAgentFactsParams struct {
 	Warnings      []string
 	HungVolumes   []string
 	DiskProblem   string
+	Conditions    json.RawMessage
 	DataAddress   string
 	DataSocket    string
 	FactsRevision int64
@@ -327,6 +427,7 @@ func (q *Queries) SetAgentFacts(ctx context.Context, arg SetAgentFactsParams) (i
 		arg.Warnings,
 		arg.HungVolumes,
 		arg.DiskProblem,
+		arg.Conditions,
 		arg.DataAddress,
 		arg.DataSocket,
 		arg.FactsRevision,
@@ -340,15 +441,25 @@ func (q *Queries) SetAgentFacts(ctx context.Context, arg SetAgentFactsParams) (i
 }
 
 const setSchedulable = `-- name: SetSchedulable :execrows
-UPDATE agents SET schedulable = $1 WHERE id = ANY($2::text[])
+UPDATE agents SET schedulable = $1, trial = CASE WHEN $1 THEN '{}' ELSE trial END WHERE id = ANY($2::text[])
 `
 
+// Allowing it also ends a quarantine.
 func (q *Queries) SetSchedulable(ctx context.Context, schedulable bool, ids []string) (int64, error) {
 	result, err := q.db.Exec(ctx, setSchedulable, schedulable, ids)
 	if err != nil {
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const setTrial = `-- name: SetTrial :exec
+UPDATE agents SET trial = $1 WHERE id = $2
+`
+
+func (q *Queries) SetTrial(ctx context.Context, trial json.RawMessage, iD string) error {
+	_, err := q.db.Exec(ctx, setTrial, trial, iD)
+	return err
 }
 
 const silentAgents = `-- name: SilentAgents :many

@@ -14,7 +14,8 @@ import (
 )
 
 const agentFacts = `-- name: AgentFacts :many
-SELECT id, resource_group, architecture, status, schedulable, engine_ok, devices, hung_volumes, disk_problem FROM agents
+SELECT id, resource_group, architecture, status, schedulable, engine_ok, devices, hung_volumes, disk_problem, engine_error, conditions, trial,
+       now()::timestamptz AS at FROM agents
 WHERE status <> 'TERMINATED' AND ($1::text[] IS NULL OR id = ANY($1::text[])) ORDER BY id
 `
 
@@ -28,6 +29,10 @@ type AgentFactsRow struct {
 	Devices       json.RawMessage
 	HungVolumes   []string
 	DiskProblem   string
+	EngineError   string
+	Conditions    json.RawMessage
+	Trial         json.RawMessage
+	At            time.Time
 }
 
 func (q *Queries) AgentFacts(ctx context.Context, ids []string) ([]AgentFactsRow, error) {
@@ -49,6 +54,10 @@ func (q *Queries) AgentFacts(ctx context.Context, ids []string) ([]AgentFactsRow
 			&i.Devices,
 			&i.HungVolumes,
 			&i.DiskProblem,
+			&i.EngineError,
+			&i.Conditions,
+			&i.Trial,
+			&i.At,
 		); err != nil {
 			return nil, err
 		}

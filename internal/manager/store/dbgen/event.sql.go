@@ -461,6 +461,41 @@ func (q *Queries) PruneEvents(ctx context.Context, after int64, maxRows int32, a
 	return i, err
 }
 
+const pruneSessions = `-- name: PruneSessions :execrows
+DELETE FROM sessions WHERE id IN (
+    SELECT s.id FROM sessions s WHERE s.ended_at < now() - $1::interval
+      AND NOT EXISTS (SELECT 1 FROM session_dependencies d JOIN sessions l ON l.id = d.session_id WHERE d.depends_on = s.id AND l.ended_at IS NULL)
+      AND NOT EXISTS (SELECT 1 FROM kernels k JOIN kernel_removals r ON r.kernel_id = k.id WHERE k.session_id = s.id)
+    ORDER BY s.ended_at LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED)
+`
+
+// Forgets some sessions that ended longer ago than the age, the oldest first, with their kernels. Their history
+// has a retention of its own.
+// Those stay that a live session depends on, and those of which an agent must still remove something.
+func (q *Queries) PruneSessions(ctx context.Context, age time.Duration, maxRows int32) (int64, error) {
+	result, err := q.db.Exec(ctx, pruneSessions, age, maxRows)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const pruneTasks = `-- name: PruneTasks :execrows
+DELETE FROM background_tasks WHERE id IN (
+    SELECT b.id FROM background_tasks b WHERE b.updated_at < now() - $1::interval AND b.status <> 'started'
+      AND NOT EXISTS (SELECT 1 FROM folder_tasks f WHERE f.task_id = b.id)
+    ORDER BY b.updated_at LIMIT $2)
+`
+
+// Forgets some background tasks that came to an end longer ago than the age.
+func (q *Queries) PruneTasks(ctx context.Context, age time.Duration, maxRows int32) (int64, error) {
+	result, err := q.db.Exec(ctx, pruneTasks, age, maxRows)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const setTask = `-- name: SetTask :exec
 UPDATE background_tasks SET status = $1, message = $2, current = $3, total = $4, updated_at = now()
 WHERE id = $5 AND status = 'started'

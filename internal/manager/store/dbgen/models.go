@@ -41,6 +41,8 @@ type Agent struct {
 	DataAddress       string
 	DataSocket        string
 	DiskProblem       string
+	Conditions        json.RawMessage
+	Trial             json.RawMessage
 }
 
 type AgentConnection struct {

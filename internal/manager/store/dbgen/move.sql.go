@@ -20,8 +20,9 @@ UPDATE sessions SET attempts = attempts + $1::integer,
 WHERE id = $3
 `
 
-func (q *Queries) AddFailedAgent(ctx context.Context, attempts int32, agentID string, iD string) error {
-	_, err := q.db.Exec(ctx, addFailedAgent, attempts, agentID, iD)
+// charge is 0 when the failure does not use up an attempt.
+func (q *Queries) AddFailedAgent(ctx context.Context, charge int32, agentID string, iD string) error {
+	_, err := q.db.Exec(ctx, addFailedAgent, charge, agentID, iD)
 	return err
 }
 

@@ -227,7 +227,7 @@ WITH held AS (
     SELECT agent_id, jsonb_object_agg(slot, amount) AS slots FROM held GROUP BY 1
 )
 SELECT a.id, a.resource_group, (a.status = 'ALIVE' AND a.schedulable AND a.engine_ok
-    AND a.disk_problem = '')::boolean AS usable, a.capacity, coalesce(t.slots, '{}')::jsonb AS occupied
+    AND a.disk_problem = '' AND NOT a.conditions @> '[{"blocks": true}]' AND NOT a.trial ? 'since')::boolean AS usable, a.capacity, coalesce(t.slots, '{}')::jsonb AS occupied
 FROM agents a LEFT JOIN taken t ON t.agent_id = a.id WHERE a.resource_group = ANY($1::text[]) AND a.status <> 'TERMINATED' ORDER BY a.id
 `
 

@@ -8,10 +8,10 @@ package dbgen
 import (
 	"context"
 	"encoding/json"
+	"time"
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/store/dbtype"
-	"time"
 )
 
 const explainPending = `-- name: ExplainPending :exec
@@ -110,7 +110,7 @@ func (q *Queries) LeaderToken(ctx context.Context) (LeaderTokenRow, error) {
 }
 
 const lockAgents = `-- name: LockAgents :many
-SELECT id, status, schedulable, devices FROM agents WHERE id = ANY($1::text[]) ORDER BY id FOR UPDATE
+SELECT id, status, schedulable, devices, engine_ok, engine_error, disk_problem, hung_volumes, conditions, trial, now()::timestamptz AS at FROM agents WHERE id = ANY($1::text[]) ORDER BY id FOR UPDATE
 `
 
 type LockAgentsRow struct {
@@ -118,6 +118,13 @@ type LockAgentsRow struct {
 	Status      cluster.AgentStatus
 	Schedulable bool
 	Devices     json.RawMessage
+	EngineOk    bool
+	EngineError string
+	DiskProblem string
+	HungVolumes []string
+	Conditions  json.RawMessage
+	Trial       json.RawMessage
+	At          time.Time
 }
 
 // Locked in the order of their ids, so that no two commits wait for each other.
@@ -135,6 +142,13 @@ func (q *Queries) LockAgents(ctx context.Context, ids []string) ([]LockAgentsRow
 			&i.Status,
 			&i.Schedulable,
 			&i.Devices,
+			&i.EngineOk,
+			&i.EngineError,
+			&i.DiskProblem,
+			&i.HungVolumes,
+			&i.Conditions,
+			&i.Trial,
+			&i.At,
 		); err != nil {
 			return nil, err
 		}

@@ -12,14 +12,34 @@ RETURNING epoch;
 SELECT id, status, epoch FROM agents WHERE id = $1 FOR UPDATE;
 
 -- name: AgentEpochs :many
-SELECT id, epoch FROM agents WHERE id = ANY(@ids::text[]);
+-- suspect: sessions have failed there since the last one that started; quarantined: so many that no more are placed there.
+SELECT id, epoch, (trial <> '{}')::boolean AS suspect, (trial ? 'since')::boolean AS quarantined FROM agents WHERE id = ANY(@ids::text[]);
 
 -- name: SetAgentFacts :execrows
 UPDATE agents SET architecture = @architecture, capacity = @capacity, slot_kinds = @slot_kinds, devices = @devices,
     engine = @engine, engine_ok = @engine_ok, engine_error = @engine_error, warnings = @warnings, hung_volumes = @hung_volumes,
-    disk_problem = @disk_problem,
+    disk_problem = @disk_problem, conditions = @conditions,
     data_address = @data_address, data_socket = @data_socket, facts_revision = @facts_revision, last_seen = now()
 WHERE id = @id AND epoch = @epoch AND facts_revision < @facts_revision;
+
+-- name: AgentConditions :one
+-- What is known of an agent's conditions, under its lock, and the database's clock.
+SELECT conditions, now()::timestamptz AS at FROM agents WHERE id = @id FOR NO KEY UPDATE;
+
+-- name: LockTrial :one
+-- The agent's trial under its lock, and the database's clock.
+SELECT trial, now()::timestamptz AS at FROM agents WHERE id = @id FOR NO KEY UPDATE;
+
+-- name: OtherTrials :many
+-- The trials of other agents on which sessions fail.
+SELECT id, trial FROM agents WHERE id <> @id AND trial <> '{}' ORDER BY id LIMIT 1000;
+
+-- name: SetTrial :exec
+UPDATE agents SET trial = @trial WHERE id = @id;
+
+-- name: EndTrials :many
+-- A session has started on these agents.
+UPDATE agents SET trial = '{}' WHERE id = ANY(@ids::text[]) AND trial <> '{}' RETURNING id;
 
 -- name: SilentAgents :many
 SELECT id FROM agents WHERE status = 'ALIVE' AND last_seen < now() - @lease::interval ORDER BY id;
@@ -32,7 +52,8 @@ WHERE id = @id AND status = 'ALIVE' AND last_seen < now() - @lease::interval;
 SELECT id FROM agents WHERE status = 'LOST' AND lost_at < now() - @grace::interval ORDER BY id;
 
 -- name: SetSchedulable :execrows
-UPDATE agents SET schedulable = @schedulable WHERE id = ANY(@ids::text[]);
+-- Allowing it also ends a quarantine.
+UPDATE agents SET schedulable = @schedulable, trial = CASE WHEN @schedulable THEN '{}' ELSE trial END WHERE id = ANY(@ids::text[]);
 
 -- name: LargestAgents :many
 -- What the agents of some groups could hold when empty.

@@ -41,7 +41,8 @@ SELECT DISTINCT d.session_id FROM session_dependencies d JOIN sessions s ON s.id
 WHERE d.depends_on = ANY(@ids::uuid[]) AND s.status = 'PENDING';
 
 -- name: AgentFacts :many
-SELECT id, resource_group, architecture, status, schedulable, engine_ok, devices, hung_volumes, disk_problem FROM agents
+SELECT id, resource_group, architecture, status, schedulable, engine_ok, devices, hung_volumes, disk_problem, engine_error, conditions, trial,
+       now()::timestamptz AS at FROM agents
 WHERE status <> 'TERMINATED' AND (sqlc.narg('ids')::text[] IS NULL OR id = ANY(sqlc.narg('ids')::text[])) ORDER BY id;
 
 -- name: RemovalFacts :many

@@ -80,3 +80,20 @@ WITH looked AS (
     RETURNING d.seq
 )
 SELECT coalesce((SELECT max(l.seq) FROM looked l), 0)::bigint AS next, (SELECT count(*) FROM gone)::bigint AS removed;
+
+-- name: PruneSessions :execrows
+-- Forgets some sessions that ended longer ago than the age, the oldest first, with their kernels. Their history
+-- has a retention of its own.
+-- Those stay that a live session depends on, and those of which an agent must still remove something.
+DELETE FROM sessions WHERE id IN (
+    SELECT s.id FROM sessions s WHERE s.ended_at < now() - @age::interval
+      AND NOT EXISTS (SELECT 1 FROM session_dependencies d JOIN sessions l ON l.id = d.session_id WHERE d.depends_on = s.id AND l.ended_at IS NULL)
+      AND NOT EXISTS (SELECT 1 FROM kernels k JOIN kernel_removals r ON r.kernel_id = k.id WHERE k.session_id = s.id)
+    ORDER BY s.ended_at LIMIT @max_rows FOR NO KEY UPDATE SKIP LOCKED);
+
+-- name: PruneTasks :execrows
+-- Forgets some background tasks that came to an end longer ago than the age.
+DELETE FROM background_tasks WHERE id IN (
+    SELECT b.id FROM background_tasks b WHERE b.updated_at < now() - @age::interval AND b.status <> 'started'
+      AND NOT EXISTS (SELECT 1 FROM folder_tasks f WHERE f.task_id = b.id)
+    ORDER BY b.updated_at LIMIT @max_rows);

@@ -45,7 +45,8 @@ WITH missed AS (
 DELETE FROM kernel_removals r WHERE r.agent_id = @agent_id AND NOT r.kernel_id = ANY(@present::uuid[]) AND r.absences >= 1;
 
 -- name: AddFailedAgent :exec
-UPDATE sessions SET attempts = attempts + @attempts::integer,
+-- charge is 0 when the failure does not use up an attempt.
+UPDATE sessions SET attempts = attempts + @charge::integer,
     failed_agents = CASE WHEN @agent_id::text = ANY(failed_agents) THEN failed_agents ELSE failed_agents || @agent_id::text END
 WHERE id = @id;
 

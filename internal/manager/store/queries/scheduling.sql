@@ -10,7 +10,7 @@ SELECT name, is_active, scheduler, scheduler_opts FROM resource_groups ORDER BY 
 
 -- name: LockAgents :many
 -- Locked in the order of their ids, so that no two commits wait for each other.
-SELECT id, status, schedulable, devices FROM agents WHERE id = ANY(@ids::text[]) ORDER BY id FOR UPDATE;
+SELECT id, status, schedulable, devices, engine_ok, engine_error, disk_problem, hung_volumes, conditions, trial, now()::timestamptz AS at FROM agents WHERE id = ANY(@ids::text[]) ORDER BY id FOR UPDATE;
 
 -- name: HeldOnAgents :many
 SELECT h.agent_id::text AS agent_id, h.allocation::jsonb AS allocation FROM held_devices h WHERE h.agent_id = ANY(@ids::text[]);

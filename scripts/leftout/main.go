@@ -1,0 +1,114 @@
+// Command leftout reads what `go test -json` writes, shows it as `go test` does, and adds one line for each test that was left out, with
+// its reason, to the file that BERTH_LEFT_OUT names. It ends with 1 when a test or a build failed.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+)
+
+// event is a line of `go test -json`.
+type event struct {
+	Action, Package, ImportPath, Test, Output string
+}
+
+type test struct{ pkg, name string }
+
+func main() {
+	failed, err := run(os.Stdin, os.Stdout, os.Getenv("BERTH_LEFT_OUT"))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "leftout:", err)
+		os.Exit(1)
+	}
+	if failed {
+		os.Exit(1)
+	}
+}
+
+func run(in io.Reader, out io.Writer, path string) (failed bool, err error) {
+	list := io.Discard
+	if path != "" {
+		f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			return false, err
+		}
+		defer f.Close()
+		list = f
+	}
+	return read(in, out, list)
+}
+
+// read shows what failed and the line of every package, and lists what was skipped.
+func read(in io.Reader, out, list io.Writer) (failed bool, err error) {
+	said := map[test]*strings.Builder{}
+	r := bufio.NewReader(in)
+	for {
+		line, err := r.ReadString('\n')
+		if err == io.EOF && line == "" {
+			return failed, nil
+		}
+		if err != nil && err != io.EOF {
+			return failed, err
+		}
+		var e event
+		if json.Unmarshal([]byte(line), &e) != nil {
+			fmt.Fprint(out, line) // a program that the tests started wrote it
+			continue
+		}
+		at := test{e.Package, e.Test}
+		switch e.Action {
+		case "build-output":
+			fmt.Fprint(out, e.Output)
+		case "build-fail":
+			failed = true
+		case "output":
+			if e.Test == "" {
+				if e.Output != "PASS\n" {
+					fmt.Fprint(out, e.Output)
+				}
+				continue
+			}
+			if said[at] == nil {
+				said[at] = &strings.Builder{}
+			}
+			said[at].WriteString(e.Output)
+		case "fail":
+			failed = true
+			if b := said[at]; b != nil {
+				fmt.Fprint(out, b.String())
+			}
+			delete(said, at)
+		case "skip":
+			if e.Test != "" {
+				fmt.Fprintf(list, "  %s %s: %s\n", e.Package, e.Test, reason(said[at]))
+			}
+			delete(said, at)
+		case "pass":
+			delete(said, at)
+		}
+	}
+}
+
+var place = regexp.MustCompile(`^\s*[\w./-]+\.go:\d+: `)
+
+// reason is what a test said when it left itself out.
+func reason(said *strings.Builder) string {
+	if said == nil {
+		return "it does not say why"
+	}
+	var words []string
+	for line := range strings.Lines(said.String()) {
+		if place.MatchString(line) {
+			words = append(words, strings.TrimSpace(place.ReplaceAllString(line, "")))
+		}
+	}
+	if len(words) == 0 {
+		return "it does not say why"
+	}
+	return words[len(words)-1]
+}

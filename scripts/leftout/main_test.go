@@ -1,0 +1,33 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestWhatIsShownAndListed(t *testing.T) {
+	in := `{"Action":"output","Package":"p","Test":"TestA","Output":"=== RUN   TestA\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:7: no engine runs here\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"--- SKIP: TestA (0.00s)\n"}
+{"Action":"skip","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Test":"TestB","Output":"    b_test.go:9: wrong\n"}
+{"Action":"fail","Package":"p","Test":"TestB"}
+{"Action":"output","Package":"p","Test":"TestC","Output":"noise\n"}
+{"Action":"pass","Package":"p","Test":"TestC"}
+{"Action":"output","Package":"p","Output":"FAIL\tp\t0.1s\n"}
+{"Action":"fail","Package":"p"}
+{"Action":"skip","Package":"q"}
+not json
+`
+	var out, list strings.Builder
+	failed, err := read(strings.NewReader(in), &out, &list)
+	require.NoError(t, err)
+	require.True(t, failed)
+	require.Equal(t, "    b_test.go:9: wrong\nFAIL\tp\t0.1s\nnot json\n", out.String())
+	require.Equal(t, "  p TestA: no engine runs here\n", list.String())
+	failed, err = read(strings.NewReader(`{"Action":"build-fail","ImportPath":"p"}`), &out, &list)
+	require.NoError(t, err)
+	require.True(t, failed)
+}
