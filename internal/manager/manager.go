@@ -181,6 +181,7 @@ func (m *Manager) wireLoops(planner *scheduling.Planner, idleDeps idle.LoopDeps)
 	if m.deps.Health != nil {
 		registry = m.deps.Health.Registry()
 		m.deps.Health.Check("postgres", m.store.Ping)
+		m.deps.Health.Check("orders", m.link.Delivering)
 	}
 	c, log := m.cfg.Reconcile, m.log.With("part", "reconcile")
 	placing, err := scheduling.New(scheduling.Config{Debounce: c.Debounce, Resync: c.Resync},

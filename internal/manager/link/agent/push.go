@@ -42,14 +42,16 @@ func (s *session) push() {
 	revision := s.epoch.Load() << 32
 	for full := true; ; {
 		var list []cluster.DesiredKernel
-		var took time.Duration // of the successful query
+		var asked time.Time // when the successful query began
+		var took time.Duration
+		s.delivery.begin(time.Now())
 		if full {
 			clear(sent.told)
 		}
 		ok := s.retry("load the desired state", func(ctx context.Context) (err error) {
-			began := time.Now()
+			asked = time.Now()
 			list, err = s.link.d.Sink.Desired(ctx, s.agent, maps.Clone(sent.told))
-			took = time.Since(began)
+			took = time.Since(asked)
 			return err
 		})
 		if !ok {
@@ -76,6 +78,7 @@ func (s *session) push() {
 				return
 			}
 		}
+		s.delivery.done(asked)
 		if chassis.Wait(s.ctx, chassis.RealClock(), pushPause(took)) != nil {
 			return
 		}

@@ -53,6 +53,8 @@ type session struct {
 	inbox chan *node.Up
 	out   chan *node.Down
 	poke  chan struct{} // capacity 1
+	// delivery is what the agent was told of its desired state.
+	delivery delivery
 
 	mu      sync.Mutex
 	actions map[string]chan *node.ActionReply
@@ -214,6 +216,7 @@ func (s *session) saw()             { s.lastSeen.Store(s.link.d.Clock.Now().Unix
 func (s *session) heard() time.Time { return time.Unix(0, s.lastSeen.Load()) }
 
 func (s *session) wake() {
+	s.delivery.ask(time.Now())
 	select {
 	case s.poke <- struct{}{}:
 	default:
