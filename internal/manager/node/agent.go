@@ -72,7 +72,7 @@ func (s *Service) List(ctx context.Context, a authz.Actor, f Filter) (list.Page[
 	if f.ResourceGroup != "" {
 		l.And("a.resource_group = %s", f.ResourceGroup)
 	}
-	keys, total, err := l.Keys(ctx, s.d.Store.Pool(), f.Query)
+	keys, total, err := l.Keys(ctx, s.d.Store.DB(), f.Query)
 	if err != nil {
 		return list.Page[*Agent]{}, err
 	}

@@ -58,7 +58,7 @@ func (s *Service) List(ctx context.Context, a authz.Actor, f Filter) (list.Page[
 	if f.Type != "" {
 		l.And("s.type = %s", string(f.Type))
 	}
-	keys, total, err := l.Keys(ctx, s.d.Store.Pool(), f.Query)
+	keys, total, err := l.Keys(ctx, s.d.Store.DB(), f.Query)
 	if err != nil {
 		return list.Page[*Session]{}, err
 	}
@@ -109,7 +109,7 @@ func (s *Service) ListKernels(ctx context.Context, a authz.Actor, f KernelFilter
 	if f.Kernel != "" {
 		l.And("k.id::text = %s", string(f.Kernel))
 	}
-	keys, total, err := l.Keys(ctx, s.d.Store.Pool(), f.Query)
+	keys, total, err := l.Keys(ctx, s.d.Store.DB(), f.Query)
 	if err != nil {
 		return list.Page[Kernel]{}, err
 	}
