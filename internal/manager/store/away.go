@@ -220,7 +220,11 @@ func written(err error) error {
 	var pe *pgconn.PgError
 	var ce *pgconn.ConnectError
 	switch {
-	case err == nil, errors.As(err, &ce), pgconn.SafeToRetry(err): // nothing was sent
+	case err == nil, errors.As(err, &ce): // nothing was sent
+	case errors.Is(err, pgconn.ErrConnClosed):
+		// pgx calls it safe to retry, but says it also of a connection that broke after a COMMIT was sent.
+		return away(errors.Join(errUnknown, err), "PostgreSQL did not answer")
+	case pgconn.SafeToRetry(err): // nothing was sent
 	case errors.As(err, &pe) && pe.SeverityUnlocalized == "ERROR": // it was refused
 	case errors.Is(err, context.DeadlineExceeded), disconnected(err), pe != nil && unusable(pe.Code) != "":
 		return away(errors.Join(errUnknown, err), "PostgreSQL did not answer")

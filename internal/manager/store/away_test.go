@@ -61,7 +61,9 @@ func TestADatabaseThatIsAway(t *testing.T) {
 
 	// A connection that breaks while a statement runs leaves it open whether the statement happened.
 	broken := make(chan error, 1)
-	go func() { broken <- execute(ctx, s, "UPDATE cluster_settings SET value = '5' FROM pg_sleep(60) WHERE key = 'a'") }()
+	go func() {
+		broken <- execute(ctx, s, "UPDATE cluster_settings SET value = '5' FROM pg_sleep(60) WHERE key = 'a'")
+	}()
 	require.Eventually(t, func() bool {
 		var n int
 		err := s.DB().QueryRow(ctx, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'").Scan(&n)
