@@ -50,7 +50,11 @@ func TestAnAnswerFromBeforeAChangeIsNotKept(t *testing.T) {
 	turn := uint64(1)
 	c := recent.New[string, int](func() uint64 { return turn })
 	now := time.Unix(1000, 0)
-	for name, change := range map[string]func(){"actors": func() { turn++ }, "forgotten": func() { c.Forget(func(string, int) bool { return false }) }} {
+	changes := map[string]func(){
+		"actors":    func() { turn++ },
+		"forgotten": func() { c.Forget(func(string, int) bool { return false }) },
+	}
+	for name, change := range changes {
 		_, before, _ := c.Find("a", now)
 		change()
 		c.Keep("a", 1, before, now)

@@ -367,7 +367,8 @@ func TestWhatAnAgentWasNeverToldIsNoAttempt(t *testing.T) {
 	w.Agent("a1", 8, 16*managertest.GiB)
 	ctx := t.Context()
 	overdue := func() {
-		w.Exec(`UPDATE kernels SET deadline = now() - interval '1 second', status_changed = now() - interval '1 minute' WHERE deadline IS NOT NULL`)
+		w.Exec(`UPDATE kernels SET deadline = now() - interval '1 second', status_changed = now() - interval '1 minute' ` +
+			`WHERE deadline IS NOT NULL`)
 		w.Exec(`UPDATE agents SET orders_at = orders_at - interval '2 minutes'`)
 	}
 	miss := func() {

@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sys/unix"
 
-	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
@@ -59,8 +58,15 @@ func unusable(code string) string {
 func disconnected(err error) bool {
 	var ce *pgconn.ConnectError
 	var ne net.Error
-	return errors.As(err, &ce) || errors.As(err, &ne) || pgconn.SafeToRetry(err) || errors.Is(err, io.EOF) ||
-		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	if errors.As(err, &ce) || errors.As(err, &ne) || pgconn.SafeToRetry(err) {
+		return true
+	}
+	for _, broken := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE} {
+		if errors.Is(err, broken) {
+			return true
+		}
+	}
+	return false
 }
 
 // wrap makes faults of the failures that a caller can do something about. Everything that comes out of this package has passed it.
@@ -113,13 +119,14 @@ func (o *outage) saw(err error) (wait bool) {
 
 // patiently calls fn, which changes nothing, until PostgreSQL is there, the outage has lasted for long, or ctx ends.
 func (o *outage) patiently(ctx context.Context, fn func() error) error {
-	pause := chassis.Backoff{Min: 20 * time.Millisecond, Max: 250 * time.Millisecond}
-	for {
+	for pause := 20 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		err := wrap(fn())
 		if !o.saw(err) || ctx.Err() != nil || !disconnected(err) && !refusesConnections(err) {
 			return err
 		}
-		if chassis.Wait(ctx, chassis.RealClock(), pause.Next()) != nil {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
 			return err
 		}
 	}
