@@ -19,7 +19,7 @@ var errDisk = fault.Exhaustedf("no space left on device")
 func TestMain(m *testing.M) {
 	testkit.ServeProcess()
 	// The test database outlives the tests of a process.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("berth.dev/berth/internal/manager/store/storetest.startServer.func1"))
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("berth.dev/berth/internal/manager/store/storetest.StartServer.func1"))
 }
 
 // TestLife follows one session from its request to its end.
