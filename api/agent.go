@@ -25,6 +25,8 @@ type Agent struct {
 	Occupied      JSONText `json:"occupied_slots"`
 	// Conditions are what an operator should know, as JSON; see AgentConditions.
 	Conditions JSONText `json:"conditions,omitempty"`
+	// NotDeliveredSince is when the oldest order was given that the agent could not be told of; nil when there is none.
+	NotDeliveredSince *string `json:"not_delivered_since"`
 }
 
 // AgentCondition is something about a worker host that its operator should know.

@@ -58,7 +58,7 @@ func (o *agentListOptions) run(ctx context.Context, cmd *cobra.Command, c *api.C
 		t.Rows = append(
 			t.Rows,
 			[]string{
-				a.ID, agentStatus(a), a.Architecture, a.ResourceGroup, slots.Text(a.Available),
+				a.ID, agentState(a), a.Architecture, a.ResourceGroup, slots.Text(a.Available),
 				slots.Text(a.Occupied), percent(a.CPUPercent), frame.Deref(a.Version),
 			},
 		)
@@ -89,6 +89,15 @@ func conditionText(c api.AgentCondition) string {
 	}
 	if c.Blocks {
 		text += "; it takes no sessions"
+	}
+	return text
+}
+
+// agentState is an agent's status with what hinders it.
+func agentState(a api.Agent) string {
+	text := agentStatus(a)
+	if since := frame.Deref(a.NotDeliveredSince); since != "" {
+		text += ", not delivered since " + since
 	}
 	return text
 }

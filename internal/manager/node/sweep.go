@@ -21,43 +21,46 @@ type SweepConfig struct {
 // Loop looks after the leases of agents and the deadlines of their kernels.
 func (n *Reports) Loop(c SweepConfig) reconcile.Loop {
 	return reconcile.Loop{Name: "sweep", Begin: func(t reconcile.Term) reconcile.Work {
-		var last time.Time // when the last pass of this term that succeeded ended
+		var pause settling
 		return reconcile.Work{Pass: func(ctx context.Context) (time.Duration, error) {
 			if err := t.Check(ctx); err != nil {
 				return 0, err
 			}
-			if absent(last, time.Now(), c) {
-				if err := n.spare(ctx, c); err != nil {
-					return 0, err
-				}
+			now, err := n.Store.SessionNow(ctx)
+			if err != nil {
+				return 0, fmt.Errorf("read the clock: %w", err)
 			}
-			if err := n.sweep(ctx, c); err != nil {
-				return 0, err
+			if away := pause.looked(now, c); away > 0 {
+				n.Log.Warn("leases and deadlines were not looked after for a while; agents get time to report", "away", away, "time", c.Lease)
 			}
-			last = time.Now() // a slow pass is no absence
-			return c.Every, nil
+			if now.Before(pause.until) {
+				return c.Every, nil
+			}
+			return c.Every, n.sweep(ctx, c)
 		}}
 	}}
 }
 
-// mostPause is the longest time between two passes that is no absence, apart from the rest between them.
-const mostPause = 3 * time.Second
+// sweepSlack is how much later than due a sweep may come without anything having been away.
+const sweepSlack = 10 * time.Second
 
-// absent reports whether nobody looked after leases and deadlines for a while: this manager has just begun to lead, was stopped, or
-// could not reach the database. Agents could not renew leases then, nor could their reports be stored.
-func absent(last, now time.Time, c SweepConfig) bool {
-	return last.IsZero() || now.Sub(last) > c.Every+mostPause
-}
+// settling notices that sweeps failed or did not come for a while: the database was away, this process was suspended, or it has just begun
+// to lead. Agents may not have been able to renew leases or report then, so they get the time of a lease to do it before anything is held against them. Times are the database's.
+type settling struct{ last, until time.Time }
 
-// spare moves leases and deadlines, so that an absence is charged to nobody: each has at least a lease's time from now on.
-func (n *Reports) spare(ctx context.Context, c SweepConfig) error {
-	if err := n.Store.SpareLeases(ctx, c.LostGrace, c.Lease); err != nil {
-		return fmt.Errorf("spare leases: %w", err)
+// looked notes a sweep and returns how long there was none, 0 when it came in time.
+func (s *settling) looked(now time.Time, c SweepConfig) (away time.Duration) {
+	if !s.last.IsZero() {
+		away = now.Sub(s.last)
 	}
-	if err := n.Store.SpareDeadlines(ctx, c.Lease); err != nil {
-		return fmt.Errorf("spare deadlines: %w", err)
+	if away <= c.Every+sweepSlack {
+		away = 0
 	}
-	return nil
+	if away > 0 || s.last.IsZero() {
+		s.until = now.Add(c.Lease)
+	}
+	s.last = now
+	return away
 }
 
 func (n *Reports) sweep(ctx context.Context, c SweepConfig) error {

@@ -17,7 +17,7 @@ func (k *LockedKernel) failBatch(ctx context.Context, m KernelMove, denied bool)
 	l := k.s
 	agent := k.Agent()
 	switch {
-	case denied && l.mayRequeue(m):
+	case denied && l.mayRequeue(m.charge()):
 		if err := k.Move(ctx, KernelMove{To: cluster.Pending, Reason: m.Reason, Detail: m.Detail}); err != nil {
 			return false, err
 		}
@@ -57,7 +57,7 @@ func (l *Locked) stopPlaced(ctx context.Context, reason cluster.Reason, detail s
 // give their kernels back to the queue (Deny). It reports false for a session that is to fail without a question. Settle follows.
 func (k *LockedKernel) Doubt(ctx context.Context, m KernelMove) (asked bool, err error) {
 	l := k.s
-	if l.Type != cluster.Batch || !l.mayRequeue(m) {
+	if l.Type != cluster.Batch || !l.mayRequeue(m.charge()) {
 		return false, nil
 	}
 	if err := l.stopPlaced(ctx, cluster.ReasonStartUnknown, m.Detail); err != nil {

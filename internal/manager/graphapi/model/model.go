@@ -39,6 +39,7 @@ type Agent struct {
 	MemCurBytes       *float64            `json:"mem_cur_bytes,omitempty"`
 	ContainerCount    *int                `json:"container_count,omitempty"`
 	Conditions        *string             `json:"conditions,omitempty"`
+	NotDeliveredSince *time.Time          `json:"not_delivered_since,omitempty"`
 }
 
 type AgentList struct {

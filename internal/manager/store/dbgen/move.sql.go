@@ -581,28 +581,6 @@ func (q *Queries) SetAbsences(ctx context.Context, absences int32, ids []string)
 	return err
 }
 
-const spareDeadlines = `-- name: SpareDeadlines :exec
-UPDATE kernels SET deadline = now() + $1::interval WHERE ended_at IS NULL AND deadline < now() + $1::interval
-`
-
-// Deadlines that passed, or will soon, while nobody could keep them: each is at least so long from now.
-func (q *Queries) SpareDeadlines(ctx context.Context, least time.Duration) error {
-	_, err := q.db.Exec(ctx, spareDeadlines, least)
-	return err
-}
-
-const spareLeases = `-- name: SpareLeases :exec
-UPDATE agents SET last_seen = CASE status WHEN 'ALIVE' THEN now() ELSE last_seen END,
-    lost_at = lost_at + greatest(interval '0', now() - CAST($1 AS interval) + CAST($2 AS interval) - lost_at)
-WHERE status IN ('ALIVE', 'LOST')
-`
-
-// Agents could not renew their leases: each has at least the lease from now, and a lost one so much of its grace.
-func (q *Queries) SpareLeases(ctx context.Context, grace time.Duration, lease time.Duration) error {
-	_, err := q.db.Exec(ctx, spareLeases, grace, lease)
-	return err
-}
-
 const stopKernel = `-- name: StopKernel :execrows
 UPDATE kernels SET force_stop = true, deadline = now() + $1::interval WHERE id = $2 AND status = 'TERMINATING' AND NOT force_stop
 `

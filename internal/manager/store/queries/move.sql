@@ -82,16 +82,6 @@ WITH k AS (
 )
 UPDATE sessions s SET status_info = @info FROM k WHERE s.id = k.session_id AND s.ended_at IS NULL;
 
--- name: SpareDeadlines :exec
--- Deadlines that passed, or will soon, while nobody could keep them: each is at least so long from now.
-UPDATE kernels SET deadline = now() + @least::interval WHERE ended_at IS NULL AND deadline < now() + @least::interval;
-
--- name: SpareLeases :exec
--- Agents could not renew their leases: each has at least the lease from now, and a lost one so much of its grace.
-UPDATE agents SET last_seen = CASE status WHEN 'ALIVE' THEN now() ELSE last_seen END,
-    lost_at = lost_at + greatest(interval '0', now() - CAST(@grace AS interval) + CAST(@lease AS interval) - lost_at)
-WHERE status IN ('ALIVE', 'LOST');
-
 -- name: OverdueKernels :many
 SELECT DISTINCT session_id FROM kernels WHERE deadline < now() AND ended_at IS NULL ORDER BY session_id LIMIT @max_rows;
 
