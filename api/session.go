@@ -51,9 +51,11 @@ type SessionConfig struct {
 	Environ      map[string]string `json:"environ,omitempty"`
 	Resources    map[string]string `json:"resources,omitempty"`
 	ResourceOpts map[string]string `json:"resource_opts,omitempty"`
-	ScalingGroup string            `json:"scalingGroup,omitempty"`
-	PreopenPorts []int             `json:"preopen_ports,omitempty"`
-	AgentList    []string          `json:"agentList,omitempty"`
+	// Preset names a preset that gives the amounts that Resources do not name.
+	Preset       string   `json:"preset,omitempty"`
+	ScalingGroup string   `json:"scalingGroup,omitempty"`
+	PreopenPorts []int    `json:"preopen_ports,omitempty"`
+	AgentList    []string `json:"agentList,omitempty"`
 	// Mounts are folders, by name or id, each optionally with /sub/dir. MountMap gives them targets below /home/work or
 	// absolute ones, MountOptions narrows what the session may do; the keys are the texts of Mounts.
 	Mounts       []string               `json:"mounts,omitempty"`

@@ -46,6 +46,7 @@ func createRequest(p *params) request.Session {
 		Environ:         cfg.texts("environ"),
 		Resources:       cfg.texts("resources"),
 		ResourceOpts:    cfg.texts("resource_opts|resourceOpts"),
+		Preset:          cfg.text("preset|resource_preset|resourcePreset", ""),
 		ResourceGroup:   cfg.text("scaling_group|scalingGroup", ""),
 		Agents:          cfg.list("agent_list|agentList|agents"),
 		Mounts:          cfg.list("mounts"),

@@ -33,6 +33,7 @@ const (
 	PathShutdown  = "/v1/shutdown"
 	PathBatch     = "/v1/batch"
 	PathConfine   = "/v1/confine"
+	PathNotice    = "/v1/notice"
 )
 
 // Hard bounds that both sides rely on.
@@ -333,6 +334,20 @@ type CompleteOptions struct {
 // CompleteResult holds the words that could stand at the cursor, at most 1,000; never nil.
 type CompleteResult struct {
 	Completions []string `json:"completions"`
+}
+
+// MaxNotice bounds the text of a notice in bytes.
+const MaxNotice = 4096
+
+// NoticeRequest is the body of POST /v1/notice: a text for everybody who looks at a terminal of the session. Runners that do not know
+// it answer 404.
+type NoticeRequest struct {
+	Text string `json:"text"`
+}
+
+// NoticeResult says how many terminals took the text.
+type NoticeResult struct {
+	Terminals int `json:"terminals"`
 }
 
 // Entry is one file of a listing; the names are the wire's. Times are seconds since 1970.

@@ -42,9 +42,11 @@ type Session struct {
 	Environ         map[string]string
 	Resources       map[string]string // slot -> amount as written
 	ResourceOpts    map[string]string // shmem
-	ResourceGroup   string            // "" means the first allowed one that could run it
-	PreopenPorts    []int
-	Agents          []string
+	// Preset is the name or id of a preset that gives what Resources do not name; "" is none.
+	Preset        string
+	ResourceGroup string // "" means the first allowed one that could run it
+	PreopenPorts  []int
+	Agents        []string
 	// Mounts and what belongs to them are folders; see folder.MountRequest.
 	Mounts       []string
 	MountIDs     []string
@@ -70,9 +72,6 @@ const (
 	maxMounts         = 64
 	maxMountText      = 4096
 )
-
-// defaultLeast is what a kernel gets when neither the request nor its image says anything.
-var defaultLeast = cluster.Slots{cluster.SlotCPU: cluster.Whole(1), cluster.SlotMem: cluster.Whole(256 << 20)}
 
 // Check enforces everything that can be said without looking at the cluster, and fills in defaults.
 func (r *Session) Check() error {
@@ -145,7 +144,8 @@ func (r *Session) Check() error {
 	if len(r.Agents) != 0 && len(r.Agents) != want {
 		return fault.Invalidf("agent_list names %d agents, but this session needs exactly %d", len(r.Agents), want)
 	}
-	texts := append([]string{r.StartupCommand, r.CallbackURL, r.StartsAt, r.ResourceGroup, r.Image, r.Project, r.Domain}, r.Dependencies...)
+	texts := append([]string{r.StartupCommand, r.CallbackURL, r.StartsAt, r.ResourceGroup, r.Image, r.Project, r.Domain, r.Preset},
+		r.Dependencies...)
 	for _, text := range []*string{r.BootstrapScript, r.Tag} {
 		if text != nil {
 			texts = append(texts, *text)
@@ -222,11 +222,12 @@ func checkCallback(text string) error {
 	return nil
 }
 
-// Slots reads the request's resources against the image's bounds; the result is for one kernel.
+// Slots reads the request's resources against the image's bounds; the result is for one kernel. Defaults give what the request leaves
+// open.
 func (r *Session) Slots(
-	i dbgen.Image, kinds map[cluster.SlotName]cluster.SlotKind,
+	i dbgen.Image, kinds map[cluster.SlotName]cluster.SlotKind, d Defaults,
 ) (want cluster.Slots, opts map[string]string, err error) {
-	shmem, err := r.shmem(i)
+	shmem, err := r.shmem(i, d)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -252,18 +253,8 @@ func (r *Session) Slots(
 		want[slot] = v
 	}
 	least, most := image.Bounds(i, kinds)
-	for slot, v := range defaultLeast {
-		if _, said := want[slot]; said {
-			continue
-		}
-		if _, labelled := least[slot]; !labelled {
-			want[slot] = v
-			if slot == cluster.SlotMem {
-				want[slot] += cluster.Whole(shmem)
-			}
-		}
-	}
 	least[cluster.SlotMem] += cluster.Whole(shmem)
+	d.fill(want, image.Recommended(i), least, most)
 	for _, slot := range least.Names() {
 		if _, said := want[slot]; !said {
 			if slot == cluster.SlotMem || least[slot] > 0 {
@@ -303,7 +294,7 @@ func (r *Session) Slots(
 	return want, map[string]string{"shmem": fmt.Sprint(shmem)}, nil
 }
 
-func (r *Session) shmem(i dbgen.Image) (int64, error) {
+func (r *Session) shmem(i dbgen.Image, d Defaults) (int64, error) {
 	for _, name := range sortedKeys(r.ResourceOpts) {
 		if name == "shmem" && r.ResourceOpts[name] != "" {
 			n, err := cluster.ParseBytes(r.ResourceOpts[name])
@@ -312,6 +303,9 @@ func (r *Session) shmem(i dbgen.Image) (int64, error) {
 			}
 			return n, nil
 		}
+	}
+	if d.Preset.SharedMemory != nil {
+		return *d.Preset.SharedMemory, nil
 	}
 	if text := i.Labels[image.LabelShmem]; text != "" {
 		if n, err := cluster.ParseBytes(text); err == nil {
