@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
+	"time"
 
 	"github.com/coder/websocket"
 )
@@ -101,6 +103,26 @@ type ExecuteRequest struct {
 	Options json.RawMessage `json:"options"`
 	// Keep leaves a stream open for the next request after this one; an extension.
 	Keep bool `json:"keep,omitempty"`
+	// Resume makes a stream that can be taken up again after it broke; an extension. The code goes on without its client for
+	// ResumeWithin, then it is interrupted. RunID is required, chosen by the client (ResumePrefix and 32 hexadecimal digits). A later
+	// stream says mode continue and From. All further messages of the client are ExecuteMessages.
+	Resume bool `json:"resume,omitempty"`
+	// From is the Seq of the last result that the client has; 0 in the beginning.
+	From int64 `json:"from,omitempty"`
+}
+
+// ResumePrefix begins the run ids that clients choose.
+const ResumePrefix = "resume-"
+
+// ResumeWithin is how long code goes on whose client has lost its stream.
+const ResumeWithin = 5 * time.Minute
+
+// ExecuteMessage is what the client of a stream with Resume says after the first message.
+type ExecuteMessage struct {
+	// Ack is the Seq of a result that the client has: what came up to it is not sent again.
+	Ack int64 `json:"ack,omitempty"`
+	// Input answers the status waiting-input.
+	Input *string `json:"input,omitempty"`
 }
 
 // ExecuteReply is the answer to an ExecuteRequest.
@@ -117,6 +139,8 @@ type ExecuteResult struct {
 	// Files is always empty; clients iterate over it. It is nil, and left out, in messages that carry no output.
 	Files   []string      `json:"files,omitzero"`
 	Console []ConsoleItem `json:"console"`
+	// Seq counts what was sent; only in streams with Resume.
+	Seq int64 `json:"seq,omitempty"`
 	// Msg is set with the statuses error and server-restarting.
 	Msg string `json:"msg,omitempty"`
 }
@@ -175,11 +199,15 @@ const executeAhead = 16
 // ExecuteStream is an execution over a WebSocket. Next may be called beside SendInput,
 // each from one goroutine at a time.
 type ExecuteStream struct {
-	conn    *websocket.Conn
 	cancel  context.CancelFunc
 	results chan ExecuteResult
 	// err is set before results is closed.
 	err error
+	// resume is set for streams that outlive their connection.
+	resume *resumption
+
+	mu   sync.Mutex
+	conn *websocket.Conn
 }
 
 // Execute starts code in a running session. When the stream is closed before the
@@ -189,26 +217,39 @@ func (c *Client) Execute(ctx context.Context, session string, e Execute) (*Execu
 	if err != nil {
 		return nil, err
 	}
+	body, err := e.request()
+	if err != nil {
+		return nil, fmt.Errorf("execute in session %s: %w", session, err)
+	}
+	conn, err := c.beginExecute(ctx, path, body)
+	if err != nil {
+		return nil, err
+	}
+	return startStream(ctx, conn, nil), nil
+}
+
+// beginExecute opens a stream and says what to do.
+func (c *Client) beginExecute(ctx context.Context, path string, body ExecuteRequest) (*websocket.Conn, error) {
 	conn, err := c.dial(ctx, path, nil)
 	if err != nil {
 		return nil, err
 	}
-	var start []byte
-	body, err := e.request()
-	if err == nil {
-		start, err = json.Marshal(body)
-	}
+	start, err := json.Marshal(body)
 	if err == nil {
 		err = conn.Write(ctx, websocket.MessageText, start)
 	}
 	if err != nil {
 		_ = conn.CloseNow()
-		return nil, fmt.Errorf("execute in session %s: %w", session, err)
+		return nil, fmt.Errorf("execute: %w", err)
 	}
+	return conn, nil
+}
+
+func startStream(ctx context.Context, conn *websocket.Conn, r *resumption) *ExecuteStream {
 	run, cancel := context.WithCancel(ctx)
-	s := &ExecuteStream{conn: conn, cancel: cancel, results: make(chan ExecuteResult, executeAhead)}
+	s := &ExecuteStream{conn: conn, cancel: cancel, results: make(chan ExecuteResult, executeAhead), resume: r}
 	go s.read(run)
-	return s, nil
+	return s
 }
 
 // read runs all the time, also while the program waits for input, because only a
@@ -216,24 +257,52 @@ func (c *Client) Execute(ctx context.Context, session string, e Execute) (*Execu
 func (s *ExecuteStream) read(ctx context.Context) {
 	defer close(s.results)
 	for {
+		err := s.readOnce(ctx)
+		if err == nil || s.resume == nil || ctx.Err() != nil {
+			s.err = err
+			return
+		}
+		conn, err := s.resume.reconnect(ctx, err)
+		if err != nil {
+			s.err = err
+			return
+		}
+		s.mu.Lock()
+		_ = s.conn.CloseNow()
+		s.conn = conn
+		s.mu.Unlock()
+	}
+}
+
+// readOnce reads one connection; nil means that the code has ended.
+func (s *ExecuteStream) readOnce(ctx context.Context) error {
+	for {
 		_, b, err := s.conn.Read(ctx)
 		if err != nil {
-			s.err = streamError("execute", err)
-			return
+			return streamError("execute", err)
 		}
 		var r ExecuteResult
 		if err := json.Unmarshal(b, &r); err != nil {
-			s.err = fmt.Errorf("execute: read result: %w", err)
-			return
+			return fmt.Errorf("execute: read result: %w", err)
 		}
-		select {
-		case s.results <- r:
-		case <-ctx.Done():
-			s.err = context.Cause(ctx)
-			return
+		pass := true
+		if s.resume != nil {
+			if pass, err = s.resume.take(ctx, s, &r); err != nil {
+				return err
+			}
+		}
+		if pass {
+			select {
+			case s.results <- r:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
 		}
 		if r.Status == ExecFinished {
-			return
+			return nil
+		}
+		if s.resume != nil {
+			s.resume.delivered(ctx, s, r)
 		}
 	}
 }
@@ -265,7 +334,17 @@ var ErrStreamEnded = errors.New("the stream has ended")
 
 // SendInput answers the status waiting-input; the text has no line end. InputEOF ends the input.
 func (s *ExecuteStream) SendInput(ctx context.Context, text string) error {
-	if err := s.conn.Write(ctx, websocket.MessageText, []byte(text)); err != nil {
+	if s.resume != nil {
+		return s.resume.answer(ctx, s, text)
+	}
+	return s.write(ctx, []byte(text))
+}
+
+func (s *ExecuteStream) write(ctx context.Context, b []byte) error {
+	s.mu.Lock()
+	conn := s.conn
+	s.mu.Unlock()
+	if err := conn.Write(ctx, websocket.MessageText, b); err != nil {
 		return streamError("send input", err)
 	}
 	return nil
@@ -273,10 +352,13 @@ func (s *ExecuteStream) SendInput(ctx context.Context, text string) error {
 
 // Close ends the stream and waits for its reader. It does not wait for the manager to
 // agree: after the last result nothing is left to say, and before it the manager takes
-// the loss of the stream as an interrupt.
+// the loss of the stream as an interrupt, except with Resume.
 func (s *ExecuteStream) Close() error {
 	s.cancel()
-	_ = s.conn.CloseNow()
+	s.mu.Lock()
+	conn := s.conn
+	s.mu.Unlock()
+	_ = conn.CloseNow()
 	for range s.results { //nolint:revive // The reader closes the channel when it is gone.
 	}
 	return nil
@@ -314,10 +396,22 @@ func (c *Client) dial(ctx context.Context, path string, query map[string][]strin
 func streamError(what string, err error) error {
 	var ce websocket.CloseError
 	if errors.As(err, &ce) {
-		if ce.Reason != "" {
-			return fmt.Errorf("%s: the manager closed the stream: %s", what, ce.Reason)
-		}
-		return fmt.Errorf("%s: the manager closed the stream (%d)", what, ce.Code)
+		return &closedStream{what, ce}
 	}
 	return fmt.Errorf("%s: the stream broke: %w", what, err)
 }
+
+// closedStream is the end of a WebSocket that the manager closed.
+type closedStream struct {
+	what  string
+	cause websocket.CloseError
+}
+
+func (e *closedStream) Error() string {
+	if e.cause.Reason != "" {
+		return e.what + ": the manager closed the stream: " + e.cause.Reason
+	}
+	return fmt.Sprintf("%s: the manager closed the stream (%d)", e.what, e.cause.Code)
+}
+
+func (e *closedStream) Unwrap() error { return e.cause }

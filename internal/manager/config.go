@@ -174,7 +174,7 @@ func DefaultConfig() Config {
 	return Config{
 		Listen: "127.0.0.1:8081", StateDir: "/var/lib/berth", Postgres: PostgresConfig{MaxConns: 16},
 		Etcd: EtcdConfig{Prefix: "/berth"}, Agents: agentlink.DefaultConfig(), Reconcile: DefaultReconcileConfig(),
-		Idle: IdleConfig{WorkIsUse: true},
+		Idle:    IdleConfig{WorkIsUse: true},
 		Streams: throttle.DefaultLimits(), GraphQL: graphapi.DefaultConfig(),
 	}
 }

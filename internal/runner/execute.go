@@ -50,7 +50,8 @@ const (
 	maxInsist   = 5
 )
 
-// watchReader interrupts the run when others wait, it cannot go on without a reader and has none.
+// watchReader interrupts the run when others wait, it cannot go on without a reader and has none, or when its reader is gone for longer
+// than it said it could be.
 func (r *Runner) watchReader(j *job) (stop func()) {
 	abandoned := max(time.Duration(r.cfg.Limits.AbandonMS)*time.Millisecond, 10*time.Millisecond)
 	done := make(chan struct{})
@@ -65,12 +66,13 @@ func (r *Runner) watchReader(j *job) (stop func()) {
 				return
 			case now := <-tick.C:
 				blocked, since := j.blocked()
-				first := pressed == 0 && blocked && now.Sub(since) > abandoned && r.queue.crowded()
+				left := j.deserted(now)
+				first := pressed == 0 && (left || blocked && now.Sub(since) > abandoned && r.queue.crowded())
 				// An interpreter may swallow an interrupt that meets it outside the cell's own code.
 				again := pressed > 0 && now.Sub(last) > max(abandoned, insistEvery)
 				switch {
 				case first, again && pressed < maxInsist:
-					r.log.Warn("a run was interrupted: it waits for a reader that left, and others wait for it", "run", j.id)
+					r.log.Warn("a run was interrupted: its reader left", "run", j.id, "others_wait", !left)
 					r.interrupt(j.id)
 					pressed, last = pressed+1, now
 				case again && r.python != nil:

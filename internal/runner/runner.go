@@ -197,6 +197,9 @@ func (r *Runner) Run(signals <-chan os.Signal) int {
 	}
 	r.log.Info("the session's container is up", "kernel", r.cfg.KernelID, "runtime", r.recipe.Name, "tool", r.tool)
 	finished := make(chan int, 1)
+	if r.cfg.Bootstrap == "" { // a bootstrap script may install what the interpreter is to find
+		r.tasks.Go(func() { r.prestart(ctx) })
+	}
 	r.tasks.Add(1)
 	go func() {
 		defer r.tasks.Done()
@@ -207,10 +210,8 @@ func (r *Runner) Run(signals <-chan os.Signal) int {
 				finished <- code
 			}
 		}
-		if r.cfg.Prestart && r.python != nil && ctx.Err() == nil {
-			if err := r.python.Start(ctx); err != nil {
-				r.log.Warn("Python could not be started ahead of the first cell", "err", err)
-			}
+		if r.cfg.Bootstrap != "" {
+			r.prestart(ctx)
 		}
 		r.work(ctx)
 	}()
@@ -231,6 +232,16 @@ func (r *Runner) Run(signals <-chan os.Signal) int {
 	r.table.Close()
 	r.closeLogs()
 	return code
+}
+
+// prestart starts the interpreter ahead of the first cell, which waits for it no longer than it would have taken then.
+func (r *Runner) prestart(ctx context.Context) {
+	if !r.cfg.Prestart || r.python == nil || ctx.Err() != nil {
+		return
+	}
+	if err := r.python.Start(ctx); err != nil && ctx.Err() == nil {
+		r.log.Warn("Python could not be started ahead of the first cell", "err", err)
+	}
 }
 
 // end stops everything that runs in the container.

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -124,7 +122,7 @@ func ExitCode(err error, explain ...Explain) int {
 		return ExitNotFound
 	case api.IsDenied(err):
 		return ExitDenied
-	case unreachable(err) || errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded):
+	case api.Unreachable(err) || errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded):
 		return ExitUnavailable
 	case errors.As(err, &problem) && unavailableStatus(problem.Status):
 		return ExitUnavailable
@@ -156,7 +154,7 @@ func Next(err error) string {
 	switch {
 	case errors.Is(err, api.ErrNotConfigured):
 		return "berth up (starts a cluster here), or set BACKEND_ENDPOINT, BACKEND_ACCESS_KEY and BACKEND_SECRET_KEY"
-	case unreachable(err):
+	case api.Unreachable(err):
 		return "berth status (is the cluster up?), berth up (starts one here)"
 	case problem != nil:
 		return problemNext(problem)
@@ -202,13 +200,6 @@ func unavailableStatus(status int) bool {
 		return true
 	}
 	return false
-}
-
-// unreachable reports whether nobody answered at the manager's address.
-func unreachable(err error) bool {
-	var op *net.OpError
-	var dns *net.DNSError
-	return errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &dns) || errors.As(err, &op) && op.Op == "dial"
 }
 
 // isUsageText recognises the complaints of cobra, which have no type.

@@ -43,6 +43,7 @@ func createRequest(p *params) request.Session {
 		Dependencies:    p.list("dependencies|dependsOn|depends"),
 		CallbackURL:     p.text("callback_url|callbackUrl|callbackURL", ""),
 		BatchTimeout:    p.span("batch_timeout|batchTimeout"),
+		Lease:           time.Duration(p.number("lease_seconds|leaseSeconds", 0, 0, 86400)) * time.Second,
 		Environ:         cfg.texts("environ"),
 		Resources:       cfg.texts("resources"),
 		ResourceOpts:    cfg.texts("resource_opts|resourceOpts"),

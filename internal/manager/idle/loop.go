@@ -40,7 +40,7 @@ type LoopDeps struct {
 		KeepUsage(ctx context.Context, window time.Duration)
 	}
 	// Busy reports whether a kernel executes something now. When it cannot tell, the session goes on.
-	Busy     func(ctx context.Context, agent cluster.AgentID, kernel cluster.KernelID) (bool, error)
+	Busy func(ctx context.Context, agent cluster.AgentID, kernel cluster.KernelID) (bool, error)
 	// Tell shows a text on the terminals of a kernel; it reaches nobody where there are none.
 	Tell     func(ctx context.Context, agent cluster.AgentID, kernel cluster.KernelID, text string) error
 	Registry prometheus.Registerer

@@ -190,6 +190,9 @@ func (s *Service) planSession(ctx context.Context, q *lookups, a authz.Actor, ow
 		ms := r.BatchTimeout.Milliseconds()
 		p.session.BatchTimeoutMs = &ms
 	}
+	if r.Lease > 0 {
+		p.session.LeaseSeconds = new(int32(r.Lease / time.Second))
+	}
 	for i := range p.session.Kernels {
 		p.session.Kernels[i] = newKernel{
 			ID: s.d.IDs(), Architecture: img.Architecture, Registry: img.Registry, RequestedSlots: slots, ServicePorts: services,

@@ -97,7 +97,7 @@ func TestLifeOfAnInteractiveSession(t *testing.T) {
 	require.NotNil(t, v.EndedAt)
 	require.Equal(t, 143, *v.MainKernel().ExitCode)
 	require.Empty(t, v.OccupyingSlots)
-	logs, err := w.Sessions.Logs(ctx, w.Admin, string(c.ID), "", "", false)
+	logs, err := w.Sessions.Logs(ctx, w.Admin, string(c.ID), "", session.LogOptions{})
 	require.NoError(t, err)
 	text := make([]byte, 100)
 	n, _ := logs.Read(text)

@@ -28,11 +28,12 @@ type LoopConfig struct {
 	EventRetention time.Duration
 }
 
-// Loops returns the control loops of sessions but for scheduling: batch sessions end at their timeout, old history is forgotten.
+// Loops returns the control loops of sessions but for scheduling: batch sessions end at their timeout, sessions whose
+// clients are gone by their leases, and old history is forgotten.
 func (s *Service) Loops(c LoopConfig) []reconcile.Loop {
 	loops := []reconcile.Loop{{Name: "batch-timeout", Begin: func(t reconcile.Term) reconcile.Work {
 		return reconcile.Work{Pass: func(ctx context.Context) (time.Duration, error) { return c.Sweep, t.Commit(ctx, stopOverdueBatches) }}
-	}}}
+	}}, s.leaseLoop()}
 	if c.EventRetention > 0 {
 		loops = append(loops, reconcile.Loop{Name: "prune", Begin: func(t reconcile.Term) reconcile.Work {
 			position := int64(0)

@@ -161,6 +161,9 @@ type StepRequest struct {
 	// FlushMS is how long output may be gathered before it is returned as continued;
 	// 0 or more than WaitMS means WaitMS (the polling interface: 2 s); the stream interface uses 200.
 	FlushMS int `json:"flush_ms,omitempty"`
+	// LeaseMS, with From, lets the run go on without a reader for so long; then it is interrupted. 0: it goes on. A reader that lost
+	// its connection comes back within that time. Runners that do not know it never interrupt for that reason.
+	LeaseMS int `json:"lease_ms,omitempty"`
 	// MaxBytes bounds the console of the reply; 0 means 1 MiB. One record is always returned.
 	MaxBytes int `json:"max_bytes,omitempty"`
 }

@@ -8,10 +8,10 @@ import (
 // What a kernel does that counts as use of its session, although nobody types anything: more than this, averaged over the time between
 // two measurements. An interpreter or a web server that waits for somebody stays far below.
 const (
-	workCPU         = 10.0            // percent of one core
-	workAccelerator = 5.0             // percent of what is allocated
-	workDisk        = float64(64<<10) // bytes a second, read and written
-	workNetwork     = float64(16<<10) // bytes a second, received and sent
+	workCPU         = 10.0              // percent of one core
+	workAccelerator = 5.0               // percent of what is allocated
+	workDisk        = float64(64 << 10) // bytes a second, read and written
+	workNetwork     = float64(16 << 10) // bytes a second, received and sent
 )
 
 // Reading is one measurement of a kernel: cpu_util in percent of a core, <x>_util of accelerators, and the totals io_read, io_write,

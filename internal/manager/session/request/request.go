@@ -39,9 +39,11 @@ type Session struct {
 	Priority        *int
 	Preemptible     *bool // may end for sessions of higher priority where the group allows it; nil means yes
 	BatchTimeout    time.Duration
-	Environ         map[string]string
-	Resources       map[string]string // slot -> amount as written
-	ResourceOpts    map[string]string // shmem
+	// Lease is how long the session stays when its client does not renew the lease; 0 is for ever.
+	Lease        time.Duration
+	Environ      map[string]string
+	Resources    map[string]string // slot -> amount as written
+	ResourceOpts map[string]string // shmem
 	// Preset is the name or id of a preset that gives what Resources do not name; "" is none.
 	Preset        string
 	ResourceGroup string // "" means the first allowed one that could run it
@@ -116,6 +118,9 @@ func (r *Session) Check() error {
 	if r.Priority != nil && (*r.Priority < 0 || *r.Priority > 100) {
 		return fault.Invalidf("priority %d is not between 0 and 100", *r.Priority)
 	}
+	if err := CheckLease(r.Lease); err != nil {
+		return err
+	}
 	if len(r.StartupCommand) > MaxScript {
 		return fault.Invalidf("the startup command has more than %d bytes", MaxScript)
 	}
@@ -155,6 +160,14 @@ func (r *Session) Check() error {
 		return nil
 	}
 	return fault.Invalidf("the request holds a text with a NUL character or one that is not UTF-8")
+}
+
+// CheckLease bounds the length of a lease; 0 is none.
+func CheckLease(length time.Duration) error {
+	if length != 0 && (length < 10*time.Second || length > 24*time.Hour) {
+		return fault.Invalidf("a lease of %s is not allowed", length).WithNext("choose 10 seconds to 24 hours")
+	}
+	return nil
 }
 
 // checkMounts bounds what is said of folders; what it means is decided by package folder.
