@@ -293,7 +293,7 @@ var rules = []rule{
 
 	// PID 1 of every container.
 	{dir: "internal/runner", duty: "executes cells, batches and apps as the session's user", stdOnly: true,
-		allow: []string{"internal/wire/run", "internal/wire/tunnel", "internal/fault"}},
+		allow: []string{"internal/wire/run", "internal/wire/tunnel", "internal/cluster", "internal/fault"}},
 	{dir: "internal/runner/app", duty: "starts, watches and stops the apps of a session", stdOnly: true,
 		allow: []string{"internal/fault", "internal/runner/proc", "internal/runner/recipe", "internal/wire/run"}},
 	{dir: "internal/runner/cell", duty: "the contract between a run and what executes its code", stdOnly: true},

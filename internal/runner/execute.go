@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/runner/cell"
 	"berth.dev/berth/internal/runner/output"
 	"berth.dev/berth/internal/runner/proc"
@@ -24,7 +25,11 @@ func (r *Runner) work(ctx context.Context) {
 			return
 		}
 		stop := r.watchReader(j)
+		words := r.outOfMemory()
 		exit := r.execute(j)
+		if text := words(); text != "" { // the last line says why the program is gone
+			j.TextNow(cell.Stderr, text+"\n")
+		}
 		stop()
 		r.queue.end(j, run.StatusFinished, exit)
 	}
@@ -362,3 +367,15 @@ func (s logSink) MediaNow(string, string)     {}
 func (s logSink) Congested() bool             { return false }
 func (s logSink) Relieved() <-chan struct{}   { return nil }
 func (s logSink) Ask(bool) cell.Answer        { return cell.Answer{None: true} }
+
+// outOfMemory begins to watch for processes of the session that are killed for want of memory. The result returns words for people when
+// there were some since, else "". What else runs in the session at that time counts, too: the memory is one for all.
+func (r *Runner) outOfMemory() func() string {
+	before := r.table.OOMKills()
+	return func() string {
+		if r.table.OOMKills() <= before {
+			return ""
+		}
+		return cluster.OutOfMemoryWords(r.cfg.Memory)
+	}
+}

@@ -67,7 +67,7 @@ func newBuild(in buildInput) (build, error) {
 		SessionType: string(s.SessionType),
 		Runtime:     run.RuntimeConfig{Type: s.RuntimeType, Path: s.RuntimePath},
 		User:        run.User{UID: uid, GID: gid, Groups: s.ExtraGIDs, Name: host.UserName, Home: host.Home, Shell: shell},
-		WorkDir:     host.Home, Env: env, Cores: cores, Bootstrap: s.BootstrapScript, LogLevel: in.logLevel,
+		WorkDir:     host.Home, Env: env, Cores: cores, Memory: in.grant.Memory, Bootstrap: s.BootstrapScript, LogLevel: in.logLevel,
 		Apps: appsOf(s), AuthorizedKeys: keysOf(s), Confine: true, AwaitNetwork: in.place.Address != "",
 	}
 	conf.Prestart = prewarm(s, in.image.Labels, in.grant.Memory)
