@@ -16,7 +16,8 @@ func TestARunWithoutItsReaderIsInterrupted(t *testing.T) {
 	cfg.Limits.AbandonMS = 60 // how often readers are looked for
 	b := start(t, cfg)
 	line := "exec sleep 600"
-	_, err := b.c.Step(ctx(t), "left", run.StepRequest{Mode: run.ModeBatch, Options: &run.BatchOptions{Exec: &line}, From: new(int64(0)), LeaseMS: 1})
+	_, err := b.c.Step(ctx(t), "left",
+		run.StepRequest{Mode: run.ModeBatch, Options: &run.BatchOptions{Exec: &line}, From: new(int64(0)), LeaseMS: 1})
 	require.NoError(t, err)
 	deadline := time.Now().Add(30 * time.Second)
 	for {
