@@ -151,3 +151,14 @@ SELECT session_id FROM session_leases WHERE until < now() ORDER BY until LIMIT @
 
 -- name: DropLeases :exec
 DELETE FROM session_leases WHERE session_id = ANY(@sessions::uuid[]);
+
+-- name: JoinEndedCounts :exec
+-- Makes one row of those that count alike, once so many new ones have come.
+WITH parts AS (
+    DELETE FROM ended_session_counts
+    WHERE (SELECT count(*) FROM (SELECT 1 FROM ended_session_counts WHERE NOT joined LIMIT @new_rows::integer) AS new) >= @new_rows::integer
+    RETURNING *
+)
+INSERT INTO ended_session_counts (user_id, domain_name, project_id, access_key, type, status, n, joined)
+SELECT user_id, domain_name, project_id, access_key, type, status, sum(n), true FROM parts
+GROUP BY user_id, domain_name, project_id, access_key, type, status HAVING sum(n) <> 0;
