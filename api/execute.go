@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/coder/websocket"
@@ -169,7 +168,7 @@ type InputOptions struct {
 // Poll is one step of an execution by polling: the first call has an empty run id, the
 // next ones that of the reply with the modes continue or input.
 func (c *Client) Poll(ctx context.Context, session, runID string, e Execute) (ExecuteResult, error) {
-	body, err := e.request()
+	body, err := e.Request()
 	if err != nil {
 		return ExecuteResult{}, err
 	}
@@ -181,7 +180,8 @@ func (c *Client) Poll(ctx context.Context, session, runID string, e Execute) (Ex
 	return out.Result, err
 }
 
-func (e Execute) request() (ExecuteRequest, error) {
+// Request is the first message of the execution.
+func (e Execute) Request() (ExecuteRequest, error) {
 	r := ExecuteRequest{Mode: e.Mode, Code: e.Code, Options: json.RawMessage("{}")}
 	if e.Mode == ModeBatch && e.Batch != nil {
 		b, err := json.Marshal(e.Batch)
@@ -199,37 +199,36 @@ const executeAhead = 16
 // ExecuteStream is an execution over a WebSocket. Next may be called beside SendInput,
 // each from one goroutine at a time.
 type ExecuteStream struct {
+	conn    *websocket.Conn
 	cancel  context.CancelFunc
 	results chan ExecuteResult
 	// err is set before results is closed.
 	err error
-	// resume is set for streams that outlive their connection.
-	resume *resumption
-
-	mu   sync.Mutex
-	conn *websocket.Conn
 }
 
 // Execute starts code in a running session. When the stream is closed before the
 // status finished, the manager interrupts the code.
 func (c *Client) Execute(ctx context.Context, session string, e Execute) (*ExecuteStream, error) {
+	body, err := e.Request()
+	if err != nil {
+		return nil, fmt.Errorf("execute in session %s: %w", session, err)
+	}
+	conn, err := c.BeginExecute(ctx, session, body)
+	if err != nil {
+		return nil, err
+	}
+	run, cancel := context.WithCancel(ctx)
+	s := &ExecuteStream{conn: conn, cancel: cancel, results: make(chan ExecuteResult, executeAhead)}
+	go s.read(run)
+	return s, nil
+}
+
+// BeginExecute opens the stream of an execution and sends its first message.
+func (c *Client) BeginExecute(ctx context.Context, session string, body ExecuteRequest) (*websocket.Conn, error) {
 	path, err := sessionPath("/stream/session", session, "execute")
 	if err != nil {
 		return nil, err
 	}
-	body, err := e.request()
-	if err != nil {
-		return nil, fmt.Errorf("execute in session %s: %w", session, err)
-	}
-	conn, err := c.beginExecute(ctx, path, body)
-	if err != nil {
-		return nil, err
-	}
-	return startStream(ctx, conn, nil), nil
-}
-
-// beginExecute opens a stream and says what to do.
-func (c *Client) beginExecute(ctx context.Context, path string, body ExecuteRequest) (*websocket.Conn, error) {
 	conn, err := c.dial(ctx, path, nil)
 	if err != nil {
 		return nil, err
@@ -240,16 +239,9 @@ func (c *Client) beginExecute(ctx context.Context, path string, body ExecuteRequ
 	}
 	if err != nil {
 		_ = conn.CloseNow()
-		return nil, fmt.Errorf("execute: %w", err)
+		return nil, fmt.Errorf("execute in session %s: %w", session, err)
 	}
 	return conn, nil
-}
-
-func startStream(ctx context.Context, conn *websocket.Conn, r *resumption) *ExecuteStream {
-	run, cancel := context.WithCancel(ctx)
-	s := &ExecuteStream{conn: conn, cancel: cancel, results: make(chan ExecuteResult, executeAhead), resume: r}
-	go s.read(run)
-	return s
 }
 
 // read runs all the time, also while the program waits for input, because only a
@@ -257,52 +249,24 @@ func startStream(ctx context.Context, conn *websocket.Conn, r *resumption) *Exec
 func (s *ExecuteStream) read(ctx context.Context) {
 	defer close(s.results)
 	for {
-		err := s.readOnce(ctx)
-		if err == nil || s.resume == nil || ctx.Err() != nil {
-			s.err = err
-			return
-		}
-		conn, err := s.resume.reconnect(ctx, err)
-		if err != nil {
-			s.err = err
-			return
-		}
-		s.mu.Lock()
-		_ = s.conn.CloseNow()
-		s.conn = conn
-		s.mu.Unlock()
-	}
-}
-
-// readOnce reads one connection; nil means that the code has ended.
-func (s *ExecuteStream) readOnce(ctx context.Context) error {
-	for {
 		_, b, err := s.conn.Read(ctx)
 		if err != nil {
-			return streamError("execute", err)
+			s.err = streamError("execute", err)
+			return
 		}
 		var r ExecuteResult
 		if err := json.Unmarshal(b, &r); err != nil {
-			return fmt.Errorf("execute: read result: %w", err)
+			s.err = fmt.Errorf("execute: read result: %w", err)
+			return
 		}
-		pass := true
-		if s.resume != nil {
-			if pass, err = s.resume.take(ctx, s, &r); err != nil {
-				return err
-			}
-		}
-		if pass {
-			select {
-			case s.results <- r:
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
+		select {
+		case s.results <- r:
+		case <-ctx.Done():
+			s.err = context.Cause(ctx)
+			return
 		}
 		if r.Status == ExecFinished {
-			return nil
-		}
-		if s.resume != nil {
-			s.resume.delivered(ctx, s, r)
+			return
 		}
 	}
 }
@@ -334,17 +298,7 @@ var ErrStreamEnded = errors.New("the stream has ended")
 
 // SendInput answers the status waiting-input; the text has no line end. InputEOF ends the input.
 func (s *ExecuteStream) SendInput(ctx context.Context, text string) error {
-	if s.resume != nil {
-		return s.resume.answer(ctx, s, text)
-	}
-	return s.write(ctx, []byte(text))
-}
-
-func (s *ExecuteStream) write(ctx context.Context, b []byte) error {
-	s.mu.Lock()
-	conn := s.conn
-	s.mu.Unlock()
-	if err := conn.Write(ctx, websocket.MessageText, b); err != nil {
+	if err := s.conn.Write(ctx, websocket.MessageText, []byte(text)); err != nil {
 		return streamError("send input", err)
 	}
 	return nil
@@ -352,13 +306,10 @@ func (s *ExecuteStream) write(ctx context.Context, b []byte) error {
 
 // Close ends the stream and waits for its reader. It does not wait for the manager to
 // agree: after the last result nothing is left to say, and before it the manager takes
-// the loss of the stream as an interrupt, except with Resume.
+// the loss of the stream as an interrupt.
 func (s *ExecuteStream) Close() error {
 	s.cancel()
-	s.mu.Lock()
-	conn := s.conn
-	s.mu.Unlock()
-	_ = conn.CloseNow()
+	_ = s.conn.CloseNow()
 	for range s.results { //nolint:revive // The reader closes the channel when it is gone.
 	}
 	return nil
@@ -396,22 +347,10 @@ func (c *Client) dial(ctx context.Context, path string, query map[string][]strin
 func streamError(what string, err error) error {
 	var ce websocket.CloseError
 	if errors.As(err, &ce) {
-		return &closedStream{what, ce}
+		if ce.Reason != "" {
+			return fmt.Errorf("%s: the manager closed the stream: %s", what, ce.Reason)
+		}
+		return fmt.Errorf("%s: the manager closed the stream (%d)", what, ce.Code)
 	}
 	return fmt.Errorf("%s: the stream broke: %w", what, err)
 }
-
-// closedStream is the end of a WebSocket that the manager closed.
-type closedStream struct {
-	what  string
-	cause websocket.CloseError
-}
-
-func (e *closedStream) Error() string {
-	if e.cause.Reason != "" {
-		return e.what + ": the manager closed the stream: " + e.cause.Reason
-	}
-	return fmt.Sprintf("%s: the manager closed the stream (%d)", e.what, e.cause.Code)
-}
-
-func (e *closedStream) Unwrap() error { return e.cause }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/api/follow"
 	"berth.dev/berth/internal/cli/frame"
 )
 
@@ -198,7 +199,7 @@ func (o *runOptions) run(cmd *cobra.Command, c *api.Client) (err error) {
 // tells its session from all others.
 func (o *runOptions) create(ctx context.Context, cmd *cobra.Command, c *api.Client, req api.CreateSession) (api.CreatedSession, error) {
 	created, err := c.CreateSession(ctx, req)
-	if err == nil || o.name != "" || !api.Passing(err) || api.Unreachable(err) {
+	if err == nil || o.name != "" || !follow.Passing(err) || follow.Unreachable(err) {
 		return created, err
 	}
 	all := slices.Concat(api.LiveStatuses, api.EndedStatuses)
@@ -215,7 +216,7 @@ func (o *runOptions) create(ctx context.Context, cmd *cobra.Command, c *api.Clie
 		if len(found) > 0 {
 			return api.CreatedSession{ID: found[0].ID, Name: req.Name, Status: found[0].Status, Created: true}, nil
 		}
-		if created, err = c.CreateSession(ctx, req); err == nil || !api.Passing(err) {
+		if created, err = c.CreateSession(ctx, req); err == nil || !follow.Passing(err) {
 			return created, err
 		}
 	}
@@ -259,7 +260,7 @@ func (o *runOptions) followBatch(
 ) (api.SessionInfo, error) {
 	ctx, stop := frame.UntilSignal(ctx, signals)
 	defer stop()
-	if err := c.FollowLogs(ctx, id, "", cmd.OutOrStdout(), o.app.Outage(cmd.ErrOrStderr())); err != nil {
+	if err := follow.Logs(ctx, c, id, "", cmd.OutOrStdout(), o.app.Outage(cmd.ErrOrStderr())); err != nil {
 		return api.SessionInfo{}, err
 	}
 	return o.app.Watch(ctx, c, id, frame.GoalEnded, &frame.Progress{Out: cmd.ErrOrStderr(), Quiet: true})

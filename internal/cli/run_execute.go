@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/api/follow"
 	"berth.dev/berth/internal/cli/frame"
 )
 
@@ -20,7 +21,7 @@ func (o *runOptions) execute(ctx context.Context, cmd *cobra.Command, c *api.Cli
 	if len(o.files) > 0 {
 		e = api.Execute{Mode: api.ModeBatch, Batch: fileCommands(uploadName(o.files[0]), o.argv)}
 	}
-	stream, runID, err := c.ExecuteThrough(ctx, id, e, o.app.Outage(cmd.ErrOrStderr()))
+	stream, runID, err := follow.Execute(ctx, c, id, e, o.app.Outage(cmd.ErrOrStderr()))
 	if err != nil {
 		return 0, err
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/api/follow"
 	"berth.dev/berth/internal/cli/frame"
 )
 
@@ -46,7 +47,7 @@ func (o *sessionLogsOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 			} else if info.ID != "" {
 				session = info.ID
 			}
-			return c.FollowLogs(ctx, session, o.kernel, cmd.OutOrStdout(), o.app.Outage(cmd.ErrOrStderr()))
+			return follow.Logs(ctx, c, session, o.kernel, cmd.OutOrStdout(), o.app.Outage(cmd.ErrOrStderr()))
 		}
 		text, err := c.Logs(ctx, session, o.kernel)
 		if err != nil {

@@ -17,7 +17,8 @@ func TestNotice(t *testing.T) {
 	}
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "3"), 0o700)) // cannot be written
 	require.Equal(t, 2, notify(dir, "it ends at noon\x1b[2J\n"))
-	for name, want := range map[string]string{"0": "\r\n\a*** it ends at noon [2J  ***\r\n", "12": "\r\n\a*** it ends at noon [2J  ***\r\n", "ptmx": ""} {
+	line := "\r\n\a*** it ends at noon [2J  ***\r\n"
+	for name, want := range map[string]string{"0": line, "12": line, "ptmx": ""} {
 		got, err := os.ReadFile(filepath.Join(dir, name))
 		require.NoError(t, err)
 		require.Equal(t, want, string(got), name)

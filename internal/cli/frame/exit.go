@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/api/follow"
 )
 
 // Exit codes of every verb but the programs that run and exec pass through.
@@ -122,7 +123,7 @@ func ExitCode(err error, explain ...Explain) int {
 		return ExitNotFound
 	case api.IsDenied(err):
 		return ExitDenied
-	case api.Unreachable(err) || errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded):
+	case follow.Unreachable(err) || errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded):
 		return ExitUnavailable
 	case errors.As(err, &problem) && unavailableStatus(problem.Status):
 		return ExitUnavailable
@@ -154,7 +155,7 @@ func Next(err error) string {
 	switch {
 	case errors.Is(err, api.ErrNotConfigured):
 		return "berth up (starts a cluster here), or set BACKEND_ENDPOINT, BACKEND_ACCESS_KEY and BACKEND_SECRET_KEY"
-	case api.Unreachable(err):
+	case follow.Unreachable(err):
 		return "berth status (is the cluster up?), berth up (starts one here)"
 	case problem != nil:
 		return problemNext(problem)

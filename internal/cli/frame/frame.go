@@ -38,7 +38,8 @@ type Frame struct {
 
 // New returns the frame of this process. build is shown to the manager as the user agent.
 func New(build string) *Frame {
-	return &Frame{Build: build, Getenv: os.Getenv, Now: time.Now, Look: lookBusy, Patience: patience, Interrupts: osInterrupts, Programs: osPrograms{}}
+	return &Frame{Build: build, Getenv: os.Getenv, Now: time.Now, Look: lookBusy, Patience: patience, Interrupts: osInterrupts,
+		Programs: osPrograms{}}
 }
 
 // Flags adds what all verbs understand to a command that stands at the top.

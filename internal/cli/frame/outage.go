@@ -6,15 +6,15 @@ import (
 	"io"
 	"time"
 
-	"berth.dev/berth/api"
+	"berth.dev/berth/api/follow"
 )
 
 // patience is how long verbs that follow something wait for a manager that does not answer.
 const patience = 2 * time.Minute
 
 // Outage is this process's patience with a manager that does not answer; it tells about that on w.
-func (a *Frame) Outage(w io.Writer) *api.Outage {
-	return &api.Outage{For: a.Patience, Pause: min(a.Look, 250*time.Millisecond), Tell: func(err error) {
+func (a *Frame) Outage(w io.Writer) *follow.Outage {
+	return &follow.Outage{For: a.Patience, Pause: min(a.Look, 250*time.Millisecond), Tell: func(err error) {
 		if err == nil {
 			fmt.Fprintln(w, "berth: the manager answers again")
 			return

@@ -1,4 +1,4 @@
-package api_test
+package follow_test
 
 import (
 	"bytes"
@@ -16,12 +16,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/api/follow"
 )
 
-func outage(t *testing.T) (o *api.Outage, told func() []string) {
+func outage(t *testing.T) (o *follow.Outage, told func() []string) {
 	t.Helper()
 	var list []string
-	return &api.Outage{For: time.Minute, Pause: time.Millisecond, Tell: func(err error) {
+	return &follow.Outage{For: time.Minute, Pause: time.Millisecond, Tell: func(err error) {
 		text := "over"
 		if err != nil {
 			text = "away"
@@ -75,7 +76,7 @@ func TestFollowLogsOutlivesManagers(t *testing.T) {
 	defer s.Close()
 	var out bytes.Buffer
 	o, told := outage(t)
-	require.NoError(t, clientOf(t, s).FollowLogs(t.Context(), "x", "", &out, o))
+	require.NoError(t, follow.Logs(t.Context(), clientOf(t, s), "x", "", &out, o))
 	require.Equal(t, whole, out.String())
 	require.Equal(t, 2, looks)
 	require.Equal(t, []string{"away", "over", "away", "over"}, told())
@@ -87,7 +88,7 @@ func TestFollowLogsFailsAtOnceInTheBeginning(t *testing.T) {
 	s := httptest.NewServer(http.NotFoundHandler())
 	s.Close()
 	o, told := outage(t)
-	require.Error(t, clientOf(t, s).FollowLogs(t.Context(), "x", "", io.Discard, o))
+	require.Error(t, follow.Logs(t.Context(), clientOf(t, s), "x", "", io.Discard, o))
 	require.Empty(t, told())
 }
 
@@ -175,7 +176,7 @@ func TestExecuteThroughBrokenConnections(t *testing.T) {
 	s := httptest.NewServer(mux)
 	defer s.Close()
 	o, _ := outage(t)
-	stream, runID, err := clientOf(t, s).ExecuteThrough(t.Context(), "x", api.Execute{Mode: api.ModeQuery, Code: "code"}, o)
+	stream, runID, err := follow.Execute(t.Context(), clientOf(t, s), "x", api.Execute{Mode: api.ModeQuery, Code: "code"}, o)
 	require.NoError(t, err)
 	defer stream.Close()
 	require.True(t, strings.HasPrefix(runID, api.ResumePrefix))

@@ -1,4 +1,5 @@
-package api
+// Package follow holds what outlives a manager: logs and executions that go on where they were at the next manager that answers.
+package follow
 
 import (
 	"context"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+
+	"berth.dev/berth/api"
 )
 
 // Outage is the patience of a client whose manager does not answer: it tries again for a while and tells its user. The zero value has no
@@ -86,7 +89,7 @@ func Unreachable(err error) bool {
 
 // Passing reports whether an error may pass by itself: the manager is away, restarts or is overloaded, or a connection broke.
 func Passing(err error) bool {
-	var problem *Error
+	var problem *api.Error
 	if errors.As(err, &problem) {
 		switch problem.Status {
 		case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
