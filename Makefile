@@ -14,7 +14,7 @@ TAGS := runner,pgbundle
 BUNDLE_DEP := bundle
 endif
 
-.PHONY: help up down build runner bundle check test test-quota e2e bench mutation fuzz sbom images gen deps lint
+.PHONY: help up down build compile runner bundle check test test-quota e2e bench mutation fuzz sbom images gen deps lint
 
 help: ## list the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -27,6 +27,11 @@ down: ## stop the cluster; containers keep running
 
 build: runner $(BUNDLE_DEP) ## build bin/berth
 	go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/berth ./cmd/berth
+
+# Compiles the packages of both programs into the cache of Go, so that `build` only links. It needs no generated file: scripts/up.sh runs
+# it while packages are being installed.
+compile:
+	go build -trimpath ./internal/... ./cmd/... ./e2e/webdemo
 
 runner:
 	@go build -trimpath -ldflags '-s -w' -o bin/berth-runner ./cmd/berth-runner

@@ -295,7 +295,7 @@ var rules = []rule{
 
 	// PID 1 of every container.
 	{dir: "internal/runner", duty: "executes cells, batches and apps as the session's user", stdOnly: true,
-		allow: []string{"internal/wire/run", "internal/wire/tunnel", "internal/fault"}},
+		allow: []string{"internal/wire/run", "internal/wire/tunnel", "internal/cluster", "internal/fault"}},
 	{dir: "internal/runner/app", duty: "starts, watches and stops the apps of a session", stdOnly: true,
 		allow: []string{"internal/fault", "internal/runner/proc", "internal/runner/recipe", "internal/wire/run"}},
 	{dir: "internal/runner/cell", duty: "the contract between a run and what executes its code", stdOnly: true},
@@ -319,6 +319,7 @@ var rules = []rule{
 
 	// Clients.
 	{dir: "api", duty: "public types of the wire and the Go client", stdOnly: true},
+	{dir: "api/follow", duty: "logs and executions that outlive a manager", stdOnly: true, allow: []string{"api"}},
 	{dir: "api/transfer", duty: "moves files between this machine and folders", stdOnly: true, allow: []string{"api"}},
 	{dir: "internal/cli", duty: "client verbs of the command line", allow: []string{"api"}},
 	{dir: "internal/cli/frame", duty: "what all client verbs share: cluster, errors, tables, progress", allow: []string{"api"}},
@@ -360,7 +361,8 @@ var rules = []rule{
 
 // thirdPartyExceptions are modules that a stdOnly directory may use all the same.
 var thirdPartyExceptions = map[string][]string{
-	"api": {"github.com/coder/websocket"},
+	"api":        {"github.com/coder/websocket"},
+	"api/follow": {"github.com/coder/websocket"},
 	// What PID 1 of every container carries: the SSH server and the web terminal.
 	"internal/runner": {"golang.org/x/sys", "golang.org/x/crypto", "github.com/pkg/sftp", "github.com/coder/websocket"},
 }

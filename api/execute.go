@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/coder/websocket"
 )
@@ -101,6 +102,26 @@ type ExecuteRequest struct {
 	Options json.RawMessage `json:"options"`
 	// Keep leaves a stream open for the next request after this one; an extension.
 	Keep bool `json:"keep,omitempty"`
+	// Resume makes a stream that can be taken up again after it broke; an extension. The code goes on without its client for
+	// ResumeWithin, then it is interrupted. RunID is required, chosen by the client (ResumePrefix and 32 hexadecimal digits). A later
+	// stream says mode continue and From. All further messages of the client are ExecuteMessages.
+	Resume bool `json:"resume,omitempty"`
+	// From is the Seq of the last result that the client has; 0 in the beginning.
+	From int64 `json:"from,omitempty"`
+}
+
+// ResumePrefix begins the run ids that clients choose.
+const ResumePrefix = "resume-"
+
+// ResumeWithin is how long code goes on whose client has lost its stream.
+const ResumeWithin = 5 * time.Minute
+
+// ExecuteMessage is what the client of a stream with Resume says after the first message.
+type ExecuteMessage struct {
+	// Ack is the Seq of a result that the client has: what came up to it is not sent again.
+	Ack int64 `json:"ack,omitempty"`
+	// Input answers the status waiting-input.
+	Input *string `json:"input,omitempty"`
 }
 
 // ExecuteReply is the answer to an ExecuteRequest.
@@ -117,6 +138,8 @@ type ExecuteResult struct {
 	// Files is always empty; clients iterate over it. It is nil, and left out, in messages that carry no output.
 	Files   []string      `json:"files,omitzero"`
 	Console []ConsoleItem `json:"console"`
+	// Seq counts what was sent; only in streams with Resume.
+	Seq int64 `json:"seq,omitempty"`
 	// Msg is set with the statuses error and server-restarting.
 	Msg string `json:"msg,omitempty"`
 }
@@ -145,7 +168,7 @@ type InputOptions struct {
 // Poll is one step of an execution by polling: the first call has an empty run id, the
 // next ones that of the reply with the modes continue or input.
 func (c *Client) Poll(ctx context.Context, session, runID string, e Execute) (ExecuteResult, error) {
-	body, err := e.request()
+	body, err := e.Request()
 	if err != nil {
 		return ExecuteResult{}, err
 	}
@@ -157,7 +180,8 @@ func (c *Client) Poll(ctx context.Context, session, runID string, e Execute) (Ex
 	return out.Result, err
 }
 
-func (e Execute) request() (ExecuteRequest, error) {
+// Request is the first message of the execution.
+func (e Execute) Request() (ExecuteRequest, error) {
 	r := ExecuteRequest{Mode: e.Mode, Code: e.Code, Options: json.RawMessage("{}")}
 	if e.Mode == ModeBatch && e.Batch != nil {
 		b, err := json.Marshal(e.Batch)
@@ -185,6 +209,22 @@ type ExecuteStream struct {
 // Execute starts code in a running session. When the stream is closed before the
 // status finished, the manager interrupts the code.
 func (c *Client) Execute(ctx context.Context, session string, e Execute) (*ExecuteStream, error) {
+	body, err := e.Request()
+	if err != nil {
+		return nil, fmt.Errorf("execute in session %s: %w", session, err)
+	}
+	conn, err := c.BeginExecute(ctx, session, body)
+	if err != nil {
+		return nil, err
+	}
+	run, cancel := context.WithCancel(ctx)
+	s := &ExecuteStream{conn: conn, cancel: cancel, results: make(chan ExecuteResult, executeAhead)}
+	go s.read(run)
+	return s, nil
+}
+
+// BeginExecute opens the stream of an execution and sends its first message.
+func (c *Client) BeginExecute(ctx context.Context, session string, body ExecuteRequest) (*websocket.Conn, error) {
 	path, err := sessionPath("/stream/session", session, "execute")
 	if err != nil {
 		return nil, err
@@ -193,11 +233,7 @@ func (c *Client) Execute(ctx context.Context, session string, e Execute) (*Execu
 	if err != nil {
 		return nil, err
 	}
-	var start []byte
-	body, err := e.request()
-	if err == nil {
-		start, err = json.Marshal(body)
-	}
+	start, err := json.Marshal(body)
 	if err == nil {
 		err = conn.Write(ctx, websocket.MessageText, start)
 	}
@@ -205,10 +241,7 @@ func (c *Client) Execute(ctx context.Context, session string, e Execute) (*Execu
 		_ = conn.CloseNow()
 		return nil, fmt.Errorf("execute in session %s: %w", session, err)
 	}
-	run, cancel := context.WithCancel(ctx)
-	s := &ExecuteStream{conn: conn, cancel: cancel, results: make(chan ExecuteResult, executeAhead)}
-	go s.read(run)
-	return s, nil
+	return conn, nil
 }
 
 // read runs all the time, also while the program waits for input, because only a

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 )
 
 // LogsReply is the answer of GET /session/{s}/logs to those who want JSON.
@@ -29,26 +30,36 @@ func (c *Client) Logs(ctx context.Context, session, kernelID string) (string, er
 // StreamLogs copies the console output to w, from its beginning; with follow it goes on
 // until the container has ended and everything is written.
 func (c *Client) StreamLogs(ctx context.Context, session, kernelID string, follow bool, w io.Writer) error {
+	_, err := c.StreamLogsFrom(ctx, session, kernelID, follow, 0, w)
+	return err
+}
+
+// StreamLogsFrom copies what comes after the first bytes and returns how much that was.
+func (c *Client) StreamLogsFrom(ctx context.Context, session, kernelID string, follow bool, from int64, w io.Writer) (int64, error) {
 	path, err := sessionPath("/session", session, "logs")
 	if err != nil {
-		return err
+		return 0, err
 	}
 	q := kernelQuery(kernelID)
 	if follow {
 		q.Set("follow", "true")
 	}
+	if from > 0 {
+		q.Set("from", strconv.FormatInt(from, 10))
+	}
 	resp, err := c.send(ctx, request{method: http.MethodGet, path: path, query: q, accept: "text/plain"})
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer resp.Body.Close()
-	if _, err := io.Copy(w, resp.Body); err != nil {
+	n, err := io.Copy(w, resp.Body)
+	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
-			return cause
+			return n, cause
 		}
-		return fmt.Errorf("read logs of session %s: %w", session, err)
+		return n, fmt.Errorf("read logs of session %s: %w", session, err)
 	}
-	return nil
+	return n, nil
 }
 
 func kernelQuery(kernelID string) url.Values {

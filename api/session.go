@@ -51,9 +51,11 @@ type SessionConfig struct {
 	Environ      map[string]string `json:"environ,omitempty"`
 	Resources    map[string]string `json:"resources,omitempty"`
 	ResourceOpts map[string]string `json:"resource_opts,omitempty"`
-	ScalingGroup string            `json:"scalingGroup,omitempty"`
-	PreopenPorts []int             `json:"preopen_ports,omitempty"`
-	AgentList    []string          `json:"agentList,omitempty"`
+	// Preset names a preset that gives the amounts that Resources do not name.
+	Preset       string   `json:"preset,omitempty"`
+	ScalingGroup string   `json:"scalingGroup,omitempty"`
+	PreopenPorts []int    `json:"preopen_ports,omitempty"`
+	AgentList    []string `json:"agentList,omitempty"`
 	// Mounts are folders, by name or id, each optionally with /sub/dir. MountMap gives them targets below /home/work or
 	// absolute ones, MountOptions narrows what the session may do; the keys are the texts of Mounts.
 	Mounts       []string               `json:"mounts,omitempty"`
@@ -93,6 +95,9 @@ type CreateSession struct {
 	Dependencies []string `json:"dependencies,omitempty"`
 	CallbackURL  string   `json:"callback_url,omitempty"`
 	Priority     *int     `json:"priority,omitempty"`
+	// LeaseSeconds, if set, has the manager end the session when the client does not renew the lease in time (RenewLease); an
+	// extension. A session that is used again keeps what it has.
+	LeaseSeconds int `json:"lease_seconds,omitempty"`
 	// Preemptible sessions may end for ones of higher priority where the resource group allows it; nil means yes.
 	Preemptible *bool `json:"is_preemptible,omitempty"`
 	// RerunOnAgentLoss lets a batch session start again elsewhere when its agent is lost, although its command may have run.
@@ -351,6 +356,22 @@ func (c *Client) RenameSession(ctx context.Context, session, name string) error 
 // InterruptSession interrupts the code that the session runs.
 func (c *Client) InterruptSession(ctx context.Context, session string) error {
 	return c.sessionCall(ctx, session, "interrupt", request{method: http.MethodPost}, nil)
+}
+
+// InterruptRun interrupts one run of a session and no other.
+func (c *Client) InterruptRun(ctx context.Context, session, runID string) error {
+	return c.sessionCall(ctx, session, "interrupt", request{method: http.MethodPost, query: url.Values{"runId": {runID}}}, nil)
+}
+
+// LeaseRequest is the body of PUT /session/{s}/lease; 0 seconds give the lease back.
+type LeaseRequest struct {
+	Seconds int `json:"seconds"`
+}
+
+// RenewLease says that the client which holds a session is still there.
+func (c *Client) RenewLease(ctx context.Context, session string, length time.Duration) error {
+	r := request{method: http.MethodPut, json: LeaseRequest{Seconds: int(length / time.Second)}}
+	return c.sessionCall(ctx, session, "lease", r, nil)
 }
 
 // CommitSession saves the container's file system as an image archive. It returns the

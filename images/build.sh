@@ -9,7 +9,7 @@
 #
 # Environment:
 #   BERTH_DEBIAN_MIRROR   package mirror, default http://deb.debian.org/debian
-#   BERTH_IMAGE_JOBS      images built at a time, default 2
+#   BERTH_IMAGE_JOBS      images built at a time, default 3
 #   DOCKER                engine command, default docker
 #
 # A recipe is lines of "KEY VALUE": image (reference), suite (Debian release), package
@@ -21,7 +21,7 @@ cd "$(dirname "$0")"
 
 docker=${DOCKER:-docker}
 mirror=${BERTH_DEBIAN_MIRROR:-http://deb.debian.org/debian}
-jobs=${BERTH_IMAGE_JOBS:-2}
+jobs=${BERTH_IMAGE_JOBS:-3}
 force=
 recipes=()
 # Times inside the images: fixed, so that equal packages give equal files.
@@ -78,7 +78,7 @@ build() {
   local r=$1 image suite hash packages begun=$SECONDS
   image=$(fields "$r" image) suite=$(fields "$r" suite) hash=$(recipe_hash "$r")
   packages=$(fields "$r" package | tr -s '[:space:]' ',' | sed 's/,$//')
-  say "images: building $image ..."
+  say "images: building $image (usually 20 to 60 s) ..."
 
   local args=(--quiet --variant=apt "--mode=$([ "$(id -u)" = 0 ] && echo root || echo unshare)")
   [ -z "$packages" ] || args+=("--include=$packages")

@@ -61,7 +61,7 @@ if [ "$(id -u)" != 0 ]; then
 fi
 command -v apt-get >/dev/null || { say "install-deps: this is no Debian; next: install ${missing[*]} by hand"; exit 1; }
 
-say "install-deps: installing ${missing[*]}"
+say "install-deps: installing ${missing[*]} (usually 30 to 60 s)"
 # Debian starts what it installs unless this file says no. An existing one is left alone.
 guard=/usr/sbin/policy-rc.d
 if [ ! -e "$guard" ]; then

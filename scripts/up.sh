@@ -1,26 +1,62 @@
 #!/bin/bash
 # What `make up` does: from a bare Debian machine with Go to a running cluster and a first session.
+#
+# Steps that do not need each other run at the same time: the Go build beside the packages (it needs no package of theirs unless
+# PostgreSQL has to be bundled), and then the images beside each other and beside the rest of the build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+begun=$SECONDS
 say() { printf '\n== %s\n' "$*" >&2; }
+took() { printf 'up: %s done after %s s\n' "$1" "$((SECONDS - begun))" >&2; }
+
+logs=$(mktemp -d)
+jobs=()
+end_jobs() {
+  local p
+  for p in "${jobs[@]:-}"; do [ -z "$p" ] || kill "$p" 2>/dev/null || true; done
+  rm -rf "$logs"
+}
+trap end_jobs EXIT
+trap 'exit 130' INT TERM
+
+# finish NAME PID waits for a step that runs beside others, and shows what it said when it failed.
+finish() {
+  if wait "$2"; then took "$1"; return; fi
+  cat "$logs/$1" >&2
+  echo "up: $1 failed; next: read the messages above and run make up again" >&2
+  exit 1
+}
 
 command -v go >/dev/null || { echo "up: Go 1.26 is missing; next: install it from https://go.dev/dl/" >&2; exit 1; }
-say "packages"
+
+# With the packages the build knows whether PostgreSQL is there; before, only the compilation can be begun, which is the long part.
+say "packages (usually 45 s when something is missing) and, beside them, compilation (usually 90 s the first time, 5 s later)"
+make --no-print-directory compile >"$logs/compilation" 2>&1 &
+compile=$!
+jobs+=("$compile")
 scripts/install-deps.sh
-say "container engine"
+took packages
+say "container engine (usually 3 s)"
 if [ "$(id -u)" = 0 ]; then scripts/engine.sh ensure; else
   docker version >/dev/null 2>&1 || sudo scripts/engine.sh ensure
 fi
-say "build"
+say "images beside the compilation (usually 60 s the first time, 1 s later)"
+images/build.sh >"$logs/images" 2>&1 &
+images=$!
+jobs+=("$images")
+finish compilation "$compile"
+say "build (usually 5 s)"
 make --no-print-directory build
-say "images"
-images/build.sh
-say "cluster"
+took build
+finish images "$images"
+jobs=()
+say "cluster (usually 5 s)"
 if bin/berth status >/dev/null 2>&1; then
   bin/berth status
 else
   bin/berth up --detach
 fi
-say "first session: berth run python -c 'print(6*7)'"
+say "first session (usually 1 s): berth run python -c 'print(6*7)'"
 bin/berth run python -c 'print(6*7)'
+took everything

@@ -26,6 +26,7 @@ type createFlags struct {
 	name      string
 	resources []string
 	options   []string
+	preset    string
 	environ   []string
 	tag       string
 	bootstrap string
@@ -49,7 +50,8 @@ type createFlags struct {
 func (f *createFlags) add(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.StringVar(&f.name, "name", "", "name of the session (4 to 64 letters, digits, '-', '_', '.')")
-	s.StringArrayVarP(&f.resources, "resource", "r", nil, "amount of a slot, such as cpu=1, mem=512m (repeatable)")
+	s.StringArrayVarP(&f.resources, "resource", "r", nil, "amount of a slot, such as cpu=1, mem=512m (repeatable; default: of the preset)")
+	s.StringVar(&f.preset, "preset", "", "named amounts, see berth preset list (default: what the image recommends, else preset default)")
 	s.StringArrayVar(&f.options, "resource-opt", nil, "resource option, such as shmem=128m (repeatable)")
 	s.StringArrayVarP(&f.environ, "env", "e", nil, "environment variable K=V, or K to pass the own value on (repeatable)")
 	s.StringArrayVarP(&f.mounts, "mount", "v", nil, "folder to mount, such as data, data:/home/work/data or data/sub:/mnt:ro (repeatable)")
@@ -107,7 +109,7 @@ func (f *createFlags) request(ctx context.Context, a *verbs, c *api.Client, imag
 	if err = setMounts(&s.Config, f.mounts); err != nil {
 		return s, err
 	}
-	s.Config.ScalingGroup = f.group
+	s.Config.ScalingGroup, s.Config.Preset = f.group, f.preset
 	if f.priority >= 0 {
 		s.Priority = &f.priority
 	}

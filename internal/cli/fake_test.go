@@ -14,6 +14,7 @@ import (
 	"net/textproto"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -299,7 +300,8 @@ func (f *fakeManager) logs(w http.ResponseWriter, r *http.Request) {
 	case s == nil:
 	case r.Header.Get("Accept") == "text/plain" && r.URL.Query().Get("follow") == "true":
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		for line := range strings.Lines(f.log) {
+		from, _ := strconv.Atoi(r.URL.Query().Get("from"))
+		for line := range strings.Lines(f.log[min(from, len(f.log)):]) {
 			_, _ = io.WriteString(w, line)
 			w.(http.Flusher).Flush()
 		}

@@ -4,13 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/api/follow"
 	"berth.dev/berth/internal/cli/frame"
 )
 
@@ -105,8 +107,15 @@ func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 // transient reports whether the session goes away at the end.
 func (o *runOptions) transient() bool { return o.rm || o.name == "" && !o.keep }
 
-// removeTimeout bounds the removal of the session at the end.
-const removeTimeout = 30 * time.Second
+const (
+	// removeTimeout bounds the removal of the session at the end.
+	removeTimeout = 30 * time.Second
+	// leaveTimeout bounds the interruption of code that is left.
+	leaveTimeout = 5 * time.Second
+	// leaseLength is how long a session that goes away at the end outlives a client that is gone without a word.
+	leaseLength = api.ResumeWithin
+	leaseRenew  = 30 * time.Second
+)
 
 func (o *runOptions) run(cmd *cobra.Command, c *api.Client) (err error) {
 	signals, stop := o.app.Interrupts()
@@ -137,7 +146,10 @@ func (o *runOptions) run(cmd *cobra.Command, c *api.Client) (err error) {
 		return o.plan(ctx, o.app, cmd, c, req, false)
 	}
 	p := &frame.Progress{Out: cmd.ErrOrStderr(), Name: req.Name, TTY: frame.IsTerminal(cmd.ErrOrStderr()), Quiet: o.quiet}
-	created, err := c.CreateSession(ctx, req)
+	if o.transient() && o.batch == "" { // a batch session ends by itself, and its result is worth keeping
+		req.LeaseSeconds = int(leaseLength / time.Second)
+	}
+	created, err := o.create(ctx, cmd, c, req)
 	if err != nil {
 		if ctx.Err() != nil && o.transient() { // it may have been made all the same
 			o.remove(base, cmd, c, api.CreatedSession{ID: req.Name, Name: req.Name}, false)
@@ -151,6 +163,9 @@ func (o *runOptions) run(cmd *cobra.Command, c *api.Client) (err error) {
 		}
 	}()
 
+	if req.LeaseSeconds > 0 && created.Created {
+		defer holdLease(ctx, c, created.ID)()
+	}
 	starting, stopStarting := frame.UntilSignal(ctx, signals)
 	info, err := o.app.Watch(starting, c, created.ID, frame.GoalRunning, p)
 	stopStarting()
@@ -180,6 +195,52 @@ func (o *runOptions) run(cmd *cobra.Command, c *api.Client) (err error) {
 	return frame.ExitWith(code)
 }
 
+// create makes the session. When the answer is lost, what became of the request is found out before it is made again: a name of our own
+// tells its session from all others.
+func (o *runOptions) create(ctx context.Context, cmd *cobra.Command, c *api.Client, req api.CreateSession) (api.CreatedSession, error) {
+	created, err := c.CreateSession(ctx, req)
+	if err == nil || o.name != "" || !follow.Passing(err) || follow.Unreachable(err) {
+		return created, err
+	}
+	all := slices.Concat(api.LiveStatuses, api.EndedStatuses)
+	outage := o.app.Outage(cmd.ErrOrStderr())
+	for {
+		if err := outage.Wait(ctx, err); err != nil {
+			return created, err
+		}
+		var found []api.Session
+		if found, err = c.Sessions(ctx, api.SessionFilter{Statuses: all, Name: req.Name, Limit: 1}); err != nil {
+			continue
+		}
+		outage.Over()
+		if len(found) > 0 {
+			return api.CreatedSession{ID: found[0].ID, Name: req.Name, Status: found[0].Status, Created: true}, nil
+		}
+		if created, err = c.CreateSession(ctx, req); err == nil || !follow.Passing(err) {
+			return created, err
+		}
+	}
+}
+
+// holdLease renews the lease of a session until stop is called. A renewal that fails is made good by the next one.
+func holdLease(ctx context.Context, c *api.Client, id string) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var w sync.WaitGroup
+	w.Go(func() {
+		t := time.NewTicker(leaseRenew)
+		defer t.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-t.C:
+				_ = c.RenewLease(ctx, id, leaseLength)
+			}
+		}
+	})
+	return func() { cancel(); w.Wait() }
+}
+
 // remove ends the session; a session that does not run yet has to be forced.
 func (o *runOptions) remove(ctx context.Context, cmd *cobra.Command, c *api.Client, s api.CreatedSession, running bool) {
 	ctx, cancel := frame.Within(ctx, removeTimeout)
@@ -199,10 +260,10 @@ func (o *runOptions) followBatch(
 ) (api.SessionInfo, error) {
 	ctx, stop := frame.UntilSignal(ctx, signals)
 	defer stop()
-	if err := c.StreamLogs(ctx, id, "", true, cmd.OutOrStdout()); err != nil {
+	if err := follow.Logs(ctx, c, id, "", cmd.OutOrStdout(), o.app.Outage(cmd.ErrOrStderr())); err != nil {
 		return api.SessionInfo{}, err
 	}
-	return o.app.Watch(ctx, c, id, frame.GoalEnded, &frame.Progress{Out: io.Discard, Quiet: true})
+	return o.app.Watch(ctx, c, id, frame.GoalEnded, &frame.Progress{Out: cmd.ErrOrStderr(), Quiet: true})
 }
 
 // batchExit turns the end of a batch session into the exit of this process.

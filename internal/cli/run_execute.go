@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/api/follow"
 	"berth.dev/berth/internal/cli/frame"
 )
 
@@ -20,11 +21,17 @@ func (o *runOptions) execute(ctx context.Context, cmd *cobra.Command, c *api.Cli
 	if len(o.files) > 0 {
 		e = api.Execute{Mode: api.ModeBatch, Batch: fileCommands(uploadName(o.files[0]), o.argv)}
 	}
-	stream, err := c.Execute(ctx, id, e)
+	stream, runID, err := follow.Execute(ctx, c, id, e, o.app.Outage(cmd.ErrOrStderr()))
 	if err != nil {
 		return 0, err
 	}
 	defer stream.Close()
+	ended := false
+	defer func() {
+		if !ended && !o.transient() { // the session stays, and the code would go on in it
+			o.leave(ctx, c, id, runID)
+		}
+	}()
 	out := &printer{out: cmd.OutOrStdout(), err: cmd.ErrOrStderr(), dir: o.media, quiet: o.quiet}
 	in := newInput(cmd.InOrStdin(), cmd.ErrOrStderr())
 	defer in.restore()
@@ -60,6 +67,7 @@ func (o *runOptions) execute(ctx context.Context, cmd *cobra.Command, c *api.Cli
 			}
 			switch r.Status {
 			case api.ExecFinished:
+				ended = true
 				return frame.Deref(r.ExitCode), nil
 			case api.ExecWaitingInput:
 				in.request(r.Options != nil && r.Options.IsPassword)
@@ -73,6 +81,13 @@ func (o *runOptions) execute(ctx context.Context, cmd *cobra.Command, c *api.Cli
 			}
 		}
 	}
+}
+
+// leave interrupts code whose output nobody waits for any more. When that fails, the session does it later by itself.
+func (o *runOptions) leave(ctx context.Context, c *api.Client, session, runID string) {
+	ctx, cancel := frame.Within(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	_ = c.InterruptRun(ctx, session, runID)
 }
 
 // fileCommands says how to build and run a main file, by its extension. Files of

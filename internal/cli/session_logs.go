@@ -7,17 +7,19 @@ import (
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/api/follow"
 	"berth.dev/berth/internal/cli/frame"
 )
 
 type sessionLogsOptions struct {
+	app    *verbs
 	follow bool
 	kernel string
 	json   bool
 }
 
 func (a *verbs) newSessionLogs() *cobra.Command {
-	o := &sessionLogsOptions{}
+	o := &sessionLogsOptions{app: a}
 	cmd := &cobra.Command{
 		Use:     "logs SESSION",
 		Short:   "Print the console output of a session",
@@ -29,7 +31,7 @@ func (a *verbs) newSessionLogs() *cobra.Command {
 		}),
 	}
 	f := cmd.Flags()
-	f.BoolVarP(&o.follow, "follow", "f", false, "go on until the session ends")
+	f.BoolVarP(&o.follow, "follow", "f", false, "go on until the session ends, also when the manager restarts meanwhile")
 	f.StringVar(&o.kernel, "kernel", "", "id of one container of a cluster session")
 	frame.JSONFlag(cmd, &o.json)
 	cmd.MarkFlagsMutuallyExclusive("follow", "json")
@@ -39,7 +41,13 @@ func (a *verbs) newSessionLogs() *cobra.Command {
 func (o *sessionLogsOptions) run(ctx context.Context, cmd *cobra.Command, c *api.Client, session string) error {
 	return orEnded(ctx, c, session, func(session string) error {
 		if o.follow {
-			return c.StreamLogs(ctx, session, o.kernel, true, cmd.OutOrStdout())
+			// A name is lost when its session ends, the id is not.
+			if info, err := c.SessionInfo(ctx, session); err != nil {
+				return err
+			} else if info.ID != "" {
+				session = info.ID
+			}
+			return follow.Logs(ctx, c, session, o.kernel, cmd.OutOrStdout(), o.app.Outage(cmd.ErrOrStderr()))
 		}
 		text, err := c.Logs(ctx, session, o.kernel)
 		if err != nil {

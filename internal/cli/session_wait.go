@@ -26,7 +26,8 @@ func (a *verbs) newSessionWait() *cobra.Command {
 		Short: "Wait until a session runs or has ended",
 		Long: `Wait until a session runs or, with --for ended, has ended, and print its status.
 
-A batch session that has ended passes its exit code through.`,
+A batch session that has ended passes its exit code through. A manager that does not
+answer is asked again for two minutes.`,
 		Example: "  berth session wait train --for ended --timeout 2h",
 		Args:    frame.Args(cobra.ExactArgs(1)),
 		RunE: a.Run(func(ctx context.Context, cmd *cobra.Command, c *api.Client, args []string) error {
@@ -52,7 +53,8 @@ func (o *sessionWaitOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 	var info api.SessionInfo
 	err := orEnded(ctx, c, session, func(session string) (err error) {
 		// A name is lost when its session ends, the id is not.
-		if info, err = c.SessionInfo(ctx, session); err != nil {
+		err = o.app.Patiently(ctx, cmd.ErrOrStderr(), func() error { info, err = c.SessionInfo(ctx, session); return err })
+		if err != nil {
 			return err
 		}
 		id := session

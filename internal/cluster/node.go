@@ -97,6 +97,12 @@ type NodeImage struct {
 	Labels       map[string]string
 }
 
+// Of the log of an ended kernel the last LogTailLines lines are kept, and of those the last LogTailBytes bytes.
+const (
+	LogTailLines = 20_000
+	LogTailBytes = 1 << 20
+)
+
 // KernelObservation is what an agent says about one kernel of one generation.
 type KernelObservation struct {
 	Kernel     KernelID

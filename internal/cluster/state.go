@@ -166,7 +166,8 @@ const (
 	ReasonStopTimeout     Reason = "stop-timeout"
 	ReasonAgentLost       Reason = "agent-lost"
 	ReasonOutOfMemory     Reason = "out-of-memory"
-	ReasonDiskFull        Reason = "disk-full" // the agent ended it, because the disk of its host was full
+	ReasonDiskFull        Reason = "disk-full"   // the agent ended it, because the disk of its host was full
+	ReasonClientGone      Reason = "client-gone" // the client that held it did not renew its lease
 	ReasonPendingTimeout  Reason = "pending-timeout"
 	ReasonIdleTimeout     Reason = "idle-timeout"
 	ReasonIdleLifetime    Reason = "idle-session-lifetime"

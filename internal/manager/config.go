@@ -47,6 +47,7 @@ type Config struct {
 	// Agents is the port that agents dial.
 	Agents    agentlink.Config
 	Reconcile ReconcileConfig
+	Idle      IdleConfig
 	Callbacks CallbackConfig
 	Storage   StorageConfig
 	Wire      WireConfig
@@ -54,6 +55,12 @@ type Config struct {
 	Streams throttle.Limits
 	// GraphQL bounds what GraphQL requests may ask for.
 	GraphQL graphapi.Config `config:"graphql"`
+}
+
+// IdleConfig says what counts as use of a session.
+type IdleConfig struct {
+	// WorkIsUse counts the work of a session's processes (CPU, accelerators, disk and network) as use, although nobody types anything.
+	WorkIsUse bool
 }
 
 // PostgresConfig is the database.
@@ -196,7 +203,7 @@ func DefaultConfig() Config {
 	return Config{
 		Listen: "127.0.0.1:8081", StateDir: "/var/lib/berth", Postgres: PostgresConfig{MaxConns: 16},
 		Etcd: EtcdConfig{Prefix: "/berth"}, Agents: agentlink.DefaultConfig(), Reconcile: DefaultReconcileConfig(),
-		Streams: throttle.DefaultLimits(), GraphQL: graphapi.DefaultConfig(), HSTS: true,
+		Idle: IdleConfig{WorkIsUse: true}, Streams: throttle.DefaultLimits(), GraphQL: graphapi.DefaultConfig(), HSTS: true,
 	}
 }
 

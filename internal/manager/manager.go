@@ -146,7 +146,7 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 		Forget: func(ctx context.Context, n ca.Node) error { return freeAddresses(ctx, m.store, n) },
 		Wrap:   m.deps.WrapAgents, Log: m.log.With("part", "agentlink"),
 	}
-	idleDeps := idle.LoopDeps{Clock: m.deps.Clock, Busy: m.busy}
+	idleDeps := idle.LoopDeps{Clock: m.deps.Clock, Busy: m.busy, Tell: m.tell}
 	limiter := throttle.RateLimiter(throttle.NewLocalLimiter(m.deps.Clock.Now))
 	if m.deps.Redis != nil {
 		figures := live.New(m.deps.Redis, "berth:"+m.admin.ClusterID+":", m.log.With("part", "live"))
@@ -168,6 +168,9 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	linkDeps.Proxies = func(ctx context.Context, name string, conn *tls.Conn) { proxies.Serve(ctx, name, conn) }
 	linkDeps.Grants = m.nouns.Apps
 	linkDeps.Sink = m.nouns.Reports
+	if m.cfg.Idle.WorkIsUse {
+		linkDeps.Live = idle.NewWork(linkDeps.Live, m.nouns.Sessions.Uses(), m.deps.Clock.Now)
+	}
 	if m.deps.WrapSink != nil {
 		linkDeps.Sink = m.deps.WrapSink(linkDeps.Sink)
 	}
@@ -335,6 +338,13 @@ func (m *Manager) wakeAgents(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// tell shows a text on the terminals of a kernel.
+func (m *Manager) tell(ctx context.Context, agent cluster.AgentID, kernel cluster.KernelID, text string) error {
+	c := run.NewClient(run.Options{Transport: session.LookAtRunner(m.streams(), agent, kernel)})
+	defer c.Close()
+	return c.Notice(ctx, text)
 }
 
 // busy asks a kernel's runner whether it executes something now.

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/runner/cell"
 	"berth.dev/berth/internal/runner/output"
 	"berth.dev/berth/internal/runner/proc"
@@ -24,7 +25,11 @@ func (r *Runner) work(ctx context.Context) {
 			return
 		}
 		stop := r.watchReader(j)
+		words := r.outOfMemory()
 		exit := r.execute(j)
+		if text := words(); text != "" { // the last line says why the program is gone
+			j.TextNow(cell.Stderr, text+"\n")
+		}
 		stop()
 		r.queue.end(j, run.StatusFinished, exit)
 	}
@@ -50,7 +55,8 @@ const (
 	maxInsist   = 5
 )
 
-// watchReader interrupts the run when others wait, it cannot go on without a reader and has none.
+// watchReader interrupts the run when others wait, it cannot go on without a reader and has none, or when its reader is gone for longer
+// than it said it could be.
 func (r *Runner) watchReader(j *job) (stop func()) {
 	abandoned := max(time.Duration(r.cfg.Limits.AbandonMS)*time.Millisecond, 10*time.Millisecond)
 	done := make(chan struct{})
@@ -65,12 +71,13 @@ func (r *Runner) watchReader(j *job) (stop func()) {
 				return
 			case now := <-tick.C:
 				blocked, since := j.blocked()
-				first := pressed == 0 && blocked && now.Sub(since) > abandoned && r.queue.crowded()
+				left := j.deserted(now)
+				first := pressed == 0 && (left || blocked && now.Sub(since) > abandoned && r.queue.crowded())
 				// An interpreter may swallow an interrupt that meets it outside the cell's own code.
 				again := pressed > 0 && now.Sub(last) > max(abandoned, insistEvery)
 				switch {
 				case first, again && pressed < maxInsist:
-					r.log.Warn("a run was interrupted: it waits for a reader that left, and others wait for it", "run", j.id)
+					r.log.Warn("a run was interrupted: its reader left", "run", j.id, "others_wait", !left)
 					r.interrupt(j.id)
 					pressed, last = pressed+1, now
 				case again && r.python != nil:
@@ -360,3 +367,15 @@ func (s logSink) MediaNow(string, string)     {}
 func (s logSink) Congested() bool             { return false }
 func (s logSink) Relieved() <-chan struct{}   { return nil }
 func (s logSink) Ask(bool) cell.Answer        { return cell.Answer{None: true} }
+
+// outOfMemory begins to watch for processes of the session that are killed for want of memory. The result returns words for people when
+// there were some since, else "". What else runs in the session at that time counts, too: the memory is one for all.
+func (r *Runner) outOfMemory() func() string {
+	before := r.table.OOMKills()
+	return func() string {
+		if r.table.OOMKills() <= before {
+			return ""
+		}
+		return cluster.OutOfMemoryWords(r.cfg.Memory)
+	}
+}

@@ -38,7 +38,7 @@ func (q *queue) step(ctx context.Context, id string, req run.StepRequest) (run.S
 	if id == "" || len(id) > run.MaxRunID {
 		return run.StepResult{}, nil, fault.Invalidf("a run id has 1 to %d bytes", run.MaxRunID)
 	}
-	if req.WaitMS < 0 || req.FlushMS < 0 || req.MaxBytes < 0 || req.From != nil && *req.From < 0 {
+	if req.WaitMS < 0 || req.FlushMS < 0 || req.MaxBytes < 0 || req.LeaseMS < 0 || req.From != nil && *req.From < 0 {
 		return run.StepResult{}, nil, fault.Invalidf("step of run %s: a number is negative", id)
 	}
 	var j *job

@@ -197,6 +197,9 @@ func (r *Runner) Run(signals <-chan os.Signal) int {
 	}
 	r.log.Info("the session's container is up", "kernel", r.cfg.KernelID, "runtime", r.recipe.Name, "tool", r.tool)
 	finished := make(chan int, 1)
+	if r.cfg.Bootstrap == "" { // a bootstrap script may install what the interpreter is to find
+		r.tasks.Go(func() { r.prestart(ctx) })
+	}
 	r.tasks.Add(1)
 	go func() {
 		defer r.tasks.Done()
@@ -205,10 +208,8 @@ func (r *Runner) Run(signals <-chan os.Signal) int {
 		if r.cfg.SessionType == "batch" && ctx.Err() == nil {
 			finished <- r.batchJob(ctx)
 		}
-		if r.cfg.Prestart && r.python != nil && ctx.Err() == nil {
-			if err := r.python.Start(ctx); err != nil {
-				r.log.Warn("Python could not be started ahead of the first cell", "err", err)
-			}
+		if r.cfg.Bootstrap != "" {
+			r.prestart(ctx)
 		}
 		r.work(ctx)
 	}()
@@ -238,6 +239,16 @@ func (r *Runner) Run(signals <-chan os.Signal) int {
 
 // exitUnfinished is the exit code of a batch session's runner that was told to end before its command ended.
 const exitUnfinished = 143
+
+// prestart starts the interpreter ahead of the first cell, which waits for it no longer than it would have taken then.
+func (r *Runner) prestart(ctx context.Context) {
+	if !r.cfg.Prestart || r.python == nil || ctx.Err() != nil {
+		return
+	}
+	if err := r.python.Start(ctx); err != nil && ctx.Err() == nil {
+		r.log.Warn("Python could not be started ahead of the first cell", "err", err)
+	}
+}
 
 // end stops everything that runs in the container.
 func (r *Runner) end(cancel context.CancelFunc, srv *server, grace time.Duration) {

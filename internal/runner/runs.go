@@ -39,6 +39,7 @@ type job struct {
 	delivered bool  // a reader got the end
 	cursor    int64 // first record that readers who do not count have not got
 	read      time.Time
+	lease     time.Duration // how long it may go on without a reader; 0: for ever
 	question  *question
 	process   *proc.Process // of a batch or recipe
 	presses   int           // interrupts so far
@@ -211,6 +212,9 @@ func (j *job) step(ctx context.Context, req run.StepRequest) (res run.StepResult
 		from = *req.From
 	}
 	j.log.Ack(from)
+	j.mu.Lock()
+	j.lease = time.Duration(req.LeaseMS) * time.Millisecond
+	j.mu.Unlock()
 	j.stepping()
 	defer j.stepping()
 	over := time.NewTimer(wait)
@@ -312,6 +316,13 @@ func (j *job) reportMark(res *run.StepResult, r output.Record, seq int64) {
 	if j.question != nil && j.question.seq == seq {
 		res.Status, res.Options = run.StatusWaitingInput, &run.StepOptions{IsPassword: d.Password}
 	}
+}
+
+// deserted reports that the reader who promised to come back within the lease did not.
+func (j *job) deserted(now time.Time) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.lease > 0 && now.Sub(j.read) > j.lease
 }
 
 // blocked reports that the run needs its reader to go on, and since when it had none.

@@ -144,6 +144,7 @@ func (r *Runner) handler() http.Handler {
 	mux.HandleFunc("GET "+run.PathHello, reply(r.serveHello))
 	mux.HandleFunc("POST "+run.PathStep, r.serveStep)
 	mux.HandleFunc("POST "+run.PathInterrupt, reply(r.serveInterrupt))
+	mux.HandleFunc("POST "+run.PathNotice, reply(r.serveNotice))
 	mux.HandleFunc("POST "+run.PathComplete, reply(r.serveComplete))
 	mux.HandleFunc("GET "+run.PathFiles, reply(r.serveFiles))
 	mux.HandleFunc("POST "+run.PathUpload, reply(r.serveUpload))

@@ -280,6 +280,7 @@ func (r *Runner) exec(s *stream, start run.ExecStart, env []string) {
 		s.refuse(run.Exit{Code: 127, Error: start.Argv[0] + ": not found in this image"})
 		return
 	}
+	words := r.outOfMemory()
 	e, err := r.startExec(s, file, start, env)
 	if err != nil {
 		s.refuse(run.Exit{Code: proc.ExitCodeOf(err), Error: err.Error()})
@@ -297,7 +298,7 @@ func (r *Runner) exec(s *stream, start run.ExecStart, env []string) {
 		d.Settle(func([]byte) {})
 	}
 	st := e.process.Status()
-	_ = s.send(run.JSONFrame(run.FrameExit, run.Exit{Code: st.Code, Signal: int(st.Signal)}))
+	_ = s.send(run.JSONFrame(run.FrameExit, run.Exit{Code: st.Code, Signal: int(st.Signal), Error: words()}))
 	_ = e.input.SetWriteDeadline(time.Unix(1, 0)) // a command that left before reading its input
 	s.linger(gone)
 }

@@ -7,6 +7,7 @@ import (
 	"berth.dev/berth/internal/agent/host"
 	"berth.dev/berth/internal/agent/ledger"
 	"berth.dev/berth/internal/agent/runtime"
+	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/wire/run"
 )
@@ -65,7 +66,7 @@ func finalOf(e ending) cluster.KernelObservation {
 		case code != 0:
 			o.Reason, o.Detail = cluster.ReasonTaskFailed, exitText("the command", code, res.Signal)
 			if o.OOMKilled {
-				o.Detail += "; something in it used more memory than it was given"
+				o.Detail += "; " + outOfMemory(r)
 			}
 		default:
 			o.Reason = cluster.ReasonTaskFinished
@@ -99,7 +100,7 @@ func finalOf(e ending) cluster.KernelObservation {
 			o.Detail = "the container could not be started: " + c.Error
 		}
 	case o.OOMKilled && !r.Batch:
-		o.Reason, o.Detail = cluster.ReasonOutOfMemory, "it used more memory than it was given"
+		o.Reason, o.Detail = cluster.ReasonOutOfMemory, outOfMemory(r)
 	case r.Batch && e.traces.Started && e.traces.Ended:
 		// The runner could not record the result. Its own exit code is the command's.
 		o.Batch = true
@@ -111,7 +112,7 @@ func finalOf(e ending) cluster.KernelObservation {
 		o.Batch = true
 		o.Reason, o.Detail = cluster.ReasonTaskFailed, exitText("the runner", c.ExitCode, c.Signal)
 		if o.OOMKilled {
-			o.Detail = "it used more memory than it was given"
+			o.Detail = outOfMemory(r)
 		}
 		if c.ExitCode == 0 && c.Signal == 0 {
 			failed := 1
@@ -164,4 +165,13 @@ func exitText(what string, code, signal int) string {
 		return fmt.Sprintf("%s was ended by signal %d", what, signal)
 	}
 	return fmt.Sprintf("%s ended with exit code %d", what, code)
+}
+
+// outOfMemory are the words for a kernel that was killed for want of memory.
+func outOfMemory(r *ledger.Record) string {
+	chosen, err := alloc.Parse(r.Allocation)
+	if err != nil {
+		return cluster.OutOfMemoryWords(0)
+	}
+	return cluster.OutOfMemoryWords(int64(chosen.Totals()[cluster.SlotMem] / cluster.Milli))
 }

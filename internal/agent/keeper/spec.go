@@ -67,9 +67,10 @@ func newBuild(in buildInput) (build, error) {
 		SessionType: string(s.SessionType),
 		Runtime:     run.RuntimeConfig{Type: s.RuntimeType, Path: s.RuntimePath},
 		User:        run.User{UID: uid, GID: gid, Groups: s.ExtraGIDs, Name: host.UserName, Home: host.Home, Shell: shell},
-		WorkDir:     host.Home, Env: env, Cores: cores, Bootstrap: s.BootstrapScript, LogLevel: in.logLevel,
+		WorkDir:     host.Home, Env: env, Cores: cores, Memory: in.grant.Memory, Bootstrap: s.BootstrapScript, LogLevel: in.logLevel,
 		Apps: appsOf(s), AuthorizedKeys: keysOf(s), Confine: true, AwaitNetwork: in.place.Address != "",
 	}
+	conf.Prestart = prewarm(s, in.image.Labels, in.grant.Memory)
 	if s.SessionType == cluster.Batch {
 		conf.Batch = &run.BatchCommand{Command: s.StartupCommand, TimeoutMS: s.BatchTimeout.Milliseconds()}
 	}
@@ -103,6 +104,19 @@ func newBuild(in buildInput) (build, error) {
 			Networks:   in.place.Networks, Resolvers: in.place.Resolvers,
 		},
 	}, nil
+}
+
+const (
+	// labelPrewarm of an image says with "false" that interpreters start with the first cell only.
+	labelPrewarm = "dev.berth.prewarm"
+	// prewarmMemory is the least memory of a kernel whose interpreter starts before anybody asks for it.
+	prewarmMemory = 256 << 20
+)
+
+// prewarm reports whether the interpreter starts beside the container's own start, so that the first cell does not wait for it. It does in
+// interactive sessions, unless the image says otherwise or the kernel has little memory for it.
+func prewarm(s *cluster.KernelSpec, labels map[string]string, memory int64) bool {
+	return s.SessionType == cluster.Interactive && labels[labelPrewarm] != "false" && (memory == 0 || memory >= prewarmMemory)
 }
 
 // variablesOf renders the variables of devices for the container. Engines' hooks that inject devices read them from there, and

@@ -530,7 +530,7 @@ func (n *kernel) collect(ctx context.Context, v view) error {
 }
 
 // maxLog bounds the log that is kept of an ended kernel.
-const maxLog = 1 << 20
+const maxLog = cluster.LogTailBytes
 
 // saveLog keeps the end of the container's output. A log that cannot be read does not keep the kernel from ending. When ctx
 // has ended, the caller must read the log again later.
@@ -538,7 +538,7 @@ func (n *kernel) saveLog(ctx context.Context) {
 	k := n.k
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	rc, err := k.o.Runtime.Logs(ctx, n.id, runtime.LogOptions{Tail: 20_000})
+	rc, err := k.o.Runtime.Logs(ctx, n.id, runtime.LogOptions{Tail: cluster.LogTailLines})
 	if err != nil {
 		if !fault.Is(err, fault.NotFound) {
 			k.o.Log.Warn("the log of a kernel cannot be read", "kernel", n.id, "err", err)

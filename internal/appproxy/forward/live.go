@@ -31,6 +31,8 @@ type group struct {
 	lastAt   atomic.Int64 // when a visitor last sent something, in ticks
 	requests atomic.Int64
 	in, out  atomic.Int64
+	// open counts upgraded and raw connections, such as SSH and WebSockets: as long as there is one the circuit is in use.
+	open atomic.Int64
 }
 
 // sent counts n bytes from a visitor at time now.
@@ -43,13 +45,16 @@ func (g *group) sent(n int, now int64) {
 	}
 }
 
-// activity empties a group's counters; ok is false when no visitor sent anything.
+// activity empties a group's counters; ok is false when no visitor sent anything and none holds a connection open.
 func (e *Engine) activity(g *group) (a proxy.CircuitActivity, ok bool) {
-	in := g.in.Swap(0)
-	if in == 0 {
+	in, open := g.in.Swap(0), g.open.Load() > 0
+	if in == 0 && !open {
 		return a, false
 	}
 	ago := time.Duration(e.ticks() - g.lastAt.Load())
+	if open {
+		ago = 0
+	}
 	return proxy.CircuitActivity{ID: g.id, LastAt: e.clock.Now().Add(-ago).UTC(),
 		Requests: g.requests.Swap(0), BytesIn: in, BytesOut: g.out.Swap(0)}, true
 }
@@ -209,8 +214,8 @@ func (e *Engine) disband(g *group) []member {
 	return live
 }
 
-// Activity returns what visitors of each circuit have sent and got since the last call. Circuits on which no byte came from a
-// visitor are left out, however many connections are open.
+// Activity returns what visitors of each circuit have sent and got since the last call. Circuits without an upgraded or raw connection
+// on which no byte came from a visitor are left out; idle connections for further requests are no use.
 func (e *Engine) Activity() []proxy.CircuitActivity {
 	e.groupsMu.Lock()
 	all := e.ended

@@ -106,7 +106,7 @@ func TestWebSockets(t *testing.T) {
 	until(t, "the connections are over", func() bool { return r.e.Live().Open == 0 })
 }
 
-// An open connection alone is no activity; bytes from the visitor are.
+// A connection that stays open, such as SSH or a WebSocket, is activity without a byte; bytes from the visitor are counted.
 func TestActivityCountsBytesOfVisitors(t *testing.T) {
 	r := newRig(t, nil)
 	r.server("app", http.HandlerFunc(echoSockets))
@@ -114,7 +114,10 @@ func TestActivityCountsBytesOfVisitors(t *testing.T) {
 	require.NoError(t, err)
 	defer c.CloseNow()
 	require.Len(t, r.e.Activity(), 1)
-	require.Empty(t, r.e.Activity())
+	silent := r.e.Activity()
+	require.Len(t, silent, 1)
+	require.Zero(t, silent[0].BytesIn)
+	require.WithinDuration(t, time.Now(), silent[0].LastAt, patience)
 	require.NoError(t, c.Write(t.Context(), websocket.MessageText, []byte("hello")))
 	_, _, err = c.Read(t.Context())
 	require.NoError(t, err)

@@ -174,6 +174,8 @@ func (v *visit) relay(up *sock) {
 	v.e.open.Add(1)
 	defer v.e.open.Add(-1)
 	g := v.group
+	g.open.Add(1)
+	defer g.open.Add(-1)
 	touch := func() {
 		d := v.e.cfg.OpenIdle
 		if v.half.Load() && (d == 0 || d > halfOpenFor) {

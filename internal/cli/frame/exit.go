@@ -5,14 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/api"
+	"berth.dev/berth/api/follow"
 )
 
 // Exit codes of every verb but the programs that run and exec pass through.
@@ -124,7 +123,7 @@ func ExitCode(err error, explain ...Explain) int {
 		return ExitNotFound
 	case api.IsDenied(err):
 		return ExitDenied
-	case unreachable(err) || errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded):
+	case follow.Unreachable(err) || errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded):
 		return ExitUnavailable
 	case errors.As(err, &problem) && unavailableStatus(problem.Status):
 		return ExitUnavailable
@@ -156,7 +155,7 @@ func Next(err error) string {
 	switch {
 	case errors.Is(err, api.ErrNotConfigured):
 		return "berth up (starts a cluster here), or set BACKEND_ENDPOINT, BACKEND_ACCESS_KEY and BACKEND_SECRET_KEY"
-	case unreachable(err):
+	case follow.Unreachable(err):
 		return "berth status (is the cluster up?), berth up (starts one here)"
 	case problem != nil:
 		return problemNext(problem)
@@ -202,13 +201,6 @@ func unavailableStatus(status int) bool {
 		return true
 	}
 	return false
-}
-
-// unreachable reports whether nobody answered at the manager's address.
-func unreachable(err error) bool {
-	var op *net.OpError
-	var dns *net.DNSError
-	return errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &dns) || errors.As(err, &op) && op.Op == "dial"
 }
 
 // isUsageText recognises the complaints of cobra, which have no type.

@@ -29,6 +29,8 @@ type Frame struct {
 	Now    func() time.Time
 	// Look is the pause between two looks at a session that is waited for.
 	Look time.Duration
+	// Patience is how long a verb that follows something goes on without an answer of the manager.
+	Patience time.Duration
 	// Interrupts delivers Ctrl-C until its stop function is called.
 	Interrupts func() (<-chan os.Signal, func())
 	Programs   Programs
@@ -36,7 +38,8 @@ type Frame struct {
 
 // New returns the frame of this process. build is shown to the manager as the user agent.
 func New(build string) *Frame {
-	return &Frame{Build: build, Getenv: os.Getenv, Now: time.Now, Look: lookBusy, Interrupts: osInterrupts, Programs: osPrograms{}}
+	return &Frame{Build: build, Getenv: os.Getenv, Now: time.Now, Look: lookBusy, Patience: patience, Interrupts: osInterrupts,
+		Programs: osPrograms{}}
 }
 
 // Flags adds what all verbs understand to a command that stands at the top.

@@ -28,7 +28,7 @@ const (
 	GoalEnded
 )
 
-// Watch follows a session until it reaches the goal. A session that ends without having
+// Watch follows a session until it reaches the goal, also when the manager is away for a while. A session that ends without having
 // reached it comes with an error that says why.
 func (a *Frame) Watch(ctx context.Context, c *api.Client, id string, g Goal, p *Progress) (api.SessionInfo, error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -38,11 +38,16 @@ func (a *Frame) Watch(ctx context.Context, c *api.Client, id string, g Goal, p *
 	wake := make(chan struct{}, 1)
 	var started bool
 	defer p.Clear()
+	outage := a.Outage(p.Out)
 	for {
 		info, err := c.SessionInfo(ctx, id)
 		if err != nil {
-			return info, Hint(err, "berth session info %s", id)
+			if err = outage.Wait(ctx, err); err != nil {
+				return info, Hint(err, "berth session info %s", id)
+			}
+			continue
 		}
+		outage.Over()
 		p.show(info)
 		switch {
 		case g == GoalRunning && info.Status == api.StatusRunning, g == GoalEnded && api.Ended(info.Status):

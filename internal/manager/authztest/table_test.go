@@ -265,6 +265,7 @@ var matrix = []line{
 	{"session.List", authz.Sessions, authz.See, ofOwner, nil, lists},
 	{"session.ListKernels", authz.Sessions, authz.See, ofOwner, nil, lists},
 	{"session.Logs", authz.Sessions, authz.See, ofOwner, session, checks},
+	{"session.RenewLease", authz.Sessions, authz.Change, ofOwner, session, checks},
 	{"session.Rename", authz.Sessions, authz.Change, ofOwner, session, checks},
 	{"session.Modify", authz.Sessions, authz.Change, ofOwner, session, checks},
 	{"session.Restart", authz.Sessions, authz.Change, ofOwner, session, checks},

@@ -149,10 +149,10 @@ func TestPresetRepliesHaveTheWiresShape(t *testing.T) {
 	preset := reply["presets"].([]any)[0].(map[string]any)
 	require.Equal(t, false, preset["allocatable"], "there is no agent")
 	require.Nil(t, preset["shared_memory"])
-	require.Equal(t, map[string]any{"cpu": "4", "mem": "8589934592"}, preset["resource_slots"])
+	require.Equal(t, map[string]any{"cpu": "1", "mem": "2147483648"}, preset["resource_slots"])
 	var all struct{ Presets []map[string]any }
 	s.call("GET", "/resource/presets", "").into(t, &all)
-	require.Len(t, all.Presets, 3)
+	require.Len(t, all.Presets, 4)
 
 	s.call("POST", "/resource/check-presets", `{"group":"nowhere"}`).problem(t, 404, "object-not-found")
 	require.Equal(t, "{}", strings.TrimSpace(s.call("POST", "/resource/recalculate-usage", "{}").body))

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"mime"
 	"net/http"
 	"strings"
+	"time"
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
@@ -29,6 +31,7 @@ func (a *API) sessionRoutes() {
 	on(signedOnly, a.destroySession, "DELETE", "/{s}")
 	on(signedOnly, a.execute, "POST", "/{s}")
 	on(unfrozen, a.renameSession, "POST", "/{s}/rename")
+	on(signedOnly, a.renewLease, "PUT", "/{s}/lease")
 	on(signedOnly, a.interrupt, "POST", "/{s}/interrupt")
 	on(signedOnly, a.complete, "POST", "/{s}/complete")
 	on(signedOnly, a.waiting(a.sessionLogs), "GET", "/{s}/logs")
@@ -219,6 +222,22 @@ func (a *API) renameSession(c *call) error {
 	return c.nothing()
 }
 
+// renewLease is our extension PUT /session/{s}/lease: the client that holds the session is still there, or with 0 leaves it.
+func (a *API) renewLease(c *call) error {
+	ref, who, p, err := c.refOwner()
+	if err != nil {
+		return err
+	}
+	seconds := p.number("seconds", 0, 0, 86400)
+	if err := p.err(); err != nil {
+		return err
+	}
+	if err := a.sessions.RenewLease(c.ctx(), c.actor, ref, who, time.Duration(seconds)*time.Second); err != nil {
+		return err
+	}
+	return c.nothing()
+}
+
 // sessionLogs answers the log inside JSON, or as a plain stream to those who accept text/plain or ask to follow.
 func (a *API) sessionLogs(c *call) error {
 	ref, who, p, err := c.refOwner()
@@ -226,10 +245,11 @@ func (a *API) sessionLogs(c *call) error {
 		return err
 	}
 	kernel, follow := cluster.KernelID(p.uuid("kernel_id|kernelId")), p.flag("follow", false)
+	from := p.number("from", 0, 0, math.MaxInt) // our extension: so many bytes are left out
 	if err := p.err(); err != nil {
 		return err
 	}
-	log, err := a.sessions.Logs(c.ctx(), c.actor, ref, who, kernel, follow)
+	log, err := a.sessions.Logs(c.ctx(), c.actor, ref, who, session.LogOptions{Kernel: kernel, Follow: follow, From: int64(from)})
 	if err != nil {
 		return err
 	}
@@ -274,9 +294,7 @@ func (c *call) stream(contentType string, src io.Reader) error {
 			return nil
 		}
 		if err != nil {
-			if c.ctx().Err() != nil {
-				return errClientGone
-			}
+			// Also when this manager stops: a reply that ended well would look complete to the client.
 			c.w.note = "broke off: " + err.Error()
 			panic(http.ErrAbortHandler)
 		}
@@ -303,7 +321,7 @@ func (a *API) taskLog(c *call) error {
 			kernel, ref = page.Items[0].ID, string(page.Items[0].SessionID)
 		}
 	}
-	log, err := a.sessions.Logs(c.ctx(), c.actor, ref, who, kernel, false)
+	log, err := a.sessions.Logs(c.ctx(), c.actor, ref, who, session.LogOptions{Kernel: kernel})
 	if err != nil {
 		return err
 	}

@@ -209,6 +209,10 @@ func (a *API) streamExecute(c *call) error {
 			}
 			p := problemOf(err)
 			c.w.note = p.Type[len(problemBase):]
+			if req.Resume && (fault.Is(err, fault.Unavailable) || fault.Is(err, fault.Timeout)) {
+				code, why = websocket.StatusTryAgainLater, p.Title // the code goes on, and so may the client
+				return nil
+			}
 			// The official command line shows the console and nothing else.
 			said := api.ExecuteRefusal{Status: api.ExecError, Msg: p.Msg, Console: []api.ConsoleItem{api.ConsoleText("stderr", p.Msg+"\n")}}
 			_ = s.send(api.ExecuteFailure{ExecuteRefusal: said, Type: p.Type, Title: p.Title, Next: p.Next})
@@ -229,7 +233,52 @@ func (a *API) restarting(s *socket) {
 	}
 }
 
-// drive runs one piece of code to its end. Whatever keeps it from the end interrupts the code.
+// resumeWait is how long the first step of a stream that goes on waits: a question that is open is asked again then.
+const resumeWait = 500 * time.Millisecond
+
+// resumable reports whether a client may choose a run id: one that nobody guesses and that no run of ours has.
+func resumable(id *string) bool {
+	if id == nil {
+		return false
+	}
+	digits, ok := strings.CutPrefix(*id, api.ResumePrefix)
+	return ok && len(digits) == 32 && strings.Trim(digits, "0123456789abcdef") == ""
+}
+
+// heard waits until the client of a resumable stream has a result, and with input for its answer, too. A client that thinks about an
+// answer is there: renew says so to the runner.
+func (s *socket) heard(seq int64, input bool, renew func() error) (string, error) {
+	acked := false
+	for {
+		m, err := s.recv(time.Minute)
+		if acked && fault.Is(err, fault.Timeout) {
+			if err := renew(); err != nil {
+				return "", err
+			}
+			continue
+		}
+		if fault.Is(err, fault.Timeout) {
+			continue // the connection is watched by pings
+		}
+		if err != nil {
+			return "", err
+		}
+		var said api.ExecuteMessage
+		if err := json.Unmarshal(m.data, &said); err != nil {
+			return "", fault.Invalidf("a message of a resumable stream is a JSON object with ack or input")
+		}
+		acked = acked || said.Ack >= seq
+		switch {
+		case input && said.Input != nil:
+			return *said.Input, nil
+		case !input && acked:
+			return "", nil
+		}
+	}
+}
+
+// drive runs one piece of code to its end. Whatever keeps it from the end interrupts the code, except in a resumable stream: the runner
+// then gives the client time to come back.
 func (a *API) drive(c *call, s *socket, client *run.Client, ref string, who cluster.AccessKey, req api.ExecuteRequest) (err error) {
 	if req.Mode == "" {
 		req.Mode = api.ModeQuery
@@ -238,8 +287,21 @@ func (a *API) drive(c *call, s *socket, client *run.Client, ref string, who clus
 		Mode: run.Mode(req.Mode), Code: req.Code, WaitMS: int(streamWait.Milliseconds()), FlushMS: int(streamFlush.Milliseconds()),
 		From: new(int64(0)),
 	}
+	// The id is ours: a client must not answer or interrupt what another client runs. One that a client chose nobody else knows.
+	runID := newRunID()
+	if req.Resume {
+		if !resumable(req.RunID) || req.From < 0 {
+			return fault.Invalidf("a resumable stream needs a runId of %q and 32 hexadecimal digits", api.ResumePrefix)
+		}
+		runID, step.From, step.LeaseMS = *req.RunID, &req.From, int(api.ResumeWithin.Milliseconds())
+	}
 	switch step.Mode {
 	case run.ModeQuery:
+	case run.ModeContinue:
+		if !req.Resume {
+			return fault.Invalidf("only a resumable stream can be continued").WithNext("use query or batch")
+		}
+		step.Code, step.WaitMS = "", int(resumeWait.Milliseconds())
 	case run.ModeBatch:
 		body, perr := parseBody(req.Options)
 		if perr != nil {
@@ -253,11 +315,9 @@ func (a *API) drive(c *call, s *socket, client *run.Client, ref string, who clus
 	default:
 		return fault.Invalidf("mode %.40q cannot begin a stream", req.Mode).WithNext("use query or batch")
 	}
-	// The id is always ours: a client must not answer or interrupt what another client runs.
-	runID := newRunID()
 	done := false
 	defer func() {
-		if done || a.stopping.Err() != nil { // our own end must not touch what runs
+		if done || req.Resume || a.stopping.Err() != nil { // our own end must not touch what runs
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), 5*time.Second)
@@ -277,23 +337,43 @@ func (a *API) drive(c *call, s *socket, client *run.Client, ref string, who clus
 			return err
 		}
 		next := r.Seq
-		step = run.StepRequest{Mode: run.ModeContinue, WaitMS: step.WaitMS, FlushMS: step.FlushMS, From: &next}
+		step = run.StepRequest{
+			Mode: run.ModeContinue, WaitMS: int(streamWait.Milliseconds()), FlushMS: step.FlushMS, From: &next, LeaseMS: step.LeaseMS,
+		}
 		if r.Status == run.StatusContinued && len(r.Console) == 0 {
 			continue
 		}
-		if err := s.send(execResultOf(r)); err != nil {
+		result := execResultOf(r)
+		if req.Resume {
+			result.Seq = r.Seq
+		}
+		if err := s.send(result); err != nil {
 			return errClientGone
 		}
 		if r.Status.Final() {
 			done = true
 			return nil
 		}
-		if r.Status == run.StatusWaitingInput {
+		asks := r.Status == run.StatusWaitingInput
+		text := ""
+		switch {
+		case req.Resume: // the next step forgets what came up to next
+			renew := func() error {
+				_, err := client.Step(s.ctx, runID, run.StepRequest{Mode: run.ModeContinue, From: &next, LeaseMS: step.LeaseMS})
+				return err
+			}
+			if text, err = s.heard(next, asks, renew); err != nil {
+				return err
+			}
+		case asks:
 			m, err := s.recv(24 * time.Hour)
 			if err != nil {
 				return err
 			}
-			step.Mode, step.Code, step.InputSeq = run.ModeInput, string(m.data), r.Seq-1
+			text = string(m.data)
+		}
+		if asks {
+			step.Mode, step.Code, step.InputSeq = run.ModeInput, text, r.Seq-1
 			if step.Code == api.InputEOF {
 				step.Code, step.EOF = "", true
 			}

@@ -42,7 +42,9 @@ type LoopDeps struct {
 		KeepUsage(ctx context.Context, window time.Duration)
 	}
 	// Busy reports whether a kernel executes something now. When it cannot tell, the session goes on.
-	Busy     func(ctx context.Context, agent cluster.AgentID, kernel cluster.KernelID) (bool, error)
+	Busy func(ctx context.Context, agent cluster.AgentID, kernel cluster.KernelID) (bool, error)
+	// Tell shows a text on the terminals of a kernel; it reaches nobody where there are none.
+	Tell     func(ctx context.Context, agent cluster.AgentID, kernel cluster.KernelID, text string) error
 	Registry prometheus.Registerer
 }
 
@@ -277,8 +279,9 @@ func (l *looker) settleIdle(ctx context.Context, rules rules, batch []*candidate
 
 func (l *looker) commitIdle(ctx context.Context, rules rules, batch []*candidate, now time.Time) error {
 	var told, ended []rule.Verdict
+	var notices []notice
 	err := l.term.Commit(ctx, func(ctx context.Context, tx *store.Tx) error {
-		told, ended = nil, nil
+		told, ended, notices = nil, nil, nil
 		ids := make([]cluster.SessionID, len(batch))
 		texts := make([]string, len(batch))
 		seen := map[cluster.SessionID]*candidate{}
@@ -304,6 +307,7 @@ func (l *looker) commitIdle(ctx context.Context, rules rules, batch []*candidate
 				return err
 			}
 			told = append(told, step.tell...)
+			notices = append(notices, noticesOf(s, step.tell)...)
 			if step.end != nil {
 				ended = append(ended, *step.end)
 			}
@@ -313,6 +317,7 @@ func (l *looker) commitIdle(ctx context.Context, rules rules, batch []*candidate
 	if err != nil {
 		return err
 	}
+	l.show(ctx, notices)
 	for _, v := range told {
 		l.metrics.warned.WithLabelValues(string(v.Checker.Type)).Inc()
 	}
@@ -343,10 +348,7 @@ func (l *looker) applyIdle(ctx context.Context, tx *store.Tx, locked *store.Lock
 		if err != nil {
 			return fmt.Errorf("encode evidence: %w", err)
 		}
-		detail := v.Words() + "; the session ends at " + v.Deadline.UTC().Format(time.RFC3339)
-		if v.Checker.Type != rule.Lifetime {
-			detail += " unless it is used"
-		}
+		detail := warning(v)
 		_, err = tx.WarnIdle(ctx, dbgen.WarnIdleParams{SessionID: s.Row.ID, Checker: v.Checker.Name, WarnedAt: now, Deadline: v.Deadline,
 			DryRun:   v.Checker.DryRun,
 			Evidence: evidence, Event: string(cluster.SessionIdleWarning), Reason: string(v.Checker.Type.Reason()), Detail: detail})
@@ -359,4 +361,13 @@ func (l *looker) applyIdle(ctx context.Context, tx *store.Tx, locked *store.Lock
 		return nil
 	}
 	return tx.DropIdleWarnings(ctx, slices.Repeat([]string{s.Row.ID}, len(step.recover)), step.recover)
+}
+
+// warning is what a session is told that ends soon.
+func warning(v rule.Verdict) string {
+	text := v.Words() + "; the session ends at " + v.Deadline.UTC().Format(time.RFC3339)
+	if v.Checker.Type != rule.Lifetime {
+		text += " unless it is used"
+	}
+	return text
 }

@@ -18,6 +18,7 @@ import (
 	"berth.dev/berth/internal/manager/idle/rule"
 	"berth.dev/berth/internal/manager/managertest"
 	"berth.dev/berth/internal/manager/reconcile"
+	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/storetest"
 	"berth.dev/berth/internal/manager/tenancy"
@@ -423,4 +424,25 @@ func TestTheLoopWakesForDeadlines(t *testing.T) {
 	reach(55*time.Minute, "warned", func() bool { return x.warnings(id) == "1" })
 	reach(time.Hour, "ended", func() bool { return x.status(id) == "TERMINATING" })
 	require.Equal(t, "1", x.warnings(id))
+}
+
+// A session whose kernel works is in use, although nobody typed anything; one that waits is not.
+func TestWorkIsUse(t *testing.T) {
+	t.Parallel()
+	x := newIdleSite(t)
+	busy, busyKernel := x.session("interactive")
+	waits, waitsKernel := x.session("interactive")
+	uses := &session.Uses{}
+	now := idleStart.Add(time.Hour)
+	w := idle.NewWork(nil, uses, func() time.Time { return now })
+	w.Put(t.Context(), "a1", nil, map[cluster.KernelID]map[string]float64{busyKernel: {"cpu_util": 99}, waitsKernel: {"cpu_util": 0.5}})
+	require.NoError(t, uses.Flush(t.Context(), x.store, now))
+	require.Equal(t, "1", x.text(`SELECT count(*)::text FROM session_accesses WHERE session_id = $1 AND last_access = $2`, string(busy), now))
+	require.Equal(t, "0", x.text(`SELECT count(*)::text FROM session_accesses WHERE session_id = $1`, string(waits)))
+	// Totals count by how fast they grow.
+	w.Put(t.Context(), "a1", nil, map[cluster.KernelID]map[string]float64{waitsKernel: {"io_read": 0}})
+	now = now.Add(5 * time.Second)
+	w.Put(t.Context(), "a1", nil, map[cluster.KernelID]map[string]float64{waitsKernel: {"io_read": 1 << 30}})
+	require.NoError(t, uses.Flush(t.Context(), x.store, now))
+	require.Equal(t, "1", x.text(`SELECT count(*)::text FROM session_accesses WHERE session_id = $1`, string(waits)))
 }

@@ -16,6 +16,9 @@ const (
 	// LabelShmem is the shared memory that the image wants.
 	LabelShmem = "ai.backend.resource.preferred.shmem"
 
+	// labelPreferred names what a session of the image should get when it asks for nothing.
+	labelPreferred = "ai.backend.resource.preferred."
+
 	labelMin = "ai.backend.resource.min."
 	labelMax = "ai.backend.resource.max."
 )
@@ -51,4 +54,15 @@ func Bounds(i dbgen.Image, kinds map[cluster.SlotName]cluster.SlotKind) (least, 
 		}
 	}
 	return least, most
+}
+
+// Recommended are the cores and the memory that the image wants for a session that asks for none.
+func Recommended(i dbgen.Image) cluster.Slots {
+	out := cluster.Slots{}
+	for _, slot := range []cluster.SlotName{cluster.SlotCPU, cluster.SlotMem} {
+		if v, err := cluster.ParseAmount(cluster.KindOf(slot, nil), i.Labels[labelPreferred+string(slot)]); err == nil && v > 0 {
+			out[slot] = v
+		}
+	}
+	return out
 }

@@ -25,7 +25,7 @@ func FirstRows(ctx context.Context, tx *store.Tx, ids func() string) error {
 	for _, p := range []struct {
 		name    string
 		cpu, gb int64
-	}{{"small", 1, 1}, {"medium", 2, 4}, {"large", 4, 8}} {
+	}{{"default", 1, 2}, {"small", 1, 1}, {"medium", 2, 4}, {"large", 4, 8}} {
 		slots := cluster.Slots{cluster.SlotCPU: cluster.Whole(p.cpu), cluster.SlotMem: cluster.Whole(p.gb << 30)}
 		if err := tx.AddPreset(ctx, dbgen.AddPresetParams{ID: ids(), Name: p.name, ResourceSlots: slots}); err != nil {
 			return fmt.Errorf("make preset %s: %w", p.name, err)

@@ -121,7 +121,11 @@ func (s *Service) planSession(ctx context.Context, q *lookups, a authz.Actor, ow
 		return nil, err
 	}
 	kinds := agents.kinds
-	slots, opts, err := r.Slots(img, kinds)
+	defaults, err := q.defaults(ctx, r, groups, limits, project, img.Architecture, agents.rows)
+	if err != nil {
+		return nil, err
+	}
+	slots, opts, err := r.Slots(img, kinds, defaults)
 	if err != nil {
 		return nil, err
 	}
@@ -186,6 +190,9 @@ func (s *Service) planSession(ctx context.Context, q *lookups, a authz.Actor, ow
 	if r.BatchTimeout > 0 {
 		ms := r.BatchTimeout.Milliseconds()
 		p.session.BatchTimeoutMs = &ms
+	}
+	if r.Lease > 0 {
+		p.session.LeaseSeconds = new(int32(r.Lease / time.Second))
 	}
 	for i := range p.session.Kernels {
 		p.session.Kernels[i] = newKernel{

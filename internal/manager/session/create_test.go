@@ -285,7 +285,7 @@ func TestListsAreFilteredOrderedAndPaged(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, cluster.Whole(1), check.KeypairUsing[cluster.SlotCPU])
 	require.Equal(t, cluster.Whole(63), check.ResourceGroups["default"].Remaining[cluster.SlotCPU])
-	require.Len(t, check.Presets, 3)
+	require.Len(t, check.Presets, 4)
 	require.True(t, check.Presets[0].Allocatable)
 }
 

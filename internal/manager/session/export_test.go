@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 
+	"berth.dev/berth/internal/manager/reconcile"
 	"berth.dev/berth/internal/manager/store/feed"
 )
 
@@ -11,3 +12,6 @@ func CompareEvents(ctx context.Context, s *Service) (feed.Report, error) {
 	s.hub.events.CompareSoon()
 	return s.hub.events.Look(ctx, feed.Events(s.d.Store), s.hub)
 }
+
+// LeaseLoop is the loop that ends sessions whose clients are gone.
+func (s *Service) LeaseLoop() reconcile.Loop { return s.leaseLoop() }

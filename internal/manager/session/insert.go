@@ -54,6 +54,7 @@ type newSession struct {
 	BootstrapScript  *string               `json:"bootstrap_script"`
 	CallbackURL      *string               `json:"callback_url"`
 	BatchTimeoutMs   *int64                `json:"batch_timeout_ms"`
+	LeaseSeconds     *int32                `json:"lease_seconds,omitempty"`
 	StartsAt         *time.Time            `json:"starts_at"`
 	Preemptible      bool                  `json:"preemptible"`
 	RerunOnAgentLoss bool                  `json:"rerun_on_agent_loss"`

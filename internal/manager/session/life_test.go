@@ -48,7 +48,7 @@ func TestLifeOfAnInteractiveSession(t *testing.T) {
 	require.Equal(t, "python", desired[0].Spec.RuntimeType)
 	require.Equal(t, string(c.ID), desired[0].Spec.Env["BACKENDAI_SESSION_ID"])
 	require.JSONEq(t, `{"cpu":{"0":1000}}`, desired[0].Spec.Allocation)
-	require.Equal(t, cluster.Slots{"cpu": cluster.Whole(1), "mem": cluster.Whole(128 << 20)}, desired[0].Spec.Slots)
+	require.Equal(t, cluster.Slots{"cpu": cluster.Whole(1), "mem": cluster.Whole(2 << 30)}, desired[0].Spec.Slots)
 	// What the agent has is named and not told again; another generation would be.
 	again, err := w.Reports.Desired(ctx, "a1", map[cluster.KernelID]int64{desired[0].Kernel: desired[0].Generation})
 	require.NoError(t, err)
@@ -97,7 +97,7 @@ func TestLifeOfAnInteractiveSession(t *testing.T) {
 	require.NotNil(t, v.EndedAt)
 	require.Equal(t, 143, *v.MainKernel().ExitCode)
 	require.Empty(t, v.OccupyingSlots)
-	logs, err := w.Sessions.Logs(ctx, w.Admin, string(c.ID), "", "", false)
+	logs, err := w.Sessions.Logs(ctx, w.Admin, string(c.ID), "", session.LogOptions{})
 	require.NoError(t, err)
 	text := make([]byte, 100)
 	n, _ := logs.Read(text)

@@ -12,10 +12,21 @@ import (
 	"berth.dev/berth/internal/manager/authz"
 )
 
-// Logs opens the log of a kernel ("" is the main kernel), live from its agent or the kept end of it.
-// With follow it goes on until the container ends. The caller closes it.
-func (s *Service) Logs(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey, kernel cluster.KernelID,
-	follow bool) (io.ReadCloser, error) {
+// LogOptions say which log is read, and which part of it.
+type LogOptions struct {
+	Kernel cluster.KernelID // "" is the main kernel
+	// Follow goes on until the container ends.
+	Follow bool
+	// From is how many bytes of the log are left out, because the caller has them already.
+	From int64
+}
+
+// lostPart is shown before a kept log that may lack what came before, when a caller goes on in the middle of it.
+const lostPart = "\n[berth: the log is longer than what is kept; its last part follows]\n"
+
+// Logs opens the log of a kernel, live from its agent or the kept end of it. The caller closes it.
+func (s *Service) Logs(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey, opt LogOptions) (io.ReadCloser, error) {
+	kernel := opt.Kernel
 	o, err := s.findOwner(ctx, a, ref, owner)
 	if err != nil {
 		return nil, err
@@ -37,9 +48,9 @@ func (s *Service) Logs(ctx context.Context, a authz.Actor, ref string, owner clu
 		return nil, authz.NotFound("kernel", string(kernel))
 	}
 	if k.Agent != "" && !k.Status.Final() && k.Status != cluster.Pending && s.d.Streams != nil {
-		r, err := s.liveLogs(ctx, *k, follow)
+		r, err := s.liveLogs(ctx, *k, opt.Follow)
 		if err == nil {
-			return r, nil
+			return &skipping{ReadCloser: r, skip: opt.From}, nil
 		}
 		if !fault.Is(err, fault.NotFound) {
 			return nil, fmt.Errorf("read the log of kernel %s: %w", k.ID, err)
@@ -54,7 +65,37 @@ func (s *Service) Logs(ctx context.Context, a authz.Actor, ref string, owner clu
 	if row.Log != nil {
 		text = *row.Log
 	}
-	return io.NopCloser(strings.NewReader(text)), nil
+	return io.NopCloser(strings.NewReader(restOfKept(text, opt.From))), nil
+}
+
+// restOfKept is what follows the first bytes of a log of which only the end is kept. A log that was too long to keep as a whole is
+// shown with a note, because nobody knows how much came before what is kept.
+func restOfKept(text string, from int64) string {
+	switch {
+	case from == 0:
+		return text
+	case len(text) >= cluster.LogTailBytes || strings.Count(text, "\n") >= cluster.LogTailLines || from > int64(len(text)):
+		return lostPart + text
+	}
+	return text[from:]
+}
+
+// skipping leaves out the first bytes of a stream.
+type skipping struct {
+	io.ReadCloser
+	skip int64
+}
+
+// Read reads what comes after the bytes that are left out.
+func (s *skipping) Read(p []byte) (int, error) {
+	for s.skip > 0 && len(p) > 0 {
+		n, err := s.ReadCloser.Read(p[:min(int64(len(p)), s.skip)])
+		s.skip -= int64(n)
+		if err != nil {
+			return 0, err
+		}
+	}
+	return s.ReadCloser.Read(p)
 }
 
 func (s *Service) liveLogs(ctx context.Context, k Kernel, follow bool) (io.ReadCloser, error) {

@@ -23,6 +23,7 @@ type lookups struct {
 	policies memo[string, limits]
 	allowed  memo[[3]string, []dbgen.ResourceGroup]
 	largest  memo[string, *groupAgents]
+	presets  memo[string, []dbgen.ResourcePreset]
 	// automatic are the mounts of sessions that name no folder, by access key, project and type.
 	automatic memo[[3]string, []cluster.FolderMount]
 }

@@ -28,12 +28,12 @@ type LoopConfig struct {
 	SessionRetention, TaskRetention time.Duration
 }
 
-// Loops returns the control loops of sessions but for scheduling: batch sessions end at their timeout, old history is forgotten, the
-// counts of ended sessions stay few.
+// Loops returns the control loops of sessions but for scheduling: batch sessions end at their timeout, sessions whose clients are gone by
+// their leases, old history is forgotten, the counts of ended sessions stay few.
 func (s *Service) Loops(c LoopConfig) []reconcile.Loop {
 	loops := []reconcile.Loop{{Name: "batch-timeout", Begin: func(t reconcile.Term) reconcile.Work {
 		return reconcile.Work{Pass: func(ctx context.Context) (time.Duration, error) { return c.Sweep, t.Commit(ctx, stopOverdueBatches) }}
-	}}, {Name: "counts", Begin: func(t reconcile.Term) reconcile.Work {
+	}}, s.leaseLoop(), {Name: "counts", Begin: func(t reconcile.Term) reconcile.Work {
 		return reconcile.Work{Pass: func(ctx context.Context) (time.Duration, error) {
 			return joinEvery, t.Commit(ctx, func(ctx context.Context, tx *store.Tx) error { return tx.JoinEndedCounts(ctx, joinAfter) })
 		}}

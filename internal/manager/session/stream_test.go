@@ -66,13 +66,13 @@ func TestRunnersLogsAndCommitsGoThroughTheAgent(t *testing.T) {
 	id := w.Create("stream").ID
 	_, err := w.Sessions.Runner(ctx, w.Admin, "stream", "")
 	require.Equal(t, "existing-session-not-running", fault.ReasonOf(err))
-	logs, err := w.Sessions.Logs(ctx, w.Admin, "stream", "", "", true)
+	logs, err := w.Sessions.Logs(ctx, w.Admin, "stream", "", session.LogOptions{Follow: true})
 	require.NoError(t, err)
 	require.Equal(t, "", readAll(t, logs), "a waiting session has no log")
 	w.Place(id, "a1")
 	w.Report(id, "a1", cluster.PhaseRunning)
 
-	logs, err = w.Sessions.Logs(ctx, w.Admin, "stream", "", "", true)
+	logs, err = w.Sessions.Logs(ctx, w.Admin, "stream", "", session.LogOptions{Follow: true})
 	require.NoError(t, err)
 	require.Equal(t, "live true", readAll(t, logs))
 	r, err := w.Sessions.Runner(ctx, w.Admin, "stream", "")

@@ -19,7 +19,19 @@ type Uses struct {
 	mu   sync.Mutex
 	last map[cluster.SessionID]time.Time
 	open map[cluster.SessionID]int
+	// worked are kernels that did something by themselves, noted when they were last written.
+	worked map[cluster.KernelID]work
 }
+
+// work is when a kernel worked, and when that was written last.
+type work struct{ at, written time.Time }
+
+const (
+	// workEvery is the least time between two writes that a kernel works: work goes on for long.
+	workEvery = 20 * time.Second
+	// workForgotten is how long a kernel that does not work any more is remembered.
+	workForgotten = time.Minute
+)
 
 // usesEvery is how often gathered uses are written.
 const usesEvery = 10 * time.Second
@@ -34,6 +46,48 @@ func (u *Uses) Touch(id cluster.SessionID, now time.Time) {
 	if now.After(u.last[id]) {
 		u.last[id] = now
 	}
+}
+
+// Worked notes that a kernel did something by itself, which is use of its session.
+func (u *Uses) Worked(id cluster.KernelID, now time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.worked == nil {
+		u.worked = map[cluster.KernelID]work{}
+	}
+	w := u.worked[id]
+	w.at = now
+	u.worked[id] = w
+}
+
+// dueWork are the kernels whose work is to be written now.
+func (u *Uses) dueWork(now time.Time) (ids []string, times []time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for id, w := range u.worked {
+		switch {
+		case w.at.After(w.written) && now.Sub(w.written) >= workEvery:
+			ids, times = append(ids, string(id)), append(times, w.at)
+			w.written = w.at
+			u.worked[id] = w
+		case now.Sub(w.at) > workForgotten:
+			delete(u.worked, id)
+		}
+	}
+	return ids, times
+}
+
+// flushWork writes which kernels worked. What could not be written is written with the work that follows.
+func (u *Uses) flushWork(ctx context.Context, s *store.Store, now time.Time) error {
+	ids, times := u.dueWork(now)
+	for len(ids) > 0 {
+		n := min(len(ids), 1000)
+		if err := s.TouchWorking(ctx, ids[:n], times[:n]); err != nil {
+			return fmt.Errorf("store the work of kernels: %w", err)
+		}
+		ids, times = ids[n:], times[n:]
+	}
+	return nil
 }
 
 // Hold counts a session as used until release; clock tells when that was.
@@ -85,7 +139,7 @@ func (u *Uses) Flush(ctx context.Context, s *store.Store, now time.Time) error {
 		}
 		ids = ids[n:]
 	}
-	return nil
+	return u.flushWork(ctx, s, now)
 }
 
 // run writes what is gathered every some seconds until ctx ends, and then once more.

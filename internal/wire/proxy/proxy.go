@@ -257,14 +257,14 @@ type CloseRequest struct {
 	Session string `json:"session"`
 }
 
-// Activity tells when visitors last sent something, circuit by circuit. Open connections alone are no activity.
+// Activity tells when visitors last used circuits: when they sent something, or now while an upgraded or raw connection is open.
 type Activity struct {
 	Circuits []CircuitActivity `json:"circuits"`
 	// At is what the proxy's clock shows as it tells this: only the time since counts. Proxies that do not say are believed.
 	At time.Time `json:"at,omitzero"`
 }
 
-// CircuitActivity is the activity of one circuit since the last report.
+// CircuitActivity is the activity of one circuit since the last report; BytesIn is 0 for one that is only held open.
 type CircuitActivity struct {
 	ID       string    `json:"id"`
 	LastAt   time.Time `json:"last_at"`

@@ -90,6 +90,11 @@ func (c *Client) Interrupt(ctx context.Context, runID string) (InterruptResult, 
 	return out, err
 }
 
+// Notice shows a text on the session's terminals.
+func (c *Client) Notice(ctx context.Context, text string) error {
+	return c.call(ctx, http.MethodPost, PathNotice, NoticeRequest{Text: text}, &NoticeResult{})
+}
+
 // Complete asks for completions at a cursor.
 func (c *Client) Complete(ctx context.Context, req CompleteRequest) (CompleteResult, error) {
 	var out CompleteResult

@@ -36,6 +36,8 @@ type Config struct {
 	Env map[string]string `json:"env,omitempty"`
 	// Cores is how many cores the kernel got; 0 means unknown.
 	Cores int `json:"cores,omitempty"`
+	// Memory is what the kernel may use in bytes; 0 means unknown. It is only told to people.
+	Memory int64 `json:"memory,omitempty"`
 	// Bootstrap is the text of a script run once as the user before the first command.
 	Bootstrap string `json:"bootstrap,omitempty"`
 	// Batch is the command of a batch session; nil otherwise.

@@ -33,6 +33,7 @@ const (
 	PathShutdown  = "/v1/shutdown"
 	PathBatch     = "/v1/batch"
 	PathConfine   = "/v1/confine"
+	PathNotice    = "/v1/notice"
 )
 
 // Hard bounds that both sides rely on.
@@ -160,6 +161,9 @@ type StepRequest struct {
 	// FlushMS is how long output may be gathered before it is returned as continued;
 	// 0 or more than WaitMS means WaitMS (the polling interface: 2 s); the stream interface uses 200.
 	FlushMS int `json:"flush_ms,omitempty"`
+	// LeaseMS, with From, lets the run go on without a reader for so long; then it is interrupted. 0: it goes on. A reader that lost
+	// its connection comes back within that time. Runners that do not know it never interrupt for that reason.
+	LeaseMS int `json:"lease_ms,omitempty"`
 	// MaxBytes bounds the console of the reply; 0 means 1 MiB. One record is always returned.
 	MaxBytes int `json:"max_bytes,omitempty"`
 }
@@ -333,6 +337,20 @@ type CompleteOptions struct {
 // CompleteResult holds the words that could stand at the cursor, at most 1,000; never nil.
 type CompleteResult struct {
 	Completions []string `json:"completions"`
+}
+
+// MaxNotice bounds the text of a notice in bytes.
+const MaxNotice = 4096
+
+// NoticeRequest is the body of POST /v1/notice: a text for everybody who looks at a terminal of the session. Runners that do not know
+// it answer 404.
+type NoticeRequest struct {
+	Text string `json:"text"`
+}
+
+// NoticeResult says how many terminals took the text.
+type NoticeResult struct {
+	Terminals int `json:"terminals"`
 }
 
 // Entry is one file of a listing; the names are the wire's. Times are seconds since 1970.

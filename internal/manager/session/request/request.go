@@ -41,12 +41,16 @@ type Session struct {
 	// RerunOnAgentLoss lets a batch session start again elsewhere when its agent is lost, although its command may have run.
 	RerunOnAgentLoss bool
 	BatchTimeout     time.Duration
-	Environ          map[string]string
-	Resources        map[string]string // slot -> amount as written
-	ResourceOpts     map[string]string // shmem
-	ResourceGroup    string            // "" means the first allowed one that could run it
-	PreopenPorts     []int
-	Agents           []string
+	// Lease is how long the session stays when its client does not renew the lease; 0 is for ever.
+	Lease        time.Duration
+	Environ      map[string]string
+	Resources    map[string]string // slot -> amount as written
+	ResourceOpts map[string]string // shmem
+	// Preset is the name or id of a preset that gives what Resources do not name; "" is none.
+	Preset        string
+	ResourceGroup string // "" means the first allowed one that could run it
+	PreopenPorts  []int
+	Agents        []string
 	// Mounts and what belongs to them are folders; see folder.MountRequest.
 	Mounts       []string
 	MountIDs     []string
@@ -72,9 +76,6 @@ const (
 	maxMounts         = 64
 	maxMountText      = 4096
 )
-
-// defaultLeast is what a kernel gets when neither the request nor its image says anything.
-var defaultLeast = cluster.Slots{cluster.SlotCPU: cluster.Whole(1), cluster.SlotMem: cluster.Whole(256 << 20)}
 
 // Check enforces everything that can be said without looking at the cluster, and fills in defaults.
 func (r *Session) Check() error {
@@ -119,6 +120,9 @@ func (r *Session) Check() error {
 	if r.Priority != nil && (*r.Priority < 0 || *r.Priority > 100) {
 		return fault.Invalidf("priority %d is not between 0 and 100", *r.Priority)
 	}
+	if err := CheckLease(r.Lease); err != nil {
+		return err
+	}
 	if len(r.StartupCommand) > MaxScript {
 		return fault.Invalidf("the startup command has more than %d bytes", MaxScript)
 	}
@@ -147,7 +151,8 @@ func (r *Session) Check() error {
 	if len(r.Agents) != 0 && len(r.Agents) != want {
 		return fault.Invalidf("agent_list names %d agents, but this session needs exactly %d", len(r.Agents), want)
 	}
-	texts := append([]string{r.StartupCommand, r.CallbackURL, r.StartsAt, r.ResourceGroup, r.Image, r.Project, r.Domain}, r.Dependencies...)
+	texts := append([]string{r.StartupCommand, r.CallbackURL, r.StartsAt, r.ResourceGroup, r.Image, r.Project, r.Domain, r.Preset},
+		r.Dependencies...)
 	for _, text := range []*string{r.BootstrapScript, r.Tag} {
 		if text != nil {
 			texts = append(texts, *text)
@@ -157,6 +162,14 @@ func (r *Session) Check() error {
 		return nil
 	}
 	return fault.Invalidf("the request holds a text with a NUL character or one that is not UTF-8")
+}
+
+// CheckLease bounds the length of a lease; 0 is none.
+func CheckLease(length time.Duration) error {
+	if length != 0 && (length < 10*time.Second || length > 24*time.Hour) {
+		return fault.Invalidf("a lease of %s is not allowed", length).WithNext("choose 10 seconds to 24 hours")
+	}
+	return nil
 }
 
 // checkMounts bounds what is said of folders; what it means is decided by package folder.
@@ -224,11 +237,12 @@ func checkCallback(text string) error {
 	return nil
 }
 
-// Slots reads the request's resources against the image's bounds; the result is for one kernel.
+// Slots reads the request's resources against the image's bounds; the result is for one kernel. Defaults give what the request leaves
+// open.
 func (r *Session) Slots(
-	i dbgen.Image, kinds map[cluster.SlotName]cluster.SlotKind,
+	i dbgen.Image, kinds map[cluster.SlotName]cluster.SlotKind, d Defaults,
 ) (want cluster.Slots, opts map[string]string, err error) {
-	shmem, err := r.shmem(i)
+	shmem, err := r.shmem(i, d)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -254,18 +268,8 @@ func (r *Session) Slots(
 		want[slot] = v
 	}
 	least, most := image.Bounds(i, kinds)
-	for slot, v := range defaultLeast {
-		if _, said := want[slot]; said {
-			continue
-		}
-		if _, labelled := least[slot]; !labelled {
-			want[slot] = v
-			if slot == cluster.SlotMem {
-				want[slot] += cluster.Whole(shmem)
-			}
-		}
-	}
 	least[cluster.SlotMem] += cluster.Whole(shmem)
+	d.fill(want, image.Recommended(i), least, most)
 	for _, slot := range least.Names() {
 		if _, said := want[slot]; !said {
 			if slot == cluster.SlotMem || least[slot] > 0 {
@@ -305,7 +309,7 @@ func (r *Session) Slots(
 	return want, map[string]string{"shmem": fmt.Sprint(shmem)}, nil
 }
 
-func (r *Session) shmem(i dbgen.Image) (int64, error) {
+func (r *Session) shmem(i dbgen.Image, d Defaults) (int64, error) {
 	for _, name := range sortedKeys(r.ResourceOpts) {
 		if name == "shmem" && r.ResourceOpts[name] != "" {
 			n, err := cluster.ParseBytes(r.ResourceOpts[name])
@@ -314,6 +318,9 @@ func (r *Session) shmem(i dbgen.Image) (int64, error) {
 			}
 			return n, nil
 		}
+	}
+	if d.Preset.SharedMemory != nil {
+		return *d.Preset.SharedMemory, nil
 	}
 	if text := i.Labels[image.LabelShmem]; text != "" {
 		if n, err := cluster.ParseBytes(text); err == nil {

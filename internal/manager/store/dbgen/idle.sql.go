@@ -426,6 +426,20 @@ func (q *Queries) TouchSessions(ctx context.Context, times []time.Time, ids []st
 	return err
 }
 
+const touchWorking = `-- name: TouchWorking :exec
+INSERT INTO session_accesses AS a (session_id, last_access)
+SELECT s.id, max(u.at) FROM (SELECT ($1::uuid[])[i] AS id, ($2::timestamptz[])[i] AS at FROM generate_subscripts($1::uuid[], 1) AS i) u
+JOIN kernels k ON k.id = u.id AND k.ended_at IS NULL JOIN sessions s ON s.id = k.session_id AND s.ended_at IS NULL AND s.type = 'interactive'
+GROUP BY s.id ORDER BY s.id
+ON CONFLICT (session_id) DO UPDATE SET last_access = excluded.last_access WHERE a.last_access < excluded.last_access
+`
+
+// As TouchSessions, for the sessions of kernels that work. Only interactive ones end because nobody uses them.
+func (q *Queries) TouchWorking(ctx context.Context, kernels []string, times []time.Time) error {
+	_, err := q.db.Exec(ctx, touchWorking, kernels, times)
+	return err
+}
+
 const warnIdle = `-- name: WarnIdle :one
 WITH noted AS (
     INSERT INTO session_idle_warnings (session_id, checker, warned_at, deadline, dry_run, evidence)

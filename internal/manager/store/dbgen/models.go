@@ -592,6 +592,12 @@ type SessionIdleWarning struct {
 	Evidence  json.RawMessage
 }
 
+type SessionLease struct {
+	SessionID string
+	Seconds   int32
+	Until     time.Time
+}
+
 type SessionMount struct {
 	SessionID  string
 	N          int32

@@ -161,6 +161,51 @@ func (q *Queries) DependentsOf(ctx context.Context, sessionID string) ([]string,
 	return items, nil
 }
 
+const dropLease = `-- name: DropLease :execrows
+DELETE FROM session_leases WHERE session_id = $1
+`
+
+func (q *Queries) DropLease(ctx context.Context, sessionID string) (int64, error) {
+	result, err := q.db.Exec(ctx, dropLease, sessionID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const dropLeases = `-- name: DropLeases :exec
+DELETE FROM session_leases WHERE session_id = ANY($1::uuid[])
+`
+
+func (q *Queries) DropLeases(ctx context.Context, sessions []string) error {
+	_, err := q.db.Exec(ctx, dropLeases, sessions)
+	return err
+}
+
+const expiredLeases = `-- name: ExpiredLeases :many
+SELECT session_id FROM session_leases WHERE until < now() ORDER BY until LIMIT $1
+`
+
+func (q *Queries) ExpiredLeases(ctx context.Context, maxRows int32) ([]string, error) {
+	rows, err := q.db.Query(ctx, expiredLeases, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []string{}
+	for rows.Next() {
+		var session_id string
+		if err := rows.Scan(&session_id); err != nil {
+			return nil, err
+		}
+		items = append(items, session_id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const insertSessions = `-- name: InsertSessions :many
 WITH asked AS (
     SELECT r.n, (r.v->>'id')::uuid AS id, r.v->>'name' AS name, r.v->>'type' AS type, (r.v->>'priority')::integer AS priority,
@@ -173,7 +218,8 @@ WITH asked AS (
         r.v->>'startup_command' AS startup_command, r.v->>'bootstrap_script' AS bootstrap_script, r.v->>'callback_url' AS callback_url,
         (r.v->>'batch_timeout_ms')::bigint AS batch_timeout_ms, (r.v->>'starts_at')::timestamptz AS starts_at,
         (r.v->>'preemptible')::boolean AS preemptible,
-        (r.v->>'rerun_on_agent_loss')::boolean AS rerun_on_agent_loss, r.v->'kernels' AS kernels, r.v->'mounts' AS mounts, r.v->'depends_on' AS depends_on
+        (r.v->>'rerun_on_agent_loss')::boolean AS rerun_on_agent_loss, r.v->'kernels' AS kernels, r.v->'mounts' AS mounts, r.v->'depends_on' AS depends_on,
+        (r.v->>'lease_seconds')::integer AS lease_seconds
     FROM jsonb_array_elements($1::jsonb) WITH ORDINALITY AS r(v, n)
 ), s AS (
     INSERT INTO sessions (id, name, type, priority, cluster_mode, cluster_size, domain_name, project_id, user_id, access_key,
@@ -202,6 +248,9 @@ WITH asked AS (
 ), d AS (
     INSERT INTO session_dependencies (session_id, depends_on)
     SELECT s.id, o.id::uuid FROM asked a JOIN s ON s.id = a.id CROSS JOIN jsonb_array_elements_text(a.depends_on) AS o(id)
+), l AS (
+    INSERT INTO session_leases (session_id, seconds, until)
+    SELECT s.id, a.lease_seconds, now() + make_interval(secs => a.lease_seconds) FROM asked a JOIN s ON s.id = a.id WHERE a.lease_seconds IS NOT NULL
 ), c AS (
     INSERT INTO callbacks (session_id, url, body)
     SELECT s.id, s.callback_url, jsonb_build_object('type', 'session_lifecycle', 'event', 'enqueued', 'session_id', s.id,
@@ -470,6 +519,27 @@ UPDATE sessions SET name = $1 WHERE id = $2 AND status = 'RUNNING'
 
 func (q *Queries) RenameSession(ctx context.Context, name string, iD string) (int64, error) {
 	result, err := q.db.Exec(ctx, renameSession, name, iD)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const renewAllLeases = `-- name: RenewAllLeases :exec
+UPDATE session_leases SET until = greatest(until, now() + make_interval(secs => seconds))
+`
+
+func (q *Queries) RenewAllLeases(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, renewAllLeases)
+	return err
+}
+
+const renewLease = `-- name: RenewLease :execrows
+UPDATE session_leases SET seconds = $1::integer, until = now() + make_interval(secs => $1::integer) WHERE session_id = $2
+`
+
+func (q *Queries) RenewLease(ctx context.Context, seconds int32, sessionID string) (int64, error) {
+	result, err := q.db.Exec(ctx, renewLease, seconds, sessionID)
 	if err != nil {
 		return 0, err
 	}

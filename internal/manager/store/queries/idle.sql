@@ -51,6 +51,14 @@ SELECT s.id, (@times::timestamptz[])[i] FROM generate_subscripts(@ids::uuid[], 1
 ORDER BY s.id
 ON CONFLICT (session_id) DO UPDATE SET last_access = excluded.last_access WHERE a.last_access < excluded.last_access;
 
+-- name: TouchWorking :exec
+-- As TouchSessions, for the sessions of kernels that work. Only interactive ones end because nobody uses them.
+INSERT INTO session_accesses AS a (session_id, last_access)
+SELECT s.id, max(u.at) FROM (SELECT (@kernels::uuid[])[i] AS id, (@times::timestamptz[])[i] AS at FROM generate_subscripts(@kernels::uuid[], 1) AS i) u
+JOIN kernels k ON k.id = u.id AND k.ended_at IS NULL JOIN sessions s ON s.id = k.session_id AND s.ended_at IS NULL AND s.type = 'interactive'
+GROUP BY s.id ORDER BY s.id
+ON CONFLICT (session_id) DO UPDATE SET last_access = excluded.last_access WHERE a.last_access < excluded.last_access;
+
 -- name: SetKeepAlive :exec
 INSERT INTO keep_alive_grants (session_id, until, by_admin, granted_by, reason) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (session_id) DO UPDATE SET until = excluded.until, by_admin = excluded.by_admin, granted_by = excluded.granted_by,

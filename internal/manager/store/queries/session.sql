@@ -62,7 +62,8 @@ WITH asked AS (
         r.v->>'startup_command' AS startup_command, r.v->>'bootstrap_script' AS bootstrap_script, r.v->>'callback_url' AS callback_url,
         (r.v->>'batch_timeout_ms')::bigint AS batch_timeout_ms, (r.v->>'starts_at')::timestamptz AS starts_at,
         (r.v->>'preemptible')::boolean AS preemptible,
-        (r.v->>'rerun_on_agent_loss')::boolean AS rerun_on_agent_loss, r.v->'kernels' AS kernels, r.v->'mounts' AS mounts, r.v->'depends_on' AS depends_on
+        (r.v->>'rerun_on_agent_loss')::boolean AS rerun_on_agent_loss, r.v->'kernels' AS kernels, r.v->'mounts' AS mounts, r.v->'depends_on' AS depends_on,
+        (r.v->>'lease_seconds')::integer AS lease_seconds
     FROM jsonb_array_elements(@sessions::jsonb) WITH ORDINALITY AS r(v, n)
 ), s AS (
     INSERT INTO sessions (id, name, type, priority, cluster_mode, cluster_size, domain_name, project_id, user_id, access_key,
@@ -91,6 +92,9 @@ WITH asked AS (
 ), d AS (
     INSERT INTO session_dependencies (session_id, depends_on)
     SELECT s.id, o.id::uuid FROM asked a JOIN s ON s.id = a.id CROSS JOIN jsonb_array_elements_text(a.depends_on) AS o(id)
+), l AS (
+    INSERT INTO session_leases (session_id, seconds, until)
+    SELECT s.id, a.lease_seconds, now() + make_interval(secs => a.lease_seconds) FROM asked a JOIN s ON s.id = a.id WHERE a.lease_seconds IS NOT NULL
 ), c AS (
     INSERT INTO callbacks (session_id, url, body)
     SELECT s.id, s.callback_url, jsonb_build_object('type', 'session_lifecycle', 'event', 'enqueued', 'session_id', s.id,
@@ -139,6 +143,21 @@ SELECT k.id, k.session_id, k.cluster_role, k.cluster_idx, k.local_rank, k.cluste
 FROM kernels k LEFT JOIN agents a ON a.id = k.agent_id
 WHERE k.session_id = ANY(@sessions::uuid[]) OR k.id = ANY(@kernels::uuid[])
 ORDER BY k.session_id, k.local_rank;
+
+-- name: RenewLease :execrows
+UPDATE session_leases SET seconds = @seconds::integer, until = now() + make_interval(secs => @seconds::integer) WHERE session_id = @session_id;
+
+-- name: DropLease :execrows
+DELETE FROM session_leases WHERE session_id = @session_id;
+
+-- name: RenewAllLeases :exec
+UPDATE session_leases SET until = greatest(until, now() + make_interval(secs => seconds));
+
+-- name: ExpiredLeases :many
+SELECT session_id FROM session_leases WHERE until < now() ORDER BY until LIMIT @max_rows;
+
+-- name: DropLeases :exec
+DELETE FROM session_leases WHERE session_id = ANY(@sessions::uuid[]);
 
 -- name: JoinEndedCounts :exec
 -- Makes one row of those that count alike, once so many new ones have come.
