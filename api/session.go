@@ -263,6 +263,8 @@ type DestroyOptions struct {
 	Forced bool
 	// Recursive also ends the sessions that depend on this one.
 	Recursive bool
+	// NoWait answers at once; else the answer comes when the containers are gone, or after ten seconds.
+	NoWait bool
 }
 
 // SessionStats are the status and the measurements of a session that was ended, by name.
@@ -330,6 +332,9 @@ func (c *Client) DestroySession(ctx context.Context, session string, o DestroyOp
 	}
 	if o.Recursive {
 		q.Set("recursive", "true")
+	}
+	if o.NoWait {
+		q.Set("wait", "0")
 	}
 	var out json.RawMessage
 	err := c.sessionCall(ctx, session, "", request{method: http.MethodDelete, query: q, timeout: slowTimeout}, &out)

@@ -1,15 +1,18 @@
 package httpapi
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
 	"net/http"
 	"strings"
+	"time"
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/session"
 )
 
@@ -26,7 +29,7 @@ func (a *API) sessionRoutes() {
 	on(signedOnly, a.waiting(a.taskLog), "GET", "/_/logs")
 	on(signedOnly, a.sessionInfo, "GET", "/{s}")
 	on(signedOnly, a.waiting(a.restartSession), "PATCH", "/{s}")
-	on(signedOnly, a.destroySession, "DELETE", "/{s}")
+	on(signedOnly, a.waiting(a.destroySession), "DELETE", "/{s}")
 	on(signedOnly, a.execute, "POST", "/{s}")
 	on(unfrozen, a.renameSession, "POST", "/{s}/rename")
 	on(signedOnly, a.interrupt, "POST", "/{s}/interrupt")
@@ -171,12 +174,19 @@ func (a *API) restartSession(c *call) error {
 	return c.nothing()
 }
 
+// destroyWait is how long the end of a session holds its request, unless the client says otherwise. Scripts delete folders in their
+// next line, which needs the containers to be gone.
+const destroyWait = 10 * time.Second
+
+// destroySession answers when the session has ended and its containers are gone, or what the state is after the wait. The parameter
+// wait, an extension, is the longest wait in seconds.
 func (a *API) destroySession(c *call) error {
 	ref, who, p, err := c.refOwner()
 	if err != nil {
 		return err
 	}
 	o := session.DestroyOptions{Owner: who, Forced: p.flag("forced|force", false), Recursive: p.flag("recursive", false)}
+	wait := p.number("wait", int(destroyWait/time.Second), 0, int(destroyWait/time.Second))
 	if err := p.err(); err != nil {
 		return err
 	}
@@ -184,11 +194,19 @@ func (a *API) destroySession(c *call) error {
 	if err != nil {
 		return err
 	}
+	if wait > 0 {
+		if err := a.awaitEnds(c, done, time.Duration(wait)*time.Second); err != nil {
+			return err
+		}
+	}
 	stats := make([]api.SessionStats, len(done))
 	for i, d := range done {
-		st := api.SessionStats{"status": strings.ToLower(string(d.Status))}
+		st := api.SessionStats{}
 		for k, v := range d.Stats {
 			st[k] = v
+		}
+		if st["status"] = strings.ToLower(string(d.Status)); d.Status == cluster.Error {
+			st["status"] = "terminated" // the wire destroys failed sessions, too
 		}
 		if o.Recursive {
 			st["session_id"], st["session_name"] = d.ID, d.Name
@@ -202,6 +220,28 @@ func (a *API) destroySession(c *call) error {
 		return c.ok(api.DestroyedSession{Stats: api.SessionStats{}})
 	}
 	return c.ok(api.DestroyedSession{Stats: stats[0]})
+}
+
+// awaitEnds waits until sessions have ended and agents hold nothing of them, all within one time, and notes their new statuses. One
+// whose containers are still being removed counts as TERMINATING.
+func (a *API) awaitEnds(c *call, list []session.Destroyed, wait time.Duration) error {
+	deadline := a.now().Add(wait)
+	for i := range list {
+		left := max(deadline.Sub(a.now()), time.Millisecond)
+		st, timedOut, err := a.sessions.Wait(c.ctx(), c.actor, list[i].ID, session.UntilRemoved, left)
+		switch {
+		case err != nil && c.ctx().Err() != nil:
+			return context.Canceled
+		case fault.Is(err, fault.NotFound): // deleted meanwhile, or of somebody whom the caller may not see
+		case err != nil:
+			return err
+		case timedOut:
+			list[i].Status = cluster.Terminating
+		default:
+			list[i].Status = st.Status
+		}
+	}
+	return nil
 }
 
 func (a *API) renameSession(c *call) error {

@@ -150,6 +150,30 @@ func (q *Queries) DependentsOf(ctx context.Context, sessionID string) ([]string,
 	return items, nil
 }
 
+const failedSessionNamed = `-- name: FailedSessionNamed :one
+SELECT id FROM sessions WHERE access_key = $1 AND name = $2::text AND status = 'ERROR' ORDER BY created_at DESC LIMIT 1
+`
+
+// The newest session of a name that ended in ERROR.
+func (q *Queries) FailedSessionNamed(ctx context.Context, accessKey string, name string) (string, error) {
+	row := q.db.QueryRow(ctx, failedSessionNamed, accessKey, name)
+	var id string
+	err := row.Scan(&id)
+	return id, err
+}
+
+const hasRemovals = `-- name: HasRemovals :one
+SELECT EXISTS (SELECT 1 FROM kernels k JOIN kernel_removals r ON r.kernel_id = k.id WHERE k.session_id = $1::uuid)
+`
+
+// Whether an agent must still remove a container of a session.
+func (q *Queries) HasRemovals(ctx context.Context, id string) (bool, error) {
+	row := q.db.QueryRow(ctx, hasRemovals, id)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
+}
+
 const insertSessions = `-- name: InsertSessions :many
 WITH asked AS (
     SELECT r.n, (r.v->>'id')::uuid AS id, r.v->>'name' AS name, r.v->>'type' AS type, (r.v->>'priority')::integer AS priority,
