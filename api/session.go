@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 )
 
@@ -94,7 +95,10 @@ type CreateSession struct {
 	CallbackURL  string   `json:"callback_url,omitempty"`
 	Priority     *int     `json:"priority,omitempty"`
 	// Preemptible sessions may end for ones of higher priority where the resource group allows it; nil means yes.
-	Preemptible *bool         `json:"is_preemptible,omitempty"`
+	Preemptible *bool `json:"is_preemptible,omitempty"`
+	// FailIfImpossible refuses a session that no agent is large enough for now; else it waits for one.
+	FailIfImpossible bool `json:"fail_if_impossible,omitempty"`
+
 	ClusterSize int           `json:"clusterSize,omitempty"`
 	ClusterMode string        `json:"clusterMode,omitempty"`
 	Config      SessionConfig `json:"config"`
@@ -190,6 +194,19 @@ type SessionInfo struct {
 	Priority      int      `json:"priority"`
 	// Mounts are the folders in its containers.
 	Mounts []SessionMount `json:"vfolder_mounts"`
+	// Kernels are its containers, the main one first.
+	Kernels []SessionKernel `json:"kernels"`
+}
+
+// SessionKernel is a container of a session in SessionInfo.
+type SessionKernel struct {
+	ID         string `json:"kernelId"`
+	Role       string `json:"clusterRole"`
+	Idx        int    `json:"clusterIdx"`
+	Hostname   string `json:"clusterHostname"`
+	Status     string `json:"status"`
+	StatusInfo string `json:"statusInfo"`
+	ExitCode   *int   `json:"exitCode"` // nil before its end
 }
 
 // PullProgress is the member "pull" of StatusData while an image is being pulled.
@@ -300,6 +317,37 @@ type StatusHistory struct {
 	Result map[string]*string `json:"result"`
 	// Moves is the whole history; an extension.
 	Moves []SessionMove `json:"moves"`
+	// Reached has the first time of every status that the session reached, by the status's name; its items are members of the answer.
+	Reached map[string]string `json:"-"`
+}
+
+// MarshalJSON puts the items of Reached beside the other members.
+func (h StatusHistory) MarshalJSON() ([]byte, error) {
+	all := map[string]any{"result": h.Result, "moves": h.Moves}
+	for status, at := range h.Reached {
+		all[status] = at
+	}
+	return json.Marshal(all)
+}
+
+// UnmarshalJSON is the reverse of MarshalJSON.
+func (h *StatusHistory) UnmarshalJSON(raw []byte) error {
+	type plain StatusHistory
+	if err := json.Unmarshal(raw, (*plain)(h)); err != nil {
+		return err
+	}
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &all); err != nil {
+		return err
+	}
+	h.Reached = map[string]string{}
+	for name, value := range all {
+		var at string
+		if name == strings.ToUpper(name) && json.Unmarshal(value, &at) == nil {
+			h.Reached[name] = at
+		}
+	}
+	return nil
 }
 
 // SessionMove is a step in the life of a session or, with Kernel, of one of its containers.

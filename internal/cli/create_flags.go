@@ -41,6 +41,7 @@ type createFlags struct {
 	mounts    []string
 	protected bool
 	dryRun    bool
+	possible  bool
 	timeout   time.Duration
 	quiet     bool
 }
@@ -65,6 +66,7 @@ func (f *createFlags) add(cmd *cobra.Command) {
 	s.StringArrayVar(&f.agents, "agent", nil, "agent to run on, for administrators (repeatable in multi-node)")
 	s.BoolVar(&f.protected, "no-preempt", false, "never end it for sessions of higher priority")
 	s.BoolVar(&f.dryRun, "dry-run", false, "check everything and say where it would start or why it would wait, and create nothing")
+	s.BoolVar(&f.possible, "fail-if-impossible", false, "refuse what no agent is large enough for now, instead of waiting for one")
 	s.DurationVar(&f.timeout, "timeout", 0, "give up after this time, such as 90s or 10m (default: never)")
 	s.BoolVarP(&f.quiet, "quiet", "q", false, "do not tell how it goes")
 	s.Lookup("priority").DefValue = "0" // Keeps the help from naming -1.
@@ -74,7 +76,7 @@ func (f *createFlags) add(cmd *cobra.Command) {
 // request makes a create request for an image.
 func (f *createFlags) request(ctx context.Context, a *verbs, c *api.Client, image string) (api.CreateSession, error) {
 	s := api.CreateSession{Name: f.name, Image: image, Type: api.TypeInteractive, Tag: f.tag, EnqueueOnly: true, ReuseIfExists: true,
-		Dependencies: f.depends, StartsAt: f.startsAt, BatchTimeout: f.limit}
+		Dependencies: f.depends, StartsAt: f.startsAt, BatchTimeout: f.limit, FailIfImpossible: f.possible}
 	if f.batch == "" && (f.startsAt != "" || f.limit != "") {
 		return s, frame.Usage(frame.Hint(errors.New("--starts-at and --batch-timeout need --batch"), "berth session create --help"))
 	}

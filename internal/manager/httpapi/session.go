@@ -123,8 +123,14 @@ func (a *API) sessionInfo(c *call) error {
 			lastStat = k.LastStat
 		}
 	}
+	kernels := make([]api.SessionKernel, len(s.Kernels))
+	for i, k := range s.Kernels {
+		kernels[i] = api.SessionKernel{ID: string(k.ID), Role: k.ClusterRole, Idx: k.ClusterIdx, Hostname: k.ClusterHostname,
+			Status: string(k.Status), StatusInfo: k.StatusInfo, ExitCode: k.ExitCode}
+	}
 	return c.ok(api.SessionInfo{
-		ID: string(s.ID), Name: s.Name, Type: string(s.Type), Priority: s.Priority, AgentIDs: texts(s.AgentIDs),
+		Kernels: kernels,
+		ID:      string(s.ID), Name: s.Name, Type: string(s.Type), Priority: s.Priority, AgentIDs: texts(s.AgentIDs),
 		Domain: s.Domain, GroupID: string(s.ProjectID), GroupName: s.ProjectName, UserID: string(s.UserID), UserEmail: s.UserEmail,
 		Lang: s.Image, Image: s.Image, Architecture: s.Architecture, Registry: s.Registry, Tag: s.Tag,
 		ContainerID:    &containerID,
@@ -383,8 +389,8 @@ func (a *API) commitStatus(c *call) error {
 	return c.ok(api.CommitStatus{Status: status, Kernel: string(kernel)})
 }
 
-// statusHistory answers under "result" with lower-case keys, which is what the command line reads, and
-// the whole history under "moves".
+// statusHistory answers under "result" with lower-case keys, which is what the command line reads, beside it under the names of the
+// statuses as newer managers do, and the whole history under "moves".
 func (a *API) statusHistory(c *call) error {
 	ref, who, _, err := c.refOwner()
 	if err != nil {
@@ -395,12 +401,16 @@ func (a *API) statusHistory(c *call) error {
 		return err
 	}
 	result := map[string]*string{"preparing": nil, "terminated": nil, "pending": new(isoTime(s.CreatedAt))}
+	reached := map[string]string{string(cluster.Pending): isoTime(s.CreatedAt)}
 	list := make([]api.SessionMove, 0, len(moves))
 	for _, m := range moves {
 		if m.Kernel == "" && m.To != "" {
 			key := strings.ToLower(string(m.To))
 			if result[key] == nil {
 				result[key] = new(isoTime(m.At))
+			}
+			if _, ok := reached[string(m.To)]; !ok {
+				reached[string(m.To)] = isoTime(m.At)
 			}
 		}
 		list = append(list, api.SessionMove{
@@ -421,7 +431,7 @@ func (a *API) statusHistory(c *call) error {
 			result["terminated"] = v
 		}
 	}
-	return c.ok(api.StatusHistory{Result: result, Moves: list})
+	return c.ok(api.StatusHistory{Result: result, Moves: list, Reached: reached})
 }
 
 func (a *API) dependencyGraph(c *call) error {

@@ -43,16 +43,19 @@ func createRequest(p *params) request.Session {
 		Dependencies:    p.list("dependencies|dependsOn|depends"),
 		CallbackURL:     p.text("callback_url|callbackUrl|callbackURL", ""),
 		BatchTimeout:    p.span("batch_timeout|batchTimeout"),
-		Environ:         cfg.texts("environ"),
-		Resources:       cfg.texts("resources"),
-		ResourceOpts:    cfg.texts("resource_opts|resourceOpts"),
-		ResourceGroup:   cfg.text("scaling_group|scalingGroup", ""),
-		Agents:          cfg.list("agent_list|agentList|agents"),
-		Mounts:          cfg.list("mounts"),
-		MountIDs:        cfg.list("mount_ids|mountIds"),
-		MountMap:        cfg.texts("mount_map|mountMap"),
-		MountIDMap:      cfg.texts("mount_id_map|mountIdMap"),
-		MountOptions:    mountOptions(cfg),
+
+		FailIfImpossible: p.flag("fail_if_impossible|failIfImpossible", false),
+
+		Environ:       cfg.texts("environ"),
+		Resources:     cfg.texts("resources"),
+		ResourceOpts:  cfg.texts("resource_opts|resourceOpts"),
+		ResourceGroup: cfg.text("scaling_group|scalingGroup", ""),
+		Agents:        cfg.list("agent_list|agentList|agents"),
+		Mounts:        cfg.list("mounts"),
+		MountIDs:      cfg.list("mount_ids|mountIds"),
+		MountMap:      cfg.texts("mount_map|mountMap"),
+		MountIDMap:    cfg.texts("mount_id_map|mountIdMap"),
+		MountOptions:  mountOptions(cfg),
 	}
 	if p.has(priority) {
 		r.Priority = new(p.number(priority, 0, 0, 100))
@@ -118,6 +121,7 @@ func (a *API) createSession(c *call) error {
 		return err
 	}
 	if dry {
+		req.FailIfImpossible = true // who asks what would happen wants to know this
 		return a.dryRun(c, req)
 	}
 	// The session is made whole or not at all, whether or not its client stays.

@@ -34,8 +34,8 @@ type Event struct {
 type EventFilter struct {
 	Session  string            // id or name
 	Owner    cluster.AccessKey // "" is the actor
-	Sessions bool // events of sessions
-	Kernels  bool // events of kernels
+	Sessions bool              // events of sessions
+	Kernels  bool              // events of kernels
 	After    int64
 	// FromNow starts with the next event; otherwise events after After are replayed first.
 	FromNow bool

@@ -3,9 +3,11 @@ package session
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/facts"
 	"berth.dev/berth/internal/manager/store/list"
 )
@@ -13,12 +15,16 @@ import (
 // Filter narrows ListSessions on top of list.Query.
 type Filter struct {
 	list.Query
-	Statuses  []string // wire names; unknown ones match nothing
+	Statuses  []string // wire names, see listed; unknown ones match nothing
 	AccessKey cluster.AccessKey
 	Domain    string
 	Project   cluster.ProjectID
 	Type      cluster.SessionType
 }
+
+// statusWords are the statuses that filters may name: ours, and those of other managers, which no session here has.
+var statusWords = append(store.Texts(cluster.AllStatuses), "RUNNING_DEGRADED", "BUILDING", "RESIZING", "SUSPENDED", "DEPRIORITIZING",
+	"RESERVED", "PREEMPTED", "RESCHEDULING")
 
 var sessionFields = list.Fields{
 	"id": list.Text("s.id::text"), "type": list.Text("s.type"), "name": list.Text("s.name"), "priority": list.Number("s.priority"),
@@ -29,10 +35,26 @@ var sessionFields = list.Fields{
 	"domain_name": list.Text("s.domain_name"), "group_name": list.Text("p.name"), "user_email": list.Text("u.email"),
 	"user_id": list.Text("s.user_id::text"), "full_name": list.Text("u.full_name"), "access_key": list.Text("s.access_key"),
 	"scaling_group": list.Text("s.resource_group"), "cluster_mode": list.Text("s.cluster_mode"), "cluster_size": list.Number("s.cluster_size"),
-	"status": list.Text("s.status"), "status_info": list.Text("s.status_info"), "status_changed": list.Time("s.status_changed"),
+	"status": list.Enum("s.status", statusWords, nil), "status_info": list.Text("s.status_info"), "status_changed": list.Time("s.status_changed"),
 	"result": list.Text("s.result"), "created_at": list.Time("s.created_at"), "terminated_at": list.Time("s.ended_at"),
 	"starts_at": list.Time("s.starts_at"), "scheduled_at": list.Time("s.scheduled_at"), "startup_command": list.Text("s.startup_command"),
 	"tag": list.Text("s.tag"), "project_id": list.Text("s.project_id::text"),
+}
+
+// listed are the statuses that a filter means. The official clients list what is there now by all statuses of live sessions with
+// ERROR, and what has ended by CANCELLED and TERMINATED. A session in ERROR has ended here and holds nothing.
+func listed(statuses []string) []string {
+	live := func(st string) bool { return cluster.Status(st).Valid() && !cluster.Status(st).Final() }
+	isError := func(st string) bool { return st == string(cluster.Error) }
+	switch {
+	case slices.ContainsFunc(statuses, live):
+		if !slices.Contains(statuses, string(cluster.Terminated)) {
+			return slices.DeleteFunc(slices.Clone(statuses), isError)
+		}
+	case slices.Contains(statuses, string(cluster.Terminated)) && slices.Contains(statuses, string(cluster.Cancelled)):
+		return append(slices.Clone(statuses), string(cluster.Error))
+	}
+	return statuses
 }
 
 // List lists what the actor may see: own sessions, of the domain for its administrators, all for superadmins.
@@ -44,7 +66,7 @@ func (s *Service) List(ctx context.Context, a authz.Actor, f Filter) (list.Page[
 		Fields: sessionFields, Order: "s.created_at DESC"}
 	l.Where(facts.Sessions.Where(a, authz.See, l.Arg))
 	if len(f.Statuses) > 0 {
-		l.And("s.status = ANY(%s::text[])", f.Statuses)
+		l.And("s.status = ANY(%s::text[])", listed(f.Statuses))
 	}
 	if f.AccessKey != "" {
 		l.And("s.access_key = %s", string(f.AccessKey))

@@ -39,12 +39,14 @@ type Session struct {
 	Priority        *int
 	Preemptible     *bool // may end for sessions of higher priority where the group allows it; nil means yes
 	BatchTimeout    time.Duration
-	Environ         map[string]string
-	Resources       map[string]string // slot -> amount as written
-	ResourceOpts    map[string]string // shmem
-	ResourceGroup   string            // "" means the first allowed one that could run it
-	PreopenPorts    []int
-	Agents          []string
+	// FailIfImpossible refuses a session that no agent could run today; else it waits for one.
+	FailIfImpossible bool
+	Environ          map[string]string
+	Resources        map[string]string // slot -> amount as written
+	ResourceOpts     map[string]string // shmem
+	ResourceGroup    string            // "" means the first allowed one that could run it
+	PreopenPorts     []int
+	Agents           []string
 	// Mounts and what belongs to them are folders; see folder.MountRequest.
 	Mounts       []string
 	MountIDs     []string

@@ -150,6 +150,31 @@ func (q *Queries) DependentsOf(ctx context.Context, sessionID string) ([]string,
 	return items, nil
 }
 
+const directDependents = `-- name: DirectDependents :many
+SELECT d.session_id FROM session_dependencies d JOIN sessions s ON s.id = d.session_id WHERE d.depends_on = $1
+ORDER BY s.created_at, s.id LIMIT 1000
+`
+
+func (q *Queries) DirectDependents(ctx context.Context, dependsOn string) ([]string, error) {
+	rows, err := q.db.Query(ctx, directDependents, dependsOn)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []string{}
+	for rows.Next() {
+		var session_id string
+		if err := rows.Scan(&session_id); err != nil {
+			return nil, err
+		}
+		items = append(items, session_id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const failedSessionNamed = `-- name: FailedSessionNamed :one
 SELECT id FROM sessions WHERE access_key = $1 AND name = $2::text AND status = 'ERROR' ORDER BY created_at DESC LIMIT 1
 `

@@ -38,6 +38,10 @@ SELECT d.session_id, s.id, s.name, s.status, s.created_at, s.status_changed, s.r
 FROM session_dependencies d JOIN sessions s ON s.id = d.depends_on
 WHERE d.session_id = ANY(@sessions::uuid[]) ORDER BY s.created_at, s.id;
 
+-- name: DirectDependents :many
+SELECT d.session_id FROM session_dependencies d JOIN sessions s ON s.id = d.session_id WHERE d.depends_on = $1
+ORDER BY s.created_at, s.id LIMIT 1000;
+
 -- name: DependentsOf :many
 -- Live sessions that wait for one, directly or through others.
 WITH RECURSIVE later(id) AS (
