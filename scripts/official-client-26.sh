@@ -47,6 +47,8 @@ else
 	timeout 600 mmdebstrap --quiet --variant=minbase --include=python3.13,python3.13-venv,ca-certificates trixie "$root" >&2
 	cp /etc/resolv.conf "$root/etc/resolv.conf"
 	cp /etc/hosts "$root/etc/hosts"
+	# Where a proxy stands between, the host trusts it.
+	cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
 	for conf in /etc/pip.conf "$HOME/.config/pip/pip.conf" "$HOME/.pip/pip.conf"; do
 		[ ! -r "$conf" ] || cp "$conf" "$root/etc/pip.conf"
 	done

@@ -64,6 +64,8 @@ func (d *desk) session(r request.Session) cluster.SessionID {
 func TestSessionNodes(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
+	d.world.Agent("a1", 8, 16<<30)
+	d.exec(`UPDATE keypair_resource_policies SET max_containers_per_session = 2`)
 	first := d.session(request.Session{Name: "first-one", ClusterSize: 2})
 	d.session(request.Session{Name: "second-one", Type: cluster.Batch, StartupCommand: "true", Dependencies: []string{"first-one"}})
 	d.session(request.Session{Name: "third-one"})
@@ -122,6 +124,7 @@ func TestSessionNodes(t *testing.T) {
 func TestFailedSessionsAreListedAmongTheEnded(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
+	d.world.Agent("a1", 8, 16<<30)
 	d.session(request.Session{Name: "failed-one"})
 	d.session(request.Session{Name: "waiting-one"})
 	d.exec(`UPDATE sessions SET status = 'ERROR', ended_at = now() WHERE name = 'failed-one'`)
