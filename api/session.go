@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 )
 
@@ -343,7 +342,7 @@ func (h *StatusHistory) UnmarshalJSON(raw []byte) error {
 	h.Reached = map[string]string{}
 	for name, value := range all {
 		var at string
-		if name == strings.ToUpper(name) && json.Unmarshal(value, &at) == nil {
+		if name != "result" && name != "moves" && json.Unmarshal(value, &at) == nil {
 			h.Reached[name] = at
 		}
 	}

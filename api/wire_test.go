@@ -50,7 +50,7 @@ var wireTypes = []any{
 	api.QuotaLimit{}, api.ResourceGroup{}, api.ResourceGroupName{}, api.ResourceGroupNames{}, api.Roles{}, api.SSHKeypair{},
 	api.SSHPublicKey{}, api.Said{}, api.SchedulerOperation{}, api.SchedulerPolicy{}, api.SchedulerPolicyChange{}, api.SchedulerStatus{},
 	api.SchedulingPolicies{}, api.ServicePort{}, api.Session{}, api.SessionConfig{}, api.SessionDetails{}, api.SessionEvent{},
-	api.SessionID{}, api.SessionInfo{}, api.SessionMatch{}, api.SessionMatches{}, api.SessionMount{}, api.SessionMove{}, api.ShareChange{},
+	api.SessionID{}, api.SessionInfo{}, api.SessionKernel{}, api.SessionMatch{}, api.SessionMatches{}, api.SessionMount{}, api.SessionMove{}, api.ShareChange{},
 	api.ShareChanges{}, api.ShareRequest{}, api.SharedTo{}, api.SharedUsers{}, api.SlotDetails{}, api.StartAppRequest{}, api.StatusChange{},
 	api.StatusHistory{}, api.StopAppRequest{}, api.TaskEvent{}, api.TaskStarted{}, api.TerminalSize{}, api.Ticket{}, api.TicketReply{},
 	api.Time{}, api.UnsharedUsers{}, api.UploadRequest{}, api.UsageRecalculated{}, api.UsedBytes{}, api.UserPermission{},

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +12,7 @@ import (
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/httpapi/throttle"
 	"berth.dev/berth/internal/manager/session"
 )
 
@@ -29,7 +29,7 @@ func (a *API) sessionRoutes() {
 	on(signedOnly, a.waiting(a.taskLog), "GET", "/_/logs")
 	on(signedOnly, a.sessionInfo, "GET", "/{s}")
 	on(signedOnly, a.waiting(a.restartSession), "PATCH", "/{s}")
-	on(signedOnly, a.waiting(a.destroySession), "DELETE", "/{s}")
+	on(signedOnly, a.destroySession, "DELETE", "/{s}")
 	on(signedOnly, a.execute, "POST", "/{s}")
 	on(unfrozen, a.renameSession, "POST", "/{s}/rename")
 	on(signedOnly, a.interrupt, "POST", "/{s}/interrupt")
@@ -229,15 +229,21 @@ func (a *API) destroySession(c *call) error {
 }
 
 // awaitEnds waits until sessions have ended and agents hold nothing of them, all within one time, and notes their new statuses. One
-// whose containers are still being removed counts as TERMINATING.
+// whose containers are still being removed counts as TERMINATING. What was asked for is done: whoever has no place left for requests
+// that wait, and whoever waits while the manager stops, is told how far it is.
 func (a *API) awaitEnds(c *call, list []session.Destroyed, wait time.Duration) error {
+	release, err := a.hold(c, throttle.Wait)
+	if err != nil {
+		return nil
+	}
+	defer release()
 	deadline := a.now().Add(wait)
 	for i := range list {
 		left := max(deadline.Sub(a.now()), time.Millisecond)
 		st, timedOut, err := a.sessions.Wait(c.ctx(), c.actor, list[i].ID, session.UntilRemoved, left)
 		switch {
 		case err != nil && c.ctx().Err() != nil:
-			return context.Canceled
+			return nil
 		case fault.Is(err, fault.NotFound): // deleted meanwhile, or of somebody whom the caller may not see
 		case err != nil:
 			return err
