@@ -133,6 +133,7 @@ func TestFailedSessionsAreListedAmongTheEnded(t *testing.T) {
 		"CANCELLED,TERMINATED": {"failed-one"},
 		"ERROR":                {"failed-one"},
 		"TERMINATED":           {},
+		"PENDING,ERROR":        {"failed-one", "waiting-one"},
 		"PENDING,RUNNING,TERMINATED,CANCELLED,ERROR": {"failed-one", "waiting-one"},
 	} {
 		var out struct {

@@ -44,15 +44,14 @@ var sessionFields = list.Fields{
 // listed are the statuses that a filter means. The official clients list what is there now by all statuses of live sessions with
 // ERROR, and what has ended by CANCELLED and TERMINATED. A session in ERROR has ended here and holds nothing.
 func listed(statuses []string) []string {
-	live := func(st string) bool { return cluster.Status(st).Valid() && !cluster.Status(st).Final() }
-	isError := func(st string) bool { return st == string(cluster.Error) }
+	names := func(all ...cluster.Status) bool {
+		return !slices.ContainsFunc(all, func(st cluster.Status) bool { return !slices.Contains(statuses, string(st)) })
+	}
 	switch {
-	case slices.ContainsFunc(statuses, live):
-		if !slices.Contains(statuses, string(cluster.Terminated)) {
-			return slices.DeleteFunc(slices.Clone(statuses), isError)
-		}
-	case slices.Contains(statuses, string(cluster.Terminated)) && slices.Contains(statuses, string(cluster.Cancelled)):
+	case names(cluster.Terminated, cluster.Cancelled):
 		return append(slices.Clone(statuses), string(cluster.Error))
+	case names(cluster.Pending, cluster.Running, cluster.Terminating) && !names(cluster.Terminated):
+		return slices.DeleteFunc(slices.Clone(statuses), func(st string) bool { return st == string(cluster.Error) })
 	}
 	return statuses
 }
