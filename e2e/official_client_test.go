@@ -51,7 +51,8 @@ func officialOf(t *testing.T, venv string, env []string) *official {
 	t.Helper()
 	home := t.TempDir()
 	return &official{t: t, venv: venv, dir: t.TempDir(), env: append([]string{
-		"HOME=" + home, "PATH=" + filepath.Join(venv, "bin") + ":/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "PYTHONUNBUFFERED=1", "TERM=dumb", "COLUMNS=200",
+		"HOME=" + home, "PATH=" + filepath.Join(venv, "bin") + ":/usr/sbin:/usr/bin:/sbin:/bin",
+		"LANG=C.UTF-8", "PYTHONUNBUFFERED=1", "TERM=dumb", "COLUMNS=200",
 	}, env...)}
 }
 

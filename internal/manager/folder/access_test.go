@@ -55,8 +55,8 @@ func TestAccess(t *testing.T) {
 	if got := rightsOf(actor("x", "user", "d"), granted); !slices.Equal(got, []string{"read_attribute", "read_content", "mount_ro"}) {
 		t.Errorf("rights of a reader = %v", got)
 	}
-	want := []string{"read_attribute", "update_attribute", "delete_vfolder", "assign_permission_to_others", "clone", "read_content", "mount_ro",
-		"write_content", "delete_content"}
+	want := []string{"read_attribute", "update_attribute", "delete_vfolder", "assign_permission_to_others", "clone", "read_content",
+		"mount_ro", "write_content", "delete_content"}
 	if got := rightsOf(actor("u", "user", "d"), readOnly); !slices.Equal(got, want) {
 		t.Errorf("rights of the owner of a read-only folder = %v", got)
 	}

@@ -18,7 +18,8 @@ func TestPlanMounts(t *testing.T) {
 	add := func(name string, change func(m *mountable)) {
 		m := &mountable{Folder: Folder{ID: cluster.FolderID("id-" + name), Name: name, Host: "p:v", Scope: user, Status: cluster.FolderReady,
 			Ownership: OfUser,
-			Effective: cluster.ReadWriteDelete, UserEmail: "a@x"}, reach: true, permit: true, volume: volume, most: cluster.ReadWriteDelete, project: own}
+			Effective: cluster.ReadWriteDelete, UserEmail: "a@x"}, reach: true, permit: true, volume: volume,
+			most: cluster.ReadWriteDelete, project: own}
 		if change != nil {
 			change(m)
 		}

@@ -139,7 +139,8 @@ func TestFailedSessionsAreListedAmongTheEnded(t *testing.T) {
 		var out struct {
 			L struct{ Items []struct{ Name string } } `json:"compute_session_list"`
 		}
-		d.ask(`query($s:String){compute_session_list(limit:10, offset:0, order:"name", status:$s){items{name}}}`, map[string]any{"s": statuses}, &out)
+		d.ask(`query($s:String){compute_session_list(limit:10, offset:0, order:"name", status:$s){items{name}}}`,
+			map[string]any{"s": statuses}, &out)
 		got := []string{}
 		for _, i := range out.L.Items {
 			got = append(got, i.Name)

@@ -81,7 +81,10 @@ func TestDestroyAnswersWhenTheContainersAreGone(t *testing.T) {
 	for name, query := range map[string]string{"gracefully": "", "by-force": "?forced=true"} {
 		id := c.running(name)
 		answers := c.calls("DELETE", "/session/"+name+query, "")
-		require.Eventually(t, func() bool { s := c.session(id).Status; return s.Final() || s == cluster.Terminating }, patience, 2*time.Millisecond)
+		require.Eventually(t, func() bool {
+			st := c.session(id).Status
+			return st.Final() || st == cluster.Terminating
+		}, patience, 2*time.Millisecond)
 		require.Empty(t, answers, "its container is still there")
 		c.report(c.session(id), cluster.PhaseEnded, ended)
 		a := c.answered(answers)

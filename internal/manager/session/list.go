@@ -37,7 +37,7 @@ var sessionFields = list.Fields{
 	"scaling_group": list.Text("s.resource_group"), "cluster_mode": list.Text("s.cluster_mode"), "cluster_size": list.Number("s.cluster_size"),
 	"status": list.Enum("s.status", statusWords, nil), "status_info": list.Text("s.status_info"),
 	"status_changed": list.Time("s.status_changed"),
-	"result": list.Text("s.result"), "created_at": list.Time("s.created_at"), "terminated_at": list.Time("s.ended_at"),
+	"result":         list.Text("s.result"), "created_at": list.Time("s.created_at"), "terminated_at": list.Time("s.ended_at"),
 	"starts_at": list.Time("s.starts_at"), "scheduled_at": list.Time("s.scheduled_at"), "startup_command": list.Text("s.startup_command"),
 	"tag": list.Text("s.tag"), "project_id": list.ID("s.project_id"),
 }
