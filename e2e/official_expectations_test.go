@@ -156,8 +156,8 @@ func newest(t *testing.T, o *official, tag string) {
 		o.must("vfolder", "delete", data)
 	})
 	t.Run("refusals are readable", func(t *testing.T) {
-		r := o.run("", "session", "create", "--name", "x", "python")
-		require.NotContains(t, r.stderr, "Traceback")
+		r := o.run("", "session", "create", "--name", "refused-"+tag, "no-such-image-"+tag)
 		require.NotZero(t, r.code)
+		require.Contains(t, r.stdout+r.stderr, "No such image reference: no-such-image-"+tag)
 	})
 }

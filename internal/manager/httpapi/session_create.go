@@ -121,7 +121,6 @@ func (a *API) createSession(c *call) error {
 		return err
 	}
 	if dry {
-		req.FailIfImpossible = true // who asks what would happen wants to know this
 		return a.dryRun(c, req)
 	}
 	// The session is made whole or not at all, whether or not its client stays.
