@@ -43,20 +43,18 @@ func createRequest(p *params) request.Session {
 		Dependencies:    p.list("dependencies|dependsOn|depends"),
 		CallbackURL:     p.text("callback_url|callbackUrl|callbackURL", ""),
 		BatchTimeout:    p.span("batch_timeout|batchTimeout"),
-
-		FailIfImpossible: p.flag("fail_if_impossible|failIfImpossible", false),
-
-		Environ:       cfg.texts("environ"),
-		Resources:     cfg.texts("resources"),
-		ResourceOpts:  cfg.texts("resource_opts|resourceOpts"),
-		ResourceGroup: cfg.text("scaling_group|scalingGroup", ""),
-		Agents:        cfg.list("agent_list|agentList|agents"),
-		Mounts:        cfg.list("mounts"),
-		MountIDs:      cfg.list("mount_ids|mountIds"),
-		MountMap:      cfg.texts("mount_map|mountMap"),
-		MountIDMap:    cfg.texts("mount_id_map|mountIdMap"),
-		MountOptions:  mountOptions(cfg),
+		Environ:         cfg.texts("environ"),
+		Resources:       cfg.texts("resources"),
+		ResourceOpts:    cfg.texts("resource_opts|resourceOpts"),
+		ResourceGroup:   cfg.text("scaling_group|scalingGroup", ""),
+		Agents:          cfg.list("agent_list|agentList|agents"),
+		Mounts:          cfg.list("mounts"),
+		MountIDs:        cfg.list("mount_ids|mountIds"),
+		MountMap:        cfg.texts("mount_map|mountMap"),
+		MountIDMap:      cfg.texts("mount_id_map|mountIdMap"),
+		MountOptions:    mountOptions(cfg),
 	}
+	r.FailIfImpossible = p.flag("fail_if_impossible|failIfImpossible", false)
 	if p.has(priority) {
 		r.Priority = new(p.number(priority, 0, 0, 100))
 	}

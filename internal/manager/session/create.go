@@ -294,6 +294,8 @@ func chooseGroup(groups []string, agents []dbgen.LargestAgentsRow, slots, total 
 		return maybe, nil
 	case r.FailIfImpossible:
 		return "", refusal
+	case maybe != "":
+		return maybe, nil
 	}
 	return groups[0], nil
 }
