@@ -50,8 +50,10 @@ type Problem struct {
 	Next string `json:"next,omitempty"`
 	// RequestID finds the request in the manager's log.
 	RequestID string `json:"request_id,omitempty"`
-	// Code is the precise reason where Type names only its class.
-	Code string `json:"error_code,omitempty"`
+	// Code is the precise reason where Type names only its class. Where newer managers of the wire have a code of their own, error_code
+	// holds theirs and OwnCode is ours.
+	Code    string `json:"error_code,omitempty"`
+	OwnCode string `json:"berth_code,omitempty"`
 	// Data holds details whose shape depends on Type.
 	Data json.RawMessage `json:"data,omitempty"`
 }
@@ -99,7 +101,7 @@ func HasSlug(err error, slug string) bool {
 // HasCode reports whether err is a problem with the given code.
 func HasCode(err error, code string) bool {
 	var e *Error
-	return errors.As(err, &e) && e.Code == code
+	return errors.As(err, &e) && (e.Code == code || e.OwnCode == code)
 }
 
 func notFound(op, format string, args ...any) *Error {

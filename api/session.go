@@ -101,10 +101,13 @@ type CreateSession struct {
 	// Preemptible sessions may end for ones of higher priority where the resource group allows it; nil means yes.
 	Preemptible *bool `json:"is_preemptible,omitempty"`
 	// RerunOnAgentLoss lets a batch session start again elsewhere when its agent is lost, although its command may have run.
-	RerunOnAgentLoss bool          `json:"rerun_on_agent_loss,omitempty"`
-	ClusterSize      int           `json:"clusterSize,omitempty"`
-	ClusterMode      string        `json:"clusterMode,omitempty"`
-	Config           SessionConfig `json:"config"`
+	RerunOnAgentLoss bool `json:"rerun_on_agent_loss,omitempty"`
+	// FailIfImpossible refuses a session that no agent is large enough for now; else it waits for one.
+	FailIfImpossible bool `json:"fail_if_impossible,omitempty"`
+
+	ClusterSize int           `json:"clusterSize,omitempty"`
+	ClusterMode string        `json:"clusterMode,omitempty"`
+	Config      SessionConfig `json:"config"`
 }
 
 // ServicePort is an app inside a session.
@@ -197,6 +200,19 @@ type SessionInfo struct {
 	Priority      int      `json:"priority"`
 	// Mounts are the folders in its containers.
 	Mounts []SessionMount `json:"vfolder_mounts"`
+	// Kernels are its containers, the main one first.
+	Kernels []SessionKernel `json:"kernels"`
+}
+
+// SessionKernel is a container of a session in SessionInfo.
+type SessionKernel struct {
+	ID         string `json:"kernelId"`
+	Role       string `json:"clusterRole"`
+	Idx        int    `json:"clusterIdx"`
+	Hostname   string `json:"clusterHostname"`
+	Status     string `json:"status"`
+	StatusInfo string `json:"statusInfo"`
+	ExitCode   *int   `json:"exitCode"` // nil before its end
 }
 
 // PullProgress is the member "pull" of StatusData while an image is being pulled.
@@ -270,6 +286,8 @@ type DestroyOptions struct {
 	Forced bool
 	// Recursive also ends the sessions that depend on this one.
 	Recursive bool
+	// NoWait answers at once; else the answer comes when the containers are gone, or after ten seconds.
+	NoWait bool
 }
 
 // SessionStats are the status and the measurements of a session that was ended, by name.
@@ -305,6 +323,37 @@ type StatusHistory struct {
 	Result map[string]*string `json:"result"`
 	// Moves is the whole history; an extension.
 	Moves []SessionMove `json:"moves"`
+	// Reached has the first time of every status that the session reached, by the status's name; its items are members of the answer.
+	Reached map[string]string `json:"-"`
+}
+
+// MarshalJSON puts the items of Reached beside the other members.
+func (h StatusHistory) MarshalJSON() ([]byte, error) {
+	all := map[string]any{"result": h.Result, "moves": h.Moves}
+	for status, at := range h.Reached {
+		all[status] = at
+	}
+	return json.Marshal(all)
+}
+
+// UnmarshalJSON is the reverse of MarshalJSON.
+func (h *StatusHistory) UnmarshalJSON(raw []byte) error {
+	type plain StatusHistory
+	if err := json.Unmarshal(raw, (*plain)(h)); err != nil {
+		return err
+	}
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &all); err != nil {
+		return err
+	}
+	h.Reached = map[string]string{}
+	for name, value := range all {
+		var at string
+		if name != "result" && name != "moves" && json.Unmarshal(value, &at) == nil {
+			h.Reached[name] = at
+		}
+	}
+	return nil
 }
 
 // SessionMove is a step in the life of a session or, with Kernel, of one of its containers.
@@ -337,6 +386,9 @@ func (c *Client) DestroySession(ctx context.Context, session string, o DestroyOp
 	}
 	if o.Recursive {
 		q.Set("recursive", "true")
+	}
+	if o.NoWait {
+		q.Set("wait", "0")
 	}
 	var out json.RawMessage
 	err := c.sessionCall(ctx, session, "", request{method: http.MethodDelete, query: q, timeout: slowTimeout}, &out)

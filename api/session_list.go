@@ -54,6 +54,7 @@ type Container struct {
 	StatusInfo  string   `json:"status_info"`
 	Agent       *string  `json:"agent"`
 	ContainerID *string  `json:"container_id"`
+	ExitCode    *int     `json:"exit_code"`
 	Slots       JSONText `json:"occupied_slots"`
 }
 

@@ -142,7 +142,7 @@ func BenchmarkSession(b *testing.B) {
 		var answered time.Duration
 		total := timed(func() {
 			answered = timed(func() {
-				_, err := c.DestroySession(b.Context(), s.Name, api.DestroyOptions{})
+				_, err := c.DestroySession(b.Context(), s.Name, api.DestroyOptions{NoWait: true})
 				require.NoError(b, err)
 			})
 			gone(b, id)
@@ -377,7 +377,7 @@ func BenchmarkLife(b *testing.B) {
 		_, err := c.Poll(b.Context(), s.Name, "", api.Execute{Mode: "query", Code: "1+1"})
 		require.NoError(b, err)
 		id := container(b, s.ID)
-		_, err = c.DestroySession(b.Context(), s.Name, api.DestroyOptions{})
+		_, err = c.DestroySession(b.Context(), s.Name, api.DestroyOptions{NoWait: true})
 		require.NoError(b, err)
 		gone(b, id)
 	}

@@ -119,7 +119,7 @@ func TestAttackImages(t *testing.T) {
 	t.Run("the owner starts it", func(t *testing.T) {
 		require.NoError(t, ada.start("mine", adas))
 		require.Equal(t, []string{digest}, p.contentOf("mine"))
-		_, err := ada.c.DestroySession(t.Context(), "mine", api.DestroyOptions{Forced: true})
+		_, err := ada.c.DestroySession(t.Context(), "mine", api.DestroyOptions{Forced: true, NoWait: true})
 		require.NoError(t, err)
 	})
 	t.Run("another tenant finds it by no name", func(t *testing.T) {

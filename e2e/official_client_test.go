@@ -43,9 +43,16 @@ func newOfficial(t *testing.T, env []string) *official {
 	t.Helper()
 	venv, err := officialVenv()
 	require.NoError(t, err, "make the official client's environment")
+	return officialOf(t, venv, env)
+}
+
+// officialOf is the official client of an environment that a script made.
+func officialOf(t *testing.T, venv string, env []string) *official {
+	t.Helper()
 	home := t.TempDir()
 	return &official{t: t, venv: venv, dir: t.TempDir(), env: append([]string{
-		"HOME=" + home, "PATH=" + filepath.Join(venv, "bin") + ":/usr/bin:/bin", "LANG=C.UTF-8", "PYTHONUNBUFFERED=1", "TERM=dumb", "COLUMNS=200",
+		"HOME=" + home, "PATH=" + filepath.Join(venv, "bin") + ":/usr/sbin:/usr/bin:/sbin:/bin",
+		"LANG=C.UTF-8", "PYTHONUNBUFFERED=1", "TERM=dumb", "COLUMNS=200",
 	}, env...)}
 }
 

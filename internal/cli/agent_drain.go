@@ -137,7 +137,7 @@ func (o *agentDrainOptions) ender(ctx context.Context, cmd *cobra.Command, c *ap
 				continue
 			}
 			told[s.ID] = true
-			_, err := c.DestroySession(ctx, s.ID, api.DestroyOptions{Forced: s.Status != api.StatusRunning})
+			_, err := c.DestroySession(ctx, s.ID, api.DestroyOptions{Forced: s.Status != api.StatusRunning, NoWait: true})
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}

@@ -144,7 +144,7 @@ func TestRunWithANameKeepsTheSession(t *testing.T) {
 	require.Len(t, b.sessions, 1)
 
 	require.Equal(t, 0, b.do(t, "", "run", "python", "--name", "mylab", "--rm", "-c", "print:3").code)
-	require.Equal(t, []string{"mylab "}, b.destroys)
+	require.Equal(t, []string{"mylab wait=0"}, b.destroys)
 }
 
 func TestRunKeepTellsHowToEndTheSession(t *testing.T) {

@@ -43,6 +43,7 @@ type createFlags struct {
 	protected bool
 	rerun     bool
 	dryRun    bool
+	possible  bool
 	timeout   time.Duration
 	quiet     bool
 }
@@ -69,6 +70,7 @@ func (f *createFlags) add(cmd *cobra.Command) {
 	s.BoolVar(&f.protected, "no-preempt", false, "never end it for sessions of higher priority")
 	s.BoolVar(&f.rerun, "rerun-on-agent-loss", false, "start a batch session again when its agent is lost, although it may have run")
 	s.BoolVar(&f.dryRun, "dry-run", false, "check everything and say where it would start or why it would wait, and create nothing")
+	s.BoolVar(&f.possible, "fail-if-impossible", false, "refuse what no agent is large enough for now, instead of waiting for one")
 	s.DurationVar(&f.timeout, "timeout", 0, "give up after this time, such as 90s or 10m (default: never)")
 	s.BoolVarP(&f.quiet, "quiet", "q", false, "do not tell how it goes")
 	s.Lookup("priority").DefValue = "0" // Keeps the help from naming -1.
@@ -78,7 +80,7 @@ func (f *createFlags) add(cmd *cobra.Command) {
 // request makes a create request for an image.
 func (f *createFlags) request(ctx context.Context, a *verbs, c *api.Client, image string) (api.CreateSession, error) {
 	s := api.CreateSession{Name: f.name, Image: image, Type: api.TypeInteractive, Tag: f.tag, EnqueueOnly: true, ReuseIfExists: true,
-		Dependencies: f.depends, StartsAt: f.startsAt, BatchTimeout: f.limit}
+		Dependencies: f.depends, StartsAt: f.startsAt, BatchTimeout: f.limit, FailIfImpossible: f.possible}
 	if f.batch == "" && (f.startsAt != "" || f.limit != "" || f.rerun) {
 		return s, frame.Usage(frame.Hint(errors.New("--starts-at, --batch-timeout and --rerun-on-agent-loss need --batch"),
 			"berth session create --help"))

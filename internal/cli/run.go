@@ -245,7 +245,7 @@ func holdLease(ctx context.Context, c *api.Client, id string) (stop func()) {
 func (o *runOptions) remove(ctx context.Context, cmd *cobra.Command, c *api.Client, s api.CreatedSession, running bool) {
 	ctx, cancel := frame.Within(ctx, removeTimeout)
 	defer cancel()
-	_, err := c.DestroySession(ctx, s.ID, api.DestroyOptions{Forced: !running})
+	_, err := c.DestroySession(ctx, s.ID, api.DestroyOptions{Forced: !running, NoWait: true})
 	if err != nil && !api.IsNotFound(err) {
 		if info, lookErr := c.SessionInfo(ctx, s.ID); lookErr == nil && (api.Ended(info.Status) || info.Status == api.StatusTerminating) {
 			return

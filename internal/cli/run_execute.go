@@ -68,6 +68,11 @@ func (o *runOptions) execute(ctx context.Context, cmd *cobra.Command, c *api.Cli
 			switch r.Status {
 			case api.ExecFinished:
 				ended = true
+				if frame.IsTerminal(out.out) {
+					if err := out.end(); err != nil {
+						return 0, fmt.Errorf("write output: %w", err)
+					}
+				}
 				return frame.Deref(r.ExitCode), nil
 			case api.ExecWaitingInput:
 				in.request(r.Options != nil && r.Options.IsPassword)

@@ -21,6 +21,18 @@ type printer struct {
 	dir   string
 	quiet bool
 	saved int
+	// within says that the last text on out did not end its line: the value of a cell does not.
+	within bool
+}
+
+// end closes the last line, so that the prompt of a shell begins a line of its own.
+func (c *printer) end() error {
+	if !c.within {
+		return nil
+	}
+	c.within = false
+	_, err := io.WriteString(c.out, "\n")
+	return err
 }
 
 func (c *printer) write(items []api.ConsoleItem) error {
@@ -37,6 +49,9 @@ func (c *printer) item(i api.ConsoleItem) error {
 	switch i.Kind() {
 	case "stdout":
 		_, err = io.WriteString(c.out, i.Text())
+		if i.Text() != "" {
+			c.within = !strings.HasSuffix(i.Text(), "\n")
+		}
 	case "stderr", "log":
 		_, err = io.WriteString(c.err, i.Text())
 	case "html":

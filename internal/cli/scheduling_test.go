@@ -303,7 +303,7 @@ agent i-worker1 is drained: it holds nothing and takes nothing new; berth agent 
 		b := begin(t, []api.AgentSession{running})
 		o := b.do(t, "", "agent", "drain", "i-worker1", "--force", "--timeout", "5ms")
 		require.Zero(t, o.code, o.err)
-		require.Equal(t, []string{"mylab "}, b.destroys)
+		require.Equal(t, []string{"mylab wait=0"}, b.destroys)
 		o = begin(t, nil).do(t, "", "agent", "drain", "i-worker1", "--force")
 		require.Zero(t, o.code, o.err)
 	})

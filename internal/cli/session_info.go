@@ -70,6 +70,15 @@ func (o *sessionInfoOptions) run(ctx context.Context, cmd *cobra.Command, c *api
 	if s.ExitCode != nil {
 		f.Add("exit code", strconv.Itoa(*s.ExitCode))
 	}
+	if len(s.Kernels) > 1 {
+		for _, k := range s.Kernels {
+			text := k.Status
+			if k.ExitCode != nil {
+				text += ", exit code " + strconv.Itoa(*k.ExitCode)
+			}
+			f.Add(k.Hostname, text+", kernel "+k.ID)
+		}
+	}
 	f.Add("image", s.Image)
 	f.Add("slots", slots.Text(s.Occupying))
 	f.Add("requested", slots.Text(s.Requested))

@@ -41,7 +41,7 @@ func (o *sessionRmOptions) run(ctx context.Context, cmd *cobra.Command, c *api.C
 	}
 	var failed []error
 	for _, s := range args {
-		if _, err := c.DestroySession(ctx, s, api.DestroyOptions{Forced: o.force, Recursive: o.recursive}); err != nil {
+		if _, err := c.DestroySession(ctx, s, api.DestroyOptions{Forced: o.force, Recursive: o.recursive, NoWait: true}); err != nil {
 			if len(args) > 1 {
 				err = fmt.Errorf("end session %s: %w", s, err)
 			}

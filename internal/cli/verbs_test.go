@@ -174,7 +174,7 @@ func TestSessionRm(t *testing.T) {
 	require.Equal(t, frame.ExitDenied, o.code)
 	require.Contains(t, o.err, "next: berth session rm -f mylab")
 	require.Equal(t, 0, b.do(t, "", "session", "rm", "-f", "--recursive", "mylab").code)
-	require.Equal(t, "mylab forced=true&recursive=true", b.destroys[1])
+	require.Equal(t, "mylab forced=true&recursive=true&wait=0", b.destroys[1])
 }
 
 func TestSessionRestartAndRename(t *testing.T) {

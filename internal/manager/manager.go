@@ -223,8 +223,8 @@ func (m *Manager) wireAPI(limiter throttle.RateLimiter) error {
 	if m.deps.Redis != nil {
 		seen = httpapi.NewRedisSeen(m.deps.Redis)
 	}
-	graph := graphapi.New(graphapi.Deps{Nouns: m.nouns, Actor: httpapi.ActorFrom, Fail: httpapi.Fail, Budget: limiter, Config: &m.cfg.GraphQL,
-		Log: m.log.With("part", "graphapi")})
+	graph := graphapi.New(graphapi.Deps{Nouns: m.nouns, Actor: httpapi.ActorFrom, HidesTrash: httpapi.HidesTrash, Fail: httpapi.Fail,
+		Budget: limiter, Config: &m.cfg.GraphQL, Log: m.log.With("part", "graphapi")})
 	m.handler = httpapi.New(httpapi.Deps{
 		Nouns: m.nouns, GraphQL: graph, Log: m.log.With("part", "httpapi"), Clock: m.deps.Clock.Now, RateLimiter: limiter, Limits: m.cfg.Streams,
 		Trusted: trusted, ActorsTurn: m.store.ActorsTurn, Seen: seen, RequireDigest: m.cfg.RequireBodyDigest,

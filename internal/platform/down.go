@@ -84,7 +84,7 @@ func endSessions(ctx context.Context, dir StateDir, say func(string, ...any)) er
 				continue
 			}
 			say("ending session %s (%s)", s.Name, s.Status)
-			_, err := client.DestroySession(ctx, s.ID, api.DestroyOptions{Forced: true})
+			_, err := client.DestroySession(ctx, s.ID, api.DestroyOptions{Forced: true, NoWait: true})
 			if err != nil && !api.IsNotFound(err) {
 				if refused[s.ID] {
 					return fmt.Errorf("end session %s: %w", s.Name, err)

@@ -51,11 +51,11 @@ func TestQueryPython(t *testing.T) {
 		require.Equal(t, run.KernelIdle, h.Kernel.State)
 
 		require.Equal(t, "", b.query("set", "x = 'kept'").stdout)
-		require.Equal(t, "'kept'\n", b.query("get", "x").stdout, "variables live on and the last expression is shown")
+		require.Equal(t, "'kept'", b.query("get", "x").stdout, "variables live on and the last expression is shown as it is")
 
 		r = b.query("exit3", "import sys\nsys.exit(3)")
 		require.Equal(t, 3, r.exit)
-		require.Empty(t, r.stderr)
+		require.Equal(t, "SystemExit: 3\n", r.stderr)
 		require.Equal(t, 0, b.query("exit0", "sys.exit()").exit)
 		require.Equal(t, 4, b.query("exit4", "exit(4)").exit)
 		r = b.query("exitmsg", "sys.exit('no luck')")
@@ -95,7 +95,7 @@ func TestQueryPython(t *testing.T) {
 		require.Contains(t, strings.Join(res.Completions, " "), "isabs")
 		require.Contains(t, b.query("uid", "import os; print(os.getuid(), os.getcwd(), os.environ['HOME'])").stdout,
 			fmt.Sprint(b.cfg.User.UID, " ", b.cfg.User.Home, " ", b.cfg.User.Home))
-		require.Equal(t, "7\n", b.query("await", "import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    return 7\nawait f()").stdout)
+		require.Equal(t, "7", b.query("await", "import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    return 7\nawait f()").stdout)
 	})
 }
 

@@ -1,7 +1,9 @@
 package scheduler
 
 import (
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -66,8 +68,9 @@ type Preemption struct {
 // order's options), agent_selection_strategy (a placement policy or its older name: concentrated,
 // dispersed, roundrobin, legacy), agent_selector_config (its options),
 // allow_fractional_resource_fragmentation, preemption, and backfill {enabled, passed_over_seconds,
-// reservations}; it takes and ignores enforce_spreading_endpoint_replica and
-// route_cleanup_target_statuses.
+// reservations}; it takes and ignores enforce_spreading_endpoint_replica,
+// route_cleanup_target_statuses, and the options of other orders in config, which clients leave there
+// when they change the order.
 func ParseGroup(name, order string, opts map[string]any) (Group, error) {
 	g := Group{Name: name, Order: order}
 	o := &optionReader{of: "scheduler_opts", values: opts}
@@ -107,6 +110,7 @@ func ParseGroup(name, order string, opts map[string]any) (Group, error) {
 			return Group{}, err
 		}
 	}
+	g.OrderOptions = withoutForeign(order, g.OrderOptions)
 	if _, _, err := newOrder(order, g.OrderOptions); err != nil {
 		return Group{}, err
 	}
@@ -114,6 +118,41 @@ func ParseGroup(name, order string, opts map[string]any) (Group, error) {
 		return Group{}, err
 	}
 	return g, nil
+}
+
+// foreignOptions are options of orders of other managers that no order here has.
+var foreignOptions = []string{"num_retries_to_skip"}
+
+// withoutForeign leaves out options that belong to other orders than the named one. Options that nobody knows stay, to be refused.
+func withoutForeign(order string, options map[string]any) map[string]any {
+	foreign := slices.Clone(foreignOptions)
+	var own []string
+	for _, k := range orders {
+		o := &optionReader{}
+		k.make(o)
+		if k.name == order {
+			own = o.read
+		}
+		foreign = append(foreign, o.read...)
+	}
+	out := maps.Clone(options)
+	for _, name := range foreign {
+		if !slices.Contains(own, name) {
+			delete(out, name)
+		}
+	}
+	return out
+}
+
+// DefaultOptions are the scheduler_opts of a group that says nothing, under the wire's names.
+func DefaultOptions() map[string]any {
+	return map[string]any{
+		"allowed_session_types": []any{string(cluster.Interactive), string(cluster.Batch), string(cluster.Inference)},
+		"pending_timeout":       0, "config": map[string]any{},
+		"agent_selection_strategy": placements[0].wire, "agent_selector_config": map[string]any{},
+		"enforce_spreading_endpoint_replica": false, "allow_fractional_resource_fragmentation": true,
+		"route_cleanup_target_statuses": []any{"unhealthy"},
+	}
 }
 
 // sameOptions compares decoded options.

@@ -106,7 +106,7 @@ func TestParseGroup(t *testing.T) {
 	)
 	for name, opts := range map[string]map[string]any{
 		"coin":  nil,
-		"fifo":  {"config": map[string]any{"half_life_days": 7.0}},
+		"fifo":  {"config": map[string]any{"half_life": 7.0}},
 		"lifo":  {"config": map[string]any{"ageing_seconds": 7.0}},
 		"drf":   {"agent_selection_strategy": "dice"},
 		"":      {"unknown": 1.0},
@@ -115,6 +115,12 @@ func TestParseGroup(t *testing.T) {
 		_, err := scheduler.ParseGroup("g", name, opts)
 		require.True(t, fault.Is(err, fault.Invalid), "%s %v: %v", name, opts, err)
 	}
+	// Options of other orders stay where clients leave them, and mean nothing.
+	g, err = scheduler.ParseGroup("g", "fifo", map[string]any{"config": map[string]any{"half_life_days": 7.0, "num_retries_to_skip": 0.0}})
+	require.NoError(t, err)
+	require.Empty(t, g.OrderOptions)
+	_, err = scheduler.ParseGroup("g", "fifo", scheduler.DefaultOptions())
+	require.NoError(t, err, "what is answered is taken again")
 	for _, bad := range []map[string]any{
 		{"preemption": map[string]any{"order": "shoe-size"}}, {"pending_timeout": -1.0}, {"pending_timeout": "soon"},
 		{"agent_selector_config": map[string]any{"x": 1.0}}, {"backfill": map[string]any{"reservations": 99.0}},

@@ -29,7 +29,7 @@ func (p *Proxy) fileRoutes(mux *http.ServeMux) {
 	handle(p, mux, "POST GET", wire.PathList, p.list)
 	handle(p, mux, "POST", wire.PathRename, p.rename)
 	handle(p, mux, "POST", wire.PathMove, func(ctx context.Context, q wire.MoveRequest) (int, any, error) {
-		return p.move(ctx, q.Volume, q.VFID, q.Src, q.Dst)
+		return p.move(ctx, q.Volume, q.VFID, q.Src, q.Dst, true)
 	})
 	mux.HandleFunc("POST "+wire.PathFetch, p.fetch)
 	mux.HandleFunc("GET "+wire.PathFetch, p.fetch)
@@ -183,10 +183,11 @@ func (p *Proxy) rename(ctx context.Context, q wire.RenameRequest) (int, any, err
 	if err != nil {
 		return 0, nil, err
 	}
-	return p.move(ctx, q.Volume, q.VFID, from, path.Join(path.Dir(from), clean))
+	return p.move(ctx, q.Volume, q.VFID, from, path.Join(path.Dir(from), clean), false)
 }
 
-func (p *Proxy) move(ctx context.Context, name, vfid, src, dst string) (int, any, error) {
+// move gives an entry another path. With into, a directory at dst takes the entry in under its name, as mv does.
+func (p *Proxy) move(ctx context.Context, name, vfid, src, dst string, into bool) (int, any, error) {
 	m, f, err := p.onFolder(name, vfid)
 	if err != nil {
 		return 0, nil, err
@@ -196,13 +197,19 @@ func (p *Proxy) move(ctx context.Context, name, vfid, src, dst string) (int, any
 		if ends[i], err = volume.CleanPath(end); err != nil {
 			return 0, nil, err
 		}
-		if ends[i] == "." {
+		if ends[i] == "." && !(into && i == 1) {
 			return 0, nil, fault.Invalidf("the folder itself cannot be moved inside itself").WithReason("invalid-api-params").
 				WithNext("name a file or directory in it")
 		}
 	}
 	_, err = inFolder(ctx, m, f, func(_ context.Context, _ volume.Volume, t volume.Tree) (struct{}, error) {
-		return struct{}{}, t.Rename(ends[0], ends[1])
+		err := t.Rename(ends[0], ends[1])
+		if into && fault.Is(err, fault.Conflict) {
+			if e, serr := t.Stat(ends[1]); serr == nil && e.Kind == volume.KindDirectory {
+				err = t.Rename(ends[0], path.Join(ends[1], path.Base(ends[0])))
+			}
+		}
+		return struct{}{}, err
 	})
 	return http.StatusNoContent, nil, err
 }

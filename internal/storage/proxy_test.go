@@ -244,7 +244,12 @@ func TestFoldersAndFiles(t *testing.T) {
 	n.ask("POST", wire.PathRename, request(`,"relpath":"b/file","new_name":"datei"`), 204)
 	n.refused("POST", wire.PathRename, request(`,"relpath":"b/datei","new_name":"../x"`), 400, "invalid")
 	n.ask("POST", wire.PathMove, request(`,"src_relpath":"b/datei","dst_relpath":"a/z"`), 204)
-	n.refused("POST", wire.PathMove, request(`,"src_relpath":"a/z","dst_relpath":"b"`), 409, "conflict")
+	n.refused("POST", wire.PathMove, request(`,"src_relpath":"a/z","dst_relpath":"a/z"`), 409, "conflict")
+	n.ask("POST", wire.PathMove, request(`,"src_relpath":"a/z","dst_relpath":"b"`), 204) // into the directory, as mv does
+	require.Equal(t, "hello", string(n.ask("POST", wire.PathFetch, request(`,"relpath":"b/z"`), 200).body))
+	n.ask("POST", wire.PathMove, request(`,"src_relpath":"b/z","dst_relpath":"."`), 204)
+	n.ask("POST", wire.PathMove, request(`,"src_relpath":"z","dst_relpath":"a"`), 204)
+	n.refused("POST", wire.PathRename, request(`,"relpath":"a/z","new_name":"../b"`), 400, "invalid")
 	usage := read[wire.UsageReply](t, n.ask("GET", wire.PathFolderUsage, request(""), 200))
 	require.Equal(t, int64(1), usage.FileCount)
 	require.Equal(t, int64(5), usage.UsedBytes)

@@ -200,6 +200,9 @@ func (n *kernel) rest(v view) bool {
 	case r == nil && n.desired == nil && n.container == nil && !n.stale:
 		delete(k.kernels, n.id)
 		delete(k.report.progress, n.id)
+		if k.o.Network != nil {
+			k.o.Network.Release(n.id) // a peer may have asked for its address before it began
+		}
 		return true
 	case r != nil && r.Final != nil:
 		n.reserved = nil

@@ -3,6 +3,7 @@ package keeper_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -19,6 +20,7 @@ type wires struct {
 	mu     sync.Mutex
 	asked  []string
 	broken error
+	places map[cluster.KernelID]string
 }
 
 func (w *wires) note(format string, args ...any) {
@@ -29,15 +31,22 @@ func (w *wires) note(format string, args ...any) {
 	}
 }
 
-func (w *wires) Join(_ cluster.KernelID, e cluster.Egress) (network.Place, error) {
+func (w *wires) Join(id cluster.KernelID, e cluster.Egress) (network.Place, error) {
 	w.mu.Lock()
 	err := w.broken
+	if w.places == nil {
+		w.places = map[cluster.KernelID]string{}
+	}
+	if _, ok := w.places[id]; !ok && err == nil {
+		w.places[id] = fmt.Sprintf("10.222.0.%d", 2+len(w.places))
+	}
+	address := w.places[id]
 	w.mu.Unlock()
 	if err != nil {
 		return network.Place{}, err
 	}
 	w.note("join %s", e)
-	return network.Place{Networks: []runtime.Network{{Name: runtime.NetworkNone}}, Address: "10.222.0.2"}, nil
+	return network.Place{Networks: []runtime.Network{{Name: runtime.NetworkNone}}, Address: address}, nil
 }
 
 func (w *wires) Connect(_ cluster.KernelID, pid int) error {
@@ -89,4 +98,26 @@ func TestKernelsAreConnected(t *testing.T) {
 	r.want(false, stopped(1))
 	r.awaitPhase(kernelID(1), 1, cluster.PhaseEnded)
 	r.eventually("the address is given back", func() bool { return slices.Contains(w.list(), "release") })
+}
+
+// TestPeersKnowEachOther: all containers of a session on one agent find each other by name, whichever is made first, and no others.
+func TestPeersKnowEachOther(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.network = &wires{}
+	r.start()
+	r.want(true, desired(1), desired(2, func(d *cluster.DesiredKernel) { d.Spec.Hostname = "sub1" }),
+		desired(3, func(d *cluster.DesiredKernel) { d.Session = "22222222-0000-4000-8000-000000000000" }))
+	names := func(id cluster.KernelID) (out []string) {
+		r.awaitPhase(id, 1, cluster.PhaseRunning)
+		spec, ok := r.engine.Spec(scope, agent, id)
+		require.True(t, ok)
+		return spec.ExtraHosts
+	}
+	first, second, other := names(kernelID(1)), names(kernelID(2)), names(kernelID(3))
+	require.Len(t, first, 2)
+	require.ElementsMatch(t, first, second)
+	require.Regexp(t, `main1:10\.222\.0\.\d sub1:10\.222\.0\.\d`, strings.Join(slices.Sorted(slices.Values(first)), " "))
+	require.Len(t, other, 1)
+	require.NotContains(t, first, other[0])
 }

@@ -38,6 +38,7 @@ type buildInput struct {
 	grant    device.Grant
 	folders  []runtime.Mount
 	place    network.Place
+	peers    []string // of the session, "name:ip"
 	logLevel string
 }
 
@@ -91,7 +92,7 @@ func newBuild(in buildInput) (build, error) {
 		},
 		spec: runtime.Spec{
 			Identity: in.identity, Image: s.Image, Digest: in.image.ID, Hostname: s.Hostname,
-			ExtraHosts: hostsOf(s, in.place.Address),
+			ExtraHosts: hostsOf(s, in.place.Address, in.peers),
 			Entry:      host.Entry(), Env: variablesOf(in.grant.Env), WorkingDir: "/",
 			Mounts:  slices.Clone(in.grant.Mounts),
 			Devices: in.grant.Nodes, CDI: in.grant.CDI,
@@ -129,14 +130,23 @@ func variablesOf(env map[string]string) []string {
 	return out
 }
 
-// hostsOf are the names that the container knows: what the manager gives, and its own name where the engine does not know its
-// address.
-func hostsOf(s *cluster.KernelSpec, address string) []string {
-	own := s.Hostname + ":"
-	if address == "" || s.Hostname == "" || slices.ContainsFunc(s.Hosts, func(h string) bool { return strings.HasPrefix(h, own) }) {
-		return s.Hosts
+// hostsOf are the names that the container knows: what the manager gives, its own name where the engine does not know its
+// address, and its peers. The manager's come before others of the same name.
+func hostsOf(s *cluster.KernelSpec, address string, peers []string) []string {
+	out := slices.Clone(s.Hosts)
+	add := func(name, entry string) {
+		if !slices.ContainsFunc(out, func(h string) bool { return strings.HasPrefix(h, name+":") }) {
+			out = append(out, entry)
+		}
 	}
-	return append(slices.Clone(s.Hosts), own+address)
+	if address != "" && s.Hostname != "" {
+		add(s.Hostname, s.Hostname+":"+address)
+	}
+	for _, p := range peers {
+		name, _, _ := strings.Cut(p, ":")
+		add(name, p)
+	}
+	return out
 }
 
 // proxyVariables tell programs where the only way out is.

@@ -59,11 +59,12 @@ func withPermission(allowed ...string) condition {
 	}
 }
 
-// changesFiles is who may change files with one of the permissions. Owners and administrators may unless the folder is
-// read-only; a folder that was given to an administrator is used with the permission that was given.
+// changesFiles is who may change files with one of the permissions. Owners always may: a read-only folder is read-only for sessions
+// and for others. Administrators may unless the folder is read-only; a folder that was given to an administrator is used with the
+// permission that was given.
 func changesFiles(allowed ...string) condition {
 	return anyOf{
-		allOf{owner, mayChange},
+		owner,
 		modelAuthor,
 		withPermission(allowed...),
 		allOf{manager, ofProject},
@@ -80,9 +81,9 @@ var Folders = Kind{"virtual folder", map[Verb]condition{
 	Change:    anyOf{owner, modelAuthor, manager},
 	ReadFiles: anyOf{owner, member, shared, manager},
 	WriteFiles: named{changesFiles(string(cluster.ReadWrite), string(cluster.ReadWriteDelete)),
-		"its owner unless it is read-only, members and whom it is shared with by their permission (rw, wd), " + manager.words},
+		"its owner, members and whom it is shared with by their permission (rw, wd), " + manager.words},
 	DeleteFiles: named{changesFiles(string(cluster.ReadWriteDelete)),
-		"its owner unless it is read-only, members and whom it is shared with by their permission (wd), " + manager.words},
+		"its owner, members and whom it is shared with by their permission (wd), " + manager.words},
 	Purge:      manager,
 	Administer: superadmin,
 }}

@@ -262,6 +262,7 @@ var matrix = []line{
 	{"session.ByID", authz.Sessions, authz.See, ofOwner, sessions, lists},
 	{"session.History", authz.Sessions, authz.See, ofOwner, session, checks},
 	{"session.DependencyGraph", authz.Sessions, authz.See, ofOwner, session, checks},
+	{"session.Dependents", authz.Sessions, authz.See, ofOwner, session, checks},
 	{"session.List", authz.Sessions, authz.See, ofOwner, nil, lists},
 	{"session.ListKernels", authz.Sessions, authz.See, ofOwner, nil, lists},
 	{"session.Logs", authz.Sessions, authz.See, ofOwner, session, checks},

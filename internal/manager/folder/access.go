@@ -1,6 +1,8 @@
 package folder
 
 import (
+	"slices"
+
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
@@ -60,7 +62,16 @@ func rightsOf(a authz.Actor, o authz.Object) []string {
 			out = append(out, r.rights...)
 		}
 	}
+	if mountedReadOnly(a, o) {
+		out = slices.DeleteFunc(out, func(right string) bool { return right == "mount_rw" || right == "mount_wd" })
+	}
 	return out
+}
+
+// mountedReadOnly reports whether sessions of the actor mount the folder read-only although the actor may change its files: it is the
+// actor's own and read-only.
+func mountedReadOnly(a authz.Actor, o authz.Object) bool {
+	return o.Owner != "" && o.Owner == a.UserID && o.Permission == cluster.ReadOnly
 }
 
 // objectOf returns the facts of a folder on which the rule decides. The query has read them for one actor: Granted is the permission

@@ -29,7 +29,7 @@ func TestAccess(t *testing.T) {
 		want access
 	}{
 		{"owner", actor("u", "user", "d"), mine, access{true, true, true, false, wd}},
-		{"owner of a read-only folder", actor("u", "user", "d"), readOnly, access{true, true, true, false, ro}},
+		{"owner of a read-only folder", actor("u", "user", "d"), readOnly, access{true, true, true, false, wd}},
 		{"stranger", actor("x", "user", "d"), mine, access{}},
 		{"nobody", authz.Actor{}, mine, access{}},
 		{"granted", actor("x", "user", "d"), granted, access{true, true, false, true, ro}},
@@ -54,6 +54,11 @@ func TestAccess(t *testing.T) {
 	}
 	if got := rightsOf(actor("x", "user", "d"), granted); !slices.Equal(got, []string{"read_attribute", "read_content", "mount_ro"}) {
 		t.Errorf("rights of a reader = %v", got)
+	}
+	want := []string{"read_attribute", "update_attribute", "delete_vfolder", "assign_permission_to_others", "clone", "read_content",
+		"mount_ro", "write_content", "delete_content"}
+	if got := rightsOf(actor("u", "user", "d"), readOnly); !slices.Equal(got, want) {
+		t.Errorf("rights of the owner of a read-only folder = %v", got)
 	}
 }
 

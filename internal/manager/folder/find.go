@@ -111,8 +111,11 @@ func (s *Service) named(ctx context.Context, a authz.Actor, name string, prefer 
 			others = append(others, r.id)
 		}
 	}
-	if len(preferred) > 0 {
+	switch {
+	case len(preferred) > 0:
 		return preferred, nil
+	case prefer == living && len(others) > 1:
+		return others[len(others)-1:], nil // what lies in the trash bin makes no name ambiguous: the newest
 	}
 	return others, nil
 }

@@ -144,6 +144,8 @@ type ListQuery struct {
 	Project string
 	// OwnerEmail lists as this user sees it (administrators).
 	OwnerEmail string
+	// WithoutTrash leaves out folders in the trash bin.
+	WithoutTrash bool
 }
 
 // SearchQuery selects a page of what the actor may see. Filter and Order are the wire's mini-language over id, row_id, name,
@@ -157,6 +159,8 @@ type SearchQuery struct {
 	Right string
 	// Of leaves only some kind of the folders; "" is all.
 	Of Kind
+	// WithoutTrash leaves out folders in the trash bin.
+	WithoutTrash bool
 }
 
 // Kind is how a folder relates to the actor.

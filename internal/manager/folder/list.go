@@ -51,7 +51,7 @@ func (s *Service) List(ctx context.Context, a authz.Actor, q ListQuery) ([]Folde
 	out := []Folder{}
 	after := folderKey{}
 	for len(out) < ListMost {
-		page, err := s.listPage(ctx, a, viewer, verb, project, after)
+		page, err := s.listPage(ctx, a, viewer, verb, project, q.WithoutTrash, after)
 		if err != nil {
 			return nil, err
 		}
@@ -75,9 +75,13 @@ type folderKey struct{ name, id string }
 
 // listPage returns the next folders of a list by name. With a project, the list holds that project's folders and those that belong to no
 // project. An administrator sees a project's folders without being a member of it.
-func (s *Service) listPage(ctx context.Context, a, viewer authz.Actor, v authz.Verb, project string, after folderKey) ([]folderKey, error) {
+func (s *Service) listPage(ctx context.Context, a, viewer authz.Actor, v authz.Verb, project string, withoutTrash bool,
+	after folderKey) ([]folderKey, error) {
 	var b list.Builder
 	sql := "SELECT f.name, f.id::text FROM " + facts.Folders.From + " WHERE f.status <> 'delete-complete'"
+	if withoutTrash {
+		sql += " AND f.status NOT LIKE 'delete-%'"
+	}
 	if after.id != "" {
 		sql += " AND (f.name, f.id) > (" + b.Arg(after.name) + ", " + b.Arg(after.id) + "::uuid)"
 	}
@@ -152,6 +156,12 @@ func (s *Service) Search(ctx context.Context, a authz.Actor, q SearchQuery) (lis
 func searchWhere(l *list.Spec, me string, a authz.Actor, q SearchQuery) error {
 	// Folders of which only the row remains are left out, as everywhere.
 	l.Where("f.status <> 'delete-complete'")
+	if q.WithoutTrash {
+		l.Where("f.status NOT LIKE 'delete-%'")
+	}
+	if q.Right == "mount_rw" || q.Right == "mount_wd" { // as mountedReadOnly
+		l.Where("NOT (f.permission = 'ro' AND f.user_id IS NOT DISTINCT FROM " + me + ")")
+	}
 	l.Where(facts.Folders.Where(a, authz.See, l.Arg))
 	switch q.Of {
 	case "":

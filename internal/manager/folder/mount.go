@@ -125,7 +125,8 @@ type mountable struct {
 	reach   bool
 	permit  bool // policies give the owner mount-in-session on the folder's host
 	volume  *seen
-	project cluster.ProjectID // of the session
+	most    cluster.MountPermission // that the session may have
+	project cluster.ProjectID       // of the session
 }
 
 // foreign reports whether the folder is of another project than the session.
@@ -145,16 +146,16 @@ func (m mountable) check(owner string, src source) error {
 	case m.volume == nil:
 		return fault.Unavailablef("folder %s cannot be mounted: no storage proxy has announced its host %s", m.Name, m.Host).
 			WithReason("storage-proxy-unavailable").WithNext("ask an administrator to start the storage proxy")
-	case src.perm.CanWrite() && !m.Effective.CanWrite():
+	case src.perm.CanWrite() && !m.most.CanWrite():
 		return fault.Invalidf("folder %s (%s) is read-only for %s and cannot be mounted as %s", m.Name, m.Host, owner, src.perm).
 			WithReason("vfolder-permission-error").WithNext("mount it as ro, or ask %s for another permission", m.ownerWords())
 	}
 	return m.needStatus(m.Status.Mountable(), "mounted")
 }
 
-// at makes the mount. The permission is the lesser of what the owner may do and what the request asks for.
+// at makes the mount. The permission is the lesser of the most that is allowed and what the request asks for.
 func (m mountable) at(src source, target string) cluster.FolderMount {
-	perm := m.Effective
+	perm := m.most
 	if src.perm != "" && (src.perm == cluster.ReadOnly || src.perm == cluster.ReadWrite && perm == cluster.ReadWriteDelete) {
 		perm = src.perm
 	}

@@ -18,7 +18,8 @@ func TestPlanMounts(t *testing.T) {
 	add := func(name string, change func(m *mountable)) {
 		m := &mountable{Folder: Folder{ID: cluster.FolderID("id-" + name), Name: name, Host: "p:v", Scope: user, Status: cluster.FolderReady,
 			Ownership: OfUser,
-			Effective: cluster.ReadWriteDelete, UserEmail: "a@x"}, reach: true, permit: true, volume: volume, project: own}
+			Effective: cluster.ReadWriteDelete, UserEmail: "a@x"}, reach: true, permit: true, volume: volume,
+			most: cluster.ReadWriteDelete, project: own}
 		if change != nil {
 			change(m)
 		}
@@ -26,7 +27,7 @@ func TestPlanMounts(t *testing.T) {
 	}
 	add("data", nil)
 	add("more", nil)
-	add("ro", func(m *mountable) { m.Effective = cluster.ReadOnly })
+	add("ro", func(m *mountable) { m.Effective, m.most = cluster.ReadOnly, cluster.ReadOnly })
 	add("proj", func(m *mountable) { m.Ownership, m.ProjectID = OfProject, own })
 	add("foreign", func(m *mountable) { m.Ownership, m.ProjectID = OfProject, theirs })
 	add("trashed", func(m *mountable) { m.Status = cluster.FolderDeletePending })

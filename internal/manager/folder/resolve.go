@@ -79,7 +79,11 @@ func (l *mountLookup) load(ctx context.Context, ids []string) error {
 		if !ok {
 			continue
 		}
-		m := &mountable{Folder: f, reach: authz.Folders.May(l.owner, authz.Reach, objectOf(r)), project: l.project}
+		o := objectOf(r)
+		m := &mountable{Folder: f, reach: authz.Folders.May(l.owner, authz.Reach, o), most: f.Effective, project: l.project}
+		if mountedReadOnly(l.owner, o) {
+			m.most = cluster.ReadOnly
+		}
 		if m.permit, err = l.permitted(ctx, f); err != nil {
 			return err
 		}
@@ -122,8 +126,11 @@ func (l *mountLookup) find(ctx context.Context, src source) (*mountable, error) 
 			alive = append(alive, r.id)
 		}
 	}
-	if len(alive) > 0 {
-		all = alive // without any, the plan fails with "it is in the trash bin" instead of "not found"
+	switch {
+	case len(alive) > 0:
+		all = alive
+	case len(all) > 1:
+		all = all[len(all)-1:] // the plan fails with "it is in the trash bin" instead of "not found" or "several"
 	}
 	if len(all) == 0 {
 		if id, ok := cluster.CanonicalUUID(src.folder); ok {

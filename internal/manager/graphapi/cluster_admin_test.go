@@ -190,7 +190,13 @@ func TestResourceGroups(t *testing.T) {
 	}
 	d.ask(`{scaling_group(name:"gpus"){scheduler scheduler_opts is_active}}`, nil, &seen)
 	require.Equal(t, "fair-share", seen.G.Scheduler)
-	require.JSONEq(t, `{"config":{"half_life_days":3}}`, seen.G.Opts, "what is not named stays")
+	require.JSONEq(t, `{"config":{"half_life_days":3},"allowed_session_types":["interactive","batch","inference"],"pending_timeout":0,
+		"agent_selection_strategy":"concentrated","agent_selector_config":{},"enforce_spreading_endpoint_replica":false,
+		"allow_fractional_resource_fragmentation":true,"route_cleanup_target_statuses":["unhealthy"]}`, seen.G.Opts,
+		"what is not named stays, what was never said has its default")
+	require.True(t, modify(map[string]any{"scheduler": "drf", "scheduler_opts": `{"config":{"half_life_days":3,"num_retries_to_skip":1}}`}).OK,
+		"options of other orders are taken")
+	require.Contains(t, modify(map[string]any{"scheduler_opts": `{"config":{"luck":1}}`}).Msg, "luck")
 	require.True(t, seen.G.Active)
 
 	allowed := func(who authz.Actor) bool {

@@ -81,6 +81,10 @@ var prices = func() cost.Prices {
 		"Queries.quota_scope":              {Flat: 50}, // another
 		"VirtualFolderConnection.edges":    {},         // counted by the page of the field above
 		"Queries.vfolder_nodes":            {Flat: rootPrice, Items: folderPageSize, Page: true},
+		"Queries.compute_session_nodes":    {Flat: rootPrice, Items: sessionPageSize, Page: true},
+		"ComputeSessionNode.dependents":    {Flat: 5, Items: 2}, "ComputeSessionNode.dependees": {Items: 2},
+		"ComputeSessionNode.kernel_nodes": {Items: 2}, "KernelNode.image": {Flat: 2}, "ImageNode.labels": {Items: 2},
+		"ComputeSessionConnection.edges": {}, "KernelConnection.edges": {}, // counted by the fields above
 	}
 	for _, name := range []string{"compute_session_list", "compute_container_list", "agent_list", "keypair_list", "vfolder_list",
 		"vfolder_own_list", "vfolder_invited_list", "vfolder_project_list", "storage_volume_list"} {

@@ -122,7 +122,7 @@ func toContainer(k *session.Kernel, opts map[string]string) *model.ComputeContai
 		Status: new(string(k.Status)), StatusChanged: &k.StatusChanged, StatusInfo: &k.StatusInfo, StatusData: jsonObject(k.StatusData),
 		CreatedAt: &k.CreatedAt, TerminatedAt: k.EndedAt, ScheduledAt: k.ScheduledAt,
 		Agent: optional(k.Agent), AgentAddr: optional(k.AgentAddr), ContainerID: optional(k.ContainerID),
-		ResourceOpts: jsonObject(opts), OccupiedSlots: slotsText(k.OccupiedSlots), PreopenPorts: []*int{},
+		ExitCode: k.ExitCode, ResourceOpts: jsonObject(opts), OccupiedSlots: slotsText(k.OccupiedSlots), PreopenPorts: []*int{},
 	}
 	for i := range k.PreopenPorts {
 		m.PreopenPorts = append(m.PreopenPorts, &k.PreopenPorts[i])
@@ -257,7 +257,7 @@ func toResourceGroup(g *resource.Group) *model.ScalingGroup {
 	return &model.ScalingGroup{
 		Name: &g.Name, Description: g.Description, IsActive: &g.IsActive, IsPublic: &g.IsPublic, CreatedAt: &g.CreatedAt,
 		WsproxyAddr: g.WsproxyAddr, Driver: &g.Driver, DriverOpts: jsonObject(g.DriverOpts),
-		Scheduler: &g.Scheduler, SchedulerOpts: jsonObject(g.SchedulerOpts), UseHostNetwork: &g.UseHostNetwork, Egress: &g.Egress,
+		Scheduler: &g.Scheduler, SchedulerOpts: jsonObject(g.AllSchedulerOpts()), UseHostNetwork: &g.UseHostNetwork, Egress: &g.Egress,
 	}
 }
 

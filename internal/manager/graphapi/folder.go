@@ -10,6 +10,7 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/graphapi/model"
+	"berth.dev/berth/internal/manager/store/list"
 )
 
 // globalID is how relay clients name an object: base64("<type>:<id>").
@@ -113,6 +114,9 @@ func also(filter, field, text string) string {
 	return "(" + filter + ") & " + one
 }
 
+// withoutTrashKey marks the context of requests whose clients know no trash bin.
+type withoutTrashKey struct{}
+
 // folderList is a page of folders of some kind.
 func (q queries) folderList(
 	ctx context.Context, of folder.Kind, limit, offset int, filter, order, domain, project, accessKey *string,
@@ -133,6 +137,7 @@ func (q queries) folderList(
 		}
 		s.Filter = also(s.Filter, "group", id)
 	}
+	s.WithoutTrash = ctx.Value(withoutTrashKey{}) != nil
 	p, err := q.folders.Search(ctx, a, s)
 	if err != nil {
 		return nil, err
@@ -218,6 +223,10 @@ func (q queries) Node(ctx context.Context, id string) (model.Node, error) {
 		if f, err := q.VfolderV2(ctx, raw); f != nil {
 			return f, err
 		}
+	case nodeOfSession:
+		if s, err := q.ComputeSessionNode(ctx, raw, nil, nil, nil); s != nil {
+			return s, err
+		}
 	}
 	return nil, nil
 }
@@ -228,32 +237,13 @@ func cursor(n int) string { return globalID("place", strconv.Itoa(n)) }
 func (q queries) VfolderNodes(
 	ctx context.Context, scope, project, right, filter, order *string, offset *int, before, after *string, first, last *int,
 ) (*model.VirtualFolderConnection, error) {
-	bad := func(format string, args ...any) error {
-		return fault.Invalidf(format, args...).WithNext("page with first and offset, or with first and after")
-	}
 	s := folder.SearchQuery{Query: page(filter, order, folderPageSize, value(offset)), Scope: value(scope), Right: value(right)}
 	if s.Scope == "" && value(project) != "" {
 		s.Scope = "project:" + *project
 	}
-	if before != nil || last != nil {
-		return nil, bad("this list is not paged backwards")
-	}
-	if after != nil {
-		kind, place := fromGlobalID(*after)
-		n, err := strconv.Atoi(place)
-		if kind != "place" || err != nil || n < 0 || offset != nil {
-			return nil, bad("the cursor %.40q is not of this list", *after)
-		}
-		s.Offset = n + 1
-	}
-	counting := first != nil && *first == 0
-	switch {
-	case counting:
-		s.Limit, s.Offset = 1, 0
-	case first != nil && *first < 0:
-		return nil, bad("first is %d", *first)
-	case first != nil:
-		s.Limit = min(*first, folderPageSize)
+	counting, err := turnPage(&s.Query, offset, before, after, first, last)
+	if err != nil {
+		return nil, err
 	}
 	p, err := q.folders.Search(ctx, q.who(ctx), s)
 	if err != nil {
@@ -266,11 +256,45 @@ func (q queries) VfolderNodes(
 	for i, f := range p.Items {
 		out.Edges = append(out.Edges, &model.VirtualFolderEdge{Node: toFolderNode(f), Cursor: cursor(s.Offset + i)})
 	}
-	if n := len(out.Edges); n > 0 {
-		out.PageInfo.StartCursor, out.PageInfo.EndCursor = &out.Edges[0].Cursor, &out.Edges[n-1].Cursor
-		out.PageInfo.HasNextPage, out.PageInfo.HasPreviousPage = s.Offset+n < p.Total, s.Offset > 0
-	}
+	out.PageInfo = pageInfo(s.Offset, len(out.Edges), p.Total)
 	return out, nil
+}
+
+// turnPage reads the arguments of a list of nodes into its query. counting says that only the number of items is asked for.
+func turnPage(q *list.Query, offset *int, before, after *string, first, last *int) (counting bool, err error) {
+	bad := func(format string, args ...any) error {
+		return fault.Invalidf(format, args...).WithNext("page with first and offset, or with first and after")
+	}
+	if before != nil || last != nil {
+		return false, bad("this list is not paged backwards")
+	}
+	if after != nil {
+		kind, place := fromGlobalID(*after)
+		n, err := strconv.Atoi(place)
+		if kind != "place" || err != nil || n < 0 || offset != nil {
+			return false, bad("the cursor %.40q is not of this list", *after)
+		}
+		q.Offset = n + 1
+	}
+	switch {
+	case first != nil && *first == 0:
+		q.Limit, q.Offset = 1, 0
+		return true, nil
+	case first != nil && *first < 0:
+		return false, bad("first is %d", *first)
+	case first != nil:
+		q.Limit = min(*first, q.Limit)
+	}
+	return false, nil
+}
+
+// pageInfo describes a page of n items from the place offset on in a list of total items.
+func pageInfo(offset, n, total int) *model.PageInfo {
+	if n == 0 {
+		return &model.PageInfo{}
+	}
+	return &model.PageInfo{StartCursor: new(cursor(offset)), EndCursor: new(cursor(offset + n - 1)), HasNextPage: offset+n < total,
+		HasPreviousPage: offset > 0}
 }
 
 func (m mutations) createFolder(ctx context.Context, in folder.CreateInput) (*model.CreateVFolderV2Payload, error) {

@@ -42,6 +42,8 @@ type Deps struct {
 	Nouns *nouns.Set
 	// Actor returns the caller that httpapi authenticated; ok is false for anonymous requests.
 	Actor func(context.Context) (authz.Actor, bool)
+	// HidesTrash reports whether the request's client knows no trash bin of folders; nil means that all do.
+	HidesTrash func(*http.Request) bool
 	// Fail writes a fault as problem+json.
 	Fail func(http.ResponseWriter, *http.Request, error)
 	// Budget counts cost by user and minute; nil counts nothing.
@@ -94,7 +96,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.deps.Fail(w, r, err)
 		return
 	}
-	resp, err := h.execute(r.Context(), req)
+	ctx := r.Context()
+	if h.deps.HidesTrash != nil && h.deps.HidesTrash(r) {
+		ctx = context.WithValue(ctx, withoutTrashKey{}, true)
+	}
+	resp, err := h.execute(ctx, req)
 	if err != nil {
 		h.deps.Fail(w, r, err)
 		return

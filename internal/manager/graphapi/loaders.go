@@ -9,6 +9,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/folder"
 	"berth.dev/berth/internal/manager/idle"
+	"berth.dev/berth/internal/manager/image"
 	"berth.dev/berth/internal/manager/session"
 )
 
@@ -18,7 +19,11 @@ type loaders struct {
 	sessions *dataloader.Loader[cluster.SessionID, *session.Session]
 	idle     *dataloader.Loader[cluster.SessionID, idle.Report]
 	folders  *dataloader.Loader[cluster.FolderID, *folder.Folder]
+	images   *dataloader.Loader[imageKey, *image.Image]
 }
+
+// imageKey names an image; one request looks every image up once, however many containers run it.
+type imageKey struct{ reference, architecture string }
 
 type loadersKey struct{}
 
@@ -55,6 +60,15 @@ func withLoaders(ctx context.Context, deps Deps) context.Context {
 		}
 		return out
 	}
+	images := func(ctx context.Context, keys []imageKey) []*dataloader.Result[*image.Image] {
+		out := make([]*dataloader.Result[*image.Image], len(keys))
+		actor, _ := deps.Actor(ctx)
+		for i, k := range keys {
+			im, err := orNil(deps.Nouns.Images.Get(ctx, actor, k.reference, k.architecture))
+			out[i] = &dataloader.Result[*image.Image]{Data: im, Error: err}
+		}
+		return out
+	}
 	l := &loaders{
 		sessions: dataloader.NewBatchedLoader(batch,
 			dataloader.WithWait[cluster.SessionID, *session.Session](batchWait),
@@ -65,6 +79,9 @@ func withLoaders(ctx context.Context, deps Deps) context.Context {
 		folders: dataloader.NewBatchedLoader(folders,
 			dataloader.WithWait[cluster.FolderID, *folder.Folder](batchWait),
 			dataloader.WithBatchCapacity[cluster.FolderID, *folder.Folder](200)),
+		images: dataloader.NewBatchedLoader(images,
+			dataloader.WithWait[imageKey, *image.Image](batchWait),
+			dataloader.WithBatchCapacity[imageKey, *image.Image](200)),
 	}
 	return context.WithValue(ctx, loadersKey{}, l)
 }
@@ -72,4 +89,9 @@ func withLoaders(ctx context.Context, deps Deps) context.Context {
 // loadSession returns a session that the actor may see, nil otherwise.
 func loadSession(ctx context.Context, id cluster.SessionID) (*session.Session, error) {
 	return ctx.Value(loadersKey{}).(*loaders).sessions.Load(ctx, id)()
+}
+
+// loadImage returns an image that the actor may see, nil otherwise.
+func loadImage(ctx context.Context, reference, architecture string) (*image.Image, error) {
+	return ctx.Value(loadersKey{}).(*loaders).images.Load(ctx, imageKey{reference, architecture})()
 }

@@ -260,7 +260,7 @@ func TestAnswersOfSessions(t *testing.T) {
 	}
 	g.ask(c.site, "GET", "/session/second-one/logs", "")
 	g.events(c.site, "/events/session?sessionName=*&follow=false")
-	g.ask(c.site, "DELETE", "/session/second-one?forced=true", "")
+	g.ask(c.site, "DELETE", "/session/second-one?forced=true&wait=0", "")
 	g.ask(c.site, "POST", "/session", `{"name":"third-one","image":"python","enqueueOnly":true}`)
 	g.ask(c.site, "DELETE", "/session/third-one?recursive=true", "")
 }

@@ -209,7 +209,7 @@ func TestDryRun(t *testing.T) {
 
 	// Whatever a real create refuses is refused here, with the same words.
 	for name, body := range map[string]string{
-		"too big":         `{"name":"tried","image":"python","enqueueOnly":true,"config":{"resources":{"cpu":"999"}}}`,
+		"too big":         `{"name":"tried","image":"python","enqueueOnly":true,"fail_if_impossible":true,"config":{"resources":{"cpu":"999"}}}`,
 		"unknown image":   `{"name":"tried","image":"no-such-image","enqueueOnly":true}`,
 		"bad name":        `{"name":"-","image":"python","enqueueOnly":true}`,
 		"too many":        `{"name":"tried","image":"python","enqueueOnly":true,"clusterSize":200}`,

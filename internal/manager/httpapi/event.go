@@ -134,10 +134,10 @@ func (a *API) sessionEvents(c *call) error {
 	var over <-chan time.Time
 	if f.Session != "" {
 		s, err := a.sessions.Find(c.ctx(), c.actor, f.Session, f.Owner)
-		if err != nil {
+		if err != nil && !fault.Is(err, fault.NotFound) { // Events knows which names may come into being later
 			return err
 		}
-		if s.Status.Final() {
+		if err == nil && s.Status.Final() {
 			over = time.After(lastWords)
 		}
 	}

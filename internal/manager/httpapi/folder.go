@@ -117,6 +117,7 @@ func (a *API) createFolder(c *call, p *params) error {
 func (a *API) listFolders(c *call, p *params) error {
 	q := folder.ListQuery{
 		All: p.flag("all", false), Project: p.text("group_id|groupId", ""), OwnerEmail: p.text("owner_user_email|ownerUserEmail", ""),
+		WithoutTrash: HidesTrash(c.r),
 	}
 	if err := p.err(); err != nil {
 		return err

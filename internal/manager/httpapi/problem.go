@@ -168,6 +168,9 @@ func (a *API) respondError(w *responseWriter, r *http.Request, err error) {
 	}
 	p := problemOf(err)
 	p.RequestID = w.requestID
+	if code := newerCode(r, p); code != "" {
+		p.OwnCode, p.Code = p.Code, code
+	}
 	if p.status >= 500 {
 		a.log.LogAttrs(
 			r.Context(), slog.LevelError, "request failed", slog.String("request", w.requestID), slog.String("path", r.URL.Path),
@@ -200,6 +203,19 @@ func (a *API) respondError(w *responseWriter, r *http.Request, err error) {
 
 // retryAfter is what clients are told to wait, in seconds, when a part of the cluster is away.
 const retryAfter = "2"
+
+// newerCode is the error code that managers from 25.x on answer, as domain, operation and detail; "" where there is none beside ours.
+func newerCode(r *http.Request, p problem) string {
+	switch p.Type {
+	case problemBase + reasonInvalidParams:
+		return "api_generic_invalid-parameters"
+	case problemBase + "service-unavailable", problemBase + "instance-not-available", problemBase + "server-frozen":
+		if r.Method == http.MethodPost && (strings.HasSuffix(r.URL.Path, "/session") || strings.Contains(r.URL.Path, "/session/_/create")) {
+			return "session_create_unavailable"
+		}
+	}
+	return ""
+}
 
 // errResponded is returned by handlers that answered in their own way after a failure.
 var errResponded = errors.New("already responded")

@@ -12,6 +12,8 @@ import (
 
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/httpapi/throttle"
 	"berth.dev/berth/internal/manager/session"
 )
 
@@ -123,8 +125,14 @@ func (a *API) sessionInfo(c *call) error {
 			lastStat = k.LastStat
 		}
 	}
+	kernels := make([]api.SessionKernel, len(s.Kernels))
+	for i, k := range s.Kernels {
+		kernels[i] = api.SessionKernel{ID: string(k.ID), Role: k.ClusterRole, Idx: k.ClusterIdx, Hostname: k.ClusterHostname,
+			Status: string(k.Status), StatusInfo: k.StatusInfo, ExitCode: k.ExitCode}
+	}
 	return c.ok(api.SessionInfo{
-		ID: string(s.ID), Name: s.Name, Type: string(s.Type), Priority: s.Priority, AgentIDs: texts(s.AgentIDs),
+		Kernels: kernels,
+		ID:      string(s.ID), Name: s.Name, Type: string(s.Type), Priority: s.Priority, AgentIDs: texts(s.AgentIDs),
 		Domain: s.Domain, GroupID: string(s.ProjectID), GroupName: s.ProjectName, UserID: string(s.UserID), UserEmail: s.UserEmail,
 		Lang: s.Image, Image: s.Image, Architecture: s.Architecture, Registry: s.Registry, Tag: s.Tag,
 		ContainerID:    &containerID,
@@ -174,12 +182,19 @@ func (a *API) restartSession(c *call) error {
 	return c.nothing()
 }
 
+// destroyWait is how long the end of a session holds its request, unless the client says otherwise. Scripts delete folders in their
+// next line, which needs the containers to be gone.
+const destroyWait = 10 * time.Second
+
+// destroySession answers when the session has ended and its containers are gone, or what the state is after the wait. The parameter
+// wait, an extension, is the longest wait in seconds.
 func (a *API) destroySession(c *call) error {
 	ref, who, p, err := c.refOwner()
 	if err != nil {
 		return err
 	}
 	o := session.DestroyOptions{Owner: who, Forced: p.flag("forced|force", false), Recursive: p.flag("recursive", false)}
+	wait := p.number("wait", int(destroyWait/time.Second), 0, int(destroyWait/time.Second))
 	if err := p.err(); err != nil {
 		return err
 	}
@@ -187,11 +202,19 @@ func (a *API) destroySession(c *call) error {
 	if err != nil {
 		return err
 	}
+	if wait > 0 {
+		if err := a.awaitEnds(c, done, time.Duration(wait)*time.Second); err != nil {
+			return err
+		}
+	}
 	stats := make([]api.SessionStats, len(done))
 	for i, d := range done {
-		st := api.SessionStats{"status": strings.ToLower(string(d.Status))}
+		st := api.SessionStats{}
 		for k, v := range d.Stats {
 			st[k] = v
+		}
+		if st["status"] = strings.ToLower(string(d.Status)); d.Status == cluster.Error {
+			st["status"] = "terminated" // the wire destroys failed sessions, too
 		}
 		if o.Recursive {
 			st["session_id"], st["session_name"] = d.ID, d.Name
@@ -205,6 +228,34 @@ func (a *API) destroySession(c *call) error {
 		return c.ok(api.DestroyedSession{Stats: api.SessionStats{}})
 	}
 	return c.ok(api.DestroyedSession{Stats: stats[0]})
+}
+
+// awaitEnds waits until sessions have ended and agents hold nothing of them, all within one time, and notes their new statuses. One
+// whose containers are still being removed counts as TERMINATING. What was asked for is done: whoever has no place left for requests
+// that wait, and whoever waits while the manager stops, is told how far it is.
+func (a *API) awaitEnds(c *call, list []session.Destroyed, wait time.Duration) error {
+	release, err := a.hold(c, throttle.Wait)
+	if err != nil {
+		return nil
+	}
+	defer release()
+	deadline := a.now().Add(wait)
+	for i := range list {
+		left := max(deadline.Sub(a.now()), time.Millisecond)
+		st, timedOut, err := a.sessions.Wait(c.ctx(), c.actor, list[i].ID, session.UntilRemoved, left)
+		switch {
+		case err != nil && c.ctx().Err() != nil:
+			return nil
+		case fault.Is(err, fault.NotFound): // deleted meanwhile, or of somebody whom the caller may not see
+		case err != nil:
+			return err
+		case timedOut:
+			list[i].Status = cluster.Terminating
+		default:
+			list[i].Status = st.Status
+		}
+	}
+	return nil
 }
 
 func (a *API) renameSession(c *call) error {
@@ -361,8 +412,8 @@ func (a *API) commitStatus(c *call) error {
 	return c.ok(api.CommitStatus{Status: status, Kernel: string(kernel)})
 }
 
-// statusHistory answers under "result" with lower-case keys, which is what the command line reads, and
-// the whole history under "moves".
+// statusHistory answers under "result" with lower-case keys, which is what the command line reads, beside it under the names of the
+// statuses as newer managers do, and the whole history under "moves".
 func (a *API) statusHistory(c *call) error {
 	ref, who, _, err := c.refOwner()
 	if err != nil {
@@ -373,12 +424,16 @@ func (a *API) statusHistory(c *call) error {
 		return err
 	}
 	result := map[string]*string{"preparing": nil, "terminated": nil, "pending": new(isoTime(s.CreatedAt))}
+	reached := map[string]string{string(cluster.Pending): isoTime(s.CreatedAt)}
 	list := make([]api.SessionMove, 0, len(moves))
 	for _, m := range moves {
 		if m.Kernel == "" && m.To != "" {
 			key := strings.ToLower(string(m.To))
 			if result[key] == nil {
 				result[key] = new(isoTime(m.At))
+			}
+			if _, ok := reached[string(m.To)]; !ok {
+				reached[string(m.To)] = isoTime(m.At)
 			}
 		}
 		list = append(list, api.SessionMove{
@@ -399,7 +454,7 @@ func (a *API) statusHistory(c *call) error {
 			result["terminated"] = v
 		}
 	}
-	return c.ok(api.StatusHistory{Result: result, Moves: list})
+	return c.ok(api.StatusHistory{Result: result, Moves: list, Reached: reached})
 }
 
 func (a *API) dependencyGraph(c *call) error {

@@ -57,6 +57,7 @@ func createRequest(p *params) request.Session {
 		MountIDMap:       cfg.texts("mount_id_map|mountIdMap"),
 		MountOptions:     mountOptions(cfg),
 	}
+	r.FailIfImpossible = p.flag("fail_if_impossible|failIfImpossible", false)
 	if p.has(priority) {
 		r.Priority = new(p.number(priority, 0, 0, 100))
 	}
@@ -106,8 +107,8 @@ func mountOptions(cfg *params) map[string]folder.MountOption {
 	return out
 }
 
-// createSession answers when the session runs, or at once when it was only enqueued. A client that leaves early
-// leaves the session as it is.
+// createSession answers when the session runs, a batch session when its job has ended, or at once when it was only enqueued. A
+// client that leaves early leaves the session as it is.
 func (a *API) createSession(c *call) error {
 	p, err := c.params()
 	if err != nil {
@@ -134,18 +135,22 @@ func (a *API) createSession(c *call) error {
 	reply := api.CreatedSession{
 		ID: string(made.ID), Name: made.Name, Status: string(made.Status), Created: made.Created, ServicePorts: ports, OldServicePorts: ports,
 	}
-	if !enqueueOnly && made.Status != cluster.Running {
+	until := session.UntilStarted
+	if req.Type == cluster.Batch {
+		until = session.UntilStopped
+	}
+	if !enqueueOnly && (made.Status != cluster.Running || until != session.UntilStarted) {
 		wait := maxHold
 		if maxWait > 0 {
 			wait = time.Duration(maxWait) * time.Second
 		}
-		st, timedOut, err := a.sessions.Wait(c.ctx(), c.actor, made.ID, session.UntilStarted, wait)
+		st, timedOut, err := a.sessions.Wait(c.ctx(), c.actor, made.ID, until, wait)
 		switch {
 		case err != nil && c.ctx().Err() != nil:
 			return context.Canceled
 		case err != nil:
 			return err
-		case timedOut:
+		case timedOut && st.Status != cluster.Running:
 			reply.Status = api.StatusTimeout
 		default:
 			reply.Status = string(st.Status)

@@ -25,6 +25,15 @@ var acceptedVersions = []string{
 	"v7.20230615", "v8.20240315", "v8.20240915", "v9.20250722",
 }
 
+// trashVersion is the first version whose clients know the trash bin of folders.
+const trashVersion = "v8.20240315"
+
+// HidesTrash reports whether the request's client knows no trash bin and takes every folder that is listed for one that it may use.
+func HidesTrash(r *http.Request) bool {
+	v, err := checkVersion(r.Header)
+	return err == nil && v < trashVersion
+}
+
 // checkVersion returns the version that the request speaks.
 func checkVersion(h http.Header) (string, error) {
 	v, header := signature.Version(h)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -34,6 +35,13 @@ type Group struct {
 	UseHostNetwork bool
 	// Egress is what sessions may reach from inside, as cluster.Egress writes it.
 	Egress string
+}
+
+// AllSchedulerOpts are SchedulerOpts with the defaults of the options that they leave out.
+func (g *Group) AllSchedulerOpts() map[string]any {
+	all := scheduler.DefaultOptions()
+	maps.Copy(all, g.SchedulerOpts)
+	return all
 }
 
 func groupView(r dbgen.ResourceGroup) *Group {

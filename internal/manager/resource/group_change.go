@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -186,12 +187,17 @@ func setPolicy(g *dbgen.ResourceGroup, p GroupProps) error {
 	}
 	store.Set(&g.Scheduler, p.Scheduler)
 	g.SchedulerOpts = mergePatch(base, p.SchedulerPatch)
-	_, err := scheduler.ParseGroup(g.Name, g.Scheduler, g.SchedulerOpts)
+	parsed, err := scheduler.ParseGroup(g.Name, g.Scheduler, g.SchedulerOpts)
 	for _, name := range leaving {
 		if err != nil {
 			delete(base, name)
 			g.SchedulerOpts = mergePatch(base, p.SchedulerPatch)
-			_, err = scheduler.ParseGroup(g.Name, g.Scheduler, g.SchedulerOpts)
+			parsed, err = scheduler.ParseGroup(g.Name, g.Scheduler, g.SchedulerOpts)
+		}
+	}
+	if slices.Contains(leaving, orderOptions) { // those of the order before go with it
+		if delete(g.SchedulerOpts, orderOptions); len(parsed.OrderOptions) > 0 {
+			g.SchedulerOpts[orderOptions] = parsed.OrderOptions
 		}
 	}
 	if err != nil {

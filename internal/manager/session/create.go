@@ -271,7 +271,8 @@ func slotKinds(agents []dbgen.LargestAgentsRow) map[cluster.SlotName]cluster.Slo
 }
 
 // chooseGroup picks the first group where the session could run one day. Groups without known agents of the architecture
-// come after those that certainly could; when all are too small the refusal names the slot and the amount.
+// come after those that certainly could. When all are too small the session waits in the first one for an agent to come, or with
+// FailIfImpossible is refused with words that name the slot and the amount.
 func chooseGroup(groups []string, agents []dbgen.LargestAgentsRow, slots, total cluster.Slots, r request.Session,
 	img dbgen.Image) (string, error) {
 	unit := slots
@@ -296,10 +297,15 @@ func chooseGroup(groups []string, agents []dbgen.LargestAgentsRow, slots, total 
 			refusal = err
 		}
 	}
-	if maybe != "" && refusal == nil {
+	switch {
+	case refusal == nil:
+		return maybe, nil
+	case r.FailIfImpossible:
+		return "", refusal
+	case maybe != "":
 		return maybe, nil
 	}
-	return "", refusal
+	return groups[0], nil
 }
 
 // designated checks the agents that the session is to run on.

@@ -85,7 +85,7 @@ func TestBadRequestsAreNamedExactly(t *testing.T) {
 		"two agents":      {func(r *request.Session) { r.Agents = []string{"a1", "a2"} }, fault.Invalid, "", "exactly 1"},
 		"owner":           {func(r *request.Session) { r.OwnerAccessKey = "AKIANOBODY" }, fault.Invalid, "", "AKIANOBODY"},
 	} {
-		r := request.Session{Name: "good-name", Image: "python"}
+		r := request.Session{Name: "good-name", Image: "python", FailIfImpossible: true}
 		c.change(&r)
 		_, err := w.Sessions.Create(t.Context(), w.Admin, r)
 		require.True(t, fault.Is(err, c.kind), "%s: %v", name, err)

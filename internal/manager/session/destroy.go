@@ -10,6 +10,7 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/manager/store/dbgen"
 )
 
 // DestroyOptions say how far a destroy goes.
@@ -32,6 +33,9 @@ type Destroyed struct {
 func (s *Service) Destroy(ctx context.Context, a authz.Actor, ref string, o DestroyOptions) ([]Destroyed, error) {
 	defer s.forgetRoutes("") // before the answer, so that the caller meets no old way
 	target, err := s.Changeable(ctx, a, ref, o.Owner)
+	if o.Forced && fault.Is(err, fault.NotFound) {
+		target, err = s.failedNamed(ctx, a, ref, o.Owner, err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -94,10 +98,38 @@ func destroy(ctx context.Context, l *store.Locked, forced bool) error {
 	return l.Settle(ctx, reason, "")
 }
 
-// mayDestroy is the wire's table: what has ended cannot end again, and what is between two states needs force.
+// failedNamed finds the newest session of a name that ended in ERROR and that the actor may change. Names mean live sessions, but
+// clients destroy a failed one by its name, too. Without one it returns notFound.
+func (s *Service) failedNamed(ctx context.Context, a authz.Actor, name string, owner cluster.AccessKey, notFound error) (
+	r dbgen.SessionOwnerRow, err error) {
+	if owner == "" {
+		owner = a.AccessKey
+	}
+	id, err := s.d.Store.FailedSessionNamed(ctx, string(owner), name)
+	if store.Missing(err) {
+		return r, notFound
+	}
+	if err != nil {
+		return r, fmt.Errorf("find the failed session %q: %w", name, err)
+	}
+	if r, err = s.ownerByID(ctx, a, cluster.SessionID(id)); err != nil {
+		if fault.Is(err, fault.NotFound) {
+			err = notFound
+		}
+		return r, err
+	}
+	return r, authz.Sessions.Check(a, authz.Change, objectOf(r))
+}
+
+// mayDestroy is the wire's table: what has ended cannot end again, and what is between two states needs force. A session that
+// ended in ERROR stays as it is, but clients may destroy it with force.
 func mayDestroy(name string, status cluster.Status, forced bool) error {
 	switch status {
-	case cluster.Terminated, cluster.Cancelled, cluster.Error:
+	case cluster.Error:
+		if !forced {
+			return fault.Deniedf("session %s has ended already (%s)", name, status).WithNext("destroy it with force")
+		}
+	case cluster.Terminated, cluster.Cancelled:
 		return fault.Deniedf("session %s has ended already (%s)", name, status)
 	case cluster.Scheduled, cluster.Preparing, cluster.Pulling, cluster.Terminating:
 		if !forced {

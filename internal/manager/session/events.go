@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
@@ -28,12 +29,13 @@ type Event struct {
 	ClusterIdx  int
 }
 
-// EventFilter selects events. Session "" means all that the actor may see.
+// EventFilter selects events. Session "" means all that the actor may see. With FromNow, a name that no live session has means
+// the next session that Owner creates with it: clients ask for the events of a session before they create it.
 type EventFilter struct {
-	Session  string // id or name
-	Owner    cluster.AccessKey
-	Sessions bool // events of sessions
-	Kernels  bool // events of kernels
+	Session  string            // id or name
+	Owner    cluster.AccessKey // "" is the actor
+	Sessions bool              // events of sessions
+	Kernels  bool              // events of kernels
 	After    int64
 	// FromNow starts with the next event; otherwise events after After are replayed first.
 	FromNow bool
@@ -48,26 +50,41 @@ func (s *Service) Events(ctx context.Context, a authz.Actor, f EventFilter) (<-c
 	if err := authz.Authenticated(a); err != nil {
 		return nil, err
 	}
-	var session cluster.SessionID
-	if f.Session != "" {
-		o, err := s.findOwner(ctx, a, f.Session, f.Owner)
-		if err != nil {
-			return nil, err
-		}
-		session = cluster.SessionID(o.ID)
-	}
+	// Following begins before the look, so that no session is made between.
 	sub, err := s.hub.subscribe(ctx)
 	if err != nil {
 		return nil, err
 	}
-	want := func(e hubEvent) bool {
+	var session cluster.SessionID
+	next := "" // the name of the session that is not there yet
+	if f.Session != "" {
+		o, err := s.findOwner(ctx, a, f.Session, f.Owner)
+		_, isID := cluster.CanonicalUUID(f.Session)
 		switch {
-		case session != "" && e.SessionID != session:
-			return false
-		case e.Kernel == "" && !f.Sessions, e.Kernel != "" && !f.Kernels:
+		case err == nil:
+			session = cluster.SessionID(o.ID)
+		case fault.Is(err, fault.NotFound) && fault.ReasonOf(err) == "" && !isID && f.FromNow:
+			next = f.Session
+		default:
+			s.hub.unsubscribe(sub)
+			return nil, err
+		}
+	}
+	owner := f.Owner
+	if owner == "" {
+		owner = a.AccessKey
+	}
+	want := func(e hubEvent) bool {
+		if !authz.Sessions.May(a, authz.See, e.object) {
 			return false
 		}
-		return authz.Sessions.May(a, authz.See, e.object)
+		if next != "" && e.SessionName == next && e.OwnerAccessKey == owner && e.Name == cluster.SessionEnqueued {
+			session, next = e.SessionID, ""
+		}
+		if next != "" || session != "" && e.SessionID != session {
+			return false
+		}
+		return e.Kernel == "" && f.Sessions || e.Kernel != "" && f.Kernels
 	}
 	out := make(chan Event, 64)
 	go func() {

@@ -56,6 +56,33 @@ type DependencyNode struct {
 	DependsOn     []*DependencyNode
 }
 
+// Dependents returns the sessions that depend directly on a session and that the actor may see.
+func (s *Service) Dependents(ctx context.Context, a authz.Actor, ref string, owner cluster.AccessKey) ([]*Session, error) {
+	o, err := s.findOwner(ctx, a, ref, owner)
+	if err != nil {
+		return nil, err
+	}
+	ids, err := s.d.Store.DirectDependents(ctx, o.ID)
+	if err != nil {
+		return nil, fmt.Errorf("find what depends on session %s: %w", o.ID, err)
+	}
+	named := make([]cluster.SessionID, len(ids))
+	for i, id := range ids {
+		named[i] = cluster.SessionID(id)
+	}
+	found, err := s.ByID(ctx, a, named)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]*Session, 0, len(named))
+	for _, id := range named {
+		if v := found[id]; v != nil {
+			out = append(out, v)
+		}
+	}
+	return out, nil
+}
+
 // maxGraph bounds a dependency graph.
 const maxGraph = 1000
 

@@ -7,6 +7,7 @@ import (
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/store/facts"
 	"berth.dev/berth/internal/manager/store/list"
 )
@@ -14,12 +15,16 @@ import (
 // Filter narrows ListSessions on top of list.Query.
 type Filter struct {
 	list.Query
-	Statuses  []string // wire names; unknown ones match nothing
+	Statuses  []string // wire names, see listed; unknown ones match nothing
 	AccessKey cluster.AccessKey
 	Domain    string
 	Project   cluster.ProjectID
 	Type      cluster.SessionType
 }
+
+// statusWords are the statuses that filters may name: ours, and those of other managers, which no session here has.
+var statusWords = append(store.Texts(cluster.AllStatuses), "RUNNING_DEGRADED", "BUILDING", "RESIZING", "SUSPENDED", "DEPRIORITIZING",
+	"RESERVED", "PREEMPTED", "RESCHEDULING")
 
 var sessionFields = list.Fields{
 	"id": list.ID("s.id"), "type": list.Text("s.type"), "name": list.Text("s.name"), "priority": list.Number("s.priority"),
@@ -30,8 +35,9 @@ var sessionFields = list.Fields{
 	"domain_name": list.Text("s.domain_name"), "group_name": list.Text("p.name"), "user_email": list.Text("u.email"),
 	"user_id": list.ID("s.user_id"), "full_name": list.Text("u.full_name"), "access_key": list.Text("s.access_key"),
 	"scaling_group": list.Text("s.resource_group"), "cluster_mode": list.Text("s.cluster_mode"), "cluster_size": list.Number("s.cluster_size"),
-	"status": list.Text("s.status"), "status_info": list.Text("s.status_info"), "status_changed": list.Time("s.status_changed"),
-	"result": list.Text("s.result"), "created_at": list.Time("s.created_at"), "terminated_at": list.Time("s.ended_at"),
+	"status": list.Enum("s.status", statusWords, nil), "status_info": list.Text("s.status_info"),
+	"status_changed": list.Time("s.status_changed"),
+	"result":         list.Text("s.result"), "created_at": list.Time("s.created_at"), "terminated_at": list.Time("s.ended_at"),
 	"starts_at": list.Time("s.starts_at"), "scheduled_at": list.Time("s.scheduled_at"), "startup_command": list.Text("s.startup_command"),
 	"tag": list.Text("s.tag"), "project_id": list.ID("s.project_id"),
 }
@@ -40,6 +46,21 @@ var sessionFields = list.Fields{
 var sessionCounts = []string{
 	"SELECT count(*) FROM sessions s JOIN users u ON u.id = s.user_id WHERE s.ended_at IS NULL",
 	"SELECT coalesce(sum(s.n), 0)::bigint FROM ended_session_counts s JOIN users u ON u.id = s.user_id WHERE true",
+}
+
+// listed are the statuses that a filter means. The official clients list what is there now by all statuses of live sessions with
+// ERROR, and what has ended by CANCELLED and TERMINATED. A session in ERROR has ended here and holds nothing.
+func listed(statuses []string) []string {
+	names := func(all ...cluster.Status) bool {
+		return !slices.ContainsFunc(all, func(st cluster.Status) bool { return !slices.Contains(statuses, string(st)) })
+	}
+	switch {
+	case names(cluster.Terminated, cluster.Cancelled):
+		return append(slices.Clone(statuses), string(cluster.Error))
+	case names(cluster.Pending, cluster.Running, cluster.Terminating) && !names(cluster.Terminated):
+		return slices.DeleteFunc(slices.Clone(statuses), func(st string) bool { return st == string(cluster.Error) })
+	}
+	return statuses
 }
 
 // List lists what the actor may see: own sessions, of the domain for its administrators, all for superadmins.
@@ -51,11 +72,12 @@ func (s *Service) List(ctx context.Context, a authz.Actor, f Filter) (list.Page[
 		Fields: sessionFields, Order: "s.created_at DESC", Counts: sessionCounts}
 	l.Where(facts.Sessions.Where(a, authz.See, l.Arg))
 	if len(f.Statuses) > 0 {
-		l.And("s.status = ANY(%s::text[])", f.Statuses)
+		statuses := listed(f.Statuses)
+		l.And("s.status = ANY(%s::text[])", statuses)
 		switch final := func(w string) bool { return cluster.Status(w).Final() }; {
-		case !slices.ContainsFunc(f.Statuses, final):
+		case !slices.ContainsFunc(statuses, final):
 			l.Implied("s.ended_at IS NULL")
-		case !slices.ContainsFunc(f.Statuses, func(w string) bool { return !final(w) }):
+		case !slices.ContainsFunc(statuses, func(w string) bool { return !final(w) }):
 			l.Implied("s.ended_at IS NOT NULL")
 		}
 	}

@@ -18,7 +18,26 @@ const (
 	UntilStarted Until = iota
 	// UntilEnded: final.
 	UntilEnded
+	// UntilStopped: final or TERMINATING.
+	UntilStopped
+	// UntilRemoved: final, and no agent holds a container of it that it must still remove.
+	UntilRemoved
 )
+
+// removalPause is the time between two looks whether agents have removed the containers of a session that has ended.
+const removalPause = 100 * time.Millisecond
+
+// reached reports whether the status is what a waiter waits for; of UntilRemoved it is only the first half.
+func (u Until) reached(st cluster.Status) bool {
+	switch u {
+	case UntilStarted:
+		return st.Final() || st == cluster.Running
+	case UntilStopped:
+		return st.Final() || st == cluster.Terminating
+	default:
+		return st.Final()
+	}
+}
 
 // State is what a waiter learns.
 type State struct {
@@ -56,11 +75,22 @@ func (s *Service) Wait(ctx context.Context, a authz.Actor, id cluster.SessionID,
 		if st, err = s.sessionState(ctx, id); err != nil {
 			return st, false, err
 		}
-		if st.Status.Final() || until == UntilStarted && st.Status == cluster.Running {
-			return st, false, nil
+		var pause <-chan time.Time
+		if until.reached(st.Status) {
+			held := false
+			if until == UntilRemoved {
+				if held, err = s.d.Store.HasRemovals(ctx, string(id)); err != nil {
+					return st, false, fmt.Errorf("look whether session %s is removed: %w", id, err)
+				}
+			}
+			if !held {
+				return st, false, nil
+			}
+			pause = time.After(removalPause)
 		}
 		select {
 		case <-changed:
+		case <-pause:
 		case <-tick.C:
 		case <-deadline:
 			return st, true, nil

@@ -68,7 +68,7 @@ func (k *Kernel) onIOPub(m message) {
 			default: // nobody asks so many questions at a time
 			}
 		} else {
-			Show(c.Data, sink)
+			Show(c.Data, m.header.MsgType == "execute_result", sink)
 		}
 	}
 }
@@ -77,8 +77,8 @@ func (k *Kernel) onIOPub(m message) {
 var pictures = []string{"image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml", "application/pdf"}
 
 // Show writes one MIME bundle: a picture as media, HTML as html, and its plain text
-// unless that only names an object whose picture or HTML is shown.
-func Show(data map[string]json.RawMessage, sink cell.Sink) {
+// unless that only names an object whose picture or HTML is shown. The text of a cell's result ends without a line break of its own.
+func Show(data map[string]json.RawMessage, result bool, sink cell.Sink) {
 	shown := false
 	for _, mime := range pictures {
 		if s := plain(data[mime]); s != "" {
@@ -93,7 +93,11 @@ func Show(data map[string]json.RawMessage, sink cell.Sink) {
 	}
 	s := plain(data["text/plain"])
 	if s != "" && !(shown && strings.HasPrefix(s, "<")) {
-		sink.TextNow(cell.Stdout, output.StripANSI(s)+"\n")
+		end := "\n"
+		if result {
+			end = ""
+		}
+		sink.TextNow(cell.Stdout, output.StripANSI(s)+end)
 	}
 }
 

@@ -361,6 +361,9 @@ func (k *Kernel) Execute(code string, silent bool, sink cell.Sink) (int, error) 
 		return 0, nil
 	case r.Ename == "SystemExit":
 		code, text := ExitCode(r.Evalue)
+		if text == "" && code != 0 {
+			text = "SystemExit: " + r.Evalue
+		}
 		if text != "" {
 			sink.TextNow(cell.Stderr, text+"\n")
 		}

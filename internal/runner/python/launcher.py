@@ -227,12 +227,14 @@ def shim():
                 value = execute(last, "eval")
                 if value is not None:
                     names["_"] = value
-                    sys.stdout.write(repr(value) + "\n")
+                    sys.stdout.write(repr(value))
             return 0
         except SystemExit as e:
             if e.code is None:
                 return 0
             if isinstance(e.code, int):
+                if e.code & 0xFF:
+                    sys.stderr.write("SystemExit: %d\n" % e.code)
                 return e.code & 0xFF
             sys.stderr.write(str(e.code) + "\n")
             return 1

@@ -41,6 +41,8 @@ type Config struct {
 type ResolverRoot interface {
 	Agent() AgentResolver
 	ComputeSession() ComputeSessionResolver
+	ComputeSessionNode() ComputeSessionNodeResolver
+	KernelNode() KernelNodeResolver
 	Mutations() MutationsResolver
 	Queries() QueriesResolver
 	StorageVolume() StorageVolumeResolver
@@ -91,6 +93,7 @@ type ComplexityRoot struct {
 		ClusterRole     func(childComplexity int) int
 		ContainerID     func(childComplexity int) int
 		CreatedAt       func(childComplexity int) int
+		ExitCode        func(childComplexity int) int
 		Hostname        func(childComplexity int) int
 		ID              func(childComplexity int) int
 		Idx             func(childComplexity int) int
@@ -171,9 +174,65 @@ type ComplexityRoot struct {
 		VfolderMounts    func(childComplexity int) int
 	}
 
+	ComputeSessionConnection struct {
+		Count    func(childComplexity int) int
+		Edges    func(childComplexity int) int
+		PageInfo func(childComplexity int) int
+	}
+
+	ComputeSessionEdge struct {
+		Cursor func(childComplexity int) int
+		Node   func(childComplexity int) int
+	}
+
 	ComputeSessionList struct {
 		Items      func(childComplexity int) int
 		TotalCount func(childComplexity int) int
+	}
+
+	ComputeSessionNode struct {
+		AbusingReports   func(childComplexity int) int
+		AccessKey        func(childComplexity int) int
+		AgentIds         func(childComplexity int) int
+		CallbackURL      func(childComplexity int) int
+		ClusterMode      func(childComplexity int) int
+		ClusterSize      func(childComplexity int) int
+		ClusterTemplate  func(childComplexity int) int
+		CommitStatus     func(childComplexity int) int
+		CreatedAt        func(childComplexity int) int
+		Dependees        func(childComplexity int) int
+		Dependents       func(childComplexity int) int
+		DomainName       func(childComplexity int) int
+		ID               func(childComplexity int) int
+		IdleChecks       func(childComplexity int) int
+		ImageReferences  func(childComplexity int) int
+		InferenceMetrics func(childComplexity int) int
+		KernelNodes      func(childComplexity int) int
+		Name             func(childComplexity int) int
+		NumQueries       func(childComplexity int) int
+		OccupiedSlots    func(childComplexity int) int
+		Permissions      func(childComplexity int) int
+		Priority         func(childComplexity int) int
+		ProjectID        func(childComplexity int) int
+		RequestedSlots   func(childComplexity int) int
+		ResourceOpts     func(childComplexity int) int
+		Result           func(childComplexity int) int
+		RowID            func(childComplexity int) int
+		ScalingGroup     func(childComplexity int) int
+		ScheduledAt      func(childComplexity int) int
+		ServicePorts     func(childComplexity int) int
+		StartsAt         func(childComplexity int) int
+		StartupCommand   func(childComplexity int) int
+		Status           func(childComplexity int) int
+		StatusChanged    func(childComplexity int) int
+		StatusData       func(childComplexity int) int
+		StatusHistory    func(childComplexity int) int
+		StatusInfo       func(childComplexity int) int
+		Tag              func(childComplexity int) int
+		TerminatedAt     func(childComplexity int) int
+		Type             func(childComplexity int) int
+		UserID           func(childComplexity int) int
+		VfolderMounts    func(childComplexity int) int
 	}
 
 	CreateResourcePresetReply struct {
@@ -240,9 +299,67 @@ type ComplexityRoot struct {
 		Tag                   func(childComplexity int) int
 	}
 
+	ImageNode struct {
+		Architecture  func(childComplexity int) int
+		BaseImageName func(childComplexity int) int
+		Digest        func(childComplexity int) int
+		HumanizedName func(childComplexity int) int
+		ID            func(childComplexity int) int
+		Labels        func(childComplexity int) int
+		Name          func(childComplexity int) int
+		Namespace     func(childComplexity int) int
+		Registry      func(childComplexity int) int
+		RowID         func(childComplexity int) int
+		SizeBytes     func(childComplexity int) int
+		Tag           func(childComplexity int) int
+		Tags          func(childComplexity int) int
+		Version       func(childComplexity int) int
+	}
+
 	KVPair struct {
 		Key   func(childComplexity int) int
 		Value func(childComplexity int) int
+	}
+
+	KernelConnection struct {
+		Count    func(childComplexity int) int
+		Edges    func(childComplexity int) int
+		PageInfo func(childComplexity int) int
+	}
+
+	KernelEdge struct {
+		Cursor func(childComplexity int) int
+		Node   func(childComplexity int) int
+	}
+
+	KernelNode struct {
+		AgentAddr       func(childComplexity int) int
+		AgentID         func(childComplexity int) int
+		Architecture    func(childComplexity int) int
+		ClusterHostname func(childComplexity int) int
+		ClusterIdx      func(childComplexity int) int
+		ClusterRole     func(childComplexity int) int
+		ContainerID     func(childComplexity int) int
+		CreatedAt       func(childComplexity int) int
+		ExitCode        func(childComplexity int) int
+		ID              func(childComplexity int) int
+		Image           func(childComplexity int) int
+		ImageReference  func(childComplexity int) int
+		LastStat        func(childComplexity int) int
+		LiveStat        func(childComplexity int) int
+		LocalRank       func(childComplexity int) int
+		OccupiedSlots   func(childComplexity int) int
+		PreopenPorts    func(childComplexity int) int
+		ResourceOpts    func(childComplexity int) int
+		RowID           func(childComplexity int) int
+		ScheduledAt     func(childComplexity int) int
+		SessionID       func(childComplexity int) int
+		StartsAt        func(childComplexity int) int
+		Status          func(childComplexity int) int
+		StatusChanged   func(childComplexity int) int
+		StatusData      func(childComplexity int) int
+		StatusInfo      func(childComplexity int) int
+		TerminatedAt    func(childComplexity int) int
 	}
 
 	KeyPair struct {
@@ -370,6 +487,8 @@ type ComplexityRoot struct {
 		ComputeContainerList    func(childComplexity int, limit int, offset int, filter *string, order *string, sessionID string, role *string) int
 		ComputeSession          func(childComplexity int, id string) int
 		ComputeSessionList      func(childComplexity int, limit int, offset int, filter *string, order *string, domainName *string, groupID *string, accessKey *string, status *string) int
+		ComputeSessionNode      func(childComplexity int, id string, projectID *string, scopeID *string, permission *string) int
+		ComputeSessionNodes     func(childComplexity int, scopeID *string, projectID *string, permission *string, filter *string, order *string, offset *int, before *string, after *string, first *int, last *int) int
 		CustomizedImages        func(childComplexity int) int
 		Domain                  func(childComplexity int, name *string) int
 		Domains                 func(childComplexity int, isActive *bool) int
@@ -652,6 +771,17 @@ type ComputeSessionResolver interface {
 	IdleChecks(ctx context.Context, obj *model.ComputeSession) (*string, error)
 	Explanation(ctx context.Context, obj *model.ComputeSession) (*model.SessionExplanation, error)
 }
+type ComputeSessionNodeResolver interface {
+	StatusHistory(ctx context.Context, obj *model.ComputeSessionNode) (*string, error)
+
+	IdleChecks(ctx context.Context, obj *model.ComputeSessionNode) (*string, error)
+
+	Dependents(ctx context.Context, obj *model.ComputeSessionNode) (*model.ComputeSessionConnection, error)
+	Dependees(ctx context.Context, obj *model.ComputeSessionNode) (*model.ComputeSessionConnection, error)
+}
+type KernelNodeResolver interface {
+	Image(ctx context.Context, obj *model.KernelNode) (*model.ImageNode, error)
+}
 type MutationsResolver interface {
 	AliasImage(ctx context.Context, alias string, target string, architecture *string) (*model.MutationReply, error)
 	DealiasImage(ctx context.Context, alias string) (*model.MutationReply, error)
@@ -719,6 +849,8 @@ type QueriesResolver interface {
 	UserResourcePolicies(ctx context.Context) ([]*model.UserResourcePolicy, error)
 	ProjectResourcePolicy(ctx context.Context, name string) (*model.ProjectResourcePolicy, error)
 	ProjectResourcePolicies(ctx context.Context) ([]*model.ProjectResourcePolicy, error)
+	ComputeSessionNode(ctx context.Context, id string, projectID *string, scopeID *string, permission *string) (*model.ComputeSessionNode, error)
+	ComputeSessionNodes(ctx context.Context, scopeID *string, projectID *string, permission *string, filter *string, order *string, offset *int, before *string, after *string, first *int, last *int) (*model.ComputeSessionConnection, error)
 	Domain(ctx context.Context, name *string) (*model.Domain, error)
 	Domains(ctx context.Context, isActive *bool) ([]*model.Domain, error)
 	Group(ctx context.Context, id string, domainName *string) (*model.Group, error)
@@ -959,6 +1091,12 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.ComputeContainer.CreatedAt(childComplexity), true
+	case "ComputeContainer.exit_code":
+		if e.complexity.ComputeContainer.ExitCode == nil {
+			break
+		}
+
+		return e.complexity.ComputeContainer.ExitCode(childComplexity), true
 	case "ComputeContainer.hostname":
 		if e.complexity.ComputeContainer.Hostname == nil {
 			break
@@ -1394,6 +1532,38 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 
 		return e.complexity.ComputeSession.VfolderMounts(childComplexity), true
 
+	case "ComputeSessionConnection.count":
+		if e.complexity.ComputeSessionConnection.Count == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionConnection.Count(childComplexity), true
+	case "ComputeSessionConnection.edges":
+		if e.complexity.ComputeSessionConnection.Edges == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionConnection.Edges(childComplexity), true
+	case "ComputeSessionConnection.pageInfo":
+		if e.complexity.ComputeSessionConnection.PageInfo == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionConnection.PageInfo(childComplexity), true
+
+	case "ComputeSessionEdge.cursor":
+		if e.complexity.ComputeSessionEdge.Cursor == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionEdge.Cursor(childComplexity), true
+	case "ComputeSessionEdge.node":
+		if e.complexity.ComputeSessionEdge.Node == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionEdge.Node(childComplexity), true
+
 	case "ComputeSessionList.items":
 		if e.complexity.ComputeSessionList.Items == nil {
 			break
@@ -1406,6 +1576,259 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.ComputeSessionList.TotalCount(childComplexity), true
+
+	case "ComputeSessionNode.abusing_reports":
+		if e.complexity.ComputeSessionNode.AbusingReports == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.AbusingReports(childComplexity), true
+	case "ComputeSessionNode.access_key":
+		if e.complexity.ComputeSessionNode.AccessKey == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.AccessKey(childComplexity), true
+	case "ComputeSessionNode.agent_ids":
+		if e.complexity.ComputeSessionNode.AgentIds == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.AgentIds(childComplexity), true
+	case "ComputeSessionNode.callback_url":
+		if e.complexity.ComputeSessionNode.CallbackURL == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.CallbackURL(childComplexity), true
+	case "ComputeSessionNode.cluster_mode":
+		if e.complexity.ComputeSessionNode.ClusterMode == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.ClusterMode(childComplexity), true
+	case "ComputeSessionNode.cluster_size":
+		if e.complexity.ComputeSessionNode.ClusterSize == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.ClusterSize(childComplexity), true
+	case "ComputeSessionNode.cluster_template":
+		if e.complexity.ComputeSessionNode.ClusterTemplate == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.ClusterTemplate(childComplexity), true
+	case "ComputeSessionNode.commit_status":
+		if e.complexity.ComputeSessionNode.CommitStatus == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.CommitStatus(childComplexity), true
+	case "ComputeSessionNode.created_at":
+		if e.complexity.ComputeSessionNode.CreatedAt == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.CreatedAt(childComplexity), true
+	case "ComputeSessionNode.dependees":
+		if e.complexity.ComputeSessionNode.Dependees == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.Dependees(childComplexity), true
+	case "ComputeSessionNode.dependents":
+		if e.complexity.ComputeSessionNode.Dependents == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.Dependents(childComplexity), true
+	case "ComputeSessionNode.domain_name":
+		if e.complexity.ComputeSessionNode.DomainName == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.DomainName(childComplexity), true
+	case "ComputeSessionNode.id":
+		if e.complexity.ComputeSessionNode.ID == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.ID(childComplexity), true
+	case "ComputeSessionNode.idle_checks":
+		if e.complexity.ComputeSessionNode.IdleChecks == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.IdleChecks(childComplexity), true
+	case "ComputeSessionNode.image_references":
+		if e.complexity.ComputeSessionNode.ImageReferences == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.ImageReferences(childComplexity), true
+	case "ComputeSessionNode.inference_metrics":
+		if e.complexity.ComputeSessionNode.InferenceMetrics == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.InferenceMetrics(childComplexity), true
+	case "ComputeSessionNode.kernel_nodes":
+		if e.complexity.ComputeSessionNode.KernelNodes == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.KernelNodes(childComplexity), true
+	case "ComputeSessionNode.name":
+		if e.complexity.ComputeSessionNode.Name == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.Name(childComplexity), true
+	case "ComputeSessionNode.num_queries":
+		if e.complexity.ComputeSessionNode.NumQueries == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.NumQueries(childComplexity), true
+	case "ComputeSessionNode.occupied_slots":
+		if e.complexity.ComputeSessionNode.OccupiedSlots == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.OccupiedSlots(childComplexity), true
+	case "ComputeSessionNode.permissions":
+		if e.complexity.ComputeSessionNode.Permissions == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.Permissions(childComplexity), true
+	case "ComputeSessionNode.priority":
+		if e.complexity.ComputeSessionNode.Priority == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.Priority(childComplexity), true
+	case "ComputeSessionNode.project_id":
+		if e.complexity.ComputeSessionNode.ProjectID == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.ProjectID(childComplexity), true
+	case "ComputeSessionNode.requested_slots":
+		if e.complexity.ComputeSessionNode.RequestedSlots == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.RequestedSlots(childComplexity), true
+	case "ComputeSessionNode.resource_opts":
+		if e.complexity.ComputeSessionNode.ResourceOpts == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.ResourceOpts(childComplexity), true
+	case "ComputeSessionNode.result":
+		if e.complexity.ComputeSessionNode.Result == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.Result(childComplexity), true
+	case "ComputeSessionNode.row_id":
+		if e.complexity.ComputeSessionNode.RowID == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.RowID(childComplexity), true
+	case "ComputeSessionNode.scaling_group":
+		if e.complexity.ComputeSessionNode.ScalingGroup == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.ScalingGroup(childComplexity), true
+	case "ComputeSessionNode.scheduled_at":
+		if e.complexity.ComputeSessionNode.ScheduledAt == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.ScheduledAt(childComplexity), true
+	case "ComputeSessionNode.service_ports":
+		if e.complexity.ComputeSessionNode.ServicePorts == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.ServicePorts(childComplexity), true
+	case "ComputeSessionNode.starts_at":
+		if e.complexity.ComputeSessionNode.StartsAt == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.StartsAt(childComplexity), true
+	case "ComputeSessionNode.startup_command":
+		if e.complexity.ComputeSessionNode.StartupCommand == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.StartupCommand(childComplexity), true
+	case "ComputeSessionNode.status":
+		if e.complexity.ComputeSessionNode.Status == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.Status(childComplexity), true
+	case "ComputeSessionNode.status_changed":
+		if e.complexity.ComputeSessionNode.StatusChanged == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.StatusChanged(childComplexity), true
+	case "ComputeSessionNode.status_data":
+		if e.complexity.ComputeSessionNode.StatusData == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.StatusData(childComplexity), true
+	case "ComputeSessionNode.status_history":
+		if e.complexity.ComputeSessionNode.StatusHistory == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.StatusHistory(childComplexity), true
+	case "ComputeSessionNode.status_info":
+		if e.complexity.ComputeSessionNode.StatusInfo == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.StatusInfo(childComplexity), true
+	case "ComputeSessionNode.tag":
+		if e.complexity.ComputeSessionNode.Tag == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.Tag(childComplexity), true
+	case "ComputeSessionNode.terminated_at":
+		if e.complexity.ComputeSessionNode.TerminatedAt == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.TerminatedAt(childComplexity), true
+	case "ComputeSessionNode.type":
+		if e.complexity.ComputeSessionNode.Type == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.Type(childComplexity), true
+	case "ComputeSessionNode.user_id":
+		if e.complexity.ComputeSessionNode.UserID == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.UserID(childComplexity), true
+	case "ComputeSessionNode.vfolder_mounts":
+		if e.complexity.ComputeSessionNode.VfolderMounts == nil {
+			break
+		}
+
+		return e.complexity.ComputeSessionNode.VfolderMounts(childComplexity), true
 
 	case "CreateResourcePresetReply.msg":
 		if e.complexity.CreateResourcePresetReply.Msg == nil {
@@ -1689,6 +2112,91 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 
 		return e.complexity.Image.Tag(childComplexity), true
 
+	case "ImageNode.architecture":
+		if e.complexity.ImageNode.Architecture == nil {
+			break
+		}
+
+		return e.complexity.ImageNode.Architecture(childComplexity), true
+	case "ImageNode.base_image_name":
+		if e.complexity.ImageNode.BaseImageName == nil {
+			break
+		}
+
+		return e.complexity.ImageNode.BaseImageName(childComplexity), true
+	case "ImageNode.digest":
+		if e.complexity.ImageNode.Digest == nil {
+			break
+		}
+
+		return e.complexity.ImageNode.Digest(childComplexity), true
+	case "ImageNode.humanized_name":
+		if e.complexity.ImageNode.HumanizedName == nil {
+			break
+		}
+
+		return e.complexity.ImageNode.HumanizedName(childComplexity), true
+	case "ImageNode.id":
+		if e.complexity.ImageNode.ID == nil {
+			break
+		}
+
+		return e.complexity.ImageNode.ID(childComplexity), true
+	case "ImageNode.labels":
+		if e.complexity.ImageNode.Labels == nil {
+			break
+		}
+
+		return e.complexity.ImageNode.Labels(childComplexity), true
+	case "ImageNode.name":
+		if e.complexity.ImageNode.Name == nil {
+			break
+		}
+
+		return e.complexity.ImageNode.Name(childComplexity), true
+	case "ImageNode.namespace":
+		if e.complexity.ImageNode.Namespace == nil {
+			break
+		}
+
+		return e.complexity.ImageNode.Namespace(childComplexity), true
+	case "ImageNode.registry":
+		if e.complexity.ImageNode.Registry == nil {
+			break
+		}
+
+		return e.complexity.ImageNode.Registry(childComplexity), true
+	case "ImageNode.row_id":
+		if e.complexity.ImageNode.RowID == nil {
+			break
+		}
+
+		return e.complexity.ImageNode.RowID(childComplexity), true
+	case "ImageNode.size_bytes":
+		if e.complexity.ImageNode.SizeBytes == nil {
+			break
+		}
+
+		return e.complexity.ImageNode.SizeBytes(childComplexity), true
+	case "ImageNode.tag":
+		if e.complexity.ImageNode.Tag == nil {
+			break
+		}
+
+		return e.complexity.ImageNode.Tag(childComplexity), true
+	case "ImageNode.tags":
+		if e.complexity.ImageNode.Tags == nil {
+			break
+		}
+
+		return e.complexity.ImageNode.Tags(childComplexity), true
+	case "ImageNode.version":
+		if e.complexity.ImageNode.Version == nil {
+			break
+		}
+
+		return e.complexity.ImageNode.Version(childComplexity), true
+
 	case "KVPair.key":
 		if e.complexity.KVPair.Key == nil {
 			break
@@ -1701,6 +2209,201 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.KVPair.Value(childComplexity), true
+
+	case "KernelConnection.count":
+		if e.complexity.KernelConnection.Count == nil {
+			break
+		}
+
+		return e.complexity.KernelConnection.Count(childComplexity), true
+	case "KernelConnection.edges":
+		if e.complexity.KernelConnection.Edges == nil {
+			break
+		}
+
+		return e.complexity.KernelConnection.Edges(childComplexity), true
+	case "KernelConnection.pageInfo":
+		if e.complexity.KernelConnection.PageInfo == nil {
+			break
+		}
+
+		return e.complexity.KernelConnection.PageInfo(childComplexity), true
+
+	case "KernelEdge.cursor":
+		if e.complexity.KernelEdge.Cursor == nil {
+			break
+		}
+
+		return e.complexity.KernelEdge.Cursor(childComplexity), true
+	case "KernelEdge.node":
+		if e.complexity.KernelEdge.Node == nil {
+			break
+		}
+
+		return e.complexity.KernelEdge.Node(childComplexity), true
+
+	case "KernelNode.agent_addr":
+		if e.complexity.KernelNode.AgentAddr == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.AgentAddr(childComplexity), true
+	case "KernelNode.agent_id":
+		if e.complexity.KernelNode.AgentID == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.AgentID(childComplexity), true
+	case "KernelNode.architecture":
+		if e.complexity.KernelNode.Architecture == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.Architecture(childComplexity), true
+	case "KernelNode.cluster_hostname":
+		if e.complexity.KernelNode.ClusterHostname == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.ClusterHostname(childComplexity), true
+	case "KernelNode.cluster_idx":
+		if e.complexity.KernelNode.ClusterIdx == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.ClusterIdx(childComplexity), true
+	case "KernelNode.cluster_role":
+		if e.complexity.KernelNode.ClusterRole == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.ClusterRole(childComplexity), true
+	case "KernelNode.container_id":
+		if e.complexity.KernelNode.ContainerID == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.ContainerID(childComplexity), true
+	case "KernelNode.created_at":
+		if e.complexity.KernelNode.CreatedAt == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.CreatedAt(childComplexity), true
+	case "KernelNode.exit_code":
+		if e.complexity.KernelNode.ExitCode == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.ExitCode(childComplexity), true
+	case "KernelNode.id":
+		if e.complexity.KernelNode.ID == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.ID(childComplexity), true
+	case "KernelNode.image":
+		if e.complexity.KernelNode.Image == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.Image(childComplexity), true
+	case "KernelNode.image_reference":
+		if e.complexity.KernelNode.ImageReference == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.ImageReference(childComplexity), true
+	case "KernelNode.last_stat":
+		if e.complexity.KernelNode.LastStat == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.LastStat(childComplexity), true
+	case "KernelNode.live_stat":
+		if e.complexity.KernelNode.LiveStat == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.LiveStat(childComplexity), true
+	case "KernelNode.local_rank":
+		if e.complexity.KernelNode.LocalRank == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.LocalRank(childComplexity), true
+	case "KernelNode.occupied_slots":
+		if e.complexity.KernelNode.OccupiedSlots == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.OccupiedSlots(childComplexity), true
+	case "KernelNode.preopen_ports":
+		if e.complexity.KernelNode.PreopenPorts == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.PreopenPorts(childComplexity), true
+	case "KernelNode.resource_opts":
+		if e.complexity.KernelNode.ResourceOpts == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.ResourceOpts(childComplexity), true
+	case "KernelNode.row_id":
+		if e.complexity.KernelNode.RowID == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.RowID(childComplexity), true
+	case "KernelNode.scheduled_at":
+		if e.complexity.KernelNode.ScheduledAt == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.ScheduledAt(childComplexity), true
+	case "KernelNode.session_id":
+		if e.complexity.KernelNode.SessionID == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.SessionID(childComplexity), true
+	case "KernelNode.starts_at":
+		if e.complexity.KernelNode.StartsAt == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.StartsAt(childComplexity), true
+	case "KernelNode.status":
+		if e.complexity.KernelNode.Status == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.Status(childComplexity), true
+	case "KernelNode.status_changed":
+		if e.complexity.KernelNode.StatusChanged == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.StatusChanged(childComplexity), true
+	case "KernelNode.status_data":
+		if e.complexity.KernelNode.StatusData == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.StatusData(childComplexity), true
+	case "KernelNode.status_info":
+		if e.complexity.KernelNode.StatusInfo == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.StatusInfo(childComplexity), true
+	case "KernelNode.terminated_at":
+		if e.complexity.KernelNode.TerminatedAt == nil {
+			break
+		}
+
+		return e.complexity.KernelNode.TerminatedAt(childComplexity), true
 
 	case "KeyPair.access_key":
 		if e.complexity.KeyPair.AccessKey == nil {
@@ -2434,6 +3137,28 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.Queries.ComputeSessionList(childComplexity, args["limit"].(int), args["offset"].(int), args["filter"].(*string), args["order"].(*string), args["domain_name"].(*string), args["group_id"].(*string), args["access_key"].(*string), args["status"].(*string)), true
+	case "Queries.compute_session_node":
+		if e.complexity.Queries.ComputeSessionNode == nil {
+			break
+		}
+
+		args, err := ec.field_Queries_compute_session_node_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Queries.ComputeSessionNode(childComplexity, args["id"].(string), args["project_id"].(*string), args["scope_id"].(*string), args["permission"].(*string)), true
+	case "Queries.compute_session_nodes":
+		if e.complexity.Queries.ComputeSessionNodes == nil {
+			break
+		}
+
+		args, err := ec.field_Queries_compute_session_nodes_args(ctx, rawArgs)
+		if err != nil {
+			return 0, false
+		}
+
+		return e.complexity.Queries.ComputeSessionNodes(childComplexity, args["scope_id"].(*string), args["project_id"].(*string), args["permission"].(*string), args["filter"].(*string), args["order"].(*string), args["offset"].(*int), args["before"].(*string), args["after"].(*string), args["first"].(*int), args["last"].(*int)), true
 	case "Queries.customized_images":
 		if e.complexity.Queries.CustomizedImages == nil {
 			break
@@ -4160,6 +4885,7 @@ type ComputeContainer {
   agent: String
   agent_addr: String
   container_id: String
+  exit_code: Int
   resource_opts: JSONString
   occupied_slots: JSONString
   live_stat: JSONString
@@ -4562,6 +5288,126 @@ type ProjectResourcePolicy {
   max_quota_scope_size: BigInt
   max_vfolder_size: BigInt
   max_network_count: Int
+}
+`, BuiltIn: false},
+	{Name: "../session.graphql", Input: `# Sessions and their containers as relay nodes, as the Web UI and newer clients ask for them.
+extend type Queries {
+  compute_session_node(id: GlobalIDField!, project_id: UUID, scope_id: ScopeField, permission: String): ComputeSessionNode
+  compute_session_nodes(scope_id: ScopeField, project_id: UUID, permission: String, filter: String, order: String, offset: Int, before: String, after: String, first: Int, last: Int): ComputeSessionConnection
+}
+
+type ComputeSessionNode implements Node {
+  id: ID!
+  row_id: UUID
+  tag: String
+  name: String
+  type: String
+  priority: Int
+  cluster_template: String
+  cluster_mode: String
+  cluster_size: Int
+  domain_name: String
+  project_id: UUID
+  user_id: UUID
+  access_key: String
+  permissions: [String]
+  status: String
+  status_info: String
+  status_data: JSONString
+  status_changed: DateTime
+  status_history: JSONString
+  created_at: DateTime
+  terminated_at: DateTime
+  starts_at: DateTime
+  scheduled_at: DateTime
+  startup_command: String
+  result: String
+  callback_url: String
+  commit_status: String
+  abusing_reports: [JSONString]
+  idle_checks: JSONString
+  agent_ids: [String]
+  resource_opts: JSONString
+  scaling_group: String
+  service_ports: JSONString
+  vfolder_mounts: [String]
+  occupied_slots: JSONString
+  requested_slots: JSONString
+  image_references: [String]
+  num_queries: BigInt
+  inference_metrics: JSONString
+  kernel_nodes: KernelConnection
+  dependents: ComputeSessionConnection
+  dependees: ComputeSessionConnection
+}
+
+type ComputeSessionEdge {
+  node: ComputeSessionNode
+  cursor: String!
+}
+
+type ComputeSessionConnection {
+  pageInfo: PageInfo!
+  edges: [ComputeSessionEdge]!
+  count: Int
+}
+
+type KernelNode implements Node {
+  id: ID!
+  row_id: UUID
+  cluster_idx: Int
+  local_rank: Int
+  cluster_role: String
+  cluster_hostname: String
+  session_id: UUID
+  image: ImageNode
+  image_reference: String
+  architecture: String
+  status: String
+  status_changed: DateTime
+  status_info: String
+  status_data: JSONString
+  created_at: DateTime
+  terminated_at: DateTime
+  starts_at: DateTime
+  scheduled_at: DateTime
+  agent_id: String
+  agent_addr: String
+  container_id: String
+  exit_code: Int
+  resource_opts: JSONString
+  occupied_slots: JSONString
+  live_stat: JSONString
+  last_stat: JSONString
+  preopen_ports: [Int]
+}
+
+type KernelEdge {
+  node: KernelNode
+  cursor: String!
+}
+
+type KernelConnection {
+  pageInfo: PageInfo!
+  edges: [KernelEdge]!
+  count: Int
+}
+
+type ImageNode implements Node {
+  id: ID!
+  row_id: UUID
+  name: String
+  base_image_name: String
+  namespace: String
+  humanized_name: String
+  registry: String
+  architecture: String
+  tag: String
+  tags: [KVPair]
+  version: String
+  digest: String
+  labels: [KVPair]
+  size_bytes: BigInt
 }
 `, BuiltIn: false},
 	{Name: "../tenancy.graphql", Input: `# Domains, projects and users as far as folders need them: what policies allow on hosts, and whose limits hold.
@@ -5272,6 +6118,88 @@ func (ec *executionContext) field_Queries_compute_session_list_args(ctx context.
 		return nil, err
 	}
 	args["status"] = arg7
+	return args, nil
+}
+
+func (ec *executionContext) field_Queries_compute_session_node_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "id", ec.unmarshalNGlobalIDField2string)
+	if err != nil {
+		return nil, err
+	}
+	args["id"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "project_id", ec.unmarshalOUUID2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["project_id"] = arg1
+	arg2, err := graphql.ProcessArgField(ctx, rawArgs, "scope_id", ec.unmarshalOScopeField2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["scope_id"] = arg2
+	arg3, err := graphql.ProcessArgField(ctx, rawArgs, "permission", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["permission"] = arg3
+	return args, nil
+}
+
+func (ec *executionContext) field_Queries_compute_session_nodes_args(ctx context.Context, rawArgs map[string]any) (map[string]any, error) {
+	var err error
+	args := map[string]any{}
+	arg0, err := graphql.ProcessArgField(ctx, rawArgs, "scope_id", ec.unmarshalOScopeField2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["scope_id"] = arg0
+	arg1, err := graphql.ProcessArgField(ctx, rawArgs, "project_id", ec.unmarshalOUUID2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["project_id"] = arg1
+	arg2, err := graphql.ProcessArgField(ctx, rawArgs, "permission", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["permission"] = arg2
+	arg3, err := graphql.ProcessArgField(ctx, rawArgs, "filter", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["filter"] = arg3
+	arg4, err := graphql.ProcessArgField(ctx, rawArgs, "order", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["order"] = arg4
+	arg5, err := graphql.ProcessArgField(ctx, rawArgs, "offset", ec.unmarshalOInt2ᚖint)
+	if err != nil {
+		return nil, err
+	}
+	args["offset"] = arg5
+	arg6, err := graphql.ProcessArgField(ctx, rawArgs, "before", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["before"] = arg6
+	arg7, err := graphql.ProcessArgField(ctx, rawArgs, "after", ec.unmarshalOString2ᚖstring)
+	if err != nil {
+		return nil, err
+	}
+	args["after"] = arg7
+	arg8, err := graphql.ProcessArgField(ctx, rawArgs, "first", ec.unmarshalOInt2ᚖint)
+	if err != nil {
+		return nil, err
+	}
+	args["first"] = arg8
+	arg9, err := graphql.ProcessArgField(ctx, rawArgs, "last", ec.unmarshalOInt2ᚖint)
+	if err != nil {
+		return nil, err
+	}
+	args["last"] = arg9
 	return args, nil
 }
 
@@ -6495,6 +7423,8 @@ func (ec *executionContext) fieldContext_Agent_compute_containers(ctx context.Co
 				return ec.fieldContext_ComputeContainer_agent_addr(ctx, field)
 			case "container_id":
 				return ec.fieldContext_ComputeContainer_container_id(ctx, field)
+			case "exit_code":
+				return ec.fieldContext_ComputeContainer_exit_code(ctx, field)
 			case "resource_opts":
 				return ec.fieldContext_ComputeContainer_resource_opts(ctx, field)
 			case "occupied_slots":
@@ -7472,6 +8402,35 @@ func (ec *executionContext) fieldContext_ComputeContainer_container_id(_ context
 	return fc, nil
 }
 
+func (ec *executionContext) _ComputeContainer_exit_code(ctx context.Context, field graphql.CollectedField, obj *model.ComputeContainer) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeContainer_exit_code,
+		func(ctx context.Context) (any, error) {
+			return obj.ExitCode, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeContainer_exit_code(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeContainer",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _ComputeContainer_resource_opts(ctx context.Context, field graphql.CollectedField, obj *model.ComputeContainer) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -7689,6 +8648,8 @@ func (ec *executionContext) fieldContext_ComputeContainerList_items(_ context.Co
 				return ec.fieldContext_ComputeContainer_agent_addr(ctx, field)
 			case "container_id":
 				return ec.fieldContext_ComputeContainer_container_id(ctx, field)
+			case "exit_code":
+				return ec.fieldContext_ComputeContainer_exit_code(ctx, field)
 			case "resource_opts":
 				return ec.fieldContext_ComputeContainer_resource_opts(ctx, field)
 			case "occupied_slots":
@@ -9083,6 +10044,8 @@ func (ec *executionContext) fieldContext_ComputeSession_containers(_ context.Con
 				return ec.fieldContext_ComputeContainer_agent_addr(ctx, field)
 			case "container_id":
 				return ec.fieldContext_ComputeContainer_container_id(ctx, field)
+			case "exit_code":
+				return ec.fieldContext_ComputeContainer_exit_code(ctx, field)
 			case "resource_opts":
 				return ec.fieldContext_ComputeContainer_resource_opts(ctx, field)
 			case "occupied_slots":
@@ -9336,6 +10299,253 @@ func (ec *executionContext) fieldContext_ComputeSession_explanation(_ context.Co
 	return fc, nil
 }
 
+func (ec *executionContext) _ComputeSessionConnection_pageInfo(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionConnection) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionConnection_pageInfo,
+		func(ctx context.Context) (any, error) {
+			return obj.PageInfo, nil
+		},
+		nil,
+		ec.marshalNPageInfo2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐPageInfo,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionConnection_pageInfo(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionConnection",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "hasNextPage":
+				return ec.fieldContext_PageInfo_hasNextPage(ctx, field)
+			case "hasPreviousPage":
+				return ec.fieldContext_PageInfo_hasPreviousPage(ctx, field)
+			case "startCursor":
+				return ec.fieldContext_PageInfo_startCursor(ctx, field)
+			case "endCursor":
+				return ec.fieldContext_PageInfo_endCursor(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type PageInfo", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionConnection_edges(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionConnection) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionConnection_edges,
+		func(ctx context.Context) (any, error) {
+			return obj.Edges, nil
+		},
+		nil,
+		ec.marshalNComputeSessionEdge2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐComputeSessionEdge,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionConnection_edges(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionConnection",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "node":
+				return ec.fieldContext_ComputeSessionEdge_node(ctx, field)
+			case "cursor":
+				return ec.fieldContext_ComputeSessionEdge_cursor(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type ComputeSessionEdge", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionConnection_count(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionConnection) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionConnection_count,
+		func(ctx context.Context) (any, error) {
+			return obj.Count, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionConnection_count(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionConnection",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionEdge_node(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionEdge) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionEdge_node,
+		func(ctx context.Context) (any, error) {
+			return obj.Node, nil
+		},
+		nil,
+		ec.marshalOComputeSessionNode2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐComputeSessionNode,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionEdge_node(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionEdge",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_ComputeSessionNode_id(ctx, field)
+			case "row_id":
+				return ec.fieldContext_ComputeSessionNode_row_id(ctx, field)
+			case "tag":
+				return ec.fieldContext_ComputeSessionNode_tag(ctx, field)
+			case "name":
+				return ec.fieldContext_ComputeSessionNode_name(ctx, field)
+			case "type":
+				return ec.fieldContext_ComputeSessionNode_type(ctx, field)
+			case "priority":
+				return ec.fieldContext_ComputeSessionNode_priority(ctx, field)
+			case "cluster_template":
+				return ec.fieldContext_ComputeSessionNode_cluster_template(ctx, field)
+			case "cluster_mode":
+				return ec.fieldContext_ComputeSessionNode_cluster_mode(ctx, field)
+			case "cluster_size":
+				return ec.fieldContext_ComputeSessionNode_cluster_size(ctx, field)
+			case "domain_name":
+				return ec.fieldContext_ComputeSessionNode_domain_name(ctx, field)
+			case "project_id":
+				return ec.fieldContext_ComputeSessionNode_project_id(ctx, field)
+			case "user_id":
+				return ec.fieldContext_ComputeSessionNode_user_id(ctx, field)
+			case "access_key":
+				return ec.fieldContext_ComputeSessionNode_access_key(ctx, field)
+			case "permissions":
+				return ec.fieldContext_ComputeSessionNode_permissions(ctx, field)
+			case "status":
+				return ec.fieldContext_ComputeSessionNode_status(ctx, field)
+			case "status_info":
+				return ec.fieldContext_ComputeSessionNode_status_info(ctx, field)
+			case "status_data":
+				return ec.fieldContext_ComputeSessionNode_status_data(ctx, field)
+			case "status_changed":
+				return ec.fieldContext_ComputeSessionNode_status_changed(ctx, field)
+			case "status_history":
+				return ec.fieldContext_ComputeSessionNode_status_history(ctx, field)
+			case "created_at":
+				return ec.fieldContext_ComputeSessionNode_created_at(ctx, field)
+			case "terminated_at":
+				return ec.fieldContext_ComputeSessionNode_terminated_at(ctx, field)
+			case "starts_at":
+				return ec.fieldContext_ComputeSessionNode_starts_at(ctx, field)
+			case "scheduled_at":
+				return ec.fieldContext_ComputeSessionNode_scheduled_at(ctx, field)
+			case "startup_command":
+				return ec.fieldContext_ComputeSessionNode_startup_command(ctx, field)
+			case "result":
+				return ec.fieldContext_ComputeSessionNode_result(ctx, field)
+			case "callback_url":
+				return ec.fieldContext_ComputeSessionNode_callback_url(ctx, field)
+			case "commit_status":
+				return ec.fieldContext_ComputeSessionNode_commit_status(ctx, field)
+			case "abusing_reports":
+				return ec.fieldContext_ComputeSessionNode_abusing_reports(ctx, field)
+			case "idle_checks":
+				return ec.fieldContext_ComputeSessionNode_idle_checks(ctx, field)
+			case "agent_ids":
+				return ec.fieldContext_ComputeSessionNode_agent_ids(ctx, field)
+			case "resource_opts":
+				return ec.fieldContext_ComputeSessionNode_resource_opts(ctx, field)
+			case "scaling_group":
+				return ec.fieldContext_ComputeSessionNode_scaling_group(ctx, field)
+			case "service_ports":
+				return ec.fieldContext_ComputeSessionNode_service_ports(ctx, field)
+			case "vfolder_mounts":
+				return ec.fieldContext_ComputeSessionNode_vfolder_mounts(ctx, field)
+			case "occupied_slots":
+				return ec.fieldContext_ComputeSessionNode_occupied_slots(ctx, field)
+			case "requested_slots":
+				return ec.fieldContext_ComputeSessionNode_requested_slots(ctx, field)
+			case "image_references":
+				return ec.fieldContext_ComputeSessionNode_image_references(ctx, field)
+			case "num_queries":
+				return ec.fieldContext_ComputeSessionNode_num_queries(ctx, field)
+			case "inference_metrics":
+				return ec.fieldContext_ComputeSessionNode_inference_metrics(ctx, field)
+			case "kernel_nodes":
+				return ec.fieldContext_ComputeSessionNode_kernel_nodes(ctx, field)
+			case "dependents":
+				return ec.fieldContext_ComputeSessionNode_dependents(ctx, field)
+			case "dependees":
+				return ec.fieldContext_ComputeSessionNode_dependees(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type ComputeSessionNode", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionEdge_cursor(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionEdge) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionEdge_cursor,
+		func(ctx context.Context) (any, error) {
+			return obj.Cursor, nil
+		},
+		nil,
+		ec.marshalNString2string,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionEdge_cursor(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionEdge",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _ComputeSessionList_items(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionList) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -9489,6 +10699,1248 @@ func (ec *executionContext) fieldContext_ComputeSessionList_total_count(_ contex
 		IsResolver: false,
 		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_id(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_id,
+		func(ctx context.Context) (any, error) {
+			return obj.ID, nil
+		},
+		nil,
+		ec.marshalNID2string,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type ID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_row_id(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_row_id,
+		func(ctx context.Context) (any, error) {
+			return obj.RowID, nil
+		},
+		nil,
+		ec.marshalOUUID2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_row_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type UUID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_tag(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_tag,
+		func(ctx context.Context) (any, error) {
+			return obj.Tag, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_tag(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_name(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_name,
+		func(ctx context.Context) (any, error) {
+			return obj.Name, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_type(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_type,
+		func(ctx context.Context) (any, error) {
+			return obj.Type, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_type(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_priority(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_priority,
+		func(ctx context.Context) (any, error) {
+			return obj.Priority, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_priority(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_cluster_template(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_cluster_template,
+		func(ctx context.Context) (any, error) {
+			return obj.ClusterTemplate, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_cluster_template(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_cluster_mode(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_cluster_mode,
+		func(ctx context.Context) (any, error) {
+			return obj.ClusterMode, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_cluster_mode(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_cluster_size(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_cluster_size,
+		func(ctx context.Context) (any, error) {
+			return obj.ClusterSize, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_cluster_size(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_domain_name(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_domain_name,
+		func(ctx context.Context) (any, error) {
+			return obj.DomainName, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_domain_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_project_id(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_project_id,
+		func(ctx context.Context) (any, error) {
+			return obj.ProjectID, nil
+		},
+		nil,
+		ec.marshalOUUID2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_project_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type UUID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_user_id(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_user_id,
+		func(ctx context.Context) (any, error) {
+			return obj.UserID, nil
+		},
+		nil,
+		ec.marshalOUUID2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_user_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type UUID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_access_key(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_access_key,
+		func(ctx context.Context) (any, error) {
+			return obj.AccessKey, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_access_key(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_permissions(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_permissions,
+		func(ctx context.Context) (any, error) {
+			return obj.Permissions, nil
+		},
+		nil,
+		ec.marshalOString2ᚕᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_permissions(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_status(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_status,
+		func(ctx context.Context) (any, error) {
+			return obj.Status, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_status(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_status_info(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_status_info,
+		func(ctx context.Context) (any, error) {
+			return obj.StatusInfo, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_status_info(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_status_data(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_status_data,
+		func(ctx context.Context) (any, error) {
+			return obj.StatusData, nil
+		},
+		nil,
+		ec.marshalOJSONString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_status_data(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type JSONString does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_status_changed(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_status_changed,
+		func(ctx context.Context) (any, error) {
+			return obj.StatusChanged, nil
+		},
+		nil,
+		ec.marshalODateTime2ᚖtimeᚐTime,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_status_changed(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type DateTime does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_status_history(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_status_history,
+		func(ctx context.Context) (any, error) {
+			return ec.resolvers.ComputeSessionNode().StatusHistory(ctx, obj)
+		},
+		nil,
+		ec.marshalOJSONString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_status_history(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type JSONString does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_created_at(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_created_at,
+		func(ctx context.Context) (any, error) {
+			return obj.CreatedAt, nil
+		},
+		nil,
+		ec.marshalODateTime2ᚖtimeᚐTime,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_created_at(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type DateTime does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_terminated_at(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_terminated_at,
+		func(ctx context.Context) (any, error) {
+			return obj.TerminatedAt, nil
+		},
+		nil,
+		ec.marshalODateTime2ᚖtimeᚐTime,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_terminated_at(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type DateTime does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_starts_at(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_starts_at,
+		func(ctx context.Context) (any, error) {
+			return obj.StartsAt, nil
+		},
+		nil,
+		ec.marshalODateTime2ᚖtimeᚐTime,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_starts_at(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type DateTime does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_scheduled_at(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_scheduled_at,
+		func(ctx context.Context) (any, error) {
+			return obj.ScheduledAt, nil
+		},
+		nil,
+		ec.marshalODateTime2ᚖtimeᚐTime,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_scheduled_at(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type DateTime does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_startup_command(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_startup_command,
+		func(ctx context.Context) (any, error) {
+			return obj.StartupCommand, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_startup_command(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_result(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_result,
+		func(ctx context.Context) (any, error) {
+			return obj.Result, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_result(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_callback_url(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_callback_url,
+		func(ctx context.Context) (any, error) {
+			return obj.CallbackURL, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_callback_url(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_commit_status(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_commit_status,
+		func(ctx context.Context) (any, error) {
+			return obj.CommitStatus, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_commit_status(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_abusing_reports(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_abusing_reports,
+		func(ctx context.Context) (any, error) {
+			return obj.AbusingReports, nil
+		},
+		nil,
+		ec.marshalOJSONString2ᚕᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_abusing_reports(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type JSONString does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_idle_checks(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_idle_checks,
+		func(ctx context.Context) (any, error) {
+			return ec.resolvers.ComputeSessionNode().IdleChecks(ctx, obj)
+		},
+		nil,
+		ec.marshalOJSONString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_idle_checks(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type JSONString does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_agent_ids(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_agent_ids,
+		func(ctx context.Context) (any, error) {
+			return obj.AgentIds, nil
+		},
+		nil,
+		ec.marshalOString2ᚕᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_agent_ids(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_resource_opts(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_resource_opts,
+		func(ctx context.Context) (any, error) {
+			return obj.ResourceOpts, nil
+		},
+		nil,
+		ec.marshalOJSONString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_resource_opts(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type JSONString does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_scaling_group(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_scaling_group,
+		func(ctx context.Context) (any, error) {
+			return obj.ScalingGroup, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_scaling_group(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_service_ports(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_service_ports,
+		func(ctx context.Context) (any, error) {
+			return obj.ServicePorts, nil
+		},
+		nil,
+		ec.marshalOJSONString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_service_ports(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type JSONString does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_vfolder_mounts(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_vfolder_mounts,
+		func(ctx context.Context) (any, error) {
+			return obj.VfolderMounts, nil
+		},
+		nil,
+		ec.marshalOString2ᚕᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_vfolder_mounts(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_occupied_slots(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_occupied_slots,
+		func(ctx context.Context) (any, error) {
+			return obj.OccupiedSlots, nil
+		},
+		nil,
+		ec.marshalOJSONString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_occupied_slots(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type JSONString does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_requested_slots(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_requested_slots,
+		func(ctx context.Context) (any, error) {
+			return obj.RequestedSlots, nil
+		},
+		nil,
+		ec.marshalOJSONString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_requested_slots(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type JSONString does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_image_references(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_image_references,
+		func(ctx context.Context) (any, error) {
+			return obj.ImageReferences, nil
+		},
+		nil,
+		ec.marshalOString2ᚕᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_image_references(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_num_queries(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_num_queries,
+		func(ctx context.Context) (any, error) {
+			return obj.NumQueries, nil
+		},
+		nil,
+		ec.marshalOBigInt2ᚖint64,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_num_queries(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type BigInt does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_inference_metrics(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_inference_metrics,
+		func(ctx context.Context) (any, error) {
+			return obj.InferenceMetrics, nil
+		},
+		nil,
+		ec.marshalOJSONString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_inference_metrics(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type JSONString does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_kernel_nodes(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_kernel_nodes,
+		func(ctx context.Context) (any, error) {
+			return obj.KernelNodes, nil
+		},
+		nil,
+		ec.marshalOKernelConnection2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐKernelConnection,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_kernel_nodes(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "pageInfo":
+				return ec.fieldContext_KernelConnection_pageInfo(ctx, field)
+			case "edges":
+				return ec.fieldContext_KernelConnection_edges(ctx, field)
+			case "count":
+				return ec.fieldContext_KernelConnection_count(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type KernelConnection", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_dependents(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_dependents,
+		func(ctx context.Context) (any, error) {
+			return ec.resolvers.ComputeSessionNode().Dependents(ctx, obj)
+		},
+		nil,
+		ec.marshalOComputeSessionConnection2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐComputeSessionConnection,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_dependents(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "pageInfo":
+				return ec.fieldContext_ComputeSessionConnection_pageInfo(ctx, field)
+			case "edges":
+				return ec.fieldContext_ComputeSessionConnection_edges(ctx, field)
+			case "count":
+				return ec.fieldContext_ComputeSessionConnection_count(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type ComputeSessionConnection", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ComputeSessionNode_dependees(ctx context.Context, field graphql.CollectedField, obj *model.ComputeSessionNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ComputeSessionNode_dependees,
+		func(ctx context.Context) (any, error) {
+			return ec.resolvers.ComputeSessionNode().Dependees(ctx, obj)
+		},
+		nil,
+		ec.marshalOComputeSessionConnection2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐComputeSessionConnection,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ComputeSessionNode_dependees(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ComputeSessionNode",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "pageInfo":
+				return ec.fieldContext_ComputeSessionConnection_pageInfo(ctx, field)
+			case "edges":
+				return ec.fieldContext_ComputeSessionConnection_edges(ctx, field)
+			case "count":
+				return ec.fieldContext_ComputeSessionConnection_count(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type ComputeSessionConnection", field.Name)
 		},
 	}
 	return fc, nil
@@ -10898,6 +13350,424 @@ func (ec *executionContext) fieldContext_Image_last_used_at(_ context.Context, f
 	return fc, nil
 }
 
+func (ec *executionContext) _ImageNode_id(ctx context.Context, field graphql.CollectedField, obj *model.ImageNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ImageNode_id,
+		func(ctx context.Context) (any, error) {
+			return obj.ID, nil
+		},
+		nil,
+		ec.marshalNID2string,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_ImageNode_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ImageNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type ID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ImageNode_row_id(ctx context.Context, field graphql.CollectedField, obj *model.ImageNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ImageNode_row_id,
+		func(ctx context.Context) (any, error) {
+			return obj.RowID, nil
+		},
+		nil,
+		ec.marshalOUUID2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ImageNode_row_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ImageNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type UUID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ImageNode_name(ctx context.Context, field graphql.CollectedField, obj *model.ImageNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ImageNode_name,
+		func(ctx context.Context) (any, error) {
+			return obj.Name, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ImageNode_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ImageNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ImageNode_base_image_name(ctx context.Context, field graphql.CollectedField, obj *model.ImageNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ImageNode_base_image_name,
+		func(ctx context.Context) (any, error) {
+			return obj.BaseImageName, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ImageNode_base_image_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ImageNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ImageNode_namespace(ctx context.Context, field graphql.CollectedField, obj *model.ImageNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ImageNode_namespace,
+		func(ctx context.Context) (any, error) {
+			return obj.Namespace, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ImageNode_namespace(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ImageNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ImageNode_humanized_name(ctx context.Context, field graphql.CollectedField, obj *model.ImageNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ImageNode_humanized_name,
+		func(ctx context.Context) (any, error) {
+			return obj.HumanizedName, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ImageNode_humanized_name(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ImageNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ImageNode_registry(ctx context.Context, field graphql.CollectedField, obj *model.ImageNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ImageNode_registry,
+		func(ctx context.Context) (any, error) {
+			return obj.Registry, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ImageNode_registry(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ImageNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ImageNode_architecture(ctx context.Context, field graphql.CollectedField, obj *model.ImageNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ImageNode_architecture,
+		func(ctx context.Context) (any, error) {
+			return obj.Architecture, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ImageNode_architecture(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ImageNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ImageNode_tag(ctx context.Context, field graphql.CollectedField, obj *model.ImageNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ImageNode_tag,
+		func(ctx context.Context) (any, error) {
+			return obj.Tag, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ImageNode_tag(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ImageNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ImageNode_tags(ctx context.Context, field graphql.CollectedField, obj *model.ImageNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ImageNode_tags,
+		func(ctx context.Context) (any, error) {
+			return obj.Tags, nil
+		},
+		nil,
+		ec.marshalOKVPair2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐKVPair,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ImageNode_tags(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ImageNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "key":
+				return ec.fieldContext_KVPair_key(ctx, field)
+			case "value":
+				return ec.fieldContext_KVPair_value(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type KVPair", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ImageNode_version(ctx context.Context, field graphql.CollectedField, obj *model.ImageNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ImageNode_version,
+		func(ctx context.Context) (any, error) {
+			return obj.Version, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ImageNode_version(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ImageNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ImageNode_digest(ctx context.Context, field graphql.CollectedField, obj *model.ImageNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ImageNode_digest,
+		func(ctx context.Context) (any, error) {
+			return obj.Digest, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ImageNode_digest(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ImageNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ImageNode_labels(ctx context.Context, field graphql.CollectedField, obj *model.ImageNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ImageNode_labels,
+		func(ctx context.Context) (any, error) {
+			return obj.Labels, nil
+		},
+		nil,
+		ec.marshalOKVPair2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐKVPair,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ImageNode_labels(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ImageNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "key":
+				return ec.fieldContext_KVPair_key(ctx, field)
+			case "value":
+				return ec.fieldContext_KVPair_value(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type KVPair", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _ImageNode_size_bytes(ctx context.Context, field graphql.CollectedField, obj *model.ImageNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_ImageNode_size_bytes,
+		func(ctx context.Context) (any, error) {
+			return obj.SizeBytes, nil
+		},
+		nil,
+		ec.marshalOBigInt2ᚖint64,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_ImageNode_size_bytes(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "ImageNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type BigInt does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _KVPair_key(ctx context.Context, field graphql.CollectedField, obj *model.KVPair) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -10951,6 +13821,1036 @@ func (ec *executionContext) fieldContext_KVPair_value(_ context.Context, field g
 		IsResolver: false,
 		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
 			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelConnection_pageInfo(ctx context.Context, field graphql.CollectedField, obj *model.KernelConnection) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelConnection_pageInfo,
+		func(ctx context.Context) (any, error) {
+			return obj.PageInfo, nil
+		},
+		nil,
+		ec.marshalNPageInfo2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐPageInfo,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelConnection_pageInfo(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelConnection",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "hasNextPage":
+				return ec.fieldContext_PageInfo_hasNextPage(ctx, field)
+			case "hasPreviousPage":
+				return ec.fieldContext_PageInfo_hasPreviousPage(ctx, field)
+			case "startCursor":
+				return ec.fieldContext_PageInfo_startCursor(ctx, field)
+			case "endCursor":
+				return ec.fieldContext_PageInfo_endCursor(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type PageInfo", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelConnection_edges(ctx context.Context, field graphql.CollectedField, obj *model.KernelConnection) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelConnection_edges,
+		func(ctx context.Context) (any, error) {
+			return obj.Edges, nil
+		},
+		nil,
+		ec.marshalNKernelEdge2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐKernelEdge,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelConnection_edges(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelConnection",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "node":
+				return ec.fieldContext_KernelEdge_node(ctx, field)
+			case "cursor":
+				return ec.fieldContext_KernelEdge_cursor(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type KernelEdge", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelConnection_count(ctx context.Context, field graphql.CollectedField, obj *model.KernelConnection) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelConnection_count,
+		func(ctx context.Context) (any, error) {
+			return obj.Count, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelConnection_count(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelConnection",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelEdge_node(ctx context.Context, field graphql.CollectedField, obj *model.KernelEdge) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelEdge_node,
+		func(ctx context.Context) (any, error) {
+			return obj.Node, nil
+		},
+		nil,
+		ec.marshalOKernelNode2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐKernelNode,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelEdge_node(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelEdge",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_KernelNode_id(ctx, field)
+			case "row_id":
+				return ec.fieldContext_KernelNode_row_id(ctx, field)
+			case "cluster_idx":
+				return ec.fieldContext_KernelNode_cluster_idx(ctx, field)
+			case "local_rank":
+				return ec.fieldContext_KernelNode_local_rank(ctx, field)
+			case "cluster_role":
+				return ec.fieldContext_KernelNode_cluster_role(ctx, field)
+			case "cluster_hostname":
+				return ec.fieldContext_KernelNode_cluster_hostname(ctx, field)
+			case "session_id":
+				return ec.fieldContext_KernelNode_session_id(ctx, field)
+			case "image":
+				return ec.fieldContext_KernelNode_image(ctx, field)
+			case "image_reference":
+				return ec.fieldContext_KernelNode_image_reference(ctx, field)
+			case "architecture":
+				return ec.fieldContext_KernelNode_architecture(ctx, field)
+			case "status":
+				return ec.fieldContext_KernelNode_status(ctx, field)
+			case "status_changed":
+				return ec.fieldContext_KernelNode_status_changed(ctx, field)
+			case "status_info":
+				return ec.fieldContext_KernelNode_status_info(ctx, field)
+			case "status_data":
+				return ec.fieldContext_KernelNode_status_data(ctx, field)
+			case "created_at":
+				return ec.fieldContext_KernelNode_created_at(ctx, field)
+			case "terminated_at":
+				return ec.fieldContext_KernelNode_terminated_at(ctx, field)
+			case "starts_at":
+				return ec.fieldContext_KernelNode_starts_at(ctx, field)
+			case "scheduled_at":
+				return ec.fieldContext_KernelNode_scheduled_at(ctx, field)
+			case "agent_id":
+				return ec.fieldContext_KernelNode_agent_id(ctx, field)
+			case "agent_addr":
+				return ec.fieldContext_KernelNode_agent_addr(ctx, field)
+			case "container_id":
+				return ec.fieldContext_KernelNode_container_id(ctx, field)
+			case "exit_code":
+				return ec.fieldContext_KernelNode_exit_code(ctx, field)
+			case "resource_opts":
+				return ec.fieldContext_KernelNode_resource_opts(ctx, field)
+			case "occupied_slots":
+				return ec.fieldContext_KernelNode_occupied_slots(ctx, field)
+			case "live_stat":
+				return ec.fieldContext_KernelNode_live_stat(ctx, field)
+			case "last_stat":
+				return ec.fieldContext_KernelNode_last_stat(ctx, field)
+			case "preopen_ports":
+				return ec.fieldContext_KernelNode_preopen_ports(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type KernelNode", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelEdge_cursor(ctx context.Context, field graphql.CollectedField, obj *model.KernelEdge) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelEdge_cursor,
+		func(ctx context.Context) (any, error) {
+			return obj.Cursor, nil
+		},
+		nil,
+		ec.marshalNString2string,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelEdge_cursor(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelEdge",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_id(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_id,
+		func(ctx context.Context) (any, error) {
+			return obj.ID, nil
+		},
+		nil,
+		ec.marshalNID2string,
+		true,
+		true,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type ID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_row_id(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_row_id,
+		func(ctx context.Context) (any, error) {
+			return obj.RowID, nil
+		},
+		nil,
+		ec.marshalOUUID2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_row_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type UUID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_cluster_idx(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_cluster_idx,
+		func(ctx context.Context) (any, error) {
+			return obj.ClusterIdx, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_cluster_idx(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_local_rank(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_local_rank,
+		func(ctx context.Context) (any, error) {
+			return obj.LocalRank, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_local_rank(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_cluster_role(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_cluster_role,
+		func(ctx context.Context) (any, error) {
+			return obj.ClusterRole, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_cluster_role(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_cluster_hostname(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_cluster_hostname,
+		func(ctx context.Context) (any, error) {
+			return obj.ClusterHostname, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_cluster_hostname(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_session_id(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_session_id,
+		func(ctx context.Context) (any, error) {
+			return obj.SessionID, nil
+		},
+		nil,
+		ec.marshalOUUID2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_session_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type UUID does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_image(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_image,
+		func(ctx context.Context) (any, error) {
+			return ec.resolvers.KernelNode().Image(ctx, obj)
+		},
+		nil,
+		ec.marshalOImageNode2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐImageNode,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_image(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_ImageNode_id(ctx, field)
+			case "row_id":
+				return ec.fieldContext_ImageNode_row_id(ctx, field)
+			case "name":
+				return ec.fieldContext_ImageNode_name(ctx, field)
+			case "base_image_name":
+				return ec.fieldContext_ImageNode_base_image_name(ctx, field)
+			case "namespace":
+				return ec.fieldContext_ImageNode_namespace(ctx, field)
+			case "humanized_name":
+				return ec.fieldContext_ImageNode_humanized_name(ctx, field)
+			case "registry":
+				return ec.fieldContext_ImageNode_registry(ctx, field)
+			case "architecture":
+				return ec.fieldContext_ImageNode_architecture(ctx, field)
+			case "tag":
+				return ec.fieldContext_ImageNode_tag(ctx, field)
+			case "tags":
+				return ec.fieldContext_ImageNode_tags(ctx, field)
+			case "version":
+				return ec.fieldContext_ImageNode_version(ctx, field)
+			case "digest":
+				return ec.fieldContext_ImageNode_digest(ctx, field)
+			case "labels":
+				return ec.fieldContext_ImageNode_labels(ctx, field)
+			case "size_bytes":
+				return ec.fieldContext_ImageNode_size_bytes(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type ImageNode", field.Name)
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_image_reference(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_image_reference,
+		func(ctx context.Context) (any, error) {
+			return obj.ImageReference, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_image_reference(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_architecture(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_architecture,
+		func(ctx context.Context) (any, error) {
+			return obj.Architecture, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_architecture(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_status(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_status,
+		func(ctx context.Context) (any, error) {
+			return obj.Status, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_status(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_status_changed(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_status_changed,
+		func(ctx context.Context) (any, error) {
+			return obj.StatusChanged, nil
+		},
+		nil,
+		ec.marshalODateTime2ᚖtimeᚐTime,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_status_changed(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type DateTime does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_status_info(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_status_info,
+		func(ctx context.Context) (any, error) {
+			return obj.StatusInfo, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_status_info(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_status_data(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_status_data,
+		func(ctx context.Context) (any, error) {
+			return obj.StatusData, nil
+		},
+		nil,
+		ec.marshalOJSONString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_status_data(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type JSONString does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_created_at(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_created_at,
+		func(ctx context.Context) (any, error) {
+			return obj.CreatedAt, nil
+		},
+		nil,
+		ec.marshalODateTime2ᚖtimeᚐTime,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_created_at(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type DateTime does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_terminated_at(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_terminated_at,
+		func(ctx context.Context) (any, error) {
+			return obj.TerminatedAt, nil
+		},
+		nil,
+		ec.marshalODateTime2ᚖtimeᚐTime,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_terminated_at(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type DateTime does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_starts_at(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_starts_at,
+		func(ctx context.Context) (any, error) {
+			return obj.StartsAt, nil
+		},
+		nil,
+		ec.marshalODateTime2ᚖtimeᚐTime,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_starts_at(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type DateTime does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_scheduled_at(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_scheduled_at,
+		func(ctx context.Context) (any, error) {
+			return obj.ScheduledAt, nil
+		},
+		nil,
+		ec.marshalODateTime2ᚖtimeᚐTime,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_scheduled_at(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type DateTime does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_agent_id(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_agent_id,
+		func(ctx context.Context) (any, error) {
+			return obj.AgentID, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_agent_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_agent_addr(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_agent_addr,
+		func(ctx context.Context) (any, error) {
+			return obj.AgentAddr, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_agent_addr(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_container_id(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_container_id,
+		func(ctx context.Context) (any, error) {
+			return obj.ContainerID, nil
+		},
+		nil,
+		ec.marshalOString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_container_id(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type String does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_exit_code(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_exit_code,
+		func(ctx context.Context) (any, error) {
+			return obj.ExitCode, nil
+		},
+		nil,
+		ec.marshalOInt2ᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_exit_code(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_resource_opts(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_resource_opts,
+		func(ctx context.Context) (any, error) {
+			return obj.ResourceOpts, nil
+		},
+		nil,
+		ec.marshalOJSONString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_resource_opts(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type JSONString does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_occupied_slots(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_occupied_slots,
+		func(ctx context.Context) (any, error) {
+			return obj.OccupiedSlots, nil
+		},
+		nil,
+		ec.marshalOJSONString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_occupied_slots(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type JSONString does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_live_stat(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_live_stat,
+		func(ctx context.Context) (any, error) {
+			return obj.LiveStat, nil
+		},
+		nil,
+		ec.marshalOJSONString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_live_stat(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type JSONString does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_last_stat(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_last_stat,
+		func(ctx context.Context) (any, error) {
+			return obj.LastStat, nil
+		},
+		nil,
+		ec.marshalOJSONString2ᚖstring,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_last_stat(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type JSONString does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _KernelNode_preopen_ports(ctx context.Context, field graphql.CollectedField, obj *model.KernelNode) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_KernelNode_preopen_ports,
+		func(ctx context.Context) (any, error) {
+			return obj.PreopenPorts, nil
+		},
+		nil,
+		ec.marshalOInt2ᚕᚖint,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_KernelNode_preopen_ports(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "KernelNode",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type Int does not have child fields")
 		},
 	}
 	return fc, nil
@@ -14518,6 +18418,8 @@ func (ec *executionContext) fieldContext_Queries_compute_container(ctx context.C
 				return ec.fieldContext_ComputeContainer_agent_addr(ctx, field)
 			case "container_id":
 				return ec.fieldContext_ComputeContainer_container_id(ctx, field)
+			case "exit_code":
+				return ec.fieldContext_ComputeContainer_exit_code(ctx, field)
 			case "resource_opts":
 				return ec.fieldContext_ComputeContainer_resource_opts(ctx, field)
 			case "occupied_slots":
@@ -16328,6 +20230,182 @@ func (ec *executionContext) fieldContext_Queries_project_resource_policies(_ con
 			}
 			return nil, fmt.Errorf("no field named %q was found under type ProjectResourcePolicy", field.Name)
 		},
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_compute_session_node(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_compute_session_node,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Queries().ComputeSessionNode(ctx, fc.Args["id"].(string), fc.Args["project_id"].(*string), fc.Args["scope_id"].(*string), fc.Args["permission"].(*string))
+		},
+		nil,
+		ec.marshalOComputeSessionNode2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐComputeSessionNode,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_compute_session_node(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "id":
+				return ec.fieldContext_ComputeSessionNode_id(ctx, field)
+			case "row_id":
+				return ec.fieldContext_ComputeSessionNode_row_id(ctx, field)
+			case "tag":
+				return ec.fieldContext_ComputeSessionNode_tag(ctx, field)
+			case "name":
+				return ec.fieldContext_ComputeSessionNode_name(ctx, field)
+			case "type":
+				return ec.fieldContext_ComputeSessionNode_type(ctx, field)
+			case "priority":
+				return ec.fieldContext_ComputeSessionNode_priority(ctx, field)
+			case "cluster_template":
+				return ec.fieldContext_ComputeSessionNode_cluster_template(ctx, field)
+			case "cluster_mode":
+				return ec.fieldContext_ComputeSessionNode_cluster_mode(ctx, field)
+			case "cluster_size":
+				return ec.fieldContext_ComputeSessionNode_cluster_size(ctx, field)
+			case "domain_name":
+				return ec.fieldContext_ComputeSessionNode_domain_name(ctx, field)
+			case "project_id":
+				return ec.fieldContext_ComputeSessionNode_project_id(ctx, field)
+			case "user_id":
+				return ec.fieldContext_ComputeSessionNode_user_id(ctx, field)
+			case "access_key":
+				return ec.fieldContext_ComputeSessionNode_access_key(ctx, field)
+			case "permissions":
+				return ec.fieldContext_ComputeSessionNode_permissions(ctx, field)
+			case "status":
+				return ec.fieldContext_ComputeSessionNode_status(ctx, field)
+			case "status_info":
+				return ec.fieldContext_ComputeSessionNode_status_info(ctx, field)
+			case "status_data":
+				return ec.fieldContext_ComputeSessionNode_status_data(ctx, field)
+			case "status_changed":
+				return ec.fieldContext_ComputeSessionNode_status_changed(ctx, field)
+			case "status_history":
+				return ec.fieldContext_ComputeSessionNode_status_history(ctx, field)
+			case "created_at":
+				return ec.fieldContext_ComputeSessionNode_created_at(ctx, field)
+			case "terminated_at":
+				return ec.fieldContext_ComputeSessionNode_terminated_at(ctx, field)
+			case "starts_at":
+				return ec.fieldContext_ComputeSessionNode_starts_at(ctx, field)
+			case "scheduled_at":
+				return ec.fieldContext_ComputeSessionNode_scheduled_at(ctx, field)
+			case "startup_command":
+				return ec.fieldContext_ComputeSessionNode_startup_command(ctx, field)
+			case "result":
+				return ec.fieldContext_ComputeSessionNode_result(ctx, field)
+			case "callback_url":
+				return ec.fieldContext_ComputeSessionNode_callback_url(ctx, field)
+			case "commit_status":
+				return ec.fieldContext_ComputeSessionNode_commit_status(ctx, field)
+			case "abusing_reports":
+				return ec.fieldContext_ComputeSessionNode_abusing_reports(ctx, field)
+			case "idle_checks":
+				return ec.fieldContext_ComputeSessionNode_idle_checks(ctx, field)
+			case "agent_ids":
+				return ec.fieldContext_ComputeSessionNode_agent_ids(ctx, field)
+			case "resource_opts":
+				return ec.fieldContext_ComputeSessionNode_resource_opts(ctx, field)
+			case "scaling_group":
+				return ec.fieldContext_ComputeSessionNode_scaling_group(ctx, field)
+			case "service_ports":
+				return ec.fieldContext_ComputeSessionNode_service_ports(ctx, field)
+			case "vfolder_mounts":
+				return ec.fieldContext_ComputeSessionNode_vfolder_mounts(ctx, field)
+			case "occupied_slots":
+				return ec.fieldContext_ComputeSessionNode_occupied_slots(ctx, field)
+			case "requested_slots":
+				return ec.fieldContext_ComputeSessionNode_requested_slots(ctx, field)
+			case "image_references":
+				return ec.fieldContext_ComputeSessionNode_image_references(ctx, field)
+			case "num_queries":
+				return ec.fieldContext_ComputeSessionNode_num_queries(ctx, field)
+			case "inference_metrics":
+				return ec.fieldContext_ComputeSessionNode_inference_metrics(ctx, field)
+			case "kernel_nodes":
+				return ec.fieldContext_ComputeSessionNode_kernel_nodes(ctx, field)
+			case "dependents":
+				return ec.fieldContext_ComputeSessionNode_dependents(ctx, field)
+			case "dependees":
+				return ec.fieldContext_ComputeSessionNode_dependees(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type ComputeSessionNode", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Queries_compute_session_node_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
+	}
+	return fc, nil
+}
+
+func (ec *executionContext) _Queries_compute_session_nodes(ctx context.Context, field graphql.CollectedField) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Queries_compute_session_nodes,
+		func(ctx context.Context) (any, error) {
+			fc := graphql.GetFieldContext(ctx)
+			return ec.resolvers.Queries().ComputeSessionNodes(ctx, fc.Args["scope_id"].(*string), fc.Args["project_id"].(*string), fc.Args["permission"].(*string), fc.Args["filter"].(*string), fc.Args["order"].(*string), fc.Args["offset"].(*int), fc.Args["before"].(*string), fc.Args["after"].(*string), fc.Args["first"].(*int), fc.Args["last"].(*int))
+		},
+		nil,
+		ec.marshalOComputeSessionConnection2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐComputeSessionConnection,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Queries_compute_session_nodes(ctx context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Queries",
+		Field:      field,
+		IsMethod:   true,
+		IsResolver: true,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			switch field.Name {
+			case "pageInfo":
+				return ec.fieldContext_ComputeSessionConnection_pageInfo(ctx, field)
+			case "edges":
+				return ec.fieldContext_ComputeSessionConnection_edges(ctx, field)
+			case "count":
+				return ec.fieldContext_ComputeSessionConnection_count(ctx, field)
+			}
+			return nil, fmt.Errorf("no field named %q was found under type ComputeSessionConnection", field.Name)
+		},
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = ec.Recover(ctx, r)
+			ec.Error(ctx, err)
+		}
+	}()
+	ctx = graphql.WithFieldContext(ctx, fc)
+	if fc.Args, err = ec.field_Queries_compute_session_nodes_args(ctx, field.ArgumentMap(ec.Variables)); err != nil {
+		ec.Error(ctx, err)
+		return fc, err
 	}
 	return fc, nil
 }
@@ -23888,6 +27966,27 @@ func (ec *executionContext) _Node(ctx context.Context, sel ast.SelectionSet, obj
 			return graphql.Null
 		}
 		return ec._VFolder(ctx, sel, obj)
+	case model.KernelNode:
+		return ec._KernelNode(ctx, sel, &obj)
+	case *model.KernelNode:
+		if obj == nil {
+			return graphql.Null
+		}
+		return ec._KernelNode(ctx, sel, obj)
+	case model.ImageNode:
+		return ec._ImageNode(ctx, sel, &obj)
+	case *model.ImageNode:
+		if obj == nil {
+			return graphql.Null
+		}
+		return ec._ImageNode(ctx, sel, obj)
+	case model.ComputeSessionNode:
+		return ec._ComputeSessionNode(ctx, sel, &obj)
+	case *model.ComputeSessionNode:
+		if obj == nil {
+			return graphql.Null
+		}
+		return ec._ComputeSessionNode(ctx, sel, obj)
 	default:
 		if typedObj, ok := obj.(graphql.Marshaler); ok {
 			return typedObj
@@ -24111,6 +28210,8 @@ func (ec *executionContext) _ComputeContainer(ctx context.Context, sel ast.Selec
 			out.Values[i] = ec._ComputeContainer_agent_addr(ctx, field, obj)
 		case "container_id":
 			out.Values[i] = ec._ComputeContainer_container_id(ctx, field, obj)
+		case "exit_code":
+			out.Values[i] = ec._ComputeContainer_exit_code(ctx, field, obj)
 		case "resource_opts":
 			out.Values[i] = ec._ComputeContainer_resource_opts(ctx, field, obj)
 		case "occupied_slots":
@@ -24438,6 +28539,93 @@ func (ec *executionContext) _ComputeSession(ctx context.Context, sel ast.Selecti
 	return out
 }
 
+var computeSessionConnectionImplementors = []string{"ComputeSessionConnection"}
+
+func (ec *executionContext) _ComputeSessionConnection(ctx context.Context, sel ast.SelectionSet, obj *model.ComputeSessionConnection) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, computeSessionConnectionImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("ComputeSessionConnection")
+		case "pageInfo":
+			out.Values[i] = ec._ComputeSessionConnection_pageInfo(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "edges":
+			out.Values[i] = ec._ComputeSessionConnection_edges(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "count":
+			out.Values[i] = ec._ComputeSessionConnection_count(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var computeSessionEdgeImplementors = []string{"ComputeSessionEdge"}
+
+func (ec *executionContext) _ComputeSessionEdge(ctx context.Context, sel ast.SelectionSet, obj *model.ComputeSessionEdge) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, computeSessionEdgeImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("ComputeSessionEdge")
+		case "node":
+			out.Values[i] = ec._ComputeSessionEdge_node(ctx, field, obj)
+		case "cursor":
+			out.Values[i] = ec._ComputeSessionEdge_cursor(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
 var computeSessionListImplementors = []string{"ComputeSessionList"}
 
 func (ec *executionContext) _ComputeSessionList(ctx context.Context, sel ast.SelectionSet, obj *model.ComputeSessionList) graphql.Marshaler {
@@ -24453,6 +28641,251 @@ func (ec *executionContext) _ComputeSessionList(ctx context.Context, sel ast.Sel
 			out.Values[i] = ec._ComputeSessionList_items(ctx, field, obj)
 		case "total_count":
 			out.Values[i] = ec._ComputeSessionList_total_count(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var computeSessionNodeImplementors = []string{"ComputeSessionNode", "Node"}
+
+func (ec *executionContext) _ComputeSessionNode(ctx context.Context, sel ast.SelectionSet, obj *model.ComputeSessionNode) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, computeSessionNodeImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("ComputeSessionNode")
+		case "id":
+			out.Values[i] = ec._ComputeSessionNode_id(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
+		case "row_id":
+			out.Values[i] = ec._ComputeSessionNode_row_id(ctx, field, obj)
+		case "tag":
+			out.Values[i] = ec._ComputeSessionNode_tag(ctx, field, obj)
+		case "name":
+			out.Values[i] = ec._ComputeSessionNode_name(ctx, field, obj)
+		case "type":
+			out.Values[i] = ec._ComputeSessionNode_type(ctx, field, obj)
+		case "priority":
+			out.Values[i] = ec._ComputeSessionNode_priority(ctx, field, obj)
+		case "cluster_template":
+			out.Values[i] = ec._ComputeSessionNode_cluster_template(ctx, field, obj)
+		case "cluster_mode":
+			out.Values[i] = ec._ComputeSessionNode_cluster_mode(ctx, field, obj)
+		case "cluster_size":
+			out.Values[i] = ec._ComputeSessionNode_cluster_size(ctx, field, obj)
+		case "domain_name":
+			out.Values[i] = ec._ComputeSessionNode_domain_name(ctx, field, obj)
+		case "project_id":
+			out.Values[i] = ec._ComputeSessionNode_project_id(ctx, field, obj)
+		case "user_id":
+			out.Values[i] = ec._ComputeSessionNode_user_id(ctx, field, obj)
+		case "access_key":
+			out.Values[i] = ec._ComputeSessionNode_access_key(ctx, field, obj)
+		case "permissions":
+			out.Values[i] = ec._ComputeSessionNode_permissions(ctx, field, obj)
+		case "status":
+			out.Values[i] = ec._ComputeSessionNode_status(ctx, field, obj)
+		case "status_info":
+			out.Values[i] = ec._ComputeSessionNode_status_info(ctx, field, obj)
+		case "status_data":
+			out.Values[i] = ec._ComputeSessionNode_status_data(ctx, field, obj)
+		case "status_changed":
+			out.Values[i] = ec._ComputeSessionNode_status_changed(ctx, field, obj)
+		case "status_history":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._ComputeSessionNode_status_history(ctx, field, obj)
+				return res
+			}
+
+			if field.Deferrable != nil {
+				dfs, ok := deferred[field.Deferrable.Label]
+				di := 0
+				if ok {
+					dfs.AddField(field)
+					di = len(dfs.Values) - 1
+				} else {
+					dfs = graphql.NewFieldSet([]graphql.CollectedField{field})
+					deferred[field.Deferrable.Label] = dfs
+				}
+				dfs.Concurrently(di, func(ctx context.Context) graphql.Marshaler {
+					return innerFunc(ctx, dfs)
+				})
+
+				// don't run the out.Concurrently() call below
+				out.Values[i] = graphql.Null
+				continue
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+		case "created_at":
+			out.Values[i] = ec._ComputeSessionNode_created_at(ctx, field, obj)
+		case "terminated_at":
+			out.Values[i] = ec._ComputeSessionNode_terminated_at(ctx, field, obj)
+		case "starts_at":
+			out.Values[i] = ec._ComputeSessionNode_starts_at(ctx, field, obj)
+		case "scheduled_at":
+			out.Values[i] = ec._ComputeSessionNode_scheduled_at(ctx, field, obj)
+		case "startup_command":
+			out.Values[i] = ec._ComputeSessionNode_startup_command(ctx, field, obj)
+		case "result":
+			out.Values[i] = ec._ComputeSessionNode_result(ctx, field, obj)
+		case "callback_url":
+			out.Values[i] = ec._ComputeSessionNode_callback_url(ctx, field, obj)
+		case "commit_status":
+			out.Values[i] = ec._ComputeSessionNode_commit_status(ctx, field, obj)
+		case "abusing_reports":
+			out.Values[i] = ec._ComputeSessionNode_abusing_reports(ctx, field, obj)
+		case "idle_checks":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._ComputeSessionNode_idle_checks(ctx, field, obj)
+				return res
+			}
+
+			if field.Deferrable != nil {
+				dfs, ok := deferred[field.Deferrable.Label]
+				di := 0
+				if ok {
+					dfs.AddField(field)
+					di = len(dfs.Values) - 1
+				} else {
+					dfs = graphql.NewFieldSet([]graphql.CollectedField{field})
+					deferred[field.Deferrable.Label] = dfs
+				}
+				dfs.Concurrently(di, func(ctx context.Context) graphql.Marshaler {
+					return innerFunc(ctx, dfs)
+				})
+
+				// don't run the out.Concurrently() call below
+				out.Values[i] = graphql.Null
+				continue
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+		case "agent_ids":
+			out.Values[i] = ec._ComputeSessionNode_agent_ids(ctx, field, obj)
+		case "resource_opts":
+			out.Values[i] = ec._ComputeSessionNode_resource_opts(ctx, field, obj)
+		case "scaling_group":
+			out.Values[i] = ec._ComputeSessionNode_scaling_group(ctx, field, obj)
+		case "service_ports":
+			out.Values[i] = ec._ComputeSessionNode_service_ports(ctx, field, obj)
+		case "vfolder_mounts":
+			out.Values[i] = ec._ComputeSessionNode_vfolder_mounts(ctx, field, obj)
+		case "occupied_slots":
+			out.Values[i] = ec._ComputeSessionNode_occupied_slots(ctx, field, obj)
+		case "requested_slots":
+			out.Values[i] = ec._ComputeSessionNode_requested_slots(ctx, field, obj)
+		case "image_references":
+			out.Values[i] = ec._ComputeSessionNode_image_references(ctx, field, obj)
+		case "num_queries":
+			out.Values[i] = ec._ComputeSessionNode_num_queries(ctx, field, obj)
+		case "inference_metrics":
+			out.Values[i] = ec._ComputeSessionNode_inference_metrics(ctx, field, obj)
+		case "kernel_nodes":
+			out.Values[i] = ec._ComputeSessionNode_kernel_nodes(ctx, field, obj)
+		case "dependents":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._ComputeSessionNode_dependents(ctx, field, obj)
+				return res
+			}
+
+			if field.Deferrable != nil {
+				dfs, ok := deferred[field.Deferrable.Label]
+				di := 0
+				if ok {
+					dfs.AddField(field)
+					di = len(dfs.Values) - 1
+				} else {
+					dfs = graphql.NewFieldSet([]graphql.CollectedField{field})
+					deferred[field.Deferrable.Label] = dfs
+				}
+				dfs.Concurrently(di, func(ctx context.Context) graphql.Marshaler {
+					return innerFunc(ctx, dfs)
+				})
+
+				// don't run the out.Concurrently() call below
+				out.Values[i] = graphql.Null
+				continue
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+		case "dependees":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._ComputeSessionNode_dependees(ctx, field, obj)
+				return res
+			}
+
+			if field.Deferrable != nil {
+				dfs, ok := deferred[field.Deferrable.Label]
+				di := 0
+				if ok {
+					dfs.AddField(field)
+					di = len(dfs.Values) - 1
+				} else {
+					dfs = graphql.NewFieldSet([]graphql.CollectedField{field})
+					deferred[field.Deferrable.Label] = dfs
+				}
+				dfs.Concurrently(di, func(ctx context.Context) graphql.Marshaler {
+					return innerFunc(ctx, dfs)
+				})
+
+				// don't run the out.Concurrently() call below
+				out.Values[i] = graphql.Null
+				continue
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}
@@ -24775,6 +29208,71 @@ func (ec *executionContext) _Image(ctx context.Context, sel ast.SelectionSet, ob
 	return out
 }
 
+var imageNodeImplementors = []string{"ImageNode", "Node"}
+
+func (ec *executionContext) _ImageNode(ctx context.Context, sel ast.SelectionSet, obj *model.ImageNode) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, imageNodeImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("ImageNode")
+		case "id":
+			out.Values[i] = ec._ImageNode_id(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "row_id":
+			out.Values[i] = ec._ImageNode_row_id(ctx, field, obj)
+		case "name":
+			out.Values[i] = ec._ImageNode_name(ctx, field, obj)
+		case "base_image_name":
+			out.Values[i] = ec._ImageNode_base_image_name(ctx, field, obj)
+		case "namespace":
+			out.Values[i] = ec._ImageNode_namespace(ctx, field, obj)
+		case "humanized_name":
+			out.Values[i] = ec._ImageNode_humanized_name(ctx, field, obj)
+		case "registry":
+			out.Values[i] = ec._ImageNode_registry(ctx, field, obj)
+		case "architecture":
+			out.Values[i] = ec._ImageNode_architecture(ctx, field, obj)
+		case "tag":
+			out.Values[i] = ec._ImageNode_tag(ctx, field, obj)
+		case "tags":
+			out.Values[i] = ec._ImageNode_tags(ctx, field, obj)
+		case "version":
+			out.Values[i] = ec._ImageNode_version(ctx, field, obj)
+		case "digest":
+			out.Values[i] = ec._ImageNode_digest(ctx, field, obj)
+		case "labels":
+			out.Values[i] = ec._ImageNode_labels(ctx, field, obj)
+		case "size_bytes":
+			out.Values[i] = ec._ImageNode_size_bytes(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
 var kVPairImplementors = []string{"KVPair"}
 
 func (ec *executionContext) _KVPair(ctx context.Context, sel ast.SelectionSet, obj *model.KVPair) graphql.Marshaler {
@@ -24790,6 +29288,215 @@ func (ec *executionContext) _KVPair(ctx context.Context, sel ast.SelectionSet, o
 			out.Values[i] = ec._KVPair_key(ctx, field, obj)
 		case "value":
 			out.Values[i] = ec._KVPair_value(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var kernelConnectionImplementors = []string{"KernelConnection"}
+
+func (ec *executionContext) _KernelConnection(ctx context.Context, sel ast.SelectionSet, obj *model.KernelConnection) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, kernelConnectionImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("KernelConnection")
+		case "pageInfo":
+			out.Values[i] = ec._KernelConnection_pageInfo(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "edges":
+			out.Values[i] = ec._KernelConnection_edges(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		case "count":
+			out.Values[i] = ec._KernelConnection_count(ctx, field, obj)
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var kernelEdgeImplementors = []string{"KernelEdge"}
+
+func (ec *executionContext) _KernelEdge(ctx context.Context, sel ast.SelectionSet, obj *model.KernelEdge) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, kernelEdgeImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("KernelEdge")
+		case "node":
+			out.Values[i] = ec._KernelEdge_node(ctx, field, obj)
+		case "cursor":
+			out.Values[i] = ec._KernelEdge_cursor(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				out.Invalids++
+			}
+		default:
+			panic("unknown field " + strconv.Quote(field.Name))
+		}
+	}
+	out.Dispatch(ctx)
+	if out.Invalids > 0 {
+		return graphql.Null
+	}
+
+	atomic.AddInt32(&ec.deferred, int32(len(deferred)))
+
+	for label, dfs := range deferred {
+		ec.processDeferredGroup(graphql.DeferredGroup{
+			Label:    label,
+			Path:     graphql.GetPath(ctx),
+			FieldSet: dfs,
+			Context:  ctx,
+		})
+	}
+
+	return out
+}
+
+var kernelNodeImplementors = []string{"KernelNode", "Node"}
+
+func (ec *executionContext) _KernelNode(ctx context.Context, sel ast.SelectionSet, obj *model.KernelNode) graphql.Marshaler {
+	fields := graphql.CollectFields(ec.OperationContext, sel, kernelNodeImplementors)
+
+	out := graphql.NewFieldSet(fields)
+	deferred := make(map[string]*graphql.FieldSet)
+	for i, field := range fields {
+		switch field.Name {
+		case "__typename":
+			out.Values[i] = graphql.MarshalString("KernelNode")
+		case "id":
+			out.Values[i] = ec._KernelNode_id(ctx, field, obj)
+			if out.Values[i] == graphql.Null {
+				atomic.AddUint32(&out.Invalids, 1)
+			}
+		case "row_id":
+			out.Values[i] = ec._KernelNode_row_id(ctx, field, obj)
+		case "cluster_idx":
+			out.Values[i] = ec._KernelNode_cluster_idx(ctx, field, obj)
+		case "local_rank":
+			out.Values[i] = ec._KernelNode_local_rank(ctx, field, obj)
+		case "cluster_role":
+			out.Values[i] = ec._KernelNode_cluster_role(ctx, field, obj)
+		case "cluster_hostname":
+			out.Values[i] = ec._KernelNode_cluster_hostname(ctx, field, obj)
+		case "session_id":
+			out.Values[i] = ec._KernelNode_session_id(ctx, field, obj)
+		case "image":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._KernelNode_image(ctx, field, obj)
+				return res
+			}
+
+			if field.Deferrable != nil {
+				dfs, ok := deferred[field.Deferrable.Label]
+				di := 0
+				if ok {
+					dfs.AddField(field)
+					di = len(dfs.Values) - 1
+				} else {
+					dfs = graphql.NewFieldSet([]graphql.CollectedField{field})
+					deferred[field.Deferrable.Label] = dfs
+				}
+				dfs.Concurrently(di, func(ctx context.Context) graphql.Marshaler {
+					return innerFunc(ctx, dfs)
+				})
+
+				// don't run the out.Concurrently() call below
+				out.Values[i] = graphql.Null
+				continue
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+		case "image_reference":
+			out.Values[i] = ec._KernelNode_image_reference(ctx, field, obj)
+		case "architecture":
+			out.Values[i] = ec._KernelNode_architecture(ctx, field, obj)
+		case "status":
+			out.Values[i] = ec._KernelNode_status(ctx, field, obj)
+		case "status_changed":
+			out.Values[i] = ec._KernelNode_status_changed(ctx, field, obj)
+		case "status_info":
+			out.Values[i] = ec._KernelNode_status_info(ctx, field, obj)
+		case "status_data":
+			out.Values[i] = ec._KernelNode_status_data(ctx, field, obj)
+		case "created_at":
+			out.Values[i] = ec._KernelNode_created_at(ctx, field, obj)
+		case "terminated_at":
+			out.Values[i] = ec._KernelNode_terminated_at(ctx, field, obj)
+		case "starts_at":
+			out.Values[i] = ec._KernelNode_starts_at(ctx, field, obj)
+		case "scheduled_at":
+			out.Values[i] = ec._KernelNode_scheduled_at(ctx, field, obj)
+		case "agent_id":
+			out.Values[i] = ec._KernelNode_agent_id(ctx, field, obj)
+		case "agent_addr":
+			out.Values[i] = ec._KernelNode_agent_addr(ctx, field, obj)
+		case "container_id":
+			out.Values[i] = ec._KernelNode_container_id(ctx, field, obj)
+		case "exit_code":
+			out.Values[i] = ec._KernelNode_exit_code(ctx, field, obj)
+		case "resource_opts":
+			out.Values[i] = ec._KernelNode_resource_opts(ctx, field, obj)
+		case "occupied_slots":
+			out.Values[i] = ec._KernelNode_occupied_slots(ctx, field, obj)
+		case "live_stat":
+			out.Values[i] = ec._KernelNode_live_stat(ctx, field, obj)
+		case "last_stat":
+			out.Values[i] = ec._KernelNode_last_stat(ctx, field, obj)
+		case "preopen_ports":
+			out.Values[i] = ec._KernelNode_preopen_ports(ctx, field, obj)
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}
@@ -26137,6 +30844,44 @@ func (ec *executionContext) _Queries(ctx context.Context, sel ast.SelectionSet) 
 					}
 				}()
 				res = ec._Queries_project_resource_policies(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "compute_session_node":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_compute_session_node(ctx, field)
+				return res
+			}
+
+			rrm := func(ctx context.Context) graphql.Marshaler {
+				return ec.OperationContext.RootResolverMiddleware(ctx,
+					func(ctx context.Context) graphql.Marshaler { return innerFunc(ctx, out) })
+			}
+
+			out.Concurrently(i, func(ctx context.Context) graphql.Marshaler { return rrm(innerCtx) })
+		case "compute_session_nodes":
+			field := field
+
+			innerFunc := func(ctx context.Context, _ *graphql.FieldSet) (res graphql.Marshaler) {
+				defer func() {
+					if r := recover(); r != nil {
+						ec.Error(ctx, ec.Recover(ctx, r))
+					}
+				}()
+				res = ec._Queries_compute_session_nodes(ctx, field)
 				return res
 			}
 
@@ -27903,6 +32648,44 @@ func (ec *executionContext) marshalNBoolean2bool(ctx context.Context, sel ast.Se
 	return res
 }
 
+func (ec *executionContext) marshalNComputeSessionEdge2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐComputeSessionEdge(ctx context.Context, sel ast.SelectionSet, v []*model.ComputeSessionEdge) graphql.Marshaler {
+	ret := make(graphql.Array, len(v))
+	var wg sync.WaitGroup
+	isLen1 := len(v) == 1
+	if !isLen1 {
+		wg.Add(len(v))
+	}
+	for i := range v {
+		i := i
+		fc := &graphql.FieldContext{
+			Index:  &i,
+			Result: &v[i],
+		}
+		ctx := graphql.WithFieldContext(ctx, fc)
+		f := func(i int) {
+			defer func() {
+				if r := recover(); r != nil {
+					ec.Error(ctx, ec.Recover(ctx, r))
+					ret = nil
+				}
+			}()
+			if !isLen1 {
+				defer wg.Done()
+			}
+			ret[i] = ec.marshalOComputeSessionEdge2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐComputeSessionEdge(ctx, sel, v[i])
+		}
+		if isLen1 {
+			f(i)
+		} else {
+			go f(i)
+		}
+
+	}
+	wg.Wait()
+
+	return ret
+}
+
 func (ec *executionContext) unmarshalNCreateResourcePresetInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐCreateResourcePresetInput(ctx context.Context, v any) (model.CreateResourcePresetInput, error) {
 	res, err := ec.unmarshalInputCreateResourcePresetInput(ctx, v)
 	return res, graphql.ErrorOnPath(ctx, err)
@@ -28001,6 +32784,44 @@ func (ec *executionContext) marshalNJSONString2string(ctx context.Context, sel a
 		}
 	}
 	return res
+}
+
+func (ec *executionContext) marshalNKernelEdge2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐKernelEdge(ctx context.Context, sel ast.SelectionSet, v []*model.KernelEdge) graphql.Marshaler {
+	ret := make(graphql.Array, len(v))
+	var wg sync.WaitGroup
+	isLen1 := len(v) == 1
+	if !isLen1 {
+		wg.Add(len(v))
+	}
+	for i := range v {
+		i := i
+		fc := &graphql.FieldContext{
+			Index:  &i,
+			Result: &v[i],
+		}
+		ctx := graphql.WithFieldContext(ctx, fc)
+		f := func(i int) {
+			defer func() {
+				if r := recover(); r != nil {
+					ec.Error(ctx, ec.Recover(ctx, r))
+					ret = nil
+				}
+			}()
+			if !isLen1 {
+				defer wg.Done()
+			}
+			ret[i] = ec.marshalOKernelEdge2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐKernelEdge(ctx, sel, v[i])
+		}
+		if isLen1 {
+			f(i)
+		} else {
+			go f(i)
+		}
+
+	}
+	wg.Wait()
+
+	return ret
 }
 
 func (ec *executionContext) unmarshalNModifyAgentInput2berthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐModifyAgentInput(ctx context.Context, v any) (model.ModifyAgentInput, error) {
@@ -28692,11 +33513,32 @@ func (ec *executionContext) marshalOComputeSession2ᚖberthᚗdevᚋberthᚋinte
 	return ec._ComputeSession(ctx, sel, v)
 }
 
+func (ec *executionContext) marshalOComputeSessionConnection2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐComputeSessionConnection(ctx context.Context, sel ast.SelectionSet, v *model.ComputeSessionConnection) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._ComputeSessionConnection(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOComputeSessionEdge2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐComputeSessionEdge(ctx context.Context, sel ast.SelectionSet, v *model.ComputeSessionEdge) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._ComputeSessionEdge(ctx, sel, v)
+}
+
 func (ec *executionContext) marshalOComputeSessionList2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐComputeSessionList(ctx context.Context, sel ast.SelectionSet, v *model.ComputeSessionList) graphql.Marshaler {
 	if v == nil {
 		return graphql.Null
 	}
 	return ec._ComputeSessionList(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOComputeSessionNode2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐComputeSessionNode(ctx context.Context, sel ast.SelectionSet, v *model.ComputeSessionNode) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._ComputeSessionNode(ctx, sel, v)
 }
 
 func (ec *executionContext) marshalOCreateResourcePresetReply2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐCreateResourcePresetReply(ctx context.Context, sel ast.SelectionSet, v *model.CreateResourcePresetReply) graphql.Marshaler {
@@ -28917,6 +33759,13 @@ func (ec *executionContext) marshalOImage2ᚖberthᚗdevᚋberthᚋinternalᚋma
 	return ec._Image(ctx, sel, v)
 }
 
+func (ec *executionContext) marshalOImageNode2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐImageNode(ctx context.Context, sel ast.SelectionSet, v *model.ImageNode) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._ImageNode(ctx, sel, v)
+}
+
 func (ec *executionContext) unmarshalOInt2ᚕᚖint(ctx context.Context, v any) ([]*int, error) {
 	if v == nil {
 		return nil, nil
@@ -29059,6 +33908,27 @@ func (ec *executionContext) marshalOKVPair2ᚖberthᚗdevᚋberthᚋinternalᚋm
 		return graphql.Null
 	}
 	return ec._KVPair(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOKernelConnection2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐKernelConnection(ctx context.Context, sel ast.SelectionSet, v *model.KernelConnection) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._KernelConnection(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOKernelEdge2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐKernelEdge(ctx context.Context, sel ast.SelectionSet, v *model.KernelEdge) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._KernelEdge(ctx, sel, v)
+}
+
+func (ec *executionContext) marshalOKernelNode2ᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐKernelNode(ctx context.Context, sel ast.SelectionSet, v *model.KernelNode) graphql.Marshaler {
+	if v == nil {
+		return graphql.Null
+	}
+	return ec._KernelNode(ctx, sel, v)
 }
 
 func (ec *executionContext) marshalOKeyPair2ᚕᚖberthᚗdevᚋberthᚋinternalᚋmanagerᚋgraphapiᚋmodelᚐKeyPair(ctx context.Context, sel ast.SelectionSet, v []*model.KeyPair) graphql.Marshaler {

@@ -72,6 +72,7 @@ type ComputeContainer struct {
 	Agent           *string    `json:"agent,omitempty"`
 	AgentAddr       *string    `json:"agent_addr,omitempty"`
 	ContainerID     *string    `json:"container_id,omitempty"`
+	ExitCode        *int       `json:"exit_code,omitempty"`
 	ResourceOpts    *string    `json:"resource_opts,omitempty"`
 	OccupiedSlots   *string    `json:"occupied_slots,omitempty"`
 	LiveStat        *string    `json:"live_stat,omitempty"`
@@ -136,10 +137,69 @@ type ComputeSession struct {
 	Explanation      *SessionExplanation `json:"explanation,omitempty"`
 }
 
+type ComputeSessionConnection struct {
+	PageInfo *PageInfo             `json:"pageInfo"`
+	Edges    []*ComputeSessionEdge `json:"edges"`
+	Count    *int                  `json:"count,omitempty"`
+}
+
+type ComputeSessionEdge struct {
+	Node   *ComputeSessionNode `json:"node,omitempty"`
+	Cursor string              `json:"cursor"`
+}
+
 type ComputeSessionList struct {
 	Items      []*ComputeSession `json:"items,omitempty"`
 	TotalCount *int              `json:"total_count,omitempty"`
 }
+
+type ComputeSessionNode struct {
+	ID               string                    `json:"id"`
+	RowID            *string                   `json:"row_id,omitempty"`
+	Tag              *string                   `json:"tag,omitempty"`
+	Name             *string                   `json:"name,omitempty"`
+	Type             *string                   `json:"type,omitempty"`
+	Priority         *int                      `json:"priority,omitempty"`
+	ClusterTemplate  *string                   `json:"cluster_template,omitempty"`
+	ClusterMode      *string                   `json:"cluster_mode,omitempty"`
+	ClusterSize      *int                      `json:"cluster_size,omitempty"`
+	DomainName       *string                   `json:"domain_name,omitempty"`
+	ProjectID        *string                   `json:"project_id,omitempty"`
+	UserID           *string                   `json:"user_id,omitempty"`
+	AccessKey        *string                   `json:"access_key,omitempty"`
+	Permissions      []*string                 `json:"permissions,omitempty"`
+	Status           *string                   `json:"status,omitempty"`
+	StatusInfo       *string                   `json:"status_info,omitempty"`
+	StatusData       *string                   `json:"status_data,omitempty"`
+	StatusChanged    *time.Time                `json:"status_changed,omitempty"`
+	StatusHistory    *string                   `json:"status_history,omitempty"`
+	CreatedAt        *time.Time                `json:"created_at,omitempty"`
+	TerminatedAt     *time.Time                `json:"terminated_at,omitempty"`
+	StartsAt         *time.Time                `json:"starts_at,omitempty"`
+	ScheduledAt      *time.Time                `json:"scheduled_at,omitempty"`
+	StartupCommand   *string                   `json:"startup_command,omitempty"`
+	Result           *string                   `json:"result,omitempty"`
+	CallbackURL      *string                   `json:"callback_url,omitempty"`
+	CommitStatus     *string                   `json:"commit_status,omitempty"`
+	AbusingReports   []*string                 `json:"abusing_reports,omitempty"`
+	IdleChecks       *string                   `json:"idle_checks,omitempty"`
+	AgentIds         []*string                 `json:"agent_ids,omitempty"`
+	ResourceOpts     *string                   `json:"resource_opts,omitempty"`
+	ScalingGroup     *string                   `json:"scaling_group,omitempty"`
+	ServicePorts     *string                   `json:"service_ports,omitempty"`
+	VfolderMounts    []*string                 `json:"vfolder_mounts,omitempty"`
+	OccupiedSlots    *string                   `json:"occupied_slots,omitempty"`
+	RequestedSlots   *string                   `json:"requested_slots,omitempty"`
+	ImageReferences  []*string                 `json:"image_references,omitempty"`
+	NumQueries       *int64                    `json:"num_queries,omitempty"`
+	InferenceMetrics *string                   `json:"inference_metrics,omitempty"`
+	KernelNodes      *KernelConnection         `json:"kernel_nodes,omitempty"`
+	Dependents       *ComputeSessionConnection `json:"dependents,omitempty"`
+	Dependees        *ComputeSessionConnection `json:"dependees,omitempty"`
+}
+
+func (ComputeSessionNode) IsNode()            {}
+func (this ComputeSessionNode) GetID() string { return this.ID }
 
 type CreateResourcePresetInput struct {
 	ResourceSlots    string  `json:"resource_slots"`
@@ -242,10 +302,74 @@ type Image struct {
 	LastUsedAt            *time.Time       `json:"last_used_at,omitempty"`
 }
 
+type ImageNode struct {
+	ID            string    `json:"id"`
+	RowID         *string   `json:"row_id,omitempty"`
+	Name          *string   `json:"name,omitempty"`
+	BaseImageName *string   `json:"base_image_name,omitempty"`
+	Namespace     *string   `json:"namespace,omitempty"`
+	HumanizedName *string   `json:"humanized_name,omitempty"`
+	Registry      *string   `json:"registry,omitempty"`
+	Architecture  *string   `json:"architecture,omitempty"`
+	Tag           *string   `json:"tag,omitempty"`
+	Tags          []*KVPair `json:"tags,omitempty"`
+	Version       *string   `json:"version,omitempty"`
+	Digest        *string   `json:"digest,omitempty"`
+	Labels        []*KVPair `json:"labels,omitempty"`
+	SizeBytes     *int64    `json:"size_bytes,omitempty"`
+}
+
+func (ImageNode) IsNode()            {}
+func (this ImageNode) GetID() string { return this.ID }
+
 type KVPair struct {
 	Key   *string `json:"key,omitempty"`
 	Value *string `json:"value,omitempty"`
 }
+
+type KernelConnection struct {
+	PageInfo *PageInfo     `json:"pageInfo"`
+	Edges    []*KernelEdge `json:"edges"`
+	Count    *int          `json:"count,omitempty"`
+}
+
+type KernelEdge struct {
+	Node   *KernelNode `json:"node,omitempty"`
+	Cursor string      `json:"cursor"`
+}
+
+type KernelNode struct {
+	ID              string     `json:"id"`
+	RowID           *string    `json:"row_id,omitempty"`
+	ClusterIdx      *int       `json:"cluster_idx,omitempty"`
+	LocalRank       *int       `json:"local_rank,omitempty"`
+	ClusterRole     *string    `json:"cluster_role,omitempty"`
+	ClusterHostname *string    `json:"cluster_hostname,omitempty"`
+	SessionID       *string    `json:"session_id,omitempty"`
+	Image           *ImageNode `json:"image,omitempty"`
+	ImageReference  *string    `json:"image_reference,omitempty"`
+	Architecture    *string    `json:"architecture,omitempty"`
+	Status          *string    `json:"status,omitempty"`
+	StatusChanged   *time.Time `json:"status_changed,omitempty"`
+	StatusInfo      *string    `json:"status_info,omitempty"`
+	StatusData      *string    `json:"status_data,omitempty"`
+	CreatedAt       *time.Time `json:"created_at,omitempty"`
+	TerminatedAt    *time.Time `json:"terminated_at,omitempty"`
+	StartsAt        *time.Time `json:"starts_at,omitempty"`
+	ScheduledAt     *time.Time `json:"scheduled_at,omitempty"`
+	AgentID         *string    `json:"agent_id,omitempty"`
+	AgentAddr       *string    `json:"agent_addr,omitempty"`
+	ContainerID     *string    `json:"container_id,omitempty"`
+	ExitCode        *int       `json:"exit_code,omitempty"`
+	ResourceOpts    *string    `json:"resource_opts,omitempty"`
+	OccupiedSlots   *string    `json:"occupied_slots,omitempty"`
+	LiveStat        *string    `json:"live_stat,omitempty"`
+	LastStat        *string    `json:"last_stat,omitempty"`
+	PreopenPorts    []*int     `json:"preopen_ports,omitempty"`
+}
+
+func (KernelNode) IsNode()            {}
+func (this KernelNode) GetID() string { return this.ID }
 
 type KeyPair struct {
 	ID              *string    `json:"id,omitempty"`

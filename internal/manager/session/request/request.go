@@ -41,6 +41,8 @@ type Session struct {
 	// RerunOnAgentLoss lets a batch session start again elsewhere when its agent is lost, although its command may have run.
 	RerunOnAgentLoss bool
 	BatchTimeout     time.Duration
+	// FailIfImpossible refuses a session that no agent could run today; else it waits for one.
+	FailIfImpossible bool
 	// Lease is how long the session stays when its client does not renew the lease; 0 is for ever.
 	Lease        time.Duration
 	Environ      map[string]string

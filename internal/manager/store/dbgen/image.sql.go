@@ -201,6 +201,7 @@ SELECT i.id, i.reference, i.registry, i.registry_type, i.project, i.name, i.tag,
 FROM images i LEFT JOIN image_aliases a ON a.image_id = i.id AND a.alias = $1::text
 LEFT JOIN users u ON u.id = i.owner_id LEFT JOIN projects p ON p.id = i.project_id
 WHERE i.status = 'ALIVE' AND (a.alias IS NOT NULL OR i.reference = $1::text
+   OR i.registry = 'local' AND 'local/' || i.reference = $1::text
    OR i.reference LIKE replace(replace(replace($1::text, '\', '\\'), '%', '\%'), '_', '\_') || ':%')
 ORDER BY (i.reference = $1::text) DESC, (a.alias IS NOT NULL) DESC, i.created_at DESC, i.reference DESC
 `
@@ -211,7 +212,8 @@ type FindImagesRow struct {
 	OwnerDomain string
 }
 
-// Alive images that a reference may mean: an alias, the full reference, or a name without a tag.
+// Alive images that a reference may mean: an alias, the full reference, a name without a tag, or the full reference after the
+// registry "local", which clients put together of the parts in lists.
 func (q *Queries) FindImages(ctx context.Context, ref string) ([]FindImagesRow, error) {
 	rows, err := q.db.Query(ctx, findImages, ref)
 	if err != nil {

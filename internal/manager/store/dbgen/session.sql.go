@@ -161,6 +161,31 @@ func (q *Queries) DependentsOf(ctx context.Context, sessionID string) ([]string,
 	return items, nil
 }
 
+const directDependents = `-- name: DirectDependents :many
+SELECT d.session_id FROM session_dependencies d JOIN sessions s ON s.id = d.session_id WHERE d.depends_on = $1
+ORDER BY s.created_at, s.id LIMIT 1000
+`
+
+func (q *Queries) DirectDependents(ctx context.Context, dependsOn string) ([]string, error) {
+	rows, err := q.db.Query(ctx, directDependents, dependsOn)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []string{}
+	for rows.Next() {
+		var session_id string
+		if err := rows.Scan(&session_id); err != nil {
+			return nil, err
+		}
+		items = append(items, session_id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const dropLease = `-- name: DropLease :execrows
 DELETE FROM session_leases WHERE session_id = $1
 `
@@ -204,6 +229,30 @@ func (q *Queries) ExpiredLeases(ctx context.Context, maxRows int32) ([]string, e
 		return nil, err
 	}
 	return items, nil
+}
+
+const failedSessionNamed = `-- name: FailedSessionNamed :one
+SELECT id FROM sessions WHERE access_key = $1 AND name = $2::text AND status = 'ERROR' ORDER BY created_at DESC LIMIT 1
+`
+
+// The newest session of a name that ended in ERROR.
+func (q *Queries) FailedSessionNamed(ctx context.Context, accessKey string, name string) (string, error) {
+	row := q.db.QueryRow(ctx, failedSessionNamed, accessKey, name)
+	var id string
+	err := row.Scan(&id)
+	return id, err
+}
+
+const hasRemovals = `-- name: HasRemovals :one
+SELECT EXISTS (SELECT 1 FROM kernels k JOIN kernel_removals r ON r.kernel_id = k.id WHERE k.session_id = $1::uuid)
+`
+
+// Whether an agent must still remove a container of a session.
+func (q *Queries) HasRemovals(ctx context.Context, id string) (bool, error) {
+	row := q.db.QueryRow(ctx, hasRemovals, id)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
 }
 
 const insertSessions = `-- name: InsertSessions :many

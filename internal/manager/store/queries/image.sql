@@ -1,9 +1,11 @@
 -- name: FindImages :many
--- Alive images that a reference may mean: an alias, the full reference, or a name without a tag.
+-- Alive images that a reference may mean: an alias, the full reference, a name without a tag, or the full reference after the
+-- registry "local", which clients put together of the parts in lists.
 SELECT sqlc.embed(i), coalesce(u.role, '')::text AS owner_role, coalesce(u.domain_name, p.domain_name, '')::text AS owner_domain
 FROM images i LEFT JOIN image_aliases a ON a.image_id = i.id AND a.alias = @ref::text
 LEFT JOIN users u ON u.id = i.owner_id LEFT JOIN projects p ON p.id = i.project_id
 WHERE i.status = 'ALIVE' AND (a.alias IS NOT NULL OR i.reference = @ref::text
+   OR i.registry = 'local' AND 'local/' || i.reference = @ref::text
    OR i.reference LIKE replace(replace(replace(@ref::text, '\', '\\'), '%', '\%'), '_', '\_') || ':%')
 ORDER BY (i.reference = @ref::text) DESC, (a.alias IS NOT NULL) DESC, i.created_at DESC, i.reference DESC;
 

@@ -11,6 +11,14 @@ SELECT s.id, s.name, s.status, s.created_at FROM sessions s
 WHERE s.access_key = @access_key AND s.ended_at IS NULL AND s.name = @name::text
 ORDER BY s.created_at DESC LIMIT 10;
 
+-- name: FailedSessionNamed :one
+-- The newest session of a name that ended in ERROR.
+SELECT id FROM sessions WHERE access_key = @access_key AND name = @name::text AND status = 'ERROR' ORDER BY created_at DESC LIMIT 1;
+
+-- name: HasRemovals :one
+-- Whether an agent must still remove a container of a session.
+SELECT EXISTS (SELECT 1 FROM kernels k JOIN kernel_removals r ON r.kernel_id = k.id WHERE k.session_id = @id::uuid);
+
 -- name: MatchSessions :many
 SELECT s.id, s.name, s.status, s.created_at FROM sessions s
 WHERE s.access_key = @access_key AND s.ended_at IS NULL
@@ -29,6 +37,10 @@ ORDER BY ref, (s.id::text = r.ref) DESC, s.created_at DESC;
 SELECT d.session_id, s.id, s.name, s.status, s.created_at, s.status_changed, s.result
 FROM session_dependencies d JOIN sessions s ON s.id = d.depends_on
 WHERE d.session_id = ANY(@sessions::uuid[]) ORDER BY s.created_at, s.id;
+
+-- name: DirectDependents :many
+SELECT d.session_id FROM session_dependencies d JOIN sessions s ON s.id = d.session_id WHERE d.depends_on = $1
+ORDER BY s.created_at, s.id LIMIT 1000;
 
 -- name: DependentsOf :many
 -- Live sessions that wait for one, directly or through others.
