@@ -142,18 +142,28 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		}
 		connector, a.facts.network = a.network, a.network
 	}
+	users, without := c.userNumbers(d.Runtime)
+	if without != "" {
+		d.Log.Warn(without)
+	}
 	a.keeper, err = keeper.New(keeper.Options{
 		Network: connector,
 		Agent:   cluster.AgentID(c.ID), Scope: c.Scope(), Runtime: d.Runtime, Ledger: a.ledger, Devices: devices,
 		Host: &local.Host{Groups: groups, Scratch: a.scratch, Mounts: a.mounts, Runners: a.runners, RunnerPath: d.RunnerPath},
 		Log:  d.Log, Clock: d.Clock, LogDir: filepath.Join(c.StateDir, "logs"), CacheDir: filepath.Join(c.StateDir, "images"),
-		UID: c.UID, GID: c.GID, OnPull: a.facts.look, Times: d.Times,
+		UID: c.UID, GID: c.GID, Users: users, OnPull: a.facts.look, Times: d.Times,
 		MaxCreating: c.MaxCreating, LogLevel: c.RunnerLogLevel, Before: d.Before,
 	})
 	if err != nil {
 		return nil, err
 	}
 	a.facts.imports = d.Images
+	a.facts.users = func() []string {
+		if without != "" {
+			return []string{without}
+		}
+		return a.keeper.Shared()
+	}
 	a.facts.fenced, a.facts.seen, a.facts.mounts, a.facts.interval = a.keeper.Fenced, a.keeper.Prune, a.mounts, c.DeviceInterval
 	a.facts.groups = groups
 	a.guardDisks()

@@ -13,8 +13,10 @@ import (
 
 	"berth.dev/berth/internal/agent/data"
 	"berth.dev/berth/internal/agent/diskguard"
+	"berth.dev/berth/internal/agent/keeper"
 	"berth.dev/berth/internal/agent/loopdisk"
 	"berth.dev/berth/internal/agent/network"
+	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/diskspace"
@@ -56,6 +58,8 @@ type Config struct {
 	Disk DiskConfig
 	// UID and GID are the session's user inside containers when the manager names none.
 	UID, GID int
+	// Users are the user numbers of this host that sessions get for themselves, one each.
+	Users UsersConfig
 	// SampleInterval is the time between two metrics samples.
 	SampleInterval time.Duration
 	// DeviceInterval is the time between two looks for devices.
@@ -72,6 +76,38 @@ type Config struct {
 	DataAdvertise string
 	// Network is the network of sessions and the fence around it.
 	Network network.Config
+}
+
+// UsersConfig is a range of user numbers of the host that nobody else uses. With Count 0 all sessions run as Config.UID.
+type UsersConfig struct{ First, Count int }
+
+// maxUser is the highest user number that a session gets; numbers from 2^31 on are negative for some programs.
+const maxUser = 1<<31 - 1
+
+func (c UsersConfig) validate(shared int) error {
+	switch {
+	case c.Count == 0:
+		return nil
+	case c.Count < 0 || c.First < 1000 || c.First > maxUser-c.Count:
+		return fault.Invalidf("agent.users are %d numbers from %d on", c.Count, c.First).
+			WithNext("set agent.users.first to 1000 or more, far from the numbers of people, and agent.users.count to 0 for none")
+	case shared >= c.First && shared < c.First+c.Count:
+		return fault.Invalidf("agent.uid %d is one of agent.users", shared).WithNext("choose another agent.users.first")
+	}
+	return nil
+}
+
+// userNumbers are the user numbers that the keeper may give out, and why there are none where the configuration wants them: only root can
+// give a home away, and the processes of sessions must be this host's.
+func (c Config) userNumbers(rt runtime.Runtime) (users keeper.Users, without string) {
+	_, local := rt.(runtime.Disks)
+	switch {
+	case c.Users.Count == 0 || !local:
+		return users, ""
+	case os.Geteuid() != 0:
+		return users, fmt.Sprintf("all sessions share the user number %d, and with it limits of this host's kernel: the agent is not root", c.UID)
+	}
+	return keeper.Users(c.Users), ""
 }
 
 // DiskConfig bounds what kernels may write on this host, and says when its disks count as low and as full.
@@ -161,6 +197,7 @@ func DefaultConfig() Config {
 	return Config{
 		ID: ("i-" + host)[:min(64, len(host)+2)], Manager: "127.0.0.1:8082", StateDir: "/var/lib/berth/agent",
 		ReservedMem: -1, CPUOvercommit: 1, MinFree: 256 << 20, UID: 9001, GID: 9001,
+		Users:          UsersConfig{First: 2_000_000, Count: 65_536},
 		SampleInterval: 5 * time.Second, DeviceInterval: 10 * time.Second, MaxCreating: 16, RunnerLogLevel: "warn",
 		DataListen: ":0", Network: network.DefaultConfig(),
 		Disk: DiskConfig{Scratch: 10 << 30, Method: DiskAuto, Ahead: 4, Layer: 10 << 30, LowPercent: 10, LowBytes: 6 << 30, FullPercent: 5,
@@ -195,6 +232,9 @@ func (c Config) Validate() error {
 	}
 	if c.UID <= 0 || c.GID <= 0 {
 		return fault.Invalidf("sessions cannot run as user %d:%d", c.UID, c.GID).WithNext("set agent.uid and agent.gid to numbers above zero")
+	}
+	if err := c.Users.validate(c.UID); err != nil {
+		return err
 	}
 	if c.ReservedCPU < 0 || c.MinFree < 0 {
 		return fault.Invalidf("a reservation is below zero").WithNext("set agent.reserved_cpu and agent.min_free to zero or more")

@@ -51,6 +51,10 @@ type Record struct {
 	// Token proves the agent to the kernel's runner.
 	Token string `json:"token,omitempty"`
 	Rows  []Row  `json:"rows,omitempty"`
+	// UID is the user number that only this kernel has on this host, from its first generation until the record is deleted; 0 for none.
+	UID int `json:"uid,omitempty"`
+	// Shared says why it has none of its own although the agent gives them out.
+	Shared string `json:"shared,omitempty"`
 	// Running: the runner of this generation has answered once. Never taken back.
 	Running   bool      `json:"running,omitempty"`
 	StartedAt time.Time `json:"started_at,omitzero"`
