@@ -170,7 +170,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 	a.meter = meter.New(d.Runtime, devices, a.keeper.Running, d.Clock, c.SampleInterval)
 	handler := stream.New(stream.Options{
 		Find: a.keeper.Find, LogTail: a.keeper.LogTail, Runtime: d.Runtime, Runners: a.runners, Log: d.Log,
-		Stats: a.meter.Stats, OnCommit: a.facts.look,
+		Stats: a.meter.Stats, OnCommit: a.facts.look, SharedUser: c.UID,
 	})
 	grants, err := data.OpenGrants(filepath.Join(c.StateDir, "grant-keys.json"))
 	if err != nil {
@@ -206,6 +206,10 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		chassis.NewService("agent-streams", chassis.Hooks{Run: a.link.RunStreams}).After("agent-link"),
 		chassis.NewService("agent-disks", chassis.Hooks{Run: a.disks.guard.Run}).After("agent-keeper"),
 		a.local().After("agent-keeper"),
+	}
+	if owners, ok := d.Runtime.(runtime.FileOwners); ok && users.Count > 0 {
+		a.services = append(a.services, chassis.NewService("agent-files", chassis.Hooks{
+			Run: func(ctx context.Context) error { return a.takeBack(ctx, owners) }}).After("agent-state"))
 	}
 	if a.disks.pool != nil {
 		a.services = append(a.services, chassis.NewService("agent-disks-ahead", chassis.Hooks{Run: a.disks.pool.Run}).After("agent-state"))

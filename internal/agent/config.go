@@ -13,10 +13,8 @@ import (
 
 	"berth.dev/berth/internal/agent/data"
 	"berth.dev/berth/internal/agent/diskguard"
-	"berth.dev/berth/internal/agent/keeper"
 	"berth.dev/berth/internal/agent/loopdisk"
 	"berth.dev/berth/internal/agent/network"
-	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/diskspace"
@@ -76,38 +74,6 @@ type Config struct {
 	DataAdvertise string
 	// Network is the network of sessions and the fence around it.
 	Network network.Config
-}
-
-// UsersConfig is a range of user numbers of the host that nobody else uses. With Count 0 all sessions run as Config.UID.
-type UsersConfig struct{ First, Count int }
-
-// maxUser is the highest user number that a session gets; numbers from 2^31 on are negative for some programs.
-const maxUser = 1<<31 - 1
-
-func (c UsersConfig) validate(shared int) error {
-	switch {
-	case c.Count == 0:
-		return nil
-	case c.Count < 0 || c.First < 1000 || c.First > maxUser-c.Count:
-		return fault.Invalidf("agent.users are %d numbers from %d on", c.Count, c.First).
-			WithNext("set agent.users.first to 1000 or more, far from the numbers of people, and agent.users.count to 0 for none")
-	case shared >= c.First && shared < c.First+c.Count:
-		return fault.Invalidf("agent.uid %d is one of agent.users", shared).WithNext("choose another agent.users.first")
-	}
-	return nil
-}
-
-// userNumbers are the user numbers that the keeper may give out, and why there are none where the configuration wants them: only root can
-// give a home away, and the processes of sessions must be this host's.
-func (c Config) userNumbers(rt runtime.Runtime) (users keeper.Users, without string) {
-	_, local := rt.(runtime.Disks)
-	switch {
-	case c.Users.Count == 0 || !local:
-		return users, ""
-	case os.Geteuid() != 0:
-		return users, fmt.Sprintf("all sessions share the user number %d, and with it limits of this host's kernel: the agent is not root", c.UID)
-	}
-	return keeper.Users(c.Users), ""
 }
 
 // DiskConfig bounds what kernels may write on this host, and says when its disks count as low and as full.

@@ -113,7 +113,8 @@ func (r *rig) start() {
 	}
 	r.keeper, err = keeper.New(keeper.Options{
 		Agent: agent, Scope: scope, Runtime: rt, Ledger: disk{r.ledger, &r.full}, Host: r.host, Devices: devices,
-		Log: slog.New(slog.DiscardHandler), Clock: chassis.RealClock(), LogDir: filepath.Join(r.dir, "logs"), UID: 9001, GID: 9001, Users: r.users,
+		Log: slog.New(slog.DiscardHandler), Clock: chassis.RealClock(), LogDir: filepath.Join(r.dir, "logs"), UID: 9001, GID: 9001,
+		Users: r.users,
 		Times: r.times, Before: r.before, Network: r.network,
 	})
 	require.NoError(r.t, err)

@@ -68,7 +68,7 @@ func TestKernelsHaveUserNumbersOfTheirOwn(t *testing.T) {
 	r.awaitPhase(kernelID(5), 1, cluster.PhaseRunning)
 	require.ElementsMatch(t, []int{50_003, 9001}, []int{r.user(4), r.user(5)}, "all are taken: the last one shares")
 	require.Len(t, r.keeper.Shared(), 1)
-	require.Contains(t, r.keeper.Shared()[0], "1 kernels share the user number 9001, and with it limits of this host's kernel: all user numbers")
+	require.Contains(t, r.keeper.Shared()[0], "1 kernels share the user number 9001, and with it limits of this host's kernel: all user")
 
 	// A number is free when nothing of its kernel is left.
 	r.want(false, stopped(1))
