@@ -161,13 +161,13 @@ func New(o Options) (*Keeper, error) {
 		rt: o.Runtime, clock: o.Clock, silence: k.times.Silence, pulled: o.OnPull, group: &k.group, cache: o.CacheDir,
 		pulls: map[string]*pull{}, base: map[string]baseFiles{},
 	}
+	k.lastUser = o.Users.begin(o.Scope)
 	for _, id := range o.Ledger.Broken() {
 		o.Log.Warn("a record of the ledger cannot be read; its container is known by its labels only", "kernel", id)
 	}
 	for _, r := range o.Ledger.Records() {
 		n := k.add(r.Kernel)
 		n.record, n.scratch, n.uid = r, true, r.UID
-		k.lastUser = max(k.lastUser, r.UID)
 		a, err := alloc.Parse(r.Allocation)
 		if err != nil {
 			o.Log.Warn("the recorded allocation cannot be read", "kernel", r.Kernel, "err", err)

@@ -3,6 +3,7 @@ package keeper
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"slices"
 	"strconv"
@@ -17,6 +18,17 @@ import (
 // Users are the user numbers of the host that kernels get for themselves, one each, so that they share none of the limits that the kernel
 // of the host keeps by user number. With Count 0 all run as Options.UID.
 type Users struct{ First, Count int }
+
+// begin is where an agent without records starts to give out numbers. Several agents of one host, which have the same range unless they are
+// told otherwise, begin at different places.
+func (u Users) begin(scope string) int {
+	if u.Count == 0 {
+		return 0
+	}
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(scope)) // never fails
+	return u.First + int(h.Sum32()%uint32(u.Count))
+}
 
 // Why a kernel runs as the user number that others have too.
 const (
