@@ -202,6 +202,7 @@ func (l *Link) session(ctx context.Context, addr string) (welcome bool, err erro
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(credentials.NewTLS(l.id.TLS("h2"))), l.dialer(),
+		grpc.WithReadBufferSize(node.Buffer), grpc.WithWriteBufferSize(node.Buffer), grpc.WithSharedWriteBuffer(true),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20), grpc.MaxCallSendMsgSize(32<<20)))
 	if err != nil {
 		return false, fmt.Errorf("connect: %w", err)
