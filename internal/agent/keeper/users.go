@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"maps"
@@ -168,10 +169,11 @@ func (k *Keeper) Shared() []string {
 // attachAs attaches folders for the kernel's user. A folder whose files cannot be mapped takes the kernel's own number from it.
 func (n *kernel) attachAs(ctx context.Context, s *cluster.KernelSpec) ([]runtime.Mount, error) {
 	folders, err := n.k.o.Host.Attach(ctx, n.id, n.owner(s), s.Mounts)
-	if err == nil || fault.ReasonOf(err) != host.ReasonShared {
+	var refused *fault.Error
+	if fault.ReasonOf(err) != host.ReasonShared || !errors.As(err, &refused) {
 		return folders, err
 	}
-	if err := n.share(err.Error()); err != nil {
+	if err := n.share(refused.Error()); err != nil { // without the folder's name: many have the same reason
 		return nil, err
 	}
 	return n.k.o.Host.Attach(ctx, n.id, n.owner(s), s.Mounts)
