@@ -148,7 +148,8 @@ func TestAttackUserNumbers(t *testing.T) {
 		text(p.env(), "writer", "mkdir /opt/open/lib && echo one > /opt/open/lib/file && chmod 4755 /opt/open/lib/file && ln -s / /opt/open/root")
 		kept, err := me.commit("writer", "kept")
 		require.NoError(t, err)
-		require.Equal(t, strconv.Itoa(writer)+" 4755", text(p.env(), "writer", "stat -c '%u %a' /opt/open/lib/file"), "the session has its files back")
+		require.Equal(t, strconv.Itoa(writer)+" 4755", text(p.env(), "writer", "stat -c '%u %a' /opt/open/lib/file"),
+			"the session has its files back")
 		require.Equal(t, "ok", text(p.env(), "writer", "echo two >> /opt/open/lib/file && rm /opt/open/root && echo ok"))
 		create(p.env(), kept, "--name", "of-kept")
 		require.Equal(t, 9001, number(p.env(), "of-kept"))

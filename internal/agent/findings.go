@@ -43,7 +43,7 @@ func (a *Agent) Findings(ctx context.Context) ([]Finding, error) {
 	}
 	out = append(out, a.diskFindings()...)
 	for _, w := range a.facts.users() {
-		out = append(out, Finding{Kind: "user-numbers", Object: a.c.ID, Problem: w, Next: "see docs/isolation.md for who has a number of its own"})
+		out = append(out, Finding{Kind: "user-numbers", Object: a.c.ID, Problem: w, Next: "docs/isolation.md says who has a number of its own"})
 	}
 	if a.network != nil {
 		if broken := a.network.Check(ctx); broken != nil {
