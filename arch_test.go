@@ -76,11 +76,12 @@ var rules = []rule{
 
 	// The manager: the role, its nouns, what they share, its connections, its APIs.
 	{dir: "internal/manager", duty: "the role: wires stores, nouns, links, loops and APIs",
-		allow: []string{"internal/certs", "internal/chassis", "internal/clientaddr", "internal/cluster", "internal/fault", "internal/wire/run"}},
+		allow: []string{"internal/certs", "internal/chassis", "internal/clientaddr", "internal/cluster", "internal/fault", "internal/wire/proxy",
+			"internal/wire/run", "internal/wire/storage"}},
 	{dir: "internal/manager/nouns", duty: "makes the use cases of all nouns and joins them",
 		allow: []string{"internal/manager/app", "internal/manager/folder", "internal/manager/idle", "internal/manager/image",
 			"internal/manager/node", "internal/manager/operation", "internal/manager/operation/callback", "internal/manager/resource",
-			"internal/manager/seal", "internal/manager/session", "internal/manager/store", "internal/manager/tenancy"}},
+			"internal/manager/seal", "internal/manager/session", "internal/manager/store", "internal/manager/tenancy", "internal/wire/proxy"}},
 	{dir: "internal/manager/tenancy", duty: "domains, projects, users, keypairs and their policies; who a caller is",
 		allow: []string{"internal/clientaddr", "internal/cluster", "internal/fault", "internal/manager/authz", "internal/manager/recent",
 			"internal/manager/seal", "internal/manager/store"}},
@@ -217,7 +218,7 @@ var rules = []rule{
 	{dir: "internal/agent/ledger", duty: "records side effects before they are made", allow: []string{"internal/cluster", "internal/fault"}},
 	{dir: "internal/agent/link", duty: "joins the manager and carries desired and observed state",
 		allow: []string{"internal/agent/keeper", "internal/agent/ledger", "internal/agent/meter", "internal/alloc", "internal/chassis",
-			"internal/cluster", "internal/fault", "internal/membership", "internal/wire/node"}},
+			"internal/cluster", "internal/fault", "internal/membership", "internal/wire/node", "internal/wire/proxy"}},
 	{dir: "internal/agent/loopdisk", duty: "file systems of bounded size for kernels",
 		allow: []string{"internal/chassis", "internal/diskspace"}},
 	{dir: "internal/agent/meter", duty: "samples the use of host and kernels",

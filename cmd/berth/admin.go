@@ -21,7 +21,7 @@ const (
 
 func newAdmin() *cobra.Command {
 	c := &cobra.Command{Use: "admin", Short: "Do what needs the machine of the manager: lost passwords, joins, keys"}
-	c.AddCommand(newResetPassword(), newJoinToken(), newCertificate(), newRotateMasterKey())
+	c.AddCommand(newResetPassword(), newJoinToken(), newCertificate(), newStorageKey(), newRotateMasterKey())
 	return c
 }
 

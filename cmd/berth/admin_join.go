@@ -112,6 +112,7 @@ func newJoinTokenCreate() *cobra.Command {
 	c.Flags().StringVar(&q.Role, "role", "", "what joins: agent or appproxy")
 	c.Flags().StringVar(&q.Name, "name", "", "id of the agent, or name of the app proxy")
 	c.Flags().BoolVar(&q.Replace, "replace", false, "take the place of the one of that name that is known")
+	c.Flags().StringVar(&q.ResourceGroup, "resource-group", "", "where a new agent goes (default: the default group)")
 	c.Flags().DurationVar(&q.Life, "expires", time.Hour, "how long the token may be used, at most 168h")
 	c.Flags().StringVar(&out, "out", "", "write the token to a new file of mode 0600 instead")
 	_, _ = c.MarkFlagRequired("role"), c.MarkFlagRequired("name") // they fail for unknown flags only

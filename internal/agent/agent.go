@@ -172,7 +172,7 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		Find: a.keeper.Find, LogTail: a.keeper.LogTail, Runtime: d.Runtime, Runners: a.runners, Log: d.Log,
 		Stats: a.meter.Stats, OnCommit: a.facts.look, SharedUser: c.UID,
 	})
-	grants, err := data.OpenGrants(filepath.Join(c.StateDir, "grant-keys.json"))
+	grants, err := data.OpenGrants(filepath.Join(c.StateDir, "grant-keys.json"), d.Clock)
 	if err != nil {
 		return nil, err
 	}

@@ -38,7 +38,8 @@ type Config struct {
 	// Volumes are the paths of folders' volumes on this node, by host: "local:volume1" = "/mnt/volume1". A volume that is not
 	// named is looked for where its storage proxy announced it.
 	Volumes map[string]string
-	// ResourceGroup and Region are proposed at the first registration.
+	// Region is proposed at the first registration. ResourceGroup is that of an agent in the manager's own process; others go where their
+	// join token says.
 	ResourceGroup string
 	Region        string
 	// ReservedCPU cores and ReservedMem bytes are kept for the host. A negative ReservedMem

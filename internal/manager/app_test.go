@@ -47,7 +47,7 @@ func TestAppsWithAProxy(t *testing.T) {
 	cfg := appproxy.DefaultConfig()
 	cfg.Name, cfg.Managers, cfg.StateDir = "p", []string{c.Managers[1].AgentAddr()}, t.TempDir()
 	var err error
-	cfg.JoinToken, err = c.Managers[1].Admit(ctx, platform.RoleAppProxy, cfg.Name, cfg.StateDir)
+	cfg.JoinToken, err = c.Managers[1].Admit(ctx, platform.RoleAppProxy, cfg.Name, "", cfg.StateDir)
 	require.NoError(t, err)
 	cfg.Listen, cfg.Domain, cfg.Ports = "127.0.0.1:0", "apps.localhost", appproxy.PortsConfig{}
 	p, err := appproxy.New(cfg, appproxy.Deps{Log: slog.New(slog.DiscardHandler)})

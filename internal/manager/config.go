@@ -17,6 +17,7 @@ import (
 	agentlink "berth.dev/berth/internal/manager/link/agent"
 	"berth.dev/berth/internal/manager/reconcile"
 	"berth.dev/berth/internal/manager/session/scheduling"
+	wirestorage "berth.dev/berth/internal/wire/storage"
 )
 
 // Config is everything an operator may set about the manager role.
@@ -35,6 +36,9 @@ type Config struct {
 	TrustedProxies []string
 	// RequireBodyDigest refuses changes of clients that do not sign the body: all but ours. Official clients can then only read.
 	RequireBodyDigest bool
+	// HSTS tells browsers that saw the API by TLS to reach its host by TLS alone for a year. It is sent with a certificate that browsers
+	// trust: from files or by ACME.
+	HSTS bool `config:"hsts"`
 	// StateDir holds the master key.
 	StateDir string
 	Postgres PostgresConfig
@@ -98,6 +102,20 @@ func (c StorageConfig) secret() (chassis.Secret, error) {
 		return chassis.Secret{}, shortSecret()
 	}
 	return chassis.NewSecret(text), nil
+}
+
+// StorageKey is the key of one storage proxy, as its configuration takes it in storage.secret.
+func (c StorageConfig) StorageKey(proxy string) (string, error) {
+	secret, err := c.secret()
+	switch {
+	case err != nil:
+		return "", err
+	case secret.IsZero():
+		return "", fault.Invalidf("manager.storage.secret is not set").WithNext("set it, or manager.storage.secret_file, for all managers alike")
+	case proxy == "" || len(proxy) > 64 || strings.ContainsAny(proxy, ":/ "):
+		return "", fault.Invalidf("%q is no name of a storage proxy", proxy).WithNext("use the name of storage.proxy")
+	}
+	return wirestorage.KeysOf(secret.Reveal(), proxy).Text()
 }
 
 func shortSecret() error {
@@ -167,7 +185,7 @@ func DefaultConfig() Config {
 	return Config{
 		Listen: "127.0.0.1:8081", StateDir: "/var/lib/berth", Postgres: PostgresConfig{MaxConns: 16},
 		Etcd: EtcdConfig{Prefix: "/berth"}, Agents: agentlink.DefaultConfig(), Reconcile: DefaultReconcileConfig(),
-		Streams: throttle.DefaultLimits(), GraphQL: graphapi.DefaultConfig(),
+		Streams: throttle.DefaultLimits(), GraphQL: graphapi.DefaultConfig(), HSTS: true,
 	}
 }
 

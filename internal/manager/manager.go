@@ -15,6 +15,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"slices"
 	"time"
@@ -48,6 +49,7 @@ import (
 	"berth.dev/berth/internal/manager/session/scheduling"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/tenancy"
+	"berth.dev/berth/internal/wire/proxy"
 	"berth.dev/berth/internal/wire/run"
 )
 
@@ -133,11 +135,15 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 		Store: m.store, Seal: key, Vault: &vault{m.store, key}, ClusterID: m.admin.ClusterID,
 		Clock: m.deps.Clock.Now, IDs: m.deps.IDs, Random: m.deps.Random, Streams: streams,
 		Explainer: planner,
+		Revoked: func(ctx context.Context) ([]proxy.Revocation, error) {
+			return ca.RevokedProxies(ctx, &vault{m.store, key})
+		},
 		Callbacks: callback.Policy{AllowPrivate: m.cfg.Callbacks.AllowPrivate}, Log: m.log,
 	}
 	linkDeps := agentlink.Deps{
 		ClusterID: m.admin.ClusterID, Vault: &vault{m.store, key}, Clock: m.deps.Clock, Random: m.deps.Random,
-		Wrap: m.deps.WrapAgents, Log: m.log.With("part", "agentlink"),
+		Forget: func(ctx context.Context, n ca.Node) error { return freeAddresses(ctx, m.store, n) },
+		Wrap:   m.deps.WrapAgents, Log: m.log.With("part", "agentlink"),
 	}
 	idleDeps := idle.LoopDeps{Clock: m.deps.Clock, Busy: m.busy}
 	limiter := throttle.RateLimiter(throttle.NewLocalLimiter(m.deps.Clock.Now))
@@ -156,7 +162,7 @@ func (m *Manager) wire(ctx context.Context, key *seal.Key) (err error) {
 	if m.nouns, err = nouns.New(deps); err != nil {
 		return err
 	}
-	proxies := proxylink.New(proxylink.Deps{App: m.nouns.Apps, Managers: m.AgentPorts, Clock: m.deps.Clock,
+	proxies := proxylink.New(proxylink.Deps{App: m.nouns.Apps, Managers: m.AgentPorts, Counts: m.proxyCounts, Clock: m.deps.Clock,
 		Log: m.log.With("part", "proxylink")})
 	linkDeps.Proxies = func(ctx context.Context, name string, conn *tls.Conn) { proxies.Serve(ctx, name, conn) }
 	linkDeps.Grants = m.nouns.Apps
@@ -216,6 +222,7 @@ func (m *Manager) wireAPI(limiter throttle.RateLimiter) error {
 	m.handler = httpapi.New(httpapi.Deps{
 		Nouns: m.nouns, GraphQL: graph, Log: m.log.With("part", "httpapi"), Clock: m.deps.Clock.Now, RateLimiter: limiter, Limits: m.cfg.Streams,
 		Trusted: trusted, ActorsTurn: m.store.ActorsTurn, Seen: seen, RequireDigest: m.cfg.RequireBodyDigest,
+		HSTS: m.cfg.HSTS && !m.cfg.TLS.Generated,
 		Info: httpapi.Info{NodeID: m.cfg.id(), Build: m.deps.Build.String(), APIVersion: m.cfg.Wire.APIVersion,
 			ManagerVersion: m.cfg.Wire.ManagerVersion},
 	})
@@ -224,6 +231,16 @@ func (m *Manager) wireAPI(limiter throttle.RateLimiter) error {
 	}
 	m.api = m.apiServer(m.handler, m.certs)
 	return nil
+}
+
+// proxyCounts fails when the certificate of an app proxy's connection was replaced or revoked.
+func (m *Manager) proxyCounts(ctx context.Context, conn net.Conn) error {
+	c, ok := conn.(*tls.Conn)
+	if !ok {
+		return fault.New(fault.Internal, "the connection of an app proxy has no TLS")
+	}
+	_, _, err := m.link.Authority().Proxy(ctx, c.ConnectionState())
+	return err
 }
 
 // wireStorage prepares the connections to storage proxies. Without a shared secret there are none.
@@ -259,7 +276,7 @@ func (m *Manager) Services() []*chassis.Service {
 	}
 	if c := m.cfg.TLS.ACME; c.Enabled && c.HTTPListen != "" {
 		services = append(services, chassis.NewHTTPServer("manager-acme", chassis.HTTPOptions{
-			Listen: c.HTTPListen, Handler: m.certs.HTTP(nil), Log: m.log, Drain: time.Second,
+			Listen: c.HTTPListen, Handler: m.certs.HTTP(http.HandlerFunc(onlyTLS)), Log: m.log, Drain: time.Second,
 		}).Service)
 	}
 	if m.storage != nil {
@@ -366,12 +383,21 @@ func OpenAuthority(ctx context.Context, cfg Config) (a *ca.Authority, done func(
 	if err != nil {
 		return nil, nil, err
 	}
-	a, err = ca.OpenExisting(ctx, ca.Options{Vault: &vault{db, key}, Clock: chassis.RealClock(), Random: rand.Reader})
+	a, err = ca.OpenExisting(ctx, ca.Options{Vault: &vault{db, key}, Clock: chassis.RealClock(), Random: rand.Reader,
+		Forget: func(ctx context.Context, n ca.Node) error { return freeAddresses(ctx, db, n) }})
 	if err != nil {
 		db.Close()
 		return nil, nil, err
 	}
 	return a, db.Close, nil
+}
+
+// freeAddresses lets others have the addresses of an app proxy whose certificates were revoked.
+func freeAddresses(ctx context.Context, db *store.Store, n ca.Node) error {
+	if n.Role != ca.RoleAppProxy {
+		return nil
+	}
+	return db.FreeProxyAddresses(ctx, n.Name)
 }
 
 // lateStreams breaks the ring between session (which opens streams) and link/agent (which

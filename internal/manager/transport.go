@@ -2,6 +2,7 @@ package manager
 
 import (
 	"crypto/tls"
+	"encoding/json"
 	"net"
 	"net/http"
 	"os"
@@ -61,6 +62,17 @@ func (m *Manager) apiServer(h http.Handler, source *certs.Source) *chassis.HTTPS
 		}
 	}
 	return chassis.NewHTTPServer("manager-api", o)
+}
+
+// onlyTLS answers requests of clients on the port of ACME's challenges. It does not lead them to the API: a client that sent a key or a
+// password in the clear is to notice.
+func onlyTLS(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(http.StatusForbidden)
+	// A caller that left needs no answer.
+	_ = json.NewEncoder(w).Encode(map[string]string{"type": "https://berth.dev/problems/tls-required", "title": "TLS is required",
+		"msg": "this port serves certificate challenges alone; send requests of the API to its https:// address"})
 }
 
 // Transport is how clients reach the API, once it listens.

@@ -32,7 +32,7 @@ func (p *platform) buildAppProxy(ctx context.Context) (_ *chassis.Group, err err
 	}
 	p.phase("starting the app proxy")
 	cfg := p.appProxyConfig()
-	if cfg.JoinToken, err = p.manager.Admit(ctx, RoleAppProxy, cfg.Name, cfg.StateDir); err != nil {
+	if cfg.JoinToken, err = p.manager.Admit(ctx, RoleAppProxy, cfg.Name, "", cfg.StateDir); err != nil {
 		return nil, fmt.Errorf("let the app proxy join: %w", err)
 	}
 	proxy, err := appproxy.New(cfg, appproxy.Deps{Build: chassis.Build(), Log: p.log.With("part", "appproxy")})

@@ -22,11 +22,13 @@ type JoinToken = ca.Token
 
 // NewJoinToken asks for a join token.
 type NewJoinToken struct {
-	Role    string        `json:"role"`
-	Name    string        `json:"name"`
-	Replace bool          `json:"replace"`
-	Life    time.Duration `json:"life"`
-	By      string        `json:"by"`
+	Role    string `json:"role"`
+	Name    string `json:"name"`
+	Replace bool   `json:"replace"`
+	// ResourceGroup is where a new agent goes, "" for the default group.
+	ResourceGroup string        `json:"resource_group,omitempty"`
+	Life          time.Duration `json:"life"`
+	By            string        `json:"by"`
 }
 
 // MadeJoinToken is a new token with its text, which nobody can read later.
@@ -52,7 +54,8 @@ func (a authority) Create(ctx context.Context, r NewJoinToken) (MadeJoinToken, e
 	if err != nil {
 		return MadeJoinToken{}, err
 	}
-	text, t, err := a.NewToken(ctx, ca.TokenRequest{Node: ca.Node{Role: role, Name: r.Name}, Replace: r.Replace, Life: r.Life, By: r.By})
+	text, t, err := a.NewToken(ctx, ca.TokenRequest{Node: ca.Node{Role: role, Name: r.Name}, Replace: r.Replace,
+		ResourceGroup: r.ResourceGroup, Life: r.Life, By: r.By})
 	if err != nil {
 		return MadeJoinToken{}, err
 	}
@@ -198,8 +201,8 @@ func faultOf(body []byte) error {
 
 // Admit lets an agent or app proxy of the manager's own process join without an operator: it returns a token that nobody else sees,
 // or an empty one for a member that has a valid certificate. stateDir is the node's. An agent takes the place of one of that name,
-// because whoever has the manager decides about that; an app proxy becomes one replica more.
-func (m *Manager) Admit(ctx context.Context, role, name, stateDir string) (chassis.Secret, error) {
+// because whoever has the manager decides about that; an app proxy becomes one replica more. group is where a new agent goes.
+func (m *Manager) Admit(ctx context.Context, role, name, group, stateDir string) (chassis.Secret, error) {
 	commonName := name
 	if role == RoleAppProxy {
 		commonName = proxy.NamePrefix + name
@@ -208,7 +211,7 @@ func (m *Manager) Admit(ctx context.Context, role, name, stateDir string) (chass
 		return chassis.Secret{}, nil
 	}
 	made, err := authority{m.Authority()}.Create(ctx,
-		NewJoinToken{Role: role, Name: name, Replace: role == RoleAgent, By: "the manager's process"})
+		NewJoinToken{Role: role, Name: name, Replace: role == RoleAgent, ResourceGroup: group, By: "the manager's process"})
 	if err != nil {
 		return chassis.Secret{}, err
 	}

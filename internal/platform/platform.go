@@ -177,7 +177,7 @@ func (p *platform) buildAgent(ctx context.Context) (_ *chassis.Group, err error)
 	p.phase("starting the agent")
 	s := p.settings
 	p.dir.PlaceAgent(&s.Agent, "agent", p.manager.AgentAddr())
-	if s.Agent.JoinToken, err = p.manager.Admit(ctx, RoleAgent, s.Agent.ID, s.Agent.StateDir); err != nil {
+	if s.Agent.JoinToken, err = p.manager.Admit(ctx, RoleAgent, s.Agent.ID, s.Agent.ResourceGroup, s.Agent.StateDir); err != nil {
 		return nil, fmt.Errorf("let the agent join: %w", err)
 	}
 	// Whoever runs the cluster owns this engine: its images are for everybody. Those of agents elsewhere are imported by hand.

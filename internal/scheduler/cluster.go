@@ -141,6 +141,7 @@ func (c *Cluster) SetAgent(group string, facts Agent) {
 			c.imagesOf(a)
 			a.version++
 			g.search.changed(a)
+			g.noteFacts() // sessions may have waited for an image
 		}
 		a.facts = facts
 		return

@@ -100,6 +100,7 @@ func (w *world) draw() scheduler.Session {
 		}
 		k.Architecture = rapid.SampledFrom([]string{"", "x86_64", "aarch64"}).Draw(t, "kernel-arch")
 		k.Image = rapid.SampledFrom([]string{"", "python"}).Draw(t, "image")
+		k.Local = k.Image != "" && rapid.IntRange(0, 3).Draw(t, "local") == 0
 		if g := rapid.SampledFrom([]int64{0, 0, 300, 500, 1000, 2000}).Draw(t, "shares"); g > 0 {
 			k.Slots["cuda.shares"] = cluster.Amount(g)
 			if rapid.IntRange(0, 3).Draw(t, "choosy") == 0 {
@@ -306,7 +307,7 @@ func TestNobodyWaitsForRoomThatIsThere(t *testing.T) {
 				k := s.Kernels[0]
 				for _, a := range w.agents {
 					if !a.Alive || !a.Schedulable || k.Architecture != "" && k.Architecture != a.Architecture ||
-						len(s.Designated) > 0 && !slices.Contains(s.Designated, a.ID) || hangs(a, s) {
+						len(s.Designated) > 0 && !slices.Contains(s.Designated, a.ID) || hangs(a, s) || k.Local && !a.Images[k.Image] {
 						continue
 					}
 					got, err := alloc.Fit(a.Devices, used[a.ID], k.Slots, alloc.Policy{NoFragment: w.s.Group.WholeDevices, Models: k.Models})

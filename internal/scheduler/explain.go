@@ -212,7 +212,7 @@ func (g *group) explainShape(w *waiting, sh *shape) *Explanation {
 		v := g.judge(a, w, sh)
 		e.Rejected[v.filter]++
 		switch v.filter {
-		case filterLost, filterNotSchedulable, filterArchitecture, filterDesignated, filterVolume:
+		case filterLost, filterNotSchedulable, filterArchitecture, filterDesignated, filterVolume, filterImage:
 			continue
 		case filterReserved:
 			reserved++
@@ -291,6 +291,7 @@ func (g *group) whyNone(k *kind, sh *shape, counts map[string]int) string {
 		filterNotSchedulable: "excluded from scheduling",
 		filterArchitecture:   "of another architecture than " + arch,
 		filterDesignated:     "not among the designated ones",
+		filterImage:          "without the image " + strings.Join(g.localImages(sh), " and ") + ", which no registry has",
 		filterVolume:         "where " + strings.Join(k.session.Volumes, " or ") + " does not answer",
 	}
 	var parts []string
@@ -298,6 +299,14 @@ func (g *group) whyNone(k *kind, sh *shape, counts map[string]int) string {
 		parts = append(parts, fmt.Sprintf("%d %s", counts[f], words[f]))
 	}
 	return fmt.Sprintf("of %d agents, %s", len(g.search.agents), strings.Join(parts, ", "))
+}
+
+// localImages are the images of a shape that no registry has.
+func (g *group) localImages(sh *shape) (out []string) {
+	for _, image := range sh.local {
+		out = append(out, g.cluster.images.name[image])
+	}
+	return out
 }
 
 // tooMuch says by how much a request is over the largest usable agent.
@@ -361,6 +370,9 @@ func (g *group) advise(w *waiting, sh *shape, best *agent, e *Explanation) {
 	case e.Reason == WaitsForAgent && e.Rejected[filterVolume] > 0:
 		e.Remedies = append(e.Remedies, fmt.Sprintf("wait until its folders' volume answers on one of %d agents, or start it without folders",
 			e.Rejected[filterVolume]))
+	case e.Reason == WaitsForAgent && e.Rejected[filterImage] > 0:
+		e.Remedies = append(e.Remedies, fmt.Sprintf("ask an administrator to load image %s on one of %d agents, or choose an image of a registry",
+			strings.Join(g.localImages(sh), " and "), e.Rejected[filterImage]))
 	case e.Reason == WaitsForAgent && e.Rejected[filterDesignated] > 0:
 		e.Remedies = append(e.Remedies, "leave the choice of the agent open")
 	}

@@ -23,10 +23,11 @@ type shape struct {
 	refs     int
 	idle     bool // in Cluster.idle
 	requests []request
-	sum      []want // over all requests
-	arch     int32  // -1: any
-	image    int32  // -1: unknown
-	negative bool   // asks for less than nothing: fits nowhere
+	sum      []want  // over all requests
+	arch     int32   // -1: any
+	image    int32   // -1: unknown
+	local    []int32 // images that no registry has
+	negative bool    // asks for less than nothing: fits nowhere
 }
 
 // kind is what decides where a session fits: everything but its owner, priority, age and name. Equal sessions share one kind, so that
@@ -99,6 +100,7 @@ func (c *Cluster) wantsOf(out []want, slots cluster.Slots) []want {
 func (c *Cluster) kernelKey(out *keyText, k *Kernel) {
 	out.text(k.Architecture)
 	out.text(k.Image)
+	out.flag(k.Local)
 	out.number(int64(len(k.Models)))
 	for _, m := range k.Models {
 		out.text(m)
@@ -191,6 +193,9 @@ func (c *Cluster) shapeOf(s *Session, kernels []int) *shape {
 			if k.Image != "" && sh.image < 0 {
 				sh.image = c.images.of(k.Image)
 			}
+			if image := c.images.of(k.Image); k.Local && !slices.Contains(sh.local, image) {
+				sh.local = append(sh.local, image)
+			}
 		}
 		sh.sum = c.wantsOf(nil, total)
 		c.shapes[sh.key] = sh
@@ -275,6 +280,8 @@ func (a *agent) eligible(k *kind, sh *shape) string {
 		return filterNotSchedulable
 	case k != nil && a.hangs(k):
 		return filterVolume
+	case slices.ContainsFunc(sh.local, func(image int32) bool { return !a.has(image) }):
+		return filterImage
 	}
 	return ""
 }
@@ -286,6 +293,7 @@ const (
 	filterArchitecture   = "architecture"
 	filterDesignated     = "designated"
 	filterVolume         = "hung-volume"
+	filterImage          = "image"
 	filterDevices        = "devices"
 	filterModels         = "models"
 	filterReserved       = "reserved"

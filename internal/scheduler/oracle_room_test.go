@@ -74,7 +74,7 @@ func (o *oracle) fit(a *scheduler.Agent, s space, kernels []scheduler.Kernel) ([
 // serves reports whether an agent may run kernels at all, whatever it has free.
 func serves(a *scheduler.Agent, kernels []scheduler.Kernel) bool {
 	for _, k := range kernels {
-		if k.Architecture != "" && k.Architecture != a.Architecture {
+		if k.Architecture != "" && k.Architecture != a.Architecture || k.Local && !a.Images[k.Image] {
 			return false
 		}
 	}

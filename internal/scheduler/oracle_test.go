@@ -121,7 +121,7 @@ func kindOf(s *scheduler.Session) string {
 	}
 	add(s.Volumes...)
 	for _, k := range s.Kernels {
-		add(k.Architecture, k.Image)
+		add(k.Architecture, k.Image, strconv.FormatBool(k.Local))
 		add(k.Models...)
 		for _, slot := range k.Slots.Names() {
 			if v := k.Slots[slot]; v != 0 {

@@ -218,6 +218,7 @@ func (w *trial) kernel() scheduler.Kernel {
 		Architecture: one(w, "", "", "x86_64", "x86_64", "aarch64"),
 	}
 	k.Image = one(w, "", "python", "rust")
+	k.Local = k.Image == "python" && w.chance(20)
 	switch {
 	case w.chance(40):
 		k.Slots[w.gpu] = one[cluster.Amount](w, 1000, 1000, 2000, 0)

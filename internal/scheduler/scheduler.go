@@ -32,7 +32,7 @@ type Agent struct {
 	Schedulable  bool
 	Alive        bool
 	Devices      []alloc.Device
-	// Images are references known to be present; used as a tie-break only.
+	// Images are references known to be present. They break ties; a kernel whose image is Local runs nowhere else.
 	Images map[string]bool
 	// Hung names volumes of folders that do not answer there, in order.
 	Hung []string
@@ -84,6 +84,8 @@ type Kernel struct {
 	Slots        cluster.Slots
 	Architecture string
 	Image        string
+	// Local says that no registry has Image: the kernel runs only where the image is present.
+	Local bool
 	// Models are the acceptable models of accelerators; empty means any.
 	Models []string
 }
@@ -183,7 +185,7 @@ type Explanation struct {
 	Reason Reason
 	// Text is one sentence for people.
 	Text string
-	// Rejected counts agents per filter: "architecture", "not-schedulable", "lost", "cpu", "mem", "designated", "hung-volume".
+	// Rejected counts agents per filter: "architecture", "not-schedulable", "lost", "cpu", "mem", "designated", "hung-volume", "image".
 	Rejected map[string]int
 	// Shortfall is what the best agent lacks, per slot.
 	Shortfall cluster.Slots

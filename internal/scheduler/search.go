@@ -271,11 +271,11 @@ func lacksSums(v freeVector, sh *shape) bool {
 }
 
 // fitsEver reports whether a kind may fit when nothing runs. With away, agents that are lost, not schedulable or without a needed
-// volume count too.
+// volume or image count too.
 func (s *search) fitsEver(k *kind, away bool) bool {
 	usable := func(a *agent, sh *shape) bool {
 		f := a.eligible(k, sh)
-		return f == "" || away && (f == filterLost || f == filterNotSchedulable || f == filterVolume)
+		return f == "" || away && (f == filterLost || f == filterNotSchedulable || f == filterVolume || f == filterImage)
 	}
 	if len(k.units) == 1 {
 		sh := k.units[0].shape

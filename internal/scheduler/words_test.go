@@ -32,6 +32,8 @@ func TestRemediesCountAgents(t *testing.T) {
 	plain := job(1, 10, 0, ask(1, 1))
 	foldered := job(1, 10, 0, ask(1, 1))
 	foldered.Volumes = []string{"v", "w"}
+	local := job(1, 10, 0, ask(1, 1))
+	local.Kernels[0].Image, local.Kernels[0].Local = "local/mine:1", true
 	only := job(1, 10, 0, ask(1, 1))
 	only.Designated = []cluster.AgentID{"x", "arm"}
 	for name, c := range map[string]struct {
@@ -56,6 +58,9 @@ func TestRemediesCountAgents(t *testing.T) {
 		"volumes": {[]scheduler.Agent{hung("a"), hung("b"), lost("c")}, foldered, "of 3 agents, 2 where v or w does not answer, 1 lost",
 			map[string]int{"hung-volume": 2, "lost": 1},
 			[]string{"wait until its folders' volume answers on one of 2 agents, or start it without folders"}},
+		"images": {[]scheduler.Agent{agent("a", 4, 8), agent("b", 1, 1), lost("c")}, local,
+			"of 3 agents, 2 without the image local/mine:1, which no registry has, 1 lost", map[string]int{"image": 2, "lost": 1},
+			[]string{"ask an administrator to load image local/mine:1 on one of 2 agents, or choose an image of a registry"}},
 		"designated": {[]scheduler.Agent{agent("a", 4, 8), agent("b", 4, 8), arm("arm")}, only,
 			"of 3 agents, 1 of another architecture than x86_64, 2 not among the designated ones",
 			map[string]int{"designated": 2, "architecture": 1}, []string{"choose an image for aarch64 or x86_64"}},

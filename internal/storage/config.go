@@ -16,6 +16,7 @@ import (
 	"berth.dev/berth/internal/clientaddr"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	wire "berth.dev/berth/internal/wire/storage"
 )
 
 // Config is a storage proxy's configuration. See DefaultConfig for the defaults.
@@ -33,7 +34,8 @@ type Config struct {
 	ManagerURL string
 	// StateDir remembers which file systems the volumes are, so that a missing mount is noticed after a restart too.
 	StateDir string
-	// Secret, or the file that holds it, is shared with the managers and all nodes of the proxy; at least 16 characters.
+	// Secret, or the file that holds it, is the key of this proxy (`berth admin storage-key`), the same for all its nodes. The secret of
+	// the managers works too, and is the key of every proxy: it is for a proxy on a manager's host.
 	Secret     chassis.Secret
 	SecretFile string
 	Etcd       EtcdConfig
@@ -220,7 +222,24 @@ func (c Config) trusted() (clientaddr.Trusted, error) {
 	return clientaddr.ParseTrusted("storage.trusted_proxies", c.TrustedProxies)
 }
 
-// secret reads the shared secret.
+// keys reads the proxy's keys: its own, or those of its name that the shared secret stands for.
+func (c Config) keys() (wire.Keys, error) {
+	text, err := c.secret()
+	if err != nil {
+		return wire.Keys{}, err
+	}
+	k, _, err := wire.ReadKeys(text, c.Proxy)
+	anew := "make it anew: berth admin storage-key --name " + c.Proxy
+	switch {
+	case err != nil:
+		return k, fault.Invalidf("the key of the storage proxy cannot be used").WithCause(err).WithNext("%s", anew)
+	case k.Proxy != c.Proxy:
+		return k, fault.Invalidf("storage.secret is the key of storage proxy %s, and this is %s", k.Proxy, c.Proxy).WithNext("%s", anew)
+	}
+	return k, nil
+}
+
+// secret reads what is configured: the proxy's key or the shared secret.
 func (c Config) secret() (string, error) {
 	text := c.Secret.Reveal()
 	if c.SecretFile != "" {

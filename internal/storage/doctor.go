@@ -22,7 +22,7 @@ import (
 // AskFindings asks the proxy of this configuration, which runs on this host, for its findings. It is Unavailable
 // when none does.
 func AskFindings(ctx context.Context, cfg Config) ([]Finding, error) {
-	secret, err := cfg.secret()
+	keys, err := cfg.keys()
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func AskFindings(ctx context.Context, cfg Config) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set(wire.Auth, wire.Key(secret, cfg.Proxy, wire.ManagerKey))
+	req.Header.Set(wire.Auth, keys.Manager)
 	resp, err := (&http.Client{Transport: transport, Timeout: 20 * time.Second}).Do(req)
 	if err != nil {
 		return nil, fault.Unavailablef("the storage proxy does not answer at %s", cfg.ManagerListen).WithCause(err).WithNext("start it")

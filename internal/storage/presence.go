@@ -23,10 +23,12 @@ const (
 
 // Presence is what the proxy announces.
 func (p *Proxy) Presence() wire.Presence {
-	return wire.Presence{
+	out := wire.Presence{
 		Proxy: p.cfg.Proxy, Node: p.cfg.node(), Version: p.deps.Build.Version, Protocol: wire.Version,
 		ManagerURL: p.ManagerURL(), ClientURL: p.ClientURL(), StartedAt: p.started, Volumes: p.Volumes(), SFTPGroups: p.cfg.SFTPGroups,
 	}
+	out.Proof = wire.Prove(p.announceKey, out)
+	return out
 }
 
 // announce keeps the announcement alive until ctx ends. etcd being away costs nothing but the announcement.

@@ -2,9 +2,9 @@ package storage
 
 import (
 	"context"
-	"crypto/hkdf"
 	"crypto/sha256"
 	"crypto/tls"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -52,7 +52,9 @@ type Proxy struct {
 	transfer *transfer.Server
 	rights   *transfer.Rights
 	auth     [sha256.Size]byte // of the managers' key
-	usage    *usages
+	// announceKey proves what the proxy announces.
+	announceKey string
+	usage       *usages
 
 	client, manager *chassis.HTTPServer
 	services        []*chassis.Service
@@ -65,7 +67,7 @@ func New(_ context.Context, cfg Config, deps Deps) (*Proxy, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	secret, err := cfg.secret()
+	keys, err := cfg.keys()
 	if err != nil {
 		return nil, err
 	}
@@ -86,9 +88,9 @@ func New(_ context.Context, cfg Config, deps Deps) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	sealKey, err := hkdf.Key(sha256.New, []byte(secret), nil, "berth storage tasks "+cfg.Proxy, 32)
+	sealKey, err := hex.DecodeString(keys.Tasks)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the key of tasks: %w", err)
 	}
 	tlsConfig, err := cfg.TLS.load(deps.Clock)
 	if err != nil {
@@ -96,7 +98,7 @@ func New(_ context.Context, cfg Config, deps Deps) (*Proxy, error) {
 	}
 	p := &Proxy{
 		cfg: cfg, deps: deps, log: deps.Log, started: deps.Clock.Now().UTC(), volumes: volumes{}, changed: make(chan struct{}, 1),
-		auth: sha256.Sum256([]byte(wire.Key(secret, cfg.Proxy, wire.ManagerKey))), usage: newUsages(),
+		auth: sha256.Sum256([]byte(keys.Manager)), announceKey: keys.Announce, usage: newUsages(),
 	}
 	poke := func() {
 		select {
@@ -124,7 +126,7 @@ func New(_ context.Context, cfg Config, deps Deps) (*Proxy, error) {
 	p.rights = transfer.NewRights(deps.Clock, deps.NewID())
 	p.transfer = transfer.New(transfer.Options{
 		Rights: p.rights,
-		Key:    wire.Key(secret, cfg.Proxy, wire.ClientKey), Version: deps.Build.Version, VolumeNames: p.volumes.Names,
+		Key:    keys.Client, Version: deps.Build.Version, VolumeNames: p.volumes.Names,
 		Volumes: func(name string) (volume.Volume, bool) {
 			v, err := p.volumes.Volume(name)
 			return v, err == nil

@@ -151,6 +151,37 @@ func request(extra string) string {
 	return `{"volume":"disk","vfid":"` + vfid + `"` + extra + `}`
 }
 
+// TestOneProxysKeyIsNoOthers: proxies that have a key of their own instead of the managers' secret cannot act as a manager for each other.
+// Managers reach them as before.
+func TestOneProxysKeyIsNoOthers(t *testing.T) {
+	t.Parallel()
+	cfg, _ := onDisk(t)
+	taken, err := wire.KeysOf(secret, "another").Text()
+	require.NoError(t, err)
+	own, err := wire.KeysOf(secret, cfg.Proxy).Text()
+	require.NoError(t, err)
+	cfg.Secret = chassis.NewSecret(own)
+	n := run(t, cfg, storage.Deps{})
+	n.ask("GET", wire.PathVolumes, nil, 200)
+	for what, key := range map[string]string{
+		"its key":                          taken,
+		"what it shows":                    wire.KeysOf(secret, "another").Manager,
+		"what it derives from its own key": wire.Key(taken, cfg.Proxy, wire.ManagerKey),
+		"the key as text":                  own,
+	} {
+		require.Equal(t, 401, n.send("GET", wire.PathVolumes, key, nil).status, what)
+	}
+	require.True(t, wire.Proven(wire.KeysOf(secret, cfg.Proxy).Announce, n.Presence()))
+	require.False(t, wire.Proven(wire.KeysOf(secret, "another").Announce, n.Presence()))
+
+	cfg.Secret = chassis.NewSecret(taken)
+	_, err = storage.New(t.Context(), cfg, storage.Deps{})
+	require.ErrorContains(t, err, "is the key of storage proxy another")
+	cfg.Secret = chassis.NewSecret(own[:len(own)-7])
+	_, err = storage.New(t.Context(), cfg, storage.Deps{})
+	require.ErrorContains(t, err, "damaged")
+}
+
 func TestKeyOfManagers(t *testing.T) {
 	t.Parallel()
 	cfg, _ := onDisk(t)

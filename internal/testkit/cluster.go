@@ -364,7 +364,7 @@ func (a *Agent) Start() {
 		imports = nil
 	}
 	if m := c.running(); m != nil {
-		a.cfg.JoinToken, err = m.Admit(c.tb.Context(), platform.RoleAgent, a.cfg.ID, a.cfg.StateDir)
+		a.cfg.JoinToken, err = m.Admit(c.tb.Context(), platform.RoleAgent, a.cfg.ID, a.cfg.ResourceGroup, a.cfg.StateDir)
 		c.check(err)
 	}
 	a.Agent, err = agent.New(a.cfg, agent.Deps{

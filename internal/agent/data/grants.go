@@ -9,10 +9,12 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/wire/proxy"
@@ -24,17 +26,27 @@ const maxVerified = 8192
 // Grants decides which grants of app proxies this agent obeys. Managers tell it the keys; it keeps them in a file, so that it
 // obeys them after a restart without a manager. It is safe for concurrent use.
 type Grants struct {
-	path string
+	path  string
+	clock chassis.Clock
+	// changed, of capacity 1, says that what is carried may be allowed no more.
+	changed chan struct{}
 
 	mu       sync.RWMutex
 	keys     []ed25519.PublicKey // empty until a manager has told them: every grant is refused
 	ended    map[string]bool     // circuits
+	revoked  []proxy.Revocation  // of all managers; none is forgotten before it is over
 	verified map[string]proxy.Grant
 }
 
-// OpenGrants reads the keys that were kept in the file at path; it is made when there are some.
-func OpenGrants(path string) (*Grants, error) {
-	g := &Grants{path: path, verified: map[string]proxy.Grant{}}
+// kept is what an agent keeps over restarts. Earlier versions kept the list of keys alone.
+type kept struct {
+	Keys    [][]byte           `json:"keys"`
+	Revoked []proxy.Revocation `json:"revoked,omitempty"`
+}
+
+// OpenGrants reads what was kept in the file at path; it is made when there is something.
+func OpenGrants(path string, clock chassis.Clock) (*Grants, error) {
+	g := &Grants{path: path, clock: clock, changed: make(chan struct{}, 1), verified: map[string]proxy.Grant{}}
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return g, nil
@@ -42,10 +54,11 @@ func OpenGrants(path string) (*Grants, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the keys of grants: %w", err)
 	}
-	var keys [][]byte
-	if json.Unmarshal(raw, &keys) == nil { // a file that cannot be read counts as none: the manager tells them again
-		g.keys = usable(keys)
+	var k kept
+	if json.Unmarshal(raw, &k) != nil && json.Unmarshal(raw, &k.Keys) != nil {
+		return g, nil // a file that cannot be read counts as none: the manager tells everything again
 	}
+	g.keys, g.revoked = usable(k.Keys), proxy.MergeRevocations(nil, k.Revoked, clock.Now())
 	return g, nil
 }
 
@@ -59,9 +72,9 @@ func usable(keys [][]byte) []ed25519.PublicKey {
 	return out
 }
 
-// Set replaces the keys and the ended circuits by what a manager says. A manager that tells no key changes no key: an agent that
-// has verified grants never goes back.
-func (g *Grants) Set(keys [][]byte, ended []string) error {
+// Set replaces the keys and the ended circuits by what a manager says, and adds the app proxies that it says were revoked. A manager
+// that tells no key changes no key: an agent that has verified grants never goes back.
+func (g *Grants) Set(keys [][]byte, ended []string, revoked []proxy.Revocation) error {
 	fresh := usable(keys)
 	gone := make(map[string]bool, len(ended))
 	for _, id := range ended[:min(len(ended), proxy.MaxEnded)] {
@@ -70,12 +83,25 @@ func (g *Grants) Set(keys [][]byte, ended []string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.ended = gone
-	if len(fresh) == 0 || equalKeys(fresh, g.keys) {
+	select {
+	case g.changed <- struct{}{}:
+	default:
+	}
+	merged := proxy.MergeRevocations(g.revoked, revoked, g.clock.Now())
+	newKeys := len(fresh) > 0 && !equalKeys(fresh, g.keys)
+	if !newKeys && slices.Equal(merged, g.revoked) {
 		return nil
 	}
-	g.keys = fresh
-	clear(g.verified) // some may be signed by a key that is no longer good
-	raw, err := json.Marshal(fresh)
+	g.revoked = merged
+	if newKeys {
+		g.keys = fresh
+		clear(g.verified) // some may be signed by a key that is no longer good
+	}
+	k := kept{Revoked: g.revoked}
+	for _, key := range g.keys {
+		k.Keys = append(k.Keys, key)
+	}
+	raw, err := json.Marshal(k)
 	if err != nil {
 		return fmt.Errorf("keep the keys of grants: %w", err)
 	}
@@ -100,11 +126,26 @@ func equalKeys(a, b []ed25519.PublicKey) bool {
 	return true
 }
 
-// over reports whether a circuit has ended.
-func (g *Grants) over(circuit string) bool {
+// changes says that what is carried may be allowed no more.
+func (g *Grants) changes() <-chan struct{} {
+	if g == nil {
+		return nil
+	}
+	return g.changed
+}
+
+// over says why a grant that was obeyed, or would be, counts no more: its circuit ended, or its app proxy was revoked since it was
+// signed. It is "" while the grant counts.
+func (g *Grants) over(grant proxy.Grant) string {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
-	return g.ended[circuit]
+	if g.ended[grant.Circuit] {
+		return "circuit-ended"
+	}
+	if slices.ContainsFunc(g.revoked, func(r proxy.Revocation) bool { return r.Refuses(grant) }) {
+		return "proxy-revoked"
+	}
+	return ""
 }
 
 // verify reads a grant that a manager signed. What was verified before costs a look-up.
@@ -156,6 +197,7 @@ func (g *Grants) admit(text, issuer string, r request) (proxy.Grant, error) {
 	if err != nil {
 		return proxy.Grant{}, err
 	}
+	over := g.over(grant)
 	switch {
 	case grant.Issuer != issuer:
 		return grant, refused("other-cluster")
@@ -165,8 +207,8 @@ func (g *Grants) admit(text, issuer string, r request) (proxy.Grant, error) {
 		return grant, refused("other-kernel")
 	case grant.Port != r.port:
 		return grant, refused("other-port")
-	case g.over(grant.Circuit):
-		return grant, refused("circuit-ended")
+	case over != "":
+		return grant, refused(over)
 	case !r.now.Before(grant.Expires):
 		return grant, fault.Unavailablef("the app proxy's grant has expired: no manager has renewed it").WithReason("grant-expired").
 			WithNext("see that the app proxy has a manager, and that the clocks of the hosts agree")

@@ -86,7 +86,7 @@ type Port struct {
 type carriage struct {
 	kernel     cluster.KernelID
 	generation int64
-	circuit    string
+	grant      proxy.Grant
 	target     net.Conn
 }
 
@@ -198,6 +198,8 @@ func (p *Port) run(ctx context.Context) error {
 			return fmt.Errorf("serve the data port: %w", err)
 		case <-tick.C():
 			p.sweep()
+		case <-p.o.Grants.changes():
+			p.sweep()
 		}
 	}
 }
@@ -229,7 +231,8 @@ func (p *Port) stop(ctx context.Context) error {
 	}
 }
 
-// sweep closes tunnels of kernels and circuits that have ended. The end of an app does not always close its connection.
+// sweep closes tunnels of kernels and circuits that have ended, and of app proxies that were revoked. The end of an app does not
+// always close its connection.
 func (p *Port) sweep() {
 	p.mu.Lock()
 	list := make([]*carriage, 0, len(p.carried))
@@ -238,7 +241,8 @@ func (p *Port) sweep() {
 	}
 	p.mu.Unlock()
 	for _, c := range list {
-		if k, ok := p.o.Find(c.kernel); !ok || k.Generation != c.generation || k.Serving() != nil || p.o.Grants.over(c.circuit) {
+		k, ok := p.o.Find(c.kernel)
+		if !ok || k.Generation != c.generation || k.Serving() != nil || p.o.Grants.over(c.grant) != "" {
 			_ = c.target.Close()
 		}
 	}
@@ -291,12 +295,16 @@ func (p *Port) tunnel(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	c := &carriage{kernel: k.ID, generation: k.Generation, circuit: grant.Circuit, target: conn}
+	c := &carriage{kernel: k.ID, generation: k.Generation, grant: grant, target: conn}
 	if !p.carry(c) {
 		_ = conn.Close()
 		return fault.Unavailablef("this agent is stopping")
 	}
 	defer p.drop(c)
+	if why := p.o.Grants.over(grant); why != "" { // it ended before the sweep knew of this tunnel
+		_ = conn.Close()
+		return refused(why)
+	}
 	in, out, err := tunnel.Accept(w, r, conn)
 	if err != nil {
 		p.o.Log.Debug("a tunnel was not opened", "kernel", k.ID, "port", port, "err", err)

@@ -85,9 +85,9 @@ func newHost(t *testing.T) *host {
 	j := membershiptest.NewManager(t, nil)
 	h := &host{manager: j, member: j.Join(t, "i-a1"), reg: prometheus.NewRegistry()}
 	var gerr error
-	h.grants, gerr = data.OpenGrants(filepath.Join(t.TempDir(), "grant-keys.json"))
+	h.grants, gerr = data.OpenGrants(filepath.Join(t.TempDir(), "grant-keys.json"), chassis.RealClock())
 	require.NoError(t, gerr)
-	require.NoError(t, h.grants.Set([][]byte{publicOf(t, signing)}, nil))
+	require.NoError(t, h.grants.Set([][]byte{publicOf(t, signing)}, nil, nil))
 	h.kernel = keeper.Kernel{ID: kernelID, Generation: 3, Phase: cluster.PhaseRunning, Token: "secret", Exists: true,
 		Container: runtime.Observed{Phase: runtime.PhaseRunning}}
 	app, err := net.Listen("tcp", "127.0.0.1:0")

@@ -10,6 +10,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/wire/node"
+	"berth.dev/berth/internal/wire/proxy"
 )
 
 // desiredOf reads a kernel of a Desired message. What it cannot read is an error of that
@@ -146,4 +147,15 @@ func factsOf(f Facts) *node.Up {
 		})
 	}
 	return &node.Up{Kind: &node.Up_Facts{Facts: p}}
+}
+
+// revocationsOf reads which app proxies were revoked.
+func revocationsOf(g *node.Grants) []proxy.Revocation {
+	list := g.GetRevocations()
+	list = list[:min(len(list), proxy.MaxRevocations)]
+	out := make([]proxy.Revocation, 0, len(list))
+	for _, r := range list {
+		out = append(out, proxy.Revocation{Proxy: r.GetProxy(), Until: time.Unix(r.GetUntilUnix(), 0).UTC()})
+	}
+	return out
 }

@@ -30,6 +30,7 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/membership"
 	"berth.dev/berth/internal/wire/node"
+	"berth.dev/berth/internal/wire/proxy"
 )
 
 // Facts describe this node; the devices are kept as the allocator knows them.
@@ -53,8 +54,9 @@ type Options struct {
 	Handler  http.Handler
 	// Act carries out an action of the manager.
 	Act func(ctx context.Context, verb string, body []byte) ([]byte, error)
-	// Grants takes what a manager says about the grants of app proxies: the keys that verify them, and circuits that ended.
-	Grants func(keys [][]byte, ended []string) error
+	// Grants takes what a manager says about the grants of app proxies: the keys that verify them, circuits that ended, and app
+	// proxies that were revoked.
+	Grants func(keys [][]byte, ended []string, revoked []proxy.Revocation) error
 	Log    *slog.Logger
 	Clock  chassis.Clock
 }

@@ -229,7 +229,7 @@ func (s *session) receive(ctx context.Context) error {
 		case *node.Down_Managers:
 			s.l.managers.Learn(m.Managers.GetAddresses())
 		case *node.Down_Grants:
-			if err := s.l.o.Grants(m.Grants.GetKeys(), m.Grants.GetEndedCircuits()); err != nil {
+			if err := s.l.o.Grants(m.Grants.GetKeys(), m.Grants.GetEndedCircuits(), revocationsOf(m.Grants)); err != nil {
 				s.l.o.Log.Error("the keys of grants are not kept for the next start", "err", err)
 			}
 		case *node.Down_Heartbeat:

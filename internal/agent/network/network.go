@@ -73,6 +73,8 @@ type Network struct {
 	subnet   netip.Prefix
 	bridged  bool // the kernel has nftables for bridges
 	counted  bool // the kernel can count the connections of an address
+	held     parts
+	gone     int // how often in a row the engine's process was not there
 	closed   []netip.Prefix
 	resolver []netip.Addr
 	share    uint32 // how many connections a session may have
@@ -85,6 +87,9 @@ type Network struct {
 	warnings []string
 	rounds   int
 }
+
+// parts are what the tables had once: a kernel that took them does not lack them.
+type parts struct{ bridged, counted bool }
 
 // session is a kernel with an address.
 type session struct {
@@ -135,6 +140,8 @@ const (
 	checkEvery   = 3 * time.Second
 	sickEvery    = time.Second
 	engineRounds = 10
+	// maxGone is how many checks in a row find no process of the engine before it counts as one that cannot be seen.
+	maxGone = 10
 )
 
 // Run makes the network and keeps it as it should be until ctx ends. What it made stays.
@@ -209,13 +216,20 @@ func (n *Network) check(ctx context.Context) (warnings []string, err error) {
 	if pid == 0 {
 		return n.unguarded(ctx, errors.New("the container engine is not on this host"))
 	}
-	if err := n.enter(pid); err != nil {
-		if unavailable(err) || missing(err) {
-			return n.unguarded(ctx, err)
+	err = n.enter(pid)
+	switch {
+	case err == nil:
+		n.gone = 0
+		return n.guard(ctx)
+	case missing(err):
+		// The engine is being restarted, most likely. Where the process of an engine that answers is never seen, nothing can be guarded.
+		if n.gone++; n.gone < maxGone {
+			return nil, fmt.Errorf("look for the container engine's process: %w", err)
 		}
+	case !unavailable(err):
 		return nil, err
 	}
-	return n.guard(ctx)
+	return n.unguarded(ctx, err)
 }
 
 // learn finds out, once, which containers an earlier run of the agent connected.
@@ -242,6 +256,7 @@ func (n *Network) learn(ctx context.Context) error {
 			n.outside[id] = true
 			continue
 		}
+		n.guarded = true // the earlier run guarded it
 		// Nothing is open before the manager has said what is. What the tables of the earlier run say is kept meanwhile.
 		n.members[id] = &session{address: a, egress: cluster.Egress{Mode: cluster.EgressNone}, inherits: true}
 		if e, ok := n.wanted[id]; ok {
@@ -473,7 +488,7 @@ func (n *Network) holdTables() error {
 	n.enforce()
 	list := n.tables()
 	what, err := r.differs(list)
-	if err != nil && len(list) == 2 {
+	if err != nil && len(list) == 2 && lacks(err) && !n.held.bridged {
 		if what, err = r.differs(list[:1]); err == nil {
 			n.bridged = false
 		}
@@ -482,6 +497,7 @@ func (n *Network) holdTables() error {
 		return err
 	}
 	if what == "" {
+		n.complete(r)
 		return nil
 	}
 	if n.ready {
@@ -490,21 +506,54 @@ func (n *Network) holdTables() error {
 	return n.put(r)
 }
 
-// put makes the tables, without what this kernel does not have; the caller holds mu.
-func (n *Network) put(r ruleset) error {
+// putter replaces tables in one transaction; ruleset does.
+type putter interface{ put(list []table) error }
+
+// put makes the tables, without what this kernel lacks; the caller holds mu. Any other failure may pass: it is returned, and no session
+// starts until the next check has made all of them. What the tables had once is never left out.
+func (n *Network) put(r putter) error {
 	bridged, counted := n.bridged, n.counted
 	err := r.put(n.tables())
-	for _, try := range []struct{ bridged, counted bool }{{bridged, false}, {false, counted}, {false, false}} {
+	for _, try := range []parts{{bridged, false}, {false, counted}, {false, false}} {
 		if err == nil {
+			n.held.bridged, n.held.counted = n.held.bridged || n.bridged, n.held.counted || n.counted
 			return nil
+		}
+		if !lacks(err) {
+			break
+		}
+		if n.held.bridged && !try.bridged || n.held.counted && !try.counted {
+			continue
+		}
+		n.bridged, n.counted = try.bridged, try.counted
+		if other := r.put(n.tables()); other == nil || !lacks(other) {
+			err = other
+		}
+	}
+	if err != nil {
+		n.bridged, n.counted = bridged, counted
+	}
+	return err
+}
+
+// complete tries now and then to make what was left out: the module may have been loaded since. The caller holds mu.
+func (n *Network) complete(r putter) {
+	if n.bridged && n.counted || n.rounds%engineRounds != 0 {
+		return
+	}
+	for _, try := range []parts{{true, true}, {true, n.counted}, {n.bridged, true}} {
+		bridged, counted := n.bridged, n.counted
+		if try == (parts{bridged, counted}) {
+			continue
 		}
 		n.bridged, n.counted = try.bridged, try.counted
 		if r.put(n.tables()) == nil {
-			return nil // what else there is holds
+			n.held.bridged, n.held.counted = n.held.bridged || n.bridged, n.held.counted || n.counted
+			n.o.Log.Info("the rules of the network of sessions are more complete than before", "bridges", n.bridged, "connections", n.counted)
+			return
 		}
+		n.bridged, n.counted = bridged, counted
 	}
-	n.bridged, n.counted = bridged, counted
-	return err
 }
 
 // inherit takes over the policies that the tables of an earlier run hold; the caller holds mu.

@@ -510,6 +510,35 @@ func TestAGuardIsKept(t *testing.T) {
 	require.False(t, w.reaches(b, "tcp", far+":80"))
 }
 
+// TestTheFirstCheckWhileTheEngineRestarts: an agent that starts while its engine is being restarted has sessions wait for their guard.
+func TestTheFirstCheckWhileTheEngineRestarts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	alive := w.pid
+	for name, c := range map[string]struct {
+		pid     int
+		present []engine.Observed
+	}{
+		"its process has ended": {1 << 30, nil},
+		"its process is unknown, and sessions were guarded": {0, []engine.Observed{{Identity: engine.Identity{Kernel: ada,
+			Address: "10.222.0.9"}, Phase: engine.PhaseRunning}}},
+	} {
+		w.pid, w.present = c.pid, c.present
+		n, err := network.New(w.options())
+		require.NoError(t, err)
+		for range 3 {
+			require.Error(t, n.Check(t.Context()), name)
+			_, err = n.Join(bob, cluster.Egress{})
+			require.True(t, fault.Is(err, fault.Unavailable), "sessions wait: %s: %v", name, err)
+		}
+		w.pid = alive
+		require.NoError(t, n.Check(t.Context()), name)
+		p, err := n.Join(bob, cluster.Egress{})
+		require.NoError(t, err)
+		require.NotEmpty(t, p.Address, "%s: it is guarded", name)
+	}
+}
+
 // TestNewAgentTakesOver: another process of the agent finds the sessions of the one before, and what they may do.
 func TestNewAgentTakesOver(t *testing.T) {
 	t.Parallel()

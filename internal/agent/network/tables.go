@@ -262,6 +262,10 @@ func unavailable(err error) bool {
 	return false
 }
 
+// lacks reports whether an error says that this kernel does not know a part of the rules. It names parts that it does not know as not
+// found or not valid.
+func lacks(err error) bool { return unavailable(err) || missing(err) || errors.Is(err, unix.EINVAL) }
+
 // policies reads the policies of sessions from the tables that are there; what cannot be read is left out.
 func (r ruleset) policies(list []table) map[netip.Addr]cluster.Egress {
 	out := map[netip.Addr]cluster.Egress{}

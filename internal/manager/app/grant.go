@@ -79,6 +79,10 @@ func (s *Service) grant(ctx context.Context, name string, list ...*proxy.Circuit
 	if err != nil {
 		return err
 	}
+	past, err := s.refusedUntil(ctx, name)
+	if err != nil {
+		return err
+	}
 	now := s.d.Clock()
 	seed := s.grants.keys.ordered(keys, now)[0]
 	if len(seed) != ed25519.SeedSize {
@@ -91,7 +95,7 @@ func (s *Service) grant(ctx context.Context, name string, list ...*proxy.Circuit
 		for i := range targets {
 			t := &targets[i]
 			if t.Grant, err = s.grants.sign(proxy.Grant{Circuit: c.ID, Kernel: t.Kernel, Generation: t.Generation, Port: t.Port,
-				Proxy: name, Issuer: s.d.ClusterID}, key, now); err != nil {
+				Proxy: name, Issuer: s.d.ClusterID}, key, now, past); err != nil {
 				return err
 			}
 		}
@@ -100,16 +104,35 @@ func (s *Service) grant(ctx context.Context, name string, list ...*proxy.Circuit
 	return nil
 }
 
-func (g *grants) sign(want proxy.Grant, key ed25519.PrivateKey, now time.Time) (string, error) {
+// refusedUntil is the end of the last grant of an app proxy that agents refuse, because its certificates ended since; zero without any.
+func (s *Service) refusedUntil(ctx context.Context, name string) (until time.Time, err error) {
+	if s.d.Revoked == nil {
+		return until, nil
+	}
+	list, err := s.d.Revoked(ctx)
+	for _, r := range list {
+		if r.Proxy == name && r.Until.After(until) {
+			until = r.Until
+		}
+	}
+	return until, err
+}
+
+// sign gives the grant that is wanted, with an end after past.
+func (g *grants) sign(want proxy.Grant, key ed25519.PrivateKey, now, past time.Time) (string, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	old := g.held[want.Circuit]
 	want.Expires = old.what.Expires
 	// One that is good for longer than any is was signed before the clock was put back; its key may be gone long before it ends.
-	if old.what == want && now.Before(renewAt(want)) && !want.Expires.After(now.Add(proxy.GrantLife)) {
+	most := now.Add(proxy.GrantLife)
+	if next := past.Add(time.Second); next.After(most) {
+		most = next
+	}
+	if old.what == want && now.Before(renewAt(want)) && !want.Expires.After(most) && want.Expires.After(past) {
 		return old.text, nil
 	}
-	want.Expires = now.Add(proxy.GrantLife).Truncate(time.Second)
+	want.Expires = most.Truncate(time.Second)
 	text, err := proxy.SignGrant(want, key)
 	if err != nil {
 		return "", err

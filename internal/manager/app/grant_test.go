@@ -1,8 +1,10 @@
 package app_test
 
 import (
+	"context"
 	"crypto/ed25519"
 	"encoding/json"
+	"fmt"
 	"testing"
 	"time"
 
@@ -195,24 +197,130 @@ func TestTicketsOverAnUpgrade(t *testing.T) {
 	require.False(t, ok)
 }
 
-// Resource groups choose their app proxy by its address: one that is connected loses it to nobody.
+// Visitors and resource groups know an app proxy by its addresses. Nobody takes one of them, whether their owner is connected or not.
 func TestNobodyTakesAnotherProxysAddress(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	evil := instance()
-	evil.Node = "n2"
-	wantReason(t, r.See(t.Context(), "evil", evil), "proxy-url-taken", "another name with the same address")
-	evil.URL += "/"
-	wantReason(t, r.See(t.Context(), "evil", evil), "proxy-url-taken", "the same address in other words")
-	r.must(r.See(t.Context(), "p", evil)) // a replica
-	evil.URL = "https://evil.example.org"
+	other := proxy.Instance{Node: "n2", Version: 1, URL: "https://evil.example.org", Domain: "evil.example.org",
+		DomainURL: "https://evil.example.org:8443", PortHost: "ports.example.org", PortFrom: 20003, PortTo: 20010}
+	attack := func() {
+		t.Helper()
+		for reason, announce := range map[string][]func(*proxy.Instance){
+			"proxy-url-taken": {
+				func(i *proxy.Instance) { i.URL = instance().URL },
+				func(i *proxy.Instance) { i.URL = instance().URL + "/" },
+				func(i *proxy.Instance) { i.URL = "https://APPS.example.org" },
+				func(i *proxy.Instance) { i.URL = "https://apps.example.org:443" },
+			},
+			"proxy-domain-taken": {
+				func(i *proxy.Instance) { i.Domain = instance().Domain },
+				func(i *proxy.Instance) { i.Domain = ".Apps.Example.org" },
+				func(i *proxy.Instance) { i.Domain = "example.org" },
+				func(i *proxy.Instance) { i.Domain = "lab.apps.example.org" },
+			},
+			"proxy-ports-taken": {
+				func(i *proxy.Instance) { i.PortFrom = 20002 },
+				func(i *proxy.Instance) { i.PortHost, i.PortFrom, i.PortTo = "Ports.example.org", 1, 65535 },
+			},
+		} {
+			for n, change := range announce {
+				evil := other
+				change(&evil)
+				wantReason(t, r.See(t.Context(), "evil", evil), reason, fmt.Sprint(n))
+			}
+		}
+	}
+	attack()
+	r.must(r.Leave(t.Context(), "p", "n1", r.clock()))
+	attack()
+	r.advance(365 * 24 * time.Hour)
+	r.must(r.Tidy(t.Context()))
+	attack()
+
+	r.must(r.See(t.Context(), "evil", other))
+	replica := instance()
+	replica.Node = "n2"
+	r.must(r.See(t.Context(), "p", replica))
+	wantReason(t, r.See(t.Context(), "p", other), "proxy-url-taken", "nor does the first take the second's")
+	// An administrator frees them.
+	r.must(r.store.FreeProxyAddresses(t.Context(), "p"))
+	evil := other
+	evil.URL = instance().URL
 	r.must(r.See(t.Context(), "evil", evil))
-	// Nor does it make launch tokens for sessions of another proxy's group.
+	wantReason(t, r.See(t.Context(), "p", instance()), "proxy-url-taken", "it is another's now")
+}
+
+// Proxies that had one address in common before addresses had owners go on.
+func TestAddressesInCommonBefore(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.sql(`INSERT INTO app_proxy_addresses (proxy, kind, address) VALUES ('old', 'url', 'https://apps.example.org')`)
+	old := proxy.Instance{Node: "n1", Version: 1, URL: "https://apps.example.org"}
+	r.must(r.See(t.Context(), "old", old))
+	r.see(instance())
+	for n, name := range []string{"dev1", "dev2"} { // as they come on one machine without any configuration
+		r.must(r.See(t.Context(), name, proxy.Instance{Node: "n1", Version: 1, URL: fmt.Sprintf("http://127.0.0.1:%d", 10200+n),
+			Domain: "apps.localhost", DomainURL: "http://apps.localhost:10200", PortHost: "127.0.0.1", PortFrom: 10205, PortTo: 10300}))
+	}
+	for n := range 40 {
+		old.URL = fmt.Sprintf("https://h%d.example.org", n)
+		if err := r.See(t.Context(), "old", old); err != nil {
+			wantReason(t, err, "too-many-proxy-addresses", "no proxy takes addresses without end")
+			require.Greater(t, n, 20)
+			return
+		}
+	}
+	t.Fatal("no bound")
+}
+
+// An app proxy that knows a session and its access key gets a launch token only where a manager sent somebody to it.
+func TestConfIsForWhatAManagerGave(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.must(r.See(t.Context(), "evil", proxy.Instance{Node: "n2", Version: 1, URL: "https://evil.example.org"}))
+	conf := func(name string) error {
+		_, err := r.Conf(t.Context(), name, proxy.ConfRequest{Session: r.session, AccessKey: "Kalice"})
+		return err
+	}
+	// The default proxy of groups without an address is the first by name.
+	wantKind(t, conf("evil"), fault.NotFound, "nobody started an app")
+	wantKind(t, conf("p"), fault.NotFound, "nobody started an app")
 	r.sql(`UPDATE resource_groups SET wsproxy_addr = 'https://apps.example.org' WHERE name = 'default'`)
-	_, err := r.Conf(t.Context(), "evil", proxy.ConfRequest{Session: r.session, AccessKey: "Kalice"})
-	wantKind(t, err, fault.NotFound, "a session of another proxy's resource group")
-	_, err = r.Conf(t.Context(), "p", proxy.ConfRequest{Session: r.session, AccessKey: "Kalice"})
+	r.token(r.alice, "web")
+	wantKind(t, conf("evil"), fault.NotFound, "a session of another proxy's resource group")
+	r.must(conf("p"))
+	r.sql(`UPDATE resource_groups SET wsproxy_addr = NULL WHERE name = 'default'`)
+	wantKind(t, conf("evil"), fault.NotFound, "the manager named p")
+	r.must(conf("p"))
+	r.advance(11 * time.Minute)
+	wantKind(t, conf("p"), fault.NotFound, "that was long ago")
+	r.see(instance())
+	r.must(r.See(t.Context(), "evil", proxy.Instance{Node: "n2", Version: 1, URL: "https://evil.example.org"}))
+	r.token(r.alice, "web")
+	r.must(conf("evil"))
+	wantKind(t, conf("p"), fault.NotFound, "the manager named the other one")
+}
+
+// After a revocation the next grants of the name are those that agents obey, and no other name's change.
+func TestGrantsAfterARevocation(t *testing.T) {
+	t.Parallel()
+	var revoked []proxy.Revocation
+	r := newRig(t)
+	r.deps.Revoked = func(context.Context) ([]proxy.Revocation, error) { return revoked, nil }
+	var err error
+	r.Service, err = app.New(r.deps)
 	r.must(err)
+	c := r.launched("web").Circuit
+	before := r.verified(r.Service, c)
+	revoked = []proxy.Revocation{proxy.Revoke("q", r.clock())}
+	require.Equal(t, before, r.verified(r.Service, r.launched("web").Circuit), "another name")
+	revoked = append(revoked, proxy.Revoke("p", r.clock()))
+	require.True(t, revoked[1].Refuses(before))
+	after := r.verified(r.Service, r.launched("web").Circuit)
+	require.False(t, revoked[1].Refuses(after))
+	require.Equal(t, after, r.verified(r.Service, r.launched("web").Circuit), "it is used again")
+	require.Less(t, after.Expires.Sub(r.clock()), proxy.GrantLife+2*proxy.RevocationMargin)
+	require.Empty(t, proxy.MergeRevocations(revoked, nil, revoked[1].Until.Add(time.Second)))
 }
 
 // Whoever opens and closes circuits of one kernel without end takes no place from the ended circuits of another.

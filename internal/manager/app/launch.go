@@ -39,7 +39,7 @@ func (s *Service) Start(ctx context.Context, a authz.Actor, ref string, owner cl
 	if err != nil {
 		return Launched{}, err
 	}
-	address, err := s.proxyAddress(ctx, r)
+	address, name, err := s.proxyAddress(ctx, r)
 	if err != nil {
 		return Launched{}, err
 	}
@@ -48,21 +48,26 @@ func (s *Service) Start(ctx context.Context, a authz.Actor, ref string, owner cl
 		return Launched{}, err
 	}
 	token, err := s.launchToken(ctx, dbgen.AddLaunchParams{SessionID: r.ID, UserID: string(a.UserID), App: w.App, AskedPort: int32(w.Port),
-		Protocol: t.protocol, Target: int32(t.port), Path: t.path, Started: startedWith(w)})
+		Protocol: t.protocol, Target: int32(t.port), Path: t.path, Started: startedWith(w),
+		Proxy: name})
 	return Launched{Token: token, Address: address}, err
 }
 
-// proxyAddress is where clients of a resource group find its app proxy.
-func (s *Service) proxyAddress(ctx context.Context, r dbgen.AppSessionRow) (string, error) {
-	if r.WsproxyAddr != "" {
-		return r.WsproxyAddr, nil
-	}
+// proxyAddress is where clients of a resource group find its app proxy, and the name of that one; "" when no connected one has the
+// address that an administrator gave the group.
+func (s *Service) proxyAddress(ctx context.Context, r dbgen.AppSessionRow) (address, name string, err error) {
 	all, err := s.proxies(ctx, s.d.Store.Queries)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	p, err := chosen(all, "")
-	return p.URL, err
+	p, err := chosen(all, r.WsproxyAddr)
+	switch {
+	case r.WsproxyAddr == "":
+		return p.URL, p.Name, err
+	case err != nil || !sameURL(p.URL, r.WsproxyAddr):
+		return r.WsproxyAddr, "", nil
+	}
+	return r.WsproxyAddr, p.Name, nil
 }
 
 func (s *Service) launchToken(ctx context.Context, l dbgen.AddLaunchParams) (string, error) {
@@ -78,7 +83,8 @@ func (s *Service) launchToken(ctx context.Context, l dbgen.AddLaunchParams) (str
 }
 
 // Conf makes a launch token for whoever knows the secret of the proxy of that name (proxies): the older way that clients of a
-// coordinator go. The session must be one of the access key, and of a resource group whose proxy that is.
+// coordinator go. The session must be one of the access key, and one that a manager named to this proxy: somebody started an app of it
+// within the life of a launch token, and was sent to this proxy.
 func (s *Service) Conf(ctx context.Context, name string, req proxy.ConfRequest) (proxy.ConfReply, error) {
 	r, err := s.session(ctx, cluster.SessionID(req.Session))
 	if err != nil {
@@ -87,14 +93,12 @@ func (s *Service) Conf(ctx context.Context, name string, req proxy.ConfRequest) 
 	if req.AccessKey == "" || r.AccessKey != req.AccessKey {
 		return proxy.ConfReply{}, authz.NotFound(sessionNoun, req.Session)
 	}
-	if r.WsproxyAddr != "" {
-		all, err := s.proxies(ctx, s.d.Store.Queries)
-		if err != nil {
-			return proxy.ConfReply{}, err
-		}
-		if !sameURL(all[name].URL, r.WsproxyAddr) {
-			return proxy.ConfReply{}, authz.NotFound(sessionNoun, req.Session)
-		}
+	named, err := s.d.Store.ProxyWasNamed(ctx, r.ID, name, s.d.Clock())
+	if err != nil {
+		return proxy.ConfReply{}, fmt.Errorf("look whether session %s was named to app proxy %s: %w", r.ID, name, err)
+	}
+	if !named {
+		return proxy.ConfReply{}, authz.NotFound(sessionNoun, req.Session)
 	}
 	token, err := s.launchToken(ctx, dbgen.AddLaunchParams{SessionID: r.ID, UserID: r.UserID})
 	return proxy.ConfReply{Token: token}, err

@@ -33,19 +33,12 @@ func (s *Service) See(ctx context.Context, name string, i proxy.Instance) error 
 	if err := checkInstance(i); err != nil {
 		return err
 	}
-	all, err := s.proxies(ctx, s.d.Store.Queries)
-	if err != nil {
-		return err
-	}
-	for other, p := range all {
-		if other != name && p.Connected && sameURL(p.URL, i.URL) { // resource groups choose proxies by it
-			return fault.Conflictf("app proxy %s announces %s, which is the address of app proxy %s", name, i.URL, other).
-				WithReason("proxy-url-taken").WithNext("set appproxy.url to an address of its own, or give both one name")
-		}
-	}
 	raw, err := json.Marshal(i)
 	if err != nil {
 		return fmt.Errorf("render an app proxy: %w", err)
+	}
+	if err := s.takeAddresses(ctx, i); err != nil {
+		return err
 	}
 	if err := s.d.Store.SeeProxy(ctx, name, i.Node, raw, s.d.Clock()); err != nil {
 		return fmt.Errorf("note app proxy %s: %w", name, err)

@@ -23,6 +23,7 @@ import (
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/manager/store"
+	"berth.dev/berth/internal/wire/proxy"
 )
 
 // Sessions is what this package needs of the use cases of sessions; session.Service satisfies it.
@@ -48,6 +49,8 @@ type Deps struct {
 	Vault    Vault
 	// Streams may be nil: no runner can be reached then.
 	Streams session.Streams
+	// Revoked tells the app proxies whose certificates ended lately. It may be nil: none.
+	Revoked func(context.Context) ([]proxy.Revocation, error)
 	// ClusterID is the issuer of grants: agents obey those of their own cluster.
 	ClusterID string
 	// Clock, IDs and Random default to the system's.

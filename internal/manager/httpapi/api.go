@@ -62,6 +62,8 @@ type Deps struct {
 	Seen signature.Shared
 	// RequireDigest refuses changes of clients that do not sign the body.
 	RequireDigest bool
+	// HSTS tells browsers to reach this host by TLS alone from then on.
+	HSTS bool
 	// ActorsTurn is store.ActorsTurn; nil means that requests that last are examined every minute only.
 	ActorsTurn func() uint64
 	// Trusted are the reverse proxies in front; they say which address a client comes from.
@@ -88,6 +90,7 @@ type API struct {
 	trusted clientaddr.Trusted
 	guard   *signature.Guard
 	// requireDigest is Deps.RequireDigest.
+	hsts          bool
 	requireDigest bool
 	info          Info
 	mux           *http.ServeMux
@@ -113,7 +116,7 @@ func New(d Deps) *API {
 		tenancy: n.Tenancy, resources: n.Resources, images: n.Images, nodes: n.Nodes, folders: n.Folders, sessions: n.Sessions, apps: n.Apps,
 		idle: n.Idle, operations: n.Operations,
 		graphql: d.GraphQL, log: d.Log, now: d.Clock, limiter: d.RateLimiter, trusted: d.Trusted, info: d.Info, mux: http.NewServeMux(),
-		held: map[*held]struct{}{}, actorsTurn: d.ActorsTurn, requireDigest: d.RequireDigest,
+		held: map[*held]struct{}{}, actorsTurn: d.ActorsTurn, requireDigest: d.RequireDigest, hsts: d.HSTS,
 	}
 	a.stopping, a.stop = context.WithCancel(context.Background())
 	if a.now == nil {
@@ -390,6 +393,11 @@ func (a *API) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h["Server"] = []string{"BackendAI"}
 	h["X-Backendai-Request-Id"] = []string{w.requestID}
+	h["X-Content-Type-Options"] = nosniff
+	h["Referrer-Policy"] = noReferrer
+	if a.hsts && r.TLS != nil {
+		h["Strict-Transport-Security"] = oneYear
+	}
 	defer func() {
 		if v := recover(); v != nil {
 			if v == http.ErrAbortHandler { // a reply that broke off in the middle: the connection must end
@@ -420,6 +428,13 @@ func (a *API) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 	a.mux.ServeHTTP(w, r)
 }
+
+// The values of header fields that every answer has; nobody changes them.
+var (
+	nosniff    = []string{"nosniff"}
+	noReferrer = []string{"no-referrer"}
+	oneYear    = []string{"max-age=31536000"}
+)
 
 // overrides are the headers that other servers take a method from.
 var overrides = [...]string{"X-Method-Override", "X-Http-Method-Override", "X-Http-Method"}

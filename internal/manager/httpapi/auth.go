@@ -9,6 +9,7 @@ import (
 	"berth.dev/berth/internal/manager/authz"
 	"berth.dev/berth/internal/manager/httpapi/throttle"
 	"berth.dev/berth/internal/manager/seal"
+	"berth.dev/berth/internal/manager/tenancy"
 )
 
 func (a *API) authRoutes() {
@@ -68,7 +69,11 @@ func (a *API) authorize(c *call) error {
 		return err
 	}
 	if err := authz.From(actor, a.client(c.r)); err != nil {
-		return err
+		// Whoever guesses passwords from elsewhere hears and costs the same whether one is right.
+		a.log.Warn("a login with the right password came from an address that the user may not come from", "user", actor.Email,
+			"client", a.client(c.r))
+		outcome = throttle.Wrong
+		return tenancy.AuthFailed()
 	}
 	outcome = throttle.Good
 	return c.ok(api.LoginReply{Data: api.Login{

@@ -3,6 +3,7 @@
 package nouns
 
 import (
+	"context"
 	"crypto/rand"
 	"io"
 	"log/slog"
@@ -20,6 +21,7 @@ import (
 	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/manager/store"
 	"berth.dev/berth/internal/manager/tenancy"
+	"berth.dev/berth/internal/wire/proxy"
 )
 
 // Set is the use cases of one manager.
@@ -50,9 +52,11 @@ type Deps struct {
 	// Vault keeps the keys of tickets and grants of apps; ClusterID is the issuer of grants.
 	Vault     app.Vault
 	ClusterID string
-	Clock     func() time.Time
-	IDs       func() string
-	Random    io.Reader
+	// Revoked tells the app proxies whose certificates ended lately.
+	Revoked func(context.Context) ([]proxy.Revocation, error)
+	Clock   func() time.Time
+	IDs     func() string
+	Random  io.Reader
 	// Streams is the way to agents' byte streams, Proxies that to storage proxies.
 	Streams session.Streams
 	Proxies folder.Proxies
@@ -131,7 +135,7 @@ func New(d Deps) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.Apps, err = app.New(app.Deps{ClusterID: d.ClusterID,
+	n.Apps, err = app.New(app.Deps{ClusterID: d.ClusterID, Revoked: d.Revoked,
 		Store: d.Store, Sessions: n.Sessions, Vault: d.Vault, Streams: d.Streams, Clock: d.Clock,
 		IDs: d.IDs, Random: d.Random, Log: part("app")})
 	if err != nil {

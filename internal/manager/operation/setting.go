@@ -89,7 +89,8 @@ func (s *Service) SetAnnouncement(ctx context.Context, a authz.Actor, enabled bo
 	return s.setSetting(ctx, settingAnnouncement, now)
 }
 
-// ManagerStatus is "running" or "frozen" with the number of live sessions.
+// ManagerStatus is "running" or "frozen" with the number of live sessions: of all for administrators of the cluster, of their own for
+// others.
 type ManagerStatus struct {
 	Status         string
 	ActiveSessions int
@@ -104,7 +105,11 @@ func (s *Service) ManagerStatus(ctx context.Context, a authz.Actor) (ManagerStat
 	if err := s.setting(ctx, settingStatus, &out.Status); err != nil {
 		return out, err
 	}
-	n, err := s.d.Store.CountLiveSessions(ctx)
+	count := s.d.Store.CountLiveSessions
+	if !authz.Cluster.May(a, authz.Administer, authz.Object{}) {
+		count = func(ctx context.Context) (int64, error) { return s.d.Store.CountLiveSessionsOf(ctx, string(a.UserID)) }
+	}
+	n, err := count(ctx)
 	if err != nil {
 		return out, fmt.Errorf("count sessions: %w", err)
 	}

@@ -149,10 +149,38 @@ func fresh(random io.Reader, as role) (secretKey, error) {
 	return derive(raw, as)
 }
 
+// draft begins the names of key files that are being written. One that is older than draftLife was left by a crash: it holds a key, and
+// nobody else would ever remove it.
+const (
+	draft     = ".master-key-"
+	draftLife = 10 * time.Minute
+)
+
+// sweep removes what crashes left of put.
+func sweep(dir string, now time.Time) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("look for key files that a crash left: %w", err)
+	}
+	for _, e := range entries {
+		st, err := e.Info()
+		if !strings.HasPrefix(e.Name(), draft) || err != nil || !st.Mode().IsRegular() || now.Sub(st.ModTime()) < draftLife {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove a key file that a crash left: %w", err)
+		}
+	}
+	return nil
+}
+
 // put writes the whole file under another name first and then places it, so that no reader sees half a key. It is durable when
 // put returns.
 func put(path string, keys []secretKey, place func(from, to string) error) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".master-key-*") // mode 0600
+	if err := sweep(filepath.Dir(path), time.Now()); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), draft+"*") // mode 0600
 	if err != nil {
 		return err
 	}

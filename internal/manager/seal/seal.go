@@ -13,8 +13,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"berth.dev/berth/internal/fault"
 )
@@ -50,6 +52,9 @@ type secretKey struct {
 // LoadOrCreate reads the key file, or makes it with mode 0600 when it does not exist. A file that others
 // may read is refused.
 func LoadOrCreate(path string, random io.Reader) (*Key, error) {
+	if err := sweep(filepath.Dir(path), time.Now()); err != nil {
+		return nil, err
+	}
 	k, err := Load(path, random)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := create(path, random); err != nil {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -93,5 +94,33 @@ func TestSecretsAreNotPrinted(t *testing.T) {
 	for _, f := range []string{"%v", "%s", "%+v", "%#v", "%q"} {
 		require.NotContains(t, fmt.Sprintf(f, s), "hunter2")
 		require.NotContains(t, fmt.Sprintf(f, struct{ S seal.Secret }{s}), "hunter2")
+	}
+}
+
+// TestWhatACrashLeftIsRemoved: a key file that a crash left half-way holds a key; the next start removes it, and nothing else.
+func TestWhatACrashLeftIsRemoved(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "master.key")
+	write := func(name string, age time.Duration) {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("x"), 0o600))
+		then := time.Now().Add(-age)
+		require.NoError(t, os.Chtimes(filepath.Join(dir, name), then, then))
+	}
+	names := func() (out []string) {
+		entries, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		for _, e := range entries {
+			out = append(out, e.Name())
+		}
+		return out
+	}
+	for range 2 { // a first start, and a later one
+		write(".master-key-123", time.Hour)
+		write(".master-key-456", time.Second) // another process writes it now
+		write("master-key-copy", time.Hour)
+		_, err := seal.LoadOrCreate(path, rand.Reader)
+		require.NoError(t, err)
+		require.Equal(t, []string{".master-key-456", "master-key-copy", "master.key"}, names())
 	}
 }

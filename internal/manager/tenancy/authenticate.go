@@ -19,7 +19,8 @@ import (
 	"berth.dev/berth/internal/manager/store/dbgen"
 )
 
-func authFailed() error {
+// AuthFailed is what everybody hears who is not let in, whatever was wrong.
+func AuthFailed() error {
 	return fault.New(fault.Unauthenticated, "Credential/signature mismatch.").WithReason("auth-failed").
 		WithNext("check your access key and secret key, or your email and password")
 }
@@ -29,7 +30,7 @@ func authFailed() error {
 // an active key is believed for a moment, and forgotten when the database tells of a change (see store.ActorsTurn).
 func (s *Service) Authenticate(ctx context.Context, key cluster.AccessKey) (authz.Actor, seal.Secret, error) {
 	if key == "" || len(key) > 20 {
-		return authz.Actor{}, "", authFailed()
+		return authz.Actor{}, "", AuthFailed()
 	}
 	now := s.d.Clock()
 	known, turn, ok := s.actors.Find(key, now)
@@ -40,7 +41,7 @@ func (s *Service) Authenticate(ctx context.Context, key cluster.AccessKey) (auth
 	// of its own, because strangers fill it.
 	_, refusedTurn, refused := s.strangers.Find(key, now)
 	if refused {
-		return authz.Actor{}, "", authFailed()
+		return authz.Actor{}, "", AuthFailed()
 	}
 	known, err := s.findActor(ctx, key)
 	switch {
@@ -64,11 +65,11 @@ func (s *Service) findActor(ctx context.Context, key cluster.AccessKey) (knownAc
 	row, err := s.d.Store.ActorByKey(ctx, string(key))
 	switch {
 	case store.Missing(err):
-		return knownActor{}, authFailed()
+		return knownActor{}, AuthFailed()
 	case err != nil:
 		return knownActor{}, fmt.Errorf("find access key: %w", err)
 	case !row.IsActive || row.UserStatus != "active" || !row.DomainActive:
-		return knownActor{}, authFailed()
+		return knownActor{}, AuthFailed()
 	}
 	secret, err := s.d.Seal.Open(row.SecretSealed, keypairPurpose(row.AccessKey))
 	if err != nil {
@@ -114,7 +115,7 @@ func (s *Service) Authorize(ctx context.Context, domain, email string, password 
 		return LoginKeypair{}, fmt.Errorf("check password: %w", err)
 	}
 	if !ok || row.AccessKey == "" {
-		return LoginKeypair{}, authFailed()
+		return LoginKeypair{}, AuthFailed()
 	}
 	if renew {
 		if fresh, err := s.passwords.Hash(ctx, password); err == nil {
@@ -181,7 +182,7 @@ func (s *Service) UpdatePassword(ctx context.Context, a authz.Actor, old, fresh 
 	case err != nil:
 		return fmt.Errorf("check password: %w", err)
 	case !ok:
-		return authFailed()
+		return AuthFailed()
 	case len(fresh) < 8:
 		return fault.Invalidf("the new password is too short").WithNext("use at least 8 characters")
 	case fresh == old:

@@ -115,6 +115,8 @@ func TestDownloadNames(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, name, params["filename"])
 		require.Empty(t, a.header.Get("Set-X"))
+		require.Equal(t, "nosniff", a.header.Get("X-Content-Type-Options"))
+		require.Equal(t, "no-referrer", a.header.Get("Referrer-Policy"), "the token is in the URL")
 	}
 }
 
@@ -128,6 +130,8 @@ func TestDownloadRefusals(t *testing.T) {
 	require.NoError(t, os.Remove(r.path("d/f")))
 	a := r.do("GET", "/download", token(tok), nil, nil)
 	require.Equal(t, 404, a.status)
+	require.Equal(t, "nosniff", a.header.Get("X-Content-Type-Options"))
+	require.Equal(t, "no-referrer", a.header.Get("Referrer-Policy"))
 	require.Equal(t, "file-not-found", a.slug())
 	require.Empty(t, a.header.Get("Content-Disposition"))
 	a = r.do("HEAD", "/download", token(tok), nil, nil)

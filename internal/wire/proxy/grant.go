@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,6 +48,50 @@ const (
 	MaxGrantKeys = 16
 	MaxEnded     = 10_000
 )
+
+// Revocation refuses the grants of an app proxy whose certificates ended before their time.
+type Revocation struct {
+	Proxy string `json:"proxy"` // without NamePrefix
+	// Until is the end of the last grant that was signed before: grants that expire then or earlier are refused.
+	Until time.Time `json:"until"` // whole seconds
+}
+
+const (
+	// MaxRevocations bounds the revocations that are kept. Each is kept until the grants that it refuses have expired.
+	MaxRevocations = 1000
+	// RevocationMargin is how much the clocks of two managers may differ.
+	RevocationMargin = time.Minute
+)
+
+// Revoke refuses what an app proxy was granted until now.
+func Revoke(name string, now time.Time) Revocation {
+	return Revocation{Proxy: name, Until: now.Add(GrantLife + RevocationMargin + time.Second).Truncate(time.Second).UTC()}
+}
+
+// Refuses reports whether a grant was signed before the certificates of its app proxy ended.
+func (r Revocation) Refuses(g Grant) bool { return r.Proxy == g.Proxy && !g.Expires.After(r.Until) }
+
+// Over reports whether every grant that r refuses has expired.
+func (r Revocation) Over(now time.Time) bool { return now.After(r.Until) }
+
+// MergeRevocations joins two lists: of each app proxy the revocation that refuses most, none that is over, at most
+// MaxRevocations of those that end last, in the order of names.
+func MergeRevocations(a, b []Revocation, now time.Time) []Revocation {
+	latest := map[string]time.Time{}
+	for _, r := range slices.Concat(a, b) {
+		if !r.Over(now) && r.Until.After(latest[r.Proxy]) {
+			latest[r.Proxy] = r.Until
+		}
+	}
+	out := make([]Revocation, 0, len(latest))
+	for name, until := range latest {
+		out = append(out, Revocation{Proxy: name, Until: until.UTC()})
+	}
+	slices.SortFunc(out, func(a, b Revocation) int { return b.Until.Compare(a.Until) })
+	out = out[:min(len(out), MaxRevocations)]
+	slices.SortFunc(out, func(a, b Revocation) int { return strings.Compare(a.Proxy, b.Proxy) })
+	return out
+}
 
 // grantMark stands before what is signed, so that a signature of anything else is never one of a grant.
 const grantMark = "berth.dev circuit grant 1\x00"

@@ -1,40 +1,20 @@
 // Package storage is what managers and storage proxies say to each other: how a proxy announces itself in
 // etcd, and the JSON of its manager-facing API.
 //
+// Version 3 (2026-11-22) proves announcements (Presence.Proof). A manager takes those of earlier versions as they are, unless it has
+// seen a proven one of the same proxy.
 // Version 2 (2026-11-22) tells proxies about changed rights (PathRights) and puts them into tokens; both sides understand version 1.
 // Version 1 (2026-11-21). Requests are POST with a JSON body wherever the older protocol sent a body with GET;
 // proxies accept both. Every request carries the header Auth. Errors are problem+json whose "kind" is a fault.Kind.
 package storage
 
-import (
-	"crypto/hkdf"
-	"crypto/sha256"
-	"encoding/hex"
-	"time"
-)
+import "time"
 
 // Version is the protocol's version.
-const Version = 2
+const Version = 3
 
 // Auth is the header with the key that a manager shows a proxy.
 const Auth = "X-BackendAI-Storage-Auth-Token"
-
-// The two keys that are derived from the secret which managers and proxies share, for one proxy name.
-const (
-	// ManagerKey is what managers show in Auth.
-	ManagerKey = "manager"
-	// ClientKey signs the tokens of clients; only proxies need it.
-	ClientKey = "client"
-)
-
-// Key derives a key of a proxy from the shared secret by HKDF-SHA256; it is 64 hex digits.
-func Key(secret, proxy, purpose string) string {
-	raw, err := hkdf.Key(sha256.New, []byte(secret), nil, "berth storage "+purpose+" "+proxy, 32)
-	if err != nil {
-		panic(err) // only for lengths that this call never asks for
-	}
-	return hex.EncodeToString(raw)
-}
 
 // PresencePath is where the node of a proxy announces itself below the etcd prefix: <prefix>/storage/<proxy>/<node>.
 // The value is a Presence; the key ends with the node's lease.
@@ -42,7 +22,7 @@ func PresencePath(prefix, proxy, node string) string {
 	return prefix + "/storage/" + proxy + "/" + node
 }
 
-// Presence is one node of a proxy. Nodes of the same proxy name have the same volumes and the same secret.
+// Presence is one node of a proxy. Nodes of the same proxy name have the same volumes and the same keys.
 type Presence struct {
 	Proxy      string    `json:"proxy"`
 	Node       string    `json:"node"`
@@ -54,6 +34,8 @@ type Presence struct {
 	Volumes    []Volume  `json:"volumes"`
 	// SFTPGroups are the resource groups of SFTP sessions near these volumes.
 	SFTPGroups []string `json:"sftp_scaling_groups,omitempty"`
+	// Proof is what Prove says.
+	Proof string `json:"proof,omitempty"`
 }
 
 // Volume is a volume as its proxy sees it; health and space are refreshed every few seconds.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/wire/node"
 )
@@ -28,12 +29,33 @@ type batch struct {
 // that a busy agent costs few transactions.
 func (s *session) ingest() {
 	lastFull := int64(-1)
+	gate, clock := &s.link.claims.agent(s.agent).gate, s.link.d.Clock
+	gate.begin()
 	for {
+		facts, wait := gate.take(nil, clock.Now())
+		if facts != nil && !s.report(facts, gate) {
+			return
+		}
+		var due <-chan time.Time // facts that wait
+		var timer chassis.Timer
+		if wait > 0 {
+			timer = clock.NewTimer(wait)
+			due = timer.C()
+		}
 		var first *node.Up
 		select {
 		case first = <-s.inbox:
+		case <-due:
 		case <-s.ctx.Done():
+		}
+		if timer != nil {
+			timer.Stop()
+		}
+		if s.ctx.Err() != nil {
 			return
+		}
+		if first == nil {
+			continue
 		}
 		b := &batch{kernels: map[string]*node.ObservedKernel{}, progress: map[string]*node.Progress{}}
 		b.add(first, &lastFull)
@@ -45,6 +67,9 @@ func (s *session) ingest() {
 			default:
 				break drain
 			}
+		}
+		if facts, _ := gate.take(b.facts, clock.Now()); facts != nil && !s.report(facts, gate) {
+			return
 		}
 		if !s.store(b) {
 			return
@@ -92,19 +117,9 @@ func older(a, b *node.ObservedKernel) bool {
 	return a.Phase < b.Phase
 }
 
-// store hands a batch to the Sink; false ends the session.
+// store hands a batch to the Sink, but for its facts; false ends the session.
 func (s *session) store(b *batch) bool {
 	sink, epoch := s.link.d.Sink, s.epoch.Load()
-	if b.facts != nil {
-		facts, err := factsOf(b.facts)
-		if err != nil {
-			s.cancel(err)
-			return false
-		}
-		if !s.retry("store the facts", func(ctx context.Context) error { return sink.UpdateFacts(ctx, s.agent, epoch, facts) }) {
-			return false
-		}
-	}
 	if b.seen && !s.observe(b, epoch) {
 		return false
 	}

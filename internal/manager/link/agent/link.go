@@ -125,6 +125,8 @@ type Deps struct {
 	Managers func() []string
 	// Grants are told to agents; without them agents refuse app proxies.
 	Grants Grants
+	// Forget gives free what else belonged to a node whose certificates an administrator revoked; nil where nothing did.
+	Forget func(context.Context, ca.Node) error
 	// Wrap may replace a connection below its TLS; tests break connections there.
 	Wrap func(net.Conn) net.Conn
 	// Proxies serves a connection of an app proxy (ALPN proxy.ALPN) until it ends or ctx does; name is the proxy's, from its
@@ -156,7 +158,11 @@ type Link struct {
 	watch *watch
 	work  sync.WaitGroup
 
+	claims claims
+
 	proxyConns, peerConns atomic.Int64
+	// revoked are app proxies whose certificates ended, as they were read last; nil before.
+	revoked atomic.Pointer[[]proxy.Revocation]
 
 	mu       sync.Mutex
 	sessions map[cluster.AgentID]*session
@@ -179,13 +185,14 @@ func New(cfg Config, d Deps) (*Link, error) {
 	}
 	l := &Link{cfg: cfg, d: d, log: d.Log, door: newDoor(defaultPlaces), crowd: newCrowd(), watch: newWatch(),
 		sessions: map[cluster.AgentID]*session{}}
-	l.hub = newHub(d.Log)
+	l.hub, l.watch.tell = newHub(d.Log), l.tellRevocations
 	return l, nil
 }
 
 // Start prepares the cluster's certificate authority and opens the port.
 func (l *Link) Start(ctx context.Context) error {
-	auth, err := ca.Open(ctx, ca.Options{ClusterID: l.d.ClusterID, Vault: l.d.Vault, Clock: l.d.Clock, Random: l.d.Random})
+	auth, err := ca.Open(ctx, ca.Options{ClusterID: l.d.ClusterID, Vault: l.d.Vault, Clock: l.d.Clock, Random: l.d.Random,
+		Forget: l.d.Forget})
 	if err != nil {
 		return err
 	}
@@ -233,7 +240,7 @@ func (l *Link) Run(ctx context.Context) error {
 	})
 	l.work.Go(func() { _ = l.strangers.Serve(l.joining) })
 	l.work.Go(func() { l.touch(ctx) })
-	l.work.Go(func() { l.watch.run(ctx, l.d.Clock, l.cfg.Heartbeat, l.auth, l.log) })
+	l.work.Go(func() { l.watch.run(ctx, l.d.Clock, min(l.cfg.Heartbeat, watchEvery), l.auth, l.log) })
 	stop := context.AfterFunc(ctx, func() { _ = l.listener.Close() })
 	defer stop()
 	backoff := chassis.Backoff{Min: 5 * time.Millisecond, Max: time.Second}

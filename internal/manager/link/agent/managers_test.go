@@ -7,16 +7,20 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	agentlink "berth.dev/berth/internal/manager/link/agent"
+	"berth.dev/berth/internal/manager/link/ca"
 	"berth.dev/berth/internal/wire/node"
+	"berth.dev/berth/internal/wire/proxy"
 )
 
 // Agents hear after the welcome where managers are, and again when that changes. An agent of an older version hears nothing.
@@ -94,6 +98,58 @@ func (g *granting) EndedCircuits(agent cluster.AgentID) ([]string, bool) {
 		return *ended, true
 	}
 	return nil, !g.unread.Load()
+}
+
+// Agents hear of a revoked app proxy at once, not with the next heartbeat, and after a manager's restart with the welcome.
+func TestAgentsHearOfRevocations(t *testing.T) {
+	t.Parallel()
+	g := &granting{}
+	g.keys.Store(&[][]byte{[]byte("key-1")})
+	m := newMemory()
+	cfg := agentlink.DefaultConfig()
+	cfg.Listen, cfg.Heartbeat, cfg.Lease = "127.0.0.1:0", 5*time.Minute, 15*time.Minute
+	start := func() (*bundle, func()) {
+		link, err := agentlink.New(cfg, agentlink.Deps{ClusterID: "c1", Sink: m, Vault: m, Clock: chassis.RealClock(), Random: rand.Reader,
+			Grants: g, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+		require.NoError(t, err)
+		svc := link.Service("agentlink")
+		require.NoError(t, svc.Start(t.Context()))
+		stop := sync.OnceFunc(func() { require.NoError(t, svc.Stop(context.Background())) })
+		t.Cleanup(stop)
+		return &bundle{memory: m, link: link}, stop
+	}
+	b, stop := start()
+	who := b.join(t, "a1")
+	b.join(t, "appproxy:web")
+	connect := func() grpc.BidiStreamingClient[node.Up, node.Down] {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		t.Cleanup(cancel)
+		s, err := b.dial(t, node.AgentTLS(who.cert, who.ca, "h2")).Session(ctx)
+		require.NoError(t, err)
+		up := hello(who.id)
+		up.GetHello().Version = node.Version
+		require.NoError(t, s.Send(up))
+		return s
+	}
+	revoked := func(s grpc.BidiStreamingClient[node.Up, node.Down]) []*node.Revocation {
+		for {
+			if down := receive(t, s); down.GetGrants() != nil {
+				return down.GetGrants().Revocations
+			}
+		}
+	}
+	s := connect()
+	require.Empty(t, revoked(s))
+	require.NoError(t, b.link.Authority().RevokeCertificates(t.Context(), ca.Node{Role: ca.RoleAppProxy, Name: "web"}))
+	list := revoked(s)
+	require.Len(t, list, 1)
+	require.Equal(t, "web", list[0].Proxy)
+	require.Greater(t, list[0].UntilUnix, time.Now().Add(proxy.GrantLife).Unix())
+	stop()
+	b, _ = start()
+	again := revoked(connect())
+	require.Len(t, again, 1)
+	require.Equal(t, list[0].UntilUnix, again[0].UntilUnix)
 }
 
 // Agents hear after the welcome which grants they obey, and again when that changes. An agent of an older version hears nothing.

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -53,6 +52,8 @@ type session struct {
 	inbox chan *node.Up
 	out   chan *node.Down
 	poke  chan struct{} // capacity 1
+	// news, of capacity 1, says that the agent is to be told at once what else comes with heartbeats.
+	news chan struct{}
 
 	mu      sync.Mutex
 	actions map[string]chan *node.ActionReply
@@ -89,6 +90,7 @@ func (l *Link) session(stream grpc.BidiStreamingServer[node.Up, node.Down]) erro
 		link: l, agent: agent, remote: remote(ctx), log: l.log.With("agent", agent), stream: stream,
 		ctx: ctx, cancel: cancel, done: make(chan struct{}),
 		inbox: make(chan *node.Up, inboxSize), out: make(chan *node.Down, outboxSize), poke: make(chan struct{}, 1),
+		news:    make(chan struct{}, 1),
 		actions: map[string]chan *node.ActionReply{},
 	}
 	defer close(s.done)
@@ -104,8 +106,16 @@ func (l *Link) session(stream grpc.BidiStreamingServer[node.Up, node.Down]) erro
 		return err
 	}
 	defer l.leave(s)
+	group, err := l.auth.ResourceGroup(ctx, agent)
+	if err != nil {
+		return err
+	}
+	if hello.ResourceGroup != "" && hello.ResourceGroup != group {
+		s.log.Info("an agent asks for a resource group that its join token does not name; an administrator decides: "+
+			"berth admin join-token create --resource-group, or berth agent move", "asked", hello.ResourceGroup, "token", group)
+	}
 	epoch, err := l.d.Sink.Register(ctx, cluster.NodeHello{
-		Agent: agent, BootID: hello.BootId, Version: hello.AgentVersion, ResourceGroup: hello.ResourceGroup, Region: hello.Region,
+		Agent: agent, BootID: hello.BootId, Version: hello.AgentVersion, ResourceGroup: group, Region: hello.Region,
 		Addr: s.remote, Serial: serial, HighestEpoch: hello.HighestEpoch,
 	})
 	if err != nil {
@@ -269,6 +279,8 @@ func (s *session) send() {
 		case <-s.ctx.Done():
 			return
 		case m = <-s.out:
+		case <-s.news:
+			look, m = true, heartbeat(s.link.d.Clock.Now())
 		case <-beat.C():
 			now := s.link.d.Clock.Now()
 			if silence := now.Sub(s.heard()); silence > s.link.cfg.Lease {
@@ -276,9 +288,13 @@ func (s *session) send() {
 				return
 			}
 			look = true
-			m = &node.Down{Kind: &node.Down_Heartbeat{Heartbeat: &node.Heartbeat{SentUnixMs: now.UnixMilli()}}}
+			m = heartbeat(now)
 		}
 	}
+}
+
+func heartbeat(now time.Time) *node.Down {
+	return &node.Down{Kind: &node.Down_Heartbeat{Heartbeat: &node.Heartbeat{SentUnixMs: now.UnixMilli()}}}
 }
 
 // versionManagers is the first version of the stream whose agents take the list of managers.
@@ -291,37 +307,6 @@ func (s *session) managers() []string {
 	}
 	list := s.link.d.Managers()
 	return list[:min(len(list), node.MaxManagers)]
-}
-
-// versionGrants is the first version of the stream whose agents verify grants.
-const versionGrants = 5
-
-// grantsPatience bounds how long the keys of grants are waited for: the next heartbeat asks again.
-const grantsPatience = 2 * time.Second
-
-// grants is what to tell the agent about grants; nil when there is nothing to tell.
-func (s *session) grants() *node.Grants {
-	if s.link.d.Grants == nil || s.version < versionGrants {
-		return nil
-	}
-	ended, ok := s.link.d.Grants.EndedCircuits(s.agent)
-	if !ok {
-		return nil // the next heartbeat asks again
-	}
-	ctx, cancel := context.WithTimeout(s.ctx, grantsPatience)
-	defer cancel()
-	keys, err := s.link.d.Grants.GrantKeys(ctx)
-	if err != nil {
-		if s.ctx.Err() == nil {
-			s.log.Warn("cannot read the keys of grants", "error", err)
-		}
-		return nil
-	}
-	return &node.Grants{Keys: keys, EndedCircuits: ended}
-}
-
-func sameGrants(a, b *node.Grants) bool {
-	return b != nil && slices.EqualFunc(a.Keys, b.Keys, bytes.Equal) && slices.Equal(a.EndedCircuits, b.EndedCircuits)
 }
 
 func (s *session) put(m *node.Down) bool {

@@ -12,8 +12,12 @@ import (
 	"berth.dev/berth/internal/manager/link/ca"
 )
 
-// lookAnyway is after how many heartbeats all certificates are looked at although nothing was heard of an end.
-const lookAnyway = 20
+const (
+	// watchEvery is how often a manager looks whether certificates ended. It is one small question to the database.
+	watchEvery = time.Second
+	// lookAnyway is after how many of those all certificates are looked at although nothing was heard of an end.
+	lookAnyway = 100
+)
 
 // certificates is what a watch asks: package ca, which knows of all managers' doings.
 type certificates interface {
@@ -24,6 +28,9 @@ type certificates interface {
 
 // watch ends the connections of nodes whose certificates were replaced or revoked while the connections were open.
 type watch struct {
+	// tell says to agents which app proxies were revoked; it reports whether that could be found out. It may be nil.
+	tell func(ctx context.Context) bool
+
 	mu      sync.Mutex
 	members map[*member]struct{}
 }
@@ -66,7 +73,7 @@ func (m *member) leave() {
 	delete(m.w.members, m)
 }
 
-// run looks with every heartbeat whether certificates ended, until ctx ends. While none did, it asks about single ones rarely.
+// run looks at every tick whether certificates ended, until ctx ends. While none did, it asks about single ones rarely.
 func (w *watch) run(ctx context.Context, clock chassis.Clock, every time.Duration, certs certificates, log *slog.Logger) {
 	tick := clock.NewTicker(every)
 	defer tick.Stop()
@@ -87,7 +94,8 @@ func (w *watch) run(ctx context.Context, clock chassis.Clock, every time.Duratio
 				log.Warn("cannot look whether certificates ended", "error", err)
 			}
 		case now != told || looked >= lookAnyway:
-			if w.look(ctx, certs, log) {
+			heard := w.tell == nil || w.tell(ctx)
+			if w.look(ctx, certs, log) && heard {
 				told, looked = now, 0
 			}
 		}

@@ -49,6 +49,8 @@ type Options struct {
 	Vault     Vault
 	Clock     chassis.Clock
 	Random    io.Reader
+	// Forget gives free what else belonged to a node whose certificates an administrator revoked. It may be nil.
+	Forget func(context.Context, Node) error
 }
 
 // Authority is the cluster's certificate authority with the rules of joining. It is safe for concurrent use.
@@ -56,6 +58,7 @@ type Authority struct {
 	vault  Vault
 	clock  chassis.Clock
 	random io.Reader
+	forget func(context.Context, Node) error
 
 	cert   *x509.Certificate
 	key    crypto.Signer
@@ -72,7 +75,7 @@ type storedAuthority struct {
 
 // Open loads the authority; the first manager of a cluster makes it. It ends what older managers let in without asking who.
 func Open(ctx context.Context, o Options) (*Authority, error) {
-	a := &Authority{vault: o.Vault, clock: o.Clock, random: o.Random}
+	a := &Authority{vault: o.Vault, clock: o.Clock, random: o.Random, forget: o.Forget}
 	raw, err := o.Vault.Update(ctx, keyAuthority, func(old []byte) ([]byte, error) {
 		if old != nil {
 			return nil, nil
@@ -93,7 +96,7 @@ func Open(ctx context.Context, o Options) (*Authority, error) {
 
 // OpenExisting loads the authority that a manager made.
 func OpenExisting(ctx context.Context, o Options) (*Authority, error) {
-	a := &Authority{vault: o.Vault, clock: o.Clock, random: o.Random}
+	a := &Authority{vault: o.Vault, clock: o.Clock, random: o.Random, forget: o.Forget}
 	raw, err := o.Vault.Get(ctx, keyAuthority)
 	if err != nil {
 		return nil, fmt.Errorf("load the authority of node certificates: %w", err)
@@ -174,10 +177,15 @@ func readRequest(owner string, der []byte) (*x509.CertificateRequest, error) {
 		return nil, fault.Invalidf("the certificate request of %s cannot be used", owner).WithCause(err)
 	}
 	switch k := csr.PublicKey.(type) {
-	case *ecdsa.PublicKey, ed25519.PublicKey:
-	case *rsa.PublicKey:
-		if n := k.N.BitLen(); n < 2048 || n > 8192 {
-			return nil, fault.Invalidf("the key of %s has %d bits", owner, n).WithNext("use an RSA key of 2048 to 8192 bits, or another kind")
+	case ed25519.PublicKey:
+	case *ecdsa.PublicKey:
+		if k.Curve.Params().BitSize < 256 {
+			return nil, fault.Invalidf("the key of %s is on the curve %s", owner, k.Curve.Params().Name).
+				WithNext("use the curve P-256 or a larger one")
+		}
+	case *rsa.PublicKey: // 3072 bits are worth 128 bits
+		if n := k.N.BitLen(); n < 3072 || n > 8192 {
+			return nil, fault.Invalidf("the key of %s has %d bits", owner, n).WithNext("use an RSA key of 3072 to 8192 bits, or another kind")
 		}
 	default:
 		return nil, fault.Invalidf("the key of %s is of a kind that is not supported", owner)

@@ -69,6 +69,11 @@ func (a *Authority) Join(ctx context.Context, r Request) (Joined, error) {
 	if err != nil {
 		return Joined{}, err
 	}
+	if c.token.Replace {
+		if err := a.noteRevocation(ctx, r.Node, 0); err != nil {
+			return Joined{}, err
+		}
+	}
 	ended := false
 	// This update decides. What was read before may have changed since, at another manager.
 	_, err = a.vault.Update(ctx, r.Node.recordKey(), func(old []byte) ([]byte, error) {
@@ -87,6 +92,9 @@ func (a *Authority) Join(ctx context.Context, r Request) (Joined, error) {
 		return Joined{}, fmt.Errorf("record the certificate of %s: %w", r.Node, err)
 	}
 	if ended {
+		if err := a.noteRevocation(ctx, r.Node, afterEnd); err != nil {
+			return Joined{}, err
+		}
 		if err := a.noteEnd(ctx); err != nil {
 			return Joined{}, err
 		}
@@ -158,7 +166,7 @@ func known(n Node) error {
 
 // succeed puts a new record in the place of what it succeeds and drops what has expired.
 func succeed(list []record, n Node, c credential, rec record) ([]record, error) {
-	rec.Generation = generation(list)
+	rec.Generation, rec.ResourceGroup = generation(list), c.token.ResourceGroup
 	i := indexSerial(list, c.serial)
 	if i < 0 && c.serial == "" {
 		i = indexKey(list, rec.Key, rec.At) // also the second attempt of a node that lost the answer to the first
@@ -169,6 +177,7 @@ func succeed(list []record, n Node, c credential, rec record) ([]record, error) 
 		if c.serial == "" {
 			rec.Previous = list[i].Serial
 		}
+		rec.ResourceGroup = list[i].ResourceGroup
 		list = slices.Delete(slices.Clone(list), i, i+1)
 	case c.token.ID == "":
 		return nil, replaced(n)

@@ -2,12 +2,16 @@ package ca_test
 
 import (
 	"context"
+	"crypto"
 	"crypto/ecdsa"
+	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,6 +22,7 @@ import (
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/link/ca"
 	"berth.dev/berth/internal/testkit/await"
+	"berth.dev/berth/internal/wire/proxy"
 )
 
 type vault struct {
@@ -465,4 +470,94 @@ func TestNames(t *testing.T) {
 	}
 	_, _, err := f.one.NewToken(t.Context(), ca.TokenRequest{Node: agent, By: "a\nb"})
 	require.True(t, fault.Is(err, fault.Invalid), "%v", err)
+}
+
+// Keys of less than 128 bits of strength, and of kinds that nobody reviewed, get no certificate.
+func TestKeysThatAreRefused(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	secret, _ := f.token(agent)
+	join := func(key crypto.Signer, err error) error {
+		t.Helper()
+		require.NoError(t, err)
+		csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+		require.NoError(t, err)
+		_, err = f.one.Join(t.Context(), ca.Request{Node: agent, CSR: csr, Secret: secret})
+		return err
+	}
+	weak, err := rsa.GenerateKey(rand.Reader, 2048)
+	require.True(t, fault.Is(join(weak, err), fault.Invalid))
+	curve, err := ecdsa.GenerateKey(elliptic.P224(), rand.Reader)
+	require.True(t, fault.Is(join(curve, err), fault.Invalid))
+	_, strong, err := ed25519.GenerateKey(rand.Reader)
+	require.NoError(t, join(strong, err))
+}
+
+// A revoked app proxy is noted for as long as its grants may be valid, at every manager, and its addresses are freed. Agents are not.
+func TestRevokedAppProxiesAreNoted(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	noted := func() (out []string) {
+		list, err := f.other.RevokedProxies(t.Context())
+		require.NoError(t, err)
+		for _, r := range list {
+			out = append(out, r.Proxy)
+			grant := proxy.Grant{Proxy: r.Proxy, Expires: f.clock.Now().Add(proxy.GrantLife)}
+			require.True(t, r.Refuses(grant), "what was signed until now")
+		}
+		return out
+	}
+	require.Error(t, f.one.RevokeCertificates(t.Context(), web), "it never joined")
+	require.Empty(t, noted())
+	for _, n := range []ca.Node{web, agent} {
+		secret, _ := f.token(n)
+		_, err := f.machine().join(f.one, n, secret)
+		require.NoError(t, err)
+		require.NoError(t, f.one.RevokeCertificates(t.Context(), n))
+	}
+	require.Equal(t, []string{web.Name}, noted())
+	f.clock.pass(proxy.GrantLife / 2)
+	made, _, err := f.one.NewToken(t.Context(), ca.TokenRequest{Node: web, Replace: true})
+	require.NoError(t, err)
+	_, err = f.machine().join(f.one, web, made.Secret)
+	require.NoError(t, err)
+	require.Equal(t, []string{web.Name}, noted(), "replaced by another machine")
+	f.clock.pass(2 * proxy.GrantLife)
+	other := ca.Node{Role: ca.RoleAppProxy, Name: "eu"}
+	secret, _ := f.token(other)
+	_, err = f.machine().join(f.one, other, secret)
+	require.NoError(t, err)
+	require.NoError(t, f.one.RevokeCertificates(t.Context(), other))
+	require.Equal(t, []string{"eu"}, noted(), "the earlier one is over")
+}
+
+// The resource group of an agent is what its token says, over renewals and joins by its key, until another token says another.
+func TestTokensNameTheResourceGroup(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	group := func(want string) {
+		t.Helper()
+		got, err := f.other.ResourceGroup(t.Context(), "i-1")
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	group("")
+	for _, bad := range []ca.TokenRequest{{Node: web, ResourceGroup: "gpu"}, {Node: agent, ResourceGroup: "a b"},
+		{Node: agent, ResourceGroup: strings.Repeat("x", 65)}} {
+		_, _, err := f.one.NewToken(t.Context(), bad)
+		require.True(t, fault.Is(err, fault.Invalid), "%v", bad)
+	}
+	made, listed, err := f.one.NewToken(t.Context(), ca.TokenRequest{Node: agent, ResourceGroup: "gpu"})
+	require.NoError(t, err)
+	require.Equal(t, "gpu", listed.ResourceGroup)
+	m := f.machine()
+	s, err := m.join(f.one, agent, made.Secret)
+	require.NoError(t, err)
+	group("gpu")
+	_, err = m.join(f.other, agent, "", func(r *ca.Request) { r.TLS = s })
+	require.NoError(t, err)
+	group("gpu")
+	_, err = m.join(f.other, agent, "")
+	require.NoError(t, err)
+	group("gpu")
 }

@@ -37,6 +37,8 @@ type record struct {
 	// Generation grows when an administrator's word ends the node's earlier certificates. A join token counts for the
 	// generation in which it was made, so that no old token brings back who was replaced.
 	Generation int `json:"generation,omitempty"`
+	// ResourceGroup is where the join token put the agent; "" means the default group.
+	ResourceGroup string `json:"resource_group,omitempty"`
 }
 
 // recordKey is where the vault keeps the node's records.
@@ -98,6 +100,15 @@ func (a *Authority) records(ctx context.Context, n Node) ([]record, error) {
 		return nil, fmt.Errorf("look up the certificates of %s: %w", n, err)
 	}
 	return n.read(raw)
+}
+
+// ResourceGroup is the group that an administrator chose for an agent when it joined; "" when none was chosen.
+func (a *Authority) ResourceGroup(ctx context.Context, agent cluster.AgentID) (string, error) {
+	list, err := a.records(ctx, Node{Role: RoleAgent, Name: string(agent)})
+	if err != nil || len(list) == 0 {
+		return "", err
+	}
+	return list[len(list)-1].ResourceGroup, nil
 }
 
 // leafOf is the verified certificate of a connection.
@@ -215,18 +226,38 @@ func (a *Authority) RevokeCertificates(ctx context.Context, n Node) error {
 	if err := n.check(); err != nil {
 		return err
 	}
+	if list, err := a.records(ctx, n); err != nil || len(list) == 0 {
+		if err == nil {
+			err = neverJoined(n)
+		}
+		return err
+	}
+	if err := a.noteRevocation(ctx, n, 0); err != nil {
+		return err
+	}
 	_, err := a.vault.Update(ctx, n.recordKey(), func(old []byte) ([]byte, error) {
 		list, err := n.read(old)
 		if err != nil {
 			return nil, err
 		}
 		if len(list) == 0 {
-			return nil, fault.NotFoundf("no %s has ever joined this cluster", n)
+			return nil, neverJoined(n)
 		}
 		return n.write([]record{{At: a.clock.Now(), Generation: generation(list) + 1}})
 	})
 	if err != nil {
 		return fmt.Errorf("revoke the certificates of %s: %w", n, err)
 	}
-	return a.noteEnd(ctx)
+	if err := a.noteRevocation(ctx, n, afterEnd); err != nil {
+		return err
+	}
+	if err := a.noteEnd(ctx); err != nil || a.forget == nil {
+		return err
+	}
+	if err := a.forget(ctx, n); err != nil {
+		return fmt.Errorf("free what %s had: %w", n, err)
+	}
+	return nil
 }
+
+func neverJoined(n Node) error { return fault.NotFoundf("no %s has ever joined this cluster", n) }

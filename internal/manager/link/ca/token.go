@@ -41,6 +41,8 @@ type Token struct {
 	Name string `json:"name"`
 	// Replace is the administrator's word that the bearer takes the place of everybody who has the name now.
 	Replace bool `json:"replace,omitempty"`
+	// ResourceGroup is where the agent goes when it registers first; "" means the default group.
+	ResourceGroup string `json:"resource_group,omitempty"`
 	// By is who made it, as the command line tells.
 	By       string    `json:"made_by"`
 	At       time.Time `json:"made_at"`
@@ -72,6 +74,8 @@ type storedToken struct {
 type TokenRequest struct {
 	Node    Node
 	Replace bool
+	// ResourceGroup is where a new agent goes, "" for the default group.
+	ResourceGroup string
 	// Life is how long it may be used; 0 means an hour.
 	Life time.Duration
 	By   string
@@ -81,6 +85,10 @@ type TokenRequest struct {
 func (a *Authority) NewToken(ctx context.Context, r TokenRequest) (node.JoinToken, Token, error) {
 	if err := r.Node.check(); err != nil {
 		return node.JoinToken{}, Token{}, err
+	}
+	if r.ResourceGroup != "" && (r.Node.Role != RoleAgent || !plainName(r.ResourceGroup, 64)) {
+		return node.JoinToken{}, Token{}, fault.Invalidf("a join token of %s cannot name the resource group %q", r.Node, r.ResourceGroup).
+			WithNext("name an existing resource group of 1 to 64 letters, digits, '-', '_' or '.', for agents only")
 	}
 	life, err := tokenLife(r.Life)
 	if err != nil {
@@ -101,7 +109,7 @@ func (a *Authority) NewToken(ctx context.Context, r TokenRequest) (node.JoinToke
 	now := a.clock.Now()
 	sum := sha256.Sum256([]byte(secret))
 	t := storedToken{Hash: sum[:], Generation: generation(records), Token: Token{
-		Role: r.Node.Role, Name: r.Node.Name, Replace: r.Replace, By: r.By, At: now, Expires: now.Add(life),
+		Role: r.Node.Role, Name: r.Node.Name, Replace: r.Replace, ResourceGroup: r.ResourceGroup, By: r.By, At: now, Expires: now.Add(life),
 	}}
 	t.ID = hex.EncodeToString(t.Hash[:6])
 	if r.Node.Role == RoleAgent && len(records) > 0 && !r.Replace {

@@ -40,28 +40,34 @@ const (
 	maxEvent = proxy.MaxLine / 2
 )
 
-// Deps are what a Link works with; Managers may be nil.
+// Deps are what a Link works with; Managers and Counts may be nil.
 type Deps struct {
 	App *app.Service
 	// Managers are the agent ports of all managers, for proxies to choose from; nil or empty tells proxies nothing.
 	Managers func() []string
-	Clock    chassis.Clock
-	Log      *slog.Logger
+	// Counts fails when the certificate of a connection was replaced or revoked meanwhile. It is asked before grants are handed out.
+	Counts func(context.Context, net.Conn) error
+	Clock  chassis.Clock
+	Log    *slog.Logger
 }
 
 // Link serves app proxies.
 type Link struct {
 	app      *app.Service
 	managers func() []string
+	counts   func(context.Context, net.Conn) error
 	clock    chassis.Clock
 	log      *slog.Logger
 }
 
 // New makes a link.
 func New(d Deps) *Link {
-	l := &Link{app: d.App, managers: d.Managers, clock: d.Clock, log: d.Log}
+	l := &Link{app: d.App, managers: d.Managers, counts: d.Counts, clock: d.Clock, log: d.Log}
 	if l.managers == nil {
 		l.managers = func() []string { return nil }
+	}
+	if l.counts == nil {
+		l.counts = func(context.Context, net.Conn) error { return nil }
 	}
 	return l
 }
@@ -71,12 +77,12 @@ func (l *Link) Serve(ctx context.Context, name string, conn net.Conn) {
 	h2.Serve(ctx, conn, &http2.Server{
 		MaxConcurrentStreams: maxStreams, IdleTimeout: time.Minute,
 		ReadIdleTimeout: 3 * proxy.Beat, PingTimeout: 2 * proxy.Beat, WriteByteTimeout: takePatience,
-	}, 16<<10, l.handler(name), l.log)
+	}, 16<<10, l.handler(name, conn), l.log)
 }
 
-func (l *Link) handler(name string) http.Handler {
+func (l *Link) handler(name string, conn net.Conn) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+proxy.PathWatch, func(w http.ResponseWriter, r *http.Request) { l.watch(name, w, r) })
+	mux.HandleFunc("POST "+proxy.PathWatch, func(w http.ResponseWriter, r *http.Request) { l.watch(name, conn, w, r) })
 	handle(mux, proxy.PathLookup, l, func(ctx context.Context, req proxy.LookupRequest) (proxy.LookupReply, error) {
 		return l.app.Lookup(ctx, name, req)
 	})
@@ -86,7 +92,11 @@ func (l *Link) handler(name string) http.Handler {
 	handle(mux, proxy.PathBind, l, l.app.Bind)
 	handle(mux, proxy.PathLaunch, l, func(ctx context.Context, req proxy.LaunchRequest) (proxy.LaunchReply, error) {
 		req.Proxy = name // whatever it says: the certificate counts
-		return l.app.Launch(ctx, req)
+		reply, err := l.app.Launch(ctx, req)
+		if err != nil {
+			return reply, err
+		}
+		return reply, l.counts(ctx, conn)
 	})
 	handle(mux, proxy.PathRedeem, l, func(ctx context.Context, req proxy.RedeemRequest) (proxy.RedeemReply, error) {
 		return l.app.Redeem(ctx, name, req)
@@ -153,7 +163,7 @@ func read(w http.ResponseWriter, r *http.Request, into any) error {
 }
 
 // watch tells a proxy about its circuits until either goes.
-func (l *Link) watch(name string, w http.ResponseWriter, r *http.Request) {
+func (l *Link) watch(name string, conn net.Conn, w http.ResponseWriter, r *http.Request) {
 	var req proxy.WatchRequest
 	if err := read(w, r, &req); err != nil {
 		run.WriteFailure(w, err)
@@ -192,7 +202,7 @@ func (l *Link) watch(name string, w http.ResponseWriter, r *http.Request) {
 	beat := l.clock.NewTicker(proxy.Beat)
 	defer beat.Stop()
 	for {
-		err := l.tell(r.Context(), out, watch)
+		err := l.tell(r.Context(), conn, out, watch)
 		for err == nil {
 			select {
 			case <-watch.C:
@@ -217,7 +227,7 @@ func (l *Link) watch(name string, w http.ResponseWriter, r *http.Request) {
 }
 
 // tell sends what changed since the last time.
-func (l *Link) tell(ctx context.Context, out *events, watch *app.Watch) error {
+func (l *Link) tell(ctx context.Context, conn net.Conn, out *events, watch *app.Watch) error {
 	kctx, cancel := context.WithTimeout(ctx, takePatience)
 	keys, err := l.app.Keys(kctx, watch.Name())
 	cancel()
@@ -233,6 +243,11 @@ func (l *Link) tell(ctx context.Context, out *events, watch *app.Watch) error {
 	for _, e := range eventsOf(circuits, gone, full, fresh) {
 		if err := l.app.Grant(ctx, watch, e.Circuits); err != nil {
 			return err // a proxy without grants reaches nothing: it dials anew
+		}
+		if len(e.Circuits) > 0 {
+			if err := l.counts(ctx, conn); err != nil { // after signing: what was signed before an end is refused by agents
+				return err
+			}
 		}
 		if err := out.send(e); err != nil {
 			return err

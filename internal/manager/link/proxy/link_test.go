@@ -340,7 +340,7 @@ func TestAProxyLearnsItsOwnCircuitsAlone(t *testing.T) {
 		mine.until(func() bool { return len(mine.known) == 3 })
 	}
 	other := instance("n2")
-	other.Name, other.URL = "q", "https://q.example.org"
+	other.Name, other.URL, other.Domain, other.PortHost = "q", "https://q.example.org", "q.example.org", "q.example.org"
 	evil := r.dialAs("q")
 	s := evil.watch(other)
 	s.until(func() bool { return s.full })

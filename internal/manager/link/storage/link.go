@@ -58,6 +58,7 @@ type Link struct {
 	live   map[string]storage.Presence // by proxy/node
 	gone   map[string]storage.Presence
 	failed map[string]time.Time // when a node did not answer last
+	proven map[string]bool      // proxies of which a node proved itself
 	turn   int
 	heard  chan struct{} // closed by the first look
 	first  sync.Once
@@ -78,6 +79,7 @@ func New(cfg Config, deps Deps) *Link {
 	}
 	return &Link{cfg: cfg, deps: deps, heard: make(chan struct{}),
 		live: map[string]storage.Presence{}, gone: map[string]storage.Presence{}, failed: map[string]time.Time{},
+		proven: map[string]bool{},
 		http: &http.Client{Transport: deps.Transport, CheckRedirect: func(*http.Request,
 			[]*http.Request) error {
 			return http.ErrUseLastResponse
@@ -128,6 +130,8 @@ func (l *Link) read(name string, value []byte) (storage.Presence, bool) {
 		problem = "it is of another node than its key"
 	case !address(p.ManagerURL) || !address(p.ClientURL):
 		problem = "its addresses are none"
+	case !l.believe(p):
+		problem = "nothing proves that it is of this storage proxy; start it with the key of its name (berth admin storage-key)"
 	}
 	if problem != "" {
 		l.deps.Log.Warn("the announcement of a storage proxy cannot be used", "key", name, "problem", problem)
@@ -135,6 +139,23 @@ func (l *Link) read(name string, value []byte) (storage.Presence, bool) {
 	}
 	return p, true
 }
+
+// believe reports whether an announcement is of the proxy that it names: managers show a proxy's key to whoever announces its name. One
+// of a release that proved nothing counts as long as no node of its proxy has proved itself.
+func (l *Link) believe(p storage.Presence) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if storage.Proven(storage.Key(l.cfg.Secret.Reveal(), p.Proxy, storage.AnnounceKey), p) {
+		if len(l.proven) < maxNodes {
+			l.proven[p.Proxy] = true
+		}
+		return true
+	}
+	return p.Proof == "" && p.Protocol < provenProtocol && !l.proven[p.Proxy]
+}
+
+// provenProtocol is the first protocol whose announcements carry a proof.
+const provenProtocol = 3
 
 func address(text string) bool {
 	u, err := url.Parse(text)

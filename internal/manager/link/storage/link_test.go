@@ -244,3 +244,33 @@ func TestAnnouncements(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "http://c", url)
 }
+
+// Whoever may write to etcd is not believed to be a proxy whose key it does not have: managers show that key to the address that is
+// announced.
+func TestAnnouncementsMustBeProven(t *testing.T) {
+	t.Parallel()
+	l := newLink(t)
+	heard := func(p storage.Presence) bool {
+		raw, err := json.Marshal(p)
+		require.NoError(t, err)
+		_, ok := l.read(p.Proxy+"/"+p.Node, raw)
+		return ok
+	}
+	keys := func(name string) string { return storage.Key(secret, name, storage.AnnounceKey) }
+	p := storage.Presence{Proxy: "b", Node: "n1", Protocol: storage.Version, ManagerURL: "http://b:1", ClientURL: "http://b:2"}
+	evil := p
+	evil.ManagerURL = "http://evil:1"
+	require.False(t, heard(evil), "no proof")
+	evil.Proof = storage.Prove(keys("a"), evil)
+	require.False(t, heard(evil), "the key of another proxy")
+	old := p
+	old.Protocol = 2
+	require.True(t, heard(old), "a node of the release before")
+	p.Proof = storage.Prove(keys("b"), p)
+	require.True(t, heard(p))
+	evil.Protocol, evil.Proof = 2, ""
+	require.False(t, heard(evil), "it says that it is older than the proxy is known to be")
+	other := old
+	other.Proxy = "c"
+	require.True(t, heard(other))
+}

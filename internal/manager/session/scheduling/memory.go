@@ -403,6 +403,7 @@ func (m *memory) kernel(k *dbgen.KernelFactsRow) scheduler.Kernel {
 	}
 	return scheduler.Kernel{
 		ID: cluster.KernelID(k.ID), Slots: m.request(k.RequestedSlots), Architecture: m.text(k.Architecture), Image: m.text(k.Image),
+		Local: k.LocalImage,
 	}
 }
 
@@ -456,7 +457,7 @@ func (m *memory) digestSession(r *dbgen.SessionFactsRow, kernels []dbgen.KernelF
 		b = fmt.Appendf(b, "since %d|", r.StartedAt.UnixMicro())
 	}
 	for _, k := range kernels {
-		b = fmt.Appendf(b, "%s %d %s %s ", k.ID, k.Generation, k.Architecture, k.Image)
+		b = fmt.Appendf(b, "%s %d %s %s %t ", k.ID, k.Generation, k.Architecture, k.Image, k.LocalImage)
 		for _, slot := range k.RequestedSlots.Names() {
 			b = fmt.Appendf(b, "%s %d ", slot, k.RequestedSlots[slot])
 		}

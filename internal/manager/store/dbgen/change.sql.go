@@ -138,7 +138,10 @@ func (q *Queries) ForgetChanges(ctx context.Context) error {
 }
 
 const kernelFacts = `-- name: KernelFacts :many
-SELECT id, session_id, generation, status, requested_slots, architecture, image, agent_id, allocation FROM kernels
+SELECT id, session_id, generation, status, requested_slots, architecture, image, agent_id, allocation,
+       coalesce((SELECT i.registry_type = 'local' FROM sessions s JOIN images i ON i.id = s.image_id WHERE s.id = kernels.session_id), false)::boolean
+       AS local_image
+FROM kernels
 WHERE session_id = ANY($1::uuid[]) AND ended_at IS NULL ORDER BY session_id, local_rank
 `
 
@@ -152,8 +155,10 @@ type KernelFactsRow struct {
 	Image          string
 	AgentID        *string
 	Allocation     json.RawMessage
+	LocalImage     bool
 }
 
+// A kernel's image is local when agents would refuse to pull it.
 func (q *Queries) KernelFacts(ctx context.Context, sessions []string) ([]KernelFactsRow, error) {
 	rows, err := q.db.Query(ctx, kernelFacts, sessions)
 	if err != nil {
@@ -173,6 +178,7 @@ func (q *Queries) KernelFacts(ctx context.Context, sessions []string) ([]KernelF
 			&i.Image,
 			&i.AgentID,
 			&i.Allocation,
+			&i.LocalImage,
 		); err != nil {
 			return nil, err
 		}

@@ -14,8 +14,8 @@ import (
 )
 
 const addBoundLaunch = `-- name: AddBoundLaunch :execrows
-INSERT INTO app_launches (token_hash, session_id, user_id, app, asked_port, protocol, target, path, expires_at, started, request)
-SELECT $1::bytea, l.session_id, l.user_id, l.app, l.asked_port, l.protocol, l.target, l.path, l.expires_at, l.started, $2::jsonb
+INSERT INTO app_launches (token_hash, session_id, user_id, app, asked_port, protocol, target, path, expires_at, started, request, proxy)
+SELECT $1::bytea, l.session_id, l.user_id, l.app, l.asked_port, l.protocol, l.target, l.path, l.expires_at, l.started, $2::jsonb, l.proxy
 FROM app_launches l WHERE l.token_hash = $3 ON CONFLICT ON CONSTRAINT app_launches_pkey DO NOTHING
 `
 
@@ -100,8 +100,9 @@ func (q *Queries) AddCode(ctx context.Context, arg AddCodeParams) error {
 }
 
 const addLaunch = `-- name: AddLaunch :exec
-INSERT INTO app_launches (token_hash, session_id, user_id, app, asked_port, protocol, target, path, expires_at, started, request)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::jsonb, $11::jsonb)
+INSERT INTO app_launches (token_hash, session_id, user_id, app, asked_port, protocol, target, path, expires_at, started, request, proxy)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::jsonb,
+    $11::jsonb, $12)
 `
 
 type AddLaunchParams struct {
@@ -116,6 +117,7 @@ type AddLaunchParams struct {
 	ExpiresAt time.Time
 	Started   json.RawMessage
 	Request   json.RawMessage
+	Proxy     string
 }
 
 func (q *Queries) AddLaunch(ctx context.Context, arg AddLaunchParams) error {
@@ -131,6 +133,7 @@ func (q *Queries) AddLaunch(ctx context.Context, arg AddLaunchParams) error {
 		arg.ExpiresAt,
 		arg.Started,
 		arg.Request,
+		arg.Proxy,
 	)
 	return err
 }
@@ -846,7 +849,7 @@ func (q *Queries) FindCode(ctx context.Context, codeHash []byte, circuitID strin
 }
 
 const findLaunch = `-- name: FindLaunch :one
-SELECT l.token_hash, l.session_id, l.user_id, l.app, l.asked_port, l.protocol, l.target, l.path, l.expires_at, l.started, l.request, l.used_at, l.used_by FROM app_launches l JOIN users u ON u.id = l.user_id AND u.status = 'active'
+SELECT l.token_hash, l.session_id, l.user_id, l.app, l.asked_port, l.protocol, l.target, l.path, l.expires_at, l.started, l.request, l.used_at, l.used_by, l.proxy FROM app_launches l JOIN users u ON u.id = l.user_id AND u.status = 'active'
 JOIN domains d ON d.name = u.domain_name AND d.is_active WHERE l.token_hash = $1
 `
 
@@ -872,6 +875,7 @@ func (q *Queries) FindLaunch(ctx context.Context, tokenHash []byte) (FindLaunchR
 		&i.AppLaunch.Request,
 		&i.AppLaunch.UsedAt,
 		&i.AppLaunch.UsedBy,
+		&i.AppLaunch.Proxy,
 	)
 	return i, err
 }
@@ -918,6 +922,15 @@ func (q *Queries) FreePort(ctx context.Context, portFrom int32, portTo int32, pr
 	var port int32
 	err := row.Scan(&port)
 	return port, err
+}
+
+const freeProxyAddresses = `-- name: FreeProxyAddresses :exec
+DELETE FROM app_proxy_addresses WHERE proxy = $1
+`
+
+func (q *Queries) FreeProxyAddresses(ctx context.Context, proxy string) error {
+	_, err := q.db.Exec(ctx, freeProxyAddresses, proxy)
+	return err
 }
 
 const groupProxyAddress = `-- name: GroupProxyAddress :one
@@ -999,6 +1012,36 @@ func (q *Queries) ListProxies(ctx context.Context) ([]AppProxy, error) {
 	return items, nil
 }
 
+const listProxyAddresses = `-- name: ListProxyAddresses :many
+SELECT proxy, kind, address, port_from, port_to FROM app_proxy_addresses ORDER BY proxy, kind, address, port_from
+`
+
+func (q *Queries) ListProxyAddresses(ctx context.Context) ([]AppProxyAddress, error) {
+	rows, err := q.db.Query(ctx, listProxyAddresses)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []AppProxyAddress{}
+	for rows.Next() {
+		var i AppProxyAddress
+		if err := rows.Scan(
+			&i.Proxy,
+			&i.Kind,
+			&i.Address,
+			&i.PortFrom,
+			&i.PortTo,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const lockCircuit = `-- name: LockCircuit :one
 SELECT id FROM circuits WHERE id = $1 FOR UPDATE
 `
@@ -1017,6 +1060,16 @@ SELECT pg_advisory_xact_lock(hashtextextended('addresses of app proxy ' || $1::t
 // Whoever takes a label or port of a proxy waits here.
 func (q *Queries) LockProxyAddresses(ctx context.Context, proxy string) error {
 	_, err := q.db.Exec(ctx, lockProxyAddresses, proxy)
+	return err
+}
+
+const lockProxyNames = `-- name: LockProxyNames :exec
+SELECT pg_advisory_xact_lock(hashtextextended('addresses of app proxies', 0))
+`
+
+// Whoever takes an address for a proxy waits here.
+func (q *Queries) LockProxyNames(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, lockProxyNames)
 	return err
 }
 
@@ -1090,6 +1143,19 @@ SELECT EXISTS (SELECT 1 FROM circuits WHERE proxy = $1 AND created_at < $2::time
 
 func (q *Queries) ProxyHadCircuits(ctx context.Context, proxy string, before time.Time) (bool, error) {
 	row := q.db.QueryRow(ctx, proxyHadCircuits, proxy, before)
+	var column_1 bool
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
+const proxyWasNamed = `-- name: ProxyWasNamed :one
+SELECT EXISTS (SELECT 1 FROM app_launches WHERE session_id = $1 AND proxy = $2::text AND app <> ''
+    AND expires_at > $3::timestamptz)::boolean
+`
+
+// Whether a manager sent somebody who started an app of the session to the proxy lately.
+func (q *Queries) ProxyWasNamed(ctx context.Context, sessionID string, proxy string, now time.Time) (bool, error) {
+	row := q.db.QueryRow(ctx, proxyWasNamed, sessionID, proxy, now)
 	var column_1 bool
 	err := row.Scan(&column_1)
 	return column_1, err
@@ -1225,6 +1291,30 @@ func (q *Queries) TakeCode(ctx context.Context, codeHash []byte, circuitID strin
 	var i TakeCodeRow
 	err := row.Scan(&i.UserID, &i.Epoch, &i.ExpiresAt)
 	return i, err
+}
+
+const takeProxyAddress = `-- name: TakeProxyAddress :exec
+INSERT INTO app_proxy_addresses (proxy, kind, address, port_from, port_to) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT DO NOTHING
+`
+
+type TakeProxyAddressParams struct {
+	Proxy    string
+	Kind     string
+	Address  string
+	PortFrom int32
+	PortTo   int32
+}
+
+func (q *Queries) TakeProxyAddress(ctx context.Context, arg TakeProxyAddressParams) error {
+	_, err := q.db.Exec(ctx, takeProxyAddress,
+		arg.Proxy,
+		arg.Kind,
+		arg.Address,
+		arg.PortFrom,
+		arg.PortTo,
+	)
+	return err
 }
 
 const useLaunch = `-- name: UseLaunch :execrows

@@ -72,6 +72,7 @@ type AppLaunch struct {
 	Request   json.RawMessage
 	UsedAt    *time.Time
 	UsedBy    *string
+	Proxy     string
 }
 
 type AppProxy struct {
@@ -79,6 +80,14 @@ type AppProxy struct {
 	Node     string
 	Instance json.RawMessage
 	SeenAt   time.Time
+}
+
+type AppProxyAddress struct {
+	Proxy    string
+	Kind     string
+	Address  string
+	PortFrom int32
+	PortTo   int32
 }
 
 type BackgroundTask struct {

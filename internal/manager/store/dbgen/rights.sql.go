@@ -61,9 +61,12 @@ func (q *Queries) EpochsFor(ctx context.Context, arg EpochsForParams) (EpochsFor
 }
 
 const forgetRights = `-- name: ForgetRights :exec
-DELETE FROM rights_epochs WHERE changed_at < now() - interval '30 days'
+DELETE FROM rights_epochs e WHERE changed_at < now() - interval '30 days'
+    OR changed_at < now() - interval '9 days' AND (e.subject LIKE 'folder:%' OR e.subject LIKE 'share:%')
+        AND NOT EXISTS (SELECT 1 FROM folders f WHERE f.id::text = split_part(e.subject, ':', CASE WHEN e.subject LIKE 'share:%' THEN 3 ELSE 2 END))
 `
 
+// What concerns folders that are gone is forgotten once their last token has expired.
 func (q *Queries) ForgetRights(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, forgetRights)
 	return err

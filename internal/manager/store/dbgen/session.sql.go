@@ -25,6 +25,17 @@ func (q *Queries) CountLiveSessions(ctx context.Context) (int64, error) {
 	return column_1, err
 }
 
+const countLiveSessionsOf = `-- name: CountLiveSessionsOf :one
+SELECT count(*)::bigint FROM sessions WHERE ended_at IS NULL AND status <> 'PENDING' AND user_id = $1
+`
+
+func (q *Queries) CountLiveSessionsOf(ctx context.Context, userID string) (int64, error) {
+	row := q.db.QueryRow(ctx, countLiveSessionsOf, userID)
+	var column_1 int64
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
 const countQueries = `-- name: CountQueries :exec
 UPDATE sessions SET num_queries = num_queries + $1::bigint WHERE id = $2
 `

@@ -17,8 +17,14 @@ SELECT k.status FROM sessions s JOIN kernels k ON k.session_id = s.id AND k.loca
 SELECT coalesce(wsproxy_addr, '')::text FROM resource_groups WHERE name = $1;
 
 -- name: AddLaunch :exec
-INSERT INTO app_launches (token_hash, session_id, user_id, app, asked_port, protocol, target, path, expires_at, started, request)
-VALUES (@token_hash, @session_id, @user_id, @app, @asked_port, @protocol, @target, @path, @expires_at, sqlc.narg('started')::jsonb, sqlc.narg('request')::jsonb);
+INSERT INTO app_launches (token_hash, session_id, user_id, app, asked_port, protocol, target, path, expires_at, started, request, proxy)
+VALUES (@token_hash, @session_id, @user_id, @app, @asked_port, @protocol, @target, @path, @expires_at, sqlc.narg('started')::jsonb,
+    sqlc.narg('request')::jsonb, @proxy);
+
+-- name: ProxyWasNamed :one
+-- Whether a manager sent somebody who started an app of the session to the proxy lately.
+SELECT EXISTS (SELECT 1 FROM app_launches WHERE session_id = @session_id AND proxy = @proxy::text AND app <> ''
+    AND expires_at > @now::timestamptz)::boolean;
 
 -- name: FindLaunch :one
 -- What a token stands for; its user must still be active.
@@ -27,8 +33,8 @@ JOIN domains d ON d.name = u.domain_name AND d.is_active WHERE l.token_hash = $1
 
 -- name: AddBoundLaunch :execrows
 -- The launch token that was bound from another one; it is there already when the same was asked before.
-INSERT INTO app_launches (token_hash, session_id, user_id, app, asked_port, protocol, target, path, expires_at, started, request)
-SELECT @bound_hash::bytea, l.session_id, l.user_id, l.app, l.asked_port, l.protocol, l.target, l.path, l.expires_at, l.started, @request::jsonb
+INSERT INTO app_launches (token_hash, session_id, user_id, app, asked_port, protocol, target, path, expires_at, started, request, proxy)
+SELECT @bound_hash::bytea, l.session_id, l.user_id, l.app, l.asked_port, l.protocol, l.target, l.path, l.expires_at, l.started, @request::jsonb, l.proxy
 FROM app_launches l WHERE l.token_hash = @token_hash ON CONFLICT ON CONSTRAINT app_launches_pkey DO NOTHING;
 
 -- name: UseLaunch :execrows
@@ -246,6 +252,20 @@ DELETE FROM circuit_addresses WHERE freed_at < now() - CASE WHEN address ~ '^[0-
 -- name: SeeProxy :exec
 INSERT INTO app_proxies (name, node, instance, seen_at) VALUES (@name, @node, @instance, @seen_at)
 ON CONFLICT (name, node) DO UPDATE SET instance = excluded.instance, seen_at = excluded.seen_at;
+
+-- name: LockProxyNames :exec
+-- Whoever takes an address for a proxy waits here.
+SELECT pg_advisory_xact_lock(hashtextextended('addresses of app proxies', 0));
+
+-- name: ListProxyAddresses :many
+SELECT * FROM app_proxy_addresses ORDER BY proxy, kind, address, port_from;
+
+-- name: TakeProxyAddress :exec
+INSERT INTO app_proxy_addresses (proxy, kind, address, port_from, port_to) VALUES (@proxy, @kind, @address, @port_from, @port_to)
+ON CONFLICT DO NOTHING;
+
+-- name: FreeProxyAddresses :exec
+DELETE FROM app_proxy_addresses WHERE proxy = @proxy;
 
 -- name: ListProxies :many
 SELECT * FROM app_proxies ORDER BY name, node;

@@ -31,4 +31,7 @@ SELECT coalesce((SELECT epoch FROM rights_epochs WHERE subject = 'user:' || @use
               )::boolean AS same;
 
 -- name: ForgetRights :exec
-DELETE FROM rights_epochs WHERE changed_at < now() - interval '30 days';
+-- What concerns folders that are gone is forgotten once their last token has expired.
+DELETE FROM rights_epochs e WHERE changed_at < now() - interval '30 days'
+    OR changed_at < now() - interval '9 days' AND (e.subject LIKE 'folder:%' OR e.subject LIKE 'share:%')
+        AND NOT EXISTS (SELECT 1 FROM folders f WHERE f.id::text = split_part(e.subject, ':', CASE WHEN e.subject LIKE 'share:%' THEN 3 ELSE 2 END));

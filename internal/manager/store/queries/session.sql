@@ -112,6 +112,9 @@ UPDATE sessions SET priority = @priority WHERE id = @id AND status = 'PENDING';
 -- name: CountLiveSessions :one
 SELECT count(*)::bigint FROM sessions WHERE ended_at IS NULL AND status <> 'PENDING';
 
+-- name: CountLiveSessionsOf :one
+SELECT count(*)::bigint FROM sessions WHERE ended_at IS NULL AND status <> 'PENDING' AND user_id = @user_id;
+
 -- name: KernelLog :one
 SELECT log, log_truncated, status FROM kernels WHERE id = $1;
 
