@@ -226,7 +226,7 @@ var rules = []rule{
 		allow: []string{"internal/agent/device", "internal/agent/keeper", "internal/agent/runtime", "internal/alloc", "internal/chassis",
 			"internal/cluster", "internal/wire/node"}},
 	{dir: "internal/agent/mount", duty: "puts folders where the engine can bind them",
-		allow: []string{"internal/agent/runtime", "internal/cluster", "internal/fault"}},
+		allow: []string{"internal/agent/host", "internal/agent/runtime", "internal/cluster", "internal/fault"}},
 	{dir: "internal/agent/network", duty: "the network of an agent's sessions: bridge, addresses, rules of nftables, egress policies",
 		allow: []string{"internal/agent/runtime", "internal/chassis", "internal/cluster", "internal/fault"}},
 	{dir: "internal/agent/runners", duty: "reaches the runners inside containers",

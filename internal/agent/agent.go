@@ -142,25 +142,35 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		}
 		connector, a.facts.network = a.network, a.network
 	}
+	users, without := c.userNumbers(d.Runtime)
+	if without != "" {
+		d.Log.Warn(without)
+	}
 	a.keeper, err = keeper.New(keeper.Options{
 		Network: connector,
 		Agent:   cluster.AgentID(c.ID), Scope: c.Scope(), Runtime: d.Runtime, Ledger: a.ledger, Devices: devices,
 		Host: &local.Host{Groups: groups, Scratch: a.scratch, Mounts: a.mounts, Runners: a.runners, RunnerPath: d.RunnerPath},
 		Log:  d.Log, Clock: d.Clock, LogDir: filepath.Join(c.StateDir, "logs"), CacheDir: filepath.Join(c.StateDir, "images"),
-		UID: c.UID, GID: c.GID, OnPull: a.facts.look, Times: d.Times,
+		UID: c.UID, GID: c.GID, Users: users, OnPull: a.facts.look, Times: d.Times,
 		MaxCreating: c.MaxCreating, LogLevel: c.RunnerLogLevel, Before: d.Before,
 	})
 	if err != nil {
 		return nil, err
 	}
 	a.facts.imports = d.Images
+	a.facts.users = func() []string {
+		if without != "" {
+			return []string{without}
+		}
+		return a.keeper.Shared()
+	}
 	a.facts.fenced, a.facts.seen, a.facts.mounts, a.facts.interval = a.keeper.Fenced, a.keeper.Prune, a.mounts, c.DeviceInterval
 	a.facts.groups = groups
 	a.guardDisks()
 	a.meter = meter.New(d.Runtime, devices, a.keeper.Running, d.Clock, c.SampleInterval)
 	handler := stream.New(stream.Options{
 		Find: a.keeper.Find, LogTail: a.keeper.LogTail, Runtime: d.Runtime, Runners: a.runners, Log: d.Log,
-		Stats: a.meter.Stats, OnCommit: a.facts.look,
+		Stats: a.meter.Stats, OnCommit: a.facts.look, SharedUser: c.UID,
 	})
 	grants, err := data.OpenGrants(filepath.Join(c.StateDir, "grant-keys.json"), d.Clock)
 	if err != nil {
@@ -197,6 +207,10 @@ func New(c Config, d Deps) (_ *Agent, err error) {
 		chassis.NewService("agent-streams", chassis.Hooks{Run: a.link.RunStreams}).After("agent-link"),
 		chassis.NewService("agent-disks", chassis.Hooks{Run: a.disks.guard.Run}).After("agent-keeper"),
 		a.local().After("agent-keeper"),
+	}
+	if owners, ok := d.Runtime.(runtime.FileOwners); ok && users.Count > 0 {
+		a.services = append(a.services, chassis.NewService("agent-files", chassis.Hooks{
+			Run: func(ctx context.Context) error { return a.takeBack(ctx, owners) }}).After("agent-state"))
 	}
 	if a.disks.pool != nil {
 		a.services = append(a.services, chassis.NewService("agent-disks-ahead", chassis.Hooks{Run: a.disks.pool.Run}).After("agent-state"))

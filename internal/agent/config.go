@@ -57,6 +57,8 @@ type Config struct {
 	Disk DiskConfig
 	// UID and GID are the session's user inside containers when the manager names none.
 	UID, GID int
+	// Users are the user numbers of this host that sessions get for themselves, one each.
+	Users UsersConfig
 	// SampleInterval is the time between two metrics samples.
 	SampleInterval time.Duration
 	// DeviceInterval is the time between two looks for devices.
@@ -162,6 +164,7 @@ func DefaultConfig() Config {
 	return Config{
 		ID: ("i-" + host)[:min(64, len(host)+2)], Manager: "127.0.0.1:8082", StateDir: "/var/lib/berth/agent",
 		ReservedMem: -1, CPUOvercommit: 1, MinFree: 256 << 20, UID: 9001, GID: 9001,
+		Users:          UsersConfig{First: 2_000_000, Count: 65_536},
 		SampleInterval: 5 * time.Second, DeviceInterval: 10 * time.Second, MaxCreating: 16, RunnerLogLevel: "warn",
 		DataListen: ":0", Network: network.DefaultConfig(),
 		Disk: DiskConfig{Scratch: 10 << 30, Method: DiskAuto, Ahead: 4, Layer: 10 << 30, LowPercent: 10, LowBytes: 6 << 30, FullPercent: 5,
@@ -196,6 +199,9 @@ func (c Config) Validate() error {
 	}
 	if c.UID <= 0 || c.GID <= 0 {
 		return fault.Invalidf("sessions cannot run as user %d:%d", c.UID, c.GID).WithNext("set agent.uid and agent.gid to numbers above zero")
+	}
+	if err := c.Users.validate(c.UID); err != nil {
+		return err
 	}
 	if c.ReservedCPU < 0 || c.MinFree < 0 {
 		return fault.Invalidf("a reservation is below zero").WithNext("set agent.reserved_cpu and agent.min_free to zero or more")

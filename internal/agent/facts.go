@@ -43,6 +43,7 @@ type facts struct {
 	mounts  *mount.Mounts
 	groups  *confine.Maker
 	disks   func() (problem string, warnings []string)
+	users   func() []string // which kernels share a user number, and why
 	data    *data.Port
 	network *network.Network // nil: there is none of ours
 
@@ -244,6 +245,9 @@ func (f *facts) scan(ctx context.Context) bool {
 	}
 	if f.mounts != nil {
 		next.Warnings, next.HungVolumes = append(next.Warnings, f.mounts.Warnings()...), f.mounts.Hung()
+	}
+	if f.users != nil {
+		next.Warnings = append(next.Warnings, f.users()...)
 	}
 	if f.groups != nil {
 		next.Warnings = append(next.Warnings, f.groups.Warnings()...)

@@ -24,7 +24,7 @@ import (
 // Finding is something on this host that belongs to the agent and has no owner, or an
 // owner that should have let go of it.
 type Finding struct {
-	// Kind is container, mount, scratch, deletion, log, ledger, engine, disk, disk-bounds or network.
+	// Kind is container, mount, scratch, deletion, log, ledger, engine, disk, disk-bounds, user-numbers or network.
 	Kind string `json:"kind"`
 	// Object names it; Kernel is empty when it belongs to none.
 	Object string           `json:"object"`
@@ -42,6 +42,9 @@ func (a *Agent) Findings(ctx context.Context) ([]Finding, error) {
 		return nil, err
 	}
 	out = append(out, a.diskFindings()...)
+	for _, w := range a.facts.users() {
+		out = append(out, Finding{Kind: "user-numbers", Object: a.c.ID, Problem: w, Next: "docs/isolation.md says who has a number of its own"})
+	}
 	if a.network != nil {
 		if broken := a.network.Check(ctx); broken != nil {
 			out = append(out, Finding{Kind: "network", Object: a.network.Name(), Problem: broken.Error(), Next: fault.NextOf(broken)})

@@ -88,6 +88,14 @@ type NodeFacts struct {
 // LabelCustomizedOwner says whose session an image was made of: "user:<id>".
 const LabelCustomizedOwner = "ai.backend.customized-image.owner"
 
+// LabelSessionFiles says whether an image that was made of a session holds files of the user of sessions: NoSessionFiles or SessionFiles.
+// Images that agents made before they looked do not have it.
+const (
+	LabelSessionFiles = "ai.backend.customized-image.user-files"
+	NoSessionFiles    = "none"
+	SessionFiles      = "some"
+)
+
 // NodeImage is an image present on a node.
 type NodeImage struct {
 	Reference    string

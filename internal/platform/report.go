@@ -109,7 +109,7 @@ func AgentFindings(in []agent.Finding) []Finding {
 		}
 		// Directories on their way out have an owner: the agent that deletes them in the background.
 		// What bounds sessions less than it could is as the operator set the machine up.
-		warning := f.Kind == "deletion" || f.Kind == "disk-bounds"
+		warning := f.Kind == "deletion" || f.Kind == "disk-bounds" || f.Kind == "user-numbers"
 		out = append(out, Finding{Warning: warning, Kind: f.Kind, Object: object, Problem: f.Problem, Next: f.Next})
 	}
 	return out

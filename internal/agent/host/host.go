@@ -85,14 +85,22 @@ type Traces struct {
 }
 
 // Owner is the user of a session, as numbers.
-type Owner struct{ UID, GID int }
+type Owner struct {
+	UID, GID int
+	// Own: no other session has this user number, so no file of a folder has it. A folder whose files cannot be made to appear as this
+	// user's is refused with ReasonShared (Invalid).
+	Own bool
+}
+
+// ReasonShared refuses a folder for a user number of the session's own; the session can have it as the user that sessions share.
+const ReasonShared = "user-number-shared"
 
 // Host keeps what kernels need outside of their containers. All methods may be called at the same time, and again after an
 // agent was killed in the middle of one. Errors are faults: Unavailable for what may come back (wait), Exhausted for a full
 // disk, NotFound and Invalid for folders that are not there or cannot be mounted.
 type Host interface {
 	// Attach makes folders available for a kernel and returns their mounts, in the order given. What an earlier call attached
-	// is replaced. After an error the caller calls Release.
+	// is replaced. After an error the caller calls Release, or Attach for another owner.
 	Attach(ctx context.Context, kernel cluster.KernelID, owner Owner, folders []cluster.FolderMount) ([]runtime.Mount, error)
 	// Detach takes back what Attach made; a container that has it keeps it. Nothing attached is no error.
 	Detach(kernel cluster.KernelID) error

@@ -78,7 +78,9 @@ type Options struct {
 	Clock    chassis.Clock
 	LogDir   string // logs of ended kernels, until they are acknowledged
 	CacheDir string // small files of images; optional
-	UID, GID int    // of the session's user when the manager names none
+	// UID and GID are the session's user when the manager names none; UID is for kernels without a number of their own.
+	UID, GID int
+	Users    Users
 	// OnPull is called after an image was pulled; optional.
 	OnPull func()
 	// Limits of waiting; zero values mean the defaults below.
@@ -136,9 +138,12 @@ type Keeper struct {
 	forgotten map[cluster.KernelID]int64
 	// orphans counts looks at directories without an owner.
 	orphans map[cluster.KernelID]int
-	report  report
-	reap    chan struct{}
-	group   sync.WaitGroup
+	// lastUser is the user number that was given out last; toldShared are the reasons of having none that were logged.
+	lastUser   int
+	toldShared map[string]bool
+	report     report
+	reap       chan struct{}
+	group      sync.WaitGroup
 }
 
 const maxForgotten = 8192
@@ -155,17 +160,19 @@ func New(o Options) (*Keeper, error) {
 		o: o, times: o.Times.withDefaults(), creating: make(chan struct{}, o.MaxCreating),
 		kernels: map[cluster.KernelID]*kernel{}, forgotten: map[cluster.KernelID]int64{}, orphans: map[cluster.KernelID]int{},
 		report: newReport(), reap: make(chan struct{}, 1), awake: chassis.NewAwake(o.Clock),
+		toldShared: map[string]bool{},
 	}
 	k.images = &images{
 		rt: o.Runtime, clock: o.Clock, awake: k.awake, silence: k.times.Silence, pulled: o.OnPull, group: &k.group, cache: o.CacheDir,
 		pulls: map[string]*pull{}, base: map[string]baseFiles{},
 	}
+	k.lastUser = o.Users.begin(o.Scope)
 	for _, id := range o.Ledger.Broken() {
 		o.Log.Warn("a record of the ledger cannot be read; its container is known by its labels only", "kernel", id)
 	}
 	for _, r := range o.Ledger.Records() {
 		n := k.add(r.Kernel)
-		n.record, n.scratch = r, true
+		n.record, n.scratch, n.uid = r, true, r.UID
 		a, err := alloc.Parse(r.Allocation)
 		if err != nil {
 			o.Log.Warn("the recorded allocation cannot be read", "kernel", r.Kernel, "err", err)
@@ -287,8 +294,11 @@ func (k *Keeper) list(ctx context.Context) error {
 		n := k.kernels[id]
 		if n == nil {
 			n = k.add(id)
-			n.container = &o
+			n.container, n.uid = &o, k.numberOf(id)
 			continue
+		}
+		if n.record == nil && n.uid == 0 {
+			n.uid = k.numberOf(id)
 		}
 		if !k.listed {
 			n.container = &o
@@ -478,7 +488,9 @@ type Kernel struct {
 	Generation int64
 	Phase      cluster.Phase
 	Token      string
-	Container  runtime.Observed
+	// User is the user number that only this kernel has; 0 for none.
+	User      int
+	Container runtime.Observed
 	// Exists: Container is valid.
 	Exists bool
 	// Allocation is what the kernel holds; nobody changes it.
@@ -497,7 +509,7 @@ func (k Kernel) Serving() error {
 func (n *kernel) info() Kernel {
 	out := Kernel{ID: n.id, Phase: n.obs.Phase, Allocation: n.reserved}
 	if n.record != nil {
-		out.Session, out.Generation, out.Token = n.record.Session, n.record.Generation, n.record.Token
+		out.Session, out.Generation, out.Token, out.User = n.record.Session, n.record.Generation, n.record.Token, n.record.UID
 	}
 	if n.container != nil {
 		out.Container, out.Exists = *n.container, true

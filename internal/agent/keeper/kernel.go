@@ -30,6 +30,7 @@ type kernel struct {
 	container *runtime.Observed
 	missing   int
 	scratch   bool
+	uid       int // the user number that no other kernel may get
 	acked     bool
 	oom       bool
 	stale     bool // the container must be looked at again
@@ -441,7 +442,7 @@ func (n *kernel) giveUp(v view, reason cluster.Reason, cause error) {
 	}
 	r := n.record.Clone()
 	if r == nil || d != nil && d.Generation > r.Generation {
-		r = &ledger.Record{Kernel: n.id, Session: d.Session, Generation: d.Generation}
+		r = &ledger.Record{Kernel: n.id, Session: d.Session, Generation: d.Generation, UID: n.uid}
 	}
 	r.EndsAt = now
 	r.Final = &cluster.KernelObservation{

@@ -65,6 +65,7 @@ type rig struct {
 	devices *device.Inventory
 	wrap    func(runtime.Runtime) runtime.Runtime
 	host    *hostfake.Host
+	users   keeper.Users
 
 	ledger *ledger.Ledger
 	full   atomic.Bool // the ledger cannot be written
@@ -113,6 +114,7 @@ func (r *rig) start() {
 	r.keeper, err = keeper.New(keeper.Options{
 		Agent: agent, Scope: scope, Runtime: rt, Ledger: disk{r.ledger, &r.full}, Host: r.host, Devices: devices,
 		Log: slog.New(slog.DiscardHandler), Clock: chassis.RealClock(), LogDir: filepath.Join(r.dir, "logs"), UID: 9001, GID: 9001,
+		Users: r.users,
 		Times: r.times, Before: r.before, Network: r.network,
 	})
 	require.NoError(r.t, err)

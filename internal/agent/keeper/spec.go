@@ -34,7 +34,7 @@ type buildInput struct {
 	image    runtime.Image
 	passwd   []byte // of the image
 	group    []byte
-	uid, gid int // of the agent's configuration
+	user     host.Owner
 	grant    device.Grant
 	folders  []runtime.Mount
 	place    network.Place
@@ -45,7 +45,7 @@ type buildInput struct {
 // newBuild is pure: the same specification always gives the same container.
 func newBuild(in buildInput) (build, error) {
 	s := in.desired.Spec
-	uid, gid := userOf(s, in.uid, in.gid)
+	uid, gid := in.user.UID, in.user.GID
 	chosen, err := alloc.Parse(in.record.Allocation)
 	if err != nil {
 		return build{}, err

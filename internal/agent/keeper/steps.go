@@ -79,6 +79,9 @@ func (n *kernel) adopt(v view) error {
 	if conf, err := n.k.o.Host.Runner(n.id); err == nil {
 		r.Token, r.Batch = conf.Token, conf.Batch != nil
 	}
+	n.k.mu.Lock()
+	r.UID = n.uid
+	n.k.mu.Unlock()
 	a, err := alloc.Parse(r.Allocation)
 	if err != nil {
 		n.k.o.Log.Warn("the allocation in a container's labels cannot be read", "kernel", n.id, "err", err)
@@ -148,11 +151,13 @@ func (n *kernel) reserve(ctx context.Context, v view) error {
 		Batch: d.Spec.SessionType == cluster.Batch, Allocation: chosen.Text(), Token: newToken(),
 		Rows: rows(n.id, d.Generation, len(d.Spec.Mounts)), Marks: true,
 	}
+	r.UID, r.Shared = n.userNumber(d.Spec)
 	if err := k.o.Ledger.Put(r); err != nil {
 		return err
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.tellShared(r.Shared)
 	n.record, n.scratch, n.acked, n.missing, n.oom, n.waits, n.note, n.mounted = r, true, false, 0, false, "", "", 0
 	n.unsaved = false
 	n.publish(cluster.PhasePreparing)
@@ -178,12 +183,11 @@ func (n *kernel) attach(ctx context.Context, v view) error {
 	if len(s.Mounts) == 0 || n.mounted == v.record.Generation {
 		return nil
 	}
-	uid, gid := userOf(s, k.o.UID, k.o.GID)
 	n.show(cluster.PhasePreparing)
 	if err := k.o.Before(ctx, n.id, "mounts:before"); err != nil {
 		return err
 	}
-	folders, err := k.o.Host.Attach(ctx, n.id, host.Owner{UID: uid, GID: gid}, s.Mounts)
+	folders, err := n.attachAs(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -254,14 +258,19 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 	if err := n.takeSeat(ctx); err != nil {
 		return err
 	}
+	base, err := k.images.files(ctx, n.image, v.desired.Spec.Image)
+	if err != nil {
+		return err
+	}
+	if reason := sharedBy(n.image, base.passwd, k.o.UID); reason != "" && n.record.UID > 0 {
+		if err := n.share(reason); err != nil {
+			return err
+		}
+	}
 	if err := n.attach(ctx, v); err != nil {
 		return err
 	}
 	grant, err := n.grantOf(v)
-	if err != nil {
-		return err
-	}
-	base, err := k.images.files(ctx, n.image, v.desired.Spec.Image)
 	if err != nil {
 		return err
 	}
@@ -278,11 +287,12 @@ func (n *kernel) prepare(ctx context.Context, v view) error {
 			return err
 		}
 	}
+	user := n.owner(v.desired.Spec)
 	b, err := newBuild(buildInput{
 		identity: runtime.Identity{Cluster: k.o.Scope, Agent: k.o.Agent, Kernel: n.id, Session: v.record.Session,
 			Generation: v.record.Generation, Allocation: v.record.Allocation, Schema: 1, Address: place.Address},
 		desired: v.desired, record: v.record, image: n.image, passwd: base.passwd, group: base.group, place: place, peers: peers,
-		uid: k.o.UID, gid: k.o.GID, grant: grant, folders: n.foldersOf(v), logLevel: k.o.LogLevel,
+		user: user, grant: grant, folders: n.foldersOf(v), logLevel: k.o.LogLevel,
 	})
 	if err != nil {
 		return err
@@ -707,7 +717,7 @@ func (n *kernel) forget(v view) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.remember(n.id, v.record.Generation)
-	n.record, n.reserved, n.acked, n.unsaved, n.evicted = nil, nil, false, false, nil
+	n.record, n.reserved, n.acked, n.unsaved, n.evicted, n.uid = nil, nil, false, false, nil, 0
 	n.obs = cluster.KernelObservation{}
 	delete(k.report.dirty, n.id)
 	return nil

@@ -51,6 +51,10 @@ type Record struct {
 	// Token proves the agent to the kernel's runner.
 	Token string `json:"token,omitempty"`
 	Rows  []Row  `json:"rows,omitempty"`
+	// UID is the user number that only this kernel has on this host, from its first generation until the record is deleted; 0 for none.
+	UID int `json:"uid,omitempty"`
+	// Shared says why it has none of its own although the agent gives them out.
+	Shared string `json:"shared,omitempty"`
 	// Marks: the runner leaves markers (host.Traces). Records of older agents do not say so, and nothing follows from missing markers.
 	Marks bool `json:"marks,omitempty"`
 	// Running: the runner of this generation has answered once, or has left the marker of a batch command's start. Never taken back.

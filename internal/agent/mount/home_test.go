@@ -1,6 +1,7 @@
 package mount_test
 
 import (
+	"berth.dev/berth/internal/agent/host"
 	"os"
 	"path/filepath"
 	"testing"
@@ -107,7 +108,7 @@ func TestTargetsAreCheckedAgain(t *testing.T) {
 		"the runner": {func() cluster.FolderMount { f := w.folder; f.Target = "/.berth"; return f }()},
 		"escapes":    {func() cluster.FolderMount { f := w.folder; f.Target = "/home/work/../../.berth"; return f }()},
 	} {
-		_, err := m.Prepare(t.Context(), kernelA, owner, owner, folders)
+		_, err := m.Prepare(t.Context(), kernelA, host.Owner{UID: owner, GID: owner}, folders)
 		require.Equal(t, cluster.ReasonTarget, fault.ReasonOf(err), "%s: %v", name, err)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // maxIDMaps bounds the user namespaces that are kept for the next mount.
@@ -27,21 +29,29 @@ func (m *idmaps) namespace(diskUID, uid, diskGID, gid int) (fd int, done func(),
 	key := [4]int{diskUID, uid, diskGID, gid}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if f := m.kept[key]; f != nil {
-		return int(f.Fd()), func() {}, nil
+	f := m.kept[key]
+	if f == nil {
+		if f, err = userNamespace(exchange(diskUID, uid), exchange(diskGID, gid)); err != nil {
+			return -1, nil, fmt.Errorf("make a user namespace: %w", err)
+		}
+		for old, kept := range m.kept { // any other: most are of sessions that have ended
+			if len(m.kept) < maxIDMaps {
+				break
+			}
+			_ = kept.Close()
+			delete(m.kept, old)
+		}
+		if m.kept == nil {
+			m.kept = map[[4]int]*os.File{}
+		}
+		m.kept[key] = f
 	}
-	f, err := userNamespace(exchange(diskUID, uid), exchange(diskGID, gid))
+	// The caller's descriptor is its own, so that the kept one can be closed meanwhile.
+	fd, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		return -1, nil, fmt.Errorf("make a user namespace: %w", err)
+		return -1, nil, fmt.Errorf("copy the descriptor of a user namespace: %w", os.NewSyscallError("fcntl", err))
 	}
-	if len(m.kept) >= maxIDMaps {
-		return int(f.Fd()), func() { _ = f.Close() }, nil
-	}
-	if m.kept == nil {
-		m.kept = map[[4]int]*os.File{}
-	}
-	m.kept[key] = f
-	return int(f.Fd()), func() {}, nil
+	return fd, func() { _ = unix.Close(fd) }, nil
 }
 
 func (m *idmaps) close() {

@@ -30,6 +30,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"berth.dev/berth/internal/agent/host"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
@@ -204,11 +205,10 @@ func (m *Mounts) volumeOf(f cluster.FolderMount) (*volume, error) {
 	return v, nil
 }
 
-// Prepare attaches a kernel's folders for a session whose user has these ids and returns what
-// the engine is to bind, in the order given. What an earlier call attached is replaced: containers
-// keep what they have. After an error the caller releases the kernel.
+// Prepare attaches a kernel's folders for a session's user and returns what the engine is to bind, in the order given. What an earlier
+// call attached is replaced: containers keep what they have. After an error the caller releases the kernel, or prepares it again.
 func (m *Mounts) Prepare(
-	ctx context.Context, kernel cluster.KernelID, uid, gid int, folders []cluster.FolderMount,
+	ctx context.Context, kernel cluster.KernelID, o host.Owner, folders []cluster.FolderMount,
 ) ([]runtime.Mount, error) {
 	if len(folders) == 0 {
 		return nil, nil
@@ -225,7 +225,7 @@ func (m *Mounts) Prepare(
 	}
 	var out []runtime.Mount
 	for i, f := range folders {
-		b, err := m.attach(ctx, dir, i, uid, gid, f)
+		b, err := m.attach(ctx, dir, i, o, f)
 		if err != nil {
 			return nil, fmt.Errorf("mount folder %s: %w", f.Name, err)
 		}
@@ -241,7 +241,7 @@ func (m *Mounts) dirOf(kernel cluster.KernelID) (string, error) {
 	return filepath.Join(m.o.Dir, string(kernel)), nil
 }
 
-func (m *Mounts) attach(ctx context.Context, dir string, i, uid, gid int, f cluster.FolderMount) (runtime.Mount, error) {
+func (m *Mounts) attach(ctx context.Context, dir string, i int, o host.Owner, f cluster.FolderMount) (runtime.Mount, error) {
 	b := runtime.Mount{Target: f.Target, ReadOnly: !f.Perm.CanWrite()}
 	v, err := m.volumeOf(f)
 	if err != nil {
@@ -258,10 +258,15 @@ func (m *Mounts) attach(ctx context.Context, dir string, i, uid, gid int, f clus
 			p.refused))
 	}
 	if p.tree < 0 {
-		return m.plain(b, p, f, uid, gid)
+		return m.plain(b, p, f, o)
 	}
 	m.warn("clone "+f.Host, "")
-	m.mapIDs(p, f, uid, gid)
+	if err := m.mapIDs(p, f, o); err != nil {
+		return b, err
+	}
+	if err := m.closeRoot(ctx, v, p, f); err != nil {
+		return b, err
+	}
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Propagation: unix.MS_PRIVATE}
 	if b.ReadOnly {
 		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
@@ -278,7 +283,7 @@ func (m *Mounts) attach(ctx context.Context, dir string, i, uid, gid int, f clus
 	}
 	if why := m.unseen(ctx, b.Source); why != "" {
 		m.warn("engine", "the engine does not see this agent's mounts ("+why+"): folders are bound as they are")
-		return m.plain(b, p, f, uid, gid)
+		return m.plain(b, p, f, o)
 	}
 	m.warn("engine", "")
 	return b, nil
@@ -286,44 +291,75 @@ func (m *Mounts) attach(ctx context.Context, dir string, i, uid, gid int, f clus
 
 // mapIDs makes files of the volume's owner appear as the session's user. Where that is refused
 // the mount stays as it is and a warning says so.
-func (m *Mounts) mapIDs(p place, f cluster.FolderMount, uid, gid int) {
-	if uid == f.OwnerUID && gid == f.OwnerGID {
-		return
+func (m *Mounts) mapIDs(p place, f cluster.FolderMount, o host.Owner) error {
+	if o.UID == f.OwnerUID && o.GID == f.OwnerGID {
+		return nil
 	}
 	err := errOwnerRoot
 	if f.OwnerUID > 0 && f.OwnerGID > 0 {
 		var ns int
 		var done func()
-		if ns, done, err = m.ids.namespace(f.OwnerUID, uid, f.OwnerGID, gid); err == nil {
+		if ns, done, err = m.ids.namespace(f.OwnerUID, o.UID, f.OwnerGID, o.GID); err == nil {
 			err = os.NewSyscallError("mount_setattr", unix.MountSetattr(p.tree, "", unix.AT_EMPTY_PATH,
 				&unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns)}))
 			done()
 		}
 	}
-	m.tellIDs(f, err)
+	return m.tellIDs(f, o, err)
 }
 
 // errOwnerRoot: files of root are not mapped, because a session's user must never act as root on a volume.
 var errOwnerRoot = errors.New("they belong to root")
 
-func (m *Mounts) tellIDs(f cluster.FolderMount, err error) {
-	if err == nil {
+// tellIDs keeps a warning where files cannot be mapped. A session with a user number of its own is refused then: it could not even
+// read the folder.
+func (m *Mounts) tellIDs(f cluster.FolderMount, o host.Owner, err error) error {
+	switch {
+	case err == nil:
 		m.warn("ids "+f.Host, "")
-		return
+	case o.Own:
+		return fault.Invalidf("the files of volume %s keep their owner %d:%d inside sessions: %v", f.Host, f.OwnerUID, f.OwnerGID, err).
+			WithReason(host.ReasonShared)
+	case o.UID != f.OwnerUID || o.GID != f.OwnerGID:
+		m.warn("ids "+f.Host, fmt.Sprintf("files of volume %s keep their owner %d:%d inside sessions, which may not be able to write them: %v",
+			f.Host, f.OwnerUID, f.OwnerGID, err))
 	}
-	m.warn("ids "+f.Host, fmt.Sprintf("files of volume %s keep their owner %d:%d inside sessions, which may not be able to write them: %v",
-		f.Host, f.OwnerUID, f.OwnerGID, err))
+	return nil
+}
+
+// closeRoot takes all rights on a folder's root from others than its owner, as its storage proxy does, for folders that no proxy has
+// touched since it began to. Sessions see the owner's files as their own by now. What cannot be changed stays as it is.
+func (m *Mounts) closeRoot(ctx context.Context, v *volume, p place, f cluster.FolderMount) error {
+	if f.Subpath != "." && f.Subpath != "" || f.OwnerUID <= 0 {
+		return nil
+	}
+	tree, err := unix.FcntlInt(uintptr(p.tree), unix.F_DUPFD_CLOEXEC, 0) // for a call that may never return
+	if err != nil {
+		return fmt.Errorf("copy a descriptor of its mount: %w", os.NewSyscallError("fcntl", err))
+	}
+	_, err = do(ctx, v, m.o.Patience, m.notify, func() (struct{}, error) {
+		defer func() { _ = unix.Close(tree) }()
+		root := "/proc/self/fd/" + strconv.Itoa(tree)
+		var st unix.Stat_t
+		if unix.Stat(root, &st) == nil && st.Mode&0o077 != 0 {
+			_ = unix.Chmod(root, st.Mode&0o700)
+		}
+		return struct{}{}, nil
+	}, func(struct{}) {})
+	return err
 }
 
 // plain lets the engine bind the path itself. Users cannot replace the folder's own path. They can replace a directory inside
 // the folder between the check and the engine's bind, so such a directory is refused.
-func (m *Mounts) plain(b runtime.Mount, p place, f cluster.FolderMount, uid, gid int) (runtime.Mount, error) {
+func (m *Mounts) plain(b runtime.Mount, p place, f cluster.FolderMount, o host.Owner) (runtime.Mount, error) {
 	if f.Subpath != "." && f.Subpath != "" {
 		return b, fault.Invalidf("%s is a directory in a folder, which this agent cannot mount safely", f.Subpath).WithReason(ReasonPath).
 			WithNext("mount the whole folder, or run the agent as root in the mount namespace of the engine")
 	}
-	if uid != f.OwnerUID && !m.o.Plain {
-		m.tellIDs(f, errors.New("the mount is not the agent's own"))
+	if o.UID != f.OwnerUID && (o.Own || !m.o.Plain) {
+		if err := m.tellIDs(f, o, errors.New("the mount is not the agent's own")); err != nil {
+			return b, err
+		}
 	}
 	b.Source = p.path
 	return b, nil

@@ -1,6 +1,7 @@
 package mount_test
 
 import (
+	"berth.dev/berth/internal/agent/host"
 	"context"
 	"errors"
 	"fmt"
@@ -125,7 +126,7 @@ func (w *world) open(change ...func(*mount.Options)) *mount.Mounts {
 
 func (w *world) prepare(m *mount.Mounts, uid int, folders ...cluster.FolderMount) []runtime.Mount {
 	w.Helper()
-	b, err := m.Prepare(w.Context(), kernelA, uid, uid, folders)
+	b, err := m.Prepare(w.Context(), kernelA, host.Owner{UID: uid, GID: uid}, folders)
 	require.NoError(w, err)
 	return b
 }
@@ -254,7 +255,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := w.open()
-			_, err := m.Prepare(t.Context(), kernelA, owner, owner, []cluster.FolderMount{c.folder})
+			_, err := m.Prepare(t.Context(), kernelA, host.Owner{UID: owner, GID: owner}, []cluster.FolderMount{c.folder})
 			require.Error(t, err)
 			require.Equal(t, c.kind, fault.KindOf(err), "%v", err)
 			require.Equal(t, c.reason, fault.ReasonOf(err), "%v", err)
@@ -265,7 +266,7 @@ func TestRefusals(t *testing.T) {
 	t.Run("folder is a link", func(t *testing.T) {
 		require.NoError(t, os.Rename(w.path(), w.path()+"-real"))
 		require.NoError(t, os.Symlink(filepath.Base(w.path())+"-real", w.path()))
-		_, err := w.open().Prepare(t.Context(), kernelA, owner, owner, []cluster.FolderMount{w.folder})
+		_, err := w.open().Prepare(t.Context(), kernelA, host.Owner{UID: owner, GID: owner}, []cluster.FolderMount{w.folder})
 		require.Equal(t, mount.ReasonPath, fault.ReasonOf(err), "%v", err)
 	})
 }
@@ -280,7 +281,7 @@ func TestPlain(t *testing.T) {
 	require.Equal(t, real, b.Source)
 	f := w.folder
 	f.Subpath = "sub"
-	_, err = m.Prepare(t.Context(), kernelA, owner, owner, []cluster.FolderMount{f})
+	_, err = m.Prepare(t.Context(), kernelA, host.Owner{UID: owner, GID: owner}, []cluster.FolderMount{f})
 	require.Equal(t, mount.ReasonPath, fault.ReasonOf(err), "a directory in it could be exchanged: %v", err)
 	require.NoError(t, m.Release(kernelA))
 	require.DirExists(t, w.path())
@@ -437,7 +438,7 @@ func TestHungVolume(t *testing.T) {
 	require.Empty(t, m.Hung())
 	answer := hang(t, w.volume)
 	for range 20 {
-		_, err := m.Prepare(t.Context(), kernelB, owner, owner, []cluster.FolderMount{w.folder})
+		_, err := m.Prepare(t.Context(), kernelB, host.Owner{UID: owner, GID: owner}, []cluster.FolderMount{w.folder})
 		require.Equal(t, fault.Unavailable, fault.KindOf(err), "%v", err)
 		require.Equal(t, mount.ReasonHung, fault.ReasonOf(err), "%v", err)
 		require.Contains(t, err.Error(), "local:volume1 does not answer")
@@ -469,6 +470,6 @@ func TestCancelled(t *testing.T) {
 	hang(t, w.volume)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := m.Prepare(ctx, kernelA, owner, owner, []cluster.FolderMount{w.folder})
+	_, err := m.Prepare(ctx, kernelA, host.Owner{UID: owner, GID: owner}, []cluster.FolderMount{w.folder})
 	require.ErrorIs(t, err, context.Canceled)
 }

@@ -149,6 +149,21 @@ type Commit struct {
 	Labels    map[string]string // added to those of the container's image
 	// MaxBytes is how large the image may be; 0 is no limit.
 	MaxBytes int64
+	// User has the files that the session wrote belong to another number in the image, which gets the label cluster.LabelSessionFiles.
+	// The zero value leaves them, and the labels, as they are.
+	User LayerUser
+}
+
+// LayerUser are the numbers that own what a session writes into its container's own file system.
+type LayerUser struct {
+	Session int // while it runs
+	Image   int // in images that are made of it
+}
+
+// FileOwners is implemented by runtimes that change the owners of a session's files while an image is made of it.
+type FileOwners interface {
+	// TakeBack gives a running container the files back that a commit changed which did not end. Doing it for nothing is no error.
+	TakeBack(ctx context.Context, o Observed, u LayerUser) error
 }
 
 // Info describes the engine.

@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -128,7 +129,7 @@ func (r *Root) prepare(l *Layout, c host.Content) error {
 			}
 		}
 	}
-	if err := mkdir(l.Dir, 0o711); err != nil {
+	if err := mkdir(l.Dir, 0o700); err != nil {
 		return err
 	}
 	if err := r.disk(l, fresh); err != nil {
@@ -145,7 +146,7 @@ func (r *Root) prepare(l *Layout, c host.Content) error {
 	if err := os.WriteFile(mark, []byte(text), 0o600); err != nil {
 		return err
 	}
-	if err := chown(l.Work, c.UID, c.GID); err != nil {
+	if err := give(l.Work, c.UID, c.GID); err != nil {
 		return err
 	}
 	if err := writeWork(l.Work, c); err != nil {
@@ -193,13 +194,35 @@ func mkdir(path string, mode fs.FileMode) error {
 	return os.Chmod(path, mode)
 }
 
-// chown gives a file to the user; an agent that is not root keeps it, which works when both are the same.
-func chown(path string, uid, gid int) error {
+// give gives a home to the user; an agent that is not root keeps it, which works when both are the same. The files of a home whose user
+// had another number in an earlier generation follow, before the home itself, which marks that all have. Nothing of the kernel runs that
+// could exchange a directory meanwhile.
+func give(home string, uid, gid int) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	return os.Lchown(path, uid, gid)
+	fi, err := os.Lstat(home)
+	if err != nil {
+		return err
+	}
+	if before := ownerOf(fi); before != 0 && before != uid {
+		err := filepath.WalkDir(home, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || path == home {
+				return err
+			}
+			if fi, err := d.Info(); err != nil || ownerOf(fi) != before {
+				return err
+			}
+			return os.Lchown(path, uid, gid)
+		})
+		if err != nil {
+			return fmt.Errorf("give the home to user %d: %w", uid, err)
+		}
+	}
+	return os.Lchown(home, uid, gid)
 }
+
+func ownerOf(fi fs.FileInfo) int { return int(fi.Sys().(*syscall.Stat_t).Uid) }
 
 // writeWork writes into the home, which after a restart holds whatever the user put there:
 // links that lead out of it are refused by os.Root.

@@ -247,3 +247,42 @@ func TestAHomeThatBeganAsADirectoryStaysOne(t *testing.T) {
 	require.Empty(t, l.Disk)
 	require.FileExists(t, filepath.Join(l.Work, "kept"))
 }
+
+// TestAHomeFollowsItsUser: when the user of a kernel has another number in the next generation, the files of the home are its own still.
+// Links are changed themselves and lead nowhere, and files of others stay theirs.
+func TestAHomeFollowsItsUser(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root gives files away")
+	}
+	dir := t.TempDir()
+	root, err := scratch.Open(filepath.Join(dir, "kernels"), 0)
+	require.NoError(t, err)
+	prepare := func(generation int64, uid int) scratch.Layout {
+		c := content(generation)
+		c.UID, c.GID = uid, 9001
+		l, err := root.Prepare(kernel, c)
+		require.NoError(t, err)
+		return l
+	}
+	l := prepare(1, 50_001)
+	outside := filepath.Join(dir, "outside")
+	require.NoError(t, os.WriteFile(outside, nil, 0o600))
+	inside := func(name string) string { return filepath.Join(l.Work, name) }
+	require.NoError(t, os.Mkdir(inside("d"), 0o700))
+	require.NoError(t, os.WriteFile(inside("d/file"), nil, 0o600))
+	require.NoError(t, os.WriteFile(inside("of-root"), nil, 0o600))
+	require.NoError(t, os.Symlink(outside, inside("link")))
+	for _, name := range []string{"d", "d/file", "link"} {
+		require.NoError(t, os.Lchown(inside(name), 50_001, 9001))
+	}
+	prepare(2, 9001)
+	for name, want := range map[string]uint32{".": 9001, "d": 9001, "d/file": 9001, "link": 9001, "of-root": 0} {
+		fi, err := os.Lstat(inside(name))
+		require.NoError(t, err)
+		require.Equal(t, want, fi.Sys().(*syscall.Stat_t).Uid, name)
+	}
+	fi, err := os.Lstat(outside)
+	require.NoError(t, err)
+	require.Zero(t, fi.Sys().(*syscall.Stat_t).Uid)
+}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httputil"
 	"strconv"
@@ -35,6 +36,8 @@ type Options struct {
 	Log      *slog.Logger
 	Stats    func(context.Context, keeper.Kernel) (node.KernelStats, error)
 	OnCommit func() // after an image was made or deleted
+	// SharedUser is the user number of sessions that have none of their own.
+	SharedUser int
 }
 
 type handler struct {
@@ -234,7 +237,7 @@ func (h *handler) commit(w http.ResponseWriter, r *http.Request) {
 	}
 	done := make(chan result, 1)
 	go func() { // ends with the commit; the handler waits for it
-		img, err := h.o.Runtime.Commit(r.Context(), k.ID, runtime.Commit{Reference: req.Reference, Labels: req.Labels, MaxBytes: req.MaxBytes})
+		img, err := h.o.Runtime.Commit(r.Context(), k.ID, h.commitOf(k, req))
 		done <- result{img, err}
 	}()
 	tick := time.NewTicker(5 * time.Second)
@@ -256,6 +259,21 @@ func (h *handler) commit(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+}
+
+// commitOf says what image to make of a kernel. A session that has a number of its own must not leave it in the image; any other may have
+// written files as the number that the next one has, too.
+func (h *handler) commitOf(k keeper.Kernel, req node.CommitRequest) runtime.Commit {
+	c := runtime.Commit{Reference: req.Reference, Labels: maps.Clone(req.Labels), MaxBytes: req.MaxBytes}
+	if k.User > 0 {
+		c.User = runtime.LayerUser{Session: k.User, Image: h.o.SharedUser}
+		return c
+	}
+	if c.Labels == nil {
+		c.Labels = map[string]string{}
+	}
+	c.Labels[cluster.LabelSessionFiles] = cluster.SessionFiles
+	return c
 }
 
 func (h *handler) stats(w http.ResponseWriter, r *http.Request) {

@@ -62,6 +62,7 @@ func Examine(ctx context.Context, dir platform.StateDir) Checkup {
 	}
 	c.processes(ctx, dir, pid)
 	c.mounts(dir, dir.Path("agent"))
+	c.limits()
 	return c
 }
 

@@ -44,6 +44,7 @@ func ExamineRoles(ctx context.Context, file string, s platform.Settings) Checkup
 	}
 	if agentHere {
 		c.host(ctx, file, s)
+		c.limits()
 	}
 	return c
 }

@@ -96,7 +96,8 @@ type Volume interface {
 	// enforces limits itself it may always agree. It promises nothing: the limit is checked again while writing.
 	Charge(ctx context.Context, s cluster.QuotaScope, bytes int64) error
 
-	// CreateFolder makes the folder, and its scope where missing; making it again changes nothing.
+	// CreateFolder makes the folder, and its scope where missing; making it again changes nothing. A volume whose files belong to a user of
+	// the platform takes all rights on the folder's root from others, also from roots that exist when they are opened.
 	CreateFolder(ctx context.Context, f cluster.FolderRef, mode fs.FileMode) error
 	// OpenFolder is NotFound for folders that are not there. The caller closes the tree.
 	OpenFolder(ctx context.Context, f cluster.FolderRef) (Tree, error)

@@ -89,7 +89,7 @@ const (
 type FolderRequest struct {
 	Volume string `json:"volume"`
 	VFID   string `json:"vfid"`
-	// Mode of a new folder, 0 for 0755.
+	// Mode of a new folder, 0 for 0755; volumes take away the rights of others than its owner.
 	Mode uint32 `json:"mode,omitempty"`
 	// TimeoutMS bounds a count of usage, 0 for the proxy's own bound.
 	TimeoutMS int64 `json:"timeout_ms,omitempty"`

@@ -30,6 +30,7 @@ type Host struct {
 	mu       sync.Mutex
 	full     bool
 	refused  error // of Attach
+	unmapped bool  // files of folders keep their owner
 	distrust error // of Verify
 	attached map[cluster.KernelID][]runtime.Mount
 	owners   []host.Owner // of every Attach
@@ -62,6 +63,13 @@ func (h *Host) Refuse(err error) {
 	h.refused = err
 }
 
+// KeepOwners makes files of folders keep their owner, as on a file system that cannot map them.
+func (h *Host) KeepOwners() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.unmapped = true
+}
+
 // Attached counts the kernels that have folders attached.
 func (h *Host) Attached() int {
 	h.mu.Lock()
@@ -87,6 +95,9 @@ func (h *Host) Attach(_ context.Context, kernel cluster.KernelID, o host.Owner, 
 	h.attached[kernel] = nil // half of it
 	if h.refused != nil {
 		return nil, h.refused
+	}
+	if o.Own && h.unmapped {
+		return nil, fault.Invalidf("the files of volume %s keep their owner", folders[0].Host).WithReason(host.ReasonShared)
 	}
 	var out []runtime.Mount
 	for _, f := range folders {

@@ -40,7 +40,7 @@ func (h *Host) Attach(ctx context.Context, kernel cluster.KernelID, o host.Owner
 	if h.Mounts == nil {
 		return nil, fault.Invalidf("this agent mounts no folders")
 	}
-	return h.Mounts.Prepare(ctx, kernel, o.UID, o.GID, folders)
+	return h.Mounts.Prepare(ctx, kernel, o, folders)
 }
 
 // Detach takes attached folders back; see host.Host.

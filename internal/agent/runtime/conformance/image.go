@@ -25,8 +25,10 @@ func commit(w *world) {
 	ref := CommitReference(w.fix)
 	before, err := w.rt.Image(w.ctx, w.fix.Image)
 	require.NoError(w, err)
-	img, err := w.rt.Commit(w.ctx, o.Identity.Kernel, runtime.Commit{Reference: ref, Labels: map[string]string{"owner": "ada"}})
+	img, err := w.rt.Commit(w.ctx, o.Identity.Kernel, runtime.Commit{Reference: ref, Labels: map[string]string{"owner": "ada"},
+		User: runtime.LayerUser{Session: 54_321, Image: 54_322}})
 	require.NoError(w, err)
+	require.Equal(w, cluster.NoSessionFiles, img.Labels[cluster.LabelSessionFiles], "nothing here is of that user")
 	require.NotEqual(w, before.ID, img.ID)
 	require.Contains(w, img.References, ref)
 	require.Equal(w, "ada", img.Labels["owner"])

@@ -104,6 +104,7 @@ type Runtime struct {
 	swept  atomic.Bool
 	// unfiltered: the engine's kernel cannot filter system calls.
 	unfiltered atomic.Bool
+	commits    sync.Map // kernels of which an image is being made, or of which the files change owners
 	// dataDir is the engine's directory, once it told.
 	dataDir atomic.Pointer[string]
 

@@ -299,11 +299,30 @@ func (r *Runtime) Commit(ctx context.Context, kernel cluster.KernelID, o runtime
 		return runtime.Image{}, fault.Exhaustedf("image %s would have %d bytes, %d are allowed", ref, base.Size+*grown, o.MaxBytes).
 			WithReason(runtime.ReasonImageSize).WithNext("delete files outside of mounted folders that the image does not need")
 	}
-	res, err := r.api.ContainerCommit(ctx, name, client.ContainerCommitOptions{
-		Reference: ref, Comment: "berth commit", Config: commitConfig(base.InspectResponse, c.Container.Config, o.Labels),
-	})
+	commit := func(more map[string]string) (client.ContainerCommitResult, error) {
+		labels := map[string]string{}
+		maps.Copy(labels, o.Labels)
+		maps.Copy(labels, more)
+		res, err := r.api.ContainerCommit(ctx, name, client.ContainerCommitOptions{
+			Reference: ref, Comment: "berth commit", Config: commitConfig(base.InspectResponse, c.Container.Config, labels),
+		})
+		if err != nil {
+			return res, r.containerFailure(err, kernel, "commit")
+		}
+		return res, nil
+	}
+	var res client.ContainerCommitResult
+	if o.User.Session > 0 {
+		pid := 0
+		if st := c.Container.State; st != nil {
+			pid = st.Pid
+		}
+		res, err = r.commitFor(ctx, kernel, pid, o.User, commit)
+	} else {
+		res, err = commit(nil)
+	}
 	if err != nil {
-		return runtime.Image{}, r.containerFailure(err, kernel, "commit")
+		return runtime.Image{}, err
 	}
 	return r.Image(ctx, res.ID)
 }

@@ -296,6 +296,9 @@ func (r *Runtime) Commit(ctx context.Context, kernel cluster.KernelID, o runtime
 	img := c.image.copy()
 	img.ID, img.References, img.Digests, img.CreatedAt = "", []string{o.Reference}, nil, r.e.opt.Now()
 	maps.Copy(img.Labels, o.Labels)
+	if o.User.Session > 0 {
+		img.Labels[cluster.LabelSessionFiles] = cluster.NoSessionFiles // files here have no owners
+	}
 	files := maps.Clone(c.image.files)
 	if files == nil {
 		files = map[string][]byte{}

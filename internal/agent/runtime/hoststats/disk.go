@@ -29,7 +29,7 @@ const (
 // At most files entries are counted; a layer with more is not Complete.
 func (r *Reader) Layer(ctx context.Context, id string, pid, files int) (runtime.LayerUse, error) {
 	out := runtime.LayerUse{}
-	dir, err := r.layerDir(pid)
+	dir, err := r.LayerDir(pid)
 	if err != nil {
 		return out, err
 	}
@@ -41,9 +41,9 @@ func (r *Reader) Layer(ctx context.Context, id string, pid, files int) (runtime.
 	return out, ctx.Err()
 }
 
-// layerDir is the directory of the host that holds what a container writes. It is found in the mount of the container's root, which
+// LayerDir is the directory of the host that holds what a container writes. It is found in the mount of the container's root, which
 // is an overlay with every engine of today.
-func (r *Reader) layerDir(pid int) (string, error) {
+func (r *Reader) LayerDir(pid int) (string, error) {
 	text, err := fs.ReadFile(r.root, "proc/"+strconv.Itoa(pid)+"/mountinfo")
 	if err != nil {
 		return "", fault.NotFoundf("process %d has ended", pid).WithCause(err)

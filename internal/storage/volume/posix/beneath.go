@@ -264,6 +264,15 @@ func ownerOf(uid, gid int) owner {
 	return owner{uid, gid}
 }
 
+// rootMode is the mode of a folder's root: users of the host that are not the platform's must not reach what lies below, whatever the
+// modes there. A proxy that cannot give files away makes them as its own user, which sessions may not run as: it leaves the mode.
+func (o owner) rootMode(mode fs.FileMode) fs.FileMode {
+	if o.uid < 0 {
+		return mode
+	}
+	return mode & 0o700
+}
+
 func (o owner) give(f *os.File, mode fs.FileMode) error {
 	if o.uid >= 0 || o.gid >= 0 {
 		if err := f.Chown(o.uid, o.gid); err != nil {

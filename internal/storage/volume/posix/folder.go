@@ -32,6 +32,7 @@ func unique() string {
 func (v *vol) CreateFolder(ctx context.Context, f cluster.FolderRef, mode fs.FileMode) error {
 	what := v.folder(f)
 	err := v.placeFolder(ctx, f, func(parent *directory, name string) error {
+		mode := v.owner.rootMode(mode)
 		made, err := parent.makeDir(name, mode, v.owner)
 		if err == nil && !made {
 			made, err = v.adopt(parent, name, mode)
@@ -56,6 +57,22 @@ func (v *vol) adopt(parent *directory, name string, mode fs.FileMode) (changed b
 	}
 	defer f.Close()
 	return true, v.owner.give(f, mode)
+}
+
+// closeRoot makes the root of a folder the owner's alone. It finds roots that were made by an older proxy, copied, or opened to others by a
+// session, which owns them. A root that cannot be changed now is tried again at the next touch.
+func (v *vol) closeRoot(root *directory) {
+	if v.owner.uid < 0 {
+		return
+	}
+	st, err := root.stat("")
+	mode := fs.FileMode(st.Mode) & fs.ModePerm
+	if err != nil || v.owner.rootMode(mode) == mode {
+		return
+	}
+	if err := root.f.Chmod(v.owner.rootMode(mode)); err != nil {
+		v.log.Debug("the root of a folder stays open to other users of the host", "volume", v.opt.Name, "error", err)
+	}
 }
 
 // maxTries bounds how often a step is begun again because others removed an empty directory under it.
@@ -120,6 +137,7 @@ func (v *vol) openTree(f cluster.FolderRef) (*folderTree, error) {
 	if err != nil {
 		return nil, explain(err, "open", v.folder(f))
 	}
+	v.closeRoot(root)
 	return &folderTree{v: v, ref: f, root: root}, nil
 }
 

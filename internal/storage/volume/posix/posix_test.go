@@ -122,3 +122,32 @@ func TestLocksEndWithAKilledProcess(t *testing.T) {
 	require.True(t, ok, "the lock file that was left is no lock")
 	release()
 }
+
+// TestRootsAreTheOwnersAlone: a user of the host who is not the platform's cannot reach the files of a folder, whatever their modes. Roots
+// of an older proxy are closed when they are touched, and so are those that a session has opened.
+func TestRootsAreTheOwnersAlone(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only a proxy that is root gives folders to a user of the platform")
+	}
+	v := open(t, t.TempDir())
+	ref := cluster.FolderRef{Scope: cluster.QuotaScope{Kind: cluster.UserScope, ID: "6a3a0c1e-0d35-4f0b-9d4e-6f3d8f3c7b11"},
+		Folder: "7b3a0c1e-0d35-4f0b-9d4e-6f3d8f3c7b12"}
+	require.NoError(t, v.CreateFolder(t.Context(), ref, 0o755))
+	root := filepath.Join(v.Info().Path, ref.Dir())
+	mode := func() os.FileMode {
+		fi, err := os.Stat(root)
+		require.NoError(t, err)
+		return fi.Mode().Perm()
+	}
+	require.Equal(t, os.FileMode(0o700), mode(), "a new one")
+	file := filepath.Join(root, "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o644))
+	require.NoError(t, os.Chmod(root, 0o755))
+	tree, err := v.OpenFolder(t.Context(), ref)
+	require.NoError(t, err)
+	require.NoError(t, tree.Close())
+	require.Equal(t, os.FileMode(0o700), mode(), "one that was there")
+	fi, err := os.Stat(file)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o644), fi.Mode().Perm(), "what lies below is left as it is")
+}
