@@ -142,6 +142,9 @@ type process struct {
 	// connected is when the present stream was opened, in nanoseconds; 0 while there is none.
 	connected atomic.Int64
 	onDeath   func()
+
+	mu    sync.Mutex
+	steps map[cluster.KernelID]int // that kernels have taken
 }
 
 var errKilled = fault.Unavailablef("the agent was killed")
@@ -166,6 +169,14 @@ func (p *process) enter(ctx context.Context) error {
 
 // before is called at every point where an agent may be killed.
 func (p *process) before(ctx context.Context, k cluster.KernelID, point string) error {
+	p.mu.Lock()
+	p.steps[k]++
+	n := p.steps[k]
+	p.mu.Unlock()
+	// Every step takes a time of its own, so that the seed decides in which order those of several kernels are done.
+	if err := wait(ctx, time.Duration(p.host.s.chance(int(2*time.Millisecond), p.host.id, k, point, n))); err != nil {
+		return err
+	}
 	if err := p.enter(ctx); err != nil {
 		return err
 	}
@@ -188,7 +199,7 @@ func (p *process) die() {
 
 // boot starts an agent on what the machine has.
 func (h *machine) boot() error {
-	p := &process{host: h}
+	p := &process{host: h, steps: map[cluster.KernelID]int{}}
 	p.ctx, p.cancel = context.WithCancel(h.s.ctx)
 	var err error
 	if p.ledger, err = ledger.Open(filepath.Join(h.dir, "ledger.db")); err != nil {
@@ -267,7 +278,9 @@ func (p *process) stayConnected() {
 		p.connected.Store(0)
 		if c != nil {
 			c.leaveAgent()
-			p.host.s.note("%s loses its stream: %v", p.host.id, err)
+			if p.host.s.ctx.Err() == nil {
+				p.host.s.note("%s loses its stream: %v", p.host.id, err)
+			}
 		}
 		if time.Since(began) > 10*time.Second {
 			backoff.Reset()

@@ -3,6 +3,7 @@ package simulation
 import (
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"fmt"
 	mathrand "math/rand/v2"
 	"net"
@@ -56,7 +57,7 @@ type managerRole struct {
 	mu    sync.Mutex
 	conns map[*conn]*machine
 	last  map[cluster.AgentID][]cluster.KernelObservation // the last report, for one that comes late
-	calls int
+	told  map[cluster.AgentID]int                         // how many reports came
 }
 
 // simulatedClock tells the simulated time to code that runs outside of its bubble; it has no timers there.
@@ -69,11 +70,14 @@ func (c outsideClock) Now() time.Time { return c.now() }
 
 func (s *sim) bootManager() error {
 	m := &managerRole{s: s, schedule: make(chan struct{}, 1), conns: map[*conn]*machine{}, born: time.Now(),
-		last: map[cluster.AgentID][]cluster.KernelObservation{}}
+		last: map[cluster.AgentID][]cluster.KernelObservation{}, told: map[cluster.AgentID]int{}}
 	m.ctx, m.cancel = context.WithCancel(s.ctx)
 	d := s.db.deps
 	d.Clock = s.clock
-	d.IDs = tenancy.RandomIDs(mathrand.NewChaCha8([32]byte{byte(s.plan.Seed), byte(s.plan.Seed >> 8), byte(s.lives.Add(1))}))
+	var seed [32]byte
+	binary.LittleEndian.PutUint64(seed[:], s.plan.Seed)
+	binary.LittleEndian.PutUint64(seed[8:], uint64(s.lives.Add(1)))
+	d.IDs = tenancy.RandomIDs(mathrand.NewChaCha8(seed))
 	err := s.db.do(time.Now(), func(ctx context.Context) error {
 		var err error
 		clock := outsideClock{chassis.RealClock(), s.clock}
@@ -125,7 +129,7 @@ func (m *managerRole) drive(w reconcile.Work, name string, hints <-chan struct{}
 	timer := time.NewTimer(time.Millisecond)
 	defer timer.Stop()
 	retry := chassis.Backoff{Min: 50 * time.Millisecond, Max: 2 * time.Second}
-	for {
+	for n := 0; ; n++ {
 		select {
 		case <-hints:
 			if wait(m.ctx, 2*time.Millisecond) != nil {
@@ -148,7 +152,7 @@ func (m *managerRole) drive(w reconcile.Work, name string, hints <-chan struct{}
 		} else {
 			retry.Reset()
 		}
-		timer.Reset(rest + time.Duration(m.s.chance(1_000_000, name, m.calls)))
+		timer.Reset(rest + time.Duration(m.s.chance(1_000_000, name, n)))
 	}
 }
 
@@ -206,7 +210,7 @@ func (m *managerRole) call(ctx context.Context, what string, fn func(ctx context
 	if m.dead.Load() {
 		return errDead
 	}
-	if err := m.s.outage(ctx); err != nil {
+	if err := m.s.outage(ctx, what); err != nil {
 		return err
 	}
 	if m.dead.Load() {
@@ -229,16 +233,12 @@ func (m *managerRole) call(ctx context.Context, what string, fn func(ctx context
 		m.die("after " + what)
 		return errDead
 	}
-	m.mu.Lock()
-	m.calls++
-	n := m.calls
-	m.mu.Unlock()
 	for _, topic := range topics {
 		agent, isAgent := strings.CutPrefix(topic, "agent:")
 		if !isAgent && topic != store.TopicSchedule && topic != store.TopicAll {
 			continue
 		}
-		time.AfterFunc(time.Duration(m.s.chance(3_000_000, what, n, topic)), func() {
+		time.AfterFunc(time.Duration(m.s.chance(3_000_000, what, now.Sub(m.s.began), topic)), func() {
 			switch {
 			case m.dead.Load():
 			case isAgent:
@@ -304,7 +304,7 @@ func (k sink) Register(ctx context.Context, h cluster.NodeHello) (epoch int64, e
 }
 
 func (k sink) UpdateFacts(ctx context.Context, agent cluster.AgentID, epoch int64, f cluster.NodeFacts) error {
-	return k.m.call(ctx, "facts", func(ctx context.Context) error { return k.r.UpdateFacts(ctx, agent, epoch, f) })
+	return k.m.call(ctx, "facts "+string(agent), func(ctx context.Context) error { return k.r.UpdateFacts(ctx, agent, epoch, f) })
 }
 
 func (k sink) Observe(ctx context.Context, agent cluster.AgentID, epoch int64, full, seen bool,
@@ -316,8 +316,8 @@ func (k sink) Observe(ctx context.Context, agent cluster.AgentID, epoch int64, f
 		})
 	}
 	k.m.mu.Lock()
-	k.m.calls++
-	n, old := k.m.calls, k.m.last[agent]
+	k.m.told[agent]++
+	n, old := k.m.told[agent], k.m.last[agent]
 	k.m.last[agent] = list
 	k.m.mu.Unlock()
 	percent := int(k.m.s.reports.Load())
@@ -354,7 +354,7 @@ func (k sink) Progress(ctx context.Context, agent cluster.AgentID, kernel cluste
 
 func (k sink) Desired(ctx context.Context, agent cluster.AgentID,
 	told map[cluster.KernelID]int64) (list []cluster.DesiredKernel, err error) {
-	err = k.m.call(ctx, "desired", func(ctx context.Context) (err error) {
+	err = k.m.call(ctx, "desired "+string(agent), func(ctx context.Context) (err error) {
 		list, err = k.r.Desired(ctx, agent, told)
 		return err
 	})

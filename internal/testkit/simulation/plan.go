@@ -68,7 +68,10 @@ func (e Event) String() string {
 	default:
 		out += fmt.Sprintf(" agent %d", e.Agent)
 	}
-	if e.N != 0 {
+	switch {
+	case e.Kind == Destroy, e.Kind == DestroyForced:
+		out += fmt.Sprintf(" session-%d", e.N)
+	case e.N != 0:
 		out += fmt.Sprintf(" n=%d", e.N)
 	}
 	if e.For > 0 {
@@ -91,8 +94,8 @@ type Plan struct {
 
 func (p Plan) String() string {
 	lines := []string{fmt.Sprintf("seed %d: %d agents of %d cores", p.Seed, p.Agents, p.Cores)}
-	for i, e := range p.Events {
-		lines = append(lines, fmt.Sprintf("  #%-3d %s", i, e))
+	for _, i := range p.present() {
+		lines = append(lines, fmt.Sprintf("  #%-3d %s", i, p.Events[i]))
 	}
 	return strings.Join(lines, "\n")
 }
@@ -200,15 +203,13 @@ func (p *Plan) fault(r *rand.Rand, at time.Duration) {
 	p.Events = append(p.Events, e)
 }
 
-// Without returns the plan with only those events for which keep is true. Destroyers name sessions by number, so events that are left out
-// keep their place as nothing.
-func (p Plan) Without(drop map[int]bool) Plan {
-	q := p
-	q.Events = slices.Clone(p.Events)
-	for i := range q.Events {
+// without returns the plan without some events. Destroyers name sessions by number, so an event that is left out keeps its place.
+func (p Plan) without(drop map[int]bool) Plan {
+	p.Events = slices.Clone(p.Events)
+	for i := range p.Events {
 		if drop[i] {
-			q.Events[i].Kind = ""
+			p.Events[i].Kind = ""
 		}
 	}
-	return q
+	return p
 }

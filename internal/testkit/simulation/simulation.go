@@ -382,7 +382,7 @@ func (s *sim) giveDatabase() {
 }
 
 // outage is passed before every use of the database.
-func (s *sim) outage(ctx context.Context) error {
+func (s *sim) outage(ctx context.Context, what string) error {
 	for {
 		s.mu.Lock()
 		out, refuses := s.out, s.refuses
@@ -394,7 +394,10 @@ func (s *sim) outage(ctx context.Context) error {
 			return fault.Unavailablef("PostgreSQL does not answer")
 		}
 		select {
-		case <-out:
+		case <-out: // those who waited go on one after the other
+			if err := wait(ctx, time.Duration(s.chance(int(5*time.Millisecond), "outage", what))); err != nil {
+				return err
+			}
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -430,7 +433,7 @@ func (s *sim) create(i int, e Event) {
 	case Gang:
 		r.ClusterSize, r.ClusterMode = e.N, "multi-node"
 	}
-	s.insist(func(ctx context.Context, m *managerRole) error {
+	s.insist(fmt.Sprint("create ", i), func(ctx context.Context, m *managerRole) error {
 		got, err := m.nouns.Sessions.Create(ctx, s.db.admin, r)
 		if err == nil {
 			s.mu.Lock()
@@ -449,7 +452,7 @@ func (s *sim) destroy(of int, forced bool) {
 	if id == "" {
 		return
 	}
-	s.insist(func(ctx context.Context, m *managerRole) error {
+	s.insist(fmt.Sprint("destroy ", of), func(ctx context.Context, m *managerRole) error {
 		_, err := m.nouns.Sessions.Destroy(ctx, s.db.admin, string(id), session.DestroyOptions{Forced: forced})
 		if fault.Is(err, fault.Denied) || fault.Is(err, fault.NotFound) {
 			return nil // it has ended, or its owner would have to use force
@@ -464,11 +467,11 @@ func (s *sim) destroy(of int, forced bool) {
 }
 
 // insist tries a user's request for a while; users stop trying.
-func (s *sim) insist(fn func(ctx context.Context, m *managerRole) error) {
+func (s *sim) insist(what string, fn func(ctx context.Context, m *managerRole) error) {
 	for try := range 20 {
 		if m := s.manager(); m != nil {
 			limit, cancel := context.WithTimeout(s.ctx, 30*time.Second)
-			err := m.call(limit, "user", func(ctx context.Context) error { return fn(ctx, m) })
+			err := m.call(limit, what, func(ctx context.Context) error { return fn(ctx, m) })
 			cancel()
 			if err == nil || s.ctx.Err() != nil {
 				return
@@ -478,7 +481,7 @@ func (s *sim) insist(fn func(ctx context.Context, m *managerRole) error) {
 				return
 			}
 		}
-		if wait(s.ctx, time.Second+time.Duration(s.chance(1000, "user", try))*time.Millisecond) != nil {
+		if wait(s.ctx, time.Second+time.Duration(s.chance(int(time.Second), what, try))) != nil {
 			return
 		}
 	}
