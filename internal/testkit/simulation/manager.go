@@ -116,7 +116,7 @@ func (s *sim) bootManager() error {
 	}
 	m.group.Go(func() { m.drive(m.loops[0], "schedule", m.schedule) })
 	m.group.Go(func() { m.drive(m.loops[1], "sweep", nil) })
-	m.group.Go(m.touch)
+	m.group.Go(func() { m.link.RenewLeases(m.ctx) })
 	s.mu.Lock()
 	s.role = m
 	s.mu.Unlock()
@@ -153,28 +153,6 @@ func (m *managerRole) drive(w reconcile.Work, name string, hints <-chan struct{}
 			retry.Reset()
 		}
 		timer.Reset(rest + time.Duration(m.s.chance(1_000_000, name, n)))
-	}
-}
-
-// touch renews the leases of connected agents, as the link does while it listens.
-func (m *managerRole) touch() {
-	for {
-		if wait(m.ctx, lease/6) != nil {
-			return
-		}
-		var heard []cluster.AgentID
-		m.mu.Lock()
-		for c, h := range m.conns {
-			if c.manager.Err() == nil && c.heardWithin(lease/6+agentlink.DefaultConfig().Heartbeat) {
-				heard = append(heard, cluster.AgentID(h.id))
-			}
-		}
-		m.mu.Unlock()
-		if len(heard) > 0 {
-			ctx, cancel := context.WithTimeout(m.ctx, lease/6)
-			_ = m.call(ctx, "touch", func(ctx context.Context) error { return m.nouns.Reports.Touch(ctx, heard) })
-			cancel()
-		}
 	}
 }
 

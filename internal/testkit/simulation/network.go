@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -89,10 +88,7 @@ type conn struct {
 	agent, manager context.Context // of the ends
 	endAgent       context.CancelFunc
 	endManager     context.CancelFunc
-	heard          atomic.Int64 // when the manager last got a message, in nanoseconds
 }
-
-func (c *conn) heardWithin(d time.Duration) bool { return time.Since(time.Unix(0, c.heard.Load())) < d }
 
 // half is one direction of a stream.
 type half struct {
@@ -239,7 +235,6 @@ func (e *managerEnd) Recv() (*node.Up, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.c.heard.Store(time.Now().UnixNano())
 	return m.(*node.Up), nil
 }
 
