@@ -101,7 +101,8 @@ func (h *machine) join(m *managerRole) error {
 	if err != nil {
 		return err
 	}
-	h.tls = tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}, VerifiedChains: [][]*x509.Certificate{{leaf}}, HandshakeComplete: true}
+	h.tls = tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}, VerifiedChains: [][]*x509.Certificate{{leaf}},
+		HandshakeComplete: true}
 	return nil
 }
 
@@ -368,8 +369,8 @@ func (g guardedRuntime) Ensure(ctx context.Context, spec runtime.Spec) (runtime.
 		return runtime.Observed{}, err
 	}
 	o, err := g.Runtime.Ensure(ctx, spec)
-	g.p.host.s.note("%s ensures the container of kernel %s gen %d: %s %v", g.p.host.id, short(string(spec.Identity.Kernel)), spec.Identity.Generation,
-		o.Phase, err)
+	g.p.host.s.note("%s ensures the container of kernel %s gen %d: %s %v", g.p.host.id, short(string(spec.Identity.Kernel)),
+		spec.Identity.Generation, o.Phase, err)
 	if gone := g.p.enter(ctx); gone != nil && err == nil {
 		return o, gone
 	}

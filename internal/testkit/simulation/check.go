@@ -97,8 +97,8 @@ func (s *sim) look(ctx context.Context, now time.Time, what string) {
 func (s *sim) read(ctx context.Context, at time.Duration) error {
 	c := &s.checks
 	b := &pgx.Batch{}
-	b.Queue(`SELECT id::text, session_id::text, coalesce(agent_id, ''), generation, desired, status, allocation::text, deadline, status_changed,
-		status_info FROM kernels ORDER BY id`)
+	b.Queue(`SELECT id::text, session_id::text, coalesce(agent_id, ''), generation, desired, status, allocation::text, deadline,
+		status_changed, status_info FROM kernels ORDER BY id`)
 	b.Queue(`SELECT id::text, name, type, status, status_info, result, status_info <> '' OR status_data ? 'scheduler', status_changed
 		FROM sessions ORDER BY created_at, id`)
 	b.Queue(`SELECT seq, session_id::text, coalesce(kernel_id::text, ''), from_status, to_status, reason, detail FROM session_events
@@ -293,8 +293,8 @@ func (s *sim) ordersArrive(now time.Time) {
 			if since == 0 || now.Sub(time.Unix(0, since)) < quiet {
 				continue
 			}
-			s.fail(now.Sub(s.began), "orders arrive", "kernel %s was placed on %s %s ago, which has been connected for %s and was not told", short(k.ID),
-				h.id, now.Sub(k.Changed), now.Sub(time.Unix(0, since)))
+			s.fail(now.Sub(s.began), "orders arrive", "kernel %s was placed on %s %s ago, which has been connected for %s and was not told",
+				short(k.ID), h.id, now.Sub(k.Changed), now.Sub(time.Unix(0, since)))
 		}
 	}
 }

@@ -56,7 +56,8 @@ DO $$
 DECLARE c record;
 BEGIN
 	FOR c IN SELECT d.adrelid::regclass AS tab, a.attname AS col FROM pg_attrdef d
-		JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum WHERE pg_get_expr(d.adbin, d.adrelid) IN ('now()', 'pg_catalog.now()')
+		JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+		WHERE pg_get_expr(d.adbin, d.adrelid) IN ('now()', 'pg_catalog.now()')
 	LOOP
 		EXECUTE format('ALTER TABLE %s ALTER COLUMN %I SET DEFAULT sim.now()', c.tab, c.col);
 	END LOOP;
@@ -99,8 +100,8 @@ func NewDatabase(t testing.TB) *Database {
 	images, err := image.New(image.Deps{Store: d.store, IDs: tenancy.RandomIDs(rand.Reader), Log: d.deps.Log})
 	check(err)
 	check(images.ImportOwn(t.Context(), []cluster.NodeImage{nodeImage()}))
-	_, err = d.store.Pool().Exec(t.Context(), `UPDATE keypair_resource_policies SET max_concurrent_sessions = $1, max_containers_per_session = 4`,
-		maxSessions)
+	_, err = d.store.Pool().Exec(t.Context(), `UPDATE keypair_resource_policies
+		SET max_concurrent_sessions = $1, max_containers_per_session = 4`, maxSessions)
 	check(err)
 	d.wakes = d.store.Wakes(nil)
 	t.Cleanup(d.wakes.Close)

@@ -36,7 +36,7 @@ func TestSimulation(t *testing.T) {
 		return
 	}
 	first := number("BERTH_SIM_FIRST", 1)
-	last := first + number("BERTH_SIM_SEEDS", 5)
+	last := first + number("BERTH_SIM_SEEDS", 3)
 	next := atomic.Uint64{}
 	next.Store(first)
 	var sum sums
