@@ -340,6 +340,8 @@ var rules = []rule{
 	{dir: "scripts/modules", duty: "checks the licences of the modules that are shipped, and lists them"},
 	{dir: "scripts/mutation", duty: "measures what the tests of a package notice"},
 	{dir: "scripts/pack", duty: "prepares what the berth binary carries"},
+	{dir: "scripts/testdb", duty: "one PostgreSQL server for a whole run of tests", testOnly: true,
+		allow: []string{"internal/manager/store/storetest"}},
 
 	// Tests alone.
 	{dir: "internal/testkit", duty: "a whole cluster in one process, with faults", testOnly: true, allow: []string{"api", "internal"}},

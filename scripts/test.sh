@@ -36,7 +36,7 @@ if [ "$*" != ./... ]; then
 fi
 # The stories start whole clusters: they get the machine to themselves, after everything else.
 code=0
-go test -p 2 -timeout 25m $(go list ./... | grep -v '/e2e$') || code=$?
+go run ./scripts/testdb go test -p 2 -timeout 25m $(go list ./... | grep -v '/e2e$') || code=$?
 say "stories"
 go test -timeout 25m ./e2e || code=$?
 say "quotas of XFS"

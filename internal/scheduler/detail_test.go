@@ -430,6 +430,40 @@ func TestReasonsOfTheQueue(t *testing.T) {
 	}
 }
 
+// TestReasonsWithoutAnAgent: a session waits for an agent while none is usable, even if those that are not would be too small.
+func TestReasonsWithoutAnAgent(t *testing.T) {
+	t.Parallel()
+	c := filled(t, scheduler.Group{})
+	lost := agent("a", 4, 8)
+	lost.Alive = false
+	c.SetAgent("g", lost)
+	c.Enqueue("g", job(1, 10, 0, ask(64, 1)))
+	require.Empty(t, pass(t, c, now))
+	require.Equal(t, map[scheduler.Reason]int{scheduler.WaitsForAgent: 1}, c.Queue("g").Reasons)
+}
+
+// TestReasonsOfSessionsWithFolders: folders are a wish about agents only while a volume hangs somewhere.
+func TestReasonsOfSessionsWithFolders(t *testing.T) {
+	t.Parallel()
+	for want, hung := range map[scheduler.Reason][]string{scheduler.WaitsForDevices: nil, scheduler.WaitsForCapacity: {"other"}} {
+		c := filled(t, scheduler.Group{WholeDevices: true})
+		a := withGPUs(agent("a", 4, 8), "cuda.shares", 2)
+		a.Hung = hung
+		c.SetAgent("g", a)
+		for n := range 2 {
+			c.Run("g", scheduler.Running{Session: job(10+n, 10, 0), StartedAt: now, Placements: []scheduler.Placement{{
+				Kernel: cluster.KernelID(fmt.Sprint(n)), Agent: "a",
+				Allocation: alloc.Allocation{"cuda.shares": {fmt.Sprintf("g%d", n): 500}},
+			}}})
+		}
+		s := job(1, 10, 0, cluster.Slots{"cuda.shares": 900})
+		s.Volumes = []string{"v"}
+		c.Enqueue("g", s)
+		require.Empty(t, pass(t, c, now))
+		require.Equal(t, map[scheduler.Reason]int{want: 1}, c.Queue("g").Reasons, hung)
+	}
+}
+
 func TestEqualSessionsAreExplainedAlike(t *testing.T) {
 	t.Parallel()
 	var pending []scheduler.Session

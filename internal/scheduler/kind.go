@@ -147,9 +147,6 @@ func (c *Cluster) newKind(key string, s *Session) *kind {
 		Designated: slices.Clone(s.Designated), Failed: slices.Clone(s.Failed), Volumes: slices.Clone(s.Volumes),
 		Kernels: slices.Clone(s.Kernels),
 	}
-	for i := range k.session.Kernels {
-		k.session.Kernels[i].ID = "" // not part of the kind
-	}
 	total := cluster.Slots{}
 	for i := range s.Kernels {
 		for slot, v := range s.Kernels[i].Slots {

@@ -58,10 +58,7 @@ func (d Decay) Share(now time.Time, capacity cluster.Slots, buckets []Bucket, we
 	}
 	used := map[cluster.SlotName]float64{}
 	for _, b := range buckets {
-		age := now.Sub(b.Start)
-		if age < 0 {
-			age = 0
-		}
+		age := max(0, now.Sub(b.Start))
 		if age > d.Lookback+d.Unit {
 			continue
 		}

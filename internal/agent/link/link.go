@@ -200,6 +200,7 @@ func (l *Link) dialer() grpc.DialOption {
 // session opens one control stream and works on it until it breaks. welcome says whether the manager took it.
 func (l *Link) session(ctx context.Context, addr string) (welcome bool, err error) {
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(credentials.NewTLS(l.id.TLS("h2"))), l.dialer(),
+		grpc.WithReadBufferSize(node.Buffer), grpc.WithWriteBufferSize(node.Buffer), grpc.WithSharedWriteBuffer(true),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20), grpc.MaxCallSendMsgSize(32<<20)))
 	if err != nil {
 		return false, fmt.Errorf("connect: %w", err)

@@ -103,7 +103,7 @@ func (s *Service) listPage(ctx context.Context, a, viewer authz.Actor, v authz.V
 }
 
 var folderFields = list.Fields{
-	"id": list.ID("f.id::text"), "row_id": list.ID("f.id::text"), "name": list.Text("f.name"), "host": list.Text("f.host"),
+	"id": list.ID("f.id"), "row_id": list.ID("f.id"), "name": list.Text("f.name"), "host": list.Text("f.host"),
 	"status": list.Enum("f.status", store.Texts([]cluster.FolderStatus{cluster.FolderReady, cluster.FolderPerforming, cluster.FolderCloning,
 		cluster.FolderMounted,
 		cluster.FolderError, cluster.FolderDeletePending, cluster.FolderDeleteOngoing, cluster.FolderDeleteComplete,
@@ -112,7 +112,7 @@ var folderFields = list.Fields{
 	"permission": list.Enum("f.permission", []string{"ro", "rw", "wd"},
 		map[string]string{"READ_ONLY": "ro", "READ_WRITE": "rw", "RW_DELETE": "wd", "OWNER_PERM": "wd"}),
 	"ownership_type": list.Enum("CASE WHEN f.user_id IS NULL THEN 'group' ELSE 'user' END", store.Texts([]Ownership{OfUser, OfProject}), nil),
-	"user":           list.ID("f.user_id::text"), "user_email": list.Text("u.email"), "group": list.ID("f.project_id::text"),
+	"user":           list.ID("f.user_id"), "user_email": list.Text("u.email"), "group": list.ID("f.project_id"),
 	"group_name":  list.Text("p.name"),
 	"domain_name": list.Text("f.domain_name"), "creator": list.Text("c.email"), "quota_scope_id": list.Text("f.quota_scope"),
 	"cloneable":      list.Bool("f.cloneable"),

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
@@ -21,18 +22,24 @@ type Filter struct {
 }
 
 var sessionFields = list.Fields{
-	"id": list.Text("s.id::text"), "type": list.Text("s.type"), "name": list.Text("s.name"), "priority": list.Number("s.priority"),
+	"id": list.ID("s.id"), "type": list.Text("s.type"), "name": list.Text("s.name"), "priority": list.Number("s.priority"),
 	"image": list.Text("s.image"), "agent_ids": list.Texts(
 		"ARRAY(SELECT k.agent_id FROM kernels k WHERE k.session_id = s.id AND k.agent_id IS NOT NULL)"),
 	"agent_id":    list.Texts("ARRAY(SELECT k.agent_id FROM kernels k WHERE k.session_id = s.id AND k.agent_id IS NOT NULL)"),
 	"agents":      list.Texts("ARRAY(SELECT k.agent_id FROM kernels k WHERE k.session_id = s.id AND k.agent_id IS NOT NULL)"),
 	"domain_name": list.Text("s.domain_name"), "group_name": list.Text("p.name"), "user_email": list.Text("u.email"),
-	"user_id": list.Text("s.user_id::text"), "full_name": list.Text("u.full_name"), "access_key": list.Text("s.access_key"),
+	"user_id": list.ID("s.user_id"), "full_name": list.Text("u.full_name"), "access_key": list.Text("s.access_key"),
 	"scaling_group": list.Text("s.resource_group"), "cluster_mode": list.Text("s.cluster_mode"), "cluster_size": list.Number("s.cluster_size"),
 	"status": list.Text("s.status"), "status_info": list.Text("s.status_info"), "status_changed": list.Time("s.status_changed"),
 	"result": list.Text("s.result"), "created_at": list.Time("s.created_at"), "terminated_at": list.Time("s.ended_at"),
 	"starts_at": list.Time("s.starts_at"), "scheduled_at": list.Time("s.scheduled_at"), "startup_command": list.Text("s.startup_command"),
-	"tag": list.Text("s.tag"), "project_id": list.Text("s.project_id::text"),
+	"tag": list.Text("s.tag"), "project_id": list.ID("s.project_id"),
+}
+
+// sessionCounts are where the number of sessions is kept: live ones are few, ended ones were counted as they ended.
+var sessionCounts = []string{
+	"SELECT count(*) FROM sessions s JOIN users u ON u.id = s.user_id WHERE s.ended_at IS NULL",
+	"SELECT coalesce(sum(s.n), 0)::bigint FROM ended_session_counts s JOIN users u ON u.id = s.user_id WHERE true",
 }
 
 // List lists what the actor may see: own sessions, of the domain for its administrators, all for superadmins.
@@ -41,19 +48,31 @@ func (s *Service) List(ctx context.Context, a authz.Actor, f Filter) (list.Page[
 		return list.Page[*Session]{}, err
 	}
 	l := &list.Spec{From: "sessions s JOIN projects p ON p.id = s.project_id JOIN users u ON u.id = s.user_id", Key: "s.id::text",
-		Fields: sessionFields, Order: "s.created_at DESC"}
+		Fields: sessionFields, Order: "s.created_at DESC", Counts: sessionCounts}
 	l.Where(facts.Sessions.Where(a, authz.See, l.Arg))
 	if len(f.Statuses) > 0 {
 		l.And("s.status = ANY(%s::text[])", f.Statuses)
+		switch final := func(w string) bool { return cluster.Status(w).Final() }; {
+		case !slices.ContainsFunc(f.Statuses, final):
+			l.Implied("s.ended_at IS NULL")
+		case !slices.ContainsFunc(f.Statuses, func(w string) bool { return !final(w) }):
+			l.Implied("s.ended_at IS NOT NULL")
+		}
 	}
 	if f.AccessKey != "" {
-		l.And("s.access_key = %s", string(f.AccessKey))
+		key := l.Arg(string(f.AccessKey))
+		l.Where("s.access_key = " + key)
+		l.Implied("s.user_id = (SELECT k.user_id FROM keypairs k WHERE k.access_key = " + key + ")")
 	}
 	if f.Domain != "" {
 		l.And("s.domain_name = %s", f.Domain)
 	}
 	if f.Project != "" {
-		l.And("s.project_id::text = %s", string(f.Project))
+		id, ok := cluster.CanonicalUUID(string(f.Project))
+		if !ok {
+			return list.Page[*Session]{Items: []*Session{}}, nil // nothing has such an id
+		}
+		l.And("s.project_id = %s::uuid", id)
 	}
 	if f.Type != "" {
 		l.And("s.type = %s", string(f.Type))
@@ -82,7 +101,7 @@ type KernelFilter struct {
 }
 
 var kernelFields = list.Fields{
-	"id": list.Text("k.id::text"), "image": list.Text("k.image"), "architecture": list.Text("k.architecture"),
+	"id": list.ID("k.id"), "image": list.Text("k.image"), "architecture": list.Text("k.architecture"),
 	"agent":      list.Text("k.agent_id"),
 	"agent_addr": list.Text("ag.addr"), "cluster_idx": list.Number("k.cluster_idx"), "local_rank": list.Number("k.local_rank"),
 	"cluster_role": list.Text("k.cluster_role"), "cluster_hostname": list.Text("k.cluster_hostname"), "status": list.Text("k.status"),
@@ -100,14 +119,19 @@ func (s *Service) ListKernels(ctx context.Context, a authz.Actor, f KernelFilter
 		Key: "k.id::text", Fields: kernelFields, Order: "k.created_at DESC, k.local_rank"}
 	l.Where(facts.Sessions.Where(a, authz.See, l.Arg))
 	if f.Session != "" {
-		l.And("k.session_id::text = %s", string(f.Session))
 		l.Order = "k.local_rank"
+	}
+	for column, ref := range map[string]string{"k.session_id": string(f.Session), "k.id": string(f.Kernel)} {
+		id, ok := cluster.CanonicalUUID(ref)
+		switch {
+		case ok:
+			l.And(column+" = %s::uuid", id)
+		case ref != "":
+			return list.Page[Kernel]{Items: []Kernel{}}, nil // nothing has such an id
+		}
 	}
 	if f.Agent != "" {
 		l.And("k.agent_id = %s AND k.ended_at IS NULL", string(f.Agent))
-	}
-	if f.Kernel != "" {
-		l.And("k.id::text = %s", string(f.Kernel))
 	}
 	keys, total, err := l.Keys(ctx, s.d.Store.Pool(), f.Query)
 	if err != nil {

@@ -18,6 +18,9 @@ const (
 	pruneRest  = 200 * time.Millisecond
 	// pruneBatch is how many events one statement looks at.
 	pruneBatch = 1000
+	// joinEvery is the time between looks at the counts of ended sessions, which are joined when there are joinAfter new ones.
+	joinEvery = 10 * time.Second
+	joinAfter = 1000
 )
 
 // LoopConfig says how patient the loops are.
@@ -28,10 +31,15 @@ type LoopConfig struct {
 	EventRetention time.Duration
 }
 
-// Loops returns the control loops of sessions but for scheduling: batch sessions end at their timeout, old history is forgotten.
+// Loops returns the control loops of sessions but for scheduling: batch sessions end at their timeout, old history is forgotten, the
+// counts of ended sessions stay few.
 func (s *Service) Loops(c LoopConfig) []reconcile.Loop {
 	loops := []reconcile.Loop{{Name: "batch-timeout", Begin: func(t reconcile.Term) reconcile.Work {
 		return reconcile.Work{Pass: func(ctx context.Context) (time.Duration, error) { return c.Sweep, t.Commit(ctx, stopOverdueBatches) }}
+	}}, {Name: "counts", Begin: func(t reconcile.Term) reconcile.Work {
+		return reconcile.Work{Pass: func(ctx context.Context) (time.Duration, error) {
+			return joinEvery, t.Commit(ctx, func(ctx context.Context, tx *store.Tx) error { return tx.JoinEndedCounts(ctx, joinAfter) })
+		}}
 	}}}
 	if c.EventRetention > 0 {
 		loops = append(loops, reconcile.Loop{Name: "prune", Begin: func(t reconcile.Term) reconcile.Work {

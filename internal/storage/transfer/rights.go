@@ -16,8 +16,6 @@ const (
 	// rightsAge is how old this proxy's copy of epochs may get. Beyond it tokens are refused and transfers end, because nobody knows
 	// whether their users may still do what the tokens say.
 	rightsAge = time.Minute
-	// rightsWait is how long a request waits for a copy that is young enough.
-	rightsWait = 5 * time.Second
 	// rightsLook is the time between looks at the copy's age, and rightsKept how long an epoch is kept: longer than any token lives.
 	rightsLook = time.Second
 	rightsKept = maxTokenLife + 24*time.Hour
@@ -29,6 +27,9 @@ const (
 // less than before; a token carries the epochs of the moment in which the manager decided about it, and is good while none of them is
 // older than the copy's.
 type Rights struct {
+	// Wait is how long a request waits for a copy that is young enough; default 5 s.
+	Wait time.Duration
+
 	clock chassis.Clock
 	boot  string
 
@@ -47,8 +48,8 @@ type epoch struct {
 
 // NewRights makes an empty copy; boot names this life of the proxy.
 func NewRights(clock chassis.Clock, boot string) *Rights {
-	return &Rights{clock: clock, boot: boot, known: map[string]epoch{}, fresh: make(chan struct{}), running: map[*admission]struct{}{},
-		began: clock.Now()}
+	return &Rights{Wait: 5 * time.Second, clock: clock, boot: boot, began: clock.Now(), known: map[string]epoch{},
+		fresh: make(chan struct{}), running: map[*admission]struct{}{}}
 }
 
 // admission is a transfer that was found to be allowed and goes on.
@@ -111,7 +112,7 @@ func (r *Rights) stale() error {
 func (r *Rights) admit(ctx context.Context, g grant, end func(why error)) (leave func(), err error) {
 	var once sync.Once
 	a := &admission{rights: g.rights, folder: string(g.folder.Folder), end: func(why error) { once.Do(func() { end(why) }) }}
-	wait := r.clock.NewTimer(rightsWait)
+	wait := r.clock.NewTimer(r.Wait)
 	defer wait.Stop()
 	for {
 		r.mu.Lock()

@@ -27,6 +27,7 @@ func newGuardedRig(t *testing.T) (*rig, *transfer.Rights) {
 	var rights *transfer.Rights
 	r := newRig(t, func(o *transfer.Options) {
 		rights = transfer.NewRights(o.Clock, boot)
+		rights.Wait = 20 * time.Millisecond
 		o.Rights = rights
 	})
 	rights.Take(told(nil))
@@ -131,6 +132,7 @@ func TestManagersThatTellNothing(t *testing.T) {
 	var rights *transfer.Rights
 	r := newRig(t, func(o *transfer.Options) {
 		rights = transfer.NewRights(o.Clock, boot)
+		rights.Wait = 20 * time.Millisecond
 		o.Rights = rights
 	})
 	r.write("f", "content")

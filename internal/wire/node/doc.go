@@ -34,3 +34,6 @@ const (
 
 // MaxMessage bounds one message of the control stream, in bytes; both sides allow that much.
 const MaxMessage = 64 << 20
+
+// Buffer is the size of the buffers of a control connection, in bytes; a longer message takes several reads.
+const Buffer = 4 << 10

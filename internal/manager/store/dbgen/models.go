@@ -189,6 +189,17 @@ type Domain struct {
 	Dotfiles                json.RawMessage
 }
 
+type EndedSessionCount struct {
+	UserID     string
+	DomainName string
+	ProjectID  string
+	AccessKey  string
+	Type       string
+	Status     string
+	N          int64
+	Joined     bool
+}
+
 type Folder struct {
 	ID            string
 	Name          string

@@ -224,6 +224,23 @@ func (q *Queries) InsertSessions(ctx context.Context, sessions json.RawMessage) 
 	return items, nil
 }
 
+const joinEndedCounts = `-- name: JoinEndedCounts :exec
+WITH parts AS (
+    DELETE FROM ended_session_counts
+    WHERE (SELECT count(*) FROM (SELECT 1 FROM ended_session_counts WHERE NOT joined LIMIT $1::integer) AS new) >= $1::integer
+    RETURNING user_id, domain_name, project_id, access_key, type, status, n, joined
+)
+INSERT INTO ended_session_counts (user_id, domain_name, project_id, access_key, type, status, n, joined)
+SELECT user_id, domain_name, project_id, access_key, type, status, sum(n), true FROM parts
+GROUP BY user_id, domain_name, project_id, access_key, type, status HAVING sum(n) <> 0
+`
+
+// Makes one row of those that count alike, once so many new ones have come.
+func (q *Queries) JoinEndedCounts(ctx context.Context, newRows int32) error {
+	_, err := q.db.Exec(ctx, joinEndedCounts, newRows)
+	return err
+}
+
 const kernelLog = `-- name: KernelLog :one
 SELECT log, log_truncated, status FROM kernels WHERE id = $1
 `

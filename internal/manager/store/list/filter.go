@@ -79,7 +79,7 @@ func Enum(sql string, words []string, names map[string]string) Field {
 
 func enumWord(text string) string { return strings.ReplaceAll(strings.ToLower(text), "-", "_") }
 
-// ID makes a field of UUIDs as texts; they are compared with dashes or without.
+// ID makes a field of UUIDs; they are compared with dashes or without, and with other texts as texts.
 func ID(sql string) Field { return Field{sql: sql, kind: kindID} }
 
 // OrderOnly makes a field to order by.
@@ -418,12 +418,12 @@ func compare(b *Builder, name string, f Field, op string, v any) (string, error)
 		}
 		return compare(b, name, Text(f.sql), op, text)
 	case kindID:
-		if text, ok := v.(string); ok {
+		if text, ok := v.(string); ok && plain && (sign == "=" || sign == "<>") {
 			if id, isID := cluster.CanonicalUUID(text); isID {
-				v = id
+				return f.sql + " " + sign + " " + b.Arg(id) + "::uuid", nil
 			}
 		}
-		return compare(b, name, Text(f.sql), op, v)
+		return compare(b, name, Text(f.sql+"::text"), op, v)
 	case kindNumber:
 		if n, ok := v.(float64); ok && plain {
 			return f.sql + " " + sign + " " + b.Arg(n) + "::float8", nil

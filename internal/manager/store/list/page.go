@@ -47,9 +47,13 @@ type Spec struct {
 	Fields Fields
 	// Order is the order of a query that names none. Rows that are equal in an order come in the order of their keys.
 	Order string
+	// Counts are where the numbers of rows are kept, for a list that would be slow to count: queries that end in a WHERE, to which the
+	// list's conditions are added. Their sum is the number of rows. A query with a filter counts the rows themselves.
+	Counts []string
 
-	b     Builder
-	where []string
+	b       Builder
+	where   []string
+	implied []string
 }
 
 // Arg adds a parameter and returns its placeholder.
@@ -57,6 +61,9 @@ func (s *Spec) Arg(v any) string { return s.b.Arg(v) }
 
 // Where adds a condition.
 func (s *Spec) Where(sql string) { s.where = append(s.where, sql) }
+
+// Implied adds a condition that follows from the others. It tells the database which index holds the page; counts are not asked it.
+func (s *Spec) Implied(sql string) { s.implied = append(s.implied, sql) }
 
 // And adds a condition about a parameter, for which %s stands.
 func (s *Spec) And(sql string, v any) { s.Where(fmt.Sprintf(sql, s.b.Arg(v))) }
@@ -88,9 +95,20 @@ func (s *Spec) Keys(ctx context.Context, db Reader, q Query) (keys []string, tot
 	if err != nil {
 		return nil, 0, err
 	}
-	from := " FROM " + s.From + " WHERE " + strings.Join(append(s.where, filter), " AND ")
-	page := fmt.Sprintf(" ORDER BY %s LIMIT %d OFFSET %d", order, q.Limit, q.Offset)
-	rows, err := db.Query(ctx, "SELECT "+s.Key+", count(*) OVER ()"+from+page, s.b.Args...)
+	where := strings.Join(append(s.where, filter), " AND ")
+	counted := "SELECT count(*) FROM " + s.From + " WHERE " + where
+	each := "count(*) OVER ()"
+	if len(s.Counts) > 0 && strings.TrimSpace(q.Filter) == "" {
+		var sums []string
+		for _, c := range s.Counts {
+			sums = append(sums, "("+c+" AND "+where+")")
+		}
+		each = strings.Join(sums, " + ")
+		counted = "SELECT " + each
+	}
+	page := fmt.Sprintf("SELECT %s, %s FROM %s WHERE %s ORDER BY %s LIMIT %d OFFSET %d", s.Key, each, s.From,
+		strings.Join(append(s.implied, where), " AND "), order, q.Limit, q.Offset)
+	rows, err := db.Query(ctx, page, s.args()...)
 	if err != nil {
 		return nil, 0, fmt.Errorf("list: %w", err)
 	}
@@ -100,13 +118,17 @@ func (s *Spec) Keys(ctx context.Context, db Reader, q Query) (keys []string, tot
 		return nil, 0, fmt.Errorf("list: %w", err)
 	}
 	if len(keys) == 0 && q.Offset > 0 {
-		// The window function says nothing when the page lies past the end.
-		if err := db.QueryRow(ctx, "SELECT count(*)"+from, s.b.Args...).Scan(&total); err != nil {
+		// A page past the end says nothing about the number.
+		if err := db.QueryRow(ctx, counted, s.args()...).Scan(&total); err != nil {
 			return nil, 0, fmt.Errorf("count list: %w", err)
 		}
 	}
 	return keys, total, nil
 }
+
+// args are the parameters. The database plans with their values each time: whose rows are asked for, and by which pattern, decides which
+// index is the best.
+func (s *Spec) args() []any { return append([]any{pgx.QueryExecModeCacheDescribe}, s.b.Args...) }
 
 // InOrder puts loaded items into the order of the keys of their page. Items that were deleted meanwhile are left out.
 func InOrder[K ~string, V any](keys []string, items map[K]V) []V {

@@ -132,3 +132,14 @@ SELECT k.id, k.session_id, k.cluster_role, k.cluster_idx, k.local_rank, k.cluste
 FROM kernels k LEFT JOIN agents a ON a.id = k.agent_id
 WHERE k.session_id = ANY(@sessions::uuid[]) OR k.id = ANY(@kernels::uuid[])
 ORDER BY k.session_id, k.local_rank;
+
+-- name: JoinEndedCounts :exec
+-- Makes one row of those that count alike, once so many new ones have come.
+WITH parts AS (
+    DELETE FROM ended_session_counts
+    WHERE (SELECT count(*) FROM (SELECT 1 FROM ended_session_counts WHERE NOT joined LIMIT @new_rows::integer) AS new) >= @new_rows::integer
+    RETURNING *
+)
+INSERT INTO ended_session_counts (user_id, domain_name, project_id, access_key, type, status, n, joined)
+SELECT user_id, domain_name, project_id, access_key, type, status, sum(n), true FROM parts
+GROUP BY user_id, domain_name, project_id, access_key, type, status HAVING sum(n) <> 0;

@@ -1,8 +1,8 @@
 // Package storetest gives every test its own migrated database on a real PostgreSQL.
 //
 // One server is started per test process (from PATH or /usr/lib/postgresql/*/bin, as a plain user when the test runs as
-// root), or the one of BERTH_TEST_DSN is used, which must allow CREATE DATABASE. The schema is
-// migrated once into a template; each test clones it. The server's time zone is an odd one on purpose.
+// root), or the one of BERTH_TEST_DSN is used, which must allow CREATE DATABASE: scripts/testdb runs one for a whole run of tests. The
+// schema is migrated once into a template; each test clones it. The server's time zone is an odd one on purpose.
 package storetest
 
 import (
@@ -176,11 +176,17 @@ func startServer() (string, error) {
 	if dsn := os.Getenv("BERTH_TEST_DSN"); dsn != "" {
 		return dsn, nil
 	}
-	bin, err := findBinaries()
+	dir, err := os.MkdirTemp("", "berth-pg-")
 	if err != nil {
 		return "", err
 	}
-	dir, err := os.MkdirTemp("", "berth-pg-")
+	return StartServer(dir)
+}
+
+// StartServer starts a server in an empty directory and returns the address of its maintenance database. It stops when this process
+// ends, in whatever way, and removes the directory.
+func StartServer(dir string) (dsn string, err error) {
+	bin, err := findBinaries()
 	if err != nil {
 		return "", err
 	}
@@ -198,7 +204,7 @@ func startServer() (string, error) {
 	}
 	args := []string{"-D", data, "-k", dir}
 	for _, set := range []string{"listen_addresses=", "fsync=off", "synchronous_commit=off", "full_page_writes=off", "shared_buffers=64MB",
-		"max_connections=300", "timezone=" + serverTimeZone, "log_timezone=UTC", "max_wal_size=256MB", "unix_socket_permissions=0777"} {
+		"max_connections=400", "timezone=" + serverTimeZone, "log_timezone=UTC", "max_wal_size=256MB", "unix_socket_permissions=0777"} {
 		args = append(args, "-c", set)
 	}
 	// The shell outlives us for a moment: it stops the server and removes its files when this process
@@ -217,7 +223,7 @@ func startServer() (string, error) {
 	if err := <-started; err != nil {
 		return "", err
 	}
-	dsn := fmt.Sprintf("host='%s' user=berth dbname=postgres sslmode=disable", dir)
+	dsn = fmt.Sprintf("host='%s' user=berth dbname=postgres sslmode=disable", dir)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	for {
