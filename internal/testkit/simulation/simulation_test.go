@@ -92,7 +92,7 @@ func (s *sums) add(r simulation.Result) bool {
 func (s *sums) tell(t *testing.T) {
 	t.Logf("%d seeds, %.1f hours of simulated time, %d transactions and passes", s.runs, s.hours, s.calls)
 	for _, what := range slices.Sorted(maps.Keys(s.ended)) {
-		t.Logf("%6d sessions ended as %s", s.ended[what], what)
+		t.Logf("%6d sessions: %s", s.ended[what], what)
 	}
 	for _, rule := range slices.Sorted(maps.Keys(s.broken)) {
 		t.Logf("%6d seeds broke: %s", s.broken[rule], rule)
