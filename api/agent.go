@@ -19,6 +19,8 @@ type Agent struct {
 	MemBytes      *float64 `json:"mem_cur_bytes"`
 	Available     JSONText `json:"available_slots"`
 	Occupied      JSONText `json:"occupied_slots"`
+	// NotDeliveredSince is when the oldest order was given that the agent could not be told of; nil when there is none.
+	NotDeliveredSince *string `json:"not_delivered_since"`
 }
 
 // AgentDetails is a worker host with what its description shows besides.

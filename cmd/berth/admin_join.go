@@ -77,15 +77,20 @@ func newJoinTokenCreate() *cobra.Command {
 	c := &cobra.Command{
 		Use: "create", Short: "Make a join token and print it", Args: cobra.NoArgs,
 		Long: "Make a join token and print it; nobody can read it again later. Put it into the file that\n" +
-			"agent.join_token_file or appproxy.join_token_file of the joining host names, or into --out on this one.\n\n" +
+			"agent.join_token_file or appproxy.join_token_file of the joining host names, or into --out on this one.\n" +
+			"A manager joins by `berth manager join`; its token carries the cluster's master key.\n\n" +
 			"A host that has joined before comes back by its key and needs none. --replace says that another machine,\n" +
 			"or the same one after its state directory was lost, takes the place of the one that is known: an agent\n" +
 			"must be stopped before, and of an app proxy the certificates of all replicas end.",
 		Example: "  berth admin join-token create --role agent --name i-gpu-01\n" +
 			"  berth admin join-token create --role appproxy --name eu1 --expires 15m --out /etc/berth/join-token\n" +
-			"  berth admin join-token create --role agent --name i-gpu-01 --replace --config manager.toml",
+			"  berth admin join-token create --role agent --name i-gpu-01 --replace --config manager.toml\n" +
+			"  berth admin join-token create --role manager --name manager-2 --config manager.toml --out join-token",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			q.By = operator()
+			if q.Role == platform.RoleManager {
+				return inviteManager(cmd, f, q, out)
+			}
 			return f.with(cmd, func(ctx context.Context, j platform.Joins) error {
 				made, err := j.Create(ctx, q)
 				if err != nil {
@@ -97,25 +102,58 @@ func newJoinTokenCreate() *cobra.Command {
 					}
 					made.Text = ""
 				}
-				if f.json {
-					return printJSON(cmd, made)
-				}
-				say(cmd, "join token %s for %s %s, to be used once before %s", made.ID, made.Role, made.Name, localTime(made.Expires))
-				if out == "" {
-					fmt.Fprintln(cmd.OutOrStdout(), made.Text)
-				}
-				return nil
+				return printToken(cmd, f.json, made)
 			})
 		},
 	}
 	f.add(c)
-	c.Flags().StringVar(&q.Role, "role", "", "what joins: agent or appproxy")
-	c.Flags().StringVar(&q.Name, "name", "", "id of the agent, or name of the app proxy")
+	c.Flags().StringVar(&q.Role, "role", "", "what joins: agent, appproxy or manager")
+	c.Flags().StringVar(&q.Name, "name", "", "id of the agent or manager, or name of the app proxy")
 	c.Flags().BoolVar(&q.Replace, "replace", false, "take the place of the one of that name that is known")
 	c.Flags().DurationVar(&q.Life, "expires", time.Hour, "how long the token may be used, at most 168h")
 	c.Flags().StringVar(&out, "out", "", "write the token to a new file of mode 0600 instead")
 	_, _ = c.MarkFlagRequired("role"), c.MarkFlagRequired("name") // they fail for unknown flags only
 	return c
+}
+
+// printToken prints a token unless its text was written to a file.
+func printToken(cmd *cobra.Command, json bool, made platform.MadeJoinToken) error {
+	if json {
+		return printJSON(cmd, made)
+	}
+	say(cmd, "join token %s for %s %s, to be used once before %s", made.ID, made.Role, made.Name, localTime(made.Expires))
+	if made.Text != "" {
+		fmt.Fprintln(cmd.OutOrStdout(), made.Text)
+	}
+	return nil
+}
+
+// inviteManager makes a join token of another manager. It carries the master key, so it is made only beside that.
+func inviteManager(cmd *cobra.Command, f joinsFlags, q platform.NewJoinToken, out string) error {
+	if f.config == "" {
+		return fault.Invalidf("a join token of a manager needs --config").
+			WithNext("name the TOML file of the manager of this host; a cluster of berth up has one manager")
+	}
+	if q.Replace {
+		return fault.Invalidf("--replace is for agents and app proxies").WithNext("leave it out")
+	}
+	s, _, err := platform.LoadSettings(f.config, platform.RoleManager, cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), joinPatience)
+	defer cancel()
+	made, err := platform.InviteManager(ctx, s.Manager, q)
+	if err != nil {
+		return err
+	}
+	if out != "" {
+		if err := writeToken(out, made.Text); err != nil {
+			return err // nobody has seen the token; it expires
+		}
+		made.Text = ""
+	}
+	return printToken(cmd, f.json, made)
 }
 
 // writeToken makes a file that only its owner reads. A file that is there is replaced if it is a plain one.

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+
 	"github.com/spf13/cobra"
 
 	"berth.dev/berth/internal/chassis"
@@ -25,6 +27,35 @@ func newManager() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&path, "config", "", "TOML file")
+	c.AddCommand(newManagerJoin())
+	return c
+}
+
+func newManagerJoin() *cobra.Command {
+	var path, file string
+	c := &cobra.Command{
+		Use: "join", Short: "Let this host's manager join a cluster that has managers", Args: cobra.NoArgs,
+		Long: "Get the cluster's master key, once, with a token that was made on the host of another manager by\n" +
+			"`berth admin join-token create --role manager`. The configuration names the cluster's database, and a state\n" +
+			"directory without a master key. Start the manager afterwards.",
+		Example: "  berth manager join --config manager.toml --token-file /etc/berth/join-token",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, _, err := platform.LoadSettings(path, platform.RoleManager, cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), joinPatience)
+			defer cancel()
+			if err := platform.JoinManagers(ctx, s.Manager, file); err != nil {
+				return err
+			}
+			say(cmd, "joined; the master key is in the state directory. Start: berth manager --config %s", path)
+			return nil
+		},
+	}
+	c.Flags().StringVar(&path, "config", "", "TOML file")
+	c.Flags().StringVar(&file, "token-file", "", "file with the join token")
+	_, _ = c.MarkFlagRequired("config"), c.MarkFlagRequired("token-file") // they fail for unknown flags only
 	return c
 }
 

@@ -240,6 +240,8 @@ func (m *manager) Desired(context.Context, cluster.AgentID, map[cluster.KernelID
 	return out, nil
 }
 
+func (m *manager) Delivered(context.Context, []cluster.OrdersAge) error { return nil }
+
 func (m *manager) Touch(context.Context, []cluster.AgentID) error { return nil }
 
 func (m *manager) Disconnected(context.Context, cluster.AgentID, int64) error { return nil }

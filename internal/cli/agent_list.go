@@ -52,12 +52,21 @@ func (o *agentListOptions) run(ctx context.Context, cmd *cobra.Command, c *api.C
 		t.Rows = append(
 			t.Rows,
 			[]string{
-				a.ID, agentStatus(a.Status, a.Schedulable), a.Architecture, a.ResourceGroup, slots.Text(a.Available),
+				a.ID, agentState(a), a.Architecture, a.ResourceGroup, slots.Text(a.Available),
 				slots.Text(a.Occupied), percent(a.CPUPercent), frame.Deref(a.Version),
 			},
 		)
 	}
 	return t.Write(cmd.OutOrStdout(), o.app.Colour(cmd.OutOrStdout()))
+}
+
+// agentState is an agent's status with what hinders it.
+func agentState(a api.Agent) string {
+	text := agentStatus(a.Status, a.Schedulable)
+	if since := frame.Deref(a.NotDeliveredSince); since != "" {
+		text += ", not delivered since " + since
+	}
+	return text
 }
 
 func percent(p *float64) string {

@@ -54,6 +54,12 @@ type NodeHello struct {
 	HighestEpoch  int64  // that the agent ever saw; the new one must be higher
 }
 
+// OrdersAge says that an agent has been sent the desired state of so long ago.
+type OrdersAge struct {
+	Agent AgentID
+	Age   time.Duration
+}
+
 // NodeFacts describe a node; the newest revision wins.
 type NodeFacts struct {
 	Revision     int64

@@ -161,6 +161,7 @@ const (
 	ReasonFailedToPull    Reason = "failed-to-pull"
 	ReasonPullTimeout     Reason = "pull-timeout"
 	ReasonCreateTimeout   Reason = "create-timeout"
+	ReasonNotDelivered    Reason = "not-delivered" // the agent could not be told of it
 	ReasonStartTimeout    Reason = "start-timeout"
 	ReasonStopTimeout     Reason = "stop-timeout"
 	ReasonAgentLost       Reason = "agent-lost"

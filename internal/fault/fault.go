@@ -45,6 +45,9 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
+// DatabaseAway is the reason of errors that say that PostgreSQL cannot be used now.
+const DatabaseAway = "database-unavailable"
+
 // Error is a failure with a kind. Build it with the constructors below.
 type Error struct {
 	Kind Kind

@@ -107,14 +107,15 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Manager, error) {
 	if err := os.MkdirAll(cfg.StateDir, 0o711); err != nil {
 		return nil, fmt.Errorf("make state directory: %w", err)
 	}
-	key, err := seal.LoadOrCreate(masterKeyFile(cfg.StateDir), deps.Random)
-	if err != nil {
-		return nil, fmt.Errorf("load master key: %w", err)
-	}
+	var err error
 	if m.store, err = store.Open(ctx, store.Config{DSN: cfg.Postgres.DSN.Reveal(), MaxConns: cfg.Postgres.MaxConns}, m.log); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
-	if err := m.wire(ctx, key); err != nil {
+	key, err := m.masterKey(ctx)
+	if err == nil {
+		err = m.wire(ctx, key)
+	}
+	if err != nil {
 		m.store.Close()
 		return nil, err
 	}
@@ -181,6 +182,7 @@ func (m *Manager) wireLoops(planner *scheduling.Planner, idleDeps idle.LoopDeps)
 	if m.deps.Health != nil {
 		registry = m.deps.Health.Registry()
 		m.deps.Health.Check("postgres", m.store.Ping)
+		m.deps.Health.Check("orders", m.link.Delivering)
 	}
 	c, log := m.cfg.Reconcile, m.log.With("part", "reconcile")
 	placing, err := scheduling.New(scheduling.Config{Debounce: c.Debounce, Resync: c.Resync},

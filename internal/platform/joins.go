@@ -3,6 +3,8 @@ package platform
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -77,6 +79,32 @@ func JoinsInDatabase(ctx context.Context, cfg manager.Config) (j Joins, done fun
 		return nil, nil, err
 	}
 	return authority{a}, done, nil
+}
+
+// InviteManager makes a join token for another manager, beside a manager of the cluster.
+func InviteManager(ctx context.Context, cfg manager.Config, r NewJoinToken) (MadeJoinToken, error) {
+	t, err := manager.InviteManager(ctx, cfg, r.Name, r.By, r.Life)
+	if err != nil {
+		return MadeJoinToken{}, err
+	}
+	return MadeJoinToken{JoinToken: JoinToken{ID: t.ID, Role: RoleManager, Name: t.Name, By: r.By, Expires: t.Expires}, Text: t.Text}, nil
+}
+
+// maxTokenFile bounds the file of a join token.
+const maxTokenFile = 4 << 10
+
+// JoinManagers lets the manager of cfg join its cluster with the token of a file.
+func JoinManagers(ctx context.Context, cfg manager.Config, file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return fault.Invalidf("the join token cannot be read").WithCause(err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxTokenFile))
+	if err != nil {
+		return fmt.Errorf("read the join token: %w", err)
+	}
+	return manager.JoinManager(ctx, cfg, string(text))
 }
 
 // JoinsOf asks the process that `berth up` started.

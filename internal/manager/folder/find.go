@@ -125,7 +125,7 @@ func (s *Service) called(ctx context.Context, a authz.Actor, v authz.Verb, name 
 		" AND f.status <> 'delete-complete' AND " +
 		facts.Folders.Where(a, v, b.Arg) + " ORDER BY (f.status LIKE 'delete-%') <> " + b.Arg(bool(prefer)) +
 		"::boolean, f.created_at, f.id LIMIT 20"
-	rows, err := s.d.Store.Pool().Query(ctx, sql, b.Args...)
+	rows, err := s.d.Store.DB().Query(ctx, sql, b.Args...)
 	if err != nil {
 		return nil, fmt.Errorf("find folder %q: %w", name, err)
 	}

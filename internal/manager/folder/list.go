@@ -91,7 +91,7 @@ func (s *Service) listPage(ctx context.Context, a, viewer authz.Actor, v authz.V
 		id := b.Arg(project) + "::uuid"
 		sql += " AND (f.project_id IS NULL AND " + may + " OR f.project_id = " + id + " AND " + facts.Folders.Where(a, authz.See, b.Arg) + ")"
 	}
-	rows, err := s.d.Store.Pool().Query(ctx, sql+fmt.Sprintf(" ORDER BY f.name, f.id LIMIT %d", listPage), b.Args...)
+	rows, err := s.d.Store.DB().Query(ctx, sql+fmt.Sprintf(" ORDER BY f.name, f.id LIMIT %d", listPage), b.Args...)
 	if err != nil {
 		return nil, fmt.Errorf("list folders: %w", err)
 	}
@@ -136,7 +136,7 @@ func (s *Service) Search(ctx context.Context, a authz.Actor, q SearchQuery) (lis
 	if err := searchWhere(l, me, a, q); err != nil {
 		return out, err
 	}
-	ids, total, err := l.Keys(ctx, s.d.Store.Pool(), q.Query)
+	ids, total, err := l.Keys(ctx, s.d.Store.DB(), q.Query)
 	if err != nil {
 		return out, fmt.Errorf("search folders: %w", err)
 	}

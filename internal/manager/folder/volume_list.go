@@ -40,7 +40,7 @@ func (s *Service) SearchVolumes(ctx context.Context, a authz.Actor, q SearchQuer
 	}
 	l := &list.Spec{Key: "v.id", Fields: volumeFields, Order: "v.id"}
 	l.From = "jsonb_to_recordset(" + l.Arg(string(raw)) + "::jsonb) AS v(id text, backend text, path text, fsprefix text, capabilities text[])"
-	ids, total, err := l.Keys(ctx, s.d.Store.Pool(), q.Query)
+	ids, total, err := l.Keys(ctx, s.d.Store.DB(), q.Query)
 	if err != nil {
 		return out, fmt.Errorf("filter volumes: %w", err)
 	}

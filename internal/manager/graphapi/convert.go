@@ -174,7 +174,7 @@ func toAgent(a *node.Agent) *model.Agent {
 		ID: new(string(a.ID)), Status: new(string(a.Status)), StatusChanged: &a.StatusChanged, Region: &a.Region,
 		Architecture: &a.Architecture, ScalingGroup: &a.ResourceGroup, Schedulable: &a.Schedulable,
 		AvailableSlots: slotsText(a.Capacity), OccupiedSlots: slotsText(a.Occupied), Addr: &a.Addr,
-		FirstContact: &a.FirstContact, LostAt: a.LostAt, Version: &a.Version,
+		FirstContact: &a.FirstContact, LostAt: a.LostAt, Version: &a.Version, NotDeliveredSince: a.NotDeliveredSince,
 		ComputePlugins: new("{}"),
 		LocalConfig:    new("{}"),
 		HardwareMetadata: jsonText(map[string]any{"engine": a.Engine, "engine_ok": a.EngineOK, "engine_error": a.EngineError,

@@ -99,6 +99,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.deps.Fail(w, r, err)
 		return
 	}
+	for _, e := range resp.Errors {
+		if fault.ReasonOf(e.Err) == fault.DatabaseAway { // half an answer says that objects are missing which are there
+			h.deps.Fail(w, r, e.Err)
+			return
+		}
+	}
 	if strings.HasSuffix(r.URL.Path, "/graphql") {
 		if len(resp.Errors) > 0 {
 			h.deps.Fail(w, r, fault.Invalidf("%s", resp.Errors[0].Message).WithReason("graphql-error").WithData(resp.Errors))

@@ -187,6 +187,9 @@ func (a *API) respondError(w *responseWriter, r *http.Request, err error) {
 	for _, k := range []string{"Content-Disposition", "Content-Encoding", "ETag", "Last-Modified", "Cache-Control"} {
 		h.Del(k)
 	}
+	if p.status == http.StatusServiceUnavailable {
+		h.Set("Retry-After", retryAfter)
+	}
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(p.status)
@@ -194,6 +197,9 @@ func (a *API) respondError(w *responseWriter, r *http.Request, err error) {
 		_, _ = w.Write(body) // nobody is left to tell
 	}
 }
+
+// retryAfter is what clients are told to wait, in seconds, when a part of the cluster is away.
+const retryAfter = "2"
 
 // errResponded is returned by handlers that answered in their own way after a failure.
 var errResponded = errors.New("already responded")

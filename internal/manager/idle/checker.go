@@ -290,7 +290,7 @@ func (s *Service) reportable(ctx context.Context, a authz.Actor, after string) (
 		sql += " AND s.id > " + arg(after) + "::uuid"
 	}
 	sql += " AND " + facts.Sessions.Where(a, authz.See, arg) + fmt.Sprintf(" ORDER BY s.id LIMIT %d", reportPage)
-	rows, err := s.d.Store.Pool().Query(ctx, sql, args...)
+	rows, err := s.d.Store.DB().Query(ctx, sql, args...)
 	if err != nil {
 		return nil, fmt.Errorf("find running sessions: %w", err)
 	}

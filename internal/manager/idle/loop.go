@@ -30,6 +30,8 @@ const (
 	// probes are asked of runners at once, each for as long as probePatience.
 	probes        = 8
 	probePatience = 5 * time.Second
+	// askPatience bounds all questions of one page together: runners that say nothing must not keep the others' sessions from ending.
+	askPatience = 20 * time.Second
 )
 
 // LoopDeps are what the loop knows besides the database. Every part but Clock may be nil.
@@ -165,6 +167,8 @@ func (l *looker) ask(ctx context.Context, sessions []*candidate, now time.Time) 
 	if l.deps.Busy == nil || len(sessions) == 0 {
 		return
 	}
+	asking, done := context.WithTimeout(ctx, askPatience)
+	defer done()
 	const free, busy, unknown = 0, 1, 2
 	state := make([]int, len(sessions))
 	work := make(chan int)
@@ -177,7 +181,10 @@ func (l *looker) ask(ctx context.Context, sessions []*candidate, now time.Time) 
 				if !s.Reachable {
 					continue
 				}
-				ctx, cancel := context.WithTimeout(ctx, probePatience)
+				if asking.Err() != nil {
+					continue
+				}
+				ctx, cancel := context.WithTimeout(asking, probePatience)
 				is, err := l.deps.Busy(ctx, s.Agent, s.Main)
 				cancel()
 				switch {

@@ -38,7 +38,7 @@ func (s *Service) list(ctx context.Context, a authz.Actor, q list.Query, own boo
 	if own {
 		l.Where("i.origin = 'commit' AND i.owner_id = " + l.Arg(string(a.UserID)) + "::uuid")
 	}
-	keys, total, err := l.Keys(ctx, s.d.Store.Pool(), q)
+	keys, total, err := l.Keys(ctx, s.d.Store.DB(), q)
 	if err != nil {
 		return list.Page[*Image]{}, err
 	}

@@ -35,7 +35,9 @@ type Agent struct {
 	EngineOK      bool
 	EngineError   string
 	Warnings      []string
-	Live          map[string]float64 // nil when unknown: cpu_util, mem ...
+	// NotDeliveredSince is when the oldest order was given that the agent has not been sent for long; nil when there is none.
+	NotDeliveredSince *time.Time
+	Live              map[string]float64 // nil when unknown: cpu_util, mem ...
 }
 
 // Filter narrows List.
@@ -44,6 +46,10 @@ type Filter struct {
 	Status        string // "" means all
 	ResourceGroup string
 }
+
+// deliveryPatience is how long orders may be on their way before they count as not delivered. Managers note every few seconds how far
+// they have told agents.
+const deliveryPatience = 20 * time.Second
 
 var agentFields = list.Fields{
 	"id": list.Text("a.id"), "status": list.Text("a.status"), "status_changed": list.Time("a.status_changed"), "region": list.Text("a.region"),
@@ -66,7 +72,7 @@ func (s *Service) List(ctx context.Context, a authz.Actor, f Filter) (list.Page[
 	if f.ResourceGroup != "" {
 		l.And("a.resource_group = %s", f.ResourceGroup)
 	}
-	keys, total, err := l.Keys(ctx, s.d.Store.Pool(), f.Query)
+	keys, total, err := l.Keys(ctx, s.d.Store.DB(), f.Query)
 	if err != nil {
 		return list.Page[*Agent]{}, err
 	}
@@ -101,6 +107,10 @@ func (s *Service) agentViews(ctx context.Context, ids []string) (map[cluster.Age
 	if err != nil {
 		return nil, fmt.Errorf("sum up what agents hold: %w", err)
 	}
+	undelivered, err := s.d.Store.Undelivered(ctx, ids, deliveryPatience)
+	if err != nil {
+		return nil, fmt.Errorf("see what agents have not been told: %w", err)
+	}
 	out := map[cluster.AgentID]*Agent{}
 	alive := []cluster.AgentID{}
 	for _, r := range rows {
@@ -108,6 +118,12 @@ func (s *Service) agentViews(ctx context.Context, ids []string) (map[cluster.Age
 		out[v.ID] = v
 		if v.Status == cluster.AgentAlive {
 			alive = append(alive, v.ID)
+		}
+	}
+	for _, u := range undelivered {
+		if v := out[cluster.AgentID(u.AgentID)]; v != nil {
+			v.NotDeliveredSince = store.UTC(&u.Since)
+			v.Warnings = append(v.Warnings, notDelivered(v.ID, u.Since))
 		}
 	}
 	for _, o := range occupied {

@@ -155,6 +155,18 @@ func (n *Reports) Touch(ctx context.Context, agents []cluster.AgentID) error {
 	return nil
 }
 
+// Delivered notes how far agents have been told what they should do.
+func (n *Reports) Delivered(ctx context.Context, list []cluster.OrdersAge) error {
+	ids, ages := make([]string, len(list)), make([]int64, len(list))
+	for i, o := range list {
+		ids[i], ages[i] = string(o.Agent), o.Age.Milliseconds()
+	}
+	if err := n.Store.NoteDeliveries(ctx, ids, ages); err != nil {
+		return fmt.Errorf("note deliveries: %w", err)
+	}
+	return nil
+}
+
 func (n *Reports) returnKernels(ctx context.Context, agent cluster.AgentID) error {
 	return n.eachSession(ctx, agent, func(ctx context.Context, l *store.Locked) error {
 		for _, k := range l.Kernels {
@@ -340,6 +352,13 @@ func (n *Reports) MissDeadlines(ctx context.Context) (int, error) {
 					continue
 				}
 				moved++
+				back, err := n.giveBack(ctx, l, k)
+				if err != nil {
+					return err
+				}
+				if back {
+					break
+				}
 				if err := n.missed(ctx, k, class); err != nil {
 					return err
 				}
@@ -354,6 +373,24 @@ func (n *Reports) MissDeadlines(ctx context.Context) (int, error) {
 		}
 	}
 	return moved, nil
+}
+
+// giveBack gives a session back to the queue that an agent could not begin because it has not been told of it. That is no failed attempt.
+func (n *Reports) giveBack(ctx context.Context, l *store.Locked, k *store.LockedKernel) (bool, error) {
+	since, untold, err := k.Untold(ctx)
+	if err != nil || !untold {
+		return false, err
+	}
+	agent := k.Agent()
+	back, err := l.GiveBack(ctx, cluster.ReasonNotDelivered, notDelivered(agent, since))
+	if back {
+		n.Log.Warn("a session goes back into the queue: its agent could not be told of it", "session", l.ID, "agent", agent)
+	}
+	return back, err
+}
+
+func notDelivered(agent cluster.AgentID, since time.Time) string {
+	return fmt.Sprintf("orders to agent %s have not been delivered since %s", agent, since.UTC().Format(time.RFC3339))
 }
 
 func (n *Reports) missed(ctx context.Context, k *store.LockedKernel, class cluster.Deadline) error {

@@ -21,13 +21,41 @@ type SweepConfig struct {
 // Loop looks after the leases of agents and the deadlines of their kernels.
 func (n *Reports) Loop(c SweepConfig) reconcile.Loop {
 	return reconcile.Loop{Name: "sweep", Begin: func(t reconcile.Term) reconcile.Work {
+		var pause settling
 		return reconcile.Work{Pass: func(ctx context.Context) (time.Duration, error) {
 			if err := t.Check(ctx); err != nil {
 				return 0, err
 			}
+			now, err := n.Store.SessionNow(ctx)
+			if err != nil {
+				return 0, fmt.Errorf("read the clock: %w", err)
+			}
+			if away := pause.looked(now, c); away > 0 {
+				n.Log.Warn("leases and deadlines were not looked after for a while; agents get time to report", "away", away, "time", c.Lease)
+			}
+			if now.Before(pause.until) {
+				return c.Every, nil
+			}
 			return c.Every, n.sweep(ctx, c)
 		}}
 	}}
+}
+
+// sweepSlack is how much later than due a sweep may come without anything having been away.
+const sweepSlack = 10 * time.Second
+
+// settling notices that sweeps failed or did not come for a while: the database was away, or this process was suspended. Agents could not
+// renew leases or report then, so they get the time of a lease to do it before anything is held against them. Times are the database's.
+type settling struct{ last, until time.Time }
+
+// looked notes a sweep and returns how long there was none, 0 when it came in time.
+func (s *settling) looked(now time.Time, c SweepConfig) (away time.Duration) {
+	if !s.last.IsZero() && now.Sub(s.last) > c.Every+sweepSlack {
+		away = now.Sub(s.last)
+		s.until = now.Add(c.Lease)
+	}
+	s.last = now
+	return away
 }
 
 func (n *Reports) sweep(ctx context.Context, c SweepConfig) error {

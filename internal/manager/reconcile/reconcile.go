@@ -147,6 +147,15 @@ func (l *Leader) Service() *chassis.Service {
 	return chassis.NewService("reconcile", chassis.Hooks{Run: l.run})
 }
 
+// passTimeout bounds one pass: a loop that waits for ever would never be heard of again.
+const passTimeout = 2 * time.Minute
+
+func pass(ctx context.Context, work Work) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, passTimeout)
+	defer cancel()
+	return work.Pass(ctx)
+}
+
 // drive runs one loop until ctx ends or another manager leads.
 func (l *Leader) drive(ctx context.Context, loop Loop, term Term) error {
 	var hints <-chan struct{}
@@ -174,7 +183,7 @@ func (l *Leader) drive(ctx context.Context, loop Loop, term Term) error {
 		case <-ctx.Done():
 			return nil
 		}
-		wait, err := work.Pass(ctx)
+		wait, err := pass(ctx, work)
 		switch {
 		case errors.Is(err, ErrDeposed):
 			return err

@@ -105,7 +105,7 @@ func (s *Service) groups(ctx context.Context, a authz.Actor, v authz.Verb) ([]db
 	var args []any
 	arg := func(x any) string { args = append(args, x); return fmt.Sprintf("$%d", len(args)) }
 	sql := "SELECT g.* FROM " + facts.ResourceGroups.From + " WHERE " + facts.ResourceGroups.Where(a, v, arg) + " ORDER BY g.name"
-	rows, err := s.d.Store.Pool().Query(ctx, sql, args...)
+	rows, err := s.d.Store.DB().Query(ctx, sql, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read resource groups: %w", err)
 	}

@@ -141,6 +141,23 @@ func create(path string, random io.Reader) error {
 	})
 }
 
+// Export is the text of the key file, for a manager that joins. A new key that waits to be used goes with it.
+func (k *Key) Export() Secret { return Secret(render(k.list())) }
+
+// Import makes a key file of an exported text. A file that is there is never replaced: it may be all that opens a cluster's secrets.
+func Import(path string, text Secret) error {
+	keys, err := parse(text.Reveal())
+	if err != nil {
+		return err
+	}
+	err = put(path, keys, os.Link)
+	if errors.Is(err, fs.ErrExist) {
+		return fault.Conflictf("there is a master key in %s", path).WithReason("master-key-exists").
+			WithNext("if this host has never served another cluster, move the file away and try again")
+	}
+	return err
+}
+
 func fresh(random io.Reader, as role) (secretKey, error) {
 	raw := make([]byte, keySize)
 	if _, err := io.ReadFull(random, raw); err != nil {

@@ -47,8 +47,35 @@ func (s *Service) Explain(ctx context.Context, a authz.Actor, ref string, owner 
 	if whole.StatusInfo != "" {
 		e.Text += " (" + whole.StatusInfo + ")"
 	}
+	if err := s.explainDelivery(ctx, &e, whole); err != nil {
+		return brief, e, err
+	}
 	return brief, e, nil
 }
+
+// explainDelivery adds that agents of a session's kernels have not been told what they should do.
+func (s *Service) explainDelivery(ctx context.Context, e *Explanation, whole *Session) error {
+	var agents []string
+	for _, k := range whole.Kernels {
+		if k.Agent != "" && (k.Status == cluster.Scheduled || k.Status == cluster.Terminating) {
+			agents = append(agents, string(k.Agent))
+		}
+	}
+	if len(agents) == 0 {
+		return nil
+	}
+	late, err := s.d.Store.Undelivered(ctx, agents, deliveryPatience)
+	if err != nil {
+		return fmt.Errorf("see what agents have not been told: %w", err)
+	}
+	for _, u := range late {
+		e.Text += fmt.Sprintf("; orders to agent %s have not been delivered since %s", u.AgentID, u.Since.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// deliveryPatience is that of node.Agent: how long orders may be on their way.
+const deliveryPatience = 20 * time.Second
 
 func (s *Service) explain(ctx context.Context, id cluster.SessionID) (Explanation, error) {
 	if s.d.Explainer == nil {

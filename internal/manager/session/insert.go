@@ -17,6 +17,9 @@ import (
 // maxCreations is how many requests share a commit.
 const maxCreations = 128
 
+// insertAttempts is how often creations are sent whose answers are lost.
+const insertAttempts = 3
+
 // creation is a request for a session on its way.
 type creation struct {
 	actor   authz.Actor
@@ -93,11 +96,11 @@ func (s *Service) create(ctx context.Context, batch []*creation) {
 	if len(plans) == 0 {
 		return
 	}
-	stored, err := s.insertSessions(ctx, s.d.Store.Queries, plans)
-	if err != nil && len(plans) > 1 {
+	stored, err := s.insertKnown(ctx, plans)
+	if err != nil && !store.Away(err) && len(plans) > 1 {
 		// One of them cannot be stored: each is tried alone.
 		for i, p := range plans {
-			stored, err := s.insertSessions(ctx, s.d.Store.Queries, plans[i:i+1])
+			stored, err := s.insertKnown(ctx, plans[i:i+1])
 			s.answer(ctx, of[i], p, stored[p.session.ID], err)
 		}
 		return
@@ -130,6 +133,57 @@ func (s *Service) answer(ctx context.Context, c *creation, p *sessionPlan, store
 			c.err = fault.Conflictf("session %s was created and ended by somebody else at this moment", p.session.Name).WithNext("try again")
 		}
 	}
+}
+
+// insertKnown is insertSessions that finds out what was stored when the connection broke before the answer came, and stores the rest.
+// Doing it again is safe under the same ids: PostgreSQL makes it wait for the first statement if that still runs, and refuses the ids
+// that are there.
+func (s *Service) insertKnown(ctx context.Context, plans []*sessionPlan) (map[string]bool, error) {
+	stored, err := s.insertSessions(ctx, s.d.Store.Queries, plans)
+	for attempt := 1; store.Unknown(err) && attempt < insertAttempts; attempt++ {
+		s.d.Log.Warn("the answer to the creation of sessions was lost; looking which of them are stored", "sessions", len(plans), "error", err)
+		there, missing, lookErr := s.storedOf(ctx, plans)
+		if lookErr != nil {
+			return nil, unknownCreation(lookErr)
+		}
+		if len(missing) == 0 {
+			return there, nil
+		}
+		if _, err = s.insertSessions(ctx, s.d.Store.Queries, missing); err == nil || store.Duplicate(err, "") {
+			stored, _, err = s.storedOf(ctx, plans) // the first statement may have stored some meanwhile
+		}
+	}
+	if store.Unknown(err) {
+		err = unknownCreation(err)
+	}
+	return stored, err
+}
+
+// storedOf finds the planned sessions that are stored, and the plans of the others.
+func (s *Service) storedOf(ctx context.Context, plans []*sessionPlan) (there map[string]bool, missing []*sessionPlan, err error) {
+	ids := make([]string, len(plans))
+	for i, p := range plans {
+		ids[i] = p.session.ID
+	}
+	found, err := s.d.Store.StoredSessions(ctx, ids)
+	if err != nil {
+		return nil, nil, fmt.Errorf("look which sessions are stored: %w", err)
+	}
+	there = make(map[string]bool, len(found))
+	for _, id := range found {
+		there[id] = true
+	}
+	for _, p := range plans {
+		if !there[p.session.ID] {
+			missing = append(missing, p)
+		}
+	}
+	return there, missing, nil
+}
+
+func unknownCreation(cause error) error {
+	return fault.Unavailablef("the database went away while the session was being stored, and it is not known whether it was").
+		WithReason(fault.DatabaseAway).WithCause(cause).WithNext("look for the session before you create it again")
 }
 
 // insertSessions writes everything in one statement and returns the ids of those that were stored.

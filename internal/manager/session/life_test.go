@@ -360,6 +360,49 @@ func TestMissedDeadlines(t *testing.T) {
 	require.Len(t, desired, 2, "the last placement and the stop are still to be removed; older placements were replaced")
 }
 
+// TestWhatAnAgentWasNeverToldIsNoAttempt: a kernel that its agent was not told of goes back into the queue as often as need be.
+func TestWhatAnAgentWasNeverToldIsNoAttempt(t *testing.T) {
+	t.Parallel()
+	w := managertest.New(t)
+	w.Agent("a1", 8, 16*managertest.GiB)
+	ctx := t.Context()
+	overdue := func() {
+		w.Exec(`UPDATE kernels SET deadline = now() - interval '1 second', status_changed = now() - interval '1 minute' ` +
+			`WHERE deadline IS NOT NULL`)
+		w.Exec(`UPDATE agents SET orders_at = orders_at - interval '2 minutes'`)
+	}
+	miss := func() {
+		_, err := w.Reports.MissDeadlines(ctx)
+		require.NoError(t, err)
+	}
+	id := w.Create("untold").ID
+	for range cluster.MaxPlacements + 2 {
+		w.Place(id, "a1")
+		overdue()
+		a, err := w.Nodes.Get(ctx, w.Admin, "a1")
+		require.NoError(t, err)
+		require.NotNil(t, a.NotDeliveredSince)
+		require.Len(t, a.Warnings, 1)
+		miss()
+		v := w.Session(id)
+		require.Equal(t, cluster.Pending, v.Status)
+	}
+	// An agent that was told and says nothing uses up the attempts.
+	for i := range cluster.MaxPlacements {
+		require.Equal(t, cluster.Pending, w.Session(id).Status, i)
+		w.Place(id, "a1")
+		overdue()
+		require.NoError(t, w.Reports.Delivered(ctx, []cluster.OrdersAge{{Agent: "a1"}}))
+		a, err := w.Nodes.Get(ctx, w.Admin, "a1")
+		require.NoError(t, err)
+		require.Nil(t, a.NotDeliveredSince)
+		miss()
+	}
+	v := w.Session(id)
+	require.Equal(t, cluster.Error, v.Status)
+	require.Equal(t, string(cluster.ReasonCreateTimeout), v.StatusInfo)
+}
+
 func TestRestartMakesTheNextGeneration(t *testing.T) {
 	t.Parallel()
 	w := managertest.New(t)

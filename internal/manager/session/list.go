@@ -77,7 +77,7 @@ func (s *Service) List(ctx context.Context, a authz.Actor, f Filter) (list.Page[
 	if f.Type != "" {
 		l.And("s.type = %s", string(f.Type))
 	}
-	keys, total, err := l.Keys(ctx, s.d.Store.Pool(), f.Query)
+	keys, total, err := l.Keys(ctx, s.d.Store.DB(), f.Query)
 	if err != nil {
 		return list.Page[*Session]{}, err
 	}
@@ -133,7 +133,10 @@ func (s *Service) ListKernels(ctx context.Context, a authz.Actor, f KernelFilter
 	if f.Agent != "" {
 		l.And("k.agent_id = %s AND k.ended_at IS NULL", string(f.Agent))
 	}
-	keys, total, err := l.Keys(ctx, s.d.Store.Pool(), f.Query)
+	if f.Kernel != "" {
+		l.And("k.id::text = %s", string(f.Kernel))
+	}
+	keys, total, err := l.Keys(ctx, s.d.Store.DB(), f.Query)
 	if err != nil {
 		return list.Page[Kernel]{}, err
 	}

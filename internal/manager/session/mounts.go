@@ -63,6 +63,13 @@ func (s *Service) insertAlone(ctx context.Context, p *sessionPlan) (stored bool,
 		stored = ids[p.session.ID]
 		return err
 	})
+	if store.Unknown(err) {
+		there, _, lookErr := s.storedOf(ctx, []*sessionPlan{p})
+		if lookErr == nil && there[p.session.ID] {
+			return true, nil
+		}
+		return false, unknownCreation(err)
+	}
 	return stored, err
 }
 

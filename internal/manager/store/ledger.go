@@ -172,20 +172,14 @@ func (k *LockedKernel) Remove(ctx context.Context, reason cluster.Reason) error 
 // the session is stopped. gone says that the agent holds nothing of the kernel any more. Settle follows.
 func (k *LockedKernel) Fail(ctx context.Context, m KernelMove, retry, gone bool) error {
 	l := k.s
-	if retry && l.mayRequeue() {
+	if retry && l.mayRequeue(1) {
 		agent := k.Agent()
-		for _, other := range l.Kernels {
-			if other.Status == cluster.Pending {
-				continue
-			}
-			if !(other == k && gone) {
-				if err := other.Remove(ctx, m.Reason); err != nil {
-					return err
-				}
-			}
-			if err := other.Move(ctx, KernelMove{To: cluster.Pending, Reason: m.Reason, Detail: m.Detail}); err != nil {
-				return err
-			}
+		var holdsNothing *LockedKernel
+		if gone {
+			holdsNothing = k
+		}
+		if err := l.requeue(ctx, m, holdsNothing); err != nil {
+			return err
 		}
 		l.Attempts++
 		if err := l.tx.AddFailedAgent(ctx, string(agent), l.ID); err != nil {
@@ -202,9 +196,52 @@ func (k *LockedKernel) Fail(ctx context.Context, m KernelMove, retry, gone bool)
 	return k.End(ctx, m)
 }
 
-// mayRequeue: nothing of the session ever ran or is being stopped, and it has placements left.
-func (l *Locked) mayRequeue() bool {
-	if int(l.Attempts)+1 >= cluster.MaxPlacements || l.StartedAt != nil {
+// Untold reports since when a kernel's agent should have been told of it; ok is false when it was told.
+func (k *LockedKernel) Untold(ctx context.Context) (since time.Time, ok bool, err error) {
+	if k.Status != cluster.Scheduled {
+		return since, false, nil
+	}
+	since, err = k.s.tx.UntoldKernel(ctx, k.ID)
+	if Missing(err) {
+		return since, false, nil
+	}
+	if err != nil {
+		return since, false, fmt.Errorf("see whether an agent was told of kernel %s: %w", k.ID, err)
+	}
+	return since, true, nil
+}
+
+// GiveBack gives a session that never ran back to the queue without counting an attempt: nobody failed. It reports whether it could.
+// Settle follows.
+func (l *Locked) GiveBack(ctx context.Context, reason cluster.Reason, detail string) (bool, error) {
+	if !l.mayRequeue(0) {
+		return false, nil
+	}
+	return true, l.requeue(ctx, KernelMove{Reason: reason, Detail: detail}, nil)
+}
+
+// requeue gives all kernels back to the queue. Their agents are told to remove what they may have, but for one kernel of which nothing
+// is left.
+func (l *Locked) requeue(ctx context.Context, m KernelMove, gone *LockedKernel) error {
+	for _, k := range l.Kernels {
+		if k.Status == cluster.Pending {
+			continue
+		}
+		if k != gone {
+			if err := k.Remove(ctx, m.Reason); err != nil {
+				return err
+			}
+		}
+		if err := k.Move(ctx, KernelMove{To: cluster.Pending, Reason: m.Reason, Detail: m.Detail}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mayRequeue: nothing of the session ever ran or is being stopped, and it has placements left when that many more were used.
+func (l *Locked) mayRequeue(used int) bool {
+	if int(l.Attempts)+used >= cluster.MaxPlacements || l.StartedAt != nil {
 		return false
 	}
 	for _, k := range l.Kernels {

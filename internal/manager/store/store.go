@@ -62,6 +62,8 @@ type Store struct {
 	pool  *pgxpool.Pool
 	log   *slog.Logger
 	wakes *wakes
+	// outage tells how long PostgreSQL has been away.
+	outage outage
 	// actorsTurn is that of ActorsTurn.
 	actorsTurn atomic.Uint64
 }
@@ -80,6 +82,7 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Store, error) {
 		pc.MaxConns = c.MaxConns
 	}
 	pc.MaxConnIdleTime = time.Minute
+	noticeDeadServers(pc.ConnConfig)
 	params := pc.ConnConfig.RuntimeParams
 	for k, v := range map[string]string{
 		"application_name":                    "berth-manager",
@@ -98,7 +101,8 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to PostgreSQL: %w", wrap(err))
 	}
-	s.Queries, s.pool = dbgen.New(pool), pool
+	s.pool = pool
+	s.Queries = dbgen.New(s.DB())
 	if !c.SkipMigrations {
 		if err := s.migrate(ctx); err != nil {
 			pool.Close()
@@ -111,7 +115,10 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Store, error) {
 // Close returns all connections. Run must have ended.
 func (s *Store) Close() { s.pool.Close() }
 
-// Pool gives direct access for queries that are composed at run time (lists with filters).
+// DB gives direct access for queries that are composed at run time (lists with filters).
+func (s *Store) DB() dbgen.DBTX { return &translated{db: s.pool, outage: &s.outage} }
+
+// Pool is the pool itself, whose errors are PostgreSQL's; tests use it.
 func (s *Store) Pool() *pgxpool.Pool { return s.pool }
 
 // Ping reports whether PostgreSQL answers.
@@ -133,6 +140,9 @@ func (s *Store) migrate(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read migrations: %w", err)
 	}
+	if err := refuseNewer(ctx, p); err != nil {
+		return err
+	}
 	pending, err := p.HasPending(ctx)
 	if err != nil {
 		return fmt.Errorf("look for migrations: %w", wrap(err))
@@ -150,6 +160,21 @@ func (s *Store) migrate(ctx context.Context) error {
 	return nil
 }
 
+// refuseNewer refuses a database that a newer binary has migrated: this one would misread it.
+func refuseNewer(ctx context.Context, p *goose.Provider) error {
+	there, err := p.GetDBVersion(ctx)
+	if err != nil {
+		return fmt.Errorf("read the version of the database's schema: %w", wrap(err))
+	}
+	sources := p.ListSources()
+	if newest := sources[len(sources)-1].Version; there > newest {
+		return fault.Conflictf("the database has schema version %d, and this binary knows versions up to %d: a newer berth has used it",
+			there, newest).WithReason("schema-newer").
+			WithNext("start the newer version of berth again, or restore the database from a backup made before the upgrade")
+	}
+	return nil
+}
+
 // Missing reports whether a query found no row.
 func Missing(err error) bool { return errors.Is(err, pgx.ErrNoRows) }
 
@@ -163,28 +188,6 @@ func Duplicate(err error, constraint string) bool {
 func Dangling(err error) bool {
 	var pe *pgconn.PgError
 	return errors.As(err, &pe) && pe.Code == "23503"
-}
-
-// wrap makes faults of the failures that a caller can do something about.
-func wrap(err error) error {
-	var pe *pgconn.PgError
-	var ce *pgconn.ConnectError
-	var fe *fault.Error
-	switch {
-	case err == nil, errors.As(err, &fe), errors.Is(err, pgx.ErrNoRows),
-		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return err
-	case errors.As(err, &ce), pgconn.SafeToRetry(err):
-		return fault.Unavailablef("PostgreSQL does not answer").WithCause(err)
-	case errors.As(err, &pe):
-		switch pe.Code {
-		case "57P01", "57P02", "57P03", "53300":
-			return fault.Unavailablef("PostgreSQL does not answer").WithCause(err)
-		case "40001", "40P01", "55P03":
-			return fault.Conflictf("the rows are being changed by others").WithCause(err)
-		}
-	}
-	return err
 }
 
 // SchemaVersion is a short text that differs whenever the migrations differ.

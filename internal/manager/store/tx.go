@@ -49,7 +49,8 @@ func (s *Store) Tx(ctx context.Context, fn func(ctx context.Context, tx *Tx) err
 }
 
 func (s *Store) once(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
-	raw, err := s.pool.Begin(ctx)
+	var raw pgx.Tx
+	err := s.outage.patiently(ctx, func() (err error) { raw, err = s.pool.Begin(ctx); return err })
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
@@ -68,7 +69,7 @@ func (s *Store) once(ctx context.Context, fn func(ctx context.Context, tx *Tx) e
 		return err
 	}
 	if err := raw.Commit(ctx); err != nil {
-		return fmt.Errorf("commit: %w", err)
+		return fmt.Errorf("commit: %w", written(err))
 	}
 	for topic := range tx.wakes {
 		s.Wake(topic)

@@ -12,9 +12,13 @@ import (
 
 // View runs fn with queries that all see the database as of one instant and cannot change it.
 func (s *Store) View(ctx context.Context, fn func(ctx context.Context, q *dbgen.Queries) error) error {
-	raw, err := s.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	var raw pgx.Tx
+	err := s.outage.patiently(ctx, func() (err error) {
+		raw, err = s.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+		return err
+	})
 	if err != nil {
-		return wrap(fmt.Errorf("begin: %w", err))
+		return fmt.Errorf("begin: %w", err)
 	}
 	defer func() {
 		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)

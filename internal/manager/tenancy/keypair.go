@@ -88,7 +88,7 @@ func (s *Service) ListKeypairs(ctx context.Context, a authz.Actor, f KeypairFilt
 	if f.Email != "" {
 		l.And("u.email = %s", f.Email)
 	}
-	keys, total, err := l.Keys(ctx, s.d.Store.Pool(), f.Query)
+	keys, total, err := l.Keys(ctx, s.d.Store.DB(), f.Query)
 	if err != nil {
 		return list.Page[*Keypair]{}, err
 	}

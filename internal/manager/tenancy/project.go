@@ -95,7 +95,7 @@ func (s *Service) ListProjects(ctx context.Context, a authz.Actor, domain string
 	if domain != "" {
 		sql += " AND p.domain_name = " + arg(domain)
 	}
-	rows, err := s.d.Store.Pool().Query(ctx, sql+" ORDER BY p.domain_name, p.name", args...)
+	rows, err := s.d.Store.DB().Query(ctx, sql+" ORDER BY p.domain_name, p.name", args...)
 	if err != nil {
 		return nil, fmt.Errorf("read projects: %w", err)
 	}

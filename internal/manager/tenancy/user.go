@@ -99,7 +99,7 @@ func (s *Service) ListUsers(ctx context.Context, a authz.Actor, f UserFilter) (l
 	if f.Project != "" {
 		l.And("EXISTS (SELECT 1 FROM project_members m WHERE m.user_id = u.id AND m.project_id::text = %s)", string(f.Project))
 	}
-	keys, total, err := l.Keys(ctx, s.d.Store.Pool(), f.Query)
+	keys, total, err := l.Keys(ctx, s.d.Store.DB(), f.Query)
 	if err != nil {
 		return list.Page[*User]{}, err
 	}

@@ -345,3 +345,7 @@ func (k sink) Touch(ctx context.Context, agents []cluster.AgentID) error {
 
 // Disconnected changes nothing: the agent's lease goes on.
 func (k sink) Disconnected(context.Context, cluster.AgentID, int64) error { return nil }
+
+func (k sink) Delivered(ctx context.Context, ages []cluster.OrdersAge) error {
+	return k.m.call(ctx, "delivered", func(ctx context.Context) error { return k.r.Delivered(ctx, ages) })
+}

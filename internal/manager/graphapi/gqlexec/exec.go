@@ -65,6 +65,7 @@ type ComplexityRoot struct {
 		LocalConfig       func(childComplexity int) int
 		LostAt            func(childComplexity int) int
 		MemCurBytes       func(childComplexity int) int
+		NotDeliveredSince func(childComplexity int) int
 		OccupiedSlots     func(childComplexity int) int
 		PublicHost        func(childComplexity int) int
 		Region            func(childComplexity int) int
@@ -835,6 +836,12 @@ func (e *executableSchema) Complexity(ctx context.Context, typeName, field strin
 		}
 
 		return e.complexity.Agent.MemCurBytes(childComplexity), true
+	case "Agent.not_delivered_since":
+		if e.complexity.Agent.NotDeliveredSince == nil {
+			break
+		}
+
+		return e.complexity.Agent.NotDeliveredSince(childComplexity), true
 	case "Agent.occupied_slots":
 		if e.complexity.Agent.OccupiedSlots == nil {
 			break
@@ -4181,6 +4188,7 @@ type Agent {
   cpu_cur_pct: Float
   mem_cur_bytes: Float
   container_count: Int
+  not_delivered_since: DateTime
 }
 
 type AgentList {
@@ -6594,6 +6602,35 @@ func (ec *executionContext) fieldContext_Agent_container_count(_ context.Context
 	return fc, nil
 }
 
+func (ec *executionContext) _Agent_not_delivered_since(ctx context.Context, field graphql.CollectedField, obj *model.Agent) (ret graphql.Marshaler) {
+	return graphql.ResolveField(
+		ctx,
+		ec.OperationContext,
+		field,
+		ec.fieldContext_Agent_not_delivered_since,
+		func(ctx context.Context) (any, error) {
+			return obj.NotDeliveredSince, nil
+		},
+		nil,
+		ec.marshalODateTime2ᚖtimeᚐTime,
+		true,
+		false,
+	)
+}
+
+func (ec *executionContext) fieldContext_Agent_not_delivered_since(_ context.Context, field graphql.CollectedField) (fc *graphql.FieldContext, err error) {
+	fc = &graphql.FieldContext{
+		Object:     "Agent",
+		Field:      field,
+		IsMethod:   false,
+		IsResolver: false,
+		Child: func(ctx context.Context, field graphql.CollectedField) (*graphql.FieldContext, error) {
+			return nil, errors.New("field of type DateTime does not have child fields")
+		},
+	}
+	return fc, nil
+}
+
 func (ec *executionContext) _AgentList_items(ctx context.Context, field graphql.CollectedField, obj *model.AgentList) (ret graphql.Marshaler) {
 	return graphql.ResolveField(
 		ctx,
@@ -6662,6 +6699,8 @@ func (ec *executionContext) fieldContext_AgentList_items(_ context.Context, fiel
 				return ec.fieldContext_Agent_mem_cur_bytes(ctx, field)
 			case "container_count":
 				return ec.fieldContext_Agent_container_count(ctx, field)
+			case "not_delivered_since":
+				return ec.fieldContext_Agent_not_delivered_since(ctx, field)
 			}
 			return nil, fmt.Errorf("no field named %q was found under type Agent", field.Name)
 		},
@@ -14584,6 +14623,8 @@ func (ec *executionContext) fieldContext_Queries_agent(ctx context.Context, fiel
 				return ec.fieldContext_Agent_mem_cur_bytes(ctx, field)
 			case "container_count":
 				return ec.fieldContext_Agent_container_count(ctx, field)
+			case "not_delivered_since":
+				return ec.fieldContext_Agent_not_delivered_since(ctx, field)
 			}
 			return nil, fmt.Errorf("no field named %q was found under type Agent", field.Name)
 		},
@@ -14718,6 +14759,8 @@ func (ec *executionContext) fieldContext_Queries_agents(ctx context.Context, fie
 				return ec.fieldContext_Agent_mem_cur_bytes(ctx, field)
 			case "container_count":
 				return ec.fieldContext_Agent_container_count(ctx, field)
+			case "not_delivered_since":
+				return ec.fieldContext_Agent_not_delivered_since(ctx, field)
 			}
 			return nil, fmt.Errorf("no field named %q was found under type Agent", field.Name)
 		},
@@ -23901,6 +23944,8 @@ func (ec *executionContext) _Agent(ctx context.Context, sel ast.SelectionSet, ob
 			out.Values[i] = ec._Agent_mem_cur_bytes(ctx, field, obj)
 		case "container_count":
 			out.Values[i] = ec._Agent_container_count(ctx, field, obj)
+		case "not_delivered_since":
+			out.Values[i] = ec._Agent_not_delivered_since(ctx, field, obj)
 		default:
 			panic("unknown field " + strconv.Quote(field.Name))
 		}

@@ -38,6 +38,7 @@ type Agent struct {
 	CPUCurPct         *float64            `json:"cpu_cur_pct,omitempty"`
 	MemCurBytes       *float64            `json:"mem_cur_bytes,omitempty"`
 	ContainerCount    *int                `json:"container_count,omitempty"`
+	NotDeliveredSince *time.Time          `json:"not_delivered_since,omitempty"`
 }
 
 type AgentList struct {

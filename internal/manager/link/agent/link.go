@@ -86,6 +86,8 @@ type Sink interface {
 	// told names the generations whose specification it has; those may come without.
 	Desired(ctx context.Context, agent cluster.AgentID, told map[cluster.KernelID]int64) ([]cluster.DesiredKernel, error)
 	Touch(ctx context.Context, agents []cluster.AgentID) error
+	// Delivered says how old the newest desired state is that agents were sent.
+	Delivered(ctx context.Context, ages []cluster.OrdersAge) error
 	Disconnected(ctx context.Context, agent cluster.AgentID, epoch int64) error
 }
 
@@ -474,6 +476,7 @@ func (l *Link) RenewLeases(ctx context.Context) {
 			continue
 		}
 		tctx, cancel := context.WithTimeout(ctx, every)
+		l.tellDeliveries(tctx)
 		if err := l.d.Sink.Touch(tctx, heard); err != nil && ctx.Err() == nil {
 			l.log.Warn("cannot renew the leases of agents", "agents", len(heard), "error", err)
 		}

@@ -159,6 +159,8 @@ func (m *memory) Desired(context.Context, cluster.AgentID, map[cluster.KernelID]
 	return append([]cluster.DesiredKernel(nil), m.desired...), nil
 }
 
+func (m *memory) Delivered(context.Context, []cluster.OrdersAge) error { return nil }
+
 func (m *memory) Touch(context.Context, []cluster.AgentID) error {
 	m.change(func() { m.touched++ })
 	return nil

@@ -19,10 +19,17 @@ import (
 	"berth.dev/berth/internal/wire/node"
 )
 
-// pushGap is the least time between two looks at an agent's desired state: wakes that come
-// faster are answered together. A look that takes long is followed by a longer pause, so that
-// looking never takes more than a third of the time.
-const pushGap = 10 * time.Millisecond
+// The pause between two looks at an agent's desired state. Wakes that come meanwhile are answered together.
+const (
+	leastPushPause = 10 * time.Millisecond
+	mostPushPause  = time.Second
+)
+
+// pushPause is the pause after a look whose successful query took so long: looking takes no more than a third of the time, while queries
+// take less than half a second. Failed attempts do not count, because an outage of the database must not delay the orders after it.
+func pushPause(took time.Duration) time.Duration {
+	return min(max(leastPushPause, 2*took), mostPushPause)
+}
 
 // push sends the full desired state at first and at every resync, and what changed since
 // whenever somebody wakes it. It compares states, so a lost or doubled wake costs nothing.
@@ -34,13 +41,17 @@ func (s *session) push() {
 	// Revisions of a later session are higher than those of all earlier ones.
 	revision := s.epoch.Load() << 32
 	for full := true; ; {
-		began := time.Now()
 		var list []cluster.DesiredKernel
+		var asked time.Time // when the successful query began
+		var took time.Duration
+		s.delivery.begin(time.Now())
 		if full {
 			clear(sent.told)
 		}
 		ok := s.retry("load the desired state", func(ctx context.Context) (err error) {
+			asked = time.Now()
 			list, err = s.link.d.Sink.Desired(ctx, s.agent, maps.Clone(sent.told))
+			took = time.Since(asked)
 			return err
 		})
 		if !ok {
@@ -67,7 +78,8 @@ func (s *session) push() {
 				return
 			}
 		}
-		if chassis.Wait(s.ctx, chassis.RealClock(), max(pushGap, 2*time.Since(began))) != nil {
+		s.delivery.done(asked)
+		if chassis.Wait(s.ctx, chassis.RealClock(), pushPause(took)) != nil {
 			return
 		}
 		full = false

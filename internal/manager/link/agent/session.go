@@ -53,6 +53,8 @@ type session struct {
 	inbox chan *node.Up
 	out   chan *node.Down
 	poke  chan struct{} // capacity 1
+	// delivery is what the agent was told of its desired state.
+	delivery delivery
 
 	mu      sync.Mutex
 	actions map[string]chan *node.ActionReply
@@ -85,12 +87,8 @@ func (l *Link) session(stream grpc.BidiStreamingServer[node.Up, node.Down]) erro
 	if err != nil {
 		return err
 	}
-	s := &session{
-		link: l, agent: agent, remote: remote(ctx), log: l.log.With("agent", agent), stream: stream,
-		ctx: ctx, cancel: cancel, done: make(chan struct{}),
-		inbox: make(chan *node.Up, inboxSize), out: make(chan *node.Down, outboxSize), poke: make(chan struct{}, 1),
-		actions: map[string]chan *node.ActionReply{},
-	}
+	s := newSession(l, agent, l.log.With("agent", agent), stream)
+	s.remote, s.ctx, s.cancel = remote(ctx), ctx, cancel
 	defer close(s.done)
 	s.saw()
 	// The reader may stay in Recv until the stream is closed by our return, so Stop waits for it, not we.
@@ -129,6 +127,14 @@ func (l *Link) session(stream grpc.BidiStreamingServer[node.Up, node.Down]) erro
 	wg.Go(s.push)
 	wg.Wait()
 	return context.Cause(ctx)
+}
+
+func newSession(l *Link, agent cluster.AgentID, log *slog.Logger, stream grpc.BidiStreamingServer[node.Up, node.Down]) *session {
+	return &session{
+		link: l, agent: agent, log: log, stream: stream, done: make(chan struct{}),
+		inbox: make(chan *node.Up, inboxSize), out: make(chan *node.Down, outboxSize), poke: make(chan struct{}, 1),
+		actions: map[string]chan *node.ActionReply{},
+	}
 }
 
 // enter makes s the session of its agent and lets the older one end first, so that epochs
@@ -210,6 +216,7 @@ func (s *session) saw()             { s.lastSeen.Store(s.link.d.Clock.Now().Unix
 func (s *session) heard() time.Time { return time.Unix(0, s.lastSeen.Load()) }
 
 func (s *session) wake() {
+	s.delivery.ask(time.Now())
 	select {
 	case s.poke <- struct{}{}:
 	default:
@@ -333,12 +340,24 @@ func (s *session) put(m *node.Down) bool {
 	}
 }
 
-// retry calls fn until it succeeds, the session ends, or its failure cannot pass.
+const (
+	// attemptTimeout bounds one attempt of retry.
+	attemptTimeout = 30 * time.Second
+	// maxDefects is how many attempts of retry in a row may fail while the database is there.
+	maxDefects = 8
+)
+
+// retry calls fn until it succeeds, the session ends, or its failure cannot pass. While the database is away it goes on: an agent that
+// connected again would only wait elsewhere.
 func (s *session) retry(what string, fn func(ctx context.Context) error) bool {
-	backoff := chassis.Backoff{Min: 50 * time.Millisecond, Max: 2 * time.Second}
+	backoff := chassis.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
+	defects := 0
 	for attempt := 1; ; attempt++ {
-		ctx, cancel := context.WithTimeout(s.ctx, 30*time.Second)
+		ctx, cancel := context.WithTimeout(s.ctx, attemptTimeout)
 		err := fn(ctx)
+		if !fault.Is(err, fault.Unavailable) && ctx.Err() == nil {
+			defects++
+		}
 		cancel()
 		switch {
 		case err == nil:
@@ -348,13 +367,15 @@ func (s *session) retry(what string, fn func(ctx context.Context) error) bool {
 		case fault.ReasonOf(err) == "stale-epoch":
 			s.cancel(errSuperseded)
 			return false
-		case attempt == 8:
+		case defects == maxDefects:
 			// The agent connects again and tells everything anew.
 			s.cancel(fmt.Errorf("%s of agent %s: %w", what, s.agent, err))
 			return false
 		}
 		wait := backoff.Next()
-		s.log.Warn("cannot "+what+" now", "error", err, "attempt", attempt, "retry_in", wait)
+		if attempt&(attempt-1) == 0 { // the first ones, then ever fewer: an outage may last
+			s.log.Warn("cannot "+what+" now", "error", err, "attempt", attempt, "retry_in", wait)
+		}
 		if chassis.Wait(s.ctx, chassis.RealClock(), wait) != nil {
 			return false
 		}

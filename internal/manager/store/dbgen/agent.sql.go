@@ -8,10 +8,10 @@ package dbgen
 import (
 	"context"
 	"encoding/json"
+	"time"
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/store/dbtype"
-	"time"
 )
 
 const agentEpochs = `-- name: AgentEpochs :many
@@ -44,7 +44,7 @@ func (q *Queries) AgentEpochs(ctx context.Context, ids []string) ([]AgentEpochsR
 }
 
 const agentViews = `-- name: AgentViews :many
-SELECT id, status, status_changed, region, resource_group, schedulable, addr, first_contact, lost_at, last_seen, version, architecture, epoch, boot_id, capacity, slot_kinds, devices, engine, engine_ok, engine_error, warnings, facts_revision, certificate_serial, hung_volumes, data_address, data_socket, disk_problem FROM agents WHERE id = ANY($1::text[])
+SELECT id, status, status_changed, region, resource_group, schedulable, addr, first_contact, lost_at, last_seen, version, architecture, epoch, boot_id, capacity, slot_kinds, devices, engine, engine_ok, engine_error, warnings, facts_revision, certificate_serial, hung_volumes, data_address, data_socket, disk_problem, orders_at FROM agents WHERE id = ANY($1::text[])
 `
 
 func (q *Queries) AgentViews(ctx context.Context, ids []string) ([]Agent, error) {
@@ -84,6 +84,7 @@ func (q *Queries) AgentViews(ctx context.Context, ids []string) ([]Agent, error)
 			&i.DataAddress,
 			&i.DataSocket,
 			&i.DiskProblem,
+			&i.OrdersAt,
 		); err != nil {
 			return nil, err
 		}
@@ -216,6 +217,20 @@ func (q *Queries) LostAgentsWithLiveKernels(ctx context.Context) ([]string, erro
 		return nil, err
 	}
 	return items, nil
+}
+
+const noteDeliveries = `-- name: NoteDeliveries :exec
+WITH told AS (
+    SELECT a.id, d.age_ms FROM agents a
+    JOIN (SELECT unnest($1::text[]) AS id, unnest($2::bigint[]) AS age_ms) d ON d.id = a.id ORDER BY a.id FOR UPDATE OF a
+)
+UPDATE agents SET orders_at = greatest(orders_at, now() - told.age_ms * interval '1 millisecond') FROM told WHERE agents.id = told.id
+`
+
+// How far agents have been told what they should do. Written by the manager that an agent is connected to.
+func (q *Queries) NoteDeliveries(ctx context.Context, ids []string, agesMs []int64) error {
+	_, err := q.db.Exec(ctx, noteDeliveries, ids, agesMs)
+	return err
 }
 
 const occupiedByAgent = `-- name: OccupiedByAgent :many
@@ -397,4 +412,50 @@ func (q *Queries) SlotKinds(ctx context.Context) ([]dbtype.Strings, error) {
 		return nil, err
 	}
 	return items, nil
+}
+
+const undelivered = `-- name: Undelivered :many
+SELECT k.agent_id::text AS agent_id, min(k.status_changed)::timestamptz AS since FROM kernels k JOIN agents a ON a.id = k.agent_id
+WHERE k.agent_id = ANY($1::text[]) AND k.ended_at IS NULL AND k.status IN ('SCHEDULED', 'TERMINATING')
+  AND k.status_changed > a.orders_at AND k.status_changed < now() - $2::interval
+GROUP BY 1
+`
+
+type UndeliveredRow struct {
+	AgentID string
+	Since   time.Time
+}
+
+// Since when agents have not been told of something they should do, where that is long ago.
+func (q *Queries) Undelivered(ctx context.Context, agents []string, patience time.Duration) ([]UndeliveredRow, error) {
+	rows, err := q.db.Query(ctx, undelivered, agents, patience)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []UndeliveredRow{}
+	for rows.Next() {
+		var i UndeliveredRow
+		if err := rows.Scan(&i.AgentID, &i.Since); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const untoldKernel = `-- name: UntoldKernel :one
+SELECT k.status_changed FROM kernels k JOIN agents a ON a.id = k.agent_id
+WHERE k.id = $1 AND k.status = 'SCHEDULED' AND k.status_changed > a.orders_at
+`
+
+// Since when an agent has not been told of a kernel that it shall begin; no row when it was told.
+func (q *Queries) UntoldKernel(ctx context.Context, id string) (time.Time, error) {
+	row := q.db.QueryRow(ctx, untoldKernel, id)
+	var status_changed time.Time
+	err := row.Scan(&status_changed)
+	return status_changed, err
 }

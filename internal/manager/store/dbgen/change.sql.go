@@ -212,6 +212,7 @@ const schedulingChanges = `-- name: SchedulingChanges :one
 
 WITH b AS MATERIALIZED (SELECT CAST(nullif($2::text, '') AS pg_snapshot) AS since, pg_snapshot_xmax(pg_current_snapshot()) AS until)
 SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time()::timestamptz AS server_started,
+       coalesce(pg_stat_get_bgwriter_stat_reset_time(), pg_postmaster_start_time())::timestamptz AS server_recovered,
        coalesce((SELECT max((value->>'token')::bigint) FROM cluster_settings WHERE key = 'leader'), 0)::bigint AS token,
        ARRAY(SELECT 'session ' || s.id FROM sessions s
              WHERE s.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND s.changed < (SELECT b.until FROM b)
@@ -224,10 +225,11 @@ SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time
 `
 
 type SchedulingChangesRow struct {
-	Snapshot      string
-	ServerStarted time.Time
-	Token         int64
-	Changes       []string
+	Snapshot        string
+	ServerStarted   time.Time
+	ServerRecovered time.Time
+	Token           int64
+	Changes         []string
 }
 
 // What schedulers keep in memory: all of it, and what changed since an earlier look (migration 0004 says why nothing is missed).
@@ -239,6 +241,7 @@ func (q *Queries) SchedulingChanges(ctx context.Context, maxRows int32, since st
 	err := row.Scan(
 		&i.Snapshot,
 		&i.ServerStarted,
+		&i.ServerRecovered,
 		&i.Token,
 		&i.Changes,
 	)

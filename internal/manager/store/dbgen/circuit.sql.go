@@ -287,6 +287,7 @@ func (q *Queries) CircuitAt(ctx context.Context, proxy string, label *string, po
 const circuitChanges = `-- name: CircuitChanges :one
 WITH b AS MATERIALIZED (SELECT CAST(nullif($2::text, '') AS pg_snapshot) AS since, pg_snapshot_xmax(pg_current_snapshot()) AS until)
 SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time()::timestamptz AS server_started,
+       coalesce(pg_stat_get_bgwriter_stat_reset_time(), pg_postmaster_start_time())::timestamptz AS server_recovered,
        ARRAY(SELECT c.id::text FROM circuits c
              WHERE c.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND c.changed < (SELECT b.until FROM b)
                AND NOT pg_visible_in_snapshot(c.changed, (SELECT b.since FROM b))
@@ -298,9 +299,10 @@ SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time
 `
 
 type CircuitChangesRow struct {
-	Snapshot      string
-	ServerStarted time.Time
-	Circuits      []string
+	Snapshot        string
+	ServerStarted   time.Time
+	ServerRecovered time.Time
+	Circuits        []string
 }
 
 // This statement's snapshot, when the server started, and the circuits that changed or went since an earlier snapshot
@@ -308,7 +310,12 @@ type CircuitChangesRow struct {
 func (q *Queries) CircuitChanges(ctx context.Context, maxRows int32, since string) (CircuitChangesRow, error) {
 	row := q.db.QueryRow(ctx, circuitChanges, maxRows, since)
 	var i CircuitChangesRow
-	err := row.Scan(&i.Snapshot, &i.ServerStarted, &i.Circuits)
+	err := row.Scan(
+		&i.Snapshot,
+		&i.ServerStarted,
+		&i.ServerRecovered,
+		&i.Circuits,
+	)
 	return i, err
 }
 

@@ -110,6 +110,7 @@ func (q *Queries) DueCallbacks(ctx context.Context, maxRows int32) ([]DueCallbac
 const eventChanges = `-- name: EventChanges :one
 WITH b AS MATERIALIZED (SELECT CAST(nullif($2::text, '') AS pg_snapshot) AS since, pg_snapshot_xmax(pg_current_snapshot()) AS until)
 SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time()::timestamptz AS server_started,
+       coalesce(pg_stat_get_bgwriter_stat_reset_time(), pg_postmaster_start_time())::timestamptz AS server_recovered,
        ARRAY(SELECT e.seq::text FROM session_events e
              WHERE e.event <> '' AND e.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND e.changed < (SELECT b.until FROM b)
                AND NOT pg_visible_in_snapshot(e.changed, (SELECT b.since FROM b))
@@ -117,9 +118,10 @@ SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time
 `
 
 type EventChangesRow struct {
-	Snapshot      string
-	ServerStarted time.Time
-	Events        []string
+	Snapshot        string
+	ServerStarted   time.Time
+	ServerRecovered time.Time
+	Events          []string
 }
 
 // This statement's snapshot, when the server started, and the events with a wire name that became visible since an earlier snapshot
@@ -127,7 +129,12 @@ type EventChangesRow struct {
 func (q *Queries) EventChanges(ctx context.Context, maxRows int32, since string) (EventChangesRow, error) {
 	row := q.db.QueryRow(ctx, eventChanges, maxRows, since)
 	var i EventChangesRow
-	err := row.Scan(&i.Snapshot, &i.ServerStarted, &i.Events)
+	err := row.Scan(
+		&i.Snapshot,
+		&i.ServerStarted,
+		&i.ServerRecovered,
+		&i.Events,
+	)
 	return i, err
 }
 

@@ -41,6 +41,7 @@ type Agent struct {
 	DataAddress       string
 	DataSocket        string
 	DiskProblem       string
+	OrdersAt          time.Time
 }
 
 type AgentConnection struct {

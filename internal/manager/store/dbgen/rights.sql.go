@@ -103,6 +103,7 @@ const rightsChanges = `-- name: RightsChanges :one
 
 WITH b AS MATERIALIZED (SELECT CAST(nullif($2::text, '') AS pg_snapshot) AS since, pg_snapshot_xmax(pg_current_snapshot()) AS until)
 SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time()::timestamptz AS server_started,
+       coalesce(pg_stat_get_bgwriter_stat_reset_time(), pg_postmaster_start_time())::timestamptz AS server_recovered,
        ARRAY(SELECT r.subject FROM rights_epochs r
              WHERE r.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND r.changed < (SELECT b.until FROM b)
                AND NOT pg_visible_in_snapshot(r.changed, (SELECT b.since FROM b))
@@ -110,9 +111,10 @@ SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time
 `
 
 type RightsChangesRow struct {
-	Snapshot      string
-	ServerStarted time.Time
-	Subjects      []string
+	Snapshot        string
+	ServerStarted   time.Time
+	ServerRecovered time.Time
+	Subjects        []string
 }
 
 // Epochs of rights (migration 0022 says what they are). The triggers of the migration are the only writer.
@@ -120,7 +122,12 @@ type RightsChangesRow struct {
 func (q *Queries) RightsChanges(ctx context.Context, maxRows int32, since string) (RightsChangesRow, error) {
 	row := q.db.QueryRow(ctx, rightsChanges, maxRows, since)
 	var i RightsChangesRow
-	err := row.Scan(&i.Snapshot, &i.ServerStarted, &i.Subjects)
+	err := row.Scan(
+		&i.Snapshot,
+		&i.ServerStarted,
+		&i.ServerRecovered,
+		&i.Subjects,
+	)
 	return i, err
 }
 

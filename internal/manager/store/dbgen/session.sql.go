@@ -665,3 +665,27 @@ func (q *Queries) SetSessionPriority(ctx context.Context, priority int32, iD str
 	}
 	return result.RowsAffected(), nil
 }
+
+const storedSessions = `-- name: StoredSessions :many
+SELECT id FROM sessions WHERE id = ANY($1::uuid[])
+`
+
+func (q *Queries) StoredSessions(ctx context.Context, ids []string) ([]string, error) {
+	rows, err := q.db.Query(ctx, storedSessions, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []string{}
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}

@@ -40,12 +40,15 @@ type Changes map[Kind][]string
 // after a crash PostgreSQL may give numbers again that had been given to transactions which were lost.
 type Server struct {
 	Started time.Time
+	// Recovered is when the server last began its statistics anew, which it does after every crash, also after one that the postmaster
+	// survived. It comes with the answer itself, so it cannot be late as the count of connections can.
+	Recovered time.Time
 	// Connections is store.Store.Connections before the question: it differs after a crash that the postmaster survived.
 	Connections int64
 }
 
 func (s Server) same(o Server) bool {
-	return s.Started.Equal(o.Started) && s.Connections == o.Connections
+	return s.Started.Equal(o.Started) && s.Recovered.Equal(o.Recovered) && s.Connections == o.Connections
 }
 
 // Answer is what a source says.
@@ -81,6 +84,7 @@ const (
 	NotCompared Reason = ""
 	First       Reason = "first look"
 	Restarted   Reason = "the database server was started again"
+	Recovered   Reason = "the database server recovered from a crash"
 	Reconnected Reason = "connections to the database were lost"
 	TooMany     Reason = "too many changes"
 	Asked       Reason = "asked for"
@@ -237,6 +241,8 @@ func (f *Follower) reason(a *Answer, asked bool, now time.Time) Reason {
 		return First
 	case !a.Server.Started.Equal(f.server.Started):
 		return Restarted
+	case !a.Server.Recovered.Equal(f.server.Recovered):
+		return Recovered
 	case !a.Server.same(f.server), f.unsure:
 		return Reconnected
 	case a.TooMany:

@@ -130,7 +130,7 @@ func (d *database) ChangesSince(_ context.Context, snapshot string, most int) (A
 	if d.fails() {
 		return Answer{}, errDown
 	}
-	a := Answer{Snapshot: d.snapshot(), Server: Server{d.started, d.connections}}
+	a := Answer{Snapshot: d.snapshot(), Server: Server{Started: d.started, Connections: d.connections}}
 	ids := []string{}
 	for id, r := range d.rows {
 		if snapshot == "" {

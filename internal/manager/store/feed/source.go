@@ -25,7 +25,7 @@ func (c circuits) ChangesSince(ctx context.Context, snapshot string, most int) (
 	if err != nil {
 		return Answer{}, err
 	}
-	return answer(row.Snapshot, Server{row.ServerStarted, n}, KindCircuit, row.Circuits, most), nil
+	return answer(row.Snapshot, Server{row.ServerStarted, row.ServerRecovered, n}, KindCircuit, row.Circuits, most), nil
 }
 
 // Events is the source of events with a wire name.
@@ -39,7 +39,7 @@ func (e events) ChangesSince(ctx context.Context, snapshot string, most int) (An
 	if err != nil {
 		return Answer{}, err
 	}
-	return answer(row.Snapshot, Server{row.ServerStarted, n}, KindEvent, row.Events, most), nil
+	return answer(row.Snapshot, Server{row.ServerStarted, row.ServerRecovered, n}, KindEvent, row.Events, most), nil
 }
 
 // Rights is the source of epochs of rights.
@@ -53,7 +53,7 @@ func (r rights) ChangesSince(ctx context.Context, snapshot string, most int) (An
 	if err != nil {
 		return Answer{}, err
 	}
-	return answer(row.Snapshot, Server{row.ServerStarted, n}, KindRights, row.Subjects, most), nil
+	return answer(row.Snapshot, Server{row.ServerStarted, row.ServerRecovered, n}, KindRights, row.Subjects, most), nil
 }
 
 // answer is that of a source of one kind, which was asked for one more than most.
@@ -86,7 +86,7 @@ func (s *SchedulingSource) ChangesSince(ctx context.Context, snapshot string, mo
 		return Answer{}, err
 	}
 	s.Token = row.Token
-	a := answer(row.Snapshot, Server{row.ServerStarted, n}, "", nil, most)
+	a := answer(row.Snapshot, Server{row.ServerStarted, row.ServerRecovered, n}, "", nil, most)
 	a.TooMany = len(row.Changes) > most
 	if len(row.Changes) > 0 {
 		a.Changes = Changes{}

@@ -21,6 +21,26 @@ UPDATE agents SET architecture = @architecture, capacity = @capacity, slot_kinds
     data_address = @data_address, data_socket = @data_socket, facts_revision = @facts_revision, last_seen = now()
 WHERE id = @id AND epoch = @epoch AND facts_revision < @facts_revision;
 
+-- name: NoteDeliveries :exec
+-- How far agents have been told what they should do. Written by the manager that an agent is connected to.
+WITH told AS (
+    SELECT a.id, d.age_ms FROM agents a
+    JOIN (SELECT unnest(@ids::text[]) AS id, unnest(@ages_ms::bigint[]) AS age_ms) d ON d.id = a.id ORDER BY a.id FOR UPDATE OF a
+)
+UPDATE agents SET orders_at = greatest(orders_at, now() - told.age_ms * interval '1 millisecond') FROM told WHERE agents.id = told.id;
+
+-- name: Undelivered :many
+-- Since when agents have not been told of something they should do, where that is long ago.
+SELECT k.agent_id::text AS agent_id, min(k.status_changed)::timestamptz AS since FROM kernels k JOIN agents a ON a.id = k.agent_id
+WHERE k.agent_id = ANY(@agents::text[]) AND k.ended_at IS NULL AND k.status IN ('SCHEDULED', 'TERMINATING')
+  AND k.status_changed > a.orders_at AND k.status_changed < now() - @patience::interval
+GROUP BY 1;
+
+-- name: UntoldKernel :one
+-- Since when an agent has not been told of a kernel that it shall begin; no row when it was told.
+SELECT k.status_changed FROM kernels k JOIN agents a ON a.id = k.agent_id
+WHERE k.id = @id AND k.status = 'SCHEDULED' AND k.status_changed > a.orders_at;
+
 -- name: SilentAgents :many
 SELECT id FROM agents WHERE status = 'ALIVE' AND last_seen < now() - @lease::interval ORDER BY id;
 

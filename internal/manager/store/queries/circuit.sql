@@ -173,6 +173,7 @@ SELECT EXISTS (SELECT 1 FROM circuits c WHERE c.proxy = @proxy AND coalesce(c.la
 -- (an empty text: none).
 WITH b AS MATERIALIZED (SELECT CAST(nullif(@since::text, '') AS pg_snapshot) AS since, pg_snapshot_xmax(pg_current_snapshot()) AS until)
 SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time()::timestamptz AS server_started,
+       coalesce(pg_stat_get_bgwriter_stat_reset_time(), pg_postmaster_start_time())::timestamptz AS server_recovered,
        ARRAY(SELECT c.id::text FROM circuits c
              WHERE c.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND c.changed < (SELECT b.until FROM b)
                AND NOT pg_visible_in_snapshot(c.changed, (SELECT b.since FROM b))

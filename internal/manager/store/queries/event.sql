@@ -7,6 +7,7 @@ FROM session_events WHERE session_id = $1 ORDER BY seq LIMIT 5000;
 -- (an empty text: none). They are not ordered here: a limit with an order would make the planner walk the primary key.
 WITH b AS MATERIALIZED (SELECT CAST(nullif(@since::text, '') AS pg_snapshot) AS since, pg_snapshot_xmax(pg_current_snapshot()) AS until)
 SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time()::timestamptz AS server_started,
+       coalesce(pg_stat_get_bgwriter_stat_reset_time(), pg_postmaster_start_time())::timestamptz AS server_recovered,
        ARRAY(SELECT e.seq::text FROM session_events e
              WHERE e.event <> '' AND e.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND e.changed < (SELECT b.until FROM b)
                AND NOT pg_visible_in_snapshot(e.changed, (SELECT b.since FROM b))

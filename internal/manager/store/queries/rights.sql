@@ -4,6 +4,7 @@
 -- This statement's snapshot, when the server started, and the subjects whose epochs changed since an earlier snapshot (an empty text: none).
 WITH b AS MATERIALIZED (SELECT CAST(nullif(@since::text, '') AS pg_snapshot) AS since, pg_snapshot_xmax(pg_current_snapshot()) AS until)
 SELECT CAST(pg_current_snapshot() AS text) AS snapshot, pg_postmaster_start_time()::timestamptz AS server_started,
+       coalesce(pg_stat_get_bgwriter_stat_reset_time(), pg_postmaster_start_time())::timestamptz AS server_recovered,
        ARRAY(SELECT r.subject FROM rights_epochs r
              WHERE r.changed >= (SELECT pg_snapshot_xmin(b.since) FROM b) AND r.changed < (SELECT b.until FROM b)
                AND NOT pg_visible_in_snapshot(r.changed, (SELECT b.since FROM b))

@@ -44,6 +44,9 @@ SELECT s.id, s.access_key, s.name, s.image, s.status
 FROM (SELECT unnest(@access_keys::text[]) AS access_key, unnest(@names::text[]) AS name) AS asked
 JOIN sessions s ON s.access_key = asked.access_key AND s.name = asked.name AND s.ended_at IS NULL;
 
+-- name: StoredSessions :many
+SELECT id FROM sessions WHERE id = ANY(@ids::uuid[]);
+
 -- name: InsertSessions :many
 -- Sessions with their kernels, mounts, dependencies, first events and callbacks, in one statement. The argument is a JSON array of
 -- session.newSession. Sessions of whose name a live one exists are left out with all of theirs; the ids of the others are

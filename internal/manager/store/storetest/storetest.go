@@ -195,12 +195,8 @@ func StartServer(dir string) (dsn string, err error) {
 		return "", err
 	}
 	data := filepath.Join(dir, "data")
-	attr := &syscall.SysProcAttr{Credential: cred}
-	initdb := exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-U", "berth", "-A", "trust", "-E", "UTF8", "--locale=C", "-N",
-		"--no-instructions")
-	initdb.SysProcAttr, initdb.Dir = attr, dir
-	if out, err := initdb.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("initdb: %w: %s", err, out)
+	if err := initialise(bin, dir, data, cred); err != nil {
+		return "", err
 	}
 	args := []string{"-D", data, "-k", dir}
 	for _, set := range []string{"listen_addresses=", "fsync=off", "synchronous_commit=off", "full_page_writes=off", "shared_buffers=64MB",
@@ -238,6 +234,17 @@ func StartServer(dir string) (dsn string, err error) {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+}
+
+// initialise makes an empty database cluster.
+func initialise(bin, dir, data string, cred *syscall.Credential) error {
+	initdb := exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-U", "berth", "-A", "trust", "-E", "UTF8", "--locale=C", "-N",
+		"--no-instructions")
+	initdb.SysProcAttr, initdb.Dir = &syscall.SysProcAttr{Credential: cred}, dir
+	if out, err := initdb.CombinedOutput(); err != nil {
+		return fmt.Errorf("initdb: %w: %s", err, out)
+	}
+	return nil
 }
 
 func findBinaries() (string, error) {

@@ -1,0 +1,193 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"berth.dev/berth/internal/manager/store"
+)
+
+// Server is a PostgreSQL server of a test's own, which the test may kill, stop and start. It listens on TCP of this host, and its
+// database is migrated.
+type Server struct {
+	t    testing.TB
+	bin  string
+	dir  string
+	port int
+	cred *syscall.Credential
+	cmd  *exec.Cmd
+	// ended is closed when the process of cmd has ended.
+	ended chan struct{}
+}
+
+// NewServer starts a server that ends with the test. Its log writer is so slow that a crash loses the transaction numbers of
+// transactions which were rolled back, as it may with any server.
+func NewServer(t testing.TB) *Server {
+	t.Helper()
+	if os.Getenv("BERTH_TEST_DSN") != "" {
+		t.Skip("BERTH_TEST_DSN names a server that is not the test's own")
+	}
+	bin, err := findBinaries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Not t.TempDir: a plain user must be able to reach it.
+	dir, err := os.MkdirTemp("", "berth-pg-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{t: t, bin: bin, dir: dir}
+	t.Cleanup(func() {
+		s.Kill()
+		_ = os.RemoveAll(dir)
+	})
+	if s.cred, err = plainUser(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := initialise(bin, dir, filepath.Join(dir, "data"), s.cred); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it only finds a free port
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.port = l.Addr().(*net.TCPAddr).Port
+	_ = l.Close()
+	s.Start()
+	db, err := store.Open(t.Context(), store.Config{DSN: s.DSN(), MaxConns: 2}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatalf("migrate the test's database: %v", err)
+	}
+	db.Close()
+	return s
+}
+
+// DSN is the address of the server's database.
+func (s *Server) DSN() string {
+	return fmt.Sprintf("host=127.0.0.1 port=%d user=berth dbname=postgres sslmode=disable", s.port)
+}
+
+// Addr is where the server listens.
+func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
+
+// Start starts the server and returns when it serves.
+func (s *Server) Start() {
+	s.t.Helper()
+	data := filepath.Join(s.dir, "data")
+	args := []string{"-D", data, "-k", s.dir}
+	for _, set := range []string{"listen_addresses=127.0.0.1", "port=" + strconv.Itoa(s.port), "fsync=off", "shared_buffers=16MB",
+		"max_connections=60", "wal_writer_delay=10s", "checkpoint_timeout=1h", "timezone=" + serverTimeZone, "log_timezone=UTC"} {
+		args = append(args, "-c", set)
+	}
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		s.launch(args)
+		if s.serves(deadline) {
+			return
+		}
+		// The processes of a killed server may hold its memory for a moment; the new one refuses to start then.
+		if time.Now().After(deadline) {
+			log, _ := os.ReadFile(filepath.Join(s.dir, "log"))
+			s.t.Fatalf("PostgreSQL did not start: %s", log)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func (s *Server) launch(args []string) {
+	s.t.Helper()
+	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer log.Close()
+	cmd := exec.Command(filepath.Join(s.bin, "postgres"), args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.cred, Setpgid: true, Pdeathsig: syscall.SIGQUIT}
+	ended, started := make(chan struct{}), make(chan error)
+	go func() {
+		defer close(ended)
+		runtime.LockOSThread() // the death of the thread that forked counts as the parent's
+		started <- cmd.Start()
+		_ = cmd.Wait()
+	}()
+	if err := <-started; err != nil {
+		s.t.Fatal(err)
+	}
+	s.cmd, s.ended = cmd, ended
+}
+
+// serves waits until the server serves; false: it has ended.
+func (s *Server) serves(deadline time.Time) bool {
+	for time.Now().Before(deadline) {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		c, err := pgx.Connect(ctx, s.DSN())
+		if err == nil {
+			_ = c.Close(ctx)
+		}
+		cancel()
+		if err == nil {
+			return true
+		}
+		select {
+		case <-s.ended:
+			return false
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return false
+}
+
+// Kill kills the postmaster; the other processes of the server end when they notice.
+func (s *Server) Kill() {
+	if s.cmd == nil {
+		return
+	}
+	_ = s.cmd.Process.Kill()
+	<-s.ended
+	s.cmd = nil
+}
+
+// KillBackend kills the process of one connection, as a defect or the kernel's killer of processes does. The server ends all others and
+// recovers, and the postmaster lives on. It returns when the server serves again.
+func (s *Server) KillBackend() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	c, err := pgx.Connect(ctx, s.DSN())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer c.Close(ctx)
+	other, err := pgx.Connect(ctx, s.DSN())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer other.Close(ctx)
+	pid := int(c.PgConn().PID())
+	name, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
+	if err != nil || !strings.HasPrefix(string(name), "postgres") {
+		s.t.Fatalf("process %d is no backend of PostgreSQL: %q %v", pid, name, err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		s.t.Fatal(err)
+	}
+	// When the server has ended another connection, too, it lets nobody in before it has recovered.
+	_, _ = other.Exec(ctx, "SELECT pg_sleep(30)")
+	if !s.serves(time.Now().Add(30 * time.Second)) {
+		s.t.Fatal("PostgreSQL did not recover")
+	}
+}
