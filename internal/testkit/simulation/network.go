@@ -160,11 +160,15 @@ func (h *half) put(ctx context.Context, msg any) error {
 func (h *half) take(ctx context.Context) (any, error) {
 	var p parcel
 	select {
-	case p = <-h.queue:
-	case <-ctx.Done():
-		return nil, status.FromContextError(ctx.Err()).Err()
-	case <-h.to.Done():
-		return nil, errReset
+	case p = <-h.queue: // what has come is read before the end of the connection, as on TCP
+	default:
+		select {
+		case p = <-h.queue:
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		case <-h.to.Done():
+			return nil, errReset
+		}
 	}
 	if d := time.Until(p.at); d > 0 {
 		t := time.NewTimer(d)
