@@ -14,7 +14,7 @@ TAGS := runner,pgbundle
 BUNDLE_DEP := bundle
 endif
 
-.PHONY: help up down build compile runner bundle check test test-quota e2e bench mutation fuzz sbom images gen deps lint
+.PHONY: help up down build compile runner bundle check test test-quota e2e soak chaos bench mutation fuzz sbom images gen deps lint
 
 help: ## list the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -57,6 +57,14 @@ test-quota: build ## what needs XFS quotas, in user-mode Linux
 
 e2e: build ## the stories alone, with the real engine
 	scripts/test.sh ./e2e/...
+
+soak: ## simulate 10,000 clusters with faults (SEEDS=... FIRST=... for others)
+	BERTH_SIM_SEEDS=$(or $(SEEDS),10000) BERTH_SIM_FIRST=$(or $(FIRST),1) go test ./internal/testkit/simulation -run '^TestSimulation$$' \
+		-count 1 -timeout 12h -v
+
+chaos: build ## break a real cluster again and again and print a table (TIME=20m bounds it)
+	BERTH_TEST_ENGINE=1 BERTH_BIN=$(CURDIR)/bin/berth BERTH_CHAOS_TIME=$(or $(TIME),20m) go test ./e2e -run '^TestChaos$$' \
+		-count 1 -timeout 2h -v
 
 bench: build ## measure beside peers
 	scripts/bench.sh

@@ -32,6 +32,7 @@ say "images"
 images/build.sh
 say "tests"
 export BERTH_TEST_ENGINE=1 BERTH_BIN=$PWD/bin/berth
+export BERTH_SIM_SEEDS=${BERTH_SIM_SEEDS:-200} # of internal/testkit/simulation
 if [ "$*" != ./... ]; then
   go test -p 2 -timeout 35m "$@"
   exit

@@ -203,8 +203,6 @@ func (l *Link) dialer() grpc.DialOption {
 
 // session opens one control stream and works on it until it breaks. welcome says whether the manager took it.
 func (l *Link) session(ctx context.Context, addr string) (welcome bool, err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(credentials.NewTLS(l.id.TLS("h2"))), l.dialer(),
 		grpc.WithReadBufferSize(node.Buffer), grpc.WithWriteBufferSize(node.Buffer), grpc.WithSharedWriteBuffer(true),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20), grpc.MaxCallSendMsgSize(32<<20)))
@@ -212,7 +210,16 @@ func (l *Link) session(ctx context.Context, addr string) (welcome bool, err erro
 		return false, fmt.Errorf("connect: %w", err)
 	}
 	defer conn.Close()
-	stream, err := node.NewNodeClient(conn).Session(ctx)
+	return l.Converse(ctx, addr, func(ctx context.Context) (node.Node_SessionClient, error) { return node.NewNodeClient(conn).Session(ctx) })
+}
+
+// Converse opens a control stream to the manager at addr and works on it until it breaks. welcome says whether the manager took it.
+// Run calls it with streams of the network; a simulation brings its own.
+func (l *Link) Converse(ctx context.Context, addr string,
+	open func(context.Context) (node.Node_SessionClient, error)) (welcome bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stream, err := open(ctx)
 	if err != nil {
 		return false, fmt.Errorf("connect: %w", node.FaultOf(err))
 	}

@@ -297,6 +297,17 @@ func (e *Engine) Spec(clusterID string, agent cluster.AgentID, kernel cluster.Ke
 	return cloneSpec(c.spec), true
 }
 
+// Containers returns every container of all clusters and agents, in no order. No fault keeps a test from seeing them.
+func (e *Engine) Containers() []runtime.Observed {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	out := make([]runtime.Observed, 0, len(e.containers))
+	for _, c := range e.containers {
+		out = append(out, c.observed())
+	}
+	return out
+}
+
 // Count returns how many containers exist, of all clusters.
 func (e *Engine) Count() int {
 	e.mu.Lock()

@@ -241,7 +241,7 @@ func (l *Link) Run(ctx context.Context) error {
 		_ = l.grpc.Serve(l.control)
 	})
 	l.work.Go(func() { _ = l.strangers.Serve(l.joining) })
-	l.work.Go(func() { l.touch(ctx) })
+	l.work.Go(func() { l.RenewLeases(ctx) })
 	l.work.Go(func() { l.watch.run(ctx, l.d.Clock, min(l.cfg.Heartbeat, watchEvery), l.auth, l.log) })
 	stop := context.AfterFunc(ctx, func() { _ = l.listener.Close() })
 	defer stop()
@@ -458,8 +458,9 @@ func (l *Link) greetStream(ctx context.Context, conn *tls.Conn) error {
 	return err
 }
 
-// touch renews the leases of agents that were heard lately, all in one statement.
-func (l *Link) touch(ctx context.Context) {
+// RenewLeases renews the leases of agents that were heard lately, all in one statement, until ctx ends. Run calls it; a simulation that
+// brings its own streams does, too.
+func (l *Link) RenewLeases(ctx context.Context) {
 	every := l.cfg.Lease / 6
 	tick := l.d.Clock.NewTicker(every)
 	defer tick.Stop()

@@ -1,0 +1,121 @@
+package simulation_test
+
+import (
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"berth.dev/berth/internal/testkit/simulation"
+)
+
+// TestSimulation runs the plans of some seeds and tells the shortest history that breaks a promise. BERTH_SIM_SEEDS says how many seeds
+// (few where nothing is said), BERTH_SIM_FIRST from which one on; BERTH_SIM_SEED runs a single one and tells its whole history.
+func TestSimulation(t *testing.T) {
+	if one := number("BERTH_SIM_SEED", 0); one != 0 {
+		p := simulation.NewPlan(one)
+		db := simulation.NewDatabase(t)
+		r := simulation.Run(t, db, p)
+		if r.Violation != nil {
+			short, shorter := simulation.Shrink(t, db, p, r)
+			t.Errorf("the shortest history of %s\n\nthe whole history:", simulation.Report(short, shorter))
+			t.Log(simulation.Report(p, r))
+			return
+		}
+		t.Log(p)
+		for _, line := range r.History {
+			t.Log(line)
+		}
+		t.Logf("%s of simulated time, %d transactions, sessions: %v", r.Lasted, r.Calls, r.Ended)
+		return
+	}
+	first := number("BERTH_SIM_FIRST", 1)
+	last := first + number("BERTH_SIM_SEEDS", 3)
+	next := atomic.Uint64{}
+	next.Store(first)
+	var sum sums
+	for range number("BERTH_SIM_WORKERS", 2) {
+		t.Run("worker", func(t *testing.T) {
+			t.Parallel()
+			db := simulation.NewDatabase(t)
+			for seed := next.Add(1) - 1; seed < last; seed = next.Add(1) - 1 {
+				p := simulation.NewPlan(seed)
+				r := simulation.Run(t, db, p)
+				if sum.add(r) {
+					short, shorter := simulation.Shrink(t, db, p, r)
+					t.Errorf("%s\n\nRun it again with BERTH_SIM_SEED=%d.", simulation.Report(short, shorter), seed)
+				} else if r.Violation != nil {
+					t.Errorf("seed %d %s", seed, r.Violation)
+				}
+			}
+		})
+	}
+	t.Cleanup(func() { sum.tell(t) })
+}
+
+// sums add up what runs did.
+type sums struct {
+	mu     sync.Mutex
+	runs   int
+	calls  int
+	hours  float64
+	ended  map[string]int
+	broken map[string]int
+}
+
+// add counts a run and says whether it is among the first few that broke its promise, whose histories are worth being shortened.
+func (s *sums) add(r simulation.Result) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended == nil {
+		s.ended, s.broken = map[string]int{}, map[string]int{}
+	}
+	s.runs++
+	s.calls += r.Calls
+	s.hours += r.Lasted.Hours()
+	for what, n := range r.Ended {
+		s.ended[what] += n
+	}
+	if r.Violation == nil {
+		return false
+	}
+	s.broken[r.Violation.Rule]++
+	return s.broken[r.Violation.Rule] <= 2
+}
+
+func (s *sums) tell(t *testing.T) {
+	t.Logf("%d seeds, %.1f hours of simulated time, %d transactions and passes", s.runs, s.hours, s.calls)
+	for _, what := range slices.Sorted(maps.Keys(s.ended)) {
+		t.Logf("%6d sessions: %s", s.ended[what], what)
+	}
+	for _, rule := range slices.Sorted(maps.Keys(s.broken)) {
+		t.Logf("%6d seeds broke: %s", s.broken[rule], rule)
+	}
+}
+
+// TestSameSeedSameHistory: what a seed shows it shows again.
+func TestSameSeedSameHistory(t *testing.T) {
+	t.Parallel()
+	db := simulation.NewDatabase(t)
+	for seed := range number("BERTH_SIM_AGAIN", 1) {
+		p := simulation.NewPlan(1000 + seed)
+		once, again := simulation.Run(t, db, p), simulation.Run(t, db, p)
+		// What happens at the same instant may be noted in any order.
+		slices.Sort(once.History)
+		slices.Sort(again.History)
+		assert.Equal(t, strings.Join(once.History, "\n"), strings.Join(again.History, "\n"), "seed %d", p.Seed)
+	}
+}
+
+func number(name string, otherwise uint64) uint64 {
+	if n, err := strconv.ParseUint(os.Getenv(name), 10, 64); err == nil {
+		return n
+	}
+	return otherwise
+}
