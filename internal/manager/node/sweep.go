@@ -45,7 +45,8 @@ func (n *Reports) Loop(c SweepConfig) reconcile.Loop {
 const sweepSlack = 10 * time.Second
 
 // settling notices that sweeps failed or did not come for a while: the database was away, this process was suspended, or it has just begun
-// to lead. Agents may not have been able to renew leases or report then, so they get the time of a lease to do it before anything is held against them. Times are the database's.
+// to lead. Agents may not have been able to renew leases or report then, so they get the time of a lease to do it before anything is held
+// against them. Times are the database's.
 type settling struct{ last, until time.Time }
 
 // looked notes a sweep and returns how long there was none, 0 when it came in time.
