@@ -165,6 +165,8 @@ var rules = []rule{
 			"internal/manager/node", "internal/manager/nouns", "internal/manager/operation", "internal/manager/resource",
 			"internal/manager/seal", "internal/manager/session", "internal/manager/session/request", "internal/manager/tenancy",
 			"internal/wire/run"}},
+	{dir: "internal/manager/httpapi/params", duty: "reads the parameters of a request under all the names that clients have for them",
+		allow: []string{"internal/cluster", "internal/fault"}},
 	{dir: "internal/manager/httpapi/throttle", duty: "bounds what callers may do at one time and in a time",
 		allow: []string{"internal/clientaddr", "internal/cluster", "internal/fault", "internal/manager/authz"}},
 	{dir: "internal/manager/httpapi/signature", duty: "reads and verifies signatures of requests, and refuses those that come again",

@@ -210,7 +210,9 @@ func (l *Link) session(ctx context.Context, addr string) (welcome bool, err erro
 		return false, fmt.Errorf("connect: %w", err)
 	}
 	defer conn.Close()
-	return l.Converse(ctx, addr, func(ctx context.Context) (node.Node_SessionClient, error) { return node.NewNodeClient(conn).Session(ctx) })
+	return l.Converse(ctx, addr, func(ctx context.Context) (node.Node_SessionClient, error) {
+		return node.NewNodeClient(conn).Session(ctx)
+	})
 }
 
 // Converse opens a control stream to the manager at addr and works on it until it breaks. welcome says whether the manager took it.

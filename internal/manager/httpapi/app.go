@@ -8,6 +8,7 @@ import (
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/app"
+	"berth.dev/berth/internal/manager/httpapi/params"
 )
 
 func (a *API) appRoutes() {
@@ -46,14 +47,14 @@ func (a *API) listApps(c *call) error {
 }
 
 // wanted reads which app is meant, and how it is to be started: envs and arguments are objects, or such in a JSON text.
-func wanted(p *params, names string) (app.Want, error) {
-	name, port := p.text(names, ""), p.number("port", 0, 0, 65535)
+func wanted(p *params.Set, names string) (app.Want, error) {
+	name, port := p.Text(names, ""), p.Number("port", 0, 0, 65535)
 	if name == "" && port == 0 {
-		p.fail(names, "is required: the name of an app")
+		p.Fail(names, "is required: the name of an app")
 	}
 	texts := map[string]string{}
 	for _, n := range []string{"envs", "arguments"} {
-		v, ok := p.get(n)
+		v, ok := p.Get(n)
 		if !ok {
 			continue
 		}
@@ -63,11 +64,11 @@ func wanted(p *params, names string) (app.Want, error) {
 		}
 		b, err := json.Marshal(v)
 		if err != nil {
-			p.fail(n, "must be an object")
+			p.Fail(n, "must be an object")
 		}
 		texts[n] = string(b)
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return app.Want{}, err
 	}
 	return app.ParseWant(name, port, texts["envs"], texts["arguments"])
@@ -79,8 +80,8 @@ func (a *API) startApp(c *call) error {
 	if err != nil {
 		return err
 	}
-	if p.text("app|service", "") == "" {
-		p.fail("app", "is required")
+	if p.Text("app|service", "") == "" {
+		p.Fail("app", "is required")
 	}
 	want, err := wanted(p, "app|service")
 	if err != nil {
@@ -98,8 +99,8 @@ func (a *API) stopApp(c *call) error {
 	if err != nil {
 		return err
 	}
-	name := p.need("service_name|app")
-	if err := p.err(); err != nil {
+	name := p.Need("service_name|app")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if err := a.apps.Stop(c.ctx(), c.actor, ref, who, name); err != nil {
@@ -148,8 +149,8 @@ func (a *API) listCircuits(c *call) error {
 	if err != nil {
 		return err
 	}
-	session, who := p.text("session", ""), owner(p)
-	if err := p.err(); err != nil {
+	session, who := p.Text("session", ""), owner(p)
+	if err := p.Err(); err != nil {
 		return err
 	}
 	list, err := a.apps.Circuits(c.ctx(), c.actor, session, who)
@@ -168,28 +169,28 @@ func (a *API) patchCircuit(c *call) error {
 	if err != nil {
 		return err
 	}
-	ch := app.Change{RevokeTickets: p.flag("revoke_tickets", false)}
-	if p.has("public") {
-		ch.Public = new(p.flag("public", false))
+	ch := app.Change{RevokeTickets: p.Flag("revoke_tickets", false)}
+	if p.Has("public") {
+		ch.Public = new(p.Flag("public", false))
 	}
 	lists := map[string]**[]string{
 		"allowed_client_ips": &ch.Allowed, "shared_users": &ch.SharedUsers, "shared_projects": &ch.SharedProjects,
 	}
 	for name, into := range lists {
-		if p.has(name) {
-			*into = new(p.list(name))
+		if p.Has(name) {
+			*into = new(p.List(name))
 		}
 	}
-	if p.has("expires_at") { // "" takes the expiry away
-		at, text := time.Time{}, p.text("expires_at", "")
+	if p.Has("expires_at") { // "" takes the expiry away
+		at, text := time.Time{}, p.Text("expires_at", "")
 		if text != "" {
 			if at, err = time.Parse(time.RFC3339, strings.Replace(text, " ", "T", 1)); err != nil {
-				p.fail("expires_at", "must be a time such as 2026-01-31T12:00:00Z, or empty")
+				p.Fail("expires_at", "must be a time such as 2026-01-31T12:00:00Z, or empty")
 			}
 		}
 		ch.ExpiresAt = &at
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if ch == (app.Change{}) {

@@ -7,6 +7,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/httpapi/params"
 	"berth.dev/berth/internal/manager/httpapi/throttle"
 	"berth.dev/berth/internal/manager/seal"
 	"berth.dev/berth/internal/manager/tenancy"
@@ -31,8 +32,8 @@ func (a *API) authTest(c *call) error {
 	if err != nil {
 		return err
 	}
-	reply := api.AuthTest{Authorized: "yes", Echo: p.optional("echo")}
-	if err := p.err(); err != nil {
+	reply := api.AuthTest{Authorized: "yes", Echo: p.Optional("echo")}
+	if err := p.Err(); err != nil {
 		return err
 	}
 	return c.ok(reply)
@@ -43,9 +44,9 @@ func (a *API) authorize(c *call) error {
 	if err != nil {
 		return err
 	}
-	kind, domain := p.text("type", "keypair"), p.text("domain", "default")
-	user, password := p.need("username|email"), p.need("password")
-	if err := p.err(); err != nil {
+	kind, domain := p.Text("type", "keypair"), p.Text("domain", "default")
+	user, password := p.Need("username|email"), p.Need("password")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if kind != "keypair" {
@@ -89,8 +90,8 @@ func (a *API) authRole(c *call) error {
 	if err != nil {
 		return err
 	}
-	group := p.text("group", "")
-	if err := p.err(); err != nil {
+	group := p.Text("group", "")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	r, err := a.tenancy.Roles(c.ctx(), c.actor, group)
@@ -105,8 +106,8 @@ func (a *API) updatePassword(c *call) error {
 	if err != nil {
 		return err
 	}
-	old, fresh, again := p.need("old_password"), p.need("new_password"), p.need("new_password2")
-	if err := p.err(); err != nil {
+	old, fresh, again := p.Need("old_password"), p.Need("new_password"), p.Need("new_password2")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if fresh != again {
@@ -138,8 +139,8 @@ func (a *API) updateFullName(c *call) error {
 	if err != nil {
 		return err
 	}
-	email, name := p.text("email", ""), p.need("full_name")
-	if err := p.err(); err != nil {
+	email, name := p.Text("email", ""), p.Need("full_name")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if err := a.tenancy.UpdateFullName(c.ctx(), c.actor, email, name); err != nil {
@@ -169,8 +170,8 @@ func (a *API) setSSHKeypair(c *call) error {
 	if err != nil {
 		return err
 	}
-	public, private := p.need("pubkey"), p.need("privkey")
-	if err := p.err(); err != nil {
+	public, private := p.Need("pubkey"), p.Need("privkey")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if err := a.tenancy.SetSSHKeypair(c.ctx(), c.actor, public, seal.Secret(private)); err != nil {
@@ -180,6 +181,6 @@ func (a *API) setSSHKeypair(c *call) error {
 }
 
 // owner reads the keypair that an administrator acts for.
-func owner(p *params) cluster.AccessKey {
-	return cluster.AccessKey(p.text("owner_access_key|ownerAccessKey", ""))
+func owner(p *params.Set) cluster.AccessKey {
+	return cluster.AccessKey(p.Text("owner_access_key|ownerAccessKey", ""))
 }

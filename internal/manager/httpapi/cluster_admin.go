@@ -55,11 +55,11 @@ func (a *API) modifyAgent(c *call) error {
 	if err != nil {
 		return err
 	}
-	change := node.Change{ResourceGroup: p.optional("scaling_group|scalingGroup")}
-	if p.has("schedulable") {
-		change.Schedulable = new(p.flag("schedulable", true))
+	change := node.Change{ResourceGroup: p.Optional("scaling_group|scalingGroup")}
+	if p.Has("schedulable") {
+		change.Schedulable = new(p.Flag("schedulable", true))
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if err := a.nodes.Modify(c.ctx(), c.actor, cluster.AgentID(c.r.PathValue("a")), change); err != nil {
@@ -123,13 +123,13 @@ func (a *API) setSchedulerPolicy(c *call) error {
 	if err != nil {
 		return err
 	}
-	props := resource.GroupProps{Scheduler: p.optional("scheduler")}
-	if v, ok := p.get("scheduler_opts|schedulerOpts"); ok {
+	props := resource.GroupProps{Scheduler: p.Optional("scheduler")}
+	if v, ok := p.Get("scheduler_opts|schedulerOpts"); ok {
 		if props.SchedulerPatch, ok = plain(v).(map[string]any); !ok {
-			p.fail("scheduler_opts", "must be an object")
+			p.Fail("scheduler_opts", "must be an object")
 		}
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if props.Scheduler == nil && props.SchedulerPatch == nil {
@@ -156,8 +156,8 @@ func (a *API) setGroupNetwork(c *call) error {
 	if err != nil {
 		return err
 	}
-	egress := p.optional("egress")
-	if err := p.err(); err != nil {
+	egress := p.Optional("egress")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if egress == nil || *egress == "" {

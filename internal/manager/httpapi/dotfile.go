@@ -6,17 +6,18 @@ import (
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/httpapi/params"
 	"berth.dev/berth/internal/manager/tenancy"
 )
 
 func (a *API) dotfileRoutes() {
-	for base, scope := range map[string]func(*params) tenancy.DotfileScope{
-		"/user-config": func(p *params) tenancy.DotfileScope { return tenancy.DotfileScope{Owner: owner(p)} },
-		"/domain-config": func(p *params) tenancy.DotfileScope {
-			return tenancy.DotfileScope{Domain: p.need("domain")}
+	for base, scope := range map[string]func(*params.Set) tenancy.DotfileScope{
+		"/user-config": func(p *params.Set) tenancy.DotfileScope { return tenancy.DotfileScope{Owner: owner(p)} },
+		"/domain-config": func(p *params.Set) tenancy.DotfileScope {
+			return tenancy.DotfileScope{Domain: p.Need("domain")}
 		},
-		"/group-config": func(p *params) tenancy.DotfileScope {
-			return tenancy.DotfileScope{Project: p.need("group"), ProjectDomain: p.text("domain", "")}
+		"/group-config": func(p *params.Set) tenancy.DotfileScope {
+			return tenancy.DotfileScope{Project: p.Need("group"), ProjectDomain: p.Text("domain", "")}
 		},
 	} {
 		path := base + "/dotfiles"
@@ -31,15 +32,15 @@ func (a *API) dotfileRoutes() {
 
 type putDotfile = func(context.Context, authz.Actor, tenancy.DotfileScope, cluster.Dotfile) error
 
-func (a *API) putDotfile(scopeOf func(*params) tenancy.DotfileScope, put putDotfile) handler {
+func (a *API) putDotfile(scopeOf func(*params.Set) tenancy.DotfileScope, put putDotfile) handler {
 	return func(c *call) error {
 		p, err := c.params()
 		if err != nil {
 			return err
 		}
 		scope := scopeOf(p)
-		f := cluster.Dotfile{Path: p.need("path"), Perm: p.need("permission|perm"), Data: p.text("data", "")}
-		if err := p.err(); err != nil {
+		f := cluster.Dotfile{Path: p.Need("path"), Perm: p.Need("permission|perm"), Data: p.Text("data", "")}
+		if err := p.Err(); err != nil {
 			return err
 		}
 		if err := put(c.ctx(), c.actor, scope, f); err != nil {
@@ -49,14 +50,14 @@ func (a *API) putDotfile(scopeOf func(*params) tenancy.DotfileScope, put putDotf
 	}
 }
 
-func (a *API) getDotfiles(scopeOf func(*params) tenancy.DotfileScope) handler {
+func (a *API) getDotfiles(scopeOf func(*params.Set) tenancy.DotfileScope) handler {
 	return func(c *call) error {
 		p, err := c.params()
 		if err != nil {
 			return err
 		}
-		scope, path := scopeOf(p), p.text("path", "")
-		if err := p.err(); err != nil {
+		scope, path := scopeOf(p), p.Text("path", "")
+		if err := p.Err(); err != nil {
 			return err
 		}
 		if path != "" {
@@ -78,14 +79,14 @@ func (a *API) getDotfiles(scopeOf func(*params) tenancy.DotfileScope) handler {
 	}
 }
 
-func (a *API) deleteDotfile(scopeOf func(*params) tenancy.DotfileScope) handler {
+func (a *API) deleteDotfile(scopeOf func(*params.Set) tenancy.DotfileScope) handler {
 	return func(c *call) error {
 		p, err := c.params()
 		if err != nil {
 			return err
 		}
-		scope, path := scopeOf(p), p.need("path")
-		if err := p.err(); err != nil {
+		scope, path := scopeOf(p), p.Need("path")
+		if err := p.Err(); err != nil {
 			return err
 		}
 		if err := a.tenancy.DeleteDotfile(c.ctx(), c.actor, scope, path); err != nil {
@@ -108,8 +109,8 @@ func (a *API) setBootstrapScript(c *call) error {
 	if err != nil {
 		return err
 	}
-	script := p.text("script", "")
-	if err := p.err(); err != nil {
+	script := p.Text("script", "")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if err := a.tenancy.SetBootstrapScript(c.ctx(), c.actor, script); err != nil {

@@ -80,15 +80,15 @@ func (a *API) sessionEvents(c *call) error {
 		return err
 	}
 	f := session.EventFilter{Owner: owner(p), FromNow: true}
-	if id := p.uuid("sessionId|session_id"); id != "" {
+	if id := p.UUID("sessionId|session_id"); id != "" {
 		f.Session = id
 	} else {
-		f.Session = p.text("sessionName|name|session_name", "*")
+		f.Session = p.Text("sessionName|name|session_name", "*")
 	}
 	if f.Session == "*" {
 		f.Session = ""
 	}
-	for scope := range strings.SplitSeq(p.text("scope", "*"), ",") {
+	for scope := range strings.SplitSeq(p.Text("scope", "*"), ",") {
 		switch strings.TrimSpace(scope) {
 		case "*":
 			f.Sessions, f.Kernels = true, true
@@ -97,28 +97,28 @@ func (a *API) sessionEvents(c *call) error {
 		case "kernel":
 			f.Kernels = true
 		default:
-			p.fail("scope", "must be *, session or kernel")
+			p.Fail("scope", "must be *, session or kernel")
 		}
 	}
 	last := c.r.Header.Get("Last-Event-ID")
 	if last == "" {
-		last = p.text("after", "") // our extension, for clients that cannot set the header
+		last = p.Text("after", "") // our extension, for clients that cannot set the header
 	}
-	if last == "" && !p.flag("follow", true) {
+	if last == "" && !p.Flag("follow", true) {
 		last = "0"
 	}
 	if last != "" {
 		n, err := strconv.ParseInt(last, 10, 64)
 		if err != nil || n < 0 {
-			p.fail("after", "must be the id of an event")
+			p.Fail("after", "must be the id of an event")
 		}
 		f.After, f.FromNow = n, false
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
-	follow := p.flag("follow", true)
-	if err := p.err(); err != nil {
+	follow := p.Flag("follow", true)
+	if err := p.Err(); err != nil {
 		return err
 	}
 	wanted := f.Sessions
@@ -196,8 +196,8 @@ func (a *API) taskEvents(c *call) error {
 	if err != nil {
 		return err
 	}
-	id := p.need("task_id|taskId")
-	if err := p.err(); err != nil {
+	id := p.Need("task_id|taskId")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	canonical, ok := cluster.CanonicalUUID(id)

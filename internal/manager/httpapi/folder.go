@@ -8,10 +8,11 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/folder"
+	"berth.dev/berth/internal/manager/httpapi/params"
 )
 
 // folderHandler answers a route of folders with its parameters.
-type folderHandler func(c *call, p *params) error
+type folderHandler func(c *call, p *params.Set) error
 
 // onFolders registers a route of folders.
 func (a *API) onFolders(who access, h folderHandler, patterns ...string) {
@@ -78,33 +79,33 @@ func folderItem(f folder.Folder) api.FolderItem {
 	return o
 }
 
-func permission(p *params, names string, def cluster.MountPermission) cluster.MountPermission {
-	perm := cluster.MountPermission(p.text(names, string(def)))
+func permission(p *params.Set, names string, def cluster.MountPermission) cluster.MountPermission {
+	perm := cluster.MountPermission(p.Text(names, string(def)))
 	if perm != "" && !perm.Valid() {
-		p.fail(names, "must be ro, rw or wd")
+		p.Fail(names, "must be ro, rw or wd")
 	}
 	return perm
 }
 
-func usageMode(p *params, def folder.UsageMode) folder.UsageMode {
-	mode := folder.UsageMode(p.text("usage_mode|usageMode", string(def)))
+func usageMode(p *params.Set, def folder.UsageMode) folder.UsageMode {
+	mode := folder.UsageMode(p.Text("usage_mode|usageMode", string(def)))
 	if mode != "" && !mode.Valid() {
-		p.fail("usage_mode|usageMode", "must be general, model or data")
+		p.Fail("usage_mode|usageMode", "must be general, model or data")
 	}
 	return mode
 }
 
-func (a *API) createFolder(c *call, p *params) error {
+func (a *API) createFolder(c *call, p *params.Set) error {
 	in := folder.CreateInput{
-		Name: p.need("name"), Host: p.text("host|folder_host|folderHost", ""), Usage: usageMode(p, folder.UsageGeneral),
+		Name: p.Need("name"), Host: p.Text("host|folder_host|folderHost", ""), Usage: usageMode(p, folder.UsageGeneral),
 		Permission: permission(p, "permission", ""),
-		Project:    p.text("group|groupId|group_id", ""), UnmanagedPath: p.text("unmanaged_path|unmanagedPath", ""),
-		Cloneable: p.flag("cloneable", false),
+		Project:    p.Text("group|groupId|group_id", ""), UnmanagedPath: p.Text("unmanaged_path|unmanagedPath", ""),
+		Cloneable: p.Flag("cloneable", false),
 	}
-	if q := p.text("quota", "0"); q != "0" {
-		p.fail("quota", "a folder has no limit of its own; its owner's limit on the host holds (quota scopes)")
+	if q := p.Text("quota", "0"); q != "0" {
+		p.Fail("quota", "a folder has no limit of its own; its owner's limit on the host holds (quota scopes)")
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	f, err := a.folders.Create(c.ctx(), c.actor, in)
@@ -114,12 +115,12 @@ func (a *API) createFolder(c *call, p *params) error {
 	return c.json(http.StatusCreated, folderOf(f))
 }
 
-func (a *API) listFolders(c *call, p *params) error {
+func (a *API) listFolders(c *call, p *params.Set) error {
 	q := folder.ListQuery{
-		All: p.flag("all", false), Project: p.text("group_id|groupId", ""), OwnerEmail: p.text("owner_user_email|ownerUserEmail", ""),
+		All: p.Flag("all", false), Project: p.Text("group_id|groupId", ""), OwnerEmail: p.Text("owner_user_email|ownerUserEmail", ""),
 		WithoutTrash: HidesTrash(c.r),
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	found, err := a.folders.List(c.ctx(), c.actor, q)
@@ -137,9 +138,9 @@ func (a *API) listFolders(c *call, p *params) error {
 }
 
 // folderID tells the id of a folder that is named.
-func (a *API) folderID(c *call, p *params) error {
-	name := p.need("name|vfolder_name|vfolderName")
-	if err := p.err(); err != nil {
+func (a *API) folderID(c *call, p *params.Set) error {
+	name := p.Need("name|vfolder_name|vfolderName")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	f, err := a.folders.Find(c.ctx(), c.actor, name)
@@ -149,7 +150,7 @@ func (a *API) folderID(c *call, p *params) error {
 	return c.ok(api.FolderID{ID: string(f.ID), Name: f.Name})
 }
 
-func (a *API) folderInfo(c *call, _ *params) error {
+func (a *API) folderInfo(c *call, _ *params.Set) error {
 	f, err := a.folders.Get(c.ctx(), c.actor, c.r.PathValue("v"))
 	if err != nil {
 		return err
@@ -161,12 +162,12 @@ func (a *API) folderInfo(c *call, _ *params) error {
 }
 
 // trashFolder puts the folder of the path, or else of the body, into the trash bin.
-func (a *API) trashFolder(c *call, p *params) error {
+func (a *API) trashFolder(c *call, p *params.Set) error {
 	ref := c.r.PathValue("v")
 	if ref == "" {
-		ref = p.need("id|vfolder_id|vfolderId")
+		ref = p.Need("id|vfolder_id|vfolderId")
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if _, err := a.folders.Trash(c.ctx(), c.actor, ref); err != nil {
@@ -177,9 +178,9 @@ func (a *API) trashFolder(c *call, p *params) error {
 
 // folderStep makes a handler of a step that a folder named in the body takes.
 func (a *API) folderStep(step func(c *call, ref string) error) folderHandler {
-	return func(c *call, p *params) error {
-		ref := p.need("id|vfolder_id|vfolderId")
-		if err := p.err(); err != nil {
+	return func(c *call, p *params.Set) error {
+		ref := p.Need("id|vfolder_id|vfolderId")
+		if err := p.Err(); err != nil {
 			return err
 		}
 		if err := step(c, ref); err != nil {
@@ -205,7 +206,7 @@ func (a *API) folderDeleteForever(c *call, ref string) error {
 }
 
 // forceDeleteFolder deletes a folder without a stay in the trash bin; where it breaks off the folder lies there.
-func (a *API) forceDeleteFolder(c *call, _ *params) error {
+func (a *API) forceDeleteFolder(c *call, _ *params.Set) error {
 	f, err := a.folders.Find(c.ctx(), c.actor, c.r.PathValue("v"))
 	if err != nil {
 		return err
@@ -228,9 +229,9 @@ func (c *call) created() error {
 	return nil
 }
 
-func (a *API) renameFolder(c *call, p *params) error {
-	name := p.need("new_name|newName")
-	if err := p.err(); err != nil {
+func (a *API) renameFolder(c *call, p *params.Set) error {
+	name := p.Need("new_name|newName")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if _, err := a.folders.Rename(c.ctx(), c.actor, c.r.PathValue("v"), name); err != nil {
@@ -239,15 +240,15 @@ func (a *API) renameFolder(c *call, p *params) error {
 	return c.created()
 }
 
-func (a *API) updateFolderOptions(c *call, p *params) error {
+func (a *API) updateFolderOptions(c *call, p *params.Set) error {
 	var o folder.Options
-	if p.has("cloneable") {
-		o.Cloneable = new(p.flag("cloneable", false))
+	if p.Has("cloneable") {
+		o.Cloneable = new(p.Flag("cloneable", false))
 	}
 	if perm := permission(p, "permission|perm", ""); perm != "" {
 		o.Permission = &perm
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if _, err := a.folders.UpdateOptions(c.ctx(), c.actor, c.r.PathValue("v"), o); err != nil {
@@ -256,12 +257,12 @@ func (a *API) updateFolderOptions(c *call, p *params) error {
 	return c.created()
 }
 
-func (a *API) cloneFolder(c *call, p *params) error {
+func (a *API) cloneFolder(c *call, p *params.Set) error {
 	in := folder.CloneInput{
-		Name: p.need("target_name|targetName"), Host: p.text("target_host|targetHost|folder_host", ""), Usage: usageMode(p, ""),
-		Permission: permission(p, "permission|perm", ""), Cloneable: p.flag("cloneable", false), Project: p.text("group|groupId|group_id", ""),
+		Name: p.Need("target_name|targetName"), Host: p.Text("target_host|targetHost|folder_host", ""), Usage: usageMode(p, ""),
+		Permission: permission(p, "permission|perm", ""), Cloneable: p.Flag("cloneable", false), Project: p.Text("group|groupId|group_id", ""),
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	f, task, err := a.folders.Clone(c.ctx(), c.actor, c.r.PathValue("v"), in)
@@ -273,9 +274,9 @@ func (a *API) cloneFolder(c *call, p *params) error {
 	return c.json(http.StatusCreated, o)
 }
 
-func (a *API) folderHosts(c *call, p *params) error {
-	project := p.text("group_id|groupId|group", "")
-	if err := p.err(); err != nil {
+func (a *API) folderHosts(c *call, p *params.Set) error {
+	project := p.Text("group_id|groupId|group", "")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	h, err := a.folders.Hosts(c.ctx(), c.actor, project)
@@ -300,7 +301,7 @@ func notNull[T any](list []T) []T {
 	return list
 }
 
-func (a *API) allFolderHosts(c *call, _ *params) error {
+func (a *API) allFolderHosts(c *call, _ *params.Set) error {
 	h, err := a.folders.AllHosts(c.ctx(), c.actor)
 	if err != nil {
 		return err
@@ -308,7 +309,7 @@ func (a *API) allFolderHosts(c *call, _ *params) error {
 	return c.ok(api.FolderHosts{Default: orNil(h.Default), Allowed: notNull(h.Allowed)})
 }
 
-func (a *API) folderTypes(c *call, _ *params) error {
+func (a *API) folderTypes(c *call, _ *params.Set) error {
 	kinds, err := a.folders.AllowedTypes(c.ctx(), c.actor)
 	if err != nil {
 		return err
@@ -317,7 +318,7 @@ func (a *API) folderTypes(c *call, _ *params) error {
 }
 
 // hostPermissions are all that policies may list.
-func (a *API) hostPermissions(c *call, _ *params) error {
+func (a *API) hostPermissions(c *call, _ *params.Set) error {
 	all, err := a.folders.PermissionsOfHosts(c.ctx(), c.actor)
 	if err != nil {
 		return err
@@ -326,14 +327,14 @@ func (a *API) hostPermissions(c *call, _ *params) error {
 }
 
 // folderHost is the host that a route of quotas or measurements names.
-func folderHost(p *params) string { return p.text("folder_host|folderHost|host", "") }
+func folderHost(p *params.Set) string { return p.Text("folder_host|folderHost|host", "") }
 
-func (a *API) folderPerformance(c *call, p *params) error {
+func (a *API) folderPerformance(c *call, p *params.Set) error {
 	host := folderHost(p)
 	if host == "" {
-		p.fail("folder_host", "is required")
+		p.Fail("folder_host", "is required")
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	m, err := a.folders.PerfMetric(c.ctx(), c.actor, host)
@@ -351,9 +352,9 @@ func quotaOf(q folder.Quota) api.Quota {
 	}
 }
 
-func (a *API) folderQuota(c *call, p *params) error {
-	host, ref := folderHost(p), p.need("id|vfolder_id")
-	if err := p.err(); err != nil {
+func (a *API) folderQuota(c *call, p *params.Set) error {
+	host, ref := folderHost(p), p.Need("id|vfolder_id")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	q, err := a.folders.GetQuota(c.ctx(), c.actor, host, ref)
@@ -366,14 +367,14 @@ func (a *API) folderQuota(c *call, p *params) error {
 // maxScopeBytes is the largest limit that every file system can express.
 const maxScopeBytes = 1 << 60
 
-func (a *API) setFolderQuota(c *call, p *params) error {
-	host, ref := folderHost(p), p.need("id|vfolder_id")
-	in := p.object("input")
-	bytes := in.number("size_bytes", -1, 0, maxScopeBytes)
-	if !in.has("size_bytes") {
-		in.fail("size_bytes", "is required")
+func (a *API) setFolderQuota(c *call, p *params.Set) error {
+	host, ref := folderHost(p), p.Need("id|vfolder_id")
+	in := p.Object("input")
+	bytes := in.Number("size_bytes", -1, 0, maxScopeBytes)
+	if !in.Has("size_bytes") {
+		in.Fail("size_bytes", "is required")
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	q, err := a.folders.SetQuota(c.ctx(), c.actor, host, ref, int64(bytes))
@@ -383,9 +384,9 @@ func (a *API) setFolderQuota(c *call, p *params) error {
 	return c.ok(quotaOf(q))
 }
 
-func (a *API) folderUsage(c *call, p *params) error {
-	host, ref := folderHost(p), p.need("id|vfolder_id")
-	if err := p.err(); err != nil {
+func (a *API) folderUsage(c *call, p *params.Set) error {
+	host, ref := folderHost(p), p.Need("id|vfolder_id")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	u, err := a.folders.Usage(c.ctx(), c.actor, host, ref)
@@ -395,9 +396,9 @@ func (a *API) folderUsage(c *call, p *params) error {
 	return c.ok(api.FolderUsage{Files: u.FileCount, UsedBytes: u.UsedBytes, Complete: &u.Complete, At: isoTime(u.At)})
 }
 
-func (a *API) folderUsedBytes(c *call, p *params) error {
-	host, ref := folderHost(p), p.need("id|vfolder_id")
-	if err := p.err(); err != nil {
+func (a *API) folderUsedBytes(c *call, p *params.Set) error {
+	host, ref := folderHost(p), p.Need("id|vfolder_id")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	n, err := a.folders.UsedBytes(c.ctx(), c.actor, host, ref)
@@ -408,7 +409,7 @@ func (a *API) folderUsedBytes(c *call, p *params) error {
 }
 
 // folderMounts tells where volumes are: proxies have them, managers have none, and agents look for them by path.
-func (a *API) folderMounts(c *call, _ *params) error {
+func (a *API) folderMounts(c *call, _ *params.Set) error {
 	volumes, err := a.folders.Volumes(c.ctx(), c.actor)
 	if err != nil {
 		return err
@@ -427,7 +428,7 @@ func (a *API) folderMounts(c *call, _ *params) error {
 	})
 }
 
-func (a *API) mountElsewhere(c *call, _ *params) error {
+func (a *API) mountElsewhere(c *call, _ *params.Set) error {
 	if _, err := a.folders.AllHosts(c.ctx(), c.actor); err != nil { // the same people
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/folder"
+	"berth.dev/berth/internal/manager/httpapi/params"
 )
 
 const (
@@ -34,13 +35,13 @@ func (a *API) folderFileRoutes() {
 }
 
 // paths reads a list of paths that must not be empty.
-func paths(p *params, names string, most int) []string {
-	list := p.list(names)
+func paths(p *params.Set, names string, most int) []string {
+	list := p.List(names)
 	switch {
-	case len(list) == 0 && len(p.bad) == 0:
-		p.fail(names, "is required")
+	case len(list) == 0 && p.Err() == nil:
+		p.Fail(names, "is required")
 	case len(list) > most:
-		p.fail(names, "has %d paths; %d are allowed at once", len(list), most)
+		p.Fail(names, "has %d paths; %d are allowed at once", len(list), most)
 	}
 	return list
 }
@@ -57,11 +58,11 @@ func resultsOf(r folder.Results) api.PathsReply {
 	return out
 }
 
-func (a *API) makeDirectories(c *call, p *params) error {
+func (a *API) makeDirectories(c *call, p *params.Set) error {
 	in := folder.MkdirInput{
-		Paths: paths(p, "path|paths", maxNewDirectories), Parents: p.flag("parents", true), ExistOK: p.flag("exist_ok|existOk", false),
+		Paths: paths(p, "path|paths", maxNewDirectories), Parents: p.Flag("parents", true), ExistOK: p.Flag("exist_ok|existOk", false),
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	r, err := a.folders.Mkdir(c.ctx(), c.actor, c.r.PathValue("v"), in)
@@ -77,12 +78,12 @@ func (a *API) makeDirectories(c *call, p *params) error {
 
 func ticketOf(t folder.Ticket) api.Ticket { return api.Ticket{Token: t.Token, URL: t.URL} }
 
-func (a *API) requestUpload(c *call, p *params) error {
-	path, size := p.need("path"), p.number("size", -1, 0, math.MaxInt64)
-	if !p.has("size") {
-		p.fail("size", "is required")
+func (a *API) requestUpload(c *call, p *params.Set) error {
+	path, size := p.Need("path"), p.Number("size", -1, 0, math.MaxInt64)
+	if !p.Has("size") {
+		p.Fail("size", "is required")
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	t, err := a.folders.RequestUpload(c.ctx(), c.actor, c.r.PathValue("v"), path, int64(size))
@@ -92,9 +93,9 @@ func (a *API) requestUpload(c *call, p *params) error {
 	return c.ok(ticketOf(t))
 }
 
-func (a *API) requestDownload(c *call, p *params) error {
-	path, archive := p.need("path|file"), p.flag("archive", false)
-	if err := p.err(); err != nil {
+func (a *API) requestDownload(c *call, p *params.Set) error {
+	path, archive := p.Need("path|file"), p.Flag("archive", false)
+	if err := p.Err(); err != nil {
 		return err
 	}
 	t, err := a.folders.RequestDownload(c.ctx(), c.actor, c.r.PathValue("v"), path, archive)
@@ -104,9 +105,9 @@ func (a *API) requestDownload(c *call, p *params) error {
 	return c.ok(ticketOf(t))
 }
 
-func (a *API) requestArchive(c *call, p *params) error {
-	files, name := paths(p, "files|paths", maxPaths), p.text("filename", "")
-	if err := p.err(); err != nil {
+func (a *API) requestArchive(c *call, p *params.Set) error {
+	files, name := paths(p, "files|paths", maxPaths), p.Text("filename", "")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	t, err := a.folders.RequestArchive(c.ctx(), c.actor, c.r.PathValue("v"), files, name)
@@ -116,9 +117,9 @@ func (a *API) requestArchive(c *call, p *params) error {
 	return c.ok(ticketOf(t))
 }
 
-func (a *API) renameFile(c *call, p *params) error {
-	path, name := p.need("target_path|targetPath"), p.need("new_name|newName")
-	if err := p.err(); err != nil {
+func (a *API) renameFile(c *call, p *params.Set) error {
+	path, name := p.Need("target_path|targetPath"), p.Need("new_name|newName")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if err := a.folders.RenameFile(c.ctx(), c.actor, c.r.PathValue("v"), path, name); err != nil {
@@ -127,9 +128,9 @@ func (a *API) renameFile(c *call, p *params) error {
 	return c.ok(api.Empty{})
 }
 
-func (a *API) moveFile(c *call, p *params) error {
-	src, dst := p.need("src|src_path"), p.need("dst|dst_path")
-	if err := p.err(); err != nil {
+func (a *API) moveFile(c *call, p *params.Set) error {
+	src, dst := p.Need("src|src_path"), p.Need("dst|dst_path")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if err := a.folders.MoveFile(c.ctx(), c.actor, c.r.PathValue("v"), src, dst); err != nil {
@@ -139,9 +140,9 @@ func (a *API) moveFile(c *call, p *params) error {
 }
 
 // deleteFiles is an error when any path stays: clients look at nothing but the status.
-func (a *API) deleteFiles(c *call, p *params) error {
-	files, recursive := paths(p, "files", maxPaths), p.flag("recursive", false)
-	if err := p.err(); err != nil {
+func (a *API) deleteFiles(c *call, p *params.Set) error {
+	files, recursive := paths(p, "files", maxPaths), p.Flag("recursive", false)
+	if err := p.Err(); err != nil {
 		return err
 	}
 	r, err := a.folders.DeleteFiles(c.ctx(), c.actor, c.r.PathValue("v"), files, recursive)
@@ -159,9 +160,9 @@ func (a *API) deleteFiles(c *call, p *params) error {
 		WithReason("vfolder-operation-failed").WithData(resultsOf(r)).WithNext("list the directory and delete what is left")
 }
 
-func (a *API) deleteFilesAsync(c *call, p *params) error {
-	files, recursive := paths(p, "files", maxPaths), p.flag("recursive", false)
-	if err := p.err(); err != nil {
+func (a *API) deleteFilesAsync(c *call, p *params.Set) error {
+	files, recursive := paths(p, "files", maxPaths), p.Flag("recursive", false)
+	if err := p.Err(); err != nil {
 		return err
 	}
 	task, err := a.folders.DeleteFilesAsync(c.ctx(), c.actor, c.r.PathValue("v"), files, recursive)
@@ -176,9 +177,9 @@ func fileTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.0
 
 func seconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
 
-func (a *API) listFiles(c *call, p *params) error {
-	path, after, limit := p.text("path", "."), p.text("after", ""), p.number("limit", 0, 0, folder.MaxListing)
-	if err := p.err(); err != nil {
+func (a *API) listFiles(c *call, p *params.Set) error {
+	path, after, limit := p.Text("path", "."), p.Text("after", ""), p.Number("limit", 0, 0, folder.MaxListing)
+	if err := p.Err(); err != nil {
 		return err
 	}
 	l, err := a.folders.ListFiles(c.ctx(), c.actor, c.r.PathValue("v"), path, after, limit)
@@ -205,13 +206,13 @@ func (a *API) listFiles(c *call, p *params) error {
 
 // transfer makes a handler of a copy between a folder and an object store.
 func (a *API) transfer(start func(c *call, in folder.TransferInput) (task string, err error)) folderHandler {
-	return func(c *call, p *params) error {
-		s := p.object("store")
-		in := folder.TransferInput{Path: p.text("path", "."), Prefix: p.text("prefix", ""), Store: folder.ObjectStore{
-			Endpoint: s.need("endpoint"), Region: s.text("region", ""), Bucket: s.need("bucket"), AccessKey: s.text("access_key", ""),
-			SecretKey: s.text("secret_key", ""),
+	return func(c *call, p *params.Set) error {
+		s := p.Object("store")
+		in := folder.TransferInput{Path: p.Text("path", "."), Prefix: p.Text("prefix", ""), Store: folder.ObjectStore{
+			Endpoint: s.Need("endpoint"), Region: s.Text("region", ""), Bucket: s.Need("bucket"), AccessKey: s.Text("access_key", ""),
+			SecretKey: s.Text("secret_key", ""),
 		}}
-		if err := p.err(); err != nil {
+		if err := p.Err(); err != nil {
 			return err
 		}
 		task, err := start(c, in)

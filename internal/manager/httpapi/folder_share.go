@@ -6,6 +6,7 @@ import (
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/folder"
+	"berth.dev/berth/internal/manager/httpapi/params"
 )
 
 // maxPeople bounds whom one request invites or shares with.
@@ -28,20 +29,20 @@ func (a *API) folderShareRoutes() {
 	a.onFolders(unfrozen, a.changeFolderOwner, "POST /folders/_/change-ownership", "POST /folders/_/change_ownership")
 }
 
-func people(p *params, names string) []string {
-	list := p.list(names)
+func people(p *params.Set, names string) []string {
+	list := p.List(names)
 	switch {
-	case len(list) == 0 && len(p.bad) == 0:
-		p.fail(names, "is required")
+	case len(list) == 0 && p.Err() == nil:
+		p.Fail(names, "is required")
 	case len(list) > maxPeople:
-		p.fail(names, "names %d people; %d are allowed at once", len(list), maxPeople)
+		p.Fail(names, "names %d people; %d are allowed at once", len(list), maxPeople)
 	}
 	return list
 }
 
-func (a *API) inviteToFolder(c *call, p *params) error {
+func (a *API) inviteToFolder(c *call, p *params.Set) error {
 	perm, emails := permission(p, "perm|permission", cluster.ReadWrite), people(p, "user_ids|emails|userIDs")
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	invited, err := a.folders.Invite(c.ctx(), c.actor, c.r.PathValue("v"), perm, emails)
@@ -63,7 +64,7 @@ func invitationsOf(list []folder.Invitation) api.InvitationList {
 	return api.InvitationList{Invitations: out}
 }
 
-func (a *API) invitations(c *call, _ *params) error {
+func (a *API) invitations(c *call, _ *params.Set) error {
 	list, err := a.folders.ListInvitations(c.ctx(), c.actor)
 	if err != nil {
 		return err
@@ -71,7 +72,7 @@ func (a *API) invitations(c *call, _ *params) error {
 	return c.ok(invitationsOf(list))
 }
 
-func (a *API) sentInvitations(c *call, _ *params) error {
+func (a *API) sentInvitations(c *call, _ *params.Set) error {
 	list, err := a.folders.ListSentInvitations(c.ctx(), c.actor)
 	if err != nil {
 		return err
@@ -82,9 +83,9 @@ func (a *API) sentInvitations(c *call, _ *params) error {
 // said answers with a sentence for people.
 func (c *call) said(what string) error { return c.ok(api.Said{Msg: what}) }
 
-func (a *API) acceptInvitation(c *call, p *params) error {
-	id := p.need("inv_id|invId")
-	if err := p.err(); err != nil {
+func (a *API) acceptInvitation(c *call, p *params.Set) error {
+	id := p.Need("inv_id|invId")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if err := a.folders.AcceptInvitation(c.ctx(), c.actor, id); err != nil {
@@ -93,9 +94,9 @@ func (a *API) acceptInvitation(c *call, p *params) error {
 	return c.said("The invitation is accepted.")
 }
 
-func (a *API) deleteInvitation(c *call, p *params) error {
-	id := p.need("inv_id|invId")
-	if err := p.err(); err != nil {
+func (a *API) deleteInvitation(c *call, p *params.Set) error {
+	id := p.Need("inv_id|invId")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if err := a.folders.DeleteInvitation(c.ctx(), c.actor, id); err != nil {
@@ -104,12 +105,12 @@ func (a *API) deleteInvitation(c *call, p *params) error {
 	return c.said("The invitation is withdrawn or rejected.")
 }
 
-func (a *API) updateInvitation(c *call, p *params) error {
+func (a *API) updateInvitation(c *call, p *params.Set) error {
 	perm := permission(p, "perm|permission", "")
 	if perm == "" {
-		p.need("perm")
+		p.Need("perm")
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if err := a.folders.UpdateInvitation(c.ctx(), c.actor, c.r.PathValue("inv"), perm); err != nil {
@@ -118,9 +119,9 @@ func (a *API) updateInvitation(c *call, p *params) error {
 	return c.said("The invitation now offers " + string(perm) + ".")
 }
 
-func (a *API) shareFolder(c *call, p *params) error {
+func (a *API) shareFolder(c *call, p *params.Set) error {
 	perm, emails := permission(p, "permission|perm", cluster.ReadWrite), people(p, "emails|user_ids")
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	shared, err := a.folders.Share(c.ctx(), c.actor, c.r.PathValue("v"), perm, emails)
@@ -130,9 +131,9 @@ func (a *API) shareFolder(c *call, p *params) error {
 	return c.json(http.StatusCreated, api.SharedUsers{Emails: notNull(shared)})
 }
 
-func (a *API) unshareFolder(c *call, p *params) error {
+func (a *API) unshareFolder(c *call, p *params.Set) error {
 	emails := people(p, "emails|user_ids")
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	gone, err := a.folders.Unshare(c.ctx(), c.actor, c.r.PathValue("v"), emails)
@@ -142,12 +143,12 @@ func (a *API) unshareFolder(c *call, p *params) error {
 	return c.ok(api.UnsharedUsers{Emails: notNull(gone)})
 }
 
-func (a *API) leaveFolder(c *call, p *params) error {
+func (a *API) leaveFolder(c *call, p *params.Set) error {
 	var user *cluster.UserID
-	if id := p.uuid("shared_user_uuid|sharedUserUuid"); id != "" {
+	if id := p.UUID("shared_user_uuid|sharedUserUuid"); id != "" {
 		user = new(cluster.UserID(id))
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if err := a.folders.Leave(c.ctx(), c.actor, c.r.PathValue("v"), user); err != nil {
@@ -156,9 +157,9 @@ func (a *API) leaveFolder(c *call, p *params) error {
 	return c.said("The shared folder is left.")
 }
 
-func (a *API) sharedFolders(c *call, p *params) error {
-	ref := p.text("vfolder_id|vfolderId|vfolder", "")
-	if err := p.err(); err != nil {
+func (a *API) sharedFolders(c *call, p *params.Set) error {
+	ref := p.Text("vfolder_id|vfolderId|vfolder", "")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	list, err := a.folders.Shared(c.ctx(), c.actor, ref)
@@ -176,10 +177,10 @@ func (a *API) sharedFolders(c *call, p *params) error {
 }
 
 // sharing reads one change of a user's permission; a permission that is null or absent takes it away.
-func sharing(p *params, user string) folder.SharingChange {
-	change := folder.SharingChange{User: cluster.UserID(p.uuid(user))}
+func sharing(p *params.Set, user string) folder.SharingChange {
+	change := folder.SharingChange{User: cluster.UserID(p.UUID(user))}
 	if change.User == "" {
-		p.need(user)
+		p.Need(user)
 	}
 	if perm := permission(p, "perm|permission", ""); perm != "" {
 		change.Permission = &perm
@@ -187,9 +188,9 @@ func sharing(p *params, user string) folder.SharingChange {
 	return change
 }
 
-func (a *API) updateShared(c *call, p *params) error {
-	ref, change := p.need("vfolder|vfolder_id|vfolderId"), sharing(p, "user|user_id")
-	if err := p.err(); err != nil {
+func (a *API) updateShared(c *call, p *params.Set) error {
+	ref, change := p.Need("vfolder|vfolder_id|vfolderId"), sharing(p, "user|user_id")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if err := a.folders.UpdateSharing(c.ctx(), c.actor, ref, []folder.SharingChange{change}); err != nil {
@@ -199,23 +200,23 @@ func (a *API) updateShared(c *call, p *params) error {
 }
 
 // updateSharing changes the permissions of several users at once, all or none.
-func (a *API) updateSharing(c *call, p *params) error {
-	ref := p.need("vfolder|vfolder_id|vfolderId")
-	v, _ := p.get("user_perm|user_perm_list|userPermList")
+func (a *API) updateSharing(c *call, p *params.Set) error {
+	ref := p.Need("vfolder|vfolder_id|vfolderId")
+	v, _ := p.Get("user_perm|user_perm_list|userPermList")
 	list, ok := v.([]any)
 	if !ok || len(list) == 0 || len(list) > maxPeople {
-		p.fail("user_perm_list", "must be a list of 1 to %d objects with user_id and perm", maxPeople)
+		p.Fail("user_perm_list", "must be a list of 1 to %d objects with user_id and perm", maxPeople)
 	}
 	var changes []folder.SharingChange
 	for _, item := range list[:min(len(list), maxPeople)] {
-		one := &params{prefix: p.prefix + "user_perm_list.", bad: p.bad}
-		if one.body, ok = item.(map[string]any); !ok {
-			p.fail("user_perm_list", "must hold objects")
+		one, ok := item.(map[string]any)
+		if !ok {
+			p.Fail("user_perm_list", "must hold objects")
 			break
 		}
-		changes = append(changes, sharing(one, "user_id|userID|user"))
+		changes = append(changes, sharing(p.Within("user_perm_list", one), "user_id|userID|user"))
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if err := a.folders.UpdateSharing(c.ctx(), c.actor, ref, changes); err != nil {
@@ -224,9 +225,9 @@ func (a *API) updateSharing(c *call, p *params) error {
 	return c.json(http.StatusCreated, api.Said{Msg: "The permissions are changed."})
 }
 
-func (a *API) changeFolderOwner(c *call, p *params) error {
-	ref, email := p.need("vfolder|vfolder_id|vfolderId"), p.need("user_email|userEmail")
-	if err := p.err(); err != nil {
+func (a *API) changeFolderOwner(c *call, p *params.Set) error {
+	ref, email := p.Need("vfolder|vfolder_id|vfolderId"), p.Need("user_email|userEmail")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if err := a.folders.ChangeOwnership(c.ctx(), c.actor, ref, email); err != nil {

@@ -1,9 +1,7 @@
 package httpapi
 
 import (
-	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"berth.dev/berth/api"
@@ -59,33 +57,33 @@ func (a *API) setIdleChecker(c *call) error {
 	if err != nil {
 		return err
 	}
-	k := idle.Checker{Name: c.r.PathValue("name"), Description: p.text("description", ""), Type: rule.Type(p.need("type")),
-		InitialGrace: p.span("initial_grace_period"), NewUserGrace: p.span("new_user_grace_period"), WarnBefore: 5 * time.Minute,
-		DryRun: p.flag("dry_run", false), Enabled: p.flag("enabled", true)}
-	if p.has("warn_before") {
-		k.WarnBefore = p.span("warn_before")
+	k := idle.Checker{Name: c.r.PathValue("name"), Description: p.Text("description", ""), Type: rule.Type(p.Need("type")),
+		InitialGrace: p.Span("initial_grace_period"), NewUserGrace: p.Span("new_user_grace_period"), WarnBefore: 5 * time.Minute,
+		DryRun: p.Flag("dry_run", false), Enabled: p.Flag("enabled", true)}
+	if p.Has("warn_before") {
+		k.WarnBefore = p.Span("warn_before")
 	}
-	for _, t := range p.list("target_session_types") {
+	for _, t := range p.List("target_session_types") {
 		k.Targets = append(k.Targets, cluster.SessionType(t))
 	}
-	spec := p.object("spec")
-	for _, name := range sortedKeys(spec.body) {
+	spec := p.Object("spec")
+	for _, name := range sortedKeys(spec.Members()) {
 		if !slices.Contains(specFields, name) {
-			spec.fail(name, "is not known; use one of %v", specFields)
+			spec.Fail(name, "is not known; use one of %v", specFields)
 		}
 	}
 	k.Spec = idle.Spec{
-		MaxLifetime:          int64(spec.number("max_lifetime_seconds", 0, 0, maxSpan)),
-		MaxNetworkInactivity: int64(spec.number("max_network_inactivity_seconds", 0, 0, maxSpan)),
-		Window:               int64(spec.number("time_window_seconds", 0, 0, maxSpan)),
-		Operator:             rule.Operator(spec.text("thresholds_check_operator", "")),
+		MaxLifetime:          int64(spec.Number("max_lifetime_seconds", 0, 0, maxSpan)),
+		MaxNetworkInactivity: int64(spec.Number("max_network_inactivity_seconds", 0, 0, maxSpan)),
+		Window:               int64(spec.Number("time_window_seconds", 0, 0, maxSpan)),
+		Operator:             rule.Operator(spec.Text("thresholds_check_operator", "")),
 	}
 	if k.Spec.Operator == "" && k.Type == "utilization" {
 		k.Spec.Operator = "and"
 	}
-	thresholds := spec.object("resource_thresholds")
-	for _, name := range sortedKeys(thresholds.body) {
-		v, ok := thresholds.real(name)
+	thresholds := spec.Object("resource_thresholds")
+	for _, name := range sortedKeys(thresholds.Members()) {
+		v, ok := thresholds.Real(name)
 		if ok {
 			if k.Spec.Thresholds == nil {
 				k.Spec.Thresholds = map[string]float64{}
@@ -93,66 +91,28 @@ func (a *API) setIdleChecker(c *call) error {
 			k.Spec.Thresholds[name] = v
 		}
 	}
-	for i, b := range p.objects("bindings") {
-		for _, name := range sortedKeys(b.body) {
+	for i, b := range p.Objects("bindings") {
+		for _, name := range sortedKeys(b.Members()) {
 			if !slices.Contains([]string{"domain", "project", "project_name", "resource_group"}, name) {
-				b.fail(name, "is not known; use domain, project or resource_group, or nothing for the whole cluster")
+				b.Fail(name, "is not known; use domain, project or resource_group, or nothing for the whole cluster")
 			}
 		}
 		k.Bindings = append(
 			k.Bindings,
-			idle.Binding{Domain: b.text("domain", ""), Project: b.text("project", ""), ResourceGroup: b.text("resource_group", "")},
+			idle.Binding{Domain: b.Text("domain", ""), Project: b.Text("project", ""), ResourceGroup: b.Text("resource_group", "")},
 		)
 		if i >= 1000 {
-			p.fail("bindings", "are too many")
+			p.Fail("bindings", "are too many")
 			break
 		}
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if err := a.idle.SetChecker(c.ctx(), c.actor, k); err != nil {
 		return err
 	}
 	return c.nothing()
-}
-
-// real reads a number; ok is false when it is none, which is noted.
-func (p *params) real(name string) (v float64, ok bool) {
-	raw, _ := p.get(name)
-	text, ok := scalar(raw)
-	if ok {
-		var err error
-		v, err = strconv.ParseFloat(text, 64)
-		ok = err == nil
-	}
-	if !ok {
-		p.fail(name, "must be a number")
-	}
-	return v, ok
-}
-
-// objects reads a list of objects.
-func (p *params) objects(name string) []*params {
-	v, ok := p.get(name)
-	if !ok {
-		return nil
-	}
-	items, ok := v.([]any)
-	if !ok {
-		p.fail(name, "must be a list of objects")
-		return nil
-	}
-	out := make([]*params, 0, len(items))
-	for i, item := range items {
-		m, ok := item.(map[string]any)
-		if !ok {
-			p.fail(name, "must be a list of objects")
-			return nil
-		}
-		out = append(out, &params{body: m, prefix: fmt.Sprintf("%s%s[%d].", p.prefix, name, i), bad: p.bad})
-	}
-	return out
 }
 
 func (a *API) removeIdleChecker(c *call) error {
@@ -203,11 +163,11 @@ func (a *API) keepAlive(c *call) error {
 	if err != nil {
 		return err
 	}
-	d, reason := p.span("for|duration"), p.text("reason", "")
-	if !p.has("for|duration") {
-		p.fail("for", "is required")
+	d, reason := p.Span("for|duration"), p.Text("reason", "")
+	if !p.Has("for|duration") {
+		p.Fail("for", "is required")
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	until, err := a.idle.KeepAlive(c.ctx(), c.actor, ref, who, d, reason)

@@ -30,9 +30,9 @@ func (a *API) importImage(c *call) error {
 	if err != nil {
 		return err
 	}
-	r := image.Import{Reference: p.need("reference"), Agent: cluster.AgentID(p.need("agent")), Digest: p.text("digest", ""),
-		Project: cluster.ProjectID(p.text("project", ""))}
-	if err := p.err(); err != nil {
+	r := image.Import{Reference: p.Need("reference"), Agent: cluster.AgentID(p.Need("agent")), Digest: p.Text("digest", ""),
+		Project: cluster.ProjectID(p.Text("project", ""))}
+	if err := p.Err(); err != nil {
 		return err
 	}
 	i, err := a.images.Import(c.ctx(), c.actor, r)

@@ -19,7 +19,7 @@ func TestMountsAreDecoded(t *testing.T) {
 			"none":null}}}`)
 	require.NoError(t, err)
 	r := createRequest(p)
-	require.NoError(t, p.err())
+	require.NoError(t, p.Err())
 	require.Equal(t, []string{"data", "other/sub"}, r.Mounts)
 	require.Equal(t, []string{"0b5e4a3c00004000800000000000000f"}, r.MountIDs)
 	require.Equal(t, map[string]string{"data": "/srv"}, r.MountMap)
@@ -38,6 +38,6 @@ func TestBadMountsAreRefused(t *testing.T) {
 		p, err := paramsOf(t, "POST", "/session", "application/json", `{"name":"n","image":"i","config":`+config+`}`)
 		require.NoError(t, err)
 		createRequest(p)
-		require.Equal(t, fault.Invalid, fault.KindOf(p.err()), config)
+		require.Equal(t, fault.Invalid, fault.KindOf(p.Err()), config)
 	}
 }

@@ -5,14 +5,14 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/httpapi/params"
 )
 
-func paramsOf(t *testing.T, method, target, contentType, body string) (*params, error) {
+func paramsOf(t *testing.T, method, target, contentType, body string) (*params.Set, error) {
 	t.Helper()
 	r := httptest.NewRequest(method, target, strings.NewReader(body))
 	if contentType != "" {
@@ -30,20 +30,20 @@ func TestParamsMergeQueryAndBodyOfEveryMethod(t *testing.T) {
 				`"id":"0123456789abcdef0123456789ABCDEF"}`,
 		)
 		require.NoError(t, err, method)
-		require.Equal(t, "query", p.text("a", ""))
-		require.Equal(t, "body", p.text("missing|b", ""))
-		require.Equal(t, "q", p.text("only", ""))
-		require.True(t, p.flag("flag", false))
-		require.Equal(t, 7, p.number("n", 0, 0, 10))
-		require.Nil(t, p.optional("null"))
-		require.Equal(t, "def", p.text("null", "def"))
-		require.Equal(t, []string{"1", "2"}, p.list("files"))
-		require.Equal(t, []string{"x", "1"}, p.list("list"))
-		require.Equal(t, []string{"query"}, p.list("a"))
-		require.Equal(t, map[string]string{"k": "v", "n": "1"}, p.texts("obj"))
-		require.Equal(t, "v", p.object("obj").text("k", ""))
-		require.Equal(t, "01234567-89ab-cdef-0123-456789abcdef", p.uuid("id"))
-		require.NoError(t, p.err())
+		require.Equal(t, "query", p.Text("a", ""))
+		require.Equal(t, "body", p.Text("missing|b", ""))
+		require.Equal(t, "q", p.Text("only", ""))
+		require.True(t, p.Flag("flag", false))
+		require.Equal(t, 7, p.Number("n", 0, 0, 10))
+		require.Nil(t, p.Optional("null"))
+		require.Equal(t, "def", p.Text("null", "def"))
+		require.Equal(t, []string{"1", "2"}, p.List("files"))
+		require.Equal(t, []string{"x", "1"}, p.List("list"))
+		require.Equal(t, []string{"query"}, p.List("a"))
+		require.Equal(t, map[string]string{"k": "v", "n": "1"}, p.Texts("obj"))
+		require.Equal(t, "v", p.Object("obj").Text("k", ""))
+		require.Equal(t, "01234567-89ab-cdef-0123-456789abcdef", p.UUID("id"))
+		require.NoError(t, p.Err())
 	}
 }
 
@@ -51,22 +51,22 @@ func TestParamsOfTextPlainWithoutABody(t *testing.T) {
 	t.Parallel()
 	p, err := paramsOf(t, "POST", "/x?name=fresh", "text/plain", "")
 	require.NoError(t, err)
-	require.Equal(t, "fresh", p.need("name"))
+	require.Equal(t, "fresh", p.Need("name"))
 }
 
 func TestParamsReportEveryBadFieldAtOnce(t *testing.T) {
 	t.Parallel()
 	p, err := paramsOf(t, "POST", "/x", "application/json", `{"flag":"perhaps","n":"many","big":11,"id":"no","s":[1],"o":"[","c":{"r":3}}`)
 	require.NoError(t, err)
-	p.flag("flag", false)
-	p.number("n", 0, 0, 10)
-	p.number("big", 0, 0, 10)
-	p.uuid("id")
-	p.text("s", "")
-	p.object("o")
-	p.object("c").texts("r")
-	p.need("missing|alias")
-	err = p.err()
+	p.Flag("flag", false)
+	p.Number("n", 0, 0, 10)
+	p.Number("big", 0, 0, 10)
+	p.UUID("id")
+	p.Text("s", "")
+	p.Object("o")
+	p.Object("c").Texts("r")
+	p.Need("missing|alias")
+	err = p.Err()
 	require.Equal(t, fault.Invalid, fault.KindOf(err))
 	doc := problemOf(err)
 	require.Equal(t, problemBase+"invalid-api-params", doc.Type)
@@ -95,22 +95,6 @@ func TestOversizedBody(t *testing.T) {
 	require.Contains(t, doc.Msg, "larger than")
 }
 
-func TestSpans(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]time.Duration{
-		"90": 90 * time.Second, "90s": 90 * time.Second, "10m": 10 * time.Minute, "1.5h": 90 * time.Minute, "2d": 48 * time.Hour, "": 0,
-	} {
-		p := &params{body: map[string]any{"x": text}, bad: map[string]string{}}
-		require.Equal(t, want, p.span("x"), text)
-		require.NoError(t, p.err(), text)
-	}
-	for _, text := range []string{"m", "ten", "-5", "1e400", "99999w", "NaN"} {
-		p := &params{body: map[string]any{"x": text}, bad: map[string]string{}}
-		p.span("x")
-		require.Error(t, p.err(), text)
-	}
-}
-
 func FuzzParams(f *testing.F) {
 	f.Add("a=1&b=2", `{"a":1,"config":{"resources":{"cpu":1}}}`)
 	f.Fuzz(func(t *testing.T, query, body string) {
@@ -124,7 +108,7 @@ func FuzzParams(f *testing.F) {
 			return
 		}
 		createRequest(p)
-		if err := p.err(); err != nil && fault.KindOf(err) != fault.Invalid {
+		if err := p.Err(); err != nil && fault.KindOf(err) != fault.Invalid {
 			t.Fatalf("%v", err)
 		}
 	})

@@ -38,8 +38,8 @@ func (a *API) checkPresets(c *call) error {
 	if err != nil {
 		return err
 	}
-	project, group := p.text("group", "default"), p.text("scaling_group|scalingGroup", "")
-	if err := p.err(); err != nil {
+	project, group := p.Text("group", "default"), p.Text("scaling_group|scalingGroup", "")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	slots, err := a.resources.Slots(c.ctx())
@@ -126,11 +126,11 @@ func (a *API) hideProjectResources(c *call) error {
 	if err != nil {
 		return err
 	}
-	visible := p.flag("group_resource_visibility", true)
-	if !p.has("group_resource_visibility") {
-		p.fail("group_resource_visibility", "is required")
+	visible := p.Flag("group_resource_visibility", true)
+	if !p.Has("group_resource_visibility") {
+		p.Fail("group_resource_visibility", "is required")
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if err := a.resources.SetProjectResourcesHidden(c.ctx(), c.actor, !visible); err != nil {

@@ -13,6 +13,7 @@ import (
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/httpapi/params"
 	"berth.dev/berth/internal/manager/httpapi/throttle"
 	"berth.dev/berth/internal/manager/session"
 )
@@ -54,12 +55,12 @@ func (a *API) sessionRoutes() {
 }
 
 // refOwner reads what every route of one session has: its name or id and whom an administrator acts for.
-func (c *call) refOwner() (ref string, who cluster.AccessKey, p *params, err error) {
+func (c *call) refOwner() (ref string, who cluster.AccessKey, p *params.Set, err error) {
 	p, err = c.params()
 	if err != nil {
 		return "", "", nil, err
 	}
-	return c.r.PathValue("s"), owner(p), p, p.err()
+	return c.r.PathValue("s"), owner(p), p, p.Err()
 }
 
 // sessionWith finds the session of the path first.
@@ -89,8 +90,8 @@ func (a *API) matchSessions(c *call) error {
 	if err != nil {
 		return err
 	}
-	prefix := p.need("id")
-	if err := p.err(); err != nil {
+	prefix := p.Need("id")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	found, err := a.sessions.Match(c.ctx(), c.actor, prefix)
@@ -193,9 +194,9 @@ func (a *API) destroySession(c *call) error {
 	if err != nil {
 		return err
 	}
-	o := session.DestroyOptions{Owner: who, Forced: p.flag("forced|force", false), Recursive: p.flag("recursive", false)}
-	wait := p.number("wait", int(destroyWait/time.Second), 0, int(destroyWait/time.Second))
-	if err := p.err(); err != nil {
+	o := session.DestroyOptions{Owner: who, Forced: p.Flag("forced|force", false), Recursive: p.Flag("recursive", false)}
+	wait := p.Number("wait", int(destroyWait/time.Second), 0, int(destroyWait/time.Second))
+	if err := p.Err(); err != nil {
 		return err
 	}
 	done, err := a.sessions.Destroy(c.ctx(), c.actor, ref, o)
@@ -263,8 +264,8 @@ func (a *API) renameSession(c *call) error {
 	if err != nil {
 		return err
 	}
-	name := p.need("name|session_name|clientSessionToken")
-	if err := p.err(); err != nil {
+	name := p.Need("name|session_name|clientSessionToken")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if err := a.sessions.Rename(c.ctx(), c.actor, ref, who, name); err != nil {
@@ -279,8 +280,8 @@ func (a *API) renewLease(c *call) error {
 	if err != nil {
 		return err
 	}
-	seconds := p.number("seconds", 0, 0, 86400)
-	if err := p.err(); err != nil {
+	seconds := p.Number("seconds", 0, 0, 86400)
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if err := a.sessions.RenewLease(c.ctx(), c.actor, ref, who, time.Duration(seconds)*time.Second); err != nil {
@@ -295,9 +296,9 @@ func (a *API) sessionLogs(c *call) error {
 	if err != nil {
 		return err
 	}
-	kernel, follow := cluster.KernelID(p.uuid("kernel_id|kernelId")), p.flag("follow", false)
-	from := p.number("from", 0, 0, math.MaxInt) // our extension: so many bytes are left out
-	if err := p.err(); err != nil {
+	kernel, follow := cluster.KernelID(p.UUID("kernel_id|kernelId")), p.Flag("follow", false)
+	from := p.Number("from", 0, 0, math.MaxInt) // our extension: so many bytes are left out
+	if err := p.Err(); err != nil {
 		return err
 	}
 	log, err := a.sessions.Logs(c.ctx(), c.actor, ref, who, session.LogOptions{Kernel: kernel, Follow: follow, From: int64(from)})
@@ -358,8 +359,8 @@ func (a *API) taskLog(c *call) error {
 	if err != nil {
 		return err
 	}
-	ref, who := p.need("session_name|taskId|task_id|sessionName|kernel_id"), owner(p)
-	if err := p.err(); err != nil {
+	ref, who := p.Need("session_name|taskId|task_id|sessionName|kernel_id"), owner(p)
+	if err := p.Err(); err != nil {
 		return err
 	}
 	var kernel cluster.KernelID
@@ -385,8 +386,8 @@ func (a *API) commitSession(c *call) error {
 	if err != nil {
 		return err
 	}
-	filename := p.text("filename|fname", "")
-	if err := p.err(); err != nil {
+	filename := p.Text("filename|fname", "")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	task, err := a.sessions.Commit(c.ctx(), c.actor, ref, who, filename)

@@ -9,6 +9,7 @@ import (
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/manager/folder"
+	"berth.dev/berth/internal/manager/httpapi/params"
 	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/manager/session/request"
 )
@@ -23,54 +24,54 @@ const (
 )
 
 // createRequest decodes the body of a create.
-func createRequest(p *params) request.Session {
-	cfg := p.object("config")
+func createRequest(p *params.Set) request.Session {
+	cfg := p.Object("config")
 	r := request.Session{
-		Name:             p.need("name|clientSessionToken|session_name"),
-		Image:            p.need("image|lang"),
-		Architecture:     p.text("architecture|arch", ""),
-		Type:             cluster.SessionType(p.text("type|sessionType|session_type", string(cluster.Interactive))),
-		Project:          p.text("group|groupName|group_name", ""),
-		Domain:           p.text("domain|domainName|domain_name", ""),
-		Tag:              p.optional("tag"),
-		NoReuse:          !p.flag("reuseIfExists|reuse", true),
-		StartupCommand:   p.text("startupCommand|startup_command", ""),
-		BootstrapScript:  p.optional("bootstrap_script|bootstrapScript"),
+		Name:             p.Need("name|clientSessionToken|session_name"),
+		Image:            p.Need("image|lang"),
+		Architecture:     p.Text("architecture|arch", ""),
+		Type:             cluster.SessionType(p.Text("type|sessionType|session_type", string(cluster.Interactive))),
+		Project:          p.Text("group|groupName|group_name", ""),
+		Domain:           p.Text("domain|domainName|domain_name", ""),
+		Tag:              p.Optional("tag"),
+		NoReuse:          !p.Flag("reuseIfExists|reuse", true),
+		StartupCommand:   p.Text("startupCommand|startup_command", ""),
+		BootstrapScript:  p.Optional("bootstrap_script|bootstrapScript"),
 		OwnerAccessKey:   owner(p),
-		StartsAt:         p.text("starts_at|startsAt", ""),
-		ClusterSize:      p.number("cluster_size|clusterSize", cfg.number("cluster_size|clusterSize", 1, 1, 10_000), 1, 10_000),
-		ClusterMode:      p.text("cluster_mode|clusterMode", "single-node"),
-		Dependencies:     p.list("dependencies|dependsOn|depends"),
-		CallbackURL:      p.text("callback_url|callbackUrl|callbackURL", ""),
-		BatchTimeout:     p.span("batch_timeout|batchTimeout"),
-		RerunOnAgentLoss: p.flag("rerun_on_agent_loss|rerunOnAgentLoss", false),
-		Lease:            time.Duration(p.number("lease_seconds|leaseSeconds", 0, 0, 86400)) * time.Second,
-		Environ:          cfg.texts("environ"),
-		Resources:        cfg.texts("resources"),
-		ResourceOpts:     cfg.texts("resource_opts|resourceOpts"),
-		Preset:           cfg.text("preset|resource_preset|resourcePreset", ""),
-		ResourceGroup:    cfg.text("scaling_group|scalingGroup", ""),
-		Agents:           cfg.list("agent_list|agentList|agents"),
-		Mounts:           cfg.list("mounts"),
-		MountIDs:         cfg.list("mount_ids|mountIds"),
-		MountMap:         cfg.texts("mount_map|mountMap"),
-		MountIDMap:       cfg.texts("mount_id_map|mountIdMap"),
+		StartsAt:         p.Text("starts_at|startsAt", ""),
+		ClusterSize:      p.Number("cluster_size|clusterSize", cfg.Number("cluster_size|clusterSize", 1, 1, 10_000), 1, 10_000),
+		ClusterMode:      p.Text("cluster_mode|clusterMode", "single-node"),
+		Dependencies:     p.List("dependencies|dependsOn|depends"),
+		CallbackURL:      p.Text("callback_url|callbackUrl|callbackURL", ""),
+		BatchTimeout:     p.Span("batch_timeout|batchTimeout"),
+		RerunOnAgentLoss: p.Flag("rerun_on_agent_loss|rerunOnAgentLoss", false),
+		Lease:            time.Duration(p.Number("lease_seconds|leaseSeconds", 0, 0, 86400)) * time.Second,
+		Environ:          cfg.Texts("environ"),
+		Resources:        cfg.Texts("resources"),
+		ResourceOpts:     cfg.Texts("resource_opts|resourceOpts"),
+		Preset:           cfg.Text("preset|resource_preset|resourcePreset", ""),
+		ResourceGroup:    cfg.Text("scaling_group|scalingGroup", ""),
+		Agents:           cfg.List("agent_list|agentList|agents"),
+		Mounts:           cfg.List("mounts"),
+		MountIDs:         cfg.List("mount_ids|mountIds"),
+		MountMap:         cfg.Texts("mount_map|mountMap"),
+		MountIDMap:       cfg.Texts("mount_id_map|mountIdMap"),
 		MountOptions:     mountOptions(cfg),
 	}
-	r.FailIfImpossible = p.flag("fail_if_impossible|failIfImpossible", false)
-	if p.has(priority) {
-		r.Priority = new(p.number(priority, 0, 0, 100))
+	r.FailIfImpossible = p.Flag("fail_if_impossible|failIfImpossible", false)
+	if p.Has(priority) {
+		r.Priority = new(p.Number(priority, 0, 0, 100))
 	}
-	if p.has(preemptible) {
-		r.Preemptible = new(p.flag(preemptible, true))
+	if p.Has(preemptible) {
+		r.Preemptible = new(p.Flag(preemptible, true))
 	}
-	for _, text := range cfg.list("preopen_ports|preopenPorts") {
-		port := &params{body: map[string]any{"preopen_ports": text}, prefix: cfg.prefix, bad: p.bad}
-		r.PreopenPorts = append(r.PreopenPorts, port.number("preopen_ports", 0, 1024, 65535))
+	for _, text := range cfg.List("preopen_ports|preopenPorts") {
+		port := cfg.Within("", map[string]any{"preopen_ports": text})
+		r.PreopenPorts = append(r.PreopenPorts, port.Number("preopen_ports", 0, 1024, 65535))
 	}
 	if r.Resources == nil { // how clients of API 4 said it
 		for slot, name := range map[string]string{"cpu": "instanceCores", "mem": "instanceMemory"} {
-			if v := cfg.text(name, ""); v != "" {
+			if v := cfg.Text(name, ""); v != "" {
 				if r.Resources == nil {
 					r.Resources = map[string]string{}
 				}
@@ -82,27 +83,27 @@ func createRequest(p *params) request.Session {
 }
 
 // mountOptions decodes what is said of single mounts. A type other than bind is unknown.
-func mountOptions(cfg *params) map[string]folder.MountOption {
-	all := cfg.object("mount_options|mountOptions")
-	if len(all.body) == 0 {
+func mountOptions(cfg *params.Set) map[string]folder.MountOption {
+	all := cfg.Object("mount_options|mountOptions")
+	if len(all.Members()) == 0 {
 		return nil
 	}
-	out := make(map[string]folder.MountOption, len(all.body))
-	for source, v := range all.body {
-		o := &params{prefix: all.prefix + source + ".", bad: all.bad}
-		var ok bool
-		if o.body, ok = v.(map[string]any); !ok && v != nil {
-			all.fail(source, "must be an object")
+	out := make(map[string]folder.MountOption, len(all.Members()))
+	for source, v := range all.Members() {
+		option, ok := v.(map[string]any)
+		if !ok && v != nil {
+			all.Fail(source, "must be an object")
 		}
-		if kind := o.text("type", "bind"); kind != "bind" {
-			o.fail("type", "must be bind")
+		o := all.Within(source, option)
+		if kind := o.Text("type", "bind"); kind != "bind" {
+			o.Fail("type", "must be bind")
 		}
-		perm := o.text("permission|perm", "")
+		perm := o.Text("permission|perm", "")
 		if perm == "readonly" || perm == "read-only" || perm == "read-write" {
 			perm = map[string]string{"readonly": "ro", "read-only": "ro", "read-write": "rw"}[perm]
 		}
-		out[source] = folder.MountOption{Permission: cluster.MountPermission(perm), Subpath: o.text("subpath", ""),
-			Target: o.text("mount_destination|mountDestination|target", "")}
+		out[source] = folder.MountOption{Permission: cluster.MountPermission(perm), Subpath: o.Text("subpath", ""),
+			Target: o.Text("mount_destination|mountDestination|target", "")}
 	}
 	return out
 }
@@ -115,10 +116,10 @@ func (a *API) createSession(c *call) error {
 		return err
 	}
 	req := createRequest(p)
-	enqueueOnly := p.flag("enqueueOnly|enqueue_only", false)
-	maxWait := p.number("maxWaitSeconds|max_wait_seconds", 0, 0, int(maxHold/time.Second))
-	dry := p.flag("dry_run|dryRun", false)
-	if err := p.err(); err != nil {
+	enqueueOnly := p.Flag("enqueueOnly|enqueue_only", false)
+	maxWait := p.Number("maxWaitSeconds|max_wait_seconds", 0, 0, int(maxHold/time.Second))
+	dry := p.Flag("dry_run|dryRun", false)
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if dry {
@@ -180,12 +181,12 @@ func (a *API) waitSession(c *call) error {
 	if err != nil {
 		return err
 	}
-	until, timeout := p.text("until", "started"), p.number("timeout", 30, 1, int(maxHold/time.Second))
+	until, timeout := p.Text("until", "started"), p.Number("timeout", 30, 1, int(maxHold/time.Second))
 	if until != "started" && until != "ended" {
-		p.fail("until", "must be started or ended")
+		p.Fail("until", "must be started or ended")
 	}
 	who := owner(p)
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	s, err := a.sessions.Find(c.ctx(), c.actor, c.r.PathValue("s"), who)

@@ -163,14 +163,14 @@ func (a *API) download(c *call) error {
 	if err != nil {
 		return err
 	}
-	files := p.list("files|file")
+	files := p.List("files|file")
 	switch {
 	case len(files) == 0:
-		p.fail("files", "is required")
+		p.Fail("files", "is required")
 	case len(files) > maxDownloadFiles:
-		p.fail("files", "may name at most %d files", maxDownloadFiles)
+		p.Fail("files", "may name at most %d files", maxDownloadFiles)
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	client, _, err := a.runner(c.ctx(), c.actor, ref, who)
@@ -220,8 +220,8 @@ func (a *API) downloadSingle(c *call) error {
 	if err != nil {
 		return err
 	}
-	file := p.need("file|path")
-	if err := p.err(); err != nil {
+	file := p.Need("file|path")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	client, _, err := a.runner(c.ctx(), c.actor, ref, who)
@@ -242,8 +242,8 @@ func (a *API) files(c *call) error {
 	if err != nil {
 		return err
 	}
-	dir := p.text("path", ".")
-	if err := p.err(); err != nil {
+	dir := p.Text("path", ".")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	client, _, err := a.runner(c.ctx(), c.actor, ref, who)

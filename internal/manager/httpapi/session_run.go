@@ -10,6 +10,7 @@ import (
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
 	"berth.dev/berth/internal/manager/authz"
+	"berth.dev/berth/internal/manager/httpapi/params"
 	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/wire/run"
 )
@@ -68,8 +69,8 @@ func (a *API) execute(c *call) error {
 	if err != nil {
 		return err
 	}
-	mode, code, runID := p.text("mode", "query"), p.text("code", ""), p.text("runId|run_id", "")
-	options := p.object("options")
+	mode, code, runID := p.Text("mode", "query"), p.Text("code", ""), p.Text("runId|run_id", "")
+	options := p.Object("options")
 	req := run.StepRequest{Mode: run.Mode(mode), Code: code, WaitMS: int(collectFor.Milliseconds())}
 	if req.Mode == run.ModeInput && code == api.InputEOF {
 		req.Code, req.EOF = "", true
@@ -80,17 +81,17 @@ func (a *API) execute(c *call) error {
 		req.Options = batchOptions(options)
 	case run.ModeInput, run.ModeContinue:
 		if runID == "" {
-			p.fail("runId", "is required for mode %s", mode)
+			p.Fail("runId", "is required for mode %s", mode)
 		}
 	case "complete":
 	default:
-		p.fail("mode", "must be query, batch, input, continue or complete")
+		p.Fail("mode", "must be query, batch, input, continue or complete")
 	}
 	if len(runID) > run.MaxRunID {
-		p.fail("runId", "is longer than %d characters", run.MaxRunID)
+		p.Fail("runId", "is longer than %d characters", run.MaxRunID)
 	}
 	at := completeOptions(options)
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if runID == "" {
@@ -133,15 +134,15 @@ func (a *API) ended(c *call, ref string, who cluster.AccessKey) bool {
 	return fault.Is(err, fault.NotFound) || err == nil && (s.Status.Final() || s.Status == cluster.Terminating)
 }
 
-func batchOptions(p *params) *run.BatchOptions {
+func batchOptions(p *params.Set) *run.BatchOptions {
 	return &run.BatchOptions{
-		Clean: p.optional("clean"), Build: p.optional("build"), Exec: p.optional("exec"), BuildLog: p.flag("buildLog|build_log", false),
+		Clean: p.Optional("clean"), Build: p.Optional("build"), Exec: p.Optional("exec"), BuildLog: p.Flag("buildLog|build_log", false),
 	}
 }
 
-func completeOptions(p *params) run.CompleteOptions {
+func completeOptions(p *params.Set) run.CompleteOptions {
 	return run.CompleteOptions{
-		Row: p.number("row", 0, 0, 1<<30), Col: p.number("col", 0, 0, 1<<30), Line: p.text("line", ""), Post: p.text("post", ""),
+		Row: p.Number("row", 0, 0, 1<<30), Col: p.Number("col", 0, 0, 1<<30), Line: p.Text("line", ""), Post: p.Text("post", ""),
 	}
 }
 
@@ -150,8 +151,8 @@ func (a *API) interrupt(c *call) error {
 	if err != nil {
 		return err
 	}
-	runID := p.text("runId|run_id", "")
-	if err := p.err(); err != nil {
+	runID := p.Text("runId|run_id", "")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	client, _, err := a.runner(c.ctx(), c.actor, ref, who)
@@ -169,8 +170,8 @@ func (a *API) complete(c *call) error {
 	if err != nil {
 		return err
 	}
-	req := run.CompleteRequest{Code: p.text("code", ""), Options: completeOptions(p.object("options"))}
-	if err := p.err(); err != nil {
+	req := run.CompleteRequest{Code: p.Text("code", ""), Options: completeOptions(p.Object("options"))}
+	if err := p.Err(); err != nil {
 		return err
 	}
 	client, _, err := a.runner(c.ctx(), c.actor, ref, who)

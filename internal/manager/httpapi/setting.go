@@ -42,8 +42,8 @@ func (a *API) setAnnouncement(c *call) error {
 	if err != nil {
 		return err
 	}
-	enabled, message := p.flag("enabled", false), p.optional("message")
-	if err := p.err(); err != nil {
+	enabled, message := p.Flag("enabled", false), p.Optional("message")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if err := a.operations.SetAnnouncement(c.ctx(), c.actor, enabled, message); err != nil {
@@ -75,9 +75,9 @@ func (a *API) setManagerStatus(c *call) error {
 	if err != nil {
 		return err
 	}
-	status := p.need("status")
-	p.flag("force_kill", false)
-	if err := p.err(); err != nil {
+	status := p.Need("status")
+	p.Flag("force_kill", false)
+	if err := p.Err(); err != nil {
 		return err
 	}
 	if err := a.operations.SetManagerStatus(c.ctx(), c.actor, status); err != nil {
@@ -91,11 +91,11 @@ func (a *API) schedulerOperation(c *call) error {
 	if err != nil {
 		return err
 	}
-	op, args := p.need("op"), p.list("args")
+	op, args := p.Need("op"), p.List("args")
 	if op != "" && op != "include-agents" && op != "exclude-agents" {
-		p.fail("op", "must be include-agents or exclude-agents")
+		p.Fail("op", "must be include-agents or exclude-agents")
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	ids := make([]cluster.AgentID, len(args))
@@ -160,8 +160,8 @@ func (a *API) resourceGroups(c *call) error {
 	if err != nil {
 		return err
 	}
-	project := p.text("group|group_id|group_name", "")
-	if err := p.err(); err != nil {
+	project := p.Text("group|group_id|group_name", "")
+	if err := p.Err(); err != nil {
 		return err
 	}
 	groups, err := a.resources.AllowedGroups(c.ctx(), c.actor, project)

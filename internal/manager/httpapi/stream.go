@@ -13,6 +13,7 @@ import (
 	"berth.dev/berth/api"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
+	"berth.dev/berth/internal/manager/httpapi/params"
 	"berth.dev/berth/internal/wire/run"
 )
 
@@ -303,13 +304,13 @@ func (a *API) drive(c *call, s *socket, client *run.Client, ref string, who clus
 		}
 		step.Code, step.WaitMS = "", int(resumeWait.Milliseconds())
 	case run.ModeBatch:
-		body, perr := parseBody(req.Options)
+		body, perr := params.ParseBody(req.Options)
 		if perr != nil {
 			return perr
 		}
-		p := &params{body: body, prefix: "options.", bad: map[string]string{}}
+		p := params.New(nil, nil).Within("options", body)
 		step.Options = batchOptions(p)
-		if err := p.err(); err != nil {
+		if err := p.Err(); err != nil {
 			return err
 		}
 	default:
@@ -388,9 +389,9 @@ func (a *API) streamPTY(c *call) error {
 		return err
 	}
 	start := run.PTYStart{
-		Terminal: p.text("terminal", ""), Rows: uint16(p.number("rows", 24, 1, 4096)), Cols: uint16(p.number("cols", 80, 1, 4096)),
+		Terminal: p.Text("terminal", ""), Rows: uint16(p.Number("rows", 24, 1, 4096)), Cols: uint16(p.Number("cols", 80, 1, 4096)),
 	}
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	client, _, err := a.runner(c.ctx(), c.actor, ref, who)
@@ -490,20 +491,20 @@ func (a *API) terminal(s *socket, client *run.Client, start run.PTYStart) (again
 var errShellEnded = errors.New("the shell ended")
 
 // execStart reads what to start: cmd is a JSON list, or repeated.
-func execStart(p *params) run.ExecStart {
+func execStart(p *params.Set) run.ExecStart {
 	start := run.ExecStart{
-		Argv: p.list("cmd"), Dir: p.text("dir", ""), Env: p.texts("env"), TTY: p.flag("tty", false),
-		Rows: uint16(p.number("rows", 24, 0, 4096)), Cols: uint16(p.number("cols", 80, 0, 4096)),
+		Argv: p.List("cmd"), Dir: p.Text("dir", ""), Env: p.Texts("env"), TTY: p.Flag("tty", false),
+		Rows: uint16(p.Number("rows", 24, 0, 4096)), Cols: uint16(p.Number("cols", 80, 0, 4096)),
 	}
 	if len(start.Argv) == 1 && strings.HasPrefix(start.Argv[0], "[") {
 		var argv []string
 		if err := json.Unmarshal([]byte(start.Argv[0]), &argv); err != nil {
-			p.fail("cmd", "must be a JSON list of texts")
+			p.Fail("cmd", "must be a JSON list of texts")
 		}
 		start.Argv = argv
 	}
 	if len(start.Argv) == 0 || start.Argv[0] == "" {
-		p.fail("cmd", "is required: the program and its arguments as a JSON list")
+		p.Fail("cmd", "is required: the program and its arguments as a JSON list")
 	}
 	return start
 }
@@ -516,7 +517,7 @@ func (a *API) streamExec(c *call) error {
 		return err
 	}
 	start := execStart(p)
-	if err := p.err(); err != nil {
+	if err := p.Err(); err != nil {
 		return err
 	}
 	client, _, err := a.runner(c.ctx(), c.actor, ref, who)
