@@ -44,6 +44,7 @@ type manager struct {
 
 	mu       sync.Mutex
 	ln       net.Listener
+	away     bool
 	conns    map[net.Conn]bool
 	revision int64
 	circuits map[string]proxy.Circuit
@@ -91,8 +92,14 @@ func newManager(t *testing.T, like ...*manager) *manager {
 	for _, other := range like {
 		m.cert, m.tls, m.keys = other.cert, other.tls, other.keys
 	}
-	m.start("127.0.0.1:0")
-	t.Cleanup(m.stop)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	m.ln, m.addr = ln, ln.Addr().String()
+	go m.accept()
+	t.Cleanup(func() {
+		m.stop()
+		_ = ln.Close()
+	})
 	return m
 }
 
@@ -101,21 +108,21 @@ func (m *manager) EnsureJoined(context.Context, string) error { return nil }
 
 func (m *manager) TLS(string) *tls.Config { return m.tls.Clone() }
 
-func (m *manager) start(addr string) {
-	ln, err := net.Listen("tcp", addr)
-	require.NoError(m.t, err)
-	m.mu.Lock()
-	m.ln, m.addr = ln, ln.Addr().String()
-	m.mu.Unlock()
-	go func() {
-		for {
-			raw, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			go m.serve(raw)
+func (m *manager) accept() {
+	for {
+		raw, err := m.ln.Accept()
+		if err != nil {
+			return
 		}
-	}()
+		m.mu.Lock()
+		away := m.away
+		m.mu.Unlock()
+		if away {
+			_ = raw.Close()
+			continue
+		}
+		go m.serve(raw)
+	}
 }
 
 func (m *manager) serve(raw net.Conn) {
@@ -134,13 +141,20 @@ func (m *manager) serve(raw net.Conn) {
 }
 
 // stop kills it; circuits stay, as they do in a database.
+// stop ends all connections and takes no more. The port stays, or another program could get it.
 func (m *manager) stop() {
 	m.mu.Lock()
-	_ = m.ln.Close()
+	defer m.mu.Unlock()
+	m.away = true
 	for c := range m.conns {
 		_ = c.Close()
 	}
-	m.mu.Unlock()
+}
+
+func (m *manager) start() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.away = false
 }
 
 func (m *manager) tell(e proxy.Event) {

@@ -533,7 +533,7 @@ func TestManagerAway(t *testing.T) {
 	require.Equal(t, true, s.get(s.browser(), s.p.URL()+"/healthz").json(t)["ok"])
 
 	s.m.revoke(goes.ID)
-	s.m.start(s.m.addr)
+	s.m.start()
 	s.eventually(func() bool { return s.p.Status().Connected }, "it is back")
 	require.Equal(t, 404, s.get(s.browser(), s.url("lab-2.apps.localhost", "/"), "Cookie", cookie(goes)).status)
 	require.NoError(t, ws.Write(t.Context(), websocket.MessageText, []byte("still")))

@@ -228,9 +228,9 @@ func TestFilesOfFolders(t *testing.T) {
 		granted string
 		want    string
 	}{
-		{"owner", "", "ro", "", "ro"}, {"owner", "", "rw", "", "wd"}, {"owner", "", "wd", "", "wd"},
+		{"owner", "", "ro", "", "wd"}, {"owner", "", "rw", "", "wd"}, {"owner", "", "wd", "", "wd"},
 		// A permission that was given before the folder was: the owner's right counts.
-		{"owner", "", "ro", "wd", "ro"}, {"owner", "", "rw", "ro", "wd"},
+		{"owner", "", "ro", "wd", "wd"}, {"owner", "", "rw", "ro", "wd"},
 		{"stranger", "", "wd", "", ""}, {"stranger", "", "wd", "ro", "ro"}, {"stranger", "", "ro", "rw", "rw"}, {"stranger", "", "ro", "wd",
 			"wd"},
 		{"admin", "", "ro", "", "ro"}, {"admin", "", "rw", "", "wd"}, {"admin", "", "wd", "", "wd"},

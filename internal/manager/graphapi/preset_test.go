@@ -87,7 +87,7 @@ func TestPresetsAreKept(t *testing.T) {
 		query(`mutation { delete_resource_preset(name: "tiny") { ok msg } }`, nil)["delete_resource_preset"].(map[string]any)["ok"],
 	)
 	require.Equal(t, false, query(`mutation { delete_resource_preset { ok msg } }`, nil)["delete_resource_preset"].(map[string]any)["ok"])
-	require.Len(t, query(`{ resource_presets { name resource_slots shared_memory } }`, nil)["resource_presets"], 3)
+	require.Len(t, query(`{ resource_presets { name resource_slots shared_memory } }`, nil)["resource_presets"], 4)
 }
 
 func TestIdleChecksOfSessions(t *testing.T) {

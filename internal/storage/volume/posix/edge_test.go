@@ -105,7 +105,7 @@ func TestFolderThatNobodyOwnsIsGivenAway(t *testing.T) {
 	fi, err := os.Stat(dir)
 	require.NoError(t, err)
 	require.EqualValues(t, 9001, fi.Sys().(*syscall.Stat_t).Uid)
-	require.Equal(t, os.FileMode(0o755), fi.Mode().Perm())
+	require.Equal(t, os.FileMode(0o700), fi.Mode().Perm(), "roots are closed to other users of the host")
 	require.NoError(t, os.Chown(dir, 4711, 4711))
 	require.NoError(t, v.CreateFolder(t.Context(), f, 0o755), "and what somebody else owns stays his")
 	fi, err = os.Stat(dir)
