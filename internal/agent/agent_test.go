@@ -193,7 +193,7 @@ func (m *manager) UpdateFacts(_ context.Context, _ cluster.AgentID, _ int64, f c
 }
 
 func (m *manager) Observe(
-	_ context.Context, _ cluster.AgentID, _ int64, full, seen bool, list []cluster.KernelObservation,
+	_ context.Context, _ cluster.AgentID, _ int64, full bool, told map[cluster.KernelID]int64, list []cluster.KernelObservation,
 ) (acked []cluster.Tombstone, _ error) {
 	m.change(func() {
 		present := map[cluster.KernelID]bool{}
@@ -212,8 +212,11 @@ func (m *manager) Observe(
 				}
 			}
 		}
-		if full && seen {
-			for id := range m.desired {
+		if full {
+			for id, d := range m.desired {
+				if told[id] != d.Generation {
+					continue
+				}
 				// Once may be a report that crossed the newest wish; node.Reports, too, believes only the second.
 				if m.missing[id]++; present[id] {
 					m.missing[id] = 0

@@ -103,9 +103,10 @@ type faultySink struct {
 }
 
 type report struct {
-	epoch      int64
-	full, seen bool
-	list       []cluster.KernelObservation
+	epoch int64
+	full  bool
+	told  map[cluster.KernelID]int64
+	list  []cluster.KernelObservation
 }
 
 func (f *Faults) chance(percent int) bool { return percent > 0 && f.rand.IntN(100) < percent }
@@ -116,27 +117,27 @@ func (f *Faults) draw() (before, after, double, reorder bool) {
 	return f.chance(f.lose), f.chance(f.lose), f.chance(f.double), f.chance(f.reorder)
 }
 
-func (s *faultySink) Observe(ctx context.Context, agent cluster.AgentID, epoch int64, full, seen bool,
+func (s *faultySink) Observe(ctx context.Context, agent cluster.AgentID, epoch int64, full bool, told map[cluster.KernelID]int64,
 	list []cluster.KernelObservation) ([]cluster.Tombstone, error) {
 	before, after, double, reorder := s.f.draw()
 	if before {
 		return nil, fault.Unavailablef("a test lost the report")
 	}
-	acked, err := s.Sink.Observe(ctx, agent, epoch, full, seen, list)
+	acked, err := s.Sink.Observe(ctx, agent, epoch, full, told, list)
 	if err != nil {
 		return nil, err
 	}
 	if double {
-		if _, err := s.Sink.Observe(ctx, agent, epoch, full, seen, list); err != nil {
+		if _, err := s.Sink.Observe(ctx, agent, epoch, full, told, list); err != nil {
 			return nil, err
 		}
 	}
 	s.mu.Lock()
 	old, there := s.last[agent]
-	s.last[agent] = report{epoch, full, seen, list}
+	s.last[agent] = report{epoch, full, told, list}
 	s.mu.Unlock()
 	if reorder && there && !old.full { // a full report is the first of its stream: nothing overtakes it
-		if _, err := s.Sink.Observe(ctx, agent, old.epoch, false, false, old.list); err != nil && fault.ReasonOf(err) != "stale-epoch" {
+		if _, err := s.Sink.Observe(ctx, agent, old.epoch, false, nil, old.list); err != nil && fault.ReasonOf(err) != "stale-epoch" {
 			return nil, err
 		}
 	}

@@ -192,7 +192,7 @@ func TestEveryContainerHasItsExitCodeAndLog(t *testing.T) {
 		list = append(list, cluster.KernelObservation{Kernel: k.ID, Session: id, Generation: k.Generation, Phase: cluster.PhaseEnded,
 			ContainerID: "c", Batch: true, ExitCode: new(i * 3), LogTail: "said by " + k.ClusterHostname})
 	}
-	_, err = c.nodes.Observe(t.Context(), testAgent, c.epoch, false, false, list)
+	_, err = c.nodes.Observe(t.Context(), testAgent, c.epoch, false, nil, list)
 	require.NoError(t, err)
 	c.awaitStatus(id, cluster.Terminated)
 	var info api.SessionInfo

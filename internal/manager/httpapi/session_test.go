@@ -181,7 +181,7 @@ func (c *cell) report(s *session.Session, phase cluster.Phase, change ...func(*c
 	for _, f := range change {
 		f(&o)
 	}
-	_, err := c.nodes.Observe(c.t.Context(), testAgent, c.epoch, false, false, []cluster.KernelObservation{o})
+	_, err := c.nodes.Observe(c.t.Context(), testAgent, c.epoch, false, nil, []cluster.KernelObservation{o})
 	require.NoError(c.t, err)
 }
 

@@ -214,7 +214,7 @@ func (w *World) Report(
 	for _, c := range change {
 		c(&o)
 	}
-	acked, err := w.Reports.Observe(w.T.Context(), agent, w.epoch[agent], false, false, []cluster.KernelObservation{o})
+	acked, err := w.Reports.Observe(w.T.Context(), agent, w.epoch[agent], false, nil, []cluster.KernelObservation{o})
 	require.NoError(w.T, err)
 	return acked
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"berth.dev/berth/internal/cluster"
@@ -15,10 +16,10 @@ import (
 const maxLogTail = 1 << 20
 
 // Observe stores what an agent saw of its kernels. It is idempotent and safe against reordering. A full report names
-// everything the agent has; desiredSeen says that it reflects the agent's newest desired state, and only then
-// are missing kernels held against it. The result names tombstones that the agent may forget. Reports that come
+// everything the agent has; told are the kernels, with their generations, that the agent had been told of when it reported, and only
+// they are missed (nil: none). The result names tombstones that the agent may forget. Reports that come
 // at the same time, of whatever agents, share their transactions.
-func (n *Reports) Observe(ctx context.Context, agent cluster.AgentID, epoch int64, full, desiredSeen bool,
+func (n *Reports) Observe(ctx context.Context, agent cluster.AgentID, epoch int64, full bool, told map[cluster.KernelID]int64,
 	list []cluster.KernelObservation) ([]cluster.Tombstone, error) {
 	r := &report{agent: agent, epoch: epoch, list: list}
 	if err := n.reporting().Do(ctx, r); err != nil {
@@ -27,8 +28,8 @@ func (n *Reports) Observe(ctx context.Context, agent cluster.AgentID, epoch int6
 	if r.refused != nil {
 		return nil, r.refused
 	}
-	if full && desiredSeen {
-		r.failed = errors.Join(r.failed, n.missing(ctx, agent, list))
+	if full && told != nil {
+		r.failed = errors.Join(r.failed, n.missing(ctx, agent, told, list))
 	}
 	return r.acked, r.failed
 }
@@ -207,18 +208,23 @@ func (n *Reports) afterEnd(ctx context.Context, k *store.LockedKernel, o cluster
 	return k.KeepLog(ctx, o.LogTail, o.ExitCode, o.Signal, o.OOMKilled)
 }
 
-// missing holds absence against kernels that should be on the agent: the first full report without one is counted, the
-// second is believed.
-func (n *Reports) missing(ctx context.Context, agent cluster.AgentID, list []cluster.KernelObservation) error {
+// missing holds absence against kernels that the agent had been told of when it reported: the first full report without one is counted,
+// the second is believed. A kernel of which it was told later is not missing.
+func (n *Reports) missing(ctx context.Context, agent cluster.AgentID, told map[cluster.KernelID]int64, list []cluster.KernelObservation) error {
 	present := map[string]bool{}
-	names := []string{}
 	for _, o := range list {
-		if id, ok := cluster.CanonicalUUID(string(o.Kernel)); ok && !present[id] {
+		if id, ok := cluster.CanonicalUUID(string(o.Kernel)); ok {
 			present[id] = true
-			names = append(names, id)
 		}
 	}
-	if err := n.Store.MissRemovals(ctx, string(agent), names); err != nil {
+	absent := []string{}
+	for id := range told {
+		if !present[string(id)] {
+			absent = append(absent, string(id))
+		}
+	}
+	slices.Sort(absent)
+	if err := n.Store.MissRemovals(ctx, string(agent), absent); err != nil {
 		return fmt.Errorf("note removals: %w", err)
 	}
 	n.Store.Wake(store.TopicSchedule) // what was removed holds nothing any more
@@ -232,7 +238,7 @@ func (n *Reports) missing(ctx context.Context, agent cluster.AgentID, list []clu
 		switch {
 		case present[r.ID] && r.Absences > 0:
 			back = append(back, r.ID)
-		case present[r.ID] || r.Status == cluster.Pending:
+		case present[r.ID] || r.Status == cluster.Pending || told[cluster.KernelID(r.ID)] != r.Generation:
 		case r.Absences == 0:
 			once = append(once, r.ID)
 		default:
@@ -252,7 +258,8 @@ func (n *Reports) missing(ctx context.Context, agent cluster.AgentID, list []clu
 	for id := range gone {
 		err := n.withSession(ctx, id, func(ctx context.Context, l *store.Locked) error {
 			for _, k := range l.Kernels {
-				if k.Agent() != agent || k.Status.Final() || k.Status == cluster.Pending || present[k.ID] || k.Absences == 0 {
+				if k.Agent() != agent || k.Status.Final() || k.Status == cluster.Pending || present[k.ID] || k.Absences == 0 ||
+					told[cluster.KernelID(k.ID)] != k.Generation {
 					continue
 				}
 				m := store.KernelMove{To: cluster.Terminated, Reason: cluster.ReasonNotFound,

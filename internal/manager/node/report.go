@@ -387,12 +387,12 @@ func (n *Reports) giveBack(ctx context.Context, l *store.Locked, k *store.Locked
 		return false, err
 	}
 	agent := k.Agent()
-	detail := notDelivered(agent, since)
+	m := store.KernelMove{Reason: cluster.ReasonNotDelivered, Detail: notDelivered(agent, since)}
 	if l.Type == cluster.Batch {
 		// A manager that died may have told the agent without a note of it, so the agent is asked.
-		return k.Doubt(ctx, store.KernelMove{Reason: cluster.ReasonNotDelivered, Detail: detail})
+		return k.Doubt(ctx, m)
 	}
-	back, err := l.GiveBack(ctx, cluster.ReasonNotDelivered, detail)
+	back, err := l.GiveBack(ctx, agent, m)
 	if back {
 		n.Log.Warn("a session goes back into the queue: its agent could not be told of it", "session", l.ID, "agent", agent)
 	}

@@ -21,7 +21,7 @@ type SweepConfig struct {
 // Loop looks after the leases of agents and the deadlines of their kernels.
 func (n *Reports) Loop(c SweepConfig) reconcile.Loop {
 	return reconcile.Loop{Name: "sweep", Begin: func(t reconcile.Term) reconcile.Work {
-		var pause settling
+		var last time.Time // the last pass of this term, by the database's clock
 		return reconcile.Work{Pass: func(ctx context.Context) (time.Duration, error) {
 			if err := t.Check(ctx); err != nil {
 				return 0, err
@@ -30,12 +30,12 @@ func (n *Reports) Loop(c SweepConfig) reconcile.Loop {
 			if err != nil {
 				return 0, fmt.Errorf("read the clock: %w", err)
 			}
-			if away := pause.looked(now, c); away > 0 {
-				n.Log.Warn("leases and deadlines were not looked after for a while; agents get time to report", "away", away, "time", c.Lease)
+			if absent(last, now, c) {
+				if err := n.spare(ctx, c); err != nil {
+					return 0, err
+				}
 			}
-			if now.Before(pause.until) {
-				return c.Every, nil
-			}
+			last = now
 			return c.Every, n.sweep(ctx, c)
 		}}
 	}}
@@ -44,24 +44,21 @@ func (n *Reports) Loop(c SweepConfig) reconcile.Loop {
 // sweepSlack is how much later than due a sweep may come without anything having been away.
 const sweepSlack = 10 * time.Second
 
-// settling notices that sweeps failed or did not come for a while: the database was away, this process was suspended, or it has just begun
-// to lead. Agents may not have been able to renew leases or report then, so they get the time of a lease to do it before anything is held
-// against them. Times are the database's.
-type settling struct{ last, until time.Time }
+// absent reports whether nobody looked after leases and deadlines for a while: this manager has just begun to lead, was suspended, or
+// could not reach the database. Agents could not renew leases then, nor could their reports be stored.
+func absent(last, now time.Time, c SweepConfig) bool {
+	return last.IsZero() || now.Sub(last) > c.Every+sweepSlack
+}
 
-// looked notes a sweep and returns how long there was none, 0 when it came in time.
-func (s *settling) looked(now time.Time, c SweepConfig) (away time.Duration) {
-	if !s.last.IsZero() {
-		away = now.Sub(s.last)
+// spare moves leases and deadlines, so that an absence is charged to nobody: each has at least a lease's time from now on.
+func (n *Reports) spare(ctx context.Context, c SweepConfig) error {
+	if err := n.Store.SpareLeases(ctx, c.LostGrace, c.Lease); err != nil {
+		return fmt.Errorf("spare leases: %w", err)
 	}
-	if away <= c.Every+sweepSlack {
-		away = 0
+	if err := n.Store.SpareDeadlines(ctx, c.Lease); err != nil {
+		return fmt.Errorf("spare deadlines: %w", err)
 	}
-	if away > 0 || s.last.IsZero() {
-		s.until = now.Add(c.Lease)
-	}
-	s.last = now
-	return away
+	return nil
 }
 
 func (n *Reports) sweep(ctx context.Context, c SweepConfig) error {

@@ -193,7 +193,7 @@ func TestFailuresAreRetriedElsewhere(t *testing.T) {
 	require.Equal(t, cluster.Pending, v.Status)
 	require.EqualValues(t, 2, v.MainKernel().Generation)
 	// The same report again belongs to an earlier life now.
-	acked, err := w.Reports.Observe(t.Context(), "a1", w.Epoch("a1"), false, false,
+	acked, err := w.Reports.Observe(t.Context(), "a1", w.Epoch("a1"), false, nil,
 		[]cluster.KernelObservation{{Kernel: v.MainKernel().ID, Generation: 1, Phase: cluster.PhaseEnded, Failed: true}})
 	require.NoError(t, err)
 	require.Len(t, acked, 1)
@@ -253,7 +253,7 @@ func TestLostAgentsReturnOrExpire(t *testing.T) {
 	w.Reconnect("a1")
 	w.Report(run, "a1", cluster.PhaseRunning)
 	require.Equal(t, cluster.Running, kernel(run).Status)
-	_, err = w.Reports.Observe(ctx, "a1", w.Epoch("a1")-1, false, false, nil)
+	_, err = w.Reports.Observe(ctx, "a1", w.Epoch("a1")-1, false, nil, nil)
 	require.Equal(t, "stale-epoch", fault.ReasonOf(err))
 
 	// It does not come back.
@@ -279,7 +279,11 @@ func TestLostAgentsReturnOrExpire(t *testing.T) {
 		tombs = append(tombs, cluster.KernelObservation{Kernel: d.Kernel, Session: d.Session, Generation: d.Generation, Phase: cluster.PhaseEnded,
 			LogTail: "last words"})
 	}
-	acked, err := w.Reports.Observe(ctx, "a1", w.Epoch("a1"), true, true, tombs)
+	told := map[cluster.KernelID]int64{}
+	for _, d := range desired {
+		told[d.Kernel] = d.Generation
+	}
+	acked, err := w.Reports.Observe(ctx, "a1", w.Epoch("a1"), true, told, tombs)
 	require.NoError(t, err)
 	require.Len(t, acked, 3)
 	desired, err = w.Reports.Desired(ctx, "a1", nil)
@@ -300,25 +304,28 @@ func TestKernelsMissingFromTwoFullReportsAreGone(t *testing.T) {
 	id := w.Running("gone1", "a1")
 	kept := w.Running("kept1", "a1")
 	k := w.Session(kept).MainKernel()
-	report := func(seen bool) {
-		_, err := w.Reports.Observe(ctx, "a1", w.Epoch("a1"), true, seen,
+	told := map[cluster.KernelID]int64{k.ID: 1, w.Session(id).MainKernel().ID: 1}
+	report := func(told map[cluster.KernelID]int64) {
+		_, err := w.Reports.Observe(ctx, "a1", w.Epoch("a1"), true, told,
 			[]cluster.KernelObservation{{Kernel: k.ID, Generation: 1, Phase: cluster.PhaseRunning}})
 		require.NoError(t, err)
 	}
-	report(false)
-	report(false)
-	require.Equal(t, cluster.Running, w.Session(id).Status, "the agent has not yet seen what it should run")
-	report(true)
+	for range 2 {
+		report(nil)
+		report(map[cluster.KernelID]int64{k.ID: 1})
+	}
+	require.Equal(t, cluster.Running, w.Session(id).Status, "the agent had not been told of it when it reported")
+	report(told)
 	require.Equal(t, cluster.Running, w.Session(id).Status)
 	w.Report(id, "a1", cluster.PhaseRunning) // seen after all: counting begins anew
-	report(true)
+	report(told)
 	require.Equal(t, cluster.Running, w.Session(id).Status)
-	report(true)
+	report(told)
 	v := w.Session(id)
 	require.Equal(t, cluster.Error, v.Status)
 	require.Equal(t, string(cluster.ReasonNotFound), v.StatusInfo)
 	require.Equal(t, cluster.Running, w.Session(kept).Status)
-	acked, err := w.Reports.Observe(ctx, "a1", w.Epoch("a1"), false, false,
+	acked, err := w.Reports.Observe(ctx, "a1", w.Epoch("a1"), false, nil,
 		[]cluster.KernelObservation{{Kernel: "00000000-0000-0000-0000-00000000dead", Generation: 7, Phase: cluster.PhaseEnded},
 			{Kernel: "junk", Generation: 7, Phase: cluster.PhaseEnded}})
 	require.NoError(t, err)
@@ -415,7 +422,7 @@ func TestRestartMakesTheNextGeneration(t *testing.T) {
 	require.Equal(t, cluster.Restarting, v.Status)
 	require.EqualValues(t, 2, v.MainKernel().Generation)
 	// The old container's end is no end of the session.
-	acked, err := w.Reports.Observe(ctx, "a1", w.Epoch("a1"), false, false,
+	acked, err := w.Reports.Observe(ctx, "a1", w.Epoch("a1"), false, nil,
 		[]cluster.KernelObservation{{Kernel: v.MainKernel().ID, Generation: 1, Phase: cluster.PhaseEnded}})
 	require.NoError(t, err)
 	require.Len(t, acked, 1)

@@ -231,13 +231,16 @@ func (k *LockedKernel) Untold(ctx context.Context) (since time.Time, ok bool, er
 	return since, true, nil
 }
 
-// GiveBack gives a session that never ran back to the queue without counting an attempt: nobody failed. It reports whether it could.
+// GiveBack gives a session that never ran back to the queue, to avoid an agent that was not told of it. It reports whether it could.
 // Settle follows.
-func (l *Locked) GiveBack(ctx context.Context, reason cluster.Reason, detail string) (bool, error) {
-	if !l.mayRequeue(0) {
+func (l *Locked) GiveBack(ctx context.Context, agent cluster.AgentID, m KernelMove) (bool, error) {
+	if !l.mayRequeue(m.charge()) {
 		return false, nil
 	}
-	return true, l.requeue(ctx, KernelMove{Reason: reason, Detail: detail}, nil)
+	if err := l.requeue(ctx, m, nil); err != nil {
+		return false, err
+	}
+	return true, l.spend(ctx, agent, m)
 }
 
 // requeue gives all kernels back to the queue. Their agents are told to remove what they may have, but for one kernel of which nothing

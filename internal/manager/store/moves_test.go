@@ -224,7 +224,7 @@ func TestForcedStopIsFinalAtOnceAndLeavesARemoval(t *testing.T) {
 
 	// One full report without it is not believed, the second is.
 	for i := range 2 {
-		require.NoError(t, s.MissRemovals(t.Context(), "a1", []string{}))
+		require.NoError(t, s.MissRemovals(t.Context(), "a1", []string{string(kernels[0])}))
 		rows, err = s.RemovalsOfAgents(t.Context(), []string{"a1"})
 		require.NoError(t, err)
 		require.Len(t, rows, 1-i)

@@ -285,11 +285,11 @@ func (k sink) UpdateFacts(ctx context.Context, agent cluster.AgentID, epoch int6
 	return k.m.call(ctx, "facts "+string(agent), func(ctx context.Context) error { return k.r.UpdateFacts(ctx, agent, epoch, f) })
 }
 
-func (k sink) Observe(ctx context.Context, agent cluster.AgentID, epoch int64, full, seen bool,
+func (k sink) Observe(ctx context.Context, agent cluster.AgentID, epoch int64, full bool, told map[cluster.KernelID]int64,
 	list []cluster.KernelObservation) (acked []cluster.Tombstone, _ error) {
-	observe := func(epoch int64, full, seen bool, list []cluster.KernelObservation) error {
+	observe := func(epoch int64, full bool, told map[cluster.KernelID]int64, list []cluster.KernelObservation) error {
 		return k.m.call(ctx, "observe "+string(agent), func(ctx context.Context) (err error) {
-			acked, err = k.r.Observe(ctx, agent, epoch, full, seen, list)
+			acked, err = k.r.Observe(ctx, agent, epoch, full, told, list)
 			return err
 		})
 	}
@@ -303,17 +303,17 @@ func (k sink) Observe(ctx context.Context, agent cluster.AgentID, epoch int64, f
 	if hit("lost before") {
 		return nil, fault.Unavailablef("the report was lost")
 	}
-	if err := observe(epoch, full, seen, list); err != nil {
+	if err := observe(epoch, full, told, list); err != nil {
 		return nil, err
 	}
 	first := acked
 	if hit("twice") {
-		if err := observe(epoch, full, seen, list); err != nil {
+		if err := observe(epoch, full, told, list); err != nil {
 			return nil, err
 		}
 	}
 	if len(old) > 0 && !full && hit("late") {
-		if err := observe(epoch, false, false, old); err != nil {
+		if err := observe(epoch, false, nil, old); err != nil {
 			return nil, err
 		}
 	}

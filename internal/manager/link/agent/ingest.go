@@ -177,7 +177,11 @@ func (s *session) observe(b *batch, epoch int64) bool {
 		}
 		s.log.Warn("ignoring a report about a kernel that cannot be one", "kernel", id)
 	}
-	desiredSeen := b.desired >= s.sent.Load() && b.desired > 0
+	// Taken now: the report may wait long to be stored, and what the agent is told meanwhile is not in it.
+	var told map[cluster.KernelID]int64
+	if sent := s.sent.Load(); sent != nil && b.desired >= sent.revision {
+		told = sent.kernels
+	}
 	for first := true; first || len(list) > 0; first = false {
 		part := list
 		if !b.full {
@@ -186,7 +190,7 @@ func (s *session) observe(b *batch, epoch int64) bool {
 		list = list[len(part):]
 		var acked []cluster.Tombstone
 		ok := s.retry("store what was observed", func(ctx context.Context) (err error) {
-			acked, err = s.link.d.Sink.Observe(ctx, s.agent, epoch, b.full, desiredSeen, part)
+			acked, err = s.link.d.Sink.Observe(ctx, s.agent, epoch, b.full, told, part)
 			return err
 		})
 		if !ok {

@@ -80,7 +80,9 @@ func (c Config) Validate() error {
 type Sink interface {
 	Register(ctx context.Context, h cluster.NodeHello) (epoch int64, err error)
 	UpdateFacts(ctx context.Context, agent cluster.AgentID, epoch int64, f cluster.NodeFacts) error
-	Observe(ctx context.Context, agent cluster.AgentID, epoch int64, full, desiredSeen bool,
+	// Observe takes a report. told are the kernels, with their generations, of the desired state that the agent knew when it reported; nil
+	// when that is not known.
+	Observe(ctx context.Context, agent cluster.AgentID, epoch int64, full bool, told map[cluster.KernelID]int64,
 		list []cluster.KernelObservation) ([]cluster.Tombstone, error)
 	Progress(ctx context.Context, agent cluster.AgentID, kernel cluster.KernelID, generation, current, total int64, message string) error
 	// told names the generations whose specification it has; those may come without.

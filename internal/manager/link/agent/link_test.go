@@ -122,7 +122,7 @@ func (m *memory) UpdateFacts(_ context.Context, _ cluster.AgentID, _ int64, f cl
 	return nil
 }
 
-func (m *memory) Observe(_ context.Context, _ cluster.AgentID, epoch int64, full, desiredSeen bool,
+func (m *memory) Observe(_ context.Context, _ cluster.AgentID, epoch int64, full bool, told map[cluster.KernelID]int64,
 	list []cluster.KernelObservation) (acked []cluster.Tombstone, err error) {
 	m.change(func() {
 		if m.failures > 0 {
@@ -135,7 +135,7 @@ func (m *memory) Observe(_ context.Context, _ cluster.AgentID, epoch int64, full
 			return
 		}
 		m.calls++
-		m.synced = desiredSeen
+		m.synced = told != nil
 		if full {
 			m.fulls++
 		}

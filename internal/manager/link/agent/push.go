@@ -31,6 +31,20 @@ func pushPause(took time.Duration) time.Duration {
 	return min(max(leastPushPause, 2*took), mostPushPause)
 }
 
+// sentRevision is a desired state as an agent was sent it: kernels with their generations.
+type sentRevision struct {
+	revision int64
+	kernels  map[cluster.KernelID]int64
+}
+
+func generationsOf(list []cluster.DesiredKernel) map[cluster.KernelID]int64 {
+	out := make(map[cluster.KernelID]int64, len(list))
+	for _, d := range list {
+		out[d.Kernel] = max(out[d.Kernel], d.Generation)
+	}
+	return out
+}
+
 // push sends the full desired state at first and at every resync, and what changed since
 // whenever somebody wakes it. It compares states, so a lost or doubled wake costs nothing.
 func (s *session) push() {
@@ -72,7 +86,7 @@ func (s *session) push() {
 		if full || len(kernels) > 0 {
 			revision++
 			// Stored before sending: a report that says it has seen this revision comes after.
-			s.sent.Store(revision)
+			s.sent.Store(&sentRevision{revision, generationsOf(list)})
 			d := &node.Desired{Full: full, Revision: revision, Epoch: s.epoch.Load(), Kernels: kernels}
 			if !s.put(&node.Down{Kind: &node.Down_Desired{Desired: d}}) {
 				return

@@ -43,9 +43,9 @@ type session struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{} // closed when the stream is over
 
-	epoch    atomic.Int64 // 0 until registered
-	lastSeen atomic.Int64 // unix nanoseconds on the link's clock
-	sent     atomic.Int64 // revision of the newest desired state put on the wire
+	epoch    atomic.Int64                 // 0 until registered
+	lastSeen atomic.Int64                 // unix nanoseconds on the link's clock
+	sent     atomic.Pointer[sentRevision] // the newest desired state put on the wire
 	// held are the kernels that are to run on the agent, as they were read last; never changed, only replaced.
 	held atomic.Pointer[map[cluster.KernelID]bool]
 

@@ -348,14 +348,14 @@ func (q *Queries) KernelsOfAgent(ctx context.Context, agentID string) ([]Kernels
 const missRemovals = `-- name: MissRemovals :exec
 WITH missed AS (
     UPDATE kernel_removals SET absences = absences + 1
-    WHERE agent_id = $1 AND NOT kernel_id = ANY($2::uuid[]) AND absences < 1 RETURNING 1
+    WHERE agent_id = $1 AND kernel_id = ANY($2::uuid[]) AND absences < 1 RETURNING 1
 )
-DELETE FROM kernel_removals r WHERE r.agent_id = $1 AND NOT r.kernel_id = ANY($2::uuid[]) AND r.absences >= 1
+DELETE FROM kernel_removals r WHERE r.agent_id = $1 AND r.kernel_id = ANY($2::uuid[]) AND r.absences >= 1
 `
 
-// A full report that lacked the kernel is counted, the second one is believed.
-func (q *Queries) MissRemovals(ctx context.Context, agentID string, present []string) error {
-	_, err := q.db.Exec(ctx, missRemovals, agentID, present)
+// A full report that lacked a kernel of which the agent had been told is counted, the second one is believed.
+func (q *Queries) MissRemovals(ctx context.Context, agentID string, absent []string) error {
+	_, err := q.db.Exec(ctx, missRemovals, agentID, absent)
 	return err
 }
 
@@ -578,6 +578,28 @@ UPDATE kernels SET absences = $1 WHERE id = ANY($2::uuid[])
 
 func (q *Queries) SetAbsences(ctx context.Context, absences int32, ids []string) error {
 	_, err := q.db.Exec(ctx, setAbsences, absences, ids)
+	return err
+}
+
+const spareDeadlines = `-- name: SpareDeadlines :exec
+UPDATE kernels SET deadline = now() + $1::interval WHERE ended_at IS NULL AND deadline < now() + $1::interval
+`
+
+// Deadlines that passed, or will soon, while nobody could keep them: each is at least so long from now.
+func (q *Queries) SpareDeadlines(ctx context.Context, least time.Duration) error {
+	_, err := q.db.Exec(ctx, spareDeadlines, least)
+	return err
+}
+
+const spareLeases = `-- name: SpareLeases :exec
+UPDATE agents SET last_seen = CASE status WHEN 'ALIVE' THEN now() ELSE last_seen END,
+    lost_at = lost_at + greatest(interval '0', now() - CAST($1 AS interval) + CAST($2 AS interval) - lost_at)
+WHERE status IN ('ALIVE', 'LOST')
+`
+
+// Agents could not renew their leases: each has at least the lease from now, and a lost one so much of its grace.
+func (q *Queries) SpareLeases(ctx context.Context, grace time.Duration, lease time.Duration) error {
+	_, err := q.db.Exec(ctx, spareLeases, grace, lease)
 	return err
 }
 

@@ -37,12 +37,12 @@ DELETE FROM kernel_removals r USING (SELECT unnest(@kernels::uuid[]) AS kernel_i
 WHERE r.agent_id = gone.agent_id AND r.kernel_id = gone.kernel_id AND r.generation <= gone.generation;
 
 -- name: MissRemovals :exec
--- A full report that lacked the kernel is counted, the second one is believed.
+-- A full report that lacked a kernel of which the agent had been told is counted, the second one is believed.
 WITH missed AS (
     UPDATE kernel_removals SET absences = absences + 1
-    WHERE agent_id = @agent_id AND NOT kernel_id = ANY(@present::uuid[]) AND absences < 1 RETURNING 1
+    WHERE agent_id = @agent_id AND kernel_id = ANY(@absent::uuid[]) AND absences < 1 RETURNING 1
 )
-DELETE FROM kernel_removals r WHERE r.agent_id = @agent_id AND NOT r.kernel_id = ANY(@present::uuid[]) AND r.absences >= 1;
+DELETE FROM kernel_removals r WHERE r.agent_id = @agent_id AND r.kernel_id = ANY(@absent::uuid[]) AND r.absences >= 1;
 
 -- name: AddFailedAgent :exec
 -- charge is 0 when the failure does not use up an attempt.
@@ -81,6 +81,16 @@ WITH k AS (
         AND status IN ('SCHEDULED','PREPARING','PULLING','PREPARED','CREATING','RUNNING') RETURNING session_id
 )
 UPDATE sessions s SET status_info = @info FROM k WHERE s.id = k.session_id AND s.ended_at IS NULL;
+
+-- name: SpareDeadlines :exec
+-- Deadlines that passed, or will soon, while nobody could keep them: each is at least so long from now.
+UPDATE kernels SET deadline = now() + @least::interval WHERE ended_at IS NULL AND deadline < now() + @least::interval;
+
+-- name: SpareLeases :exec
+-- Agents could not renew their leases: each has at least the lease from now, and a lost one so much of its grace.
+UPDATE agents SET last_seen = CASE status WHEN 'ALIVE' THEN now() ELSE last_seen END,
+    lost_at = lost_at + greatest(interval '0', now() - CAST(@grace AS interval) + CAST(@lease AS interval) - lost_at)
+WHERE status IN ('ALIVE', 'LOST');
 
 -- name: OverdueKernels :many
 SELECT DISTINCT session_id FROM kernels WHERE deadline < now() AND ended_at IS NULL ORDER BY session_id LIMIT @max_rows;
