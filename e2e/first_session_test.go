@@ -42,7 +42,7 @@ func smoke(t *testing.T, p *platform) {
 		require.Contains(t, r.stderr, "berth image list")
 	})
 	t.Run("a request over every agent's size names the slot", func(t *testing.T) {
-		r := p.run("", "run", "python", "-r", "cpu=9999", "-c", "1")
+		r := p.run("", "run", "python", "-r", "cpu=9999", "--fail-if-impossible", "-c", "1")
 		require.NotZero(t, r.code)
 		require.Contains(t, r.stderr, "cpu")
 	})
