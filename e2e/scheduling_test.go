@@ -111,7 +111,7 @@ func TestWhySessionsWait(t *testing.T) {
 	})
 	t.Run("more than any agent has", func(t *testing.T) {
 		for _, dryRun := range []string{"--detach", "--dry-run"} {
-			r := p.run("", "session", "create", "python", "--name", "huge", "-r", fmt.Sprintf("cpu=%d", cpu+7), dryRun)
+			r := p.run("", "session", "create", "python", "--name", "huge", "-r", fmt.Sprintf("cpu=%d", cpu+7), "--fail-if-impossible", dryRun)
 			require.NotZero(t, r.code)
 			require.Contains(t, r.stderr, "no agent could ever run this session: cpu")
 			require.Contains(t, r.stderr, "7 too much")
