@@ -120,7 +120,7 @@ func New(o Options) (*Network, error) {
 	return &Network{
 		o: o, set: s, id: hex.EncodeToString(sum[:4]), kick: make(chan struct{}, 1), bridged: true, counted: true,
 		members: map[cluster.KernelID]*session{}, outside: map[cluster.KernelID]bool{}, wanted: map[cluster.KernelID]cluster.Egress{},
-		problem: fault.Unavailablef("the network of sessions is being made").WithReason(ReasonNetwork),
+		problem: beingMade(),
 	}, nil
 }
 
@@ -162,6 +162,11 @@ func (n *Network) Run(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// beingMade is why no session can be connected before the first check, and after a change of the engine.
+func beingMade() error {
+	return fault.Unavailablef("the network of sessions is being made").WithReason(ReasonNetwork)
 }
 
 func (n *Network) wake() {
@@ -682,6 +687,13 @@ func (n *Network) Connect(kernel cluster.KernelID, pid int) error {
 	if s == nil || !n.guarded {
 		n.mu.Unlock()
 		return nil
+	}
+	if !n.subnet.IsValid() { // containers of an earlier run are known before the network is there again
+		defer n.mu.Unlock()
+		if n.problem != nil {
+			return n.problem
+		}
+		return beingMade()
 	}
 	l, a, subnet, own := n.links(), s.address, n.subnet, n.inode
 	err := n.admit(s)

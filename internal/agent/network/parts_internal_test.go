@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"testing"
 
 	"github.com/google/nftables"
@@ -11,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"berth.dev/berth/internal/chassis"
+	"berth.dev/berth/internal/cluster"
+	"berth.dev/berth/internal/fault"
 )
 
 // kernel is a putter that takes tables as the test says.
@@ -63,4 +66,13 @@ func TestAPassingErrorDropsNothing(t *testing.T) {
 	k.noBridges = true
 	require.ErrorIs(t, n.put(k), unix.EAFNOSUPPORT, "it was there")
 	require.True(t, n.bridged && n.counted)
+}
+
+// TestConnectBeforeTheNetworkIsThere: after a restart the agent knows its containers before it has looked at the network.
+func TestConnectBeforeTheNetworkIsThere(t *testing.T) {
+	t.Parallel()
+	n := &Network{guarded: true, members: map[cluster.KernelID]*session{"k": {address: netip.MustParseAddr("10.0.0.2")}}}
+	require.True(t, fault.Is(n.Connect("k", os.Getpid()), fault.Unavailable))
+	n.problem = fault.Unavailablef("the engine is away")
+	require.ErrorIs(t, n.Connect("k", os.Getpid()), n.problem)
 }
