@@ -210,7 +210,8 @@ func (n *Reports) afterEnd(ctx context.Context, k *store.LockedKernel, o cluster
 
 // missing holds absence against kernels that the agent had been told of when it reported: the first full report without one is counted,
 // the second is believed. A kernel of which it was told later is not missing.
-func (n *Reports) missing(ctx context.Context, agent cluster.AgentID, told map[cluster.KernelID]int64, list []cluster.KernelObservation) error {
+func (n *Reports) missing(ctx context.Context, agent cluster.AgentID, told map[cluster.KernelID]int64,
+	list []cluster.KernelObservation) error {
 	present := map[string]bool{}
 	for _, o := range list {
 		if id, ok := cluster.CanonicalUUID(string(o.Kernel)); ok {
