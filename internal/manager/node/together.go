@@ -90,13 +90,13 @@ func (n *Reports) storeReports(ctx context.Context, batch []*report) {
 	}
 }
 
-// starts reports whether an observation says that a container has come up since the row was written.
-func starts(status cluster.Status, o cluster.KernelObservation) bool {
-	switch status {
-	case cluster.Scheduled, cluster.Preparing, cluster.Pulling, cluster.Prepared, cluster.Creating:
-		return o.Phase == cluster.PhaseRunning || o.Phase == cluster.PhaseEnded && !o.Failed && !o.StartedAt.IsZero()
+// starts reports whether an observation says that a container has come up since the row was written. The status does not tell: the lease
+// of the agent may have ended meanwhile, and the kernel is LOST then.
+func starts(row dbgen.KernelsByIDRow, o cluster.KernelObservation) bool {
+	if row.HasStarted || row.Status == cluster.Pending || row.Status == cluster.Terminating || row.Status.Final() {
+		return false
 	}
-	return false
+	return o.Phase == cluster.PhaseRunning || o.Phase == cluster.PhaseEnded && !o.Failed && !o.StartedAt.IsZero()
 }
 
 // sort refuses reports of streams that are not their agent's newest, acknowledges what nobody waits for, leaves out what is known
@@ -162,7 +162,7 @@ func (n *Reports) sort(ctx context.Context, batch []*report, trials *trials) (ma
 			case o.Generation == row.Generation && quiet(r.agent, row, o):
 			default:
 				id := cluster.SessionID(row.SessionID)
-				bySession[id] = append(bySession[id], reported{o, r.agent, r, starts(row.Status, o), quarantined[r.agent]})
+				bySession[id] = append(bySession[id], reported{o, r.agent, r, starts(row, o), quarantined[r.agent]})
 			}
 		}
 	}

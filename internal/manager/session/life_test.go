@@ -296,6 +296,38 @@ func TestLostAgentsReturnOrExpire(t *testing.T) {
 	w.Clean()
 }
 
+// TestAStartEndsTheTrialOfALostAgent: the lease of an agent in quarantine may end while it starts the session that it is tried with.
+func TestAStartEndsTheTrialOfALostAgent(t *testing.T) {
+	t.Parallel()
+	w := managertest.New(t)
+	w.Agent("a1", 8, 16*managertest.GiB)
+	trial := func() (raw string) {
+		require.NoError(t, w.Store.Pool().QueryRow(t.Context(), "SELECT trial::text FROM agents WHERE id = 'a1'").Scan(&raw))
+		return raw
+	}
+	lose := func() {
+		t.Helper()
+		w.Exec("UPDATE agents SET last_seen = now() - interval '1 hour' WHERE id = 'a1'")
+		lost, err := w.Reports.LoseSilent(t.Context(), time.Minute)
+		require.NoError(t, err)
+		require.Len(t, lost, 1)
+		w.Reconnect("a1")
+	}
+	id := w.Create("tried").ID
+	w.Place(id, "a1")
+	w.Exec(`UPDATE agents SET trial = '{"probes": 1}' WHERE id = 'a1'`)
+	lose()
+	require.Equal(t, cluster.Lost, w.Session(id).MainKernel().Status)
+	w.Report(id, "a1", cluster.PhaseRunning)
+	require.Equal(t, cluster.Running, w.Session(id).Status)
+	require.Equal(t, "{}", trial())
+
+	w.Exec(`UPDATE agents SET trial = '{"probes": 1}' WHERE id = 'a1'`)
+	lose()
+	w.Report(id, "a1", cluster.PhaseRunning)
+	require.NotEqual(t, "{}", trial(), "what ran before has not started now")
+}
+
 func TestKernelsMissingFromTwoFullReportsAreGone(t *testing.T) {
 	t.Parallel()
 	w := managertest.New(t)

@@ -259,6 +259,7 @@ func (q *Queries) KernelSpecs(ctx context.Context, ids []string) ([]KernelSpecsR
 
 const kernelsByID = `-- name: KernelsByID :many
 SELECT k.id, k.session_id, k.generation, k.agent_id, k.status, k.status_info, k.desired, k.absences, (k.log IS NOT NULL)::boolean AS has_log,
+       (k.started_at IS NOT NULL)::boolean AS has_started,
        EXISTS (SELECT 1 FROM kernel_removals r WHERE r.kernel_id = k.id)::boolean AS has_removals
 FROM kernels k WHERE k.id = ANY($1::uuid[])
 `
@@ -273,6 +274,7 @@ type KernelsByIDRow struct {
 	Desired     string
 	Absences    int32
 	HasLog      bool
+	HasStarted  bool
 	HasRemovals bool
 }
 
@@ -295,6 +297,7 @@ func (q *Queries) KernelsByID(ctx context.Context, ids []string) ([]KernelsByIDR
 			&i.Desired,
 			&i.Absences,
 			&i.HasLog,
+			&i.HasStarted,
 			&i.HasRemovals,
 		); err != nil {
 			return nil, err

@@ -70,6 +70,7 @@ SELECT id, session_id, generation, status, absences FROM kernels WHERE agent_id 
 
 -- name: KernelsByID :many
 SELECT k.id, k.session_id, k.generation, k.agent_id, k.status, k.status_info, k.desired, k.absences, (k.log IS NOT NULL)::boolean AS has_log,
+       (k.started_at IS NOT NULL)::boolean AS has_started,
        EXISTS (SELECT 1 FROM kernel_removals r WHERE r.kernel_id = k.id)::boolean AS has_removals
 FROM kernels k WHERE k.id = ANY(@ids::uuid[]);
 
