@@ -99,8 +99,9 @@ func Away(err error) bool { return fault.ReasonOf(err) == fault.DatabaseAway }
 
 // outage notes since when nothing reaches PostgreSQL.
 type outage struct {
-	mu    sync.Mutex
-	since time.Time
+	patience time.Duration
+	mu       sync.Mutex
+	since    time.Time
 }
 
 // saw notes an outcome and reports whether whoever has not begun anything may wait for the end of an outage.
@@ -114,7 +115,7 @@ func (o *outage) saw(err error) (wait bool) {
 	if o.since.IsZero() {
 		o.since = time.Now()
 	}
-	return time.Since(o.since) < outagePatience
+	return time.Since(o.since) < o.patience
 }
 
 // patiently calls fn, which changes nothing, until PostgreSQL is there, the outage has lasted for long, or ctx ends.

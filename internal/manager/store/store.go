@@ -42,6 +42,8 @@ type Config struct {
 	MaxConns int32
 	// SkipMigrations leaves the schema as it is (tests that clone a migrated template).
 	SkipMigrations bool
+	// Patience is how long into an outage reads wait for its end; 0 means five seconds.
+	Patience time.Duration
 }
 
 // Validate reports what is wrong with the configuration.
@@ -95,7 +97,10 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Store, error) {
 			params[k] = v
 		}
 	}
-	s := &Store{log: log, wakes: newWakes()}
+	s := &Store{log: log, wakes: newWakes(), outage: outage{patience: outagePatience}}
+	if c.Patience > 0 {
+		s.outage.patience = c.Patience
+	}
 	s.listenForActors(pc)
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
 	if err != nil {
