@@ -26,6 +26,7 @@ func behind(t *testing.T, settings string) (*managertest.World, *storetest.Relay
 	d := managertest.Deps(t, storetest.OpenWith(t, store.Config{DSN: relay.DSN() + settings, Patience: 10 * time.Millisecond}))
 	w := managertest.On(t, d)
 	w.Agent("a1", 64, 64*managertest.GiB)
+	w.Exec(`UPDATE keypair_resource_policies SET max_containers_per_session = 4`)
 	return w, relay, direct
 }
 

@@ -44,6 +44,11 @@ func (c *clock) Wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
+// plain runs as fast as the test's own time.
+type plain struct{ chassis.Clock }
+
+func (c plain) Wait(ctx context.Context, d time.Duration) error { return chassis.Wait(ctx, c.Clock, d) }
+
 // vols are the volumes of one proxy.
 type vols map[string]volume.Volume
 
@@ -200,7 +205,7 @@ func TestWorkOfADeadProxyGoesOnWithinSeconds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				bubble := func(o *task.Options) { o.Clock = chassis.RealClock() }
+				bubble := func(o *task.Options) { o.Clock = plain{chassis.RealClock()} }
 				reached, crashed := make(chan struct{}), make(chan struct{})
 				var copies atomic.Int64
 				v := memory.New(memory.Options{Name: "v", Before: func(_ context.Context, op, _ string) error {

@@ -71,7 +71,9 @@ func TestUndeliveredOrdersAreUnhealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		sink := &noteSink{outageSink: outageSink{each: time.Millisecond}}
-		l := &Link{cfg: DefaultConfig(), d: Deps{Sink: sink, Clock: chassis.RealClock()}, log: slog.New(slog.DiscardHandler),
+		cfg := DefaultConfig()
+		cfg.Resync = time.Hour
+		l := &Link{cfg: cfg, d: Deps{Sink: sink, Clock: chassis.RealClock()}, log: slog.New(slog.DiscardHandler),
 			sessions: map[cluster.AgentID]*session{}}
 		s := newSession(l, "a1", l.log, nil)
 		s.ctx, s.cancel = ctx, cancel
