@@ -100,16 +100,26 @@ func TestAnAnswerThatCannotBeFoundOut(t *testing.T) {
 	})
 }
 
+// holdName makes every statement wait that stores a session of a name, until release.
+func holdName(t *testing.T, s *store.Store, name string) (release func()) {
+	t.Helper()
+	tx, err := s.Pool().Begin(t.Context())
+	require.NoError(t, err)
+	release = func() { _ = tx.Rollback(context.Background()) }
+	t.Cleanup(release)
+	_, err = tx.Exec(t.Context(), `INSERT INTO sessions (id, name, type, domain_name, project_id, user_id, access_key, resource_group, image,
+		status, requested_slots) SELECT gen_random_uuid(), $1, 'interactive', 'default', p.id, k.user_id, k.access_key, 'default', 'img',
+		'PENDING', '{}' FROM keypairs k, projects p LIMIT 1`, name)
+	require.NoError(t, err)
+	return release
+}
+
 // TestAStatementThatStillRuns: the connection is gone and the statement goes on at the server. The second one under the same ids waits for
 // it, and both are one session.
 func TestAStatementThatStillRuns(t *testing.T) {
 	t.Parallel()
 	w, relay, direct := behind(t, "")
-	hold, err := direct.Pool().Begin(t.Context())
-	require.NoError(t, err)
-	defer hold.Rollback(t.Context())                                    //nolint:errcheck // it has ended when all is well
-	_, err = hold.Exec(t.Context(), "LOCK TABLE kernels IN SHARE MODE") // nobody can store a kernel
-	require.NoError(t, err)
+	release := holdName(t, direct, "still-runs")
 	relay.Break(storetest.During, nil, inStatement("still-runs"))
 	var created session.Created
 	var failed error
@@ -121,7 +131,7 @@ func TestAStatementThatStillRuns(t *testing.T) {
 			AND wait_event_type = 'Lock' AND query LIKE '%InsertSessions%'`).Scan(&n)
 		return err == nil && n == 2
 	})
-	require.NoError(t, hold.Rollback(t.Context()))
+	release()
 	asking.Wait()
 	require.NoError(t, failed)
 	require.True(t, created.Created)
@@ -134,13 +144,9 @@ func TestAStatementThatStillRuns(t *testing.T) {
 func TestASecondStatementThatIsRefused(t *testing.T) {
 	t.Parallel()
 	w, relay, direct := behind(t, " lock_timeout=20ms")
-	hold, err := direct.Pool().Begin(t.Context())
-	require.NoError(t, err)
-	defer hold.Rollback(t.Context()) //nolint:errcheck // it only holds a lock
-	_, err = hold.Exec(t.Context(), "LOCK TABLE kernels IN SHARE MODE")
-	require.NoError(t, err)
+	defer holdName(t, direct, "refused")()
 	relay.Break(storetest.During, nil, inStatement("refused"))
-	_, err = ask(t, w, "refused")
+	_, err := ask(t, w, "refused")
 	require.True(t, relay.Broken())
 	notKnown(t, err)
 }

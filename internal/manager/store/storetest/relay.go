@@ -160,6 +160,10 @@ func (r *Relay) serve(near net.Conn) {
 	back.Wait()
 }
 
+// cancelCode is in the first message of a connection that only asks the server to cancel a statement of another one, as pgx does when a
+// connection breaks. The network of a broken connection does not carry it.
+var cancelCode = []byte{4, 210, 22, 46}
+
 // syncMessage ends what a client sends for a statement of the extended protocol.
 var syncMessage = []byte{'S', 0, 0, 0, 4}
 
@@ -168,9 +172,9 @@ func (r *Relay) requests(c *relayed) {
 	buf := make([]byte, 64<<10)
 	var p planned
 	hit := false
-	for {
+	for first := true; ; first = false {
 		n, err := c.near.Read(buf)
-		if err != nil {
+		if err != nil || first && n == 16 && bytes.Equal(buf[4:8], cancelCode) {
 			return
 		}
 		if !hit || p.at != During {
