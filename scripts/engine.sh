@@ -78,7 +78,7 @@ start() {
   fi
   args+=("${more[@]}")
   # A crashed engine leaves its socket and pid behind.
-  rm -f "${host#unix://}"
+  rm -f "${host#unix://}" "$pidfile"
   : >"$log"
   setsid nohup dockerd "${args[@]}" >>"$log" 2>&1 </dev/null &
 }
