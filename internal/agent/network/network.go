@@ -61,6 +61,7 @@ type Network struct {
 	set  settings
 	id   string // of the agent on this host
 	kick chan struct{}
+	open func(ns int) rules
 	// checking is held by one check at a time.
 	checking sync.Mutex
 
@@ -81,8 +82,10 @@ type Network struct {
 	members  map[cluster.KernelID]*session
 	outside  map[cluster.KernelID]bool // containers that are on another network
 	// wanted are policies of kernels that the manager named before their containers were known.
-	wanted   map[cluster.KernelID]cluster.Egress
-	next     uint32
+	wanted map[cluster.KernelID]cluster.Egress
+	next   uint32
+	// lacking is what keeps the kernel from guarding sessions, as found at the last attempt; nil when nothing does.
+	lacking  error
 	problem  error
 	warnings []string
 	rounds   int
@@ -119,6 +122,7 @@ func New(o Options) (*Network, error) {
 	sum := sha256.Sum256([]byte(o.Scope + "\x00" + string(o.Agent)))
 	return &Network{
 		o: o, set: s, id: hex.EncodeToString(sum[:4]), kick: make(chan struct{}, 1), bridged: true, counted: true,
+		open:    func(ns int) rules { return ruleset{ns} },
 		members: map[cluster.KernelID]*session{}, outside: map[cluster.KernelID]bool{}, wanted: map[cluster.KernelID]cluster.Egress{},
 		problem: beingMade(),
 	}, nil
@@ -203,7 +207,12 @@ func (n *Network) Check(ctx context.Context) error {
 		if next != nil {
 			n.o.Log.Error("no session can be connected", "err", next)
 		} else {
-			n.o.Log.Info("the network of sessions is ready", "network", n.Name(), "subnet", n.subnet, "guarded", n.guarded, "warnings", warnings)
+			level := slog.LevelInfo
+			if len(warnings) > 0 {
+				level = slog.LevelWarn
+			}
+			n.o.Log.Log(ctx, level, "the network of sessions is ready", "network", n.Name(), "subnet", n.subnet, "guarded", n.guarded,
+				"warnings", warnings)
 		}
 		n.o.Changed()
 	}
@@ -291,7 +300,7 @@ func (n *Network) enter(pid int) error {
 		_ = unix.Close(n.ns)
 	}
 	n.ns, n.inode = fd, inode
-	n.subnet = netip.Prefix{} // of another engine
+	n.subnet, n.lacking = netip.Prefix{}, nil // of another engine
 	return nil
 }
 
@@ -338,13 +347,46 @@ func (n *Network) hardwareAddress() net.HardwareAddr {
 	return net.HardwareAddr{0x02, 0x62, byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)}
 }
 
-// guard makes the bridge, the tables and the ports true.
+// guard guards sessions where the kernel can; elsewhere the engine connects them.
 func (n *Network) guard(ctx context.Context) ([]string, error) {
+	if why := n.unable(); why != nil {
+		return n.unguarded(ctx, why)
+	}
+	warnings, err := n.hold(ctx)
+	if !errors.Is(err, errUnable) {
+		return warnings, err
+	}
+	n.mu.Lock()
+	n.lacking = err
+	n.mu.Unlock()
+	return n.unguarded(ctx, err)
+}
+
+// errUnable: this kernel lacks what guards take, or keeps it from this process.
+var errUnable = errors.New("bridges or tables of nftables (CONFIG_NF_TABLES_INET) cannot be used here")
+
+func unableFor(err error) error {
+	if unavailable(err) {
+		return fmt.Errorf("%w: %w", errUnable, err)
+	}
+	return err
+}
+
+// unable returns why this kernel cannot guard sessions, when that was found out a short while ago. It is asked again only now and then,
+// because a module may have been loaded since. An agent that has guarded sessions once asks at each check.
+func (n *Network) unable() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.guarded || (n.rounds+1)%engineRounds == 0 {
+		return nil
+	}
+	return n.lacking
+}
+
+// hold makes the bridge, the tables and the ports true.
+func (n *Network) hold(ctx context.Context) ([]string, error) {
 	if err := n.holdBridge(ctx); err != nil {
-		if unavailable(err) {
-			return n.unguarded(ctx, err)
-		}
-		return nil, err
+		return nil, unableFor(err)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -352,17 +394,12 @@ func (n *Network) guard(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	if err := n.holdTables(); err != nil {
-		if unavailable(err) {
-			n.mu.Unlock()
-			defer n.mu.Lock()
-			return n.unguarded(ctx, err)
-		}
-		return nil, err
+		return nil, unableFor(err)
 	}
 	if err := n.holdPorts(); err != nil {
 		return nil, err
 	}
-	n.guarded = true
+	n.guarded, n.lacking = true, nil
 	var warnings []string
 	if !n.bridged {
 		warnings = append(warnings, "this kernel has no nftables for bridges: the ports of sessions are isolated, but not checked for "+
@@ -486,7 +523,7 @@ func (n *Network) tables() []table {
 
 // holdTables makes the tables again when they are not as they should be; the caller holds mu.
 func (n *Network) holdTables() error {
-	r := ruleset{n.ns}
+	r := n.open(n.ns)
 	if !n.ready { // at the start, tables of an earlier run hold the policies of its sessions
 		n.inherit(r)
 	}
@@ -505,18 +542,15 @@ func (n *Network) holdTables() error {
 		n.complete(r)
 		return nil
 	}
-	if n.ready {
+	if n.ready && n.guarded {
 		n.o.Log.Warn("the rules of the network of sessions are not as they were made; they are made again", "problem", what)
 	}
 	return n.put(r)
 }
 
-// putter replaces tables in one transaction; ruleset does.
-type putter interface{ put(list []table) error }
-
 // put makes the tables, without what this kernel lacks; the caller holds mu. Any other failure may pass: it is returned, and no session
 // starts until the next check has made all of them. What the tables had once is never left out.
-func (n *Network) put(r putter) error {
+func (n *Network) put(r rules) error {
 	bridged, counted := n.bridged, n.counted
 	err := r.put(n.tables())
 	for _, try := range []parts{{bridged, false}, {false, counted}, {false, false}} {
@@ -542,7 +576,7 @@ func (n *Network) put(r putter) error {
 }
 
 // complete tries now and then to make what was left out: the module may have been loaded since. The caller holds mu.
-func (n *Network) complete(r putter) {
+func (n *Network) complete(r rules) {
 	if n.bridged && n.counted || n.rounds%engineRounds != 0 {
 		return
 	}
@@ -562,7 +596,7 @@ func (n *Network) complete(r putter) {
 }
 
 // inherit takes over the policies that the tables of an earlier run hold; the caller holds mu.
-func (n *Network) inherit(r ruleset) {
+func (n *Network) inherit(r rules) {
 	policies := r.policies(n.tables())
 	for _, s := range n.members {
 		if !s.admitted {
@@ -583,7 +617,7 @@ func (n *Network) enforce() {
 		old := s.force
 		s.force = s.egress
 		n.o.Log.Info("a session has another egress policy", "kernel", id, "egress", s.egress)
-		if err := (ruleset{n.ns}).turn(n.tables(), s.address, old, s.force); err != nil {
+		if err := n.open(n.ns).turn(n.tables(), s.address, old, s.force); err != nil {
 			n.o.Log.Debug("change the rules", "err", err)
 		}
 	}
@@ -714,7 +748,7 @@ func (n *Network) admit(s *session) error {
 	if s.admitted && s.force == s.egress {
 		return nil
 	}
-	r, fresh := ruleset{n.ns}, !s.admitted
+	r, fresh := n.open(n.ns), !s.admitted
 	before := n.tables()
 	s.admitted, s.force = true, s.egress
 	if fresh && n.bridged && hasChain(before[0], s.egress) {
@@ -762,7 +796,7 @@ func (n *Network) Release(kernel cluster.KernelID) {
 	if !n.guarded || !s.admitted || !n.bridged {
 		return
 	}
-	if err := (ruleset{n.ns}).expel(n.tables(), s.address, member{n.links().port(s.address), s.force}); err != nil {
+	if err := n.open(n.ns).expel(n.tables(), s.address, member{n.links().port(s.address), s.force}); err != nil {
 		n.wake() // the comparison takes it out
 	}
 }

@@ -20,6 +20,16 @@ import (
 
 func mapsKeys[K comparable, V any](m map[K]V) iter.Seq[K] { return maps.Keys(m) }
 
+// rules are the tables of one network namespace.
+type rules interface {
+	put(list []table) error
+	differs(list []table) (string, error)
+	policies(list []table) map[netip.Addr]cluster.Egress
+	admit(list []table, a netip.Addr, m member) error
+	expel(list []table, a netip.Addr, m member) error
+	turn(list []table, a netip.Addr, old, next cluster.Egress) error
+}
+
 // ruleset makes tables true in the kernel of one network namespace, over netlink.
 type ruleset struct{ ns int }
 

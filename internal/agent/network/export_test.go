@@ -1,0 +1,25 @@
+package network
+
+// refusing are the rules of a kernel that takes none, as long as err is set.
+type refusing struct {
+	rules
+	err   *error
+	asked *int
+}
+
+func (r refusing) put(list []table) error {
+	*r.asked++
+	if *r.err != nil {
+		return *r.err
+	}
+	return r.rules.put(list)
+}
+
+// Refuse has the kernel answer err to whoever makes tables; nil lets it take them again. It returns the number of those attempts, which
+// goes on counting.
+func (n *Network) Refuse(err *error) (asked *int) {
+	open := n.open
+	asked = new(int)
+	n.open = func(ns int) rules { return refusing{open(ns), err, asked} }
+	return asked
+}
