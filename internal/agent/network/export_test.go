@@ -1,5 +1,10 @@
 package network
 
+import (
+	"errors"
+	"fmt"
+)
+
 // refusing are the rules of a kernel that takes none, as long as err is set.
 type refusing struct {
 	rules
@@ -22,4 +27,13 @@ func (n *Network) Refuse(err *error) (asked *int) {
 	asked = new(int)
 	n.open = func(ns int) rules { return refusing{open(ns), err, asked} }
 	return asked
+}
+
+// Refusals is what ruleset returns when the kernel answers the messages of a transaction with these errors.
+func Refusals(list ...error) error {
+	var all error
+	for _, err := range list {
+		all = errors.Join(all, err)
+	}
+	return fmt.Errorf("set the rules: %w", refusals{fmt.Errorf("conn.Receive: %w", all)})
 }
