@@ -9,7 +9,7 @@
 # does not start. A test that skips itself in there counts as failed.
 #
 # The machine is user-mode Linux, which is a process and has one core. Where that does not start it is QEMU with a kernel of
-# Debian, which is several times slower. Neither needs KVM. Its root is this machine's, read-only; what is written there
+# Debian, which takes some four minutes longer. Neither needs KVM. Its root is this machine's, read-only; what is written there
 # goes to a disk in a file that is deleted. It has no network. The image of sessions is taken from the container engine
 # here, which is started for that where none runs.
 #
