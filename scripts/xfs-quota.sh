@@ -188,7 +188,8 @@ qemu() {
   scripts/install-deps.sh qemu && kernel=$(scripts/qemu-kernel.sh) || return
   prepare "$kernel/lib/modules" vda
   boot timeout -k 10 "$seconds" qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none -serial stdio \
-    -machine q35 -accel tcg,thread=multi -cpu Nehalem,+rdrand,+aes,+pclmulqdq -smp 2 -m "$memory" -kernel "$kernel/vmlinuz" -initrd "$kernel/initrd" \
+    -machine q35 -accel tcg,thread=multi -cpu Nehalem,+rdrand,+aes,+pclmulqdq -smp 2 -m "$memory" \
+    -kernel "$kernel/vmlinuz" -initrd "$kernel/initrd" \
     -drive "file=$dir/disk,format=raw,if=virtio,cache=unsafe" \
     -fsdev local,id=root,path=/,security_model=none,readonly=on,multidevs=remap -device virtio-9p-pci,fsdev=root,mount_tag=root \
     -append "console=ttyS0 quiet loglevel=3 panic=1 first=$dir/first"
