@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -58,27 +57,12 @@ func expectations(t *testing.T, o *official, tag string) {
 	})
 	t.Run("events of a session that comes later", func(t *testing.T) {
 		name := "later-" + tag
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		cmd, _, _ := o.command(ctx, "", "session", "events", name)
-		var out lockedBuffer
-		cmd.Stdout, cmd.Stderr = &out, &out
-		require.NoError(t, cmd.Start())
-		ended := make(chan error, 1)
-		go func() { ended <- cmd.Wait() }()
-		// The client does not say when it is connected. A session that it missed is over, and the next one of the name comes.
-		require.Eventually(t, func() bool {
-			o.must("session", "create", "--name", name, "python")
-			defer o.must("session", "destroy", name)
-			return strings.Contains(out.String(), "session_enqueued")
-		}, patience, 100*time.Millisecond, "the stream tells of a session that was made after it began")
-		select {
-		case err := <-ended:
-			require.NoError(t, err, out.String())
-		case <-ctx.Done():
-			t.Fatalf("events did not end: %s", out.String())
-		}
-		require.Contains(t, out.String(), "session_terminated")
+		ended := o.followEvents(t, name)
+		o.must("session", "create", "--name", name, "python")
+		o.must("session", "destroy", name)
+		text := ended()
+		require.Contains(t, text, "session_enqueued")
+		require.Contains(t, text, "session_terminated")
 	})
 	for _, force := range []string{"", "--forced"} {
 		t.Run("a folder is deleted right after the end of its session "+force, func(t *testing.T) {
