@@ -40,7 +40,8 @@ func TestFirstHour(t *testing.T) {
 	t.Run("a session that names no memory has enough for numpy", func(t *testing.T) {
 		p.must("session", "create", "python", "--name", "plain")
 		require.Equal(t, fmt.Sprint(2<<30), memory("plain"))
-		require.Equal(t, "536870912\n", p.must("session", "exec", "plain", "--", "python3", "-c", "import numpy; print(numpy.ones(64 << 20).nbytes)"))
+		const code = "import numpy; print(numpy.ones(64 << 20).nbytes)"
+		require.Equal(t, "536870912\n", p.must("session", "exec", "plain", "--", "python3", "-c", code))
 		p.must("session", "rm", "-y", "plain")
 	})
 	t.Run("presets are named", func(t *testing.T) {
@@ -80,7 +81,8 @@ func TestFirstHour(t *testing.T) {
 			Config: api.SessionConfig{Resources: map[string]string{"cpu": "1", "mem": "256m"}}})
 		require.NoError(t, err)
 		require.Equal(t, api.StatusRunning, s.Status)
-		running, _, err := follow.Execute(ctx, c, s.ID, api.Execute{Mode: api.ModeQuery, Code: "print('began'); import time; time.sleep(3600)"}, nil)
+		code := api.Execute{Mode: api.ModeQuery, Code: "print('began'); import time; time.sleep(3600)"}
+		running, _, err := follow.Execute(ctx, c, s.ID, code, nil)
 		require.NoError(t, err)
 		select {
 		case <-running.Results():

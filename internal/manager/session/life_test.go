@@ -188,7 +188,9 @@ func TestOutOfMemoryOfASessionThatGoesOn(t *testing.T) {
 		}
 		return n
 	}
-	short := func(o *cluster.KernelObservation) { o.OOMKilled, o.Detail = true, "a process was killed: out of memory" }
+	short := func(o *cluster.KernelObservation) {
+		o.OOMKilled, o.Detail = true, "a process was killed: out of memory"
+	}
 	w.Report(id, "a1", cluster.PhaseRunning, short)
 	v := w.Session(id)
 	require.Equal(t, cluster.Running, v.Status)
