@@ -20,6 +20,8 @@ import (
 // TestFirstHour: what a new user meets who names no amounts, uses up the memory and leaves.
 func TestFirstHour(t *testing.T) {
 	t.Parallel()
+	needEngine(t)
+	quiet := quietImage(t)
 	p := up(t)
 	memory := func(session string) string {
 		t.Helper()
@@ -51,6 +53,22 @@ func TestFirstHour(t *testing.T) {
 		r := p.run("", "session", "create", "python", "--preset", "no-such-preset")
 		require.NotZero(t, r.code)
 		require.Contains(t, r.stderr, "berth preset list")
+	})
+	t.Run("the interpreter starts with its session, unless the image says otherwise", func(t *testing.T) {
+		interpreter := func(session string) bool {
+			ids := containers(t, "label=berth.session="+p.sessions()[session].ID)
+			require.Len(t, ids, 1)
+			processes, err := docker("top", ids[0], "-o", "args")
+			require.NoError(t, err)
+			return strings.Contains(processes, "launcher.py")
+		}
+		p.must("session", "create", quiet, "--name", "quiet", "-r", "mem=256m")
+		p.must("session", "create", "python", "--name", "ready", "-r", "mem=256m")
+		p.eventually("an interpreter waits for the first cell", func() bool { return interpreter("ready") })
+		require.False(t, interpreter("quiet"))
+		require.Equal(t, "42\n", p.must("run", quiet, "--name", "quiet", "-c", "print(6*7)"))
+		require.True(t, interpreter("quiet"))
+		p.must("session", "rm", "-y", "quiet", "ready")
 	})
 	const words = "killed: out of memory at 256 MiB; try -r mem=512m"
 	const greedy = "x = bytearray(400 << 20)"
@@ -101,6 +119,20 @@ func TestFirstHour(t *testing.T) {
 		})
 	})
 	p.clean()
+}
+
+// quietImage is the Python image with the word that its interpreter starts with the first cell only; it is taken away in the end.
+func quietImage(t *testing.T) (reference string) {
+	t.Helper()
+	reference = fmt.Sprintf("berth-e2e/quiet:%x", time.Now().UnixNano()&0xffffff)
+	container, err := docker("create", "berth/python:3.11")
+	require.NoError(t, err)
+	container = strings.TrimSpace(container)
+	defer func() { _, _ = docker("rm", "-f", container) }()
+	_, err = docker("commit", "--change", `LABEL dev.berth.prewarm="false"`, container, reference)
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = docker("rmi", "-f", reference) })
+	return reference
 }
 
 // TestWorkIsUse: a program that computes alone keeps its session; one that nobody uses and that does nothing is warned on its terminals
