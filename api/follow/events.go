@@ -34,7 +34,7 @@ func Events(ctx context.Context, c *api.Client, f api.EventFilter, o *Outage) it
 			if broken == nil {
 				return
 			}
-			if answered || !Unreachable(broken) {
+			if answered {
 				broken = o.Wait(ctx, broken)
 			}
 			if broken != nil {
