@@ -68,6 +68,9 @@ func TestFirstHour(t *testing.T) {
 		require.False(t, interpreter("quiet"))
 		require.Equal(t, "42\n", p.must("run", quiet, "--name", "quiet", "-c", "print(6*7)"))
 		require.True(t, interpreter("quiet"))
+		// What the interpreter left out at its start is there for whoever asks.
+		const asks = "from IPython import embed; import IPython, debugpy; print(embed.__module__, hasattr(IPython, 'nothing'))"
+		require.Equal(t, "IPython.terminal.embed False\n", p.must("run", quiet, "--name", "quiet", "-c", asks))
 		p.must("session", "rm", "-y", "quiet", "ready")
 	})
 	const words = "killed: out of memory at 256 MiB; try -r mem=512m"
