@@ -1,9 +1,10 @@
 #!/bin/bash
 # Installs the Debian packages that are missing, and nothing else.
 #
-#   scripts/install-deps.sh [images|test|bench|quota]   "images" is what building images takes, alone; "test" adds what only the
-#                                                       tests need, "bench" also the peers of measurements; "quota" what user-mode
-#                                                       Linux takes for those of XFS quotas
+#   scripts/install-deps.sh [images|test|bench|quota|qemu]
+#
+# "images" is what building images takes, alone; "test" adds what only the tests need, "bench" also the peers of measurements; "quota" what
+# user-mode Linux takes for those of XFS quotas, "qemu" what QEMU takes for them.
 #
 # Environment:
 #   BERTH_APT_UPDATED   set: the lists of packages are new
@@ -50,6 +51,10 @@ if [ "${1:-}" = quota ]; then # scripts/xfs-quota.sh
   need modprobe kmod
   need iptables-legacy iptables
   need ip iproute2
+fi
+if [ "${1:-}" = qemu ]; then # scripts/xfs-quota.sh where user-mode Linux does not start
+  need qemu-system-x86_64 qemu-system-x86
+  need busybox busybox-static
 fi
 if [ "${1:-}" = bench ]; then
   need nginx nginx-light # downloads, reverse proxy
