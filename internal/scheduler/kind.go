@@ -278,7 +278,8 @@ func (a *agent) eligible(k *kind, sh *shape) string {
 		return filterLost
 	case !a.facts.Schedulable:
 		return filterNotSchedulable
-	case a.facts.Problem != "" || a.probed:
+	case a.facts.Problem != "" || a.probed,
+		a.facts.Probe == cluster.ProbeByOthers && k != nil && slices.Contains(k.session.Failed, a.id):
 		return filterCondition
 	case k != nil && a.hangs(k):
 		return filterVolume

@@ -104,7 +104,7 @@ func (g *group) begin(now time.Time) {
 // noteProbes closes agents that get one session only, once this has been placed.
 func (g *group) noteProbes(holds []*hold) {
 	for _, h := range holds {
-		if a := h.agent; a.facts.Probe && !a.probed {
+		if a := h.agent; a.facts.Probe != cluster.NoProbe && !a.probed {
 			a.probed = true
 			a.version++
 			g.search.changed(a)

@@ -17,8 +17,12 @@ import (
 	"berth.dev/berth/internal/wire/run"
 )
 
-// ReasonOwnDisk is the reason of failures for want of room on a session's own disk, which says nothing about the host.
-const ReasonOwnDisk = "session-disk-full"
+const (
+	// ReasonOwnDisk is the reason of failures for want of room on a session's own disk, which says nothing about the host.
+	ReasonOwnDisk = "session-disk-full"
+	// ReasonHome is the reason (with Invalid) of failures that follow from what lies in a session's home, or is to be written there.
+	ReasonHome = "home-unusable"
+)
 
 // Where the parts of a kernel are inside its container.
 const (
@@ -107,7 +111,8 @@ type Host interface {
 
 	// Prepare writes a kernel's files and returns the mounts that show them, and the folders of the content, in its container;
 	// the runner's own are the last. The home of an earlier generation is kept, everything else of it is put away. Doing it twice
-	// is no error. A folder whose mount point leads through a symbolic link in the home is Invalid.
+	// is no error. A folder whose mount point leads through a symbolic link in the home is Invalid, and so is a file of Content.Work
+	// that cannot be written because of what lies in the home.
 	Prepare(kernel cluster.KernelID, c Content) ([]runtime.Mount, error)
 	// AddConfig writes one more file below ConfigDir of a kernel that is prepared.
 	AddConfig(kernel cluster.KernelID, f File) error
