@@ -86,6 +86,8 @@ type Traces struct {
 	Started bool
 	// Ended: the runner ended in good order, not by a crash.
 	Ended bool
+	// Absent: there are no files of that generation, so that missing markers mean nothing once it had a container.
+	Absent bool
 }
 
 // Owner is the user of a session, as numbers.
@@ -121,8 +123,7 @@ type Host interface {
 	// Result reads what the runner recorded about a batch job; nil when there is nothing (yet).
 	Result(kernel cluster.KernelID) (*run.BatchResult, error)
 
-	// Traces tells what the runner of one generation left behind, whether its container is still there or not. Without files of that
-	// generation there are none.
+	// Traces tells what the runner of one generation left behind, whether its container is still there or not.
 	Traces(kernel cluster.KernelID, generation int64) (Traces, error)
 
 	// Hello greets the runner of one generation.

@@ -439,12 +439,12 @@ func (r *Root) Result(kernel cluster.KernelID) (*run.BatchResult, error) {
 	return &res, nil
 }
 
-// Traces reads the markers that the runner of one generation left; there are none when the directory is of another generation.
+// Traces reads the markers that the runner of one generation left.
 func (r *Root) Traces(kernel cluster.KernelID, g int64) (host.Traces, error) {
 	l := r.Layout(kernel)
 	have, err := os.ReadFile(filepath.Join(l.Dir, generation))
 	if errors.Is(err, fs.ErrNotExist) || err == nil && string(have) != strconv.FormatInt(g, 10) {
-		return host.Traces{}, nil
+		return host.Traces{Absent: true}, nil
 	}
 	if err != nil {
 		return host.Traces{}, fmt.Errorf("read the runner's markers: %w", err)
