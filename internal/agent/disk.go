@@ -10,7 +10,6 @@ import (
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/scratch"
 	"berth.dev/berth/internal/cluster"
-	"berth.dev/berth/internal/diskspace"
 	"berth.dev/berth/internal/fault"
 )
 

@@ -4,6 +4,8 @@ import (
 	"container/heap"
 	"slices"
 	"time"
+
+	"berth.dev/berth/internal/cluster"
 )
 
 // Pass decides about a group at an instant, by the rules of docs/scheduling.md. Sessions that it starts count as running from then on:
