@@ -90,8 +90,7 @@ func TestAttackMarkers(t *testing.T) {
 	p.eventually("it has ended", func() bool { return p.sessions()["liar"].Status == "TERMINATED" })
 	row := p.sessions()["liar"]
 	require.Equal(t, "FAILURE", row.Result)
-	require.NotNil(t, row.ExitCode)
-	require.Equal(t, 7, *row.ExitCode)
+	require.Regexp(t, `"exit_code": *7\b`, p.must("session", "info", row.ID, "--json"))
 	all, err := os.ReadFile(filepath.Join(shared, "all"))
 	require.NoError(t, err)
 	require.Equal(t, "began\n", string(all))

@@ -94,10 +94,10 @@ func TestEventsOfOthersAreNotToldByName(t *testing.T) {
 	require.Equal(t, 201, c.call("POST", "/session", create).status)
 	follow() // and while it is
 	require.Equal(t, 200, c.call("DELETE", "/session/secret-name?wait=0", "").status)
-	own, err := eve.events(ctx, "/events/session?sessionName=own", nil)
+	own, err := eve.events(ctx, "/events/session?sessionName=own-name", nil)
 	require.NoError(t, err)
-	require.Equal(t, 201, eve.call("POST", "/session", strings.ReplaceAll(create, "secret-name", "own")).status)
-	require.Contains(t, next(t, own)["data"], "own", "what came later is there")
+	require.Equal(t, 201, eve.call("POST", "/session", strings.ReplaceAll(create, "secret-name", "own-name")).status)
+	require.Contains(t, next(t, own)["data"], "own-name", "what came later is there")
 	cancel()
 	for _, live := range streams {
 		for e := range live {
