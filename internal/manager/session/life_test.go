@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"berth.dev/berth/internal/manager/managertest"
 	"berth.dev/berth/internal/manager/session"
 	"berth.dev/berth/internal/manager/session/request"
+	"berth.dev/berth/internal/testkit/await"
 )
 
 func TestLifeOfAnInteractiveSession(t *testing.T) {
@@ -358,6 +360,54 @@ func TestAStartEndsTheTrialOfALostAgent(t *testing.T) {
 	lose()
 	w.Report(id, "a1", cluster.PhaseRunning)
 	require.NotEqual(t, "{}", trial(), "what ran before has not started now")
+}
+
+// TestRestartsThatFailAreNotTheAgents: what a session left in its home may keep it from starting again. Its owner could close agents so.
+func TestRestartsThatFailAreNotTheAgents(t *testing.T) {
+	t.Parallel()
+	w := managertest.New(t)
+	w.Agent("a1", 8, 16*managertest.GiB)
+	trial := func() (raw string) {
+		require.NoError(t, w.Store.Pool().QueryRow(t.Context(), "SELECT trial::text FROM agents WHERE id = 'a1'").Scan(&raw))
+		return raw
+	}
+	fail := func(name string, agents bool) {
+		t.Helper()
+		id := w.Running(name, "a1")
+		_, err := w.Sessions.Restart(t.Context(), w.Admin, string(id), "")
+		require.NoError(t, err)
+		w.Report(id, "a1", cluster.PhaseEnded, func(o *cluster.KernelObservation) {
+			o.Failed, o.RetryElsewhere, o.AgentsFault, o.Detail = true, true, agents, "strange"
+		})
+		require.Equal(t, cluster.Error, w.Session(id).Status)
+	}
+	for i := range cluster.QuarantineAfter {
+		fail(fmt.Sprintf("again-%d", i), false)
+	}
+	require.Equal(t, "{}", trial())
+	fail("disk-full", true)
+	require.Contains(t, trial(), "certain", "its agent says so itself")
+}
+
+// TestWhoWaitsForRemovalsIsTold: requests that wait for the end of containers do not ask the database again and again.
+func TestWhoWaitsForRemovalsIsTold(t *testing.T) {
+	t.Parallel()
+	w := managertest.New(t)
+	w.Sessions.LookForRemovals(time.Hour)
+	w.Agent("a1", 8, 16*managertest.GiB)
+	id := w.Running("removed", "a1")
+	_, err := w.Sessions.Destroy(t.Context(), w.Admin, string(id), session.DestroyOptions{Forced: true})
+	require.NoError(t, err)
+	_, timedOut, err := w.Sessions.Wait(t.Context(), w.Admin, id, session.UntilRemoved, time.Millisecond)
+	require.NoError(t, err)
+	require.True(t, timedOut)
+	done := make(chan bool, 1)
+	go func() { // shorter than the time between looks without a hint
+		_, timedOut, err := w.Sessions.Wait(t.Context(), w.Admin, id, session.UntilRemoved, 8*time.Second)
+		done <- err == nil && !timedOut
+	}()
+	w.Report(id, "a1", cluster.PhaseEnded, managertest.Ended(0, ""))
+	require.True(t, await.Value(t, done))
 }
 
 func TestKernelsMissingFromTwoFullReportsAreGone(t *testing.T) {
