@@ -29,6 +29,16 @@ type way struct {
 	extra   time.Duration
 }
 
+// line is the network between one agent and one manager.
+type line struct{ up, down way }
+
+// block lets nothing pass in either direction until free.
+func (l *line) block() { l.up.block(); l.down.block() }
+func (l *line) free()  { l.up.free(); l.down.free() }
+
+// slow delays every message in both directions.
+func (l *line) slow(d time.Duration) { l.up.slow(d); l.down.slow(d) }
+
 // block lets nothing pass until free.
 func (w *way) block() {
 	w.mu.Lock()
@@ -226,16 +236,25 @@ func (e *agentEnd) Recv() (*node.Down, error) {
 // managerEnd is the manager's end.
 type managerEnd struct {
 	grpc.ServerStream
-	c   *conn
-	ctx context.Context
+	c    *conn
+	ctx  context.Context
+	role *managerRole
 }
 
 func (e *managerEnd) Context() context.Context { return e.ctx }
 
-func (e *managerEnd) Send(m *node.Down) error { return e.c.down.put(e.ctx, m) }
+func (e *managerEnd) Send(m *node.Down) error {
+	if err := e.role.enter(e.ctx); err != nil {
+		return err
+	}
+	return e.c.down.put(e.ctx, m)
+}
 
 func (e *managerEnd) Recv() (*node.Up, error) {
 	m, err := e.c.up.take(e.ctx)
+	if err == nil {
+		err = e.role.enter(e.ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -245,13 +264,14 @@ func (e *managerEnd) Recv() (*node.Up, error) {
 // dialTimeout is after how long a connection that gets no answer is given up.
 const dialTimeout = 10 * time.Second
 
-// connect opens a stream from an agent to the manager: it needs both directions.
-func (s *sim) connect(ctx context.Context, p *process) (*conn, error) {
+// connect opens a stream from an agent to a manager: it needs both directions.
+func (s *sim) connect(ctx context.Context, p *process, to *seat) (*conn, error) {
 	h := p.host
 	h.dials++
+	l := &h.lines[to.n]
 	limit, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	for _, w := range []*way{&h.up, &h.down} {
+	for _, w := range []*way{&l.up, &l.down} {
 		if err := wait(limit, w.latency()+time.Millisecond+time.Duration(s.chance(int(time.Millisecond), h.id, "dial", h.dials))); err != nil {
 			return nil, err
 		}
@@ -259,11 +279,15 @@ func (s *sim) connect(ctx context.Context, p *process) (*conn, error) {
 			return nil, err
 		}
 	}
-	m := s.manager()
+	// A process that is stopped accepts nothing; its machine does, and the stream waits.
+	if err := to.frozen.pass(limit); err != nil {
+		return nil, err
+	}
+	m := to.manager()
 	if m == nil {
 		return nil, errors.New("connection refused")
 	}
-	c := s.newConn(fmt.Sprint(h.id, "/", h.dials), &h.up, &h.down)
+	c := s.newConn(fmt.Sprint(h.id, "/", h.dials), &l.up, &l.down)
 	m.accept(c, h)
 	return c, nil
 }
