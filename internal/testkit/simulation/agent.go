@@ -27,7 +27,6 @@ import (
 	"berth.dev/berth/internal/agent/meter"
 	"berth.dev/berth/internal/agent/runtime"
 	"berth.dev/berth/internal/agent/runtime/fake"
-	"berth.dev/berth/internal/alloc"
 	"berth.dev/berth/internal/chassis"
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"

@@ -45,11 +45,11 @@ func (e *election) renew(m *managerRole, now time.Time) bool {
 	return true
 }
 
-// resign ends the lease of a leader that stops in good order.
+// resign ends the lease of a leader that stops in good order; that of one that was killed runs out.
 func (e *election) resign(m *managerRole) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.holder == m {
+	if e.holder == m && !m.dead.Load() {
 		e.holder = nil
 	}
 }

@@ -73,7 +73,8 @@ func (s *sim) read(ctx context.Context, now time.Time) error {
 	b.Queue(`SELECT id::text, session_id::text, coalesce(agent_id, ''), generation, desired, status, allocation::text,
 		requested_slots::text, local_rank, deadline, status_changed FROM kernels ORDER BY id`)
 	b.Queue(`SELECT id::text, name, access_key, type, status, status_info, result, cluster_size,
-		status_info <> '' AND status_data->'scheduler'->>'reason' = status_info, status_changed FROM sessions ORDER BY created_at, id`)
+		coalesce(status_info <> '' AND status_data->'scheduler'->>'reason' = status_info, false), status_changed
+		FROM sessions ORDER BY created_at, id`)
 	b.Queue(`SELECT seq, session_id::text, coalesce(kernel_id::text, ''), from_status, to_status, reason, detail FROM session_events
 		WHERE seq > $1 ORDER BY seq`, c.newest)
 	b.Queue(`SELECT count(*), coalesce(sum(hashtext(concat_ws(',', seq, session_id, kernel_id, event, from_status, to_status, reason, detail,

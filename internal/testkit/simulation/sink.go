@@ -2,7 +2,6 @@ package simulation
 
 import (
 	"context"
-	"fmt"
 
 	"berth.dev/berth/internal/cluster"
 	"berth.dev/berth/internal/fault"
