@@ -5,7 +5,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -169,14 +168,6 @@ func (r *relays) cut(wire string)    { r.hang(wire, true) }
 func (r *relays) deafen(wire string) { r.hang(wire, true) }
 func (r *relays) join(wire string)   { r.hang(wire, false) }
 
-// portOf is a port that is free on this host, as a number.
-func portOf(t *testing.T) int {
-	t.Helper()
-	n, err := strconv.Atoi(freePort(t))
-	require.NoError(t, err)
-	return n
-}
-
 // TestWiresAreCutWithoutAWord: what is cut arrives when the wire is joined again, and nobody is told meanwhile.
 func TestWiresAreCutWithoutAWord(t *testing.T) {
 	needEngine(t) // it needs root, as what needs the engine does
@@ -192,17 +183,17 @@ func TestWiresAreCutWithoutAWord(t *testing.T) {
 			if err != nil {
 				t.Skip(err)
 			}
-			port := portOf(t)
+			port := freePort(t)
 			server := append(w.inside(), "python3", "-c", fmt.Sprintf(`
 import socketserver
 class Echo(socketserver.StreamRequestHandler):
     def handle(self):
         for line in self.rfile: self.wfile.write(line)
 socketserver.ThreadingTCPServer.allow_reuse_address = True
-socketserver.ThreadingTCPServer(("0.0.0.0", %d), Echo).serve_forever()
+socketserver.ThreadingTCPServer(("0.0.0.0", %s), Echo).serve_forever()
 `, port))
 			process(t, t.TempDir(), "echo", server...)
-			one, two := newEcho(t, w.expose("one", strconv.Itoa(port))), newEcho(t, w.expose("two", strconv.Itoa(port)))
+			one, two := newEcho(t, w.expose("one", port)), newEcho(t, w.expose("two", port))
 			one.answers()
 			two.answers()
 			for _, sever := range []func(string){w.cut, w.deafen} {

@@ -78,14 +78,12 @@ func (e *election) newest() int64 {
 
 // campaign waits for the lead and leads, again and again, as package reconcile does with etcd.
 func (m *managerRole) campaign() {
-	for n := 0; m.ctx.Err() == nil; n++ {
+	pause := func(n int) time.Duration { return time.Duration(m.s.chance(100_000_000, "campaign", m.seat.n, n)) }
+	for rest, n := pause(0), 1; wait(m.ctx, rest) == nil; rest, n = 500*time.Millisecond+pause(n), n+1 {
 		if m.enter(m.ctx) == nil && m.s.election.win(m, time.Now()) {
 			m.s.note("%s leads", m.seat.name())
 			m.lead()
 			m.s.note("%s leads no more", m.seat.name())
-		}
-		if wait(m.ctx, 500*time.Millisecond+time.Duration(m.s.chance(100_000_000, "campaign", m.seat.n, n))) != nil {
-			return
 		}
 	}
 }

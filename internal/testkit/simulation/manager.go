@@ -3,7 +3,6 @@ package simulation
 import (
 	"context"
 	"crypto/rand"
-	"encoding/binary"
 	"fmt"
 	mathrand "math/rand/v2"
 	"net"
@@ -43,8 +42,9 @@ type seat struct {
 	frozen   way // blocked while the process is stopped
 	database way // blocked while this manager alone cannot reach the database
 
-	mu   sync.Mutex
-	role *managerRole // nil while no process runs
+	mu    sync.Mutex
+	role  *managerRole // nil while no process runs
+	lives int
 }
 
 func (p *seat) name() string { return fmt.Sprintf("manager %d", p.n) }
@@ -65,6 +65,9 @@ type managerRole struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	dead   atomic.Bool
+	// random is what ids are made of; it begins anew with each call, so that ids do not depend on the order of calls.
+	random mathrand.ChaCha8
+	life   int // which process of the seat it is
 	link   *agentlink.Link
 	nouns  *nouns.Set
 	loops  []reconcile.Loop
@@ -78,6 +81,7 @@ type managerRole struct {
 
 	mu    sync.Mutex
 	conns map[*conn]*machine
+	calls map[string]int // by what was called
 	last  map[cluster.AgentID][]cluster.KernelObservation // the last report, for one that comes late
 	told  map[cluster.AgentID]int                         // how many reports came
 }
@@ -93,15 +97,14 @@ func (c outsideClock) Now() time.Time { return c.now() }
 // boot starts a manager.
 func (p *seat) boot() error {
 	s := p.s
-	m := &managerRole{s: s, seat: p, schedule: make(chan struct{}, 1), conns: map[*conn]*machine{},
+	m := &managerRole{s: s, seat: p, schedule: make(chan struct{}, 1), conns: map[*conn]*machine{}, calls: map[string]int{},
 		last: map[cluster.AgentID][]cluster.KernelObservation{}, told: map[cluster.AgentID]int{}}
 	m.ctx, m.cancel = context.WithCancel(s.ctx)
+	p.lives++
+	m.life = p.lives
 	d := s.db.deps
 	d.Clock = s.clock
-	var seed [32]byte
-	binary.LittleEndian.PutUint64(seed[:], s.plan.Seed)
-	binary.LittleEndian.PutUint64(seed[8:], uint64(s.lives.Add(1)))
-	d.IDs = tenancy.RandomIDs(mathrand.NewChaCha8(seed))
+	d.IDs = tenancy.RandomIDs(&m.random)
 	err := s.db.do(time.Now(), func(context.Context) error {
 		var err error
 		clock := outsideClock{chassis.RealClock(), s.clock}
@@ -195,6 +198,8 @@ func (m *managerRole) call(ctx context.Context, what string, fn func(ctx context
 	var topics []string
 	now := time.Now()
 	err := m.s.db.do(now, func(ctx context.Context) error {
+		m.calls[what]++
+		m.random.Seed(m.s.seed(m.seat.n, m.life, what, m.calls[what]))
 		err := fn(ctx)
 		topics = m.s.db.wakes.Take()
 		m.s.look(ctx, now)

@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -26,7 +27,13 @@ func (s *sim) chance(n int, what ...any) int {
 type way struct {
 	mu      sync.Mutex
 	blocked chan struct{} // closed when the partition ends; nil when there is none
+	waiting int           // how many have come since it began
 	extra   time.Duration
+}
+
+// seed is the seed of a stream of random numbers that follows from what it is for.
+func (s *sim) seed(what ...any) (out [32]byte) {
+	return sha256.Sum256(fmt.Append(nil, s.plan.Seed, what))
 }
 
 // line is the network between one agent and one manager.
@@ -44,7 +51,7 @@ func (w *way) block() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.blocked == nil {
-		w.blocked = make(chan struct{})
+		w.blocked, w.waiting = make(chan struct{}), 0
 	}
 }
 
@@ -63,17 +70,25 @@ func (w *way) slow(d time.Duration) {
 	w.extra = d
 }
 
-// pass waits until a partition is over, as TCP does by sending again.
+// pass waits until a partition is over, as TCP does by sending again. Those who waited go on one after the other, in the order in which they
+// came: at the same instant Go would choose.
 func (w *way) pass(ctx context.Context) error {
 	for {
 		w.mu.Lock()
 		blocked := w.blocked
+		if blocked != nil {
+			w.waiting++
+		}
+		place := w.waiting
 		w.mu.Unlock()
 		if blocked == nil {
 			return nil
 		}
 		select {
 		case <-blocked:
+			if err := wait(ctx, time.Duration(place)*10*time.Microsecond); err != nil {
+				return err
+			}
 		case <-ctx.Done():
 			return ctx.Err()
 		}

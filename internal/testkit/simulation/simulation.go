@@ -60,7 +60,6 @@ type sim struct {
 	cancel context.CancelFunc
 	group  sync.WaitGroup
 	began  time.Time
-	lives  atomic.Int64
 	seats  []*seat
 	hosts  []*machine
 
@@ -470,7 +469,7 @@ func (s *sim) outage(ctx context.Context, p *seat, what string) error {
 		}
 		select {
 		case <-out: // those who waited go on one after the other
-			if err := wait(ctx, time.Duration(s.chance(int(5*time.Millisecond), "outage", what))); err != nil {
+			if err := wait(ctx, time.Duration(s.chance(int(5*time.Millisecond), "outage", p.n, what))); err != nil {
 				return err
 			}
 		case <-ctx.Done():
