@@ -88,14 +88,15 @@ func (m *managerRole) campaign() {
 	}
 }
 
-// lead runs the loops until the lease is lost, or a loop finds that another manager leads.
+// lead runs the loops until the lease is lost, a loop finds that another manager leads, or the database does not answer.
 func (m *managerRole) lead() {
 	ctx, cancel := context.WithCancel(m.ctx)
 	defer cancel()
 	defer m.s.election.resign(m)
 	var token int64
 	var works []reconcile.Work
-	err := m.call(ctx, "take leadership", func(ctx context.Context) error {
+	limit, done := context.WithTimeout(ctx, 10*time.Second)
+	err := m.call(limit, "take leadership", func(ctx context.Context) error {
 		err := m.s.db.store.Tx(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 			token, err = tx.TakeLeadership(ctx, m.seat.name())
 			return err
@@ -116,6 +117,7 @@ func (m *managerRole) lead() {
 			}
 		}
 	}()
+	done()
 	if err != nil {
 		return
 	}
@@ -129,6 +131,15 @@ func (m *managerRole) lead() {
 		group.Go(func() {
 			defer cancel()
 			m.drive(ctx, w, m.loops[i].Name, token, hints)
+		})
+	}
+	if len(m.s.seats) > 1 {
+		group.Go(func() {
+			defer cancel()
+			term := reconcile.NewTerm(m.s.db.store, token, m.seat.name())
+			_ = reconcile.Hold(ctx, chassis.RealClock(), func(ctx context.Context) error {
+				return m.transact(ctx, "check", func(ctx context.Context, _ time.Time) error { return term.Check(ctx) })
+			})
 		})
 	}
 	for wait(ctx, leaderTTL/3) == nil {
