@@ -72,7 +72,7 @@ func newLoad(f *fragile) *load {
 	f.must(append([]string{"session", "create", "python", "--name", "kernel", "-r", "cpu=1", "-r", "mem=512m"}, at...)...)
 	f.must("run", "python", "--name", "kernel", "-c", "x = 4711")
 	f.must(append([]string{"session", "create", "python", "--name", "writer", "-r", "cpu=1", "-r", "mem=256m"}, at...)...)
-	r := f.run(numbers, "session", "exec", "-i", "writer", "--", "sh", "-c", "cat > numbers.py && (setsid python3 numbers.py & echo $! > pid)")
+	r := f.run(numbers, "session", "exec", "-i", "writer", "--", "sh", "-c", "cat > program && (setsid python3 program & echo $! > pid)")
 	require.Zero(f.t, r.code, r.stderr)
 	l.writer = strings.TrimSpace(f.must("session", "exec", "writer", "--", "cat", "pid"))
 	l.gateway = newConsole(f.t, f.env()).gateway(f.demo("demo"), "echo")
@@ -96,7 +96,8 @@ func hostMemory(f *fragile) int {
 	return 0
 }
 
-// numbers writes one number after the other, each safe on disk before the next.
+// numbers writes one number after the other, each safe on disk before the next. Its file has no name of a module: an interpreter that starts
+// in the same directory would import it.
 const numbers = `
 import os, time
 n = 0

@@ -55,7 +55,7 @@ func disturbances() []disturbance {
 }
 
 // recoveryBound is how long after a fault each agent may take until it starts a session.
-const recoveryBound = time.Minute
+const recoveryBound = 45 * time.Second
 
 // roundRest is about what a round takes besides its fault.
 const roundRest = 25 * time.Second

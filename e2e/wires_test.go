@@ -218,10 +218,19 @@ type echo struct {
 func newEcho(t *testing.T, addr string) *echo {
 	t.Helper()
 	e := &echo{t: t}
-	require.Eventually(t, func() bool {
-		var err error
-		e.conn, err = net.Dial("tcp", addr)
-		return err == nil
+	require.Eventually(t, func() bool { // a relay takes connections before the server does
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			return false
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(time.Second))
+		var got int
+		if _, err := fmt.Fprintln(conn, e.said); err == nil {
+			_, err = fmt.Fscanln(conn, &got)
+			e.conn = conn
+			return err == nil
+		}
+		return false
 	}, patience, 50*time.Millisecond)
 	t.Cleanup(func() { _ = e.conn.Close() })
 	return e
