@@ -72,6 +72,7 @@ func forget(t *testing.T, c agent.Config) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience) // the test's own has ended
 		defer cancel()
+		c.Network = agent.DefaultConfig().Network
 		rt, err := engine.New(engine.Config{Cluster: c.Scope(), Agent: cluster.AgentID(c.ID)}, slog.New(slog.DiscardHandler))
 		if err == nil {
 			_, err = agent.EndAll(ctx, c, rt)

@@ -136,9 +136,11 @@ func (m *managerRole) lead() {
 	if len(m.s.seats) > 1 {
 		group.Go(func() {
 			defer cancel()
-			term := reconcile.NewTerm(m.s.db.store, token, m.seat.name())
 			_ = reconcile.Hold(ctx, chassis.RealClock(), func(ctx context.Context) error {
-				return m.transact(ctx, "check", func(ctx context.Context, _ time.Time) error { return term.Check(ctx) })
+				if err := m.enter(ctx); err != nil {
+					return err
+				}
+				return m.s.outage(ctx, m.seat, "check") // that another one leads, the loops find out
 			})
 		})
 	}

@@ -20,6 +20,9 @@ type checks struct {
 	last   *snapshot
 	newest int64 // event of the history that was noted last
 	change string
+	// digested is the newest event of the last digest, which was made at.
+	digested   int64
+	digestedAt time.Time
 }
 
 func newChecks() checks { return checks{last: &snapshot{}} }
@@ -32,8 +35,12 @@ func (c checks) ended() map[string]int {
 	return out
 }
 
-// looksEvery is how often the promises about time are checked although nothing changed.
-const looksEvery = 5 * time.Second
+const (
+	// looksEvery is how often the promises about time are checked although nothing changed.
+	looksEvery = 5 * time.Second
+	// digestsEvery is how often the whole history is read.
+	digestsEvery = 20 * time.Second
+)
 
 // look checks every promise that can be checked at any instant. It runs outside of the bubble, after the transactions of one call.
 func (s *sim) look(ctx context.Context, now time.Time) {
@@ -77,10 +84,11 @@ func (s *sim) read(ctx context.Context, now time.Time) error {
 		FROM sessions ORDER BY created_at, id`)
 	b.Queue(`SELECT seq, session_id::text, coalesce(kernel_id::text, ''), from_status, to_status, reason, detail FROM session_events
 		WHERE seq > $1 ORDER BY seq`, c.newest)
-	b.Queue(`SELECT count(*), coalesce(sum(hashtext(concat_ws(',', seq, session_id, kernel_id, event, from_status, to_status, reason, detail,
-		exit_code, at))) FILTER (WHERE seq <= $1), 0), coalesce(sum(hashtext(concat_ws(',', seq, session_id, kernel_id, event, from_status,
-		to_status, reason, detail, exit_code, at))), 0) FROM session_events`, c.newest)
-	b.Queue(`SELECT count(*) FROM kernel_removals`)
+	b.Queue(`SELECT (SELECT count(*) FROM session_events), (SELECT count(*) FROM kernel_removals)`)
+	digest := now.Sub(c.digestedAt) >= digestsEvery
+	if digest {
+		b.Queue(historyDigest, c.digested)
+	}
 	br := s.db.store.Pool().SendBatch(ctx, b)
 	defer br.Close()
 	rows, err := br.Query()
@@ -117,11 +125,15 @@ func (s *sim) read(ctx context.Context, now time.Time) error {
 	if err := rows.Err(); err != nil {
 		return err
 	}
-	if err := br.QueryRow().Scan(&is.events, &is.oldDigest, &is.digest); err != nil {
+	if err := br.QueryRow().Scan(&is.events, &is.removals); err != nil {
 		return err
 	}
-	if err := br.QueryRow().Scan(&is.removals); err != nil {
-		return err
+	is.oldDigest, is.digest = c.last.digest, c.last.digest
+	if digest {
+		if err := br.QueryRow().Scan(&is.oldDigest, &is.digest); err != nil {
+			return err
+		}
+		c.digested, c.digestedAt = c.newest, now
 	}
 	s.addLimits(is)
 	for _, h := range s.hosts {
@@ -139,6 +151,11 @@ func (s *sim) read(ctx context.Context, now time.Time) error {
 	c.last = is
 	return nil
 }
+
+// historyDigest digests the events up to one, and all.
+const historyDigest = `SELECT coalesce(sum(e.hash) FILTER (WHERE e.seq <= $1), 0)::bigint, coalesce(sum(e.hash), 0)::bigint FROM (
+	SELECT seq, hashtext(concat_ws(',', seq, session_id, kernel_id, event, from_status, to_status, reason, detail, exit_code, at)) AS hash
+	FROM session_events) e`
 
 func (s *sim) addLimits(is *snapshot) {
 	is.cores, is.limits = manyCores, map[string]limit{}

@@ -182,14 +182,6 @@ var errDead = fault.Unavailablef("the manager was killed")
 // call runs one use case or one pass of a loop, which is one transaction or a few: the database may be away, and the manager may be
 // stopped or killed before or after it. What it wakes is woken a moment later.
 func (m *managerRole) call(ctx context.Context, what string, fn func(ctx context.Context) error) error {
-	return m.transact(ctx, what, func(ctx context.Context, now time.Time) error {
-		defer m.s.look(ctx, now)
-		return fn(ctx)
-	})
-}
-
-// transact is call for what changes nothing, and needs no look at the promises.
-func (m *managerRole) transact(ctx context.Context, what string, fn func(ctx context.Context, now time.Time) error) error {
 	if err := m.enter(ctx); err != nil {
 		return err
 	}
@@ -208,8 +200,10 @@ func (m *managerRole) transact(ctx context.Context, what string, fn func(ctx con
 	err := m.s.db.do(now, func(ctx context.Context) error {
 		m.calls[what]++
 		m.random.Seed(m.s.seed(m.seat.n, m.life, what, m.calls[what]))
-		defer func() { topics = m.s.db.wakes.Take() }()
-		return fn(ctx, now)
+		err := fn(ctx)
+		topics = m.s.db.wakes.Take()
+		m.s.look(ctx, now)
+		return err
 	})
 	m.s.announce()
 	m.s.wake(topics, m.seat.name()+what, now)

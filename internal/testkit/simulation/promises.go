@@ -62,7 +62,8 @@ type snapshot struct {
 	sessions map[string]sessionRow
 	hosts    []hostState
 	removals int
-	// events counts the history, added those since the snapshot before. digest is over all, oldDigest over those of the snapshot before.
+	// events counts the history, added those since the snapshot before. digest is over all as they were when it was made, oldDigest over
+	// those of the digest before.
 	events, added     int64
 	digest, oldDigest int64
 	// created and asked are sessions whose creation and whose end were acknowledged.
