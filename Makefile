@@ -52,7 +52,7 @@ check: ## format, go.mod, vet, lint, architecture, unit and PostgreSQL tests wit
 test: ## everything, with the real engine
 	scripts/test.sh
 
-test-quota: build ## what needs XFS quotas, in user-mode Linux
+test-quota: build ## what needs XFS quotas, in user-mode Linux or QEMU
 	scripts/xfs-quota.sh
 
 e2e: build ## the stories alone, with the real engine

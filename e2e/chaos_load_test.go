@@ -96,8 +96,8 @@ func hostMemory(f *fragile) int {
 	return 0
 }
 
-// numbers writes one number after the other, each safe on disk before the next. Its file has no name of a module: an interpreter that starts
-// in the same directory would import it.
+// numbers writes one number after the other, each safe on disk before the next. Its file has no name of a module: an interpreter that
+// starts in the same directory would import it.
 const numbers = `
 import os, time
 n = 0

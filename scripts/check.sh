@@ -75,10 +75,13 @@ step vulnerabilities vulnerabilities
 step architecture go test .
 # The race detector needs a C compiler.
 race=-race; command -v "${CC:-gcc}" >/dev/null || { race=; echo "tests run without -race: no C compiler; next: apt-get install gcc libc6-dev"; }
-# Many tests wait more than they compute, so more of them run at a time than there are cores. vet and architecture have run above.
+# Many tests wait more than they compute, so more of them run at a time than there are cores. The packages that take longest begin
+# first, so that none of them runs alone at the end. vet and architecture have run above.
+longest=(./internal/testkit ./internal/manager/httpapi ./internal/manager/authztest ./cmd/berth ./internal/manager/app ./internal/storage/transfer
+  ./internal/runner ./internal/manager/session)
 tests() {
   go run ./scripts/testdb env CGO_ENABLED=$([ -n "$race" ] && echo 1 || echo 0) BERTH_TEST_ENGINE= \
-    go test $race -vet=off -p 3 -parallel 6 -timeout 10m $(go list ./... | grep -vx 'berth.dev/berth')
+    go test $race -vet=off -p 4 -parallel 6 -timeout 10m "${longest[@]}" $(go list ./... | grep -vx 'berth.dev/berth')
 }
 step tests tests
 exit $bad

@@ -1,8 +1,9 @@
 #!/bin/bash
 # Installs the Debian packages that are missing, and nothing else.
 #
-#   scripts/install-deps.sh [test|bench|quota]      "test" adds what only the tests need, "bench" also the peers of
-#                                                   measurements; "quota" what user-mode Linux takes for those of XFS quotas
+#   scripts/install-deps.sh [test|bench|quota|qemu] "test" adds what only the tests need, "bench" also the peers of
+#                                                   measurements; "quota" what user-mode Linux takes for those of XFS quotas,
+#                                                   "qemu" what QEMU takes for them
 #
 # Installing a server must not start it: the platform brings up its own.
 set -euo pipefail
@@ -44,6 +45,10 @@ if [ "${1:-}" = quota ]; then # scripts/xfs-quota.sh
   need modprobe kmod
   need iptables-legacy iptables
   need ip iproute2
+fi
+if [ "${1:-}" = qemu ]; then # scripts/xfs-quota.sh where user-mode Linux does not start
+  need qemu-system-x86_64 qemu-system-x86
+  need busybox busybox-static
 fi
 if [ "${1:-}" = bench ]; then
   need nginx nginx-light # downloads, reverse proxy

@@ -47,7 +47,7 @@ func serve() error {
 	if err := syscall.Flock(lock, syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return errors.New("another run uses the server of this source tree")
 	}
-	dir, err := os.MkdirTemp("", "berth-pg-")
+	dir, err := storetest.ServerDir()
 	if err != nil {
 		return err
 	}

@@ -95,8 +95,14 @@ func TestADiskIsKeptAndMoves(t *testing.T) {
 	require.NoError(t, os.Rename(dir, filepath.Join(base, "b")))
 	dir = filepath.Join(base, "b")
 	require.NoError(t, loopdisk.Attach(dir), "it is attached already")
-	// As a restart of the host leaves it: not mounted.
-	require.NoError(t, unix.Unmount(loopdisk.Mount(dir), 0))
+	// As a restart of the host leaves it: not mounted. A program that another test starts at this time may hold the file until it runs.
+	require.Eventually(t, func() bool {
+		err := unix.Unmount(loopdisk.Mount(dir), 0)
+		if !errors.Is(err, unix.EBUSY) {
+			require.NoError(t, err)
+		}
+		return err == nil
+	}, 30*time.Second, 10*time.Millisecond)
 	require.NoError(t, loopdisk.Attach(dir))
 	text, err := os.ReadFile(filepath.Join(loopdisk.Mount(dir), "file"))
 	require.NoError(t, err)

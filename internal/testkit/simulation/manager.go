@@ -81,7 +81,7 @@ type managerRole struct {
 
 	mu    sync.Mutex
 	conns map[*conn]*machine
-	calls map[string]int // by what was called
+	calls map[string]int                                  // by what was called
 	last  map[cluster.AgentID][]cluster.KernelObservation // the last report, for one that comes late
 	told  map[cluster.AgentID]int                         // how many reports came
 }

@@ -70,8 +70,8 @@ func (w *way) slow(d time.Duration) {
 	w.extra = d
 }
 
-// pass waits until a partition is over, as TCP does by sending again. Those who waited go on one after the other, in the order in which they
-// came: at the same instant Go would choose.
+// pass waits until a partition is over, as TCP does by sending again. Those who waited go on one after the other, in the order in which
+// they came: at the same instant Go would choose.
 func (w *way) pass(ctx context.Context) error {
 	for {
 		w.mu.Lock()

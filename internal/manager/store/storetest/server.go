@@ -45,15 +45,14 @@ func NewServer(t testing.TB) *Server {
 // NewServerAt is NewServer that listens on another address of this host, and serves whoever reaches that.
 func NewServerAt(t testing.TB, host string) *Server {
 	t.Helper()
-	if os.Getenv("BERTH_TEST_DSN") != "" {
-		t.Skip("BERTH_TEST_DSN names a server that is not the test's own")
-	}
 	bin, err := findBinaries()
+	if err != nil && os.Getenv("BERTH_TEST_DSN") != "" {
+		t.Skipf("the server of BERTH_TEST_DSN is not the test's own to crash, and there is no other: %v", err)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Not t.TempDir: a plain user must be able to reach it.
-	dir, err := os.MkdirTemp("", "berth-pg-")
+	dir, err := ServerDir()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,14 +186,54 @@ func (s *Server) Pause(on bool) {
 	}
 }
 
-// Kill kills the postmaster; the other processes of the server end when they notice.
+// Kill kills every process of the server and returns when none is left. Were only the postmaster killed, a connection could answer once
+// more before its process notices.
 func (s *Server) Kill() {
 	if s.cmd == nil {
 		return
 	}
+	_ = s.cmd.Process.Signal(syscall.SIGSTOP) // it starts no further process
+	children := childrenOf(s.cmd.Process.Pid)
 	_ = s.cmd.Process.Kill()
 	<-s.ended
 	s.cmd = nil
+	for _, pid := range children {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	for _, pid := range children {
+		for deadline := time.Now().Add(30 * time.Second); runs(pid); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				s.t.Errorf("process %d of PostgreSQL outlives SIGKILL", pid)
+				return
+			}
+		}
+	}
+}
+
+// childrenOf lists the processes whose parent is pid.
+func childrenOf(pid int) (children []int) {
+	all, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range all {
+		if _, parent := status(dir); parent == pid {
+			child, _ := strconv.Atoi(filepath.Base(dir))
+			children = append(children, child)
+		}
+	}
+	return children
+}
+
+// runs reports whether a process is there and has not ended. One that has ended may wait for its parent.
+func runs(pid int) bool {
+	state, _ := status(filepath.Join("/proc", strconv.Itoa(pid)))
+	return state != "" && state != "Z" && state != "X"
+}
+
+// status reads the state and the parent of the process whose directory in /proc is dir; no state: there is no such process.
+func status(dir string) (state string, parent int) {
+	text, _ := os.ReadFile(filepath.Join(dir, "stat"))
+	_, fields, _ := strings.Cut(string(text), ") ")
+	_, _ = fmt.Sscan(fields, &state, &parent)
+	return state, parent
 }
 
 // KillBackend kills the process of one connection, as a defect or the kernel's killer of processes does. The server ends all others and
