@@ -246,7 +246,7 @@ var rules = []rule{
 	{dir: "internal/agent/runtime/testimage", duty: "builds container images from nothing", testOnly: true},
 	{dir: "internal/agent/scratch", duty: "directories and configuration files of kernels on the agent's disk",
 		allow: []string{"internal/agent/host", "internal/agent/loopdisk", "internal/cluster", "internal/diskspace", "internal/fault",
-			"internal/wire/run"}},
+			"internal/storage/volume/tree", "internal/wire/run"}},
 	{dir: "internal/agent/stream", duty: "byte streams of kernels for the manager",
 		allow: []string{"internal/agent/keeper", "internal/agent/runners", "internal/agent/runtime", "internal/cluster",
 			"internal/fault", "internal/wire/node", "internal/wire/run"}},
