@@ -108,6 +108,9 @@ func TestChaos(t *testing.T) {
 		}
 	}
 	t.Log(c.table(all))
+	if c.round == 0 {
+		t.Errorf("no round was made: %s is too short for the cluster's start and one of these faults", limit)
+	}
 	for _, n := range c.notes {
 		t.Error(n)
 	}
