@@ -352,6 +352,7 @@ var rules = []rule{
 	// Tests alone.
 	{dir: "internal/testkit", duty: "a whole cluster in one process, with faults", testOnly: true, allow: []string{"api", "internal"}},
 	{dir: "internal/testkit/await", duty: "receives from channels with a deadline", testOnly: true},
+	{dir: "internal/testkit/load", duty: "asks a cluster all the time and counts what fails", testOnly: true},
 	{dir: "internal/testkit/simulation", duty: "a whole cluster on simulated time, with faults that follow from a seed", testOnly: true,
 		allow: []string{"internal"}},
 	{dir: "internal/testkit/testserver", duty: "starts the servers of the module testservers", testOnly: true},

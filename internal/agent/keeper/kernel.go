@@ -38,6 +38,7 @@ type kernel struct {
 	reserved  alloc.Allocation
 	waits     string                  // what the step that is tried again waits for
 	note      string                  // what the owner should know of a kernel that runs
+	starved   bool                    // processes of it were killed for want of memory while it ran
 	evicted   *eviction               // set by the agent, never taken back within its generation
 	unsaved   bool                    // the record is newer than the ledger, which could not be written
 	told      time.Time               // when the progress of a pull was last reported

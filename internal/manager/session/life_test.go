@@ -174,6 +174,38 @@ func TestBatchSessionsEndWithTheirResult(t *testing.T) {
 	w.Clean()
 }
 
+// TestOutOfMemoryOfASessionThatGoesOn: processes that are killed for want of memory are named while their session runs, and told once in
+// each start of a kernel.
+func TestOutOfMemoryOfASessionThatGoesOn(t *testing.T) {
+	t.Parallel()
+	w := managertest.New(t)
+	w.Agent("a1", 8, 16*managertest.GiB)
+	id := w.Running("starved", "a1")
+	told := func() (n int) {
+		_, kernel := w.EventNames(id)
+		for _, e := range kernel {
+			if e == string(cluster.KernelOutOfMemory) {
+				n++
+			}
+		}
+		return n
+	}
+	short := func(o *cluster.KernelObservation) {
+		o.OOMKilled, o.Detail = true, "a process was killed: out of memory"
+	}
+	w.Report(id, "a1", cluster.PhaseRunning, short)
+	v := w.Session(id)
+	require.Equal(t, cluster.Running, v.Status)
+	require.Equal(t, "a process was killed: out of memory", v.StatusInfo)
+	require.True(t, v.MainKernel().OOMKilled)
+	require.Equal(t, 1, told())
+	w.Report(id, "a1", cluster.PhaseRunning, short)
+	w.Report(id, "a1", cluster.PhaseRunning, short, func(o *cluster.KernelObservation) { o.Detail = "the disk is full" })
+	require.Equal(t, "the disk is full", w.Session(id).StatusInfo)
+	require.Equal(t, 1, told(), "once is enough")
+	w.Clean()
+}
+
 func TestFailuresAreRetriedElsewhere(t *testing.T) {
 	t.Parallel()
 	w := managertest.New(t)
