@@ -25,9 +25,9 @@ const (
 	// connectTimeout bounds one attempt to connect; deadAfter is when a server that acknowledges nothing counts as dead.
 	connectTimeout = 5 * time.Second
 	deadAfter      = 15 * time.Second
-	// statementTimeout bounds one statement. A server may hold its connections and say nothing: a process that is stopped, a disk that
+	// statementPatience bounds one statement. A server may hold its connections and say nothing: a process that is stopped, a disk that
 	// hangs. Whoever asks must not wait for it with a connection of the pool.
-	statementTimeout = 30 * time.Second
+	statementPatience = 30 * time.Second
 	// transactions have so many times as long.
 	transactionFactor = 4
 )
@@ -146,9 +146,9 @@ func refusesConnections(err error) bool {
 
 // translated is access to PostgreSQL whose errors have passed wrap. Reads wait for the end of a short outage.
 type translated struct {
-	db      dbgen.DBTX
-	outage  *outage // nil within a transaction, whose connection does not come back
-	timeout time.Duration
+	db       dbgen.DBTX
+	outage   *outage // nil within a transaction, whose connection does not come back
+	patience time.Duration
 }
 
 // reads reports that a statement only reads, so that it may be sent again.
@@ -181,7 +181,7 @@ func (t *translated) do(ctx context.Context, sql string, fn func() error) error 
 
 // Exec implements dbgen.DBTX.
 func (t *translated) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
-	ctx, cancel := context.WithTimeout(ctx, t.timeout)
+	ctx, cancel := context.WithTimeout(ctx, t.patience)
 	defer cancel()
 	err = t.do(ctx, sql, func() (err error) { tag, err = t.db.Exec(ctx, sql, args...); return err })
 	return tag, err
@@ -189,7 +189,7 @@ func (t *translated) Exec(ctx context.Context, sql string, args ...any) (tag pgc
 
 // Query implements dbgen.DBTX.
 func (t *translated) Query(ctx context.Context, sql string, args ...any) (rows pgx.Rows, err error) {
-	ctx, cancel := context.WithTimeout(ctx, t.timeout)
+	ctx, cancel := context.WithTimeout(ctx, t.patience)
 	err = t.do(ctx, sql, func() (err error) { rows, err = t.db.Query(ctx, sql, args...); return err })
 	if err != nil {
 		cancel()
@@ -201,7 +201,7 @@ func (t *translated) Query(ctx context.Context, sql string, args ...any) (rows p
 // QueryRow implements dbgen.DBTX.
 func (t *translated) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	return translatedRow(func(dest ...any) error {
-		ctx, cancel := context.WithTimeout(ctx, t.timeout)
+		ctx, cancel := context.WithTimeout(ctx, t.patience)
 		defer cancel()
 		return t.do(ctx, sql, func() error { return t.db.QueryRow(ctx, sql, args...).Scan(dest...) })
 	})

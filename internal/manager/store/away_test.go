@@ -81,7 +81,8 @@ func TestADatabaseThatIsAway(t *testing.T) {
 func TestADatabaseThatSaysNothing(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	s, err := store.Open(ctx, store.Config{DSN: storetest.DSN(t), SkipMigrations: true, MaxConns: 2, StatementTimeout: 100 * time.Millisecond},
+	s, err := store.Open(ctx, store.Config{DSN: storetest.DSN(t), SkipMigrations: true, MaxConns: 2,
+		StatementPatience: 100 * time.Millisecond},
 		slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	defer s.Close()

@@ -41,8 +41,8 @@ type Config struct {
 	DSN string
 	// MaxConns bounds the pool; 0 means 16.
 	MaxConns int32
-	// StatementTimeout bounds one statement; 0 means 30 s.
-	StatementTimeout time.Duration
+	// StatementPatience bounds one statement; 0 means 30 s.
+	StatementPatience time.Duration
 	// SkipMigrations leaves the schema as it is (tests that clone a migrated template).
 	SkipMigrations bool
 	// Patience is how long into an outage reads wait for its end; 0 means five seconds.
@@ -67,9 +67,9 @@ type Store struct {
 	pool  *pgxpool.Pool
 	log   *slog.Logger
 	wakes *wakes
-	// outage tells how long PostgreSQL has been away, timeout bounds one statement.
-	outage  outage
-	timeout time.Duration
+	// outage tells how long PostgreSQL has been away, patience bounds one statement.
+	outage   outage
+	patience time.Duration
 	// actorsTurn is that of ActorsTurn.
 	actorsTurn atomic.Uint64
 }
@@ -101,7 +101,7 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Store, error) {
 			params[k] = v
 		}
 	}
-	s := &Store{log: log, wakes: newWakes(), outage: outage{patience: outagePatience}, timeout: cmp.Or(c.StatementTimeout, statementTimeout)}
+	s := &Store{log: log, wakes: newWakes(), outage: outage{patience: outagePatience}, patience: cmp.Or(c.StatementPatience, statementPatience)}
 	if c.Patience > 0 {
 		s.outage.patience = c.Patience
 	}
@@ -126,7 +126,7 @@ func (s *Store) Close() { s.pool.Close() }
 
 // DB gives direct access for queries that are composed at run time (lists with filters).
 func (s *Store) DB() dbgen.DBTX {
-	return &translated{db: s.pool, outage: &s.outage, timeout: s.timeout}
+	return &translated{db: s.pool, outage: &s.outage, patience: s.patience}
 }
 
 // Pool is the pool itself, whose errors are PostgreSQL's; tests use it.
